@@ -1,0 +1,72 @@
+package driver
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Kinds of failure, for errors.Is.
+var (
+	// ErrNoDevice: no usable device was found.
+	ErrNoDevice = errors.New("no device")
+	// ErrInvalid: an argument was wrong; nothing was done.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrOutOfMemory: device memory did not suffice.
+	ErrOutOfMemory = errors.New("out of device memory")
+	// ErrCompile: PTX was refused; Error.Log says why.
+	ErrCompile = errors.New("compilation failed")
+	// ErrWrongImage: machine code is not for this device or damaged.
+	ErrWrongImage = errors.New("machine code does not fit the device")
+	// ErrUnsupported: this driver or device lacks the feature.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrNotFound: a module has no kernel of that name.
+	ErrNotFound = errors.New("not found")
+	// ErrBroken: the device met an error that it can't recover from. Every
+	// later call on it fails with the same first cause.
+	ErrBroken = errors.New("device is broken")
+)
+
+// Error is a failed device operation.
+type Error struct {
+	// Op is the operation: a driver function's name or what was tried.
+	Op string
+	// Code and Name are the driver's own: 700, "CUDA_ERROR_ILLEGAL_ADDRESS".
+	Code int
+	Name string
+	// Text says what was wrong and what would be right.
+	Text string
+	// Log is the assembler's output, for errors of compiling and loading.
+	Log string
+	// Kind is the sentinel that errors.Is matches, Cause a wrapped error.
+	Kind  error
+	Cause error
+}
+
+// Error formats op, name, text and log.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Name != "" {
+		b.WriteString(": " + e.Name)
+	}
+	if e.Code != 0 {
+		b.WriteString(" (" + strconv.Itoa(e.Code) + ")")
+	}
+	if e.Text != "" {
+		b.WriteString(": " + e.Text)
+	}
+	if e.Cause != nil {
+		b.WriteString(": " + e.Cause.Error())
+	}
+	if e.Log != "" {
+		b.WriteString("\n" + strings.TrimRight(e.Log, "\n\x00"))
+	}
+	return b.String()
+}
+
+// Is reports whether the error is of the given kind.
+func (e *Error) Is(target error) bool { return e.Kind != nil && target == e.Kind }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Cause }

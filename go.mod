@@ -1,0 +1,3 @@
+module sonicmoe
+
+go 1.25.0
