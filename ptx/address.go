@@ -1,0 +1,69 @@
+package ptx
+
+// Shared is an address in the CTA's shared memory, in bytes.
+type Shared struct {
+	base U32
+	off  int
+}
+
+// SharedAt is the shared address held in a register.
+func SharedAt(a U32) Shared { return Shared{base: a} }
+
+// At is the address a constant number of bytes on.
+func (s Shared) At(bytes int) Shared { return Shared{s.base, s.off + bytes} }
+
+// Plus is the address a run-time number of bytes on.
+func (s Shared) Plus(bytes U32) Shared {
+	if n, ok := bytes.Const(); ok {
+		return s.At(int(int32(n)))
+	}
+	return Shared{s.base.Add(bytes), s.off}
+}
+
+// Addr is the address as a number.
+func (s Shared) Addr() U32 { return s.base.AddI(s.off) }
+
+// Global is an address in global memory, in bytes.
+type Global struct {
+	base U64
+	off  int
+}
+
+// GlobalAt is the global address held in a register.
+func GlobalAt(a U64) Global { return Global{base: a} }
+
+// At is the address a constant number of bytes on.
+func (g Global) At(bytes int) Global { return Global{g.base, g.off + bytes} }
+
+// Plus is the address a run-time number of bytes on.
+func (g Global) Plus(bytes U64) Global { return Global{g.base.Add(bytes), g.off} }
+
+// Index is the address of element i of an array of elements of so many bytes.
+func (g Global) Index(i U32, elemBytes int) Global {
+	return Global{i.MadWide(Uint(elemBytes), g.base), g.off}
+}
+
+// Addr is the address as a number.
+func (g Global) Addr() U64 {
+	if g.off == 0 {
+		return g.base
+	}
+	return g.base.Add(Long(uint64(int64(g.off))))
+}
+
+// TensorMap is a tensor map parameter, by its generic address.
+type TensorMap struct{ addr U64 }
+
+func (s Shared) operand() Operand {
+	if s.base.v.konst {
+		return Operand{Kind: OpAddr, Reg: -1, Imm: int64(s.base.v.imm) + int64(s.off)}
+	}
+	return Operand{Kind: OpAddr, Reg: s.base.v.reg, Imm: int64(s.off)}
+}
+
+func (g Global) operand() Operand {
+	return Operand{Kind: OpAddr, Reg: g.base.v.reg, Imm: int64(g.off)}
+}
+
+func (s Shared) varies() bool { return s.base.v.varies() }
+func (g Global) varies() bool { return g.base.v.varies() }

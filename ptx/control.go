@@ -1,0 +1,201 @@
+package ptx
+
+import (
+	"strconv"
+
+	"sonicmoe/ptx/isa"
+)
+
+type loop struct{ end string }
+
+func (k *Kernel) label(what string) string {
+	n := k.labels[what]
+	k.labels[what] = n + 1
+	return "$" + what + strconv.Itoa(n)
+}
+
+func (k *Kernel) place(label string) { k.body = append(k.body, Inst{Label: label}) }
+
+func (k *Kernel) bra(label string, p Pred, not bool) {
+	f := &isa.Table[isa.Bra]
+	in := Inst{Form: f, Mods: k.mods(f), Args: []Operand{{Kind: OpLabel, Sym: label}}, pos: here()}
+	if !p.v.konst {
+		in.Guard, in.GuardNot = p.v.reg+1, p.v.negate != not
+	} else if (p.v.imm != 0) == not {
+		return // never taken
+	}
+	k.body = append(k.body, in)
+}
+
+// If runs body on the GPU where p holds.
+func (k *Kernel) If(p Pred, body func()) { k.IfElse(p, body, nil) }
+
+// IfElse runs one of two bodies on the GPU. A nil body is empty.
+func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
+	if p.v.konst {
+		if p.v.imm != 0 {
+			then()
+		} else if otherwise != nil {
+			otherwise()
+		}
+		return
+	}
+	varies := p.v.varies()
+	if varies {
+		k.divergent++
+	}
+	skip := k.label("else")
+	k.bra(skip, p, true)
+	then()
+	if otherwise != nil {
+		end := k.label("endif")
+		k.bra(end, True(), false)
+		k.place(skip)
+		otherwise()
+		k.place(end)
+	} else {
+		k.place(skip)
+	}
+	if varies {
+		k.divergent--
+	}
+}
+
+// Guarded predicates each instruction of body with p instead of branching:
+// for a few instructions without results.
+func (k *Kernel) Guarded(p Pred, body func()) {
+	if p.v.konst {
+		if p.v.imm != 0 {
+			body()
+		}
+		return
+	}
+	if k.guarded {
+		k.Errorf("guarded bodies do not nest")
+	}
+	k.guard, k.guarded = p.v, true
+	body()
+	k.guarded = false
+}
+
+// Loop repeats body on the GPU until a [Kernel.BreakIf] in it leaves.
+func (k *Kernel) Loop(body func()) {
+	l := &loop{end: k.label("end")}
+	start := k.label("loop")
+	k.place(start)
+	k.loops = append(k.loops, l)
+	body()
+	k.loops = k.loops[:len(k.loops)-1]
+	k.bra(start, True(), false)
+	k.place(l.end)
+}
+
+// BreakIf leaves the innermost loop where p holds.
+func (k *Kernel) BreakIf(p Pred) {
+	if len(k.loops) == 0 {
+		k.Errorf("BreakIf stands outside a loop")
+		return
+	}
+	k.bra(k.loops[len(k.loops)-1].end, p, false)
+}
+
+// For runs body on the GPU with i = from, from+step, … while i < to. The
+// counter must not wrap.
+func (k *Kernel) For(from, to, step U32, body func(i U32)) {
+	i := NewVar(k, from)
+	varies := to.v.varies() || from.v.varies() || step.v.varies()
+	k.Loop(func() {
+		k.BreakIf(i.Get().Ge(to))
+		if varies {
+			k.divergent++
+		}
+		body(i.Get())
+		i.Set(i.Get().Add(step))
+		if varies {
+			k.divergent--
+		}
+	})
+}
+
+// Exit ends the thread where p holds.
+func (k *Kernel) ExitIf(p Pred) {
+	f := &isa.Table[isa.Exit]
+	in := Inst{Form: f, Mods: k.mods(f), pos: here()}
+	if !p.v.konst {
+		in.Guard, in.GuardNot = p.v.reg+1, p.v.negate
+	} else if p.v.imm == 0 {
+		return
+	}
+	k.body = append(k.body, in)
+}
+
+// Var is a register that can be set again: what a loop carries.
+type Var[T Value] struct{ v val }
+
+// NewVar makes a variable with a first value.
+func NewVar[T Value](k *Kernel, init T) *Var[T] {
+	x := &Var[T]{k.newReg(init.isaType())}
+	x.Set(init)
+	return x
+}
+
+// Get is the variable's register itself, not a copy: it changes with Set.
+func (x *Var[T]) Get() T { return wrap[T](x.v) }
+
+// Copy is the present value in a register of its own.
+func (x *Var[T]) Copy() T { return copyOf(x.Get()) }
+
+// Set gives the variable a new value.
+func (x *Var[T]) Set(to T) {
+	k, src := x.v.k, to.val()
+	if src.varies() || k.divergent > 0 {
+		k.regs[x.v.reg].varies = true
+	}
+	k.move(x.v, src, to.isaType())
+}
+
+func (k *Kernel) move(dst, src val, t isa.Type) {
+	f := &isa.Table[isa.Mov]
+	ty := t
+	if ty == isa.S32 {
+		ty = isa.B32
+	} else if ty == isa.S64 {
+		ty = isa.B64
+	}
+	if ty == isa.Pred && !src.konst && src.negate {
+		n := &isa.Table[isa.Not]
+		src.negate = false
+		k.emit(n, k.mods(n, ".pred"), dst.operand(t), src.operand(t))
+		return
+	}
+	if ty == isa.Pred && src.konst { // mov.pred takes no immediate on every assembler
+		s := &isa.Table[isa.Setp]
+		cmp := Mod(".ne")
+		if src.imm != 0 {
+			cmp = ".eq"
+		}
+		k.emit(s, k.mods(s, cmp, ".u32"), dst.operand(t), Operand{Kind: OpInt}, Operand{Kind: OpInt})
+		return
+	}
+	k.emit(f, k.mods(f, Mod("."+ty.String())), dst.operand(t), src.operand(t))
+}
+
+func copyOf[T Value](x T) T {
+	v := x.val()
+	if v.konst {
+		return x
+	}
+	d := v.k.result(x.isaType(), v.varies())
+	v.k.move(d, v, x.isaType())
+	return wrap[T](d)
+}
+
+// Materialize puts a value, perhaps a constant, into a register of k.
+func Materialize[T Value](k *Kernel, x T) T {
+	if !x.val().konst {
+		return x
+	}
+	d := k.result(x.isaType(), false)
+	k.move(d, x.val(), x.isaType())
+	return wrap[T](d)
+}

@@ -1,0 +1,186 @@
+package ptx
+
+import (
+	"math/bits"
+
+	"sonicmoe/ptx/isa"
+)
+
+// fold computes an integer instruction on constants. Floating-point results
+// are left to the GPU.
+func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
+	for i := range in {
+		if !in[i].konst {
+			return 0, false
+		}
+	}
+	t := f.ArgType(m, 1)
+	if t.Float() || t == isa.Pred {
+		return 0, false
+	}
+	mask := uint64(1)<<t.Bits() - 1
+	if t.Bits() == 64 {
+		mask = ^uint64(0)
+	}
+	a, b, c := in[0].imm, uint64(0), uint64(0)
+	if len(in) > 1 {
+		b = in[1].imm
+	}
+	if len(in) > 2 {
+		c = in[2].imm
+	}
+	sa, sb := signed(a, t), signed(b, t)
+	switch f.ID {
+	case isa.Add:
+		return (a + b) & mask, true
+	case isa.Sub:
+		return (a - b) & mask, true
+	case isa.MulLo:
+		return (a * b) & mask, true
+	case isa.MulWide:
+		if t.Signed() {
+			return uint64(sa * sb), true
+		}
+		return a * b, true
+	case isa.MadLo:
+		return (a*b + c) & mask, true
+	case isa.MadWide:
+		if t.Signed() {
+			return uint64(sa*sb) + c, true
+		}
+		return a*b + c, true
+	case isa.Div, isa.Rem:
+		return divide(f.ID, t, a, b, mask)
+	case isa.Min, isa.Max:
+		less := a < b
+		if t.Signed() {
+			less = sa < sb
+		}
+		if less == (f.ID == isa.Min) {
+			return a, true
+		}
+		return b, true
+	case isa.And:
+		return a & b, true
+	case isa.Or:
+		return a | b, true
+	case isa.Xor:
+		return a ^ b, true
+	case isa.Not:
+		return ^a & mask, true
+	case isa.Shl:
+		return a << min(b, 64) & mask, true
+	case isa.Shr:
+		if t.Signed() {
+			return uint64(sa>>min(b, 63)) & mask, true
+		}
+		return a >> min(b, 64), true
+	case isa.Popc:
+		return uint64(bits.OnesCount64(a)), true
+	case isa.Setp:
+		return compare(f.Mod(m, "cmp"), t.Signed(), a, b, sa, sb), true
+	}
+	return 0, false
+}
+
+func signed(x uint64, t isa.Type) int64 {
+	if t.Bits() == 32 {
+		return int64(int32(x))
+	}
+	return int64(x)
+}
+
+func divide(id isa.ID, t isa.Type, a, b, mask uint64) (uint64, bool) {
+	if b == 0 {
+		return 0, false
+	}
+	if t.Signed() {
+		sa, sb := signed(a, t), signed(b, t)
+		if id == isa.Div {
+			return uint64(sa/sb) & mask, true
+		}
+		return uint64(sa%sb) & mask, true
+	}
+	if id == isa.Div {
+		return a / b, true
+	}
+	return a % b, true
+}
+
+func compare(cmp string, signed bool, a, b uint64, sa, sb int64) uint64 {
+	less := a < b
+	if signed {
+		less = sa < sb
+	}
+	var is bool
+	switch cmp {
+	case ".eq":
+		is = a == b
+	case ".ne":
+		is = a != b
+	case ".lt":
+		is = less
+	case ".le":
+		is = less || a == b
+	case ".gt":
+		is = !less && a != b
+	case ".ge":
+		is = !less
+	}
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// simplify drops operations that change nothing, such as adding 0, and turns
+// unsigned division by a power of two into shifts and masks.
+func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
+	if c, ok := fold(f, m, in); ok {
+		return constant(c), true
+	}
+	if len(in) == 3 && f.ID == isa.MadLo && in[1].konst && in[1].imm == 1 {
+		return operate(isa.Add, []Mod{Mod(f.Mod(m, "type"))}, in[0], in[2]), true
+	}
+	if len(in) != 2 {
+		return val{}, false
+	}
+	a, b := in[0], in[1]
+	zero := func(v val) bool { return v.konst && v.imm == 0 }
+	is1 := func(v val) bool { return v.konst && v.imm == 1 }
+	switch f.ID {
+	case isa.Add, isa.Or, isa.Xor:
+		if f.Mod(m, "type") == ".pred" {
+			return val{}, false
+		}
+		if zero(b) {
+			return a, true
+		}
+		if zero(a) {
+			return b, true
+		}
+	case isa.Sub, isa.Shl, isa.Shr:
+		if zero(b) {
+			return a, true
+		}
+	case isa.MulLo:
+		if is1(b) || zero(a) {
+			return a, true
+		}
+		if is1(a) || zero(b) {
+			return b, true
+		}
+	case isa.Div:
+		if is1(b) {
+			return a, true
+		}
+		if b.konst && f.Mod(m, "type") == ".u32" && bits.OnesCount64(b.imm) == 1 {
+			return operate(isa.Shr, []Mod{".u32"}, a, constant(uint64(bits.TrailingZeros64(b.imm)))), true
+		}
+	case isa.Rem:
+		if b.konst && f.Mod(m, "type") == ".u32" && bits.OnesCount64(b.imm) == 1 {
+			return operate(isa.And, []Mod{".b32"}, a, constant(b.imm-1)), true
+		}
+	}
+	return val{}, false
+}

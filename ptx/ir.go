@@ -1,0 +1,149 @@
+package ptx
+
+import (
+	"strconv"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Module is a PTX module: what the builder makes, the printer prints and the
+// parser reads.
+type Module struct {
+	Version isa.Version
+	Arch    isa.Arch
+	Globals []Variable // module-level, such as .extern .shared
+	Entries []*Entry
+}
+
+// Entry finds a kernel by name.
+func (m *Module) Entry(name string) *Entry {
+	for _, e := range m.Entries {
+		if e.Name == name {
+			return e
+		}
+	}
+	return nil
+}
+
+// Variable is a declared array in shared memory.
+type Variable struct {
+	Name   string
+	Extern bool
+	Align  int
+	Bytes  int // 0 for an unsized extern array
+}
+
+// Param is a kernel parameter. A Bytes above its type's size is an array of
+// bytes, such as a tensor map.
+type Param struct {
+	Name  string
+	Type  isa.Type
+	Align int
+	Bytes int
+	// Offset is its place in the packed parameter buffer.
+	Offset int
+}
+
+// Entry is a kernel.
+type Entry struct {
+	Name   string
+	Params []Param
+	// MaxThreads is .maxntid, RequiredThreads .reqntid; 0 when absent.
+	MaxThreads, RequiredThreads int
+	// MinCTAs is .minnctapersm, Cluster .reqnctapercluster; 0 when absent.
+	MinCTAs, Cluster int
+	Shared           []Variable
+	Decls            []RegDecl
+	Registers        []Register
+	Body             []Inst
+}
+
+// ParamBytes is the size of the packed parameter buffer.
+func (e *Entry) ParamBytes() int {
+	if len(e.Params) == 0 {
+		return 0
+	}
+	p := e.Params[len(e.Params)-1]
+	return p.Offset + p.Bytes
+}
+
+// Param finds a parameter by name.
+func (e *Entry) Param(name string) (Param, bool) {
+	for _, p := range e.Params {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Param{}, false
+}
+
+// layoutParams sets the offsets: each parameter aligned to its own alignment,
+// in order, as the driver packs them.
+func layoutParams(ps []Param) {
+	at := 0
+	for i := range ps {
+		at = (at + ps[i].Align - 1) / ps[i].Align * ps[i].Align
+		ps[i].Offset = at
+		at += ps[i].Bytes
+	}
+}
+
+// RegDecl declares registers Prefix0 to Prefix(Count-1), or the one register
+// Prefix when Count is 0.
+type RegDecl struct {
+	Class  isa.Type
+	Prefix string // with its %
+	Count  int
+}
+
+// Register is one declared register.
+type Register struct {
+	Name  string
+	Class isa.Type
+}
+
+// Inst is an instruction, or a label when Form is nil.
+type Inst struct {
+	Form *isa.Form
+	Mods isa.Mods
+	Args []Operand
+	// Guard is a predicate register plus one, 0 for none; GuardNot negates it.
+	Guard    int32
+	GuardNot bool
+	// Label is the label's name when Form is nil.
+	Label string
+	// Line is the line of the text, once printed or parsed.
+	Line int
+	// pos is where Go emitted it.
+	pos position
+}
+
+// OperandKind says what an operand is.
+type OperandKind uint8
+
+// Operand kinds.
+const (
+	OpNone    OperandKind = iota
+	OpReg                 // Reg
+	OpNotReg              // !Reg, a negated predicate
+	OpInt                 // Imm
+	OpF32                 // Imm's low 32 bits
+	OpSymbol              // Sym: a variable or parameter
+	OpSpecial             // special register number Reg
+	OpLabel               // Sym
+	OpAddr                // [Reg or Sym + Imm]; Reg is -1 when Sym is set
+	OpVec                 // {List}
+	OpTensor              // [Reg, {List}]
+	OpSink                // _
+)
+
+// Operand is an operand of an instruction.
+type Operand struct {
+	Kind OperandKind
+	Reg  int32
+	Imm  int64
+	Sym  string
+	List []Operand
+}
+
+func registerName(prefix string, n int) string { return prefix + strconv.Itoa(n) }

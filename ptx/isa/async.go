@@ -1,0 +1,52 @@
+package isa
+
+import "fmt"
+
+func dims() Mod { return one("dim", ".1d", ".2d", ".3d", ".4d", ".5d") }
+
+func tensor() Arg {
+	return Arg{Name: "at", Kind: TensorAddr, Type: S32, LenOf: "dim"}
+}
+
+func wgmmaShapes() Mod {
+	m := Mod{Name: "shape"}
+	for n := 8; n <= 256; n += 8 {
+		m.Alts = append(m.Alts, fmt.Sprintf(".m64n%dk16", n))
+	}
+	return m
+}
+
+// Asynchronous copies, TMA and wgmma.
+var async = []Form{
+	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{opt("l2", ".L2::64B", ".L2::128B", ".L2::256B")}, Version: 78, Arch: SM80,
+		Args:    []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
+		Effects: Async | WritesMem | ReadsMem, Manual: "cp.async", Go: "k.CpAsyncCG"},
+	{Name: "CpAsyncCommit", Op: "cp.async.commit_group", Arch: SM80, Effects: Async, Manual: "cp.async.commit_group", Go: "k.CpAsyncCommit"},
+	{Name: "CpAsyncWait", Op: "cp.async.wait_group", Arch: SM80, Args: []Arg{imm("pending")}, Effects: Waits, Manual: "cp.async.wait_group", Go: "k.CpAsyncWait"},
+	{Name: "CpAsyncMbarrierArriveNoInc", Op: "cp.async.mbarrier.arrive.noinc.shared::cta.b64", Version: 78, Arch: SM80,
+		Args: []Arg{addr("bar", Shared)}, Effects: Async | WritesMem, Manual: "cp.async.mbarrier.arrive", Go: "k.CpAsyncMbarrierArriveNoInc"},
+
+	{Name: "TMALoad", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".shared::cluster"), fix(".global"), fix(".mbarrier::complete_tx::bytes")}, Version: 80, Arch: SM90,
+		Args:    []Arg{addr("dst", Shared), tensor(), addr("bar", Shared)},
+		Effects: Async | AsyncProxy | WritesMem | ReadsMem, Manual: "cp.async.bulk.tensor"},
+	{Name: "TMAStore", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".global"), fix(".shared::cta"), fix(".bulk_group")}, Version: 80, Arch: SM90,
+		Args:    []Arg{tensor(), addr("src", Shared)},
+		Effects: Async | AsyncProxy | WritesMem | ReadsMem, Manual: "cp.async.bulk.tensor"},
+	{Name: "BulkCommit", Op: "cp.async.bulk.commit_group", Version: 80, Arch: SM90, Effects: Async, Manual: "cp.async.bulk.commit_group", Go: "k.BulkCommit"},
+	{Name: "BulkWait", Op: "cp.async.bulk.wait_group", Mods: []Mod{opt("read", ".read")}, Version: 80, Arch: SM90,
+		Args: []Arg{imm("pending")}, Effects: Waits, Manual: "cp.async.bulk.wait_group", Go: "k.BulkWait"},
+	{Name: "BulkLoad", Op: "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", Version: 80, Arch: SM90,
+		Args:    []Arg{addr("dst", Shared), addr("src", Global), in("bytes", U32), addr("bar", Shared)},
+		Effects: Async | AsyncProxy | WritesMem | ReadsMem, Manual: "cp.async.bulk", Go: "k.BulkLoad"},
+	{Name: "PrefetchTensorMap", Op: "prefetch.tensormap", Version: 80, Arch: SM90,
+		Args: []Arg{addr("tensorMap", Generic)}, Manual: "prefetch", Go: "k.PrefetchTensorMap"},
+
+	{Name: "WgmmaFence", Op: "wgmma.fence.sync.aligned", Version: 80, Arch: SM90a, Effects: Aligned, Manual: "wgmma.fence", Go: "k.WgmmaFence"},
+	{Name: "WgmmaCommit", Op: "wgmma.commit_group.sync.aligned", Version: 80, Arch: SM90a, Effects: Aligned | Async, Manual: "wgmma.commit_group", Go: "k.WgmmaCommit"},
+	{Name: "WgmmaWait", Op: "wgmma.wait_group.sync.aligned", Version: 80, Arch: SM90a, Args: []Arg{imm("pending")},
+		Effects: Aligned | Waits, Manual: "wgmma.wait_group", Go: "k.WgmmaWait"},
+	{Name: "WgmmaBF16", Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(".bf16"), fix(".bf16")}, Version: 80, Arch: SM90a,
+		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),
+			imm("scaleA"), imm("scaleB"), imm("transA"), imm("transB")},
+		Effects: Aligned | Async | AsyncProxy | ReadsMem, Manual: "wgmma.mma_async"},
+}

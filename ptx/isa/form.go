@@ -1,0 +1,268 @@
+package isa
+
+import "strconv"
+
+// ID is a row of the table.
+type ID uint16
+
+// Version is a PTX .version times ten: 80 is 8.0.
+type Version int
+
+// String is the version as PTX writes it.
+func (v Version) String() string {
+	return strconv.Itoa(int(v)/10) + "." + strconv.Itoa(int(v)%10)
+}
+
+// Arch is the lowest .target of a form.
+type Arch uint8
+
+// Targets in rising order.
+const (
+	SM70 Arch = iota
+	SM80
+	SM90
+	SM90a
+)
+
+var archNames = [...]string{"sm_70", "sm_80", "sm_90", "sm_90a"}
+
+// String is the target as PTX writes it.
+func (a Arch) String() string { return archNames[a] }
+
+// ArchNamed gives the arch of a .target name.
+func ArchNamed(name string) (Arch, bool) {
+	for i, n := range archNames {
+		if n == name {
+			return Arch(i), true
+		}
+	}
+	return 0, false
+}
+
+// MinVersion is the lowest .version that knows the target.
+func (a Arch) MinVersion() Version {
+	return [...]Version{70, 70, 78, 80}[a]
+}
+
+// Effect says what a form does besides computing its outputs.
+type Effect uint16
+
+// Effects.
+const (
+	// Aligned: all threads of the warp must execute it together.
+	Aligned Effect = 1 << iota
+	// Branches: control may go to the label operand.
+	Branches
+	// Exits: the thread ends.
+	Exits
+	// Waits: the thread may have to wait for others.
+	Waits
+	// Reads and Writes touch memory; ReadsMem loads, WritesMem stores.
+	ReadsMem
+	WritesMem
+	// AsyncProxy: memory is touched through the async proxy.
+	AsyncProxy
+	// Warp: the result depends on other lanes of the warp.
+	Warp
+	// Uniform: the result is the same for all lanes of a converged warp.
+	Uniform
+	// Varies: the result differs between lanes whatever the inputs.
+	Varies
+	// Async: the work is done later than the instruction.
+	Async
+)
+
+// Mod is one place for a modifier, with the modifiers that may stand there.
+type Mod struct {
+	// Name names the place for [Arg.TypeOf] and [Arg.LenOf].
+	Name string
+	// Alts are the modifiers, with their dots.
+	Alts []string
+	// Opt allows the place to stay empty.
+	Opt bool
+}
+
+// Fixed reports whether exactly one modifier can stand here.
+func (m Mod) Fixed() bool { return !m.Opt && len(m.Alts) == 1 }
+
+// Dir is the direction of an operand.
+type Dir uint8
+
+// Directions.
+const (
+	In Dir = iota
+	Out
+	InOut
+)
+
+// Kind is what an operand looks like.
+type Kind uint8
+
+// Operand kinds.
+const (
+	// Reg is a register, or for inputs a constant.
+	Reg Kind = iota
+	// PredIn is an input predicate that may be negated or a constant 0 or 1.
+	PredIn
+	// Imm is an immediate only.
+	Imm
+	// Addr is [register or symbol + constant].
+	Addr
+	// Vec is {r0, r1, ...}.
+	Vec
+	// TensorAddr is [map, {c0, c1, ...}].
+	TensorAddr
+	// Label is a branch target.
+	Label
+	// Sink is the literal _ .
+	Sink
+	// SinkPred is _|p or r|p: a register that is not wanted and a predicate.
+	SinkPred
+)
+
+// Space is the state space of an address operand.
+type Space uint8
+
+// State spaces.
+const (
+	Generic Space = iota
+	Param
+	Global
+	Shared        // own CTA
+	SharedCluster // any CTA of the cluster
+)
+
+// Arg is one operand of a form.
+type Arg struct {
+	Name string
+	Dir  Dir
+	Kind Kind
+	// Type is the operand's type, unless TypeOf names the modifier that gives
+	// it. Wide doubles that type's width.
+	Type   Type
+	TypeOf string
+	Wide   bool
+	// Len is the number of elements of a Vec or of a TensorAddr's
+	// coordinates, unless LenOf names the modifier that gives it.
+	Len   int
+	LenOf string
+	// Space is the state space of an Addr.
+	Space Space
+	// Opt marks a trailing operand that may be absent.
+	Opt bool
+}
+
+// Form is one row of the table.
+type Form struct {
+	ID ID
+	// Name is the row's own name and the Go name of its ID.
+	Name string
+	// Op is the mnemonic with all modifiers that always come first.
+	Op string
+	// Mods are the places for modifiers after Op, in the manual's order.
+	Mods []Mod
+	Args []Arg
+	// Version and Arch are the lowest that accept the form.
+	Version Version
+	Arch    Arch
+	Effects Effect
+	// Manual is the section of the PTX manual.
+	Manual string
+	// Go asks for builder methods: "x.Name" methods of the first input's
+	// type, "k.Name" methods of the kernel, "" none (written by hand).
+	Go string
+}
+
+// MaxMods is the largest number of modifier places of a form.
+const MaxMods = 10
+
+// Mods are the chosen modifiers of one instruction: for each place of the
+// form 0 when empty, else 1 + the index into its Alts.
+type Mods [MaxMods]uint8
+
+// ModIndex is the place with the given name, or -1.
+func (f *Form) ModIndex(name string) int {
+	for i := range f.Mods {
+		if f.Mods[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// Mod is the text of the modifier chosen at the named place, "" when empty.
+func (f *Form) Mod(m Mods, name string) string {
+	i := f.ModIndex(name)
+	if i < 0 || m[i] == 0 {
+		return ""
+	}
+	return f.Mods[i].Alts[m[i]-1]
+}
+
+// Has reports whether the modifier, with its dot, was chosen.
+func (f *Form) Has(m Mods, text string) bool {
+	for i := range f.Mods {
+		if m[i] != 0 && f.Mods[i].Alts[m[i]-1] == text {
+			return true
+		}
+	}
+	return false
+}
+
+// ArgType is the type of operand i under the chosen modifiers.
+func (f *Form) ArgType(m Mods, i int) Type {
+	a := &f.Args[i]
+	t := a.Type
+	if a.TypeOf != "" {
+		text := f.Mod(m, a.TypeOf)
+		if text == "" {
+			return NoType
+		}
+		t, _ = TypeNamed(text[1:])
+	}
+	if a.Wide {
+		switch t {
+		case U32, B32:
+			return U64
+		case S32:
+			return S64
+		case U16:
+			return U32
+		case S16:
+			return S32
+		}
+	}
+	return t
+}
+
+// ArgLen is the number of elements of a Vec or of a TensorAddr's coordinates
+// under the chosen modifiers. A Vec of 1 is written without braces.
+func (f *Form) ArgLen(m Mods, i int) int {
+	a := &f.Args[i]
+	if a.LenOf == "" {
+		return a.Len
+	}
+	text := f.Mod(m, a.LenOf)
+	switch {
+	case text == "":
+		return 1
+	case a.LenOf == "shape": // .m64n{N}k16: N/2 accumulators a thread
+		return WgmmaN(text) / 2
+	}
+	// .v2 .v4 .x1 .x2 .x4 .1d ... .5d
+	for _, c := range text {
+		if c >= '1' && c <= '9' {
+			return int(c - '0')
+		}
+	}
+	return 1
+}
+
+// WgmmaN is N of a shape modifier such as ".m64n256k16".
+func WgmmaN(shape string) int {
+	n := 0
+	for i := len(".m64n"); i < len(shape) && shape[i] != 'k'; i++ {
+		n = n*10 + int(shape[i]-'0')
+	}
+	return n
+}

@@ -1,0 +1,44 @@
+package isa
+
+// Special is a special register, read by mov.
+type Special struct {
+	Name string
+	Type Type
+	// Uniform: the same in all lanes of a warp.
+	Uniform bool
+	Version Version
+	Arch    Arch
+}
+
+// Specials are the special registers that kernels here read.
+var Specials = []Special{
+	{"%tid.x", U32, false, 70, SM70},
+	{"%tid.y", U32, false, 70, SM70},
+	{"%tid.z", U32, false, 70, SM70},
+	{"%ntid.x", U32, true, 70, SM70},
+	{"%ntid.y", U32, true, 70, SM70},
+	{"%ntid.z", U32, true, 70, SM70},
+	{"%ctaid.x", U32, true, 70, SM70},
+	{"%ctaid.y", U32, true, 70, SM70},
+	{"%ctaid.z", U32, true, 70, SM70},
+	{"%nctaid.x", U32, true, 70, SM70},
+	{"%nctaid.y", U32, true, 70, SM70},
+	{"%nctaid.z", U32, true, 70, SM70},
+	{"%laneid", U32, false, 70, SM70},
+	{"%lanemask_lt", U32, false, 70, SM70},
+	{"%smid", U32, true, 70, SM70},
+	{"%cluster_ctarank", U32, true, 78, SM90},
+	{"%cluster_nctarank", U32, true, 78, SM90},
+	{"%clock64", U64, false, 70, SM70},
+	{"%globaltimer", U64, false, 70, SM70},
+}
+
+// SpecialNamed finds a special register.
+func SpecialNamed(name string) (int, bool) {
+	for i := range Specials {
+		if Specials[i].Name == name {
+			return i, true
+		}
+	}
+	return 0, false
+}

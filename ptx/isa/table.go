@@ -1,0 +1,45 @@
+package isa
+
+// Table holds every form, indexed by ID.
+var Table = build(arith, floats, data, memory, barriers, async, warp, control)
+
+// ByOp lists the forms of each Op, for the parser.
+var ByOp = byOp()
+
+func build(families ...[]Form) []Form {
+	var t []Form
+	for _, f := range families {
+		t = append(t, f...)
+	}
+	for i := range t {
+		t[i].ID = ID(i)
+		if t[i].Version == 0 {
+			t[i].Version = 70
+		}
+	}
+	return t
+}
+
+func byOp() map[string][]*Form {
+	m := map[string][]*Form{}
+	for i := range Table {
+		m[Table[i].Op] = append(m[Table[i].Op], &Table[i])
+	}
+	return m
+}
+
+// Shorthands for the rows.
+
+func one(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts} }
+func opt(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts, Opt: true} }
+func fix(text string) Mod                 { return Mod{Alts: []string{text}} }
+func types(alts ...string) Mod            { return Mod{Name: "type", Alts: alts} }
+
+func out(name string, t Type) Arg   { return Arg{Name: name, Dir: Out, Type: t} }
+func in(name string, t Type) Arg    { return Arg{Name: name, Type: t} }
+func outT(name string) Arg          { return Arg{Name: name, Dir: Out, TypeOf: "type"} }
+func inT(name string) Arg           { return Arg{Name: name, TypeOf: "type"} }
+func imm(name string) Arg           { return Arg{Name: name, Kind: Imm, Type: U32} }
+func pred(name string) Arg          { return Arg{Name: name, Kind: PredIn, Type: Pred} }
+func addr(name string, s Space) Arg { return Arg{Name: name, Kind: Addr, Type: U64, Space: s} }
+func optional(a Arg) Arg            { a.Opt = true; return a }

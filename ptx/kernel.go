@@ -1,0 +1,283 @@
+package ptx
+
+import (
+	"errors"
+	"fmt"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Mod is a modifier with its dot, such as ".L1::no_allocate", for
+// instructions that take optional ones.
+type Mod string
+
+// Kernel builds one kernel. It belongs to one goroutine.
+type Kernel struct {
+	name   string
+	params []Param
+	regs   []regInfo
+	counts map[string]int // registers of each prefix
+	order  []string       // prefixes in order of first use
+	class  map[string]isa.Type
+	body   []Inst
+	args   []Operand // arena
+	errs   []error
+	hint   string
+
+	maxThreads, minCTAs, cluster int
+	sharedBase                   U32
+	hasShared                    bool
+
+	labels    map[string]int
+	loops     []*loop
+	divergent int // depth of bodies that part of a warp may skip
+	guard     val
+	guarded   bool
+}
+
+type regInfo struct {
+	prefix string
+	n      int
+	class  isa.Type
+	varies bool
+}
+
+// NewKernel starts a kernel with the given entry name.
+func NewKernel(name string) *Kernel {
+	return &Kernel{
+		name: name, counts: map[string]int{}, class: map[string]isa.Type{}, labels: map[string]int{},
+	}
+}
+
+// SetLaunchBounds states the largest CTA in threads and how many CTAs shall
+// fit an SM at least: the assembler divides the registers by it.
+func (k *Kernel) SetLaunchBounds(maxThreads, minCTAs int) {
+	k.maxThreads, k.minCTAs = maxThreads, minCTAs
+}
+
+// SetCluster states the required number of CTAs in a cluster.
+func (k *Kernel) SetCluster(ctas int) { k.cluster = ctas }
+
+// Errorf records an error at the caller's Go line; Build returns it.
+func (k *Kernel) Errorf(format string, args ...any) {
+	k.errs = append(k.errs, fmt.Errorf("%s: %s", here().resolve(), fmt.Sprintf(format, args...)))
+}
+
+// newReg makes a register of the type's class. Its name is the current hint
+// or the class's letter.
+func (k *Kernel) newReg(t isa.Type) val {
+	class := t.Class()
+	prefix := k.hint
+	if prefix == "" || (k.class[prefix] != isa.NoType && k.class[prefix] != class) {
+		switch class {
+		case isa.Pred:
+			prefix = "p"
+		case isa.B16:
+			prefix = "h"
+		case isa.B32:
+			prefix = "r"
+		default:
+			prefix = "d"
+		}
+	}
+	if k.class[prefix] == isa.NoType {
+		k.class[prefix] = class
+		k.order = append(k.order, prefix)
+	}
+	n := k.counts[prefix]
+	k.counts[prefix] = n + 1
+	k.regs = append(k.regs, regInfo{prefix: prefix, n: n, class: class})
+	return val{k: k, reg: int32(len(k.regs) - 1)}
+}
+
+// Named gives registers made inside body the name's prefix: %name0, %name1 …
+// It makes the text easier to read; letters r, h, d and p stay reserved.
+func (k *Kernel) Named(name string, body func()) {
+	old := k.hint
+	k.hint = name
+	if len(name) < 2 {
+		k.Errorf("register name %q must have at least two letters", name)
+		k.hint = old
+	}
+	body()
+	k.hint = old
+}
+
+// mods picks the modifiers of a form from their texts; fixed ones are filled.
+func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
+	var m isa.Mods
+	for i := range f.Mods {
+		if f.Mods[i].Fixed() {
+			m[i] = 1
+		}
+	}
+	for _, t := range texts {
+		if t == "" {
+			continue
+		}
+		if !setMod(f, &m, string(t)) {
+			k.Errorf("%s does not take modifier %s", f.Op, t)
+		}
+	}
+	for i := range f.Mods {
+		if m[i] == 0 && !f.Mods[i].Opt {
+			k.Errorf("%s needs one of the modifiers %v", f.Op, f.Mods[i].Alts)
+		}
+	}
+	return m
+}
+
+func setMod(f *isa.Form, m *isa.Mods, text string) bool {
+	for i := range f.Mods {
+		if m[i] != 0 {
+			continue
+		}
+		for j, alt := range f.Mods[i].Alts {
+			if alt == text {
+				m[i] = uint8(j + 1)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// emit appends an instruction. args are copied.
+func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
+	in := Inst{Form: f, Mods: m, pos: here()}
+	if len(args) > 0 {
+		if len(k.args)+len(args) > cap(k.args) {
+			k.args = make([]Operand, 0, 4096)
+		}
+		at := len(k.args)
+		k.args = append(k.args, args...)
+		in.Args = k.args[at:len(k.args):len(k.args)]
+	}
+	if k.guarded {
+		in.Guard, in.GuardNot = k.guard.reg+1, k.guard.negate
+	}
+	if f.Effects&isa.Aligned != 0 && (k.divergent > 0 || (k.guarded && k.guard.varies())) {
+		k.Errorf("%s needs the whole warp, but stands in a body that only some lanes may run", f.Op)
+	}
+	k.body = append(k.body, in)
+}
+
+// result makes the output register of an instruction whose inputs vary or not.
+func (k *Kernel) result(t isa.Type, varies bool) val {
+	v := k.newReg(t)
+	k.regs[v.reg].varies = varies || k.divergent > 0
+	return v
+}
+
+func (k *Kernel) param(p Param) {
+	for _, q := range k.params {
+		if q.Name == p.Name {
+			k.Errorf("parameter %s is declared twice", p.Name)
+		}
+	}
+	k.params = append(k.params, p)
+}
+
+func loadParam[T Value](k *Kernel, name string) T {
+	var t T
+	ty := t.isaType()
+	k.param(Param{Name: name, Type: ty, Align: ty.Bytes(), Bytes: ty.Bytes()})
+	d := k.result(ty, false)
+	f := &isa.Table[isa.LdParam]
+	k.emit(f, k.mods(f, Mod("."+ty.String())), d.operand(ty), Operand{Kind: OpAddr, Reg: -1, Sym: name})
+	return wrap[T](d)
+}
+
+// ParamU32 declares a parameter and loads it.
+func (k *Kernel) ParamU32(name string) U32 { return loadParam[U32](k, name) }
+
+// ParamU64 declares a parameter and loads it.
+func (k *Kernel) ParamU64(name string) U64 { return loadParam[U64](k, name) }
+
+// ParamF32 declares a parameter and loads it.
+func (k *Kernel) ParamF32(name string) F32 { return loadParam[F32](k, name) }
+
+// ParamPtr declares a parameter that is an address in global memory.
+func (k *Kernel) ParamPtr(name string) Global {
+	p := loadParam[U64](k, name)
+	d := k.result(isa.U64, false)
+	f := &isa.Table[isa.CvtaToGlobal]
+	k.emit(f, k.mods(f), d.operand(isa.U64), p.v.operand(isa.U64))
+	return Global{base: U64{d}}
+}
+
+// TensorMapBytes and TensorMapAlign are the size and alignment of a tensor
+// map parameter.
+const (
+	TensorMapBytes = 128
+	TensorMapAlign = 64
+)
+
+// ParamTensorMap declares a tensor map passed by value and takes its address.
+func (k *Kernel) ParamTensorMap(name string) TensorMap {
+	k.param(Param{Name: name, Type: isa.B8, Align: TensorMapAlign, Bytes: TensorMapBytes})
+	a, g := k.result(isa.U64, false), k.result(isa.U64, false)
+	mov, cvta := &isa.Table[isa.Mov], &isa.Table[isa.CvtaParam]
+	k.emit(mov, k.mods(mov, ".u64"), a.operand(isa.U64), Operand{Kind: OpSymbol, Sym: name})
+	k.emit(cvta, k.mods(cvta), g.operand(isa.U64), a.operand(isa.U64))
+	return TensorMap{U64{g}}
+}
+
+// sharedName is the dynamic shared memory of a kernel.
+const sharedName = "smem"
+
+// SharedBase is the start of the CTA's dynamic shared memory, aligned to 1024.
+// The first call must stand where every later use can see it.
+func (k *Kernel) SharedBase() Shared {
+	if !k.hasShared {
+		k.hasShared = true
+		d := k.result(isa.U32, false)
+		f := &isa.Table[isa.Mov]
+		k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSymbol, Sym: sharedName})
+		k.sharedBase = U32{d}
+	}
+	return Shared{base: k.sharedBase}
+}
+
+// Build ends the kernel: a module with this one entry, verified. It returns
+// every error of the emission, each with its Go line.
+func (k *Kernel) Build() (*Module, error) {
+	ret := &isa.Table[isa.Ret]
+	k.emit(ret, k.mods(ret))
+	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Cluster: k.cluster, Body: k.body}
+	layoutParams(e.Params)
+	for _, p := range k.order {
+		e.Decls = append(e.Decls, RegDecl{Class: k.class[p], Prefix: "%" + p, Count: k.counts[p]})
+	}
+	for _, r := range k.regs {
+		e.Registers = append(e.Registers, Register{Name: registerName("%"+r.prefix, r.n), Class: r.class})
+	}
+	m := &Module{Entries: []*Entry{e}}
+	if k.hasShared {
+		m.Globals = append(m.Globals, Variable{Name: sharedName, Extern: true, Align: 1024})
+	}
+	m.needs()
+	if err := errors.Join(k.errs...); err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", k.name, err)
+	}
+	if err := m.Verify(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// needs sets the lowest version and target that the module's forms need.
+func (m *Module) needs() {
+	m.Version, m.Arch = 70, isa.SM70
+	for _, e := range m.Entries {
+		if e.Cluster > 0 {
+			m.Version, m.Arch = max(m.Version, 78), max(m.Arch, isa.SM90)
+		}
+		for i := range e.Body {
+			if f := e.Body[i].Form; f != nil {
+				m.Version, m.Arch = max(m.Version, f.Version), max(m.Arch, f.Arch)
+			}
+		}
+	}
+	m.Version = max(m.Version, m.Arch.MinVersion())
+}

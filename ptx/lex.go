@@ -1,0 +1,67 @@
+package ptx
+
+import (
+	"fmt"
+	"strings"
+)
+
+// token is a word or one punctuation character.
+type token struct {
+	text string
+	line int
+}
+
+// lex cuts PTX into tokens. Words are runs of letters, digits and _ $ % . :
+// (a trailing colon is its own token); comments and white space go.
+func lex(src string) ([]token, error) {
+	var out []token
+	line := 1
+	for i := 0; i < len(src); {
+		c := src[i]
+		switch {
+		case c == '\n':
+			line++
+			i++
+		case c == ' ' || c == '\t' || c == '\r':
+			i++
+		case strings.HasPrefix(src[i:], "//"):
+			for i < len(src) && src[i] != '\n' {
+				i++
+			}
+		case strings.HasPrefix(src[i:], "/*"):
+			end := strings.Index(src[i+2:], "*/")
+			if end < 0 {
+				return nil, fmt.Errorf("line %d: comment is not closed by */", line)
+			}
+			line += strings.Count(src[i:i+2+end], "\n")
+			i += end + 4
+		case wordByte(c):
+			j := i
+			for j < len(src) && wordByte(src[j]) {
+				if src[j] == ':' && (j+1 >= len(src) || src[j+1] != ':') {
+					break
+				}
+				if src[j] == ':' {
+					j++ // both colons of ::
+				}
+				j++
+			}
+			if j == i { // a lone colon
+				j++
+			}
+			out = append(out, token{src[i:j], line})
+			i = j
+		case strings.IndexByte("{}[](),;<>@!|+-=", c) >= 0:
+			out = append(out, token{src[i : i+1], line})
+			i++
+		default:
+			return nil, fmt.Errorf("line %d: unexpected character %q", line, c)
+		}
+	}
+	return out, nil
+}
+
+func wordByte(c byte) bool {
+	return c == '_' || c == '$' || c == '%' || c == '.' || c == ':' ||
+		'0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}

@@ -1,0 +1,183 @@
+package ptx
+
+import (
+	"strconv"
+
+	"sonicmoe/ptx/isa"
+)
+
+// typeMod is the type modifier of loads and stores of T.
+func typeMod[T Value]() Mod {
+	var t T
+	return Mod("." + t.isaType().String())
+}
+
+func vecMod(n int) Mod {
+	if n == 1 {
+		return ""
+	}
+	return Mod(".v" + strconv.Itoa(n))
+}
+
+func load[T Value](k *Kernel, id isa.ID, a Operand, varies bool, n int, mods []Mod) []T {
+	f := &isa.Table[id]
+	all := append(append([]Mod{}, mods...), vecMod(n), typeMod[T]())
+	var t T
+	out := make([]T, n)
+	list := make([]Operand, n)
+	for i := range out {
+		d := k.result(t.isaType(), varies)
+		out[i], list[i] = wrap[T](d), d.operand(isa.NoType)
+	}
+	dst := list[0]
+	if n > 1 {
+		dst = Operand{Kind: OpVec, List: list}
+	}
+	k.emit(f, k.mods(f, all...), dst, a)
+	return out
+}
+
+func store[T Value](k *Kernel, id isa.ID, a Operand, vs []T, mods []Mod) {
+	f := &isa.Table[id]
+	all := append(append([]Mod{}, mods...), vecMod(len(vs)), typeMod[T]())
+	list := make([]Operand, len(vs))
+	for i, v := range vs {
+		list[i] = v.val().operand(v.isaType())
+	}
+	src := list[0]
+	if len(vs) > 1 {
+		src = Operand{Kind: OpVec, List: list}
+	}
+	k.emit(f, k.mods(f, all...), a, src)
+}
+
+// LdGlobal loads one value.
+func LdGlobal[T Value](a Global, mods ...Mod) T {
+	return load[T](a.base.v.k, isa.LdGlobal, a.operand(), a.varies(), 1, mods)[0]
+}
+
+// LdGlobalVec loads 2 or 4 neighbours with one instruction; the address must
+// be aligned to their total size.
+func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
+	return load[T](a.base.v.k, isa.LdGlobal, a.operand(), a.varies(), n, mods)
+}
+
+// LdShared loads one value.
+func LdShared[T Value](a Shared) T {
+	return load[T](a.base.v.k, isa.LdShared, a.operand(), a.varies(), 1, nil)[0]
+}
+
+// LdSharedVec loads 2 or 4 neighbours with one instruction.
+func LdSharedVec[T Value](a Shared, n int) []T {
+	return load[T](a.base.v.k, isa.LdShared, a.operand(), a.varies(), n, nil)
+}
+
+// StGlobal stores 1, 2 or 4 values with one instruction.
+func StGlobal[T Value](a Global, vs ...T) {
+	store(a.base.v.k, isa.StGlobal, a.operand(), vs, nil)
+}
+
+// StShared stores 1, 2 or 4 values with one instruction.
+func StShared[T Value](a Shared, vs ...T) {
+	store(a.base.v.k, isa.StShared, a.operand(), vs, nil)
+}
+
+// AtomGlobalAdd adds to a word and gives what it was.
+func (k *Kernel) AtomGlobalAdd(a Global, n U32) U32 {
+	return U32{k.atom(isa.AtomGlobal, ".add", ".u32", isa.U32, a.operand(), n.v)}
+}
+
+// AtomSharedAdd adds to a word and gives what it was.
+func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
+	return U32{k.atom(isa.AtomShared, ".add", ".u32", isa.U32, a.operand(), n.v)}
+}
+
+func (k *Kernel) atom(id isa.ID, op, typ Mod, t isa.Type, a Operand, n val) val {
+	f := &isa.Table[id]
+	d := k.result(t, true)
+	k.emit(f, k.mods(f, op, typ), d.operand(t), a, n.operand(t))
+	return d
+}
+
+// RedSharedAdd adds to a word.
+func (k *Kernel) RedSharedAdd(a Shared, n U32) {
+	f := &isa.Table[isa.RedShared]
+	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
+}
+
+// RedGlobalAdd adds to a word.
+func (k *Kernel) RedGlobalAdd(a Global, n U32) {
+	f := &isa.Table[isa.RedGlobal]
+	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
+}
+
+func vecOperand[T Value](vs []T) Operand {
+	list := make([]Operand, len(vs))
+	for i, v := range vs {
+		list[i] = v.val().operand(v.isaType())
+	}
+	if len(list) == 1 {
+		return list[0]
+	}
+	return Operand{Kind: OpVec, List: list}
+}
+
+// TMALoad starts the load of the box of m at coords (dimension 0 first) into
+// dst; the bar's current phase receives its bytes. coords are signed.
+func (k *Kernel) TMALoad(dst Shared, m TensorMap, bar Shared, coords ...U32) {
+	f := &isa.Table[isa.TMALoad]
+	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand())
+}
+
+// TMAStore starts the store of a box from src to m at coords; the thread's
+// next [Kernel.BulkCommit] closes its group.
+func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {
+	f := &isa.Table[isa.TMAStore]
+	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords), src.operand())
+}
+
+func dimMod(coords []U32) Mod { return Mod("." + strconv.Itoa(len(coords)) + "d") }
+
+func tensorOperand(m TensorMap, coords []U32) Operand {
+	list := make([]Operand, len(coords))
+	for i, c := range coords {
+		list[i] = c.v.operand(isa.S32)
+	}
+	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list}
+}
+
+func (m TensorMap) operand() Operand { return Operand{Kind: OpAddr, Reg: m.addr.v.reg} }
+
+// Accumulators makes the registers of a 64 x (2 len) product: n = N/2.
+func (k *Kernel) Accumulators(n int) []F32 {
+	acc := make([]F32, n)
+	k.Named("acc", func() {
+		for i := range acc {
+			acc[i] = F32{k.result(isa.F32, true)}
+		}
+	})
+	return acc
+}
+
+// Wgmma starts acc = A*B + (scaleD ? acc : 0) for a 64 x N x 16 step of bf16
+// tiles in shared memory given by descriptors; N is twice len(acc). A
+// transposed operand has its M or N dimension contiguous.
+func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
+	f := &isa.Table[isa.WgmmaBF16]
+	flag := func(b bool) Operand {
+		if b {
+			return Operand{Kind: OpInt, Imm: 1}
+		}
+		return Operand{Kind: OpInt}
+	}
+	shape := Mod(".m64n" + strconv.Itoa(2*len(acc)) + "k16")
+	k.emit(f, k.mods(f, shape), vecOperand(acc), descA.v.operand(isa.B64), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred),
+		flag(true), flag(true), flag(transA), flag(transB))
+}
+
+// Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
+// address of row l%8 of matrix l/8.
+func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) {
+	f := &isa.Table[isa.Stmatrix]
+	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(len(vs)))), a.operand(), vecOperand(vs))
+}

@@ -1,0 +1,197 @@
+package ptx
+
+import "sonicmoe/ptx/isa"
+
+// Special reads a special register such as "%tid.x".
+func (k *Kernel) Special(name string) U32 {
+	i, ok := isa.SpecialNamed(name)
+	if !ok || isa.Specials[i].Type != isa.U32 {
+		k.Errorf("%s is not a 32-bit special register", name)
+		return Uint(0)
+	}
+	old := k.hint
+	if name == "%tid.x" {
+		k.hint = "tid" // recognised by warpIndex
+	}
+	d := k.result(isa.U32, !isa.Specials[i].Uniform)
+	k.hint = old
+	f := &isa.Table[isa.Mov]
+	k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSpecial, Reg: int32(i)})
+	return U32{d}
+}
+
+// Special64 reads a 64-bit special register such as "%globaltimer".
+func (k *Kernel) Special64(name string) U64 {
+	i, ok := isa.SpecialNamed(name)
+	if !ok || isa.Specials[i].Type != isa.U64 {
+		k.Errorf("%s is not a 64-bit special register", name)
+		return Long(0)
+	}
+	d := k.result(isa.U64, true)
+	f := &isa.Table[isa.Mov]
+	k.emit(f, k.mods(f, ".u64"), d.operand(isa.U64), Operand{Kind: OpSpecial, Reg: int32(i)})
+	return U64{d}
+}
+
+// Select is a where p holds, else b.
+func Select[T Value](p Pred, a, b T) T {
+	if p.v.konst {
+		if p.v.imm != 0 {
+			return a
+		}
+		return b
+	}
+	k := p.v.k
+	va, vb := a.val(), b.val()
+	if p.v.negate {
+		p.v.negate, va, vb = false, vb, va
+	}
+	t := a.isaType()
+	mod := Mod(".b32")
+	if t.Bits() == 64 {
+		mod = ".b64"
+	} else if t == isa.F32 {
+		mod = ".f32"
+	}
+	d := k.result(t, p.v.varies() || va.varies() || vb.varies())
+	f := &isa.Table[isa.Selp]
+	k.emit(f, k.mods(f, mod), d.operand(t), va.operand(t), vb.operand(t), p.v.operand(isa.Pred))
+	return wrap[T](d)
+}
+
+func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
+	f := &isa.Table[id]
+	d := v.k.result(to, v.varies())
+	v.k.emit(f, v.k.mods(f, mods...), d.operand(to), v.operand(from))
+	return d
+}
+
+// U64 widens with zeros.
+func (x U32) U64() U64 {
+	if x.v.konst {
+		return Long(x.v.imm)
+	}
+	return U64{x.v.convert(isa.CvtInt, isa.U32, isa.U64, ".u64", ".u32")}
+}
+
+// U32 keeps the low 32 bits.
+func (x U64) U32() U32 {
+	if x.v.konst {
+		return Uint(int(uint32(x.v.imm)))
+	}
+	return U32{x.v.convert(isa.CvtInt, isa.U64, isa.U32, ".u32", ".u64")}
+}
+
+// U32 widens with zeros.
+func (x B16) U32() U32 { return U32{x.v.convert(isa.CvtInt, isa.U16, isa.U32, ".u32", ".u16")} }
+
+// B16 keeps the low 16 bits.
+func (x U32) B16() B16 { return B16{x.v.convert(isa.CvtInt, isa.U32, isa.U16, ".u16", ".u32")} }
+
+// F32 converts the number, rounded to nearest.
+func (x U32) F32() F32 { return F32{x.v.convert(isa.CvtIntToF32, isa.U32, isa.F32, ".u32")} }
+
+// PackBF16 rounds two floats to bf16, lo to the lower half.
+func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
+	f := &isa.Table[isa.CvtF32ToBF16x2]
+	d := k.result(isa.BF16x2, lo.v.varies() || hi.v.varies())
+	k.emit(f, k.mods(f), d.operand(isa.B32), hi.v.operand(isa.F32), lo.v.operand(isa.F32))
+	return BF16x2{d}
+}
+
+// Unpack widens both halves to single precision: a bf16 is the upper half of
+// a float.
+func (x BF16x2) Unpack() (lo, hi F32) {
+	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
+}
+
+// Pack64 makes 64 bits of two halves.
+func (k *Kernel) Pack64(lo, hi U32) U64 {
+	f := &isa.Table[isa.Pack64]
+	d := k.result(isa.U64, lo.v.varies() || hi.v.varies())
+	k.emit(f, k.mods(f), d.operand(isa.B64), Operand{Kind: OpVec, List: []Operand{lo.v.operand(isa.B32), hi.v.operand(isa.B32)}})
+	return U64{d}
+}
+
+// Unpack is the two halves.
+func (x U64) Unpack() (lo, hi U32) {
+	k := x.v.k
+	f := &isa.Table[isa.Unpack64]
+	l, h := k.result(isa.U32, x.v.varies()), k.result(isa.U32, x.v.varies())
+	k.emit(f, k.mods(f), Operand{Kind: OpVec, List: []Operand{l.operand(isa.B32), h.operand(isa.B32)}}, x.v.operand(isa.B64))
+	return U32{l}, U32{h}
+}
+
+// FullMask names all lanes of a warp.
+const FullMask = 0xffffffff
+
+// ShflXor is the value of the lane whose index differs in the bits of mask.
+func (x U32) ShflXor(mask int) U32 { return x.shfl(".bfly", Uint(mask), 0x1f) }
+
+// ShflIdx is the value of the given lane.
+func (x U32) ShflIdx(lane U32) U32 { return x.shfl(".idx", lane, 0x1f) }
+
+// ShflUp is the value of the lane n below, or the own value for the first n.
+func (x U32) ShflUp(n int) U32 { return x.shfl(".up", Uint(n), 0) }
+
+func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
+	if x.v.konst {
+		return x
+	}
+	k := x.v.k
+	f := &isa.Table[isa.ShflSync]
+	varies := mode != ".idx" || lane.v.varies()
+	d := k.result(isa.U32, varies && x.v.varies())
+	k.emit(f, k.mods(f, mode), d.operand(isa.B32), x.v.operand(isa.B32), lane.v.operand(isa.U32),
+		Operand{Kind: OpInt, Imm: int64(clamp)}, Operand{Kind: OpInt, Imm: FullMask})
+	return U32{d}
+}
+
+// Any holds in all lanes when p holds in one.
+func (k *Kernel) Any(p Pred) Pred { return k.vote(".any", p) }
+
+// All holds in all lanes when p holds in each.
+func (k *Kernel) All(p Pred) Pred { return k.vote(".all", p) }
+
+func (k *Kernel) vote(mode Mod, p Pred) Pred {
+	if p.v.konst {
+		return p
+	}
+	f := &isa.Table[isa.Vote]
+	d := k.result(isa.Pred, false)
+	k.emit(f, k.mods(f, mode), d.operand(isa.Pred), p.v.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
+	return Pred{d}
+}
+
+// ReduxAdd sums over the warp; ReduxMax is the largest.
+func (x U32) ReduxAdd() U32 { return x.redux(".add") }
+
+// ReduxMax is the largest value of the warp.
+func (x U32) ReduxMax() U32 { return x.redux(".max") }
+
+func (x U32) redux(op Mod) U32 {
+	k := x.v.k
+	f := &isa.Table[isa.ReduxSync]
+	d := k.result(isa.U32, false)
+	k.emit(f, k.mods(f, op, ".u32"), d.operand(isa.U32), x.v.operand(isa.U32), Operand{Kind: OpInt, Imm: FullMask})
+	return U32{d}
+}
+
+// ElectOne holds in one lane of a converged warp, always the same one.
+func (k *Kernel) ElectOne() Pred {
+	f := &isa.Table[isa.ElectSync]
+	d := k.result(isa.Pred, true)
+	k.emit(f, k.mods(f), d.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
+	return Pred{d}
+}
+
+// SetMaxNReg changes the registers of each thread of this warpgroup to n:
+// all its warps must execute it.
+func (k *Kernel) SetMaxNReg(n int, increase bool) {
+	f := &isa.Table[isa.SetMaxNReg]
+	dir := Mod(".dec")
+	if increase {
+		dir = ".inc"
+	}
+	k.emit(f, k.mods(f, dir), Operand{Kind: OpInt, Imm: int64(n)})
+}

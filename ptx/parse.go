@@ -1,0 +1,374 @@
+package ptx
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Parse reads a PTX module. It knows the forms of ptx/isa and the directives
+// that this package prints; anything else is an error that names it and its
+// line.
+func Parse(src []byte) (*Module, error) {
+	toks, err := lex(string(src))
+	if err != nil {
+		return nil, fmt.Errorf("ptx: %w", err)
+	}
+	p := &parser{toks: toks, m: &Module{}}
+	if err := p.module(); err != nil {
+		return nil, fmt.Errorf("ptx: %w", err)
+	}
+	return p.m, nil
+}
+
+const (
+	maxRegisters = 1 << 20
+	maxParams    = 32764 // bytes
+)
+
+type parser struct {
+	toks []token
+	at   int
+	m    *Module
+	e    *Entry
+	regs map[string]int32
+}
+
+func (p *parser) peek() string {
+	if p.at < len(p.toks) {
+		return p.toks[p.at].text
+	}
+	return ""
+}
+
+func (p *parser) line() int {
+	switch {
+	case p.at < len(p.toks):
+		return p.toks[p.at].line
+	case len(p.toks) > 0:
+		return p.toks[len(p.toks)-1].line
+	}
+	return 1
+}
+
+func (p *parser) next() string {
+	s := p.peek()
+	if p.at < len(p.toks) {
+		p.at++
+	}
+	return s
+}
+
+func (p *parser) accept(s string) bool {
+	if p.peek() == s && s != "" {
+		p.at++
+		return true
+	}
+	return false
+}
+
+func (p *parser) errorf(format string, args ...any) error {
+	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
+}
+
+func (p *parser) expect(s string) error {
+	if !p.accept(s) {
+		return p.errorf("%q where %q is expected", p.peek(), s)
+	}
+	return nil
+}
+
+func (p *parser) int() (int, error) {
+	n, err := strconv.ParseInt(p.peek(), 0, 32)
+	if err != nil || n < 0 {
+		return 0, p.errorf("%q where a number is expected", p.peek())
+	}
+	p.at++
+	return int(n), nil
+}
+
+func (p *parser) name() (string, error) {
+	s := p.peek()
+	if s == "" || !(s[0] == '_' || s[0] == '$' || s[0] == '%' || s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z') {
+		return "", p.errorf("%q where a name is expected", s)
+	}
+	p.at++
+	return s, nil
+}
+
+func (p *parser) module() error {
+	for p.at < len(p.toks) {
+		var err error
+		switch t := p.next(); t {
+		case ".version":
+			v := strings.Split(p.next(), ".")
+			if len(v) != 2 || len(v[0]) != 1 || len(v[1]) != 1 {
+				return p.errorf(".version must be like 8.0")
+			}
+			major, e1 := strconv.Atoi(v[0])
+			minor, e2 := strconv.Atoi(v[1])
+			if e1 != nil || e2 != nil {
+				return p.errorf(".version must be like 8.0")
+			}
+			p.m.Version = isa.Version(major*10 + minor)
+		case ".target":
+			name := p.next()
+			a, ok := isa.ArchNamed(name)
+			if !ok {
+				return p.errorf("unknown target %q", name)
+			}
+			p.m.Arch = a
+		case ".address_size":
+			if err := p.expect("64"); err != nil {
+				return err
+			}
+		case ".extern", ".shared":
+			var v Variable
+			if v, err = p.variable(t); err == nil {
+				p.m.Globals = append(p.m.Globals, v)
+			}
+		case ".visible", ".weak":
+		case ".entry":
+			err = p.entry()
+		default:
+			p.at--
+			return p.errorf("unknown directive %q", t)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// variable parses [.extern] .shared .align N .b8 name[bytes]; after its first
+// token.
+func (p *parser) variable(first string) (Variable, error) {
+	v := Variable{Align: 1}
+	if first == ".extern" {
+		v.Extern = true
+		if err := p.expect(".shared"); err != nil {
+			return v, err
+		}
+	}
+	var err error
+	if p.accept(".align") {
+		if v.Align, err = p.int(); err != nil {
+			return v, err
+		}
+	}
+	if v.Align < 1 || v.Align&(v.Align-1) != 0 {
+		return v, p.errorf("alignment %d is not a power of two", v.Align)
+	}
+	t, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
+	if !ok || t.Bytes() == 0 {
+		return v, p.errorf("unknown type of a variable")
+	}
+	if v.Name, err = p.name(); err != nil {
+		return v, err
+	}
+	v.Bytes = t.Bytes()
+	if p.accept("[") {
+		n := 0
+		if p.peek() != "]" {
+			if n, err = p.int(); err != nil {
+				return v, err
+			}
+		}
+		v.Bytes *= n
+		if err := p.expect("]"); err != nil {
+			return v, err
+		}
+	}
+	return v, p.expect(";")
+}
+
+func (p *parser) entry() error {
+	name, err := p.name()
+	if err != nil {
+		return err
+	}
+	p.e = &Entry{Name: name}
+	p.regs = map[string]int32{}
+	if p.accept("(") {
+		for !p.accept(")") {
+			if err := p.param(); err != nil {
+				return err
+			}
+			if !p.accept(",") && p.peek() != ")" {
+				return p.errorf("%q where , or ) is expected", p.peek())
+			}
+		}
+	}
+	layoutParams(p.e.Params)
+	if p.e.ParamBytes() > maxParams {
+		return p.errorf("parameters take %d bytes, at most %d", p.e.ParamBytes(), maxParams)
+	}
+	if err := p.directives(); err != nil {
+		return err
+	}
+	if err := p.expect("{"); err != nil {
+		return err
+	}
+	for !p.accept("}") {
+		if p.at >= len(p.toks) {
+			return p.errorf("kernel %s is not closed by }", name)
+		}
+		if err := p.statement(); err != nil {
+			return err
+		}
+	}
+	p.m.Entries = append(p.m.Entries, p.e)
+	return nil
+}
+
+func (p *parser) directives() error {
+	for {
+		var dst *int
+		switch p.peek() {
+		case ".maxntid":
+			dst = &p.e.MaxThreads
+		case ".reqntid":
+			dst = &p.e.RequiredThreads
+		case ".minnctapersm":
+			dst = &p.e.MinCTAs
+		case ".reqnctapercluster":
+			dst = &p.e.Cluster
+		default:
+			return nil
+		}
+		p.at++
+		n, err := p.int()
+		if err != nil {
+			return err
+		}
+		for p.accept(",") {
+			m, err := p.int()
+			if err != nil {
+				return err
+			}
+			n *= m
+		}
+		if n < 1 || n > 1<<16 {
+			return p.errorf("%d threads or CTAs", n)
+		}
+		*dst = n
+	}
+}
+
+func (p *parser) param() error {
+	if err := p.expect(".param"); err != nil {
+		return err
+	}
+	a := Param{}
+	var err error
+	if p.accept(".align") {
+		if a.Align, err = p.int(); err != nil {
+			return err
+		}
+		if a.Align < 1 || a.Align&(a.Align-1) != 0 || a.Align > 1024 {
+			return p.errorf("alignment %d is not a power of two up to 1024", a.Align)
+		}
+	}
+	t, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
+	if !ok || t.Bytes() == 0 {
+		return p.errorf("unknown type of a parameter")
+	}
+	a.Type, a.Bytes = t, t.Bytes()
+	if a.Align == 0 {
+		a.Align = t.Bytes()
+	}
+	if a.Name, err = p.name(); err != nil {
+		return err
+	}
+	if p.accept("[") {
+		n, err := p.int()
+		if err != nil {
+			return err
+		}
+		if n < 1 || n > maxParams {
+			return p.errorf("parameter %s has %d elements", a.Name, n)
+		}
+		a.Bytes *= n
+		if err := p.expect("]"); err != nil {
+			return err
+		}
+	}
+	p.e.Params = append(p.e.Params, a)
+	return nil
+}
+
+func (p *parser) statement() error {
+	switch t := p.peek(); t {
+	case ".reg":
+		p.at++
+		return p.registers()
+	case ".shared":
+		p.at++
+		v, err := p.variable(t)
+		if err == nil {
+			p.e.Shared = append(p.e.Shared, v)
+		}
+		return err
+	case "{":
+		return p.errorf("nested scopes are not supported")
+	}
+	if p.at+1 < len(p.toks) && p.toks[p.at+1].text == ":" {
+		name, err := p.name()
+		if err != nil {
+			return err
+		}
+		p.e.Body = append(p.e.Body, Inst{Label: name, Line: p.toks[p.at-1].line})
+		p.at++
+		return nil
+	}
+	return p.inst()
+}
+
+func (p *parser) registers() error {
+	class, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
+	if !ok || class.Class() == isa.NoType {
+		return p.errorf("unknown register type")
+	}
+	for {
+		name, err := p.name()
+		if err != nil {
+			return err
+		}
+		d := RegDecl{Class: class, Prefix: name}
+		if p.accept("<") {
+			if d.Count, err = p.int(); err != nil {
+				return err
+			}
+			if err := p.expect(">"); err != nil {
+				return err
+			}
+			if d.Count < 1 || d.Count > maxRegisters {
+				return p.errorf("%d registers %s", d.Count, name)
+			}
+		}
+		if len(p.e.Registers)+d.Count > maxRegisters {
+			return p.errorf("more than %d registers", maxRegisters)
+		}
+		p.e.Decls = append(p.e.Decls, d)
+		for i := range max(d.Count, 1) {
+			r := name
+			if d.Count > 0 {
+				r = registerName(name, i)
+			}
+			if _, twice := p.regs[r]; twice {
+				return p.errorf("register %s is declared twice", r)
+			}
+			p.regs[r] = int32(len(p.e.Registers))
+			p.e.Registers = append(p.e.Registers, Register{Name: r, Class: class.Class()})
+		}
+		if p.accept(";") {
+			return nil
+		}
+		if err := p.expect(","); err != nil {
+			return err
+		}
+	}
+}

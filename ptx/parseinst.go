@@ -1,0 +1,311 @@
+package ptx
+
+import (
+	"strconv"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// inst parses [@[!]guard] opcode operands ;
+func (p *parser) inst() error {
+	in := Inst{Line: p.line()}
+	if p.accept("@") {
+		in.GuardNot = p.accept("!")
+		r, ok := p.regs[p.peek()]
+		if !ok || p.e.Registers[r].Class != isa.Pred {
+			return p.errorf("guard %q is not a predicate register", p.peek())
+		}
+		p.at++
+		in.Guard = r + 1
+	}
+	in.Line = p.line()
+	opcode, err := p.name()
+	if err != nil {
+		return err
+	}
+	var args []Operand
+	for !p.accept(";") {
+		o, err := p.operand(0)
+		if err != nil {
+			return err
+		}
+		args = append(args, o)
+		if !p.accept(",") && p.peek() != ";" {
+			return p.errorf("%q where , or ; is expected", p.peek())
+		}
+	}
+	in.Args = args
+	if err := p.match(&in, opcode); err != nil {
+		return err
+	}
+	p.e.Body = append(p.e.Body, in)
+	return nil
+}
+
+// match finds the form that fits opcode and operands.
+func (p *parser) match(in *Inst, opcode string) error {
+	why := ""
+	for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
+		for _, f := range isa.ByOp[opcode[:end]] {
+			m, rest, ok := parseMods(f, opcode[end:])
+			if !ok {
+				if why == "" {
+					why = "modifier " + strconv.Quote(rest) + " does not fit " + f.Op
+				}
+				continue
+			}
+			if bad := argsFit(p.e, f, m, in.Args); bad != "" {
+				why = bad
+				continue
+			}
+			in.Form, in.Mods = f, m
+			return nil
+		}
+	}
+	if why != "" {
+		why = ": " + why
+	}
+	return &FormError{Line: in.Line, Opcode: opcode, Why: why}
+}
+
+// FormError is an instruction that the table does not have.
+type FormError struct {
+	Line   int
+	Opcode string
+	Why    string
+}
+
+func (e *FormError) Error() string {
+	return "line " + strconv.Itoa(e.Line) + ": unknown form " + e.Opcode + e.Why
+}
+
+// parseMods reads the modifiers that follow an Op, in the manual's order.
+func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
+	for i := range f.Mods {
+		best := 0
+		for j, alt := range f.Mods[i].Alts {
+			if strings.HasPrefix(text, alt) && (len(text) == len(alt) || text[len(alt)] == '.') &&
+				(best == 0 || len(alt) > len(f.Mods[i].Alts[best-1])) {
+				best = j + 1
+			}
+		}
+		if best > 0 {
+			m[i] = uint8(best)
+			text = text[len(f.Mods[i].Alts[best-1]):]
+		} else if !f.Mods[i].Opt {
+			return m, text, false
+		}
+	}
+	return m, text, text == ""
+}
+
+func (p *parser) operand(depth int) (Operand, error) {
+	t := p.peek()
+	switch {
+	case t == "[":
+		return p.address()
+	case t == "{":
+		if depth > 0 {
+			return Operand{}, p.errorf("nested braces")
+		}
+		p.at++
+		var list []Operand
+		for !p.accept("}") {
+			o, err := p.operand(depth + 1)
+			if err != nil {
+				return o, err
+			}
+			list = append(list, o)
+			if !p.accept(",") && p.peek() != "}" {
+				return o, p.errorf("%q where , or } is expected", p.peek())
+			}
+		}
+		return Operand{Kind: OpVec, List: list}, nil
+	case t == "!":
+		p.at++
+		r, ok := p.regs[p.peek()]
+		if !ok {
+			return Operand{}, p.errorf("%q is not a register", p.peek())
+		}
+		p.at++
+		return Operand{Kind: OpNotReg, Reg: r}, nil
+	case t == "_":
+		p.at++
+		if p.accept("|") { // _|p
+			return p.operand(depth)
+		}
+		return Operand{Kind: OpSink}, nil
+	case t == "-" || t != "" && t[0] >= '0' && t[0] <= '9':
+		return p.number()
+	}
+	name, err := p.name()
+	if err != nil {
+		return Operand{}, err
+	}
+	if r, ok := p.regs[name]; ok {
+		return Operand{Kind: OpReg, Reg: r}, nil
+	}
+	if i, ok := isa.SpecialNamed(name); ok {
+		return Operand{Kind: OpSpecial, Reg: int32(i)}, nil
+	}
+	return Operand{Kind: OpSymbol, Sym: name}, nil
+}
+
+func (p *parser) number() (Operand, error) {
+	neg := p.accept("-")
+	t := p.next()
+	if strings.HasPrefix(t, "0f") || strings.HasPrefix(t, "0F") {
+		b, err := strconv.ParseUint(t[2:], 16, 32)
+		if err != nil || len(t) != 10 || neg {
+			p.at--
+			return Operand{}, p.errorf("%q is not a float like 0f3F800000", t)
+		}
+		return Operand{Kind: OpF32, Imm: int64(b)}, nil
+	}
+	u, err := strconv.ParseUint(strings.TrimRight(t, "U"), 0, 64)
+	if err != nil {
+		p.at--
+		return Operand{}, p.errorf("%q is not a number", t)
+	}
+	n := int64(u)
+	if neg {
+		n = -n
+	}
+	return Operand{Kind: OpInt, Imm: n}, nil
+}
+
+// address parses [base], [base+n], [n] and [map, {c0, c1}].
+func (p *parser) address() (Operand, error) {
+	p.at++
+	a := Operand{Kind: OpAddr, Reg: -1}
+	if t := p.peek(); t == "-" || t != "" && t[0] >= '0' && t[0] <= '9' {
+		n, err := p.number()
+		if err != nil {
+			return a, err
+		}
+		a.Imm = n.Imm
+		return a, p.expect("]")
+	}
+	name, err := p.name()
+	if err != nil {
+		return a, err
+	}
+	if r, ok := p.regs[name]; ok {
+		a.Reg = r
+	} else {
+		a.Sym = name
+	}
+	if p.accept(",") {
+		if a.Reg < 0 {
+			return a, p.errorf("a tensor map must be a register, %s is none", name)
+		}
+		o, err := p.operand(0)
+		if err != nil {
+			return a, err
+		}
+		if o.Kind != OpVec {
+			return a, p.errorf("coordinates must be in braces")
+		}
+		a.Kind, a.List = OpTensor, o.List
+		return a, p.expect("]")
+	}
+	if p.peek() == "+" || p.peek() == "-" {
+		p.accept("+")
+		n, err := p.number()
+		if err != nil {
+			return a, err
+		}
+		a.Imm = n.Imm
+	}
+	return a, p.expect("]")
+}
+
+// argsFit says why operands do not fit a form, or "". Symbols become labels
+// where the form wants a label.
+func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
+	min := len(f.Args)
+	for min > 0 && f.Args[min-1].Opt {
+		min--
+	}
+	if len(args) < min || len(args) > len(f.Args) {
+		return f.Op + " takes " + strconv.Itoa(min) + " operands"
+	}
+	for i := range args {
+		if !argFits(e, f, m, i, &args[i]) {
+			return "operand " + strconv.Itoa(i+1) + " (" + f.Args[i].Name + ") does not fit " + f.Op
+		}
+	}
+	for i := range args {
+		if f.Args[i].Kind == isa.Label {
+			args[i].Kind = OpLabel
+		}
+	}
+	return ""
+}
+
+func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
+	a, t := &f.Args[i], f.ArgType(m, i)
+	switch a.Kind {
+	case isa.Reg:
+		return scalarFits(e, f, a, t, o)
+	case isa.PredIn:
+		return (o.Kind == OpReg || o.Kind == OpNotReg) && e.Registers[o.Reg].Class == isa.Pred ||
+			o.Kind == OpInt && (o.Imm == 0 || o.Imm == 1)
+	case isa.SinkPred:
+		return o.Kind == OpReg && e.Registers[o.Reg].Class == isa.Pred
+	case isa.Imm:
+		return o.Kind == OpInt
+	case isa.Sink:
+		return o.Kind == OpSink
+	case isa.Label:
+		return o.Kind == OpSymbol || o.Kind == OpLabel
+	case isa.Addr:
+		return o.Kind == OpAddr && (o.Reg < 0 || e.Registers[o.Reg].Class == addressClass(a.Space))
+	case isa.TensorAddr:
+		return o.Kind == OpTensor && e.Registers[o.Reg].Class == isa.B64 && listFits(e, f, a, isa.S32, f.ArgLen(m, i), o.List)
+	case isa.Vec:
+		n := f.ArgLen(m, i)
+		if n == 1 && o.Kind != OpVec {
+			return scalarFits(e, f, a, t, o)
+		}
+		return o.Kind == OpVec && listFits(e, f, a, t, n, o.List)
+	}
+	return false
+}
+
+func listFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, n int, list []Operand) bool {
+	if len(list) != n {
+		return false
+	}
+	for i := range list {
+		if !scalarFits(e, f, a, t, &list[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool {
+	switch o.Kind {
+	case OpReg:
+		return e.Registers[o.Reg].Class == t.Class()
+	case OpInt:
+		return a.Dir == isa.In && t != isa.Pred && t != isa.F32
+	case OpF32:
+		return a.Dir == isa.In && (t == isa.F32 || t == isa.B32)
+	case OpSpecial:
+		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
+	case OpSymbol:
+		return a.Dir == isa.In && f.ID == isa.Mov
+	}
+	return false
+}
+
+// addressClass is the register class of addresses of a space.
+func addressClass(s isa.Space) isa.Type {
+	if s == isa.Shared || s == isa.SharedCluster {
+		return isa.B32
+	}
+	return isa.B64
+}

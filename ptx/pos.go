@@ -1,0 +1,71 @@
+package ptx
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// position is the call stack of an emission, innermost first, unresolved.
+type position [7]uintptr
+
+func here() (p position) {
+	runtime.Callers(3, p[:])
+	return p
+}
+
+// Frame is one Go line of a [Pos].
+type Frame struct {
+	File string // base name with its folder: "kernel/up.go"
+	Line int
+	Func string
+}
+
+// Pos is where Go emitted an instruction: the innermost line outside this
+// package first, then its callers.
+type Pos []Frame
+
+// String is "kernel/up.go:57 (via pipeline/ring.go:33)": the outermost known
+// line of a kernel's own source is the useful one, the inner ones lead to it.
+func (p Pos) String() string {
+	if len(p) == 0 {
+		return "unknown Go line"
+	}
+	s := fmt.Sprintf("%s:%d", p[0].File, p[0].Line)
+	for _, f := range p[1:] {
+		s += fmt.Sprintf(" < %s:%d", f.File, f.Line)
+	}
+	return s
+}
+
+func (p position) resolve() Pos {
+	n := 0
+	for n < len(p) && p[n] != 0 {
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	var pos Pos
+	frames := runtime.CallersFrames(p[:n])
+	for {
+		f, more := frames.Next()
+		if !ownFrame(f.Function, f.File) && f.Line > 0 {
+			if strings.HasPrefix(f.Function, "runtime.") || strings.HasPrefix(f.Function, "testing.") {
+				break
+			}
+			dir, file := filepath.Split(f.File)
+			pos = append(pos, Frame{File: filepath.Base(dir) + "/" + file, Line: f.Line, Func: f.Function})
+		}
+		if !more || len(pos) == 3 {
+			break
+		}
+	}
+	return pos
+}
+
+// ownFrame reports whether a frame is this package's own (not its tests').
+func ownFrame(function, file string) bool {
+	return strings.HasPrefix(function, "sonicmoe/ptx.") && !strings.HasSuffix(file, "_test.go")
+}

@@ -1,0 +1,218 @@
+package ptx
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Text is printed PTX with the side table of where Go emitted each line.
+type Text struct {
+	PTX []byte
+	pos map[int]position // by line
+}
+
+// Pos is where Go emitted a line of the text, counted from 1.
+func (t Text) Pos(line int) Pos { return t.pos[line].resolve() }
+
+// Print writes the module as PTX. Equal modules give equal bytes.
+func (m *Module) Print() Text {
+	p := printer{line: 1, pos: map[int]position{}}
+	p.buf.Grow(1 << 16)
+	p.writeLine(".version " + m.Version.String())
+	p.writeLine(".target " + m.Arch.String())
+	p.writeLine(".address_size 64")
+	for _, v := range m.Globals {
+		p.variable(v)
+	}
+	for _, e := range m.Entries {
+		p.entry(e)
+	}
+	return Text{PTX: p.buf.Bytes(), pos: p.pos}
+}
+
+// Listing is the text with the Go line behind each instruction, for reading.
+func (t Text) Listing() []byte {
+	var b bytes.Buffer
+	for i, line := range bytes.Split(bytes.TrimSuffix(t.PTX, []byte("\n")), []byte("\n")) {
+		b.Write(line)
+		if pos := t.Pos(i + 1); len(pos) > 0 {
+			for n := len(line); n < 60; n++ {
+				b.WriteByte(' ')
+			}
+			b.WriteString(" // " + pos.String())
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+type printer struct {
+	buf  bytes.Buffer
+	line int
+	pos  map[int]position
+	e    *Entry
+}
+
+func (p *printer) writeLine(s string) {
+	p.buf.WriteString(s)
+	p.endLine()
+}
+
+func (p *printer) endLine() {
+	p.buf.WriteByte('\n')
+	p.line++
+}
+
+func (p *printer) variable(v Variable) {
+	s := ".shared .align " + strconv.Itoa(v.Align) + " .b8 " + v.Name + "["
+	if v.Extern {
+		s = ".extern " + s
+	}
+	if v.Bytes > 0 {
+		s += strconv.Itoa(v.Bytes)
+	}
+	p.writeLine(s + "];")
+}
+
+func (p *printer) entry(e *Entry) {
+	p.e = e
+	p.writeLine(".visible .entry " + e.Name + "(")
+	for i, a := range e.Params {
+		s := "\t.param "
+		if a.Bytes > a.Type.Bytes() {
+			s += ".align " + strconv.Itoa(a.Align) + " .b8 " + a.Name + "[" + strconv.Itoa(a.Bytes) + "]"
+		} else {
+			s += "." + a.Type.String() + " " + a.Name
+		}
+		if i < len(e.Params)-1 {
+			s += ","
+		}
+		p.writeLine(s)
+	}
+	p.writeLine(")")
+	directives := []struct {
+		name string
+		n    int
+	}{{".maxntid", e.MaxThreads}, {".reqntid", e.RequiredThreads}, {".minnctapersm", e.MinCTAs}, {".reqnctapercluster", e.Cluster}}
+	for _, d := range directives {
+		if d.n > 0 {
+			p.writeLine(d.name + " " + strconv.Itoa(d.n))
+		}
+	}
+	p.writeLine("{")
+	for _, d := range e.Decls {
+		s := "\t.reg ." + d.Class.String() + " " + d.Prefix
+		if d.Count > 0 {
+			s += "<" + strconv.Itoa(d.Count) + ">"
+		}
+		p.writeLine(s + ";")
+	}
+	for _, v := range e.Shared {
+		p.buf.WriteByte('\t')
+		p.variable(v)
+	}
+	for i := range e.Body {
+		p.inst(&e.Body[i])
+	}
+	p.writeLine("}")
+}
+
+func (p *printer) inst(in *Inst) {
+	in.Line = p.line
+	if in.Form == nil {
+		p.writeLine(in.Label + ":")
+		return
+	}
+	if in.pos[0] != 0 {
+		p.pos[p.line] = in.pos
+	}
+	p.buf.WriteByte('\t')
+	if in.Guard > 0 {
+		p.buf.WriteByte('@')
+		if in.GuardNot {
+			p.buf.WriteByte('!')
+		}
+		p.buf.WriteString(p.e.Registers[in.Guard-1].Name + " ")
+	}
+	p.buf.WriteString(in.Form.Op)
+	for i := range in.Form.Mods {
+		if n := in.Mods[i]; n > 0 {
+			p.buf.WriteString(in.Form.Mods[i].Alts[n-1])
+		}
+	}
+	for i := range in.Args {
+		if i == 0 {
+			p.buf.WriteByte(' ')
+		} else {
+			p.buf.WriteString(", ")
+		}
+		if in.Form.Args[i].Kind == isa.SinkPred {
+			p.buf.WriteString("_|")
+		}
+		p.operand(&in.Args[i])
+	}
+	p.buf.WriteByte(';')
+	p.endLine()
+}
+
+func (p *printer) operand(o *Operand) {
+	switch o.Kind {
+	case OpReg:
+		p.buf.WriteString(p.e.Registers[o.Reg].Name)
+	case OpNotReg:
+		p.buf.WriteByte('!')
+		p.buf.WriteString(p.e.Registers[o.Reg].Name)
+	case OpInt:
+		p.int(o.Imm)
+	case OpF32:
+		fmt.Fprintf(&p.buf, "0f%08X", uint32(o.Imm))
+	case OpSymbol, OpLabel:
+		p.buf.WriteString(o.Sym)
+	case OpSpecial:
+		p.buf.WriteString(isa.Specials[o.Reg].Name)
+	case OpSink:
+		p.buf.WriteByte('_')
+	case OpAddr:
+		p.buf.WriteByte('[')
+		switch {
+		case o.Sym != "":
+			p.buf.WriteString(o.Sym)
+		case o.Reg >= 0:
+			p.buf.WriteString(p.e.Registers[o.Reg].Name)
+		}
+		if o.Sym == "" && o.Reg < 0 {
+			p.int(o.Imm)
+		} else if o.Imm != 0 {
+			p.buf.WriteByte('+')
+			p.int(o.Imm)
+		}
+		p.buf.WriteByte(']')
+	case OpVec:
+		p.list(o.List)
+	case OpTensor:
+		p.buf.WriteByte('[')
+		p.buf.WriteString(p.e.Registers[o.Reg].Name)
+		p.buf.WriteString(", ")
+		p.list(o.List)
+		p.buf.WriteByte(']')
+	}
+}
+
+func (p *printer) int(n int64) {
+	var tmp [24]byte
+	p.buf.Write(strconv.AppendInt(tmp[:0], n, 10))
+}
+
+func (p *printer) list(l []Operand) {
+	p.buf.WriteByte('{')
+	for i := range l {
+		if i > 0 {
+			p.buf.WriteString(", ")
+		}
+		p.operand(&l[i])
+	}
+	p.buf.WriteByte('}')
+}

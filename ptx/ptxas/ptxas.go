@@ -1,0 +1,85 @@
+// Package ptxas runs NVIDIA's assembler where one is installed: the outside
+// judge of every kernel that this project emits. Nothing needs it at run
+// time.
+package ptxas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ErrNotFound: no ptxas is installed.
+var ErrNotFound = errors.New("ptxas not found: set PTXAS, put it in PATH, or pip install nvidia-cuda-nvcc==13.0.88")
+
+// Find gives the path of ptxas: $PTXAS, the PATH, then the places where
+// Python's nvidia-cuda-nvcc package and the CUDA toolkit put it.
+func Find() (string, error) {
+	if p := os.Getenv("PTXAS"); p != "" {
+		return p, nil
+	}
+	if p, err := exec.LookPath("ptxas"); err == nil {
+		return p, nil
+	}
+	places := []string{"/usr/local/cuda/bin/ptxas"}
+	for _, py := range []string{"python3", "python"} {
+		out, err := exec.Command(py, "-c", "import nvidia;print('\\n'.join(nvidia.__path__))").Output()
+		if err != nil {
+			continue
+		}
+		for _, dir := range strings.Fields(string(out)) {
+			for _, sub := range []string{"cu13/bin/ptxas", "cuda_nvcc/bin/ptxas"} {
+				places = append(places, filepath.Join(dir, sub))
+			}
+		}
+	}
+	for _, p := range places {
+		if _, err := os.Stat(p); err == nil {
+			return p, nil
+		}
+	}
+	return "", ErrNotFound
+}
+
+// Assemble turns PTX into machine code for sm_90a and returns the assembler's
+// report (registers, spills, warnings) with it.
+func Assemble(ctx context.Context, text []byte) (cubin []byte, report string, err error) {
+	bin, err := Find()
+	if err != nil {
+		return nil, "", err
+	}
+	dir, err := os.MkdirTemp("", "ptxas")
+	if err != nil {
+		return nil, "", err
+	}
+	defer os.RemoveAll(dir)
+	in, out := filepath.Join(dir, "k.ptx"), filepath.Join(dir, "k.cubin")
+	if err := os.WriteFile(in, text, 0o600); err != nil {
+		return nil, "", err
+	}
+	log, err := exec.CommandContext(ctx, bin, "-arch=sm_90a", "-v", "-o", out, in).CombinedOutput()
+	if err != nil {
+		return nil, string(log), fmt.Errorf("ptxas: %w\n%s", err, log)
+	}
+	cubin, err = os.ReadFile(out)
+	return cubin, string(log), err
+}
+
+// Complaint is the first line of a report that a kernel must not cause: a
+// warning, spilled registers, serialised or patched wgmma.
+func Complaint(report string) string {
+	for _, line := range strings.Split(report, "\n") {
+		low := strings.ToLower(line)
+		switch {
+		case strings.Contains(low, "warning"), strings.Contains(low, "serializ"), strings.Contains(line, "(C75"):
+			return line
+		case strings.Contains(low, "spill stores") && !strings.Contains(low, "0 bytes spill stores, 0 bytes spill loads"):
+			return line
+		}
+	}
+	return ""
+}

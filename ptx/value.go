@@ -1,0 +1,143 @@
+package ptx
+
+import (
+	"math"
+
+	"sonicmoe/ptx/isa"
+)
+
+// val is a register of a kernel or a constant.
+type val struct {
+	k      *Kernel // nil for constants
+	reg    int32
+	konst  bool
+	negate bool   // predicates only
+	imm    uint64 // constants: the bits, masked to the width
+}
+
+func (v val) varies() bool { return !v.konst && v.k.regs[v.reg].varies }
+
+// Value is a typed register or constant.
+type Value interface {
+	Pred | B16 | U32 | S32 | U64 | S64 | F32 | BF16x2
+	val() val
+	isaType() isa.Type
+}
+
+// The typed values. A constant comes from [Uint], [Int], [Long] or [Float];
+// everything else from a kernel's instructions.
+type (
+	// Pred is a predicate.
+	Pred struct{ v val }
+	// B16 is 16 bits, such as a bf16.
+	B16 struct{ v val }
+	// U32 is an unsigned 32-bit integer, or 32 raw bits.
+	U32 struct{ v val }
+	// S32 is a signed 32-bit integer.
+	S32 struct{ v val }
+	// U64 is an unsigned 64-bit integer, or 64 raw bits.
+	U64 struct{ v val }
+	// S64 is a signed 64-bit integer.
+	S64 struct{ v val }
+	// F32 is a single-precision float.
+	F32 struct{ v val }
+	// BF16x2 is two bf16, the lower half first in memory.
+	BF16x2 struct{ v val }
+)
+
+func (x Pred) val() val   { return x.v }
+func (x B16) val() val    { return x.v }
+func (x U32) val() val    { return x.v }
+func (x S32) val() val    { return x.v }
+func (x U64) val() val    { return x.v }
+func (x S64) val() val    { return x.v }
+func (x F32) val() val    { return x.v }
+func (x BF16x2) val() val { return x.v }
+
+func (Pred) isaType() isa.Type   { return isa.Pred }
+func (B16) isaType() isa.Type    { return isa.B16 }
+func (U32) isaType() isa.Type    { return isa.U32 }
+func (S32) isaType() isa.Type    { return isa.S32 }
+func (U64) isaType() isa.Type    { return isa.U64 }
+func (S64) isaType() isa.Type    { return isa.S64 }
+func (F32) isaType() isa.Type    { return isa.F32 }
+func (BF16x2) isaType() isa.Type { return isa.B32 }
+
+func wrap[T Value](v val) T {
+	var t T
+	switch p := any(&t).(type) {
+	case *Pred:
+		p.v = v
+	case *B16:
+		p.v = v
+	case *U32:
+		p.v = v
+	case *S32:
+		p.v = v
+	case *U64:
+		p.v = v
+	case *S64:
+		p.v = v
+	case *F32:
+		p.v = v
+	case *BF16x2:
+		p.v = v
+	}
+	return t
+}
+
+func constant(bits uint64) val { return val{konst: true, imm: bits} }
+
+// Uint is a constant; n must fit 32 bits, negative n wraps.
+func Uint(n int) U32 { return U32{constant(uint64(uint32(n)))} }
+
+// Int is a signed constant.
+func Int(n int) S32 { return S32{constant(uint64(uint32(int32(n))))} }
+
+// Long is a 64-bit constant.
+func Long(n uint64) U64 { return U64{constant(n)} }
+
+// Float is a constant, rounded to single precision.
+func Float(f float64) F32 { return F32{constant(uint64(math.Float32bits(float32(f))))} }
+
+// True and False are constant predicates.
+func True() Pred { return Pred{constant(1)} }
+
+// False is the constant predicate that never holds.
+func False() Pred { return Pred{constant(0)} }
+
+// Const reports whether the value is a constant, and which.
+func (x U32) Const() (uint32, bool) { return uint32(x.v.imm), x.v.konst }
+
+// Bits reinterprets the same 32 bits; it emits nothing.
+func (x F32) Bits() U32 { return U32(x) }
+
+// Bits reinterprets the same 32 bits; it emits nothing.
+func (x BF16x2) Bits() U32 { return U32(x) }
+
+// Bits reinterprets the same 32 bits; it emits nothing.
+func (x S32) Bits() U32 { return U32(x) }
+
+// Signed reinterprets the same 32 bits; it emits nothing.
+func (x U32) Signed() S32 { return S32(x) }
+
+// AsF32 reinterprets the same 32 bits; it emits nothing.
+func (x U32) AsF32() F32 { return F32(x) }
+
+// AsBF16x2 reinterprets the same 32 bits; it emits nothing.
+func (x U32) AsBF16x2() BF16x2 { return BF16x2(x) }
+
+// operand makes the operand of a value whose type is t.
+func (v val) operand(t isa.Type) Operand {
+	switch {
+	case !v.konst && v.negate:
+		return Operand{Kind: OpNotReg, Reg: v.reg}
+	case !v.konst:
+		return Operand{Kind: OpReg, Reg: v.reg}
+	case t == isa.F32:
+		return Operand{Kind: OpF32, Imm: int64(uint32(v.imm))}
+	case t == isa.S32:
+		return Operand{Kind: OpInt, Imm: int64(int32(v.imm))}
+	}
+	return Operand{Kind: OpInt, Imm: int64(v.imm)}
+}

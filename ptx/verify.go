@@ -1,0 +1,123 @@
+package ptx
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Verify checks what the table says about each instruction: operands,
+// version and target, labels, names, setmaxnreg counts. Errors name the Go
+// line, or the line of the text for parsed modules.
+func (m *Module) Verify() error {
+	var errs []error
+	for _, e := range m.Entries {
+		v := verifier{m: m, e: e, symbols: map[string]bool{}, labels: map[string]bool{}}
+		v.run()
+		errs = append(errs, v.errs...)
+	}
+	return errors.Join(errs...)
+}
+
+type verifier struct {
+	m       *Module
+	e       *Entry
+	symbols map[string]bool
+	labels  map[string]bool
+	errs    []error
+}
+
+func (v *verifier) errorf(in *Inst, format string, args ...any) {
+	where := fmt.Sprintf("line %d", in.Line)
+	if in.pos[0] != 0 {
+		where = in.pos.resolve().String()
+	}
+	if len(v.errs) < 20 {
+		v.errs = append(v.errs, fmt.Errorf("kernel %s, %s: %s", v.e.Name, where, fmt.Sprintf(format, args...)))
+	}
+}
+
+func (v *verifier) run() {
+	for _, p := range v.e.Params {
+		v.symbols[p.Name] = true
+	}
+	for _, g := range append(append([]Variable{}, v.m.Globals...), v.e.Shared...) {
+		v.symbols[g.Name] = true
+	}
+	for i := range v.e.Body {
+		in := &v.e.Body[i]
+		if in.Form == nil {
+			if v.labels[in.Label] {
+				v.errorf(in, "label %s stands twice", in.Label)
+			}
+			v.labels[in.Label] = true
+		}
+	}
+	for i := range v.e.Body {
+		if in := &v.e.Body[i]; in.Form != nil {
+			v.inst(in)
+		}
+	}
+}
+
+func (v *verifier) inst(in *Inst) {
+	f := in.Form
+	if f.Version > v.m.Version {
+		v.errorf(in, "%s needs .version %s, the module says %s", f.Op, f.Version, v.m.Version)
+	}
+	if f.Arch > v.m.Arch {
+		v.errorf(in, "%s needs .target %s, the module says %s", f.Op, f.Arch, v.m.Arch)
+	}
+	if why := argsFit(v.e, f, in.Mods, in.Args); why != "" {
+		v.errorf(in, "%s", why)
+		return
+	}
+	for i := range in.Args {
+		o := &in.Args[i]
+		switch {
+		case o.Kind == OpLabel && !v.labels[o.Sym]:
+			v.errorf(in, "no label %s", o.Sym)
+		case (o.Kind == OpSymbol || o.Kind == OpAddr) && o.Sym != "" && !v.symbols[o.Sym]:
+			v.errorf(in, "no parameter or variable %s", o.Sym)
+		}
+	}
+	v.limits(in)
+}
+
+// limits checks immediates that the assembler would refuse or, worse, not.
+func (v *verifier) limits(in *Inst) {
+	imm := func(i int) (int64, bool) {
+		return in.Args[i].Imm, i < len(in.Args) && in.Args[i].Kind == OpInt
+	}
+	switch in.Form.Name {
+	case "SetMaxNReg":
+		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
+			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
+		}
+		if v.e.MinCTAs == 0 {
+			v.errorf(in, "setmaxnreg without .minnctapersm has no effect; set launch bounds")
+		}
+	case "BarSync", "BarArrive":
+		if n, ok := imm(0); ok && n > 15 {
+			v.errorf(in, "barrier %d, must be 0 to 15", n)
+		}
+		if len(in.Args) > 1 {
+			if n, ok := imm(1); ok && (n <= 0 || n%32 != 0) {
+				v.errorf(in, "barrier of %d threads, must be a multiple of 32", n)
+			}
+		}
+	case "CpAsyncCG":
+		if n, _ := imm(2); n != 16 {
+			v.errorf(in, "cp.async.cg of %d bytes, must be 16", n)
+		}
+	case "MbarrierInit":
+		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
+			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)
+		}
+	case "WgmmaBF16":
+		for _, i := range []int{4, 5} {
+			if n, _ := imm(i); n != 1 && n != -1 {
+				v.errorf(in, "wgmma scale %d, must be 1 or -1", n)
+			}
+		}
+	}
+}
