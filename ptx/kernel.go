@@ -274,9 +274,8 @@ func (m *Module) needs() {
 			m.Version, m.Arch = max(m.Version, 78), max(m.Arch, isa.SM90)
 		}
 		for i := range e.Body {
-			if f := e.Body[i].Form; f != nil {
-				m.Version, m.Arch = max(m.Version, f.Version), max(m.Arch, f.Arch)
-			}
+			v, a := e.Body[i].needs()
+			m.Version, m.Arch = max(m.Version, v), max(m.Arch, a)
 		}
 	}
 	m.Version = max(m.Version, m.Arch.MinVersion())

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"slices"
 	"strconv"
 
 	"sonicmoe/ptx/isa"
@@ -116,9 +117,6 @@ func vecOperand[T Value](vs []T) Operand {
 	for i, v := range vs {
 		list[i] = v.val().operand(v.isaType())
 	}
-	if len(list) == 1 {
-		return list[0]
-	}
 	return Operand{Kind: OpVec, List: list}
 }
 
@@ -178,6 +176,10 @@ func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB 
 // Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
 // address of row l%8 of matrix l/8.
 func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) {
+	vs = slices.Clone(vs)
+	for i := range vs {
+		vs[i] = Materialize(k, vs[i])
+	}
 	f := &isa.Table[isa.Stmatrix]
 	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(len(vs)))), a.operand(), vecOperand(vs))
 }

@@ -18,7 +18,7 @@ func wgmmaShapes() Mod {
 
 // Asynchronous copies, TMA and wgmma.
 var async = []Form{
-	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{opt("l2", ".L2::64B", ".L2::128B", ".L2::256B")}, Version: 78, Arch: SM80,
+	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
 		Args:    []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
 		Effects: Async | WritesMem | ReadsMem, Manual: "cp.async", Go: "k.CpAsyncCG"},
 	{Name: "CpAsyncCommit", Op: "cp.async.commit_group", Arch: SM80, Effects: Async, Manual: "cp.async.commit_group", Go: "k.CpAsyncCommit"},
