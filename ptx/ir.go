@@ -170,6 +170,10 @@ type Operand struct {
 	Imm  int64
 	Sym  string
 	List []Operand
+	// owner is the kernel that Reg belongs to, until emit has looked.
+	owner *Kernel
+	// sunk: the parser read _| before it.
+	sunk bool
 }
 
 func registerName(prefix string, n int) string { return prefix + strconv.Itoa(n) }

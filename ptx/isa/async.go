@@ -48,5 +48,5 @@ var async = []Form{
 	{Name: "WgmmaBF16", Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(".bf16"), fix(".bf16")}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),
 			imm("scaleA"), imm("scaleB"), imm("transA"), imm("transB")},
-		Effects: Aligned | Async | AsyncProxy | ReadsMem, Manual: "wgmma.mma_async"},
+		Effects: Aligned | Async | AsyncProxy | ReadsMem | Varies, Manual: "wgmma.mma_async"},
 }

@@ -190,6 +190,14 @@ const MaxMods = 10
 // form 0 when empty, else 1 + the index into its Alts.
 type Mods [MaxMods]uint8
 
+// NeedsWarp reports whether all threads of the warp must execute the form with
+// the chosen modifiers together. A form with a place for .aligned asks for it
+// only then.
+func (f *Form) NeedsWarp(m Mods) bool {
+	i := f.ModIndex("aligned")
+	return f.Effects&Aligned != 0 && (i < 0 || m[i] != 0)
+}
+
 // Clash gives two chosen modifiers that must not stand together.
 func (f *Form) Clash(m Mods) (pair [2]string, clash bool) {
 	for _, p := range f.Not {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // ErrNotFound: no ptxas is installed.
@@ -27,7 +28,17 @@ func Find() (string, error) {
 	if p, err := exec.LookPath("ptxas"); err == nil {
 		return p, nil
 	}
-	places := []string{"/usr/local/cuda/bin/ptxas"}
+	places := append([]string{"/usr/local/cuda/bin/ptxas"}, pythonPlaces()...)
+	for _, p := range places {
+		if _, err := os.Stat(p); err == nil {
+			return p, nil
+		}
+	}
+	return "", ErrNotFound
+}
+
+// pythonPlaces are where Python's package may hold the assembler; asked once.
+var pythonPlaces = sync.OnceValue(func() (places []string) {
 	for _, py := range []string{"python3", "python"} {
 		out, err := exec.Command(py, "-c", "import nvidia;print('\\n'.join(nvidia.__path__))").Output()
 		if err != nil {
@@ -39,13 +50,8 @@ func Find() (string, error) {
 			}
 		}
 	}
-	for _, p := range places {
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
-		}
-	}
-	return "", ErrNotFound
-}
+	return places
+})
 
 // Assemble turns PTX into machine code for sm_90a and returns the assembler's
 // report (registers, spills, warnings) with it. Options go to the assembler as

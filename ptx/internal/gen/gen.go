@@ -172,7 +172,7 @@ func kernelMethod(b *bytes.Buffer, f *isa.Form) {
 	fmt.Fprintf(b, "// %s is %s.\nfunc (k *Kernel) %s(%s) %s {\n", name, f.Op, name, strings.Join(params, ", "), result)
 	fmt.Fprintf(b, "f := &isa.Table[isa.%s]\n", f.Name)
 	if result != "" {
-		fmt.Fprintf(b, "d := k.result(isa.%s, f.Effects&isa.Uniform == 0)\n", typeConst(f.Args[0].Type))
+		fmt.Fprintf(b, "d := k.result(isa.%s)\n", typeConst(f.Args[0].Type))
 	}
 	if hasOpt {
 		a := last[len(last)-1]
