@@ -42,7 +42,7 @@ func (u Up) Build() (Kernel, error) {
 			k.TMALoad(dst, w, s.Full, kt.MulI(tile.K), neuron, ptx.Uint(part), t.Expert)
 		}
 	}}
-	p.run(72, g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	p.run(56, g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		u.epilogue(k, s, t, acc, a, h)
 	})
 	return build(k, name, productThreads, u.Point.sharedBytes())
