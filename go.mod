@@ -1,3 +1,10 @@
 module sonicmoe
 
 go 1.25.0
+
+require github.com/ebitengine/purego v0.11.3
+
+require (
+	github.com/stretchr/testify v1.12.1
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
