@@ -84,8 +84,17 @@ func (d *device) raw(s symbol, args []uintptr) result {
 // converted to uintptr in the argument list itself.
 //
 //go:uintptrescapes
-func (d *device) do(s symbol, args ...uintptr) error {
-	return d.doSlice(s, args)
+func (d *device) do(s symbol, args ...uintptr) error { return d.doSlice(s, args) }
+
+// numbers are argument lists of doNumbers.
+var numbers = sync.Pool{New: func() any { return new([12]uintptr) }}
+
+// doNumbers is do for arguments none of which points to Go memory. It
+// allocates nothing, where do puts its argument list on the heap.
+func (d *device) doNumbers(s symbol, args ...uintptr) error {
+	list := numbers.Get().(*[12]uintptr)
+	defer numbers.Put(list)
+	return d.doSlice(s, list[:copy(list[:], args)])
 }
 
 // doSlice is do for arguments whose pointees live on the heap and are kept
@@ -143,7 +152,7 @@ func (d *device) Free(p driver.DevicePtr) error {
 	if p == 0 {
 		return nil
 	}
-	return withText(d.do(symMemFree, uintptr(p)), "address %#x", uint64(p))
+	return withText(d.doNumbers(symMemFree, uintptr(p)), "address %#x", uint64(p))
 }
 
 // Memory implements driver.Device.

@@ -52,7 +52,7 @@ func (e *event) Record(s driver.Stream) error {
 	if err := st.open("Record"); err != nil {
 		return err
 	}
-	return e.dev.do(symEventRecord, e.raw, st.raw)
+	return e.dev.doNumbers(symEventRecord, e.raw, st.raw)
 }
 
 // Done implements driver.Event. An event that was never recorded is done.
@@ -94,6 +94,6 @@ func (e *event) Close() error {
 		return nil
 	}
 	var err error
-	afterWaits(&e.waits, func() { err = e.dev.do(symEventDestroy, e.raw) })
+	afterWaits(&e.waits, func() { err = e.dev.doNumbers(symEventDestroy, e.raw) })
 	return err
 }

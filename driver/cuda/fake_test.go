@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -25,19 +26,27 @@ type fake struct {
 	t      *testing.T
 }
 
-// newFake builds a fake library. Each has a path of its own, hence its own
+// built are the fake libraries built so far, by their compiler flags.
+var built = map[string][]byte{}
+
+// newFake makes a fake library. Each is a file of its own, hence has its own
 // state.
 func newFake(t *testing.T, flags ...string) *fake {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("no C compiler on the PATH: the fake driver library was not built")
 	}
-	dir := t.TempDir()
-	source, path := filepath.Join(dir, "fakecuda.c"), filepath.Join(dir, "libfakecuda.so")
-	require.NoError(t, os.WriteFile(source, fakeSource, 0o600))
-	args := append([]string{"-shared", "-fPIC", "-O1", "-pthread", "-Wall", "-Werror", "-Wno-unused", "-o", path, source}, flags...)
-	out, err := exec.Command(cc, args...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	path, key := filepath.Join(t.TempDir(), "libfakecuda.so"), strings.Join(flags, " ")
+	if built[key] == nil {
+		source := filepath.Join(t.TempDir(), "fakecuda.c")
+		require.NoError(t, os.WriteFile(source, fakeSource, 0o600))
+		args := append([]string{"-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unused", "-o", path, source}, flags...)
+		out, err := exec.Command(cc, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		built[key], err = os.ReadFile(path)
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(path, built[key], 0o700))
 	f := &fake{path: path, t: t}
 	f.handle, err = dlopen(path)
 	require.NoError(t, err)

@@ -24,7 +24,7 @@ func (s *stream) BeginCapture() error {
 	if err := s.open("BeginCapture"); err != nil {
 		return err
 	}
-	return s.dev.do(symStreamBeginCapture, s.raw, captureRelaxed)
+	return s.dev.doNumbers(symStreamBeginCapture, s.raw, captureRelaxed)
 }
 
 // EndCapture implements driver.Stream.
@@ -37,7 +37,7 @@ func (s *stream) EndCapture() (driver.Graph, error) {
 	if err := d.do(symStreamEndCapture, s.raw, uintptr(unsafe.Pointer(&captured))); err != nil {
 		return nil, err
 	}
-	defer func() { _ = d.do(symGraphDestroy, captured) }()
+	defer func() { _ = d.doNumbers(symGraphDestroy, captured) }()
 	var nodes uint64
 	if err := d.do(symGraphGetNodes, captured, 0, uintptr(unsafe.Pointer(&nodes))); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (g *graph) Launch(s driver.Stream) error {
 	if err := st.open("Launch"); err != nil {
 		return err
 	}
-	return g.dev.do(symGraphLaunch, g.raw, st.raw)
+	return g.dev.doNumbers(symGraphLaunch, g.raw, st.raw)
 }
 
 // Nodes implements driver.Graph.
@@ -72,5 +72,5 @@ func (g *graph) Close() error {
 	if g.closed.Swap(true) {
 		return nil
 	}
-	return g.dev.do(symGraphExecDestroy, g.raw)
+	return g.dev.doNumbers(symGraphExecDestroy, g.raw)
 }

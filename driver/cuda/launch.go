@@ -96,7 +96,7 @@ func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function,
 		return nil, withText(err, "function %q", fn.name)
 	}
 	if l.Cluster.Count() > portableClusterCTAs && !fn.big.Load() {
-		if err := d.do(symFuncSetAttribute, fn.raw, funcBigClusters, 1); err != nil {
+		if err := d.doNumbers(symFuncSetAttribute, fn.raw, funcBigClusters, 1); err != nil {
 			return nil, withText(err, "clusters of more than %d CTAs for function %q", portableClusterCTAs, fn.name)
 		}
 		fn.big.Store(true)

@@ -70,7 +70,7 @@ func (m *module) Function(name string) (driver.Function, error) {
 	// Drivers from 12.4 on load a kernel when it is first launched unless told
 	// otherwise. That may wait for the device, and must not happen in a capture.
 	if m.dev.lib.addr[symFuncLoad] != 0 {
-		if err := m.dev.do(symFuncLoad, f.raw); err != nil {
+		if err := m.dev.doNumbers(symFuncLoad, f.raw); err != nil {
 			return nil, withText(err, "function %q", name)
 		}
 	}
@@ -78,7 +78,7 @@ func (m *module) Function(name string) (driver.Function, error) {
 }
 
 // Unload implements driver.Module.
-func (m *module) Unload() error { return m.dev.do(symModuleUnload, m.raw) }
+func (m *module) Unload() error { return m.dev.doNumbers(symModuleUnload, m.raw) }
 
 // function is a kernel.
 type function struct {
@@ -138,7 +138,7 @@ func (f *function) AllowSharedBytes(bytes int) error {
 	if bytes < 0 || bytes > limit {
 		return invalid("AllowSharedBytes", "bytes is %d for function %q, must be 0 to %d on %s", bytes, f.name, limit, f.dev.target.Name)
 	}
-	err := f.dev.do(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
+	err := f.dev.doNumbers(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
 	return withText(err, "%d dynamic shared bytes for function %q (%s has %d for a CTA, static ones included)",
 		bytes, f.name, f.dev.target.Name, limit)
 }

@@ -100,7 +100,7 @@ func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	}
 	err = s.dev.do(symMemcpyDtoHAsync, uintptr(unsafe.Pointer(&dst[0])), uintptr(src), uintptr(len(dst)), s.raw)
 	if err == nil {
-		err = s.dev.do(symStreamSynchronize, s.raw)
+		err = s.dev.doNumbers(symStreamSynchronize, s.raw)
 	}
 	runtime.KeepAlive(dst)
 	return withText(err, "%d bytes from %#x", len(dst), uint64(src))
@@ -112,7 +112,7 @@ func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
 	if !more || err != nil {
 		return err
 	}
-	err = s.dev.do(symMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(bytes), s.raw)
+	err = s.dev.doNumbers(symMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(bytes), s.raw)
 	return withText(err, "%d bytes from %#x to %#x", bytes, uint64(src), uint64(dst))
 }
 
@@ -125,7 +125,7 @@ func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
 	if dst%4 != 0 {
 		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
 	}
-	err = s.dev.do(symMemsetD32Async, uintptr(dst), uintptr(value), uintptr(count), s.raw)
+	err = s.dev.doNumbers(symMemsetD32Async, uintptr(dst), uintptr(value), uintptr(count), s.raw)
 	return withText(err, "%d words at %#x", count, uint64(dst))
 }
 
@@ -149,7 +149,7 @@ func (s *stream) FreeAsync(p driver.DevicePtr) error {
 	if err := s.open("FreeAsync"); err != nil || p == 0 {
 		return err
 	}
-	return withText(s.dev.do(symMemFreeAsync, uintptr(p), s.raw), "address %#x", uint64(p))
+	return withText(s.dev.doNumbers(symMemFreeAsync, uintptr(p), s.raw), "address %#x", uint64(p))
 }
 
 // Wait implements driver.Stream.
@@ -161,7 +161,7 @@ func (s *stream) Wait(e driver.Event) error {
 	if err != nil {
 		return err
 	}
-	return s.dev.do(symStreamWaitEvent, s.raw, ev.raw, 0)
+	return s.dev.doNumbers(symStreamWaitEvent, s.raw, ev.raw, 0)
 }
 
 // Synchronize implements driver.Stream.
@@ -181,6 +181,6 @@ func (s *stream) Close() error {
 		return nil
 	}
 	var err error
-	afterWaits(&s.waits, func() { err = s.dev.do(symStreamDestroy, s.raw) })
+	afterWaits(&s.waits, func() { err = s.dev.doNumbers(symStreamDestroy, s.raw) })
 	return err
 }
