@@ -35,8 +35,8 @@ type Device interface {
 	// Load makes machine code callable.
 	Load(code []byte) (Module, error)
 
-	// Alloc reserves device memory, aligned to at least 256 bytes. Its
-	// content is unspecified.
+	// Alloc reserves device memory, at least 1 byte, aligned to at least 256
+	// bytes. Its content is unspecified.
 	Alloc(bytes int64) (DevicePtr, error)
 	// Free returns what Alloc gave. Freeing 0 does nothing.
 	Free(p DevicePtr) error
@@ -134,6 +134,8 @@ type Stream interface {
 	Launch(f Function, l *Launch, params []byte) error
 
 	// CopyToDevice copies src to dst; src may be reused when it returns.
+	// Copies between host and device can't be captured: they fail and leave
+	// the capture as it was. Copies and fills of size 0 do nothing.
 	CopyToDevice(dst DevicePtr, src []byte) error
 	// CopyToHost copies src to dst and returns when dst holds the bytes.
 	CopyToHost(dst []byte, src DevicePtr) error

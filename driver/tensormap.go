@@ -100,6 +100,12 @@ func (m TensorMap) Check() error {
 	if m.Address%16 != 0 {
 		return bad("Address", fmt.Sprintf("%#x", uint64(m.Address)), "a multiple of 16")
 	}
+	if m.Swizzle > Swizzle128 {
+		return bad("Swizzle", m.Swizzle, "a known mode")
+	}
+	if m.Promote > Promote256 {
+		return bad("Promote", m.Promote, "a known granularity")
+	}
 	inner := int(m.Box[0]) * m.Elem.Bytes()
 	for i := range m.Rank {
 		if m.Dims[i] < 1 || m.Dims[i] > 1<<32 {
