@@ -95,17 +95,22 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if !fi.Mode().IsRegular() {
 		return nil, fi, fmt.Errorf("%w: not a regular file (%s)", ErrDamaged, fi.Mode().Type())
 	}
+	f, err := os.Open(l.path(name))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	// And again: between the two another process may have renamed a file of
+	// another size into place.
+	if fi, err = f.Stat(); err != nil {
+		return nil, nil, err
+	}
 	if fi.Size() > maxFileBytes {
 		return nil, fi, fmt.Errorf("%w: %d bytes, the largest file has %d", ErrDamaged, fi.Size(), maxFileBytes)
 	}
 	if owner := ownerOf(fi); owner > 0 && owner != os.Geteuid() && owner != l.owner {
 		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", ErrDamaged, owner)
 	}
-	f, err := os.Open(l.path(name))
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
 	data := make([]byte, fi.Size())
 	if _, err := io.ReadFull(f, data); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
