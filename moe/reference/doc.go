@@ -13,9 +13,9 @@
 // [SampleTokens] picks tokens that touch every expert in use, and Route and
 // Experts compute only those, in parallel, with each weight decoded once.
 //
-// Route again before comparing with [Unrounded] would be wrong: two
-// logits that bf16 makes equal may change places. Feed Experts the scores and
-// experts that are under test, and judge them apart by Route.
+// Feed Experts the scores and experts that are under test, and judge those
+// apart by Route: routed again without rounding, two logits that bf16 makes
+// equal may change places.
 //
 // [Normal] gives random tensors, the same on every machine, at gigabytes a second.
 package reference

@@ -33,6 +33,53 @@ func TestTopK(t *testing.T) {
 	}
 }
 
+// A long row of equal logits needs a sort that keeps their order.
+func TestTopKOfManyTies(t *testing.T) {
+	logits := make([]float64, 1024)
+	for i := range logits {
+		logits[i] = float64(i % 3)
+	}
+	got := make([]int32, 342)
+	reference.TopK(got, logits)
+	for i, e := range got[:341] {
+		require.Equal(t, int32(3*i+2), e)
+	}
+	assert.Equal(t, int32(1), got[341])
+}
+
+func TestRouteIsTheDefinition(t *testing.T) {
+	const tokens = 70 // more than one task's
+	for _, c := range configs {
+		r := newRandom(t, c, tokens, 21)
+		got, err := r.Route(r.x, nil, reference.Unrounded)
+		require.NoError(t, err)
+		for tok := range tokens {
+			logits := make([]float64, c.Experts)
+			for e := range logits {
+				for i := range c.Hidden {
+					logits[e] += reference.FromBF16(r.x[tok*c.Hidden+i]) * reference.FromBF16(r.router[e*c.Hidden+i])
+				}
+			}
+			require.InDeltaSlice(t, logits, got.Logits[tok*c.Experts:][:c.Experts], 1e-12)
+			experts := got.Experts[tok*c.TopK:][:c.TopK]
+			var sum float64
+			for _, e := range experts {
+				sum += math.Exp(logits[e])
+			}
+			for j, e := range experts {
+				require.InDelta(t, math.Exp(logits[e])/sum, got.Scores[tok*c.TopK+j], 1e-12)
+				larger := 0
+				for _, other := range logits {
+					if other > logits[e] {
+						larger++
+					}
+				}
+				require.Equal(t, j, larger, "place of expert %d", e)
+			}
+		}
+	}
+}
+
 // logitLayer gives a layer and one token with these logits, exactly.
 func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*reference.Layer, []uint16) {
 	t.Helper()

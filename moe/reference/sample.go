@@ -47,3 +47,12 @@ func Gather[E any](src []E, rows []int32, cols int) []E {
 	}
 	return out
 }
+
+// Widen gives FP32 scores as Experts takes them.
+func Widen(scores []float32) []float64 {
+	out := make([]float64, len(scores))
+	for i, s := range scores {
+		out[i] = float64(s)
+	}
+	return out
+}

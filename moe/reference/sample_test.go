@@ -53,3 +53,7 @@ func TestSampleTokensSpread(t *testing.T) {
 func TestGather(t *testing.T) {
 	assert.Equal(t, []int{4, 5, 0, 1}, reference.Gather([]int{0, 1, 2, 3, 4, 5}, []int32{2, 0}, 2))
 }
+
+func TestWiden(t *testing.T) {
+	assert.Equal(t, []float64{0.5, float64(float32(0.1))}, reference.Widen([]float32{0.5, 0.1}))
+}
