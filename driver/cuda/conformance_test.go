@@ -1,9 +1,14 @@
 package cuda
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"testing"
 
@@ -34,10 +39,24 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", Calls(dev))
 }
 
+// childRole tells a test binary that it was started by a test of itself.
+const childRole = "SONICMOE_TEST_CHILD"
+
+// child is the command that runs one test in a process of its own.
+func child(t *testing.T) *exec.Cmd {
+	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), childRole+"=1")
+	return cmd
+}
+
 // TestBroken runs in a process of its own: the GPU is lost to that process.
 func TestBroken(t *testing.T) {
-	const child = "SONICMOE_TEST_BROKEN"
-	if os.Getenv(child) != "" {
+	if os.Getenv(childRole) != "" {
 		drivertest.RunBroken(t, func() driver.Device {
 			dev, err := Open(t.Context(), 0, Options{})
 			require.NoError(t, err)
@@ -45,16 +64,59 @@ func TestBroken(t *testing.T) {
 		})
 		return
 	}
-	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
-		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestBroken$", "-test.v")
-	cmd.Env = append(os.Environ(), child+"=1")
-	out, err := cmd.CombinedOutput()
+	out, err := child(t).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestBroken")
+}
+
+// An interrupt reaches a program that uses the GPU, which ends as it likes.
+func TestInterrupt(t *testing.T) {
+	if os.Getenv(childRole) != "" {
+		dev := gpu(t)
+		interrupted := make(chan os.Signal, 1)
+		signal.Notify(interrupted, os.Interrupt)
+		fmt.Println("ready")
+		for len(interrupted) == 0 {
+			_, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+			require.NoError(t, err)
+		}
+		require.NoError(t, dev.Synchronize(t.Context()))
+		return
+	}
+	cmd := child(t)
+	var out bytes.Buffer
+	pipe, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = &out
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(io.TeeReader(pipe, &out))
+	for lines.Scan() {
+		if lines.Text() == "ready" {
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		}
+	}
+	require.NoError(t, cmd.Wait(), "%s", &out)
+	assert.Contains(t, out.String(), "--- PASS: TestInterrupt")
+}
+
+func TestOrdinalOnGPU(t *testing.T) {
+	gpu(t)
+	_, err := Open(t.Context(), 99, Options{})
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "counted from 0")
+}
+
+// A context of somebody else's serves as well as the primary one.
+func TestForeignContextOnGPU(t *testing.T) {
+	owner := gpu(t).(*device)
+	dev, err := Open(t.Context(), 0, Options{Context: owner.context[0]})
+	require.NoError(t, err)
+	p, err := dev.Alloc(256)
+	require.NoError(t, err)
+	require.NoError(t, owner.Free(p))
+	require.NoError(t, dev.Close())
+	_, _, err = owner.Memory()
+	require.NoError(t, err, "the owner's context stays")
 }
 
 // Loading machine code that was made before calls no linker.

@@ -115,7 +115,7 @@ func (d *device) check(s symbol, r result) error {
 		return nil
 	}
 	err := d.lib.failure(s, r)
-	if sticky[r] {
+	if r.sticky() {
 		err.Text += "; the fault may be of work queued earlier, and the GPU's context can't be used again in this process"
 		if !d.broken.CompareAndSwap(nil, err) {
 			return d.ready(s)
@@ -174,15 +174,14 @@ func (d *device) Close() error {
 	if d.closed.Swap(true) || !d.owned {
 		return nil
 	}
-	var err error
-	afterWaits(&d.waits, func() {
+	return afterWaits(&d.waits, func() error {
 		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
 		// A broken context can't be given back in order; that is no news.
-		if r != success && d.broken.Load() == nil {
-			err = d.lib.failure(symPrimaryCtxRelease, r)
+		if r == success || d.broken.Load() != nil {
+			return nil
 		}
+		return d.lib.failure(symPrimaryCtxRelease, r)
 	})
-	return err
 }
 
 // invalid is the error of a wrong argument.

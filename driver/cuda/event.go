@@ -93,7 +93,5 @@ func (e *event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	var err error
-	afterWaits(&e.waits, func() { err = e.dev.doNumbers(symEventDestroy, e.raw) })
-	return err
+	return afterWaits(&e.waits, func() error { return e.dev.doNumbers(symEventDestroy, e.raw) })
 }

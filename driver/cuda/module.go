@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -61,6 +62,10 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 
 // Function implements driver.Module.
 func (m *module) Function(name string) (driver.Function, error) {
+	if name == "" || strings.Contains(name, "\x00") {
+		return nil, &driver.Error{Op: symModuleGetFunction.String(), Kind: driver.ErrNotFound,
+			Text: fmt.Sprintf("no function can be named %q", name)}
+	}
 	f := &function{dev: m.dev, name: name}
 	text := append([]byte(name), 0)
 	err := m.dev.do(symModuleGetFunction, uintptr(unsafe.Pointer(&f.raw)), m.raw, uintptr(unsafe.Pointer(&text[0])))

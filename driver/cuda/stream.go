@@ -180,7 +180,5 @@ func (s *stream) Close() error {
 	if s.closed.Swap(true) || !s.owned {
 		return nil
 	}
-	var err error
-	afterWaits(&s.waits, func() { err = s.dev.doNumbers(symStreamDestroy, s.raw) })
-	return err
+	return afterWaits(&s.waits, func() error { return s.dev.doNumbers(symStreamDestroy, s.raw) })
 }

@@ -75,17 +75,16 @@ func (d *device) block(ctx context.Context, waits *sync.RWMutex, s symbol, args 
 }
 
 // afterWaits runs destroy when no call holds waits any more: now, or later
-// and in the background where one does. What runs later has its results
-// dropped.
-func afterWaits(waits *sync.RWMutex, destroy func()) {
+// and in the background where one does. What fails later is not reported.
+func afterWaits(waits *sync.RWMutex, destroy func() error) error {
 	if waits.TryLock() {
 		defer waits.Unlock()
-		destroy()
-		return
+		return destroy()
 	}
 	go func() {
 		waits.Lock()
 		defer waits.Unlock()
-		destroy()
+		_ = destroy()
 	}()
+	return nil
 }
