@@ -177,18 +177,18 @@ func encode(words []uint32) []byte {
 }
 
 // pack lays out kernel parameters as PTX does: each aligned to its size,
-// tensor maps to 64 bytes.
+// tensor maps to 128 bytes, counted from driver.ParamBase.
 func pack(values ...any) []byte {
 	var raw []byte
 	align := func(n int) {
-		for len(raw)%n != 0 {
+		for (driver.ParamBase+len(raw))%n != 0 {
 			raw = append(raw, 0)
 		}
 	}
 	for _, v := range values {
 		switch v := v.(type) {
 		case driver.EncodedTensorMap:
-			align(64)
+			align(128)
 			raw = append(raw, v[:]...)
 		case driver.DevicePtr:
 			align(8)
