@@ -154,7 +154,7 @@ func testRaggedStore(b *bench) {
 			l := &driver.Launch{Block: driver.Dim3{X: 64}}
 			require.NoError(b, b.stream.Launch(f, l, pack(encoded, in, int32(0), int32(y), int32(z), uint32(len(tile)/4))))
 			got := make([]byte, rows*pitch)
-			require.NoError(b, b.stream.CopyToHost(got, out), name)
+			require.NoError(b, b.stream.CopyToHost(got, out))
 			for i := range got {
 				want := byte(poison & 0xFF)
 				if row := i/pitch - run.first - run.row; inside(row, left) {
