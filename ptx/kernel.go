@@ -44,6 +44,7 @@ type regInfo struct {
 // NewKernel starts a kernel with the given entry name.
 func NewKernel(name string) *Kernel {
 	return &Kernel{
+		body: make([]Inst, 0, 512), args: make([]Operand, 0, 1024), regs: make([]regInfo, 0, 512),
 		name: name, counts: map[string]int{}, class: map[string]isa.Type{}, labels: map[string]int{},
 	}
 }
@@ -262,6 +263,7 @@ func (k *Kernel) Build() (*Module, error) {
 	for _, p := range k.order {
 		e.Decls = append(e.Decls, RegDecl{Class: k.class[p], Prefix: "%" + p, Count: k.counts[p]})
 	}
+	e.Registers = make([]Register, 0, len(k.regs))
 	for _, r := range k.regs {
 		e.Registers = append(e.Registers, Register{Name: registerName("%"+r.prefix, r.n), Class: r.class})
 	}
