@@ -165,7 +165,7 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 		return operate(isa.Add, []Mod{typ}, in[0], in[2]), true
 	case f.ID == isa.MadWide && in[0].konst && in[1].konst:
 		product := operate(isa.MulWide, []Mod{typ}, in[0], in[1])
-		return operate(isa.Add, []Mod{Mod("." + f.ArgType(m, 3).String())}, product, in[2]), true
+		return operate(isa.Add, []Mod{Mod("." + f.ArgType(m, 3).String())}, in[2], product), true
 	}
 	if typ == ".pred" {
 		return simplifyPred(f, in)

@@ -126,11 +126,11 @@ func TestVerifierRules(t *testing.T) {
 				at = thisLine(1)
 				k.Guarded(p, func() { k.If(p, func() {}) })
 			}, "bra stands in a guarded body"},
-		{"a kernel that was built",
+		{"values of one kernel",
 			func(k *ptx.Kernel) {},
 			func(k *ptx.Kernel) {
 				other := ptx.NewKernel("other")
-				at = thisLine(0)
+				at = thisLine(1)
 				k.ParamU32("n").Add(other.ParamU32("n"))
 			},
 			"takes a value of kernel other in kernel k"},
