@@ -265,11 +265,10 @@ func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
 	case isa.TensorAddr:
 		return o.Kind == OpTensor && e.Registers[o.Reg].Class == isa.B64 && listFits(e, f, a, isa.S32, f.ArgLen(m, i), o.List)
 	case isa.Vec:
-		n := f.ArgLen(m, i)
-		if n == 1 && o.Kind != OpVec {
+		if !f.Braced(m, i) {
 			return scalarFits(e, f, a, t, o)
 		}
-		return o.Kind == OpVec && listFits(e, f, a, t, n, o.List)
+		return o.Kind == OpVec && listFits(e, f, a, t, f.ArgLen(m, i), o.List)
 	}
 	return false
 }
@@ -291,9 +290,9 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 	case OpReg:
 		return e.Registers[o.Reg].Class == t.Class()
 	case OpInt:
-		return a.Dir == isa.In && t != isa.Pred && t != isa.F32
+		return a.Dir == isa.In && !a.RegOnly && t != isa.Pred && t != isa.F32
 	case OpF32:
-		return a.Dir == isa.In && (t == isa.F32 || t == isa.B32)
+		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
 	case OpSymbol:

@@ -61,11 +61,15 @@ func (v *verifier) run() {
 
 func (v *verifier) inst(in *Inst) {
 	f := in.Form
-	if f.Version > v.m.Version {
-		v.errorf(in, "%s needs .version %s, the module says %s", f.Op, f.Version, v.m.Version)
+	version, arch := in.needs()
+	if version > v.m.Version {
+		v.errorf(in, "%s needs .version %s, the module says %s", in.opcode(), version, v.m.Version)
 	}
-	if f.Arch > v.m.Arch {
-		v.errorf(in, "%s needs .target %s, the module says %s", f.Op, f.Arch, v.m.Arch)
+	if arch > v.m.Arch {
+		v.errorf(in, "%s needs .target %s, the module says %s", in.opcode(), arch, v.m.Arch)
+	}
+	if pair, clash := f.Clash(in.Mods); clash {
+		v.errorf(in, "%s: %s does not go with %s", in.opcode(), pair[0], pair[1])
 	}
 	if why := argsFit(v.e, f, in.Mods, in.Args); why != "" {
 		v.errorf(in, "%s", why)
