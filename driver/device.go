@@ -35,8 +35,8 @@ type Device interface {
 	// Load makes machine code callable.
 	Load(code []byte) (Module, error)
 
-	// Alloc reserves device memory, aligned to at least 256 bytes. Its
-	// content is unspecified.
+	// Alloc reserves device memory, at least 1 byte, aligned to at least 256
+	// bytes. Its content is unspecified.
 	Alloc(bytes int64) (DevicePtr, error)
 	// Free returns what Alloc gave. Freeing 0 does nothing.
 	Free(p DevicePtr) error
@@ -126,14 +126,22 @@ type Launch struct {
 	Programmatic bool
 }
 
+// ParamBase is where the parameters of a kernel start in the constant bank of
+// compute capability 9.0. Their alignments hold for addresses there: a tensor
+// map that is a kernel's first parameter stands at byte 112 of the packed
+// buffer, the first place where ParamBase plus offset is a multiple of 128.
+const ParamBase = 0x210
+
 // Stream is a queue of device work that runs in order.
 type Stream interface {
 	// Launch queues a kernel. params is the packed parameter buffer, laid out
-	// as the kernel's PTX declares; it may be reused when Launch returns.
-	// Launch allocates nothing.
+	// as the kernel's PTX declares, alignments counted from ParamBase; it may
+	// be reused when Launch returns. Launch allocates nothing.
 	Launch(f Function, l *Launch, params []byte) error
 
 	// CopyToDevice copies src to dst; src may be reused when it returns.
+	// Copies between host and device can't be captured: they fail and leave
+	// the capture as it was. Copies and fills of size 0 do nothing.
 	CopyToDevice(dst DevicePtr, src []byte) error
 	// CopyToHost copies src to dst and returns when dst holds the bytes.
 	CopyToHost(dst []byte, src DevicePtr) error

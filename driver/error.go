@@ -36,6 +36,10 @@ type Error struct {
 	Name string
 	// Text says what was wrong and what would be right.
 	Text string
+	// Kernel and Line are the kernel at fault and the line of its PTX, where
+	// the device knows them.
+	Kernel string
+	Line   int
 	// Log is the assembler's output, for errors of compiling and loading.
 	Log string
 	// Kind is the sentinel that errors.Is matches, Cause a wrapped error.

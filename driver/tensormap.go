@@ -82,7 +82,7 @@ type TensorMap struct {
 }
 
 // EncodedTensorMap is a tensor map as a device takes it: a kernel parameter of
-// 128 bytes, aligned to 64.
+// 128 bytes, aligned to 128. See ParamBase for where that puts it.
 type EncodedTensorMap [128]byte
 
 // Check reports the first rule of tensor maps that m breaks.
@@ -99,6 +99,12 @@ func (m TensorMap) Check() error {
 	}
 	if m.Address%16 != 0 {
 		return bad("Address", fmt.Sprintf("%#x", uint64(m.Address)), "a multiple of 16")
+	}
+	if m.Swizzle > Swizzle128 {
+		return bad("Swizzle", m.Swizzle, "a known mode")
+	}
+	if m.Promote > Promote256 {
+		return bad("Promote", m.Promote, "a known granularity")
 	}
 	inner := int(m.Box[0]) * m.Elem.Bytes()
 	for i := range m.Rank {

@@ -77,13 +77,19 @@ func (e *Entry) Param(name string) (Param, bool) {
 	return Param{}, false
 }
 
-// layoutParams sets the offsets: each parameter aligned to its own alignment,
-// in order, as the driver packs them.
+// ParamBase is where parameters start in the constant bank of sm_90.
+// Alignments hold for addresses there, so a parameter aligned to more than 16
+// does not stand at a multiple of its alignment in the packed buffer: a tensor
+// map that comes first stands at 112.
+const ParamBase = 0x210
+
+// layoutParams sets the offsets: parameters in order, each aligned in the
+// constant bank, as the assembler lays them out.
 func layoutParams(ps []Param) {
-	at := 0
+	at := ParamBase
 	for i := range ps {
 		at = (at + ps[i].Align - 1) / ps[i].Align * ps[i].Align
-		ps[i].Offset = at
+		ps[i].Offset = at - ParamBase
 		at += ps[i].Bytes
 	}
 }

@@ -210,7 +210,7 @@ func (k *Kernel) ParamPtr(name string) Global {
 // map parameter.
 const (
 	TensorMapBytes = 128
-	TensorMapAlign = 64
+	TensorMapAlign = 128
 )
 
 // ParamTensorMap declares a tensor map passed by value and takes its address.

@@ -1,0 +1,264 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// EnvDir is the environment variable that places the cache: a directory, a
+// list of directories (the first is written, the others only read), or Off.
+// An empty first element of a list stands for DefaultDir.
+const EnvDir = "SONICMOE_CACHE"
+
+// Off in place of a directory turns the cache off.
+const Off = "off"
+
+const (
+	// DefaultMaxBytes is the size bound where Options has none: 1 GiB,
+	// thousands of modules.
+	DefaultMaxBytes = 1 << 30
+	// DefaultLockWait is how long Lock waits where Options does not say.
+	DefaultLockWait = 20 * time.Second
+)
+
+// Options places and bounds a cache. The zero value is the user's own cache.
+type Options struct {
+	// Dir is the directory that is read first and written. If it is empty
+	// EnvDir decides, and without that it is "sonicmoe" in the user's cache
+	// directory (os.UserCacheDir). Off turns the cache off.
+	Dir string
+	// Layers are more directories, looked up in order after Dir and never
+	// written: what an image or an administrator brings.
+	Layers []string
+	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
+	ReadOnly bool
+	// MaxBytes bounds the files in Dir, in bytes; 0 means DefaultMaxBytes,
+	// less than 0 no bound. The least recently used go first.
+	MaxBytes int64
+	// LockWait is how long Lock waits; 0 means DefaultLockWait.
+	LockWait time.Duration
+	// Logger hears, as warnings, of a directory that can't be used or written
+	// (once a cache) and of damaged files (once a process and file). Nil means
+	// silence.
+	Logger *slog.Logger
+}
+
+// Cache stores modules and choices on disk. It is safe for concurrent use, and
+// several of them, in several processes, may share a directory. It holds no
+// open files and needs no closing.
+type Cache struct {
+	top      *layer   // the one that is written; nil if none is
+	layers   []*layer // in the order of looking up, top included
+	maxBytes int64
+	lockWait time.Duration
+	log      *slog.Logger
+	counters counters
+
+	warnOnce sync.Once
+	errMu    sync.Mutex
+	err      error
+
+	merging [16]sync.Mutex // by key: read, merge, write of one process
+	usage   usage
+}
+
+// Open makes a cache. It can't fail: with a directory that can't be used the
+// cache misses, stores nothing, warns once and says why in Err.
+func Open(o Options) *Cache {
+	c := &Cache{maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
+	if c.maxBytes == 0 {
+		c.maxBytes = DefaultMaxBytes
+	}
+	if c.lockWait == 0 {
+		c.lockWait = DefaultLockWait
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	dirs, err := directories(o)
+	if err != nil {
+		c.trouble("no cache directory", err)
+	}
+	for i, dir := range dirs {
+		writable := i == 0 && !o.ReadOnly && err == nil
+		l, err := openLayer(dir, writable)
+		if err != nil {
+			c.trouble("cache directory can't be used", err)
+			continue
+		}
+		c.layers = append(c.layers, l)
+		if writable {
+			c.top = l
+		}
+	}
+	return c
+}
+
+// DefaultDir is the directory of a cache that neither Options nor EnvDir places.
+func DefaultDir() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("%w; set %s to a directory or to %q", err, EnvDir, Off)
+	}
+	return filepath.Join(base, "sonicmoe"), nil
+}
+
+// directories lists where to look, in order. With an error the place to write
+// is missing and the rest is only to be read.
+func directories(o Options) ([]string, error) {
+	if o.Dir == Off {
+		return nil, nil
+	}
+	if o.Dir != "" {
+		return append([]string{o.Dir}, o.Layers...), nil
+	}
+	env := os.Getenv(EnvDir)
+	if env == Off {
+		return nil, nil
+	}
+	list := append(filepath.SplitList(env), "")
+	first, rest := list[0], list[1:]
+	rest = slices.DeleteFunc(rest, func(dir string) bool { return dir == "" })
+	rest = append(rest, o.Layers...)
+	if first == "" {
+		dir, err := DefaultDir()
+		if err != nil {
+			return rest, err
+		}
+		first = dir
+	}
+	return append([]string{first}, rest...), nil
+}
+
+// Dir is the directory that is written, "" if none is.
+func (c *Cache) Dir() string {
+	if c.top == nil {
+		return ""
+	}
+	return filepath.Dir(c.top.dir)
+}
+
+// Err says why a directory could not be opened or the latest failed write
+// failed; nil means that there was no trouble. A program that goes on without
+// its cache has no need to ask; one whose purpose is to fill it has.
+func (c *Cache) Err() error {
+	c.errMu.Lock()
+	defer c.errMu.Unlock()
+	return c.err
+}
+
+// trouble keeps an error for Err and warns of the first one.
+func (c *Cache) trouble(text string, err error) {
+	c.errMu.Lock()
+	c.err = fmt.Errorf("cache: %s: %w", text, err)
+	c.errMu.Unlock()
+	c.warnOnce.Do(func() {
+		c.log.Warn("cache: "+text+"; going on without, which costs only speed", "error", err)
+	})
+}
+
+// said holds the paths of damaged files that a log has heard of.
+var said sync.Map
+
+// reportDamage sets a damaged file aside and says so once.
+func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
+	aside := l.setAside(name, fi)
+	if !c.log.Enabled(context.Background(), slog.LevelWarn) {
+		return
+	}
+	path := l.path(name)
+	if _, again := said.LoadOrStore(path, true); again {
+		return
+	}
+	moved := ""
+	if aside {
+		moved = path + badSuffix
+	}
+	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
+}
+
+// lookup finds a file in the first layer that has a sound one.
+func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error)) (found T, o Outcome) {
+	if len(c.layers) == 0 {
+		return found, Disabled
+	}
+	o = Miss
+	for _, l := range c.layers {
+		data, fi, err := l.read(name)
+		if err == nil {
+			if found, err = decode(data); err == nil {
+				l.touch(name, fi)
+				c.counters.bytesRead.Add(int64(len(data)))
+				return found, Hit
+			}
+		}
+		if isDamage(err) {
+			c.reportDamage(l, name, fi, err)
+			o = Damaged
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			c.trouble("file can't be read", err)
+		}
+	}
+	var none T
+	return none, o
+}
+
+// isDamage tells a bad file from one that is absent or can't be read now.
+func isDamage(err error) bool { return errors.Is(err, ErrDamaged) || errors.Is(err, ErrVersion) }
+
+// put stores an encoded file in the top layer.
+func (c *Cache) put(name string, data []byte, err error) Outcome {
+	if err == nil && c.maxBytes > 0 && int64(len(data)) > c.maxBytes {
+		err = fmt.Errorf("%s: %d bytes, the whole cache may have %d", name, len(data), c.maxBytes)
+	}
+	if err == nil {
+		err = c.top.store(name, data)
+	}
+	if err != nil {
+		// Where a file in use can't be replaced, another may have been faster.
+		if have, _, readErr := c.top.read(name); readErr == nil && bytes.Equal(have, data) {
+			return Unchanged
+		}
+		c.trouble("entry can't be stored", err)
+		return Failed
+	}
+	c.counters.bytesWritten.Add(int64(len(data)))
+	c.keepBound(name, int64(len(data)))
+	return Stored
+}
+
+// writeOutcome says why nothing can be stored, or Stored if it can.
+func (c *Cache) writeOutcome() Outcome {
+	switch {
+	case len(c.layers) == 0:
+		return Disabled
+	case c.top == nil:
+		return ReadOnly
+	}
+	return Stored
+}
+
+// remove deletes a file of the top layer.
+func (c *Cache) remove(name string) Outcome {
+	if o := c.writeOutcome(); o != Stored {
+		return o
+	}
+	switch err := os.Remove(c.top.path(name)); {
+	case err == nil:
+		return Deleted
+	case errors.Is(err, fs.ErrNotExist):
+		return Miss
+	default:
+		c.trouble("entry can't be deleted", err)
+		return Failed
+	}
+}

@@ -1,0 +1,38 @@
+// Package cache keeps compiled modules and tuned choices on disk: opaque bytes,
+// checked on every read.
+//
+// A module is stored under a [Key], the digest of all that its bytes depend on
+// ([NewKey]). One [Entry] is one file: the PTX, and for each producer (an
+// assembler or a driver, with its version) the machine code it made and its
+// log. A driver update adds an image to the entry; an entry made on a machine
+// without a GPU waits for one. A choice is a small value under a string
+// ([Cache.GetChoice]).
+//
+// What it promises:
+//
+//   - A cache never stops a program. [Open] can't fail; a full disk or an
+//     unwritable directory costs speed only and is said once; every operation
+//     of the fast path returns an [Outcome] that may be ignored.
+//   - A [Hit] is exactly what was stored under that key. A file that is
+//     truncated, altered, misnamed, foreign, of another format version or
+//     another user's is a miss: it is set aside (renamed to *.bad, the newest
+//     few are kept) and said once a process and file.
+//   - Whoever reads sees a whole file or none, whatever happens to its writer:
+//     files are written beside their place, synced and renamed.
+//   - Correctness never depends on a lock, nor on seeing another's file in
+//     time: after a lost race the caller's own bytes are as good. [Cache.Lock]
+//     merely spares processes that start together the same work.
+//   - The directory stays under its size bound. The least recently used files
+//     go first; times of use are set by hand once an hour, because access times
+//     are not to be had on most systems.
+//
+// What it does not: guard against someone who may write as the same user.
+// Machine code runs with the program's rights, so the directory is created with
+// mode 0700, and files and directories of other users are refused
+// ([Options.Layers] are exempt: whoever lists a directory there trusts it).
+//
+// A directory belongs in one place per machine; on a network file system all
+// promises but the courtesy of locks hold. Fleets put a filled directory into
+// [Options.Layers], or into the environment variable SONICMOE_CACHE after their
+// own: "own:shared", with the system's list separator.
+package cache

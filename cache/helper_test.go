@@ -1,0 +1,86 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testCache opens a cache in a new directory, with its warnings in the log.
+func testCache(t testing.TB, change ...func(*Options)) (*Cache, *logBook) {
+	t.Helper()
+	log := &logBook{}
+	o := Options{Dir: t.TempDir(), Logger: slog.New(log)}
+	for _, f := range change {
+		f(&o)
+	}
+	return Open(o), log
+}
+
+// logBook counts warnings.
+type logBook struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func (b *logBook) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+func (b *logBook) WithAttrs([]slog.Attr) slog.Handler               { return b }
+func (b *logBook) WithGroup(string) slog.Handler                    { return b }
+func (b *logBook) Handle(_ context.Context, r slog.Record) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.messages = append(b.messages, r.Message)
+	return nil
+}
+
+func (b *logBook) warnings() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.messages
+}
+
+// randomBytes are the same for equal seeds.
+func randomBytes(seed uint64, n int) []byte {
+	r := rand.New(rand.NewPCG(seed, 1))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// testEntry is an entry of about n bytes whose parts all depend on seed.
+func testEntry(seed uint64, n int) (Key, Entry) {
+	e := Entry{Label: "dW1 128x256", PTX: randomBytes(seed, n/2), Images: []Image{
+		{Producer: "driver 13000", Code: randomBytes(seed+1, n/4), Log: "info: 168 registers"},
+		{Producer: "ptxas 13.0.88", Code: randomBytes(seed+2, n/4)},
+	}}
+	return NewKey(e.PTX, []byte("sm_90a")), e
+}
+
+func modulePath(c *Cache, key Key) string { return c.top.path(fileName(KindModule, key)) }
+
+func readFile(t testing.TB, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return bytes.Clone(b)
+}
+
+func writeFile(t testing.TB, path string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+}
+
+func setAge(t testing.TB, path string, age time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-age)
+	require.NoError(t, os.Chtimes(path, then, then))
+}

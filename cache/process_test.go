@@ -1,0 +1,236 @@
+package cache
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The test binary runs itself as the other process; these variables tell it
+// what to do and where.
+const (
+	envRole = "CACHE_TEST_ROLE"
+	envPath = "CACHE_TEST_DIR"
+)
+
+var roles = map[string]func(c *Cache){
+	"write for ever":   writeForEver,
+	"stop while write": stopWhileWriting,
+	"hold lock":        holdLock,
+}
+
+func TestMain(m *testing.M) {
+	if role, ok := roles[os.Getenv(envRole)]; ok {
+		role(Open(Options{Dir: os.Getenv(envPath)}))
+		os.Exit(1) // each waits to be killed
+	}
+	os.Exit(m.Run())
+}
+
+// contested is the entry of a seed under the key that all processes fight for.
+func contested(seed uint64) (Key, Entry) {
+	_, e := testEntry(100+10*seed, 20<<10)
+	return NewKey([]byte("contested")), e
+}
+
+// writeForEver puts changing entries of different lengths under one key.
+func writeForEver(c *Cache) {
+	key, e := contested(uint64(os.Getpid() % 4))
+	os.Stdout.WriteString("ready\n")
+	for {
+		c.Put(key, e)
+		c.Put(key, Entry{PTX: e.PTX[:len(e.PTX)/2]})
+	}
+}
+
+// stopWhileWriting hangs with half an entry on the disk.
+func stopWhileWriting(c *Cache) {
+	c.top.write = func(f *os.File, data []byte) (int, error) {
+		f.Write(data[:len(data)/2])
+		os.Stdout.WriteString("ready\n")
+		time.Sleep(time.Hour)
+		return len(data), nil
+	}
+	c.Put(contested(1))
+}
+
+func holdLock(c *Cache) {
+	key, _ := contested(0)
+	c.Lock(context.Background(), key)
+	os.Stdout.WriteString("ready\n")
+	time.Sleep(time.Hour)
+}
+
+// other starts a process in a role and waits until it is ready; kill ends it
+// without a chance to clean up.
+func other(t *testing.T, role, dir string) (kill func()) {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), envRole+"="+role, envPath+"="+dir)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	killed := false
+	kill = func() {
+		if !killed {
+			killed = true
+			_ = cmd.Process.Kill()
+			_, _ = io.Copy(io.Discard, out)
+			_ = cmd.Wait()
+		}
+	}
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready", strings.TrimSpace(line))
+	return kill
+}
+
+// soundOrMiss fails unless key holds one of the contested entries, whole.
+func soundOrMiss(t *testing.T, c *Cache) Outcome {
+	t.Helper()
+	key, _ := contested(0)
+	got, o := c.Get(key)
+	if o == Miss {
+		return o
+	}
+	require.Equal(t, Hit, o)
+	for seed := range uint64(4) {
+		if _, e := contested(seed); e.covers(got) || len(got.Images) == 0 && string(got.PTX) == string(e.PTX[:len(e.PTX)/2]) {
+			return o
+		}
+	}
+	t.Fatal("a mixture of entries")
+	return o
+}
+
+func TestTwoProcessesWrite(t *testing.T) {
+	c, log := testCache(t)
+	other(t, "write for ever", c.Dir())
+	other(t, "write for ever", c.Dir())
+	key, e := contested(2)
+	hits := 0
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		if soundOrMiss(t, c) == Hit {
+			hits++
+		}
+		require.Contains(t, []Outcome{Stored, Unchanged}, c.Put(key, e))
+	}
+	assert.Positive(t, hits)
+	assert.Empty(t, log.warnings())
+}
+
+func TestKilledWriters(t *testing.T) {
+	c, log := testCache(t)
+	for range 8 {
+		kill := other(t, "write for ever", c.Dir())
+		time.Sleep(5 * time.Millisecond)
+		kill()
+		soundOrMiss(t, c)
+	}
+	r, err := c.Verify(context.Background())
+	require.NoError(t, err)
+	assert.Empty(t, r.Damaged)
+	assert.Empty(t, log.warnings())
+}
+
+func TestKilledInTheMiddleOfAWrite(t *testing.T) {
+	c, _ := testCache(t)
+	key, e := contested(0)
+	temporary := func() []string {
+		list, err := filepath.Glob(c.top.path("*" + tempSuffix))
+		require.NoError(t, err)
+		return list
+	}
+	kill := other(t, "stop while write", c.Dir())
+	_, o := c.Get(key)
+	assert.Equal(t, Miss, o)
+	require.Len(t, temporary(), 1)
+	kill()
+	_, o = c.Get(key)
+	assert.Equal(t, Miss, o)
+	require.Equal(t, Stored, c.Put(key, e))
+	other(t, "stop while write", c.Dir())()
+	got, o := c.Get(key)
+	assert.Equal(t, Hit, o)
+	assert.Equal(t, e, got, "the old entry stays")
+
+	left := temporary()
+	require.Len(t, left, 2)
+	setAge(t, left[0], 2*tempAge)
+	_, err := c.Prune(context.Background(), PruneOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, left[1:], temporary(), "only old ones are swept")
+}
+
+func TestLockAcrossProcesses(t *testing.T) {
+	c, _ := testCache(t, func(o *Options) { o.LockWait = 50 * time.Millisecond })
+	requireLocks(t, c)
+	kill := other(t, "hold lock", c.Dir())
+	key, _ := contested(0)
+	free := NewKey([]byte("another key"))
+
+	c.Lock(context.Background(), free)()
+	assert.Zero(t, c.Stats().LockTimeouts, "locks are by key")
+
+	start := time.Now()
+	c.Lock(context.Background(), key)()
+	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+	assert.EqualValues(t, 1, c.Stats().LockTimeouts)
+
+	patient := Open(Options{Dir: c.Dir(), LockWait: time.Minute})
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	start = time.Now()
+	patient.Lock(ctx, key)()
+	assert.Less(t, time.Since(start), 10*time.Second, "the context ends the wait")
+
+	kill()
+	patient.Lock(context.Background(), key)()
+	assert.Less(t, time.Since(start), 30*time.Second, "a dead holder holds nothing")
+	assert.Zero(t, patient.Stats().LockTimeouts)
+}
+
+func TestLockWithinProcess(t *testing.T) {
+	c, _ := testCache(t)
+	requireLocks(t, c)
+	key := NewKey()
+	unlock := c.Lock(context.Background(), key)
+	got := make(chan struct{})
+	go func() {
+		defer close(got)
+		c.Lock(context.Background(), key)()
+	}()
+	select {
+	case <-got:
+		t.Error("two holders")
+	case <-time.After(30 * time.Millisecond):
+	}
+	unlock()
+	unlock()
+	<-got
+	assert.Zero(t, c.Stats().LockTimeouts)
+}
+
+// requireLocks skips where files can't be locked.
+func requireLocks(t *testing.T, c *Cache) {
+	t.Helper()
+	f, err := os.Create(c.top.path("probe"))
+	require.NoError(t, err)
+	defer f.Close()
+	if _, err := tryLock(f); err != nil {
+		t.Skipf("no locks on %s: %v", runtime.GOOS, err)
+	}
+}

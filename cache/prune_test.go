@@ -1,0 +1,185 @@
+package cache
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fill stores n modules of 4 kB, the first the longest unused, and a choice
+// older than all of them.
+func fill(t *testing.T, c *Cache, n int) []Key {
+	t.Helper()
+	var keys []Key
+	require.Equal(t, Stored, c.PutChoice("tuned", []byte("point")))
+	setAge(t, c.top.path(fileName(KindChoice, choiceKey("tuned"))), 1000*time.Hour)
+	for i := range n {
+		key, e := testEntry(uint64(10*i), 4<<10)
+		require.Equal(t, Stored, c.Put(key, e))
+		setAge(t, modulePath(c, key), time.Duration(100*(n-i))*time.Hour)
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// present lists which of keys are on disk.
+func present(c *Cache, keys []Key) (indices []int) {
+	for i, key := range keys {
+		if _, err := os.Stat(modulePath(c, key)); err == nil {
+			indices = append(indices, i)
+		}
+	}
+	return indices
+}
+
+func TestLeastRecentlyUsedGoFirst(t *testing.T) {
+	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 25 << 10 })
+	keys := fill(t, c, 5)
+	assert.Equal(t, []int{0, 1, 2, 3, 4}, present(c, keys))
+	_, o := c.Get(keys[0]) // used now: no longer the oldest
+	require.Equal(t, Hit, o)
+	key, e := testEntry(900, 4<<10)
+	require.Equal(t, Stored, c.Put(key, e))
+	assert.Equal(t, []int{0, 2, 3, 4}, present(c, keys))
+	assert.EqualValues(t, 1, c.Stats().Evicted)
+	_, o = c.GetChoice("tuned")
+	assert.Equal(t, Hit, o, "choices go last")
+	_, o = c.Get(key)
+	assert.Equal(t, Hit, o)
+}
+
+// TestBoundCountsOthersFiles: what another process stored counts too.
+func TestBoundCountsOthersFiles(t *testing.T) {
+	c, _ := testCache(t)
+	keys := fill(t, c, 5)
+	small := Open(Options{Dir: c.Dir(), MaxBytes: 10 << 10})
+	key, e := testEntry(900, 4<<10)
+	require.Equal(t, Stored, small.Put(key, e))
+	assert.Equal(t, []int{4}, present(c, keys))
+	_, o := small.Get(key)
+	assert.Equal(t, Hit, o)
+}
+
+func TestLargerThanTheBound(t *testing.T) {
+	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 5 << 10 })
+	keys := fill(t, c, 1)
+	key, e := testEntry(900, 8<<10)
+	assert.Equal(t, Failed, c.Put(key, e))
+	assert.ErrorContains(t, c.Err(), "the whole cache may have 5120")
+	assert.Equal(t, []int{0}, present(c, keys), "nothing was thrown out for it")
+}
+
+func TestUnbounded(t *testing.T) {
+	c, _ := testCache(t, func(o *Options) { o.MaxBytes = -1 })
+	assert.Len(t, present(c, fill(t, c, 5)), 5)
+}
+
+func TestPrune(t *testing.T) {
+	for name, tc := range map[string]struct {
+		options PruneOptions
+		left    []int
+		choice  Outcome
+	}{
+		"nothing":      {PruneOptions{}, []int{0, 1, 2, 3, 4}, Hit},
+		"by size":      {PruneOptions{MaxBytes: 10 << 10}, []int{3, 4}, Hit},
+		"by age":       {PruneOptions{MaxAge: 350 * time.Hour}, []int{2, 3, 4}, Miss},
+		"size and age": {PruneOptions{MaxBytes: 10 << 10, MaxAge: 150 * time.Hour}, []int{4}, Miss},
+		"all":          {PruneOptions{MaxBytes: -1}, nil, Miss},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := testCache(t)
+			keys := fill(t, c, 5)
+			writeFile(t, c.top.path("README"), []byte("not ours"))
+			before := c.Stats().BytesWritten
+			r, err := c.Prune(context.Background(), tc.options)
+			require.NoError(t, err)
+			assert.Equal(t, tc.left, present(c, keys))
+			_, o := c.GetChoice("tuned")
+			assert.Equal(t, tc.choice, o)
+			assert.FileExists(t, c.top.path("README"))
+			assert.Equal(t, before, r.Freed+r.Left)
+			removed := 5 - len(tc.left)
+			if tc.choice == Miss {
+				removed++
+			}
+			assert.Equal(t, removed, r.Removed)
+			assert.EqualValues(t, removed, c.Stats().Evicted)
+		})
+	}
+}
+
+func TestPruneDropsDamagedFilesFirst(t *testing.T) {
+	c, _ := testCache(t)
+	keys := fill(t, c, 2)
+	bad := NewKey([]byte("bad"))
+	writeFile(t, modulePath(c, bad), make([]byte, 4<<10))
+	_, o := c.Get(bad)
+	require.Equal(t, Damaged, o)
+	_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: 10 << 10})
+	require.NoError(t, err)
+	assert.Equal(t, []int{0, 1}, present(c, keys))
+	assert.NoFileExists(t, modulePath(c, bad)+badSuffix)
+}
+
+func TestEvictSparesAFileInUse(t *testing.T) {
+	c, _ := testCache(t)
+	keys := fill(t, c, 2)
+	files, err := c.top.scan()
+	require.NoError(t, err)
+	_, o := c.Get(keys[0]) // touched after the scan
+	require.Equal(t, Hit, o)
+	c.top.evict(files, PruneOptions{MaxBytes: -1}, "")
+	assert.Equal(t, []int{0}, present(c, keys))
+}
+
+func TestTouch(t *testing.T) {
+	c, _ := testCache(t)
+	key, e := testEntry(1, 100)
+	require.Equal(t, Stored, c.Put(key, e))
+	for name, tc := range map[string]struct {
+		age     time.Duration
+		touched bool
+	}{
+		"just used":          {touchEvery / 2, false},
+		"long ago":           {3 * touchEvery, true},
+		"a clock was wrong":  {-3 * touchEvery, true},
+		"a clock runs ahead": {-touchEvery / 2, false},
+	} {
+		setAge(t, modulePath(c, key), tc.age)
+		before := mustStat(t, modulePath(c, key)).ModTime()
+		_, o := c.Get(key)
+		require.Equal(t, Hit, o)
+		after := mustStat(t, modulePath(c, key)).ModTime()
+		assert.Equal(t, tc.touched, !after.Equal(before), name)
+		if tc.touched {
+			assert.Less(t, time.Since(after).Abs(), time.Minute, name)
+		}
+	}
+}
+
+func TestPruneDropsOldLocks(t *testing.T) {
+	c, _ := testCache(t)
+	requireLocks(t, c)
+	lock := func(text string) (path string, unlock func()) {
+		key := NewKey([]byte(text))
+		unlock = c.Lock(context.Background(), key)
+		return c.top.path(key.String() + lockSuffix), unlock
+	}
+	held, unlock := lock("held")
+	defer unlock()
+	old, unlockOld := lock("old")
+	unlockOld()
+	fresh, unlockFresh := lock("fresh")
+	unlockFresh()
+	setAge(t, held, 2*lockAge)
+	setAge(t, old, 2*lockAge)
+	_, err := c.Prune(context.Background(), PruneOptions{})
+	require.NoError(t, err)
+	assert.FileExists(t, held)
+	assert.NoFileExists(t, old)
+	assert.FileExists(t, fresh)
+}

@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// class is what a file of the folder is; a lower class is removed first.
+type class int
+
+const (
+	classTemp   class = iota // being written, or left by a process that died
+	classLock                // courtesy locks, empty
+	classBad                 // set aside
+	classModule              // can be compiled again in a second
+	classChoice              // small, and minutes of tuning
+	classOther               // not ours: never touched
+)
+
+// file is one file of a layer.
+type file struct {
+	name  string
+	class class
+	kind  Kind
+	key   Key
+	size  int64
+	used  time.Time
+	info  fs.FileInfo
+}
+
+// stored reports whether the file counts towards the size bound.
+func (f file) stored() bool {
+	return f.class == classBad || f.class == classModule || f.class == classChoice
+}
+
+// classify reads a file's name.
+func classify(name string) (class, Kind, Key) {
+	switch {
+	case strings.HasSuffix(name, tempSuffix):
+		parts := strings.SplitN(name, ".", 3)
+		if _, _, ok := parseFileName(strings.Join(parts[:2], ".")); ok {
+			return classTemp, 0, Key{}
+		}
+	case strings.HasSuffix(name, lockSuffix):
+		if _, err := ParseKey(strings.TrimSuffix(name, lockSuffix)); err == nil {
+			return classLock, 0, Key{}
+		}
+	case strings.HasSuffix(name, badSuffix):
+		if _, _, ok := parseFileName(strings.TrimSuffix(name, badSuffix)); ok {
+			return classBad, 0, Key{}
+		}
+	}
+	kind, key, ok := parseFileName(name)
+	switch {
+	case ok && kind == KindModule:
+		return classModule, kind, key
+	case ok && kind == KindChoice:
+		return classChoice, kind, key
+	}
+	return classOther, 0, Key{}
+}
+
+// scan lists the layer's own files; those that vanish meanwhile are left out.
+func (l *layer) scan() ([]file, error) {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []file
+	for _, e := range entries {
+		class, kind, key := classify(e.Name())
+		if class == classOther {
+			continue
+		}
+		info, err := os.Stat(l.path(e.Name()))
+		if err != nil {
+			continue
+		}
+		files = append(files, file{e.Name(), class, kind, key, info.Size(), info.ModTime(), info})
+	}
+	return files, nil
+}
+
+// storedBytes sums the files that count towards the size bound.
+func storedBytes(files []file) (sum int64) {
+	for _, f := range files {
+		if f.stored() {
+			sum += f.size
+		}
+	}
+	return sum
+}
+
+// evictionOrder sorts by class, then least recently used first.
+func evictionOrder(files []file) {
+	slices.SortFunc(files, func(a, b file) int {
+		return cmp.Or(cmp.Compare(a.class, b.class), a.used.Compare(b.used))
+	})
+}

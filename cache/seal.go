@@ -1,0 +1,136 @@
+package cache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// FormatVersion is the version of the file format. It is part of every key,
+// so files of another version are never looked up: they age out.
+const FormatVersion = 1
+
+// Kind tells the two sorts of stored files apart.
+type Kind uint32
+
+const (
+	// KindModule is a compiled module: see Entry.
+	KindModule Kind = 1
+	// KindChoice is a tuned point: see GetChoice.
+	KindChoice Kind = 2
+)
+
+// String is "module" or "choice"; it is the file name's ending as well.
+func (k Kind) String() string {
+	switch k {
+	case KindModule:
+		return "module"
+	case KindChoice:
+		return "choice"
+	}
+	return fmt.Sprintf("kind %d", uint32(k))
+}
+
+// A stored file, little-endian:
+//
+//	 0  magic      8 bytes
+//	 8  version    uint32
+//	12  kind       uint32
+//	16  size       uint64, of the whole file
+//	24  key        32 bytes
+//	56  fields     each uint32 length, bytes
+//	-32 checksum   SHA-256 of everything before it
+//
+// Magic, version, size and checksum keep their place in every version, so that
+// damage can be told from another version.
+//
+// A module's fields: label, PTX, then producer, code, log for each image.
+// A choice's fields: key, value.
+const (
+	magic      = "SonicMoE"
+	headerSize = 56
+	sealSize   = sha256.Size
+)
+
+// Why a file was refused. Each is wrapped with the particulars.
+var (
+	// ErrDamaged: the file is not what was once written under its name.
+	ErrDamaged = errors.New("damaged")
+	// ErrVersion: the file was written in another format version.
+	ErrVersion = errors.New("other format version")
+)
+
+// seal makes a file of fields. It fails only where a field or the sum of them
+// is too large for the format.
+func seal(kind Kind, key Key, fields ...[]byte) ([]byte, error) {
+	size := headerSize + sealSize
+	for _, f := range fields {
+		size += 4 + len(f)
+	}
+	if size > maxFileBytes {
+		return nil, fmt.Errorf("%s %s: %d bytes, at most %d can be stored", kind, key, size, maxFileBytes)
+	}
+	b := make([]byte, 0, size)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint32(b, FormatVersion)
+	b = binary.LittleEndian.AppendUint32(b, uint32(kind))
+	b = binary.LittleEndian.AppendUint64(b, uint64(size))
+	b = append(b, key[:]...)
+	for _, f := range fields {
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(f)))
+		b = append(b, f...)
+	}
+	sum := sha256.Sum256(b)
+	return append(b, sum[:]...), nil
+}
+
+// unseal checks a file and returns its fields, which alias data.
+func unseal(data []byte, kind Kind, key Key) ([][]byte, error) {
+	if len(data) < headerSize+sealSize {
+		return nil, fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", ErrDamaged, len(data), headerSize+sealSize)
+	}
+	if string(data[:8]) != magic {
+		return nil, fmt.Errorf("%w: begins with %q, want %q", ErrDamaged, data[:8], magic)
+	}
+	if size := binary.LittleEndian.Uint64(data[16:]); size != uint64(len(data)) {
+		return nil, fmt.Errorf("%w: %d bytes, its header says %d", ErrDamaged, len(data), size)
+	}
+	body, want := data[:len(data)-sealSize], data[len(data)-sealSize:]
+	if got := sha256.Sum256(body); !bytes.Equal(got[:], want) {
+		return nil, fmt.Errorf("%w: checksum %x, its last bytes say %x", ErrDamaged, got[:4], want[:4])
+	}
+	if v := binary.LittleEndian.Uint32(data[8:]); v != FormatVersion {
+		return nil, fmt.Errorf("%w: version %d, want %d", ErrVersion, v, FormatVersion)
+	}
+	if k := Kind(binary.LittleEndian.Uint32(data[12:])); k != kind {
+		return nil, fmt.Errorf("%w: holds a %s, want a %s", ErrDamaged, k, kind)
+	}
+	if k := Key(data[24:headerSize]); k != key {
+		return nil, fmt.Errorf("%w: holds the key %s, want %s", ErrDamaged, k, key)
+	}
+	return splitFields(body[headerSize:])
+}
+
+// splitFields cuts length-prefixed fields out of b, to its last byte.
+func splitFields(b []byte) ([][]byte, error) {
+	var fields [][]byte
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return nil, fmt.Errorf("%w: %d bytes after the last field", ErrDamaged, len(b))
+		}
+		n := binary.LittleEndian.Uint32(b)
+		b = b[4:]
+		if uint64(n) > uint64(len(b)) {
+			return nil, fmt.Errorf("%w: a field of %d bytes with %d bytes left", ErrDamaged, n, len(b))
+		}
+		// The capacity is cut too: appending to a field never runs into the next.
+		fields = append(fields, b[:n:n])
+		b = b[n:]
+	}
+	return fields, nil
+}
+
+// maxFileBytes bounds what is read into memory; every length fits a uint32.
+const maxFileBytes = 256 << 20

@@ -1,0 +1,182 @@
+package cuda
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
+)
+
+// gpu is a real device. Tests that need one run where SONICMOE_DEVICE says
+// so.
+func gpu(t testing.TB) driver.Device {
+	name := os.Getenv("SONICMOE_DEVICE")
+	if name != "cuda" {
+		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
+	}
+	dev, err := Open(context.Background(), 0, Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+func TestConformance(t *testing.T) {
+	dev := gpu(t)
+	t.Logf("%s, %s\n%s", dev.Target().Name, dev.Producer(), Diagnose(Options{}))
+	drivertest.Run(t, dev)
+	t.Logf("calls: %v", Calls(dev))
+}
+
+// childRole tells a test binary that it was started by a test of itself.
+const childRole = "SONICMOE_TEST_CHILD"
+
+// child is the command that runs one test in a process of its own.
+func child(t *testing.T) *exec.Cmd {
+	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), childRole+"=1")
+	return cmd
+}
+
+// TestBroken runs in a process of its own: the GPU is lost to that process.
+func TestBroken(t *testing.T) {
+	if os.Getenv(childRole) != "" {
+		drivertest.RunBroken(t, func() driver.Device {
+			dev, err := Open(t.Context(), 0, Options{})
+			require.NoError(t, err)
+			return dev
+		})
+		return
+	}
+	out, err := child(t).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "--- PASS: TestBroken")
+}
+
+// An interrupt reaches a program that uses the GPU, which ends as it likes.
+func TestInterrupt(t *testing.T) {
+	if os.Getenv(childRole) != "" {
+		dev := gpu(t)
+		interrupted := make(chan os.Signal, 1)
+		signal.Notify(interrupted, os.Interrupt)
+		fmt.Println("ready")
+		for len(interrupted) == 0 {
+			_, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+			require.NoError(t, err)
+		}
+		require.NoError(t, dev.Synchronize(t.Context()))
+		return
+	}
+	cmd := child(t)
+	var out, errs bytes.Buffer
+	pipe, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = &errs
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(io.TeeReader(pipe, &out))
+	for lines.Scan() {
+		if lines.Text() == "ready" {
+			require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		}
+	}
+	require.NoError(t, cmd.Wait(), "%s%s", &out, &errs)
+	assert.Contains(t, out.String(), "--- PASS: TestInterrupt")
+}
+
+func TestOrdinalOnGPU(t *testing.T) {
+	gpu(t)
+	_, err := Open(t.Context(), 99, Options{})
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "counted from 0")
+}
+
+// A context of somebody else's serves as well as the primary one.
+func TestForeignContextOnGPU(t *testing.T) {
+	owner := gpu(t).(*device)
+	dev, err := Open(t.Context(), 0, Options{Context: owner.context[0]})
+	require.NoError(t, err)
+	p, err := dev.Alloc(256)
+	require.NoError(t, err)
+	require.NoError(t, owner.Free(p))
+	require.NoError(t, dev.Close())
+	_, _, err = owner.Memory()
+	require.NoError(t, err, "the owner's context stays")
+}
+
+// Loading machine code that was made before calls no linker.
+func TestWarmStartCompilesNothing(t *testing.T) {
+	image, err := gpu(t).Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+	require.NoError(t, err)
+	dev := gpu(t)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	_, err = m.Function("empty")
+	require.NoError(t, err)
+	require.NoError(t, m.Unload())
+	for name := range Calls(dev) {
+		assert.False(t, strings.HasPrefix(name, "cuLink"), name)
+	}
+}
+
+const empty = `.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry empty() { ret; }
+`
+
+// Queueing a kernel allocates nothing on the host.
+func TestLaunchAllocatesNothingOnGPU(t *testing.T) {
+	dev := gpu(t)
+	image, err := dev.Compile(t.Context(), []byte(empty), driver.CompileOptions{})
+	require.NoError(t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	f, err := m.Function("empty")
+	require.NoError(t, err)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	l := &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{X: 2}, Programmatic: true}
+	assert.Zero(t, testing.AllocsPerRun(200, func() {
+		if err := s.Launch(f, l, nil); err != nil {
+			t.Fatal(err)
+		}
+	}))
+	require.NoError(t, s.Synchronize(t.Context()))
+	require.NoError(t, s.Close())
+	require.NoError(t, m.Unload())
+}
+
+func BenchmarkLaunch(b *testing.B) {
+	dev := gpu(b)
+	image, err := dev.Compile(b.Context(), []byte(empty), driver.CompileOptions{})
+	require.NoError(b, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(b, err)
+	f, err := m.Function("empty")
+	require.NoError(b, err)
+	s, err := dev.NewStream()
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Launch(f, &driver.Launch{}, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	require.NoError(b, s.Synchronize(context.Background()))
+}

@@ -1,0 +1,204 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// device is one GPU through the driver library.
+type device struct {
+	lib     *library
+	ordinal int32 // as the driver counts GPUs, a CUdevice
+	target  driver.Target
+	// context is the CUcontext and, as a slice, the arguments of
+	// cuCtxSetCurrent; owned says that Close gives the primary context back.
+	context [1]uintptr
+	owned   bool
+
+	broken atomic.Pointer[driver.Error]
+	closed atomic.Bool
+	// waits is held for reading by calls that Close must outlast.
+	waits sync.RWMutex
+	calls [symbolCount]atomic.Int64
+}
+
+var _ driver.Device = (*device)(nil)
+
+// Calls is how often each function of the driver library was called on dev
+// since it was opened, by the function's name. It is nil for a device of
+// another package.
+func Calls(dev driver.Device) map[string]int64 {
+	d, ok := dev.(*device)
+	if !ok {
+		return nil
+	}
+	calls := make(map[string]int64)
+	for s := range symbolCount {
+		if n := d.calls[s].Load(); n > 0 {
+			calls[s.String()] = n
+		}
+	}
+	return calls
+}
+
+// ready reports why no call may be made now.
+func (d *device) ready(s symbol) error {
+	if first := d.broken.Load(); first != nil {
+		return &driver.Error{Op: s.String(), Text: "not tried, the device broke before", Cause: first, Kind: driver.ErrBroken}
+	}
+	if d.closed.Load() {
+		return &driver.Error{Op: s.String(), Text: "the device is closed", Kind: driver.ErrInvalid}
+	}
+	return nil
+}
+
+// enter makes the context current on this thread and keeps the goroutine
+// there until leave. Every call between them goes through raw.
+func (d *device) enter(s symbol) error {
+	if err := d.ready(s); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	if r := d.raw(symCtxSetCurrent, d.context[:]); r != success {
+		runtime.UnlockOSThread()
+		return d.check(symCtxSetCurrent, r)
+	}
+	return nil
+}
+
+func (d *device) leave() { runtime.UnlockOSThread() }
+
+// raw is one counted call. The caller keeps alive what args point to.
+func (d *device) raw(s symbol, args []uintptr) result {
+	d.calls[s].Add(1)
+	return d.lib.callSlice(s, args)
+}
+
+// do is one whole call: enter, the function, leave, check. Pointers must be
+// converted to uintptr in the argument list itself.
+//
+//go:uintptrescapes
+func (d *device) do(s symbol, args ...uintptr) error { return d.doSlice(s, args) }
+
+// numbers are argument lists of doNumbers.
+var numbers = sync.Pool{New: func() any { return new([12]uintptr) }}
+
+// doNumbers is do for arguments none of which points to Go memory. It
+// allocates nothing, where do puts its argument list on the heap.
+func (d *device) doNumbers(s symbol, args ...uintptr) error {
+	list := numbers.Get().(*[12]uintptr)
+	defer numbers.Put(list)
+	return d.doSlice(s, list[:copy(list[:], args)])
+}
+
+// doSlice is do for arguments whose pointees live on the heap and are kept
+// alive by the caller. It allocates nothing.
+func (d *device) doSlice(s symbol, args []uintptr) error {
+	if err := d.enter(s); err != nil {
+		return err
+	}
+	r := d.raw(s, args)
+	d.leave()
+	return d.check(s, r)
+}
+
+// check turns a result into an error and remembers the first that broke the
+// device.
+func (d *device) check(s symbol, r result) error {
+	if r == success {
+		return nil
+	}
+	err := d.lib.failure(s, r)
+	if r.sticky() {
+		err.Text += "; the fault may be of work queued earlier, and the GPU's context can't be used again in this process"
+		if !d.broken.CompareAndSwap(nil, err) {
+			return d.ready(s)
+		}
+	}
+	return err
+}
+
+// Err implements driver.Device.
+func (d *device) Err() error {
+	if first := d.broken.Load(); first != nil {
+		return first
+	}
+	return nil
+}
+
+// Target implements driver.Device.
+func (d *device) Target() driver.Target { return d.target }
+
+// Alloc implements driver.Device.
+func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) {
+	if bytes <= 0 {
+		return 0, invalid("Alloc", "bytes is %d, must be at least 1", bytes)
+	}
+	var p uint64
+	if err := d.do(symMemAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes)); err != nil {
+		return 0, withText(err, "%d bytes", bytes)
+	}
+	return driver.DevicePtr(p), nil
+}
+
+// Free implements driver.Device.
+func (d *device) Free(p driver.DevicePtr) error {
+	if p == 0 {
+		return nil
+	}
+	return withText(d.doNumbers(symMemFree, uintptr(p)), "address %#x", uint64(p))
+}
+
+// Memory implements driver.Device.
+func (d *device) Memory() (free, total int64, err error) {
+	var f, t uint64
+	if err := d.do(symMemGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t))); err != nil {
+		return 0, 0, err
+	}
+	return int64(f), int64(t), nil
+}
+
+// Synchronize implements driver.Device.
+func (d *device) Synchronize(ctx context.Context) error {
+	return d.block(ctx, &d.waits, symCtxSynchronize)
+}
+
+// Close implements driver.Device. It is harmless to call it twice.
+func (d *device) Close() error {
+	if d.closed.Swap(true) || !d.owned {
+		return nil
+	}
+	return afterWaits(&d.waits, func() error {
+		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
+		// A broken context can't be given back in order; that is no news.
+		if r == success || d.broken.Load() != nil {
+			return nil
+		}
+		return d.lib.failure(symPrimaryCtxRelease, r)
+	})
+}
+
+// invalid is the error of a wrong argument.
+func invalid(op, format string, args ...any) *driver.Error {
+	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
+}
+
+// withText adds to the text of an error of this package; nil stays nil.
+func withText(err error, format string, args ...any) error {
+	e, ok := err.(*driver.Error)
+	if !ok || e.Kind == driver.ErrBroken {
+		return err
+	}
+	with := *e
+	if with.Text != "" {
+		with.Text += ": "
+	}
+	with.Text += fmt.Sprintf(format, args...)
+	return &with
+}

@@ -1,0 +1,22 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+)
+
+// Opening says why there is no device; nothing falls back in silence.
+func ExampleOpen() {
+	dev, err := cuda.Open(context.Background(), 0, cuda.Options{Library: "libno-such-driver.so"})
+	if errors.Is(err, driver.ErrNoDevice) {
+		fmt.Println("no GPU here")
+		return
+	}
+	defer dev.Close()
+	fmt.Println(dev.Target().Name)
+	// Output: no GPU here
+}

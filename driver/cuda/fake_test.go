@@ -1,0 +1,111 @@
+//go:build linux || darwin
+
+package cuda
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+//go:embed testdata/fakecuda.c
+var fakeSource []byte
+
+// fake is a built fakecuda.c: a driver library whose calls can be read back.
+type fake struct {
+	path   string
+	handle uintptr
+	t      *testing.T
+}
+
+// built are the fake libraries built so far, by their compiler flags.
+var built = map[string][]byte{}
+
+// newFake makes a fake library. Each is a file of its own, hence has its own
+// state.
+func newFake(t *testing.T, flags ...string) *fake {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler on the PATH: the fake driver library was not built")
+	}
+	path, key := filepath.Join(t.TempDir(), "libfakecuda.so"), strings.Join(flags, " ")
+	if built[key] == nil {
+		source := filepath.Join(t.TempDir(), "fakecuda.c")
+		require.NoError(t, os.WriteFile(source, fakeSource, 0o600))
+		args := append([]string{"-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unused", "-o", path, source}, flags...)
+		out, err := exec.Command(cc, args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		built[key], err = os.ReadFile(path)
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(path, built[key], 0o700))
+	f := &fake{path: path, t: t}
+	f.handle, err = dlopen(path)
+	require.NoError(t, err)
+	return f
+}
+
+// control calls one of the library's functions for tests.
+//
+//go:uintptrescapes
+func (f *fake) control(name string, args ...uintptr) {
+	addr, err := dlsym(f.handle, name)
+	require.NoError(f.t, err)
+	syscallN(addr, args)
+}
+
+// fail makes a driver function answer code until told otherwise; 0 heals.
+func (f *fake) fail(s symbol, code int) {
+	name := append([]byte(s.String()), 0)
+	f.control("fake_fail", uintptr(unsafe.Pointer(&name[0])), uintptr(code))
+}
+
+// set says for how many queries work is not ready, how long blocking waits
+// take in milliseconds, and how many GPUs there are.
+func (f *fake) set(notReady, blockMS, gpus int) {
+	f.control("fake_set", uintptr(notReady), uintptr(blockMS), uintptr(gpus))
+}
+
+// log is what the library was called with since the last log.
+func (f *fake) log() string {
+	var text *byte
+	f.control("fake_log", uintptr(unsafe.Pointer(&text)))
+	s := goString(text)
+	f.control("fake_clear")
+	return s
+}
+
+// open opens the fake's first GPU.
+func (f *fake) open() *device {
+	dev, err := Open(f.t.Context(), 0, Options{Library: f.path})
+	require.NoError(f.t, err)
+	f.log()
+	return dev.(*device)
+}
+
+// kernel compiles and loads a kernel on the fake.
+func (f *fake) kernel(dev driver.Device) *function {
+	image, err := dev.Compile(f.t.Context(), []byte("kernel"), driver.CompileOptions{})
+	require.NoError(f.t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(f.t, err)
+	k, err := m.Function("kernel")
+	require.NoError(f.t, err)
+	f.log()
+	return k.(*function)
+}
+
+func (f *fake) stream(dev driver.Device) *stream {
+	s, err := dev.NewStream()
+	require.NoError(f.t, err)
+	f.log()
+	return s.(*stream)
+}

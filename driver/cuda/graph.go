@@ -1,0 +1,76 @@
+package cuda
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// captureRelaxed lets a capture begin and end on different threads, as
+// goroutines need: CU_STREAM_CAPTURE_MODE_RELAXED.
+const captureRelaxed = 2
+
+// graph is a CUgraphExec.
+type graph struct {
+	dev    *device
+	raw    uintptr
+	nodes  int
+	closed atomic.Bool
+}
+
+// BeginCapture implements driver.Stream.
+func (s *stream) BeginCapture() error {
+	if err := s.open("BeginCapture"); err != nil {
+		return err
+	}
+	return s.dev.doNumbers(symStreamBeginCapture, s.raw, captureRelaxed)
+}
+
+// EndCapture implements driver.Stream.
+func (s *stream) EndCapture() (driver.Graph, error) {
+	if err := s.open("EndCapture"); err != nil {
+		return nil, err
+	}
+	d := s.dev
+	var captured uintptr // a CUgraph, the plan of what is launched
+	if err := d.do(symStreamEndCapture, s.raw, uintptr(unsafe.Pointer(&captured))); err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.doNumbers(symGraphDestroy, captured) }()
+	var nodes uint64
+	if err := d.do(symGraphGetNodes, captured, 0, uintptr(unsafe.Pointer(&nodes))); err != nil {
+		return nil, err
+	}
+	g := &graph{dev: d, nodes: int(nodes)}
+	if err := d.do(symGraphInstantiate, uintptr(unsafe.Pointer(&g.raw)), captured, 0); err != nil {
+		return nil, withText(err, "a graph of %d nodes", nodes)
+	}
+	return g, nil
+}
+
+// Launch implements driver.Graph.
+func (g *graph) Launch(s driver.Stream) error {
+	st, ok := s.(*stream)
+	if !ok || st.dev != g.dev {
+		return invalid("Launch", "the stream is not of the graph's device")
+	}
+	if g.closed.Load() {
+		return invalid("Launch", "the graph is closed")
+	}
+	if err := st.open("Launch"); err != nil {
+		return err
+	}
+	return g.dev.doNumbers(symGraphLaunch, g.raw, st.raw)
+}
+
+// Nodes implements driver.Graph.
+func (g *graph) Nodes() int { return g.nodes }
+
+// Close implements driver.Graph.
+func (g *graph) Close() error {
+	if g.closed.Swap(true) {
+		return nil
+	}
+	return g.dev.doNumbers(symGraphExecDestroy, g.raw)
+}

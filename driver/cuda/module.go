@@ -1,0 +1,149 @@
+package cuda
+
+import (
+	"bytes"
+	"debug/elf"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// machineCUDA is the ELF machine number of NVIDIA's GPUs.
+const machineCUDA = 190
+
+// checkImage refuses what is not a whole ELF file for a GPU. The driver is
+// given no length, so it would read past the end of a short one.
+func checkImage(code []byte) error {
+	wrong := func(text string) error {
+		return &driver.Error{Op: symModuleLoadDataEx.String(), Text: text, Kind: driver.ErrWrongImage}
+	}
+	f, err := elf.NewFile(bytes.NewReader(code))
+	if err != nil {
+		return wrong(fmt.Sprintf("%d bytes that are no ELF file: %v", len(code), err))
+	}
+	if f.Machine != machineCUDA {
+		return wrong(fmt.Sprintf("an ELF file for machine %d, must be %d (CUDA)", f.Machine, machineCUDA))
+	}
+	for _, s := range f.Sections {
+		if s.Type != elf.SHT_NOBITS && s.Offset+s.FileSize > uint64(len(code)) {
+			return wrong(fmt.Sprintf("cut off: section %s ends at byte %d of %d", s.Name, s.Offset+s.FileSize, len(code)))
+		}
+	}
+	return nil
+}
+
+// module is loaded machine code.
+type module struct {
+	dev *device
+	raw uintptr
+}
+
+// Load implements driver.Device. code is copied.
+func (d *device) Load(code []byte) (driver.Module, error) {
+	if err := d.ready(symModuleLoadDataEx); err != nil {
+		return nil, err
+	}
+	if err := checkImage(code); err != nil {
+		return nil, err
+	}
+	j := newJIT()
+	defer j.release()
+	m := &module{dev: d}
+	err := d.do(symModuleLoadDataEx, uintptr(unsafe.Pointer(&m.raw)), uintptr(unsafe.Pointer(&code[0])),
+		uintptr(j.count), uintptr(unsafe.Pointer(&j.keys[0])), uintptr(unsafe.Pointer(&j.values[0])))
+	if err != nil {
+		return nil, j.fail(err, driver.ErrWrongImage)
+	}
+	return m, nil
+}
+
+// Function implements driver.Module.
+func (m *module) Function(name string) (driver.Function, error) {
+	if name == "" || strings.Contains(name, "\x00") {
+		return nil, &driver.Error{Op: symModuleGetFunction.String(), Kind: driver.ErrNotFound,
+			Text: fmt.Sprintf("no function can be named %q", name)}
+	}
+	f := &function{dev: m.dev, name: name}
+	text := append([]byte(name), 0)
+	err := m.dev.do(symModuleGetFunction, uintptr(unsafe.Pointer(&f.raw)), m.raw, uintptr(unsafe.Pointer(&text[0])))
+	if err != nil {
+		return nil, withText(err, "function %q", name)
+	}
+	// Drivers from 12.4 on load a kernel when it is first launched unless told
+	// otherwise. That may wait for the device, and must not happen in a capture.
+	if m.dev.lib.addr[symFuncLoad] != 0 {
+		if err := m.dev.doNumbers(symFuncLoad, f.raw); err != nil {
+			return nil, withText(err, "function %q", name)
+		}
+	}
+	return f, nil
+}
+
+// Unload implements driver.Module.
+func (m *module) Unload() error { return m.dev.doNumbers(symModuleUnload, m.raw) }
+
+// function is a kernel.
+type function struct {
+	dev  *device
+	raw  uintptr
+	name string
+	// big says that clusters of more than 8 CTAs have been allowed.
+	big atomic.Bool
+}
+
+// Name implements driver.Function.
+func (f *function) Name() string { return f.name }
+
+// Function attributes, CUfunction_attribute.
+const (
+	funcMaxThreads      = 0
+	funcStaticShared    = 1
+	funcConst           = 2
+	funcLocal           = 3
+	funcRegisters       = 4
+	funcPTXVersion      = 5
+	funcBinaryVersion   = 6
+	funcMaxDynamic      = 8
+	funcBigClusters     = 14
+	portableClusterCTAs = 8
+)
+
+func (f *function) attribute(a uintptr) (int, error) {
+	var v int32
+	err := f.dev.do(symFuncGetAttribute, uintptr(unsafe.Pointer(&v)), a, f.raw)
+	return int(v), withText(err, "attribute %d of function %q", a, f.name)
+}
+
+// Attributes implements driver.Function.
+func (f *function) Attributes() (driver.FunctionAttributes, error) {
+	var a driver.FunctionAttributes
+	for _, q := range []struct {
+		attribute uintptr
+		to        *int
+	}{
+		{funcRegisters, &a.Registers}, {funcLocal, &a.LocalBytes}, {funcStaticShared, &a.StaticSharedBytes},
+		{funcConst, &a.ConstBytes}, {funcMaxThreads, &a.MaxThreadsPerCTA},
+		{funcPTXVersion, &a.PTXVersion}, {funcBinaryVersion, &a.BinaryVersion},
+	} {
+		v, err := f.attribute(q.attribute)
+		if err != nil {
+			return driver.FunctionAttributes{}, err
+		}
+		*q.to = v
+	}
+	return a, nil
+}
+
+// AllowSharedBytes implements driver.Function.
+func (f *function) AllowSharedBytes(bytes int) error {
+	limit := f.dev.target.SharedBytesPerCTA
+	if bytes < 0 || bytes > limit {
+		return invalid("AllowSharedBytes", "bytes is %d for function %q, must be 0 to %d on %s", bytes, f.name, limit, f.dev.target.Name)
+	}
+	err := f.dev.doNumbers(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
+	return withText(err, "%d dynamic shared bytes for function %q (%s has %d for a CTA, static ones included)",
+		bytes, f.name, f.dev.target.Name, limit)
+}

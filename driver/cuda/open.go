@@ -1,0 +1,127 @@
+package cuda
+
+import (
+	"context"
+	"fmt"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// Options choose how a device is opened. The zero value is right for most.
+type Options struct {
+	// Library is the file name or path of the driver library. Empty means
+	// the environment's SONICMOE_LIBCUDA, or else the usual names.
+	Library string
+	// Context is a CUcontext that somebody else made, on the GPU of the
+	// given ordinal, and keeps until the device is closed. 0 means the GPU's
+	// primary context.
+	Context uintptr
+}
+
+// Open opens the GPU of the given ordinal, counted from 0 as the driver does
+// (CUDA_VISIBLE_DEVICES included). Where no GPU can be used the error wraps
+// driver.ErrNoDevice and says what was tried. A GPU of any compute capability
+// opens; its Target tells what it is.
+//
+// When ctx ends before the driver has answered, Open returns its error.
+func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	type answer struct {
+		dev *device
+		err error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		dev, err := open(ordinal, o)
+		answers <- answer{dev, err}
+	}()
+	select {
+	case a := <-answers:
+		if a.err != nil {
+			return nil, &driver.Error{Op: fmt.Sprintf("open GPU %d", ordinal), Kind: driver.ErrNoDevice, Cause: a.err}
+		}
+		return a.dev, nil
+	case <-ctx.Done():
+		go func() {
+			if a := <-answers; a.err == nil {
+				_ = a.dev.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func open(ordinal int, o Options) (*device, error) {
+	lib, _, err := openLibrary(o.Library)
+	if err != nil {
+		return nil, err
+	}
+	var count int32
+	if r := lib.call(symDeviceGetCount, uintptr(unsafe.Pointer(&count))); r != success {
+		return nil, lib.failure(symDeviceGetCount, r)
+	}
+	if ordinal < 0 || ordinal >= int(count) {
+		return nil, fmt.Errorf("%s (CUDA %s) shows %d GPUs, counted from 0", lib.name, versionText(lib.version), count)
+	}
+	d := &device{lib: lib, context: [1]uintptr{o.Context}}
+	if r := lib.call(symDeviceGet, uintptr(unsafe.Pointer(&d.ordinal)), uintptr(ordinal)); r != success {
+		return nil, lib.failure(symDeviceGet, r)
+	}
+	if d.target, err = lib.target(d.ordinal); err != nil {
+		return nil, err
+	}
+	if o.Context == 0 {
+		if r := lib.call(symPrimaryCtxRetain, uintptr(unsafe.Pointer(&d.context[0])), uintptr(d.ordinal)); r != success {
+			return nil, lib.failure(symPrimaryCtxRetain, r)
+		}
+		d.owned = true
+	}
+	return d, nil
+}
+
+// Device attributes, CUdevice_attribute.
+const (
+	attrClockRate         = 13
+	attrSMs               = 16
+	attrMemoryClockRate   = 36
+	attrMemoryBusWidth    = 37
+	attrL2Bytes           = 38
+	attrMajor             = 75
+	attrMinor             = 76
+	attrSharedBytesPerSM  = 81
+	attrRegistersPerSM    = 82
+	attrSharedBytesPerCTA = 97
+)
+
+// target asks the driver what a GPU is. It needs no context.
+func (l *library) target(ordinal int32) (driver.Target, error) {
+	var t driver.Target
+	var name [256]byte
+	if r := l.call(symDeviceGetName, uintptr(unsafe.Pointer(&name[0])), uintptr(len(name)-1), uintptr(ordinal)); r != success {
+		return t, l.failure(symDeviceGetName, r)
+	}
+	t.Name = goString(&name[0])
+	for _, a := range []struct {
+		attribute uintptr
+		to        *int
+	}{
+		{attrMajor, &t.Major}, {attrMinor, &t.Minor}, {attrSMs, &t.SMs},
+		{attrSharedBytesPerCTA, &t.SharedBytesPerCTA}, {attrSharedBytesPerSM, &t.SharedBytesPerSM},
+		{attrRegistersPerSM, &t.RegistersPerSM}, {attrL2Bytes, &t.L2Bytes},
+		{attrClockRate, &t.ClockKHz}, {attrMemoryClockRate, &t.MemoryClockKHz}, {attrMemoryBusWidth, &t.MemoryBusBits},
+	} {
+		var v int32
+		if r := l.call(symDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), a.attribute, uintptr(ordinal)); r != success {
+			return t, l.failure(symDeviceGetAttribute, r)
+		}
+		*a.to = int(v)
+	}
+	t.Arch = fmt.Sprintf("sm_%d%d", t.Major, t.Minor)
+	if t.Major >= 9 {
+		t.Arch += "a" // the features of exactly this chip
+	}
+	return t, nil
+}

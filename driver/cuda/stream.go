@@ -1,0 +1,184 @@
+package cuda
+
+import (
+	"context"
+	"runtime"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// streamNonBlocking makes a stream that does not wait for the legacy default
+// one, CU_STREAM_NON_BLOCKING.
+const streamNonBlocking = 1
+
+// stream is a CUstream.
+type stream struct {
+	handle
+	dev   *device
+	owned bool
+}
+
+// NewStream implements driver.Device.
+func (d *device) NewStream() (driver.Stream, error) {
+	s := &stream{dev: d, owned: true}
+	if err := d.do(symStreamCreate, uintptr(unsafe.Pointer(&s.raw)), streamNonBlocking); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// WrapStream implements driver.Device. 0 is the legacy default stream.
+func (d *device) WrapStream(raw uintptr) driver.Stream {
+	return &stream{dev: d, handle: handle{raw: raw}}
+}
+
+// open reports an error where the stream is closed.
+func (s *stream) open(op string) error {
+	if s.closed.Load() {
+		return invalid(op, "the stream is closed")
+	}
+	return nil
+}
+
+// span checks the arguments of an operation on bytes; more says that there is
+// something to do.
+func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
+	if err := s.open(op); err != nil {
+		return false, err
+	}
+	if bytes < 0 {
+		return false, invalid(op, "the size is %d, must not be negative", bytes)
+	}
+	if bytes == 0 {
+		return false, s.dev.ready(symMemcpyDtoDAsync)
+	}
+	for _, p := range places {
+		if p == 0 {
+			return false, invalid(op, "the device address is 0, must be one of device memory")
+		}
+	}
+	return true, nil
+}
+
+// notCapturing refuses what would read or write host memory each time a graph
+// is replayed: by then Go may have put something else there.
+func (s *stream) notCapturing(op string) error {
+	var status int32
+	if err := s.dev.do(symStreamIsCapturing, s.raw, uintptr(unsafe.Pointer(&status))); err != nil {
+		return err
+	}
+	if status != 0 {
+		return invalid(op, "the stream is being captured: copy between host and device before BeginCapture or after EndCapture")
+	}
+	return nil
+}
+
+// CopyToDevice implements driver.Stream. src is ordinary memory, which the
+// driver copies aside before it returns; memory registered with the driver
+// must stay as it is until the stream has been synchronized.
+func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
+	more, err := s.span("CopyToDevice", int64(len(src)), dst)
+	if !more || err != nil {
+		return err
+	}
+	if err := s.notCapturing("CopyToDevice"); err != nil {
+		return err
+	}
+	err = s.dev.do(symMemcpyHtoDAsync, uintptr(dst), uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)), s.raw)
+	return withText(err, "%d bytes to %#x", len(src), uint64(dst))
+}
+
+// CopyToHost implements driver.Stream.
+func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
+	more, err := s.span("CopyToHost", int64(len(dst)), src)
+	if !more || err != nil {
+		return err
+	}
+	if err := s.notCapturing("CopyToHost"); err != nil {
+		return err
+	}
+	err = s.dev.do(symMemcpyDtoHAsync, uintptr(unsafe.Pointer(&dst[0])), uintptr(src), uintptr(len(dst)), s.raw)
+	if err == nil {
+		err = s.dev.doNumbers(symStreamSynchronize, s.raw)
+	}
+	runtime.KeepAlive(dst)
+	return withText(err, "%d bytes from %#x", len(dst), uint64(src))
+}
+
+// Copy implements driver.Stream.
+func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
+	more, err := s.span("Copy", bytes, dst, src)
+	if !more || err != nil {
+		return err
+	}
+	err = s.dev.doNumbers(symMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(bytes), s.raw)
+	return withText(err, "%d bytes from %#x to %#x", bytes, uint64(src), uint64(dst))
+}
+
+// Fill32 implements driver.Stream.
+func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
+	more, err := s.span("Fill32", count, dst)
+	if !more || err != nil {
+		return err
+	}
+	if dst%4 != 0 {
+		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
+	}
+	err = s.dev.doNumbers(symMemsetD32Async, uintptr(dst), uintptr(value), uintptr(count), s.raw)
+	return withText(err, "%d words at %#x", count, uint64(dst))
+}
+
+// AllocAsync implements driver.Stream.
+func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
+	if err := s.open("AllocAsync"); err != nil {
+		return 0, err
+	}
+	if bytes <= 0 {
+		return 0, invalid("AllocAsync", "bytes is %d, must be at least 1", bytes)
+	}
+	var p uint64
+	if err := s.dev.do(symMemAllocAsync, uintptr(unsafe.Pointer(&p)), uintptr(bytes), s.raw); err != nil {
+		return 0, withText(err, "%d bytes", bytes)
+	}
+	return driver.DevicePtr(p), nil
+}
+
+// FreeAsync implements driver.Stream. Freeing 0 does nothing.
+func (s *stream) FreeAsync(p driver.DevicePtr) error {
+	if err := s.open("FreeAsync"); err != nil || p == 0 {
+		return err
+	}
+	return withText(s.dev.doNumbers(symMemFreeAsync, uintptr(p), s.raw), "address %#x", uint64(p))
+}
+
+// Wait implements driver.Stream.
+func (s *stream) Wait(e driver.Event) error {
+	if err := s.open("Wait"); err != nil {
+		return err
+	}
+	ev, err := s.dev.ownEvent("Wait", e)
+	if err != nil {
+		return err
+	}
+	return s.dev.doNumbers(symStreamWaitEvent, s.raw, ev.raw, 0)
+}
+
+// Synchronize implements driver.Stream.
+func (s *stream) Synchronize(ctx context.Context) error {
+	if err := s.open("Synchronize"); err != nil {
+		return err
+	}
+	return s.dev.wait(ctx, &s.handle, symStreamQuery, symStreamSynchronize)
+}
+
+// Handle implements driver.Stream.
+func (s *stream) Handle() uintptr { return s.raw }
+
+// Close implements driver.Stream. Work in the stream goes on to its end.
+func (s *stream) Close() error {
+	if s.closed.Swap(true) || !s.owned {
+		return nil
+	}
+	return afterWaits(&s.waits, func() error { return s.dev.doNumbers(symStreamDestroy, s.raw) })
+}

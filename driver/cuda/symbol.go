@@ -1,0 +1,125 @@
+package cuda
+
+// symbol is a function of the driver library. Names carry the version suffix
+// that the library exports.
+type symbol uint8
+
+const (
+	symInit symbol = iota
+	symDriverGetVersion
+	symGetErrorName
+	symGetErrorString
+	symDeviceGetCount
+	symDeviceGet
+	symDeviceGetName
+	symDeviceGetAttribute
+	symPrimaryCtxRetain
+	symPrimaryCtxRelease
+	symCtxSetCurrent
+	symCtxSynchronize
+	symLinkCreate
+	symLinkAddData
+	symLinkComplete
+	symLinkDestroy
+	symModuleLoadDataEx
+	symModuleUnload
+	symModuleGetFunction
+	symFuncLoad
+	symFuncGetAttribute
+	symFuncSetAttribute
+	symLaunchKernelEx
+	symMemAlloc
+	symMemFree
+	symMemGetInfo
+	symMemcpyHtoDAsync
+	symMemcpyDtoHAsync
+	symMemcpyDtoDAsync
+	symMemsetD32Async
+	symStreamCreate
+	symStreamDestroy
+	symStreamQuery
+	symStreamSynchronize
+	symStreamWaitEvent
+	symEventCreate
+	symEventDestroy
+	symEventRecord
+	symEventQuery
+	symEventSynchronize
+	symEventElapsedTime
+	symMemAllocAsync
+	symMemFreeAsync
+	symStreamBeginCapture
+	symStreamEndCapture
+	symStreamIsCapturing
+	symGraphInstantiate
+	symGraphLaunch
+	symGraphGetNodes
+	symGraphDestroy
+	symGraphExecDestroy
+	symTensorMapEncodeTiled
+	symMaxActiveClusters
+	symMaxActiveBlocks
+	symbolCount
+)
+
+// symbols names each function and, for one that a device can be opened
+// without, what it is needed for.
+var symbols = [symbolCount]struct{ name, neededFor string }{
+	symInit:                 {"cuInit", ""},
+	symDriverGetVersion:     {"cuDriverGetVersion", ""},
+	symGetErrorName:         {"cuGetErrorName", ""},
+	symGetErrorString:       {"cuGetErrorString", ""},
+	symDeviceGetCount:       {"cuDeviceGetCount", ""},
+	symDeviceGet:            {"cuDeviceGet", ""},
+	symDeviceGetName:        {"cuDeviceGetName", ""},
+	symDeviceGetAttribute:   {"cuDeviceGetAttribute", ""},
+	symPrimaryCtxRetain:     {"cuDevicePrimaryCtxRetain", ""},
+	symPrimaryCtxRelease:    {"cuDevicePrimaryCtxRelease_v2", ""},
+	symCtxSetCurrent:        {"cuCtxSetCurrent", ""},
+	symCtxSynchronize:       {"cuCtxSynchronize", ""},
+	symLinkCreate:           {"cuLinkCreate_v2", ""},
+	symLinkAddData:          {"cuLinkAddData_v2", ""},
+	symLinkComplete:         {"cuLinkComplete", ""},
+	symLinkDestroy:          {"cuLinkDestroy", ""},
+	symModuleLoadDataEx:     {"cuModuleLoadDataEx", ""},
+	symModuleUnload:         {"cuModuleUnload", ""},
+	symModuleGetFunction:    {"cuModuleGetFunction", ""},
+	symFuncLoad:             {"cuFuncLoad", "loading kernels early"},
+	symFuncGetAttribute:     {"cuFuncGetAttribute", ""},
+	symFuncSetAttribute:     {"cuFuncSetAttribute", ""},
+	symLaunchKernelEx:       {"cuLaunchKernelEx", ""},
+	symMemAlloc:             {"cuMemAlloc_v2", ""},
+	symMemFree:              {"cuMemFree_v2", ""},
+	symMemGetInfo:           {"cuMemGetInfo_v2", ""},
+	symMemcpyHtoDAsync:      {"cuMemcpyHtoDAsync_v2", ""},
+	symMemcpyDtoHAsync:      {"cuMemcpyDtoHAsync_v2", ""},
+	symMemcpyDtoDAsync:      {"cuMemcpyDtoDAsync_v2", ""},
+	symMemsetD32Async:       {"cuMemsetD32Async", ""},
+	symStreamCreate:         {"cuStreamCreate", ""},
+	symStreamDestroy:        {"cuStreamDestroy_v2", ""},
+	symStreamQuery:          {"cuStreamQuery", ""},
+	symStreamSynchronize:    {"cuStreamSynchronize", ""},
+	symStreamWaitEvent:      {"cuStreamWaitEvent", ""},
+	symEventCreate:          {"cuEventCreate", ""},
+	symEventDestroy:         {"cuEventDestroy_v2", ""},
+	symEventRecord:          {"cuEventRecord", ""},
+	symEventQuery:           {"cuEventQuery", ""},
+	symEventSynchronize:     {"cuEventSynchronize", ""},
+	symEventElapsedTime:     {"cuEventElapsedTime", ""},
+	symMemAllocAsync:        {"cuMemAllocAsync", "stream-ordered memory"},
+	symMemFreeAsync:         {"cuMemFreeAsync", "stream-ordered memory"},
+	symStreamBeginCapture:   {"cuStreamBeginCapture_v2", "graph capture"},
+	symStreamEndCapture:     {"cuStreamEndCapture", "graph capture"},
+	symStreamIsCapturing:    {"cuStreamIsCapturing", "graph capture"},
+	symGraphInstantiate:     {"cuGraphInstantiateWithFlags", "graph capture"},
+	symGraphLaunch:          {"cuGraphLaunch", "graphs"},
+	symGraphGetNodes:        {"cuGraphGetNodes", "graphs"},
+	symGraphDestroy:         {"cuGraphDestroy", "graphs"},
+	symGraphExecDestroy:     {"cuGraphExecDestroy", "graphs"},
+	symTensorMapEncodeTiled: {"cuTensorMapEncodeTiled", "tensor maps"},
+	symMaxActiveClusters:    {"cuOccupancyMaxActiveClusters", "the occupancy of clusters"},
+	symMaxActiveBlocks:      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", "occupancy"},
+}
+
+// String is the name that the library exports.
+func (s symbol) String() string { return symbols[s].name }

@@ -1,0 +1,55 @@
+package cuda
+
+import (
+	"sync"
+	"unsafe"
+
+	"sonicmoe/driver"
+)
+
+// dataTypes are the CUtensorMapDataType of each element type.
+var dataTypes = map[driver.ElemType]uintptr{
+	driver.U8: 0, driver.U16: 1, driver.U32: 2, driver.S32: 3, driver.F16: 6, driver.F32: 7, driver.BF16: 9,
+}
+
+// mapAlign is the alignment that drivers ask of the encoded map: 64 bytes,
+// 128 from CUDA 13 on.
+const mapAlign = 128
+
+// encoder is the memory of one encoding, used again like a packet.
+type encoder struct {
+	room    [128 + mapAlign]byte
+	dims    [5]uint64
+	strides [5]uint64
+	box     [5]uint32
+	steps   [5]uint32
+	args    [12]uintptr
+}
+
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+// EncodeTensorMap implements driver.Device. It allocates nothing.
+func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+	var out driver.EncodedTensorMap
+	if err := m.Check(); err != nil {
+		return out, err
+	}
+	e := encoders.Get().(*encoder)
+	defer encoders.Put(e)
+	e.dims, e.box, e.steps = m.Dims, m.Box, [5]uint32{1, 1, 1, 1, 1}
+	copy(e.strides[:], m.Strides[:])
+	start := -uintptr(unsafe.Pointer(&e.room[0])) % mapAlign
+	e.args = [12]uintptr{
+		uintptr(unsafe.Pointer(&e.room[start])), dataTypes[m.Elem], uintptr(m.Rank), uintptr(m.Address),
+		uintptr(unsafe.Pointer(&e.dims)), uintptr(unsafe.Pointer(&e.strides)),
+		uintptr(unsafe.Pointer(&e.box)), uintptr(unsafe.Pointer(&e.steps)),
+		0, // not interleaved
+		uintptr(m.Swizzle), uintptr(m.Promote),
+		0, // zero outside the bounds
+	}
+	if err := d.doSlice(symTensorMapEncodeTiled, e.args[:]); err != nil {
+		return out, withText(err, "%+v", m)
+	}
+	copy(out[:], e.room[start:])
+	return out, nil
+}

@@ -1,0 +1,78 @@
+package drivertest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+// RunBroken breaks the device that open gives and checks that every later
+// call fails with the first cause. On a GPU the process can't use that GPU
+// afterwards: run it in a process of its own.
+func RunBroken(t *testing.T, open func() driver.Device) {
+	dev := open()
+	image, err := dev.Compile(t.Context(), source(t, "count.ptx"), driver.CompileOptions{})
+	require.NoError(t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	poke, err := m.Function("poke")
+	require.NoError(t, err)
+	event, err := dev.NewEvent()
+	require.NoError(t, err)
+	good, err := dev.Alloc(256)
+	require.NoError(t, err)
+	require.NoError(t, dev.Err())
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+
+	// An address that no device has given.
+	err = stream.Launch(poke, &driver.Launch{}, pack(driver.DevicePtr(0x40), uint32(1)))
+	if err == nil {
+		err = stream.Synchronize(t.Context())
+	}
+	require.ErrorIs(t, err, driver.ErrBroken)
+	first := dev.Err()
+	require.ErrorIs(t, first, driver.ErrBroken)
+
+	tensor := driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: good, Dims: [5]uint64{128}, Box: [5]uint32{64}}
+	for name, call := range map[string]func() error{
+		"Compile": func() error {
+			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+			return err
+		},
+		"Load":               func() error { _, err := dev.Load(image.Code); return err },
+		"Function":           func() error { _, err := m.Function("poke"); return err },
+		"Attributes":         func() error { _, err := poke.Attributes(); return err },
+		"AllowSharedBytes":   func() error { return poke.AllowSharedBytes(1024) },
+		"Alloc":              func() error { _, err := dev.Alloc(256); return err },
+		"Free":               func() error { return dev.Free(good) },
+		"Memory":             func() error { _, _, err := dev.Memory(); return err },
+		"NewStream":          func() error { _, err := dev.NewStream(); return err },
+		"NewEvent":           func() error { _, err := dev.NewEvent(); return err },
+		"EncodeTensorMap":    func() error { _, err := dev.EncodeTensorMap(tensor); return err },
+		"MaxActiveClusters":  func() error { _, err := dev.MaxActiveClusters(poke, driver.Launch{}); return err },
+		"Device.Synchronize": func() error { return dev.Synchronize(t.Context()) },
+		"Launch":             func() error { return stream.Launch(poke, &driver.Launch{}, pack(good, uint32(1))) },
+		"CopyToDevice":       func() error { return stream.CopyToDevice(good, make([]byte, 4)) },
+		"CopyToHost":         func() error { return stream.CopyToHost(make([]byte, 4), good) },
+		"Copy":               func() error { return stream.Copy(good, good+128, 4) },
+		"Fill32":             func() error { return stream.Fill32(good, 0, 4) },
+		"AllocAsync":         func() error { _, err := stream.AllocAsync(256); return err },
+		"FreeAsync":          func() error { return stream.FreeAsync(good) },
+		"Wait":               func() error { return stream.Wait(event) },
+		"Stream.Synchronize": func() error { return stream.Synchronize(t.Context()) },
+		"BeginCapture":       func() error { return stream.BeginCapture() },
+		"Record":             func() error { return event.Record(stream) },
+		"Done":               func() error { _, err := event.Done(); return err },
+		"Event.Synchronize":  func() error { return event.Synchronize(t.Context()) },
+	} {
+		err := call()
+		require.ErrorIs(t, err, driver.ErrBroken, name)
+		assert.ErrorIs(t, err, first, "%s must fail with the first cause", name)
+	}
+	assert.Equal(t, first, dev.Err(), "the first cause stays")
+	require.NoError(t, dev.Close(), "a broken device can be closed")
+}

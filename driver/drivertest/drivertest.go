@@ -1,0 +1,207 @@
+// Package drivertest is the conformance suite of driver.Device: what each
+// implementation must do, in tests that run the same hand-written PTX
+// everywhere.
+//
+//	func TestConformance(t *testing.T) {
+//		drivertest.Run(t, dev)
+//	}
+//
+// The kernels are in testdata and built into the program, so a test binary
+// can be carried to the machine with the GPU.
+package drivertest
+
+import (
+	"context"
+	"embed"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+//go:embed testdata/*.ptx
+var sources embed.FS
+
+// source is the PTX of one file of testdata.
+func source(t testing.TB, file string) []byte {
+	text, err := sources.ReadFile("testdata/" + file)
+	require.NoError(t, err)
+	return text
+}
+
+// Run holds dev, a device of compute capability 9.0, to the rules of package
+// driver. It leaves dev usable and takes no more than a second on a GPU.
+func Run(t *testing.T, dev driver.Device) {
+	if target := dev.Target(); target.Major != 9 || target.Minor != 0 {
+		t.Skipf("the kernels of this suite are for compute capability 9.0, %s has %d.%d", target.Name, target.Major, target.Minor)
+	}
+	for _, test := range []struct {
+		name string
+		run  func(*bench)
+	}{
+		{"Target", testTarget},
+		{"Compile", testCompile},
+		{"CompileError", testCompileError},
+		{"WrongImage", testWrongImage},
+		{"MissingFunction", testMissingFunction},
+		{"Attributes", testAttributes},
+		{"Memory", testMemory},
+		{"OutOfMemory", testOutOfMemory},
+		{"Copies", testCopies},
+		{"WrongCopies", testWrongCopies},
+		{"Fill32", testFill32},
+		{"AllocAsync", testAllocAsync},
+		{"Launch", testLaunch},
+		{"ParamsAreCopied", testParamsAreCopied},
+		{"SharedMemory", testSharedMemory},
+		{"TooMuchShared", testTooMuchShared},
+		{"WrongLaunches", testWrongLaunches},
+		{"Programmatic", testProgrammatic},
+		{"Cluster", testCluster},
+		{"MaxActiveClusters", testMaxActiveClusters},
+		{"TensorMapErrors", testTensorMapErrors},
+		{"LoadTile", testLoadTile},
+		{"StoreTile", testStoreTile},
+		{"RaggedStore", testRaggedStore},
+		{"Events", testEvents},
+		{"EventAcrossStreams", testEventAcrossStreams},
+		{"EndedContext", testEndedContext},
+		{"WrappedStream", testWrappedStream},
+		{"Graph", testGraph},
+		{"CaptureRefusesHostCopies", testCaptureRefusesHostCopies},
+		{"Goroutines", testGoroutines},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, dev)
+			test.run(b)
+			require.NoError(t, dev.Synchronize(t.Context()))
+			require.NoError(t, dev.Err(), "the device must stay usable")
+		})
+	}
+}
+
+// bench is a device with what a test needs at hand.
+type bench struct {
+	*testing.T
+	dev    driver.Device
+	stream driver.Stream
+}
+
+func newBench(t *testing.T, dev driver.Device) *bench {
+	b := &bench{T: t, dev: dev}
+	b.stream = b.newStream()
+	return b
+}
+
+func (b *bench) newStream() driver.Stream {
+	b.Helper()
+	s, err := b.dev.NewStream()
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, s.Close()) })
+	return s
+}
+
+func (b *bench) newEvent() driver.Event {
+	b.Helper()
+	e, err := b.dev.NewEvent()
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, e.Close()) })
+	return e
+}
+
+// load compiles a file of testdata and loads it.
+func (b *bench) load(file string) driver.Module {
+	b.Helper()
+	image, err := b.dev.Compile(b.Context(), source(b, file), driver.CompileOptions{})
+	require.NoError(b, err)
+	m, err := b.dev.Load(image.Code)
+	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, m.Unload()) })
+	return m
+}
+
+// function is a kernel of a file of testdata.
+func (b *bench) function(file, name string) driver.Function {
+	b.Helper()
+	f, err := b.load(file).Function(name)
+	require.NoError(b, err)
+	return f
+}
+
+// poison is what memory of alloc holds at first.
+const poison = 0xCDCDCDCD
+
+// alloc reserves poisoned memory until the test ends.
+func (b *bench) alloc(bytes int) driver.DevicePtr {
+	b.Helper()
+	p, err := b.dev.Alloc(int64(bytes))
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		require.NoError(b, b.dev.Synchronize(context.Background()))
+		require.NoError(b, b.dev.Free(p))
+	})
+	require.Zero(b, uint64(p)%256, "memory must be aligned to 256 bytes")
+	require.NoError(b, b.stream.Fill32(p, poison, int64(bytes/4)))
+	require.NoError(b, b.stream.Synchronize(b.Context()))
+	return p
+}
+
+// put copies 32-bit words to new device memory.
+func (b *bench) put(words []uint32) driver.DevicePtr {
+	b.Helper()
+	p := b.alloc(4 * len(words))
+	require.NoError(b, b.stream.CopyToDevice(p, encode(words)))
+	return p
+}
+
+// get copies n 32-bit words from the device, after the stream's work.
+func (b *bench) get(p driver.DevicePtr, n int) []uint32 {
+	b.Helper()
+	raw := make([]byte, 4*n)
+	require.NoError(b, b.stream.CopyToHost(raw, p))
+	words := make([]uint32, n)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(raw[4*i:])
+	}
+	return words
+}
+
+func encode(words []uint32) []byte {
+	var raw []byte
+	for _, w := range words {
+		raw = binary.LittleEndian.AppendUint32(raw, w)
+	}
+	return raw
+}
+
+// pack lays out kernel parameters as PTX does: each aligned to its size,
+// tensor maps to 128 bytes, counted from driver.ParamBase.
+func pack(values ...any) []byte {
+	var raw []byte
+	align := func(n int) {
+		for (driver.ParamBase+len(raw))%n != 0 {
+			raw = append(raw, 0)
+		}
+	}
+	for _, v := range values {
+		switch v := v.(type) {
+		case driver.EncodedTensorMap:
+			align(128)
+			raw = append(raw, v[:]...)
+		case driver.DevicePtr:
+			align(8)
+			raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
+		default:
+			align(binary.Size(v))
+			raw, _ = binary.Append(raw, binary.LittleEndian, v)
+		}
+	}
+	return raw
+}
+
+// line is the launch of n threads in CTAs of 128.
+func line(n int) *driver.Launch {
+	return &driver.Launch{Grid: driver.Dim3{X: (n + 127) / 128}, Block: driver.Dim3{X: 128}}
+}

@@ -1,0 +1,71 @@
+// Package open finds a device by name: "cuda" for the first NVIDIA GPU,
+// "cuda:1" for the second, "emulated" for the emulator.
+//
+// It never falls back from one to another: whoever wants that asks twice and
+// says so.
+package open
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+)
+
+// backend opens devices of one kind.
+type backend struct {
+	name string
+	// numbered says that a device number may follow the name: "cuda:1".
+	numbered bool
+	open     func(ctx context.Context, number int) (driver.Device, error)
+}
+
+// backends are the kinds of device, the default one first.
+var backends = []backend{
+	{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) }},
+}
+
+// Device opens the device of the given name; "" means "cuda", the first GPU.
+// An unknown name is an error that lists the known ones and matches
+// driver.ErrInvalid; where there is no usable GPU the error wraps
+// driver.ErrNoDevice and says what was tried.
+func Device(ctx context.Context, name string) (driver.Device, error) {
+	if name == "" {
+		name = backends[0].name
+	}
+	kind, number, numbered := strings.Cut(name, ":")
+	for _, b := range backends {
+		if b.name != kind || numbered && !b.numbered {
+			continue
+		}
+		n := 0
+		if numbered {
+			var err error
+			if n, err = strconv.Atoi(number); err != nil || n < 0 {
+				return nil, unknown(name)
+			}
+		}
+		return b.open(ctx, n)
+	}
+	return nil, unknown(name)
+}
+
+// Names are the names that Device takes, with N for a device number.
+func Names() []string {
+	var names []string
+	for _, b := range backends {
+		names = append(names, b.name)
+		if b.numbered {
+			names = append(names, b.name+":N")
+		}
+	}
+	return names
+}
+
+func unknown(name string) error {
+	return &driver.Error{Op: "open device", Kind: driver.ErrInvalid,
+		Text: fmt.Sprintf("no device is named %q, must be one of %s (N counts from 0)", name, strings.Join(Names(), ", "))}
+}

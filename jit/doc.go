@@ -1,0 +1,12 @@
+// Package jit goes from an emitted kernel to a function that a device can
+// launch: print, key, look up, compile, load.
+//
+// A kernel's key is the SHA-256 of its text, target and compile options. In a
+// process each key is compiled and loaded once for a device, however many
+// layers ask ([Of] gives the device's one loader); on disk each key is one
+// entry of a [cache.Cache], with machine code of several producers. Whatever
+// goes wrong with the cache costs a compilation, never the run.
+//
+// The folders beside it are the kit that kernels are built from: pipeline
+// (roles, rings), tile (layouts), schedule (who takes which tile).
+package jit

@@ -1,0 +1,108 @@
+package pipeline
+
+import "sonicmoe/ptx"
+
+// Ring is a queue of Stages buffers in shared memory between a producer role
+// and a consumer role. Each stage has a full barrier, which the producer's
+// arrivals and bytes complete, and an empty barrier, which the consumers'
+// releases complete.
+type Ring struct {
+	k           *ptx.Kernel
+	Stages      int
+	StageBytes  int
+	data        ptx.Shared
+	full, empty ptx.Shared
+}
+
+// NewRing makes a ring. fullArrivals is how many arrivals fill a stage beside
+// the bytes of its copies, emptyArrivals how many empty it. data must have
+// room for all stages.
+func NewRing(k *ptx.Kernel, set *Setup, mem *Shared, stages, stageBytes, fullArrivals, emptyArrivals int) *Ring {
+	r := &Ring{k: k, Stages: stages, StageBytes: stageBytes}
+	r.data = mem.Take(stages*stageBytes, 1024)
+	r.full = mem.Take(8*stages, 8)
+	r.empty = mem.Take(8*stages, 8)
+	for i := range stages {
+		set.add(r.full.At(8*i), fullArrivals)
+		set.add(r.empty.At(8*i), emptyArrivals)
+	}
+	return r
+}
+
+// Stage is one buffer of a ring, as a role holds it.
+type Stage struct {
+	// Data is the buffer's start.
+	Data ptx.Shared
+	// Full is the barrier that copies into the buffer complete.
+	Full  ptx.Shared
+	empty ptx.Shared
+}
+
+// Cursor is a role's place in a ring. Each role needs its own.
+type Cursor struct {
+	r     *Ring
+	index *ptx.Var[ptx.U32]
+	phase *ptx.Var[ptx.U32]
+}
+
+// Producer is the place of a role that fills stages: a fresh ring is empty.
+func (r *Ring) Producer() *Cursor { return r.cursor(1) }
+
+// Consumer is the place of a role that drains stages.
+func (r *Ring) Consumer() *Cursor { return r.cursor(0) }
+
+func (r *Ring) cursor(phase int) *Cursor {
+	c := &Cursor{r: r}
+	r.k.Named("stage", func() { c.index = ptx.NewVar(r.k, ptx.Uint(0)) })
+	r.k.Named("phase", func() { c.phase = ptx.NewVar(r.k, ptx.Uint(phase)) })
+	return c
+}
+
+func (c *Cursor) stage() Stage {
+	bar := c.index.Get().ShlI(3)
+	return Stage{
+		Data:  c.r.data.Plus(c.index.Get().MulI(c.r.StageBytes)),
+		Full:  c.r.full.Plus(bar),
+		empty: c.r.empty.Plus(bar),
+	}
+}
+
+// Acquire waits until the next stage is empty and gives it to the producer.
+func (c *Cursor) Acquire() Stage {
+	s := c.stage()
+	WaitParity(c.r.k, s.empty, c.phase.Get())
+	return s
+}
+
+// Wait waits until the next stage is full and gives it to a consumer.
+func (c *Cursor) Wait() Stage {
+	s := c.stage()
+	WaitParity(c.r.k, s.Full, c.phase.Get())
+	return s
+}
+
+// Advance goes on to the next stage.
+func (c *Cursor) Advance() {
+	next := c.index.Get().AddI(1)
+	wrap := next.EqI(c.r.Stages)
+	c.index.Set(ptx.Select(wrap, ptx.Uint(0), next))
+	c.phase.Set(c.phase.Get().Xor(ptx.Select(wrap, ptx.Uint(1), ptx.Uint(0))))
+}
+
+// Release gives the stage back to the producer: one of the ring's empty
+// arrivals, by the calling thread.
+func (s Stage) Release(k *ptx.Kernel) { k.MbarrierArrive(s.empty) }
+
+// Hold is a stage kept across passes of a loop, to be released later.
+type Hold struct{ empty *ptx.Var[ptx.U32] }
+
+// NewHold makes a place for a held stage.
+func NewHold(k *ptx.Kernel) *Hold {
+	return &Hold{ptx.NewVar(k, ptx.Uint(0))}
+}
+
+// Keep holds s.
+func (h *Hold) Keep(s Stage) { h.empty.Set(s.empty.Addr()) }
+
+// Release releases what is held.
+func (h *Hold) Release(k *ptx.Kernel) { k.MbarrierArrive(ptx.SharedAt(h.empty.Get())) }

@@ -1,0 +1,57 @@
+package tile
+
+import "sonicmoe/ptx"
+
+// Fragment is how the accumulators of a 64-row wgmma lie in a warpgroup's
+// threads: lane l of warp w holds rows 16w + l/4 and that plus 8, and of each
+// 8 columns the pair 2(l%4), 2(l%4)+1. Register 4j+i is column 8j + 2(l%4) +
+// i%2 of row l/4 + 8(i/2).
+type Fragment struct {
+	// Row is the thread's first row, 0 to 63; the second is 8 below it.
+	Row ptx.U32
+	// Column is the thread's first column of each 8.
+	Column ptx.U32
+}
+
+// NewFragment is the layout for the thread of the given index in its
+// warpgroup (0 to 127).
+func NewFragment(thread ptx.U32) Fragment {
+	lane := thread.AndI(31)
+	return Fragment{
+		Row:    thread.ShrI(5).MulI(16).Add(lane.ShrI(2)),
+		Column: lane.AndI(3).MulI(2),
+	}
+}
+
+// Staging is where a thread's stmatrix instructions write a 64 x 64 bf16
+// sub-tile with 128-byte swizzle, so that TMA stores it.
+type Staging struct {
+	k       *ptx.Kernel
+	offsets [4]ptx.U32
+}
+
+// StagingBytes is the size of one 64 x 64 bf16 sub-tile.
+const StagingBytes = 64 * RowBytes
+
+// NewStaging computes the thread's four offsets: one for each 16 columns.
+func NewStaging(k *ptx.Kernel, thread ptx.U32) Staging {
+	s := Staging{k: k}
+	lane := thread.AndI(31)
+	// stmatrix x4: lane l gives the row address of matrix l/8; matrices 0 and
+	// 1 are the upper and lower 8 rows of columns 0-7, 2 and 3 of columns 8-15.
+	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
+	for q := range s.offsets {
+		s.offsets[q] = Swizzled(row, lane.ShrI(4).AddI(2*q))
+	}
+	return s
+}
+
+// Store writes 64 columns, 32 registers of a fragment, rounded to bf16.
+func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
+	for q := range s.offsets {
+		a := acc[8*q:]
+		s.k.Stmatrix(slot.Plus(s.offsets[q]),
+			s.k.PackBF16(a[0], a[1]), s.k.PackBF16(a[2], a[3]),
+			s.k.PackBF16(a[4], a[5]), s.k.PackBF16(a[6], a[7]))
+	}
+}

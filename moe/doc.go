@@ -1,0 +1,34 @@
+// Package moe is the Mixture-of-Experts layer of a transformer, after
+// SonicMoE (arXiv 2512.14080): router, top-K, SwiGLU experts, weighted sum.
+//
+// [New] emits, compiles and loads the kernels of a [Config]; it may touch the
+// disk and take a moment. What it returns, a [Layer], is immutable and may be
+// used by many goroutines. Each goroutine takes a [Call] from it, and
+// [Call.Forward] queues the work on a stream: it never allocates, waits for
+// the device, logs or touches the disk, and it can be captured in a graph.
+// The token count may differ from call to call; routing stays on the device.
+//
+// All buffers are the caller's. [Layer.Sizes] says how many bytes to bring.
+// Tensors are row-major bf16 unless said otherwise:
+//
+//	X       [T, d]      tokens
+//	Router  [E, d]      router weights
+//	W1      [E, 2n, d]  gate and up, order by Config.GateUp
+//	W2      [E, d, n]   down
+//	O       [T, d]      output
+//	H       [R, 2n]     pre-activation, gate then up, R = T·K rows by expert
+//	Scores  [T, K]      f32, softmax over the chosen logits
+//	Experts [T, K]      i32, by falling score
+//
+// H is what backward needs beside X, scores and experts; without it (the zero
+// Tensor) the pass is for inference and gives the same O.
+//
+// Results are deterministic: the same input gives the same bits on every run
+// and for every tile shape. Each of H, A, Y and O is rounded to bf16 once;
+// sums are FP32.
+//
+// To read the PTX of a kernel with the Go line behind each instruction, see
+// [Layer.Listing], or run
+//
+//	go run ./examples/quickstart -listing up
+package moe

@@ -1,0 +1,72 @@
+package moe_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// device is the one that SONICMOE_DEVICE names, by default the emulated one.
+var device = sync.OnceValues(func() (driver.Device, error) {
+	name := os.Getenv("SONICMOE_DEVICE")
+	if name == "" {
+		name = "emulated"
+	}
+	return open.Device(context.Background(), name)
+})
+
+func testDevice(t testing.TB) driver.Device {
+	dev, err := device()
+	require.NoError(t, err)
+	return dev
+}
+
+func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe.Option) *trial.Trial {
+	dev := testDevice(t)
+	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
+	require.NoError(t, err)
+	tr, err := trial.New(dev, l, tokens, 1, boost)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+func TestForwardSmall(t *testing.T) {
+	for _, c := range []struct {
+		tokens int
+		config moe.Config
+	}{
+		{64, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
+		{200, moe.Config{Hidden: 192, Intermediate: 128, Experts: 8, TopK: 3}},
+		{130, moe.Config{Hidden: 128, Intermediate: 192, Experts: 16, TopK: 8, GateUp: moe.Interleaved}},
+		{1, moe.Config{Hidden: 256, Intermediate: 64, Experts: 60, TopK: 4}},
+	} {
+		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			tr := newTrial(t, c.config, c.tokens, 6)
+			require.NoError(t, tr.Run(ctx, tr.Args))
+			train, err := tr.Results(true)
+			require.NoError(t, err)
+			rep, err := tr.Check(train, 256)
+			require.NoError(t, err)
+			t.Logf("score %.2g\nO %v\nH %v", rep.Score, rep.O, rep.H)
+			require.NoError(t, rep.Check())
+
+			require.NoError(t, tr.Run(ctx, tr.Inference()))
+			infer, err := tr.Results(false)
+			require.NoError(t, err)
+			require.Equal(t, train.O, infer.O, "inference gives the bits of training")
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package kernel
+
+import (
+	"fmt"
+
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// Point is a choice of tile shapes of a grouped product: a point of its
+// search space. Comparable; results are the same bits for every point.
+type Point struct {
+	// TileN is the weight rows of a tile (up-projection: half gate, half up).
+	TileN int
+	// Stages is the depth of the load ring.
+	Stages int
+	// Panel is the row blocks that share weights in the L2 cache.
+	Panel int
+}
+
+// String names the point, such as "128x256 s4 p16".
+func (p Point) String() string {
+	return fmt.Sprintf("%dx%d s%d p%d", BlockRows, p.TileN, p.Stages, p.Panel)
+}
+
+const (
+	productThreads = 3 * pipeline.WarpgroupThreads
+	// entryRegisters is what the assembler gives 384 threads with one CTA an SM.
+	entryRegisters = 168
+	tileABytes     = BlockRows * tile.RowBytes
+	storeSlots     = 2
+	// barrierBytes bounds the mbarriers of a product's rings.
+	barrierBytes = 256
+)
+
+func (p Point) stageBytes() int { return tileABytes + p.TileN*tile.RowBytes }
+
+// sharedBytes is the shared memory of a product at this point.
+func (p Point) sharedBytes() int {
+	return p.Stages*p.stageBytes() + 2*storeSlots*tile.StagingBytes + barrierBytes
+}
+
+// product is the skeleton of the grouped products: two math warpgroups of 64
+// rows each that share every stage's weights but wait, store and release on
+// their own, and one load warpgroup.
+type product struct {
+	k       *ptx.Kernel
+	point   Point
+	kTiles  int
+	blocks  schedule.Blocks
+	ring    *pipeline.Ring
+	tid     ptx.U32
+	staging ptx.Shared
+	mem     *pipeline.Shared
+	// gathered: A comes by cp.async, through the generic proxy.
+	gathered bool
+}
+
+// newProduct declares the table parameters and lays out shared memory.
+// fullArrivals fill a stage.
+func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals int) *product {
+	k.SetLaunchBounds(productThreads, 1)
+	p := &product{k: k, point: point, kTiles: kTiles}
+	p.blocks = schedule.Blocks{
+		Table: k.ParamPtr("table"), Count: k.ParamPtr("blocks"),
+		Columns: columns, Panel: point.Panel,
+	}
+	p.tid = k.Special("%tid.x")
+	p.mem = pipeline.NewShared(k)
+	set := pipeline.NewSetup(k)
+	p.staging = p.mem.Take(2*storeSlots*tile.StagingBytes, 1024)
+	const releases = 2 * 4 // one for each math warp
+	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, releases)
+	set.Done(p.tid)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	return p
+}
+
+// run emits both roles. epilogue gets a warpgroup's accumulators of one tile.
+func (p *product) run(loadRegisters int, load func(), epilogue func(s *storer, t schedule.Tile, acc []ptx.F32)) {
+	mathRegisters := (3*entryRegisters - loadRegisters) / 2
+	pipeline.Run(p.k, p.tid.ShrI(7), entryRegisters,
+		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: mathRegisters, Body: func() { p.math(epilogue) }},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: loadRegisters, Body: load},
+	)
+}
+
+// math multiplies the warpgroup's rows of each tile and hands them to the
+// epilogue. A warpgroup whose rows all lie past the expert's end only gives
+// the stages back.
+func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32)) {
+	k := p.k
+	wg := p.tid.ShrI(7)
+	leader := p.tid.AndI(31).EqI(0)
+	acc := k.Accumulators(p.point.TileN / 2)
+	at := p.ring.Consumer()
+	store := newStorer(p, wg)
+	p.blocks.Walk(k).Each(func(t schedule.Tile) {
+		first := wg.MulI(warpgroupRows)
+		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
+		store.row = t.Row.Add(first)
+		k.IfElse(store.rows.NeI(0), func() {
+			p.multiply(at, wg, leader, acc)
+			epilogue(store, t, acc)
+		}, func() {
+			k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(ptx.U32) {
+				s := at.Wait()
+				k.Guarded(leader, func() { s.Release(k) })
+				at.Advance()
+			})
+		})
+	})
+	store.finish()
+}
+
+// multiply is the main loop: one wgmma group in flight, a stage released when
+// the group after it has been issued.
+func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, acc []ptx.F32) {
+	k := p.k
+	held := pipeline.NewHold(k)
+	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
+	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
+		s := at.Wait()
+		if p.gathered {
+			k.FenceProxyAsync(".shared::cta")
+		}
+		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+		notFirst := kt.NeI(0)
+		k.WgmmaFence()
+		for i := range tile.K / tile.KStep {
+			scale := ptx.True()
+			if i == 0 {
+				scale = notFirst
+			}
+			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
+		}
+		k.WgmmaCommit()
+		k.WgmmaWait(1)
+		k.Guarded(leader.And(notFirst), func() { held.Release(k) })
+		held.Keep(s)
+		at.Advance()
+	})
+	k.WgmmaWait(0)
+	k.Guarded(leader, func() { held.Release(k) })
+}

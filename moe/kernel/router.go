@@ -1,0 +1,197 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// Router is the router product with top-K and softmax in its epilogue:
+// logits = X·Wrᵀ rounded to bf16, the K largest (ties to the lower expert),
+// softmax over those K. Each CTA takes a contiguous range of tokens and
+// counts its experts for Plan.
+type Router struct {
+	Hidden, Experts, TopK int
+}
+
+const (
+	maxChunk      = 256 // experts that one wgmma covers
+	routerThreads = 3 * pipeline.WarpgroupThreads
+	// RangeStep is what a CTA's range of tokens is a multiple of.
+	RangeStep = 64
+	// maxRouterRing bounds the shared memory of the load ring.
+	maxRouterRing = 208 << 10
+)
+
+// chunks is how many times a block of tokens is multiplied, each time with
+// chunk experts.
+func (r Router) chunks() (count, chunk int) {
+	count = (r.Experts + maxChunk - 1) / maxChunk
+	chunk = (r.Experts + count - 1) / count
+	return count, (chunk + 7) / 8 * 8
+}
+
+func (r Router) stageBytes() int {
+	_, chunk := r.chunks()
+	// The weights' tile starts on 1024 bytes and so must the next stage.
+	return tileABytes + (chunk*tile.RowBytes+1023)/1024*1024
+}
+
+// router is the emission of a Router.
+type router struct {
+	Router
+	k              *ptx.Kernel
+	tid            ptx.U32
+	count, chunk   int
+	ring           *pipeline.Ring
+	counts         ptx.Shared
+	x, w           ptx.TensorMap
+	scores, ids    ptx.Global
+	from, to, step ptx.U32
+}
+
+// Build emits the kernel.
+func (r Router) Build() (Kernel, error) {
+	const name = "moe_router"
+	k := ptx.NewKernel(name)
+	k.SetLaunchBounds(routerThreads, 1)
+	e := router{Router: r, k: k}
+	e.count, e.chunk = r.chunks()
+	e.x, e.w = k.ParamTensorMap("x"), k.ParamTensorMap("w")
+	e.scores, e.ids = k.ParamPtr("scores"), k.ParamPtr("experts")
+	counts := k.ParamPtr("counts")
+	tokens, perCTA := k.ParamU32("tokens"), k.ParamU32("perCTA")
+
+	e.tid = k.Special("%tid.x")
+	e.from = k.Special("%ctaid.x").Mul(perCTA)
+	e.to = e.from.Add(perCTA).Min(tokens)
+	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
+	stages := min(maxRouterRing/r.stageBytes(), 8)
+	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8)
+	e.counts = mem.Take(4*r.Experts, 16)
+	clearWords(k, e.counts, r.Experts, e.tid, routerThreads)
+	set.Done(e.tid)
+	k.GridDepWait()
+	k.GridDepLaunch()
+
+	pipeline.Run(k, e.tid.ShrI(7), entryRegisters,
+		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: 240, Body: func() {
+			e.math()
+			const mathThreads = 2 * pipeline.WarpgroupThreads
+			k.BarSync(ptx.Uint(1), ptx.Uint(mathThreads))
+			storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads)
+		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: 24, Body: e.load},
+	)
+	return build(k, name, routerThreads, mem.Bytes())
+}
+
+// eachBlock runs body for each 128 tokens of the CTA's range.
+func (e *router) eachBlock(body func(first ptx.U32)) {
+	e.k.For(e.from, e.to, ptx.Uint(BlockRows), body)
+}
+
+// eachChunk runs body for each chunk of experts.
+func (e *router) eachChunk(body func(chunk ptx.U32)) {
+	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
+}
+
+func (e *router) load() {
+	k := e.k
+	k.If(e.tid.ShrI(5).EqI(8), func() {
+		k.If(k.ElectOne(), func() {
+			at := e.ring.Producer()
+			e.eachBlock(func(first ptx.U32) {
+				second := first.AddI(warpgroupRows)
+				both := second.Lt(e.to)
+				const half = warpgroupRows * tile.RowBytes
+				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
+				e.eachChunk(func(chunk ptx.U32) {
+					k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+						s := at.Acquire()
+						k.MbarrierArriveExpectTx(s.Full, bytes)
+						k.TMALoad(s.Data, e.x, s.Full, column, first)
+						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
+						k.TMALoad(s.Data.At(tileABytes), e.w, s.Full, column, chunk.MulI(e.chunk))
+						at.Advance()
+					})
+				})
+			})
+		})
+	})
+}
+
+func (e *router) math() {
+	k := e.k
+	wg := e.tid.ShrI(7)
+	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
+	leader := e.tid.AndI(31).EqI(0)
+	acc := k.Accumulators(e.chunk / 2)
+	at := e.ring.Consumer()
+	sel := newSelection(k, e.TopK, thread)
+	e.eachBlock(func(block ptx.U32) {
+		first := block.Add(wg.MulI(warpgroupRows))
+		active := first.Lt(e.to)
+		sel.clear()
+		e.eachChunk(func(chunk ptx.U32) {
+			k.For(ptx.Uint(0), ptx.Uint(e.Hidden/tile.K), ptx.Uint(1), func(kt ptx.U32) {
+				s := at.Wait()
+				k.If(active, func() { e.multiply(s, wg, acc, kt) })
+				k.Guarded(leader, func() { s.Release(k) })
+				at.Advance()
+			})
+			k.If(active, func() { sel.merge(acc, chunk.MulI(e.chunk), e.Experts) })
+		})
+		k.If(active, func() { e.write(sel, first) })
+	})
+}
+
+// multiply adds one k-tile to the logits and waits for it: the kernel is
+// bound by memory, and the other warpgroup fills the gap.
+func (e *router) multiply(s pipeline.Stage, wg ptx.U32, acc []ptx.F32, kt ptx.U32) {
+	k := e.k
+	a := tile.NewDescriptor(k, s.Data.Plus(wg.MulI(warpgroupRows*tile.RowBytes)))
+	b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+	k.WgmmaFence()
+	for i := range tile.K / tile.KStep {
+		scale := ptx.True()
+		if i == 0 {
+			scale = kt.NeI(0)
+		}
+		k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
+	}
+	k.WgmmaCommit()
+	k.WgmmaWait(0)
+}
+
+// write stores scores and ids of the warpgroup's 64 tokens and counts them.
+func (e *router) write(sel *selection, first ptx.U32) {
+	k := e.k
+	for h := range 2 {
+		token := first.Add(sel.fragment.Row).AddI(8 * h)
+		score, id := sel.finish(h)
+		k.If(token.Lt(e.to), func() {
+			for s := range score {
+				slot := sel.lane.AddI(4 * s)
+				k.If(slot.LtI(e.TopK), func() {
+					at := token.Mad(ptx.Uint(e.TopK), slot)
+					ptx.StGlobal(e.scores.Index(at, 4), score[s])
+					ptx.StGlobal(e.ids.Index(at, 4), id[s])
+					k.RedSharedAdd(e.counts.Plus(id[s].ShlI(2)), ptx.Uint(1))
+				})
+			}
+		})
+	}
+}
+
+// XMap is the load map of X [T, d].
+func (r Router) XMap(p driver.DevicePtr, tokens int) driver.TensorMap {
+	return rowMap(p, r.Hidden, tokens, warpgroupRows)
+}
+
+// WMap is the load map of the router weights [E, d].
+func (r Router) WMap(p driver.DevicePtr) driver.TensorMap {
+	_, chunk := r.chunks()
+	return rowMap(p, r.Hidden, r.Experts, chunk)
+}

@@ -1,0 +1,186 @@
+package moe
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/kernel"
+)
+
+// Layer is a compiled MoE layer on one device. It is immutable and safe for
+// concurrent use.
+type Layer struct {
+	config  Config
+	dev     driver.Device
+	sms     int
+	choice  kernel.Choice
+	kernels [kernelCount]loaded
+}
+
+// loaded is a kernel that is ready to launch.
+type loaded struct {
+	kernel.Kernel
+	fn     *jit.Function
+	params int // bytes
+}
+
+// The kernels of a layer.
+const (
+	router = iota
+	count
+	plan
+	upTrain
+	upInfer
+	down
+	aggregate
+	kernelCount
+)
+
+var kernelNames = [kernelCount]string{"router", "count", "plan", "up", "up-inference", "down", "aggregate"}
+
+// Option changes how New works.
+type Option func(*options)
+
+type options struct {
+	cache   *cache.Cache
+	noCache bool
+	logger  *slog.Logger
+	choice  *kernel.Choice
+}
+
+// WithCache keeps compiled modules in c instead of the default directory; nil
+// turns the cache off.
+func WithCache(c *cache.Cache) Option {
+	return func(o *options) { o.cache, o.noCache = c, c == nil }
+}
+
+// WithLogger receives what New has to say: compiled kernels at Info, trouble
+// with the cache at Warn.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// WithChoice takes these tile points instead of the cost model's. Results are
+// the same bits.
+func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &c } }
+
+// New makes a layer: it picks tile shapes by the cost model, emits the
+// kernels and compiles or loads them, all at once. Errors: *ArgError for a
+// wrong Config, an error that names the device where it is not of compute
+// capability 9.0, *jit.CompileError.
+func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
+	o := options{logger: slog.New(slog.DiscardHandler)}
+	for _, f := range opts {
+		f(&o)
+	}
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	if err := suits(dev, c); err != nil {
+		return nil, err
+	}
+	if o.cache == nil && !o.noCache {
+		o.cache = cache.Open(cache.Options{Logger: o.logger})
+	}
+	target := dev.Target()
+	l := &Layer{config: c, dev: dev, sms: target.SMs}
+	if o.choice != nil {
+		l.choice = *o.choice
+	} else {
+		l.choice = kernel.Choose(c, target)
+	}
+	if err := l.load(ctx, o); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// suits refuses devices and configurations that the kernels are not for.
+func suits(dev driver.Device, c Config) error {
+	t := dev.Target()
+	if t.Major != 9 || t.Minor != 0 {
+		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
+			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
+	}
+	if c.Logits != LogitsBF16 {
+		return &ArgError{Field: "Config.Logits", Got: c.Logits.String(), Want: LogitsBF16.String()}
+	}
+	return nil
+}
+
+// load emits and loads every kernel, in parallel.
+func (l *Layer) load(ctx context.Context, o options) error {
+	c := l.config
+	builders := [kernelCount]interface {
+		Build() (kernel.Kernel, error)
+	}{
+		router:    kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
+		count:     kernel.Count{Experts: c.Experts, TopK: c.TopK},
+		plan:      kernel.Plan{Experts: c.Experts, TopK: c.TopK},
+		upTrain:   l.up(true),
+		upInfer:   l.up(false),
+		down:      l.down(),
+		aggregate: kernel.Aggregate{Hidden: c.Hidden, TopK: c.TopK},
+	}
+	loader := jit.Of(l.dev)
+	g, ctx := errgroup.WithContext(ctx)
+	for i, b := range builders {
+		g.Go(func() error {
+			k, err := b.Build()
+			if err != nil {
+				return fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)
+			}
+			fn, err := loader.Load(ctx, o.cache, jit.Source{
+				Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes,
+				Label: fmt.Sprintf("%s %s", kernelNames[i], c),
+			}, driver.CompileOptions{})
+			if err != nil {
+				return err
+			}
+			o.logger.Info("kernel ready", "kernel", kernelNames[i], "origin", fn.Origin.String())
+			l.kernels[i] = loaded{Kernel: k, fn: fn, params: k.ParamBytes()}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (l *Layer) up(saveH bool) kernel.Up {
+	return kernel.Up{Hidden: l.config.Hidden, Intermediate: l.config.Intermediate, SaveH: saveH, Point: l.choice.Up}
+}
+
+func (l *Layer) down() kernel.Down {
+	return kernel.Down{Hidden: l.config.Hidden, Intermediate: l.config.Intermediate, Point: l.choice.Down}
+}
+
+// Config is what the layer was made for.
+func (l *Layer) Config() Config { return l.config }
+
+// Choice is the tile points in use.
+func (l *Layer) Choice() kernel.Choice { return l.choice }
+
+// Kernels names the layer's kernels, for Listing.
+func (l *Layer) Kernels() []string { return append([]string{}, kernelNames[:]...) }
+
+// Listing is the PTX of a kernel with the Go line behind each instruction.
+func (l *Layer) Listing(name string) ([]byte, error) {
+	for i, n := range kernelNames {
+		if n == name {
+			return l.kernels[i].fn.Listing(), nil
+		}
+	}
+	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", kernelNames)}
+}
+
+// Origins tells for each kernel where its machine code came from.
+func (l *Layer) Origins() map[string]jit.Origin {
+	m := map[string]jit.Origin{}
+	for i, n := range kernelNames {
+		m[n] = l.kernels[i].fn.Origin
+	}
+	return m
+}

@@ -1,0 +1,85 @@
+package spec
+
+import "time"
+
+// Work is what one kernel has to do at the least.
+type Work struct {
+	// Kernel is its name: "router", "up", "aggregate".
+	Kernel string
+	// FLOPs counts a multiply-add as two.
+	FLOPs float64
+	// Bytes is the least traffic with device memory, each tensor counted once:
+	// the K-fold re-reading of gathered rows is left to the L2 cache.
+	Bytes float64
+}
+
+// Rates are a chip's sustained speeds. The rooflines of [Rows] are at 795
+// TFLOP/s and 4.29 TB/s, which one H200 gave an 8192³ bf16 product and an 8 GB copy.
+type Rates struct {
+	// FLOPs per second of dense bf16 products.
+	FLOPs float64
+	// Bytes per second of device memory.
+	Bytes float64
+}
+
+// H200 are the rates measured on the H200 that [Rows] was measured on.
+var H200 = Rates{FLOPs: 795e12, Bytes: 4.29e12}
+
+// Time is the least time of the work: operations or bytes, whichever takes longer.
+func (r Rates) Time(w Work) time.Duration {
+	return seconds(max(w.FLOPs/r.FLOPs, w.Bytes/r.Bytes))
+}
+
+// Roofline is the least time of kernels that run one after another.
+func (r Rates) Roofline(kernels []Work) time.Duration {
+	var sum float64
+	for _, w := range kernels {
+		sum += max(w.FLOPs/r.FLOPs, w.Bytes/r.Bytes)
+	}
+	return seconds(sum)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// ForwardFLOPs is 6TKnd: the expert products of a forward pass, without the router.
+func (c Config) ForwardFLOPs(tokens int) float64 {
+	return 6 * float64(tokens) * float64(c.TopK) * float64(c.Intermediate) * float64(c.Hidden)
+}
+
+// BackwardFLOPs is 12TKnd: the expert products of a backward pass, without the router.
+func (c Config) BackwardFLOPs(tokens int) float64 { return 2 * c.ForwardFLOPs(tokens) }
+
+// TFLOPS is a speed in 10^12 operations a second.
+func TFLOPS(flops float64, t time.Duration) float64 { return flops / t.Seconds() / 1e12 }
+
+// ForwardWork lists the five kernels of a training forward pass: router
+// product, top-K, up-projection (with H stored), down-projection, aggregation.
+func (c Config) ForwardWork(tokens int) []Work {
+	t, r, d, n, e := c.floats(tokens)
+	return []Work{
+		{"router", 2 * t * d * e, 2 * (t*d + e*d + t*e)},
+		{"topk", 0, 2*t*e + 8*r},
+		{"up", 4 * r * n * d, 2 * (t*d + 2*e*n*d + 3*r*n)},
+		{"down", 2 * r * n * d, 2 * (r*n + e*n*d + r*d)},
+		{"aggregate", 0, 2 * (r*d + t*d)},
+	}
+}
+
+// BackwardWork lists the kernels of a backward pass with all gradients, without
+// the router's.
+func (c Config) BackwardWork(tokens int) []Work {
+	t, r, d, n, e := c.floats(tokens)
+	return []Work{
+		{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 5*r*n)},
+		{"dW2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)},
+		{"dX", 4 * r * n * d, 2 * (2*r*n + 2*e*n*d + r*d)},
+		{"dW1", 4 * r * n * d, 2 * (t*d + 2*r*n + 2*e*n*d)},
+		{"aggregate", 0, 2 * (r*d + t*d)},
+	}
+}
+
+// floats gives T, R, d, n, E: products of them overflow integers.
+func (c Config) floats(tokens int) (t, r, d, n, e float64) {
+	t = float64(tokens)
+	return t, t * float64(c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.Experts)
+}

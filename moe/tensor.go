@@ -1,0 +1,101 @@
+package moe
+
+import (
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/spec"
+)
+
+// Tensor is a dense row-major tensor in device memory. The zero value means
+// none.
+type Tensor struct {
+	Ptr   driver.DevicePtr
+	Shape spec.Shape
+}
+
+// Dense describes a tensor of up to three dimensions at p.
+func Dense(p driver.DevicePtr, t Type, dims ...int) Tensor {
+	s := spec.Shape{Type: t, Rank: len(dims)}
+	for i, d := range dims {
+		if i < len(s.Dims) {
+			s.Dims[i] = int64(d)
+		}
+	}
+	return Tensor{Ptr: p, Shape: s}
+}
+
+// IsZero reports whether the tensor is absent.
+func (t Tensor) IsZero() bool { return t == Tensor{} }
+
+// Buffer is plain device memory.
+type Buffer struct {
+	Ptr   driver.DevicePtr
+	Bytes int64
+}
+
+// alignment is what TMA and 16-byte accesses need of every buffer.
+const alignment = 16
+
+// span is a checked argument: its name, where it lies, whether it is written.
+type span struct {
+	field   string
+	from    driver.DevicePtr
+	bytes   int64
+	written bool
+}
+
+// argCheck collects the arguments of a call and keeps the first error. It
+// lives in the Call, so checking allocates only for errors.
+type argCheck struct {
+	spans [12]span
+	n     int
+	err   error
+}
+
+func (c *argCheck) reset() { c.n, c.err = 0, nil }
+
+func (c *argCheck) fail(field, got, want string) {
+	if c.err == nil {
+		c.err = &ArgError{Field: field, Got: got, Want: want}
+	}
+}
+
+// tensor checks one argument against the shape that it must have.
+func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool) {
+	switch {
+	case c.err != nil:
+	case t.Shape != want:
+		c.fail(field, t.Shape.String(), want.String())
+	default:
+		c.add(field, t.Ptr, want.Bytes(), alignment, written)
+	}
+}
+
+func (c *argCheck) add(field string, p driver.DevicePtr, bytes int64, align driver.DevicePtr, written bool) {
+	switch {
+	case c.err != nil || bytes == 0:
+	case p == 0:
+		c.fail(field+".Ptr", "0", fmt.Sprintf("the address of %d bytes", bytes))
+	case p%align != 0:
+		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("a multiple of %d", align))
+	default:
+		c.spans[c.n] = span{field, p, bytes, written}
+		c.n++
+	}
+}
+
+// overlaps refuses written arguments that share bytes with any other.
+func (c *argCheck) overlaps() error {
+	for i := 0; i < c.n && c.err == nil; i++ {
+		for j := i + 1; j < c.n; j++ {
+			a, b := &c.spans[i], &c.spans[j]
+			if (a.written || b.written) && a.from < b.from+driver.DevicePtr(b.bytes) && b.from < a.from+driver.DevicePtr(a.bytes) {
+				c.fail(b.field, fmt.Sprintf("%#x with %d bytes", uint64(b.from), b.bytes),
+					fmt.Sprintf("apart from %s, which is %#x with %d bytes", a.field, uint64(a.from), a.bytes))
+				break
+			}
+		}
+	}
+	return c.err
+}

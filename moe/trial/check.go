@@ -1,0 +1,132 @@
+package trial
+
+import (
+	"fmt"
+	"math"
+
+	"sonicmoe/moe/reference"
+)
+
+// Report is how far a pass is from the reference.
+type Report struct {
+	// Sampled is the number of tokens compared.
+	Sampled int
+	// O and H are held against the unrounded reference, fed the device's own
+	// scores and experts. H is empty where it was not compared.
+	O, H reference.Report
+	// Score is the largest error of a score.
+	Score float64
+	// Routing is the first token routed wrongly, or nil.
+	Routing error
+}
+
+// Bounds of the score of a chosen expert, absolute: logits are rounded to
+// bf16, so a score moves by up to about 2^-8 of its logit.
+const scoreBound = 2e-2
+
+// Check returns nil when everything is inside the bounds.
+func (r Report) Check() error {
+	if r.Routing != nil {
+		return r.Routing
+	}
+	if !(r.Score <= scoreBound) {
+		return fmt.Errorf("a score is off by %.3g, at most %.3g is allowed", r.Score, scoreBound)
+	}
+	if err := r.O.Check(reference.VsUnrounded); err != nil {
+		return fmt.Errorf("O: %w", err)
+	}
+	if r.H.Rows > 0 {
+		if err := r.H.Check(reference.VsUnrounded); err != nil {
+			return fmt.Errorf("H: %w", err)
+		}
+	}
+	return nil
+}
+
+// Check compares at least want sampled tokens that touch every expert with
+// the reference (all tokens where there are fewer).
+func (t *Trial) Check(r Results, want int) (Report, error) {
+	c := t.Layer.Config()
+	ref, err := reference.NewLayer(c, t.Router, t.W1, t.W2)
+	if err != nil {
+		return Report{}, err
+	}
+	for i, e := range r.Experts {
+		if e < 0 || int(e) >= c.Experts {
+			return Report{Routing: fmt.Errorf("token %d slot %d went to expert %d of %d", i/c.TopK, i%c.TopK, e, c.Experts)}, nil
+		}
+	}
+	tokens := reference.SampleTokens(r.Experts, t.Tokens, c.TopK, c.Experts, want)
+	rep := Report{Sampled: len(tokens)}
+	if rep.Score, rep.Routing, err = t.checkRouting(ref, r, tokens); err != nil {
+		return rep, err
+	}
+	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.Experts, tokens, reference.Unrounded)
+	if err != nil {
+		return rep, err
+	}
+	rep.O = reference.Compare(reference.Gather(r.O, tokens, c.Hidden), out.O, len(tokens), c.Hidden)
+	if r.H != nil {
+		rows := reference.Group(r.Experts, c.Experts).Row
+		var of []int32
+		for _, token := range tokens {
+			of = append(of, rows[int(token)*c.TopK:int(token+1)*c.TopK]...)
+		}
+		rep.H = reference.Compare(reference.Gather(r.H, of, 2*c.Intermediate), out.H, len(of), 2*c.Intermediate)
+	}
+	return rep, nil
+}
+
+// checkRouting holds experts and scores of the tokens against float64 logits.
+// Logits that rounding to bf16 may swap are not told apart.
+func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (score float64, wrong, err error) {
+	c := t.Layer.Config()
+	routing, err := ref.Route(t.X, tokens, reference.Unrounded)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i, token := range tokens {
+		logits := routing.Logits[i*c.Experts : (i+1)*c.Experts]
+		chosen := r.Experts[int(token)*c.TopK : int(token+1)*c.TopK]
+		scores := r.Scores[int(token)*c.TopK : int(token+1)*c.TopK]
+		if err := plausible(token, logits, chosen); err != nil && wrong == nil {
+			wrong = err
+		}
+		var sum float64
+		for _, e := range chosen {
+			sum += math.Exp(logits[e])
+		}
+		for k, e := range chosen {
+			off := math.Abs(float64(scores[k]) - math.Exp(logits[e])/sum)
+			if !(off <= score) {
+				score = off
+			}
+		}
+	}
+	return score, wrong, nil
+}
+
+// plausible checks that no expert left out is clearly better than one chosen,
+// that the order falls and that none is chosen twice.
+func plausible(token int32, logits []float64, chosen []int32) error {
+	// Two logits closer than a bf16 step may change places.
+	step := func(x float64) float64 { return math.Abs(x)/128 + 1e-6 }
+	seen := map[int32]bool{}
+	least := math.Inf(1)
+	for k, e := range chosen {
+		if seen[e] {
+			return fmt.Errorf("token %d chose expert %d twice", token, e)
+		}
+		seen[e] = true
+		if k > 0 && logits[e] > least+step(least) {
+			return fmt.Errorf("token %d: expert %d with logit %g stands after %g", token, e, logits[e], least)
+		}
+		least = min(least, logits[e])
+	}
+	for e, x := range logits {
+		if !seen[int32(e)] && x > least+step(least) {
+			return fmt.Errorf("token %d left out expert %d with logit %g, though one with %g was chosen", token, e, x, least)
+		}
+	}
+	return nil
+}
