@@ -60,8 +60,8 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
 	case at < paramWindow || off+TensorMapBytes > uint64(len(params)):
 		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x is no kernel parameter: take its address with mov and cvta.param", in.form.Op, at)
 		return nil, false
-	case off%64 != 0:
-		w.fault(in, Misaligned, 1<<l, "%s: tensor map at parameter offset %d: must be a multiple of 64", in.form.Op, off)
+	case at%64 != 0:
+		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x: must be a multiple of 64", in.form.Op, at)
 		return nil, false
 	}
 	m, err := DecodeTensorMap(params[off : off+TensorMapBytes])

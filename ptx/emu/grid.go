@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"sonicmoe/ptx"
 )
 
 // Timing is when asynchronous work (cp.async, TMA, wgmma) completes.
@@ -53,7 +55,9 @@ const (
 	maxCTAThreads  = 1024
 	registersPerSM = 65536
 	maxCluster     = 16
-	paramWindow    = 1 << 60 // generic address of the parameter buffer
+	// paramWindow is the generic address of the parameter buffer, which does
+	// not start at a multiple of a tensor map's alignment.
+	paramWindow = 1<<60 + ptx.ParamBase
 )
 
 // grid is one launch under way.
