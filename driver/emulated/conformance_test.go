@@ -1,7 +1,6 @@
 package emulated_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,8 +12,8 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	for _, timing := range []emu.Timing{emu.Early, emu.Late, emu.Random} {
-		t.Run(fmt.Sprint(timing), func(t *testing.T) {
+	for name, timing := range map[string]emu.Timing{"early": emu.Early, "late": emu.Late, "random": emu.Random} {
+		t.Run(name, func(t *testing.T) {
 			dev, err := emulated.New(emulated.Options{Timing: timing, Seed: 1})
 			require.NoError(t, err)
 			drivertest.Run(t, dev)

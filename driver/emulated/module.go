@@ -18,9 +18,12 @@ var header = []byte("emulated machine code 1\n")
 
 // Compile checks that the emulator can run the PTX. An error's log reads like
 // an assembler's, "line 12; error: ...".
-func (d *device) Compile(ctx context.Context, text []byte, _ driver.CompileOptions) (driver.Image, error) {
+func (d *device) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
 	if err := d.ready("compile"); err != nil {
 		return driver.Image{}, err
+	}
+	if o.OptLevel < 0 || o.OptLevel > 4 {
+		return driver.Image{}, invalid("compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
 	}
 	if err := ctx.Err(); err != nil {
 		return driver.Image{}, err
