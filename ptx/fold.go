@@ -154,7 +154,7 @@ func compare(cmp string, signed bool, a, b uint64, sa, sb int64) uint64 {
 }
 
 // simplify drops operations that change nothing, such as adding 0, and turns
-// unsigned division by a power of two into shifts and masks.
+// unsigned division by a constant into shifts, masks and products.
 func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	if c, ok := fold(f, m, in); ok {
 		return constant(c), true
@@ -202,14 +202,14 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
 			return operate(isa.Shr, []Mod{".u32"}, a, constant(uint64(bits.TrailingZeros64(b.imm)))), true
 		}
-		if b.konst && f.Mod(m, "type") == ".u32" && b.imm > 0 {
+		if b.konst && typ == ".u32" && b.imm > 0 {
 			return divideConst(a, b.imm), true
 		}
 	case isa.Rem:
 		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
 			return operate(isa.And, []Mod{".b32"}, a, constant(b.imm-1)), true
 		}
-		if b.konst && f.Mod(m, "type") == ".u32" && b.imm > 0 {
+		if b.konst && typ == ".u32" && b.imm > 0 {
 			q := operate(isa.MulLo, []Mod{".u32"}, divideConst(a, b.imm), b)
 			return operate(isa.Sub, []Mod{".u32"}, a, q), true
 		}

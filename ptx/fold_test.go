@@ -106,6 +106,26 @@ func TestFoldingAndSimplifyingKeepTheMeaning(t *testing.T) {
 	}
 }
 
+// Division by constants is exact at the edges of every quotient.
+func TestDivisionByConstants(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 2))
+	divisors := []uint32{3, 5, 6, 7, 9, 10, 12, 60, 641, 65535, 65537, 1<<31 - 1, 1<<31 + 1, 1<<32 - 1, 1<<32 - 2}
+	for range 40 {
+		divisors = append(divisors, 1+rng.Uint32()>>rng.IntN(31))
+	}
+	for _, d := range divisors {
+		k := ptx.NewKernel("k")
+		n := k.ParamU32("n")
+		ptx.StGlobal(k.ParamPtr("out"), n.DivI(int(d)))
+		m, err := k.Build()
+		require.NoError(t, err)
+		last := math.MaxUint32 / d * d
+		for _, x := range []uint32{0, 1, d - 1, d, d + 1, 2*d - 1, 2 * d, last - 1, last, math.MaxUint32, 1 << 31, rng.Uint32(), rng.Uint32()} {
+			require.Equal(t, x/d, run(t, m, map[string]uint32{"n": x}), "%d / %d", x, d)
+		}
+	}
+}
+
 // run computes straight-line code and gives what it stores.
 func run(t *testing.T, m *ptx.Module, params map[string]uint32) uint32 {
 	t.Helper()
@@ -231,7 +251,10 @@ func TestSimplifications(t *testing.T) {
 		{func(k *ptx.Kernel, n ptx.U32) { n.MulI(0); ptx.Uint(0).Mul(n); ptx.Uint(1).Mul(n); ptx.Uint(0).Add(n) }, nil},
 		{func(k *ptx.Kernel, n ptx.U32) { n.DivI(8) }, []string{"shr.u32 %r1, %r0, 3;"}},
 		{func(k *ptx.Kernel, n ptx.U32) { n.RemI(8) }, []string{"and.b32 %r1, %r0, 7;"}},
-		{func(k *ptx.Kernel, n ptx.U32) { n.DivI(6); n.RemI(6) }, []string{"div.u32 %r1, %r0, 6;", "rem.u32 %r2, %r0, 6;"}},
+		{func(k *ptx.Kernel, n ptx.U32) { n.DivI(6); n.RemI(6) }, []string{
+			"mul.hi.u32 %r1, %r0, 1431655766;", "sub.u32 %r2, %r0, %r1;", "shr.u32 %r3, %r2, 1;", "add.u32 %r4, %r3, %r1;", "shr.u32 %r5, %r4, 2;",
+			"mul.hi.u32 %r6, %r0, 1431655766;", "sub.u32 %r7, %r0, %r6;", "shr.u32 %r8, %r7, 1;", "add.u32 %r9, %r8, %r6;", "shr.u32 %r10, %r9, 2;",
+			"mul.lo.u32 %r11, %r10, 6;", "sub.u32 %r12, %r0, %r11;"}},
 		{func(k *ptx.Kernel, n ptx.U32) { n.Signed().DivI(8) }, []string{"div.s32 %r1, %r0, 8;"}},
 		{func(k *ptx.Kernel, n ptx.U32) { n.Mad(ptx.Uint(1), n) }, []string{"add.u32 %r1, %r0, %r0;"}},
 		{func(k *ptx.Kernel, n ptx.U32) { n.U64().Add(ptx.Uint(3).MulWideI(5)) }, []string{"cvt.u64.u32 %d0, %r0;", "add.u64 %d1, %d0, 15;"}},
