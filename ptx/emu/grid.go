@@ -42,7 +42,7 @@ type Launch struct {
 	// SMs is what %smid counts to; 0 means 132.
 	SMs int
 	// SpinLimit is how many warp instructions a cluster may run without any
-	// store, barrier or copy before that counts as a deadlock; 0 means 2^24.
+	// store, barrier or copy before that counts as a deadlock; 0 means 2^26.
 	SpinLimit int
 	// StrictProxy also demands proxy fences behind cp.async, which shipping
 	// kernels omit.
@@ -170,7 +170,7 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	}
 	g.clusters = int64(ctas / g.cluster)
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
-		g.spinLimit = 1 << 24
+		g.spinLimit = 1 << 26
 	}
 	return g, nil
 }

@@ -1,0 +1,167 @@
+package emulated
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"sonicmoe/driver"
+	"sonicmoe/ptx/emu"
+)
+
+// imageMagic opens machine code: the magic, the SHA-256 of the text, the text.
+const imageMagic = "sonicmoe " + producer + "\n"
+
+var logLine = regexp.MustCompile(`\bline (\d+)(?:: )?`)
+
+// Compile implements driver.Device: it parses and verifies the PTX.
+func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+	if err := d.ready("Compile"); err != nil {
+		return driver.Image{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return driver.Image{}, err
+	}
+	if o.OptLevel < 0 || o.OptLevel > 4 {
+		return driver.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
+	}
+	m, err := emu.Load(ptx)
+	switch {
+	case err != nil:
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile, Log: compilerLog(err)}
+	case m.Version() == 0:
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+			Log: "ptxas emulated, line 1; fatal   : Missing .version directive"}
+	case m.Version() > maxPTXVersion:
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+			Log: fmt.Sprintf("ptxas emulated, line 1; fatal   : Unsupported .version %d.%d; current version is '%d.%d'",
+				m.Version()/10, m.Version()%10, maxPTXVersion/10, maxPTXVersion%10)}
+	}
+	sum := sha256.Sum256(ptx)
+	return driver.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
+}
+
+// compilerLog writes an error of the emulator as an assembler would: one line
+// for each complaint, with the line of the PTX first.
+func compilerLog(err error) string {
+	var log strings.Builder
+	for _, text := range strings.Split(err.Error(), "\n") {
+		line := "1"
+		if at := logLine.FindStringSubmatchIndex(text); at != nil {
+			line = text[at[2]:at[3]]
+			text = text[:at[0]] + text[at[1]:]
+		}
+		fmt.Fprintf(&log, "ptxas emulated, line %s; error   : %s\n", line, strings.TrimPrefix(text, "ptx: "))
+	}
+	return log.String()
+}
+
+// module implements driver.Module.
+type module struct {
+	dev    *device
+	code   *emu.Module
+	closed atomic.Bool
+
+	mu        sync.Mutex
+	functions map[string]*function
+}
+
+// Load implements driver.Device.
+func (d *device) Load(code []byte) (driver.Module, error) {
+	if err := d.ready("Load"); err != nil {
+		return nil, err
+	}
+	wrong := func(text string) error {
+		return &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Text: text}
+	}
+	rest, ok := bytes.CutPrefix(code, []byte(imageMagic))
+	if !ok || len(rest) < sha256.Size {
+		return nil, wrong("this is no machine code of " + producer)
+	}
+	text := rest[sha256.Size:]
+	if sum := sha256.Sum256(text); !bytes.Equal(sum[:], rest[:sha256.Size]) {
+		return nil, wrong("the checksum is wrong: the image is damaged")
+	}
+	m, err := emu.Load(text)
+	if err != nil {
+		return nil, &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Cause: err}
+	}
+	return &module{dev: d, code: m, functions: map[string]*function{}}, nil
+}
+
+func (m *module) Function(name string) (driver.Function, error) {
+	if err := m.dev.ready("Function"); err != nil {
+		return nil, err
+	}
+	if m.closed.Load() {
+		return nil, invalid("Function", "the module is unloaded")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.functions[name]; f != nil {
+		return f, nil
+	}
+	k, err := m.code.Kernel(name)
+	if err != nil {
+		return nil, &driver.Error{Op: "Function", Text: fmt.Sprintf("the module has no kernel %q", name), Kind: driver.ErrNotFound}
+	}
+	f := &function{module: m, kernel: k}
+	m.functions[name] = f
+	return f, nil
+}
+
+func (m *module) Unload() error {
+	m.closed.Store(true)
+	return nil
+}
+
+// defaultShared is the dynamic shared memory that a launch may ask for before
+// AllowSharedBytes.
+const defaultShared = 48 << 10
+
+// function implements driver.Function.
+type function struct {
+	module  *module
+	kernel  *emu.Kernel
+	allowed atomic.Int64 // dynamic shared bytes, when above the default
+}
+
+func (f *function) Name() string { return f.kernel.Name() }
+
+// Attributes implements driver.Function. Registers is what the kernel's
+// launch bounds leave a thread: an emulator allocates none.
+func (f *function) Attributes() (driver.FunctionAttributes, error) {
+	if err := f.module.dev.ready("Attributes"); err != nil {
+		return driver.FunctionAttributes{}, err
+	}
+	return driver.FunctionAttributes{
+		Registers:         min(f.kernel.Registers(), 255),
+		StaticSharedBytes: f.kernel.StaticSharedBytes(),
+		ConstBytes:        driver.ParamBase + f.kernel.ParamBytes(),
+		MaxThreadsPerCTA:  f.kernel.MaxThreads(),
+		PTXVersion:        f.module.code.Version(),
+		BinaryVersion:     90,
+	}, nil
+}
+
+func (f *function) AllowSharedBytes(bytes int) error {
+	if err := f.module.dev.ready("AllowSharedBytes"); err != nil {
+		return err
+	}
+	limit := f.module.dev.options.Target.SharedBytesPerCTA - f.kernel.StaticSharedBytes()
+	if bytes < 0 || bytes > limit {
+		return invalid("AllowSharedBytes", "bytes is %d, must be 0 to %d", bytes, limit)
+	}
+	f.allowed.Store(int64(bytes))
+	return nil
+}
+
+// sharedLimit is the dynamic shared memory that a launch may ask for.
+func (f *function) sharedLimit() int {
+	return max(int(f.allowed.Load()), defaultShared-f.kernel.StaticSharedBytes())
+}
