@@ -275,7 +275,8 @@ func (m *Module) needs() {
 		}
 		for i := range e.Body {
 			if f := e.Body[i].Form; f != nil {
-				m.Version, m.Arch = max(m.Version, f.Version), max(m.Arch, f.Arch)
+				v, a := f.Needs(e.Body[i].Mods)
+				m.Version, m.Arch = max(m.Version, v), max(m.Arch, a)
 			}
 		}
 	}

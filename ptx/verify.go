@@ -61,11 +61,12 @@ func (v *verifier) run() {
 
 func (v *verifier) inst(in *Inst) {
 	f := in.Form
-	if f.Version > v.m.Version {
-		v.errorf(in, "%s needs .version %s, the module says %s", f.Op, f.Version, v.m.Version)
+	version, arch := f.Needs(in.Mods)
+	if version > v.m.Version {
+		v.errorf(in, "%s needs .version %s, the module says %s", f.Op, version, v.m.Version)
 	}
-	if f.Arch > v.m.Arch {
-		v.errorf(in, "%s needs .target %s, the module says %s", f.Op, f.Arch, v.m.Arch)
+	if arch > v.m.Arch {
+		v.errorf(in, "%s needs .target %s, the module says %s", f.Op, arch, v.m.Arch)
 	}
 	if why := argsFit(v.e, f, in.Mods, in.Args); why != "" {
 		v.errorf(in, "%s", why)

@@ -80,6 +80,10 @@ type Mod struct {
 	Alts []string
 	// Opt allows the place to stay empty.
 	Opt bool
+	// Version and Arch are the lowest that accept a modifier here, where
+	// they are above the form's own.
+	Version Version
+	Arch    Arch
 }
 
 // Fixed reports whether exactly one modifier can stand here.
@@ -188,6 +192,18 @@ func (f *Form) ModIndex(name string) int {
 		}
 	}
 	return -1
+}
+
+// Needs is the lowest version and target that accept the form with the chosen
+// modifiers.
+func (f *Form) Needs(m Mods) (Version, Arch) {
+	v, a := f.Version, f.Arch
+	for i := range f.Mods {
+		if m[i] != 0 {
+			v, a = max(v, f.Mods[i].Version), max(a, f.Mods[i].Arch)
+		}
+	}
+	return v, a
 }
 
 // Mod is the text of the modifier chosen at the named place, "" when empty.

@@ -32,8 +32,15 @@ func byOp() map[string][]*Form {
 
 func one(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts} }
 func opt(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts, Opt: true} }
-func fix(text string) Mod                 { return Mod{Alts: []string{text}} }
-func types(alts ...string) Mod            { return Mod{Name: "type", Alts: alts} }
+
+// from states what a place's modifiers need.
+func (m Mod) from(v Version, a Arch) Mod {
+	m.Version, m.Arch = v, a
+	return m
+}
+
+func fix(text string) Mod      { return Mod{Alts: []string{text}} }
+func types(alts ...string) Mod { return Mod{Name: "type", Alts: alts} }
 
 func out(name string, t Type) Arg   { return Arg{Name: name, Dir: Out, Type: t} }
 func in(name string, t Type) Arg    { return Arg{Name: name, Type: t} }
