@@ -1,4 +1,4 @@
-package emulated_test
+package emulated
 
 import (
 	"testing"
@@ -7,14 +7,13 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
-	"sonicmoe/driver/emulated"
 	"sonicmoe/ptx/emu"
 )
 
 func TestConformance(t *testing.T) {
 	for name, timing := range map[string]emu.Timing{"early": emu.Early, "late": emu.Late, "random": emu.Random} {
 		t.Run(name, func(t *testing.T) {
-			dev, err := emulated.New(emulated.Options{Timing: timing, Seed: 1})
+			dev, err := New(Options{Timing: timing, Seed: 1})
 			require.NoError(t, err)
 			drivertest.Run(t, dev)
 			require.NoError(t, dev.Close())
@@ -24,7 +23,7 @@ func TestConformance(t *testing.T) {
 
 func TestBroken(t *testing.T) {
 	drivertest.RunBroken(t, func() driver.Device {
-		dev, err := emulated.New(emulated.Options{})
+		dev, err := New(Options{})
 		require.NoError(t, err)
 		return dev
 	})

@@ -11,61 +11,78 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// producer names this device's machine code; the number is the header's.
+// producer names who makes the machine code.
 const producer = "emulated 1"
 
-// maxPTXVersion is the newest .version that the table of ptx/isa has forms of.
+// maxPTXVersion is the newest PTX .version that Compile takes, times ten.
 const maxPTXVersion = 90
 
-// Options change an emulated device. The zero value is good.
+// Options choose what is emulated.
 type Options struct {
-	// Target is the chip to pretend to be: an H200 with 4 SMs where it has no
-	// SMs.
+	// Target is the chip; the zero value is an H200 cut down to 4
+	// multiprocessors, named "emulated H200".
 	Target driver.Target
-	// MemoryBytes is the size of device memory; 0 means 8 GiB. Only what is
-	// allocated takes room.
+	// MemoryBytes is the device memory; 0 means 8 GiB. Only what is
+	// allocated takes host memory.
 	MemoryBytes int64
-	// Timing is when asynchronous work completes, Seed chooses among the
-	// orders of emu.Random.
+	// Timing is when asynchronous copies and products complete: emu.Early is
+	// the fastest, emu.Late and emu.Random show missing waits.
 	Timing emu.Timing
-	Seed   uint64
-	// Parallel is how many CTAs run at once; 0 means GOMAXPROCS.
+	// Seed chooses among the orders of emu.Random.
+	Seed uint64
+	// Parallel is how many clusters of CTAs run at once; 0 means GOMAXPROCS.
 	Parallel int
+}
+
+// Target is the default chip: an H200 with 4 multiprocessors.
+func Target() driver.Target {
+	t := driver.H200()
+	t.Name, t.SMs = "emulated H200", 4
+	return t
 }
 
 // device implements driver.Device.
 type device struct {
-	o   Options
-	mem *emu.Memory
+	options Options
+	mem     *emu.Memory
 
-	mu     sync.Mutex // one piece of work at a time
+	work   sync.Mutex // held by whatever touches device memory
 	broken atomic.Pointer[driver.Error]
 	closed atomic.Bool
 }
 
 // New makes an emulated device.
 func New(o Options) (driver.Device, error) {
-	if o.Target.SMs == 0 {
-		o.Target = driver.H200()
-		o.Target.Name, o.Target.SMs = "emulated H200", 4
+	if o.Target == (driver.Target{}) {
+		o.Target = Target()
 	}
 	if o.MemoryBytes == 0 {
 		o.MemoryBytes = 8 << 30
 	}
-	if o.MemoryBytes < 0 {
-		return nil, invalid("emulated device", "MemoryBytes is %d, must not be negative", o.MemoryBytes)
+	switch {
+	case o.Target.Major != 9 || o.Target.Minor != 0:
+		return nil, invalid("emulated.New", "Target has compute capability %d.%d, must be 9.0", o.Target.Major, o.Target.Minor)
+	case o.Target.SMs < 1:
+		return nil, invalid("emulated.New", "Target has %d multiprocessors, must have one at least", o.Target.SMs)
+	case o.MemoryBytes < 0:
+		return nil, invalid("emulated.New", "MemoryBytes is %d, must not be negative", o.MemoryBytes)
+	case o.Timing > emu.Random:
+		return nil, invalid("emulated.New", "Timing is %d, must be a known one", o.Timing)
+	case o.Parallel < 0:
+		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}
-	return &device{o: o, mem: emu.NewMemory(o.MemoryBytes)}, nil
+	return &device{options: o, mem: emu.NewMemory(o.MemoryBytes)}, nil
 }
 
 func invalid(op, format string, args ...any) error {
-	return &driver.Error{Op: op, Kind: driver.ErrInvalid, Text: fmt.Sprintf(format, args...)}
+	return &driver.Error{Op: op, Name: "invalid value", Text: fmt.Sprintf(format, args...), Kind: driver.ErrInvalid}
 }
 
-// ready reports why no work may be done now.
+// ready is the error that every call gives on a device that is broken or
+// closed.
 func (d *device) ready(op string) error {
-	if first := d.broken.Load(); first != nil {
-		return &driver.Error{Op: op, Kind: driver.ErrBroken, Text: "not tried, the device broke before", Cause: first}
+	if err := d.broken.Load(); err != nil {
+		return err
 	}
 	if d.closed.Load() {
 		return invalid(op, "the device is closed")
@@ -73,103 +90,111 @@ func (d *device) ready(op string) error {
 	return nil
 }
 
-// memory turns an error of emulated memory into a device's.
-func memory(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	kind := driver.ErrInvalid
-	if errors.Is(err, emu.ErrOutOfMemory) {
-		kind = driver.ErrOutOfMemory
-	}
-	return &driver.Error{Op: op, Kind: kind, Cause: err}
-}
+func (d *device) Target() driver.Target { return d.options.Target }
 
-func (d *device) Target() driver.Target          { return d.o.Target }
-func (d *device) Producer() string               { return producer }
-func (d *device) Accepts(producedBy string) bool { return producedBy == producer }
-func (d *device) MaxPTXVersion() int             { return maxPTXVersion }
+func (d *device) Producer() string { return producer }
 
-func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) {
-	if err := d.ready("alloc"); err != nil {
+func (d *device) Accepts(by string) bool { return by == producer }
+
+func (d *device) MaxPTXVersion() int { return maxPTXVersion }
+
+// Alloc implements driver.Device. Fresh memory is filled with 0xff, a NaN.
+func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) { return d.alloc("Alloc", bytes) }
+
+func (d *device) alloc(op string, bytes int64) (driver.DevicePtr, error) {
+	if err := d.ready(op); err != nil {
 		return 0, err
 	}
 	if bytes < 1 {
-		return 0, invalid("alloc", "%d bytes, must be at least 1", bytes)
+		return 0, invalid(op, "bytes is %d, must be at least 1", bytes)
 	}
 	p, err := d.mem.Alloc(bytes)
-	return driver.DevicePtr(p), memory("alloc", err)
+	if err != nil {
+		return 0, &driver.Error{Op: op, Kind: driver.ErrOutOfMemory, Cause: err}
+	}
+	return driver.DevicePtr(p), nil
 }
 
-func (d *device) Free(p driver.DevicePtr) error {
-	if p == 0 {
-		return nil
-	}
-	if err := d.ready("free"); err != nil {
+func (d *device) Free(p driver.DevicePtr) error { return d.free("Free", p) }
+
+func (d *device) free(op string, p driver.DevicePtr) error {
+	if err := d.ready(op); err != nil {
 		return err
 	}
-	return memory("free", d.mem.Free(uint64(p)))
+	d.work.Lock()
+	defer d.work.Unlock()
+	return wrongAddress(op, d.mem.Free(uint64(p)))
+}
+
+// wrongAddress turns an error of emulated memory into one of the device.
+func wrongAddress(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &driver.Error{Op: op, Kind: driver.ErrInvalid, Cause: err}
 }
 
 func (d *device) Memory() (free, total int64, err error) {
-	if err := d.ready("memory"); err != nil {
+	if err := d.ready("Memory"); err != nil {
 		return 0, 0, err
 	}
 	return d.mem.Limit() - d.mem.Used(), d.mem.Limit(), nil
 }
 
-// elemTypes are the emulator's names of element types.
-var elemTypes = map[driver.ElemType]emu.ElemType{
-	driver.BF16: emu.ElemBF16, driver.F16: emu.ElemF16, driver.F32: emu.ElemF32,
-	driver.U8: emu.ElemU8, driver.U16: emu.ElemU16, driver.U32: emu.ElemU32, driver.S32: emu.ElemS32,
-}
-
-func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
-	if err := d.ready("tensor map"); err != nil {
-		return driver.EncodedTensorMap{}, err
-	}
-	if err := m.Check(); err != nil {
-		return driver.EncodedTensorMap{}, err
-	}
-	e := emu.TensorMap{
-		Elem: elemTypes[m.Elem], Rank: m.Rank, Address: uint64(m.Address),
-		Dims: m.Dims, Strides: m.Strides, Box: m.Box, Swizzle: emu.Swizzle(m.Swizzle),
-	}
-	if err := e.Check(); err != nil {
-		return driver.EncodedTensorMap{}, &driver.Error{Op: "tensor map", Kind: driver.ErrInvalid, Cause: err}
-	}
-	return e.Encode(), nil
-}
-
-// MaxActiveClusters counts by shared memory, registers and threads of an SM.
-func (d *device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
-	fn, err := d.own("MaxActiveClusters", f, &l)
-	if err != nil {
-		return 0, err
-	}
-	const reservedBytes, threadsPerSM, ctasPerSM = 1024, 2048, 32
-	t, threads := d.o.Target, l.Block.Count()
-	perSM := min(ctasPerSM, threadsPerSM/threads)
-	perSM = min(perSM, t.SharedBytesPerSM/(l.SharedBytes+fn.kernel.StaticSharedBytes()+reservedBytes))
-	perSM = min(perSM, t.RegistersPerSM/(fn.kernel.Registers()*((threads+31)/32*32)))
-	return perSM * t.SMs / l.Cluster.Count(), nil
-}
-
+// Synchronize implements driver.Device: all work is done already.
 func (d *device) Synchronize(ctx context.Context) error {
-	if err := d.ready("synchronize"); err != nil {
+	if err := d.ready("Synchronize"); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
 func (d *device) Err() error {
-	if e := d.broken.Load(); e != nil {
-		return e
+	if err := d.broken.Load(); err != nil {
+		return err
 	}
 	return nil
 }
 
+// Close implements driver.Device.
 func (d *device) Close() error {
+	d.work.Lock()
+	defer d.work.Unlock()
 	d.closed.Store(true)
+	d.mem = emu.NewMemory(0)
 	return nil
+}
+
+// breakDown records the first fault and gives it.
+func (d *device) breakDown(kernel string, cause error) error {
+	e := &driver.Error{Op: "launch", Kernel: kernel, Kind: driver.ErrBroken, Cause: cause}
+	var fault *emu.Fault
+	if errors.As(cause, &fault) {
+		e.Name, e.Line = fault.Kind.String(), fault.Line
+	}
+	d.broken.CompareAndSwap(nil, e)
+	return d.broken.Load()
+}
+
+// elements are the element types of tensor maps in the emulator's numbers.
+var elements = map[driver.ElemType]emu.ElemType{
+	driver.BF16: emu.ElemBF16, driver.F16: emu.ElemF16, driver.F32: emu.ElemF32,
+	driver.U8: emu.ElemU8, driver.U16: emu.ElemU16, driver.U32: emu.ElemU32, driver.S32: emu.ElemS32,
+}
+
+// EncodeTensorMap implements driver.Device. What the emulator does not know of
+// a legal map is driver.ErrUnsupported.
+func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+	if err := d.ready("EncodeTensorMap"); err != nil {
+		return driver.EncodedTensorMap{}, err
+	}
+	if err := m.Check(); err != nil {
+		return driver.EncodedTensorMap{}, err
+	}
+	e := emu.TensorMap{Elem: elements[m.Elem], Rank: m.Rank, Address: uint64(m.Address),
+		Dims: m.Dims, Strides: m.Strides, Box: m.Box, Swizzle: emu.Swizzle(m.Swizzle)}
+	if err := e.Check(); err != nil {
+		return driver.EncodedTensorMap{}, &driver.Error{Op: "EncodeTensorMap", Kind: driver.ErrUnsupported, Cause: err}
+	}
+	return driver.EncodedTensorMap(e.Encode()), nil
 }

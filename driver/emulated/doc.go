@@ -1,9 +1,14 @@
-// Package emulated is a device without a GPU: it runs the PTX text itself, on
-// ptx/emu, slowly and with a GPU's bits.
+// Package emulated is a GPU that is not there: a [driver.Device] on the
+// emulator of package ptx/emu. It runs the same PTX as a Hopper GPU, slowly and
+// exactly, and stops a kernel that breaks a rule with the line at fault.
 //
-// Its machine code is the PTX behind a short header with a checksum. Work runs
-// when it is queued, in the order of the calls, whatever the stream: streams,
-// events and graphs keep their meaning, but nothing overlaps. A kernel's fault
-// is the error of the launch; it wraps an *emu.Fault and breaks the device, as
-// on a GPU.
+// Work runs when it is called for, in the order of the calls: Launch returns
+// when the kernel has ended, whatever its stream. So waits return at once,
+// events take host time, and a launch allocates host memory, which on a GPU it
+// does not. Machine code is the PTX text with a checksum.
+//
+// After a kernel's fault the device is broken, as a GPU would be: the launch
+// and every later call return one error that matches [driver.ErrBroken] and
+// wraps the *emu.Fault. Memory that the host names wrongly is
+// [driver.ErrInvalid] and breaks nothing.
 package emulated

@@ -6,32 +6,60 @@ import (
 	"sonicmoe/driver"
 )
 
-// graph implements driver.Graph: the recorded work.
+// graph implements driver.Graph: the captured operations, with copies of
+// their parameters, in the order of their calls.
 type graph struct {
 	dev    *device
-	work   []func() error
+	nodes  []func() error
 	closed atomic.Bool
 }
 
-func (g *graph) Launch(s driver.Stream) error {
-	st, ok := s.(*stream)
-	if !ok || st.dev != g.dev {
-		return invalid("graph launch", "the stream is not of this device")
+// BeginCapture implements driver.Stream.
+func (s *stream) BeginCapture() error {
+	if err := s.open("BeginCapture"); err != nil {
+		return err
 	}
-	if g.closed.Load() {
-		return invalid("graph launch", "the graph is closed")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record != nil {
+		return invalid("BeginCapture", "the stream is being captured already")
 	}
-	return st.do("graph launch", func() error {
-		for _, w := range g.work {
-			if err := w(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	s.record = &graph{dev: s.dev}
+	return nil
 }
 
-func (g *graph) Nodes() int { return len(g.work) }
+// EndCapture implements driver.Stream.
+func (s *stream) EndCapture() (driver.Graph, error) {
+	if err := s.open("EndCapture"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.record == nil {
+		return nil, invalid("EndCapture", "the stream is not being captured")
+	}
+	g := s.record
+	s.record = nil
+	return g, nil
+}
+
+// Launch implements driver.Graph. On a stream that is being captured the
+// operations become part of that capture.
+func (g *graph) Launch(s driver.Stream) error {
+	st, ok := s.(*stream)
+	if !ok || st == nil || st.dev != g.dev {
+		return invalid("Graph.Launch", "the stream is not of the graph's device")
+	}
+	if err := st.open("Graph.Launch"); err != nil {
+		return err
+	}
+	if g.closed.Load() {
+		return invalid("Graph.Launch", "the graph is closed")
+	}
+	return st.do(g.nodes...)
+}
+
+func (g *graph) Nodes() int { return len(g.nodes) }
 
 func (g *graph) Close() error {
 	g.closed.Store(true)

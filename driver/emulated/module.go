@@ -4,143 +4,164 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
+	"fmt"
 	"regexp"
-	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 
 	"sonicmoe/driver"
 	"sonicmoe/ptx/emu"
 )
 
-// header starts machine code, before the checksum of the PTX and the PTX.
-var header = []byte("emulated machine code 1\n")
+// imageMagic opens machine code: the magic, the SHA-256 of the text, the text.
+const imageMagic = "sonicmoe " + producer + "\n"
 
-// Compile checks that the emulator can run the PTX. An error's log reads like
-// an assembler's, "line 12; error: ...".
-func (d *device) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
-	if err := d.ready("compile"); err != nil {
+var logLine = regexp.MustCompile(`\bline (\d+)(?:: )?`)
+
+// Compile implements driver.Device: it parses and verifies the PTX.
+func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+	if err := d.ready("Compile"); err != nil {
 		return driver.Image{}, err
-	}
-	if o.OptLevel < 0 || o.OptLevel > 4 {
-		return driver.Image{}, invalid("compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
 	}
 	if err := ctx.Err(); err != nil {
 		return driver.Image{}, err
 	}
-	text = bytes.TrimRight(text, "\x00")
-	m, err := emu.Load(text)
+	if o.OptLevel < 0 || o.OptLevel > 4 {
+		return driver.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
+	}
+	m, err := emu.Load(ptx)
 	switch {
 	case err != nil:
-	case len(bytes.TrimSpace(text)) == 0:
-		err = errors.New("line 1: the text is empty, it must start with .version")
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile, Log: compilerLog(err)}
+	case m.Version() == 0:
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+			Log: "ptxas emulated, line 1; fatal   : Missing .version directive"}
 	case m.Version() > maxPTXVersion:
-		err = errors.New("line 1: .version is newer than 9.0, the newest that is known here")
+		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile,
+			Log: fmt.Sprintf("ptxas emulated, line 1; fatal   : Unsupported .version %d.%d; current version is '%d.%d'",
+				m.Version()/10, m.Version()%10, maxPTXVersion/10, maxPTXVersion%10)}
 	}
-	if err != nil {
-		e := &driver.Error{Op: "compile", Kind: driver.ErrCompile, Text: "the emulator refuses this PTX", Log: err.Error()}
-		if at := lineNumber.FindStringSubmatch(e.Log); at != nil {
-			e.Line, _ = strconv.Atoi(at[1])
-		}
-		return driver.Image{}, e
-	}
-	sum := sha256.Sum256(text)
-	return driver.Image{Code: bytes.Join([][]byte{header, sum[:], text}, nil)}, nil
+	sum := sha256.Sum256(ptx)
+	return driver.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
 }
 
-var lineNumber = regexp.MustCompile(`\bline (\d+)`)
-
-func (d *device) Load(code []byte) (driver.Module, error) {
-	if err := d.ready("load"); err != nil {
-		return nil, err
-	}
-	rest, ok := bytes.CutPrefix(code, header)
-	if ok && len(rest) > sha256.Size {
-		sum, text := [sha256.Size]byte(rest), rest[sha256.Size:]
-		if sha256.Sum256(text) == sum {
-			m, err := emu.Load(text)
-			if err != nil {
-				return nil, &driver.Error{Op: "load", Kind: driver.ErrWrongImage, Cause: err}
-			}
-			return &module{dev: d, m: m}, nil
+// compilerLog writes an error of the emulator as an assembler would: one line
+// for each complaint, with the line of the PTX first.
+func compilerLog(err error) string {
+	var log strings.Builder
+	for _, text := range strings.Split(err.Error(), "\n") {
+		line := "1"
+		if at := logLine.FindStringSubmatchIndex(text); at != nil {
+			line = text[at[2]:at[3]]
+			text = text[:at[0]] + text[at[1]:]
 		}
+		fmt.Fprintf(&log, "ptxas emulated, line %s; error   : %s\n", line, strings.TrimPrefix(text, "ptx: "))
 	}
-	return nil, &driver.Error{Op: "load", Kind: driver.ErrWrongImage, Text: "this is not what the emulated device compiled, or not all of it"}
+	return log.String()
 }
 
 // module implements driver.Module.
 type module struct {
-	dev *device
-	m   *emu.Module
+	dev    *device
+	code   *emu.Module
+	closed atomic.Bool
+
+	mu        sync.Mutex
+	functions map[string]*function
+}
+
+// Load implements driver.Device.
+func (d *device) Load(code []byte) (driver.Module, error) {
+	if err := d.ready("Load"); err != nil {
+		return nil, err
+	}
+	wrong := func(text string) error {
+		return &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Text: text}
+	}
+	rest, ok := bytes.CutPrefix(code, []byte(imageMagic))
+	if !ok || len(rest) < sha256.Size {
+		return nil, wrong("this is no machine code of " + producer)
+	}
+	text := rest[sha256.Size:]
+	if sum := sha256.Sum256(text); !bytes.Equal(sum[:], rest[:sha256.Size]) {
+		return nil, wrong("the checksum is wrong: the image is damaged")
+	}
+	m, err := emu.Load(text)
+	if err != nil {
+		return nil, &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Cause: err}
+	}
+	return &module{dev: d, code: m, functions: map[string]*function{}}, nil
 }
 
 func (m *module) Function(name string) (driver.Function, error) {
-	if err := m.dev.ready("function"); err != nil {
+	if err := m.dev.ready("Function"); err != nil {
 		return nil, err
 	}
-	k, err := m.m.Kernel(name)
-	if err != nil {
-		return nil, &driver.Error{Op: "function", Kind: driver.ErrNotFound, Text: "no kernel is named " + strconv.Quote(name)}
+	if m.closed.Load() {
+		return nil, invalid("Function", "the module is unloaded")
 	}
-	return &function{dev: m.dev, kernel: k, version: m.m.Version()}, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.functions[name]; f != nil {
+		return f, nil
+	}
+	k, err := m.code.Kernel(name)
+	if err != nil {
+		return nil, &driver.Error{Op: "Function", Text: fmt.Sprintf("the module has no kernel %q", name), Kind: driver.ErrNotFound}
+	}
+	f := &function{module: m, kernel: k}
+	m.functions[name] = f
+	return f, nil
 }
 
-func (m *module) Unload() error { return nil }
+func (m *module) Unload() error {
+	m.closed.Store(true)
+	return nil
+}
 
-// defaultShared is the dynamic shared memory that needs no asking.
+// defaultShared is the dynamic shared memory that a launch may ask for before
+// AllowSharedBytes.
 const defaultShared = 48 << 10
 
 // function implements driver.Function.
 type function struct {
-	dev     *device
+	module  *module
 	kernel  *emu.Kernel
-	version int
-	allowed atomic.Int64 // shared bytes, where more than the default
+	allowed atomic.Int64 // dynamic shared bytes, when above the default
 }
 
 func (f *function) Name() string { return f.kernel.Name() }
 
+// Attributes implements driver.Function. Registers is what the kernel's
+// launch bounds leave a thread: an emulator allocates none.
 func (f *function) Attributes() (driver.FunctionAttributes, error) {
-	if err := f.dev.ready("attributes"); err != nil {
+	if err := f.module.dev.ready("Attributes"); err != nil {
 		return driver.FunctionAttributes{}, err
 	}
-	t := f.dev.o.Target
 	return driver.FunctionAttributes{
-		Registers: min(f.kernel.Registers(), 255), StaticSharedBytes: f.kernel.StaticSharedBytes(),
-		ConstBytes: f.kernel.ParamBytes(), MaxThreadsPerCTA: f.kernel.MaxThreads(),
-		PTXVersion: f.version, BinaryVersion: 10*t.Major + t.Minor,
+		Registers:         min(f.kernel.Registers(), 255),
+		StaticSharedBytes: f.kernel.StaticSharedBytes(),
+		ConstBytes:        driver.ParamBase + f.kernel.ParamBytes(),
+		MaxThreadsPerCTA:  f.kernel.MaxThreads(),
+		PTXVersion:        f.module.code.Version(),
+		BinaryVersion:     90,
 	}, nil
 }
 
-func (f *function) AllowSharedBytes(n int) error {
-	if err := f.dev.ready("AllowSharedBytes"); err != nil {
+func (f *function) AllowSharedBytes(bytes int) error {
+	if err := f.module.dev.ready("AllowSharedBytes"); err != nil {
 		return err
 	}
-	if most := f.dev.o.Target.SharedBytesPerCTA - f.kernel.StaticSharedBytes(); n < 0 || n > most {
-		return invalid("AllowSharedBytes", "%d bytes for kernel %s, a CTA has at most %d here", n, f.Name(), most)
+	limit := f.module.dev.options.Target.SharedBytesPerCTA - f.kernel.StaticSharedBytes()
+	if bytes < 0 || bytes > limit {
+		return invalid("AllowSharedBytes", "bytes is %d, must be 0 to %d", bytes, limit)
 	}
-	f.allowed.Store(int64(n))
+	f.allowed.Store(int64(bytes))
 	return nil
 }
 
-// own checks that the function is of this device and the launch legal.
-func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function, error) {
-	if err := d.ready(op); err != nil {
-		return nil, err
-	}
-	fn, ok := f.(*function)
-	if !ok || fn.dev != d {
-		return nil, invalid(op, "the function is not of this device")
-	}
-	if err := l.Check(); err != nil {
-		return nil, err
-	}
-	most := max(int(fn.allowed.Load()), defaultShared-fn.kernel.StaticSharedBytes())
-	if l.SharedBytes > most {
-		return nil, invalid(op, "SharedBytes is %d, kernel %q allows %d: call AllowSharedBytes first", l.SharedBytes, fn.Name(), most)
-	}
-	if n := l.Block.Count(); n > fn.kernel.MaxThreads() {
-		return nil, invalid(op, "Block is %d threads, kernel %q was compiled for at most %d", n, fn.Name(), fn.kernel.MaxThreads())
-	}
-	return fn, nil
+// sharedLimit is the dynamic shared memory that a launch may ask for.
+func (f *function) sharedLimit() int {
+	return max(int(f.allowed.Load()), defaultShared-f.kernel.StaticSharedBytes())
 }

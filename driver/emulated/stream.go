@@ -2,214 +2,251 @@ package emulated
 
 import (
 	"context"
-	"errors"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"sonicmoe/driver"
-	"sonicmoe/ptx/emu"
 )
 
-// stream implements driver.Stream. While capture is set, work is recorded.
+// stream implements driver.Stream. All streams run their work at once, so they
+// differ in what they capture only.
 type stream struct {
-	dev *device
+	dev    *device
+	closed atomic.Bool
 
-	mu      sync.Mutex
-	closed  bool
-	capture *graph
+	mu     sync.Mutex
+	record *graph // of a capture under way
 }
 
+// NewStream implements driver.Device.
 func (d *device) NewStream() (driver.Stream, error) {
-	if err := d.ready("new stream"); err != nil {
+	if err := d.ready("NewStream"); err != nil {
 		return nil, err
 	}
 	return &stream{dev: d}, nil
 }
 
-// WrapStream gives a stream of its own: there are no foreign ones here.
+// WrapStream implements driver.Device. An emulated device has no streams of
+// somebody else's: the handle is ignored.
 func (d *device) WrapStream(uintptr) driver.Stream { return &stream{dev: d} }
 
-// open reports why the stream takes no work.
 func (s *stream) open(op string) error {
 	if err := s.dev.ready(op); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed.Load() {
 		return invalid(op, "the stream is closed")
 	}
 	return nil
 }
 
-// do runs work now, or records it.
-func (s *stream) do(op string, work func() error) error {
-	if err := s.open(op); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	if s.capture != nil {
-		s.capture.work = append(s.capture.work, work)
-		s.mu.Unlock()
-		return nil
-	}
-	s.mu.Unlock()
-	s.dev.mu.Lock()
-	defer s.dev.mu.Unlock()
-	return work()
-}
-
-// capturing reports whether work is being recorded.
 func (s *stream) capturing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.capture != nil
+	return s.record != nil
 }
 
-func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
-	if err := s.open("launch"); err != nil {
-		return err
-	}
-	fn, err := s.dev.own("launch", f, l)
-	if err != nil {
-		return err
-	}
-	if len(params) != fn.kernel.ParamBytes() {
-		return invalid("launch", "kernel %q takes %d bytes of parameters, not %d", fn.Name(), fn.kernel.ParamBytes(), len(params))
-	}
-	e := emu.Launch{
-		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
-		SharedBytes: l.SharedBytes, Params: append([]byte{}, params...),
-		Timing: s.dev.o.Timing, Seed: s.dev.o.Seed, Parallel: s.dev.o.Parallel, SMs: s.dev.o.Target.SMs,
-	}
-	if l.Cluster != (driver.Dim3{}) {
-		e.Cluster = l.Cluster.Count()
-	}
-	return s.do("launch", func() error { return s.dev.run(fn, e) })
-}
-
-// run runs a kernel; a fault breaks the device.
-func (d *device) run(fn *function, l emu.Launch) error {
-	if err := d.ready("launch"); err != nil {
-		return err
-	}
-	err := fn.kernel.Launch(context.Background(), d.mem, l)
-	var fault *emu.Fault
-	switch {
-	case err == nil:
-		return nil
-	case !errors.As(err, &fault):
-		return &driver.Error{Op: "launch", Kind: driver.ErrInvalid, Kernel: fn.Name(), Cause: err}
-	}
-	e := &driver.Error{Op: "launch", Name: fault.Kind.String(), Kind: driver.ErrBroken, Kernel: fn.Name(), Line: fault.Line, Cause: fault}
-	d.broken.CompareAndSwap(nil, e)
-	return e
-}
-
-func (s *stream) hostCopy(op string, size int, work func() error) error {
-	if s.capturing() {
-		return invalid(op, "copies between host and device can't be captured")
-	}
-	if size == 0 {
-		return s.open(op)
-	}
-	return s.do(op, func() error { return memory(op, work()) })
-}
-
-func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
-	return s.hostCopy("copy to device", len(src), func() error { return s.dev.mem.Write(uint64(dst), src) })
-}
-
-func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
-	return s.hostCopy("copy to host", len(dst), func() error { return s.dev.mem.Read(dst, uint64(src)) })
-}
-
-func (s *stream) Copy(dst, src driver.DevicePtr, n int64) error {
-	if n < 0 {
-		return invalid("copy", "%d bytes, must not be negative", n)
-	}
-	if n == 0 {
-		return s.open("copy")
-	}
-	return s.do("copy", func() error { return memory("copy", s.dev.mem.Copy(uint64(dst), uint64(src), n)) })
-}
-
-func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
-	if count < 0 || dst%4 != 0 {
-		return invalid("fill", "%d words at %#x, must be a count and a multiple of 4", count, uint64(dst))
-	}
-	if count == 0 {
-		return s.open("fill")
-	}
-	return s.do("fill", func() error { return memory("fill", s.dev.mem.Fill32(uint64(dst), value, count)) })
-}
-
-func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
-	if err := s.open("alloc"); err != nil {
-		return 0, err
-	}
-	if s.capturing() {
-		return 0, invalid("alloc", "memory can't be allocated in a capture here")
-	}
-	return s.dev.Alloc(bytes)
-}
-
-func (s *stream) FreeAsync(p driver.DevicePtr) error {
-	if s.capturing() {
-		return invalid("free", "memory can't be freed in a capture here")
-	}
-	return s.do("free", func() error { return s.dev.Free(p) })
-}
-
-// Wait has nothing to wait for: all work queued before is done.
-func (s *stream) Wait(e driver.Event) error {
-	if ev, ok := e.(*event); !ok || ev.dev != s.dev {
-		return invalid("wait", "the event is not of this device")
-	}
-	return s.open("wait")
-}
-
-func (s *stream) Synchronize(ctx context.Context) error {
-	if err := s.open("synchronize"); err != nil {
-		return err
-	}
-	if s.capturing() {
-		return invalid("synchronize", "the stream is being captured")
-	}
-	return ctx.Err()
-}
-
-func (s *stream) BeginCapture() error {
-	if err := s.open("begin capture"); err != nil {
-		return err
-	}
+// do runs work now, or records it.
+func (s *stream) do(work ...func() error) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.capture != nil {
-		return invalid("begin capture", "the stream is being captured already")
+	if s.record != nil {
+		defer s.mu.Unlock()
+		s.record.nodes = append(s.record.nodes, work...)
+		return nil
 	}
-	s.capture = &graph{dev: s.dev}
+	s.mu.Unlock()
+	s.dev.work.Lock()
+	defer s.dev.work.Unlock()
+	for _, w := range work {
+		if err := w(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-func (s *stream) EndCapture() (driver.Graph, error) {
-	if err := s.open("end capture"); err != nil {
-		return nil, err
+// span checks the arguments of an operation on bytes; more says that there is
+// something to do.
+func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
+	if err := s.open(op); err != nil {
+		return false, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.capture == nil {
-		return nil, invalid("end capture", "the stream is not being captured")
+	if bytes < 0 {
+		return false, invalid(op, "the size is %d, must not be negative", bytes)
 	}
-	g := s.capture
-	s.capture = nil
-	return g, nil
+	for _, p := range places {
+		if p == 0 && bytes > 0 {
+			return false, invalid(op, "the device address is 0, must be one of device memory")
+		}
+	}
+	return bytes > 0, nil
+}
+
+// notCapturing refuses what touches the host's memory, or makes addresses,
+// each time a graph is replayed.
+func (s *stream) notCapturing(op string) error {
+	if s.capturing() {
+		return invalid(op, "the stream is being captured: do this before BeginCapture or after EndCapture")
+	}
+	return nil
+}
+
+func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
+	if more, err := s.span("CopyToDevice", int64(len(src)), dst); !more || err != nil {
+		return err
+	}
+	if err := s.notCapturing("CopyToDevice"); err != nil {
+		return err
+	}
+	return s.do(func() error { return wrongAddress("CopyToDevice", s.dev.mem.Write(uint64(dst), src)) })
+}
+
+func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
+	if more, err := s.span("CopyToHost", int64(len(dst)), src); !more || err != nil {
+		return err
+	}
+	if err := s.notCapturing("CopyToHost"); err != nil {
+		return err
+	}
+	return s.do(func() error { return wrongAddress("CopyToHost", s.dev.mem.Read(dst, uint64(src))) })
+}
+
+func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
+	if more, err := s.span("Copy", bytes, dst, src); !more || err != nil {
+		return err
+	}
+	return s.do(func() error { return wrongAddress("Copy", s.dev.mem.Copy(uint64(dst), uint64(src), bytes)) })
+}
+
+func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
+	if more, err := s.span("Fill32", count, dst); !more || err != nil {
+		return err
+	}
+	if dst%4 != 0 {
+		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
+	}
+	return s.do(func() error { return wrongAddress("Fill32", s.dev.mem.Fill32(uint64(dst), value, count)) })
+}
+
+func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
+	if err := s.open("AllocAsync"); err != nil {
+		return 0, err
+	}
+	if err := s.notCapturing("AllocAsync"); err != nil {
+		return 0, err
+	}
+	return s.dev.alloc("AllocAsync", bytes)
+}
+
+func (s *stream) FreeAsync(p driver.DevicePtr) error {
+	if err := s.open("FreeAsync"); err != nil || p == 0 {
+		return err
+	}
+	if err := s.notCapturing("FreeAsync"); err != nil {
+		return err
+	}
+	return s.dev.free("FreeAsync", p)
+}
+
+// Wait implements driver.Stream: what the event marks is done already.
+func (s *stream) Wait(e driver.Event) error {
+	if err := s.open("Wait"); err != nil {
+		return err
+	}
+	_, err := s.dev.ownEvent("Wait", e)
+	return err
+}
+
+// Synchronize implements driver.Stream.
+func (s *stream) Synchronize(ctx context.Context) error {
+	if err := s.open("Synchronize"); err != nil {
+		return err
+	}
+	if err := s.notCapturing("Synchronize"); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 func (s *stream) Handle() uintptr { return 0 }
 
 func (s *stream) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
+	s.closed.Store(true)
 	return nil
 }
+
+// event implements driver.Event. Its time is the host's.
+type event struct {
+	dev  *device
+	mu   sync.Mutex
+	time time.Time // zero before Record
+}
+
+// NewEvent implements driver.Device.
+func (d *device) NewEvent() (driver.Event, error) {
+	if err := d.ready("NewEvent"); err != nil {
+		return nil, err
+	}
+	return &event{dev: d}, nil
+}
+
+func (d *device) ownEvent(op string, e driver.Event) (*event, error) {
+	ev, ok := e.(*event)
+	if !ok || ev == nil || ev.dev != d {
+		return nil, invalid(op, "the event is not of this device")
+	}
+	return ev, nil
+}
+
+// Record implements driver.Event. In a capture it marks the present time.
+func (e *event) Record(s driver.Stream) error {
+	st, ok := s.(*stream)
+	if !ok || st == nil || st.dev != e.dev {
+		return invalid("Record", "the stream is not of the event's device")
+	}
+	if err := st.open("Record"); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.time = time.Now()
+	return nil
+}
+
+func (e *event) Done() (bool, error) {
+	if err := e.dev.ready("Done"); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+func (e *event) Synchronize(ctx context.Context) error {
+	if err := e.dev.ready("Synchronize"); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+func (e *event) recorded() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.time
+}
+
+func (e *event) Since(start driver.Event) (time.Duration, error) {
+	if err := e.dev.ready("Since"); err != nil {
+		return 0, err
+	}
+	from, err := e.dev.ownEvent("Since", start)
+	if err != nil {
+		return 0, err
+	}
+	a, b := from.recorded(), e.recorded()
+	if a.IsZero() || b.IsZero() {
+		return 0, invalid("Since", "an event was never recorded")
+	}
+	return b.Sub(a), nil
+}
+
+func (e *event) Close() error { return nil }

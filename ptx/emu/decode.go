@@ -48,6 +48,9 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
 		}
 		d.k.code = append(d.k.code, in)
+		if id := in.form.ID; id == isa.WgmmaBF16 || id == isa.TMAStore {
+			d.k.asyncReads = true
+		}
 	}
 	// Running off the end is a ret.
 	ret := &isa.Table[isa.Ret]

@@ -196,6 +196,7 @@ func (b *bulkLoad) complete() outcome {
 		}
 	}
 	s.markWritten(b.dst, b.size)
+	s.proxy.replaced(b.dst, b.size)
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
 		err = bar.completeTx(b.size)
@@ -220,6 +221,14 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		if p := c.shared.check(at, st.tensor.BoxBytes(), boxAlign); p != nil {
 			return w.deny(in, 1<<l, p)
+		}
+		for r := range st.tensor.Runs(st.coords, at) {
+			if !r.InBounds {
+				continue
+			}
+			if p := c.shared.proxy.check(r.Shared, r.Bytes, w.latestFence(1<<l)); p != nil {
+				return w.deny(in, 1<<l, p)
+			}
 		}
 		w.bulk.stores = append(w.bulk.stores, st)
 		if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {

@@ -128,6 +128,11 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 			copy(dst, cl.globalBytes(r.src[l], uint64(n)))
 		}
 		s.markWritten(r.dst[l], copyBytes)
+		if cl.grid.launch.StrictProxy {
+			s.proxy.wrote(r.dst[l], copyBytes, w.id*warpLanes+l)
+		} else {
+			s.proxy.replaced(r.dst[l], copyBytes)
+		}
 	}
 	if r.lanes&lanes != 0 {
 		cl.idle = 0

@@ -218,6 +218,7 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			writeWord(c.shared.bytes[at+uint32(i)*size:], int(size), w.elem(v, s, l))
 		}
 		c.shared.markWritten(at, n)
+		c.shared.proxy.wrote(at, n, w.id*warpLanes+l)
 	}
 	return next
 }
@@ -286,6 +287,7 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		b := c.shared.bytes[at:]
 		old := readWord(b, int(size))
 		writeWord(b, int(size), in.op64(old, w.elem(v, v.slot, l), 0))
+		c.shared.proxy.wrote(at, size, w.id*warpLanes+l)
 		if d != nil {
 			w.setElem(d, d.slot, l, old)
 		}

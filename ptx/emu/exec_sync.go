@@ -22,7 +22,10 @@ func barrierForms() map[isa.ID]handler {
 		isa.BarArrive:     {exec: barArrive},
 		isa.ClusterArrive: cluster(clusterArrive),
 		isa.ClusterWait:   cluster(clusterWaitExec),
-		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+			for m := mask; m != 0 && !in.has(".global"); m &= m - 1 {
+				w.cta.shared.proxy.fence(w.id*warpLanes + first(m))
+			}
 			return next
 		}},
 	}

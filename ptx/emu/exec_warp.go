@@ -223,13 +223,17 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			if s, rows[row], ok = w.matrixRow(in, &in.args[0], j, row, false); !ok {
 				return failed
 			}
-			s.markWritten(rows[row], matrixRowBytes)
 		}
 		for l, v := range w.r32[slot] {
 			for half := range 2 {
 				row, col := matrixPosition(l, half, trans)
-				writeWord(s.bytes[rows[row]+uint32(2*col):], 2, uint64(v>>(16*half)))
+				at := rows[row] + uint32(2*col)
+				writeWord(s.bytes[at:], 2, uint64(v>>(16*half)))
+				s.proxy.wrote(at, 2, w.id*warpLanes+l)
 			}
+		}
+		for _, at := range rows {
+			s.markWritten(at, matrixRowBytes)
 		}
 	}
 	return next

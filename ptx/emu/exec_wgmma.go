@@ -300,9 +300,16 @@ func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, desc uint64, rows []slabR
 	d, _ := DecodeMatrixDescriptor(desc) // checked when it was issued
 	major, mn := op.in.major(operand), uint32(len(rows))
 	var bad *problem
+	fenced := uint64(0)
+	for _, x := range g.warps {
+		fenced = max(fenced, x.latestFence(fullMask))
+	}
 	d.chunks(major, mn, func(address, _, _ uint32) {
 		if bad == nil {
 			bad = s.checkRead(address, 16, 1)
+		}
+		if bad == nil {
+			bad = s.proxy.check(address, 16, fenced)
 		}
 	})
 	if bad != nil {

@@ -42,7 +42,7 @@ type Launch struct {
 	// SMs is what %smid counts to; 0 means 132.
 	SMs int
 	// SpinLimit is how many warp instructions a cluster may run without any
-	// store, barrier or copy before that counts as a deadlock; 0 means 2^24.
+	// store, barrier or copy before that counts as a deadlock; 0 means 2^26.
 	SpinLimit int
 	// StrictProxy also demands proxy fences behind cp.async, which shipping
 	// kernels omit.
@@ -170,7 +170,7 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	}
 	g.clusters = int64(ctas / g.cluster)
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
-		g.spinLimit = 1 << 24
+		g.spinLimit = 1 << 26
 	}
 	return g, nil
 }
@@ -250,6 +250,7 @@ func (cl *cluster) reset(i int64) {
 		c.linear = n
 		c.index = [3]int{n % g.size[0], n / g.size[0] % g.size[1], n / g.size[0] / g.size[1]}
 		c.shared.reset(g.smem)
+		c.shared.proxy.reset(g.kernel.asyncReads, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
 		c.freeRegs = 0
 		for _, wg := range c.groups {

@@ -22,6 +22,7 @@ type sharedMemory struct {
 	written  []uint64 // a bit a byte
 	barriers []uint64 // a bit for each 8 bytes: an mbarrier object lives there
 	mbar     mbarrierTable
+	proxy    proxyState
 }
 
 func (s *sharedMemory) reset(bytes int) {

@@ -1,0 +1,104 @@
+package emulated
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/ptx/emu"
+)
+
+// checkLaunch finds the function and reports what is wrong with a launch.
+func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*function, error) {
+	fn, ok := f.(*function)
+	if !ok || fn == nil || fn.module.dev != d {
+		return nil, invalid(op, "the function is not of this device")
+	}
+	if fn.module.closed.Load() {
+		return nil, invalid(op, "the module of kernel %s is unloaded", fn.Name())
+	}
+	if l == nil {
+		return nil, invalid(op, "no launch shape")
+	}
+	if err := l.Check(); err != nil {
+		return nil, err
+	}
+	if l.SharedBytes > fn.sharedLimit() {
+		return nil, invalid(op, "SharedBytes is %d, kernel %s is allowed %d: call AllowSharedBytes first", l.SharedBytes, fn.Name(), fn.sharedLimit())
+	}
+	if n := l.Block.Count(); n > fn.kernel.MaxThreads() {
+		return nil, invalid(op, "Block has %d threads, kernel %s takes at most %d", n, fn.Name(), fn.kernel.MaxThreads())
+	}
+	if l.Cluster.Y > 1 || l.Cluster.Z > 1 {
+		return nil, &driver.Error{Op: op, Kind: driver.ErrUnsupported,
+			Text: fmt.Sprintf("clusters of %dx%dx%d: the emulator has clusters along x only", l.Cluster.X, l.Cluster.Y, l.Cluster.Z)}
+	}
+	return fn, nil
+}
+
+// launch runs a kernel to its end. The caller holds work.
+func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
+	if err := d.ready("Launch"); err != nil {
+		return err
+	}
+	err := f.kernel.Launch(context.Background(), d.mem, emu.Launch{
+		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
+		Cluster: l.Cluster.X, SharedBytes: l.SharedBytes, Params: params,
+		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
+	})
+	var fault *emu.Fault
+	switch {
+	case errors.As(err, &fault):
+		return d.breakDown(f.Name(), err)
+	case err != nil:
+		return &driver.Error{Op: "Launch", Name: "invalid value", Kernel: f.Name(), Kind: driver.ErrInvalid, Cause: err}
+	}
+	return nil
+}
+
+// Launch implements driver.Stream: it returns when the kernel has ended.
+func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
+	if err := s.open("Launch"); err != nil {
+		return err
+	}
+	fn, err := s.dev.checkLaunch("Launch", f, l)
+	if err != nil {
+		return err
+	}
+	if len(params) != fn.kernel.ParamBytes() {
+		return invalid("Launch", "%d bytes of parameters, kernel %s takes %d", len(params), fn.Name(), fn.kernel.ParamBytes())
+	}
+	shape := *l
+	if s.capturing() {
+		params = bytes.Clone(params)
+	}
+	return s.do(func() error { return s.dev.launch(fn, &shape, params) })
+}
+
+// Limits of one multiprocessor of compute capability 9.0.
+const (
+	threadsPerSM   = 2048
+	ctasPerSM      = 32
+	reservedShared = 1 << 10 // the system's, of each CTA
+)
+
+// MaxActiveClusters implements driver.Device.
+func (d *device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
+	if err := d.ready("MaxActiveClusters"); err != nil {
+		return 0, err
+	}
+	fn, err := d.checkLaunch("MaxActiveClusters", f, &l)
+	if err != nil {
+		return 0, err
+	}
+	t, threads := d.options.Target, (l.Block.Count()+31)/32*32
+	shared := reservedShared + fn.kernel.StaticSharedBytes() + l.SharedBytes
+	perSM := min(ctasPerSM, threadsPerSM/threads, t.SharedBytesPerSM/shared, t.RegistersPerSM/(fn.kernel.Registers()*threads))
+	size := l.Cluster.Count()
+	if n := fn.kernel.Cluster(); n > 0 {
+		size = n
+	}
+	return perSM * t.SMs / size, nil
+}

@@ -1,0 +1,163 @@
+package emu
+
+import (
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each case computes %d3 (or %r3, or predicate %p1) from %d0..%d2, whose lower
+// halves are %r0..%r2.
+const aluFrame = `
+	ld.param.u64 %d8, [out];
+	mov.u32 %r8, %tid.x;
+	mad.wide.u32 %d8, %r8, 32, %d8;
+	ld.global.u64 %d0, [%d8];
+	ld.global.u64 %d1, [%d8+8];
+	ld.global.u64 %d2, [%d8+16];
+	mov.b64 {%r0, %r4}, %d0;
+	mov.b64 {%r1, %r5}, %d1;
+	mov.b64 {%r2, %r6}, %d2;
+	mov.u64 %d3, 0;
+	mov.u32 %r3, 0;
+	setp.eq.u32 %p1, 1, 0;
+	setp.lt.u32 %p2, %r0, %r1;
+	`
+
+const (
+	storeWide = "\n\tst.global.u64 [%d8+24], %d3;"
+	store32   = "\n\tcvt.u64.u32 %d3, %r3;" + storeWide
+	storePred = "\n\tselp.b32 %r3, 1, 0, %p1;" + store32
+)
+
+func b2u(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func low(f func(a, b, c uint32) uint32) func(a, b, c uint64) uint64 {
+	return func(a, b, c uint64) uint64 { return uint64(f(uint32(a), uint32(b), uint32(c))) }
+}
+
+func onF32(f func(a, b, c float32) float32) func(a, b, c uint64) uint64 {
+	return low(func(a, b, c uint32) uint32 { return fromF32(f(toF32(a), toF32(b), toF32(c))) })
+}
+
+func TestArithmetic(t *testing.T) {
+	for _, c := range []struct {
+		code string
+		tail string
+		want func(a, b, c uint64) uint64
+	}{
+		{"add.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return a + b })},
+		{"sub.s32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return a - b })},
+		{"mul.lo.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return a * b })},
+		{"mul.hi.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { h, _ := bits.Mul32(a, b); return h })},
+		{"mul.hi.s32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(int64(int32(a)) * int64(int32(b)) >> 32) })},
+		{"mad.lo.s32 %r3, %r0, %r1, %r2;", store32, low(func(a, b, c uint32) uint32 { return a*b + c })},
+		{"mul.wide.u32 %d3, %r0, %r1;", storeWide, func(a, b, _ uint64) uint64 { return uint64(uint32(a)) * uint64(uint32(b)) }},
+		{"mul.wide.s32 %d3, %r0, %r1;", storeWide, func(a, b, _ uint64) uint64 { return uint64(int64(int32(a)) * int64(int32(b))) }},
+		{"mad.wide.u32 %d3, %r0, %r1, %d2;", storeWide, func(a, b, c uint64) uint64 { return uint64(uint32(a))*uint64(uint32(b)) + c }},
+		{"mad.wide.s32 %d3, %r0, %r1, %d2;", storeWide, func(a, b, c uint64) uint64 { return uint64(int64(int32(a))*int64(int32(b))) + c }},
+		{"add.u64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return a + b }},
+		{"sub.s64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return a - b }},
+		{"mul.lo.u64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return a * b }},
+		{"mad.lo.u64 %d3, %d0, %d1, %d2;", storeWide, func(a, b, c uint64) uint64 { return a*b + c }},
+		{"or.b32 %r3, %r1, 1; div.u32 %r3, %r0, %r3;", store32, low(func(a, b, _ uint32) uint32 { return a / (b | 1) })},
+		{"or.b32 %r3, %r1, 1; div.s32 %r3, %r0, %r3;", store32, low(func(a, b, _ uint32) uint32 { return uint32(int32(a) / int32(b|1)) })},
+		{"or.b32 %r3, %r1, 1; rem.s32 %r3, %r0, %r3;", store32, low(func(a, b, _ uint32) uint32 { return uint32(int32(a) % int32(b|1)) })},
+		{"or.b64 %d3, %d1, 1; div.u64 %d3, %d0, %d3;", storeWide, func(a, b, _ uint64) uint64 { return a / (b | 1) }},
+		{"or.b64 %d3, %d1, 1; rem.u64 %d3, %d0, %d3;", storeWide, func(a, b, _ uint64) uint64 { return a % (b | 1) }},
+		{"min.s32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(min(int32(a), int32(b))) })},
+		{"max.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return max(a, b) })},
+		{"min.u64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return min(a, b) }},
+		{"max.s64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return uint64(max(int64(a), int64(b))) }},
+		{"and.b32 %r3, %r0, %r1; xor.b32 %r3, %r3, %r2; not.b32 %r3, %r3;", store32, low(func(a, b, c uint32) uint32 { return ^(a&b ^ c) })},
+		{"and.b64 %d3, %d0, %d1; xor.b64 %d3, %d3, %d2; not.b64 %d3, %d3;", storeWide, func(a, b, c uint64) uint64 { return ^(a&b ^ c) }},
+		{"shl.b32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return a << b })},
+		{"shr.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return a >> b })},
+		{"shr.s32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(int32(a) >> b) })},
+		{"shl.b64 %d3, %d0, %r1;", storeWide, func(a, b, _ uint64) uint64 { return a << uint32(b) }},
+		{"shr.s64 %d3, %d0, %r1;", storeWide, func(a, b, _ uint64) uint64 { return uint64(int64(a) >> uint32(b)) }},
+		{"popc.b32 %r3, %r0;", store32, func(a, _, _ uint64) uint64 { return uint64(bits.OnesCount32(uint32(a))) }},
+		{"popc.b64 %r3, %d0;", store32, func(a, _, _ uint64) uint64 { return uint64(bits.OnesCount64(a)) }},
+		{"clz.b32 %r3, %r0;", store32, func(a, _, _ uint64) uint64 { return uint64(bits.LeadingZeros32(uint32(a))) }},
+		{"clz.b64 %r3, %d0;", store32, func(a, _, _ uint64) uint64 { return uint64(bits.LeadingZeros64(a)) }},
+		{"prmt.b32 %r3, %r0, %r1, 0x5410;", store32, low(func(a, b, _ uint32) uint32 { return a&0xffff | b<<16 })},
+		{"prmt.b32 %r3, %r0, %r1, 0x7b3f;", store32, low(func(a, b, _ uint32) uint32 {
+			sign := func(x uint32) uint32 { return uint32(int32(x) >> 31) }
+			return sign(b)&0xff | a>>24<<8 | sign(a)&0xff<<16 | b>>24<<24
+		})},
+		{"setp.lt.s32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(int32(a) < int32(b)) }},
+		{"setp.ge.u32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(uint32(a) >= uint32(b)) }},
+		{"setp.ne.u64 %p1, %d0, %d1;", storePred, func(a, b, _ uint64) uint64 { return b2u(a != b) }},
+		{"setp.gt.s64 %p1, %d0, %d1;", storePred, func(a, b, _ uint64) uint64 { return b2u(int64(a) > int64(b)) }},
+		{"setp.le.u32 %p1, %r0, %r2; and.pred %p1, %p1, %p2; not.pred %p1, %p1;", storePred,
+			func(a, b, c uint64) uint64 { return b2u(!(uint32(a) <= uint32(c) && uint32(a) < uint32(b))) }},
+		{"selp.b64 %d3, %d0, %d1, %p2;", storeWide, func(a, b, _ uint64) uint64 {
+			if uint32(a) < uint32(b) {
+				return a
+			}
+			return b
+		}},
+		{"@%p2 mov.u32 %r3, %r2; @!%p2 mov.u32 %r3, %r1;", store32, func(a, b, c uint64) uint64 {
+			if uint32(a) < uint32(b) {
+				return uint64(uint32(c))
+			}
+			return uint64(uint32(b))
+		}},
+		{"add.rn.f32 %r3, %r0, %r1;", store32, onF32(func(a, b, _ float32) float32 { return a + b })},
+		{"sub.rn.f32 %r3, %r0, %r1;", store32, onF32(func(a, b, _ float32) float32 { return a - b })},
+		{"mul.rn.f32 %r3, %r0, %r1;", store32, onF32(func(a, b, _ float32) float32 { return a * b })},
+		{"neg.f32 %r3, %r0;", store32, low(func(a, _, _ uint32) uint32 { return a ^ 1<<31 })},
+		{"setp.lt.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(toF32(uint32(a)) < toF32(uint32(b))) }},
+		{"setp.neu.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(toF32(uint32(a)) != toF32(uint32(b))) }},
+		{"cvt.rn.f32.s32 %r3, %r0;", store32, low(func(a, _, _ uint32) uint32 { return math.Float32bits(float32(int32(a))) })},
+		{"cvt.u16.u32 %h0, %r0; cvt.u32.u16 %r3, %h0;", store32, low(func(a, _, _ uint32) uint32 { return a & 0xffff })},
+		{"cvt.s64.s32 %d3, %r0;", storeWide, func(a, _, _ uint64) uint64 { return uint64(int64(int32(a))) }},
+		{"mov.b64 %d3, {%r1, %r0};", storeWide, func(a, b, _ uint64) uint64 { return a<<32 | uint64(uint32(b)) }},
+		{"mov.b32 {%h0, %h1}, %r0; mov.b32 %r3, {%h1, %h0};", store32, low(func(a, _, _ uint32) uint32 { return bits.RotateLeft32(a, 16) })},
+		{"cvt.rn.bf16.f32 %h0, %r0; cvt.f32.bf16 %r3, %h0;", store32, low(func(a, _, _ uint32) uint32 { return f32FromBF16(bf16FromF32(a)) })},
+		{"cvt.rn.bf16x2.f32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(bf16FromF32(a))<<16 | uint32(bf16FromF32(b)) })},
+	} {
+		t.Run(c.code, func(t *testing.T) {
+			p := assemble(t, body(aluFrame+c.code+c.tail), "k")
+			words, in := edgeWords()
+			a := p.u32s(words...)
+			p.params(a, 0)
+			p.launch.Block = [3]int{len(in)}
+			require.NoError(t, p.run())
+			got := p.read(a, len(words))
+			for i, v := range in {
+				have := uint64(got[8*i+7])<<32 | uint64(got[8*i+6])
+				require.Equal(t, c.want(v[0], v[1], v[2]), have, "%#x", v)
+			}
+		})
+	}
+}
+
+// edgeWords are 96 triples of operands as 8 words each, with their results to
+// come, biased to edges.
+func edgeWords() (words []uint32, in [][3]uint64) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	edges := []uint64{0, 1, 31, 32, 33, 63, 64, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 63, ^uint64(0),
+		0x3f800000, 0x7f800000, 0xff800000, 0x7fc00000, 0x00000001, 0x80000001, 0x3f808000}
+	for range 96 {
+		var v [3]uint64
+		for i := range v {
+			v[i] = rng.Uint64()
+			if rng.IntN(3) == 0 {
+				v[i] = edges[rng.IntN(len(edges))]
+			}
+			words = append(words, uint32(v[i]), uint32(v[i]>>32))
+		}
+		words = append(words, 0, 0)
+		in = append(in, v)
+	}
+	return words, in
+}
