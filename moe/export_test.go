@@ -31,6 +31,16 @@ func (l *Layer) Regions(tokens int) map[string][2]int64 {
 	}
 }
 
+// RunInSequence queues one kernel again with the parameters of its last run,
+// after those that it needs. It does nothing for a kernel that has not run.
+func (c *Call) RunInSequence(i int, s driver.Stream) (bool, error) {
+	b := &c.bindings[i]
+	if b.launch.Grid.X == 0 || i == upInfer && c.bindings[upTrain].launch.Grid.X > 0 {
+		return false, nil
+	}
+	return true, b.run(s, b.launch.Grid.X)
+}
+
 // RunKernel queues one kernel again with the parameters of its last run. It
 // does nothing for a kernel that has not run.
 func (c *Call) RunKernel(i int, s driver.Stream) (bool, error) {
