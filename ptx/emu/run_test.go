@@ -26,7 +26,7 @@ func TestEveryFormIsEmulated(t *testing.T) {
 
 // program is a kernel under test with its memory.
 type program struct {
-	t      *testing.T
+	t      testing.TB
 	text   ptx.Text
 	kernel *Kernel
 	mem    *Memory
@@ -34,7 +34,7 @@ type program struct {
 }
 
 // build prints a kernel and loads the text.
-func build(t *testing.T, k *ptx.Kernel) *program {
+func build(t testing.TB, k *ptx.Kernel) *program {
 	t.Helper()
 	m, err := k.Build()
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func build(t *testing.T, k *ptx.Kernel) *program {
 }
 
 // assemble loads PTX text.
-func assemble(t *testing.T, text, name string) *program {
+func assemble(t testing.TB, text, name string) *program {
 	t.Helper()
 	m, err := Load([]byte(text))
 	require.NoError(t, err, text)

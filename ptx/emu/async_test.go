@@ -1,0 +1,409 @@
+package emu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx"
+)
+
+// gemm is a kernel of two warpgroups: one thread of the first loads tiles of A
+// and B by TMA into a ring, the second multiplies.
+type gemm struct {
+	n, stages int
+	// noWait leaves out the wait for the tiles, noRelease the arrival that
+	// gives a stage back, bytesOff falsifies the expected bytes.
+	noWait, noRelease bool
+	bytesOff          int
+}
+
+const (
+	gemmDepth  = 64 // k of a stage
+	gemmABytes = wgmmaRows * gemmDepth * 2
+)
+
+func (g gemm) build(t testing.TB) *program {
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(256, 2) // 128 registers a thread
+	mapA, mapB := k.ParamTensorMap("a"), k.ParamTensorMap("b")
+	out, steps := k.ParamPtr("out"), k.ParamU32("steps")
+	smem := k.SharedBase()
+	bBytes := g.n * gemmDepth * 2
+	stageBytes := gemmABytes + (bBytes+1023)/1024*1024
+	bars := smem.At(g.stages * stageBytes)
+	at := func(i ptx.U32) (tile, full, empty ptx.Shared, phase ptx.U32) {
+		s := i.RemI(g.stages)
+		full = bars.Plus(s.MulI(16))
+		return smem.Plus(s.MulI(stageBytes)), full, full.At(8), i.DivI(g.stages).AndI(1)
+	}
+	wait := func(bar ptx.Shared, parity ptx.U32) {
+		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar, parity)) })
+	}
+	tid := k.Special("%tid.x")
+	k.If(tid.Eq(ptx.Uint(0)), func() {
+		for s := range g.stages {
+			k.MbarrierInit(bars.At(16*s), ptx.Uint(1))
+			k.MbarrierInit(bars.At(16*s+8), ptx.Uint(128))
+		}
+		k.FenceMbarrierInit()
+	})
+	k.BarSync(ptx.Uint(0))
+	k.IfElse(tid.ShrI(7).Eq(ptx.Uint(0)), func() {
+		k.SetMaxNReg(40, false)
+		k.If(tid.Eq(ptx.Uint(0)), func() {
+			k.For(ptx.Uint(0), steps, ptx.Uint(1), func(i ptx.U32) {
+				tile, full, empty, phase := at(i)
+				wait(empty, phase.Xor(ptx.Uint(1)))
+				k.MbarrierArriveExpectTx(full, ptx.Uint(gemmABytes+bBytes+g.bytesOff))
+				k.TMALoad(tile, mapA, full, i.MulI(gemmDepth), ptx.Uint(0))
+				k.TMALoad(tile.At(gemmABytes), mapB, full, i.MulI(gemmDepth), ptx.Uint(0))
+			})
+		})
+	}, func() {
+		k.SetMaxNReg(216, true)
+		acc := k.Accumulators(g.n / 2)
+		k.For(ptx.Uint(0), steps, ptx.Uint(1), func(i ptx.U32) {
+			tile, full, empty, phase := at(i)
+			if !g.noWait {
+				wait(full, phase)
+			}
+			k.WgmmaFence()
+			for kk := range gemmDepth / 16 {
+				keep := ptx.True()
+				if kk == 0 {
+					keep = i.Ne(ptx.Uint(0))
+				}
+				k.Wgmma(acc, swizzledDescriptor(tile.At(32*kk)), swizzledDescriptor(tile.At(gemmABytes+32*kk)), keep, false, false)
+			}
+			k.WgmmaCommit()
+			k.WgmmaWait(0)
+			if !g.noRelease {
+				k.MbarrierArrive(empty)
+			}
+		})
+		thread := tid.AndI(127)
+		for i, v := range acc { // register i of every thread side by side
+			ptx.StGlobal(out.Index(thread, 4).At(512*i), v)
+		}
+	})
+	p := build(t, k)
+	p.launch.Block, p.launch.SharedBytes = [3]int{256}, g.stages*(stageBytes+16)
+	return p
+}
+
+// swizzledDescriptor is the descriptor of a K-major tile with 128-byte swizzle.
+func swizzledDescriptor(s ptx.Shared) ptx.U64 {
+	return s.Addr().AndI(0x3ffff).ShrI(4).U64().Or(ptx.Long(1<<16 | 64<<32 | 1<<62))
+}
+
+// matrix makes a random bf16 matrix in memory with a map of boxes of its rows.
+func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint16, TensorMap) {
+	elems := make([]uint16, rows*cols)
+	words := make([]uint32, len(elems)/2)
+	for i := range elems {
+		elems[i] = bf16FromF32(math.Float32bits(rng.Float32()*2 - 1))
+		words[i/2] |= uint32(elems[i]) << (i % 2 * 16)
+	}
+	return elems, TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{uint64(cols), uint64(rows)},
+		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: Swizzle128}
+}
+
+// arguments makes inputs for so many steps and gives the product, by mma.
+func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact []float64) {
+	rng := rand.New(rand.NewPCG(9, uint64(g.n)))
+	depth := steps * gemmDepth
+	a, mapA := p.matrix(rng, wgmmaRows, depth)
+	b, mapB := p.matrix(rng, g.n, depth)
+	out = p.u32s(make([]uint32, wgmmaRows*g.n)...)
+	p.params(mapA, mapB, out, steps)
+	want, exact = make([]uint32, wgmmaRows*g.n), make([]float64, wgmmaRows*g.n)
+	for k := 0; k < depth; k += slabDepth {
+		slab := func(m []uint16, rows int) []slabRow {
+			var part []uint16
+			for r := range rows {
+				part = append(part, m[r*depth+k:r*depth+k+slabDepth]...)
+			}
+			d := make([]slabRow, rows)
+			bf16Slab.decode(d, part, false)
+			return d
+		}
+		x, y := slab(a, wgmmaRows), slab(b, g.n)
+		mma(want, x, y)
+		for i := range exact {
+			for j := range slabDepth {
+				exact[i] += x[i/g.n].value[j] * y[i%g.n].value[j]
+			}
+		}
+	}
+	return out, want, exact
+}
+
+// check compares what the threads stored with the product.
+func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact []float64) {
+	got := p.read(out, wgmmaRows*g.n)
+	for thread := range 128 {
+		for i := range g.n / 2 {
+			row, col := accumulatorPosition(thread, i)
+			v := got[i*128+thread]
+			require.Equal(t, want[row*g.n+col], v, "row %d column %d", row, col)
+			require.InDelta(t, exact[row*g.n+col], float64(toF32(v)), 1e-4)
+		}
+	}
+}
+
+// A ring of TMA loads feeding wgmma gives the chip's bits at every timing.
+func TestPipeline(t *testing.T) {
+	for _, g := range []gemm{{n: 8, stages: 2}, {n: 64, stages: 3}} {
+		p := g.build(t)
+		out, want, exact := g.arguments(p, 7)
+		eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+			p.launch.Timing, p.launch.Seed = timing, seed
+			require.NoError(t, p.run())
+			g.check(t, p, out, want, exact)
+		})
+	}
+}
+
+// What a pipeline forgets is found.
+func TestPipelineFaults(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		g        gemm
+		kind     FaultKind
+		fragment string
+		says     []string
+	}{
+		{"no wait for the tiles", gemm{n: 8, stages: 2, noWait: true}, UninitializedShared, "wgmma.mma_async", []string{"wgmma reads A"}},
+		{"stages never given back", gemm{n: 8, stages: 2, noRelease: true}, Deadlock, "mbarrier.try_wait", []string{
+			"warp 0 lane 0", "parity 1", "phase 0, 128 of 128 arrivals", "warp 4", "parity 0", "dynamic shared memory + 0x4800", "async_test.go:"}},
+		{"bytes expected that never come", gemm{n: 8, stages: 2, bytesOff: 16}, Deadlock, "mbarrier.try_wait", []string{"16 bytes missing"}},
+		{"fewer bytes expected", gemm{n: 8, stages: 2, bytesOff: -16}, BarrierMisuse, "cp.async.bulk.tensor", []string{"expect_tx announced too little"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := c.g.build(t)
+			c.g.arguments(p, 7)
+			p.launch.Timing = Late
+			f := requireFault(t, p.run(), c.kind, string(p.text.PTX), c.fragment)
+			for _, s := range c.says {
+				require.Contains(t, f.Error(), s)
+			}
+		})
+	}
+}
+
+// One wgmma for each pair of majors and each swizzle, from an image of shared
+// memory made by the descriptors' rule.
+func TestWgmmaLayouts(t *testing.T) {
+	const n = 32
+	for _, s := range []Swizzle{SwizzleNone, Swizzle32, Swizzle64, Swizzle128} {
+		for majors := range 4 {
+			t.Run(fmt.Sprintf("%v %d", s, majors), func(t *testing.T) {
+				trans := [2]bool{majors&1 == 1, majors&2 == 2}
+				testLayout(t, s, trans, n)
+			})
+		}
+	}
+}
+
+func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
+	k := ptx.NewKernel("k")
+	image, out := k.ParamPtr("image"), k.ParamPtr("out")
+	descA, descB := k.ParamU64("a"), k.ParamU64("b")
+	words := k.ParamU32("words")
+	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	k.For(tid, words, ptx.Uint(128), func(i ptx.U32) {
+		ptx.StShared(smem.Plus(i.ShlI(2)), ptx.LdGlobal[ptx.U32](image.Index(i, 4)))
+	})
+	k.FenceProxyAsync(".shared::cta")
+	k.BarSync(ptx.Uint(0))
+	acc := k.Accumulators(n / 2)
+	k.WgmmaFence()
+	k.Wgmma(acc, descA, descB, ptx.False(), trans[0], trans[1])
+	k.WgmmaCommit()
+	k.WgmmaWait(0)
+	for i, v := range acc {
+		ptx.StGlobal(out.Index(tid, 4).At(512*i), v)
+	}
+	p := build(t, k)
+
+	const bytes, base = 32 << 10, 0x400
+	rng := rand.New(rand.NewPCG(3, uint64(s)))
+	memory := make([]uint32, bytes/4)
+	tile := func(start uint32, major Major, mn int) (uint64, []slabRow) {
+		d := MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
+		if s != SwizzleNone {
+			d.LBO, d.SBO = 4096, s.Period()
+		}
+		require.NoError(t, d.Check(major, uint32(mn)))
+		elements := make([]uint16, mn*slabDepth)
+		for i := range elements {
+			elements[i] = bf16FromF32(math.Float32bits(rng.Float32() - 0.5))
+			at := d.Address(major, uint32(i/slabDepth), uint32(i%slabDepth)) - base
+			memory[at/4] = memory[at/4]&^(0xffff<<(at%4*8)) | uint32(elements[i])<<(at%4*8)
+		}
+		rows := make([]slabRow, mn)
+		bf16Slab.decode(rows, elements, false)
+		return d.Encode(), rows
+	}
+	major := map[bool]Major{false: KMajor, true: MNMajor}
+	a, x := tile(base, major[trans[0]], wgmmaRows)
+	b, y := tile(base+bytes/2, major[trans[1]], n)
+	want := make([]uint32, wgmmaRows*n)
+	mma(want, x, y)
+	o := p.u32s(make([]uint32, len(want))...)
+	p.params(p.u32s(memory...), o, a, b, bytes/4)
+	p.launch.Block, p.launch.SharedBytes = [3]int{128}, bytes
+	require.NoError(t, p.run())
+	got := p.read(o, len(want))
+	for thread := range 128 {
+		for i := range n / 2 {
+			row, col := accumulatorPosition(thread, i)
+			require.Equal(t, want[row*n+col], got[i*128+thread], "row %d column %d", row, col)
+		}
+	}
+}
+
+// A ring of cp.async: each thread copies 16 bytes a step, two groups ahead,
+// and every step's sum is right. Even steps come by wait_group, odd ones by
+// the mbarrier; short sources are filled with zeros.
+func TestCopyRing(t *testing.T) {
+	const steps, threads = 9, 64
+	k := ptx.NewKernel("k")
+	in, out := k.ParamPtr("in"), k.ParamPtr("out")
+	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	bar := smem.At(3 * 1024)
+	k.If(tid.Eq(ptx.Uint(0)), func() { k.MbarrierInit(bar, ptx.Uint(threads)) })
+	k.BarSync(ptx.Uint(0))
+	load := func(i int) {
+		if i < steps {
+			k.CpAsyncCG(smem.At(i%3*1024).Plus(tid.ShlI(4)), in.Index(tid, 16).At(i*16*threads), 16, ptx.Uint(16-4*(i%2)))
+		}
+		k.CpAsyncCommit()
+	}
+	load(0)
+	load(1)
+	for i := range steps {
+		load(i + 2)
+		if i%2 == 0 {
+			k.CpAsyncWait(2)
+			k.BarSync(ptx.Uint(0))
+		} else {
+			k.CpAsyncMbarrierArriveNoInc(bar)
+			k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar, ptx.Uint(i/2%2))) })
+		}
+		other := tid.Xor(ptx.Uint(threads - 1))
+		v := ptx.LdSharedVec[ptx.U32](smem.At(i%3*1024).Plus(other.ShlI(4)), 4)
+		ptx.StGlobal(out.Index(tid, 16).At(i*16*threads), v...)
+		k.BarSync(ptx.Uint(0))
+	}
+	p := build(t, k)
+	var words, want []uint32
+	for i := range steps * threads * 4 {
+		words = append(words, uint32(i*7+1))
+	}
+	for i := range words {
+		step, thread, w := i/4/threads, i/4%threads, i%4
+		v := words[(step*threads+(thread^(threads-1)))*4+w]
+		if step%2 == 1 && w == 3 {
+			v = 0
+		}
+		want = append(want, v)
+	}
+	a, o := p.u32s(words...), p.u32s(make([]uint32, len(words))...)
+	p.params(a, o)
+	p.launch.Block, p.launch.SharedBytes = [3]int{threads}, 4096
+	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+		p.launch.Timing, p.launch.Seed = timing, seed
+		require.NoError(t, p.mem.Fill32(o, 0, int64(len(words))))
+		require.NoError(t, p.run())
+		require.Equal(t, want, p.read(o, len(want)))
+	})
+}
+
+// A box that hangs over every edge of its tensor comes with zeros outside and
+// goes back without touching anything there.
+func TestTensorRoundTrip(t *testing.T) {
+	k := ptx.NewKernel("k")
+	from, to := k.ParamTensorMap("from"), k.ParamTensorMap("to")
+	x, y := k.ParamU32("x"), k.ParamU32("y")
+	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	bar := smem.At(4096)
+	k.If(tid.Eq(ptx.Uint(0)), func() {
+		k.MbarrierInit(bar, ptx.Uint(1))
+		k.PrefetchTensorMap(from)
+		k.MbarrierArriveExpectTx(bar, ptx.Uint(32*16*4))
+		k.TMALoad(smem, from, bar, x, y)
+		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar, ptx.Uint(0))) })
+		k.TMAStore(to, smem, x, y)
+		k.BulkCommit()
+		k.BulkWait(0, ".read")
+		k.BulkWait(0)
+	})
+	p := build(t, k)
+	const rows, cols = 20, 40
+	var words []uint32
+	for i := range rows * cols {
+		words = append(words, uint32(i+1))
+	}
+	m := TensorMap{Elem: ElemU32, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{cols, rows},
+		Strides: [4]uint64{4 * cols}, Box: [5]uint32{32, 16}, Swizzle: Swizzle128}
+	p.launch.SharedBytes = 4096 + 8
+	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+		p.launch.Timing, p.launch.Seed = timing, seed
+		for _, at := range [][2]int{{0, 0}, {-5, -3}, {30, 10}, {24, -15}, {100, 0}} {
+			dst := m
+			dst.Address = p.u32s(make([]uint32, len(words))...)
+			p.params(m, dst, at[0], at[1])
+			require.NoError(t, p.run())
+			for i, v := range p.read(dst.Address, len(words)) {
+				row, col := i/cols-at[1], i%cols-at[0]
+				want := uint32(0)
+				if row >= 0 && row < 16 && col >= 0 && col < 32 {
+					want = words[i]
+				}
+				require.Equal(t, want, v, "%v: row %d column %d", at, i/cols, i%cols)
+			}
+		}
+	})
+}
+
+func BenchmarkPipeline(b *testing.B) {
+	g := gemm{n: 256, stages: 3}
+	p := g.build(b)
+	const steps = 16
+	g.arguments(p, steps)
+	for b.Loop() {
+		if err := p.run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*steps*4), "us/wgmma")
+}
+
+func BenchmarkInstructions(b *testing.B) {
+	const loops = 10000
+	p := assemble(b, body(`
+	mov.u32 %r0, 0;
+	mov.u32 %r1, 1;
+	mov.f32 %r2, 0f3F800000;
+loop:
+	mad.lo.u32 %r1, %r1, 1664525, 1013904223;
+	fma.rn.f32 %r2, %r2, %r2, %r1;
+	xor.b32 %r3, %r1, %r2;
+	shl.b32 %r4, %r3, 3;
+	add.u32 %r5, %r4, %r1;
+	add.u32 %r0, %r0, 1;
+	setp.lt.u32 %p0, %r0, 10000;
+	@%p0 bra loop;`), "k")
+	p.params(uint64(0), 0)
+	for b.Loop() {
+		if err := p.run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*loops*8), "ns/instruction")
+}
