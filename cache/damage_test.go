@@ -132,6 +132,27 @@ func TestForeignOwner(t *testing.T) {
 	assert.Len(t, log.warnings(), 1)
 }
 
+func TestOwners(t *testing.T) {
+	const unknown, root, me, another = -1, 0, 1000, 1001
+	for _, tc := range []struct {
+		me, owner, dirOwner   int
+		mayRead, mayWriteInIt bool
+	}{
+		{me, me, me, true, true},
+		{me, root, me, true, true},
+		{me, another, me, false, true},
+		{me, me, root, true, true},
+		{me, another, root, false, true},
+		{me, another, another, true, false}, // a read-only layer
+		{root, another, another, true, true},
+		{root, another, root, false, true},
+		{unknown, unknown, unknown, true, true},
+	} {
+		assert.Equal(t, tc.mayRead, mayRead(tc.me, tc.owner, tc.dirOwner), "%+v", tc)
+		assert.Equal(t, tc.mayWriteInIt, mayWriteIn(tc.me, tc.dirOwner), "%+v", tc)
+	}
+}
+
 func mustStat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
 	fi, err := os.Stat(path)

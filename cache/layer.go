@@ -59,10 +59,21 @@ func openLayer(dir string, writable bool) (*layer, error) {
 	l.owner = ownerOf(fi)
 	// Machine code is trusted as far as those who can write it. A directory
 	// that is only read was named by the user on purpose.
-	if me := os.Geteuid(); writable && me > 0 && l.owner > 0 && l.owner != me {
+	if writable && !mayWriteIn(os.Geteuid(), l.owner) {
 		return nil, fmt.Errorf("%s belongs to user %d; use a directory of your own, or this one as a read-only layer", l.dir, l.owner)
 	}
 	return l, nil
+}
+
+// mayWriteIn reports whether user me should keep files in a directory of owner:
+// one's own or root's. Root itself may be in a container, with a directory of a
+// user outside. Unknown users (-1) are let pass.
+func mayWriteIn(me, owner int) bool { return me <= 0 || owner <= 0 || owner == me }
+
+// mayRead reports whether user me may trust a file of owner in a directory of
+// dirOwner.
+func mayRead(me, owner, dirOwner int) bool {
+	return owner <= 0 || owner == me || owner == dirOwner
 }
 
 // fileName is the name of the file of a key.
@@ -108,7 +119,7 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if fi.Size() > maxFileBytes {
 		return nil, fi, fmt.Errorf("%w: %d bytes, the largest file has %d", ErrDamaged, fi.Size(), maxFileBytes)
 	}
-	if owner := ownerOf(fi); owner > 0 && owner != os.Geteuid() && owner != l.owner {
+	if owner := ownerOf(fi); !mayRead(os.Geteuid(), owner, l.owner) {
 		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", ErrDamaged, owner)
 	}
 	data := make([]byte, fi.Size())

@@ -182,11 +182,10 @@ func TestLockAcrossProcesses(t *testing.T) {
 	key, _ := contested(0)
 	free := NewKey([]byte("another key"))
 
-	start := time.Now()
 	c.Lock(context.Background(), free)()
-	assert.Less(t, time.Since(start), 50*time.Millisecond, "locks are by key")
+	assert.Zero(t, c.Stats().LockTimeouts, "locks are by key")
 
-	start = time.Now()
+	start := time.Now()
 	c.Lock(context.Background(), key)()
 	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 	assert.EqualValues(t, 1, c.Stats().LockTimeouts)

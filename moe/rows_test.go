@@ -84,14 +84,14 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
 	choice := tr.Layer.Choice()
-	for _, p := range kernel.UpSpace(c, target) {
+	for _, p := range kernel.UpSpace(target) {
 		if p.TileN != choice.Up.TileN {
 			choice.Up = p
 			break
 		}
 	}
-	for _, p := range kernel.DownSpace(c, target) {
-		if p.TileN != choice.Down.TileN && p.TileN > 64 {
+	for _, p := range kernel.DownSpace(target) {
+		if p.TileN != choice.Down.TileN {
 			choice.Down = p
 			break
 		}

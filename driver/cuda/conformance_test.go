@@ -84,10 +84,10 @@ func TestInterrupt(t *testing.T) {
 		return
 	}
 	cmd := child(t)
-	var out bytes.Buffer
+	var out, errs bytes.Buffer
 	pipe, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	cmd.Stderr = &out
+	cmd.Stderr = &errs
 	require.NoError(t, cmd.Start())
 	lines := bufio.NewScanner(io.TeeReader(pipe, &out))
 	for lines.Scan() {
@@ -95,7 +95,7 @@ func TestInterrupt(t *testing.T) {
 			require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
-	require.NoError(t, cmd.Wait(), "%s", &out)
+	require.NoError(t, cmd.Wait(), "%s%s", &out, &errs)
 	assert.Contains(t, out.String(), "--- PASS: TestInterrupt")
 }
 

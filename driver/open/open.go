@@ -13,6 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/emulated"
 )
 
 // backend opens devices of one kind.
@@ -26,6 +27,7 @@ type backend struct {
 // backends are the kinds of device, the default one first.
 var backends = []backend{
 	{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) }},
+	{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) }},
 }
 
 // Device opens the device of the given name; "" means "cuda", the first GPU.

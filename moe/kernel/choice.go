@@ -10,21 +10,18 @@ type Choice struct {
 	Up, Down Point
 }
 
-// Space lists the points that a product with so many weight columns (up: 2n,
-// down: d) can be built for on the target, with as many stages as fit.
-func Space(columns int, t driver.Target) []Point {
+// space lists the points with these tile widths, each with as many stages as
+// fit the target's shared memory.
+func space(t driver.Target, widths ...int) []Point {
+	const deepest, shallowest = 8, 3
 	var points []Point
-	for _, n := range []int{256, 192, 128, 64} {
-		if n/2%64 != 0 && n != 192 {
-			// Up stores whole groups of 64 gate and 64 up columns.
-			continue
-		}
-		for _, panel := range []int{8, 16} {
-			p := Point{TileN: n, Stages: 8, Panel: panel}
+	for _, n := range widths {
+		for _, panel := range []int{16, 8} {
+			p := Point{TileN: n, Stages: deepest, Panel: panel}
 			for p.sharedBytes() > t.SharedBytesPerCTA {
 				p.Stages--
 			}
-			if p.Stages >= 3 {
+			if p.Stages >= shallowest {
 				points = append(points, p)
 			}
 		}
@@ -32,25 +29,18 @@ func Space(columns int, t driver.Target) []Point {
 	return points
 }
 
-// UpSpace and DownSpace are the points of each product.
-func UpSpace(c spec.Config, t driver.Target) []Point {
-	var out []Point
-	for _, p := range Space(2*c.Intermediate, t) {
-		if p.TileN%128 == 0 {
-			out = append(out, p)
-		}
-	}
-	return out
-}
+// UpSpace are the points of the up-projection. Half of a tile's columns are
+// gate, half up, stored 64 at a time.
+func UpSpace(t driver.Target) []Point { return space(t, 256, 128) }
 
 // DownSpace are the points of the down-projection.
-func DownSpace(c spec.Config, t driver.Target) []Point { return Space(c.Hidden, t) }
+func DownSpace(t driver.Target) []Point { return space(t, 256, 192, 128) }
 
 // Choose picks points by the cost model.
 func Choose(c spec.Config, t driver.Target) Choice {
 	return Choice{
-		Up:   cheapest(UpSpace(c, t), c, 2*c.Intermediate, c.Hidden, t),
-		Down: cheapest(DownSpace(c, t), c, c.Hidden, c.Intermediate, t),
+		Up:   cheapest(UpSpace(t), c, 2*c.Intermediate, c.Hidden, t),
+		Down: cheapest(DownSpace(t), c, c.Hidden, c.Intermediate, t),
 	}
 }
 

@@ -76,13 +76,13 @@ func (r Router) Build() (Kernel, error) {
 	k.GridDepLaunch()
 
 	pipeline.Run(k, e.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: 232, Body: func() {
+		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: 240, Body: func() {
 			e.math()
 			const mathThreads = 2 * pipeline.WarpgroupThreads
 			k.BarSync(ptx.Uint(1), ptx.Uint(mathThreads))
 			storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads)
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: 40, Body: e.load},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: 24, Body: e.load},
 	)
 	return build(k, name, routerThreads, mem.Bytes())
 }

@@ -1,0 +1,134 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReadOnlyAndLayers(t *testing.T) {
+	shared, _ := testCache(t)
+	key, e := testEntry(1, 100)
+	require.Equal(t, Stored, shared.Put(key, e))
+	require.Equal(t, Stored, shared.PutChoice("a", []byte("shared")))
+	setAge(t, modulePath(shared, key), 100*time.Hour)
+
+	t.Run("read-only", func(t *testing.T) {
+		c := Open(Options{Dir: shared.Dir(), ReadOnly: true})
+		got, o := c.Get(key)
+		assert.Equal(t, Hit, o)
+		assert.Equal(t, e, got)
+		other, otherEntry := testEntry(2, 100)
+		assert.Equal(t, ReadOnly, c.Put(other, otherEntry))
+		assert.Equal(t, ReadOnly, c.PutChoice("a", nil))
+		assert.Equal(t, ReadOnly, c.Delete(key))
+		assert.Equal(t, "", c.Dir())
+		_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
+		assert.Error(t, err)
+	})
+	t.Run("read-only and missing", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "none")
+		c, log := testCache(t, func(o *Options) { o.Dir, o.ReadOnly = dir, true })
+		_, o := c.Get(key)
+		assert.Equal(t, Disabled, o)
+		assert.Len(t, log.warnings(), 1)
+		assert.NoDirExists(t, dir)
+	})
+	t.Run("layers", func(t *testing.T) {
+		c, _ := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
+		got, o := c.Get(key)
+		assert.Equal(t, Hit, o)
+		assert.Equal(t, e, got)
+		assert.Equal(t, Unchanged, c.Put(key, e), "a layer has it")
+		more := Entry{PTX: e.PTX, Images: []Image{{Producer: "driver 14000", Code: []byte("new")}}}
+		assert.Equal(t, Stored, c.Put(key, more))
+		got, _ = c.Get(key)
+		assert.Len(t, got.Images, 3, "the layer's images are not hidden by the new one")
+		assert.Equal(t, Stored, c.PutChoice("a", []byte("own")))
+		value, _ := c.GetChoice("a")
+		assert.Equal(t, "own", string(value), "the first directory wins")
+		assert.Equal(t, Deleted, c.DeleteChoice("a"))
+		value, _ = c.GetChoice("a")
+		assert.Equal(t, "shared", string(value))
+	})
+	t.Run("a damaged first directory", func(t *testing.T) {
+		c, log := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
+		writeFile(t, modulePath(c, key), []byte("x"))
+		_, o := c.Get(key)
+		assert.Equal(t, Hit, o)
+		assert.Len(t, log.warnings(), 1)
+	})
+	fi, err := os.Stat(modulePath(shared, key))
+	require.NoError(t, err)
+	assert.Greater(t, time.Since(fi.ModTime()), 99*time.Hour, "read-only files are not touched")
+}
+
+func TestPlaces(t *testing.T) {
+	home, a, b := t.TempDir(), t.TempDir(), t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", home)
+	t.Setenv("HOME", home)
+	t.Setenv("LocalAppData", home)
+	standard, err := DefaultDir()
+	require.NoError(t, err)
+	assert.True(t, strings.HasPrefix(standard, home))
+	list := func(dirs ...string) string { return strings.Join(dirs, string(os.PathListSeparator)) }
+	for _, tc := range []struct {
+		env     string
+		options Options
+		want    []string
+	}{
+		{"", Options{}, []string{standard}},
+		{"", Options{Layers: []string{a}}, []string{standard, a}},
+		{a, Options{}, []string{a}},
+		{list(a, b), Options{}, []string{a, b}},
+		{list(a, "", b), Options{}, []string{a, b}},
+		{list("", b), Options{}, []string{standard, b}},
+		{list(a, b), Options{Dir: b}, []string{b}},
+		{"off", Options{Layers: []string{a}}, nil},
+		{"off", Options{Dir: a}, []string{a}},
+		{a, Options{Dir: "off"}, nil},
+	} {
+		t.Setenv(EnvDir, tc.env)
+		got, err := directories(tc.options)
+		assert.NoError(t, err)
+		assert.Equal(t, tc.want, got, fmt.Sprintf("%+v", tc))
+	}
+	t.Setenv(EnvDir, "off")
+	c := Open(Options{})
+	_, o := c.Get(NewKey())
+	assert.Equal(t, Disabled, o)
+	assert.NoError(t, c.Err(), "off is no trouble")
+
+	if runtime.GOOS == "linux" {
+		t.Setenv(EnvDir, "")
+		t.Setenv("XDG_CACHE_HOME", "")
+		t.Setenv("HOME", "")
+		c, log := testCache(t, func(o *Options) { o.Dir = "" })
+		assert.Equal(t, Disabled, c.Put(NewKey(), Entry{}))
+		assert.ErrorContains(t, c.Err(), EnvDir)
+		assert.Len(t, log.warnings(), 1)
+	}
+}
+
+func TestModes(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no modes")
+	}
+	c := Open(Options{Dir: filepath.Join(t.TempDir(), "new")})
+	require.Equal(t, Stored, c.PutChoice("a", nil))
+	for path, want := range map[string]os.FileMode{
+		c.Dir(): 0o700, c.top.dir: 0o700, c.top.path(fileName(KindChoice, choiceKey("a"))): 0o600,
+	} {
+		fi, err := os.Stat(path)
+		require.NoError(t, err)
+		assert.Equal(t, want, fi.Mode().Perm(), path)
+	}
+}

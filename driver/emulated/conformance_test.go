@@ -1,0 +1,31 @@
+package emulated_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/ptx/emu"
+)
+
+func TestConformance(t *testing.T) {
+	for name, timing := range map[string]emu.Timing{"early": emu.Early, "late": emu.Late, "random": emu.Random} {
+		t.Run(name, func(t *testing.T) {
+			dev, err := emulated.New(emulated.Options{Timing: timing, Seed: 1})
+			require.NoError(t, err)
+			drivertest.Run(t, dev)
+			require.NoError(t, dev.Close())
+		})
+	}
+}
+
+func TestBroken(t *testing.T) {
+	drivertest.RunBroken(t, func() driver.Device {
+		dev, err := emulated.New(emulated.Options{})
+		require.NoError(t, err)
+		return dev
+	})
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+	"sonicmoe/moe/trial"
+)
+
+// sampled is how many tokens are compared with the reference at least.
+const sampled = 256
+
+func (j *job) forward() error {
+	t := j.dev.Target()
+	fmt.Fprintf(j.out, "device         %s, %d SMs, %s\n", t.Name, t.SMs, j.dev.Producer())
+	fmt.Fprintf(j.out, "layer          T=%d %v\n", j.tokens, j.config)
+	l, err := j.compile()
+	if err != nil {
+		return err
+	}
+	tr, err := trial.New(j.dev, l, j.tokens, 1, j.boost)
+	if err != nil {
+		return err
+	}
+	defer tr.Close()
+	if err := tr.Run(j.ctx, tr.Args); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "first O        %v after the process started (with making the random weights)\n", since(started))
+	if err := j.judge(tr); err != nil {
+		return err
+	}
+	j.memory()
+	return j.speed(tr)
+}
+
+// compile makes the layer twice: from an empty cache, then from a full one.
+func (j *job) compile() (*moe.Layer, error) {
+	cold, err := os.MkdirTemp("", "quickstart")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(cold)
+	var l *moe.Layer
+	for _, pass := range []struct{ name, dir string }{{"moe.New cold", cold}, {"moe.New warm", cold}, {"your cache", j.dir}} {
+		jit.Forget(j.dev) // as a new process would start
+		start := time.Now()
+		if l, err = moe.New(j.ctx, j.dev, j.config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir))); err != nil {
+			return nil, err
+		}
+		took := since(start)
+		s := jit.Of(j.dev).Stats()
+		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
+	}
+	c := l.Choice()
+	fmt.Fprintf(j.out, "tiles          up %v, down %v\n", c.Up, c.Down)
+	return l, nil
+}
+
+// judge compares the pass with the float64 reference.
+func (j *job) judge(tr *trial.Trial) error {
+	r, err := tr.Results(true)
+	if err != nil {
+		return err
+	}
+	rep, err := tr.Check(r, sampled)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "error          against float64, %d tokens, every expert: O %.2g relative (worst row %.2g), H %.2g, scores within %.2g\n",
+		rep.Sampled, rep.O.Frobenius, rep.O.RowError, rep.H.Frobenius, rep.Score)
+	return rep.Check()
+}
+
+// memory prints what backward needs, beside what other methods keep.
+func (j *job) memory() {
+	fmt.Fprintf(j.out, "saved for backward:\n")
+	for i, s := range j.config.SavedByMethod(j.tokens) {
+		name := s.Method
+		if i == 0 {
+			name = "this (" + name + ")"
+		}
+		fmt.Fprintf(j.out, "               %-22s %9.2f MiB\n", name, float64(s.Bytes())/(1<<20))
+	}
+}
+
+// speed prints the roofline and, on a GPU, the time of a pass.
+func (j *job) speed(tr *trial.Trial) error {
+	roofline := spec.H200.Roofline(j.config.ForwardWork(j.tokens))
+	flops := j.config.ForwardFLOPs(j.tokens)
+	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(flops, roofline))
+	if !j.gpu {
+		return nil
+	}
+	for _, pass := range []struct {
+		name string
+		args moe.Forward
+	}{{"forward", tr.Args}, {"inference", tr.Inference()}} {
+		d, err := j.median(tr, pass.args)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(j.out, "%-14s %.3f ms (fastest %.3f, slowest %.3f), %.0f TFLOPS", pass.name, ms(d[1]), ms(d[0]), ms(d[2]), spec.TFLOPS(flops, d[1]))
+		if j.sonicMS > 0 {
+			fmt.Fprintf(j.out, "; SonicMoE's forward took %.3f ms", j.sonicMS)
+		}
+		fmt.Fprintln(j.out)
+	}
+	return nil
+}
+
+// median times 20 passes after 200 ms of warming up: fastest, median, slowest.
+func (j *job) median(tr *trial.Trial, f moe.Forward) (d [3]time.Duration, err error) {
+	s := tr.Stream()
+	for start := time.Now(); time.Since(start) < 200*time.Millisecond; {
+		if err := tr.Call().Forward(s, f); err != nil {
+			return d, err
+		}
+		if err := s.Synchronize(j.ctx); err != nil {
+			return d, err
+		}
+	}
+	events := make([]driver.Event, 21)
+	for i := range events {
+		if events[i], err = j.dev.NewEvent(); err != nil {
+			return d, err
+		}
+		defer events[i].Close()
+		if i > 0 {
+			if err := tr.Call().Forward(s, f); err != nil {
+				return d, err
+			}
+		}
+		if err := events[i].Record(s); err != nil {
+			return d, err
+		}
+	}
+	if err := s.Synchronize(j.ctx); err != nil {
+		return d, err
+	}
+	var all []time.Duration
+	for i := range events[1:] {
+		t, err := events[i+1].Since(events[i])
+		if err != nil {
+			return d, err
+		}
+		all = append(all, t)
+	}
+	slices.Sort(all)
+	return [3]time.Duration{all[0], all[len(all)/2], all[len(all)-1]}, nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / 1e6 }
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(100 * time.Microsecond) }

@@ -1,0 +1,68 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/ptxas"
+)
+
+// builder is any kernel of this package.
+type builder interface{ Build() (Kernel, error) }
+
+// every lists the kernels of a layer at every point of their spaces.
+func every(c spec.Config, t driver.Target) map[string]builder {
+	m := map[string]builder{
+		"router":    Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
+		"count":     Count{Experts: c.Experts, TopK: c.TopK},
+		"plan":      Plan{Experts: c.Experts, TopK: c.TopK},
+		"aggregate": Aggregate{Hidden: c.Hidden, TopK: c.TopK},
+	}
+	for _, p := range UpSpace(t) {
+		for _, save := range []bool{false, true} {
+			m[fmt.Sprintf("up %v save=%v", p, save)] = Up{Hidden: c.Hidden, Intermediate: c.Intermediate, SaveH: save, Point: p}
+		}
+	}
+	for _, p := range DownSpace(t) {
+		m[fmt.Sprintf("down %v", p)] = Down{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	}
+	return m
+}
+
+// Every kernel at every point assembles with no spills, no warning and no
+// serialised wgmma, fits the chip, and prints, parses and prints the same.
+func TestAssemble(t *testing.T) {
+	if _, err := ptxas.Find(); err != nil {
+		t.Skip(err)
+	}
+	target := driver.H200()
+	for _, c := range []spec.Config{
+		{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8},
+		{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1},
+		{Hidden: 2880, Intermediate: 2880, Experts: 32, TopK: 4},
+		{Hidden: 2048, Intermediate: 512, Experts: 1024, TopK: 16},
+	} {
+		for name, b := range every(c, target) {
+			t.Run(fmt.Sprintf("%v %s", c, name), func(t *testing.T) {
+				t.Parallel()
+				k, err := b.Build()
+				require.NoError(t, err)
+				require.LessOrEqual(t, k.SharedBytes, target.SharedBytesPerCTA)
+				text := k.Module.Print().PTX
+				m, err := ptx.Parse(text)
+				require.NoError(t, err)
+				require.NoError(t, m.Verify())
+				require.Equal(t, string(text), string(m.Print().PTX))
+				_, report, err := ptxas.Assemble(context.Background(), text)
+				require.NoError(t, err)
+				require.Empty(t, ptxas.Complaint(report), report)
+			})
+		}
+	}
+}

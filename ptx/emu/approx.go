@@ -1,0 +1,64 @@
+package emu
+
+import "math"
+
+// The approximate functions of PTX are specified by an error bound and a table
+// of special cases. Here each is the float64 result rounded to nearest FP32,
+// which is inside every bound (2 ulp for ex2 and lg2 over most of the range,
+// 1 ulp for rcp, 2^-22.9 relative for rsqrt, 2^-11 for tanh), with the special
+// cases of the manual. A GPU's own bits differ inside the bound.
+
+// unaryF32 is a function of one FP32 register.
+type unaryF32 func(x uint32, ftz bool) uint32
+
+// approxFunctions are the .approx functions by mnemonic.
+var approxFunctions = map[string]unaryF32{
+	"ex2":   ex2Approx,
+	"lg2":   lg2Approx,
+	"rcp":   rcpApprox,
+	"rsqrt": rsqrtApprox,
+	"sqrt":  sqrtApprox,
+	"tanh":  tanhApprox,
+	"sin":   viaFloat64(math.Sin),
+	"cos":   viaFloat64(math.Cos),
+}
+
+// viaFloat64 lifts a float64 function to FP32 registers.
+func viaFloat64(f func(float64) float64) unaryF32 {
+	return func(x uint32, ftz bool) uint32 {
+		y := fromF32(float32(f(float64(toF32(flushIf(ftz, x))))))
+		return flushIf(ftz, y)
+	}
+}
+
+var (
+	// ex2Approx: -Inf gives +0, zeros and subnormals 1, +Inf +Inf.
+	ex2Approx = viaFloat64(math.Exp2)
+	// lg2Approx: zeros give -Inf, negative numbers NaN.
+	lg2Approx = viaFloat64(log2)
+	// rcpApprox: zeros give infinities and infinities zeros, of the same sign.
+	rcpApprox = viaFloat64(func(x float64) float64 { return 1 / x })
+	// rsqrtApprox: zeros give infinities of the same sign, negative numbers NaN.
+	rsqrtApprox = viaFloat64(func(x float64) float64 {
+		if x == 0 {
+			return 1 / x
+		}
+		return 1 / math.Sqrt(x)
+	})
+	// sqrtApprox: -0 gives -0, negative numbers NaN.
+	sqrtApprox = viaFloat64(math.Sqrt)
+)
+
+// tanhApprox keeps subnormals and zeros as they are. PTX has no tanh.approx.ftz.
+func tanhApprox(x uint32, _ bool) uint32 {
+	return fromF32(float32(math.Tanh(float64(toF32(x)))))
+}
+
+// log2 is math.Log2 kept exact at powers of two and accurate around 1, where
+// math.Log2 cancels a fraction against an exponent.
+func log2(x float64) float64 {
+	if x > 0.5 && x < 2 {
+		return math.Log1p(x-1) / math.Ln2
+	}
+	return math.Log2(x)
+}

@@ -1,0 +1,269 @@
+package emu
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// cta is one CTA: its warps and its shared memory.
+type cta struct {
+	cluster *cluster
+	rank    int // in the cluster
+	index   [3]int
+	linear  int
+	warps   []*warp
+	groups  []*warpgroup
+	shared  sharedMemory
+	bars    [16]namedBarrier
+	// freeRegs are registers that setmaxnreg.dec gave back, counted in
+	// registers of a thread of one warp.
+	freeRegs int
+}
+
+// cluster is the CTAs that run together in one goroutine.
+type cluster struct {
+	grid   *grid
+	ctas   []*cta
+	warps  []*warp
+	rng    *rand.Rand
+	last   *allocation // the latest global memory touched
+	loads  []*bulkLoad
+	events uint64
+	order  uint64 // of asynchronous copies
+	fault  *Fault
+
+	barrier clusterBarrier
+	steps   uint64
+	idle    int // instructions since anything changed
+	polls   int // unanswered mbarrier polls since the last event
+	polled  bool
+}
+
+// event notes a change that may let waiting fragments go on.
+func (cl *cluster) event() {
+	cl.events++
+	cl.idle, cl.polls = 0, 0
+}
+
+// status is how a turn of a cluster ended.
+type status uint8
+
+const (
+	finished status = iota
+	parked          // spins on global memory: another CTA should run
+	broken          // fault is set
+	stopped         // the launch was cancelled
+)
+
+const (
+	quantum   = 256     // instructions of one warp's turn
+	parkAfter = 1 << 15 // idle instructions before a polling cluster is parked
+)
+
+// run executes the cluster until it ends, faults or spins.
+func (cl *cluster) run() status {
+	random := cl.grid.launch.Timing == Random
+	for round := 0; ; round++ {
+		ran, alive := false, false
+		for i := range cl.warps {
+			w := cl.warps[i]
+			limit := quantum
+			if random {
+				w = cl.warps[cl.rng.IntN(len(cl.warps))]
+				limit = 1 + cl.rng.IntN(64)
+			}
+			if w.live == 0 {
+				continue
+			}
+			alive = true
+			if f := w.pick(); f != nil {
+				if n := w.run(f, limit); n > 0 {
+					ran = true
+					cl.idle += n
+					cl.steps += uint64(n)
+				}
+				if cl.fault != nil {
+					return broken
+				}
+			}
+			if random && cl.rng.IntN(4) == 0 {
+				cl.completeRandom()
+				if cl.fault != nil {
+					return broken
+				}
+			}
+		}
+		if !alive && cl.ended() {
+			return cl.finish()
+		}
+		if s, stop := cl.between(ran, random, round); stop {
+			return s
+		}
+	}
+}
+
+// between decides what happens after a round of all warps.
+func (cl *cluster) between(ran, random bool, round int) (status, bool) {
+	switch {
+	case cl.grid.stop.Load():
+		return stopped, true
+	case !ran && random && round%8 != 0:
+		// The random choice may just have missed the warps that can run.
+	case !ran && !cl.runnable(), cl.polls > 4*len(cl.warps):
+		cl.polls = 0
+		if !cl.completeOldest() && !ran {
+			cl.deadlock()
+		}
+	case cl.idle > parkAfter && cl.polled:
+		cl.polled = false
+		return parked, true
+	case cl.idle > cl.grid.spinLimit:
+		cl.spinning()
+	}
+	if cl.fault != nil {
+		return broken, true
+	}
+	return 0, false
+}
+
+func (cl *cluster) ended() bool {
+	for _, w := range cl.warps {
+		if w.live != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (cl *cluster) runnable() bool {
+	for _, w := range cl.warps {
+		for _, f := range w.frags {
+			if !f.stuck || f.since != cl.events {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// finish checks what a cluster leaves behind.
+func (cl *cluster) finish() status {
+	for _, c := range cl.ctas {
+		for _, w := range c.warps {
+			if w.bulkAtExit(); cl.fault != nil {
+				return broken
+			}
+			if w.copiesAtExit(); cl.fault != nil {
+				return broken
+			}
+		}
+	}
+	for _, l := range cl.loads {
+		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes into shared address %#x was under way: wait for its mbarrier", l.size, l.dst)
+		return broken
+	}
+	return finished
+}
+
+// fault records the first fault of the cluster.
+func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
+	cl := w.cta.cluster
+	if cl.fault != nil {
+		return failed
+	}
+	cl.fault = &Fault{Kind: kind, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
+		CTA: w.cta.index, Warp: w.id, Lanes: lanes, Text: fmt.Sprintf(format, args...)}
+	return failed
+}
+
+// deny records a problem of some lanes.
+func (w *warp) deny(in *inst, lanes uint32, p *problem) outcome {
+	return w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
+}
+
+const maxWaiters = 12 // described in a message
+
+// deadlock says who waits for what.
+func (cl *cluster) deadlock() {
+	var text []string
+	var worst *warp
+	var at *frag
+	kind, more := Deadlock, 0
+	for _, c := range cl.ctas {
+		for _, w := range c.warps {
+			for _, f := range w.frags {
+				if worst == nil || f.apart && kind == Deadlock {
+					worst, at = w, f
+				}
+				if f.apart {
+					kind = DivergentAligned
+				}
+				if len(text) < maxWaiters {
+					text = append(text, cl.describe(w, f))
+				} else {
+					more++
+				}
+			}
+			if w.live == 0 && len(text) < maxWaiters {
+				text = append(text, fmt.Sprintf("%s has exited", cl.warpName(w)))
+			}
+		}
+	}
+	if more > 0 {
+		text = append(text, fmt.Sprintf("and %d more", more))
+	}
+	worst.fault(&cl.grid.kernel.code[at.pc], kind, at.mask, "nothing can run: %s", strings.Join(text, "; "))
+}
+
+// spinning is the fault of a cluster that runs without getting anywhere.
+func (cl *cluster) spinning() {
+	w := cl.warps[0]
+	for _, x := range cl.warps {
+		if x.live != 0 {
+			w = x
+			break
+		}
+	}
+	var text []string
+	for _, x := range cl.warps {
+		for _, f := range x.frags {
+			if len(text) < maxWaiters {
+				text = append(text, cl.describe(x, f))
+			}
+		}
+	}
+	w.fault(&cl.grid.kernel.code[w.frags[0].pc], Deadlock, w.frags[0].mask,
+		"no store, barrier or copy in %d warp instructions: %s", cl.idle, strings.Join(text, "; "))
+}
+
+func (cl *cluster) warpName(w *warp) string {
+	if len(cl.ctas) > 1 {
+		return fmt.Sprintf("CTA %d of the cluster warp %d", w.cta.rank, w.id)
+	}
+	return fmt.Sprintf("warp %d", w.id)
+}
+
+// describe says what a fragment waits for.
+func (cl *cluster) describe(w *warp, f *frag) string {
+	in := &cl.grid.kernel.code[f.pc]
+	who := cl.warpName(w)
+	if f.mask != w.live || f.mask != fullMask {
+		who += " " + laneList(f.mask)
+	}
+	where := fmt.Sprintf("line %d", in.line)
+	if g := cl.grid.where(in.line); g != "" {
+		where += " = " + g
+	}
+	who += " (" + where + ") "
+	switch {
+	case f.apart:
+		return who + "waits at " + in.form.Op + " for the rest of its warp"
+	case !f.stuck:
+		return who + "is at " + in.form.Op
+	}
+	if h := forms[in.form.ID].waits; h != nil {
+		return who + h(w, f, in)
+	}
+	return who + "waits at " + in.form.Op
+}

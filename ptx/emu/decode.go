@@ -1,0 +1,319 @@
+package emu
+
+import (
+	"fmt"
+
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/isa"
+)
+
+// decoder turns one parsed kernel into instructions.
+type decoder struct {
+	m   *ptx.Module
+	e   *ptx.Entry
+	k   *Kernel
+	reg []int32 // slot of each register, in its class's bank
+
+	consts32 map[uint32]int32
+	consts64 map[uint64]int32
+	special  map[int32]int32
+	symbol   map[string]int32
+}
+
+func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
+	d := &decoder{m: m, e: e, k: &Kernel{entry: e},
+		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}}
+	d.k.slots = [numBanks]int{bankPred: 2}
+	d.const32(0)
+	d.const64(0)
+	for _, r := range e.Registers {
+		d.reg = append(d.reg, d.newSlot(bankOf(r.Class)))
+	}
+	d.layoutShared()
+	labels := map[string]int32{}
+	n := int32(0)
+	for i := range e.Body {
+		if e.Body[i].Form == nil {
+			labels[e.Body[i].Label] = n
+		} else {
+			n++
+		}
+	}
+	for i := range e.Body {
+		if e.Body[i].Form == nil {
+			continue
+		}
+		in, err := d.inst(&e.Body[i], labels)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
+		}
+		d.k.code = append(d.k.code, in)
+	}
+	// Running off the end is a ret.
+	ret := &isa.Table[isa.Ret]
+	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1})
+	d.markAccumulators()
+	return d.k, nil
+}
+
+func (d *decoder) layoutShared() {
+	at := sharedBase
+	for _, v := range staticVariables(d.m, d.e) {
+		at = (at+v.Align-1)/v.Align*v.Align + v.Bytes
+	}
+	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
+	for _, v := range d.m.Globals {
+		if v.Extern {
+			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
+		}
+	}
+}
+
+func (d *decoder) newSlot(b bank) int32 {
+	n := d.k.slots[b]
+	d.k.slots[b]++
+	return int32(n)
+}
+
+func (d *decoder) const32(v uint32) int32 {
+	s, ok := d.consts32[v]
+	if !ok {
+		s = d.newSlot(bank32)
+		d.consts32[v] = s
+		d.k.const32 = append(d.k.const32, constant[uint32]{s, v})
+	}
+	return s
+}
+
+func (d *decoder) const64(v uint64) int32 {
+	s, ok := d.consts64[v]
+	if !ok {
+		s = d.newSlot(bank64)
+		d.consts64[v] = s
+		d.k.const64 = append(d.k.const64, constant[uint64]{s, v})
+	}
+	return s
+}
+
+func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
+	f := src.Form
+	h := &forms[f.ID]
+	if h.exec == nil {
+		return inst{}, fmt.Errorf("%s is not emulated", f.Op)
+	}
+	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, line: src.Line}
+	in.aligned = f.Effects&isa.Aligned != 0 && (f.ModIndex("aligned") < 0 || f.Mod(src.Mods, "aligned") != "")
+	if src.Guard > 0 {
+		in.guard, in.guardNot = d.reg[src.Guard-1], src.GuardNot
+	}
+	if f.ModIndex("type") >= 0 {
+		in.typ, _ = isa.TypeNamed(f.Mod(src.Mods, "type")[1:])
+		in.size = uint8(in.typ.Bytes())
+	}
+	for i := range src.Args {
+		o, err := d.operand(src, i, labels, &in)
+		if err != nil {
+			return in, err
+		}
+		if i < len(in.slot) && o.bank != bankNone {
+			in.slot[i] = o.slot
+		}
+		in.args = append(in.args, o)
+		d.uses(&in, &f.Args[i], &in.args[i])
+		if o.list == nil {
+			in.args[i].list = []int32{o.slot} // a vector of one
+		}
+	}
+	if h.prepare != nil {
+		h.prepare(&in)
+	}
+	if f.ID == isa.Mov && src.Args[1].Kind == ptx.OpSpecial {
+		if read := clocks[isa.Specials[src.Args[1].Reg].Name]; read != nil {
+			in.exec = readClock(read)
+			in.use = [numBanks][]int32{}
+		}
+	}
+	return in, nil
+}
+
+// uses notes which slots the instruction reads and writes. Accumulators are
+// wgmma's own business.
+func (d *decoder) uses(in *inst, a *isa.Arg, o *operand) {
+	if o.bank == bankNone || a.Dir == isa.InOut {
+		return
+	}
+	slots := o.list
+	if a.Kind != isa.Vec {
+		slots = append([]int32{o.slot}, o.list...)
+	}
+	for i, s := range slots {
+		b := o.bank
+		if a.Kind == isa.TensorAddr && i > 0 {
+			b = bank32
+		}
+		if a.Dir == isa.Out {
+			in.def[b] = append(in.def[b], s)
+		} else {
+			in.use[b] = append(in.use[b], s)
+		}
+	}
+}
+
+func (d *decoder) operand(src *ptx.Inst, i int, labels map[string]int32, in *inst) (operand, error) {
+	f, o := src.Form, &src.Args[i]
+	a, t := &f.Args[i], f.ArgType(src.Mods, i)
+	switch a.Kind {
+	case isa.Imm:
+		return operand{bank: bankNone, imm: o.Imm}, nil
+	case isa.Sink:
+		return operand{bank: bankNone}, nil
+	case isa.Label:
+		in.target = labels[o.Sym]
+		return operand{bank: bankNone}, nil
+	case isa.Addr:
+		return d.address(a, o)
+	case isa.TensorAddr:
+		list, err := d.list(src, o.List, isa.S32)
+		return operand{bank: bank64, slot: d.reg[o.Reg], list: list}, err
+	case isa.Vec:
+		elems := o.List
+		if o.Kind != ptx.OpVec {
+			elems = []ptx.Operand{*o}
+		}
+		list, err := d.list(src, elems, t)
+		return operand{bank: bankOf(t.Class()), list: list}, err
+	}
+	return d.scalar(src, o, t)
+}
+
+func (d *decoder) list(src *ptx.Inst, elems []ptx.Operand, t isa.Type) ([]int32, error) {
+	out := make([]int32, len(elems))
+	for i := range elems {
+		o, err := d.scalar(src, &elems[i], t)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = o.slot
+	}
+	return out, nil
+}
+
+func (d *decoder) scalar(src *ptx.Inst, o *ptx.Operand, t isa.Type) (operand, error) {
+	b := bankOf(t.Class())
+	switch o.Kind {
+	case ptx.OpReg, ptx.OpNotReg:
+		return operand{bank: b, slot: d.reg[o.Reg], negate: o.Kind == ptx.OpNotReg}, nil
+	case ptx.OpInt, ptx.OpF32:
+		switch {
+		case b == bankPred:
+			return operand{bank: b, slot: slotZero + int32(o.Imm&1)}, nil
+		case b == bank64:
+			return operand{bank: b, slot: d.const64(uint64(o.Imm))}, nil
+		case t.Bits() == 16:
+			return operand{bank: b, slot: d.const32(uint32(o.Imm) & 0xffff)}, nil
+		case t.Bits() == 8:
+			return operand{bank: b, slot: d.const32(uint32(o.Imm) & 0xff)}, nil
+		}
+		return operand{bank: b, slot: d.const32(uint32(o.Imm))}, nil
+	case ptx.OpSpecial:
+		return operand{bank: b, slot: d.specialSlot(b, o.Reg)}, nil
+	case ptx.OpSymbol:
+		return d.symbolValue(b, o.Sym)
+	}
+	return operand{}, fmt.Errorf("operand of %s is not emulated", src.Form.Op)
+}
+
+func (d *decoder) specialSlot(b bank, i int32) int32 {
+	s, ok := d.special[i]
+	if !ok {
+		s = d.newSlot(b)
+		d.special[i] = s
+		d.k.specials = append(d.k.specials, specialSlot{s, isa.Specials[i].Name})
+	}
+	return s
+}
+
+// symbolValue is a symbol as mov's operand: a parameter's offset, or a shared
+// variable's address.
+func (d *decoder) symbolValue(b bank, name string) (operand, error) {
+	if p, ok := d.e.Param(name); ok {
+		if b == bank64 {
+			return operand{bank: b, slot: d.const64(uint64(p.Offset))}, nil
+		}
+		return operand{bank: b, slot: d.const32(uint32(p.Offset))}, nil
+	}
+	if b != bank32 {
+		return operand{}, fmt.Errorf("the address of shared variable %s goes into a 32-bit register", name)
+	}
+	s, err := d.sharedSlot(name)
+	return operand{bank: bank32, slot: s}, err
+}
+
+func (d *decoder) sharedSlot(name string) (int32, error) {
+	if s, ok := d.symbol[name]; ok {
+		return s, nil
+	}
+	at, ok := d.k.sharedSymbol(d.m, name)
+	if !ok {
+		return 0, fmt.Errorf("no variable %s", name)
+	}
+	s := d.newSlot(bank32)
+	d.symbol[name] = s
+	d.k.symbols = append(d.k.symbols, constant[uint32]{s, uint32(at)})
+	return s, nil
+}
+
+func (d *decoder) address(a *isa.Arg, o *ptx.Operand) (operand, error) {
+	b := bank64
+	if a.Space == isa.Shared || a.Space == isa.SharedCluster {
+		b = bank32
+	}
+	out := operand{bank: b, slot: slotZero, imm: o.Imm}
+	switch {
+	case o.Reg >= 0 && o.Sym == "":
+		out.slot = d.reg[o.Reg]
+	case o.Sym == "":
+	case a.Space == isa.Param:
+		p, ok := d.e.Param(o.Sym)
+		if !ok {
+			return out, fmt.Errorf("no parameter %s", o.Sym)
+		}
+		out.imm += int64(p.Offset)
+	case b == bank32:
+		s, err := d.sharedSlot(o.Sym)
+		if err != nil {
+			return out, err
+		}
+		out.slot = s
+	default:
+		return out, fmt.Errorf("[%s] is no address in this state space", o.Sym)
+	}
+	return out, nil
+}
+
+// markAccumulators finds the instructions that touch registers of a wgmma.
+func (d *decoder) markAccumulators() {
+	k := d.k
+	k.isAcc = make([]bool, k.slots[bank32])
+	any := false
+	for i := range k.code {
+		if k.code[i].form.ID == isa.WgmmaBF16 {
+			any = true
+			for _, s := range k.code[i].args[0].list {
+				k.isAcc[s] = true
+			}
+		}
+	}
+	if !any {
+		return
+	}
+	for i := range k.code {
+		in := &k.code[i]
+		for _, s := range in.use[bank32] {
+			in.accs = in.accs || k.isAcc[s]
+		}
+		for _, s := range in.def[bank32] {
+			in.accs = in.accs || k.isAcc[s]
+		}
+	}
+}

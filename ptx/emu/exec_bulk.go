@@ -1,0 +1,320 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// bulkLoad is a load by TMA under way.
+type bulkLoad struct {
+	warp   *warp
+	in     *inst
+	lane   int
+	order  uint64
+	to     *cta
+	dst    uint32 // offset in to's window
+	size   uint32
+	bar    uint32 // offset in to's window
+	src    uint64 // of a bulk load without a map
+	tensor *TensorMap
+	coords []int32
+}
+
+// bulkQueue is the TMA stores of a warp's threads.
+type bulkQueue struct {
+	stores  []*bulkStore
+	commits [warpLanes]uint32
+}
+
+// bulkStore is one store by TMA: it first reads shared memory, then writes
+// global memory.
+type bulkStore struct {
+	in     *inst
+	lane   int
+	group  uint32
+	src    uint32
+	tensor *TensorMap
+	coords []int32
+	data   []byte // what was read, run after run
+	read   bool
+	done   bool
+	waited bool // a wait_group, with or without .read, has covered it
+}
+
+// maxUnwritten bounds the stores that Late holds back.
+const maxUnwritten = 32
+
+func bulkForms() map[isa.ID]handler {
+	return map[isa.ID]handler{
+		isa.TMALoad:           {exec: tmaLoad},
+		isa.TMAStore:          {exec: tmaStore},
+		isa.BulkLoad:          {exec: bulkLoadExec},
+		isa.BulkCommit:        {exec: bulkCommit},
+		isa.BulkWait:          {exec: bulkWait},
+		isa.PrefetchTensorMap: {exec: prefetchMap},
+	}
+}
+
+// tensorMap decodes the map at a generic address: one of the parameters.
+func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
+	params := w.cta.cluster.grid.params
+	off := at - paramWindow
+	switch {
+	case at < paramWindow || off+TensorMapBytes > uint64(len(params)):
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x is no kernel parameter: take its address with mov and cvta.param", in.form.Op, at)
+		return nil, false
+	case at%64 != 0:
+		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x: must be a multiple of 64", in.form.Op, at)
+		return nil, false
+	}
+	m, err := DecodeTensorMap(params[off : off+TensorMapBytes])
+	if err != nil {
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, false
+	}
+	return &m, true
+}
+
+func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if _, ok := w.tensorMap(in, l, w.address64(&in.args[0], l)); !ok {
+			return failed
+		}
+	}
+	return next
+}
+
+// box is a lane's tensor operand: map and coordinates, checked.
+func (w *warp) box(in *inst, o *operand, l int, shared uint32) (*TensorMap, []int32, bool) {
+	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
+	if !ok {
+		return nil, nil, false
+	}
+	coords := make([]int32, len(o.list))
+	for i, s := range o.list {
+		coords[i] = int32(w.r32[s][l])
+	}
+	if err := t.CheckBox(coords, shared); err != nil {
+		kind := IllegalDescriptor
+		if shared%boxAlign != 0 {
+			kind = Misaligned
+		}
+		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, nil, false
+	}
+	return t, coords, true
+}
+
+func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		b := &bulkLoad{warp: w, in: in, lane: l}
+		c, at, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		b.to, b.dst = c, at
+		if b.tensor, b.coords, ok = w.box(in, &in.args[1], l, at); !ok {
+			return failed
+		}
+		b.size = b.tensor.BoxBytes()
+		if w.startLoad(b, &in.args[2]) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, src: w.address64(&in.args[1], l), size: w.r32[in.slot[2]][l]}
+		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
+		}
+		if w.startLoad(b, &in.args[3]) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+// startLoad checks destination and barrier and queues the load.
+func (w *warp) startLoad(b *bulkLoad, bar *operand) outcome {
+	if b.size == 0 {
+		return next
+	}
+	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
+		return w.deny(b.in, 1<<b.lane, p)
+	}
+	at := w.shared32(bar, b.lane)
+	if _, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane); !ok {
+		return failed
+	}
+	if int(at>>sharedRankBit) != b.to.rank {
+		return w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: data goes to CTA %d, but mbarrier %#x is in CTA %d", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
+	}
+	b.bar = at & sharedOffset
+	cl := w.cta.cluster
+	cl.order++
+	b.order = cl.order
+	if cl.grid.launch.Timing == Early {
+		return b.complete()
+	}
+	cl.loads = append(cl.loads, b)
+	return next
+}
+
+// complete moves the bytes and signals the barrier.
+func (b *bulkLoad) complete() outcome {
+	cl, s := b.warp.cta.cluster, &b.to.shared
+	move := func(dst uint32, src uint64, n uint32, inside bool) bool {
+		to := s.bytes[dst : dst+n]
+		if !inside {
+			clear(to)
+			return true
+		}
+		from := cl.globalBytes(src, uint64(n))
+		if from == nil {
+			b.warp.fault(b.in, OutOfBounds, 1<<b.lane, "%s: %s", b.in.form.Op, cl.grid.mem.explain(src, uint64(n)))
+			return false
+		}
+		copy(to, from)
+		return true
+	}
+	if b.tensor == nil {
+		if !move(b.dst, b.src, b.size, true) {
+			return failed
+		}
+	} else {
+		for r := range b.tensor.Runs(b.coords, b.dst) {
+			if !move(r.Shared, r.Global, r.Bytes, r.InBounds) {
+				return failed
+			}
+		}
+	}
+	s.markWritten(b.dst, b.size)
+	bar, err := s.mbar.at(b.bar)
+	if err == nil {
+		err = bar.completeTx(b.size)
+	}
+	if err != nil {
+		return b.warp.barrierError(b.in, b.lane, b.bar, err)
+	}
+	cl.event()
+	return next
+}
+
+func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
+		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at); !ok {
+			return failed
+		}
+		if p := c.shared.check(at, st.tensor.BoxBytes(), boxAlign); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		w.bulk.stores = append(w.bulk.stores, st)
+		if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {
+			return failed
+		}
+	}
+	return w.limitStores()
+}
+
+// limitStores writes the oldest stores when many are held back.
+func (w *warp) limitStores() outcome {
+	held := 0
+	for i := len(w.bulk.stores) - 1; i >= 0; i-- {
+		if st := w.bulk.stores[i]; st.read && !st.done {
+			if held++; held > maxUnwritten && w.finishStore(st, false) == failed {
+				return failed
+			}
+		}
+	}
+	return next
+}
+
+// finishStore reads shared memory, and unless readOnly writes global memory.
+func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
+	s, cl := &w.cta.shared, w.cta.cluster
+	if !st.read {
+		st.read = true
+		for r := range st.tensor.Runs(st.coords, st.src) {
+			if !r.InBounds {
+				continue
+			}
+			if p := s.checkRead(r.Shared, r.Bytes, 1); p != nil {
+				return w.deny(st.in, 1<<st.lane, p)
+			}
+			st.data = append(st.data, s.bytes[r.Shared:r.Shared+r.Bytes]...)
+		}
+	}
+	if st.done || readOnly {
+		return next
+	}
+	st.done = true
+	data := st.data
+	for r := range st.tensor.Runs(st.coords, st.src) {
+		if !r.InBounds {
+			continue
+		}
+		to := cl.globalBytes(r.Global, uint64(r.Bytes))
+		if to == nil {
+			return w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.mem.explain(r.Global, uint64(r.Bytes)))
+		}
+		data = data[copy(to, data):]
+	}
+	st.data = nil
+	cl.idle = 0
+	return next
+}
+
+func bulkCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		w.bulk.commits[first(m)]++
+	}
+	return next
+}
+
+// bulkWait finishes all but the latest groups of each lane.
+func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	keep := uint32(in.args[0].imm)
+	kept := w.bulk.stores[:0]
+	for _, st := range w.bulk.stores {
+		if mask>>st.lane&1 == 1 && uint64(st.group)+uint64(keep) < uint64(w.bulk.commits[st.lane]) {
+			if w.finishStore(st, in.has(".read")) == failed {
+				return failed
+			}
+			st.waited = true
+		}
+		if !st.done || !st.waited {
+			kept = append(kept, st)
+		}
+	}
+	clear(w.bulk.stores[len(kept):])
+	w.bulk.stores = kept
+	return next
+}
+
+// bulkAtExit ends the stores of a finished CTA: those that were not waited for
+// would have read shared memory that is no longer the CTA's.
+func (w *warp) bulkAtExit() {
+	for _, st := range w.bulk.stores {
+		if !st.waited {
+			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: wait with cp.async.bulk.wait_group",
+				st.tensor.BoxBytes(), w.cta.symbolic(st.src))
+			return
+		}
+		if w.finishStore(st, false) == failed {
+			return
+		}
+	}
+}

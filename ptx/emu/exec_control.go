@@ -1,0 +1,28 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+func controlForms() map[isa.ID]handler {
+	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
+	exit := handler{exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		w.exit(f, mask)
+		return jumped
+	}}
+	return map[isa.ID]handler{
+		isa.Bra: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
+			w.split(f, mask, in.target)
+			return jumped
+		}},
+		isa.Ret:  exit,
+		isa.Exit: exit,
+		isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+			return w.fault(in, Trap, mask, "the kernel executed trap")
+		}},
+		// The emulator runs one grid at a time and each of its memory
+		// accesses at once: these order what is ordered already.
+		isa.GridDepLaunch:     nothing,
+		isa.GridDepWait:       nothing,
+		isa.FenceAcqRel:       nothing,
+		isa.FenceMbarrierInit: nothing,
+	}
+}

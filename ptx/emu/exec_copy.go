@@ -1,0 +1,184 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// copyQueue is the cp.async work of a warp's threads, in order.
+type copyQueue struct {
+	recs    []*copyRecord
+	commits [warpLanes]uint32 // groups that each lane has committed
+}
+
+// copyRecord is one cp.async, or one deferred arrival, of a warp.
+type copyRecord struct {
+	in     *inst
+	order  uint64
+	arrive bool
+	lanes  uint32            // still to do
+	group  [warpLanes]uint32 // number of the group, in each lane
+	dst    [warpLanes]uint32 // offset in the CTA's window; of the mbarrier for arrivals
+	src    [warpLanes]uint64
+	bytes  [warpLanes]uint32 // read from src; the rest is zero
+}
+
+func copyForms() map[isa.ID]handler {
+	return map[isa.ID]handler{
+		isa.CpAsyncCG:                  {exec: cpAsync},
+		isa.CpAsyncCommit:              {exec: cpAsyncCommit},
+		isa.CpAsyncWait:                {exec: cpAsyncWait},
+		isa.CpAsyncMbarrierArriveNoInc: {exec: cpAsyncArrive},
+	}
+}
+
+const copyBytes = 16 // of one cp.async.cg
+
+func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	r := &copyRecord{in: in, lanes: mask, group: w.copies.commits}
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		if p := c.shared.check(at, copyBytes, copyBytes); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		n := uint32(copyBytes)
+		if len(in.args) > 3 {
+			if n = w.r32[in.slot[3]][l]; n > copyBytes {
+				return w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes with src-size %d", copyBytes, n)
+			}
+		}
+		r.dst[l], r.src[l], r.bytes[l] = at, w.address64(&in.args[1], l), n
+		if n > 0 {
+			if r.src[l]%copyBytes != 0 {
+				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x: must be a multiple of %d", r.src[l], copyBytes)
+			}
+			if w.cta.cluster.globalBytes(r.src[l], uint64(n)) == nil {
+				return w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.mem.explain(r.src[l], uint64(n)))
+			}
+		}
+	}
+	return w.queueCopy(r)
+}
+
+func (w *warp) queueCopy(r *copyRecord) outcome {
+	cl := w.cta.cluster
+	cl.order++
+	r.order = cl.order
+	w.copies.recs = append(w.copies.recs, r)
+	if cl.grid.launch.Timing == Early {
+		w.completeCopy(r, r.lanes)
+	}
+	return w.sweepCopies()
+}
+
+func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		w.copies.commits[first(m)]++
+	}
+	return next
+}
+
+// cpAsyncWait completes all but the latest groups of each lane.
+func cpAsyncWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	keep := uint32(in.args[0].imm)
+	for _, r := range w.copies.recs {
+		if r.arrive {
+			continue
+		}
+		due := uint32(0)
+		for m := mask & r.lanes; m != 0; m &= m - 1 {
+			if l := first(m); uint64(r.group[l])+uint64(keep) < uint64(w.copies.commits[l]) {
+				due |= 1 << l
+			}
+		}
+		w.completeCopy(r, due)
+	}
+	return w.sweepCopies()
+}
+
+func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	r := &copyRecord{in: in, lanes: mask, arrive: true}
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at := w.shared32(&in.args[0], l)
+		b, ok := w.mbarrierAt(in, isa.Shared, at, l)
+		if !ok {
+			return failed
+		}
+		if err := b.asyncArrive(true); err != nil {
+			return w.barrierError(in, l, at, err)
+		}
+		r.dst[l] = at & sharedOffset
+	}
+	return w.queueCopy(r)
+}
+
+// completeCopy moves the bytes of some lanes.
+func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
+	if r.arrive {
+		return
+	}
+	cl, s := w.cta.cluster, &w.cta.shared
+	for m := r.lanes & lanes; m != 0; m &= m - 1 {
+		l := first(m)
+		dst := s.bytes[r.dst[l] : r.dst[l]+copyBytes]
+		clear(dst)
+		if n := r.bytes[l]; n > 0 {
+			copy(dst, cl.globalBytes(r.src[l], uint64(n)))
+		}
+		s.markWritten(r.dst[l], copyBytes)
+	}
+	if r.lanes&lanes != 0 {
+		cl.idle = 0
+	}
+	r.lanes &^= lanes
+}
+
+// sweepCopies makes the arrivals whose copies are all done and drops finished
+// records.
+func (w *warp) sweepCopies() outcome {
+	before := uint32(0) // lanes with copies still under way
+	kept := w.copies.recs[:0]
+	for _, r := range w.copies.recs {
+		if r.arrive {
+			ready := r.lanes &^ before
+			r.lanes &^= ready
+			for m := ready; m != 0; m &= m - 1 {
+				if w.deferredArrive(r, first(m)) == failed {
+					return failed
+				}
+			}
+		} else {
+			before |= r.lanes
+		}
+		if r.lanes != 0 {
+			kept = append(kept, r)
+		}
+	}
+	clear(w.copies.recs[len(kept):])
+	w.copies.recs = kept
+	return next
+}
+
+func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
+	b, err := w.cta.shared.mbar.at(r.dst[l])
+	if err == nil {
+		phase := b.phase
+		if _, err = b.arrive(1); b.phase != phase {
+			w.cta.cluster.event()
+		}
+	}
+	if err != nil {
+		return w.barrierError(r.in, l, r.dst[l], err)
+	}
+	return next
+}
+
+// copiesAtExit lets the copies of a finished CTA end.
+func (w *warp) copiesAtExit() {
+	for _, r := range w.copies.recs {
+		w.completeCopy(r, fullMask)
+	}
+	w.sweepCopies()
+}

@@ -1,0 +1,173 @@
+package emu
+
+import (
+	"fmt"
+
+	"sonicmoe/ptx/isa"
+)
+
+func mbarrierForms() map[isa.ID]handler {
+	return map[isa.ID]handler{
+		isa.MbarrierInit:           {exec: mbarrierInit},
+		isa.MbarrierInval:          {exec: mbarrierInval},
+		isa.MbarrierArrive:         {exec: mbarrierArrive},
+		isa.MbarrierArriveCluster:  {exec: mbarrierArrive},
+		isa.MbarrierArriveExpectTx: {exec: mbarrierArrive},
+		isa.MbarrierTryWaitParity:  {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTestWaitParity: {exec: mbarrierTestWait},
+	}
+}
+
+func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
+			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x: the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
+		}
+		if err := c.shared.mbar.init(at, w.r32[in.slot[1]][l]); err != nil {
+			return w.barrierError(in, l, at, err)
+		}
+		c.shared.setBarrier(at, true)
+	}
+	w.cta.cluster.idle = 0
+	return next
+}
+
+func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		if err := c.shared.mbar.inval(at); err != nil {
+			return w.barrierError(in, l, at, err)
+		}
+		c.shared.setBarrier(at, false)
+	}
+	return next
+}
+
+func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
+	kind := BarrierMisuse
+	if at%mbarrierBytes != 0 {
+		kind = Misaligned
+	}
+	return w.fault(in, kind, 1<<l, "%s at %s: %v", in.form.Op, w.cta.symbolic(at), err)
+}
+
+// symbolic is a shared address with its offset from the kernel's dynamic
+// shared memory.
+func (c *cta) symbolic(at uint32) string {
+	k := c.cluster.grid.kernel
+	start := uint32((sharedBase + k.staticShared + k.dynamicAlign - 1) / k.dynamicAlign * k.dynamicAlign)
+	if at &= sharedOffset; at < start {
+		return fmt.Sprintf("%#x", at)
+	}
+	return fmt.Sprintf("%#x (dynamic shared memory + %#x)", at, at-start)
+}
+
+// mbarrierAt finds the object that an operand names.
+func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mbarrier, bool) {
+	c, at, ok := w.sharedOf(in, space, address, l)
+	if !ok {
+		return nil, false
+	}
+	b, err := c.shared.mbar.at(at)
+	if err != nil {
+		w.barrierError(in, l, at, err)
+		return nil, false
+	}
+	return b, true
+}
+
+// mbarrierArrive is arrive, also in another CTA, and arrive.expect_tx.
+func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	space := in.form.Args[1].Space
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at := w.shared32(&in.args[1], l)
+		b, ok := w.mbarrierAt(in, space, at, l)
+		if !ok {
+			return failed
+		}
+		phase := b.phase
+		var err error
+		if len(in.args) > 2 {
+			_, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
+		} else {
+			_, err = b.arrive(1)
+		}
+		if err != nil {
+			return w.barrierError(in, l, at, err)
+		}
+		if b.phase != phase {
+			w.cta.cluster.event()
+		}
+	}
+	w.cta.cluster.idle = 0
+	return next
+}
+
+// testPhase is the lanes whose phase has completed.
+func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at := w.shared32(&in.args[1], l)
+		b, ok := w.mbarrierAt(in, isa.Shared, at, l)
+		if !ok {
+			return 0, failed
+		}
+		yes, err := b.waitParity(w.r32[in.slot[2]][l])
+		if err != nil {
+			return 0, w.barrierError(in, l, at, err)
+		}
+		if yes {
+			done |= 1 << l
+		}
+	}
+	return done, next
+}
+
+// mbarrierTryWait suspends the fragment until one of its lanes may go on: the
+// instruction may return false at any time, so lanes that must wait longer
+// get that.
+func mbarrierTryWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	done, out := w.testPhase(in, mask)
+	if out != next {
+		return out
+	}
+	if done == 0 {
+		return waiting
+	}
+	w.setPred(in.slot[0], done, mask)
+	return next
+}
+
+// mbarrierTestWait answers at once.
+func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	done, out := w.testPhase(in, mask)
+	if out != next {
+		return out
+	}
+	w.setPred(in.slot[0], done, mask)
+	if done != mask {
+		w.cta.cluster.polls++
+		return yielded
+	}
+	return next
+}
+
+func waitsForPhase(w *warp, f *frag, in *inst) string {
+	l := first(f.mask)
+	at, parity := w.shared32(&in.args[1], l), w.r32[in.slot[2]][l]
+	b, err := w.cta.shared.mbar.at(at & sharedOffset)
+	if err != nil {
+		return "waits at " + err.Error()
+	}
+	return fmt.Sprintf("waits at mbarrier %s for the phase of parity %d to complete: %v", w.cta.symbolic(at), parity, b)
+}

@@ -1,0 +1,284 @@
+package emu
+
+import (
+	"fmt"
+	"math/bits"
+
+	"sonicmoe/ptx/isa"
+)
+
+func warpForms() map[isa.ID]handler {
+	sync := func(exec execFunc) handler { return handler{exec: exec, waits: waitsForMembers} }
+	vote := func(result func(holds, members uint32) bool) execFunc {
+		return func(w *warp, f *frag, in *inst, mask uint32) outcome {
+			if out := w.members(f, in, mask, &in.args[2]); out != next {
+				return out
+			}
+			holds, p := w.pred(&in.args[1]), uint32(0)
+			for m := mask; m != 0; m &= m - 1 {
+				members := w.r32[in.slot[2]][first(m)] & mask
+				if result(holds&members, members) {
+					p |= m & -m
+				}
+			}
+			w.setPred(in.slot[0], p, mask)
+			return next
+		}
+	}
+	anyLane := vote(func(holds, _ uint32) bool { return holds != 0 })
+	allLanes := vote(func(holds, members uint32) bool { return holds == members })
+	return map[isa.ID]handler{
+		isa.ShflSync:   sync(shuffle),
+		isa.VoteBallot: sync(ballot),
+		isa.Vote: {exec: allLanes, waits: waitsForMembers, prepare: func(in *inst) {
+			if in.has(".any") {
+				in.exec = anyLane
+			}
+		}},
+		isa.MatchAny:    sync(matchAny),
+		isa.ReduxSync:   {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
+		isa.ElectSync:   sync(elect),
+		isa.BarWarpSync: sync(func(w *warp, f *frag, in *inst, mask uint32) outcome { return w.members(f, in, mask, &in.args[0]) }),
+		isa.Stmatrix:    {exec: storeMatrix},
+		isa.Ldmatrix:    {exec: loadMatrix},
+		isa.SetMaxNReg: {exec: setMaxRegisters, waits: func(w *warp, f *frag, in *inst) string {
+			return fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d a thread of one warp left",
+				w.regs, in.args[0].imm, w.cta.freeRegs)
+		}},
+	}
+}
+
+// members lets a warp-synchronous instruction run once all lanes of its member
+// masks, less the exited ones, are here.
+func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		members := w.r32[o.slot][l]
+		if members>>l&1 == 0 {
+			return w.fault(in, DivergentAligned, 1<<l, "%s with member mask %#x, which does not name the lane itself", in.form.Op, members)
+		}
+		if missing := members & w.live &^ mask; missing != 0 {
+			if off := missing & f.mask; off != 0 {
+				return w.fault(in, DivergentAligned, off, "%s with member mask %#x names lanes that are predicated off", in.form.Op, members)
+			}
+			return waiting
+		}
+	}
+	return next
+}
+
+func waitsForMembers(w *warp, f *frag, in *inst) string {
+	members := w.r32[in.args[len(in.args)-1].slot][first(f.mask)]
+	return fmt.Sprintf("waits at %s for %s, which member mask %#x names", in.form.Op, laneList(members&w.live&^f.mask), members)
+}
+
+func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[4]); out != next {
+		return out
+	}
+	mode := in.mod("mode")
+	from := w.r32[in.slot[1]] // a copy: d may be a
+	d := &w.r32[in.slot[0]]
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		j := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
+		if mask>>j&1 == 0 {
+			return w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
+		}
+		d[l] = from[j]
+	}
+	return next
+}
+
+// shuffleSource is the lane that lane l reads; its own when the other one is
+// outside the segment.
+func shuffleSource(mode string, l int, b, c uint32) int {
+	segment := int(c >> 8 & 31)
+	b &= 31
+	low := l & segment
+	high := low | int(c&31)&^segment
+	j, inside := 0, false
+	switch mode {
+	case ".up":
+		j = l - int(b)
+		inside = j >= high
+	case ".down":
+		j = l + int(b)
+		inside = j <= high
+	case ".bfly":
+		j = l ^ int(b)
+		inside = j <= high
+	default:
+		j = low | int(b)&^segment
+		inside = j <= high
+	}
+	if !inside {
+		return l
+	}
+	return j
+}
+
+func ballot(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[2]); out != next {
+		return out
+	}
+	holds := w.pred(&in.args[1])
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		w.r32[in.slot[0]][l] = holds & mask & w.r32[in.slot[2]][l]
+	}
+	return next
+}
+
+func matchAny(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[2]); out != next {
+		return out
+	}
+	a := w.r32[in.slot[1]]
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		same := uint32(0)
+		for n := w.r32[in.slot[2]][l] & mask; n != 0; n &= n - 1 {
+			if a[first(n)] == a[l] {
+				same |= n & -n
+			}
+		}
+		w.r32[in.slot[0]][l] = same
+	}
+	return next
+}
+
+func prepareReduce(in *inst) {
+	in.op32 = map[string]map[isa.Type]func(a, b, c uint32) uint32{
+		".add": {isa.U32: func(a, b, _ uint32) uint32 { return a + b }, isa.S32: func(a, b, _ uint32) uint32 { return a + b }},
+		".min": {isa.U32: minU32, isa.S32: minS32},
+		".max": {isa.U32: maxU32, isa.S32: maxS32},
+	}[in.mod("op")][in.typ]
+}
+
+func reduceWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[2]); out != next {
+		return out
+	}
+	a := w.r32[in.slot[1]]
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		members := w.r32[in.slot[2]][l] & mask
+		v := a[first(members)]
+		for n := members & (members - 1); n != 0; n &= n - 1 {
+			v = in.op32(v, a[first(n)], 0)
+		}
+		w.r32[in.slot[0]][l] = v
+	}
+	return next
+}
+
+// elect chooses the lowest lane of the member mask.
+func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[1]); out != next {
+		return out
+	}
+	p := uint32(0)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if members := w.r32[in.slot[1]][l] & mask; bits.TrailingZeros32(members) == l {
+			p |= 1 << l
+		}
+	}
+	w.setPred(in.slot[0], p, mask)
+	return next
+}
+
+const matrixRowBytes = 16
+
+// matrixRow is the shared memory of one row of an 8x8 matrix.
+func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
+	l := matrixRowLane(j, row)
+	c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
+	if !ok {
+		return nil, 0, false
+	}
+	check := c.shared.check
+	if read {
+		check = c.shared.checkRead
+	}
+	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil {
+		w.deny(in, 1<<l, p)
+		return nil, 0, false
+	}
+	return &c.shared, at, true
+}
+
+func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if mask != fullMask {
+		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes")
+	}
+	trans := in.has(".trans")
+	w.cta.cluster.idle = 0
+	for j, slot := range in.args[1].list {
+		var rows [8]uint32
+		var s *sharedMemory
+		for row := range rows {
+			var ok bool
+			if s, rows[row], ok = w.matrixRow(in, &in.args[0], j, row, false); !ok {
+				return failed
+			}
+			s.markWritten(rows[row], matrixRowBytes)
+		}
+		for l, v := range w.r32[slot] {
+			for half := range 2 {
+				row, col := matrixPosition(l, half, trans)
+				writeWord(s.bytes[rows[row]+uint32(2*col):], 2, uint64(v>>(16*half)))
+			}
+		}
+	}
+	return next
+}
+
+func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if mask != fullMask {
+		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes")
+	}
+	trans := in.has(".trans")
+	var loaded [4][warpLanes]uint32 // the address register may be a result
+	for j := range in.args[0].list {
+		var rows [8]uint32
+		var s *sharedMemory
+		for row := range rows {
+			var ok bool
+			if s, rows[row], ok = w.matrixRow(in, &in.args[1], j, row, true); !ok {
+				return failed
+			}
+		}
+		for l := range warpLanes {
+			for half := range 2 {
+				row, col := matrixPosition(l, half, trans)
+				loaded[j][l] |= uint32(readWord(s.bytes[rows[row]+uint32(2*col):], 2)) << (16 * half)
+			}
+		}
+	}
+	for j, slot := range in.args[0].list {
+		w.r32[slot] = loaded[j]
+	}
+	return next
+}
+
+// setMaxRegisters moves registers between this warp and the CTA's pool.
+func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	n := int(in.args[0].imm)
+	switch {
+	case in.has(".dec") && n > w.regs:
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.dec to %d from %d registers", n, w.regs)
+	case in.has(".inc") && n < w.regs:
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.inc to %d from %d registers", n, w.regs)
+	case in.has(".inc") && n-w.regs > w.cta.freeRegs:
+		return waiting
+	}
+	if w.id/4 >= len(w.cta.groups) {
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg in warp %d, which is in no whole warpgroup", w.id)
+	}
+	w.cta.freeRegs += w.regs - n
+	w.regs = n
+	w.cta.cluster.event()
+	return next
+}

@@ -1,0 +1,115 @@
+package emu
+
+import (
+	"fmt"
+	"math/bits"
+	"strings"
+)
+
+// FaultKind says which rule a kernel broke.
+type FaultKind uint8
+
+// The kinds of faults.
+const (
+	// Deadlock: no thread of a CTA or cluster can run, or none makes progress.
+	Deadlock FaultKind = iota + 1
+	// OutOfBounds: an access outside every allocation, the CTA's shared
+	// memory or the parameters.
+	OutOfBounds
+	// Misaligned: an address that its instruction does not take.
+	Misaligned
+	// UninitializedRegister: a register read before it was written.
+	UninitializedRegister
+	// UninitializedShared: shared memory read before it was written.
+	UninitializedShared
+	// AccumulatorInFlight: a register touched while wgmma may still use it.
+	AccumulatorInFlight
+	// MissingFence: wgmma without the wgmma.fence that orders its registers.
+	MissingFence
+	// IllegalDescriptor: a matrix descriptor or tensor map that is wrong.
+	IllegalDescriptor
+	// BarrierMisuse: a named barrier or mbarrier used against its rules.
+	BarrierMisuse
+	// DivergentAligned: an instruction for whole warps executed by a part of one,
+	// or warps of a warpgroup that disagree.
+	DivergentAligned
+	// ProxyRace: the async proxy reads what ordinary stores wrote without a
+	// proxy fence between.
+	ProxyRace
+	// AsyncPending: a CTA ends while copies still use its shared memory.
+	AsyncPending
+	// IllegalInstruction: operands that the instruction does not take.
+	IllegalInstruction
+	// Trap: the kernel executed trap.
+	Trap
+)
+
+var faultNames = [...]string{
+	Deadlock: "deadlock", OutOfBounds: "access out of bounds", Misaligned: "misaligned access",
+	UninitializedRegister: "uninitialized register", UninitializedShared: "uninitialized shared memory",
+	AccumulatorInFlight: "register in flight", MissingFence: "missing wgmma.fence",
+	IllegalDescriptor: "illegal descriptor", BarrierMisuse: "barrier misuse",
+	DivergentAligned: "divergent warp at an aligned instruction", ProxyRace: "missing proxy fence",
+	AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
+}
+
+// String is the kind in words.
+func (k FaultKind) String() string {
+	if int(k) < len(faultNames) && faultNames[k] != "" {
+		return faultNames[k]
+	}
+	return fmt.Sprintf("FaultKind(%d)", uint8(k))
+}
+
+// Fault is what stopped a kernel.
+type Fault struct {
+	Kind   FaultKind
+	Kernel string
+	// Line is the line of the PTX text, from 1.
+	Line int
+	// Where is the Go line behind Line, if the launch could say.
+	Where string
+	CTA   [3]int
+	Warp  int
+	Lanes uint32 // the lanes at fault
+	// Text says what was wrong.
+	Text string
+}
+
+// Error gives kind, place and text.
+func (f *Fault) Error() string {
+	where := ""
+	if f.Where != "" {
+		where = " (" + f.Where + ")"
+	}
+	lanes := ""
+	if f.Lanes != 0 && f.Lanes != fullMask {
+		lanes = ", " + laneList(f.Lanes)
+	}
+	return fmt.Sprintf("kernel %s, PTX line %d%s, CTA (%d,%d,%d), warp %d%s: %v: %s",
+		f.Kernel, f.Line, where, f.CTA[0], f.CTA[1], f.CTA[2], f.Warp, lanes, f.Kind, f.Text)
+}
+
+// laneList is "lane 3" or "lanes 0-7,12".
+func laneList(mask uint32) string {
+	var parts []string
+	for l := 0; l < 32; l++ {
+		if mask>>l&1 == 0 {
+			continue
+		}
+		end := l
+		for end < 31 && mask>>(end+1)&1 == 1 {
+			end++
+		}
+		if end == l {
+			parts = append(parts, fmt.Sprint(l))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", l, end))
+		}
+		l = end
+	}
+	if bits.OnesCount32(mask) == 1 {
+		return "lane " + parts[0]
+	}
+	return "lanes " + strings.Join(parts, ",")
+}

@@ -1,0 +1,201 @@
+package emu
+
+import "math"
+
+// canonicalNaN is the only NaN that FP32 arithmetic produces in PTX.
+const canonicalNaN = 0x7fffffff
+
+// Bits of an FP32 register.
+const (
+	f32Sign = 0x80000000
+	f32Inf  = 0x7f800000
+)
+
+func isNaN32(x uint32) bool { return x&^f32Sign > f32Inf }
+
+func toF32(x uint32) float32 { return math.Float32frombits(x) }
+
+// fromF32 gives the register bits of an arithmetic result, NaN made canonical.
+func fromF32(x float32) uint32 {
+	if x != x {
+		return canonicalNaN
+	}
+	return math.Float32bits(x)
+}
+
+// flush is what .ftz does to inputs and results: a subnormal becomes the zero
+// of its sign.
+func flush(x uint32) uint32 {
+	if x&f32Inf == 0 {
+		return x & f32Sign
+	}
+	return x
+}
+
+func flushIf(ftz bool, x uint32) uint32 {
+	if ftz {
+		return flush(x)
+	}
+	return x
+}
+
+// addF32 is add{.ftz}.f32, rounding to nearest even. As in every function
+// here, .ftz looks at the result after rounding.
+func addF32(a, b uint32, ftz bool) uint32 {
+	if ftz {
+		return flush(fromF32(toF32(flush(a)) + toF32(flush(b))))
+	}
+	return fromF32(toF32(a) + toF32(b))
+}
+
+// subF32 is sub{.ftz}.f32, rounding to nearest even.
+func subF32(a, b uint32, ftz bool) uint32 {
+	return addF32(a, b^f32Sign, ftz)
+}
+
+// mulF32 is mul{.ftz}.f32, rounding to nearest even.
+func mulF32(a, b uint32, ftz bool) uint32 {
+	if ftz {
+		return flush(fromF32(toF32(flush(a)) * toF32(flush(b))))
+	}
+	return fromF32(toF32(a) * toF32(b))
+}
+
+// divF32 is div.rn{.ftz}.f32, and rcp.rn with a = 1.
+func divF32(a, b uint32, ftz bool) uint32 {
+	if ftz {
+		return flush(fromF32(toF32(flush(a)) / toF32(flush(b))))
+	}
+	return fromF32(toF32(a) / toF32(b))
+}
+
+// sqrtRnF32 is sqrt.rn{.ftz}.f32. Rounding a float64 root once more is
+// harmless: 53 bits are at least 2*24+2.
+func sqrtRnF32(a uint32, ftz bool) uint32 {
+	return fromF32(float32(math.Sqrt(float64(toF32(flushIf(ftz, a))))))
+}
+
+// fmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
+//
+// The product of two FP32 numbers is exact in float64, the sum with c is not,
+// and rounding it twice would be wrong in rare cases. So the float64 sum is
+// rounded to odd: if it was inexact its last bit is made 1, which keeps every
+// later rounding on the right side of a tie.
+func fmaF32(a, b, c uint32, ftz bool) uint32 {
+	if ftz {
+		a, b, c = flush(a), flush(b), flush(c)
+	}
+	p := float64(toF32(a)) * float64(toF32(b))
+	z := float64(toF32(c))
+	s := fromF32(float32(addOdd(p, z)))
+	return flushIf(ftz, s)
+}
+
+// addOdd is x+y rounded to odd in float64; infinities and NaN follow IEEE.
+func addOdd(x, y float64) float64 {
+	s := x + y
+	if math.IsInf(s, 0) || s != s {
+		return s
+	}
+	// Knuth's TwoSum: s + e is x + y exactly.
+	yy := s - x
+	e := (x - (s - yy)) + (y - yy)
+	bits := math.Float64bits(s)
+	if e == 0 || bits&1 == 1 {
+		return s
+	}
+	// s is even and the truth lies strictly between s and a neighbour, which
+	// is odd: away from zero when e has the sign of s.
+	if math.Signbit(e) == math.Signbit(s) {
+		return math.Float64frombits(bits + 1)
+	}
+	return math.Float64frombits(bits - 1)
+}
+
+// minF32 is min{.ftz}{.NaN}.f32. Without .NaN a NaN loses against a number;
+// -0 is below +0.
+func minF32(a, b uint32, ftz, keepNaN bool) uint32 {
+	return negateNumber(maxF32(negateNumber(a), negateNumber(b), ftz, keepNaN))
+}
+
+// negateNumber flips the sign of all but NaN.
+func negateNumber(x uint32) uint32 {
+	if isNaN32(x) {
+		return canonicalNaN
+	}
+	return x ^ f32Sign
+}
+
+// maxF32 is max{.ftz}{.NaN}.f32. Without .NaN a NaN loses against a number;
+// +0 is above -0.
+func maxF32(a, b uint32, ftz, keepNaN bool) uint32 {
+	if ftz {
+		a, b = flush(a), flush(b)
+	}
+	switch an, bn := isNaN32(a), isNaN32(b); {
+	case an && bn, keepNaN && (an || bn):
+		return canonicalNaN
+	case an:
+		return b
+	case bn:
+		return a
+	}
+	if orderedKey(a) >= orderedKey(b) {
+		return a
+	}
+	return b
+}
+
+// orderedKey maps the bits of FP32 numbers to integers in the same order,
+// with -0 just below +0.
+func orderedKey(x uint32) int32 {
+	if x&f32Sign != 0 {
+		return -1 - int32(x&^f32Sign)
+	}
+	return int32(x)
+}
+
+// floatCompare is a comparison of setp and set on floating-point operands.
+type floatCompare uint8
+
+// The relations of two numbers, as bits, of which a floatCompare is a set.
+const (
+	relLess floatCompare = 1 << iota
+	relEqual
+	relGreater
+	relUnordered
+)
+
+// floatCompares are the manual's names. The plain ones, ne among them, are
+// false when an operand is NaN, those ending in u are true.
+var floatCompares = map[string]floatCompare{
+	"eq": relEqual, "ne": relLess | relGreater,
+	"lt": relLess, "le": relLess | relEqual,
+	"gt": relGreater, "ge": relGreater | relEqual,
+	"equ": relEqual | relUnordered, "neu": relLess | relGreater | relUnordered,
+	"ltu": relLess | relUnordered, "leu": relLess | relEqual | relUnordered,
+	"gtu": relGreater | relUnordered, "geu": relGreater | relEqual | relUnordered,
+	"num": relLess | relEqual | relGreater, "nan": relUnordered,
+}
+
+// f32 compares two FP32 registers; -0 equals +0.
+func (c floatCompare) f32(a, b uint32, ftz bool) bool {
+	if ftz {
+		a, b = flush(a), flush(b)
+	}
+	return c.f64(float64(toF32(a)), float64(toF32(b)))
+}
+
+// f64 compares two numbers of any floating-point type that float64 holds.
+func (c floatCompare) f64(x, y float64) bool {
+	rel := relUnordered
+	switch {
+	case x < y:
+		rel = relLess
+	case x == y:
+		rel = relEqual
+	case x > y:
+		rel = relGreater
+	}
+	return c&rel != 0
+}

@@ -1,0 +1,196 @@
+package emu
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func f32(x float64) uint32 { return math.Float32bits(float32(x)) }
+
+const (
+	leastSubnormal = 0x00000001
+	leastNormal    = 0x00800000
+	signalling     = 0xff800001
+)
+
+// randomF32 draws bits of which many are near the ends of the format.
+func randomF32(r *rand.Rand) uint32 {
+	x := r.Uint32()
+	switch r.IntN(4) {
+	case 0: // near 1, where products and sums collide
+		x = x&0x807fffff | (124+uint32(r.IntN(6)))<<23
+	case 1: // few bits, for ties
+		x &= 0xffff8000
+	case 2: // near the subnormals
+		x = x&0x807fffff | uint32(r.IntN(3))<<23
+	}
+	if x&f32Inf == f32Inf {
+		x &= 0xbfffffff
+	}
+	return x
+}
+
+// roundOracle rounds an exact number to FP32, to nearest even.
+func roundOracle(v *big.Float) uint32 {
+	r, _ := v.Float32()
+	return math.Float32bits(r)
+}
+
+func TestArithmeticAgainstExact(t *testing.T) {
+	exact := func(x uint32) *big.Float { return new(big.Float).SetPrec(1000).SetFloat64(float64(toF32(x))) }
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 60000 {
+		a, b, c := randomF32(r), randomF32(r), randomF32(r)
+		if r.IntN(3) == 0 { // a sum that cancels against the product
+			c = fromF32(-toF32(mulF32(a, b, false)))
+			c ^= uint32(r.IntN(4))
+			if c&f32Inf == f32Inf {
+				c = 0
+			}
+		}
+		product := exact(0).Mul(exact(a), exact(b))
+		if want := roundOracle(product); want&^f32Sign != 0 {
+			require.Equal(t, want, mulF32(a, b, false), "%08x * %08x", a, b)
+		}
+		if want := roundOracle(exact(0).Add(exact(a), exact(b))); want&^f32Sign != 0 {
+			require.Equal(t, want, addF32(a, b, false), "%08x + %08x", a, b)
+		}
+		if want := roundOracle(exact(0).Add(product, exact(c))); want&^f32Sign != 0 {
+			require.Equal(t, want, fmaF32(a, b, c, false), "%08x * %08x + %08x", a, b, c)
+		}
+	}
+}
+
+// fma through one float64 rounding gets this one wrong: the sum is just above
+// a tie of FP32, by less than float64 can hold.
+func TestFMARoundsOnce(t *testing.T) {
+	a, b, c := f32(1+0x1p-12), f32(1+0x1p-12), f32(0x1p-60)
+	naive := math.Float32bits(float32(float64(toF32(a))*float64(toF32(b)) + float64(toF32(c))))
+	got := fmaF32(a, b, c, false)
+	require.Equal(t, f32(1+0x1p-11+0x1p-23), got)
+	require.NotEqual(t, naive, got)
+	require.Equal(t, f32(1+0x1p-11), fmaF32(a, b, c^f32Sign, false))
+}
+
+func TestArithmeticSpecialCases(t *testing.T) {
+	inf, one, zero := uint32(f32Inf), f32(1), uint32(0)
+	for name, c := range map[string][2]uint32{
+		"inf-inf":                 {subF32(inf, inf, false), canonicalNaN},
+		"inf*0":                   {mulF32(inf, zero, false), canonicalNaN},
+		"fma inf*0+1":             {fmaF32(inf, zero, one, false), canonicalNaN},
+		"fma inf*1-inf":           {fmaF32(inf, one, inf|f32Sign, false), canonicalNaN},
+		"NaN made canonical":      {addF32(signalling, one, false), canonicalNaN},
+		"-0 + -0":                 {addF32(f32Sign, f32Sign, false), f32Sign},
+		"1 - 1":                   {subF32(one, one, false), 0},
+		"fma cancels to +0":       {fmaF32(one, one, one|f32Sign, false), 0},
+		"add keeps subnormals":    {addF32(leastSubnormal, leastSubnormal, false), 2},
+		"add.ftz inputs":          {addF32(leastSubnormal|f32Sign, leastSubnormal|f32Sign, true), f32Sign},
+		"add.ftz result":          {subF32(leastNormal+1, leastNormal, true), 0},
+		"mul.ftz result sign":     {mulF32(leastNormal|f32Sign, f32(0.5), true), f32Sign},
+		"mul without ftz":         {mulF32(leastNormal|f32Sign, f32(0.5), false), f32Sign | 0x400000},
+		"fma.ftz input":           {fmaF32(one, one, leastSubnormal, true), one},
+		"fma.ftz result":          {fmaF32(leastNormal, f32(-0.5), zero, true), f32Sign},
+		"div by zero":             {divF32(one, f32Sign, false), inf | f32Sign},
+		"div.ftz by subnormal":    {divF32(one, leastSubnormal, true), inf},
+		"overflow":                {mulF32(0x7f7fffff, f32(2), false), inf},
+		"fma overflows once":      {fmaF32(0x7f7fffff, f32(2), 0xff7fffff, false), 0x7f7fffff},
+		"sqrt.rn":                 {sqrtRnF32(f32(2), false), f32(math.Sqrt2)},
+		"sqrt.rn of negative":     {sqrtRnF32(f32(-1), false), canonicalNaN},
+		"max(+0,-0)":              {maxF32(zero, f32Sign, false, false), 0},
+		"max(-0,+0)":              {maxF32(f32Sign, zero, false, false), 0},
+		"min(+0,-0)":              {minF32(zero, f32Sign, false, false), f32Sign},
+		"min(-0,+0)":              {minF32(f32Sign, zero, false, false), f32Sign},
+		"max drops NaN":           {maxF32(signalling, one, false, false), one},
+		"min drops NaN":           {minF32(one, signalling, false, false), one},
+		"max.NaN":                 {maxF32(signalling, one, false, true), canonicalNaN},
+		"min.NaN":                 {minF32(one, signalling, false, true), canonicalNaN},
+		"max of NaNs":             {maxF32(signalling, signalling, false, false), canonicalNaN},
+		"min of NaNs":             {minF32(signalling, signalling, false, false), canonicalNaN},
+		"max.ftz":                 {maxF32(leastSubnormal, f32Sign, true, false), 0},
+		"max of negative numbers": {maxF32(f32(-2), f32(-1), false, false), f32(-1)},
+		"min of mixed":            {minF32(f32(-2), f32(1), false, false), f32(-2)},
+		"max with inf":            {maxF32(inf|f32Sign, f32(-1), false, false), f32(-1)},
+	} {
+		assert.Equalf(t, c[1], c[0], "%s: %08x", name, c[0])
+	}
+}
+
+func TestApproximateFunctions(t *testing.T) {
+	const inf, negInf, negZero = f32Inf, f32Inf | f32Sign, f32Sign
+	subnormal := uint32(0x00400000) // 2^-127
+	tests := []struct {
+		name string
+		ftz  bool
+		x    uint32
+		want uint32
+	}{
+		{"ex2", false, f32(3), f32(8)}, {"ex2", false, f32(-149), leastSubnormal},
+		{"ex2", true, f32(-127), 0}, {"ex2", false, negInf, 0}, {"ex2", false, inf, inf},
+		{"ex2", false, negZero, f32(1)}, {"ex2", true, subnormal, f32(1)}, {"ex2", false, f32(128), inf},
+		{"ex2", false, signalling, canonicalNaN},
+		{"lg2", false, f32(8), f32(3)}, {"lg2", false, f32(1), 0}, {"lg2", false, 0, negInf},
+		{"lg2", false, negZero, negInf}, {"lg2", false, f32(-1), canonicalNaN}, {"lg2", false, inf, inf},
+		{"lg2", false, subnormal, f32(-127)}, {"lg2", true, subnormal, negInf},
+		{"rcp", false, f32(4), f32(0.25)}, {"rcp", false, negZero, negInf}, {"rcp", false, negInf, negZero},
+		{"rcp", false, f32(0x1p127), subnormal}, {"rcp", true, f32(0x1p127), 0},
+		{"rcp", true, subnormal | f32Sign, negInf}, {"rcp", false, subnormal, f32(0x1p127)},
+		{"rsqrt", false, f32(4), f32(0.5)}, {"rsqrt", false, 0, inf}, {"rsqrt", false, negZero, negInf},
+		{"rsqrt", false, inf, 0}, {"rsqrt", false, f32(-1), canonicalNaN}, {"rsqrt", true, subnormal, inf},
+		{"sqrt", false, f32(9), f32(3)}, {"sqrt", false, negZero, negZero}, {"sqrt", false, f32(-1), canonicalNaN},
+		{"sqrt", false, negInf, canonicalNaN}, {"sqrt", true, subnormal | f32Sign, negZero},
+		{"tanh", false, inf, f32(1)}, {"tanh", false, negInf, f32(-1)}, {"tanh", false, negZero, negZero},
+		{"tanh", false, subnormal, subnormal}, {"tanh", false, signalling, canonicalNaN},
+		{"sin", false, inf, canonicalNaN}, {"sin", false, negZero, negZero}, {"cos", false, 0, f32(1)},
+	}
+	for _, c := range tests {
+		got := approxFunctions[c.name](c.x, c.ftz)
+		assert.Equalf(t, c.want, got, "%s(%08x) ftz=%v = %08x", c.name, c.x, c.ftz, got)
+	}
+	// Values off the special cases, against identities rather than the same call.
+	r := rand.New(rand.NewPCG(9, 9))
+	for range 2000 {
+		x := math.Abs(float64(toF32(f32(math.Exp(4 * r.NormFloat64())))))
+		l := float64(toF32(lg2Approx(f32(x), false)))
+		require.InEpsilon(t, x, math.Pow(2, l), 1e-7*max(1, math.Abs(l)))
+		require.InEpsilon(t, 1, x*float64(toF32(rcpApprox(f32(x), false))), 1.2e-7)
+		require.InEpsilon(t, 1, x*math.Pow(float64(toF32(rsqrtApprox(f32(x), false))), 2), 2.4e-7)
+		e := math.Exp(2 * x)
+		if x < 8 {
+			require.InEpsilon(t, 1-2/(e+1), float64(toF32(tanhApprox(f32(x), false))), 1e-6)
+		}
+	}
+}
+
+func TestFloatCompare(t *testing.T) {
+	nan := uint32(canonicalNaN)
+	pairs := []struct {
+		a, b uint32
+		hold string // the comparisons that are true
+	}{
+		{f32(1), f32(2), "ne lt le neu ltu leu num"},
+		{f32(2), f32(1), "ne gt ge neu gtu geu num"},
+		{0, f32Sign, "eq le ge equ leu geu num"},
+		{f32Inf, f32Inf, "eq le ge equ leu geu num"},
+		{nan, f32(1), "equ neu ltu leu gtu geu nan"},
+		{f32(1), nan, "equ neu ltu leu gtu geu nan"},
+		{nan, nan, "equ neu ltu leu gtu geu nan"},
+	}
+	require.Len(t, floatCompares, 14)
+	for _, p := range pairs {
+		want := map[string]bool{}
+		for _, name := range strings.Fields(p.hold) {
+			want[name] = true
+		}
+		for name, c := range floatCompares {
+			assert.Equalf(t, want[name], c.f32(p.a, p.b, false), "%s %08x %08x", name, p.a, p.b)
+		}
+	}
+	assert.True(t, floatCompares["gt"].f32(leastSubnormal, 0, false))
+	assert.False(t, floatCompares["gt"].f32(leastSubnormal, 0, true))
+}

@@ -1,0 +1,262 @@
+package emu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"sonicmoe/ptx"
+)
+
+// Timing is when asynchronous work (cp.async, TMA, wgmma) completes.
+type Timing uint8
+
+// Timings. Early hides missing waits, Late and Random show them.
+const (
+	// Early completes work when it is issued.
+	Early Timing = iota
+	// Late completes it when a wait forces it or nothing else can run.
+	Late
+	// Random completes it at random moments, and runs warps in random order.
+	Random
+)
+
+// Launch is the shape of one kernel launch.
+type Launch struct {
+	Grid, Block [3]int // zero fields count as one
+	// Cluster is the CTAs of a cluster along x; 0 means the kernel's own, or 1.
+	Cluster int
+	// SharedBytes is dynamic shared memory of a CTA.
+	SharedBytes int
+	// Params is the packed parameter buffer, laid out as Kernel.Params says.
+	Params []byte
+	Timing Timing
+	// Seed chooses among the orders of Random.
+	Seed uint64
+	// Parallel is how many clusters run at once; 0 means GOMAXPROCS.
+	Parallel int
+	// SMs is what %smid counts to; 0 means 132.
+	SMs int
+	// SpinLimit is how many warp instructions a cluster may run without any
+	// store, barrier or copy before that counts as a deadlock; 0 means 2^24.
+	SpinLimit int
+	// StrictProxy also demands proxy fences behind cp.async, which shipping
+	// kernels omit.
+	StrictProxy bool
+	// Where gives the Go line behind a line of the PTX, for messages.
+	Where func(line int) string
+}
+
+const (
+	maxCTAThreads  = 1024
+	registersPerSM = 65536
+	maxCluster     = 16
+	// paramWindow is the generic address of the parameter buffer, which does
+	// not start at a multiple of a tensor map's alignment.
+	paramWindow = 1<<60 + ptx.ParamBase
+)
+
+// grid is one launch under way.
+type grid struct {
+	kernel    *Kernel
+	mem       *Memory
+	launch    Launch
+	params    []byte
+	size      [3]int
+	block     [3]int
+	threads   int
+	cluster   int
+	smem      int // shared bytes of a CTA, static and dynamic
+	spinLimit int
+
+	nextCluster atomic.Int64
+	clusters    int64
+	stop        atomic.Bool
+	finishedOne atomic.Uint64 // clusters ended, for parked ones
+
+	mu    sync.Mutex
+	fault *Fault
+	at    int64 // cluster of fault
+}
+
+func (g *grid) where(line int) string {
+	if g.launch.Where == nil {
+		return ""
+	}
+	return g.launch.Where(line)
+}
+
+func atLeastOne(d [3]int) [3]int {
+	for i := range d {
+		if d[i] == 0 {
+			d[i] = 1
+		}
+	}
+	return d
+}
+
+// Launch runs the kernel to its end. The error is a *Fault when the kernel
+// broke a rule, ctx's error when ctx ended first, or says which part of the
+// launch is wrong.
+func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
+	g, err := k.newGrid(mem, l)
+	if err != nil {
+		return fmt.Errorf("launch of kernel %s: %w", k.entry.Name, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { g.stop.Store(true) })()
+	workers := l.Parallel
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	workers = int(min(int64(workers), g.clusters))
+	var wg sync.WaitGroup
+	for range workers - 1 {
+		wg.Add(1)
+		go func() { defer wg.Done(); g.work() }()
+	}
+	g.work()
+	wg.Wait()
+	if g.fault != nil {
+		return g.fault
+	}
+	if g.stop.Load() {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
+	e := k.entry
+	g := &grid{kernel: k, mem: mem, launch: l, params: l.Params, size: atLeastOne(l.Grid), block: atLeastOne(l.Block), cluster: l.Cluster}
+	g.threads = g.block[0] * g.block[1] * g.block[2]
+	if g.cluster == 0 {
+		g.cluster = max(e.Cluster, 1)
+	}
+	g.smem = k.staticShared
+	if a := k.dynamicAlign; l.SharedBytes > 0 {
+		g.smem = (sharedBase+g.smem+a-1)/a*a - sharedBase + l.SharedBytes
+	}
+	ctas := 1
+	for i := range g.size {
+		if g.size[i] < 1 || g.size[i] > 1<<31-1 || g.block[i] < 1 {
+			return nil, fmt.Errorf("grid %v of blocks %v", l.Grid, l.Block)
+		}
+		ctas *= g.size[i]
+	}
+	switch {
+	case g.threads > maxCTAThreads:
+		return nil, fmt.Errorf("%d threads in a CTA, at most %d", g.threads, maxCTAThreads)
+	case e.MaxThreads > 0 && g.threads > e.MaxThreads:
+		return nil, fmt.Errorf("%d threads in a CTA, .maxntid allows %d", g.threads, e.MaxThreads)
+	case e.RequiredThreads > 0 && g.threads != e.RequiredThreads:
+		return nil, fmt.Errorf("%d threads in a CTA, .reqntid wants %d", g.threads, e.RequiredThreads)
+	case g.cluster < 1 || g.cluster > maxCluster || e.Cluster > 0 && g.cluster != e.Cluster:
+		return nil, fmt.Errorf("clusters of %d CTAs, the kernel wants %d", g.cluster, e.Cluster)
+	case g.size[0]%g.cluster != 0:
+		return nil, fmt.Errorf("grid of %d CTAs along x is no multiple of the cluster's %d", g.size[0], g.cluster)
+	case len(l.Params) != k.ParamBytes():
+		return nil, fmt.Errorf("%d bytes of parameters, the kernel takes %d", len(l.Params), k.ParamBytes())
+	case l.SharedBytes < 0 || g.smem > sharedMaxBytes:
+		return nil, fmt.Errorf("%d bytes of shared memory in a CTA, at most %d", g.smem, sharedMaxBytes)
+	case mem == nil:
+		return nil, errors.New("no memory")
+	}
+	g.clusters = int64(ctas / g.cluster)
+	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
+		g.spinLimit = 1 << 24
+	}
+	return g, nil
+}
+
+// work runs clusters, one goroutine's share. A cluster that spins on global
+// memory is parked while others run, so that CTAs may wait for each other as
+// on a GPU that holds them all.
+func (g *grid) work() {
+	var waiting, free []*cluster
+	for !g.stop.Load() {
+		var cl *cluster
+		if i := g.nextCluster.Add(1) - 1; i < g.clusters {
+			if n := len(free); n > 0 {
+				cl, free = free[n-1], free[:n-1]
+			} else {
+				cl = g.newCluster()
+			}
+			cl.reset(i)
+		} else if len(waiting) > 0 {
+			cl, waiting = waiting[0], waiting[1:]
+			runtime.Gosched()
+		} else {
+			return
+		}
+		switch cl.run() {
+		case finished:
+			g.finishedOne.Add(1)
+			free = append(free, cl)
+		case parked:
+			waiting = append(waiting, cl)
+		case broken:
+			g.report(cl)
+			return
+		case stopped:
+			return
+		}
+	}
+}
+
+// report keeps the fault of the lowest cluster and stops the launch.
+func (g *grid) report(cl *cluster) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := int64(cl.ctas[0].linear)
+	if g.fault == nil || at < g.at {
+		g.fault, g.at = cl.fault, at
+	}
+	g.stop.Store(true)
+}
+
+func (g *grid) newCluster() *cluster {
+	cl := &cluster{grid: g}
+	for rank := range g.cluster {
+		c := &cta{cluster: cl, rank: rank}
+		for id := range (g.threads + warpLanes - 1) / warpLanes {
+			w := newWarp(g.kernel)
+			w.cta, w.id = c, id
+			c.warps = append(c.warps, w)
+			cl.warps = append(cl.warps, w)
+		}
+		for i := 0; i+4 <= len(c.warps); i += 4 {
+			c.groups = append(c.groups, &warpgroup{warps: [4]*warp(c.warps[i : i+4])})
+		}
+		cl.ctas = append(cl.ctas, c)
+	}
+	return cl
+}
+
+// reset starts the cluster's life as number i of the grid.
+func (cl *cluster) reset(i int64) {
+	g := cl.grid
+	cl.rng = rand.New(rand.NewPCG(g.launch.Seed, uint64(i)))
+	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
+	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
+	for rank, c := range cl.ctas {
+		n := int(i)*g.cluster + rank // clusters lie along x, which divides evenly
+		c.linear = n
+		c.index = [3]int{n % g.size[0], n / g.size[0] % g.size[1], n / g.size[0] / g.size[1]}
+		c.shared.reset(g.smem)
+		c.bars = [16]namedBarrier{}
+		c.freeRegs = 0
+		for _, wg := range c.groups {
+			wg.reset()
+		}
+		for id, w := range c.warps {
+			w.reset(c, id, g.threads)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package emu
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// newBarrier is a fresh object that expects count arrivals.
+func newBarrier(t *testing.T, count uint32) *mbarrier {
+	t.Helper()
+	table := mbarrierTable{}
+	require.NoError(t, table.init(64, count))
+	b, err := table.at(64)
+	require.NoError(t, err)
+	return b
+}
+
+// A barrierStep does one transition; the state after it is given as text.
+type barrierStep struct {
+	do   func(b *mbarrier) error
+	want string // String() afterwards, or, with fails, part of the error
+	fail bool
+}
+
+func arrive(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { _, err := b.arrive(n); return err }
+}
+func noComplete(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { _, err := b.arriveNoComplete(n); return err }
+}
+func arriveExpect(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { _, err := b.arriveExpectTx(n); return err }
+}
+func drop(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { _, err := b.arriveDrop(n); return err }
+}
+func dropExpect(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { _, err := b.arriveDropExpectTx(n); return err }
+}
+func expect(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { return b.expectTx(n) }
+}
+func complete(n uint32) func(*mbarrier) error {
+	return func(b *mbarrier) error { return b.completeTx(n) }
+}
+func async(noinc bool) func(*mbarrier) error {
+	return func(b *mbarrier) error { return b.asyncArrive(noinc) }
+}
+
+func TestMbarrierTransitions(t *testing.T) {
+	ok := func(do func(*mbarrier) error, want string) barrierStep { return barrierStep{do, want, false} }
+	fails := func(do func(*mbarrier) error, want string) barrierStep { return barrierStep{do, want, true} }
+	tests := []struct {
+		name  string
+		count uint32
+		steps []barrierStep
+	}{
+		{"arrivals end a phase", 3, []barrierStep{
+			ok(arrive(1), "phase 0, 2 of 3 arrivals and 0 bytes missing"),
+			ok(arrive(2), "phase 1, 3 of 3 arrivals and 0 bytes missing"),
+		}},
+		{"bytes before arrivals are over", 1, []barrierStep{
+			ok(arriveExpect(96), "phase 0, 0 of 1 arrivals and 96 bytes missing"),
+			ok(complete(64), "phase 0, 0 of 1 arrivals and 32 bytes missing"),
+			fails(complete(64), "announced too little"),
+			fails(arrive(1), "misses 0 arrivals"),
+			fails(arriveExpect(32), "misses 0 arrivals"),
+			fails(dropExpect(32), "misses 0 arrivals"),
+			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"a copy faster than its expect_tx", 1, []barrierStep{
+			ok(complete(64), "phase 0, 1 of 1 arrivals and -64 bytes missing"),
+			fails(arrive(1), "64 bytes more than expect_tx announced"),
+			ok(arriveExpect(64), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"expect_tx alone does not end a phase", 1, []barrierStep{
+			ok(expect(16), "phase 0, 1 of 1 arrivals and 16 bytes missing"),
+			ok(arrive(1), "phase 0, 0 of 1 arrivals and 16 bytes missing"),
+			ok(expect(16), "phase 0, 0 of 1 arrivals and 32 bytes missing"),
+			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"arrive.expect_tx of 0 bytes", 1, []barrierStep{
+			ok(arriveExpect(0), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"too many arrivals", 2, []barrierStep{
+			fails(arrive(3), "count 3 in a phase that misses 2"),
+			fails(arrive(0), "must be 1 to 1048575"),
+			fails(arrive(1<<20), "must be 1 to 1048575"),
+		}},
+		{"transaction count overflows", 1, []barrierStep{
+			ok(expect(1<<20-1), "phase 0, 1 of 1 arrivals and 1048575 bytes missing"),
+			fails(expect(1), "at most 1048575"),
+			fails(expect(1<<31), "at most 1048575"),
+			ok(complete(1<<20-1), "phase 0, 1 of 1 arrivals and 0 bytes missing"),
+			ok(complete(1<<20-1), "phase 0, 1 of 1 arrivals and -1048575 bytes missing"),
+			fails(complete(1), "at most 1048575"),
+			fails(complete(1<<31), "at most 1048575"),
+		}},
+		{"noComplete", 2, []barrierStep{
+			ok(noComplete(1), "phase 0, 1 of 2 arrivals and 0 bytes missing"),
+			fails(noComplete(1), "would complete the phase"),
+			ok(expect(16), "phase 0, 1 of 2 arrivals and 16 bytes missing"),
+			ok(noComplete(1), "phase 0, 0 of 2 arrivals and 16 bytes missing"),
+		}},
+		{"drop", 3, []barrierStep{
+			ok(drop(1), "phase 0, 2 of 2 arrivals and 0 bytes missing"),
+			ok(arrive(2), "phase 1, 2 of 2 arrivals and 0 bytes missing"),
+			fails(drop(2), "at least one must remain"),
+			ok(arrive(1), "phase 1, 1 of 2 arrivals and 0 bytes missing"),
+			ok(drop(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"drop more than pending", 3, []barrierStep{
+			ok(arrive(2), "phase 0, 1 of 3 arrivals and 0 bytes missing"),
+			fails(drop(2), "misses 1 arrivals"),
+		}},
+		{"drop with bytes", 2, []barrierStep{
+			ok(dropExpect(16), "phase 0, 1 of 1 arrivals and 16 bytes missing"),
+			fails(dropExpect(16), "at least one must remain"),
+		}},
+		{"cp.async arrivals", 1, []barrierStep{
+			ok(async(false), "phase 0, 2 of 1 arrivals and 0 bytes missing"),
+			ok(arrive(1), "phase 0, 1 of 1 arrivals and 0 bytes missing"),
+			ok(arrive(1), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(async(true), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
+			ok(arrive(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
+		}},
+		{"cp.async arrivals overflow", 1<<20 - 1, []barrierStep{
+			fails(async(false), "over 1048575"),
+			ok(arrive(1<<20-1), "phase 1, 1048575 of 1048575 arrivals and 0 bytes missing"),
+		}},
+	}
+	for _, c := range tests {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBarrier(t, c.count)
+			for i, s := range c.steps {
+				err := s.do(b)
+				if s.fail {
+					require.ErrorContains(t, err, s.want, "step %d", i)
+					continue
+				}
+				require.NoError(t, err, "step %d", i)
+				require.Equal(t, s.want, b.String(), "step %d", i)
+			}
+		})
+	}
+}
+
+func TestMbarrierParity(t *testing.T) {
+	b := newBarrier(t, 1)
+	wait := func(p uint32) bool {
+		done, err := b.waitParity(p)
+		require.NoError(t, err)
+		return done
+	}
+	// A fresh object: the phase before the first counts as done.
+	assert.True(t, wait(1))
+	assert.False(t, wait(0))
+	for phase := range uint32(5) {
+		_, err := b.arrive(1)
+		require.NoError(t, err)
+		assert.False(t, b.seen)
+		assert.False(t, wait(phase&1^1))
+		assert.False(t, b.seen, "a wait that fails has seen nothing")
+		assert.True(t, wait(phase&1))
+		assert.True(t, b.seen)
+	}
+	_, err := b.waitParity(2)
+	assert.ErrorContains(t, err, "must be 0 or 1")
+}
+
+func TestMbarrierRing(t *testing.T) {
+	// Producer and consumer of a ring of two stages, in lock step.
+	const stages, passes = 2, 9
+	var full, empty [stages]*mbarrier
+	for s := range stages {
+		full[s], empty[s] = newBarrier(t, 1), newBarrier(t, 2)
+	}
+	for i := range passes {
+		s, parity := i%stages, uint32(i/stages&1)
+		done, err := empty[s].waitParity(parity ^ 1)
+		require.NoError(t, err)
+		require.True(t, done)
+		_, err = full[s].arriveExpectTx(4096)
+		require.NoError(t, err)
+		done, _ = full[s].waitParity(parity)
+		require.False(t, done)
+		require.NoError(t, full[s].completeTx(4096))
+		done, _ = full[s].waitParity(parity)
+		require.True(t, done)
+		_, err = empty[s].arrive(2)
+		require.NoError(t, err)
+	}
+}
+
+func TestMbarrierState(t *testing.T) {
+	b := newBarrier(t, 2)
+	first, err := b.arrive(1)
+	require.NoError(t, err)
+	second, err := b.arriveNoComplete(1)
+	require.Error(t, err)
+	require.Zero(t, second)
+	n, err := first.pendingCount()
+	require.NoError(t, err)
+	assert.Equal(t, uint32(2), n, "the count before the arrive")
+	done, err := b.waitState(first)
+	require.NoError(t, err)
+	assert.False(t, done)
+	_, err = b.arrive(1)
+	require.NoError(t, err)
+	done, err = b.waitState(first)
+	require.NoError(t, err)
+	assert.True(t, done)
+	_, err = b.arrive(2)
+	require.NoError(t, err)
+	_, err = b.waitState(first)
+	assert.ErrorContains(t, err, "state of phase 0 in phase 2")
+	_, err = b.waitState(12345)
+	assert.ErrorContains(t, err, "no state")
+	_, err = mbarrierState(1).pendingCount()
+	assert.ErrorContains(t, err, "no state")
+}
+
+func TestMbarrierTable(t *testing.T) {
+	table := mbarrierTable{}
+	assert.ErrorContains(t, table.init(4, 1), "multiple of 8")
+	assert.ErrorContains(t, table.init(8, 0), "count 0")
+	assert.ErrorContains(t, table.init(8, 1<<20), "count 1048576")
+	require.NoError(t, table.init(64, 1<<20-1))
+	assert.ErrorContains(t, table.init(64, 1), "live object")
+	_, err := table.at(72)
+	assert.ErrorContains(t, err, "mbarrier.init has not run")
+	_, err = table.at(66)
+	assert.ErrorContains(t, err, "multiple of 8")
+	for _, c := range []struct {
+		address, bytes uint32
+		want           bool
+	}{{0, 64, false}, {0, 65, true}, {63, 1, false}, {63, 2, true}, {71, 1, true}, {72, 4096, false}, {68, 0, false}, {0, 4096, true}} {
+		at, found := table.overlapping(c.address, c.bytes)
+		assert.Equal(t, c.want, found, "%+v", c)
+		if found {
+			assert.Equal(t, uint32(64), at)
+		}
+	}
+	require.NoError(t, table.inval(64))
+	assert.Error(t, table.inval(64))
+	assert.NoError(t, table.init(64, 1))
+}

@@ -1,0 +1,221 @@
+package emu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sort"
+	"sync"
+	"sync/atomic"
+)
+
+// Memory is emulated global memory. Its methods may be called from any
+// goroutine. Allocations lie apart, addresses are never used twice, and fresh
+// memory is filled with 0xff: NaN in every float format.
+type Memory struct {
+	limit int64
+
+	mu     sync.Mutex
+	used   int64
+	next   uint64
+	freed  []*allocation // the latest ones, for messages
+	allocs atomic.Pointer[[]*allocation]
+
+	// locks order atomics and acquire or release accesses of parallel CTAs.
+	locks [64]sync.Mutex
+}
+
+type allocation struct {
+	base  uint64
+	bytes []byte
+}
+
+func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
+
+const (
+	memoryBase  = 0x7_0000_0000 // of the first allocation
+	memoryAlign = 256
+	memoryGuard = 4096 // unmapped bytes between allocations
+	poison      = 0xff
+)
+
+// Errors of Memory.
+var (
+	// ErrOutOfMemory: an allocation would pass the limit.
+	ErrOutOfMemory = errors.New("emulated memory is full")
+	// ErrAddress: an address range is not inside one allocation.
+	ErrAddress = errors.New("address is not allocated")
+)
+
+// NewMemory makes a memory of so many bytes.
+func NewMemory(limit int64) *Memory {
+	m := &Memory{limit: limit, next: memoryBase}
+	m.allocs.Store(&[]*allocation{})
+	return m
+}
+
+// Alloc reserves memory aligned to 256 bytes and at least one byte.
+func (m *Memory) Alloc(bytes int64) (uint64, error) {
+	if bytes < 0 {
+		return 0, fmt.Errorf("emu: allocation of %d bytes", bytes)
+	}
+	bytes = max(bytes, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bytes > m.limit-m.used {
+		return 0, fmt.Errorf("%w: %d bytes asked, %d of %d free", ErrOutOfMemory, bytes, m.limit-m.used, m.limit)
+	}
+	a := &allocation{base: m.next, bytes: make([]byte, bytes)}
+	fillBytes(a.bytes, poison)
+	old := *m.allocs.Load()
+	list := append(old[:len(old):len(old)], a)
+	m.allocs.Store(&list)
+	m.used += bytes
+	m.next = (a.end() + memoryGuard + memoryAlign - 1) / memoryAlign * memoryAlign
+	return a.base, nil
+}
+
+func fillBytes(b []byte, v byte) {
+	if len(b) == 0 {
+		return
+	}
+	b[0] = v
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
+	}
+}
+
+// Free returns what Alloc gave; freeing 0 does nothing.
+func (m *Memory) Free(address uint64) error {
+	if address == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := *m.allocs.Load()
+	i := sort.Search(len(old), func(i int) bool { return old[i].base >= address })
+	if i == len(old) || old[i].base != address {
+		return fmt.Errorf("%w: free of %#x, which is no allocation's start%s", ErrAddress, address, m.freedNote(address))
+	}
+	list := append(append(make([]*allocation, 0, len(old)-1), old[:i]...), old[i+1:]...)
+	m.allocs.Store(&list)
+	m.used -= int64(len(old[i].bytes))
+	m.freed = append(m.freed, &allocation{base: address, bytes: old[i].bytes[:0:0]})
+	if len(m.freed) > 64 {
+		m.freed = m.freed[1:]
+	}
+	return nil
+}
+
+func (m *Memory) freedNote(address uint64) string {
+	for _, f := range m.freed {
+		if f.base == address {
+			return ": it was freed before"
+		}
+	}
+	return ""
+}
+
+// Used is the number of allocated bytes.
+func (m *Memory) Used() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used
+}
+
+// Limit is the size of the memory.
+func (m *Memory) Limit() int64 { return m.limit }
+
+// find gives the allocation that holds address, or the nearest one below it.
+func (m *Memory) find(address uint64) *allocation {
+	list := *m.allocs.Load()
+	lo, hi := 0, len(list)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		if list[mid].base <= address {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == 0 {
+		return nil
+	}
+	return list[lo-1]
+}
+
+// bytes is the memory behind an address range, or nil.
+func (m *Memory) bytes(address, n uint64) []byte {
+	a := m.find(address)
+	if a == nil || address >= a.end() || n > a.end()-address {
+		return nil
+	}
+	at := address - a.base
+	return a.bytes[at : at+n : at+n]
+}
+
+// explain says why a range is not allocated.
+func (m *Memory) explain(address, n uint64) string {
+	s := fmt.Sprintf("%d bytes at global address %#x", n, address)
+	a := m.find(address)
+	switch {
+	case a != nil && address < a.end():
+		return s + fmt.Sprintf(" run past the end of the allocation of %d bytes at %#x by %d", len(a.bytes), a.base, address+n-a.end())
+	case a != nil && address-a.end() < 1<<20:
+		return s + fmt.Sprintf(", %d bytes past the end of the allocation of %d bytes at %#x", address-a.end(), len(a.bytes), a.base)
+	case address >= paramWindow:
+		return s + ", which is in the window of kernel parameters: use ld.param"
+	}
+	if list := *m.allocs.Load(); len(list) > 0 && address < list[0].base && list[0].base-address < 1<<20 {
+		return s + fmt.Sprintf(", %d bytes before the allocation at %#x", list[0].base-address, list[0].base)
+	}
+	return s + ", in no allocation"
+}
+
+func (m *Memory) host(op string, address uint64, n int) ([]byte, error) {
+	b := m.bytes(address, uint64(n))
+	if b == nil && n > 0 {
+		return nil, fmt.Errorf("emu: %s: %w: %s", op, ErrAddress, m.explain(address, uint64(n)))
+	}
+	return b, nil
+}
+
+// Read copies memory to dst.
+func (m *Memory) Read(dst []byte, address uint64) error {
+	b, err := m.host("read", address, len(dst))
+	copy(dst, b)
+	return err
+}
+
+// Write copies src to memory.
+func (m *Memory) Write(address uint64, src []byte) error {
+	b, err := m.host("write", address, len(src))
+	copy(b, src)
+	return err
+}
+
+// Copy moves bytes inside the memory; the ranges may overlap.
+func (m *Memory) Copy(dst, src uint64, bytes int64) error {
+	s, err := m.host("copy", src, int(bytes))
+	if err != nil {
+		return err
+	}
+	d, err := m.host("copy", dst, int(bytes))
+	copy(d, s)
+	return err
+}
+
+// Fill32 writes count copies of a 32-bit value.
+func (m *Memory) Fill32(address uint64, value uint32, count int64) error {
+	if address%4 != 0 {
+		return fmt.Errorf("emu: fill: address %#x is not a multiple of 4", address)
+	}
+	b, err := m.host("fill", address, int(4*count))
+	for i := 0; i+4 <= len(b); i += 4 {
+		binary.LittleEndian.PutUint32(b[i:], value)
+	}
+	return err
+}
+
+// lock guards one address among parallel CTAs.
+func (m *Memory) lock(address uint64) *sync.Mutex { return &m.locks[address>>3&63] }

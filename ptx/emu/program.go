@@ -1,0 +1,200 @@
+package emu
+
+import (
+	"fmt"
+
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/isa"
+)
+
+// Module is decoded PTX. It is immutable and safe for concurrent use.
+type Module struct {
+	text    *ptx.Module
+	kernels map[string]*Kernel
+}
+
+// Load parses, verifies and decodes PTX text. A form that the instruction
+// table or the emulator does not know is an error that names it and its line.
+func Load(text []byte) (*Module, error) {
+	m, err := ptx.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Verify(); err != nil {
+		return nil, err
+	}
+	out := &Module{text: m, kernels: map[string]*Kernel{}}
+	for _, e := range m.Entries {
+		k, err := decodeKernel(m, e)
+		if err != nil {
+			return nil, fmt.Errorf("ptx: kernel %s: %w", e.Name, err)
+		}
+		out.kernels[e.Name] = k
+	}
+	return out, nil
+}
+
+// Version is the module's PTX .version times ten.
+func (m *Module) Version() int { return int(m.text.Version) }
+
+// Kernel finds a kernel by name.
+func (m *Module) Kernel(name string) (*Kernel, error) {
+	k, ok := m.kernels[name]
+	if !ok {
+		return nil, fmt.Errorf("ptx: no kernel %q in the module", name)
+	}
+	return k, nil
+}
+
+// Kernel is one decoded kernel.
+type Kernel struct {
+	entry *ptx.Entry
+	code  []inst
+	// staticShared is where dynamic shared memory may begin, after static.
+	staticShared int
+	dynamicAlign int
+
+	slots    [numBanks]int // registers, constants and specials of each bank
+	const32  []constant[uint32]
+	const64  []constant[uint64]
+	specials []specialSlot
+	symbols  []constant[uint32] // shared symbols, as offsets in the window
+	isAcc    []bool             // 32-bit slots that a wgmma uses
+}
+
+type constant[T any] struct {
+	slot  int32
+	value T
+}
+
+type specialSlot struct {
+	slot int32
+	name string
+}
+
+// Name is the kernel's name.
+func (k *Kernel) Name() string { return k.entry.Name }
+
+// Params are the parameters with their offsets in the packed buffer.
+func (k *Kernel) Params() []ptx.Param { return k.entry.Params }
+
+// ParamBytes is the size of the packed parameter buffer.
+func (k *Kernel) ParamBytes() int { return k.entry.ParamBytes() }
+
+// StaticSharedBytes is the shared memory that the kernel declares itself.
+func (k *Kernel) StaticSharedBytes() int { return k.staticShared }
+
+// MaxThreads is the largest CTA in threads.
+func (k *Kernel) MaxThreads() int {
+	for _, n := range []int{k.entry.RequiredThreads, k.entry.MaxThreads} {
+		if n > 0 {
+			return n
+		}
+	}
+	return maxCTAThreads
+}
+
+// Cluster is the required number of CTAs of a cluster, 0 for any.
+func (k *Kernel) Cluster() int { return k.entry.Cluster }
+
+// Registers is how many registers a thread may have under the kernel's launch
+// bounds, by the hardware's allocation rule.
+func (k *Kernel) Registers() int {
+	ctas := max(k.entry.MinCTAs, 1)
+	threads := (k.MaxThreads() + warpLanes - 1) / warpLanes * warpLanes
+	return min(registersPerSM/(ctas*threads)/8*8, 256)
+}
+
+// SharedSymbol is the address of a shared variable, as the kernel sees it in
+// a CTA of rank 0.
+func (k *Kernel) sharedSymbol(m *ptx.Module, name string) (int, bool) {
+	at := sharedBase
+	for _, v := range staticVariables(m, k.entry) {
+		at = (at + v.Align - 1) / v.Align * v.Align
+		if v.Name == name {
+			return at, true
+		}
+		at += v.Bytes
+	}
+	for _, v := range m.Globals {
+		if v.Extern && v.Name == name {
+			return (at + v.Align - 1) / v.Align * v.Align, true
+		}
+	}
+	return 0, false
+}
+
+func staticVariables(m *ptx.Module, e *ptx.Entry) []ptx.Variable {
+	var out []ptx.Variable
+	for _, v := range append(append([]ptx.Variable{}, m.Globals...), e.Shared...) {
+		if !v.Extern {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// bank is a register file.
+type bank uint8
+
+const (
+	bank32 bank = iota // also 16-bit registers, in the lower half
+	bank64
+	bankPred
+	numBanks
+	bankNone = numBanks
+)
+
+func bankOf(class isa.Type) bank {
+	switch class {
+	case isa.Pred:
+		return bankPred
+	case isa.B64:
+		return bank64
+	}
+	return bank32
+}
+
+// operand is a decoded operand: a slot of a register file, where constants
+// and special registers have slots of their own.
+type operand struct {
+	bank   bank
+	negate bool    // predicates
+	slot   int32   // of the value, or of an address's base
+	imm    int64   // added to an address; or the value of an immediate
+	list   []int32 // slots of a vector or of coordinates; the slot of a scalar
+}
+
+// Slots that every kernel has: zero in each bank, and the predicate true.
+const (
+	slotZero = 0
+	slotTrue = 1
+)
+
+// inst is a decoded instruction.
+type inst struct {
+	exec     execFunc
+	slot     [4]int32 // of the first four operands; slotZero where absent
+	guard    int32    // slot of the guard, -1 for none
+	guardNot bool
+	aligned  bool // needs the whole warp
+	accs     bool // touches registers that some wgmma uses
+	polls    bool // may spin on global memory
+	size     uint8
+	target   int32
+
+	op32  func(a, b, c uint32) uint32
+	op64  func(a, b, c uint64) uint64
+	cmp32 func(a, b uint32) bool
+	cmp64 func(a, b uint64) bool
+
+	use, def [numBanks][]int32
+	args     []operand
+	form     *isa.Form
+	mods     isa.Mods
+	typ      isa.Type
+	line     int
+}
+
+func (in *inst) has(mod string) bool     { return in.form.Has(in.mods, mod) }
+func (in *inst) mod(place string) string { return in.form.Mod(in.mods, place) }

@@ -1,0 +1,175 @@
+package emu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+)
+
+// Layout of the shared window of a CTA. In a cluster, shared addresses carry
+// the CTA's rank from bit 24 up.
+const (
+	sharedBase     = 0x400 // the first KiB is the system's
+	sharedRankBit  = 24
+	sharedOffset   = 1<<sharedRankBit - 1
+	sharedMaxBytes = 227 << 10 // of one CTA, static and dynamic
+)
+
+// sharedMemory is the shared memory of one CTA, indexed by the offset in its
+// window.
+type sharedMemory struct {
+	bytes    []byte
+	written  []uint64 // a bit a byte
+	barriers []uint64 // a bit for each 8 bytes: an mbarrier object lives there
+	mbar     mbarrierTable
+}
+
+func (s *sharedMemory) reset(bytes int) {
+	size := sharedBase + bytes
+	if cap(s.bytes) < size {
+		s.bytes = make([]byte, size)
+		s.written = make([]uint64, size/64+2)
+		s.barriers = make([]uint64, size/512+2)
+	}
+	s.bytes = s.bytes[:size]
+	fillBytes(s.bytes, poison)
+	clear(s.written)
+	clear(s.barriers)
+	s.mbar = mbarrierTable{}
+}
+
+// maskOf is n ones from bit at of a word.
+func maskOf(at, n uint32) uint64 { return (1<<n - 1) << at }
+
+// eachWord visits the bitmap words of a byte range.
+func eachWord(offset, n uint32, visit func(word, at, n uint32) bool) bool {
+	for n > 0 {
+		at := offset & 63
+		k := min(64-at, n)
+		if !visit(offset>>6, at, k) {
+			return false
+		}
+		offset, n = offset+k, n-k
+	}
+	return true
+}
+
+func wordMask(at, n uint32) uint64 {
+	if n == 64 {
+		return ^uint64(0)
+	}
+	return maskOf(at, n)
+}
+
+// markWritten notes that bytes hold data.
+func (s *sharedMemory) markWritten(offset, n uint32) {
+	if offset&63+n <= 64 {
+		s.written[offset>>6] |= wordMask(offset&63, n)
+		return
+	}
+	eachWord(offset, n, func(word, at, n uint32) bool {
+		s.written[word] |= wordMask(at, n)
+		return true
+	})
+}
+
+// unwritten finds the first byte of a range that was never written.
+func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
+	if offset&63+n <= 64 {
+		m := wordMask(offset&63, n)
+		if s.written[offset>>6]&m == m {
+			return 0, false
+		}
+	}
+	found = !eachWord(offset, n, func(word, bit, n uint32) bool {
+		if miss := wordMask(bit, n) &^ s.written[word]; miss != 0 {
+			at = word<<6 + uint32(bits.TrailingZeros64(miss))
+			return false
+		}
+		return true
+	})
+	return at, found
+}
+
+// barrierIn finds an mbarrier object among the bytes of a range.
+func (s *sharedMemory) barrierIn(offset, n uint32) (at uint32, found bool) {
+	if len(s.mbar) == 0 {
+		return 0, false
+	}
+	for g := offset / 8; g <= (offset+n-1)/8; g++ {
+		if s.barriers[g/64]>>(g%64)&1 == 1 {
+			return g * 8, true
+		}
+	}
+	return 0, false
+}
+
+func (s *sharedMemory) setBarrier(offset uint32, live bool) {
+	g := offset / 8
+	if live {
+		s.barriers[g/64] |= 1 << (g % 64)
+	} else {
+		s.barriers[g/64] &^= 1 << (g % 64)
+	}
+}
+
+// problem is a fault before it has a place.
+type problem struct {
+	kind FaultKind
+	text string
+}
+
+func problemf(kind FaultKind, format string, args ...any) *problem {
+	return &problem{kind, fmt.Sprintf(format, args...)}
+}
+
+// check reports what forbids an access of n bytes at an offset of the window.
+func (s *sharedMemory) check(offset, n, align uint32) *problem {
+	if offset < sharedBase || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
+		return problemf(OutOfBounds, "%d bytes at shared address %#x: the CTA has %#x to %#x", n, offset, sharedBase, len(s.bytes))
+	}
+	if offset%align != 0 {
+		return problemf(Misaligned, "%d bytes at shared address %#x: must be a multiple of %d", n, offset, align)
+	}
+	if at, live := s.barrierIn(offset, n); live {
+		return problemf(BarrierMisuse, "%d bytes at shared address %#x touch the mbarrier at %#x", n, offset, at)
+	}
+	return nil
+}
+
+// checkRead is check for data that is read.
+func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
+	if p := s.check(offset, n, align); p != nil {
+		return p
+	}
+	if at, bad := s.unwritten(offset, n); bad {
+		return problemf(UninitializedShared, "%d bytes at shared address %#x: byte %#x was never written", n, offset, at)
+	}
+	return nil
+}
+
+// readWord reads 1, 2, 4 or 8 bytes.
+func readWord(b []byte, size int) uint64 {
+	switch size {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(binary.LittleEndian.Uint16(b))
+	case 4:
+		return uint64(binary.LittleEndian.Uint32(b))
+	}
+	return binary.LittleEndian.Uint64(b)
+}
+
+func writeWord(b []byte, size int, v uint64) {
+	switch size {
+	case 1:
+		b[0] = byte(v)
+	case 2:
+		binary.LittleEndian.PutUint16(b, uint16(v))
+	case 4:
+		binary.LittleEndian.PutUint32(b, uint32(v))
+	default:
+		binary.LittleEndian.PutUint64(b, v)
+	}
+}

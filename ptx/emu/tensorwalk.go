@@ -1,0 +1,99 @@
+package emu
+
+import (
+	"fmt"
+	"iter"
+)
+
+// boxAlign is the alignment of a box in shared memory.
+const boxAlign = 128
+
+// Run is a piece of a box that is contiguous in global and in shared memory.
+type Run struct {
+	Global uint64 // address of its first byte; meaningless out of bounds
+	Shared uint32 // address of its first byte, swizzle applied
+	Bytes  uint32
+	// InBounds: a load reads, a store or reduction writes it. Out of bounds
+	// a load writes zeros to shared memory, a store drops the run.
+	InBounds bool
+}
+
+// CheckBox reports why a box at the given coordinates, one for each dimension,
+// cannot be moved to or from a shared address. Coordinates themselves may have
+// any value.
+func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
+	if len(coordinates) != m.Rank {
+		return fmt.Errorf("tensor copy with %d coordinates of a map of rank %d", len(coordinates), m.Rank)
+	}
+	if shared%boxAlign != 0 {
+		return fmt.Errorf("tensor copy at shared address %#x: must be a multiple of %d", shared, boxAlign)
+	}
+	return nil
+}
+
+// Runs walks the box whose first element has the given coordinates and which
+// lies at a shared address, in the order of shared memory before swizzle. The
+// box must have passed CheckBox. Every byte of the box is in exactly one run.
+func (m TensorMap) Runs(coordinates []int32, shared uint32) iter.Seq[Run] {
+	return func(yield func(Run) bool) {
+		var index [5]uint32 // of the row in the box; index[0] stays 0
+		rowBytes := m.Box[0] * uint32(m.Elem.Bytes())
+		for row := uint32(0); ; row++ {
+			global, inside := m.rowAddress(coordinates, &index)
+			if !m.rowRuns(int64(coordinates[0]), global, inside, shared+row*rowBytes, yield) {
+				return
+			}
+			d := 1
+			for ; d < m.Rank; d++ {
+				if index[d]++; index[d] < m.Box[d] {
+					break
+				}
+				index[d] = 0
+			}
+			if d >= m.Rank {
+				return
+			}
+		}
+	}
+}
+
+// rowAddress is the address of element coordinates+index, modulo 2^64, and
+// whether all its coordinates but the first are in bounds.
+func (m TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address uint64, inside bool) {
+	address = m.Address + uint64(int64(coordinates[0])*int64(m.Elem.Bytes()))
+	inside = true
+	for d := 1; d < m.Rank; d++ {
+		c := int64(coordinates[d]) + int64(index[d])
+		inside = inside && c >= 0 && uint64(c) < m.Dims[d]
+		address += uint64(c) * m.Strides[d-1]
+	}
+	return address, inside
+}
+
+// rowRuns cuts one row of the box, which starts at element c of dimension 0,
+// where bounds begin and end and, under swizzle, at every 16-byte chunk.
+func (m TensorMap) rowRuns(c int64, global uint64, inside bool, shared uint32, yield func(Run) bool) bool {
+	size, n := int64(m.Elem.Bytes()), int64(m.Box[0])
+	lo, hi := int64(0), int64(0) // the elements of the row in bounds
+	if inside {
+		lo = min(max(-c, 0), n)
+		hi = min(max(int64(m.Dims[0])-c, lo), n)
+	}
+	ends := [3]int64{lo * size, hi * size, n * size}
+	at := int64(0)
+	for part, end := range ends {
+		for at < end {
+			next := end
+			if m.Swizzle != SwizzleNone {
+				next = min(end, at/16*16+16)
+			}
+			run := Run{Global: global + uint64(at), Shared: m.Swizzle.Apply(shared + uint32(at)),
+				Bytes: uint32(next - at), InBounds: part == 1}
+			if !yield(run) {
+				return false
+			}
+			at = next
+		}
+	}
+	return true
+}

@@ -1,0 +1,350 @@
+package emu
+
+import "math/bits"
+
+const (
+	warpLanes = 32
+	fullMask  = 0xffffffff
+)
+
+// outcome is what executing an instruction did to its fragment.
+type outcome uint8
+
+const (
+	next    outcome = iota // go on behind the instruction
+	jumped                 // pc, masks and fragments are already right
+	waiting                // execute the same instruction again after an event
+	yielded                // go on, but let other warps run first
+	failed                 // a fault is recorded
+)
+
+// execFunc executes an instruction for the lanes of mask, which is not 0.
+type execFunc func(w *warp, f *frag, in *inst, mask uint32) outcome
+
+// frag is a part of a warp whose lanes are at the same instruction.
+type frag struct {
+	pc    int32
+	mask  uint32
+	stuck bool   // waits; since is the cluster's event count at that time
+	apart bool   // waits for the rest of its warp, to run an aligned instruction
+	begun bool   // has arrived at the named barrier, in generation gen
+	since uint64 //
+	gen   uint64
+}
+
+// warp is 32 threads: registers, and one fragment or more.
+type warp struct {
+	cta   *cta
+	id    int // in the CTA
+	live  uint32
+	frags []*frag
+	turns int
+
+	r32 [][warpLanes]uint32
+	r64 [][warpLanes]uint64
+	p   []uint32
+	// ok has, for each slot, the lanes that hold a value.
+	ok [numBanks][]uint32
+
+	regs    int // registers a thread, by setmaxnreg
+	cluster clusterWait
+	copies  copyQueue
+	bulk    bulkQueue
+	mma     mmaState
+}
+
+// newWarp makes the register files of a kernel's warp, with its constants.
+func newWarp(k *Kernel) *warp {
+	w := &warp{
+		r32: make([][warpLanes]uint32, k.slots[bank32]),
+		r64: make([][warpLanes]uint64, k.slots[bank64]),
+		p:   make([]uint32, k.slots[bankPred]),
+	}
+	for b := range w.ok {
+		w.ok[b] = make([]uint32, k.slots[b])
+	}
+	for _, c := range k.const32 {
+		for l := range warpLanes {
+			w.r32[c.slot][l] = c.value
+		}
+	}
+	for _, c := range k.const64 {
+		for l := range warpLanes {
+			w.r64[c.slot][l] = c.value
+		}
+	}
+	w.p[slotTrue] = fullMask
+	return w
+}
+
+// reset starts the warp's life in a CTA with so many threads.
+func (w *warp) reset(c *cta, id, threads int) {
+	k := c.cluster.grid.kernel
+	w.cta, w.id, w.turns = c, id, 0
+	w.live = fullMask
+	if n := threads - id*warpLanes; n < warpLanes {
+		w.live = 1<<n - 1
+	}
+	w.frags = append(w.frags[:0], &frag{mask: w.live})
+	for b := range w.ok {
+		clear(w.ok[b])
+	}
+	w.ok[bankPred][slotZero], w.ok[bankPred][slotTrue] = fullMask, fullMask
+	for _, s := range k.const32 {
+		w.ok[bank32][s.slot] = fullMask
+	}
+	for _, s := range k.const64 {
+		w.ok[bank64][s.slot] = fullMask
+	}
+	for _, s := range k.specials {
+		w.setSpecial(s)
+	}
+	for _, s := range k.symbols {
+		w.fill32(s.slot, s.value|uint32(c.rank)<<sharedRankBit)
+	}
+	w.regs = k.Registers()
+	w.cluster = clusterWait{}
+	w.copies = copyQueue{}
+	w.bulk = bulkQueue{}
+	w.mma.reset(k)
+}
+
+func (w *warp) fill32(slot int32, v uint32) {
+	for l := range warpLanes {
+		w.r32[slot][l] = v
+	}
+	w.ok[bank32][slot] = fullMask
+}
+
+// pick chooses the fragment to run: the one with the lowest pc, so that
+// others are met where paths join; at times another, so that none starves.
+func (w *warp) pick() *frag {
+	events := w.cta.cluster.events
+	var best *frag
+	w.turns++
+	for i, f := range w.frags {
+		if f.stuck && f.since == events {
+			continue
+		}
+		if len(w.frags) > 1 && w.turns%16 == 0 && i == w.turns/16%len(w.frags) {
+			return f
+		}
+		if best == nil || f.pc < best.pc {
+			best = f
+		}
+	}
+	return best
+}
+
+// run executes up to limit instructions of a fragment and returns how many.
+func (w *warp) run(f *frag, limit int) int {
+	code := w.cta.cluster.grid.kernel.code
+	n := 0
+	for n < limit {
+		in := &code[f.pc]
+		mask := f.mask
+		if in.guard >= 0 {
+			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 {
+				w.fault(in, UninitializedRegister, bad, "guard %s was never written", w.slotName(bankPred, in.guard))
+				return n
+			}
+			p := w.p[in.guard]
+			if in.guardNot {
+				p = ^p
+			}
+			if mask &= p; mask == 0 {
+				n++
+				f.pc++
+				if len(w.frags) > 1 && w.meet(f) {
+					return n
+				}
+				continue
+			}
+		}
+		out := w.step(f, in, mask)
+		if out == waiting {
+			f.stuck, f.since = true, w.cta.cluster.events
+			return n
+		}
+		n++
+		f.stuck, f.apart = false, false
+		switch out {
+		case next, yielded:
+			f.pc++
+		case failed:
+			return n
+		}
+		if f.mask == 0 || len(w.frags) > 1 && w.meet(f) || out == yielded {
+			return n
+		}
+	}
+	return n
+}
+
+// step checks and executes one instruction.
+func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
+	if in.aligned && mask != w.live {
+		return w.unaligned(f, in, mask)
+	}
+	for b := range in.use {
+		ok := w.ok[b]
+		for _, s := range in.use[b] {
+			if bad := mask &^ ok[s]; bad != 0 {
+				return w.fault(in, UninitializedRegister, bad, "%s is read by %s but was never written", w.slotName(bank(b), s), in.form.Op)
+			}
+		}
+	}
+	if in.accs {
+		if out := w.mma.touch(w, in); out == failed {
+			return out
+		}
+	}
+	out := in.exec(w, f, in, mask)
+	if out == next || out == yielded {
+		for b := range in.def {
+			ok := w.ok[b]
+			for _, s := range in.def[b] {
+				ok[s] |= mask
+			}
+		}
+	}
+	return out
+}
+
+// unaligned handles an aligned instruction that not all lanes are at: lanes
+// that may still come are waited for, as hardware reconverges; else a fault.
+func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
+	missing := w.live &^ mask
+	if mask == f.mask {
+		late := uint32(0)
+		for _, g := range w.frags {
+			if g != f && g.pc < f.pc {
+				late |= g.mask
+			}
+		}
+		if missing&^late == 0 {
+			f.apart = true
+			return waiting
+		}
+		missing &^= late
+	}
+	return w.fault(in, DivergentAligned, mask, "%s needs the whole warp, %s do not execute it", in.form.Op, laneList(missing))
+}
+
+// meet merges f with fragments at the same instruction. It reports that
+// another fragment should run first.
+func (w *warp) meet(f *frag) bool {
+	behind := false
+	for i := 0; i < len(w.frags); i++ {
+		g := w.frags[i]
+		switch {
+		case g == f:
+		case g.pc == f.pc:
+			f.mask |= g.mask
+			f.stuck = false
+			w.frags = append(w.frags[:i], w.frags[i+1:]...)
+			i--
+		case g.pc < f.pc && !(g.stuck && g.since == w.cta.cluster.events):
+			behind = true
+		}
+	}
+	return behind
+}
+
+// split sends the lanes of mask to another instruction.
+func (w *warp) split(f *frag, mask uint32, pc int32) {
+	if mask == f.mask {
+		f.pc = pc
+		return
+	}
+	f.mask &^= mask
+	f.pc++
+	for _, g := range w.frags {
+		if g.pc == pc && g != f {
+			g.mask |= mask
+			g.stuck = false
+			return
+		}
+	}
+	w.frags = append(w.frags, &frag{pc: pc, mask: mask})
+}
+
+// exit ends lanes.
+func (w *warp) exit(f *frag, mask uint32) {
+	w.live &^= mask
+	f.mask &^= mask
+	f.pc++
+	if f.mask == 0 {
+		for i, g := range w.frags {
+			if g == f {
+				w.frags = append(w.frags[:i], w.frags[i+1:]...)
+				break
+			}
+		}
+	}
+	w.cta.cluster.event()
+}
+
+// first is the lowest lane of a mask.
+func first(mask uint32) int { return bits.TrailingZeros32(mask) & 31 }
+
+// uniform32 gives a register's value if it is the same in all lanes of mask.
+func (w *warp) uniform32(slot int32, mask uint32) (uint32, bool) {
+	r := &w.r32[slot]
+	v := r[first(mask)]
+	for m := mask; m != 0; m &= m - 1 {
+		if r[first(m)] != v {
+			return 0, false
+		}
+	}
+	return v, true
+}
+
+func (w *warp) uniform64(slot int32, mask uint32) (uint64, bool) {
+	r := &w.r64[slot]
+	v := r[first(mask)]
+	for m := mask; m != 0; m &= m - 1 {
+		if r[first(m)] != v {
+			return 0, false
+		}
+	}
+	return v, true
+}
+
+// pred is the lanes in which a predicate operand holds.
+func (w *warp) pred(o *operand) uint32 {
+	if o.negate {
+		return ^w.p[o.slot]
+	}
+	return w.p[o.slot]
+}
+
+// shared32 is the shared address of an operand in one lane.
+func (w *warp) shared32(o *operand, l int) uint32 { return w.r32[o.slot][l] + uint32(o.imm) }
+
+// address64 is the address of an operand in one lane.
+func (w *warp) address64(o *operand, l int) uint64 { return w.r64[o.slot][l] + uint64(o.imm) }
+
+// get is a register as 64 bits.
+func (w *warp) get(o *operand, l int) uint64 {
+	switch o.bank {
+	case bank64:
+		return w.r64[o.slot][l]
+	case bankPred:
+		return uint64(w.p[o.slot] >> l & 1)
+	}
+	return uint64(w.r32[o.slot][l])
+}
+
+// slotName is the register's name in the PTX text.
+func (w *warp) slotName(b bank, slot int32) string {
+	counts := [numBanks]int32{1, 1, 2}
+	for _, r := range w.cta.cluster.grid.kernel.entry.Registers {
+		c := bankOf(r.Class)
+		if c == b && counts[c] == slot {
+			return "register " + r.Name
+		}
+		counts[c]++
+	}
+	return "a constant"
+}
