@@ -166,8 +166,7 @@ func (c *Call) ranges(tokens int) int {
 }
 
 func (c *Call) route(s driver.Stream, t int, r Route) error {
-	cfg := c.layer.config
-	shape := kernel.Router{Hidden: cfg.Hidden, Experts: cfg.Experts, TopK: cfg.TopK}
+	shape := c.layer.router()
 	w := c.layer.workspace(t)
 	b := &c.bindings[router]
 	if err := b.tensorMap("x", shape.XMap(r.X.Ptr, t)); err != nil {
