@@ -16,7 +16,7 @@ func space(t driver.Target, widths ...int) []Point {
 	const deepest, shallowest = 8, 3
 	var points []Point
 	for _, n := range widths {
-		for _, panel := range []int{16, 8} {
+		for _, panel := range []int{8, 16} {
 			p := Point{TileN: n, Stages: deepest, Panel: panel}
 			for p.sharedBytes() > t.SharedBytesPerCTA {
 				p.Stages--
@@ -60,16 +60,17 @@ const defaultTokens = 16384
 // cost estimates a product's clocks on the busiest SM. A k-tile takes the
 // larger of its tensor-core time (2·M·N·64/4096) and its shared-memory time
 // (operand reads and fills at 128 bytes a clock); a tile adds a constant and
-// the part of its epilogue that the other warpgroup's products don't hide.
+// the part of its epilogue that the other warpgroup's products don't hide; of
+// the time of reading from memory, a part stays visible.
 func cost(p Point, c spec.Config, columns, depth int, t driver.Target) float64 {
 	tokens := c.TokensHint
 	if tokens <= 0 {
 		tokens = defaultTokens
 	}
 	rows := float64(tokens) * float64(c.TopK)
-	blocks := rows/BlockRows + float64(min(c.Experts, int(rows)))/2 // half a block of each expert is padding
-	tileColumns := (columns + p.TileN - 1) / p.TileN
-	tiles := blocks * float64(tileColumns)
+	used := min(float64(c.Experts), rows)
+	blocks := rows/BlockRows + used/2 // half a block of each expert is padding
+	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
 	kTiles := float64(depth / 64)
 	mma := 2 * BlockRows * float64(p.TileN) * 64 / 4096
 	fill := float64(p.stageBytes())
@@ -78,7 +79,16 @@ func cost(p Point, c spec.Config, columns, depth int, t driver.Target) float64 {
 	epilogue := 1500 * float64(p.TileN) / 256
 	hidden := 512 * min(float64(p.Stages), kTiles) * float64(p.TileN) / 256
 	tile := kTiles*(max(mma, port)+40) + max(0, epilogue-hidden) + 150
-	waves := max(1, tiles/float64(t.SMs))
-	panelMiss := 1 + 0.002*float64(16/p.Panel) // a small preference for larger panels
-	return waves * tile * panelMiss
+	waves := max(1, blocks*tileColumns/float64(t.SMs))
+	const bytesAClock, visible = 2800, 0.15 // an H200's 4.2 TB/s at 1.5 GHz
+	memory := distinctRows(p, blocks/used, tileColumns, float64(t.SMs)) * float64(depth) * bf16 / bytesAClock
+	return waves * (tile + visible*memory)
+}
+
+// distinctRows is how many different rows of weights and of tokens the tiles
+// that run at once touch: what a wave must bring from memory.
+func distinctRows(p Point, blocksOfExpert, tileColumns, tiles float64) float64 {
+	blocks := max(float64(p.Panel), tiles/tileColumns)
+	weights := tiles / blocks * max(1, blocks/blocksOfExpert)
+	return weights*float64(p.TileN) + blocks*BlockRows
 }

@@ -1,0 +1,27 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/spec"
+)
+
+// The cost model picks points of the spaces that fit the chip, for every
+// known row, and prefers what was measured to be faster.
+func TestChoose(t *testing.T) {
+	target := driver.H200()
+	for _, r := range spec.Rows() {
+		c := Choose(r.Config, target)
+		require.Contains(t, UpSpace(target), c.Up, r.Name)
+		require.Contains(t, DownSpace(target), c.Down, r.Name)
+		t.Logf("%-16s up %v down %v", r.Name, c.Up, c.Down)
+	}
+	for name, panel := range map[string]int{"DeepSeek-V3": 8, "30B n=512": 8, "120B n=2048": 16} {
+		r, ok := spec.FindRow(name)
+		require.True(t, ok)
+		require.Equal(t, panel, Choose(r.Config, target).Up.Panel, name)
+	}
+}
