@@ -35,9 +35,9 @@ type cluster struct {
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int // instructions since anything changed
-	polls   int // unanswered mbarrier polls since the last event
-	polled  bool // atomics, acquiring loads or mbarrier tests since the latest progress
+	idle    int    // instructions since anything changed
+	polls   int    // unanswered mbarrier polls since the last event
+	polled  bool   // atomics, acquiring loads or mbarrier tests since the latest progress
 	moved   bool   // progress in this round
 	others  uint64 // the grid's progress when this cluster was parked
 }
