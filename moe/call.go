@@ -166,8 +166,7 @@ func (c *Call) ranges(tokens int) int {
 }
 
 func (c *Call) route(s driver.Stream, t int, r Route) error {
-	cfg := c.layer.config
-	shape := kernel.Router{Hidden: cfg.Hidden, Experts: cfg.Experts, TopK: cfg.TopK}
+	shape := c.layer.router()
 	w := c.layer.workspace(t)
 	b := &c.bindings[router]
 	if err := b.tensorMap("x", shape.XMap(r.X.Ptr, t)); err != nil {
@@ -216,6 +215,7 @@ func (c *Call) plan(s driver.Stream, t int, e Experts, w workspace) error {
 	b.ptr("offsets", w.at(p, w.offsets))
 	b.ptr("table", w.at(p, w.table))
 	b.ptr("blocks", w.at(p, w.blocks))
+	b.ptr("tickets", w.at(p, w.tickets))
 	b.u32("tokens", t)
 	b.u32("perCTA", c.perCTA(t))
 	return b.run(s, c.ranges(t))
@@ -232,6 +232,7 @@ func (c *Call) up(s driver.Stream, t int, e Experts, w workspace) error {
 	p := e.Workspace.Ptr
 	b.ptr("table", w.at(p, w.table))
 	b.ptr("blocks", w.at(p, w.blocks))
+	b.ptr("tickets", w.at(p, w.tickets))
 	b.ptr("x", e.X.Ptr)
 	b.ptr("gather", w.at(p, w.gather))
 	if err := b.tensorMap("w1", shape.W1Map(e.W1.Ptr, cfg.Experts, cfg.GateUp)); err != nil {
@@ -256,6 +257,7 @@ func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
 	p := e.Workspace.Ptr
 	b.ptr("table", w.at(p, w.table))
 	b.ptr("blocks", w.at(p, w.blocks))
+	b.ptr("tickets", w.at(p, w.tickets+ticketBytes))
 	if err := b.tensorMap("a", shape.AMap(w.at(p, w.a), rows)); err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	if err := suits(dev, c); err != nil {
+	if err := suits(dev); err != nil {
 		return nil, err
 	}
 	if o.cache == nil && !o.noCache {
@@ -99,15 +99,12 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	return l, nil
 }
 
-// suits refuses devices and configurations that the kernels are not for.
-func suits(dev driver.Device, c Config) error {
+// suits refuses devices that the kernels are not for.
+func suits(dev driver.Device) error {
 	t := dev.Target()
 	if t.Major != 9 || t.Minor != 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
-	}
-	if c.Logits != LogitsBF16 {
-		return &ArgError{Field: "Config.Logits", Got: c.Logits.String(), Want: LogitsBF16.String()}
 	}
 	return nil
 }
@@ -118,7 +115,7 @@ func (l *Layer) load(ctx context.Context, o options) error {
 	builders := [kernelCount]interface {
 		Build() (kernel.Kernel, error)
 	}{
-		router:    kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
+		router:    l.router(),
 		count:     kernel.Count{Experts: c.Experts, TopK: c.TopK},
 		plan:      kernel.Plan{Experts: c.Experts, TopK: c.TopK},
 		upTrain:   l.up(true),
@@ -147,6 +144,11 @@ func (l *Layer) load(ctx context.Context, o options) error {
 		})
 	}
 	return g.Wait()
+}
+
+func (l *Layer) router() kernel.Router {
+	c := l.config
+	return kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: c.Logits}
 }
 
 func (l *Layer) up(saveH bool) kernel.Up {

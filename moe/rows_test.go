@@ -18,14 +18,21 @@ import (
 )
 
 // rowNames are the full-size rows to run, from SONICMOE_ROWS: names separated
-// by commas, or "slice" for those of the first slice. Only a GPU is up to it.
+// by commas, "slice" for those of the first slice, or "all". Only a GPU is up to it.
 func rowNames(t testing.TB) []string {
 	list := os.Getenv("SONICMOE_ROWS")
 	if list == "" {
-		t.Skip("full-size rows are opt-in: set SONICMOE_ROWS to row names, or slice, with SONICMOE_DEVICE=cuda")
+		t.Skip("full-size rows are opt-in: set SONICMOE_ROWS to row names, slice or all, with SONICMOE_DEVICE=cuda")
 	}
 	if list == "slice" {
 		return []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
+	}
+	if list == "all" {
+		var names []string
+		for _, r := range spec.Rows() {
+			names = append(names, r.Name)
+		}
+		return names
 	}
 	return strings.Split(list, ",")
 }
@@ -54,6 +61,7 @@ func TestRows(t *testing.T) {
 			}
 			replay(t, ctx, tr, first)
 			time20(t, tr, row)
+			timeInSequence(t, tr)
 			timeEach(t, tr)
 			otherTiles(t, ctx, tr, first)
 		})
@@ -79,6 +87,8 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 	require.NoError(t, g.Launch(s))
 	require.NoError(t, s.Synchronize(ctx))
 	same(t, tr, want, "a graph replay")
+	ms := median(t, s, 200*time.Millisecond, 20, func() error { return g.Launch(s) })
+	t.Logf("as a graph %.3f ms (min %.3f max %.3f)", ms[1], ms[0], ms[2])
 }
 
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
@@ -109,6 +119,46 @@ func time20(t *testing.T, tr *trial.Trial, row spec.Row) {
 	ms := median(t, tr.Stream(), 200*time.Millisecond, 20, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
 	t.Logf("%s: up %v down %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Choice().Up, tr.Layer.Choice().Down,
 		ms[1], ms[0], ms[2], row.Config.ForwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicForwardMS)
+}
+
+// timeInSequence logs the time of each kernel between events in whole passes.
+func timeInSequence(t *testing.T, tr *trial.Trial) {
+	dev, s := testDevice(t), tr.Stream()
+	const rounds = 20
+	times := map[string][]float64{}
+	for range rounds {
+		var names []string
+		var events []driver.Event
+		mark := func(name string) {
+			e, err := dev.NewEvent()
+			require.NoError(t, err)
+			require.NoError(t, e.Record(s))
+			events, names = append(events, e), append(names, name)
+		}
+		mark("")
+		for i, name := range moe.KernelNames {
+			ran, err := tr.Call().RunInSequence(i, s)
+			require.NoError(t, err)
+			if ran {
+				mark(name)
+			}
+		}
+		require.NoError(t, s.Synchronize(context.Background()))
+		for i := 1; i < len(events); i++ {
+			d, err := events[i].Since(events[i-1])
+			require.NoError(t, err)
+			times[names[i]] = append(times[names[i]], float64(d)/1e6)
+		}
+		for _, e := range events {
+			require.NoError(t, e.Close())
+		}
+	}
+	for _, name := range moe.KernelNames {
+		if ms := times[name]; len(ms) > 0 {
+			slices.Sort(ms)
+			t.Logf("%-14s %.4f ms in sequence", name, ms[len(ms)/2])
+		}
+	}
 }
 
 // timeEach logs the time of each kernel by itself.

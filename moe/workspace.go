@@ -8,11 +8,16 @@ import (
 
 // workspace is the layout of a call's scratch memory: offsets in bytes.
 type workspace struct {
-	counts, offsets, blocks, table int64
-	gather, inverse                int64
-	a, y                           int64
-	bytes                          int64
+	counts, offsets, table int64
+	// blocks is the block count; tickets are the tile counters of up and down.
+	blocks, tickets int64
+	gather, inverse int64
+	a, y            int64
+	bytes           int64
 }
+
+// ticketBytes is the size of a product's tile counter.
+const ticketBytes = 4
 
 // workspaceAlignment is what the buffer must be aligned to.
 const workspaceAlignment = 256
@@ -30,6 +35,7 @@ func (l *Layer) workspace(tokens int) workspace {
 	w.counts = take(4 * int64(l.sms) * int64(c.Experts))
 	w.offsets = take(4 * int64(c.Experts+1))
 	w.blocks = take(4)
+	w.tickets = take(2 * ticketBytes)
 	w.table = take(schedule.BlockBytes * (int64(c.Experts) + rows/kernel.BlockRows))
 	w.gather = take(4 * rows)
 	w.inverse = take(4 * rows)

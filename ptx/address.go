@@ -55,15 +55,28 @@ func (g Global) Addr() U64 {
 type TensorMap struct{ addr U64 }
 
 func (s Shared) operand() Operand {
-	if s.base.v.konst {
-		return Operand{Kind: OpAddr, Reg: -1, Imm: int64(s.base.v.imm) + int64(s.off)}
+	switch b := s.base.v; {
+	case b.konst:
+		return Operand{Kind: OpAddr, Reg: -1, Imm: int64(b.imm) + int64(s.off)}
+	case b.missing():
+		return b.nowhere()
 	}
-	return Operand{Kind: OpAddr, Reg: s.base.v.reg, Imm: int64(s.off)}
+	return Operand{Kind: OpAddr, Reg: s.base.v.reg, Imm: int64(s.off), owner: s.base.v.k}
 }
 
 func (g Global) operand() Operand {
-	return Operand{Kind: OpAddr, Reg: g.base.v.reg, Imm: int64(g.off)}
+	switch b := g.base.v; {
+	case b.konst:
+		return Operand{Kind: OpNone, Sym: "a global address that is a constant: Materialize it"}
+	case b.missing():
+		return b.nowhere()
+	}
+	return Operand{Kind: OpAddr, Reg: g.base.v.reg, Imm: int64(g.off), owner: g.base.v.k}
 }
 
-func (s Shared) varies() bool { return s.base.v.varies() }
-func (g Global) varies() bool { return g.base.v.varies() }
+func (m TensorMap) operand() Operand {
+	if m.addr.v.missing() {
+		return m.addr.v.nowhere()
+	}
+	return Operand{Kind: OpAddr, Reg: m.addr.v.reg, owner: m.addr.v.k}
+}

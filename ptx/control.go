@@ -6,7 +6,10 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-type loop struct{ end string }
+type loop struct {
+	end    string
+	breaks []int // instructions that leave it
+}
 
 func (k *Kernel) label(what string) string {
 	n := k.labels[what]
@@ -16,15 +19,32 @@ func (k *Kernel) label(what string) string {
 
 func (k *Kernel) place(label string) { k.body = append(k.body, Inst{Label: label}) }
 
-func (k *Kernel) bra(label string, p Pred, not bool) {
-	f := &isa.Table[isa.Bra]
-	in := Inst{Form: f, Mods: k.mods(f), Args: []Operand{{Kind: OpLabel, Sym: label}}, pos: here()}
+// jump appends a branch or exit that is taken where p holds, or where it does
+// not. It reports whether it can be taken at all.
+func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
+	f := &isa.Table[id]
+	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here()}
+	switch {
+	case k.guarded:
+		k.Errorf("%s stands in a guarded body", f.Op)
+	case p.v.missing():
+		k.Errorf("%s takes %s", f.Op, p.v.nowhere().Sym)
+		return false
+	case p.v.k != nil && p.v.k != k:
+		k.Errorf("%s takes a value of kernel %s in kernel %s", f.Op, p.v.k.name, k.name)
+		return false
+	}
 	if !p.v.konst {
 		in.Guard, in.GuardNot = p.v.reg+1, p.v.negate != not
 	} else if (p.v.imm != 0) == not {
-		return // never taken
+		return false
 	}
 	k.body = append(k.body, in)
+	return true
+}
+
+func (k *Kernel) bra(label string, p Pred, not bool) bool {
+	return k.jump(isa.Bra, p, not, Operand{Kind: OpLabel, Sym: label})
 }
 
 // If runs body on the GPU where p holds.
@@ -40,12 +60,9 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 		}
 		return
 	}
-	varies := p.v.varies()
-	if varies {
-		k.divergent++
-	}
 	skip := k.label("else")
 	k.bra(skip, p, true)
+	cause := len(k.body) - 1
 	then()
 	if otherwise != nil {
 		end := k.label("endif")
@@ -56,9 +73,7 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	} else {
 		k.place(skip)
 	}
-	if varies {
-		k.divergent--
-	}
+	k.regions = append(k.regions, region{cause + 1, len(k.body), cause})
 }
 
 // Guarded predicates each instruction of body with p instead of branching:
@@ -70,8 +85,12 @@ func (k *Kernel) Guarded(p Pred, body func()) {
 		}
 		return
 	}
-	if k.guarded {
+	switch {
+	case k.guarded:
 		k.Errorf("guarded bodies do not nest")
+	case p.v.k != k:
+		k.Errorf("the guard is no value of kernel %s", k.name)
+		return
 	}
 	k.guard, k.guarded = p.v, true
 	body()
@@ -82,12 +101,16 @@ func (k *Kernel) Guarded(p Pred, body func()) {
 func (k *Kernel) Loop(body func()) {
 	l := &loop{end: k.label("end")}
 	start := k.label("loop")
+	first := len(k.body)
 	k.place(start)
 	k.loops = append(k.loops, l)
 	body()
 	k.loops = k.loops[:len(k.loops)-1]
 	k.bra(start, True(), false)
 	k.place(l.end)
+	for _, b := range l.breaks {
+		k.regions = append(k.regions, region{first, len(k.body), b})
+	}
 }
 
 // BreakIf leaves the innermost loop where p holds.
@@ -96,37 +119,29 @@ func (k *Kernel) BreakIf(p Pred) {
 		k.Errorf("BreakIf stands outside a loop")
 		return
 	}
-	k.bra(k.loops[len(k.loops)-1].end, p, false)
+	l := k.loops[len(k.loops)-1]
+	if k.bra(l.end, p, false) {
+		l.breaks = append(l.breaks, len(k.body)-1)
+	}
 }
 
 // For runs body on the GPU with i = from, from+step, … while i < to. The
 // counter must not wrap.
 func (k *Kernel) For(from, to, step U32, body func(i U32)) {
 	i := NewVar(k, from)
-	varies := to.v.varies() || from.v.varies() || step.v.varies()
 	k.Loop(func() {
 		k.BreakIf(i.Get().Ge(to))
-		if varies {
-			k.divergent++
-		}
 		body(i.Get())
 		i.Set(i.Get().Add(step))
-		if varies {
-			k.divergent--
-		}
 	})
 }
 
-// Exit ends the thread where p holds.
+// ExitIf ends the thread where p holds.
 func (k *Kernel) ExitIf(p Pred) {
-	f := &isa.Table[isa.Exit]
-	in := Inst{Form: f, Mods: k.mods(f), pos: here()}
-	if !p.v.konst {
-		in.Guard, in.GuardNot = p.v.reg+1, p.v.negate
-	} else if p.v.imm == 0 {
-		return
+	if k.jump(isa.Exit, p, false) {
+		at := len(k.body) - 1
+		k.regions = append(k.regions, region{at + 1, toTheEnd, at})
 	}
-	k.body = append(k.body, in)
 }
 
 // Var is a register that can be set again: what a loop carries.
@@ -147,11 +162,7 @@ func (x *Var[T]) Copy() T { return copyOf(x.Get()) }
 
 // Set gives the variable a new value.
 func (x *Var[T]) Set(to T) {
-	k, src := x.v.k, to.val()
-	if src.varies() || k.divergent > 0 {
-		k.regs[x.v.reg].varies = true
-	}
-	k.move(x.v, src, to.isaType())
+	x.v.k.move(x.v, to.val(), to.isaType())
 }
 
 func (k *Kernel) move(dst, src val, t isa.Type) {
@@ -182,10 +193,10 @@ func (k *Kernel) move(dst, src val, t isa.Type) {
 
 func copyOf[T Value](x T) T {
 	v := x.val()
-	if v.konst {
+	if v.konst || v.missing() {
 		return x
 	}
-	d := v.k.result(x.isaType(), v.varies())
+	d := v.k.result(x.isaType())
 	v.k.move(d, v, x.isaType())
 	return wrap[T](d)
 }
@@ -195,7 +206,7 @@ func Materialize[T Value](k *Kernel, x T) T {
 	if !x.val().konst {
 		return x
 	}
-	d := k.result(x.isaType(), false)
+	d := k.result(x.isaType())
 	k.move(d, x.val(), x.isaType())
 	return wrap[T](d)
 }

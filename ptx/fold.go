@@ -6,29 +6,25 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// fold computes an integer instruction on constants. Floating-point results
-// are left to the GPU.
+// fold computes an instruction on constants, with the bits that the GPU
+// gives. What the GPU approximates stays unfolded.
 func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
+	var c [3]uint64
 	for i := range in {
-		if !in[i].konst {
+		if !in[i].konst || i >= len(c) {
 			return 0, false
 		}
+		c[i] = in[i].imm
 	}
 	t := f.ArgType(m, 1)
-	if t.Float() || t == isa.Pred {
-		return 0, false
+	if t.Float() {
+		return foldFloat(f, m, c[0], c[1], c[2])
 	}
-	mask := uint64(1)<<t.Bits() - 1
-	if t.Bits() == 64 {
-		mask = ^uint64(0)
-	}
-	a, b, c := in[0].imm, uint64(0), uint64(0)
-	if len(in) > 1 {
-		b = in[1].imm
-	}
-	if len(in) > 2 {
-		c = in[2].imm
-	}
+	return foldInt(f, m, t, c[0], c[1], c[2])
+}
+
+func foldInt(f *isa.Form, m isa.Mods, t isa.Type, a, b, c uint64) (uint64, bool) {
+	mask := ^uint64(0) >> (64 - t.Bits())
 	sa, sb := signed(a, t), signed(b, t)
 	switch f.ID {
 	case isa.Add:
@@ -37,6 +33,11 @@ func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
 		return (a - b) & mask, true
 	case isa.MulLo:
 		return (a * b) & mask, true
+	case isa.MulHi:
+		if t.Signed() {
+			return uint64(sa*sb) >> 32, true
+		}
+		return a * b >> 32, true
 	case isa.MulWide:
 		if t.Signed() {
 			return uint64(sa * sb), true
@@ -77,10 +78,29 @@ func fold(f *isa.Form, m isa.Mods, in []val) (uint64, bool) {
 		return a >> min(b, 64), true
 	case isa.Popc:
 		return uint64(bits.OnesCount64(a)), true
+	case isa.Clz:
+		return uint64(bits.LeadingZeros64(a) - (64 - t.Bits())), true
+	case isa.Prmt:
+		return permute(a, b, c), true
 	case isa.Setp:
 		return compare(f.Mod(m, "cmp"), t.Signed(), a, b, sa, sb), true
 	}
 	return 0, false
+}
+
+// permute picks the four bytes that the selector's nibbles name out of b, a;
+// a nibble above 7 spreads the byte's sign instead.
+func permute(a, b, selector uint64) (d uint64) {
+	both := b<<32 | a
+	for i := range 4 {
+		n := selector >> (4 * i) & 15
+		x := both >> (8 * (n & 7)) & 255
+		if n > 7 {
+			x = -(x >> 7) & 255
+		}
+		d |= x << (8 * i)
+	}
+	return d
 }
 
 func signed(x uint64, t isa.Type) int64 {
@@ -134,13 +154,21 @@ func compare(cmp string, signed bool, a, b uint64, sa, sb int64) uint64 {
 }
 
 // simplify drops operations that change nothing, such as adding 0, and turns
-// unsigned division by a power of two into shifts and masks.
+// unsigned division by a constant into shifts, masks and products.
 func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	if c, ok := fold(f, m, in); ok {
 		return constant(c), true
 	}
-	if len(in) == 3 && f.ID == isa.MadLo && in[1].konst && in[1].imm == 1 {
-		return operate(isa.Add, []Mod{Mod(f.Mod(m, "type"))}, in[0], in[2]), true
+	typ := Mod(f.Mod(m, "type"))
+	switch {
+	case f.ID == isa.MadLo && in[1].konst && in[1].imm == 1:
+		return operate(isa.Add, []Mod{typ}, in[0], in[2]), true
+	case f.ID == isa.MadWide && in[0].konst && in[1].konst:
+		product := operate(isa.MulWide, []Mod{typ}, in[0], in[1])
+		return operate(isa.Add, []Mod{Mod("." + f.ArgType(m, 3).String())}, in[2], product), true
+	}
+	if typ == ".pred" {
+		return simplifyPred(f, in)
 	}
 	if len(in) != 2 {
 		return val{}, false
@@ -150,9 +178,6 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 	is1 := func(v val) bool { return v.konst && v.imm == 1 }
 	switch f.ID {
 	case isa.Add, isa.Or, isa.Xor:
-		if f.Mod(m, "type") == ".pred" {
-			return val{}, false
-		}
 		if zero(b) {
 			return a, true
 		}
@@ -174,13 +199,41 @@ func simplify(f *isa.Form, m isa.Mods, in []val) (val, bool) {
 		if is1(b) {
 			return a, true
 		}
-		if b.konst && f.Mod(m, "type") == ".u32" && bits.OnesCount64(b.imm) == 1 {
+		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
 			return operate(isa.Shr, []Mod{".u32"}, a, constant(uint64(bits.TrailingZeros64(b.imm)))), true
 		}
+		if b.konst && typ == ".u32" && b.imm > 0 {
+			return divideConst(a, b.imm), true
+		}
 	case isa.Rem:
-		if b.konst && f.Mod(m, "type") == ".u32" && bits.OnesCount64(b.imm) == 1 {
+		if b.konst && typ == ".u32" && bits.OnesCount64(b.imm) == 1 {
 			return operate(isa.And, []Mod{".b32"}, a, constant(b.imm-1)), true
+		}
+		if b.konst && typ == ".u32" && b.imm > 0 {
+			q := operate(isa.MulLo, []Mod{".u32"}, divideConst(a, b.imm), b)
+			return operate(isa.Sub, []Mod{".u32"}, a, q), true
 		}
 	}
 	return val{}, false
+}
+
+// simplifyPred drops constant predicates.
+func simplifyPred(f *isa.Form, in []val) (val, bool) {
+	if f.ID == isa.Not {
+		return Pred{in[0]}.Negated().v, true
+	}
+	a, b := in[0], in[1]
+	if a.konst {
+		a, b = b, a
+	}
+	if !b.konst {
+		return val{}, false
+	}
+	switch holds := b.imm != 0; {
+	case f.ID == isa.And && holds, f.ID == isa.Or && !holds, f.ID == isa.Xor && !holds:
+		return a, true
+	case f.ID == isa.Xor:
+		return Pred{a}.Negated().v, true
+	}
+	return b, true
 }

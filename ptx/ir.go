@@ -124,6 +124,32 @@ type Inst struct {
 	pos position
 }
 
+// opcode is the mnemonic with its modifiers.
+func (in *Inst) opcode() string {
+	s := in.Form.Op
+	for i := range in.Form.Mods {
+		if n := in.Mods[i]; n > 0 {
+			s += in.Form.Mods[i].Alts[n-1]
+		}
+	}
+	return s
+}
+
+// needs is the lowest version and target that accept the instruction.
+func (in *Inst) needs() (isa.Version, isa.Arch) {
+	if in.Form == nil {
+		return 0, 0
+	}
+	v, a := in.Form.Needs(in.Mods)
+	for i := range in.Args {
+		if o := &in.Args[i]; o.Kind == OpSpecial {
+			sp := &isa.Specials[o.Reg]
+			v, a = max(v, sp.Version), max(a, sp.Arch)
+		}
+	}
+	return max(v, a.MinVersion()), a
+}
+
 // OperandKind says what an operand is.
 type OperandKind uint8
 
@@ -150,6 +176,10 @@ type Operand struct {
 	Imm  int64
 	Sym  string
 	List []Operand
+	// owner is the kernel that Reg belongs to, until emit has looked.
+	owner *Kernel
+	// sunk: the parser read _| before it.
+	sunk bool
 }
 
 func registerName(prefix string, n int) string { return prefix + strconv.Itoa(n) }

@@ -28,23 +28,23 @@ type Kernel struct {
 	sharedBase                   U32
 	hasShared                    bool
 
-	labels    map[string]int
-	loops     []*loop
-	divergent int // depth of bodies that part of a warp may skip
-	guard     val
-	guarded   bool
+	labels  map[string]int
+	loops   []*loop
+	regions []region
+	guard   val
+	guarded bool
 }
 
 type regInfo struct {
 	prefix string
 	n      int
 	class  isa.Type
-	varies bool
 }
 
 // NewKernel starts a kernel with the given entry name.
 func NewKernel(name string) *Kernel {
 	return &Kernel{
+		body: make([]Inst, 0, 512), args: make([]Operand, 0, 1024), regs: make([]regInfo, 0, 512),
 		name: name, counts: map[string]int{}, class: map[string]isa.Type{}, labels: map[string]int{},
 	}
 }
@@ -105,12 +105,7 @@ func (k *Kernel) Named(name string, body func()) {
 
 // mods picks the modifiers of a form from their texts; fixed ones are filled.
 func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
-	var m isa.Mods
-	for i := range f.Mods {
-		if f.Mods[i].Fixed() {
-			m[i] = 1
-		}
-	}
+	m := fixedMods(f)
 	for _, t := range texts {
 		if t == "" {
 			continue
@@ -122,6 +117,16 @@ func (k *Kernel) mods(f *isa.Form, texts ...Mod) isa.Mods {
 	for i := range f.Mods {
 		if m[i] == 0 && !f.Mods[i].Opt {
 			k.Errorf("%s needs one of the modifiers %v", f.Op, f.Mods[i].Alts)
+		}
+	}
+	return m
+}
+
+// fixedMods chooses the modifiers that leave no choice.
+func fixedMods(f *isa.Form) (m isa.Mods) {
+	for i := range f.Mods {
+		if f.Mods[i].Fixed() {
+			m[i] = 1
 		}
 	}
 	return m
@@ -152,22 +157,31 @@ func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
 		at := len(k.args)
 		k.args = append(k.args, args...)
 		in.Args = k.args[at:len(k.args):len(k.args)]
+		k.own(f, in.Args)
 	}
 	if k.guarded {
 		in.Guard, in.GuardNot = k.guard.reg+1, k.guard.negate
 	}
-	if f.Effects&isa.Aligned != 0 && (k.divergent > 0 || (k.guarded && k.guard.varies())) {
-		k.Errorf("%s needs the whole warp, but stands in a body that only some lanes may run", f.Op)
-	}
 	k.body = append(k.body, in)
 }
 
-// result makes the output register of an instruction whose inputs vary or not.
-func (k *Kernel) result(t isa.Type, varies bool) val {
-	v := k.newReg(t)
-	k.regs[v.reg].varies = varies || k.divergent > 0
-	return v
+// own checks that the operands are values of this kernel.
+func (k *Kernel) own(f *isa.Form, args []Operand) {
+	for i := range args {
+		o := &args[i]
+		switch {
+		case o.Kind == OpNone:
+			k.Errorf("%s takes %s", f.Op, o.Sym)
+		case o.owner != nil && o.owner != k:
+			k.Errorf("%s takes a value of kernel %s in kernel %s", f.Op, o.owner.name, k.name)
+		}
+		o.owner = nil
+		k.own(f, o.List)
+	}
 }
+
+// result makes the output register of an instruction.
+func (k *Kernel) result(t isa.Type) val { return k.newReg(t) }
 
 func (k *Kernel) param(p Param) {
 	for _, q := range k.params {
@@ -182,7 +196,7 @@ func loadParam[T Value](k *Kernel, name string) T {
 	var t T
 	ty := t.isaType()
 	k.param(Param{Name: name, Type: ty, Align: ty.Bytes(), Bytes: ty.Bytes()})
-	d := k.result(ty, false)
+	d := k.result(ty)
 	f := &isa.Table[isa.LdParam]
 	k.emit(f, k.mods(f, Mod("."+ty.String())), d.operand(ty), Operand{Kind: OpAddr, Reg: -1, Sym: name})
 	return wrap[T](d)
@@ -200,7 +214,7 @@ func (k *Kernel) ParamF32(name string) F32 { return loadParam[F32](k, name) }
 // ParamPtr declares a parameter that is an address in global memory.
 func (k *Kernel) ParamPtr(name string) Global {
 	p := loadParam[U64](k, name)
-	d := k.result(isa.U64, false)
+	d := k.result(isa.U64)
 	f := &isa.Table[isa.CvtaToGlobal]
 	k.emit(f, k.mods(f), d.operand(isa.U64), p.v.operand(isa.U64))
 	return Global{base: U64{d}}
@@ -216,7 +230,7 @@ const (
 // ParamTensorMap declares a tensor map passed by value and takes its address.
 func (k *Kernel) ParamTensorMap(name string) TensorMap {
 	k.param(Param{Name: name, Type: isa.B8, Align: TensorMapAlign, Bytes: TensorMapBytes})
-	a, g := k.result(isa.U64, false), k.result(isa.U64, false)
+	a, g := k.result(isa.U64), k.result(isa.U64)
 	mov, cvta := &isa.Table[isa.Mov], &isa.Table[isa.CvtaParam]
 	k.emit(mov, k.mods(mov, ".u64"), a.operand(isa.U64), Operand{Kind: OpSymbol, Sym: name})
 	k.emit(cvta, k.mods(cvta), g.operand(isa.U64), a.operand(isa.U64))
@@ -231,7 +245,7 @@ const sharedName = "smem"
 func (k *Kernel) SharedBase() Shared {
 	if !k.hasShared {
 		k.hasShared = true
-		d := k.result(isa.U32, false)
+		d := k.result(isa.U32)
 		f := &isa.Table[isa.Mov]
 		k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSymbol, Sym: sharedName})
 		k.sharedBase = U32{d}
@@ -249,6 +263,7 @@ func (k *Kernel) Build() (*Module, error) {
 	for _, p := range k.order {
 		e.Decls = append(e.Decls, RegDecl{Class: k.class[p], Prefix: "%" + p, Count: k.counts[p]})
 	}
+	e.Registers = make([]Register, 0, len(k.regs))
 	for _, r := range k.regs {
 		e.Registers = append(e.Registers, Register{Name: registerName("%"+r.prefix, r.n), Class: r.class})
 	}
@@ -257,6 +272,7 @@ func (k *Kernel) Build() (*Module, error) {
 		m.Globals = append(m.Globals, Variable{Name: sharedName, Extern: true, Align: 1024})
 	}
 	m.needs()
+	k.errs = append(k.errs, k.divergence()...)
 	if err := errors.Join(k.errs...); err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", k.name, err)
 	}
@@ -274,10 +290,8 @@ func (m *Module) needs() {
 			m.Version, m.Arch = max(m.Version, 78), max(m.Arch, isa.SM90)
 		}
 		for i := range e.Body {
-			if f := e.Body[i].Form; f != nil {
-				v, a := f.Needs(e.Body[i].Mods)
-				m.Version, m.Arch = max(m.Version, v), max(m.Arch, a)
-			}
+			v, a := e.Body[i].needs()
+			m.Version, m.Arch = max(m.Version, v), max(m.Arch, a)
 		}
 	}
 	m.Version = max(m.Version, m.Arch.MinVersion())

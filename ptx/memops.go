@@ -1,6 +1,8 @@
 package ptx
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 
 	"sonicmoe/ptx/isa"
@@ -19,67 +21,85 @@ func vecMod(n int) Mod {
 	return Mod(".v" + strconv.Itoa(n))
 }
 
-func load[T Value](k *Kernel, id isa.ID, a Operand, varies bool, n int, mods []Mod) []T {
+func load[T Value](base val, id isa.ID, a Operand, n int, mods []Mod) []T {
 	f := &isa.Table[id]
+	k := base.k
+	out := make([]T, n)
+	if k == nil {
+		if base.konst {
+			base = noVal("%s of a constant address: Materialize it", f.Op)
+		}
+		for i := range out {
+			out[i] = wrap[T](base)
+		}
+		return out
+	}
 	all := append(append([]Mod{}, mods...), vecMod(n), typeMod[T]())
 	var t T
-	out := make([]T, n)
 	list := make([]Operand, n)
 	for i := range out {
-		d := k.result(t.isaType(), varies)
+		d := k.result(t.isaType())
 		out[i], list[i] = wrap[T](d), d.operand(isa.NoType)
 	}
-	dst := list[0]
-	if n > 1 {
-		dst = Operand{Kind: OpVec, List: list}
-	}
-	k.emit(f, k.mods(f, all...), dst, a)
+	k.emit(f, k.mods(f, all...), vecOrOne(list), a)
 	return out
 }
 
-func store[T Value](k *Kernel, id isa.ID, a Operand, vs []T, mods []Mod) {
+// store needs a register in the address or the values: it has no kernel else.
+func store[T Value](base val, id isa.ID, a Operand, vs []T) {
 	f := &isa.Table[id]
-	all := append(append([]Mod{}, mods...), vecMod(len(vs)), typeMod[T]())
+	k := base.k
 	list := make([]Operand, len(vs))
 	for i, v := range vs {
 		list[i] = v.val().operand(v.isaType())
+		k = cmp.Or(k, v.val().k)
 	}
-	src := list[0]
-	if len(vs) > 1 {
-		src = Operand{Kind: OpVec, List: list}
+	if k == nil {
+		panic("ptx: " + f.Op + " of constants to an address without a register: Materialize the address")
 	}
-	k.emit(f, k.mods(f, all...), a, src)
+	if len(vs) == 0 {
+		k.Errorf("%s of no values", f.Op)
+		return
+	}
+	k.emit(f, k.mods(f, vecMod(len(vs)), typeMod[T]()), a, vecOrOne(list))
+}
+
+func vecOrOne(list []Operand) Operand {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return Operand{Kind: OpVec, List: list}
 }
 
 // LdGlobal loads one value.
 func LdGlobal[T Value](a Global, mods ...Mod) T {
-	return load[T](a.base.v.k, isa.LdGlobal, a.operand(), a.varies(), 1, mods)[0]
+	return load[T](a.base.v, isa.LdGlobal, a.operand(), 1, mods)[0]
 }
 
 // LdGlobalVec loads 2 or 4 neighbours with one instruction; the address must
 // be aligned to their total size.
 func LdGlobalVec[T Value](a Global, n int, mods ...Mod) []T {
-	return load[T](a.base.v.k, isa.LdGlobal, a.operand(), a.varies(), n, mods)
+	return load[T](a.base.v, isa.LdGlobal, a.operand(), n, mods)
 }
 
 // LdShared loads one value.
 func LdShared[T Value](a Shared) T {
-	return load[T](a.base.v.k, isa.LdShared, a.operand(), a.varies(), 1, nil)[0]
+	return load[T](a.base.v, isa.LdShared, a.operand(), 1, nil)[0]
 }
 
 // LdSharedVec loads 2 or 4 neighbours with one instruction.
 func LdSharedVec[T Value](a Shared, n int) []T {
-	return load[T](a.base.v.k, isa.LdShared, a.operand(), a.varies(), n, nil)
+	return load[T](a.base.v, isa.LdShared, a.operand(), n, nil)
 }
 
 // StGlobal stores 1, 2 or 4 values with one instruction.
 func StGlobal[T Value](a Global, vs ...T) {
-	store(a.base.v.k, isa.StGlobal, a.operand(), vs, nil)
+	store(a.base.v, isa.StGlobal, a.operand(), vs)
 }
 
 // StShared stores 1, 2 or 4 values with one instruction.
 func StShared[T Value](a Shared, vs ...T) {
-	store(a.base.v.k, isa.StShared, a.operand(), vs, nil)
+	store(a.base.v, isa.StShared, a.operand(), vs)
 }
 
 // AtomGlobalAdd adds to a word and gives what it was.
@@ -94,7 +114,7 @@ func (k *Kernel) AtomSharedAdd(a Shared, n U32) U32 {
 
 func (k *Kernel) atom(id isa.ID, op, typ Mod, t isa.Type, a Operand, n val) val {
 	f := &isa.Table[id]
-	d := k.result(t, true)
+	d := k.result(t)
 	k.emit(f, k.mods(f, op, typ), d.operand(t), a, n.operand(t))
 	return d
 }
@@ -115,9 +135,6 @@ func vecOperand[T Value](vs []T) Operand {
 	list := make([]Operand, len(vs))
 	for i, v := range vs {
 		list[i] = v.val().operand(v.isaType())
-	}
-	if len(list) == 1 {
-		return list[0]
 	}
 	return Operand{Kind: OpVec, List: list}
 }
@@ -143,17 +160,18 @@ func tensorOperand(m TensorMap, coords []U32) Operand {
 	for i, c := range coords {
 		list[i] = c.v.operand(isa.S32)
 	}
-	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list}
+	if m.addr.v.missing() {
+		return m.addr.v.nowhere()
+	}
+	return Operand{Kind: OpTensor, Reg: m.addr.v.reg, List: list, owner: m.addr.v.k}
 }
-
-func (m TensorMap) operand() Operand { return Operand{Kind: OpAddr, Reg: m.addr.v.reg} }
 
 // Accumulators makes the registers of a 64 x (2 len) product: n = N/2.
 func (k *Kernel) Accumulators(n int) []F32 {
 	acc := make([]F32, n)
 	k.Named("acc", func() {
 		for i := range acc {
-			acc[i] = F32{k.result(isa.F32, true)}
+			acc[i] = F32{k.result(isa.F32)}
 		}
 	})
 	return acc
@@ -178,6 +196,10 @@ func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB 
 // Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
 // address of row l%8 of matrix l/8.
 func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) {
+	vs = slices.Clone(vs)
+	for i := range vs {
+		vs[i] = Materialize(k, vs[i])
+	}
 	f := &isa.Table[isa.Stmatrix]
 	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(len(vs)))), a.operand(), vecOperand(vs))
 }

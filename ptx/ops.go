@@ -1,6 +1,10 @@
 package ptx
 
-import "sonicmoe/ptx/isa"
+import (
+	"math"
+
+	"sonicmoe/ptx/isa"
+)
 
 // Special reads a special register such as "%tid.x".
 func (k *Kernel) Special(name string) U32 {
@@ -13,7 +17,7 @@ func (k *Kernel) Special(name string) U32 {
 	if name == "%tid.x" {
 		k.hint = "tid" // recognised by warpIndex
 	}
-	d := k.result(isa.U32, !isa.Specials[i].Uniform)
+	d := k.result(isa.U32)
 	k.hint = old
 	f := &isa.Table[isa.Mov]
 	k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSpecial, Reg: int32(i)})
@@ -27,7 +31,7 @@ func (k *Kernel) Special64(name string) U64 {
 		k.Errorf("%s is not a 64-bit special register", name)
 		return Long(0)
 	}
-	d := k.result(isa.U64, true)
+	d := k.result(isa.U64)
 	f := &isa.Table[isa.Mov]
 	k.emit(f, k.mods(f, ".u64"), d.operand(isa.U64), Operand{Kind: OpSpecial, Reg: int32(i)})
 	return U64{d}
@@ -41,8 +45,15 @@ func Select[T Value](p Pred, a, b T) T {
 		}
 		return b
 	}
-	k := p.v.k
 	va, vb := a.val(), b.val()
+	if a.isaType() == isa.Pred {
+		pa, pb := Pred{va}, Pred{vb}
+		return wrap[T](p.And(pa).Or(p.Negated().And(pb)).v)
+	}
+	k := p.v.k
+	if k == nil {
+		return wrap[T](p.v)
+	}
 	if p.v.negate {
 		p.v.negate, va, vb = false, vb, va
 	}
@@ -53,32 +64,32 @@ func Select[T Value](p Pred, a, b T) T {
 	} else if t == isa.F32 {
 		mod = ".f32"
 	}
-	d := k.result(t, p.v.varies() || va.varies() || vb.varies())
+	d := k.result(t)
 	f := &isa.Table[isa.Selp]
 	k.emit(f, k.mods(f, mod), d.operand(t), va.operand(t), vb.operand(t), p.v.operand(isa.Pred))
 	return wrap[T](d)
 }
 
 func (v val) convert(id isa.ID, from, to isa.Type, mods ...Mod) val {
+	if v.konst {
+		return constant(convertConstant(v.imm, from, to))
+	}
+	if v.k == nil {
+		return v
+	}
 	f := &isa.Table[id]
-	d := v.k.result(to, v.varies())
+	d := v.k.result(to)
 	v.k.emit(f, v.k.mods(f, mods...), d.operand(to), v.operand(from))
 	return d
 }
 
 // U64 widens with zeros.
 func (x U32) U64() U64 {
-	if x.v.konst {
-		return Long(x.v.imm)
-	}
 	return U64{x.v.convert(isa.CvtInt, isa.U32, isa.U64, ".u64", ".u32")}
 }
 
 // U32 keeps the low 32 bits.
 func (x U64) U32() U32 {
-	if x.v.konst {
-		return Uint(int(uint32(x.v.imm)))
-	}
 	return U32{x.v.convert(isa.CvtInt, isa.U64, isa.U32, ".u32", ".u64")}
 }
 
@@ -93,8 +104,11 @@ func (x U32) F32() F32 { return F32{x.v.convert(isa.CvtIntToF32, isa.U32, isa.F3
 
 // PackBF16 rounds two floats to bf16, lo to the lower half.
 func (k *Kernel) PackBF16(lo, hi F32) BF16x2 {
+	if lo.v.konst && hi.v.konst {
+		return BF16x2{constant(toBF16(hi.v.imm)<<16 | toBF16(lo.v.imm))}
+	}
 	f := &isa.Table[isa.CvtF32ToBF16x2]
-	d := k.result(isa.BF16x2, lo.v.varies() || hi.v.varies())
+	d := k.result(isa.BF16x2)
 	k.emit(f, k.mods(f), d.operand(isa.B32), hi.v.operand(isa.F32), lo.v.operand(isa.F32))
 	return BF16x2{d}
 }
@@ -107,17 +121,26 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 
 // Pack64 makes 64 bits of two halves.
 func (k *Kernel) Pack64(lo, hi U32) U64 {
+	if lo.v.konst && hi.v.konst {
+		return Long(hi.v.imm<<32 | lo.v.imm)
+	}
 	f := &isa.Table[isa.Pack64]
-	d := k.result(isa.U64, lo.v.varies() || hi.v.varies())
+	d := k.result(isa.U64)
 	k.emit(f, k.mods(f), d.operand(isa.B64), Operand{Kind: OpVec, List: []Operand{lo.v.operand(isa.B32), hi.v.operand(isa.B32)}})
 	return U64{d}
 }
 
 // Unpack is the two halves.
 func (x U64) Unpack() (lo, hi U32) {
+	if x.v.konst {
+		return U32{constant(x.v.imm & math.MaxUint32)}, U32{constant(x.v.imm >> 32)}
+	}
+	if x.v.missing() {
+		return U32(x), U32(x)
+	}
 	k := x.v.k
 	f := &isa.Table[isa.Unpack64]
-	l, h := k.result(isa.U32, x.v.varies()), k.result(isa.U32, x.v.varies())
+	l, h := k.result(isa.U32), k.result(isa.U32)
 	k.emit(f, k.mods(f), Operand{Kind: OpVec, List: []Operand{l.operand(isa.B32), h.operand(isa.B32)}}, x.v.operand(isa.B64))
 	return U32{l}, U32{h}
 }
@@ -135,13 +158,12 @@ func (x U32) ShflIdx(lane U32) U32 { return x.shfl(".idx", lane, 0x1f) }
 func (x U32) ShflUp(n int) U32 { return x.shfl(".up", Uint(n), 0) }
 
 func (x U32) shfl(mode Mod, lane U32, clamp int) U32 {
-	if x.v.konst {
+	if x.v.konst || x.v.missing() {
 		return x
 	}
 	k := x.v.k
 	f := &isa.Table[isa.ShflSync]
-	varies := mode != ".idx" || lane.v.varies()
-	d := k.result(isa.U32, varies && x.v.varies())
+	d := k.result(isa.U32)
 	k.emit(f, k.mods(f, mode), d.operand(isa.B32), x.v.operand(isa.B32), lane.v.operand(isa.U32),
 		Operand{Kind: OpInt, Imm: int64(clamp)}, Operand{Kind: OpInt, Imm: FullMask})
 	return U32{d}
@@ -154,25 +176,33 @@ func (k *Kernel) Any(p Pred) Pred { return k.vote(".any", p) }
 func (k *Kernel) All(p Pred) Pred { return k.vote(".all", p) }
 
 func (k *Kernel) vote(mode Mod, p Pred) Pred {
-	if p.v.konst {
+	if p.v.konst || p.v.missing() {
 		return p
 	}
 	f := &isa.Table[isa.Vote]
-	d := k.result(isa.Pred, false)
+	d := k.result(isa.Pred)
 	k.emit(f, k.mods(f, mode), d.operand(isa.Pred), p.v.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
 	return Pred{d}
 }
 
-// ReduxAdd sums over the warp; ReduxMax is the largest.
-func (x U32) ReduxAdd() U32 { return x.redux(".add") }
+// ReduxAdd sums over the warp.
+func (x U32) ReduxAdd() U32 {
+	if n, ok := x.Const(); ok {
+		return U32{constant(uint64(n * 32))}
+	}
+	return x.redux(".add")
+}
 
 // ReduxMax is the largest value of the warp.
 func (x U32) ReduxMax() U32 { return x.redux(".max") }
 
 func (x U32) redux(op Mod) U32 {
+	if x.v.konst || x.v.missing() {
+		return x
+	}
 	k := x.v.k
 	f := &isa.Table[isa.ReduxSync]
-	d := k.result(isa.U32, false)
+	d := k.result(isa.U32)
 	k.emit(f, k.mods(f, op, ".u32"), d.operand(isa.U32), x.v.operand(isa.U32), Operand{Kind: OpInt, Imm: FullMask})
 	return U32{d}
 }
@@ -180,7 +210,7 @@ func (x U32) redux(op Mod) U32 {
 // ElectOne holds in one lane of a converged warp, always the same one.
 func (k *Kernel) ElectOne() Pred {
 	f := &isa.Table[isa.ElectSync]
-	d := k.result(isa.Pred, true)
+	d := k.result(isa.Pred)
 	k.emit(f, k.mods(f), d.operand(isa.Pred), Operand{Kind: OpInt, Imm: FullMask})
 	return Pred{d}
 }

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,12 +21,16 @@ func Parse(src []byte) (*Module, error) {
 	if err := p.module(); err != nil {
 		return nil, fmt.Errorf("ptx: %w", err)
 	}
+	if p.m.Version == 0 {
+		return nil, errors.New("ptx: the module has no .version")
+	}
 	return p.m, nil
 }
 
 const (
-	maxRegisters = 1 << 20
-	maxParams    = 32764 // bytes
+	maxRegisters = 1 << 16 // of one kernel
+	maxParams    = 32764   // bytes
+	maxShared    = 232448  // bytes
 )
 
 type parser struct {
@@ -89,13 +94,28 @@ func (p *parser) int() (int, error) {
 	return int(n), nil
 }
 
-func (p *parser) name() (string, error) {
+// word is any word: a name, an opcode or a special register.
+func (p *parser) word() (string, error) {
 	s := p.peek()
-	if s == "" || !(s[0] == '_' || s[0] == '$' || s[0] == '%' || s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z') {
+	if s == "" || !letter(s[0]) {
 		return "", p.errorf("%q where a name is expected", s)
 	}
 	p.at++
 	return s, nil
+}
+
+// name is the name of something that the module declares.
+func (p *parser) name() (string, error) {
+	s, err := p.word()
+	if err == nil && strings.ContainsAny(s, ".:") {
+		p.at--
+		return "", p.errorf("%q is not a name", s)
+	}
+	return s, err
+}
+
+func letter(c byte) bool {
+	return c == '_' || c == '$' || c == '%' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 }
 
 func (p *parser) module() error {
@@ -104,15 +124,11 @@ func (p *parser) module() error {
 		switch t := p.next(); t {
 		case ".version":
 			v := strings.Split(p.next(), ".")
-			if len(v) != 2 || len(v[0]) != 1 || len(v[1]) != 1 {
+			n, err := strconv.ParseUint(strings.Join(v, ""), 10, 8)
+			if err != nil || len(v) != 2 || len(v[0]) != 1 || len(v[1]) != 1 || n < 10 {
 				return p.errorf(".version must be like 8.0")
 			}
-			major, e1 := strconv.Atoi(v[0])
-			minor, e2 := strconv.Atoi(v[1])
-			if e1 != nil || e2 != nil {
-				return p.errorf(".version must be like 8.0")
-			}
-			p.m.Version = isa.Version(major*10 + minor)
+			p.m.Version = isa.Version(n)
 		case ".target":
 			name := p.next()
 			a, ok := isa.ArchNamed(name)
@@ -166,6 +182,7 @@ func (p *parser) variable(first string) (Variable, error) {
 	if !ok || t.Bytes() == 0 {
 		return v, p.errorf("unknown type of a variable")
 	}
+	v.Align = max(v.Align, t.Bytes())
 	if v.Name, err = p.name(); err != nil {
 		return v, err
 	}
@@ -176,6 +193,9 @@ func (p *parser) variable(first string) (Variable, error) {
 			if n, err = p.int(); err != nil {
 				return v, err
 			}
+		}
+		if n > maxShared {
+			return v, p.errorf("variable %s has %d elements", v.Name, n)
 		}
 		v.Bytes *= n
 		if err := p.expect("]"); err != nil {
@@ -250,12 +270,23 @@ func (p *parser) directives() error {
 				return err
 			}
 			n *= m
+			if err := p.atMost(n); err != nil { // before the next product overflows
+				return err
+			}
 		}
-		if n < 1 || n > 1<<16 {
-			return p.errorf("%d threads or CTAs", n)
+		if err := p.atMost(n); err != nil {
+			return err
 		}
 		*dst = n
 	}
+}
+
+// atMost refuses counts of threads or CTAs that no launch has.
+func (p *parser) atMost(n int) error {
+	if n < 1 || n > 1<<16 {
+		return p.errorf("%d threads or CTAs", n)
+	}
+	return nil
 }
 
 func (p *parser) param() error {
@@ -349,7 +380,7 @@ func (p *parser) registers() error {
 				return p.errorf("%d registers %s", d.Count, name)
 			}
 		}
-		if len(p.e.Registers)+d.Count > maxRegisters {
+		if len(p.e.Registers)+max(d.Count, 1) > maxRegisters {
 			return p.errorf("more than %d registers", maxRegisters)
 		}
 		p.e.Decls = append(p.e.Decls, d)

@@ -20,7 +20,7 @@ func (p *parser) inst() error {
 		in.Guard = r + 1
 	}
 	in.Line = p.line()
-	opcode, err := p.name()
+	opcode, err := p.word()
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,11 @@ func (p *parser) match(in *Inst, opcode string) error {
 				}
 				continue
 			}
-			if bad := argsFit(p.e, f, m, in.Args); bad != "" {
+			bad := argsFit(p.e, f, m, in.Args)
+			if bad == "" {
+				bad = sinksFit(f, in.Args)
+			}
+			if bad != "" {
 				why = bad
 				continue
 			}
@@ -67,6 +71,21 @@ func (p *parser) match(in *Inst, opcode string) error {
 		why = ": " + why
 	}
 	return &FormError{Line: in.Line, Opcode: opcode, Why: why}
+}
+
+// sinksFit says why the _| of operands do not fit a form, or "".
+func sinksFit(f *isa.Form, args []Operand) string {
+	for i := range args {
+		for _, o := range args[i].List {
+			if o.sunk {
+				return "_| in braces"
+			}
+		}
+		if args[i].sunk != (f.Args[i].Kind == isa.SinkPred) {
+			return "operand " + strconv.Itoa(i+1) + " of " + f.Op + " is written _|p where a form has that, and only there"
+		}
+	}
+	return ""
 }
 
 // FormError is an instruction that the table does not have.
@@ -101,6 +120,17 @@ func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 }
 
 func (p *parser) operand(depth int) (Operand, error) {
+	if p.accept("_") {
+		if !p.accept("|") {
+			return Operand{Kind: OpSink}, nil
+		}
+		r, ok := p.regs[p.peek()] // _|p
+		if !ok {
+			return Operand{}, p.errorf("%q is not a register", p.peek())
+		}
+		p.at++
+		return Operand{Kind: OpReg, Reg: r, sunk: true}, nil
+	}
 	t := p.peek()
 	switch {
 	case t == "[":
@@ -130,16 +160,10 @@ func (p *parser) operand(depth int) (Operand, error) {
 		}
 		p.at++
 		return Operand{Kind: OpNotReg, Reg: r}, nil
-	case t == "_":
-		p.at++
-		if p.accept("|") { // _|p
-			return p.operand(depth)
-		}
-		return Operand{Kind: OpSink}, nil
 	case t == "-" || t != "" && t[0] >= '0' && t[0] <= '9':
 		return p.number()
 	}
-	name, err := p.name()
+	name, err := p.word()
 	if err != nil {
 		return Operand{}, err
 	}
@@ -265,11 +289,10 @@ func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
 	case isa.TensorAddr:
 		return o.Kind == OpTensor && e.Registers[o.Reg].Class == isa.B64 && listFits(e, f, a, isa.S32, f.ArgLen(m, i), o.List)
 	case isa.Vec:
-		n := f.ArgLen(m, i)
-		if n == 1 && o.Kind != OpVec {
+		if !f.Braced(m, i) {
 			return scalarFits(e, f, a, t, o)
 		}
-		return o.Kind == OpVec && listFits(e, f, a, t, n, o.List)
+		return o.Kind == OpVec && listFits(e, f, a, t, f.ArgLen(m, i), o.List)
 	}
 	return false
 }
@@ -291,9 +314,9 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 	case OpReg:
 		return e.Registers[o.Reg].Class == t.Class()
 	case OpInt:
-		return a.Dir == isa.In && t != isa.Pred && t != isa.F32
+		return a.Dir == isa.In && !a.RegOnly && t != isa.Pred && t != isa.F32
 	case OpF32:
-		return a.Dir == isa.In && (t == isa.F32 || t == isa.B32)
+		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
 	case OpSymbol:

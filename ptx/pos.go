@@ -8,7 +8,7 @@ import (
 )
 
 // position is the call stack of an emission, innermost first, unresolved.
-type position [7]uintptr
+type position [6]uintptr
 
 func here() (p position) {
 	runtime.Callers(3, p[:])

@@ -2,7 +2,6 @@ package ptx
 
 import (
 	"bytes"
-	"fmt"
 	"strconv"
 
 	"sonicmoe/ptx/isa"
@@ -11,16 +10,25 @@ import (
 // Text is printed PTX with the side table of where Go emitted each line.
 type Text struct {
 	PTX []byte
-	pos map[int]position // by line
+	pos []position // by line
 }
 
 // Pos is where Go emitted a line of the text, counted from 1.
-func (t Text) Pos(line int) Pos { return t.pos[line].resolve() }
+func (t Text) Pos(line int) Pos {
+	if line < 0 || line >= len(t.pos) {
+		return nil
+	}
+	return t.pos[line].resolve()
+}
 
 // Print writes the module as PTX. Equal modules give equal bytes.
 func (m *Module) Print() Text {
-	p := printer{line: 1, pos: map[int]position{}}
-	p.buf.Grow(1 << 16)
+	n := 64
+	for _, e := range m.Entries {
+		n += len(e.Body) + 64
+	}
+	p := printer{line: 1, pos: make([]position, n)}
+	p.buf.Grow(40 * n)
 	p.writeLine(".version " + m.Version.String())
 	p.writeLine(".target " + m.Arch.String())
 	p.writeLine(".address_size 64")
@@ -52,7 +60,7 @@ func (t Text) Listing() []byte {
 type printer struct {
 	buf  bytes.Buffer
 	line int
-	pos  map[int]position
+	pos  []position
 	e    *Entry
 }
 
@@ -82,7 +90,7 @@ func (p *printer) entry(e *Entry) {
 	p.writeLine(".visible .entry " + e.Name + "(")
 	for i, a := range e.Params {
 		s := "\t.param "
-		if a.Bytes > a.Type.Bytes() {
+		if a.Bytes != a.Type.Bytes() || a.Align != a.Type.Bytes() {
 			s += ".align " + strconv.Itoa(a.Align) + " .b8 " + a.Name + "[" + strconv.Itoa(a.Bytes) + "]"
 		} else {
 			s += "." + a.Type.String() + " " + a.Name
@@ -127,6 +135,9 @@ func (p *printer) inst(in *Inst) {
 		return
 	}
 	if in.pos[0] != 0 {
+		if grow := p.line + 1 - len(p.pos); grow > 0 {
+			p.pos = append(p.pos, make([]position, grow)...)
+		}
 		p.pos[p.line] = in.pos
 	}
 	p.buf.WriteByte('\t')
@@ -135,7 +146,8 @@ func (p *printer) inst(in *Inst) {
 		if in.GuardNot {
 			p.buf.WriteByte('!')
 		}
-		p.buf.WriteString(p.e.Registers[in.Guard-1].Name + " ")
+		p.buf.WriteString(p.e.Registers[in.Guard-1].Name)
+		p.buf.WriteByte(' ')
 	}
 	p.buf.WriteString(in.Form.Op)
 	for i := range in.Form.Mods {
@@ -168,7 +180,11 @@ func (p *printer) operand(o *Operand) {
 	case OpInt:
 		p.int(o.Imm)
 	case OpF32:
-		fmt.Fprintf(&p.buf, "0f%08X", uint32(o.Imm))
+		const digits = "0123456789ABCDEF"
+		p.buf.WriteString("0f")
+		for shift := 28; shift >= 0; shift -= 4 {
+			p.buf.WriteByte(digits[o.Imm>>shift&15])
+		}
 	case OpSymbol, OpLabel:
 		p.buf.WriteString(o.Sym)
 	case OpSpecial:

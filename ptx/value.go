@@ -1,21 +1,31 @@
 package ptx
 
 import (
+	"fmt"
 	"math"
 
 	"sonicmoe/ptx/isa"
 )
 
-// val is a register of a kernel or a constant.
+// val is a register of a kernel, a constant, or neither: the zero value and
+// the result of a mistake, which the first instruction that takes it reports.
 type val struct {
 	k      *Kernel // nil for constants
 	reg    int32
 	konst  bool
 	negate bool   // predicates only
 	imm    uint64 // constants: the bits, masked to the width
+	why    *string
 }
 
-func (v val) varies() bool { return !v.konst && v.k.regs[v.reg].varies }
+// noVal is a value that is neither register nor constant, and says why.
+func noVal(format string, args ...any) val {
+	why := fmt.Sprintf(format, args...) + " (" + here().resolve().String() + ")"
+	return val{why: &why}
+}
+
+// missing reports whether v is neither register nor constant.
+func (v val) missing() bool { return !v.konst && v.k == nil }
 
 // Value is a typed register or constant.
 type Value interface {
@@ -89,10 +99,17 @@ func wrap[T Value](v val) T {
 func constant(bits uint64) val { return val{konst: true, imm: bits} }
 
 // Uint is a constant; n must fit 32 bits, negative n wraps.
-func Uint(n int) U32 { return U32{constant(uint64(uint32(n)))} }
+func Uint(n int) U32 { return U32{word(n)} }
 
-// Int is a signed constant.
-func Int(n int) S32 { return S32{constant(uint64(uint32(int32(n))))} }
+// Int is a signed constant; n must fit 32 bits.
+func Int(n int) S32 { return S32{word(n)} }
+
+func word(n int) val {
+	if n < math.MinInt32 || n > math.MaxUint32 {
+		return noVal("constant %d does not fit 32 bits", n)
+	}
+	return constant(uint64(uint32(n)))
+}
 
 // Long is a 64-bit constant.
 func Long(n uint64) U64 { return U64{constant(n)} }
@@ -130,14 +147,34 @@ func (x U32) AsBF16x2() BF16x2 { return BF16x2(x) }
 // operand makes the operand of a value whose type is t.
 func (v val) operand(t isa.Type) Operand {
 	switch {
+	case v.missing():
+		return v.nowhere()
 	case !v.konst && v.negate:
-		return Operand{Kind: OpNotReg, Reg: v.reg}
+		return Operand{Kind: OpNotReg, Reg: v.reg, owner: v.k}
 	case !v.konst:
-		return Operand{Kind: OpReg, Reg: v.reg}
+		return Operand{Kind: OpReg, Reg: v.reg, owner: v.k}
 	case t == isa.F32:
 		return Operand{Kind: OpF32, Imm: int64(uint32(v.imm))}
 	case t == isa.S32:
 		return Operand{Kind: OpInt, Imm: int64(int32(v.imm))}
 	}
 	return Operand{Kind: OpInt, Imm: int64(v.imm)}
+}
+
+// nowhere is the operand of a missing value: emit reports its Sym.
+func (v val) nowhere() Operand {
+	if v.why == nil {
+		return Operand{Kind: OpNone, Sym: "a zero value: nothing computed it"}
+	}
+	return Operand{Kind: OpNone, Sym: *v.why}
+}
+
+// kernelOf is the kernel that the first register among the values belongs to.
+func kernelOf(vs ...val) *Kernel {
+	for _, v := range vs {
+		if v.k != nil {
+			return v.k
+		}
+	}
+	return nil
 }

@@ -3,6 +3,8 @@ package ptx
 import (
 	"errors"
 	"fmt"
+
+	"sonicmoe/ptx/isa"
 )
 
 // Verify checks what the table says about each instruction: operands,
@@ -10,7 +12,12 @@ import (
 // line, or the line of the text for parsed modules.
 func (m *Module) Verify() error {
 	var errs []error
+	names := map[string]bool{}
 	for _, e := range m.Entries {
+		if names[e.Name] {
+			errs = append(errs, fmt.Errorf("kernel %s stands twice", e.Name))
+		}
+		names[e.Name] = true
 		v := verifier{m: m, e: e, symbols: map[string]bool{}, labels: map[string]bool{}}
 		v.run()
 		errs = append(errs, v.errs...)
@@ -36,12 +43,34 @@ func (v *verifier) errorf(in *Inst, format string, args ...any) {
 	}
 }
 
+// add records an error of the kernel as a whole.
+func (v *verifier) add(format string, args ...any) {
+	v.errs = append(v.errs, fmt.Errorf("kernel %s: %s", v.e.Name, fmt.Sprintf(format, args...)))
+}
+
+func (v *verifier) declare(name string) {
+	if v.symbols[name] {
+		v.add("%s is declared twice", name)
+	}
+	v.symbols[name] = true
+}
+
 func (v *verifier) run() {
 	for _, p := range v.e.Params {
-		v.symbols[p.Name] = true
+		v.declare(p.Name)
 	}
-	for _, g := range append(append([]Variable{}, v.m.Globals...), v.e.Shared...) {
-		v.symbols[g.Name] = true
+	shared := 0
+	for _, list := range [][]Variable{v.m.Globals, v.e.Shared} {
+		for _, g := range list {
+			v.declare(g.Name)
+			shared += g.Bytes
+		}
+	}
+	if shared > maxShared {
+		v.add("%d bytes of shared variables, at most %d", shared, maxShared)
+	}
+	if n := v.e.ParamBytes(); n > maxParams {
+		v.add("%d bytes of parameters, at most %d", n, maxParams)
 	}
 	for i := range v.e.Body {
 		in := &v.e.Body[i]
@@ -61,12 +90,15 @@ func (v *verifier) run() {
 
 func (v *verifier) inst(in *Inst) {
 	f := in.Form
-	version, arch := f.Needs(in.Mods)
+	version, arch := in.needs()
 	if version > v.m.Version {
-		v.errorf(in, "%s needs .version %s, the module says %s", f.Op, version, v.m.Version)
+		v.errorf(in, "%s needs .version %s, the module says %s", in.opcode(), version, v.m.Version)
 	}
 	if arch > v.m.Arch {
-		v.errorf(in, "%s needs .target %s, the module says %s", f.Op, arch, v.m.Arch)
+		v.errorf(in, "%s needs .target %s, the module says %s", in.opcode(), arch, v.m.Arch)
+	}
+	if pair, clash := f.Clash(in.Mods); clash {
+		v.errorf(in, "%s: %s does not go with %s", in.opcode(), pair[0], pair[1])
 	}
 	if why := argsFit(v.e, f, in.Mods, in.Args); why != "" {
 		v.errorf(in, "%s", why)
@@ -87,38 +119,52 @@ func (v *verifier) inst(in *Inst) {
 // limits checks immediates that the assembler would refuse or, worse, not.
 func (v *verifier) limits(in *Inst) {
 	imm := func(i int) (int64, bool) {
-		return in.Args[i].Imm, i < len(in.Args) && in.Args[i].Kind == OpInt
+		if i >= len(in.Args) || in.Args[i].Kind != OpInt {
+			return 0, false
+		}
+		return in.Args[i].Imm, true
 	}
-	switch in.Form.Name {
-	case "SetMaxNReg":
+	switch in.Form.ID {
+	case isa.SetMaxNReg:
 		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
 			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
 		}
 		if v.e.MinCTAs == 0 {
 			v.errorf(in, "setmaxnreg without .minnctapersm has no effect; set launch bounds")
 		}
-	case "BarSync", "BarArrive":
-		if n, ok := imm(0); ok && n > 15 {
+	case isa.BarSync, isa.BarArrive:
+		if n, ok := imm(0); ok && (n < 0 || n > 15) {
 			v.errorf(in, "barrier %d, must be 0 to 15", n)
 		}
-		if len(in.Args) > 1 {
-			if n, ok := imm(1); ok && (n <= 0 || n%32 != 0) {
-				v.errorf(in, "barrier of %d threads, must be a multiple of 32", n)
-			}
+		if n, ok := imm(1); ok && (n <= 0 || n%32 != 0) {
+			v.errorf(in, "barrier of %d threads, must be a multiple of 32", n)
 		}
-	case "CpAsyncCG":
+	case isa.CpAsyncCG:
 		if n, _ := imm(2); n != 16 {
 			v.errorf(in, "cp.async.cg of %d bytes, must be 16", n)
 		}
-	case "MbarrierInit":
+	case isa.MbarrierInit:
 		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
 			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)
 		}
-	case "WgmmaBF16":
+	case isa.WgmmaBF16:
 		for _, i := range []int{4, 5} {
 			if n, _ := imm(i); n != 1 && n != -1 {
 				v.errorf(in, "wgmma scale %d, must be 1 or -1", n)
 			}
+		}
+		for _, i := range []int{6, 7} {
+			if n, _ := imm(i); n != 0 && n != 1 {
+				v.errorf(in, "wgmma transposition %d, must be 0 or 1", n)
+			}
+		}
+	case isa.MbarrierTryWaitParity, isa.MbarrierTestWaitParity:
+		if n, ok := imm(2); ok && n != 0 && n != 1 {
+			v.errorf(in, "parity %d, must be 0 or 1", n)
+		}
+	case isa.BulkLoad:
+		if n, ok := imm(2); ok && (n <= 0 || n%16 != 0) {
+			v.errorf(in, "bulk copy of %d bytes, must be a multiple of 16", n)
 		}
 	}
 }

@@ -573,7 +573,7 @@ func (k *Kernel) MbarrierArriveExpectTx(bar Shared, bytes U32) {
 // MbarrierTryWaitParity is mbarrier.try_wait.parity.shared::cta.b64.
 func (k *Kernel) MbarrierTryWaitParity(bar Shared, parity U32) Pred {
 	f := &isa.Table[isa.MbarrierTryWaitParity]
-	d := k.result(isa.Pred, f.Effects&isa.Uniform == 0)
+	d := k.result(isa.Pred)
 	k.emit(f, k.mods(f), d.operand(isa.NoType), bar.operand(), parity.v.operand(isa.U32))
 	return Pred{d}
 }
@@ -581,7 +581,7 @@ func (k *Kernel) MbarrierTryWaitParity(bar Shared, parity U32) Pred {
 // MbarrierTestWaitParity is mbarrier.test_wait.parity.shared::cta.b64.
 func (k *Kernel) MbarrierTestWaitParity(bar Shared, parity U32) Pred {
 	f := &isa.Table[isa.MbarrierTestWaitParity]
-	d := k.result(isa.Pred, f.Effects&isa.Uniform == 0)
+	d := k.result(isa.Pred)
 	k.emit(f, k.mods(f), d.operand(isa.NoType), bar.operand(), parity.v.operand(isa.U32))
 	return Pred{d}
 }
@@ -671,7 +671,7 @@ func (k *Kernel) WgmmaWait(pending int) {
 // VoteBallot is vote.sync.ballot.b32.
 func (k *Kernel) VoteBallot(p Pred, mask U32) U32 {
 	f := &isa.Table[isa.VoteBallot]
-	d := k.result(isa.B32, f.Effects&isa.Uniform == 0)
+	d := k.result(isa.B32)
 	k.emit(f, k.mods(f), d.operand(isa.NoType), p.v.operand(isa.Pred), mask.v.operand(isa.U32))
 	return U32{d}
 }
@@ -679,7 +679,7 @@ func (k *Kernel) VoteBallot(p Pred, mask U32) U32 {
 // MatchAny is match.any.sync.b32.
 func (k *Kernel) MatchAny(a U32, mask U32) U32 {
 	f := &isa.Table[isa.MatchAny]
-	d := k.result(isa.B32, f.Effects&isa.Uniform == 0)
+	d := k.result(isa.B32)
 	k.emit(f, k.mods(f), d.operand(isa.NoType), a.v.operand(isa.B32), mask.v.operand(isa.U32))
 	return U32{d}
 }

@@ -105,6 +105,9 @@ func testStoreTile(b *bench) {
 	f := b.function("tma.ptx", "store_tile")
 	in, out := b.alloc(16384), b.alloc(37*208)
 	b.eachTile(out, func(name string, m driver.EncodedTensorMap, i, x, y int) {
+		if x < 0 || y < 0 {
+			return // an H200 refuses stores that start before the tensor
+		}
 		c := tileCases[i]
 		size := c.sheet.elem.Bytes()
 		rowBytes := c.box[0] * size

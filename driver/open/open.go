@@ -27,12 +27,7 @@ type backend struct {
 // backends are the kinds of device, the default one first.
 var backends = []backend{
 	{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) }},
-	{"emulated", false, func(ctx context.Context, _ int) (driver.Device, error) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		return emulated.New(emulated.Options{})
-	}},
+	{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) }},
 }
 
 // Device opens the device of the given name; "" means "cuda", the first GPU.

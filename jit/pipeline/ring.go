@@ -19,7 +19,11 @@ type Ring struct {
 // room for all stages.
 func NewRing(k *ptx.Kernel, set *Setup, mem *Shared, stages, stageBytes, fullArrivals, emptyArrivals int) *Ring {
 	r := &Ring{k: k, Stages: stages, StageBytes: stageBytes}
-	r.data = mem.Take(stages*stageBytes, 1024)
+	align := 16
+	if stageBytes%1024 == 0 {
+		align = 1024 // tiles with 128-byte swizzle repeat after 1024 bytes
+	}
+	r.data = mem.Take(stages*stageBytes, align)
 	r.full = mem.Take(8*stages, 8)
 	r.empty = mem.Take(8*stages, 8)
 	for i := range stages {

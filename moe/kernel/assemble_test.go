@@ -19,10 +19,11 @@ type builder interface{ Build() (Kernel, error) }
 // every lists the kernels of a layer at every point of their spaces.
 func every(c spec.Config, t driver.Target) map[string]builder {
 	m := map[string]builder{
-		"router":    Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
-		"count":     Count{Experts: c.Experts, TopK: c.TopK},
-		"plan":      Plan{Experts: c.Experts, TopK: c.TopK},
-		"aggregate": Aggregate{Hidden: c.Hidden, TopK: c.TopK},
+		"router":              Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
+		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
+		"count":               Count{Experts: c.Experts, TopK: c.TopK},
+		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
+		"aggregate":           Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
 	for _, p := range UpSpace(t) {
 		for _, save := range []bool{false, true} {

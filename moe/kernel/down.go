@@ -19,8 +19,8 @@ func (d Down) Build() (Kernel, error) {
 	k := ptx.NewKernel(name)
 	columns := (d.Hidden + d.Point.TileN - 1) / d.Point.TileN
 	a, w, y := k.ParamTensorMap("a"), k.ParamTensorMap("w2"), k.ParamTensorMap("y")
-	p := newProduct(k, d.Point, d.Intermediate/tile.K, columns, 1)
-	p.run(24, func() { d.load(p, a, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	p := newProduct(k, d.Point, d.Intermediate/tile.K, columns, 1, 1)
+	p.run(40, func() { d.load(p, a, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		column := t.Column.MulI(d.Point.TileN)
 		s.put(d.Point.TileN/64, func(i int) subTile {
 			return subTile{acc[32*i : 32*i+32], y, []ptx.U32{column.AddI(64 * i)}}
@@ -37,7 +37,9 @@ func (d Down) load(p *product, a, w ptx.TensorMap) {
 	k.If(first, func() {
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
-			p.blocks.Walk(k).Each(func(t schedule.Tile) {
+			publisher := p.queue.Publisher()
+			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
+				publisher.Publish()
 				column := t.Column.MulI(d.Point.TileN)
 				k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 					s := at.Acquire()

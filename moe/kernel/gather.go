@@ -32,61 +32,68 @@ func (g gatherer) load() {
 	x := g.x.Plus(chunk.MulI(copyBytes).U64())
 	elected := k.ElectOne().And(thread.LtI(32))
 	at := g.ring.Producer()
-	walk := g.blocks.Walk(k)
+	var publisher *schedule.Publisher
+	k.If(elected, func() { publisher = g.queue.Publisher() })
+	reader := g.queue.Reader(thread.AndI(31).EqI(0))
 
-	// The token of each of the thread's rows, loaded one tile ahead.
+	// The tokens of the thread's rows are loaded one tile ahead. Rows past the
+	// expert's end repeat its last one: they are multiplied and dropped.
+	next := newTileVar(k, reader.Next())
 	var tokens [gatherPasses]*ptx.Var[ptx.U32]
 	for i := range tokens {
 		tokens[i] = ptx.NewVar(k, ptx.Uint(0))
 	}
 	fetch := func() {
-		k.If(walk.More(), func() {
-			t := walk.Next()
-			last := t.Rows.SubI(1)
+		k.If(next.rows.Get().NeI(0), func() {
+			last := next.rows.Get().SubI(1)
 			for i := range tokens {
 				r := row.AddI(16 * i).Min(last)
-				tokens[i].Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.Row.Add(r), 4), ".nc"))
+				tokens[i].Set(ptx.LdGlobal[ptx.U32](g.gather.Index(next.row.Get().Add(r), 4), ".nc"))
 			}
 		})
 	}
 	fetch()
-	walk.Each(func(t schedule.Tile) {
+	k.Loop(func() {
+		t := next.copy()
+		k.BreakIf(t.Rows.EqI(0))
 		var from [gatherPasses]*ptx.Var[ptx.U64]
-		var bytes [gatherPasses]ptx.U32
 		for i := range from {
 			from[i] = ptx.NewVar(k, x.Index(tokens[i].Get(), g.rowBytes).Addr())
-			// Rows past the expert's end are filled with zeros.
-			bytes[i] = ptx.Select(row.AddI(16*i).Lt(t.Rows), ptx.Uint(copyBytes), ptx.Uint(0))
 		}
+		k.If(elected, publisher.Publish)
+		next.set(reader.Next())
 		fetch()
-		unroll := unrolled(g.kTiles)
-		k.For(ptx.Uint(0), ptx.Uint(g.kTiles), ptx.Uint(unroll), func(kt ptx.U32) {
-			for u := range unroll {
-				s := at.Acquire()
-				k.If(elected, func() {
-					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.point.TileN*tile.RowBytes))
-					g.loadB(s, t, kt.AddI(u))
-				})
-				to := s.Data.Plus(dst)
-				for i := range from {
-					k.CpAsyncCG(to.At(i*gatherPass), ptx.GlobalAt(from[i].Get()).At(u*tile.RowBytes), copyBytes, bytes[i])
-				}
-				k.CpAsyncMbarrierArriveNoInc(s.Full)
-				at.Advance()
-			}
+		k.For(ptx.Uint(0), ptx.Uint(g.kTiles), ptx.Uint(1), func(kt ptx.U32) {
+			s := at.Acquire()
+			k.If(elected, func() {
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.point.TileN*tile.RowBytes))
+				g.loadB(s, t, kt)
+			})
+			to := s.Data.Plus(dst)
 			for i := range from {
-				from[i].Set(from[i].Get().AddI(unroll * tile.RowBytes))
+				k.CpAsyncCG(to.At(i*gatherPass), ptx.GlobalAt(from[i].Get()), copyBytes)
+				from[i].Set(from[i].Get().AddI(tile.RowBytes))
 			}
+			k.CpAsyncMbarrierArriveNoInc(s.Full)
+			at.Advance()
 		})
 	})
 }
 
-// unrolled is how many passes of a loop of n are written out.
-func unrolled(n int) int {
-	for _, u := range []int{4, 3, 2} {
-		if n%u == 0 {
-			return u
-		}
-	}
-	return 1
+// tileVar is a tile kept across passes of a loop.
+type tileVar struct{ expert, row, rows, column *ptx.Var[ptx.U32] }
+
+func newTileVar(k *ptx.Kernel, t schedule.Tile) tileVar {
+	return tileVar{ptx.NewVar(k, t.Expert), ptx.NewVar(k, t.Row), ptx.NewVar(k, t.Rows), ptx.NewVar(k, t.Column)}
+}
+
+func (v tileVar) set(t schedule.Tile) {
+	v.expert.Set(t.Expert)
+	v.row.Set(t.Row)
+	v.rows.Set(t.Rows)
+	v.column.Set(t.Column)
+}
+
+func (v tileVar) copy() schedule.Tile {
+	return schedule.Tile{Expert: v.expert.Copy(), Row: v.row.Copy(), Rows: v.rows.Copy(), Column: v.column.Copy()}
 }

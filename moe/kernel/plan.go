@@ -41,7 +41,8 @@ func (p Plan) Build() (Kernel, error) {
 	e := plan{Plan: p, k: k}
 	ids, counts := k.ParamPtr("experts"), k.ParamPtr("counts")
 	gather, inverse := k.ParamPtr("gather"), k.ParamPtr("inverse")
-	offsets, table, blocks := k.ParamPtr("offsets"), k.ParamPtr("table"), k.ParamPtr("blocks")
+	offsets, table := k.ParamPtr("offsets"), k.ParamPtr("table")
+	blocks, tickets := k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	tokens, perCTA := k.ParamU32("tokens"), k.ParamU32("perCTA")
 
 	e.tid = k.Special("%tid.x")
@@ -70,7 +71,7 @@ func (p Plan) Build() (Kernel, error) {
 	e.startWarps()
 	k.BarSync(ptx.Uint(0))
 	e.place(ids, gather, inverse, seg)
-	e.writeTable(offsets, table, blocks)
+	e.writeTable(offsets, table, blocks, tickets)
 	return build(k, name, planThreads, (4+planWarps)*words+8)
 }
 
@@ -199,7 +200,7 @@ func (e *plan) place(ids, gather, inverse ptx.Global, s segment) {
 
 // writeTable writes the row blocks of each expert, the CTAs taking turns, and
 // the offsets.
-func (e *plan) writeTable(offsets, table, blocks ptx.Global) {
+func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
 	k := e.k
 	ctas := k.Special("%nctaid.x")
 	k.For(e.cta.Add(e.warp.Mul(ctas)), ptx.Uint(e.Experts), ctas.MulI(planWarps), func(expert ptx.U32) {
@@ -219,6 +220,8 @@ func (e *plan) writeTable(offsets, table, blocks ptx.Global) {
 			s := ptx.LdSharedVec[ptx.U32](e.sum, 2)
 			ptx.StGlobal(offsets.At(4*e.Experts), s[0])
 			ptx.StGlobal(blocks, s[1])
+			// The tile counters of both products start at 0.
+			ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0))
 		})
 	})
 }

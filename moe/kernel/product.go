@@ -31,8 +31,8 @@ const (
 	entryRegisters = 168
 	tileABytes     = BlockRows * tile.RowBytes
 	storeSlots     = 2
-	// barrierBytes bounds the mbarriers of a product's rings.
-	barrierBytes = 256
+	// barrierBytes bounds the mbarriers and the tile queue of a product.
+	barrierBytes = 512
 )
 
 func (p Point) stageBytes() int { return tileABytes + p.TileN*tile.RowBytes }
@@ -49,7 +49,7 @@ type product struct {
 	k       *ptx.Kernel
 	point   Point
 	kTiles  int
-	blocks  schedule.Blocks
+	queue   *schedule.Queue
 	ring    *pipeline.Ring
 	tid     ptx.U32
 	staging ptx.Shared
@@ -58,21 +58,23 @@ type product struct {
 	gathered bool
 }
 
-// newProduct declares the table parameters and lays out shared memory.
-// fullArrivals fill a stage.
-func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals int) *product {
+// newProduct declares the schedule's parameters and lays out shared memory.
+// fullArrivals fill a stage; loadReaders warps or lone threads of the load
+// role read the tile queue.
+func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders int) *product {
 	k.SetLaunchBounds(productThreads, 1)
 	p := &product{k: k, point: point, kTiles: kTiles}
-	p.blocks = schedule.Blocks{
-		Table: k.ParamPtr("table"), Count: k.ParamPtr("blocks"),
+	blocks := schedule.Blocks{
+		Table: k.ParamPtr("table"), Count: k.ParamPtr("blocks"), Tickets: k.ParamPtr("tickets"),
 		Columns: columns, Panel: point.Panel,
 	}
 	p.tid = k.Special("%tid.x")
 	p.mem = pipeline.NewShared(k)
 	set := pipeline.NewSetup(k)
 	p.staging = p.mem.Take(2*storeSlots*tile.StagingBytes, 1024)
-	const releases = 2 * 4 // one for each math warp
-	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, releases)
+	const mathWarps = 2 * 4
+	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, mathWarps)
+	p.queue = schedule.NewQueue(k, set, p.mem, blocks, mathWarps+loadReaders)
 	set.Done(p.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -98,7 +100,7 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 	acc := k.Accumulators(p.point.TileN / 2)
 	at := p.ring.Consumer()
 	store := newStorer(p, wg)
-	p.blocks.Walk(k).Each(func(t schedule.Tile) {
+	p.queue.Reader(leader).Each(func(t schedule.Tile) {
 		first := wg.MulI(warpgroupRows)
 		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
 		store.row = t.Row.Add(first)

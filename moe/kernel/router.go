@@ -4,19 +4,25 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
 // Router is the router product with top-K and softmax in its epilogue:
-// logits = X·Wrᵀ rounded to bf16, the K largest (ties to the lower expert),
+// logits = X·Wrᵀ, rounded to bf16 or kept in FP32, the K largest (ties to the lower expert),
 // softmax over those K. Each CTA takes a contiguous range of tokens and
 // counts its experts for Plan.
 type Router struct {
 	Hidden, Experts, TopK int
+	// Logits is the format in which logits are compared and scored.
+	Logits spec.Logits
 }
 
 const (
-	maxChunk      = 256 // experts that one wgmma covers
+	// maxChunk is the experts that one wgmma covers; keys of FP32 logits take
+	// twice the registers.
+	maxChunk      = 256
+	maxChunkF32   = 128
 	routerThreads = 3 * pipeline.WarpgroupThreads
 	// RangeStep is what a CTA's range of tokens is a multiple of.
 	RangeStep = 64
@@ -27,7 +33,11 @@ const (
 // chunks is how many times a block of tokens is multiplied, each time with
 // chunk experts.
 func (r Router) chunks() (count, chunk int) {
-	count = (r.Experts + maxChunk - 1) / maxChunk
+	most := maxChunk
+	if r.Logits == spec.LogitsF32 {
+		most = maxChunkF32
+	}
+	count = (r.Experts + most - 1) / most
 	chunk = (r.Experts + count - 1) / count
 	return count, (chunk + 7) / 8 * 8
 }
@@ -129,7 +139,7 @@ func (e *router) math() {
 	leader := e.tid.AndI(31).EqI(0)
 	acc := k.Accumulators(e.chunk / 2)
 	at := e.ring.Consumer()
-	sel := newSelection(k, e.TopK, thread)
+	sel := newTopK(k, e.Logits, e.TopK, thread)
 	e.eachBlock(func(block ptx.U32) {
 		first := block.Add(wg.MulI(warpgroupRows))
 		active := first.Lt(e.to)
@@ -166,14 +176,14 @@ func (e *router) multiply(s pipeline.Stage, wg ptx.U32, acc []ptx.F32, kt ptx.U3
 }
 
 // write stores scores and ids of the warpgroup's 64 tokens and counts them.
-func (e *router) write(sel *selection, first ptx.U32) {
+func (e *router) write(sel topKSelection, first ptx.U32) {
 	k := e.k
 	for h := range 2 {
-		token := first.Add(sel.fragment.Row).AddI(8 * h)
+		token := first.Add(sel.row()).AddI(8 * h)
 		score, id := sel.finish(h)
 		k.If(token.Lt(e.to), func() {
 			for s := range score {
-				slot := sel.lane.AddI(4 * s)
+				slot := sel.quadLane().AddI(4 * s)
 				k.If(slot.LtI(e.TopK), func() {
 					at := token.Mad(ptx.Uint(e.TopK), slot)
 					ptx.StGlobal(e.scores.Index(at, 4), score[s])

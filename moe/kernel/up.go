@@ -32,8 +32,8 @@ func (u Up) Build() (Kernel, error) {
 	if u.SaveH {
 		h = k.ParamTensorMap("h")
 	}
-	const oneForTheBytes = 1
-	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes)
+	const oneForTheBytes, loadWarps = 1, 4
+	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps)
 	p.gathered = true
 	g := gatherer{product: p, x: x, gather: gather, rowBytes: u.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		neuron := t.Column.MulI(half)
@@ -42,7 +42,11 @@ func (u Up) Build() (Kernel, error) {
 			k.TMALoad(dst, w, s.Full, kt.MulI(tile.K), neuron, ptx.Uint(part), t.Expert)
 		}
 	}}
-	p.run(56, g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	loadRegisters := 56 // the widest tile's epilogue needs the rest
+	if u.Point.TileN < 256 {
+		loadRegisters = 88
+	}
+	p.run(loadRegisters, g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		u.epilogue(k, s, t, acc, a, h)
 	})
 	return build(k, name, productThreads, u.Point.sharedBytes())

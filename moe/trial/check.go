@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"sonicmoe/moe"
 	"sonicmoe/moe/reference"
 )
 
@@ -14,23 +15,26 @@ type Report struct {
 	// O and H are held against the unrounded reference, fed the device's own
 	// scores and experts. H is empty where it was not compared.
 	O, H reference.Report
-	// Score is the largest error of a score.
-	Score float64
+	// Score is the largest error of a score, ScoreBound what is allowed.
+	Score, ScoreBound float64
 	// Routing is the first token routed wrongly, or nil.
 	Routing error
 }
 
-// Bounds of the score of a chosen expert, absolute: logits are rounded to
-// bf16, so a score moves by up to about 2^-8 of its logit.
-const scoreBound = 2e-2
+// Bounds of a score, absolute. Logits rounded to bf16 move a score by up to
+// about 2^-8 of the logit.
+const (
+	scoreBoundBF16 = 2e-2
+	scoreBoundF32  = 1e-4
+)
 
 // Check returns nil when everything is inside the bounds.
 func (r Report) Check() error {
 	if r.Routing != nil {
 		return r.Routing
 	}
-	if !(r.Score <= scoreBound) {
-		return fmt.Errorf("a score is off by %.3g, at most %.3g is allowed", r.Score, scoreBound)
+	if !(r.Score <= r.ScoreBound) {
+		return fmt.Errorf("a score is off by %.3g, at most %.3g is allowed", r.Score, r.ScoreBound)
 	}
 	if err := r.O.Check(reference.VsUnrounded); err != nil {
 		return fmt.Errorf("O: %w", err)
@@ -57,7 +61,10 @@ func (t *Trial) Check(r Results, want int) (Report, error) {
 		}
 	}
 	tokens := reference.SampleTokens(r.Experts, t.Tokens, c.TopK, c.Experts, want)
-	rep := Report{Sampled: len(tokens)}
+	rep := Report{Sampled: len(tokens), ScoreBound: scoreBoundBF16}
+	if c.Logits == moe.LogitsF32 {
+		rep.ScoreBound = scoreBoundF32
+	}
 	if rep.Score, rep.Routing, err = t.checkRouting(ref, r, tokens); err != nil {
 		return rep, err
 	}
@@ -89,7 +96,7 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 		logits := routing.Logits[i*c.Experts : (i+1)*c.Experts]
 		chosen := r.Experts[int(token)*c.TopK : int(token+1)*c.TopK]
 		scores := r.Scores[int(token)*c.TopK : int(token+1)*c.TopK]
-		if err := plausible(token, logits, chosen); err != nil && wrong == nil {
+		if err := plausible(token, logits, chosen, step(c.Logits)); err != nil && wrong == nil {
 			wrong = err
 		}
 		var sum float64
@@ -106,11 +113,19 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 	return score, wrong, nil
 }
 
+// step is how far apart, relative to their size, two logits must be that
+// rounding can't change their order: a step of bf16, or of an FP32 sum.
+func step(l moe.Logits) float64 {
+	if l == moe.LogitsF32 {
+		return 1e-5
+	}
+	return 1.0 / 128
+}
+
 // plausible checks that no expert left out is clearly better than one chosen,
 // that the order falls and that none is chosen twice.
-func plausible(token int32, logits []float64, chosen []int32) error {
-	// Two logits closer than a bf16 step may change places.
-	step := func(x float64) float64 { return math.Abs(x)/128 + 1e-6 }
+func plausible(token int32, logits []float64, chosen []int32, step float64) error {
+	slack := func(x float64) float64 { return math.Abs(x)*step + 1e-5 }
 	seen := map[int32]bool{}
 	least := math.Inf(1)
 	for k, e := range chosen {
@@ -118,13 +133,13 @@ func plausible(token int32, logits []float64, chosen []int32) error {
 			return fmt.Errorf("token %d chose expert %d twice", token, e)
 		}
 		seen[e] = true
-		if k > 0 && logits[e] > least+step(least) {
+		if k > 0 && logits[e] > least+slack(least) {
 			return fmt.Errorf("token %d: expert %d with logit %g stands after %g", token, e, logits[e], least)
 		}
 		least = min(least, logits[e])
 	}
 	for e, x := range logits {
-		if !seen[int32(e)] && x > least+step(least) {
+		if !seen[int32(e)] && x > least+slack(least) {
 			return fmt.Errorf("token %d left out expert %d with logit %g, though one with %g was chosen", token, e, x, least)
 		}
 	}

@@ -18,7 +18,7 @@ func wgmmaShapes() Mod {
 
 // Asynchronous copies, TMA and wgmma.
 var async = []Form{
-	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{opt("l2", ".L2::64B", ".L2::128B", ".L2::256B")}, Version: 78, Arch: SM80,
+	{Name: "CpAsyncCG", Op: "cp.async.cg.shared.global", Mods: []Mod{prefetchL2()}, Arch: SM80,
 		Args:    []Arg{addr("dst", Shared), addr("src", Global), imm("bytes"), optional(in("srcBytes", U32))},
 		Effects: Async | WritesMem | ReadsMem, Manual: "cp.async", Go: "k.CpAsyncCG"},
 	{Name: "CpAsyncCommit", Op: "cp.async.commit_group", Arch: SM80, Effects: Async, Manual: "cp.async.commit_group", Go: "k.CpAsyncCommit"},
@@ -48,5 +48,5 @@ var async = []Form{
 	{Name: "WgmmaBF16", Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(".bf16"), fix(".bf16")}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),
 			imm("scaleA"), imm("scaleB"), imm("transA"), imm("transB")},
-		Effects: Aligned | Async | AsyncProxy | ReadsMem, Manual: "wgmma.mma_async"},
+		Effects: Aligned | Async | AsyncProxy | ReadsMem | Varies, Manual: "wgmma.mma_async"},
 }

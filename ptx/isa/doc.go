@@ -7,4 +7,4 @@
 // uses it, together with its emulation.
 package isa
 
-//go:generate go run ../internal/gen
+//go:generate go run ../internal/gen/write

@@ -57,8 +57,9 @@ const (
 	Exits
 	// Waits: the thread may have to wait for others.
 	Waits
-	// Reads and Writes touch memory; ReadsMem loads, WritesMem stores.
+	// ReadsMem: memory is loaded.
 	ReadsMem
+	// WritesMem: memory is stored.
 	WritesMem
 	// AsyncProxy: memory is touched through the async proxy.
 	AsyncProxy
@@ -80,8 +81,8 @@ type Mod struct {
 	Alts []string
 	// Opt allows the place to stay empty.
 	Opt bool
-	// Version and Arch are the lowest that accept a modifier here, where
-	// they are above the form's own.
+	// Version and Arch are the lowest that accept any of the modifiers, where
+	// that is more than the form itself needs.
 	Version Version
 	Arch    Arch
 }
@@ -152,6 +153,8 @@ type Arg struct {
 	LenOf string
 	// Space is the state space of an Addr.
 	Space Space
+	// RegOnly: an input that cannot be a constant.
+	RegOnly bool
 	// Opt marks a trailing operand that may be absent.
 	Opt bool
 }
@@ -166,7 +169,10 @@ type Form struct {
 	// Mods are the places for modifiers after Op, in the manual's order.
 	Mods []Mod
 	Args []Arg
-	// Version and Arch are the lowest that accept the form.
+	// Not lists pairs of modifiers that must not stand together.
+	Not [][2]string
+	// Version and Arch are the lowest that accept the form with no optional
+	// modifiers; [Form.Needs] counts those too.
 	Version Version
 	Arch    Arch
 	Effects Effect
@@ -184,14 +190,22 @@ const MaxMods = 10
 // form 0 when empty, else 1 + the index into its Alts.
 type Mods [MaxMods]uint8
 
-// ModIndex is the place with the given name, or -1.
-func (f *Form) ModIndex(name string) int {
-	for i := range f.Mods {
-		if f.Mods[i].Name == name {
-			return i
+// NeedsWarp reports whether all threads of the warp must execute the form with
+// the chosen modifiers together. A form with a place for .aligned asks for it
+// only then.
+func (f *Form) NeedsWarp(m Mods) bool {
+	i := f.ModIndex("aligned")
+	return f.Effects&Aligned != 0 && (i < 0 || m[i] != 0)
+}
+
+// Clash gives two chosen modifiers that must not stand together.
+func (f *Form) Clash(m Mods) (pair [2]string, clash bool) {
+	for _, p := range f.Not {
+		if f.Has(m, p[0]) && f.Has(m, p[1]) {
+			return p, true
 		}
 	}
-	return -1
+	return pair, false
 }
 
 // Needs is the lowest version and target that accept the form with the chosen
@@ -203,7 +217,17 @@ func (f *Form) Needs(m Mods) (Version, Arch) {
 			v, a = max(v, f.Mods[i].Version), max(a, f.Mods[i].Arch)
 		}
 	}
-	return v, a
+	return max(v, a.MinVersion()), a
+}
+
+// ModIndex is the place with the given name, or -1.
+func (f *Form) ModIndex(name string) int {
+	for i := range f.Mods {
+		if f.Mods[i].Name == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // Mod is the text of the modifier chosen at the named place, "" when empty.
@@ -251,8 +275,15 @@ func (f *Form) ArgType(m Mods, i int) Type {
 	return t
 }
 
+// Braced reports whether a Vec is written in braces: always, but for memory
+// accesses without a vector modifier.
+func (f *Form) Braced(m Mods, i int) bool {
+	a := &f.Args[i]
+	return a.LenOf == "" || f.Mod(m, a.LenOf) != ""
+}
+
 // ArgLen is the number of elements of a Vec or of a TensorAddr's coordinates
-// under the chosen modifiers. A Vec of 1 is written without braces.
+// under the chosen modifiers.
 func (f *Form) ArgLen(m Mods, i int) int {
 	a := &f.Args[i]
 	if a.LenOf == "" {

@@ -2,6 +2,10 @@ package isa
 
 func vec() Mod { return opt("vec", ".v2", ".v4") }
 
+func prefetchL2() Mod {
+	return opt("l2", ".L2::64B", ".L2::128B", ".L2::256B").since(74, SM80)
+}
+
 func memTypes() Mod {
 	return types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".b16", ".u16", ".u8")
 }
@@ -10,32 +14,41 @@ func vecArg(name string, d Dir) Arg {
 	return Arg{Name: name, Dir: d, Kind: Vec, TypeOf: "type", LenOf: "vec"}
 }
 
+// wide are the vectors of more than 16 bytes, which no Hopper access has.
+var wide = not([]string{".v4"}, []string{".b64", ".u64"})
+
+// atomTypes are the pairs of operation and type that atomics lack.
+var atomTypes = append(append(
+	not([]string{".add", ".min", ".max", ".inc"}, []string{".b32", ".b64"}),
+	not([]string{".and", ".or", ".xor", ".exch"}, []string{".u32", ".u64"})...),
+	not([]string{".inc"}, []string{".u64"})...)
+
 // Loads, stores and atomics.
 var memory = []Form{
 	{Name: "LdParam", Op: "ld.param", Mods: []Mod{types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".b16", ".u16")},
 		Args: []Arg{outT("d"), addr("a", Param)}, Effects: Uniform, Manual: "Data Movement: ld"},
-	{Name: "LdGlobal", Op: "ld.global", Mods: []Mod{opt("nc", ".nc"), opt("l1", ".L1::no_allocate", ".L1::evict_first", ".L1::evict_last").from(78, SM80), opt("l2", ".L2::64B", ".L2::128B", ".L2::256B").from(78, SM80), vec(), memTypes()},
-		Args: []Arg{vecArg("d", Out), addr("a", Global)}, Effects: ReadsMem, Manual: "Data Movement: ld"},
+	{Name: "LdGlobal", Op: "ld.global", Mods: []Mod{opt("nc", ".nc"), opt("l1", ".L1::no_allocate", ".L1::evict_first", ".L1::evict_last").since(74, SM70), prefetchL2(), vec(), memTypes()},
+		Args: []Arg{vecArg("d", Out), addr("a", Global)}, Not: wide, Effects: ReadsMem, Manual: "Data Movement: ld"},
 	{Name: "LdGlobalSync", Op: "ld", Mods: []Mod{one("sem", ".acquire", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64")},
 		Args: []Arg{outT("d"), addr("a", Global)}, Effects: ReadsMem, Manual: "Data Movement: ld"},
 	{Name: "LdShared", Op: "ld.shared", Mods: []Mod{vec(), memTypes()},
-		Args: []Arg{vecArg("d", Out), addr("a", Shared)}, Effects: ReadsMem, Manual: "Data Movement: ld"},
+		Args: []Arg{vecArg("d", Out), addr("a", Shared)}, Not: wide, Effects: ReadsMem, Manual: "Data Movement: ld"},
 	{Name: "LdSharedCluster", Op: "ld.shared::cluster", Mods: []Mod{vec(), memTypes()},
-		Args: []Arg{vecArg("d", Out), addr("a", SharedCluster)}, Version: 78, Arch: SM90, Effects: ReadsMem, Manual: "Data Movement: ld"},
-	{Name: "StGlobal", Op: "st.global", Mods: []Mod{opt("l1", ".L1::no_allocate", ".L1::evict_first").from(78, SM80), vec(), memTypes()},
-		Args: []Arg{addr("a", Global), vecArg("b", In)}, Effects: WritesMem, Manual: "Data Movement: st"},
+		Args: []Arg{vecArg("d", Out), addr("a", SharedCluster)}, Not: wide, Version: 78, Arch: SM90, Effects: ReadsMem, Manual: "Data Movement: ld"},
+	{Name: "StGlobal", Op: "st.global", Mods: []Mod{opt("l1", ".L1::no_allocate", ".L1::evict_first").since(74, SM70), vec(), memTypes()},
+		Args: []Arg{addr("a", Global), vecArg("b", In)}, Not: wide, Effects: WritesMem, Manual: "Data Movement: st"},
 	{Name: "StGlobalSync", Op: "st", Mods: []Mod{one("sem", ".release", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64")},
 		Args: []Arg{addr("a", Global), inT("b")}, Effects: WritesMem, Manual: "Data Movement: st"},
 	{Name: "StShared", Op: "st.shared", Mods: []Mod{vec(), memTypes()},
-		Args: []Arg{addr("a", Shared), vecArg("b", In)}, Effects: WritesMem, Manual: "Data Movement: st"},
+		Args: []Arg{addr("a", Shared), vecArg("b", In)}, Not: wide, Effects: WritesMem, Manual: "Data Movement: st"},
 	{Name: "AtomGlobal", Op: "atom.global", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".exch", ".inc"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{outT("d"), addr("a", Global), inT("b")}, Effects: ReadsMem | WritesMem | Varies, Manual: "Parallel Synchronization: atom"},
+		Args: []Arg{outT("d"), addr("a", Global), inT("b")}, Not: atomTypes, Effects: ReadsMem | WritesMem | Varies, Manual: "Parallel Synchronization: atom"},
 	{Name: "AtomShared", Op: "atom.shared", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".exch", ".inc"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{outT("d"), addr("a", Shared), inT("b")}, Effects: ReadsMem | WritesMem | Varies, Manual: "Parallel Synchronization: atom"},
+		Args: []Arg{outT("d"), addr("a", Shared), inT("b")}, Not: atomTypes, Effects: ReadsMem | WritesMem | Varies, Manual: "Parallel Synchronization: atom"},
 	{Name: "RedGlobal", Op: "red.global", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{addr("a", Global), inT("b")}, Effects: ReadsMem | WritesMem, Manual: "Parallel Synchronization: red"},
+		Args: []Arg{addr("a", Global), inT("b")}, Not: atomTypes, Effects: ReadsMem | WritesMem, Manual: "Parallel Synchronization: red"},
 	{Name: "RedShared", Op: "red.shared", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{addr("a", Shared), inT("b")}, Effects: ReadsMem | WritesMem, Manual: "Parallel Synchronization: red"},
+		Args: []Arg{addr("a", Shared), inT("b")}, Not: atomTypes, Effects: ReadsMem | WritesMem, Manual: "Parallel Synchronization: red"},
 	{Name: "Mapa", Op: "mapa.shared::cluster.u32", Version: 78, Arch: SM90,
 		Args: []Arg{out("d", U32), in("a", U32), in("rank", U32)}, Manual: "Data Movement: mapa", Go: "x.Mapa"},
 }

@@ -33,10 +33,20 @@ func byOp() map[string][]*Form {
 func one(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts} }
 func opt(name string, alts ...string) Mod { return Mod{Name: name, Alts: alts, Opt: true} }
 
-// from states what a place's modifiers need.
-func (m Mod) from(v Version, a Arch) Mod {
+// since states the version and target that the place's modifiers need.
+func (m Mod) since(v Version, a Arch) Mod {
 	m.Version, m.Arch = v, a
 	return m
+}
+
+// not pairs each of the modifiers a with each of b.
+func not(a, b []string) (pairs [][2]string) {
+	for _, x := range a {
+		for _, y := range b {
+			pairs = append(pairs, [2]string{x, y})
+		}
+	}
+	return pairs
 }
 
 func fix(text string) Mod      { return Mod{Alts: []string{text}} }
@@ -50,3 +60,4 @@ func imm(name string) Arg           { return Arg{Name: name, Kind: Imm, Type: U3
 func pred(name string) Arg          { return Arg{Name: name, Kind: PredIn, Type: Pred} }
 func addr(name string, s Space) Arg { return Arg{Name: name, Kind: Addr, Type: U64, Space: s} }
 func optional(a Arg) Arg            { a.Opt = true; return a }
+func register(a Arg) Arg            { a.RegOnly = true; return a }

@@ -10,7 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 )
 
 // ErrNotFound: no ptxas is installed.
@@ -25,7 +28,17 @@ func Find() (string, error) {
 	if p, err := exec.LookPath("ptxas"); err == nil {
 		return p, nil
 	}
-	places := []string{"/usr/local/cuda/bin/ptxas"}
+	places := append([]string{"/usr/local/cuda/bin/ptxas"}, pythonPlaces()...)
+	for _, p := range places {
+		if _, err := os.Stat(p); err == nil {
+			return p, nil
+		}
+	}
+	return "", ErrNotFound
+}
+
+// pythonPlaces are where Python's package may hold the assembler; asked once.
+var pythonPlaces = sync.OnceValue(func() (places []string) {
 	for _, py := range []string{"python3", "python"} {
 		out, err := exec.Command(py, "-c", "import nvidia;print('\\n'.join(nvidia.__path__))").Output()
 		if err != nil {
@@ -37,17 +50,13 @@ func Find() (string, error) {
 			}
 		}
 	}
-	for _, p := range places {
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
-		}
-	}
-	return "", ErrNotFound
-}
+	return places
+})
 
 // Assemble turns PTX into machine code for sm_90a and returns the assembler's
-// report (registers, spills, warnings) with it.
-func Assemble(ctx context.Context, text []byte) (cubin []byte, report string, err error) {
+// report (registers, spills, warnings) with it. Options go to the assembler as
+// they are, such as "-O0".
+func Assemble(ctx context.Context, text []byte, options ...string) (cubin []byte, report string, err error) {
 	bin, err := Find()
 	if err != nil {
 		return nil, "", err
@@ -61,12 +70,31 @@ func Assemble(ctx context.Context, text []byte) (cubin []byte, report string, er
 	if err := os.WriteFile(in, text, 0o600); err != nil {
 		return nil, "", err
 	}
-	log, err := exec.CommandContext(ctx, bin, "-arch=sm_90a", "-v", "-o", out, in).CombinedOutput()
+	args := append([]string{"-arch=sm_90a", "-v", "-o", out, in}, options...)
+	log, err := exec.CommandContext(ctx, bin, args...).CombinedOutput()
 	if err != nil {
 		return nil, string(log), fmt.Errorf("ptxas: %w\n%s", err, log)
 	}
 	cubin, err = os.ReadFile(out)
 	return cubin, string(log), err
+}
+
+// Message is one line of a report that names a line of the text.
+type Message struct {
+	Line int
+	Text string
+}
+
+var messageLine = regexp.MustCompile(`(?m)line (\d+); *(.*)$`)
+
+// Messages are the lines of a report that name a line of the text.
+func Messages(report string) []Message {
+	var out []Message
+	for _, m := range messageLine.FindAllStringSubmatch(report, -1) {
+		n, _ := strconv.Atoi(m[1]) // the pattern has digits only
+		out = append(out, Message{n, m[2]})
+	}
+	return out
 }
 
 // Complaint is the first line of a report that a kernel must not cause: a

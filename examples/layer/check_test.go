@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// script runs testdata/check.py, with PyTorch's safetensors package. Tests of
+// it are skipped where Python lacks the package.
+func script(t testing.TB, args ...string) (string, error) {
+	out, err := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// needPython skips a test that has no Python to run check.py.
+func needPython(t testing.TB) {
+	const imports = "import safetensors\ntry:\n import torch\nexcept ImportError:\n import numpy\n"
+	if out, err := exec.Command("python3", "-c", imports).CombinedOutput(); err != nil {
+		t.Skipf("check.py needs python3 with the packages safetensors and torch (or numpy): %v: %s", err, bytes.TrimSpace(out))
+	}
+}
+
+// verify holds the files against check.py's float64.
+func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error) {
+	return script(t, append([]string{"verify", "-weights", p.weights, "-input", p.input, "-output", p.output,
+		"-topk", fmt.Sprint(c.TopK), "-layout", c.GateUp.String()}, more...)...)
+}
+
+// Files that Python wrote go through the command and back to Python.
+func TestPython(t *testing.T) {
+	needPython(t)
+	tests := []struct {
+		layout string
+		config moe.Config
+	}{
+		{"concatenated", moe.Config{Hidden: 192, Intermediate: 64, Experts: 8, TopK: 3}},
+		{"interleaved", moe.Config{Hidden: 128, Intermediate: 128, Experts: 16, TopK: 4, GateUp: moe.Interleaved}},
+		{"separate", moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 1}},
+	}
+	for i, tt := range tests {
+		t.Run(tt.layout, func(t *testing.T) {
+			t.Parallel()
+			p, c := newPaths(t), tt.config
+			const tokens = 70
+			out, err := script(t, "write", "-weights", p.weights, "-input", p.input, "-layout", tt.layout,
+				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
+				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i), "-scale", fmt.Sprint(weightScale))
+			require.NoError(t, err, out)
+			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
+			if tt.layout != "separate" {
+				args = append(args, "-gateup", tt.layout)
+			}
+			p.run(t, args...)
+			out, err = p.verify(t, c)
+			require.NoError(t, err, out)
+			assert.Contains(t, out, "right: 70 of 70 tokens")
+			out, err = p.verify(t, c, "-sample", "9")
+			require.NoError(t, err, out)
+			assert.Contains(t, out, "right: 9 of 70 tokens")
+		})
+	}
+}
+
+// write puts results into the output file.
+func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
+	writeFile(t, p.output, bf16(nameO, r.O, tokens, c.Hidden),
+		fileTensor(nameScores, safetensors.F32, bytes.NewReader(bytesOf(r.Scores)), tokens, c.TopK),
+		fileTensor(nameExperts, safetensors.I32, bytes.NewReader(bytesOf(r.Experts)), tokens, c.TopK))
+}
+
+// check.py accepts the reference's results and finds each kind of mistake.
+func TestPythonFindsMistakes(t *testing.T) {
+	needPython(t)
+	const tokens = 50
+	x := randomTensors(small, tokens, 3)
+	ref, err := reference.NewLayer(small, x.router, x.w1, x.w2)
+	require.NoError(t, err)
+	routing, out, err := ref.Forward(x.x, reference.Rounded)
+	require.NoError(t, err)
+	right := trial.Results{Experts: routing.Experts}
+	for _, s := range routing.Scores {
+		right.Scores = append(right.Scores, float32(s))
+	}
+	for _, o := range out.O {
+		right.O = append(right.O, reference.ToBF16(o))
+	}
+	d, last := small.Hidden, tokens-1
+	tests := []struct {
+		name  string
+		spoil func(r *trial.Results)
+		want  string
+	}{
+		{"nothing", func(*trial.Results) {}, "right: 50 of 50 tokens"},
+		{"an element", func(r *trial.Results) {
+			row := r.O[last*d:]
+			row[3] = reference.ToBF16(reference.FromBF16(row[3]) + 0.03*largest(row))
+		}, "wrong: "},
+		{"a row 1 % off", func(r *trial.Results) {
+			for i, v := range r.O[:d] {
+				r.O[i] = reference.ToBF16(1.01 * reference.FromBF16(v))
+			}
+		}, "wrong: "},
+		{"two rows exchanged", func(r *trial.Results) {
+			for i := range d {
+				r.O[i], r.O[d+i] = r.O[d+i], r.O[i]
+			}
+		}, "wrong: "},
+		{"never written", func(r *trial.Results) { r.O[5] = reference.Poison }, "not finite"},
+		{"a score", func(r *trial.Results) { r.Scores[2] += 0.05 }, "a score is off by"},
+		{"all scores a little", func(r *trial.Results) {
+			for i := range r.Scores {
+				r.Scores[i] += 1e-4
+			}
+		}, "tokens are routed otherwise or with other scores"},
+		{"order", func(r *trial.Results) { r.Experts[0], r.Experts[1] = r.Experts[1], r.Experts[0] }, "not in the order"},
+		{"twice", func(r *trial.Results) { r.Experts[1] = r.Experts[0] }, "same expert twice"},
+		{"no such expert", func(r *trial.Results) { r.Experts[1] = 8 }, "outside 0..7"},
+		{"another expert", func(r *trial.Results) { r.Experts[1] = lowest(ref, x) }, "was left out"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := x.write(t, true)
+			r := trial.Results{O: slices.Clone(right.O), Scores: slices.Clone(right.Scores), Experts: slices.Clone(right.Experts)}
+			tt.spoil(&r)
+			p.write(t, small, tokens, r)
+			got, err := p.verify(t, small)
+			assert.Contains(t, got, tt.want)
+			assert.Equal(t, tt.name == "nothing", err == nil, got)
+		})
+	}
+	t.Run("the other layout", func(t *testing.T) {
+		p := x.write(t, false)
+		p.write(t, small, tokens, right)
+		c := small
+		c.GateUp = moe.Interleaved
+		got, err := p.verify(t, c)
+		require.Error(t, err)
+		assert.Contains(t, got, "wrong: ")
+	})
+	t.Run("no tokens", func(t *testing.T) {
+		p := randomTensors(small, 0, 3).write(t, false)
+		p.write(t, small, 0, trial.Results{})
+		got, err := p.verify(t, small)
+		require.NoError(t, err, got)
+		require.NoError(t, os.Remove(p.output))
+		_, err = p.verify(t, small)
+		require.Error(t, err)
+	})
+}
+
+// largest is the largest magnitude of bf16 values.
+func largest(bits []uint16) float64 {
+	var most float64
+	for _, b := range bits {
+		most = max(most, reference.FromBF16(b), -reference.FromBF16(b))
+	}
+	return most
+}
+
+// lowest is the expert with the smallest logit of token 0.
+func lowest(ref *reference.Layer, x tensors) int32 {
+	routing, err := ref.Route(x.x, []int32{0}, reference.Rounded)
+	if err != nil {
+		return -1
+	}
+	return int32(slices.Index(routing.Logits, slices.Min(routing.Logits)))
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+)
+
+// small is the layer of most tests.
+var small = moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}
+
+// weightScale makes small layers' logits and outputs of order 1.
+const weightScale = 0.12
+
+// tensors are a layer's inputs as bf16 bits, W1 in the order of the config.
+type tensors struct {
+	config            moe.Config
+	tokens            int
+	x, router, w1, w2 []uint16
+}
+
+func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
+	s := c.Shapes(tokens)
+	weight := func(seed uint64, n int64) []uint16 { return reference.NewNormal(seed, weightScale).Values(n) }
+	return tensors{
+		config: c, tokens: tokens,
+		x:      reference.NewNormal(seed, reference.ScaleX).Values(s.X.Elements()),
+		router: weight(seed+1, s.Router.Elements()),
+		w1:     weight(seed+2, s.W1.Elements()),
+		w2:     weight(seed+3, s.W2.Elements()),
+	}
+}
+
+// bytesOf views numbers as bytes.
+func bytesOf[E uint16 | int32 | float32](s []E) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
+}
+
+// numbers reads a tensor of a file, and checks its format and shape.
+func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name string, d safetensors.DType, shape ...int64) []E {
+	tensor, err := f.Tensor(name)
+	require.NoError(t, err)
+	require.Equal(t, d, tensor.DType, name)
+	require.Equal(t, shape, tensor.Shape, name)
+	var e E
+	list := make([]E, (tensor.End-tensor.Begin)/int64(unsafe.Sizeof(e)))
+	_, err = f.ReadAt(name, bytesOf(list), 0)
+	require.NoError(t, err)
+	return list
+}
+
+func bf16(name string, bits []uint16, shape ...int) safetensors.Source {
+	return fileTensor(name, safetensors.BF16, bytes.NewReader(bytesOf(bits)), shape...)
+}
+
+// weights are the tensors of a weights file.
+func (x tensors) weights(separate bool) []safetensors.Source {
+	c := x.config
+	list := []safetensors.Source{
+		bf16(nameRouter, x.router, c.Experts, c.Hidden),
+		bf16(nameDown, x.w2, c.Experts, c.Hidden, c.Intermediate),
+	}
+	if !separate {
+		return append(list, bf16(nameGateUp, x.w1, c.Experts, 2*c.Intermediate, c.Hidden))
+	}
+	var gate, up []uint16
+	half := c.Intermediate * c.Hidden
+	for e := range c.Experts {
+		gate = append(gate, x.w1[2*e*half:][:half]...)
+		up = append(up, x.w1[(2*e+1)*half:][:half]...)
+	}
+	return append(list, bf16(nameGate, gate, c.Experts, c.Intermediate, c.Hidden), bf16(nameUp, up, c.Experts, c.Intermediate, c.Hidden))
+}
+
+func writeFile(t testing.TB, path string, list ...safetensors.Source) {
+	var b bytes.Buffer
+	require.NoError(t, safetensors.Write(&b, nil, list...))
+	require.NoError(t, os.WriteFile(path, b.Bytes(), 0o666))
+}
+
+// paths are the files of a run, in a directory of its own.
+type paths struct{ dir, weights, input, output string }
+
+func newPaths(t testing.TB) paths {
+	dir := t.TempDir()
+	return paths{dir, filepath.Join(dir, "w.safetensors"), filepath.Join(dir, "x.safetensors"), filepath.Join(dir, "o.safetensors")}
+}
+
+// write puts the tensors into files.
+func (x tensors) write(t testing.TB, separate bool) paths {
+	p := newPaths(t)
+	writeFile(t, p.weights, x.weights(separate)...)
+	writeFile(t, p.input, bf16(nameX, x.x, x.tokens, x.config.Hidden))
+	return p
+}
+
+// args is a command line without a cache.
+func (p paths) args(more ...string) []string {
+	return append([]string{"-weights", p.weights, "-input", p.input, "-output", p.output, "-cache", "off"}, more...)
+}
+
+// entries are the names in the directory of the files.
+func (p paths) entries(t testing.TB) []string {
+	list, err := os.ReadDir(p.dir)
+	require.NoError(t, err)
+	var names []string
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}

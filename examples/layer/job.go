@@ -1,0 +1,249 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// Names of the tensors in the files.
+const (
+	nameRouter  = "router.weight"
+	nameGateUp  = "experts.gate_up"
+	nameGate    = "experts.gate"
+	nameUp      = "experts.up"
+	nameDown    = "experts.down"
+	nameX       = "x"
+	nameO       = "o"
+	nameScores  = "scores"
+	nameExperts = "experts"
+)
+
+// source is an open file with its path, for messages.
+type source struct {
+	path string
+	*safetensors.File
+}
+
+// job is what the files ask for, checked: every size is known and fits.
+type job struct {
+	config         moe.Config
+	tokens         int
+	weights, input source
+	// separate says that gate and up are two tensors.
+	separate bool
+}
+
+// openJob opens the files and checks them against each other. Close the job
+// when done.
+func openJob(o options) (*job, error) {
+	w, err := safetensors.Open(o.weights)
+	if err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
+	x, err := safetensors.Open(o.input)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("input: %w", err), w.Close())
+	}
+	j := &job{weights: source{o.weights, w}, input: source{o.input, x}}
+	if err := j.plan(o); err != nil {
+		return nil, errors.Join(err, j.Close())
+	}
+	return j, nil
+}
+
+// Close closes the files.
+func (j *job) Close() error {
+	return errors.Join(j.weights.Close(), j.input.Close())
+}
+
+// plan takes the sizes from the files' headers and checks all of them.
+func (j *job) plan(o options) error {
+	if err := j.names(o); err != nil {
+		return err
+	}
+	router, err := j.weights.matrix(nameRouter, "[E, d]", 2)
+	if err != nil {
+		return err
+	}
+	n, err := j.intermediate(router)
+	if err != nil {
+		return err
+	}
+	x, err := j.input.matrix(nameX, "[T, d]", 2)
+	if err != nil {
+		return err
+	}
+	e, d := router.Shape[0], router.Shape[1]
+	if err := j.limits(o, router, n, x); err != nil {
+		return err
+	}
+	if err := j.weights.shape(nameDown, "[E, d, n]", e, d, n); err != nil {
+		return err
+	}
+	if err := j.input.shape(nameX, "[T, d], d as in "+nameRouter, x.Shape[0], d); err != nil {
+		return err
+	}
+	j.tokens = int(x.Shape[0])
+	j.config = moe.Config{
+		Hidden: int(d), Intermediate: int(n), Experts: int(e), TopK: o.topK, GateUp: o.gateUp, TokensHint: j.tokens,
+	}
+	return j.config.Check()
+}
+
+// names checks that the files hold the tensors of a layer and no others: a
+// bias, say, that nobody reads would give a wrong result.
+func (j *job) names(o options) error {
+	_, err := j.weights.Tensor(nameGateUp)
+	fused := err == nil
+	_, noGate := j.weights.Tensor(nameGate)
+	_, noUp := j.weights.Tensor(nameUp)
+	j.separate = noGate == nil || noUp == nil
+	if fused && j.separate {
+		return j.weights.errorf(nameGateUp, "stands beside %s or %s, must be without them", nameGate, nameUp)
+	}
+	need := []string{nameRouter, nameGateUp, nameDown}
+	if j.separate {
+		need = []string{nameRouter, nameGate, nameUp, nameDown}
+	}
+	if err := j.weights.only(need); err != nil {
+		return err
+	}
+	if j.separate && o.gateUp != moe.Concatenated {
+		return j.weights.errorf(nameGate, "is separate from %s, but -gateup is %v, must be left out or %v",
+			nameUp, o.gateUp, moe.Concatenated)
+	}
+	return j.input.only([]string{nameX})
+}
+
+// intermediate is n, from gate and up as the file has them.
+func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
+	e, d := router.Shape[0], router.Shape[1]
+	if j.separate {
+		gate, err := j.weights.matrix(nameGate, "[E, n, d]", 3)
+		if err != nil {
+			return 0, err
+		}
+		n := gate.Shape[1]
+		if err := j.weights.shape(nameGate, "[E, n, d], E and d as in "+nameRouter, e, n, d); err != nil {
+			return 0, err
+		}
+		return n, j.weights.shape(nameUp, "[E, n, d] as "+nameGate, e, n, d)
+	}
+	gateUp, err := j.weights.matrix(nameGateUp, "[E, 2n, d]", 3)
+	if err != nil {
+		return 0, err
+	}
+	rows := gateUp.Shape[1]
+	if err := j.weights.shape(nameGateUp, "[E, 2n, d], E and d as in "+nameRouter, e, rows, d); err != nil {
+		return 0, err
+	}
+	if rows%2 != 0 {
+		return 0, j.weights.errorf(nameGateUp, "has %d rows for each expert, must have an even number, 2n", rows)
+	}
+	return rows / 2, nil
+}
+
+// limits holds the sizes against what a layer may have, each in the words of
+// the tensor that it comes from.
+func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensors.Tensor) error {
+	const large = 1 << 30 // over every limit of a Config, inside every int
+	e, d := router.Shape[0], router.Shape[1]
+	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), Experts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
+	var wrong *moe.ArgError
+	if err := c.Check(); errors.As(err, &wrong) {
+		switch wrong.Field {
+		case "Config.Hidden":
+			return j.weights.errorf(nameRouter, "has d = %d, must be %s", d, wrong.Want)
+		case "Config.Intermediate":
+			return j.weights.errorf(nameDown, "is for n = %d (by the rows of gate and up), must be %s", n, wrong.Want)
+		case "Config.Experts":
+			return j.weights.errorf(nameRouter, "has E = %d, must be %s", e, wrong.Want)
+		case "Config.TopK":
+			return j.weights.errorf(nameRouter, "has E = %d, so -topk is %d, must be %s", e, o.topK, wrong.Want)
+		}
+		return err
+	} else if err != nil {
+		return err
+	}
+	if most := int64(1<<31-1) / int64(o.topK); x.Shape[0] > most {
+		return j.input.errorf(nameX, "has T = %d, must be at most %d with -topk %d", x.Shape[0], most, o.topK)
+	}
+	return nil
+}
+
+// errorf names the file and the tensor as it is there.
+func (s source) errorf(name, format string, args ...any) error {
+	what := fmt.Sprintf("%q", name)
+	if t, err := s.Tensor(name); err == nil {
+		what = fmt.Sprintf("%q %s %v", name, t.DType, t.Shape)
+	}
+	return fmt.Errorf("%s: tensor %s %s", s.path, what, fmt.Sprintf(format, args...))
+}
+
+// only checks that the file has these tensors and no others.
+func (s source) only(names []string) error {
+	known := map[string]bool{}
+	for _, name := range names {
+		known[name] = true
+		if _, err := s.Tensor(name); err != nil {
+			return s.errorf(name, "is missing, must be there: the file has %s", s.list())
+		}
+	}
+	for _, t := range s.Tensors() {
+		if !known[t.Name] {
+			return s.errorf(t.Name, "is not part of this layer, must not be there: wanted are only %s", strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// list names the file's tensors, not too many.
+func (s source) list() string {
+	const most = 8
+	var names []string
+	for _, t := range s.Tensors() {
+		if len(names) == most {
+			names = append(names, "...")
+			break
+		}
+		names = append(names, fmt.Sprintf("%.80q", t.Name))
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// matrix gives a tensor that is BF16 and of the given rank.
+func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, error) {
+	t, err := s.Tensor(name)
+	if err != nil {
+		return t, fmt.Errorf("%s: %w", s.path, err)
+	}
+	if t.DType != safetensors.BF16 || len(t.Shape) != rank {
+		return t, s.errorf(name, "must be %s %s", safetensors.BF16, wantShape)
+	}
+	return t, nil
+}
+
+// shape checks that a tensor is BF16 of exactly these extents.
+func (s source) shape(name, meaning string, dims ...int64) error {
+	t, err := s.matrix(name, meaning, len(dims))
+	if err != nil {
+		return err
+	}
+	for i, d := range dims {
+		if t.Shape[i] != d {
+			return s.errorf(name, "must be %s %v (%s)", safetensors.BF16, dims, meaning)
+		}
+	}
+	return nil
+}
+
+// shapes are the tensors of the pass.
+func (j *job) shapes() spec.Shapes { return j.config.Shapes(j.tokens) }

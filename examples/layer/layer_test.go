@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver/cuda"
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// deviceName is where the command runs in tests: SONICMOE_DEVICE, or the
+// emulated device.
+func deviceName() string {
+	if name := os.Getenv("SONICMOE_DEVICE"); name != "" {
+		return name
+	}
+	return "emulated"
+}
+
+// run runs the command to its end and gives its line.
+func (p paths) run(t testing.TB, args ...string) string {
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitDone, run(p.args(args...), &stdout, &stderr), stderr.String())
+	require.Empty(t, stderr.String())
+	return stdout.String()
+}
+
+// results reads the output file.
+func (p paths) results(t testing.TB, c moe.Config, tokens int) trial.Results {
+	f, err := safetensors.Open(p.output)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	require.Len(t, f.Tensors(), 3)
+	assert.Equal(t, map[string]string{"format": "pt"}, f.Metadata())
+	n, k := int64(tokens), int64(c.TopK)
+	return trial.Results{
+		O:       numbers[uint16](t, f, nameO, safetensors.BF16, n, int64(c.Hidden)),
+		Scores:  numbers[float32](t, f, nameScores, safetensors.F32, n, k),
+		Experts: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
+	}
+}
+
+// check holds results against float64: experts and scores against the router
+// with logits rounded to bf16, o against the experts fed with those scores.
+func (x tensors) check(t testing.TB, r trial.Results) {
+	ref, err := reference.NewLayer(x.config, x.router, x.w1, x.w2)
+	require.NoError(t, err)
+	routing, err := ref.Route(x.x, nil, reference.Rounded)
+	require.NoError(t, err)
+	assert.Equal(t, routing.Experts, r.Experts)
+	assert.InDeltaSlice(t, routing.Scores, reference.Widen(r.Scores), 1e-5)
+	out, err := ref.Experts(x.x, reference.Widen(r.Scores), r.Experts, nil, reference.Unrounded)
+	require.NoError(t, err)
+	report := reference.Compare(r.O, out.O, x.tokens, x.config.Hidden)
+	require.NoError(t, report.Check(reference.VsUnrounded))
+}
+
+func TestLayer(t *testing.T) {
+	interleaved := small
+	interleaved.GateUp = moe.Interleaved
+	tests := []struct {
+		name     string
+		config   moe.Config
+		separate bool
+		args     []string
+	}{
+		{"concatenated", small, false, nil},
+		{"interleaved", interleaved, false, []string{"-gateup", "interleaved"}},
+		{"separate", small, true, nil},
+		{"separate, said", small, true, []string{"-gateup", "concatenated"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			x := randomTensors(tt.config, 40, 7)
+			p := x.write(t, tt.separate)
+			line := p.run(t, append([]string{"-topk", "2", "-device", deviceName()}, tt.args...)...)
+			assert.Contains(t, line, "T=40 "+tt.config.String())
+			assert.Equal(t, []string{"o.safetensors", "w.safetensors", "x.safetensors"}, p.entries(t))
+			x.check(t, p.results(t, tt.config, 40))
+		})
+	}
+}
+
+func TestNoTokens(t *testing.T) {
+	p := randomTensors(small, 0, 7).write(t, true)
+	require.NoError(t, os.WriteFile(p.output, []byte("old"), 0o666))
+	line := p.run(t, "-topk", "3", "-device", deviceName())
+	assert.Contains(t, line, "T=0 ")
+	c := small
+	c.TopK = 3
+	assert.Empty(t, p.results(t, c, 0).O)
+}
+
+// Without a GPU and without -device the emulated device takes over, and the
+// command says so.
+func TestFallback(t *testing.T) {
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	p := randomTensors(small, 0, 7).write(t, false)
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, exitDone, run(p.args("-topk", "2"), &stdout, &stderr), stderr.String())
+	assert.Contains(t, stderr.String(), "layer: no GPU (open GPU 0: ")
+	assert.Contains(t, stderr.String(), "so the emulated device is used")
+	assert.Contains(t, stdout.String(), "T=0 ")
+}

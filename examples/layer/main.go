@@ -1,0 +1,159 @@
+// Command layer runs a Mixture-of-Experts layer on tensors of one's own, kept
+// in safetensors files as PyTorch writes them.
+//
+//	layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
+//	      [-device cuda|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
+//
+// Sizes come from the files, all of whose tensors are BF16, row-major:
+//
+//	weights  router.weight    [E, d]
+//	         experts.gate_up  [E, 2n, d], rows in the order that -gateup says,
+//	                          or experts.gate and experts.up, each [E, n, d]
+//	         experts.down     [E, d, n]
+//	input    x                [T, d]
+//
+// The output file holds o [T, d] BF16, scores [T, K] F32 (softmax over the
+// chosen logits) and experts [T, K] I32, by falling score.
+//
+// Exit codes: 0 done, 1 failed, 2 wrong usage. When it fails nothing is left
+// in place of the output, and an older output stays as it was.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"sonicmoe/driver/open"
+	"sonicmoe/moe"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// Exit codes.
+const (
+	exitDone = iota
+	exitFailed
+	exitUsage
+)
+
+// run is the command: it writes one line to stdout when all went well, and one
+// to stderr for what did not.
+func run(args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		return exitDone
+	}
+	if err == nil {
+		// An interrupt ends the work in order, so that the unfinished output goes.
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		var line string
+		if line, err = execute(ctx, o, stderr); err == nil {
+			fmt.Fprintln(stdout, line)
+			return exitDone
+		}
+	}
+	fmt.Fprintln(stderr, "layer:", err)
+	var wrong *usageError
+	if errors.As(err, &wrong) {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	return exitFailed
+}
+
+const usage = `usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
+             [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
+  -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,
+            each [E, n, d]), experts.down [E, d, n], all BF16
+  -input    x [T, d] BF16
+  -output   is written: o [T, d] BF16, scores [T, K] F32, experts [T, K] I32
+  -topk     K, the experts of each token
+  -device   where to run; by default the first GPU, or the emulated device if there is none
+  -gateup   the rows of experts.gate_up: n of gate, then n of up (concatenated, the default),
+            or gate and up by turns (interleaved)
+  -cache    a directory for compiled kernels, or off; by default the user's own
+`
+
+// usageError is a command line that makes no sense, whatever the files hold.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usageErrorf(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// options are the command line.
+type options struct {
+	weights, input, output string
+	topK                   int
+	device                 string // "" is cuda, or emulated where there is none
+	gateUp                 moe.GateUp
+	cache                  string // "" is the user's own
+}
+
+// parse reads the command line. Errors: *usageError, flag.ErrHelp.
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("layer", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&o.weights, "weights", "", "")
+	f.StringVar(&o.input, "input", "", "")
+	f.StringVar(&o.output, "output", "", "")
+	f.IntVar(&o.topK, "topk", 0, "")
+	f.StringVar(&o.device, "device", "", "")
+	gateUp := f.String("gateup", moe.Concatenated.String(), "")
+	f.StringVar(&o.cache, "cache", "", "")
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return o, err
+	} else if err != nil {
+		return o, usageErrorf("%v", err)
+	}
+	if f.NArg() > 0 {
+		return o, usageErrorf("%q is no flag, all arguments are", f.Arg(0))
+	}
+	given := map[string]bool{}
+	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, need := range []struct{ name, value, what string }{
+		{"weights", o.weights, "the file of the weights"},
+		{"input", o.input, "the file of the tokens"},
+		{"output", o.output, "the file to write"},
+	} {
+		if need.value == "" {
+			return o, usageErrorf("-%s is missing, must be %s", need.name, need.what)
+		}
+	}
+	if !given["topk"] {
+		return o, usageErrorf("-topk is missing, must be the number of experts of each token")
+	}
+	if o.topK < 1 {
+		return o, usageErrorf("-topk is %d, must be at least 1", o.topK)
+	}
+	return o, o.choose(*gateUp, given["device"])
+}
+
+// choose checks what is one of a few words.
+func (o *options) choose(gateUp string, deviceGiven bool) error {
+	switch gateUp {
+	case moe.Concatenated.String():
+		o.gateUp = moe.Concatenated
+	case moe.Interleaved.String():
+		o.gateUp = moe.Interleaved
+	default:
+		return usageErrorf("-gateup is %q, must be %v or %v", gateUp, moe.Concatenated, moe.Interleaved)
+	}
+	if deviceGiven && o.device == "" {
+		return usageErrorf("-device is empty, must be one of %s", strings.Join(open.Names(), ", "))
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"sonicmoe/driver"
+)
+
+// chunkBytes is how much of a tensor is in host memory at a time.
+const chunkBytes = 64 << 20
+
+// memory is device memory with the stream that fills and reads it.
+type memory struct {
+	dev    driver.Device
+	stream driver.Stream
+	chunk  int // bytes
+	buf    []byte
+	owned  []driver.DevicePtr
+}
+
+func newMemory(dev driver.Device, chunk int) (*memory, error) {
+	stream, err := dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	return &memory{dev: dev, stream: stream, chunk: chunk}, nil
+}
+
+// Close frees all of it.
+func (m *memory) Close() error {
+	var errs []error
+	for _, p := range m.owned {
+		errs = append(errs, m.dev.Free(p))
+	}
+	m.owned = nil
+	return errors.Join(append(errs, m.stream.Close())...)
+}
+
+// alloc reserves bytes, at least one, for what the message calls name.
+func (m *memory) alloc(name string, bytes int64) (driver.DevicePtr, error) {
+	p, err := m.dev.Alloc(max(bytes, 1))
+	if err != nil {
+		return 0, fmt.Errorf("%d bytes of device memory for %s: %w", bytes, name, err)
+	}
+	m.owned = append(m.owned, p)
+	return p, nil
+}
+
+// load copies a tensor of a file to the device, chunk by chunk. Every block
+// bytes of it go stride bytes after the ones before; with block == stride they
+// lie side by side.
+func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name string, block, stride int64) error {
+	section, err := s.Section(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.path, err)
+	}
+	size := section.Size()
+	if m.buf == nil {
+		m.buf = make([]byte, m.chunk)
+	}
+	for off := int64(0); off < size; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		part := m.buf[:min(size-off, int64(len(m.buf)))]
+		if _, err := io.ReadFull(section, part); err != nil {
+			return fmt.Errorf("%s: reading tensor %q at byte %d of %d: %w", s.path, name, off, size, err)
+		}
+		if err := m.scatter(dst, part, off, block, stride); err != nil {
+			return fmt.Errorf("%s: copying tensor %q to the device: %w", s.path, name, err)
+		}
+		off += int64(len(part))
+	}
+	return nil
+}
+
+// scatter copies bytes off, off+1, ... of a tensor to the places of their blocks.
+func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride int64) error {
+	for len(part) > 0 {
+		within := off % block
+		n := min(block-within, int64(len(part)))
+		if err := m.stream.CopyToDevice(dst+driver.DevicePtr(off/block*stride+within), part[:n]); err != nil {
+			return err
+		}
+		part, off = part[n:], off+n
+	}
+	return nil
+}
+
+// reader streams bytes from the device, a chunk at a time.
+func (m *memory) reader(src driver.DevicePtr, bytes int64) io.Reader {
+	r := &deviceReader{stream: m.stream, at: src, left: bytes}
+	return bufio.NewReaderSize(r, int(min(max(bytes, 1), int64(m.chunk))))
+}
+
+// deviceReader reads device memory; bufio asks it for whole chunks.
+type deviceReader struct {
+	stream driver.Stream
+	at     driver.DevicePtr
+	left   int64
+}
+
+func (r *deviceReader) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), r.left)]
+	if err := r.stream.CopyToHost(p, r.at); err != nil {
+		return 0, err
+	}
+	r.at += driver.DevicePtr(len(p))
+	r.left -= int64(len(p))
+	return len(p), nil
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/examples/layer/safetensors"
+)
+
+// hostMemory stands for a device's memory and stream in an array; addresses
+// are its indices.
+type hostMemory struct {
+	driver.Stream
+	bytes []byte
+	sizes []int // of the copies
+	fail  error
+}
+
+func (h *hostMemory) CopyToDevice(dst driver.DevicePtr, src []byte) error {
+	h.sizes = append(h.sizes, len(src))
+	copy(h.bytes[dst:][:len(src)], src)
+	return h.fail
+}
+
+func (h *hostMemory) CopyToHost(dst []byte, src driver.DevicePtr) error {
+	h.sizes = append(h.sizes, len(dst))
+	copy(dst, h.bytes[src:][:len(dst)])
+	return h.fail
+}
+
+// twoTensors is a file of a and b, 24 bytes each, numbered on.
+func twoTensors(t *testing.T) source {
+	data := make([]byte, 48)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	var b bytes.Buffer
+	require.NoError(t, safetensors.Write(&b, nil,
+		fileTensor("a", "U8", bytes.NewReader(data[:24]), 24), fileTensor("b", "U8", bytes.NewReader(data[24:]), 24)))
+	f, err := safetensors.New(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	require.NoError(t, err)
+	return source{"file", f}
+}
+
+// Whatever the chunk, two tensors of three blocks end up by turns.
+func TestLoadByTurns(t *testing.T) {
+	var want []byte
+	for block := range 3 {
+		for _, first := range []int{0, 24} {
+			for i := range 8 {
+				want = append(want, byte(first+8*block+i))
+			}
+		}
+	}
+	f := twoTensors(t)
+	for _, chunk := range []int{1, 3, 5, 7, 8, 9, 16, 23, 24, 100} {
+		h := &hostMemory{bytes: make([]byte, 48)}
+		m := &memory{stream: h, chunk: chunk}
+		require.NoError(t, m.load(context.Background(), 0, f, "a", 8, 16))
+		require.NoError(t, m.load(context.Background(), 8, f, "b", 8, 16))
+		assert.Equal(t, want, h.bytes, chunk)
+	}
+}
+
+// A whole tensor goes in as few copies as there are chunks.
+func TestLoadWhole(t *testing.T) {
+	h := &hostMemory{bytes: make([]byte, 30)}
+	m := &memory{stream: h, chunk: 10}
+	require.NoError(t, m.load(context.Background(), 2, twoTensors(t), "a", 24, 24))
+	assert.Equal(t, []int{10, 10, 4}, h.sizes)
+	for i := range 24 {
+		assert.Equal(t, byte(i), h.bytes[2+i])
+	}
+	assert.Equal(t, make([]byte, 4), h.bytes[26:])
+}
+
+func TestLoadErrors(t *testing.T) {
+	f := twoTensors(t)
+	broken := errors.New("broken")
+	m := &memory{stream: &hostMemory{bytes: make([]byte, 48), fail: broken}, chunk: 10}
+	err := m.load(context.Background(), 0, f, "a", 24, 24)
+	require.ErrorIs(t, err, broken)
+	assert.ErrorContains(t, err, `file: copying tensor "a" to the device`)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, m.load(ctx, 0, f, "a", 24, 24), context.Canceled)
+
+	// A file that shrinks after it was opened.
+	var b bytes.Buffer
+	require.NoError(t, safetensors.Write(&b, nil, fileTensor("a", "U8", bytes.NewReader(make([]byte, 24)), 24)))
+	whole := bytes.Clone(b.Bytes())
+	short, err := safetensors.New(bytes.NewReader(whole), int64(len(whole)))
+	require.NoError(t, err)
+	shrunk, err := safetensors.New(&shrinking{whole, 1}, int64(len(whole)))
+	require.NoError(t, err)
+	m.stream = &hostMemory{bytes: make([]byte, 48)}
+	require.NoError(t, m.load(context.Background(), 0, source{"file", short}, "a", 24, 24))
+	err = m.load(context.Background(), 0, source{"file", shrunk}, "a", 24, 24)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	assert.ErrorContains(t, err, `file: reading tensor "a" at byte 20 of 24`)
+}
+
+// shrinking lacks its last bytes when they are read.
+type shrinking struct {
+	whole []byte
+	lost  int
+}
+
+func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
+	return bytes.NewReader(s.whole[:len(s.whole)-s.lost]).ReadAt(p, off)
+}
+
+func TestReader(t *testing.T) {
+	h := &hostMemory{bytes: make([]byte, 100)}
+	for i := range h.bytes {
+		h.bytes[i] = byte(i)
+	}
+	m := &memory{stream: h, chunk: 32}
+	got, err := io.ReadAll(m.reader(10, 70))
+	require.NoError(t, err)
+	assert.Equal(t, h.bytes[10:80], got)
+	assert.LessOrEqual(t, len(h.sizes), 4)
+	got, err = io.ReadAll(m.reader(10, 0))
+	require.NoError(t, err)
+	assert.Empty(t, got)
+	h.fail = errors.New("broken")
+	_, err = io.ReadAll(m.reader(10, 70))
+	require.ErrorIs(t, err, h.fail)
+}

@@ -1,0 +1,315 @@
+"""Makes files for the layer command and holds its output against float64.
+
+    check.py write  -weights W -input X -tokens T -hidden D -intermediate N -experts E
+                    [-layout concatenated|interleaved|separate] [-seed S] [-scale STD]
+    check.py verify -weights W -input X -output O -topk K
+                    [-layout concatenated|interleaved] [-sample TOKENS]
+
+Files are written and read by PyTorch's safetensors package: with torch where
+it can be imported (on the GPU if there is one), else with numpy, which has no
+bf16, so its bits are kept as uint16. verify prints one line; exit code 1 means
+that the output is wrong.
+"""
+
+import argparse
+import sys
+
+ROW = 6e-3  # relative L2 norm of a row's error
+ELEMENT = 2e-2  # an element's error, relative to the largest of its row
+SCORE = 1e-5  # a score's error where the logits round alike
+FLIPPED = 0.05  # of the tokens may have a logit that FP32 rounds the other way
+
+
+class Torch:
+    """Tensors are torch's own, bf16 ones as such."""
+
+    def __init__(self):
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        self.m, self.load_file, self.save_file = torch, load_file, save_file
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.name = f"torch {torch.__version__} on {self.device}"
+        self.bf16, self.f32, self.i32 = torch.bfloat16, torch.float32, torch.int32
+
+    def normal(self, seed):
+        generator = self.m.Generator(self.device).manual_seed(seed)
+
+        def draw(shape, std):
+            t = self.m.randn(shape, generator=generator, device=self.device, dtype=self.m.float32)
+            return (t * std).to(self.m.bfloat16)
+
+        return draw
+
+    def save(self, path, tensors):
+        self.save_file({k: t.cpu().contiguous() for k, t in tensors.items()}, path, metadata={"format": "pt"})
+
+    def load(self, path):
+        return self.load_file(path, device=self.device)
+
+    def wide(self, t):
+        return t.to(self.m.float64)
+
+    def ids(self, t):
+        return t.to(self.m.int64)
+
+    def indices(self, list_):
+        return self.m.tensor(list_, device=self.device, dtype=self.m.int64)
+
+    def zeros(self, shape):
+        return self.m.zeros(shape, device=self.device, dtype=self.m.float64)
+
+    def order(self, logits):
+        return self.m.argsort(logits, dim=1, descending=True, stable=True)
+
+    def take(self, values, at):
+        return self.m.gather(values, 1, at)
+
+    def without(self, values, at):
+        return values.scatter(1, at, -float("inf"))
+
+    def lowest_so_far(self, values):
+        return self.m.cummin(values, dim=1).values
+
+    def largest(self, values):
+        return self.m.amax(values, dim=1)
+
+    def where(self, mask):
+        return self.m.nonzero(mask, as_tuple=True)
+
+
+class Numpy:
+    """bf16 tensors are arrays of uint16 bits."""
+
+    def __init__(self):
+        import numpy
+        import safetensors
+
+        self.m, self.safetensors = numpy, safetensors
+        self.name = f"numpy {numpy.__version__}"
+        self.bf16, self.f32, self.i32 = (numpy.dtype(t) for t in ("uint16", "float32", "int32"))
+
+    def normal(self, seed):
+        generator = self.m.random.default_rng(seed)
+
+        def draw(shape, std):
+            t = generator.standard_normal(shape, dtype=self.m.float32) * self.m.float32(std)
+            bits = t.view(self.m.uint32)
+            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(self.m.uint16)
+
+        return draw
+
+    def save(self, path, tensors):
+        """Old versions of the package take a tensor's bytes, new ones its address."""
+        arrays = {k: self.m.ascontiguousarray(t) for k, t in tensors.items()}
+        if hasattr(self.safetensors, "TensorSpec"):
+            entries = {
+                k: self.safetensors.TensorSpec(dtype="bfloat16", shape=t.shape, data_ptr=t.ctypes.data, data_len=t.nbytes)
+                for k, t in arrays.items()
+            }
+        else:
+            entries = {k: {"dtype": "bfloat16", "shape": t.shape, "data": t.tobytes()} for k, t in arrays.items()}
+        self.safetensors.serialize_file(entries, path, metadata={"format": "pt"})
+
+    def load(self, path):
+        types = {"BF16": self.bf16, "F32": self.f32, "I32": self.i32}
+        with open(path, "rb") as f:
+            entries = self.safetensors.deserialize(f.read())
+        return {
+            k: self.m.frombuffer(bytes(t["data"]), dtype=types[t["dtype"]]).reshape(t["shape"]) for k, t in entries
+        }
+
+    def wide(self, t):
+        if t.dtype == self.bf16:
+            t = (t.astype(self.m.uint32) << 16).view(self.m.float32)
+        return t.astype(self.m.float64)
+
+    def ids(self, t):
+        return t.astype(self.m.int64)
+
+    def indices(self, list_):
+        return self.m.array(list_, dtype=self.m.int64)
+
+    def zeros(self, shape):
+        return self.m.zeros(shape)
+
+    def order(self, logits):
+        return self.m.argsort(-logits, axis=1, kind="stable")
+
+    def take(self, values, at):
+        return self.m.take_along_axis(values, at, axis=1)
+
+    def without(self, values, at):
+        values = values.copy()
+        self.m.put_along_axis(values, at, -float("inf"), axis=1)
+        return values
+
+    def lowest_so_far(self, values):
+        return self.m.minimum.accumulate(values, axis=1)
+
+    def largest(self, values):
+        return self.m.amax(values, axis=1)
+
+    def where(self, mask):
+        return self.m.nonzero(mask)
+
+
+def backend():
+    try:
+        return Torch()
+    except ImportError:
+        return Numpy()
+
+
+def write(b, a):
+    draw = b.normal(a.seed)
+    d, n, e = a.hidden, a.intermediate, a.experts
+    weights = {"router.weight": draw((e, d), a.scale)}
+    if a.layout == "separate":
+        weights["experts.gate"] = draw((e, n, d), a.scale)
+        weights["experts.up"] = draw((e, n, d), a.scale)
+    else:
+        weights["experts.gate_up"] = draw((e, 2 * n, d), a.scale)
+    weights["experts.down"] = draw((e, d, n), a.scale)
+    b.save(a.weights, weights)
+    b.save(a.input, {"x": draw((a.tokens, d), 0.5)})
+    print(f"{b.name} wrote {a.weights} and {a.input}")
+
+
+def bf16_round(b, x):
+    """x, float64, rounded once to the 8 significant bits of bf16, ties to even."""
+    fraction, exponent = b.m.frexp(x)
+    return b.m.ldexp(b.m.round(fraction * 256) / 256, exponent)
+
+
+def bf16_step(b, x):
+    """The distance of bf16 numbers at x, and a little for FP32 sums."""
+    _, exponent = b.m.frexp(x)
+    return b.m.ldexp(b.m.ones_like(x), exponent - 8) * 1.01 + 1e-6
+
+
+def softmax(b, logits):
+    e = b.m.exp(logits - logits[:, :1])
+    return e / e.sum(1)[:, None]
+
+
+def check_outputs(b, out, tokens, hidden, experts, topk):
+    """Names, formats, shapes, and that every token has K experts that exist."""
+    want = {"o": ((tokens, hidden), b.bf16), "scores": ((tokens, topk), b.f32), "experts": ((tokens, topk), b.i32)}
+    if set(out) != set(want):
+        raise SystemExit(f"the output has {sorted(out)}, must have {sorted(want)}")
+    for name, (shape, dtype) in want.items():
+        if tuple(out[name].shape) != shape or out[name].dtype != dtype:
+            raise SystemExit(f"{name} is {out[name].dtype} {tuple(out[name].shape)}, must be {dtype} {shape}")
+    ids = b.ids(out["experts"])
+    if bool(((ids < 0) | (ids >= experts)).any()):
+        raise SystemExit(f"an expert is outside 0..{experts - 1}")
+    for k in range(1, topk):
+        if bool((ids[:, k:] == ids[:, : topk - k]).any()):
+            raise SystemExit("a token has the same expert twice")
+
+
+def check_routing(b, logits, ids, scores, topk):
+    """The scores and experts to go on with, and how many tokens differ.
+
+    They are float64's own, except for tokens where FP32 sums may round to
+    another bf16 number: there those of the output, if they are plausible.
+    """
+    rounded = bf16_round(b, logits)
+    own = b.order(rounded)[:, :topk]
+    moved = (own != ids).any(1)
+    chosen = b.take(logits, ids)
+    lowest = b.lowest_so_far(chosen)
+    larger = b.m.maximum(abs(chosen[:, 1:]), abs(lowest[:, :-1]))
+    if bool((chosen[:, 1:] > lowest[:, :-1] + bf16_step(b, larger)).any()):
+        raise SystemExit("experts are not in the order of their logits")
+    least = lowest[:, -1]
+    if topk < logits.shape[1]:
+        most = b.order(b.without(logits, ids))[:, :1]
+        most = b.take(logits, most)[:, 0]
+        if bool((most > least + bf16_step(b, b.m.maximum(abs(most), abs(least)))).any()):
+            raise SystemExit("an expert was left out whose logit is more than a bf16 step above a chosen one")
+    expected = softmax(b, b.take(rounded, ids))
+    error = abs(scores - expected)
+    bound = b.largest(bf16_step(b, abs(chosen)))
+    if not bool((error <= SCORE + bound[:, None]).all()):
+        raise SystemExit(f"a score is off by {float(error.max()):.3g}")
+    differs = moved | (error > SCORE).any(1)
+    count = int(differs.sum())
+    if count > 1 + FLIPPED * len(ids):
+        raise SystemExit(f"{count} of {len(ids)} tokens are routed otherwise or with other scores")
+    exact = ~differs[:, None]
+    return b.m.where(exact, expected, scores), count
+
+
+def experts_output(b, weights, x, ids, scores, layout):
+    """O in float64, expert by expert."""
+    o = b.zeros(x.shape)
+    for e in range(len(weights["router.weight"])):
+        rows, slots = b.where(ids == e)
+        if len(rows) == 0:
+            continue
+        if "experts.gate" in weights:
+            gate, up = (x[rows] @ b.wide(weights[name][e]).T for name in ("experts.gate", "experts.up"))
+        else:
+            h = x[rows] @ b.wide(weights["experts.gate_up"][e]).T
+            n = h.shape[1] // 2
+            gate, up = (h[:, 0::2], h[:, 1::2]) if layout == "interleaved" else (h[:, :n], h[:, n:])
+        y = (gate / (1 + b.m.exp(-gate)) * up) @ b.wide(weights["experts.down"][e]).T
+        o[rows] += scores[rows, slots][:, None] * y
+    return o
+
+
+def verify(b, a):
+    weights, x, out = b.load(a.weights), b.load(a.input)["x"], b.load(a.output)
+    tokens, hidden = x.shape
+    check_outputs(b, out, tokens, hidden, len(weights["router.weight"]), a.topk)
+    if tokens == 0:
+        print(f"right: no tokens ({b.name})")
+        return
+    count = tokens if a.sample == 0 else min(a.sample, tokens)
+    sample = b.indices([i * (tokens - 1) // max(count - 1, 1) for i in range(count)])
+    x, got = b.wide(x[sample]), b.wide(out["o"][sample])
+    ids, scores = b.ids(out["experts"][sample]), b.wide(out["scores"][sample])
+
+    logits = x @ b.wide(weights["router.weight"]).T
+    scores, moved = check_routing(b, logits, ids, scores, a.topk)
+    want = experts_output(b, weights, x, ids, scores, a.layout)
+
+    if not bool(b.m.isfinite(got).all()):
+        raise SystemExit("o has numbers that are not finite")
+    tiny = 1e-300  # a row that should be zero must be
+    row = float((((got - want) ** 2).sum(1) ** 0.5 / ((want**2).sum(1) ** 0.5 + tiny)).max())
+    element = float((abs(got - want) / (b.largest(abs(want))[:, None] + tiny)).max())
+    facts = (
+        f"{count} of {tokens} tokens, worst row {row:.3g} (at most {ROW:g}), "
+        f"worst element {element:.3g} of its row's largest (at most {ELEMENT:g}), "
+        f"{moved} tokens rounded otherwise by FP32 ({b.name})"
+    )
+    if not (row <= ROW and element <= ELEMENT):
+        raise SystemExit("wrong: " + facts)
+    print("right: " + facts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    w, v = modes.add_parser("write"), modes.add_parser("verify")
+    for p in (w, v):
+        p.add_argument("-weights", required=True)
+        p.add_argument("-input", required=True)
+    for name in ("tokens", "hidden", "intermediate", "experts"):
+        w.add_argument("-" + name, type=int, required=True)
+    w.add_argument("-layout", choices=("concatenated", "interleaved", "separate"), default="concatenated")
+    w.add_argument("-seed", type=int, default=1)
+    w.add_argument("-scale", type=float, default=0.02, help="standard deviation of the weights")
+    v.add_argument("-output", required=True)
+    v.add_argument("-topk", type=int, required=True)
+    v.add_argument("-layout", choices=("concatenated", "interleaved"), default="concatenated")
+    v.add_argument("-sample", type=int, default=0, help="tokens to compare, 0 for all")
+    a = parser.parse_args()
+    (write if a.mode == "write" else verify)(backend(), a)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

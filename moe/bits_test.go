@@ -1,0 +1,127 @@
+package moe_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/emu"
+)
+
+// TestBitsOfEachKernel feeds each kernel the same inputs on the device under
+// test (a GPU, or the emulator with early timing) and on an emulator whose
+// asynchronous work completes at random moments. All bits must agree, except
+// where an approximate function enters: scores within 1e-5, A within one step
+// of bf16.
+func TestBitsOfEachKernel(t *testing.T) {
+	for _, c := range []struct {
+		tokens int
+		config moe.Config
+	}{
+		{150, moe.Config{Hidden: 256, Intermediate: 192, Experts: 12, TopK: 4}},
+		{300, moe.Config{Hidden: 192, Intermediate: 64, Experts: 60, TopK: 6, GateUp: moe.Interleaved}},
+		{65, moe.Config{Hidden: 128, Intermediate: 256, Experts: 2, TopK: 2}},
+	} {
+		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			other, err := emulated.New(emulated.Options{Timing: emu.Random, Seed: 7})
+			require.NoError(t, err)
+			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6)}
+			l, err := moe.New(ctx, other, c.config, moe.WithCache(nil))
+			require.NoError(t, err)
+			b.b, err = trial.FromHost(other, l, c.tokens, b.a.X, b.a.Router, b.a.W1, b.a.W2)
+			require.NoError(t, err)
+			require.NoError(t, b.a.Run(ctx, b.a.Args))
+			require.NoError(t, b.b.Run(ctx, b.b.Args))
+			b.router()
+			b.plan()
+			b.products()
+		})
+	}
+}
+
+// bitsBench is the same layer and inputs on two devices, both run once.
+type bitsBench struct {
+	t    *testing.T
+	a, b *trial.Trial
+}
+
+func (b bitsBench) router() {
+	ra, err := b.a.Results(false)
+	require.NoError(b.t, err)
+	rb, err := b.b.Results(false)
+	require.NoError(b.t, err)
+	require.Equal(b.t, rb.Experts, ra.Experts, "chosen experts")
+	for i, s := range ra.Scores {
+		require.InEpsilon(b.t, rb.Scores[i], s, 1e-5, "score %d", i)
+	}
+	// From here on the other device takes this one's scores.
+	require.NoError(b.t, b.b.Stream().CopyToDevice(b.b.Args.Scores.Ptr, trial.Bytes(ra.Scores)))
+	f := b.b.Args
+	require.NoError(b.t, b.b.Call().Experts(b.b.Stream(), moe.Experts{X: f.X, W1: f.W1, W2: f.W2,
+		Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}))
+}
+
+// region reads a part of a workspace.
+func (b bitsBench) region(tr *trial.Trial, name string) []byte {
+	r := tr.Layer.Regions(tr.Tokens)[name]
+	buf := make([]byte, r[1])
+	require.NoError(b.t, tr.Stream().CopyToHost(buf, tr.Args.Workspace.Ptr+driver.DevicePtr(r[0])))
+	return buf
+}
+
+// give copies a part of this device's workspace to the other's.
+func (b bitsBench) give(name string) {
+	to := b.b.Args.Workspace.Ptr + driver.DevicePtr(b.b.Layer.Regions(b.b.Tokens)[name][0])
+	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.region(b.a, name)))
+}
+
+func (b bitsBench) run(kernel int) {
+	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream())
+	require.NoError(b.t, err)
+	require.True(b.t, ran)
+}
+
+func (b bitsBench) plan() {
+	for _, name := range []string{"offsets", "blocks", "gather", "inverse"} {
+		require.Equal(b.t, b.region(b.b, name), b.region(b.a, name), name)
+	}
+	n := schedule.BlockBytes * int(binary.LittleEndian.Uint32(b.region(b.a, "blocks")))
+	require.Equal(b.t, b.region(b.b, "table")[:n], b.region(b.a, "table")[:n], "table of row blocks")
+}
+
+func (b bitsBench) products() {
+	ra, err := b.a.Results(true)
+	require.NoError(b.t, err)
+	rb, err := b.b.Results(true)
+	require.NoError(b.t, err)
+	require.Equal(b.t, rb.H, ra.H, "H")
+	a, other := b.region(b.a, "A"), b.region(b.b, "A")
+	for i := 0; i < len(a); i += 2 {
+		x, y := binary.LittleEndian.Uint16(a[i:]), binary.LittleEndian.Uint16(other[i:])
+		if x != y {
+			fx, fy := reference.FromBF16(x), reference.FromBF16(y)
+			require.LessOrEqual(b.t, math.Abs(fx-fy), math.Abs(fy)/128, "A element %d: %g and %g", i/2, fx, fy)
+		}
+	}
+	b.give("A")
+	b.run(moe.DownKernel)
+	require.Equal(b.t, b.region(b.b, "Y"), b.region(b.a, "Y"), "Y")
+	b.give("Y")
+	b.run(moe.AggregateKernel)
+	rb, err = b.b.Results(false)
+	require.NoError(b.t, err)
+	require.Equal(b.t, rb.O, ra.O, "O")
+}

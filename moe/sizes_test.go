@@ -1,0 +1,53 @@
+package moe_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+)
+
+// size is a legal layer and call: T, d, n, E, K.
+type size struct{ T, d, n, E, K int }
+
+// smallSizes touch every edge at no more than 0.5 GFLOP each, largeSizes are
+// for a GPU.
+var (
+	smallSizes = []size{
+		{0, 128, 64, 60, 16}, {1, 2880, 2880, 7, 1}, {63, 192, 704, 60, 1}, {64, 128, 64, 1024, 1}, {127, 128, 1408, 1, 1},
+		{128, 192, 64, 7, 1}, {129, 128, 64, 60, 16}, {1000, 128, 64, 7, 1}, {20, 320, 192, 384, 3},
+	}
+	largeSizes = []size{
+		{1000, 2880, 2880, 60, 16}, {1000, 192, 704, 1024, 16}, {129, 2880, 1408, 1, 1}, {127, 128, 2880, 7, 1},
+		{64, 2880, 64, 1024, 16}, {4096, 7168, 2048, 256, 8}, {262144, 256, 640, 64, 16},
+	}
+)
+
+// TestSizes: each size right, with poisoned outputs, and the same bits again.
+func TestSizes(t *testing.T) {
+	sizes := smallSizes
+	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
+		sizes = append(append([]size{}, smallSizes...), largeSizes...)
+	}
+	for i, s := range sizes {
+		layout := []moe.GateUp{moe.Concatenated, moe.Interleaved}[i%2]
+		t.Run(fmt.Sprintf("%+v %v", s, layout), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			tr := newTrial(t, moe.Config{Hidden: s.d, Intermediate: s.n, Experts: s.E, TopK: s.K, GateUp: layout}, s.T, 3)
+			require.NoError(t, tr.Run(ctx, tr.Args))
+			first, err := tr.Results(true)
+			require.NoError(t, err)
+			rep, err := tr.Check(first, 256)
+			require.NoError(t, err)
+			require.NoError(t, rep.Check())
+			require.NoError(t, tr.Run(ctx, tr.Inference()))
+			same(t, tr, first, "the inference pass")
+		})
+	}
+}

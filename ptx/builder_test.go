@@ -1,0 +1,310 @@
+package ptx_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/ptxas"
+)
+
+// text builds a kernel and gives its instructions, without the declarations
+// and the final ret.
+func text(t *testing.T, body func(k *ptx.Kernel)) string {
+	t.Helper()
+	k := ptx.NewKernel("k")
+	body(k)
+	m, err := k.Build()
+	require.NoError(t, err)
+	var out []string
+	for _, line := range strings.Split(string(m.Print().PTX), "\n") {
+		if strings.HasPrefix(line, "$") || strings.HasPrefix(line, "\t") && !strings.HasPrefix(line, "\t.") {
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(out[:len(out)-1], "\n")
+}
+
+func lines(l ...string) string { return strings.Join(l, "\n") }
+
+func TestShapes(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body func(k *ptx.Kernel)
+		want string
+	}{
+		{"If", func(k *ptx.Kernel) {
+			k.If(k.Special("%laneid").LtI(4), func() { k.GridDepWait() })
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"setp.lt.u32 %p0, %r0, 4;",
+			"@!%p0 bra $else0;",
+			"griddepcontrol.wait;",
+			"$else0:")},
+		{"IfElse", func(k *ptx.Kernel) {
+			k.IfElse(k.Special("%laneid").EqI(0).Negated(), func() { k.BulkCommit() }, func() { k.GridDepWait() })
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"setp.eq.u32 %p0, %r0, 0;",
+			"@%p0 bra $else0;",
+			"cp.async.bulk.commit_group;",
+			"bra $endif0;",
+			"$else0:",
+			"griddepcontrol.wait;",
+			"$endif0:")},
+		{"If of a constant", func(k *ptx.Kernel) {
+			k.If(ptx.True(), func() { k.GridDepWait() })
+			k.IfElse(ptx.Uint(1).EqI(2), func() { k.BulkCommit() }, func() { k.GridDepLaunch() })
+		}, lines("griddepcontrol.wait;", "griddepcontrol.launch_dependents;")},
+		{"For", func(k *ptx.Kernel) {
+			k.For(ptx.Uint(0), k.ParamU32("n"), ptx.Uint(2), func(i ptx.U32) { k.BarSync(i) })
+		}, lines(
+			"ld.param.u32 %r0, [n];",
+			"mov.u32 %r1, 0;",
+			"$loop0:",
+			"setp.ge.u32 %p0, %r1, %r0;",
+			"@%p0 bra $end0;",
+			"bar.sync %r1;",
+			"add.u32 %r2, %r1, 2;",
+			"mov.u32 %r1, %r2;",
+			"bra $loop0;",
+			"$end0:")},
+		{"Loop in a loop", func(k *ptx.Kernel) {
+			n := k.ParamU32("n")
+			k.Loop(func() {
+				k.Loop(func() { k.BreakIf(n.EqI(1)) })
+				k.BreakIf(n.EqI(2))
+			})
+		}, lines(
+			"ld.param.u32 %r0, [n];",
+			"$loop0:",
+			"$loop1:",
+			"setp.eq.u32 %p0, %r0, 1;",
+			"@%p0 bra $end1;",
+			"bra $loop1;",
+			"$end1:",
+			"setp.eq.u32 %p1, %r0, 2;",
+			"@%p1 bra $end0;",
+			"bra $loop0;",
+			"$end0:")},
+		{"Guarded", func(k *ptx.Kernel) {
+			p := k.ElectOne()
+			k.Guarded(p.Negated(), func() { k.BulkCommit(); k.BulkWait(0, ".read") })
+			k.Guarded(ptx.False(), func() { k.Trap() })
+		}, lines(
+			"elect.sync _|%p0, 4294967295;",
+			"@!%p0 cp.async.bulk.commit_group;",
+			"@!%p0 cp.async.bulk.wait_group.read 0;")},
+		{"ExitIf", func(k *ptx.Kernel) {
+			k.ExitIf(k.Special("%laneid").EqI(0).Negated())
+			k.ExitIf(ptx.False())
+			k.ExitIf(ptx.True())
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"setp.eq.u32 %p0, %r0, 0;",
+			"@!%p0 exit;",
+			"exit;")},
+		{"Var", func(k *ptx.Kernel) {
+			x := ptx.NewVar(k, ptx.Float(1))
+			old := x.Copy()
+			x.Set(x.Get().Add(old))
+			p := ptx.NewVar(k, ptx.True())
+			p.Set(p.Get().Negated())
+			p.Set(ptx.False())
+			d := ptx.NewVar(k, ptx.Int(-1))
+			d.Set(d.Get().SubI(2))
+		}, lines(
+			"mov.f32 %r0, 0f3F800000;",
+			"mov.f32 %r1, %r0;",
+			"add.rn.f32 %r2, %r0, %r1;",
+			"mov.f32 %r0, %r2;",
+			"setp.eq.u32 %p0, 0, 0;",
+			"not.pred %p0, %p0;",
+			"setp.ne.u32 %p0, 0, 0;",
+			"mov.b32 %r3, -1;",
+			"sub.s32 %r4, %r3, 2;",
+			"mov.b32 %r3, %r4;")},
+		{"Select", func(k *ptx.Kernel) {
+			n := k.ParamU32("n")
+			p, q := n.EqI(0), n.EqI(1)
+			ptx.Select(p, n, ptx.Uint(3))
+			ptx.Select(p.Negated(), n, ptx.Uint(3))
+			ptx.Select(ptx.True(), n, ptx.Uint(3))
+			ptx.Select(p, ptx.Long(1), ptx.Long(2))
+			ptx.Select(p, ptx.Float(1), ptx.Float(2))
+			ptx.Select(p, ptx.True(), q)
+		}, lines(
+			"ld.param.u32 %r0, [n];",
+			"setp.eq.u32 %p0, %r0, 0;",
+			"setp.eq.u32 %p1, %r0, 1;",
+			"selp.b32 %r1, %r0, 3, %p0;",
+			"selp.b32 %r2, 3, %r0, %p0;",
+			"selp.b64 %d0, 1, 2, %p0;",
+			"selp.f32 %r3, 0f3F800000, 0f40000000, %p0;",
+			"not.pred %p2, %p0;",
+			"and.pred %p3, %p2, %p1;",
+			"or.pred %p4, %p0, %p3;")},
+		{"names", func(k *ptx.Kernel) {
+			k.Named("row", func() {
+				a := k.Special("%laneid")
+				k.Named("slot", func() { a.AddI(1) })
+				a.AddI(2).U64()
+				a.EqI(3)
+			})
+			k.Special("%tid.x")
+		}, lines(
+			"mov.u32 %row0, %laneid;",
+			"add.u32 %slot0, %row0, 1;",
+			"add.u32 %row1, %row0, 2;",
+			"cvt.u64.u32 %d0, %row1;", // another class: the class's own letter
+			"setp.eq.u32 %p0, %row0, 3;",
+			"mov.u32 %tid0, %tid.x;")},
+		{"stmatrix", func(k *ptx.Kernel) {
+			k.Stmatrix(k.SharedBase().At(16), ptx.Uint(7).AsBF16x2())
+		}, lines(
+			"mov.u32 %r0, smem;",
+			"mov.b32 %r1, 7;",
+			"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0+16], {%r1};")},
+	} {
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, text(t, c.body)) })
+	}
+}
+
+// A kernel of whatever takes constants must assemble.
+func TestConstantsAssemble(t *testing.T) {
+	k := ptx.NewKernel("constants")
+	out, s, n := k.ParamPtr("out"), k.SharedBase(), k.ParamU32("n")
+	p := ptx.NewVar(k, ptx.True())
+	p.Set(ptx.False())
+	h := ptx.Materialize(k, ptx.Uint(3).B16())
+	ptx.StGlobal(out, ptx.Uint(1), ptx.Uint(2), ptx.Uint(3), n)
+	ptx.StGlobal(out.At(16), ptx.Float(1), ptx.Float(2))
+	ptx.StGlobal(out.At(24), ptx.Long(1<<63))
+	ptx.StGlobal(out.At(32), ptx.Int(-5))
+	ptx.StShared(s, h)
+	ptx.StShared(s.At(4), k.PackBF16(ptx.Float(1), ptx.Materialize(k, ptx.Float(2))))
+	ptx.StShared(s.At(8), ptx.Select(p.Get().Negated(), ptx.Uint(1), ptx.Uint(2)))
+	ptx.StShared(s.At(12), k.VoteBallot(p.Get().Negated(), ptx.Uint(ptx.FullMask)))
+	ptx.StShared(s.At(16), h.F32(), ptx.Uint(5).B16().F32())
+	k.Stmatrix(s, ptx.Uint(1).AsBF16x2(), n.AsBF16x2())
+	k.Wgmma(k.Accumulators(4), ptx.Long(1), ptx.Long(2), p.Get().Negated(), false, true)
+	k.WgmmaFence()
+	k.If(k.Any(p.Get().Negated()), func() { ptx.StShared(s, n.Mad(ptx.Uint(3), ptx.Uint(4))) })
+	m, err := k.Build()
+	require.NoError(t, err)
+	_, report, err := ptxas.Assemble(context.Background(), m.Print().PTX)
+	if errors.Is(err, ptxas.ErrNotFound) {
+		t.Skip(err)
+	}
+	require.NoError(t, err, report)
+}
+
+func TestTextIsDeterministic(t *testing.T) {
+	build := func() string {
+		m, err := longKernel().Build()
+		if err != nil {
+			return err.Error()
+		}
+		return string(m.Print().PTX)
+	}
+	want := build()
+	var wg sync.WaitGroup
+	got := make([]string, 4)
+	for i := range got {
+		wg.Go(func() { got[i] = build() })
+	}
+	wg.Wait()
+	for _, g := range got {
+		require.Equal(t, want, g)
+	}
+}
+
+func TestPositions(t *testing.T) {
+	_, _, base, _ := runtime.Caller(0)
+	helper := func(n ptx.U32) ptx.U32 { return n.AddI(1) } // base + 1
+	k := ptx.NewKernel("k")
+	n := k.ParamU32("n")                                                              // base + 3
+	k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) { k.BarSync(helper(i)) })      // base + 4
+	ptx.StGlobal(ptx.GlobalAt(ptx.Materialize(k, ptx.Long(4096))), ptx.Uint(1), n, n) // base + 5
+	_, err := k.Build()
+	require.ErrorContains(t, err, "builder_test.go:"+strconv.Itoa(base+5)) // .v3
+
+	k = ptx.NewKernel("k")
+	n = k.ParamU32("n") // base + 10
+	k.BarSync(helper(n))
+	m, err := k.Build() // base + 12
+	require.NoError(t, err)
+	txt := m.Print()
+	want := map[string][]int{"ld.param": {base + 10}, "add.u32": {base + 1, base + 11}, "bar.sync": {base + 11}, "ret": {base + 12}}
+	for i, line := range strings.Split(string(txt.PTX), "\n") {
+		pos := txt.Pos(i + 1)
+		found := false
+		for op, at := range want {
+			if strings.HasPrefix(line, "\t"+op) {
+				found = true
+				require.GreaterOrEqual(t, len(pos), len(at), line)
+				for j := range at {
+					assert.Equal(t, "ptx/builder_test.go", pos[j].File)
+					assert.Equal(t, at[j], pos[j].Line, line)
+				}
+			}
+		}
+		assert.Equal(t, found, len(pos) > 0, line)
+	}
+	assert.Empty(t, txt.Pos(-1))
+	assert.Empty(t, txt.Pos(1<<20))
+	assert.Contains(t, string(txt.Listing()), "\tbar.sync %r1;"+strings.Repeat(" ", 60-len("\tbar.sync %r1;"))+
+		" // ptx/builder_test.go:"+strconv.Itoa(base+11)+"\n")
+}
+
+func TestParametersAreLaidOutAsTheAssemblerDoes(t *testing.T) {
+	k := ptx.NewKernel("k")
+	k.ParamU32("a")
+	k.ParamTensorMap("map")
+	k.ParamF32("b")
+	k.ParamU64("c")
+	m, err := k.Build()
+	require.NoError(t, err)
+	e := m.Entry("k")
+	for _, c := range []struct {
+		name   string
+		offset int
+	}{{"a", 0}, {"map", 112}, {"b", 240}, {"c", 248}} {
+		p, ok := e.Param(c.name)
+		require.True(t, ok)
+		assert.Equal(t, c.offset, p.Offset, c.name)
+	}
+	assert.Equal(t, 256, e.ParamBytes())
+	parsed, err := ptx.Parse(m.Print().PTX)
+	require.NoError(t, err)
+	for i, p := range parsed.Entries[0].Params {
+		assert.Equal(t, e.Params[i].Offset, p.Offset)
+	}
+	assert.Nil(t, m.Entry("other"))
+	_, ok := e.Param("other")
+	assert.False(t, ok)
+}
+
+func TestErrorsAreAllReported(t *testing.T) {
+	k := ptx.NewKernel("k")
+	k.Special("%nothing")
+	k.BarSync(ptx.U32{})
+	k.Errorf("tile of %d rows", 7)
+	_, err := k.Build()
+	for _, want := range []string{"kernel k", "%nothing", "zero value", "tile of 7 rows"} {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestStoreWithoutAKernelSaysSo(t *testing.T) {
+	assert.PanicsWithValue(t, "ptx: st.shared of constants to an address without a register: Materialize the address",
+		func() { ptx.StShared(ptx.SharedAt(ptx.Uint(8)), ptx.Uint(1)) })
+}

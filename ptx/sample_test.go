@@ -1,0 +1,249 @@
+package ptx_test
+
+import (
+	"math/rand/v2"
+	"strconv"
+
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/isa"
+)
+
+// sampler makes instructions of any form with operands of the right kinds.
+type sampler struct {
+	rng *rand.Rand
+	// constants mixes immediates in where an input allows them.
+	constants bool
+}
+
+// The registers of every sample kernel: index ranges by class.
+var pools = []struct {
+	class isa.Type
+	name  string
+	count int
+}{{isa.Pred, "%p", 8}, {isa.B16, "%h", 8}, {isa.B32, "%r", 16}, {isa.B64, "%d", 16}, {isa.B32, "%acc", 128}}
+
+// sampleModule has one kernel without instructions.
+func sampleModule() *ptx.Module {
+	e := &ptx.Entry{
+		Name: "sample", MaxThreads: 128, MinCTAs: 1,
+		Params: []ptx.Param{
+			{Name: "wide", Type: isa.U64, Align: 8, Bytes: 8},
+			{Name: "map", Type: isa.B8, Align: 64, Bytes: 128},
+			{Name: "word", Type: isa.U32, Align: 4, Bytes: 4},
+		},
+		Shared: []ptx.Variable{{Name: "tile", Align: 16, Bytes: 1024}},
+	}
+	for _, p := range pools {
+		e.Decls = append(e.Decls, ptx.RegDecl{Class: p.class, Prefix: p.name, Count: p.count})
+		for i := range p.count {
+			e.Registers = append(e.Registers, ptx.Register{Name: p.name + strconv.Itoa(i), Class: p.class})
+		}
+	}
+	return &ptx.Module{
+		Version: 80, Arch: isa.SM90a, Entries: []*ptx.Entry{e},
+		Globals: []ptx.Variable{{Name: "smem", Extern: true, Align: 1024}},
+	}
+}
+
+func (s *sampler) reg(t isa.Type) ptx.Operand {
+	at := 0
+	for _, p := range pools {
+		if p.class == t.Class() {
+			return ptx.Operand{Kind: ptx.OpReg, Reg: int32(at + s.rng.IntN(p.count))}
+		}
+		at += p.count
+	}
+	panic("no registers of type " + t.String())
+}
+
+// inst is an instruction of the form with the modifiers.
+func (s *sampler) inst(f *isa.Form, m isa.Mods) ptx.Inst {
+	in := ptx.Inst{Form: f, Mods: m}
+	for i := range f.Args {
+		if f.Args[i].Opt && s.rng.IntN(2) == 0 {
+			break
+		}
+		in.Args = append(in.Args, s.arg(f, m, i))
+	}
+	return in
+}
+
+func (s *sampler) arg(f *isa.Form, m isa.Mods, i int) ptx.Operand {
+	a, t := &f.Args[i], f.ArgType(m, i)
+	switch a.Kind {
+	case isa.Imm:
+		return ptx.Operand{Kind: ptx.OpInt, Imm: s.immediate(f, a)}
+	case isa.PredIn:
+		p := s.reg(isa.Pred)
+		switch s.rng.IntN(4) {
+		case 0:
+			p.Kind = ptx.OpNotReg
+		case 1:
+			if s.constants {
+				return ptx.Operand{Kind: ptx.OpInt, Imm: int64(s.rng.IntN(2))}
+			}
+		}
+		return p
+	case isa.SinkPred:
+		return s.reg(isa.Pred)
+	case isa.Sink:
+		return ptx.Operand{Kind: ptx.OpSink}
+	case isa.Label:
+		return ptx.Operand{Kind: ptx.OpLabel, Sym: "$start"}
+	case isa.Addr:
+		return s.address(f, m, a)
+	case isa.TensorAddr:
+		return ptx.Operand{Kind: ptx.OpTensor, Reg: s.reg(isa.U64).Reg, List: s.list(f, a, isa.S32, f.ArgLen(m, i))}
+	case isa.Vec:
+		l := s.list(f, a, t, f.ArgLen(m, i))
+		if !f.Braced(m, i) {
+			return l[0]
+		}
+		return ptx.Operand{Kind: ptx.OpVec, List: l}
+	}
+	return s.scalar(f, a, t)
+}
+
+func (s *sampler) address(f *isa.Form, m isa.Mods, a *isa.Arg) ptx.Operand {
+	o := ptx.Operand{Kind: ptx.OpAddr, Reg: -1, Imm: 16 * int64(s.rng.IntN(4))}
+	switch a.Space {
+	case isa.Param:
+		o.Sym = "map"
+	case isa.Shared:
+		if s.rng.IntN(4) == 0 {
+			o.Sym = "tile"
+			return o
+		}
+		o.Reg = s.reg(isa.U32).Reg
+	case isa.SharedCluster:
+		o.Reg = s.reg(isa.U32).Reg
+	default:
+		o.Reg = s.reg(isa.U64).Reg
+	}
+	return o
+}
+
+// list gives the elements of a vector, for outputs in different registers.
+func (s *sampler) list(f *isa.Form, a *isa.Arg, t isa.Type, n int) []ptx.Operand {
+	l := make([]ptx.Operand, n)
+	for i := range l {
+		if a.Dir != isa.In {
+			first := 0
+			for _, p := range pools {
+				if p.class == t.Class() && p.count >= n {
+					l[i] = ptx.Operand{Kind: ptx.OpReg, Reg: int32(first + i)}
+				}
+				first += p.count
+			}
+			continue
+		}
+		l[i] = s.scalar(f, a, t)
+	}
+	return l
+}
+
+func (s *sampler) scalar(f *isa.Form, a *isa.Arg, t isa.Type) ptx.Operand {
+	if s.constants && a.Dir == isa.In && !a.RegOnly && t != isa.Pred && s.rng.IntN(2) == 0 {
+		if t == isa.F32 {
+			return ptx.Operand{Kind: ptx.OpF32, Imm: int64(s.rng.Uint32())}
+		}
+		return ptx.Operand{Kind: ptx.OpInt, Imm: s.constant(f, a, t)}
+	}
+	return s.reg(t)
+}
+
+func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
+	switch a.Name {
+	case "bytes":
+		return 16
+	case "n":
+		return 24 + 8*int64(s.rng.IntN(9))
+	case "scaleA", "scaleB":
+		return 1 - 2*int64(s.rng.IntN(2))
+	case "transA", "transB":
+		return int64(s.rng.IntN(2))
+	}
+	return int64(s.rng.IntN(8))
+}
+
+func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
+	switch {
+	case f.Op == "bar.sync" || f.Op == "bar.arrive":
+		if a.Name == "id" {
+			return int64(s.rng.IntN(16))
+		}
+		return 32 + 32*int64(s.rng.IntN(4))
+	case a.Name == "parity" || a.Name == "rank":
+		return int64(s.rng.IntN(2))
+	case a.Name == "srcBytes" || a.Name == "bytes":
+		return 16
+	case a.Name == "count":
+		return 1 + int64(s.rng.IntN(1024))
+	case a.Name == "lane" || a.Name == "clamp":
+		return int64(s.rng.IntN(32))
+	case t.Bits() == 64:
+		return int64(s.rng.Uint64())
+	case t.Bits() == 16:
+		return int64(s.rng.IntN(1 << 15))
+	case t.Signed():
+		return int64(int32(s.rng.Uint32()))
+	}
+	return int64(s.rng.Uint32())
+}
+
+// variants are modifier choices of a form such that each modifier, and each
+// empty place, occurs.
+func variants(f *isa.Form) []isa.Mods {
+	var out []isa.Mods
+	for i, place := range f.Mods {
+		first := 1
+		if place.Opt {
+			first = 0
+		}
+		for n := first; n <= len(place.Alts); n++ {
+			if i > 0 && n == first {
+				continue // it stands in the variants of the first place
+			}
+			out = append(out, complete(f, i, uint8(n)))
+		}
+	}
+	if len(f.Mods) == 0 {
+		out = append(out, isa.Mods{})
+	}
+	return out
+}
+
+// complete chooses n at place i and the first modifiers that go with it.
+func complete(f *isa.Form, i int, n uint8) isa.Mods {
+	var m isa.Mods
+	m[i] = n
+	for j := range f.Mods {
+		if j == i || f.Mods[j].Opt {
+			continue
+		}
+		for alt := range f.Mods[j].Alts {
+			m[j] = uint8(alt + 1)
+			if _, clash := f.Clash(m); !clash {
+				break
+			}
+		}
+	}
+	return m
+}
+
+// mods draws a random choice.
+func (s *sampler) mods(f *isa.Form) isa.Mods {
+	for {
+		var m isa.Mods
+		for i, place := range f.Mods {
+			if n := len(place.Alts); place.Opt {
+				m[i] = uint8(s.rng.IntN(n + 1))
+			} else {
+				m[i] = uint8(1 + s.rng.IntN(n))
+			}
+		}
+		if _, clash := f.Clash(m); !clash {
+			return m
+		}
+	}
+}
