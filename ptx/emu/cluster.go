@@ -35,16 +35,22 @@ type cluster struct {
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int // instructions since anything changed
-	polls   int // unanswered mbarrier polls since the last event
-	polled  bool
+	idle    int    // instructions since anything changed
+	polls   int    // unanswered mbarrier polls since the last event
+	polled  bool   // atomics, acquiring loads or mbarrier tests since the latest progress
+	moved   bool   // progress in this round
+	others  uint64 // the grid's progress when this cluster was parked
 }
 
 // event notes a change that may let waiting fragments go on.
 func (cl *cluster) event() {
 	cl.events++
-	cl.idle, cl.polls = 0, 0
+	cl.polls = 0
+	cl.progress()
 }
+
+// progress notes that the cluster gets somewhere.
+func (cl *cluster) progress() { cl.idle, cl.moved, cl.polled = 0, true, false }
 
 // status is how a turn of a cluster ended.
 type status uint8
@@ -59,6 +65,9 @@ const (
 const (
 	quantum   = 256     // instructions of one warp's turn
 	parkAfter = 1 << 15 // idle instructions before a polling cluster is parked
+	// computeLimit is how many times longer a cluster may run that does not
+	// even poll: it computes, or loops for ever.
+	computeLimit = 64
 )
 
 // run executes the cluster until it ends, faults or spins.
@@ -105,6 +114,10 @@ func (cl *cluster) run() status {
 
 // between decides what happens after a round of all warps.
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
+	if cl.moved {
+		cl.moved = false
+		cl.grid.progress.Add(1)
+	}
 	switch {
 	case cl.grid.stop.Load():
 		return stopped, true
@@ -115,11 +128,10 @@ func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 		if !cl.completeOldest() && !ran {
 			cl.deadlock()
 		}
-	case cl.idle > parkAfter && cl.polled:
-		cl.polled = false
-		return parked, true
-	case cl.idle > cl.grid.spinLimit:
+	case cl.idle > cl.grid.spinLimit && cl.polled, cl.idle > computeLimit*cl.grid.spinLimit:
 		cl.spinning()
+	case cl.idle > parkAfter && cl.polled:
+		return parked, true
 	}
 	if cl.fault != nil {
 		return broken, true

@@ -1,7 +1,27 @@
 // Package emu runs PTX kernels on the CPU and gives a Hopper GPU's own bits
 // where those are specified or measured.
 //
-// Its parts that need no program: FP32 arithmetic (float.go) and the
+// [Load] parses, verifies and decodes PTX text; [Kernel.Launch] runs a grid on a
+// [Memory]. Threads run in warps whose lanes may part and meet again, clusters
+// of CTAs in parallel goroutines, each cluster's warps by turns in one: a launch
+// gives the same result each time. cp.async, TMA and wgmma complete as
+// [Timing] says, at the earliest, the latest or a random legal moment, so that
+// a missing wait shows as a wrong result or a fault.
+//
+// A kernel that breaks a rule ends with a [Fault] that names the rule, the line
+// of the PTX, and what was wrong in words: deadlocks (who waits for which
+// barrier and phase), accesses out of bounds or misaligned, reads of registers
+// and shared memory that nobody wrote, accumulators touched in flight, missing
+// fences, descriptors, barriers and divergence against the manual.
+//
+// The emulator is a strict reader of the manual where hardware is lenient: a
+// CTA must wait for the bulk copies that use its shared memory before it ends,
+// and a barrier that an exited warp misses is a deadlock. What it does not
+// check: races of ordinary accesses, overwriting shared memory that an
+// asynchronous copy or product still reads (the wrong bytes show under Late and
+// Random), and griddepcontrol, since one grid runs at a time.
+//
+// The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma
 // adds (wgmma.go), matrix descriptors and swizzles, tensor maps and the walk of
 // their boxes, the mbarrier, and which element each thread's registers hold

@@ -282,7 +282,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 		data = data[copy(to, data):]
 	}
 	st.data = nil
-	cl.idle = 0
+	cl.progress()
 	return next
 }
 

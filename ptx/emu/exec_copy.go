@@ -135,7 +135,7 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 		}
 	}
 	if r.lanes&lanes != 0 {
-		cl.idle = 0
+		cl.progress()
 	}
 	r.lanes &^= lanes
 }

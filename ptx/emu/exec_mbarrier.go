@@ -33,7 +33,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		c.shared.setBarrier(at, true)
 	}
-	w.cta.cluster.idle = 0
+	w.cta.cluster.progress()
 	return next
 }
 
@@ -109,7 +109,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			w.cta.cluster.event()
 		}
 	}
-	w.cta.cluster.idle = 0
+	w.cta.cluster.progress()
 	return next
 }
 
@@ -157,6 +157,7 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.setPred(in.slot[0], done, mask)
 	if done != mask {
 		w.cta.cluster.polls++
+		w.cta.cluster.polled = true
 		return yielded
 	}
 	return next

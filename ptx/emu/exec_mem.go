@@ -124,7 +124,7 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v := &in.args[0], &in.args[1]
 	list := v.list
 	size := int(in.size)
-	w.cta.cluster.idle = 0
+	w.cta.cluster.progress()
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.address64(a, l)
@@ -204,7 +204,7 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	list := v.list
 	size := uint32(in.size)
 	n := size * uint32(len(list))
-	w.cta.cluster.idle = 0
+	w.cta.cluster.progress()
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		c, at, ok := w.sharedOf(in, in.form.Args[0].Space, w.shared32(a, l), l)

@@ -214,7 +214,7 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes")
 	}
 	trans := in.has(".trans")
-	w.cta.cluster.idle = 0
+	w.cta.cluster.progress()
 	for j, slot := range in.args[1].list {
 		var rows [8]uint32
 		var s *sharedMemory

@@ -255,7 +255,7 @@ func (g *warpgroup) completeTo(number int) bool {
 		g.ops[0] = nil
 		g.ops = g.ops[1:]
 		g.base++
-		g.warps[0].cta.cluster.idle = 0
+		g.warps[0].cta.cluster.progress()
 	}
 	return true
 }

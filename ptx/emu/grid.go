@@ -41,8 +41,10 @@ type Launch struct {
 	Parallel int
 	// SMs is what %smid counts to; 0 means 132.
 	SMs int
-	// SpinLimit is how many warp instructions a cluster may run without any
-	// store, barrier or copy before that counts as a deadlock; 0 means 2^26.
+	// SpinLimit is how many warp instructions a cluster may poll memory
+	// without any store, barrier or copy, and without progress of another
+	// cluster, before that counts as a deadlock; 0 means 2^24. A cluster that
+	// does not poll may run 64 times as long.
 	SpinLimit int
 	// StrictProxy also demands proxy fences behind cp.async, which shipping
 	// kernels omit.
@@ -76,7 +78,7 @@ type grid struct {
 	nextCluster atomic.Int64
 	clusters    int64
 	stop        atomic.Bool
-	finishedOne atomic.Uint64 // clusters ended, for parked ones
+	progress    atomic.Uint64 // rounds in which some cluster got somewhere
 
 	mu    sync.Mutex
 	fault *Fault
@@ -170,7 +172,7 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	}
 	g.clusters = int64(ctas / g.cluster)
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
-		g.spinLimit = 1 << 26
+		g.spinLimit = 1 << 24
 	}
 	return g, nil
 }
@@ -192,14 +194,18 @@ func (g *grid) work() {
 		} else if len(waiting) > 0 {
 			cl, waiting = waiting[0], waiting[1:]
 			runtime.Gosched()
+			if now := g.progress.Load(); now != cl.others {
+				cl.idle, cl.others = 0, now // what it waits for may have come
+			}
 		} else {
 			return
 		}
 		switch cl.run() {
 		case finished:
-			g.finishedOne.Add(1)
+			g.progress.Add(1)
 			free = append(free, cl)
 		case parked:
+			cl.others = g.progress.Load()
 			waiting = append(waiting, cl)
 		case broken:
 			g.report(cl)
@@ -245,6 +251,7 @@ func (cl *cluster) reset(i int64) {
 	cl.rng = rand.New(rand.NewPCG(g.launch.Seed, uint64(i)))
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
+	cl.moved, cl.others = false, 0
 	for rank, c := range cl.ctas {
 		n := int(i)*g.cluster + rank // clusters lie along x, which divides evenly
 		c.linear = n

@@ -1,0 +1,133 @@
+package emulated
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/ptx/emu"
+)
+
+// poke stores to any address, on line 11.
+const poke = `.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry poke(
+	.param .u64 address
+)
+{
+	.reg .u64 %a;
+
+	ld.param.u64 %a, [address];
+	st.global.u32 [%a], 1;
+	ret;
+}
+`
+
+func newDevice(t *testing.T, o Options) driver.Device {
+	dev, err := New(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+func loadPoke(t *testing.T, dev driver.Device) (driver.Function, driver.Stream) {
+	image, err := dev.Compile(t.Context(), []byte(poke), driver.CompileOptions{})
+	require.NoError(t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	f, err := m.Function("poke")
+	require.NoError(t, err)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	return f, s
+}
+
+// The first fault keeps its kind, kernel and line through the driver's error.
+func TestFaultIsKept(t *testing.T) {
+	dev := newDevice(t, Options{})
+	f, s := loadPoke(t, dev)
+	err := s.Launch(f, &driver.Launch{}, binary.LittleEndian.AppendUint64(nil, 0x1000))
+	require.ErrorIs(t, err, driver.ErrBroken)
+	var fault *emu.Fault
+	require.ErrorAs(t, err, &fault)
+	assert.Equal(t, emu.OutOfBounds, fault.Kind)
+	var e *driver.Error
+	require.ErrorAs(t, err, &e)
+	assert.Equal(t, "poke", e.Kernel)
+	assert.Equal(t, 11, e.Line)
+	assert.Equal(t, err, dev.Err())
+}
+
+func TestOptions(t *testing.T) {
+	old := driver.H200()
+	old.Major = 8
+	for name, o := range map[string]Options{
+		"chip":     {Target: old},
+		"memory":   {MemoryBytes: -1},
+		"timing":   {Timing: 9},
+		"parallel": {Parallel: -1},
+	} {
+		_, err := New(o)
+		require.ErrorIs(t, err, driver.ErrInvalid, name)
+	}
+	dev := newDevice(t, Options{Target: driver.H100(), MemoryBytes: 1000})
+	assert.Equal(t, driver.H100(), dev.Target())
+	_, err := dev.Alloc(1001)
+	require.ErrorIs(t, err, driver.ErrOutOfMemory)
+	p, err := dev.Alloc(1000)
+	require.NoError(t, err)
+	require.NoError(t, dev.Free(p))
+	require.ErrorIs(t, dev.Free(p), driver.ErrInvalid)
+	require.ErrorContains(t, dev.Free(p), "freed before")
+	assert.Equal(t, "emulated H200", newDevice(t, Options{}).Target().Name)
+}
+
+// Each complaint stands in the log with its line, as an assembler writes it.
+func TestCompileLog(t *testing.T) {
+	dev := newDevice(t, Options{})
+	_, err := dev.Compile(t.Context(), []byte(".version 7.0\n.target sm_70\n.visible .entry k()\n{\n"+
+		"\t.reg .f32 %f<2>;\n\ttanh.approx.f32 %f0, %f1;\n\tbra nowhere;\n}\n"), driver.CompileOptions{})
+	var e *driver.Error
+	require.ErrorAs(t, err, &e)
+	assert.Contains(t, e.Log, "ptxas emulated, line 6; error   : kernel k, tanh.approx.f32 needs .target sm_80")
+	assert.Contains(t, e.Log, "ptxas emulated, line 7; error   : kernel k, no label nowhere")
+}
+
+// What a graph runs is what was captured, parameters included; launching a
+// graph inside a capture nests it.
+func TestNestedGraph(t *testing.T) {
+	dev := newDevice(t, Options{})
+	f, s := loadPoke(t, dev)
+	p, err := dev.Alloc(8)
+	require.NoError(t, err)
+	params := binary.LittleEndian.AppendUint64(nil, uint64(p))
+	require.NoError(t, s.BeginCapture())
+	require.ErrorIs(t, s.BeginCapture(), driver.ErrInvalid)
+	require.NoError(t, s.Launch(f, &driver.Launch{}, params))
+	inner, err := s.EndCapture()
+	require.NoError(t, err)
+	clear(params)
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, inner.Launch(s))
+	require.NoError(t, s.Copy(p+4, p, 4))
+	outer, err := s.EndCapture()
+	require.NoError(t, err)
+	assert.Equal(t, 2, outer.Nodes())
+	require.NoError(t, outer.Launch(s))
+	got := make([]byte, 8)
+	require.NoError(t, s.CopyToHost(got, p))
+	assert.Equal(t, []byte{1, 0, 0, 0, 1, 0, 0, 0}, got)
+	require.NoError(t, inner.Close())
+	require.ErrorIs(t, inner.Launch(s), driver.ErrInvalid)
+}
+
+// Clusters along y are refused, not run as something else.
+func TestUnsupported(t *testing.T) {
+	f, s := loadPoke(t, newDevice(t, Options{}))
+	err := s.Launch(f, &driver.Launch{Grid: driver.Dim3{Y: 2}, Cluster: driver.Dim3{Y: 2}}, make([]byte, 8))
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+}

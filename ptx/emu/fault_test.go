@@ -1,0 +1,311 @@
+package emu
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// planted is a kernel with one mistake, on a line that ends with the comment
+// "here".
+type planted struct {
+	name    string
+	kind    FaultKind
+	code    string
+	threads int
+	shared  int
+	says    []string
+}
+
+const wgmmaFrame = `
+	mov.u64 %d0, 0x4000004000010040;
+	mov.u64 %d1, 0x4000004000010240;
+	mov.u32 %r1, smem;
+	mov.u32 %r0, %tid.x;
+fill:
+	mad.lo.u32 %r2, %r0, 4, %r1;
+	st.shared.u32 [%r2], 0;
+	add.u32 %r0, %r0, 128;
+	setp.lt.u32 %p0, %r0, 4096;
+	@%p0 bra fill;
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	`
+
+const (
+	wgmma     = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 0, 1, 1, 0, 0;"
+	wgmmaKeep = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 1, 1, 1, 0, 0;"
+	fenceMMA  = "wgmma.fence.sync.aligned;\n\t"
+)
+
+// plantedFaults: one for each rule that the emulator holds kernels to.
+var plantedFaults = []planted{
+	{name: "global past the end", kind: OutOfBounds, code: `
+	ld.param.u64 %d0, [out];
+	mov.u32 %r0, %tid.x;
+	mad.wide.u32 %d0, %r0, 16, %d0;
+	ld.global.u32 %r1, [%d0]; // here`, says: []string{"lane 4", "0 bytes past the end of the allocation of 64 bytes"}},
+	{name: "global address 0", kind: OutOfBounds, code: "mov.u64 %d0, 0; st.global.u32 [%d0], 1; // here", says: []string{"in no allocation"}},
+	{name: "shared past the end", kind: OutOfBounds, shared: 256, code: `
+	mov.u32 %r0, smem;
+	st.shared.u32 [%r0+256], 1; // here`, says: []string{"0x500"}},
+	{name: "shared address 0", kind: OutOfBounds, shared: 256, code: "mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0]; // here"},
+	{name: "misaligned vector", kind: Misaligned, code: `
+	ld.param.u64 %d0, [out];
+	ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%d0+8]; // here`, says: []string{"must be a multiple of 16"}},
+	{name: "misaligned shared", kind: Misaligned, shared: 256, code: `
+	mov.u32 %r0, smem;
+	st.shared.u64 [%r0+4], 1; // here`},
+	{name: "misaligned mbarrier", kind: Misaligned, shared: 256, code: "mov.u32 %r0, smem; mbarrier.init.shared::cta.b64 [%r0+4], 1; // here"},
+	{name: "register never written", kind: UninitializedRegister, code: "add.u32 %r0, %r7, 1; // here", says: []string{"register %r7"}},
+	{name: "register written in some lanes", kind: UninitializedRegister, code: `
+	mov.u32 %r0, %laneid;
+	setp.lt.u32 %p0, %r0, 9;
+	@%p0 mov.u32 %r1, 5;
+	add.u32 %r2, %r1, 1; // here`, says: []string{"lanes 9-31"}},
+	{name: "guard never written", kind: UninitializedRegister, code: "@%p5 mov.u32 %r0, 1; // here", says: []string{"%p5"}},
+	{name: "shared never written", kind: UninitializedShared, shared: 256, code: `
+	mov.u32 %r0, smem;
+	st.shared.u32 [%r0], 1;
+	ld.shared.u64 %d0, [%r0]; // here`, says: []string{"byte 0x404"}},
+	{name: "cp.async not waited for", kind: UninitializedShared, shared: 256, code: `
+	mov.u32 %r0, smem;
+	ld.param.u64 %d0, [out];
+	cp.async.cg.shared.global [%r0], [%d0], 16;
+	cp.async.commit_group;
+	cp.async.wait_group 1;
+	ld.shared.u32 %r1, [%r0]; // here`},
+	{name: "accumulator read in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
+	wgmma.commit_group.sync.aligned;
+	add.rn.f32 %f8, %f2, %f2; // here`, says: []string{"%f2", "wait_group"}},
+	{name: "accumulator read before a group that was not committed", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
+	wgmma.wait_group.sync.aligned 0;
+	add.rn.f32 %f8, %f2, %f2; // here`},
+	{name: "accumulator written in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
+	mov.f32 %f1, 0f00000000; // here`},
+	{name: "no wgmma.fence", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + wgmma + " // here"},
+	{name: "no wgmma.fence behind a write", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	mov.f32 %f3, 0f00000000;
+	` + wgmma + " // here", says: []string{"%f3"}},
+	{name: "accumulator never written", kind: UninitializedRegister, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmmaKeep + " // here"},
+	{name: "wgmma of one warp", kind: DivergentAligned, threads: 32, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + " // here"},
+	{name: "descriptors that differ in the warpgroup", kind: DivergentAligned, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	mov.u32 %r0, %tid.x;
+	shr.u32 %r0, %r0, 6;
+	mad.wide.u32 %d1, %r0, 2, %d1;
+	` + wgmma + " // here", says: []string{"different wgmma"}},
+	{name: "descriptor into the pattern", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	add.u64 %d0, %d0, 8;
+	` + wgmma + " // here", says: []string{"aligned to 1024 bytes"}},
+	{name: "descriptor with rank bits", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	or.b64 %d0, %d0, 0x8000;
+	` + wgmma + " // here", says: []string{"reserved bits"}},
+	{name: "wgmma of a stranger's memory", kind: OutOfBounds, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	add.u64 %d0, %d0, 1024;
+	` + wgmma + ` // here
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;`},
+	{name: "wgmma before the proxy fence", kind: ProxyRace, threads: 128, shared: 16384, code: wgmmaFrame + `
+	mov.u32 %r1, smem;
+	st.shared.u32 [%r1], 1;
+	bar.sync 0;
+	` + fenceMMA + wgmma + ` // here
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;`, says: []string{"0x400", "fence.proxy.async"}},
+	{name: "TMA of no map", kind: IllegalDescriptor, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0+128], 1;
+	ld.param.u64 %d0, [out];
+	cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {%tidx}], [%r0+128]; // here`, says: []string{"cvta.param"}},
+	{name: "bulk copy that is not waited for", kind: AsyncPending, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0+128], 1;
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, 32;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], %r1, [%r0+128]; // here`},
+	{name: "bulk copy of 8 bytes", kind: Misaligned, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	ld.param.u64 %d0, [out];
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 8, [%r0+128]; // here`},
+	{name: "part of a warp at a barrier", kind: DivergentAligned, code: `
+	mov.u32 %r0, %laneid;
+	setp.lt.u32 %p0, %r0, 16;
+	@%p0 bar.sync 0; // here`, says: []string{"lanes 0-15", "lanes 16-31 do not execute it"}},
+	{name: "part of a warp in a branch with a barrier", kind: DivergentAligned, code: `
+	mov.u32 %r0, %laneid;
+	setp.lt.u32 %p0, %r0, 16;
+	@%p0 bra over;
+	bar.sync 0; // here
+over:`},
+	{name: "shuffle without a named lane", kind: DivergentAligned, code: `
+	mov.u32 %r0, %laneid;
+	setp.lt.u32 %p0, %r0, 16;
+	@%p0 shfl.sync.idx.b32 %r1, %r0, 0, 31, 0xffffffff; // here`},
+	{name: "two counts at one barrier", kind: BarrierMisuse, threads: 96, code: `
+	mov.u32 %r0, %tid.x;
+	setp.lt.u32 %p0, %r0, 32;
+	@%p0 bra one;
+	bar.sync 2, 96; // here
+	bra end;
+one:
+	bar.sync 2, 64;
+end:`, says: []string{"barrier 2 for 96 threads", "began with 64 (warp 0)"}},
+	{name: "mbarrier that was never made", kind: BarrierMisuse, shared: 64, code: `
+	mov.u32 %r0, smem;
+	mbarrier.arrive.shared::cta.b64 _, [%r0]; // here`, says: []string{"mbarrier.init has not run"}},
+	{name: "more arrivals than the mbarrier counts", kind: BarrierMisuse, threads: 2, shared: 64, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r1, 16;
+	mov.u32 %r2, %tid.x;
+	setp.eq.u32 %p0, %r2, 0;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0], 1;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0], %r1; // here`},
+	{name: "ordinary read of an mbarrier", kind: BarrierMisuse, threads: 1, shared: 64, code: `
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0], 1;
+	ld.shared.u32 %r1, [%r0+4]; // here`},
+	{name: "two warps that wait for each other", kind: Deadlock, threads: 64, shared: 64, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r1, %tid.x;
+	setp.eq.u32 %p0, %r1, 0;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0], 32;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0+8], 32;
+	bar.sync 0;
+	shr.u32 %r1, %r1, 5;
+	mad.lo.u32 %r0, %r1, 8, %r0;
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0], 0; // here
+	@!%p1 bra wait;`, says: []string{
+		"warp 0 (line", "warp 1 (line", "waits at mbarrier 0x400 (dynamic shared memory + 0x0) for the phase of parity 0",
+		"waits at mbarrier 0x408", "phase 0, 32 of 32 arrivals"}},
+	{name: "transaction bytes that never come", kind: Deadlock, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0+128], 1;
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, 48;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 32, [%r0+128];
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0+128], 0; // here
+	@!%p1 bra wait;`, says: []string{"0 of 1 arrivals and 16 bytes missing"}},
+	{name: "barrier that an exited warp misses", kind: Deadlock, threads: 64, code: `
+	mov.u32 %r1, %tid.x;
+	setp.lt.u32 %p0, %r1, 32;
+	@%p0 exit;
+	bar.sync 0; // here`, says: []string{"named barrier 0: 32 of 64 threads", "warp 0 has exited"}},
+	{name: "spinning", kind: Deadlock, threads: 1, code: `
+	ld.param.u64 %d0, [out];
+spin:
+	ld.relaxed.gpu.global.u32 %r0, [%d0];
+	setp.ne.u32 %p0, %r0, 77;
+	@%p0 bra spin;
+	ret;`, says: []string{"no store, barrier or copy"}},
+	{name: "registers beyond the pool", kind: IllegalInstruction, threads: 128, code: "setmaxnreg.dec.sync.aligned.u32 232; // here", says: []string{"from 128 registers"}},
+	{name: "registers that nobody gives back", kind: Deadlock, threads: 128, code: "setmaxnreg.inc.sync.aligned.u32 232; // here", says: []string{"pool has 0"}},
+	{name: "cluster barrier twice", kind: BarrierMisuse, code: `
+	barrier.cluster.arrive.aligned;
+	barrier.cluster.arrive.aligned; // here`},
+	{name: "rank outside the cluster", kind: OutOfBounds, code: "mov.u32 %r0, 1024; mapa.shared::cluster.u32 %r1, %r0, 1; // here"},
+	{name: "trap", kind: Trap, code: "trap; // here"},
+}
+
+func TestPlantedFaults(t *testing.T) {
+	for _, c := range plantedFaults {
+		t.Run(c.name, func(t *testing.T) {
+			code := strings.ReplaceAll(c.code, "%tidx", "%r0")
+			text := body(code)
+			p := assemble(t, text, "k")
+			p.params(p.u32s(make([]uint32, 16)...), 0)
+			p.launch.Timing, p.launch.SharedBytes, p.launch.SpinLimit = Late, c.shared, 1<<17
+			if c.threads > 0 {
+				p.launch.Block = [3]int{c.threads}
+			}
+			mark := "// here"
+			if c.name == "spinning" {
+				mark = "" // any line of the loop
+			}
+			f := requireFault(t, p.run(), c.kind, text, mark)
+			for _, s := range c.says {
+				assert.Contains(t, f.Error(), s)
+			}
+		})
+	}
+}
+
+// The same kernels without their mistakes run: the rules give no false alarm.
+func TestNoFault(t *testing.T) {
+	for name, code := range map[string]string{
+		"wgmma": wgmmaFrame + fenceMMA + wgmma + wgmmaKeep + `
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;
+	add.rn.f32 %f8, %f2, %f2;`,
+		"one lane fences for all after a barrier": wgmmaFrame + `
+	mov.u32 %r1, smem;
+	st.shared.u32 [%r1], 0;
+	bar.sync 0;
+	fence.proxy.async.shared::cta;
+	` + fenceMMA + wgmma,
+		"lanes that reconverge": `
+	mov.u32 %r0, %tid.x;
+	setp.lt.u32 %p0, %r0, 7;
+	@%p0 bra other;
+	mov.u32 %r1, 2;
+	bra end;
+other:
+	mov.u32 %r1, 3;
+end:
+	bar.sync 0;`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := assemble(t, body(code), "k")
+			p.params(uint64(0), 0)
+			p.launch.Block, p.launch.SharedBytes = [3]int{128}, 16384
+			eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+				p.launch.Timing, p.launch.Seed = timing, seed
+				require.NoError(t, p.run())
+			})
+		})
+	}
+}
+
+// What cannot be run is named when it is loaded.
+func TestUnknownForms(t *testing.T) {
+	for code, says := range map[string]string{
+		"tex.2d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%d0, {%r0, %r1}];": "",
+		"lop3.b32 %r0, %r1, %r2, %r3, 0x80;":                         "lop3.b32",
+		"ld.global.v8.u32 %r0, [%d0];":                               "ld.global.v8.u32",
+		"add.f64 %d0, %d1, %d2;":                                     "add.f64",
+		"bra nowhere;":                                               "nowhere",
+	} {
+		_, err := Load([]byte(body(code)))
+		require.Error(t, err, code)
+		assert.Contains(t, err.Error(), "line 14")
+		assert.Contains(t, err.Error(), says)
+	}
+}
+
+func TestWrongLaunches(t *testing.T) {
+	p := assemble(t, body(""), "k")
+	p.params(uint64(0), 0)
+	good := p.launch
+	require.NoError(t, p.run())
+	for says, spoil := range map[string]func(l *Launch){
+		".maxntid allows 512":    func(l *Launch) { l.Block = [3]int{513} },
+		"2048 threads":           func(l *Launch) { l.Block = [3]int{64, 32} },
+		"12 bytes of parameters": func(l *Launch) { l.Params = l.Params[:12] },
+		"shared memory":          func(l *Launch) { l.SharedBytes = 228 << 10 },
+		"no multiple":            func(l *Launch) { l.Cluster, l.Grid = 2, [3]int{3} },
+		"grid":                   func(l *Launch) { l.Grid = [3]int{-1} },
+	} {
+		p.launch = good
+		spoil(&p.launch)
+		if says == "12 bytes of parameters" {
+			p.launch.Params = make([]byte, 13)
+			says = "13 bytes"
+		}
+		assert.ErrorContains(t, p.run(), says)
+	}
+}
