@@ -83,7 +83,7 @@ func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // box is a lane's tensor operand: map and coordinates, checked.
-func (w *warp) box(in *inst, o *operand, l int, shared uint32) (*TensorMap, []int32, bool) {
+func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*TensorMap, []int32, bool) {
 	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
 	if !ok {
 		return nil, nil, false
@@ -100,6 +100,10 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32) (*TensorMap, []in
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
 		return nil, nil, false
 	}
+	if kind, err := t.checkMeasured(coords, store); err != nil {
+		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, nil, false
+	}
 	return t, coords, true
 }
 
@@ -112,7 +116,7 @@ func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		b.to, b.dst = c, at
-		if b.tensor, b.coords, ok = w.box(in, &in.args[1], l, at); !ok {
+		if b.tensor, b.coords, ok = w.box(in, &in.args[1], l, at, false); !ok {
 			return failed
 		}
 		b.size = b.tensor.BoxBytes()
@@ -216,7 +220,7 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
-		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at); !ok {
+		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at, true); !ok {
 			return failed
 		}
 		if p := c.shared.check(at, st.tensor.BoxBytes(), boxAlign); p != nil {

@@ -68,6 +68,25 @@ func TestTensorMapErrors(t *testing.T) {
 	assert.Equal(t, uint32(64*256*2), good.BoxBytes())
 }
 
+// What an H200 was seen to refuse, or to write past a row's end.
+func TestMeasuredRulesOfBoxes(t *testing.T) {
+	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{100, 37}, Strides: [4]uint64{208}, Box: [5]uint32{64, 16}}
+	for _, c := range []struct {
+		at    []int32
+		store bool
+		kind  FaultKind
+	}{
+		{[]int32{0, 0}, true, 0}, {[]int32{-16, -3}, false, 0}, {[]int32{80, 30}, false, 0},
+		{[]int32{3, 5}, false, IllegalInstruction}, {[]int32{3, 5}, true, IllegalInstruction},
+		{[]int32{-16, 0}, true, IllegalInstruction}, {[]int32{0, -3}, true, IllegalInstruction},
+		{[]int32{80, 30}, true, OutOfBounds},
+	} {
+		kind, err := m.checkMeasured(c.at, c.store)
+		assert.Equal(t, c.kind, kind, "%+v: %v", c, err)
+		assert.Equal(t, c.kind == 0, err == nil)
+	}
+}
+
 // boxOracle lists each element's address (0 when out of bounds) by its place
 // in shared memory, element by element.
 func boxOracle(m TensorMap, c []int32, shared uint32) map[uint32]uint64 {

@@ -31,6 +31,29 @@ func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	return nil
 }
 
+// checkMeasured reports what of a box an H200 (driver 580) was seen to refuse
+// as an illegal instruction, or to do otherwise than its manual's words: it
+// moves dimension 0 in pieces of 16 bytes.
+func (m TensorMap) checkMeasured(coordinates []int32, store bool) (FaultKind, error) {
+	size := int64(m.Elem.Bytes())
+	from, end := int64(coordinates[0])*size, int64(m.Dims[0])*size
+	if from%16 != 0 {
+		return IllegalInstruction, fmt.Errorf("coordinate 0 is %d, %d bytes: the chip takes only multiples of 16 bytes", coordinates[0], from)
+	}
+	if !store {
+		return 0, nil
+	}
+	for d, c := range coordinates {
+		if c < 0 {
+			return IllegalInstruction, fmt.Errorf("coordinate %d is %d: the chip refuses stores that start before the tensor", d, c)
+		}
+	}
+	if end%16 != 0 && from < end && from+int64(m.Box[0])*size > end {
+		return OutOfBounds, fmt.Errorf("rows are %d bytes, no multiple of 16: the chip would write past their end, up to byte %d", end, (end+15)/16*16)
+	}
+	return 0, nil
+}
+
 // Runs walks the box whose first element has the given coordinates and which
 // lies at a shared address, in the order of shared memory before swizzle. The
 // box must have passed CheckBox. Every byte of the box is in exactly one run.
