@@ -129,7 +129,8 @@ var plantedFaults = []planted{
 	{name: "bulk copy of 8 bytes", kind: Misaligned, threads: 1, shared: 256, code: `
 	mov.u32 %r0, smem;
 	ld.param.u64 %d0, [out];
-	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 8, [%r0+128]; // here`},
+	mov.u32 %r1, 8;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], %r1, [%r0+128]; // here`},
 	{name: "part of a warp at a barrier", kind: DivergentAligned, code: `
 	mov.u32 %r0, %laneid;
 	setp.lt.u32 %p0, %r0, 16;
