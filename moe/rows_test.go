@@ -178,30 +178,7 @@ func timeEach(t *testing.T, tr *trial.Trial) {
 
 // median gives min, median and max milliseconds of a queued piece of work.
 func median(t testing.TB, s driver.Stream, warm time.Duration, repeats int, work func() error) [3]float64 {
-	dev := testDevice(t)
-	for start := time.Now(); time.Since(start) < warm; {
-		require.NoError(t, work())
-		require.NoError(t, s.Synchronize(context.Background()))
-	}
-	events := make([]driver.Event, repeats+1)
-	for i := range events {
-		var err error
-		events[i], err = dev.NewEvent()
-		require.NoError(t, err)
-		defer events[i].Close()
-	}
-	require.NoError(t, events[0].Record(s))
-	for _, e := range events[1:] {
-		require.NoError(t, work())
-		require.NoError(t, e.Record(s))
-	}
-	require.NoError(t, s.Synchronize(context.Background()))
-	var ms []float64
-	for i := range repeats {
-		d, err := events[i+1].Since(events[i])
-		require.NoError(t, err)
-		ms = append(ms, float64(d)/1e6)
-	}
-	slices.Sort(ms)
-	return [3]float64{ms[0], ms[repeats/2], ms[repeats-1]}
+	m, err := trial.Measure(context.Background(), testDevice(t), s, warm, repeats, work)
+	require.NoError(t, err)
+	return [3]float64{float64(m.Fastest) / 1e6, float64(m.Median) / 1e6, float64(m.Slowest) / 1e6}
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
-	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
@@ -102,58 +100,19 @@ func (j *job) speed(tr *trial.Trial) error {
 		name string
 		args moe.Forward
 	}{{"forward", tr.Args}, {"inference", tr.Inference()}} {
-		d, err := j.median(tr, pass.args)
+		d, err := trial.Measure(j.ctx, j.dev, tr.Stream(), 200*time.Millisecond, 20, func() error {
+			return tr.Call().Forward(tr.Stream(), pass.args)
+		})
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(j.out, "%-14s %.3f ms (fastest %.3f, slowest %.3f), %.0f TFLOPS", pass.name, ms(d[1]), ms(d[0]), ms(d[2]), spec.TFLOPS(flops, d[1]))
+		fmt.Fprintf(j.out, "%-14s %.3f ms (fastest %.3f, slowest %.3f), %.0f TFLOPS", pass.name, ms(d.Median), ms(d.Fastest), ms(d.Slowest), spec.TFLOPS(flops, d.Median))
 		if j.sonicMS > 0 {
 			fmt.Fprintf(j.out, "; SonicMoE's forward took %.3f ms", j.sonicMS)
 		}
 		fmt.Fprintln(j.out)
 	}
 	return nil
-}
-
-// median times 20 passes after 200 ms of warming up: fastest, median, slowest.
-func (j *job) median(tr *trial.Trial, f moe.Forward) (d [3]time.Duration, err error) {
-	s := tr.Stream()
-	for start := time.Now(); time.Since(start) < 200*time.Millisecond; {
-		if err := tr.Call().Forward(s, f); err != nil {
-			return d, err
-		}
-		if err := s.Synchronize(j.ctx); err != nil {
-			return d, err
-		}
-	}
-	events := make([]driver.Event, 21)
-	for i := range events {
-		if events[i], err = j.dev.NewEvent(); err != nil {
-			return d, err
-		}
-		defer events[i].Close()
-		if i > 0 {
-			if err := tr.Call().Forward(s, f); err != nil {
-				return d, err
-			}
-		}
-		if err := events[i].Record(s); err != nil {
-			return d, err
-		}
-	}
-	if err := s.Synchronize(j.ctx); err != nil {
-		return d, err
-	}
-	var all []time.Duration
-	for i := range events[1:] {
-		t, err := events[i+1].Since(events[i])
-		if err != nil {
-			return d, err
-		}
-		all = append(all, t)
-	}
-	slices.Sort(all)
-	return [3]time.Duration{all[0], all[len(all)/2], all[len(all)-1]}, nil
 }
 
 func ms(d time.Duration) float64 { return float64(d) / 1e6 }
