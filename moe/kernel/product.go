@@ -100,12 +100,14 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 	acc := k.Accumulators(p.point.TileN / 2)
 	at := p.ring.Consumer()
 	store := newStorer(p, wg)
+	skew := p.newSkew(wg)
 	p.queue.Reader(leader).Each(func(t schedule.Tile) {
+		skew.follow()
 		first := wg.MulI(warpgroupRows)
 		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
 		store.row = t.Row.Add(first)
 		k.IfElse(store.rows.NeI(0), func() {
-			p.multiply(at, wg, leader, acc)
+			p.multiply(at, wg, leader, skew, acc)
 			epilogue(store, t, acc)
 		}, func() {
 			k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(ptx.U32) {
@@ -114,13 +116,14 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 				at.Advance()
 			})
 		})
+		skew.seeded()
 	})
 	store.finish()
 }
 
 // multiply is the main loop: one wgmma group in flight, a stage released when
 // the group after it has been issued.
-func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, acc []ptx.F32) {
+func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *skew, acc []ptx.F32) {
 	k := p.k
 	held := pipeline.NewHold(k)
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
@@ -141,6 +144,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, acc
 			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
 		}
 		k.WgmmaCommit()
+		skew.lead(kt)
 		k.WgmmaWait(1)
 		k.Guarded(leader.And(notFirst), func() { held.Release(k) })
 		held.Keep(s)
