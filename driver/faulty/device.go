@@ -1,0 +1,195 @@
+package faulty
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"sonicmoe/driver"
+)
+
+// Device is a wrapped device. Its zero value is not usable: see Wrap.
+type Device struct {
+	inner   driver.Device
+	counts  [opCount]atomic.Int64
+	fault   atomic.Pointer[armed]
+	broken  atomic.Pointer[driver.Error]
+	discard atomic.Bool
+
+	streams, events, modules, graphs atomic.Int64
+
+	mu    sync.Mutex
+	alive map[driver.DevicePtr]int64 // bytes
+}
+
+// Wrap makes a device that does all its work on inner.
+func Wrap(inner driver.Device) *Device {
+	return &Device{inner: inner, alive: map[driver.DevicePtr]int64{}}
+}
+
+// Discard turns throwing launches away on or off: they are counted and
+// succeed, and nothing runs.
+func (d *Device) Discard(on bool) { d.discard.Store(on) }
+
+// Live is what was made through a Device and not yet given back.
+type Live struct {
+	Allocations, Bytes               int64
+	Streams, Events, Modules, Graphs int64
+}
+
+// Live reports what is alive now. Wrapped streams of others don't count.
+func (d *Device) Live() Live {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := Live{Allocations: int64(len(d.alive)), Streams: d.streams.Load(), Events: d.events.Load(), Modules: d.modules.Load(), Graphs: d.graphs.Load()}
+	for _, n := range d.alive {
+		l.Bytes += n
+	}
+	return l
+}
+
+// Target implements driver.Device.
+func (d *Device) Target() driver.Target { return d.inner.Target() }
+
+// Producer implements driver.Device.
+func (d *Device) Producer() string { return d.inner.Producer() }
+
+// Accepts implements driver.Device.
+func (d *Device) Accepts(producer string) bool { return d.inner.Accepts(producer) }
+
+// MaxPTXVersion implements driver.Device.
+func (d *Device) MaxPTXVersion() int { return d.inner.MaxPTXVersion() }
+
+// Compile implements driver.Device.
+func (d *Device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
+	if err := d.enter(Compile); err != nil {
+		return driver.Image{}, err
+	}
+	return d.inner.Compile(ctx, ptx, o)
+}
+
+// Load implements driver.Device.
+func (d *Device) Load(code []byte) (driver.Module, error) {
+	if err := d.enter(Load); err != nil {
+		return nil, err
+	}
+	m, err := d.inner.Load(code)
+	if err != nil {
+		return nil, err
+	}
+	d.modules.Add(1)
+	return &module{Module: m, dev: d}, nil
+}
+
+// Alloc implements driver.Device.
+func (d *Device) Alloc(bytes int64) (driver.DevicePtr, error) {
+	return d.alloc(Alloc, bytes, d.inner.Alloc)
+}
+
+func (d *Device) alloc(o Op, bytes int64, alloc func(int64) (driver.DevicePtr, error)) (driver.DevicePtr, error) {
+	if err := d.enter(o); err != nil {
+		return 0, err
+	}
+	p, err := alloc(bytes)
+	if err == nil {
+		d.mu.Lock()
+		d.alive[p] = bytes
+		d.mu.Unlock()
+	}
+	return p, err
+}
+
+// Free implements driver.Device.
+func (d *Device) Free(p driver.DevicePtr) error { return d.free(Free, p, d.inner.Free) }
+
+func (d *Device) free(o Op, p driver.DevicePtr, free func(driver.DevicePtr) error) error {
+	if err := d.enter(o); err != nil {
+		return err
+	}
+	// Taken out first: the address may be given to somebody else at once.
+	d.mu.Lock()
+	bytes, known := d.alive[p]
+	delete(d.alive, p)
+	d.mu.Unlock()
+	err := free(p)
+	if err != nil && known {
+		d.mu.Lock()
+		d.alive[p] = bytes
+		d.mu.Unlock()
+	}
+	return err
+}
+
+// Memory implements driver.Device.
+func (d *Device) Memory() (free, total int64, err error) {
+	if err := d.enter(Memory); err != nil {
+		return 0, 0, err
+	}
+	return d.inner.Memory()
+}
+
+// NewStream implements driver.Device.
+func (d *Device) NewStream() (driver.Stream, error) {
+	if err := d.enter(NewStream); err != nil {
+		return nil, err
+	}
+	s, err := d.inner.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	d.streams.Add(1)
+	return &stream{Stream: s, dev: d, owned: true}, nil
+}
+
+// WrapStream implements driver.Device.
+func (d *Device) WrapStream(handle uintptr) driver.Stream {
+	return &stream{Stream: d.inner.WrapStream(handle), dev: d}
+}
+
+// NewEvent implements driver.Device.
+func (d *Device) NewEvent() (driver.Event, error) {
+	if err := d.enter(NewEvent); err != nil {
+		return nil, err
+	}
+	e, err := d.inner.NewEvent()
+	if err != nil {
+		return nil, err
+	}
+	d.events.Add(1)
+	return &event{Event: e, dev: d}, nil
+}
+
+// EncodeTensorMap implements driver.Device.
+func (d *Device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+	if err := d.enter(EncodeTensorMap); err != nil {
+		return driver.EncodedTensorMap{}, err
+	}
+	return d.inner.EncodeTensorMap(m)
+}
+
+// MaxActiveClusters implements driver.Device.
+func (d *Device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, error) {
+	if err := d.enter(MaxActiveClusters); err != nil {
+		return 0, err
+	}
+	return d.inner.MaxActiveClusters(innerFunction(f), l)
+}
+
+// Synchronize implements driver.Device.
+func (d *Device) Synchronize(ctx context.Context) error {
+	if err := d.enter(DeviceSynchronize); err != nil {
+		return err
+	}
+	return d.inner.Synchronize(ctx)
+}
+
+// Err implements driver.Device.
+func (d *Device) Err() error {
+	if e := d.broken.Load(); e != nil {
+		return e
+	}
+	return d.inner.Err()
+}
+
+// Close implements driver.Device: it closes the wrapped device.
+func (d *Device) Close() error { return d.inner.Close() }

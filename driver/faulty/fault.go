@@ -1,0 +1,74 @@
+package faulty
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"sonicmoe/driver"
+)
+
+// Fault says which call fails, and how.
+type Fault struct {
+	// Op is the operation; Any counts calls of all of them.
+	Op Op
+	// N is the call that fails, counted from 1 at Arm.
+	N int64
+	// Err is what it returns; nil means a *driver.Error that names the
+	// operation and its number.
+	Err error
+	// Break leaves the device broken: this and every later call fails with
+	// a *driver.Error of kind driver.ErrBroken.
+	Break bool
+}
+
+// armed is a Fault that waits for its call.
+type armed struct {
+	Fault
+	left atomic.Int64
+}
+
+// Arm makes one call fail; it replaces the fault that was armed before.
+func (d *Device) Arm(f Fault) {
+	a := &armed{Fault: f}
+	a.left.Store(f.N)
+	d.fault.Store(a)
+}
+
+// Disarm withdraws the armed fault and reports whether it had struck.
+func (d *Device) Disarm() (struck bool) {
+	a := d.fault.Swap(nil)
+	return a != nil && a.left.Load() <= 0
+}
+
+// Count is how often an operation was called since Wrap or ResetCounts, calls
+// that failed included.
+func (d *Device) Count(o Op) int64 { return d.counts[o].Load() }
+
+// ResetCounts sets all counts to 0.
+func (d *Device) ResetCounts() {
+	for i := range d.counts {
+		d.counts[i].Store(0)
+	}
+}
+
+// enter counts a call and gives the error that it must return.
+func (d *Device) enter(o Op) error {
+	d.counts[Any].Add(1)
+	n := d.counts[o].Add(1)
+	if e := d.broken.Load(); e != nil && !o.releases() {
+		return e
+	}
+	a := d.fault.Load()
+	if a == nil || a.Op != Any && a.Op != o || a.left.Add(-1) != 0 {
+		return nil
+	}
+	if a.Break {
+		e := &driver.Error{Op: o.String(), Name: "injected fault", Text: fmt.Sprintf("call %d broke the device", n), Kind: driver.ErrBroken, Cause: a.Err}
+		d.broken.CompareAndSwap(nil, e)
+		return d.broken.Load()
+	}
+	if a.Err != nil {
+		return a.Err
+	}
+	return &driver.Error{Op: o.String(), Name: "injected fault", Text: fmt.Sprintf("call %d was made to fail", n)}
+}

@@ -1,0 +1,114 @@
+package faulty
+
+import (
+	"context"
+	"sync/atomic"
+
+	"sonicmoe/driver"
+)
+
+// stream implements driver.Stream.
+type stream struct {
+	driver.Stream
+	dev    *Device
+	owned  bool
+	closed atomic.Bool
+}
+
+func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
+	if err := s.dev.enter(Launch); err != nil {
+		return err
+	}
+	if s.dev.discard.Load() {
+		return nil
+	}
+	return s.Stream.Launch(innerFunction(f), l, params)
+}
+
+func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
+	if err := s.dev.enter(CopyToDevice); err != nil {
+		return err
+	}
+	return s.Stream.CopyToDevice(dst, src)
+}
+
+func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
+	if err := s.dev.enter(CopyToHost); err != nil {
+		return err
+	}
+	return s.Stream.CopyToHost(dst, src)
+}
+
+func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
+	if err := s.dev.enter(Copy); err != nil {
+		return err
+	}
+	return s.Stream.Copy(dst, src, bytes)
+}
+
+func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
+	if err := s.dev.enter(Fill32); err != nil {
+		return err
+	}
+	return s.Stream.Fill32(dst, value, count)
+}
+
+func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
+	return s.dev.alloc(AllocAsync, bytes, s.Stream.AllocAsync)
+}
+
+func (s *stream) FreeAsync(p driver.DevicePtr) error {
+	return s.dev.free(FreeAsync, p, s.Stream.FreeAsync)
+}
+
+func (s *stream) Wait(e driver.Event) error {
+	if err := s.dev.enter(Wait); err != nil {
+		return err
+	}
+	return s.Stream.Wait(innerEvent(e))
+}
+
+func (s *stream) Synchronize(ctx context.Context) error {
+	if err := s.dev.enter(StreamSynchronize); err != nil {
+		return err
+	}
+	return s.Stream.Synchronize(ctx)
+}
+
+func (s *stream) BeginCapture() error {
+	if err := s.dev.enter(BeginCapture); err != nil {
+		return err
+	}
+	return s.Stream.BeginCapture()
+}
+
+func (s *stream) EndCapture() (driver.Graph, error) {
+	if err := s.dev.enter(EndCapture); err != nil {
+		return nil, err
+	}
+	g, err := s.Stream.EndCapture()
+	if err != nil {
+		return nil, err
+	}
+	s.dev.graphs.Add(1)
+	return &graph{Graph: g, dev: s.dev}, nil
+}
+
+func (s *stream) Close() error {
+	if err := s.dev.enter(StreamClose); err != nil {
+		return err
+	}
+	err := s.Stream.Close()
+	if err == nil && s.owned && !s.closed.Swap(true) {
+		s.dev.streams.Add(-1)
+	}
+	return err
+}
+
+// innerStream is the wrapped stream behind s, or s where it is none of ours.
+func innerStream(s driver.Stream) driver.Stream {
+	if w, ok := s.(*stream); ok && w != nil {
+		return w.Stream
+	}
+	return s
+}
