@@ -25,9 +25,9 @@ func TestOneCompilationAKernel(t *testing.T) {
 	dev := newDevice(t)
 	const rounds, callers = 300, 16
 	for round := range rounds {
-		s, _ := adder(t, round)
 		var g errgroup.Group
 		for range callers {
+			s, _ := adder(t, round) // printing numbers a module's lines, so each has its own
 			g.Go(func() error {
 				_, err := load(context.Background(), dev, s)
 				return err
