@@ -1,9 +1,12 @@
 package jit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 
@@ -16,13 +19,18 @@ import (
 
 // Source is a kernel to load.
 type Source struct {
+	// Module is the caller's own: Load prints it, which numbers its lines.
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string
-	// SharedBytes is the dynamic shared memory that launches will ask for.
+	// SharedBytes is the dynamic shared memory that launches will ask for. It
+	// follows from the kernel's text: equal modules ask for equal amounts.
 	SharedBytes int
 	// Label is for people who list the cache.
 	Label string
+	// Logger hears, as a warning, of machine code in the cache that the device
+	// refused. Nil means silence.
+	Logger *slog.Logger
 }
 
 // Origin is where a function's machine code came from.
@@ -80,21 +88,35 @@ var (
 )
 
 // Of is the loader of a device: one for each device and process, so that
-// layers share modules. Modules stay loaded until [Forget].
+// layers share modules. It keeps the device and its modules until [Forget].
+// Only a device whose type can't be compared, which a pointer always can, gets
+// a loader of its own at every call.
 func Of(dev driver.Device) *Loader {
+	if !reflect.ValueOf(dev).Comparable() {
+		return newLoader(dev)
+	}
 	loadersMu.Lock()
 	defer loadersMu.Unlock()
 	l := loaders[dev]
 	if l == nil {
-		l = &Loader{dev: dev, functions: map[cache.Key]*Function{}}
+		l = newLoader(dev)
 		loaders[dev] = l
 	}
 	return l
 }
 
-// Forget drops the loader of a device that is about to be closed, or whose
-// modules shall be looked up anew.
+func newLoader(dev driver.Device) *Loader {
+	return &Loader{dev: dev, functions: map[cache.Key]*Function{}}
+}
+
+// Forget drops the loader of a device. Whoever closes a device forgets it too,
+// or its loader stays for the life of the process. Of an open device modules
+// are then looked up anew; those that layers hold stay loaded and go on
+// working until the device is closed.
 func Forget(dev driver.Device) {
+	if !reflect.ValueOf(dev).Comparable() {
+		return
+	}
 	loadersMu.Lock()
 	defer loadersMu.Unlock()
 	delete(loaders, dev)
@@ -107,20 +129,23 @@ type Stats struct{ Compiled, Cached int64 }
 func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()} }
 
 // Load makes the kernel callable: from this process, else from the cache (nil
-// means none), else by compiling it. A compilation that one of several
-// callers waits for goes on when that caller's ctx ends.
+// means none), else by compiling it. When ctx ends Load returns its error at
+// once; a compilation under way goes on for the other callers that wait for
+// it, and for later ones. Errors are not remembered.
 func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.CompileOptions) (*Function, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
+	}
 	text := s.Module.Print()
 	key := cache.NewKey([]byte("module"), text.PTX, []byte(l.dev.Target().Arch), fmt.Appendf(nil, "%+v", o))
-	l.mu.Lock()
-	f := l.functions[key]
-	l.mu.Unlock()
-	if f != nil {
-		loaded := *f
-		loaded.Origin = Loaded
-		return &loaded, nil
+	if f := l.loaded(key); f != nil {
+		return f, nil
 	}
 	ch := l.group.DoChan(string(key[:]), func() (any, error) {
+		// Another caller's flight may have landed since the look above.
+		if f := l.loaded(key); f != nil {
+			return f, nil
+		}
 		return l.load(context.WithoutCancel(ctx), c, key, text, s, o)
 	})
 	select {
@@ -134,61 +159,75 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 	}
 }
 
-func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
-	module, origin, err := l.module(ctx, c, key, text, s, o)
-	if err != nil {
-		return nil, err
-	}
-	fn, err := module.Function(s.Name)
-	if err != nil {
-		return nil, err
-	}
-	if s.SharedBytes > 0 {
-		if err := fn.AllowSharedBytes(s.SharedBytes); err != nil {
-			return nil, fmt.Errorf("kernel %s: %w", s.Name, err)
-		}
-	}
-	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+// loaded is the function that this process has, or nil.
+func (l *Loader) loaded(key cache.Key) *Function {
 	l.mu.Lock()
-	l.functions[key] = f
-	l.mu.Unlock()
-	return f, nil
+	defer l.mu.Unlock()
+	f := l.functions[key]
+	if f == nil {
+		return nil
+	}
+	again := *f
+	again.Origin = Loaded
+	return &again
 }
 
-// module loads the first image that fits, or compiles.
-func (l *Loader) module(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (driver.Module, Origin, error) {
+// load takes the first image of the cache that fits, or compiles.
+func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
 	if c != nil {
-		if m := l.fromCache(c, key, text); m != nil {
-			return m, Cached, nil
+		if fn, _ := l.fromCache(c, key, text, s); fn != nil {
+			return l.keep(key, fn, Cached, text, s), nil
 		}
 		unlock := c.Lock(ctx, key)
 		defer unlock()
-		if m := l.fromCache(c, key, text); m != nil {
-			return m, Cached, nil
+		fn, refused := l.fromCache(c, key, text, s)
+		if fn != nil {
+			return l.keep(key, fn, Cached, text, s), nil
+		}
+		if refused != nil && s.Logger != nil {
+			s.Logger.Warn("machine code in the cache refused; compiling again, which costs only time",
+				"kernel", s.Name, "key", key.String(), "error", refused)
 		}
 	}
 	img, err := l.dev.Compile(ctx, text.PTX, o)
 	if err != nil {
-		return nil, 0, compileError(s.Name, text, err)
+		return nil, compileError(s.Name, text, err)
 	}
-	l.compiled.Add(1)
-	m, err := l.dev.Load(img.Code)
+	fn, err := l.open(img.Code, s)
 	if err != nil {
-		return nil, 0, fmt.Errorf("kernel %s: loading what was just compiled: %w", s.Name, err)
+		return nil, fmt.Errorf("kernel %s: loading what was just compiled: %w", s.Name, err)
 	}
 	if c != nil {
 		c.Put(key, cache.Entry{Label: s.Label, PTX: text.PTX,
 			Images: []cache.Image{{Producer: l.dev.Producer(), Code: img.Code, Log: img.Log}}})
 	}
-	return m, Compiled, nil
+	return l.keep(key, fn, Compiled, text, s), nil
+}
+
+// keep makes a function known to the process and counts it.
+func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
+	if origin == Compiled {
+		l.compiled.Add(1)
+	} else {
+		l.cached.Add(1)
+	}
+	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.functions[key] = f
+	return f
 }
 
 // fromCache tries the entry's images: the present producer's, then others
-// that the device may take.
-func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text) driver.Module {
+// that the device may take. Nil and no error is a miss, an error says why the
+// device refused all that it was given.
+func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Source) (driver.Function, error) {
 	e, outcome := c.Get(key)
-	if outcome != cache.Hit || string(e.PTX) != string(text.PTX) {
-		return nil
+	if outcome != cache.Hit {
+		return nil, nil
+	}
+	if !bytes.Equal(e.PTX, text.PTX) {
+		return nil, errors.New("the entry is of another PTX text")
 	}
 	var images []cache.Image
 	if img, ok := e.Image(l.dev.Producer()); ok {
@@ -199,11 +238,31 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text) driver.
 			images = append(images, img)
 		}
 	}
+	var refused []error
 	for _, img := range images {
-		if m, err := l.dev.Load(img.Code); err == nil {
-			l.cached.Add(1)
-			return m
+		fn, err := l.open(img.Code, s)
+		if err == nil {
+			return fn, nil
 		}
+		refused = append(refused, fmt.Errorf("image of %s: %w", img.Producer, err))
 	}
-	return nil
+	return nil, errors.Join(refused...)
+}
+
+// open makes machine code callable. A module that turns out to be wrong is
+// unloaded.
+func (l *Loader) open(code []byte, s Source) (driver.Function, error) {
+	m, err := l.dev.Load(code)
+	if err != nil {
+		return nil, err
+	}
+	fn, err := m.Function(s.Name)
+	if err == nil && s.SharedBytes > 0 {
+		err = fn.AllowSharedBytes(s.SharedBytes)
+	}
+	if err != nil {
+		_ = m.Unload() // the error to report is the first
+		return nil, err
+	}
+	return fn, nil
 }

@@ -59,7 +59,8 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if err != nil {
 		return err
 	}
-	c.checkRouter(t, f.X, f.Router, f.Scores, f.Experts)
+	c.checkInput(t, f.X, f.Scores, f.Experts, true)
+	c.checkRouter(t, f.Router)
 	e := Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
 	c.checkExperts(t, e)
 	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
@@ -77,8 +78,8 @@ func (c *Call) Route(s driver.Stream, r Route) error {
 	if err != nil {
 		return err
 	}
-	c.checkRouter(t, r.X, r.Router, r.Scores, r.Experts)
 	c.checkInput(t, r.X, r.Scores, r.Experts, true)
+	c.checkRouter(t, r.Router)
 	if err := c.checked(t, r.Workspace); err != nil || t == 0 {
 		return err
 	}
@@ -91,8 +92,8 @@ func (c *Call) Experts(s driver.Stream, e Experts) error {
 	if err != nil {
 		return err
 	}
-	c.checkExperts(t, e)
 	c.checkInput(t, e.X, e.Scores, e.Experts, false)
+	c.checkExperts(t, e)
 	if err := c.checked(t, e.Workspace); err != nil || t == 0 {
 		return err
 	}
@@ -119,7 +120,8 @@ func (c *Call) tokens(x Tensor) (int, error) {
 	return int(x.Shape.Dims[0]), nil
 }
 
-// checkInput checks what Route and Experts share.
+// checkInput checks what all passes share; written says whether scores and
+// ids come out or go in.
 func (c *Call) checkInput(t int, x, scores, experts Tensor, written bool) {
 	want := c.layer.config.Shapes(t)
 	c.check.tensor("X", x, want.X, false)
@@ -127,7 +129,7 @@ func (c *Call) checkInput(t int, x, scores, experts Tensor, written bool) {
 	c.check.tensor("Experts", experts, want.Experts, written)
 }
 
-func (c *Call) checkRouter(t int, x, router, scores, experts Tensor) {
+func (c *Call) checkRouter(t int, router Tensor) {
 	c.check.tensor("Router", router, c.layer.config.Shapes(t).Router, false)
 }
 

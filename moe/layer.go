@@ -61,8 +61,15 @@ func WithCache(c *cache.Cache) Option {
 }
 
 // WithLogger receives what New has to say: compiled kernels at Info, trouble
-// with the cache at Warn.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+// with the cache at Warn. Nil means silence. A cache given by WithCache reports
+// its own trouble to its own logger.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) {
+		if l != nil {
+			o.logger = l
+		}
+	}
+}
 
 // WithChoice takes these tile points instead of the cost model's. Results are
 // the same bits.
@@ -71,7 +78,9 @@ func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &
 // New makes a layer: it picks tile shapes by the cost model, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
 // wrong Config, an error that names the device where it is not of compute
-// capability 9.0, *jit.CompileError.
+// capability 9.0, *jit.CompileError, the device's own, and ctx's: when ctx ends
+// New returns at once, and what is being compiled serves a later New. Close a
+// device only after that; jit.Forget goes with closing.
 func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
 	o := options{logger: slog.New(slog.DiscardHandler)}
 	for _, f := range opts {
@@ -101,6 +110,12 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 
 // suits refuses devices that the kernels are not for.
 func suits(dev driver.Device) error {
+	if dev == nil {
+		return &ArgError{Field: "device", Got: "nil", Want: "an open device"}
+	}
+	if err := dev.Err(); err != nil {
+		return err
+	}
 	t := dev.Target()
 	if t.Major != 9 || t.Minor != 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
@@ -124,7 +139,9 @@ func (l *Layer) load(ctx context.Context, o options) error {
 		aggregate: kernel.Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
 	loader := jit.Of(l.dev)
-	g, ctx := errgroup.WithContext(ctx)
+	// One kernel's failure does not call off the others: when New returns an
+	// error, other than ctx's, nothing of it still runs on the device.
+	var g errgroup.Group
 	for i, b := range builders {
 		g.Go(func() error {
 			k, err := b.Build()
@@ -133,7 +150,7 @@ func (l *Layer) load(ctx context.Context, o options) error {
 			}
 			fn, err := loader.Load(ctx, o.cache, jit.Source{
 				Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes,
-				Label: fmt.Sprintf("%s %s", kernelNames[i], c),
+				Label: fmt.Sprintf("%s %s", kernelNames[i], c), Logger: o.logger,
 			}, driver.CompileOptions{})
 			if err != nil {
 				return err

@@ -21,7 +21,9 @@ import (
 // script runs testdata/check.py, with PyTorch's safetensors package. Tests of
 // it are skipped where Python lacks the package.
 func script(t testing.TB, args ...string) (string, error) {
-	out, err := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...).CombinedOutput()
+	c := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...)
+	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // these layers are small
+	out, err := c.CombinedOutput()
 	return string(out), err
 }
 

@@ -63,22 +63,20 @@ func (r *Reader) Each(body func(t Tile)) {
 }
 
 // Publisher draws tickets and publishes tiles, in one thread. A ticket is
-// drawn two tiles, a table entry read one tile before it is published, so
-// nobody waits for memory.
+// drawn, and its table entry read, one tile before it is published: early
+// enough that nobody waits for memory, late enough that tiles start in nearly
+// the order of their tickets.
 type Publisher struct {
 	q             *Queue
 	at            *pipeline.Cursor
 	blocks, tiles ptx.U32
-	ticket        *ptx.Var[ptx.U32] // of the tile after entry
 	entry         [4]*ptx.Var[ptx.U32]
 }
 
-// Ahead is how many tiles are published before the first Publish.
-const Ahead = 2
-
-// Publisher publishes the first tiles. It reads the block count, so it must
-// come after the kernel that wrote the table is known to be done. It and
-// Publish run in one thread.
+// Publisher publishes the first tile. It reads the block count, so it must
+// come after the kernel that wrote the table is known to be done. Before each
+// tile that its CTA starts, Publish gives the one after it. Both run in one
+// thread.
 func (q *Queue) Publisher() *Publisher {
 	k := q.k
 	p := &Publisher{q: q, at: q.ring.Producer()}
@@ -87,11 +85,8 @@ func (q *Queue) Publisher() *Publisher {
 	for i := range p.entry {
 		p.entry[i] = ptx.NewVar(k, ptx.Uint(0))
 	}
-	p.ticket = ptx.NewVar(k, k.Special("%ctaid.x"))
-	p.fetch()
-	for range Ahead {
-		p.Publish()
-	}
+	p.fetch(k.Special("%ctaid.x")) // the first tiles are the CTAs' own numbers
+	p.Publish()
 	return p
 }
 
@@ -102,22 +97,20 @@ func (p *Publisher) Publish() {
 	ptx.StShared(s.Data, p.entry[0].Get(), p.entry[1].Get(), p.entry[2].Get(), p.entry[3].Get())
 	k.MbarrierArrive(s.Full)
 	p.at.Advance()
-	p.fetch()
+	k.If(p.entry[2].Get().NeI(0), func() {
+		p.fetch(k.Special("%nctaid.x").Add(k.AtomGlobalAdd(p.q.b.Tickets, ptx.Uint(1))))
+	})
 }
 
-// fetch reads the ticket's table entry, none (0 rows) past the last tile, and
-// draws the ticket after it.
-func (p *Publisher) fetch() {
-	k, t := p.q.k, p.ticket.Copy()
+// fetch reads a ticket's table entry, none (0 rows) past the last tile.
+func (p *Publisher) fetch(ticket ptx.U32) {
 	p.entry[2].Set(ptx.Uint(0))
-	k.If(t.Lt(p.tiles), func() {
-		at, column := p.q.b.place(t, p.blocks)
+	p.q.k.If(ticket.Lt(p.tiles), func() {
+		at, column := p.q.b.place(ticket, p.blocks)
 		e := ptx.LdGlobalVec[ptx.U32](p.q.b.Table.Index(at, BlockBytes), 4)
 		for i := range 3 {
 			p.entry[i].Set(e[i])
 		}
 		p.entry[3].Set(column)
-		// The first tiles are the CTAs' own numbers.
-		p.ticket.Set(k.Special("%nctaid.x").Add(k.AtomGlobalAdd(p.q.b.Tickets, ptx.Uint(1))))
 	})
 }

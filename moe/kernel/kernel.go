@@ -51,7 +51,7 @@ func rowMap(p driver.DevicePtr, width, rows, boxRows int) driver.TensorMap {
 		Dims:    [5]uint64{uint64(width), uint64(max(rows, 1))},
 		Strides: [4]uint64{uint64(width) * bf16},
 		Box:     [5]uint32{64, uint32(boxRows)},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote256,
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }
 
@@ -63,7 +63,7 @@ func expertMap(p driver.DevicePtr, width, rows, experts, boxRows int) driver.Ten
 		Dims:    [5]uint64{uint64(width), uint64(rows), uint64(experts)},
 		Strides: [4]uint64{uint64(width) * bf16, uint64(width) * uint64(rows) * bf16},
 		Box:     [5]uint32{64, uint32(boxRows), 1},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote256,
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }
 

@@ -99,7 +99,7 @@ func (u Up) W1Map(p driver.DevicePtr, experts int, layout spec.GateUp) driver.Te
 		Dims:    [5]uint64{uint64(u.Hidden), n, 2, uint64(experts)},
 		Strides: [4]uint64{neuron, part, 2 * n * row},
 		Box:     [5]uint32{64, uint32(u.Point.TileN / 2), 1, 1},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote256,
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }
 

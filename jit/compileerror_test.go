@@ -1,0 +1,126 @@
+package jit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+	"sonicmoe/ptx/emu"
+)
+
+// lineOf is the line of the kernel's text that holds the instruction.
+func lineOf(t testing.TB, s jit.Source, instruction string) int {
+	t.Helper()
+	for i, line := range bytes.Split(s.Module.Print().PTX, []byte("\n")) {
+		if bytes.Contains(line, []byte(instruction)) {
+			return i + 1
+		}
+	}
+	require.Fail(t, "no "+instruction)
+	return 0
+}
+
+// An assembler's log names lines of PTX; the error names lines of Go too.
+func TestCompileErrorOfAnAssembler(t *testing.T) {
+	dev := newDevice(t)
+	s, storeAt := adder(t, 1)
+	line := lineOf(t, s, "st.global")
+	dev.Before(func(op jittest.Op, _ int) error {
+		if op != jittest.Compile {
+			return nil
+		}
+		return &driver.Error{Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
+			"ptxas application ptx input, line %d; error   : Arguments mismatch for instruction 'st'\n"+
+				"ptxas application ptx input, line 1; error   : no line of Go\n"+
+				"ptxas application ptx input, line 99999999999999999999; error   : no line at all\n"+
+				"ptxas fatal   : Ptx assembly aborted due to errors\x00", line)}
+	})
+	_, err := load(context.Background(), dev, s)
+	var refused *jit.CompileError
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, "adder", refused.Kernel)
+	assert.Contains(t, refused.Log, fmt.Sprintf("input, line %d (%s", line, storeAt))
+	assert.Contains(t, refused.Log, "line 1; error")
+	assert.Contains(t, refused.Log, "line 99999999999999999999; error")
+	assert.ErrorContains(t, err, "compiling kernel adder:\n")
+	assert.ErrorContains(t, err, storeAt)
+	assert.NotContains(t, err.Error(), "\x00")
+	require.ErrorIs(t, err, driver.ErrCompile)
+	var cause *driver.Error
+	require.ErrorAs(t, err, &cause)
+	assert.Equal(t, 218, cause.Code)
+}
+
+// The emulator refuses what an assembler would, and its log is translated too.
+func TestCompileErrorOfTheEmulator(t *testing.T) {
+	dev := newDevice(t)
+	s, storeAt := adder(t, 1)
+	body := s.Module.Entries[0].Body
+	for i := range body {
+		if body[i].Form != nil && bytes.Contains([]byte(body[i].Form.Op), []byte("st.global")) {
+			body[i].Args = body[i].Args[:1]
+		}
+	}
+	_, err := load(context.Background(), dev, s)
+	var refused *jit.CompileError
+	require.ErrorAs(t, err, &refused)
+	assert.Contains(t, refused.Log, storeAt)
+	require.ErrorIs(t, err, driver.ErrCompile)
+}
+
+// An error of compiling that is no refusal, such as of a broken device, stays
+// what it is.
+func TestCompileErrorOfTheDevice(t *testing.T) {
+	dev := newDevice(t)
+	dev.Before(func(jittest.Op, int) error {
+		return &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}
+	})
+	s, _ := adder(t, 1)
+	_, err := load(context.Background(), dev, s)
+	require.ErrorIs(t, err, driver.ErrBroken)
+	var refused *jit.CompileError
+	assert.False(t, errors.As(err, &refused))
+	assert.ErrorContains(t, err, "kernel adder")
+}
+
+// A fault of the emulator is an error with the Go line of the instruction.
+func TestExplainFault(t *testing.T) {
+	dev := newDevice(t)
+	s, storeAt := adder(t, 1)
+	f, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	other, err := load(context.Background(), dev, renamed(t))
+	require.NoError(t, err)
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	defer stream.Close()
+
+	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(0x10, 1))
+	require.Error(t, fault)
+	explained := f.Explain(fault)
+	assert.ErrorContains(t, explained, storeAt)
+	var cause *emu.Fault
+	require.ErrorAs(t, explained, &cause)
+	assert.Equal(t, lineOf(t, s, "st.global"), cause.Line)
+	require.ErrorIs(t, explained, driver.ErrBroken)
+	assert.Contains(t, string(f.Listing()), storeAt)
+
+	assert.Equal(t, fault, other.Explain(fault), "not its kernel")
+	assert.NoError(t, f.Explain(nil))
+	assert.Equal(t, errInjected, f.Explain(errInjected))
+}
+
+// renamed is an adder with another name.
+func renamed(t testing.TB) jit.Source {
+	s, _ := adder(t, 3)
+	s.Name, s.Module.Entries[0].Name = "renamed", "renamed"
+	return s
+}

@@ -1,0 +1,232 @@
+package jit_test
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+)
+
+// Many callers at once cost one compilation a kernel. The rounds are many
+// because the window is narrow in which a caller has looked and missed, and
+// the one before it ends.
+func TestOneCompilationAKernel(t *testing.T) {
+	dev := newDevice(t)
+	const rounds, callers = 300, 16
+	for round := range rounds {
+		var g errgroup.Group
+		for range callers {
+			s, _ := adder(t, round) // printing numbers a module's lines, so each has its own
+			g.Go(func() error {
+				_, err := load(context.Background(), dev, s)
+				return err
+			})
+		}
+		require.NoError(t, g.Wait())
+		require.Equal(t, round+1, dev.Count(jittest.Compile), "compilations after %d kernels", round+1)
+	}
+	assert.Equal(t, rounds, dev.Count(jittest.Load))
+	assert.Equal(t, jit.Stats{Compiled: rounds}, jit.Of(dev).Stats())
+}
+
+func TestKeys(t *testing.T) {
+	dev := newDevice(t)
+	s, _ := adder(t, 1)
+	other, _ := adder(t, 2)
+	first, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	assert.Equal(t, jit.Compiled, first.Origin)
+
+	again, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	assert.Equal(t, jit.Loaded, again.Origin)
+	assert.Equal(t, jit.Compiled, first.Origin, "what the first caller holds stays as it is")
+	assert.Same(t, first.Function, again.Function)
+	assert.Equal(t, 1, dev.Count(jittest.Compile))
+
+	_, err = load(context.Background(), dev, other)
+	require.NoError(t, err)
+	_, err = jit.Of(dev).Load(context.Background(), nil, s, driver.CompileOptions{OptLevel: 2})
+	require.NoError(t, err)
+	assert.Equal(t, 3, dev.Count(jittest.Compile), "another text and other options are other kernels")
+}
+
+func TestLoadersAreByDevice(t *testing.T) {
+	a, b := newDevice(t), newDevice(t)
+	assert.Same(t, jit.Of(a), jit.Of(a))
+	assert.NotSame(t, jit.Of(a), jit.Of(b))
+	s, _ := adder(t, 1)
+	for _, dev := range []*jittest.Device{a, b} {
+		f, err := load(context.Background(), dev, s)
+		require.NoError(t, err)
+		assert.Equal(t, jit.Compiled, f.Origin)
+		assert.Equal(t, 1, dev.Count(jittest.Compile))
+	}
+}
+
+// A device of a type that can't be a map key has no shared loader, and works.
+func TestDeviceThatCannotBeCompared(t *testing.T) {
+	type strange struct {
+		driver.Device
+		_ []int
+	}
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	s, _ := adder(t, 1)
+	_, err = load(context.Background(), strange{Device: dev}, s)
+	require.NoError(t, err)
+	jit.Forget(strange{Device: dev})
+}
+
+// Forgetting drops the loader, not the functions that others hold.
+func TestForget(t *testing.T) {
+	dev := newDevice(t)
+	s, _ := adder(t, 5)
+	held, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	old := jit.Of(dev)
+	jit.Forget(dev)
+	jit.Forget(dev) // a second time is no error
+
+	assert.NotSame(t, old, jit.Of(dev))
+	f, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	assert.Equal(t, jit.Compiled, f.Origin)
+	assert.Equal(t, 2, dev.Count(jittest.Compile))
+	assert.Zero(t, dev.Count(jittest.Unload))
+	for _, f := range []*jit.Function{held, f} {
+		assert.Equal(t, uint32(12), runAdder(t, dev, f, 7))
+	}
+}
+
+// runAdder launches an adder with n and gives what it stored.
+func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32 {
+	t.Helper()
+	p, err := dev.Alloc(4)
+	require.NoError(t, err)
+	defer dev.Free(p)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(p, n)))
+	var out [4]byte
+	require.NoError(t, s.CopyToHost(out[:], p))
+	return binary.LittleEndian.Uint32(out[:])
+}
+
+func adderParams(p driver.DevicePtr, n uint32) []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, uint64(p)), n)
+}
+
+// A caller whose context ends goes; the compilation goes on for the others.
+func TestCallerLeaves(t *testing.T) {
+	before := runtime.NumGoroutine()
+	dev := newDevice(t)
+	compiling, release := make(chan bool), make(chan bool)
+	dev.Before(func(op jittest.Op, _ int) error {
+		if op == jittest.Compile {
+			close(compiling)
+			<-release
+		}
+		return nil
+	})
+	s, _ := adder(t, 1)
+	ctx, leave := context.WithCancel(context.Background())
+	var leaver, stayer error
+	var f *jit.Function
+	var left, done sync.WaitGroup
+	left.Go(func() { _, leaver = load(ctx, dev, s) })
+	<-compiling
+	done.Go(func() { f, stayer = load(context.Background(), dev, s) })
+	leave()
+	left.Wait()
+	require.ErrorIs(t, leaver, context.Canceled)
+	assert.ErrorContains(t, leaver, "kernel adder")
+	close(release)
+	done.Wait()
+	require.NoError(t, stayer)
+	assert.Equal(t, "adder", f.Name())
+	assert.Equal(t, 1, dev.Count(jittest.Compile))
+	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
+		require.True(t, time.Now().Before(end), "goroutines stay behind")
+	}
+}
+
+// Nobody is left to wait: the compilation ends all the same and serves the next.
+func TestOnlyCallerLeaves(t *testing.T) {
+	dev := newDevice(t)
+	release := make(chan bool)
+	ctx, leave := context.WithCancel(context.Background())
+	dev.Before(func(op jittest.Op, _ int) error {
+		if op == jittest.Compile {
+			leave()
+			<-release
+		}
+		return nil
+	})
+	s, _ := adder(t, 1)
+	_, err := load(ctx, dev, s)
+	require.ErrorIs(t, err, context.Canceled)
+	close(release)
+	_, err = load(context.Background(), dev, s)
+	require.NoError(t, err)
+	assert.Equal(t, 1, dev.Count(jittest.Compile))
+}
+
+// A context that has ended starts nothing and gets nothing.
+func TestContextEndedBefore(t *testing.T) {
+	dev := newDevice(t)
+	s, _ := adder(t, 1)
+	ctx, leave := context.WithCancel(context.Background())
+	leave()
+	_, err := load(ctx, dev, s)
+	require.ErrorIs(t, err, context.Canceled)
+	time.Sleep(time.Millisecond)
+	assert.Zero(t, dev.Count())
+
+	_, err = load(context.Background(), dev, s)
+	require.NoError(t, err)
+	_, err = load(ctx, dev, s)
+	require.ErrorIs(t, err, context.Canceled, "loaded or not")
+}
+
+// A step that fails is this call's error: it is not remembered, and a module
+// that was loaded in vain does not stay.
+func TestFailedSteps(t *testing.T) {
+	for _, op := range []jittest.Op{jittest.Compile, jittest.Load, jittest.Function, jittest.AllowSharedBytes} {
+		t.Run(string(op), func(t *testing.T) {
+			dev := newDevice(t)
+			dev.Before(func(now jittest.Op, _ int) error {
+				if now == op {
+					return errInjected
+				}
+				return nil
+			})
+			s, _ := adder(t, 1)
+			_, err := load(context.Background(), dev, s)
+			require.ErrorIs(t, err, errInjected)
+			assert.ErrorContains(t, err, "kernel adder")
+			live := dev.Count(jittest.Load) - dev.Count(jittest.Unload)
+			if op == jittest.Load {
+				live-- // the failed call made none
+			}
+			assert.Zero(t, live, "modules that stay loaded")
+
+			dev.Before(nil)
+			f, err := load(context.Background(), dev, s)
+			require.NoError(t, err)
+			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
+		})
+	}
+}

@@ -1,0 +1,309 @@
+package moe_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// filled is a cache directory that a first start has filled.
+type filled struct {
+	dir     string
+	kernels int // of a layer
+	want    trial.Results
+}
+
+func fill(t testing.TB) filled {
+	t.Helper()
+	dev, dir := newCounted(t), t.TempDir()
+	s := start(t, dev, cache.Options{Dir: dir})
+	kernels := len(s.layer.Kernels())
+	require.Equal(t, kernels, s.compiled)
+	require.Empty(t, s.warnings)
+	for kernel, origin := range s.layer.Origins() {
+		require.Equal(t, jit.Compiled, origin, kernel)
+	}
+	return filled{dir, kernels, forward(t, dev, s.layer)}
+}
+
+// copyTo gives a test a directory of its own to damage.
+func (f filled) copyTo(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(f.dir)))
+	require.NoError(t, os.Chmod(dir, 0o700))
+	return dir
+}
+
+// entry finds a kernel's entry by the label.
+func entry(t testing.TB, dir, kernel string) cache.Info {
+	t.Helper()
+	list, err := cache.Open(cache.Options{Dir: dir}).List(context.Background())
+	require.NoError(t, err)
+	for _, info := range list {
+		if strings.HasPrefix(info.Label, kernel+" ") {
+			return info
+		}
+	}
+	require.Fail(t, "no entry of "+kernel)
+	return cache.Info{}
+}
+
+func TestSecondStartCompilesNothing(t *testing.T) {
+	f := fill(t)
+	dev := newCounted(t)
+	s := start(t, dev, cache.Options{Dir: f.dir})
+	assert.Zero(t, s.compiled)
+	assert.Equal(t, f.kernels, dev.Count(jittest.Load))
+	assert.Empty(t, s.warnings)
+	for kernel, origin := range s.layer.Origins() {
+		assert.Equal(t, jit.Cached, origin, kernel)
+	}
+	assert.Equal(t, f.want, forward(t, dev, s.layer))
+
+	// A second layer of the same process touches neither cache nor device.
+	dev.Reset()
+	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+	require.NoError(t, err)
+	assert.Zero(t, dev.Count())
+	for kernel, origin := range again.Origins() {
+		assert.Equal(t, jit.Loaded, origin, kernel)
+	}
+	assert.Equal(t, f.want, forward(t, dev, again))
+}
+
+// The environment variable places the cache of a New without options.
+func TestDefaultCache(t *testing.T) {
+	f := fill(t)
+	t.Setenv(cache.EnvDir, f.dir)
+	dev, w := newCounted(t), &warnings{}
+	assert.Zero(t, startWith(t, dev, w).compiled)
+	t.Setenv(cache.EnvDir, cache.Off)
+	assert.Equal(t, f.kernels, startWith(t, dev, w).compiled)
+	assert.Empty(t, w.said)
+}
+
+// Layers that start at the same moment share the work.
+func TestManyStartsAtOnce(t *testing.T) {
+	f := fill(t)
+	dev := newCounted(t)
+	errs := make(chan error)
+	const starts = 8
+	for range starts {
+		go func() {
+			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+			errs <- err
+		}()
+	}
+	for range starts {
+		assert.NoError(t, <-errs)
+	}
+	assert.Equal(t, f.kernels, dev.Count(jittest.Compile))
+	assert.Equal(t, f.kernels, dev.Count(jittest.Load))
+}
+
+// damage is a way to spoil the file of an entry.
+type damage struct {
+	name  string
+	spoil func(t testing.TB, path string, whole []byte)
+}
+
+func rewrite(f func(whole []byte) []byte) func(testing.TB, string, []byte) {
+	return func(t testing.TB, path string, whole []byte) {
+		require.NoError(t, os.WriteFile(path, f(whole), 0o600))
+	}
+}
+
+// fileDamages are damages of the file of "down" among those of other kernels.
+func fileDamages(size int) []damage {
+	all := []damage{
+		{"empty", rewrite(func([]byte) []byte { return nil })},
+		{"foreign", rewrite(func([]byte) []byte { return []byte("#!/bin/sh\necho this was never an entry\n") })},
+		{"zeros", rewrite(func(b []byte) []byte { return make([]byte, len(b)) })},
+		{"longer", rewrite(func(b []byte) []byte { return append(bytes.Clone(b), 0) })},
+		{"twice", rewrite(func(b []byte) []byte { return append(bytes.Clone(b), b...) })},
+		{"of another key", func(t testing.TB, path string, _ []byte) {
+			other := entry(t, filepath.Dir(filepath.Dir(path)), "count")
+			require.NoError(t, os.Rename(other.Path, path))
+		}},
+		{"a folder", func(t testing.TB, path string, _ []byte) {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.Mkdir(path, 0o700))
+		}},
+	}
+	for _, n := range []int{1, 8, 56, 100, size / 2, size - 32, size - 1} {
+		all = append(all, damage{fmt.Sprintf("cut to %d", n), rewrite(func(b []byte) []byte { return b[:n] })})
+	}
+	for i, at := range []int{0, 8, 12, 16, 24, 57, 200, size / 3, size / 2, size - 33, size - 32, size - 1} {
+		all = append(all, damage{fmt.Sprintf("bit of byte %d", at), rewrite(func(b []byte) []byte {
+			b = bytes.Clone(b)
+			b[at] ^= 1 << (i % 8)
+			return b
+		})})
+	}
+	return all
+}
+
+// A damaged file costs one compilation of its kernel and one warning, and the
+// next start finds the cache whole.
+func TestDamagedFiles(t *testing.T) {
+	f := fill(t)
+	size := int(entry(t, f.dir, "down").Bytes)
+	for _, d := range fileDamages(size) {
+		t.Run(d.name, func(t *testing.T) {
+			dir, dev := f.copyTo(t), newCounted(t)
+			path := entry(t, dir, "down").Path
+			whole, err := os.ReadFile(path)
+			require.NoError(t, err)
+			d.spoil(t, path, whole)
+
+			recompiled := []string{"down"}
+			if d.name == "of another key" {
+				recompiled = append(recompiled, "count") // its own file is gone
+			}
+			f.checkRepair(t, dev, dir, recompiled, 1)
+		})
+	}
+}
+
+// checkRepair starts twice: the first compiles the named kernels and warns so
+// often, the second nothing. Results are those of the undamaged cache.
+func (f filled) checkRepair(t *testing.T, dev *jittest.Device, dir string, recompiled []string, warned int) {
+	t.Helper()
+	s := start(t, dev, cache.Options{Dir: dir})
+	assert.Equal(t, len(recompiled), s.compiled)
+	for kernel, origin := range s.layer.Origins() {
+		want := jit.Cached
+		for _, r := range recompiled {
+			if r == kernel {
+				want = jit.Compiled
+			}
+		}
+		assert.Equal(t, want, origin, kernel)
+	}
+	assert.Len(t, s.warnings, warned)
+	assert.Equal(t, f.want, forward(t, dev, s.layer))
+
+	s = start(t, dev, cache.Options{Dir: dir})
+	assert.Zero(t, s.compiled)
+	assert.Empty(t, s.warnings)
+	assert.Equal(t, f.want, forward(t, dev, s.layer))
+}
+
+// An entry may be sound and its machine code wrong all the same: made by a
+// broken assembler, or put there by hand. That costs no more than damage.
+func TestRefusedMachineCode(t *testing.T) {
+	f := fill(t)
+	for _, test := range []struct {
+		name   string
+		spoil  func(e *cache.Entry, other cache.Entry)
+		warned int
+	}{
+		{"garbage", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = []byte("\x7fELF and nothing more") }, 1},
+		{"empty", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = nil }, 1},
+		{"cut", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = e.Images[0].Code[:500] }, 1},
+		{"of another kernel", func(e *cache.Entry, other cache.Entry) { e.Images = other.Images }, 1},
+		{"of another text", func(e *cache.Entry, other cache.Entry) { *e = other }, 1},
+		{"of another producer", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Producer = "emulated 0" }, 0},
+		{"absent", func(e *cache.Entry, _ cache.Entry) { e.Images = nil }, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir, dev := f.copyTo(t), newCounted(t)
+			c := cache.Open(cache.Options{Dir: dir})
+			key := entry(t, dir, "down").Key
+			e, outcome := c.Get(key)
+			require.Equal(t, cache.Hit, outcome)
+			other, outcome := c.Get(entry(t, dir, "count").Key)
+			require.Equal(t, cache.Hit, outcome)
+			test.spoil(&e, other)
+			require.Equal(t, cache.Deleted, c.Delete(key))
+			require.Equal(t, cache.Stored, c.Put(key, e))
+			f.checkRepair(t, dev, dir, []string{"down"}, test.warned)
+		})
+	}
+}
+
+// Without a directory to write every start compiles, and says so once.
+func TestUnwritableDirectory(t *testing.T) {
+	f := fill(t)
+	for _, test := range []struct {
+		name string
+		dir  func(t *testing.T) string
+	}{
+		{"a file in its place", func(t *testing.T) string {
+			path := filepath.Join(t.TempDir(), "file")
+			require.NoError(t, os.WriteFile(path, []byte("a file"), 0o600))
+			return path
+		}},
+		{"below a file", func(t *testing.T) string {
+			path := filepath.Join(t.TempDir(), "file")
+			require.NoError(t, os.WriteFile(path, []byte("a file"), 0o600))
+			return filepath.Join(path, "cache")
+		}},
+		{"read-only", func(t *testing.T) string {
+			if os.Geteuid() <= 0 {
+				t.Skip("permissions don't bind this user")
+			}
+			dir := t.TempDir()
+			require.NoError(t, os.Chmod(dir, 0o500))
+			return dir
+		}},
+		{"its folder read-only", func(t *testing.T) string {
+			if os.Geteuid() <= 0 {
+				t.Skip("permissions don't bind this user")
+			}
+			dir := t.TempDir()
+			folder := filepath.Join(dir, "entries")
+			require.NoError(t, os.Mkdir(folder, 0o500))
+			return dir
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dev := newCounted(t)
+			s := start(t, dev, cache.Options{Dir: test.dir(t)})
+			assert.Equal(t, f.kernels, s.compiled)
+			assert.Len(t, s.warnings, 1)
+			assert.Equal(t, f.want, forward(t, dev, s.layer))
+		})
+	}
+}
+
+// A directory that goes away while the program runs is no more than that.
+func TestDirectoryReplacedByFile(t *testing.T) {
+	f := fill(t)
+	dev, w := newCounted(t), &warnings{}
+	dir := f.copyTo(t)
+	c := cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)})
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.WriteFile(dir, nil, 0o600))
+	s := startWith(t, dev, w, moe.WithCache(c))
+	assert.Equal(t, f.kernels, s.compiled)
+	assert.Len(t, s.warnings, 1)
+	assert.Equal(t, f.want, forward(t, dev, s.layer))
+}
+
+func TestCacheOff(t *testing.T) {
+	f := fill(t)
+	for name, c := range map[string]*cache.Cache{"nil": nil, "off": cache.Open(cache.Options{Dir: cache.Off})} {
+		t.Run(name, func(t *testing.T) {
+			dev := newCounted(t)
+			s := startWith(t, dev, &warnings{}, moe.WithCache(c))
+			assert.Equal(t, f.kernels, s.compiled)
+			assert.Empty(t, s.warnings)
+			assert.Equal(t, f.want, forward(t, dev, s.layer))
+		})
+	}
+}

@@ -1,0 +1,184 @@
+package moe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+	"sonicmoe/moe"
+)
+
+func TestNewRefusesConfig(t *testing.T) {
+	dev := newCounted(t)
+	for _, test := range []struct {
+		field string
+		spoil func(c *moe.Config)
+	}{
+		{"Config.Hidden", func(c *moe.Config) { c.Hidden = 100 }},
+		{"Config.Hidden", func(c *moe.Config) { c.Hidden = 1 << 21 }},
+		{"Config.Intermediate", func(c *moe.Config) { c.Intermediate = 0 }},
+		{"Config.Experts", func(c *moe.Config) { c.Experts = -1 }},
+		{"Config.TopK", func(c *moe.Config) { c.TopK = 5 }},
+		{"Config.GateUp", func(c *moe.Config) { c.GateUp = 9 }},
+		{"Config.Logits", func(c *moe.Config) { c.Logits = 9 }},
+		{"Config.TokensHint", func(c *moe.Config) { c.TokensHint = -1 }},
+	} {
+		c := smallConfig
+		test.spoil(&c)
+		_, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+		var arg *moe.ArgError
+		require.ErrorAs(t, err, &arg, test.field)
+		assert.Equal(t, test.field, arg.Field)
+	}
+	assert.Zero(t, dev.Count())
+}
+
+func TestNewRefusesDevice(t *testing.T) {
+	_, err := moe.New(context.Background(), nil, smallConfig)
+	var arg *moe.ArgError
+	require.ErrorAs(t, err, &arg)
+	assert.Equal(t, "device", arg.Field)
+
+	for _, cc := range [][2]int{{8, 0}, {8, 9}, {10, 0}, {9, 1}} {
+		dev := otherDevice{newCounted(t), cc}
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+		require.ErrorIs(t, err, driver.ErrUnsupported)
+		assert.ErrorContains(t, err, fmt.Sprintf("some GPU has compute capability %d.%d, the kernels need 9.0", cc[0], cc[1]))
+		assert.Zero(t, dev.Count())
+	}
+
+	closed, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	_, err = moe.New(context.Background(), closed, smallConfig, moe.WithCache(nil))
+	require.ErrorIs(t, err, driver.ErrInvalid)
+	assert.ErrorContains(t, err, "closed")
+	jit.Forget(closed)
+}
+
+// otherDevice is of another compute capability.
+type otherDevice struct {
+	*jittest.Device
+	capability [2]int
+}
+
+func (d otherDevice) Target() driver.Target {
+	t := d.Device.Target()
+	t.Name, t.Major, t.Minor = "some GPU", d.capability[0], d.capability[1]
+	return t
+}
+
+// brokenDevice has met its end.
+type brokenDevice struct{ *jittest.Device }
+
+func (brokenDevice) Err() error { return &driver.Error{Op: "launch", Kind: driver.ErrBroken} }
+
+// A broken device is refused even when everything is loaded.
+func TestNewRefusesBrokenDevice(t *testing.T) {
+	dev := brokenDevice{newCounted(t)}
+	_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+	require.ErrorIs(t, err, driver.ErrBroken)
+	assert.Zero(t, dev.Count())
+}
+
+func TestNewContext(t *testing.T) {
+	dev := newCounted(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := moe.New(ctx, dev, smallConfig, moe.WithCache(nil))
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Zero(t, dev.Count(), "nothing is started")
+
+	// Cancelled on the way: New returns while the device is still compiling.
+	ctx, cancel = context.WithCancel(context.Background())
+	release := make(chan bool)
+	dev.Before(func(op jittest.Op, _ int) error {
+		if op == jittest.Compile {
+			cancel()
+			<-release
+		}
+		return nil
+	})
+	_, err = moe.New(ctx, dev, smallConfig, moe.WithCache(nil))
+	require.ErrorIs(t, err, context.Canceled)
+	close(release)
+
+	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+	require.NoError(t, err)
+	assert.Equal(t, len(l.Kernels()), dev.Count(jittest.Compile), "what was begun was of use")
+}
+
+var errInjected = errors.New("injected")
+
+// failAt makes the nth step fail.
+func failAt(n int) func(jittest.Op, int) error {
+	return func(_ jittest.Op, at int) error {
+		if at == n {
+			return errInjected
+		}
+		return nil
+	}
+}
+
+// Whichever step fails, New says so, leaves nothing on the device and in the
+// cache that spoils a later start, and a later New works.
+func TestEveryStepFails(t *testing.T) {
+	f := fill(t)
+	dev := newCounted(t)
+	start(t, dev, cache.Options{Dir: cache.Off})
+	steps := dev.Count()
+	require.Greater(t, steps, 3*f.kernels)
+	free, _, err := dev.Memory()
+	require.NoError(t, err)
+	for n := 1; n <= steps; n++ {
+		jit.Forget(dev)
+		dev.Reset()
+		dev.Before(failAt(n))
+		c := cache.Open(cache.Options{Dir: t.TempDir()})
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
+		require.ErrorIs(t, err, errInjected, "step %d of %d", n, steps)
+		assert.ErrorContains(t, err, "kernel ")
+		left, _, err := dev.Memory()
+		require.NoError(t, err)
+		assert.Equal(t, free, left, "device memory after step %d failed", n)
+
+		dev.Before(nil)
+		dev.Reset()
+		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
+		require.NoError(t, err)
+		assert.LessOrEqual(t, dev.Count(jittest.Compile), 1, "only what failed is done again")
+		s := start(t, dev, cache.Options{Dir: c.Dir()})
+		assert.Zero(t, s.compiled)
+		if n%7 == 0 { // the rest would tell the same for its time
+			assert.Equal(t, f.want, forward(t, dev, l))
+			assert.Equal(t, f.want, forward(t, dev, s.layer))
+		}
+	}
+}
+
+// From a full cache a failing step costs one compilation, never the start.
+func TestEveryStepFailsFromTheCache(t *testing.T) {
+	f := fill(t)
+	dev := newCounted(t)
+	start(t, dev, cache.Options{Dir: f.dir})
+	steps := dev.Count()
+	require.Greater(t, steps, 2*f.kernels)
+	for n := 1; n <= steps; n++ {
+		dev.Before(failAt(n))
+		s := start(t, dev, cache.Options{Dir: f.dir})
+		assert.LessOrEqual(t, s.compiled, 1, "step %d", n)
+		assert.LessOrEqual(t, len(s.warnings), 1, "step %d: %v", n, s.warnings)
+		if n%7 == 0 {
+			assert.Equal(t, f.want, forward(t, dev, s.layer))
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package moe_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// smallConfig is a layer that starts and runs in milliseconds when emulated.
+var smallConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
+
+// newCounted is an emulated device of its own that counts steps.
+func newCounted(t testing.TB) *jittest.Device {
+	t.Helper()
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	counted := jittest.Wrap(dev)
+	t.Cleanup(func() {
+		jit.Forget(counted)
+		assert.NoError(t, counted.Close())
+	})
+	return counted
+}
+
+// warnings collects the messages of level Warn and above.
+type warnings struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (w *warnings) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (w *warnings) WithAttrs([]slog.Attr) slog.Handler           { return w }
+func (w *warnings) WithGroup(string) slog.Handler                { return w }
+func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += " " + a.String()
+		return true
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, text)
+	return nil
+}
+
+// started is what a start came to.
+type started struct {
+	layer    *moe.Layer
+	compiled int
+	warnings []string
+}
+
+// start makes a layer as a new process would: nothing is loaded, the cache is
+// opened anew.
+func start(t testing.TB, dev *jittest.Device, o cache.Options) started {
+	t.Helper()
+	w := &warnings{}
+	o.Logger = newLogger(w)
+	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
+}
+
+func startWith(t testing.TB, dev *jittest.Device, w *warnings, opts ...moe.Option) started {
+	t.Helper()
+	jit.Forget(dev)
+	dev.Reset()
+	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)))...)
+	require.NoError(t, err)
+	return started{l, dev.Count(jittest.Compile), w.said}
+}
+
+// forward is a training pass of the layer over the same random tensors.
+func forward(t testing.TB, dev *jittest.Device, l *moe.Layer) trial.Results {
+	t.Helper()
+	tr, err := trial.New(dev, l, 40, 1, 6)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close()) }()
+	require.NoError(t, tr.Run(context.Background(), tr.Args))
+	r, err := tr.Results(true)
+	require.NoError(t, err)
+	return r
+}
+
+func newLogger(w *warnings) *slog.Logger { return slog.New(w) }
