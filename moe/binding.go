@@ -64,7 +64,7 @@ func (b *binding) tensorMap(name string, m driver.TensorMap) error {
 func (b *binding) run(s driver.Stream, ctas int) error {
 	b.launch.Grid.X = ctas
 	if err := s.Launch(b.fn.Function, &b.launch, b.buf); err != nil {
-		return b.fn.Explain(err)
+		return fmt.Errorf("launching kernel %s: %w", b.Name, b.fn.Explain(err))
 	}
 	return nil
 }

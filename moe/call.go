@@ -55,7 +55,7 @@ type Experts struct {
 
 // Forward queues a whole pass on s.
 func (c *Call) Forward(s driver.Stream, f Forward) error {
-	t, err := c.tokens(f.X)
+	t, err := c.tokens(s, f.X)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 
 // Route queues router product, top-K and softmax on s.
 func (c *Call) Route(s driver.Stream, r Route) error {
-	t, err := c.tokens(r.X)
+	t, err := c.tokens(s, r.X)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (c *Call) Route(s driver.Stream, r Route) error {
 
 // Experts queues the experts and their weighted sum on s.
 func (c *Call) Experts(s driver.Stream, e Experts) error {
-	t, err := c.tokens(e.X)
+	t, err := c.tokens(s, e.X)
 	if err != nil {
 		return err
 	}
@@ -110,14 +110,20 @@ func (c *Call) Experts(s driver.Stream, e Experts) error {
 	return c.experts(s, t, e)
 }
 
+// maxRows bounds T·K: row numbers are signed 32-bit integers on the device.
+const maxRows = 1<<31 - 1
+
 // tokens is T, from X's shape, and starts the checks.
-func (c *Call) tokens(x Tensor) (int, error) {
+func (c *Call) tokens(s driver.Stream, x Tensor) (int, error) {
 	c.check.reset()
-	k := int64(c.layer.config.TopK)
-	if x.Shape.Rank != 2 || x.Shape.Dims[0] < 0 || x.Shape.Dims[0]*k >= 1<<31 {
-		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf("bf16 [T %d] with T·K below 2^31", c.layer.config.Hidden)}
+	if s == nil {
+		return 0, &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
 	}
-	return int(x.Shape.Dims[0]), nil
+	cfg, t := c.layer.config, x.Shape.Dims[0]
+	if x.Shape.Rank != 2 || t < 0 || t > maxRows/int64(cfg.TopK) {
+		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf("bf16 [T %d] with T·K below 2^31", cfg.Hidden)}
+	}
+	return int(t), nil
 }
 
 // checkInput checks what all passes share; written says whether scores and

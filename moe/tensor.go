@@ -79,6 +79,8 @@ func (c *argCheck) add(field string, p driver.DevicePtr, bytes int64, align driv
 		c.fail(field+".Ptr", "0", fmt.Sprintf("the address of %d bytes", bytes))
 	case p%align != 0:
 		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("a multiple of %d", align))
+	case p+driver.DevicePtr(bytes) < p:
+		c.fail(field+".Ptr", fmt.Sprintf("%#x", uint64(p)), fmt.Sprintf("the address of %d bytes below 2^64", bytes))
 	default:
 		c.spans[c.n] = span{field, p, bytes, written}
 		c.n++

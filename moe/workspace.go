@@ -49,6 +49,11 @@ type Sizes struct {
 	// Workspace is scratch memory, aligned to 256 bytes. Its content means
 	// nothing between calls; it serves one stream at a time.
 	Workspace int64
+	// Fixed is the part of Workspace that does not grow with tokens: counts of
+	// every multiprocessor and expert, expert offsets, one row block an expert.
+	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
+	// bytes a row of indices, and alignment.
+	Fixed int64
 	// H is what a training pass saves beside X, scores and experts.
 	H int64
 	// O, Scores and Experts are the outputs.
@@ -59,8 +64,8 @@ type Sizes struct {
 func (l *Layer) Sizes(tokens int) Sizes {
 	s := l.config.Shapes(tokens)
 	return Sizes{
-		Workspace: l.workspace(tokens).bytes,
-		H:         s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), Experts: s.Experts.Bytes(),
+		Workspace: l.workspace(tokens).bytes, Fixed: l.workspace(0).bytes,
+		H: s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), Experts: s.Experts.Bytes(),
 	}
 }
 

@@ -55,10 +55,13 @@ func shape(t Type, dims ...int) Shape {
 	return s
 }
 
+// extents are Dims[:Rank], however wrong the rank.
+func (s *Shape) extents() []int64 { return s.Dims[:min(max(s.Rank, 0), len(s.Dims))] }
+
 // Elements is the product of the extents.
 func (s Shape) Elements() int64 {
 	n := int64(1)
-	for _, d := range s.Dims[:s.Rank] {
+	for _, d := range s.extents() {
 		n *= d
 	}
 	return n
@@ -67,17 +70,20 @@ func (s Shape) Elements() int64 {
 // Bytes is the size of the tensor.
 func (s Shape) Bytes() int64 { return s.Elements() * s.Type.Bytes() }
 
-// String reads "bf16 [128 512 1536]".
+// String reads "bf16 [128 512 1536]". A rank outside 0 to 3 is added in words.
 func (s Shape) String() string {
 	var b strings.Builder
 	b.WriteString(s.Type.String() + " [")
-	for i, d := range s.Dims[:s.Rank] {
+	for i, d := range s.extents() {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
 		b.WriteString(strconv.FormatInt(d, 10))
 	}
 	b.WriteByte(']')
+	if s.Rank != len(s.extents()) {
+		b.WriteString(" of rank " + strconv.Itoa(s.Rank))
+	}
 	return b.String()
 }
 

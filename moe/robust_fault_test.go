@@ -1,0 +1,192 @@
+package moe_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+)
+
+var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
+
+// Whichever driver call of a pass fails, Forward says which, leaves nothing
+// behind, and the same call gives the right bits afterwards.
+func TestEveryCallOfForwardFails(t *testing.T) {
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
+	ctx := limited(t, time.Minute)
+	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
+	require.NoError(t, err)
+	live := dev.Live()
+
+	dev.ResetCounts()
+	require.NoError(t, tr.Layer.NewCall().Forward(tr.Stream(), tr.Args))
+	maps, launches := dev.Count(faulty.EncodeTensorMap), dev.Count(faulty.Launch)
+	require.EqualValues(t, 8, maps, "router x, w; up w1, a, h; down a, w2, y")
+	require.EqualValues(t, 5, launches)
+	steps := dev.Count(faulty.Any)
+	require.Equal(t, maps+launches, steps, "a pass only encodes and launches")
+
+	for n := int64(1); n <= steps; n++ {
+		call := tr.Layer.NewCall()
+		dev.ResetCounts()
+		dev.Arm(faulty.Fault{N: n})
+		err := call.Forward(tr.Stream(), tr.Args)
+		require.True(t, dev.Disarm(), "step %d of %d", n, steps)
+		var e *driver.Error
+		require.ErrorAs(t, err, &e, "step %d", n)
+		assert.Contains(t, []string{"EncodeTensorMap", "Launch"}, e.Op)
+		assert.ErrorContains(t, err, "kernel moe_", "the error must name the kernel")
+		assert.ErrorContains(t, err, e.Op)
+		assert.Equal(t, n, dev.Count(faulty.Any), "nothing is queued after step %d failed", n)
+		assert.Equal(t, live, dev.Live())
+
+		*tr.Call() = *call // the call that failed goes on
+		got, err := digest(ctx, tr, tr.Stream(), tr.Args)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "bits after step %d failed", n)
+	}
+	require.NoError(t, tr.Close())
+	after := dev.Live()
+	assert.Zero(t, after.Allocations+after.Streams+after.Events+after.Graphs)
+	jit.Forget(dev)
+}
+
+// Whichever call breaks the device, every later one of layer and device fails
+// at once with that first cause.
+func TestEveryCallOfForwardBreaks(t *testing.T) {
+	inner := testDevice(t)
+	for n := int64(1); n <= 13; n++ {
+		dev, tr := faultyTrial(t, inner, faultConfig, 10)
+		cause := errors.New("cosmic ray")
+		dev.Arm(faulty.Fault{N: n, Break: true, Err: cause})
+		err := tr.Call().Forward(tr.Stream(), tr.Args)
+		require.ErrorIs(t, err, driver.ErrBroken, "step %d", n)
+		require.ErrorIs(t, err, cause)
+		launches := dev.Count(faulty.Launch)
+		checkBroken(t, dev, tr.Stream(), tr.Layer, tr.Call(), tr.Args)
+		assert.LessOrEqual(t, dev.Count(faulty.Launch), launches+3, "a broken device is asked once a call")
+		jit.Forget(dev)
+	}
+}
+
+// A New on a device that breaks on the way ends with the first cause.
+func TestEveryCallOfNewBreaks(t *testing.T) {
+	inner := testDevice(t)
+	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
+		dev := faulty.Wrap(inner)
+		dev.Arm(faulty.Fault{Op: op, N: 2, Break: true})
+		_, err := moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+		require.ErrorIs(t, err, driver.ErrBroken, op)
+		assert.ErrorContains(t, err, op.String())
+		require.Equal(t, op.String(), dev.Err().(*driver.Error).Op)
+		_, err = moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+		require.ErrorIs(t, err, dev.Err(), "a second New")
+		live := dev.Live()
+		assert.Zero(t, live.Allocations+live.Streams+live.Events)
+		jit.Forget(dev)
+	}
+}
+
+// checkBroken demands the first cause of everything that layer, stream and
+// device can be asked, soon.
+func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer, call *moe.Call, f moe.Forward) {
+	t.Helper()
+	first := dev.Err()
+	require.ErrorIs(t, first, driver.ErrBroken)
+	var cause *driver.Error
+	require.ErrorAs(t, first, &cause)
+	start := time.Now()
+	for name, ask := range map[string]func() error{
+		"Forward":          func() error { return call.Forward(s, f) },
+		"Forward, new":     func() error { return l.NewCall().Forward(s, f) },
+		"Route":            func() error { return call.Route(s, routeOf(f)) },
+		"Experts":          func() error { return call.Experts(s, expertsOf(f)) },
+		"New":              func() error { _, err := moe.New(context.Background(), dev, l.Config(), moe.WithCache(nil)); return err },
+		"Stream.Sync":      func() error { return s.Synchronize(context.Background()) },
+		"CopyToHost":       func() error { return s.CopyToHost(make([]byte, 4), f.O.Ptr) },
+		"Device.Sync":      func() error { return dev.Synchronize(context.Background()) },
+		"Alloc":            func() error { _, err := dev.Alloc(256); return err },
+		"NewStream":        func() error { _, err := dev.NewStream(); return err },
+		"Fill32, a second": func() error { return s.Fill32(f.O.Ptr, 0, 1) },
+	} {
+		err := ask()
+		require.ErrorIs(t, err, driver.ErrBroken, name)
+		require.ErrorIs(t, err, first, "%s must give the first cause", name)
+		var e *driver.Error
+		require.ErrorAs(t, err, &e, name)
+		assert.Equal(t, cause.Error(), e.Error(), name)
+	}
+	assert.Equal(t, first, dev.Err(), "the first cause stays")
+	assert.Less(t, time.Since(start), 5*time.Second, "a broken device answers at once")
+}
+
+func routeOf(f moe.Forward) moe.Route {
+	return moe.Route{X: f.X, Router: f.Router, Scores: f.Scores, Experts: f.Experts, Workspace: f.Workspace}
+}
+
+func expertsOf(f moe.Forward) moe.Experts {
+	return moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
+}
+
+// envBreak marks the process that may break its GPU.
+const envBreak = "SONICMOE_BREAK"
+
+// A kernel that touches memory which is not there breaks the device for good.
+// A GPU is lost to the process that broke it, so there the test runs itself in
+// a process of its own.
+func TestKernelFault(t *testing.T) {
+	if onGPU() && os.Getenv(envBreak) == "" {
+		cmd := exec.CommandContext(limited(t, 2*time.Minute), os.Args[0], "-test.run=^TestKernelFault$")
+		cmd.Env = append(os.Environ(), envBreak+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	for name, spoil := range map[string]func(*testing.T, driver.Device, *moe.Forward){
+		"freed workspace": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.Workspace.Ptr)) },
+		"no such workspace": func(_ *testing.T, _ driver.Device, f *moe.Forward) {
+			f.Workspace.Ptr = 0x100
+		},
+		"freed X": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.X.Ptr)) },
+		"freed O": func(t *testing.T, dev driver.Device, f *moe.Forward) { require.NoError(t, dev.Free(f.O.Ptr)) },
+	} {
+		if onGPU() && name != "no such workspace" {
+			continue // a GPU may keep freed memory mapped, and breaks but once
+		}
+		t.Run(name, func(t *testing.T) {
+			dev := breakable(t)
+			_, tr := faultyTrial(t, dev, faultConfig, 10)
+			f := tr.Args
+			spoil(t, dev, &f)
+			err := tr.Call().Forward(tr.Stream(), f)
+			if err == nil {
+				err = tr.Stream().Synchronize(limited(t, time.Minute))
+			}
+			require.ErrorIs(t, err, driver.ErrBroken)
+			t.Log(err)
+			checkBroken(t, dev, tr.Stream(), tr.Layer, tr.Call(), f)
+			require.NoError(t, dev.Close(), "a broken device can be closed")
+		})
+	}
+}
+
+// breakable is a device that the test may ruin.
+func breakable(t *testing.T) driver.Device {
+	if onGPU() {
+		return testDevice(t)
+	}
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	return dev
+}

@@ -1,0 +1,73 @@
+package moe_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// onGPU says that the tests run on a GPU.
+func onGPU() bool { return os.Getenv("SONICMOE_DEVICE") == "cuda" }
+
+// rounds is how often a concurrent pass is repeated.
+func rounds(short int) int {
+	if onGPU() || os.Getenv("SONICMOE_LONG") == "1" {
+		return 1000
+	}
+	return short
+}
+
+// faultyTrial is a layer and its tensors on a wrapper of the test's device.
+// What New did is not counted.
+func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int) (*faulty.Device, *trial.Trial) {
+	t.Helper()
+	dev := faulty.Wrap(inner)
+	l, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+	require.NoError(t, err)
+	tr, err := trial.New(dev, l, tokens, 1, 6)
+	require.NoError(t, err)
+	dev.ResetCounts()
+	return dev, tr
+}
+
+// digest runs a pass on a stream and hashes its outputs; H's where f has H.
+func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.Forward) (sum [32]byte, err error) {
+	if err := tr.Poison(); err != nil {
+		return sum, err
+	}
+	if err := tr.Stream().Synchronize(ctx); err != nil {
+		return sum, err
+	}
+	if err := tr.Call().Forward(s, f); err != nil {
+		return sum, err
+	}
+	if err := s.Synchronize(ctx); err != nil {
+		return sum, err
+	}
+	r, err := tr.Results(!f.H.IsZero())
+	if err != nil {
+		return sum, err
+	}
+	h := sha256.New()
+	h.Write(trial.Bytes(r.O))
+	h.Write(trial.Bytes(r.H))
+	h.Write(trial.Bytes(r.Scores))
+	h.Write(trial.Bytes(r.Experts))
+	return [32]byte(h.Sum(nil)), nil
+}
+
+// limited is a context that a test may not outlive.
+func limited(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
