@@ -11,13 +11,12 @@ import (
 // x). The assembler would divide by an approximate reciprocal and corrections.
 func divideConst(x val, d uint64) val {
 	s := uint64(bits.Len64(d - 1))
-	magic := (uint64(1)<<(32+s) + d - 1) / d // 33 bits
+	// The factor has 33 bits, the highest 1: only the others are computed,
+	// for 2^(32+s) may have 65. d divides no power of two, so rounding up is +1.
+	low := (1<<s-d)<<32/d + 1
 	u32 := []Mod{".u32"}
-	t := operate(isa.MulHi, u32, x, constant(magic&0xffffffff))
-	if magic>>32 == 0 {
-		return operate(isa.Shr, u32, t, constant(s))
-	}
-	// x·magic = x·2^32 + x·low; the sum may not fit, its half does.
+	// x·(2^32 + low) >> 32 = x + t may not fit, its half does.
+	t := operate(isa.MulHi, u32, x, constant(low))
 	half := operate(isa.Shr, u32, operate(isa.Sub, u32, x, t), constant(1))
 	return operate(isa.Shr, u32, operate(isa.Add, u32, half, t), constant(s-1))
 }
