@@ -137,7 +137,7 @@ func TestConfigErrors(t *testing.T) {
 		"Config.Intermediate": {Hidden: 128, Intermediate: 32, Experts: 4, TopK: 2},
 		"Config.Experts":      {Hidden: 128, Intermediate: 64, Experts: 1025, TopK: 2},
 		"Config.TopK":         {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 5},
-		"Config.Logits":       {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: moe.LogitsF32},
+		"Config.Logits":       {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: 7},
 	} {
 		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithCache(nil))
 		require.Nil(t, l)

@@ -2,7 +2,7 @@ package ptx_test
 
 import (
 	"context"
-	"encoding/binary"
+	bytesOf "encoding/binary"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -76,14 +76,14 @@ func TestDivideByConstants(t *testing.T) {
 	require.NoError(t, err)
 	out, err := mem.Alloc(int64(8 * 32 * len(list)))
 	require.NoError(t, err)
-	params := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, in), out)
+	params := bytesOf.LittleEndian.AppendUint64(bytesOf.LittleEndian.AppendUint64(nil, in), out)
 	for round := range rounds {
 		r := rand.New(rand.NewPCG(3, uint64(round)))
 		var x []uint32
 		var packed []byte
 		for _, d := range list {
 			for _, v := range dividends(r, d) {
-				x, packed = append(x, v), binary.LittleEndian.AppendUint32(packed, v)
+				x, packed = append(x, v), bytesOf.LittleEndian.AppendUint32(packed, v)
 			}
 		}
 		require.NoError(t, mem.Write(in, packed))
@@ -92,7 +92,7 @@ func TestDivideByConstants(t *testing.T) {
 		require.NoError(t, mem.Read(got, out))
 		for i, v := range x {
 			d := list[i/32]
-			q, rem := binary.LittleEndian.Uint32(got[8*i:]), binary.LittleEndian.Uint32(got[8*i+4:])
+			q, rem := bytesOf.LittleEndian.Uint32(got[8*i:]), bytesOf.LittleEndian.Uint32(got[8*i+4:])
 			if q != v/d || rem != v%d {
 				t.Fatalf("%d / %d = %d rest %d, not %d rest %d", v, d, v/d, v%d, q, rem)
 			}
