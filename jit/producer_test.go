@@ -88,6 +88,31 @@ func TestProducers(t *testing.T) {
 	require.Equal(t, jit.Cached, origin, "the entry is whole again")
 }
 
+// An entry under this kernel's key whose PTX is another's is not run, though
+// its machine code loads and has a kernel of the name.
+func TestEntryOfAnotherText(t *testing.T) {
+	s, _ := adder(t, 1)
+	other, _ := adder(t, 2)
+	load := func(c *cache.Cache, s jit.Source) *jit.Function {
+		t.Helper()
+		dev := newDevice(t)
+		f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		require.NoError(t, err)
+		if s.Label == "adder 1" {
+			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
+		}
+		return f
+	}
+	mine, others := cache.Open(cache.Options{Dir: t.TempDir()}), cache.Open(cache.Options{Dir: t.TempDir()})
+	load(mine, s)
+	load(others, other)
+	wrong, outcome := others.Get(onlyKey(t, others))
+	require.Equal(t, cache.Hit, outcome)
+	require.Equal(t, cache.Stored, mine.Put(onlyKey(t, mine), wrong))
+	assert.Equal(t, jit.Compiled, load(mine, s).Origin)
+	assert.Equal(t, jit.Cached, load(mine, s).Origin)
+}
+
 // onlyKey is the key of a cache with one entry.
 func onlyKey(t testing.TB, c *cache.Cache) cache.Key {
 	t.Helper()
