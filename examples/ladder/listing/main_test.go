@@ -18,6 +18,6 @@ func TestRun(t *testing.T) {
 
 	require.Regexp(t, `fma\.rn\.f32 .*// listing/main\.go:\d+`, listing)
 	require.Regexp(t, `listing/main\.go:\d+.*: bar\.sync needs the whole warp.* after listing/main\.go:\d+`, refused)
-	require.Regexp(t, `listing/main\.go:\d+.*takes a zero value: nothing computed it`, refused)
+	require.Regexp(t, `listing/main\.go:\d+.*of a zero value: nothing computed it`, refused)
 	require.Regexp(t, `listing/main\.go:\d+.*PTX line \d+.*access out of bounds`, broken)
 }
