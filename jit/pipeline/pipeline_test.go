@@ -44,7 +44,9 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	consume := func() {
 		at, held := ring.Consumer(), pipeline.NewHold(k)
 		thread, leader := tid.AndI(127), tid.AndI(31).EqI(0)
-		to := out.Index(tid.ShrI(7).Mul(n), chunkBytes).Index(thread, 4)
+		// Each warpgroup of each CTA has n chunks of out.
+		part := k.Special("%ctaid.x").MulI(2).Add(tid.ShrI(7))
+		to := out.Index(part.Mul(n), chunkBytes).Index(thread, 4)
 		k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
 			s := at.Wait()
 			v := ptx.LdShared[ptx.U32](s.Data.Plus(thread.ShlI(2)))
@@ -81,10 +83,11 @@ func TestRing(t *testing.T) {
 					in[i] = uint32(i * 2654435761)
 				}
 				for _, timing := range probe.Timings() {
-					out := p.Room(2 * len(in))
-					p.Run(timing, 2, p.Words(in...), out, n)
-					for i, got := range p.Read(out, 2*len(in)) {
-						require.Equal(t, in[i%len(in)]+1+uint32(i/len(in)), got, "%d chunks, word %d, %s", n, i, timing.Name)
+					const ctas = 2
+					out := p.Room(2 * ctas * len(in))
+					p.Run(timing, ctas, p.Words(in...), out, n)
+					for i, got := range p.Read(out, 2*ctas*len(in)) {
+						require.Equal(t, in[i%len(in)]+1+uint32(i/len(in)%2), got, "%d chunks, word %d, %s", n, i, timing.Name)
 					}
 				}
 			}

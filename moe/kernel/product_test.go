@@ -173,7 +173,7 @@ func TestUpPoints(t *testing.T) {
 	c := upCase{448, 192, small()}
 	var first upResult
 	for _, point := range append(UpSpace(h200), shallow(128)) {
-		for _, when := range timings {
+		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%v %s", point, when.name), func(t *testing.T) {
 				got := c.run(newBed(t, when), point, spec.Concatenated, true, 2)
 				if first.h == nil {
@@ -241,7 +241,7 @@ func TestDownPoints(t *testing.T) {
 	c := downCase{192, 448, small()}
 	var first []uint16
 	for _, point := range append(DownSpace(h200), shallow(192)) {
-		for _, when := range timings {
+		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%v %s", point, when.name), func(t *testing.T) {
 				y, a, w := c.run(newBed(t, when), point, 2)
 				if first == nil {
