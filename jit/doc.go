@@ -5,7 +5,11 @@
 // process each key is compiled and loaded once for a device, however many
 // layers ask ([Of] gives the device's one loader); on disk each key is one
 // entry of a [cache.Cache], with machine code of several producers. Whatever
-// goes wrong with the cache costs a compilation, never the run.
+// goes wrong with the cache costs a compilation, never the run; machine code
+// that the device refuses is said once, as a warning, and replaced.
+//
+// A loader and its modules live until [Forget], which goes with closing the
+// device.
 //
 // The folders beside it are the kit that kernels are built from: pipeline
 // (roles, rings), tile (layouts), schedule (who takes which tile).

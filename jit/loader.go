@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -67,7 +69,25 @@ func (f *Function) Explain(err error) error {
 	if err == nil || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
 		return err
 	}
-	return fmt.Errorf("%s: %w", f.text.Pos(e.Line), err)
+	return fmt.Errorf("%s: %w%s", f.text.Pos(e.Line), err, legend(f.text, err.Error(), e.Line))
+}
+
+// legend gives the Go lines of the other PTX lines that a message names, such
+// as those of the waiters of a deadlock.
+func legend(text ptx.Text, message string, except int) string {
+	var b strings.Builder
+	seen := map[int]bool{except: true}
+	for _, m := range logLine.FindAllStringSubmatch(message, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil || seen[n] {
+			continue
+		}
+		seen[n] = true
+		if pos := text.Pos(n); len(pos) > 0 {
+			fmt.Fprintf(&b, "\nline %d is %s", n, pos)
+		}
+	}
+	return b.String()
 }
 
 // Loader compiles and loads kernels for one device. It is safe for concurrent

@@ -22,8 +22,11 @@ const (
 	LogitsF32    = spec.LogitsF32
 )
 
-// Type is a tensor's element type.
-type Type = spec.Type
+// Type is a tensor's element type, Shape its type and extents.
+type (
+	Type  = spec.Type
+	Shape = spec.Shape
+)
 
 // Element types.
 const (

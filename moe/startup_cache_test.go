@@ -36,7 +36,7 @@ func fill(t testing.TB) filled {
 	for kernel, origin := range s.layer.Origins() {
 		require.Equal(t, jit.Compiled, origin, kernel)
 	}
-	return filled{dir, kernels, forward(t, dev, s.layer)}
+	return filled{dir, kernels, forwardOn(t, dev, s.layer)}
 }
 
 // copyTo gives a test a directory of its own to damage.
@@ -72,7 +72,7 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	for kernel, origin := range s.layer.Origins() {
 		assert.Equal(t, jit.Cached, origin, kernel)
 	}
-	assert.Equal(t, f.want, forward(t, dev, s.layer))
+	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 
 	// A second layer of the same process touches neither cache nor device.
 	dev.Reset()
@@ -82,7 +82,7 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	for kernel, origin := range again.Origins() {
 		assert.Equal(t, jit.Loaded, origin, kernel)
 	}
-	assert.Equal(t, f.want, forward(t, dev, again))
+	assert.Equal(t, f.want, forwardOn(t, dev, again))
 }
 
 // The environment variable places the cache of a New without options.
@@ -195,12 +195,11 @@ func (f filled) checkRepair(t *testing.T, dev *jittest.Device, dir string, recom
 		assert.Equal(t, want, origin, kernel)
 	}
 	assert.Len(t, s.warnings, warned)
-	assert.Equal(t, f.want, forward(t, dev, s.layer))
+	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 
 	s = start(t, dev, cache.Options{Dir: dir})
 	assert.Zero(t, s.compiled)
 	assert.Empty(t, s.warnings)
-	assert.Equal(t, f.want, forward(t, dev, s.layer))
 }
 
 // An entry may be sound and its machine code wrong all the same: made by a
@@ -276,7 +275,7 @@ func TestUnwritableDirectory(t *testing.T) {
 			s := start(t, dev, cache.Options{Dir: test.dir(t)})
 			assert.Equal(t, f.kernels, s.compiled)
 			assert.Len(t, s.warnings, 1)
-			assert.Equal(t, f.want, forward(t, dev, s.layer))
+			assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 		})
 	}
 }
@@ -292,7 +291,7 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 	s := startWith(t, dev, w, moe.WithCache(c))
 	assert.Equal(t, f.kernels, s.compiled)
 	assert.Len(t, s.warnings, 1)
-	assert.Equal(t, f.want, forward(t, dev, s.layer))
+	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 }
 
 func TestCacheOff(t *testing.T) {
@@ -303,7 +302,7 @@ func TestCacheOff(t *testing.T) {
 			s := startWith(t, dev, &warnings{}, moe.WithCache(c))
 			assert.Equal(t, f.kernels, s.compiled)
 			assert.Empty(t, s.warnings)
-			assert.Equal(t, f.want, forward(t, dev, s.layer))
+			assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 		})
 	}
 }

@@ -79,10 +79,10 @@ func startWith(t testing.TB, dev *jittest.Device, w *warnings, opts ...moe.Optio
 	return started{l, dev.Count(jittest.Compile), w.said}
 }
 
-// forward is a training pass of the layer over the same random tensors.
-func forward(t testing.TB, dev *jittest.Device, l *moe.Layer) trial.Results {
+// forwardOn is a training pass of the layer over the same random tensors.
+func forwardOn(t testing.TB, dev *jittest.Device, l *moe.Layer) trial.Results {
 	t.Helper()
-	tr, err := trial.New(dev, l, 40, 1, 6)
+	tr, err := trial.New(dev, l, 16, 1, 6)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tr.Close()) }()
 	require.NoError(t, tr.Run(context.Background(), tr.Args))

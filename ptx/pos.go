@@ -58,7 +58,7 @@ func (p position) resolve() Pos {
 			dir, file := filepath.Split(f.File)
 			pos = append(pos, Frame{File: filepath.Base(dir) + "/" + file, Line: f.Line, Func: f.Function})
 		}
-		if !more || len(pos) == 3 {
+		if !more || len(pos) == 4 {
 			break
 		}
 	}

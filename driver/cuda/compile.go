@@ -96,7 +96,9 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	if err := d.ready(symLinkCreate); err != nil {
 		return driver.Image{}, err
 	}
+	d.waits.RLock()
 	if ctx.Done() == nil {
+		defer d.waits.RUnlock()
 		return d.compile(ptx, o)
 	}
 	type answer struct {
@@ -104,7 +106,6 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 		err   error
 	}
 	answers := make(chan answer, 1)
-	d.waits.RLock()
 	go func() {
 		defer d.waits.RUnlock()
 		image, err := d.compile(ptx, o)

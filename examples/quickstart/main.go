@@ -20,7 +20,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/rung"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
@@ -73,7 +73,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return nil
 	}
 	j := job{ctx: context.Background(), out: stdout, dir: *dir, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-	if err := j.open(*device, stderr); err != nil {
+	var err error
+	if j.dev, j.gpu, err = rung.OpenDevice(j.ctx, *device, stderr); err != nil {
 		return err
 	}
 	defer j.dev.Close()
@@ -84,21 +85,6 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return j.list(*listing)
 	}
 	return j.forward()
-}
-
-// open opens the named device; with no name a GPU, else, saying so, the
-// emulated device.
-func (j *job) open(name string, stderr io.Writer) (err error) {
-	if name != "" {
-		j.dev, err = open.Device(j.ctx, name)
-	} else if j.dev, err = open.Device(j.ctx, "cuda"); errors.Is(err, driver.ErrNoDevice) {
-		fmt.Fprintf(stderr, "no GPU, so the emulated device it is: %v\n", err)
-		j.dev, err = open.Device(j.ctx, "emulated")
-	}
-	if err == nil {
-		j.gpu = j.dev.Target().SMs >= 100
-	}
-	return err
 }
 
 // size picks the layer: a known row on a GPU, a small one on the emulator.

@@ -29,11 +29,19 @@ type timing struct {
 	seed uint64
 }
 
-var (
-	early = timing{"early", emu.Early, 0}
-	// timings are all that a kernel with asynchronous work is run under.
-	timings = []timing{early, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}}
-)
+var early = timing{"early", emu.Early, 0}
+
+// timings are all that a kernel with asynchronous work is run under.
+func timings() []timing {
+	list, seeds := []timing{early, {"late", emu.Late, 0}}, uint64(2)
+	if long() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		list = append(list, timing{fmt.Sprintf("random %d", seed), emu.Random, seed})
+	}
+	return list
+}
 
 // long reports whether the long sweeps are wanted.
 func long() bool { return os.Getenv("SONICMOE_LONG") != "" }

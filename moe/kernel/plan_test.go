@@ -161,7 +161,7 @@ func TestPlan(t *testing.T) {
 
 // The order of shared-memory atomics and warps does not show.
 func TestPlanTimings(t *testing.T) {
-	for _, when := range timings {
+	for _, when := range timings() {
 		t.Run(when.name, func(t *testing.T) {
 			for _, g := range routings {
 				planCase{33, 8, 129, 64, 1, g}.run(newBed(t, when))

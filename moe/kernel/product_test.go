@@ -164,12 +164,16 @@ func TestUp(t *testing.T) {
 	}
 }
 
+// shallow is a point whose ring is shorter than the sums are deep, so that
+// stages are used again within a tile.
+func shallow(n int) Point { return Point{TileN: n, Stages: 3, Panel: 2} }
+
 // Every point gives the same bits, under every timing.
 func TestUpPoints(t *testing.T) {
-	c := upCase{192, 192, small()}
+	c := upCase{448, 192, small()}
 	var first upResult
-	for _, point := range UpSpace(h200) {
-		for _, when := range timings {
+	for _, point := range append(UpSpace(h200), shallow(128)) {
+		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%v %s", point, when.name), func(t *testing.T) {
 				got := c.run(newBed(t, when), point, spec.Concatenated, true, 2)
 				if first.h == nil {
@@ -234,10 +238,10 @@ func TestDown(t *testing.T) {
 }
 
 func TestDownPoints(t *testing.T) {
-	c := downCase{192, 128, small()}
+	c := downCase{192, 448, small()}
 	var first []uint16
-	for _, point := range DownSpace(h200) {
-		for _, when := range timings {
+	for _, point := range append(DownSpace(h200), shallow(192)) {
+		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%v %s", point, when.name), func(t *testing.T) {
 				y, a, w := c.run(newBed(t, when), point, 2)
 				if first == nil {

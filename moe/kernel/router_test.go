@@ -123,7 +123,7 @@ func TestRouter(t *testing.T) {
 }
 
 func TestRouterTimings(t *testing.T) {
-	for _, when := range timings {
+	for _, when := range timings() {
 		t.Run(when.name, func(t *testing.T) {
 			routerCase{640, 60, 4, 200, 128}.input().check(newBed(t, when))
 			routerCase{192, 300, 3, 100, 64}.input().check(newBed(t, when))

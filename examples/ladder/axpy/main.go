@@ -1,0 +1,80 @@
+// Command axpy is the first rung of the ladder: a kernel from Go to a device.
+//
+// The idea: Go code writes a kernel by calling methods of a [ptx.Kernel]. The
+// program runs when the kernel is built; what it emits runs later, once for
+// each thread. Look at the two times in the function axpy below: i, x and y
+// are Go variables that stand for registers, and k.If takes a closure because
+// its body becomes a branch of the GPU.
+//
+// Then build, load, launch: the emitter checks the kernel, prints PTX, the
+// device's own assembler compiles it. There is no other compiler.
+//
+//	go run ./examples/ladder/axpy [-device cuda|emulated]
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/ptx"
+)
+
+func main() { rung.Main("axpy", run) }
+
+// axpy sets y = alpha x + y for n floats, one a thread.
+func axpy() *ptx.Kernel {
+	k := ptx.NewKernel("axpy")
+	x, y := k.ParamPtr("x"), k.ParamPtr("y") // addresses in global memory
+	alpha, n := k.ParamF32("alpha"), k.ParamU32("n")
+
+	// This thread's element: CTA number x threads of a CTA + thread number.
+	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+
+	// n is no multiple of a CTA's threads, so the last CTA has some to spare.
+	k.If(i.Lt(n), func() {
+		src, dst := x.Index(i, 4), y.Index(i, 4) // 4 bytes an element
+		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))
+		ptx.StGlobal(dst, sum)
+	})
+	return k
+}
+
+const (
+	elements = 100_003
+	threads  = 256
+	alpha    = float32(0.5)
+)
+
+func run(args []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("axpy", args, stderr)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+
+	xs, ys := make([]float32, elements), make([]float32, elements)
+	for i := range xs {
+		xs[i], ys[i] = float32(i%1000), float32(i%7) // small: every result is exact
+	}
+	x, y := rung.Upload(b, xs), rung.Upload(b, ys)
+	ctas := (elements + threads - 1) / threads
+	program := b.Load(rung.Kernel{Kernel: axpy(), Name: "axpy", Grid: [2]int{ctas}, Threads: threads})
+	program.Run(x, y, alpha, elements)
+	got := rung.Download[float32](b, y, elements)
+	if err := b.Err(); err != nil {
+		return err
+	}
+
+	fmt.Fprintf(stdout, "device   %s\n", b.Device())
+	fmt.Fprintf(stdout, "launch   %d CTAs of %d threads for %d elements\n", ctas, threads, elements)
+	for i := range got {
+		if want := alpha*xs[i] + ys[i]; got[i] != want {
+			return fmt.Errorf("y[%d] is %v, must be %v", i, got[i], want)
+		}
+	}
+	last := elements - 1
+	fmt.Fprintf(stdout, "y[%d]  %v * %v + %v = %v\n", last, alpha, xs[last], ys[last], got[last])
+	fmt.Fprintf(stdout, "checked  all %d elements, to the bit\n", elements)
+	return nil
+}

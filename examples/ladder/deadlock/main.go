@@ -1,0 +1,159 @@
+// Command deadlock is the last rung: kernels that wait forever, and how to
+// find out who waits for what.
+//
+// The idea: a pipeline with a mistake in it does not give wrong numbers, it
+// gives nothing. A GPU hangs, and all that can be learned is that it does. The
+// emulated device sees that no warp can run any more and says of each where it
+// stands, which barrier it waits for, and what that barrier lacks.
+//
+// Two roles of one thread each pass numbers through one stage of shared memory:
+// the producer waits for empty, writes and arrives at full, the consumer the
+// other way round. Two mistakes are made, the commonest there are:
+//
+//   - the consumer never releases the stage: the producer waits for empty,
+//     which lacks an arrival, and the consumer for the full after that;
+//   - the producer counts its phases like a consumer, from parity 0: it waits
+//     at once, though the stage is empty. (A fresh barrier is in phase 0, and
+//     the phase before it, of parity 1, counts as complete. So a producer
+//     starts with parity 1; jit/pipeline's Ring.Producer does.)
+//
+// Look at the Go lines in the messages, and find the mistake by them. This
+// program refuses a GPU.
+//
+//	go run ./examples/ladder/deadlock
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu"
+)
+
+func main() { rung.Main("deadlock", run) }
+
+// mistake is what is wrong with the kernel.
+type mistake int
+
+const (
+	none mistake = iota
+	neverReleases
+	wrongPhase
+)
+
+const (
+	numbers     = 5
+	sharedBytes = 24 // the stage and two barriers
+)
+
+// relay passes the numbers 0, 1, … from one thread to another, which adds them.
+func relay(m mistake) *ptx.Kernel {
+	k := ptx.NewKernel("relay")
+	sum := k.ParamPtr("sum")
+	tid := k.Special("%tid.x")
+	mem := pipeline.NewShared(k)
+	stage, full, empty := mem.Take(4, 4), mem.Take(8, 8), mem.Take(8, 8)
+	k.If(tid.EqI(0), func() {
+		k.MbarrierInit(full, ptx.Uint(1))
+		k.MbarrierInit(empty, ptx.Uint(1))
+		k.FenceMbarrierInit()
+	})
+	k.BarSync(ptx.Uint(0))
+
+	k.If(tid.EqI(0), func() { // the producer
+		first := 1
+		if m == wrongPhase {
+			first = 0
+		}
+		k.For(ptx.Uint(0), ptx.Uint(numbers), ptx.Uint(1), func(i ptx.U32) {
+			parity := i.AddI(first).AndI(1)
+			pipeline.WaitParity(k, empty, parity)
+			ptx.StShared(stage, i)
+			k.MbarrierArrive(full)
+		})
+	})
+	k.If(tid.EqI(32), func() { // the consumer, in a warp of its own
+		total := ptx.NewVar(k, ptx.Uint(0))
+		k.For(ptx.Uint(0), ptx.Uint(numbers), ptx.Uint(1), func(i ptx.U32) {
+			pipeline.WaitParity(k, full, i.AndI(1))
+			total.Set(total.Get().Add(ptx.LdShared[ptx.U32](stage)))
+			if m != neverReleases {
+				k.MbarrierArrive(empty)
+			}
+		})
+		ptx.StGlobal(sum, total.Get())
+	})
+	return k
+}
+
+// waiters puts each waiter on a line of its own.
+var waiters = strings.NewReplacer("nothing can run: ", "nothing can run:\n    ", "; ", "\n    ")
+
+func run(args []string, stdout, stderr io.Writer) error {
+	if err := rung.RefuseGPU("deadlock", args, stderr, "these kernels never end, and a GPU would hang"); err != nil {
+		return err
+	}
+	fmt.Fprintln(stdout, "Barriers: full lies at dynamic shared memory + 0x8, empty at + 0x10.")
+	for _, c := range []struct {
+		title string
+		mistake
+	}{
+		{"No mistake", none},
+		{"The consumer never releases the stage", neverReleases},
+		{"The producer starts with the consumer's parity", wrongPhase},
+	} {
+		sum, err := emulate(relay(c.mistake))
+		var fault *emu.Fault
+		switch {
+		case c.mistake == none && err == nil && sum == numbers*(numbers-1)/2:
+			fmt.Fprintf(stdout, "%s: the sum of 0 to %d is %d\n", c.title, numbers-1, sum)
+		case c.mistake != none && errors.As(err, &fault) && fault.Kind == emu.Deadlock:
+			fmt.Fprintf(stdout, "\n%s: %v, %s\n", c.title, fault.Kind, waiters.Replace(fault.Text))
+		default:
+			return fmt.Errorf("%s: the sum is %d, the error %v", c.title, sum, err)
+		}
+	}
+	return nil
+}
+
+// emulate runs the kernel on the emulator itself: the device that the other
+// rungs use is made of it. Where is how it learns the Go lines.
+func emulate(k *ptx.Kernel) (sum uint32, err error) {
+	built, err := k.Build()
+	if err != nil {
+		return 0, err
+	}
+	text := built.Print()
+	module, err := emu.Load(text.PTX)
+	if err != nil {
+		return 0, err
+	}
+	kernel, err := module.Kernel("relay")
+	if err != nil {
+		return 0, err
+	}
+	memory := emu.NewMemory(1 << 10)
+	address, err := memory.Alloc(4)
+	if err != nil {
+		return 0, err
+	}
+	err = kernel.Launch(context.Background(), memory, emu.Launch{
+		Block:       [3]int{64},
+		SharedBytes: sharedBytes,
+		Params:      binary.LittleEndian.AppendUint64(nil, address),
+		Where:       func(line int) string { return text.Pos(line).String() },
+	})
+	if err != nil {
+		return 0, err
+	}
+	var word [4]byte
+	err = memory.Read(word[:], address)
+	return binary.LittleEndian.Uint32(word[:]), err
+}

@@ -1,0 +1,103 @@
+// Command pipeline is the fifth rung: a whole matrix product, C = A·Bᵀ in
+// bf16, as fast kernels for Hopper are written.
+//
+// The idea: loading and multiplying are two roles of one CTA that meet only at
+// a ring of shared-memory stages. The load role runs ahead as far as there are
+// empty stages, the math role takes full ones, and each keeps its engine (TMA,
+// tensor cores) busy. The ring owns barriers and phases, so the roles in
+// kernel.go say Acquire, Wait and Release, and nothing else.
+//
+// Look at what is not there: no bounds check (TMA fills and drops at the
+// matrices' ends; the sizes below end inside a tile on purpose), and no code
+// for the ring's wrapping around (there are more k-tiles than stages).
+//
+//	go run ./examples/ladder/pipeline [-device cuda|emulated]
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/reference"
+)
+
+func main() { rung.Main("pipeline", run) }
+
+// size is C's M rows and N columns, and the depth K of the sums.
+type size struct{ m, n, k int }
+
+var (
+	small = size{200, 328, 5 * tile.K} // for the emulated device
+	large = size{4096, 4096, 4096}
+)
+
+func run(args []string, stdout, stderr io.Writer) error {
+	bench, err := rung.New("pipeline", args, stderr)
+	if err != nil {
+		return err
+	}
+	defer bench.Close()
+	s := small
+	if bench.GPU {
+		s = large
+	}
+	as := reference.NewNormal(1, 0.5).Values(int64(s.m * s.k))
+	bs := reference.NewNormal(2, 0.5).Values(int64(s.n * s.k))
+	c := rung.Buffer[uint16](bench, s.m*s.n)
+	kernel := multiply(s.m, s.n)
+	program := bench.Load(kernel)
+	arguments := []any{
+		matrix(rung.Upload(bench, as), s.m, s.k, tileM),
+		matrix(rung.Upload(bench, bs), s.n, s.k, tileN),
+		matrix(c, s.m, s.n, 64),
+		s.k / tile.K,
+	}
+	program.Run(arguments...)
+	got := rung.Download[uint16](bench, c, s.m*s.n)
+	if err := bench.Err(); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "device   %s\n", bench.Device())
+	fmt.Fprintf(stdout, "product  %d x %d x %d: %d x %d CTAs of %d x %d, %d k-tiles through %d stages, %d bytes of shared memory\n",
+		s.m, s.n, s.k, kernel.Grid[0], kernel.Grid[1], tileM, tileN, s.k/tile.K, stages, kernel.SharedBytes)
+	checked, err := s.check(as, bs, got)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "checked  %d of %d elements against float64\n", checked, len(got))
+	if !bench.GPU {
+		return nil // the emulated device's time says nothing
+	}
+	mean := program.Time(50, arguments...)
+	if err := bench.Err(); err != nil {
+		return err
+	}
+	flops := 2 * float64(s.m) * float64(s.n) * float64(s.k)
+	fmt.Fprintf(stdout, "speed    %v, %.0f TFLOPS\n", mean, flops/mean.Seconds()/1e12)
+	return nil
+}
+
+// check compares elements with a product in float64: all of a small C, every
+// so many of a large one.
+func (s size) check(a, b, got []uint16) (checked int, err error) {
+	step := 1
+	if len(got) > 1<<17 {
+		step = 4099 // a prime, so that all rows and columns have their turn
+	}
+	for i := 0; i < len(got); i += step {
+		row, column := i/s.n, i%s.n
+		want := 0.0
+		for j := range s.k {
+			want += reference.FromBF16(a[row*s.k+j]) * reference.FromBF16(b[column*s.k+j])
+		}
+		// A bf16 has 8 bits; sums in FP32 cost little beside that.
+		e := reference.FromBF16(got[i]) - want
+		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN is wrong too
+			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, reference.FromBF16(got[i]), want)
+		}
+		checked++
+	}
+	return checked, nil
+}

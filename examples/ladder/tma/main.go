@@ -1,0 +1,141 @@
+// Command tma is the third rung: a tile of a matrix copied to shared memory by
+// TMA, the GPU's copy engine, with an mbarrier that says when it is there.
+//
+// The idea: one thread starts the copy of a whole box and goes on. A tensor
+// map, made by the host, tells the engine the matrix's extents and strides, so
+// a box that crosses the end needs no code: what lies outside arrives as zero.
+// The mbarrier counts an arrival (the thread's) and bytes (the engine's); its
+// phase is complete when both are, and waiters name the phase by its parity.
+//
+// Look at the two pictures. Each line is a row of 128 bytes in shared memory,
+// each entry the 16-byte chunk of the matrix that lies there. Without swizzle
+// chunk c lies at place c: eight rows of one column are then in the same
+// memory banks. With the 128-byte swizzle chunk c of row r lies at place
+// c xor r mod 8, so a column is spread over all banks; wgmma reads tiles so.
+//
+//	go run ./examples/ladder/tma [-device cuda|emulated]
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"sonicmoe/driver"
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+func main() { rung.Main("tma", run) }
+
+const (
+	rows     = 13     // of the matrix
+	columns  = tile.K // 64 elements of 16 bits are a row of 128 bytes
+	firstRow = 8      // of the box, whose last 3 rows lie past the end
+	boxRows  = 8
+	boxBytes = boxRows * tile.RowBytes
+	chunks   = tile.RowBytes / 16
+	threads  = 128
+)
+
+// copyBox loads the box at column 0, row y of m and writes the words of shared
+// memory to out as they lie there.
+func copyBox() rung.Kernel {
+	k := ptx.NewKernel("copy_box")
+	m, out, y := k.ParamTensorMap("m"), k.ParamPtr("out"), k.ParamU32("y")
+	tid := k.Special("%tid.x")
+	mem := pipeline.NewShared(k)
+	box := mem.Take(boxBytes, 1024) // swizzles count from multiples of 1024
+	arrived := mem.Take(8, 8)
+
+	k.If(tid.EqI(0), func() {
+		k.MbarrierInit(arrived, ptx.Uint(1)) // one arrival a phase
+		k.FenceMbarrierInit()
+		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives, and expects bytes
+		k.TMALoad(box, m, arrived, ptx.Uint(0), y)
+	})
+	k.BarSync(ptx.Uint(0))                       // nobody waits on a barrier that is none yet
+	pipeline.WaitParity(k, arrived, ptx.Uint(0)) // the first phase has parity 0
+
+	for i := range boxBytes / 4 / threads { // a Go "for": it unrolls
+		word := tid.AddI(i * threads)
+		ptx.StGlobal(out.Index(word, 4), ptx.LdShared[ptx.U32](box.Plus(word.ShlI(2))))
+	}
+	return rung.Kernel{Kernel: k, Name: "copy_box", Threads: threads, SharedBytes: mem.Bytes()}
+}
+
+func run(args []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("tma", args, stderr)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	matrix := make([]uint16, rows*columns)
+	for i := range matrix {
+		matrix[i] = uint16(1 + i) // no element is 0
+	}
+	in, out := rung.Upload(b, matrix), rung.Buffer[uint16](b, boxBytes/2)
+	program := b.Load(copyBox())
+	fmt.Fprintf(stdout, "device   %s\nmatrix   %d x %d, box of %d rows from row %d\n", b.Device(), rows, columns, boxRows, firstRow)
+
+	for _, mode := range []struct {
+		name    string
+		swizzle driver.Swizzle
+	}{{"no swizzle", driver.SwizzleNone}, {"128-byte swizzle", driver.Swizzle128}} {
+		program.Run(driver.TensorMap{
+			Elem: driver.U16, Rank: 2, Address: in,
+			Dims:    [5]uint64{columns, rows},    // dimension 0 is the contiguous one
+			Strides: [4]uint64{tile.RowBytes},    // bytes from row to row
+			Box:     [5]uint32{columns, boxRows}, // what one copy moves
+			Swizzle: mode.swizzle,
+		}, out, firstRow)
+		got := rung.Download[uint16](b, out, boxBytes/2)
+		if err := b.Err(); err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s:\n", mode.name)
+		picture(stdout, got)
+		if err := check(got, mode.swizzle); err != nil {
+			return fmt.Errorf("%s: %w", mode.name, err)
+		}
+	}
+	fmt.Fprintf(stdout, "checked  every element of both boxes\n")
+	return nil
+}
+
+// picture prints which chunk of the matrix lies at each place of the box.
+func picture(stdout io.Writer, got []uint16) {
+	for r := range boxRows {
+		fmt.Fprintf(stdout, "  row %2d ", firstRow+r)
+		for place := range chunks {
+			if v := got[r*columns+place*8]; v != 0 {
+				fmt.Fprintf(stdout, " %d", int(v-1)%columns/8)
+			} else {
+				fmt.Fprint(stdout, " -")
+			}
+		}
+		fmt.Fprintln(stdout)
+	}
+}
+
+// check compares the box with the matrix. tile.Swizzled is what kernels use:
+// given constants it gives a constant.
+func check(got []uint16, swizzle driver.Swizzle) error {
+	for i := range boxRows * columns {
+		r, c := i/columns, i%columns
+		at := i
+		if swizzle == driver.Swizzle128 {
+			bytes, _ := tile.Swizzled(ptx.Uint(r), ptx.Uint(c/8)).Const()
+			at = int(bytes)/2 + c%8
+		}
+		want := 0
+		if firstRow+r < rows {
+			want = 1 + (firstRow+r)*columns + c
+		}
+		if int(got[at]) != want {
+			return fmt.Errorf("row %d column %d is %d, must be %d", firstRow+r, c, got[at], want)
+		}
+	}
+	return nil
+}

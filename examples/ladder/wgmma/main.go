@@ -1,0 +1,126 @@
+// Command wgmma is the fourth rung: one tile through the tensor cores.
+//
+// The idea: wgmma multiplies a 64 x 16 piece of A by a 16 x N piece of B for a
+// whole warpgroup, 128 threads that issue it together. It reads both from
+// shared memory, where a 64-bit descriptor says how they lie, and it adds to
+// registers: each thread holds N/2 of the 64 x N sums. It is asynchronous.
+//
+// Look at three things: four steps of 16 make K = 64, each only a descriptor
+// 32 bytes further on; fence, commit and wait stand around them, because the
+// registers belong to the tensor cores in between (leave out the wait and the
+// emulated device names the register); and a [tile.Fragment] says which row
+// and columns a thread's registers are.
+//
+//	go run ./examples/ladder/wgmma [-device cuda|emulated]
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/reference"
+	"sonicmoe/ptx"
+)
+
+func main() { rung.Main("wgmma", run) }
+
+const (
+	tileM   = 64 // of every wgmma
+	tileN   = 96 // a multiple of 8 up to 256
+	depth   = tile.K
+	threads = pipeline.WarpgroupThreads
+)
+
+// multiply sets c = a bᵀ for a [64, 64] and b [96, 64], bf16, c in floats.
+func multiply() rung.Kernel {
+	k := ptx.NewKernel("multiply")
+	a, b, c := k.ParamTensorMap("a"), k.ParamTensorMap("b"), k.ParamPtr("c")
+	tid := k.Special("%tid.x")
+	mem := pipeline.NewShared(k)
+	tileA := mem.Take(tileM*tile.RowBytes, 1024)
+	tileB := mem.Take(tileN*tile.RowBytes, 1024)
+	arrived := mem.Take(8, 8)
+
+	k.If(tid.EqI(0), func() { // as on the rung before: two copies, one barrier
+		k.MbarrierInit(arrived, ptx.Uint(1))
+		k.FenceMbarrierInit()
+		k.MbarrierArriveExpectTx(arrived, ptx.Uint((tileM+tileN)*tile.RowBytes))
+		k.TMALoad(tileA, a, arrived, ptx.Uint(0), ptx.Uint(0))
+		k.TMALoad(tileB, b, arrived, ptx.Uint(0), ptx.Uint(0))
+	})
+	k.BarSync(ptx.Uint(0))
+	pipeline.WaitParity(k, arrived, ptx.Uint(0))
+
+	acc := k.Accumulators(tileN / 2)
+	descA, descB := tile.NewDescriptor(k, tileA), tile.NewDescriptor(k, tileB)
+	k.WgmmaFence() // the registers are the tensor cores' from here
+	for i := range depth / tile.KStep {
+		add := ptx.True()
+		if i == 0 {
+			add = ptx.False() // the first step overwrites what acc held
+		}
+		k.Wgmma(acc, descA.Step(i, 0), descB.Step(i, 0), add, false, false)
+	}
+	k.WgmmaCommit()
+	k.WgmmaWait(0) // and ours again from here
+
+	at := tile.NewFragment(tid)
+	for j := range tileN / 8 {
+		for half := range 2 { // rows Row and Row+8
+			element := at.Row.AddI(8 * half).MulI(tileN).Add(at.Column).AddI(8 * j)
+			ptx.StGlobal(c.Index(element, 4), acc[4*j+2*half], acc[4*j+2*half+1])
+		}
+	}
+	return rung.Kernel{Kernel: k, Name: "multiply", Threads: threads, SharedBytes: mem.Bytes()}
+}
+
+// loadMap is the map of rows of 64 bf16, all of them one box.
+func loadMap(p driver.DevicePtr, rows int) driver.TensorMap {
+	return driver.TensorMap{
+		Elem: driver.BF16, Rank: 2, Address: p, Swizzle: driver.Swizzle128,
+		Dims: [5]uint64{depth, uint64(rows)}, Strides: [4]uint64{tile.RowBytes}, Box: [5]uint32{depth, uint32(rows)},
+	}
+}
+
+func run(args []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("wgmma", args, stderr)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	as := reference.NewNormal(1, 1).Values(tileM * depth)
+	bs := reference.NewNormal(2, 1).Values(tileN * depth)
+	c := rung.Buffer[float32](b, tileM*tileN)
+	program := b.Load(multiply())
+	program.Run(loadMap(rung.Upload(b, as), tileM), loadMap(rung.Upload(b, bs), tileN), c)
+	got := rung.Download[float32](b, c, tileM*tileN)
+	if err := b.Err(); err != nil {
+		return err
+	}
+
+	// Products of bf16 are exact in a float; only the sum of 64 is rounded.
+	const bound = 1e-5
+	worst := 0.0
+	for i := range got {
+		var sum, size float64
+		for j := range depth {
+			product := reference.FromBF16(as[i/tileN*depth+j]) * reference.FromBF16(bs[i%tileN*depth+j])
+			sum, size = sum+product, size+math.Abs(product)
+		}
+		if e := math.Abs(float64(got[i])-sum) / size; !(e <= bound) { // NaN is wrong too
+			return fmt.Errorf("c[%d,%d] is %v, must be %v", i/tileN, i%tileN, got[i], sum)
+		} else if e > worst {
+			worst = e
+		}
+	}
+	fmt.Fprintf(stdout, "device   %s\n", b.Device())
+	fmt.Fprintf(stdout, "product  %d x %d x %d by %d wgmma.m64n%dk16, %d floats of it in each thread\n",
+		tileM, tileN, depth, depth/tile.KStep, tileN, tileN/2)
+	fmt.Fprintf(stdout, "checked  all %d elements against float64: within %.1g of the sum of |a b|\n", len(got), worst)
+	return nil
+}

@@ -1,0 +1,12 @@
+module example.com/outside
+
+go 1.26.0
+
+require sonicmoe v0.0.0
+
+require (
+	github.com/ebitengine/purego v0.11.3 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+)
+
+replace sonicmoe => ../..

@@ -1,0 +1,154 @@
+package pipeline_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/jit/internal/probe"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/ptx"
+)
+
+const (
+	chunkWords = pipeline.WarpgroupThreads
+	chunkBytes = 4 * chunkWords
+	// entryRegisters is what 384 threads with one CTA an SM start with.
+	entryRegisters = 168
+)
+
+// moverKernel has a producer warpgroup copy n chunks through a ring to two
+// consumer warpgroups, which store them with 1 and 2 added. With hold a stage
+// is released only after the next one was read.
+func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(3*pipeline.WarpgroupThreads, 1)
+	in, out, n := k.ParamPtr("in"), k.ParamPtr("out"), k.ParamU32("n")
+	tid := k.Special("%tid.x")
+	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
+	const warps = 8
+	ring := pipeline.NewRing(k, set, mem, stages, chunkBytes, 1, warps)
+	set.Done(tid)
+	produce := func() {
+		k.If(tid.EqI(2*pipeline.WarpgroupThreads), func() {
+			at := ring.Producer()
+			k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
+				s := at.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(chunkBytes))
+				k.BulkLoad(s.Data, in.Index(i, chunkBytes), ptx.Uint(chunkBytes), s.Full)
+				at.Advance()
+			})
+		})
+	}
+	consume := func() {
+		at, held := ring.Consumer(), pipeline.NewHold(k)
+		thread, leader := tid.AndI(127), tid.AndI(31).EqI(0)
+		// Each warpgroup of each CTA has n chunks of out.
+		part := k.Special("%ctaid.x").MulI(2).Add(tid.ShrI(7))
+		to := out.Index(part.Mul(n), chunkBytes).Index(thread, 4)
+		k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
+			s := at.Wait()
+			v := ptx.LdShared[ptx.U32](s.Data.Plus(thread.ShlI(2)))
+			ptx.StGlobal(to.Index(i, chunkBytes), v.Add(tid.ShrI(7)).AddI(1))
+			k.BarWarpSync(ptx.Uint(ptx.FullMask))
+			if hold {
+				k.Guarded(leader.And(i.NeI(0)), func() { held.Release(k) })
+				held.Keep(s)
+			} else {
+				k.Guarded(leader, func() { s.Release(k) })
+			}
+			at.Advance()
+		})
+	}
+	pipeline.Run(k, tid.ShrI(7), entryRegisters,
+		pipeline.Role{Name: "consume", First: 0, Count: 2, Registers: 232, Body: consume},
+		pipeline.Role{Name: "produce", First: 2, Count: 1, Registers: 40, Body: produce},
+	)
+	return k, mem.Bytes()
+}
+
+// A ring moves a sequence intact, however deep, whenever copies complete.
+func TestRing(t *testing.T) {
+	for _, c := range []struct {
+		stages int
+		hold   bool
+	}{{1, false}, {2, false}, {3, false}, {4, false}, {7, false}, {2, true}, {5, true}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			k, shared := moverKernel(c.stages, c.hold)
+			p := probe.New(t, k, 3*pipeline.WarpgroupThreads, shared)
+			for _, n := range []int{0, 1, 2, 3, 7, 8, 23} {
+				in := make([]uint32, n*chunkWords)
+				for i := range in {
+					in[i] = uint32(i * 2654435761)
+				}
+				for _, timing := range probe.Timings() {
+					const ctas = 2
+					out := p.Room(2 * ctas * len(in))
+					p.Run(timing, ctas, p.Words(in...), out, n)
+					for i, got := range p.Read(out, 2*ctas*len(in)) {
+						require.Equal(t, in[i%len(in)]+1+uint32(i/len(in)%2), got, "%d chunks, word %d, %s", n, i, timing.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Each warpgroup plays its one role, also where a role has several, and roles
+// may raise and lower their registers.
+func TestRoles(t *testing.T) {
+	for name, roles := range map[string][]pipeline.Role{
+		"one":              {{First: 0, Count: 4}},
+		"two":              {{First: 0, Count: 3, Registers: 152}, {First: 3, Count: 1, Registers: 24}},
+		"three":            {{First: 1, Count: 2, Registers: 168}, {First: 0, Count: 1, Registers: 80}, {First: 3, Count: 1, Registers: 80}},
+		"as at the start":  {{First: 0, Count: 1, Registers: 128}, {First: 1, Count: 3}},
+		"last ones before": {{First: 2, Count: 2}, {First: 0, Count: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const threads, entry = 4 * pipeline.WarpgroupThreads, 128
+			k := ptx.NewKernel("k")
+			k.SetLaunchBounds(threads, 1)
+			out := k.ParamPtr("out")
+			tid := k.Special("%tid.x")
+			want := make([]uint32, threads)
+			for i := range roles {
+				roles[i].Name = fmt.Sprint(i)
+				roles[i].Body = func() { k.RedGlobalAdd(out.Index(tid, 4), ptx.Uint(1+i)) }
+				for wg := range roles[i].Count {
+					for thread := range pipeline.WarpgroupThreads {
+						want[(roles[i].First+wg)*pipeline.WarpgroupThreads+thread] = uint32(1 + i)
+					}
+				}
+			}
+			pipeline.Run(k, tid.ShrI(7), entry, roles...)
+			p := probe.New(t, k, threads, 0)
+			for _, timing := range probe.Timings() {
+				at := p.Words(make([]uint32, threads)...)
+				p.Run(timing, 1, at)
+				require.Equal(t, want, p.Read(at, threads), timing.Name)
+			}
+		})
+	}
+}
+
+// Shared memory is handed out aligned, without overlap, and counted.
+func TestShared(t *testing.T) {
+	k := ptx.NewKernel("k")
+	out := k.ParamPtr("out")
+	mem := pipeline.NewShared(k)
+	wants := []struct{ bytes, align, at int }{
+		{8, 8, 0}, {4, 4, 8}, {16, 16, 16}, {1, 1, 32}, {1024, 1024, 1024}, {8, 8, 2048}, {100, 128, 2176},
+	}
+	for i, w := range wants {
+		at := mem.Take(w.bytes, w.align)
+		ptx.StGlobal(out.At(4*i), at.Addr().Sub(k.SharedBase().Addr()))
+	}
+	require.Equal(t, 2276, mem.Bytes())
+	p := probe.New(t, k, 32, mem.Bytes())
+	to := p.Room(len(wants))
+	p.Run(probe.Timings()[0], 1, to)
+	for i, got := range p.Read(to, len(wants)) {
+		require.Equal(t, uint32(wants[i].at), got)
+	}
+}

@@ -1,0 +1,123 @@
+package jit_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/jittest"
+)
+
+// updated is a device after an update of its driver.
+type updated struct {
+	*jittest.Device
+	producer string
+	accepts  []string
+}
+
+func (u *updated) Producer() string { return u.producer }
+func (u *updated) Accepts(producer string) bool {
+	for _, p := range u.accepts {
+		if p == producer {
+			return true
+		}
+	}
+	return false
+}
+
+// An entry holds machine code of several producers. A device takes its own,
+// then what it accepts, and compiles only when neither will do.
+func TestProducers(t *testing.T) {
+	s, _ := adder(t, 1)
+	log := &bytes.Buffer{}
+	s.Logger = slog.New(slog.NewTextHandler(log, nil))
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	load := func(producer string, accepts ...string) (jit.Origin, *jittest.Device) {
+		t.Helper()
+		dev := &updated{newDevice(t), producer, accepts}
+		t.Cleanup(func() { jit.Forget(dev) })
+		f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
+		return f.Origin, dev.Device
+	}
+	origin, _ := load("driver 1")
+	require.Equal(t, jit.Compiled, origin)
+	origin, _ = load("driver 1")
+	require.Equal(t, jit.Cached, origin)
+	origin, _ = load("driver 2", "driver 1")
+	require.Equal(t, jit.Cached, origin, "an older driver's machine code will do")
+	origin, _ = load("driver 2")
+	require.Equal(t, jit.Compiled, origin, "an older driver's machine code won't do")
+	for _, producer := range []string{"driver 1", "driver 2"} {
+		origin, _ = load(producer)
+		require.Equal(t, jit.Cached, origin, "both stay beside each other")
+	}
+	require.Empty(t, log.String())
+
+	// The device's own image is bad, an accepted one is good.
+	key := onlyKey(t, c)
+	e, outcome := c.Get(key)
+	require.Equal(t, cache.Hit, outcome)
+	good, ok := e.Image("driver 1")
+	require.True(t, ok)
+	require.Equal(t, cache.Stored, c.Put(key, cache.Entry{PTX: e.PTX, Images: []cache.Image{
+		{Producer: "driver 2", Code: []byte("garbage")}, good}}))
+	origin, dev := load("driver 2", "driver 1")
+	require.Equal(t, jit.Cached, origin)
+	require.Equal(t, 2, dev.Count(jittest.Load))
+	require.Empty(t, log.String())
+
+	// All are bad: one compilation, one warning that names each.
+	require.Equal(t, cache.Stored, c.Put(key, cache.Entry{PTX: e.PTX, Images: []cache.Image{
+		{Producer: "driver 2", Code: []byte("garbage")}, {Producer: "driver 1", Code: []byte("garbage")}}}))
+	origin, _ = load("driver 2", "driver 1")
+	require.Equal(t, jit.Compiled, origin)
+	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("level=WARN")))
+	for _, want := range []string{"kernel=adder", key.String(), "image of driver 1", "image of driver 2"} {
+		assert.Contains(t, log.String(), want)
+	}
+	origin, _ = load("driver 2", "driver 1")
+	require.Equal(t, jit.Cached, origin, "the entry is whole again")
+}
+
+// An entry under this kernel's key whose PTX is another's is not run, though
+// its machine code loads and has a kernel of the name.
+func TestEntryOfAnotherText(t *testing.T) {
+	s, _ := adder(t, 1)
+	other, _ := adder(t, 2)
+	load := func(c *cache.Cache, s jit.Source) *jit.Function {
+		t.Helper()
+		dev := newDevice(t)
+		f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		require.NoError(t, err)
+		if s.Label == "adder 1" {
+			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
+		}
+		return f
+	}
+	mine, others := cache.Open(cache.Options{Dir: t.TempDir()}), cache.Open(cache.Options{Dir: t.TempDir()})
+	load(mine, s)
+	load(others, other)
+	wrong, outcome := others.Get(onlyKey(t, others))
+	require.Equal(t, cache.Hit, outcome)
+	require.Equal(t, cache.Stored, mine.Put(onlyKey(t, mine), wrong))
+	assert.Equal(t, jit.Compiled, load(mine, s).Origin)
+	assert.Equal(t, jit.Cached, load(mine, s).Origin)
+}
+
+// onlyKey is the key of a cache with one entry.
+func onlyKey(t testing.TB, c *cache.Cache) cache.Key {
+	t.Helper()
+	list, err := c.List(context.Background())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	return list[0].Key
+}

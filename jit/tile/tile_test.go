@@ -1,0 +1,185 @@
+package tile_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/jit/internal/probe"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu"
+)
+
+var early = probe.Timings()[0]
+
+// element is the word of a tile whose rows are swizzled: elements 2c and 2c+1
+// of a row.
+func element(at ptx.Shared, row, c ptx.U32) ptx.Shared {
+	return at.Plus(tile.Swizzled(row, c.ShrI(2))).Plus(c.AndI(3).ShlI(2))
+}
+
+// Swizzled is the permutation of the chip's 128-byte mode.
+func TestSwizzled(t *testing.T) {
+	const rows, chunks = 64, tile.RowBytes / 16
+	k := ptx.NewKernel("k")
+	out := k.ParamPtr("out")
+	tid := k.Special("%tid.x")
+	ptx.StGlobal(out.Index(tid, 4), tile.Swizzled(tid.ShrI(3), tid.AndI(7)))
+	p := probe.New(t, k, rows*chunks, 0)
+	at := p.Room(rows * chunks)
+	p.Run(early, 1, at)
+	seen := map[uint32]bool{}
+	for i, got := range p.Read(at, rows*chunks) {
+		require.Equal(t, emu.Swizzle128.Apply(uint32(i*16)), got, "row %d chunk %d", i/chunks, i%chunks)
+		require.False(t, seen[got], "two chunks at %d", got)
+		seen[got] = true
+	}
+}
+
+// A descriptor has no reserved bit set, the right mode, and starts where its
+// step's columns of its row do.
+func TestDescriptor(t *testing.T) {
+	const tiles = 5
+	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {2, 0}, {3, 0}, {0, 64}, {3, 64}, {1, 8}}
+	k := ptx.NewKernel("k")
+	out := k.ParamPtr("out")
+	for n := range tiles {
+		d := tile.NewDescriptor(k, k.SharedBase().At(n*40<<10))
+		for i, s := range steps {
+			lo, hi := d.Step(s.i, s.row).Unpack()
+			ptx.StGlobal(out.At(8*(n*len(steps)+i)), lo, hi)
+		}
+	}
+	p := probe.New(t, k, 32, tiles*40<<10)
+	at := p.Room(2 * tiles * len(steps))
+	p.Run(early, 1, at)
+	words := p.Read(at, 2*tiles*len(steps))
+	first, err := emu.DecodeMatrixDescriptor(uint64(words[1])<<32 | uint64(words[0]))
+	require.NoError(t, err)
+	require.Zero(t, first.Start%1024, "dynamic shared memory starts on 1024 bytes")
+	for i := range tiles * len(steps) {
+		got, err := emu.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
+		require.NoError(t, err)
+		s := steps[i%len(steps)]
+		require.Equal(t, emu.MatrixDescriptor{
+			Start: first.Start + uint32(i/len(steps)*40<<10+s.row*tile.RowBytes+s.i*tile.KStep*2),
+			LBO:   16, SBO: 8 * tile.RowBytes, Swizzle: emu.Swizzle128,
+		}, got, "tile %d step %+v", i/len(steps), s)
+	}
+}
+
+// product emits A·Bᵀ of one 64-deep tile, A 128 rows and B n: tiles filled
+// word by word through Swizzled, multiplied by descriptors, stored by
+// Fragment. Both warpgroups take 64 rows.
+func product(n int) *ptx.Kernel {
+	const threads, words = 256, tile.K / 2
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(threads, 1)
+	a, b, out := k.ParamPtr("a"), k.ParamPtr("b"), k.ParamPtr("out")
+	tid := k.Special("%tid.x")
+	aAt := k.SharedBase()
+	bAt := aAt.At(128 * tile.RowBytes)
+	fill := func(to ptx.Shared, from ptx.Global, rows int) {
+		k.For(tid, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
+			ptx.StShared(element(to, i.DivI(words), i.RemI(words)), ptx.LdGlobal[ptx.U32](from.Index(i, 4)))
+		})
+	}
+	fill(aAt, a, 128)
+	fill(bAt, b, n)
+	k.FenceProxyAsync(".shared::cta")
+	k.BarSync(ptx.Uint(0))
+	wg := tid.ShrI(7)
+	acc := k.Accumulators(n / 2)
+	store := func(first int) {
+		da, db := tile.NewDescriptor(k, aAt), tile.NewDescriptor(k, bAt)
+		k.WgmmaFence()
+		for i := range tile.K / tile.KStep {
+			scale := ptx.True()
+			if i == 0 {
+				scale = ptx.False()
+			}
+			k.Wgmma(acc, da.Step(i, first), db.Step(i, 0), scale, false, false)
+		}
+		k.WgmmaCommit()
+		k.WgmmaWait(0)
+		f := tile.NewFragment(tid.AndI(127))
+		for i, v := range acc {
+			row := f.Row.AddI(first + i/2%2*8)
+			ptx.StGlobal(out.Index(row.MulI(n).Add(f.Column).AddI(i/4*8+i%2), 4), v)
+		}
+	}
+	k.IfElse(wg.EqI(0), func() { store(0) }, func() { store(64) })
+	return k
+}
+
+// bf16Pair packs two small integers.
+func bf16Pair(lo, hi int) uint32 {
+	return math.Float32bits(float32(lo))>>16 | math.Float32bits(float32(hi))&0xffff0000
+}
+
+// Swizzled, Descriptor and Fragment agree with each other and with wgmma: a
+// product by them is a product.
+func TestLayoutsMultiply(t *testing.T) {
+	a := func(row, k int) int { return (row*7+k*3+row*k)%11 - 5 }
+	b := func(row, k int) int { return (row*5+k*k)%13 - 6 }
+	words := func(rows int, v func(row, k int) int) (list []uint32) {
+		for row := range rows {
+			for k := 0; k < tile.K; k += 2 {
+				list = append(list, bf16Pair(v(row, k), v(row, k+1)))
+			}
+		}
+		return list
+	}
+	for _, n := range []int{8, 64, 72, 256} {
+		t.Run(fmt.Sprintf("N=%d", n), func(t *testing.T) {
+			p := probe.New(t, product(n), 256, (128+n)*tile.RowBytes)
+			for _, timing := range probe.Timings() {
+				out := p.Room(128 * n)
+				p.Run(timing, 1, p.Words(words(128, a)...), p.Words(words(n, b)...), out)
+				for i, bits := range p.Read(out, 128*n) {
+					var want int
+					for k := range tile.K {
+						want += a(i/n, k) * b(i%n, k)
+					}
+					require.Equal(t, float32(want), math.Float32frombits(bits), "row %d column %d, %s", i/n, i%n, timing.Name)
+				}
+			}
+		})
+	}
+}
+
+// Staging writes the fragment's values, rounded to bf16, where Swizzled says.
+func TestStaging(t *testing.T) {
+	const threads, words = 128, 32
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(threads, 1)
+	out := k.ParamPtr("out")
+	tid := k.Special("%tid.x")
+	f := tile.NewFragment(tid)
+	staging := tile.NewStaging(k, tid)
+	acc := make([]ptx.F32, 32)
+	for i := range acc {
+		// 64·row + column, plus a fraction that bf16 rounds away.
+		at := f.Row.AddI(i / 2 % 2 * 8).MulI(64).Add(f.Column).AddI(i/4*8 + i%2)
+		acc[i] = at.F32().Mul(ptx.Float(1 + 0x1p-20))
+	}
+	slot := k.SharedBase().At(tile.StagingBytes)
+	staging.Store(slot, acc)
+	k.BarSync(ptx.Uint(0))
+	k.For(tid, ptx.Uint(64*words), ptx.Uint(threads), func(i ptx.U32) {
+		ptx.StGlobal(out.Index(i, 4), ptx.LdShared[ptx.U32](element(slot, i.DivI(words), i.RemI(words))))
+	})
+	p := probe.New(t, k, threads, 2*tile.StagingBytes)
+	at := p.Room(64 * words)
+	p.Run(early, 1, at)
+	nearest := func(i int) uint32 {
+		bits := math.Float32bits(float32(i) * (1 + 0x1p-20))
+		return (bits + 0x7fff + bits>>16&1) >> 16
+	}
+	for i, got := range p.Read(at, 64*words) {
+		require.Equal(t, nearest(2*i)|nearest(2*i+1)<<16, got, "row %d columns %d and next", i/words, 2*i%64)
+	}
+}

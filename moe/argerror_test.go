@@ -1,0 +1,146 @@
+package moe_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// wrong is one mistake in the buffers of a pass.
+type wrong struct {
+	name  string
+	field string // that the error names
+	make  func(f *moe.Forward)
+}
+
+var wrongs = []wrong{
+	{"X of rank 1", "X", func(f *moe.Forward) { f.X = moe.Dense(f.X.Ptr, moe.BF16, 70*192) }},
+	{"X of negative tokens", "X", func(f *moe.Forward) { f.X.Shape.Dims[0] = -1 }},
+	{"X of too many pairs", "X", func(f *moe.Forward) { f.X.Shape.Dims[0] = 1 << 30 }},
+	{"X too narrow", "X", func(f *moe.Forward) { f.X.Shape.Dims[1] = 128 }},
+	{"X in FP32", "X", func(f *moe.Forward) { f.X.Shape.Type = moe.F32 }},
+	{"X nil", "X.Ptr", func(f *moe.Forward) { f.X.Ptr = 0 }},
+	{"X misaligned", "X.Ptr", func(f *moe.Forward) { f.X.Ptr += 2 }},
+	{"Router of other experts", "Router", func(f *moe.Forward) { f.Router.Shape.Dims[0]++ }},
+	{"Router absent", "Router", func(f *moe.Forward) { f.Router = moe.Tensor{} }},
+	{"Router nil", "Router.Ptr", func(f *moe.Forward) { f.Router.Ptr = 0 }},
+	{"W1 of n rows", "W1", func(f *moe.Forward) { f.W1.Shape.Dims[1] /= 2 }},
+	{"W1 misaligned", "W1.Ptr", func(f *moe.Forward) { f.W1.Ptr += 8 }},
+	{"W2 transposed", "W2", func(f *moe.Forward) { d := &f.W2.Shape.Dims; d[1], d[2] = d[2], d[1] }},
+	{"W2 of rank 2", "W2", func(f *moe.Forward) { f.W2.Shape.Rank = 2 }},
+	{"O of other tokens", "O", func(f *moe.Forward) { f.O.Shape.Dims[0]-- }},
+	{"O nil", "O.Ptr", func(f *moe.Forward) { f.O.Ptr = 0 }},
+	{"H of T rows", "H", func(f *moe.Forward) { f.H.Shape.Dims[0] /= 2 }},
+	{"H misaligned", "H.Ptr", func(f *moe.Forward) { f.H.Ptr += 4 }},
+	{"Scores in bf16", "Scores", func(f *moe.Forward) { f.Scores.Shape.Type = moe.BF16 }},
+	{"Scores nil", "Scores.Ptr", func(f *moe.Forward) { f.Scores.Ptr = 0 }},
+	{"Experts in FP32", "Experts", func(f *moe.Forward) { f.Experts.Shape.Type = moe.F32 }},
+	{"Experts of other K", "Experts", func(f *moe.Forward) { f.Experts.Shape.Dims[1]++ }},
+	{"Workspace too short", "Workspace", func(f *moe.Forward) { f.Workspace.Bytes-- }},
+	{"Workspace absent", "Workspace", func(f *moe.Forward) { f.Workspace = moe.Buffer{} }},
+	{"Workspace nil", "Workspace.Ptr", func(f *moe.Forward) { f.Workspace.Ptr = 0 }},
+	{"Workspace misaligned", "Workspace.Ptr", func(f *moe.Forward) { f.Workspace.Ptr += 16 }},
+	{"O is X", "O", func(f *moe.Forward) { f.O.Ptr = f.X.Ptr }},
+	{"H begins in the end of O", "H", func(f *moe.Forward) { f.H.Ptr = f.O.Ptr + 70*192*2 - 16 }},
+	{"Experts are Scores", "Experts", func(f *moe.Forward) { f.Experts.Ptr = f.Scores.Ptr }},
+	{"Scores in O", "O", func(f *moe.Forward) { f.Scores.Ptr = f.O.Ptr + 1024 }},
+	{"Workspace over W2", "Workspace", func(f *moe.Forward) { f.Workspace.Ptr = f.W2.Ptr }},
+}
+
+// A wrong buffer is an *ArgError that names it; nothing is launched, and the
+// call works afterwards.
+func TestArgErrors(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 70)
+	require.NoError(t, tr.Poison())
+	for _, w := range wrongs {
+		t.Run(w.name, func(t *testing.T) {
+			f := tr.Args
+			w.make(&f)
+			n, err := launches(t, tr.Stream(), func() error { return tr.Call().Forward(tr.Stream(), f) })
+			wantArgError(t, err, w.field)
+			require.Zero(t, n, "something was launched")
+
+			// The parts refuse what concerns them just the same.
+			r := moe.Route{X: f.X, Router: f.Router, Scores: f.Scores, Experts: f.Experts, Workspace: f.Workspace}
+			e := moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
+			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Route(tr.Stream(), r) })
+			if concernsRoute(w) {
+				wantArgError(t, err, w.field)
+				require.Zero(t, n, "Route launched something")
+			} else {
+				require.NoError(t, err)
+			}
+			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Experts(tr.Stream(), e) })
+			if concernsExperts(w) {
+				wantArgError(t, err, w.field)
+				require.Zero(t, n, "Experts launched something")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
+	r, err := tr.Results(true)
+	require.NoError(t, err)
+	for _, v := range append(r.O, r.H...) {
+		require.Equal(t, reference.Poison, v, "an output was written")
+	}
+	require.NoError(t, tr.Run(testContext(t), tr.Args), "the call works after errors")
+}
+
+func wantArgError(t *testing.T, err error, field string) {
+	t.Helper()
+	var arg *moe.ArgError
+	require.ErrorAs(t, err, &arg)
+	require.Equal(t, field, arg.Field, arg.Error())
+	require.NotEmpty(t, arg.Want)
+	require.NotEqual(t, arg.Want, arg.Got, arg.Error())
+}
+
+// concernsRoute and concernsExperts tell which part sees a mistake.
+func concernsRoute(w wrong) bool {
+	switch w.field {
+	case "W1", "W1.Ptr", "W2", "W2.Ptr", "O", "O.Ptr", "H", "H.Ptr":
+		return false
+	}
+	return w.name != "Workspace over W2"
+}
+
+func concernsExperts(w wrong) bool {
+	// Scores and ids go in here: reading them from one place is odd, not wrong.
+	return w.field != "Router" && w.field != "Router.Ptr" && w.name != "Experts are Scores"
+}
+
+// Outputs that touch without sharing a byte are fine.
+func TestNeighboursAreNoOverlap(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 64)
+	want := forward(t, tr, tr.Args)
+	p, err := testDevice(t).Alloc(tr.Args.O.Shape.Bytes() + tr.Args.H.Shape.Bytes())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, testDevice(t).Free(p)) }()
+	f := tr.Args
+	f.O.Ptr = p
+	f.H.Ptr = p + 2*64*192
+	require.NoError(t, tr.Run(testContext(t), f))
+	got := make([]uint16, len(want.O))
+	require.NoError(t, tr.Stream().CopyToHost(trial.Bytes(got), p))
+	require.Equal(t, want.O, got)
+}
+
+func TestConfigErrors(t *testing.T) {
+	for field, c := range map[string]moe.Config{
+		"Config.Hidden":       {Hidden: 100, Intermediate: 64, Experts: 4, TopK: 2},
+		"Config.Intermediate": {Hidden: 128, Intermediate: 32, Experts: 4, TopK: 2},
+		"Config.Experts":      {Hidden: 128, Intermediate: 64, Experts: 1025, TopK: 2},
+		"Config.TopK":         {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 5},
+		"Config.Logits":       {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: 7},
+	} {
+		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithCache(nil))
+		require.Nil(t, l)
+		wantArgError(t, err, field)
+	}
+}

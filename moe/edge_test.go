@@ -1,0 +1,346 @@
+package moe_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/emu"
+)
+
+// tiny is a layer whose experts fill neither tiles nor blocks.
+var tiny = moe.Config{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 2}
+
+// timedDevice is one that completes asynchronous work at the given times.
+type timedDevice struct {
+	name string
+	dev  driver.Device
+}
+
+// timedDevices are emulated devices of every timing; a GPU has its own.
+func timedDevices(t testing.TB) []timedDevice {
+	if name := os.Getenv("SONICMOE_DEVICE"); name != "" && name != "emulated" {
+		return []timedDevice{{name, testDevice(t)}}
+	}
+	var list []timedDevice
+	for _, o := range []struct {
+		name   string
+		timing emu.Timing
+		seed   uint64
+	}{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}, {"random 3", emu.Random, 3}} {
+		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed})
+		require.NoError(t, err)
+		list = append(list, timedDevice{o.name, dev})
+	}
+	return list
+}
+
+func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
+	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
+	require.NoError(t, err)
+	tr, err := trial.New(dev, l, tokens, 1, 6)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// forward runs the pass on poisoned outputs.
+func forward(t testing.TB, tr *trial.Trial, f moe.Forward) trial.Results {
+	require.NoError(t, tr.Run(testContext(t), f))
+	r, err := tr.Results(true)
+	require.NoError(t, err)
+	return r
+}
+
+// When asynchronous work completes and how warps interleave does not show.
+func TestForwardTimings(t *testing.T) {
+	var first trial.Results
+	for _, d := range timedDevices(t) {
+		t.Run(d.name, func(t *testing.T) {
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, Experts: 5, TopK: 3}, 150)
+			r := forward(t, tr, tr.Args)
+			if first.O == nil {
+				first = r
+				rep, err := tr.Check(r, 150)
+				require.NoError(t, err)
+				require.NoError(t, rep.Check())
+			}
+			require.Equal(t, first, r)
+		})
+	}
+}
+
+// The same bits at every pair of tile points.
+func TestForwardPoints(t *testing.T) {
+	target := testDevice(t).Target()
+	ups, downs := kernel.UpSpace(target), kernel.DownSpace(target)
+	var first trial.Results
+	for i := range max(len(ups), len(downs)) {
+		choice := kernel.Choice{Up: ups[i%len(ups)], Down: downs[i%len(downs)]}
+		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithChoice(choice))
+		r := forward(t, tr, tr.Args)
+		if first.O == nil {
+			first = r
+		}
+		require.Equal(t, first, r, "%v", choice)
+	}
+}
+
+// One Call for many token counts, large and small in turn. A token's output
+// does not depend on the tokens beside it.
+func TestForwardTokens(t *testing.T) {
+	const most = 129
+	tr := trialOn(t, testDevice(t), tiny, most)
+	full := forward(t, tr, tr.Args)
+	for _, tokens := range []int{1, 129, 63, 64, 0, 65, 127, 128, 0, 1} {
+		require.NoError(t, tr.Poison())
+		require.NoError(t, tr.Call().Forward(tr.Stream(), first(tr, tokens)))
+		require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+		r, err := tr.Results(false)
+		require.NoError(t, err)
+		d, k := tiny.Hidden, tiny.TopK
+		require.Equal(t, full.O[:tokens*d], r.O[:tokens*d], "O of %d tokens", tokens)
+		require.Equal(t, full.Experts[:tokens*k], r.Experts[:tokens*k], "experts of %d tokens", tokens)
+		require.Equal(t, full.Scores[:tokens*k], r.Scores[:tokens*k], "scores of %d tokens", tokens)
+		for i, v := range r.O[tokens*d:] {
+			require.Equal(t, reference.Poison, v, "%d tokens: O past the end, at %d", tokens, i)
+		}
+		for i, v := range r.Experts[tokens*k:] {
+			require.Equal(t, int32(-1), v, "%d tokens: experts past the end, at %d", tokens, i)
+		}
+	}
+}
+
+// first is the pass over the first tokens alone.
+func first(tr *trial.Trial, tokens int) moe.Forward {
+	f, s := tr.Args, tr.Layer.Config().Shapes(tokens)
+	f.X.Shape, f.O.Shape, f.H.Shape, f.Scores.Shape, f.Experts.Shape = s.X, s.O, s.H, s.Scores, s.Experts
+	f.Workspace.Bytes = tr.Layer.Sizes(tokens).Workspace
+	return f
+}
+
+// launches captures queue and counts the nodes that it queued.
+func launches(t testing.TB, s driver.Stream, queue func() error) (int, error) {
+	require.NoError(t, s.BeginCapture())
+	err := queue()
+	g, captured := s.EndCapture()
+	require.NoError(t, captured)
+	defer g.Close()
+	return g.Nodes(), err
+}
+
+func TestNoTokens(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 0)
+	c, s := tr.Call(), tr.Stream()
+	a := tr.Args
+	for name, queue := range map[string]func() error{
+		"Forward": func() error { return c.Forward(s, a) },
+		"Route": func() error {
+			return c.Route(s, moe.Route{X: a.X, Router: a.Router, Scores: a.Scores, Experts: a.Experts})
+		},
+		"Experts": func() error {
+			return c.Experts(s, moe.Experts{X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H})
+		},
+	} {
+		n, err := launches(t, s, queue)
+		require.NoError(t, err, name)
+		require.Zero(t, n, "%s launched", name)
+	}
+}
+
+// A captured pass follows new tokens and new router weights in the same
+// buffers.
+func TestReplay(t *testing.T) {
+	const tokens = 100
+	tr := trialOn(t, testDevice(t), tiny, tokens)
+	ctx, s := testContext(t), tr.Stream()
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, tr.Args))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	require.Equal(t, 5, g.Nodes(), "router, plan, up, down, aggregate")
+
+	var before []int32
+	for seed := range uint64(3) {
+		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.Router, reference.NewNormal(60+seed, 0.2).Values(int64(len(tr.Router))))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, trial.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Args.Router.Ptr, trial.Bytes(tr.Router)))
+		require.NoError(t, tr.Poison())
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(ctx))
+		replayed, err := tr.Results(true)
+		require.NoError(t, err)
+		rep, err := tr.Check(replayed, tokens)
+		require.NoError(t, err)
+		require.NoError(t, rep.Check())
+		require.NotEqual(t, before, replayed.Experts, "the routing is new")
+		before = replayed.Experts
+		require.Equal(t, replayed, forward(t, tr, tr.Args), "a replay gives the bits of a call")
+	}
+}
+
+// givenRouting are ids and scores from outside.
+func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range tokens * c.TopK {
+		id := int32(r.IntN(c.Experts))
+		switch slot := i % c.TopK; {
+		case i/c.TopK%4 == 1 && slot > 0:
+			id = ids[i-1] // the same expert again
+		case r.IntN(6) == 0:
+			id = []int32{-1, int32(c.Experts), 1<<31 - 1, -1 << 31}[r.IntN(4)]
+		}
+		ids, scores = append(ids, id), append(scores, r.Float32())
+	}
+	for k := range c.TopK {
+		ids[k] = -1 // a token without any expert: its output is zero
+	}
+	return ids, scores
+}
+
+// Experts takes any ids: those out of range add nothing, repeated ones count.
+func TestExperts(t *testing.T) {
+	for _, c := range []moe.Config{
+		{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 3},
+		{Hidden: 128, Intermediate: 192, Experts: 40, TopK: 8, GateUp: moe.Interleaved},
+	} {
+		t.Run(c.String(), func(t *testing.T) {
+			const tokens = 70
+			tr := trialOn(t, testDevice(t), c, tokens)
+			ids, scores := givenRouting(c, tokens)
+			require.NoError(t, tr.Poison())
+			s, a := tr.Stream(), tr.Args
+			require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
+			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
+			require.NoError(t, tr.Call().Experts(s, moe.Experts{
+				X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
+			}))
+			require.NoError(t, s.Synchronize(testContext(t)))
+			got, err := tr.Results(true)
+			require.NoError(t, err)
+			require.Equal(t, ids, got.Experts, "ids are only read")
+			require.Equal(t, scores, got.Scores, "scores are only read")
+
+			ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
+			require.NoError(t, err)
+			want, err := ref.Experts(tr.X, reference.Widen(scores), ids, nil, reference.Rounded)
+			require.NoError(t, err)
+			require.NoError(t, reference.Compare(got.O, want.O, tokens, c.Hidden).Check(reference.VsRounded), "O")
+			require.Equal(t, make([]uint16, c.Hidden), got.O[:c.Hidden], "a token without experts")
+			checkH(t, c, got.H, want.H, ids)
+		})
+	}
+}
+
+// checkH holds the packed rows of H, by expert, token and slot, against the
+// reference's, and wants the rows past the last valid one untouched.
+func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int32) {
+	width, row := 2*c.Intermediate, 0
+	var ordered []float64
+	for e := range c.Experts {
+		for i, id := range ids {
+			if int(id) == e {
+				ordered = append(ordered, want[i*width:][:width]...)
+				row++
+			}
+		}
+	}
+	require.NoError(t, reference.Compare(got[:row*width], ordered, row, width).Check(reference.VsRounded), "H")
+	for i, v := range got[row*width:] {
+		require.Equal(t, reference.Poison, v, "H past the last row, at %d", i)
+	}
+}
+
+// Route and Experts together are Forward.
+func TestPartsAreForward(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 90)
+	whole := forward(t, tr, tr.Args)
+	require.NoError(t, tr.Poison())
+	s, a := tr.Stream(), tr.Args
+	require.NoError(t, tr.Call().Route(s, moe.Route{X: a.X, Router: a.Router, Scores: a.Scores, Experts: a.Experts, Workspace: a.Workspace}))
+	require.NoError(t, tr.Call().Experts(s, moe.Experts{
+		X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
+	}))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	parts, err := tr.Results(true)
+	require.NoError(t, err)
+	require.Equal(t, whole, parts)
+}
+
+// One layer on several goroutines, each with its own call and buffers.
+func TestConcurrentCalls(t *testing.T) {
+	dev := testDevice(t)
+	l, err := moe.New(context.Background(), dev, tiny, moe.WithCache(nil))
+	require.NoError(t, err)
+	var g errgroup.Group
+	for i := range 4 {
+		tr, err := trial.New(dev, l, 40+30*i, uint64(i), 6)
+		require.NoError(t, err)
+		defer tr.Close()
+		alone := forward(t, tr, tr.Args)
+		g.Go(func() error {
+			for range 3 {
+				if err := tr.Run(testContext(t), tr.Args); err != nil {
+					return err
+				}
+				r, err := tr.Results(true)
+				if err != nil {
+					return err
+				}
+				if fmt.Sprint(r) != fmt.Sprint(alone) {
+					return fmt.Errorf("%d tokens: other bits beside other calls", tr.Tokens)
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, g.Wait())
+}
+
+// All tokens to one expert, whose rows fill several blocks; the others' are
+// empty.
+func TestOneExpert(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, Experts: 9, TopK: 1}
+	const tokens = 300
+	dev := testDevice(t)
+	l, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+	require.NoError(t, err)
+	s := c.Shapes(tokens)
+	x := reference.NewNormal(1, trial.ScaleX).Values(s.X.Elements())
+	router := make([]uint16, s.Router.Elements())
+	for i := range tokens {
+		x[i*c.Hidden] = reference.ToBF16(1)
+	}
+	router[7*c.Hidden] = reference.ToBF16(100)
+	tr, err := trial.FromHost(dev, l, tokens, x, router,
+		reference.NewNormal(2, 0.12).Values(s.W1.Elements()), reference.NewNormal(3, 0.12).Values(s.W2.Elements()))
+	require.NoError(t, err)
+	defer tr.Close()
+	r := forward(t, tr, tr.Args)
+	for _, e := range r.Experts {
+		require.Equal(t, int32(7), e)
+	}
+	rep, err := tr.Check(r, tokens)
+	require.NoError(t, err)
+	require.NoError(t, rep.Check())
+}
