@@ -77,7 +77,7 @@ func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &
 
 // New makes a layer: it picks tile shapes by the cost model, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
-// wrong Config, an error that names the device where it is not of compute
+// wrong Config or Choice, an error that names the device where it is not of compute
 // capability 9.0, *jit.CompileError, the device's own, and ctx's: when ctx ends
 // New returns at once, and what is being compiled serves a later New. Close a
 // device only after that; jit.Forget goes with closing.
@@ -98,6 +98,9 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	target := dev.Target()
 	l := &Layer{config: c, dev: dev, sms: target.SMs}
 	if o.choice != nil {
+		if err := o.choice.Check(target); err != nil {
+			return nil, err
+		}
 		l.choice = *o.choice
 	} else {
 		l.choice = kernel.Choose(c, target)
@@ -120,6 +123,11 @@ func suits(dev driver.Device) error {
 	if t.Major != 9 || t.Minor != 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
+	}
+	if len(kernel.UpSpace(t)) == 0 || len(kernel.DownSpace(t)) == 0 {
+		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
+			Text: fmt.Sprintf("%s gives a CTA %d bytes of shared memory, no tile fits; compute capability 9.0 has %d",
+				t.Name, t.SharedBytesPerCTA, driver.H200().SharedBytesPerCTA)}
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
 )
 
 var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
@@ -96,6 +97,55 @@ func TestEveryCallOfNewBreaks(t *testing.T) {
 		assert.Zero(t, live.Allocations+live.Streams+live.Events)
 		jit.Forget(dev)
 	}
+}
+
+// Tile points that no kernel can have are errors, not panics.
+func TestImpossibleChoice(t *testing.T) {
+	good := kernel.Choose(faultConfig, testDevice(t).Target())
+	for _, c := range []struct {
+		point       kernel.Point
+		field, want string
+	}{
+		{kernel.Point{}, "TileN", "one of 256,"},
+		{kernel.Point{TileN: -128, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
+		{kernel.Point{TileN: 100, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
+		{kernel.Point{TileN: 512, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
+		{kernel.Point{TileN: 128, Stages: 0, Panel: 16}, "Stages", "3 to "},
+		{kernel.Point{TileN: 128, Stages: -1, Panel: 16}, "Stages", "3 to "},
+		{kernel.Point{TileN: 256, Stages: 40, Panel: 16}, "Stages", "3 to "},
+		{kernel.Point{TileN: 128, Stages: 4, Panel: 0}, "Panel", "1 to 1024"},
+		{kernel.Point{TileN: 128, Stages: 4, Panel: 1 << 40}, "Panel", "1 to 1024"},
+	} {
+		for part, choice := range map[string]kernel.Choice{"Up": {Up: c.point, Down: good.Down}, "Down": {Up: good.Up, Down: c.point}} {
+			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithChoice(choice))
+			var arg *moe.ArgError
+			require.ErrorAs(t, err, &arg, "%+v", choice)
+			assert.Equal(t, "Choice."+part+"."+c.field, arg.Field)
+			assert.Contains(t, arg.Want, c.want)
+		}
+	}
+	// Fewer stages and any panel are legal, and give the same bits.
+	tr := newTrial(t, faultConfig, 10, 6)
+	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
+	require.NoError(t, err)
+	odd := kernel.Point{TileN: 128, Stages: 3, Panel: 5}
+	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithChoice(kernel.Choice{Up: odd, Down: odd}))
+	require.NoError(t, err)
+	*tr.Call() = *l.NewCall()
+	got, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+}
+
+// A chip on which no tile fits is refused in words.
+func TestTooLittleSharedMemory(t *testing.T) {
+	target := emulated.Target()
+	target.SharedBytesPerCTA = 48 << 10
+	dev, err := emulated.New(emulated.Options{Target: target})
+	require.NoError(t, err)
+	_, err = moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "49152 bytes of shared memory")
 }
 
 // checkBroken demands the first cause of everything that layer, stream and

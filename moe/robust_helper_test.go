@@ -18,10 +18,14 @@ import (
 // onGPU says that the tests run on a GPU.
 func onGPU() bool { return os.Getenv("SONICMOE_DEVICE") == "cuda" }
 
-// rounds is how often a concurrent pass is repeated.
+// rounds is how often a concurrent pass is repeated: once under the race
+// detector, which slows the emulator tenfold.
 func rounds(short int) int {
-	if onGPU() || os.Getenv("SONICMOE_LONG") == "1" {
+	switch {
+	case onGPU() || os.Getenv("SONICMOE_LONG") == "1":
 		return 1000
+	case raceDetector:
+		return 1
 	}
 	return short
 }

@@ -60,7 +60,7 @@ type Sizes struct {
 	O, Scores, Experts int64
 }
 
-// Sizes gives the exact sizes for a call with so many tokens.
+// Sizes gives the exact sizes for a call with so many tokens, 0 or more.
 func (l *Layer) Sizes(tokens int) Sizes {
 	s := l.config.Shapes(tokens)
 	return Sizes{

@@ -1,6 +1,11 @@
 package kernel
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe/spec"
 )
@@ -10,10 +15,47 @@ type Choice struct {
 	Up, Down Point
 }
 
+// Check returns nil, or an [*spec.ArgError] that names the first field of a
+// point that no kernel can have on the target.
+func (c Choice) Check(t driver.Target) error {
+	if err := c.Up.check("Choice.Up", UpSpace(t)); err != nil {
+		return err
+	}
+	return c.Down.check("Choice.Down", DownSpace(t))
+}
+
+// check holds p against the points of its space: it may have fewer stages and
+// another panel.
+func (p Point) check(field string, points []Point) error {
+	bad := func(part string, got int, want string) error {
+		return &spec.ArgError{Field: field + part, Got: strconv.Itoa(got), Want: want}
+	}
+	var widths []string
+	for _, q := range points {
+		if q.TileN != p.TileN {
+			widths = append(widths, strconv.Itoa(q.TileN))
+			continue
+		}
+		if p.Stages < shallowest || p.Stages > q.Stages {
+			return bad(".Stages", p.Stages, fmt.Sprintf("%d to %d for %d columns", shallowest, q.Stages, q.TileN))
+		}
+		if p.Panel < 1 || p.Panel > widestPanel {
+			return bad(".Panel", p.Panel, fmt.Sprintf("1 to %d", widestPanel))
+		}
+		return nil
+	}
+	return bad(".TileN", p.TileN, "one of "+strings.Join(slices.Compact(widths), ", "))
+}
+
+// Bounds of stages and panels.
+const (
+	deepest, shallowest = 8, 3
+	widestPanel         = 1024
+)
+
 // space lists the points with these tile widths, each with as many stages as
 // fit the target's shared memory.
 func space(t driver.Target, widths ...int) []Point {
-	const deepest, shallowest = 8, 3
 	var points []Point
 	for _, n := range widths {
 		for _, panel := range []int{8, 16} {

@@ -1,0 +1,184 @@
+package moe_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+	"sonicmoe/moe/trial"
+)
+
+// Scratch memory of the known layers is at most Y and three times A, and two
+// in a hundred; what does not grow with the tokens is told apart.
+func TestWorkspaceBound(t *testing.T) {
+	const sms = 132
+	for _, row := range spec.Rows() {
+		c := row.Config
+		s := moe.SizesOn(c, sms, row.Tokens)
+		rows := int64(row.Tokens) * int64(c.TopK)
+		bound := 2*rows*int64(c.Hidden) + 6*rows*int64(c.Intermediate)
+		grows := s.Workspace - s.Fixed
+		t.Logf("%-16s workspace %7.1f MiB, of which fixed %4.0f KiB; %5.1f %% of 2·R·d + 6·R·n",
+			row.Name, float64(s.Workspace)/(1<<20), float64(s.Fixed)/(1<<10), 100*float64(grows)/float64(bound))
+		assert.LessOrEqual(t, grows, bound+bound/50, row.Name)
+		assert.LessOrEqual(t, s.Fixed, int64(1<<20), row.Name)
+		assert.Equal(t, s.Fixed, moe.SizesOn(c, sms, 0).Workspace, "nothing else is left without tokens")
+		assert.Equal(t, s.Fixed, moe.SizesOn(c, sms, 1).Fixed)
+
+		shapes := c.Shapes(row.Tokens)
+		assert.Equal(t, shapes.H.Bytes(), s.H)
+		assert.Equal(t, 4*rows*int64(c.Intermediate), s.H)
+		assert.Equal(t, 2*int64(row.Tokens)*int64(c.Hidden), s.O)
+		assert.Equal(t, 4*rows, s.Scores)
+		assert.Equal(t, 4*rows, s.Experts)
+	}
+}
+
+// guard is the value of the bytes around each buffer, guardBytes their least
+// number on each side.
+const (
+	guard      = 0xA5
+	guardBytes = 512
+)
+
+// arena is one piece of device memory with buffers of exact sizes in it and
+// guard bytes everywhere else.
+type arena struct {
+	base, next driver.DevicePtr
+	bytes      int64
+	used       [][2]driver.DevicePtr // from, to
+}
+
+func (a *arena) take(bytes int64) driver.DevicePtr {
+	p := (a.next + guardBytes + 255) &^ 255
+	a.next = p + driver.DevicePtr(bytes)
+	a.used = append(a.used, [2]driver.DevicePtr{p, a.next})
+	return p
+}
+
+// check demands that no byte outside of the buffers has changed.
+func (a *arena) check(t *testing.T, s driver.Stream) {
+	t.Helper()
+	all := make([]byte, a.bytes)
+	require.NoError(t, s.CopyToHost(all, a.base))
+	from := a.base
+	for i, u := range append(a.used, [2]driver.DevicePtr{a.base + driver.DevicePtr(a.bytes), 0}) {
+		between := all[from-a.base : u[0]-a.base]
+		for j, b := range between {
+			if b != guard {
+				t.Fatalf("guard byte %d of %d before buffer %d is %#x: something was written outside", j, len(between), i, b)
+			}
+		}
+		from = u[1]
+	}
+}
+
+// Exactly the bytes of Sizes are enough: with guard bytes around every buffer
+// the bits are right and the guards untouched. One byte less is refused.
+func TestExactSizes(t *testing.T) {
+	for _, c := range []struct {
+		tokens int
+		config moe.Config
+	}{
+		{1, moe.Config{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1}},
+		{37, moe.Config{Hidden: 192, Intermediate: 128, Experts: 5, TopK: 3, GateUp: moe.Interleaved}},
+		{129, moe.Config{Hidden: 128, Intermediate: 192, Experts: 2, TopK: 2}},
+		{3, moe.Config{Hidden: 192, Intermediate: 64, Experts: 20, TopK: 7, Logits: moe.LogitsF32}},
+		{261, moe.Config{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1}},
+	} {
+		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
+			ctx := limited(t, time.Minute)
+			tr := newTrial(t, c.config, c.tokens, 6)
+			want, err := digest(ctx, tr, tr.Stream(), tr.Args)
+			require.NoError(t, err)
+			a := guarded(t, tr)
+			got, err := digest(ctx, tr, tr.Stream(), tr.Args)
+			require.NoError(t, err)
+			require.Equal(t, want, got, "bits in exact buffers")
+			a.check(t, tr.Stream())
+			require.NoError(t, tr.Run(ctx, tr.Inference()))
+			a.check(t, tr.Stream())
+			require.NoError(t, tr.Call().Experts(tr.Stream(), expertsOf(tr.Args)))
+			require.NoError(t, tr.Stream().Synchronize(ctx))
+			a.check(t, tr.Stream())
+
+			f := tr.Args
+			f.Workspace.Bytes--
+			var arg *moe.ArgError
+			require.ErrorAs(t, tr.Call().Forward(tr.Stream(), f), &arg)
+			assert.Equal(t, "Workspace", arg.Field)
+		})
+	}
+}
+
+// guarded moves a trial's outputs and workspace into an arena, at exactly the
+// sizes that the layer asks for.
+func guarded(t *testing.T, tr *trial.Trial) *arena {
+	s := tr.Layer.Sizes(tr.Tokens)
+	sum := s.O + s.H + s.Scores + s.Experts + s.Workspace
+	a := &arena{bytes: sum + 8*(guardBytes+256)}
+	var err error
+	a.base, err = testDevice(t).Alloc(a.bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, testDevice(t).Free(a.base)) })
+	require.NoError(t, tr.Stream().CopyToDevice(a.base, bytes.Repeat([]byte{guard}, int(a.bytes))))
+	a.next = a.base
+	tr.Args.O.Ptr, tr.Args.H.Ptr = a.take(s.O), a.take(s.H)
+	tr.Args.Workspace = moe.Buffer{Ptr: a.take(s.Workspace), Bytes: s.Workspace}
+	tr.Args.Scores.Ptr, tr.Args.Experts.Ptr = a.take(s.Scores), a.take(s.Experts)
+	return a
+}
+
+// Forward takes no memory of the host, and little time.
+func TestForwardAllocatesNothing(t *testing.T) {
+	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}, 24)
+	defer tr.Close()
+	dev.Discard(true)
+	for name, run := range map[string]func(){
+		"training":  func() { require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args)) },
+		"inference": func() { require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Inference())) },
+		"route":     func() { require.NoError(t, tr.Call().Route(tr.Stream(), routeOf(tr.Args))) },
+		"experts":   func() { require.NoError(t, tr.Call().Experts(tr.Stream(), expertsOf(tr.Args))) },
+	} {
+		assert.Zero(t, testing.AllocsPerRun(100, run), name) // it calls once before it counts
+	}
+	before := dev.Count(faulty.EncodeTensorMap)
+	require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args))
+	assert.Equal(t, before, dev.Count(faulty.EncodeTensorMap), "maps of the same buffers are not encoded again")
+
+	const runs = 2000
+	start := time.Now()
+	for range runs {
+		if err := tr.Call().Forward(tr.Stream(), tr.Args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("host time of a Forward whose launches are discarded: %v", time.Since(start)/runs)
+}
+
+// Other buffers each time, as microbatches have them, encode their maps again.
+func BenchmarkForwardHost(b *testing.B) {
+	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}, 24)
+	defer tr.Close()
+	dev.Discard(true)
+	other := tr.Args
+	other.X, other.O, other.H = tr.Args.O, tr.Args.X, moe.Tensor{Ptr: 1 << 40, Shape: tr.Args.H.Shape}
+	for name, args := range map[string][2]moe.Forward{"same buffers": {tr.Args, tr.Args}, "other buffers": {tr.Args, other}} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if err := tr.Call().Forward(tr.Stream(), args[i%2]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
