@@ -254,18 +254,28 @@ func TestDownPoints(t *testing.T) {
 	}
 }
 
-// No rows at all: every CTA ends without touching anything.
+// No rows at all: every CTA ends without touching anything, the table's
+// stale entries included.
 func TestProductsWithoutRows(t *testing.T) {
-	p := newPacked(4, []int{0, 0, 0}, []int{2})
-	p.table = []uint32{poison, poison, poison, poison}
-	noBlocks := func(b *bed, a args) args {
-		a["table"], a["blocks"], a["tickets"] = upload(b, p.table), upload(b, []uint32{0}), upload(b, []uint32{0})
+	const d, n, experts, rows = 128, 64, 3, 6
+	b := newBed(t, early)
+	empty := func(a args) args {
+		a["table"], a["blocks"], a["tickets"] = upload(b, poisoned[uint32](4)), upload(b, []uint32{0}), upload(b, []uint32{0})
 		return a
 	}
-	b := newBed(t, early)
-	rows := len(p.expert)
-	down := Down{Hidden: 128, Intermediate: 64, Point: DownSpace(h200)[0]}
-	y := b.room(2 * rows * 128)
-	b.run(down, 3, noBlocks(b, args{"a": down.AMap(b.room(2*rows*64), rows), "w2": down.W2Map(b.room(2*3*128*64), 3), "y": down.YMap(y, rows)}))
-	require.Equal(t, poisoned[uint16](rows*128), download[uint16](b, y, rows*128))
+	up := Up{Hidden: d, Intermediate: n, SaveH: true, Point: UpSpace(h200)[0]}
+	h, a := b.room(2*rows*2*n), b.room(2*rows*n)
+	b.run(up, 3, empty(args{
+		"x": b.room(2 * rows * d), "gather": b.room(4 * rows), "w1": up.W1Map(b.room(2*experts*2*n*d), experts, spec.Concatenated),
+		"a": up.AMap(a, rows), "h": up.HMap(h, rows),
+	}))
+	require.Equal(t, poisoned[uint16](rows*2*n), download[uint16](b, h, rows*2*n))
+	require.Equal(t, poisoned[uint16](rows*n), download[uint16](b, a, rows*n))
+
+	down := Down{Hidden: d, Intermediate: n, Point: DownSpace(h200)[0]}
+	y := b.room(2 * rows * d)
+	b.run(down, 3, empty(args{
+		"a": down.AMap(a, rows), "w2": down.W2Map(b.room(2*experts*d*n), experts), "y": down.YMap(y, rows),
+	}))
+	require.Equal(t, poisoned[uint16](rows*d), download[uint16](b, y, rows*d))
 }
