@@ -28,7 +28,8 @@ var (
 	}
 )
 
-// TestSizes: each size right, with poisoned outputs, and the same bits again.
+// TestSizes: each size right, with poisoned outputs, and the same bits again; on
+// a GPU on 20 repeats, from a graph and with other tiles too.
 func TestSizes(t *testing.T) {
 	sizes := smallSizes
 	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
@@ -48,6 +49,15 @@ func TestSizes(t *testing.T) {
 			require.NoError(t, rep.Check())
 			require.NoError(t, tr.Run(ctx, tr.Inference()))
 			same(t, tr, first, "the inference pass")
+			if os.Getenv("SONICMOE_DEVICE") != "cuda" || s.T == 0 {
+				return
+			}
+			for range 20 {
+				require.NoError(t, tr.Run(ctx, tr.Args))
+				same(t, tr, first, "a repeat")
+			}
+			replay(t, ctx, tr, first)
+			otherTiles(t, ctx, tr, first)
 		})
 	}
 }

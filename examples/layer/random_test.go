@@ -1,0 +1,131 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+)
+
+// randomLayer is a legal layer and token count within about so many FLOPs.
+func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
+	for {
+		c := moe.Config{
+			Hidden: 64 * (2 + r.IntN(width)), Intermediate: 64 * (1 + r.IntN(width)), Experts: 1 + r.IntN(64),
+		}
+		c.TopK = 1 + r.IntN(min(16, c.Experts))
+		tokens := r.IntN(600)
+		if c.ForwardFLOPs(tokens) <= flops {
+			return c, tokens
+		}
+	}
+}
+
+// TestRandomSizes: files of PyTorch's safetensors package at random legal
+// sizes give PyTorch's float64 result, 30 of them on a GPU.
+func TestRandomSizes(t *testing.T) {
+	needPython(t)
+	count, flops, width := 2, 5e7, 4
+	if deviceName() == "cuda" {
+		count, flops, width = 30, 2e11, 32
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range count {
+		c, tokens := randomLayer(r, flops, width)
+		layout := []string{"concatenated", "interleaved", "separate"}[i%3]
+		if layout == "interleaved" {
+			c.GateUp = moe.Interleaved
+		}
+		t.Run(fmt.Sprintf("T=%d %v %s", tokens, c, layout), func(t *testing.T) {
+			p := newPaths(t)
+			out, err := script(t, "write", "-weights", p.weights, "-input", p.input, "-layout", layout,
+				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
+				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i))
+			require.NoError(t, err, out)
+			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
+			if layout == "interleaved" {
+				args = append(args, "-gateup", layout)
+			}
+			p.run(t, args...)
+			out, err = p.verify(t, c)
+			require.NoError(t, err, out)
+			assert.Contains(t, out, fmt.Sprintf("right: %d of %d tokens", tokens, tokens))
+		})
+	}
+}
+
+// TestMutatedFiles: whatever stands in the files, planning a job ends at once
+// with a job that is whole or with an error. 100,000 files with SONICMOE_LONG.
+func TestMutatedFiles(t *testing.T) {
+	count := 5000
+	if os.Getenv("SONICMOE_LONG") != "" {
+		count = 100_000
+	}
+	good := randomTensors(small, 40, 5).write(t, false)
+	weights, err := os.ReadFile(good.weights)
+	require.NoError(t, err)
+	const headerBytes = 400 // of the file: length, JSON and the first data
+	r := rand.New(rand.NewPCG(3, 4))
+	p := paths{weights: filepath.Join(t.TempDir(), "W"), input: good.input, output: good.output}
+	accepted := 0
+	for i := range count {
+		file := mutate(r, bytes.Clone(weights), headerBytes)
+		require.NoError(t, os.WriteFile(p.weights, file, 0o600))
+		start := time.Now()
+		o, err := parse(p.args("-topk", "2", "-device", "emulated"))
+		require.NoError(t, err)
+		j, err := openJob(o)
+		require.Less(t, time.Since(start), 5*time.Second, "file %d took too long", i)
+		if err != nil {
+			require.NotEmpty(t, err.Error())
+			continue
+		}
+		accepted++
+		want := j.shapes()
+		for _, name := range j.w1Names() {
+			tensor, err := j.weights.Tensor(name)
+			require.NoError(t, err)
+			require.Equal(t, safetensors.BF16, tensor.DType)
+			require.LessOrEqual(t, tensor.End, int64(len(file)))
+		}
+		require.Positive(t, want.W1.Bytes())
+		require.NoError(t, j.Close())
+	}
+	t.Logf("%d of %d mutated files were still sound", accepted, count)
+	require.Less(t, accepted, count)
+}
+
+// mutate changes, cuts or repeats a few bytes, mostly of the header.
+func mutate(r *rand.Rand, b []byte, header int) []byte {
+	for range 1 + r.IntN(3) {
+		at := r.IntN(min(header, len(b)))
+		switch r.IntN(6) {
+		case 0:
+			b[at] ^= 1 << r.IntN(8)
+		case 1:
+			b[at] = byte(r.IntN(256))
+		case 2:
+			b = b[:r.IntN(len(b)+1)]
+		case 3:
+			b = append(b, b[:at]...)
+		case 4: // a digit of a number, a brace, a quote
+			b[at] = "0123456789-{}[]\",:e."[r.IntN(20)]
+		case 5: // a piece moves
+			n := min(r.IntN(16), len(b)-at)
+			copy(b[at:], bytes.Clone(b[r.IntN(len(b)-n+1):][:n]))
+		}
+		if len(b) == 0 {
+			return b
+		}
+	}
+	return b
+}
