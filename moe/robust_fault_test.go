@@ -173,9 +173,7 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 		err := ask()
 		require.ErrorIs(t, err, driver.ErrBroken, name)
 		require.ErrorIs(t, err, first, "%s must give the first cause", name)
-		var e *driver.Error
-		require.ErrorAs(t, err, &e, name)
-		assert.Equal(t, cause.Error(), e.Error(), name)
+		assert.ErrorContains(t, err, cause.Error(), name)
 	}
 	assert.Equal(t, first, dev.Err(), "the first cause stays")
 	assert.Less(t, time.Since(start), 5*time.Second, "a broken device answers at once")
