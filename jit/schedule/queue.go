@@ -11,7 +11,7 @@ import (
 // nearly the order of their numbers over the whole chip, whatever each of them
 // costs, and tiles that share rows and weights meet in the L2 cache. (With a
 // fixed share for each CTA the CTAs drift apart: at n=2048 the up-projection
-// then read 19.6 GB from memory instead of 4.)
+// then read 19.6 GB from memory instead of 8.)
 //
 // Results don't depend on who takes which tile.
 type Queue struct {
