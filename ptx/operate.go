@@ -2,8 +2,6 @@ package ptx
 
 import "sonicmoe/ptx/isa"
 
-func modList(mods []Mod) []Mod { return mods }
-
 // operate emits an instruction with one output and register inputs, or folds
 // it when all inputs are constants.
 func operate(id isa.ID, mods []Mod, in ...val) val {

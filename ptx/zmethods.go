@@ -422,32 +422,32 @@ func (x U32) Prmt(b U32, selector U32) U32 {
 
 // Add is add.rn.
 func (x F32) Add(b F32, mods ...Mod) F32 {
-	return F32{operate(isa.AddF32, modList(mods), x.v, b.v)}
+	return F32{operate(isa.AddF32, mods, x.v, b.v)}
 }
 
 // Sub is sub.rn.
 func (x F32) Sub(b F32, mods ...Mod) F32 {
-	return F32{operate(isa.SubF32, modList(mods), x.v, b.v)}
+	return F32{operate(isa.SubF32, mods, x.v, b.v)}
 }
 
 // Mul is mul.rn.
 func (x F32) Mul(b F32, mods ...Mod) F32 {
-	return F32{operate(isa.MulF32, modList(mods), x.v, b.v)}
+	return F32{operate(isa.MulF32, mods, x.v, b.v)}
 }
 
 // Fma is fma.rn.
 func (x F32) Fma(b F32, c F32, mods ...Mod) F32 {
-	return F32{operate(isa.FmaF32, modList(mods), x.v, b.v, c.v)}
+	return F32{operate(isa.FmaF32, mods, x.v, b.v, c.v)}
 }
 
 // Min is min.
 func (x F32) Min(b F32, mods ...Mod) F32 {
-	return F32{operate(isa.MinF32, modList(mods), x.v, b.v)}
+	return F32{operate(isa.MinF32, mods, x.v, b.v)}
 }
 
 // Max is max.
 func (x F32) Max(b F32, mods ...Mod) F32 {
-	return F32{operate(isa.MaxF32, modList(mods), x.v, b.v)}
+	return F32{operate(isa.MaxF32, mods, x.v, b.v)}
 }
 
 // Neg is neg.f32.
@@ -457,12 +457,12 @@ func (x F32) Neg() F32 {
 
 // Ex2Approx is ex2.approx.
 func (x F32) Ex2Approx(mods ...Mod) F32 {
-	return F32{operate(isa.Ex2, modList(mods), x.v)}
+	return F32{operate(isa.Ex2, mods, x.v)}
 }
 
 // RcpApprox is rcp.approx.
 func (x F32) RcpApprox(mods ...Mod) F32 {
-	return F32{operate(isa.Rcp, modList(mods), x.v)}
+	return F32{operate(isa.Rcp, mods, x.v)}
 }
 
 // TanhApprox is tanh.approx.f32.

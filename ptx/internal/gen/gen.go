@@ -102,7 +102,7 @@ func valueMethod(b *bytes.Buffer, f *isa.Form, alt string, m isa.Mods) {
 	}
 	fmt.Fprintf(b, "// %s is %s%s.\nfunc (x %s) %s(%s) %s {\n", name, f.Op, alt, recv, name, sig, result)
 	if extra != "" {
-		fmt.Fprintf(b, "return %s{operate(isa.%s, modList(mods), %s)}\n}\n\n", ret, f.Name, strings.Join(all, ", "))
+		fmt.Fprintf(b, "return %s{operate(isa.%s, mods, %s)}\n}\n\n", ret, f.Name, strings.Join(all, ", "))
 	} else {
 		fmt.Fprintf(b, "return %s{operate(isa.%s, []Mod{%s}, %s)}\n}\n\n", ret, f.Name, mod, strings.Join(all, ", "))
 	}
