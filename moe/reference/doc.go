@@ -13,6 +13,10 @@
 // [SampleTokens] picks tokens that touch every expert in use, and Route and
 // Experts compute only those, in parallel, with each weight decoded once.
 //
+// [Layer.Gradients] is the backward pass in the same manner: Tokens gives the
+// gradients of tokens and scores for some tokens or all, W1 and W2 those of some
+// rows of weights, Router that of the router's weights.
+//
 // Feed Experts the scores and experts that are under test, and judge those
 // apart by Route: routed again without rounding, two logits that bf16 makes
 // equal may change places.

@@ -14,7 +14,7 @@ const (
 	// Unrounded keeps everything after the bf16 inputs in float64.
 	Unrounded Rounding = iota
 	// Rounded rounds where the kernels do: logits to the layer's format, scores
-	// to FP32, H, A, Y, O once each to bf16.
+	// and their gradients to FP32, H, A, Y, O, dH, A', dX~, dX once each to bf16.
 	Rounded
 )
 
@@ -22,6 +22,14 @@ const (
 func (r Rounding) bf16(x float64) float64 {
 	if r == Rounded {
 		return roundBF16(x)
+	}
+	return x
+}
+
+// f32 rounds x to FP32, or not.
+func (r Rounding) f32(x float64) float64 {
+	if r == Rounded {
+		return float64(float32(x))
 	}
 	return x
 }
