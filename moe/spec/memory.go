@@ -20,10 +20,15 @@ func (c Config) metadataBytes(tokens int) int64 {
 	return 4*4*int64(tokens)*int64(c.TopK) + 4*int64(c.Experts+1)
 }
 
-// Saved is what this library keeps from forward to backward, in bytes: X
-// (which the caller has anyway), H and metadata. That is 2Td + 4TKn bytes plus
-// metadata, which does not grow when experts get finer at a constant nK.
-func (c Config) Saved(tokens int) Saved { return c.SavedByMethod(tokens)[0] }
+// Saved is exactly what this library keeps from forward to backward, in bytes:
+// X (which the caller has anyway), H, scores and experts. That is 2Td + 4TKn
+// bytes, which do not grow when experts get finer at a constant nK, and 8TK
+// bytes of metadata: the order of the rows is made anew from the experts.
+func (c Config) Saved(tokens int) Saved {
+	s, shapes := c.SavedByMethod(tokens)[0], c.Shapes(tokens)
+	s.Metadata = shapes.Scores.Bytes() + shapes.Experts.Bytes()
+	return s
+}
 
 // SavedByMethod lists what is kept from forward to backward by SonicMoE, whose
 // method this library follows, and by others, in bytes.

@@ -171,7 +171,39 @@ func TestSavedIsIndependentOfGranularity(t *testing.T) {
 	saved := good.Saved(10)
 	assert.Equal(t, "SonicMoE", saved.Method)
 	assert.Equal(t, int64(2*10*1536+4*10*8*256), saved.Activations)
-	assert.Equal(t, int64(16*80+4*129), saved.Metadata)
+	assert.Equal(t, int64(8*80), saved.Metadata)
+	assert.Equal(t, int64(16*80+4*129), good.SavedByMethod(10)[0].Metadata)
+}
+
+// What is saved is what a training pass's tensors take.
+func TestSavedIsTheTensors(t *testing.T) {
+	for _, r := range spec.Rows() {
+		s := r.Config.Shapes(r.Tokens)
+		assert.Equal(t, s.X.Bytes()+s.H.Bytes()+s.Scores.Bytes()+s.Experts.Bytes(), r.Config.Saved(r.Tokens).Bytes(), r.Name)
+	}
+}
+
+func TestGradientShapes(t *testing.T) {
+	g := good.Gradients(24576, spec.F32)
+	for _, tt := range []struct {
+		name string
+		got  spec.Shape
+		want string
+	}{
+		{"DO", g.DO, "bf16 [24576 1536]"},
+		{"DX", g.DX, "bf16 [24576 1536]"},
+		{"DRouter", g.DRouter, "f32 [128 1536]"},
+		{"DW1", g.DW1, "f32 [128 512 1536]"},
+		{"DW2", g.DW2, "f32 [128 1536 256]"},
+		{"DScores", g.DScores, "f32 [24576 8]"},
+		{"DLogits", g.DLogits, "f32 [24576 128]"},
+		{"DH", g.DH, "bf16 [196608 512]"},
+		{"ScaledA", g.ScaledA, "bf16 [196608 256]"},
+		{"DXRows", g.DXRows, "bf16 [196608 1536]"},
+	} {
+		assert.Equal(t, tt.want, tt.got.String(), tt.name)
+	}
+	assert.Equal(t, good.Shapes(1).W1, good.Gradients(1, spec.BF16).DW1)
 }
 
 // The roofline column of the table of speeds, TFLOPS.
