@@ -23,6 +23,7 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
 		"count":               Count{Experts: c.Experts, TopK: c.TopK},
 		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
+		"plan, pairs":         Plan{Experts: c.Experts, TopK: c.TopK, Pairs: true},
 		"aggregate":           Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
 	for _, p := range UpSpace(t) {
