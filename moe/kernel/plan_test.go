@@ -64,7 +64,7 @@ func countsOf(ids []int32, experts, pairsPerCTA, ctas int) []uint32 {
 // planned is what Plan must give.
 type planned struct {
 	offsets, gather, pairs, inverse, table []uint32
-	blocks                          uint32
+	blocks                                 uint32
 }
 
 func planOf(ids []int32, topK, experts int) planned {
