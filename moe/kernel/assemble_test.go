@@ -23,6 +23,7 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
 		"count":               Count{Experts: c.Experts, TopK: c.TopK},
 		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
+		"plan, pairs":         Plan{Experts: c.Experts, TopK: c.TopK, Pairs: true},
 		"aggregate":           Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
 	for _, p := range UpSpace(t) {
@@ -32,6 +33,11 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	}
 	for _, p := range DownSpace(t) {
 		m[fmt.Sprintf("down %v", p)] = Down{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	}
+	for _, p := range DXSpace(t) {
+		for _, router := range []bool{false, true} {
+			m[fmt.Sprintf("dx %v router=%v", p, router)] = DX{Hidden: c.Hidden, Intermediate: c.Intermediate, Router: router, Point: p}
+		}
 	}
 	return m
 }

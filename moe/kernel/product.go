@@ -56,6 +56,11 @@ type product struct {
 	mem     *pipeline.Shared
 	// gathered: A comes by cp.async, through the generic proxy.
 	gathered bool
+	// weightsMN: the weights' tile is MN-major.
+	weightsMN bool
+	// before, unless nil, is emitted ahead of each tile's main loop: loads
+	// that the epilogue needs run under it.
+	before func(s *storer, t schedule.Tile)
 }
 
 // newProduct declares the schedule's parameters and lays out shared memory.
@@ -107,6 +112,9 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
 		store.row = t.Row.Add(first)
 		k.IfElse(store.rows.NeI(0), func() {
+			if p.before != nil {
+				p.before(store, t)
+			}
 			p.multiply(at, wg, leader, skew, acc)
 			epilogue(store, t, acc)
 		}, func() {
@@ -126,6 +134,10 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *skew, acc []ptx.F32) {
 	k := p.k
 	held := pipeline.NewHold(k)
+	newB := tile.NewDescriptor
+	if p.weightsMN {
+		newB = tile.NewDescriptorMN
+	}
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
 	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 		s := at.Wait()
@@ -133,7 +145,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			k.FenceProxyAsync(".shared::cta")
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+		b := newB(k, s.Data.At(tileABytes))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -141,7 +153,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			if i == 0 {
 				scale = notFirst
 			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
+			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, p.weightsMN)
 		}
 		k.WgmmaCommit()
 		skew.lead(kt)
