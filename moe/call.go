@@ -19,7 +19,9 @@ type Call struct {
 func (l *Layer) NewCall() *Call {
 	c := &Call{layer: l}
 	for i := range c.bindings {
-		c.bindings[i] = newBinding(l.dev, &l.kernels[i])
+		if l.kernels[i].fn != nil {
+			c.bindings[i] = newBinding(l.dev, &l.kernels[i])
+		}
 	}
 	return c
 }
@@ -98,16 +100,20 @@ func (c *Call) Experts(s driver.Stream, e Experts) error {
 		return err
 	}
 	w := c.layer.workspace(t)
-	b := &c.bindings[count]
-	per := c.perCTA(t)
-	b.ptr("experts", e.Experts.Ptr)
-	b.ptr("counts", w.at(e.Workspace.Ptr, w.counts))
-	b.u32("tokens", t)
-	b.u32("perCTA", per)
-	if err := b.run(s, c.ranges(t)); err != nil {
+	if err := c.count(s, t, e.Experts, e.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
 	return c.experts(s, t, e)
+}
+
+// count queues the counting of each range's experts.
+func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr, w indices) error {
+	b := &c.bindings[count]
+	b.ptr("experts", experts.Ptr)
+	b.ptr("counts", at(p, w.counts))
+	b.u32("tokens", t)
+	b.u32("perCTA", c.perCTA(t))
+	return b.run(s, c.ranges(t))
 }
 
 // maxRows bounds T·K: row numbers are signed 32-bit integers on the device.
@@ -151,9 +157,14 @@ func (c *Call) checkExperts(t int, e Experts) {
 
 // checked ends the checks.
 func (c *Call) checked(t int, w Buffer) error {
-	need := c.layer.workspace(t).bytes
+	return c.checkedFor(t, w, c.layer.workspace(t).bytes, "Workspace")
+}
+
+// checkedFor ends the checks; the workspace must have need bytes, which is that
+// field of Sizes.
+func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	if t > 0 && w.Bytes < need {
-		c.check.fail("Workspace", fmt.Sprintf("%d bytes", w.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes)", need))
+		c.check.fail("Workspace", fmt.Sprintf("%d bytes", w.Bytes), fmt.Sprintf("at least %d bytes (Layer.Sizes, %s)", need, size))
 	}
 	if t > 0 {
 		c.check.add("Workspace", w.Ptr, need, workspaceAlignment, true)
@@ -185,7 +196,7 @@ func (c *Call) route(s driver.Stream, t int, r Route) error {
 	}
 	b.ptr("scores", r.Scores.Ptr)
 	b.ptr("experts", r.Experts.Ptr)
-	b.ptr("counts", w.at(r.Workspace.Ptr, w.counts))
+	b.ptr("counts", at(r.Workspace.Ptr, w.counts))
 	b.u32("tokens", t)
 	b.u32("perCTA", c.perCTA(t))
 	return b.run(s, c.ranges(t))
@@ -194,7 +205,7 @@ func (c *Call) route(s driver.Stream, t int, r Route) error {
 // experts queues everything after the counts.
 func (c *Call) experts(s driver.Stream, t int, e Experts) error {
 	w := c.layer.workspace(t)
-	if err := c.plan(s, t, e, w); err != nil {
+	if err := c.plan(s, plan, t, e.Experts, e.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
 	if err := c.up(s, t, e, w); err != nil {
@@ -204,26 +215,29 @@ func (c *Call) experts(s driver.Stream, t int, e Experts) error {
 		return err
 	}
 	b := &c.bindings[aggregate]
-	b.ptr("y", w.at(e.Workspace.Ptr, w.y))
+	b.ptr("y", at(e.Workspace.Ptr, w.y))
 	b.ptr("o", e.O.Ptr)
-	b.ptr("inverse", w.at(e.Workspace.Ptr, w.inverse))
+	b.ptr("inverse", at(e.Workspace.Ptr, w.inverse))
 	b.ptr("scores", e.Scores.Ptr)
 	b.u32("tokens", t)
 	cfg := c.layer.config
 	return b.run(s, kernel.Aggregate{Hidden: cfg.Hidden, TopK: cfg.TopK}.CTAs(t))
 }
 
-func (c *Call) plan(s driver.Stream, t int, e Experts, w workspace) error {
-	b := &c.bindings[plan]
-	p := e.Workspace.Ptr
-	b.ptr("experts", e.Experts.Ptr)
-	b.ptr("counts", w.at(p, w.counts))
-	b.ptr("gather", w.at(p, w.gather))
-	b.ptr("inverse", w.at(p, w.inverse))
-	b.ptr("offsets", w.at(p, w.offsets))
-	b.ptr("table", w.at(p, w.table))
-	b.ptr("blocks", w.at(p, w.blocks))
-	b.ptr("tickets", w.at(p, w.tickets))
+// plan queues one of the two plan kernels.
+func (c *Call) plan(s driver.Stream, which, t int, experts Tensor, p driver.DevicePtr, w indices) error {
+	b := &c.bindings[which]
+	b.ptr("experts", experts.Ptr)
+	b.ptr("counts", at(p, w.counts))
+	b.ptr("gather", at(p, w.gather))
+	b.ptr("inverse", at(p, w.inverse))
+	b.ptr("offsets", at(p, w.offsets))
+	b.ptr("table", at(p, w.table))
+	b.ptr("blocks", at(p, w.blocks))
+	b.ptr("tickets", at(p, w.tickets))
+	if which == pairsPlan {
+		b.ptr("pairs", at(p, w.pairs))
+	}
 	b.u32("tokens", t)
 	b.u32("perCTA", c.perCTA(t))
 	return b.run(s, c.ranges(t))
@@ -238,15 +252,15 @@ func (c *Call) up(s driver.Stream, t int, e Experts, w workspace) error {
 	}
 	b := &c.bindings[which]
 	p := e.Workspace.Ptr
-	b.ptr("table", w.at(p, w.table))
-	b.ptr("blocks", w.at(p, w.blocks))
-	b.ptr("tickets", w.at(p, w.tickets))
+	b.ptr("table", at(p, w.table))
+	b.ptr("blocks", at(p, w.blocks))
+	b.ptr("tickets", at(p, w.tickets))
 	b.ptr("x", e.X.Ptr)
-	b.ptr("gather", w.at(p, w.gather))
+	b.ptr("gather", at(p, w.gather))
 	if err := b.tensorMap("w1", shape.W1Map(e.W1.Ptr, cfg.Experts, cfg.GateUp)); err != nil {
 		return err
 	}
-	if err := b.tensorMap("a", shape.AMap(w.at(p, w.a), rows)); err != nil {
+	if err := b.tensorMap("a", shape.AMap(at(p, w.a), rows)); err != nil {
 		return err
 	}
 	if which == upTrain {
@@ -263,16 +277,16 @@ func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
 	shape := c.layer.down()
 	b := &c.bindings[down]
 	p := e.Workspace.Ptr
-	b.ptr("table", w.at(p, w.table))
-	b.ptr("blocks", w.at(p, w.blocks))
-	b.ptr("tickets", w.at(p, w.tickets+ticketBytes))
-	if err := b.tensorMap("a", shape.AMap(w.at(p, w.a), rows)); err != nil {
+	b.ptr("table", at(p, w.table))
+	b.ptr("blocks", at(p, w.blocks))
+	b.ptr("tickets", at(p, w.tickets+ticketBytes))
+	if err := b.tensorMap("a", shape.AMap(at(p, w.a), rows)); err != nil {
 		return err
 	}
 	if err := b.tensorMap("w2", shape.W2Map(e.W2.Ptr, cfg.Experts)); err != nil {
 		return err
 	}
-	if err := b.tensorMap("y", shape.YMap(w.at(p, w.y), rows)); err != nil {
+	if err := b.tensorMap("y", shape.YMap(at(p, w.y), rows)); err != nil {
 		return err
 	}
 	return b.run(s, c.layer.sms)

@@ -39,10 +39,15 @@ const (
 	upInfer
 	down
 	aggregate
+	// From here on those of backward.
+	pairsPlan
 	kernelCount
 )
 
-var kernelNames = [kernelCount]string{"router", "count", "plan", "up", "up-inference", "down", "aggregate"}
+var kernelNames = [kernelCount]string{
+	"router", "count", "plan", "up", "up-inference", "down", "aggregate",
+	"plan-pairs",
+}
 
 // Option changes how New works.
 type Option func(*options)
@@ -52,6 +57,8 @@ type options struct {
 	noCache bool
 	logger  *slog.Logger
 	choice  *kernel.Choice
+	// forwardOnly leaves the kernels of backward out.
+	forwardOnly bool
 }
 
 // WithCache keeps compiled modules in c instead of the default directory; nil
@@ -74,6 +81,10 @@ func WithLogger(l *slog.Logger) Option {
 // WithChoice takes these tile points instead of the cost model's. Results are
 // the same bits.
 func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &c } }
+
+// WithoutBackward leaves the kernels of backward out, for programs that only
+// infer: there is less to compile, and Call.Backward is an error.
+func WithoutBackward() Option { return func(o *options) { o.forwardOnly = true } }
 
 // New makes a layer: it picks tile shapes by the cost model, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
@@ -132,12 +143,15 @@ func suits(dev driver.Device) error {
 	return nil
 }
 
+// builder is a kernel to be emitted.
+type builder interface {
+	Build() (kernel.Kernel, error)
+}
+
 // load emits and loads every kernel, in parallel.
 func (l *Layer) load(ctx context.Context, o options) error {
 	c := l.config
-	builders := [kernelCount]interface {
-		Build() (kernel.Kernel, error)
-	}{
+	builders := [kernelCount]builder{
 		router:    l.router(),
 		count:     kernel.Count{Experts: c.Experts, TopK: c.TopK},
 		plan:      kernel.Plan{Experts: c.Experts, TopK: c.TopK},
@@ -146,11 +160,17 @@ func (l *Layer) load(ctx context.Context, o options) error {
 		down:      l.down(),
 		aggregate: kernel.Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
+	if !o.forwardOnly {
+		l.backwardBuilders(&builders)
+	}
 	loader := jit.Of(l.dev)
 	// One kernel's failure does not call off the others: when New returns an
 	// error, other than ctx's, nothing of it still runs on the device.
 	var g errgroup.Group
 	for i, b := range builders {
+		if b == nil {
+			continue
+		}
 		g.Go(func() error {
 			k, err := b.Build()
 			if err != nil {
@@ -191,23 +211,36 @@ func (l *Layer) Config() Config { return l.config }
 func (l *Layer) Choice() kernel.Choice { return l.choice }
 
 // Kernels names the layer's kernels, for Listing.
-func (l *Layer) Kernels() []string { return append([]string{}, kernelNames[:]...) }
+func (l *Layer) Kernels() []string {
+	var names []string
+	for i, k := range l.kernels {
+		if k.fn != nil {
+			names = append(names, kernelNames[i])
+		}
+	}
+	return names
+}
+
+// hasBackward says that the layer was made with the kernels of backward.
+func (l *Layer) hasBackward() bool { return l.kernels[pairsPlan].fn != nil }
 
 // Listing is the PTX of a kernel with the Go line behind each instruction.
 func (l *Layer) Listing(name string) ([]byte, error) {
 	for i, n := range kernelNames {
-		if n == name {
+		if n == name && l.kernels[i].fn != nil {
 			return l.kernels[i].fn.Listing(), nil
 		}
 	}
-	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", kernelNames)}
+	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", l.Kernels())}
 }
 
 // Origins tells for each kernel where its machine code came from.
 func (l *Layer) Origins() map[string]jit.Origin {
 	m := map[string]jit.Origin{}
-	for i, n := range kernelNames {
-		m[n] = l.kernels[i].fn.Origin
+	for i, k := range l.kernels {
+		if k.fn != nil {
+			m[kernelNames[i]] = k.fn.Origin
+		}
 	}
 	return m
 }

@@ -48,7 +48,7 @@ type span struct {
 // argCheck collects the arguments of a call and keeps the first error. It
 // lives in the Call, so checking allocates only for errors.
 type argCheck struct {
-	spans [12]span
+	spans [16]span
 	n     int
 	err   error
 }

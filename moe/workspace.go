@@ -6,14 +6,32 @@ import (
 	"sonicmoe/moe/kernel"
 )
 
-// workspace is the layout of a call's scratch memory: offsets in bytes.
-type workspace struct {
+// space hands out aligned pieces of scratch memory.
+type space struct{ bytes int64 }
+
+// take gives the offset of a piece.
+func (s *space) take(bytes int64) int64 {
+	at := s.bytes
+	s.bytes += (bytes + workspaceAlignment - 1) / workspaceAlignment * workspaceAlignment
+	return at
+}
+
+// indices is where a call's counters and row numbers stand in its workspace:
+// offsets in bytes.
+type indices struct {
 	counts, offsets, table int64
-	// blocks is the block count; tickets are the tile counters of up and down.
+	// blocks is the block count; tickets are the tile counters of the products.
 	blocks, tickets int64
 	gather, inverse int64
-	a, y            int64
-	bytes           int64
+	// pairs is there in backward alone.
+	pairs int64
+}
+
+// workspace is the layout of a forward call's scratch memory.
+type workspace struct {
+	indices
+	a, y  int64
+	bytes int64
 }
 
 // ticketBytes is the size of a product's tile counter.
@@ -22,25 +40,29 @@ const ticketBytes = 4
 // workspaceAlignment is what the buffer must be aligned to.
 const workspaceAlignment = 256
 
-// workspace lays out the scratch memory for so many tokens.
-func (l *Layer) workspace(tokens int) workspace {
-	var w workspace
-	take := func(bytes int64) int64 {
-		at := w.bytes
-		w.bytes += (bytes + workspaceAlignment - 1) / workspaceAlignment * workspaceAlignment
-		return at
-	}
+// indices lays out what all calls need.
+func (l *Layer) indices(s *space, tokens int) indices {
+	var w indices
 	c := l.config
 	rows := int64(tokens) * int64(c.TopK)
-	w.counts = take(4 * int64(l.sms) * int64(c.Experts))
-	w.offsets = take(4 * int64(c.Experts+1))
-	w.blocks = take(4)
-	w.tickets = take(2 * ticketBytes)
-	w.table = take(schedule.BlockBytes * (int64(c.Experts) + rows/kernel.BlockRows))
-	w.gather = take(4 * rows)
-	w.inverse = take(4 * rows)
-	w.a = take(2 * rows * int64(c.Intermediate))
-	w.y = take(2 * rows * int64(c.Hidden))
+	w.counts = s.take(4 * int64(l.sms) * int64(c.Experts))
+	w.offsets = s.take(4 * int64(c.Experts+1))
+	w.blocks = s.take(4)
+	w.tickets = s.take(2 * ticketBytes)
+	w.table = s.take(schedule.BlockBytes * (int64(c.Experts) + rows/kernel.BlockRows))
+	w.gather = s.take(4 * rows)
+	w.inverse = s.take(4 * rows)
+	return w
+}
+
+// workspace lays out the scratch memory of a forward call with so many tokens.
+func (l *Layer) workspace(tokens int) workspace {
+	var s space
+	w := workspace{indices: l.indices(&s, tokens)}
+	shapes := l.config.Shapes(tokens)
+	w.a = s.take(shapes.A.Bytes())
+	w.y = s.take(shapes.Y.Bytes())
+	w.bytes = s.bytes
 	return w
 }
 
@@ -49,6 +71,10 @@ type Sizes struct {
 	// Workspace is scratch memory, aligned to 256 bytes. Its content means
 	// nothing between calls; it serves one stream at a time.
 	Workspace int64
+	// BackwardWorkspace is what Workspace must be for Backward and
+	// ExpertsBackward; never less than Workspace. All layers that run one after
+	// the other can share one buffer of the largest size.
+	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
 	// every multiprocessor and expert, expert offsets, one row block an expert.
 	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
@@ -65,10 +91,12 @@ func (l *Layer) Sizes(tokens int) Sizes {
 	s := l.config.Shapes(tokens)
 	return Sizes{
 		Workspace: l.workspace(tokens).bytes, Fixed: l.workspace(0).bytes,
-		H: s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), Experts: s.Experts.Bytes(),
+		BackwardWorkspace: l.backwardWorkspace(tokens).bytes,
+		H:                 s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), Experts: s.Experts.Bytes(),
 	}
 }
 
-func (w workspace) at(p driver.DevicePtr, offset int64) driver.DevicePtr {
+// at is the address at an offset.
+func at(p driver.DevicePtr, offset int64) driver.DevicePtr {
 	return p + driver.DevicePtr(offset)
 }

@@ -75,16 +75,24 @@ func (g *Gradients) activations(dscores []float64, h, da [][]float64, pairs []pa
 	return dh
 }
 
-// dlogits is the backward step of the softmax over a token's K logits:
-// s_k·(dS_k - Σ_j s_j·dS_j).
+// dlogits are the gradients of the tokens' chosen logits.
 func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
-	k := g.config.TopK
-	out := make([]float64, len(dscores))
-	for i, t := range tokens {
-		scores, ds := g.in.Scores[int(t)*k:][:k], dscores[i*k:][:k]
-		mean := dot(scores, ds)
-		for j := range k {
-			out[i*k+j] = g.rounding.f32(scores[j] * (ds[j] - mean))
+	out := SoftmaxBackward(Gather(g.in.Scores, tokens, g.config.TopK), dscores, g.config.TopK)
+	for i, v := range out {
+		out[i] = g.rounding.f32(v)
+	}
+	return out
+}
+
+// SoftmaxBackward gives the gradients of a softmax's inputs from those of its
+// results, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The slices must be of
+// one length, a multiple of K.
+func SoftmaxBackward(scores, dscores []float64, topK int) []float64 {
+	out := make([]float64, len(scores))
+	for i := 0; i+topK <= len(scores); i += topK {
+		mean := dot(scores[i:i+topK], dscores[i:i+topK])
+		for j := i; j < i+topK; j++ {
+			out[j] = scores[j] * (dscores[j] - mean)
 		}
 	}
 	return out

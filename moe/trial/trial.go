@@ -25,6 +25,11 @@ type Trial struct {
 	X, Router, W1, W2 []uint16
 	// Args are the same tensors on the device, with outputs and workspace.
 	Args moe.Forward
+	// DO is the gradient of O as bf16 bits, Extra the extra gradients of the
+	// logits, and Back the tensors of a backward pass; see PrepareBackward.
+	DO    []uint16
+	Extra []float32
+	Back  moe.Backward
 
 	dev    driver.Device
 	stream driver.Stream

@@ -1,0 +1,377 @@
+package moe_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// withBackward prepares a backward pass after a forward pass that saved H.
+func withBackward(t testing.TB, tr *trial.Trial, weights moe.Type) trial.Results {
+	t.Helper()
+	saved := forward(t, tr, tr.Args)
+	require.NoError(t, tr.PrepareBackward(17, weights))
+	return saved
+}
+
+// checkBackward holds every gradient against the reference.
+func checkBackward(t testing.TB, tr *trial.Trial, b moe.Backward, saved trial.Results, routed bool) {
+	t.Helper()
+	rep, err := tr.CheckBackward(b, saved, routed, 256, 256)
+	require.NoError(t, err)
+	t.Logf("%v", rep)
+	require.NoError(t, rep.Check())
+}
+
+// gradients are the bits of all gradients that b wants.
+func gradients(t testing.TB, tr *trial.Trial, b moe.Backward) map[string]trial.Values {
+	t.Helper()
+	all := map[string]trial.Values{}
+	for name, of := range wanted(&b) {
+		if !of.IsZero() {
+			v, err := tr.Rows(*of, 1, nil)
+			require.NoError(t, err)
+			all[name] = v
+		}
+	}
+	return all
+}
+
+// wanted are the tensors that a pass writes.
+func wanted(b *moe.Backward) map[string]*moe.Tensor {
+	return map[string]*moe.Tensor{"DX": &b.DX, "DScores": &b.DScores, "DW1": &b.DW1, "DW2": &b.DW2, "DRouter": &b.DRouter}
+}
+
+// backwardSizes touch the edges: the least width, odd numbers of tiles, one
+// expert, one slot, experts without tokens, one token.
+var backwardSizes = []struct {
+	tokens int
+	config moe.Config
+}{
+	{64, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
+	{150, moe.Config{Hidden: 192, Intermediate: 128, Experts: 8, TopK: 3}},
+	{130, moe.Config{Hidden: 128, Intermediate: 192, Experts: 16, TopK: 8, GateUp: moe.Interleaved}},
+	{200, moe.Config{Hidden: 192, Intermediate: 64, Experts: 1, TopK: 1}},
+	{1, moe.Config{Hidden: 256, Intermediate: 64, Experts: 60, TopK: 4}},
+	{70, moe.Config{Hidden: 320, Intermediate: 64, Experts: 12, TopK: 1, Logits: moe.LogitsF32, GateUp: moe.Interleaved}},
+}
+
+func TestBackwardSmall(t *testing.T) {
+	for i, c := range backwardSizes {
+		weights := []moe.Type{moe.BF16, moe.F32}[i%2]
+		t.Run(fmt.Sprintf("%d %v %v", c.tokens, c.config, weights), func(t *testing.T) {
+			tr := trialOn(t, testDevice(t), c.config, c.tokens)
+			saved := withBackward(t, tr, weights)
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			checkBackward(t, tr, tr.Back, saved, true)
+			without := gradients(t, tr, tr.Back)
+
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			require.Equal(t, without, gradients(t, tr, tr.Back), "a repeat gives other bits")
+
+			require.NoError(t, tr.AddLogitGradients(23))
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			checkBackward(t, tr, tr.Back, saved, true)
+			with := gradients(t, tr, tr.Back)
+			for _, name := range []string{"DW1", "DW2", "DScores"} {
+				require.Equal(t, without[name], with[name], "%s is none of the logits' affair", name)
+			}
+			require.NotEqual(t, without["DX"], with["DX"])
+			require.NotEqual(t, without["DRouter"], with["DRouter"])
+		})
+	}
+}
+
+// expertsBackward are the buffers of b for callers who route themselves.
+func expertsBackward(b moe.Backward) moe.ExpertsBackward {
+	return moe.ExpertsBackward{X: b.X, W1: b.W1, W2: b.W2, H: b.H, Scores: b.Scores, Experts: b.Experts,
+		DO: b.DO, DX: b.DX, DScores: b.DScores, WeightGradients: b.WeightGradients, Workspace: b.Workspace}
+}
+
+// ExpertsBackward takes any ids: those out of range have no gradients,
+// repeated ones count each.
+func TestExpertsBackward(t *testing.T) {
+	for _, c := range []moe.Config{
+		{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 3},
+		{Hidden: 128, Intermediate: 192, Experts: 40, TopK: 8, GateUp: moe.Interleaved},
+	} {
+		t.Run(c.String(), func(t *testing.T) {
+			const tokens = 70
+			tr := trialOn(t, testDevice(t), c, tokens)
+			saved := withRouting(t, tr, tokens)
+			require.NoError(t, tr.PrepareBackward(17, moe.F32))
+			b := tr.Back
+			b.DRouter = moe.Tensor{}
+			require.NoError(t, tr.PoisonGradients(b))
+			require.NoError(t, tr.Call().ExpertsBackward(tr.Stream(), expertsBackward(b)))
+			require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+			checkBackward(t, tr, b, saved, false)
+			got := gradients(t, tr, b)
+			require.Equal(t, make([]uint16, c.Hidden), got["DX"].BF16[:c.Hidden], "a token without experts")
+			for i, id := range saved.Experts {
+				if id < 0 || int(id) >= c.Experts {
+					require.Zero(t, math.Float32bits(got["DScores"].F32[i]), "a skipped slot")
+				}
+			}
+		})
+	}
+}
+
+// withRouting runs Experts with ids and scores from outside.
+func withRouting(t testing.TB, tr *trial.Trial, tokens int) trial.Results {
+	ids, scores := givenRouting(tr.Layer.Config(), tokens)
+	require.NoError(t, tr.Poison())
+	s, a := tr.Stream(), tr.Args
+	require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
+	require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
+	require.NoError(t, tr.Call().Experts(s, moe.Experts{
+		X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
+	}))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	saved, err := tr.Results(true)
+	require.NoError(t, err)
+	return saved
+}
+
+// All tokens to one expert: the others' gradients are zeros, or stay.
+func TestBackwardOneExpert(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, Experts: 5, TopK: 1}
+	tokens := 300
+	if onGPU() {
+		tokens = 20000 // three splits
+	}
+	tr := trialOn(t, testDevice(t), c, tokens)
+	s, a := tr.Stream(), tr.Args
+	ids, scores := make([]int32, tokens), make([]float32, tokens)
+	for i := range ids {
+		ids[i], scores[i] = 3, 0.5
+	}
+	require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
+	require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
+	require.NoError(t, tr.Call().Experts(s, moe.Experts{
+		X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
+	}))
+	saved, err := tr.Results(true)
+	require.NoError(t, err)
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	b := tr.Back
+	b.DRouter = moe.Tensor{}
+	require.NoError(t, tr.PoisonGradients(b))
+	require.NoError(t, tr.Call().ExpertsBackward(s, expertsBackward(b)))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	checkBackward(t, tr, b, saved, false)
+	dw1 := gradients(t, tr, b)["DW1"].BF16
+	expert := 2 * c.Intermediate * c.Hidden
+	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
+
+	// Adding leaves them alone, whatever is in them.
+	require.NoError(t, tr.PoisonGradients(b))
+	require.NoError(t, s.Fill32(at(b.DW1, 2*3*expert), 0, int64(expert)/2))
+	b.AccumulateDW1, b.AccumulateDW2 = true, true
+	require.NoError(t, tr.Call().ExpertsBackward(s, expertsBackward(b)))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	added := gradients(t, tr, b)["DW1"].BF16
+	require.Equal(t, dw1[3*expert:4*expert], added[3*expert:4*expert], "zero and the gradient")
+	for i, v := range append(append([]uint16{}, added[:3*expert]...), added[4*expert:]...) {
+		require.Equal(t, reference.Poison, v, "an expert without tokens was written, at %d", i)
+	}
+}
+
+func at(of moe.Tensor, bytes int) driver.DevicePtr { return of.Ptr + driver.DevicePtr(bytes) }
+
+// Each way of writing a weight's gradient follows from the FP32 one in bits:
+// bf16 is that rounded, and adding is one FP32 sum with the old value.
+func TestBackwardAccumulate(t *testing.T) {
+	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
+	withBackward(t, tr, moe.F32)
+	require.NoError(t, tr.AddLogitGradients(23))
+	wide := tr.Back
+	require.NoError(t, tr.RunBackward(testContext(t), wide))
+	exact := gradients(t, tr, wide)
+
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	narrow := tr.Back
+	narrow.DLogits = wide.DLogits
+	require.NoError(t, tr.RunBackward(testContext(t), narrow))
+	rounded := gradients(t, tr, narrow)
+	require.Equal(t, exact["DX"], rounded["DX"])
+	for _, name := range []string{"DW1", "DW2", "DRouter"} {
+		for i, v := range exact[name].F32 {
+			require.Equal(t, reference.Float32ToBF16(v), rounded[name].BF16[i], "%s[%d]", name, i)
+		}
+	}
+
+	for _, b := range []moe.Backward{wide, narrow} {
+		b.AccumulateDW1, b.AccumulateDW2, b.AccumulateDRouter = true, true, true
+		// What is there is the gradient itself, times about -3.
+		for _, name := range []string{"DW1", "DW2", "DRouter"} {
+			old := exact[name].F32
+			var bits []byte
+			if b.DW1.Shape.Type == moe.F32 {
+				bits = trial.Bytes(times(old, -3.14159))
+			} else {
+				bits = trial.Bytes(narrowed(times(old, -3.14159)))
+			}
+			require.NoError(t, tr.Stream().CopyToDevice(wanted(&b)[name].Ptr, bits))
+		}
+		require.NoError(t, tr.RunBackward(testContext(t), b))
+		added := gradients(t, tr, b)
+		for _, name := range []string{"DW1", "DW2", "DRouter"} {
+			for i, v := range exact[name].F32 {
+				if b.DW1.Shape.Type == moe.F32 {
+					require.Equal(t, v*-3.14159+v, added[name].F32[i], "%s[%d] in FP32", name, i)
+				} else {
+					old := float32(reference.FromBF16(reference.Float32ToBF16(v * -3.14159)))
+					require.Equal(t, reference.Float32ToBF16(old+v), added[name].BF16[i], "%s[%d] in bf16", name, i)
+				}
+			}
+		}
+	}
+}
+
+func times(v []float32, by float32) []float32 {
+	out := make([]float32, len(v))
+	for i := range v {
+		out[i] = v[i] * by
+	}
+	return out
+}
+
+func narrowed(v []float32) []uint16 {
+	out := make([]uint16, len(v))
+	for i := range v {
+		out[i] = reference.Float32ToBF16(v[i])
+	}
+	return out
+}
+
+// Each gradient alone has the bits that it has among the others, takes fewer
+// launches, and leaves the other buffers alone.
+func TestBackwardFrozen(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 90)
+	withBackward(t, tr, moe.BF16)
+	s := tr.Stream()
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	all := gradients(t, tr, tr.Back)
+	most, err := launches(t, s, func() error { return tr.Call().Backward(s, tr.Back) })
+	require.NoError(t, err)
+	for name := range wanted(&moe.Backward{}) {
+		b := tr.Back
+		for other, of := range wanted(&b) {
+			if other != name {
+				*of = moe.Tensor{}
+			}
+		}
+		require.NoError(t, tr.PoisonGradients(tr.Back))
+		n, err := launches(t, s, func() error { return tr.Call().Backward(s, b) })
+		require.NoError(t, err)
+		require.Less(t, n, most, name)
+		require.NoError(t, tr.Call().Backward(s, b))
+		require.NoError(t, s.Synchronize(testContext(t)))
+		for other, v := range gradients(t, tr, tr.Back) {
+			if other == name {
+				require.Equal(t, all[name], v, "%s alone", name)
+				continue
+			}
+			for i, x := range v.BF16 {
+				require.Equal(t, reference.Poison, x, "%s alone wrote %s, at %d", name, other, i)
+			}
+			for i, x := range v.F32 {
+				require.Equal(t, uint32(math.MaxUint32), math.Float32bits(x), "%s alone wrote %s, at %d", name, other, i)
+			}
+		}
+	}
+	b := tr.Back
+	for _, of := range wanted(&b) {
+		*of = moe.Tensor{}
+	}
+	n, err := launches(t, s, func() error { return tr.Call().Backward(s, b) })
+	require.NoError(t, err)
+	require.Zero(t, n, "nothing is wanted")
+}
+
+// Without tokens there is nothing to do but to clear what is overwritten.
+func TestBackwardNoTokens(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 0)
+	require.NoError(t, tr.PrepareBackward(17, moe.F32))
+	b := tr.Back
+	b.AccumulateDW2 = true
+	b.Workspace = moe.Buffer{}
+	require.NoError(t, tr.Stream().Fill32(b.DW2.Ptr, 0x3f800000, b.DW2.Shape.Elements()))
+	require.NoError(t, tr.RunBackward(testContext(t), b))
+	got := gradients(t, tr, b)
+	require.Equal(t, make([]float32, b.DW1.Shape.Elements()), got["DW1"].F32)
+	require.Equal(t, make([]float32, b.DRouter.Shape.Elements()), got["DRouter"].F32)
+	for _, v := range got["DW2"].F32 {
+		require.Equal(t, float32(1), v)
+	}
+	n, err := launches(t, tr.Stream(), func() error {
+		return tr.Call().ExpertsBackward(tr.Stream(), moe.ExpertsBackward{X: b.X, W1: b.W1, W2: b.W2, H: b.H, Scores: b.Scores, Experts: b.Experts,
+			DO: b.DO, DX: b.DX, DScores: b.DScores})
+	})
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+// When asynchronous work completes and how warps interleave does not show.
+func TestBackwardTimings(t *testing.T) {
+	var first map[string]trial.Values
+	for _, d := range timedDevices(t) {
+		t.Run(d.name, func(t *testing.T) {
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 192, Intermediate: 192, Experts: 5, TopK: 3}, 100)
+			withBackward(t, tr, moe.BF16)
+			require.NoError(t, tr.AddLogitGradients(23))
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			got := gradients(t, tr, tr.Back)
+			if first == nil {
+				first = got
+			}
+			require.Equal(t, first, got)
+		})
+	}
+}
+
+// A captured training pass, forward and backward in one workspace, follows new
+// tokens and a new routing in the same buffers.
+func TestBackwardReplay(t *testing.T) {
+	const tokens = 100
+	tr := trialOn(t, testDevice(t), tiny, tokens)
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	ctx, s := testContext(t), tr.Stream()
+	f := tr.Args
+	f.Workspace = tr.Back.Workspace
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, f))
+	require.NoError(t, tr.Call().Backward(s, tr.Back))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	var before map[string]trial.Values
+	for seed := range uint64(rounds(3)) {
+		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.DO, reference.NewNormal(70+seed, trial.ScaleOutput).Values(int64(len(tr.DO))))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, trial.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Back.DO.Ptr, trial.Bytes(tr.DO)))
+		require.NoError(t, tr.Poison())
+		require.NoError(t, tr.PoisonGradients(tr.Back))
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(ctx))
+		replayed := gradients(t, tr, tr.Back)
+		require.NotEqual(t, before, replayed, "the tokens are new")
+		before = replayed
+		if seed < 3 {
+			saved, err := tr.Results(true)
+			require.NoError(t, err)
+			checkBackward(t, tr, tr.Back, saved, true)
+		}
+		require.NoError(t, tr.RunBackward(ctx, tr.Back))
+		require.Equal(t, replayed, gradients(t, tr, tr.Back), "a replay gives the bits of a call")
+	}
+}

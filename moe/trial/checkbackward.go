@@ -1,0 +1,161 @@
+package trial
+
+import (
+	"fmt"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+)
+
+// BackwardReport is how far a backward pass is from the unrounded reference,
+// fed what the device's forward pass saved. A gradient that was not wanted has
+// an empty report.
+type BackwardReport struct {
+	// Tokens and Rows are how many were compared: of DX and DScores, and of
+	// each expert's weights.
+	Tokens, Rows                   int
+	DX, DScores, DW1, DW2, DRouter reference.Report
+}
+
+// Check returns nil when every gradient is inside the bounds.
+func (r BackwardReport) Check() error {
+	for _, g := range []struct {
+		name   string
+		report reference.Report
+	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DRouter", r.DRouter}} {
+		if err := g.report.Check(reference.VsUnrounded); err != nil {
+			return fmt.Errorf("%s: %w", g.name, err)
+		}
+	}
+	return nil
+}
+
+// String has a line for each gradient.
+func (r BackwardReport) String() string {
+	return fmt.Sprintf("%d tokens, %d rows\nDX %v\nDScores %v\nDW1 %v\nDW2 %v\nDRouter %v",
+		r.Tokens, r.Rows, r.DX, r.DScores, r.DW1, r.DW2, r.DRouter)
+}
+
+// CheckBackward compares what b has written with the reference: at least
+// tokens sampled tokens that touch every expert, and rows sampled rows each of
+// W1 and W2 (all where there are fewer); all of DRouter, given the device's
+// own DScores. saved is what forward gave, with H; routed says that it was the
+// layer that routed.
+func (t *Trial) CheckBackward(b moe.Backward, saved Results, routed bool, tokens, rows int) (BackwardReport, error) {
+	c := t.Layer.Config()
+	ref, err := reference.NewLayer(c, t.Router, t.W1, t.W2)
+	if err != nil {
+		return BackwardReport{}, err
+	}
+	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), Experts: saved.Experts, H: saved.H, Routed: routed}
+	if !b.DLogits.IsZero() {
+		in.Extra = reference.Widen(t.Extra)
+	}
+	g, err := ref.Gradients(in, reference.Unrounded)
+	if err != nil {
+		return BackwardReport{}, err
+	}
+	k := backwardCheck{t: t, g: g, b: b, saved: saved}
+	k.tokens(reference.SampleTokens(saved.Experts, t.Tokens, c.TopK, c.Experts, tokens))
+	k.report.DW1 = k.weights(b.DW1, g.W1, 2*c.Intermediate, c.Hidden, rows)
+	k.report.DW2 = k.weights(b.DW2, g.W2, c.Hidden, c.Intermediate, rows)
+	k.router()
+	return k.report, k.err
+}
+
+// backwardCheck fills a report; the first error stays.
+type backwardCheck struct {
+	t      *Trial
+	g      *reference.Gradients
+	b      moe.Backward
+	saved  Results
+	report BackwardReport
+	err    error
+}
+
+// tokens compares DX and DScores of the listed tokens.
+func (k *backwardCheck) tokens(list []int32) {
+	c := k.t.Layer.Config()
+	k.report.Tokens = len(list)
+	if k.b.DX.IsZero() && k.b.DScores.IsZero() {
+		return
+	}
+	want, err := k.g.Tokens(list)
+	if k.err = err; err != nil {
+		return
+	}
+	numbers := make([]int64, len(list))
+	for i, t := range list {
+		numbers[i] = int64(t)
+	}
+	k.report.DX = k.compare(k.b.DX, want.DX, c.Hidden, numbers)
+	k.report.DScores = k.compare(k.b.DScores, want.DScores, c.TopK, numbers)
+}
+
+// weights compares sampled rows of an expert weight's gradient.
+func (k *backwardCheck) weights(got moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
+	if got.IsZero() || k.err != nil {
+		return reference.Report{}
+	}
+	list := SampleRows(k.t.Layer.Config().Experts, rows, sample)
+	k.report.Rows = len(list)
+	want, err := of(list)
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	numbers := make([]int64, len(list))
+	for i, r := range list {
+		numbers[i] = int64(r.Expert)*int64(rows) + int64(r.Row)
+	}
+	return k.compare(got, want, cols, numbers)
+}
+
+// router compares all of DRouter, given the scores' gradients of the device.
+func (k *backwardCheck) router() {
+	if k.b.DRouter.IsZero() || k.err != nil {
+		return
+	}
+	c := k.t.Layer.Config()
+	var ds Values
+	if ds, k.err = k.t.Rows(k.b.DScores, c.TopK, nil); k.err != nil {
+		return
+	}
+	want, err := k.g.Router(reference.SoftmaxBackward(reference.Widen(k.saved.Scores), reference.Widen(ds.F32), c.TopK))
+	if k.err = err; err != nil {
+		return
+	}
+	all := make([]int64, c.Experts)
+	for e := range all {
+		all[e] = int64(e)
+	}
+	k.report.DRouter = k.compare(k.b.DRouter, want, c.Hidden, all)
+}
+
+// compare reads rows of a gradient and holds them against want.
+func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows []int64) reference.Report {
+	if got.IsZero() || k.err != nil {
+		return reference.Report{}
+	}
+	v, err := k.t.Rows(got, cols, rows)
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	return v.compare(want, len(rows), cols)
+}
+
+// SampleRows picks rows of experts with so many rows each: all of them, if
+// there are no more than want, else want, over all experts in turn and spread
+// over their rows.
+func SampleRows(experts, rows, want int) []reference.ExpertRow {
+	if experts*rows <= want {
+		return reference.AllRows(experts, rows)
+	}
+	list := make([]reference.ExpertRow, want)
+	for i := range list {
+		// The golden ratio's multiples are spread evenly, however many.
+		const golden = 0x9e3779b97f4a7c15
+		list[i].Expert = i * experts / want
+		list[i].Row = int((uint64(i) * golden >> 32) * uint64(rows) >> 32)
+	}
+	return list
+}
