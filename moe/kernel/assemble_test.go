@@ -34,6 +34,9 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	for _, p := range DownSpace(t) {
 		m[fmt.Sprintf("down %v", p)] = Down{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
 	}
+	for _, p := range DHSpace(t) {
+		m[fmt.Sprintf("dh %v", p)] = DH{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	}
 	for _, p := range DXSpace(t) {
 		for _, router := range []bool{false, true} {
 			m[fmt.Sprintf("dx %v router=%v", p, router)] = DX{Hidden: c.Hidden, Intermediate: c.Intermediate, Router: router, Point: p}
