@@ -67,6 +67,13 @@ type product struct {
 // fullArrivals fill a stage; loadReaders warps or lone threads of the load
 // role read the tile queue.
 func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders int) *product {
+	const staging = 2 * storeSlots * tile.StagingBytes
+	return layProduct(k, point, kTiles, columns, fullArrivals, loadReaders, staging, func(*pipeline.Setup, *pipeline.Shared) {})
+}
+
+// layProduct is newProduct for an epilogue that needs so many bytes of staging
+// and adds barriers of its own.
+func layProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders, staging int, more func(*pipeline.Setup, *pipeline.Shared)) *product {
 	k.SetLaunchBounds(productThreads, 1)
 	p := &product{k: k, point: point, kTiles: kTiles}
 	blocks := schedule.Blocks{
@@ -76,10 +83,11 @@ func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadR
 	p.tid = k.Special("%tid.x")
 	p.mem = pipeline.NewShared(k)
 	set := pipeline.NewSetup(k)
-	p.staging = p.mem.Take(2*storeSlots*tile.StagingBytes, 1024)
+	p.staging = p.mem.Take(staging, 1024)
 	const mathWarps = 2 * 4
 	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, mathWarps)
 	p.queue = schedule.NewQueue(k, set, p.mem, blocks, mathWarps+loadReaders)
+	more(set, p.mem)
 	set.Done(p.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
