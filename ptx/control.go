@@ -154,6 +154,10 @@ func NewVar[T Value](k *Kernel, init T) *Var[T] {
 	return x
 }
 
+// VarOf is the variable that x's own register is, such as one of
+// [Kernel.Accumulators]: a value that a loop has made is then set again.
+func VarOf[T Value](x T) *Var[T] { return &Var[T]{x.val()} }
+
 // Get is the variable's register itself, not a copy: it changes with Set.
 func (x *Var[T]) Get() T { return wrap[T](x.v) }
 

@@ -102,6 +102,22 @@ func StShared[T Value](a Shared, vs ...T) {
 	store(a.base.v, isa.StShared, a.operand(), vs)
 }
 
+// LdGlobalAcquire loads a word that another CTA stores with
+// [StGlobalRelease]: what that CTA's thread had seen before is seen after.
+func LdGlobalAcquire(a Global) U32 {
+	return load[U32](a.base.v, isa.LdGlobalSync, a.operand(), 1, []Mod{".acquire", ".gpu"})[0]
+}
+
+// StGlobalRelease stores a word for [LdGlobalAcquire] in another CTA.
+func StGlobalRelease(a Global, x U32) {
+	k := kernelOf(a.base.v, x.v)
+	if k == nil {
+		panic("ptx: st.release of a constant to an address without a register: Materialize the address")
+	}
+	f := &isa.Table[isa.StGlobalSync]
+	k.emit(f, k.mods(f, ".release", ".gpu", ".u32"), a.operand(), x.v.operand(isa.U32))
+}
+
 // AtomGlobalAdd adds to a word and gives what it was.
 func (k *Kernel) AtomGlobalAdd(a Global, n U32) U32 {
 	return U32{k.atom(isa.AtomGlobal, ".add", ".u32", isa.U32, a.operand(), n.v)}
@@ -195,11 +211,17 @@ func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB 
 
 // Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
 // address of row l%8 of matrix l/8.
-func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) {
+func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) { k.stmatrix("", a, vs) }
+
+// StmatrixTrans stores the matrices transposed: lane l gives the address of
+// column l%8 of matrix l/8.
+func (k *Kernel) StmatrixTrans(a Shared, vs ...BF16x2) { k.stmatrix(".trans", a, vs) }
+
+func (k *Kernel) stmatrix(trans Mod, a Shared, vs []BF16x2) {
 	vs = slices.Clone(vs)
 	for i := range vs {
 		vs[i] = Materialize(k, vs[i])
 	}
 	f := &isa.Table[isa.Stmatrix]
-	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(len(vs)))), a.operand(), vecOperand(vs))
+	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(len(vs))), trans), a.operand(), vecOperand(vs))
 }

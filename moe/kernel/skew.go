@@ -13,7 +13,7 @@ type skew struct {
 	k     *ptx.Kernel
 	wg    ptx.U32
 	first *ptx.Var[ptx.U32] // 1 until the first tile is done
-	at    int               // the k-tile after which the second may start
+	at    ptx.U32           // the k-tile after which the second may start
 }
 
 const (
@@ -22,7 +22,7 @@ const (
 )
 
 func (p *product) newSkew(wg ptx.U32) *skew {
-	return &skew{k: p.k, wg: wg, first: ptx.NewVar(p.k, ptx.Uint(1)), at: min(p.point.Stages, p.kTiles) - 1}
+	return &skew{k: p.k, wg: wg, first: ptx.NewVar(p.k, ptx.Uint(1)), at: ptx.Uint(min(p.point.Stages, p.kTiles) - 1)}
 }
 
 // follow holds the second warpgroup at its first tile.
@@ -32,7 +32,7 @@ func (s *skew) follow() {
 
 // lead lets the second start when the first has multiplied a ring's worth.
 func (s *skew) lead(kt ptx.U32) {
-	now := kt.EqI(s.at).And(s.first.Get().EqI(1)).And(s.wg.EqI(0))
+	now := kt.Eq(s.at).And(s.first.Get().EqI(1)).And(s.wg.EqI(0))
 	s.k.If(now, func() { s.k.BarArrive(ptx.Uint(skewBarrier), ptx.Uint(skewThreads)) })
 }
 

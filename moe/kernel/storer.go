@@ -16,6 +16,9 @@ type storer struct {
 	elected ptx.Pred
 	// row is the warpgroup's first packed row, rows how many are valid.
 	row, rows ptx.U32
+	// whole: the maps are not ragged, and a sub-tile's lead is all its
+	// coordinates.
+	whole bool
 }
 
 func newStorer(p *product, wg ptx.U32) *storer {
@@ -55,7 +58,10 @@ func (s *storer) put(n int, build func(i int) subTile) {
 		s.k.FenceProxyAsync(".shared::cta")
 		s.k.BarSync(s.barrier, threads)
 		s.k.If(s.elected, func() {
-			at := append(append([]ptx.U32{}, b.lead...), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows))
+			at := append([]ptx.U32{}, b.lead...)
+			if !s.whole {
+				at = append(at, ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows))
+			}
 			s.k.TMAStore(b.to, slot, at...)
 			s.k.BulkCommit()
 		})

@@ -1,0 +1,144 @@
+package kernel
+
+import (
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// The load role copies the gathered rows by 16 bytes: a row's 128 columns are
+// 16 lanes' work, a pass of the role covers 8 rows.
+const (
+	dwLanesOfRow = BlockRows * bf16 / copyBytes
+	dwPassRows   = pipeline.WarpgroupThreads / dwLanesOfRow
+	dwPasses     = tile.K / dwPassRows
+)
+
+// load fills the ring: of each 64 packed rows, the gathered rows' 128 columns
+// and the packed rows' TileN columns.
+func (e *dw) load() {
+	k := e.k
+	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
+	elected := k.ElectOne().And(thread.LtI(32))
+	at := e.ring.Producer()
+	var publisher *dwPublisher
+	k.If(elected, func() { publisher = e.queue.publisher() })
+	g := e.newDWGather(thread)
+	e.queue.reader(thread.AndI(31).EqI(0)).each(func(t dwItem) {
+		k.If(elected, publisher.publish)
+		g.start(t)
+		full := t.rows.DivI(tile.K)
+		k.For(ptx.Uint(0), kTiles(t), ptx.Uint(1), func(kt ptx.U32) {
+			tokens := g.next(t, kt)
+			s := at.Acquire()
+			k.IfElse(kt.Lt(full), func() {
+				k.If(elected, func() {
+					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(e.point.TileN*tile.RowBytes))
+					k.TMALoad(s.Data.At(tileABytes), e.rowsMap, s.Full, ptx.Uint(0), t.row.Add(kt.MulI(tile.K)), t.n.DivI(tile.Block))
+				})
+				g.copy(s, tokens, ptx.Uint(tile.K))
+			}, func() {
+				k.If(elected, func() { k.MbarrierArrive(s.Full) })
+				left := t.rows.Sub(kt.MulI(tile.K))
+				g.copy(s, tokens, left)
+				e.copyTail(s, t, kt, left, thread)
+			})
+			k.CpAsyncMbarrierArriveNoInc(s.Full)
+			at.Advance()
+		})
+	})
+}
+
+// dwGather is a thread's part of the gathered tile: columns of 8 rows. The
+// tokens of the warp's 16 rows are loaded by 16 of its lanes, a step ahead.
+type dwGather struct {
+	*dw
+	chunk, row ptx.U32 // 16 bytes of a row; the row in a pass
+	dst        ptx.U32
+	fetched    ptx.U32 // the row that this lane loads the token of
+	half       ptx.U32
+	token      *ptx.Var[ptx.U32]
+	from       *ptx.Var[ptx.U64] // the thread's columns of token 0
+	bytes      *ptx.Var[ptx.U32] // 16, or 0 past the last column
+}
+
+func (e *dw) newDWGather(thread ptx.U32) *dwGather {
+	k := e.k
+	lane := thread.AndI(31)
+	g := &dwGather{dw: e, chunk: thread.AndI(dwLanesOfRow - 1), row: thread.DivI(dwLanesOfRow), half: lane.ShrI(4)}
+	g.dst = g.chunk.ShrI(3).MulI(tile.BlockBytes).Add(tile.Swizzled(g.row, g.chunk.AndI(lanesOfOneRow-1)))
+	g.fetched = thread.ShrI(5).MulI(2).Add(lane.AndI(1)).Add(lane.ShrI(1).AndI(dwPasses - 1).MulI(dwPassRows))
+	g.token = ptx.NewVar(k, ptx.Uint(0))
+	g.from = ptx.NewVar(k, e.x.Addr())
+	g.bytes = ptx.NewVar(k, ptx.Uint(copyBytes))
+	return g
+}
+
+// fetch loads the lane's token of step kt; past the split's end it is 0.
+func (g *dwGather) fetch(t dwItem, kt ptx.U32) ptx.U32 {
+	token := ptx.NewVar(g.k, ptx.Uint(0))
+	row := kt.MulI(tile.K).Add(g.fetched)
+	g.k.If(row.Lt(t.rows), func() {
+		token.Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.row.Add(row), 4), ".nc"))
+	})
+	return token.Get()
+}
+
+// start begins an item.
+func (g *dwGather) start(t dwItem) {
+	column := t.m.Add(g.chunk.MulI(copyBytes / bf16))
+	inside := column.LtI(g.Hidden)
+	g.bytes.Set(ptx.Select(inside, ptx.Uint(copyBytes), ptx.Uint(0)))
+	g.from.Set(g.x.Index(ptx.Select(inside, column, ptx.Uint(0)), bf16).Addr())
+	g.token.Set(g.fetch(t, ptx.Uint(0)))
+}
+
+// next gives the tokens of the thread's rows of step kt, and loads those of
+// the step after it.
+func (g *dwGather) next(t dwItem, kt ptx.U32) []ptx.U32 {
+	own := g.token.Copy()
+	g.token.Set(g.fetch(t, kt.AddI(1)))
+	tokens := make([]ptx.U32, dwPasses)
+	for i := range tokens {
+		tokens[i] = own.ShflIdx(g.half.AddI(2 * i))
+	}
+	return tokens
+}
+
+// copy starts the copies of the tile's first rows; the others become zeros.
+// A constant says that all are there.
+func (g *dwGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
+	to := s.Data.Plus(g.dst)
+	_, all := rows.Const()
+	for i, token := range tokens {
+		src := ptx.GlobalAt(g.from.Get()).Index(token, g.Hidden*bf16)
+		var bytes []ptx.U32
+		switch {
+		case !all:
+			bytes = []ptx.U32{ptx.Select(g.row.AddI(dwPassRows*i).Lt(rows), g.bytes.Get(), ptx.Uint(0))}
+		case g.Hidden%BlockRows != 0:
+			bytes = []ptx.U32{g.bytes.Get()}
+		}
+		g.k.CpAsyncCG(to.At(i*dwPassRows*tile.RowBytes), src, copyBytes, bytes...)
+	}
+}
+
+// copyTail copies the first rows, fewer than 64, of the packed rows' tile and
+// fills it with zeros: TMA would load the next expert's.
+func (e *dw) copyTail(s pipeline.Stage, t dwItem, kt, rows, thread ptx.U32) {
+	k := e.k
+	const passRows = pipeline.WarpgroupThreads / lanesOfOneRow
+	chunk, row := thread.AndI(lanesOfOneRow-1), thread.DivI(lanesOfOneRow)
+	to := s.Data.At(tileABytes).Plus(tile.Swizzled(row, chunk))
+	first := t.row.Add(kt.MulI(tile.K)).Add(row)
+	k.For(ptx.Uint(0), ptx.Uint(e.point.TileN/tile.Block), ptx.Uint(1), func(block ptx.U32) {
+		column := t.n.Add(block.MulI(tile.Block))
+		for i := range tile.K / passRows {
+			inside := row.AddI(i * passRows).Lt(rows).And(column.LtI(e.width()))
+			src := e.rows.Index(ptx.Select(inside, first.AddI(i*passRows), ptx.Uint(0)), e.width()*bf16)
+			src = src.Index(ptx.Select(inside, column.Add(chunk.MulI(copyBytes/bf16)), ptx.Uint(0)), bf16)
+			k.CpAsyncCG(to.Plus(block.MulI(tile.BlockBytes)).At(i*passRows*tile.RowBytes), src, copyBytes,
+				ptx.Select(inside, ptx.Uint(copyBytes), ptx.Uint(0)))
+		}
+	})
+}
