@@ -235,7 +235,7 @@ func (c *Call) plan(s driver.Stream, which, t int, experts Tensor, p driver.Devi
 	b.ptr("table", at(p, w.table))
 	b.ptr("blocks", at(p, w.blocks))
 	b.ptr("tickets", at(p, w.tickets))
-	if which == pairsPlan {
+	if which == planPairs {
 		b.ptr("pairs", at(p, w.pairs))
 	}
 	b.u32("tokens", t)

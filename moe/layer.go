@@ -39,14 +39,27 @@ const (
 	upInfer
 	down
 	aggregate
-	// From here on those of backward.
-	pairsPlan
-	kernelCount
+	// From here on those of backward. The weights' gradients have a kernel for
+	// each way of writing them; see gradientKernel.
+	planPairs
+	dh
+	dscores
+	dscoresGiven // for callers who route themselves
+	planSplits
+	dw2
+	dw1         = dw2 + gradientKernels
+	dx          = dw1 + gradientKernels
+	dxGiven     = dx + 1
+	sum         = dx + 2
+	sumExtra    = dx + 3
+	kernelCount = dx + 4
 )
 
 var kernelNames = [kernelCount]string{
 	"router", "count", "plan", "up", "up-inference", "down", "aggregate",
-	"plan-pairs",
+	"plan-pairs", "dh", "dscores", "dscores-given", "plan-splits",
+	"dw2", "dw2-f32", "dw2-add", "dw2-add-f32", "dw1", "dw1-f32", "dw1-add", "dw1-add-f32",
+	"dx", "dx-given", "sum", "sum-extra",
 }
 
 // Option changes how New works.
@@ -78,8 +91,8 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithChoice takes these tile points instead of the cost model's. Results are
-// the same bits.
+// WithChoice takes these tile points instead of the cost model's, where they
+// are not the zero Point. Results are the same bits.
 func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &c } }
 
 // WithoutBackward leaves the kernels of backward out, for programs that only
@@ -107,14 +120,12 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		o.cache = cache.Open(cache.Options{Logger: o.logger})
 	}
 	target := dev.Target()
-	l := &Layer{config: c, dev: dev, sms: target.SMs}
+	l := &Layer{config: c, dev: dev, sms: target.SMs, choice: kernel.Choose(c, target)}
 	if o.choice != nil {
 		if err := o.choice.Check(target); err != nil {
 			return nil, err
 		}
-		l.choice = *o.choice
-	} else {
-		l.choice = kernel.Choose(c, target)
+		l.choice = o.choice.OrElse(l.choice)
 	}
 	if err := l.load(ctx, o); err != nil {
 		return nil, err
@@ -135,7 +146,7 @@ func suits(dev driver.Device) error {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
 	}
-	if len(kernel.UpSpace(t)) == 0 || len(kernel.DownSpace(t)) == 0 {
+	if len(kernel.UpSpace(t)) == 0 || len(kernel.DownSpace(t)) == 0 || len(kernel.DHSpace(t)) == 0 || len(kernel.DXSpace(t)) == 0 || len(kernel.DWSpace(t)) == 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s gives a CTA %d bytes of shared memory, no tile fits; compute capability 9.0 has %d",
 				t.Name, t.SharedBytesPerCTA, driver.H200().SharedBytesPerCTA)}
@@ -222,7 +233,7 @@ func (l *Layer) Kernels() []string {
 }
 
 // hasBackward says that the layer was made with the kernels of backward.
-func (l *Layer) hasBackward() bool { return l.kernels[pairsPlan].fn != nil }
+func (l *Layer) hasBackward() bool { return l.kernels[planPairs].fn != nil }
 
 // Listing is the PTX of a kernel with the Go line behind each instruction.
 func (l *Layer) Listing(name string) ([]byte, error) {

@@ -10,18 +10,45 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// Choice is the tile points of a layer's products.
+// Choice is the tile points of a layer's products: of forward, then of
+// backward. A zero Point leaves the choice to the cost model.
 type Choice struct {
-	Up, Down Point
+	Up, Down         Point
+	DH, DX, DW1, DW2 Point
 }
 
 // Check returns nil, or an [*spec.ArgError] that names the first field of a
 // point that no kernel can have on the target.
 func (c Choice) Check(t driver.Target) error {
-	if err := c.Up.check("Choice.Up", UpSpace(t)); err != nil {
-		return err
+	for _, p := range []struct {
+		name  string
+		point Point
+		space []Point
+	}{
+		{"Choice.Up", c.Up, UpSpace(t)}, {"Choice.Down", c.Down, DownSpace(t)},
+		{"Choice.DH", c.DH, DHSpace(t)}, {"Choice.DX", c.DX, DXSpace(t)},
+		{"Choice.DW1", c.DW1, DWSpace(t)}, {"Choice.DW2", c.DW2, DWSpace(t)},
+	} {
+		if p.point == (Point{}) {
+			continue
+		}
+		if err := p.point.check(p.name, p.space); err != nil {
+			return err
+		}
 	}
-	return c.Down.check("Choice.Down", DownSpace(t))
+	return nil
+}
+
+// OrElse is c with the points of other where its own are zero.
+func (c Choice) OrElse(other Choice) Choice {
+	for _, p := range []struct{ own, other *Point }{
+		{&c.Up, &other.Up}, {&c.Down, &other.Down}, {&c.DH, &other.DH}, {&c.DX, &other.DX}, {&c.DW1, &other.DW1}, {&c.DW2, &other.DW2},
+	} {
+		if *p.own == (Point{}) {
+			*p.own = *p.other
+		}
+	}
+	return c
 }
 
 // check holds p against the points of its space: it may have fewer stages and
@@ -86,6 +113,7 @@ func Choose(c spec.Config, t driver.Target) Choice {
 	return Choice{
 		Up:   cheapest(UpSpace(t), c, 2*c.Intermediate, c.Hidden, t),
 		Down: cheapest(DownSpace(t), c, c.Hidden, c.Intermediate, t),
+		DH:   ChooseDH(c, t), DX: ChooseDX(c, t), DW1: ChooseDW(c, W1, t), DW2: ChooseDW(c, W2, t),
 	}
 }
 
