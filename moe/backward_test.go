@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
@@ -335,6 +336,25 @@ func TestBackwardTimings(t *testing.T) {
 			}
 			require.Equal(t, first, got)
 		})
+	}
+}
+
+// The same bits at every tile point.
+func TestBackwardPoints(t *testing.T) {
+	target := testDevice(t).Target()
+	dhs, dxs, dws := kernel.DHSpace(target), kernel.DXSpace(target), kernel.DWSpace(target)
+	var first map[string]trial.Values
+	for i := range max(len(dhs), len(dxs), len(dws)) {
+		choice := kernel.Choice{DH: dhs[i%len(dhs)], DX: dxs[i%len(dxs)], DW1: dws[i%len(dws)], DW2: dws[(i+1)%len(dws)]}
+		tr := trialOn(t, testDevice(t), moe.Config{Hidden: 320, Intermediate: 192, Experts: 6, TopK: 2}, 130, moe.WithChoice(choice))
+		require.Equal(t, choice.DH, tr.Layer.Choice().DH)
+		withBackward(t, tr, moe.F32)
+		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+		got := gradients(t, tr, tr.Back)
+		if first == nil {
+			first = got
+		}
+		require.Equal(t, first, got, "%v", choice)
 	}
 }
 

@@ -15,6 +15,18 @@ const (
 	AggregateKernel = aggregate
 )
 
+// ForwardKernels and BackwardKernels are the numbers of the passes' kernels,
+// in the order of their launches.
+var ForwardKernels, BackwardKernels = numbers(0, planPairs), append([]int{count}, numbers(planPairs, kernelCount)...)
+
+func numbers(from, to int) []int {
+	var list []int
+	for i := from; i < to; i++ {
+		list = append(list, i)
+	}
+	return list
+}
+
 // Regions are the parts of a workspace that later kernels read, by name:
 // offset and bytes.
 func (l *Layer) Regions(tokens int) map[string][2]int64 {

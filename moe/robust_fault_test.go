@@ -106,7 +106,7 @@ func TestImpossibleChoice(t *testing.T) {
 		point       kernel.Point
 		field, want string
 	}{
-		{kernel.Point{}, "TileN", "one of 256,"},
+		{kernel.Point{Stages: 4, Panel: 16}, "TileN", "one of 256,"},
 		{kernel.Point{TileN: -128, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
 		{kernel.Point{TileN: 100, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
 		{kernel.Point{TileN: 512, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
@@ -116,7 +116,10 @@ func TestImpossibleChoice(t *testing.T) {
 		{kernel.Point{TileN: 128, Stages: 4, Panel: 0}, "Panel", "1 to 1024"},
 		{kernel.Point{TileN: 128, Stages: 4, Panel: 1 << 40}, "Panel", "1 to 1024"},
 	} {
-		for part, choice := range map[string]kernel.Choice{"Up": {Up: c.point, Down: good.Down}, "Down": {Up: good.Up, Down: c.point}} {
+		for part, choice := range map[string]kernel.Choice{
+			"Up": {Up: c.point, Down: good.Down}, "Down": {Up: good.Up, Down: c.point},
+			"DH": {DH: c.point}, "DX": {DX: c.point}, "DW1": {DW1: c.point}, "DW2": {DW2: c.point},
+		} {
 			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithChoice(choice))
 			var arg *moe.ArgError
 			require.ErrorAs(t, err, &arg, "%+v", choice)

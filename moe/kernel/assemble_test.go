@@ -45,6 +45,15 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 			m[fmt.Sprintf("dx %v router=%v", p, router)] = DX{Hidden: c.Hidden, Intermediate: c.Intermediate, Router: router, Point: p}
 		}
 	}
+	m["dw plan"] = DWPlan{Experts: c.Experts}
+	for _, p := range DWSpace(t) {
+		for _, store := range gradients {
+			for _, dw := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Layout: spec.Interleaved}} {
+				dw.Hidden, dw.Intermediate, dw.Store, dw.Point = c.Hidden, c.Intermediate, store, p
+				m[fmt.Sprintf("dW%d %v %v %+v", dw.Of+1, p, dw.Layout, store)] = dw
+			}
+		}
+	}
 	return m
 }
 

@@ -128,16 +128,18 @@ func (g *dwGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 func (e *dw) copyTail(s pipeline.Stage, t dwItem, kt, rows, thread ptx.U32) {
 	k := e.k
 	const passRows = pipeline.WarpgroupThreads / lanesOfOneRow
-	chunk, row := thread.AndI(lanesOfOneRow-1), thread.DivI(lanesOfOneRow)
-	to := s.Data.At(tileABytes).Plus(tile.Swizzled(row, chunk))
-	first := t.row.Add(kt.MulI(tile.K)).Add(row)
-	k.For(ptx.Uint(0), ptx.Uint(e.point.TileN/tile.Block), ptx.Uint(1), func(block ptx.U32) {
-		column := t.n.Add(block.MulI(tile.Block))
-		for i := range tile.K / passRows {
-			inside := row.AddI(i * passRows).Lt(rows).And(column.LtI(e.width()))
-			src := e.rows.Index(ptx.Select(inside, first.AddI(i*passRows), ptx.Uint(0)), e.width()*bf16)
-			src = src.Index(ptx.Select(inside, column.Add(chunk.MulI(copyBytes/bf16)), ptx.Uint(0)), bf16)
-			k.CpAsyncCG(to.Plus(block.MulI(tile.BlockBytes)).At(i*passRows*tile.RowBytes), src, copyBytes,
+	chunk := thread.AndI(lanesOfOneRow - 1)
+	column := t.n.Add(chunk.MulI(copyBytes / bf16))
+	k.For(thread.DivI(lanesOfOneRow), ptx.Uint(tile.K), ptx.Uint(passRows), func(row ptx.U32) {
+		there := row.Lt(rows)
+		to := s.Data.At(tileABytes).Plus(tile.Swizzled(row, chunk))
+		src := e.rows.Index(t.row.Add(kt.MulI(tile.K)).Add(ptx.Select(there, row, ptx.Uint(0))), e.width()*bf16).Index(column, bf16)
+		for block := range e.point.TileN / tile.Block {
+			inside := there
+			if e.width()%e.point.TileN != 0 {
+				inside = there.And(column.AddI(block * tile.Block).LtI(e.width()))
+			}
+			k.CpAsyncCG(to.At(block*tile.BlockBytes), src.At(block*tile.Block*bf16), copyBytes,
 				ptx.Select(inside, ptx.Uint(copyBytes), ptx.Uint(0)))
 		}
 	})

@@ -1,0 +1,184 @@
+package moe_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+	"sonicmoe/moe/trial"
+)
+
+// TestBackwardRows: full size against the reference, the same bits on repeats,
+// from a graph and with other tiles, and the times of the pass and its kernels.
+func TestBackwardRows(t *testing.T) {
+	for _, name := range rowNames(t) {
+		t.Run(name, func(t *testing.T) {
+			row, ok := spec.FindRow(name)
+			require.True(t, ok, "no row of that name")
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+			defer cancel()
+			tr := newTrial(t, row.Config, row.Tokens, 1)
+			require.NoError(t, tr.Run(ctx, tr.Args))
+			require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+			require.NoError(t, tr.RunBackward(ctx, tr.Back))
+			saved, err := tr.Results(true)
+			require.NoError(t, err)
+			start := time.Now()
+			rep, err := tr.CheckBackward(tr.Back, saved, true, 256, 256)
+			require.NoError(t, err)
+			t.Logf("%v\nchecked in %v", rep, time.Since(start))
+			require.NoError(t, rep.Check())
+
+			first := samples(t, tr, tr.Back)
+			for range 5 {
+				require.NoError(t, tr.RunBackward(ctx, tr.Back))
+				require.Equal(t, first, samples(t, tr, tr.Back), "a repeat gives other bits")
+			}
+			timeBackward(t, tr, row)
+			timeInSequence(t, tr, moe.BackwardKernels)
+			otherBackwardTiles(t, ctx, tr, first)
+		})
+	}
+}
+
+// sampleBlocks is how many pieces of a large gradient are compared.
+const sampleBlocks = 256
+
+// samples are the bits of all gradients, of large weights' spread pieces.
+func samples(t *testing.T, tr *trial.Trial, b moe.Backward) map[string]trial.Values {
+	t.Helper()
+	all := map[string]trial.Values{}
+	for name, of := range wanted(&b) {
+		cols, rows := 64*tr.Layer.Config().Hidden, []int64(nil)
+		if blocks := of.Shape.Elements() / int64(cols); of.Shape.Rank == 3 && blocks > sampleBlocks {
+			for i := range int64(sampleBlocks) {
+				rows = append(rows, i*(blocks-1)/(sampleBlocks-1))
+			}
+		}
+		v, err := tr.Rows(*of, cols, rows)
+		require.NoError(t, err)
+		all[name] = v
+	}
+	return all
+}
+
+// timeBackward logs the speed of the pass, by calls and as a graph.
+func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
+	s := tr.Stream()
+	run := func() error { return tr.Call().Backward(s, tr.Back) }
+	ms := median(t, s, 200*time.Millisecond, 20, run)
+	c := tr.Layer.Choice()
+	t.Logf("%s backward: dh %v dx %v dw1 %v dw2 %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, c.DH, c.DX, c.DW1, c.DW2,
+		ms[1], ms[0], ms[2], row.Config.BackwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicBackwardMS)
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, tr.Args))
+	require.NoError(t, run())
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	ms = median(t, s, 200*time.Millisecond, 20, func() error { return g.Launch(s) })
+	t.Logf("forward and backward as a graph: %.3f ms (min %.3f max %.3f)", ms[1], ms[0], ms[2])
+}
+
+// otherBackwardTiles runs the pass with tiles of another width.
+func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
+	c, target := tr.Layer.Config(), testDevice(t).Target()
+	choice := tr.Layer.Choice()
+	for _, p := range []struct {
+		point *kernel.Point
+		space []kernel.Point
+	}{
+		{&choice.DH, kernel.DHSpace(target)}, {&choice.DX, kernel.DXSpace(target)},
+		{&choice.DW1, kernel.DWSpace(target)}, {&choice.DW2, kernel.DWSpace(target)},
+	} {
+		was := *p.point
+		for _, q := range p.space {
+			if q.TileN != was.TileN {
+				*p.point = q
+			}
+		}
+	}
+	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithChoice(choice))
+	require.NoError(t, err)
+	require.NoError(t, tr.PoisonGradients(tr.Back))
+	require.NoError(t, l.NewCall().Backward(tr.Stream(), tr.Back))
+	require.NoError(t, tr.Stream().Synchronize(ctx))
+	require.Equal(t, want, samples(t, tr, tr.Back), "%v gives other bits", choice)
+}
+
+// TestBackwardMemory: what the device's free memory falls by between forward
+// and backward is what is promised, layer after layer, and four layers share
+// one workspace, poisoned in between. Memory comes in pieces of 2 MiB.
+func TestBackwardMemory(t *testing.T) {
+	rowNames(t)
+	for _, name := range []string{"7B n=256", "7B n=512", "7B n=1024"} {
+		t.Run(name, func(t *testing.T) {
+			row, ok := spec.FindRow(name)
+			require.True(t, ok)
+			testLayersMemory(t, row)
+		})
+	}
+}
+
+// keep is a layer's saved tensors.
+func keep(t *testing.T, tr *trial.Trial) moe.Forward {
+	f := tr.Args
+	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.Experts} {
+		p, err := testDevice(t).Alloc(of.Shape.Bytes())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, testDevice(t).Free(p)) })
+		of.Ptr = p
+	}
+	return f
+}
+
+func testLayersMemory(t *testing.T, row spec.Row) {
+	ctx := limited(t, 2*time.Minute)
+	dev := testDevice(t)
+	tr := newTrial(t, row.Config, row.Tokens, 1)
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	s, b := tr.Stream(), tr.Back
+	tr.Args.Workspace = b.Workspace
+	var passes []moe.Forward
+	promise := row.Config.Saved(row.Tokens).Bytes()
+	for layer := range 4 {
+		before, _, err := dev.Memory()
+		require.NoError(t, err)
+		f := keep(t, tr)
+		bits := reference.NewNormal(uint64(90+layer), trial.ScaleX).Values(f.X.Shape.Elements())
+		require.NoError(t, s.CopyToDevice(f.X.Ptr, trial.Bytes(bits)))
+		require.NoError(t, tr.Call().Forward(s, f))
+		require.NoError(t, s.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4))
+		require.NoError(t, s.Synchronize(ctx))
+		after, _, err := dev.Memory()
+		require.NoError(t, err)
+		t.Logf("layer %d: %d bytes, %d were promised", layer, before-after, promise)
+		const piece = 2 << 20
+		require.InDelta(t, promise, before-after, 4*piece)
+		passes = append(passes, f)
+	}
+	before, _, err := dev.Memory()
+	require.NoError(t, err)
+	for i := len(passes) - 1; i >= 0; i-- {
+		f := passes[i]
+		b.X, b.H, b.Scores, b.Experts = f.X, f.H, f.Scores, f.Experts
+		require.NoError(t, tr.RunBackward(ctx, b))
+		tr.X = make([]uint16, f.X.Shape.Elements())
+		require.NoError(t, s.CopyToHost(trial.Bytes(tr.X), f.X.Ptr))
+		tr.Args.H, tr.Args.Scores, tr.Args.Experts = f.H, f.Scores, f.Experts
+		saved, err := tr.Results(true)
+		require.NoError(t, err)
+		rep, err := tr.CheckBackward(b, saved, true, 32, 32)
+		require.NoError(t, err)
+		require.NoError(t, rep.Check(), "layer %d", i)
+	}
+	after, _, err := dev.Memory()
+	require.NoError(t, err)
+	require.Equal(t, before, after, "backward took memory")
+}
