@@ -92,6 +92,18 @@ func LdSharedVec[T Value](a Shared, n int) []T {
 	return load[T](a.base.v, isa.LdShared, a.operand(), n, nil)
 }
 
+// Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements as [Kernel.Stmatrix]
+// stores them.
+func (k *Kernel) Ldmatrix(a Shared, n int) []BF16x2 {
+	out := make([]BF16x2, n)
+	for i := range out {
+		out[i] = BF16x2{k.result(isa.B32)}
+	}
+	f := &isa.Table[isa.Ldmatrix]
+	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(n))), vecOperand(out), a.operand())
+	return out
+}
+
 // StGlobal stores 1, 2 or 4 values with one instruction.
 func StGlobal[T Value](a Global, vs ...T) {
 	store(a.base.v, isa.StGlobal, a.operand(), vs)

@@ -8,33 +8,35 @@ import (
 )
 
 // dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
-// gradients, a group of 64 neurons at a time. Two slots of shared memory take
-// turns: H of a group comes in by TMA, every thread replaces its own elements
-// by dH, which go out by TMA. The first groups' H comes under the main loop.
+// gradients, a chunk of 32 neurons at a time. Slots of shared memory take
+// turns: H of a chunk comes in by TMA, the threads put dH in its place, and it
+// goes out by TMA. The first chunks' H comes under the main loop.
 type dhEpilogue struct {
 	k *ptx.Kernel
-	// groups is those of a tile, neurons those of an expert.
-	groups, neurons        int
+	// chunks is those of a tile, neurons those of an expert.
+	chunks, neurons        int
 	h, dh, a               ptx.TensorMap
 	scores, pairs, partial ptx.Global
 
-	// slots is the warpgroup's memory: the slots of H, then one of A'. arrived
-	// are the barriers of the slots of H.
+	memory, barrier ptx.Shared        // of both warpgroups
+	turn            *ptx.Var[ptx.U32] // parity of the tiles so far
+	// slots is the warpgroup's memory: the slots of H, then those of A'.
+	// arrived are the barriers of the slots of H.
 	slots, arrived ptx.Shared
-	parity         [dhSlots]*ptx.Var[ptx.U32] // of the next arrival in each slot
+	staging        tile.NarrowStaging
 	fragment       tile.Fragment
-	// word is where the thread's first word lies in a 64 x 64 tile.
-	word ptx.U32
-	lane ptx.U32 // in the quad
-	// score is that of the thread's two rows of the present tile.
-	score [2]ptx.F32
+	lane           ptx.U32 // in the quad
+	// Of the thread's two rows: their scores, the sums of dA'·A of the present
+	// group, and of the group that the lane stores.
+	score, sum, joined [2]ptx.F32
 }
 
 const (
-	dhGroup     = 64 // neurons
-	dhSlots     = 2
-	dhSlotBytes = 2 * tile.StagingBytes // gate and up
-	dhStaging   = dhSlots*dhSlotBytes + tile.StagingBytes
+	dhGroup     = 64 // neurons of a partial sum
+	dhChunk     = 32
+	dhSlots     = 4
+	dhSlotBytes = 2 * tile.NarrowBytes // gate and up
+	dhStaging   = dhSlots*dhSlotBytes + 2*tile.NarrowBytes
 )
 
 // barriers adds one for each slot.
@@ -42,25 +44,24 @@ func (e *dhEpilogue) barriers(set *pipeline.Setup, mem *pipeline.Shared) {
 	for i := range 2 * dhSlots {
 		at := set.Barrier(mem, 1)
 		if i == 0 {
-			e.arrived = at
+			e.barrier = at
 		}
 	}
 }
 
-// start finds the thread's place.
-func (e *dhEpilogue) start(p *product) {
-	wg, thread := p.tid.ShrI(7), p.tid.AndI(pipeline.WarpgroupThreads-1)
-	e.slots, e.arrived = p.staging.Plus(wg.MulI(dhStaging)), e.arrived.Plus(wg.MulI(8*dhSlots))
-	for i := range e.parity {
-		e.parity[i] = ptx.NewVar(e.k, ptx.Uint(0))
-	}
-	e.fragment = tile.NewFragment(thread)
+// place finds the thread's place anew: cheaper than registers for it through
+// the main loop.
+func (e *dhEpilogue) place() {
+	tid := e.k.Special("%tid.x")
+	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
+	e.slots, e.arrived = e.memory.Plus(wg.MulI(dhStaging)), e.barrier.Plus(wg.MulI(8*dhSlots))
+	e.staging, e.fragment = tile.NewNarrowStaging(e.k, thread), tile.NewFragment(thread)
 	e.lane = thread.AndI(3)
-	e.word = tile.Swizzled(e.fragment.Row, ptx.Uint(0)).Add(e.lane.ShlI(2))
 }
 
 // before starts the loads that run under a tile's main loop.
 func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
+	e.place()
 	for h := range e.score {
 		row := s.row.Add(e.fragment.Row.AddI(8 * h).Min(s.rows.SubI(1))) // rows past the end are dropped
 		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
@@ -68,121 +69,165 @@ func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
 	}
 	e.k.If(s.elected, func() {
 		e.k.BulkWait(0, ".read") // the previous tile's stores
-		for i := range min(dhSlots, e.groups) {
+		for i := range min(dhSlots, e.chunks) {
 			e.load(s, t, i)
 		}
 	})
 }
 
-// neuron is the first neuron of a group.
-func (e *dhEpilogue) neuron(t schedule.Tile, group int) ptx.U32 {
-	return t.Column.MulI(e.groups * dhGroup).AddI(group * dhGroup)
+// neuron is the first neuron of a chunk.
+func (e *dhEpilogue) neuron(t schedule.Tile, chunk int) ptx.U32 {
+	return t.Column.MulI(e.chunks * dhChunk).AddI(chunk * dhChunk)
 }
 
-// load starts the load of a group's H; one thread. Rows past the expert's end
+// slot is a chunk's slot of H, whose halves are gate and up.
+func (e *dhEpilogue) slot(chunk int) ptx.Shared { return e.slots.At(chunk % dhSlots * dhSlotBytes) }
+
+// slotOfA is a chunk's slot of A'.
+func (e *dhEpilogue) slotOfA(chunk int) ptx.Shared {
+	return e.slots.At(dhSlots*dhSlotBytes + chunk%2*tile.NarrowBytes)
+}
+
+// load starts the load of a chunk's H; one thread. Rows past the expert's end
 // are dropped with what comes of them.
-func (e *dhEpilogue) load(s *storer, t schedule.Tile, group int) {
-	slot := group % dhSlots
-	full := e.arrived.At(8 * slot)
+func (e *dhEpilogue) load(s *storer, t schedule.Tile, chunk int) {
+	full := e.arrived.At(8 * (chunk % dhSlots))
 	e.k.MbarrierArriveExpectTx(full, ptx.Uint(dhSlotBytes))
-	e.k.TMALoad(e.slots.At(slot*dhSlotBytes), e.h, full, e.neuron(t, group), s.row, ptx.Uint(0))
+	e.k.TMALoad(e.slot(chunk), e.h, full, e.neuron(t, chunk), s.row, ptx.Uint(0))
 }
 
-// store is the epilogue of a tile.
+// activation is a thread's part of a chunk of H: pairs of neighbours, and the
+// sigmoid of each gate.
+type activation struct {
+	gates, ups []ptx.BF16x2
+	sigmoids   []ptx.F32
+}
+
+// arrive waits for a chunk of H.
+func (e *dhEpilogue) arrive(chunk int) activation {
+	in := chunk % dhSlots
+	uses := (e.chunks - in + dhSlots - 1) / dhSlots // of the slot in a tile
+	parity := ptx.Uint(chunk / dhSlots % 2)
+	if uses%2 == 1 {
+		parity = e.turn.Get().Xor(parity)
+	}
+	pipeline.WaitParity(e.k, e.arrived.At(8*in), parity)
+	x := activation{gates: e.staging.Load(e.slot(chunk)), ups: e.staging.Load(e.slot(chunk).At(tile.NarrowBytes))}
+	for _, pair := range x.gates {
+		lo, hi := pair.Unpack()
+		x.sigmoids = append(x.sigmoids, sigmoid(lo), sigmoid(hi))
+	}
+	return x
+}
+
+// store is the epilogue of a tile. The next chunk's sigmoids are taken beside
+// a chunk's products, unless its H had to wait for a slot or, ahead of the
+// widest tile's first chunk, no registers are free yet.
 func (e *dhEpilogue) store(s *storer, t schedule.Tile, acc []ptx.F32) {
 	k := e.k
-	threads := ptx.Uint(pipeline.WarpgroupThreads)
-	slotOfA := e.slots.At(dhSlots * dhSlotBytes)
-	for i := range e.groups {
-		slot, parity := e.slots.At(i%dhSlots*dhSlotBytes), e.parity[i%dhSlots]
-		pipeline.WaitParity(k, e.arrived.At(8*(i%dhSlots)), parity.Get())
-		parity.Set(parity.Get().XorI(1))
-		if i > 0 {
-			k.If(s.elected, func() {
-				k.BulkWait(0, ".read") // the stores of the group before
-				if next := i + 1; next >= dhSlots && next < e.groups {
-					e.load(s, t, next)
-				}
-			})
+	e.place()
+	next := e.arrive(0)
+	for i := range e.chunks {
+		x, last := next, i == e.chunks-1
+		beside := i+1 < dhSlots && (i > 0 || e.chunks < 8)
+		if !last && beside {
+			next = e.arrive(i + 1)
 		}
-		weighted := e.differentiate(s, t, i, slot, acc[32*i:32*i+32])
-		if i > 0 {
-			// The slot of A' is free: for the first group H's arrival says so.
-			k.BarSync(s.barrier, threads)
+		e.differentiate(i, x, acc[16*i:16*i+16])
+		if !last && !beside {
+			next = e.arrive(i + 1)
 		}
-		s.staging.Store(slotOfA, weighted)
+		if done := (i + 1) * dhChunk; done%dhGroup == 0 {
+			e.join(done/dhGroup - 1)
+		}
+		if last {
+			e.storePartials(s, t)
+			e.turn.Set(e.turn.Get().XorI(1))
+		}
 		k.FenceProxyAsync(".shared::cta")
-		k.BarSync(s.barrier, threads)
+		if i > 0 {
+			k.If(s.elected, func() { e.reuse(s, t, i) })
+		}
+		k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
 		k.If(s.elected, func() {
 			neuron, clipped, row := e.neuron(t, i), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
-			k.TMAStore(e.dh, slot, neuron, clipped, row, ptx.Uint(0))
-			k.TMAStore(e.a, slotOfA, neuron, clipped, row)
+			k.TMAStore(e.dh, e.slot(i), neuron, clipped, row, ptx.Uint(0))
+			k.TMAStore(e.a, e.slotOfA(i), neuron, clipped, row)
 			k.BulkCommit()
 		})
 	}
 }
 
-// differentiate replaces the thread's elements of H in a slot by dH, stores
-// the sums of dA'·A and gives A'.
-func (e *dhEpilogue) differentiate(s *storer, t schedule.Tile, group int, slot ptx.Shared, grad []ptx.F32) (weighted []ptx.F32) {
-	// The word of columns 8j + 2·lane and the next of the thread's row h.
-	at := slot.Addr().Add(e.word)
-	word := func(j, h int) ptx.Shared {
-		return ptx.SharedAt(at.XorI(j << 4)).At(8 * h * tile.RowBytes)
+// reuse waits until the chunk before the given one is read: its slot of A' is
+// free for the next, its slot of H for the load of a later one; one thread.
+func (e *dhEpilogue) reuse(s *storer, t schedule.Tile, chunk int) {
+	e.k.BulkWait(0, ".read")
+	if later := chunk - 1 + dhSlots; later < e.chunks {
+		e.load(s, t, later)
 	}
-	var gates, ups [16]ptx.BF16x2
-	for i := range gates {
-		w := word(i/2, i%2)
-		gates[i] = ptx.LdShared[ptx.U32](w).AsBF16x2()
-		ups[i] = ptx.LdShared[ptx.U32](w.At(tile.StagingBytes)).AsBF16x2()
-	}
-	weighted = make([]ptx.F32, len(grad))
-	var sum [2]ptx.F32
-	for i := range gates {
-		h := i % 2
-		g0, g1 := gates[i].Unpack()
-		u0, u1 := ups[i].Unpack()
-		x, y := e.neuronGradient(g0, u0, grad[2*i], e.score[h]), e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
-		w := word(i/2, h)
-		ptx.StShared(w, e.k.PackBF16(x.gate, y.gate).Bits())
-		ptx.StShared(w.At(tile.StagingBytes), e.k.PackBF16(x.up, y.up).Bits())
-		weighted[2*i], weighted[2*i+1] = x.weighted, y.weighted
-		if i < 2 {
-			sum[h] = grad[2*i].Mul(x.a)
+}
+
+// differentiate puts dH in the place of a chunk of H, and A' in its slot, and
+// adds to the sums of dA'·A.
+func (e *dhEpilogue) differentiate(chunk int, x activation, grad []ptx.F32) {
+	k, sum := e.k, &e.sum
+	first := chunk*dhChunk%dhGroup == 0
+	var gates, ups, weighted []ptx.BF16x2
+	for i := range x.gates {
+		h := i % 2 // of the thread's rows
+		g0, g1 := x.gates[i].Unpack()
+		u0, u1 := x.ups[i].Unpack()
+		lo := neuronGradient(g0, u0, x.sigmoids[2*i], grad[2*i], e.score[h])
+		hi := neuronGradient(g1, u1, x.sigmoids[2*i+1], grad[2*i+1], e.score[h])
+		gates = append(gates, k.PackBF16(lo.gate, hi.gate))
+		ups = append(ups, k.PackBF16(lo.up, hi.up))
+		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
+		if first && i < 2 {
+			sum[h] = grad[2*i].Mul(lo.a)
 		} else {
-			sum[h] = grad[2*i].Fma(x.a, sum[h])
+			sum[h] = grad[2*i].Fma(lo.a, sum[h])
 		}
-		sum[h] = grad[2*i+1].Fma(y.a, sum[h])
+		sum[h] = grad[2*i+1].Fma(hi.a, sum[h])
 	}
-	e.storePartial(s, e.neuron(t, group), sum)
-	return weighted
+	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // what the warp overwrites, it has read
+	e.staging.Store(e.slot(chunk), gates)
+	e.staging.Store(e.slot(chunk).At(tile.NarrowBytes), ups)
+	e.staging.Store(e.slotOfA(chunk), weighted)
 }
 
 // gradient is what one element of dA' gives.
 type gradient struct{ gate, up, a, weighted ptx.F32 }
 
 // neuronGradient: silu' is sigmoid + silu·(1 - sigmoid).
-func (e *dhEpilogue) neuronGradient(gate, up, grad, score ptx.F32) gradient {
-	sig := sigmoid(gate)
-	act := gate.Mul(sig)
-	slope := act.Fma(ptx.Float(1).Sub(sig), sig)
-	a, da := act.Mul(up), score.Mul(grad)
-	return gradient{gate: da.Mul(up).Mul(slope), up: da.Mul(act), a: a, weighted: score.Mul(a)}
+func neuronGradient(gate, up, sigmoid, grad, score ptx.F32) gradient {
+	silu := gate.Mul(sigmoid)
+	slope := silu.Fma(ptx.Float(1).Sub(sigmoid), sigmoid)
+	a, da := silu.Mul(up), score.Mul(grad)
+	return gradient{gate: da.Mul(up).Mul(slope), up: da.Mul(silu), a: a, weighted: score.Mul(a)}
 }
 
-// storePartial sums over the quad and stores the thread's rows' sums.
-func (e *dhEpilogue) storePartial(s *storer, neuron ptx.U32, sum [2]ptx.F32) {
-	k := e.k
-	perRow := e.neurons / dhGroup
-	for h := range sum {
+// join adds a group's sums over each quad: lanes 0+1 and 2+3, then those. Lane
+// i of the quad keeps group i's.
+func (e *dhEpilogue) join(group int) {
+	for h, sum := range e.sum {
 		for _, lanes := range []int{1, 2} {
-			sum[h] = sum[h].Add(sum[h].Bits().ShflXor(lanes).AsF32())
+			sum = sum.Add(sum.Bits().ShflXor(lanes).AsF32())
 		}
+		if group > 0 {
+			sum = ptx.Select(e.lane.EqI(group), sum, e.joined[h])
+		}
+		e.joined[h] = sum
+	}
+}
+
+// storePartials stores a tile's sums.
+func (e *dhEpilogue) storePartials(s *storer, t schedule.Tile) {
+	groups := e.chunks * dhChunk / dhGroup
+	group := t.Column.MulI(groups).Add(e.lane)
+	for h, sum := range e.joined {
 		row := e.fragment.Row.AddI(8 * h)
-		mine := e.lane.EqI(0).And(row.Lt(s.rows)).And(neuron.LtI(e.neurons))
-		k.If(mine, func() {
-			of := e.partial.Index(s.row.Add(row), 4*perRow)
-			ptx.StGlobal(of.Index(neuron.DivI(dhGroup), 4), sum[h])
-		})
+		valid := row.Lt(s.rows).And(e.lane.LtI(groups)).And(group.LtI(e.neurons / dhGroup))
+		at := e.partial.Index(s.row.Add(row), e.neurons/dhGroup*4).Index(group, 4)
+		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
 	}
 }
