@@ -23,9 +23,18 @@
 // H is what backward needs beside X, scores and experts; without it (the zero
 // Tensor) the pass is for inference and gives the same O.
 //
+// [Call.Backward] gives the gradients that are wanted, from that of O: of X, W1,
+// W2, Router and Scores. Weights' gradients are bf16 or f32 and may be added to
+// what is there; a weight whose gradient is not wanted costs nothing. What a
+// layer keeps from forward to backward is X, H, scores and experts, 2Td + 4TKn
+// bytes and 8TK of metadata; the workspace can be shared by layers that run one
+// after the other. [Call.ExpertsBackward] is for callers who route themselves,
+// [WithoutBackward] for programs that only infer.
+//
 // Results are deterministic: the same input gives the same bits on every run
-// and for every tile shape. Each of H, A, Y and O is rounded to bf16 once;
-// sums are FP32.
+// and for every tile shape. Each of H, A, Y, O and, in backward, of dH, A times
+// score, each row's and each token's dX and the weights' gradients is rounded
+// once; sums are FP32.
 //
 // To read the PTX of a kernel with the Go line behind each instruction, see
 // [Layer.Listing], or run
