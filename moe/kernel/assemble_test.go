@@ -54,6 +54,12 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 			}
 		}
 	}
+	for _, extra := range []bool{false, true} {
+		m[fmt.Sprintf("drouter extra=%v", extra)] = DRouter{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Extra: extra}
+	}
+	for _, store := range gradients {
+		m[fmt.Sprintf("drouter sum %+v", store)] = DRouterSum{Hidden: c.Hidden, Experts: c.Experts, Store: store}
+	}
 	return m
 }
 

@@ -18,14 +18,6 @@ const (
 	W2
 )
 
-// Gradient is how a gradient is written.
-type Gradient struct {
-	// F32 is FP32 instead of bf16.
-	F32 bool
-	// Accumulate adds to what is there, in FP32 with one rounding.
-	Accumulate bool
-}
-
 // DW is the gradient of an expert's weight, a product over the expert's
 // packed rows p:
 //
@@ -127,14 +119,7 @@ func kTiles(t dwItem) ptx.U32 {
 // RowsMap is the load map of the packed rows: A' [R, n] or dH [R, 2n], in
 // boxes of 64 rows x TileN columns, 64 columns after 64 columns.
 func (d DW) RowsMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	width := uint64(d.width())
-	return driver.TensorMap{
-		Elem: driver.BF16, Rank: 3, Address: p,
-		Dims:    [5]uint64{tile.Block, uint64(max(rows, 1)), width / tile.Block},
-		Strides: [4]uint64{width * bf16, tile.Block * bf16},
-		Box:     [5]uint32{tile.Block, tile.K, uint32(d.Point.TileN / tile.Block)},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
-	}
+	return linesMap(p, d.width(), rows, d.Point.TileN)
 }
 
 // OutMap is the store map of a bf16 gradient that is overwritten: dW2

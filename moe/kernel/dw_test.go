@@ -78,40 +78,18 @@ func (c dwCase) run(b *bed, k DW, ctas, slots int) []uint32 {
 	b.run(plan, plan.CTAs(), args{
 		"offsets": upload(b, d.offsets), "splits": splits, "counts": counts, "tickets": tickets, "state": state, "words": 2 * slots,
 	})
-	size := len(d.old)
-	var out driver.DevicePtr
-	short := make([]uint16, size)
-	for i, v := range d.old {
-		short[i] = reference.Float32ToBF16(v)
-	}
-	switch {
-	case k.Store.F32 && k.Store.Accumulate:
-		out = upload(b, d.old)
-	case k.Store.Accumulate:
-		out = upload(b, short)
-	case k.Store.F32:
-		out = b.room(4 * size)
-	default:
-		out = b.room(2 * size)
-	}
+	out := newStored(b, k.Store, d.old)
 	rows := upload(b, d.rows)
 	params := args{
-		"x": upload(b, d.x), "gather": upload(b, d.gather), "rows": rows, "rowsmap": k.RowsMap(rows, len(d.gather)), "dw": out,
+		"x": upload(b, d.x), "gather": upload(b, d.gather), "rows": rows, "rowsmap": k.RowsMap(rows, len(d.gather)), "dw": out.at,
 		"splits": splits, "counts": counts, "tickets": tickets + driver.DevicePtr(4*(1-int(k.Of))),
 		"partials": b.room(slots * k.PartialBytes()), "state": state, "slots": slots,
 	}
 	if k.mapped() {
-		params["dw"] = k.OutMap(out, len(c.rows))
+		params["dw"] = k.OutMap(out.at, len(c.rows))
 	}
 	b.run(k, ctas, params)
-	if k.Store.F32 {
-		return download[uint32](b, out, size)
-	}
-	var bits []uint32
-	for _, v := range download[uint16](b, out, size) {
-		bits = append(bits, uint32(v)<<16)
-	}
-	return bits
+	return out.download(b)
 }
 
 // check holds the gradients of all experts that are not bad against float64.
@@ -148,29 +126,17 @@ func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 					at = line*c.hidden + m
 				}
 				at += e * c.hidden * width
-				want, slack := sum[m*width+j], size[m*width+j]*0x1p-18
-				if k.Store.Accumulate {
-					want += float64(d.old[at])
-					slack += math.Abs(want) * 0x1p-22
-				}
-				value := float64(math.Float32frombits(got[at]))
-				ok := math.Abs(value-want) <= slack+math.Abs(want)*0x1p-23
-				if !k.Store.F32 {
-					ok = between(uint16(got[at]>>16), want, slack)
-				}
+				ok := k.Store.within(got[at], d.old[at], sum[m*width+j], size[m*width+j]*0x1p-18)
 				if n == 0 && k.Store.Accumulate {
 					ok = got[at] == math.Float32bits(d.old[at])
 				}
 				if !ok {
-					t.Fatalf("expert %d of %d rows, line %d, column %d: %g, must be %g +- %g", e, n, m, j, value, want, slack)
+					t.Fatalf("expert %d of %d rows, line %d, column %d: %g, must be %g", e, n, m, j, math.Float32frombits(got[at]), sum[m*width+j])
 				}
 			}
 		}
 	}
 }
-
-// every way of storing a gradient.
-var gradients = []Gradient{{}, {F32: true}, {Accumulate: true}, {F32: true, Accumulate: true}}
 
 // The row counts around the ends of steps, beside experts whose infinities
 // and NaN must stay theirs.

@@ -70,7 +70,7 @@ func (s *dwStore) direct(t dwItem, column ptx.U32, acc []ptx.F32) {
 	if s.Of == W1 {
 		at, pairs = s.transposed(t, column, acc)
 	} else {
-		at = s.out.Index(t.expert.MulI(s.Hidden).Add(s.m).Add(s.fragment.Row), s.width()*s.elem()).Index(column.Add(s.fragment.Column), s.elem())
+		at = s.out.Index(t.expert.MulI(s.Hidden).Add(s.m).Add(s.fragment.Row), s.width()*s.Store.elem()).Index(column.Add(s.fragment.Column), s.Store.elem())
 		for j := range 8 {
 			for h := range 2 {
 				pairs = append(pairs, dwPair{8*j + 8*h*s.width(), acc[4*j+2*h], acc[4*j+2*h+1]})
@@ -81,37 +81,18 @@ func (s *dwStore) direct(t dwItem, column ptx.U32, acc []ptx.F32) {
 		s.addOld(at, pairs)
 	}
 	for _, p := range pairs {
-		to := at.At(p.offset * s.elem())
-		if s.Store.F32 {
-			ptx.StGlobal(to, p.lo, p.hi)
-		} else {
-			ptx.StGlobal(to, s.storer.k.PackBF16(p.lo, p.hi).Bits())
-		}
+		s.Store.store(s.storer.k, at.At(p.offset*s.Store.elem()), p.lo, p.hi)
 	}
 }
 
-// elem is the bytes of an element of the gradient.
-func (s *dwStore) elem() int {
-	if s.Store.F32 {
-		return 4
-	}
-	return bf16
-}
-
-// addOld adds what the pairs' places hold.
+// addOld adds what the pairs' places hold, all loads in flight at once.
 func (s *dwStore) addOld(at ptx.Global, pairs []dwPair) {
-	old := make([]dwPair, len(pairs))
+	old := make([][]ptx.F32, len(pairs))
 	for i, p := range pairs {
-		from := at.At(p.offset * s.elem())
-		if s.Store.F32 {
-			v := ptx.LdGlobalVec[ptx.F32](from, 2)
-			old[i].lo, old[i].hi = v[0], v[1]
-		} else {
-			old[i].lo, old[i].hi = ptx.LdGlobal[ptx.U32](from).AsBF16x2().Unpack()
-		}
+		old[i] = s.Store.load(at.At(p.offset*s.Store.elem()), 2)
 	}
 	for i := range pairs {
-		pairs[i].lo, pairs[i].hi = old[i].lo.Add(pairs[i].lo), old[i].hi.Add(pairs[i].hi)
+		pairs[i].lo, pairs[i].hi = old[i][0].Add(pairs[i].lo), old[i][1].Add(pairs[i].hi)
 	}
 }
 
@@ -127,7 +108,7 @@ func (s *dwStore) transposed(t dwItem, column ptx.U32, acc []ptx.F32) (ptx.Globa
 	if s.Layout == spec.Interleaved {
 		line, step = neuron.Add(own).MulI(2).Add(part), 2
 	}
-	at := s.out.Index(t.expert.MulI(s.width()).Add(line), s.Hidden*s.elem()).Index(s.m.Add(s.fragment.Row).Sub(odd), s.elem())
+	at := s.out.Index(t.expert.MulI(s.width()).Add(line), s.Hidden*s.Store.elem()).Index(s.m.Add(s.fragment.Row).Sub(odd), s.Store.elem())
 	var pairs []dwPair
 	for j := range 8 {
 		for h := range 2 {

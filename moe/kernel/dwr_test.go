@@ -1,0 +1,139 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/reference"
+)
+
+// drouterCase is one size of the router's gradient.
+type drouterCase struct {
+	hidden, experts, topK, tokens int
+	extra                         bool
+}
+
+// drouterData is a case's inputs. Some ids lie outside [0, E), with a NaN
+// gradient.
+type drouterData struct {
+	x              []uint16
+	ids            []uint32
+	dlogits, extra []float32
+	old            []float32
+	dense          []float64 // [T, E], what the two add up to
+}
+
+func (c drouterCase) data() drouterData {
+	r := rand.New(rand.NewPCG(uint64(c.experts), uint64(c.tokens)))
+	d := drouterData{x: reference.NewNormal(21, 1).Values(int64(c.tokens * c.hidden)), dense: make([]float64, c.tokens*c.experts)}
+	for i := range d.dense {
+		v := float32(r.NormFloat64())
+		d.extra = append(d.extra, v)
+		if c.extra {
+			d.dense[i] = float64(v)
+		}
+	}
+	for t := range c.tokens {
+		for _, e := range r.Perm(c.experts)[:c.topK] {
+			v := float32(r.NormFloat64())
+			if r.IntN(9) == 0 {
+				d.ids, d.dlogits = append(d.ids, uint32(c.experts+r.IntN(3))), append(d.dlogits, float32(math.NaN()))
+				continue
+			}
+			d.ids, d.dlogits = append(d.ids, uint32(e)), append(d.dlogits, v)
+			d.dense[t*c.experts+e] += float64(v)
+		}
+	}
+	for _, v := range reference.NewNormal(22, 5).Values(int64(c.experts * c.hidden)) {
+		d.old = append(d.old, float32(reference.FromBF16(v)))
+	}
+	return d
+}
+
+// run gives the gradient as FP32 bits.
+func (c drouterCase) run(b *bed, store Gradient) []uint32 {
+	d := c.data()
+	k := DRouter{Hidden: c.hidden, Experts: c.experts, TopK: c.topK, Extra: c.extra}
+	ranges, perRange := k.Ranges(c.tokens)
+	partials := b.room(int(k.PartialBytes(c.tokens)))
+	params := args{
+		"dlogits": upload(b, d.dlogits), "experts": upload(b, d.ids), "partials": partials,
+		"x": k.XMap(upload(b, d.x), c.tokens), "tokens": c.tokens, "perRange": perRange,
+	}
+	if c.extra {
+		params["extra"] = upload(b, d.extra)
+	}
+	if ctas := k.CTAs(c.tokens); ctas > 0 {
+		b.run(k, ctas, params)
+	}
+	out := newStored(b, store, d.old)
+	sum := DRouterSum{Hidden: c.hidden, Experts: c.experts, Store: store}
+	b.run(sum, sum.CTAs(), args{"partials": partials, "dwr": out.at, "ranges": ranges})
+	return out.download(b)
+}
+
+func (c drouterCase) check(t *testing.T, store Gradient, got []uint32) {
+	d := c.data()
+	for e := range c.experts {
+		for j := range c.hidden {
+			var want, size float64
+			for t := range c.tokens {
+				p := d.dense[t*c.experts+e] * reference.FromBF16(d.x[t*c.hidden+j])
+				want += p
+				size += math.Abs(p)
+			}
+			at := e*c.hidden + j
+			if !store.within(got[at], d.old[at], want, size*0x1p-16) {
+				t.Fatalf("expert %d, column %d: %g, must be %g", e, j, math.Float32frombits(got[at]), want)
+			}
+		}
+	}
+}
+
+func TestDRouter(t *testing.T) {
+	for i, c := range []drouterCase{
+		{128, 5, 2, 1, false}, {192, 70, 3, 63, false}, {320, 130, 1, 200, true}, {192, 9, 8, 129, true}, {128, 64, 16, 700, false}, {128, 3, 1, 0, false},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			for _, store := range gradients {
+				if store.F32 == (i%2 == 0) || c.tokens < 2 {
+					c.check(t, store, c.run(newBed(t, early), store))
+				}
+			}
+		})
+	}
+}
+
+// The same bits under every timing.
+func TestDRouterTimings(t *testing.T) {
+	for _, c := range []drouterCase{{192, 130, 5, 300, false}, {192, 130, 5, 300, true}} {
+		var first []uint32
+		for _, when := range timings() {
+			t.Run(fmt.Sprintf("%+v %s", c, when.name), func(t *testing.T) {
+				got := c.run(newBed(t, when), Gradient{F32: true})
+				if first == nil {
+					first = got
+				}
+				require.Equal(t, first, got)
+			})
+		}
+	}
+}
+
+// The ranges of tokens cover all of them, and none is empty or too long.
+func TestDRouterRanges(t *testing.T) {
+	for _, d := range []DRouter{{Hidden: 1536, Experts: 128}, {Hidden: 7168, Experts: 256}, {Hidden: 128, Experts: 1}, {Hidden: 4096, Experts: 1024}} {
+		for _, total := range []int{1, 63, 64, 65, 24576, 32768, 100001} {
+			count, tokens := d.Ranges(total)
+			require.Zero(t, tokens%64)
+			require.LessOrEqual(t, tokens, drouterRange)
+			require.GreaterOrEqual(t, count*tokens, total)
+			require.Less(t, (count-1)*tokens, total)
+			t.Logf("%+v %d tokens: %d ranges of %d", d, total, count, tokens)
+		}
+	}
+}
