@@ -31,8 +31,11 @@ func (l *Layer) backwardBuilders(b *[kernelCount]builder) {
 	b[dscores] = l.dscores(true)
 	b[dscoresGiven] = l.dscores(false)
 	b[planSplits] = l.splits()
+	b[extraRows] = l.extraRows()
+	b[drouter], b[drouterExtra] = l.drouter(false), l.drouter(true)
 	for _, store := range []kernel.Gradient{{}, {F32: true}, {Accumulate: true}, {F32: true, Accumulate: true}} {
 		b[gradientKernel(dw1, store)], b[gradientKernel(dw2, store)] = l.dw1(store), l.dw2(store)
+		b[gradientKernel(drouterSum, store)] = l.drouterSum(store)
 	}
 	b[dx], b[dxGiven] = l.dx(true), l.dx(false)
 	b[sum], b[sumExtra] = l.sum(false), l.sum(true)
@@ -65,4 +68,18 @@ func (l *Layer) dx(routed bool) kernel.DX {
 // sum adds up a token's rows of dX~.
 func (l *Layer) sum(extra bool) kernel.Aggregate {
 	return kernel.Aggregate{Hidden: l.config.Hidden, TopK: l.config.TopK, Unit: true, Extra: extra}
+}
+
+// extraRows is what the caller's gradients of the logits add to the tokens'.
+func (l *Layer) extraRows() kernel.ExtraRows {
+	return kernel.ExtraRows{Hidden: l.config.Hidden, Experts: l.config.Experts}
+}
+
+func (l *Layer) drouter(extra bool) kernel.DRouter {
+	c := l.config
+	return kernel.DRouter{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Extra: extra}
+}
+
+func (l *Layer) drouterSum(store kernel.Gradient) kernel.DRouterSum {
+	return kernel.DRouterSum{Hidden: l.config.Hidden, Experts: l.config.Experts, Store: store}
 }

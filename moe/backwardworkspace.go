@@ -11,6 +11,8 @@ import "sonicmoe/moe/kernel"
 //	second: A' and the score's partial sums, until dW2 has read the one and
 //	        DScores the other, and the partial sums of split weight gradients;
 //	        then dX~
+//
+// The partial sums of the router's gradient, the last of all, take both.
 type backwardWorkspace struct {
 	indices
 	// dlogits [T, K] and dscores [T, K], where the caller does not want it;
@@ -22,6 +24,7 @@ type backwardWorkspace struct {
 	slots                                     int
 	dh, extra                                 int64 // the first piece
 	scaledA, partial, dwPartials, dxRows      int64 // the second
+	router                                    int64 // both
 	bytes                                     int64
 }
 
@@ -50,7 +53,9 @@ func (l *Layer) backwardWorkspace(tokens int) backwardWorkspace {
 	w.splitTickets = s.take(8)
 	w.states = s.take(2 * slotStateBytes * int64(w.slots))
 
-	w.dh, w.extra = s.bytes, s.bytes
+	w.dh, w.extra, w.router = s.bytes, s.bytes, s.bytes
+	last := s
+	last.take(l.drouter(false).PartialBytes(tokens))
 	s.take(max(g.DH.Bytes(), g.DX.Bytes()))
 
 	w.dxRows = s.bytes
@@ -63,6 +68,6 @@ func (l *Layer) backwardWorkspace(tokens int) backwardWorkspace {
 		each := max(l.dw1(kernel.Gradient{}).PartialBytes(), l.dw2(kernel.Gradient{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
 	}
-	w.bytes = max(s.bytes, end.bytes, l.workspace(tokens).bytes)
+	w.bytes = max(s.bytes, end.bytes, last.bytes, l.workspace(tokens).bytes)
 	return w
 }

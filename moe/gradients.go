@@ -48,6 +48,9 @@ func (c *Call) gradients(s driver.Stream, t int, b *Backward, w backwardWorkspac
 	if err == nil && hasDX {
 		err = r.dX()
 	}
+	if err == nil && hasDRouter {
+		err = r.dRouter()
+	}
 	return err
 }
 
@@ -168,9 +171,32 @@ func (r *backwardRun) dW(b *binding, shape kernel.DW, x Tensor, rows int64, to T
 	return b.run(r.s, r.layer.sms)
 }
 
-// dX is dH·W1 of each row, with the chosen logits' part, summed over the rows
-// of each token.
+// hasExtra says that the caller has gradients of the logits.
+func (r *backwardRun) hasExtra() bool { return r.routed && !r.DLogits.IsZero() }
+
+// dX is the sum of the rows of each token and, last, of what the caller's
+// gradients of the logits add.
 func (r *backwardRun) dX() error {
+	if err := r.dXRows(); err != nil {
+		return err
+	}
+	b := &r.call.bindings[sum]
+	if r.hasExtra() {
+		if err := r.extraRows(); err != nil {
+			return err
+		}
+		b = &r.call.bindings[sumExtra]
+		b.ptr("extra", r.at(r.w.extra))
+	}
+	b.ptr("y", r.at(r.w.dxRows))
+	b.ptr("o", r.DX.Ptr)
+	b.ptr("inverse", r.at(r.w.inverse))
+	b.u32("tokens", r.tokens)
+	return b.run(r.s, r.layer.sum(false).CTAs(r.tokens))
+}
+
+// dXRows is dH·W1 of each row, with the chosen logits' part.
+func (r *backwardRun) dXRows() error {
 	shape, cfg := r.layer.dx(r.routed), r.layer.config
 	b := &r.call.bindings[dxGiven]
 	if r.routed {
@@ -186,17 +212,46 @@ func (r *backwardRun) dX() error {
 	); err != nil {
 		return err
 	}
-	if err := b.run(r.s, r.layer.sms); err != nil {
+	return b.run(r.s, r.layer.sms)
+}
+
+// extraRows is DLogits·W_r.
+func (r *backwardRun) extraRows() error {
+	shape, b := r.layer.extraRows(), &r.call.bindings[extraRows]
+	b.ptr("extra", r.DLogits.Ptr)
+	b.ptr("rows", r.at(r.w.extra))
+	b.u32("tokens", r.tokens)
+	if err := b.tensorMap("w", shape.WMap(r.Router.Ptr)); err != nil {
 		return err
 	}
-	b = &r.call.bindings[sum]
-	if r.routed && !r.DLogits.IsZero() {
-		b = &r.call.bindings[sumExtra]
-		b.ptr("extra", r.at(r.w.extra))
+	return b.run(r.s, shape.CTAs(r.tokens))
+}
+
+// dRouter is Σ dlogit·X over the tokens: partial sums of ranges of tokens, then
+// their sum.
+func (r *backwardRun) dRouter() error {
+	shape := r.layer.drouter(r.hasExtra())
+	ranges, perRange := shape.Ranges(r.tokens)
+	b := &r.call.bindings[drouter]
+	if shape.Extra {
+		b = &r.call.bindings[drouterExtra]
+		b.ptr("extra", r.DLogits.Ptr)
 	}
-	b.ptr("y", r.at(r.w.dxRows))
-	b.ptr("o", r.DX.Ptr)
-	b.ptr("inverse", r.at(r.w.inverse))
+	b.ptr("dlogits", r.at(r.w.dlogits))
+	b.ptr("experts", r.Experts.Ptr)
+	b.ptr("partials", r.at(r.w.router))
 	b.u32("tokens", r.tokens)
-	return b.run(r.s, r.layer.sum(false).CTAs(r.tokens))
+	b.u32("perRange", perRange)
+	if err := b.tensorMap("x", shape.XMap(r.X.Ptr, r.tokens)); err != nil {
+		return err
+	}
+	if err := b.run(r.s, shape.CTAs(r.tokens)); err != nil {
+		return err
+	}
+	store := gradientStore(r.DRouter, r.AccumulateDRouter)
+	b = &r.call.bindings[gradientKernel(drouterSum, store)]
+	b.ptr("partials", r.at(r.w.router))
+	b.ptr("dwr", r.DRouter.Ptr)
+	b.u32("ranges", ranges)
+	return b.run(r.s, r.layer.drouterSum(store).CTAs())
 }

@@ -47,19 +47,24 @@ const (
 	dscoresGiven // for callers who route themselves
 	planSplits
 	dw2
-	dw1         = dw2 + gradientKernels
-	dx          = dw1 + gradientKernels
-	dxGiven     = dx + 1
-	sum         = dx + 2
-	sumExtra    = dx + 3
-	kernelCount = dx + 4
+	dw1          = dw2 + gradientKernels
+	dx           = dw1 + gradientKernels
+	dxGiven      = dx + 1
+	extraRows    = dx + 2
+	sum          = dx + 3
+	sumExtra     = dx + 4
+	drouter      = dx + 5
+	drouterExtra = dx + 6
+	drouterSum   = dx + 7
+	kernelCount  = drouterSum + gradientKernels
 )
 
 var kernelNames = [kernelCount]string{
 	"router", "count", "plan", "up", "up-inference", "down", "aggregate",
 	"plan-pairs", "dh", "dscores", "dscores-given", "plan-splits",
 	"dw2", "dw2-f32", "dw2-add", "dw2-add-f32", "dw1", "dw1-f32", "dw1-add", "dw1-add-f32",
-	"dx", "dx-given", "sum", "sum-extra",
+	"dx", "dx-given", "extra-rows", "sum", "sum-extra",
+	"drouter", "drouter-extra", "drouter-sum", "drouter-sum-f32", "drouter-sum-add", "drouter-sum-add-f32",
 }
 
 // Option changes how New works.
