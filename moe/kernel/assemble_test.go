@@ -54,6 +54,7 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 			}
 		}
 	}
+	m["extra rows"] = ExtraRows{Hidden: c.Hidden, Experts: c.Experts}
 	for _, extra := range []bool{false, true} {
 		m[fmt.Sprintf("drouter extra=%v", extra)] = DRouter{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Extra: extra}
 	}

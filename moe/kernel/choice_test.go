@@ -17,7 +17,10 @@ func TestChoose(t *testing.T) {
 		c := Choose(r.Config, target)
 		require.Contains(t, UpSpace(target), c.Up, r.Name)
 		require.Contains(t, DownSpace(target), c.Down, r.Name)
-		t.Logf("%-16s up %v down %v", r.Name, c.Up, c.Down)
+		w1, w2 := ChooseDW(r.Config, W1, target), ChooseDW(r.Config, W2, target)
+		require.Contains(t, DWSpace(target), w1, r.Name)
+		require.Contains(t, DWSpace(target), w2, r.Name)
+		t.Logf("%-16s up %v down %v dW1 %v dW2 %v", r.Name, c.Up, c.Down, w1, w2)
 	}
 	for name, panel := range map[string]int{"DeepSeek-V3": 8, "30B n=512": 8, "120B n=2048": 16} {
 		r, ok := spec.FindRow(name)

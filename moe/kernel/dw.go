@@ -50,8 +50,8 @@ func (d DW) width() int {
 // mapped: the gradient is stored through a tensor map.
 func (d DW) mapped() bool { return d.Store == Gradient{} }
 
-// PartialBytes is the size of a partial sum: of all that DW needs beside the
-// state, which is 8 bytes, for each of its slots.
+// PartialBytes is the size of a slot for a partial sum. Each slot also has
+// 8 bytes of state, which are 0 at the start.
 func (d DW) PartialBytes() int { return BlockRows * d.Point.TileN * 4 }
 
 // dw is the emission of a DW.

@@ -206,3 +206,12 @@ func TestDWPoints(t *testing.T) {
 		}
 	}
 }
+
+// Without any rows the gradient is zeros, or what it was.
+func TestDWWithoutRows(t *testing.T) {
+	for _, store := range gradients {
+		c := dwCase{hidden: 128, intermediate: 64, tokens: 1, rows: []int{0, 0, 0}}
+		k := DW{Of: W1, Store: store, Point: DWSpace(h200)[0]}
+		c.check(t, k, c.run(newBed(t, early), k, 2, 0))
+	}
+}

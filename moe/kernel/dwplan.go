@@ -28,6 +28,16 @@ func (p DWPlan) CTAs() int { return (p.Experts + dwPlanThreads/32 - 1) / (dwPlan
 // Splits is how many entries the table has at most for so many packed rows.
 func (p DWPlan) Splits(rows int) int { return p.Experts + rows/splitRows(p.SplitRows) }
 
+// Slots is how many slots for partial sums a launch on a chip of so many SMs
+// wants; fewer, from 1 on, make CTAs wait for each other. None when no expert
+// can be split, as no launch of up to SplitRows rows has one.
+func (p DWPlan) Slots(rows, sms int) int {
+	if rows <= splitRows(p.SplitRows) {
+		return 0
+	}
+	return sms
+}
+
 func splitRows(n int) int {
 	if n == 0 {
 		return SplitRows

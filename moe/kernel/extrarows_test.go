@@ -1,0 +1,49 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/reference"
+)
+
+func TestExtraRows(t *testing.T) {
+	for _, c := range []struct{ hidden, experts, tokens int }{{128, 1, 1}, {192, 70, 130}, {320, 130, 65}} {
+		var first []uint16
+		for _, when := range timings() {
+			t.Run(fmt.Sprintf("%+v %s", c, when.name), func(t *testing.T) {
+				b := newBed(t, when)
+				r := rand.New(rand.NewPCG(5, 6))
+				extra := make([]float32, c.tokens*c.experts)
+				for i := range extra {
+					extra[i] = float32(r.NormFloat64())
+				}
+				w := reference.NewNormal(23, 1).Values(int64(c.experts * c.hidden))
+				k := ExtraRows{Hidden: c.hidden, Experts: c.experts}
+				out := b.room(2 * c.tokens * c.hidden)
+				b.run(k, k.CTAs(c.tokens), args{"extra": upload(b, extra), "w": k.WMap(upload(b, w)), "rows": out, "tokens": c.tokens})
+				got := download[uint16](b, out, c.tokens*c.hidden)
+				if first != nil {
+					require.Equal(t, first, got)
+					return
+				}
+				first = got
+				for i := range got {
+					var want, size float64
+					for e := range c.experts {
+						p := float64(extra[i/c.hidden*c.experts+e]) * reference.FromBF16(w[e*c.hidden+i%c.hidden])
+						want += p
+						size += math.Abs(p)
+					}
+					if !between(got[i], want, size*0x1p-16) {
+						t.Fatalf("token %d, column %d: %g, must be %g", i/c.hidden, i%c.hidden, reference.FromBF16(got[i]), want)
+					}
+				}
+			})
+		}
+	}
+}
