@@ -144,7 +144,7 @@ func TestEveryStepFails(t *testing.T) {
 		dev.Reset()
 		dev.Before(failAt(n))
 		c := cache.Open(cache.Options{Dir: t.TempDir()})
-		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward())
 		require.ErrorIs(t, err, errInjected, "step %d of %d", n, steps)
 		assert.ErrorContains(t, err, "kernel ")
 		left, _, err := dev.Memory()
@@ -153,7 +153,7 @@ func TestEveryStepFails(t *testing.T) {
 
 		dev.Before(nil)
 		dev.Reset()
-		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
+		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward())
 		require.NoError(t, err)
 		assert.LessOrEqual(t, dev.Count(jittest.Compile), 1, "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})

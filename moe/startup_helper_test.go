@@ -70,11 +70,12 @@ func start(t testing.TB, dev *jittest.Device, o cache.Options) started {
 	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
 }
 
+// startWith makes the layer without backward: its kernels load as all do.
 func startWith(t testing.TB, dev *jittest.Device, w *warnings, opts ...moe.Option) started {
 	t.Helper()
 	jit.Forget(dev)
 	dev.Reset()
-	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)))...)
+	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)), moe.WithoutBackward())...)
 	require.NoError(t, err)
 	return started{l, dev.Count(jittest.Compile), w.said}
 }

@@ -1,0 +1,153 @@
+package moe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// Each way of writing a weight's gradient follows from the FP32 one in bits:
+// bf16 is that rounded, and adding is one FP32 sum with the old value.
+func TestBackwardAccumulate(t *testing.T) {
+	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
+	withBackward(t, tr, moe.F32)
+	require.NoError(t, tr.AddLogitGradients(23))
+	wide := tr.Back
+	require.NoError(t, tr.RunBackward(testContext(t), wide))
+	exact := gradients(t, tr, wide)
+
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	narrow := tr.Back
+	narrow.DLogits = wide.DLogits
+	require.NoError(t, tr.RunBackward(testContext(t), narrow))
+	rounded := gradients(t, tr, narrow)
+	require.Equal(t, exact["DX"], rounded["DX"])
+	for _, name := range []string{"DW1", "DW2", "DRouter"} {
+		for i, v := range exact[name].F32 {
+			require.Equal(t, reference.Float32ToBF16(v), rounded[name].BF16[i], "%s[%d]", name, i)
+		}
+	}
+
+	for _, b := range []moe.Backward{wide, narrow} {
+		b.AccumulateDW1, b.AccumulateDW2, b.AccumulateDRouter = true, true, true
+		// What is there is the gradient itself, times about -3.
+		for _, name := range []string{"DW1", "DW2", "DRouter"} {
+			old := exact[name].F32
+			var bits []byte
+			if b.DW1.Shape.Type == moe.F32 {
+				bits = trial.Bytes(times(old, -3.14159))
+			} else {
+				bits = trial.Bytes(narrowed(times(old, -3.14159)))
+			}
+			require.NoError(t, tr.Stream().CopyToDevice(wanted(&b)[name].Ptr, bits))
+		}
+		require.NoError(t, tr.RunBackward(testContext(t), b))
+		added := gradients(t, tr, b)
+		for _, name := range []string{"DW1", "DW2", "DRouter"} {
+			for i, v := range exact[name].F32 {
+				if b.DW1.Shape.Type == moe.F32 {
+					require.Equal(t, v*-3.14159+v, added[name].F32[i], "%s[%d] in FP32", name, i)
+				} else {
+					old := float32(reference.FromBF16(reference.Float32ToBF16(v * -3.14159)))
+					require.Equal(t, reference.Float32ToBF16(old+v), added[name].BF16[i], "%s[%d] in bf16", name, i)
+				}
+			}
+		}
+	}
+}
+
+func times(v []float32, by float32) []float32 {
+	out := make([]float32, len(v))
+	for i := range v {
+		out[i] = v[i] * by
+	}
+	return out
+}
+
+func narrowed(v []float32) []uint16 {
+	out := make([]uint16, len(v))
+	for i := range v {
+		out[i] = reference.Float32ToBF16(v[i])
+	}
+	return out
+}
+
+// When asynchronous work completes and how warps interleave does not show.
+func TestBackwardTimings(t *testing.T) {
+	var first map[string]trial.Values
+	for _, d := range timedDevices(t) {
+		t.Run(d.name, func(t *testing.T) {
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 192, Intermediate: 192, Experts: 5, TopK: 3}, 100)
+			withBackward(t, tr, moe.BF16)
+			require.NoError(t, tr.AddLogitGradients(23))
+			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+			got := gradients(t, tr, tr.Back)
+			if first == nil {
+				first = got
+			}
+			sameGradients(t, first, got, "%s", d.name)
+		})
+	}
+}
+
+// The same bits at every tile point, and so on repeats.
+func TestBackwardPoints(t *testing.T) {
+	target := testDevice(t).Target()
+	dhs, dxs, dws := kernel.DHSpace(target), kernel.DXSpace(target), kernel.DWSpace(target)
+	var first map[string]trial.Values
+	for i := range max(len(dhs), len(dxs), len(dws)) {
+		choice := kernel.Choice{DH: dhs[i%len(dhs)], DX: dxs[i%len(dxs)], DW1: dws[i%len(dws)], DW2: dws[(i+1)%len(dws)]}
+		tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 192, Experts: 4, TopK: 2}, 90, moe.WithChoice(choice))
+		require.Equal(t, choice.DH, tr.Layer.Choice().DH)
+		withBackward(t, tr, moe.F32)
+		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+		got := gradients(t, tr, tr.Back)
+		if first == nil {
+			first = got
+		}
+		sameGradients(t, first, got, "%v", choice)
+	}
+}
+
+// A captured training pass, forward and backward in one workspace, follows new
+// tokens and a new routing in the same buffers.
+func TestBackwardReplay(t *testing.T) {
+	const tokens = 100
+	tr := trialOn(t, testDevice(t), tiny, tokens)
+	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
+	ctx, s := testContext(t), tr.Stream()
+	f := tr.Args
+	f.Workspace = tr.Back.Workspace
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, f))
+	require.NoError(t, tr.Call().Backward(s, tr.Back))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	var before map[string]trial.Values
+	for seed := range uint64(rounds(3)) {
+		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.DO, reference.NewNormal(70+seed, trial.ScaleOutput).Values(int64(len(tr.DO))))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, trial.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Back.DO.Ptr, trial.Bytes(tr.DO)))
+		require.NoError(t, tr.Poison())
+		require.NoError(t, tr.PoisonGradients(tr.Back))
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(ctx))
+		replayed := gradients(t, tr, tr.Back)
+		require.NotEqual(t, before, replayed, "the tokens are new")
+		before = replayed
+		if seed < 3 {
+			saved, err := tr.Results(true)
+			require.NoError(t, err)
+			checkBackward(t, tr, tr.Back, saved, true)
+		}
+		require.NoError(t, tr.RunBackward(ctx, tr.Back))
+		sameGradients(t, replayed, gradients(t, tr, tr.Back), "a replay gives the bits of a call")
+	}
+}
