@@ -49,7 +49,7 @@ func (j *job) compile() (*moe.Layer, error) {
 	for _, pass := range []struct{ name, dir string }{{"moe.New cold", cold}, {"moe.New warm", cold}, {"your cache", j.dir}} {
 		jit.Forget(j.dev) // as a new process would start
 		start := time.Now()
-		if l, err = moe.New(j.ctx, j.dev, j.config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir))); err != nil {
+		if l, err = moe.New(j.ctx, j.dev, j.config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir)), moe.WithoutBackward()); err != nil {
 			return nil, err
 		}
 		took := since(start)
