@@ -79,6 +79,7 @@ type dwPublisher struct {
 // splitsWord is where next has the number of splits: 0 behind the last item.
 const splitsWord = 6
 
+// publisher publishes the first item and has the second ready.
 func (q *dwQueue) publisher() *dwPublisher {
 	k := q.k
 	p := &dwPublisher{q: q, at: q.ring.Producer()}
@@ -91,6 +92,8 @@ func (q *dwQueue) publisher() *dwPublisher {
 	p.read()
 	p.place()
 	p.publish()
+	p.read()
+	p.place()
 	return p
 }
 
