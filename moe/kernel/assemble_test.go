@@ -46,8 +46,12 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		}
 	}
 	m["dw plan"] = DWPlan{Experts: c.Experts}
+	stores := gradients
+	if c.Hidden%BlockRows == 0 {
+		stores = stores[:1] // the sizes that don't divide have all code there is
+	}
 	for _, p := range DWSpace(t) {
-		for _, store := range gradients {
+		for _, store := range stores {
 			for _, dw := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Layout: spec.Interleaved}} {
 				dw.Hidden, dw.Intermediate, dw.Store, dw.Point = c.Hidden, c.Intermediate, store, p
 				m[fmt.Sprintf("dW%d %v %v %+v", dw.Of+1, p, dw.Layout, store)] = dw

@@ -142,7 +142,7 @@ func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 // and NaN must stay theirs.
 func TestDW2(t *testing.T) {
 	points := DWSpace(h200)
-	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 320}} {
+	for i, size := range [][2]int{{128, 64}, {192, 192}} {
 		for parity := range 2 {
 			t.Run(fmt.Sprintf("d=%d n=%d bad=%d", size[0], size[1], parity), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == parity }}
@@ -155,7 +155,7 @@ func TestDW2(t *testing.T) {
 
 func TestDW1(t *testing.T) {
 	points := DWSpace(h200)
-	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}} {
+	for i, size := range [][2]int{{128, 64}, {192, 192}} {
 		for _, layout := range []spec.GateUp{spec.Concatenated, spec.Interleaved} {
 			t.Run(fmt.Sprintf("d=%d n=%d %v", size[0], size[1], layout), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == i%2 }}
@@ -189,7 +189,7 @@ func TestDWStores(t *testing.T) {
 // and slots.
 func TestDWPoints(t *testing.T) {
 	for _, of := range []Weight{W1, W2} {
-		c := dwCase{hidden: 192, intermediate: 192, tokens: 40, rows: someRows, split: 64}
+		c := dwCase{hidden: 128 + 64*int(of), intermediate: 64 + 128*int(of), tokens: 40, rows: someRows, split: 64}
 		var first []uint32
 		for i, point := range append(DWSpace(h200), Point{TileN: 128, Stages: 3, Panel: 1}) {
 			for j, when := range timings() {

@@ -28,7 +28,8 @@ func (e *dw) load() {
 		k.If(elected, publisher.publish)
 		g.start(t)
 		full := t.rows.DivI(tile.K)
-		k.For(ptx.Uint(0), kTiles(t), ptx.Uint(1), func(kt ptx.U32) {
+		steps := kTiles(t)
+		k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
 			tokens := g.next(t, kt)
 			s := at.Acquire()
 			k.IfElse(kt.Lt(full), func() {
@@ -45,6 +46,7 @@ func (e *dw) load() {
 			})
 			k.CpAsyncMbarrierArriveNoInc(s.Full)
 			at.Advance()
+			k.If(elected.And(kt.LeI(2)), func() { publisher.within(kt, steps) })
 		})
 	})
 }
@@ -75,13 +77,12 @@ func (e *dw) newDWGather(thread ptx.U32) *dwGather {
 }
 
 // fetch loads the lane's token of step kt; past the split's end it is 0.
-func (g *dwGather) fetch(t dwItem, kt ptx.U32) ptx.U32 {
-	token := ptx.NewVar(g.k, ptx.Uint(0))
+func (g *dwGather) fetch(t dwItem, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
+	g.token.Set(ptx.Uint(0))
 	g.k.If(row.Lt(t.rows), func() {
-		token.Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.row.Add(row), 4), ".nc"))
+		g.token.Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.row.Add(row), 4), ".nc"))
 	})
-	return token.Get()
 }
 
 // start begins an item.
@@ -90,18 +91,17 @@ func (g *dwGather) start(t dwItem) {
 	inside := column.LtI(g.Hidden)
 	g.bytes.Set(ptx.Select(inside, ptx.Uint(copyBytes), ptx.Uint(0)))
 	g.from.Set(g.x.Index(ptx.Select(inside, column, ptx.Uint(0)), bf16).Addr())
-	g.token.Set(g.fetch(t, ptx.Uint(0)))
+	g.fetch(t, ptx.Uint(0))
 }
 
 // next gives the tokens of the thread's rows of step kt, and loads those of
 // the step after it.
 func (g *dwGather) next(t dwItem, kt ptx.U32) []ptx.U32 {
-	own := g.token.Copy()
-	g.token.Set(g.fetch(t, kt.AddI(1)))
 	tokens := make([]ptx.U32, dwPasses)
 	for i := range tokens {
-		tokens[i] = own.ShflIdx(g.half.AddI(2 * i))
+		tokens[i] = g.token.Get().ShflIdx(g.half.AddI(2 * i))
 	}
+	g.fetch(t, kt.AddI(1))
 	return tokens
 }
 

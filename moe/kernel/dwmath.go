@@ -22,7 +22,7 @@ func (e *dw) math() {
 		skew.follow()
 		store.m = t.m.Add(wg.MulI(warpgroupRows))
 		k.IfElse(store.m.LtI(e.Hidden), func() {
-			e.multiply(at, wg, leader, skew, steps, acc)
+			e.multiply(at, t, wg, leader, skew, acc)
 			last := e.join(t, wg, acc)
 			k.If(last, func() { store.put(t, acc) })
 		}, func() {
@@ -38,15 +38,21 @@ func (e *dw) math() {
 	store.finish()
 }
 
-// multiply is the main loop, as product's, with both operands MN-major.
-func (e *dw) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *skew, steps ptx.U32, acc []ptx.F32) {
+// multiply is the main loop, as product's, with both operands MN-major, and
+// the rest of a step: as many 16-row parts as have rows. Parts of zeros would
+// change nothing.
+func (e *dw) multiply(at *pipeline.Cursor, t dwItem, wg ptx.U32, leader ptx.Pred, skew *skew, acc []ptx.F32) {
 	k := e.k
 	held := pipeline.NewHold(k)
-	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
+	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
+		s.Data = s.Data.Plus(step.MulI(tile.KStep * tile.RowBytes))
+		return tile.NewDescriptorMN(k, s.Data.Plus(wg.MulI(tile.BlockBytes))), tile.NewDescriptorMN(k, s.Data.At(tileABytes))
+	}
+	full, left := t.rows.DivI(tile.K), t.rows.AndI(tile.K-1)
+	k.For(ptx.Uint(0), full, ptx.Uint(1), func(kt ptx.U32) {
 		s := at.Wait()
 		k.FenceProxyAsync(".shared::cta")
-		a := tile.NewDescriptorMN(k, s.Data.Plus(wg.MulI(tile.BlockBytes)))
-		b := tile.NewDescriptorMN(k, s.Data.At(tileABytes))
+		a, b := operands(s, ptx.Uint(0))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -60,6 +66,23 @@ func (e *dw) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *sk
 		skew.lead(kt)
 		k.WgmmaWait(1)
 		k.Guarded(leader.And(notFirst), func() { held.Release(k) })
+		held.Keep(s)
+		at.Advance()
+	})
+	k.If(left.NeI(0).Or(full.EqI(0)), func() {
+		s := at.Wait()
+		k.FenceProxyAsync(".shared::cta")
+		parts := left.AddI(tile.KStep - 1).DivI(tile.KStep).Max(ptx.Uint(1))
+		k.For(ptx.Uint(0), parts, ptx.Uint(1), func(i ptx.U32) {
+			a, b := operands(s, i)
+			k.WgmmaFence()
+			k.Wgmma(acc, a.Step(0, 0), b.Step(0, 0), full.Or(i).NeI(0), true, true)
+			k.WgmmaCommit()
+			k.WgmmaWait(1)
+		})
+		skew.lead(full)
+		k.WgmmaWait(0)
+		k.Guarded(leader.And(full.NeI(0)), func() { held.Release(k) })
 		held.Keep(s)
 		at.Advance()
 	})

@@ -63,22 +63,37 @@ func (r *dwReader) each(body func(t dwItem)) {
 }
 
 // dwPublisher draws tickets and publishes items, in one thread, each drawn
-// one item before it is published.
+// one item before it is published. What waits for memory is spread over the
+// steps of the item under way: publish draws a ticket, read asks for its
+// split, place makes an item of it.
 type dwPublisher struct {
-	q     *dwQueue
-	at    *pipeline.Cursor
-	tiles ptx.U32
-	next  [8]*ptx.Var[ptx.U32]
+	q      *dwQueue
+	at     *pipeline.Cursor
+	tiles  ptx.U32
+	ticket *ptx.Var[ptx.U32]
+	// next is the item to be published; between read and place, from word 2
+	// on, its split: expert, first row, rows, first split, splits, rank.
+	next [8]*ptx.Var[ptx.U32]
 }
 
+// splitsWord is where next has the number of splits: 0 behind the last item.
+const splitsWord = 6
+
+// publisher publishes the first item and has the second ready.
 func (q *dwQueue) publisher() *dwPublisher {
+	k := q.k
 	p := &dwPublisher{q: q, at: q.ring.Producer()}
 	p.tiles = ptx.LdGlobal[ptx.U32](q.count).MulI(q.tilesM * q.tilesN)
 	for i := range p.next {
-		p.next[i] = ptx.NewVar(q.k, ptx.Uint(0))
+		p.next[i] = ptx.NewVar(k, ptx.Uint(0))
 	}
-	p.fetch()
+	p.next[splitsWord].Set(ptx.Uint(1))
+	p.ticket = ptx.NewVar(k, k.AtomGlobalAdd(q.tickets, ptx.Uint(1)))
+	p.read()
+	p.place()
 	p.publish()
+	p.read()
+	p.place()
 	return p
 }
 
@@ -92,21 +107,34 @@ func (p *dwPublisher) publish() {
 	}
 	k.MbarrierArrive(s.Full)
 	p.at.Advance()
-	k.If(p.next[6].Get().NeI(0), p.fetch)
+	k.If(p.more(), func() { p.ticket.Set(k.AtomGlobalAdd(p.q.tickets, ptx.Uint(1))) })
 }
 
-// fetch draws a ticket and reads its split.
-func (p *dwPublisher) fetch() {
+func (p *dwPublisher) more() ptx.Pred { return p.next[splitsWord].Get().NeI(0) }
+
+// read loads the ticket's split.
+func (p *dwPublisher) read() {
 	k, q := p.q.k, p.q
-	ticket := k.AtomGlobalAdd(q.tickets, ptx.Uint(1))
-	p.next[6].Set(ptx.Uint(0))
-	k.If(ticket.Lt(p.tiles), func() {
+	ticket := p.ticket.Get()
+	k.If(p.more(), func() {
+		p.next[splitsWord].Set(ptx.Uint(0))
+		k.If(ticket.Lt(p.tiles), func() {
+			at := q.splits.Index(ticket.DivI(q.tilesM*q.tilesN), SplitBytes)
+			e := append(ptx.LdGlobalVec[ptx.U32](at, 4), ptx.LdGlobalVec[ptx.U32](at.At(16), 2)...)
+			for i, x := range e {
+				p.next[2+i].Set(x)
+			}
+		})
+	})
+}
+
+// place finds the ticket's tile and rows.
+func (p *dwPublisher) place() {
+	k, q := p.q.k, p.q
+	k.If(p.more(), func() {
 		tiles := q.tilesM * q.tilesN
-		at := q.splits.Index(ticket.DivI(tiles), SplitBytes)
-		e := ptx.LdGlobalVec[ptx.U32](at, 4)
-		more := ptx.LdGlobalVec[ptx.U32](at.At(16), 2)
-		expert, first, rows, base, splits, rank := e[0], e[1], e[2], e[3], more[0], more[1]
-		tile := ptx.NewVar(k, ticket.Sub(base.MulI(tiles)))
+		first, rows, base, splits, rank := p.next[3].Get(), p.next[4].Get(), p.next[5].Get(), p.next[6].Get(), p.next[7].Get()
+		tile := ptx.NewVar(k, p.ticket.Get().Sub(base.MulI(tiles)))
 		split := ptx.NewVar(k, ptx.Uint(0))
 		k.If(splits.GtI(1), func() {
 			in := tile.Copy()
@@ -114,12 +142,20 @@ func (p *dwPublisher) fetch() {
 			split.Set(in.Sub(tile.Get().Mul(splits)))
 		})
 		from := split.Get().MulI(q.splitRows)
-		for i, x := range []ptx.U32{
-			tile.Get().DivI(q.tilesN).MulI(BlockRows), tile.Get().RemI(q.tilesN).MulI(q.widthN), expert,
-			first.Add(from), rows.Sub(from).Min(ptx.Uint(q.splitRows)),
-			split.Get(), splits, rank.MulI(tiles).Add(tile.Get()),
-		} {
-			p.next[i].Set(x)
-		}
+		p.next[0].Set(tile.Get().DivI(q.tilesN).MulI(BlockRows))
+		p.next[1].Set(tile.Get().RemI(q.tilesN).MulI(q.widthN))
+		p.next[3].Set(first.Add(from))
+		p.next[4].Set(rows.Sub(from).Min(ptx.Uint(q.splitRows)))
+		p.next[5].Set(split.Get())
+		p.next[7].Set(rank.MulI(tiles).Add(tile.Get()))
 	})
+}
+
+// within runs the publisher's next part at step kt of an item of so many
+// steps; a short item's last step runs what is left.
+func (p *dwPublisher) within(kt, steps ptx.U32) {
+	k := p.q.k
+	last := kt.AddI(1).Eq(steps)
+	k.If(kt.EqI(1).Or(last.And(kt.EqI(0))), p.read)
+	k.If(kt.EqI(2).Or(last.And(kt.LtI(2))), p.place)
 }
