@@ -7,14 +7,14 @@ import (
 
 // backwardRun is one backward call on its way: what the kernels need.
 type backwardRun struct {
-	call  *Call
-	layer *Layer
-	*Backward
-	s      driver.Stream
-	tokens int
-	rows   int
-	w      backwardWorkspace
-	routed bool
+	call     *Call
+	layer    *Layer
+	Backward // a copy: behind a pointer it would go to the heap
+	s        driver.Stream
+	tokens   int
+	rows     int
+	w        backwardWorkspace
+	routed   bool
 }
 
 // at is an address in the workspace.
@@ -23,7 +23,7 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 // gradients queues the kernels, each only where its result is wanted. The
 // order lets pieces of the workspace be used twice; see backwardWorkspace.
 func (c *Call) gradients(s driver.Stream, t int, b *Backward, w backwardWorkspace, routed bool) error {
-	r := backwardRun{call: c, layer: c.layer, Backward: b, s: s, tokens: t, rows: t * c.layer.config.TopK, w: w, routed: routed}
+	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, tokens: t, rows: t * c.layer.config.TopK, w: w, routed: routed}
 	hasDX, hasDW1, hasDW2 := !b.DX.IsZero(), !b.DW1.IsZero(), !b.DW2.IsZero()
 	hasDRouter, hasDScores := routed && !b.DRouter.IsZero(), !b.DScores.IsZero()
 	if !(hasDX || hasDW1 || hasDW2 || hasDRouter || hasDScores) {
