@@ -25,7 +25,7 @@ func newBinding(dev driver.Device, k *loaded) binding {
 			b.maps[p.Name] = new(driver.TensorMap)
 		}
 	}
-	b.launch = driver.Launch{Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true}
+	b.launch = driver.Launch{Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true, Cluster: driver.Dim3{X: k.CTAs}}
 	return b
 }
 
@@ -58,6 +58,11 @@ func (b *binding) tensorMap(name string, m driver.TensorMap) error {
 	copy(b.at(name), e[:])
 	*old = m
 	return nil
+}
+
+// persist queues the kernel with a CTA on each SM, whole clusters only.
+func (b *binding) persist(s driver.Stream, sms int) error {
+	return b.run(s, max(1, sms/max(1, b.CTAs))*max(1, b.CTAs))
 }
 
 // run queues the kernel with so many CTAs.

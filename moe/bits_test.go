@@ -98,8 +98,8 @@ func (b bitsBench) plan() {
 	for _, name := range []string{"offsets", "blocks", "gather", "inverse"} {
 		require.Equal(b.t, b.region(b.b, name), b.region(b.a, name), name)
 	}
-	n := schedule.BlockBytes * int(binary.LittleEndian.Uint32(b.region(b.a, "blocks")))
-	require.Equal(b.t, b.region(b.b, "table")[:n], b.region(b.a, "table")[:n], "table of row blocks")
+	n := schedule.PairBytes * int(binary.LittleEndian.Uint32(b.region(b.a, "blocks")))
+	require.Equal(b.t, b.region(b.b, "table")[:n], b.region(b.a, "table")[:n], "table of row pairs")
 }
 
 func (b bitsBench) products() {

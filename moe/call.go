@@ -268,7 +268,7 @@ func (c *Call) up(s driver.Stream, t int, e Experts, w workspace) error {
 			return err
 		}
 	}
-	return b.run(s, c.layer.sms)
+	return b.persist(s, c.layer.sms)
 }
 
 func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
@@ -289,5 +289,5 @@ func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
 	if err := b.tensorMap("y", shape.YMap(at(p, w.y), rows)); err != nil {
 		return err
 	}
-	return b.run(s, c.layer.sms)
+	return b.persist(s, c.layer.sms)
 }

@@ -102,7 +102,7 @@ func (r *backwardRun) dH() error {
 	); err != nil {
 		return err
 	}
-	return b.run(r.s, r.layer.sms)
+	return b.persist(r.s, r.layer.sms)
 }
 
 // dScores sums the scores' gradients and gives the logits'.
@@ -168,7 +168,7 @@ func (r *backwardRun) dW(b *binding, shape kernel.DW, x Tensor, rows int64, to T
 	} else if err := b.tensorMap("dw", shape.OutMap(to.Ptr, r.layer.config.Experts)); err != nil {
 		return err
 	}
-	return b.run(r.s, r.layer.sms)
+	return b.persist(r.s, r.layer.sms)
 }
 
 // hasExtra says that the caller has gradients of the logits.
@@ -212,7 +212,7 @@ func (r *backwardRun) dXRows() error {
 	); err != nil {
 		return err
 	}
-	return b.run(r.s, r.layer.sms)
+	return b.persist(r.s, r.layer.sms)
 }
 
 // extraRows is DLogits·W_r.

@@ -3,7 +3,6 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/schedule"
-	"sonicmoe/moe/kernel"
 )
 
 // space hands out aligned pieces of scratch memory.
@@ -49,7 +48,7 @@ func (l *Layer) indices(s *space, tokens int) indices {
 	w.offsets = s.take(4 * int64(c.Experts+1))
 	w.blocks = s.take(4)
 	w.tickets = s.take(2 * ticketBytes)
-	w.table = s.take(schedule.BlockBytes * (int64(c.Experts) + rows/kernel.BlockRows))
+	w.table = s.take(schedule.PairBytes * (int64(c.Experts) + rows/schedule.PairRows))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
 	return w

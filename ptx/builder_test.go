@@ -173,6 +173,29 @@ func TestShapes(t *testing.T) {
 			"mov.u32 %r0, smem;",
 			"mov.b32 %r1, 7;",
 			"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0+16], {%r1};")},
+		{"stmatrix, transposed", func(k *ptx.Kernel) {
+			w := k.Special("%laneid").AsBF16x2()
+			k.StmatrixTrans(k.SharedBase(), w, w)
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"mov.u32 %r1, smem;",
+			"stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r1], {%r0, %r0};")},
+		{"acquire and release", func(k *ptx.Kernel) {
+			x := ptx.GlobalAt(k.Special("%laneid").U64()).At(8)
+			ptx.StGlobalRelease(x, ptx.LdGlobalAcquire(x).AddI(1))
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"cvt.u64.u32 %d0, %r0;",
+			"ld.acquire.gpu.global.u32 %r1, [%d0+8];",
+			"add.u32 %r2, %r1, 1;",
+			"st.release.gpu.global.u32 [%d0+8], %r2;")},
+		{"a value set again", func(k *ptx.Kernel) {
+			x := k.Special("%laneid")
+			ptx.VarOf(x).Set(x.AddI(1))
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"add.u32 %r1, %r0, 1;",
+			"mov.u32 %r0, %r1;")},
 	} {
 		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, text(t, c.body)) })
 	}

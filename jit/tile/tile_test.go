@@ -203,15 +203,24 @@ func TestLayoutsMultiply(t *testing.T) {
 	}
 }
 
-// Staging writes the fragment's values, rounded to bf16, where Swizzled says.
+// Staging writes the fragment's values, rounded to bf16, where Swizzled says;
+// transposed, columns are lines.
 func TestStaging(t *testing.T) {
+	t.Run("plain", func(t *testing.T) { testStaging(t, tile.NewStaging, func(line, i int) int { return 64*line + i }) })
+	t.Run("transposed", func(t *testing.T) {
+		testStaging(t, tile.NewTransposedStaging, func(line, i int) int { return 64*i + line })
+	})
+}
+
+// testStaging expects value want(l, i) as element i of line l.
+func testStaging(t *testing.T, newStaging func(*ptx.Kernel, ptx.U32) tile.Staging, want func(line, i int) int) {
 	const threads, words = 128, 32
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	out := k.ParamPtr("out")
 	tid := k.Special("%tid.x")
 	f := tile.NewFragment(tid)
-	staging := tile.NewStaging(k, tid)
+	staging := newStaging(k, tid)
 	acc := make([]ptx.F32, 32)
 	for i := range acc {
 		// 64·row + column, plus a fraction that bf16 rounds away.
@@ -232,7 +241,8 @@ func TestStaging(t *testing.T) {
 		return (bits + 0x7fff + bits>>16&1) >> 16
 	}
 	for i, got := range p.Read(at, 64*words) {
-		require.Equal(t, nearest(2*i)|nearest(2*i+1)<<16, got, "row %d columns %d and next", i/words, 2*i%64)
+		line, first := i/words, 2*i%64
+		require.Equal(t, nearest(want(line, first))|nearest(want(line, first+1))<<16, got, "line %d elements %d and next", line, first)
 	}
 }
 

@@ -160,7 +160,11 @@ func (b *bed) run(from builder, ctas int, a args) {
 			b.t.Fatalf("parameter %s is a %T", name, v)
 		}
 	}
-	l := driver.Launch{Grid: driver.Dim3{X: ctas}, Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true}
+	l := driver.Launch{Grid: driver.Dim3{X: ctas}, Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true,
+		Cluster: driver.Dim3{X: k.CTAs}}
+	if k.CTAs > 0 {
+		l.Grid.X = (ctas + k.CTAs - 1) / k.CTAs * k.CTAs
+	}
 	require.NoError(b.t, fn.Explain(b.s.Launch(fn.Function, &l, packed)))
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }

@@ -69,6 +69,9 @@ func (p Point) check(field string, points []Point) error {
 		if p.Panel < 1 || p.Panel > widestPanel {
 			return bad(".Panel", p.Panel, fmt.Sprintf("1 to %d", widestPanel))
 		}
+		if p.CTAs < 0 || p.CTAs > 2 {
+			return bad(".CTAs", p.CTAs, "1 (or 0), or 2 for clusters of two")
+		}
 		return nil
 	}
 	return bad(".TileN", p.TileN, "one of "+strings.Join(slices.Compact(widths), ", "))
@@ -103,10 +106,22 @@ func spaceOf(t driver.Target, sharedBytes func(Point) int, widths ...int) []Poin
 
 // UpSpace are the points of the up-projection. Half of a tile's columns are
 // gate, half up, stored 64 at a time.
-func UpSpace(t driver.Target) []Point { return space(t, 256, 128) }
+func UpSpace(t driver.Target) []Point { return clustered(space(t, 256, 128)) }
 
 // DownSpace are the points of the down-projection.
-func DownSpace(t driver.Target) []Point { return space(t, 256, 192, 128) }
+func DownSpace(t driver.Target) []Point { return clustered(space(t, 256, 192, 128)) }
+
+// clustered adds to each point the one of clusters of two CTAs.
+func clustered(points []Point) []Point {
+	var all []Point
+	for _, p := range points {
+		for ctas := range 2 {
+			p.CTAs = ctas + 1
+			all = append(all, p)
+		}
+	}
+	return all
+}
 
 // Choose picks points by the cost model.
 func Choose(c spec.Config, t driver.Target) Choice {

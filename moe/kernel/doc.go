@@ -11,4 +11,11 @@
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
 // With expert ids from elsewhere Count takes the router's place.
+//
+// Of the backward pass, the gradients of the weights:
+//
+//	DWPlan      the experts' splits, heavy experts first
+//	DW          dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p] and dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
+//	DRouter     dW_r = dlogitsᵀ·X over ranges of tokens, DRouterSum adds the ranges
+//	ExtraRows   what dense gradients of the logits add to the tokens' gradient
 package kernel

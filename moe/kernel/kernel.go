@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/ptx"
 )
 
@@ -12,6 +13,8 @@ type Kernel struct {
 	Name string
 	// Threads and SharedBytes are for each CTA.
 	Threads, SharedBytes int
+	// CTAs is the CTAs of a cluster; 0 where there are none.
+	CTAs int
 }
 
 // ParamBytes is the size of the packed parameters.
@@ -32,11 +35,11 @@ func build(k *ptx.Kernel, name string, threads, sharedBytes int) (Kernel, error)
 	if err != nil {
 		return Kernel{}, err
 	}
-	return Kernel{Module: m, Name: name, Threads: threads, SharedBytes: sharedBytes}, nil
+	return Kernel{Module: m, Name: name, Threads: threads, SharedBytes: sharedBytes, CTAs: m.Entry(name).Cluster}, nil
 }
 
 // BlockRows is the rows of a row block: what one CTA multiplies at a time.
-const BlockRows = 128
+const BlockRows = schedule.TileRows
 
 // warpgroupRows is the rows of a block that one math warpgroup owns.
 const warpgroupRows = 64
