@@ -28,3 +28,14 @@ func TestChoose(t *testing.T) {
 		require.Equal(t, panel, Choose(r.Config, target).Up.Panel, name)
 	}
 }
+
+// The points of dH and dX~ are of their spaces.
+func TestChooseGradients(t *testing.T) {
+	target := driver.H200()
+	for _, r := range spec.Rows() {
+		dh, dx := ChooseDH(r.Config, target), ChooseDX(r.Config, target)
+		require.Contains(t, DHSpace(target), dh, r.Name)
+		require.Contains(t, DXSpace(target), dx, r.Name)
+		t.Logf("%-16s dh %v dx %v", r.Name, dh, dx)
+	}
+}

@@ -35,8 +35,8 @@ func (d DH) Build() (Kernel, error) {
 	}
 	const oneForTheBytes, loadWarps = 1, 4
 	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps, 2*dhStaging, e.barriers)
-	p.gathered, p.weightsMN, p.before = true, true, e.before
-	e.memory, e.turn = p.staging, ptx.NewVar(k, ptx.Uint(0))
+	p.gathered, p.weightsMN, p.before, p.during = true, true, e.before, e.during
+	e.start(p.staging)
 	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		block := t.Column.MulI(d.Point.TileN / tile.Block)
 		k.TMALoad(s.Data.At(tileABytes), w, s.Full, ptx.Uint(0), kt.MulI(tile.K), block, t.Expert)

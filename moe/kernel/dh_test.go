@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
 )
 
 // dhCase is one size of dH.
@@ -132,8 +133,38 @@ func TestDHPoints(t *testing.T) {
 					c.check(t, got)
 					first = got
 				}
-				require.Equal(t, first, got)
+				sameBits(t, first.dh, got.dh, "dH")
+				sameBits(t, first.a, got.a, "A'")
+				sameBits(t, first.partial, got.partial, "dS")
 			})
 		}
 	}
+}
+
+// No rows at all: dH and dX~ end without touching anything.
+func TestGradientsWithoutRows(t *testing.T) {
+	const d, n, experts, rows = 128, 64, 3, 6
+	b := newBed(t, early)
+	empty := func(a args) args {
+		a["table"], a["blocks"], a["tickets"] = upload(b, poisoned[uint32](4)), upload(b, []uint32{0}), upload(b, []uint32{0})
+		return a
+	}
+	dh := DH{Hidden: d, Intermediate: n, Point: DHSpace(h200)[0]}
+	gradients, a, partial := b.room(2*rows*2*n), b.room(2*rows*n), b.room(4*rows)
+	b.run(dh, 3, empty(args{
+		"do": b.room(2 * rows * d), "gather": b.room(4 * rows), "w2": dh.W2Map(b.room(2*experts*d*n), experts),
+		"h": dh.HMap(b.room(2*rows*2*n), rows), "scores": b.room(4 * rows), "pairs": b.room(4 * rows),
+		"dh": dh.DHMap(gradients, rows), "a": dh.AMap(a, rows), "dspart": partial,
+	}))
+	require.Equal(t, poisoned[uint16](rows*2*n), download[uint16](b, gradients, rows*2*n))
+	require.Equal(t, poisoned[uint16](rows*n), download[uint16](b, a, rows*n))
+	require.Equal(t, poisoned[uint32](rows), download[uint32](b, partial, rows))
+
+	dx := DX{Hidden: d, Intermediate: n, Router: true, Point: DXSpace(h200)[0]}
+	at := b.room(2 * rows * d)
+	b.run(dx, 3, empty(args{
+		"dh": dx.DHMap(b.room(2*rows*2*n), rows), "w1": dx.W1Map(b.room(2*experts*2*n*d), experts, spec.Interleaved), "dx": dx.DXMap(at, rows),
+		"dlrow": b.room(4 * rows), "wr": b.room(2 * experts * d),
+	}))
+	require.Equal(t, poisoned[uint16](rows*d), download[uint16](b, at, rows*d))
 }

@@ -26,9 +26,14 @@ type dhEpilogue struct {
 	staging        tile.NarrowStaging
 	fragment       tile.Fragment
 	lane           ptx.U32 // in the quad
-	// Of the thread's two rows: their scores, the sums of dA'·A of the present
-	// group, and of the group that the lane stores.
-	score, sum, joined [2]ptx.F32
+	// The present tile.
+	s *storer
+	t schedule.Tile
+	// Of the thread's two rows: their (token, slot) pairs and scores, the sums
+	// of dA'·A of the present group, and of the group that the lane stores.
+	pair        [2]ptx.U32
+	score       [2]*ptx.Var[ptx.F32]
+	sum, joined [2]ptx.F32
 }
 
 const (
@@ -59,25 +64,54 @@ func (e *dhEpilogue) place() {
 	e.lane = thread.AndI(3)
 }
 
-// before starts the loads that run under a tile's main loop.
+// start makes what outlives a tile.
+func (e *dhEpilogue) start(memory ptx.Shared) {
+	e.memory, e.turn = memory, ptx.NewVar(e.k, ptx.Uint(0))
+	for h := range e.score {
+		e.score[h] = ptx.NewVar(e.k, ptx.Float(0))
+	}
+}
+
+// before starts loads ahead of a tile's main loop. All stores of the previous
+// tile but the last chunk's are known to be read: of the slots of H only that
+// one's may still be in use.
 func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
 	e.place()
-	for h := range e.score {
+	e.s, e.t = s, t
+	for h := range e.pair {
 		row := s.row.Add(e.fragment.Row.AddI(8 * h).Min(s.rows.SubI(1))) // rows past the end are dropped
-		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
-		e.score[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
+		e.pair[h] = ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
 	}
 	e.k.If(s.elected, func() {
-		e.k.BulkWait(0, ".read") // the previous tile's stores
-		for i := range min(dhSlots, e.chunks) {
-			e.load(s, t, i)
+		for i := range dhSlots {
+			if i != e.lastSlot() {
+				e.load(i)
+			}
 		}
 	})
 }
 
+// during starts the loads that would have had to wait ahead of the main loop:
+// the last slot's, and the scores', whose addresses come from memory.
+func (e *dhEpilogue) during(kt ptx.U32) {
+	e.k.If(kt.EqI(1), func() {
+		for h, pair := range e.pair {
+			e.score[h].Set(ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4)))
+		}
+		e.k.If(e.s.elected, func() {
+			e.k.BulkWait(0, ".read")
+			e.load(e.lastSlot())
+		})
+	})
+}
+
+// lastSlot is the slot of H of a tile's last chunk, and the chunk that is the
+// first to take it.
+func (e *dhEpilogue) lastSlot() int { return (e.chunks - 1) % dhSlots }
+
 // neuron is the first neuron of a chunk.
-func (e *dhEpilogue) neuron(t schedule.Tile, chunk int) ptx.U32 {
-	return t.Column.MulI(e.chunks * dhChunk).AddI(chunk * dhChunk)
+func (e *dhEpilogue) neuron(chunk int) ptx.U32 {
+	return e.t.Column.MulI(e.chunks * dhChunk).AddI(chunk * dhChunk)
 }
 
 // slot is a chunk's slot of H, whose halves are gate and up.
@@ -90,10 +124,10 @@ func (e *dhEpilogue) slotOfA(chunk int) ptx.Shared {
 
 // load starts the load of a chunk's H; one thread. Rows past the expert's end
 // are dropped with what comes of them.
-func (e *dhEpilogue) load(s *storer, t schedule.Tile, chunk int) {
+func (e *dhEpilogue) load(chunk int) {
 	full := e.arrived.At(8 * (chunk % dhSlots))
 	e.k.MbarrierArriveExpectTx(full, ptx.Uint(dhSlotBytes))
-	e.k.TMALoad(e.slot(chunk), e.h, full, e.neuron(t, chunk), s.row, ptx.Uint(0))
+	e.k.TMALoad(e.slot(chunk), e.h, full, e.neuron(chunk), e.s.row, ptx.Uint(0))
 }
 
 // activation is a thread's part of a chunk of H: pairs of neighbours, and the
@@ -123,7 +157,7 @@ func (e *dhEpilogue) arrive(chunk int) activation {
 // store is the epilogue of a tile. The next chunk's sigmoids are taken beside
 // a chunk's products, unless its H had to wait for a slot or, ahead of the
 // widest tile's first chunk, no registers are free yet.
-func (e *dhEpilogue) store(s *storer, t schedule.Tile, acc []ptx.F32) {
+func (e *dhEpilogue) store(s *storer, _ schedule.Tile, acc []ptx.F32) {
 	k := e.k
 	e.place()
 	next := e.arrive(0)
@@ -141,16 +175,16 @@ func (e *dhEpilogue) store(s *storer, t schedule.Tile, acc []ptx.F32) {
 			e.join(done/dhGroup - 1)
 		}
 		if last {
-			e.storePartials(s, t)
+			e.storePartials()
 			e.turn.Set(e.turn.Get().XorI(1))
 		}
 		k.FenceProxyAsync(".shared::cta")
 		if i > 0 {
-			k.If(s.elected, func() { e.reuse(s, t, i) })
+			k.If(s.elected, func() { e.reuse(i) })
 		}
 		k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
 		k.If(s.elected, func() {
-			neuron, clipped, row := e.neuron(t, i), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
+			neuron, clipped, row := e.neuron(i), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
 			k.TMAStore(e.dh, e.slot(i), neuron, clipped, row, ptx.Uint(0))
 			k.TMAStore(e.a, e.slotOfA(i), neuron, clipped, row)
 			k.BulkCommit()
@@ -160,10 +194,10 @@ func (e *dhEpilogue) store(s *storer, t schedule.Tile, acc []ptx.F32) {
 
 // reuse waits until the chunk before the given one is read: its slot of A' is
 // free for the next, its slot of H for the load of a later one; one thread.
-func (e *dhEpilogue) reuse(s *storer, t schedule.Tile, chunk int) {
+func (e *dhEpilogue) reuse(chunk int) {
 	e.k.BulkWait(0, ".read")
 	if later := chunk - 1 + dhSlots; later < e.chunks {
-		e.load(s, t, later)
+		e.load(later)
 	}
 }
 
@@ -177,8 +211,8 @@ func (e *dhEpilogue) differentiate(chunk int, x activation, grad []ptx.F32) {
 		h := i % 2 // of the thread's rows
 		g0, g1 := x.gates[i].Unpack()
 		u0, u1 := x.ups[i].Unpack()
-		lo := neuronGradient(g0, u0, x.sigmoids[2*i], grad[2*i], e.score[h])
-		hi := neuronGradient(g1, u1, x.sigmoids[2*i+1], grad[2*i+1], e.score[h])
+		lo := neuronGradient(g0, u0, x.sigmoids[2*i], grad[2*i], e.score[h].Get())
+		hi := neuronGradient(g1, u1, x.sigmoids[2*i+1], grad[2*i+1], e.score[h].Get())
 		gates = append(gates, k.PackBF16(lo.gate, hi.gate))
 		ups = append(ups, k.PackBF16(lo.up, hi.up))
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
@@ -221,9 +255,9 @@ func (e *dhEpilogue) join(group int) {
 }
 
 // storePartials stores a tile's sums.
-func (e *dhEpilogue) storePartials(s *storer, t schedule.Tile) {
-	groups := e.chunks * dhChunk / dhGroup
-	group := t.Column.MulI(groups).Add(e.lane)
+func (e *dhEpilogue) storePartials() {
+	s, groups := e.s, e.chunks*dhChunk/dhGroup
+	group := e.t.Column.MulI(groups).Add(e.lane)
 	for h, sum := range e.joined {
 		row := e.fragment.Row.AddI(8 * h)
 		valid := row.Lt(s.rows).And(e.lane.LtI(groups)).And(group.LtI(e.neurons / dhGroup))

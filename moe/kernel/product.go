@@ -68,6 +68,8 @@ type product struct {
 	// before, unless nil, is emitted ahead of each tile's main loop: loads
 	// that the epilogue needs run under it.
 	before func(s *storer, t schedule.Tile)
+	// during, unless nil, is emitted behind the products of each k-tile.
+	during func(kt ptx.U32)
 }
 
 // newProduct declares the schedule's parameters and lays out shared memory.
@@ -213,6 +215,9 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, skew *skew, acc []pt
 		}
 		k.WgmmaCommit()
 		skew.lead(kt)
+		if p.during != nil {
+			p.during(kt)
+		}
 		k.WgmmaWait(1)
 		p.release.Release(held.Stage(), notFirst)
 		held.Keep(s)
