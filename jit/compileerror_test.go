@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/ptx/emu"
 )
 
@@ -33,16 +33,12 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
 	line := lineOf(t, s, "st.global")
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op != jittest.Compile {
-			return nil
-		}
-		return &driver.Error{Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
+	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{
+		Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
 			"ptxas application ptx input, line %d; error   : Arguments mismatch for instruction 'st'\n"+
 				"ptxas application ptx input, line 1; error   : no line of Go\n"+
 				"ptxas application ptx input, line 99999999999999999999; error   : no line at all\n"+
-				"ptxas fatal   : Ptx assembly aborted due to errors\x00", line)}
-	})
+				"ptxas fatal   : Ptx assembly aborted due to errors\x00", line)}})
 	_, err := load(context.Background(), dev, s)
 	var refused *jit.CompileError
 	require.ErrorAs(t, err, &refused)
@@ -80,9 +76,7 @@ func TestCompileErrorOfTheEmulator(t *testing.T) {
 // what it is.
 func TestCompileErrorOfTheDevice(t *testing.T) {
 	dev := newDevice(t)
-	dev.Before(func(jittest.Op, int) error {
-		return &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}
-	})
+	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}})
 	s, _ := adder(t, 1)
 	_, err := load(context.Background(), dev, s)
 	require.ErrorIs(t, err, driver.ErrBroken)
