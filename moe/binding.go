@@ -15,10 +15,12 @@ type binding struct {
 	offsets map[string]int
 	maps    map[string]*driver.TensorMap // as encoded in buf
 	launch  driver.Launch
+	label   string    // the kernel's name in Layer.Kernels
+	observe *Observer // its Call's
 }
 
-func newBinding(dev driver.Device, k *loaded) binding {
-	b := binding{loaded: k, dev: dev, buf: make([]byte, k.params), offsets: map[string]int{}, maps: map[string]*driver.TensorMap{}}
+func newBinding(dev driver.Device, k *loaded, label string, observe *Observer) binding {
+	b := binding{loaded: k, dev: dev, label: label, observe: observe, buf: make([]byte, k.params), offsets: map[string]int{}, maps: map[string]*driver.TensorMap{}}
 	for _, p := range k.Module.Entry(k.Name).Params {
 		b.offsets[p.Name] = p.Offset
 		if p.Bytes == len(driver.EncodedTensorMap{}) {
@@ -63,6 +65,11 @@ func (b *binding) tensorMap(name string, m driver.TensorMap) error {
 // run queues the kernel with so many CTAs.
 func (b *binding) run(s driver.Stream, ctas int) error {
 	b.launch.Grid.X = ctas
+	if f := *b.observe; f != nil {
+		if err := f(b.label, s); err != nil {
+			return err
+		}
+	}
 	if err := s.Launch(b.fn.Function, &b.launch, b.buf); err != nil {
 		return fmt.Errorf("launching kernel %s: %w", b.Name, b.fn.Explain(err))
 	}
