@@ -157,7 +157,7 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
 	}
 	text := s.Module.Print()
-	key := cache.NewKey([]byte("module"), text.PTX, []byte(l.dev.Target().Arch), fmt.Appendf(nil, "%+v", o))
+	key := moduleKey(text, l.dev.Target().Arch, o)
 	if f := l.loaded(key); f != nil {
 		return f, nil
 	}
@@ -177,6 +177,12 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 	case <-ctx.Done():
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, ctx.Err())
 	}
+}
+
+// moduleKey is what a kernel's machine code is stored under: no producer, for
+// an entry has one image for each.
+func moduleKey(text ptx.Text, arch string, o driver.CompileOptions) cache.Key {
+	return cache.NewKey([]byte("module"), text.PTX, []byte(arch), fmt.Appendf(nil, "%+v", o))
 }
 
 // loaded is the function that this process has, or nil.
