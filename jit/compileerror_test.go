@@ -97,7 +97,9 @@ func TestExplainFault(t *testing.T) {
 	require.NoError(t, err)
 	defer stream.Close()
 
-	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(0x10, 1))
+	params, err := driver.PackParams(driver.DevicePtr(0x10), uint32(1))
+	require.NoError(t, err)
+	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, params)
 	require.Error(t, fault)
 	explained := f.Explain(fault)
 	assert.ErrorContains(t, explained, storeAt)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,6 +58,7 @@ type Function struct {
 	Origin Origin
 	text   ptx.Text
 	name   string
+	params []ptx.Param
 }
 
 // Listing is the kernel's PTX with the Go line behind each instruction.
@@ -238,6 +240,9 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 		l.cached.Add(1)
 	}
 	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+	if e := s.Module.Entry(s.Name); e != nil {
+		f.params = slices.Clone(e.Params) // the module is the caller's
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.functions[key] = f

@@ -119,14 +119,18 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(p, n)))
+	require.NoError(t, bindAdder(dev, f, p, n).Launch(s))
 	var out [4]byte
 	require.NoError(t, s.CopyToHost(out[:], p))
 	return binary.LittleEndian.Uint32(out[:])
 }
 
-func adderParams(p driver.DevicePtr, n uint32) []byte {
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, uint64(p)), n)
+// bindAdder is one thread of an adder that adds to n and stores at p.
+func bindAdder(dev driver.Device, f *jit.Function, p driver.DevicePtr, n uint32) *jit.Binding {
+	b := f.Bind(dev, driver.Launch{Block: driver.Dim3{X: 1}})
+	b.Ptr("out", p)
+	b.U32("n", n)
+	return b
 }
 
 // A caller whose context ends goes; the compilation goes on for the others.

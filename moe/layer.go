@@ -26,8 +26,7 @@ type Layer struct {
 // loaded is a kernel that is ready to launch.
 type loaded struct {
 	kernel.Kernel
-	fn     *jit.Function
-	params int // bytes
+	fn *jit.Function
 }
 
 // The kernels of a layer.
@@ -191,7 +190,7 @@ func (l *Layer) load(ctx context.Context, o options) error {
 				return err
 			}
 			o.logger.Info("kernel ready", "kernel", kernelNames[i], "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Kernel: k, fn: fn, params: k.ParamBytes()}
+			l.kernels[i] = loaded{Kernel: k, fn: fn}
 			return nil
 		})
 	}
