@@ -110,6 +110,8 @@ func TestExplainFault(t *testing.T) {
 	assert.Contains(t, string(f.Listing()), storeAt)
 
 	assert.Equal(t, fault, other.Explain(fault), "not its kernel")
+	assert.Equal(t, explained, f.Explain(explained), "once is enough")
+	assert.Equal(t, explained.Error(), f.Explain(stream.Synchronize(context.Background())).Error(), "waiting gives the same cause")
 	assert.NoError(t, f.Explain(nil))
 	assert.Equal(t, errInjected, f.Explain(errInjected))
 }

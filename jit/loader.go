@@ -65,14 +65,25 @@ type Function struct {
 func (f *Function) Listing() []byte { return f.text.Listing() }
 
 // Explain adds the Go line to an error that names a line of this kernel's
-// PTX; other errors come back as they are.
+// PTX: of a launch, of a graph's, or of waiting for either. Other errors, and
+// those that were explained before, come back as they are.
 func (f *Function) Explain(err error) error {
 	var e *driver.Error
-	if err == nil || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
+	var done *explained
+	if err == nil || errors.As(err, &done) || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
 		return err
 	}
-	return fmt.Errorf("%s: %w%s", f.text.Pos(e.Line), err, legend(f.text, err.Error(), e.Line))
+	return &explained{cause: err, text: f.text.Pos(e.Line).String() + ": " + err.Error() + legend(f.text, err.Error(), e.Line)}
 }
+
+// explained is an error with its Go lines.
+type explained struct {
+	cause error
+	text  string
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.cause }
 
 // legend gives the Go lines of the other PTX lines that a message names, such
 // as those of the waiters of a deadlock.

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -227,6 +228,23 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 		}
 	}
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", kernelNames)}
+}
+
+// Explain adds the Go line at fault to an error of Synchronize, an event or a
+// graph's Launch after passes of this layer, as errors of Forward have it
+// already. Only an emulated device names lines; other errors come back as they
+// are. Kernels of all layers have the same names: ask the layer that ran.
+func (l *Layer) Explain(err error) error {
+	var e *driver.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	for _, k := range l.kernels {
+		if k.Name == e.Kernel {
+			return k.fn.Explain(err)
+		}
+	}
+	return err
 }
 
 // Origins tells for each kernel where its machine code came from.
