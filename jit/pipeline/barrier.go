@@ -24,6 +24,13 @@ type barrier struct {
 // NewSetup starts a collection.
 func NewSetup(k *ptx.Kernel) *Setup { return &Setup{k: k} }
 
+// Barrier takes room for one mbarrier that count arrivals complete.
+func (s *Setup) Barrier(mem *Shared, count int) ptx.Shared {
+	at := mem.Take(8, 8)
+	s.add(at, count)
+	return at
+}
+
 func (s *Setup) add(at ptx.Shared, count int) { s.bars = append(s.bars, barrier{at, count}) }
 
 // Done initialises the barriers in one thread and lets all others see them.

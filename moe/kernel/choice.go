@@ -55,12 +55,15 @@ const (
 
 // space lists the points with these tile widths, each with as many stages as
 // fit the target's shared memory.
-func space(t driver.Target, widths ...int) []Point {
+func space(t driver.Target, widths ...int) []Point { return spaceOf(t, Point.sharedBytes, widths...) }
+
+// spaceOf is space for a product that takes so much shared memory.
+func spaceOf(t driver.Target, sharedBytes func(Point) int, widths ...int) []Point {
 	var points []Point
 	for _, n := range widths {
 		for _, panel := range []int{8, 16} {
 			p := Point{TileN: n, Stages: deepest, Panel: panel}
-			for p.sharedBytes() > t.SharedBytesPerCTA {
+			for sharedBytes(p) > t.SharedBytesPerCTA {
 				p.Stages--
 			}
 			if p.Stages >= shallowest {

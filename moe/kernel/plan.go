@@ -12,6 +12,8 @@ import (
 // range, the same ranges as Router's or Count's.
 type Plan struct {
 	Experts, TopK int
+	// Pairs also writes each row's (token, slot) pair, which backward needs.
+	Pairs bool
 }
 
 const (
@@ -31,6 +33,9 @@ type plan struct {
 	offset, blocksAt ptx.Shared // first row and first row block of the expert
 	sum              ptx.Shared // rows and row blocks of all experts
 	perWarp          ptx.Shared // [warp][expert]
+	// gather is each row's token, pairs its token·K + slot, inverse each
+	// pair's row.
+	gather, pairs, inverse ptx.Global
 }
 
 // Build emits the kernel.
@@ -40,7 +45,10 @@ func (p Plan) Build() (Kernel, error) {
 	k.SetLaunchBounds(planThreads, 1)
 	e := plan{Plan: p, k: k}
 	ids, counts := k.ParamPtr("experts"), k.ParamPtr("counts")
-	gather, inverse := k.ParamPtr("gather"), k.ParamPtr("inverse")
+	e.gather, e.inverse = k.ParamPtr("gather"), k.ParamPtr("inverse")
+	if p.Pairs {
+		e.pairs = k.ParamPtr("pairs")
+	}
 	offsets, table := k.ParamPtr("offsets"), k.ParamPtr("table")
 	blocks, tickets := k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	tokens, perCTA := k.ParamU32("tokens"), k.ParamU32("perCTA")
@@ -70,7 +78,7 @@ func (p Plan) Build() (Kernel, error) {
 	k.BarSync(ptx.Uint(0))
 	e.startWarps()
 	k.BarSync(ptx.Uint(0))
-	e.place(ids, gather, inverse, seg)
+	e.place(ids, seg)
 	e.writeTable(offsets, table, blocks, tickets)
 	return build(k, name, planThreads, (4+planWarps)*words+8)
 }
@@ -176,7 +184,7 @@ func (e *plan) startWarps() {
 
 // place gives each pair its row. Lanes with the same expert take rows in lane
 // order, so the order is by token and slot.
-func (e *plan) place(ids, gather, inverse ptx.Global, s segment) {
+func (e *plan) place(ids ptx.Global, s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.Experts))
 	below := k.Special("%lanemask_lt")
@@ -187,14 +195,17 @@ func (e *plan) place(ids, gather, inverse ptx.Global, s segment) {
 		row := ptx.NewVar(k, ptx.Uint(NoRow))
 		k.If(valid, func() {
 			row.Set(ptx.LdShared[ptx.U32](e.word(own, id)).Add(rank))
-			ptx.StGlobal(gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			ptx.StGlobal(e.gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			if e.Pairs {
+				ptx.StGlobal(e.pairs.Index(row.Get(), 4), f)
+			}
 		})
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 		k.If(valid.And(rank.EqI(0)), func() {
 			ptx.StShared(e.word(own, id), row.Get().Add(peers.Popc()))
 		})
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
-		k.If(f.Lt(s.to), func() { ptx.StGlobal(inverse.Index(f, 4), row.Get()) })
+		k.If(f.Lt(s.to), func() { ptx.StGlobal(e.inverse.Index(f, 4), row.Get()) })
 	})
 }
 

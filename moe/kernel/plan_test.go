@@ -65,8 +65,8 @@ func countsOf(ids []int32, experts, pairsPerCTA, ctas int) []uint32 {
 
 // planned is what Plan must give.
 type planned struct {
-	offsets, gather, inverse, table []uint32
-	blocks                          uint32
+	offsets, gather, pairs, inverse, table []uint32
+	blocks                                 uint32
 }
 
 func planOf(ids []int32, topK, experts int) planned {
@@ -78,6 +78,7 @@ func planOf(ids []int32, topK, experts int) planned {
 			if int(id) == e {
 				p.inverse[i] = uint32(len(p.gather))
 				p.gather = append(p.gather, uint32(i/topK))
+				p.pairs = append(p.pairs, uint32(i))
 			}
 		}
 		for row := first; row < len(p.gather); row += BlockRows {
@@ -112,11 +113,18 @@ func (c planCase) run(b *bed) {
 	want, pairs := planOf(ids, c.topK, c.experts), len(ids)
 	entries := c.experts + pairs/BlockRows
 	gather, inverse, offsets := b.room(4*pairs), b.room(4*pairs), b.room(4*(c.experts+1))
+	pairsAt := b.room(4 * pairs)
 	table, blocks, tickets := b.room(16*entries), b.room(4), b.room(8)
-	b.run(Plan{Experts: c.experts, TopK: c.topK}, ctas, args{
+	params := args{
 		"experts": onDevice, "counts": upload(b, counts), "gather": gather, "inverse": inverse, "offsets": offsets,
 		"table": table, "blocks": blocks, "tickets": tickets, "tokens": c.tokens, "perCTA": c.perCTA,
-	})
+	}
+	plan, wantPairs := Plan{Experts: c.experts, TopK: c.topK, Pairs: c.tokens%2 == 1}, []uint32(nil)
+	if plan.Pairs {
+		params["pairs"] = pairsAt
+		wantPairs = want.pairs
+	}
+	b.run(plan, ctas, params)
 	for _, out := range []struct {
 		name string
 		at   driver.DevicePtr
@@ -124,6 +132,7 @@ func (c planCase) run(b *bed) {
 	}{
 		{"offsets", offsets, want.offsets},
 		{"gather", gather, append(want.gather, poisoned[uint32](pairs-len(want.gather))...)},
+		{"pairs", pairsAt, append(wantPairs, poisoned[uint32](pairs-len(wantPairs))...)},
 		{"inverse", inverse, want.inverse},
 		{"table", table, append(want.table, poisoned[uint32](4*entries-len(want.table))...)},
 		{"block count", blocks, []uint32{want.blocks}},

@@ -56,12 +56,24 @@ type product struct {
 	mem     *pipeline.Shared
 	// gathered: A comes by cp.async, through the generic proxy.
 	gathered bool
+	// weightsMN: the weights' tile is MN-major.
+	weightsMN bool
+	// before, unless nil, is emitted ahead of each tile's main loop: loads
+	// that the epilogue needs run under it.
+	before func(s *storer, t schedule.Tile)
 }
 
 // newProduct declares the schedule's parameters and lays out shared memory.
 // fullArrivals fill a stage; loadReaders warps or lone threads of the load
 // role read the tile queue.
 func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders int) *product {
+	const staging = 2 * storeSlots * tile.StagingBytes
+	return layProduct(k, point, kTiles, columns, fullArrivals, loadReaders, staging, func(*pipeline.Setup, *pipeline.Shared) {})
+}
+
+// layProduct is newProduct for an epilogue that needs so many bytes of staging
+// and adds barriers of its own.
+func layProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders, staging int, more func(*pipeline.Setup, *pipeline.Shared)) *product {
 	k.SetLaunchBounds(productThreads, 1)
 	p := &product{k: k, point: point, kTiles: kTiles}
 	blocks := schedule.Blocks{
@@ -71,10 +83,11 @@ func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadR
 	p.tid = k.Special("%tid.x")
 	p.mem = pipeline.NewShared(k)
 	set := pipeline.NewSetup(k)
-	p.staging = p.mem.Take(2*storeSlots*tile.StagingBytes, 1024)
+	p.staging = p.mem.Take(staging, 1024)
 	const mathWarps = 2 * 4
 	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, mathWarps)
 	p.queue = schedule.NewQueue(k, set, p.mem, blocks, mathWarps+loadReaders)
+	more(set, p.mem)
 	set.Done(p.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -107,6 +120,9 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
 		store.row = t.Row.Add(first)
 		k.IfElse(store.rows.NeI(0), func() {
+			if p.before != nil {
+				p.before(store, t)
+			}
 			p.multiply(at, wg, leader, skew, acc)
 			epilogue(store, t, acc)
 		}, func() {
@@ -126,6 +142,10 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *skew, acc []ptx.F32) {
 	k := p.k
 	held := pipeline.NewHold(k)
+	newB := tile.NewDescriptor
+	if p.weightsMN {
+		newB = tile.NewDescriptorMN
+	}
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
 	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 		s := at.Wait()
@@ -133,7 +153,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			k.FenceProxyAsync(".shared::cta")
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+		b := newB(k, s.Data.At(tileABytes))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -141,7 +161,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			if i == 0 {
 				scale = notFirst
 			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
+			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, p.weightsMN)
 		}
 		k.WgmmaCommit()
 		skew.lead(kt)

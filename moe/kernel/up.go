@@ -81,11 +81,14 @@ func (u Up) epilogue(k *ptx.Kernel, s *storer, t schedule.Tile, acc []ptx.F32, a
 	})
 }
 
-// silu is x·sigmoid(x), the sigmoid as 1/(1+2^(-x·log2 e)).
-func silu(x ptx.F32) ptx.F32 {
+// silu is x·sigmoid(x).
+func silu(x ptx.F32) ptx.F32 { return x.Mul(sigmoid(x)) }
+
+// sigmoid is 1/(1+2^(-x·log2 e)).
+func sigmoid(x ptx.F32) ptx.F32 {
 	const log2e = 1.4426950408889634
 	t := x.Mul(ptx.Float(-log2e)).Ex2Approx(".ftz")
-	return x.Mul(t.Add(ptx.Float(1)).RcpApprox(".ftz"))
+	return t.Add(ptx.Float(1)).RcpApprox(".ftz")
 }
 
 // W1Map is the load map of W1 [E, 2n, d] for boxes of one tile's gate or up
