@@ -27,9 +27,10 @@ const (
 	lockSuffix = ".lock"
 )
 
-// layer is one directory of files.
+// layer is one directory of files, or a bundle of them.
 type layer struct {
 	dir      string
+	bundle   *bundleIndex // nil for a directory
 	writable bool
 	owner    int // user id of the directory, -1 where there is none
 
@@ -37,13 +38,22 @@ type layer struct {
 	write func(f *os.File, data []byte) (int, error)
 }
 
-// openLayer checks a cache directory and, if it is to be written, creates it.
+// openLayer checks a cache directory and, if it is to be written, creates it. A
+// layer that is only read may be a bundle.
 func openLayer(dir string, writable bool) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
 	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write}
+	if fi, err := os.Stat(abs); err == nil && fi.Mode().IsRegular() {
+		if writable {
+			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",
+				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, EnvDir, string(filepath.ListSeparator), abs)
+		}
+		l.bundle, err = openBundle(abs)
+		return l, err
+	}
 	if writable {
 		if err := os.MkdirAll(l.dir, 0o700); err != nil {
 			return nil, err
@@ -98,6 +108,9 @@ func (l *layer) path(name string) string { return filepath.Join(l.dir, name) }
 
 // read returns a file's bytes. The file info comes with an ErrDamaged too.
 func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
+	if l.bundle != nil {
+		return l.bundle.read(name)
+	}
 	// Stat first: opening a pipe would block.
 	fi, err := os.Stat(l.path(name))
 	if err != nil {

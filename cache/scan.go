@@ -66,6 +66,9 @@ func classify(name string) (class, Kind, Key) {
 
 // scan lists the layer's own files; those that vanish meanwhile are left out.
 func (l *layer) scan() ([]file, error) {
+	if l.bundle != nil {
+		return l.bundle.scan(), nil
+	}
 	entries, err := os.ReadDir(l.dir)
 	if err != nil {
 		return nil, err

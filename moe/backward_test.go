@@ -22,13 +22,16 @@ func withBackward(t testing.TB, tr *trial.Trial, weights moe.Type) trial.Results
 	return saved
 }
 
-// checkBackward holds every gradient against the reference.
+// checkBackward holds every gradient against the reference, unrounded and
+// rounded where the kernels round.
 func checkBackward(t testing.TB, tr *trial.Trial, b moe.Backward, saved trial.Results, routed bool) {
 	t.Helper()
-	rep, err := tr.CheckBackward(b, saved, routed, 256, 256)
-	require.NoError(t, err)
-	t.Logf("%v", rep)
-	require.NoError(t, rep.Check())
+	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
+		rep, err := tr.CheckBackward(b, saved, trial.BackwardCheck{Routed: routed, Rounding: rounding, Tokens: 256, Rows: 256})
+		require.NoError(t, err)
+		t.Logf("%v", rep)
+		require.NoError(t, rep.Check())
+	}
 }
 
 // gradients are the bits of all gradients that b wants.

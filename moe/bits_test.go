@@ -89,7 +89,7 @@ func (b bitsBench) give(name string) {
 }
 
 func (b bitsBench) run(kernel int) {
-	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream())
+	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream(), b.b.Args)
 	require.NoError(b.t, err)
 	require.True(b.t, ran)
 }

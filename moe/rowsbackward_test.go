@@ -30,7 +30,7 @@ func TestBackwardRows(t *testing.T) {
 			saved, err := tr.Results(true)
 			require.NoError(t, err)
 			start := time.Now()
-			rep, err := tr.CheckBackward(tr.Back, saved, true, 256, 256)
+			rep, err := tr.CheckBackward(tr.Back, saved, trial.BackwardCheck{Routed: true, Tokens: 256, Rows: 256})
 			require.NoError(t, err)
 			t.Logf("%v\nchecked in %v", rep, time.Since(start))
 			require.NoError(t, rep.Check())
@@ -174,7 +174,7 @@ func testLayersMemory(t *testing.T, row spec.Row) {
 		tr.Args.H, tr.Args.Scores, tr.Args.Experts = f.H, f.Scores, f.Experts
 		saved, err := tr.Results(true)
 		require.NoError(t, err)
-		rep, err := tr.CheckBackward(b, saved, true, 32, 32)
+		rep, err := tr.CheckBackward(b, saved, trial.BackwardCheck{Routed: true, Tokens: 32, Rows: 32})
 		require.NoError(t, err)
 		require.NoError(t, rep.Check(), "layer %d", i)
 	}

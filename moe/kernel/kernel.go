@@ -17,19 +17,6 @@ type Kernel struct {
 	CTAs int
 }
 
-// ParamBytes is the size of the packed parameters.
-func (k Kernel) ParamBytes() int { return k.Module.Entry(k.Name).ParamBytes() }
-
-// Offset is where a parameter stands in the packed parameters; -1 when the
-// kernel has none of that name.
-func (k Kernel) Offset(param string) int {
-	p, ok := k.Module.Entry(k.Name).Param(param)
-	if !ok {
-		return -1
-	}
-	return p.Offset
-}
-
 func build(k *ptx.Kernel, name string, threads, sharedBytes int) (Kernel, error) {
 	m, err := k.Build()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/reference"
 )
 
 // routing makes the expert ids of tokens·topK pairs.
@@ -31,6 +32,7 @@ var routings = []routing{
 	{"uniform", ids(func(r *rand.Rand, _, _, e int) int { return r.IntN(e) })},
 	{"all to the first", ids(func(*rand.Rand, int, int, int) int { return 0 })},
 	{"all to the last", ids(func(_ *rand.Rand, _, _, e int) int { return e - 1 })},
+	{"Zipf 1.0", ids(func(r *rand.Rand, _, _, e int) int { return int(reference.NewZipf(e).Draw(r.Float64())) })},
 	{"few experts", ids(func(r *rand.Rand, _, _, e int) int { return min(r.IntN(3)*7, e-1) })},
 	{"one a token, repeated", ids(func(_ *rand.Rand, t, _, e int) int { return t * 5 % e })},
 	{"out of range", ids(func(r *rand.Rand, _, _, e int) int {

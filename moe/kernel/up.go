@@ -22,7 +22,10 @@ type Up struct {
 
 // Build emits the kernel.
 func (u Up) Build() (Kernel, error) {
-	const name = "moe_up"
+	name := "moe_up"
+	if !u.SaveH {
+		name = "moe_up_inference" // errors go by the name
+	}
 	k := ptx.NewKernel(name)
 	half := u.Point.TileN / 2
 	columns := (u.Intermediate + half - 1) / half
