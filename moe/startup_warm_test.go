@@ -33,7 +33,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
 	maker, dev := newCounted(t), carried{newCounted(t)}
-	sources, err := moe.Sources(dev.Target(), smallConfig)
+	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithoutBackward())
 	require.NoError(t, err)
 	require.Len(t, sources, f.kernels)
 
@@ -59,7 +59,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 			jit.Forget(dev)
 			t.Cleanup(func() { jit.Forget(dev) })
 			dev.ResetCounts()
-			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)))
+			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)), moe.WithoutBackward())
 			require.NoError(t, err)
 			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
@@ -133,6 +133,6 @@ func TestSourcesRefuse(t *testing.T) {
 	var arg *moe.ArgError
 	_, err = moe.Sources(driver.H200(), moe.Config{})
 	require.ErrorAs(t, err, &arg)
-	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithChoice(kernel.Choice{}))
+	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithChoice(kernel.Choice{DW1: kernel.Point{TileN: 7}}))
 	require.ErrorAs(t, err, &arg)
 }

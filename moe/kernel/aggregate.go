@@ -25,7 +25,13 @@ func (a Aggregate) CTAs(tokens int) int {
 
 // Build emits the kernel.
 func (a Aggregate) Build() (Kernel, error) {
-	const name = "moe_aggregate"
+	name := "moe_aggregate"
+	if a.Unit {
+		name = "moe_sum"
+	}
+	if a.Extra {
+		name += "_extra"
+	}
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(aggregateThreads, 4)
 	y, o := k.ParamPtr("y"), k.ParamPtr("o")

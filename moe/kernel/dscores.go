@@ -30,7 +30,10 @@ func (d DScores) CTAs(tokens int) int { return (tokens + d.perCTA() - 1) / d.per
 
 // Build emits the kernel.
 func (d DScores) Build() (Kernel, error) {
-	const name = "moe_dscores"
+	name := "moe_dscores"
+	if !d.Router {
+		name = "moe_dscores_given"
+	}
 	if !d.Scores && !d.Router {
 		return Kernel{}, errors.New("moe_dscores: neither Scores nor Router is wanted, one must be")
 	}

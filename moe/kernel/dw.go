@@ -74,6 +74,7 @@ func (d DW) Build() (Kernel, error) {
 	if d.Of == W2 {
 		name = "moe_dw2"
 	}
+	name += d.Store.suffix()
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(productThreads, 1)
 	e := &dw{DW: d, product: &product{k: k, point: d.Point, gathered: true}}

@@ -70,7 +70,10 @@ type drouter struct {
 
 // Build emits the kernel.
 func (d DRouter) Build() (Kernel, error) {
-	const name = "moe_dwr"
+	name := "moe_dwr"
+	if d.Extra {
+		name = "moe_dwr_extra"
+	}
 	k := ptx.NewKernel(name)
 	e := &drouter{DRouter: d}
 	x := k.ParamTensorMap("x")
@@ -198,7 +201,7 @@ func (d DRouterSum) CTAs() int {
 
 // Build emits the kernel.
 func (d DRouterSum) Build() (Kernel, error) {
-	const name = "moe_dwrsum"
+	name := "moe_dwrsum" + d.Store.suffix()
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(sumThreads, 1)
 	partials, out := k.ParamPtr("partials"), k.ParamPtr("dwr")

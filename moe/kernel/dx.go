@@ -19,7 +19,10 @@ type DX struct {
 
 // Build emits the kernel.
 func (x DX) Build() (Kernel, error) {
-	const name = "moe_dx"
+	name := "moe_dx"
+	if !x.Router {
+		name = "moe_dx_given"
+	}
 	k := ptx.NewKernel(name)
 	columns := (x.Hidden + x.Point.TileN - 1) / x.Point.TileN
 	dh, w, dx := k.ParamTensorMap("dh"), k.ParamTensorMap("w1"), k.ParamTensorMap("dx")

@@ -10,6 +10,17 @@ type Gradient struct {
 	Accumulate bool
 }
 
+// suffix ends the names of kernels that write so: errors go by the name.
+func (g Gradient) suffix() (s string) {
+	if g.Accumulate {
+		s = "_add"
+	}
+	if g.F32 {
+		s += "_f32"
+	}
+	return s
+}
+
 // elem is the bytes of an element.
 func (g Gradient) elem() int {
 	if g.F32 {

@@ -40,7 +40,10 @@ type plan struct {
 
 // Build emits the kernel.
 func (p Plan) Build() (Kernel, error) {
-	const name = "moe_plan"
+	name := "moe_plan"
+	if p.Pairs {
+		name = "moe_plan_pairs"
+	}
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(planThreads, 1)
 	e := plan{Plan: p, k: k}
