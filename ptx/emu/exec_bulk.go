@@ -45,6 +45,7 @@ func bulkForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
 		isa.TMALoad:           {exec: tmaLoad},
 		isa.TMAStore:          {exec: tmaStore},
+		isa.TMAPrefetch:       {exec: tmaPrefetch},
 		isa.BulkLoad:          {exec: bulkLoadExec},
 		isa.BulkCommit:        {exec: bulkCommit},
 		isa.BulkWait:          {exec: bulkWait},
@@ -121,6 +122,17 @@ func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		b.size = b.tensor.BoxBytes()
 		if w.startLoad(b, &in.args[2]) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+// tmaPrefetch only checks: there is no cache.
+func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if _, _, ok := w.box(in, &in.args[0], l, 0, false); !ok {
 			return failed
 		}
 	}

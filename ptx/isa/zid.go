@@ -86,6 +86,7 @@ const (
 	CpAsyncMbarrierArriveNoInc
 	TMALoad
 	TMAStore
+	TMAPrefetch
 	BulkCommit
 	BulkWait
 	BulkLoad
