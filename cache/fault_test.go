@@ -262,6 +262,7 @@ func TestClockSetBack(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	c, _ := testCache(t)
 	old := fill(t, c, 4)
+	require.Equal(t, Deleted, c.DeleteChoice("tuned"))
 	for _, key := range old {
 		setAge(t, modulePath(c, key), -year)
 	}
