@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/mumax"
 )
 
 func TestUnknownNames(t *testing.T) {
@@ -31,6 +32,20 @@ func TestNoLibrary(t *testing.T) {
 		assert.Nil(t, dev)
 		assert.ErrorContains(t, err, "/no/such/libcuda.so")
 	}
+}
+
+// Without its tag the name is known all the same, and says what is missing.
+func TestMumax(t *testing.T) {
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	_, err := Device(t.Context(), "mumax:1")
+	if mumax.Built {
+		require.ErrorIs(t, err, driver.ErrNoDevice)
+		assert.Contains(t, Names(), "mumax:N")
+		return
+	}
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "tag mumax")
+	assert.NotContains(t, Names(), "mumax")
 }
 
 func TestEndedContext(t *testing.T) {
