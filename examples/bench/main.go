@@ -1,0 +1,77 @@
+// Command bench measures a layer's speed and holds it against the roofline and
+// the recorded speeds of others.
+//
+//	go run ./examples/bench -rows all                      # every recorded row
+//	go run ./examples/bench -row "7B n=256" -full          # and flushed, sustained
+//	go run ./examples/bench -shape 32768,4096,1408,128,8   # T,d,n,E,K
+//	go run ./examples/bench -rows slice -json bench.json -plot bench.png
+//	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
+//	go run ./examples/bench -rows slice -points -fit       # tile points, cost model
+//
+// Times are of the device, by events: medians of back-to-back repeats after a
+// warm-up, L2 not flushed. Without a GPU it runs on the emulated device, whose
+// times mean nothing.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// run measures what the arguments ask for. It fails when any row did, after
+// all have run.
+func run(args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, r := range known() {
+			fmt.Fprintf(stdout, "%-20s T=%d %v\n", r.Name, r.Tokens, r.Config)
+		}
+		return nil
+	}
+	people := stdout
+	if o.json == stdoutName {
+		people = stderr
+	}
+	b := &bench{options: o, out: people, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if err := b.open(); err != nil {
+		return err
+	}
+	err = b.all()
+	return errors.Join(err, b.close())
+}
+
+// all measures, prints and writes.
+func (b *bench) all() error {
+	rows, err := b.sizes(b.gpu)
+	if err != nil {
+		return err
+	}
+	printHead(b.out, b.report)
+	if err := b.measure(rows); err != nil {
+		return err
+	}
+	printSummary(b.out, b.report)
+	if err := b.outputs(); err != nil {
+		return err
+	}
+	if n := b.report.failed(); n > 0 {
+		return fmt.Errorf("%d of %d rows failed", n, len(rows))
+	}
+	return nil
+}
