@@ -159,7 +159,7 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings} {
+	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points} {
 		if err := step(t, u, r); err != nil {
 			return err
 		}

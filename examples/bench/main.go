@@ -20,6 +20,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+
+	"sonicmoe/moe/kernel"
 )
 
 func main() {
@@ -44,6 +46,9 @@ func run(args []string, stdout, stderr io.Writer) error {
 		}
 		return nil
 	}
+	if len(o.fitFrom) > 0 {
+		return fitFiles(stdout, o.fitFrom)
+	}
 	people := stdout
 	if o.json == stdoutName {
 		people = stderr
@@ -62,16 +67,52 @@ func (b *bench) all() error {
 	if err != nil {
 		return err
 	}
+	var unfit error
 	printHead(b.out, b.report)
 	if err := b.measure(rows); err != nil {
 		return err
 	}
 	printSummary(b.out, b.report)
+	if b.withFit {
+		if err := b.fitPoints(); err != nil {
+			fmt.Fprintln(b.out, "ERROR: fitting the model:", err)
+			unfit = err
+		}
+	}
 	if err := b.outputs(); err != nil {
 		return err
 	}
 	if n := b.report.failed(); n > 0 {
 		return fmt.Errorf("%d of %d rows failed", n, len(rows))
 	}
+	return unfit
+}
+
+// fitPoints fits the cost model to what was measured.
+func (b *bench) fitPoints() error {
+	list, err := problems(b.report)
+	if err != nil {
+		return err
+	}
+	b.report.Fit = fit(list, kernel.H200Model)
+	printFit(b.out, b.report.Fit)
+	return nil
+}
+
+// fitFiles fits the cost model to the points of earlier runs.
+func fitFiles(out io.Writer, names []string) error {
+	var reports []*Report
+	for _, name := range names {
+		r, err := readReport(name)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, r)
+	}
+	list, err := problems(reports...)
+	if err != nil {
+		return err
+	}
+	printFit(out, fit(list, kernel.H200Model))
 	return nil
 }

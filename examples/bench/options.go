@@ -27,6 +27,9 @@ type options struct {
 	yardstick     float64 // TFLOPS, 0 for none
 	json, plot    string
 	list          bool
+	withPoints    bool
+	withFit       bool
+	fitFrom       []string // report files
 }
 
 // stdoutName as the -json file is standard output.
@@ -66,6 +69,12 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	})
 	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel")
+	f.BoolVar(&o.withPoints, "points", false, "measure tile points of both products, at least six each")
+	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
+	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
+		o.fitFrom = append(o.fitFrom, name)
+		return nil
+	})
 	f.BoolVar(&o.list, "list", false, "list the known rows")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -85,6 +94,7 @@ func (o *options) check(rest []string) error {
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
 		return fmt.Errorf("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
 	}
+	o.withPoints = o.withPoints || o.withFit
 	if o.plot != "" {
 		return checkPicture(o.plot)
 	}

@@ -40,6 +40,7 @@ type Report struct {
 	// Sonic is the geometric mean of our scaled speed over SonicMoE's, of the
 	// rows that have one.
 	Sonic    float64  `json:"sonic_geomean,omitempty"`
+	Fit      *Fit     `json:"fit,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -163,9 +164,6 @@ type Point struct {
 	// EstimateMS is the model's, Chosen whether it picks the point.
 	EstimateMS float64 `json:"estimate_ms"`
 	Chosen     bool    `json:"chosen"`
-	// PassMS is the whole pass with this point, OSum a hash of O's bits.
-	PassMS float64 `json:"pass_ms"`
-	OSum   string  `json:"o_sum"`
 }
 
 // median sorts the values.

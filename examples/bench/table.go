@@ -76,6 +76,7 @@ func printRow(w io.Writer, rep *Report, r Row) {
 	printPeers(w, r)
 	printHost(w, r)
 	printRouting(w, r)
+	printPoints(w, r)
 	if r.Error != "" {
 		fmt.Fprintf(w, "  ERROR: %s\n", r.Error)
 	}
@@ -148,6 +149,35 @@ func printRouting(w io.Writer, r Row) {
 			fmt.Sprintf("x%.1f", v.Largest), fmt.Sprint(v.Empty), number(v.Sample.GHz(), 3))
 	}
 	g.print(w)
+}
+
+// printPoints prints the measured tile points, fastest first, and what the
+// default choice loses against the best.
+func printPoints(w io.Writer, r Row) {
+	for _, p := range products {
+		var of []Point
+		for _, v := range r.Points {
+			if v.Product == p.name {
+				of = append(of, v)
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		g := grid{indent: "  "}
+		g.add(p.name+" point", "ms", "over best", "model ms", "")
+		lost := "the default point was not measured"
+		for _, v := range of {
+			over, mark := 100*(v.MS/of[0].MS-1), ""
+			if v.Chosen {
+				mark = "default"
+				lost = fmt.Sprintf("the default takes %.1f %% more than the best of %d", over, len(of))
+			}
+			g.add(v.Point.String(), number(v.MS, 4), fmt.Sprintf("%+.1f %%", over), number(v.EstimateMS, 4), mark)
+		}
+		g.print(w)
+		fmt.Fprintf(w, "  %s: %s\n", p.name, lost)
+	}
 }
 
 // printSummary prints all rows in one table.
