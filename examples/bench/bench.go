@@ -77,7 +77,9 @@ func (b *bench) measure(rows []spec.Row) error {
 		if err := b.rowSafely(row, &r); err != nil {
 			r.Error = err.Error()
 		}
-		r.Warnings = append(r.Warnings, disturbances(r)...)
+		if b.gpu {
+			r.Warnings = disturbances(r)
+		}
 		b.report.Rows = append(b.report.Rows, r)
 		b.report.summarize()
 		printRow(b.out, b.report, r)

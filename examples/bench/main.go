@@ -67,25 +67,20 @@ func (b *bench) all() error {
 	if err != nil {
 		return err
 	}
-	var unfit error
 	printHead(b.out, b.report)
 	if err := b.measure(rows); err != nil {
 		return err
 	}
 	printSummary(b.out, b.report)
+	var errs []error
 	if b.withFit {
-		if err := b.fitPoints(); err != nil {
-			fmt.Fprintln(b.out, "ERROR: fitting the model:", err)
-			unfit = err
-		}
+		errs = append(errs, b.fitPoints())
 	}
-	if err := b.outputs(); err != nil {
-		return err
-	}
+	errs = append(errs, b.outputs())
 	if n := b.report.failed(); n > 0 {
-		return fmt.Errorf("%d of %d rows failed", n, len(rows))
+		errs = append(errs, fmt.Errorf("%d of %d rows failed", n, len(rows)))
 	}
-	return unfit
+	return errors.Join(errs...)
 }
 
 // fitPoints fits the cost model to what was measured.
