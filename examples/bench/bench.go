@@ -26,6 +26,8 @@ type bench struct {
 	dev    driver.Device
 	gpu    bool
 	report *Report
+	// hostRuns is how often each of a call's host time and allocations is taken.
+	hostRuns int
 	// broken is why the device measures no more.
 	broken error
 }
@@ -37,6 +39,10 @@ const sustained = 2 * time.Second
 func (b *bench) open() (err error) {
 	if b.dev, b.gpu, err = rung.OpenDevice(context.Background(), b.device, b.stderr); err != nil {
 		return err
+	}
+	b.hostRuns = 1
+	if b.gpu {
+		b.hostRuns = 100
 	}
 	t := b.dev.Target()
 	b.report = &Report{
@@ -133,6 +139,18 @@ func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*m
 	return moe.New(ctx, b.dev, c, append(opts, more...)...)
 }
 
+// release gives something back at the end of a function. Its error counts
+// only if there was no earlier one; after a time-out nothing is given back, as
+// that would wait for a device that hangs.
+func release(ctx context.Context, err *error, f func() error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if e := f(); *err == nil {
+		*err = e
+	}
+}
+
 // row measures one size.
 func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 	c := row.Config
@@ -150,17 +168,17 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	defer release(ctx, &err, s.Close)
 	u, err := newSubject(b.dev, s, l, row)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, u.close()) }()
+	defer release(ctx, &err, u.close)
 	t, err := b.timer(ctx, s)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer release(ctx, &err, t.close)
 	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points} {
 		if err := step(t, u, r); err != nil {
 			return err
@@ -191,48 +209,67 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 }
 
 // whole measures the layer as a whole: single passes, graph replays, the host.
+// All must give the same bits of O.
 func (b *bench) whole(t *timer, u *subject, r *Row) (err error) {
 	eager := u.queue(b.pass)
+	if err := errors.Join(u.poisonO(), eager()); err != nil {
+		return err
+	}
+	first, err := u.hashO(t.ctx)
+	if err != nil {
+		return err
+	}
 	if r.Eager, err = t.measure(t.warm, eager); err != nil {
 		return err
 	}
 	b.speeds(u, r)
-	if err := t.s.BeginCapture(); err != nil {
-		return err
-	}
-	if err := eager(); err != nil {
-		if g, end := t.s.EndCapture(); end == nil {
-			g.Close()
-		}
-		return err
-	}
-	g, err := t.s.EndCapture()
+	g, err := capture(t.s, eager)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, g.Close()) }()
+	defer release(t.ctx, &err, g.Close)
 	replay := func() error { return g.Launch(t.s) }
 	if r.Graph, err = t.measure(t.warm, replay); err != nil {
 		return err
 	}
 	b.speeds(u, r)
-	if b.full {
-		if r.Flushed, err = t.cold(eager); err != nil {
-			return err
-		}
-		long := sustained
-		if !b.gpu {
-			long = t.warm
-		}
-		if r.Sustained, err = t.measure(long, eager); err != nil {
-			return err
-		}
+	last, err := u.hashO(t.ctx)
+	if err != nil {
+		return err
 	}
-	runs := 100
+	if last != first {
+		return errors.New("O after back-to-back passes has other bits than after a single one")
+	}
+	if r.Host, err = host(t.ctx, t.s, b.hostRuns, eager, replay); err != nil || !b.full {
+		return err
+	}
+	return b.thorough(t, eager, r)
+}
+
+// capture makes a graph of queued work.
+func capture(s driver.Stream, work func() error) (driver.Graph, error) {
+	if err := s.BeginCapture(); err != nil {
+		return nil, err
+	}
+	failed := work()
+	g, err := s.EndCapture()
+	if failed == nil || err != nil {
+		return g, errors.Join(failed, err)
+	}
+	return nil, errors.Join(failed, g.Close())
+}
+
+// thorough measures what -full adds: passes from a cold L2 cache, and from a
+// hot chip.
+func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
+	if r.Flushed, err = t.cold(eager); err != nil {
+		return err
+	}
+	long := sustained
 	if !b.gpu {
-		runs = 1
+		long = t.warm
 	}
-	r.Host, err = host(t.ctx, t.s, runs, eager, replay)
+	r.Sustained, err = t.measure(long, eager)
 	return err
 }
 

@@ -34,8 +34,8 @@ const (
 	probeShared  = 128 << 10
 )
 
-// buildProbe is the kernel: thread 0 of each CTA writes {SM, clock, ns}.
-func buildProbe() (*ptx.Module, error) {
+// probeKernel has thread 0 of each CTA write {SM, clock, ns}.
+func probeKernel() *ptx.Kernel {
 	k := ptx.NewKernel("bench_clock")
 	k.SetLaunchBounds(probeThreads, 1)
 	out := k.ParamPtr("out")
@@ -45,11 +45,11 @@ func buildProbe() (*ptx.Module, error) {
 		ptx.StGlobal(at.At(8), k.Special64("%clock64"))
 		ptx.StGlobal(at.At(16), k.Special64("%globaltimer"))
 	})
-	return k.Build()
+	return k
 }
 
 func newClockProbe(ctx context.Context, dev driver.Device, places int) (*clockProbe, error) {
-	m, err := buildProbe()
+	m, err := probeKernel().Build()
 	if err != nil {
 		return nil, err
 	}

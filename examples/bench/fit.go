@@ -103,7 +103,7 @@ func model(v []float64) kernel.Model {
 // only keeps those in place that the points say nothing about.
 const (
 	meanWeight = 0.1
-	stayWeight = 1e-4
+	stayWeight = 1e-6
 )
 
 // misfit is the mean square of relative errors: within the problems, and of
@@ -136,7 +136,7 @@ func fit(list []problem, from kernel.Model) *Fit {
 			stay += (v[i] - start[i]) * (v[i] - start[i])
 		}
 		return within + meanWeight*means + stayWeight*stay
-	}, start, 0.3, 1e-4)
+	}, start, 0.3, 1e-6)
 	f.After = rounded(model(best))
 	within, _ := misfit(f.Before, list)
 	f.RMSBefore = math.Sqrt(within)

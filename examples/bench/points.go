@@ -1,9 +1,6 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"time"
@@ -109,19 +106,6 @@ func (b *bench) point(t *timer, u *subject, l *moe.Layer, times map[string]map[k
 		sums[l.Choice()], err = u.hashO(t.ctx)
 	}
 	return err
-}
-
-// hashO is a hash of O's bits.
-func (u *subject) hashO(ctx context.Context) (string, error) {
-	if err := u.s.Synchronize(ctx); err != nil {
-		return "", err
-	}
-	o := make([]byte, u.args.O.Shape.Bytes())
-	if err := u.s.CopyToHost(o, u.args.O.Ptr); err != nil {
-		return "", err
-	}
-	sum := sha256.Sum256(o)
-	return hex.EncodeToString(sum[:8]), nil
 }
 
 // sameBits reports two choices with different O.

@@ -7,7 +7,7 @@ import "slices"
 // goes on by as much again when that helped, and halves the step when nothing
 // did. It needs no derivatives, so corners of f don't stop it.
 func minimize(f func([]float64) float64, start []float64, step, least float64) []float64 {
-	const evaluations = 20000
+	const evaluations = 200000
 	base, tried := slices.Clone(start), 0
 	value := f(base)
 	try := func(v []float64) float64 { tried++; return f(v) }

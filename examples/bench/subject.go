@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
@@ -19,6 +23,7 @@ type subject struct {
 	dev   driver.Device
 	s     driver.Stream
 	owned []driver.DevicePtr
+	host  []uint16 // O
 }
 
 // repeatAfter is how many random values expert weights have before they repeat:
@@ -107,6 +112,34 @@ func (u *subject) setRouting(experts []int32) error {
 		return err
 	}
 	return u.s.CopyToDevice(u.args.Scores.Ptr, trial.Bytes(scores))
+}
+
+// poisonO overwrites O with NaN.
+func (u *subject) poisonO() error {
+	return u.s.Fill32(u.args.O.Ptr, 0xffffffff, u.args.O.Shape.Bytes()/4)
+}
+
+// hashO waits for the pass and gives a hash of O's bits. An O that is not
+// finite, as where nothing was written over the poison, is an error.
+func (u *subject) hashO(ctx context.Context) (string, error) {
+	if err := u.s.Synchronize(ctx); err != nil {
+		return "", err
+	}
+	if u.host == nil {
+		u.host = make([]uint16, u.args.O.Shape.Elements())
+	}
+	b := trial.Bytes(u.host)
+	if err := u.s.CopyToHost(b, u.args.O.Ptr); err != nil {
+		return "", err
+	}
+	for i, v := range u.host {
+		if v&0x7f80 == 0x7f80 {
+			d := u.row.Config.Hidden
+			return "", fmt.Errorf("O of token %d, column %d has the bits %#04x, which is no number", i/d, i%d, v)
+		}
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8]), nil
 }
 
 func (u *subject) close() error {

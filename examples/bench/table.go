@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -212,6 +214,7 @@ func printSummary(w io.Writer, rep *Report) {
 	if rep.Sonic > 0 {
 		fmt.Fprintf(w, "geometric mean of ours over SonicMoE's: %.3f\n", rep.Sonic)
 	}
+	printLowest(w, rep)
 	for _, r := range rep.Rows {
 		if r.Error != "" {
 			fmt.Fprintf(w, "%s: ERROR: %s\n", r.Name, r.Error)
@@ -219,5 +222,27 @@ func printSummary(w io.Writer, rep *Report) {
 		if len(r.Warnings) > 0 {
 			fmt.Fprintf(w, "%s: %d warnings, see above\n", r.Name, len(r.Warnings))
 		}
+	}
+}
+
+// printLowest says of the three rows furthest from their roofline which
+// kernels lose the time.
+func printLowest(w io.Writer, rep *Report) {
+	var rows []Row
+	for _, r := range rep.Rows {
+		if r.KernelSumMS > 0 {
+			rows = append(rows, r)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.TFLOPS/a.Roofline, b.TFLOPS/b.Roofline) })
+	for _, r := range rows[:min(3, len(rows))] {
+		kernels := slices.Clone(r.Kernels)
+		lost := func(k Kernel) float64 { return k.MedianMS - k.RooflineMS }
+		slices.SortStableFunc(kernels, func(a, b Kernel) int { return cmp.Compare(lost(b), lost(a)) })
+		var list []string
+		for _, k := range kernels {
+			list = append(list, fmt.Sprintf("%s %.4f", k.Name, lost(k)))
+		}
+		fmt.Fprintf(w, "lowest: %s, %s of its roofline; ms over theirs: %s\n", r.Name, percent(r.TFLOPS, r.Roofline), strings.Join(list, ", "))
 	}
 }
