@@ -36,10 +36,11 @@ type Options struct {
 	// EnvDir decides, and without that it is "sonicmoe" in the user's cache
 	// directory (os.UserCacheDir). Off turns the cache off.
 	Dir string
-	// Layers are more directories, looked up in order after Dir and never
-	// written: what an image or an administrator brings.
+	// Layers are more directories or bundles (see Export), looked up in order
+	// after Dir and never written: what an image or an administrator brings.
 	Layers []string
 	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
+	// Dir may be a bundle then.
 	ReadOnly bool
 	// MaxBytes bounds the files in Dir, in bytes; 0 means DefaultMaxBytes,
 	// less than 0 no bound. The least recently used go first.

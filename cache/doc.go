@@ -32,7 +32,13 @@
 // ([Options.Layers] are exempt: whoever lists a directory there trusts it).
 //
 // A directory belongs in one place per machine; on a network file system all
-// promises but the courtesy of locks hold. Fleets put a filled directory into
-// [Options.Layers], or into the environment variable SONICMOE_CACHE after their
-// own: "own:shared", with the system's list separator.
+// promises but the courtesy of locks hold. Fleets put a filled directory, or the
+// one file that [Cache.Export] makes of it, into [Options.Layers], or into the
+// environment variable SONICMOE_CACHE after their own: "own:shared", with the
+// system's list separator.
+//
+// A bundle is a tar file, so that every tool can look into it and an image
+// builder can unpack it into a directory. [Cache.Import] and layers take from it
+// nothing but whole files whose name follows from their content, whatever a
+// hostile one holds.
 package cache

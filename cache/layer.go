@@ -27,23 +27,35 @@ const (
 	lockSuffix = ".lock"
 )
 
-// layer is one directory of files.
+// layer is one directory of files, or a bundle of them.
 type layer struct {
 	dir      string
+	bundle   *bundleIndex // nil for a directory
 	writable bool
 	owner    int // user id of the directory, -1 where there is none
 
-	// write puts data into a temporary file; tests make it fail.
+	// write puts data into a temporary file, lock asks for a lock file as
+	// tryLock does; tests make them fail.
 	write func(f *os.File, data []byte) (int, error)
+	lock  func(f *os.File) (busy bool, err error)
 }
 
-// openLayer checks a cache directory and, if it is to be written, creates it.
+// openLayer checks a cache directory and, if it is to be written, creates it. A
+// layer that is only read may be a bundle.
 func openLayer(dir string, writable bool) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write}
+	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write, lock: tryLock}
+	if fi, err := os.Stat(abs); err == nil && fi.Mode().IsRegular() {
+		if writable {
+			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",
+				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, EnvDir, string(filepath.ListSeparator), abs)
+		}
+		l.bundle, err = openBundle(abs)
+		return l, err
+	}
 	if writable {
 		if err := os.MkdirAll(l.dir, 0o700); err != nil {
 			return nil, err
@@ -98,6 +110,9 @@ func (l *layer) path(name string) string { return filepath.Join(l.dir, name) }
 
 // read returns a file's bytes. The file info comes with an ErrDamaged too.
 func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
+	if l.bundle != nil {
+		return l.bundle.read(name)
+	}
 	// Stat first: opening a pipe would block.
 	fi, err := os.Stat(l.path(name))
 	if err != nil {

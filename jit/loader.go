@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,20 +58,32 @@ type Function struct {
 	Origin Origin
 	text   ptx.Text
 	name   string
+	params []ptx.Param
 }
 
 // Listing is the kernel's PTX with the Go line behind each instruction.
 func (f *Function) Listing() []byte { return f.text.Listing() }
 
 // Explain adds the Go line to an error that names a line of this kernel's
-// PTX; other errors come back as they are.
+// PTX: of a launch, of a graph's, or of waiting for either. Other errors, and
+// those that were explained before, come back as they are.
 func (f *Function) Explain(err error) error {
 	var e *driver.Error
-	if err == nil || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
+	var done *explained
+	if err == nil || errors.As(err, &done) || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
 		return err
 	}
-	return fmt.Errorf("%s: %w%s", f.text.Pos(e.Line), err, legend(f.text, err.Error(), e.Line))
+	return &explained{cause: err, text: f.text.Pos(e.Line).String() + ": " + err.Error() + legend(f.text, err.Error(), e.Line)}
 }
+
+// explained is an error with its Go lines.
+type explained struct {
+	cause error
+	text  string
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.cause }
 
 // legend gives the Go lines of the other PTX lines that a message names, such
 // as those of the waiters of a deadlock.
@@ -157,7 +170,7 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
 	}
 	text := s.Module.Print()
-	key := cache.NewKey([]byte("module"), text.PTX, []byte(l.dev.Target().Arch), fmt.Appendf(nil, "%+v", o))
+	key := moduleKey(text, l.dev.Target().Arch, o)
 	if f := l.loaded(key); f != nil {
 		return f, nil
 	}
@@ -179,6 +192,12 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 	}
 }
 
+// moduleKey is what a kernel's machine code is stored under: no producer, for
+// an entry has one image for each.
+func moduleKey(text ptx.Text, arch string, o driver.CompileOptions) cache.Key {
+	return cache.NewKey([]byte("module"), text.PTX, []byte(arch), fmt.Appendf(nil, "%+v", o))
+}
+
 // loaded is the function that this process has, or nil.
 func (l *Loader) loaded(key cache.Key) *Function {
 	l.mu.Lock()
@@ -195,14 +214,17 @@ func (l *Loader) loaded(key cache.Key) *Function {
 // load takes the first image of the cache that fits, or compiles.
 func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
 	if c != nil {
-		if fn, _ := l.fromCache(c, key, text, s); fn != nil {
-			return l.keep(key, fn, Cached, text, s), nil
-		}
-		unlock := c.Lock(ctx, key)
-		defer unlock()
 		fn, refused := l.fromCache(c, key, text, s)
+		if fn == nil && !hopeless(refused) {
+			unlock := c.Lock(ctx, key)
+			defer unlock()
+			fn, refused = l.fromCache(c, key, text, s)
+		}
 		if fn != nil {
 			return l.keep(key, fn, Cached, text, s), nil
+		}
+		if hopeless(refused) {
+			return nil, fmt.Errorf("kernel %s: loading from the cache: %w", s.Name, refused)
 		}
 		if refused != nil && s.Logger != nil {
 			s.Logger.Warn("machine code in the cache refused; compiling again, which costs only time",
@@ -224,6 +246,12 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text p
 	return l.keep(key, fn, Compiled, text, s), nil
 }
 
+// hopeless reports whether an error of loading machine code is no fault of the
+// code's: compiling it again would not help.
+func hopeless(err error) bool {
+	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, driver.ErrBroken)
+}
+
 // keep makes a function known to the process and counts it.
 func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
 	if origin == Compiled {
@@ -232,6 +260,9 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 		l.cached.Add(1)
 	}
 	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+	if e := s.Module.Entry(s.Name); e != nil {
+		f.params = slices.Clone(e.Params) // the module is the caller's
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.functions[key] = f
@@ -265,6 +296,9 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Sourc
 			return fn, nil
 		}
 		refused = append(refused, fmt.Errorf("image of %s: %w", img.Producer, err))
+		if hopeless(err) {
+			break
+		}
 	}
 	return nil, errors.Join(refused...)
 }

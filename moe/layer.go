@@ -2,6 +2,7 @@ package moe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -26,8 +27,7 @@ type Layer struct {
 // loaded is a kernel that is ready to launch.
 type loaded struct {
 	kernel.Kernel
-	fn     *jit.Function
-	params int // bytes
+	fn *jit.Function
 }
 
 // The kernels of a layer.
@@ -97,18 +97,23 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	}
 	target := dev.Target()
 	l := &Layer{config: c, dev: dev, sms: target.SMs}
-	if o.choice != nil {
-		if err := o.choice.Check(target); err != nil {
-			return nil, err
-		}
-		l.choice = *o.choice
-	} else {
-		l.choice = kernel.Choose(c, target)
+	if err := l.choose(target, o); err != nil {
+		return nil, err
 	}
 	if err := l.load(ctx, o); err != nil {
 		return nil, err
 	}
 	return l, nil
+}
+
+// choose takes the caller's tile points, else the cost model's.
+func (l *Layer) choose(t driver.Target, o options) error {
+	if o.choice == nil {
+		l.choice = kernel.Choose(l.config, t)
+		return nil
+	}
+	l.choice = *o.choice
+	return o.choice.Check(t)
 }
 
 // suits refuses devices that the kernels are not for.
@@ -119,7 +124,11 @@ func suits(dev driver.Device) error {
 	if err := dev.Err(); err != nil {
 		return err
 	}
-	t := dev.Target()
+	return suitsTarget(dev.Target())
+}
+
+// suitsTarget refuses chips that the kernels are not for.
+func suitsTarget(t driver.Target) error {
 	if t.Major != 9 || t.Minor != 0 {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
@@ -132,12 +141,18 @@ func suits(dev driver.Device) error {
 	return nil
 }
 
-// load emits and loads every kernel, in parallel.
-func (l *Layer) load(ctx context.Context, o options) error {
+// compileOptions are those of every kernel; they are part of its cache key.
+var compileOptions = driver.CompileOptions{}
+
+// builder emits a kernel.
+type builder interface {
+	Build() (kernel.Kernel, error)
+}
+
+// builders are the layer's kernels: the one list of them.
+func (l *Layer) builders() [kernelCount]builder {
 	c := l.config
-	builders := [kernelCount]interface {
-		Build() (kernel.Kernel, error)
-	}{
+	return [kernelCount]builder{
 		router:    l.router(),
 		count:     kernel.Count{Experts: c.Experts, TopK: c.TopK},
 		plan:      kernel.Plan{Experts: c.Experts, TopK: c.TopK},
@@ -146,25 +161,37 @@ func (l *Layer) load(ctx context.Context, o options) error {
 		down:      l.down(),
 		aggregate: kernel.Aggregate{Hidden: c.Hidden, TopK: c.TopK},
 	}
+}
+
+// emit makes the i-th kernel's PTX.
+func (l *Layer) emit(i int, b builder) (kernel.Kernel, jit.Source, error) {
+	k, err := b.Build()
+	if err != nil {
+		return k, jit.Source{}, fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)
+	}
+	return k, jit.Source{Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes,
+		Label: fmt.Sprintf("%s %s", kernelNames[i], l.config)}, nil
+}
+
+// load emits and loads every kernel, in parallel.
+func (l *Layer) load(ctx context.Context, o options) error {
 	loader := jit.Of(l.dev)
 	// One kernel's failure does not call off the others: when New returns an
 	// error, other than ctx's, nothing of it still runs on the device.
 	var g errgroup.Group
-	for i, b := range builders {
+	for i, b := range l.builders() {
 		g.Go(func() error {
-			k, err := b.Build()
+			k, source, err := l.emit(i, b)
 			if err != nil {
-				return fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)
+				return err
 			}
-			fn, err := loader.Load(ctx, o.cache, jit.Source{
-				Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes,
-				Label: fmt.Sprintf("%s %s", kernelNames[i], c), Logger: o.logger,
-			}, driver.CompileOptions{})
+			source.Logger = o.logger
+			fn, err := loader.Load(ctx, o.cache, source, compileOptions)
 			if err != nil {
 				return err
 			}
 			o.logger.Info("kernel ready", "kernel", kernelNames[i], "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Kernel: k, fn: fn, params: k.ParamBytes()}
+			l.kernels[i] = loaded{Kernel: k, fn: fn}
 			return nil
 		})
 	}
@@ -201,6 +228,23 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 		}
 	}
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", kernelNames)}
+}
+
+// Explain adds the Go line at fault to an error of Synchronize, an event or a
+// graph's Launch after passes of this layer, as errors of Forward have it
+// already. Only an emulated device names lines; other errors come back as they
+// are. Kernels of all layers have the same names: ask the layer that ran.
+func (l *Layer) Explain(err error) error {
+	var e *driver.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	for _, k := range l.kernels {
+		if k.Name == e.Kernel {
+			return k.fn.Explain(err)
+		}
+	}
+	return err
 }
 
 // Origins tells for each kernel where its machine code came from.

@@ -44,3 +44,11 @@ func (s *Setup) Done(tid ptx.U32) {
 	})
 	s.k.BarSync(ptx.Uint(0))
 }
+
+// ClusterSync waits for all threads of the cluster: after Done, so that the
+// CTAs may use each other's barriers, and before the end, so that none is
+// gone while another still signals it.
+func ClusterSync(k *ptx.Kernel) {
+	k.ClusterArrive()
+	k.ClusterWait()
+}

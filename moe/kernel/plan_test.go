@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/reference"
 )
 
 // routing makes the expert ids of tokens·topK pairs.
@@ -30,6 +32,7 @@ var routings = []routing{
 	{"uniform", ids(func(r *rand.Rand, _, _, e int) int { return r.IntN(e) })},
 	{"all to the first", ids(func(*rand.Rand, int, int, int) int { return 0 })},
 	{"all to the last", ids(func(_ *rand.Rand, _, _, e int) int { return e - 1 })},
+	{"Zipf 1.0", ids(func(r *rand.Rand, _, _, e int) int { return int(reference.NewZipf(e).Draw(r.Float64())) })},
 	{"few experts", ids(func(r *rand.Rand, _, _, e int) int { return min(r.IntN(3)*7, e-1) })},
 	{"one a token, repeated", ids(func(_ *rand.Rand, t, _, e int) int { return t * 5 % e })},
 	{"out of range", ids(func(r *rand.Rand, _, _, e int) int {
@@ -79,8 +82,8 @@ func planOf(ids []int32, topK, experts int) planned {
 				p.pairs = append(p.pairs, uint32(i))
 			}
 		}
-		for row := first; row < len(p.gather); row += BlockRows {
-			p.table = append(p.table, uint32(e), uint32(row), uint32(min(BlockRows, len(p.gather)-row)), 0)
+		for row := first; row < len(p.gather); row += schedule.PairRows {
+			p.table = append(p.table, uint32(e), uint32(row), uint32(min(schedule.PairRows, len(p.gather)-row)), 0)
 			p.blocks++
 		}
 	}
@@ -109,7 +112,7 @@ func (c planCase) run(b *bed) {
 	require.True(b.t, slices.Equal(counts, download[uint32](b, countsAt, len(counts))), "counts, %v", c)
 
 	want, pairs := planOf(ids, c.topK, c.experts), len(ids)
-	entries := c.experts + pairs/BlockRows
+	entries := c.experts + pairs/schedule.PairRows
 	gather, inverse, offsets := b.room(4*pairs), b.room(4*pairs), b.room(4*(c.experts+1))
 	pairsAt := b.room(4 * pairs)
 	table, blocks, tickets := b.room(16*entries), b.room(4), b.room(8)

@@ -22,7 +22,10 @@ type Up struct {
 
 // Build emits the kernel.
 func (u Up) Build() (Kernel, error) {
-	const name = "moe_up"
+	name := "moe_up"
+	if !u.SaveH {
+		name = "moe_up_inference" // errors go by the name
+	}
 	k := ptx.NewKernel(name)
 	half := u.Point.TileN / 2
 	columns := (u.Intermediate + half - 1) / half
@@ -36,11 +39,9 @@ func (u Up) Build() (Kernel, error) {
 	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps)
 	p.gathered = true
 	g := gatherer{product: p, x: x, gather: gather, rowBytes: u.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		neuron := t.Column.MulI(half)
-		for part := range 2 {
-			dst := s.Data.At(tileABytes + part*half*tile.RowBytes)
-			k.TMALoad(dst, w, s.Full, kt.MulI(tile.K), neuron, ptx.Uint(part), t.Expert)
-		}
+		p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
+			return []ptx.U32{kt.MulI(tile.K), t.Column.MulI(half), part, t.Expert}
+		})
 	}}
 	loadRegisters := 56 // the widest tile's epilogue needs the rest
 	if u.Point.TileN < 256 {

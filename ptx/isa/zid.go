@@ -76,6 +76,7 @@ const (
 	MbarrierArrive
 	MbarrierArriveCluster
 	MbarrierArriveExpectTx
+	MbarrierArriveExpectTxCluster
 	MbarrierTryWaitParity
 	MbarrierTestWaitParity
 	GridDepLaunch
@@ -85,11 +86,13 @@ const (
 	CpAsyncWait
 	CpAsyncMbarrierArriveNoInc
 	TMALoad
+	TMALoadMulticast
 	TMAStore
 	TMAPrefetch
 	BulkCommit
 	BulkWait
 	BulkLoad
+	BulkCopyCluster
 	PrefetchTensorMap
 	WgmmaFence
 	WgmmaCommit

@@ -1,6 +1,6 @@
 // Package ptxas runs NVIDIA's assembler where one is installed: the outside
-// judge of every kernel that this project emits. Nothing needs it at run
-// time.
+// judge of every kernel that this project emits, and where a cache is filled on
+// a machine without a GPU. Nothing needs it at run time.
 package ptxas
 
 import (
@@ -53,10 +53,30 @@ var pythonPlaces = sync.OnceValue(func() (places []string) {
 	return places
 })
 
+// Version is the version of the ptxas at that path, such as "13.0.88".
+func Version(ctx context.Context, bin string) (string, error) {
+	out, err := exec.CommandContext(ctx, bin, "--version").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s --version: %w\n%s", bin, err, out)
+	}
+	m := versionText.FindSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("%s --version says no version:\n%s", bin, out)
+	}
+	return string(m[1]), nil
+}
+
+var versionText = regexp.MustCompile(`\bV(\d+\.\d+\.\d+)\b`)
+
 // Assemble turns PTX into machine code for sm_90a and returns the assembler's
 // report (registers, spills, warnings) with it. Options go to the assembler as
 // they are, such as "-O0".
 func Assemble(ctx context.Context, text []byte, options ...string) (cubin []byte, report string, err error) {
+	return AssembleFor(ctx, "sm_90a", text, options...)
+}
+
+// AssembleFor is Assemble for another architecture.
+func AssembleFor(ctx context.Context, arch string, text []byte, options ...string) (cubin []byte, report string, err error) {
 	bin, err := Find()
 	if err != nil {
 		return nil, "", err
@@ -70,7 +90,7 @@ func Assemble(ctx context.Context, text []byte, options ...string) (cubin []byte
 	if err := os.WriteFile(in, text, 0o600); err != nil {
 		return nil, "", err
 	}
-	args := append([]string{"-arch=sm_90a", "-v", "-o", out, in}, options...)
+	args := append([]string{"-arch=" + arch, "-v", "-o", out, in}, options...)
 	log, err := exec.CommandContext(ctx, bin, args...).CombinedOutput()
 	if err != nil {
 		return nil, string(log), fmt.Errorf("ptxas: %w\n%s", err, log)

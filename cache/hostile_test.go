@@ -1,0 +1,247 @@
+package cache
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// member is a piece of a bundle made by hand.
+type member struct {
+	header tar.Header
+	data   []byte
+}
+
+func plain(name string, data []byte) member {
+	return member{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(data)), Format: tar.FormatUSTAR}, data}
+}
+
+// forge writes members with a first and a last one that are right, so that
+// only what lies between can be refused.
+func forge(t testing.TB, members ...member) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	add := func(m member) {
+		size := m.header.Size
+		w := tar.NewWriter(&b)
+		require.NoError(t, w.WriteHeader(&m.header))
+		b.Write(m.data)
+		if size == int64(len(m.data)) {
+			b.Write(make([]byte, padding(size)))
+		}
+	}
+	add(plain(firstName, []byte(firstLine)))
+	for _, m := range members {
+		add(m)
+	}
+	sum := sha256.New()
+	sum.Write(b.Bytes())
+	add(plain(lastName, lastLines(len(members), sum)))
+	b.Write(make([]byte, 2*tarBlock))
+	return b.Bytes()
+}
+
+func TestHostileBundles(t *testing.T) {
+	key, e := testEntry(1, 60)
+	data, err := encodeEntry(key, e)
+	require.NoError(t, err)
+	choice, err := encodeChoice("a", []byte("b"))
+	require.NoError(t, err)
+	name := memberName(fileName(KindModule, key))
+	other := NewKey([]byte("other"))
+	later := memberName(strings.Repeat("f", 64) + ".module")
+	special := func(flag byte, name, link string) member {
+		return member{tar.Header{Typeflag: flag, Name: name, Linkname: link, Mode: 0o777, Format: tar.FormatUSTAR}, nil}
+	}
+	wrongSum := bytes.Clone(data)
+	wrongSum[len(wrongSum)-1] ^= 1
+	old := bytes.Clone(data)
+	old[8]++
+	old = reseal(old)
+
+	_, err = CheckBundle(context.Background(), bytes.NewReader(forge(t, plain(name, data))))
+	require.NoError(t, err, "the forge makes bundles")
+
+	for what, bad := range map[string]struct {
+		members []member
+		say     string
+	}{
+		"absolute name":        {[]member{plain("/etc/passwd", data)}, "/etc/passwd"},
+		"name above":           {[]member{plain("../evil.module", data)}, "../evil.module"},
+		"name above within":    {[]member{plain("entries/../../evil.module", data)}, "member name"},
+		"name with the key":    {[]member{plain("entries/../"+fileName(KindModule, key), data)}, "member name"},
+		"absolute with key":    {[]member{plain("/"+name, data)}, "member name"},
+		"windows name":         {[]member{plain(`entries\`+fileName(KindModule, key), data)}, "member name"},
+		"upper case":           {[]member{plain("entries/"+strings.ToUpper(key.String())+".module", data)}, "member name"},
+		"a lock":               {[]member{plain("entries/"+key.String()+".lock", data)}, "member name"},
+		"no folder":            {[]member{plain(fileName(KindModule, key), data)}, "member name"},
+		"symbolic link":        {[]member{special(tar.TypeSymlink, name, "/etc/passwd")}, "no plain file"},
+		"hard link":            {[]member{special(tar.TypeLink, name, "/etc/passwd")}, "no plain file"},
+		"device":               {[]member{special(tar.TypeChar, name, "")}, "no plain file"},
+		"pipe":                 {[]member{special(tar.TypeFifo, name, "")}, "no plain file"},
+		"directory":            {[]member{special(tar.TypeDir, "entries/", "")}, "no plain file"},
+		"set-uid":              {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o4755, Size: int64(len(data)), Format: tar.FormatUSTAR}, data}}, "not one that Export writes"},
+		"an owner":             {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Uid: 5, Size: int64(len(data)), Format: tar.FormatUSTAR}, data}}, "not one that Export writes"},
+		"PAX header":           {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, PAXRecords: map[string]string{"SONICMOE.path": "/etc/passwd"}, Size: int64(len(data))}, data}}, "bundle"},
+		"GNU long name":        {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: "entries/" + strings.Repeat("a", 300), Size: int64(len(data)), Format: tar.FormatGNU}, data}}, "bundle"},
+		"huge length":          {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: 8<<30 - 1, Format: tar.FormatUSTAR}, data}}, "at most"},
+		"length past the end":  {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: 200 << 20, Format: tar.FormatUSTAR}, data}}, "ends within"},
+		"wrong sum":            {[]member{plain(name, wrongSum)}, "checksum"},
+		"another key's":        {[]member{plain(memberName(fileName(KindModule, other)), data)}, "holds the key"},
+		"another kind":         {[]member{plain(memberName(fileName(KindChoice, key)), data)}, "holds a module"},
+		"a choice's wrong key": {[]member{plain(memberName(fileName(KindChoice, other)), choice)}, "holds the key"},
+		"another version":      {[]member{plain(name, old)}, "version"},
+		"empty file":           {[]member{plain(name, nil)}, "shorter"},
+		"twice":                {[]member{plain(name, data), plain(name, data)}, "twice"},
+		"out of order":         {[]member{plain(later, data), plain(name, data)}, "holds the key"},
+		"a second first":       {[]member{plain(firstName, []byte(firstLine))}, "member name"},
+		"too early an end":     {[]member{plain(lastName, []byte("1 files\n")), plain(name, data)}, "its end says"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := forge(t, bad.members...)
+			outside := t.TempDir() // the cache lies in it: an escape would show
+			for _, seeks := range []bool{true, false} {
+				c := Open(Options{Dir: filepath.Join(outside, "a", "b")})
+				var err error
+				if seeks {
+					_, err = c.Import(context.Background(), bytes.NewReader(b))
+				} else {
+					_, err = c.Import(context.Background(), stream{bytes.NewReader(b)})
+				}
+				require.ErrorIs(t, err, ErrBundle)
+				assert.ErrorContains(t, err, bad.say)
+				want := 0
+				if what == "twice" && !seeks {
+					want = 1 // the first is a whole one
+				}
+				assert.Equal(t, want, filesBelow(t, outside))
+			}
+			// As a layer it is refused, or its bad file is never served.
+			path := filepath.Join(outside, "hostile.tar")
+			writeFile(t, path, b)
+			c := Open(Options{Dir: path, ReadOnly: true})
+			if got, o := c.Get(key); o == Hit {
+				assert.Equal(t, e, got)
+			}
+			for _, k := range []Key{other} {
+				_, o := c.Get(k)
+				assert.NotEqual(t, Hit, o)
+			}
+		})
+	}
+}
+
+// Import stops where the disk does, says why, and can be taken up again.
+func TestImportOntoAFullDisk(t *testing.T) {
+	_, b := exported(t)
+	c, _ := testCache(t)
+	writes := 0
+	c.top.write = func(f *os.File, data []byte) (int, error) {
+		if writes++; writes > 2 {
+			n, _ := f.Write(data[:10])
+			return n, syscall.ENOSPC
+		}
+		return f.Write(data)
+	}
+	report, err := c.Import(context.Background(), bytes.NewReader(b))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	assert.Equal(t, 2, report.Stored)
+	assert.Equal(t, 2, filesBelow(t, c.Dir()))
+	c.top.write = (*os.File).Write
+	report, err = c.Import(context.Background(), bytes.NewReader(b))
+	require.NoError(t, err)
+	assert.Equal(t, 2, report.Unchanged)
+	holdsAll(t, c)
+}
+
+func TestImportNeedsAPlaceToWrite(t *testing.T) {
+	source, b := exported(t)
+	for name, o := range map[string]Options{"read-only": {Dir: source.Dir(), ReadOnly: true}, "off": {Dir: Off}} {
+		_, err := Open(o).Import(context.Background(), bytes.NewReader(b))
+		assert.ErrorContains(t, err, "off or read-only", name)
+	}
+	_, err := source.ImportFile(context.Background(), t.TempDir())
+	assert.ErrorContains(t, err, "is a directory")
+	_, err = source.ImportFile(context.Background(), filepath.Join(t.TempDir(), "none"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = source.Import(ctx, bytes.NewReader(b))
+	assert.ErrorIs(t, err, context.Canceled)
+	_, err = source.Export(ctx, &bytes.Buffer{})
+	assert.ErrorIs(t, err, context.Canceled)
+	_, err = Open(Options{Dir: Off}).Export(context.Background(), &bytes.Buffer{})
+	assert.Error(t, err)
+}
+
+// A bundle larger than the bound loses files, and the report says so.
+func TestImportBeyondTheBound(t *testing.T) {
+	_, b := exported(t)
+	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 700 })
+	r, err := c.Import(context.Background(), bytes.NewReader(b))
+	require.NoError(t, err)
+	assert.Positive(t, r.Evicted)
+}
+
+// A failed export leaves the earlier file and nothing else.
+func TestFailedExport(t *testing.T) {
+	c, b := exported(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "warm.tar")
+	writeFile(t, path, b)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := c.ExportFile(ctx, path)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, b, readFile(t, path))
+	assert.Equal(t, 1, filesBelow(t, dir))
+	_, err = c.ExportFile(context.Background(), filepath.Join(dir, "no", "such.tar"))
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// FuzzImport alters a bundle: what is accepted is byte for byte what Export
+// would write of it, and nothing is stored outside the cache.
+func FuzzImport(f *testing.F) {
+	_, b := exported(f)
+	f.Add(b)
+	f.Add(b[:len(b)/2])
+	f.Add([]byte{})
+	outside := f.TempDir()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var files []storedFile
+		err := walkBundle(context.Background(), bytes.NewReader(data), func(s storedFile) error {
+			files = append(files, s)
+			return nil
+		})
+		c := Open(Options{Dir: filepath.Join(outside, "cache")})
+		_, importErr := c.Import(context.Background(), stream{bytes.NewReader(data)})
+		if (err == nil) != (importErr == nil) {
+			t.Fatalf("checked: %v, imported: %v", err, importErr)
+		}
+		if list, _ := os.ReadDir(outside); len(list) != 1 {
+			t.Fatalf("stored outside the cache: %v", list)
+		}
+		if err != nil {
+			return
+		}
+		var again bytes.Buffer
+		w, err := newBundleWriter(&again)
+		require.NoError(t, err)
+		for _, s := range files {
+			require.NoError(t, w.file(s.name, s.data))
+		}
+		require.NoError(t, w.close())
+		if !bytes.Equal(data, again.Bytes()) {
+			t.Fatalf("accepted %d bytes that Export would not write", len(data))
+		}
+	})
+}

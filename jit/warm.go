@@ -1,0 +1,107 @@
+package jit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/ptx"
+)
+
+// Compiler turns PTX into machine code and says who it is. A driver.Device is
+// one, [Ptxas] another.
+type Compiler interface {
+	Producer() string
+	Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error)
+}
+
+// WarmOptions say how Warm fills a cache. The zero value stores PTX only.
+type WarmOptions struct {
+	// By makes the machine code; nil stores PTX only, which spares a device
+	// nothing of the compiling.
+	By Compiler
+	// Compile is what Load will be given: part of the key.
+	Compile driver.CompileOptions
+	// Parallel is how many kernels are compiled at once; 0 means as many as Go
+	// uses processors.
+	Parallel int
+	// Progress hears of each kernel that is done, one at a time.
+	Progress func(Warmed)
+}
+
+// Warmed is a kernel that a cache has now.
+type Warmed struct {
+	Label string
+	// Origin is Compiled, or Cached where the entry was there already, or
+	// Loaded where another kernel of the same call has the same text.
+	Origin Origin
+}
+
+// Warm stores kernels in a cache as Load will look for them on a device of the
+// architecture, such as "sm_90a", so that it finds them and compiles nothing.
+// Kernels of equal text are compiled once. Errors: *CompileError, one that says
+// why the cache could not store, and ctx's; what was stored before stays.
+func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o WarmOptions) error {
+	if o.Parallel <= 0 {
+		o.Parallel = runtime.GOMAXPROCS(0)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(o.Parallel)
+	var mu sync.Mutex
+	seen := map[cache.Key]bool{}
+	for _, s := range sources {
+		text := s.Module.Print()
+		key := moduleKey(text, arch, o.Compile)
+		again := seen[key]
+		seen[key] = true
+		g.Go(func() error {
+			origin, err := Loaded, ctx.Err()
+			if err == nil && !again {
+				origin, err = warm(ctx, c, key, text, s, o)
+			}
+			if err != nil {
+				return fmt.Errorf("warming kernel %s: %w", s.Name, err)
+			}
+			if o.Progress != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				o.Progress(Warmed{s.Label, origin})
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// warm stores one kernel, unless the cache has it.
+func warm(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o WarmOptions) (Origin, error) {
+	entry := cache.Entry{Label: s.Label, PTX: text.PTX}
+	if old, outcome := c.Get(key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
+		if o.By == nil {
+			return Cached, nil
+		}
+		if _, ok := old.Image(o.By.Producer()); ok {
+			return Cached, nil
+		}
+	}
+	if o.By != nil {
+		img, err := o.By.Compile(ctx, text.PTX, o.Compile)
+		if err != nil {
+			return Compiled, compileError(s.Name, text, err)
+		}
+		entry.Images = []cache.Image{{Producer: o.By.Producer(), Code: img.Code, Log: img.Log}}
+	}
+	if outcome := c.Put(key, entry); outcome != cache.Stored && outcome != cache.Unchanged {
+		if err := c.Err(); err != nil {
+			return Compiled, err
+		}
+		return Compiled, fmt.Errorf("the cache stores nothing: %s", outcome)
+	}
+	return Compiled, nil
+}

@@ -1,0 +1,187 @@
+package jit_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/ptxas"
+)
+
+// offline stands for an assembler on a machine without a device: it makes
+// machine code that an emulated device loads.
+type offline struct {
+	driver.Device
+	producer string
+	runs     atomic.Int64
+	err      error
+}
+
+func newOffline(t testing.TB) *offline {
+	return &offline{Device: newDevice(t), producer: "ptxas 13.0.88"}
+}
+
+func (a *offline) Producer() string { return a.producer }
+func (a *offline) Compile(ctx context.Context, text []byte, o driver.CompileOptions) (driver.Image, error) {
+	a.runs.Add(1)
+	if a.err != nil {
+		return driver.Image{}, a.err
+	}
+	return a.Device.Compile(ctx, text, o)
+}
+
+// warmed fills a cache with adders by the assembler and counts what was said.
+func warmed(t testing.TB, c *cache.Cache, by jit.Compiler, steps ...int) map[jit.Origin]int {
+	t.Helper()
+	var sources []jit.Source
+	for _, step := range steps {
+		s, _ := adder(t, step)
+		sources = append(sources, s)
+	}
+	said := map[jit.Origin]int{}
+	err := jit.Warm(context.Background(), c, "sm_90a", sources, jit.WarmOptions{
+		By: by, Progress: func(w jit.Warmed) { said[w.Origin]++ }})
+	require.NoError(t, err)
+	return said
+}
+
+// What was made without a device starts one with zero compilations: from the
+// directory, and from its bundle, read-only.
+func TestWarmWithoutADevice(t *testing.T) {
+	by := newOffline(t)
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 2, jit.Loaded: 1}, warmed(t, c, by, 1, 2, 1))
+	assert.EqualValues(t, 2, by.runs.Load())
+	assert.Equal(t, map[jit.Origin]int{jit.Cached: 2}, warmed(t, c, by, 1, 2))
+	assert.EqualValues(t, 2, by.runs.Load(), "what is there is not made again")
+
+	bundle := t.TempDir() + "/warm.tar"
+	_, err := c.ExportFile(context.Background(), bundle)
+	require.NoError(t, err)
+	for name, place := range map[string]string{"directory": c.Dir(), "bundle": bundle} {
+		t.Run(name, func(t *testing.T) {
+			dev := &updated{newDevice(t), "driver 13000", []string{"ptxas 13.0.88"}}
+			t.Cleanup(func() { jit.Forget(dev) })
+			readOnly := cache.Open(cache.Options{Dir: place, ReadOnly: true})
+			for _, step := range []int{1, 2} {
+				s, _ := adder(t, step)
+				f, err := jit.Of(dev).Load(context.Background(), readOnly, s, driver.CompileOptions{})
+				require.NoError(t, err)
+				assert.Equal(t, jit.Cached, f.Origin)
+				assert.Equal(t, uint32(7+step), runAdder(t, dev, f, 7))
+			}
+			assert.Zero(t, dev.Count(faulty.Compile))
+			assert.NoError(t, readOnly.Err())
+
+			// A key of its own: other options are other code.
+			s, _ := adder(t, 1)
+			f, err := jit.Of(dev).Load(context.Background(), readOnly, s, driver.CompileOptions{OptLevel: 1})
+			require.NoError(t, err)
+			assert.Equal(t, jit.Compiled, f.Origin)
+		})
+	}
+}
+
+// A second assembler's code stands beside the first's; a driver that takes
+// neither compiles and adds its own.
+func TestWarmByTwoAssemblers(t *testing.T) {
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	old, young := newOffline(t), newOffline(t)
+	young.producer = "ptxas 14.0.1"
+	warmed(t, c, old, 1)
+	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 1}, warmed(t, c, young, 1))
+	e, _ := c.Get(onlyKey(t, c))
+	require.Len(t, e.Images, 2)
+
+	dev := &updated{newDevice(t), "driver 12000", nil}
+	t.Cleanup(func() { jit.Forget(dev) })
+	s, _ := adder(t, 1)
+	f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, jit.Compiled, f.Origin)
+	e, _ = c.Get(onlyKey(t, c))
+	assert.Len(t, e.Images, 3)
+}
+
+func TestWarmWithPTXOnly(t *testing.T) {
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 1}, warmed(t, c, nil, 1))
+	assert.Equal(t, map[jit.Origin]int{jit.Cached: 1}, warmed(t, c, nil, 1))
+	e, _ := c.Get(onlyKey(t, c))
+	s, _ := adder(t, 1)
+	assert.Equal(t, string(s.Module.Print().PTX), string(e.PTX))
+	assert.Empty(t, e.Images)
+	by := newOffline(t)
+	warmed(t, c, by, 1)
+	assert.Equal(t, map[jit.Origin]int{jit.Cached: 1}, warmed(t, c, nil, 1))
+	e, _ = c.Get(onlyKey(t, c))
+	assert.Len(t, e.Images, 1, "machine code is not taken away by PTX alone")
+}
+
+func TestWarmFails(t *testing.T) {
+	ctx := context.Background()
+	s, storeAt := adder(t, 1)
+	line := lineOf(t, s, "st.global")
+	by := newOffline(t)
+	warm := func(ctx context.Context, c *cache.Cache) error {
+		return jit.Warm(ctx, c, "sm_90a", []jit.Source{s}, jit.WarmOptions{By: by})
+	}
+	assert.ErrorContains(t, warm(ctx, cache.Open(cache.Options{Dir: cache.Off})), "stores nothing")
+	assert.ErrorContains(t, warm(ctx, cache.Open(cache.Options{Dir: "/dev/null/no"})), "not a directory")
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	assert.ErrorIs(t, warm(done, c), context.Canceled)
+	by.err = errInjected
+	assert.ErrorIs(t, warm(ctx, c), errInjected)
+	by.err = &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Log: fmt.Sprintf("k.ptx, line %d; error : no", line)}
+	var compile *jit.CompileError
+	require.ErrorAs(t, warm(ctx, c), &compile)
+	assert.Contains(t, compile.Log, storeAt)
+	list, err := c.List(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, list)
+}
+
+// The real assembler's code is an image for the H200, under its own name.
+func TestPtxas(t *testing.T) {
+	ctx := context.Background()
+	by, err := jit.Ptxas(ctx, "sm_90a")
+	if errors.Is(err, ptxas.ErrNotFound) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	warmed(t, c, by, 1)
+	e, _ := c.Get(onlyKey(t, c))
+	img, ok := e.Image(by.Producer())
+	require.True(t, ok)
+	assert.Regexp(t, `^ptxas \d+\.\d+\.\d+$`, img.Producer)
+	assert.True(t, bytes.HasPrefix(img.Code, []byte("\x7fELF")))
+	assert.Contains(t, img.Log, "registers")
+
+	_, err = by.Compile(ctx, []byte(".version 8.0\n.target sm_90a\nnonsense\n"), driver.CompileOptions{OptLevel: 1, LineInfo: true})
+	assert.ErrorIs(t, err, driver.ErrCompile)
+	assert.ErrorContains(t, err, "line 3")
+	k := ptx.NewKernel("empty")
+	m, err := k.Build()
+	require.NoError(t, err)
+	img2, err := by.Compile(ctx, m.Print().PTX, driver.CompileOptions{OptLevel: 1, LineInfo: true})
+	require.NoError(t, err)
+	assert.NotEmpty(t, img2.Code)
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = by.Compile(done, nil, driver.CompileOptions{})
+	assert.ErrorIs(t, err, context.Canceled)
+}

@@ -1,0 +1,167 @@
+package moe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/ptx/ptxas"
+)
+
+// assembler stands for a ptxas on another machine.
+type assembler struct{ *faulty.Device }
+
+func (assembler) Producer() string { return "ptxas 13.0.88" }
+
+// carried is a device that takes that assembler's code, as driver/cuda does.
+type carried struct{ *faulty.Device }
+
+func (carried) Accepts(producer string) bool { return producer == assembler{}.Producer() }
+
+// A bundle made without a device starts a layer with zero compilations.
+func TestStartFromABundleMadeElsewhere(t *testing.T) {
+	ctx := context.Background()
+	f := fill(t)
+	maker, dev := newCounted(t), carried{newCounted(t)}
+	sources, err := moe.Sources(dev.Target(), smallConfig)
+	require.NoError(t, err)
+	require.Len(t, sources, f.kernels)
+
+	made := cache.Open(cache.Options{Dir: t.TempDir()})
+	require.NoError(t, jit.Warm(ctx, made, dev.Target().Arch, sources, jit.WarmOptions{By: assembler{maker}}))
+	assert.EqualValues(t, f.kernels, maker.Count(faulty.Compile))
+	bundle := filepath.Join(t.TempDir(), "warm.tar")
+	_, err = made.ExportFile(ctx, bundle)
+	require.NoError(t, err)
+	unpacked := cache.Open(cache.Options{Dir: t.TempDir()})
+	_, err = unpacked.ImportFile(ctx, bundle)
+	require.NoError(t, err)
+
+	for name, o := range map[string]cache.Options{
+		"bundle":             {Dir: bundle, ReadOnly: true},
+		"imported":           {Dir: unpacked.Dir()},
+		"imported read-only": {Dir: unpacked.Dir(), ReadOnly: true},
+		"layer":              {Dir: t.TempDir(), Layers: []string{bundle}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &warnings{}
+			o.Logger = newLogger(w)
+			jit.Forget(dev)
+			t.Cleanup(func() { jit.Forget(dev) })
+			dev.ResetCounts()
+			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)))
+			require.NoError(t, err)
+			assert.Zero(t, dev.Count(faulty.Compile))
+			assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
+			for kernel, origin := range l.Origins() {
+				assert.Equal(t, jit.Cached, origin, kernel)
+			}
+			assert.Empty(t, w.said)
+			assert.Equal(t, f.want, forwardOn(t, dev.Device, l))
+		})
+	}
+}
+
+// Machine code in a read-only bundle that the device refuses is passed over:
+// one compilation a start, for there is nowhere to keep it.
+func TestStartFromARefusedBundle(t *testing.T) {
+	ctx := context.Background()
+	f := fill(t)
+	dir := f.copyTo(t)
+	c := cache.Open(cache.Options{Dir: dir})
+	key := entry(t, dir, "down").Key
+	e, _ := c.Get(key)
+	e.Images[0].Code = []byte("\x7fELF for another chip")
+	require.Equal(t, cache.Stored, c.Put(key, e))
+	bundle := filepath.Join(t.TempDir(), "warm.tar")
+	_, err := c.ExportFile(ctx, bundle)
+	require.NoError(t, err)
+	for range 2 {
+		dev := newCounted(t)
+		s := start(t, dev, cache.Options{Dir: bundle, ReadOnly: true})
+		assert.Equal(t, 1, s.compiled)
+		assert.Len(t, s.warnings, 1)
+		assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
+	}
+	own := t.TempDir()
+	dev := newCounted(t)
+	assert.Equal(t, 1, start(t, dev, cache.Options{Dir: own, Layers: []string{bundle}}).compiled)
+	s := start(t, dev, cache.Options{Dir: own, Layers: []string{bundle}})
+	assert.Zero(t, s.compiled, "the refreshed entry stands before the layer's")
+	assert.Empty(t, s.warnings)
+}
+
+// Every kernel of a layer assembles as an image that an entry may hold.
+func TestWarmWithPtxas(t *testing.T) {
+	ctx := context.Background()
+	by, err := jit.Ptxas(ctx, "sm_90a")
+	if errors.Is(err, ptxas.ErrNotFound) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	sources, err := moe.Sources(driver.H200(), smallConfig)
+	require.NoError(t, err)
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	require.NoError(t, jit.Warm(ctx, c, "sm_90a", sources, jit.WarmOptions{By: by}))
+	list, err := c.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, len(sources))
+	for _, info := range list {
+		assert.NoError(t, info.Err)
+		assert.Equal(t, []string{by.Producer()}, info.Producers)
+		e, _ := c.Get(info.Key)
+		assert.Empty(t, ptxas.Complaint(e.Images[0].Log), info.Label)
+	}
+}
+
+func TestSourcesRefuse(t *testing.T) {
+	old := driver.H200()
+	old.Major, old.Name = 8, "an old one"
+	_, err := moe.Sources(old, smallConfig)
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "an old one")
+	var arg *moe.ArgError
+	_, err = moe.Sources(driver.H200(), moe.Config{})
+	require.ErrorAs(t, err, &arg)
+	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithChoice(kernel.Choice{}))
+	require.ErrorAs(t, err, &arg)
+}
+
+// A cache for a GPU that is not here: the PTX of every kernel, and machine code
+// where ptxas is installed.
+func ExampleSources() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "warm")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c := cache.Open(cache.Options{Dir: dir})
+	var o jit.WarmOptions // PTX only; by, err := jit.Ptxas(ctx, "sm_90a") gives o.By
+	o.Progress = func(w jit.Warmed) { fmt.Println(w.Label) }
+	o.Parallel = 1
+	if err := jit.Warm(ctx, c, driver.H200().Arch, sources[:2], o); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// router d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
+	// count d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
+}
