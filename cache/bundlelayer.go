@@ -97,7 +97,7 @@ func (x *bundleIndex) scan() []file {
 	files := make([]file, len(x.order))
 	for i, name := range x.order {
 		class, kind, key := classify(name)
-		files[i] = file{name, class, kind, key, x.where[name].size, x.info.ModTime(), x.info}
+		files[i] = file{name: name, class: class, kind: kind, key: key, size: x.where[name].size, used: x.info.ModTime(), info: x.info}
 	}
 	return files
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -157,25 +156,6 @@ func TestUnusableDirectory(t *testing.T) {
 			assert.ErrorIs(t, err, syscall.ENOTDIR)
 		})
 	}
-}
-
-func TestUnwritableDirectory(t *testing.T) {
-	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
-		t.Skip("this user may write everywhere")
-	}
-	c, log := testCache(t)
-	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, c.Put(key, e))
-	require.NoError(t, os.Chmod(c.top.dir, 0o500))
-	defer os.Chmod(c.top.dir, 0o700)
-	other, _ := testEntry(2, 100)
-	for range 3 {
-		assert.Equal(t, Failed, c.Put(other, e))
-		_, o := c.Get(key)
-		assert.Equal(t, Hit, o)
-	}
-	assert.Len(t, log.warnings(), 1)
-	assert.ErrorIs(t, c.Err(), os.ErrPermission)
 }
 
 func TestFullDisk(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"sonicmoe/cache"
 )
@@ -44,4 +45,34 @@ func Example() {
 	// hit: machine code
 	// hit: {"tile":[128,256]}
 	// 2 files <nil>
+}
+
+// A filled cache goes to other machines as one file, which serves there as it
+// is, behind a directory of one's own.
+func ExampleCache_ExportFile() {
+	dir, err := os.MkdirTemp("", "cache-example-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	ctx, bundle := context.Background(), filepath.Join(dir, "warm.tar")
+
+	filled := cache.Open(cache.Options{Dir: filepath.Join(dir, "filled")})
+	key := cache.NewKey([]byte("PTX"), []byte("sm_90a"))
+	filled.Put(key, cache.Entry{PTX: []byte("PTX"), Images: []cache.Image{{Producer: "ptxas 13.0.88", Code: []byte("machine code")}}})
+	report, err := filled.ExportFile(ctx, bundle)
+	fmt.Println(report.Modules, "module", err)
+
+	elsewhere := cache.Open(cache.Options{Dir: filepath.Join(dir, "own"), Layers: []string{bundle}})
+	entry, outcome := elsewhere.Get(key)
+	fmt.Printf("%s: %s\n", outcome, entry.Images[0].Code)
+
+	own := cache.Open(cache.Options{Dir: filepath.Join(dir, "own")})
+	report, err = own.ImportFile(ctx, bundle)
+	fmt.Println(report.Stored, "stored", err)
+	// Output:
+	// 1 module <nil>
+	// hit: machine code
+	// 1 stored <nil>
 }

@@ -34,8 +34,10 @@ type layer struct {
 	writable bool
 	owner    int // user id of the directory, -1 where there is none
 
-	// write puts data into a temporary file; tests make it fail.
+	// write puts data into a temporary file, lock asks for a lock file as
+	// tryLock does; tests make them fail.
 	write func(f *os.File, data []byte) (int, error)
+	lock  func(f *os.File) (busy bool, err error)
 }
 
 // openLayer checks a cache directory and, if it is to be written, creates it. A
@@ -45,7 +47,7 @@ func openLayer(dir string, writable bool) (*layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write}
+	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write, lock: tryLock}
 	if fi, err := os.Stat(abs); err == nil && fi.Mode().IsRegular() {
 		if writable {
 			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",

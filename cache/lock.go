@@ -43,7 +43,7 @@ func (c *Cache) Lock(ctx context.Context, key Key) (unlock func()) {
 func (c *Cache) waitLock(ctx context.Context, f *os.File) bool {
 	deadline := time.Now().Add(c.lockWait)
 	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
-		busy, err := tryLock(f)
+		busy, err := c.top.lock(f)
 		if err != nil || !busy {
 			return err == nil
 		}

@@ -104,6 +104,9 @@ func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 	evictionOrder(files)
 	for _, f := range files {
 		age := now.Sub(f.used)
+		if f.ahead {
+			age = 0
+		}
 		switch {
 		case f.class == classTemp && age > tempAge:
 			_ = os.Remove(l.path(f.name))
@@ -115,6 +118,8 @@ func (l *layer) evict(files []file, o PruneOptions, keep string) PruneReport {
 				report.Freed += f.size
 				report.Left -= f.size
 			}
+		case f.ahead: // from now on it ages
+			_ = os.Chtimes(l.path(f.name), now, now)
 		}
 	}
 	return report

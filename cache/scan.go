@@ -29,6 +29,9 @@ type file struct {
 	key   Key
 	size  int64
 	used  time.Time
+	// ahead says that used lies in the future: the clock was wrong then or is
+	// now. When it was used is not known.
+	ahead bool
 	info  fs.FileInfo
 }
 
@@ -83,7 +86,7 @@ func (l *layer) scan() ([]file, error) {
 		if err != nil {
 			continue
 		}
-		files = append(files, file{e.Name(), class, kind, key, info.Size(), info.ModTime(), info})
+		files = append(files, file{e.Name(), class, kind, key, info.Size(), info.ModTime(), time.Until(info.ModTime()) > touchEvery, info})
 	}
 	return files, nil
 }
@@ -98,9 +101,17 @@ func storedBytes(files []file) (sum int64) {
 	return sum
 }
 
-// evictionOrder sorts by class, then least recently used first.
+// evictionOrder sorts by class, then least recently used first. Files from the
+// future go before others: after the clock was set back, what is stored and
+// used now would otherwise always be the oldest.
 func evictionOrder(files []file) {
+	rank := func(f file) int {
+		if f.ahead {
+			return 0
+		}
+		return 1
+	}
 	slices.SortFunc(files, func(a, b file) int {
-		return cmp.Or(cmp.Compare(a.class, b.class), a.used.Compare(b.used))
+		return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(rank(a), rank(b)), a.used.Compare(b.used))
 	})
 }

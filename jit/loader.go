@@ -214,14 +214,17 @@ func (l *Loader) loaded(key cache.Key) *Function {
 // load takes the first image of the cache that fits, or compiles.
 func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
 	if c != nil {
-		if fn, _ := l.fromCache(c, key, text, s); fn != nil {
-			return l.keep(key, fn, Cached, text, s), nil
-		}
-		unlock := c.Lock(ctx, key)
-		defer unlock()
 		fn, refused := l.fromCache(c, key, text, s)
+		if fn == nil && !hopeless(refused) {
+			unlock := c.Lock(ctx, key)
+			defer unlock()
+			fn, refused = l.fromCache(c, key, text, s)
+		}
 		if fn != nil {
 			return l.keep(key, fn, Cached, text, s), nil
+		}
+		if hopeless(refused) {
+			return nil, fmt.Errorf("kernel %s: loading from the cache: %w", s.Name, refused)
 		}
 		if refused != nil && s.Logger != nil {
 			s.Logger.Warn("machine code in the cache refused; compiling again, which costs only time",
@@ -241,6 +244,12 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text p
 			Images: []cache.Image{{Producer: l.dev.Producer(), Code: img.Code, Log: img.Log}}})
 	}
 	return l.keep(key, fn, Compiled, text, s), nil
+}
+
+// hopeless reports whether an error of loading machine code is no fault of the
+// code's: compiling it again would not help.
+func hopeless(err error) bool {
+	return errors.Is(err, driver.ErrOutOfMemory) || errors.Is(err, driver.ErrBroken)
 }
 
 // keep makes a function known to the process and counts it.
@@ -287,6 +296,9 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Sourc
 			return fn, nil
 		}
 		refused = append(refused, fmt.Errorf("image of %s: %w", img.Producer, err))
+		if hopeless(err) {
+			break
+		}
 	}
 	return nil, errors.Join(refused...)
 }

@@ -36,6 +36,9 @@
 // score, each row's and each token's dX and the weights' gradients is rounded
 // once; sums are FP32.
 //
+// [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
+// so that New compiles nothing where it runs; examples/warmup is the command.
+//
 // To read the PTX of a kernel with the Go line behind each instruction, see
 // [Layer.Listing], or run
 //

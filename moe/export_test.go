@@ -67,3 +67,45 @@ func (c *Call) RunKernel(i int, s driver.Stream, f Forward) (bool, error) {
 	}
 	return true, b.run(s, b.Shape.Grid.X)
 }
+
+// The numbers of backward's kernels that tests run by themselves.
+const (
+	DW2Kernel        = dw2 // and those that write otherwise
+	DW1Kernel        = dw1
+	DXKernel         = dx
+	SumKernel        = sum
+	DRouterKernel    = drouter
+	DRouterSumKernel = drouterSum
+)
+
+// BackwardRegions are the parts of a backward workspace that later kernels
+// read, by name: offset and bytes. They are not all alive at once.
+func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
+	w, g := l.backwardWorkspace(tokens), l.config.Gradients(tokens, BF16)
+	rows := int64(tokens) * int64(l.config.TopK)
+	return map[string][2]int64{
+		"pairs":   {w.pairs, 4 * rows},
+		"dlogits": {w.dlogits, g.DScores.Bytes()},
+		"dlrow":   {w.dlrow, 4 * rows},
+		"dH":      {w.dh, g.DH.Bytes()},
+		"A'":      {w.scaledA, g.ScaledA.Bytes()},
+		"dX~":     {w.dxRows, g.DXRows.Bytes()},
+	}
+}
+
+// RunBackwardKernel queues one kernel again with the parameters of its last
+// run, which was part of b.
+func (c *Call) RunBackwardKernel(i int, s driver.Stream, b Backward) error {
+	w := c.layer.backwardWorkspace(int(b.X.Shape.Dims[0]))
+	switch {
+	case i == dh || i == dx || i == dxGiven:
+		if err := s.Fill32(at(b.Workspace.Ptr, w.tickets), 0, 2); err != nil {
+			return err
+		}
+	case i >= dw2 && i < dx:
+		if err := c.bindings[planSplits].run(s, c.bindings[planSplits].Shape.Grid.X); err != nil {
+			return err
+		}
+	}
+	return c.bindings[i].run(s, c.bindings[i].Shape.Grid.X)
+}

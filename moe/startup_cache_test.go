@@ -252,23 +252,6 @@ func TestUnwritableDirectory(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte("a file"), 0o600))
 			return filepath.Join(path, "cache")
 		}},
-		{"read-only", func(t *testing.T) string {
-			if os.Geteuid() <= 0 {
-				t.Skip("permissions don't bind this user")
-			}
-			dir := t.TempDir()
-			require.NoError(t, os.Chmod(dir, 0o500))
-			return dir
-		}},
-		{"its folder read-only", func(t *testing.T) string {
-			if os.Geteuid() <= 0 {
-				t.Skip("permissions don't bind this user")
-			}
-			dir := t.TempDir()
-			folder := filepath.Join(dir, "entries")
-			require.NoError(t, os.Mkdir(folder, 0o500))
-			return dir
-		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dev := newCounted(t)

@@ -3,6 +3,8 @@ package moe_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -135,4 +137,31 @@ func TestSourcesRefuse(t *testing.T) {
 	require.ErrorAs(t, err, &arg)
 	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithChoice(kernel.Choice{DW1: kernel.Point{TileN: 7}}))
 	require.ErrorAs(t, err, &arg)
+}
+
+// A cache for a GPU that is not here: the PTX of every kernel, and machine code
+// where ptxas is installed.
+func ExampleSources() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "warm")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c := cache.Open(cache.Options{Dir: dir})
+	var o jit.WarmOptions // PTX only; by, err := jit.Ptxas(ctx, "sm_90a") gives o.By
+	o.Progress = func(w jit.Warmed) { fmt.Println(w.Label) }
+	o.Parallel = 1
+	if err := jit.Warm(ctx, c, driver.H200().Arch, sources[:2], o); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// router d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
+	// count d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16
 }

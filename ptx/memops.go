@@ -189,6 +189,12 @@ func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {
 	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords), src.operand())
 }
 
+// TMAPrefetch brings a box of m at coords into the L2 cache.
+func (k *Kernel) TMAPrefetch(m TensorMap, coords ...U32) {
+	f := &isa.Table[isa.TMAPrefetch]
+	k.emit(f, k.mods(f, dimMod(coords)), tensorOperand(m, coords))
+}
+
 func dimMod(coords []U32) Mod { return Mod("." + strconv.Itoa(len(coords)) + "d") }
 
 func tensorOperand(m TensorMap, coords []U32) Operand {

@@ -24,6 +24,9 @@ type library struct {
 	name    string // as it was opened
 	version int    // 13000 for CUDA 13.0
 	addr    [symbolCount]uintptr
+	// bound and loadModule are a Binding's, called in place of addr.
+	bound      [symbolCount]func(args []uintptr) int
+	loadModule func(image []byte) (module uintptr, code int)
 }
 
 // attempt is a library name that was tried.
@@ -139,6 +142,9 @@ func (l *library) call(s symbol, args ...uintptr) result {
 // callSlice is call for arguments whose pointees the caller keeps alive on
 // the heap. It allocates nothing.
 func (l *library) callSlice(s symbol, args []uintptr) result {
+	if f := l.bound[s]; f != nil {
+		return result(f(args))
+	}
 	if l.addr[s] == 0 {
 		return missingSymbol
 	}

@@ -52,12 +52,30 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	j := newJIT()
 	defer j.release()
 	m := &module{dev: d}
+	if load := d.lib.loadModule; load != nil {
+		if err := d.loadThrough(load, m, code); err != nil {
+			return nil, j.fail(err, driver.ErrWrongImage)
+		}
+		return m, nil
+	}
 	err := d.do(symModuleLoadDataEx, uintptr(unsafe.Pointer(&m.raw)), uintptr(unsafe.Pointer(&code[0])),
 		uintptr(j.count), uintptr(unsafe.Pointer(&j.keys[0])), uintptr(unsafe.Pointer(&j.values[0])))
 	if err != nil {
 		return nil, j.fail(err, driver.ErrWrongImage)
 	}
 	return m, nil
+}
+
+// loadThrough loads by a Binding's function.
+func (d *device) loadThrough(load func([]byte) (uintptr, int), m *module, image []byte) error {
+	if err := d.enter(symModuleLoadDataEx); err != nil {
+		return err
+	}
+	defer d.leave()
+	d.calls[symModuleLoadDataEx].Add(1)
+	raw, code := load(image)
+	m.raw = raw
+	return d.check(symModuleLoadDataEx, result(code))
 }
 
 // Function implements driver.Module.

@@ -17,6 +17,39 @@ type Options struct {
 	// given ordinal, and keeps until the device is closed. 0 means the GPU's
 	// primary context.
 	Context uintptr
+	// Binding is another way to some functions of the library; nil means none.
+	Binding *Binding
+}
+
+// Binding replaces functions of the driver library, for a program that reaches
+// them through another package and wants both to be one. Package driver/mumax
+// is made of it.
+type Binding struct {
+	// Functions are called in place of the library's functions of these names,
+	// version suffix included: "cuMemAlloc_v2". Arguments are those of the C
+	// function, addresses among them; what they point to stays in place until
+	// the call returns. The answer is a CUresult.
+	Functions map[string]func(args []uintptr) int
+	// LoadModule is called in place of cuModuleLoadDataEx, with machine code
+	// that has been checked to be whole. It gives a CUmodule and a CUresult.
+	LoadModule func(image []byte) (module uintptr, code int)
+}
+
+// through is the library with the binding's functions in place of its own.
+func (l *library) through(b *Binding) (*library, error) {
+	if b == nil {
+		return l, nil
+	}
+	bound := *l
+	bound.loadModule = b.LoadModule
+	for name, f := range b.Functions {
+		s, ok := symbolOf(name)
+		if !ok {
+			return nil, fmt.Errorf("a binding replaces %s, which this package never calls", name)
+		}
+		bound.bound[s] = f
+	}
+	return &bound, nil
 }
 
 // Open opens the GPU of the given ordinal, counted from 0 as the driver does
@@ -57,6 +90,9 @@ func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
 func open(ordinal int, o Options) (*device, error) {
 	lib, _, err := openLibrary(o.Library)
 	if err != nil {
+		return nil, err
+	}
+	if lib, err = lib.through(o.Binding); err != nil {
 		return nil, err
 	}
 	var count int32

@@ -123,3 +123,13 @@ var symbols = [symbolCount]struct{ name, neededFor string }{
 
 // String is the name that the library exports.
 func (s symbol) String() string { return symbols[s].name }
+
+// symbolOf is the function of that name.
+func symbolOf(name string) (symbol, bool) {
+	for s := range symbolCount {
+		if symbols[s].name == name {
+			return s, true
+		}
+	}
+	return 0, false
+}

@@ -1,5 +1,7 @@
 // Package open finds a device by name: "cuda" for the first NVIDIA GPU,
-// "cuda:1" for the second, "emulated" for the emulator; or all GPUs at once.
+// "cuda:1" for the second, "emulated" for the emulator; "mumax" and "mumax:1"
+// are the GPUs through package driver/mumax, in programs built with its tag. Or
+// it opens all GPUs at once.
 //
 // It never falls back from one to another: whoever wants that asks twice and
 // says so.
@@ -14,6 +16,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/mumax"
 )
 
 // backend opens devices of one kind.
@@ -29,6 +32,7 @@ type backend struct {
 // backends are the kinds of device, the default one first.
 var backends = []backend{
 	{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) }, gpus},
+	{"mumax", true, func(ctx context.Context, n int) (driver.Device, error) { return mumax.Open(ctx, n, mumax.Options{}) }, gpus},
 	{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) }, func() (int, error) { return 1, nil }},
 }
 
@@ -103,10 +107,14 @@ func each(ctx context.Context, b backend, n int) ([]driver.Device, error) {
 	return list, nil
 }
 
-// Names are the names that Device takes, with N for a device number.
+// Names are the names that Device takes in this program, with N for a device
+// number.
 func Names() []string {
 	var names []string
 	for _, b := range backends {
+		if b.name == "mumax" && !mumax.Built {
+			continue // it would only say so
+		}
 		names = append(names, b.name)
 		if b.numbered {
 			names = append(names, b.name+":N")

@@ -13,6 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/mumax"
 )
 
 func TestUnknownNames(t *testing.T) {
@@ -110,6 +111,20 @@ func TestAllOrNone(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	assert.Nil(t, list)
 	assert.Equal(t, 2, closed)
+}
+
+// Without its tag the name is known all the same, and says what is missing.
+func TestMumax(t *testing.T) {
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	_, err := Device(t.Context(), "mumax:1")
+	if mumax.Built {
+		require.ErrorIs(t, err, driver.ErrNoDevice)
+		assert.Contains(t, Names(), "mumax:N")
+		return
+	}
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "tag mumax")
+	assert.NotContains(t, Names(), "mumax")
 }
 
 func TestEndedContext(t *testing.T) {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"time"
@@ -67,6 +69,7 @@ func (j *job) judge(tr *trial.Trial) error {
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(j.out, "bits           %s: the same on every run and through every driver\n", digest(r))
 	rep, err := tr.Check(r, sampled)
 	if err != nil {
 		return err
@@ -74,6 +77,15 @@ func (j *job) judge(tr *trial.Trial) error {
 	fmt.Fprintf(j.out, "error          against float64, %d tokens, every expert: O %.2g relative (worst row %.2g), H %.2g, scores within %.2g\n",
 		rep.Sampled, rep.O.Frobenius, rep.O.RowError, rep.H.Frobenius, rep.Score)
 	return rep.Check()
+}
+
+// digest tells results apart.
+func digest(r trial.Results) string {
+	h := sha256.New()
+	for _, values := range []any{r.O, r.H, r.Scores, r.Experts} {
+		_ = binary.Write(h, binary.LittleEndian, values) // a hash takes everything
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
 // memory prints what backward needs, beside what other methods keep.

@@ -59,6 +59,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("quickstart", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	device := flags.String("device", "", "cuda, cuda:N or emulated; empty: a GPU, else the emulated device")
+	flags.StringVar(device, "driver", "", "the same as -device; mumax in programs built with that tag")
 	row := flags.String("row", "7B n=256", "size to run on a GPU: a row's name, see -rows")
 	rows := flags.Bool("rows", false, "list the known sizes")
 	listing := flags.String("listing", "", "print this kernel's PTX with the Go line behind each instruction: router, count, plan, up, up-inference, down, aggregate")

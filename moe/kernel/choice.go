@@ -123,60 +123,10 @@ func clustered(points []Point) []Point {
 	return all
 }
 
-// Choose picks points by the cost model.
+// Choose picks points by the cost model of the H200.
 func Choose(c spec.Config, t driver.Target) Choice {
-	return Choice{
-		Up:   cheapest(UpSpace(t), c, 2*c.Intermediate, c.Hidden, t),
-		Down: cheapest(DownSpace(t), c, c.Hidden, c.Intermediate, t),
-		DH:   ChooseDH(c, t), DX: ChooseDX(c, t), DW1: ChooseDW(c, W1, t), DW2: ChooseDW(c, W2, t),
-	}
-}
-
-func cheapest(points []Point, c spec.Config, columns, depth int, t driver.Target) Point {
-	best, bestCost := points[0], cost(points[0], c, columns, depth, t)
-	for _, p := range points[1:] {
-		if x := cost(p, c, columns, depth, t); x < bestCost {
-			best, bestCost = p, x
-		}
-	}
-	return best
-}
-
-// defaultTokens stands for an unknown token count.
-const defaultTokens = 16384
-
-// cost estimates a product's clocks on the busiest SM. A k-tile takes the
-// larger of its tensor-core time (2·M·N·64/4096) and its shared-memory time
-// (operand reads and fills at 128 bytes a clock); a tile adds a constant and
-// the part of its epilogue that the other warpgroup's products don't hide; of
-// the time of reading from memory, a part stays visible.
-func cost(p Point, c spec.Config, columns, depth int, t driver.Target) float64 {
-	tokens := c.TokensHint
-	if tokens <= 0 {
-		tokens = defaultTokens
-	}
-	rows := float64(tokens) * float64(c.TopK)
-	used := min(float64(c.Experts), rows)
-	blocks := rows/BlockRows + used/2 // half a block of each expert is padding
-	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
-	kTiles := float64(depth / 64)
-	mma := 2 * BlockRows * float64(p.TileN) * 64 / 4096
-	fill := float64(p.stageBytes())
-	reads := float64(2 * (64*128 + p.TileN*128))
-	port := (fill + reads) / 128
-	epilogue := 1500 * float64(p.TileN) / 256
-	hidden := 512 * min(float64(p.Stages), kTiles) * float64(p.TileN) / 256
-	tile := kTiles*(max(mma, port)+40) + max(0, epilogue-hidden) + 150
-	waves := max(1, blocks*tileColumns/float64(t.SMs))
-	const bytesAClock, visible = 2800, 0.15 // an H200's 4.2 TB/s at 1.5 GHz
-	memory := distinctRows(p, blocks/used, tileColumns, float64(t.SMs)) * float64(depth) * bf16 / bytesAClock
-	return waves * (tile + visible*memory)
-}
-
-// distinctRows is how many different rows of weights and of tokens the tiles
-// that run at once touch: what a wave must bring from memory.
-func distinctRows(p Point, blocksOfExpert, tileColumns, tiles float64) float64 {
-	blocks := max(float64(p.Panel), tiles/tileColumns)
-	weights := tiles / blocks * max(1, blocks/blocksOfExpert)
-	return weights*float64(p.TileN) + blocks*BlockRows
+	choice := H200Model.Choose(c, t)
+	choice.DH, choice.DX = ChooseDH(c, t), ChooseDX(c, t)
+	choice.DW1, choice.DW2 = ChooseDW(c, W1, t), ChooseDW(c, W2, t)
+	return choice
 }

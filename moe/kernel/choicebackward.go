@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"time"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe/spec"
 )
@@ -8,9 +10,15 @@ import (
 // DHSpace are the points of the product dA', whose epilogue makes dH.
 func DHSpace(t driver.Target) []Point { return spaceOf(t, dhSharedBytes, 256, 192, 128) }
 
+// dhEpilogueClocks is one warpgroup's epilogue of 256 columns.
+const dhEpilogueClocks = 3800
+
 // ChooseDH picks a point of DHSpace by the cost model.
 func ChooseDH(c spec.Config, t driver.Target) Point {
-	return cheapest(DHSpace(t), c, c.Intermediate, c.Hidden, t)
+	m := H200Model
+	return cheapest(DHSpace(t), func(p Point) time.Duration {
+		return m.product(p, c, c.Intermediate, c.Hidden, dhEpilogueClocks, t)
+	})
 }
 
 // DXSpace are the points of the product dX~.
@@ -18,5 +26,8 @@ func DXSpace(t driver.Target) []Point { return space(t, 256, 192, 128) }
 
 // ChooseDX picks a point of DXSpace by the cost model.
 func ChooseDX(c spec.Config, t driver.Target) Point {
-	return cheapest(DXSpace(t), c, c.Hidden, 2*c.Intermediate, t)
+	m := H200Model
+	return cheapest(DXSpace(t), func(p Point) time.Duration {
+		return m.product(p, c, c.Hidden, 2*c.Intermediate, m.DownEpilogueClocks, t)
+	})
 }

@@ -92,7 +92,8 @@ func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
 }
 
 // during starts the loads that would have had to wait ahead of the main loop:
-// the last slot's, and the scores', whose addresses come from memory.
+// the last slot's, and the scores', whose addresses come from memory. H that
+// no slot is left for comes as far as the L2 cache.
 func (e *dhEpilogue) during(kt ptx.U32) {
 	e.k.If(kt.EqI(1), func() {
 		for h, pair := range e.pair {
@@ -101,6 +102,9 @@ func (e *dhEpilogue) during(kt ptx.U32) {
 		e.k.If(e.s.elected, func() {
 			e.k.BulkWait(0, ".read")
 			e.load(e.lastSlot())
+			for i := dhSlots; i < e.chunks; i++ {
+				e.k.TMAPrefetch(e.h, e.neuron(i), e.s.row, ptx.Uint(0))
+			}
 		})
 	})
 }

@@ -335,6 +335,7 @@ func TestTensorRoundTrip(t *testing.T) {
 	k.If(tid.Eq(ptx.Uint(0)), func() {
 		k.MbarrierInit(bar, ptx.Uint(1))
 		k.PrefetchTensorMap(from)
+		k.TMAPrefetch(from, x, y)
 		k.MbarrierArriveExpectTx(bar, ptx.Uint(32*16*4))
 		k.TMALoad(smem, from, bar, x, y)
 		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar, ptx.Uint(0))) })

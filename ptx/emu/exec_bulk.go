@@ -48,6 +48,7 @@ func bulkForms() map[isa.ID]handler {
 		isa.TMALoadMulticast:  {exec: tmaMulticast},
 		isa.BulkCopyCluster:   {exec: bulkCopyExec},
 		isa.TMAStore:          {exec: tmaStore},
+		isa.TMAPrefetch:       {exec: tmaPrefetch},
 		isa.BulkLoad:          {exec: bulkLoadExec},
 		isa.BulkCommit:        {exec: bulkCommit},
 		isa.BulkWait:          {exec: bulkWait},
@@ -187,6 +188,17 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.deny(in, 1<<l, p)
 		}
 		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+// tmaPrefetch only checks: there is no cache.
+func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if _, _, ok := w.box(in, &in.args[0], l, 0, false); !ok {
 			return failed
 		}
 	}

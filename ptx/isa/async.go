@@ -35,6 +35,8 @@ var async = []Form{
 	{Name: "TMAStore", Op: "cp.async.bulk.tensor", Mods: []Mod{dims(), fix(".global"), fix(".shared::cta"), fix(".bulk_group")}, Version: 80, Arch: SM90,
 		Args:    []Arg{tensor(), addr("src", Shared)},
 		Effects: Async | AsyncProxy | WritesMem | ReadsMem, Manual: "cp.async.bulk.tensor"},
+	{Name: "TMAPrefetch", Op: "cp.async.bulk.prefetch.tensor", Mods: []Mod{dims(), fix(".L2"), fix(".global")}, Version: 80, Arch: SM90,
+		Args: []Arg{tensor()}, Manual: "cp.async.bulk.prefetch.tensor"},
 	{Name: "BulkCommit", Op: "cp.async.bulk.commit_group", Version: 80, Arch: SM90, Effects: Async, Manual: "cp.async.bulk.commit_group", Go: "k.BulkCommit"},
 	{Name: "BulkWait", Op: "cp.async.bulk.wait_group", Mods: []Mod{opt("read", ".read")}, Version: 80, Arch: SM90,
 		Args: []Arg{imm("pending")}, Effects: Waits, Manual: "cp.async.bulk.wait_group", Go: "k.BulkWait"},

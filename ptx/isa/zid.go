@@ -88,6 +88,7 @@ const (
 	TMALoad
 	TMALoadMulticast
 	TMAStore
+	TMAPrefetch
 	BulkCommit
 	BulkWait
 	BulkLoad

@@ -120,6 +120,7 @@ int cuModuleLoadDataEx(void **m, const void *code, u32 n, int *keys, void **valu
 	*m = (void *)handle();
 	return 0;
 }
+int cuModuleLoadData(void **m, const void *code) { NEEDS(cuModuleLoadData); say("load without options\n"); *m = (void *)handle(); return 0; }
 int cuModuleUnload(void *m) { NEEDS(cuModuleUnload); return 0; }
 int cuModuleGetFunction(void **f, void *m, const char *name) { NEEDS(cuModuleGetFunction); *f = (void *)0xF00; return strcmp(name, "kernel") ? 500 : 0; }
 int cuFuncGetAttribute(int *v, int attribute, void *f) { NEEDS(cuFuncGetAttribute); *v = attribute == 0 ? 256 : attribute == 8 ? 49152 : 100 + attribute; return 0; }

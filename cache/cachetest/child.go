@@ -1,0 +1,49 @@
+package cachetest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// envChild names the test that a child process is there for.
+const envChild = "SONICMOE_TEST_CHILD"
+
+// inChild reports whether this process was started for the test.
+func inChild(t testing.TB) bool { return os.Getenv(envChild) == t.Name() }
+
+// again runs the test in a child process with these attributes and takes its
+// result over.
+func again(t testing.TB, attr *syscall.SysProcAttr) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pattern []string
+	for _, part := range strings.Split(t.Name(), "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	cmd := exec.Command(exe, "-test.run", strings.Join(pattern, "/"), "-test.v", "-test.count=1", "-test.timeout=60s")
+	cmd.Env = append(os.Environ(), envChild+"="+t.Name())
+	cmd.SysProcAttr = attr
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		t.Skipf("this user may not make namespaces: %v", err)
+	case err != nil && !errors.As(err, &exit):
+		t.Skipf("no child process of that kind here: %v", err)
+	case err != nil:
+		t.Fatalf("in the child process: %v\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP: "+t.Name()+" "):
+		t.Skipf("the child process skipped:\n%s", out)
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()+" "):
+		t.Fatalf("the child process ran no such test:\n%s", out)
+	}
+}

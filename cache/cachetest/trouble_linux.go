@@ -1,0 +1,81 @@
+package cachetest
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// nobody is the user that root becomes.
+const nobody = 65534
+
+// AsUser makes sure that the test runs as a user whom permissions bind. Root
+// runs it again in a child that has become nobody; another user runs it as is.
+func AsUser(t testing.TB) bool {
+	t.Helper()
+	if inChild(t) {
+		for _, err := range []error{syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)} {
+			if err != nil {
+				t.Skipf("can't become another user: %v", err)
+			}
+		}
+		return true
+	}
+	if os.Geteuid() != 0 {
+		return true
+	}
+	again(t, nil)
+	return false
+}
+
+// OnDisk runs the test again in a child that has a disk of its own, of so many
+// bytes, and gives its directory there. The disk goes with the child.
+func OnDisk(t testing.TB, bytes int) (dir string, inside bool) {
+	t.Helper()
+	if !inChild(t) {
+		attr := &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
+		if id := os.Geteuid(); id != 0 { // who may not mount may in a namespace of his own
+			attr.Cloneflags |= syscall.CLONE_NEWUSER
+			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
+			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		}
+		again(t, attr)
+		return "", false
+	}
+	dir = t.TempDir()
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		t.Skipf("can't part from the mounts of others: %v", err)
+	}
+	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", 0, sizeOption(bytes)); err != nil {
+		t.Skipf("can't mount a disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmounting the disk: %v", err)
+		}
+	})
+	return dir, true
+}
+
+// ReadOnly makes the disk of OnDisk read-only, or writable again.
+func ReadOnly(t testing.TB, dir string, on bool) {
+	t.Helper()
+	flags := uintptr(syscall.MS_REMOUNT)
+	if on {
+		flags |= syscall.MS_RDONLY
+	}
+	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", flags, ""); err != nil {
+		t.Fatalf("remounting the disk: %v", err)
+	}
+}
+
+// Resize gives the disk of OnDisk another size.
+func Resize(t testing.TB, dir string, bytes int) {
+	t.Helper()
+	if err := syscall.Mount("sonicmoe-test", dir, "tmpfs", syscall.MS_REMOUNT, sizeOption(bytes)); err != nil {
+		t.Fatalf("resizing the disk: %v", err)
+	}
+}
+
+func sizeOption(bytes int) string { return "size=" + strconv.Itoa(bytes) }

@@ -1,0 +1,292 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/cachetest"
+)
+
+// On a disk that fills up, what is stored stays and is served, what is not
+// costs a warning, and space again is storing again.
+func TestSmallDisk(t *testing.T) {
+	dir, inside := cachetest.OnDisk(t, 256<<10)
+	if !inside {
+		return
+	}
+	c, log := testCache(t, func(o *Options) { o.Dir = dir })
+	var stored []uint64
+	failed := 0
+	for seed := uint64(0); failed < 3; seed += 10 {
+		require.Less(t, seed, uint64(1000), "the disk never fills")
+		key, e := testEntry(seed, 40<<10)
+		switch o := c.Put(key, e); o {
+		case Stored:
+			stored = append(stored, seed)
+		default:
+			require.Equal(t, Failed, o)
+			failed++
+		}
+	}
+	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
+	assert.Len(t, log.warnings(), 1)
+	assert.NotEmpty(t, stored)
+	allThere := func(c *Cache) {
+		for _, seed := range stored {
+			key, e := testEntry(seed, 40<<10)
+			got, o := c.Get(key)
+			assert.Equal(t, Hit, o)
+			assert.Equal(t, e, got)
+		}
+	}
+	allThere(c)
+	left, err := filepath.Glob(c.top.path("*" + tempSuffix))
+	require.NoError(t, err)
+	assert.Empty(t, left, "no temporary files eat the rest of the disk")
+	_, err = c.ExportFile(context.Background(), filepath.Join(dir, "warm.tar"))
+	assert.ErrorIs(t, err, syscall.ENOSPC)
+	assert.NoFileExists(t, filepath.Join(dir, "warm.tar"))
+
+	next, log := testCache(t, func(o *Options) { o.Dir = dir })
+	allThere(next)
+	assert.Empty(t, log.warnings(), "the next start is clean")
+	cachetest.Resize(t, dir, 1<<20)
+	key, e := testEntry(5000, 40<<10)
+	assert.Equal(t, Stored, next.Put(key, e))
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	dir, inside := cachetest.OnDisk(t, 1<<20)
+	if !inside {
+		return
+	}
+	c, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(dir, "cache") })
+	key, e := testEntry(1, 1000)
+	damaged, other := testEntry(2, 1000)
+	require.Equal(t, Stored, c.Put(key, e))
+	writeFile(t, modulePath(c, damaged), []byte("x"))
+	setAge(t, modulePath(c, key), 5*touchEvery)
+	cachetest.ReadOnly(t, dir, true)
+	defer cachetest.ReadOnly(t, dir, false)
+
+	for range 2 {
+		got, o := c.Get(key)
+		assert.Equal(t, Hit, o)
+		assert.Equal(t, e, got)
+		_, o = c.Get(damaged)
+		assert.Equal(t, Damaged, o)
+		assert.Equal(t, Failed, c.Put(damaged, other))
+		assert.Equal(t, Failed, c.Delete(key))
+		c.Lock(context.Background(), key)()
+		_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
+		assert.NoError(t, err)
+	}
+	assert.ErrorIs(t, c.Err(), syscall.EROFS)
+	assert.Len(t, log.warnings(), 2, "the disk once, the damaged file once")
+
+	// Opened when it already is read-only: the files that are there serve.
+	for name, o := range map[string]Options{"by accident": {Dir: c.Dir()}, "on purpose": {Dir: c.Dir(), ReadOnly: true}, "layer": {Dir: t.TempDir(), Layers: []string{c.Dir()}}} {
+		got, outcome := Open(o).Get(key)
+		assert.Equal(t, Hit, outcome, name)
+		assert.Equal(t, e, got)
+	}
+	none, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(dir, "none") })
+	_, o := none.Get(key)
+	assert.Equal(t, Disabled, o)
+	assert.Len(t, log.warnings(), 1)
+}
+
+// A user without rights gets a miss and one warning, whatever he may not do.
+func TestNoPermission(t *testing.T) {
+	if !cachetest.AsUser(t) {
+		return
+	}
+	key, e := testEntry(1, 100)
+	other, otherEntry := testEntry(2, 100)
+	fresh := func(t *testing.T) (*Cache, *logBook) {
+		c, _ := testCache(t)
+		require.Equal(t, Stored, c.Put(key, e))
+		return testCache(t, func(o *Options) { o.Dir = c.Dir() })
+	}
+	chmod := func(t *testing.T, path string, mode os.FileMode) {
+		t.Helper()
+		require.NoError(t, os.Chmod(path, mode))
+		t.Cleanup(func() { _ = os.Chmod(path, 0o700) })
+	}
+	t.Run("folder not writable", func(t *testing.T) {
+		c, log := fresh(t)
+		chmod(t, c.top.dir, 0o500)
+		for range 3 {
+			assert.Equal(t, Failed, c.Put(other, otherEntry))
+			_, o := c.Get(key)
+			assert.Equal(t, Hit, o)
+			c.Lock(context.Background(), other)()
+		}
+		assert.Len(t, log.warnings(), 1)
+		assert.ErrorIs(t, c.Err(), os.ErrPermission)
+	})
+	t.Run("damaged in a folder not writable", func(t *testing.T) {
+		c, log := fresh(t)
+		writeFile(t, modulePath(c, key), []byte("x"))
+		chmod(t, c.top.dir, 0o500)
+		for range 3 {
+			_, o := c.Get(key)
+			assert.Equal(t, Damaged, o)
+			assert.Equal(t, Failed, c.Put(key, e))
+		}
+		assert.Len(t, log.warnings(), 2, "the file once, the folder once")
+	})
+	t.Run("folder not searchable", func(t *testing.T) {
+		c, log := fresh(t)
+		chmod(t, c.top.dir, 0o000)
+		for range 3 {
+			_, o := c.Get(key)
+			assert.Equal(t, Miss, o)
+			assert.Equal(t, Failed, c.Put(key, e))
+		}
+		_, err := c.List(context.Background())
+		assert.ErrorIs(t, err, os.ErrPermission)
+		_, err = c.Export(context.Background(), &bytesDiscard{})
+		assert.ErrorIs(t, err, os.ErrPermission)
+		assert.Len(t, log.warnings(), 1)
+	})
+	t.Run("file not readable", func(t *testing.T) {
+		c, log := fresh(t)
+		chmod(t, modulePath(c, key), 0o000)
+		_, o := c.Get(key)
+		assert.Equal(t, Miss, o)
+		assert.Equal(t, Stored, c.Put(key, e), "one's own folder: the file is replaced")
+		_, o = c.Get(key)
+		assert.Equal(t, Hit, o)
+		assert.Len(t, log.warnings(), 1)
+	})
+	t.Run("parent not writable", func(t *testing.T) {
+		parent := t.TempDir()
+		chmod(t, parent, 0o500)
+		c, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(parent, "cache") })
+		assert.Equal(t, Disabled, c.Put(key, e))
+		assert.ErrorIs(t, c.Err(), os.ErrPermission)
+		assert.Len(t, log.warnings(), 1)
+	})
+	t.Run("bundle not readable", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "warm.tar")
+		writeFile(t, path, nil)
+		chmod(t, path, 0o000)
+		c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
+		assert.Equal(t, Stored, c.Put(key, e))
+		assert.ErrorIs(t, c.Err(), os.ErrPermission)
+		assert.Len(t, log.warnings(), 1)
+	})
+}
+
+type bytesDiscard struct{}
+
+func (bytesDiscard) Write(b []byte) (int, error) { return len(b), nil }
+
+// Without locks everybody works on his own and all come out right.
+func TestFileSystemWithoutLocks(t *testing.T) {
+	for name, err := range map[string]error{"unsupported": errors.ErrUnsupported, "no locks": syscall.ENOLCK, "stale": errors.New("stale file handle")} {
+		t.Run(name, func(t *testing.T) {
+			c, log := testCache(t)
+			c.top.lock = func(*os.File) (bool, error) { return false, err }
+			key, e := testEntry(1, 1000)
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					defer c.Lock(context.Background(), key)()
+					if _, o := c.Get(key); o != Hit {
+						c.Put(key, e)
+					}
+				})
+			}
+			wg.Wait()
+			got, o := c.Get(key)
+			assert.Equal(t, Hit, o)
+			assert.Equal(t, e, got)
+			assert.Zero(t, c.Stats().LockTimeouts)
+			assert.Empty(t, log.warnings())
+			r, err := c.Verify(context.Background())
+			require.NoError(t, err)
+			assert.Equal(t, 1, r.Sound)
+			assert.Empty(t, r.Damaged)
+		})
+	}
+}
+
+// On a slow file system nobody waits for another's write longer than LockWait,
+// and readers see the old entry or the new one.
+func TestSlowFileSystem(t *testing.T) {
+	c, _ := testCache(t, func(o *Options) { o.LockWait = 5 * time.Millisecond })
+	requireLocks(t, c)
+	key, e := testEntry(1, 1000)
+	begun := make(chan bool)
+	c.top.write = func(f *os.File, data []byte) (int, error) {
+		close(begun)
+		for at := 0; at < len(data); at += 100 {
+			if _, err := f.Write(data[at:min(at+100, len(data))]); err != nil {
+				return at, err
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return len(data), nil
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer c.Lock(context.Background(), key)()
+		assert.Equal(t, Stored, c.Put(key, e))
+	})
+	<-begun
+	impatient := Open(Options{Dir: c.Dir(), LockWait: 5 * time.Millisecond})
+	impatient.Lock(context.Background(), key)()
+	assert.EqualValues(t, 1, impatient.Stats().LockTimeouts)
+	_, o := impatient.Get(key)
+	assert.Equal(t, Miss, o, "half a file is none")
+	wg.Wait()
+	_, o = impatient.Get(key)
+	assert.Equal(t, Hit, o)
+}
+
+// After the clock was set back the files from before are in the future. They
+// serve, what is used keeps, and the bound keeps what is stored now.
+func TestClockSetBack(t *testing.T) {
+	ctx := context.Background()
+	const year = 365 * 24 * time.Hour
+	c, _ := testCache(t)
+	old := fill(t, c, 4)
+	require.Equal(t, Deleted, c.DeleteChoice("tuned"))
+	for _, key := range old {
+		setAge(t, modulePath(c, key), -year)
+	}
+	_, o := c.Get(old[0])
+	require.Equal(t, Hit, o)
+	assert.Less(t, time.Since(mustStat(t, modulePath(c, old[0])).ModTime()).Abs(), time.Minute)
+
+	files, err := c.top.scan()
+	require.NoError(t, err)
+	evictionOrder(files)
+	assert.Equal(t, old[0], files[len(files)-1].key, "the one that was used now is the youngest")
+
+	r, err := c.Prune(ctx, PruneOptions{MaxAge: time.Hour})
+	require.NoError(t, err)
+	assert.Zero(t, r.Removed, "nobody knows that they are old")
+	for _, key := range old {
+		assert.Less(t, time.Since(mustStat(t, modulePath(c, key)).ModTime()).Abs(), time.Minute, "from now on they age")
+	}
+
+	for _, key := range old[1:] {
+		setAge(t, modulePath(c, key), -year)
+	}
+	size := storedBytes(files) / 4
+	_, err = c.Prune(ctx, PruneOptions{MaxBytes: size + size/2})
+	require.NoError(t, err)
+	assert.Equal(t, []int{0}, present(c, old), "what comes from the future goes first")
+}

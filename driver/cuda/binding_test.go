@@ -1,0 +1,76 @@
+//go:build linux || darwin
+
+package cuda
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+// A binding's functions are called in place of the library's, their results
+// become errors, and everything else goes where it went.
+func TestBinding(t *testing.T) {
+	f := newFake(t)
+	answer, allocated, loaded := 0, 0, 0
+	b := &Binding{
+		Functions: map[string]func([]uintptr) int{"cuMemAlloc_v2": func(a []uintptr) int {
+			allocated++
+			**(**uint64)(unsafe.Pointer(&a[0])) = 0x1000 + uint64(a[1])
+			return answer
+		}},
+		LoadModule: func(image []byte) (uintptr, int) {
+			loaded++
+			return 0xABCD, answer
+		},
+	}
+	opened, err := Open(t.Context(), 0, Options{Library: f.path, Binding: b})
+	require.NoError(t, err)
+	dev := opened.(*device)
+	f.log()
+
+	p, err := dev.Alloc(512)
+	require.NoError(t, err)
+	assert.Equal(t, driver.DevicePtr(0x1200), p)
+	k := f.kernel(dev)
+	assert.Equal(t, 1, loaded)
+	assert.Equal(t, "kernel", k.Name())
+	assert.EqualValues(t, 1, Calls(dev)["cuModuleLoadDataEx"])
+	assert.EqualValues(t, 1, Calls(dev)["cuMemAlloc_v2"])
+	s := f.stream(dev)
+	require.NoError(t, s.Launch(k, &driver.Launch{}, nil))
+	assert.Contains(t, f.log(), "launch ", "what is not bound is the library's")
+
+	answer = 2
+	_, err = dev.Alloc(512)
+	require.ErrorIs(t, err, driver.ErrOutOfMemory)
+	image, err := dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	require.NoError(t, err)
+	answer = 209
+	_, err = dev.Load(image.Code)
+	require.ErrorIs(t, err, driver.ErrWrongImage)
+	_, err = dev.Load([]byte("short"))
+	require.ErrorIs(t, err, driver.ErrWrongImage)
+	assert.Equal(t, 2, loaded, "what is no image is not handed on")
+	answer = 700
+	_, err = dev.Alloc(512)
+	require.ErrorIs(t, err, driver.ErrBroken)
+	_, err = dev.Load(image.Code)
+	require.ErrorIs(t, err, driver.ErrBroken)
+	assert.Equal(t, 2, allocated-1, "nothing is asked of a broken device")
+
+	// Another device of the same library has nothing of it.
+	answer = 0
+	_, err = f.open().Alloc(512)
+	require.NoError(t, err)
+	assert.Equal(t, 3, allocated)
+
+	b.Functions["cuMemAlloc"] = func([]uintptr) int { return 0 }
+	_, err = Open(t.Context(), 0, Options{Library: f.path, Binding: b})
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "cuMemAlloc, which this package never calls")
+}

@@ -1,0 +1,80 @@
+//go:build mumax && cgo
+
+package mumax_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/mumax/3/cuda/cu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/mumax"
+)
+
+// gpu is a real device. Tests that need one run where SONICMOE_DEVICE says
+// so.
+func gpu(t testing.TB) driver.Device {
+	t.Helper()
+	if os.Getenv("SONICMOE_DEVICE") != "mumax" {
+		t.Skip("SONICMOE_DEVICE is not mumax: not run on a GPU")
+	}
+	dev, err := mumax.Open(context.Background(), 0, mumax.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+func TestConformance(t *testing.T) {
+	dev := gpu(t)
+	drivertest.Run(t, dev)
+	t.Logf("calls: %v", cuda.Calls(dev))
+}
+
+// TestBroken runs in a process of its own: the GPU is lost to that process.
+func TestBroken(t *testing.T) {
+	const child = "MUMAX_TEST_BROKEN"
+	if os.Getenv(child) != "" {
+		drivertest.RunBroken(t, func() driver.Device { return gpu(t) })
+		return
+	}
+	gpu(t)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestBroken$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "--- PASS: TestBroken")
+}
+
+// A context that the program made with package cu holds buffers of both.
+func TestForeignContext(t *testing.T) {
+	gpu(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	context := cu.CtxCreate(cu.CTX_SCHED_AUTO, 0)
+	defer context.Destroy()
+	theirs := cu.MemAlloc(1024)
+	cu.MemsetD32(theirs, 0x01020304, 256)
+	cu.CtxSynchronize()
+
+	dev, err := mumax.Open(t.Context(), 0, mumax.Options{Context: context})
+	require.NoError(t, err)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	got := make([]byte, 1024)
+	require.NoError(t, s.CopyToHost(got, driver.DevicePtr(theirs)))
+	assert.Equal(t, []byte{4, 3, 2, 1}, got[1020:])
+	require.NoError(t, s.Close())
+	require.NoError(t, dev.Close())
+	context.SetCurrent()
+	theirs.Free() // the context is theirs still
+}

@@ -1,0 +1,115 @@
+//go:build mumax && cgo
+
+package mumax
+
+import (
+	"unsafe"
+
+	"github.com/mumax/3/cuda/cu"
+)
+
+// functions are the driver functions that package cu has, by the names of the
+// library. Their arguments are those of the C functions.
+var functions = map[string]func(args []uintptr) int{
+	"cuDeviceGetCount": func(a []uintptr) int {
+		return try(func() { *out[int32](a, 0) = int32(cu.DeviceGetCount()) })
+	},
+	"cuDeviceGet": func(a []uintptr) int {
+		return try(func() { *out[int32](a, 0) = int32(cu.DeviceGet(int(a[1]))) })
+	},
+	"cuDeviceGetName": func(a []uintptr) int {
+		return try(func() {
+			room := unsafe.Slice(out[byte](a, 0), int(a[1]))
+			n := copy(room[:len(room)-1], cu.DeviceGetName(cu.Device(a[2])))
+			room[n] = 0
+		})
+	},
+	"cuDeviceGetAttribute": func(a []uintptr) int {
+		return try(func() { *out[int32](a, 0) = int32(cu.DeviceGetAttribute(cu.DeviceAttribute(a[1]), cu.Device(a[2]))) })
+	},
+
+	"cuCtxSetCurrent":  func(a []uintptr) int { return try(func() { cu.CtxSetCurrent(cu.Context(a[0])) }) },
+	"cuCtxSynchronize": func([]uintptr) int { return try(cu.CtxSynchronize) },
+
+	"cuStreamQuery":       func(a []uintptr) int { return int(cu.StreamQuery(cu.Stream(a[0]))) },
+	"cuStreamSynchronize": func(a []uintptr) int { return try(func() { cu.StreamSynchronize(cu.Stream(a[0])) }) },
+	"cuStreamDestroy_v2": func(a []uintptr) int {
+		s := cu.Stream(a[0])
+		return try(func() { cu.StreamDestroy(&s) })
+	},
+
+	"cuMemAlloc_v2": func(a []uintptr) int {
+		return try(func() { *out[uint64](a, 0) = uint64(cu.MemAlloc(int64(a[1]))) })
+	},
+	"cuMemFree_v2": func(a []uintptr) int { return try(func() { cu.MemFree(cu.DevicePtr(a[0])) }) },
+	"cuMemGetInfo_v2": func(a []uintptr) int {
+		return try(func() {
+			free, total := cu.MemGetInfo()
+			*out[uint64](a, 0), *out[uint64](a, 1) = uint64(free), uint64(total)
+		})
+	},
+	"cuMemcpyHtoDAsync_v2": func(a []uintptr) int {
+		return try(func() {
+			cu.MemcpyHtoDAsync(cu.DevicePtr(a[0]), unsafe.Pointer(out[byte](a, 1)), int64(a[2]), cu.Stream(a[3]))
+		})
+	},
+	"cuMemcpyDtoHAsync_v2": func(a []uintptr) int {
+		return try(func() {
+			cu.MemcpyDtoHAsync(unsafe.Pointer(out[byte](a, 0)), cu.DevicePtr(a[1]), int64(a[2]), cu.Stream(a[3]))
+		})
+	},
+	"cuMemcpyDtoDAsync_v2": func(a []uintptr) int {
+		return try(func() {
+			cu.MemcpyDtoDAsync(cu.DevicePtr(a[0]), cu.DevicePtr(a[1]), int64(a[2]), cu.Stream(a[3]))
+		})
+	},
+	"cuMemsetD32Async": func(a []uintptr) int {
+		return try(func() { cu.MemsetD32Async(cu.DevicePtr(a[0]), uint32(a[1]), int64(a[2]), cu.Stream(a[3])) })
+	},
+
+	"cuModuleGetFunction": func(a []uintptr) int {
+		return try(func() { *out[uintptr](a, 0) = uintptr(cu.ModuleGetFunction(cu.Module(a[1]), text(out[byte](a, 2)))) })
+	},
+	"cuFuncGetAttribute": func(a []uintptr) int {
+		return try(func() { *out[int32](a, 0) = int32(cu.FuncGetAttribute(cu.FunctionAttribute(a[1]), cu.Function(a[2]))) })
+	},
+}
+
+// loadModule loads machine code.
+func loadModule(image []byte) (module uintptr, code int) {
+	code = try(func() { module = uintptr(cu.ModuleLoadData(string(image))) })
+	return module, code
+}
+
+// unknown is CUDA_ERROR_UNKNOWN, for what no result describes.
+const unknown = 999
+
+// try runs a call of package cu, which panics with the result of one that
+// fails, and gives that result.
+func try(call func()) (code int) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case cu.Result:
+			code = int(r)
+		default:
+			code = unknown
+		}
+	}()
+	call()
+	return 0
+}
+
+// out is the i-th argument as the address that it is.
+func out[T any](args []uintptr, i int) *T {
+	return *(**T)(unsafe.Pointer(&args[i]))
+}
+
+// text copies a C string.
+func text(p *byte) string {
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(p, n))
+}

@@ -1,0 +1,11 @@
+// CUDA's own header, made fit for github.com/mumax/3/cuda/cu: from CUDA 13 on
+// the name cuCtxCreate means a function of four arguments, the package calls
+// the one of three. Name this directory before that of CUDA's header:
+//
+//	CGO_CFLAGS="-I$PWD/driver/mumax/include -I/path/to/cuda/include"
+#include_next <cuda.h>
+#if CUDA_VERSION >= 13000
+#undef cuCtxCreate
+#define cuCtxCreate cuCtxCreate_v2
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev);
+#endif

@@ -1,0 +1,31 @@
+//go:build mumax && cgo
+
+package mumax
+
+import (
+	"context"
+
+	"github.com/mumax/3/cuda/cu"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+)
+
+// Built says whether this program was built with the tag mumax, and with cgo.
+const Built = true
+
+// Options choose how a device is opened.
+type Options struct {
+	// Context is a context of package cu, on the GPU of the given ordinal, that
+	// its maker keeps until the device is closed; 0 means the GPU's primary
+	// context.
+	Context cu.Context
+}
+
+// Open opens the GPU of the given ordinal, counted from 0. Errors are those of
+// package driver/cuda's Open.
+func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
+	return cuda.Open(ctx, ordinal, cuda.Options{Context: uintptr(o.Context), Binding: &cuda.Binding{
+		Functions: functions, LoadModule: loadModule,
+	}})
+}

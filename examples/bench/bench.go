@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// bench is one run: a device and what to measure on it.
+type bench struct {
+	options
+	out    io.Writer // for people
+	stdout io.Writer // for machines
+	stderr io.Writer
+	log    *slog.Logger
+	dev    driver.Device
+	gpu    bool
+	report *Report
+	// hostRuns is how often each of a call's host time and allocations is taken.
+	hostRuns int
+	// broken is why the device measures no more.
+	broken error
+}
+
+// sustained is the load before the sustained figure.
+const sustained = 2 * time.Second
+
+// open opens the device and starts the report.
+func (b *bench) open() (err error) {
+	if b.dev, b.gpu, err = rung.OpenDevice(context.Background(), b.device, b.stderr); err != nil {
+		return err
+	}
+	b.hostRuns = 1
+	if b.gpu {
+		b.hostRuns = 100
+	}
+	t := b.dev.Target()
+	b.report = &Report{
+		Schema: schema, Time: time.Now().UTC().Truncate(time.Second),
+		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Pass: b.passName,
+		WarmMS: milliseconds(b.warm), Repeats: b.repeats, Yardstick: b.yardstick, Scale: b.scale(),
+		RooflineTFLOPS: spec.H200.FLOPs / 1e12, RooflineTBps: spec.H200.Bytes / 1e12,
+	}
+	if free, total, err := b.dev.Memory(); err == nil && b.gpu {
+		b.report.Warnings = append(b.report.Warnings, otherProcess(free, total)...)
+	}
+	return nil
+}
+
+// scale is what speeds are multiplied by: the rule's cuBLAS over today's.
+func (b *bench) scale() float64 {
+	if b.yardstick == 0 {
+		return 1
+	}
+	return ruleYardstick / b.yardstick
+}
+
+// close releases the device. One that hangs is left to the process's end:
+// closing would wait for it.
+func (b *bench) close() error {
+	if errors.Is(b.broken, context.DeadlineExceeded) {
+		return nil
+	}
+	jit.Forget(b.dev)
+	return b.dev.Close()
+}
+
+// measure runs every row. A row that fails says so and the next one runs; the
+// report's file is written after each.
+func (b *bench) measure(rows []spec.Row) error {
+	for _, row := range rows {
+		r := Row{Name: row.Name, Shape: shapeOf(row)}
+		if err := b.rowSafely(row, &r); err != nil {
+			r.Error = err.Error()
+		}
+		if b.gpu {
+			r.Warnings = disturbances(r)
+		}
+		b.report.Rows = append(b.report.Rows, r)
+		b.report.summarize()
+		printRow(b.out, b.report, r)
+		if b.json != "" && b.json != stdoutName {
+			if err := b.report.write(b.json); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// rowSafely is row that turns a panic into an error and sees to a broken device.
+func (b *bench) rowSafely(row spec.Row, r *Row) (err error) {
+	if b.broken != nil {
+		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+		if err != nil && ctx.Err() != nil {
+			b.broken = ctx.Err() // a hung kernel holds up every later one
+		} else if b.dev.Err() != nil {
+			b.broken = b.reopen()
+		}
+	}()
+	return b.row(ctx, row, r)
+}
+
+// reopen opens the device again after an error that broke it.
+func (b *bench) reopen() error {
+	cause := b.dev.Err()
+	jit.Forget(b.dev)
+	if err := b.dev.Close(); err != nil {
+		fmt.Fprintln(b.stderr, "closing the broken device:", err)
+	}
+	dev, _, err := rung.OpenDevice(context.Background(), b.device, b.stderr)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	b.dev = dev
+	return nil
+}
+
+// layer compiles a layer.
+func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
+	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))}
+	return moe.New(ctx, b.dev, c, append(opts, more...)...)
+}
+
+// release gives something back at the end of a function. Its error counts
+// only if there was no earlier one; after a time-out nothing is given back, as
+// that would wait for a device that hangs.
+func release(ctx context.Context, err *error, f func() error) {
+	if ctx.Err() != nil {
+		return
+	}
+	if e := f(); *err == nil {
+		*err = e
+	}
+}
+
+// row measures one size.
+func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
+	c := row.Config
+	roofline := spec.H200.Roofline(b.pass.work(c, row.Tokens))
+	r.RooflineMS = milliseconds(roofline)
+	r.Roofline = spec.TFLOPS(b.pass.flops(c, row.Tokens), roofline)
+	start := time.Now()
+	l, err := b.layer(ctx, c)
+	if err != nil {
+		return err
+	}
+	r.NewMS = milliseconds(time.Since(start))
+	r.Up, r.Down = l.Choice().Up.String(), l.Choice().Down.String()
+	s, err := b.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	defer release(ctx, &err, s.Close)
+	u, err := newSubject(b.dev, s, l, row)
+	if err != nil {
+		return err
+	}
+	defer release(ctx, &err, u.close)
+	t, err := b.timer(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer release(ctx, &err, t.close)
+	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points} {
+		if err := step(t, u, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
+	t := &timer{ctx: ctx, dev: b.dev, s: s, warm: b.warm, repeats: b.repeats}
+	if b.full {
+		t.flushBytes = 4 * int64(b.dev.Target().L2Bytes)
+		if !b.gpu {
+			t.flushBytes = 1 << 16 // there is no cache to flush
+		}
+		var err error
+		if t.flush, err = b.dev.Alloc(t.flushBytes); err != nil {
+			return nil, err
+		}
+	}
+	if b.gpu {
+		var err error
+		if t.clock, err = newClockProbe(ctx, b.dev, 2*rounds); err != nil {
+			return nil, errors.Join(err, t.close())
+		}
+	}
+	return t, nil
+}
+
+// whole measures the layer as a whole: single passes, graph replays, the host.
+// All must give the same bits of O.
+func (b *bench) whole(t *timer, u *subject, r *Row) (err error) {
+	eager := u.queue(b.pass)
+	if err := errors.Join(u.poisonO(), eager()); err != nil {
+		return err
+	}
+	first, err := u.hashO(t.ctx)
+	if err != nil {
+		return err
+	}
+	if r.Eager, err = t.measure(t.warm, eager); err != nil {
+		return err
+	}
+	b.speeds(u, r)
+	g, err := capture(t.s, eager)
+	if err != nil {
+		return err
+	}
+	defer release(t.ctx, &err, g.Close)
+	replay := func() error { return g.Launch(t.s) }
+	if r.Graph, err = t.measure(t.warm, replay); err != nil {
+		return err
+	}
+	b.speeds(u, r)
+	last, err := u.hashO(t.ctx)
+	if err != nil {
+		return err
+	}
+	if last != first {
+		return errors.New("O after back-to-back passes has other bits than after a single one")
+	}
+	if r.Host, err = host(t.ctx, t.s, b.hostRuns, eager, replay); err != nil || !b.full {
+		return err
+	}
+	return b.thorough(t, eager, r)
+}
+
+// capture makes a graph of queued work.
+func capture(s driver.Stream, work func() error) (driver.Graph, error) {
+	if err := s.BeginCapture(); err != nil {
+		return nil, err
+	}
+	failed := work()
+	g, err := s.EndCapture()
+	if failed == nil || err != nil {
+		return g, errors.Join(failed, err)
+	}
+	return nil, errors.Join(failed, g.Close())
+}
+
+// thorough measures what -full adds: passes from a cold L2 cache, and from a
+// hot chip.
+func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
+	if r.Flushed, err = t.cold(eager); err != nil {
+		return err
+	}
+	long := sustained
+	if !b.gpu {
+		long = t.warm
+	}
+	r.Sustained, err = t.measure(long, eager)
+	return err
+}
+
+// speeds derives speeds and ratios from the times so far.
+func (b *bench) speeds(u *subject, r *Row) {
+	ms := r.Eager.MedianMS
+	if r.Graph != nil {
+		ms = min(ms, r.Graph.MedianMS)
+	}
+	r.TFLOPS = b.pass.flops(u.row.Config, u.row.Tokens) / ms / 1e9
+	r.Scaled = r.TFLOPS * b.scale()
+	r.Peers = peersOf(u.row, b.pass)
+	for i := range r.Peers {
+		r.Peers[i].Ratio = r.Scaled / r.Peers[i].TFLOPS
+	}
+}
+
+// byKernel measures the kernels in their places.
+func (b *bench) byKernel(t *timer, u *subject, r *Row) (err error) {
+	if r.Kernels, err = t.kernels(u.call, u.queue(b.pass)); err != nil {
+		return err
+	}
+	all := b.pass.work(u.row.Config, u.row.Tokens)
+	r.KernelSumMS = 0
+	for i := range r.Kernels {
+		k := &r.Kernels[i]
+		r.KernelSumMS += k.MedianMS
+		if w, ms, ok := workOf(k.Name, all); ok {
+			k.RooflineMS, k.TFLOPS, k.TBps = ms, w.FLOPs/k.MedianMS/1e9, w.Bytes/k.MedianMS/1e9
+		}
+	}
+	return nil
+}
+
+// routings measures the experts with given distributions of rows.
+func (b *bench) routings(t *timer, u *subject, r *Row) error {
+	for _, kind := range b.kinds {
+		ids, err := route(kind, u.row.Config, u.row.Tokens)
+		if err != nil {
+			return err
+		}
+		if err := u.setRouting(ids); err != nil {
+			return err
+		}
+		sample, err := t.measure(t.warm, u.queue(pass{queue: expertsPass}))
+		if err != nil {
+			return err
+		}
+		v := Routing{Kind: kind, Sample: *sample, RowsPerSecond: float64(len(ids)) / sample.MedianMS * 1e3}
+		v.Largest, v.Empty = load(ids, u.row.Config.Experts)
+		v.Uniform = 1
+		if len(r.Routing) > 0 {
+			v.Uniform = v.RowsPerSecond / r.Routing[0].RowsPerSecond
+		}
+		r.Routing = append(r.Routing, v)
+	}
+	return nil
+}

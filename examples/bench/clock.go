@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/trial"
+	"sonicmoe/ptx"
+)
+
+// clockProbe tells the mean SM clock between places of a stream. At each place
+// a tiny kernel writes every SM's %clock64 and %globaltimer. The clock counter
+// runs on between kernels, so two readings of one SM, clocks over nanoseconds,
+// are the mean clock of all that ran between them; nothing has to run beside
+// kernels that fill the SM.
+type clockProbe struct {
+	dev      driver.Device
+	fn       *jit.Function
+	launch   driver.Launch
+	params   []byte
+	readings driver.DevicePtr
+	places   int
+	outAt    int
+}
+
+const (
+	readingBytes = 3 * 8 // SM, clock, nanoseconds
+	// probeThreads: two CTAs of them don't fit an SM, so that so many CTAs as
+	// there are SMs are spread over nearly all of them.
+	probeThreads = 1024
+	probeShared  = 128 << 10
+)
+
+// probeKernel has thread 0 of each CTA write {SM, clock, ns}.
+func probeKernel() *ptx.Kernel {
+	k := ptx.NewKernel("bench_clock")
+	k.SetLaunchBounds(probeThreads, 1)
+	out := k.ParamPtr("out")
+	k.If(k.Special("%tid.x").EqI(0), func() {
+		at := out.Index(k.Special("%ctaid.x"), readingBytes)
+		ptx.StGlobal(at, k.Special("%smid").U64())
+		ptx.StGlobal(at.At(8), k.Special64("%clock64"))
+		ptx.StGlobal(at.At(16), k.Special64("%globaltimer"))
+	})
+	return k
+}
+
+func newClockProbe(ctx context.Context, dev driver.Device, places int) (*clockProbe, error) {
+	m, err := probeKernel().Build()
+	if err != nil {
+		return nil, err
+	}
+	p := &clockProbe{dev: dev, places: places}
+	if p.fn, err = jit.Of(dev).Load(ctx, nil, jit.Source{Module: m, Name: "bench_clock", SharedBytes: probeShared}, driver.CompileOptions{}); err != nil {
+		return nil, err
+	}
+	p.launch = driver.Launch{Grid: driver.Dim3{X: dev.Target().SMs}, Block: driver.Dim3{X: probeThreads}, SharedBytes: probeShared}
+	p.params = make([]byte, m.Entry("bench_clock").ParamBytes())
+	p.outAt = m.Entry("bench_clock").Params[0].Offset
+	p.readings, err = dev.Alloc(int64(places) * p.placeBytes())
+	return p, err
+}
+
+func (p *clockProbe) placeBytes() int64 { return int64(p.launch.Grid.X) * readingBytes }
+
+// read queues a reading of all SMs.
+func (p *clockProbe) read(s driver.Stream, place int) error {
+	if place < 0 || place >= p.places {
+		return fmt.Errorf("clock reading %d, there are %d", place, p.places)
+	}
+	binary.LittleEndian.PutUint64(p.params[p.outAt:], uint64(p.readings)+uint64(place)*uint64(p.placeBytes()))
+	return p.fn.Explain(s.Launch(p.fn.Function, &p.launch, p.params))
+}
+
+// gigahertz is the median over SMs of the mean clock from one place to
+// another, both done; 0 when no SM was read at both.
+func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
+	var at [2]map[uint64][2]uint64
+	for i, place := range []int{from, to} {
+		words := make([]uint32, p.placeBytes()/4)
+		if err := s.CopyToHost(trial.Bytes(words), p.readings+driver.DevicePtr(int64(place)*p.placeBytes())); err != nil {
+			return 0, err
+		}
+		at[i] = map[uint64][2]uint64{}
+		long := func(i int) uint64 { return uint64(words[i]) | uint64(words[i+1])<<32 }
+		for j := 0; j < len(words); j += readingBytes / 4 {
+			at[i][long(j)] = [2]uint64{long(j + 2), long(j + 4)}
+		}
+	}
+	return meanClock(at[0], at[1]), nil
+}
+
+// meanClock is the median over SMs of clocks a nanosecond between two sets of
+// {clock, nanoseconds} by SM.
+func meanClock(from, to map[uint64][2]uint64) float64 {
+	var all []float64
+	for sm, b := range to {
+		a, ok := from[sm]
+		if ok && b[0] > a[0] && b[1] > a[1] {
+			all = append(all, float64(b[0]-a[0])/float64(b[1]-a[1]))
+		}
+	}
+	return median(all)
+}
+
+func (p *clockProbe) close() error { return p.dev.Free(p.readings) }

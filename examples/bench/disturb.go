@@ -1,0 +1,54 @@
+package main
+
+import "fmt"
+
+// Bounds of what still counts as undisturbed.
+const (
+	calmSpread = 0.06 // slowest less fastest repeat, of the median
+	calmClock  = 0.03 // between parts of the repeats
+	lowestGHz  = 1.2  // an H200 at its power limit stays above
+	otherBytes = 4 << 30
+)
+
+// disturbances says what disturbed a row's measurement, if anything did.
+func disturbances(r Row) (warnings []string) {
+	for _, m := range []struct {
+		name string
+		s    *Sample
+	}{{"eager", r.Eager}, {"graph", r.Graph}, {"sustained", r.Sustained}} {
+		if m.s == nil {
+			continue
+		}
+		if spread := m.s.Spread(); spread > calmSpread {
+			warnings = append(warnings, fmt.Sprintf("%s: repeats differ by %.0f %%: another process, or clocks that change", m.name, 100*spread))
+		}
+		low, high := m.s.clocks()
+		switch {
+		case high == 0:
+		case high > low*(1+calmClock):
+			warnings = append(warnings, fmt.Sprintf("%s: the SM clock went from %.2f to %.2f GHz between parts of the repeats", m.name, low, high))
+		case low < lowestGHz:
+			warnings = append(warnings, fmt.Sprintf("%s: the SM clock was %.2f GHz: something throttles the chip", m.name, low))
+		}
+	}
+	return warnings
+}
+
+// clocks are the lowest and highest clock of the rounds, 0 without clocks.
+func (s *Sample) clocks() (low, high float64) {
+	for i, r := range s.Rounds {
+		if i == 0 {
+			low, high = r.GHz, r.GHz
+		}
+		low, high = min(low, r.GHz), max(high, r.GHz)
+	}
+	return low, high
+}
+
+// otherProcess warns of device memory that is taken before the run takes any.
+func otherProcess(free, total int64) []string {
+	if used := total - free; used > otherBytes {
+		return []string{fmt.Sprintf("%.1f GiB of the device's memory are taken already: another process may disturb the measurement", float64(used)/(1<<30))}
+	}
+	return nil
+}

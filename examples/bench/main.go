@@ -1,0 +1,113 @@
+// Command bench measures a layer's speed and holds it against the roofline and
+// the recorded speeds of others.
+//
+//	go run ./examples/bench -rows all                      # every recorded row
+//	go run ./examples/bench -row "7B n=256" -full          # and flushed, sustained
+//	go run ./examples/bench -shape 32768,4096,1408,128,8   # T,d,n,E,K
+//	go run ./examples/bench -rows slice -json bench.json -plot bench.png
+//	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
+//	go run ./examples/bench -rows slice -points -fit       # tile points, cost model
+//
+// Times are of the device, by events: medians of back-to-back repeats after a
+// warm-up, L2 not flushed. Without a GPU it runs on the emulated device, whose
+// times mean nothing.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"sonicmoe/moe/kernel"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// run measures what the arguments ask for. It fails when any row did, after
+// all have run.
+func run(args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, r := range known() {
+			fmt.Fprintf(stdout, "%-20s T=%d %v\n", r.Name, r.Tokens, r.Config)
+		}
+		return nil
+	}
+	if len(o.fitFrom) > 0 {
+		return fitFiles(stdout, o.fitFrom)
+	}
+	people := stdout
+	if o.json == stdoutName {
+		people = stderr
+	}
+	b := &bench{options: o, out: people, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if err := b.open(); err != nil {
+		return err
+	}
+	err = b.all()
+	return errors.Join(err, b.close())
+}
+
+// all measures, prints and writes.
+func (b *bench) all() error {
+	rows, err := b.sizes(b.gpu)
+	if err != nil {
+		return err
+	}
+	printHead(b.out, b.report)
+	if err := b.measure(rows); err != nil {
+		return err
+	}
+	printSummary(b.out, b.report)
+	var errs []error
+	if b.withFit {
+		errs = append(errs, b.fitPoints())
+	}
+	errs = append(errs, b.outputs())
+	if n := b.report.failed(); n > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d rows failed", n, len(rows)))
+	}
+	return errors.Join(errs...)
+}
+
+// fitPoints fits the cost model to what was measured.
+func (b *bench) fitPoints() error {
+	list, err := problems(b.report)
+	if err != nil {
+		return err
+	}
+	b.report.Fit = fit(list, kernel.H200Model)
+	printFit(b.out, b.report.Fit)
+	return nil
+}
+
+// fitFiles fits the cost model to the points of earlier runs.
+func fitFiles(out io.Writer, names []string) error {
+	var reports []*Report
+	for _, name := range names {
+		r, err := readReport(name)
+		if err != nil {
+			return err
+		}
+		reports = append(reports, r)
+	}
+	list, err := problems(reports...)
+	if err != nil {
+		return err
+	}
+	printFit(out, fit(list, kernel.H200Model))
+	return nil
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tiny runs the smallest useful layer on the emulated device.
+func tiny(t *testing.T, more ...string) (out, errs string, err error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	args := append([]string{"-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1"}, more...)
+	err = run(args, &stdout, &stderr)
+	return stdout.String(), stderr.String(), err
+}
+
+// One run with everything: table, JSON and pictures.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	file, picture := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.png")
+	out, errs, err := tiny(t, "-shape", "48,128,64,4,2", "-full", "-routing", "zipf", "-json", file, "-plot", picture, "-yardstick", "395")
+	require.NoError(t, err, errs)
+	for _, want := range []string{
+		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "48,128,64,4,2", "of roofline", "L2 flushed", "sustained",
+		"router", "plan", "up", "down", "aggregate", "host: eager", "zipf", "of uniform", "wrote " + file,
+	} {
+		require.Contains(t, out, want)
+	}
+	require.NotContains(t, out, "warning", "times of the emulated device mean nothing")
+	r, err := readReport(file)
+	require.NoError(t, err)
+	require.Equal(t, schema, r.Schema)
+	require.True(t, r.Emulated)
+	require.Len(t, r.Rows, 1)
+	row := r.Rows[0]
+	require.Empty(t, row.Error)
+	require.InEpsilon(t, 2*row.TFLOPS, row.Scaled, 1e-12)
+	for _, s := range []*Sample{row.Eager, row.Graph, row.Sustained} {
+		require.Positive(t, s.FastestMS)
+		require.GreaterOrEqual(t, s.MedianMS, s.FastestMS)
+		require.GreaterOrEqual(t, s.SlowestMS, s.MedianMS)
+		require.Len(t, s.Rounds, rounds)
+	}
+	require.Positive(t, row.Flushed.MedianMS)
+	var names []string
+	var sum float64
+	for _, k := range row.Kernels {
+		names, sum = append(names, k.Name), sum+k.MedianMS
+	}
+	require.Equal(t, []string{"router", "plan", "up", "down", "aggregate"}, names)
+	require.InEpsilon(t, sum, row.KernelSumMS, 1e-12)
+	require.Positive(t, row.Host.EagerUS)
+	require.Len(t, row.Routing, 2)
+	require.EqualValues(t, 1, row.Routing[0].Uniform)
+	for _, name := range []string{"bench.png", "bench-kernels.png"} {
+		f, err := os.Open(filepath.Join(dir, name))
+		require.NoError(t, err)
+		defer f.Close()
+		_, err = png.Decode(f)
+		require.NoError(t, err, name)
+	}
+}
+
+// An inference pass runs the kernel that does not store H, and its roofline
+// has no H.
+func TestInference(t *testing.T) {
+	out, errs, err := tiny(t, "-shape", "48,128,64,4,2", "-pass", "inference")
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "up-inference")
+	row := known()[0]
+	with, without := passes["forward"].work(row.Config, row.Tokens), passes["inference"].work(row.Config, row.Tokens)
+	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
+}
+
+// A row that fails says why; the next runs; the run fails at the end, with its
+// JSON complete on standard output.
+func TestRowFails(t *testing.T) {
+	out, errs, err := tiny(t, "-shape", "48,60,64,4,2", "-shape", "48,128,64,4,2", "-json", "-")
+	require.EqualError(t, err, "1 of 2 rows failed")
+	require.Contains(t, errs, "ERROR: ")
+	require.Contains(t, errs, "failed")
+	var r Report
+	require.NoError(t, json.Unmarshal([]byte(out), &r), "nothing but JSON")
+	require.Contains(t, r.Rows[0].Error, "Hidden")
+	require.Empty(t, r.Rows[1].Error)
+	require.Positive(t, r.Rows[1].TFLOPS)
+
+	_, _, err = tiny(t, "-shape", "48,60,64,4,2", "-plot", filepath.Join(t.TempDir(), "x.svg"))
+	require.ErrorContains(t, err, "no row was measured", "a picture of nothing is refused")
+}
+
+// Points are measured, printed and fitted to; a later run fits to the file.
+func TestFit(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "points.json")
+	out, errs, err := tiny(t, "-shape", "16,128,64,2,1", "-fit", "-json", file)
+	require.NoError(t, err, errs)
+	for _, want := range []string{"up point", "down point", "default", "var H200Model = Model{", "fitted loses"} {
+		require.Contains(t, out, want)
+	}
+	r, err := readReport(file)
+	require.NoError(t, err)
+	require.Equal(t, len(r.Rows[0].Points), r.Fit.Points)
+	var again bytes.Buffer
+	require.NoError(t, run([]string{"-fit-from", file}, &again, &bytes.Buffer{}))
+	require.Contains(t, out, again.String(), "the same fit")
+}
+
+func TestList(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run([]string{"-list"}, &out, &bytes.Buffer{}))
+	require.Equal(t, len(known()), strings.Count(out.String(), "\n"))
+	require.Contains(t, out.String(), "GLM-4.5-Air")
+}

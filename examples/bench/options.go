@@ -1,0 +1,145 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sonicmoe/moe/spec"
+)
+
+// options are the flags.
+type options struct {
+	device, cache string
+	passName      string
+	pass          pass
+	rows          []spec.Row // empty: the device's own default
+	kinds         []string   // of routing
+	warm          time.Duration
+	repeats       int
+	timeout       time.Duration
+	full          bool
+	yardstick     float64 // TFLOPS, 0 for none
+	json, plot    string
+	list          bool
+	withPoints    bool
+	withFit       bool
+	fitFrom       []string // report files
+}
+
+// stdoutName as the -json file is standard output.
+const stdoutName = "-"
+
+// The yardstick of the measuring rule: cuBLAS at an 8192³ bf16 product.
+const (
+	ruleYardstick  = 790 // TFLOPS beside the recorded SonicMoE
+	yardstickFLOPs = 2 * 8192. * 8192 * 8192
+)
+
+// parse reads the flags.
+func parse(args []string, stderr io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.device, "device", "", "cuda, cuda:N or emulated; empty: a GPU, else the emulated device")
+	f.StringVar(&o.cache, "cache", "", "cache directory, or off (default: the user's)")
+	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames())
+	f.Func("row", "a row by name; may be given again", o.addRows)
+	f.Func("rows", "all (with recorded peers), slice, models, known, or names with commas", o.addRows)
+	f.Func("shape", "a size T,d,n,E,K; may be given again", func(text string) error {
+		r, err := parseShape(text)
+		o.rows = append(o.rows, r)
+		return err
+	})
+	f.Func("routing", "beside the router's: all, or some of "+routingNames(), func(list string) (err error) {
+		o.kinds, err = parseRouting(list)
+		return err
+	})
+	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "load before each measurement")
+	f.IntVar(&o.repeats, "repeats", 24, "back-to-back repeats of each measurement")
+	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row")
+	f.BoolVar(&o.full, "full", false, "also with L2 flushed, and after 2 s of sustained load")
+	f.Func("yardstick", "today's cuBLAS at an 8192³ bf16 product, in TFLOPS (788.5) or as its time (1.394ms): speeds are scaled to 790", func(text string) (err error) {
+		o.yardstick, err = parseYardstick(text)
+		return err
+	})
+	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
+	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel")
+	f.BoolVar(&o.withPoints, "points", false, "measure tile points of both products, at least six each")
+	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
+	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
+		o.fitFrom = append(o.fitFrom, name)
+		return nil
+	})
+	f.BoolVar(&o.list, "list", false, "list the known rows")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	return o, o.check(f.Args())
+}
+
+// check looks at the flags together.
+func (o *options) check(rest []string) error {
+	if len(rest) > 0 {
+		return fmt.Errorf("%q is no flag, all arguments are", rest[0])
+	}
+	var ok bool
+	if o.pass, ok = passes[o.passName]; !ok {
+		return fmt.Errorf("-pass %s, must be one of %s", o.passName, passNames())
+	}
+	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
+		return fmt.Errorf("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
+	}
+	o.withPoints = o.withPoints || o.withFit
+	if o.plot != "" {
+		return checkPicture(o.plot)
+	}
+	return nil
+}
+
+func (o *options) addRows(list string) error {
+	rows, err := listed(list)
+	o.rows = append(o.rows, rows...)
+	return err
+}
+
+// sizes are the rows to run. Without any flag it is one that the device is up to.
+func (o *options) sizes(gpu bool) ([]spec.Row, error) {
+	switch {
+	case len(o.rows) > 0:
+		return o.rows, nil
+	case gpu:
+		return listed(slice[0])
+	}
+	r, err := parseShape("256,128,64,4,2")
+	return []spec.Row{r}, err
+}
+
+func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passes)), ", ") }
+
+func routingNames() string {
+	var names []string
+	for _, r := range routings {
+		names = append(names, r.name)
+	}
+	return strings.Join(names, ",")
+}
+
+// parseYardstick reads TFLOPS, or a time with a unit.
+func parseYardstick(text string) (float64, error) {
+	if v, err := strconv.ParseFloat(text, 64); err == nil {
+		if !(v > 0) {
+			return 0, fmt.Errorf("%s TFLOPS, must be positive", text)
+		}
+		return v, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q, must be TFLOPS like 788.5 or a time like 1.394ms", text)
+	}
+	return yardstickFLOPs / d.Seconds() / 1e12, nil
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"flag"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func parsed(t *testing.T, args ...string) options {
+	t.Helper()
+	o, err := parse(args, io.Discard)
+	require.NoError(t, err)
+	return o
+}
+
+func names(t *testing.T, args ...string) (list []string) {
+	t.Helper()
+	for _, r := range parsed(t, args...).rows {
+		list = append(list, r.Name)
+	}
+	return list
+}
+
+func TestRowFlags(t *testing.T) {
+	require.Len(t, names(t, "-rows", "all"), 16)
+	require.Len(t, names(t, "-rows", "known"), 20)
+	require.Equal(t, slice, names(t, "-rows", "slice"))
+	require.Equal(t, models, names(t, "-rows", "models"))
+	require.Equal(t, []string{"7B n=256", "DeepSeek-V3", "64,128,64,4,2"}, names(t, "-row", "7B n=256", "-rows", "deepseek-v3", "-shape", "64,128,64,4,2"))
+	o := parsed(t)
+	gpu, err := o.sizes(true)
+	require.NoError(t, err)
+	require.Equal(t, "7B n=256", gpu[0].Name)
+	small, err := o.sizes(false)
+	require.NoError(t, err)
+	require.Equal(t, "256,128,64,4,2", shapeOf(small[0]))
+	require.Equal(t, 200*time.Millisecond, o.warm)
+	require.GreaterOrEqual(t, o.repeats, 20)
+	for _, r := range known() {
+		require.NoError(t, r.Config.Check(), r.Name)
+		again, err := parseShape(shapeOf(r))
+		require.NoError(t, err)
+		require.Equal(t, r.Config, again.Config)
+	}
+}
+
+// A flag that makes no sense is refused with what would.
+func TestWrongFlags(t *testing.T) {
+	for want, args := range map[string][]string{
+		`no row is named "7B"`:              {"-row", "7B"},
+		"must be T,d,n,E,K":                 {"-shape", "1,2,3"},
+		`"x" must be a whole number from 1`: {"-shape", "1,2,x,4,5"},
+		"-pass sideways, must be one of":    {"-pass", "sideways"},
+		`-routing "none", must be all`:      {"-routing", "none"},
+		"-repeats 0":                        {"-repeats", "0"},
+		"must be .png or .svg":              {"-plot", "x.gif"},
+		"-1 TFLOPS, must be positive":       {"-yardstick", "-1"},
+		"a time like 1.394ms":               {"-yardstick", "fast"},
+		`"all" is no flag`:                  {"all"},
+		"flag provided but not defined":     {"-nothing"},
+	} {
+		_, err := parse(args, io.Discard)
+		require.ErrorContains(t, err, want, "%v", args)
+	}
+	_, err := parse([]string{"-h"}, io.Discard)
+	require.ErrorIs(t, err, flag.ErrHelp)
+}
+
+// TFLOPS and the time of the 8192³ product are the same yardstick.
+func TestYardstick(t *testing.T) {
+	require.EqualValues(t, 788.5, parsed(t, "-yardstick", "788.5").yardstick)
+	require.InDelta(t, 788.7, parsed(t, "-yardstick", "1.394ms").yardstick, 0.1)
+	b := bench{options: parsed(t)}
+	require.EqualValues(t, 1, b.scale(), "none is no scaling")
+	b.yardstick = 395
+	require.EqualValues(t, 2, b.scale())
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// outputs writes what -json and -plot ask for.
+func (b *bench) outputs() error {
+	switch b.json {
+	case "":
+	case stdoutName:
+		e := json.NewEncoder(b.stdout)
+		e.SetIndent("", "  ")
+		if err := e.Encode(b.report); err != nil {
+			return err
+		}
+	default:
+		if err := b.report.write(b.json); err != nil {
+			return err
+		}
+		fmt.Fprintln(b.out, "wrote", b.json)
+	}
+	if b.plot == "" {
+		return nil
+	}
+	names, err := draw(b.report, b.plot)
+	for _, name := range names {
+		fmt.Fprintln(b.out, "wrote", name)
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+// checkPicture refuses names whose ending is no known picture format.
+func checkPicture(name string) error {
+	switch ext := filepath.Ext(name); ext {
+	case ".png", ".svg":
+		return nil
+	default:
+		return fmt.Errorf("-plot %s ends in %q, must be .png or .svg", name, ext)
+	}
+}
+
+// Colours of the pictures: ours stands out, peers are shades, the roofline a light backdrop.
+var (
+	ours      = color.RGBA{0xd9, 0x48, 0x01, 255}
+	backdrop  = color.RGBA{0xe4, 0xe4, 0xe4, 255}
+	peerShade = map[string]color.RGBA{
+		"cuBLAS":     {0x75, 0x75, 0x75, 255},
+		"SonicMoE":   {0x08, 0x51, 0x9c, 255},
+		"MoMoE":      {0x31, 0x82, 0xbd, 255},
+		"ScatterMoE": {0x6b, 0xae, 0xd6, 255},
+		"torch":      {0xbd, 0xd7, 0xe7, 255},
+	}
+	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
+)
+
+// draw writes both pictures and gives their names: rows against roofline and
+// peers, and kernels against their roofline.
+func draw(r *Report, name string) ([]string, error) {
+	kernels := strings.TrimSuffix(name, filepath.Ext(name)) + "-kernels" + filepath.Ext(name)
+	for i, picture := range []struct {
+		name string
+		draw func(*Report, string) error
+	}{{name, drawRows}, {kernels, drawKernels}} {
+		if err := picture.draw(r, picture.name); err != nil {
+			return []string{name, kernels}[:i], fmt.Errorf("drawing %s: %w", picture.name, err)
+		}
+	}
+	return []string{name, kernels}, nil
+}
+
+// chart is a bar chart under construction: groups of bars over labels.
+type chart struct {
+	*plot.Plot
+	labels []string
+	group  vg.Length // width of a group
+	err    error
+}
+
+const barWidth = 9 // points
+
+// newChart makes room for so many bars side by side over each label.
+func newChart(title, axis string, labels []string, side int) *chart {
+	p := plot.New()
+	p.Title.Text, p.Y.Label.Text, p.Y.Min = title, axis, 0
+	p.Title.Padding = vg.Points(8)
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.XOffs = vg.Points(8)
+	p.X.Tick.Label.Rotation, p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = 0.6, -1, -0.5
+	lines := plotter.NewGrid()
+	lines.Vertical.Color = nil
+	p.Add(lines)
+	return &chart{Plot: p, labels: labels, group: vg.Points(barWidth * float64(side+1))}
+}
+
+// bars adds a bar over each label, so many bar widths right of its middle, on
+// top of others when on is not nil. Without a name it stays out of the legend.
+func (c *chart) bars(name string, values plotter.Values, fill color.Color, width vg.Length, right float64, on *plotter.BarChart) *plotter.BarChart {
+	if c.err != nil {
+		return nil
+	}
+	b, err := plotter.NewBarChart(values, width)
+	if err != nil {
+		c.err = err
+		return nil
+	}
+	b.Color, b.Offset, b.LineStyle.Width = fill, vg.Points(right*barWidth), 0
+	if on != nil {
+		b.StackOn(on)
+	}
+	c.Add(b)
+	if name != "" {
+		c.Legend.Add(name, b)
+	}
+	return b
+}
+
+// save writes the picture, as wide as its groups need.
+func (c *chart) save(file string) error {
+	if c.err != nil {
+		return c.err
+	}
+	c.NominalX(c.labels...)
+	c.X.Min, c.X.Max = -0.7, float64(len(c.labels))-0.3
+	c.Y.Max *= 1.3 // room for the legend
+	return c.Save(max(vg.Length(len(c.labels))*(c.group+vg.Points(2*barWidth))+vg.Points(100), vg.Points(480)), vg.Points(420), file)
+}
+
+// drawRows draws TFLOPS by row.
+func drawRows(r *Report, file string) error {
+	var labels []string
+	var roofline, own plotter.Values
+	peers := map[string]plotter.Values{}
+	present := map[string]bool{}
+	for _, row := range r.Rows {
+		if row.TFLOPS == 0 {
+			continue
+		}
+		labels = append(labels, row.Name)
+		roofline, own = append(roofline, row.Roofline), append(own, row.Scaled)
+		speed := map[string]float64{}
+		for _, p := range row.Peers {
+			speed[p.Name], present[p.Name] = p.TFLOPS, true
+		}
+		for _, name := range peerOrder {
+			peers[name] = append(peers[name], speed[name])
+		}
+	}
+	if len(labels) == 0 {
+		return fmt.Errorf("no row was measured")
+	}
+	side := 1 + len(present)
+	c := newChart(title(r, ""), "TFLOPS", labels, side)
+	c.bars("roofline", roofline, backdrop, c.group, 0, nil)
+	right := -float64(side-1) / 2
+	c.bars("ours", own, ours, vg.Points(barWidth), right, nil)
+	for _, name := range peerOrder {
+		if present[name] {
+			right++
+			c.bars(name, peers[name], peerShade[name], vg.Points(barWidth), right, nil)
+		}
+	}
+	return c.save(file)
+}
+
+func title(r *Report, what string) string {
+	return fmt.Sprintf("%s%s on %s, %s, %s", r.Pass, what, r.Device, r.Driver, r.Time.Format("2006-01-02"))
+}
+
+// kernelColors are of the kernels in their order in a pass; more begin again.
+var kernelColors = []color.RGBA{
+	{0x9e, 0x9a, 0xc8, 255}, {0x52, 0x52, 0x52, 255}, {0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x23, 0x8b, 0x45, 255}, {0xdf, 0xc2, 0x7d, 255},
+}
+
+// faded is the colour of a kernel's roofline beside its time.
+func faded(c color.RGBA) color.RGBA {
+	half := func(v uint8) uint8 { return v/2 + 128 }
+	return color.RGBA{half(c.R), half(c.G), half(c.B), 255}
+}
+
+// drawKernels draws two stacks of each row, one layer a kernel: the times and,
+// faded, their rooflines. The unit is the row's whole roofline, so that large
+// and small rows fit one picture.
+func drawKernels(r *Report, file string) error {
+	var labels, kernels []string
+	for _, row := range r.Rows {
+		if len(row.Kernels) > 0 {
+			labels = append(labels, row.Name)
+		}
+		for _, k := range row.Kernels {
+			if !slices.Contains(kernels, k.Name) {
+				kernels = append(kernels, k.Name)
+			}
+		}
+	}
+	if len(labels) == 0 {
+		return fmt.Errorf("no kernel was measured")
+	}
+	c := newChart(title(r, " kernel by kernel"), "time / roofline of the layer (faded: roofline of the kernel)", labels, 3)
+	var times, rooflines *plotter.BarChart
+	for i, name := range kernels {
+		own, least := kernelParts(r, name)
+		fill := kernelColors[i%len(kernelColors)]
+		times = c.bars(name, own, fill, vg.Points(1.5*barWidth), -0.8, times)
+		rooflines = c.bars("", least, faded(fill), vg.Points(1.5*barWidth), 0.8, rooflines)
+	}
+	return c.save(file)
+}
+
+// kernelParts is a kernel's time and roofline at each row that has kernels, in
+// parts of the row's roofline; 0 where the row does without the kernel.
+func kernelParts(r *Report, name string) (own, least plotter.Values) {
+	for _, row := range r.Rows {
+		if len(row.Kernels) == 0 {
+			continue
+		}
+		var ms, roofline float64
+		for _, k := range row.Kernels {
+			if k.Name == name {
+				ms, roofline = ms+k.MedianMS, roofline+k.RooflineMS
+			}
+		}
+		own, least = append(own, ms/row.RooflineMS), append(least, roofline/row.RooflineMS)
+	}
+	return own, least
+}

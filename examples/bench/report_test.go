@@ -1,0 +1,175 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// fields lists the JSON paths of a type, with their kinds.
+func fields(t reflect.Type, path string) (list []string) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
+		return []string{path + " " + t.Name()}
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name == "" {
+			name = t.Field(i).Name
+		}
+		list = append(list, fields(t.Field(i).Type, path+"."+name)...)
+	}
+	return list
+}
+
+// What programs read of a report stays: a change of this list that takes away
+// or renames needs another schema number.
+func TestSchema(t *testing.T) {
+	got := strings.Join(fields(reflect.TypeFor[Report](), ""), "\n") + "\n"
+	want, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("schema-%d.txt", schema)))
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+// rowAt is a made-up measurement of a known row at some part of its roofline.
+func rowAt(row spec.Row, part float64) Row {
+	p := passes["forward"]
+	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
+	r := Row{Name: row.Name, Shape: shapeOf(row), RooflineMS: milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
+	ms := r.RooflineMS / part
+	r.Eager, r.Graph = sampled(ms, ms*0.99, ms*1.01, 1.7, 1.71), sampled(ms*1.01, ms, ms*1.02, 1.7, 1.71)
+	r.TFLOPS, r.Scaled, r.Peers = r.Roofline*part, r.Roofline*part, peersOf(row, p)
+	for i := range r.Peers {
+		r.Peers[i].Ratio = r.Scaled / r.Peers[i].TFLOPS
+	}
+	for _, w := range p.work(row.Config, row.Tokens) {
+		t := milliseconds(spec.H200.Time(w))
+		r.Kernels = append(r.Kernels, Kernel{Name: w.Kernel, MedianMS: t / part, RooflineMS: t})
+		r.KernelSumMS += t / part
+	}
+	return r
+}
+
+func madeUp() *Report {
+	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Pass: "forward", Scale: 1, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	for i, row := range spec.Rows() {
+		r.Rows = append(r.Rows, rowAt(row, 0.7+0.02*float64(i%10)))
+	}
+	r.Rows = append(r.Rows, Row{Name: "broken", Error: "it broke"})
+	r.summarize()
+	return r
+}
+
+// The summary has a line for each row, with the recorded speeds beside ours.
+func TestSummary(t *testing.T) {
+	var b strings.Builder
+	r := madeUp()
+	printSummary(&b, r)
+	lines := strings.Split(b.String(), "\n")
+	at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "7B n=256") })
+	require.Positive(t, at)
+	require.Equal(t, []string{"7B", "n=256"}, strings.Fields(lines[at])[:2])
+	for _, want := range []string{" 608 ", " 610 ", " 397 ", "MoMoE 271", " 76 %"} {
+		require.Contains(t, lines[at]+" ", want)
+	}
+	require.Contains(t, b.String(), "broken: ERROR: it broke")
+	require.Contains(t, b.String(), "geometric mean of ours over SonicMoE's: 1.")
+	require.InDelta(t, 608*0.76/397, r.Rows[3].Peers[1].Ratio, 0.01)
+	require.Contains(t, b.String(), "lowest: 1.4B n=256, 70 % of its roofline; ms over theirs: up ")
+	for i := 1; i <= len(r.Rows); i++ {
+		require.Len(t, []rune(lines[i]), len([]rune(lines[0])), "columns stand under each other: %q", lines[i])
+	}
+}
+
+// Pictures of all rows, as bitmap and as vectors with the names as text.
+func TestDraw(t *testing.T) {
+	dir := t.TempDir()
+	if keep := os.Getenv("SONICMOE_BENCH_PICTURES"); keep != "" {
+		dir = keep
+	}
+	r := madeUp()
+	for _, ext := range []string{".png", ".svg"} {
+		files, err := draw(r, filepath.Join(dir, "bench"+ext))
+		require.NoError(t, err)
+		require.Len(t, files, 2)
+	}
+	for name, want := range map[string][]string{
+		"bench.svg":         {"SonicMoE", "roofline", "ours", "DeepSeek-V3"},
+		"bench-kernels.svg": {"aggregate", "down", "DeepSeek-V3"},
+	} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		for _, text := range want {
+			require.Contains(t, string(b), text, name)
+		}
+		require.NotContains(t, string(b), "broken")
+	}
+}
+
+// Reports survive being written; a damaged file is an error.
+func TestReportFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "r.json")
+	r := madeUp()
+	require.NoError(t, r.write(name))
+	again, err := readReport(name)
+	require.NoError(t, err)
+	require.Equal(t, r, again)
+	require.NoError(t, os.WriteFile(name, []byte("{"), 0o600))
+	_, err = readReport(name)
+	require.Error(t, err)
+	b, err := json.Marshal(again)
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "NaN")
+}
+
+// Each routing has the loads that its name says, with K different experts a token.
+func TestRoute(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, Experts: 32, TopK: 4}
+	const tokens = 2000
+	shares := map[string]float64{}
+	for _, r := range routings {
+		ids, err := route(r.name, c, tokens)
+		require.NoError(t, err)
+		require.Len(t, ids, tokens*c.TopK)
+		for at := 0; at < len(ids); at += c.TopK {
+			seen := map[int32]bool{}
+			for _, e := range ids[at : at+c.TopK] {
+				require.False(t, seen[e], "token %d has expert %d twice", at/c.TopK, e)
+				require.True(t, e >= 0 && int(e) < c.Experts)
+				seen[e] = true
+			}
+			if r.name == "one" {
+				require.True(t, seen[0])
+			}
+		}
+		largest, empty := load(ids, c.Experts)
+		shares[r.name] = largest
+		require.Equal(t, map[string]int{"half": 16}[r.name], empty, r.name)
+		again, err := route(r.name, c, tokens)
+		require.NoError(t, err)
+		require.Equal(t, ids, again, "the same on every run")
+	}
+	require.InDelta(t, 1.1, shares["uniform"], 0.15)
+	require.InDelta(t, 2.15, shares["half"], 0.2)
+	require.InDelta(t, 8, shares["one"], 0.001) // T of the mean T·4/32
+	require.Greater(t, shares["zipf"], 4.)
+
+	c.Experts = 6
+	_, err := route("half", c, tokens)
+	require.ErrorContains(t, err, "leaves 3 experts, a token needs 4")
+	_, err = route("odd", c, tokens)
+	require.ErrorContains(t, err, "odd")
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"sonicmoe/moe/kernel"
+)
+
+// schema is the version of [Report]: a field that changes its meaning or goes
+// raises it, a new field does not.
+const schema = 1
+
+// Report is everything one run measured; -json writes it.
+type Report struct {
+	Schema int       `json:"schema"`
+	Time   time.Time `json:"time"`
+	// Device and Driver name what ran; times on an emulated device are the
+	// host's and mean nothing.
+	Device   string `json:"device"`
+	Driver   string `json:"driver"`
+	Emulated bool   `json:"emulated"`
+	SMs      int    `json:"sms"`
+	Pass     string `json:"pass"`
+	// WarmMS and Repeats are the rule of the times: so long a warm-up, so many
+	// back-to-back passes.
+	WarmMS  float64 `json:"warm_ms"`
+	Repeats int     `json:"repeats"`
+	// Yardstick is what cuBLAS gave an 8192³ bf16 product beside this run, in
+	// TFLOPS, and Scale what speeds are multiplied by for it. Without one: 0 and 1.
+	Yardstick float64 `json:"yardstick_tflops"`
+	Scale     float64 `json:"scale"`
+	// RooflineTFLOPS and RooflineTBps are the rates of the roofline.
+	RooflineTFLOPS float64 `json:"roofline_tflops"`
+	RooflineTBps   float64 `json:"roofline_tbps"`
+	Rows           []Row   `json:"rows"`
+	// Sonic is the geometric mean of our scaled speed over SonicMoE's, of the
+	// rows that have one.
+	Sonic    float64  `json:"sonic_geomean,omitempty"`
+	Fit      *Fit     `json:"fit,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Row is one size.
+type Row struct {
+	Name string `json:"name"`
+	// Shape is T,d,n,E,K.
+	Shape string `json:"shape"`
+	// Error is why the row is not complete.
+	Error string `json:"error,omitempty"`
+	// Up and Down are the tile points, NewMS what moe.New took.
+	Up    string  `json:"up,omitempty"`
+	Down  string  `json:"down,omitempty"`
+	NewMS float64 `json:"new_ms,omitempty"`
+	// Eager are single passes, back to back; Graph the same as replays.
+	Eager *Sample `json:"eager,omitempty"`
+	Graph *Sample `json:"graph,omitempty"`
+	// Flushed has the L2 cache overwritten before each pass; Sustained follows
+	// two seconds of load.
+	Flushed   *Sample `json:"flushed,omitempty"`
+	Sustained *Sample `json:"sustained,omitempty"`
+	// TFLOPS is the speed of the faster of Eager's and Graph's medians, Scaled
+	// the same by the yardstick, Roofline the most that the roofline allows.
+	TFLOPS   float64 `json:"tflops,omitempty"`
+	Scaled   float64 `json:"scaled_tflops,omitempty"`
+	Roofline float64 `json:"roofline_tflops,omitempty"`
+	// RooflineMS is the roofline's time of a pass.
+	RooflineMS float64 `json:"roofline_ms,omitempty"`
+	Peers      []Peer  `json:"peers,omitempty"`
+	// Kernels are the pass kernel by kernel, with events between them.
+	Kernels []Kernel `json:"kernels,omitempty"`
+	// KernelSumMS is the sum of the kernels' medians.
+	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
+	Host        *Host     `json:"host,omitempty"`
+	Routing     []Routing `json:"routing,omitempty"`
+	Points      []Point   `json:"points,omitempty"`
+	Warnings    []string  `json:"warnings,omitempty"`
+}
+
+// Sample is the device times of repeats.
+type Sample struct {
+	MedianMS  float64 `json:"median_ms"`
+	FastestMS float64 `json:"fastest_ms"`
+	SlowestMS float64 `json:"slowest_ms"`
+	Repeats   int     `json:"repeats"`
+	// Rounds are equal parts of the repeats, in their order.
+	Rounds []Round `json:"rounds,omitempty"`
+}
+
+// Round is one part of the repeats.
+type Round struct {
+	MedianMS float64 `json:"median_ms"`
+	// GHz is the mean SM clock over the round, 0 where there is none.
+	GHz float64 `json:"ghz"`
+}
+
+// Spread is how far the slowest repeat lies from the fastest, in parts of the
+// median.
+func (s Sample) Spread() float64 { return (s.SlowestMS - s.FastestMS) / s.MedianMS }
+
+// GHz is the mean SM clock over the repeats.
+func (s Sample) GHz() float64 {
+	var sum float64
+	for _, r := range s.Rounds {
+		sum += r.GHz
+	}
+	return sum / float64(max(1, len(s.Rounds)))
+}
+
+// Peer is another implementation's recorded speed at the same size.
+type Peer struct {
+	Name   string  `json:"name"`
+	TFLOPS float64 `json:"tflops"`
+	// Ratio is our scaled speed over it.
+	Ratio float64 `json:"ratio"`
+}
+
+// Kernel is one kernel of a pass, in its place.
+type Kernel struct {
+	Name      string  `json:"name"`
+	MedianMS  float64 `json:"median_ms"`
+	FastestMS float64 `json:"fastest_ms"`
+	SlowestMS float64 `json:"slowest_ms"`
+	// RooflineMS is the least time of its work, 0 for work that the roofline
+	// does not have.
+	RooflineMS float64 `json:"roofline_ms"`
+	// TFLOPS and TBps are its work over its time.
+	TFLOPS float64 `json:"tflops"`
+	TBps   float64 `json:"tbps"`
+}
+
+// Host is the time and memory that a pass takes of the host.
+type Host struct {
+	// EagerUS is one call on an idle device, GraphUS one graph launch: median
+	// microseconds until it returns.
+	EagerUS float64 `json:"eager_us"`
+	GraphUS float64 `json:"graph_us"`
+	// EagerAllocs and GraphAllocs count objects on the Go heap for each call.
+	EagerAllocs float64 `json:"eager_allocs"`
+	GraphAllocs float64 `json:"graph_allocs"`
+}
+
+// Routing is the speed of the experts with some distribution of rows.
+type Routing struct {
+	Kind string `json:"kind"`
+	// Largest is the rows of the fullest expert over the mean, Empty the
+	// experts without rows.
+	Largest float64 `json:"largest"`
+	Empty   int     `json:"empty"`
+	Sample  Sample  `json:"sample"`
+	// RowsPerSecond counts R = T·K rows; Uniform is the ratio to uniform's.
+	RowsPerSecond float64 `json:"rows_per_second"`
+	Uniform       float64 `json:"uniform"`
+}
+
+// Point is a measured tile point of a product.
+type Point struct {
+	Product string       `json:"product"`
+	Point   kernel.Point `json:"point"`
+	MS      float64      `json:"ms"`
+	// EstimateMS is the model's, Chosen whether it picks the point.
+	EstimateMS float64 `json:"estimate_ms"`
+	Chosen     bool    `json:"chosen"`
+}
+
+// median sorts the values.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// geomean is the geometric mean, 0 of nothing.
+func geomean(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	var sum float64
+	for _, x := range v {
+		sum += math.Log(x)
+	}
+	return math.Exp(sum / float64(len(v)))
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
+
+// failed reports whether any row has an error.
+func (r *Report) failed() int {
+	n := 0
+	for _, row := range r.Rows {
+		if row.Error != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// summarize computes what rows have together.
+func (r *Report) summarize() {
+	var ratios []float64
+	for _, row := range r.Rows {
+		for _, p := range row.Peers {
+			if p.Name == "SonicMoE" && p.Ratio > 0 {
+				ratios = append(ratios, p.Ratio)
+			}
+		}
+	}
+	r.Sonic = geomean(ratios)
+}
+
+// write puts the report in a file, as a whole or not at all.
+func (r *Report) write(path string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	temp := path + ".tmp"
+	if err := os.WriteFile(temp, append(b, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
+}
+
+// readReport reads what write wrote.
+func readReport(path string) (*Report, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r := new(Report)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}

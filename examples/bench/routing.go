@@ -1,0 +1,110 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"sonicmoe/moe"
+)
+
+// routing is a distribution of rows over experts: the weight of an expert, by
+// which a token draws its K experts without putting them back.
+type routing struct {
+	name   string
+	weight func(expert int) float64
+}
+
+// routings are what -routing takes.
+var routings = []routing{
+	// Every expert alike.
+	{"uniform", func(int) float64 { return 1 }},
+	// Zipf's law with exponent 1: expert e by 1/(e+1).
+	{"zipf", func(e int) float64 { return 1 / float64(e+1) }},
+	// Every second expert never.
+	{"half", func(e int) float64 { return float64((e + 1) % 2) }},
+	// Expert 0 by every token, the rest alike.
+	{"one", func(e int) float64 {
+		if e == 0 {
+			return math.Inf(1)
+		}
+		return 1
+	}},
+}
+
+// parseRouting reads the kinds of a -routing flag: all, or names with commas.
+// Uniform comes first, as the others are held against it.
+func parseRouting(list string) ([]string, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var names []string
+	for _, r := range routings {
+		names = append(names, r.name)
+	}
+	if list == "all" {
+		return names, nil
+	}
+	kinds := []string{"uniform"}
+	for _, kind := range strings.Split(list, ",") {
+		if !slices.Contains(names, kind) {
+			return nil, fmt.Errorf("-routing %q, must be all or some of %s", kind, strings.Join(names, ","))
+		}
+		if kind != "uniform" {
+			kinds = append(kinds, kind)
+		}
+	}
+	return kinds, nil
+}
+
+// route draws the experts of every token, [T, K].
+func route(kind string, c moe.Config, tokens int) ([]int32, error) {
+	i := slices.IndexFunc(routings, func(r routing) bool { return r.name == kind })
+	if i < 0 {
+		return nil, fmt.Errorf("no routing is named %q", kind)
+	}
+	log := make([]float64, c.Experts)
+	possible := 0
+	for e := range log {
+		w := routings[i].weight(e)
+		log[e] = math.Log(w)
+		if w > 0 {
+			possible++
+		}
+	}
+	if possible < c.TopK {
+		return nil, fmt.Errorf("routing %s leaves %d experts, a token needs %d", kind, possible, c.TopK)
+	}
+	// The K largest of log weight plus Gumbel noise are K draws by weight
+	// without putting back.
+	random := rand.New(rand.NewPCG(1, uint64(i)))
+	ids := make([]int32, 0, tokens*c.TopK)
+	keys := make([]float64, c.Experts)
+	order := make([]int32, c.Experts)
+	for range tokens {
+		for e := range keys {
+			keys[e] = log[e] - math.Log(random.ExpFloat64())
+			order[e] = int32(e)
+		}
+		slices.SortFunc(order, func(a, b int32) int { return cmp.Compare(keys[b], keys[a]) })
+		ids = append(ids, order[:c.TopK]...)
+	}
+	return ids, nil
+}
+
+// load is the fullest expert's rows over the mean, and the experts without rows.
+func load(ids []int32, experts int) (largest float64, empty int) {
+	count := make([]int, experts)
+	for _, e := range ids {
+		count[e]++
+	}
+	for _, n := range count {
+		if n == 0 {
+			empty++
+		}
+	}
+	return float64(slices.Max(count)) * float64(experts) / float64(len(ids)), empty
+}

@@ -1,0 +1,45 @@
+package main
+
+import "slices"
+
+// minimize looks for the least value of f from a starting point on by Hooke
+// and Jeeves' pattern search: it tries a step either way in each direction,
+// goes on by as much again when that helped, and halves the step when nothing
+// did. It needs no derivatives, so corners of f don't stop it.
+func minimize(f func([]float64) float64, start []float64, step, least float64) []float64 {
+	const evaluations = 200000
+	base, tried := slices.Clone(start), 0
+	value := f(base)
+	try := func(v []float64) float64 { tried++; return f(v) }
+	explore := func(v []float64, at float64) ([]float64, float64) {
+		v = slices.Clone(v)
+		for i := range v {
+			old := v[i]
+			for _, d := range []float64{step, -step} {
+				v[i] = old + d
+				if x := try(v); x < at {
+					at, old = x, v[i]
+					break
+				}
+			}
+			v[i] = old
+		}
+		return v, at
+	}
+	for step > least && tried < evaluations {
+		next, x := explore(base, value)
+		if x >= value {
+			step /= 2
+			continue
+		}
+		for x < value && tried < evaluations {
+			ahead := make([]float64, len(base))
+			for i := range ahead {
+				ahead[i] = 2*next[i] - base[i]
+			}
+			base, value = next, x
+			next, x = explore(ahead, try(ahead))
+		}
+	}
+	return base
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// grid is a table of right-aligned columns after a left-aligned first one.
+type grid struct {
+	rows   [][]string
+	indent string
+}
+
+// add adds a line; a missing cell is empty.
+func (g *grid) add(cells ...string) { g.rows = append(g.rows, cells) }
+
+func (g *grid) print(w io.Writer) {
+	first := 0
+	for _, r := range g.rows {
+		first = max(first, len([]rune(r[0])))
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, r := range g.rows {
+		fmt.Fprintf(t, "%s%-*s\t%s\t\n", g.indent, first, r[0], strings.Join(r[1:], "\t"))
+	}
+	t.Flush()
+}
+
+// number prints v with so many decimals, nothing for 0.
+func number(v float64, decimals int) string {
+	if v == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.*f", decimals, v)
+}
+
+func percent(part, whole float64) string {
+	if part == 0 || whole == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*part/whole)
+}
+
+// printHead says what is measured, and how.
+func printHead(w io.Writer, r *Report) {
+	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
+	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
+		r.Pass, r.WarmMS, r.Repeats, r.RooflineTFLOPS, r.RooflineTBps)
+	if r.Yardstick > 0 {
+		fmt.Fprintf(w, "cuBLAS 8192³ gives %.1f TFLOPS today: speeds times %.4f in the columns \"scaled\"\n", r.Yardstick, r.Scale)
+	}
+	if r.Emulated {
+		fmt.Fprintln(w, "EMULATED: these times are the host's and mean nothing")
+	}
+	printWarnings(w, "", r.Warnings)
+	fmt.Fprintln(w)
+}
+
+func printWarnings(w io.Writer, indent string, list []string) {
+	for _, text := range list {
+		fmt.Fprintf(w, "%swarning: %s\n", indent, text)
+	}
+}
+
+// printRow prints one size in detail.
+func printRow(w io.Writer, rep *Report, r Row) {
+	fmt.Fprintf(w, "%s  (T,d,n,E,K = %s)", r.Name, r.Shape)
+	if r.Up != "" {
+		fmt.Fprintf(w, "  up %s, down %s, made in %.0f ms", r.Up, r.Down, r.NewMS)
+	}
+	fmt.Fprintln(w)
+	printWhole(w, r)
+	printKernels(w, r)
+	printPeers(w, r)
+	printHost(w, r)
+	printRouting(w, r)
+	printPoints(w, r)
+	if r.Error != "" {
+		fmt.Fprintf(w, "  ERROR: %s\n", r.Error)
+	}
+	printWarnings(w, "  ", r.Warnings)
+	fmt.Fprintln(w)
+}
+
+func printWhole(w io.Writer, r Row) {
+	if r.Eager == nil {
+		return
+	}
+	g := grid{indent: "  "}
+	g.add("whole", "median ms", "fastest", "slowest", "TFLOPS", "of roofline", "SM GHz")
+	for _, m := range []struct {
+		name string
+		s    *Sample
+	}{{"eager", r.Eager}, {"graph", r.Graph}, {"L2 flushed", r.Flushed}, {"sustained", r.Sustained}} {
+		if m.s != nil {
+			g.add(m.name, number(m.s.MedianMS, 4), number(m.s.FastestMS, 4), number(m.s.SlowestMS, 4),
+				number(r.Roofline*r.RooflineMS/m.s.MedianMS, 0), percent(r.RooflineMS, m.s.MedianMS), number(m.s.GHz(), 3))
+		}
+	}
+	g.add("roofline", number(r.RooflineMS, 4), "", "", number(r.Roofline, 0))
+	g.print(w)
+}
+
+func printKernels(w io.Writer, r Row) {
+	if len(r.Kernels) == 0 {
+		return
+	}
+	g := grid{indent: "  "}
+	g.add("kernel", "median ms", "fastest", "slowest", "TFLOPS", "of roofline", "roofline ms", "TB/s", "of the sum")
+	for _, k := range r.Kernels {
+		g.add(k.Name, number(k.MedianMS, 4), number(k.FastestMS, 4), number(k.SlowestMS, 4), number(k.TFLOPS, 0),
+			percent(k.RooflineMS, k.MedianMS), number(k.RooflineMS, 4), number(k.TBps, 2), percent(k.MedianMS, r.KernelSumMS))
+	}
+	g.add("sum", number(r.KernelSumMS, 4), "", "", "", percent(r.RooflineMS, r.KernelSumMS), number(r.RooflineMS, 4))
+	g.print(w)
+	if r.Graph != nil {
+		fmt.Fprintf(w, "  with an event before each kernel they add up to %+.1f %% of an eager pass; a graph replay takes %+.1f %% of the sum\n",
+			100*(r.KernelSumMS/r.Eager.MedianMS-1), 100*(r.Graph.MedianMS/r.KernelSumMS-1))
+	}
+}
+
+func printPeers(w io.Writer, r Row) {
+	if len(r.Peers) == 0 || r.TFLOPS == 0 {
+		return
+	}
+	var list []string
+	for _, p := range r.Peers {
+		list = append(list, fmt.Sprintf("%s %.0f (ours x%.2f)", p.Name, p.TFLOPS, p.Ratio))
+	}
+	fmt.Fprintf(w, "  %.0f TFLOPS, scaled %.0f; recorded: %s\n", r.TFLOPS, r.Scaled, strings.Join(list, ", "))
+}
+
+func printHost(w io.Writer, r Row) {
+	if h := r.Host; h != nil {
+		fmt.Fprintf(w, "  host: eager %.1f µs, %.2f allocations; graph launch %.1f µs, %.2f allocations\n", h.EagerUS, h.EagerAllocs, h.GraphUS, h.GraphAllocs)
+	}
+}
+
+func printRouting(w io.Writer, r Row) {
+	if len(r.Routing) == 0 {
+		return
+	}
+	g := grid{indent: "  "}
+	g.add("experts only", "median ms", "M rows/s", "of uniform", "fullest expert", "empty", "SM GHz")
+	for _, v := range r.Routing {
+		g.add(v.Kind, number(v.Sample.MedianMS, 4), number(v.RowsPerSecond/1e6, 1), percent(v.Uniform, 1),
+			fmt.Sprintf("x%.1f", v.Largest), fmt.Sprint(v.Empty), number(v.Sample.GHz(), 3))
+	}
+	g.print(w)
+}
+
+// printPoints prints the measured tile points, fastest first, and what the
+// default choice loses against the best.
+func printPoints(w io.Writer, r Row) {
+	for _, p := range products {
+		var of []Point
+		for _, v := range r.Points {
+			if v.Product == p.name {
+				of = append(of, v)
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		g := grid{indent: "  "}
+		g.add(p.name+" point", "ms", "over best", "model ms", "")
+		lost := "the default point was not measured"
+		for _, v := range of {
+			over, mark := 100*(v.MS/of[0].MS-1), ""
+			if v.Chosen {
+				mark = "default"
+				lost = fmt.Sprintf("the default takes %.1f %% more than the best of %d", over, len(of))
+			}
+			g.add(v.Point.String(), number(v.MS, 4), fmt.Sprintf("%+.1f %%", over), number(v.EstimateMS, 4), mark)
+		}
+		g.print(w)
+		fmt.Fprintf(w, "  %s: %s\n", p.name, lost)
+	}
+}
+
+// printSummary prints all rows in one table.
+func printSummary(w io.Writer, rep *Report) {
+	g := grid{}
+	g.add("row", "ms", "TFLOPS", "scaled", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "next peer", "SM GHz", "spread")
+	for _, r := range rep.Rows {
+		if r.Eager == nil {
+			g.add(r.Name, "failed", "", "", number(r.Roofline, 0), "", "", "", "", "", "", "")
+			continue
+		}
+		best, sonic, cublas := Peer{}, Peer{}, Peer{}
+		for _, p := range r.Peers {
+			switch {
+			case p.Name == "cuBLAS":
+				cublas = p
+			case p.Name == "SonicMoE":
+				sonic = p
+			case p.TFLOPS > best.TFLOPS:
+				best = p
+			}
+		}
+		next := ""
+		if best.TFLOPS > 0 {
+			next = fmt.Sprintf("%s %.0f", best.Name, best.TFLOPS)
+		}
+		ms := r.Roofline * r.RooflineMS / r.TFLOPS
+		g.add(r.Name, number(ms, 4), number(r.TFLOPS, 0), number(r.Scaled, 0), number(r.Roofline, 0), percent(r.Scaled, r.Roofline),
+			number(cublas.TFLOPS, 0), number(sonic.TFLOPS, 0), number(sonic.Ratio, 2), next, number(r.Eager.GHz(), 2), percent(r.Eager.Spread(), 1))
+	}
+	g.print(w)
+	if rep.Sonic > 0 {
+		fmt.Fprintf(w, "geometric mean of ours over SonicMoE's: %.3f\n", rep.Sonic)
+	}
+	printLowest(w, rep)
+	for _, r := range rep.Rows {
+		if r.Error != "" {
+			fmt.Fprintf(w, "%s: ERROR: %s\n", r.Name, r.Error)
+		}
+		if len(r.Warnings) > 0 {
+			fmt.Fprintf(w, "%s: %d warnings, see above\n", r.Name, len(r.Warnings))
+		}
+	}
+}
+
+// printLowest says of the three rows furthest from their roofline which
+// kernels lose the time.
+func printLowest(w io.Writer, rep *Report) {
+	var rows []Row
+	for _, r := range rep.Rows {
+		if r.KernelSumMS > 0 {
+			rows = append(rows, r)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.TFLOPS/a.Roofline, b.TFLOPS/b.Roofline) })
+	for _, r := range rows[:min(3, len(rows))] {
+		kernels := slices.Clone(r.Kernels)
+		lost := func(k Kernel) float64 { return k.MedianMS - k.RooflineMS }
+		slices.SortStableFunc(kernels, func(a, b Kernel) int { return cmp.Compare(lost(b), lost(a)) })
+		var list []string
+		for _, k := range kernels {
+			list = append(list, fmt.Sprintf("%s %.4f", k.Name, lost(k)))
+		}
+		fmt.Fprintf(w, "lowest: %s, %s of its roofline; ms over theirs: %s\n", r.Name, percent(r.TFLOPS, r.Roofline), strings.Join(list, ", "))
+	}
+}

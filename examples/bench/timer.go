@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// timer measures work on one stream by the device's events.
+type timer struct {
+	ctx     context.Context
+	dev     driver.Device
+	s       driver.Stream
+	clock   *clockProbe // nil where there is no clock to read
+	warm    time.Duration
+	repeats int
+	events  []driver.Event
+	// flush is flushBytes of memory that push all else out of the L2 cache.
+	flush      driver.DevicePtr
+	flushBytes int64
+}
+
+// rounds is how many parts the repeats are cut in, each with its own clock.
+const rounds = 4
+
+// event gives the i-th event, made when first asked for.
+func (t *timer) event(i int) (driver.Event, error) {
+	for len(t.events) <= i {
+		e, err := t.dev.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		t.events = append(t.events, e)
+	}
+	return t.events[i], nil
+}
+
+func (t *timer) record(i int) error {
+	e, err := t.event(i)
+	if err != nil {
+		return err
+	}
+	return e.Record(t.s)
+}
+
+// since is the milliseconds from event i to event j, both done.
+func (t *timer) since(i, j int) (float64, error) {
+	d, err := t.events[j].Since(t.events[i])
+	return milliseconds(d), err
+}
+
+func (t *timer) close() error {
+	errs := []error{t.dev.Free(t.flush)}
+	for _, e := range t.events {
+		errs = append(errs, e.Close())
+	}
+	if t.clock != nil {
+		errs = append(errs, t.clock.close())
+	}
+	t.events, t.flush, t.clock = nil, 0, nil
+	return errors.Join(errs...)
+}
+
+// load keeps the device busy with work for so long, at least once, and returns
+// while it still is: two pieces of work are always queued.
+func (t *timer) load(d time.Duration, work func() error) error {
+	start := time.Now()
+	for i := 0; i == 0 || time.Since(start) < d; i++ {
+		if i >= 2 {
+			if err := t.events[i%2].Synchronize(t.ctx); err != nil {
+				return err
+			}
+		}
+		if err := work(); err != nil {
+			return err
+		}
+		if err := t.record(i % 2); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure loads the device for so long, then takes back-to-back repeats
+// without a pause.
+func (t *timer) measure(load time.Duration, work func() error) (*Sample, error) {
+	if err := t.load(load, work); err != nil {
+		return nil, err
+	}
+	each := (t.repeats + rounds - 1) / rounds
+	for r := range rounds {
+		if err := t.readClock(2 * r); err != nil {
+			return nil, err
+		}
+		for i := range each {
+			if err := t.record(r*(each+1) + i); err != nil {
+				return nil, err
+			}
+			if err := work(); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.record(r*(each+1) + each); err != nil {
+			return nil, err
+		}
+		if err := t.readClock(2*r + 1); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return nil, err
+	}
+	return t.sample(each)
+}
+
+func (t *timer) readClock(place int) error {
+	if t.clock == nil {
+		return nil
+	}
+	return t.clock.read(t.s, place)
+}
+
+// sample evaluates the events and clocks of measure.
+func (t *timer) sample(each int) (*Sample, error) {
+	var all []float64
+	s := &Sample{}
+	for r := range rounds {
+		var part []float64
+		for i := range each {
+			ms, err := t.since(r*(each+1)+i, r*(each+1)+i+1)
+			if err != nil {
+				return nil, err
+			}
+			part = append(part, ms)
+		}
+		round := Round{MedianMS: median(part)}
+		if t.clock != nil {
+			var err error
+			if round.GHz, err = t.clock.gigahertz(t.s, 2*r, 2*r+1); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, part...)
+		s.Rounds = append(s.Rounds, round)
+	}
+	s.MedianMS, s.FastestMS, s.SlowestMS, s.Repeats = median(all), slices.Min(all), slices.Max(all), len(all)
+	return s, nil
+}
+
+// cold measures work with the L2 cache overwritten before each repeat.
+func (t *timer) cold(work func() error) (*Sample, error) {
+	if err := t.load(t.warm, work); err != nil {
+		return nil, err
+	}
+	for i := range t.repeats {
+		if err := t.s.Fill32(t.flush, uint32(i), t.flushBytes/4); err != nil {
+			return nil, err
+		}
+		if err := t.record(2 * i); err != nil {
+			return nil, err
+		}
+		if err := work(); err != nil {
+			return nil, err
+		}
+		if err := t.record(2*i + 1); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return nil, err
+	}
+	var all []float64
+	for i := range t.repeats {
+		ms, err := t.since(2*i, 2*i+1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ms)
+	}
+	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+}
+
+// kernels measures each kernel of passes that run back to back, with an event
+// before each launch.
+func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
+	if err := t.load(t.warm, work); err != nil {
+		return nil, err
+	}
+	var names []string
+	call.Observe(func(kernel string, _ driver.Stream) error {
+		names = append(names, kernel)
+		return t.record(len(names) - 1)
+	})
+	defer call.Observe(nil)
+	for range t.repeats {
+		if err := work(); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.record(len(names)); err != nil {
+		return nil, err
+	}
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return nil, err
+	}
+	list := make([]Kernel, len(names)/t.repeats)
+	for k := range list {
+		var all []float64
+		for i := k; i < len(names); i += len(list) {
+			ms, err := t.since(i, i+1)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, ms)
+		}
+		list[k] = Kernel{Name: names[k], MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all)}
+	}
+	return list, nil
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/ptx/ptxas"
+)
+
+// fill is the flags of the command fill.
+type fill struct {
+	*console
+	layers           []layer // of -shape, -row
+	lists, models    []string
+	gateUp, logits   string
+	tokens           int
+	dir, export      string
+	by, gpu, arch    string
+	sms, parallel    int
+	ptxOnly, showBar bool
+}
+
+func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
+	f := &fill{console: c}
+	set.Func("shape", "a layer as `d,n,E,K` or d,n,E,K,T; may be repeated", func(s string) error {
+		l, err := parseShape(s)
+		f.layers = append(f.layers, l)
+		return err
+	})
+	set.Func("row", "a layer by `name`, such as \"7B n=256\", or \"all\" known ones; may be repeated", func(s string) error {
+		rows, err := findRows(s)
+		f.layers = append(f.layers, rows...)
+		return err
+	})
+	set.Func("layers", "a JSON `file` of layers; may be repeated", func(s string) error {
+		f.lists = append(f.lists, s)
+		return nil
+	})
+	set.Func("config", "a model's config.json, a `file` or its folder; may be repeated", func(s string) error {
+		f.models = append(f.models, s)
+		return nil
+	})
+	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated (default) or interleaved")
+	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16 (default) or f32")
+	set.IntVar(&f.tokens, "tokens", -1, "Config.TokensHint of -shape and -config; default: the kernels of every hint")
+	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
+	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
+	set.StringVar(&f.by, "by", "auto", "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver")
+	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
+	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
+	set.StringVar(&f.gpu, "gpu", "H200", "the GPU to choose tile shapes for when it is not here: H200 or H100")
+	set.IntVar(&f.sms, "sms", 0, "its number of SMs, if not 132")
+	set.IntVar(&f.parallel, "parallel", 0, "kernels to compile at once (default: the processors)")
+	set.BoolVar(&f.showBar, "bar", isTerminal(c.err), "draw a progress bar (default: on a terminal)")
+	return f.run
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	fi, err := f.Stat()
+	return err == nil && fi.Mode()&os.ModeCharDevice != 0
+}
+
+func (f *fill) run(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		return usagef("%q is no flag; layers come by -shape, -row, -layers, -config", args[0])
+	}
+	layers, err := f.collect()
+	if err != nil {
+		return err
+	}
+	by, target, done, err := f.compiler(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	c := cache.Open(cache.Options{Dir: f.dir, Logger: slog.New(slog.NewTextHandler(f.err, nil))})
+	if c.Dir() == "" {
+		return fmt.Errorf("there is no cache directory to fill: %w", errors.Join(c.Err(), errors.New("name one with -cache")))
+	}
+	start := time.Now()
+	counts, err := f.warm(ctx, c, layers, target, by)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(f.out, "cache          %s: %d kernels compiled, %d there already, %v\n", c.Dir(), counts[jit.Compiled], counts[jit.Cached], time.Since(start).Round(time.Millisecond))
+	if by == nil {
+		fmt.Fprintln(f.out, "machine code   none: PTX only, the first start on a GPU compiles")
+	}
+	if n := c.Stats().Evicted; n > 0 {
+		return fmt.Errorf("%d files were removed to keep the cache's size bound: fill a directory of its own with -cache", n)
+	}
+	if f.export == "" {
+		return nil
+	}
+	return exportTo(ctx, c, f.export, f.console)
+}
+
+// collect gathers the layers of all flags and checks them.
+func (f *fill) collect() ([]layer, error) {
+	gateUp, err := parseGateUp(f.gateUp)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	logits, err := parseLogits(f.logits)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	layers := f.layers
+	for _, path := range f.models {
+		l, err := readModel(path)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+	}
+	for i := range layers {
+		c := &layers[i].config
+		c.GateUp, c.Logits = gateUp, logits
+		if layers[i].anyHint && f.tokens >= 0 {
+			c.TokensHint, layers[i].anyHint = f.tokens, false
+		}
+	}
+	for _, path := range f.lists {
+		more, err := readLayers(path)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, more...)
+	}
+	if len(layers) == 0 {
+		return nil, usagef("no layers: give -shape, -row, -layers or -config")
+	}
+	for _, l := range layers {
+		if err := l.config.Check(); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", l.name, err)
+		}
+		fmt.Fprintf(f.out, "layer          %s: %v\n", l.name, l.config)
+		for _, note := range l.notes {
+			fmt.Fprintf(f.out, "               note: %s\n", note)
+		}
+	}
+	return layers, nil
+}
+
+// compiler finds who makes machine code, and the chip that tiles are chosen
+// for. done gives back what it holds.
+func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, done func(), err error) {
+	done = func() {}
+	if t, err = f.target(); err != nil || f.ptxOnly {
+		return nil, t, done, err
+	}
+	switch f.by {
+	case "auto", "ptxas":
+		if by, err = jit.Ptxas(ctx, t.Arch); err == nil {
+			return by, t, done, nil
+		}
+		if f.by == "ptxas" || !errors.Is(err, ptxas.ErrNotFound) {
+			return nil, t, done, err
+		}
+	case "driver":
+	default:
+		return nil, t, done, usagef("-by is %q, want auto, ptxas or driver", f.by)
+	}
+	dev, openErr := open.Device(ctx, "cuda")
+	if openErr != nil {
+		return nil, t, done, fmt.Errorf("nobody makes machine code here: %w; or store PTX alone with -ptx-only", errors.Join(err, openErr))
+	}
+	return dev, dev.Target(), func() { dev.Close() }, nil
+}
+
+// target is the chip that -gpu, -sms and -arch describe.
+func (f *fill) target() (driver.Target, error) {
+	var t driver.Target
+	switch strings.ToUpper(f.gpu) {
+	case "H200":
+		t = driver.H200()
+	case "H100":
+		t = driver.H100()
+	default:
+		return t, usagef("-gpu is %q, want H200 or H100; give others' SMs with -sms", f.gpu)
+	}
+	if f.arch != t.Arch {
+		return t, usagef("-arch is %q, the kernels are for %s", f.arch, t.Arch)
+	}
+	if f.sms < 0 {
+		return t, usagef("-sms is %d, want the number of multiprocessors", f.sms)
+	}
+	if f.sms > 0 {
+		t.SMs = f.sms
+	}
+	return t, nil
+}
+
+// warm emits and stores the kernels of all layers.
+func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t driver.Target, by jit.Compiler) (map[jit.Origin]int, error) {
+	var sources []jit.Source
+	for _, l := range layers {
+		for _, choice := range l.choices(t) {
+			more, err := moe.Sources(t, l.config, moe.WithChoice(choice))
+			if err != nil {
+				return nil, fmt.Errorf("layer %s: %w", l.name, err)
+			}
+			sources = append(sources, more...)
+		}
+	}
+	who := "storing PTX"
+	if by != nil {
+		who = "compiling by " + by.Producer() + " for " + t.Arch
+	}
+	bar := progressbar.NewOptions(len(sources), progressbar.OptionSetWriter(f.err), progressbar.OptionSetVisibility(f.showBar),
+		progressbar.OptionSetDescription(who), progressbar.OptionShowCount(), progressbar.OptionSetWidth(30), progressbar.OptionOnCompletion(func() { fmt.Fprintln(f.err) }))
+	if !f.showBar {
+		fmt.Fprintln(f.err, who)
+	}
+	counts := map[jit.Origin]int{}
+	err := jit.Warm(ctx, c, t.Arch, sources, jit.WarmOptions{By: by, Parallel: f.parallel, Progress: func(w jit.Warmed) {
+		counts[w.Origin]++
+		_ = bar.Add(1) // a bar that can't be drawn stops nothing
+	}})
+	if err != nil {
+		_ = bar.Exit()
+	}
+	return counts, err
+}
+
+// choices are the tile shapes that New may pick for the layer on that chip.
+func (l layer) choices(t driver.Target) []kernel.Choice {
+	hints := []int{l.config.TokensHint}
+	if l.anyHint {
+		for n := 1; n <= 1<<20; n *= 2 {
+			hints = append(hints, n)
+		}
+	}
+	var found []kernel.Choice
+	seen := map[kernel.Choice]bool{}
+	for _, hint := range hints {
+		c := l.config
+		c.TokensHint = hint
+		if choice := kernel.Choose(c, t); !seen[choice] {
+			seen[choice] = true
+			found = append(found, choice)
+		}
+	}
+	return found
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// layer is a layer to warm.
+type layer struct {
+	name   string
+	config moe.Config
+	// anyHint asks for the tile shapes of every Config.TokensHint: who fills a
+	// fleet's cache seldom knows what each program will say.
+	anyHint bool
+	notes   []string
+}
+
+// parseShape reads "d,n,E,K" or "d,n,E,K,T".
+func parseShape(text string) (layer, error) {
+	parts := strings.Split(text, ",")
+	if len(parts) != 4 && len(parts) != 5 {
+		return layer{}, fmt.Errorf("shape %q: want d,n,E,K or d,n,E,K,T (T is Config.TokensHint)", text)
+	}
+	var v [5]int
+	for i, p := range parts {
+		n, err := strconv.Atoi(strings.TrimSpace(p))
+		if err != nil {
+			return layer{}, fmt.Errorf("shape %q: %q is no number", text, p)
+		}
+		v[i] = n
+	}
+	return layer{name: text, anyHint: len(parts) == 4,
+		config: moe.Config{Hidden: v[0], Intermediate: v[1], Experts: v[2], TopK: v[3], TokensHint: v[4]}}, nil
+}
+
+// findRows gives the known layer of that name, or all of them.
+func findRows(name string) ([]layer, error) {
+	var found []layer
+	for _, r := range spec.Rows() {
+		if name == "all" || name == r.Name {
+			found = append(found, layer{name: r.Name, config: r.Config})
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("no layer is named %q; \"quickstart -rows\" lists them, \"all\" takes all", name)
+	}
+	return found, nil
+}
+
+// listed is a layer in a JSON file.
+type listed struct {
+	Name         string `json:"name"`
+	Hidden       int    `json:"hidden"`
+	Intermediate int    `json:"intermediate"`
+	Experts      int    `json:"experts"`
+	TopK         int    `json:"topK"`
+	GateUp       string `json:"gateUp"`
+	Logits       string `json:"logits"`
+	TokensHint   *int   `json:"tokensHint"`
+}
+
+// readLayers reads a JSON file of layers:
+//
+//	{"layers": [{"name": "mine", "hidden": 1536, "intermediate": 256, "experts": 128, "topK": 8,
+//	             "gateUp": "concatenated", "logits": "bf16", "tokensHint": 24576}]}
+//
+// The last three may be missing.
+func readLayers(path string) ([]layer, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		Layers []listed `json:"layers"`
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(file.Layers) == 0 {
+		return nil, fmt.Errorf(`%s: no layers; want {"layers": [{"hidden": …, "intermediate": …, "experts": …, "topK": …}]}`, path)
+	}
+	var layers []layer
+	for i, l := range file.Layers {
+		made, err := l.layer()
+		if err != nil {
+			return nil, fmt.Errorf("%s: layer %d: %w", path, i, err)
+		}
+		if made.name == "" {
+			made.name = fmt.Sprintf("layer %d", i)
+		}
+		layers = append(layers, made)
+	}
+	return layers, nil
+}
+
+func (l listed) layer() (layer, error) {
+	c := moe.Config{Hidden: l.Hidden, Intermediate: l.Intermediate, Experts: l.Experts, TopK: l.TopK}
+	var err error
+	if c.GateUp, err = parseGateUp(l.GateUp); err != nil {
+		return layer{}, err
+	}
+	if c.Logits, err = parseLogits(l.Logits); err != nil {
+		return layer{}, err
+	}
+	if l.TokensHint != nil {
+		c.TokensHint = *l.TokensHint
+	}
+	return layer{name: l.Name, config: c, anyHint: l.TokensHint == nil}, nil
+}
+
+// parseGateUp reads an order of W1's rows; "" is the usual one.
+func parseGateUp(text string) (moe.GateUp, error) {
+	for _, g := range []moe.GateUp{moe.Concatenated, moe.Interleaved} {
+		if text == g.String() || text == "" {
+			return g, nil
+		}
+	}
+	return 0, fmt.Errorf("gate-up order %q: want %v or %v", text, moe.Concatenated, moe.Interleaved)
+}
+
+// parseLogits reads a format of router logits; "" is the usual one.
+func parseLogits(text string) (moe.Logits, error) {
+	for _, l := range []moe.Logits{moe.LogitsBF16, moe.LogitsF32} {
+		if text == l.String() || text == "" {
+			return l, nil
+		}
+	}
+	return 0, fmt.Errorf("logits %q: want %v or %v", text, moe.LogitsBF16, moe.LogitsF32)
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/ptx/ptxas"
+)
+
+// warmup runs the command and expects an exit code.
+func warmup(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	require.Equal(t, code, run(args, &out, &errs), "%v\n%s%s", args, out.String(), errs.String())
+	if code == exitDone {
+		return out.String()
+	}
+	return errs.String()
+}
+
+func havePtxas(t *testing.T) {
+	if _, err := ptxas.Find(); errors.Is(err, ptxas.ErrNotFound) {
+		t.Skip(err)
+	}
+}
+
+// The way from a model's config.json to a fleet: fill, verify, carry, import,
+// list, prune.
+func TestFillAndCarry(t *testing.T) {
+	havePtxas(t)
+	t.Setenv(cache.EnvDir, cache.Off)
+	dir := t.TempDir()
+	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2}`), 0o600))
+
+	out := warmup(t, exitDone, "fill", "-config", dir, "-cache", from, "-export", bundle)
+	assert.Contains(t, out, "mixtral: d=128 n=64 E=4 K=2")
+	assert.Contains(t, out, " 0 there already")
+	assert.Contains(t, out, "bundle         "+bundle)
+	out = warmup(t, exitDone, "fill", "-config", config, "-cache", from)
+	assert.Contains(t, out, ": 0 kernels compiled")
+	assert.Contains(t, warmup(t, exitDone, "verify", bundle), "sound bundle")
+	out = warmup(t, exitDone, "import", "-cache", to, bundle)
+	assert.Contains(t, out, " 0 there already")
+
+	lists := map[string]string{}
+	for _, place := range []string{from, bundle, to} {
+		lists[place] = warmup(t, exitDone, "list", place)
+		assert.Contains(t, lists[place], "[ptxas ")
+		assert.Contains(t, warmup(t, exitDone, "verify", place), "sound")
+	}
+	assert.Equal(t, strings.Count(lists[from], "\n"), strings.Count(lists[bundle], "\n"))
+	again := filepath.Join(dir, "again.tar")
+	warmup(t, exitDone, "export", "-cache", to, again)
+	a, err := os.ReadFile(bundle)
+	require.NoError(t, err)
+	b, err := os.ReadFile(again)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(a, b), "what was carried is what was made")
+	requireAll(t, bundle)
+
+	assert.Contains(t, warmup(t, exitDone, "prune", "-cache", to, "-max-age", "24h"), " 0 files removed")
+	assert.Contains(t, warmup(t, exitDone, "prune", "-cache", to, "-all"), " 0.0 KiB left")
+	assert.Contains(t, warmup(t, exitDone, "list", to), "0 files")
+}
+
+// requireAll fails unless the bundle has machine code of every kernel that New
+// asks for, whatever the hint.
+func requireAll(t *testing.T, bundle string) {
+	t.Helper()
+	c := cache.Open(cache.Options{Dir: bundle, ReadOnly: true})
+	by, err := jit.Ptxas(context.Background(), "sm_90a")
+	require.NoError(t, err)
+	for _, hint := range []int{0, 1, 100, 5000, 40960} {
+		sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, TokensHint: hint})
+		require.NoError(t, err)
+		err = jit.Warm(context.Background(), c, "sm_90a", sources, jit.WarmOptions{By: by, Progress: func(w jit.Warmed) {
+			assert.NotEqual(t, jit.Compiled, w.Origin, w.Label)
+		}})
+		require.NoError(t, err, "nothing is left to store")
+	}
+}
+
+// Without assembler and GPU, PTX is stored, and a device compiles it.
+func TestPTXOnly(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PTXAS", filepath.Join(dir, "none"))
+	out := warmup(t, exitDone, "fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", dir, "-bar")
+	assert.Contains(t, out, "PTX only")
+	assert.Contains(t, warmup(t, exitDone, "list", dir), "[PTX only]")
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	defer jit.Forget(dev)
+	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(cache.Open(cache.Options{Dir: dir})))
+	require.NoError(t, err)
+	for kernel, origin := range l.Origins() {
+		assert.Equal(t, jit.Compiled, origin, kernel)
+	}
+	assert.NotContains(t, strings.SplitN(warmup(t, exitDone, "list", dir), "\n", 2)[0], "[PTX only]", "and keeps what it compiled")
+}
+
+func TestDamageIsReported(t *testing.T) {
+	dir := t.TempDir()
+	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
+	warmup(t, exitDone, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", from, "-export", bundle)
+	b, err := os.ReadFile(bundle)
+	require.NoError(t, err)
+	b[len(b)/2] ^= 1
+	require.NoError(t, os.WriteFile(bundle, b, 0o600))
+	to := filepath.Join(dir, "to")
+	assert.Contains(t, warmup(t, exitFailed, "verify", bundle), "not a sound bundle")
+	assert.Contains(t, warmup(t, exitFailed, "import", "-cache", to, bundle), "not a sound bundle")
+	assert.Contains(t, warmup(t, exitDone, "list", to), "0 files")
+
+	files, err := filepath.Glob(filepath.Join(from, "entries", "*.module"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(files[0], []byte("x"), 0o600))
+	assert.Contains(t, warmup(t, exitDone, "list", from), "damaged")
+	assert.Contains(t, warmup(t, exitFailed, "verify", from), "1 damaged files")
+	warmup(t, exitDone, "verify", from)
+}
+
+func TestUsage(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		code int
+		args []string
+		say  string
+	}{
+		{exitUsage, nil, "no command"},
+		{exitUsage, []string{"boil"}, `unknown command "boil"`},
+		{exitUsage, []string{"fill", "-no"}, "-no"},
+		{exitUsage, []string{"fill", "layer"}, "is no flag"},
+		{exitUsage, []string{"fill", "-cache", dir}, "no layers"},
+		{exitUsage, []string{"fill", "-shape", "1,2"}, "want d,n,E,K"},
+		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-arch", "sm_80"}, "sm_90a"},
+		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-gpu", "A100"}, "H200 or H100"},
+		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-by", "hand"}, "auto, ptxas or driver"},
+		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-sms", "-1"}, "-sms"},
+		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-logits", "f64"}, "logits"},
+		{exitFailed, []string{"fill", "-shape", "100,64,4,2", "-ptx-only", "-cache", dir}, "Config.Hidden"},
+		{exitFailed, []string{"fill", "-config", filepath.Join(dir, "none")}, "no such file"},
+		{exitFailed, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", "off"}, "no cache directory"},
+		{exitUsage, []string{"import"}, "one bundle"},
+		{exitFailed, []string{"import", "-cache", dir, filepath.Join(dir, "none")}, "no such file"},
+		{exitUsage, []string{"export", "-cache", dir, "a", "b"}, "one bundle"},
+		{exitFailed, []string{"verify", filepath.Join(dir, "none")}, "no such file"},
+		{exitFailed, []string{"list", filepath.Join(dir, "none")}, "no such file"},
+		{exitUsage, []string{"list", "a", "b"}, "one directory or bundle"},
+		{exitUsage, []string{"prune", "x"}, "no flag"},
+		{exitUsage, []string{"prune", "-max-mb", "-1"}, "bounds"},
+		{exitFailed, []string{"prune", "-cache", "off"}, "no cache directory"},
+	} {
+		assert.Contains(t, warmup(t, c.code, c.args...), c.say, "%v", c.args)
+	}
+	for _, args := range [][]string{{"help"}, {"-h"}, {"fill", "-h"}} {
+		assert.Contains(t, warmup(t, exitDone, args...), "-ptx-only")
+	}
+}
+
+func TestNobodyCompiles(t *testing.T) {
+	if dev, err := open.Device(context.Background(), "cuda"); err == nil {
+		dev.Close()
+		t.Skip("there is a GPU here, whose driver compiles")
+	}
+	say := warmup(t, exitFailed, "fill", "-shape", "128,64,4,2", "-by", "driver", "-cache", t.TempDir())
+	assert.Contains(t, say, "-ptx-only")
+	t.Setenv("PTXAS", filepath.Join(t.TempDir(), "none"))
+	assert.Contains(t, warmup(t, exitFailed, "fill", "-shape", "128,64,4,2", "-by", "ptxas", "-cache", t.TempDir()), "none")
+}

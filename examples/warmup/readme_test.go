@@ -1,0 +1,46 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+)
+
+// README's section "Warm a fleet", word for word, in a directory that has the
+// project's examples.
+func TestReadme(t *testing.T) {
+	havePtxas(t)
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(readme), "\n## Warm a fleet\n")
+	require.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n## ")
+
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Symlink(filepath.Join(root, "examples"), "examples"))
+	t.Setenv(cache.EnvDir, filepath.Join(t.TempDir(), "own"))
+	ran := 0
+	for line := range strings.Lines(section) {
+		command, ok := strings.CutPrefix(strings.TrimSpace(line), "go run ./examples/warmup ")
+		if !ok {
+			continue
+		}
+		ran++
+		warmup(t, exitDone, strings.Fields(command)...)
+	}
+	assert.Equal(t, 4, ran)
+	assert.Contains(t, section, "SONICMOE_CACHE=:warm.tar")
+	c := cache.Open(cache.Options{Dir: "warm.tar", ReadOnly: true})
+	require.NoError(t, c.Err())
+	infos, err := c.List(t.Context())
+	require.NoError(t, err)
+	assert.Greater(t, len(infos), 6)
+}

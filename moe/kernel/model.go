@@ -1,0 +1,110 @@
+package kernel
+
+import (
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/spec"
+)
+
+// Model is a cost model of the grouped products: constants of one chip that
+// estimate a product's time from its tile point and the layer's shape alone.
+// The choice of a point depends on all but Hertz, which turns clocks into time.
+// The command examples/bench -fit fits them to measured points.
+//
+// A k-tile takes the larger of its tensor-core clocks (2·M·N·64/4096) and its
+// shared-memory clocks (operand reads and fills at 128 bytes a clock), which
+// are the chip's and not fitted. All constants are clocks of one SM.
+type Model struct {
+	// KTileClocks is what every k-tile of 64 costs on top: barriers, issue.
+	KTileClocks float64
+	// LoadBytesPerClock is the rate of that part of a k-tile's loads from the
+	// L2 cache that the products don't hide: they cost power, and so clocks. The
+	// CTAs of a cluster share the weights'.
+	LoadBytesPerClock float64
+	// TileClocks is what every tile costs on top: its ticket, its first loads.
+	TileClocks float64
+	// UpEpilogueClocks and DownEpilogueClocks are one warpgroup's epilogue of
+	// 256 columns. The other warpgroup's products hide it as far as the ring
+	// is deep.
+	UpEpilogueClocks, DownEpilogueClocks float64
+	// BytesPerClock is the rate, for the SM, of that part of a wave's reads
+	// from device memory that the products don't hide.
+	BytesPerClock float64
+	// Hertz is the SM clock under this load.
+	Hertz float64
+}
+
+// H200Model is the model of the H200. A seventh of the reads at 4.2 TB/s and
+// 1.5 GHz stays visible.
+var H200Model = Model{
+	KTileClocks: 20, LoadBytesPerClock: 330, TileClocks: 150,
+	UpEpilogueClocks: 1500, DownEpilogueClocks: 1500,
+	BytesPerClock: 2800 / 0.15, Hertz: 1.5e9,
+}
+
+// Choose picks the cheapest points.
+func (m Model) Choose(c spec.Config, t driver.Target) Choice {
+	return Choice{
+		Up:   cheapest(UpSpace(t), func(p Point) time.Duration { return m.Up(p, c, t) }),
+		Down: cheapest(DownSpace(t), func(p Point) time.Duration { return m.Down(p, c, t) }),
+	}
+}
+
+// cheapest is the first of the points with the least cost.
+func cheapest(points []Point, cost func(Point) time.Duration) Point {
+	best := points[0]
+	for _, p := range points[1:] {
+		if cost(p) < cost(best) {
+			best = p
+		}
+	}
+	return best
+}
+
+// Up estimates the up-projection's time at a point.
+func (m Model) Up(p Point, c spec.Config, t driver.Target) time.Duration {
+	return m.product(p, c, 2*c.Intermediate, c.Hidden, m.UpEpilogueClocks, t)
+}
+
+// Down estimates the down-projection's time at a point.
+func (m Model) Down(p Point, c spec.Config, t driver.Target) time.Duration {
+	return m.product(p, c, c.Hidden, c.Intermediate, m.DownEpilogueClocks, t)
+}
+
+// defaultTokens stands for an unknown token count.
+const defaultTokens = 16384
+
+// product is the time of the busiest SM: its tiles, each with its k-tiles and
+// what is visible of its epilogue and of the wave's reads.
+func (m Model) product(p Point, c spec.Config, columns, depth int, epilogue float64, t driver.Target) time.Duration {
+	tokens := c.TokensHint
+	if tokens <= 0 {
+		tokens = defaultTokens
+	}
+	rows := float64(tokens) * float64(c.TopK)
+	used := min(float64(c.Experts), rows)
+	blocks := rows/BlockRows + used/2 // half a block of each expert is padding
+	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
+	kTiles := float64(depth / 64)
+	width := float64(p.TileN) / 256
+	mma := 2 * BlockRows * float64(p.TileN) * 64 / 4096
+	fill := float64(p.stageBytes())
+	reads := float64(2 * (64*128 + p.TileN*128))
+	port := (fill + reads) / 128
+	hidden := mma / 2 * min(float64(p.Stages), kTiles)
+	loads := float64(tileABytes + p.TileN*tile.RowBytes/p.ctas())
+	each := kTiles*(max(mma, port)+m.KTileClocks+loads/m.LoadBytesPerClock) + max(0, epilogue*width-hidden) + m.TileClocks
+	waves := max(1, blocks*tileColumns/float64(t.SMs))
+	memory := distinctRows(p, blocks/used, tileColumns, float64(t.SMs)) * float64(depth) * bf16 / m.BytesPerClock
+	return time.Duration(waves * (each + memory) / m.Hertz * float64(time.Second))
+}
+
+// distinctRows is how many different rows of weights and of tokens the tiles
+// that run at once touch: what a wave must bring from memory.
+func distinctRows(p Point, blocksOfExpert, tileColumns, tiles float64) float64 {
+	blocks := max(float64(p.Panel), tiles/tileColumns)
+	weights := tiles / blocks * max(1, blocks/blocksOfExpert)
+	return weights*float64(p.TileN) + blocks*BlockRows
+}

@@ -1,0 +1,142 @@
+package moe_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+)
+
+// envStart is the cache directory of a process that TestStartAsChild is.
+const envStart = "MOE_TEST_CACHE"
+
+// compileTime is what a compilation takes in a child, as a driver's would.
+const compileTime = 20 * time.Millisecond
+
+// TestStartAsChild is another process that starts a layer: when its input
+// closes it starts, and says how that went.
+func TestStartAsChild(t *testing.T) {
+	dir := os.Getenv(envStart)
+	if dir == "" {
+		t.Skip("other tests run this in processes of its own")
+	}
+	dev, w := newCounted(t), &warnings{}
+	dev.Before(func(op faulty.Op) error {
+		if op == faulty.Compile {
+			time.Sleep(compileTime)
+		}
+		return nil
+	})
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	require.NoError(t, err)
+	l, err := moe.New(context.Background(), dev, smallConfig,
+		moe.WithCache(cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)})), moe.WithLogger(newLogger(w)))
+	require.NoError(t, err)
+	dev.Before(nil)
+	fmt.Println(report(int(dev.Count(faulty.Compile)), len(w.said), forwardOn(t, dev, l)))
+}
+
+func report(compiled, warned int, results any) string {
+	return fmt.Sprintf("compiled %d warned %d results %x", compiled, warned, sha256.Sum256(fmt.Appendf(nil, "%v", results)))
+}
+
+// child is a process that waits to start a layer.
+type child struct {
+	cmd  *exec.Cmd
+	in   io.Closer
+	out  bytes.Buffer
+	errs bytes.Buffer
+}
+
+func newChild(t *testing.T, dir string) *child {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	c := &child{cmd: exec.Command(exe, "-test.run", "^TestStartAsChild$", "-test.count=1")}
+	c.cmd.Env = append(os.Environ(), envStart+"="+dir)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.errs
+	c.in, err = c.cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Start())
+	return c
+}
+
+// Sixteen processes that start at once on one empty cache end with one sound
+// entry a key, nearly no double compilations, and no error.
+func TestSixteenProcesses(t *testing.T) {
+	f, dir := fill(t), t.TempDir()
+	const processes = 16
+	var children []*child
+	for range processes {
+		children = append(children, newChild(t, dir))
+	}
+	for _, c := range children {
+		require.NoError(t, c.in.Close())
+	}
+	compiled := 0
+	for _, c := range children {
+		require.NoError(t, c.cmd.Wait(), "%s%s", &c.out, &c.errs)
+		_, line, ok := strings.Cut(c.out.String(), "compiled ")
+		require.True(t, ok, c.out.String())
+		var n int
+		_, err := fmt.Sscanf(line, "%d", &n)
+		require.NoError(t, err)
+		compiled += n
+		assert.Contains(t, c.out.String(), report(n, 0, f.want))
+	}
+	assert.GreaterOrEqual(t, compiled, f.kernels)
+	assert.LessOrEqual(t, compiled, f.kernels+2, "at most two double compilations")
+	checkClean(t, f, dir)
+}
+
+// checkClean fails unless a cache holds one sound entry for each kernel, and a
+// start from it compiles nothing.
+func checkClean(t *testing.T, f filled, dir string) {
+	t.Helper()
+	r, err := cache.Open(cache.Options{Dir: dir}).Verify(context.Background())
+	require.NoError(t, err)
+	assert.Equal(t, f.kernels, r.Sound)
+	assert.Empty(t, r.Damaged)
+	assert.Empty(t, r.Unreadable)
+	dev := newCounted(t)
+	s := start(t, dev, cache.Options{Dir: dir})
+	assert.Zero(t, s.compiled)
+	assert.Empty(t, s.warnings)
+	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
+}
+
+// A start that is killed at any moment leaves whole entries or none; the next
+// one does the rest.
+func TestKilledStarts(t *testing.T) {
+	f := fill(t)
+	for i := range 10 {
+		dir := t.TempDir()
+		c := newChild(t, dir)
+		require.NoError(t, c.in.Close())
+		// A start takes a process's start and a compilation or so.
+		time.Sleep(time.Duration(i) * compileTime / 2)
+		require.NoError(t, c.cmd.Process.Kill())
+		_ = c.cmd.Wait() // killed, or done before
+		dev := newCounted(t)
+		s := start(t, dev, cache.Options{Dir: dir})
+		assert.LessOrEqual(t, s.compiled, f.kernels)
+		assert.Empty(t, s.warnings)
+		jit.Forget(dev)
+		checkClean(t, f, dir)
+	}
+}
