@@ -35,19 +35,13 @@ func NewNarrowStaging(k *ptx.Kernel, thread ptx.U32) NarrowStaging {
 	return s
 }
 
-// Load reads 32 columns of a fragment: word 2j+h is columns 8j + 2(l%4) and
-// the next of the thread's row h.
-func (s NarrowStaging) Load(slot ptx.Shared) []ptx.BF16x2 {
-	var words []ptx.BF16x2
-	for _, offset := range s.offsets {
-		words = append(words, s.k.Ldmatrix(slot.Plus(offset), 4)...)
-	}
-	return words
+// Load reads 16 columns, those from 16q on, of a fragment: word 2j+h is columns
+// 8j + 2(l%4) and the next of the thread's row h.
+func (s NarrowStaging) Load(slot ptx.Shared, q int) []ptx.BF16x2 {
+	return s.k.Ldmatrix(slot.Plus(s.offsets[q]), 4)
 }
 
 // Store writes what Load reads. The whole warp stores where it alone loads.
-func (s NarrowStaging) Store(slot ptx.Shared, words []ptx.BF16x2) {
-	for q, offset := range s.offsets {
-		s.k.Stmatrix(slot.Plus(offset), words[4*q:4*q+4]...)
-	}
+func (s NarrowStaging) Store(slot ptx.Shared, q int, words []ptx.BF16x2) {
+	s.k.Stmatrix(slot.Plus(s.offsets[q]), words...)
 }

@@ -260,13 +260,15 @@ func TestNarrowStaging(t *testing.T) {
 		ptx.StShared(from.Plus(i.ShlI(2)), ptx.LdGlobal[ptx.U32](in.Index(i, 4)))
 	})
 	k.BarSync(ptx.Uint(0))
-	loaded := staging.Load(from)
 	f := tile.NewFragment(tid)
-	for i, w := range loaded {
-		at := f.Row.AddI(i % 2 * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(i / 2 * 4)
-		ptx.StGlobal(out.Index(at, 4), w.Bits())
+	for q := range 2 {
+		loaded := staging.Load(from, q)
+		for i, w := range loaded {
+			at := f.Row.AddI(i % 2 * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(8*q + i/2*4)
+			ptx.StGlobal(out.Index(at, 4), w.Bits())
+		}
+		staging.Store(to, q, loaded)
 	}
-	staging.Store(to, loaded)
 	k.BarSync(ptx.Uint(0))
 	k.For(tid, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
 		ptx.StGlobal(out.Index(i, 4).At(4*rows*words), ptx.LdShared[ptx.U32](to.Plus(i.ShlI(2))))

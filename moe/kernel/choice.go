@@ -57,6 +57,12 @@ func (p Point) check(field string, points []Point) error {
 	bad := func(part string, got int, want string) error {
 		return &spec.ArgError{Field: field + part, Got: strconv.Itoa(got), Want: want}
 	}
+	most := 1 // CTAs of a cluster
+	for _, q := range points {
+		if q.TileN == p.TileN {
+			most = max(most, q.ctas())
+		}
+	}
 	var widths []string
 	for _, q := range points {
 		if q.TileN != p.TileN {
@@ -69,8 +75,12 @@ func (p Point) check(field string, points []Point) error {
 		if p.Panel < 1 || p.Panel > widestPanel {
 			return bad(".Panel", p.Panel, fmt.Sprintf("1 to %d", widestPanel))
 		}
-		if p.CTAs < 0 || p.CTAs > 2 {
-			return bad(".CTAs", p.CTAs, "1 (or 0), or 2 for clusters of two")
+		if p.CTAs < 0 || p.CTAs > most {
+			want := "1 (or 0), or 2 for clusters of two"
+			if most == 1 {
+				want = fmt.Sprintf("1 (or 0) for %d columns", p.TileN)
+			}
+			return bad(".CTAs", p.CTAs, want)
 		}
 		return nil
 	}

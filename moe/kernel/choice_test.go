@@ -39,3 +39,17 @@ func TestChooseGradients(t *testing.T) {
 		t.Logf("%-16s dh %v dx %v", r.Name, dh, dx)
 	}
 }
+
+// Clusters share MN-major weights in whole blocks of 64 columns: not of 192.
+func TestPointMN(t *testing.T) {
+	p := Point{TileN: 192, Stages: 3, Panel: 8, CTAs: 2}
+	_, err := DX{Hidden: 256, Intermediate: 64, Point: p}.Build()
+	require.ErrorContains(t, err, "128x192 s3 p8 c2")
+	_, err = DH{Hidden: 256, Intermediate: 64, Point: p}.Build()
+	require.ErrorContains(t, err, "128x192 s3 p8 c2")
+	require.ErrorContains(t, p.check("Choice.DX", DXSpace(driver.H200())), "Choice.DX.CTAs")
+	p.CTAs = 1
+	require.NoError(t, p.check("Choice.DX", DXSpace(driver.H200())))
+	p.TileN, p.CTAs = 256, 2
+	require.NoError(t, p.check("Choice.DH", DHSpace(driver.H200())))
+}

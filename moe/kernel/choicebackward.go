@@ -8,7 +8,7 @@ import (
 )
 
 // DHSpace are the points of the product dA', whose epilogue makes dH.
-func DHSpace(t driver.Target) []Point { return spaceOf(t, dhSharedBytes, 256, 192, 128) }
+func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, 256, 192, 128)) }
 
 // dhEpilogueClocks is one warpgroup's epilogue of 256 columns.
 const dhEpilogueClocks = 3800
@@ -22,7 +22,7 @@ func ChooseDH(c spec.Config, t driver.Target) Point {
 }
 
 // DXSpace are the points of the product dX~.
-func DXSpace(t driver.Target) []Point { return space(t, 256, 192, 128) }
+func DXSpace(t driver.Target) []Point { return clusteredMN(space(t, 256, 192, 128)) }
 
 // ChooseDX picks a point of DXSpace by the cost model.
 func ChooseDX(c spec.Config, t driver.Target) Point {

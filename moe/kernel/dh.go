@@ -26,6 +26,9 @@ type DH struct {
 func (d DH) Build() (Kernel, error) {
 	const name = "moe_dh"
 	k := ptx.NewKernel(name)
+	if d.Point.boxBlocks()*tile.Block*d.Point.ctas() != d.Point.TileN {
+		return Kernel{}, errPointMN(name, d.Point)
+	}
 	columns := (d.Intermediate + d.Point.TileN - 1) / d.Point.TileN
 	do, gather, w := k.ParamPtr("do"), k.ParamPtr("gather"), k.ParamTensorMap("w2")
 	e := dhEpilogue{
@@ -38,8 +41,9 @@ func (d DH) Build() (Kernel, error) {
 	p.gathered, p.weightsMN, p.before, p.during = true, true, e.before, e.during
 	e.start(p.staging)
 	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		block := t.Column.MulI(d.Point.TileN / tile.Block)
-		k.TMALoad(s.Data.At(tileABytes), w, s.Full, ptx.Uint(0), kt.MulI(tile.K), block, t.Expert)
+		p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
+			return []ptx.U32{ptx.Uint(0), kt.MulI(tile.K), block, t.Expert}
+		})
 	}}
 	loadRegisters := 56 // the widest tile's epilogue needs the rest
 	if d.Point.TileN < 256 {
@@ -60,7 +64,7 @@ func (d DH) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 4, Address: p,
 		Dims:    [5]uint64{tile.Block, uint64(d.Hidden), uint64(d.Intermediate / tile.Block), uint64(experts)},
 		Strides: [4]uint64{row, tile.Block * bf16, uint64(d.Hidden) * row},
-		Box:     [5]uint32{tile.Block, tile.K, uint32(d.Point.TileN / tile.Block), 1},
+		Box:     [5]uint32{tile.Block, tile.K, uint32(d.Point.boxBlocks()), 1},
 		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }

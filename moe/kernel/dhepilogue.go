@@ -134,15 +134,15 @@ func (e *dhEpilogue) load(chunk int) {
 	e.k.TMALoad(e.slot(chunk), e.h, full, e.neuron(chunk), e.s.row, ptx.Uint(0))
 }
 
-// activation is a thread's part of a chunk of H: pairs of neighbours, and the
-// sigmoid of each gate.
+// activation is a thread's part of 16 columns of H: pairs of neighbours, and
+// the sigmoid of each gate.
 type activation struct {
 	gates, ups []ptx.BF16x2
 	sigmoids   []ptx.F32
 }
 
 // arrive waits for a chunk of H.
-func (e *dhEpilogue) arrive(chunk int) activation {
+func (e *dhEpilogue) arrive(chunk int) {
 	in := chunk % dhSlots
 	uses := (e.chunks - in + dhSlots - 1) / dhSlots // of the slot in a tile
 	parity := ptx.Uint(chunk / dhSlots % 2)
@@ -150,7 +150,12 @@ func (e *dhEpilogue) arrive(chunk int) activation {
 		parity = e.turn.Get().Xor(parity)
 	}
 	pipeline.WaitParity(e.k, e.arrived.At(8*in), parity)
-	x := activation{gates: e.staging.Load(e.slot(chunk)), ups: e.staging.Load(e.slot(chunk).At(tile.NarrowBytes))}
+}
+
+// activate reads half a chunk of H.
+func (e *dhEpilogue) activate(chunk, half int) activation {
+	slot := e.slot(chunk)
+	x := activation{gates: e.staging.Load(slot, half), ups: e.staging.Load(slot.At(tile.NarrowBytes), half)}
 	for _, pair := range x.gates {
 		lo, hi := pair.Unpack()
 		x.sigmoids = append(x.sigmoids, sigmoid(lo), sigmoid(hi))
@@ -158,27 +163,35 @@ func (e *dhEpilogue) arrive(chunk int) activation {
 	return x
 }
 
-// store is the epilogue of a tile. The next chunk's sigmoids are taken beside
-// a chunk's products, unless its H had to wait for a slot or, ahead of the
-// widest tile's first chunk, no registers are free yet.
+// store is the epilogue of a tile. A chunk's sigmoids are taken beside the
+// products of the chunk before, unless its H had to wait for a slot or, beside
+// the widest tile's first chunk, no registers are free yet.
 func (e *dhEpilogue) store(s *storer, _ schedule.Tile, acc []ptx.F32) {
 	k := e.k
 	e.place()
-	next := e.arrive(0)
+	var ready []activation
 	for i := range e.chunks {
-		x, last := next, i == e.chunks-1
-		beside := i+1 < dhSlots && (i > 0 || e.chunks < 8)
-		if !last && beside {
-			next = e.arrive(i + 1)
+		halves := ready
+		if ready = nil; halves == nil {
+			e.arrive(i)
 		}
-		e.differentiate(i, x, acc[16*i:16*i+16])
-		if !last && !beside {
-			next = e.arrive(i + 1)
+		if next := i + 1; next < min(e.chunks, dhSlots) && (i > 0 || e.chunks < 8) {
+			e.arrive(next)
+			ready = []activation{e.activate(next, 0), e.activate(next, 1)}
+		}
+		for half := range 2 {
+			var x activation
+			if halves != nil {
+				x = halves[half]
+			} else {
+				x = e.activate(i, half)
+			}
+			e.differentiate(i, half, x, acc[16*i+8*half:][:8])
 		}
 		if done := (i + 1) * dhChunk; done%dhGroup == 0 {
 			e.join(done/dhGroup - 1)
 		}
-		if last {
+		if i == e.chunks-1 {
 			e.storePartials()
 			e.turn.Set(e.turn.Get().XorI(1))
 		}
@@ -205,11 +218,11 @@ func (e *dhEpilogue) reuse(chunk int) {
 	}
 }
 
-// differentiate puts dH in the place of a chunk of H, and A' in its slot, and
-// adds to the sums of dA'·A.
-func (e *dhEpilogue) differentiate(chunk int, x activation, grad []ptx.F32) {
-	k, sum := e.k, &e.sum
-	first := chunk*dhChunk%dhGroup == 0
+// differentiate puts dH in the place of half a chunk of H, and A' in its slot,
+// and adds to the sums of dA'·A.
+func (e *dhEpilogue) differentiate(chunk, half int, x activation, grad []ptx.F32) {
+	k := e.k
+	first := chunk*dhChunk%dhGroup == 0 && half == 0
 	var gates, ups, weighted []ptx.BF16x2
 	for i := range x.gates {
 		h := i % 2 // of the thread's rows
@@ -221,16 +234,16 @@ func (e *dhEpilogue) differentiate(chunk int, x activation, grad []ptx.F32) {
 		ups = append(ups, k.PackBF16(lo.up, hi.up))
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
 		if first && i < 2 {
-			sum[h] = grad[2*i].Mul(lo.a)
+			e.sum[h] = grad[2*i].Mul(lo.a)
 		} else {
-			sum[h] = grad[2*i].Fma(lo.a, sum[h])
+			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
 		}
-		sum[h] = grad[2*i+1].Fma(hi.a, sum[h])
+		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // what the warp overwrites, it has read
-	e.staging.Store(e.slot(chunk), gates)
-	e.staging.Store(e.slot(chunk).At(tile.NarrowBytes), ups)
-	e.staging.Store(e.slotOfA(chunk), weighted)
+	e.staging.Store(e.slot(chunk), half, gates)
+	e.staging.Store(e.slot(chunk).At(tile.NarrowBytes), half, ups)
+	e.staging.Store(e.slotOfA(chunk), half, weighted)
 }
 
 // gradient is what one element of dA' gives.

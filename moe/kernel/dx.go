@@ -24,6 +24,9 @@ func (x DX) Build() (Kernel, error) {
 		name = "moe_dx_given"
 	}
 	k := ptx.NewKernel(name)
+	if x.Point.boxBlocks()*tile.Block*x.Point.ctas() != x.Point.TileN {
+		return Kernel{}, errPointMN(name, x.Point)
+	}
 	columns := (x.Hidden + x.Point.TileN - 1) / x.Point.TileN
 	dh, w, dx := k.ParamTensorMap("dh"), k.ParamTensorMap("w1"), k.ParamTensorMap("dx")
 	var router routerTerm
@@ -56,16 +59,18 @@ func (x DX) load(p *product, dh, w ptx.TensorMap) {
 	k.If(first, func() {
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
-			publisher := p.queue.Publisher()
+			var publisher *schedule.Publisher
+			k.If(p.queue.Publishes(), func() { publisher = p.queue.Publisher() })
 			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-				publisher.Publish()
-				block := t.Column.MulI(x.Point.TileN / tile.Block)
+				k.If(p.queue.Publishes(), publisher.Publish)
 				for part := range 2 {
 					k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, ptx.Uint(x.Point.stageBytes()))
 						k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
-						k.TMALoad(s.Data.At(tileABytes), w, s.Full, ptx.Uint(0), neuron, block, ptx.Uint(part), t.Expert)
+						p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
+							return []ptx.U32{ptx.Uint(0), neuron, block, ptx.Uint(part), t.Expert}
+						})
 						at.Advance()
 					})
 				}
@@ -137,7 +142,7 @@ func (x DX) W1Map(p driver.DevicePtr, experts int, layout spec.GateUp) driver.Te
 		Elem: driver.BF16, Rank: 5, Address: p,
 		Dims:    [5]uint64{tile.Block, n, uint64(x.Hidden / tile.Block), 2, uint64(experts)},
 		Strides: [4]uint64{neuron, tile.Block * bf16, part, 2 * n * row},
-		Box:     [5]uint32{tile.Block, tile.K, uint32(x.Point.TileN / tile.Block), 1, 1},
+		Box:     [5]uint32{tile.Block, tile.K, uint32(x.Point.boxBlocks()), 1, 1},
 		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }
