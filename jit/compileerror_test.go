@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/ptx/emu"
 )
 
@@ -33,16 +33,12 @@ func TestCompileErrorOfAnAssembler(t *testing.T) {
 	dev := newDevice(t)
 	s, storeAt := adder(t, 1)
 	line := lineOf(t, s, "st.global")
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op != jittest.Compile {
-			return nil
-		}
-		return &driver.Error{Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
+	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{
+		Op: "cuLinkAddData", Code: 218, Name: "CUDA_ERROR_INVALID_PTX", Kind: driver.ErrCompile, Log: fmt.Sprintf(
 			"ptxas application ptx input, line %d; error   : Arguments mismatch for instruction 'st'\n"+
 				"ptxas application ptx input, line 1; error   : no line of Go\n"+
 				"ptxas application ptx input, line 99999999999999999999; error   : no line at all\n"+
-				"ptxas fatal   : Ptx assembly aborted due to errors\x00", line)}
-	})
+				"ptxas fatal   : Ptx assembly aborted due to errors\x00", line)}})
 	_, err := load(context.Background(), dev, s)
 	var refused *jit.CompileError
 	require.ErrorAs(t, err, &refused)
@@ -80,9 +76,7 @@ func TestCompileErrorOfTheEmulator(t *testing.T) {
 // what it is.
 func TestCompileErrorOfTheDevice(t *testing.T) {
 	dev := newDevice(t)
-	dev.Before(func(jittest.Op, int) error {
-		return &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}
-	})
+	dev.Arm(faulty.Fault{Op: faulty.Compile, N: 1, Err: &driver.Error{Op: "cuLinkCreate", Kind: driver.ErrBroken, Text: "not tried"}})
 	s, _ := adder(t, 1)
 	_, err := load(context.Background(), dev, s)
 	require.ErrorIs(t, err, driver.ErrBroken)
@@ -103,7 +97,9 @@ func TestExplainFault(t *testing.T) {
 	require.NoError(t, err)
 	defer stream.Close()
 
-	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(0x10, 1))
+	params, err := driver.PackParams(driver.DevicePtr(0x10), uint32(1))
+	require.NoError(t, err)
+	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, params)
 	require.Error(t, fault)
 	explained := f.Explain(fault)
 	assert.ErrorContains(t, explained, storeAt)
@@ -114,6 +110,8 @@ func TestExplainFault(t *testing.T) {
 	assert.Contains(t, string(f.Listing()), storeAt)
 
 	assert.Equal(t, fault, other.Explain(fault), "not its kernel")
+	assert.Equal(t, explained, f.Explain(explained), "once is enough")
+	assert.Equal(t, explained.Error(), f.Explain(stream.Synchronize(context.Background())).Error(), "waiting gives the same cause")
 	assert.NoError(t, f.Explain(nil))
 	assert.Equal(t, errInjected, f.Explain(errInjected))
 }

@@ -11,19 +11,19 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/ptx"
 )
 
 var errInjected = errors.New("injected")
 
 // newDevice is an emulated device that counts, forgotten when the test ends.
-func newDevice(t testing.TB) *jittest.Device {
+func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
-	counted := jittest.Wrap(dev)
+	counted := faulty.Wrap(dev)
 	t.Cleanup(func() { jit.Forget(counted) })
 	return counted
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,20 +58,32 @@ type Function struct {
 	Origin Origin
 	text   ptx.Text
 	name   string
+	params []ptx.Param
 }
 
 // Listing is the kernel's PTX with the Go line behind each instruction.
 func (f *Function) Listing() []byte { return f.text.Listing() }
 
 // Explain adds the Go line to an error that names a line of this kernel's
-// PTX; other errors come back as they are.
+// PTX: of a launch, of a graph's, or of waiting for either. Other errors, and
+// those that were explained before, come back as they are.
 func (f *Function) Explain(err error) error {
 	var e *driver.Error
-	if err == nil || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
+	var done *explained
+	if err == nil || errors.As(err, &done) || !errors.As(err, &e) || e.Line == 0 || e.Kernel != "" && e.Kernel != f.name {
 		return err
 	}
-	return fmt.Errorf("%s: %w%s", f.text.Pos(e.Line), err, legend(f.text, err.Error(), e.Line))
+	return &explained{cause: err, text: f.text.Pos(e.Line).String() + ": " + err.Error() + legend(f.text, err.Error(), e.Line)}
 }
+
+// explained is an error with its Go lines.
+type explained struct {
+	cause error
+	text  string
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.cause }
 
 // legend gives the Go lines of the other PTX lines that a message names, such
 // as those of the waiters of a deadlock.
@@ -247,6 +260,9 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 		l.cached.Add(1)
 	}
 	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
+	if e := s.Module.Entry(s.Name); e != nil {
+		f.params = slices.Clone(e.Params) // the module is the caller's
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.functions[key] = f

@@ -14,8 +14,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 )
 
 // Many callers at once cost one compilation a kernel. The rounds are many
@@ -34,9 +34,9 @@ func TestOneCompilationAKernel(t *testing.T) {
 			})
 		}
 		require.NoError(t, g.Wait())
-		require.Equal(t, round+1, dev.Count(jittest.Compile), "compilations after %d kernels", round+1)
+		require.EqualValues(t, round+1, dev.Count(faulty.Compile), "compilations after %d kernels", round+1)
 	}
-	assert.Equal(t, rounds, dev.Count(jittest.Load))
+	assert.EqualValues(t, rounds, dev.Count(faulty.Load))
 	assert.Equal(t, jit.Stats{Compiled: rounds}, jit.Of(dev).Stats())
 }
 
@@ -53,13 +53,13 @@ func TestKeys(t *testing.T) {
 	assert.Equal(t, jit.Loaded, again.Origin)
 	assert.Equal(t, jit.Compiled, first.Origin, "what the first caller holds stays as it is")
 	assert.Same(t, first.Function, again.Function)
-	assert.Equal(t, 1, dev.Count(jittest.Compile))
+	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 
 	_, err = load(context.Background(), dev, other)
 	require.NoError(t, err)
 	_, err = jit.Of(dev).Load(context.Background(), nil, s, driver.CompileOptions{OptLevel: 2})
 	require.NoError(t, err)
-	assert.Equal(t, 3, dev.Count(jittest.Compile), "another text and other options are other kernels")
+	assert.EqualValues(t, 3, dev.Count(faulty.Compile), "another text and other options are other kernels")
 }
 
 func TestLoadersAreByDevice(t *testing.T) {
@@ -67,11 +67,11 @@ func TestLoadersAreByDevice(t *testing.T) {
 	assert.Same(t, jit.Of(a), jit.Of(a))
 	assert.NotSame(t, jit.Of(a), jit.Of(b))
 	s, _ := adder(t, 1)
-	for _, dev := range []*jittest.Device{a, b} {
+	for _, dev := range []*faulty.Device{a, b} {
 		f, err := load(context.Background(), dev, s)
 		require.NoError(t, err)
 		assert.Equal(t, jit.Compiled, f.Origin)
-		assert.Equal(t, 1, dev.Count(jittest.Compile))
+		assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 	}
 }
 
@@ -103,8 +103,8 @@ func TestForget(t *testing.T) {
 	f, err := load(context.Background(), dev, s)
 	require.NoError(t, err)
 	assert.Equal(t, jit.Compiled, f.Origin)
-	assert.Equal(t, 2, dev.Count(jittest.Compile))
-	assert.Zero(t, dev.Count(jittest.Unload))
+	assert.EqualValues(t, 2, dev.Count(faulty.Compile))
+	assert.Zero(t, dev.Count(faulty.Unload))
 	for _, f := range []*jit.Function{held, f} {
 		assert.Equal(t, uint32(12), runAdder(t, dev, f, 7))
 	}
@@ -119,14 +119,18 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, adderParams(p, n)))
+	require.NoError(t, bindAdder(dev, f, p, n).Launch(s))
 	var out [4]byte
 	require.NoError(t, s.CopyToHost(out[:], p))
 	return binary.LittleEndian.Uint32(out[:])
 }
 
-func adderParams(p driver.DevicePtr, n uint32) []byte {
-	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, uint64(p)), n)
+// bindAdder is one thread of an adder that adds to n and stores at p.
+func bindAdder(dev driver.Device, f *jit.Function, p driver.DevicePtr, n uint32) *jit.Binding {
+	b := f.Bind(dev, driver.Launch{Block: driver.Dim3{X: 1}})
+	b.Ptr("out", p)
+	b.U32("n", n)
+	return b
 }
 
 // A caller whose context ends goes; the compilation goes on for the others.
@@ -134,8 +138,8 @@ func TestCallerLeaves(t *testing.T) {
 	before := runtime.NumGoroutine()
 	dev := newDevice(t)
 	compiling, release := make(chan bool), make(chan bool)
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op == jittest.Compile {
+	dev.Before(func(op faulty.Op) error {
+		if op == faulty.Compile {
 			close(compiling)
 			<-release
 		}
@@ -157,7 +161,7 @@ func TestCallerLeaves(t *testing.T) {
 	done.Wait()
 	require.NoError(t, stayer)
 	assert.Equal(t, "adder", f.Name())
-	assert.Equal(t, 1, dev.Count(jittest.Compile))
+	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		require.True(t, time.Now().Before(end), "goroutines stay behind")
 	}
@@ -168,8 +172,8 @@ func TestOnlyCallerLeaves(t *testing.T) {
 	dev := newDevice(t)
 	release := make(chan bool)
 	ctx, leave := context.WithCancel(context.Background())
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op == jittest.Compile {
+	dev.Before(func(op faulty.Op) error {
+		if op == faulty.Compile {
 			leave()
 			<-release
 		}
@@ -181,7 +185,7 @@ func TestOnlyCallerLeaves(t *testing.T) {
 	close(release)
 	_, err = load(context.Background(), dev, s)
 	require.NoError(t, err)
-	assert.Equal(t, 1, dev.Count(jittest.Compile))
+	assert.EqualValues(t, 1, dev.Count(faulty.Compile))
 }
 
 // A context that has ended starts nothing and gets nothing.
@@ -193,7 +197,7 @@ func TestContextEndedBefore(t *testing.T) {
 	_, err := load(ctx, dev, s)
 	require.ErrorIs(t, err, context.Canceled)
 	time.Sleep(time.Millisecond)
-	assert.Zero(t, dev.Count())
+	assert.Zero(t, dev.Count(faulty.Any))
 
 	_, err = load(context.Background(), dev, s)
 	require.NoError(t, err)
@@ -204,26 +208,17 @@ func TestContextEndedBefore(t *testing.T) {
 // A step that fails is this call's error: it is not remembered, and a module
 // that was loaded in vain does not stay.
 func TestFailedSteps(t *testing.T) {
-	for _, op := range []jittest.Op{jittest.Compile, jittest.Load, jittest.Function, jittest.AllowSharedBytes} {
-		t.Run(string(op), func(t *testing.T) {
+	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
+		t.Run(op.String(), func(t *testing.T) {
 			dev := newDevice(t)
-			dev.Before(func(now jittest.Op, _ int) error {
-				if now == op {
-					return errInjected
-				}
-				return nil
-			})
+			dev.Arm(faulty.Fault{Op: op, N: 1, Err: errInjected})
 			s, _ := adder(t, 1)
 			_, err := load(context.Background(), dev, s)
 			require.ErrorIs(t, err, errInjected)
 			assert.ErrorContains(t, err, "kernel adder")
-			live := dev.Count(jittest.Load) - dev.Count(jittest.Unload)
-			if op == jittest.Load {
-				live-- // the failed call made none
-			}
-			assert.Zero(t, live, "modules that stay loaded")
+			assert.True(t, dev.Disarm())
+			assert.Zero(t, dev.Live().Modules, "modules that stay loaded")
 
-			dev.Before(nil)
 			f, err := load(context.Background(), dev, s)
 			require.NoError(t, err)
 			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))

@@ -11,13 +11,13 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 )
 
 // updated is a device after an update of its driver.
 type updated struct {
-	*jittest.Device
+	*faulty.Device
 	producer string
 	accepts  []string
 }
@@ -39,7 +39,7 @@ func TestProducers(t *testing.T) {
 	log := &bytes.Buffer{}
 	s.Logger = slog.New(slog.NewTextHandler(log, nil))
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
-	load := func(producer string, accepts ...string) (jit.Origin, *jittest.Device) {
+	load := func(producer string, accepts ...string) (jit.Origin, *faulty.Device) {
 		t.Helper()
 		dev := &updated{newDevice(t), producer, accepts}
 		t.Cleanup(func() { jit.Forget(dev) })
@@ -72,7 +72,7 @@ func TestProducers(t *testing.T) {
 		{Producer: "driver 2", Code: []byte("garbage")}, good}}))
 	origin, dev := load("driver 2", "driver 1")
 	require.Equal(t, jit.Cached, origin)
-	require.Equal(t, 2, dev.Count(jittest.Load))
+	require.EqualValues(t, 2, dev.Count(faulty.Load))
 	require.Empty(t, log.String())
 
 	// All are bad: one compilation, one warning that names each.

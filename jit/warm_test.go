@@ -13,8 +13,8 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/ptxas"
 )
@@ -81,7 +81,7 @@ func TestWarmWithoutADevice(t *testing.T) {
 				assert.Equal(t, jit.Cached, f.Origin)
 				assert.Equal(t, uint32(7+step), runAdder(t, dev, f, 7))
 			}
-			assert.Zero(t, dev.Count(jittest.Compile))
+			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.NoError(t, readOnly.Err())
 
 			// A key of its own: other options are other code.

@@ -89,7 +89,7 @@ func (b bitsBench) give(name string) {
 }
 
 func (b bitsBench) run(kernel int) {
-	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream())
+	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream(), b.b.Args)
 	require.NoError(b.t, err)
 	require.True(b.t, ran)
 }
@@ -98,8 +98,8 @@ func (b bitsBench) plan() {
 	for _, name := range []string{"offsets", "blocks", "gather", "inverse"} {
 		require.Equal(b.t, b.region(b.b, name), b.region(b.a, name), name)
 	}
-	n := schedule.BlockBytes * int(binary.LittleEndian.Uint32(b.region(b.a, "blocks")))
-	require.Equal(b.t, b.region(b.b, "table")[:n], b.region(b.a, "table")[:n], "table of row blocks")
+	n := schedule.PairBytes * int(binary.LittleEndian.Uint32(b.region(b.a, "blocks")))
+	require.Equal(b.t, b.region(b.b, "table")[:n], b.region(b.a, "table")[:n], "table of row pairs")
 }
 
 func (b bitsBench) products() {

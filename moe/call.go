@@ -13,13 +13,26 @@ type Call struct {
 	layer    *Layer
 	check    argCheck
 	bindings [kernelCount]binding
+	observer Observer
 }
+
+// Observer is told of a kernel, by its name in [Layer.Kernels], right before
+// its launch on s. It may record an event there; an error of its own ends the
+// pass and is returned by it as it is.
+type Observer func(kernel string, s driver.Stream) error
+
+// Observe calls f before each launch of later passes, nil nobody, which is the
+// default and costs nothing. It is for measuring kernels in their places: an
+// event between two kernels keeps the later one from starting before the
+// earlier has ended, so that the times of all add up to a little more than an
+// unobserved pass.
+func (c *Call) Observe(f Observer) { c.observer = f }
 
 // NewCall makes a call.
 func (l *Layer) NewCall() *Call {
 	c := &Call{layer: l}
 	for i := range c.bindings {
-		c.bindings[i] = newBinding(l.dev, &l.kernels[i])
+		c.bindings[i] = newBinding(l.dev, &l.kernels[i], kernelNames[i], &c.observer)
 	}
 	return c
 }
@@ -254,7 +267,7 @@ func (c *Call) up(s driver.Stream, t int, e Experts, w workspace) error {
 			return err
 		}
 	}
-	return b.run(s, c.layer.sms)
+	return b.persist(s, c.layer.sms)
 }
 
 func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
@@ -275,5 +288,5 @@ func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
 	if err := b.tensorMap("y", shape.YMap(w.at(p, w.y), rows)); err != nil {
 		return err
 	}
-	return b.run(s, c.layer.sms)
+	return b.persist(s, c.layer.sms)
 }

@@ -316,31 +316,3 @@ func TestConcurrentCalls(t *testing.T) {
 	}
 	require.NoError(t, g.Wait())
 }
-
-// All tokens to one expert, whose rows fill several blocks; the others' are
-// empty.
-func TestOneExpert(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, Experts: 9, TopK: 1}
-	const tokens = 300
-	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
-	require.NoError(t, err)
-	s := c.Shapes(tokens)
-	x := reference.NewNormal(1, trial.ScaleX).Values(s.X.Elements())
-	router := make([]uint16, s.Router.Elements())
-	for i := range tokens {
-		x[i*c.Hidden] = reference.ToBF16(1)
-	}
-	router[7*c.Hidden] = reference.ToBF16(100)
-	tr, err := trial.FromHost(dev, l, tokens, x, router,
-		reference.NewNormal(2, 0.12).Values(s.W1.Elements()), reference.NewNormal(3, 0.12).Values(s.W2.Elements()))
-	require.NoError(t, err)
-	defer tr.Close()
-	r := forward(t, tr, tr.Args)
-	for _, e := range r.Experts {
-		require.Equal(t, int32(7), e)
-	}
-	rep, err := tr.Check(r, tokens)
-	require.NoError(t, err)
-	require.NoError(t, rep.Check())
-}

@@ -1,8 +1,6 @@
 package moe
 
 import (
-	"encoding/binary"
-
 	"sonicmoe/driver"
 )
 
@@ -35,25 +33,25 @@ func (l *Layer) Regions(tokens int) map[string][2]int64 {
 // after those that it needs. It does nothing for a kernel that has not run.
 func (c *Call) RunInSequence(i int, s driver.Stream) (bool, error) {
 	b := &c.bindings[i]
-	if b.launch.Grid.X == 0 || i == upInfer && c.bindings[upTrain].launch.Grid.X > 0 {
+	if b.Shape.Grid.X == 0 || i == upInfer && c.bindings[upTrain].Shape.Grid.X > 0 {
 		return false, nil
 	}
-	return true, b.run(s, b.launch.Grid.X)
+	return true, b.run(s, b.Shape.Grid.X)
 }
 
-// RunKernel queues one kernel again with the parameters of its last run. It
-// does nothing for a kernel that has not run.
-func (c *Call) RunKernel(i int, s driver.Stream) (bool, error) {
+// RunKernel queues one kernel again with the parameters of its last run, which
+// was part of f. It does nothing for a kernel that has not run.
+func (c *Call) RunKernel(i int, s driver.Stream, f Forward) (bool, error) {
 	b := &c.bindings[i]
-	if b.launch.Grid.X == 0 {
+	if b.Shape.Grid.X == 0 {
 		return false, nil
 	}
 	if i == upTrain || i == upInfer || i == down {
 		// Only the plan zeroes the tile counters.
-		p := driver.DevicePtr(binary.LittleEndian.Uint64(c.bindings[plan].at("tickets")))
-		if err := s.Fill32(p, 0, 2); err != nil {
+		w := c.layer.workspace(int(f.X.Shape.Dims[0]))
+		if err := s.Fill32(w.at(f.Workspace.Ptr, w.tickets), 0, 2); err != nil {
 			return true, err
 		}
 	}
-	return true, b.run(s, b.launch.Grid.X)
+	return true, b.run(s, b.Shape.Grid.X)
 }

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -26,8 +27,7 @@ type Layer struct {
 // loaded is a kernel that is ready to launch.
 type loaded struct {
 	kernel.Kernel
-	fn     *jit.Function
-	params int // bytes
+	fn *jit.Function
 }
 
 // The kernels of a layer.
@@ -191,7 +191,7 @@ func (l *Layer) load(ctx context.Context, o options) error {
 				return err
 			}
 			o.logger.Info("kernel ready", "kernel", kernelNames[i], "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Kernel: k, fn: fn, params: k.ParamBytes()}
+			l.kernels[i] = loaded{Kernel: k, fn: fn}
 			return nil
 		})
 	}
@@ -228,6 +228,23 @@ func (l *Layer) Listing(name string) ([]byte, error) {
 		}
 	}
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", kernelNames)}
+}
+
+// Explain adds the Go line at fault to an error of Synchronize, an event or a
+// graph's Launch after passes of this layer, as errors of Forward have it
+// already. Only an emulated device names lines; other errors come back as they
+// are. Kernels of all layers have the same names: ask the layer that ran.
+func (l *Layer) Explain(err error) error {
+	var e *driver.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	for _, k := range l.kernels {
+		if k.Name == e.Kernel {
+			return k.fn.Explain(err)
+		}
+	}
+	return err
 }
 
 // Origins tells for each kernel where its machine code came from.

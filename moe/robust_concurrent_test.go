@@ -10,12 +10,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
 )
 
-// user is one goroutine's part: its own call, buffers and workspace of a layer
-// and on a stream that it shares with others.
+// user is one goroutine's part: its own call, buffers and workspace of a layer,
+// on a stream that it may share with others.
 type user struct {
 	name   string
 	trial  *trial.Trial
@@ -23,8 +26,8 @@ type user struct {
 	want   [2][32]byte // of a training pass and of an inference pass, alone
 }
 
-func newUser(t testing.TB, name string, l *moe.Layer, tokens int, s driver.Stream) user {
-	tr, err := trial.New(testDevice(t), l, tokens, uint64(len(name)+tokens), 6)
+func newUser(t testing.TB, name string, dev driver.Device, l *moe.Layer, tokens int, s driver.Stream) user {
+	tr, err := trial.New(dev, l, tokens, uint64(len(name)+tokens), 6)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	u := user{name: name, trial: tr, stream: s}
@@ -54,38 +57,59 @@ func (u user) hammer(ctx context.Context, rounds int) error {
 }
 
 func hammer(t *testing.T, users []user, rounds int) {
-	g, ctx := errgroup.WithContext(limited(t, 4*time.Minute))
+	g, ctx := errgroup.WithContext(limited(t, time.Hour))
 	for _, u := range users {
 		g.Go(func() error { return u.hammer(ctx, rounds) })
 	}
 	require.NoError(t, g.Wait())
 }
 
-func newStream(t testing.TB) driver.Stream {
-	s, err := testDevice(t).NewStream()
+func newStream(t testing.TB, dev driver.Device) driver.Stream {
+	s, err := dev.NewStream()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 
-// Four layers of different widths on four streams, two goroutines to each.
-func TestManyLayersAtOnce(t *testing.T) {
-	var users []user
-	for i, c := range []struct {
-		tokens int
-		config moe.Config
-	}{
+// sizedConfig is a layer with the tokens of a pass.
+type sizedConfig struct {
+	tokens int
+	config moe.Config
+}
+
+// fourWidths are four layers that differ in everything. Under the race
+// detector they are the smallest that do so, for a round of theirs to take a
+// third of a second.
+func fourWidths() []sizedConfig {
+	if raceDetector {
+		return []sizedConfig{
+			{1, moe.Config{Hidden: 128, Intermediate: 64, Experts: 3, TopK: 1}},
+			{1, moe.Config{Hidden: 192, Intermediate: 64, Experts: 4, TopK: 1, GateUp: moe.Interleaved}},
+			{1, moe.Config{Hidden: 256, Intermediate: 64, Experts: 2, TopK: 1}},
+			{1, moe.Config{Hidden: 128, Intermediate: 128, Experts: 2, TopK: 1, Logits: moe.LogitsF32}},
+		}
+	}
+	return []sizedConfig{
 		{12, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
 		{9, moe.Config{Hidden: 192, Intermediate: 128, Experts: 8, TopK: 3, GateUp: moe.Interleaved}},
 		{30, moe.Config{Hidden: 256, Intermediate: 64, Experts: 2, TopK: 1}},
 		{5, moe.Config{Hidden: 320, Intermediate: 192, Experts: 3, TopK: 2, Logits: moe.LogitsF32}},
-	} {
-		l, err := moe.New(context.Background(), testDevice(t), c.config, moe.WithCache(nil))
+	}
+}
+
+// Four layers of different widths on four streams, two goroutines to each. The
+// full 1,000 rounds are for a GPU, or for SONICMOE_LONG=1 and a -timeout of an
+// hour.
+func TestManyLayersAtOnce(t *testing.T) {
+	dev := testDevice(t)
+	var users []user
+	for i, c := range fourWidths() {
+		l, err := moe.New(context.Background(), dev, c.config, moe.WithCache(nil))
 		require.NoError(t, err)
-		s := newStream(t)
+		s := newStream(t, dev)
 		for g := range 2 {
 			// The two have different inputs, so that mixing them up shows.
-			users = append(users, newUser(t, fmt.Sprintf("layer %d goroutine %d", i, g), l, c.tokens+g, s))
+			users = append(users, newUser(t, fmt.Sprintf("layer %d goroutine %d", i, g), dev, l, c.tokens+g, s))
 		}
 	}
 	hammer(t, users, rounds(3))
@@ -93,7 +117,63 @@ func TestManyLayersAtOnce(t *testing.T) {
 
 // Two calls of one layer, each on its own stream with its own workspace.
 func TestTwoCallsOfOneLayer(t *testing.T) {
-	l, err := moe.New(context.Background(), testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(nil))
+	dev := testDevice(t)
+	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(nil))
 	require.NoError(t, err)
-	hammer(t, []user{newUser(t, "one", l, 20, newStream(t)), newUser(t, "two", l, 70, newStream(t))}, rounds(6))
+	hammer(t, []user{newUser(t, "one", dev, l, 20, newStream(t, dev)), newUser(t, "two", dev, l, 70, newStream(t, dev))}, rounds(6))
+}
+
+// everyDevice is each GPU that the driver shows; two emulated devices where the
+// tests run without a GPU.
+func everyDevice(t testing.TB) (list []driver.Device) {
+	if onGPU() {
+		var err error
+		list, err = open.All(context.Background(), "cuda")
+		require.NoError(t, err)
+	} else {
+		for range 2 {
+			dev, err := emulated.New(emulated.Options{})
+			require.NoError(t, err)
+			list = append(list, dev)
+		}
+	}
+	t.Cleanup(func() {
+		for _, dev := range list {
+			jit.Forget(dev)
+			require.NoError(t, dev.Close())
+		}
+	})
+	return list
+}
+
+// The same layer on every device at once, from a goroutine to each; then from
+// one goroutine that queues on all of them before it waits for any.
+func TestSeveralDevices(t *testing.T) {
+	devices := everyDevice(t)
+	if len(devices) < 2 {
+		t.Skip("the driver shows one GPU; this test needs two at least")
+	}
+	var users []user
+	for i, dev := range devices {
+		l, err := moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+		require.NoError(t, err)
+		users = append(users, newUser(t, fmt.Sprintf("device %d", i), dev, l, 20+i, newStream(t, dev)))
+	}
+	hammer(t, users, rounds(4))
+	ctx := limited(t, time.Minute)
+	for range min(rounds(4), 100) {
+		for _, u := range users {
+			require.NoError(t, u.trial.Poison())
+			require.NoError(t, u.trial.Stream().Synchronize(ctx))
+			require.NoError(t, u.trial.Call().Forward(u.stream, u.trial.Args))
+		}
+		for _, u := range users {
+			require.NoError(t, u.stream.Synchronize(ctx))
+			got, err := hashed(u.trial, true)
+			require.NoError(t, err)
+			require.Equal(t, u.want[0], got, u.name)
+		}
+	}
+	a, b := users[0], users[1]
+	require.ErrorIs(t, a.trial.Call().Forward(b.stream, a.trial.Args), driver.ErrInvalid, "a stream of another device")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"testing"
 	"time"
 
@@ -237,4 +238,43 @@ func breakable(t *testing.T) driver.Device {
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	return dev
+}
+
+// A fault of a replayed graph, and of waiting after it, names the Go line as a
+// fault of Forward does. Each kernel has a name of its own to go by.
+func TestExplain(t *testing.T) {
+	if onGPU() {
+		t.Skip("a GPU names no line of PTX")
+	}
+	dev := breakable(t)
+	_, tr := faultyTrial(t, dev, faultConfig, 10)
+	names := map[string]bool{}
+	for _, name := range tr.Layer.Kernels() {
+		text, err := tr.Layer.Listing(name)
+		require.NoError(t, err)
+		entry := regexp.MustCompile(`\.entry (\w+)`).FindSubmatch(text)
+		require.NotNil(t, entry, name)
+		require.False(t, names[string(entry[1])], "%s is another's entry too", entry[1])
+		names[string(entry[1])] = true
+	}
+
+	s := tr.Stream()
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, tr.Inference()))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	require.NoError(t, g.Launch(s))
+	require.NoError(t, tr.Layer.Explain(s.Synchronize(limited(t, time.Minute))))
+	require.NoError(t, dev.Free(tr.Args.O.Ptr))
+	const line = "kernel/aggregate.go:"
+	for name, fault := range map[string]error{"replay": g.Launch(s), "Synchronize": s.Synchronize(limited(t, time.Minute))} {
+		require.ErrorIs(t, fault, driver.ErrBroken, name)
+		assert.NotContains(t, fault.Error(), line, name)
+		explained := tr.Layer.Explain(fault)
+		assert.ErrorContains(t, explained, line, name)
+		require.ErrorIs(t, explained, dev.Err(), name)
+		assert.Equal(t, explained, tr.Layer.Explain(explained), "once is enough")
+	}
+	other := errors.New("no kernel's")
+	assert.Equal(t, other, tr.Layer.Explain(other))
 }

@@ -57,7 +57,12 @@ func digest(ctx context.Context, tr *trial.Trial, s driver.Stream, f moe.Forward
 	if err := s.Synchronize(ctx); err != nil {
 		return sum, err
 	}
-	r, err := tr.Results(!f.H.IsZero())
+	return hashed(tr, !f.H.IsZero())
+}
+
+// hashed is the hash of a trial's outputs as they are.
+func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
+	r, err := tr.Results(withH)
 	if err != nil {
 		return sum, err
 	}

@@ -164,12 +164,12 @@ func timeInSequence(t *testing.T, tr *trial.Trial) {
 // timeEach logs the time of each kernel by itself.
 func timeEach(t *testing.T, tr *trial.Trial) {
 	for i, name := range moe.KernelNames {
-		if ran, err := tr.Call().RunKernel(i, tr.Stream()); !ran {
+		if ran, err := tr.Call().RunKernel(i, tr.Stream(), tr.Args); !ran {
 			require.NoError(t, err)
 			continue
 		}
 		ms := median(t, tr.Stream(), 20*time.Millisecond, 20, func() error {
-			_, err := tr.Call().RunKernel(i, tr.Stream())
+			_, err := tr.Call().RunKernel(i, tr.Stream(), tr.Args)
 			return err
 		})
 		t.Logf("%-14s %.4f ms (min %.4f max %.4f)", name, ms[1], ms[0], ms[2])

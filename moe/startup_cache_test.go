@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
 )
@@ -67,7 +67,7 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	dev := newCounted(t)
 	s := start(t, dev, cache.Options{Dir: f.dir})
 	assert.Zero(t, s.compiled)
-	assert.Equal(t, f.kernels, dev.Count(jittest.Load))
+	assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
 	assert.Empty(t, s.warnings)
 	for kernel, origin := range s.layer.Origins() {
 		assert.Equal(t, jit.Cached, origin, kernel)
@@ -75,10 +75,10 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 
 	// A second layer of the same process touches neither cache nor device.
-	dev.Reset()
+	dev.ResetCounts()
 	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
 	require.NoError(t, err)
-	assert.Zero(t, dev.Count())
+	assert.Zero(t, dev.Count(faulty.Any))
 	for kernel, origin := range again.Origins() {
 		assert.Equal(t, jit.Loaded, origin, kernel)
 	}
@@ -111,8 +111,8 @@ func TestManyStartsAtOnce(t *testing.T) {
 	for range starts {
 		assert.NoError(t, <-errs)
 	}
-	assert.Equal(t, f.kernels, dev.Count(jittest.Compile))
-	assert.Equal(t, f.kernels, dev.Count(jittest.Load))
+	assert.EqualValues(t, f.kernels, dev.Count(faulty.Compile))
+	assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
 }
 
 // damage is a way to spoil the file of an entry.
@@ -181,7 +181,7 @@ func TestDamagedFiles(t *testing.T) {
 
 // checkRepair starts twice: the first compiles the named kernels and warns so
 // often, the second nothing. Results are those of the undamaged cache.
-func (f filled) checkRepair(t *testing.T, dev *jittest.Device, dir string, recompiled []string, warned int) {
+func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recompiled []string, warned int) {
 	t.Helper()
 	s := start(t, dev, cache.Options{Dir: dir})
 	assert.Equal(t, len(recompiled), s.compiled)

@@ -12,8 +12,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 )
 
@@ -39,7 +39,7 @@ func TestNewRefusesConfig(t *testing.T) {
 		require.ErrorAs(t, err, &arg, test.field)
 		assert.Equal(t, test.field, arg.Field)
 	}
-	assert.Zero(t, dev.Count())
+	assert.Zero(t, dev.Count(faulty.Any))
 }
 
 func TestNewRefusesDevice(t *testing.T) {
@@ -53,7 +53,7 @@ func TestNewRefusesDevice(t *testing.T) {
 		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
 		require.ErrorIs(t, err, driver.ErrUnsupported)
 		assert.ErrorContains(t, err, fmt.Sprintf("some GPU has compute capability %d.%d, the kernels need 9.0", cc[0], cc[1]))
-		assert.Zero(t, dev.Count())
+		assert.Zero(t, dev.Count(faulty.Any))
 	}
 
 	closed, err := emulated.New(emulated.Options{})
@@ -67,7 +67,7 @@ func TestNewRefusesDevice(t *testing.T) {
 
 // otherDevice is of another compute capability.
 type otherDevice struct {
-	*jittest.Device
+	*faulty.Device
 	capability [2]int
 }
 
@@ -78,7 +78,7 @@ func (d otherDevice) Target() driver.Target {
 }
 
 // brokenDevice has met its end.
-type brokenDevice struct{ *jittest.Device }
+type brokenDevice struct{ *faulty.Device }
 
 func (brokenDevice) Err() error { return &driver.Error{Op: "launch", Kind: driver.ErrBroken} }
 
@@ -87,7 +87,7 @@ func TestNewRefusesBrokenDevice(t *testing.T) {
 	dev := brokenDevice{newCounted(t)}
 	_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
 	require.ErrorIs(t, err, driver.ErrBroken)
-	assert.Zero(t, dev.Count())
+	assert.Zero(t, dev.Count(faulty.Any))
 }
 
 func TestNewContext(t *testing.T) {
@@ -96,13 +96,13 @@ func TestNewContext(t *testing.T) {
 	cancel()
 	_, err := moe.New(ctx, dev, smallConfig, moe.WithCache(nil))
 	require.ErrorIs(t, err, context.Canceled)
-	assert.Zero(t, dev.Count(), "nothing is started")
+	assert.Zero(t, dev.Count(faulty.Any), "nothing is started")
 
 	// Cancelled on the way: New returns while the device is still compiling.
 	ctx, cancel = context.WithCancel(context.Background())
 	release := make(chan bool)
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op == jittest.Compile {
+	dev.Before(func(op faulty.Op) error {
+		if op == faulty.Compile {
 			cancel()
 			<-release
 		}
@@ -114,20 +114,10 @@ func TestNewContext(t *testing.T) {
 
 	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
 	require.NoError(t, err)
-	assert.Equal(t, len(l.Kernels()), dev.Count(jittest.Compile), "what was begun was of use")
+	assert.EqualValues(t, len(l.Kernels()), dev.Count(faulty.Compile), "what was begun was of use")
 }
 
 var errInjected = errors.New("injected")
-
-// failAt makes the nth step fail.
-func failAt(n int) func(jittest.Op, int) error {
-	return func(_ jittest.Op, at int) error {
-		if at == n {
-			return errInjected
-		}
-		return nil
-	}
-}
 
 // Whichever step fails, New says so, leaves nothing on the device and in the
 // cache that spoils a later start, and a later New works.
@@ -135,14 +125,13 @@ func TestEveryStepFails(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
 	start(t, dev, cache.Options{Dir: cache.Off})
-	steps := dev.Count()
-	require.Greater(t, steps, 3*f.kernels)
+	steps := dev.Count(faulty.Any)
+	require.Greater(t, steps, int64(3*f.kernels))
 	free, _, err := dev.Memory()
 	require.NoError(t, err)
-	for n := 1; n <= steps; n++ {
+	for n := int64(1); n <= steps; n++ {
 		jit.Forget(dev)
-		dev.Reset()
-		dev.Before(failAt(n))
+		dev.Arm(faulty.Fault{N: n, Err: errInjected})
 		c := cache.Open(cache.Options{Dir: t.TempDir()})
 		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
 		require.ErrorIs(t, err, errInjected, "step %d of %d", n, steps)
@@ -151,11 +140,11 @@ func TestEveryStepFails(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, free, left, "device memory after step %d failed", n)
 
-		dev.Before(nil)
-		dev.Reset()
+		require.True(t, dev.Disarm())
+		dev.ResetCounts()
 		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c))
 		require.NoError(t, err)
-		assert.LessOrEqual(t, dev.Count(jittest.Compile), 1, "only what failed is done again")
+		assert.LessOrEqual(t, dev.Count(faulty.Compile), int64(1), "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})
 		assert.Zero(t, s.compiled)
 		if n%7 == 0 { // the rest would tell the same for its time
@@ -170,11 +159,12 @@ func TestEveryStepFailsFromTheCache(t *testing.T) {
 	f := fill(t)
 	dev := newCounted(t)
 	start(t, dev, cache.Options{Dir: f.dir})
-	steps := dev.Count()
-	require.Greater(t, steps, 2*f.kernels)
-	for n := 1; n <= steps; n++ {
-		dev.Before(failAt(n))
+	steps := dev.Count(faulty.Any)
+	require.Greater(t, steps, int64(2*f.kernels))
+	for n := int64(1); n <= steps; n++ {
+		dev.Arm(faulty.Fault{N: n, Err: errInjected})
 		s := start(t, dev, cache.Options{Dir: f.dir})
+		require.True(t, dev.Disarm(), "step %d of %d", n, steps)
 		assert.LessOrEqual(t, s.compiled, 1, "step %d", n)
 		assert.LessOrEqual(t, len(s.warnings), 1, "step %d: %v", n, s.warnings)
 		if n%7 == 0 {

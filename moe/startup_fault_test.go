@@ -13,8 +13,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/cache/cachetest"
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 )
 
@@ -158,8 +158,8 @@ func TestStartWithoutDeviceMemory(t *testing.T) {
 	for name, kind := range map[string]error{"out of memory": driver.ErrOutOfMemory, "broken": driver.ErrBroken} {
 		t.Run(name, func(t *testing.T) {
 			dev := newCounted(t)
-			dev.Before(func(op jittest.Op, _ int) error {
-				if op == jittest.Load {
+			dev.Before(func(op faulty.Op) error {
+				if op == faulty.Load {
 					return &driver.Error{Op: "cuModuleLoadDataEx", Kind: kind}
 				}
 				return nil
@@ -169,7 +169,7 @@ func TestStartWithoutDeviceMemory(t *testing.T) {
 				moe.WithCache(cache.Open(cache.Options{Dir: f.dir, Logger: newLogger(w)})))
 			require.ErrorIs(t, err, kind)
 			assert.ErrorContains(t, err, "kernel moe_")
-			assert.Zero(t, dev.Count(jittest.Compile))
+			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.Empty(t, w.said)
 
 			dev.Before(nil)

@@ -11,8 +11,8 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
 )
@@ -21,11 +21,11 @@ import (
 var smallConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
 
 // newCounted is an emulated device of its own that counts steps.
-func newCounted(t testing.TB) *jittest.Device {
+func newCounted(t testing.TB) *faulty.Device {
 	t.Helper()
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
-	counted := jittest.Wrap(dev)
+	counted := faulty.Wrap(dev)
 	t.Cleanup(func() {
 		jit.Forget(counted)
 		assert.NoError(t, counted.Close())
@@ -63,24 +63,24 @@ type started struct {
 
 // start makes a layer as a new process would: nothing is loaded, the cache is
 // opened anew.
-func start(t testing.TB, dev *jittest.Device, o cache.Options) started {
+func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	t.Helper()
 	w := &warnings{}
 	o.Logger = newLogger(w)
 	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
 }
 
-func startWith(t testing.TB, dev *jittest.Device, w *warnings, opts ...moe.Option) started {
+func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option) started {
 	t.Helper()
 	jit.Forget(dev)
-	dev.Reset()
+	dev.ResetCounts()
 	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)))...)
 	require.NoError(t, err)
-	return started{l, dev.Count(jittest.Compile), w.said}
+	return started{l, int(dev.Count(faulty.Compile)), w.said}
 }
 
 // forwardOn is a training pass of the layer over the same random tensors.
-func forwardOn(t testing.TB, dev *jittest.Device, l *moe.Layer) trial.Results {
+func forwardOn(t testing.TB, dev *faulty.Device, l *moe.Layer) trial.Results {
 	t.Helper()
 	tr, err := trial.New(dev, l, 16, 1, 6)
 	require.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 )
 
@@ -35,8 +35,8 @@ func TestStartAsChild(t *testing.T) {
 		t.Skip("other tests run this in processes of its own")
 	}
 	dev, w := newCounted(t), &warnings{}
-	dev.Before(func(op jittest.Op, _ int) error {
-		if op == jittest.Compile {
+	dev.Before(func(op faulty.Op) error {
+		if op == faulty.Compile {
 			time.Sleep(compileTime)
 		}
 		return nil
@@ -48,7 +48,7 @@ func TestStartAsChild(t *testing.T) {
 		moe.WithCache(cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)})), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
 	dev.Before(nil)
-	fmt.Println(report(dev.Count(jittest.Compile), len(w.said), forwardOn(t, dev, l)))
+	fmt.Println(report(int(dev.Count(faulty.Compile)), len(w.said), forwardOn(t, dev, l)))
 }
 
 func report(compiled, warned int, results any) string {

@@ -13,20 +13,20 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
-	"sonicmoe/jit/jittest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
 	"sonicmoe/ptx/ptxas"
 )
 
 // assembler stands for a ptxas on another machine.
-type assembler struct{ *jittest.Device }
+type assembler struct{ *faulty.Device }
 
 func (assembler) Producer() string { return "ptxas 13.0.88" }
 
 // carried is a device that takes that assembler's code, as driver/cuda does.
-type carried struct{ *jittest.Device }
+type carried struct{ *faulty.Device }
 
 func (carried) Accepts(producer string) bool { return producer == assembler{}.Producer() }
 
@@ -41,7 +41,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 
 	made := cache.Open(cache.Options{Dir: t.TempDir()})
 	require.NoError(t, jit.Warm(ctx, made, dev.Target().Arch, sources, jit.WarmOptions{By: assembler{maker}}))
-	assert.Equal(t, f.kernels, maker.Count(jittest.Compile))
+	assert.EqualValues(t, f.kernels, maker.Count(faulty.Compile))
 	bundle := filepath.Join(t.TempDir(), "warm.tar")
 	_, err = made.ExportFile(ctx, bundle)
 	require.NoError(t, err)
@@ -60,11 +60,11 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 			o.Logger = newLogger(w)
 			jit.Forget(dev)
 			t.Cleanup(func() { jit.Forget(dev) })
-			dev.Reset()
+			dev.ResetCounts()
 			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)))
 			require.NoError(t, err)
-			assert.Zero(t, dev.Count(jittest.Compile))
-			assert.Equal(t, f.kernels, dev.Count(jittest.Load))
+			assert.Zero(t, dev.Count(faulty.Compile))
+			assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
 			for kernel, origin := range l.Origins() {
 				assert.Equal(t, jit.Cached, origin, kernel)
 			}

@@ -3,7 +3,6 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/schedule"
-	"sonicmoe/moe/kernel"
 )
 
 // workspace is the layout of a call's scratch memory: offsets in bytes.
@@ -36,7 +35,7 @@ func (l *Layer) workspace(tokens int) workspace {
 	w.offsets = take(4 * int64(c.Experts+1))
 	w.blocks = take(4)
 	w.tickets = take(2 * ticketBytes)
-	w.table = take(schedule.BlockBytes * (int64(c.Experts) + rows/kernel.BlockRows))
+	w.table = take(schedule.PairBytes * (int64(c.Experts) + rows/schedule.PairRows))
 	w.gather = take(4 * rows)
 	w.inverse = take(4 * rows)
 	w.a = take(2 * rows * int64(c.Intermediate))

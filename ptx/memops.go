@@ -146,6 +146,14 @@ func (k *Kernel) TMALoad(dst Shared, m TensorMap, bar Shared, coords ...U32) {
 	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand())
 }
 
+// TMALoadMulticast is [Kernel.TMALoad] into every CTA of the cluster whose bit
+// is set in ctas (bit r is rank r): the box lands at dst's offset in each, its
+// bytes count at bar's offset in each.
+func (k *Kernel) TMALoadMulticast(dst Shared, m TensorMap, bar Shared, ctas B16, coords ...U32) {
+	f := &isa.Table[isa.TMALoadMulticast]
+	k.emit(f, k.mods(f, dimMod(coords)), dst.operand(), tensorOperand(m, coords), bar.operand(), ctas.v.operand(isa.B16))
+}
+
 // TMAStore starts the store of a box from src to m at coords; the thread's
 // next [Kernel.BulkCommit] closes its group.
 func (k *Kernel) TMAStore(m TensorMap, src Shared, coords ...U32) {

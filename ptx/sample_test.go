@@ -157,7 +157,7 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 	case "bytes":
 		return 16
 	case "n":
-		return 24 + 8*int64(s.rng.IntN(9))
+		return 24 + 8*int64(s.rng.IntN(4)) // the assembler gives the sample little more
 	case "scaleA", "scaleB":
 		return 1 - 2*int64(s.rng.IntN(2))
 	case "transA", "transB":

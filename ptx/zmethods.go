@@ -570,6 +570,12 @@ func (k *Kernel) MbarrierArriveExpectTx(bar Shared, bytes U32) {
 	k.emit(f, k.mods(f), Operand{Kind: OpSink}, bar.operand(), bytes.v.operand(isa.U32))
 }
 
+// MbarrierArriveExpectTxCluster is mbarrier.arrive.expect_tx.shared::cluster.b64.
+func (k *Kernel) MbarrierArriveExpectTxCluster(bar Shared, bytes U32) {
+	f := &isa.Table[isa.MbarrierArriveExpectTxCluster]
+	k.emit(f, k.mods(f), Operand{Kind: OpSink}, bar.operand(), bytes.v.operand(isa.U32))
+}
+
 // MbarrierTryWaitParity is mbarrier.try_wait.parity.shared::cta.b64.
 func (k *Kernel) MbarrierTryWaitParity(bar Shared, parity U32) Pred {
 	f := &isa.Table[isa.MbarrierTryWaitParity]
@@ -641,6 +647,12 @@ func (k *Kernel) BulkWait(pending int, mods ...Mod) {
 // BulkLoad is cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.
 func (k *Kernel) BulkLoad(dst Shared, src Global, bytes U32, bar Shared) {
 	f := &isa.Table[isa.BulkLoad]
+	k.emit(f, k.mods(f), dst.operand(), src.operand(), bytes.v.operand(isa.U32), bar.operand())
+}
+
+// BulkCopyCluster is cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.
+func (k *Kernel) BulkCopyCluster(dst Shared, src Shared, bytes U32, bar Shared) {
+	f := &isa.Table[isa.BulkCopyCluster]
 	k.emit(f, k.mods(f), dst.operand(), src.operand(), bytes.v.operand(isa.U32), bar.operand())
 }
 

@@ -176,29 +176,13 @@ func encode(words []uint32) []byte {
 	return raw
 }
 
-// pack lays out kernel parameters as PTX does: each aligned to its size,
-// tensor maps to 128 bytes, counted from driver.ParamBase.
+// pack packs parameters of the types that driver.PackParams takes.
 func pack(values ...any) []byte {
-	var raw []byte
-	align := func(n int) {
-		for (driver.ParamBase+len(raw))%n != 0 {
-			raw = append(raw, 0)
-		}
+	packed, err := driver.PackParams(values...)
+	if err != nil {
+		panic(err) // a mistake of this suite, met by every run of it
 	}
-	for _, v := range values {
-		switch v := v.(type) {
-		case driver.EncodedTensorMap:
-			align(128)
-			raw = append(raw, v[:]...)
-		case driver.DevicePtr:
-			align(8)
-			raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
-		default:
-			align(binary.Size(v))
-			raw, _ = binary.Append(raw, binary.LittleEndian, v)
-		}
-	}
-	return raw
+	return packed
 }
 
 // line is the launch of n threads in CTAs of 128.

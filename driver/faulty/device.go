@@ -13,6 +13,7 @@ type Device struct {
 	inner   driver.Device
 	counts  [opCount]atomic.Int64
 	fault   atomic.Pointer[armed]
+	hook    atomic.Pointer[func(Op) error]
 	broken  atomic.Pointer[driver.Error]
 	discard atomic.Bool
 

@@ -1,5 +1,6 @@
 // Package faulty wraps a [driver.Device] for tests: it counts calls, fails
-// chosen ones, reports what is still alive, and can throw launches away.
+// or holds up chosen ones, reports what is still alive, and can throw launches
+// away.
 //
 //	dev := faulty.Wrap(inner)
 //	dev.Arm(faulty.Fault{Op: faulty.Launch, N: 3}) // the third launch from here fails

@@ -40,6 +40,17 @@ func (d *Device) Disarm() (struck bool) {
 	return a != nil && a.left.Load() <= 0
 }
 
+// Before has hook called before each operation; an error is what the operation
+// returns, without any effect. The hook may block, and several goroutines may
+// be in it at once. Nil ends it.
+func (d *Device) Before(hook func(Op) error) {
+	if hook == nil {
+		d.hook.Store(nil)
+		return
+	}
+	d.hook.Store(&hook)
+}
+
 // Count is how often an operation was called since Wrap or ResetCounts, calls
 // that failed included.
 func (d *Device) Count(o Op) int64 { return d.counts[o].Load() }
@@ -57,6 +68,11 @@ func (d *Device) enter(o Op) error {
 	n := d.counts[o].Add(1)
 	if e := d.broken.Load(); e != nil && !o.releases() {
 		return e
+	}
+	if hook := d.hook.Load(); hook != nil {
+		if err := (*hook)(o); err != nil {
+			return err
+		}
 	}
 	a := d.fault.Load()
 	if a == nil || a.Op != Any && a.Op != o || a.left.Add(-1) != 0 {

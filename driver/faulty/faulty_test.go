@@ -66,6 +66,35 @@ func TestNthCallFails(t *testing.T) {
 	assert.False(t, dev.Disarm(), "a fault that no call met has not struck")
 }
 
+// A hook sees each call before the device does, and may hold it up or fail it.
+func TestBefore(t *testing.T) {
+	dev := wrapped(t)
+	own, entered, release := errors.New("my own"), make(chan bool), make(chan bool)
+	dev.Before(func(o Op) error {
+		switch o {
+		case Memory:
+			entered <- true
+			<-release
+		case Alloc:
+			return own
+		}
+		return nil
+	})
+	done := make(chan error)
+	go func() { _, _, err := dev.Memory(); done <- err }()
+	<-entered
+	_, err := dev.Alloc(1)
+	require.Equal(t, own, err)
+	assert.Equal(t, Live{}, dev.Live(), "the failed call did nothing")
+	assert.EqualValues(t, 2, dev.Count(Any), "what is held up or failed counts")
+	close(release)
+	require.NoError(t, <-done)
+	dev.Before(nil)
+	p, err := dev.Alloc(1)
+	require.NoError(t, err)
+	require.NoError(t, dev.Free(p))
+}
+
 func TestBreak(t *testing.T) {
 	dev := wrapped(t)
 	s, err := dev.NewStream()

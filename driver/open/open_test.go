@@ -2,6 +2,10 @@ package open
 
 import (
 	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,6 +50,81 @@ func TestMumax(t *testing.T) {
 	require.ErrorIs(t, err, driver.ErrUnsupported)
 	assert.ErrorContains(t, err, "tag mumax")
 	assert.NotContains(t, Names(), "mumax")
+}
+
+// fakeDriver has the environment name a built driver/cuda/testdata/fakecuda.c,
+// which shows two GPUs.
+func fakeDriver(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil || runtime.GOOS == "windows" {
+		t.Skip("no C compiler for it on the PATH: the fake driver library was not built")
+	}
+	path := filepath.Join(t.TempDir(), "libfakecuda.so")
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-pthread", "-o", path, "../cuda/testdata/fakecuda.c").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Setenv(cuda.EnvLibrary, path)
+}
+
+// Names count GPUs as the driver does; All gives every one, in that order.
+func TestNumbersOfGPUs(t *testing.T) {
+	fakeDriver(t)
+	for name, want := range map[string]string{"": "Fake GPU 40", "cuda": "Fake GPU 40", "cuda:0": "Fake GPU 40", "cuda:1": "Fake GPU 41"} {
+		dev, err := Device(t.Context(), name)
+		require.NoError(t, err, name)
+		assert.Equal(t, want, dev.Target().Name, name)
+		require.NoError(t, dev.Close())
+	}
+	_, err := Device(t.Context(), "cuda:2")
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "shows 2 GPUs, counted from 0")
+
+	for _, kind := range []string{"", "cuda"} {
+		list, err := All(t.Context(), kind)
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+		for i, dev := range list {
+			assert.Equal(t, []string{"Fake GPU 40", "Fake GPU 41"}[i], dev.Target().Name)
+			require.NoError(t, dev.Close())
+		}
+	}
+}
+
+func TestAll(t *testing.T) {
+	list, err := All(t.Context(), "emulated")
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.NoError(t, list[0].Close())
+	for _, kind := range []string{"gpu", "cuda:0", "emulated:1"} {
+		_, err := All(t.Context(), kind)
+		require.ErrorIs(t, err, driver.ErrInvalid, kind)
+	}
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	list, err = All(t.Context(), "cuda")
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "/no/such/libcuda.so")
+	assert.Nil(t, list)
+}
+
+// closing is a device that only closes.
+type closing struct {
+	driver.Device
+	closed *int
+}
+
+func (c closing) Close() error { *c.closed++; return nil }
+
+// When one device fails, those before it do not stay open.
+func TestAllOrNone(t *testing.T) {
+	closed, broken := 0, errors.New("the third is broken")
+	list, err := each(t.Context(), backend{open: func(_ context.Context, n int) (driver.Device, error) {
+		if n == 2 {
+			return nil, broken
+		}
+		return closing{closed: &closed}, nil
+	}}, 4)
+	require.ErrorIs(t, err, broken)
+	assert.Nil(t, list)
+	assert.Equal(t, 2, closed)
 }
 
 func TestEndedContext(t *testing.T) {

@@ -109,7 +109,7 @@ func (p *pass) run(ctx context.Context, out *output) error {
 	if err := p.layer.NewCall().Forward(p.memory.stream, p.args); err != nil {
 		return err
 	}
-	if err := p.memory.stream.Synchronize(ctx); err != nil {
+	if err := p.layer.Explain(p.memory.stream.Synchronize(ctx)); err != nil {
 		return fmt.Errorf("forward pass: %w", err)
 	}
 	p.forwarded = time.Since(started)

@@ -24,6 +24,13 @@ type barrier struct {
 // NewSetup starts a collection.
 func NewSetup(k *ptx.Kernel) *Setup { return &Setup{k: k} }
 
+// Barrier takes room for one mbarrier that count arrivals complete.
+func (s *Setup) Barrier(mem *Shared, count int) ptx.Shared {
+	at := mem.Take(8, 8)
+	s.add(at, count)
+	return at
+}
+
 func (s *Setup) add(at ptx.Shared, count int) { s.bars = append(s.bars, barrier{at, count}) }
 
 // Done initialises the barriers in one thread and lets all others see them.
@@ -36,4 +43,12 @@ func (s *Setup) Done(tid ptx.U32) {
 		s.k.FenceMbarrierInit()
 	})
 	s.k.BarSync(ptx.Uint(0))
+}
+
+// ClusterSync waits for all threads of the cluster: after Done, so that the
+// CTAs may use each other's barriers, and before the end, so that none is
+// gone while another still signals it.
+func ClusterSync(k *ptx.Kernel) {
+	k.ClusterArrive()
+	k.ClusterWait()
 }

@@ -53,7 +53,7 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 			ptx.StGlobal(to.Index(i, chunkBytes), v.Add(tid.ShrI(7)).AddI(1))
 			k.BarWarpSync(ptx.Uint(ptx.FullMask))
 			if hold {
-				k.Guarded(leader.And(i.NeI(0)), func() { held.Release(k) })
+				k.Guarded(leader.And(i.NeI(0)), func() { held.Stage().Release(k) })
 				held.Keep(s)
 			} else {
 				k.Guarded(leader, func() { s.Release(k) })

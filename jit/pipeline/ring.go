@@ -71,6 +71,9 @@ func (c *Cursor) stage() Stage {
 	}
 }
 
+// Index is the number of the stage that comes next.
+func (c *Cursor) Index() ptx.U32 { return c.index.Get() }
+
 // Acquire waits until the next stage is empty and gives it to the producer.
 func (c *Cursor) Acquire() Stage {
 	s := c.stage()
@@ -97,6 +100,38 @@ func (c *Cursor) Advance() {
 // arrivals, by the calling thread.
 func (s Stage) Release(k *ptx.Kernel) { k.MbarrierArrive(s.empty) }
 
+// ReleaseTo gives the stage of the same place back to the producer of the CTA
+// of the given rank in the cluster.
+func (s Stage) ReleaseTo(k *ptx.Kernel, rank ptx.U32) {
+	k.MbarrierArriveCluster(ptx.SharedAt(s.empty.Addr().Mapa(rank)))
+}
+
+// Releaser is the lanes of a warp that give a stage back: one lane for each
+// CTA whose producer fills that stage in all CTAs of the cluster.
+type Releaser struct {
+	k    *ptx.Kernel
+	ctas int
+	lane ptx.U32
+	who  ptx.Pred
+}
+
+// NewReleaser is for a ring that is filled by so many CTAs: 1, or those of the
+// cluster. The ring's empty arrivals must count the warps of all of them.
+func NewReleaser(k *ptx.Kernel, lane ptx.U32, ctas int) Releaser {
+	return Releaser{k: k, ctas: ctas, lane: lane, who: lane.LtI(ctas)}
+}
+
+// Release gives s back where the condition holds.
+func (r Releaser) Release(s Stage, when ptx.Pred) {
+	r.k.Guarded(r.who.And(when), func() {
+		if r.ctas == 1 {
+			s.Release(r.k)
+		} else {
+			s.ReleaseTo(r.k, r.lane)
+		}
+	})
+}
+
 // Hold is a stage kept across passes of a loop, to be released later.
 type Hold struct{ empty *ptx.Var[ptx.U32] }
 
@@ -108,5 +143,5 @@ func NewHold(k *ptx.Kernel) *Hold {
 // Keep holds s.
 func (h *Hold) Keep(s Stage) { h.empty.Set(s.empty.Addr()) }
 
-// Release releases what is held.
-func (h *Hold) Release(k *ptx.Kernel) { k.MbarrierArrive(ptx.SharedAt(h.empty.Get())) }
+// Stage is what is held, good for a release only.
+func (h *Hold) Stage() Stage { return Stage{empty: ptx.SharedAt(h.empty.Get())} }

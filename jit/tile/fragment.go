@@ -26,31 +26,29 @@ func NewFragment(thread ptx.U32) Fragment {
 // Staging is where a thread's stmatrix instructions write a 64 x 64 bf16
 // sub-tile with 128-byte swizzle, so that TMA stores it.
 type Staging struct {
-	k       *ptx.Kernel
-	offsets [4]ptx.U32
+	k *ptx.Kernel
+	// offset is for the first 16 columns. The next ones' differ in two bits
+	// only, and registers are dear where this is used.
+	offset ptx.U32
 }
 
 // StagingBytes is the size of one 64 x 64 bf16 sub-tile.
 const StagingBytes = 64 * RowBytes
 
-// NewStaging computes the thread's four offsets: one for each 16 columns.
+// NewStaging computes where the thread writes.
 func NewStaging(k *ptx.Kernel, thread ptx.U32) Staging {
-	s := Staging{k: k}
 	lane := thread.AndI(31)
 	// stmatrix x4: lane l gives the row address of matrix l/8; matrices 0 and
 	// 1 are the upper and lower 8 rows of columns 0-7, 2 and 3 of columns 8-15.
 	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
-	for q := range s.offsets {
-		s.offsets[q] = Swizzled(row, lane.ShrI(4).AddI(2*q))
-	}
-	return s
+	return Staging{k, Swizzled(row, lane.ShrI(4))}
 }
 
 // Store writes 64 columns, 32 registers of a fragment, rounded to bf16.
 func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
-	for q := range s.offsets {
+	for q := range 4 {
 		a := acc[8*q:]
-		s.k.Stmatrix(slot.Plus(s.offsets[q]),
+		s.k.Stmatrix(slot.Plus(s.offset.XorI(2*q*16)),
 			s.k.PackBF16(a[0], a[1]), s.k.PackBF16(a[2], a[3]),
 			s.k.PackBF16(a[4], a[5]), s.k.PackBF16(a[6], a[7]))
 	}

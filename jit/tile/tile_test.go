@@ -71,10 +71,39 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
+// The same of MN-major tiles.
+func TestDescriptorMN(t *testing.T) {
+	steps := []struct{ i, row int }{{0, 0}, {1, 0}, {3, 0}, {0, 64}, {2, 192}}
+	k := ptx.NewKernel("k")
+	out := k.ParamPtr("out")
+	d := tile.NewDescriptorMN(k, k.SharedBase().At(40<<10))
+	for i, s := range steps {
+		lo, hi := d.Step(s.i, s.row).Unpack()
+		ptx.StGlobal(out.At(8*i), lo, hi)
+	}
+	p := probe.New(t, k, 32, 80<<10)
+	at := p.Room(2 * len(steps))
+	p.Run(early, 1, at)
+	words := p.Read(at, 2*len(steps))
+	var first uint32
+	for i, s := range steps {
+		got, err := emu.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
+		require.NoError(t, err)
+		if i == 0 {
+			first = got.Start
+		}
+		require.Equal(t, emu.MatrixDescriptor{
+			Start: first + uint32(s.row/tile.Block*tile.BlockBytes+s.i*tile.KStep*tile.RowBytes),
+			LBO:   tile.BlockBytes, SBO: 8 * tile.RowBytes, Swizzle: emu.Swizzle128,
+		}, got, "step %+v", s)
+	}
+}
+
 // product emits A·Bᵀ of one 64-deep tile, A 128 rows and B n: tiles filled
 // word by word through Swizzled, multiplied by descriptors, stored by
-// Fragment. Both warpgroups take 64 rows.
-func product(n int) *ptx.Kernel {
+// Fragment. Both warpgroups take 64 rows. B's words are pairs along K, or
+// along its rows when it is MN-major.
+func product(n int, bMN bool) *ptx.Kernel {
 	const threads, words = 256, tile.K / 2
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
@@ -88,20 +117,28 @@ func product(n int) *ptx.Kernel {
 		})
 	}
 	fill(aAt, a, 128)
-	fill(bAt, b, n)
+	newB := tile.NewDescriptor
+	if bMN {
+		newB = tile.NewDescriptorMN
+		for block := range n / tile.Block {
+			fill(bAt.At(block*tile.BlockBytes), b.At(block*tile.BlockBytes), tile.K)
+		}
+	} else {
+		fill(bAt, b, n)
+	}
 	k.FenceProxyAsync(".shared::cta")
 	k.BarSync(ptx.Uint(0))
 	wg := tid.ShrI(7)
 	acc := k.Accumulators(n / 2)
 	store := func(first int) {
-		da, db := tile.NewDescriptor(k, aAt), tile.NewDescriptor(k, bAt)
+		da, db := tile.NewDescriptor(k, aAt), newB(k, bAt)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
 			scale := ptx.True()
 			if i == 0 {
 				scale = ptx.False()
 			}
-			k.Wgmma(acc, da.Step(i, first), db.Step(i, 0), scale, false, false)
+			k.Wgmma(acc, da.Step(i, first), db.Step(i, 0), scale, false, bMN)
 		}
 		k.WgmmaCommit()
 		k.WgmmaWait(0)
@@ -133,12 +170,27 @@ func TestLayoutsMultiply(t *testing.T) {
 		}
 		return list
 	}
-	for _, n := range []int{8, 64, 72, 256} {
-		t.Run(fmt.Sprintf("N=%d", n), func(t *testing.T) {
-			p := probe.New(t, product(n), 256, (128+n)*tile.RowBytes)
+	blocks := func(n int) (list []uint32) { // for each 64 rows, for each k, these rows
+		for i := range n * tile.K / 2 {
+			row, k := i/(tile.K*32)*64+i%32*2, i/32%tile.K
+			list = append(list, bf16Pair(b(row, k), b(row+1, k)))
+		}
+		return list
+	}
+	for _, c := range []struct {
+		n  int
+		mn bool
+	}{{8, false}, {64, false}, {72, false}, {256, false}, {64, true}, {128, true}, {192, true}, {256, true}} {
+		n := c.n
+		t.Run(fmt.Sprintf("N=%d MN-major B %v", n, c.mn), func(t *testing.T) {
+			bWords := words(n, b)
+			if c.mn {
+				bWords = blocks(n)
+			}
+			p := probe.New(t, product(n, c.mn), 256, (128+n)*tile.RowBytes)
 			for _, timing := range probe.Timings() {
 				out := p.Room(128 * n)
-				p.Run(timing, 1, p.Words(words(128, a)...), p.Words(words(n, b)...), out)
+				p.Run(timing, 1, p.Words(words(128, a)...), p.Words(bWords...), out)
 				for i, bits := range p.Read(out, 128*n) {
 					var want int
 					for k := range tile.K {

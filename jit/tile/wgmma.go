@@ -12,26 +12,49 @@ const (
 	KStep = 16
 )
 
-// swizzle128 is what the upper word of a descriptor of a K-major tile with
-// 128-byte swizzle holds: 1024 bytes between groups of 8 rows, mode 1.
+// swizzle128 is what the upper word of a descriptor of a tile with 128-byte
+// swizzle holds: 1024 bytes between groups of 8 rows of 128 bytes, mode 1.
 const swizzle128 = 64 | 1<<30
 
-// Descriptor is a K-major bf16 tile in shared memory with 128-byte swizzle:
-// rows of 64 elements, the tile aligned to 1024 bytes.
+// Descriptor is a bf16 tile in shared memory with 128-byte swizzle, aligned to
+// 1024 bytes.
 type Descriptor struct {
 	k  *ptx.Kernel
 	lo ptx.U32
+	// step and rows8 are how far, in 16 bytes, the next 16-deep step lies and
+	// the next 8 rows.
+	step, rows8 int
 }
 
-// NewDescriptor describes the tile at address at.
+// NewDescriptor describes the K-major tile at address at: rows of 64 elements
+// along K.
 func NewDescriptor(k *ptx.Kernel, at ptx.Shared) Descriptor {
-	return Descriptor{k, at.Addr().AndI(0x3ffff).ShrI(4).OrI(1 << 16)}
+	const ignored = 1 << 16 // the leading offset means nothing here
+	return Descriptor{k, descriptorStart(at).OrI(ignored), KStep * 2 / 16, 8 * RowBytes / 16}
 }
 
-// Step is the descriptor of 16-column step i, for rows from the given one
-// (a multiple of 8) on.
+// Block is the rows of an MN-major tile that lie side by side in 128 bytes,
+// BlockBytes the distance between blocks of a tile that is K deep.
+const (
+	Block      = 64
+	BlockBytes = K * RowBytes
+)
+
+// NewDescriptorMN describes the MN-major tile at address at: for each 64 rows
+// of the operand, one after the other, 64 lines along K of these rows'
+// elements. A box of {64, 64, blocks} of a [K, rows] matrix lands so; wgmma
+// must be told that the operand is transposed.
+func NewDescriptorMN(k *ptx.Kernel, at ptx.Shared) Descriptor {
+	return Descriptor{k, descriptorStart(at).OrI(BlockBytes / 16 << 16), KStep * RowBytes / 16, 8 * BlockBytes / Block / 16}
+}
+
+// descriptorStart is the start field of a descriptor.
+func descriptorStart(at ptx.Shared) ptx.U32 { return at.Addr().AndI(0x3ffff).ShrI(4) }
+
+// Step is the descriptor of 16-deep step i, for rows from the given one on: a
+// multiple of 8, or of 64 in an MN-major tile.
 func (d Descriptor) Step(i, row int) ptx.U64 {
-	return d.k.Pack64(d.lo.AddI(i*2+row*RowBytes/16), ptx.Uint(swizzle128))
+	return d.k.Pack64(d.lo.AddI(i*d.step+row/8*d.rows8), ptx.Uint(swizzle128))
 }
 
 // Swizzled is the offset in a 128-byte-swizzled tile of the 16-byte chunk

@@ -7,6 +7,10 @@ import "sonicmoe/ptx"
 // columns of a token and has all its rows in flight at once.
 type Aggregate struct {
 	Hidden, TopK int
+	// Unit leaves the scores out: every weight is 1, as dX needs it.
+	Unit bool
+	// Extra adds row t of one more [T, d] tensor to each sum, last.
+	Extra bool
 }
 
 const (
@@ -25,7 +29,14 @@ func (a Aggregate) Build() (Kernel, error) {
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(aggregateThreads, 4)
 	y, o := k.ParamPtr("y"), k.ParamPtr("o")
-	inverse, scores := k.ParamPtr("inverse"), k.ParamPtr("scores")
+	inverse := k.ParamPtr("inverse")
+	var scores, extra ptx.Global
+	if !a.Unit {
+		scores = k.ParamPtr("scores")
+	}
+	if a.Extra {
+		extra = k.ParamPtr("extra")
+	}
 	tokens := k.ParamU32("tokens")
 	slices := a.Hidden / columnsOfThread
 	// 64-bit: T·d/8 may pass 2^32.
@@ -36,6 +47,10 @@ func (a Aggregate) Build() (Kernel, error) {
 	k.GridDepLaunch()
 	k.If(token.Lt(tokens), func() {
 		column := slice.MulI(columnsOfThread * bf16).U64()
+		var last []ptx.U32
+		if a.Extra {
+			last = ptx.LdGlobalVec[ptx.U32](extra.Index(token, a.Hidden*bf16).Plus(column), 4, ".L1::no_allocate")
+		}
 		sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
 		for i := range sum {
 			sum[i] = ptx.NewVar(k, ptx.Float(0))
@@ -44,6 +59,11 @@ func (a Aggregate) Build() (Kernel, error) {
 		for first := 0; first < a.TopK; first += inFlight {
 			n := min(inFlight, a.TopK-first)
 			a.add(k, y.Plus(column), inverse, scores, token, first, n, sum)
+		}
+		for i, v := range last {
+			lo, hi := v.AsBF16x2().Unpack()
+			sum[2*i].Set(sum[2*i].Get().Add(lo))
+			sum[2*i+1].Set(sum[2*i+1].Get().Add(hi))
 		}
 		out := make([]ptx.U32, columnsOfThread/2)
 		for i := range out {
@@ -59,10 +79,15 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 	row := make([]ptx.U32, n)
 	score := make([]ptx.F32, n)
 	values := make([][]*ptx.Var[ptx.U32], n)
-	at, scoreAt := inverse.Index(token, 4*a.TopK).At(4*first), scores.Index(token, 4*a.TopK).At(4*first)
+	at := inverse.Index(token, 4*a.TopK).At(4 * first)
 	for i := range n {
-		row[i] = ptx.LdGlobal[ptx.U32](at.At(4 * i))
-		score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
+		row[i], score[i] = ptx.LdGlobal[ptx.U32](at.At(4*i)), ptx.Float(1)
+	}
+	if !a.Unit {
+		scoreAt := scores.Index(token, 4*a.TopK).At(4 * first)
+		for i := range n {
+			score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
+		}
 	}
 	for i := range n {
 		has := row[i].Ne(ptx.Uint(NoRow))
@@ -74,8 +99,10 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 				values[i][j].Set(v)
 			}
 		})
-		// A slot without a row adds nothing, whatever its score.
-		score[i] = ptx.Select(has, score[i], ptx.Float(0))
+		if !a.Unit {
+			// A slot without a row adds nothing, whatever its score.
+			score[i] = ptx.Select(has, score[i], ptx.Float(0))
+		}
 	}
 	for i := range n {
 		for j, v := range values[i] {

@@ -36,6 +36,7 @@ func TestFMA32(t *testing.T) {
 // aggregateCase has some slots without a row, whose score is NaN.
 type aggregateCase struct {
 	hidden, topK, tokens int
+	unit, extra          bool
 }
 
 func (c aggregateCase) run(b *bed) {
@@ -49,24 +50,36 @@ func (c aggregateCase) run(b *bed) {
 			inverse[i], scores[i] = NoRow, float32(math.NaN())
 		}
 	}
-	want := make([]uint16, c.tokens*c.hidden)
+	want, extra := make([]uint16, c.tokens*c.hidden), reference.NewNormal(8, 1).Values(int64(c.tokens*c.hidden))
 	for t := range c.tokens {
 		for col := range c.hidden {
 			var sum float32
 			for k := t * c.topK; k < (t+1)*c.topK; k++ {
 				if inverse[k] != NoRow {
 					v := math.Float32frombits(uint32(y[int(inverse[k])*c.hidden+col]) << 16)
-					sum = fma32(v, scores[k], sum)
+					weight := scores[k]
+					if c.unit {
+						weight = 1
+					}
+					sum = fma32(v, weight, sum)
 				}
+			}
+			if c.extra {
+				sum += math.Float32frombits(uint32(extra[t*c.hidden+col]) << 16)
 			}
 			want[t*c.hidden+col] = reference.Float32ToBF16(sum)
 		}
 	}
-	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK}
+	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra}
 	o := b.room(2 * len(want))
-	b.run(kernel, kernel.CTAs(c.tokens), args{
-		"y": upload(b, y), "o": o, "inverse": upload(b, inverse), "scores": upload(b, scores), "tokens": c.tokens,
-	})
+	params := args{"y": upload(b, y), "o": o, "inverse": upload(b, inverse), "tokens": c.tokens}
+	if !c.unit {
+		params["scores"] = upload(b, scores)
+	}
+	if c.extra {
+		params["extra"] = upload(b, extra)
+	}
+	b.run(kernel, kernel.CTAs(c.tokens), params)
 	got := download[uint16](b, o, len(want))
 	for i := range want {
 		require.Equal(b.t, want[i], got[i], "%+v token %d column %d", c, i/c.hidden, i%c.hidden)
@@ -75,9 +88,12 @@ func (c aggregateCase) run(b *bed) {
 
 // Aggregate gives the very bits of FP32 sums in slot order.
 func TestAggregate(t *testing.T) {
-	for _, c := range []aggregateCase{
-		{128, 1, 1}, {128, 2, 63}, {192, 3, 65}, {320, 8, 17}, {128, 9, 5}, {2880, 4, 3}, {192, 16, 33}, {1536, 8, 2},
-	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { c.run(newBed(t, early)) })
+	turn := 0
+	for _, size := range [][3]int{{128, 1, 1}, {128, 2, 63}, {192, 3, 65}, {320, 8, 17}, {128, 9, 5}, {2880, 4, 3}, {192, 16, 33}, {1536, 8, 2}} {
+		for _, unit := range []bool{false, true} {
+			turn++
+			c := aggregateCase{hidden: size[0], topK: size[1], tokens: size[2], unit: unit, extra: turn%3 == 1}
+			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { c.run(newBed(t, early)) })
+		}
 	}
 }

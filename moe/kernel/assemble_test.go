@@ -23,7 +23,11 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
 		"count":               Count{Experts: c.Experts, TopK: c.TopK},
 		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
+		"plan, pairs":         Plan{Experts: c.Experts, TopK: c.TopK, Pairs: true},
 		"aggregate":           Aggregate{Hidden: c.Hidden, TopK: c.TopK},
+		"aggregate, dX":       Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true},
+		"dscores":             DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true},
+		"dscores, router":     DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true},
 	}
 	for _, p := range UpSpace(t) {
 		for _, save := range []bool{false, true} {
@@ -32,6 +36,14 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	}
 	for _, p := range DownSpace(t) {
 		m[fmt.Sprintf("down %v", p)] = Down{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	}
+	for _, p := range DHSpace(t) {
+		m[fmt.Sprintf("dh %v", p)] = DH{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	}
+	for _, p := range DXSpace(t) {
+		for _, router := range []bool{false, true} {
+			m[fmt.Sprintf("dx %v router=%v", p, router)] = DX{Hidden: c.Hidden, Intermediate: c.Intermediate, Router: router, Point: p}
+		}
 	}
 	return m
 }

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"slices"
@@ -143,24 +142,12 @@ func (b *bed) run(from builder, ctas int, a args) {
 	}, driver.CompileOptions{})
 	require.NoError(b.t, err)
 	require.Len(b.t, a, len(k.Module.Entry(k.Name).Params), "parameters of %s", k.Name)
-	packed := make([]byte, k.ParamBytes())
+	cluster := max(1, k.CTAs)
+	launch := fn.Bind(b.dev, driver.Launch{Grid: driver.Dim3{X: (ctas + cluster - 1) / cluster * cluster}, Block: driver.Dim3{X: k.Threads},
+		Cluster: driver.Dim3{X: k.CTAs}, SharedBytes: k.SharedBytes, Programmatic: true})
 	for name, v := range a {
-		at := k.Offset(name)
-		require.GreaterOrEqual(b.t, at, 0, "parameter %s of %s", name, k.Name)
-		switch v := v.(type) {
-		case driver.DevicePtr:
-			binary.LittleEndian.PutUint64(packed[at:], uint64(v))
-		case int:
-			binary.LittleEndian.PutUint32(packed[at:], uint32(v))
-		case driver.TensorMap:
-			m, err := b.dev.EncodeTensorMap(v)
-			require.NoError(b.t, err)
-			copy(packed[at:], m[:])
-		default:
-			b.t.Fatalf("parameter %s is a %T", name, v)
-		}
+		require.NoError(b.t, launch.Set(name, v))
 	}
-	l := driver.Launch{Grid: driver.Dim3{X: ctas}, Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true}
-	require.NoError(b.t, fn.Explain(b.s.Launch(fn.Function, &l, packed)))
+	require.NoError(b.t, launch.Launch(b.s))
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }

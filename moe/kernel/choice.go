@@ -42,6 +42,9 @@ func (p Point) check(field string, points []Point) error {
 		if p.Panel < 1 || p.Panel > widestPanel {
 			return bad(".Panel", p.Panel, fmt.Sprintf("1 to %d", widestPanel))
 		}
+		if p.CTAs < 0 || p.CTAs > 2 {
+			return bad(".CTAs", p.CTAs, "1 (or 0), or 2 for clusters of two")
+		}
 		return nil
 	}
 	return bad(".TileN", p.TileN, "one of "+strings.Join(slices.Compact(widths), ", "))
@@ -55,12 +58,15 @@ const (
 
 // space lists the points with these tile widths, each with as many stages as
 // fit the target's shared memory.
-func space(t driver.Target, widths ...int) []Point {
+func space(t driver.Target, widths ...int) []Point { return spaceOf(t, Point.sharedBytes, widths...) }
+
+// spaceOf is space for a product that takes so much shared memory.
+func spaceOf(t driver.Target, sharedBytes func(Point) int, widths ...int) []Point {
 	var points []Point
 	for _, n := range widths {
 		for _, panel := range []int{8, 16} {
 			p := Point{TileN: n, Stages: deepest, Panel: panel}
-			for p.sharedBytes() > t.SharedBytesPerCTA {
+			for sharedBytes(p) > t.SharedBytesPerCTA {
 				p.Stages--
 			}
 			if p.Stages >= shallowest {
@@ -73,10 +79,22 @@ func space(t driver.Target, widths ...int) []Point {
 
 // UpSpace are the points of the up-projection. Half of a tile's columns are
 // gate, half up, stored 64 at a time.
-func UpSpace(t driver.Target) []Point { return space(t, 256, 128) }
+func UpSpace(t driver.Target) []Point { return clustered(space(t, 256, 128)) }
 
 // DownSpace are the points of the down-projection.
-func DownSpace(t driver.Target) []Point { return space(t, 256, 192, 128) }
+func DownSpace(t driver.Target) []Point { return clustered(space(t, 256, 192, 128)) }
+
+// clustered adds to each point the one of clusters of two CTAs.
+func clustered(points []Point) []Point {
+	var all []Point
+	for _, p := range points {
+		for ctas := range 2 {
+			p.CTAs = ctas + 1
+			all = append(all, p)
+		}
+	}
+	return all
+}
 
 // Choose picks points by the cost model.
 func Choose(c spec.Config, t driver.Target) Choice {

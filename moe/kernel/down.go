@@ -37,15 +37,18 @@ func (d Down) load(p *product, a, w ptx.TensorMap) {
 	k.If(first, func() {
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
-			publisher := p.queue.Publisher()
+			var publisher *schedule.Publisher
+			k.If(p.queue.Publishes(), func() { publisher = p.queue.Publisher() })
 			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-				publisher.Publish()
+				k.If(p.queue.Publishes(), publisher.Publish)
 				column := t.Column.MulI(d.Point.TileN)
 				k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 					s := at.Acquire()
 					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(d.Point.stageBytes()))
 					k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
-					k.TMALoad(s.Data.At(tileABytes), w, s.Full, kt.MulI(tile.K), column, t.Expert)
+					p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
+						return []ptx.U32{kt.MulI(tile.K), part.MulI(d.Point.TileN / 2).Add(column), t.Expert}
+					})
 					at.Advance()
 				})
 			})
@@ -60,7 +63,7 @@ func (d Down) AMap(p driver.DevicePtr, rows int) driver.TensorMap {
 
 // W2Map is the load map of W2 [E, d, n].
 func (d Down) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
-	return expertMap(p, d.Intermediate, d.Hidden, experts, d.Point.TileN)
+	return expertMap(p, d.Intermediate, d.Hidden, experts, d.Point.TileN/2)
 }
 
 // YMap is the store map of Y [R, d] for clipped 64-row boxes.

@@ -33,7 +33,8 @@ func (g gatherer) load() {
 	elected := k.ElectOne().And(thread.LtI(32))
 	at := g.ring.Producer()
 	var publisher *schedule.Publisher
-	k.If(elected, func() { publisher = g.queue.Publisher() })
+	publishes := elected.And(g.queue.Publishes())
+	k.If(publishes, func() { publisher = g.queue.Publisher() })
 	reader := g.queue.Reader(thread.AndI(31).EqI(0))
 
 	// The tokens of the thread's rows are loaded one tile ahead. Rows past the
@@ -60,7 +61,7 @@ func (g gatherer) load() {
 		for i := range from {
 			from[i] = ptx.NewVar(k, x.Index(tokens[i].Get(), g.rowBytes).Addr())
 		}
-		k.If(elected, publisher.Publish)
+		k.If(publishes, publisher.Publish)
 		next.set(reader.Next())
 		fetch()
 		k.For(ptx.Uint(0), ptx.Uint(g.kTiles), ptx.Uint(1), func(kt ptx.U32) {
@@ -81,10 +82,10 @@ func (g gatherer) load() {
 }
 
 // tileVar is a tile kept across passes of a loop.
-type tileVar struct{ expert, row, rows, column *ptx.Var[ptx.U32] }
+type tileVar struct{ expert, row, rows, column, shared *ptx.Var[ptx.U32] }
 
 func newTileVar(k *ptx.Kernel, t schedule.Tile) tileVar {
-	return tileVar{ptx.NewVar(k, t.Expert), ptx.NewVar(k, t.Row), ptx.NewVar(k, t.Rows), ptx.NewVar(k, t.Column)}
+	return tileVar{ptx.NewVar(k, t.Expert), ptx.NewVar(k, t.Row), ptx.NewVar(k, t.Rows), ptx.NewVar(k, t.Column), ptx.NewVar(k, t.Shared)}
 }
 
 func (v tileVar) set(t schedule.Tile) {
@@ -92,8 +93,9 @@ func (v tileVar) set(t schedule.Tile) {
 	v.row.Set(t.Row)
 	v.rows.Set(t.Rows)
 	v.column.Set(t.Column)
+	v.shared.Set(t.Shared)
 }
 
 func (v tileVar) copy() schedule.Tile {
-	return schedule.Tile{Expert: v.expert.Copy(), Row: v.row.Copy(), Rows: v.rows.Copy(), Column: v.column.Copy()}
+	return schedule.Tile{Expert: v.expert.Copy(), Row: v.row.Copy(), Rows: v.rows.Copy(), Column: v.column.Copy(), Shared: v.shared.Copy()}
 }

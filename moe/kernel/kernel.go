@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/ptx"
 )
 
@@ -12,19 +13,8 @@ type Kernel struct {
 	Name string
 	// Threads and SharedBytes are for each CTA.
 	Threads, SharedBytes int
-}
-
-// ParamBytes is the size of the packed parameters.
-func (k Kernel) ParamBytes() int { return k.Module.Entry(k.Name).ParamBytes() }
-
-// Offset is where a parameter stands in the packed parameters; -1 when the
-// kernel has none of that name.
-func (k Kernel) Offset(param string) int {
-	p, ok := k.Module.Entry(k.Name).Param(param)
-	if !ok {
-		return -1
-	}
-	return p.Offset
+	// CTAs is the CTAs of a cluster; 0 where there are none.
+	CTAs int
 }
 
 func build(k *ptx.Kernel, name string, threads, sharedBytes int) (Kernel, error) {
@@ -32,11 +22,11 @@ func build(k *ptx.Kernel, name string, threads, sharedBytes int) (Kernel, error)
 	if err != nil {
 		return Kernel{}, err
 	}
-	return Kernel{Module: m, Name: name, Threads: threads, SharedBytes: sharedBytes}, nil
+	return Kernel{Module: m, Name: name, Threads: threads, SharedBytes: sharedBytes, CTAs: m.Entry(name).Cluster}, nil
 }
 
 // BlockRows is the rows of a row block: what one CTA multiplies at a time.
-const BlockRows = 128
+const BlockRows = schedule.TileRows
 
 // warpgroupRows is the rows of a block that one math warpgroup owns.
 const warpgroupRows = 64

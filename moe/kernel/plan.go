@@ -8,10 +8,12 @@ import (
 // Plan turns expert ids and counts into everything the products need, in one
 // launch with no sort and no grid barrier: expert offsets, the packed order
 // of the rows (by expert, then token, then slot), its inverse, and the table
-// of row blocks. Every CTA reads all counts and places the tokens of its own
+// of row pairs. Every CTA reads all counts and places the tokens of its own
 // range, the same ranges as Router's or Count's.
 type Plan struct {
 	Experts, TopK int
+	// Pairs also writes each row's (token, slot) pair, which backward needs.
+	Pairs bool
 }
 
 const (
@@ -28,9 +30,12 @@ type plan struct {
 	tid, warp, lane  ptx.U32
 	cta              ptx.U32
 	total, before    ptx.Shared // rows of all CTAs; of the CTAs before this one
-	offset, blocksAt ptx.Shared // first row and first row block of the expert
-	sum              ptx.Shared // rows and row blocks of all experts
+	offset, blocksAt ptx.Shared // first row and first row pair of the expert
+	sum              ptx.Shared // rows and row pairs of all experts
 	perWarp          ptx.Shared // [warp][expert]
+	// gather is each row's token, pairs its token·K + slot, inverse each
+	// pair's row.
+	gather, pairs, inverse ptx.Global
 }
 
 // Build emits the kernel.
@@ -40,7 +45,10 @@ func (p Plan) Build() (Kernel, error) {
 	k.SetLaunchBounds(planThreads, 1)
 	e := plan{Plan: p, k: k}
 	ids, counts := k.ParamPtr("experts"), k.ParamPtr("counts")
-	gather, inverse := k.ParamPtr("gather"), k.ParamPtr("inverse")
+	e.gather, e.inverse = k.ParamPtr("gather"), k.ParamPtr("inverse")
+	if p.Pairs {
+		e.pairs = k.ParamPtr("pairs")
+	}
 	offsets, table := k.ParamPtr("offsets"), k.ParamPtr("table")
 	blocks, tickets := k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	tokens, perCTA := k.ParamU32("tokens"), k.ParamU32("perCTA")
@@ -70,7 +78,7 @@ func (p Plan) Build() (Kernel, error) {
 	k.BarSync(ptx.Uint(0))
 	e.startWarps()
 	k.BarSync(ptx.Uint(0))
-	e.place(ids, gather, inverse, seg)
+	e.place(ids, seg)
 	e.writeTable(offsets, table, blocks, tickets)
 	return build(k, name, planThreads, (4+planWarps)*words+8)
 }
@@ -131,7 +139,7 @@ func (e *plan) countWarps(ids ptx.Global, s segment) {
 	})
 }
 
-// scan sums rows and row blocks over the experts, in one warp.
+// scan sums rows and row pairs over the experts, in one warp.
 func (e *plan) scan() {
 	k := e.k
 	rows, blocks := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
@@ -139,7 +147,7 @@ func (e *plan) scan() {
 		expert := first.Add(e.lane)
 		n := ptx.NewVar(k, ptx.Uint(0))
 		k.If(expert.LtI(e.Experts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, expert))) })
-		b := n.Get().AddI(BlockRows - 1).DivI(BlockRows)
+		b := n.Get().AddI(schedule.PairRows - 1).DivI(schedule.PairRows)
 		rowsTo, blocksTo := e.inclusive(n.Get()), e.inclusive(b)
 		k.If(expert.LtI(e.Experts), func() {
 			ptx.StShared(e.word(e.offset, expert), rows.Get().Add(rowsTo).Sub(n.Get()))
@@ -176,7 +184,7 @@ func (e *plan) startWarps() {
 
 // place gives each pair its row. Lanes with the same expert take rows in lane
 // order, so the order is by token and slot.
-func (e *plan) place(ids, gather, inverse ptx.Global, s segment) {
+func (e *plan) place(ids ptx.Global, s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.Experts))
 	below := k.Special("%lanemask_lt")
@@ -187,18 +195,21 @@ func (e *plan) place(ids, gather, inverse ptx.Global, s segment) {
 		row := ptx.NewVar(k, ptx.Uint(NoRow))
 		k.If(valid, func() {
 			row.Set(ptx.LdShared[ptx.U32](e.word(own, id)).Add(rank))
-			ptx.StGlobal(gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			ptx.StGlobal(e.gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			if e.Pairs {
+				ptx.StGlobal(e.pairs.Index(row.Get(), 4), f)
+			}
 		})
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 		k.If(valid.And(rank.EqI(0)), func() {
 			ptx.StShared(e.word(own, id), row.Get().Add(peers.Popc()))
 		})
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
-		k.If(f.Lt(s.to), func() { ptx.StGlobal(inverse.Index(f, 4), row.Get()) })
+		k.If(f.Lt(s.to), func() { ptx.StGlobal(e.inverse.Index(f, 4), row.Get()) })
 	})
 }
 
-// writeTable writes the row blocks of each expert, the CTAs taking turns, and
+// writeTable writes the row pairs of each expert, the CTAs taking turns, and
 // the offsets.
 func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
 	k := e.k
@@ -207,9 +218,9 @@ func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
 		n := ptx.LdShared[ptx.U32](e.word(e.total, expert))
 		first := ptx.LdShared[ptx.U32](e.word(e.offset, expert))
 		at := ptx.LdShared[ptx.U32](e.word(e.blocksAt, expert))
-		k.For(e.lane.MulI(BlockRows), n, ptx.Uint(32*BlockRows), func(row ptx.U32) {
-			entry := table.Index(at.Add(row.DivI(BlockRows)), schedule.BlockBytes)
-			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(BlockRows)), ptx.Uint(0))
+		k.For(e.lane.MulI(schedule.PairRows), n, ptx.Uint(32*schedule.PairRows), func(row ptx.U32) {
+			entry := table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
+			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
 		})
 	})
 	k.If(e.cta.EqI(0), func() {

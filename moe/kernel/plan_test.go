@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/reference"
 )
 
 // routing makes the expert ids of tokens·topK pairs.
@@ -30,6 +32,7 @@ var routings = []routing{
 	{"uniform", ids(func(r *rand.Rand, _, _, e int) int { return r.IntN(e) })},
 	{"all to the first", ids(func(*rand.Rand, int, int, int) int { return 0 })},
 	{"all to the last", ids(func(_ *rand.Rand, _, _, e int) int { return e - 1 })},
+	{"Zipf 1.0", ids(func(r *rand.Rand, _, _, e int) int { return int(reference.NewZipf(e).Draw(r.Float64())) })},
 	{"few experts", ids(func(r *rand.Rand, _, _, e int) int { return min(r.IntN(3)*7, e-1) })},
 	{"one a token, repeated", ids(func(_ *rand.Rand, t, _, e int) int { return t * 5 % e })},
 	{"out of range", ids(func(r *rand.Rand, _, _, e int) int {
@@ -63,8 +66,8 @@ func countsOf(ids []int32, experts, pairsPerCTA, ctas int) []uint32 {
 
 // planned is what Plan must give.
 type planned struct {
-	offsets, gather, inverse, table []uint32
-	blocks                          uint32
+	offsets, gather, pairs, inverse, table []uint32
+	blocks                                 uint32
 }
 
 func planOf(ids []int32, topK, experts int) planned {
@@ -76,10 +79,11 @@ func planOf(ids []int32, topK, experts int) planned {
 			if int(id) == e {
 				p.inverse[i] = uint32(len(p.gather))
 				p.gather = append(p.gather, uint32(i/topK))
+				p.pairs = append(p.pairs, uint32(i))
 			}
 		}
-		for row := first; row < len(p.gather); row += BlockRows {
-			p.table = append(p.table, uint32(e), uint32(row), uint32(min(BlockRows, len(p.gather)-row)), 0)
+		for row := first; row < len(p.gather); row += schedule.PairRows {
+			p.table = append(p.table, uint32(e), uint32(row), uint32(min(schedule.PairRows, len(p.gather)-row)), 0)
 			p.blocks++
 		}
 	}
@@ -108,13 +112,20 @@ func (c planCase) run(b *bed) {
 	require.True(b.t, slices.Equal(counts, download[uint32](b, countsAt, len(counts))), "counts, %v", c)
 
 	want, pairs := planOf(ids, c.topK, c.experts), len(ids)
-	entries := c.experts + pairs/BlockRows
+	entries := c.experts + pairs/schedule.PairRows
 	gather, inverse, offsets := b.room(4*pairs), b.room(4*pairs), b.room(4*(c.experts+1))
+	pairsAt := b.room(4 * pairs)
 	table, blocks, tickets := b.room(16*entries), b.room(4), b.room(8)
-	b.run(Plan{Experts: c.experts, TopK: c.topK}, ctas, args{
+	params := args{
 		"experts": onDevice, "counts": upload(b, counts), "gather": gather, "inverse": inverse, "offsets": offsets,
 		"table": table, "blocks": blocks, "tickets": tickets, "tokens": c.tokens, "perCTA": c.perCTA,
-	})
+	}
+	plan, wantPairs := Plan{Experts: c.experts, TopK: c.topK, Pairs: c.tokens%2 == 1}, []uint32(nil)
+	if plan.Pairs {
+		params["pairs"] = pairsAt
+		wantPairs = want.pairs
+	}
+	b.run(plan, ctas, params)
 	for _, out := range []struct {
 		name string
 		at   driver.DevicePtr
@@ -122,6 +133,7 @@ func (c planCase) run(b *bed) {
 	}{
 		{"offsets", offsets, want.offsets},
 		{"gather", gather, append(want.gather, poisoned[uint32](pairs-len(want.gather))...)},
+		{"pairs", pairsAt, append(wantPairs, poisoned[uint32](pairs-len(wantPairs))...)},
 		{"inverse", inverse, want.inverse},
 		{"table", table, append(want.table, poisoned[uint32](4*entries-len(want.table))...)},
 		{"block count", blocks, []uint32{want.blocks}},

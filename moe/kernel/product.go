@@ -18,12 +18,17 @@ type Point struct {
 	Stages int
 	// Panel is the row blocks that share weights in the L2 cache.
 	Panel int
+	// CTAs is the CTAs of a cluster: 1 (or 0), or 2, which load each half of
+	// the weights into both.
+	CTAs int
 }
 
-// String names the point, such as "128x256 s4 p16".
+// String names the point, such as "128x256 s4 p16 c2".
 func (p Point) String() string {
-	return fmt.Sprintf("%dx%d s%d p%d", BlockRows, p.TileN, p.Stages, p.Panel)
+	return fmt.Sprintf("%dx%d s%d p%d c%d", BlockRows, p.TileN, p.Stages, p.Panel, p.ctas())
 }
+
+func (p Point) ctas() int { return max(1, p.CTAs) }
 
 const (
 	productThreads = 3 * pipeline.WarpgroupThreads
@@ -54,39 +59,94 @@ type product struct {
 	tid     ptx.U32
 	staging ptx.Shared
 	mem     *pipeline.Shared
+	// release gives stages back, to both CTAs of a cluster.
+	release pipeline.Releaser
 	// gathered: A comes by cp.async, through the generic proxy.
 	gathered bool
+	// weightsMN: the weights' tile is MN-major.
+	weightsMN bool
+	// before, unless nil, is emitted ahead of each tile's main loop: loads
+	// that the epilogue needs run under it.
+	before func(s *storer, t schedule.Tile)
 }
 
 // newProduct declares the schedule's parameters and lays out shared memory.
 // fullArrivals fill a stage; loadReaders warps or lone threads of the load
 // role read the tile queue.
 func newProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders int) *product {
+	const staging = 2 * storeSlots * tile.StagingBytes
+	return layProduct(k, point, kTiles, columns, fullArrivals, loadReaders, staging, func(*pipeline.Setup, *pipeline.Shared) {})
+}
+
+// layProduct is newProduct for an epilogue that needs so many bytes of staging
+// and adds barriers of its own.
+func layProduct(k *ptx.Kernel, point Point, kTiles, columns, fullArrivals, loadReaders, staging int, more func(*pipeline.Setup, *pipeline.Shared)) *product {
 	k.SetLaunchBounds(productThreads, 1)
+	if point.ctas() > 1 {
+		k.SetCluster(point.ctas())
+	}
 	p := &product{k: k, point: point, kTiles: kTiles}
 	blocks := schedule.Blocks{
 		Table: k.ParamPtr("table"), Count: k.ParamPtr("blocks"), Tickets: k.ParamPtr("tickets"),
-		Columns: columns, Panel: point.Panel,
+		Columns: columns, Panel: point.Panel, CTAs: point.ctas(),
 	}
 	p.tid = k.Special("%tid.x")
 	p.mem = pipeline.NewShared(k)
 	set := pipeline.NewSetup(k)
-	p.staging = p.mem.Take(2*storeSlots*tile.StagingBytes, 1024)
+	p.staging = p.mem.Take(staging, 1024)
 	const mathWarps = 2 * 4
-	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, mathWarps)
+	p.ring = pipeline.NewRing(k, set, p.mem, point.Stages, point.stageBytes(), fullArrivals, mathWarps*point.ctas())
+	p.release = pipeline.NewReleaser(k, p.tid.AndI(31), point.ctas())
 	p.queue = schedule.NewQueue(k, set, p.mem, blocks, mathWarps+loadReaders)
+	more(set, p.mem)
 	set.Done(p.tid)
+	p.syncCluster()
 	k.GridDepWait()
 	k.GridDepLaunch()
 	return p
+}
+
+// syncCluster waits for the cluster's other CTA, where there is one.
+func (p *product) syncCluster() {
+	if p.point.ctas() > 1 {
+		pipeline.ClusterSync(p.k)
+	}
+}
+
+// loadHalves starts the loads of both halves of a stage's weights, at their
+// coordinates. Of a tile that the cluster shares, each CTA loads the half of
+// its rank into both.
+func (p *product) loadHalves(s pipeline.Stage, t schedule.Tile, w ptx.TensorMap, at func(part ptx.U32) []ptx.U32) {
+	k := p.k
+	half := p.point.TileN / 2 * tile.RowBytes
+	both := func() {
+		for part := range 2 {
+			k.TMALoad(s.Data.At(tileABytes+part*half), w, s.Full, at(ptx.Uint(part))...)
+		}
+	}
+	if p.point.ctas() == 1 {
+		both()
+		return
+	}
+	k.IfElse(t.Shared.NeI(0), func() {
+		rank := k.Special("%cluster_ctarank")
+		const bothCTAs = 3
+		k.TMALoadMulticast(s.Data.At(tileABytes).Plus(rank.MulI(half)), w, s.Full, ptx.Uint(bothCTAs).B16(), at(rank)...)
+	}, both)
 }
 
 // run emits both roles. epilogue gets a warpgroup's accumulators of one tile.
 func (p *product) run(loadRegisters int, load func(), epilogue func(s *storer, t schedule.Tile, acc []ptx.F32)) {
 	mathRegisters := (3*entryRegisters - loadRegisters) / 2
 	pipeline.Run(p.k, p.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: mathRegisters, Body: func() { p.math(epilogue) }},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: loadRegisters, Body: load},
+		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: mathRegisters, Body: func() {
+			p.math(epilogue)
+			p.syncCluster()
+		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: loadRegisters, Body: func() {
+			load()
+			p.syncCluster()
+		}},
 	)
 }
 
@@ -104,15 +164,19 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 	p.queue.Reader(leader).Each(func(t schedule.Tile) {
 		skew.follow()
 		first := wg.MulI(warpgroupRows)
-		store.rows = t.Rows.Sub(t.Rows.Min(first)).Min(ptx.Uint(warpgroupRows))
+		store.rows = t.Live.Sub(t.Live.Min(first)).Min(ptx.Uint(warpgroupRows))
 		store.row = t.Row.Add(first)
 		k.IfElse(store.rows.NeI(0), func() {
-			p.multiply(at, wg, leader, skew, acc)
+			if p.before != nil {
+				p.before(store, t)
+			}
+			p.multiply(at, wg, skew, acc)
 			epilogue(store, t, acc)
 		}, func() {
-			k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(ptx.U32) {
+			k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 				s := at.Wait()
-				k.Guarded(leader, func() { s.Release(k) })
+				skew.lead(kt)
+				p.release.Release(s, ptx.True())
 				at.Advance()
 			})
 		})
@@ -123,9 +187,13 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 
 // multiply is the main loop: one wgmma group in flight, a stage released when
 // the group after it has been issued.
-func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, skew *skew, acc []ptx.F32) {
+func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, skew *skew, acc []ptx.F32) {
 	k := p.k
 	held := pipeline.NewHold(k)
+	newB := tile.NewDescriptor
+	if p.weightsMN {
+		newB = tile.NewDescriptorMN
+	}
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
 	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
 		s := at.Wait()
@@ -133,7 +201,7 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			k.FenceProxyAsync(".shared::cta")
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+		b := newB(k, s.Data.At(tileABytes))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -141,15 +209,15 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, leader ptx.Pred, ske
 			if i == 0 {
 				scale = notFirst
 			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
+			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, p.weightsMN)
 		}
 		k.WgmmaCommit()
 		skew.lead(kt)
 		k.WgmmaWait(1)
-		k.Guarded(leader.And(notFirst), func() { held.Release(k) })
+		p.release.Release(held.Stage(), notFirst)
 		held.Keep(s)
 		at.Advance()
 	})
 	k.WgmmaWait(0)
-	k.Guarded(leader, func() { held.Release(k) })
+	p.release.Release(held.Stage(), ptx.True())
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -27,8 +28,8 @@ func newPacked(tokens int, rows, gaps []int) *packed {
 	for e, n := range rows {
 		first := len(p.expert)
 		for i := range n {
-			if i%BlockRows == 0 {
-				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(BlockRows, n-i)), 0)
+			if i%schedule.PairRows == 0 {
+				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), 0)
 			}
 			p.expert = append(p.expert, e)
 			p.gather = append(p.gather, uint32((first*7+i*13)%tokens))
@@ -138,7 +139,7 @@ func (c upCase) check(t *testing.T, r upResult) {
 
 // ragged are experts with every kind of end, apart from each other.
 func ragged() *packed {
-	return newPacked(50, []int{1, 0, 63, 64, 65, 128, 129, 5}, []int{3, 0, 64, 1, 0, 130, 7})
+	return newPacked(50, []int{1, 0, 63, 64, 65, 128, 129, 193, 256, 5}, []int{3, 0, 64, 1, 0, 130, 7})
 }
 
 // small is a few rows, for the timings.

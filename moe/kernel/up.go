@@ -22,7 +22,10 @@ type Up struct {
 
 // Build emits the kernel.
 func (u Up) Build() (Kernel, error) {
-	const name = "moe_up"
+	name := "moe_up"
+	if !u.SaveH {
+		name = "moe_up_inference" // errors go by the name
+	}
 	k := ptx.NewKernel(name)
 	half := u.Point.TileN / 2
 	columns := (u.Intermediate + half - 1) / half
@@ -36,11 +39,9 @@ func (u Up) Build() (Kernel, error) {
 	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps)
 	p.gathered = true
 	g := gatherer{product: p, x: x, gather: gather, rowBytes: u.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		neuron := t.Column.MulI(half)
-		for part := range 2 {
-			dst := s.Data.At(tileABytes + part*half*tile.RowBytes)
-			k.TMALoad(dst, w, s.Full, kt.MulI(tile.K), neuron, ptx.Uint(part), t.Expert)
-		}
+		p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
+			return []ptx.U32{kt.MulI(tile.K), t.Column.MulI(half), part, t.Expert}
+		})
 	}}
 	loadRegisters := 56 // the widest tile's epilogue needs the rest
 	if u.Point.TileN < 256 {
@@ -78,11 +79,14 @@ func (u Up) epilogue(k *ptx.Kernel, s *storer, t schedule.Tile, acc []ptx.F32, a
 	})
 }
 
-// silu is x·sigmoid(x), the sigmoid as 1/(1+2^(-x·log2 e)).
-func silu(x ptx.F32) ptx.F32 {
+// silu is x·sigmoid(x).
+func silu(x ptx.F32) ptx.F32 { return x.Mul(sigmoid(x)) }
+
+// sigmoid is 1/(1+2^(-x·log2 e)).
+func sigmoid(x ptx.F32) ptx.F32 {
 	const log2e = 1.4426950408889634
 	t := x.Mul(ptx.Float(-log2e)).Ex2Approx(".ftz")
-	return x.Mul(t.Add(ptx.Float(1)).RcpApprox(".ftz"))
+	return t.Add(ptx.Float(1)).RcpApprox(".ftz")
 }
 
 // W1Map is the load map of W1 [E, 2n, d] for boxes of one tile's gate or up

@@ -139,7 +139,7 @@ func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
 	if err := t.call.Forward(t.stream, f); err != nil {
 		return err
 	}
-	return t.stream.Synchronize(ctx)
+	return t.Layer.Explain(t.stream.Synchronize(ctx))
 }
 
 // Results are a pass's outputs on the host.

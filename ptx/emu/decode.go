@@ -48,7 +48,7 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
 		}
 		d.k.code = append(d.k.code, in)
-		if id := in.form.ID; id == isa.WgmmaBF16 || id == isa.TMAStore {
+		if id := in.form.ID; id == isa.WgmmaBF16 || id == isa.TMAStore || id == isa.BulkCopyCluster {
 			d.k.asyncReads = true
 		}
 	}

@@ -12,7 +12,8 @@ type bulkLoad struct {
 	dst    uint32 // offset in to's window
 	size   uint32
 	bar    uint32 // offset in to's window
-	src    uint64 // of a bulk load without a map
+	src    uint64 // of a bulk load without a map: global, or in from's window
+	from   *cta   // nil: from global memory
 	tensor *TensorMap
 	coords []int32
 }
@@ -44,6 +45,8 @@ const maxUnwritten = 32
 func bulkForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
 		isa.TMALoad:           {exec: tmaLoad},
+		isa.TMALoadMulticast:  {exec: tmaMulticast},
+		isa.BulkCopyCluster:   {exec: bulkCopyExec},
 		isa.TMAStore:          {exec: tmaStore},
 		isa.BulkLoad:          {exec: bulkLoadExec},
 		isa.BulkCommit:        {exec: bulkCommit},
@@ -120,7 +123,70 @@ func tmaLoad(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		b.size = b.tensor.BoxBytes()
-		if w.startLoad(b, &in.args[2]) == failed {
+		if w.startLoad(b, w.shared32(&in.args[2], l)) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+// tmaMulticast loads one box into several CTAs of the cluster, at the same
+// offset in each, and signals the barrier at the same offset in each.
+func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		tensor, coords, ok := w.box(in, &in.args[1], l, at, false)
+		if !ok {
+			return failed
+		}
+		bar := w.shared32(&in.args[2], l) & sharedOffset
+		ctas := w.r32[in.slot[3]][l] & 0xffff
+		if ctas == 0 || int(ctas)>>len(c.cluster.ctas) != 0 {
+			return w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask %#x: must name some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
+		}
+		for rank, to := range c.cluster.ctas {
+			if ctas>>rank&1 == 0 {
+				continue
+			}
+			if to.exited() {
+				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
+			}
+			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
+			if w.startLoad(b, uint32(rank)<<sharedRankBit|bar) == failed {
+				return failed
+			}
+		}
+	}
+	return next
+}
+
+// bulkCopyExec copies from the CTA's own shared memory into the cluster's.
+func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		to, dst, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		from, src, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
+		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
+		}
+		if p := from.shared.checkRead(src, b.size, 16); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if p := from.shared.proxy.check(src, b.size, w.latestFence(1<<l)); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
 			return failed
 		}
 	}
@@ -138,7 +204,7 @@ func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
 			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
 		}
-		if w.startLoad(b, &in.args[3]) == failed {
+		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
 			return failed
 		}
 	}
@@ -146,14 +212,13 @@ func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // startLoad checks destination and barrier and queues the load.
-func (w *warp) startLoad(b *bulkLoad, bar *operand) outcome {
+func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	if b.size == 0 {
 		return next
 	}
 	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
 		return w.deny(b.in, 1<<b.lane, p)
 	}
-	at := w.shared32(bar, b.lane)
 	if _, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane); !ok {
 		return failed
 	}
@@ -188,7 +253,9 @@ func (b *bulkLoad) complete() outcome {
 		copy(to, from)
 		return true
 	}
-	if b.tensor == nil {
+	if b.from != nil {
+		copy(s.bytes[b.dst:][:b.size], b.from.shared.bytes[b.src:])
+	} else if b.tensor == nil {
 		if !move(b.dst, b.src, b.size, true) {
 			return failed
 		}

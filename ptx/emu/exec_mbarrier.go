@@ -8,13 +8,14 @@ import (
 
 func mbarrierForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
-		isa.MbarrierInit:           {exec: mbarrierInit},
-		isa.MbarrierInval:          {exec: mbarrierInval},
-		isa.MbarrierArrive:         {exec: mbarrierArrive},
-		isa.MbarrierArriveCluster:  {exec: mbarrierArrive},
-		isa.MbarrierArriveExpectTx: {exec: mbarrierArrive},
-		isa.MbarrierTryWaitParity:  {exec: mbarrierTryWait, waits: waitsForPhase},
-		isa.MbarrierTestWaitParity: {exec: mbarrierTestWait},
+		isa.MbarrierInit:                  {exec: mbarrierInit},
+		isa.MbarrierInval:                 {exec: mbarrierInval},
+		isa.MbarrierArrive:                {exec: mbarrierArrive},
+		isa.MbarrierArriveCluster:         {exec: mbarrierArrive},
+		isa.MbarrierArriveExpectTx:        {exec: mbarrierArrive},
+		isa.MbarrierArriveExpectTxCluster: {exec: mbarrierArrive},
+		isa.MbarrierTryWaitParity:         {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTestWaitParity:        {exec: mbarrierTestWait},
 	}
 }
 

@@ -28,6 +28,8 @@ var barriers = []Form{
 		Args: []Arg{{Name: "state", Kind: Sink}, addr("bar", SharedCluster)}, Effects: WritesMem, Manual: "mbarrier.arrive", Go: "k.MbarrierArriveCluster"},
 	{Name: "MbarrierArriveExpectTx", Op: "mbarrier.arrive.expect_tx.shared::cta.b64", Version: 80, Arch: SM90,
 		Args: []Arg{{Name: "state", Kind: Sink}, addr("bar", Shared), in("bytes", U32)}, Effects: WritesMem, Manual: "mbarrier.arrive", Go: "k.MbarrierArriveExpectTx"},
+	{Name: "MbarrierArriveExpectTxCluster", Op: "mbarrier.arrive.expect_tx.shared::cluster.b64", Version: 80, Arch: SM90,
+		Args: []Arg{{Name: "state", Kind: Sink}, addr("bar", SharedCluster), in("bytes", U32)}, Effects: WritesMem, Manual: "mbarrier.arrive", Go: "k.MbarrierArriveExpectTxCluster"},
 	{Name: "MbarrierTryWaitParity", Op: "mbarrier.try_wait.parity.shared::cta.b64", Version: 78, Arch: SM90,
 		Args: []Arg{out("done", Pred), addr("bar", Shared), in("parity", U32)}, Effects: ReadsMem | Waits | Uniform, Manual: "mbarrier.try_wait", Go: "k.MbarrierTryWaitParity"},
 	{Name: "MbarrierTestWaitParity", Op: "mbarrier.test_wait.parity.shared::cta.b64", Version: 78, Arch: SM80,

@@ -76,6 +76,7 @@ const (
 	MbarrierArrive
 	MbarrierArriveCluster
 	MbarrierArriveExpectTx
+	MbarrierArriveExpectTxCluster
 	MbarrierTryWaitParity
 	MbarrierTestWaitParity
 	GridDepLaunch
@@ -85,10 +86,12 @@ const (
 	CpAsyncWait
 	CpAsyncMbarrierArriveNoInc
 	TMALoad
+	TMALoadMulticast
 	TMAStore
 	BulkCommit
 	BulkWait
 	BulkLoad
+	BulkCopyCluster
 	PrefetchTensorMap
 	WgmmaFence
 	WgmmaCommit

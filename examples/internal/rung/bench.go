@@ -2,10 +2,8 @@ package rung
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 	"unsafe"
 
@@ -107,7 +105,6 @@ type Kernel struct {
 type Program struct {
 	b      *Bench
 	fn     *jit.Function
-	entry  *ptx.Entry
 	launch driver.Launch
 }
 
@@ -120,7 +117,6 @@ func (b *Bench) Load(k Kernel) *Program {
 		if err != nil {
 			return err
 		}
-		p.entry = m.Entry(k.Name)
 		p.fn, err = jit.Of(b.dev).Load(context.Background(), nil, jit.Source{Module: m, Name: k.Name, SharedBytes: k.SharedBytes}, driver.CompileOptions{})
 		return err
 	})
@@ -140,18 +136,18 @@ func (p *Program) Listing() string {
 // an unsigned word.
 func (p *Program) Run(args ...any) {
 	p.b.do(func() error {
-		params, err := p.pack(args)
+		kernel, err := p.bind(args)
 		if err != nil {
 			return err
 		}
-		return p.runs(params, 1)
+		return p.runs(kernel, 1)
 	})
 }
 
 // Time is the mean of so many launches, after as many to warm up, by the device's clock.
 func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
 	p.b.do(func() error {
-		params, err := p.pack(args)
+		kernel, err := p.bind(args)
 		if err != nil {
 			return err
 		}
@@ -162,13 +158,13 @@ func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
 			}
 			defer events[i].Close()
 		}
-		if err := p.runs(params, runs); err != nil { // warms up
+		if err := p.runs(kernel, runs); err != nil { // warms up
 			return err
 		}
 		if err := events[0].Record(p.b.stream); err != nil {
 			return err
 		}
-		if err := p.queue(params, runs); err != nil {
+		if err := p.queue(kernel, runs); err != nil {
 			return err
 		}
 		if err := events[1].Record(p.b.stream); err != nil {
@@ -184,48 +180,33 @@ func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
 	return mean
 }
 
-func (p *Program) queue(params []byte, runs int) error {
+func (p *Program) queue(kernel *jit.Binding, runs int) error {
 	for range runs {
-		if err := p.b.stream.Launch(p.fn.Function, &p.launch, params); err != nil {
-			return p.fn.Explain(err)
+		if err := kernel.Launch(p.b.stream); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (p *Program) runs(params []byte, runs int) error {
-	if err := p.queue(params, runs); err != nil {
+func (p *Program) runs(kernel *jit.Binding, runs int) error {
+	if err := p.queue(kernel, runs); err != nil {
 		return err
 	}
 	return p.fn.Explain(p.b.stream.Synchronize(context.Background()))
 }
 
-// pack lays the arguments out as the kernel declares its parameters.
-func (p *Program) pack(args []any) ([]byte, error) {
-	if len(args) != len(p.entry.Params) {
-		return nil, fmt.Errorf("kernel %s: %d arguments, it takes %d", p.entry.Name, len(args), len(p.entry.Params))
+// bind sets the kernel's parameters to the arguments, in their order.
+func (p *Program) bind(args []any) (*jit.Binding, error) {
+	params := p.fn.Params()
+	if len(args) != len(params) {
+		return nil, fmt.Errorf("kernel %s: %d arguments, it takes %d", p.fn.Name(), len(args), len(params))
 	}
-	buf := make([]byte, p.entry.ParamBytes())
-	for i, param := range p.entry.Params {
-		var b []byte
-		switch a := args[i].(type) {
-		case driver.DevicePtr:
-			b = binary.LittleEndian.AppendUint64(nil, uint64(a))
-		case int:
-			b = binary.LittleEndian.AppendUint32(nil, uint32(a))
-		case float32:
-			b = binary.LittleEndian.AppendUint32(nil, math.Float32bits(a))
-		case driver.TensorMap:
-			e, err := p.b.dev.EncodeTensorMap(a)
-			if err != nil {
-				return nil, fmt.Errorf("kernel %s: argument %s: %w", p.entry.Name, param.Name, err)
-			}
-			b = e[:]
+	binding := p.fn.Bind(p.b.dev, p.launch)
+	for i, param := range params {
+		if err := binding.Set(param.Name, args[i]); err != nil {
+			return nil, err
 		}
-		if len(b) != param.Bytes {
-			return nil, fmt.Errorf("kernel %s: argument %s is a %T, the parameter has %d bytes", p.entry.Name, param.Name, args[i], param.Bytes)
-		}
-		copy(buf[param.Offset:], b)
 	}
-	return buf, nil
+	return binding, nil
 }

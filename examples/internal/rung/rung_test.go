@@ -72,10 +72,10 @@ func TestBench(t *testing.T) {
 // Wrong arguments are errors that name them; the first error stays.
 func TestWrongArguments(t *testing.T) {
 	for text, args := range map[string][]any{
-		"1 arguments, it takes 2":             {driver.DevicePtr(0)},
-		"argument out is a int":               {1, 2},
-		"argument n is a string":              {driver.DevicePtr(0), "3"},
-		"argument out is a driver.TensorMap,": {driver.TensorMap{Elem: driver.U16, Rank: 1, Dims: [5]uint64{8}, Box: [5]uint32{8}}, 3},
+		"1 arguments, it takes 2":                               {driver.DevicePtr(0)},
+		"parameter out has 8 bytes, a uint32 has not":           {1, 2},
+		"parameter n is a string":                               {driver.DevicePtr(0), "3"},
+		"parameter out has 8 bytes, a driver.TensorMap has not": {driver.TensorMap{Elem: driver.U16, Rank: 1, Dims: [5]uint64{8}, Box: [5]uint32{8}}, 3},
 	} {
 		b := emulatedBench(t)
 		p := b.Load(counter())

@@ -104,7 +104,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 		}
 		k.WgmmaCommit()
 		k.WgmmaWait(1) // all but this stage's
-		k.Guarded(leader.And(notFirst), func() { held.Release(k) })
+		k.Guarded(leader.And(notFirst), func() { held.Stage().Release(k) })
 		held.Keep(s)
 		at.Advance()
 	})

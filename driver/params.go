@@ -1,0 +1,66 @@
+package driver
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Param are the Go types of kernel parameters.
+type Param interface {
+	DevicePtr | uint64 | uint32 | int32 | float32 | EncodedTensorMap
+}
+
+// AppendParam appends a kernel parameter to the packed ones before it, as PTX
+// lays them out: at the next multiple of its size counted from [ParamBase],
+// with zeros up to there. A buffer with room enough is not made anew.
+func AppendParam[P Param](packed []byte, value P) []byte {
+	switch v := any(value).(type) {
+	case EncodedTensorMap:
+		return append(alignParam(packed, len(v)), v[:]...)
+	case DevicePtr:
+		return binary.LittleEndian.AppendUint64(alignParam(packed, 8), uint64(v))
+	case uint64:
+		return binary.LittleEndian.AppendUint64(alignParam(packed, 8), v)
+	case uint32:
+		return binary.LittleEndian.AppendUint32(alignParam(packed, 4), v)
+	case int32:
+		return binary.LittleEndian.AppendUint32(alignParam(packed, 4), uint32(v))
+	case float32:
+		return binary.LittleEndian.AppendUint32(alignParam(packed, 4), math.Float32bits(v))
+	}
+	return packed // there are no other types
+}
+
+func alignParam(packed []byte, size int) []byte {
+	for (ParamBase+len(packed))%size != 0 {
+		packed = append(packed, 0)
+	}
+	return packed
+}
+
+// PackParams packs the parameters of a kernel in their order. A value that is
+// no [Param] is an error that matches ErrInvalid.
+func PackParams(values ...any) ([]byte, error) {
+	var packed []byte
+	for i, value := range values {
+		switch v := value.(type) {
+		case EncodedTensorMap:
+			packed = AppendParam(packed, v)
+		case DevicePtr:
+			packed = AppendParam(packed, v)
+		case uint64:
+			packed = AppendParam(packed, v)
+		case uint32:
+			packed = AppendParam(packed, v)
+		case int32:
+			packed = AppendParam(packed, v)
+		case float32:
+			packed = AppendParam(packed, v)
+		default:
+			return nil, &Error{Op: "PackParams", Name: "invalid value", Kind: ErrInvalid, Text: fmt.Sprintf(
+				"parameter %d is a %T, must be a driver.DevicePtr, uint64, uint32, int32, float32 or driver.EncodedTensorMap", i, value)}
+		}
+	}
+	return packed, nil
+}

@@ -1,0 +1,98 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// DH is the backward pass through the down-projection and the activation:
+// dA' = dO[rows]·W2, the rows of dO gathered as they are loaded, and in its
+// epilogue, from the stored H and each row's score s,
+//
+//	A = silu(gate)·up, A' = s·A, dA = s·dA'
+//	dH = dA·up·silu'(gate) and dA·silu(gate)
+//	dspart = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
+//
+// H comes by TMA under the main loop; dH takes its place in shared memory.
+type DH struct {
+	Hidden, Intermediate int
+	Point                Point
+}
+
+// Build emits the kernel.
+func (d DH) Build() (Kernel, error) {
+	const name = "moe_dh"
+	k := ptx.NewKernel(name)
+	columns := (d.Intermediate + d.Point.TileN - 1) / d.Point.TileN
+	do, gather, w := k.ParamPtr("do"), k.ParamPtr("gather"), k.ParamTensorMap("w2")
+	e := dhEpilogue{
+		k: k, groups: d.Point.TileN / dhGroup, neurons: d.Intermediate,
+		h: k.ParamTensorMap("h"), dh: k.ParamTensorMap("dh"), a: k.ParamTensorMap("a"),
+		scores: k.ParamPtr("scores"), pairs: k.ParamPtr("pairs"), partial: k.ParamPtr("dspart"),
+	}
+	const oneForTheBytes, loadWarps = 1, 4
+	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps, 2*dhStaging, e.barriers)
+	p.gathered, p.weightsMN, p.before = true, true, e.before
+	e.start(p)
+	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+		block := t.Column.MulI(d.Point.TileN / tile.Block)
+		k.TMALoad(s.Data.At(tileABytes), w, s.Full, ptx.Uint(0), kt.MulI(tile.K), block, t.Expert)
+	}}
+	loadRegisters := 56 // the widest tile's epilogue needs the rest
+	if d.Point.TileN < 256 {
+		loadRegisters = 88
+	}
+	p.run(loadRegisters, g.load, e.store)
+	return build(k, name, productThreads, dhSharedBytes(d.Point))
+}
+
+// dhSharedBytes is the shared memory of a DH at a point.
+func dhSharedBytes(p Point) int { return p.Stages*p.stageBytes() + 2*dhStaging + barrierBytes }
+
+// W2Map is the load map of W2 [E, d, n] for boxes of 64 rows by a tile's
+// neurons: dimensions neuron in 64, row, 64 neurons, expert.
+func (d DH) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
+	row := uint64(d.Intermediate) * bf16
+	return driver.TensorMap{
+		Elem: driver.BF16, Rank: 4, Address: p,
+		Dims:    [5]uint64{tile.Block, uint64(d.Hidden), uint64(d.Intermediate / tile.Block), uint64(experts)},
+		Strides: [4]uint64{row, tile.Block * bf16, uint64(d.Hidden) * row},
+		Box:     [5]uint32{tile.Block, tile.K, uint32(d.Point.TileN / tile.Block), 1},
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
+	}
+}
+
+// HMap is the load map of H [R, 2n] for boxes of 64 rows of 64 neurons' gate
+// and up: dimensions neuron, row, gate or up.
+func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
+	n := uint64(d.Intermediate)
+	return driver.TensorMap{
+		Elem: driver.BF16, Rank: 3, Address: p,
+		Dims:    [5]uint64{n, uint64(max(rows, 1)), 2},
+		Strides: [4]uint64{2 * n * bf16, n * bf16},
+		Box:     [5]uint32{dhGroup, warpgroupRows, 2},
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
+	}
+}
+
+// DHMap is the store map of dH [R, 2n], gate then up, for clipped boxes like
+// HMap's.
+func (d DH) DHMap(p driver.DevicePtr, rows int) driver.TensorMap {
+	n := uint64(d.Intermediate)
+	pitch := 2 * n * bf16
+	return driver.TensorMap{
+		Elem: driver.BF16, Rank: 4, Address: p - driver.DevicePtr(warpgroupRows*pitch),
+		Dims:    [5]uint64{n, warpgroupRows, uint64(rows) + 1, 2},
+		Strides: [4]uint64{pitch, pitch, n * bf16},
+		Box:     [5]uint32{dhGroup, warpgroupRows, 1, 2},
+		Swizzle: driver.Swizzle128,
+	}
+}
+
+// AMap is the store map of A' [R, n] for clipped 64-row boxes.
+func (d DH) AMap(p driver.DevicePtr, rows int) driver.TensorMap {
+	return raggedMap(p, d.Intermediate, rows)
+}

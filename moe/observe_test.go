@@ -1,0 +1,59 @@
+package moe_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/faulty"
+)
+
+// An observer hears of each kernel of a pass, in order, before it is queued;
+// its error ends the pass; without it all is as before.
+func TestObserve(t *testing.T) {
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
+	ctx := limited(t, time.Minute)
+	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
+	require.NoError(t, err)
+
+	var names []string
+	tr.Call().Observe(func(kernel string, s driver.Stream) error {
+		require.Equal(t, tr.Stream(), s)
+		names = append(names, kernel)
+		return nil
+	})
+	for pass, run := range map[string]struct {
+		run  func() error
+		want []string
+	}{
+		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"router", "plan", "up", "down", "aggregate"}},
+		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"router", "plan", "up-inference", "down", "aggregate"}},
+		"route":     {func() error { return tr.Call().Route(tr.Stream(), routeOf(tr.Args)) }, []string{"router"}},
+		"experts":   {func() error { return tr.Call().Experts(tr.Stream(), expertsOf(tr.Args)) }, []string{"count", "plan", "up", "down", "aggregate"}},
+	} {
+		names = nil
+		require.NoError(t, run.run(), pass)
+		require.Equal(t, run.want, names, pass)
+		require.Subset(t, tr.Layer.Kernels(), names)
+	}
+
+	stop := errors.New("enough")
+	tr.Call().Observe(func(kernel string, _ driver.Stream) error {
+		if kernel == "up" {
+			return stop
+		}
+		return nil
+	})
+	require.NoError(t, tr.Stream().Synchronize(ctx))
+	launched := dev.Count(faulty.Launch)
+	require.Equal(t, stop, tr.Call().Forward(tr.Stream(), tr.Args))
+	require.Equal(t, launched+2, dev.Count(faulty.Launch), "router and plan")
+
+	tr.Call().Observe(nil)
+	got, err := digest(ctx, tr, tr.Stream(), tr.Args)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}

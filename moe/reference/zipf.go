@@ -1,0 +1,42 @@
+package reference
+
+import "slices"
+
+// Zipf draws experts as unevenly as words of a text: expert i in proportion to
+// 1/(i+1), Zipf's law with exponent 1. It holds the running sums of the shares.
+type Zipf []float64
+
+// NewZipf makes the law of experts 0..experts-1; there must be one at least.
+func NewZipf(experts int) Zipf {
+	z, sum := make(Zipf, experts), 0.0
+	for i := range z {
+		sum += 1 / float64(i+1)
+		z[i] = sum
+	}
+	for i := range z {
+		z[i] /= sum
+	}
+	return z
+}
+
+// Draw is the expert at u, uniform in [0, 1).
+func (z Zipf) Draw(u float64) int32 {
+	i, met := slices.BinarySearch(z, u)
+	if met {
+		i++ // expert i has what is below its sum
+	}
+	return int32(i)
+}
+
+// Distinct draws k different experts, in the order in which they came; k must
+// not be larger than the number of experts. next gives uniform numbers in
+// [0, 1).
+func (z Zipf) Distinct(k int, next func() float64) []int32 {
+	var list []int32
+	for len(list) < k {
+		if e := z.Draw(next()); !slices.Contains(list, e) {
+			list = append(list, e)
+		}
+	}
+	return list
+}

@@ -1,0 +1,262 @@
+package moe_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// routing is a pass of the whole layer whose logits are known to the last bit.
+type routing struct {
+	name                  string
+	experts, topK, tokens int
+	// logits gives those of a token. An expert that has an infinity or NaN for
+	// one token must not have a number for another.
+	logits func(token int) []float64
+	// chosen are the experts that the token must go to, in this order.
+	chosen func(token int) []int32
+	// nan says whether the token's scores and output must be NaN; nil: never.
+	nan func(token int) bool
+}
+
+func always[T any](x T) func(int) T { return func(int) T { return x } }
+
+// logitsOf gives the named experts logits, the other ones 0.
+func logitsOf(experts int, of map[int]float64) []float64 {
+	row := make([]float64, experts)
+	for e, v := range of {
+		row[e] = v
+	}
+	return row
+}
+
+// prefer gives the listed experts falling logits above all others' 0.
+func prefer(experts int, order ...int32) []float64 {
+	row := make([]float64, experts)
+	for i, e := range order {
+		row[e] = 2 - float64(i)/8
+	}
+	return row
+}
+
+// zipf draws the experts of each token by Zipf's law.
+func zipf(tokens, topK, experts int) [][]int32 {
+	r, z := rand.New(rand.NewPCG(11, 12)), reference.NewZipf(experts)
+	list := make([][]int32, tokens)
+	for t := range list {
+		list[t] = z.Distinct(topK, r.Float64)
+	}
+	return list
+}
+
+func routings() []routing {
+	inf, nan := math.Inf(1), math.NaN()
+	few := [][]int32{{60, 3, 31, 63}, {3, 31, 63, 60}, {31, 63, 60, 3}, {63, 60, 3, 31}}
+	uneven := zipf(200, 4, 32)
+	return []routing{
+		{"one expert chosen by every token", 9, 1, 300, always(prefer(9, 7)), always([]int32{7}), nil},
+		{"one expert in the choice of every token", 9, 2, 150,
+			func(t int) []float64 { return prefer(9, int32(t%7), 7) }, func(t int) []int32 { return []int32{int32(t % 7), 7} }, nil},
+		{"most experts empty", 64, 4, 140,
+			func(t int) []float64 { return prefer(64, few[t%4]...) }, func(t int) []int32 { return few[t%4] }, nil},
+		{"Zipf 1.0", 32, 4, 200,
+			func(t int) []float64 { return prefer(32, uneven[t]...) }, func(t int) []int32 { return uneven[t] }, nil},
+		{"ties of all", 12, 5, 70, always(make([]float64, 12)), always([]int32{0, 1, 2, 3, 4}), nil},
+		{"ties of some", 12, 4, 70, always(logitsOf(12, map[int]float64{9: 1, 5: 1, 2: 1, 11: .5, 4: .5})), always([]int32{2, 5, 9, 4}), nil},
+		{"negative ties", 4, 3, 70, always([]float64{-2, -1, -2, -1}), always([]int32{1, 3, 0}), nil},
+		{"NaN left out", 6, 2, 70, always(logitsOf(6, map[int]float64{1: nan, 4: 1, 2: .5})), always([]int32{4, 2}), nil},
+		{"NaN where numbers run out", 4, 3, 70, always([]float64{nan, 0, 1, nan}), always([]int32{2, 1, 0}), always(true)},
+		{"NaN alone", 3, 2, 70, always([]float64{nan, nan, nan}), always([]int32{0, 1}), always(true)},
+		{"+Inf", 6, 2, 70, always(logitsOf(6, map[int]float64{3: inf, 5: 1})), always([]int32{3, 5}), always(true)},
+		{"two +Inf", 6, 3, 70, always(logitsOf(6, map[int]float64{3: inf, 1: inf, 5: 1})), always([]int32{1, 3, 5}), always(true)},
+		{"-Inf left out", 6, 3, 70, always(logitsOf(6, map[int]float64{0: -inf, 1: -inf, 4: 1})), always([]int32{4, 2, 3}), nil},
+		{"-Inf where numbers run out", 3, 3, 70, always([]float64{0, -inf, 1}), always([]int32{2, 0, 1}), nil},
+		{"-Inf before NaN", 3, 2, 70, always([]float64{nan, nan, -inf}), always([]int32{2, 0}), always(true)},
+		{"-Inf alone", 3, 1, 70, always([]float64{-inf, -inf, -inf}), always([]int32{0}), always(true)},
+		{"NaN, +Inf and -Inf by turns", 5, 2, 150,
+			func(t int) []float64 {
+				return logitsOf(5, map[int]float64{3: []float64{nan, inf, -inf}[t%3], 0: 1, 4: .5})
+			},
+			func(t int) []int32 { return [][]int32{{0, 4}, {3, 0}, {0, 4}}[t%3] },
+			func(t int) bool { return t%3 == 1 }},
+	}
+}
+
+func (g routing) config() moe.Config {
+	return moe.Config{Hidden: 128, Intermediate: 64, Experts: g.experts, TopK: g.topK}
+}
+
+// inputs are X and the router: logit e is column e of X times 1, or times
+// infinity where it is to be infinite (by the sign) or NaN (by a zero). The
+// router does not see the other columns.
+func (g routing) inputs() (x, router []uint16) {
+	d := g.config().Hidden
+	s := g.config().Shapes(g.tokens)
+	x, router = reference.NewNormal(1, trial.ScaleX).Values(s.X.Elements()), make([]uint16, s.Router.Elements())
+	for t := range g.tokens {
+		for e, v := range g.logits(t) {
+			weight := 1.0
+			switch {
+			case math.IsNaN(v):
+				weight, v = math.Inf(1), 0
+			case math.IsInf(v, 0):
+				weight, v = math.Inf(1), math.Copysign(1, v)
+			}
+			router[e*d+e], x[t*d+e] = reference.ToBF16(weight), reference.ToBF16(v)
+		}
+	}
+	return x, router
+}
+
+func (g routing) trial(t *testing.T, dev driver.Device) *trial.Trial {
+	l, err := moe.New(context.Background(), dev, g.config(), moe.WithCache(nil))
+	require.NoError(t, err)
+	x, router := g.inputs()
+	s := g.config().Shapes(g.tokens)
+	tr, err := trial.FromHost(dev, l, g.tokens, x, router,
+		reference.NewNormal(2, 0.12).Values(s.W1.Elements()), reference.NewNormal(3, 0.12).Values(s.W2.Elements()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+// checkRouting holds experts and scores against what the case says. It gives
+// whether each token's output is of numbers.
+func (g routing) checkRouting(t *testing.T, r trial.Results) (number []bool) {
+	for token := range g.tokens {
+		logits, want := g.logits(token), g.chosen(token)
+		require.Equal(t, want, r.Experts[token*g.topK:][:g.topK], "experts of token %d", token)
+		isNaN := g.nan != nil && g.nan(token)
+		number = append(number, !isNaN)
+		var sum float64
+		for _, e := range want {
+			sum += math.Exp(logits[e])
+		}
+		for k, e := range want {
+			got := float64(r.Scores[token*g.topK+k])
+			if isNaN {
+				require.True(t, got != got, "score of token %d, slot %d is %g, must be NaN", token, k, got)
+				continue
+			}
+			require.InDelta(t, math.Exp(logits[e])/sum, got, 1e-6, "score of token %d, slot %d", token, k)
+		}
+	}
+	return number
+}
+
+// checkProducts holds O and H against the reference, fed the device's own
+// routing. Outputs of tokens that are no numbers must be NaN from end to end.
+func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool) {
+	c := tr.Layer.Config()
+	ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
+	require.NoError(t, err)
+	out, err := ref.Experts(tr.X, reference.Widen(r.Scores), r.Experts, nil, reference.Rounded)
+	require.NoError(t, err)
+	checkH(t, c, r.H, out.H, r.Experts)
+	var got []uint16
+	var want []float64
+	for token := range tr.Tokens {
+		row := r.O[token*c.Hidden:][:c.Hidden]
+		if number[token] {
+			got, want = append(got, row...), append(want, out.O[token*c.Hidden:][:c.Hidden]...)
+			continue
+		}
+		for i, bits := range row {
+			v := reference.FromBF16(bits)
+			require.True(t, v != v && bits != reference.Poison, "O of token %d, column %d is %#x, must be a NaN that was written", token, i, bits)
+		}
+	}
+	require.NoError(t, reference.Compare(got, want, len(got)/c.Hidden, c.Hidden).Check(reference.VsRounded), "O")
+}
+
+// Where tokens go, by name: first the choice, exactly, then the products.
+func TestRoutings(t *testing.T) {
+	for _, g := range routings() {
+		t.Run(g.name, func(t *testing.T) {
+			tr := g.trial(t, testDevice(t))
+			r := forward(t, tr, tr.Args)
+			checkProducts(t, tr, r, g.checkRouting(t, r))
+			infer := forward(t, tr, tr.Inference())
+			require.Equal(t, r.O, infer.O, "inference gives the bits of training")
+		})
+	}
+}
+
+// given is a routing from outside, [T, K].
+type given struct {
+	name   string
+	ids    func(token int) []int32
+	scores func(token int) []float32
+	// same is another routing that must give the same O, told without what
+	// makes the case special. Nil: the ids have nothing special.
+	same func(token int) ([]int32, []float32)
+}
+
+// The layer of the given routings, whose tokens have 3 slots.
+var givenConfig = moe.Config{Hidden: 192, Intermediate: 64, Experts: 48, TopK: 3}
+
+func givens(tokens int) []given {
+	uneven := zipf(tokens, 3, 48)
+	usual, outside := []float32{.5, .25, .125}, []int32{48, 49, 1<<31 - 1, -1, -1 << 31}
+	return []given{
+		{"one expert chosen by every token", always([]int32{5, 5, 5}), always(usual),
+			func(int) ([]int32, []float32) { return []int32{5, -1, -1}, []float32{.875, 0, 0} }},
+		{"repeated ids", func(t int) []int32 { return []int32{int32(t % 48), int32(t % 5), int32(t % 48)} }, always(usual),
+			func(t int) ([]int32, []float32) {
+				return []int32{int32(t % 48), int32(t % 5), -1}, []float32{.625, .25, 0}
+			}},
+		{"ids beyond E", func(t int) []int32 { return []int32{outside[t%5], int32(t % 48), outside[t%3]} }, always(usual),
+			func(t int) ([]int32, []float32) { return []int32{0, int32(t % 48), 47}, []float32{0, .25, 0} }},
+		{"no id below E", func(t int) []int32 { return []int32{outside[t%5], 48, outside[t%3]} }, always(usual),
+			func(int) ([]int32, []float32) { return []int32{0, 1, 2}, []float32{0, 0, 0} }},
+		{"most experts empty", func(t int) []int32 { return []int32{47, int32(t % 2), 20} }, always(usual), nil},
+		{"Zipf 1.0", func(t int) []int32 { return uneven[t] }, always(usual), nil},
+	}
+}
+
+// The same for Experts, whose ids may be any: what they add up to is told in
+// ids that are usual.
+func TestGivenRoutings(t *testing.T) {
+	const tokens = 150
+	tr := trialOn(t, testDevice(t), givenConfig, tokens)
+	ref, err := reference.NewLayer(givenConfig, tr.Router, tr.W1, tr.W2)
+	require.NoError(t, err)
+	s, a := tr.Stream(), expertsOf(tr.Args)
+	for _, g := range givens(tokens) {
+		t.Run(g.name, func(t *testing.T) {
+			var ids, sameIDs []int32
+			var scores, sameScores []float32
+			for token := range tokens {
+				ids, scores = append(ids, g.ids(token)...), append(scores, g.scores(token)...)
+				if g.same != nil {
+					i, s := g.same(token)
+					sameIDs, sameScores = append(sameIDs, i...), append(sameScores, s...)
+				}
+			}
+			require.NoError(t, tr.Poison())
+			require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
+			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
+			require.NoError(t, tr.Call().Experts(s, a))
+			require.NoError(t, s.Synchronize(testContext(t)))
+			got, err := tr.Results(true)
+			require.NoError(t, err)
+
+			want, err := ref.Experts(tr.X, reference.Widen(scores), ids, nil, reference.Rounded)
+			require.NoError(t, err)
+			checkH(t, givenConfig, got.H, want.H, ids)
+			if g.same != nil {
+				want, err = ref.Experts(tr.X, reference.Widen(sameScores), sameIDs, nil, reference.Rounded)
+				require.NoError(t, err)
+			}
+			require.NoError(t, reference.Compare(got.O, want.O, tokens, givenConfig.Hidden).Check(reference.VsRounded), "O")
+		})
+	}
+}

@@ -1,0 +1,93 @@
+package emu
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx"
+)
+
+// multicastKernel: each CTA of a cluster of two loads one half of a tile into
+// both, then both write what they see. mask is the CTA mask; tellPeer is
+// whether the leader also sends a note through shared memory.
+func multicastKernel(mask int, fence bool) *ptx.Kernel {
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(32, 1)
+	k.SetCluster(2)
+	m, out := k.ParamTensorMap("m"), k.ParamPtr("out")
+	smem := k.SharedBase()
+	const half = 8 * 16 // 8 rows of 4 words
+	tile, note, bar := smem, smem.At(2*half), smem.At(2*half+32)
+	tid, rank := k.Special("%tid.x"), k.Special("%cluster_ctarank")
+	first := tid.EqI(0)
+	k.If(first, func() {
+		k.MbarrierInit(bar, ptx.Uint(1))
+		k.MbarrierInit(bar.At(8), ptx.Uint(1))
+		k.FenceMbarrierInit()
+	})
+	k.ClusterArrive()
+	k.ClusterWait()
+	k.If(first, func() {
+		k.MbarrierArriveExpectTx(bar, ptx.Uint(2*half))
+		k.TMALoadMulticast(tile.Plus(rank.MulI(half)), m, bar, ptx.Uint(mask).B16(), ptx.Uint(0), rank.MulI(8))
+		k.If(rank.EqI(0), func() {
+			ptx.StShared(note, ptx.Uint(7), ptx.Uint(8), ptx.Uint(9), ptx.Uint(10))
+			if fence {
+				k.FenceProxyAsync(".shared::cta")
+			}
+			for r := range 2 {
+				there := func(s ptx.Shared) ptx.Shared { return ptx.SharedAt(s.Addr().MapaI(r)) }
+				k.MbarrierArriveExpectTxCluster(there(bar.At(8)), ptx.Uint(16))
+				k.BulkCopyCluster(there(note.At(16)), note, ptx.Uint(16), there(bar.At(8)))
+			}
+		})
+	})
+	for i := range 2 {
+		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar.At(8*i), ptx.Uint(0))) })
+	}
+	at := out.Index(k.Special("%ctaid.x"), 4*66)
+	ptx.StGlobal(at.Index(tid, 8), ptx.LdSharedVec[ptx.U32](tile.Plus(tid.MulI(8)), 2)...)
+	k.If(first, func() { ptx.StGlobal(at.At(4*64), ptx.LdShared[ptx.U32](note.At(16+12))) })
+	k.ClusterArrive()
+	k.ClusterWait()
+	return k
+}
+
+func runMulticast(t *testing.T, mask int, fence bool, timing Timing, seed uint64) ([]uint32, error) {
+	p := build(t, multicastKernel(mask, fence))
+	words := make([]uint32, 64)
+	for i := range words {
+		words[i] = uint32(1000 + i)
+	}
+	from, to := p.u32s(words...), p.u32s(make([]uint32, 2*66)...)
+	p.params(TensorMap{Elem: ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}}, to)
+	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{2}, [3]int{32}, 2, 512
+	p.launch.Timing, p.launch.Seed = timing, seed
+	err := p.run()
+	return p.read(to, 2*66), err
+}
+
+// A multicast load and a copy into the peer's shared memory arrive in both
+// CTAs, whenever they complete.
+func TestMulticast(t *testing.T) {
+	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+		got, err := runMulticast(t, 3, true, timing, seed)
+		require.NoError(t, err)
+		for cta := range 2 {
+			for i := range 64 {
+				require.EqualValues(t, 1000+i, got[66*cta+i], "CTA %d word %d", cta, i)
+			}
+			require.EqualValues(t, 10, got[66*cta+64], "the note in CTA %d", cta)
+		}
+	})
+}
+
+func TestMulticastFaults(t *testing.T) {
+	_, err := runMulticast(t, 5, true, Early, 1)
+	require.ErrorContains(t, err, "CTA mask 0x5: must name some of the 2 CTAs")
+	_, err = runMulticast(t, 1, true, Early, 1)
+	require.ErrorContains(t, err, "nothing can run", "CTA 1 lacks its bytes")
+	_, err = runMulticast(t, 3, false, Early, 1)
+	require.ErrorContains(t, err, "fence.proxy.async", "a copy of what was just stored")
+}
