@@ -1,7 +1,7 @@
 // Package open finds a device by name: "cuda" for the first NVIDIA GPU,
-// "cuda:1" for the second, "emulated" for the emulator; or all GPUs at once.
-// "mumax" and "mumax:1" are the GPUs through package driver/mumax, in programs
-// built with its tag.
+// "cuda:1" for the second, "emulated" for the emulator; "mumax" and "mumax:1"
+// are the GPUs through package driver/mumax, in programs built with its tag. Or
+// it opens all GPUs at once.
 //
 // It never falls back from one to another: whoever wants that asks twice and
 // says so.

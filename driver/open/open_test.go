@@ -38,20 +38,6 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
-// Without its tag the name is known all the same, and says what is missing.
-func TestMumax(t *testing.T) {
-	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
-	_, err := Device(t.Context(), "mumax:1")
-	if mumax.Built {
-		require.ErrorIs(t, err, driver.ErrNoDevice)
-		assert.Contains(t, Names(), "mumax:N")
-		return
-	}
-	require.ErrorIs(t, err, driver.ErrUnsupported)
-	assert.ErrorContains(t, err, "tag mumax")
-	assert.NotContains(t, Names(), "mumax")
-}
-
 // fakeDriver has the environment name a built driver/cuda/testdata/fakecuda.c,
 // which shows two GPUs.
 func fakeDriver(t *testing.T) {
@@ -125,6 +111,20 @@ func TestAllOrNone(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	assert.Nil(t, list)
 	assert.Equal(t, 2, closed)
+}
+
+// Without its tag the name is known all the same, and says what is missing.
+func TestMumax(t *testing.T) {
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	_, err := Device(t.Context(), "mumax:1")
+	if mumax.Built {
+		require.ErrorIs(t, err, driver.ErrNoDevice)
+		assert.Contains(t, Names(), "mumax:N")
+		return
+	}
+	require.ErrorIs(t, err, driver.ErrUnsupported)
+	assert.ErrorContains(t, err, "tag mumax")
+	assert.NotContains(t, Names(), "mumax")
 }
 
 func TestEndedContext(t *testing.T) {

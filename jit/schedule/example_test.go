@@ -11,8 +11,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// One CTA takes all tiles of three row blocks and two column tiles, in panels
-// of two blocks, and notes their expert, row, rows and column.
+// One CTA takes all tiles of two row pairs, the second with one block only, and
+// two column tiles, in panels of two blocks, and notes their expert, row, rows
+// and column.
 func ExampleQueue() {
 	k := ptx.NewKernel("tiles")
 	table, count, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
@@ -35,7 +36,7 @@ func ExampleQueue() {
 	})
 
 	// Expert 0 has 200 rows, expert 1 none, expert 2 has 60.
-	entries := []uint32{0, 0, 128, 0, 0, 128, 72, 0, 2, 200, 60, 0}
+	entries := []uint32{0, 0, 200, 0, 2, 200, 60, 0}
 	tiles, err := runTiles(k, mem.Bytes(), entries, 6)
 	for _, t := range tiles {
 		fmt.Printf("expert %d, rows %3d to %3d, column tile %d\n", t[0], t[1], t[1]+t[2]-1, t[3])

@@ -2,7 +2,6 @@ package schedule
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,6 +39,9 @@ func TestPlace(t *testing.T) {
 	for _, columns := range []int{1, 2, 3, 5, 12, 32} {
 		for _, panel := range []int{1, 2, 3, 8, 16} {
 			b := Blocks{Columns: columns, Panel: panel}
+			inCluster := b
+			inCluster.CTAs, inCluster.Panel = 2, 2*panel
+			require.Equal(t, placed(t, b, []int{33}), placed(t, inCluster, []int{33}), "pairs of blocks")
 			for n, places := range placed(t, b, counts) {
 				what := fmt.Sprintf("%d blocks, %d columns, panels of %d", n, columns, panel)
 				seen := make([]bool, n*columns)
@@ -62,35 +64,35 @@ func TestPlace(t *testing.T) {
 
 // Readers of the test kernel: warps 0 to 2, the first of which publishes too.
 const (
-	readers    = 3
-	maxEntries = 64 // tiles that a reader can note
+	readers   = 3
+	maxTiles  = 160 // that a reader can note
+	tileWords = 4
 )
 
-// queueKernel runs a queue over blocks. Reader r of CTA c notes the numbers of
-// its tiles, in order, at [c][r][maxEntries] and how many at [c][r] of count.
-func queueKernel(columns, panel int) (*ptx.Kernel, int) {
+// queueKernel runs a queue over blocks. Reader r of CTA c notes its tiles, in
+// order, at [c][r][maxTiles] and how many at [c][r] of count.
+func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32*readers, 1)
+	if ctas > 1 {
+		k.SetCluster(ctas)
+	}
 	table, blocks, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	out, count := k.ParamPtr("out"), k.ParamPtr("count")
 	tid := k.Special("%tid.x")
 	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
-	q := NewQueue(k, set, mem, Blocks{Table: table, Count: blocks, Tickets: tickets, Columns: columns, Panel: panel}, readers)
+	q := NewQueue(k, set, mem, Blocks{Table: table, Count: blocks, Tickets: tickets, Columns: columns, Panel: panel, CTAs: ctas}, readers)
 	set.Done(tid)
+	pipeline.ClusterSync(k)
 	reader := k.Special("%ctaid.x").MulI(readers).Add(tid.ShrI(5))
-	out = out.Index(reader, 4*maxEntries)
+	out = out.Index(reader, 4*tileWords*maxTiles)
 	note := func(publish func()) func() {
 		return func() {
 			n := ptx.NewVar(k, ptx.Uint(0))
 			leader := tid.AndI(31).EqI(0)
 			q.Reader(leader).Each(func(t Tile) {
 				publish()
-				k.If(leader, func() {
-					// The test's rows are 128 a block, its expert the block.
-					number := t.Row.DivI(128).MulI(columns).Add(t.Column)
-					ok := t.Expert.Eq(t.Row.DivI(128)).And(t.Rows.Eq(t.Expert.AddI(1)))
-					ptx.StGlobal(out.Index(n.Get(), 4), ptx.Select(ok, number, ptx.Uint(1<<30)))
-				})
+				k.If(leader, func() { ptx.StGlobal(out.Index(n.Get(), 4*tileWords), t.pack()...) })
 				n.Set(n.Get().AddI(1))
 			})
 			k.If(leader, func() { ptx.StGlobal(count.Index(reader, 4), n.Get()) })
@@ -98,54 +100,79 @@ func queueKernel(columns, panel int) (*ptx.Kernel, int) {
 	}
 	k.IfElse(tid.ShrI(5).EqI(0), func() {
 		var p *Publisher
-		first := tid.EqI(0)
+		first := tid.EqI(0).And(q.Publishes())
 		k.If(first, func() { p = q.Publisher() })
 		note(func() { k.If(first, p.Publish) })()
 	}, note(func() {}))
+	pipeline.ClusterSync(k)
 	return k, mem.Bytes()
 }
+
+// rowsOfPair is the rows of the test's pairs: one block or two, full or not.
+func rowsOfPair(pair int) int { return []int{256, 100, 129, 128, 1, 255, 200}[pair%7] }
 
 // Every tile is handed out exactly once, to one CTA, whose readers all see
 // the same sequence; CTAs without a tile end.
 func TestQueue(t *testing.T) {
-	const columns, panel = 3, 4
-	k, shared := queueKernel(columns, panel)
-	p := probe.New(t, k, 32*readers, shared)
-	for _, blocks := range []int{0, 1, 2, 5, 17} {
-		for _, ctas := range []int{1, 3, 7, 60} {
-			if blocks*columns/ctas > maxEntries {
-				continue
-			}
-			for _, timing := range probe.Timings() {
-				what := fmt.Sprintf("%d blocks, %d CTAs, %s", blocks, ctas, timing.Name)
-				var table []uint32
-				for b := range blocks {
-					table = append(table, uint32(b), uint32(128*b), uint32(b+1), 0)
+	for _, c := range []struct{ columns, panel, ctas int }{{3, 4, 1}, {3, 4, 2}, {1, 2, 2}, {4, 1, 2}} {
+		k, shared := queueKernel(c.columns, c.panel, c.ctas)
+		p := probe.New(t, k, 32*readers, shared)
+		p.Launch.Cluster = c.ctas
+		for _, pairs := range []int{0, 1, 2, 5, 17} {
+			for _, runners := range []int{1, 3, 7, 30} {
+				for _, timing := range probe.Timings() {
+					what := fmt.Sprintf("%+v, %d pairs, %d CTAs or clusters, %s", c, pairs, runners, timing.Name)
+					var table []uint32
+					for b := range pairs {
+						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), 0)
+					}
+					all := runners * c.ctas
+					out, count := p.Room(all*readers*maxTiles*tileWords), p.Room(all*readers)
+					p.Run(timing, all, p.Words(table...), p.Words(uint32(pairs)), p.Words(0), out, count)
+					checkQueue(t, p.Read(out, all*readers*maxTiles*tileWords), p.Read(count, all*readers), pairs, c.columns, c.ctas, what)
 				}
-				out, count := p.Room(ctas*readers*maxEntries), p.Room(ctas*readers)
-				p.Run(timing, ctas, p.Words(table...), p.Words(uint32(blocks)), p.Words(0), out, count)
-				checkQueue(t, p.Read(out, ctas*readers*maxEntries), p.Read(count, ctas*readers), blocks*columns, what)
 			}
 		}
 	}
 }
 
-func checkQueue(t *testing.T, out, count []uint32, tiles int, what string) {
-	var all []uint32
+// schedulePitch is how far apart the test's pairs lie.
+const schedulePitch = 1000
+
+type handed struct{ expert, row, rows, column uint32 }
+
+func checkQueue(t *testing.T, out, count []uint32, pairs, columns, ctas int, what string) {
+	seen := map[handed]int{}
+	const stride = maxTiles * tileWords
 	for r, n := range count {
-		seen := out[r*maxEntries:][:maxEntries]
-		require.LessOrEqual(t, int(n), tiles, what)
-		require.NotContains(t, seen[:n], uint32(probe.Poison), what)
-		if first := r / readers * readers; r != first {
-			require.Equal(t, out[first*maxEntries:][:maxEntries], seen, "readers of CTA %d, %s", r/readers, what)
+		cta, tiles := r/readers, out[r*stride:][:stride]
+		require.LessOrEqual(t, int(n), maxTiles, what)
+		require.Equal(t, out[cta*readers*stride:][:stride], tiles, "readers of CTA %d, %s", cta, what)
+		if r%readers != 0 {
 			continue
 		}
-		all = append(all, seen[:n]...)
+		require.Equal(t, count[cta/ctas*ctas*readers], n, "CTAs of a cluster take as many tiles, %s", what)
+		for i := range int(n) {
+			v := tiles[tileWords*i:]
+			rows, live, shared := v[2]&0xff, v[2]>>8&0xff, v[2]>>16
+			whole := rowsOfPair(int(v[0]))
+			require.Equal(t, ctas == 2 && whole > TileRows, shared == 1, "weights are shared where both blocks exist, %s", what)
+			if live == 0 {
+				require.True(t, shared == 0 && ctas == 2 && v[3] >= uint32(columns), "a tile is dead past the last column only, %s", what)
+				continue
+			}
+			require.Equal(t, rows, live, what)
+			seen[handed{v[0], v[1], rows, v[3]}]++
+		}
 	}
-	slices.Sort(all)
-	want := make([]uint32, tiles)
-	for i := range want {
-		want[i] = uint32(i)
+	for b := range pairs {
+		for first := 0; first < rowsOfPair(b); first += TileRows {
+			for column := range columns {
+				h := handed{uint32(b), uint32(schedulePitch*b + first), uint32(min(TileRows, rowsOfPair(b)-first)), uint32(column)}
+				require.Equal(t, 1, seen[h], "tile %+v, %s", h, what)
+				delete(seen, h)
+			}
+		}
 	}
-	require.Equal(t, want, append([]uint32{}, all...), what)
+	require.Empty(t, seen, what)
 }
