@@ -259,15 +259,18 @@ func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 	return nil, errors.Join(failed, g.Close())
 }
 
-// thorough measures what -full adds: passes from a cold L2 cache, and from a
-// hot chip.
+// thorough measures what -full adds: passes from a cold L2 cache, on a rested
+// chip, and on a hot one.
 func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
 	}
-	long := sustained
+	long, pause := sustained, coolPause
 	if !b.gpu {
-		long = t.warm
+		long, pause = t.warm, 0
+	}
+	if r.Cool, err = t.cool(pause, eager); err != nil {
+		return err
 	}
 	r.Sustained, err = t.measure(long, eager)
 	return err

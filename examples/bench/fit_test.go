@@ -48,7 +48,7 @@ func measuredBy(m kernel.Model) *Report {
 // lose nothing, as today's do.
 func TestFitFindsConstants(t *testing.T) {
 	chip := kernel.H200Model
-	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 90, 20000, 6000, 1.7e9
+	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 90, 4200, 900, 1.7e9
 	list, err := problems(measuredBy(chip))
 	require.NoError(t, err)
 	require.Len(t, list, 32)

@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 	out, errs, err := tiny(t, "-shape", "48,128,64,4,2", "-full", "-routing", "zipf", "-json", file, "-plot", picture, "-yardstick", "395")
 	require.NoError(t, err, errs)
 	for _, want := range []string{
-		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "48,128,64,4,2", "of roofline", "L2 flushed", "sustained",
+		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "48,128,64,4,2", "of roofline", "L2 flushed", "rested chip", "sustained",
 		"router", "plan", "up", "down", "aggregate", "host: eager", "zipf", "of uniform", "wrote " + file,
 	} {
 		require.Contains(t, out, want)
@@ -49,6 +49,7 @@ func TestRun(t *testing.T) {
 		require.Len(t, s.Rounds, rounds)
 	}
 	require.Positive(t, row.Flushed.MedianMS)
+	require.Positive(t, row.Cool.MedianMS)
 	var names []string
 	var sum float64
 	for _, k := range row.Kernels {

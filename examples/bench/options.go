@@ -62,7 +62,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "load before each measurement")
 	f.IntVar(&o.repeats, "repeats", 24, "back-to-back repeats of each measurement")
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row")
-	f.BoolVar(&o.full, "full", false, "also with L2 flushed, and after 2 s of sustained load")
+	f.BoolVar(&o.full, "full", false, "also with L2 flushed, on a rested chip, and after 2 s of sustained load")
 	f.Func("yardstick", "today's cuBLAS at an 8192³ bf16 product, in TFLOPS (788.5) or as its time (1.394ms): speeds are scaled to 790", func(text string) (err error) {
 		o.yardstick, err = parseYardstick(text)
 		return err

@@ -39,9 +39,11 @@ type Report struct {
 	Rows           []Row   `json:"rows"`
 	// Sonic is the geometric mean of our scaled speed over SonicMoE's, of the
 	// rows that have one.
-	Sonic    float64  `json:"sonic_geomean,omitempty"`
-	Fit      *Fit     `json:"fit,omitempty"`
-	Warnings []string `json:"warnings,omitempty"`
+	Sonic float64 `json:"sonic_geomean,omitempty"`
+	// SonicRested is the same of our unscaled speed on a rested chip.
+	SonicRested float64  `json:"sonic_rested_geomean,omitempty"`
+	Fit         *Fit     `json:"fit,omitempty"`
+	Warnings    []string `json:"warnings,omitempty"`
 }
 
 // Row is one size.
@@ -58,9 +60,11 @@ type Row struct {
 	// Eager are single passes, back to back; Graph the same as replays.
 	Eager *Sample `json:"eager,omitempty"`
 	Graph *Sample `json:"graph,omitempty"`
-	// Flushed has the L2 cache overwritten before each pass; Sustained follows
-	// two seconds of load.
+	// Flushed has the L2 cache overwritten before each pass; Cool is five passes
+	// at a time on a rested chip, as SonicMoE's figures were taken; Sustained
+	// follows two seconds of load.
 	Flushed   *Sample `json:"flushed,omitempty"`
+	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
 	// TFLOPS is the speed of the faster of Eager's and Graph's medians, Scaled
 	// the same by the yardstick, Roofline the most that the roofline allows.
@@ -202,15 +206,29 @@ func (r *Report) failed() int {
 
 // summarize computes what rows have together.
 func (r *Report) summarize() {
-	var ratios []float64
+	var ratios, rested []float64
 	for _, row := range r.Rows {
+		if x := row.rested(); x > 0 {
+			rested = append(rested, x)
+		}
 		for _, p := range row.Peers {
 			if p.Name == "SonicMoE" && p.Ratio > 0 {
 				ratios = append(ratios, p.Ratio)
 			}
 		}
 	}
-	r.Sonic = geomean(ratios)
+	r.Sonic, r.SonicRested = geomean(ratios), geomean(rested)
+}
+
+// rested is our speed over SonicMoE's as its figures were taken: on a rested
+// chip, unscaled. 0 where either is unknown.
+func (r Row) rested() float64 {
+	for _, p := range r.Peers {
+		if p.Name == "SonicMoE" && p.TFLOPS > 0 && r.Cool != nil {
+			return r.Roofline * r.RooflineMS / r.Cool.MedianMS / p.TFLOPS
+		}
+	}
+	return 0
 }
 
 // write puts the report in a file, as a whole or not at all.

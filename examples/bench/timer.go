@@ -184,6 +184,50 @@ func (t *timer) cold(work func() error) (*Sample, error) {
 	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
 }
 
+// Passes of a chip that has rested, as the recorded figures of SonicMoE were
+// taken: after a pause, a few to warm up and a few that count, several times.
+const (
+	coolPause  = 700 * time.Millisecond
+	coolWarm   = 3
+	coolPasses = 5
+	coolRounds = 5
+)
+
+// cool measures back-to-back passes on a rested chip.
+func (t *timer) cool(pause time.Duration, work func() error) (*Sample, error) {
+	var all []float64
+	for range coolRounds {
+		if err := t.s.Synchronize(t.ctx); err != nil {
+			return nil, err
+		}
+		time.Sleep(pause)
+		for i := range coolWarm + coolPasses {
+			if i >= coolWarm {
+				if err := t.record(i - coolWarm); err != nil {
+					return nil, err
+				}
+			}
+			if err := work(); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.record(coolPasses); err != nil {
+			return nil, err
+		}
+		if err := t.s.Synchronize(t.ctx); err != nil {
+			return nil, err
+		}
+		for i := range coolPasses {
+			ms, err := t.since(i, i+1)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, ms)
+		}
+	}
+	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+}
+
 // kernels measures each kernel of passes that run back to back, with an event
 // before each launch.
 func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
