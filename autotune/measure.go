@@ -83,7 +83,7 @@ func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) err
 			*done++
 			t.say("measure", *done, total, c.Point)
 		}
-		t.drop0()
+		t.dropFailed()
 		if err := t.defaultLost(); err != nil {
 			return err
 		}
@@ -91,8 +91,8 @@ func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) err
 	return nil
 }
 
-// drop0 is drop that keeps the default in its place, for its error.
-func (t *tuning[P]) drop0() {
+// dropFailed is drop that keeps the default in its place, for its error.
+func (t *tuning[P]) dropFailed() {
 	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried && c != t.trials[0] })
 }
 
