@@ -29,21 +29,32 @@ func (b Built) Put(c *cache.Cache) cache.Outcome { return c.Put(b.key, b.Entry) 
 // there, else by compiling. It stores nothing. Errors: *CompileError and
 // the compiler's own.
 func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
+	return build(ctx, c, arch, by, s, o)
+}
+
+// build is Build, which without a compiler makes an entry of PTX alone.
+func build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
 	text := s.Module.Print()
 	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: moduleKey(text, arch, o)}
 	if c != nil {
 		if old, outcome := c.Get(b.key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
+			if by == nil {
+				return b, nil
+			}
 			if img, ok := old.Image(by.Producer()); ok {
 				b.Entry.Images = []cache.Image{img}
 				return b, nil
 			}
 		}
 	}
+	b.Origin = Compiled
+	if by == nil {
+		return b, nil
+	}
 	img, err := by.Compile(ctx, text.PTX, o)
 	if err != nil {
-		return Built{}, compileError(s.Name, text, err)
+		return b, compileError(s.Name, text, err)
 	}
-	b.Origin = Compiled
 	b.Entry.Images = []cache.Image{{Producer: by.Producer(), Code: img.Code, Log: img.Log}}
 	return b, nil
 }
