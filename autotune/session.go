@@ -184,3 +184,6 @@ func (s *Session[P]) prove(k Key, digest string) {
 		s.options.Cache.PutChoice(s.provenKey(k, digest), []byte("1"))
 	}
 }
+
+// SetBudget changes Options.Budget for the problems to come.
+func (s *Session[P]) SetBudget(d time.Duration) { s.options.Budget = d }
