@@ -111,7 +111,7 @@ func (r *Report[P]) Record() ([]byte, error) { return Encode(r.Chosen, r.PTX) }
 func (r *Report[P]) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %v, %s\n", r.Problem, r.Chosen, r.Why)
-	fmt.Fprintf(&b, "%d candidates tried in %s; %d kernels compiled; %v\n", len(r.Rows)-r.Count(Rejected), r.Where, r.Compiled, r.Took.Round(time.Millisecond))
+	fmt.Fprintf(&b, "%d candidates tried in %s; %d kernels compiled; %v\n", len(r.Rows)-r.Count(Rejected)-r.Count(Skipped), r.Where, r.Compiled, r.Took.Round(time.Millisecond))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\tpoint\tmeasured\tgain\tnoise\trounds\tcost model\t")
 	rows := slices.Clone(r.Rows)

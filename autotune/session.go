@@ -18,8 +18,9 @@ type Options struct {
 	// were found right. Nil means none. Tuning stores no candidate's machine
 	// code in it and no choice: see Report.Record.
 	Cache *cache.Cache
-	// Budget is the time for one problem; 0 means 20 s. The default is verified
-	// whatever it takes, and a trial under way is not cut short.
+	// Budget is the time for one problem; 0 means 20 s. It counts neither the
+	// making of the bench nor the default's verification, which come in any case,
+	// and a trial under way is not cut short.
 	Budget time.Duration
 	// Trial is how long one point may take to be verified or timed before it
 	// counts as hung; 0 means 20 s. Setup is the same for making a bench; 0

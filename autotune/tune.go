@@ -23,6 +23,8 @@ type tuning[P comparable] struct {
 	// trials are the candidates to try, the default first.
 	trials []*trial[P]
 	start  time.Time
+	// waited is how long the bench was waited for: no part of the budget.
+	waited time.Duration
 	saying sync.Mutex
 }
 
@@ -57,9 +59,18 @@ func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error)
 
 func (t *tuning[P]) search(ctx context.Context) error {
 	t.enumerate()
-	if err := t.compile(ctx); err != nil {
+	// The bench is made while the candidates compile.
+	ready := make(chan error, 1)
+	go func() { ready <- t.Session.start(ctx) }()
+	err := t.compile(ctx)
+	compiled := t.options.now()
+	if e := <-ready; err == nil {
+		err = e
+	}
+	if err != nil {
 		return err
 	}
+	t.waited = t.options.now().Sub(compiled)
 	t.dropDuplicates()
 	if err := t.verify(ctx); err != nil {
 		return err
@@ -75,7 +86,7 @@ func (t *tuning[P]) elapsed() time.Duration { return t.options.now().Sub(t.start
 
 // late reports whether so much of the budget is used up.
 func (t *tuning[P]) late(share float64) bool {
-	return t.elapsed().Seconds() >= share*t.options.Budget.Seconds()
+	return (t.elapsed() - t.waited).Seconds() >= share*t.options.Budget.Seconds()
 }
 
 func (t *tuning[P]) say(stage string, done, total int, p P) {
@@ -212,9 +223,6 @@ func (t *tuning[P]) dropDuplicates() {
 
 // verify has every candidate's answer checked.
 func (t *tuning[P]) verify(ctx context.Context) error {
-	if err := t.Session.start(ctx); err != nil {
-		return err
-	}
 	total := len(t.trials)
 	for i, c := range t.trials {
 		if i > 0 && t.late(verifyShare) {
@@ -224,8 +232,14 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 		// The default needs no proof: it is what the caller runs anyway.
 		if i > 0 && t.noWorker != "" && !t.proven(t.problem.Key, c.digest) {
 			c.Status, c.Reason = Unproven, "no worker has found it right on this GPU yet"
-		} else if err := t.verifyOne(ctx, c); err != nil {
-			return err
+		} else {
+			at := t.options.now()
+			if err := t.verifyOne(ctx, c); err != nil {
+				return err
+			}
+			if i == 0 {
+				t.waited += t.options.now().Sub(at)
+			}
 		}
 		if i == 0 && c.Status != Untried {
 			return fmt.Errorf("autotune: the default %s %v is not right: %s", t.problem.Name, c.Point, c.Reason)

@@ -33,11 +33,31 @@ var productKernels = map[string][]int{
 }
 
 // ProductSources emits the kernels that the layer has of a product at a point,
-// its measured one first: those that a stored choice's digest is of.
+// the one that tuning times first: those that a stored choice's digest is of.
 func ProductSources(t driver.Target, c Config, product string, p kernel.Point) ([]jit.Source, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	list, err := emitProduct(t, c, product, p)
+	if err != nil {
+		return nil, err
+	}
+	var sources []jit.Source
+	for _, e := range list {
+		sources = append(sources, e.source)
+	}
+	return sources, nil
+}
+
+// emitted is a kernel that is ready to be loaded.
+type emitted struct {
+	kernel.Kernel
+	source jit.Source
+}
+
+// emitProduct emits the kernels of a product at a point, in productKernels'
+// order.
+func emitProduct(t driver.Target, c Config, product string, p kernel.Point) ([]emitted, error) {
 	which, err := kernel.FindProduct(product)
 	if err != nil {
 		return nil, err
@@ -47,17 +67,16 @@ func ProductSources(t driver.Target, c Config, product string, p kernel.Point) (
 	if err := l.choice.Check(t); err != nil {
 		return nil, err
 	}
-	l.choice = l.choice.OrElse(kernel.Choose(c, t))
-	list := l.builders(options{})
-	var sources []jit.Source
+	builders := l.builders(options{})
+	var list []emitted
 	for _, i := range productKernels[product] {
-		_, s, err := l.emit(i, list[i])
+		k, s, err := l.emit(i, builders[i])
 		if err != nil {
 			return nil, err
 		}
-		sources = append(sources, s)
+		list = append(list, emitted{k, s})
 	}
-	return sources, nil
+	return list, nil
 }
 
 // choose takes the caller's tile points, else those that were tuned, else the
@@ -70,6 +89,7 @@ func (l *Layer) choose(t driver.Target, o options) error {
 	if err := given.Check(t); err != nil {
 		return err
 	}
+	l.emitted = &[kernelCount]*emitted{}
 	l.choice = given.OrElse(kernel.Choose(l.config, t))
 	products := kernel.Products()
 	origins := make([]autotune.Origin, len(products))
@@ -83,17 +103,7 @@ func (l *Layer) choose(t driver.Target, o options) error {
 			continue
 		}
 		g.Go(func() error {
-			key := ChoiceKey(t, l.config, p.Name)
-			point, origin, why := autotune.Pick(o.choices, key, func(q kernel.Point) (string, error) {
-				sources, err := ProductSources(t, l.config, p.Name, q)
-				return autotune.Digest(sources), err
-			})
-			if origins[i] = origin; origin == autotune.Tuned {
-				*p.At(&l.choice) = point
-			}
-			if why != nil && o.logger != nil {
-				o.logger.Warn("a tuned choice is not used, the cost model decides", "product", p.Name, "error", why)
-			}
+			origins[i] = l.pick(t, p, o)
 			return nil
 		})
 	}
@@ -109,6 +119,32 @@ func (l *Layer) choose(t driver.Target, o options) error {
 		}
 	}
 	return nil
+}
+
+// pick takes a product's stored point, if it is valid, and keeps the kernels
+// that were emitted to see that.
+func (l *Layer) pick(t driver.Target, p kernel.Product, o options) autotune.Origin {
+	var list []emitted
+	point, origin, why := autotune.Pick(o.choices, ChoiceKey(t, l.config, p.Name), func(q kernel.Point) (digest string, err error) {
+		if list, err = emitProduct(t, l.config, p.Name, q); err != nil {
+			return "", err
+		}
+		var sources []jit.Source
+		for _, e := range list {
+			sources = append(sources, e.source)
+		}
+		return autotune.Digest(sources), nil
+	})
+	if origin == autotune.Tuned {
+		*p.At(&l.choice) = point
+		for n, i := range productKernels[p.Name] {
+			l.emitted[i] = &list[n]
+		}
+	}
+	if why != nil && o.logger != nil {
+		o.logger.Warn("a tuned choice is not used, the cost model decides", "product", p.Name, "error", why)
+	}
+	return origin
 }
 
 // ChosenBy tells for each product where its tile point comes from.

@@ -24,7 +24,9 @@ type Layer struct {
 	choice kernel.Choice
 	// chosenBy says where each product's point comes from.
 	chosenBy map[string]autotune.Origin
-	kernels  [kernelCount]loaded
+	// emitted are kernels that choosing has emitted; nil when all are loaded.
+	emitted *[kernelCount]*emitted
+	kernels [kernelCount]loaded
 }
 
 // loaded is a kernel that is ready to launch.
@@ -142,6 +144,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := l.load(ctx, o); err != nil {
 		return nil, err
 	}
+	l.emitted = nil
 	return l, nil
 }
 
@@ -198,6 +201,9 @@ func (l *Layer) builders(o options) [kernelCount]builder {
 
 // emit makes the i-th kernel's PTX.
 func (l *Layer) emit(i int, b builder) (kernel.Kernel, jit.Source, error) {
+	if l.emitted != nil && l.emitted[i] != nil {
+		return l.emitted[i].Kernel, l.emitted[i].source, nil
+	}
 	k, err := b.Build()
 	if err != nil {
 		return k, jit.Source{}, fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)

@@ -110,12 +110,14 @@ func (p Product) alternative(q Point, space []Point, c spec.Config, t driver.Tar
 	need := p.sharedBytes(q)
 	err := q.check(p.field, space)
 	switch {
+	case most == 0:
+		a.Rejected = fmt.Sprintf("%d columns are no tile of this product", q.TileN)
 	case need > t.SharedBytesPerCTA:
-		a.Rejected = fmt.Sprintf("%d stages of %d columns need %d bytes of shared memory, a CTA has %d", q.Stages, q.TileN, need, t.SharedBytesPerCTA)
+		a.Rejected = fmt.Sprintf("more than %d stages of %d columns don't fit a CTA's %d bytes of shared memory", most, q.TileN, t.SharedBytesPerCTA)
 	case err != nil:
 		a.Rejected = err.Error()
 	case q.Stages < most-1:
-		a.Rejected = fmt.Sprintf("%d stages of %d columns: %d fit, and at most one less is tried", q.Stages, q.TileN, most)
+		a.Rejected = fmt.Sprintf("%d stages of %d columns fit, and at most one less is tried", most, q.TileN)
 	case q.Stages < most && !slices.Contains([]int{1, 8}, q.Panel):
 		a.Rejected = "a shallower ring is tried with panels of 8 only"
 	default:

@@ -43,9 +43,8 @@ type bench struct {
 	printer *fingerprinter
 	// wide is room for the larger weight gradient in FP32.
 	wide driver.DevicePtr
-	// base is the cost model's layer, proven says that it is right.
-	base   *arm
-	proven bool
+	// base is the cost model's layer.
+	base *arm
 	// want are the prints of base's outputs, by run and tensor, inputs those of
 	// what no kernel may change.
 	want   map[string]print
@@ -129,8 +128,13 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream())
-	return err
+	if b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream()); err != nil {
+		return err
+	}
+	if err := b.prove(ctx); err != nil {
+		return fmt.Errorf("the cost model's layer: %w", err)
+	}
+	return nil
 }
 
 // arm is the layer with a product's point, the cost model's for the others.
@@ -183,9 +187,6 @@ func (b *bench) room(l *moe.Layer) error {
 
 // Verify implements autotune.Bench.
 func (b *bench) Verify(ctx context.Context, product string, p kernel.Point) error {
-	if err := b.prove(ctx); err != nil {
-		return fmt.Errorf("the cost model's layer: %w", err)
-	}
 	a, err := b.arm(ctx, product, p)
 	if err != nil {
 		return err
