@@ -42,7 +42,8 @@ type bench struct {
 	trial   *trial.Trial
 	printer *fingerprinter
 	// wide is room for the larger weight gradient in FP32.
-	wide driver.DevicePtr
+	wide  driver.DevicePtr
+	owned []driver.DevicePtr
 	// base is the cost model's layer.
 	base *arm
 	// want are the prints of base's outputs, by run and tensor, inputs those of
@@ -119,7 +120,7 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 		s := b.Config.Gradients(tokens, moe.F32)
-		if b.wide, err = b.dev.Alloc(max(s.DW1.Bytes(), s.DW2.Bytes())); err != nil {
+		if b.wide, err = b.alloc(max(s.DW1.Bytes(), s.DW2.Bytes())); err != nil {
 			return err
 		}
 	}
@@ -128,7 +129,11 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream()); err != nil {
+	sums, err := b.alloc(printBytes)
+	if err != nil {
+		return err
+	}
+	if b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream(), sums); err != nil {
 		return err
 	}
 	if err := b.prove(ctx); err != nil {
@@ -176,13 +181,21 @@ func (b *bench) room(l *moe.Layer) error {
 		if w.have.Bytes >= w.need || w.have.Bytes == 0 {
 			continue
 		}
-		p, err := b.dev.Alloc(w.need)
+		p, err := b.alloc(w.need)
 		if err != nil {
 			return err
 		}
 		*w.have = moe.Buffer{Ptr: p, Bytes: w.need}
 	}
 	return nil
+}
+
+func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
+	p, err := b.dev.Alloc(bytes)
+	if err == nil {
+		b.owned = append(b.owned, p)
+	}
+	return p, err
 }
 
 // Verify implements autotune.Bench.
@@ -300,10 +313,10 @@ func (b *bench) Time(ctx context.Context, product string, p kernel.Point) (time.
 
 // timeOnce runs a pass as far as the product's kernel, between events.
 func (b *bench) timeOnce(ctx context.Context, a *arm, product string) (time.Duration, error) {
-	recorded := 0
+	recorded, r := 0, b.runs(product)[0]
 	a.call.Observe(func(name string, s driver.Stream) error {
 		switch {
-		case recorded == 0 && name == product:
+		case recorded == 0 && name == r.kernel:
 			recorded = 1
 			return b.events[0].Record(s)
 		case recorded == 1:
@@ -317,12 +330,12 @@ func (b *bench) timeOnce(ctx context.Context, a *arm, product string) (time.Dura
 	})
 	defer a.call.Observe(nil)
 	s := b.trial.Stream()
-	if err := b.runs(product)[0].do(a.call); err != nil && err != errTimed {
+	if err := r.do(a.call); err != nil && err != errTimed {
 		return 0, err
 	}
 	switch recorded {
 	case 0:
-		return 0, fmt.Errorf("the pass has no kernel %q", product)
+		return 0, fmt.Errorf("the pass has no kernel %q", r.kernel)
 	case 1: // the last of its pass
 		if err := b.events[1].Record(s); err != nil {
 			return 0, err
@@ -345,7 +358,9 @@ func (b *bench) Close() error {
 			_ = e.Close() // the device's trouble shows below
 		}
 	}
-	_ = b.dev.Free(b.wide)
+	for _, p := range b.owned {
+		_ = b.dev.Free(p)
+	}
 	if b.trial == nil {
 		return nil
 	}

@@ -27,6 +27,7 @@ type fingerprinter struct {
 
 const (
 	printThreads = 256
+	printBytes   = 8
 	// wordsALaunch keeps word numbers in 32 bits.
 	wordsALaunch = 1 << 30
 )
@@ -58,16 +59,14 @@ func hash(x ptx.U32) ptx.U32 {
 	return x.Xor(x.ShrI(16))
 }
 
-func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream) (*fingerprinter, error) {
+// newFingerprinter works on a stream; sums are printBytes of its own.
+func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream, sums driver.DevicePtr) (*fingerprinter, error) {
 	source, err := fingerprintKernel()
 	if err != nil {
 		return nil, err
 	}
-	f := &fingerprinter{stream: s}
+	f := &fingerprinter{stream: s, sums: sums}
 	if f.fn, err = jit.Of(dev).Load(ctx, c, source, driver.CompileOptions{}); err != nil {
-		return nil, err
-	}
-	if f.sums, err = dev.Alloc(8); err != nil {
 		return nil, err
 	}
 	f.binding = f.fn.Bind(dev, driver.Launch{Grid: driver.Dim3{X: 8 * dev.Target().SMs}, Block: driver.Dim3{X: printThreads}})

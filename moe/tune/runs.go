@@ -24,6 +24,8 @@ type run struct {
 	// outputs are compared; before is what their words hold ahead of the pass.
 	outputs []named
 	before  uint32
+	// kernel is the product's kernel in the pass, as observers know it.
+	kernel string
 }
 
 const poison = 0xffffffff
@@ -39,22 +41,22 @@ func (b *bench) runs(product string) []run {
 			outputs = append(outputs, named{"Scores", a.Scores}, named{"Experts", a.Experts})
 		}
 		return []run{
-			{"training", b.forward(a), outputs, poison},
-			{"inference", b.forward(b.trial.Inference()), []named{{"O", a.O}}, poison},
+			{"training", b.forward(a), outputs, poison, "up"},
+			{"inference", b.forward(b.trial.Inference()), []named{{"O", a.O}}, poison, "up-inference"},
 		}
 	case "down":
-		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison}}
+		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison, "down"}}
 	case "dh":
 		return []run{{"backward", b.backward(g, b.Histogram == nil),
-			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1}, {"DW2", g.DW2}}, poison}}
+			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1}, {"DW2", g.DW2}}, poison, "dh"}}
 	case "dx":
 		only := wanting(g, moe.WeightGradients{})
 		only.DX = g.DX
 		var list []run
 		if b.Histogram == nil {
-			list = append(list, run{"backward to X", b.backward(only, true), []named{{"DX", g.DX}}, poison})
+			list = append(list, run{"backward to X", b.backward(only, true), []named{{"DX", g.DX}}, poison, "dx"})
 		}
-		return append(list, run{"backward of the experts to X", b.backward(only, false), []named{{"DX", g.DX}}, poison})
+		return append(list, run{"backward of the experts to X", b.backward(only, false), []named{{"DX", g.DX}}, poison, "dx-given"})
 	}
 	return b.weightRuns(product)
 }
@@ -64,9 +66,9 @@ func (b *bench) weightRuns(product string) []run {
 	g, shapes := b.trial.Back, b.Config.Gradients(b.trial.Tokens, moe.F32)
 	var list []run
 	for _, way := range []struct {
-		name      string
+		name      string // of the kernel, behind the product's
 		f32, adds bool
-	}{{"in bf16", false, false}, {"in f32", true, false}, {"added in bf16", false, true}, {"added in f32", true, true}} {
+	}{{"", false, false}, {"-f32", true, false}, {"-add", false, true}, {"-add-f32", true, true}} {
 		var w moe.WeightGradients
 		var out named
 		before := uint32(poison)
@@ -86,7 +88,7 @@ func (b *bench) weightRuns(product string) []run {
 			}
 			w.DW2, w.AccumulateDW2 = out.Tensor, way.adds
 		}
-		list = append(list, run{out.name + " " + way.name, b.backward(wanting(g, w), false), []named{out}, before})
+		list = append(list, run{product + way.name, b.backward(wanting(g, w), false), []named{out}, before, product + way.name})
 	}
 	return list
 }
