@@ -1,9 +1,11 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,19 +24,29 @@ import (
 // tuneLimit is what tuning a layer from nothing may take on an H200.
 const tuneLimit = 60 * time.Second
 
-// TestTuneOnGPU tunes a layer from nothing, then starts it as a second process
-// would: nothing is tuned, nothing compiled. SONICMOE_TUNE_ROW names another
-// row than "7B n=256". Set CUDA_CACHE_DISABLE=1.
+// TestTuneOnGPU tunes layers from nothing, then starts each as a second process
+// would: nothing is tuned, nothing compiled. SONICMOE_TUNE_ROWS names the rows,
+// with commas, or is "all"; without it, it is "7B n=256". Set
+// CUDA_CACHE_DISABLE=1.
 func TestTuneOnGPU(t *testing.T) {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU")
 	}
-	name := os.Getenv("SONICMOE_TUNE_ROW")
-	if name == "" {
-		name = "7B n=256"
+	names := strings.Split(cmp.Or(os.Getenv("SONICMOE_TUNE_ROWS"), "7B n=256"), ",")
+	if names[0] == "all" {
+		names = nil
+		for _, row := range modelspec.Rows() {
+			names = append(names, row.Name)
+		}
 	}
-	row, ok := modelspec.FindRow(name)
-	require.True(t, ok, "no row of that name")
+	for _, name := range names {
+		row, ok := modelspec.FindRow(name)
+		require.True(t, ok, "no row is named %q", name)
+		t.Run(name, func(t *testing.T) { tuneOnGPU(t, row) })
+	}
+}
+
+func tuneOnGPU(t *testing.T, row modelspec.Row) {
 	ctx, dir := context.Background(), t.TempDir()
 	dev, err := open.Device(ctx, "cuda")
 	require.NoError(t, err)
