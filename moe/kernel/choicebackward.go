@@ -8,7 +8,7 @@ import (
 )
 
 // DHSpace are the points of the product dA', whose epilogue makes dH.
-func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, 256, 192, 128)) }
+func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, dhTileN)) }
 
 // dhEpilogueClocks is one warpgroup's epilogue of 256 columns.
 const dhEpilogueClocks = 3800
