@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -54,6 +55,9 @@ func (b *bench) open() (err error) {
 	}
 	if len(b.passes) > 1 {
 		b.report.Backward = &Section{Pass: b.passes[1].name}
+	}
+	if b.withStartup && b.gpu {
+		b.report.Warnings = append(b.report.Warnings, driverCache(os.Getenv(noDriverCache))...)
 	}
 	if free, total, err := b.dev.Memory(); err == nil && b.gpu {
 		b.report.Warnings = append(b.report.Warnings, otherProcess(free, total)...)
@@ -305,11 +309,11 @@ func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
 	}
-	long, pause := sustained, coolPause
+	long, pause, times := sustained, coolPause, coolRounds
 	if !b.gpu {
-		long, pause = t.warm, 0
+		long, pause, times = t.warm, 0, 1
 	}
-	if r.Cool, err = t.cool(pause, eager); err != nil {
+	if r.Cool, err = t.cool(times, pause, eager); err != nil {
 		return err
 	}
 	r.Sustained, err = t.measure(long, eager)

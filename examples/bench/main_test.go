@@ -104,9 +104,11 @@ func TestBoth(t *testing.T) {
 		require.Positive(t, s.MedianMS)
 	}
 	require.Len(t, row.Routing, 2)
-	require.Len(t, row.Startup, 2)
-	require.Equal(t, 31, row.Startup[1].Kernels)
-	for _, s := range row.Startup {
+	require.Empty(t, row.Startup, "once is enough")
+	startup := r.Rows[0].Startup
+	require.Len(t, startup, 2)
+	require.Equal(t, 31, startup[1].Kernels)
+	for _, s := range startup {
 		require.Positive(t, s.ColdMS)
 		require.Positive(t, s.WarmMS)
 		require.Positive(t, s.AgainMS)

@@ -120,9 +120,12 @@ func (b *bench) points(t *timer, u *subject, r *Row) error {
 		}
 		layers, made = append(layers, l), append(made, l.Choice())
 	}
-	times, sums := pointTimes{}, map[kernel.Choice]string{}
 	t.warm = min(t.warm, pointLoad)
-	for range sweeps {
+	times, sums, count := pointTimes{}, map[kernel.Choice]string{}, sweeps
+	if !b.gpu {
+		count = 1 // their times mean nothing
+	}
+	for range count {
 		for _, l := range layers {
 			if err := b.point(t, u, l, times, sums); err != nil {
 				return fmt.Errorf("%s: %w", b.pass.describe(l.Choice()), err)

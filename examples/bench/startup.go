@@ -25,9 +25,22 @@ type Startup struct {
 	AgainMS float64 `json:"again_ms"`
 }
 
-// startups measures making the layer, with caches of its own.
+// noDriverCache is the environment variable that turns the driver's own cache
+// of compiled kernels off when it is "1" at the process's start.
+const noDriverCache = "CUDA_CACHE_DISABLE"
+
+// driverCache warns that the driver may know kernels from an earlier run.
+func driverCache(disabled string) []string {
+	if disabled == "1" {
+		return nil
+	}
+	return []string{"start-up: the driver's own cache may know kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
+}
+
+// startups measures making the layer, with caches of its own; of two passes in
+// the first one's section.
 func (b *bench) startups(t *timer, u *subject, r *Row) error {
-	if !b.withStartup {
+	if !b.withStartup || b.pass.name != b.passes[0].name {
 		return nil
 	}
 	for _, of := range []struct {
