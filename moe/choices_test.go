@@ -139,5 +139,5 @@ func TestChoiceKey(t *testing.T) {
 	c.Logits = moe.LogitsF32
 	assert.NotEqual(t, moe.ChoiceKey(driver.H200(), smallConfig, "up"), moe.ChoiceKey(driver.H200(), c, "up"))
 	_, err := moe.ProductSources(driver.H200(), smallConfig, "sideways", kernel.Point{})
-	assert.ErrorContains(t, err, "[up down dh dx dw1 dw2]")
+	assert.ErrorContains(t, err, "[up down dh dw2 dw1 dx]")
 }

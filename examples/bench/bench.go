@@ -177,8 +177,8 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *Row) {
 		to   *string
 	}{{"up", &r.Up}, {"down", &r.Down}, {"dh", &r.DH}, {"dx", &r.DX}, {"dw1", &r.DW1}, {"dw2", &r.DW2}} {
 		for _, q := range b.pass.products {
-			if q.name == p.name {
-				*p.to = q.in(l.Choice()).String()
+			if q.Name == p.name {
+				*p.to = q.In(l.Choice()).String()
 			}
 		}
 	}

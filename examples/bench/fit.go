@@ -46,7 +46,7 @@ type problem struct {
 	row    string
 	config moe.Config
 	target driver.Target
-	product
+	kernel.Product
 	points []Point
 }
 
@@ -79,10 +79,10 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 		return nil, err
 	}
 	var list []problem
-	for _, p := range products {
-		q := problem{row: row.Name, config: shape.Config, target: target, product: p}
+	for _, p := range kernel.Products() {
+		q := problem{row: row.Name, config: shape.Config, target: target, Product: p}
 		for _, point := range row.Points {
-			if point.Product == p.name && point.MS > 0 {
+			if point.Product == p.Name && point.MS > 0 {
 				q.points = append(q.points, point)
 			}
 		}
@@ -151,7 +151,7 @@ func misfit(m kernel.Model, list []problem) (within, means float64) {
 	for _, q := range list {
 		var sum, squares float64
 		for _, p := range q.points {
-			e := math.Log(milliseconds(q.estimate(m, p.Point, q.config, q.target)) / p.MS)
+			e := math.Log(milliseconds(q.Estimate(m, p.Point, q.config, q.target)) / p.MS)
 			sum += e
 			squares += e * e
 		}
@@ -206,10 +206,10 @@ func rounded(m kernel.Model) kernel.Model {
 // loss compares both models' choices with the best point.
 func (q problem) loss(before, after kernel.Model) Loss {
 	best := slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
-	chosen := q.in(after.Choose(q.config, q.target))
+	chosen := q.In(after.Choose(q.config, q.target))
 	return Loss{
-		Row: q.row, Product: q.name, Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
-		Before: q.lost(q.in(before.Choose(q.config, q.target)), best.MS), After: q.lost(chosen, best.MS),
+		Row: q.row, Product: q.Name, Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
+		Before: q.lost(q.In(before.Choose(q.config, q.target)), best.MS), After: q.lost(chosen, best.MS),
 	}
 }
 

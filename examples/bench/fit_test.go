@@ -17,19 +17,19 @@ func TestCandidates(t *testing.T) {
 	for _, name := range []string{"forward", "backward"} {
 		of := passes[name].products
 		seen, points := map[kernel.Choice]bool{}, pointTimes{}
-		for _, c := range choices(of, target) {
+		for _, c := range choices(of, moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target) {
 			require.NoError(t, c.Check(target))
 			require.False(t, seen[c], "%v twice", c)
 			seen[c] = true
 			for _, p := range of {
-				require.Contains(t, p.candidates(target), p.in(c))
-				points.add(p.name, p.in(c), 1)
+				require.Contains(t, p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target), p.In(c))
+				points.add(p.Name, p.In(c), 1)
 			}
 		}
 		for _, p := range of {
-			require.Len(t, points[p.name], len(p.candidates(target)), "%s: all candidates, none twice", p.name)
-			require.GreaterOrEqual(t, len(points[p.name]), 6, p.name)
-			require.Subset(t, p.candidates(target), p.space(target))
+			require.Len(t, points[p.Name], len(p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target)), "%s: all candidates, none twice", p.Name)
+			require.GreaterOrEqual(t, len(points[p.Name]), 6, p.Name)
+			require.Subset(t, p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target), p.Space(target))
 		}
 	}
 }
@@ -40,12 +40,12 @@ func measuredBy(m kernel.Model) *Report {
 	r := &Report{SMs: target.SMs}
 	for _, row := range spec.Rows() {
 		times := pointTimes{}
-		for _, p := range products {
-			for _, at := range p.candidates(target) {
-				times.add(p.name, at, milliseconds(p.estimate(m, at, row.Config, target)))
+		for _, p := range kernel.Products() {
+			for _, at := range p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target) {
+				times.add(p.Name, at, milliseconds(p.Estimate(m, at, row.Config, target)))
 			}
 		}
-		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: evaluate(products, row, target, kernel.Choose(row.Config, target), times)})
+		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: evaluate(kernel.Products(), row, target, kernel.Choose(row.Config, target), times)})
 	}
 	return r
 }
@@ -58,7 +58,7 @@ func TestFitFindsConstants(t *testing.T) {
 	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000
 	list, err := problems(measuredBy(chip))
 	require.NoError(t, err)
-	require.Len(t, list, 16*len(products))
+	require.Len(t, list, 16*len(kernel.Products()))
 	f := fit(list, kernel.H200Model)
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)

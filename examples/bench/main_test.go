@@ -159,7 +159,7 @@ func TestFit(t *testing.T) {
 	r, err := readReport(file)
 	require.NoError(t, err)
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
-	require.Len(t, r.Fit.Losses, len(products))
+	require.Len(t, r.Fit.Losses, len(kernel.Products()))
 	var again bytes.Buffer
 	require.NoError(t, run([]string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")

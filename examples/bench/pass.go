@@ -2,6 +2,7 @@ package main
 
 import (
 	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
 )
 
@@ -19,7 +20,7 @@ type pass struct {
 	// speed is the pass's part of a peer's speed.
 	speed func(s spec.Speed) float64
 	// products are its kernels that have tile points.
-	products []product
+	products []kernel.Product
 }
 
 // passes are what can be measured.
@@ -28,7 +29,7 @@ var passes = map[string]pass{
 		name:  "forward",
 		queue: func(u *subject) error { return u.call.Forward(u.s, u.args) }, experts: (*subject).forwardExperts,
 		flops: moe.Config.ForwardFLOPs, work: moe.Config.ForwardWork,
-		speed: func(s spec.Speed) float64 { return s.Forward }, products: forwardProducts,
+		speed: func(s spec.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"inference": {
 		name: "inference",
@@ -39,13 +40,13 @@ var passes = map[string]pass{
 		},
 		experts: (*subject).forwardExperts,
 		flops:   moe.Config.ForwardFLOPs, work: inferenceWork,
-		speed: func(s spec.Speed) float64 { return s.Forward }, products: forwardProducts,
+		speed: func(s spec.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"backward": {
 		name: "backward", backward: true,
 		queue: func(u *subject) error { return u.call.Backward(u.s, u.back) }, experts: (*subject).backwardExperts,
 		flops: moe.Config.BackwardFLOPs, work: moe.Config.BackwardWork,
-		speed: func(s spec.Speed) float64 { return s.Backward }, products: backwardProducts,
+		speed: func(s spec.Speed) float64 { return s.Backward }, products: productsOf(true),
 	},
 }
 

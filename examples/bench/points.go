@@ -21,74 +21,25 @@ const (
 	pointLoad = 60 * time.Millisecond
 )
 
-// product is a kernel that has tile points.
-type product struct {
-	// name is the kernel's, in every pass.
-	name     string
-	space    func(driver.Target) []kernel.Point
-	of       func(*kernel.Choice) *kernel.Point
-	estimate func(kernel.Model, kernel.Point, moe.Config, driver.Target) time.Duration
-	// flat: its tiles have no panels.
-	flat bool
-}
-
-var (
-	forwardProducts = []product{
-		{"up", kernel.UpSpace, func(c *kernel.Choice) *kernel.Point { return &c.Up }, kernel.Model.Up, false},
-		{"down", kernel.DownSpace, func(c *kernel.Choice) *kernel.Point { return &c.Down }, kernel.Model.Down, false},
-	}
-	backwardProducts = []product{
-		{"dh", kernel.DHSpace, func(c *kernel.Choice) *kernel.Point { return &c.DH }, kernel.Model.DH, false},
-		{"dw2", kernel.DWSpace, func(c *kernel.Choice) *kernel.Point { return &c.DW2 }, kernel.Model.DW2, true},
-		{"dw1", kernel.DWSpace, func(c *kernel.Choice) *kernel.Point { return &c.DW1 }, kernel.Model.DW1, true},
-		{"dx", kernel.DXSpace, func(c *kernel.Choice) *kernel.Point { return &c.DX }, kernel.Model.DX, false},
-	}
-	products = slices.Concat(forwardProducts, backwardProducts)
-)
-
-// in is the product's point in a choice.
-func (p product) in(c kernel.Choice) kernel.Point { return *p.of(&c) }
-
-// shallowest is the least stages that a kernel can have.
-const shallowest = 3
-
-// candidates are the points of the product's space and some around it: for each
-// tile width narrower and wider panels, and a ring one stage shorter, or two
-// where there are no panels.
-func (p product) candidates(t driver.Target) []kernel.Point {
-	space := p.space(t)
-	list := slices.Clone(space)
-	for i, at := range space {
-		if i > 0 && space[i-1].TileN == at.TileN {
-			continue
-		}
-		shorter := 2
-		if !p.flat {
-			shorter = 1
-			for _, panel := range []int{4, 32} {
-				list = append(list, kernel.Point{TileN: at.TileN, Stages: at.Stages, Panel: panel})
-			}
-		}
-		for less := 1; less <= shorter && at.Stages-less >= shallowest; less++ {
-			list = append(list, kernel.Point{TileN: at.TileN, Stages: at.Stages - less, Panel: at.Panel})
-		}
-	}
-	return list
+// productsOf are the kernels with tile points of the backward pass or of the
+// forward one.
+func productsOf(backward bool) []kernel.Product {
+	return slices.DeleteFunc(kernel.Products(), func(p kernel.Product) bool { return p.Backward != backward })
 }
 
 // choices give every product each of its candidates at least once.
-func choices(products []product, t driver.Target) []kernel.Choice {
+func choices(products []kernel.Product, c moe.Config, t driver.Target) []kernel.Choice {
 	var list []kernel.Choice
 	for _, p := range products {
-		points := p.candidates(t)
+		points := p.Candidates(c, t)
 		for len(list) < len(points) {
 			list = append(list, kernel.Choice{})
 		}
 	}
 	for _, p := range products {
-		points := p.candidates(t)
+		points := p.Candidates(c, t)
 		for i := range list {
-			*p.of(&list[i]) = points[i%len(points)]
+			*p.At(&list[i]) = points[i%len(points)]
 		}
 	}
 	return list
@@ -113,7 +64,7 @@ func (b *bench) points(t *timer, u *subject, r *Row) error {
 	target := b.dev.Target()
 	var layers []*moe.Layer
 	var made []kernel.Choice
-	for _, c := range choices(b.pass.products, target) {
+	for _, c := range choices(b.pass.products, u.row.Config, target) {
 		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
 		if err != nil {
 			return err
@@ -153,8 +104,8 @@ func (b *bench) point(t *timer, u *subject, l *moe.Layer, times pointTimes, sums
 	}
 	for _, p := range b.pass.products {
 		for _, k := range kernels {
-			if strings.TrimSuffix(k.Name, "-inference") == p.name {
-				times.add(p.name, p.in(l.Choice()), k.MedianMS)
+			if strings.TrimSuffix(k.Name, "-inference") == p.Name {
+				times.add(p.Name, p.In(l.Choice()), k.MedianMS)
 			}
 		}
 	}
@@ -168,7 +119,7 @@ func (b *bench) point(t *timer, u *subject, l *moe.Layer, times pointTimes, sums
 func (p pass) describe(c kernel.Choice) string {
 	var list []string
 	for _, q := range p.products {
-		list = append(list, q.name+" "+q.in(c).String())
+		list = append(list, q.Name+" "+q.In(c).String())
 	}
 	return strings.Join(list, ", ")
 }
@@ -184,13 +135,13 @@ func (p pass) sameBits(all []kernel.Choice, sums map[kernel.Choice]string) error
 }
 
 // evaluate lists the measured points with what the model says of them, fastest first.
-func evaluate(products []product, row spec.Row, target driver.Target, chosen kernel.Choice, times pointTimes) []Point {
+func evaluate(products []kernel.Product, row spec.Row, target driver.Target, chosen kernel.Choice, times pointTimes) []Point {
 	var list []Point
 	for _, p := range products {
 		var of []Point
-		for at, ms := range times[p.name] {
-			of = append(of, Point{Product: p.name, Point: at, MS: median(ms), Chosen: p.in(chosen) == at,
-				EstimateMS: milliseconds(p.estimate(kernel.H200Model, at, row.Config, target))})
+		for at, ms := range times[p.Name] {
+			of = append(of, Point{Product: p.Name, Point: at, MS: median(ms), Chosen: p.In(chosen) == at,
+				EstimateMS: milliseconds(p.Estimate(kernel.H200Model, at, row.Config, target))})
 		}
 		slices.SortFunc(of, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 		list = append(list, of...)

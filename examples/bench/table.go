@@ -187,10 +187,10 @@ func printRouting(w io.Writer, r Row) {
 // printPoints prints the measured tile points, fastest first, and what the
 // default choice loses against the best.
 func printPoints(w io.Writer, r Row) {
-	for _, p := range products {
+	for _, p := range kernel.Products() {
 		var of []Point
 		for _, v := range r.Points {
-			if v.Product == p.name {
+			if v.Product == p.Name {
 				of = append(of, v)
 			}
 		}
@@ -198,7 +198,7 @@ func printPoints(w io.Writer, r Row) {
 			continue
 		}
 		g := grid{indent: "  "}
-		g.add(p.name+" point", "ms", "over best", "model ms", "")
+		g.add(p.Name+" point", "ms", "over best", "model ms", "")
 		lost := "the default point was not measured"
 		for _, v := range of {
 			over, mark := 100*(v.MS/of[0].MS-1), ""
@@ -209,7 +209,7 @@ func printPoints(w io.Writer, r Row) {
 			g.add(v.Point.String(), number(v.MS, 4), fmt.Sprintf("%+.1f %%", over), number(v.EstimateMS, 4), mark)
 		}
 		g.print(w)
-		fmt.Fprintf(w, "  %s: %s\n", p.name, lost)
+		fmt.Fprintf(w, "  %s: %s\n", p.Name, lost)
 	}
 }
 

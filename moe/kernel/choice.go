@@ -25,7 +25,7 @@ func (c Choice) Check(t driver.Target) error {
 		if point == (Point{}) {
 			continue
 		}
-		if err := point.check(p.field, p.space(t)); err != nil {
+		if err := point.check(p.field, p.Space(t)); err != nil {
 			return err
 		}
 	}

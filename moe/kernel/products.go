@@ -12,42 +12,42 @@ import (
 // Product is one of a layer's grouped products: the kernels that have tile
 // points.
 type Product struct {
-	// Name is "up", "down", "dh", "dx", "dw1" or "dw2".
+	// Name is "up", "down", "dh", "dw2", "dw1" or "dx".
 	Name string
 	// Backward says that it belongs to the backward pass.
 	Backward bool
 	// At is the product's point in a choice.
 	At func(*Choice) *Point
 
+	// Space are the points that the cost model chooses among.
+	Space func(driver.Target) []Point
+	// Estimate is what a cost model says of a point.
+	Estimate func(Model, Point, spec.Config, driver.Target) time.Duration
+
 	field       string
-	space       func(driver.Target) []Point
 	sharedBytes func(Point) int
-	estimate    func(Point, spec.Config, driver.Target) time.Duration
-	noPanels    bool
+	// flat: its tiles have no panels.
+	flat bool
 }
 
-// Products lists the products, forward first.
+// In is the product's point in a choice.
+func (p Product) In(c Choice) Point { return *p.At(&c) }
+
+// Products lists the products, in the order of the passes.
 func Products() []Product {
-	m := H200Model
-	dw := func(of Weight) func(Point, spec.Config, driver.Target) time.Duration {
-		return func(p Point, c spec.Config, t driver.Target) time.Duration {
-			width := DW{Intermediate: c.Intermediate, Of: of}.width()
-			return time.Duration(dwCost(p, c, width, t) / m.Hertz * float64(time.Second))
-		}
-	}
-	dh := func(p Point, c spec.Config, t driver.Target) time.Duration {
-		return m.product(p, c, c.Intermediate, c.Hidden, dhEpilogueClocks, t)
-	}
-	dx := func(p Point, c spec.Config, t driver.Target) time.Duration {
-		return m.product(p, c, c.Hidden, 2*c.Intermediate, m.DownEpilogueClocks, t)
-	}
 	return []Product{
-		{Name: "up", field: "Choice.Up", At: func(c *Choice) *Point { return &c.Up }, space: UpSpace, sharedBytes: Point.sharedBytes, estimate: m.Up},
-		{Name: "down", field: "Choice.Down", At: func(c *Choice) *Point { return &c.Down }, space: DownSpace, sharedBytes: Point.sharedBytes, estimate: m.Down},
-		{Name: "dh", field: "Choice.DH", Backward: true, At: func(c *Choice) *Point { return &c.DH }, space: DHSpace, sharedBytes: dhSharedBytes, estimate: dh},
-		{Name: "dx", field: "Choice.DX", Backward: true, At: func(c *Choice) *Point { return &c.DX }, space: DXSpace, sharedBytes: Point.sharedBytes, estimate: dx},
-		{Name: "dw1", field: "Choice.DW1", Backward: true, At: func(c *Choice) *Point { return &c.DW1 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: dw(W1), noPanels: true},
-		{Name: "dw2", field: "Choice.DW2", Backward: true, At: func(c *Choice) *Point { return &c.DW2 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: dw(W2), noPanels: true},
+		{Name: "up", At: func(c *Choice) *Point { return &c.Up }, Space: UpSpace, Estimate: Model.Up,
+			field: "Choice.Up", sharedBytes: Point.sharedBytes},
+		{Name: "down", At: func(c *Choice) *Point { return &c.Down }, Space: DownSpace, Estimate: Model.Down,
+			field: "Choice.Down", sharedBytes: Point.sharedBytes},
+		{Name: "dh", Backward: true, At: func(c *Choice) *Point { return &c.DH }, Space: DHSpace, Estimate: Model.DH,
+			field: "Choice.DH", sharedBytes: dhSharedBytes},
+		{Name: "dw2", Backward: true, At: func(c *Choice) *Point { return &c.DW2 }, Space: DWSpace, Estimate: Model.DW2,
+			field: "Choice.DW2", sharedBytes: Point.sharedBytes, flat: true},
+		{Name: "dw1", Backward: true, At: func(c *Choice) *Point { return &c.DW1 }, Space: DWSpace, Estimate: Model.DW1,
+			field: "Choice.DW1", sharedBytes: Point.sharedBytes, flat: true},
+		{Name: "dx", Backward: true, At: func(c *Choice) *Point { return &c.DX }, Space: DXSpace, Estimate: Model.DX,
+			field: "Choice.DX", sharedBytes: Point.sharedBytes},
 	}
 }
 
@@ -76,9 +76,9 @@ type Alternative struct {
 // widths, ring depths, panels and clusters, with the reason for each that no
 // kernel can have or that is not worth trying.
 func (p Product) Alternatives(c spec.Config, t driver.Target) []Alternative {
-	space := p.space(t)
+	space := p.Space(t)
 	panels := []int{4, 8, 16, 32}
-	if p.noPanels {
+	if p.flat {
 		panels = []int{1}
 	}
 	var list []Alternative
@@ -87,12 +87,23 @@ func (p Product) Alternatives(c spec.Config, t driver.Target) []Alternative {
 			for _, panel := range panels {
 				for ctas := 1; ctas <= 2; ctas++ {
 					q := Point{TileN: n, Stages: stages, Panel: panel, CTAs: ctas}
-					if p.noPanels && ctas == 1 {
+					if p.flat && ctas == 1 {
 						q.CTAs = 0 // as DWSpace has it
 					}
 					list = append(list, p.alternative(q, space, c, t))
 				}
 			}
+		}
+	}
+	return list
+}
+
+// Candidates are the points of Alternatives that are not rejected.
+func (p Product) Candidates(c spec.Config, t driver.Target) []Point {
+	var list []Point
+	for _, a := range p.Alternatives(c, t) {
+		if a.Rejected == "" {
+			list = append(list, a.Point)
 		}
 	}
 	return list
@@ -107,6 +118,10 @@ func (p Product) alternative(q Point, space []Point, c spec.Config, t driver.Tar
 			most = max(most, s.Stages)
 		}
 	}
+	shorter := 1
+	if p.flat {
+		shorter = 2
+	}
 	need := p.sharedBytes(q)
 	err := q.check(p.field, space)
 	switch {
@@ -116,12 +131,12 @@ func (p Product) alternative(q Point, space []Point, c spec.Config, t driver.Tar
 		a.Rejected = fmt.Sprintf("more than %d stages of %d columns don't fit a CTA's %d bytes of shared memory", most, q.TileN, t.SharedBytesPerCTA)
 	case err != nil:
 		a.Rejected = err.Error()
-	case q.Stages < most-1:
-		a.Rejected = fmt.Sprintf("%d stages of %d columns fit, and at most one less is tried", most, q.TileN)
+	case q.Stages < most-shorter:
+		a.Rejected = fmt.Sprintf("%d stages of %d columns fit, and at most %d less are tried", most, q.TileN, shorter)
 	case q.Stages < most && !slices.Contains([]int{1, 8}, q.Panel):
 		a.Rejected = "a shallower ring is tried with panels of 8 only"
 	default:
-		a.Estimate = p.estimate(q, c, t)
+		a.Estimate = p.Estimate(H200Model, q, c, t)
 	}
 	return a
 }

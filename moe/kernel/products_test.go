@@ -32,9 +32,9 @@ func TestAlternatives(t *testing.T) {
 			}
 			assert.GreaterOrEqual(t, tried, 6, p.Name)
 			assert.LessOrEqual(t, tried, 32, p.Name)
-			for _, q := range append(p.space(driver.H200()), *p.At(&c)) {
+			for _, q := range append(p.Space(driver.H200()), *p.At(&c)) {
 				q.Panel = max(q.Panel, 1)
-				if q.CTAs == 0 && !p.noPanels {
+				if q.CTAs == 0 && !p.flat {
 					q.CTAs = 1
 				}
 				require.Contains(t, points, q, p.Name)
@@ -58,7 +58,7 @@ func TestAlternativesOfAnotherChip(t *testing.T) {
 	assert.NotZero(t, reasons["192 columns are no tile of this product"])
 	assert.NotZero(t, reasons[""])
 	_, err = FindProduct("sideways")
-	assert.ErrorContains(t, err, `product is sideways, must be one of [up down dh dx dw1 dw2]`)
+	assert.ErrorContains(t, err, `product is sideways, must be one of [up down dh dw2 dw1 dx]`)
 }
 
 func TestRowsPerExpert(t *testing.T) {
