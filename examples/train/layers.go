@@ -1,0 +1,149 @@
+package main
+
+import "math"
+
+// embedding makes a token of the symbols before a place: the sum of a vector
+// for each, from a table of its own for each distance. There is no attention.
+type embedding struct {
+	table            *param // [context, symbols, d]
+	context, symbols int
+	d                int
+	batch            batch
+}
+
+// row is where the vector of a token's i-th symbol begins.
+func (e *embedding) row(token, i int) int {
+	return (i*e.symbols + int(e.batch.before[token*e.context+i])) * e.d
+}
+
+// forward gives x [T, d].
+func (e *embedding) forward(b batch) []float64 {
+	e.batch = b
+	x := make([]float64, len(b.next)*e.d)
+	inParallel(len(b.next), func(first, last int) {
+		for t := first; t < last; t++ {
+			for i := range e.context {
+				addScaled(x[t*e.d:][:e.d], 1, e.table.w[e.row(t, i):][:e.d])
+			}
+		}
+	})
+	return x
+}
+
+// backward adds to the gradient of the table.
+func (e *embedding) backward(dx []float64) {
+	inParallel(e.context, func(first, last int) { // each has its own table
+		for i := first; i < last; i++ {
+			for t := range e.batch.next {
+				addScaled(e.table.grad[e.row(t, i):][:e.d], 1, dx[t*e.d:][:e.d])
+			}
+		}
+	})
+}
+
+// norm is an RMS norm, y = gain·x/√(mean x²).
+type norm struct {
+	gain *param // [d]
+	x    []float64
+}
+
+// tiny keeps rows of zeros finite.
+const tiny = 1e-6
+
+// inverse is 1/√(mean x²) of a row.
+func inverse(row []float64) float64 {
+	return 1 / math.Sqrt(dot(row, row)/float64(len(row))+tiny)
+}
+
+func (n *norm) forward(x []float64) []float64 {
+	n.x = x
+	d, y := len(n.gain.w), make([]float64, len(x))
+	inParallel(len(x)/d, func(first, last int) {
+		for t := first; t < last; t++ {
+			row := x[t*d:][:d]
+			r := inverse(row)
+			for i, v := range row {
+				y[t*d+i] = n.gain.w[i] * v * r
+			}
+		}
+	})
+	return y
+}
+
+// backward gives dx and adds to the gradient of the gain.
+func (n *norm) backward(dy []float64) []float64 {
+	d, dx := len(n.gain.w), make([]float64, len(dy))
+	rows := len(dy) / d
+	inParallel(rows, func(first, last int) {
+		for t := first; t < last; t++ {
+			x, dy, dx := n.x[t*d:][:d], dy[t*d:][:d], dx[t*d:][:d]
+			r, along := inverse(x), 0.0
+			for i, v := range x {
+				along += dy[i] * n.gain.w[i] * v
+			}
+			for i, v := range x {
+				dx[i] = r*n.gain.w[i]*dy[i] - r*r*r*along/float64(d)*v
+			}
+		}
+	})
+	for t := range rows {
+		r := inverse(n.x[t*d:][:d])
+		for i := range d {
+			n.gain.grad[i] += dy[t*d+i] * n.x[t*d+i] * r
+		}
+	}
+	return dx
+}
+
+// head predicts the next symbol: output product, softmax, cross entropy.
+type head struct {
+	weight *param // [symbols, d]
+	d      int
+	x      []float64
+	dlogit []float64 // gradient of the mean loss
+}
+
+// forward is the mean cross entropy in nats.
+func (h *head) forward(x []float64, next []uint8) float64 {
+	h.x = x
+	symbols, tokens := len(h.weight.w)/h.d, len(next)
+	h.dlogit = timesTransposed(x, h.weight.w, tokens, symbols, h.d)
+	var loss float64
+	for t, want := range next {
+		p := h.dlogit[t*symbols:][:symbols]
+		softmax(p)
+		loss -= math.Log(p[want])
+		p[want]--
+		for i := range p {
+			p[i] /= float64(tokens)
+		}
+	}
+	return loss / float64(tokens)
+}
+
+// backward gives dx and adds to the gradient of the weight, both times scale.
+func (h *head) backward(scale float64) []float64 {
+	for i := range h.dlogit {
+		h.dlogit[i] *= scale
+	}
+	symbols := len(h.weight.w) / h.d
+	tokens := len(h.x) / h.d
+	addTransposedTimes(h.weight.grad, h.dlogit, h.x, tokens, symbols, h.d)
+	return times(h.dlogit, h.weight.w, tokens, symbols, h.d)
+}
+
+// softmax overwrites logits with their softmax.
+func softmax(p []float64) {
+	most := math.Inf(-1)
+	for _, v := range p {
+		most = max(most, v)
+	}
+	var sum float64
+	for i, v := range p {
+		p[i] = math.Exp(v - most)
+		sum += p[i]
+	}
+	for i := range p {
+		p[i] /= sum
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// training is a model on its way.
+type training struct {
+	model   *model
+	corpus  *corpus
+	size    size
+	steps   int
+	balance float64 // weight of the balancing loss
+	seed    uint64
+	out     io.Writer
+}
+
+// curve is how a training went.
+type curve struct {
+	// losses are the cross entropies of each step's batches, in nats, before
+	// the step.
+	losses []float64
+	// heldOut are those of text that training does not see, always the same
+	// places of it.
+	heldOut []point
+	// load counts the tokens of each block's experts in the last tenth.
+	load [][]int
+}
+
+// point is a loss after so many steps.
+type point struct {
+	step int
+	loss float64
+}
+
+// reports is how many times a training says how it goes.
+const reports = 10
+
+// run takes all steps. Which places of the text they learn from depends on the
+// seed alone.
+func (t *training) run(ctx context.Context) (*curve, error) {
+	r := rand.New(rand.NewPCG(t.seed, 2))
+	held := t.corpus.drawHeldOut(r, t.size.tokens, t.size.context)
+	c := &curve{load: make([][]int, t.size.blocks)}
+	for i := range c.load {
+		c.load[i] = make([]int, t.size.layer.Experts)
+	}
+	every := max(t.steps/reports, 1)
+	began := time.Now()
+	for step := range t.steps {
+		if step%every == 0 {
+			if err := t.report(ctx, c, held, step, time.Since(began)); err != nil {
+				return nil, err
+			}
+		}
+		loss, err := t.step(ctx, r, step, c)
+		if err != nil {
+			return nil, err
+		}
+		c.losses = append(c.losses, loss)
+	}
+	return c, t.report(ctx, c, held, t.steps, time.Since(began))
+}
+
+// step learns from some batches and gives their mean loss.
+func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (float64, error) {
+	var sum float64
+	passes := float64(t.size.passes)
+	for range t.size.passes {
+		loss, err := t.model.forward(ctx, t.corpus.drawTrained(r, t.size.tokens, t.size.context))
+		if err != nil {
+			return 0, err
+		}
+		sum += loss
+		if err := t.model.backward(ctx, 1/passes, t.balance); err != nil {
+			return 0, err
+		}
+		if step >= t.steps-t.steps/10 {
+			c.count(t.model)
+		}
+	}
+	return sum / passes, t.model.step(ctx, adam{rate: t.rate(step), step: step + 1})
+}
+
+// rate rises over the first twentieth of the steps and then falls to 0, in
+// straight lines.
+func (t *training) rate(step int) float64 {
+	warm := t.steps/20 + 1
+	if step < warm {
+		return t.size.rate * float64(step+1) / float64(warm)
+	}
+	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
+}
+
+// count adds the load of the last pass.
+func (c *curve) count(m *model) {
+	for i, b := range m.blocks {
+		for _, e := range b.ids {
+			c.load[i][e]++
+		}
+	}
+}
+
+// report measures the loss on held-out text and prints a line.
+func (t *training) report(ctx context.Context, c *curve, held batch, step int, took time.Duration) error {
+	loss, err := t.model.forward(ctx, held)
+	if err != nil {
+		return err
+	}
+	c.heldOut = append(c.heldOut, point{step, loss})
+	line := fmt.Sprintf("step %5d  held out %.4f", step, loss)
+	if step > 0 {
+		line += fmt.Sprintf("  loss %.4f  %.3g s", c.last(), took.Seconds())
+	}
+	fmt.Fprintln(t.out, line)
+	return nil
+}
+
+// last is the mean loss of the last tenth of the steps so far, at least one.
+func (c *curve) last() float64 {
+	tail := c.losses[len(c.losses)-max(len(c.losses)/10, 1):]
+	var sum float64
+	for _, l := range tail {
+		sum += l
+	}
+	return sum / float64(len(tail))
+}
+
+// printLoad prints the load of each expert, as bars: a full one is twice an
+// even share, or more.
+func (c *curve) printLoad(out io.Writer) {
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	for i, counts := range c.load {
+		total, least, most := 0, counts[0], 0
+		for _, n := range counts {
+			total, least, most = total+n, min(least, n), max(most, n)
+		}
+		if total == 0 {
+			continue
+		}
+		even := float64(total) / float64(len(counts))
+		var b strings.Builder
+		for _, n := range counts {
+			b.WriteRune(bars[min(int(float64(n)/even*4+0.5), len(bars)-1)])
+		}
+		fmt.Fprintf(out, "load of block %d's experts: [%s] from %.2f to %.2f of an even share\n",
+			i, b.String(), float64(least)/even, float64(most)/even)
+	}
+}
