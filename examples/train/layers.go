@@ -43,25 +43,22 @@ func (e *embedding) backward(dx []float64) {
 
 // norm is an RMS norm, y = gain·x/√(mean x²).
 type norm struct {
-	gain *param // [d]
-	x    []float64
+	gain    *param    // [d]
+	x       []float64 // of the last pass
+	inverse []float64 // 1/√(mean x²) of its rows
 }
 
-// tiny keeps rows of zeros finite.
-const tiny = 1e-6
-
-// inverse is 1/√(mean x²) of a row.
-func inverse(row []float64) float64 {
-	return 1 / math.Sqrt(dot(row, row)/float64(len(row))+tiny)
-}
+// leastSquare keeps rows of zeros finite.
+const leastSquare = 1e-6
 
 func (n *norm) forward(x []float64) []float64 {
-	n.x = x
 	d, y := len(n.gain.w), make([]float64, len(x))
-	inParallel(len(x)/d, func(first, last int) {
+	n.x, n.inverse = x, make([]float64, len(x)/d)
+	inParallel(len(n.inverse), func(first, last int) {
 		for t := first; t < last; t++ {
 			row := x[t*d:][:d]
-			r := inverse(row)
+			r := 1 / math.Sqrt(dot(row, row)/float64(d)+leastSquare)
+			n.inverse[t] = r
 			for i, v := range row {
 				y[t*d+i] = n.gain.w[i] * v * r
 			}
@@ -73,11 +70,10 @@ func (n *norm) forward(x []float64) []float64 {
 // backward gives dx and adds to the gradient of the gain.
 func (n *norm) backward(dy []float64) []float64 {
 	d, dx := len(n.gain.w), make([]float64, len(dy))
-	rows := len(dy) / d
-	inParallel(rows, func(first, last int) {
+	inParallel(len(n.inverse), func(first, last int) {
 		for t := first; t < last; t++ {
 			x, dy, dx := n.x[t*d:][:d], dy[t*d:][:d], dx[t*d:][:d]
-			r, along := inverse(x), 0.0
+			r, along := n.inverse[t], 0.0
 			for i, v := range x {
 				along += dy[i] * n.gain.w[i] * v
 			}
@@ -86,12 +82,13 @@ func (n *norm) backward(dy []float64) []float64 {
 			}
 		}
 	})
-	for t := range rows {
-		r := inverse(n.x[t*d:][:d])
-		for i := range d {
-			n.gain.grad[i] += dy[t*d+i] * n.x[t*d+i] * r
+	inParallel(d, func(first, last int) {
+		for t, r := range n.inverse {
+			for i := first; i < last; i++ {
+				n.gain.grad[i] += dy[t*d+i] * n.x[t*d+i] * r
+			}
 		}
-	}
+	})
 	return dx
 }
 
@@ -108,10 +105,10 @@ func (h *head) forward(x []float64, next []uint8) float64 {
 	h.x = x
 	symbols, tokens := len(h.weight.w)/h.d, len(next)
 	h.dlogit = timesTransposed(x, h.weight.w, tokens, symbols, h.d)
+	softmaxRows(h.dlogit, symbols)
 	var loss float64
 	for t, want := range next {
 		p := h.dlogit[t*symbols:][:symbols]
-		softmax(p)
 		loss -= math.Log(p[want])
 		p[want]--
 		for i := range p {
@@ -130,6 +127,15 @@ func (h *head) backward(scale float64) []float64 {
 	tokens := len(h.x) / h.d
 	addTransposedTimes(h.weight.grad, h.dlogit, h.x, tokens, symbols, h.d)
 	return times(h.dlogit, h.weight.w, tokens, symbols, h.d)
+}
+
+// softmaxRows overwrites rows of n logits each with their softmax.
+func softmaxRows(logits []float64, n int) {
+	inParallel(len(logits)/n, func(first, last int) {
+		for i := first; i < last; i++ {
+			softmax(logits[i*n:][:n])
+		}
+	})
 }
 
 // softmax overwrites logits with their softmax.

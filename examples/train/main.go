@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"sonicmoe/cache"
+	"sonicmoe/examples/internal/picture"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 )
@@ -82,7 +83,7 @@ func parse(args []string, stderr io.Writer) (o options, s size, err error) {
 		}
 	}
 	if o.plot != "" {
-		err = checkPicture(o.plot)
+		err = picture.Check(o.plot)
 	}
 	return o, s, err
 }

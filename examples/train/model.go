@@ -158,7 +158,10 @@ func (b *block) forward(ctx context.Context, x []float64) ([]float64, error) {
 func (b *block) backward(ctx context.Context, do []float64, weight float64) ([]float64, error) {
 	var dlogits []float64
 	if weight != 0 {
-		dlogits = newBalance(b.x, b.rounded, b.ids, len(b.norm.gain.w)).gradient(weight)
+		d, experts := len(b.norm.gain.w), len(b.router.w)/len(b.norm.gain.w)
+		// The layer keeps only the chosen experts' logits.
+		logits := timesTransposed(widen(b.x), widen(b.rounded), len(b.x)/d, experts, d)
+		dlogits = newBalance(logits, b.ids, experts).gradient(weight)
 	}
 	g, err := b.experts.Backward(ctx, do, dlogits)
 	if err != nil {

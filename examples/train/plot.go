@@ -3,22 +3,11 @@ package main
 import (
 	"fmt"
 	"image/color"
-	"path/filepath"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 )
-
-// checkPicture refuses names whose ending is no known picture format.
-func checkPicture(name string) error {
-	switch ext := filepath.Ext(name); ext {
-	case ".png", ".svg":
-		return nil
-	default:
-		return fmt.Errorf("-plot %s ends in %q, must be .png or .svg", name, ext)
-	}
-}
 
 // Colours: single steps are a backdrop for their mean.
 var (
