@@ -15,7 +15,7 @@ import (
 // is left out: a frozen weight costs nothing.
 type Backward struct {
 	// X, Router, W1 and W2 are what Forward was given; H, Scores and Experts
-	// what it gave.
+	// what it gave. A token's experts differ, as Forward's do.
 	X, Router, W1, W2  Tensor
 	H, Scores, Experts Tensor
 	// DO [T, d] bf16 is the gradient of O.
@@ -64,8 +64,10 @@ type WeightGradients struct {
 }
 
 // Backward queues a backward pass on s, after a Forward that saved H. It may be
-// captured in a graph, together with the forward pass or alone. What it saved
-// must stay untouched until then; X, H, scores and experts are all there is.
+// captured in a graph, together with the forward pass or alone. What that one
+// saved must stay untouched until then: X, H, scores and experts, which is all.
+// Errors are *ArgError for a wrong buffer, when nothing was queued, or the
+// device's own. Without tokens, weights' gradients that are overwritten become 0.
 //
 // The same input gives the same bits on every run and for every tile shape.
 func (c *Call) Backward(s driver.Stream, b Backward) error {

@@ -279,3 +279,23 @@ func TestBackwardNoTokens(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
+
+// What is wrong in one element of a gradient is seen.
+func TestCheckBackwardSees(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 50)
+	saved := withBackward(t, tr, moe.F32)
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	checkBackward(t, tr, tr.Back, saved, true)
+	s := tr.Stream()
+	for name, of := range wanted(&tr.Back) {
+		for what, bits := range map[string]uint32{"NaN": 0x7fff7fff, "never written": 0xffffffff, "100": 0x42c842c8} {
+			was := make([]byte, 4)
+			require.NoError(t, s.CopyToHost(was, of.Ptr))
+			require.NoError(t, s.Fill32(of.Ptr, bits, 1))
+			rep, err := tr.CheckBackward(tr.Back, saved, trial.BackwardCheck{Routed: true, Tokens: 50, Rows: 1 << 20})
+			require.NoError(t, err)
+			require.ErrorContains(t, rep.Check(), name, what)
+			require.NoError(t, s.CopyToDevice(of.Ptr, was))
+		}
+	}
+}

@@ -39,6 +39,7 @@ type dhEpilogue struct {
 const (
 	dhGroup     = 64 // neurons of a partial sum
 	dhChunk     = 32
+	dhWidest    = 256 / dhChunk // chunks of the widest tile
 	dhSlots     = 4
 	dhSlotBytes = 2 * tile.NarrowBytes // gate and up
 	dhStaging   = dhSlots*dhSlotBytes + 2*tile.NarrowBytes
@@ -164,29 +165,38 @@ func (e *dhEpilogue) activate(chunk, half int) activation {
 }
 
 // store is the epilogue of a tile. A chunk's sigmoids are taken beside the
-// products of the chunk before, unless its H had to wait for a slot or, beside
-// the widest tile's first chunk, no registers are free yet.
-func (e *dhEpilogue) store(s *storer, _ schedule.Tile, acc []ptx.F32) {
-	k := e.k
+// products of the chunk before or, if its H had to wait for a slot, behind
+// them. Only the widest tile's first chunk goes half by half: no registers are
+// free yet.
+func (e *dhEpilogue) store(_ *storer, _ schedule.Tile, acc []ptx.F32) {
 	e.place()
 	var ready []activation
+	prepare := func(chunk int) {
+		e.arrive(chunk)
+		ready = []activation{e.activate(chunk, 0), e.activate(chunk, 1)}
+	}
+	full := e.chunks == dhWidest
+	if full {
+		e.arrive(0)
+	} else {
+		prepare(0)
+	}
 	for i := range e.chunks {
-		halves := ready
-		if ready = nil; halves == nil {
-			e.arrive(i)
-		}
-		if next := i + 1; next < min(e.chunks, dhSlots) && (i > 0 || e.chunks < 8) {
-			e.arrive(next)
-			ready = []activation{e.activate(next, 0), e.activate(next, 1)}
+		halves, next := ready, i+1
+		ready = nil
+		beside := next < dhSlots && (i > 0 || !full)
+		if beside && next < e.chunks {
+			prepare(next)
 		}
 		for half := range 2 {
-			var x activation
-			if halves != nil {
-				x = halves[half]
+			if halves == nil {
+				e.differentiate(i, half, e.activate(i, half), acc[16*i+8*half:][:8])
 			} else {
-				x = e.activate(i, half)
+				e.differentiate(i, half, halves[half], acc[16*i+8*half:][:8])
 			}
-			e.differentiate(i, half, x, acc[16*i+8*half:][:8])
+		}
+		if !beside && next < e.chunks {
+			prepare(next)
 		}
 		if done := (i + 1) * dhChunk; done%dhGroup == 0 {
 			e.join(done/dhGroup - 1)
@@ -195,18 +205,24 @@ func (e *dhEpilogue) store(s *storer, _ schedule.Tile, acc []ptx.F32) {
 			e.storePartials()
 			e.turn.Set(e.turn.Get().XorI(1))
 		}
-		k.FenceProxyAsync(".shared::cta")
-		if i > 0 {
-			k.If(s.elected, func() { e.reuse(i) })
-		}
-		k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
-		k.If(s.elected, func() {
-			neuron, clipped, row := e.neuron(i), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
-			k.TMAStore(e.dh, e.slot(i), neuron, clipped, row, ptx.Uint(0))
-			k.TMAStore(e.a, e.slotOfA(i), neuron, clipped, row)
-			k.BulkCommit()
-		})
+		e.send(i)
 	}
+}
+
+// send starts the stores of a chunk that is in its slots.
+func (e *dhEpilogue) send(chunk int) {
+	k, s := e.k, e.s
+	k.FenceProxyAsync(".shared::cta")
+	if chunk > 0 {
+		k.If(s.elected, func() { e.reuse(chunk) })
+	}
+	k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
+	k.If(s.elected, func() {
+		neuron, clipped, row := e.neuron(chunk), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
+		k.TMAStore(e.dh, e.slot(chunk), neuron, clipped, row, ptx.Uint(0))
+		k.TMAStore(e.a, e.slotOfA(chunk), neuron, clipped, row)
+		k.BulkCommit()
+	})
 }
 
 // reuse waits until the chunk before the given one is read: its slot of A' is

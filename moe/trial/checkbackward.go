@@ -173,12 +173,13 @@ func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	if experts*rows <= want {
 		return reference.AllRows(experts, rows)
 	}
-	list := make([]reference.ExpertRow, want)
-	for i := range list {
-		// The golden ratio's multiples are spread evenly, however many.
-		const golden = 0x9e3779b97f4a7c15
-		list[i].Expert = i * experts / want
-		list[i].Row = int((uint64(i) * golden >> 32) * uint64(rows) >> 32)
+	var list []reference.ExpertRow
+	for e := range experts {
+		n := (e+1)*want/experts - e*want/experts
+		for i := range n {
+			const stride = 37 // experts' samples are of other rows
+			list = append(list, reference.ExpertRow{Expert: e, Row: (i*rows/n + e*stride) % rows})
+		}
 	}
 	return list
 }
