@@ -19,14 +19,14 @@ type device struct {
 	layer  *moe.Layer
 	adam   *jit.Function
 	frozen bool
-	tokens int
+	tokens int // the most of a pass
 	owned  []driver.DevicePtr
 
 	o, do, dx, dlogits, drouter moe.Tensor
 	workspace                   moe.Buffer
 }
 
-// newDevice compiles the layer for passes of so many tokens. Frozen experts
+// newDevice compiles the layer for passes of up to so many tokens. Frozen experts
 // stay as they are. Close it before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
 	d = &device{dev: dev, frozen: frozen, tokens: tokens}
@@ -60,6 +60,13 @@ func (d *device) reserve() error {
 	}
 	return d.tensors(
 		place{&d.o, s.O}, place{&d.do, g.DO}, place{&d.dx, g.DX}, place{&d.dlogits, g.DLogits}, place{&d.drouter, g.DRouter})
+}
+
+// resize gives what the blocks share the shapes of a pass.
+func (d *device) resize(tokens int) {
+	c := d.layer.Config()
+	s, g := c.Shapes(tokens), c.Gradients(tokens, moe.F32)
+	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
 }
 
 // place is a tensor to be.

@@ -15,6 +15,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/ptxas"
 )
 
 // deviceName is where the tests run: SONICMOE_DEVICE, or the emulated device.
@@ -159,6 +160,40 @@ func TestExperts(t *testing.T) {
 func compareWeights(t *testing.T, bound float64, d *deviceExperts, h *hostExperts) {
 	requireClose(t, bound, h.w1.grad, doubles(d.read(t, d.w1.grad.Ptr, d.w1.grad.Shape.Elements())), "dw1")
 	requireClose(t, bound, h.w2.grad, doubles(d.read(t, d.w2.grad.Ptr, d.w2.grad.Shape.Elements())), "dw2")
+}
+
+// Passes may have fewer tokens, and not more than there is room for.
+func TestTokens(t *testing.T) {
+	s := testSize(t)
+	d, h, router := layers(t, s, false)
+	r := rand.New(rand.NewPCG(6, 6))
+	for _, tokens := range []int{1, s.tokens, 3} {
+		x, do := narrow(randoms(r, tokens*s.layer.Hidden)), randoms(r, tokens*s.layer.Hidden)
+		want, err := h.Forward(t.Context(), x, router)
+		require.NoError(t, err)
+		got, err := d.Forward(t.Context(), x, router)
+		require.NoError(t, err)
+		requireClose(t, bf16Bound, want.o, got.o, "o")
+		wantGrads, err := h.Backward(t.Context(), do, nil)
+		require.NoError(t, err)
+		grads, err := d.Backward(t.Context(), do, nil)
+		require.NoError(t, err)
+		requireClose(t, bf16Bound, wantGrads.x, grads.x, "dx")
+	}
+	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router)
+	assert.ErrorContains(t, err, "a pass of 33 tokens, must be at most 32")
+}
+
+// The optimizer's kernel assembles without spills or warnings.
+func TestAssemble(t *testing.T) {
+	if _, err := ptxas.Find(); err != nil {
+		t.Skip(err)
+	}
+	m, err := adamKernel().Build()
+	require.NoError(t, err)
+	_, report, err := ptxas.Assemble(t.Context(), m.Print().PTX)
+	require.NoError(t, err)
+	require.Empty(t, ptxas.Complaint(report), report)
 }
 
 // Frozen experts stay, and pass gradients on all the same.

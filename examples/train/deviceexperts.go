@@ -10,9 +10,10 @@ import (
 )
 
 // deviceExperts is the layer of one block on a device. From forward to backward
-// it keeps x, H, scores and experts.
+// it keeps x, H, scores and experts, which have room for the device's tokens.
 type deviceExperts struct {
 	*device
+	tokens                        int // of the last pass
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
@@ -34,7 +35,22 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	return e, err
 }
 
+// resize gives the tensors the shapes of a pass.
+func (e *deviceExperts) resize(tokens int) error {
+	if tokens > e.device.tokens {
+		return fmt.Errorf("a pass of %d tokens, must be at most %d", tokens, e.device.tokens)
+	}
+	e.tokens = tokens
+	s := e.layer.Config().Shapes(tokens)
+	e.x.Shape, e.h.Shape, e.scores.Shape, e.experts.Shape = s.X, s.H, s.Scores, s.Experts
+	e.device.resize(tokens)
+	return nil
+}
+
 func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output, error) {
+	if err := e.resize(len(x) / e.layer.Config().Hidden); err != nil {
+		return output{}, err
+	}
 	if err := errors.Join(e.put(e.x, trial.Bytes(x)), e.put(e.router, trial.Bytes(router))); err != nil {
 		return output{}, err
 	}
@@ -53,6 +69,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output
 }
 
 func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gradients, error) {
+	e.device.resize(e.tokens)
 	if err := e.put(e.do, trial.Bytes(narrow(do))); err != nil {
 		return gradients{}, err
 	}

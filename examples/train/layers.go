@@ -19,8 +19,9 @@ func (e *embedding) row(token, i int) int {
 // forward gives x [T, d].
 func (e *embedding) forward(b batch) []float64 {
 	e.batch = b
-	x := make([]float64, len(b.next)*e.d)
-	inParallel(len(b.next), func(first, last int) {
+	tokens := len(b.before) / e.context
+	x := make([]float64, tokens*e.d)
+	inParallel(tokens, func(first, last int) {
 		for t := first; t < last; t++ {
 			for i := range e.context {
 				addScaled(x[t*e.d:][:e.d], 1, e.table.w[e.row(t, i):][:e.d])
@@ -104,7 +105,7 @@ type head struct {
 func (h *head) forward(x []float64, next []uint8) float64 {
 	h.x = x
 	symbols, tokens := len(h.weight.w)/h.d, len(next)
-	h.dlogit = timesTransposed(x, h.weight.w, tokens, symbols, h.d)
+	h.dlogit = h.logits(x)
 	softmaxRows(h.dlogit, symbols)
 	var loss float64
 	for t, want := range next {
@@ -116,6 +117,11 @@ func (h *head) forward(x []float64, next []uint8) float64 {
 		}
 	}
 	return loss / float64(tokens)
+}
+
+// logits are [T, symbols].
+func (h *head) logits(x []float64) []float64 {
+	return timesTransposed(x, h.weight.w, len(x)/h.d, len(h.weight.w)/h.d, h.d)
 }
 
 // backward gives dx and adds to the gradient of the weight, both times scale.

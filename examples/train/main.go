@@ -1,7 +1,8 @@
 // Command train trains a small language model whose blocks are MoE layers.
 //
 //	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
-//	      [-freeze] [-balance WEIGHT] [-plot NAME.png] [-seed N] [-cache DIR|off]
+//	      [-freeze] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
+//	      [-seed N] [-cache DIR|off]
 //
 // The model predicts the next byte of the Queries of Newton's Opticks from a
 // window of those before it. Each block is x + MoE(RMSnorm(x)); the MoE layer
@@ -49,9 +50,9 @@ const onHost = "reference"
 // options are the command line.
 type options struct {
 	device, size, plot, cache string
-	steps                     int
+	steps, sample             int
 	freeze                    bool
-	balance                   float64
+	balance, rate             float64
 	seed                      uint64
 }
 
@@ -63,6 +64,8 @@ func parse(args []string, stderr io.Writer) (o options, s size, err error) {
 	f.IntVar(&o.steps, "steps", 0, "steps, 0 for those of the size")
 	f.BoolVar(&o.freeze, "freeze", false, "leave the experts' weights as they began")
 	f.Float64Var(&o.balance, "balance", 0.01, "weight of the load-balancing loss, 0 for none")
+	f.Float64Var(&o.rate, "rate", 0, "largest learning rate, 0 for that of the size")
+	f.IntVar(&o.sample, "sample", 100, "bytes to write at the end")
 	f.StringVar(&o.plot, "plot", "", "write the loss curve to this .png or .svg file")
 	f.Uint64Var(&o.seed, "seed", 1, "of weights and batches")
 	f.StringVar(&o.cache, "cache", "", "directory for compiled kernels, or off (default: the user's)")
@@ -74,6 +77,10 @@ func parse(args []string, stderr io.Writer) (o options, s size, err error) {
 		return o, s, fmt.Errorf("%q is no flag, all arguments are", f.Arg(0))
 	case o.steps < 0:
 		return o, s, fmt.Errorf("-steps is %d, must be at least 0", o.steps)
+	case o.sample < 0:
+		return o, s, fmt.Errorf("-sample is %d, must be at least 0", o.sample)
+	case !(o.rate >= 0) || math.IsInf(o.rate, 1):
+		return o, s, fmt.Errorf("-rate is %v, must be a number from 0", o.rate)
 	case !(o.balance >= 0) || math.IsInf(o.balance, 1):
 		return o, s, fmt.Errorf("-balance is %v, must be a number from 0", o.balance)
 	}
@@ -123,10 +130,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	fmt.Fprintf(stdout, "%s: %d blocks of %v, %.3g million weights, on %s\n",
 		s.name, s.blocks, s.layer, float64(s.weights(len(t.corpus.alphabet)))/1e6, where)
+	saved := s.layer.Saved(s.tokens).Bytes()
+	fmt.Fprintf(stdout, "each layer keeps %.3g MB from forward to backward\n", float64(saved)/1e6)
 	fmt.Fprintf(stdout, "text of %d bytes, the last tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
 		len(t.corpus.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(t.corpus.alphabet))))
 	c, err := t.run(ctx)
 	if err != nil {
+		return err
+	}
+	if err := t.sample(ctx, o.sample); err != nil {
 		return err
 	}
 	c.printLoad(stdout)
@@ -155,6 +167,9 @@ func newTraining(s size, o options, create makeExperts, out io.Writer) (*trainin
 	t := &training{corpus: newCorpus(text), size: s, steps: o.steps, balance: o.balance, seed: o.seed, out: out}
 	if t.steps == 0 {
 		t.steps = s.steps
+	}
+	if o.rate > 0 {
+		t.size.rate = o.rate
 	}
 	var err error
 	t.model, err = newModel(s, len(t.corpus.alphabet), o.seed, create)

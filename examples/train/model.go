@@ -103,16 +103,25 @@ func ones(n int) *param {
 
 // forward is the mean cross entropy of a batch in nats.
 func (m *model) forward(ctx context.Context, b batch) (float64, error) {
+	x, err := m.hidden(ctx, b)
+	if err != nil {
+		return 0, err
+	}
+	return m.head.forward(x, b.next), nil
+}
+
+// hidden is what the head predicts from, [T, d].
+func (m *model) hidden(ctx context.Context, b batch) ([]float64, error) {
 	x := m.embed.forward(b)
 	for _, block := range m.blocks {
 		o, err := block.forward(ctx, x)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		addScaled(o, 1, x)
 		x = o
 	}
-	return m.head.forward(m.final.forward(x), b.next), nil
+	return m.final.forward(x), nil
 }
 
 // backward adds to all gradients those of the last batch, times scale: of the

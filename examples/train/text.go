@@ -33,6 +33,15 @@ func newCorpus(text string) *corpus {
 	return c
 }
 
+// text is how symbols read.
+func (c *corpus) text(symbols []uint8) string {
+	bytes := make([]byte, len(symbols))
+	for i, s := range symbols {
+		bytes[i] = c.alphabet[s]
+	}
+	return string(bytes)
+}
+
 // batch is what a pass learns from: places in a text.
 type batch struct {
 	// before [T, context] are the symbols before each place, the nearest first;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -62,6 +63,9 @@ func (t *training) run(ctx context.Context) (*curve, error) {
 		if err != nil {
 			return nil, err
 		}
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			return nil, fmt.Errorf("the loss of step %d is %v, must be finite: a smaller -rate may help", step, loss)
+		}
 		c.losses = append(c.losses, loss)
 	}
 	return c, t.report(ctx, c, held, t.steps, time.Since(began))
@@ -95,6 +99,20 @@ func (t *training) rate(step int) float64 {
 		return t.size.rate * float64(step+1) / float64(warm)
 	}
 	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
+}
+
+// sample prints how the model goes on from the end of the part it has learned.
+func (t *training) sample(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	c := t.corpus
+	after := c.symbols[c.trained-t.size.context : c.trained]
+	text, err := t.model.write(ctx, after, n, rand.New(rand.NewPCG(t.seed, 3)))
+	if err == nil {
+		fmt.Fprintf(t.out, "after %q it writes: %q\n", c.text(after), c.text(text))
+	}
+	return err
 }
 
 // count adds the load of the last pass.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -81,10 +82,11 @@ func TestBalanceKeepsExpertsBusy(t *testing.T) {
 func TestRun(t *testing.T) {
 	picture := filepath.Join(t.TempDir(), "loss.png")
 	var out, errs bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-device", deviceName(), "-size", "tiny", "-steps", "3", "-plot", picture, "-cache", "off"}, &out, &errs))
+	require.NoError(t, run(t.Context(), []string{"-device", deviceName(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
 	assert.Empty(t, errs.String())
 	for _, want := range []string{
 		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 2048 bytes", "3 steps of 32 tokens", "step     3  held out ",
+		"each layer keeps 0.0251 MB", "it writes: ",
 	} {
 		assert.Contains(t, out.String(), want)
 	}
@@ -98,6 +100,40 @@ func TestRun(t *testing.T) {
 	assert.True(t, bytes.HasPrefix(file, []byte("\x89PNG")))
 }
 
+// A model that has learned one sentence by heart writes it.
+func TestSample(t *testing.T) {
+	s := testSize(t)
+	text := strings.Repeat("all is in flux and nothing stays. ", 12)
+	tr := &training{corpus: newCorpus(text), size: s, steps: 40, out: io.Discard}
+	var err error
+	tr.model, err = newModel(s, len(tr.corpus.alphabet), 1, newHostExperts(s.layer, false))
+	require.NoError(t, err)
+	_, err = tr.run(t.Context())
+	require.NoError(t, err)
+	var out bytes.Buffer
+	tr.out = &out
+	require.NoError(t, tr.sample(t.Context(), 60))
+	written := regexp.MustCompile(`after "(.*)" it writes: "(.*)"`).FindStringSubmatch(out.String())
+	require.Len(t, written, 3, out.String())
+	assert.Len(t, written[2], 60)
+	assert.Contains(t, text, written[1]+written[2])
+}
+
+func TestDraw(t *testing.T) {
+	for u, want := range map[float64]uint8{0: 0, 0.49: 0, 0.51: 2, 0.999: 2} {
+		assert.Equal(t, want, draw([]float64{3, math.Inf(-1), 3}, u), u)
+	}
+	assert.Equal(t, uint8(1), draw([]float64{0, math.NaN()}, 0.9), "the last one, whatever the logits")
+}
+
+// A rate that is far too large ends with an error, not with a curve of NaN.
+func TestDiverges(t *testing.T) {
+	tr, err := newTraining(testSize(t), options{steps: 20, rate: 1e200, seed: 1}, newHostExperts(testSize(t).layer, true), io.Discard)
+	require.NoError(t, err)
+	_, err = tr.run(t.Context())
+	assert.ErrorContains(t, err, "must be finite: a smaller -rate may help")
+}
+
 func TestPrintLoad(t *testing.T) {
 	var out bytes.Buffer
 	(&curve{load: [][]int{{10, 20, 30, 0, 40}, {0, 0}}}).printLoad(&out)
@@ -109,6 +145,8 @@ func TestWrongFlags(t *testing.T) {
 		`-size is "huge", must be one of tiny, small, large`: {"-size", "huge"},
 		`-steps is -1, must be at least 0`:                   {"-steps", "-1"},
 		`-balance is -1, must be a number from 0`:            {"-balance", "-1"},
+		`-rate is NaN, must be a number from 0`:              {"-rate", "NaN"},
+		`-sample is -1, must be at least 0`:                  {"-sample", "-1"},
 		`-balance is +Inf`:                                   {"-balance", "Inf"},
 		`must be .png or .svg`:                               {"-plot", "loss.gif"},
 		`"tiny" is no flag`:                                  {"tiny"},
