@@ -181,7 +181,7 @@ func TestTokens(t *testing.T) {
 		requireClose(t, bf16Bound, wantGrads.x, grads.x, "dx")
 	}
 	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router)
-	assert.ErrorContains(t, err, "a pass of 33 tokens, must be at most 32")
+	assert.ErrorContains(t, err, "a pass of 129 tokens, must be at most 128")
 }
 
 // The optimizer's kernel assembles without spills or warnings.

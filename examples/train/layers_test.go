@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -42,7 +43,7 @@ func TestLayerGradients(t *testing.T) {
 	close(wantX, n.backward(weights))
 	close(wantWeight, n.gain.grad)
 
-	b := newCorpus("abcdefgabcdefgggfedcbabbbbb").draw(r, tokens, window, 0, 27)
+	b := newCorpus(strings.Repeat("abcdefgabcdefgggfedcbabbbbb", 2)).draw(r, tokens, window, false)
 	e := embedding{table: normal(r, window*symbols*d, 1), context: window, symbols: symbols, d: d}
 	f = func() float64 { return dot(e.forward(b), weights) }
 	wantWeight = centralDifferences(e.table.w, f)
@@ -103,32 +104,6 @@ func TestInParallel(t *testing.T) {
 		})
 		for i, times := range seen {
 			assert.Equal(t, 1, times, i)
-		}
-	}
-}
-
-func TestCorpus(t *testing.T) {
-	c := newCorpus("banana banana banana")
-	assert.Equal(t, " abn", string(c.alphabet))
-	assert.Equal(t, []uint8{2, 1, 3, 1, 3, 1, 0}, c.symbols[:7])
-	assert.Equal(t, 18, c.trained)
-
-	const tokens, window = 200, 4
-	c = newCorpus(queries)
-	r := rand.New(rand.NewPCG(1, 1))
-	for _, part := range []struct {
-		b    batch
-		text string
-	}{
-		{c.drawTrained(r, tokens, window), queries[:c.trained]},
-		{c.drawHeldOut(r, tokens, window), queries[c.trained:]},
-	} {
-		for i, next := range part.b.next {
-			var text []byte
-			for j := window - 1; j >= 0; j-- {
-				text = append(text, c.alphabet[part.b.before[i*window+j]])
-			}
-			assert.Contains(t, part.text, string(append(text, c.alphabet[next])))
 		}
 	}
 }

@@ -10,6 +10,9 @@
 // product, cross entropy) on the host in float64. There is no attention: the
 // window's bytes are summed, each with a vector for its symbol and distance.
 //
+// A tenth of the text is held out, and the loss on it printed beside that of
+// the steps' own batches.
+//
 // -device reference runs the MoE layer in float64 on the host too: slow, and
 // what the device's loss is to be compared with. -freeze leaves the experts as
 // they began, to show what they are worth.
@@ -132,7 +135,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		s.name, s.blocks, s.layer, float64(s.weights(len(t.corpus.alphabet)))/1e6, where)
 	saved := s.layer.Saved(s.tokens).Bytes()
 	fmt.Fprintf(stdout, "each layer keeps %.3g MB from forward to backward\n", float64(saved)/1e6)
-	fmt.Fprintf(stdout, "text of %d bytes, the last tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
+	fmt.Fprintf(stdout, "text of %d bytes, a tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
 		len(t.corpus.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(t.corpus.alphabet))))
 	c, err := t.run(ctx)
 	if err != nil {
@@ -142,7 +145,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	c.printLoad(stdout)
-	fmt.Fprintf(stdout, "loss %.4f nats a byte (mean of the last tenth), held out %.4f, %.3g s in all\n",
+	fmt.Fprintf(stdout, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n",
 		c.last(), c.heldOut[len(c.heldOut)-1].loss, time.Since(began).Seconds())
 	if o.plot != "" {
 		return c.draw(o.plot, fmt.Sprintf("%s on %s", s.name, where))

@@ -29,7 +29,7 @@ var sizes = []size{
 	{
 		name:   "tiny",
 		layer:  moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: moe.LogitsF32},
-		blocks: 1, context: 4, tokens: 32, passes: 1, steps: 200, rate: 4e-3, text: 2048,
+		blocks: 1, context: 4, tokens: 128, passes: 1, steps: 200, rate: 2e-3, text: 4096,
 	},
 	{
 		name:   "small",
@@ -39,7 +39,7 @@ var sizes = []size{
 	{
 		name:   "large",
 		layer:  moe.Config{Hidden: 512, Intermediate: 256, Experts: 64, TopK: 8, Logits: moe.LogitsF32},
-		blocks: 4, context: 16, tokens: 4096, passes: 2, steps: 200, rate: 1e-3,
+		blocks: 4, context: 16, tokens: 2048, passes: 2, steps: 200, rate: 1e-3,
 	},
 }
 

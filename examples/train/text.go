@@ -12,18 +12,23 @@ import (
 //go:embed queries.txt
 var queries string
 
-// corpus is a text as symbols, the places of its bytes in their alphabet.
+// corpus is a text as symbols, the places of its bytes in their alphabet. It is
+// cut into stretches, and training sees nine of ten: the text's parts differ, so
+// its end alone would not stand for all of it.
 type corpus struct {
 	alphabet []byte // ascending
 	symbols  []uint8
-	// trained is how many symbols training sees; the rest is held out.
-	trained int
+	stretch  int // bytes
 }
 
-// newCorpus takes a text whose last tenth is held out. The text must have more
-// than 10 times as many bytes as a model's context.
+const (
+	stretches = 40
+	heldOut   = 10 // every tenth stretch
+)
+
+// newCorpus takes a text of more than so many stretches of bytes.
 func newCorpus(text string) *corpus {
-	c := &corpus{alphabet: []byte(text), symbols: make([]uint8, len(text)), trained: len(text) / 10 * 9}
+	c := &corpus{alphabet: []byte(text), symbols: make([]uint8, len(text)), stretch: len(text) / stretches}
 	slices.Sort(c.alphabet)
 	c.alphabet = slices.Compact(c.alphabet)
 	for i := range c.symbols {
@@ -32,6 +37,13 @@ func newCorpus(text string) *corpus {
 	}
 	return c
 }
+
+// isHeldOut says whether the symbol at a place is never one to predict in
+// training.
+func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOut == heldOut-1 }
+
+// firstHeldOut is where the first stretch begins that is held out.
+func (c *corpus) firstHeldOut() int { return (heldOut - 1) * c.stretch }
 
 // text is how symbols read.
 func (c *corpus) text(symbols []uint8) string {
@@ -50,24 +62,18 @@ type batch struct {
 	context      int
 }
 
-// draw takes random places from first to last-1 of the text.
-func (c *corpus) draw(r *rand.Rand, tokens, context, first, last int) batch {
+// draw takes random places of the text that are held out, or that are not.
+func (c *corpus) draw(r *rand.Rand, tokens, context int, held bool) batch {
 	b := batch{context: context}
-	for range tokens {
-		at := first + context + r.IntN(last-first-context)
+	for len(b.next) < tokens {
+		at := context + r.IntN(len(c.symbols)-context)
+		if c.isHeldOut(at) != held {
+			continue
+		}
 		b.next = append(b.next, c.symbols[at])
 		for i := range context {
 			b.before = append(b.before, c.symbols[at-1-i])
 		}
 	}
 	return b
-}
-
-// drawTrained takes places of the part to learn, drawHeldOut of the rest.
-func (c *corpus) drawTrained(r *rand.Rand, tokens, context int) batch {
-	return c.draw(r, tokens, context, 0, c.trained)
-}
-
-func (c *corpus) drawHeldOut(r *rand.Rand, tokens, context int) batch {
-	return c.draw(r, tokens, context, c.trained, len(c.symbols))
 }

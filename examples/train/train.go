@@ -29,7 +29,8 @@ type curve struct {
 	// heldOut are those of text that training does not see, always the same
 	// places of it.
 	heldOut []point
-	// load counts the tokens of each block's experts in the last tenth.
+	// load counts the tokens of each block's experts in the last tenth of the
+	// steps.
 	load [][]int
 }
 
@@ -46,7 +47,7 @@ const reports = 10
 // seed alone.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
-	held := t.corpus.drawHeldOut(r, t.size.tokens, t.size.context)
+	held := t.corpus.draw(r, t.size.tokens, t.size.context, true)
 	c := &curve{load: make([][]int, t.size.blocks)}
 	for i := range c.load {
 		c.load[i] = make([]int, t.size.layer.Experts)
@@ -76,7 +77,7 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 	var sum float64
 	passes := float64(t.size.passes)
 	for range t.size.passes {
-		loss, err := t.model.forward(ctx, t.corpus.drawTrained(r, t.size.tokens, t.size.context))
+		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context, false))
 		if err != nil {
 			return 0, err
 		}
@@ -84,7 +85,7 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 		if err := t.model.backward(ctx, 1/passes, t.balance); err != nil {
 			return 0, err
 		}
-		if step >= t.steps-t.steps/10 {
+		if step >= t.steps-max(t.steps/10, 1) {
 			c.count(t.model)
 		}
 	}
@@ -101,13 +102,13 @@ func (t *training) rate(step int) float64 {
 	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
 }
 
-// sample prints how the model goes on from the end of the part it has learned.
+// sample prints how the model goes on where text is held out for the first time.
 func (t *training) sample(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
 	}
 	c := t.corpus
-	after := c.symbols[c.trained-t.size.context : c.trained]
+	after := c.symbols[c.firstHeldOut()-t.size.context : c.firstHeldOut()]
 	text, err := t.model.write(ctx, after, n, rand.New(rand.NewPCG(t.seed, 3)))
 	if err == nil {
 		fmt.Fprintf(t.out, "after %q it writes: %q\n", c.text(after), c.text(text))

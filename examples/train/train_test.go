@@ -30,7 +30,7 @@ func trainTiny(t testing.TB, o options, create makeExperts) *curve {
 // that learn are worth at least 5 %. 200 steps with SONICMOE_LONG or a GPU.
 func TestLearnsAsReference(t *testing.T) {
 	s := testSize(t)
-	o := options{steps: 20, balance: 0.01}
+	o := options{steps: 10, balance: 0.01}
 	if os.Getenv("SONICMOE_LONG") != "" || deviceName() != "emulated" {
 		o.steps = 200
 	}
@@ -38,7 +38,7 @@ func TestLearnsAsReference(t *testing.T) {
 	got := trainTiny(t, o, testDevice(t, s, false).newExperts)
 	assert.InEpsilon(t, want.last(), got.last(), 0.01)
 	t.Logf("after %d steps: loss %.4f, float64 %.4f, off by %.2g %%", o.steps, got.last(), want.last(), 100*(got.last()/want.last()-1))
-	assert.Less(t, got.last(), 0.8*got.losses[0])
+	assert.Less(t, got.last(), got.losses[0]-0.5)
 
 	if o.steps < 200 {
 		return // frozen experts differ less so soon
@@ -85,8 +85,8 @@ func TestRun(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"-device", deviceName(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
 	assert.Empty(t, errs.String())
 	for _, want := range []string{
-		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 2048 bytes", "3 steps of 32 tokens", "step     3  held out ",
-		"each layer keeps 0.0251 MB", "it writes: ",
+		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 4096 bytes, a tenth held out", "3 steps of 128 tokens", "step     3  held out ",
+		"each layer keeps 0.1 MB", "it writes: ",
 	} {
 		assert.Contains(t, out.String(), want)
 	}
