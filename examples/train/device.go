@@ -59,7 +59,7 @@ func (d *device) reserve() error {
 		return err
 	}
 	return d.tensors(
-		place{&d.o, s.O}, place{&d.do, g.DO}, place{&d.dx, g.DX}, place{&d.dlogits, g.DLogits}, place{&d.drouter, g.DRouter})
+		slot{&d.o, s.O}, slot{&d.do, g.DO}, slot{&d.dx, g.DX}, slot{&d.dlogits, g.DLogits}, slot{&d.drouter, g.DRouter})
 }
 
 // resize gives what the blocks share the shapes of a pass.
@@ -69,13 +69,13 @@ func (d *device) resize(tokens int) {
 	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
 }
 
-// place is a tensor to be.
-type place struct {
+// slot is a tensor to be.
+type slot struct {
 	to    *moe.Tensor
 	shape moe.Shape
 }
 
-func (d *device) tensors(list ...place) error {
+func (d *device) tensors(list ...slot) error {
 	for _, p := range list {
 		ptr, err := d.alloc(p.shape.Bytes())
 		if err != nil {

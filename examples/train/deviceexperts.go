@@ -25,7 +25,7 @@ type deviceExperts struct {
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	s := d.layer.Config().Shapes(d.tokens)
-	err := d.tensors(place{&e.x, s.X}, place{&e.router, s.Router}, place{&e.h, s.H}, place{&e.scores, s.Scores}, place{&e.experts, s.Experts})
+	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.Experts})
 	if err == nil {
 		e.w1, err = d.newWeight(s.W1, w1)
 	}

@@ -20,14 +20,14 @@ type deviceWeight struct {
 // newWeight puts a weight, given as bf16 bits, on the device. A frozen one has
 // no more than these.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
-	if err := d.tensors(place{&w.layer, shape}); err != nil {
+	if err := d.tensors(slot{&w.layer, shape}); err != nil {
 		return w, err
 	}
 	if err := d.put(w.layer, trial.Bytes(bits)); err != nil || d.frozen {
 		return w, err
 	}
 	shape.Type = moe.F32
-	if err := d.tensors(place{&w.grad, shape}); err != nil {
+	if err := d.tensors(slot{&w.grad, shape}); err != nil {
 		return w, err
 	}
 	for _, p := range []*driver.DevicePtr{&w.main, &w.mean, &w.square} {

@@ -21,7 +21,7 @@ func (c *curve) draw(file, title string) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "steps", "nats a byte"
 	p.Title.Padding = vg.Points(8)
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.XOffs = true, vg.Points(-8)
 	p.Add(plotter.NewGrid())
 	var single, mean, held plotter.XYs
 	for i, l := range c.losses {
@@ -36,7 +36,7 @@ func (c *curve) draw(file, title string) error {
 		points plotter.XYs
 		color  color.Color
 		width  float64
-	}{{"each step", single, stepColor, 0.5}, {"mean of the last tenth", mean, meanColor, 1.5}, {"held out", held, heldOutColor, 1.5}} {
+	}{{"each step", single, stepColor, 0.5}, {"mean of the last tenth so far", mean, meanColor, 1.5}, {"held out", held, heldOutColor, 1.5}} {
 		l, err := plotter.NewLine(line.points)
 		if err != nil {
 			return fmt.Errorf("drawing %s: %w", file, err)

@@ -21,6 +21,34 @@ type training struct {
 	out     io.Writer
 }
 
+// newTraining makes a model and its text.
+func newTraining(s size, o options, create makeExperts, out io.Writer) (*training, error) {
+	text := queries
+	if s.text > 0 {
+		text = text[:s.text]
+	}
+	t := &training{corpus: newCorpus(text), size: s, steps: o.steps, balance: o.balance, seed: o.seed, out: out}
+	if t.steps == 0 {
+		t.steps = s.steps
+	}
+	if o.rate > 0 {
+		t.size.rate = o.rate
+	}
+	var err error
+	t.model, err = newModel(s, len(t.corpus.alphabet), o.seed, create)
+	return t, err
+}
+
+// describe prints what is trained, and where.
+func (t *training) describe(place string) {
+	s, c := t.size, t.corpus
+	fmt.Fprintf(t.out, "%s: %d blocks of %v, %.3g million weights, on %s\n",
+		s.name, s.blocks, s.layer, float64(s.weights(len(c.alphabet)))/1e6, place)
+	fmt.Fprintf(t.out, "each layer keeps %.3g MB from forward to backward\n", float64(s.layer.Saved(s.tokens).Bytes())/1e6)
+	fmt.Fprintf(t.out, "text of %d bytes, a tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
+		len(c.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(c.alphabet))))
+}
+
 // curve is how a training went.
 type curve struct {
 	// losses are the cross entropies of each step's batches, in nats, before
