@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"strings"
 	"time"
 
 	"sonicmoe/cache"
@@ -26,8 +28,8 @@ type bench struct {
 	dev    driver.Device
 	gpu    bool
 	report *Report
-	// hostRuns is how often each of a call's host time and allocations is taken.
-	hostRuns int
+	pass   pass // being measured
+	host   hostRuns
 	// broken is why the device measures no more.
 	broken error
 }
@@ -40,16 +42,22 @@ func (b *bench) open() (err error) {
 	if b.dev, b.gpu, err = rung.OpenDevice(context.Background(), b.device, b.stderr); err != nil {
 		return err
 	}
-	b.hostRuns = 1
+	b.host = hostRuns{batches: 1, batch: 1}
 	if b.gpu {
-		b.hostRuns = 100
+		b.host = hostRuns{batches: 16, batch: 8}
 	}
 	t := b.dev.Target()
 	b.report = &Report{
 		Schema: schema, Time: time.Now().UTC().Truncate(time.Second),
-		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Pass: b.passName,
+		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Section: Section{Pass: b.passes[0].name},
 		WarmMS: milliseconds(b.warm), Repeats: b.repeats, Yardstick: b.yardstick, Scale: b.scale(),
 		RooflineTFLOPS: spec.H200.FLOPs / 1e12, RooflineTBps: spec.H200.Bytes / 1e12,
+	}
+	if len(b.passes) > 1 {
+		b.report.Backward = &Section{Pass: b.passes[1].name}
+	}
+	if b.withStartup && b.gpu {
+		b.report.Warnings = append(b.report.Warnings, driverCache(os.Getenv(noDriverCache))...)
 	}
 	if free, total, err := b.dev.Memory(); err == nil && b.gpu {
 		b.report.Warnings = append(b.report.Warnings, otherProcess(free, total)...)
@@ -75,9 +83,23 @@ func (b *bench) close() error {
 	return b.dev.Close()
 }
 
-// measure runs every row. A row that fails says so and the next one runs; the
-// report's file is written after each.
+// measure runs every row in each pass.
 func (b *bench) measure(rows []spec.Row) error {
+	for i, to := range b.report.sections() {
+		b.pass = b.passes[i]
+		if len(b.passes) > 1 {
+			fmt.Fprintf(b.out, "%s\n\n", strings.ToUpper(to.Pass))
+		}
+		if err := b.section(rows, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// section runs every row in one pass. A row that fails says so and the next one
+// runs; the report's file is written after each.
+func (b *bench) section(rows []spec.Row, to *Section) error {
 	for _, row := range rows {
 		r := Row{Name: row.Name, Shape: shapeOf(row)}
 		if err := b.rowSafely(row, &r); err != nil {
@@ -86,9 +108,9 @@ func (b *bench) measure(rows []spec.Row) error {
 		if b.gpu {
 			r.Warnings = disturbances(r)
 		}
-		b.report.Rows = append(b.report.Rows, r)
-		b.report.summarize()
-		printRow(b.out, b.report, r)
+		to.Rows = append(to.Rows, r)
+		to.summarize()
+		printRow(b.out, r)
 		if b.json != "" && b.json != stdoutName {
 			if err := b.report.write(b.json); err != nil {
 				return err
@@ -133,10 +155,33 @@ func (b *bench) reopen() error {
 	return nil
 }
 
-// layer compiles a layer.
+// layer compiles a layer for the pass.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
 	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))}
+	if !b.pass.backward {
+		opts = append(opts, moe.WithoutBackward())
+	}
 	return moe.New(ctx, b.dev, c, append(opts, more...)...)
+}
+
+// made says what moe.New did.
+func (b *bench) made(l *moe.Layer, took time.Duration, r *Row) {
+	r.NewMS, r.New = milliseconds(took), len(l.Kernels())
+	for _, origin := range l.Origins() {
+		if origin == jit.Compiled {
+			r.Compiled++
+		}
+	}
+	for _, p := range []struct {
+		name string
+		to   *string
+	}{{"up", &r.Up}, {"down", &r.Down}, {"dh", &r.DH}, {"dx", &r.DX}, {"dw1", &r.DW1}, {"dw2", &r.DW2}} {
+		for _, q := range b.pass.products {
+			if q.name == p.name {
+				*p.to = q.in(l.Choice()).String()
+			}
+		}
+	}
 }
 
 // release gives something back at the end of a function. Its error counts
@@ -162,14 +207,13 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 	if err != nil {
 		return err
 	}
-	r.NewMS = milliseconds(time.Since(start))
-	r.Up, r.Down = l.Choice().Up.String(), l.Choice().Down.String()
+	b.made(l, time.Since(start), r)
 	s, err := b.dev.NewStream()
 	if err != nil {
 		return err
 	}
 	defer release(ctx, &err, s.Close)
-	u, err := newSubject(b.dev, s, l, row)
+	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
 	if err != nil {
 		return err
 	}
@@ -179,7 +223,7 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 		return err
 	}
 	defer release(ctx, &err, t.close)
-	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points} {
+	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
 		if err := step(t, u, r); err != nil {
 			return err
 		}
@@ -208,14 +252,14 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 	return t, nil
 }
 
-// whole measures the layer as a whole: single passes, graph replays, the host.
-// All must give the same bits of O.
+// whole measures the pass as a whole: single passes, graph replays, the host.
+// All must give the same bits of the outputs.
 func (b *bench) whole(t *timer, u *subject, r *Row) (err error) {
-	eager := u.queue(b.pass)
-	if err := errors.Join(u.poisonO(), eager()); err != nil {
+	eager := u.queue
+	if err := errors.Join(u.poison(), eager()); err != nil {
 		return err
 	}
-	first, err := u.hashO(t.ctx)
+	first, err := u.hash(t.ctx)
 	if err != nil {
 		return err
 	}
@@ -233,14 +277,14 @@ func (b *bench) whole(t *timer, u *subject, r *Row) (err error) {
 		return err
 	}
 	b.speeds(u, r)
-	last, err := u.hashO(t.ctx)
+	last, err := u.hash(t.ctx)
 	if err != nil {
 		return err
 	}
 	if last != first {
-		return errors.New("O after back-to-back passes has other bits than after a single one")
+		return errors.New("the outputs after back-to-back passes have other bits than after a single one")
 	}
-	if r.Host, err = host(t.ctx, t.s, b.hostRuns, eager, replay); err != nil || !b.full {
+	if r.Host, err = host(t.ctx, t.s, b.host, eager, replay); err != nil || !b.full {
 		return err
 	}
 	return b.thorough(t, eager, r)
@@ -265,11 +309,11 @@ func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
 	}
-	long, pause := sustained, coolPause
+	long, pause, times := sustained, coolPause, coolRounds
 	if !b.gpu {
-		long, pause = t.warm, 0
+		long, pause, times = t.warm, 0, 1
 	}
-	if r.Cool, err = t.cool(pause, eager); err != nil {
+	if r.Cool, err = t.cool(times, pause, eager); err != nil {
 		return err
 	}
 	r.Sustained, err = t.measure(long, eager)
@@ -292,7 +336,7 @@ func (b *bench) speeds(u *subject, r *Row) {
 
 // byKernel measures the kernels in their places.
 func (b *bench) byKernel(t *timer, u *subject, r *Row) (err error) {
-	if r.Kernels, err = t.kernels(u.call, u.queue(b.pass)); err != nil {
+	if r.Kernels, err = t.kernels(u.call, u.queue); err != nil {
 		return err
 	}
 	all := b.pass.work(u.row.Config, u.row.Tokens)
@@ -317,7 +361,7 @@ func (b *bench) routings(t *timer, u *subject, r *Row) error {
 		if err := u.setRouting(ids); err != nil {
 			return err
 		}
-		sample, err := t.measure(t.warm, u.queue(pass{queue: expertsPass}))
+		sample, err := t.measure(t.warm, u.queueExperts)
 		if err != nil {
 			return err
 		}

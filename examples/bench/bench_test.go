@@ -3,16 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"sort"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -88,7 +92,7 @@ func TestTimeout(t *testing.T) {
 // A panic is a row's error.
 func TestPanic(t *testing.T) {
 	b, _ := onDevice(t, io.Discard)
-	b.pass.work = nil
+	b.passes[0].work = nil
 	require.NoError(t, b.measure(smallest(t, 1)))
 	require.Contains(t, b.report.Rows[0].Error, "panic: ")
 }
@@ -102,7 +106,7 @@ func TestSubject(t *testing.T) {
 	require.NoError(t, err)
 	s, err := b.dev.NewStream()
 	require.NoError(t, err)
-	u, err := newSubject(b.dev, s, l, row)
+	u, err := newSubject(context.Background(), b.dev, s, l, row, passes["forward"])
 	require.NoError(t, err)
 	defer u.close()
 	const n, period = 1000, 64 + 8
@@ -114,10 +118,113 @@ func TestSubject(t *testing.T) {
 	require.Equal(t, got[:2*(n-period)], got[2*period:])
 	require.NotEqual(t, got[:64], got[64:128])
 
-	require.NoError(t, u.poisonO())
-	_, err = u.hashO(context.Background())
-	require.ErrorContains(t, err, "O of token 0, column 0 has the bits 0xffff")
-	require.NoError(t, u.queue(b.pass)())
-	_, err = u.hashO(context.Background())
+	require.NoError(t, u.poison())
+	_, err = u.hash(context.Background())
+	require.ErrorContains(t, err, "O, row 0, column 0 has the bits 0xffff")
+	require.NoError(t, u.queue())
+	_, err = u.hash(context.Background())
 	require.NoError(t, err)
+}
+
+// A backward pass's outputs are all looked at, weights' gradients by sampled
+// rows, and its workspace is large enough for any layer.
+func TestBackwardSubject(t *testing.T) {
+	b, dev := onDevice(t, io.Discard, "-pass", "backward")
+	b.pass = b.passes[0]
+	row := smallest(t, 1)[0]
+	ctx := context.Background()
+	l, err := b.layer(ctx, row.Config)
+	require.NoError(t, err)
+	s, err := b.dev.NewStream()
+	require.NoError(t, err)
+	idle := dev.Live()
+	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
+	require.NoError(t, err)
+	require.Equal(t, l.Sizes(row.Tokens).BackwardWorkspace, u.back.Workspace.Bytes)
+	for _, want := range []string{"DX, row 0", "DRouter, row 0", "DW1, row 0", "DW2, row 0"} {
+		require.NoError(t, u.queue())
+		first, err := u.hash(ctx)
+		require.NoError(t, err)
+		require.NoError(t, u.s.Fill32(u.outputs[0].Ptr, 0x3f803f80, 1))
+		other, err := u.hash(ctx)
+		require.NoError(t, err)
+		require.NotEqual(t, first, other)
+		name, _, _ := strings.Cut(want, ",")
+		for _, o := range u.outputs {
+			if o.name == name {
+				require.NoError(t, s.Fill32(o.Ptr, 0xffffffff, 1))
+			}
+		}
+		_, err = u.hash(ctx)
+		require.ErrorContains(t, err, want+", column 0 has the bits 0xffff")
+	}
+	last := u.outputs[3]
+	require.Equal(t, "DW2", last.name)
+	require.NoError(t, u.queue())
+	at := last.sample[len(last.sample)-1]
+	require.NoError(t, s.Fill32(last.Ptr+driver.DevicePtr(2*at*last.width()), 0xffffffff, 1))
+	_, err = u.hash(ctx)
+	require.ErrorContains(t, err, fmt.Sprintf("DW2, row %d, column 0", at))
+	require.NoError(t, u.close())
+	require.Equal(t, idle, dev.Live())
+}
+
+// Whichever of a subject's buffers there is no memory for, nothing stays.
+func TestSubjectOutOfMemory(t *testing.T) {
+	b, dev := onDevice(t, io.Discard, "-pass", "backward")
+	b.pass = b.passes[0]
+	row := smallest(t, 1)[0]
+	l, err := b.layer(context.Background(), row.Config)
+	require.NoError(t, err)
+	s, err := b.dev.NewStream()
+	require.NoError(t, err)
+	idle := dev.Live()
+	const buffers = 14 // 8 of forward, 5 of backward, the workspace
+	for n := range int64(buffers) {
+		dev.Arm(faulty.Fault{Op: faulty.Alloc, N: n + 1})
+		_, err := newSubject(context.Background(), b.dev, s, l, row, b.pass)
+		require.ErrorContains(t, err, "made to fail")
+		require.True(t, dev.Disarm())
+		require.Equal(t, idle, dev.Live())
+	}
+}
+
+// Points whose outputs differ are named.
+func TestSameBits(t *testing.T) {
+	p := passes["backward"]
+	a := kernel.Choose(smallest(t, 1)[0].Config, driver.H200())
+	c := a
+	c.DX.Stages--
+	sums := map[kernel.Choice]string{a: "1", c: "1"}
+	require.NoError(t, p.sameBits([]kernel.Choice{a, c}, sums))
+	sums[c] = "2"
+	require.ErrorContains(t, p.sameBits([]kernel.Choice{a, c}, sums), "dx "+c.DX.String()+" than with")
+}
+
+// Every call is timed by itself; they come by rising time.
+func TestHostTimes(t *testing.T) {
+	b, _ := onDevice(t, io.Discard)
+	s, err := b.dev.NewStream()
+	require.NoError(t, err)
+	calls := 0
+	call := func() error {
+		calls++
+		if calls == 5 {
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	}
+	runs := hostRuns{batches: 3, batch: 4}
+	all, err := runs.times(context.Background(), s, call)
+	require.NoError(t, err)
+	require.Len(t, all, 12)
+	require.Equal(t, 12, calls)
+	require.True(t, sort.Float64sAreSorted(all))
+	require.Greater(t, all[11], 2e4, "the slow one, in microseconds")
+	h, err := host(context.Background(), s, runs, call, call)
+	require.NoError(t, err)
+	require.Less(t, h.EagerUS, 1e4)
+	require.LessOrEqual(t, h.EagerLowUS, h.EagerUS)
+	require.LessOrEqual(t, h.EagerUS, h.EagerHighUS)
+	require.Zero(t, h.GraphAllocs)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -55,21 +56,13 @@ func problems(reports ...*Report) ([]problem, error) {
 	for _, rep := range reports {
 		target := driver.H200()
 		target.SMs = rep.SMs
-		for _, row := range rep.Rows {
-			shape, err := parseShape(row.Shape)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range products {
-				q := problem{row: row.Name, config: shape.Config, target: target, product: p}
-				for _, point := range row.Points {
-					if point.Product == p.name && point.MS > 0 {
-						q.points = append(q.points, point)
-					}
+		for _, s := range rep.sections() {
+			for _, row := range s.Rows {
+				of, err := problemsOf(row, target)
+				if err != nil {
+					return nil, err
 				}
-				if len(q.points) > 0 {
-					list = append(list, q)
-				}
+				list = append(list, of...)
 			}
 		}
 	}
@@ -79,23 +72,68 @@ func problems(reports ...*Report) ([]problem, error) {
 	return list, nil
 }
 
-// constants are the model's as the search sees them: logarithms, so that all
-// stay positive and count by ratio.
-func constants(m kernel.Model) []float64 {
-	v := []float64{m.KTileClocks, m.TileClocks, m.UpEpilogueClocks, m.DownEpilogueClocks, m.BytesPerClock, m.Hertz, m.LoadBytesPerClock}
-	for i := range v {
-		v[i] = math.Log(v[i])
+// problemsOf collects the points of a row.
+func problemsOf(row Row, target driver.Target) ([]problem, error) {
+	shape, err := parseShape(row.Shape)
+	if err != nil {
+		return nil, err
 	}
-	return v
+	var list []problem
+	for _, p := range products {
+		q := problem{row: row.Name, config: shape.Config, target: target, product: p}
+		for _, point := range row.Points {
+			if point.Product == p.name && point.MS > 0 {
+				q.points = append(q.points, point)
+			}
+		}
+		if len(q.points) > 0 {
+			list = append(list, q)
+		}
+	}
+	return list, nil
 }
 
-// model is the opposite of constants.
-func model(v []float64) kernel.Model {
-	e := make([]float64, len(v))
-	for i := range v {
-		e[i] = math.Exp(v[i])
+// constant is one of a model's.
+type constant struct {
+	name string
+	*float64
+}
+
+// constants are all of the model's.
+func constants(m *kernel.Model) []constant {
+	v := reflect.ValueOf(m).Elem()
+	var list []constant
+	for i := range v.NumField() {
+		list = append(list, constant{v.Type().Field(i).Name, v.Field(i).Addr().Interface().(*float64)})
 	}
-	return kernel.Model{KTileClocks: e[0], TileClocks: e[1], UpEpilogueClocks: e[2], DownEpilogueClocks: e[3], BytesPerClock: e[4], Hertz: e[5], LoadBytesPerClock: e[6]}
+	return list
+}
+
+// shifted is the model with each constant times e to some power: that way all
+// stay positive and count by ratio.
+func shifted(m kernel.Model, powers []float64) kernel.Model {
+	for i, c := range constants(&m) {
+		*c.float64 *= math.Exp(powers[i])
+	}
+	return m
+}
+
+// mattering are the constants, by number, that some estimate of the points depends on.
+func mattering(m kernel.Model, list []problem) (numbers []int) {
+	const far = 3 // where another term is the larger nearby
+	n := len(constants(&m))
+	within, means := misfit(m, list)
+	for i := range n {
+		for _, by := range []float64{-far, far} {
+			powers := make([]float64, n)
+			powers[i] = by
+			if w, x := misfit(shifted(m, powers), list); w != within || x != means {
+				numbers = append(numbers, i)
+				break
+			}
+		}
+	}
+	return numbers
 }
 
 // Weights of the fit beside the errors within a row and product, which decide
@@ -127,17 +165,24 @@ func misfit(m kernel.Model, list []problem) (within, means float64) {
 
 // fit finds the constants of least squares, from a model on.
 func fit(list []problem, from kernel.Model) *Fit {
-	start := constants(from)
 	f := &Fit{Before: from}
+	numbers := mattering(from, list)
+	move := func(v []float64) kernel.Model {
+		powers := make([]float64, len(constants(&from)))
+		for i, n := range numbers {
+			powers[n] = v[i]
+		}
+		return shifted(from, powers)
+	}
 	best := minimize(func(v []float64) float64 {
-		within, means := misfit(model(v), list)
+		within, means := misfit(move(v), list)
 		stay := 0.
-		for i := range v {
-			stay += (v[i] - start[i]) * (v[i] - start[i])
+		for _, x := range v {
+			stay += x * x
 		}
 		return within + meanWeight*means + stayWeight*stay
-	}, start, 0.3, 1e-6)
-	f.After = rounded(model(best))
+	}, make([]float64, len(numbers)), 0.3, 1e-6)
+	f.After = rounded(move(best))
 	within, _ := misfit(f.Before, list)
 	f.RMSBefore = math.Sqrt(within)
 	within, _ = misfit(f.After, list)
@@ -151,12 +196,9 @@ func fit(list []problem, from kernel.Model) *Fit {
 
 // rounded keeps three digits of each constant.
 func rounded(m kernel.Model) kernel.Model {
-	three := func(v *float64) {
-		unit := math.Pow(10, math.Floor(math.Log10(*v))-2)
-		*v = math.Round(*v/unit) * unit
-	}
-	for _, v := range []*float64{&m.KTileClocks, &m.TileClocks, &m.UpEpilogueClocks, &m.DownEpilogueClocks, &m.BytesPerClock, &m.Hertz, &m.LoadBytesPerClock} {
-		three(v)
+	for _, c := range constants(&m) {
+		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
+		*c.float64 = math.Round(*c.float64/unit) * unit
 	}
 	return m
 }
@@ -164,10 +206,10 @@ func rounded(m kernel.Model) kernel.Model {
 // loss compares both models' choices with the best point.
 func (q problem) loss(before, after kernel.Model) Loss {
 	best := slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
-	chosen := q.of(after.Choose(q.config, q.target))
+	chosen := q.in(after.Choose(q.config, q.target))
 	return Loss{
 		Row: q.row, Product: q.name, Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
-		Before: q.lost(q.of(before.Choose(q.config, q.target)), best.MS), After: q.lost(chosen, best.MS),
+		Before: q.lost(q.in(before.Choose(q.config, q.target)), best.MS), After: q.lost(chosen, best.MS),
 	}
 }
 
@@ -185,8 +227,11 @@ func (q problem) lost(at kernel.Point, best float64) float64 {
 // printFit prints the constants as Go and the choices.
 func printFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "cost model, fitted to %d points; errors within a row and product %.1f %% before, %.1f %% after\n", f.Points, 100*f.RMSBefore, 100*f.RMSAfter)
-	fmt.Fprintf(w, "var H200Model = Model{\n\tKTileClocks: %.4g, LoadBytesPerClock: %.4g, TileClocks: %.4g,\n\tUpEpilogueClocks: %.4g, DownEpilogueClocks: %.4g,\n\tBytesPerClock: %.5g, Hertz: %.3g,\n}\n",
-		f.After.KTileClocks, f.After.LoadBytesPerClock, f.After.TileClocks, f.After.UpEpilogueClocks, f.After.DownEpilogueClocks, f.After.BytesPerClock, f.After.Hertz)
+	fmt.Fprintln(w, "var H200Model = Model{")
+	for _, c := range constants(&f.After) {
+		fmt.Fprintf(w, "\t%s: %.5g,\n", c.name, *c.float64)
+	}
+	fmt.Fprintln(w, "}")
 	g := grid{}
 	g.add("choice", "product", "points", "best point", "best ms", "today's loses", "fitted", "fitted loses")
 	var before, after []string

@@ -14,18 +14,24 @@ import (
 // At least six points of each product, all of which a layer can have.
 func TestCandidates(t *testing.T) {
 	target := driver.H200()
-	up, down := candidates(kernel.UpSpace(target)), candidates(kernel.DownSpace(target))
-	require.GreaterOrEqual(t, len(up), 6)
-	require.GreaterOrEqual(t, len(down), 6)
-	seen := map[kernel.Choice]bool{}
-	for i := range max(len(up), len(down)) {
-		c := kernel.Choice{Up: up[i%len(up)], Down: down[i%len(down)]}
-		require.NoError(t, c.Check(target))
-		require.False(t, seen[c], "%v twice", c)
-		seen[c] = true
+	for _, name := range []string{"forward", "backward"} {
+		of := passes[name].products
+		seen, points := map[kernel.Choice]bool{}, pointTimes{}
+		for _, c := range choices(of, target) {
+			require.NoError(t, c.Check(target))
+			require.False(t, seen[c], "%v twice", c)
+			seen[c] = true
+			for _, p := range of {
+				require.Contains(t, p.candidates(target), p.in(c))
+				points.add(p.name, p.in(c), 1)
+			}
+		}
+		for _, p := range of {
+			require.Len(t, points[p.name], len(p.candidates(target)), "%s: all candidates, none twice", p.name)
+			require.GreaterOrEqual(t, len(points[p.name]), 6, p.name)
+			require.Subset(t, p.candidates(target), p.space(target))
+		}
 	}
-	require.Subset(t, up, kernel.UpSpace(target))
-	require.Subset(t, down, kernel.DownSpace(target))
 }
 
 // measuredBy is a report of a chip that behaves as the model says.
@@ -33,13 +39,13 @@ func measuredBy(m kernel.Model) *Report {
 	target := driver.H200()
 	r := &Report{SMs: target.SMs}
 	for _, row := range spec.Rows() {
-		times := map[string]map[kernel.Point][]float64{"up": {}, "down": {}}
+		times := pointTimes{}
 		for _, p := range products {
-			for _, at := range candidates(p.space(target)) {
-				times[p.name][at] = []float64{milliseconds(p.estimate(m, at, row.Config, target))}
+			for _, at := range p.candidates(target) {
+				times.add(p.name, at, milliseconds(p.estimate(m, at, row.Config, target)))
 			}
 		}
-		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: evaluate(row, target, kernel.Choose(row.Config, target), times)})
+		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: evaluate(products, row, target, kernel.Choose(row.Config, target), times)})
 	}
 	return r
 }
@@ -49,9 +55,10 @@ func measuredBy(m kernel.Model) *Report {
 func TestFitFindsConstants(t *testing.T) {
 	chip := kernel.H200Model
 	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 90, 4200, 900, 1.7e9
+	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000
 	list, err := problems(measuredBy(chip))
 	require.NoError(t, err)
-	require.Len(t, list, 32)
+	require.Len(t, list, 16*len(products))
 	f := fit(list, kernel.H200Model)
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)
@@ -64,7 +71,7 @@ func TestFitFindsConstants(t *testing.T) {
 	}
 	require.Greater(t, worstBefore, 0.0)
 
-	_, err = problems(&Report{Rows: []Row{{Shape: "256,128,64,4,2"}}})
+	_, err = problems(&Report{Section: Section{Rows: []Row{{Shape: "256,128,64,4,2"}}}})
 	require.ErrorContains(t, err, "measure some with -points")
 }
 

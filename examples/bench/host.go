@@ -3,36 +3,47 @@ package main
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"sonicmoe/driver"
 )
 
-// hostTime is the median time that a call takes of the host, on an idle
-// device: no call waits for room in the queue.
-func hostTime(ctx context.Context, s driver.Stream, runs int, call func() error) (us float64, err error) {
+// hostRuns is how often a call's host time and allocations are taken. Calls
+// are timed one by one, in batches of back-to-back calls. The stream is idle
+// before each batch, so that no call waits for room in the queue; a batch's
+// first call also wakes device and host, the others don't.
+type hostRuns struct{ batches, batch int }
+
+// times are the single calls' times in microseconds, by rising time.
+func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error) ([]float64, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var all []float64
-	for range runs {
-		start := time.Now()
-		if err := call(); err != nil {
-			return 0, err
-		}
-		all = append(all, float64(time.Since(start))/1e3)
+	for range h.batches {
 		if err := s.Synchronize(ctx); err != nil {
-			return 0, err
+			return nil, err
+		}
+		for range h.batch {
+			start := time.Now()
+			if err := call(); err != nil {
+				return nil, err
+			}
+			all = append(all, float64(time.Since(start))/1e3)
 		}
 	}
-	return median(all), nil
+	slices.Sort(all)
+	return all, s.Synchronize(ctx)
 }
 
-// hostAllocs is the objects that a call puts on the Go heap, on average, the
+// allocs is the objects that a call puts on the Go heap, on average, the
 // least of three tries: the runtime's own goroutines may allocate meanwhile.
-func hostAllocs(ctx context.Context, s driver.Stream, runs int, call func() error) (float64, error) {
+func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error) (float64, error) {
 	least := uint64(1 << 62)
 	for range 3 {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		for range runs {
+		for range h.batch {
 			if err := call(); err != nil {
 				return 0, err
 			}
@@ -43,21 +54,28 @@ func hostAllocs(ctx context.Context, s driver.Stream, runs int, call func() erro
 			return 0, err
 		}
 	}
-	return float64(least) / float64(runs), nil
+	return float64(least) / float64(h.batch), nil
 }
 
-// host measures both ways of queueing a pass, each by so many runs.
-func host(ctx context.Context, s driver.Stream, runs int, eager, replay func() error) (h *Host, err error) {
-	h = new(Host)
-	if h.EagerUS, err = hostTime(ctx, s, runs, eager); err != nil {
-		return nil, err
+// host measures both ways of queueing a pass.
+func host(ctx context.Context, s driver.Stream, runs hostRuns, eager, replay func() error) (*Host, error) {
+	h := &Host{Batches: runs.batches, Batch: runs.batch}
+	for _, way := range []struct {
+		call              func() error
+		median, low, high *float64
+		allocs            *float64
+	}{
+		{eager, &h.EagerUS, &h.EagerLowUS, &h.EagerHighUS, &h.EagerAllocs},
+		{replay, &h.GraphUS, &h.GraphLowUS, &h.GraphHighUS, &h.GraphAllocs},
+	} {
+		all, err := runs.times(ctx, s, way.call)
+		if err != nil {
+			return nil, err
+		}
+		*way.median, *way.low, *way.high = all[len(all)/2], all[len(all)/10], all[len(all)*9/10]
+		if *way.allocs, err = runs.allocs(ctx, s, way.call); err != nil {
+			return nil, err
+		}
 	}
-	if h.GraphUS, err = hostTime(ctx, s, runs, replay); err != nil {
-		return nil, err
-	}
-	if h.EagerAllocs, err = hostAllocs(ctx, s, runs, eager); err != nil {
-		return nil, err
-	}
-	h.GraphAllocs, err = hostAllocs(ctx, s, runs, replay)
-	return h, err
+	return h, nil
 }

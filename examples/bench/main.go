@@ -6,7 +6,9 @@
 //	go run ./examples/bench -shape 32768,4096,1408,128,8   # T,d,n,E,K
 //	go run ./examples/bench -rows slice -json bench.json -plot bench.png
 //	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
-//	go run ./examples/bench -rows slice -points -fit       # tile points, cost model
+//	go run ./examples/bench -rows slice -pass both         # forward, then backward
+//	go run ./examples/bench -rows slice -pass both -fit    # tile points, cost model
+//	go run ./examples/bench -row "7B n=256" -startup       # what moe.New takes
 //
 // Times are of the device, by events: medians of back-to-back repeats after a
 // warm-up, L2 not flushed. Without a GPU it runs on the emulated device, whose
@@ -71,14 +73,16 @@ func (b *bench) all() error {
 	if err := b.measure(rows); err != nil {
 		return err
 	}
-	printSummary(b.out, b.report)
+	for _, s := range b.report.sections() {
+		printSummary(b.out, s)
+	}
 	var errs []error
 	if b.withFit {
 		errs = append(errs, b.fitPoints())
 	}
 	errs = append(errs, b.outputs())
 	if n := b.report.failed(); n > 0 {
-		errs = append(errs, fmt.Errorf("%d of %d rows failed", n, len(rows)))
+		errs = append(errs, fmt.Errorf("%d of %d rows failed", n, len(rows)*len(b.passes)))
 	}
 	return errors.Join(errs...)
 }

@@ -58,6 +58,10 @@ func TestRun(t *testing.T) {
 	require.Equal(t, []string{"router", "plan", "up", "down", "aggregate"}, names)
 	require.InEpsilon(t, sum, row.KernelSumMS, 1e-12)
 	require.Positive(t, row.Host.EagerUS)
+	require.Positive(t, row.Host.GraphLowUS)
+	require.Equal(t, 1, row.Host.Batches*row.Host.Batch)
+	require.Equal(t, []int{7, 7}, []int{row.New, row.Compiled}, "no kernel of backward")
+	require.Nil(t, r.Backward)
 	require.Len(t, row.Routing, 2)
 	require.EqualValues(t, 1, row.Routing[0].Uniform)
 	for _, name := range []string{"bench.png", "bench-kernels.png"} {
@@ -66,6 +70,53 @@ func TestRun(t *testing.T) {
 		defer f.Close()
 		_, err = png.Decode(f)
 		require.NoError(t, err, name)
+	}
+}
+
+// Both passes are two sections of a report, the backward one with its own
+// roofline, and each with its pictures.
+func TestBoth(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "both.json")
+	out, errs, err := tiny(t, "-shape", "24,128,64,3,2", "-pass", "both", "-full", "-routing", "zipf", "-startup", "-json", file, "-plot", filepath.Join(dir, "both.svg"))
+	require.NoError(t, err, errs)
+	for _, want := range []string{"forward, then backward", "FORWARD", "BACKWARD", "dh 128x128", "dw2 128x128", "plan-splits", "start-up, forward: 7 kernels", "start-up, forward and backward: 31 kernels"} {
+		require.Contains(t, out, want)
+	}
+	r, err := readReport(file)
+	require.NoError(t, err)
+	require.Equal(t, "forward", r.Pass)
+	require.Equal(t, "aggregate", r.Rows[0].Kernels[4].Name)
+	require.Equal(t, "backward", r.Backward.Pass)
+	require.Len(t, r.Backward.Rows, 1)
+	row := r.Backward.Rows[0]
+	require.Empty(t, row.Error)
+	require.Empty(t, row.Up)
+	require.NotEmpty(t, row.DW1)
+	var names []string
+	var roofline float64
+	for _, k := range row.Kernels {
+		names, roofline = append(names, k.Name), roofline+k.RooflineMS
+	}
+	require.Equal(t, []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dw1", "dx", "sum", "drouter", "drouter-sum"}, names)
+	require.InEpsilon(t, row.RooflineMS, roofline, 0.05, "kernels have all of the roofline (in whole nanoseconds)")
+	for _, s := range []*Sample{row.Eager, row.Graph, row.Flushed, row.Cool, row.Sustained} {
+		require.Positive(t, s.MedianMS)
+	}
+	require.Len(t, row.Routing, 2)
+	require.Empty(t, row.Startup, "once is enough")
+	startup := r.Rows[0].Startup
+	require.Len(t, startup, 2)
+	require.Equal(t, 31, startup[1].Kernels)
+	for _, s := range startup {
+		require.Positive(t, s.ColdMS)
+		require.Positive(t, s.WarmMS)
+		require.Positive(t, s.AgainMS)
+	}
+	for name, want := range map[string]string{"both.svg": "forward on", "both-backward.svg": "backward on", "both-backward-kernels.svg": "drouter-sum"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Contains(t, string(b), want)
 	}
 }
 
@@ -100,14 +151,15 @@ func TestRowFails(t *testing.T) {
 // Points are measured, printed and fitted to; a later run fits to the file.
 func TestFit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "points.json")
-	out, errs, err := tiny(t, "-shape", "16,128,64,2,1", "-fit", "-json", file)
+	out, errs, err := tiny(t, "-shape", "8,128,64,2,1", "-pass", "both", "-fit", "-json", file)
 	require.NoError(t, err, errs)
-	for _, want := range []string{"up point", "down point", "default", "var H200Model = Model{", "fitted loses"} {
+	for _, want := range []string{"up point", "down point", "dh point", "dw2 point", "dw1 point", "dx point", "default", "DWKTileClocks", "var H200Model = Model{", "fitted loses"} {
 		require.Contains(t, out, want)
 	}
 	r, err := readReport(file)
 	require.NoError(t, err)
-	require.Equal(t, len(r.Rows[0].Points), r.Fit.Points)
+	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
+	require.Len(t, r.Fit.Losses, len(products))
 	var again bytes.Buffer
 	require.NoError(t, run([]string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")

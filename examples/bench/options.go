@@ -18,7 +18,7 @@ import (
 type options struct {
 	device, cache string
 	passName      string
-	pass          pass
+	passes        []pass
 	rows          []spec.Row // empty: the device's own default
 	kinds         []string   // of routing
 	warm          time.Duration
@@ -30,6 +30,7 @@ type options struct {
 	list          bool
 	withPoints    bool
 	withFit       bool
+	withStartup   bool
 	fitFrom       []string // report files
 }
 
@@ -48,7 +49,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.device, "device", "", "cuda, cuda:N or emulated; empty: a GPU, else the emulated device")
 	f.StringVar(&o.cache, "cache", "", "cache directory, or off (default: the user's)")
-	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames())
+	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames()+"; both is forward, then backward")
 	f.Func("row", "a row by name; may be given again", o.addRows)
 	f.Func("rows", "all (with recorded peers), slice, models, known, or names with commas", o.addRows)
 	f.Func("shape", "a size T,d,n,E,K; may be given again", func(text string) error {
@@ -70,8 +71,9 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	})
 	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel")
-	f.BoolVar(&o.withPoints, "points", false, "measure tile points of both products, at least six each")
+	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
+	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
 	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
@@ -88,9 +90,12 @@ func (o *options) check(rest []string) error {
 	if len(rest) > 0 {
 		return fmt.Errorf("%q is no flag, all arguments are", rest[0])
 	}
-	var ok bool
-	if o.pass, ok = passes[o.passName]; !ok {
+	list, ok := passLists[o.passName]
+	if !ok {
 		return fmt.Errorf("-pass %s, must be one of %s", o.passName, passNames())
+	}
+	for _, name := range list {
+		o.passes = append(o.passes, passes[name])
 	}
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
 		return fmt.Errorf("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
@@ -120,7 +125,7 @@ func (o *options) sizes(gpu bool) ([]spec.Row, error) {
 	return []spec.Row{r}, err
 }
 
-func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passes)), ", ") }
+func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passLists)), ", ") }
 
 func routingNames() string {
 	var names []string

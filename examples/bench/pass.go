@@ -1,42 +1,57 @@
 package main
 
 import (
-	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
 
 // pass is a way through the layer that can be measured.
 type pass struct {
-	// queue puts one pass on the stream.
-	queue func(c *moe.Call, s driver.Stream, f moe.Forward) error
-	flops func(c moe.Config, tokens int) float64
+	name string
+	// backward: it makes gradients, of what a forward pass has saved before.
+	backward bool
+	// queue puts one pass on the stream, experts the part of it behind the
+	// router, with experts and scores from anywhere.
+	queue, experts func(u *subject) error
+	flops          func(c moe.Config, tokens int) float64
 	// work is what its kernels have to do, for the roofline.
 	work func(c moe.Config, tokens int) []spec.Work
 	// speed is the pass's part of a peer's speed.
 	speed func(s spec.Speed) float64
+	// products are its kernels that have tile points.
+	products []product
 }
 
-// passes are what -pass takes.
+// passes are what can be measured.
 var passes = map[string]pass{
 	"forward": {
-		queue: (*moe.Call).Forward,
+		name:  "forward",
+		queue: func(u *subject) error { return u.call.Forward(u.s, u.args) }, experts: (*subject).forwardExperts,
 		flops: moe.Config.ForwardFLOPs, work: moe.Config.ForwardWork,
-		speed: func(s spec.Speed) float64 { return s.Forward },
+		speed: func(s spec.Speed) float64 { return s.Forward }, products: forwardProducts,
 	},
 	"inference": {
-		queue: func(c *moe.Call, s driver.Stream, f moe.Forward) error {
+		name: "inference",
+		queue: func(u *subject) error {
+			f := u.args
 			f.H = moe.Tensor{}
-			return c.Forward(s, f)
+			return u.call.Forward(u.s, f)
 		},
-		flops: moe.Config.ForwardFLOPs, work: inferenceWork,
-		speed: func(s spec.Speed) float64 { return s.Forward },
+		experts: (*subject).forwardExperts,
+		flops:   moe.Config.ForwardFLOPs, work: inferenceWork,
+		speed: func(s spec.Speed) float64 { return s.Forward }, products: forwardProducts,
+	},
+	"backward": {
+		name: "backward", backward: true,
+		queue: func(u *subject) error { return u.call.Backward(u.s, u.back) }, experts: (*subject).backwardExperts,
+		flops: moe.Config.BackwardFLOPs, work: moe.Config.BackwardWork,
+		speed: func(s spec.Speed) float64 { return s.Backward }, products: backwardProducts,
 	},
 }
 
-// expertsPass is the layer after its router, with experts and scores from anywhere.
-func expertsPass(c *moe.Call, s driver.Stream, f moe.Forward) error {
-	return c.Experts(s, moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace})
+// passLists are what -pass takes: each is measured in a section of its own.
+var passLists = map[string][]string{
+	"forward": {"forward"}, "inference": {"inference"}, "backward": {"backward"}, "both": {"forward", "backward"},
 }
 
 // inferenceWork is a forward pass that does not store H.
@@ -58,6 +73,16 @@ func covered(kernel string) []string {
 		return []string{"router", "topk"}
 	case "up-inference":
 		return []string{"up"}
+	case "dh":
+		return []string{"dH"}
+	case "dw1":
+		return []string{"dW1"}
+	case "dw2":
+		return []string{"dW2"}
+	case "dx":
+		return []string{"dX"}
+	case "sum":
+		return []string{"aggregate"}
 	}
 	return []string{kernel}
 }

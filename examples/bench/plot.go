@@ -26,19 +26,24 @@ var (
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
 
-// draw writes both pictures and gives their names: rows against roofline and
+// draw writes both pictures of a pass and gives their names: rows against roofline and
 // peers, and kernels against their roofline.
-func draw(r *Report, name string) ([]string, error) {
-	kernels := strings.TrimSuffix(name, filepath.Ext(name)) + "-kernels" + filepath.Ext(name)
+func draw(r *Report, s *Section, name string) ([]string, error) {
+	kernels := beside(name, "-kernels")
 	for i, picture := range []struct {
 		name string
-		draw func(*Report, string) error
+		draw func(*Report, *Section, string) error
 	}{{name, drawRows}, {kernels, drawKernels}} {
-		if err := picture.draw(r, picture.name); err != nil {
+		if err := picture.draw(r, s, picture.name); err != nil {
 			return []string{name, kernels}[:i], fmt.Errorf("drawing %s: %w", picture.name, err)
 		}
 	}
 	return []string{name, kernels}, nil
+}
+
+// beside is a file name with something put before its ending.
+func beside(name, more string) string {
+	return strings.TrimSuffix(name, filepath.Ext(name)) + more + filepath.Ext(name)
 }
 
 // chart is a bar chart under construction: groups of bars over labels.
@@ -99,12 +104,12 @@ func (c *chart) save(file string) error {
 }
 
 // drawRows draws TFLOPS by row.
-func drawRows(r *Report, file string) error {
+func drawRows(r *Report, s *Section, file string) error {
 	var labels []string
 	var roofline, own plotter.Values
 	peers := map[string]plotter.Values{}
 	present := map[string]bool{}
-	for _, row := range r.Rows {
+	for _, row := range s.Rows {
 		if row.TFLOPS == 0 {
 			continue
 		}
@@ -122,7 +127,7 @@ func drawRows(r *Report, file string) error {
 		return fmt.Errorf("no row was measured")
 	}
 	side := 1 + len(present)
-	c := newChart(title(r, ""), "TFLOPS", labels, side)
+	c := newChart(title(r, s, ""), "TFLOPS", labels, side)
 	c.bars("roofline", roofline, backdrop, c.group, 0, nil)
 	right := -float64(side-1) / 2
 	c.bars("ours", own, ours, vg.Points(barWidth), right, nil)
@@ -135,13 +140,14 @@ func drawRows(r *Report, file string) error {
 	return c.save(file)
 }
 
-func title(r *Report, what string) string {
-	return fmt.Sprintf("%s%s on %s, %s, %s", r.Pass, what, r.Device, r.Driver, r.Time.Format("2006-01-02"))
+func title(r *Report, s *Section, what string) string {
+	return fmt.Sprintf("%s%s on %s, %s, %s", s.Pass, what, r.Device, r.Driver, r.Time.Format("2006-01-02"))
 }
 
 // kernelColors are of the kernels in their order in a pass; more begin again.
 var kernelColors = []color.RGBA{
 	{0x9e, 0x9a, 0xc8, 255}, {0x52, 0x52, 0x52, 255}, {0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x23, 0x8b, 0x45, 255}, {0xdf, 0xc2, 0x7d, 255},
+	{0x8c, 0x2d, 0x04, 255}, {0x66, 0xc2, 0xa4, 255}, {0xe7, 0x8a, 0xc3, 255}, {0x41, 0xb6, 0xc4, 255}, {0xa6, 0x76, 0x1d, 255}, {0xbd, 0xbd, 0xbd, 255},
 }
 
 // faded is the colour of a kernel's roofline beside its time.
@@ -153,9 +159,9 @@ func faded(c color.RGBA) color.RGBA {
 // drawKernels draws two stacks of each row, one layer a kernel: the times and,
 // faded, their rooflines. The unit is the row's whole roofline, so that large
 // and small rows fit one picture.
-func drawKernels(r *Report, file string) error {
+func drawKernels(r *Report, s *Section, file string) error {
 	var labels, kernels []string
-	for _, row := range r.Rows {
+	for _, row := range s.Rows {
 		if len(row.Kernels) > 0 {
 			labels = append(labels, row.Name)
 		}
@@ -168,10 +174,10 @@ func drawKernels(r *Report, file string) error {
 	if len(labels) == 0 {
 		return fmt.Errorf("no kernel was measured")
 	}
-	c := newChart(title(r, " kernel by kernel"), "time / roofline of the layer (faded: roofline of the kernel)", labels, 3)
+	c := newChart(title(r, s, " kernel by kernel"), "time / roofline of the layer (faded: roofline of the kernel)", labels, 3)
 	var times, rooflines *plotter.BarChart
 	for i, name := range kernels {
-		own, least := kernelParts(r, name)
+		own, least := kernelParts(s, name)
 		fill := kernelColors[i%len(kernelColors)]
 		times = c.bars(name, own, fill, vg.Points(1.5*barWidth), -0.8, times)
 		rooflines = c.bars("", least, faded(fill), vg.Points(1.5*barWidth), 0.8, rooflines)
@@ -181,8 +187,8 @@ func drawKernels(r *Report, file string) error {
 
 // kernelParts is a kernel's time and roofline at each row that has kernels, in
 // parts of the row's roofline; 0 where the row does without the kernel.
-func kernelParts(r *Report, name string) (own, least plotter.Values) {
-	for _, row := range r.Rows {
+func kernelParts(s *Section, name string) (own, least plotter.Values) {
+	for _, row := range s.Rows {
 		if len(row.Kernels) == 0 {
 			continue
 		}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"sonicmoe/driver"
@@ -19,121 +21,178 @@ const (
 	pointLoad = 60 * time.Millisecond
 )
 
-// candidates are the points of a space and some around it: for each tile width
-// narrower and wider panels, and a ring one stage shorter.
-func candidates(space []kernel.Point) []kernel.Point {
-	list := slices.Clone(space)
-	add := func(p kernel.Point) {
-		if !slices.Contains(list, p) {
-			list = append(list, p)
-		}
+// product is a kernel that has tile points.
+type product struct {
+	// name is the kernel's, in every pass.
+	name     string
+	space    func(driver.Target) []kernel.Point
+	of       func(*kernel.Choice) *kernel.Point
+	estimate func(kernel.Model, kernel.Point, moe.Config, driver.Target) time.Duration
+	// flat: its tiles have no panels.
+	flat bool
+}
+
+var (
+	forwardProducts = []product{
+		{"up", kernel.UpSpace, func(c *kernel.Choice) *kernel.Point { return &c.Up }, kernel.Model.Up, false},
+		{"down", kernel.DownSpace, func(c *kernel.Choice) *kernel.Point { return &c.Down }, kernel.Model.Down, false},
 	}
-	for i, p := range space {
-		if i > 0 && space[i-1].TileN == p.TileN {
+	backwardProducts = []product{
+		{"dh", kernel.DHSpace, func(c *kernel.Choice) *kernel.Point { return &c.DH }, kernel.Model.DH, false},
+		{"dw2", kernel.DWSpace, func(c *kernel.Choice) *kernel.Point { return &c.DW2 }, kernel.Model.DW2, true},
+		{"dw1", kernel.DWSpace, func(c *kernel.Choice) *kernel.Point { return &c.DW1 }, kernel.Model.DW1, true},
+		{"dx", kernel.DXSpace, func(c *kernel.Choice) *kernel.Point { return &c.DX }, kernel.Model.DX, false},
+	}
+	products = slices.Concat(forwardProducts, backwardProducts)
+)
+
+// in is the product's point in a choice.
+func (p product) in(c kernel.Choice) kernel.Point { return *p.of(&c) }
+
+// shallowest is the least stages that a kernel can have.
+const shallowest = 3
+
+// candidates are the points of the product's space and some around it: for each
+// tile width narrower and wider panels, and a ring one stage shorter, or two
+// where there are no panels.
+func (p product) candidates(t driver.Target) []kernel.Point {
+	space := p.space(t)
+	list := slices.Clone(space)
+	for i, at := range space {
+		if i > 0 && space[i-1].TileN == at.TileN {
 			continue
 		}
-		for _, panel := range []int{4, 32} {
-			add(kernel.Point{TileN: p.TileN, Stages: p.Stages, Panel: panel})
+		shorter := 2
+		if !p.flat {
+			shorter = 1
+			for _, panel := range []int{4, 32} {
+				list = append(list, kernel.Point{TileN: at.TileN, Stages: at.Stages, Panel: panel})
+			}
 		}
-		if p.Stages > 3 { // the least that a kernel can have
-			add(kernel.Point{TileN: p.TileN, Stages: p.Stages - 1, Panel: p.Panel})
+		for less := 1; less <= shorter && at.Stages-less >= shallowest; less++ {
+			list = append(list, kernel.Point{TileN: at.TileN, Stages: at.Stages - less, Panel: at.Panel})
 		}
 	}
 	return list
 }
 
-// product is one of the two kernels that have tile points.
-type product struct {
-	name     string
-	space    func(driver.Target) []kernel.Point
-	of       func(kernel.Choice) kernel.Point
-	estimate func(kernel.Model, kernel.Point, moe.Config, driver.Target) time.Duration
+// choices give every product each of its candidates at least once.
+func choices(products []product, t driver.Target) []kernel.Choice {
+	var list []kernel.Choice
+	for _, p := range products {
+		points := p.candidates(t)
+		for len(list) < len(points) {
+			list = append(list, kernel.Choice{})
+		}
+	}
+	for _, p := range products {
+		points := p.candidates(t)
+		for i := range list {
+			*p.of(&list[i]) = points[i%len(points)]
+		}
+	}
+	return list
 }
 
-var products = []product{
-	{"up", kernel.UpSpace, func(c kernel.Choice) kernel.Point { return c.Up }, kernel.Model.Up},
-	{"down", kernel.DownSpace, func(c kernel.Choice) kernel.Point { return c.Down }, kernel.Model.Down},
+// pointTimes are the milliseconds of each product's points.
+type pointTimes map[string]map[kernel.Point][]float64
+
+func (t pointTimes) add(product string, at kernel.Point, ms float64) {
+	if t[product] == nil {
+		t[product] = map[kernel.Point][]float64{}
+	}
+	t[product][at] = append(t[product][at], ms)
 }
 
-// points measures tile points of both products, in their places in the pass.
-// All must give the same bits of O.
+// points measures tile points of the pass's products, in their places in the
+// pass. All must give the same bits of its outputs.
 func (b *bench) points(t *timer, u *subject, r *Row) error {
 	if !b.withPoints {
 		return nil
 	}
 	target := b.dev.Target()
-	up, down := candidates(kernel.UpSpace(target)), candidates(kernel.DownSpace(target))
-	layers := make([]*moe.Layer, max(len(up), len(down)))
-	for i := range layers {
-		var err error
-		if layers[i], err = b.layer(t.ctx, u.row.Config, moe.WithChoice(kernel.Choice{Up: up[i%len(up)], Down: down[i%len(down)]})); err != nil {
+	var layers []*moe.Layer
+	var made []kernel.Choice
+	for _, c := range choices(b.pass.products, target) {
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
+		if err != nil {
+			return err
+		}
+		layers, made = append(layers, l), append(made, l.Choice())
+	}
+	t.warm = min(t.warm, pointLoad)
+	times, sums, count := pointTimes{}, map[kernel.Choice]string{}, sweeps
+	if !b.gpu {
+		count = 1 // their times mean nothing
+	}
+	for range count {
+		for _, l := range layers {
+			if err := b.point(t, u, l, times, sums); err != nil {
+				return fmt.Errorf("%s: %w", b.pass.describe(l.Choice()), err)
+			}
+		}
+	}
+	r.Points = evaluate(b.pass.products, u.row, target, kernel.Choose(u.row.Config, target), times)
+	return b.pass.sameBits(made, sums)
+}
+
+// point measures the layer's products and, once, hashes its outputs.
+func (b *bench) point(t *timer, u *subject, l *moe.Layer, times pointTimes, sums map[kernel.Choice]string) error {
+	if err := u.use(l); err != nil {
+		return err
+	}
+	_, known := sums[l.Choice()]
+	if !known {
+		if err := u.poison(); err != nil {
 			return err
 		}
 	}
-	times := map[string]map[kernel.Point][]float64{"up": {}, "down": {}}
-	sums := map[kernel.Choice]string{}
-	t.warm = min(t.warm, pointLoad)
-	for range sweeps {
-		for _, l := range layers {
-			if err := b.point(t, u, l, times, sums); err != nil {
-				return fmt.Errorf("up %v, down %v: %w", l.Choice().Up, l.Choice().Down, err)
-			}
-		}
-	}
-	r.Points = evaluate(u.row, target, kernel.Choose(u.row.Config, target), times)
-	return sameBits(layers, sums)
-}
-
-// point measures the layer's products and, once, hashes its O.
-func (b *bench) point(t *timer, u *subject, l *moe.Layer, times map[string]map[kernel.Point][]float64, sums map[kernel.Choice]string) error {
-	if need := l.Sizes(u.row.Tokens).Workspace; need > u.args.Workspace.Bytes {
-		return fmt.Errorf("it needs %d bytes of workspace, the default choice only %d", need, u.args.Workspace.Bytes)
-	}
-	u.use(l)
-	kernels, err := t.kernels(u.call, u.queue(b.pass))
+	kernels, err := t.kernels(u.call, u.queue)
 	if err != nil {
 		return err
 	}
-	for _, p := range products {
+	for _, p := range b.pass.products {
 		for _, k := range kernels {
-			if covered(k.Name)[0] == p.name {
-				at := p.of(l.Choice())
-				times[p.name][at] = append(times[p.name][at], k.MedianMS)
+			if strings.TrimSuffix(k.Name, "-inference") == p.name {
+				times.add(p.name, p.in(l.Choice()), k.MedianMS)
 			}
 		}
 	}
-	if _, ok := sums[l.Choice()]; !ok {
-		sums[l.Choice()], err = u.hashO(t.ctx)
+	if !known {
+		sums[l.Choice()], err = u.hash(t.ctx)
 	}
 	return err
 }
 
-// sameBits reports two choices with different O.
-func sameBits(layers []*moe.Layer, sums map[kernel.Choice]string) error {
-	first := layers[0].Choice()
-	for _, l := range layers {
-		if c := l.Choice(); sums[c] != sums[first] {
-			return fmt.Errorf("O has other bits with up %v, down %v than with up %v, down %v", c.Up, c.Down, first.Up, first.Down)
+// describe names the points of the pass's products.
+func (p pass) describe(c kernel.Choice) string {
+	var list []string
+	for _, q := range p.products {
+		list = append(list, q.name+" "+q.in(c).String())
+	}
+	return strings.Join(list, ", ")
+}
+
+// sameBits reports two choices with different outputs.
+func (p pass) sameBits(all []kernel.Choice, sums map[kernel.Choice]string) error {
+	for _, c := range all {
+		if sums[c] != sums[all[0]] {
+			return fmt.Errorf("the outputs have other bits with %s than with %s", p.describe(c), p.describe(all[0]))
 		}
 	}
 	return nil
 }
 
 // evaluate lists the measured points with what the model says of them, fastest first.
-func evaluate(row spec.Row, target driver.Target, chosen kernel.Choice, times map[string]map[kernel.Point][]float64) []Point {
+func evaluate(products []product, row spec.Row, target driver.Target, chosen kernel.Choice, times pointTimes) []Point {
 	var list []Point
 	for _, p := range products {
 		var of []Point
 		for at, ms := range times[p.name] {
-			of = append(of, Point{Product: p.name, Point: at, MS: median(ms), Chosen: p.of(chosen) == at,
+			of = append(of, Point{Product: p.name, Point: at, MS: median(ms), Chosen: p.in(chosen) == at,
 				EstimateMS: milliseconds(p.estimate(kernel.H200Model, at, row.Config, target))})
 		}
-		slices.SortFunc(of, func(a, b Point) int {
-			if a.MS < b.MS {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(of, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 		list = append(list, of...)
 	}
 	return list

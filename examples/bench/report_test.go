@@ -30,7 +30,14 @@ func fields(t reflect.Type, path string) (list []string) {
 		if name == "" {
 			name = t.Field(i).Name
 		}
-		list = append(list, fields(t.Field(i).Type, path+"."+name)...)
+		switch of := t.Field(i).Type; {
+		case t.Field(i).Anonymous: // its fields stand among the others
+			list = append(list, fields(of, path)...)
+		case of == reflect.TypeFor[*Section](): // the same again
+			list = append(list, path+"."+name+" Section")
+		default:
+			list = append(list, fields(of, path+"."+name)...)
+		}
 	}
 	return list
 }
@@ -64,7 +71,7 @@ func rowAt(row spec.Row, part float64) Row {
 }
 
 func madeUp() *Report {
-	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Pass: "forward", Scale: 1, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: Section{Pass: "forward"}, Scale: 1, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for i, row := range spec.Rows() {
 		r.Rows = append(r.Rows, rowAt(row, 0.7+0.02*float64(i%10)))
 	}
@@ -77,7 +84,7 @@ func madeUp() *Report {
 func TestSummary(t *testing.T) {
 	var b strings.Builder
 	r := madeUp()
-	printSummary(&b, r)
+	printSummary(&b, &r.Section)
 	lines := strings.Split(b.String(), "\n")
 	at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "7B n=256") })
 	require.Positive(t, at)
@@ -102,7 +109,7 @@ func TestDraw(t *testing.T) {
 	}
 	r := madeUp()
 	for _, ext := range []string{".png", ".svg"} {
-		files, err := draw(r, filepath.Join(dir, "bench"+ext))
+		files, err := draw(r, &r.Section, filepath.Join(dir, "bench"+ext))
 		require.NoError(t, err)
 		require.Len(t, files, 2)
 	}

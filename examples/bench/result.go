@@ -24,7 +24,10 @@ type Report struct {
 	Driver   string `json:"driver"`
 	Emulated bool   `json:"emulated"`
 	SMs      int    `json:"sms"`
-	Pass     string `json:"pass"`
+	// Section is the pass that was measured, of -pass both forward; Backward is
+	// the backward pass of -pass both.
+	Section
+	Backward *Section `json:"backward,omitempty"`
 	// WarmMS and Repeats are the rule of the times: so long a warm-up, so many
 	// back-to-back passes.
 	WarmMS  float64 `json:"warm_ms"`
@@ -34,16 +37,31 @@ type Report struct {
 	Yardstick float64 `json:"yardstick_tflops"`
 	Scale     float64 `json:"scale"`
 	// RooflineTFLOPS and RooflineTBps are the rates of the roofline.
-	RooflineTFLOPS float64 `json:"roofline_tflops"`
-	RooflineTBps   float64 `json:"roofline_tbps"`
-	Rows           []Row   `json:"rows"`
+	RooflineTFLOPS float64  `json:"roofline_tflops"`
+	RooflineTBps   float64  `json:"roofline_tbps"`
+	Fit            *Fit     `json:"fit,omitempty"`
+	Warnings       []string `json:"warnings,omitempty"`
+}
+
+// Section is one pass at all sizes.
+type Section struct {
+	// Pass is "forward", "inference" or "backward".
+	Pass string `json:"pass"`
+	Rows []Row  `json:"rows"`
 	// Sonic is the geometric mean of our scaled speed over SonicMoE's, of the
 	// rows that have one.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
 	// SonicRested is the same of our unscaled speed on a rested chip.
-	SonicRested float64  `json:"sonic_rested_geomean,omitempty"`
-	Fit         *Fit     `json:"fit,omitempty"`
-	Warnings    []string `json:"warnings,omitempty"`
+	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
+}
+
+// sections are the report's passes in their order.
+func (r *Report) sections() []*Section {
+	list := []*Section{&r.Section}
+	if r.Backward != nil {
+		list = append(list, r.Backward)
+	}
+	return list
 }
 
 // Row is one size.
@@ -53,10 +71,20 @@ type Row struct {
 	Shape string `json:"shape"`
 	// Error is why the row is not complete.
 	Error string `json:"error,omitempty"`
-	// Up and Down are the tile points, NewMS what moe.New took.
-	Up    string  `json:"up,omitempty"`
-	Down  string  `json:"down,omitempty"`
-	NewMS float64 `json:"new_ms,omitempty"`
+	// Up to DW1 are the tile points of the pass's products.
+	Up   string `json:"up,omitempty"`
+	Down string `json:"down,omitempty"`
+	DH   string `json:"dh,omitempty"`
+	DX   string `json:"dx,omitempty"`
+	DW1  string `json:"dw1,omitempty"`
+	DW2  string `json:"dw2,omitempty"`
+	// NewMS is what moe.New took, for so many kernels, of which so many were
+	// compiled; the others came from the cache or were loaded already.
+	NewMS    float64 `json:"new_ms,omitempty"`
+	New      int     `json:"new_kernels,omitempty"`
+	Compiled int     `json:"new_compiled,omitempty"`
+	// Startup is what it takes with caches of its own, for each kind of layer.
+	Startup []Startup `json:"startup,omitempty"`
 	// Eager are single passes, back to back; Graph the same as replays.
 	Eager *Sample `json:"eager,omitempty"`
 	Graph *Sample `json:"graph,omitempty"`
@@ -138,16 +166,25 @@ type Kernel struct {
 
 // Host is the time and memory that a pass takes of the host.
 type Host struct {
-	// EagerUS is one call on an idle device, GraphUS one graph launch: median
-	// microseconds until it returns.
+	// EagerUS is one call, GraphUS one graph launch: the median of the
+	// microseconds until it returns, of single calls. They are made in Batches
+	// of Batch calls, with the stream idle before each batch.
 	EagerUS float64 `json:"eager_us"`
 	GraphUS float64 `json:"graph_us"`
+	Batches int     `json:"batches"`
+	Batch   int     `json:"batch"`
+	// A tenth of the calls take at most Low, a tenth at least High.
+	EagerLowUS  float64 `json:"eager_low_us"`
+	EagerHighUS float64 `json:"eager_high_us"`
+	GraphLowUS  float64 `json:"graph_low_us"`
+	GraphHighUS float64 `json:"graph_high_us"`
 	// EagerAllocs and GraphAllocs count objects on the Go heap for each call.
 	EagerAllocs float64 `json:"eager_allocs"`
 	GraphAllocs float64 `json:"graph_allocs"`
 }
 
-// Routing is the speed of the experts with some distribution of rows.
+// Routing is the speed of the experts, without the router and what it learns by,
+// with some distribution of rows.
 type Routing struct {
 	Kind string `json:"kind"`
 	// Largest is the rows of the fullest expert over the mean, Empty the
@@ -193,21 +230,23 @@ func geomean(v []float64) float64 {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// failed reports whether any row has an error.
+// failed is how many rows have an error.
 func (r *Report) failed() int {
 	n := 0
-	for _, row := range r.Rows {
-		if row.Error != "" {
-			n++
+	for _, s := range r.sections() {
+		for _, row := range s.Rows {
+			if row.Error != "" {
+				n++
+			}
 		}
 	}
 	return n
 }
 
 // summarize computes what rows have together.
-func (r *Report) summarize() {
+func (s *Section) summarize() {
 	var ratios, rested []float64
-	for _, row := range r.Rows {
+	for _, row := range s.Rows {
 		if x := row.rested(); x > 0 {
 			rested = append(rested, x)
 		}
@@ -217,7 +256,7 @@ func (r *Report) summarize() {
 			}
 		}
 	}
-	r.Sonic, r.SonicRested = geomean(ratios), geomean(rested)
+	s.Sonic, s.SonicRested = geomean(ratios), geomean(rested)
 }
 
 // rested is our speed over SonicMoE's as its figures were taken: on a rested

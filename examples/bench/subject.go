@@ -2,10 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
@@ -17,13 +14,17 @@ import (
 // subject is a layer's tensors on the device, random by the measuring rule.
 type subject struct {
 	row   spec.Row
+	pass  pass
 	layer *moe.Layer
 	call  *moe.Call
 	args  moe.Forward
-	dev   driver.Device
-	s     driver.Stream
-	owned []driver.DevicePtr
-	host  []uint16 // O
+	back  moe.Backward // of a backward pass
+	// outputs are what the pass writes.
+	outputs []output
+	dev     driver.Device
+	s       driver.Stream
+	owned   []driver.DevicePtr
+	host    []uint16 // a copy of an output
 }
 
 // repeatAfter is how many random values expert weights have before they repeat:
@@ -32,10 +33,23 @@ type subject struct {
 // row, so that no two experts are alike.
 const repeatAfter = 1<<24 + 8
 
-// newSubject allocates and fills the tensors.
-func newSubject(dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row) (*subject, error) {
-	u := &subject{row: row, layer: l, call: l.NewCall(), dev: dev, s: s}
-	shapes, sizes := row.Config.Shapes(row.Tokens), l.Sizes(row.Tokens)
+// newSubject allocates and fills the tensors, and for a backward pass runs a
+// forward pass.
+func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row, p pass) (*subject, error) {
+	u := &subject{row: row, pass: p, layer: l, call: l.NewCall(), dev: dev, s: s}
+	err := u.forward()
+	if err == nil && p.backward {
+		err = u.backward(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, u.close())
+	}
+	return u, nil
+}
+
+// forward makes the tensors of a forward pass.
+func (u *subject) forward() error {
+	shapes := u.row.Config.Shapes(u.row.Tokens)
 	for i, in := range []struct {
 		to     *moe.Tensor
 		shape  spec.Shape
@@ -51,21 +65,56 @@ func newSubject(dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row) 
 		{&u.args.Scores, shapes.Scores, 0, 0},
 		{&u.args.Experts, shapes.Experts, 0, 0},
 	} {
-		p, err := u.alloc(in.shape.Bytes())
-		if err == nil && in.period > 0 {
-			err = u.fill(p, in.shape.Elements(), in.period, reference.NewNormal(uint64(1+i), in.scale))
+		if err := u.tensor(in.to, in.shape); err != nil {
+			return err
 		}
-		if err != nil {
-			return nil, errors.Join(err, u.close())
+		if in.period == 0 {
+			continue
 		}
-		*in.to = moe.Tensor{Ptr: p, Shape: in.shape}
+		if err := u.fill(in.to.Ptr, in.shape.Elements(), in.period, reference.NewNormal(uint64(1+i), in.scale)); err != nil {
+			return err
+		}
 	}
-	p, err := u.alloc(sizes.Workspace)
-	if err != nil {
-		return nil, errors.Join(err, u.close())
+	u.outputs = []output{{name: "O", Tensor: u.args.O}}
+	return u.makeWorkspace()
+}
+
+// backward makes the tensors of a backward pass and, with a forward pass, what
+// it starts from. Wanted are the gradients of X, of the experts' weights and of the
+// router's, bf16, overwritten.
+func (u *subject) backward(ctx context.Context) error {
+	a, c := u.args, u.row.Config
+	u.back.X, u.back.Router, u.back.W1, u.back.W2 = a.X, a.Router, a.W1, a.W2
+	u.back.H, u.back.Scores, u.back.Experts = a.H, a.Scores, a.Experts
+	shapes := c.Gradients(u.row.Tokens, moe.BF16)
+	for _, g := range []struct {
+		to    *moe.Tensor
+		shape spec.Shape
+	}{{&u.back.DO, shapes.DO}, {&u.back.DX, shapes.DX}, {&u.back.DW1, shapes.DW1}, {&u.back.DW2, shapes.DW2}, {&u.back.DRouter, shapes.DRouter}} {
+		if err := u.tensor(g.to, g.shape); err != nil {
+			return err
+		}
 	}
-	u.args.Workspace = moe.Buffer{Ptr: p, Bytes: sizes.Workspace}
-	return u, nil
+	u.outputs = []output{
+		{name: "DX", Tensor: u.back.DX}, {name: "DRouter", Tensor: u.back.DRouter},
+		{name: "DW1", Tensor: u.back.DW1, sample: sampledRows(c.Experts, 2*c.Intermediate)},
+		{name: "DW2", Tensor: u.back.DW2, sample: sampledRows(c.Experts, c.Hidden)},
+	}
+	elements := shapes.DO.Elements()
+	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormal(9, trial.ScaleOutput)); err != nil {
+		return err
+	}
+	if err := u.call.Forward(u.s, a); err != nil {
+		return err
+	}
+	return u.s.Synchronize(ctx)
+}
+
+// tensor makes room for a tensor.
+func (u *subject) tensor(to *moe.Tensor, shape spec.Shape) error {
+	p, err := u.alloc(shape.Bytes())
+	*to = moe.Tensor{Ptr: p, Shape: shape}
+	return err
 }
 
 func (u *subject) alloc(bytes int64) (driver.DevicePtr, error) {
@@ -74,6 +123,25 @@ func (u *subject) alloc(bytes int64) (driver.DevicePtr, error) {
 		u.owned = append(u.owned, p)
 	}
 	return p, err
+}
+
+// makeWorkspace makes a workspace for the layer unless there is one that large.
+func (u *subject) makeWorkspace() error {
+	sizes := u.layer.Sizes(u.row.Tokens)
+	need := sizes.Workspace
+	if u.pass.backward {
+		need = sizes.BackwardWorkspace
+	}
+	if u.args.Workspace.Bytes >= need {
+		return nil
+	}
+	p, err := u.alloc(need)
+	if err != nil {
+		return err
+	}
+	u.args.Workspace = moe.Buffer{Ptr: p, Bytes: need}
+	u.back.Workspace = u.args.Workspace
+	return nil
 }
 
 // fill writes n random bf16 values that repeat after a period.
@@ -93,16 +161,30 @@ func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.No
 }
 
 // use measures another layer of the same size from now on, on the same tensors.
-func (u *subject) use(l *moe.Layer) {
+func (u *subject) use(l *moe.Layer) error {
 	u.layer, u.call = l, l.NewCall()
+	return u.makeWorkspace()
 }
 
 // queue puts one pass on the stream.
-func (u *subject) queue(p pass) func() error {
-	return func() error { return p.queue(u.call, u.s, u.args) }
+func (u *subject) queue() error { return u.pass.queue(u) }
+
+// queueExperts puts the part of the pass behind the router on the stream.
+func (u *subject) queueExperts() error { return u.pass.experts(u) }
+
+func (u *subject) forwardExperts() error {
+	f := u.args
+	return u.call.Experts(u.s, moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace})
 }
 
-// setRouting gives every token these experts, [T, K], with equal scores.
+func (u *subject) backwardExperts() error {
+	b := u.back
+	return u.call.ExpertsBackward(u.s, moe.ExpertsBackward{X: b.X, W1: b.W1, W2: b.W2, H: b.H, Scores: b.Scores, Experts: b.Experts,
+		DO: b.DO, DX: b.DX, WeightGradients: b.WeightGradients, Workspace: b.Workspace})
+}
+
+// setRouting gives every token these experts, [T, K], with equal scores, and a
+// backward pass what their forward pass saves.
 func (u *subject) setRouting(experts []int32) error {
 	scores := make([]float32, len(experts))
 	for i := range scores {
@@ -111,35 +193,10 @@ func (u *subject) setRouting(experts []int32) error {
 	if err := u.s.CopyToDevice(u.args.Experts.Ptr, trial.Bytes(experts)); err != nil {
 		return err
 	}
-	return u.s.CopyToDevice(u.args.Scores.Ptr, trial.Bytes(scores))
-}
-
-// poisonO overwrites O with NaN.
-func (u *subject) poisonO() error {
-	return u.s.Fill32(u.args.O.Ptr, 0xffffffff, u.args.O.Shape.Bytes()/4)
-}
-
-// hashO waits for the pass and gives a hash of O's bits. An O that is not
-// finite, as where nothing was written over the poison, is an error.
-func (u *subject) hashO(ctx context.Context) (string, error) {
-	if err := u.s.Synchronize(ctx); err != nil {
-		return "", err
+	if err := u.s.CopyToDevice(u.args.Scores.Ptr, trial.Bytes(scores)); err != nil || !u.pass.backward {
+		return err
 	}
-	if u.host == nil {
-		u.host = make([]uint16, u.args.O.Shape.Elements())
-	}
-	b := trial.Bytes(u.host)
-	if err := u.s.CopyToHost(b, u.args.O.Ptr); err != nil {
-		return "", err
-	}
-	for i, v := range u.host {
-		if v&0x7f80 == 0x7f80 {
-			d := u.row.Config.Hidden
-			return "", fmt.Errorf("O of token %d, column %d has the bits %#04x, which is no number", i/d, i%d, v)
-		}
-	}
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:8]), nil
+	return u.forwardExperts()
 }
 
 func (u *subject) close() error {

@@ -49,7 +49,7 @@ func percent(part, whole float64) string {
 func printHead(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
-		r.Pass, r.WarmMS, r.Repeats, r.RooflineTFLOPS, r.RooflineTBps)
+		r.passes(), r.WarmMS, r.Repeats, r.RooflineTFLOPS, r.RooflineTBps)
 	if r.Yardstick > 0 {
 		fmt.Fprintf(w, "cuBLAS 8192³ gives %.1f TFLOPS today: speeds times %.4f in the columns \"scaled\"\n", r.Yardstick, r.Scale)
 	}
@@ -66,24 +66,52 @@ func printWarnings(w io.Writer, indent string, list []string) {
 	}
 }
 
-// printRow prints one size in detail.
-func printRow(w io.Writer, rep *Report, r Row) {
-	fmt.Fprintf(w, "%s  (T,d,n,E,K = %s)", r.Name, r.Shape)
-	if r.Up != "" {
-		fmt.Fprintf(w, "  up %s, down %s, made in %.0f ms", r.Up, r.Down, r.NewMS)
+// passes names what the report has.
+func (r *Report) passes() string {
+	var names []string
+	for _, s := range r.sections() {
+		names = append(names, s.Pass)
 	}
-	fmt.Fprintln(w)
+	return strings.Join(names, ", then ")
+}
+
+// printRow prints one size in detail.
+func printRow(w io.Writer, r Row) {
+	fmt.Fprintf(w, "%s  (T,d,n,E,K = %s)\n", r.Name, r.Shape)
+	printMade(w, r)
 	printWhole(w, r)
 	printKernels(w, r)
 	printPeers(w, r)
 	printHost(w, r)
 	printRouting(w, r)
 	printPoints(w, r)
+	printStartup(w, r)
 	if r.Error != "" {
 		fmt.Fprintf(w, "  ERROR: %s\n", r.Error)
 	}
 	printWarnings(w, "  ", r.Warnings)
 	fmt.Fprintln(w)
+}
+
+// printMade says which tile points the layer has, and what making it took.
+func printMade(w io.Writer, r Row) {
+	if r.New == 0 {
+		return
+	}
+	for _, p := range []struct{ name, point string }{{"up", r.Up}, {"down", r.Down}, {"dh", r.DH}, {"dw2", r.DW2}, {"dw1", r.DW1}, {"dx", r.DX}} {
+		if p.point != "" {
+			fmt.Fprintf(w, "  %s %s", p.name, p.point)
+		}
+	}
+	fmt.Fprintf(w, "  made in %.0f ms: %d kernels, %d of them compiled\n", r.NewMS, r.New, r.Compiled)
+}
+
+// printStartup says what making the layer takes with caches of its own.
+func printStartup(w io.Writer, r Row) {
+	for _, s := range r.Startup {
+		fmt.Fprintf(w, "  start-up, %s: %d kernels; moe.New takes %.0f ms with an empty cache (all are compiled), %.0f ms with a filled one, %.1f ms once loaded\n",
+			s.What, s.Kernels, s.ColdMS, s.WarmMS, s.AgainMS)
+	}
 }
 
 func printWhole(w io.Writer, r Row) {
@@ -115,7 +143,7 @@ func printKernels(w io.Writer, r Row) {
 		g.add(k.Name, number(k.MedianMS, 4), number(k.FastestMS, 4), number(k.SlowestMS, 4), number(k.TFLOPS, 0),
 			percent(k.RooflineMS, k.MedianMS), number(k.RooflineMS, 4), number(k.TBps, 2), percent(k.MedianMS, r.KernelSumMS))
 	}
-	g.add("sum", number(r.KernelSumMS, 4), "", "", "", percent(r.RooflineMS, r.KernelSumMS), number(r.RooflineMS, 4))
+	g.add("all", number(r.KernelSumMS, 4), "", "", "", percent(r.RooflineMS, r.KernelSumMS), number(r.RooflineMS, 4))
 	g.print(w)
 	if r.Graph != nil {
 		fmt.Fprintf(w, "  with an event before each kernel they add up to %+.1f %% of an eager pass; a graph replay takes %+.1f %% of the sum\n",
@@ -136,7 +164,10 @@ func printPeers(w io.Writer, r Row) {
 
 func printHost(w io.Writer, r Row) {
 	if h := r.Host; h != nil {
-		fmt.Fprintf(w, "  host: eager %.1f µs, %.2f allocations; graph launch %.1f µs, %.2f allocations\n", h.EagerUS, h.EagerAllocs, h.GraphUS, h.GraphAllocs)
+		fmt.Fprintf(w, "  host: eager call %.1f µs (%.1f to %.1f), %.2f allocations; graph launch %.1f µs (%.1f to %.1f), %.2f allocations\n",
+			h.EagerUS, h.EagerLowUS, h.EagerHighUS, h.EagerAllocs, h.GraphUS, h.GraphLowUS, h.GraphHighUS, h.GraphAllocs)
+		fmt.Fprintf(w, "        until a single call returns: median (and 10th to 90th percentile) of %d calls, %d at a time on a stream that was idle\n",
+			h.Batches*h.Batch, h.Batch)
 	}
 }
 
@@ -182,10 +213,10 @@ func printPoints(w io.Writer, r Row) {
 	}
 }
 
-// printSummary prints all rows in one table.
-func printSummary(w io.Writer, rep *Report) {
+// printSummary prints all rows of a pass in one table.
+func printSummary(w io.Writer, rep *Section) {
 	g := grid{}
-	g.add("row", "ms", "TFLOPS", "scaled", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "rested", "next peer", "SM GHz", "spread")
+	g.add(rep.Pass, "ms", "TFLOPS", "scaled", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "rested", "next peer", "SM GHz", "spread")
 	for _, r := range rep.Rows {
 		if r.Eager == nil {
 			g.add(r.Name, "failed", "", "", number(r.Roofline, 0), "", "", "", "", "", "", "", "")
@@ -212,7 +243,7 @@ func printSummary(w io.Writer, rep *Report) {
 	}
 	g.print(w)
 	if rep.Sonic > 0 {
-		fmt.Fprintf(w, "geometric mean of ours over SonicMoE's: %.3f\n", rep.Sonic)
+		fmt.Fprintf(w, "%s: geometric mean of ours over SonicMoE's: %.3f\n", rep.Pass, rep.Sonic)
 	}
 	if rep.SonicRested > 0 {
 		fmt.Fprintf(w, "on a rested chip, as SonicMoE's figures were taken, and unscaled: %.3f\n", rep.SonicRested)
@@ -230,7 +261,7 @@ func printSummary(w io.Writer, rep *Report) {
 
 // printLowest says of the three rows furthest from their roofline which
 // kernels lose the time.
-func printLowest(w io.Writer, rep *Report) {
+func printLowest(w io.Writer, rep *Section) {
 	var rows []Row
 	for _, r := range rep.Rows {
 		if r.KernelSumMS > 0 {

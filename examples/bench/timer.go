@@ -193,10 +193,10 @@ const (
 	coolRounds = 5
 )
 
-// cool measures back-to-back passes on a rested chip.
-func (t *timer) cool(pause time.Duration, work func() error) (*Sample, error) {
+// cool measures back-to-back passes on a rested chip, in so many rounds.
+func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*Sample, error) {
 	var all []float64
-	for range coolRounds {
+	for range rounds {
 		if err := t.s.Synchronize(t.ctx); err != nil {
 			return nil, err
 		}

@@ -48,8 +48,7 @@ func Example() {
 			})
 		})
 	}}
-	const allTheSame = 0 // no role changes its registers
-	pipeline.Run(k, tid.ShrI(7), allTheSame, sum, load)
+	pipeline.Run(k, tid.ShrI(7), sum, load)
 
 	columns, err := runSum(k, mem.Bytes(), chunks)
 	fmt.Println(columns[:4], err)

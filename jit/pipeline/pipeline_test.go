@@ -14,8 +14,6 @@ import (
 const (
 	chunkWords = pipeline.WarpgroupThreads
 	chunkBytes = 4 * chunkWords
-	// entryRegisters is what 384 threads with one CTA an SM start with.
-	entryRegisters = 168
 )
 
 // moverKernel has a producer warpgroup copy n chunks through a ring to two
@@ -61,9 +59,9 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 			at.Advance()
 		})
 	}
-	pipeline.Run(k, tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "consume", First: 0, Count: 2, Registers: 232, Body: consume},
-		pipeline.Role{Name: "produce", First: 2, Count: 1, Registers: 40, Body: produce},
+	pipeline.Run(k, tid.ShrI(7),
+		pipeline.Role{Name: "consume", First: 0, Count: 2, Body: consume},
+		pipeline.Role{Name: "produce", First: 2, Count: 1, Body: produce},
 	)
 	return k, mem.Bytes()
 }
@@ -95,18 +93,16 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// Each warpgroup plays its one role, also where a role has several, and roles
-// may raise and lower their registers.
+// Each warpgroup plays its one role, also where a role has several.
 func TestRoles(t *testing.T) {
 	for name, roles := range map[string][]pipeline.Role{
 		"one":              {{First: 0, Count: 4}},
-		"two":              {{First: 0, Count: 3, Registers: 152}, {First: 3, Count: 1, Registers: 24}},
-		"three":            {{First: 1, Count: 2, Registers: 168}, {First: 0, Count: 1, Registers: 80}, {First: 3, Count: 1, Registers: 80}},
-		"as at the start":  {{First: 0, Count: 1, Registers: 128}, {First: 1, Count: 3}},
+		"two":              {{First: 0, Count: 3}, {First: 3, Count: 1}},
+		"three":            {{First: 1, Count: 2}, {First: 0, Count: 1}, {First: 3, Count: 1}},
 		"last ones before": {{First: 2, Count: 2}, {First: 0, Count: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const threads, entry = 4 * pipeline.WarpgroupThreads, 128
+			const threads = 4 * pipeline.WarpgroupThreads
 			k := ptx.NewKernel("k")
 			k.SetLaunchBounds(threads, 1)
 			out := k.ParamPtr("out")
@@ -121,7 +117,7 @@ func TestRoles(t *testing.T) {
 					}
 				}
 			}
-			pipeline.Run(k, tid.ShrI(7), entry, roles...)
+			pipeline.Run(k, tid.ShrI(7), roles...)
 			p := probe.New(t, k, threads, 0)
 			for _, timing := range probe.Timings() {
 				at := p.Words(make([]uint32, threads)...)

@@ -58,8 +58,28 @@ func NewTransposedStaging(k *ptx.Kernel, thread ptx.U32) Staging {
 
 // Store writes 64 columns, 32 registers of a fragment, rounded to bf16.
 func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
+	s.StoreEach(slot, func(j int) ptx.F32 { return acc[j] })
+}
+
+// Load reads 16 columns, those from 16q on, as Store wrote them: word 2j+h is
+// columns 8j + 2(l%4) and the next of the thread's row h.
+func (s Staging) Load(slot ptx.Shared, q int) []ptx.BF16x2 {
+	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(2*q*16)), 4)
+}
+
+// StoreWords writes what Load reads. The whole warp stores where it alone loads.
+func (s Staging) StoreWords(slot ptx.Shared, q int, words []ptx.BF16x2) {
+	s.k.Stmatrix(slot.Plus(s.offset.XorI(2*q*16)), words...)
+}
+
+// StoreEach is Store of values that are made one by one, register j's when it
+// is needed: few of them are alive at a time.
+func (s Staging) StoreEach(slot ptx.Shared, value func(j int) ptx.F32) {
 	for q := range 4 {
-		a := acc[8*q:]
+		var a [8]ptx.F32
+		for j := range a {
+			a[j] = value(8*q + j)
+		}
 		to, store := slot.Plus(s.offset.XorI(2*q*16)), s.k.Stmatrix
 		if s.transposed {
 			to, store = slot.Plus(s.offset).At(q*16*RowBytes), s.k.StmatrixTrans

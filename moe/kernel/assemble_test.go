@@ -68,6 +68,9 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	return m
 }
 
+// forLinking has ptxas assemble as the driver's linker does.
+const forLinking = "-c"
+
 // Every kernel at every point assembles with no spills, no warning and no
 // serialised wgmma, fits the chip, and prints, parses and prints the same.
 func TestAssemble(t *testing.T) {
@@ -92,7 +95,7 @@ func TestAssemble(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, m.Verify())
 				require.Equal(t, string(text), string(m.Print().PTX))
-				_, report, err := ptxas.Assemble(context.Background(), text)
+				_, report, err := ptxas.Assemble(context.Background(), text, forLinking)
 				require.NoError(t, err)
 				require.Empty(t, ptxas.Complaint(report), report)
 			})

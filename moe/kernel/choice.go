@@ -134,9 +134,4 @@ func clustered(points []Point) []Point {
 }
 
 // Choose picks points by the cost model of the H200.
-func Choose(c spec.Config, t driver.Target) Choice {
-	choice := H200Model.Choose(c, t)
-	choice.DH, choice.DX = ChooseDH(c, t), ChooseDX(c, t)
-	choice.DW1, choice.DW2 = ChooseDW(c, W1, t), ChooseDW(c, W2, t)
-	return choice
-}
+func Choose(c spec.Config, t driver.Target) Choice { return H200Model.Choose(c, t) }

@@ -17,26 +17,16 @@ func TestChoose(t *testing.T) {
 		c := Choose(r.Config, target)
 		require.Contains(t, UpSpace(target), c.Up, r.Name)
 		require.Contains(t, DownSpace(target), c.Down, r.Name)
-		w1, w2 := ChooseDW(r.Config, W1, target), ChooseDW(r.Config, W2, target)
-		require.Contains(t, DWSpace(target), w1, r.Name)
-		require.Contains(t, DWSpace(target), w2, r.Name)
-		t.Logf("%-16s up %v down %v dW1 %v dW2 %v", r.Name, c.Up, c.Down, w1, w2)
+		require.Contains(t, DHSpace(target), c.DH, r.Name)
+		require.Contains(t, DXSpace(target), c.DX, r.Name)
+		require.Contains(t, DWSpace(target), c.DW1, r.Name)
+		require.Contains(t, DWSpace(target), c.DW2, r.Name)
+		t.Logf("%-16s %+v", r.Name, c)
 	}
 	for name, panel := range map[string]int{"DeepSeek-V3": 8, "30B n=512": 8, "120B n=2048": 16} {
 		r, ok := spec.FindRow(name)
 		require.True(t, ok)
 		require.Equal(t, panel, Choose(r.Config, target).Up.Panel, name)
-	}
-}
-
-// The points of dH and dX~ are of their spaces.
-func TestChooseGradients(t *testing.T) {
-	target := driver.H200()
-	for _, r := range spec.Rows() {
-		dh, dx := ChooseDH(r.Config, target), ChooseDX(r.Config, target)
-		require.Contains(t, DHSpace(target), dh, r.Name)
-		require.Contains(t, DXSpace(target), dx, r.Name)
-		t.Logf("%-16s dh %v dx %v", r.Name, dh, dx)
 	}
 }
 

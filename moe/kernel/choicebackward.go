@@ -1,33 +1,21 @@
 package kernel
 
-import (
-	"time"
-
-	"sonicmoe/driver"
-	"sonicmoe/moe/spec"
-)
+import "sonicmoe/driver"
 
 // DHSpace are the points of the product dA', whose epilogue makes dH.
-func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, 256, 192, 128)) }
-
-// dhEpilogueClocks is one warpgroup's epilogue of 256 columns.
-const dhEpilogueClocks = 3800
-
-// ChooseDH picks a point of DHSpace by the cost model.
-func ChooseDH(c spec.Config, t driver.Target) Point {
-	m := H200Model
-	return cheapest(DHSpace(t), func(p Point) time.Duration {
-		return m.product(p, c, c.Intermediate, c.Hidden, dhEpilogueClocks, t)
-	})
-}
+func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, dhTileN)) }
 
 // DXSpace are the points of the product dX~.
 func DXSpace(t driver.Target) []Point { return clusteredMN(space(t, 256, 192, 128)) }
 
-// ChooseDX picks a point of DXSpace by the cost model.
-func ChooseDX(c spec.Config, t driver.Target) Point {
-	m := H200Model
-	return cheapest(DXSpace(t), func(p Point) time.Duration {
-		return m.product(p, c, c.Hidden, 2*c.Intermediate, m.DownEpilogueClocks, t)
-	})
+// DWSpace are the points of the weight gradients. Their tiles have no panels.
+func DWSpace(t driver.Target) []Point {
+	var points []Point
+	for _, p := range space(t, 256, 192, 128) {
+		p.Panel = 1
+		if len(points) == 0 || points[len(points)-1] != p {
+			points = append(points, p)
+		}
+	}
+	return points
 }

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"fmt"
+
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
@@ -26,18 +28,20 @@ type DH struct {
 func (d DH) Build() (Kernel, error) {
 	const name = "moe_dh"
 	k := ptx.NewKernel(name)
+	if d.Point.TileN > dhTileN {
+		return Kernel{}, fmt.Errorf("%s at %v: tiles are at most %d wide", name, d.Point, dhTileN)
+	}
 	if d.Point.boxBlocks()*tile.Block*d.Point.ctas() != d.Point.TileN {
 		return Kernel{}, errPointMN(name, d.Point)
 	}
 	columns := (d.Intermediate + d.Point.TileN - 1) / d.Point.TileN
 	do, gather, w := k.ParamPtr("do"), k.ParamPtr("gather"), k.ParamTensorMap("w2")
 	e := dhEpilogue{
-		k: k, chunks: d.Point.TileN / dhChunk, neurons: d.Intermediate,
+		k: k, groups: d.Point.TileN / dhGroup, neurons: d.Intermediate,
 		h: k.ParamTensorMap("h"), dh: k.ParamTensorMap("dh"), a: k.ParamTensorMap("a"),
 		scores: k.ParamPtr("scores"), pairs: k.ParamPtr("pairs"), partial: k.ParamPtr("dspart"),
 	}
-	const oneForTheBytes, loadWarps = 1, 4
-	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps, 2*dhStaging, e.barriers)
+	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, gatherArrivals, gatherReaders, 2*dhStaging, e.barriers)
 	p.gathered, p.weightsMN, p.before, p.during = true, true, e.before, e.during
 	e.start(p.staging)
 	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -45,11 +49,7 @@ func (d DH) Build() (Kernel, error) {
 			return []ptx.U32{ptx.Uint(0), kt.MulI(tile.K), block, t.Expert}
 		})
 	}}
-	loadRegisters := 56 // the widest tile's epilogue needs the rest
-	if d.Point.TileN < 256 {
-		loadRegisters = 88
-	}
-	p.run(loadRegisters, g.load, e.store)
+	p.run(g.load, e.store)
 	return build(k, name, productThreads, dhSharedBytes(d.Point))
 }
 
@@ -69,7 +69,7 @@ func (d DH) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
 	}
 }
 
-// HMap is the load map of H [R, 2n] for boxes of 64 rows of 32 neurons' gate
+// HMap is the load map of H [R, 2n] for boxes of 64 rows of 64 neurons' gate
 // and up: dimensions neuron, row, gate or up.
 func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 	n := uint64(d.Intermediate)
@@ -77,8 +77,8 @@ func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 3, Address: p,
 		Dims:    [5]uint64{n, uint64(max(rows, 1)), 2},
 		Strides: [4]uint64{2 * n * bf16, n * bf16},
-		Box:     [5]uint32{dhChunk, warpgroupRows, 2},
-		Swizzle: driver.Swizzle64, Promote: driver.Promote128,
+		Box:     [5]uint32{dhGroup, warpgroupRows, 2},
+		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
 	}
 }
 
@@ -91,14 +91,12 @@ func (d DH) DHMap(p driver.DevicePtr, rows int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 4, Address: p - driver.DevicePtr(warpgroupRows*pitch),
 		Dims:    [5]uint64{n, warpgroupRows, uint64(rows) + 1, 2},
 		Strides: [4]uint64{pitch, pitch, n * bf16},
-		Box:     [5]uint32{dhChunk, warpgroupRows, 1, 2},
-		Swizzle: driver.Swizzle64,
+		Box:     [5]uint32{dhGroup, warpgroupRows, 1, 2},
+		Swizzle: driver.Swizzle128,
 	}
 }
 
-// AMap is the store map of A' [R, n] for clipped boxes like HMap's.
+// AMap is the store map of A' [R, n] for clipped 64-row boxes.
 func (d DH) AMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	m := raggedMap(p, d.Intermediate, rows)
-	m.Box[0], m.Swizzle = dhChunk, driver.Swizzle64
-	return m
+	return raggedMap(p, d.Intermediate, rows)
 }

@@ -8,22 +8,22 @@ import (
 )
 
 // dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
-// gradients, a chunk of 32 neurons at a time. Slots of shared memory take
-// turns: H of a chunk comes in by TMA, the threads put dH in its place, and it
-// goes out by TMA. The first chunks' H comes under the main loop.
+// gradients, a group of 64 neurons at a time. Each group has its own slots of
+// shared memory: H comes into one by TMA under the main loop, the threads put
+// dH in its place and A' into another, and both go out by TMA, with the whole
+// next main loop to do so.
 type dhEpilogue struct {
 	k *ptx.Kernel
-	// chunks is those of a tile, neurons those of an expert.
-	chunks, neurons        int
+	// groups is those of a tile, neurons those of an expert.
+	groups, neurons        int
 	h, dh, a               ptx.TensorMap
 	scores, pairs, partial ptx.Global
 
 	memory, barrier ptx.Shared        // of both warpgroups
 	turn            *ptx.Var[ptx.U32] // parity of the tiles so far
-	// slots is the warpgroup's memory: the slots of H, then those of A'.
-	// arrived are the barriers of the slots of H.
+	// slots is the warpgroup's memory, arrived its barriers, one a group.
 	slots, arrived ptx.Shared
-	staging        tile.NarrowStaging
+	staging        tile.Staging
 	fragment       tile.Fragment
 	lane           ptx.U32 // in the quad
 	// The present tile.
@@ -37,17 +37,18 @@ type dhEpilogue struct {
 }
 
 const (
-	dhGroup     = 64 // neurons of a partial sum
-	dhChunk     = 32
-	dhWidest    = 256 / dhChunk // chunks of the widest tile
-	dhSlots     = 4
-	dhSlotBytes = 2 * tile.NarrowBytes // gate and up
-	dhStaging   = dhSlots*dhSlotBytes + 2*tile.NarrowBytes
+	dhGroup  = 64           // neurons of a partial sum
+	dhWidest = dhTileN / 64 // groups of a tile
+	// dhTileN is the one width of a tile: slots for all of a wider one's groups
+	// don't fit, and waiting for slots costs more than loading dO twice.
+	dhTileN     = 128
+	dhSlotBytes = 3 * tile.StagingBytes // gate and up, A'
+	dhStaging   = dhWidest * dhSlotBytes
 )
 
 // barriers adds one for each slot.
 func (e *dhEpilogue) barriers(set *pipeline.Setup, mem *pipeline.Shared) {
-	for i := range 2 * dhSlots {
+	for i := range 2 * dhWidest {
 		at := set.Barrier(mem, 1)
 		if i == 0 {
 			e.barrier = at
@@ -60,8 +61,8 @@ func (e *dhEpilogue) barriers(set *pipeline.Setup, mem *pipeline.Shared) {
 func (e *dhEpilogue) place() {
 	tid := e.k.Special("%tid.x")
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
-	e.slots, e.arrived = e.memory.Plus(wg.MulI(dhStaging)), e.barrier.Plus(wg.MulI(8*dhSlots))
-	e.staging, e.fragment = tile.NewNarrowStaging(e.k, thread), tile.NewFragment(thread)
+	e.slots, e.arrived = e.memory.Plus(wg.MulI(dhStaging)), e.barrier.Plus(wg.MulI(8*dhWidest))
+	e.staging, e.fragment = tile.NewStaging(e.k, thread), tile.NewFragment(thread)
 	e.lane = thread.AndI(3)
 }
 
@@ -73,9 +74,7 @@ func (e *dhEpilogue) start(memory ptx.Shared) {
 	}
 }
 
-// before starts loads ahead of a tile's main loop. All stores of the previous
-// tile but the last chunk's are known to be read: of the slots of H only that
-// one's may still be in use.
+// before notes the tile and asks where its rows' scores are.
 func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
 	e.place()
 	e.s, e.t = s, t
@@ -83,18 +82,11 @@ func (e *dhEpilogue) before(s *storer, t schedule.Tile) {
 		row := s.row.Add(e.fragment.Row.AddI(8 * h).Min(s.rows.SubI(1))) // rows past the end are dropped
 		e.pair[h] = ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
 	}
-	e.k.If(s.elected, func() {
-		for i := range dhSlots {
-			if i != e.lastSlot() {
-				e.load(i)
-			}
-		}
-	})
 }
 
 // during starts the loads that would have had to wait ahead of the main loop:
-// the last slot's, and the scores', whose addresses come from memory. H that
-// no slot is left for comes as far as the L2 cache.
+// the scores', whose addresses come from memory, and H's, whose slots the last
+// tile's stores have read by now.
 func (e *dhEpilogue) during(kt ptx.U32) {
 	e.k.If(kt.EqI(1), func() {
 		for h, pair := range e.pair {
@@ -102,154 +94,78 @@ func (e *dhEpilogue) during(kt ptx.U32) {
 		}
 		e.k.If(e.s.elected, func() {
 			e.k.BulkWait(0, ".read")
-			e.load(e.lastSlot())
-			for i := dhSlots; i < e.chunks; i++ {
-				e.k.TMAPrefetch(e.h, e.neuron(i), e.s.row, ptx.Uint(0))
+			for i := range e.groups {
+				e.load(i)
 			}
 		})
 	})
 }
 
-// lastSlot is the slot of H of a tile's last chunk, and the chunk that is the
-// first to take it.
-func (e *dhEpilogue) lastSlot() int { return (e.chunks - 1) % dhSlots }
-
-// neuron is the first neuron of a chunk.
-func (e *dhEpilogue) neuron(chunk int) ptx.U32 {
-	return e.t.Column.MulI(e.chunks * dhChunk).AddI(chunk * dhChunk)
+// neuron is the first neuron of a group.
+func (e *dhEpilogue) neuron(group int) ptx.U32 {
+	return e.t.Column.MulI(e.groups * dhGroup).AddI(group * dhGroup)
 }
 
-// slot is a chunk's slot of H, whose halves are gate and up.
-func (e *dhEpilogue) slot(chunk int) ptx.Shared { return e.slots.At(chunk % dhSlots * dhSlotBytes) }
-
-// slotOfA is a chunk's slot of A'.
-func (e *dhEpilogue) slotOfA(chunk int) ptx.Shared {
-	return e.slots.At(dhSlots*dhSlotBytes + chunk%2*tile.NarrowBytes)
+// slots of a group: gate, up and A'.
+func (e *dhEpilogue) slot(group int) (gate, up, a ptx.Shared) {
+	at := e.slots.At(group * dhSlotBytes)
+	return at, at.At(tile.StagingBytes), at.At(2 * tile.StagingBytes)
 }
 
-// load starts the load of a chunk's H; one thread. Rows past the expert's end
+// load starts the load of a group's H; one thread. Rows past the expert's end
 // are dropped with what comes of them.
-func (e *dhEpilogue) load(chunk int) {
-	full := e.arrived.At(8 * (chunk % dhSlots))
-	e.k.MbarrierArriveExpectTx(full, ptx.Uint(dhSlotBytes))
-	e.k.TMALoad(e.slot(chunk), e.h, full, e.neuron(chunk), e.s.row, ptx.Uint(0))
+func (e *dhEpilogue) load(group int) {
+	full := e.arrived.At(8 * group)
+	gate, _, _ := e.slot(group)
+	e.k.MbarrierArriveExpectTx(full, ptx.Uint(2*tile.StagingBytes))
+	e.k.TMALoad(gate, e.h, full, e.neuron(group), e.s.row, ptx.Uint(0))
 }
 
-// activation is a thread's part of 16 columns of H: pairs of neighbours, and
-// the sigmoid of each gate.
-type activation struct {
-	gates, ups []ptx.BF16x2
-	sigmoids   []ptx.F32
-}
-
-// arrive waits for a chunk of H.
-func (e *dhEpilogue) arrive(chunk int) {
-	in := chunk % dhSlots
-	uses := (e.chunks - in + dhSlots - 1) / dhSlots // of the slot in a tile
-	parity := ptx.Uint(chunk / dhSlots % 2)
-	if uses%2 == 1 {
-		parity = e.turn.Get().Xor(parity)
-	}
-	pipeline.WaitParity(e.k, e.arrived.At(8*in), parity)
-}
-
-// activate reads half a chunk of H.
-func (e *dhEpilogue) activate(chunk, half int) activation {
-	slot := e.slot(chunk)
-	x := activation{gates: e.staging.Load(slot, half), ups: e.staging.Load(slot.At(tile.NarrowBytes), half)}
-	for _, pair := range x.gates {
-		lo, hi := pair.Unpack()
-		x.sigmoids = append(x.sigmoids, sigmoid(lo), sigmoid(hi))
-	}
-	return x
-}
-
-// store is the epilogue of a tile. A chunk's sigmoids are taken beside the
-// products of the chunk before or, if its H had to wait for a slot, behind
-// them. Only the widest tile's first chunk goes half by half: no registers are
-// free yet.
+// store is the epilogue of a tile.
 func (e *dhEpilogue) store(_ *storer, _ schedule.Tile, acc []ptx.F32) {
 	e.place()
-	var ready []activation
-	prepare := func(chunk int) {
-		e.arrive(chunk)
-		ready = []activation{e.activate(chunk, 0), e.activate(chunk, 1)}
-	}
-	full := e.chunks == dhWidest
-	if full {
-		e.arrive(0)
-	} else {
-		prepare(0)
-	}
-	for i := range e.chunks {
-		halves, next := ready, i+1
-		ready = nil
-		beside := next < dhSlots && (i > 0 || !full)
-		if beside && next < e.chunks {
-			prepare(next)
+	for i := range e.groups {
+		pipeline.WaitParity(e.k, e.arrived.At(8*i), e.turn.Get())
+		for q := range dhGroup / 16 {
+			e.differentiate(i, q, acc[32*i+8*q:][:8])
 		}
-		for half := range 2 {
-			if halves == nil {
-				e.differentiate(i, half, e.activate(i, half), acc[16*i+8*half:][:8])
-			} else {
-				e.differentiate(i, half, halves[half], acc[16*i+8*half:][:8])
-			}
-		}
-		if !beside && next < e.chunks {
-			prepare(next)
-		}
-		if done := (i + 1) * dhChunk; done%dhGroup == 0 {
-			e.join(done/dhGroup - 1)
-		}
-		if i == e.chunks-1 {
-			e.storePartials()
-			e.turn.Set(e.turn.Get().XorI(1))
-		}
+		e.join(i)
 		e.send(i)
 	}
+	e.storePartials()
+	e.turn.Set(e.turn.Get().XorI(1))
 }
 
-// send starts the stores of a chunk that is in its slots.
-func (e *dhEpilogue) send(chunk int) {
+// send starts the stores of a group that is in its slots.
+func (e *dhEpilogue) send(group int) {
 	k, s := e.k, e.s
 	k.FenceProxyAsync(".shared::cta")
-	if chunk > 0 {
-		k.If(s.elected, func() { e.reuse(chunk) })
-	}
 	k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
 	k.If(s.elected, func() {
-		neuron, clipped, row := e.neuron(chunk), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
-		k.TMAStore(e.dh, e.slot(chunk), neuron, clipped, row, ptx.Uint(0))
-		k.TMAStore(e.a, e.slotOfA(chunk), neuron, clipped, row)
+		neuron, clipped, row := e.neuron(group), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
+		gate, _, a := e.slot(group)
+		k.TMAStore(e.dh, gate, neuron, clipped, row, ptx.Uint(0))
+		k.TMAStore(e.a, a, neuron, clipped, row)
 		k.BulkCommit()
 	})
 }
 
-// reuse waits until the chunk before the given one is read: its slot of A' is
-// free for the next, its slot of H for the load of a later one; one thread.
-func (e *dhEpilogue) reuse(chunk int) {
-	e.k.BulkWait(0, ".read")
-	if later := chunk - 1 + dhSlots; later < e.chunks {
-		e.load(later)
-	}
-}
-
-// differentiate puts dH in the place of half a chunk of H, and A' in its slot,
+// differentiate puts dH in the place of 16 columns of H, and A' in its slot,
 // and adds to the sums of dA'·A.
-func (e *dhEpilogue) differentiate(chunk, half int, x activation, grad []ptx.F32) {
+func (e *dhEpilogue) differentiate(group, q int, grad []ptx.F32) {
 	k := e.k
-	first := chunk*dhChunk%dhGroup == 0 && half == 0
-	var gates, ups, weighted []ptx.BF16x2
-	for i := range x.gates {
+	gateSlot, upSlot, aSlot := e.slot(group)
+	gates, ups := e.staging.Load(gateSlot, q), e.staging.Load(upSlot, q)
+	var weighted []ptx.BF16x2
+	for i := range gates {
 		h := i % 2 // of the thread's rows
-		g0, g1 := x.gates[i].Unpack()
-		u0, u1 := x.ups[i].Unpack()
-		lo := neuronGradient(g0, u0, x.sigmoids[2*i], grad[2*i], e.score[h].Get())
-		hi := neuronGradient(g1, u1, x.sigmoids[2*i+1], grad[2*i+1], e.score[h].Get())
-		gates = append(gates, k.PackBF16(lo.gate, hi.gate))
-		ups = append(ups, k.PackBF16(lo.up, hi.up))
+		g0, g1 := gates[i].Unpack()
+		u0, u1 := ups[i].Unpack()
+		lo := neuronGradient(g0, u0, grad[2*i], e.score[h].Get())
+		hi := neuronGradient(g1, u1, grad[2*i+1], e.score[h].Get())
+		gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
-		if first && i < 2 {
+		if q == 0 && i < 2 {
 			e.sum[h] = grad[2*i].Mul(lo.a)
 		} else {
 			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
@@ -257,16 +173,17 @@ func (e *dhEpilogue) differentiate(chunk, half int, x activation, grad []ptx.F32
 		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // what the warp overwrites, it has read
-	e.staging.Store(e.slot(chunk), half, gates)
-	e.staging.Store(e.slot(chunk).At(tile.NarrowBytes), half, ups)
-	e.staging.Store(e.slotOfA(chunk), half, weighted)
+	e.staging.StoreWords(gateSlot, q, gates)
+	e.staging.StoreWords(upSlot, q, ups)
+	e.staging.StoreWords(aSlot, q, weighted)
 }
 
 // gradient is what one element of dA' gives.
 type gradient struct{ gate, up, a, weighted ptx.F32 }
 
 // neuronGradient: silu' is sigmoid + silu·(1 - sigmoid).
-func neuronGradient(gate, up, sigmoid, grad, score ptx.F32) gradient {
+func neuronGradient(gate, up, grad, score ptx.F32) gradient {
+	sigmoid := sigmoid(gate)
 	silu := gate.Mul(sigmoid)
 	slope := silu.Fma(ptx.Float(1).Sub(sigmoid), sigmoid)
 	a, da := silu.Mul(up), score.Mul(grad)
@@ -289,11 +206,11 @@ func (e *dhEpilogue) join(group int) {
 
 // storePartials stores a tile's sums.
 func (e *dhEpilogue) storePartials() {
-	s, groups := e.s, e.chunks*dhChunk/dhGroup
-	group := e.t.Column.MulI(groups).Add(e.lane)
+	s := e.s
+	group := e.t.Column.MulI(e.groups).Add(e.lane)
 	for h, sum := range e.joined {
 		row := e.fragment.Row.AddI(8 * h)
-		valid := row.Lt(s.rows).And(e.lane.LtI(groups)).And(group.LtI(e.neurons / dhGroup))
+		valid := row.Lt(s.rows).And(e.lane.LtI(e.groups)).And(group.LtI(e.neurons / dhGroup))
 		at := e.partial.Index(s.row.Add(row), e.neurons/dhGroup*4).Index(group, 4)
 		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
 	}

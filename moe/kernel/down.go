@@ -20,10 +20,10 @@ func (d Down) Build() (Kernel, error) {
 	columns := (d.Hidden + d.Point.TileN - 1) / d.Point.TileN
 	a, w, y := k.ParamTensorMap("a"), k.ParamTensorMap("w2"), k.ParamTensorMap("y")
 	p := newProduct(k, d.Point, d.Intermediate/tile.K, columns, 1, 1)
-	p.run(40, func() { d.load(p, a, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	p.run(func() { d.load(p, a, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		column := t.Column.MulI(d.Point.TileN)
 		s.put(d.Point.TileN/64, func(i int) subTile {
-			return subTile{acc[32*i : 32*i+32], y, []ptx.U32{column.AddI(64 * i)}}
+			return subTile{value: registers(acc[32*i : 32*i+32]), to: y, lead: []ptx.U32{column.AddI(64 * i)}}
 		})
 	})
 	return build(k, name, productThreads, d.Point.sharedBytes())

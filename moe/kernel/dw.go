@@ -104,10 +104,9 @@ func (d DW) Build() (Kernel, error) {
 	set.Done(e.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	const loadRegisters = 72
-	pipeline.Run(k, e.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: (3*entryRegisters - loadRegisters) / 2, Body: e.math},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: loadRegisters, Body: e.load},
+	pipeline.Run(k, e.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: e.math},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
 	)
 	return build(k, name, productThreads, d.Point.sharedBytes())
 }

@@ -19,10 +19,10 @@ type dwStore struct {
 }
 
 func (e *dw) newDWStore(wg ptx.U32) *dwStore {
-	s := &dwStore{dw: e, storer: newStorer(e.product, wg)}
+	s := &dwStore{dw: e, storer: newStorer(e.product)}
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
 	if e.Of == W1 {
-		s.staging = tile.NewTransposedStaging(e.product.k, thread)
+		s.newStaging = tile.NewTransposedStaging
 	}
 	s.whole = true
 	s.fragment = tile.NewFragment(thread)
@@ -40,7 +40,7 @@ func (s *dwStore) put(t dwItem, acc []ptx.F32) {
 				neuron, part := s.neuron(column)
 				at = []ptx.U32{s.m, neuron, part, t.expert}
 			}
-			return subTile{acc[32*i : 32*i+32], s.outMap, at}
+			return subTile{value: registers(acc[32*i : 32*i+32]), to: s.outMap, lead: at}
 		})
 		return
 	}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/spec"
@@ -36,16 +37,18 @@ func (x DX) Build() (Kernel, error) {
 	p := newProduct(k, x.Point, 2*x.Intermediate/tile.K, columns, 1, 1)
 	p.weightsMN = true
 	if x.Router {
-		p.before = func(s *storer, t schedule.Tile) { router.fetch(p, s, t) }
+		router.p = p
+		p.before = router.begin
+		p.ending = router.ending
 	}
-	p.run(40, func() { x.load(p, dh, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	p.run(func() { x.load(p, dh, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		column := t.Column.MulI(x.Point.TileN)
 		s.put(x.Point.TileN/64, func(i int) subTile {
-			sums := acc[32*i : 32*i+32]
+			sub := subTile{value: registers(acc[32*i : 32*i+32]), to: dx, lead: []ptx.U32{column.AddI(64 * i)}}
 			if x.Router {
-				sums = router.add(sums, i)
+				router.add(&sub, i)
 			}
-			return subTile{sums, dx, []ptx.U32{column.AddI(64 * i)}}
+			return sub
 		})
 	})
 	return build(k, name, productThreads, x.Point.sharedBytes())
@@ -80,47 +83,59 @@ func (x DX) load(p *product, dh, w ptx.TensorMap) {
 }
 
 // routerTerm adds dlrow[row]·W_r[expert] to a warpgroup's sums. What a thread
-// needs of both is loaded under the main loop.
+// needs of the first 64 columns is loaded under the last products, what it
+// needs of the others while those before are stored.
 type routerTerm struct {
 	k         *ptx.Kernel
 	dlrow, wr ptx.Global
 	width     int // of a row of W_r
-	scale     [2]ptx.F32
-	weights   []ptx.BF16x2
+	// The present tile.
+	p       *product
+	s       *storer
+	t       schedule.Tile
+	scale   [2]ptx.F32
+	weights [8]ptx.BF16x2 // of the next 64 columns
 }
 
-// fetch loads the factors of the thread's rows, and W_r in the thread's
-// columns of the tile.
-func (r *routerTerm) fetch(p *product, s *storer, t schedule.Tile) {
-	f := tile.NewFragment(p.tid.AndI(127))
+func (r *routerTerm) begin(s *storer, t schedule.Tile) { r.s, r.t = s, t }
+
+// ending loads the rows' factors and the first weights.
+func (r *routerTerm) ending() {
+	f := r.fragment()
 	for h := range r.scale {
-		row := s.row.Add(f.Row.AddI(8 * h).Min(s.rows.SubI(1))) // rows past the end are dropped
+		row := r.s.row.Add(f.Row.AddI(8 * h).Min(r.s.rows.SubI(1))) // rows past the end are dropped
 		r.scale[h] = ptx.LdGlobal[ptx.F32](r.dlrow.Index(row, 4))
 	}
-	r.weights = r.weights[:0]
-	of := r.wr.Index(t.Expert, r.width*bf16).Plus(f.Column.MulI(bf16).U64())
-	for i := range p.point.TileN / 64 {
-		// Groups past the last column repeat it: they are dropped.
-		column := t.Column.MulI(p.point.TileN).AddI(64 * i).Min(ptx.Uint(r.width - 64))
-		group := of.Index(column, bf16)
-		for j := range 8 {
-			r.weights = append(r.weights, ptx.LdGlobal[ptx.U32](group.At(8*j*bf16), ".nc").AsBF16x2())
-		}
+	r.fetch(0)
+}
+
+func (r *routerTerm) fragment() tile.Fragment {
+	return tile.NewFragment(r.k.Special("%tid.x").AndI(pipeline.WarpgroupThreads - 1))
+}
+
+// fetch loads W_r in the thread's columns of 64-column group i. Groups past
+// the last column repeat it: they are dropped.
+func (r *routerTerm) fetch(i int) {
+	column := r.t.Column.MulI(r.p.point.TileN).AddI(64 * i).Min(ptx.Uint(r.width - 64)).Add(r.fragment().Column)
+	group := r.wr.Index(r.t.Expert, r.width*bf16).Index(column, bf16)
+	for j := range r.weights {
+		r.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*bf16), ".nc").AsBF16x2()
 	}
 }
 
-// add gives the sums of 64-column group i with the term added.
-func (r *routerTerm) add(acc []ptx.F32, i int) []ptx.F32 {
-	sums := make([]ptx.F32, len(acc))
-	for j := range acc {
-		lo, hi := r.weights[8*i+j/4].Unpack()
-		w := lo
+// add adds the term to the values of 64-column group i.
+func (r *routerTerm) add(sub *subTile, i int) {
+	sum := sub.value
+	sub.value = func(j int) ptx.F32 {
+		lo, hi := r.weights[j/4].Unpack()
 		if j%2 == 1 {
-			w = hi
+			lo = hi
 		}
-		sums[j] = r.scale[j/2%2].Fma(w, acc[j])
+		return r.scale[j/2%2].Fma(lo, sum(j))
 	}
-	return sums
+	if i+1 < r.p.point.TileN/64 {
+		sub.after = func() { r.fetch(i + 1) }
+	}
 }
 
 // DHMap is the load map of dH [R, 2n].

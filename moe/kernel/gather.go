@@ -18,6 +18,10 @@ type gatherer struct {
 }
 
 const (
+	// gatherArrivals fill a stage: each thread's copies, and the weights' bytes.
+	gatherArrivals = pipeline.WarpgroupThreads + 1
+	// gatherReaders are the role's warps.
+	gatherReaders = 4
 	gatherPasses  = BlockRows / 16
 	gatherPass    = 16 * tile.RowBytes // bytes of shared memory a pass covers
 	copyBytes     = 16

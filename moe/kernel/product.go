@@ -31,9 +31,10 @@ func (p Point) String() string {
 func (p Point) ctas() int { return max(1, p.CTAs) }
 
 const (
-	productThreads = 3 * pipeline.WarpgroupThreads
-	// entryRegisters is what the assembler gives 384 threads with one CTA an SM.
-	entryRegisters = 168
+	mathThreads = 2 * pipeline.WarpgroupThreads
+	// productThreads are two math warpgroups and one load warpgroup: with one
+	// CTA an SM they have 168 registers each.
+	productThreads = mathThreads + pipeline.WarpgroupThreads
 	tileABytes     = BlockRows * tile.RowBytes
 	storeSlots     = 2
 	// barrierBytes bounds the mbarriers and the tile queue of a product.
@@ -68,6 +69,10 @@ type product struct {
 	// before, unless nil, is emitted ahead of each tile's main loop: loads
 	// that the epilogue needs run under it.
 	before func(s *storer, t schedule.Tile)
+	// ending, unless nil, is emitted behind the main loop, while its last
+	// products are under way: for loads whose results would cost registers
+	// through the loop.
+	ending func()
 	// during, unless nil, is emitted behind the products of each k-tile.
 	during func(kt ptx.U32)
 }
@@ -138,14 +143,13 @@ func (p *product) loadHalves(s pipeline.Stage, t schedule.Tile, w ptx.TensorMap,
 }
 
 // run emits both roles. epilogue gets a warpgroup's accumulators of one tile.
-func (p *product) run(loadRegisters int, load func(), epilogue func(s *storer, t schedule.Tile, acc []ptx.F32)) {
-	mathRegisters := (3*entryRegisters - loadRegisters) / 2
-	pipeline.Run(p.k, p.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: mathRegisters, Body: func() {
+func (p *product) run(load func(), epilogue func(s *storer, t schedule.Tile, acc []ptx.F32)) {
+	pipeline.Run(p.k, p.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			p.math(epilogue)
 			p.syncCluster()
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: loadRegisters, Body: func() {
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() {
 			load()
 			p.syncCluster()
 		}},
@@ -161,7 +165,7 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 	leader := p.tid.AndI(31).EqI(0)
 	acc := k.Accumulators(p.point.TileN / 2)
 	at := p.ring.Consumer()
-	store := newStorer(p, wg)
+	store := newStorer(p)
 	skew := p.newSkew(wg)
 	p.queue.Reader(leader).Each(func(t schedule.Tile) {
 		skew.follow()
@@ -223,6 +227,9 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, skew *skew, acc []pt
 		held.Keep(s)
 		at.Advance()
 	})
+	if p.ending != nil {
+		p.ending()
+	}
 	k.WgmmaWait(0)
 	p.release.Release(held.Stage(), ptx.True())
 }

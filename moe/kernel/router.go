@@ -23,7 +23,7 @@ const (
 	// twice the registers.
 	maxChunk      = 256
 	maxChunkF32   = 128
-	routerThreads = 3 * pipeline.WarpgroupThreads
+	routerThreads = productThreads
 	// RangeStep is what a CTA's range of tokens is a multiple of.
 	RangeStep = 64
 	// maxRouterRing bounds the shared memory of the load ring.
@@ -85,14 +85,13 @@ func (r Router) Build() (Kernel, error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	pipeline.Run(k, e.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: 240, Body: func() {
+	pipeline.Run(k, e.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			e.math()
-			const mathThreads = 2 * pipeline.WarpgroupThreads
 			k.BarSync(ptx.Uint(1), ptx.Uint(mathThreads))
 			storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads)
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: 24, Body: e.load},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
 	)
 	return build(k, name, routerThreads, mem.Bytes())
 }

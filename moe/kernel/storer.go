@@ -9,7 +9,10 @@ import (
 // storer writes a math warpgroup's 64 x 64 sub-tiles through its own slots of
 // shared memory, one elected thread issuing the TMA stores.
 type storer struct {
-	k       *ptx.Kernel
+	k          *ptx.Kernel
+	memory     ptx.Shared // of both warpgroups
+	newStaging func(*ptx.Kernel, ptx.U32) tile.Staging
+	// The thread's place.
 	staging tile.Staging
 	slots   ptx.Shared
 	barrier ptx.U32
@@ -21,29 +24,43 @@ type storer struct {
 	whole bool
 }
 
-func newStorer(p *product, wg ptx.U32) *storer {
-	k := p.k
-	thread := p.tid.AndI(pipeline.WarpgroupThreads - 1)
-	return &storer{
-		k:       k,
-		staging: tile.NewStaging(k, thread),
-		slots:   p.staging.Plus(wg.MulI(storeSlots * tile.StagingBytes)),
-		barrier: wg.AddI(1),
-		elected: k.ElectOne().And(thread.LtI(32)),
-	}
+func newStorer(p *product) *storer {
+	s := &storer{k: p.k, memory: p.staging, newStaging: tile.NewStaging}
+	s.place()
+	return s
+}
+
+// place finds the thread's place anew: cheaper than registers for it through
+// the main loop.
+func (s *storer) place() {
+	tid := s.k.Special("%tid.x")
+	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
+	s.staging = s.newStaging(s.k, thread)
+	s.slots = s.memory.Plus(wg.MulI(storeSlots * tile.StagingBytes))
+	s.barrier = wg.AddI(1)
+	s.elected = s.k.ElectOne().And(thread.LtI(32))
 }
 
 // subTile is 64 columns of a fragment on their way to a ragged map.
 type subTile struct {
-	acc []ptx.F32
-	to  ptx.TensorMap
+	// value is the value of register j of 32.
+	value func(j int) ptx.F32
+	to    ptx.TensorMap
 	// lead are the coordinates before the row's.
 	lead []ptx.U32
+	// after, unless nil, is called when all values are staged.
+	after func()
 }
 
-// put stores the sub-tiles of one tile; build makes each one's values just
-// before it is staged.
+// registers is the value of a sub-tile that is in registers.
+func registers(acc []ptx.F32) func(int) ptx.F32 {
+	return func(j int) ptx.F32 { return acc[j] }
+}
+
+// put stores the sub-tiles of one tile; build is called for each just before
+// it is staged.
 func (s *storer) put(n int, build func(i int) subTile) {
+	s.place()
 	threads := ptx.Uint(pipeline.WarpgroupThreads)
 	for i := range n {
 		pending := storeSlots - 1
@@ -54,7 +71,10 @@ func (s *storer) put(n int, build func(i int) subTile) {
 		b := build(i)
 		s.k.If(s.elected, func() { s.k.BulkWait(pending, ".read") })
 		s.k.BarSync(s.barrier, threads)
-		s.staging.Store(slot, b.acc)
+		s.staging.StoreEach(slot, b.value)
+		if b.after != nil {
+			b.after()
+		}
 		s.k.FenceProxyAsync(".shared::cta")
 		s.k.BarSync(s.barrier, threads)
 		s.k.If(s.elected, func() {
@@ -70,5 +90,6 @@ func (s *storer) put(n int, build func(i int) subTile) {
 
 // finish waits until the stores are done.
 func (s *storer) finish() {
+	s.place()
 	s.k.If(s.elected, func() { s.k.BulkWait(0) })
 }

@@ -47,15 +47,15 @@ func newTwoTerm(k *ptx.Kernel, tid ptx.U32) *twoTerm {
 // both terms of a step's A with the load role's threads. store gets the
 // accumulators of a warpgroup, whose first line is active.
 func (p *twoTerm) run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, build func(kt ptx.U32, stage func() ptx.Shared), store func(wg ptx.U32, acc []ptx.F32)) {
-	pipeline.Run(p.k, p.tid.ShrI(7), entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: 2, Registers: 208, Body: func() {
+	pipeline.Run(p.k, p.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			wg := p.tid.ShrI(7)
 			acc := p.k.Accumulators(twoTermWidth / 2)
 			works := active(wg)
 			p.multiply(wg, steps, works, acc)
 			p.k.If(works, func() { store(wg, acc) })
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Registers: 88, Body: func() { p.load(first, steps, build) }},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, build) }},
 	)
 }
 

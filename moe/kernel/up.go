@@ -35,19 +35,14 @@ func (u Up) Build() (Kernel, error) {
 	if u.SaveH {
 		h = k.ParamTensorMap("h")
 	}
-	const oneForTheBytes, loadWarps = 1, 4
-	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, pipeline.WarpgroupThreads+oneForTheBytes, loadWarps)
+	p := newProduct(k, u.Point, u.Hidden/tile.K, columns, gatherArrivals, gatherReaders)
 	p.gathered = true
 	g := gatherer{product: p, x: x, gather: gather, rowBytes: u.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
 			return []ptx.U32{kt.MulI(tile.K), t.Column.MulI(half), part, t.Expert}
 		})
 	}}
-	loadRegisters := 56 // the widest tile's epilogue needs the rest
-	if u.Point.TileN < 256 {
-		loadRegisters = 88
-	}
-	p.run(loadRegisters, g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	p.run(g.load, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		u.epilogue(k, s, t, acc, a, h)
 	})
 	return build(k, name, productThreads, u.Point.sharedBytes())
@@ -67,15 +62,11 @@ func (u Up) epilogue(k *ptx.Kernel, s *storer, t schedule.Tile, acc []ptx.F32, a
 		column := neuron.AddI(i / kinds * 64)
 		switch i%kinds + 3 - kinds {
 		case 0:
-			return subTile{gate, h, []ptx.U32{column, ptx.Uint(0)}}
+			return subTile{value: registers(gate), to: h, lead: []ptx.U32{column, ptx.Uint(0)}}
 		case 1:
-			return subTile{up, h, []ptx.U32{column, ptx.Uint(1)}}
+			return subTile{value: registers(up), to: h, lead: []ptx.U32{column, ptx.Uint(1)}}
 		}
-		act := make([]ptx.F32, 32)
-		for j := range act {
-			act[j] = silu(gate[j]).Mul(up[j])
-		}
-		return subTile{act, a, []ptx.U32{column}}
+		return subTile{value: func(j int) ptx.F32 { return silu(gate[j]).Mul(up[j]) }, to: a, lead: []ptx.U32{column}}
 	})
 }
 

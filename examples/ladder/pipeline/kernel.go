@@ -17,13 +17,6 @@ const (
 	threads    = (mathGroups + 1) * pipeline.WarpgroupThreads
 	tileABytes = tileM * tile.RowBytes
 	stageBytes = tileABytes + tileN*tile.RowBytes
-
-	// A thread starts with 168 registers, a third of an SM's for 384 threads.
-	// The load role gives most of its share to the math role, whose threads
-	// hold 128 sums each.
-	entryRegisters = 168
-	loadRegisters  = 40
-	mathRegisters  = 232
 )
 
 // product is the kernel while it is being built.
@@ -55,9 +48,9 @@ func multiply(m, n int) rung.Kernel {
 	set.Done(p.tid)
 
 	warpgroup := p.tid.ShrI(7)
-	pipeline.Run(k, warpgroup, entryRegisters,
-		pipeline.Role{Name: "math", First: 0, Count: mathGroups, Registers: mathRegisters, Body: func() { p.multiply(warpgroup) }},
-		pipeline.Role{Name: "load", First: mathGroups, Count: 1, Registers: loadRegisters, Body: p.load},
+	pipeline.Run(k, warpgroup,
+		pipeline.Role{Name: "math", First: 0, Count: mathGroups, Body: func() { p.multiply(warpgroup) }},
+		pipeline.Role{Name: "load", First: mathGroups, Count: 1, Body: p.load},
 	)
 	grid := [2]int{(m + tileM - 1) / tileM, (n + tileN - 1) / tileN}
 	return rung.Kernel{Kernel: k, Name: "multiply", Grid: grid, Threads: threads, SharedBytes: mem.Bytes()}

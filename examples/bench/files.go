@@ -24,9 +24,18 @@ func (b *bench) outputs() error {
 	if b.plot == "" {
 		return nil
 	}
-	names, err := draw(b.report, b.plot)
-	for _, name := range names {
-		fmt.Fprintln(b.out, "wrote", name)
+	for _, s := range b.report.sections() {
+		name := b.plot
+		if s == b.report.Backward {
+			name = beside(b.plot, "-backward")
+		}
+		names, err := draw(b.report, s, name)
+		for _, name := range names {
+			fmt.Fprintln(b.out, "wrote", name)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

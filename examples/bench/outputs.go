@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// output is a bf16 tensor that a pass writes.
+type output struct {
+	name string
+	moe.Tensor
+	// sample is the rows to look at, nil for all: expert weights' gradients
+	// are too large to be copied as a whole.
+	sample []int64
+}
+
+// sampleRows is how many rows of an expert weight's gradient are looked at.
+const sampleRows = 512
+
+// sampledRows spreads them over the experts and each one's rows.
+func sampledRows(experts, rows int) []int64 {
+	var list []int64
+	for _, r := range trial.SampleRows(experts, rows, sampleRows) {
+		list = append(list, int64(r.Expert)*int64(rows)+int64(r.Row))
+	}
+	return list
+}
+
+// width is the elements of a row.
+func (o output) width() int64 { return o.Shape.Dims[o.Shape.Rank-1] }
+
+// poison overwrites the outputs with NaN.
+func (u *subject) poison() error {
+	for _, o := range u.outputs {
+		if err := u.s.Fill32(o.Ptr, 0xffffffff, o.Shape.Bytes()/4); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hash waits for the pass and gives a hash of the outputs' bits. An output
+// that is not finite, as where nothing was written over the poison, is an error.
+func (u *subject) hash(ctx context.Context) (string, error) {
+	if err := u.s.Synchronize(ctx); err != nil {
+		return "", err
+	}
+	all := sha256.New()
+	for _, o := range u.outputs {
+		values, err := u.read(o)
+		if err != nil {
+			return "", err
+		}
+		for i, v := range values {
+			if v&0x7f80 == 0x7f80 {
+				row := int64(i) / o.width()
+				if o.sample != nil {
+					row = o.sample[row]
+				}
+				return "", fmt.Errorf("%s, row %d, column %d has the bits %#04x, which is no number", o.name, row, int64(i)%o.width(), v)
+			}
+		}
+		all.Write(trial.Bytes(values))
+	}
+	return hex.EncodeToString(all.Sum(nil)[:8]), nil
+}
+
+// read copies an output, or the sample of its rows, to the host. The copy is
+// good until the next one.
+func (u *subject) read(o output) ([]uint16, error) {
+	width, n := o.width(), o.Shape.Elements()
+	if o.sample != nil {
+		n = int64(len(o.sample)) * width
+	}
+	if int64(cap(u.host)) < n {
+		u.host = make([]uint16, n)
+	}
+	values := u.host[:n]
+	if o.sample == nil {
+		return values, u.s.CopyToHost(trial.Bytes(values), o.Ptr)
+	}
+	for i, row := range o.sample {
+		to := values[int64(i)*width : int64(i+1)*width]
+		if err := u.s.CopyToHost(trial.Bytes(to), o.Ptr+driver.DevicePtr(2*row*width)); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"sonicmoe/cache"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+)
+
+// Startup is what moe.New takes.
+type Startup struct {
+	// What is "forward" (moe.WithoutBackward) or "forward and backward".
+	What    string `json:"what"`
+	Kernels int    `json:"kernels"`
+	// ColdMS is with an empty cache directory: all kernels are compiled. WarmMS
+	// is as in a process that finds them there, AgainMS in one that has them
+	// loaded.
+	ColdMS  float64 `json:"cold_ms"`
+	WarmMS  float64 `json:"warm_ms"`
+	AgainMS float64 `json:"again_ms"`
+}
+
+// noDriverCache is the environment variable that turns the driver's own cache
+// of compiled kernels off when it is "1" at the process's start.
+const noDriverCache = "CUDA_CACHE_DISABLE"
+
+// driverCache warns that the driver may know kernels from an earlier run.
+func driverCache(disabled string) []string {
+	if disabled == "1" {
+		return nil
+	}
+	return []string{"start-up: the driver's own cache may know kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
+}
+
+// startups measures making the layer, with caches of its own; of two passes in
+// the first one's section.
+func (b *bench) startups(t *timer, u *subject, r *Row) error {
+	if !b.withStartup || b.pass.name != b.passes[0].name {
+		return nil
+	}
+	for _, of := range []struct {
+		what    string
+		options []moe.Option
+	}{{"forward", []moe.Option{moe.WithoutBackward()}}, {"forward and backward", nil}} {
+		s, err := b.startup(t.ctx, u.row.Config, of.options)
+		if err != nil {
+			return err
+		}
+		s.What = of.what
+		r.Startup = append(r.Startup, s)
+	}
+	return nil
+}
+
+func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option) (s Startup, err error) {
+	dir, err := os.MkdirTemp("", "bench-startup-")
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, of := range []struct {
+		ms     *float64
+		forget bool // what the process has loaded
+		origin jit.Origin
+	}{{&s.ColdMS, true, jit.Compiled}, {&s.WarmMS, true, jit.Cached}, {&s.AgainMS, false, jit.Loaded}} {
+		if of.forget {
+			jit.Forget(b.dev)
+		}
+		opts := append([]moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: dir, Logger: b.log}))}, options...)
+		start := time.Now()
+		l, err := moe.New(ctx, b.dev, c, opts...)
+		if err != nil {
+			return s, err
+		}
+		*of.ms = milliseconds(time.Since(start))
+		s.Kernels = len(l.Kernels())
+		for name, got := range l.Origins() {
+			if got != of.origin {
+				return s, fmt.Errorf("start-up: the %s kernel was %v, should have been %v", name, got, of.origin)
+			}
+		}
+	}
+	return s, nil
+}
