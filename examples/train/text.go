@@ -7,7 +7,9 @@ import (
 )
 
 // queries are the Queries at the end of Isaac Newton's Opticks (fourth edition,
-// 1730), as plain ASCII.
+// 1730), as plain ASCII. The text is in the public domain; the transcription is
+// by Suzanne Lybarger, Steve Harris, Josephine Paolucci and Distributed
+// Proofreaders, for Project Gutenberg.
 //
 //go:embed queries.txt
 var queries string
