@@ -1,7 +1,6 @@
 package jit
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"runtime"
@@ -11,7 +10,6 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/ptx"
 )
 
 // Compiler turns PTX into machine code and says who it is. A driver.Device is
@@ -63,7 +61,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 		g.Go(func() error {
 			origin, err := Loaded, ctx.Err()
 			if err == nil && !again {
-				origin, err = warm(ctx, c, key, text, s, o)
+				origin, err = warm(ctx, c, arch, s, o)
 			}
 			if err != nil {
 				return fmt.Errorf("warming kernel %s: %w", s.Name, err)
@@ -80,24 +78,12 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 }
 
 // warm stores one kernel, unless the cache has it.
-func warm(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o WarmOptions) (Origin, error) {
-	entry := cache.Entry{Label: s.Label, PTX: text.PTX}
-	if old, outcome := c.Get(key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
-		if o.By == nil {
-			return Cached, nil
-		}
-		if _, ok := old.Image(o.By.Producer()); ok {
-			return Cached, nil
-		}
+func warm(ctx context.Context, c *cache.Cache, arch string, s Source, o WarmOptions) (Origin, error) {
+	b, err := build(ctx, c, arch, o.By, s, o.Compile)
+	if err != nil || b.Origin == Cached {
+		return b.Origin, err
 	}
-	if o.By != nil {
-		img, err := o.By.Compile(ctx, text.PTX, o.Compile)
-		if err != nil {
-			return Compiled, compileError(s.Name, text, err)
-		}
-		entry.Images = []cache.Image{{Producer: o.By.Producer(), Code: img.Code, Log: img.Log}}
-	}
-	if outcome := c.Put(key, entry); outcome != cache.Stored && outcome != cache.Unchanged {
+	if outcome := b.Put(c); outcome != cache.Stored && outcome != cache.Unchanged {
 		if err := c.Err(); err != nil {
 			return Compiled, err
 		}

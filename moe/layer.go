@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
@@ -17,10 +18,14 @@ import (
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
 // concurrent use.
 type Layer struct {
-	config  Config
-	dev     driver.Device
-	sms     int
-	choice  kernel.Choice
+	config Config
+	dev    driver.Device
+	sms    int
+	choice kernel.Choice
+	// chosenBy says where each product's point comes from.
+	chosenBy map[string]autotune.Origin
+	// emitted are kernels that choosing has emitted; nil when all are loaded.
+	emitted *[kernelCount]*emitted
 	kernels [kernelCount]loaded
 }
 
@@ -75,6 +80,9 @@ type options struct {
 	noCache bool
 	logger  *slog.Logger
 	choice  *kernel.Choice
+	// choices are tuned points; ownChoices says that the caller named them.
+	choices    autotune.Store
+	ownChoices bool
 	// forwardOnly leaves the kernels of backward out.
 	forwardOnly bool
 }
@@ -96,15 +104,16 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithChoice takes these tile points instead of the cost model's, where they
-// are not the zero Point. Results are the same bits.
+// WithChoice takes these tile points instead of tuned ones or the cost model's,
+// where they are not the zero Point. Results are the same bits.
 func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &c } }
 
 // WithoutBackward leaves the kernels of backward out, for programs that only
 // infer: there is less to compile, and Call.Backward is an error.
 func WithoutBackward() Option { return func(o *options) { o.forwardOnly = true } }
 
-// New makes a layer: it picks tile shapes by the cost model, emits the
+// New makes a layer: it takes tile shapes that were tuned, from the cache
+// (package moe/tune puts them there), else the cost model's, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
 // wrong Config or Choice, an error that names the device where it is not of compute
 // capability 9.0, *jit.CompileError, the device's own, and ctx's: when ctx ends
@@ -124,6 +133,9 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if o.cache == nil && !o.noCache {
 		o.cache = cache.Open(cache.Options{Logger: o.logger})
 	}
+	if o.cache != nil && !o.ownChoices {
+		o.choices = o.cache
+	}
 	target := dev.Target()
 	l := &Layer{config: c, dev: dev, sms: target.SMs}
 	if err := l.choose(target, o); err != nil {
@@ -132,17 +144,8 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := l.load(ctx, o); err != nil {
 		return nil, err
 	}
+	l.emitted = nil
 	return l, nil
-}
-
-// choose takes the caller's tile points, else the cost model's.
-func (l *Layer) choose(t driver.Target, o options) error {
-	l.choice = kernel.Choose(l.config, t)
-	if o.choice == nil {
-		return nil
-	}
-	l.choice = o.choice.OrElse(l.choice)
-	return o.choice.Check(t)
 }
 
 // suits refuses devices that the kernels are not for.
@@ -198,6 +201,9 @@ func (l *Layer) builders(o options) [kernelCount]builder {
 
 // emit makes the i-th kernel's PTX.
 func (l *Layer) emit(i int, b builder) (kernel.Kernel, jit.Source, error) {
+	if l.emitted != nil && l.emitted[i] != nil {
+		return l.emitted[i].Kernel, l.emitted[i].source, nil
+	}
 	k, err := b.Build()
 	if err != nil {
 		return k, jit.Source{}, fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)

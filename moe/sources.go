@@ -7,7 +7,8 @@ import (
 
 // Sources emits the kernels that [New] would compile for a device of that
 // target, with the same options, without a device: the list that [jit.Warm]
-// fills a cache from. Of the options WithChoice and WithoutBackward matter.
+// fills a cache from. Of the options WithChoice, WithChoices and
+// WithoutBackward matter: tuned points are those of WithChoices alone.
 // Errors: *ArgError for a wrong Config or Choice, and one that names the target
 // where it is not of compute capability 9.0.
 //

@@ -20,19 +20,12 @@ type Choice struct {
 // Check returns nil, or an [*spec.ArgError] that names the first field of a
 // point that no kernel can have on the target.
 func (c Choice) Check(t driver.Target) error {
-	for _, p := range []struct {
-		name  string
-		point Point
-		space []Point
-	}{
-		{"Choice.Up", c.Up, UpSpace(t)}, {"Choice.Down", c.Down, DownSpace(t)},
-		{"Choice.DH", c.DH, DHSpace(t)}, {"Choice.DX", c.DX, DXSpace(t)},
-		{"Choice.DW1", c.DW1, DWSpace(t)}, {"Choice.DW2", c.DW2, DWSpace(t)},
-	} {
-		if p.point == (Point{}) {
+	for _, p := range Products() {
+		point := *p.At(&c)
+		if point == (Point{}) {
 			continue
 		}
-		if err := p.point.check(p.name, p.space); err != nil {
+		if err := point.check(p.field, p.space(t)); err != nil {
 			return err
 		}
 	}
@@ -41,11 +34,9 @@ func (c Choice) Check(t driver.Target) error {
 
 // OrElse is c with the points of other where its own are zero.
 func (c Choice) OrElse(other Choice) Choice {
-	for _, p := range []struct{ own, other *Point }{
-		{&c.Up, &other.Up}, {&c.Down, &other.Down}, {&c.DH, &other.DH}, {&c.DX, &other.DX}, {&c.DW1, &other.DW1}, {&c.DW2, &other.DW2},
-	} {
-		if *p.own == (Point{}) {
-			*p.own = *p.other
+	for _, p := range Products() {
+		if own := p.At(&c); *own == (Point{}) {
+			*own = *p.At(&other)
 		}
 	}
 	return c

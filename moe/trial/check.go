@@ -49,7 +49,13 @@ func (r Report) Check() error {
 
 // Check compares at least want sampled tokens that touch every expert with
 // the reference (all tokens where there are fewer).
-func (t *Trial) Check(r Results, want int) (Report, error) {
+func (t *Trial) Check(r Results, want int) (Report, error) { return t.check(r, want, true) }
+
+// CheckExperts is Check of a pass of the experts alone, whose scores and ids
+// were given: routing is not judged.
+func (t *Trial) CheckExperts(r Results, want int) (Report, error) { return t.check(r, want, false) }
+
+func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	c := t.Layer.Config()
 	ref, err := reference.NewLayer(c, t.Router, t.W1, t.W2)
 	if err != nil {
@@ -65,12 +71,21 @@ func (t *Trial) Check(r Results, want int) (Report, error) {
 	if c.Logits == moe.LogitsF32 {
 		rep.ScoreBound = scoreBoundF32
 	}
-	if rep.Score, rep.Routing, err = t.checkRouting(ref, r, tokens); err != nil {
-		return rep, err
+	if routed {
+		if rep.Score, rep.Routing, err = t.checkRouting(ref, r, tokens); err != nil {
+			return rep, err
+		}
 	}
+	err = t.checkExperts(&rep, ref, r, tokens)
+	return rep, err
+}
+
+// checkExperts compares O and, where it is, H of the tokens.
+func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, tokens []int32) error {
+	c := t.Layer.Config()
 	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.Experts, tokens, reference.Unrounded)
 	if err != nil {
-		return rep, err
+		return err
 	}
 	rep.O = reference.Compare(reference.Gather(r.O, tokens, c.Hidden), out.O, len(tokens), c.Hidden)
 	if r.H != nil {
@@ -81,7 +96,7 @@ func (t *Trial) Check(r Results, want int) (Report, error) {
 		}
 		rep.H = reference.Compare(reference.Gather(r.H, of, 2*c.Intermediate), out.H, len(of), 2*c.Intermediate)
 	}
-	return rep, nil
+	return nil
 }
 
 // checkRouting holds experts and scores of the tokens against float64 logits.

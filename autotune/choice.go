@@ -1,0 +1,84 @@
+package autotune
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"sonicmoe/cache"
+)
+
+// Store is where choices are read from: a *cache.Cache or a *File.
+type Store interface {
+	GetChoice(key string) ([]byte, cache.Outcome)
+}
+
+// Origin is where a point comes from.
+type Origin uint8
+
+// Origins of points.
+const (
+	// CostModel: no choice is stored, the cost model's point stands.
+	CostModel Origin = iota
+	// Tuned: the stored choice is valid.
+	Tuned
+	// Stale: a choice is stored, of another PTX than today's, and the cost
+	// model's point stands.
+	Stale
+	// Unreadable: what is stored is no choice of this version, and the cost
+	// model's point stands.
+	Unreadable
+	// Given: the caller named the point.
+	Given
+)
+
+// String is the origin in words.
+func (o Origin) String() string {
+	names := [...]string{"cost model", "tuned", "cost model (stale choice)", "cost model (unreadable choice)", "given"}
+	if int(o) >= len(names) {
+		return fmt.Sprintf("Origin(%d)", int(o))
+	}
+	return names[o]
+}
+
+// recordVersion is the version of stored choices.
+const recordVersion = 1
+
+// record is a stored choice.
+type record[P comparable] struct {
+	Version int
+	Point   P
+	// PTX is the Digest of the point's kernels.
+	PTX string
+}
+
+// Encode is a choice as it is stored: the point and the digest of its PTX.
+func Encode[P comparable](p P, digest string) ([]byte, error) {
+	return json.Marshal(record[P]{recordVersion, p, digest})
+}
+
+// Pick reads the choice stored under a key. digest emits a point's kernels and
+// gives their Digest; its error, such as of a point that the kernels no longer
+// have, makes the choice stale. With every Origin but Tuned the point is not to
+// be used, and the error, if any, says why.
+func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (P, Origin, error) {
+	var none P
+	value, outcome := s.GetChoice(key.String())
+	if outcome != cache.Hit {
+		return none, CostModel, nil
+	}
+	var r record[P]
+	if err := json.Unmarshal(value, &r); err != nil {
+		return none, Unreadable, fmt.Errorf("the choice %q is unreadable: %w", key, err)
+	}
+	if r.Version != recordVersion {
+		return none, Unreadable, fmt.Errorf("the choice %q has version %d, want %d", key, r.Version, recordVersion)
+	}
+	now, err := digest(r.Point)
+	if err != nil {
+		return none, Stale, fmt.Errorf("the choice %q is stale: %v: %w", key, r.Point, err)
+	}
+	if now != r.PTX {
+		return none, Stale, fmt.Errorf("the choice %q is stale: the PTX of %v has the digest %.12s, it was tuned with %.12s; tune again", key, r.Point, now, r.PTX)
+	}
+	return r.Point, Tuned, nil
+}

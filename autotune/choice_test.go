@@ -1,0 +1,142 @@
+package autotune_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+	"sonicmoe/jit"
+)
+
+var key = autotune.Key{Subject: "copy", GPU: "NVIDIA H200", SMs: 132, Bucket: autotune.BucketOf(1536)}
+
+func digestOf(t testing.TB) func(point) (string, error) {
+	return func(p point) (string, error) {
+		s, err := copier(p)
+		if err != nil {
+			return "", err
+		}
+		return autotune.Digest([]jit.Source{s}), nil
+	}
+}
+
+func TestPick(t *testing.T) {
+	digest := digestOf(t)
+	chosen := point{Threads: 64}
+	now, err := digest(chosen)
+	require.NoError(t, err)
+	encode := func(p point, digest string) []byte {
+		value, err := autotune.Encode(p, digest)
+		require.NoError(t, err)
+		return value
+	}
+	for name, c := range map[string]struct {
+		stored []byte
+		origin autotune.Origin
+		says   string
+	}{
+		"nothing stored":      {nil, autotune.CostModel, ""},
+		"valid":               {encode(chosen, now), autotune.Tuned, ""},
+		"another digest":      {encode(chosen, "0123456789abcdef"), autotune.Stale, "tune again"},
+		"point that is gone":  {encode(point{64, refused}, now), autotune.Stale, "no such kernel"},
+		"no JSON":             {[]byte("half a rec"), autotune.Unreadable, "unreadable"},
+		"of another version":  {[]byte(`{"Version":2,"Point":{"Threads":64}}`), autotune.Unreadable, "version 2"},
+		"of another point":    {[]byte(`{"Version":1,"Point":"fast"}`), autotune.Unreadable, "unreadable"},
+		"empty":               {[]byte{}, autotune.Unreadable, "unreadable"},
+		"JSON of other sorts": {[]byte(`[]`), autotune.Unreadable, "unreadable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, file := cache.Open(cache.Options{Dir: t.TempDir()}), autotune.NewFile()
+			if c.stored != nil {
+				require.Equal(t, cache.Stored, disk.PutChoice(key.String(), c.stored))
+				file.PutChoice(key.String(), c.stored)
+			}
+			for _, store := range []autotune.Store{disk, file} {
+				got, origin, err := autotune.Pick(store, key, digest)
+				assert.Equal(t, c.origin, origin)
+				if c.says != "" {
+					assert.ErrorContains(t, err, c.says)
+				} else {
+					assert.NoError(t, err)
+				}
+				if origin == autotune.Tuned {
+					assert.Equal(t, chosen, got)
+				} else {
+					assert.Zero(t, got)
+				}
+			}
+		})
+	}
+}
+
+// Another bucket, GPU or number of SMs has no choice; all readers of one file
+// pick the same.
+func TestFile(t *testing.T) {
+	digest := digestOf(t)
+	now, err := digest(base)
+	require.NoError(t, err)
+	value, err := autotune.Encode(base, now)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "choices.json")
+	f := autotune.NewFile()
+	f.PutChoice(key.String(), value)
+	require.NoError(t, f.WriteFile(path))
+	first, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for range 3 { // ranks
+		rank, err := autotune.ReadFile(path)
+		require.NoError(t, err)
+		p, origin, err := autotune.Pick(rank, key, digest)
+		require.NoError(t, err)
+		assert.Equal(t, autotune.Tuned, origin)
+		assert.Equal(t, base, p)
+		for _, other := range []autotune.Key{
+			{Subject: "copy", GPU: "NVIDIA H200", SMs: 132, Bucket: key.Bucket + 1},
+			{Subject: "copy", GPU: "NVIDIA H200", SMs: 114, Bucket: key.Bucket},
+			{Subject: "copy", GPU: "NVIDIA H100", SMs: 132, Bucket: key.Bucket},
+			{Subject: "move", GPU: "NVIDIA H200", SMs: 132, Bucket: key.Bucket},
+		} {
+			_, origin, _ := autotune.Pick(rank, other, digest)
+			assert.Equal(t, autotune.CostModel, origin, other)
+		}
+		require.NoError(t, rank.WriteFile(path))
+		again, err := os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, string(first), string(again), "the same choices, the same bytes")
+	}
+	require.NoError(t, os.WriteFile(path, []byte(`{"Format":"other"}`), 0o644))
+	_, err = autotune.ReadFile(path)
+	assert.ErrorContains(t, err, `want "sonicmoe choices 1"`)
+	_, err = autotune.ReadFile(path + ".gone")
+	assert.True(t, errors.Is(err, os.ErrNotExist))
+}
+
+func TestBuckets(t *testing.T) {
+	for _, c := range []struct {
+		rows int
+		want string
+	}{{0, "1-32"}, {1, "1-32"}, {32, "1-32"}, {33, "33-128"}, {128, "33-128"}, {512, "129-512"}, {1536, "513-2048"}, {2048, "513-2048"}, {2049, "2049 and more"}, {1 << 40, "2049 and more"}} {
+		assert.Equal(t, c.want, autotune.BucketOf(c.rows).String(), c.rows)
+	}
+	assert.Equal(t, "Bucket(9)", autotune.Bucket(9).String())
+	assert.Equal(t, "tuned copy on NVIDIA H200, 132 SMs, 513-2048 rows an expert", key.String())
+}
+
+func TestGain(t *testing.T) {
+	gain, noise := autotune.Gain([]float64{2, 2, 2, 2}, []float64{1, 1, 1, 1})
+	assert.InDelta(t, 0.5, gain, 1e-12)
+	assert.InDelta(t, 0, noise, 1e-12)
+	// What slows both alike in a round is no noise.
+	gain, noise = autotune.Gain([]float64{10, 20, 10, 30}, []float64{9, 18, 9, 27})
+	assert.InDelta(t, 0.1, gain, 1e-12)
+	assert.InDelta(t, 0, noise, 1e-12)
+	_, few := autotune.Gain([]float64{1, 1, 1, 1}, []float64{.8, .9, 1, 1.1})
+	_, many := autotune.Gain([]float64{1, 1, 1, 1, 1, 1, 1, 1}, []float64{.8, .8, .9, .9, 1, 1, 1.1, 1.1})
+	assert.Less(t, many, few, "more rounds, less noise")
+}

@@ -1,0 +1,191 @@
+package autotune
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Measuring goes in two parts. In the first each point is timed a few times,
+// to leave those behind that have no chance. The choice is made on the second
+// part's times alone, or the luckiest of many would win.
+const (
+	screenRounds = 3
+	// hopeless is how much slower than the fastest a point may be in the first
+	// part to stay, finalists how many stay beside the default at most.
+	hopeless  = 1.10
+	finalists = 4
+	// leastRounds of the second part are needed to leave the default.
+	leastRounds = 5
+)
+
+// measure times the points that were found right, interleaved.
+func (t *tuning[P]) measure(ctx context.Context) error {
+	if err := t.warm(ctx); err != nil {
+		return err
+	}
+	total := screenRounds*len(t.trials) + t.options.Rounds*min(len(t.trials), finalists+1)
+	done := 0
+	if err := t.rounds(ctx, screenRounds, &done, total); err != nil {
+		return err
+	}
+	t.screen()
+	if len(t.trials) > 1 {
+		for _, c := range t.trials {
+			c.times = nil
+		}
+		if err := t.rounds(ctx, t.options.Rounds, &done, total); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.trials {
+		t.summarize(c)
+	}
+	return nil
+}
+
+// warm runs the default until the chip is as warm as it will be.
+func (t *tuning[P]) warm(ctx context.Context) error {
+	for start := t.options.now(); t.options.now().Sub(start) < t.options.Warm && t.trials[0].Status == Untried && !t.late(1); {
+		if _, err := t.attempt(ctx, opTime, t.trials[0]); err != nil {
+			return err
+		}
+	}
+	return t.defaultLost()
+}
+
+// defaultLost is an error where the default has failed.
+func (t *tuning[P]) defaultLost() error {
+	if c := t.trials[0]; c.Status != Untried {
+		return fmt.Errorf("autotune: the default %s %v failed when it was timed, though it was right: %s", t.problem.Name, c.Point, c.Reason)
+	}
+	return nil
+}
+
+// rounds times every trial once a round, each round from another one on: what
+// the chip does meanwhile meets them all alike. It stops when time is up.
+func (t *tuning[P]) rounds(ctx context.Context, n int, done *int, total int) error {
+	for round := range n {
+		// A round counts as a whole, so that the trials' times stay paired; the
+		// first two give the report something to say.
+		if round > 1 && t.late(1) {
+			return nil
+		}
+		for i := range t.trials {
+			c := t.trials[(i+round)%len(t.trials)]
+			d, err := t.attempt(ctx, opTime, c)
+			if err != nil {
+				return err
+			}
+			c.times = append(c.times, d.Seconds())
+			*done++
+			t.say("measure", *done, total, c.Point)
+		}
+		t.dropFailed()
+		if err := t.defaultLost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropFailed is drop that keeps the default in its place, for its error.
+func (t *tuning[P]) dropFailed() {
+	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried && c != t.trials[0] })
+}
+
+// screen leaves the default and the fastest others.
+func (t *tuning[P]) screen() {
+	others := slices.Clone(t.trials[1:])
+	slices.SortStableFunc(others, func(a, b *trial[P]) int {
+		if median(a.times) < median(b.times) {
+			return -1
+		}
+		return 1
+	})
+	fastest := median(t.trials[0].times)
+	if len(others) > 0 {
+		fastest = min(fastest, median(others[0].times))
+	}
+	keep := map[*trial[P]]bool{}
+	for i, c := range others {
+		if i < finalists && median(c.times) <= hopeless*fastest {
+			keep[c] = true
+		} else {
+			t.summarize(c)
+		}
+	}
+	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c != t.trials[0] && !keep[c] })
+}
+
+// summarize writes a trial's times into its row.
+func (t *tuning[P]) summarize(c *trial[P]) {
+	c.Status, c.Rounds = Measured, len(c.times)
+	c.Median = time.Duration(median(c.times) * float64(time.Second))
+	c.Gain, c.Noise = gain(t.trials[0].times, c.times)
+}
+
+// gain is by which fraction of the default's time another point is faster, and
+// how sure that is: each round gives one ratio of the two, their median is
+// taken, and the noise is twice the standard error of such a median, for which
+// the quartiles stand.
+func gain(base, other []float64) (gain, noise float64) {
+	n := min(len(base), len(other))
+	if n == 0 {
+		return 0, math.Inf(1)
+	}
+	ratios := make([]float64, n)
+	for i := range n {
+		ratios[i] = other[i] / base[i]
+	}
+	slices.Sort(ratios)
+	// 1.349 quartile distances to the standard deviation, 1.253 from that of a
+	// mean to that of a median.
+	spread := (quantile(ratios, 0.75) - quantile(ratios, 0.25)) / 1.349
+	return 1 - quantile(ratios, 0.5), 2 * 1.253 * spread / math.Sqrt(float64(n))
+}
+
+func median(x []float64) float64 {
+	if len(x) == 0 {
+		return math.Inf(1)
+	}
+	return quantile(slices.Sorted(slices.Values(x)), 0.5)
+}
+
+// quantile of sorted values, between its neighbours.
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	low := int(at)
+	high := min(low+1, len(sorted)-1)
+	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
+}
+
+// decide takes the point with the largest gain, if that is beyond the noise,
+// and says why.
+func (t *tuning[P]) decide() {
+	r := t.report
+	base := t.trials[0]
+	best := base
+	for _, c := range t.trials {
+		if c.Gain > best.Gain {
+			best = c
+		}
+	}
+	r.PTX = base.digest
+	switch {
+	case len(t.trials) == 1:
+		r.Why = "the default stays: no other point came near it"
+	case best == base:
+		r.Why = "the default stays: it is the fastest"
+	case best.Rounds < leastRounds:
+		r.Why = fmt.Sprintf("the default stays: time was up after %d rounds, %d are needed to leave it", best.Rounds, leastRounds)
+	case best.Gain <= max(best.Noise, t.options.MinGain):
+		r.Why = fmt.Sprintf("the default stays: %v is faster by %.1f %%, which is not beyond the noise (%.1f %%) or the least gain asked for (%.1f %%)",
+			best.Point, 100*best.Gain, 100*best.Noise, 100*t.options.MinGain)
+	default:
+		r.Chosen, r.PTX = best.Point, best.digest
+		r.Why = fmt.Sprintf("faster than the default by %.1f %%, noise %.1f %%", 100*best.Gain, 100*best.Noise)
+	}
+}

@@ -1,0 +1,281 @@
+package autotune
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sonicmoe/jit"
+)
+
+// tuning is one Tune at work.
+type tuning[P comparable] struct {
+	*Session[P]
+	problem Problem[P]
+	report  *Report[P]
+	// trials are the candidates to try, the default first.
+	trials []*trial[P]
+	start  time.Time
+	// waited is how long the bench was waited for: no part of the budget.
+	waited time.Duration
+	saying sync.Mutex
+}
+
+// trial is a candidate on its way.
+type trial[P comparable] struct {
+	*Row[P]
+	digest string
+	// code is the digest of what was compiled.
+	code  [sha256.Size]byte
+	times []float64 // seconds, one a round
+}
+
+// verifyShare is the part of the budget after which no further point is
+// compiled or verified.
+const verifyShare = 0.6
+
+// Tune searches the problem's space and reports. Nothing is changed or stored
+// but the records of points found right. Errors are ctx's, of a bench that
+// can't be made, and of a default that is wrong, of which the report that
+// comes with it says more; bad candidates are no errors.
+func (s *Session[P]) Tune(ctx context.Context, p Problem[P]) (*Report[P], error) {
+	t := &tuning[P]{Session: s, problem: p, start: s.options.now(),
+		report: &Report[P]{Problem: p.Name, Key: p.Key, Default: p.Default, Chosen: p.Default}}
+	err := t.search(ctx)
+	t.report.Took = t.elapsed()
+	t.report.Where = "a worker process"
+	if s.noWorker != "" {
+		t.report.Where = "this process, points found right before only: " + s.noWorker
+	}
+	return t.report, err
+}
+
+func (t *tuning[P]) search(ctx context.Context) error {
+	t.enumerate()
+	// The bench is made while the candidates compile.
+	ready := make(chan error, 1)
+	go func() { ready <- t.Session.start(ctx) }()
+	err := t.compile(ctx)
+	compiled := t.options.now()
+	if e := <-ready; err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	t.waited = t.options.now().Sub(compiled)
+	t.dropDuplicates()
+	if err := t.verify(ctx); err != nil {
+		return err
+	}
+	if err := t.measure(ctx); err != nil {
+		return err
+	}
+	t.decide()
+	return nil
+}
+
+func (t *tuning[P]) elapsed() time.Duration { return t.options.now().Sub(t.start) }
+
+// late reports whether so much of the budget is used up.
+func (t *tuning[P]) late(share float64) bool {
+	return (t.elapsed() - t.waited).Seconds() >= share*t.options.Budget.Seconds()
+}
+
+func (t *tuning[P]) say(stage string, done, total int, p P) {
+	if t.options.Progress == nil {
+		return
+	}
+	t.saying.Lock()
+	defer t.saying.Unlock()
+	t.options.Progress(Progress{t.problem.Name, stage, done, total, fmt.Sprint(p), t.elapsed()})
+}
+
+// enumerate makes a row of each candidate, the default first, then by rising
+// estimate, those rejected last.
+func (t *tuning[P]) enumerate() {
+	rows := []*Row[P]{{Point: t.problem.Default}}
+	for _, c := range t.problem.Space {
+		if c.Point == t.problem.Default {
+			rows[0].Estimate = c.Estimate
+			continue
+		}
+		row := &Row[P]{Point: c.Point, Estimate: c.Estimate}
+		if c.Rejected != "" {
+			row.Status, row.Reason = Rejected, c.Rejected
+		}
+		rows = append(rows, row)
+	}
+	slices.SortStableFunc(rows[1:], func(a, b *Row[P]) int {
+		return cmp.Or(cmp.Compare(a.Status, b.Status), cmp.Compare(a.Estimate, b.Estimate))
+	})
+	for _, row := range rows {
+		if row.Status != Rejected {
+			if most := t.options.Most; most > 0 && len(t.trials) >= most {
+				row.Status, row.Reason = Skipped, fmt.Sprintf("past the %d candidates that the cost model likes best", most)
+			} else {
+				t.trials = append(t.trials, &trial[P]{Row: row})
+			}
+		}
+	}
+	t.report.Rows = rows
+}
+
+// drop takes trials out whose status says so.
+func (t *tuning[P]) drop() {
+	t.trials = slices.DeleteFunc(t.trials, func(c *trial[P]) bool { return c.Status != Untried })
+}
+
+// compile emits and compiles the candidates, several at once, and leaves the
+// machine code for the runner.
+func (t *tuning[P]) compile(ctx context.Context) error {
+	parallel := t.options.Parallel
+	if parallel <= 0 {
+		parallel = runtime.GOMAXPROCS(0)
+	}
+	var g errgroup.Group
+	g.SetLimit(parallel)
+	var mu sync.Mutex
+	done := 0
+	for i, c := range t.trials {
+		g.Go(func() error {
+			if i > 0 && t.late(verifyShare) || ctx.Err() != nil {
+				return nil
+			}
+			origins, err := t.build(ctx, c)
+			mu.Lock()
+			done++
+			for _, o := range origins {
+				if o == jit.Compiled {
+					t.report.Compiled++
+				}
+			}
+			if err != nil {
+				c.Status, c.Reason = Unbuilt, err.Error()
+			}
+			n := done
+			mu.Unlock()
+			t.say("compile", n, len(t.trials), c.Point)
+			return nil
+		})
+	}
+	_ = g.Wait() // no error can come
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("autotune: compiling %s: %w", t.problem.Name, err)
+	}
+	if c := t.trials[0]; c.Status == Unbuilt {
+		return fmt.Errorf("autotune: the default %s %v can't be built: %s", t.problem.Name, c.Point, c.Reason)
+	}
+	for _, c := range t.trials {
+		if c.Status == Untried && c.digest == "" {
+			c.Status, c.Reason = Skipped, outOfTime
+		}
+	}
+	t.drop()
+	return nil
+}
+
+const outOfTime = "the time budget was used up"
+
+// build makes the machine code of one candidate.
+func (t *tuning[P]) build(ctx context.Context, c *trial[P]) ([]jit.Origin, error) {
+	sources, err := t.problem.Sources(c.Point)
+	if err != nil {
+		return nil, err
+	}
+	var origins []jit.Origin
+	h := sha256.New()
+	for _, source := range sources {
+		b, err := jit.Build(ctx, t.options.Cache, t.dev.Target().Arch, t.dev, source, t.problem.Compile)
+		if err != nil {
+			return origins, err
+		}
+		origins = append(origins, b.Origin)
+		sum := sha256.Sum256(b.Code())
+		fmt.Fprintf(h, "%x %d\n", sum, source.SharedBytes)
+		b.Put(t.scratchCache)
+	}
+	h.Sum(c.code[:0])
+	c.digest = Digest(sources)
+	return origins, nil
+}
+
+// dropDuplicates keeps the first of the candidates that compiled to the same
+// bytes.
+func (t *tuning[P]) dropDuplicates() {
+	first := map[[sha256.Size]byte]*trial[P]{}
+	for _, c := range t.trials {
+		if of := first[c.code]; of != nil {
+			c.Status, c.Reason = Duplicate, fmt.Sprintf("compiles to the bytes of %v", of.Point)
+		} else {
+			first[c.code] = c
+		}
+	}
+	t.drop()
+}
+
+// verify has every candidate's answer checked.
+func (t *tuning[P]) verify(ctx context.Context) error {
+	total := len(t.trials)
+	for i, c := range t.trials {
+		if i > 0 && t.late(verifyShare) {
+			c.Status, c.Reason = Skipped, outOfTime
+			continue
+		}
+		// The default needs no proof: it is what the caller runs anyway.
+		if i > 0 && t.noWorker != "" && !t.proven(t.problem.Key, c.digest) {
+			c.Status, c.Reason = Unproven, "no worker has found it right on this GPU yet"
+		} else {
+			at := t.options.now()
+			if err := t.verifyOne(ctx, c); err != nil {
+				return err
+			}
+			if i == 0 {
+				t.waited += t.options.now().Sub(at)
+			}
+		}
+		if i == 0 && c.Status != Untried {
+			return fmt.Errorf("autotune: the default %s %v is not right: %s", t.problem.Name, c.Point, c.Reason)
+		}
+		t.say("verify", i+1, total, c.Point)
+	}
+	t.drop()
+	return nil
+}
+
+// verifyOne verifies one candidate. A wrong one may have spoilt what the bench
+// holds: unless the default is still right a new bench is made.
+func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
+	if _, err := t.attempt(ctx, opVerify, c); err != nil {
+		return err
+	}
+	switch {
+	case c.Status == Untried:
+		t.prove(t.problem.Key, c.digest)
+	case c.Status == Wrong && c != t.trials[0] && t.trials[0].Status == Untried:
+		if _, err := t.try(ctx, opVerify, t.problem.Name, t.problem.Default); ctx.Err() != nil {
+			return ctx.Err()
+		} else if err != nil {
+			t.stop()
+		}
+	}
+	return nil
+}
+
+// attempt tries a candidate and notes what became of it. An error is one of
+// tuning itself.
+func (t *tuning[P]) attempt(ctx context.Context, op string, c *trial[P]) (time.Duration, error) {
+	d, err := t.try(ctx, op, t.problem.Name, c.Point)
+	if f, ok := err.(*failure); ok { // as it is: wrapped it is fatal
+		c.Status, c.Reason = f.status, f.reason
+		return 0, nil
+	}
+	return d, err
+}

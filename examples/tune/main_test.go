@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+)
+
+func TestMain(m *testing.M) {
+	autotune.WorkerMain()
+	os.Exit(m.Run())
+}
+
+// tuneWith runs the command on the emulated device.
+func tuneWith(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	err := run(t.Context(), append([]string{"-device", "emulated", "-most", "2", "-quiet"}, args...), &out, &errs)
+	require.NoError(t, err, "%s%s", &out, &errs)
+	return out.String()
+}
+
+// Tuned, stored, written, drawn; the second time nothing is left to do.
+func TestTune(t *testing.T) {
+	dir := t.TempDir()
+	choices, picture, c := filepath.Join(dir, "choices.json"), filepath.Join(dir, "p.png"), filepath.Join(dir, "cache")
+	args := []string{"-cache", c, "-products", "down,dw2", "-choices", choices}
+	out := tuneWith(t, append(args, "-plot", picture)...)
+	t.Log(out)
+	assert.Contains(t, out, "2 products tuned in")
+	assert.Contains(t, out, "2 of 6 products tuned; 0 kernels compiled")
+	data, err := os.ReadFile(picture)
+	require.NoError(t, err)
+	assert.True(t, bytes.HasPrefix(data, []byte("\x89PNG")))
+	f, err := autotune.ReadFile(choices)
+	require.NoError(t, err)
+	stored := cache.Open(cache.Options{Dir: c})
+	infos, err := stored.List(t.Context())
+	require.NoError(t, err)
+	same := 0
+	for _, info := range infos {
+		if value, outcome := f.GetChoice(info.Label); outcome == cache.Hit {
+			same++
+			of, _ := stored.GetChoice(info.Label)
+			assert.JSONEq(t, string(of), string(value))
+		}
+	}
+	assert.Equal(t, 2, same, "file and cache agree")
+
+	out = tuneWith(t, args...)
+	assert.Contains(t, out, "tuned before: down, dw2\n")
+	assert.Contains(t, out, "0 products tuned in")
+	assert.Contains(t, out, "0 kernels compiled")
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"-row", "none"}, "quickstart -rows"},
+		{[]string{"-shape", "1,2,3"}, "five numbers"},
+		{[]string{"-shape", "128,64,4,2,x"}, "invalid syntax"},
+		{[]string{"now"}, "is no flag"},
+		{[]string{"-device", "abacus"}, "abacus"},
+		{[]string{"-device", "emulated", "-shape", "100,64,4,2,8"}, "Config.Hidden"},
+		{[]string{"-device", "emulated", "-products", "sideways"}, "must be one of"},
+	} {
+		var out, errs bytes.Buffer
+		assert.ErrorContains(t, run(t.Context(), c.args, &out, &errs), c.says, "%v", c.args)
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"image/color"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+
+	"sonicmoe/autotune"
+	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tune"
+)
+
+// Colours of the points.
+var (
+	chosenColour  = color.RGBA{0xd9, 0x48, 0x01, 255}
+	defaultColour = color.RGBA{0x08, 0x51, 0x9c, 255}
+	otherColour   = color.RGBA{0x9e, 0xca, 0xe1, 255}
+)
+
+// drawPlan puts each measured candidate at its share of the roofline of its
+// product: 100 % would be the chip's limit.
+func drawPlan(plan *tune.Plan, file string) error {
+	work := slices.Concat(plan.Config.ForwardWork(plan.Config.TokensHint), plan.Config.BackwardWork(plan.Config.TokensHint))
+	var chosen, defaults, others plotter.XYs
+	var labels []string
+	for i, r := range plan.Reports {
+		labels = append(labels, r.Problem)
+		at := slices.IndexFunc(work, func(w spec.Work) bool { return strings.EqualFold(w.Kernel, r.Problem) })
+		if at < 0 {
+			continue
+		}
+		limit := spec.H200.Time(work[at])
+		for _, row := range r.Rows {
+			if row.Status != autotune.Measured {
+				continue
+			}
+			xy := plotter.XY{X: float64(i), Y: 100 * limit.Seconds() / row.Median.Seconds()}
+			switch row.Point {
+			case r.Chosen:
+				chosen = append(chosen, xy)
+			case r.Default:
+				defaults = append(defaults, xy)
+			default:
+				others = append(others, xy)
+			}
+		}
+	}
+	if len(chosen) == 0 {
+		return errors.New("nothing was measured; -again tunes what was tuned before")
+	}
+	p := plot.New()
+	p.Title.Text, p.Y.Label.Text = plan.Config.String()+" on "+plan.Target.Name, "% of the H200's roofline"
+	p.Y.Min, p.Y.Max = 0, 100
+	p.Add(plotter.NewGrid())
+	for _, group := range []struct {
+		name   string
+		xys    plotter.XYs
+		colour color.Color
+	}{{"candidate", others, otherColour}, {"cost model's choice", defaults, defaultColour}, {"chosen", chosen, chosenColour}} {
+		if len(group.xys) == 0 {
+			continue
+		}
+		s, err := plotter.NewScatter(group.xys)
+		if err != nil {
+			return err
+		}
+		s.Color, s.Shape, s.Radius = group.colour, draw.CircleGlyph{}, vg.Points(4)
+		p.Add(s)
+		p.Legend.Add(group.name, s)
+	}
+	p.NominalX(labels...)
+	p.X.Min, p.X.Max = -0.7, float64(len(labels))-0.3
+	return p.Save(vg.Points(120+80*float64(len(labels))), vg.Points(360), file)
+}

@@ -1,0 +1,60 @@
+package jit
+
+import (
+	"bytes"
+	"context"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+)
+
+// Built is a kernel's machine code that is not loaded anywhere.
+type Built struct {
+	// Entry is what a cache stores of it: the PTX and one image.
+	Entry cache.Entry
+	// Origin is Cached or Compiled.
+	Origin Origin
+
+	key cache.Key
+}
+
+// Code is the machine code.
+func (b Built) Code() []byte { return b.Entry.Images[0].Code }
+
+// Put stores it as Load will look for it.
+func (b Built) Put(c *cache.Cache) cache.Outcome { return c.Put(b.key, b.Entry) }
+
+// Build makes a kernel's machine code for an architecture and runs none of it:
+// from the cache (nil means none), where an image of the same producer is
+// there, else by compiling. It stores nothing. Errors: *CompileError and
+// the compiler's own.
+func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
+	return build(ctx, c, arch, by, s, o)
+}
+
+// build is Build, which without a compiler makes an entry of PTX alone.
+func build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
+	text := s.Module.Print()
+	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: moduleKey(text, arch, o)}
+	if c != nil {
+		if old, outcome := c.Get(b.key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
+			if by == nil {
+				return b, nil
+			}
+			if img, ok := old.Image(by.Producer()); ok {
+				b.Entry.Images = []cache.Image{img}
+				return b, nil
+			}
+		}
+	}
+	b.Origin = Compiled
+	if by == nil {
+		return b, nil
+	}
+	img, err := by.Compile(ctx, text.PTX, o)
+	if err != nil {
+		return b, compileError(s.Name, text, err)
+	}
+	b.Entry.Images = []cache.Image{{Producer: by.Producer(), Code: img.Code, Log: img.Log}}
+	return b, nil
+}

@@ -1,0 +1,143 @@
+package moe_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+)
+
+// other is a point that the cost model does not choose for smallConfig.
+func other(t testing.TB, product string) kernel.Point {
+	t.Helper()
+	p, err := kernel.FindProduct(product)
+	require.NoError(t, err)
+	def := kernel.Choose(smallConfig, emulated.Target())
+	for _, a := range p.Alternatives(smallConfig, emulated.Target()) {
+		if a.Rejected == "" && a.Point != *p.At(&def) {
+			return a.Point
+		}
+	}
+	t.Fatal("no other point")
+	return kernel.Point{}
+}
+
+// tuned is a choice as tuning stores it, with the digest given or, if that is
+// empty, today's.
+func tuned(t testing.TB, product string, p kernel.Point, digest string) []byte {
+	t.Helper()
+	if digest == "" {
+		sources, err := moe.ProductSources(emulated.Target(), smallConfig, product, p)
+		require.NoError(t, err)
+		digest = autotune.Digest(sources)
+	}
+	value, err := autotune.Encode(p, digest)
+	require.NoError(t, err)
+	return value
+}
+
+func choiceKey(product string) string {
+	return moe.ChoiceKey(emulated.Target(), smallConfig, product).String()
+}
+
+// New takes valid stored choices, says so, and leaves stale ones to the cost
+// model.
+func TestStoredChoices(t *testing.T) {
+	dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
+	up, down := other(t, "up"), other(t, "down")
+	def := kernel.Choose(smallConfig, dev.Target())
+	c.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
+	c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version"))
+	c.PutChoice(choiceKey("dh"), []byte("damage"))
+	c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", kernel.Point{TileN: 96, Stages: 3, Panel: 1}, "gone"))
+
+	w := &warnings{}
+	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
+	require.NoError(t, err)
+	assert.Equal(t, map[string]autotune.Origin{"up": autotune.Tuned, "down": autotune.Stale, "dh": autotune.Unreadable,
+		"dx": autotune.CostModel, "dw1": autotune.Stale, "dw2": autotune.CostModel}, l.ChosenBy())
+	want := def
+	want.Up = up
+	assert.Equal(t, want, l.Choice())
+	require.Len(t, w.said, 3)
+	for _, said := range w.said {
+		assert.Contains(t, said, "the cost model decides")
+	}
+
+	// Another process starts the same layer, and Sources are its kernels.
+	forward := forwardOn(t, dev, l)
+	again := startWith(t, dev, &warnings{}, moe.WithCache(c))
+	assert.Zero(t, again.compiled)
+	assert.Equal(t, up, again.layer.Choice().Up)
+	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithChoices(c))
+	require.NoError(t, err)
+	before := dev.Count(faulty.Compile)
+	require.NoError(t, jit.Warm(t.Context(), c, dev.Target().Arch, sources, jit.WarmOptions{By: dev}))
+	assert.Equal(t, before, dev.Count(faulty.Compile), "Sources are what New compiled")
+
+	// The cost model alone, on request; results are the same bits.
+	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoices(nil))
+	assert.Equal(t, def, alone.layer.Choice())
+	assert.Equal(t, autotune.CostModel, alone.layer.ChosenBy()["up"])
+	assert.Empty(t, alone.warnings)
+	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
+
+	// What the caller names stands above what is stored.
+	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoice(kernel.Choice{Up: def.Up}))
+	assert.Equal(t, autotune.Given, given.layer.ChosenBy()["up"])
+	assert.Equal(t, def.Up, given.layer.Choice().Up)
+
+	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
+}
+
+// All ranks that read one file take the same points, whatever their caches hold.
+func TestChoicesFromAFile(t *testing.T) {
+	f := autotune.NewFile()
+	up := other(t, "up")
+	f.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
+	path := filepath.Join(t.TempDir(), "choices.json")
+	require.NoError(t, f.WriteFile(path))
+	for range 2 {
+		dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
+		c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), ""))
+		file, err := autotune.ReadFile(path)
+		require.NoError(t, err)
+		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoices(file))
+		want := kernel.Choose(smallConfig, dev.Target())
+		want.Up = up
+		assert.Equal(t, want, s.layer.Choice())
+	}
+}
+
+// The key has the layer, the chip and a bucket of rows per expert, and no
+// token count.
+func TestChoiceKey(t *testing.T) {
+	c := smallConfig
+	at := func(tokens int) string {
+		c.TokensHint = tokens
+		return moe.ChoiceKey(driver.H200(), c, "up").String()
+	}
+	assert.Equal(t, at(1000), at(1001))
+	assert.Equal(t, at(0), at(16384), "the hint that stands for none")
+	assert.NotEqual(t, at(8), at(8192))
+	distinct := map[string]bool{}
+	for n := 1; n < 1<<20; n *= 2 {
+		distinct[at(n)] = true
+	}
+	assert.LessOrEqual(t, len(distinct), int(autotune.Buckets))
+	assert.Contains(t, at(0), "NVIDIA H200, 132 SMs")
+	c.Logits = moe.LogitsF32
+	assert.NotEqual(t, moe.ChoiceKey(driver.H200(), smallConfig, "up"), moe.ChoiceKey(driver.H200(), c, "up"))
+	_, err := moe.ProductSources(driver.H200(), smallConfig, "sideways", kernel.Point{})
+	assert.ErrorContains(t, err, "[up down dh dx dw1 dw2]")
+}

@@ -1,0 +1,368 @@
+package tune
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"sonicmoe/autotune"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/trial"
+)
+
+// spec is what a bench is made from.
+type spec struct {
+	// Device is the name by which a worker opens its device, Target what that
+	// must be.
+	Device string
+	Target driver.Target
+	Config moe.Config
+	// Histogram, unless nil, has each expert's share of the rows.
+	Histogram []int64
+	// Backward says that backward's products are tuned too.
+	Backward bool
+}
+
+var layers = autotune.NewSubject("moe layer", newBench)
+
+// bench tries points of a layer's products on one set of tensors.
+type bench struct {
+	spec
+	setting autotune.Setting
+	dev     driver.Device
+	ours    bool // the device is to be closed
+	trial   *trial.Trial
+	printer *fingerprinter
+	// wide is room for the larger weight gradient in FP32.
+	wide  driver.DevicePtr
+	owned []driver.DevicePtr
+	// base is the cost model's layer.
+	base *arm
+	// want are the prints of base's outputs, by run and tensor, inputs those of
+	// what no kernel may change.
+	want   map[string]print
+	inputs map[string]print
+	arms   map[string]*arm
+	events [2]driver.Event
+}
+
+// arm is a layer with its call.
+type arm struct {
+	layer *moe.Layer
+	call  *moe.Call
+}
+
+const seed = 7
+
+func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[kernel.Point], error) {
+	b := &bench{setting: s, dev: s.Device, want: map[string]print{}, inputs: map[string]print{}, arms: map[string]*arm{}}
+	if err := json.Unmarshal(s.Spec, &b.spec); err != nil {
+		return nil, err
+	}
+	if err := b.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.prepare(ctx); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// open opens a worker's own device.
+func (b *bench) open(ctx context.Context) (err error) {
+	if b.dev != nil {
+		return nil
+	}
+	if b.spec.Device == "emulated" {
+		b.dev, err = emulated.New(emulated.Options{Target: b.Target})
+	} else {
+		b.dev, err = open.Device(ctx, b.spec.Device)
+	}
+	if err != nil {
+		return err
+	}
+	b.ours = true
+	if t := b.dev.Target(); t != b.Target {
+		return fmt.Errorf("the device %q is %s with %d SMs, the layer's is %s with %d: name it in Options.Device",
+			b.spec.Device, t.Name, t.SMs, b.Target.Name, b.Target.SMs)
+	}
+	return nil
+}
+
+// prepare makes the cost model's layer and the tensors.
+func (b *bench) prepare(ctx context.Context) error {
+	var err error
+	if b.base, err = b.arm(ctx, "", kernel.Point{}); err != nil {
+		return err
+	}
+	tokens := tokensOf(b.Config)
+	// Narrow layers need larger weights to reach outputs of order 1.
+	boost := max(1, math.Sqrt(1536/float64(b.Config.Hidden)))
+	if b.trial, err = trial.New(b.dev, b.base.layer, tokens, seed, boost); err != nil {
+		return err
+	}
+	if b.Histogram != nil {
+		if err := b.route(tokens); err != nil {
+			return err
+		}
+	}
+	if b.Backward {
+		if err := b.trial.PrepareBackward(seed+10, moe.BF16); err != nil {
+			return err
+		}
+		s := b.Config.Gradients(tokens, moe.F32)
+		if b.wide, err = b.alloc(max(s.DW1.Bytes(), s.DW2.Bytes())); err != nil {
+			return err
+		}
+	}
+	for i := range b.events {
+		if b.events[i], err = b.dev.NewEvent(); err != nil {
+			return err
+		}
+	}
+	sums, err := b.alloc(printBytes)
+	if err != nil {
+		return err
+	}
+	if b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream(), sums); err != nil {
+		return err
+	}
+	if err := b.prove(ctx); err != nil {
+		return fmt.Errorf("the cost model's layer: %w", err)
+	}
+	return nil
+}
+
+// arm is the layer with a product's point, the cost model's for the others.
+func (b *bench) arm(ctx context.Context, product string, p kernel.Point) (*arm, error) {
+	name := fmt.Sprintf("%s %+v", product, p)
+	if a := b.arms[name]; a != nil {
+		return a, nil
+	}
+	var choice kernel.Choice
+	if product != "" {
+		which, err := kernel.FindProduct(product)
+		if err != nil {
+			return nil, err
+		}
+		*which.At(&choice) = p
+	}
+	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithChoices(nil), moe.WithChoice(choice)}
+	if !b.Backward {
+		opts = append(opts, moe.WithoutBackward())
+	}
+	l, err := moe.New(ctx, b.dev, b.Config, opts...)
+	if err != nil {
+		return nil, err
+	}
+	b.arms[name] = &arm{l, l.NewCall()}
+	return b.arms[name], b.room(l)
+}
+
+// room makes the workspaces large enough for a layer.
+func (b *bench) room(l *moe.Layer) error {
+	if b.trial == nil {
+		return nil
+	}
+	sizes := l.Sizes(b.trial.Tokens)
+	for _, w := range []struct {
+		have *moe.Buffer
+		need int64
+	}{{&b.trial.Args.Workspace, sizes.Workspace}, {&b.trial.Back.Workspace, sizes.BackwardWorkspace}} {
+		if w.have.Bytes >= w.need || w.have.Bytes == 0 {
+			continue
+		}
+		p, err := b.alloc(w.need)
+		if err != nil {
+			return err
+		}
+		*w.have = moe.Buffer{Ptr: p, Bytes: w.need}
+	}
+	return nil
+}
+
+func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
+	p, err := b.dev.Alloc(bytes)
+	if err == nil {
+		b.owned = append(b.owned, p)
+	}
+	return p, err
+}
+
+// Verify implements autotune.Bench.
+func (b *bench) Verify(ctx context.Context, product string, p kernel.Point) error {
+	a, err := b.arm(ctx, product, p)
+	if err != nil {
+		return err
+	}
+	for _, r := range b.runs(product) {
+		got, err := b.prints(ctx, a, r)
+		if err != nil {
+			return err
+		}
+		for i, out := range r.outputs {
+			name := r.name + " " + out.name
+			want, known := b.want[name]
+			if !known {
+				if err := b.learn(ctx, r); err != nil {
+					return err
+				}
+				want = b.want[name]
+			}
+			if got[i] != want {
+				return fmt.Errorf("%s: %s has other bits than with the default tiles, which were right against float64", r.name, out.name)
+			}
+		}
+	}
+	return b.sameInputs()
+}
+
+// learn notes the prints of a run's outputs with the cost model's layer.
+func (b *bench) learn(ctx context.Context, r run) error {
+	got, err := b.prints(ctx, b.base, r)
+	for i, out := range r.outputs {
+		if err == nil {
+			b.want[r.name+" "+out.name] = got[i]
+		}
+	}
+	return err
+}
+
+// prints runs with poisoned outputs and fingerprints them.
+func (b *bench) prints(ctx context.Context, a *arm, r run) ([]print, error) {
+	s := b.trial.Stream()
+	for _, out := range r.outputs {
+		if err := s.Fill32(out.Ptr, r.before, out.Shape.Bytes()/4); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range []moe.Buffer{b.trial.Args.Workspace, b.trial.Back.Workspace} {
+		if err := s.Fill32(w.Ptr, 0xffffffff, w.Bytes/4); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.do(a.call); err != nil {
+		return nil, err
+	}
+	if err := a.layer.Explain(s.Synchronize(ctx)); err != nil {
+		return nil, err
+	}
+	var list []print
+	for _, out := range r.outputs {
+		p, err := b.printer.of(out.Tensor)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// sameInputs reports an input that is not what it was.
+func (b *bench) sameInputs() error {
+	a, back := &b.trial.Args, &b.trial.Back
+	tensors := []named{{"X", a.X}, {"Router", a.Router}, {"W1", a.W1}, {"W2", a.W2}}
+	if b.Backward {
+		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"Experts", a.Experts})
+	}
+	for _, t := range tensors {
+		p, err := b.printer.of(t.Tensor)
+		if err != nil {
+			return err
+		}
+		if was, ok := b.inputs[t.name]; ok && was != p {
+			return fmt.Errorf("it has changed %s, which it may only read", t.name)
+		}
+		b.inputs[t.name] = p
+	}
+	return nil
+}
+
+// repeats is how many runs one Time takes the median of.
+const repeats = 3
+
+// errTimed ends a pass behind the kernel that is timed.
+var errTimed = fmt.Errorf("timed")
+
+// Time implements autotune.Bench.
+func (b *bench) Time(ctx context.Context, product string, p kernel.Point) (time.Duration, error) {
+	a, err := b.arm(ctx, product, p)
+	if err != nil {
+		return 0, err
+	}
+	var times []time.Duration
+	for range repeats {
+		d, err := b.timeOnce(ctx, a, product)
+		if err != nil {
+			return 0, err
+		}
+		times = append(times, d)
+	}
+	slices.Sort(times)
+	return times[repeats/2], nil
+}
+
+// timeOnce runs a pass as far as the product's kernel, between events.
+func (b *bench) timeOnce(ctx context.Context, a *arm, product string) (time.Duration, error) {
+	recorded, r := 0, b.runs(product)[0]
+	a.call.Observe(func(name string, s driver.Stream) error {
+		switch {
+		case recorded == 0 && name == r.kernel:
+			recorded = 1
+			return b.events[0].Record(s)
+		case recorded == 1:
+			recorded = 2
+			if err := b.events[1].Record(s); err != nil {
+				return err
+			}
+			return errTimed
+		}
+		return nil
+	})
+	defer a.call.Observe(nil)
+	s := b.trial.Stream()
+	if err := r.do(a.call); err != nil && err != errTimed {
+		return 0, err
+	}
+	switch recorded {
+	case 0:
+		return 0, fmt.Errorf("the pass has no kernel %q", r.kernel)
+	case 1: // the last of its pass
+		if err := b.events[1].Record(s); err != nil {
+			return 0, err
+		}
+	}
+	if err := a.layer.Explain(s.Synchronize(ctx)); err != nil {
+		return 0, err
+	}
+	return b.events[1].Since(b.events[0])
+}
+
+// Close implements autotune.Bench.
+func (b *bench) Close() error {
+	if b.ours {
+		jit.Forget(b.dev)
+		return b.dev.Close()
+	}
+	for _, e := range b.events {
+		if e != nil {
+			_ = e.Close() // the device's trouble shows below
+		}
+	}
+	for _, p := range b.owned {
+		_ = b.dev.Free(p)
+	}
+	if b.trial == nil {
+		return nil
+	}
+	return b.trial.Close()
+}

@@ -1,0 +1,191 @@
+package tune
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/trial"
+)
+
+func TestMain(m *testing.M) {
+	autotune.WorkerMain()
+	os.Exit(m.Run())
+}
+
+var small = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, TokensHint: 24}
+
+func newDevice(t testing.TB) *faulty.Device {
+	t.Helper()
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	counted := faulty.Wrap(dev)
+	t.Cleanup(func() {
+		jit.Forget(counted)
+		assert.NoError(t, counted.Close())
+	})
+	return counted
+}
+
+func openBench(t testing.TB, dev driver.Device, s spec) (*bench, error) {
+	t.Helper()
+	s.Target = dev.Target()
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	b, err := newBench(t.Context(), autotune.Setting{Spec: text, Device: dev})
+	if err != nil {
+		return nil, err
+	}
+	return b.(*bench), nil
+}
+
+// Every product's default is right and can be timed, routed by the layer and
+// by a histogram, and nothing of it is left on the caller's device.
+func TestBench(t *testing.T) {
+	for name, s := range map[string]spec{
+		"routed":       {Config: small, Backward: true},
+		"by histogram": {Config: small, Backward: true, Histogram: []int64{10, 0, 1, 5}},
+		"forward":      {Config: small},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := newDevice(t)
+			b, err := openBench(t, dev, s)
+			require.NoError(t, err)
+			choice := kernel.Choose(small, dev.Target())
+			for _, p := range kernel.Products() {
+				if p.Backward && !s.Backward {
+					continue
+				}
+				require.NoError(t, b.Verify(t.Context(), p.Name, *p.At(&choice)), p.Name)
+				d, err := b.Time(t.Context(), p.Name, *p.At(&choice))
+				require.NoError(t, err, p.Name)
+				assert.Positive(t, d)
+				for _, r := range b.runs(p.Name) { // each shows a kernel of its own
+					seen := false
+					b.base.call.Observe(func(kernel string, _ driver.Stream) error {
+						seen = seen || kernel == r.kernel
+						return nil
+					})
+					require.NoError(t, r.do(b.base.call))
+					b.base.call.Observe(nil)
+					assert.True(t, seen, r.kernel)
+				}
+			}
+			assert.Error(t, b.Verify(t.Context(), "up", kernel.Point{TileN: 64}), "no such tile")
+			require.NoError(t, b.Close())
+			live := dev.Live()
+			assert.Zero(t, live.Allocations)
+			assert.Zero(t, live.Streams)
+			assert.Zero(t, live.Events)
+		})
+	}
+}
+
+// A histogram that gives a token too few experts is refused.
+func TestHistogram(t *testing.T) {
+	_, err := openBench(t, newDevice(t), spec{Config: small, Histogram: []int64{1, 0, 0, 0}})
+	var arg *moe.ArgError
+	require.ErrorAs(t, err, &arg)
+	assert.Equal(t, "Histogram", arg.Field)
+	for _, h := range [][]int64{{1, 2}, {1, 2, 3, -4}} {
+		_, err = Layer(t.Context(), newDevice(t), small, Options{Histogram: h})
+		require.ErrorAs(t, err, &arg)
+	}
+	b, err := openBench(t, newDevice(t), spec{Config: small, Histogram: []int64{1, 100, 100, 0}})
+	require.NoError(t, err)
+	defer b.Close()
+	r, err := b.trial.Results(false)
+	require.NoError(t, err)
+	rows := make([]int, small.Experts)
+	for _, e := range r.Experts {
+		rows[e]++
+	}
+	assert.Zero(t, rows[3])
+	assert.Greater(t, rows[1], 4*rows[0])
+	assert.Equal(t, small.TokensHint*small.TopK, rows[0]+rows[1]+rows[2])
+}
+
+// Verify fails when one bit of an output is another, and when an input was
+// written to.
+func TestVerifyCanFail(t *testing.T) {
+	dev := newDevice(t)
+	b, err := openBench(t, dev, spec{Config: small, Backward: true})
+	require.NoError(t, err)
+	defer b.Close()
+	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
+	for _, p := range kernel.Products() {
+		point := *p.At(&choice)
+		require.NoError(t, b.Verify(ctx, p.Name, point))
+		first := b.runs(p.Name)[0]
+		name := first.name + " " + first.outputs[0].name
+		was := b.want[name]
+		b.want[name] = print{was[0] ^ 1, was[1]}
+		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].name+" has other bits", p.Name)
+		b.want[name] = was
+		require.NoError(t, b.Verify(ctx, p.Name, point))
+	}
+	flip := func(of moe.Tensor, bit uint16) {
+		bits := make([]uint16, 1)
+		require.NoError(t, b.trial.Stream().CopyToHost(trial.Bytes(bits), of.Ptr))
+		bits[0] ^= bit
+		require.NoError(t, b.trial.Stream().CopyToDevice(of.Ptr, trial.Bytes(bits)))
+	}
+	for name, of := range map[string]moe.Tensor{"X": b.trial.Args.X, "W1": b.trial.Args.W1, "DO": b.trial.Back.DO, "H": b.trial.Args.H} {
+		flip(of, 1)
+		assert.ErrorContains(t, b.sameInputs(), "changed "+name)
+		flip(of, 1)
+		require.NoError(t, b.sameInputs())
+	}
+	flip(b.trial.Args.W2, 1<<14) // of the exponent
+	assert.ErrorContains(t, b.Verify(ctx, "down", choice.Down), "O has other bits")
+}
+
+// A print changes with any bit and with the order of the words.
+func TestFingerprint(t *testing.T) {
+	dev := newDevice(t)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	defer s.Close()
+	sums, err := dev.Alloc(printBytes)
+	require.NoError(t, err)
+	f, err := newFingerprinter(context.Background(), dev, nil, s, sums)
+	require.NoError(t, err)
+	const words = 3000 // more than one step of some threads
+	p, err := dev.Alloc(4 * words)
+	require.NoError(t, err)
+	data := make([]uint32, words)
+	for i := range data {
+		data[i] = uint32(i * i)
+	}
+	of := func() print {
+		require.NoError(t, s.CopyToDevice(p, trial.Bytes(data)))
+		got, err := f.of(moe.Tensor{Ptr: p, Shape: moe.Dense(p, moe.F32, words, 1).Shape})
+		require.NoError(t, err)
+		return got
+	}
+	first := of()
+	assert.Equal(t, first, of())
+	seen := map[print]bool{first: true}
+	for _, at := range []int{0, 1, 1023, 1024, words - 1} {
+		for _, bit := range []int{0, 31} {
+			data[at] ^= 1 << bit
+			got := of()
+			assert.False(t, seen[got], "word %d bit %d", at, bit)
+			seen[got] = true
+			data[at] ^= 1 << bit
+		}
+	}
+	data[5], data[6] = data[6], data[5]
+	assert.False(t, seen[of()], "swapped words")
+}

@@ -1,0 +1,90 @@
+package tune
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	modelspec "sonicmoe/moe/spec"
+)
+
+// tuneLimit is what tuning a layer from nothing may take on an H200.
+const tuneLimit = 60 * time.Second
+
+// TestTuneOnGPU tunes layers from nothing, then starts each as a second process
+// would: nothing is tuned, nothing compiled. SONICMOE_TUNE_ROWS names the rows,
+// with commas, or is "all"; without it, it is "7B n=256". Set
+// CUDA_CACHE_DISABLE=1.
+func TestTuneOnGPU(t *testing.T) {
+	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+		t.Skip("SONICMOE_DEVICE is not cuda: the times are of a GPU")
+	}
+	names := strings.Split(cmp.Or(os.Getenv("SONICMOE_TUNE_ROWS"), "7B n=256"), ",")
+	if names[0] == "all" {
+		names = nil
+		for _, row := range modelspec.Rows() {
+			names = append(names, row.Name)
+		}
+	}
+	for _, name := range names {
+		row, ok := modelspec.FindRow(name)
+		require.True(t, ok, "no row is named %q", name)
+		t.Run(name, func(t *testing.T) { tuneOnGPU(t, row) })
+	}
+}
+
+func tuneOnGPU(t *testing.T, row modelspec.Row) {
+	ctx, dir := context.Background(), t.TempDir()
+	dev, err := open.Device(ctx, "cuda")
+	require.NoError(t, err)
+	defer dev.Close()
+	defer jit.Forget(dev)
+
+	plan, err := Layer(ctx, dev, row.Config, Options{Cache: cache.Open(cache.Options{Dir: dir})})
+	if plan != nil {
+		t.Log("\n" + plan.String())
+	}
+	require.NoError(t, err)
+	assert.Less(t, plan.Took, tuneLimit)
+	for _, r := range plan.Reports {
+		assert.GreaterOrEqual(t, r.Count(autotune.Measured), 6, r.Problem)
+		for _, status := range []autotune.Status{autotune.Wrong, autotune.Faulted, autotune.Hung, autotune.Died, autotune.Unbuilt} {
+			assert.Zero(t, r.Count(status), "%s: %v", r.Problem, status)
+		}
+		assert.LessOrEqual(t, r.Row(r.Chosen).Gain, 0.05, "%s: the cost model's point loses more than 5 %% against %v", r.Problem, r.Chosen)
+	}
+	require.NoError(t, plan.Save(ctx, dev))
+	require.NoError(t, dev.Err())
+
+	jit.Forget(dev)
+	before := maps.Clone(cuda.Calls(dev))
+	c := cache.Open(cache.Options{Dir: dir, ReadOnly: true})
+	start := time.Now()
+	again, err := Layer(ctx, dev, row.Config, Options{Cache: c})
+	require.NoError(t, err)
+	assert.Empty(t, again.Reports)
+	looked := time.Since(start)
+	start = time.Now()
+	l, err := moe.New(ctx, dev, row.Config, moe.WithCache(c))
+	require.NoError(t, err)
+	t.Logf("second process: looked for choices in %v, moe.New in %v with %v", looked, time.Since(start), l.Choice())
+	for call, n := range cuda.Calls(dev) {
+		if call == "cuLinkCreate" || call == "cuLinkCreate_v2" {
+			assert.Equal(t, before[call], n, "a second process compiles")
+		}
+	}
+	assert.Equal(t, plan.Choice, l.Choice())
+}

@@ -1,0 +1,213 @@
+package tune
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+)
+
+// Options say how Layer tunes. The zero value is good.
+type Options struct {
+	// Cache has stored choices and takes new ones on Plan.Save; nil means the
+	// user's, as moe.New has it.
+	Cache *cache.Cache
+	// Device is the name by which worker processes open the GPU (driver/open);
+	// "" means "cuda", or "emulated" for an emulated device.
+	Device string
+	// ForwardOnly leaves the products of backward alone.
+	ForwardOnly bool
+	// Products, unless empty, are the names of those to tune; the others are
+	// left alone.
+	Products []string
+	// Again tunes what has a valid choice too.
+	Again bool
+	// Histogram, unless nil, is how many rows each expert gets in real use, in
+	// any unit: it takes the place of near-uniform routing.
+	Histogram []int64
+	// Budget is the time for all products; 0 means 45 s.
+	Budget time.Duration
+	// Search are options of the search itself; its Cache and Budget are set.
+	Search autotune.Options
+}
+
+// Plan is what tuning found. Nothing has changed until Save.
+type Plan struct {
+	Config moe.Config
+	Target driver.Target
+	// Choice has the points of the products that were tuned or have a valid
+	// choice; others are the zero Point.
+	Choice kernel.Choice
+	// Reports are of the products tuned, Valid the names of those that had a
+	// valid choice and were not.
+	Reports []*autotune.Report[kernel.Point]
+	Valid   []string
+	Took    time.Duration
+
+	cache *cache.Cache
+}
+
+// Layer tunes a layer's products on a device of the kind at hand, one after
+// another, and returns a plan; layers in use stay as they are. The rows per
+// expert are those of c.TokensHint. Errors: *moe.ArgError, ctx's, of the device,
+// and of a default that is wrong; what was found by then is in the plan.
+func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
+	start := time.Now()
+	if o.Cache == nil {
+		o.Cache = cache.Open(cache.Options{})
+	}
+	if o.Budget <= 0 {
+		o.Budget = 45 * time.Second
+	}
+	p := &Plan{Config: c, Target: dev.Target(), cache: o.Cache}
+	products, err := p.open(o)
+	if err != nil || len(products) == 0 {
+		p.Took = time.Since(start)
+		return p, err
+	}
+	err = p.tune(ctx, dev, products, o, start.Add(o.Budget))
+	p.Took = time.Since(start)
+	return p, err
+}
+
+// open checks the arguments and gives the products that are to be tuned.
+func (p *Plan) open(o Options) ([]kernel.Product, error) {
+	if err := p.Config.Check(); err != nil {
+		return nil, err
+	}
+	if n := len(o.Histogram); o.Histogram != nil && n != p.Config.Experts {
+		return nil, &moe.ArgError{Field: "Histogram", Got: fmt.Sprintf("%d experts", n), Want: fmt.Sprint(p.Config.Experts)}
+	}
+	for e, n := range o.Histogram {
+		if n < 0 {
+			return nil, &moe.ArgError{Field: fmt.Sprintf("Histogram[%d]", e), Got: fmt.Sprint(n), Want: "0 or more"}
+		}
+	}
+	for _, name := range o.Products {
+		if _, err := kernel.FindProduct(name); err != nil {
+			return nil, err
+		}
+	}
+	var list []kernel.Product
+	for _, product := range kernel.Products() {
+		if o.ForwardOnly && product.Backward || len(o.Products) > 0 && !slices.Contains(o.Products, product.Name) {
+			continue
+		}
+		if point, ok := p.stored(product); ok && !o.Again {
+			*product.At(&p.Choice) = point
+			p.Valid = append(p.Valid, product.Name)
+			continue
+		}
+		list = append(list, product)
+	}
+	return list, nil
+}
+
+// stored is a product's valid choice.
+func (p *Plan) stored(product kernel.Product) (kernel.Point, bool) {
+	point, origin, _ := autotune.Pick(p.cache, moe.ChoiceKey(p.Target, p.Config, product.Name), func(q kernel.Point) (string, error) {
+		sources, err := moe.ProductSources(p.Target, p.Config, product.Name, q)
+		return autotune.Digest(sources), err
+	})
+	return point, origin == autotune.Tuned
+}
+
+// tune searches the products' spaces, all on one bench.
+func (p *Plan) tune(ctx context.Context, dev driver.Device, products []kernel.Product, o Options, deadline time.Time) error {
+	if o.Device == "" {
+		o.Device = "cuda"
+		if strings.HasPrefix(dev.Producer(), "emulated") {
+			o.Device = "emulated"
+		}
+	}
+	backward := slices.ContainsFunc(products, func(k kernel.Product) bool { return k.Backward })
+	search := o.Search
+	search.Cache, search.Budget = o.Cache, o.Budget
+	s, err := autotune.NewSession(dev, layers, spec{o.Device, p.Target, p.Config, o.Histogram, backward}, search)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for i, product := range products {
+		// What earlier products left is shared by the later ones.
+		s.SetBudget(max(time.Second, time.Until(deadline)/time.Duration(len(products)-i)))
+		r, err := s.Tune(ctx, p.problem(product))
+		if r != nil {
+			p.Reports = append(p.Reports, r)
+		}
+		if err != nil {
+			return err
+		}
+		*product.At(&p.Choice) = r.Chosen
+	}
+	return nil
+}
+
+// problem is the search for one product's point.
+func (p *Plan) problem(product kernel.Product) autotune.Problem[kernel.Point] {
+	def := kernel.Choose(p.Config, p.Target)
+	problem := autotune.Problem[kernel.Point]{
+		Name: product.Name, Key: moe.ChoiceKey(p.Target, p.Config, product.Name), Default: *product.At(&def),
+		Sources: func(q kernel.Point) ([]jit.Source, error) {
+			return moe.ProductSources(p.Target, p.Config, product.Name, q)
+		},
+	}
+	for _, a := range product.Alternatives(p.Config, p.Target) {
+		problem.Space = append(problem.Space, autotune.Candidate[kernel.Point]{Point: a.Point, Estimate: a.Estimate, Rejected: a.Rejected})
+	}
+	return problem
+}
+
+// Put stores the choices of what was tuned: in a cache or an autotune.File.
+func (p *Plan) Put(to interface {
+	PutChoice(key string, value []byte) cache.Outcome
+}) error {
+	for _, r := range p.Reports {
+		if r.PTX == "" {
+			continue // its search did not end
+		}
+		value, err := r.Record()
+		if err != nil {
+			return err
+		}
+		if o := to.PutChoice(r.Key.String(), value); o != cache.Stored && o != cache.Unchanged {
+			return fmt.Errorf("the choice of %s could not be stored: %v", r.Problem, o)
+		}
+	}
+	return nil
+}
+
+// Save stores the choices in the cache of Options, and the machine code of the
+// layer that they make: a later process tunes nothing and compiles nothing.
+func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
+	if err := p.Put(p.cache); err != nil {
+		return err
+	}
+	sources, err := moe.Sources(p.Target, p.Config, moe.WithChoices(p.cache))
+	if err != nil {
+		return err
+	}
+	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: dev})
+}
+
+// String is the reports, one below the other.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "layer %v, %v rows an expert, on %s with %d SMs\n", p.Config, autotune.BucketOf(kernel.RowsPerExpert(p.Config)), p.Target.Name, p.Target.SMs)
+	if len(p.Valid) > 0 {
+		fmt.Fprintf(&b, "tuned before: %s\n", strings.Join(p.Valid, ", "))
+	}
+	for _, r := range p.Reports {
+		fmt.Fprintf(&b, "\n%v", r)
+	}
+	fmt.Fprintf(&b, "\n%d products tuned in %v\n", len(p.Reports), p.Took.Round(time.Millisecond))
+	return b.String()
+}

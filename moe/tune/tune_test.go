@@ -1,0 +1,136 @@
+package tune
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+	"sonicmoe/driver/faulty"
+	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
+)
+
+// quick options try few candidates, once or twice each.
+func quick(c *cache.Cache) Options {
+	return Options{Cache: c, Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond}}
+}
+
+// Tuning runs no kernel on the caller's device; what it saves makes a second
+// process tune nothing and compile nothing.
+func TestSecondProcess(t *testing.T) {
+	ctx, dir := context.Background(), t.TempDir()
+	dev := newDevice(t)
+	plan, err := Layer(ctx, dev, small, quick(cache.Open(cache.Options{Dir: dir})))
+	require.NoError(t, err)
+	require.Len(t, plan.Reports, len(kernel.Products()))
+	for _, r := range plan.Reports {
+		assert.Equal(t, 2, r.Count(autotune.Measured), r)
+		assert.NotZero(t, r.Count(autotune.Rejected))
+		assert.Equal(t, "a worker process", r.Where)
+	}
+	assert.Zero(t, dev.Count(faulty.Launch))
+	before, err := cache.Open(cache.Options{Dir: dir}).List(ctx)
+	require.NoError(t, err)
+	for _, info := range before {
+		assert.Contains(t, info.Label, "proven ", "a plan changes nothing until it is saved")
+	}
+	require.NoError(t, plan.Save(ctx, dev))
+
+	second := newDevice(t)
+	c := cache.Open(cache.Options{Dir: dir, ReadOnly: true})
+	again, err := Layer(ctx, second, small, quick(c))
+	require.NoError(t, err)
+	assert.Empty(t, again.Reports, "a second process tunes nothing")
+	assert.Equal(t, plan.Choice, again.Choice)
+	l, err := moe.New(ctx, second, small, moe.WithCache(c))
+	require.NoError(t, err)
+	assert.Zero(t, second.Count(faulty.Compile), "and compiles nothing")
+	assert.Equal(t, plan.Choice, l.Choice())
+	for name, origin := range l.ChosenBy() {
+		assert.Equal(t, autotune.Tuned, origin, name)
+	}
+
+	// A choice that went stale is tuned again, and nothing else.
+	key := moe.ChoiceKey(dev.Target(), small, "down").String()
+	value, err := autotune.Encode(plan.Choice.Down, "another version's")
+	require.NoError(t, err)
+	c = cache.Open(cache.Options{Dir: dir})
+	c.PutChoice(key, value)
+	third, err := Layer(ctx, second, small, quick(c))
+	require.NoError(t, err)
+	require.Len(t, third.Reports, 1)
+	assert.Equal(t, "down", third.Reports[0].Problem)
+}
+
+func TestSomeProducts(t *testing.T) {
+	ctx, dev := context.Background(), newDevice(t)
+	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
+	o.Products = []string{"down"}
+	plan, err := Layer(ctx, dev, small, o)
+	require.NoError(t, err)
+	require.Len(t, plan.Reports, 1)
+	assert.Zero(t, plan.Choice.Up)
+	assert.NotZero(t, plan.Choice.Down)
+	f := autotune.NewFile()
+	require.NoError(t, plan.Put(f))
+	l, err := moe.New(ctx, dev, small, moe.WithCache(nil), moe.WithChoices(f), moe.WithoutBackward())
+	require.NoError(t, err)
+	assert.Equal(t, map[string]autotune.Origin{"up": autotune.CostModel, "down": autotune.Tuned}, l.ChosenBy())
+	assert.Equal(t, plan.Choice.Down, l.Choice().Down)
+
+	o.Products = []string{"sideways"}
+	_, err = Layer(ctx, dev, small, o)
+	assert.ErrorContains(t, err, "must be one of")
+	_, err = Layer(ctx, dev, moe.Config{}, o)
+	assert.ErrorContains(t, err, "Config.Hidden")
+}
+
+// A layer in use is the same while and after its configuration is tuned.
+func TestLayerInUse(t *testing.T) {
+	ctx, dev := context.Background(), newDevice(t)
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	l, err := moe.New(ctx, dev, small, moe.WithCache(c), moe.WithoutBackward())
+	require.NoError(t, err)
+	before := l.Choice()
+	o := quick(c)
+	o.ForwardOnly, o.Search.MinGain = true, 1e-9
+	plan, err := Layer(ctx, dev, small, o)
+	require.NoError(t, err)
+	require.Len(t, plan.Reports, 2)
+	require.NoError(t, plan.Save(ctx, dev))
+	assert.Equal(t, before, l.Choice())
+	assert.NoError(t, dev.Err())
+}
+
+func TestCancellation(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
+	o.Search.Progress = func(p autotune.Progress) {
+		if p.Problem == "down" && p.Stage == "verify" {
+			cancel()
+		}
+	}
+	dev := newDevice(t)
+	plan, err := Layer(ctx, dev, small, o)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.NotEmpty(t, plan.Reports, "what was found is there")
+	assert.NoError(t, dev.Err())
+	require.NoError(t, plan.Put(autotune.NewFile()))
+}
+
+// A worker whose device is another chip does not tune for this one.
+func TestAnotherDevice(t *testing.T) {
+	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
+	o.Device, o.Products = "cuda", []string{"up"}
+	plan, err := Layer(context.Background(), newDevice(t), small, o)
+	require.NoError(t, err)
+	assert.Contains(t, plan.Reports[0].Where, "the worker process did not start")
+	assert.Equal(t, 1, plan.Reports[0].Count(autotune.Unproven))
+	assert.Equal(t, plan.Reports[0].Default, plan.Reports[0].Chosen)
+}
