@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe/spec"
 )
 
@@ -101,7 +102,7 @@ func (o *options) check(rest []string) error {
 	}
 	o.withPoints = o.withPoints || o.withFit
 	if o.plot != "" {
-		return checkPicture(o.plot)
+		return picture.Check(o.plot)
 	}
 	return nil
 }

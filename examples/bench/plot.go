@@ -12,16 +12,6 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// checkPicture refuses names whose ending is no known picture format.
-func checkPicture(name string) error {
-	switch ext := filepath.Ext(name); ext {
-	case ".png", ".svg":
-		return nil
-	default:
-		return fmt.Errorf("-plot %s ends in %q, must be .png or .svg", name, ext)
-	}
-}
-
 // Colours of the pictures: ours stands out, peers are shades, the roofline a light backdrop.
 var (
 	ours      = color.RGBA{0xd9, 0x48, 0x01, 255}

@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -45,21 +47,28 @@ func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error
 func TestPython(t *testing.T) {
 	needPython(t)
 	tests := []struct {
-		layout string
-		config moe.Config
+		layout   string
+		backward bool
+		config   moe.Config
 	}{
-		{"concatenated", moe.Config{Hidden: 192, Intermediate: 64, Experts: 8, TopK: 3}},
-		{"interleaved", moe.Config{Hidden: 128, Intermediate: 128, Experts: 16, TopK: 4, GateUp: moe.Interleaved}},
-		{"separate", moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 1}},
+		{"concatenated", true, moe.Config{Hidden: 192, Intermediate: 64, Experts: 8, TopK: 3}},
+		{"interleaved", false, moe.Config{Hidden: 128, Intermediate: 128, Experts: 16, TopK: 4, GateUp: moe.Interleaved}},
+		{"interleaved", true, moe.Config{Hidden: 128, Intermediate: 64, Experts: 5, TopK: 2, GateUp: moe.Interleaved}},
+		{"separate", true, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
+		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 1}},
 	}
 	for i, tt := range tests {
-		t.Run(tt.layout, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s, backward %v", tt.layout, tt.backward), func(t *testing.T) {
 			t.Parallel()
 			p, c := newPaths(t), tt.config
 			const tokens = 70
-			out, err := script(t, "write", "-weights", p.weights, "-input", p.input, "-layout", tt.layout,
+			write := []string{"write", "-weights", p.weights, "-input", p.input, "-layout", tt.layout,
 				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
-				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i), "-scale", fmt.Sprint(weightScale))
+				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i), "-scale", fmt.Sprint(weightScale)}
+			if tt.backward {
+				write = append(write, "-backward")
+			}
+			out, err := script(t, write...)
 			require.NoError(t, err, out)
 			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
 			if tt.layout != "separate" {
@@ -69,6 +78,7 @@ func TestPython(t *testing.T) {
 			out, err = p.verify(t, c)
 			require.NoError(t, err, out)
 			assert.Contains(t, out, "right: 70 of 70 tokens")
+			assert.Equal(t, tt.backward, strings.Contains(out, "gradients too"), out)
 			out, err = p.verify(t, c, "-sample", "9")
 			require.NoError(t, err, out)
 			assert.Contains(t, out, "right: 9 of 70 tokens")
@@ -162,6 +172,41 @@ func TestPythonFindsMistakes(t *testing.T) {
 		_, err = p.verify(t, small)
 		require.Error(t, err)
 	})
+}
+
+// check.py finds a mistake in each gradient.
+func TestPythonFindsWrongGradients(t *testing.T) {
+	needPython(t)
+	const tokens = 40
+	p := randomTensors(small, tokens, 8).withDO(9).write(t, true)
+	p.run(t, "-topk", "2", "-device", deviceName())
+	out, err := p.verify(t, small)
+	require.NoError(t, err, out)
+	whole, err := os.ReadFile(p.output)
+	require.NoError(t, err)
+	for _, name := range []string{"dx", "dscores", "drouter.weight", "dexperts.gate", "dexperts.up", "dexperts.down"} {
+		t.Run(name, func(t *testing.T) {
+			f, err := safetensors.New(bytes.NewReader(whole), int64(len(whole)))
+			require.NoError(t, err)
+			section, err := f.Section(name)
+			require.NoError(t, err)
+			data := make([]byte, section.Size())
+			_, err = io.ReadFull(section, data)
+			require.NoError(t, err)
+			spoiled := bytes.Clone(whole)
+			start := bytes.Index(spoiled, data)
+			require.Positive(t, start)
+			// The sign of the last number of the last row.
+			spoiled[start+len(data)-1] ^= 0x80
+			spoiled[start+len(data)-3] ^= 0x80
+			q := p
+			q.output = filepath.Join(t.TempDir(), "o.safetensors")
+			require.NoError(t, os.WriteFile(q.output, spoiled, 0o666))
+			got, err := q.verify(t, small)
+			require.Error(t, err)
+			assert.Contains(t, got, "wrong: worst row of "+name)
+		})
+	}
 }
 
 // largest is the largest magnitude of bf16 values.

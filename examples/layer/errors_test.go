@@ -127,6 +127,13 @@ func TestFileErrors(t *testing.T) {
 		{name: "x with a batch", input: []safetensors.Source{empty("x", bf, 2, 4, 128)}, want: `tensor "x" BF16 [2 4 128] must be BF16 [T, d]`},
 		{name: "x of another d", input: []safetensors.Source{empty("x", bf, 4, 256)},
 			want: `INPUT: tensor "x" BF16 [4 256] must be BF16 [4 128] ([T, d], d as in router.weight)`},
+		{name: "do without x", input: []safetensors.Source{empty("do", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, must be there: the file has "do"`},
+		{name: "more than do", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", bf, 4, 128), empty("o", bf, 4, 128)},
+			want: `INPUT: tensor "o" BF16 [4 128] is not part of this layer, must not be there: wanted are only x, do`},
+		{name: "do F32", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", f32, 4, 128)},
+			want: `INPUT: tensor "do" F32 [4 128] must be BF16 [T, d] as x`},
+		{name: "do of other tokens", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", bf, 5, 128)},
+			want: `INPUT: tensor "do" BF16 [5 128] must be BF16 [4 128] ([T, d] as x)`},
 		{name: "empty file", input: []safetensors.Source{}, want: `INPUT: tensor "x" is missing, must be there: the file has none`},
 	}
 	for _, tt := range tests {

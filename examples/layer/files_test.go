@@ -25,6 +25,7 @@ type tensors struct {
 	config            moe.Config
 	tokens            int
 	x, router, w1, w2 []uint16
+	do                []uint16 // nil: no backward pass
 }
 
 func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
@@ -37,6 +38,12 @@ func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
 		w1:     weight(seed+2, s.W1.Elements()),
 		w2:     weight(seed+3, s.W2.Elements()),
 	}
+}
+
+// withDO adds a random gradient of the output.
+func (x tensors) withDO(seed uint64) tensors {
+	x.do = reference.NewNormal(seed, reference.ScaleOutput).Values(int64(len(x.x)))
+	return x
 }
 
 // bytesOf views numbers as bytes.
@@ -101,7 +108,11 @@ func newPaths(t testing.TB) paths {
 func (x tensors) write(t testing.TB, separate bool) paths {
 	p := newPaths(t)
 	writeFile(t, p.weights, x.weights(separate)...)
-	writeFile(t, p.input, bf16(nameX, x.x, x.tokens, x.config.Hidden))
+	list := []safetensors.Source{bf16(nameX, x.x, x.tokens, x.config.Hidden)}
+	if x.do != nil {
+		list = append(list, bf16(nameDO, x.do, x.tokens, x.config.Hidden))
+	}
+	writeFile(t, p.input, list...)
 	return p
 }
 

@@ -21,6 +21,12 @@ const (
 	nameO       = "o"
 	nameScores  = "scores"
 	nameExperts = "experts"
+
+	// A backward pass.
+	nameDO      = "do"
+	nameDX      = "dx"
+	nameDScores = "dscores"
+	gradientOf  = "d" // before the name of a weight
 )
 
 // source is an open file with its path, for messages.
@@ -36,6 +42,8 @@ type job struct {
 	weights, input source
 	// separate says that gate and up are two tensors.
 	separate bool
+	// backward says that there is a gradient of the output.
+	backward bool
 }
 
 // openJob opens the files and checks them against each other. Close the job
@@ -88,6 +96,11 @@ func (j *job) plan(o options) error {
 	if err := j.input.shape(nameX, "[T, d], d as in "+nameRouter, x.Shape[0], d); err != nil {
 		return err
 	}
+	if j.backward {
+		if err := j.input.shape(nameDO, "[T, d] as "+nameX, x.Shape[0], d); err != nil {
+			return err
+		}
+	}
 	j.tokens = int(x.Shape[0])
 	j.config = moe.Config{
 		Hidden: int(d), Intermediate: int(n), Experts: int(e), TopK: o.topK, GateUp: o.gateUp, TokensHint: j.tokens,
@@ -116,6 +129,10 @@ func (j *job) names(o options) error {
 	if j.separate && o.gateUp != moe.Concatenated {
 		return j.weights.errorf(nameGate, "is separate from %s, but -gateup is %v, must be left out or %v",
 			nameUp, o.gateUp, moe.Concatenated)
+	}
+	_, noDO := j.input.Tensor(nameDO)
+	if j.backward = noDO == nil; j.backward {
+		return j.input.only([]string{nameX, nameDO})
 	}
 	return j.input.only([]string{nameX})
 }

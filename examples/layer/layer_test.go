@@ -32,19 +32,26 @@ func (p paths) run(t testing.TB, args ...string) string {
 	return stdout.String()
 }
 
-// results reads the output file.
-func (p paths) results(t testing.TB, c moe.Config, tokens int) trial.Results {
-	f, err := safetensors.Open(p.output)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, f.Close()) }()
-	require.Len(t, f.Tensors(), 3)
-	assert.Equal(t, map[string]string{"format": "pt"}, f.Metadata())
+// results reads what the forward pass wrote to the output file, which has so
+// many tensors.
+func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Results {
+	f := p.open(t, count)
 	n, k := int64(tokens), int64(c.TopK)
 	return trial.Results{
 		O:       numbers[uint16](t, f, nameO, safetensors.BF16, n, int64(c.Hidden)),
 		Scores:  numbers[float32](t, f, nameScores, safetensors.F32, n, k),
 		Experts: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
 	}
+}
+
+// open opens an output file of so many tensors.
+func (p paths) open(t testing.TB, count int) *safetensors.File {
+	f, err := safetensors.Open(p.output)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	require.Len(t, f.Tensors(), count)
+	assert.Equal(t, map[string]string{"format": "pt"}, f.Metadata())
+	return f
 }
 
 // check holds results against float64: experts and scores against the router
@@ -83,7 +90,7 @@ func TestLayer(t *testing.T) {
 			line := p.run(t, append([]string{"-topk", "2", "-device", deviceName()}, tt.args...)...)
 			assert.Contains(t, line, "T=40 "+tt.config.String())
 			assert.Equal(t, []string{"o.safetensors", "w.safetensors", "x.safetensors"}, p.entries(t))
-			x.check(t, p.results(t, tt.config, 40))
+			x.check(t, p.results(t, tt.config, 40, 3))
 		})
 	}
 }
@@ -95,7 +102,7 @@ func TestNoTokens(t *testing.T) {
 	assert.Contains(t, line, "T=0 ")
 	c := small
 	c.TopK = 3
-	assert.Empty(t, p.results(t, c, 0).O)
+	assert.Empty(t, p.results(t, c, 0, 3).O)
 }
 
 // Without a GPU and without -device the emulated device takes over, and the

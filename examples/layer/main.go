@@ -11,9 +11,13 @@
 //	                          or experts.gate and experts.up, each [E, n, d]
 //	         experts.down     [E, d, n]
 //	input    x                [T, d]
+//	         do               [T, d], for a backward pass: the gradient of o
 //
 // The output file holds o [T, d] BF16, scores [T, K] F32 (softmax over the
-// chosen logits) and experts [T, K] I32, by falling score.
+// chosen logits) and experts [T, K] I32, by falling score. With do it also
+// holds the gradients: dx [T, d] BF16, dscores [T, K] F32 (of the scores as if
+// they were inputs), and of each tensor of the weights one of its name after a
+// "d", such as dexperts.down, BF16 of the same shape and layout.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage. When it fails nothing is left
 // in place of the output, and an older output stays as it was.
@@ -75,8 +79,9 @@ const usage = `usage: layer -weights W.safetensors -input X.safetensors -output 
              [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
   -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,
             each [E, n, d]), experts.down [E, d, n], all BF16
-  -input    x [T, d] BF16
-  -output   is written: o [T, d] BF16, scores [T, K] F32, experts [T, K] I32
+  -input    x [T, d] BF16, and for a backward pass do [T, d] BF16, the gradient of o
+  -output   is written: o [T, d] BF16, scores [T, K] F32, experts [T, K] I32, and after a backward
+            pass dx [T, d] BF16, dscores [T, K] F32 and of each weight W its gradient dW, BF16
   -topk     K, the experts of each token
   -device   where to run; by default the first GPU, or the emulated device if there is none
   -gateup   the rows of experts.gate_up: n of gate, then n of up (concatenated, the default),

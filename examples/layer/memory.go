@@ -83,7 +83,7 @@ func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride i
 	for len(part) > 0 {
 		within := off % block
 		n := min(block-within, int64(len(part)))
-		if err := m.stream.CopyToDevice(dst+driver.DevicePtr(off/block*stride+within), part[:n]); err != nil {
+		if err := m.stream.CopyToDevice(at(dst, off/block*stride+within), part[:n]); err != nil {
 			return err
 		}
 		part, off = part[n:], off+n
@@ -91,28 +91,33 @@ func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride i
 	return nil
 }
 
-// reader streams bytes from the device, a chunk at a time.
-func (m *memory) reader(src driver.DevicePtr, bytes int64) io.Reader {
-	r := &deviceReader{stream: m.stream, at: src, left: bytes}
+// reader streams bytes from the device, a chunk at a time. Of every stride
+// bytes it takes the first block; with block == stride it takes all.
+func (m *memory) reader(src driver.DevicePtr, bytes, block, stride int64) io.Reader {
+	r := &deviceReader{stream: m.stream, src: src, bytes: bytes, block: block, stride: stride}
 	return bufio.NewReaderSize(r, int(min(max(bytes, 1), int64(m.chunk))))
 }
 
 // deviceReader reads device memory; bufio asks it for whole chunks.
 type deviceReader struct {
-	stream driver.Stream
-	at     driver.DevicePtr
-	left   int64
+	stream        driver.Stream
+	src           driver.DevicePtr
+	off, bytes    int64 // read, to read
+	block, stride int64
 }
 
 func (r *deviceReader) Read(p []byte) (int, error) {
-	if r.left == 0 {
+	if r.off == r.bytes {
 		return 0, io.EOF
 	}
-	p = p[:min(int64(len(p)), r.left)]
-	if err := r.stream.CopyToHost(p, r.at); err != nil {
+	within := r.off % r.block
+	p = p[:min(r.bytes-r.off, r.block-within, int64(len(p)))]
+	if err := r.stream.CopyToHost(p, at(r.src, r.off/r.block*r.stride+within)); err != nil {
 		return 0, err
 	}
-	r.at += driver.DevicePtr(len(p))
-	r.left -= int64(len(p))
+	r.off += int64(len(p))
 	return len(p), nil
 }
+
+// at is an address so many bytes on.
+func at(p driver.DevicePtr, bytes int64) driver.DevicePtr { return p + driver.DevicePtr(bytes) }

@@ -118,20 +118,35 @@ func (s *shrinking) ReadAt(p []byte, off int64) (int, error) {
 	return bytes.NewReader(s.whole[:len(s.whole)-s.lost]).ReadAt(p, off)
 }
 
+// Whatever the chunk, every other block is read, from the first on.
+func TestReadByTurns(t *testing.T) {
+	h := &hostMemory{bytes: make([]byte, 100)}
+	for i := range h.bytes {
+		h.bytes[i] = byte(i)
+	}
+	want := []byte{10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33}
+	for _, chunk := range []int{1, 3, 4, 5, 16, 100} {
+		m := &memory{stream: h, chunk: chunk}
+		got, err := io.ReadAll(m.reader(10, 12, 4, 10))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, chunk)
+	}
+}
+
 func TestReader(t *testing.T) {
 	h := &hostMemory{bytes: make([]byte, 100)}
 	for i := range h.bytes {
 		h.bytes[i] = byte(i)
 	}
 	m := &memory{stream: h, chunk: 32}
-	got, err := io.ReadAll(m.reader(10, 70))
+	got, err := io.ReadAll(m.reader(10, 70, 70, 70))
 	require.NoError(t, err)
 	assert.Equal(t, h.bytes[10:80], got)
 	assert.LessOrEqual(t, len(h.sizes), 4)
-	got, err = io.ReadAll(m.reader(10, 0))
+	got, err = io.ReadAll(m.reader(10, 0, 1, 1))
 	require.NoError(t, err)
 	assert.Empty(t, got)
 	h.fail = errors.New("broken")
-	_, err = io.ReadAll(m.reader(10, 70))
+	_, err = io.ReadAll(m.reader(10, 70, 70, 70))
 	require.ErrorIs(t, err, h.fail)
 }

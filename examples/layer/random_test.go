@@ -31,7 +31,7 @@ func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 }
 
 // TestRandomSizes: files of PyTorch's safetensors package at random legal
-// sizes give PyTorch's float64 result, 30 of them on a GPU.
+// sizes give PyTorch's float64 result, every other with gradients, 30 of them on a GPU.
 func TestRandomSizes(t *testing.T) {
 	needPython(t)
 	count, flops, width := 2, 5e7, 4
@@ -47,9 +47,13 @@ func TestRandomSizes(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("T=%d %v %s", tokens, c, layout), func(t *testing.T) {
 			p := newPaths(t)
-			out, err := script(t, "write", "-weights", p.weights, "-input", p.input, "-layout", layout,
+			write := []string{"write", "-weights", p.weights, "-input", p.input, "-layout", layout,
 				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
-				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i))
+				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i)}
+			if i%2 == 0 {
+				write = append(write, "-backward")
+			}
+			out, err := script(t, write...)
 			require.NoError(t, err, out)
 			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
 			if layout == "interleaved" {

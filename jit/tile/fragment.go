@@ -61,15 +61,15 @@ func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
 	s.StoreEach(slot, func(j int) ptx.F32 { return acc[j] })
 }
 
-// Load reads 16 columns, those from 16q on, as Store wrote them: word 2j+h is
-// columns 8j + 2(l%4) and the next of the thread's row h.
-func (s Staging) Load(slot ptx.Shared, q int) []ptx.BF16x2 {
-	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(2*q*16)), 4)
+// Load reads 8 columns, those from 8c on, as Store wrote them: word h is columns
+// 8c + 2(l%4) and the next of the thread's row h.
+func (s Staging) Load(slot ptx.Shared, c int) []ptx.BF16x2 {
+	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(c*16)), 2)
 }
 
 // StoreWords writes what Load reads. The whole warp stores where it alone loads.
-func (s Staging) StoreWords(slot ptx.Shared, q int, words []ptx.BF16x2) {
-	s.k.Stmatrix(slot.Plus(s.offset.XorI(2*q*16)), words...)
+func (s Staging) StoreWords(slot ptx.Shared, c int, words []ptx.BF16x2) {
+	s.k.Stmatrix(slot.Plus(s.offset.XorI(c*16)), words...)
 }
 
 // StoreEach is Store of values that are made one by one, register j's when it

@@ -261,10 +261,10 @@ func TestStagingLoads(t *testing.T) {
 	})
 	k.BarSync(ptx.Uint(0))
 	f := tile.NewFragment(tid)
-	for q := range 4 {
+	for q := range 8 {
 		loaded := staging.Load(from, q)
 		for i, w := range loaded {
-			at := f.Row.AddI(i % 2 * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(8*q + i/2*4)
+			at := f.Row.AddI(i * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(4 * q)
 			ptx.StGlobal(out.Index(at, 4), w.Bits())
 		}
 		staging.StoreWords(to, q, loaded)

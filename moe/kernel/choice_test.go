@@ -41,5 +41,7 @@ func TestPointMN(t *testing.T) {
 	p.CTAs = 1
 	require.NoError(t, p.check("Choice.DX", DXSpace(driver.H200())))
 	p.TileN, p.CTAs = 256, 2
+	require.ErrorContains(t, p.check("Choice.DH", DHSpace(driver.H200())), "Choice.DH.CTAs")
+	p.TileN = 128
 	require.NoError(t, p.check("Choice.DH", DHSpace(driver.H200())))
 }

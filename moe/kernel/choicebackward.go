@@ -2,11 +2,17 @@ package kernel
 
 import "sonicmoe/driver"
 
-// DHSpace are the points of the product dA', whose epilogue makes dH.
-func DHSpace(t driver.Target) []Point { return clusteredMN(spaceOf(t, dhSharedBytes, dhTileN)) }
+// DHSpace are the points of the product dA', whose epilogue makes dH. The
+// widest tile has no registers for clusters.
+func DHSpace(t driver.Target) []Point {
+	return append(spaceOf(t, dhSharedBytes, 256), clusteredMN(spaceOf(t, dhSharedBytes, 128))...)
+}
 
-// DXSpace are the points of the product dX~.
-func DXSpace(t driver.Target) []Point { return clusteredMN(space(t, 256, 192, 128)) }
+// DXSpace are the points of the product dX~. In clusters the widest tile's
+// router term finds no registers.
+func DXSpace(t driver.Target) []Point {
+	return append(space(t, 256, 192), clusteredMN(space(t, 128))...)
+}
 
 // DWSpace are the points of the weight gradients. Their tiles have no panels.
 func DWSpace(t driver.Target) []Point {

@@ -1,8 +1,6 @@
 package kernel
 
 import (
-	"fmt"
-
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
@@ -28,9 +26,6 @@ type DH struct {
 func (d DH) Build() (Kernel, error) {
 	const name = "moe_dh"
 	k := ptx.NewKernel(name)
-	if d.Point.TileN > dhTileN {
-		return Kernel{}, fmt.Errorf("%s at %v: tiles are at most %d wide", name, d.Point, dhTileN)
-	}
 	if d.Point.boxBlocks()*tile.Block*d.Point.ctas() != d.Point.TileN {
 		return Kernel{}, errPointMN(name, d.Point)
 	}
@@ -42,7 +37,8 @@ func (d DH) Build() (Kernel, error) {
 		scores: k.ParamPtr("scores"), pairs: k.ParamPtr("pairs"), partial: k.ParamPtr("dspart"),
 	}
 	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, gatherArrivals, gatherReaders, 2*dhStaging, e.barriers)
-	p.gathered, p.weightsMN, p.before, p.during = true, true, e.before, e.during
+	p.gathered, p.weightsMN = true, true
+	p.before, p.during, p.ending = e.before, e.during, e.ending
 	e.start(p.staging)
 	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {

@@ -2,13 +2,15 @@
 
     check.py write  -weights W -input X -tokens T -hidden D -intermediate N -experts E
                     [-layout concatenated|interleaved|separate] [-seed S] [-scale STD]
+                    [-backward]
     check.py verify -weights W -input X -output O -topk K
                     [-layout concatenated|interleaved] [-sample TOKENS]
 
 Files are written and read by PyTorch's safetensors package: with torch where
 it can be imported (on the GPU if there is one), else with numpy, which has no
 bf16, so its bits are kept as uint16. verify prints one line; exit code 1 means
-that the output is wrong.
+that the output is wrong. Where the input has do, which -backward writes, the
+gradients are verified too, of all tokens.
 """
 
 import argparse
@@ -172,7 +174,10 @@ def write(b, a):
         weights["experts.gate_up"] = draw((e, 2 * n, d), a.scale)
     weights["experts.down"] = draw((e, d, n), a.scale)
     b.save(a.weights, weights)
-    b.save(a.input, {"x": draw((a.tokens, d), 0.5)})
+    tokens = {"x": draw((a.tokens, d), 0.5)}
+    if a.backward:
+        tokens["do"] = draw((a.tokens, d), 0.2)
+    b.save(a.input, tokens)
     print(f"{b.name} wrote {a.weights} and {a.input}")
 
 
@@ -193,9 +198,13 @@ def softmax(b, logits):
     return e / e.sum(1)[:, None]
 
 
-def check_outputs(b, out, tokens, hidden, experts, topk):
+def check_outputs(b, out, weights, tokens, hidden, topk, backward):
     """Names, formats, shapes, and that every token has K experts that exist."""
+    experts = len(weights["router.weight"])
     want = {"o": ((tokens, hidden), b.bf16), "scores": ((tokens, topk), b.f32), "experts": ((tokens, topk), b.i32)}
+    if backward:
+        want |= {"dx": ((tokens, hidden), b.bf16), "dscores": ((tokens, topk), b.f32)}
+        want |= {"d" + name: (tuple(w.shape), b.bf16) for name, w in weights.items()}
     if set(out) != set(want):
         raise SystemExit(f"the output has {sorted(out)}, must have {sorted(want)}")
     for name, (shape, dtype) in want.items():
@@ -242,6 +251,20 @@ def check_routing(b, logits, ids, scores, topk):
     return b.m.where(exact, expected, scores), count
 
 
+def expert(b, weights, e, layout):
+    """Gate, up and down of one expert in float64."""
+    down = b.wide(weights["experts.down"][e])
+    if "experts.gate" in weights:
+        return b.wide(weights["experts.gate"][e]), b.wide(weights["experts.up"][e]), down
+    return *halves(b.wide(weights["experts.gate_up"][e]), layout), down
+
+
+def halves(w, layout):
+    """Gate's and up's rows of one expert's gate_up."""
+    n = len(w) // 2
+    return (w[0::2], w[1::2]) if layout == "interleaved" else (w[:n], w[n:])
+
+
 def experts_output(b, weights, x, ids, scores, layout):
     """O in float64, expert by expert."""
     o = b.zeros(x.shape)
@@ -249,46 +272,90 @@ def experts_output(b, weights, x, ids, scores, layout):
         rows, slots = b.where(ids == e)
         if len(rows) == 0:
             continue
-        if "experts.gate" in weights:
-            gate, up = (x[rows] @ b.wide(weights[name][e]).T for name in ("experts.gate", "experts.up"))
-        else:
-            h = x[rows] @ b.wide(weights["experts.gate_up"][e]).T
-            n = h.shape[1] // 2
-            gate, up = (h[:, 0::2], h[:, 1::2]) if layout == "interleaved" else (h[:, :n], h[:, n:])
-        y = (gate / (1 + b.m.exp(-gate)) * up) @ b.wide(weights["experts.down"][e]).T
+        gate_w, up_w, down = expert(b, weights, e, layout)
+        gate, up = x[rows] @ gate_w.T, x[rows] @ up_w.T
+        y = (gate / (1 + b.m.exp(-gate)) * up) @ down.T
         o[rows] += scores[rows, slots][:, None] * y
     return o
 
 
+def check_gradients(b, weights, x, do, ids, scores, out, layout):
+    """Holds all gradients against float64. H is rounded to bf16, as the layer
+    keeps it; the router's gradient starts from the output's own dscores."""
+    dx, dscores = b.zeros(x.shape), b.zeros(scores.shape)
+    router = b.wide(weights["router.weight"])
+    for e in range(len(router)):
+        rows, slots = b.where(ids == e)
+        gate_w, up_w, down = expert(b, weights, e, layout)
+        gate, up = bf16_round(b, x[rows] @ gate_w.T), bf16_round(b, x[rows] @ up_w.T)
+        s = scores[rows, slots][:, None]
+        sigmoid = 1 / (1 + b.m.exp(-gate))
+        a, da = gate * sigmoid * up, do[rows] @ down
+        dscores[rows, slots] = (a * da).sum(1)
+        dgate = s * da * up * sigmoid * (1 + gate * (1 - sigmoid))
+        dup = s * da * gate * sigmoid
+        dx[rows] += dgate @ gate_w + dup @ up_w
+        want = {"dexperts.down": do[rows].T @ (s * a)}
+        got = {name: b.wide(out[name][e]) for name in out if name.startswith("dexperts.")}
+        want["dexperts.gate"], want["dexperts.up"] = dgate.T @ x[rows], dup.T @ x[rows]
+        if "dexperts.gate_up" in got:
+            got["dexperts.gate"], got["dexperts.up"] = halves(got["dexperts.gate_up"], layout)
+        for name in want:
+            check(b, f"{name} of expert {e}", got[name], want[name])
+    check(b, "dscores", b.wide(out["dscores"]), dscores)
+
+    def logits(ds):
+        return scores * (ds - (scores * ds).sum(1)[:, None])
+
+    chosen = logits(dscores)
+    own, drouter = logits(b.wide(out["dscores"])), b.zeros(router.shape)
+    for k in range(ids.shape[1]):
+        dx += chosen[:, k, None] * router[ids[:, k]]
+        for e in range(len(router)):
+            (rows,) = b.where(ids[:, k] == e)
+            drouter[e] += own[rows, k] @ x[rows]
+    check(b, "dx", b.wide(out["dx"]), dx)
+    check(b, "drouter.weight", b.wide(out["drouter.weight"]), drouter)
+
+
+def check(b, name, got, want):
+    """The largest errors of a row and of an element, in words."""
+    if not bool(b.m.isfinite(got).all()):
+        raise SystemExit(f"{name} has numbers that are not finite")
+    tiny = 1e-300  # a row that should be zero must be
+    row = float((((got - want) ** 2).sum(1) ** 0.5 / ((want**2).sum(1) ** 0.5 + tiny)).max())
+    element = float((abs(got - want) / (b.largest(abs(want))[:, None] + tiny)).max())
+    facts = (
+        f"worst row of {name} {row:.3g} (at most {ROW:g}), "
+        f"worst element {element:.3g} of its row's largest (at most {ELEMENT:g})"
+    )
+    if not (row <= ROW and element <= ELEMENT):
+        raise SystemExit("wrong: " + facts)
+    return facts
+
+
 def verify(b, a):
-    weights, x, out = b.load(a.weights), b.load(a.input)["x"], b.load(a.output)
+    weights, tokens_in, out = b.load(a.weights), b.load(a.input), b.load(a.output)
+    x = tokens_in["x"]
     tokens, hidden = x.shape
-    check_outputs(b, out, tokens, hidden, len(weights["router.weight"]), a.topk)
+    backward = "do" in tokens_in
+    check_outputs(b, out, weights, tokens, hidden, a.topk, backward)
     if tokens == 0:
         print(f"right: no tokens ({b.name})")
         return
     count = tokens if a.sample == 0 else min(a.sample, tokens)
     sample = b.indices([i * (tokens - 1) // max(count - 1, 1) for i in range(count)])
-    x, got = b.wide(x[sample]), b.wide(out["o"][sample])
+    all_x, x = b.wide(x), b.wide(x[sample])
     ids, scores = b.ids(out["experts"][sample]), b.wide(out["scores"][sample])
 
     logits = x @ b.wide(weights["router.weight"]).T
     scores, moved = check_routing(b, logits, ids, scores, a.topk)
-    want = experts_output(b, weights, x, ids, scores, a.layout)
-
-    if not bool(b.m.isfinite(got).all()):
-        raise SystemExit("o has numbers that are not finite")
-    tiny = 1e-300  # a row that should be zero must be
-    row = float((((got - want) ** 2).sum(1) ** 0.5 / ((want**2).sum(1) ** 0.5 + tiny)).max())
-    element = float((abs(got - want) / (b.largest(abs(want))[:, None] + tiny)).max())
-    facts = (
-        f"{count} of {tokens} tokens, worst row {row:.3g} (at most {ROW:g}), "
-        f"worst element {element:.3g} of its row's largest (at most {ELEMENT:g}), "
-        f"{moved} tokens rounded otherwise by FP32 ({b.name})"
-    )
-    if not (row <= ROW and element <= ELEMENT):
-        raise SystemExit("wrong: " + facts)
-    print("right: " + facts)
+    facts = check(b, "o", b.wide(out["o"][sample]), experts_output(b, weights, x, ids, scores, a.layout))
+    if backward:
+        do, ids, scores = b.wide(tokens_in["do"]), b.ids(out["experts"]), b.wide(out["scores"])
+        check_gradients(b, weights, all_x, do, ids, scores, out, a.layout)
+        facts += ", gradients too"
+    print(f"right: {count} of {tokens} tokens, {facts}, {moved} tokens rounded otherwise by FP32 ({b.name})")
 
 
 def main():
@@ -303,6 +370,7 @@ def main():
     w.add_argument("-layout", choices=("concatenated", "interleaved", "separate"), default="concatenated")
     w.add_argument("-seed", type=int, default=1)
     w.add_argument("-scale", type=float, default=0.02, help="standard deviation of the weights")
+    w.add_argument("-backward", action="store_true", help="write do, a gradient of the output, too")
     v.add_argument("-output", required=True)
     v.add_argument("-topk", type=int, required=True)
     v.add_argument("-layout", choices=("concatenated", "interleaved"), default="concatenated")

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// results of a backward pass.
+type gradients struct {
+	dx, drouter, dw1, dw2 []uint16
+	dscores               []float32
+}
+
+// gradients reads what the backward pass wrote to the output file, gate and up
+// put together again.
+func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) (g gradients) {
+	count := 8
+	if separate {
+		count = 9
+	}
+	f := p.open(t, count)
+	const bf = safetensors.BF16
+	rows, d, n, e := int64(tokens), int64(c.Hidden), int64(c.Intermediate), int64(c.Experts)
+	g.dx = numbers[uint16](t, f, "dx", bf, rows, d)
+	g.dscores = numbers[float32](t, f, "dscores", safetensors.F32, rows, int64(c.TopK))
+	g.drouter = numbers[uint16](t, f, "drouter.weight", bf, e, d)
+	g.dw2 = numbers[uint16](t, f, "dexperts.down", bf, e, d, n)
+	if !separate {
+		g.dw1 = numbers[uint16](t, f, "dexperts.gate_up", bf, e, 2*n, d)
+		return g
+	}
+	gate, up := numbers[uint16](t, f, "dexperts.gate", bf, e, n, d), numbers[uint16](t, f, "dexperts.up", bf, e, n, d)
+	for i := range e {
+		g.dw1 = append(g.dw1, gate[i*n*d:][:n*d]...)
+		g.dw1 = append(g.dw1, up[i*n*d:][:n*d]...)
+	}
+	return g
+}
+
+// checkGradients holds gradients against float64, fed with what the forward
+// pass gave.
+func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
+	c := x.config
+	ref, err := reference.NewLayer(c, x.router, x.w1, x.w2)
+	require.NoError(t, err)
+	scores := reference.Widen(r.Scores)
+	out, err := ref.Experts(x.x, scores, r.Experts, nil, reference.Rounded)
+	require.NoError(t, err)
+	// The layer's H is in bf16, and its rows are in the order of the experts.
+	rows, width := reference.Group(r.Experts, c.Experts).Row, 2*c.Intermediate
+	h := make([]uint16, len(out.H))
+	for pair, row := range rows {
+		for j, v := range out.H[pair*width:][:width] {
+			h[int(row)*width+j] = reference.ToBF16(v)
+		}
+	}
+	back, err := ref.Gradients(reference.Backward{
+		X: x.x, DO: x.do, Scores: scores, Experts: r.Experts, H: h, Routed: true,
+	}, reference.Unrounded)
+	require.NoError(t, err)
+	tokens, err := back.Tokens(nil)
+	require.NoError(t, err)
+	router, err := back.Router(reference.SoftmaxBackward(scores, reference.Widen(g.dscores), c.TopK))
+	require.NoError(t, err)
+	dw1, err := back.W1(reference.AllRows(c.Experts, width))
+	require.NoError(t, err)
+	dw2, err := back.W2(reference.AllRows(c.Experts, c.Hidden))
+	require.NoError(t, err)
+	for name, report := range map[string]reference.Report{
+		"dx":      reference.Compare(g.dx, tokens.DX, x.tokens, c.Hidden),
+		"dscores": reference.Compare(g.dscores, tokens.DScores, x.tokens, c.TopK),
+		"drouter": reference.Compare(g.drouter, router, c.Experts, c.Hidden),
+		"dw1":     reference.Compare(g.dw1, dw1, c.Experts*width, c.Hidden),
+		"dw2":     reference.Compare(g.dw2, dw2, c.Experts*c.Hidden, c.Intermediate),
+	} {
+		assert.NoError(t, report.Check(reference.VsUnrounded), name)
+	}
+}
+
+// A file with do beside x gives gradients too, and the same outputs.
+func TestGradients(t *testing.T) {
+	interleaved := small
+	interleaved.GateUp = moe.Interleaved
+	tests := []struct {
+		name     string
+		config   moe.Config
+		separate bool
+		args     []string
+	}{
+		{"concatenated", small, false, nil},
+		{"interleaved", interleaved, false, []string{"-gateup", "interleaved"}},
+		{"separate", small, true, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			x := randomTensors(tt.config, 40, 8).withDO(9)
+			p := x.write(t, tt.separate)
+			line := p.run(t, append([]string{"-topk", "2", "-device", deviceName()}, tt.args...)...)
+			assert.Contains(t, line, ", backward ")
+			assert.Equal(t, []string{"o.safetensors", "w.safetensors", "x.safetensors"}, p.entries(t))
+			g := p.gradients(t, tt.config, 40, tt.separate)
+			count := 8
+			if tt.separate {
+				count++
+			}
+			r := p.results(t, tt.config, 40, count)
+			x.check(t, r)
+			x.checkGradients(t, r, g)
+		})
+	}
+}
+
+// Without tokens the weights' gradients are zero.
+func TestGradientsOfNoTokens(t *testing.T) {
+	p := randomTensors(small, 0, 8).withDO(9).write(t, true)
+	p.run(t, "-topk", "2", "-device", deviceName())
+	g := p.gradients(t, small, 0, true)
+	assert.Empty(t, g.dx)
+	for _, w := range [][]uint16{g.drouter, g.dw1, g.dw2} {
+		assert.Equal(t, make([]uint16, len(w)), w)
+	}
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// pass is a forward pass, without saved activations unless a backward pass
+// follows.
+type pass struct {
+	job    *job
+	layer  *moe.Layer
+	memory *memory
+	args   moe.Forward
+	back   moe.Backward // where the job has one
+
+	loaded, forwarded, backwarded time.Duration
+	bytes                         int64 // read from the files
+}
+
+// run loads the inputs, computes, and writes the outputs.
+func (p *pass) run(ctx context.Context, out *output) error {
+	started := time.Now()
+	if err := p.load(ctx); err != nil {
+		return err
+	}
+	p.loaded = time.Since(started)
+	if err := p.reserve(); err != nil {
+		return err
+	}
+	call := p.layer.NewCall()
+	started = time.Now()
+	if err := p.wait(ctx, "forward", call.Forward(p.memory.stream, p.args)); err != nil {
+		return err
+	}
+	p.forwarded = time.Since(started)
+	if p.job.backward {
+		started = time.Now()
+		if err := p.wait(ctx, "backward", call.Backward(p.memory.stream, p.back)); err != nil {
+			return err
+		}
+		p.backwarded = time.Since(started)
+	}
+	return out.commit(append(p.outputs(), p.gradients()...)...)
+}
+
+// wait waits for a pass that was queued with that error.
+func (p *pass) wait(ctx context.Context, name string, err error) error {
+	if err != nil {
+		return err
+	}
+	if err := p.layer.Explain(p.memory.stream.Synchronize(ctx)); err != nil {
+		return fmt.Errorf("%s pass: %w", name, err)
+	}
+	return nil
+}
+
+// outputs are what the forward pass has written.
+func (p *pass) outputs() []safetensors.Source {
+	return []safetensors.Source{
+		p.whole(nameO, p.args.O), p.whole(nameScores, p.args.Scores), p.whole(nameExperts, p.args.Experts),
+	}
+}
+
+// input is a tensor to be loaded, from one of a file or several by turns.
+type input struct {
+	to    *moe.Tensor
+	shape spec.Shape
+	from  source
+	names []string
+}
+
+// load brings weights and tokens to the device. Gate and up that are apart in
+// the file are put together there, for each expert gate before up.
+func (p *pass) load(ctx context.Context) error {
+	s := p.job.shapes()
+	list := []input{
+		{&p.args.Router, s.Router, p.job.weights, []string{nameRouter}},
+		{&p.args.W1, s.W1, p.job.weights, p.job.w1Names()},
+		{&p.args.W2, s.W2, p.job.weights, []string{nameDown}},
+		{&p.args.X, s.X, p.job.input, []string{nameX}},
+	}
+	if p.job.backward {
+		list = append(list, input{&p.back.DO, p.job.config.Gradients(p.job.tokens, moe.BF16).DO, p.job.input, []string{nameDO}})
+	}
+	for _, in := range list {
+		var err error
+		if *in.to, err = p.tensor(in.names[0], in.shape); err != nil {
+			return err
+		}
+		block, stride := blocks(in.shape, len(in.names))
+		for i, name := range in.names {
+			to := at(in.to.Ptr, int64(i)*block)
+			if err := p.memory.load(ctx, to, in.from, name, block, stride); err != nil {
+				return err
+			}
+		}
+		p.bytes += in.shape.Bytes()
+	}
+	return p.memory.stream.Synchronize(ctx)
+}
+
+// w1Names are the tensors that W1 is made of.
+func (j *job) w1Names() []string {
+	if j.separate {
+		return []string{nameGate, nameUp}
+	}
+	return []string{nameGateUp}
+}
+
+// blocks is how a tensor is made of so many of a file: a block is what one
+// expert has of each, and lies a stride from the next expert's.
+func blocks(s spec.Shape, tensors int) (block, stride int64) {
+	stride = max(s.Bytes(), 1)
+	if tensors > 1 {
+		stride /= s.Dims[0]
+	}
+	return stride / int64(tensors), stride
+}
+
+// reserve makes room for what the passes write.
+func (p *pass) reserve() (err error) {
+	s, sizes := p.job.shapes(), p.layer.Sizes(p.job.tokens)
+	w := moe.Buffer{Bytes: sizes.Workspace}
+	if p.job.backward {
+		w.Bytes = sizes.BackwardWorkspace
+	}
+	if w.Ptr, err = p.memory.alloc("the workspace", w.Bytes); err != nil {
+		return err
+	}
+	p.args.Workspace = w
+	for _, out := range []room{{nameO, &p.args.O, s.O}, {nameScores, &p.args.Scores, s.Scores}, {nameExperts, &p.args.Experts, s.Experts}} {
+		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
+			return err
+		}
+	}
+	if p.job.backward {
+		return p.reserveGradients()
+	}
+	return nil
+}
+
+// room is a tensor to be written.
+type room struct {
+	name  string
+	to    *moe.Tensor
+	shape spec.Shape
+}
+
+func (p *pass) tensor(name string, s spec.Shape) (moe.Tensor, error) {
+	ptr, err := p.memory.alloc(name, s.Bytes())
+	return moe.Tensor{Ptr: ptr, Shape: s}, err
+}

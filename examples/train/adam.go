@@ -1,0 +1,47 @@
+package main
+
+import "math"
+
+// adam is one step of Adam (arXiv 1412.6980): m and v are running means of the
+// gradient and its square, and a weight moves by rate·m/√v. ε stands under the
+// root.
+type adam struct {
+	rate float64
+	step int // counts from 1
+}
+
+const (
+	beta1   = 0.9
+	beta2   = 0.99
+	epsilon = 1e-8
+)
+
+// scales are the factors that make up for means that began at 0: the weight
+// moves by rate·m/√(square·v + ε²).
+func (a adam) scales() (rate, square float64) {
+	return a.rate / (1 - math.Pow(beta1, float64(a.step))), 1 / (1 - math.Pow(beta2, float64(a.step)))
+}
+
+// param is a weight of the host, with its gradient.
+type param struct {
+	w, grad, m, v []float64
+}
+
+func newParam(w []float64) *param {
+	n := len(w)
+	return &param{w: w, grad: make([]float64, n), m: make([]float64, n), v: make([]float64, n)}
+}
+
+// update takes the step and leaves a gradient of 0.
+func (p *param) update(a adam) {
+	rate, square := a.scales()
+	inParallel(len(p.w), func(first, last int) {
+		for i := first; i < last; i++ {
+			g := p.grad[i]
+			p.m[i] = beta1*p.m[i] + (1-beta1)*g
+			p.v[i] = beta2*p.v[i] + (1-beta2)*g*g
+			p.w[i] -= rate * p.m[i] / math.Sqrt(square*p.v[i]+epsilon*epsilon)
+		}
+	})
+	clear(p.grad)
+}

@@ -1,0 +1,47 @@
+package main
+
+// balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961):
+// E·Σ f·P over the experts, with f an expert's share of the pairs of tokens and
+// experts and P its mean probability, in a softmax over all logits. It is 1
+// when all are alike.
+type balance struct {
+	tokens, experts int
+	// probability [T, E], share [E].
+	probability, share []float64
+}
+
+// newBalance takes logits [T, E], which it overwrites, and the choice ids [T, K].
+func newBalance(logits []float64, ids []int32, experts int) *balance {
+	b := &balance{tokens: len(logits) / experts, experts: experts, probability: logits, share: make([]float64, experts)}
+	softmaxRows(logits, experts)
+	for _, e := range ids {
+		b.share[e] += 1 / float64(len(ids))
+	}
+	return b
+}
+
+// loss is the loss itself.
+func (b *balance) loss() float64 {
+	var sum float64
+	for i, p := range b.probability {
+		sum += b.share[i%b.experts] * p
+	}
+	return sum * float64(b.experts) / float64(b.tokens)
+}
+
+// gradient is that of the logits, [T, E], times scale; the shares count as
+// constants.
+func (b *balance) gradient(scale float64) []float64 {
+	scale *= float64(b.experts) / float64(b.tokens)
+	out := make([]float64, len(b.probability))
+	inParallel(b.tokens, func(first, last int) {
+		for t := first; t < last; t++ {
+			p := b.probability[t*b.experts:][:b.experts]
+			mean := dot(p, b.share)
+			for e := range p {
+				out[t*b.experts+e] = scale * p[e] * (b.share[e] - mean)
+			}
+		}
+	})
+	return out
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+)
+
+// device is a compiled layer with what its blocks share: stream, workspace, and
+// the tensors that no block needs from forward to backward.
+type device struct {
+	dev    driver.Device
+	stream driver.Stream
+	layer  *moe.Layer
+	adam   *jit.Function
+	frozen bool
+	tokens int // the most of a pass
+	owned  []driver.DevicePtr
+
+	o, do, dx, dlogits, drouter moe.Tensor
+	workspace                   moe.Buffer
+}
+
+// newDevice compiles the layer for passes of up to so many tokens. Frozen experts
+// stay as they are. Close it before dev.
+func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
+	d = &device{dev: dev, frozen: frozen, tokens: tokens}
+	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
+		return nil, err
+	}
+	kernel, err := adamKernel().Build()
+	if err != nil {
+		return nil, err
+	}
+	if d.adam, err = jit.Of(dev).Load(ctx, kept, jit.Source{Module: kernel, Name: "adam"}, driver.CompileOptions{}); err != nil {
+		return nil, err
+	}
+	if d.stream, err = dev.NewStream(); err != nil {
+		return nil, err
+	}
+	if err := d.reserve(); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// reserve makes room for what the blocks share.
+func (d *device) reserve() error {
+	c := d.layer.Config()
+	s, g := c.Shapes(d.tokens), c.Gradients(d.tokens, moe.F32)
+	d.workspace.Bytes = d.layer.Sizes(d.tokens).BackwardWorkspace
+	var err error
+	if d.workspace.Ptr, err = d.alloc(d.workspace.Bytes); err != nil {
+		return err
+	}
+	return d.tensors(
+		slot{&d.o, s.O}, slot{&d.do, g.DO}, slot{&d.dx, g.DX}, slot{&d.dlogits, g.DLogits}, slot{&d.drouter, g.DRouter})
+}
+
+// resize gives what the blocks share the shapes of a pass.
+func (d *device) resize(tokens int) {
+	c := d.layer.Config()
+	s, g := c.Shapes(tokens), c.Gradients(tokens, moe.F32)
+	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
+}
+
+// slot is a tensor to be.
+type slot struct {
+	to    *moe.Tensor
+	shape moe.Shape
+}
+
+func (d *device) tensors(list ...slot) error {
+	for _, p := range list {
+		ptr, err := d.alloc(p.shape.Bytes())
+		if err != nil {
+			return err
+		}
+		*p.to = moe.Tensor{Ptr: ptr, Shape: p.shape}
+	}
+	return nil
+}
+
+func (d *device) alloc(bytes int64) (driver.DevicePtr, error) {
+	p, err := d.dev.Alloc(bytes)
+	if err != nil {
+		return 0, fmt.Errorf("%d bytes of device memory: %w", bytes, err)
+	}
+	d.owned = append(d.owned, p)
+	return p, nil
+}
+
+// Close frees the device memory of all blocks.
+func (d *device) Close() error {
+	var errs []error
+	for _, p := range d.owned {
+		errs = append(errs, d.dev.Free(p))
+	}
+	d.owned = nil
+	return errors.Join(append(errs, d.stream.Close())...)
+}
+
+// wait waits for the stream.
+func (d *device) wait(ctx context.Context) error {
+	return d.adam.Explain(d.layer.Explain(d.stream.Synchronize(ctx)))
+}
+
+// put and get copy whole tensors.
+func (d *device) put(to moe.Tensor, bytes []byte) error { return d.stream.CopyToDevice(to.Ptr, bytes) }
+
+func (d *device) get(bytes []byte, from moe.Tensor) error {
+	return d.stream.CopyToHost(bytes, from.Ptr)
+}

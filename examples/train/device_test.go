@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/ptxas"
+)
+
+// deviceName is where the tests run: SONICMOE_DEVICE, or the emulated device.
+func deviceName() string {
+	if name := os.Getenv("SONICMOE_DEVICE"); name != "" {
+		return name
+	}
+	return "emulated"
+}
+
+// testDevice makes a layer without a cache.
+func testDevice(t testing.TB, s size, frozen bool) *device {
+	dev, err := open.Device(t.Context(), deviceName())
+	require.NoError(t, err)
+	d, err := newDevice(t.Context(), dev, s.layer, s.tokens, frozen, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, d.Close())
+		jit.Forget(dev)
+		require.NoError(t, dev.Close())
+	})
+	return d
+}
+
+func testSize(t testing.TB) size {
+	s, err := findSize("tiny")
+	require.NoError(t, err)
+	return s
+}
+
+// read copies FP32 numbers from the device.
+func (d *device) read(t testing.TB, p driver.DevicePtr, n int64) []float32 {
+	out := make([]float32, n)
+	require.NoError(t, d.stream.CopyToHost(trial.Bytes(out), p))
+	return out
+}
+
+// Steps of the kernel are those of the host, but for FP32.
+func TestAdamKernel(t *testing.T) {
+	d := testDevice(t, testSize(t), false)
+	r := rand.New(rand.NewPCG(1, 1))
+	const n = 2*adamThreads + 3
+	first := narrow(randoms(r, n))
+	first[0] = 0
+	w, err := d.newWeight(moe.Dense(0, moe.BF16, n).Shape, append(first, 0)[:n])
+	require.NoError(t, err)
+	want := newParam(widen(first[:n]))
+	for step := 1; step <= 4; step++ {
+		grad := make([]float32, n)
+		for i := range grad {
+			grad[i] = float32(r.NormFloat64() * math.Pow(10, float64(-i%9)))
+			if i%5 == 1 {
+				grad[i] = 0
+			}
+			want.grad[i] = float64(grad[i])
+		}
+		require.NoError(t, d.put(w.grad, trial.Bytes(grad)))
+		a := adam{rate: 0.01, step: step}
+		require.NoError(t, w.step(d.stream, a))
+		want.update(a)
+		require.NoError(t, d.wait(t.Context()))
+	}
+	got := d.read(t, w.main, n)
+	bits := make([]uint16, n)
+	require.NoError(t, d.get(trial.Bytes(bits), w.layer))
+	for i, v := range got {
+		require.InDelta(t, want.w[i], v, 1e-6*max(1, math.Abs(want.w[i])), i)
+		require.Equal(t, narrow([]float64{float64(v)})[0], bits[i], i)
+	}
+	assert.Zero(t, want.grad[0])
+}
+
+// layers are the same layer on the device and on the host.
+func layers(t *testing.T, s size, frozen bool) (*deviceExperts, *hostExperts, []uint16) {
+	r := rand.New(rand.NewPCG(3, 3))
+	shapes, d := s.layer.Shapes(s.tokens), testDevice(t, s, frozen)
+	scale := 1 / math.Sqrt(float64(s.layer.Hidden))
+	bits := func(n int64) []uint16 { return narrow(normal(r, int(n), scale).w) }
+	w1, w2, router := bits(shapes.W1.Elements()), bits(shapes.W2.Elements()), bits(shapes.Router.Elements())
+	onDevice, err := d.newExperts(w1, w2)
+	require.NoError(t, err)
+	inHost, err := newHostExperts(s.layer, frozen)(w1, w2)
+	require.NoError(t, err)
+	return onDevice.(*deviceExperts), inHost.(*hostExperts), router
+}
+
+// Bounds of relative norms. Adam's first steps are as large for a gradient of
+// nothing but rounding as for any other, so weights and all after them differ more.
+const (
+	bf16Bound = 6e-3
+	adamBound = 5e-2
+)
+
+// requireClose holds a tensor against what it should be, by relative norms.
+func requireClose(t testing.TB, bound float64, want, got []float64, what string) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	var off, size float64
+	for i, w := range want {
+		off, size = off+(got[i]-w)*(got[i]-w), size+w*w
+	}
+	require.Positive(t, size, what)
+	require.LessOrEqual(t, math.Sqrt(off/size), bound, what)
+}
+
+// Both implementations give the same outputs and gradients, and gradients of
+// several passes add up.
+func TestExperts(t *testing.T) {
+	s := testSize(t)
+	d, h, router := layers(t, s, false)
+	r := rand.New(rand.NewPCG(4, 4))
+	ctx := t.Context()
+	n, bound := s.tokens*s.layer.Hidden, bf16Bound
+	for pass := range 3 {
+		x, do := narrow(randoms(r, n)), randoms(r, n)
+		var dlogits []float64
+		if pass != 1 {
+			dlogits = randoms(r, s.tokens*s.layer.Experts)
+		}
+		want, err := h.Forward(ctx, x, router)
+		require.NoError(t, err)
+		got, err := d.Forward(ctx, x, router)
+		require.NoError(t, err)
+		require.Equal(t, want.ids, got.ids)
+		requireClose(t, bound, want.o, got.o, "o")
+		wantGrads, err := h.Backward(ctx, do, dlogits)
+		require.NoError(t, err)
+		grads, err := d.Backward(ctx, do, dlogits)
+		require.NoError(t, err)
+		requireClose(t, bound, wantGrads.x, grads.x, "dx")
+		requireClose(t, bound, wantGrads.router, grads.router, "drouter")
+		if pass == 1 { // the third pass begins anew
+			compareWeights(t, bound, d, h)
+			require.NoError(t, h.Step(ctx, adam{rate: 0.01, step: 1}))
+			require.NoError(t, d.Step(ctx, adam{rate: 0.01, step: 1}))
+			bound = adamBound
+		}
+	}
+	compareWeights(t, bound, d, h)
+}
+
+func compareWeights(t *testing.T, bound float64, d *deviceExperts, h *hostExperts) {
+	requireClose(t, bound, h.w1.grad, doubles(d.read(t, d.w1.grad.Ptr, d.w1.grad.Shape.Elements())), "dw1")
+	requireClose(t, bound, h.w2.grad, doubles(d.read(t, d.w2.grad.Ptr, d.w2.grad.Shape.Elements())), "dw2")
+}
+
+// Passes may have fewer tokens, and not more than there is room for.
+func TestTokens(t *testing.T) {
+	s := testSize(t)
+	d, h, router := layers(t, s, false)
+	r := rand.New(rand.NewPCG(6, 6))
+	for _, tokens := range []int{1, s.tokens, 3} {
+		x, do := narrow(randoms(r, tokens*s.layer.Hidden)), randoms(r, tokens*s.layer.Hidden)
+		want, err := h.Forward(t.Context(), x, router)
+		require.NoError(t, err)
+		got, err := d.Forward(t.Context(), x, router)
+		require.NoError(t, err)
+		requireClose(t, bf16Bound, want.o, got.o, "o")
+		wantGrads, err := h.Backward(t.Context(), do, nil)
+		require.NoError(t, err)
+		grads, err := d.Backward(t.Context(), do, nil)
+		require.NoError(t, err)
+		requireClose(t, bf16Bound, wantGrads.x, grads.x, "dx")
+	}
+	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router)
+	assert.ErrorContains(t, err, "a pass of 129 tokens, must be at most 128")
+}
+
+// The optimizer's kernel assembles without spills or warnings.
+func TestAssemble(t *testing.T) {
+	if _, err := ptxas.Find(); err != nil {
+		t.Skip(err)
+	}
+	m, err := adamKernel().Build()
+	require.NoError(t, err)
+	_, report, err := ptxas.Assemble(t.Context(), m.Print().PTX)
+	require.NoError(t, err)
+	require.Empty(t, ptxas.Complaint(report), report)
+}
+
+// Frozen experts stay, and pass gradients on all the same.
+func TestFrozen(t *testing.T) {
+	s := testSize(t)
+	d, h, router := layers(t, s, true)
+	r := rand.New(rand.NewPCG(5, 5))
+	n := s.tokens * s.layer.Hidden
+	x, do := narrow(randoms(r, n)), randoms(r, n)
+	before := append([]float64(nil), h.w1.w...)
+	for _, e := range []experts{d, h} {
+		first, err := e.Forward(context.Background(), x, router)
+		require.NoError(t, err)
+		g, err := e.Backward(context.Background(), do, nil)
+		require.NoError(t, err)
+		assert.NotZero(t, g.x[0])
+		require.NoError(t, e.Step(context.Background(), adam{rate: 1, step: 1}))
+		second, err := e.Forward(context.Background(), x, router)
+		require.NoError(t, err)
+		require.Equal(t, first.o, second.o)
+	}
+	assert.Equal(t, before, h.w1.w)
+}

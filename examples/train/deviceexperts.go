@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/trial"
+)
+
+// deviceExperts is the layer of one block on a device. From forward to backward
+// it keeps x, H, scores and experts, which have room for the device's tokens.
+type deviceExperts struct {
+	*device
+	tokens                        int // of the last pass
+	call                          *moe.Call
+	x, router, h, scores, experts moe.Tensor
+	w1, w2                        deviceWeight
+	// added says that the gradients hold those of a pass since the last step.
+	added bool
+}
+
+// newExperts is a makeExperts.
+func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
+	e := &deviceExperts{device: d, call: d.layer.NewCall()}
+	s := d.layer.Config().Shapes(d.tokens)
+	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.Experts})
+	if err == nil {
+		e.w1, err = d.newWeight(s.W1, w1)
+	}
+	if err == nil {
+		e.w2, err = d.newWeight(s.W2, w2)
+	}
+	return e, err
+}
+
+// resize gives the tensors the shapes of a pass.
+func (e *deviceExperts) resize(tokens int) error {
+	if tokens > e.device.tokens {
+		return fmt.Errorf("a pass of %d tokens, must be at most %d", tokens, e.device.tokens)
+	}
+	e.tokens = tokens
+	s := e.layer.Config().Shapes(tokens)
+	e.x.Shape, e.h.Shape, e.scores.Shape, e.experts.Shape = s.X, s.H, s.Scores, s.Experts
+	e.device.resize(tokens)
+	return nil
+}
+
+func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output, error) {
+	if err := e.resize(len(x) / e.layer.Config().Hidden); err != nil {
+		return output{}, err
+	}
+	if err := errors.Join(e.put(e.x, trial.Bytes(x)), e.put(e.router, trial.Bytes(router))); err != nil {
+		return output{}, err
+	}
+	if err := e.call.Forward(e.stream, moe.Forward{
+		X: e.x, Router: e.router, W1: e.w1.layer, W2: e.w2.layer,
+		O: e.o, H: e.h, Scores: e.scores, Experts: e.experts, Workspace: e.workspace,
+	}); err != nil {
+		return output{}, err
+	}
+	if err := e.wait(ctx); err != nil {
+		return output{}, fmt.Errorf("forward pass: %w", err)
+	}
+	o, ids := make([]uint16, e.o.Shape.Elements()), make([]int32, e.experts.Shape.Elements())
+	err := errors.Join(e.get(trial.Bytes(o), e.o), e.get(trial.Bytes(ids), e.experts))
+	return output{widen(o), ids}, err
+}
+
+func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gradients, error) {
+	e.device.resize(e.tokens)
+	if err := e.put(e.do, trial.Bytes(narrow(do))); err != nil {
+		return gradients{}, err
+	}
+	b := moe.Backward{
+		X: e.x, Router: e.router, W1: e.w1.layer, W2: e.w2.layer, H: e.h, Scores: e.scores, Experts: e.experts,
+		DO: e.do, DX: e.dx, DRouter: e.drouter, Workspace: e.workspace,
+	}
+	if dlogits != nil {
+		b.DLogits = e.dlogits
+		if err := e.put(e.dlogits, trial.Bytes(singles(dlogits))); err != nil {
+			return gradients{}, err
+		}
+	}
+	if !e.frozen {
+		b.WeightGradients = moe.WeightGradients{DW1: e.w1.grad, DW2: e.w2.grad, AccumulateDW1: e.added, AccumulateDW2: e.added}
+		e.added = true
+	}
+	if err := e.call.Backward(e.stream, b); err != nil {
+		return gradients{}, err
+	}
+	if err := e.wait(ctx); err != nil {
+		return gradients{}, fmt.Errorf("backward pass: %w", err)
+	}
+	dx, drouter := make([]uint16, e.dx.Shape.Elements()), make([]float32, e.drouter.Shape.Elements())
+	if err := errors.Join(e.get(trial.Bytes(dx), e.dx), e.get(trial.Bytes(drouter), e.drouter)); err != nil {
+		return gradients{}, err
+	}
+	return gradients{widen(dx), doubles(drouter)}, nil
+}
+
+// Step queues the kernels; the next pass comes after them.
+func (e *deviceExperts) Step(_ context.Context, a adam) error {
+	if e.frozen || !e.added {
+		return nil
+	}
+	e.added = false
+	return errors.Join(e.w1.step(e.stream, a), e.w2.step(e.stream, a))
+}

@@ -1,0 +1,124 @@
+// Command train trains a small language model whose blocks are MoE layers.
+//
+//	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
+//	      [-freeze] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
+//	      [-seed N] [-cache DIR|off]
+//
+// The model predicts the next byte of the Queries of Newton's Opticks from a
+// window of those before it. Each block is x + MoE(RMSnorm(x)); the MoE layer
+// and its optimizer run on the device, the rest (embedding, norms, output
+// product, cross entropy) on the host in float64. There is no attention: the
+// window's bytes are summed, each with a vector for its symbol and distance.
+//
+// A tenth of the text is held out, and the loss on it printed beside that of
+// the steps' own batches.
+//
+// -device reference runs the MoE layer in float64 on the host too: slow, and
+// what the device's loss is to be compared with. -freeze leaves the experts as
+// they began, to show what they are worth.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"time"
+
+	"sonicmoe/examples/internal/picture"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "train:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// options are the command line.
+type options struct {
+	device, size, plot, cache string
+	steps, sample             int
+	freeze                    bool
+	balance, rate             float64
+	seed                      uint64
+}
+
+func parse(args []string, stderr io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("train", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.device, "device", "", "cuda, cuda:N, emulated or reference; empty: a GPU, else the emulated device")
+	f.StringVar(&o.size, "size", "", "tiny, small or large; empty: large on a GPU, else tiny")
+	f.IntVar(&o.steps, "steps", 0, "steps, 0 for those of the size")
+	f.BoolVar(&o.freeze, "freeze", false, "leave the experts' weights as they began")
+	f.Float64Var(&o.balance, "balance", 0.01, "weight of the load-balancing loss, 0 for none")
+	f.Float64Var(&o.rate, "rate", 0, "largest learning rate, 0 for that of the size")
+	f.IntVar(&o.sample, "sample", 100, "bytes to write at the end")
+	f.StringVar(&o.plot, "plot", "", "write the loss curve to this .png or .svg file")
+	f.Uint64Var(&o.seed, "seed", 1, "of weights and batches")
+	f.StringVar(&o.cache, "cache", "", "directory for compiled kernels, or off (default: the user's)")
+	if err = f.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("%q is no flag, all arguments are", f.Arg(0))
+	case o.steps < 0:
+		return o, fmt.Errorf("-steps is %d, must be at least 0", o.steps)
+	case o.sample < 0:
+		return o, fmt.Errorf("-sample is %d, must be at least 0", o.sample)
+	case !(o.rate >= 0) || math.IsInf(o.rate, 1):
+		return o, fmt.Errorf("-rate is %v, must be a number from 0", o.rate)
+	case !(o.balance >= 0) || math.IsInf(o.balance, 1):
+		return o, fmt.Errorf("-balance is %v, must be a number from 0", o.balance)
+	}
+	if o.size != "" {
+		if _, err = findSize(o.size); err != nil {
+			return o, err
+		}
+	}
+	if o.plot != "" {
+		err = picture.Check(o.plot)
+	}
+	return o, err
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	p, err := openPlace(ctx, o, stderr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	t, err := newTraining(p.size, o, p.create, stdout)
+	if err != nil {
+		return err
+	}
+	t.describe(p.name)
+	c, err := t.run(ctx)
+	if err != nil {
+		return err
+	}
+	if err := t.sample(ctx, o.sample); err != nil {
+		return err
+	}
+	c.printLoad(stdout)
+	fmt.Fprintf(stdout, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n",
+		c.last(), c.heldOut[len(c.heldOut)-1].loss, time.Since(began).Seconds())
+	if o.plot != "" {
+		return c.draw(o.plot, p.size.name+", "+p.name)
+	}
+	return nil
+}

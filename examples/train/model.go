@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+
+	"sonicmoe/moe/reference"
+)
+
+// model predicts the next byte from those before it:
+//
+//	x = Σ table[i][symbol i back]
+//	x = x + MoE(RMSnorm(x))          in each block
+//	logits = RMSnorm(x) · weightᵀ
+//
+// What is not the MoE layer runs on the host in float64.
+type model struct {
+	size   size
+	embed  embedding
+	blocks []*block
+	final  norm
+	head   head
+}
+
+// block is an MoE layer with its norm. The router's main weights are here,
+// those of the experts behind the interface.
+type block struct {
+	norm    norm
+	router  *param // [E, d]
+	experts experts
+
+	x, rounded []uint16 // what the last pass gave the layer: tokens and router
+	ids        []int32
+}
+
+// experts is the MoE layer of one block, with the experts' weights.
+type experts interface {
+	// Forward gives the output for the tokens x [T, d] and the router [E, d],
+	// bf16 bits, and keeps what Backward needs.
+	Forward(ctx context.Context, x, router []uint16) (output, error)
+	// Backward is for the last Forward: do [T, d] is the gradient of its
+	// output, dlogits [T, E] what other losses add to that of the logits.
+	// Gradients of the experts' weights add up until Step.
+	Backward(ctx context.Context, do, dlogits []float64) (gradients, error)
+	// Step changes the experts' weights.
+	Step(ctx context.Context, a adam) error
+}
+
+// output is O [T, d] and the experts of each token [T, K].
+type output struct {
+	o   []float64
+	ids []int32
+}
+
+// gradients are those of x [T, d] and of the router [E, d].
+type gradients struct{ x, router []float64 }
+
+// makeExperts makes the layer of one block from its first weights, w1
+// [E, 2n, d] and w2 [E, d, n] as bf16 bits.
+type makeExperts func(w1, w2 []uint16) (experts, error)
+
+// newModel makes a model with random weights, which depend on the seed alone.
+func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, error) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	d := s.layer.Hidden
+	m := &model{
+		size:  s,
+		embed: embedding{table: normal(r, s.context*symbols*d, 1/math.Sqrt(float64(s.context))), context: s.context, symbols: symbols, d: d},
+		final: norm{gain: ones(d)},
+		head:  head{weight: normal(r, symbols*d, 1/math.Sqrt(float64(d))), d: d},
+	}
+	shapes := s.layer.Shapes(s.tokens)
+	for range s.blocks {
+		b := &block{norm: norm{gain: ones(d)}, router: normal(r, s.layer.Experts*d, 1/math.Sqrt(float64(d)))}
+		var err error
+		b.experts, err = create(
+			reference.NewNormal(r.Uint64(), 1/math.Sqrt(float64(d))).Values(shapes.W1.Elements()),
+			reference.NewNormal(r.Uint64(), 1/math.Sqrt(float64(s.layer.Intermediate))).Values(shapes.W2.Elements()))
+		if err != nil {
+			return nil, err
+		}
+		m.blocks = append(m.blocks, b)
+	}
+	return m, nil
+}
+
+func normal(r *rand.Rand, n int, deviation float64) *param {
+	w := make([]float64, n)
+	for i := range w {
+		w[i] = deviation * r.NormFloat64()
+	}
+	return newParam(w)
+}
+
+func ones(n int) *param {
+	w := make([]float64, n)
+	for i := range w {
+		w[i] = 1
+	}
+	return newParam(w)
+}
+
+// forward is the mean cross entropy of a batch in nats.
+func (m *model) forward(ctx context.Context, b batch) (float64, error) {
+	x, err := m.hidden(ctx, b)
+	if err != nil {
+		return 0, err
+	}
+	return m.head.forward(x, b.next), nil
+}
+
+// hidden is what the head predicts from, [T, d].
+func (m *model) hidden(ctx context.Context, b batch) ([]float64, error) {
+	x := m.embed.forward(b)
+	for _, block := range m.blocks {
+		o, err := block.forward(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		addScaled(o, 1, x)
+		x = o
+	}
+	return m.final.forward(x), nil
+}
+
+// backward adds to all gradients those of the last batch, times scale: of the
+// cross entropy and, times weight, of each block's balancing loss.
+func (m *model) backward(ctx context.Context, scale, weight float64) error {
+	dx := m.final.backward(m.head.backward(scale))
+	for i := len(m.blocks) - 1; i >= 0; i-- {
+		through, err := m.blocks[i].backward(ctx, dx, scale*weight)
+		if err != nil {
+			return err
+		}
+		addScaled(dx, 1, through)
+	}
+	m.embed.backward(dx)
+	return nil
+}
+
+// step changes all weights.
+func (m *model) step(ctx context.Context, a adam) error {
+	params := []*param{m.embed.table, m.final.gain, m.head.weight}
+	for _, b := range m.blocks {
+		params = append(params, b.norm.gain, b.router)
+		if err := b.experts.Step(ctx, a); err != nil {
+			return err
+		}
+	}
+	for _, p := range params {
+		p.update(a)
+	}
+	return nil
+}
+
+// forward gives MoE(norm(x)).
+func (b *block) forward(ctx context.Context, x []float64) ([]float64, error) {
+	b.x, b.rounded = narrow(b.norm.forward(x)), narrow(b.router.w)
+	out, err := b.experts.Forward(ctx, b.x, b.rounded)
+	b.ids = out.ids
+	return out.o, err
+}
+
+// backward gives the gradient of forward's input. The balancing loss enters
+// by the logits, with so much weight.
+func (b *block) backward(ctx context.Context, do []float64, weight float64) ([]float64, error) {
+	var dlogits []float64
+	if weight != 0 {
+		d, experts := len(b.norm.gain.w), len(b.router.w)/len(b.norm.gain.w)
+		// The layer keeps only the chosen experts' logits.
+		logits := timesTransposed(widen(b.x), widen(b.rounded), len(b.x)/d, experts, d)
+		dlogits = newBalance(logits, b.ids, experts).gradient(weight)
+	}
+	g, err := b.experts.Backward(ctx, do, dlogits)
+	if err != nil {
+		return nil, err
+	}
+	addScaled(b.router.grad, 1, g.router)
+	return b.norm.backward(g.x), nil
+}

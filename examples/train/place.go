@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+
+	"sonicmoe/cache"
+	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
+)
+
+// onHost is the device name of the float64 reference.
+const onHost = "reference"
+
+// place is where MoE layers run.
+type place struct {
+	name   string
+	size   size // the one asked for, or the place's own
+	create makeExperts
+	close  func() error
+}
+
+// openPlace opens what the command line names.
+func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error) {
+	if o.device == onHost {
+		s, err := o.sizeOr("tiny")
+		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
+	}
+	dev, gpu, err := rung.OpenDevice(ctx, o.device, stderr)
+	if err != nil {
+		return nil, err
+	}
+	closeDevice := func() error {
+		jit.Forget(dev)
+		return dev.Close()
+	}
+	own := "tiny"
+	if gpu {
+		own = "large"
+	}
+	s, err := o.sizeOr(own)
+	if err != nil {
+		return nil, errors.Join(err, closeDevice())
+	}
+	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	d, err := newDevice(ctx, dev, s.layer, s.tokens, o.freeze, cache.Open(cache.Options{Dir: o.cache, Logger: logger}))
+	if err != nil {
+		return nil, errors.Join(err, closeDevice())
+	}
+	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
+}
+
+// sizeOr is the size asked for, or the named one.
+func (o options) sizeOr(name string) (size, error) {
+	if o.size != "" {
+		name = o.size
+	}
+	return findSize(name)
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+// Colours: single steps are a backdrop for their mean.
+var (
+	stepColor    = color.RGBA{0xfd, 0xbe, 0x85, 255}
+	meanColor    = color.RGBA{0xd9, 0x48, 0x01, 255}
+	heldOutColor = color.RGBA{0x08, 0x51, 0x9c, 255}
+)
+
+// draw writes the loss curve as a picture.
+func (c *curve) draw(file, title string) error {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "steps", "nats a byte"
+	p.Title.Padding = vg.Points(8)
+	p.Legend.Top, p.Legend.XOffs = true, vg.Points(-8)
+	p.Add(plotter.NewGrid())
+	var single, mean, held plotter.XYs
+	for i, l := range c.losses {
+		single = append(single, plotter.XY{X: float64(i), Y: l})
+		mean = append(mean, plotter.XY{X: float64(i), Y: (&curve{losses: c.losses[:i+1]}).last()})
+	}
+	for _, h := range c.heldOut {
+		held = append(held, plotter.XY{X: float64(h.step), Y: h.loss})
+	}
+	for _, line := range []struct {
+		name   string
+		points plotter.XYs
+		color  color.Color
+		width  float64
+	}{{"each step", single, stepColor, 0.5}, {"mean of the last tenth so far", mean, meanColor, 1.5}, {"held out", held, heldOutColor, 1.5}} {
+		l, err := plotter.NewLine(line.points)
+		if err != nil {
+			return fmt.Errorf("drawing %s: %w", file, err)
+		}
+		l.Color, l.Width = line.color, vg.Points(line.width)
+		p.Add(l)
+		p.Legend.Add(line.name, l)
+	}
+	if err := p.Save(vg.Points(560), vg.Points(380), file); err != nil {
+		return fmt.Errorf("drawing %s: %w", file, err)
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+)
+
+// temperature below 1 prefers likely symbols.
+const temperature = 0.5
+
+// write goes on after some symbols, at least as many as the model's context, by
+// n random ones.
+func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) ([]uint8, error) {
+	text := append([]uint8(nil), after...)
+	for range n {
+		b := batch{context: m.size.context}
+		for i := range m.size.context {
+			b.before = append(b.before, text[len(text)-1-i])
+		}
+		x, err := m.hidden(ctx, b) // one token
+		if err != nil {
+			return nil, err
+		}
+		text = append(text, draw(m.head.logits(x), r.Float64()))
+	}
+	return text[len(after):], nil
+}
+
+// draw is the symbol at u, uniform in [0, 1), of the distribution that logits
+// give.
+func draw(logits []float64, u float64) uint8 {
+	for i := range logits {
+		logits[i] /= temperature
+	}
+	softmax(logits)
+	for i, p := range logits {
+		if u -= p; u < 0 {
+			return uint8(i)
+		}
+	}
+	return uint8(len(logits) - 1)
+}

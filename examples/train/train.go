@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// training is a model on its way.
+type training struct {
+	model   *model
+	corpus  *corpus
+	size    size
+	steps   int
+	balance float64 // weight of the balancing loss
+	seed    uint64
+	out     io.Writer
+}
+
+// newTraining makes a model and its text.
+func newTraining(s size, o options, create makeExperts, out io.Writer) (*training, error) {
+	text := queries
+	if s.text > 0 {
+		text = text[:s.text]
+	}
+	t := &training{corpus: newCorpus(text), size: s, steps: o.steps, balance: o.balance, seed: o.seed, out: out}
+	if t.steps == 0 {
+		t.steps = s.steps
+	}
+	if o.rate > 0 {
+		t.size.rate = o.rate
+	}
+	var err error
+	t.model, err = newModel(s, len(t.corpus.alphabet), o.seed, create)
+	return t, err
+}
+
+// describe prints what is trained, and where.
+func (t *training) describe(place string) {
+	s, c := t.size, t.corpus
+	fmt.Fprintf(t.out, "%s: %d blocks of %v, %.3g million weights, on %s\n",
+		s.name, s.blocks, s.layer, float64(s.weights(len(c.alphabet)))/1e6, place)
+	fmt.Fprintf(t.out, "each layer keeps %.3g MB from forward to backward\n", float64(s.layer.Saved(s.tokens).Bytes())/1e6)
+	fmt.Fprintf(t.out, "text of %d bytes, a tenth held out; %d steps of %d tokens; even guesses would be %.4f nats a byte\n",
+		len(c.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(c.alphabet))))
+}
+
+// curve is how a training went.
+type curve struct {
+	// losses are the cross entropies of each step's batches, in nats, before
+	// the step.
+	losses []float64
+	// heldOut are those of text that training does not see, always the same
+	// places of it.
+	heldOut []point
+	// load counts the tokens of each block's experts in the last tenth of the
+	// steps.
+	load [][]int
+}
+
+// point is a loss after so many steps.
+type point struct {
+	step int
+	loss float64
+}
+
+// reports is how many times a training says how it goes.
+const reports = 10
+
+// run takes all steps. Which places of the text they learn from depends on the
+// seed alone.
+func (t *training) run(ctx context.Context) (*curve, error) {
+	r := rand.New(rand.NewPCG(t.seed, 2))
+	held := t.corpus.draw(r, t.size.tokens, t.size.context, true)
+	c := &curve{load: make([][]int, t.size.blocks)}
+	for i := range c.load {
+		c.load[i] = make([]int, t.size.layer.Experts)
+	}
+	every := max(t.steps/reports, 1)
+	began := time.Now()
+	for step := range t.steps {
+		if step%every == 0 {
+			if err := t.report(ctx, c, held, step, time.Since(began)); err != nil {
+				return nil, err
+			}
+		}
+		loss, err := t.step(ctx, r, step, c)
+		if err != nil {
+			return nil, err
+		}
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			return nil, fmt.Errorf("the loss of step %d is %v, must be finite: a smaller -rate may help", step, loss)
+		}
+		c.losses = append(c.losses, loss)
+	}
+	return c, t.report(ctx, c, held, t.steps, time.Since(began))
+}
+
+// step learns from some batches and gives their mean loss.
+func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (float64, error) {
+	var sum float64
+	passes := float64(t.size.passes)
+	for range t.size.passes {
+		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context, false))
+		if err != nil {
+			return 0, err
+		}
+		sum += loss
+		if err := t.model.backward(ctx, 1/passes, t.balance); err != nil {
+			return 0, err
+		}
+		if step >= t.steps-max(t.steps/10, 1) {
+			c.count(t.model)
+		}
+	}
+	return sum / passes, t.model.step(ctx, adam{rate: t.rate(step), step: step + 1})
+}
+
+// rate rises over the first twentieth of the steps and then falls to 0, in
+// straight lines.
+func (t *training) rate(step int) float64 {
+	warm := t.steps/20 + 1
+	if step < warm {
+		return t.size.rate * float64(step+1) / float64(warm)
+	}
+	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
+}
+
+// sample prints how the model goes on where text is held out for the first time.
+func (t *training) sample(ctx context.Context, n int) error {
+	if n == 0 {
+		return nil
+	}
+	c := t.corpus
+	after := c.symbols[c.firstHeldOut()-t.size.context : c.firstHeldOut()]
+	text, err := t.model.write(ctx, after, n, rand.New(rand.NewPCG(t.seed, 3)))
+	if err == nil {
+		fmt.Fprintf(t.out, "after %q it writes: %q\n", c.text(after), c.text(text))
+	}
+	return err
+}
+
+// count adds the load of the last pass.
+func (c *curve) count(m *model) {
+	for i, b := range m.blocks {
+		for _, e := range b.ids {
+			c.load[i][e]++
+		}
+	}
+}
+
+// report measures the loss on held-out text and prints a line.
+func (t *training) report(ctx context.Context, c *curve, held batch, step int, took time.Duration) error {
+	loss, err := t.model.forward(ctx, held)
+	if err != nil {
+		return err
+	}
+	c.heldOut = append(c.heldOut, point{step, loss})
+	line := fmt.Sprintf("step %5d  held out %.4f", step, loss)
+	if step > 0 {
+		line += fmt.Sprintf("  loss %.4f  %.3g s", c.last(), took.Seconds())
+	}
+	fmt.Fprintln(t.out, line)
+	return nil
+}
+
+// last is the mean loss of the last tenth of the steps so far, at least one.
+func (c *curve) last() float64 {
+	tail := c.losses[len(c.losses)-max(len(c.losses)/10, 1):]
+	var sum float64
+	for _, l := range tail {
+		sum += l
+	}
+	return sum / float64(len(tail))
+}
+
+// printLoad prints the load of each expert, as bars: a full one is twice an
+// even share, or more.
+func (c *curve) printLoad(out io.Writer) {
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	for i, counts := range c.load {
+		total, least, most := 0, counts[0], 0
+		for _, n := range counts {
+			total, least, most = total+n, min(least, n), max(most, n)
+		}
+		if total == 0 {
+			continue
+		}
+		even := float64(total) / float64(len(counts))
+		var b strings.Builder
+		for _, n := range counts {
+			b.WriteRune(bars[min(int(float64(n)/even*4+0.5), len(bars)-1)])
+		}
+		fmt.Fprintf(out, "load of block %d's experts: [%s] from %.2f to %.2f of an even share\n",
+			i, b.String(), float64(least)/even, float64(most)/even)
+	}
+}

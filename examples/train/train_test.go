@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// trainTiny trains a tiny model.
+func trainTiny(t testing.TB, o options, create makeExperts) *curve {
+	o.seed = 1
+	tr, err := newTraining(testSize(t), o, create, io.Discard)
+	require.NoError(t, err)
+	c, err := tr.run(t.Context())
+	require.NoError(t, err)
+	return c
+}
+
+// The device reaches the loss of the float64 reference within 1 %, and experts
+// that learn are worth at least 5 %. 200 steps with SONICMOE_LONG or a GPU.
+func TestLearnsAsReference(t *testing.T) {
+	s := testSize(t)
+	o := options{steps: 10, balance: 0.01}
+	if os.Getenv("SONICMOE_LONG") != "" || deviceName() != "emulated" {
+		o.steps = 200
+	}
+	want := trainTiny(t, o, newHostExperts(s.layer, false))
+	got := trainTiny(t, o, testDevice(t, s, false).newExperts)
+	assert.InEpsilon(t, want.last(), got.last(), 0.01)
+	t.Logf("after %d steps: loss %.4f, float64 %.4f, off by %.2g %%", o.steps, got.last(), want.last(), 100*(got.last()/want.last()-1))
+	assert.Less(t, got.last(), got.losses[0]-0.5)
+
+	if o.steps < 200 {
+		return // frozen experts differ less so soon
+	}
+	frozen := trainTiny(t, o, testDevice(t, s, true).newExperts)
+	t.Logf("frozen experts: loss %.4f, %.0f %% more", frozen.last(), 100*(frozen.last()/got.last()-1))
+	assert.Greater(t, frozen.last(), 1.05*got.last())
+}
+
+// On the reference, which is fast at this size: learning experts, and the same
+// numbers on every run.
+func TestReferenceLearns(t *testing.T) {
+	s := testSize(t)
+	o := options{steps: 100, balance: 0.01}
+	learned, frozen := trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, true))
+	assert.Greater(t, frozen.last(), 1.05*learned.last())
+	assert.Less(t, learned.last(), 0.5*math.Log(51), "half of what even guesses give")
+
+	o.steps = 5
+	assert.Equal(t, trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, false)))
+}
+
+// spread is how far the busiest expert is over an even share.
+func (c *curve) spread() float64 {
+	total, most := 0, 0
+	for _, n := range c.load[0] {
+		total, most = total+n, max(most, n)
+	}
+	return float64(most)/float64(total)*float64(len(c.load[0])) - 1
+}
+
+// A balancing loss of great weight keeps all experts equally busy.
+func TestBalanceKeepsExpertsBusy(t *testing.T) {
+	create := newHostExperts(testSize(t).layer, true)
+	with := trainTiny(t, options{steps: 60, balance: 1}, create)
+	without := trainTiny(t, options{steps: 60}, create)
+	t.Logf("busiest expert over an even share: %.3f, without balancing %.3f", with.spread(), without.spread())
+	assert.Less(t, with.spread(), 0.7*without.spread())
+}
+
+func TestRun(t *testing.T) {
+	picture := filepath.Join(t.TempDir(), "loss.png")
+	var out, errs bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-device", deviceName(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
+	assert.Empty(t, errs.String())
+	for _, want := range []string{
+		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 4096 bytes, a tenth held out", "3 steps of 128 tokens", "step     3  held out ",
+		"each layer keeps 0.1 MB", "it writes: ",
+	} {
+		assert.Contains(t, out.String(), want)
+	}
+	last := regexp.MustCompile(`loss ([0-9.]+) nats a byte`).FindStringSubmatch(out.String())
+	require.Len(t, last, 2, out.String())
+	loss, err := strconv.ParseFloat(last[1], 64)
+	require.NoError(t, err)
+	assert.InDelta(t, 4, loss, 1)
+	file, err := os.ReadFile(picture)
+	require.NoError(t, err)
+	assert.True(t, bytes.HasPrefix(file, []byte("\x89PNG")))
+}
+
+// A model that has learned one sentence by heart writes it.
+func TestSample(t *testing.T) {
+	s := testSize(t)
+	text := strings.Repeat("all is in flux and nothing stays. ", 12)
+	tr := &training{corpus: newCorpus(text), size: s, steps: 40, out: io.Discard}
+	var err error
+	tr.model, err = newModel(s, len(tr.corpus.alphabet), 1, newHostExperts(s.layer, false))
+	require.NoError(t, err)
+	_, err = tr.run(t.Context())
+	require.NoError(t, err)
+	var out bytes.Buffer
+	tr.out = &out
+	require.NoError(t, tr.sample(t.Context(), 60))
+	written := regexp.MustCompile(`after "(.*)" it writes: "(.*)"`).FindStringSubmatch(out.String())
+	require.Len(t, written, 3, out.String())
+	assert.Len(t, written[2], 60)
+	assert.Contains(t, text, written[1]+written[2])
+}
+
+func TestDraw(t *testing.T) {
+	for u, want := range map[float64]uint8{0: 0, 0.49: 0, 0.51: 2, 0.999: 2} {
+		assert.Equal(t, want, draw([]float64{3, math.Inf(-1), 3}, u), u)
+	}
+	assert.Equal(t, uint8(1), draw([]float64{0, math.NaN()}, 0.9), "the last one, whatever the logits")
+}
+
+// A rate that is far too large ends with an error, not with a curve of NaN.
+func TestDiverges(t *testing.T) {
+	tr, err := newTraining(testSize(t), options{steps: 20, rate: 1e200, seed: 1}, newHostExperts(testSize(t).layer, true), io.Discard)
+	require.NoError(t, err)
+	_, err = tr.run(t.Context())
+	assert.ErrorContains(t, err, "must be finite: a smaller -rate may help")
+}
+
+func TestPrintLoad(t *testing.T) {
+	var out bytes.Buffer
+	(&curve{load: [][]int{{10, 20, 30, 0, 40}, {0, 0}}}).printLoad(&out)
+	assert.Equal(t, "load of block 0's experts: [▂▄▆ █] from 0.00 to 2.00 of an even share\n", out.String())
+}
+
+func TestWrongFlags(t *testing.T) {
+	for want, args := range map[string][]string{
+		`-size is "huge", must be one of tiny, small, large`: {"-size", "huge"},
+		`-steps is -1, must be at least 0`:                   {"-steps", "-1"},
+		`-balance is -1, must be a number from 0`:            {"-balance", "-1"},
+		`-rate is NaN, must be a number from 0`:              {"-rate", "NaN"},
+		`-sample is -1, must be at least 0`:                  {"-sample", "-1"},
+		`-balance is +Inf`:                                   {"-balance", "Inf"},
+		`must be .png or .svg`:                               {"-plot", "loss.gif"},
+		`"tiny" is no flag`:                                  {"tiny"},
+		`toaster`:                                            {"-device", "toaster"},
+	} {
+		var out, errs bytes.Buffer
+		assert.ErrorContains(t, run(t.Context(), args, &out, &errs), want, fmt.Sprint(args))
+	}
+}
+
+// The learning rate rises, then falls to almost nothing.
+func TestRate(t *testing.T) {
+	for _, steps := range []int{1, 2, 3, 200} {
+		tr := training{size: size{rate: 1}, steps: steps}
+		top := 0.0
+		for i := range steps {
+			r := tr.rate(i)
+			require.Positive(t, r)
+			require.LessOrEqual(t, r, 1.0)
+			top = max(top, r)
+		}
+		assert.Equal(t, 1.0, top, steps)
+	}
+}
