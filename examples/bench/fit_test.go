@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
 )

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/kernel"
 )
 
 // tiny runs the smallest useful layer on the emulated device.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"sonicmoe/moe/kernel"
 )
 
 // grid is a table of right-aligned columns after a left-aligned first one.
