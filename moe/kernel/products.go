@@ -87,8 +87,8 @@ func (p Product) Alternatives(c spec.Config, t driver.Target) []Alternative {
 			for _, panel := range panels {
 				for ctas := 1; ctas <= 2; ctas++ {
 					q := Point{TileN: n, Stages: stages, Panel: panel, CTAs: ctas}
-					if p.flat && ctas == 1 {
-						q.CTAs = 0 // as DWSpace has it
+					if ctas == 1 && slices.ContainsFunc(space, func(s Point) bool { return s.TileN == n && s.CTAs == 0 }) {
+						q.CTAs = 0 // as the space spells it
 					}
 					list = append(list, p.alternative(q, space, c, t))
 				}

@@ -33,10 +33,6 @@ func TestAlternatives(t *testing.T) {
 			assert.GreaterOrEqual(t, tried, 6, p.Name)
 			assert.LessOrEqual(t, tried, 32, p.Name)
 			for _, q := range append(p.Space(driver.H200()), *p.At(&c)) {
-				q.Panel = max(q.Panel, 1)
-				if q.CTAs == 0 && !p.flat {
-					q.CTAs = 1
-				}
 				require.Contains(t, points, q, p.Name)
 				assert.Empty(t, points[q].Rejected, "%s %v", p.Name, q)
 			}
