@@ -29,25 +29,13 @@ type Product struct {
 // Products lists the products, forward first.
 func Products() []Product {
 	m := H200Model
-	dw := func(of Weight) func(Point, spec.Config, driver.Target) time.Duration {
-		return func(p Point, c spec.Config, t driver.Target) time.Duration {
-			width := DW{Intermediate: c.Intermediate, Of: of}.width()
-			return time.Duration(dwCost(p, c, width, t) / m.Hertz * float64(time.Second))
-		}
-	}
-	dh := func(p Point, c spec.Config, t driver.Target) time.Duration {
-		return m.product(p, c, c.Intermediate, c.Hidden, dhEpilogueClocks, t)
-	}
-	dx := func(p Point, c spec.Config, t driver.Target) time.Duration {
-		return m.product(p, c, c.Hidden, 2*c.Intermediate, m.DownEpilogueClocks, t)
-	}
 	return []Product{
 		{Name: "up", field: "Choice.Up", At: func(c *Choice) *Point { return &c.Up }, space: UpSpace, sharedBytes: Point.sharedBytes, estimate: m.Up},
 		{Name: "down", field: "Choice.Down", At: func(c *Choice) *Point { return &c.Down }, space: DownSpace, sharedBytes: Point.sharedBytes, estimate: m.Down},
-		{Name: "dh", field: "Choice.DH", Backward: true, At: func(c *Choice) *Point { return &c.DH }, space: DHSpace, sharedBytes: dhSharedBytes, estimate: dh},
-		{Name: "dx", field: "Choice.DX", Backward: true, At: func(c *Choice) *Point { return &c.DX }, space: DXSpace, sharedBytes: Point.sharedBytes, estimate: dx},
-		{Name: "dw1", field: "Choice.DW1", Backward: true, At: func(c *Choice) *Point { return &c.DW1 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: dw(W1), noPanels: true},
-		{Name: "dw2", field: "Choice.DW2", Backward: true, At: func(c *Choice) *Point { return &c.DW2 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: dw(W2), noPanels: true},
+		{Name: "dh", field: "Choice.DH", Backward: true, At: func(c *Choice) *Point { return &c.DH }, space: DHSpace, sharedBytes: dhSharedBytes, estimate: m.DH},
+		{Name: "dx", field: "Choice.DX", Backward: true, At: func(c *Choice) *Point { return &c.DX }, space: DXSpace, sharedBytes: Point.sharedBytes, estimate: m.DX},
+		{Name: "dw1", field: "Choice.DW1", Backward: true, At: func(c *Choice) *Point { return &c.DW1 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: m.DW1, noPanels: true},
+		{Name: "dw2", field: "Choice.DW2", Backward: true, At: func(c *Choice) *Point { return &c.DW2 }, space: DWSpace, sharedBytes: Point.sharedBytes, estimate: m.DW2, noPanels: true},
 	}
 }
 
