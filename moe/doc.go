@@ -39,6 +39,10 @@
 // [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
 // so that New compiles nothing where it runs; examples/warmup is the command.
 //
+// Tile shapes come from a cost model, or from choices that package moe/tune has
+// measured and stored in the cache; [Layer.ChosenBy] tells which. [WithChoices]
+// takes them from one file for all ranks of a job, or turns them off.
+//
 // To read the PTX of a kernel with the Go line behind each instruction, see
 // [Layer.Listing], or run
 //

@@ -92,7 +92,7 @@ func parse(args []string, stderr io.Writer) (job, error) {
 	set.StringVar(&j.products, "products", "", "tune these alone, with commas: up, down, dh, dx, dw1, dw2")
 	set.BoolVar(&j.forward, "forward", false, "leave backward alone")
 	set.BoolVar(&j.again, "again", false, "tune what has a valid choice too")
-	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all)")
+	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all; 3 on the emulated device)")
 	set.DurationVar(&j.budget, "budget", 0, "time for all products (default 45s)")
 	set.BoolVar(&j.quiet, "quiet", false, "no progress")
 	if err := set.Parse(args); err != nil {
@@ -132,6 +132,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer dev.Close()
 	defer jit.Forget(dev)
+	if j.device == "emulated" && j.most == 0 {
+		j.most = 3 // it is slow, and its times mean nothing
+		fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
+	}
 	if j.config == (moe.Config{}) {
 		row, _ := spec.FindRow("7B n=256")
 		if j.config = row.Config; j.device == "emulated" {
