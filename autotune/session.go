@@ -167,24 +167,5 @@ func (s *Session[P]) try(ctx context.Context, op, problem string, p P) (time.Dur
 	return d, err
 }
 
-// provenKey is what remembers that kernels of this PTX were found right.
-func (s *Session[P]) provenKey(k Key, digest string) string {
-	return fmt.Sprintf("proven %s on %s, %d SMs, %s, PTX %s", k.Subject, k.GPU, k.SMs, s.dev.Producer(), digest)
-}
-
-func (s *Session[P]) proven(k Key, digest string) bool {
-	if s.options.Cache == nil {
-		return false
-	}
-	_, outcome := s.options.Cache.GetChoice(s.provenKey(k, digest))
-	return outcome == cache.Hit
-}
-
-func (s *Session[P]) prove(k Key, digest string) {
-	if s.options.Cache != nil {
-		s.options.Cache.PutChoice(s.provenKey(k, digest), []byte("1"))
-	}
-}
-
 // SetBudget changes Options.Budget for the problems to come.
 func (s *Session[P]) SetBudget(d time.Duration) { s.options.Budget = d }

@@ -22,6 +22,7 @@ type tuning[P comparable] struct {
 	report  *Report[P]
 	// trials are the candidates to try, the default first.
 	trials []*trial[P]
+	proven *proven
 	start  time.Time
 	// waited is how long the bench was waited for: no part of the budget.
 	waited time.Duration
@@ -223,6 +224,8 @@ func (t *tuning[P]) dropDuplicates() {
 
 // verify has every candidate's answer checked.
 func (t *tuning[P]) verify(ctx context.Context) error {
+	t.proven = readProven(t.options.Cache, t.problem.Key, t.dev.Producer())
+	defer func() { t.proven.write(t.options.Cache) }()
 	total := len(t.trials)
 	for i, c := range t.trials {
 		if i > 0 && t.late(verifyShare) {
@@ -230,7 +233,7 @@ func (t *tuning[P]) verify(ctx context.Context) error {
 			continue
 		}
 		// The default needs no proof: it is what the caller runs anyway.
-		if i > 0 && t.noWorker != "" && !t.proven(t.problem.Key, c.digest) {
+		if i > 0 && t.noWorker != "" && !t.proven.has(c.digest) {
 			c.Status, c.Reason = Unproven, "no worker has found it right on this GPU yet"
 		} else {
 			at := t.options.now()
@@ -258,7 +261,7 @@ func (t *tuning[P]) verifyOne(ctx context.Context, c *trial[P]) error {
 	}
 	switch {
 	case c.Status == Untried:
-		t.prove(t.problem.Key, c.digest)
+		t.proven.add(c.digest)
 	case c.Status == Wrong && c != t.trials[0] && t.trials[0].Status == Untried:
 		if _, err := t.try(ctx, opVerify, t.problem.Name, t.problem.Default); ctx.Err() != nil {
 			return ctx.Err()

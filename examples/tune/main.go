@@ -204,7 +204,11 @@ func (j job) write(plan *tune.Plan, stdout io.Writer) error {
 // makeLayer makes the layer as any program would and says what that took.
 func makeLayer(ctx context.Context, dev driver.Device, c *cache.Cache, j job, start time.Time, stdout io.Writer) error {
 	at := time.Now()
-	l, err := moe.New(ctx, dev, j.config, moe.WithCache(c))
+	opts := []moe.Option{moe.WithCache(c)}
+	if j.forward {
+		opts = append(opts, moe.WithoutBackward())
+	}
+	l, err := moe.New(ctx, dev, j.config, opts...)
 	if err != nil {
 		return err
 	}

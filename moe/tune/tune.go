@@ -52,7 +52,8 @@ type Plan struct {
 	Valid   []string
 	Took    time.Duration
 
-	cache *cache.Cache
+	cache       *cache.Cache
+	forwardOnly bool
 }
 
 // Layer tunes a layer's products on a device of the kind at hand, one after
@@ -67,7 +68,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c, Target: dev.Target(), cache: o.Cache}
+	p := &Plan{Config: c, Target: dev.Target(), cache: o.Cache, forwardOnly: o.ForwardOnly}
 	products, err := p.open(o)
 	if err != nil || len(products) == 0 {
 		p.Took = time.Since(start)
@@ -166,10 +167,25 @@ func (p *Plan) problem(product kernel.Product) autotune.Problem[kernel.Point] {
 	return problem
 }
 
-// Put stores the choices of what was tuned: in a cache or an autotune.File.
+// Put stores all choices of the plan, those of Valid too: in a cache or an
+// autotune.File.
 func (p *Plan) Put(to interface {
 	PutChoice(key string, value []byte) cache.Outcome
 }) error {
+	put := func(product string, key autotune.Key, value []byte) error {
+		if o := to.PutChoice(key.String(), value); o != cache.Stored && o != cache.Unchanged {
+			return fmt.Errorf("the choice of %s could not be stored: %v", product, o)
+		}
+		return nil
+	}
+	for _, name := range p.Valid {
+		key := moe.ChoiceKey(p.Target, p.Config, name)
+		if value, outcome := p.cache.GetChoice(key.String()); outcome == cache.Hit {
+			if err := put(name, key, value); err != nil {
+				return err
+			}
+		}
+	}
 	for _, r := range p.Reports {
 		if r.PTX == "" {
 			continue // its search did not end
@@ -178,20 +194,27 @@ func (p *Plan) Put(to interface {
 		if err != nil {
 			return err
 		}
-		if o := to.PutChoice(r.Key.String(), value); o != cache.Stored && o != cache.Unchanged {
-			return fmt.Errorf("the choice of %s could not be stored: %v", r.Problem, o)
+		if err := put(r.Problem, r.Key, value); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // Save stores the choices in the cache of Options, and the machine code of the
-// layer that they make: a later process tunes nothing and compiles nothing.
+// layer that they make (with ForwardOnly, of one without backward): a later
+// process tunes nothing and compiles nothing.
 func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
-	if err := p.Put(p.cache); err != nil {
-		return err
+	if len(p.Reports) > 0 {
+		if err := p.Put(p.cache); err != nil {
+			return err
+		}
 	}
-	sources, err := moe.Sources(p.Target, p.Config, moe.WithChoices(p.cache))
+	opts := []moe.Option{moe.WithChoices(p.cache)}
+	if p.forwardOnly {
+		opts = append(opts, moe.WithoutBackward())
+	}
+	sources, err := moe.Sources(p.Target, p.Config, opts...)
 	if err != nil {
 		return err
 	}
