@@ -62,6 +62,9 @@ func emitProduct(t driver.Target, c Config, product string, p kernel.Point) ([]e
 	if err != nil {
 		return nil, err
 	}
+	if p == (kernel.Point{}) { // which Check takes for the cost model's
+		return nil, &ArgError{Field: "point of " + product, Got: "the zero Point", Want: "a tile point"}
+	}
 	l := &Layer{config: c}
 	*which.At(&l.choice) = p
 	if err := l.choice.Check(t); err != nil {

@@ -59,17 +59,18 @@ func TestStoredChoices(t *testing.T) {
 	c.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
 	c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version"))
 	c.PutChoice(choiceKey("dh"), []byte("damage"))
+	c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", kernel.Point{}, "of no point"))
 	c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", kernel.Point{TileN: 96, Stages: 3, Panel: 1}, "gone"))
 
 	w := &warnings{}
 	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
 	assert.Equal(t, map[string]autotune.Origin{"up": autotune.Tuned, "down": autotune.Stale, "dh": autotune.Unreadable,
-		"dx": autotune.CostModel, "dw1": autotune.Stale, "dw2": autotune.CostModel}, l.ChosenBy())
+		"dx": autotune.CostModel, "dw1": autotune.Stale, "dw2": autotune.Stale}, l.ChosenBy())
 	want := def
 	want.Up = up
 	assert.Equal(t, want, l.Choice())
-	require.Len(t, w.said, 3)
+	require.Len(t, w.said, 4)
 	for _, said := range w.said {
 		assert.Contains(t, said, "the cost model decides")
 	}
