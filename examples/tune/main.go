@@ -12,6 +12,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -52,6 +53,7 @@ type job struct {
 	forward, again bool
 	most           int
 	budget         time.Duration
+	histogram      []int64
 	quiet          bool
 }
 
@@ -94,6 +96,13 @@ func parse(args []string, stderr io.Writer) (job, error) {
 	set.BoolVar(&j.again, "again", false, "tune what has a valid choice too")
 	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all; 3 on the emulated device)")
 	set.DurationVar(&j.budget, "budget", 0, "time for all products (default 45s)")
+	set.Func("histogram", "route by this JSON `file`: an array with each expert's rows in real use (default: near-uniform)", func(path string) error {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(data, &j.histogram)
+	})
 	set.BoolVar(&j.quiet, "quiet", false, "no progress")
 	if err := set.Parse(args); err != nil {
 		return j, err
@@ -161,7 +170,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // options are those of the search.
 func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
-	o := tune.Options{Cache: c, Device: j.device, ForwardOnly: j.forward, Again: j.again, Budget: j.budget}
+	o := tune.Options{Cache: c, Device: j.device, ForwardOnly: j.forward, Again: j.again, Budget: j.budget, Histogram: j.histogram}
 	if j.products != "" {
 		o.Products = strings.Split(j.products, ",")
 	}

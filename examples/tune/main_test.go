@@ -60,6 +60,18 @@ func TestTune(t *testing.T) {
 	assert.Contains(t, out, "0 kernels compiled")
 }
 
+// Rows as uneven as the file says; a file of too few experts is refused.
+func TestHistogram(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.json")
+	require.NoError(t, os.WriteFile(file, []byte("[100, 10, 1, 0]"), 0o600))
+	out := tuneWith(t, "-cache", t.TempDir(), "-products", "down", "-histogram", file, "-forward")
+	assert.Contains(t, out, "1 of 2 products tuned; 0 kernels compiled")
+	require.NoError(t, os.WriteFile(file, []byte("[100, 10]"), 0o600))
+	var errs bytes.Buffer
+	err := run(t.Context(), []string{"-device", "emulated", "-histogram", file, "-cache", t.TempDir()}, &errs, &errs)
+	assert.ErrorContains(t, err, "Histogram is 2 experts, must be 4")
+}
+
 func TestCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		args []string

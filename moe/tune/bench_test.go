@@ -189,3 +189,37 @@ func TestFingerprint(t *testing.T) {
 	data[5], data[6] = data[6], data[5]
 	assert.False(t, seen[of()], "swapped words")
 }
+
+// unswizzled is a device whose tensor maps lose their swizzle while it is on:
+// tiles arrive, but not where the kernels look for them.
+type unswizzled struct {
+	driver.Device
+	on bool
+}
+
+func (u *unswizzled) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, error) {
+	if u.on {
+		m.Swizzle = driver.SwizzleNone
+	}
+	return u.Device.EncodeTensorMap(m)
+}
+
+// A layer whose tiles are swizzled wrongly is found out, whichever product it
+// is, and the next candidate is judged by itself.
+func TestWrongSwizzle(t *testing.T) {
+	dev := &unswizzled{Device: newDevice(t)}
+	t.Cleanup(func() { jit.Forget(dev) })
+	b, err := openBench(t, dev, spec{Config: small, Backward: true})
+	require.NoError(t, err)
+	defer b.Close()
+	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
+	for _, p := range kernel.Products() {
+		points := p.Candidates(small, dev.Target())
+		wrong, right := points[0], points[1]
+		dev.on = true
+		assert.ErrorContains(t, b.Verify(ctx, p.Name, wrong), "has other bits", "%s %v", p.Name, wrong)
+		dev.on = false
+		require.NoError(t, b.Verify(ctx, p.Name, p.In(choice)), "the default makes good what was spoilt")
+		assert.NoError(t, b.Verify(ctx, p.Name, right), "%s %v", p.Name, right)
+	}
+}

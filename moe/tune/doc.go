@@ -18,7 +18,8 @@
 // layer is checked against float64 first, forward and backward; every
 // candidate must then give its bits, of every element of every output, in
 // every variant of its kernels, and leave the inputs alone. Only its own kernel
-// is timed, in its place in the pass.
+// is timed, in its place in the pass, between events: what it overlaps with its
+// neighbours is not counted, for any candidate.
 //
 // The worker has tensors of its own on the same GPU: weights, their
 // gradients in both types, and the activations of TokensHint tokens. Where that

@@ -2,6 +2,7 @@ package tune
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -60,6 +61,16 @@ func TestSecondProcess(t *testing.T) {
 	for name, origin := range l.ChosenBy() {
 		assert.Equal(t, autotune.Tuned, origin, name)
 	}
+
+	// An exported bundle carries the choices to machines that never tuned.
+	bundle := filepath.Join(t.TempDir(), "tuned.tar")
+	_, err = c.ExportFile(ctx, bundle)
+	require.NoError(t, err)
+	carried := newDevice(t)
+	l, err = moe.New(ctx, carried, small, moe.WithCache(cache.Open(cache.Options{Dir: bundle, ReadOnly: true})))
+	require.NoError(t, err)
+	assert.Zero(t, carried.Count(faulty.Compile))
+	assert.Equal(t, autotune.Tuned, l.ChosenBy()["up"])
 
 	// A choice that went stale is tuned again, and nothing else.
 	key := moe.ChoiceKey(dev.Target(), small, "down").String()
