@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"sonicmoe/autotune"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
@@ -26,7 +27,8 @@ var (
 // drawPlan puts each measured candidate at its share of the roofline of its
 // product: 100 % would be the chip's limit.
 func drawPlan(plan *tune.Plan, file string) error {
-	work := slices.Concat(plan.Config.ForwardWork(plan.Config.TokensHint), plan.Config.BackwardWork(plan.Config.TokensHint))
+	tokens := kernel.RowsPerExpert(plan.Config) * plan.Config.Experts / plan.Config.TopK
+	work := slices.Concat(plan.Config.ForwardWork(tokens), plan.Config.BackwardWork(tokens))
 	var chosen, defaults, others plotter.XYs
 	var labels []string
 	for i, r := range plan.Reports {
@@ -57,6 +59,7 @@ func drawPlan(plan *tune.Plan, file string) error {
 	p := plot.New()
 	p.Title.Text, p.Y.Label.Text = plan.Config.String()+" on "+plan.Target.Name, "% of the H200's roofline"
 	p.Y.Min, p.Y.Max = 0, 100
+	p.Legend.Top = true
 	p.Add(plotter.NewGrid())
 	for _, group := range []struct {
 		name   string
