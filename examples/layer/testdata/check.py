@@ -301,7 +301,11 @@ def check_gradients(b, weights, x, do, ids, scores, out, layout):
         if "dexperts.gate_up" in got:
             got["dexperts.gate"], got["dexperts.up"] = halves(got["dexperts.gate_up"], layout)
         for name in want:
-            check(b, f"{name} of expert {e}", got[name], want[name])
+            # A neuron whose few tokens all stand near the zero of silu' has a
+            # tiny row that one rounding of H moves by much: rows count as at
+            # least of the expert's usual size.
+            usual = ((want[name] ** 2).sum(1) ** 0.5).mean()
+            check(b, f"{name} of expert {e}", got[name], want[name], usual)
     check(b, "dscores", b.wide(out["dscores"]), dscores)
 
     def logits(ds):
@@ -318,12 +322,15 @@ def check_gradients(b, weights, x, do, ids, scores, out, layout):
     check(b, "drouter.weight", b.wide(out["drouter.weight"]), drouter)
 
 
-def check(b, name, got, want):
-    """The largest errors of a row and of an element, in words."""
+def check(b, name, got, want, least=0.0):
+    """The largest errors of a row and of an element, in words; row norms count
+    as at least least."""
     if not bool(b.m.isfinite(got).all()):
         raise SystemExit(f"{name} has numbers that are not finite")
     tiny = 1e-300  # a row that should be zero must be
-    row = float((((got - want) ** 2).sum(1) ** 0.5 / ((want**2).sum(1) ** 0.5 + tiny)).max())
+    norm = (want**2).sum(1) ** 0.5 + tiny
+    norm = norm + (norm < least) * (least - norm)
+    row = float((((got - want) ** 2).sum(1) ** 0.5 / norm).max())
     element = float((abs(got - want) / (b.largest(abs(want))[:, None] + tiny)).max())
     facts = (
         f"worst row of {name} {row:.3g} (at most {ROW:g}), "
