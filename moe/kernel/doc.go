@@ -12,10 +12,19 @@
 //
 // With expert ids from elsewhere Count takes the router's place.
 //
-// Of the backward pass, the gradients of the weights:
+// The backward pass runs Count and Plan again, with each row's (token, slot)
+// pair, then:
 //
+//	DH          dA' = dO[rows]·W2; in its epilogue dH, A' = score·A and parts of the scores' gradient
+//	DScores     the scores' gradient, and through the softmax the chosen logits'
 //	DWPlan      the experts' splits, heavy experts first
 //	DW          dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p] and dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
+//	DX          dX~ = dH·W1, with the router's part as a rank-1 term of each row
+//	Aggregate   dX[t] = Σ_k dX~[row of (t,k)], and what ExtraRows made
 //	DRouter     dW_r = dlogitsᵀ·X over ranges of tokens, DRouterSum adds the ranges
 //	ExtraRows   what dense gradients of the logits add to the tokens' gradient
+//
+// Products run one CTA an SM: two warpgroups multiply, one loads, 168 registers
+// a thread (see pipeline.Run for why not more). In clusters of two CTAs each
+// loads half of the weights into both.
 package kernel
