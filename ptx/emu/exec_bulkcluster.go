@@ -1,0 +1,77 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// tmaMulticast loads one box into several CTAs of the cluster, at the same
+// offset in each, and signals the barrier at the same offset in each.
+func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		tensor, coords, ok := w.box(in, &in.args[1], l, at, false)
+		if !ok {
+			return failed
+		}
+		bar := w.shared32(&in.args[2], l) & sharedOffset
+		ctas := w.r32[in.slot[3]][l] & 0xffff
+		if ctas == 0 || int(ctas)>>len(c.cluster.ctas) != 0 {
+			return w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask %#x: must name some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
+		}
+		for rank, to := range c.cluster.ctas {
+			if ctas>>rank&1 == 0 {
+				continue
+			}
+			if to.exited() {
+				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
+			}
+			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
+			if w.startLoad(b, uint32(rank)<<sharedRankBit|bar) == failed {
+				return failed
+			}
+		}
+	}
+	return next
+}
+
+// bulkCopyExec copies from the CTA's own shared memory into the cluster's.
+func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		to, dst, ok := w.sharedOf(in, isa.SharedCluster, w.shared32(&in.args[0], l), l)
+		if !ok {
+			return failed
+		}
+		from, src, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
+		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
+		}
+		if p := from.shared.checkRead(src, b.size, 16); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if p := from.shared.proxy.check(src, b.size, w.latestFence(1<<l)); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
+			return failed
+		}
+	}
+	return next
+}
+
+// tmaPrefetch only checks: there is no cache.
+func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if _, _, ok := w.box(in, &in.args[0], l, 0, false); !ok {
+			return failed
+		}
+	}
+	return next
+}
