@@ -43,10 +43,10 @@
 // The header is in CUDA's toolkit and in PyPI's nvidia-cuda-runtime. The
 // directory include here makes headers of CUDA 13 fit for package cu, so it
 // comes first. Linking needs only a library of the right name; on a machine
-// without a driver testdata/stubcuda.c makes one:
+// without a driver testdata/linkcuda.c makes one, good for nothing else:
 //
-//	cc -shared -Wl,-soname,libcuda.so.1 -o /tmp/libcuda.so driver/mumax/testdata/stubcuda.c
-//	export CGO_ENABLED=1 CGO_CFLAGS="-I$PWD/driver/mumax/include -I/path/to/cuda/include" CGO_LDFLAGS=-L/tmp
+//	cc -shared -Wl,-soname,libcuda.so.1 -o libcuda.so driver/mumax/testdata/linkcuda.c
+//	export CGO_ENABLED=1 CGO_CFLAGS="-I$PWD/driver/mumax/include -I/path/to/cuda/include" CGO_LDFLAGS="-L$PWD"
 //	go build -tags mumax ./examples/quickstart
 //	./quickstart -driver mumax
 package mumax

@@ -68,12 +68,27 @@ func TestFitFindsConstants(t *testing.T) {
 	for _, l := range f.Losses {
 		// The best point may have a panel that the cost model does not choose among.
 		require.Less(t, l.After, 0.03, "%s %s", l.Row, l.Product)
+		require.Less(t, lostAmongChoosable(t, chip, l), 0.01, "%s %s", l.Row, l.Product)
 		worstBefore = math.Max(worstBefore, l.Before)
 	}
 	require.Greater(t, worstBefore, 0.0)
 
 	_, err = problems(&Report{Section: Section{Rows: []Row{{Shape: "256,128,64,4,2"}}}})
 	require.ErrorContains(t, err, "measure some with -points")
+}
+
+// lostAmongChoosable is what a choice loses on the chip against the best of the
+// points that the cost model chooses among.
+func lostAmongChoosable(t *testing.T, chip kernel.Model, l Loss) float64 {
+	p, err := kernel.FindProduct(l.Product)
+	require.NoError(t, err)
+	row, ok := spec.FindRow(l.Row)
+	require.True(t, ok)
+	target, least := driver.H200(), math.Inf(1)
+	for _, at := range p.Space(target) {
+		least = min(least, milliseconds(p.Estimate(chip, at, row.Config, target)))
+	}
+	return milliseconds(p.Estimate(chip, l.Chosen, row.Config, target))/least - 1
 }
 
 // The model that already fits stays as it is.

@@ -3,6 +3,8 @@ package kernel
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -69,23 +71,29 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	return m
 }
 
-// spills lists what is known to spill a little, outside main loops: selections
-// of many or wide keys, the widest tile of dH, and the widest tiles whose sums
-// are stored directly in two orders.
-func spills(name string, c spec.Config) bool {
+// spills is how many bytes a thread of a kernel is known to spill, outside main
+// loops: selections of many or wide keys, the widest tile of dH, and the widest
+// tiles whose sums are stored directly in two orders.
+func spills(name string, c spec.Config) int {
 	switch {
-	case name == "router":
-		return c.TopK > 8 && c.Experts >= 256
+	case name == "router" && c.TopK > 8 && c.Experts >= 256:
+		return 1084
 	case name == "router, FP32 logits":
-		return true
+		return 132
+	case strings.HasPrefix(name, "dh 128x256"):
+		return 96
+	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%BlockRows != 0:
+		return 428
 	}
-	return strings.HasPrefix(name, "dh 128x256") || strings.HasPrefix(name, "dW1 128x256") && c.Hidden%BlockRows != 0
+	return 0
 }
+
+var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 
 // forLinking has ptxas assemble as the driver's linker does.
 const forLinking = "-c"
 
-// Every kernel at every point assembles with no spills, no warning and no
+// Every kernel at every point assembles with no more spills than known, no warning and no
 // serialised wgmma, fits the chip, and prints, parses and prints the same.
 func TestAssemble(t *testing.T) {
 	if _, err := ptxas.Find(); err != nil {
@@ -112,7 +120,10 @@ func TestAssemble(t *testing.T) {
 				_, report, err := ptxas.Assemble(context.Background(), text, forLinking)
 				require.NoError(t, err)
 				complaint := ptxas.Complaint(report)
-				if spills(name, c) && strings.Contains(complaint, "spill") {
+				if m := spillStores.FindStringSubmatch(complaint); m != nil {
+					bytes, err := strconv.Atoi(m[1])
+					require.NoError(t, err)
+					require.LessOrEqual(t, bytes, spills(name, c), report)
 					return
 				}
 				require.Empty(t, complaint, report)

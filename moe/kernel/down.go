@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
@@ -20,7 +21,8 @@ func (d Down) Build() (Kernel, error) {
 	columns := (d.Hidden + d.Point.TileN - 1) / d.Point.TileN
 	a, w, y := k.ParamTensorMap("a"), k.ParamTensorMap("w2"), k.ParamTensorMap("y")
 	p := newProduct(k, d.Point, d.Intermediate/tile.K, columns, 1, 1)
-	p.run(func() { d.load(p, a, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	fill := func(at *pipeline.Cursor, t schedule.Tile) { d.load(p, at, t, a, w) }
+	p.run(func() { p.loadAlone(fill) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		column := t.Column.MulI(d.Point.TileN)
 		s.put(d.Point.TileN/64, func(i int) subTile {
 			return subTile{value: registers(acc[32*i : 32*i+32]), to: y, lead: []ptx.U32{column.AddI(64 * i)}}
@@ -29,30 +31,18 @@ func (d Down) Build() (Kernel, error) {
 	return build(k, name, productThreads, d.Point.sharedBytes())
 }
 
-// load is one thread that starts both tiles' TMA loads. Rows past the
-// expert's end are the next expert's: they are multiplied and dropped.
-func (d Down) load(p *product, a, w ptx.TensorMap) {
+// load starts the loads of a tile.
+func (d Down) load(p *product, at *pipeline.Cursor, t schedule.Tile, a, w ptx.TensorMap) {
 	k := p.k
-	first := p.tid.ShrI(5).EqI(2 * 4)
-	k.If(first, func() {
-		k.If(k.ElectOne(), func() {
-			at := p.ring.Producer()
-			var publisher *schedule.Publisher
-			k.If(p.queue.Publishes(), func() { publisher = p.queue.Publisher() })
-			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-				k.If(p.queue.Publishes(), publisher.Publish)
-				column := t.Column.MulI(d.Point.TileN)
-				k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
-					s := at.Acquire()
-					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(d.Point.stageBytes()))
-					k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
-					p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
-						return []ptx.U32{kt.MulI(tile.K), part.MulI(d.Point.TileN / 2).Add(column), t.Expert}
-					})
-					at.Advance()
-				})
-			})
+	column := t.Column.MulI(d.Point.TileN)
+	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
+		s := at.Acquire()
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(d.Point.stageBytes()))
+		k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
+		p.loadHalves(s, t, w, func(part ptx.U32) []ptx.U32 {
+			return []ptx.U32{kt.MulI(tile.K), part.MulI(d.Point.TileN / 2).Add(column), t.Expert}
 		})
+		at.Advance()
 	})
 }
 

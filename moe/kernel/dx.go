@@ -41,7 +41,8 @@ func (x DX) Build() (Kernel, error) {
 		p.before = router.begin
 		p.ending = router.ending
 	}
-	p.run(func() { x.load(p, dh, w) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
+	fill := func(at *pipeline.Cursor, t schedule.Tile) { x.load(p, at, t, dh, w) }
+	p.run(func() { p.loadAlone(fill) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
 		column := t.Column.MulI(x.Point.TileN)
 		s.put(x.Point.TileN/64, func(i int) subTile {
 			sub := subTile{value: registers(acc[32*i : 32*i+32]), to: dx, lead: []ptx.U32{column.AddI(64 * i)}}
@@ -54,32 +55,20 @@ func (x DX) Build() (Kernel, error) {
 	return build(k, name, productThreads, x.Point.sharedBytes())
 }
 
-// load is one thread that starts both tiles' TMA loads. Rows past the
-// expert's end are the next expert's: they are multiplied and dropped.
-func (x DX) load(p *product, dh, w ptx.TensorMap) {
+// load starts the loads of a tile, gate's part of the sum first.
+func (x DX) load(p *product, at *pipeline.Cursor, t schedule.Tile, dh, w ptx.TensorMap) {
 	k := p.k
-	first := p.tid.ShrI(5).EqI(2 * 4)
-	k.If(first, func() {
-		k.If(k.ElectOne(), func() {
-			at := p.ring.Producer()
-			var publisher *schedule.Publisher
-			k.If(p.queue.Publishes(), func() { publisher = p.queue.Publisher() })
-			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-				k.If(p.queue.Publishes(), publisher.Publish)
-				for part := range 2 {
-					k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
-						s := at.Acquire()
-						k.MbarrierArriveExpectTx(s.Full, ptx.Uint(x.Point.stageBytes()))
-						k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
-						p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
-							return []ptx.U32{ptx.Uint(0), neuron, block, ptx.Uint(part), t.Expert}
-						})
-						at.Advance()
-					})
-				}
+	for part := range 2 {
+		k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
+			s := at.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(x.Point.stageBytes()))
+			k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
+			p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
+				return []ptx.U32{ptx.Uint(0), neuron, block, ptx.Uint(part), t.Expert}
 			})
+			at.Advance()
 		})
-	})
+	}
 }
 
 // routerTerm adds dlrow[row]·W_r[expert] to a warpgroup's sums. What a thread

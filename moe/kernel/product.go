@@ -120,6 +120,25 @@ func (p *product) syncCluster() {
 	}
 }
 
+// loadAlone is the load role of a product whose operands both come by TMA: one
+// thread, which publishes the tiles too. Rows past the expert's end are the
+// next expert's: they are multiplied and dropped. fill loads all stages of a
+// tile.
+func (p *product) loadAlone(fill func(at *pipeline.Cursor, t schedule.Tile)) {
+	k := p.k
+	k.If(p.tid.ShrI(5).EqI(mathThreads/32), func() {
+		k.If(k.ElectOne(), func() {
+			at := p.ring.Producer()
+			var publisher *schedule.Publisher
+			k.If(p.queue.Publishes(), func() { publisher = p.queue.Publisher() })
+			p.queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
+				k.If(p.queue.Publishes(), publisher.Publish)
+				fill(at, t)
+			})
+		})
+	})
+}
+
 // loadHalves starts the loads of both halves of a stage's weights, at their
 // coordinates. Of a tile that the cluster shares, each CTA loads the half of
 // its rank into both.

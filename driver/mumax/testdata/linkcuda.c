@@ -2,7 +2,7 @@
 // machine without a driver: every function that the package calls is there and
 // answers CUDA_ERROR_STUB_LIBRARY. Built with
 //
-//	cc -shared -Wl,-soname,libcuda.so.1 -o libcuda.so stubcuda.c
+//	cc -shared -Wl,-soname,libcuda.so.1 -o libcuda.so linkcuda.c
 //
 // the program loads the driver's own libcuda.so.1 where that is installed.
 // The definitions are weak, so that a library for tests may have better ones.
