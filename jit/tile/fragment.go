@@ -45,6 +45,18 @@ func NewStaging(k *ptx.Kernel, thread ptx.U32) Staging {
 	return Staging{k: k, offset: Swizzled(row, lane.ShrI(4))}
 }
 
+// NarrowBytes is the size of one 64 x 32 bf16 sub-tile.
+const NarrowBytes = StagingBytes / 2
+
+// NewNarrowStaging is for sub-tiles of 64 x 32 with 64-byte swizzle, which are
+// loaded and stored by the word.
+func NewNarrowStaging(k *ptx.Kernel, thread ptx.U32) Staging {
+	lane := thread.AndI(31)
+	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
+	// The pattern repeats every 4 chunks and 8 rows; two rows share 128 bytes.
+	return Staging{k: k, offset: row.MulI(RowBytes / 2).Add(lane.ShrI(4).Xor(row.ShrI(1).AndI(3)).MulI(16))}
+}
+
 // NewTransposedStaging is for sub-tiles stored transposed: the fragment's 64
 // columns become rows.
 func NewTransposedStaging(k *ptx.Kernel, thread ptx.U32) Staging {
@@ -61,10 +73,10 @@ func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
 	s.StoreEach(slot, func(j int) ptx.F32 { return acc[j] })
 }
 
-// Load reads 8 columns, those from 8c on, as Store wrote them: word h is columns
-// 8c + 2(l%4) and the next of the thread's row h.
-func (s Staging) Load(slot ptx.Shared, c int) []ptx.BF16x2 {
-	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(c*16)), 2)
+// Load reads once or twice 8 columns, those from 8c on, as Store wrote them: word
+// 2i+h is columns 8(c+i) + 2(l%4) and the next of the thread's row h.
+func (s Staging) Load(slot ptx.Shared, c, eights int) []ptx.BF16x2 {
+	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(c*16)), 2*eights)
 }
 
 // StoreWords writes what Load reads. The whole warp stores where it alone loads.

@@ -262,7 +262,7 @@ func TestStagingLoads(t *testing.T) {
 	k.BarSync(ptx.Uint(0))
 	f := tile.NewFragment(tid)
 	for q := range 8 {
-		loaded := staging.Load(from, q)
+		loaded := staging.Load(from, q, 1)
 		for i, w := range loaded {
 			at := f.Row.AddI(i * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(4 * q)
 			ptx.StGlobal(out.Index(at, 4), w.Bits())

@@ -5,7 +5,7 @@ import "sonicmoe/driver"
 // DHSpace are the points of the product dA', whose epilogue makes dH. The
 // widest tile has no registers for clusters.
 func DHSpace(t driver.Target) []Point {
-	return append(spaceOf(t, dhSharedBytes, 256), clusteredMN(spaceOf(t, dhSharedBytes, 128))...)
+	return clusteredMN(spaceOf(t, dhSharedBytes, 256, 128))
 }
 
 // DXSpace are the points of the product dX~. In clusters the widest tile's

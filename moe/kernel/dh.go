@@ -65,7 +65,7 @@ func (d DH) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
 	}
 }
 
-// HMap is the load map of H [R, 2n] for boxes of 64 rows of 64 neurons' gate
+// HMap is the load map of H [R, 2n] for boxes of 64 rows of 32 neurons' gate
 // and up: dimensions neuron, row, gate or up.
 func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 	n := uint64(d.Intermediate)
@@ -73,8 +73,8 @@ func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 3, Address: p,
 		Dims:    [5]uint64{n, uint64(max(rows, 1)), 2},
 		Strides: [4]uint64{2 * n * bf16, n * bf16},
-		Box:     [5]uint32{dhGroup, warpgroupRows, 2},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
+		Box:     [5]uint32{dhPart, warpgroupRows, 2},
+		Swizzle: driver.Swizzle64, Promote: driver.Promote128,
 	}
 }
 
@@ -87,12 +87,14 @@ func (d DH) DHMap(p driver.DevicePtr, rows int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 4, Address: p - driver.DevicePtr(warpgroupRows*pitch),
 		Dims:    [5]uint64{n, warpgroupRows, uint64(rows) + 1, 2},
 		Strides: [4]uint64{pitch, pitch, n * bf16},
-		Box:     [5]uint32{dhGroup, warpgroupRows, 1, 2},
-		Swizzle: driver.Swizzle128,
+		Box:     [5]uint32{dhPart, warpgroupRows, 1, 2},
+		Swizzle: driver.Swizzle64,
 	}
 }
 
-// AMap is the store map of A' [R, n] for clipped 64-row boxes.
+// AMap is the store map of A' [R, n] for clipped 64-row boxes of 32 neurons.
 func (d DH) AMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	return raggedMap(p, d.Intermediate, rows)
+	m := raggedMap(p, d.Intermediate, rows)
+	m.Box[0], m.Swizzle = dhPart, driver.Swizzle64
+	return m
 }

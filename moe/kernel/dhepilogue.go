@@ -8,12 +8,12 @@ import (
 )
 
 // dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
-// gradients, a group of 64 neurons at a time. Two slots of shared memory take
-// turns: H of a group comes in by TMA, the threads put dH in its place, and it
-// goes out by TMA. The first two groups' H comes under the main loop.
+// gradients, a part of 32 neurons at a time. A few slots of shared memory take
+// turns: H of a part comes in by TMA, the threads put dH in its place, and it
+// goes out by TMA. The first parts' H comes under the main loop.
 type dhEpilogue struct {
 	k *ptx.Kernel
-	// groups is those of a tile, neurons those of an expert.
+	// groups of 64 neurons are those of a tile, neurons those of an expert.
 	groups, neurons        int
 	h, dh, a               ptx.TensorMap
 	scores, pairs, partial ptx.Global
@@ -36,10 +36,12 @@ type dhEpilogue struct {
 
 const (
 	dhGroup     = 64 // neurons of a partial sum
-	dhUnit      = 8  // columns that a thread works on at a time
-	dhSlots     = 2
-	dhSlotBytes = 2 * tile.StagingBytes                   // gate and up
-	dhStaging   = dhSlots*dhSlotBytes + tile.StagingBytes // and one slot of A'
+	dhPart      = 32 // neurons of a slot
+	dhSlots     = 4
+	dhSlotsOfA  = 2
+	dhSlotBytes = 2 * tile.NarrowBytes // gate and up
+	// dhStaging is a warpgroup's slots.
+	dhStaging = dhSlots*dhSlotBytes + dhSlotsOfA*tile.NarrowBytes
 )
 
 // barriers adds one for each slot.
@@ -58,7 +60,7 @@ func (e *dhEpilogue) place() {
 	tid := e.k.Special("%tid.x")
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
 	e.slots, e.arrived = e.memory.Plus(wg.MulI(dhStaging)), e.barrier.Plus(wg.MulI(8*dhSlots))
-	e.staging, e.fragment = tile.NewStaging(e.k, thread), tile.NewFragment(thread)
+	e.staging, e.fragment = tile.NewNarrowStaging(e.k, thread), tile.NewFragment(thread)
 	e.lane = thread.AndI(3)
 }
 
@@ -77,7 +79,7 @@ func (e *dhEpilogue) during(kt ptx.U32) {
 	e.k.If(kt.EqI(1).And(e.s.elected), func() {
 		e.place()
 		e.k.BulkWait(0, ".read")
-		for i := range e.groups {
+		for i := range e.parts() {
 			if i < dhSlots {
 				e.load(i)
 			} else {
@@ -97,118 +99,124 @@ func (e *dhEpilogue) ending() {
 	}
 }
 
-// neuron is the first neuron of a group.
-func (e *dhEpilogue) neuron(group int) ptx.U32 {
-	return e.t.Column.MulI(e.groups * dhGroup).AddI(group * dhGroup)
+// parts is those of a tile.
+func (e *dhEpilogue) parts() int { return e.groups * dhGroup / dhPart }
+
+// neuron is the first neuron of a part.
+func (e *dhEpilogue) neuron(part int) ptx.U32 {
+	return e.t.Column.MulI(e.groups * dhGroup).AddI(part * dhPart)
 }
 
-// slot is a group's slot of H, whose halves are gate and up.
-func (e *dhEpilogue) slot(group int) (gate, up ptx.Shared) {
-	at := e.slots.At(group % dhSlots * dhSlotBytes)
-	return at, at.At(tile.StagingBytes)
+// slot is a part's slot of H, whose halves are gate and up.
+func (e *dhEpilogue) slot(part int) (gate, up ptx.Shared) {
+	at := e.slots.At(part % dhSlots * dhSlotBytes)
+	return at, at.At(tile.NarrowBytes)
 }
 
-// slotOfA is the slot of A'.
-func (e *dhEpilogue) slotOfA() ptx.Shared { return e.slots.At(dhSlots * dhSlotBytes) }
+// slotOfA is a part's slot of A'.
+func (e *dhEpilogue) slotOfA(part int) ptx.Shared {
+	return e.slots.At(dhSlots*dhSlotBytes + part%dhSlotsOfA*tile.NarrowBytes)
+}
 
-// load starts the load of a group's H; one thread. Rows past the expert's end
+// load starts the load of a part's H; one thread. Rows past the expert's end
 // are dropped with what comes of them.
-func (e *dhEpilogue) load(group int) {
-	full := e.arrived.At(8 * (group % dhSlots))
-	gate, _ := e.slot(group)
+func (e *dhEpilogue) load(part int) {
+	full := e.arrived.At(8 * (part % dhSlots))
 	e.k.MbarrierArriveExpectTx(full, ptx.Uint(dhSlotBytes))
-	e.k.TMALoad(gate, e.h, full, e.neuron(group), e.s.row, ptx.Uint(0))
+	gate, _ := e.slot(part)
+	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.s.row, ptx.Uint(0))
 }
 
-// arrive waits for a group of H.
-func (e *dhEpilogue) arrive(group int) {
-	in := group % dhSlots
-	uses := (e.groups - in + dhSlots - 1) / dhSlots // of the slot in a tile
-	parity := ptx.Uint(group / dhSlots % 2)
+// arrive waits for a part of H.
+func (e *dhEpilogue) arrive(part int) {
+	in := part % dhSlots
+	uses := (e.parts() - in + dhSlots - 1) / dhSlots // of the slot in a tile
+	parity := ptx.Uint(part / dhSlots % 2)
 	if uses%2 == 1 {
 		parity = e.turn.Get().Xor(parity)
 	}
 	pipeline.WaitParity(e.k, e.arrived.At(8*in), parity)
 }
 
-// store is the epilogue of a tile. A group's first half keeps its A' in
-// registers until the group before is read from the slots.
+// store is the epilogue of a tile.
 func (e *dhEpilogue) store(_ *storer, _ schedule.Tile, acc []ptx.F32) {
-	for i := range e.groups {
+	for i := range e.parts() {
 		e.arrive(i)
-		var kept [][]ptx.BF16x2
-		for u := range dhGroup / dhUnit {
-			if u == dhGroup/dhUnit/2 && i > 0 {
-				e.reuse(i)
-				for v, words := range kept {
-					e.staging.StoreWords(e.slotOfA(), v, words)
-				}
-			}
-			words := e.differentiate(i, u, acc[32*i+4*u:][:4])
-			if u < dhGroup/dhUnit/2 && i > 0 {
-				kept = append(kept, words)
-			} else {
-				e.staging.StoreWords(e.slotOfA(), u, words)
-			}
+		// Twice 8 columns at a time have more to do at once; the first parts find
+		// no registers for it.
+		eights := 2
+		if i < 2 {
+			eights = 1
 		}
-		e.join(i)
+		for c := 0; c < dhPart/8; c += eights {
+			if c == dhPart/16 {
+				e.refill(i)
+			}
+			e.differentiate(i, c, acc[i*dhPart/2+4*c:][:4*eights])
+		}
+		if (i+1)*dhPart%dhGroup == 0 {
+			e.join(i * dhPart / dhGroup)
+		}
 		e.send(i)
 	}
 	e.storePartials()
 	e.turn.Set(e.turn.Get().XorI(1))
 }
 
-// reuse waits until the group before the given one is read: the slot of A' is
-// free, and its slot of H for the load of the next.
-func (e *dhEpilogue) reuse(group int) {
+// refill waits until the part before the given one is read, and loads H of
+// another into its slot. Behind the next barrier all may use its slot of A'.
+func (e *dhEpilogue) refill(part int) {
+	if part == 0 {
+		return
+	}
 	e.k.If(e.s.elected, func() {
 		e.k.BulkWait(0, ".read")
-		if next := group + 1; next >= dhSlots && next < e.groups {
+		if next := part - 1 + dhSlots; next < e.parts() {
 			e.load(next)
 		}
 	})
-	e.k.BarSync(e.s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
 }
 
-// send starts the stores of a group that is in its slots.
-func (e *dhEpilogue) send(group int) {
+// send starts the stores of a part that is in its slots.
+func (e *dhEpilogue) send(part int) {
 	k, s := e.k, e.s
 	k.FenceProxyAsync(".shared::cta")
 	k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
 	k.If(s.elected, func() {
-		neuron, clipped, row := e.neuron(group), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
-		gate, _ := e.slot(group)
+		neuron, clipped, row := e.neuron(part), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
+		gate, _ := e.slot(part)
 		k.TMAStore(e.dh, gate, neuron, clipped, row, ptx.Uint(0))
-		k.TMAStore(e.a, e.slotOfA(), neuron, clipped, row)
+		k.TMAStore(e.a, e.slotOfA(part), neuron, clipped, row)
 		k.BulkCommit()
 	})
 }
 
-// differentiate puts dH in the place of 8 columns of H, gives their A' and
-// adds to the sums of dA'·A.
-func (e *dhEpilogue) differentiate(group, unit int, grad []ptx.F32) []ptx.BF16x2 {
+// differentiate puts dH in the place of 8 or 16 columns of H, those from 8c of
+// the part on, stores their A' and adds to the sums of dA'·A.
+func (e *dhEpilogue) differentiate(part, c int, grad []ptx.F32) {
 	k := e.k
-	gateSlot, upSlot := e.slot(group)
-	gates, ups := e.staging.Load(gateSlot, unit), e.staging.Load(upSlot, unit)
+	gateSlot, upSlot := e.slot(part)
+	gates, ups := e.staging.Load(gateSlot, c, len(grad)/4), e.staging.Load(upSlot, c, len(grad)/4)
 	var weighted []ptx.BF16x2
-	for h := range gates { // the thread's rows
-		g0, g1 := gates[h].Unpack()
-		u0, u1 := ups[h].Unpack()
-		lo := neuronGradient(g0, u0, grad[2*h], e.score[h])
-		hi := neuronGradient(g1, u1, grad[2*h+1], e.score[h])
-		gates[h], ups[h] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
+	for i := range gates {
+		h := i % 2 // of the thread's rows
+		g0, g1 := gates[i].Unpack()
+		u0, u1 := ups[i].Unpack()
+		lo := neuronGradient(g0, u0, grad[2*i], e.score[h])
+		hi := neuronGradient(g1, u1, grad[2*i+1], e.score[h])
+		gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
-		if unit == 0 {
-			e.sum[h] = grad[2*h].Mul(lo.a)
+		if first := i < 2 && (part*dhPart+8*c)%dhGroup == 0; first {
+			e.sum[h] = grad[2*i].Mul(lo.a)
 		} else {
-			e.sum[h] = grad[2*h].Fma(lo.a, e.sum[h])
+			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
 		}
-		e.sum[h] = grad[2*h+1].Fma(hi.a, e.sum[h])
+		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // what the warp overwrites, it has read
-	e.staging.StoreWords(gateSlot, unit, gates)
-	e.staging.StoreWords(upSlot, unit, ups)
-	return weighted
+	e.staging.StoreWords(gateSlot, c, gates)
+	e.staging.StoreWords(upSlot, c, ups)
+	e.staging.StoreWords(e.slotOfA(part), c, weighted)
 }
 
 // gradient is what one element of dA' gives.

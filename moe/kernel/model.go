@@ -30,9 +30,6 @@ type Model struct {
 	// UpEpilogueClocks and its like are one warpgroup's epilogue of 256 columns.
 	// The other warpgroup's products hide it as far as the ring is deep.
 	UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks, DXEpilogueClocks float64
-	// DHSlotClocks is what dH's epilogue waits on top where it has more groups of
-	// columns than slots for them.
-	DHSlotClocks float64
 	// BytesPerClock is the rate, for the SM, of that part of a wave's reads
 	// from device memory that the products don't hide.
 	BytesPerClock float64
@@ -53,7 +50,7 @@ type Model struct {
 // n=1024; a fit to points of all rows is still to be made.
 var H200Model = Model{
 	KTileClocks: 20, LoadBytesPerClock: 330, TileClocks: 150,
-	UpEpilogueClocks: 1500, DownEpilogueClocks: 1500, DHEpilogueClocks: 3800, DHSlotClocks: 12000, DXEpilogueClocks: 1500,
+	UpEpilogueClocks: 1500, DownEpilogueClocks: 1500, DHEpilogueClocks: 12000, DXEpilogueClocks: 1500,
 	BytesPerClock: 2800 / 0.15,
 	DWKTileClocks: 45, DWEpilogueClocks: 400, L2BytesPerClock: 5500,
 	Hertz: 1.5e9,
@@ -94,11 +91,7 @@ func (m Model) Down(p Point, c spec.Config, t driver.Target) time.Duration {
 
 // DH estimates the time of the product dA' with dH in its epilogue.
 func (m Model) DH(p Point, c spec.Config, t driver.Target) time.Duration {
-	epilogue := m.DHEpilogueClocks
-	if p.TileN > dhSlots*dhGroup {
-		epilogue += m.DHSlotClocks
-	}
-	return m.time(m.product(p, c, c.Intermediate, c.Hidden, epilogue, t))
+	return m.time(m.product(p, c, c.Intermediate, c.Hidden, m.DHEpilogueClocks, t))
 }
 
 // DX estimates the time of the product dX~.
