@@ -163,6 +163,9 @@ func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	for _, w := range s.written[twoTermStages-1] {
 		to := a.Plus(w.Get())
 		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to, zero) })
+	}
+	for _, w := range s.written[twoTermStages-1] {
+		to := a.Plus(w.Get())
 		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to.At(twoTermA), zero) })
 	}
 }

@@ -61,7 +61,7 @@ func (p *twoTerm) run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, ne
 				store(wg, acc)
 			}, func() { p.drain(steps) })
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFill()) }},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFill) }},
 	)
 }
 
@@ -112,20 +112,29 @@ func (p *twoTerm) drain(steps ptx.U32) {
 	})
 }
 
-// load fills the ring: B's copy starts as soon as the stage is empty.
-func (p *twoTerm) load(first, steps ptx.U32, fill fill) {
+// load fills the ring: B's first copies start before anything else, the others
+// as soon as a stage is empty.
+func (p *twoTerm) load(first, steps ptx.U32, newFill func() fill) {
 	k := p.k
 	lane := p.tid.AndI(31)
 	elected := k.ElectOne().And(p.thread().LtI(32))
+	copyB := func(s pipeline.Stage, kt ptx.U32) {
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermB))
+		k.TMALoad(s.Data.At(2*twoTermA), p.b, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.n.DivI(tile.Block))
+	}
+	ahead := p.ring.Producer()
+	k.For(ptx.Uint(0), steps.Min(ptx.Uint(twoTermStages)), ptx.Uint(1), func(kt ptx.U32) {
+		s := ahead.Acquire()
+		k.If(elected, func() { copyB(s, kt) })
+		ahead.Advance()
+	})
+	fill := newFill()
 	at := p.ring.Producer()
 	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
 		var s pipeline.Stage
 		fill(kt, func() ptx.Shared {
 			s = at.Acquire()
-			k.If(elected, func() {
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermB))
-				k.TMALoad(s.Data.At(2*twoTermA), p.b, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.n.DivI(tile.Block))
-			})
+			k.If(elected.And(kt.GeI(twoTermStages)), func() { copyB(s, kt) })
 			return s.Data
 		})
 		k.FenceProxyAsync(".shared::cta")
