@@ -28,7 +28,7 @@ type scatter struct {
 const (
 	linesOfWarp = tile.K / 4
 	nowhere     = NoRow
-	// chunksOfLine is the copies of 8 experts in a line of A.
+	// chunksOfLine is the 16-byte chunks, of 8 experts, in a line of a term.
 	chunksOfLine = BlockRows / 8
 )
 
@@ -97,16 +97,17 @@ func (s *scatter) fetch(kt ptx.U32) {
 
 // step writes a step's A and loads the next step's slots.
 func (s *scatter) step(kt ptx.U32, stage func() ptx.Shared) {
+	k := s.twoTerm.k
+	var dense [linesOfWarp / linesOfPass][]ptx.F32
+	if s.Extra {
+		dense = s.dense(kt)
+	}
 	places := s.places(kt)
 	s.fetch(kt.AddI(1))
-	k := s.twoTerm.k
-	var a ptx.Shared
+	a := stage()
 	if s.Extra {
-		dense := s.dense(kt)
-		a = stage()
 		s.eachChunk(a, func(i int, to ptx.Shared) { s.storeEight(to, dense[i]) })
 	} else {
-		a = stage()
 		s.clear(kt, a)
 		s.remember(places)
 	}
