@@ -93,76 +93,9 @@ func (d DRouter) Build() (Kernel, error) {
 	e.first = part.Mul(perRange)
 	e.end = e.first.Add(perRange).Min(tokens)
 	steps := e.end.Sub(e.first).AddI(tile.K - 1).DivI(tile.K)
-	e.run(e.first, steps, func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(warpgroupRows)).LtI(d.Experts) }, e.scatter,
+	e.run(e.first, steps, func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(warpgroupRows)).LtI(d.Experts) }, func() fill { return newScatter(e).step },
 		func(wg ptx.U32, acc []ptx.F32) { e.store(partials, part, wg, acc) })
 	return build(k, name, productThreads, twoTermShared)
-}
-
-// scatter writes a step's A, [64 tokens][128 experts]: zeros or the dense
-// gradients, then the chosen experts'.
-func (e *drouter) scatter(kt ptx.U32, stage func() ptx.Shared) {
-	k := e.twoTerm.k
-	token := e.first.Add(kt.MulI(tile.K))
-	pairs := e.pairs(token)
-	a := stage()
-	const lanes = BlockRows / 8
-	chunk, line := e.thread().AndI(lanes-1), e.thread().DivI(lanes)
-	block := chunk.DivI(8).MulI(tile.BlockBytes)
-	for i := range tile.K * lanes / 128 {
-		row := line.AddI(i * 128 / lanes)
-		to := a.Plus(block.Add(tile.Swizzled(row, chunk.AndI(7))))
-		if e.Extra {
-			t := token.Add(row)
-			e.storeEight(to, e.loadEight(e.extra, t, e.m.Add(chunk.MulI(8)), e.Experts, t.Lt(e.end)))
-			continue
-		}
-		zero := ptx.Uint(0)
-		ptx.StShared(to, zero, zero, zero, zero)
-		ptx.StShared(to.At(twoTermA), zero, zero, zero, zero)
-	}
-	const barrier = 1
-	k.BarSync(ptx.Uint(barrier), ptx.Uint(128))
-	for _, p := range pairs {
-		k.If(p.expert.LtI(BlockRows), func() {
-			upper, lower := e.terms(p.value, ptx.Float(0))
-			in := p.expert.AndI(63)
-			to := a.Plus(p.expert.DivI(64).MulI(tile.BlockBytes).Add(tile.Swizzled(p.line, in.DivI(8))).Add(in.AndI(7).MulI(bf16)))
-			ptx.StShared(to, upper.B16())
-			ptx.StShared(to.At(twoTermA), lower.B16())
-		})
-	}
-}
-
-// drouterPair is a token's slot: the token's line in the step, the expert's
-// in the tile (not below 128 if it has none) and the logit's gradient.
-type drouterPair struct {
-	line, expert ptx.U32
-	value        ptx.F32
-}
-
-// pairs loads the thread's part of the step's slots.
-func (e *drouter) pairs(token ptx.U32) []drouterPair {
-	k := e.twoTerm.k
-	var list []drouterPair
-	for i := 0; i < tile.K*e.TopK; i += 128 {
-		at := e.thread().AddI(i)
-		line := at.DivI(e.TopK)
-		t := token.Add(line)
-		expert, value := ptx.NewVar(k, ptx.Uint(NoRow)), ptx.NewVar(k, ptx.Float(0))
-		k.If(at.LtI(tile.K*e.TopK).And(t.Lt(e.end)), func() {
-			f := token.MulI(e.TopK).Add(at)
-			id := ptx.LdGlobal[ptx.U32](e.ids.Index(f, 4))
-			value.Set(ptx.LdGlobal[ptx.F32](e.dlogits.Index(f, 4)))
-			k.If(id.LtI(e.Experts), func() {
-				expert.Set(id.Sub(e.m))
-				if e.Extra {
-					value.Set(value.Get().Add(ptx.LdGlobal[ptx.F32](e.extra.Index(t, 4*e.Experts).Index(id, 4))))
-				}
-			})
-		})
-		list = append(list, drouterPair{line, expert.Get(), value.Get()})
-	}
-	return list
 }
 
 // store writes the warpgroup's part of the partial sums.

@@ -15,6 +15,9 @@ import (
 type drouterCase struct {
 	hidden, experts, topK, tokens int
 	extra                         bool
+	// perRange, unless 0, is the tokens of a range: so few tokens else make
+	// many ranges of one step.
+	perRange int
 }
 
 // drouterData is a case's inputs. Some ids lie outside [0, E), with a NaN
@@ -59,7 +62,11 @@ func (c drouterCase) run(b *bed, store Gradient) []uint32 {
 	d := c.data()
 	k := DRouter{Hidden: c.hidden, Experts: c.experts, TopK: c.topK, Extra: c.extra}
 	ranges, perRange := k.Ranges(c.tokens)
-	partials := b.room(int(k.PartialBytes(c.tokens)))
+	if c.perRange > 0 {
+		ranges, perRange = (c.tokens+c.perRange-1)/c.perRange, c.perRange
+	}
+	m, n := k.tiles()
+	partials := b.room(ranges * c.experts * c.hidden * 4)
 	params := args{
 		"dlogits": upload(b, d.dlogits), "experts": upload(b, d.ids), "partials": partials,
 		"x": k.XMap(upload(b, d.x), c.tokens), "tokens": c.tokens, "perRange": perRange,
@@ -67,7 +74,7 @@ func (c drouterCase) run(b *bed, store Gradient) []uint32 {
 	if c.extra {
 		params["extra"] = upload(b, d.extra)
 	}
-	if ctas := k.CTAs(c.tokens); ctas > 0 {
+	if ctas := m * n * ranges; ctas > 0 {
 		b.run(k, ctas, params)
 	}
 	out := newStored(b, store, d.old)
@@ -96,7 +103,9 @@ func (c drouterCase) check(t *testing.T, store Gradient, got []uint32) {
 
 func TestDRouter(t *testing.T) {
 	for i, c := range []drouterCase{
-		{128, 5, 2, 1, false}, {192, 70, 3, 63, false}, {320, 130, 1, 200, true}, {192, 9, 8, 129, true}, {128, 64, 16, 700, false}, {128, 3, 1, 0, false},
+		{128, 5, 2, 1, false, 0}, {192, 70, 3, 63, false, 0}, {320, 130, 1, 200, true, 0}, {192, 9, 8, 129, true, 0}, {128, 64, 16, 700, false, 0}, {128, 3, 1, 0, false, 0},
+		// More steps than stages, which are used again.
+		{128, 40, 1, 400, false, 448}, {64, 70, 16, 700, false, 448}, {64, 40, 5, 450, false, 448}, {64, 136, 10, 330, true, 384}, {64, 140, 4, 400, true, 448},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			for _, store := range gradients {
@@ -110,7 +119,7 @@ func TestDRouter(t *testing.T) {
 
 // The same bits under every timing.
 func TestDRouterTimings(t *testing.T) {
-	for _, c := range []drouterCase{{192, 130, 5, 300, false}, {192, 130, 5, 300, true}} {
+	for _, c := range []drouterCase{{192, 130, 5, 300, false, 0}, {192, 130, 5, 300, true, 0}, {64, 136, 8, 300, false, 320}, {64, 136, 8, 300, true, 320}} {
 		var first []uint32
 		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%+v %s", c, when.name), func(t *testing.T) {

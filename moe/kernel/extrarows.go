@@ -37,15 +37,19 @@ func (x ExtraRows) Build() (Kernel, error) {
 	p.n = cta.RemI(x.tiles()).MulI(twoTermWidth)
 	steps := (x.Experts + tile.K - 1) / tile.K
 	p.run(ptx.Uint(0), ptx.Uint(steps), func(wg ptx.U32) ptx.Pred { return token.Add(wg.MulI(warpgroupRows)).Lt(tokens) },
-		func(kt ptx.U32, stage func() ptx.Shared) {
-			a := stage()
+		func() fill {
 			chunk, line := p.thread().AndI(lanesOfOneRow-1), p.thread().DivI(lanesOfOneRow)
 			const passRows = 128 / lanesOfOneRow
-			for i := range BlockRows / passRows {
-				row := line.AddI(i * passRows)
-				t := token.Add(row)
-				v := p.loadEight(extra, t, kt.MulI(tile.K).Add(chunk.MulI(8)), x.Experts, t.Lt(tokens))
-				p.storeEight(a.Plus(tile.Swizzled(row, chunk)), v)
+			return func(kt ptx.U32, stage func() ptx.Shared) {
+				var values [BlockRows / passRows][]ptx.F32
+				for i := range values {
+					t := token.Add(line).AddI(i * passRows)
+					values[i] = p.loadEight(extra, t, kt.MulI(tile.K).Add(chunk.MulI(8)), x.Experts, t.Lt(tokens))
+				}
+				a := stage()
+				for i, v := range values {
+					p.storeEight(a.Plus(tile.Swizzled(line.AddI(i*passRows), chunk)), v)
+				}
 			}
 		},
 		func(wg ptx.U32, acc []ptx.F32) {

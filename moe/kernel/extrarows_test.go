@@ -12,7 +12,7 @@ import (
 )
 
 func TestExtraRows(t *testing.T) {
-	for _, c := range []struct{ hidden, experts, tokens int }{{128, 1, 1}, {192, 70, 130}, {320, 130, 65}} {
+	for _, c := range []struct{ hidden, experts, tokens int }{{128, 1, 1}, {192, 70, 130}, {320, 130, 65}, {64, 264, 70}} {
 		var first []uint16
 		for _, when := range timings() {
 			t.Run(fmt.Sprintf("%+v %s", c, when.name), func(t *testing.T) {

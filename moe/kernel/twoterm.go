@@ -35,78 +35,111 @@ func newTwoTerm(k *ptx.Kernel, tid ptx.U32) *twoTerm {
 	k.SetLaunchBounds(productThreads, 1)
 	p := &twoTerm{k: k, tid: tid}
 	set := pipeline.NewSetup(k)
-	const mathWarps, oneForTheBytes = 2 * 4, 1
-	p.ring = pipeline.NewRing(k, set, pipeline.NewShared(k), twoTermStages, 2*twoTermA+twoTermB, pipeline.WarpgroupThreads+oneForTheBytes, mathWarps)
+	const mathWarps, loadWarps, oneForTheBytes = 2 * 4, 4, 1
+	p.ring = pipeline.NewRing(k, set, pipeline.NewShared(k), twoTermStages, 2*twoTermA+twoTermB, loadWarps+oneForTheBytes, mathWarps)
 	set.Done(tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
 	return p
 }
 
-// run multiplies: step kt covers lines kt·64 from first on of B. build writes
-// both terms of a step's A with the load role's threads. store gets the
-// accumulators of a warpgroup, whose first line is active.
-func (p *twoTerm) run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, build func(kt ptx.U32, stage func() ptx.Shared), store func(wg ptx.U32, acc []ptx.F32)) {
-	pipeline.Run(p.k, p.tid.ShrI(7),
+// fill writes both terms of step kt's A with the load role's threads. What it
+// does before it asks for the stage runs while that is still in use.
+type fill func(kt ptx.U32, stage func() ptx.Shared)
+
+// run multiplies: step kt covers lines kt·64 from first on of B. newFill is
+// called once, in the load role ahead of its loop. store gets the accumulators
+// of a warpgroup, whose first line is active.
+func (p *twoTerm) run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFill func() fill, store func(wg ptx.U32, acc []ptx.F32)) {
+	k := p.k
+	pipeline.Run(k, p.tid.ShrI(7),
 		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			wg := p.tid.ShrI(7)
-			acc := p.k.Accumulators(twoTermWidth / 2)
-			works := active(wg)
-			p.multiply(wg, steps, works, acc)
-			p.k.If(works, func() { store(wg, acc) })
+			acc := k.Accumulators(twoTermWidth / 2)
+			k.IfElse(active(wg), func() {
+				p.multiply(wg, steps, acc)
+				store(wg, acc)
+			}, func() { p.drain(steps) })
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, build) }},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFill) }},
 	)
 }
 
-func (p *twoTerm) multiply(wg, steps ptx.U32, works ptx.Pred, acc []ptx.F32) {
+// multiply keeps one step's products in flight: a stage is released when the
+// next one's have been issued. Nothing waits for the last one.
+func (p *twoTerm) multiply(wg, steps ptx.U32, acc []ptx.F32) {
 	k := p.k
 	leader := p.tid.AndI(31).EqI(0)
-	at := p.ring.Consumer()
+	at, held := p.ring.Consumer(), pipeline.NewHold(k)
 	newA, rows := tile.NewDescriptor, warpgroupRows*tile.RowBytes
 	if p.aMN {
 		newA, rows = tile.NewDescriptorMN, tile.BlockBytes
 	}
+	rowsAt := wg.MulI(rows)
 	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
 		s := at.Wait()
-		k.If(works, func() {
-			upper := newA(k, s.Data.Plus(wg.MulI(rows)))
-			lower := newA(k, s.Data.At(twoTermA).Plus(wg.MulI(rows)))
-			b := tile.NewDescriptorMN(k, s.Data.At(2*twoTermA))
-			k.WgmmaFence()
-			for i := range tile.K / tile.KStep {
-				scale := ptx.True()
-				if i == 0 {
-					scale = kt.NeI(0)
-				}
-				k.Wgmma(acc, upper.Step(i, 0), b.Step(i, 0), scale, p.aMN, true)
-				k.Wgmma(acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.aMN, true)
+		upper := newA(k, s.Data.Plus(rowsAt))
+		lower := newA(k, s.Data.At(twoTermA).Plus(rowsAt))
+		b := tile.NewDescriptorMN(k, s.Data.At(2*twoTermA))
+		notFirst := kt.NeI(0)
+		k.WgmmaFence()
+		for i := range tile.K / tile.KStep {
+			scale := ptx.True()
+			if i == 0 {
+				scale = notFirst
 			}
-			k.WgmmaCommit()
-			k.WgmmaWait(0)
-		})
+			k.Wgmma(acc, upper.Step(i, 0), b.Step(i, 0), scale, p.aMN, true)
+			k.Wgmma(acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.aMN, true)
+		}
+		k.WgmmaCommit()
+		k.WgmmaWait(1)
+		k.Guarded(leader.And(notFirst), func() { held.Stage().Release(k) })
+		held.Keep(s)
+		at.Advance()
+	})
+	k.WgmmaWait(0)
+}
+
+// drain gives the stages back unused.
+func (p *twoTerm) drain(steps ptx.U32) {
+	k := p.k
+	leader := p.tid.AndI(31).EqI(0)
+	at := p.ring.Consumer()
+	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(ptx.U32) {
+		s := at.Wait()
 		k.Guarded(leader, func() { s.Release(k) })
 		at.Advance()
 	})
 }
 
-// load fills the ring. build may load before it asks for the stage.
-func (p *twoTerm) load(first, steps ptx.U32, build func(kt ptx.U32, stage func() ptx.Shared)) {
+// load fills the ring: B's first copies start before anything else, the others
+// as soon as a stage is empty.
+func (p *twoTerm) load(first, steps ptx.U32, newFill func() fill) {
 	k := p.k
+	lane := p.tid.AndI(31)
 	elected := k.ElectOne().And(p.thread().LtI(32))
+	copyB := func(s pipeline.Stage, kt ptx.U32) {
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermB))
+		k.TMALoad(s.Data.At(2*twoTermA), p.b, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.n.DivI(tile.Block))
+	}
+	ahead := p.ring.Producer()
+	k.For(ptx.Uint(0), steps.Min(ptx.Uint(twoTermStages)), ptx.Uint(1), func(kt ptx.U32) {
+		s := ahead.Acquire()
+		k.If(elected, func() { copyB(s, kt) })
+		ahead.Advance()
+	})
+	fill := newFill()
 	at := p.ring.Producer()
 	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
 		var s pipeline.Stage
-		build(kt, func() ptx.Shared {
+		fill(kt, func() ptx.Shared {
 			s = at.Acquire()
-			k.If(elected, func() {
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermB))
-				k.TMALoad(s.Data.At(2*twoTermA), p.b, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.n.DivI(tile.Block))
-			})
+			k.If(elected.And(kt.GeI(twoTermStages)), func() { copyB(s, kt) })
 			return s.Data
 		})
 		k.FenceProxyAsync(".shared::cta")
-		k.MbarrierArrive(s.Full)
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		k.Guarded(lane.EqI(0), func() { k.MbarrierArrive(s.Full) })
 		at.Advance()
 	})
 }
@@ -135,15 +168,39 @@ func (p *twoTerm) storeEight(to ptx.Shared, v []ptx.F32) {
 // loadEight loads 8 neighbours of a row of FP32 values with so many columns,
 // zeros past its end or where the row is not there.
 func (p *twoTerm) loadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
-	v := make([]ptx.F32, 8)
-	for i := range v {
-		x := ptx.NewVar(p.k, ptx.Float(0))
-		p.k.If(there.And(column.AddI(i).LtI(columns)), func() {
-			x.Set(ptx.LdGlobal[ptx.F32](from.Index(row, columns*4).Index(column, 4).At(4 * i)))
+	v := newFloats(p.k, 8)
+	at := from.Index(row, columns*4).Index(column, 4)
+	if columns%8 == 0 {
+		p.k.If(there.And(column.LtI(columns)), func() {
+			setAll(v[:4], ptx.LdGlobalVec[ptx.F32](at, 4))
+			setAll(v[4:], ptx.LdGlobalVec[ptx.F32](at.At(4*4), 4))
 		})
-		v[i] = x.Get()
+	} else {
+		for i := range v {
+			p.k.If(there.And(column.AddI(i).LtI(columns)), func() { v[i].Set(ptx.LdGlobal[ptx.F32](at.At(4 * i))) })
+		}
 	}
-	return v
+	list := make([]ptx.F32, len(v))
+	for i := range v {
+		list[i] = v[i].Get()
+	}
+	return list
+}
+
+// newFloats makes n zeros that a branch may set.
+func newFloats(k *ptx.Kernel, n int) []*ptx.Var[ptx.F32] {
+	list := make([]*ptx.Var[ptx.F32], n)
+	for i := range list {
+		list[i] = ptx.NewVar(k, ptx.Float(0))
+	}
+	return list
+}
+
+// setAll sets variables to as many values.
+func setAll[T ptx.Value](vars []*ptx.Var[T], to []T) {
+	for i, v := range vars {
+		v.Set(to[i])
+	}
 }
 
 // linesMap is the load map of B [lines, width], in boxes of 64 lines x the
