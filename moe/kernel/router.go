@@ -103,6 +103,10 @@ func (e *router) eachBlock(body func(first ptx.U32)) {
 
 // eachChunk runs body for each chunk of experts.
 func (e *router) eachChunk(body func(chunk ptx.U32)) {
+	if e.count == 1 {
+		body(ptx.Uint(0))
+		return
+	}
 	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
 }
 
@@ -138,7 +142,7 @@ func (e *router) math() {
 	leader := e.tid.AndI(31).EqI(0)
 	acc := k.Accumulators(e.chunk / 2)
 	at := e.ring.Consumer()
-	sel := newTopK(k, e.Logits, e.TopK, thread)
+	sel := newTopK(k, e.Router, thread)
 	e.eachBlock(func(block ptx.U32) {
 		first := block.Add(wg.MulI(warpgroupRows))
 		active := first.Lt(e.to)
@@ -150,7 +154,7 @@ func (e *router) math() {
 				k.Guarded(leader, func() { s.Release(k) })
 				at.Advance()
 			})
-			k.If(active, func() { sel.merge(acc, chunk.MulI(e.chunk), e.Experts) })
+			k.If(active, func() { sel.merge(acc, chunk) })
 		})
 		k.If(active, func() { e.write(sel, first) })
 	})
