@@ -78,11 +78,9 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 func spills(name string, c spec.Config) int {
 	switch {
 	case name == "router" && c.TopK > 8 && c.Experts >= 256:
-		return 104
+		return 28
 	case name == "router, clusters" && c.TopK > 8 && c.Experts >= 256:
-		return 140
-	case name == "router, FP32 logits" && c.TopK > 8:
-		return 4
+		return 56
 	case strings.HasPrefix(name, "dh 128x256"):
 		return 96
 	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%BlockRows != 0:

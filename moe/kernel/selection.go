@@ -101,8 +101,11 @@ func (s *selection[K]) keep(h int, top []K) {
 // that are equal but for their logits then have keys that are the same code in
 // every lane.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
+	// Wider groups take as many comparisons and spill more: each is sorted while
+	// most logits still wait in registers.
+	const widest = 8
 	group := 2
-	for group < s.TopK {
+	for group < min(s.TopK, widest) {
 		group *= 2
 	}
 	columns := len(acc) / 2
