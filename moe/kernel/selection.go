@@ -97,9 +97,8 @@ func (s *selection[K]) keep(h int, top []K) {
 }
 
 // own is the K largest keys of the thread's columns of row h, or all where they
-// are fewer. Their experts count from first, the thread's first column: columns
-// that are equal but for their logits then have keys that are the same code in
-// every lane.
+// are fewer. Their experts count from first, the thread's first column, so that
+// codes are constants.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	// Wider groups take as many comparisons and spill more: each is sorted while
 	// most logits still wait in registers.
@@ -121,8 +120,8 @@ func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	return top
 }
 
-// pair is the keys of two logits that are so many columns right of first. Past the last
-// expert they are those of NaN, of experts that lose every tie.
+// pair is the keys of two logits that are so many columns right of first. Past
+// the last expert they are keys of NaN, which lose every tie.
 func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	codes := [2]int{expertMask - column, expertMask - column - 1}
 	keys := s.key.of([2]ptx.F32{lo, hi}, codes)
