@@ -29,9 +29,11 @@ func (b *binding) persist(s driver.Stream, sms int) error {
 	return b.run(s, max(1, sms/cluster)*cluster)
 }
 
-// run queues the kernel with so many CTAs.
+// run queues the kernel with so many CTAs, or as many more as fill the last
+// cluster.
 func (b *binding) run(s driver.Stream, ctas int) error {
-	b.Shape.Grid.X = ctas
+	cluster := max(1, b.Shape.Cluster.X)
+	b.Shape.Grid.X = (ctas + cluster - 1) / cluster * cluster
 	if f := *b.observe; f != nil {
 		if err := f(b.label, s); err != nil {
 			return err

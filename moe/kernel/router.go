@@ -16,6 +16,9 @@ type Router struct {
 	Hidden, Experts, TopK int
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Logits
+	// CTAs is the CTAs of a cluster: 1 (or 0), or 2, which load each half of
+	// the weights into both.
+	CTAs int
 }
 
 const (
@@ -39,8 +42,11 @@ func (r Router) chunks() (count, chunk int) {
 	}
 	count = (r.Experts + most - 1) / most
 	chunk = (r.Experts + count - 1) / count
-	return count, (chunk + 7) / 8 * 8
+	step := 8 * r.ctas() // each CTA's part of a tile starts on 1024 bytes
+	return count, (chunk + step - 1) / step * step
 }
+
+func (r Router) ctas() int { return max(1, r.CTAs) }
 
 func (r Router) stageBytes() int {
 	_, chunk := r.chunks()
@@ -51,14 +57,19 @@ func (r Router) stageBytes() int {
 // router is the emission of a Router.
 type router struct {
 	Router
-	k              *ptx.Kernel
-	tid            ptx.U32
-	count, chunk   int
-	ring           *pipeline.Ring
-	counts         ptx.Shared
-	x, w           ptx.TensorMap
-	scores, ids    ptx.Global
-	from, to, step ptx.U32
+	k            *ptx.Kernel
+	tid          ptx.U32
+	count, chunk int
+	ring         *pipeline.Ring
+	release      pipeline.Releaser
+	counts       ptx.Shared
+	x, w         ptx.TensorMap
+	scores, ids  ptx.Global
+	// from and to are the CTA's tokens; end is to, or where the cluster's
+	// first CTA ends when it is moved to from: all CTAs of a cluster go through
+	// as many blocks.
+	from, to, end ptx.U32
+	rank          ptx.U32 // in the cluster
 }
 
 // Build emits the kernel.
@@ -66,7 +77,11 @@ func (r Router) Build() (Kernel, error) {
 	const name = "moe_router"
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(routerThreads, 1)
-	e := router{Router: r, k: k}
+	e := router{Router: r, k: k, rank: ptx.Uint(0)}
+	if r.ctas() > 1 {
+		k.SetCluster(r.ctas())
+		e.rank = k.Special("%cluster_ctarank")
+	}
 	e.count, e.chunk = r.chunks()
 	e.x, e.w = k.ParamTensorMap("x"), k.ParamTensorMap("w")
 	e.scores, e.ids = k.ParamPtr("scores"), k.ParamPtr("experts")
@@ -76,12 +91,16 @@ func (r Router) Build() (Kernel, error) {
 	e.tid = k.Special("%tid.x")
 	e.from = k.Special("%ctaid.x").Mul(perCTA)
 	e.to = e.from.Add(perCTA).Min(tokens)
+	before := e.rank.Mul(perCTA)
+	e.end = e.from.Add(perCTA).Min(tokens.Add(before))
 	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
 	stages := min(maxRouterRing/r.stageBytes(), 8)
-	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8)
+	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8*r.ctas())
+	e.release = pipeline.NewReleaser(k, e.tid.AndI(31), r.ctas())
 	e.counts = mem.Take(4*r.Experts, 16)
 	clearWords(k, e.counts, r.Experts, e.tid, routerThreads)
 	set.Done(e.tid)
+	e.syncCluster()
 	k.GridDepWait()
 	k.GridDepLaunch()
 
@@ -89,20 +108,35 @@ func (r Router) Build() (Kernel, error) {
 		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			e.math()
 			k.BarSync(ptx.Uint(1), ptx.Uint(mathThreads))
-			storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads)
+			// A cluster may be one CTA more than there are ranges.
+			k.If(e.from.Lt(tokens), func() { storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads) })
+			e.syncCluster()
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() {
+			e.load()
+			e.syncCluster()
+		}},
 	)
 	return build(k, name, routerThreads, mem.Bytes())
 }
 
+func (e *router) syncCluster() {
+	if e.ctas() > 1 {
+		pipeline.ClusterSync(e.k)
+	}
+}
+
 // eachBlock runs body for each 128 tokens of the CTA's range.
 func (e *router) eachBlock(body func(first ptx.U32)) {
-	e.k.For(e.from, e.to, ptx.Uint(BlockRows), body)
+	e.k.For(e.from, e.end, ptx.Uint(BlockRows), body)
 }
 
 // eachChunk runs body for each chunk of experts.
 func (e *router) eachChunk(body func(chunk ptx.U32)) {
+	if e.count == 1 {
+		body(ptx.Uint(0))
+		return
+	}
 	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
 }
 
@@ -113,16 +147,19 @@ func (e *router) load() {
 			at := e.ring.Producer()
 			e.eachBlock(func(first ptx.U32) {
 				second := first.AddI(warpgroupRows)
-				both := second.Lt(e.to)
 				const half = warpgroupRows * tile.RowBytes
-				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
+				bytes := ptx.Uint(e.chunk * tile.RowBytes)
+				for _, rows := range []ptx.U32{first, second} {
+					bytes = bytes.Add(ptx.Select(rows.Lt(e.to), ptx.Uint(half), ptx.Uint(0)))
+				}
 				e.eachChunk(func(chunk ptx.U32) {
 					k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, bytes)
-						k.TMALoad(s.Data, e.x, s.Full, column, first)
-						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
-						k.TMALoad(s.Data.At(tileABytes), e.w, s.Full, column, chunk.MulI(e.chunk))
+						for i, rows := range []ptx.U32{first, second} {
+							k.If(rows.Lt(e.to), func() { k.TMALoad(s.Data.At(i*half), e.x, s.Full, column, rows) })
+						}
+						e.loadWeights(s, column, chunk.MulI(e.chunk))
 						at.Advance()
 					})
 				})
@@ -131,47 +168,73 @@ func (e *router) load() {
 	})
 }
 
+// loadWeights loads the weights of a chunk of experts, or the CTA's part of
+// them into all CTAs of the cluster.
+func (e *router) loadWeights(s pipeline.Stage, column, expert ptx.U32) {
+	to := s.Data.At(tileABytes)
+	if e.ctas() == 1 {
+		e.k.TMALoad(to, e.w, s.Full, column, expert)
+		return
+	}
+	part := e.chunk / e.ctas()
+	all := ptx.Uint(1<<e.ctas() - 1).B16()
+	e.k.TMALoadMulticast(to.Plus(e.rank.MulI(part*tile.RowBytes)), e.w, s.Full, all, column, expert.Add(e.rank.MulI(part)))
+}
+
+// math multiplies and selects, each warpgroup its 64 rows of each block. One
+// that has none only gives the stages back.
 func (e *router) math() {
 	k := e.k
 	wg := e.tid.ShrI(7)
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
-	leader := e.tid.AndI(31).EqI(0)
 	acc := k.Accumulators(e.chunk / 2)
 	at := e.ring.Consumer()
-	sel := newTopK(k, e.Logits, e.TopK, thread)
+	sel := newTopK(k, e.Router, thread)
 	e.eachBlock(func(block ptx.U32) {
 		first := block.Add(wg.MulI(warpgroupRows))
-		active := first.Lt(e.to)
-		sel.clear()
-		e.eachChunk(func(chunk ptx.U32) {
-			k.For(ptx.Uint(0), ptx.Uint(e.Hidden/tile.K), ptx.Uint(1), func(kt ptx.U32) {
-				s := at.Wait()
-				k.If(active, func() { e.multiply(s, wg, acc, kt) })
-				k.Guarded(leader, func() { s.Release(k) })
+		k.IfElse(first.Lt(e.to), func() {
+			sel.clear()
+			e.eachChunk(func(chunk ptx.U32) {
+				e.multiply(at, wg, acc)
+				sel.merge(acc, chunk)
+			})
+			e.write(sel, first)
+		}, func() {
+			k.For(ptx.Uint(0), ptx.Uint(e.count*e.Hidden/tile.K), ptx.Uint(1), func(ptx.U32) {
+				e.release.Release(at.Wait(), ptx.True())
 				at.Advance()
 			})
-			k.If(active, func() { sel.merge(acc, chunk.MulI(e.chunk), e.Experts) })
 		})
-		k.If(active, func() { e.write(sel, first) })
 	})
 }
 
-// multiply adds one k-tile to the logits and waits for it: the kernel is
-// bound by memory, and the other warpgroup fills the gap.
-func (e *router) multiply(s pipeline.Stage, wg ptx.U32, acc []ptx.F32, kt ptx.U32) {
+// multiply makes the logits of a chunk of experts: one wgmma group in flight,
+// a stage released when the group after it has been issued.
+func (e *router) multiply(at *pipeline.Cursor, wg ptx.U32, acc []ptx.F32) {
 	k := e.k
-	a := tile.NewDescriptor(k, s.Data.Plus(wg.MulI(warpgroupRows*tile.RowBytes)))
-	b := tile.NewDescriptor(k, s.Data.At(tileABytes))
-	k.WgmmaFence()
-	for i := range tile.K / tile.KStep {
-		scale := ptx.True()
-		if i == 0 {
-			scale = kt.NeI(0)
+	held := pipeline.NewHold(k)
+	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
+	k.For(ptx.Uint(0), ptx.Uint(e.Hidden/tile.K), ptx.Uint(1), func(kt ptx.U32) {
+		s := at.Wait()
+		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
+		notFirst := kt.NeI(0)
+		k.WgmmaFence()
+		for i := range tile.K / tile.KStep {
+			scale := ptx.True()
+			if i == 0 {
+				scale = notFirst
+			}
+			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
 		}
-		k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
-	}
-	k.WgmmaCommit()
+		k.WgmmaCommit()
+		k.WgmmaWait(1)
+		e.release.Release(held.Stage(), notFirst)
+		held.Keep(s)
+		at.Advance()
+	})
 	k.WgmmaWait(0)
+	e.release.Release(held.Stage(), ptx.True())
 }
 
 // write stores scores and ids of the warpgroup's 64 tokens and counts them.
@@ -202,5 +265,5 @@ func (r Router) XMap(p driver.DevicePtr, tokens int) driver.TensorMap {
 // WMap is the load map of the router weights [E, d].
 func (r Router) WMap(p driver.DevicePtr) driver.TensorMap {
 	_, chunk := r.chunks()
-	return rowMap(p, r.Hidden, r.Experts, chunk)
+	return rowMap(p, r.Hidden, r.Experts, chunk/r.ctas())
 }

@@ -22,6 +22,11 @@ func (c routerCase) String() string {
 	return fmt.Sprintf("d=%d E=%d K=%d T=%d perCTA=%d", c.hidden, c.experts, c.topK, c.tokens, c.perCTA)
 }
 
+// shape is the router with clusters of so many CTAs.
+func (c routerCase) shape(ctas int) Router {
+	return Router{Hidden: c.hidden, Experts: c.experts, TopK: c.topK, CTAs: ctas}
+}
+
 // routerInput is X [T, d] and the weights [E, d] as numbers.
 type routerInput struct {
 	routerCase
@@ -83,10 +88,16 @@ func (in routerInput) want() (scores []float64, ids []int32) {
 	return scores, ids
 }
 
-// check runs the router and compares ids and counts exactly, scores within
-// 1e-5 of themselves.
+// check runs the router without clusters and with.
 func (in routerInput) check(b *bed) {
-	shape := Router{Hidden: in.hidden, Experts: in.experts, TopK: in.topK}
+	in.checkClusters(b, 1)
+	in.checkClusters(b, 2)
+}
+
+// checkClusters runs the router with clusters of so many CTAs and compares ids
+// and counts exactly, scores within 1e-5 of themselves.
+func (in routerInput) checkClusters(b *bed, cluster int) {
+	shape := in.shape(cluster)
 	pairs, ctas := in.tokens*in.topK, (in.tokens+in.perCTA-1)/in.perCTA
 	scores, ids, counts := b.room(4*pairs), b.room(4*pairs), b.room(4*ctas*in.experts)
 	b.run(shape, ctas, args{
@@ -97,7 +108,7 @@ func (in routerInput) check(b *bed) {
 	gotIDs, gotScores := download[int32](b, ids, pairs), download[float32](b, scores, pairs)
 	for t := range in.tokens {
 		at, to := t*in.topK, (t+1)*in.topK
-		require.Equal(b.t, wantIDs[at:to], gotIDs[at:to], "token %d, %v: %v", t, in.routerCase, in.logits(t))
+		require.Equal(b.t, wantIDs[at:to], gotIDs[at:to], "token %d, %v, clusters of %d: %v", t, in.routerCase, cluster, in.logits(t))
 		for k := at; k < to; k++ {
 			want, got := wantScores[k], float64(gotScores[k])
 			if math.IsNaN(want) != math.IsNaN(got) || math.Abs(got-want) > 1e-5*want {
@@ -119,6 +130,16 @@ func TestRouter(t *testing.T) {
 		{128, 1000, 16, 66, 128}, {128, 1024, 10, 40, 64},
 	} {
 		t.Run(c.String(), func(t *testing.T) { c.input().check(newBed(t, early)) })
+	}
+}
+
+// Every K, where a thread has fewer keys than K, as many, and several lists.
+func TestRouterEveryK(t *testing.T) {
+	for k := 1; k <= 16; k++ {
+		for _, experts := range []int{k, 24, 104} {
+			c := routerCase{128, max(experts, k), k, 40, 64}
+			t.Run(c.String(), func(t *testing.T) { c.input().checkClusters(newBed(t, early), 1) })
+		}
 	}
 }
 
@@ -163,6 +184,13 @@ func TestRouterSpecialLogits(t *testing.T) {
 		}
 		return list
 	}
+	// columns are the experts in two columns of each 8: a lane of each quad's.
+	columns := func(first, to int) (list []int) {
+		for e := first; e < to; e += 8 {
+			list = append(list, e, e+1)
+		}
+		return list
+	}
 	for _, c := range []struct {
 		name          string
 		of            routerCase
@@ -171,6 +199,7 @@ func TestRouterSpecialLogits(t *testing.T) {
 		{"some", routerCase{128, 16, 4, 18, 64}, []int{0, 3, 9}, []int{3, 15}},
 		{"numbers run out", routerCase{128, 8, 6, 18, 64}, []int{1, 2, 5}, []int{5, 6, 7}},
 		{"no numbers", routerCase{128, 5, 3, 18, 64}, all(5), []int{2}},
+		{"one lane has all", routerCase{128, 256, 16, 18, 64}, columns(2, 256), columns(6, 256)},
 		{"K is E", routerCase{128, 16, 16, 18, 64}, odd(0, 16), []int{4}},
 		{"several chunks", routerCase{128, 600, 16, 18, 64}, odd(0, 600), odd(300, 600)},
 		{"first chunk NaN", routerCase{128, 300, 16, 18, 64}, all(152), []int{299}},
@@ -191,7 +220,7 @@ func TestRouterZeros(t *testing.T) {
 	}
 	// The reference rounds to bf16 first; the sums here are all zeros then.
 	b := newBed(t, early)
-	shape := Router{Hidden: c.hidden, Experts: c.experts, TopK: c.topK}
+	shape := c.shape(1)
 	scores, ids, counts := b.room(4*c.tokens*c.topK), b.room(4*c.tokens*c.topK), b.room(4*c.experts)
 	b.run(shape, 1, args{
 		"x": shape.XMap(upload(b, bf16s(in.x)), c.tokens), "w": shape.WMap(upload(b, bf16s(in.w))),

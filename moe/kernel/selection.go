@@ -8,10 +8,10 @@ import (
 // topKSelection is the running top-K of the two rows that a thread shares
 // with the other three lanes of its quad.
 type topKSelection interface {
-	// clear starts new rows.
+	// clear starts new rows, where merge takes them in several chunks.
 	clear()
-	// merge takes the logits of a fragment whose column 0 is expert first.
-	merge(acc []ptx.F32, first ptx.U32, experts int)
+	// merge takes the logits of a fragment, a chunk of experts.
+	merge(acc []ptx.F32, chunk ptx.U32)
 	// finish is the scores and experts of the thread's slots of row h (0 or
 	// 1): slot 4s + lane.
 	finish(h int) (scores []ptx.F32, experts []ptx.U32)
@@ -21,25 +21,22 @@ type topKSelection interface {
 	quadLane() ptx.U32
 }
 
-// selection is a topKSelection with keys of one width. Keys are unique, so
-// round k of the selection is the largest key below that of round k-1.
+// selection is a topKSelection with keys of one width.
 type selection[K ptx.Value] struct {
+	Router
 	k        *ptx.Kernel
 	key      keyMath[K]
-	topK     int
 	fragment tile.Fragment
 	lane     ptx.U32 // in the quad
 	quad     ptx.U32 // the quad's first lane
-	// round gives two logits the format in which they are compared.
-	round func(a, b ptx.F32) (ptx.F32, ptx.F32)
 	// list[h][s] is the key of slot 4s + lane of row h.
 	list [2][]*ptx.Var[K]
 }
 
-func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], topK int, thread ptx.U32, round func(a, b ptx.F32) (ptx.F32, ptx.F32)) *selection[K] {
-	s := &selection[K]{k: k, key: key, topK: topK, fragment: tile.NewFragment(thread), lane: thread.AndI(3), quad: thread.AndI(28), round: round}
+func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread ptx.U32) *selection[K] {
+	s := &selection[K]{Router: r, k: k, key: key, fragment: tile.NewFragment(thread), lane: thread.AndI(3), quad: thread.AndI(28)}
 	for h := range s.list {
-		for range (topK + 3) / 4 {
+		for range (r.TopK + 3) / 4 {
 			s.list[h] = append(s.list[h], ptx.NewVar(k, key.none))
 		}
 	}
@@ -50,6 +47,9 @@ func (s *selection[K]) row() ptx.U32      { return s.fragment.Row }
 func (s *selection[K]) quadLane() ptx.U32 { return s.lane }
 
 func (s *selection[K]) clear() {
+	if count, _ := s.chunks(); count == 1 {
+		return
+	}
 	for h := range s.list {
 		for _, v := range s.list[h] {
 			v.Set(s.key.none)
@@ -57,64 +57,81 @@ func (s *selection[K]) clear() {
 	}
 }
 
-func (s *selection[K]) merge(acc []ptx.F32, first ptx.U32, experts int) {
+// merge sorts the thread's own keys, of which any K may be the row's largest,
+// and then merges the lists of the quad's lanes.
+func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
+	count, width := s.chunks()
+	first := chunk.MulI(width).Add(s.fragment.Column)
 	for h := range s.list {
-		candidates := s.keys(h, acc, first, experts)
-		next := make([]*ptx.Var[K], len(s.list[h]))
-		for i, v := range s.list[h] {
-			candidates = append(candidates, v.Copy())
-			next[i] = ptx.NewVar(s.k, s.key.none)
+		top := s.own(h, acc, first)
+		for i := range top {
+			top[i] = s.key.beyond(top[i], first)
 		}
-		below := ptx.NewVar(s.k, s.key.all)
-		s.k.For(ptx.Uint(0), ptx.Uint(s.topK), ptx.Uint(1), func(round ptx.U32) {
-			win := s.largestBelow(candidates, below.Get())
-			win = s.key.max(win, s.key.xor(win, 1))
-			win = s.key.max(win, s.key.xor(win, 2))
-			for i, v := range next {
-				mine := round.Eq(s.lane.AddI(4 * i))
-				v.Set(ptx.Select(mine, win, v.Get()))
+		if count > 1 {
+			var before []K
+			for _, v := range s.list[h] {
+				before = append(before, v.Copy())
 			}
-			below.Set(win)
-		})
-		for i, v := range s.list[h] {
-			v.Set(next[i].Get())
+			top = largest(s.key, top, before, s.TopK)
 		}
+		for lanes := 1; lanes <= 2; lanes *= 2 {
+			others := make([]K, len(top))
+			for i, key := range top {
+				others[i] = s.key.xor(key, lanes)
+			}
+			top = largest(s.key, top, others, s.TopK)
+		}
+		s.keep(h, top)
 	}
 }
 
-// largestBelow is the largest key below a bound, by a tree.
-func (s *selection[K]) largestBelow(keys []K, bound K) K {
-	level := make([]K, len(keys))
-	for i, key := range keys {
-		level[i] = ptx.Select(s.key.less(key, bound), key, s.key.none)
-	}
-	for len(level) > 1 {
-		var up []K
-		for i := 0; i+1 < len(level); i += 2 {
-			up = append(up, s.key.max(level[i], level[i+1]))
+// keep takes the thread's slots of a row's top-K.
+func (s *selection[K]) keep(h int, top []K) {
+	for i, v := range s.list[h] {
+		mine := s.key.none
+		for lane, key := range top[4*i : min(4*i+4, len(top))] {
+			mine = ptx.Select(s.lane.EqI(lane), key, mine)
 		}
-		if len(level)%2 == 1 {
-			up = append(up, level[len(level)-1])
-		}
-		level = up
+		v.Set(mine)
 	}
-	return level[0]
 }
 
-// keys makes the keys of row h from a fragment's logits.
-func (s *selection[K]) keys(h int, acc []ptx.F32, first ptx.U32, experts int) (keys []K) {
-	// code is the complement of the expert of the thread's first column.
-	code := ptx.Uint(expertMask).Sub(first).Sub(s.fragment.Column)
-	beyond := ptx.Uint(experts).Sub(first).Sub(s.fragment.Column)
-	for i := 2 * h; i < len(acc); i += 4 {
-		column := i >> 2 * 8
-		lo, hi := s.round(acc[i], acc[i+1])
-		for j, logit := range []ptx.F32{lo, hi} {
-			key := s.key.of(logit, code.SubI(column+j))
-			// Columns past the last expert are never chosen.
-			valid := beyond.Signed().Gt(ptx.Int(column + j))
-			keys = append(keys, ptx.Select(valid, key, s.key.none))
+// own is the K largest keys of the thread's columns of row h, or all where they
+// are fewer. Their experts count from first, the thread's first column, so that
+// codes are constants.
+func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
+	// Wider groups take as many comparisons and spill more: each is sorted while
+	// most logits still wait in registers.
+	const widest = 8
+	group := 2
+	for group < min(s.TopK, widest) {
+		group *= 2
+	}
+	columns := len(acc) / 2
+	for from := 0; from < columns; from += group {
+		var keys []K
+		for i := from; i < min(from+group, columns); i += 2 {
+			pair := s.pair(acc[2*i+2*h], acc[2*i+2*h+1], i/2*8, first)
+			keys = append(keys, pair[:]...)
 		}
+		keys = sorted(s.key, keys)
+		top = largest(s.key, top, keys[:min(len(keys), s.TopK)], s.TopK)
+	}
+	return top
+}
+
+// pair is the keys of two logits that are so many columns right of first. Past
+// the last expert they are keys of NaN, which lose every tie.
+func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
+	codes := [2]int{expertMask - column, expertMask - column - 1}
+	keys := s.key.of([2]ptx.F32{lo, hi}, codes)
+	count, width := s.chunks()
+	if (count-1)*width+column+8 <= s.Experts {
+		return keys
+	}
+	for i := range keys {
+		valid := first.AddI(column + i).LtI(s.Experts)
+		keys[i] = ptx.Select(valid, keys[i], s.key.missing(codes[i]))
 	}
 	return keys
 }
@@ -125,8 +142,8 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 	sum := ptx.Float(0)
 	for i, v := range s.list[h] {
 		p := s.key.value(v.Get()).Sub(top).Mul(ptx.Float(log2e)).Ex2Approx(".ftz")
-		if 4*i+3 >= s.topK {
-			p = ptx.Select(s.lane.AddI(4*i).LtI(s.topK), p, ptx.Float(0))
+		if 4*i+3 >= s.TopK {
+			p = ptx.Select(s.lane.AddI(4*i).LtI(s.TopK), p, ptx.Float(0))
 		}
 		scores = append(scores, p)
 		experts = append(experts, ptx.Uint(expertMask).Sub(s.key.code(v.Get())))
