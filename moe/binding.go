@@ -29,11 +29,9 @@ func (b *binding) persist(s driver.Stream, sms int) error {
 	return b.run(s, max(1, sms/cluster)*cluster)
 }
 
-// run queues the kernel with so many CTAs, or as many more as fill the last
-// cluster.
+// run queues the kernel with so many CTAs.
 func (b *binding) run(s driver.Stream, ctas int) error {
-	cluster := max(1, b.Shape.Cluster.X)
-	b.Shape.Grid.X = (ctas + cluster - 1) / cluster * cluster
+	b.Shape.Grid.X = ctas
 	if f := *b.observe; f != nil {
 		if err := f(b.label, s); err != nil {
 			return err

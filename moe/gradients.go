@@ -94,11 +94,11 @@ func (r *backwardRun) dH() error {
 	b.ptr("scores", r.Scores.Ptr)
 	b.ptr("pairs", r.at(r.w.pairs))
 	b.ptr("dspart", r.at(r.w.partial))
+	b.ptr("dh", r.at(r.w.dh))
+	b.ptr("a", r.at(r.w.scaledA))
 	if err := b.tensorMaps(
 		namedMap{"w2", shape.W2Map(r.W2.Ptr, r.layer.config.Experts)},
 		namedMap{"h", shape.HMap(r.H.Ptr, r.rows)},
-		namedMap{"dh", shape.DHMap(r.at(r.w.dh), r.rows)},
-		namedMap{"a", shape.AMap(r.at(r.w.scaledA), r.rows)},
 	); err != nil {
 		return err
 	}

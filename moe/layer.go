@@ -242,7 +242,7 @@ func (l *Layer) load(ctx context.Context, o options) error {
 
 func (l *Layer) router() kernel.Router {
 	c := l.config
-	return kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: c.Logits, CTAs: 2}
+	return kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: c.Logits}
 }
 
 func (l *Layer) up(saveH bool) kernel.Up {

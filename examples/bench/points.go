@@ -27,17 +27,32 @@ func productsOf(backward bool) []kernel.Product {
 	return slices.DeleteFunc(kernel.Products(), func(p kernel.Product) bool { return p.Backward != backward })
 }
 
-// choices give every product each of its candidates at least once.
+// leastPoints is how many points of a product are measured at least.
+const leastPoints = 6
+
+// measured are the points of a product to measure: those that the cost model
+// chooses among and, where they are few, other candidates. A tuner tries them all.
+func measured(p kernel.Product, c moe.Config, t driver.Target) []kernel.Point {
+	list := p.Space(t)
+	for _, q := range p.Candidates(c, t) {
+		if len(list) < leastPoints && !slices.Contains(list, q) {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// choices give every product each of its points at least once.
 func choices(products []kernel.Product, c moe.Config, t driver.Target) []kernel.Choice {
 	var list []kernel.Choice
 	for _, p := range products {
-		points := p.Candidates(c, t)
+		points := measured(p, c, t)
 		for len(list) < len(points) {
 			list = append(list, kernel.Choice{})
 		}
 	}
 	for _, p := range products {
-		points := p.Candidates(c, t)
+		points := measured(p, c, t)
 		for i := range list {
 			*p.At(&list[i]) = points[i%len(points)]
 		}

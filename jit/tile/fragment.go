@@ -53,8 +53,7 @@ const NarrowBytes = StagingBytes / 2
 func NewNarrowStaging(k *ptx.Kernel, thread ptx.U32) Staging {
 	lane := thread.AndI(31)
 	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
-	// The pattern repeats every 4 chunks and 8 rows; two rows share 128 bytes.
-	return Staging{k: k, offset: row.MulI(RowBytes / 2).Add(lane.ShrI(4).Xor(row.ShrI(1).AndI(3)).MulI(16))}
+	return Staging{k: k, offset: SwizzledNarrow(row, lane.ShrI(4))}
 }
 
 // NewTransposedStaging is for sub-tiles stored transposed: the fragment's 64

@@ -62,3 +62,9 @@ func (d Descriptor) Step(i, row int) ptx.U64 {
 func Swizzled(row, chunk ptx.U32) ptx.U32 {
 	return row.MulI(RowBytes).Add(chunk.Xor(row.AndI(7)).ShlI(4))
 }
+
+// SwizzledNarrow is the offset in a 64-byte-swizzled tile of the 16-byte chunk
+// (0 to 3) of a row: two rows share 128 bytes.
+func SwizzledNarrow(row, chunk ptx.U32) ptx.U32 {
+	return row.MulI(RowBytes / 2).Add(chunk.Xor(row.ShrI(1).AndI(3)).ShlI(4))
+}

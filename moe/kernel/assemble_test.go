@@ -23,7 +23,6 @@ type builder interface{ Build() (Kernel, error) }
 func every(c spec.Config, t driver.Target) map[string]builder {
 	m := map[string]builder{
 		"router":              Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
-		"router, clusters":    Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, CTAs: 2},
 		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
 		"count":               Count{Experts: c.Experts, TopK: c.TopK},
 		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
@@ -73,16 +72,12 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 }
 
 // spills is how many bytes a thread of a kernel is known to spill, outside main
-// loops: selections of many or wide keys, the widest tile of dH, and the widest
-// tiles whose sums are stored directly in two orders.
+// loops: selections of many keys, and the widest tiles whose sums are stored
+// directly in two orders.
 func spills(name string, c spec.Config) int {
 	switch {
 	case name == "router" && c.TopK > 8 && c.Experts >= 256:
 		return 28
-	case name == "router, clusters" && c.TopK > 8 && c.Experts >= 256:
-		return 56
-	case strings.HasPrefix(name, "dh 128x256"):
-		return 96
 	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%BlockRows != 0:
 		return 428
 	}

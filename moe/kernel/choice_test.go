@@ -40,8 +40,10 @@ func TestPointMN(t *testing.T) {
 	require.ErrorContains(t, p.check("Choice.DX", DXSpace(driver.H200())), "Choice.DX.CTAs")
 	p.CTAs = 1
 	require.NoError(t, p.check("Choice.DX", DXSpace(driver.H200())))
-	p.TileN, p.CTAs = 256, 2
+	p.CTAs = 2
 	require.ErrorContains(t, p.check("Choice.DH", DHSpace(driver.H200())), "Choice.DH.CTAs")
+	p.TileN = 256
+	require.ErrorContains(t, p.check("Choice.DH", DHSpace(driver.H200())), "Choice.DH.TileN")
 	p.TileN = 128
 	require.NoError(t, p.check("Choice.DH", DHSpace(driver.H200())))
 }

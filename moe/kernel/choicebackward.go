@@ -2,10 +2,10 @@ package kernel
 
 import "sonicmoe/driver"
 
-// DHSpace are the points of the product dA', whose epilogue makes dH. The
-// widest tile has no registers for clusters.
+// DHSpace are the points of the product dA', whose epilogue makes dH: half of
+// the widest tile, so that the ring has stages enough to go on under it.
 func DHSpace(t driver.Target) []Point {
-	return clusteredMN(spaceOf(t, dhSharedBytes, 256, 128))
+	return append(spaceOf(t, dhSharedBytes, 192), clusteredMN(spaceOf(t, dhSharedBytes, 128))...)
 }
 
 // DXSpace are the points of the product dX~. In clusters the widest tile's

@@ -16,7 +16,7 @@ import (
 //	dH = dA·up·silu'(gate) and dA·silu(gate)
 //	dspart = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
-// H comes by TMA under the main loop; dH takes its place in shared memory.
+// H comes by TMA, the first of it under the main loop.
 type DH struct {
 	Hidden, Intermediate int
 	Point                Point
@@ -33,7 +33,7 @@ func (d DH) Build() (Kernel, error) {
 	do, gather, w := k.ParamPtr("do"), k.ParamPtr("gather"), k.ParamTensorMap("w2")
 	e := dhEpilogue{
 		k: k, groups: d.Point.TileN / dhGroup, neurons: d.Intermediate,
-		h: k.ParamTensorMap("h"), dh: k.ParamTensorMap("dh"), a: k.ParamTensorMap("a"),
+		h: k.ParamTensorMap("h"), dh: k.ParamPtr("dh"), a: k.ParamPtr("a"),
 		scores: k.ParamPtr("scores"), pairs: k.ParamPtr("pairs"), partial: k.ParamPtr("dspart"),
 	}
 	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, gatherArrivals, gatherReaders, 2*dhStaging, e.barriers)
@@ -65,7 +65,7 @@ func (d DH) W2Map(p driver.DevicePtr, experts int) driver.TensorMap {
 	}
 }
 
-// HMap is the load map of H [R, 2n] for boxes of 64 rows of 32 neurons' gate
+// HMap is the load map of H [R, 2n] for boxes of 16 rows of 32 neurons' gate
 // and up: dimensions neuron, row, gate or up.
 func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 	n := uint64(d.Intermediate)
@@ -73,28 +73,7 @@ func (d DH) HMap(p driver.DevicePtr, rows int) driver.TensorMap {
 		Elem: driver.BF16, Rank: 3, Address: p,
 		Dims:    [5]uint64{n, uint64(max(rows, 1)), 2},
 		Strides: [4]uint64{2 * n * bf16, n * bf16},
-		Box:     [5]uint32{dhPart, warpgroupRows, 2},
+		Box:     [5]uint32{dhPart, dhRows, 2},
 		Swizzle: driver.Swizzle64, Promote: driver.Promote128,
 	}
-}
-
-// DHMap is the store map of dH [R, 2n], gate then up, for clipped boxes like
-// HMap's.
-func (d DH) DHMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	n := uint64(d.Intermediate)
-	pitch := 2 * n * bf16
-	return driver.TensorMap{
-		Elem: driver.BF16, Rank: 4, Address: p - driver.DevicePtr(warpgroupRows*pitch),
-		Dims:    [5]uint64{n, warpgroupRows, uint64(rows) + 1, 2},
-		Strides: [4]uint64{pitch, pitch, n * bf16},
-		Box:     [5]uint32{dhPart, warpgroupRows, 1, 2},
-		Swizzle: driver.Swizzle64,
-	}
-}
-
-// AMap is the store map of A' [R, n] for clipped 64-row boxes of 32 neurons.
-func (d DH) AMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	m := raggedMap(p, d.Intermediate, rows)
-	m.Box[0], m.Swizzle = dhPart, driver.Swizzle64
-	return m
 }

@@ -56,7 +56,7 @@ func (c dhCase) run(b *bed, point Point, ctas int) dhResult {
 	b.run(k, ctas, c.p.schedule(b, args{
 		"do": upload(b, in.do), "gather": upload(b, c.p.gather), "w2": k.W2Map(upload(b, in.w), len(c.p.rows)),
 		"h": k.HMap(upload(b, in.h), rows), "scores": upload(b, in.scores), "pairs": upload(b, in.pairs),
-		"dh": k.DHMap(dh, rows), "a": k.AMap(a, rows), "dspart": partial,
+		"dh": dh, "a": a, "dspart": partial,
 	}))
 	return dhResult{download[uint16](b, dh, rows*2*n), download[uint16](b, a, rows*n), download[uint32](b, partial, rows*(n/64))}
 }
@@ -154,7 +154,7 @@ func TestGradientsWithoutRows(t *testing.T) {
 	b.run(dh, 3, empty(args{
 		"do": b.room(2 * rows * d), "gather": b.room(4 * rows), "w2": dh.W2Map(b.room(2*experts*d*n), experts),
 		"h": dh.HMap(b.room(2*rows*2*n), rows), "scores": b.room(4 * rows), "pairs": b.room(4 * rows),
-		"dh": dh.DHMap(gradients, rows), "a": dh.AMap(a, rows), "dspart": partial,
+		"dh": gradients, "a": a, "dspart": partial,
 	}))
 	require.Equal(t, poisoned[uint16](rows*2*n), download[uint16](b, gradients, rows*2*n))
 	require.Equal(t, poisoned[uint16](rows*n), download[uint16](b, a, rows*n))

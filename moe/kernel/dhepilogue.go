@@ -8,23 +8,27 @@ import (
 )
 
 // dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
-// gradients, a part of 32 neurons at a time. A few slots of shared memory take
-// turns: H of a part comes in by TMA, the threads put dH in its place, and it
-// goes out by TMA. The first parts' H comes under the main loop.
+// gradients. Each warp works alone, on its 16 rows and a part of 32 neurons at a
+// time: H comes in by TMA, into two slots that take turns, the first two parts'
+// under the main loop. A slot also turns fragments into rows of 64 bytes on
+// their way out: dH takes the place of H, then A' that of dH's gate.
 type dhEpilogue struct {
 	k *ptx.Kernel
 	// groups of 64 neurons are those of a tile, neurons those of an expert.
 	groups, neurons        int
-	h, dh, a               ptx.TensorMap
+	h                      ptx.TensorMap
+	dh, a                  ptx.Global
 	scores, pairs, partial ptx.Global
 
-	memory, barrier ptx.Shared        // of both warpgroups
+	memory, barrier ptx.Shared        // of all warps
 	turn            *ptx.Var[ptx.U32] // parity of the tiles so far
-	// slots is the warpgroup's memory, arrived the barriers of its slots of H.
+	// slots is the warp's memory, arrived the barriers of its slots.
 	slots, arrived ptx.Shared
-	staging        tile.Staging
+	staging        partStaging
 	fragment       tile.Fragment
-	lane           ptx.U32 // in the quad
+	lane           ptx.U32 // in the warp
+	// row is the warp's first row, rows how many from it on are valid.
+	row, rows ptx.U32
 	// The present tile.
 	s *storer
 	t schedule.Tile
@@ -37,16 +41,16 @@ type dhEpilogue struct {
 const (
 	dhGroup     = 64 // neurons of a partial sum
 	dhPart      = 32 // neurons of a slot
-	dhSlots     = 4
-	dhSlotsOfA  = 2
-	dhSlotBytes = 2 * tile.NarrowBytes // gate and up
-	// dhStaging is a warpgroup's slots.
-	dhStaging = dhSlots*dhSlotBytes + dhSlotsOfA*tile.NarrowBytes
+	dhRows      = 16 // of a warp
+	dhSlots     = 2
+	dhHalfBytes = dhRows * dhPart * bf16 // of a slot: gate, up
+	dhWarpBytes = dhSlots * 2 * dhHalfBytes
+	dhStaging   = 4 * dhWarpBytes // of a warpgroup
 )
 
-// barriers adds one for each slot.
+// barriers adds one for each slot of each warp.
 func (e *dhEpilogue) barriers(set *pipeline.Setup, mem *pipeline.Shared) {
-	for i := range 2 * dhSlots {
+	for i := range mathThreads / 32 * dhSlots {
 		at := set.Barrier(mem, 1)
 		if i == 0 {
 			e.barrier = at
@@ -58,10 +62,12 @@ func (e *dhEpilogue) barriers(set *pipeline.Setup, mem *pipeline.Shared) {
 // the main loop.
 func (e *dhEpilogue) place() {
 	tid := e.k.Special("%tid.x")
-	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
-	e.slots, e.arrived = e.memory.Plus(wg.MulI(dhStaging)), e.barrier.Plus(wg.MulI(8*dhSlots))
-	e.staging, e.fragment = tile.NewNarrowStaging(e.k, thread), tile.NewFragment(thread)
-	e.lane = thread.AndI(3)
+	warp := tid.ShrI(5)
+	e.lane = tid.AndI(31)
+	e.slots, e.arrived = e.memory.Plus(warp.MulI(dhWarpBytes)), e.barrier.Plus(warp.MulI(8*dhSlots))
+	e.staging, e.fragment = partStaging{tile.NewNarrowStaging(e.k, e.lane)}, tile.NewFragment(e.lane)
+	before := warp.AndI(3).MulI(dhRows)
+	e.row, e.rows = e.s.row.Add(before), e.s.rows.Sub(e.s.rows.Min(before))
 }
 
 // start makes what outlives a tile.
@@ -72,31 +78,39 @@ func (e *dhEpilogue) start(memory ptx.Shared) {
 // before notes the tile.
 func (e *dhEpilogue) before(s *storer, t schedule.Tile) { e.s, e.t = s, t }
 
-// during starts the loads of H when the main loop is under way: by then the
-// last tile's stores have read the slots. H that no slot is left for comes as
-// far as the L2 cache.
+// during starts the loads of H when the main loop is under way. H that no slot
+// is left for comes as far as the L2 cache.
 func (e *dhEpilogue) during(kt ptx.U32) {
-	e.k.If(kt.EqI(1).And(e.s.elected), func() {
+	e.k.If(kt.EqI(1), func() {
 		e.place()
-		e.k.BulkWait(0, ".read")
-		for i := range e.parts() {
-			if i < dhSlots {
-				e.load(i)
-			} else {
-				e.k.TMAPrefetch(e.h, e.neuron(i), e.s.row, ptx.Uint(0))
+		e.k.If(e.leads(), func() {
+			for i := range e.parts() {
+				if i < dhSlots {
+					e.load(i)
+				} else {
+					e.k.TMAPrefetch(e.h, e.neuron(i), e.row, ptx.Uint(0))
+				}
 			}
-		}
+		})
 	})
 }
+
+// leads holds in the lane that loads for a warp that has rows.
+func (e *dhEpilogue) leads() ptx.Pred { return e.lane.EqI(0).And(e.rows.NeI(0)) }
 
 // ending loads the scores of the thread's rows.
 func (e *dhEpilogue) ending() {
 	e.place()
 	for h := range e.score {
-		row := e.s.row.Add(e.fragment.Row.AddI(8 * h).Min(e.s.rows.SubI(1))) // rows past the end are dropped
+		row := e.s.row.Add(e.rowInWarpgroup(h).Min(e.s.rows.SubI(1))) // rows past the end are dropped
 		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
 		e.score[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
 	}
+}
+
+// rowInWarpgroup is the thread's row h of the warpgroup's 64.
+func (e *dhEpilogue) rowInWarpgroup(h int) ptx.U32 {
+	return e.row.Sub(e.s.row).Add(e.fragment.Row).AddI(8 * h)
 }
 
 // parts is those of a tile.
@@ -109,22 +123,17 @@ func (e *dhEpilogue) neuron(part int) ptx.U32 {
 
 // slot is a part's slot of H, whose halves are gate and up.
 func (e *dhEpilogue) slot(part int) (gate, up ptx.Shared) {
-	at := e.slots.At(part % dhSlots * dhSlotBytes)
-	return at, at.At(tile.NarrowBytes)
+	at := e.slots.At(part % dhSlots * 2 * dhHalfBytes)
+	return at, at.At(dhHalfBytes)
 }
 
-// slotOfA is a part's slot of A'.
-func (e *dhEpilogue) slotOfA(part int) ptx.Shared {
-	return e.slots.At(dhSlots*dhSlotBytes + part%dhSlotsOfA*tile.NarrowBytes)
-}
-
-// load starts the load of a part's H; one thread. Rows past the expert's end
+// load starts the load of a part's H; one lane. Rows past the expert's end
 // are dropped with what comes of them.
 func (e *dhEpilogue) load(part int) {
 	full := e.arrived.At(8 * (part % dhSlots))
-	e.k.MbarrierArriveExpectTx(full, ptx.Uint(dhSlotBytes))
 	gate, _ := e.slot(part)
-	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.s.row, ptx.Uint(0))
+	e.k.MbarrierArriveExpectTx(full, ptx.Uint(2*dhHalfBytes))
+	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.row, ptx.Uint(0))
 }
 
 // arrive waits for a part of H.
@@ -140,63 +149,67 @@ func (e *dhEpilogue) arrive(part int) {
 
 // store is the epilogue of a tile.
 func (e *dhEpilogue) store(_ *storer, _ schedule.Tile, acc []ptx.F32) {
-	for i := range e.parts() {
-		e.arrive(i)
-		// Twice 8 columns at a time have more to do at once; the first parts find
-		// no registers for it.
-		eights := 2
-		if i < 2 {
-			eights = 1
-		}
-		for c := 0; c < dhPart/8; c += eights {
-			if c == dhPart/16 {
-				e.refill(i)
+	e.k.If(e.rows.NeI(0), func() {
+		for i := range e.parts() {
+			e.arrive(i)
+			weighted := e.differentiate(i, acc[i*dhPart/2:][:dhPart/2])
+			if (i+1)*dhPart%dhGroup == 0 {
+				e.join(i * dhPart / dhGroup)
 			}
-			e.differentiate(i, c, acc[i*dhPart/2+4*c:][:4*eights])
+			e.send(i, weighted)
 		}
-		if (i+1)*dhPart%dhGroup == 0 {
-			e.join(i * dhPart / dhGroup)
-		}
-		e.send(i)
-	}
-	e.storePartials()
-	e.turn.Set(e.turn.Get().XorI(1))
-}
-
-// refill waits until the part before the given one is read, and loads H of
-// another into its slot. Behind the next barrier all may use its slot of A'.
-func (e *dhEpilogue) refill(part int) {
-	if part == 0 {
-		return
-	}
-	e.k.If(e.s.elected, func() {
-		e.k.BulkWait(0, ".read")
-		if next := part - 1 + dhSlots; next < e.parts() {
-			e.load(next)
-		}
+		e.storePartials()
+		e.turn.Set(e.turn.Get().XorI(1))
 	})
 }
 
-// send starts the stores of a part that is in its slots.
-func (e *dhEpilogue) send(part int) {
-	k, s := e.k, e.s
-	k.FenceProxyAsync(".shared::cta")
-	k.BarSync(s.barrier, ptx.Uint(pipeline.WarpgroupThreads))
-	k.If(s.elected, func() {
-		neuron, clipped, row := e.neuron(part), ptx.Uint(warpgroupRows).Sub(s.rows), s.row.Add(s.rows)
-		gate, _ := e.slot(part)
-		k.TMAStore(e.dh, gate, neuron, clipped, row, ptx.Uint(0))
-		k.TMAStore(e.a, e.slotOfA(part), neuron, clipped, row)
-		k.BulkCommit()
-	})
+// sync joins the warp: what one lane writes to the slot others read, and the
+// other way round.
+func (e *dhEpilogue) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
+
+// send stores a part's dH, which is in its slot, and its A' by way of it, and
+// loads another part's H into it.
+func (e *dhEpilogue) send(part int, weighted []ptx.BF16x2) {
+	k := e.k
+	gate, up := e.slot(part)
+	e.sync()
+	dh := e.dh.Index(e.row, 2*e.neurons*bf16)
+	e.copyRows(part, gate, dh, 2*e.neurons)
+	e.copyRows(part, up, dh.At(e.neurons*bf16), 2*e.neurons)
+	e.sync()
+	e.staging.store(gate, weighted)
+	e.sync()
+	e.copyRows(part, gate, e.a.Index(e.row, e.neurons*bf16), e.neurons)
+	if next := part + dhSlots; next < e.parts() {
+		k.FenceProxyAsync(".shared::cta")
+		e.sync()
+		k.If(e.leads(), func() { e.load(next) })
+	}
 }
 
-// differentiate puts dH in the place of 8 or 16 columns of H, those from 8c of
-// the part on, stores their A' and adds to the sums of dA'·A.
-func (e *dhEpilogue) differentiate(part, c int, grad []ptx.F32) {
+// copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
+// for each lane at a time, to rows of so many elements.
+func (e *dhEpilogue) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int) {
+	k := e.k
+	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)
+	from = from.Plus(tile.SwizzledNarrow(row, chunk))
+	to = to.Index(row, pitch*bf16).Index(e.neuron(part).Add(chunk.MulI(copyBytes/bf16)), bf16)
+	for h := range 2 {
+		valid := row.AddI(8 * h).Lt(e.rows)
+		if e.neurons%(e.groups*dhGroup) != 0 {
+			valid = valid.And(e.neuron(part).LtI(e.neurons))
+		}
+		v := ptx.LdSharedVec[ptx.U32](from.At(h*dhHalfBytes/2), 4)
+		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*bf16), v...) })
+	}
+}
+
+// differentiate puts dH in the place of a part's H, gives its A' and adds to the
+// sums of dA'·A.
+func (e *dhEpilogue) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 	k := e.k
 	gateSlot, upSlot := e.slot(part)
-	gates, ups := e.staging.Load(gateSlot, c, len(grad)/4), e.staging.Load(upSlot, c, len(grad)/4)
+	gates, ups := e.staging.load(gateSlot), e.staging.load(upSlot)
 	var weighted []ptx.BF16x2
 	for i := range gates {
 		h := i % 2 // of the thread's rows
@@ -206,17 +219,17 @@ func (e *dhEpilogue) differentiate(part, c int, grad []ptx.F32) {
 		hi := neuronGradient(g1, u1, grad[2*i+1], e.score[h])
 		gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
-		if first := i < 2 && (part*dhPart+8*c)%dhGroup == 0; first {
+		if i < 2 && part*dhPart%dhGroup == 0 {
 			e.sum[h] = grad[2*i].Mul(lo.a)
 		} else {
 			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
 		}
 		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
-	k.BarWarpSync(ptx.Uint(ptx.FullMask)) // what the warp overwrites, it has read
-	e.staging.StoreWords(gateSlot, c, gates)
-	e.staging.StoreWords(upSlot, c, ups)
-	e.staging.StoreWords(e.slotOfA(part), c, weighted)
+	e.sync()
+	e.staging.store(gateSlot, gates)
+	e.staging.store(upSlot, ups)
+	return weighted
 }
 
 // gradient is what one element of dA' gives.
@@ -239,7 +252,7 @@ func (e *dhEpilogue) join(group int) {
 			sum = sum.Add(sum.Bits().ShflXor(lanes).AsF32())
 		}
 		if group > 0 {
-			sum = ptx.Select(e.lane.EqI(group), sum, e.joined[h])
+			sum = ptx.Select(e.lane.AndI(3).EqI(group), sum, e.joined[h])
 		}
 		e.joined[h] = sum
 	}
@@ -247,12 +260,29 @@ func (e *dhEpilogue) join(group int) {
 
 // storePartials stores a tile's sums.
 func (e *dhEpilogue) storePartials() {
-	s := e.s
-	group := e.t.Column.MulI(e.groups).Add(e.lane)
+	s, lane := e.s, e.lane.AndI(3)
+	group := e.t.Column.MulI(e.groups).Add(lane)
 	for h, sum := range e.joined {
-		row := e.fragment.Row.AddI(8 * h)
-		valid := row.Lt(s.rows).And(e.lane.LtI(e.groups)).And(group.LtI(e.neurons / dhGroup))
+		row := e.rowInWarpgroup(h)
+		valid := row.Lt(s.rows).And(lane.LtI(e.groups)).And(group.LtI(e.neurons / dhGroup))
 		at := e.partial.Index(s.row.Add(row), e.neurons/dhGroup*4).Index(group, 4)
 		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
+	}
+}
+
+// partStaging loads and stores a warp's fragments of 16 rows of 32 columns, 16
+// columns at a time: word 2i+h is the thread's row h of columns 8i and on.
+type partStaging struct{ tile.Staging }
+
+func (p partStaging) load(slot ptx.Shared) (words []ptx.BF16x2) {
+	for c := 0; c < dhPart/8; c += 2 {
+		words = append(words, p.Load(slot, c, 2)...)
+	}
+	return words
+}
+
+func (p partStaging) store(slot ptx.Shared, words []ptx.BF16x2) {
+	for c := 0; c < dhPart/8; c += 2 {
+		p.StoreWords(slot, c, words[2*c:][:4])
 	}
 }

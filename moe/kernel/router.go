@@ -16,9 +16,6 @@ type Router struct {
 	Hidden, Experts, TopK int
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Logits
-	// CTAs is the CTAs of a cluster: 1 (or 0), or 2, which load each half of
-	// the weights into both.
-	CTAs int
 }
 
 const (
@@ -42,11 +39,8 @@ func (r Router) chunks() (count, chunk int) {
 	}
 	count = (r.Experts + most - 1) / most
 	chunk = (r.Experts + count - 1) / count
-	step := 8 * r.ctas() // each CTA's part of a tile starts on 1024 bytes
-	return count, (chunk + step - 1) / step * step
+	return count, (chunk + 7) / 8 * 8
 }
-
-func (r Router) ctas() int { return max(1, r.CTAs) }
 
 func (r Router) stageBytes() int {
 	_, chunk := r.chunks()
@@ -65,11 +59,7 @@ type router struct {
 	counts       ptx.Shared
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
-	// from and to are the CTA's tokens; end is to, or where the cluster's
-	// first CTA ends when it is moved to from: all CTAs of a cluster go through
-	// as many blocks.
-	from, to, end ptx.U32
-	rank          ptx.U32 // in the cluster
+	from, to     ptx.U32 // the CTA's tokens
 }
 
 // Build emits the kernel.
@@ -77,11 +67,7 @@ func (r Router) Build() (Kernel, error) {
 	const name = "moe_router"
 	k := ptx.NewKernel(name)
 	k.SetLaunchBounds(routerThreads, 1)
-	e := router{Router: r, k: k, rank: ptx.Uint(0)}
-	if r.ctas() > 1 {
-		k.SetCluster(r.ctas())
-		e.rank = k.Special("%cluster_ctarank")
-	}
+	e := router{Router: r, k: k}
 	e.count, e.chunk = r.chunks()
 	e.x, e.w = k.ParamTensorMap("x"), k.ParamTensorMap("w")
 	e.scores, e.ids = k.ParamPtr("scores"), k.ParamPtr("experts")
@@ -91,16 +77,13 @@ func (r Router) Build() (Kernel, error) {
 	e.tid = k.Special("%tid.x")
 	e.from = k.Special("%ctaid.x").Mul(perCTA)
 	e.to = e.from.Add(perCTA).Min(tokens)
-	before := e.rank.Mul(perCTA)
-	e.end = e.from.Add(perCTA).Min(tokens.Add(before))
 	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
 	stages := min(maxRouterRing/r.stageBytes(), 8)
-	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8*r.ctas())
-	e.release = pipeline.NewReleaser(k, e.tid.AndI(31), r.ctas())
+	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8)
+	e.release = pipeline.NewReleaser(k, e.tid.AndI(31), 1)
 	e.counts = mem.Take(4*r.Experts, 16)
 	clearWords(k, e.counts, r.Experts, e.tid, routerThreads)
 	set.Done(e.tid)
-	e.syncCluster()
 	k.GridDepWait()
 	k.GridDepLaunch()
 
@@ -108,27 +91,16 @@ func (r Router) Build() (Kernel, error) {
 		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			e.math()
 			k.BarSync(ptx.Uint(1), ptx.Uint(mathThreads))
-			// A cluster may be one CTA more than there are ranges.
-			k.If(e.from.Lt(tokens), func() { storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads) })
-			e.syncCluster()
+			storeCounts(k, counts, e.counts, r.Experts, e.tid, mathThreads)
 		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() {
-			e.load()
-			e.syncCluster()
-		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
 	)
 	return build(k, name, routerThreads, mem.Bytes())
 }
 
-func (e *router) syncCluster() {
-	if e.ctas() > 1 {
-		pipeline.ClusterSync(e.k)
-	}
-}
-
 // eachBlock runs body for each 128 tokens of the CTA's range.
 func (e *router) eachBlock(body func(first ptx.U32)) {
-	e.k.For(e.from, e.end, ptx.Uint(BlockRows), body)
+	e.k.For(e.from, e.to, ptx.Uint(BlockRows), body)
 }
 
 // eachChunk runs body for each chunk of experts.
@@ -148,37 +120,21 @@ func (e *router) load() {
 			e.eachBlock(func(first ptx.U32) {
 				second := first.AddI(warpgroupRows)
 				const half = warpgroupRows * tile.RowBytes
-				bytes := ptx.Uint(e.chunk * tile.RowBytes)
-				for _, rows := range []ptx.U32{first, second} {
-					bytes = bytes.Add(ptx.Select(rows.Lt(e.to), ptx.Uint(half), ptx.Uint(0)))
-				}
+				both := second.Lt(e.to)
+				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
 				e.eachChunk(func(chunk ptx.U32) {
 					k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, bytes)
-						for i, rows := range []ptx.U32{first, second} {
-							k.If(rows.Lt(e.to), func() { k.TMALoad(s.Data.At(i*half), e.x, s.Full, column, rows) })
-						}
-						e.loadWeights(s, column, chunk.MulI(e.chunk))
+						k.TMALoad(s.Data, e.x, s.Full, column, first)
+						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
+						k.TMALoad(s.Data.At(tileABytes), e.w, s.Full, column, chunk.MulI(e.chunk))
 						at.Advance()
 					})
 				})
 			})
 		})
 	})
-}
-
-// loadWeights loads the weights of a chunk of experts, or the CTA's part of
-// them into all CTAs of the cluster.
-func (e *router) loadWeights(s pipeline.Stage, column, expert ptx.U32) {
-	to := s.Data.At(tileABytes)
-	if e.ctas() == 1 {
-		e.k.TMALoad(to, e.w, s.Full, column, expert)
-		return
-	}
-	part := e.chunk / e.ctas()
-	all := ptx.Uint(1<<e.ctas() - 1).B16()
-	e.k.TMALoadMulticast(to.Plus(e.rank.MulI(part*tile.RowBytes)), e.w, s.Full, all, column, expert.Add(e.rank.MulI(part)))
 }
 
 // math multiplies and selects, each warpgroup its 64 rows of each block. One
@@ -265,5 +221,5 @@ func (r Router) XMap(p driver.DevicePtr, tokens int) driver.TensorMap {
 // WMap is the load map of the router weights [E, d].
 func (r Router) WMap(p driver.DevicePtr) driver.TensorMap {
 	_, chunk := r.chunks()
-	return rowMap(p, r.Hidden, r.Experts, chunk/r.ctas())
+	return rowMap(p, r.Hidden, r.Experts, chunk)
 }

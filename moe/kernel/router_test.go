@@ -22,9 +22,8 @@ func (c routerCase) String() string {
 	return fmt.Sprintf("d=%d E=%d K=%d T=%d perCTA=%d", c.hidden, c.experts, c.topK, c.tokens, c.perCTA)
 }
 
-// shape is the router with clusters of so many CTAs.
-func (c routerCase) shape(ctas int) Router {
-	return Router{Hidden: c.hidden, Experts: c.experts, TopK: c.topK, CTAs: ctas}
+func (c routerCase) shape() Router {
+	return Router{Hidden: c.hidden, Experts: c.experts, TopK: c.topK}
 }
 
 // routerInput is X [T, d] and the weights [E, d] as numbers.
@@ -88,16 +87,10 @@ func (in routerInput) want() (scores []float64, ids []int32) {
 	return scores, ids
 }
 
-// check runs the router without clusters and with.
+// check runs the router and compares ids and counts exactly, scores within 1e-5
+// of themselves.
 func (in routerInput) check(b *bed) {
-	in.checkClusters(b, 1)
-	in.checkClusters(b, 2)
-}
-
-// checkClusters runs the router with clusters of so many CTAs and compares ids
-// and counts exactly, scores within 1e-5 of themselves.
-func (in routerInput) checkClusters(b *bed, cluster int) {
-	shape := in.shape(cluster)
+	shape := in.shape()
 	pairs, ctas := in.tokens*in.topK, (in.tokens+in.perCTA-1)/in.perCTA
 	scores, ids, counts := b.room(4*pairs), b.room(4*pairs), b.room(4*ctas*in.experts)
 	b.run(shape, ctas, args{
@@ -108,7 +101,7 @@ func (in routerInput) checkClusters(b *bed, cluster int) {
 	gotIDs, gotScores := download[int32](b, ids, pairs), download[float32](b, scores, pairs)
 	for t := range in.tokens {
 		at, to := t*in.topK, (t+1)*in.topK
-		require.Equal(b.t, wantIDs[at:to], gotIDs[at:to], "token %d, %v, clusters of %d: %v", t, in.routerCase, cluster, in.logits(t))
+		require.Equal(b.t, wantIDs[at:to], gotIDs[at:to], "token %d, %v: %v", t, in.routerCase, in.logits(t))
 		for k := at; k < to; k++ {
 			want, got := wantScores[k], float64(gotScores[k])
 			if math.IsNaN(want) != math.IsNaN(got) || math.Abs(got-want) > 1e-5*want {
@@ -138,7 +131,7 @@ func TestRouterEveryK(t *testing.T) {
 	for k := 1; k <= 16; k++ {
 		for _, experts := range []int{k, 24, 104} {
 			c := routerCase{128, max(experts, k), k, 40, 64}
-			t.Run(c.String(), func(t *testing.T) { c.input().checkClusters(newBed(t, early), 1) })
+			t.Run(c.String(), func(t *testing.T) { c.input().check(newBed(t, early)) })
 		}
 	}
 }
@@ -220,7 +213,7 @@ func TestRouterZeros(t *testing.T) {
 	}
 	// The reference rounds to bf16 first; the sums here are all zeros then.
 	b := newBed(t, early)
-	shape := c.shape(1)
+	shape := c.shape()
 	scores, ids, counts := b.room(4*c.tokens*c.topK), b.room(4*c.tokens*c.topK), b.room(4*c.experts)
 	b.run(shape, 1, args{
 		"x": shape.XMap(upload(b, bf16s(in.x)), c.tokens), "w": shape.WMap(upload(b, bf16s(in.w))),
