@@ -23,10 +23,16 @@ func TestChoose(t *testing.T) {
 		require.Contains(t, DWSpace(target), c.DW2, r.Name)
 		t.Logf("%-16s %+v", r.Name, c)
 	}
-	for name, panel := range map[string]int{"DeepSeek-V3": 8, "30B n=512": 8, "120B n=2048": 16} {
-		r, ok := spec.FindRow(name)
+	for _, m := range []struct{ row, product, point string }{
+		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
+		{"7B n=512", "down", "128x192 s4 p8 c1"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
+		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p16 c2"},
+	} {
+		r, ok := spec.FindRow(m.row)
 		require.True(t, ok)
-		require.Equal(t, panel, Choose(r.Config, target).Up.Panel, name)
+		p, err := FindProduct(m.product)
+		require.NoError(t, err)
+		require.Equal(t, m.point, p.In(Choose(r.Config, target)).String(), m.row)
 	}
 }
 
@@ -40,9 +46,8 @@ func TestPointMN(t *testing.T) {
 	require.ErrorContains(t, p.check("Choice.DX", DXSpace(driver.H200())), "Choice.DX.CTAs")
 	p.CTAs = 1
 	require.NoError(t, p.check("Choice.DX", DXSpace(driver.H200())))
-	p.CTAs = 2
-	require.ErrorContains(t, p.check("Choice.DH", DHSpace(driver.H200())), "Choice.DH.CTAs")
-	p.TileN = 256
+	p.TileN, p.CTAs = 256, 2
+	require.ErrorContains(t, p.check("Choice.DX", DXSpace(driver.H200())), "Choice.DX.CTAs")
 	require.ErrorContains(t, p.check("Choice.DH", DHSpace(driver.H200())), "Choice.DH.TileN")
 	p.TileN = 128
 	require.NoError(t, p.check("Choice.DH", DHSpace(driver.H200())))
