@@ -62,7 +62,7 @@ func TestFitFindsConstants(t *testing.T) {
 	f := fit(list, kernel.H200Model)
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)
-	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.02)
+	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.05)
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.1)
 	var worstBefore float64
 	for _, l := range f.Losses {
