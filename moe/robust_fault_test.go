@@ -107,13 +107,13 @@ func TestImpossibleChoice(t *testing.T) {
 		point       kernel.Point
 		field, want string
 	}{
-		{kernel.Point{Stages: 4, Panel: 16}, "TileN", "one of 256,"},
-		{kernel.Point{TileN: -128, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
-		{kernel.Point{TileN: 100, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
-		{kernel.Point{TileN: 512, Stages: 4, Panel: 16}, "TileN", "one of 256,"},
+		{kernel.Point{Stages: 4, Panel: 16}, "TileN", "one of "},
+		{kernel.Point{TileN: -128, Stages: 4, Panel: 16}, "TileN", "one of "},
+		{kernel.Point{TileN: 100, Stages: 4, Panel: 16}, "TileN", "one of "},
+		{kernel.Point{TileN: 512, Stages: 4, Panel: 16}, "TileN", "one of "},
 		{kernel.Point{TileN: 128, Stages: 0, Panel: 16}, "Stages", "3 to "},
 		{kernel.Point{TileN: 128, Stages: -1, Panel: 16}, "Stages", "3 to "},
-		{kernel.Point{TileN: 256, Stages: 40, Panel: 16}, "Stages", "3 to "},
+		{kernel.Point{TileN: 128, Stages: 40, Panel: 16}, "Stages", "3 to "},
 		{kernel.Point{TileN: 128, Stages: 4, Panel: 0}, "Panel", "1 to 1024"},
 		{kernel.Point{TileN: 128, Stages: 4, Panel: 1 << 40}, "Panel", "1 to 1024"},
 	} {
