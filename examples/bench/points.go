@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
@@ -13,13 +12,9 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-const (
-	// sweeps over all points: each is measured at different times, so that a
-	// chip that slows down does not favour the first.
-	sweeps = 2
-	// pointLoad before a point; all of them run one after the other, hot.
-	pointLoad = 60 * time.Millisecond
-)
+// sweeps over all points: each is measured at different times, so that a chip
+// that slows down does not favour the first.
+const sweeps = 2
 
 // productsOf are the kernels with tile points of the backward pass or of the
 // forward one.
@@ -86,7 +81,6 @@ func (b *bench) points(t *timer, u *subject, r *Row) error {
 		}
 		layers, made = append(layers, l), append(made, l.Choice())
 	}
-	t.warm = min(t.warm, pointLoad)
 	times, sums, count := pointTimes{}, map[kernel.Choice]string{}, sweeps
 	if !b.gpu {
 		count = 1 // their times mean nothing
