@@ -45,17 +45,6 @@ func NewStaging(k *ptx.Kernel, thread ptx.U32) Staging {
 	return Staging{k: k, offset: Swizzled(row, lane.ShrI(4))}
 }
 
-// NarrowBytes is the size of one 64 x 32 bf16 sub-tile.
-const NarrowBytes = StagingBytes / 2
-
-// NewNarrowStaging is for sub-tiles of 64 x 32 with 64-byte swizzle, which are
-// loaded and stored by the word.
-func NewNarrowStaging(k *ptx.Kernel, thread ptx.U32) Staging {
-	lane := thread.AndI(31)
-	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
-	return Staging{k: k, offset: SwizzledNarrow(row, lane.ShrI(4))}
-}
-
 // NewTransposedStaging is for sub-tiles stored transposed: the fragment's 64
 // columns become rows.
 func NewTransposedStaging(k *ptx.Kernel, thread ptx.U32) Staging {
@@ -70,17 +59,6 @@ func NewTransposedStaging(k *ptx.Kernel, thread ptx.U32) Staging {
 // Store writes 64 columns, 32 registers of a fragment, rounded to bf16.
 func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
 	s.StoreEach(slot, func(j int) ptx.F32 { return acc[j] })
-}
-
-// Load reads once or twice 8 columns, those from 8c on, as Store wrote them: word
-// 2i+h is columns 8(c+i) + 2(l%4) and the next of the thread's row h.
-func (s Staging) Load(slot ptx.Shared, c, eights int) []ptx.BF16x2 {
-	return s.k.Ldmatrix(slot.Plus(s.offset.XorI(c*16)), 2*eights)
-}
-
-// StoreWords writes what Load reads. The whole warp stores where it alone loads.
-func (s Staging) StoreWords(slot ptx.Shared, c int, words []ptx.BF16x2) {
-	s.k.Stmatrix(slot.Plus(s.offset.XorI(c*16)), words...)
 }
 
 // StoreEach is Store of values that are made one by one, register j's when it
@@ -99,4 +77,39 @@ func (s Staging) StoreEach(slot ptx.Shared, value func(j int) ptx.F32) {
 			s.k.PackBF16(a[0], a[1]), s.k.PackBF16(a[2], a[3]),
 			s.k.PackBF16(a[4], a[5]), s.k.PackBF16(a[6], a[7]))
 	}
+}
+
+// WarpStaging is where a warp loads and stores fragments of 16 rows of 32 bf16
+// columns, in rows of 64 bytes with 64-byte swizzle: for TMA, or for copies by
+// rows. Word 2i+h of a fragment is columns 8i + 2(l%4) and the next of the
+// thread's row h.
+type WarpStaging struct {
+	k *ptx.Kernel
+	// offset is for the first 16 columns; the others' differ in one bit.
+	offset ptx.U32
+}
+
+// NewWarpStaging computes where a lane reads and writes.
+func NewWarpStaging(k *ptx.Kernel, lane ptx.U32) WarpStaging {
+	return WarpStaging{k, SwizzledNarrow(lane.AndI(15), lane.ShrI(4))}
+}
+
+// WarpStagingBytes is the size of 16 rows of 32 columns.
+const WarpStagingBytes = 16 * RowBytes / 2
+
+func (w WarpStaging) eachHalf(slot ptx.Shared, do func(i int, at ptx.Shared)) {
+	for i := range 2 {
+		do(i, slot.Plus(w.offset.XorI(32*i)))
+	}
+}
+
+// Load reads a fragment's 8 words.
+func (w WarpStaging) Load(slot ptx.Shared) (words []ptx.BF16x2) {
+	w.eachHalf(slot, func(_ int, at ptx.Shared) { words = append(words, w.k.Ldmatrix(at, 4)...) })
+	return words
+}
+
+// Store writes what Load reads.
+func (w WarpStaging) Store(slot ptx.Shared, words []ptx.BF16x2) {
+	w.eachHalf(slot, func(i int, at ptx.Shared) { w.k.Stmatrix(at, words[4*i:][:4]...) })
 }

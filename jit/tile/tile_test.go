@@ -246,40 +246,38 @@ func testStaging(t *testing.T, newStaging func(*ptx.Kernel, ptx.U32) tile.Stagin
 	}
 }
 
-// Staging loads fragments from, and stores them to, where the chip's 128-byte
-// mode puts rows of 64 elements.
-func TestStagingLoads(t *testing.T) {
-	const threads, words, rows = 128, 32, 64
+// WarpStaging loads fragments from, and stores them to, where the chip's 64-byte
+// mode puts rows of 32 elements.
+func TestWarpStaging(t *testing.T) {
+	const threads, words, rows = 32, 16, 16
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
-	tid := k.Special("%tid.x")
-	staging := tile.NewStaging(k, tid)
-	from, to := k.SharedBase(), k.SharedBase().At(tile.StagingBytes)
-	k.For(tid, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
+	lane := k.Special("%tid.x")
+	staging := tile.NewWarpStaging(k, lane)
+	from, to := k.SharedBase(), k.SharedBase().At(tile.WarpStagingBytes)
+	k.For(lane, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
 		ptx.StShared(from.Plus(i.ShlI(2)), ptx.LdGlobal[ptx.U32](in.Index(i, 4)))
 	})
 	k.BarSync(ptx.Uint(0))
-	f := tile.NewFragment(tid)
-	for q := range 8 {
-		loaded := staging.Load(from, q, 1)
-		for i, w := range loaded {
-			at := f.Row.AddI(i * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(4 * q)
-			ptx.StGlobal(out.Index(at, 4), w.Bits())
-		}
-		staging.StoreWords(to, q, loaded)
+	f := tile.NewFragment(lane)
+	loaded := staging.Load(from)
+	for i, w := range loaded {
+		at := f.Row.AddI(i % 2 * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(4 * (i / 2))
+		ptx.StGlobal(out.Index(at, 4), w.Bits())
 	}
+	staging.Store(to, loaded)
 	k.BarSync(ptx.Uint(0))
-	k.For(tid, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
+	k.For(lane, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {
 		ptx.StGlobal(out.Index(i, 4).At(4*rows*words), ptx.LdShared[ptx.U32](to.Plus(i.ShlI(2))))
 	})
-	p := probe.New(t, k, threads, 2*tile.StagingBytes)
+	p := probe.New(t, k, threads, 2*tile.WarpStagingBytes)
 	var stored, plain []uint32 // as in shared memory, as a matrix
 	for i := range uint32(rows * words) {
 		plain = append(plain, i*3+1)
 	}
 	for i := range uint32(rows * words) {
-		stored = append(stored, plain[emu.Swizzle128.Apply(4*i)/4])
+		stored = append(stored, plain[emu.Swizzle64.Apply(4*i)/4])
 	}
 	at := p.Room(2 * rows * words)
 	p.Run(early, 1, p.Words(stored...), at)

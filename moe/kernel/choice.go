@@ -85,7 +85,7 @@ const (
 )
 
 // defaultPanel is the panel of what the cost model chooses among: wider ones
-// gain 1 % here and lose 20 % there, which a tuner finds out.
+// gain 1 % here and lose 20 % there (but for dH's clusters), which a tuner finds out.
 const defaultPanel = 8
 
 // space lists the points with these tile widths, each with as many stages as

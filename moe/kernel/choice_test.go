@@ -43,6 +43,10 @@ func TestPointMN(t *testing.T) {
 	require.ErrorContains(t, err, "128x192 s3 p8 c2")
 	_, err = DH{Hidden: 256, Intermediate: 64, Point: p}.Build()
 	require.ErrorContains(t, err, "128x192 s3 p8 c2")
+	_, err = DH{Hidden: 256, Intermediate: 64, Point: Point{TileN: 192, Stages: 3, Panel: 8}}.Build()
+	require.ErrorContains(t, err, "multiple of 128")
+	_, err = DH{Hidden: 64, Intermediate: 64, Point: Point{TileN: 128, Stages: 3, Panel: 8}}.Build()
+	require.ErrorContains(t, err, "hidden size 64, must be at least 128")
 	require.ErrorContains(t, p.check("Choice.DX", DXSpace(driver.H200())), "Choice.DX.CTAs")
 	p.CTAs = 1
 	require.NoError(t, p.check("Choice.DX", DXSpace(driver.H200())))

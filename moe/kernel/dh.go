@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"fmt"
+
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
@@ -29,6 +31,12 @@ func (d DH) Build() (Kernel, error) {
 	if d.Point.boxBlocks()*tile.Block*d.Point.ctas() != d.Point.TileN {
 		return Kernel{}, errPointMN(name, d.Point)
 	}
+	if parts := d.Point.TileN / dhPart; parts%(2*dhSlots) != 0 {
+		return Kernel{}, fmt.Errorf("%s: tile point %v: TileN must be a multiple of %d, for its slots' parity", name, d.Point, 2*dhSlots*dhPart)
+	}
+	if d.Hidden < 2*tile.K {
+		return Kernel{}, fmt.Errorf("%s: hidden size %d, must be at least %d: H is loaded behind the second k-tile", name, d.Hidden, 2*tile.K)
+	}
 	columns := (d.Intermediate + d.Point.TileN - 1) / d.Point.TileN
 	do, gather, w := k.ParamPtr("do"), k.ParamPtr("gather"), k.ParamTensorMap("w2")
 	e := dhEpilogue{
@@ -39,7 +47,7 @@ func (d DH) Build() (Kernel, error) {
 	p := layProduct(k, d.Point, d.Hidden/tile.K, columns, gatherArrivals, gatherReaders, 2*dhStaging, e.barriers)
 	p.gathered, p.weightsMN = true, true
 	p.before, p.during, p.ending = e.before, e.during, e.ending
-	e.start(p.staging)
+	e.memory = p.staging
 	g := gatherer{product: p, x: do, gather: gather, rowBytes: d.Hidden * bf16, loadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
 			return []ptx.U32{ptx.Uint(0), kt.MulI(tile.K), block, t.Expert}

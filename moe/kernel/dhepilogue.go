@@ -20,11 +20,10 @@ type dhEpilogue struct {
 	dh, a                  ptx.Global
 	scores, pairs, partial ptx.Global
 
-	memory, barrier ptx.Shared        // of all warps
-	turn            *ptx.Var[ptx.U32] // parity of the tiles so far
+	memory, barrier ptx.Shared // of all warps
 	// slots is the warp's memory, arrived the barriers of its slots.
 	slots, arrived ptx.Shared
-	staging        partStaging
+	staging        tile.WarpStaging
 	fragment       tile.Fragment
 	lane           ptx.U32 // in the warp
 	// row is the warp's first row, rows how many from it on are valid.
@@ -43,7 +42,7 @@ const (
 	dhPart      = 32 // neurons of a slot
 	dhRows      = 16 // of a warp
 	dhSlots     = 2
-	dhHalfBytes = dhRows * dhPart * bf16 // of a slot: gate, up
+	dhHalfBytes = tile.WarpStagingBytes // of a slot: gate, up
 	dhWarpBytes = dhSlots * 2 * dhHalfBytes
 	dhStaging   = 4 * dhWarpBytes // of a warpgroup
 )
@@ -65,14 +64,9 @@ func (e *dhEpilogue) place() {
 	warp := tid.ShrI(5)
 	e.lane = tid.AndI(31)
 	e.slots, e.arrived = e.memory.Plus(warp.MulI(dhWarpBytes)), e.barrier.Plus(warp.MulI(8*dhSlots))
-	e.staging, e.fragment = partStaging{tile.NewNarrowStaging(e.k, e.lane)}, tile.NewFragment(e.lane)
+	e.staging, e.fragment = tile.NewWarpStaging(e.k, e.lane), tile.NewFragment(e.lane)
 	before := warp.AndI(3).MulI(dhRows)
 	e.row, e.rows = e.s.row.Add(before), e.s.rows.Sub(e.s.rows.Min(before))
-}
-
-// start makes what outlives a tile.
-func (e *dhEpilogue) start(memory ptx.Shared) {
-	e.memory, e.turn = memory, ptx.NewVar(e.k, ptx.Uint(0))
 }
 
 // before notes the tile.
@@ -136,15 +130,10 @@ func (e *dhEpilogue) load(part int) {
 	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.row, ptx.Uint(0))
 }
 
-// arrive waits for a part of H.
+// arrive waits for a part of H. A tile uses each slot an even number of times, so
+// that all tiles begin with the same parity.
 func (e *dhEpilogue) arrive(part int) {
-	in := part % dhSlots
-	uses := (e.parts() - in + dhSlots - 1) / dhSlots // of the slot in a tile
-	parity := ptx.Uint(part / dhSlots % 2)
-	if uses%2 == 1 {
-		parity = e.turn.Get().Xor(parity)
-	}
-	pipeline.WaitParity(e.k, e.arrived.At(8*in), parity)
+	pipeline.WaitParity(e.k, e.arrived.At(8*(part%dhSlots)), ptx.Uint(part/dhSlots%2))
 }
 
 // store is the epilogue of a tile.
@@ -159,7 +148,6 @@ func (e *dhEpilogue) store(_ *storer, _ schedule.Tile, acc []ptx.F32) {
 			e.send(i, weighted)
 		}
 		e.storePartials()
-		e.turn.Set(e.turn.Get().XorI(1))
 	})
 }
 
@@ -177,12 +165,14 @@ func (e *dhEpilogue) send(part int, weighted []ptx.BF16x2) {
 	e.copyRows(part, gate, dh, 2*e.neurons)
 	e.copyRows(part, up, dh.At(e.neurons*bf16), 2*e.neurons)
 	e.sync()
-	e.staging.store(gate, weighted)
+	e.staging.Store(gate, weighted)
 	e.sync()
 	e.copyRows(part, gate, e.a.Index(e.row, e.neurons*bf16), e.neurons)
+	// What the warp has read and written comes before what TMA brings next: here,
+	// or in the next tile's main loop.
+	k.FenceProxyAsync(".shared::cta")
+	e.sync()
 	if next := part + dhSlots; next < e.parts() {
-		k.FenceProxyAsync(".shared::cta")
-		e.sync()
 		k.If(e.leads(), func() { e.load(next) })
 	}
 }
@@ -209,7 +199,7 @@ func (e *dhEpilogue) copyRows(part int, from ptx.Shared, to ptx.Global, pitch in
 func (e *dhEpilogue) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 	k := e.k
 	gateSlot, upSlot := e.slot(part)
-	gates, ups := e.staging.load(gateSlot), e.staging.load(upSlot)
+	gates, ups := e.staging.Load(gateSlot), e.staging.Load(upSlot)
 	var weighted []ptx.BF16x2
 	for i := range gates {
 		h := i % 2 // of the thread's rows
@@ -227,8 +217,8 @@ func (e *dhEpilogue) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	e.sync()
-	e.staging.store(gateSlot, gates)
-	e.staging.store(upSlot, ups)
+	e.staging.Store(gateSlot, gates)
+	e.staging.Store(upSlot, ups)
 	return weighted
 }
 
@@ -267,22 +257,5 @@ func (e *dhEpilogue) storePartials() {
 		valid := row.Lt(s.rows).And(lane.LtI(e.groups)).And(group.LtI(e.neurons / dhGroup))
 		at := e.partial.Index(s.row.Add(row), e.neurons/dhGroup*4).Index(group, 4)
 		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
-	}
-}
-
-// partStaging loads and stores a warp's fragments of 16 rows of 32 columns, 16
-// columns at a time: word 2i+h is the thread's row h of columns 8i and on.
-type partStaging struct{ tile.Staging }
-
-func (p partStaging) load(slot ptx.Shared) (words []ptx.BF16x2) {
-	for c := 0; c < dhPart/8; c += 2 {
-		words = append(words, p.Load(slot, c, 2)...)
-	}
-	return words
-}
-
-func (p partStaging) store(slot ptx.Shared, words []ptx.BF16x2) {
-	for c := 0; c < dhPart/8; c += 2 {
-		p.StoreWords(slot, c, words[2*c:][:4])
 	}
 }

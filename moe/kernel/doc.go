@@ -25,6 +25,6 @@
 //	ExtraRows   what dense gradients of the logits add to the tokens' gradient
 //
 // Products run one CTA an SM: two warpgroups multiply, one loads, 168 registers
-// a thread (see pipeline.Run for why not more). In clusters of two CTAs (Up and
-// Down; DH where the sum is long) each loads half of the weights into both.
+// a thread (see pipeline.Run for why not more). In clusters of two CTAs (by default Up
+// and Down, and DH where the sum is long) each loads half of the weights into both.
 package kernel

@@ -93,8 +93,9 @@ func (d DRouter) Build() (Kernel, error) {
 	e.first = part.Mul(perRange)
 	e.end = e.first.Add(perRange).Min(tokens)
 	steps := e.end.Sub(e.first).AddI(tile.K - 1).DivI(tile.K)
-	e.run(e.first, steps, func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(warpgroupRows)).LtI(d.Experts) }, func() fill { return newScatter(e).step },
-		func(wg ptx.U32, acc []ptx.F32) { e.store(partials, part, wg, acc) })
+	active := func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(warpgroupRows)).LtI(d.Experts) }
+	store := func(wg ptx.U32, acc []ptx.F32) { e.store(partials, part, wg, acc) }
+	e.run(e.first, steps, active, func() fill { return newScatter(e).step }, store)
 	return build(k, name, productThreads, twoTermShared)
 }
 

@@ -32,7 +32,7 @@ const expertMask = 0xffff
 
 // shortKeys hold a logit rounded to bf16 in the upper half of 32 bits: as a two's
 // complement number, from which -0 and +0 are the same, and then moved up so
-// far that NaN, the largest of all bits, wraps to 0.
+// far that NaN, which cvt makes 0x7fff, the largest of all, wraps to 0.
 func shortKeys(k *ptx.Kernel) keyMath[ptx.U32] {
 	const (
 		up        = 0x80010000

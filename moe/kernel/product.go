@@ -183,7 +183,7 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 	wg := p.tid.ShrI(7)
 	leader := p.tid.AndI(31).EqI(0)
 	acc := k.Accumulators(p.point.TileN / 2)
-	at := p.ring.Consumer()
+	loop := mainLoop{k, p.ring.Consumer(), p.release}
 	store := newStorer(p)
 	skew := p.newSkew(wg)
 	p.queue.Reader(leader).Each(func(t schedule.Tile) {
@@ -195,33 +195,23 @@ func (p *product) math(epilogue func(s *storer, t schedule.Tile, acc []ptx.F32))
 			if p.before != nil {
 				p.before(store, t)
 			}
-			p.multiply(at, wg, skew, acc)
+			p.multiply(loop, wg, skew, acc)
 			epilogue(store, t, acc)
-		}, func() {
-			k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
-				s := at.Wait()
-				skew.lead(kt)
-				p.release.Release(s, ptx.True())
-				at.Advance()
-			})
-		})
+		}, func() { loop.drain(ptx.Uint(p.kTiles), skew.lead) })
 		skew.seeded()
 	})
 	store.finish()
 }
 
-// multiply is the main loop: one wgmma group in flight, a stage released when
-// the group after it has been issued.
-func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, skew *skew, acc []ptx.F32) {
+// multiply makes a tile's sums.
+func (p *product) multiply(loop mainLoop, wg ptx.U32, skew *skew, acc []ptx.F32) {
 	k := p.k
-	held := pipeline.NewHold(k)
 	newB := tile.NewDescriptor
 	if p.weightsMN {
 		newB = tile.NewDescriptorMN
 	}
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
-	k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(1), func(kt ptx.U32) {
-		s := at.Wait()
+	loop.run(ptx.Uint(p.kTiles), func(s pipeline.Stage, kt ptx.U32) {
 		if p.gathered {
 			k.FenceProxyAsync(".shared::cta")
 		}
@@ -241,14 +231,5 @@ func (p *product) multiply(at *pipeline.Cursor, wg ptx.U32, skew *skew, acc []pt
 		if p.during != nil {
 			p.during(kt)
 		}
-		k.WgmmaWait(1)
-		p.release.Release(held.Stage(), notFirst)
-		held.Keep(s)
-		at.Advance()
-	})
-	if p.ending != nil {
-		p.ending()
-	}
-	k.WgmmaWait(0)
-	p.release.Release(held.Stage(), ptx.True())
+	}, p.ending)
 }

@@ -55,7 +55,6 @@ type router struct {
 	tid          ptx.U32
 	count, chunk int
 	ring         *pipeline.Ring
-	release      pipeline.Releaser
 	counts       ptx.Shared
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
@@ -80,7 +79,6 @@ func (r Router) Build() (Kernel, error) {
 	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
 	stages := min(maxRouterRing/r.stageBytes(), 8)
 	e.ring = pipeline.NewRing(k, set, mem, stages, r.stageBytes(), 1, 8)
-	e.release = pipeline.NewReleaser(k, e.tid.AndI(31), 1)
 	e.counts = mem.Take(4*r.Experts, 16)
 	clearWords(k, e.counts, r.Experts, e.tid, routerThreads)
 	set.Done(e.tid)
@@ -144,34 +142,26 @@ func (e *router) math() {
 	wg := e.tid.ShrI(7)
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
 	acc := k.Accumulators(e.chunk / 2)
-	at := e.ring.Consumer()
+	loop := mainLoop{k, e.ring.Consumer(), pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
 	sel := newTopK(k, e.Router, thread)
 	e.eachBlock(func(block ptx.U32) {
 		first := block.Add(wg.MulI(warpgroupRows))
 		k.IfElse(first.Lt(e.to), func() {
 			sel.clear()
 			e.eachChunk(func(chunk ptx.U32) {
-				e.multiply(at, wg, acc)
+				e.multiply(loop, wg, acc)
 				sel.merge(acc, chunk)
 			})
 			e.write(sel, first)
-		}, func() {
-			k.For(ptx.Uint(0), ptx.Uint(e.count*e.Hidden/tile.K), ptx.Uint(1), func(ptx.U32) {
-				e.release.Release(at.Wait(), ptx.True())
-				at.Advance()
-			})
-		})
+		}, func() { loop.drain(ptx.Uint(e.count*e.Hidden/tile.K), nil) })
 	})
 }
 
-// multiply makes the logits of a chunk of experts: one wgmma group in flight,
-// a stage released when the group after it has been issued.
-func (e *router) multiply(at *pipeline.Cursor, wg ptx.U32, acc []ptx.F32) {
+// multiply makes the logits of a chunk of experts.
+func (e *router) multiply(loop mainLoop, wg ptx.U32, acc []ptx.F32) {
 	k := e.k
-	held := pipeline.NewHold(k)
 	rowsAt := wg.MulI(warpgroupRows * tile.RowBytes)
-	k.For(ptx.Uint(0), ptx.Uint(e.Hidden/tile.K), ptx.Uint(1), func(kt ptx.U32) {
-		s := at.Wait()
+	loop.run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
 		notFirst := kt.NeI(0)
@@ -184,13 +174,7 @@ func (e *router) multiply(at *pipeline.Cursor, wg ptx.U32, acc []ptx.F32) {
 			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
 		}
 		k.WgmmaCommit()
-		k.WgmmaWait(1)
-		e.release.Release(held.Stage(), notFirst)
-		held.Keep(s)
-		at.Advance()
-	})
-	k.WgmmaWait(0)
-	e.release.Release(held.Stage(), ptx.True())
+	}, nil)
 }
 
 // write stores scores and ids of the warpgroup's 64 tokens and counts them.

@@ -15,7 +15,7 @@ type topKSelection interface {
 	// finish is the scores and experts of the thread's slots of row h (0 or
 	// 1): slot 4s + lane.
 	finish(h int) (scores []ptx.F32, experts []ptx.U32)
-	// row is the thread's first row of 64, the second is 8 below; lane is its
+	// row is the thread's first row of 64, the second is 8 below; quadLane is its
 	// place in the quad.
 	row() ptx.U32
 	quadLane() ptx.U32

@@ -56,28 +56,25 @@ func (p *twoTerm) run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, ne
 		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			wg := p.tid.ShrI(7)
 			acc := k.Accumulators(twoTermWidth / 2)
+			loop := mainLoop{k, p.ring.Consumer(), pipeline.NewReleaser(k, p.tid.AndI(31), 1)}
 			k.IfElse(active(wg), func() {
-				p.multiply(wg, steps, acc)
+				p.multiply(loop, wg, steps, acc)
 				store(wg, acc)
-			}, func() { p.drain(steps) })
+			}, func() { loop.drain(steps, nil) })
 		}},
 		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFill) }},
 	)
 }
 
-// multiply keeps one step's products in flight: a stage is released when the
-// next one's have been issued. Nothing waits for the last one.
-func (p *twoTerm) multiply(wg, steps ptx.U32, acc []ptx.F32) {
+// multiply makes the sums of all steps.
+func (p *twoTerm) multiply(loop mainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	k := p.k
-	leader := p.tid.AndI(31).EqI(0)
-	at, held := p.ring.Consumer(), pipeline.NewHold(k)
 	newA, rows := tile.NewDescriptor, warpgroupRows*tile.RowBytes
 	if p.aMN {
 		newA, rows = tile.NewDescriptorMN, tile.BlockBytes
 	}
 	rowsAt := wg.MulI(rows)
-	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(kt ptx.U32) {
-		s := at.Wait()
+	loop.run(steps, func(s pipeline.Stage, kt ptx.U32) {
 		upper := newA(k, s.Data.Plus(rowsAt))
 		lower := newA(k, s.Data.At(twoTermA).Plus(rowsAt))
 		b := tile.NewDescriptorMN(k, s.Data.At(2*twoTermA))
@@ -92,24 +89,7 @@ func (p *twoTerm) multiply(wg, steps ptx.U32, acc []ptx.F32) {
 			k.Wgmma(acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.aMN, true)
 		}
 		k.WgmmaCommit()
-		k.WgmmaWait(1)
-		k.Guarded(leader.And(notFirst), func() { held.Stage().Release(k) })
-		held.Keep(s)
-		at.Advance()
-	})
-	k.WgmmaWait(0)
-}
-
-// drain gives the stages back unused.
-func (p *twoTerm) drain(steps ptx.U32) {
-	k := p.k
-	leader := p.tid.AndI(31).EqI(0)
-	at := p.ring.Consumer()
-	k.For(ptx.Uint(0), steps, ptx.Uint(1), func(ptx.U32) {
-		s := at.Wait()
-		k.Guarded(leader, func() { s.Release(k) })
-		at.Advance()
-	})
+	}, nil)
 }
 
 // load fills the ring: B's first copies start before anything else, the others
