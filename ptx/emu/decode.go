@@ -48,8 +48,9 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
 		}
 		d.k.code = append(d.k.code, in)
-		if id := in.form.ID; id == isa.WgmmaBF16 || id == isa.TMAStore || id == isa.BulkCopyCluster {
-			d.k.asyncReads = true
+		switch in.form.ID {
+		case isa.WgmmaBF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
+			d.k.asyncShared = true
 		}
 	}
 	// Running off the end is a ret.

@@ -157,6 +157,13 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
 		return w.deny(b.in, 1<<b.lane, p)
 	}
+	fenced := uint64(0) // another CTA's fences are none here
+	if b.to == w.cta {
+		fenced = w.latestFence(1 << b.lane)
+	}
+	if p := b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced); p != nil {
+		return w.deny(b.in, 1<<b.lane, p)
+	}
 	if _, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane); !ok {
 		return failed
 	}
@@ -235,7 +242,7 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			if !r.InBounds {
 				continue
 			}
-			if p := c.shared.proxy.check(r.Shared, r.Bytes, w.latestFence(1<<l)); p != nil {
+			if p := c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(1<<l)); p != nil {
 				return w.deny(in, 1<<l, p)
 			}
 		}

@@ -55,7 +55,7 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if p := from.shared.checkRead(src, b.size, 16); p != nil {
 			return w.deny(in, 1<<l, p)
 		}
-		if p := from.shared.proxy.check(src, b.size, w.latestFence(1<<l)); p != nil {
+		if p := from.shared.proxy.check("reads", src, b.size, w.latestFence(1<<l)); p != nil {
 			return w.deny(in, 1<<l, p)
 		}
 		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {

@@ -309,7 +309,7 @@ func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, desc uint64, rows []slabR
 			bad = s.checkRead(address, 16, 1)
 		}
 		if bad == nil {
-			bad = s.proxy.check(address, 16, fenced)
+			bad = s.proxy.check("reads", address, 16, fenced)
 		}
 	})
 	if bad != nil {

@@ -114,6 +114,16 @@ var plantedFaults = []planted{
 	` + fenceMMA + wgmma + ` // here
 	wgmma.commit_group.sync.aligned;
 	wgmma.wait_group.sync.aligned 0;`, says: []string{"0x400", "fence.proxy.async"}},
+	{name: "bulk copy over a store before the proxy fence", kind: ProxyRace, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	mbarrier.init.shared::cta.b64 [%r0+128], 1;
+	st.shared.u32 [%r0+16], 1;
+	ld.shared.u32 %r1, [%r0+16];
+	ld.param.u64 %d0, [out];
+	mov.u32 %r1, 32;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+128], %r1;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], %r1, [%r0+128]; // here`,
+		says: []string{"overwrites", "0x410", "fence.proxy.async"}},
 	{name: "TMA of no map", kind: IllegalDescriptor, threads: 1, shared: 256, code: `
 	mov.u32 %r0, smem;
 	mbarrier.init.shared::cta.b64 [%r0+128], 1;

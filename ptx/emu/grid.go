@@ -257,7 +257,7 @@ func (cl *cluster) reset(i int64) {
 		c.linear = n
 		c.index = [3]int{n % g.size[0], n / g.size[0] % g.size[1], n / g.size[0] / g.size[1]}
 		c.shared.reset(g.smem)
-		c.shared.proxy.reset(g.kernel.asyncReads, sharedBase+g.smem, g.threads)
+		c.shared.proxy.reset(g.kernel.asyncShared, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
 		c.freeRegs = 0
 		for _, wg := range c.groups {

@@ -60,8 +60,8 @@ type Kernel struct {
 	specials []specialSlot
 	symbols  []constant[uint32] // shared symbols, as offsets in the window
 	isAcc    []bool             // 32-bit slots that a wgmma uses
-	// asyncReads: the kernel reads shared memory through the async proxy.
-	asyncReads bool
+	// asyncShared: the kernel uses shared memory through the async proxy.
+	asyncShared bool
 }
 
 type constant[T any] struct {

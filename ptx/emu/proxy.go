@@ -1,16 +1,16 @@
 package emu
 
-// Ordinary stores to shared memory and the reads of wgmma and TMA go through
-// different proxies: between them the writer, or the reader after it has
-// synchronised with the writer, must execute fence.proxy.async.
+// Ordinary stores to shared memory and the reads and writes of wgmma and TMA go
+// through different proxies: between them the writer, or the later thread after
+// it has synchronised with the writer, must execute fence.proxy.async.
 //
-// Each word that an ordinary store wrote remembers its thread and the time; a
-// read through the async proxy is a race when neither that thread nor the
-// reader has fenced since. That the reader synchronised is not checked.
+// Each word that an ordinary store wrote remembers its thread and the time; an
+// access through the async proxy is a race when neither that thread nor its own
+// has fenced since. That the two synchronised is not checked.
 
 // proxyState is the ordinary stores of a CTA that may lack a fence.
 type proxyState struct {
-	on     bool // the kernel reads shared memory through the async proxy
+	on     bool // the kernel uses shared memory through the async proxy
 	clock  uint64
 	words  []uint64 // for each 4 bytes: time<<10 | thread, 0 when nothing is missing
 	fenced []uint64 // for each thread, the time of its latest fence
@@ -57,9 +57,9 @@ func (p *proxyState) fence(thread int) {
 	}
 }
 
-// check reports a store that a read through the async proxy, by a thread that
-// fenced last at the given time, may not see.
-func (p *proxyState) check(offset, n uint32, readerFenced uint64) *problem {
+// check reports a store that an access through the async proxy, by a thread that
+// fenced last at the given time, may come ahead of. does is "reads" or "overwrites".
+func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *problem {
 	if !p.on {
 		return nil
 	}
@@ -69,9 +69,9 @@ func (p *proxyState) check(offset, n uint32, readerFenced uint64) *problem {
 			continue
 		}
 		thread, when := v&(maxCTAThreads-1), v>>proxyThreadBits
-		if p.fenced[thread] < when && readerFenced < when {
-			return problemf(ProxyRace, "the async proxy reads shared address %#x, which thread %d of warp %d stored without a fence.proxy.async since",
-				i*4, thread%warpLanes, thread/warpLanes)
+		if p.fenced[thread] < when && fenced < when {
+			return problemf(ProxyRace, "the async proxy %s shared address %#x, which thread %d of warp %d stored without a fence.proxy.async since",
+				does, i*4, thread%warpLanes, thread/warpLanes)
 		}
 		p.words[i] = 0
 	}
