@@ -54,15 +54,7 @@ func (e *dw) multiply(at *pipeline.Cursor, t dwItem, wg ptx.U32, leader ptx.Pred
 		k.FenceProxyAsync(".shared::cta")
 		a, b := operands(s, ptx.Uint(0))
 		notFirst := kt.NeI(0)
-		k.WgmmaFence()
-		for i := range tile.K / tile.KStep {
-			scale := ptx.True()
-			if i == 0 {
-				scale = notFirst
-			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, true, true)
-		}
-		k.WgmmaCommit()
+		multiplyTile(k, acc, a, b, notFirst, true, true)
 		skew.lead(kt)
 		k.WgmmaWait(1)
 		k.Guarded(leader.And(notFirst), func() { held.Stage().Release(k) })

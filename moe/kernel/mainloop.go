@@ -2,8 +2,23 @@ package kernel
 
 import (
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
 )
+
+// multiplyTile issues the wgmma group of a k-tile, which adds to the sums so far
+// where keep holds. aMN and bMN: the operand is MN-major.
+func multiplyTile(k *ptx.Kernel, acc []ptx.F32, a, b tile.Descriptor, keep ptx.Pred, aMN, bMN bool) {
+	k.WgmmaFence()
+	for i := range tile.K / tile.KStep {
+		scale := ptx.True()
+		if i == 0 {
+			scale = keep
+		}
+		k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, aMN, bMN)
+	}
+	k.WgmmaCommit()
+}
 
 // mainLoop is a math warpgroup's way through a ring of stages.
 type mainLoop struct {

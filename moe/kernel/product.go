@@ -217,16 +217,7 @@ func (p *product) multiply(loop mainLoop, wg ptx.U32, skew *skew, acc []ptx.F32)
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := newB(k, s.Data.At(tileABytes))
-		notFirst := kt.NeI(0)
-		k.WgmmaFence()
-		for i := range tile.K / tile.KStep {
-			scale := ptx.True()
-			if i == 0 {
-				scale = notFirst
-			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, p.weightsMN)
-		}
-		k.WgmmaCommit()
+		multiplyTile(k, acc, a, b, kt.NeI(0), false, p.weightsMN)
 		skew.lead(kt)
 		if p.during != nil {
 			p.during(kt)

@@ -164,16 +164,7 @@ func (e *router) multiply(loop mainLoop, wg ptx.U32, acc []ptx.F32) {
 	loop.run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
-		notFirst := kt.NeI(0)
-		k.WgmmaFence()
-		for i := range tile.K / tile.KStep {
-			scale := ptx.True()
-			if i == 0 {
-				scale = notFirst
-			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, false, false)
-		}
-		k.WgmmaCommit()
+		multiplyTile(k, acc, a, b, kt.NeI(0), false, false)
 	}, nil)
 }
 
