@@ -16,14 +16,17 @@ func TestCandidates(t *testing.T) {
 	target, config := driver.H200(), spec.Rows()[0].Config
 	for _, name := range []string{"forward", "backward"} {
 		of := passes[name].products
-		seen, points := map[kernel.Choice]bool{}, pointTimes{}
+		seen, points := map[kernel.Choice]bool{}, map[string]map[kernel.Point]bool{}
+		for _, p := range of {
+			points[p.Name] = map[kernel.Point]bool{}
+		}
 		for _, c := range choices(of, config, target) {
 			require.NoError(t, c.Check(target))
 			require.False(t, seen[c], "%v twice", c)
 			seen[c] = true
 			for _, p := range of {
 				require.Contains(t, measured(p, config, target), p.In(c))
-				points.add(p.Name, p.In(c), 1)
+				points[p.Name][p.In(c)] = true
 			}
 		}
 		for _, p := range of {
@@ -39,13 +42,15 @@ func measuredBy(m kernel.Model) *Report {
 	target := driver.H200()
 	r := &Report{SMs: target.SMs}
 	for _, row := range spec.Rows() {
-		times := pointTimes{}
+		var all []Point
 		for _, p := range kernel.Products() {
-			for _, at := range measured(p, row.Config, target) {
-				times.add(p.Name, at, milliseconds(p.Estimate(m, at, row.Config, target)))
+			points, times := measured(p, row.Config, target), []float64{}
+			for _, at := range points {
+				times = append(times, milliseconds(p.Estimate(m, at, row.Config, target)))
 			}
+			all = append(all, evaluate(p, row, target, points, times)...)
 		}
-		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: evaluate(kernel.Products(), row, target, kernel.Choose(row.Config, target), times)})
+		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: all})
 	}
 	return r
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,10 +12,6 @@ import (
 	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
 )
-
-// sweeps over all points: each is measured at different times, so that a chip
-// that slows down does not favour the first.
-const sweeps = 2
 
 // productsOf are the kernels with tile points of the backward pass or of the
 // forward one.
@@ -55,73 +52,67 @@ func choices(products []kernel.Product, c moe.Config, t driver.Target) []kernel.
 	return list
 }
 
-// pointTimes are the milliseconds of each product's points.
-type pointTimes map[string]map[kernel.Point][]float64
-
-func (t pointTimes) add(product string, at kernel.Point, ms float64) {
-	if t[product] == nil {
-		t[product] = map[kernel.Point][]float64{}
-	}
-	t[product][at] = append(t[product][at], ms)
-}
-
 // points measures tile points of the pass's products, in their places in the
 // pass. All must give the same bits of its outputs.
 func (b *bench) points(t *timer, u *subject, r *Row) error {
 	if !b.withPoints {
 		return nil
 	}
+	if err := b.bits(t, u); err != nil {
+		return err
+	}
 	target := b.dev.Target()
-	var layers []*moe.Layer
+	for _, p := range b.pass.products {
+		points := measured(p, u.row.Config, target)
+		times, err := b.race(t, u, p, points)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.Name, err)
+		}
+		r.Points = append(r.Points, evaluate(p, u.row, target, points, times)...)
+	}
+	return nil
+}
+
+// race gives the milliseconds of a product's kernel with each point, the other
+// products as the cost model has them.
+func (b *bench) race(t *timer, u *subject, p kernel.Product, points []kernel.Point) ([]float64, error) {
+	var calls []*moe.Call
+	for _, at := range points {
+		var c kernel.Choice
+		*p.At(&c) = at
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
+		if err != nil {
+			return nil, err
+		}
+		if err := u.use(l); err != nil {
+			return nil, err
+		}
+		calls = append(calls, u.call)
+	}
+	return t.inTurns(calls, func(kernel string) bool { return strings.TrimSuffix(kernel, "-inference") == p.Name }, func(c *moe.Call) error {
+		u.call = c
+		return u.queue()
+	})
+}
+
+// bits reports points that give other bits of the outputs.
+func (b *bench) bits(t *timer, u *subject) error {
 	var made []kernel.Choice
-	for _, c := range choices(b.pass.products, u.row.Config, target) {
+	sums := map[kernel.Choice]string{}
+	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
 		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
 		if err != nil {
 			return err
 		}
-		layers, made = append(layers, l), append(made, l.Choice())
-	}
-	times, sums, count := pointTimes{}, map[kernel.Choice]string{}, sweeps
-	if !b.gpu {
-		count = 1 // their times mean nothing
-	}
-	for range count {
-		for _, l := range layers {
-			if err := b.point(t, u, l, times, sums); err != nil {
-				return fmt.Errorf("%s: %w", b.pass.describe(l.Choice()), err)
-			}
-		}
-	}
-	r.Points = evaluate(b.pass.products, u.row, target, kernel.Choose(u.row.Config, target), times)
-	return b.pass.sameBits(made, sums)
-}
-
-// point measures the layer's products and, once, hashes its outputs.
-func (b *bench) point(t *timer, u *subject, l *moe.Layer, times pointTimes, sums map[kernel.Choice]string) error {
-	if err := u.use(l); err != nil {
-		return err
-	}
-	_, known := sums[l.Choice()]
-	if !known {
-		if err := u.poison(); err != nil {
+		if err := errors.Join(u.use(l), u.poison(), u.queue()); err != nil {
 			return err
 		}
-	}
-	kernels, err := t.kernels(u.call, u.queue)
-	if err != nil {
-		return err
-	}
-	for _, p := range b.pass.products {
-		for _, k := range kernels {
-			if strings.TrimSuffix(k.Name, "-inference") == p.Name {
-				times.add(p.Name, p.In(l.Choice()), k.MedianMS)
-			}
+		made = append(made, l.Choice())
+		if sums[l.Choice()], err = u.hash(t.ctx); err != nil {
+			return fmt.Errorf("%s: %w", b.pass.describe(l.Choice()), err)
 		}
 	}
-	if !known {
-		sums[l.Choice()], err = u.hash(t.ctx)
-	}
-	return err
+	return b.pass.sameBits(made, sums)
 }
 
 // describe names the points of the pass's products.
@@ -143,17 +134,15 @@ func (p pass) sameBits(all []kernel.Choice, sums map[kernel.Choice]string) error
 	return nil
 }
 
-// evaluate lists the measured points with what the model says of them, fastest first.
-func evaluate(products []kernel.Product, row spec.Row, target driver.Target, chosen kernel.Choice, times pointTimes) []Point {
+// evaluate lists a product's points with their milliseconds and what the model
+// says of them, fastest first.
+func evaluate(p kernel.Product, row spec.Row, target driver.Target, points []kernel.Point, times []float64) []Point {
+	chosen := kernel.Choose(row.Config, target)
 	var list []Point
-	for _, p := range products {
-		var of []Point
-		for at, ms := range times[p.Name] {
-			of = append(of, Point{Product: p.Name, Point: at, MS: median(ms), Chosen: p.In(chosen) == at,
-				EstimateMS: milliseconds(p.Estimate(kernel.H200Model, at, row.Config, target))})
-		}
-		slices.SortFunc(of, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
-		list = append(list, of...)
+	for i, at := range points {
+		list = append(list, Point{Product: p.Name, Point: at, MS: times[i], Chosen: p.In(chosen) == at,
+			EstimateMS: milliseconds(p.Estimate(kernel.H200Model, at, row.Config, target))})
 	}
+	slices.SortFunc(list, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 	return list
 }

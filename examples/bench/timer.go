@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -264,4 +265,65 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
 		list[k] = Kernel{Name: names[k], MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all)}
 	}
 	return list, nil
+}
+
+// inTurns measures one kernel of several calls: a pass of each in turn, back to
+// back, so that what the chip does meanwhile meets all of them alike. It gives
+// each one's median milliseconds.
+func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass func(*moe.Call) error) ([]float64, error) {
+	next := 0
+	turn := func() error {
+		next++
+		return pass(calls[next%len(calls)])
+	}
+	if err := t.load(t.warm, turn); err != nil {
+		return nil, err
+	}
+	events, inside := 0, false
+	edge := func() error {
+		inside = !inside
+		events++
+		return t.record(events - 1)
+	}
+	for _, c := range calls {
+		c.Observe(func(name string, _ driver.Stream) error {
+			if inside || kernel(name) {
+				return edge()
+			}
+			return nil
+		})
+		defer c.Observe(nil)
+	}
+	times := make([][]float64, len(calls))
+	for range t.repeats {
+		for _, c := range calls {
+			if err := pass(c); err != nil {
+				return nil, err
+			}
+			if inside { // the last kernel of its pass
+				if err := edge(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return nil, err
+	}
+	if want := 2 * t.repeats * len(calls); events != want {
+		return nil, fmt.Errorf("the passes have run the kernel %d times, not %d", events/2, want/2)
+	}
+	for i := 0; i < events; i += 2 {
+		ms, err := t.since(i, i+1)
+		if err != nil {
+			return nil, err
+		}
+		at := i / 2 % len(calls)
+		times[at] = append(times[at], ms)
+	}
+	medians := make([]float64, len(calls))
+	for i := range times {
+		medians[i] = median(times[i])
+	}
+	return medians, nil
 }

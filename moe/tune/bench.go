@@ -51,7 +51,7 @@ type bench struct {
 	want   map[string]print
 	inputs map[string]print
 	arms   map[string]*arm
-	events [2]driver.Event
+	spans  [repeats]span
 }
 
 // arm is a layer with its call.
@@ -124,9 +124,11 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for i := range b.events {
-		if b.events[i], err = b.dev.NewEvent(); err != nil {
-			return err
+	for i := range b.spans {
+		for j := range b.spans[i] {
+			if b.spans[i][j], err = b.dev.NewEvent(); err != nil {
+				return err
+			}
 		}
 	}
 	sums, err := b.alloc(printBytes)
@@ -290,38 +292,49 @@ func (b *bench) sameInputs() error {
 // repeats is how many runs one Time takes the median of.
 const repeats = 3
 
+// span is the events around a kernel.
+type span [2]driver.Event
+
 // errTimed ends a pass behind the kernel that is timed.
 var errTimed = fmt.Errorf("timed")
 
-// Time implements autotune.Bench.
+// Time implements autotune.Bench. Its runs are queued together: the chip has no
+// pause to cool down in, for a training run gives it none either, and a cool
+// chip likes other tiles.
 func (b *bench) Time(ctx context.Context, product string, p kernel.Point) (time.Duration, error) {
 	a, err := b.arm(ctx, product, p)
 	if err != nil {
 		return 0, err
 	}
-	var times []time.Duration
-	for range repeats {
-		d, err := b.timeOnce(ctx, a, product)
-		if err != nil {
+	for _, around := range b.spans {
+		if err := b.queue(a, product, around); err != nil {
 			return 0, err
 		}
-		times = append(times, d)
 	}
-	slices.Sort(times)
+	if err := a.layer.Explain(b.trial.Stream().Synchronize(ctx)); err != nil {
+		return 0, err
+	}
+	var times [repeats]time.Duration
+	for i, around := range b.spans {
+		if times[i], err = around[1].Since(around[0]); err != nil {
+			return 0, err
+		}
+	}
+	slices.Sort(times[:])
 	return times[repeats/2], nil
 }
 
-// timeOnce runs a pass as far as the product's kernel, between events.
-func (b *bench) timeOnce(ctx context.Context, a *arm, product string) (time.Duration, error) {
+// queue runs a pass as far as the product's kernel, between events.
+func (b *bench) queue(a *arm, product string, around span) error {
 	recorded, r := 0, b.runs(product)[0]
 	a.call.Observe(func(name string, s driver.Stream) error {
 		switch {
 		case recorded == 0 && name == r.kernel:
 			recorded = 1
-			return b.events[0].Record(s)
+			return around[0].Record(s)
 		case recorded == 1:
 			recorded = 2
-			if err := b.events[1].Record(s); err != nil {
+			if err := around[1].Record(s); err != nil {
 				return err
 			}
 			return errTimed
@@ -329,22 +342,16 @@ func (b *bench) timeOnce(ctx context.Context, a *arm, product string) (time.Dura
 		return nil
 	})
 	defer a.call.Observe(nil)
-	s := b.trial.Stream()
 	if err := r.do(a.call); err != nil && err != errTimed {
-		return 0, err
+		return err
 	}
 	switch recorded {
 	case 0:
-		return 0, fmt.Errorf("the pass has no kernel %q", r.kernel)
+		return fmt.Errorf("the pass has no kernel %q", r.kernel)
 	case 1: // the last of its pass
-		if err := b.events[1].Record(s); err != nil {
-			return 0, err
-		}
+		return around[1].Record(b.trial.Stream())
 	}
-	if err := a.layer.Explain(s.Synchronize(ctx)); err != nil {
-		return 0, err
-	}
-	return b.events[1].Since(b.events[0])
+	return nil
 }
 
 // Close implements autotune.Bench.
@@ -353,9 +360,11 @@ func (b *bench) Close() error {
 		jit.Forget(b.dev)
 		return b.dev.Close()
 	}
-	for _, e := range b.events {
-		if e != nil {
-			_ = e.Close() // the device's trouble shows below
+	for _, around := range b.spans {
+		for _, e := range around {
+			if e != nil {
+				_ = e.Close() // the device's trouble shows below
+			}
 		}
 	}
 	for _, p := range b.owned {
