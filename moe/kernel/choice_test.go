@@ -25,8 +25,8 @@ func TestChoose(t *testing.T) {
 	}
 	for _, m := range []struct{ row, product, point string }{
 		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
-		{"7B n=512", "down", "128x192 s4 p8 c2"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
-		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p16 c2"},
+		{"7B n=512", "down", "128x256 s4 p8 c1"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
+		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p8 c2"},
 	} {
 		r, ok := spec.FindRow(m.row)
 		require.True(t, ok)

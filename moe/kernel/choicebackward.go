@@ -6,11 +6,7 @@ import "sonicmoe/driver"
 // the widest tile, so that the ring has stages enough to go on under it.
 // Clusters, good for long sums, want a wide panel (30B n=256: 13 % of the time).
 func DHSpace(t driver.Target) []Point {
-	points := clusteredMN(spaceOf(t, dhSharedBytes, 128))
-	for i := range points {
-		points[i].Panel *= points[i].ctas()
-	}
-	return points
+	return clusteredMN(spaceOf(t, dhSharedBytes, 128))
 }
 
 // DXSpace are the points of the product dX~. In clusters the widest tile's
