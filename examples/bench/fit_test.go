@@ -66,7 +66,7 @@ func TestFitFindsConstants(t *testing.T) {
 	require.Len(t, list, 16*len(kernel.Products()))
 	f := fit(list, kernel.H200Model)
 	require.Greater(t, f.RMSBefore, 0.01)
-	require.Less(t, f.RMSAfter, 0.002)
+	require.Less(t, f.RMSAfter, 0.01)
 	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.05)
 	require.InEpsilon(t, chip.KTileClocks, f.After.KTileClocks, 0.3)
 	var worstBefore float64
