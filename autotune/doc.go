@@ -15,7 +15,9 @@
 // can't be stopped. So points are tried in a worker: the same program started
 // again, which [WorkerMain], called first in main, turns into a server of one
 // Bench. A bad candidate ends the worker at most; it is named in the report,
-// and a fresh worker goes on with the next.
+// and a fresh worker goes on with the next. It takes requests and replies on
+// pipes of its own: what a candidate prints is output, and its end is in the
+// report if the worker dies.
 //
 //	func main() {
 //		autotune.WorkerMain()

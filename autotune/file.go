@@ -1,15 +1,22 @@
 package autotune
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"sonicmoe/cache"
+	"sonicmoe/cache/disk"
 )
 
 // File is choices in one file: whoever reads the same file picks the same
@@ -36,28 +43,120 @@ type fileChoice struct {
 // NewFile is a file without choices.
 func NewFile() *File { return &File{choices: map[string]json.RawMessage{}} }
 
-// ReadFile reads what WriteFile wrote.
+// mostFileBytes bounds a file of choices: tens of thousands fit.
+const mostFileBytes = 16 << 20
+
+// ReadFile reads a file of choices. What is none is an error, and none of it is
+// read further than that takes.
 func ReadFile(path string) (*File, error) {
-	data, err := os.ReadFile(path)
+	f, _, err := readFile(path)
+	return f, err
+}
+
+// readFile is ReadFile, and gives the bytes.
+func readFile(path string) (*File, []byte, error) {
+	data, err := readBounded(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var j fileJSON
-	if err := json.Unmarshal(data, &j); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	// Fields that are not known would be lost when the file is written again.
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&j); err != nil {
+		return nil, nil, fmt.Errorf("%s is no file of choices: %w", path, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, fmt.Errorf("%s is no file of choices: it goes on after byte %d", path, d.InputOffset())
 	}
 	if j.Format != fileFormat {
-		return nil, fmt.Errorf("%s: its Format is %q, want %q", path, j.Format, fileFormat)
+		return nil, nil, fmt.Errorf("%s is no file of choices: its Format is %q, want %q", path, j.Format, fileFormat)
 	}
 	f := NewFile()
 	for _, c := range j.Choices {
 		f.choices[c.Key] = c.Value
 	}
-	return f, nil
+	return f, data, nil
 }
 
-// WriteFile writes all choices, in place of the file that is there.
+// readBounded reads a regular file of a sensible size.
+func readBounded(path string) ([]byte, error) {
+	f, err := disk.OS.Open(path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > mostFileBytes {
+		return nil, fmt.Errorf("%s is no file of choices: %v of %d bytes, want a regular file of at most %d", path, fi.Mode(), fi.Size(), mostFileBytes)
+	}
+	return io.ReadAll(io.LimitReader(f, fi.Size()))
+}
+
+// lockWait is how long a file of choices is waited for; who changes one holds
+// it for a moment.
+const lockWait = 30 * time.Second
+
+// UpdateFile has change alter the choices of a file, beginning with none where
+// there is no such file, and writes it whole or not at all. No change of another
+// process or goroutine that goes through this function, at the same moment, is
+// lost (but on file systems without locks). A file that is no file of choices
+// stays as it is, and is an error.
+func UpdateFile(ctx context.Context, path string, change func(*File) error) error {
+	return locked(ctx, path, func(f *File, old []byte) error {
+		if err := change(f); err != nil {
+			return err
+		}
+		data, err := f.encode()
+		if err != nil || old != nil && bytes.Equal(data, old) {
+			return err
+		}
+		return replaceFile(path, data)
+	})
+}
+
+// CheckFile says why UpdateFile would fail, before hours are spent on what is
+// to be written. It changes nothing.
+func CheckFile(ctx context.Context, path string) error {
+	return locked(ctx, path, func(*File, []byte) error { return nil })
+}
+
+// WriteFile writes these choices in place of those of the file, if there is one.
+// A file that is no file of choices stays as it is, and is an error.
 func (f *File) WriteFile(path string) error {
+	return UpdateFile(context.Background(), path, func(there *File) error {
+		f.mu.RLock()
+		defer f.mu.RUnlock()
+		there.choices = maps.Clone(f.choices)
+		return nil
+	})
+}
+
+// locked gives the choices of a file, and its bytes, nil where there is none, to
+// do under its lock.
+func locked(ctx context.Context, path string, do func(f *File, old []byte) error) error {
+	unlock, err := disk.Lock(ctx, disk.OS, path+".lock", lockWait)
+	switch {
+	case err == nil:
+		defer unlock()
+	case !errors.Is(err, disk.ErrNoLocks):
+		return fmt.Errorf("the choices in %s can't be changed: %w", path, err)
+	}
+	f, old, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, old, err = NewFile(), nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	return do(f, old)
+}
+
+// encode is the file's text.
+func (f *File) encode() ([]byte, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	j := fileJSON{Format: fileFormat, Choices: []fileChoice{}}
@@ -65,28 +164,23 @@ func (f *File) WriteFile(path string) error {
 		j.Choices = append(j.Choices, fileChoice{key, f.choices[key]})
 	}
 	data, err := json.MarshalIndent(j, "", "\t")
-	if err != nil {
+	return append(data, '\n'), err
+}
+
+// replaceFile writes a file with the rights of the one that is there. Of a link
+// it is the file that the link names.
+func replaceFile(path string, data []byte) error {
+	mode := fs.FileMode(0o644)
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+		if fi, err := os.Stat(path); err == nil {
+			mode = fi.Mode().Perm()
+		}
+	}
+	return disk.WriteFile(disk.OS, path, mode, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	// Readers see the old file or the new one, never half of it.
-	t, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = t.Write(append(data, '\n'))
-	if err == nil {
-		err = t.Chmod(0o644)
-	}
-	if e := t.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(t.Name(), path)
-	}
-	if err != nil {
-		os.Remove(t.Name())
-	}
-	return err
+	})
 }
 
 // GetChoice implements Store.

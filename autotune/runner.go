@@ -59,19 +59,31 @@ func (l local[P]) close() { _ = l.bench.Close() } // nothing depends on it any m
 
 // remote is a worker process.
 type remote[P comparable] struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	encode  *json.Encoder
-	replies chan reply
-	// gone is closed when the process has ended; then how says how.
-	gone chan struct{}
-	how  string
+	cmd *exec.Cmd
+	// requests goes to the process, from which come the replies, by number.
+	requests io.WriteCloser
+	encode   *json.Encoder
+	last     uint64
+	replies  chan reply
+	// silent is closed when no more replies will come, gone when the process
+	// has ended; then how says how.
+	silent, gone chan struct{}
+	how          string
+	// done is closed when nobody wants replies any more.
+	done chan struct{}
 	said tail
 }
 
-// killWait is how long a killed worker may take to go: the driver cleans up
-// after it.
-const killWait = 10 * time.Second
+const (
+	// killWait is how long a killed worker may take to go: the driver cleans up
+	// after it.
+	killWait = 10 * time.Second
+	// lastWords is how long the output of a process that has ended is waited
+	// for, where a process that it started keeps it open.
+	lastWords = 200 * time.Millisecond
+	// mostReplyBytes bounds a reply.
+	mostReplyBytes = 1 << 20
+)
 
 // startWorker starts this program as a worker and waits until its bench is
 // ready.
@@ -80,22 +92,11 @@ func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration
 	if err != nil {
 		return nil, err
 	}
-	r := &remote[P]{cmd: exec.Command(exe), replies: make(chan reply, 1), gone: make(chan struct{})}
-	r.cmd.Env = append(os.Environ(), envWorker+"=1")
-	r.cmd.Stderr = &r.said
-	if r.in, err = r.cmd.StdinPipe(); err != nil {
+	r := &remote[P]{cmd: exec.Command(exe), replies: make(chan reply), silent: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
+	if err := r.start(); err != nil {
 		return nil, err
 	}
-	out, err := r.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := r.cmd.Start(); err != nil {
-		return nil, err
-	}
-	r.encode = json.NewEncoder(r.in)
-	go r.listen(out)
-	a, err := r.ask(ctx, h, limit)
+	a, err := r.ask(ctx, 0, h, limit)
 	if err == nil && a.Error != "" {
 		err = errors.New(a.Error)
 	}
@@ -106,21 +107,61 @@ func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration
 	return r, nil
 }
 
-// listen hands replies on until the process ends.
-func (r *remote[P]) listen(out io.Reader) {
-	lines := bufio.NewScanner(out)
-	lines.Buffer(nil, 1<<20)
+// start starts the process with two pipes of its own.
+func (r *remote[P]) start() error {
+	theirIn, requests, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer theirIn.Close()
+	replies, theirOut, err := os.Pipe()
+	if err != nil {
+		requests.Close()
+		return err
+	}
+	defer theirOut.Close()
+	names, err := inherit(r.cmd, theirIn, theirOut)
+	if err == nil {
+		r.cmd.Env = append(os.Environ(), envWorker+"="+strings.Join(names, ","))
+		r.cmd.Stdout, r.cmd.Stderr = &r.said, &r.said
+		r.cmd.WaitDelay = lastWords
+		err = r.cmd.Start()
+	}
+	if err != nil {
+		requests.Close()
+		replies.Close()
+		return err
+	}
+	r.requests, r.encode = requests, json.NewEncoder(requests)
+	go r.listen(replies)
+	go r.wait()
+	return nil
+}
+
+// listen hands replies on until there are no more.
+func (r *remote[P]) listen(replies io.ReadCloser) {
+	defer close(r.silent)
+	defer replies.Close()
+	lines := bufio.NewScanner(replies)
+	lines.Buffer(nil, mostReplyBytes)
 	for lines.Scan() {
-		text, ok := strings.CutPrefix(lines.Text(), replyMark)
 		var a reply
-		if ok && json.Unmarshal([]byte(text), &a) == nil {
-			r.replies <- a
+		if json.Unmarshal(lines.Bytes(), &a) != nil {
+			continue // whoever wrote it, it is no reply
+		}
+		select {
+		case r.replies <- a:
+		case <-r.done:
+			return
 		}
 	}
-	_, _ = io.Copy(io.Discard, out) // a line too long: let the process end
+}
+
+// wait notes the end of the process.
+func (r *remote[P]) wait() {
 	err := r.cmd.Wait()
 	r.how = "the worker process ended"
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		r.how += ": " + err.Error()
 	}
 	if said := r.said.String(); said != "" {
@@ -129,31 +170,51 @@ func (r *remote[P]) listen(out io.Reader) {
 	close(r.gone)
 }
 
-// ask sends a message and waits for its reply.
-func (r *remote[P]) ask(ctx context.Context, message any, limit time.Duration) (reply, error) {
+// ask sends a message and waits for the reply of that number.
+func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.Duration) (reply, error) {
 	if err := r.encode.Encode(message); err != nil {
 		// A process that has ended takes no message; it says more itself.
 		r.kill()
-		return reply{}, &failure{Died, r.how}
+		return reply{}, r.died()
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	select {
-	case a := <-r.replies:
-		return a, nil
-	case <-r.gone:
+	gone, silent := r.gone, r.silent
+	for {
 		select {
-		case a := <-r.replies: // its last words
-			return a, nil
-		default:
-			return reply{}, &failure{Died, r.how}
+		case a := <-r.replies:
+			if a.N == n { // others were for somebody who left, or are of a candidate
+				return a, nil
+			}
+		case <-gone:
+			gone = nil // what it replied before is still to be read
+			timer.Reset(lastWords)
+		case <-silent:
+			silent = nil
+			if gone != nil { // it can't reply any more, whatever it does
+				r.kill()
+			}
+			return reply{}, r.died()
+		case <-timer.C:
+			if gone == nil {
+				return reply{}, r.died()
+			}
+			r.kill()
+			return reply{}, &failure{Hung, fmt.Sprintf("no answer in %v; its worker process was killed", limit)}
+		case <-ctx.Done():
+			r.kill()
+			return reply{}, ctx.Err()
 		}
-	case <-timer.C:
-		r.kill()
-		return reply{}, &failure{Hung, fmt.Sprintf("no answer in %v; its worker process was killed", limit)}
-	case <-ctx.Done():
-		r.kill()
-		return reply{}, ctx.Err()
+	}
+}
+
+// died is the failure of a process that has ended.
+func (r *remote[P]) died() *failure {
+	select {
+	case <-r.gone:
+		return &failure{Died, r.how}
+	default:
+		return &failure{Died, "the worker process closed its pipe, and does not end"}
 	}
 }
 
@@ -162,7 +223,8 @@ func (r *remote[P]) try(ctx context.Context, op, problem string, p P, limit time
 	if err != nil {
 		return 0, &failure{Wrong, "the point can't be sent to a worker: " + err.Error()}
 	}
-	a, err := r.ask(ctx, request{op, problem, point}, limit)
+	r.last++
+	a, err := r.ask(ctx, r.last, request{r.last, op, problem, point}, limit)
 	switch {
 	case err != nil:
 		return 0, err
@@ -185,12 +247,13 @@ func (r *remote[P]) kill() {
 
 // close lets the process end by itself, and kills it if it won't.
 func (r *remote[P]) close() {
-	_ = r.in.Close()
+	_ = r.requests.Close()
 	select {
 	case <-r.gone:
 	case <-time.After(time.Second):
 		r.kill()
 	}
+	close(r.done)
 }
 
 // tail keeps the end of what is written.

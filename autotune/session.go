@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"sonicmoe/cache"
@@ -66,9 +65,10 @@ type Session[P comparable] struct {
 	options Options
 
 	// scratch is the directory that workers take machine code from.
-	scratch      string
-	scratchCache *cache.Cache
-	run          runner[P]
+	scratch       string
+	removeScratch func() error
+	scratchCache  *cache.Cache
+	run           runner[P]
 	// noWorker says why there is no worker.
 	noWorker string
 }
@@ -97,8 +97,8 @@ func NewSession[P comparable](dev driver.Device, s *Subject[P], spec any, o Opti
 	if session.spec, err = json.Marshal(spec); err != nil {
 		return nil, fmt.Errorf("autotune: the spec of %s: %w", s.name, err)
 	}
-	if session.scratch, err = os.MkdirTemp("", "sonicmoe-autotune-"); err != nil {
-		return nil, fmt.Errorf("autotune: a directory for candidates: %w", err)
+	if session.scratch, session.removeScratch, err = newScratch(); err != nil {
+		return nil, err
 	}
 	session.scratchCache = cache.Open(cache.Options{Dir: session.scratch})
 	return session, nil
@@ -114,7 +114,7 @@ func set[T time.Duration | int | float64](option *T, value T) {
 // Close ends the worker and removes the candidates' machine code.
 func (s *Session[P]) Close() error {
 	s.stop()
-	return os.RemoveAll(s.scratch)
+	return s.removeScratch()
 }
 
 // stop ends the runner; the next trial starts another.

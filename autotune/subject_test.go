@@ -51,22 +51,23 @@ const (
 	boxBytes      = rows * tile.RowBytes
 )
 
+// copierArgs are what a copier's launch takes.
+type copierArgs struct{ In, Out driver.DevicePtr }
+
 // copier copies a matrix of 64 rows of 128 bytes.
-func copier(p point) (jit.Source, error) {
-	k := ptx.NewKernel("copier")
-	k.SetLaunchBounds(p.Threads, 1)
-	m, in, out := k.ParamTensorMap("m"), k.ParamPtr("in"), k.ParamPtr("out")
-	tid := k.Special("%tid.x")
-	mem := pipeline.NewShared(k)
-	box, arrived := mem.Take(boxBytes, 1024), mem.Take(8, 8)
+func copier(p point) (*jit.Kernel[copierArgs], error) {
+	k := jit.NewBuilder[copierArgs]("copier", p.Threads, 1)
+	m := k.Map(&k.Args.In, func(a *copierArgs) driver.TensorMap { return tile.RowMap(a.In, columns, rows, rows) })
+	in, out := k.Ptr(&k.Args.In), k.Ptr(&k.Args.Out)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k.Kernel)
+	box, arrived := cta.Shared("box", boxBytes, 1024), cta.Mbarriers("arrived", 1, 1)
+	cta.Ready(tid)
 	k.If(tid.EqI(0), func() {
-		k.MbarrierInit(arrived, ptx.Uint(1))
-		k.FenceMbarrierInit()
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes))
 		k.TMALoad(box, m, arrived, ptx.Uint(0), ptx.Uint(0))
 	})
-	k.BarSync(ptx.Uint(0))
-	pipeline.WaitParity(k, arrived, ptx.Uint(0))
+	pipeline.WaitParity(k.Kernel, arrived, ptx.Uint(0))
 	k.For(tid, ptx.Uint(rows*columns/2), ptx.Uint(p.Threads), func(word ptx.U32) {
 		row, chunk := word.ShrI(5), word.ShrI(2).AndI(7)
 		if p.Mistake == swapped {
@@ -82,10 +83,18 @@ func copier(p point) (jit.Source, error) {
 	case spoils:
 		ptx.StGlobal(in, ptx.Uint(0xffffffff))
 	case refused:
-		return jit.Source{}, errors.New("no such kernel")
+		return nil, errors.New("no such kernel")
 	}
-	built, err := k.Build()
-	return jit.Source{Module: built, Name: "copier", SharedBytes: mem.Bytes(), Label: p.String()}, err
+	return k.Build()
+}
+
+// copierSource is a copier for a loader.
+func copierSource(p point) (jit.Source, error) {
+	k, err := copier(p)
+	if err != nil {
+		return jit.Source{}, err
+	}
+	return k.Source(p.String()), nil
 }
 
 // copySpec is what the copiers' bench is made from.
@@ -143,23 +152,15 @@ func newCopyBench(ctx context.Context, s autotune.Setting) (autotune.Bench[point
 }
 
 func (b *copyBench) launch(ctx context.Context, p point) error {
-	source, err := copier(p)
+	k, err := copier(p)
 	if err != nil {
 		return err
 	}
-	f, err := jit.Of(b.dev).Load(ctx, b.Cache, source, driver.CompileOptions{})
+	f, err := jit.Of(b.dev).Load(ctx, b.Cache, k.Source(p.String()), driver.CompileOptions{})
 	if err != nil {
 		return err
 	}
-	bind := f.Bind(b.dev, driver.Launch{Block: driver.Dim3{X: p.Threads}, SharedBytes: source.SharedBytes})
-	if err := bind.TensorMap("m", driver.TensorMap{Elem: driver.U16, Rank: 2, Address: b.in,
-		Dims: [5]uint64{columns, rows}, Strides: [4]uint64{tile.RowBytes},
-		Box: [5]uint32{columns, rows}, Swizzle: driver.Swizzle128}); err != nil {
-		return err
-	}
-	bind.Ptr("in", b.in)
-	bind.Ptr("out", b.out)
-	return bind.Launch(b.stream)
+	return k.Launcher(f, b.dev).Launch(b.stream, copierArgs{In: b.in, Out: b.out})
 }
 
 func (b *copyBench) Verify(ctx context.Context, _ string, p point) error {

@@ -53,7 +53,7 @@ func candidates(points ...point) []autotune.Candidate[point] {
 func problem(space []autotune.Candidate[point]) autotune.Problem[point] {
 	return autotune.Problem[point]{Name: "copy", Key: autotune.Key{Subject: "copy", GPU: "test", SMs: 4, Bucket: 1},
 		Default: base, Space: space, Sources: func(p point) ([]jit.Source, error) {
-			s, err := copier(p)
+			s, err := copierSource(p)
 			return []jit.Source{s}, err
 		}}
 }

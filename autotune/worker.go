@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,14 +15,12 @@ import (
 	"sonicmoe/driver"
 )
 
-// envWorker is set in worker processes.
+// envWorker is set in worker processes: the names of two pipes, with a comma,
+// one that requests come on and one that replies go to. They have those to
+// themselves: what a candidate prints, on its output or its error, is output.
 const envWorker = "SONICMOE_AUTOTUNE_WORKER"
 
-// replyMark begins a worker's lines on its standard output that are replies;
-// whatever else a program prints there is not for us.
-const replyMark = "autotune-reply:"
-
-// hello is the first thing that a worker is told.
+// hello is the first thing that a worker is told. Its number is 0.
 type hello struct {
 	Subject string
 	Spec    json.RawMessage
@@ -31,6 +30,8 @@ type hello struct {
 
 // request asks a worker to try a point.
 type request struct {
+	// N numbers requests from 1 on; the reply has the same.
+	N       uint64
 	Op      string // opVerify or opTime
 	Problem string
 	Point   json.RawMessage
@@ -43,6 +44,7 @@ const (
 
 // reply is a worker's answer to hello or a request.
 type reply struct {
+	N uint64
 	// Error is empty where all went well. Broken says that the worker can't go
 	// on.
 	Error  string
@@ -62,12 +64,30 @@ func WorkerMain() {
 		mayWork.Store(true)
 		return
 	}
+	in, out, err := pipes(os.Getenv(envWorker))
 	os.Unsetenv(envWorker) // not for processes that the bench starts
-	if err := work(os.Stdin, os.Stdout); err != nil {
+	if err == nil {
+		err = work(in, out)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "autotune worker:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// pipes are those that the environment names.
+func pipes(names string) (in io.Reader, out io.Writer, err error) {
+	first, second, _ := strings.Cut(names, ",")
+	r, err := inherited(first)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s is %q, is set in worker processes alone: %w", envWorker, names, err)
+	}
+	w, err := inherited(second)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s is %q, is set in worker processes alone: %w", envWorker, names, err)
+	}
+	return r, w, nil
 }
 
 // worker is a served connection.
@@ -104,13 +124,13 @@ func work(in io.Reader, out io.Writer) error {
 	return serve(w)
 }
 
-// answer writes one reply.
+// mostErrorBytes bounds the error in a reply.
+const mostErrorBytes = 16 << 10
+
+// answer writes one reply, a line.
 func (w worker) answer(r reply) error {
-	line, err := json.Marshal(r)
-	if err == nil {
-		_, err = fmt.Fprintf(w.out, "%s%s\n", replyMark, line)
-	}
-	return err
+	r.Error = strings.ToValidUTF8(r.Error[:min(len(r.Error), mostErrorBytes)], "")
+	return json.NewEncoder(w.out).Encode(r)
 }
 
 // serve makes a bench of the subject and answers requests until the bench's
@@ -126,7 +146,7 @@ func serve[P comparable](w worker, s *Subject[P]) error {
 	}
 	for r := range w.requests {
 		var p P
-		a := reply{}
+		a := reply{N: r.N}
 		if err = json.Unmarshal(r.Point, &p); err == nil {
 			a.Time, err = try(ctx, bench, r.Op, r.Problem, p)
 		}
@@ -146,7 +166,11 @@ func try[P comparable](ctx context.Context, bench Bench[P], op, problem string, 
 	case opVerify:
 		return 0, bench.Verify(ctx, problem, p)
 	case opTime:
-		return bench.Time(ctx, problem, p)
+		d, err := bench.Time(ctx, problem, p)
+		if err == nil && d <= 0 {
+			err = fmt.Errorf("the time measured is %v, must be positive", d)
+		}
+		return d, err
 	}
 	return 0, fmt.Errorf("unknown request %q", op)
 }

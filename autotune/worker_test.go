@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
+	"runtime"
 	"testing"
 	"time"
 
@@ -17,31 +17,35 @@ import (
 // worker is a worker process that the test talks to itself.
 type worker struct {
 	*exec.Cmd
-	in    interface{ Close() error }
+	in    *os.File
 	send  func(any)
 	reply func() string
 }
 
 func newWorker(t *testing.T) worker {
 	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("handles are inherited in another way")
+	}
 	exe, err := os.Executable()
 	require.NoError(t, err)
+	theirIn, in, err := os.Pipe()
+	require.NoError(t, err)
+	out, theirOut, err := os.Pipe()
+	require.NoError(t, err)
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), "SONICMOE_AUTOTUNE_WORKER=1")
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	cmd.ExtraFiles = []*os.File{theirIn, theirOut}
+	cmd.Env = append(os.Environ(), "SONICMOE_AUTOTUNE_WORKER=3,4")
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	require.NoError(t, theirIn.Close())
+	require.NoError(t, theirOut.Close())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); in.Close(); out.Close() })
 	lines := bufio.NewScanner(out)
 	return worker{cmd, in,
 		func(m any) { require.NoError(t, json.NewEncoder(in).Encode(m)) },
 		func() string {
-			for lines.Scan() {
-				if text, ok := strings.CutPrefix(lines.Text(), "autotune-reply:"); ok {
-					return text
-				}
+			if lines.Scan() {
+				return lines.Text()
 			}
 			return ""
 		}}
@@ -66,9 +70,9 @@ func (w worker) ended(t *testing.T) error {
 func TestWorkerGoesWithItsParent(t *testing.T) {
 	w := newWorker(t)
 	w.send(map[string]any{"Subject": "autotune test copiers", "Spec": copySpec{Device: deviceName()}, "CacheDir": t.TempDir()})
-	assert.JSONEq(t, `{"Error":"","Broken":false,"Time":0}`, w.reply())
-	w.send(map[string]any{"Op": "verify", "Problem": "copy", "Point": base})
-	assert.Contains(t, w.reply(), `"Error":""`)
+	assert.JSONEq(t, `{"N":0,"Error":"","Broken":false,"Time":0}`, w.reply())
+	w.send(map[string]any{"N": 7, "Op": "verify", "Problem": "copy", "Point": base})
+	assert.JSONEq(t, `{"N":7,"Error":"","Broken":false,"Time":0}`, w.reply())
 	w.send(map[string]any{"Op": "dance", "Problem": "copy", "Point": base})
 	assert.Contains(t, w.reply(), `unknown request`)
 	w.send(map[string]any{"Op": "verify", "Problem": "copy", "Point": 7})
@@ -87,8 +91,21 @@ func TestWorkerRefuses(t *testing.T) {
 	assert.NoError(t, w.ended(t))
 
 	w = newWorker(t)
-	_, err := fmt.Fprintln(w.in.(interface{ Write([]byte) (int, error) }), "no JSON")
+	_, err := fmt.Fprintln(w.in, "no JSON")
 	require.NoError(t, err)
 	assert.Empty(t, w.reply())
 	assert.Error(t, w.ended(t))
+}
+
+// A program that finds the mark of workers and is none says so.
+func TestMarkOfWorkersByHand(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	for _, mark := range []string{"1", "3", "x,y", "3,"} {
+		c := exec.Command(exe)
+		c.Env = append(os.Environ(), "SONICMOE_AUTOTUNE_WORKER="+mark)
+		out, err := c.CombinedOutput()
+		assert.Error(t, err, mark)
+		assert.Contains(t, string(out), "is set in worker processes alone", mark)
+	}
 }

@@ -93,6 +93,9 @@ func lastLines(files int, sum hash.Hash) []byte {
 	return fmt.Appendf(nil, "%d files\nsha256 %x\n", files, sum.Sum(nil))
 }
 
+// digest is the SHA-256 of what was written.
+func (b *bundleWriter) digest() Digest { return Digest(b.sum.Sum(nil)) }
+
 // padding fills a tar block.
 func padding(size int64) int64 { return -size & (tarBlock - 1) }
 
@@ -116,9 +119,18 @@ func newBundleReader(r io.Reader) *bundleReader {
 }
 
 // walkBundle reads a whole bundle and calls visit for each file, sound by its
-// own checksum. Only a nil error says that the bundle is whole.
-func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) error {
+// own checksum. Only a nil error says that the bundle is whole; then its digest
+// is that of all its bytes.
+func walkBundle(ctx context.Context, r io.Reader, visit func(storedFile) error) (Digest, error) {
 	b := newBundleReader(r)
+	if err := b.files(ctx, visit); err != nil {
+		return Digest{}, err
+	}
+	return Digest(b.sum.Sum(nil)), nil
+}
+
+// files reads everything.
+func (b *bundleReader) files(ctx context.Context, visit func(storedFile) error) error {
 	if err := b.first(); err != nil {
 		return err
 	}
@@ -262,6 +274,9 @@ func (b *bundleReader) end(size int64, want []byte) error {
 	}
 	return nil
 }
+
+// seal is the checksum of the file, which the reader has checked.
+func (f storedFile) seal() Digest { return Digest(f.data[len(f.data)-sealSize:]) }
 
 // parseMemberName undoes memberName of a stored file's name.
 func parseMemberName(name string) (Kind, Key, bool) {

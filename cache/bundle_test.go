@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,7 +31,7 @@ func exported(t testing.TB) (*Cache, []byte) {
 	var b bytes.Buffer
 	r, err := c.Export(context.Background(), &b)
 	require.NoError(t, err)
-	assert.Equal(t, BundleReport{Modules: 3, Choices: 1, Bytes: r.Bytes}, r)
+	assert.Equal(t, BundleReport{Modules: 3, Choices: 1, Bytes: r.Bytes, Digest: sha256.Sum256(b.Bytes())}, r)
 	return c, b.Bytes()
 }
 
@@ -228,15 +230,57 @@ func TestBundleAsLayer(t *testing.T) {
 	}
 	t.Run("cut while in use", func(t *testing.T) {
 		writeFile(t, path, want)
-		c, _ := testCache(t, func(o *Options) { o.Layers = []string{path} })
+		c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 		require.NoError(t, os.Truncate(path, 3*tarBlock))
 		key, _ := testEntry(0, 60)
-		_, o := c.Get(key)
-		assert.Equal(t, Damaged, o)
+		for range 3 {
+			_, o := c.Get(key)
+			assert.Equal(t, Miss, o)
+		}
+		assert.ErrorIs(t, c.Err(), ErrBundle)
+		assert.Len(t, log.warnings(), 1, "of the bundle, not of each file")
 		require.NoError(t, os.Remove(path))
-		_, o = c.Get(key)
+		_, o := c.Get(key)
 		assert.Equal(t, Miss, o)
 	})
+}
+
+// A bundle that another takes the place of, as files are deployed, or that is
+// written over, is indexed again by who has it open.
+func TestBundleReplaced(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "warm.tar")
+	export := func(seed uint64, to string) Key {
+		c, _ := testCache(t)
+		key, e := testEntry(seed, 60)
+		require.Equal(t, Stored, c.Put(key, e))
+		_, err := c.ExportFile(t.Context(), to)
+		require.NoError(t, err)
+		return key
+	}
+	old := export(0, path)
+	c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
+	_, o := c.Get(old)
+	require.Equal(t, Hit, o)
+
+	next := export(10, path) // of the same size, by rename
+	_, o = c.Get(next)
+	assert.Equal(t, Hit, o)
+	_, o = c.Get(old)
+	assert.Equal(t, Miss, o)
+
+	third := export(20, filepath.Join(dir, "other.tar"))
+	data := readFile(t, filepath.Join(dir, "other.tar"))
+	setAge(t, path, time.Hour) // a time of change tells the two apart
+	writeFile(t, path, data)
+	_, o = c.Get(third)
+	assert.Equal(t, Hit, o)
+	infos, err := c.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, infos, 1)
+	assert.Equal(t, third, infos[0].Key)
+	assert.Empty(t, log.warnings())
+	assert.NoError(t, c.Err())
 }
 
 // A cut bundle is refused wherever it was cut, and a changed one whatever

@@ -4,14 +4,24 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
+	"sync"
+
+	"sonicmoe/cache/disk"
 )
 
-// bundleIndex is where the files of a bundle lie, so that a bundle serves as a
-// read-only layer without being unpacked. It holds no open file.
+// bundleFile is a bundle that serves as a read-only layer without being
+// unpacked. It holds no open file.
+type bundleFile struct {
+	fs   disk.FS
+	path string
+
+	mu    sync.Mutex
+	index *bundleIndex
+}
+
+// bundleIndex is where the files of a bundle lie.
 type bundleIndex struct {
-	path  string
-	info  fs.FileInfo // of the bundle
+	info  fs.FileInfo // of the bundle when it was indexed
 	order []string
 	where map[string]extent
 }
@@ -20,19 +30,49 @@ type extent struct{ offset, size int64 }
 
 // openBundle reads a bundle's headers. The files' bytes are checked when they
 // are read, as those of a directory are.
-func openBundle(path string) (*bundleIndex, error) {
-	f, err := os.Open(path)
+func openBundle(fsys disk.FS, path string) (*bundleFile, error) {
+	b := &bundleFile{fs: fsys, path: path}
+	f, _, err := b.open()
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	x := &bundleIndex{path: path, where: map[string]extent{}}
-	if x.info, err = f.Stat(); err != nil {
+	return b, f.Close()
+}
+
+// open opens the bundle and gives the index of what it is now: where another
+// file has taken its place, which is how bundles are deployed, it is read anew.
+func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
+	f, err := b.fs.Open(b.path, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err := b.indexOf(f)
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("%s: neither a cache directory nor a bundle: %w", b.path, err)
+	}
+	return f, x, nil
+}
+
+// indexOf is the index of an open bundle.
+func (b *bundleFile) indexOf(f disk.File) (*bundleIndex, error) {
+	info, err := f.Stat()
+	if err != nil {
 		return nil, err
 	}
-	if err := x.index(f); err != nil {
-		return nil, fmt.Errorf("%s: neither a cache directory nor a bundle: %w", path, err)
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("not a regular file (%s)", info.Mode().Type())
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.index; x != nil && b.fs.SameFile(x.info, info) && x.info.Size() == info.Size() && x.info.ModTime().Equal(info.ModTime()) {
+		return x, nil
+	}
+	x := &bundleIndex{info: info, where: map[string]extent{}}
+	if err := x.index(f); err != nil {
+		return nil, err
+	}
+	b.index = x
 	return x, nil
 }
 
@@ -70,34 +110,32 @@ func (x *bundleIndex) index(f io.ReaderAt) error {
 }
 
 // read returns a file's bytes, and the bundle's file info.
-func (x *bundleIndex) read(name string) ([]byte, fs.FileInfo, error) {
-	e, ok := x.where[name]
-	if !ok {
-		return nil, nil, &fs.PathError{Op: "open", Path: x.path + ":" + memberName(name), Err: fs.ErrNotExist}
-	}
-	f, err := os.Open(x.path)
+func (b *bundleFile) read(name string) ([]byte, fs.FileInfo, error) {
+	f, x, err := b.open()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	// A size is the header's word: what lies beyond the end is not allocated.
-	if e.size > maxFileBytes || e.offset+e.size > x.info.Size() {
-		return nil, x.info, fmt.Errorf("%w: %d bytes at %d of a bundle of %d", ErrDamaged, e.size, e.offset, x.info.Size())
+	e, ok := x.where[name]
+	if !ok {
+		return nil, nil, &fs.PathError{Op: "open", Path: b.path + ":" + memberName(name), Err: fs.ErrNotExist}
 	}
-	data := make([]byte, e.size)
-	if _, err := f.ReadAt(data, e.offset); err != nil {
-		return nil, x.info, fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	return data, x.info, nil
+	data, err := readStored(io.NewSectionReader(f, e.offset, e.size), e.size, name)
+	return data, x.info, err
 }
 
 // scan lists the files; all were used when the bundle was made, as far as
 // anyone knows.
-func (x *bundleIndex) scan() []file {
+func (b *bundleFile) scan() ([]file, error) {
+	f, x, err := b.open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
 	files := make([]file, len(x.order))
 	for i, name := range x.order {
 		class, kind, key := classify(name)
 		files[i] = file{name: name, class: class, kind: kind, key: key, size: x.where[name].size, used: x.info.ModTime(), info: x.info}
 	}
-	return files
+	return files, nil
 }

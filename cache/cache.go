@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"sonicmoe/cache/disk"
 )
 
 // EnvDir is the environment variable that places the cache: a directory, a
@@ -57,6 +59,7 @@ type Options struct {
 // several of them, in several processes, may share a directory. It holds no
 // open files and needs no closing.
 type Cache struct {
+	fs       disk.FS
 	top      *layer   // the one that is written; nil if none is
 	layers   []*layer // in the order of looking up, top included
 	maxBytes int64
@@ -64,9 +67,11 @@ type Cache struct {
 	log      *slog.Logger
 	counters counters
 
-	warnOnce sync.Once
-	errMu    sync.Mutex
-	err      error
+	// What the log hears once a cache.
+	warnOnce, lockOnce sync.Once
+
+	errMu sync.Mutex
+	err   error
 
 	merging [16]sync.Mutex // by key: read, merge, write of one process
 	usage   usage
@@ -74,8 +79,11 @@ type Cache struct {
 
 // Open makes a cache. It can't fail: with a directory that can't be used the
 // cache misses, stores nothing, warns once and says why in Err.
-func Open(o Options) *Cache {
-	c := &Cache{maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
+func Open(o Options) *Cache { return open(o, disk.OS) }
+
+// open is Open on a file system.
+func open(o Options, fsys disk.FS) *Cache {
+	c := &Cache{fs: fsys, maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
 	if c.maxBytes == 0 {
 		c.maxBytes = DefaultMaxBytes
 	}
@@ -91,7 +99,7 @@ func Open(o Options) *Cache {
 	}
 	for i, dir := range dirs {
 		writable := i == 0 && !o.ReadOnly && err == nil
-		l, err := openLayer(dir, writable)
+		l, err := openLayer(fsys, dir, writable)
 		if err != nil {
 			c.trouble("cache directory can't be used", err)
 			continue
@@ -162,9 +170,12 @@ func (c *Cache) trouble(text string, err error) {
 	c.errMu.Lock()
 	c.err = fmt.Errorf("cache: %s: %w", text, err)
 	c.errMu.Unlock()
-	c.warnOnce.Do(func() {
-		c.log.Warn("cache: "+text+"; going on without, which costs only speed", "error", err)
-	})
+	c.sayOnce(&c.warnOnce, "cache: "+text+"; going on without, which costs only speed", err)
+}
+
+// sayOnce warns of an error, of its sort once.
+func (c *Cache) sayOnce(once *sync.Once, text string, err error) {
+	once.Do(func() { c.log.Warn(text, "error", err) })
 }
 
 // said holds the paths of damaged files that a log has heard of.
@@ -224,6 +235,10 @@ func (c *Cache) put(name string, data []byte, err error) Outcome {
 	if err == nil {
 		err = c.top.store(name, data)
 	}
+	if disk.IsFull(err) && c.makeRoom(name, int64(len(data))) {
+		c.sayOnce(&c.warnOnce, "cache: the disk is full; the least recently used files make room", err)
+		err = c.top.store(name, data)
+	}
 	if err != nil {
 		// Where a file in use can't be replaced, another may have been faster.
 		if have, _, readErr := c.top.read(name); readErr == nil && bytes.Equal(have, data) {
@@ -253,7 +268,7 @@ func (c *Cache) remove(name string) Outcome {
 	if o := c.writeOutcome(); o != Stored {
 		return o
 	}
-	switch err := os.Remove(c.top.path(name)); {
+	switch err := c.fs.Remove(c.top.path(name)); {
 	case err == nil:
 		return Deleted
 	case errors.Is(err, fs.ErrNotExist):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
 )
 
 func TestRoundTrip(t *testing.T) {
@@ -159,31 +163,32 @@ func TestUnusableDirectory(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
-	c, log := testCache(t)
-	key, e := testEntry(1, 4000)
+	files := disktest.Wrap(disk.OS)
+	log := &logBook{}
+	c := open(Options{Dir: t.TempDir(), Logger: slog.New(log)}, files)
+	key, e := testEntry(1, 100)
 	require.Equal(t, Stored, c.Put(key, e))
-	full := func(f *os.File, data []byte) (int, error) {
-		n, _ := f.Write(data[:len(data)/2])
-		return n, syscall.ENOSPC
+	full := func(op disktest.Op, path string) error {
+		if op == disktest.Write {
+			return syscall.ENOSPC
+		}
+		return nil
 	}
-	c.top.write = full
+	files.Before(full)
 	other, otherEntry := testEntry(2, 4000)
 	for range 3 {
 		assert.Equal(t, Failed, c.Put(other, otherEntry))
-		assert.Equal(t, Failed, c.PutChoice("a", []byte("b")))
 	}
 	assert.Len(t, log.warnings(), 1, "one warning a cache")
 	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
-	assert.EqualValues(t, 6, c.Stats().Failed)
+	assert.EqualValues(t, 3, c.Stats().Failed)
 	_, o := c.Get(key)
-	assert.Equal(t, Hit, o, "earlier entries stay")
+	assert.Equal(t, Hit, o, "earlier entries stay: all of them would not make room")
 	_, o = c.Get(other)
 	assert.Equal(t, Miss, o)
-	files, err := os.ReadDir(c.top.dir)
-	require.NoError(t, err)
-	assert.Len(t, files, 1, "no temporary files left")
+	assert.Equal(t, 1, filesBelow(t, c.Dir()), "no temporary files left")
 
-	c.top.write = (*os.File).Write
+	files.Before(nil)
 	assert.Equal(t, Stored, c.Put(other, otherEntry), "space again")
 }
 

@@ -17,19 +17,23 @@
 //     truncated, altered, misnamed, foreign, of another format version or
 //     another user's is a miss: it is set aside (renamed to *.bad, the newest
 //     few are kept) and said once a process and file.
-//   - Whoever reads sees a whole file or none, whatever happens to its writer:
-//     files are written beside their place, synced and renamed.
+//   - Whoever reads sees a whole file or none, whatever happens to its writer,
+//     a power cut included: files are written beside their place, synced and
+//     renamed. What a writer that died leaves is swept after an hour, when a
+//     process stores its first file.
 //   - Correctness never depends on a lock, nor on seeing another's file in
 //     time: after a lost race the caller's own bytes are as good. [Cache.Lock]
 //     merely spares processes that start together the same work.
-//   - The directory stays under its size bound. The least recently used files
-//     go first; times of use are set by hand once an hour, because access times
-//     are not to be had on most systems.
+//   - The directory stays under its size bound, and makes room on a disk that
+//     is smaller than that. The least recently used files go first; times of use
+//     are set by hand once an hour, because access times are not to be had on
+//     most systems.
 //
 // What it does not: guard against someone who may write as the same user.
 // Machine code runs with the program's rights, so the directory is created with
-// mode 0700, and files and directories of other users are refused
-// ([Options.Layers] are exempt: whoever lists a directory there trusts it).
+// mode 0700, and files and directories of other users, directories that others
+// may write, links and pipes are refused ([Options.Layers] are exempt: whoever
+// lists a directory there trusts it).
 //
 // A directory belongs in one place per machine; on a network file system all
 // promises but the courtesy of locks hold. Fleets put a filled directory, or the
@@ -40,5 +44,8 @@
 // A bundle is a tar file, so that every tool can look into it and an image
 // builder can unpack it into a directory. [Cache.Import] and layers take from it
 // nothing but whole files whose name follows from their content, whatever a
-// hostile one holds.
+// hostile one holds. That says nothing about who made it: [WithDigest] lets one
+// bundle in alone, and [Sign] and [CheckSignature] tell whose it is.
+// [Cache.Verify] takes more checks, such as compiling everything again (package
+// jit's Recompile).
 package cache

@@ -21,7 +21,7 @@ type Entry struct {
 // Image is machine code made of an entry's PTX.
 type Image struct {
 	// Producer names the program that made it, with its version:
-	// "ptxas 13.0.88", "driver 13000".
+	// "ptxas 13.0.88", "driver 13000 580.95.05".
 	Producer string
 	// Code is what the driver loads.
 	Code []byte

@@ -8,14 +8,17 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
+
+	"sonicmoe/cache/disk"
 )
 
 // BundleReport counts what a bundle holds and what became of it.
 type BundleReport struct {
 	Modules, Choices int
 	Bytes            int64 // of their files
+	// Digest is that of the whole bundle, of a stored or checked one.
+	Digest Digest
 
 	// Skipped are damaged files and files of another format version that
 	// Export left out.
@@ -41,18 +44,26 @@ func (r *BundleReport) count(kind Kind, size int) {
 // equal bytes. After an error what was written is no bundle, and Import
 // refuses it.
 func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
-	var r BundleReport
-	names, err := c.names()
+	r, err := c.export(ctx, w)
 	if err != nil {
 		return r, fmt.Errorf("cache: export: %w", err)
+	}
+	return r, nil
+}
+
+// export is Export; its errors lack the package's name.
+func (c *Cache) export(ctx context.Context, w io.Writer) (r BundleReport, err error) {
+	names, err := c.names()
+	if err != nil {
+		return r, err
 	}
 	b, err := newBundleWriter(w)
 	if err != nil {
-		return r, fmt.Errorf("cache: export: %w", err)
+		return r, err
 	}
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			return r, fmt.Errorf("cache: export: %w", err)
+			return r, err
 		}
 		kind, data := c.sound(name)
 		if data == nil {
@@ -60,39 +71,29 @@ func (c *Cache) Export(ctx context.Context, w io.Writer) (BundleReport, error) {
 			continue
 		}
 		if err := b.file(name, data); err != nil {
-			return r, fmt.Errorf("cache: export: %w", err)
+			return r, err
 		}
 		r.count(kind, len(data))
 	}
-	if err := b.close(); err != nil {
-		return r, fmt.Errorf("cache: export: %w", err)
-	}
-	return r, nil
+	err = b.close()
+	r.Digest = b.digest()
+	return r, err
 }
 
 // ExportFile writes a bundle to a file, readable by everyone. The name shows
 // the whole bundle or what it showed before.
-func (c *Cache) ExportFile(ctx context.Context, path string) (r BundleReport, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*"+tempSuffix)
-	if err != nil {
-		return r, fmt.Errorf("cache: export: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
+func (c *Cache) ExportFile(ctx context.Context, path string) (BundleReport, error) {
+	var r BundleReport
+	err := disk.WriteFile(c.fs, path, 0o644, func(f io.Writer) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		var err error
+		if r, err = c.export(ctx, w); err != nil {
+			return err
 		}
-	}()
-	w := bufio.NewWriterSize(f, 1<<20)
-	r, err = c.Export(ctx, w)
-	err = errors.Join(err, w.Flush())
-	if err == nil {
-		err = errors.Join(syncFile(f), f.Chmod(0o644))
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return r, err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return r, fmt.Errorf("cache: export: %w", err)
+		return w.Flush()
+	})
+	if err != nil {
+		return BundleReport{}, fmt.Errorf("cache: export to %s: %w", path, err)
 	}
 	return r, nil
 }
@@ -130,15 +131,52 @@ func (c *Cache) sound(name string) (Kind, []byte) {
 	return kind, nil
 }
 
+// BundleOption changes how a bundle is checked.
+type BundleOption func(*bundleChecks)
+
+// bundleChecks are what a bundle must be beside whole.
+type bundleChecks struct {
+	digest    Digest
+	hasDigest bool
+}
+
+// WithDigest refuses every bundle but the one of that digest, as an [ErrBundle].
+func WithDigest(d Digest) BundleOption {
+	return func(c *bundleChecks) { c.digest, c.hasDigest = d, true }
+}
+
+func checksOf(options []BundleOption) (c bundleChecks) {
+	for _, o := range options {
+		o(&c)
+	}
+	return c
+}
+
+func (c bundleChecks) check(d Digest) error {
+	if c.hasDigest && d != c.digest {
+		return fmt.Errorf("cache: %w: it has the SHA-256 %v, want %v", ErrBundle, d, c.digest)
+	}
+	return nil
+}
+
 // CheckBundle reads a whole bundle, stores nothing, and returns nil or an
 // [ErrBundle] that says where and what is wrong.
-func CheckBundle(ctx context.Context, r io.Reader) (BundleReport, error) {
-	var report BundleReport
-	err := walkBundle(ctx, r, func(f storedFile) error {
+func CheckBundle(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
+	report, _, err := checkBundle(ctx, r, checksOf(options))
+	return report, err
+}
+
+// checkBundle is CheckBundle, and gives the files' checksums.
+func checkBundle(ctx context.Context, r io.Reader, checks bundleChecks) (report BundleReport, seals []Digest, err error) {
+	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
 		report.count(f.kind, len(f.data))
+		seals = append(seals, f.seal())
 		return nil
 	})
-	return report, err
+	if err == nil {
+		err = checks.check(report.Digest)
+	}
+	return report, seals, err
 }
 
 // Import stores the files of a bundle in the directory that is written:
@@ -146,27 +184,57 @@ func CheckBundle(ctx context.Context, r io.Reader) (BundleReport, error) {
 // Every file is checked as Get would check it, and is named by its key, never
 // by the bundle. A bundle that is damaged, cut or not one is an [ErrBundle]: of
 // an r that can seek (a file) nothing was stored then, of another one only
-// whole files from before the damage. A write that fails is an error too.
-func (c *Cache) Import(ctx context.Context, r io.Reader) (BundleReport, error) {
+// whole files from before the damage. A write that fails is an error too. With
+// [WithDigest] r must be able to seek.
+func (c *Cache) Import(ctx context.Context, r io.Reader, options ...BundleOption) (BundleReport, error) {
 	var report BundleReport
 	if c.top == nil {
 		return report, fmt.Errorf("cache: import: %w", c.noTop())
 	}
-	if s, ok := r.(io.Seeker); ok {
-		start, err := s.Seek(0, io.SeekCurrent)
-		if err == nil { // a pipe is a file that can't
-			if _, err := CheckBundle(ctx, r); err != nil {
-				return report, err
-			}
-			if _, err := s.Seek(start, io.SeekStart); err != nil {
-				return report, fmt.Errorf("cache: import: %w", err)
-			}
-		}
+	checks := checksOf(options)
+	seals, err := checkFirst(ctx, r, checks)
+	if err != nil {
+		return report, err
+	}
+	if seals == nil && checks.hasDigest {
+		return report, errors.New("cache: import: a digest can be asked of a file, not of a stream, which is stored while it is read")
 	}
 	before := c.counters.evicted.Load()
-	err := walkBundle(ctx, r, func(f storedFile) error { return c.importFile(f, &report) })
+	report.Digest, err = walkBundle(ctx, r, func(f storedFile) error {
+		if seals != nil {
+			// What is stored is what was checked, whoever writes to the file.
+			if at := report.Modules + report.Choices; at >= len(seals) || f.seal() != seals[at] {
+				return fmt.Errorf("cache: %w: it changed while it was imported, at file %s", ErrBundle, f.name)
+			}
+		}
+		return c.importFile(f, &report)
+	})
 	report.Evicted = c.counters.evicted.Load() - before
 	return report, err
+}
+
+// checkFirst reads the bundle of an r that can seek and goes back; seals are
+// nil where r can't.
+func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (seals []Digest, err error) {
+	s, ok := r.(io.Seeker)
+	if !ok {
+		return nil, nil
+	}
+	start, err := s.Seek(0, io.SeekCurrent)
+	if err != nil { // a pipe is a file that can't
+		return nil, nil
+	}
+	_, seals, err = checkBundle(ctx, r, checks)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.Seek(start, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("cache: import: %w", err)
+	}
+	if seals == nil {
+		seals = []Digest{} // of an empty bundle
+	}
+	return seals, nil
 }
 
 // importFile stores one file of a bundle.
@@ -199,7 +267,7 @@ func (c *Cache) importFile(f storedFile, r *BundleReport) error {
 }
 
 // ImportFile is Import of the bundle in a file.
-func (c *Cache) ImportFile(ctx context.Context, path string) (BundleReport, error) {
+func (c *Cache) ImportFile(ctx context.Context, path string, options ...BundleOption) (BundleReport, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return BundleReport{}, fmt.Errorf("cache: import: %w", err)
@@ -208,5 +276,5 @@ func (c *Cache) ImportFile(ctx context.Context, path string) (BundleReport, erro
 	if fi, err := f.Stat(); err == nil && fi.IsDir() {
 		return BundleReport{}, fmt.Errorf("cache: import: %w", &fs.PathError{Op: "read", Path: path, Err: errors.New("is a directory, a bundle is a file")})
 	}
-	return c.Import(ctx, f)
+	return c.Import(ctx, f, options...)
 }

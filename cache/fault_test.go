@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,53 +15,63 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/cachetest"
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
 )
 
-// On a disk that fills up, what is stored stays and is served, what is not
-// costs a warning, and space again is storing again.
+// A disk smaller than the bound keeps the most recently used, as the bound
+// would, and says so once.
 func TestSmallDisk(t *testing.T) {
 	dir, inside := cachetest.OnDisk(t, 256<<10)
 	if !inside {
 		return
 	}
 	c, log := testCache(t, func(o *Options) { o.Dir = dir })
-	var stored []uint64
-	failed := 0
-	for seed := uint64(0); failed < 3; seed += 10 {
-		require.Less(t, seed, uint64(1000), "the disk never fills")
-		key, e := testEntry(seed, 40<<10)
-		switch o := c.Put(key, e); o {
-		case Stored:
-			stored = append(stored, seed)
-		default:
-			require.Equal(t, Failed, o)
-			failed++
-		}
+	var keys []Key
+	for seed := range uint64(20) {
+		key, e := testEntry(10*seed, 40<<10)
+		require.Equal(t, Stored, c.Put(key, e), "entry %d", seed)
+		got, o := c.Get(key)
+		require.Equal(t, Hit, o)
+		require.Equal(t, e, got)
+		keys = append(keys, key)
+		setAge(t, modulePath(c, key), time.Duration(20-seed)*time.Minute)
 	}
-	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
+	left := present(c, keys)
+	assert.GreaterOrEqual(t, len(left), 3)
+	assert.Equal(t, 19, left[len(left)-1])
+	assert.Equal(t, 20-len(left), left[0], "the oldest went")
+	assert.EqualValues(t, 20-len(left), c.Stats().Evicted)
 	assert.Len(t, log.warnings(), 1)
-	assert.NotEmpty(t, stored)
-	allThere := func(c *Cache) {
-		for _, seed := range stored {
-			key, e := testEntry(seed, 40<<10)
-			got, o := c.Get(key)
-			assert.Equal(t, Hit, o)
-			assert.Equal(t, e, got)
-		}
-	}
-	allThere(c)
-	left, err := filepath.Glob(c.top.path("*" + tempSuffix))
+	require.NoError(t, c.Err())
+	temps, err := filepath.Glob(c.top.path("*" + tempSuffix))
 	require.NoError(t, err)
-	assert.Empty(t, left, "no temporary files eat the rest of the disk")
+	assert.Empty(t, temps, "no temporary files eat the rest of the disk")
+
+	// Somebody else's file takes the rest: what would not fit beside it fails, and
+	// costs nobody his entry.
+	ballast := filepath.Join(dir, "ballast")
+	f, err := os.Create(ballast)
+	require.NoError(t, err)
+	for _, err = f.Write(make([]byte, 4096)); err == nil; _, err = f.Write(make([]byte, 4096)) {
+	}
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NoError(t, f.Close())
+	key, e := testEntry(5000, 400<<10)
+	assert.Equal(t, Failed, c.Put(key, e))
+	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
+	assert.Equal(t, left, present(c, keys))
 	_, err = c.ExportFile(context.Background(), filepath.Join(dir, "warm.tar"))
 	assert.ErrorIs(t, err, syscall.ENOSPC)
 	assert.NoFileExists(t, filepath.Join(dir, "warm.tar"))
 
 	next, log := testCache(t, func(o *Options) { o.Dir = dir })
-	allThere(next)
+	for _, i := range left {
+		_, o := next.Get(keys[i])
+		assert.Equal(t, Hit, o)
+	}
 	assert.Empty(t, log.warnings(), "the next start is clean")
-	cachetest.Resize(t, dir, 1<<20)
-	key, e := testEntry(5000, 40<<10)
+	cachetest.Resize(t, dir, 2<<20)
 	assert.Equal(t, Stored, next.Put(key, e))
 }
 
@@ -196,8 +207,14 @@ func (bytesDiscard) Write(b []byte) (int, error) { return len(b), nil }
 func TestFileSystemWithoutLocks(t *testing.T) {
 	for name, err := range map[string]error{"unsupported": errors.ErrUnsupported, "no locks": syscall.ENOLCK, "stale": errors.New("stale file handle")} {
 		t.Run(name, func(t *testing.T) {
-			c, log := testCache(t)
-			c.top.lock = func(*os.File) (bool, error) { return false, err }
+			files, log := disktest.Wrap(disk.OS), &logBook{}
+			files.Before(func(op disktest.Op, _ string) error {
+				if op == disktest.TryLock {
+					return err
+				}
+				return nil
+			})
+			c := open(Options{Dir: t.TempDir(), Logger: slog.New(log)}, files)
 			key, e := testEntry(1, 1000)
 			var wg sync.WaitGroup
 			for range 8 {
@@ -225,20 +242,18 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 // On a slow file system nobody waits for another's write longer than LockWait,
 // and readers see the old entry or the new one.
 func TestSlowFileSystem(t *testing.T) {
-	c, _ := testCache(t, func(o *Options) { o.LockWait = 5 * time.Millisecond })
+	files := disktest.Wrap(disk.OS)
+	c := open(Options{Dir: t.TempDir(), LockWait: 5 * time.Millisecond}, files)
 	requireLocks(t, c)
 	key, e := testEntry(1, 1000)
 	begun := make(chan bool)
-	c.top.write = func(f *os.File, data []byte) (int, error) {
-		close(begun)
-		for at := 0; at < len(data); at += 100 {
-			if _, err := f.Write(data[at:min(at+100, len(data))]); err != nil {
-				return at, err
-			}
-			time.Sleep(5 * time.Millisecond)
+	files.Before(func(op disktest.Op, _ string) error {
+		if op == disktest.Sync {
+			close(begun)
+			time.Sleep(100 * time.Millisecond)
 		}
-		return len(data), nil
-	}
+		return nil
+	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer c.Lock(context.Background(), key)()
@@ -285,7 +300,7 @@ func TestClockSetBack(t *testing.T) {
 	for _, key := range old[1:] {
 		setAge(t, modulePath(c, key), -year)
 	}
-	size := storedBytes(files) / 4
+	size := countedBytes(files) / 4
 	_, err = c.Prune(ctx, PruneOptions{MaxBytes: size + size/2})
 	require.NoError(t, err)
 	assert.Equal(t, []int{0}, present(c, old), "what comes from the future goes first")

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sonicmoe/cache/disk"
 )
 
 const (
@@ -23,58 +25,66 @@ const (
 	maxBad = 4
 
 	badSuffix  = ".bad"
-	tempSuffix = ".tmp"
+	tempSuffix = disk.TempSuffix
 	lockSuffix = ".lock"
 )
 
 // layer is one directory of files, or a bundle of them.
 type layer struct {
+	fs       disk.FS
 	dir      string
-	bundle   *bundleIndex // nil for a directory
+	bundle   *bundleFile // nil for a directory
 	writable bool
 	owner    int // user id of the directory, -1 where there is none
-
-	// write puts data into a temporary file, lock asks for a lock file as
-	// tryLock does; tests make them fail.
-	write func(f *os.File, data []byte) (int, error)
-	lock  func(f *os.File) (busy bool, err error)
 }
 
 // openLayer checks a cache directory and, if it is to be written, creates it. A
 // layer that is only read may be a bundle.
-func openLayer(dir string, writable bool) (*layer, error) {
+func openLayer(fsys disk.FS, dir string, writable bool) (*layer, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	l := &layer{dir: filepath.Join(abs, folder), writable: writable, write: (*os.File).Write, lock: tryLock}
-	if fi, err := os.Stat(abs); err == nil && fi.Mode().IsRegular() {
+	l := &layer{fs: fsys, dir: filepath.Join(abs, folder), writable: writable}
+	if fi, err := fsys.Stat(abs, true); err == nil && fi.Mode().IsRegular() {
 		if writable {
 			return nil, fmt.Errorf("%w; if it is a bundle, name it after a directory to write, as in %s=%s%s",
 				&fs.PathError{Op: "open", Path: abs, Err: syscall.ENOTDIR}, EnvDir, string(filepath.ListSeparator), abs)
 		}
-		l.bundle, err = openBundle(abs)
+		l.bundle, err = openBundle(fsys, abs)
 		return l, err
 	}
 	if writable {
-		if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		if err := fsys.MkdirAll(l.dir, 0o700); err != nil {
 			return nil, err
 		}
 	}
-	fi, err := os.Stat(l.dir)
+	fi, err := fsys.Stat(l.dir, true)
 	if err != nil {
 		return nil, err
 	}
 	if !fi.IsDir() {
 		return nil, &fs.PathError{Op: "open", Path: l.dir, Err: syscall.ENOTDIR}
 	}
-	l.owner = ownerOf(fi)
-	// Machine code is trusted as far as those who can write it. A directory
-	// that is only read was named by the user on purpose.
-	if writable && !mayWriteIn(os.Geteuid(), l.owner) {
-		return nil, fmt.Errorf("%s belongs to user %d; use a directory of your own, or this one as a read-only layer", l.dir, l.owner)
+	l.owner = disk.Owner(fi)
+	if !writable {
+		return l, nil // named by the user on purpose
 	}
-	return l, nil
+	return l, l.private(fi)
+}
+
+// private refuses a directory that others may write: machine code is trusted
+// as far as those who can store it.
+func (l *layer) private(fi fs.FileInfo) error {
+	if !mayWriteIn(os.Geteuid(), l.owner) {
+		return fmt.Errorf("%s belongs to user %d; use a directory of your own, or this one as a read-only layer", l.dir, l.owner)
+	}
+	const others = 0o022
+	if l.owner >= 0 && fi.Mode().Perm()&others != 0 {
+		return fmt.Errorf("%s may be written by others than its owner (%v); take that right away (chmod go-w), use a directory of your own, or this one as a read-only layer",
+			l.dir, fi.Mode())
+	}
+	return nil
 }
 
 // mayWriteIn reports whether user me should keep files in a directory of owner:
@@ -113,76 +123,77 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
 	}
-	// Stat first: opening a pipe would block.
-	fi, err := os.Stat(l.path(name))
+	// Links are for read-only layers, which image builders make of them. Looked
+	// at once it is open: a name may be another file's a moment later.
+	f, err := l.fs.Open(l.path(name), !l.writable)
+	if err != nil {
+		if fi, e := l.fs.Stat(l.path(name), !l.writable); e == nil && !fi.Mode().IsRegular() {
+			return nil, fi, notRegular(fi)
+		}
+		return nil, nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
 	if err != nil {
 		return nil, nil, err
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, fi, fmt.Errorf("%w: not a regular file (%s)", ErrDamaged, fi.Mode().Type())
+		return nil, fi, notRegular(fi)
 	}
-	f, err := os.Open(l.path(name))
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	// And again: between the two another process may have renamed a file of
-	// another size into place.
-	if fi, err = f.Stat(); err != nil {
-		return nil, nil, err
-	}
-	if fi.Size() > maxFileBytes {
-		return nil, fi, fmt.Errorf("%w: %d bytes, the largest file has %d", ErrDamaged, fi.Size(), maxFileBytes)
-	}
-	if owner := ownerOf(fi); !mayRead(os.Geteuid(), owner, l.owner) {
+	if owner := disk.Owner(fi); !mayRead(os.Geteuid(), owner, l.owner) {
 		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", ErrDamaged, owner)
 	}
-	data := make([]byte, fi.Size())
-	if _, err := io.ReadFull(f, data); err != nil {
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, fi, fmt.Errorf("%w: became shorter while it was read", ErrDamaged)
-		}
-		return nil, nil, err
-	}
-	return data, fi, nil
+	data, err := readStored(f, fi.Size(), name)
+	return data, fi, err
 }
 
-// store writes a file so that its name always shows a whole one: a temporary
-// file in the same folder, synced, then renamed. The folder is not synced:
-// an entry that a power cut takes back is a miss.
-func (l *layer) store(name string, data []byte) (err error) {
-	f, err := os.CreateTemp(l.dir, name+".*"+tempSuffix)
+func notRegular(fi fs.FileInfo) error {
+	return fmt.Errorf("%w: not a regular file (%s)", ErrDamaged, fi.Mode().Type())
+}
+
+// readStored reads the stored file of that name, which has size bytes: its
+// header first, so that what is something else costs no memory.
+func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
+	if size > maxFileBytes {
+		return nil, fmt.Errorf("%w: %d bytes, the largest file has %d", ErrDamaged, size, maxFileBytes)
+	}
+	header := make([]byte, min(size, headerSize))
+	if err := readAt(r, header, 0); err != nil {
+		return nil, err
+	}
+	kind, key, _ := parseFileName(name)
+	if err := checkHeader(header, size, kind, key); err != nil {
+		return nil, err
+	}
+	data := make([]byte, size)
+	return data, readAt(r, data[copy(data, header):], headerSize)
+}
+
+// readAt fills b from the given place on.
+func readAt(r io.ReaderAt, b []byte, at int64) error {
+	if n, err := r.ReadAt(b, at); n < len(b) {
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("%w: became shorter while it was read", ErrDamaged)
+		}
+		return err
+	}
+	return nil
+}
+
+// store writes a file so that its name always shows a whole one. The folder is
+// not synced: an entry that a power cut takes back is a miss.
+func (l *layer) store(name string, data []byte) error {
+	write := func() error {
+		return disk.Replace(l.fs, l.path(name), 0o600, func(w io.Writer) error {
+			_, err := w.Write(data)
+			return err
+		})
+	}
+	err := write()
 	if errors.Is(err, fs.ErrNotExist) { // somebody cleared the cache while we ran
-		if err = os.MkdirAll(l.dir, 0o700); err == nil {
-			f, err = os.CreateTemp(l.dir, name+".*"+tempSuffix)
+		if err = l.fs.MkdirAll(l.dir, 0o700); err == nil {
+			err = write()
 		}
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = l.write(f, data)
-	if err == nil {
-		err = syncFile(f)
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), l.path(name))
-}
-
-// syncFile flushes f to the disk where its file system can.
-func syncFile(f *os.File) error {
-	err := f.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
-		return nil
 	}
 	return err
 }
@@ -193,14 +204,14 @@ func (l *layer) touch(name string, fi fs.FileInfo) {
 	now := time.Now()
 	if age := now.Sub(fi.ModTime()); l.writable && (age > touchEvery || age < -touchEvery) {
 		// It may be a read-only mount or gone; then its age is a bit wrong.
-		_ = os.Chtimes(l.path(name), now, now)
+		_ = l.fs.SetTime(l.path(name), now)
 	}
 }
 
 // unchanged reports whether the file is still the one that fi describes.
 func (l *layer) unchanged(name string, fi fs.FileInfo) bool {
-	now, err := os.Stat(l.path(name))
-	return err == nil && os.SameFile(now, fi) && now.Size() == fi.Size() && now.ModTime().Equal(fi.ModTime())
+	now, err := l.fs.Stat(l.path(name), !l.writable)
+	return err == nil && l.fs.SameFile(now, fi) && now.Size() == fi.Size() && now.ModTime().Equal(fi.ModTime())
 }
 
 // setAside renames a damaged file so that it is not met again but can be
@@ -211,12 +222,13 @@ func (l *layer) setAside(name string, fi fs.FileInfo) bool {
 		return false
 	}
 	bad := l.path(name + badSuffix)
-	_ = os.RemoveAll(bad)
-	if os.Rename(l.path(name), bad) != nil {
+	_ = l.fs.RemoveAll(bad)
+	if l.fs.Rename(l.path(name), bad) != nil {
 		return false
 	}
-	now := time.Now()
-	_ = os.Chtimes(bad, now, now)
+	if fi.Mode()&fs.ModeSymlink == 0 { // what a link names is none of ours
+		_ = l.fs.SetTime(bad, time.Now())
+	}
 	l.dropBad()
 	return true
 }
@@ -230,6 +242,6 @@ func (l *layer) dropBad() {
 	bad := slices.DeleteFunc(files, func(f file) bool { return f.class != classBad })
 	slices.SortFunc(bad, func(a, b file) int { return b.used.Compare(a.used) })
 	for _, f := range bad[min(maxBad, len(bad)):] {
-		_ = os.RemoveAll(l.path(f.name))
+		_ = l.fs.RemoveAll(l.path(f.name))
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -36,7 +38,7 @@ type Info struct {
 // was found before it is returned with it.
 func (c *Cache) List(ctx context.Context) ([]Info, error) {
 	var infos []Info
-	err := c.each(ctx, func(_ *layer, _ file, info Info, _ fs.FileInfo) { infos = append(infos, info) })
+	err := c.each(ctx, func(d described) { infos = append(infos, d.Info) })
 	return infos, err
 }
 
@@ -53,26 +55,68 @@ type VerifyReport struct {
 	Unreadable []Info
 }
 
+// Check is a look at a sound module that says whether what it holds is right;
+// an error says what is not. It is called by several goroutines at once.
+type Check func(ctx context.Context, key Key, e Entry) error
+
 // Verify reads every file of every layer, sets damaged ones aside and reports.
-func (c *Cache) Verify(ctx context.Context) (VerifyReport, error) {
+// Modules that a check finds wrong count as damaged.
+func (c *Cache) Verify(ctx context.Context, checks ...Check) (VerifyReport, error) {
 	var r VerifyReport
-	err := c.each(ctx, func(l *layer, f file, info Info, fi fs.FileInfo) {
-		switch {
-		case info.Err == nil:
-			r.Sound++
-			r.Bytes += info.Bytes
-		case errors.Is(info.Err, ErrDamaged):
-			c.reportDamage(l, f.name, fi, info.Err)
-			r.Damaged = append(r.Damaged, info)
-		default:
-			r.Unreadable = append(r.Unreadable, info)
-		}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	room := make(chan struct{}, runtime.GOMAXPROCS(0))
+	err := c.each(ctx, func(d described) {
+		room <- struct{}{}
+		running.Go(func() {
+			defer func() { <-room }()
+			for _, check := range checks {
+				if d.Err == nil && d.Kind == KindModule && ctx.Err() == nil {
+					if err := check(ctx, d.Key, d.entry); err != nil && ctx.Err() == nil {
+						d.Err = fmt.Errorf("%w: %w", ErrDamaged, err)
+					}
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			r.add(c, d)
+		})
 	})
+	running.Wait()
+	byPath := func(a, b Info) int { return strings.Compare(a.Path, b.Path) }
+	slices.SortFunc(r.Damaged, byPath)
+	slices.SortFunc(r.Unreadable, byPath)
+	if err == nil {
+		err = ctx.Err()
+	}
 	return r, err
 }
 
+// add counts a file.
+func (r *VerifyReport) add(c *Cache, d described) {
+	switch {
+	case d.Err == nil:
+		r.Sound++
+		r.Bytes += d.Bytes
+	case errors.Is(d.Err, ErrDamaged):
+		c.reportDamage(d.layer, d.name, d.file, d.Err)
+		r.Damaged = append(r.Damaged, d.Info)
+	default:
+		r.Unreadable = append(r.Unreadable, d.Info)
+	}
+}
+
+// described is a stored file that was read.
+type described struct {
+	Info
+	entry Entry // of a sound module
+	layer *layer
+	name  string
+	file  fs.FileInfo
+}
+
 // each visits the modules and choices of all layers.
-func (c *Cache) each(ctx context.Context, visit func(*layer, file, Info, fs.FileInfo)) error {
+func (c *Cache) each(ctx context.Context, visit func(described)) error {
 	var errs []error
 	for _, l := range c.layers {
 		files, err := l.scan()
@@ -93,33 +137,33 @@ func (c *Cache) each(ctx context.Context, visit func(*layer, file, Info, fs.File
 			if err := ctx.Err(); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			info, fi := l.describe(f)
-			if errors.Is(info.Err, fs.ErrNotExist) {
+			d := l.describe(f)
+			if errors.Is(d.Err, fs.ErrNotExist) {
 				continue // removed since the scan
 			}
-			visit(l, f, info, fi)
+			visit(d)
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // describe reads one file.
-func (l *layer) describe(f file) (Info, fs.FileInfo) {
-	info := Info{Kind: f.kind, Key: f.key, Bytes: f.size, Used: f.used, Path: l.path(f.name), ReadOnly: !l.writable}
-	data, fi, err := l.read(f.name)
-	if err != nil {
-		info.Err = err
-		return info, fi
+func (l *layer) describe(f file) described {
+	d := described{layer: l, name: f.name,
+		Info: Info{Kind: f.kind, Key: f.key, Bytes: f.size, Used: f.used, Path: l.path(f.name), ReadOnly: !l.writable}}
+	var data []byte
+	if data, d.file, d.Err = l.read(f.name); d.Err != nil {
+		return d
 	}
 	switch f.kind {
 	case KindModule:
-		e, err := decodeEntry(data, f.key)
-		info.Label, info.Err = e.Label, err
-		for _, im := range e.Images {
-			info.Producers = append(info.Producers, im.Producer)
+		d.entry, d.Err = decodeEntry(data, f.key)
+		d.Label = d.entry.Label
+		for _, im := range d.entry.Images {
+			d.Producers = append(d.Producers, im.Producer)
 		}
 	case KindChoice:
-		info.Label, _, info.Err = decodeChoice(data, f.key)
+		d.Label, _, d.Err = decodeChoice(data, f.key)
 	}
-	return info, fi
+	return d
 }

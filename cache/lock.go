@@ -2,13 +2,9 @@ package cache
 
 import (
 	"context"
-	"os"
-	"time"
-)
+	"errors"
 
-const (
-	firstPoll = time.Millisecond
-	lastPoll  = 25 * time.Millisecond
+	"sonicmoe/cache/disk"
 )
 
 // Lock waits until no other holder of key's lock is left, in this process or
@@ -24,37 +20,15 @@ func (c *Cache) Lock(ctx context.Context, key Key) (unlock func()) {
 	if c.top == nil {
 		return func() {}
 	}
-	name := c.top.path(key.String() + lockSuffix)
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return func() {}
+	unlock, err := disk.Lock(ctx, c.top.fs, c.top.path(key.String()+lockSuffix), c.lockWait)
+	switch {
+	case err == nil:
+		return unlock
+	case errors.Is(err, disk.ErrBusy):
+		c.counters.lockTimeouts.Add(1)
+		c.sayOnce(&c.lockOnce, "cache: another process compiles the same for long, or hangs; compiling beside it", err)
+	case errors.Is(err, disk.ErrForeign):
+		c.sayOnce(&c.lockOnce, "cache: a lock can't be had; going on without, which may cost a compilation", err)
 	}
-	// Closing gives the lock back, and so does the end of the process. The
-	// file stays: removing it would let two holders in.
-	unlock = func() { f.Close() }
-	if c.waitLock(ctx, f) {
-		now := time.Now()
-		_ = os.Chtimes(name, now, now) // Prune removes old ones
-	}
-	return unlock
-}
-
-// waitLock polls for f, because waiting in flock itself has no time limit.
-func (c *Cache) waitLock(ctx context.Context, f *os.File) bool {
-	deadline := time.Now().Add(c.lockWait)
-	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
-		busy, err := c.top.lock(f)
-		if err != nil || !busy {
-			return err == nil
-		}
-		if time.Now().After(deadline) {
-			c.counters.lockTimeouts.Add(1)
-			return false
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-time.After(pause):
-		}
-	}
+	return func() {}
 }

@@ -14,6 +14,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
 )
 
 // The test binary runs itself as the other process; these variables tell it
@@ -53,15 +56,17 @@ func writeForEver(c *Cache) {
 	}
 }
 
-// stopWhileWriting hangs with half an entry on the disk.
+// stopWhileWriting hangs with an entry that is written and has no name yet.
 func stopWhileWriting(c *Cache) {
-	c.top.write = func(f *os.File, data []byte) (int, error) {
-		f.Write(data[:len(data)/2])
-		os.Stdout.WriteString("ready\n")
-		time.Sleep(time.Hour)
-		return len(data), nil
-	}
-	c.Put(contested(1))
+	files := disktest.Wrap(disk.OS)
+	files.Before(func(op disktest.Op, _ string) error {
+		if op == disktest.Sync {
+			os.Stdout.WriteString("ready\n")
+			time.Sleep(time.Hour)
+		}
+		return nil
+	})
+	open(Options{Dir: c.Dir()}, files).Put(contested(1))
 }
 
 func holdLock(c *Cache) {
@@ -169,7 +174,7 @@ func TestKilledInTheMiddleOfAWrite(t *testing.T) {
 
 	left := temporary()
 	require.Len(t, left, 2)
-	setAge(t, left[0], 2*tempAge)
+	setAge(t, left[0], 2*disk.TempAge)
 	_, err := c.Prune(context.Background(), PruneOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, left[1:], temporary(), "only old ones are swept")
@@ -227,10 +232,10 @@ func TestLockWithinProcess(t *testing.T) {
 // requireLocks skips where files can't be locked.
 func requireLocks(t *testing.T, c *Cache) {
 	t.Helper()
-	f, err := os.Create(c.top.path("probe"))
+	f, err := disk.OS.Create(filepath.Join(t.TempDir(), "probe"))
 	require.NoError(t, err)
 	defer f.Close()
-	if _, err := tryLock(f); err != nil {
+	if _, err := f.TryLock(); err != nil {
 		t.Skipf("no locks on %s: %v", runtime.GOOS, err)
 	}
 }

@@ -164,17 +164,11 @@ func TestTouch(t *testing.T) {
 func TestPruneDropsOldLocks(t *testing.T) {
 	c, _ := testCache(t)
 	requireLocks(t, c)
-	lock := func(text string) (path string, unlock func()) {
-		key := NewKey([]byte(text))
-		unlock = c.Lock(context.Background(), key)
-		return c.top.path(key.String() + lockSuffix), unlock
-	}
-	held, unlock := lock("held")
-	defer unlock()
-	old, unlockOld := lock("old")
-	unlockOld()
-	fresh, unlockFresh := lock("fresh")
-	unlockFresh()
+	path := func(text string) string { return c.top.path(NewKey([]byte(text)).String() + lockSuffix) }
+	held, old, fresh := path("held"), path("old"), path("fresh")
+	unlock := c.Lock(context.Background(), NewKey([]byte("held")))
+	writeFile(t, old, nil) // as killed holders leave them
+	writeFile(t, fresh, nil)
 	setAge(t, held, 2*lockAge)
 	setAge(t, old, 2*lockAge)
 	_, err := c.Prune(context.Background(), PruneOptions{})
@@ -182,4 +176,6 @@ func TestPruneDropsOldLocks(t *testing.T) {
 	assert.FileExists(t, held)
 	assert.NoFileExists(t, old)
 	assert.FileExists(t, fresh)
+	unlock()
+	assert.NoFileExists(t, held, "a holder that lives leaves nothing")
 }

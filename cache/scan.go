@@ -3,10 +3,11 @@ package cache
 import (
 	"cmp"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"sonicmoe/cache/disk"
 )
 
 // class is what a file of the folder is; a lower class is removed first.
@@ -35,7 +36,7 @@ type file struct {
 	info  fs.FileInfo
 }
 
-// stored reports whether the file counts towards the size bound.
+// stored reports whether the file is of the cache's content.
 func (f file) stored() bool {
 	return f.class == classBad || f.class == classModule || f.class == classChoice
 }
@@ -44,8 +45,8 @@ func (f file) stored() bool {
 func classify(name string) (class, Kind, Key) {
 	switch {
 	case strings.HasSuffix(name, tempSuffix):
-		parts := strings.SplitN(name, ".", 3)
-		if _, _, ok := parseFileName(strings.Join(parts[:2], ".")); ok {
+		of, _ := disk.IsTemp(name)
+		if _, _, ok := parseFileName(of); ok {
 			return classTemp, 0, Key{}
 		}
 	case strings.HasSuffix(name, lockSuffix):
@@ -70,9 +71,9 @@ func classify(name string) (class, Kind, Key) {
 // scan lists the layer's own files; those that vanish meanwhile are left out.
 func (l *layer) scan() ([]file, error) {
 	if l.bundle != nil {
-		return l.bundle.scan(), nil
+		return l.bundle.scan()
 	}
-	entries, err := os.ReadDir(l.dir)
+	entries, err := l.fs.ReadDir(l.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (l *layer) scan() ([]file, error) {
 		if class == classOther {
 			continue
 		}
-		info, err := os.Stat(l.path(e.Name()))
+		info, err := l.fs.Stat(l.path(e.Name()), !l.writable)
 		if err != nil {
 			continue
 		}
@@ -91,10 +92,11 @@ func (l *layer) scan() ([]file, error) {
 	return files, nil
 }
 
-// storedBytes sums the files that count towards the size bound.
-func storedBytes(files []file) (sum int64) {
+// countedBytes sums the files that count towards the size bound: what is
+// stored, and what is being written or was left by a process that died.
+func countedBytes(files []file) (sum int64) {
 	for _, f := range files {
-		if f.stored() {
+		if f.stored() || f.class == classTemp {
 			sum += f.size
 		}
 	}

@@ -86,16 +86,34 @@ func seal(kind Kind, key Key, fields ...[]byte) ([]byte, error) {
 	return append(b, sum[:]...), nil
 }
 
+// checkHeader refuses, by its first bytes alone, a file that unseal would refuse.
+// size is the file's. Of another version only what keeps its place is looked at.
+func checkHeader(header []byte, size int64, kind Kind, key Key) error {
+	if size < headerSize+sealSize {
+		return fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", ErrDamaged, size, headerSize+sealSize)
+	}
+	if string(header[:8]) != magic {
+		return fmt.Errorf("%w: begins with %q, want %q", ErrDamaged, header[:8], magic)
+	}
+	if said := binary.LittleEndian.Uint64(header[16:]); said != uint64(size) {
+		return fmt.Errorf("%w: %d bytes, its header says %d", ErrDamaged, size, said)
+	}
+	if binary.LittleEndian.Uint32(header[8:]) != FormatVersion {
+		return nil
+	}
+	if k := Kind(binary.LittleEndian.Uint32(header[12:])); k != kind {
+		return fmt.Errorf("%w: holds a %s, want a %s", ErrDamaged, k, kind)
+	}
+	if k := Key(header[24:headerSize]); k != key {
+		return fmt.Errorf("%w: holds the key %s, want %s", ErrDamaged, k, key)
+	}
+	return nil
+}
+
 // unseal checks a file and returns its fields, which alias data.
 func unseal(data []byte, kind Kind, key Key) ([][]byte, error) {
-	if len(data) < headerSize+sealSize {
-		return nil, fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", ErrDamaged, len(data), headerSize+sealSize)
-	}
-	if string(data[:8]) != magic {
-		return nil, fmt.Errorf("%w: begins with %q, want %q", ErrDamaged, data[:8], magic)
-	}
-	if size := binary.LittleEndian.Uint64(data[16:]); size != uint64(len(data)) {
-		return nil, fmt.Errorf("%w: %d bytes, its header says %d", ErrDamaged, len(data), size)
+	if err := checkHeader(data, int64(len(data)), kind, key); err != nil {
+		return nil, err
 	}
 	body, want := data[:len(data)-sealSize], data[len(data)-sealSize:]
 	if got := sha256.Sum256(body); !bytes.Equal(got[:], want) {
@@ -103,12 +121,6 @@ func unseal(data []byte, kind Kind, key Key) ([][]byte, error) {
 	}
 	if v := binary.LittleEndian.Uint32(data[8:]); v != FormatVersion {
 		return nil, fmt.Errorf("%w: version %d, want %d", ErrVersion, v, FormatVersion)
-	}
-	if k := Kind(binary.LittleEndian.Uint32(data[12:])); k != kind {
-		return nil, fmt.Errorf("%w: holds a %s, want a %s", ErrDamaged, k, kind)
-	}
-	if k := Key(data[24:headerSize]); k != key {
-		return nil, fmt.Errorf("%w: holds the key %s, want %s", ErrDamaged, k, key)
 	}
 	return splitFields(body[headerSize:])
 }

@@ -17,9 +17,9 @@ type DevicePtr uint64
 type Device interface {
 	// Target describes the chip.
 	Target() Target
-	// Producer names who turns PTX into machine code here, such as
-	// "driver 13000" or "emulated 1". Machine code of one producer may be
-	// refused by another; see Accepts.
+	// Producer names who turns PTX into machine code here, with the exact
+	// version, such as "driver 13000 580.95.05" or "emulated 1". Machine code of
+	// one producer may be refused by another; see Accepts.
 	Producer() string
 	// Accepts reports whether machine code made by the named producer may be
 	// tried here. A wrong yes costs a failed Load, never a wrong result.
@@ -58,7 +58,8 @@ type Device interface {
 	// Synchronize waits for all work of the device. When ctx ends first it
 	// returns ctx's error; the work goes on.
 	Synchronize(ctx context.Context) error
-	// Err is the first error that broke the device, or nil.
+	// Err is why the device can't be used any more: the first error that broke
+	// it, or, of kind ErrInvalid, that it is closed; nil while it can.
 	Err() error
 	// Close releases the device; what it made must no longer be used.
 	Close() error

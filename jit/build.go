@@ -35,7 +35,7 @@ func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Sour
 // build is Build, which without a compiler makes an entry of PTX alone.
 func build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
 	text := s.Module.Print()
-	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: moduleKey(text, arch, o)}
+	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: moduleKey(text.PTX, arch, o)}
 	if c != nil {
 		if old, outcome := c.Get(b.key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
 			if by == nil {

@@ -2,12 +2,12 @@ package jit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +32,8 @@ type Source struct {
 	// Label is for people who list the cache.
 	Label string
 	// Logger hears, as a warning, of machine code in the cache that the device
-	// refused. Nil means silence.
+	// refused, and, as information, that all of it is of other drivers. Nil
+	// means silence.
 	Logger *slog.Logger
 }
 
@@ -58,7 +59,6 @@ type Function struct {
 	Origin Origin
 	text   ptx.Text
 	name   string
-	params []ptx.Param
 }
 
 // Listing is the kernel's PTX with the Go line behind each instruction.
@@ -113,6 +113,7 @@ type Loader struct {
 	functions map[cache.Key]*Function
 
 	compiled, cached atomic.Int64
+	others           sync.Once
 }
 
 var (
@@ -166,11 +167,11 @@ func (l *Loader) Stats() Stats { return Stats{l.compiled.Load(), l.cached.Load()
 // once; a compilation under way goes on for the other callers that wait for
 // it, and for later ones. Errors are not remembered.
 func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.CompileOptions) (*Function, error) {
-	if err := ctx.Err(); err != nil {
+	if err := cmp.Or(ctx.Err(), l.dev.Err()); err != nil {
 		return nil, fmt.Errorf("loading kernel %s: %w", s.Name, err)
 	}
 	text := s.Module.Print()
-	key := moduleKey(text, l.dev.Target().Arch, o)
+	key := moduleKey(text.PTX, l.dev.Target().Arch, o)
 	if f := l.loaded(key); f != nil {
 		return f, nil
 	}
@@ -194,8 +195,8 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 
 // moduleKey is what a kernel's machine code is stored under: no producer, for
 // an entry has one image for each.
-func moduleKey(text ptx.Text, arch string, o driver.CompileOptions) cache.Key {
-	return cache.NewKey([]byte("module"), text.PTX, []byte(arch), fmt.Appendf(nil, "%+v", o))
+func moduleKey(text []byte, arch string, o driver.CompileOptions) cache.Key {
+	return cache.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "%+v", o))
 }
 
 // loaded is the function that this process has, or nil.
@@ -260,9 +261,6 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 		l.cached.Add(1)
 	}
 	f := &Function{Function: fn, Origin: origin, text: text, name: s.Name}
-	if e := s.Module.Entry(s.Name); e != nil {
-		f.params = slices.Clone(e.Params) // the module is the caller's
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.functions[key] = f
@@ -289,6 +287,9 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Sourc
 			images = append(images, img)
 		}
 	}
+	if len(images) == 0 && len(e.Images) > 0 {
+		l.sayOthers(s.Logger, e)
+	}
 	var refused []error
 	for _, img := range images {
 		fn, err := l.open(img.Code, s)
@@ -301,6 +302,22 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Sourc
 		}
 	}
 	return nil, errors.Join(refused...)
+}
+
+// sayOthers says once that the cache's machine code is of others, such as the
+// driver of before its update.
+func (l *Loader) sayOthers(log *slog.Logger, e cache.Entry) {
+	if log == nil {
+		return
+	}
+	l.others.Do(func() {
+		var by []string
+		for _, img := range e.Images {
+			by = append(by, img.Producer)
+		}
+		log.Info("machine code in the cache is of other drivers or assemblers; this one compiles its own, once, and stores it beside",
+			"have", strings.Join(by, ", "), "want", l.dev.Producer())
+	})
 }
 
 // open makes machine code callable. A module that turns out to be wrong is

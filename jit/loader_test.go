@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
@@ -119,18 +120,19 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, bindAdder(dev, f, p, n).Launch(s))
+	require.NoError(t, launchAdder(s, f, p, n))
 	var out [4]byte
 	require.NoError(t, s.CopyToHost(out[:], p))
 	return binary.LittleEndian.Uint32(out[:])
 }
 
-// bindAdder is one thread of an adder that adds to n and stores at p.
-func bindAdder(dev driver.Device, f *jit.Function, p driver.DevicePtr, n uint32) *jit.Binding {
-	b := f.Bind(dev, driver.Launch{Block: driver.Dim3{X: 1}})
-	b.Ptr("out", p)
-	b.U32("n", n)
-	return b
+// launchAdder queues one thread of an adder that adds to n and stores at p.
+func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32) error {
+	packed, err := driver.PackParams(p, n)
+	if err != nil {
+		return err
+	}
+	return f.Explain(s.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, packed))
 }
 
 // A caller whose context ends goes; the compilation goes on for the others.
@@ -224,4 +226,49 @@ func TestFailedSteps(t *testing.T) {
 			assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
 		})
 	}
+}
+
+// A closed device has no kernels, not even those that it had.
+func TestClosedDevice(t *testing.T) {
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	defer jit.Forget(dev)
+	s, _ := adder(t, 1)
+	_, err = load(context.Background(), dev, s)
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	_, err = load(context.Background(), dev, s)
+	require.ErrorIs(t, err, driver.ErrInvalid)
+	assert.ErrorContains(t, err, "closed")
+}
+
+// otherChip is a device of another architecture.
+type otherChip struct{ *faulty.Device }
+
+func (o otherChip) Target() driver.Target {
+	t := o.Device.Target()
+	t.Arch = "sm_100a"
+	return t
+}
+
+// Two chips that share a cache and a text have an entry each.
+func TestArchitectureIsInTheKey(t *testing.T) {
+	c := cache.Open(cache.Options{Dir: t.TempDir()})
+	s, _ := adder(t, 1)
+	one, other := newDevice(t), otherChip{newDevice(t)}
+	for _, dev := range []driver.Device{one, other, one, other} {
+		jit.Forget(dev)
+		_, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+		require.NoError(t, err)
+		jit.Forget(dev)
+	}
+	assert.EqualValues(t, 1, one.Count(faulty.Compile))
+	assert.EqualValues(t, 1, other.Count(faulty.Compile))
+	infos, err := c.List(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, infos, 2)
+	r := &jit.Recompile{By: one, Arch: "sm_90a"}
+	_, err = c.Verify(t.Context(), r.Check)
+	require.NoError(t, err)
+	assert.Equal(t, 1, r.Same(), "the other is another chip's")
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -54,8 +55,12 @@ func TestProducers(t *testing.T) {
 	require.Equal(t, jit.Cached, origin)
 	origin, _ = load("driver 2", "driver 1")
 	require.Equal(t, jit.Cached, origin, "an older driver's machine code will do")
+	require.Empty(t, log.String())
 	origin, _ = load("driver 2")
 	require.Equal(t, jit.Compiled, origin, "an older driver's machine code won't do")
+	require.Equal(t, 1, strings.Count(log.String(), "level=INFO"), "which is said once")
+	require.Contains(t, log.String(), `have="driver 1" want="driver 2"`)
+	log.Reset()
 	for _, producer := range []string{"driver 1", "driver 2"} {
 		origin, _ = load(producer)
 		require.Equal(t, jit.Cached, origin, "both stay beside each other")

@@ -55,7 +55,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 	seen := map[cache.Key]bool{}
 	for _, s := range sources {
 		text := s.Module.Print()
-		key := moduleKey(text, arch, o.Compile)
+		key := moduleKey(text.PTX, arch, o.Compile)
 		again := seen[key]
 		seen[key] = true
 		g.Go(func() error {

@@ -3,7 +3,6 @@ package jit_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,7 @@ import (
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/ptxas"
+	"sonicmoe/ptx/outside"
 )
 
 // offline stands for an assembler on a machine without a device: it makes
@@ -156,11 +155,8 @@ func TestWarmFails(t *testing.T) {
 
 // The real assembler's code is an image for the H200, under its own name.
 func TestPtxas(t *testing.T) {
-	ctx := context.Background()
-	by, err := jit.Ptxas(ctx, "sm_90a")
-	if errors.Is(err, ptxas.ErrNotFound) {
-		t.Skip(err)
-	}
+	outside.Ptxas(t)
+	by, err := jit.Ptxas(t.Context(), "sm_90a")
 	require.NoError(t, err)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	warmed(t, c, by, 1)
@@ -171,16 +167,16 @@ func TestPtxas(t *testing.T) {
 	assert.True(t, bytes.HasPrefix(img.Code, []byte("\x7fELF")))
 	assert.Contains(t, img.Log, "registers")
 
-	_, err = by.Compile(ctx, []byte(".version 8.0\n.target sm_90a\nnonsense\n"), driver.CompileOptions{OptLevel: 1, LineInfo: true})
+	_, err = by.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\nnonsense\n"), driver.CompileOptions{OptLevel: 1, LineInfo: true})
 	assert.ErrorIs(t, err, driver.ErrCompile)
 	assert.ErrorContains(t, err, "line 3")
 	k := ptx.NewKernel("empty")
 	m, err := k.Build()
 	require.NoError(t, err)
-	img2, err := by.Compile(ctx, m.Print().PTX, driver.CompileOptions{OptLevel: 1, LineInfo: true})
+	img2, err := by.Compile(t.Context(), m.Print().PTX, driver.CompileOptions{OptLevel: 1, LineInfo: true})
 	require.NoError(t, err)
 	assert.NotEmpty(t, img2.Code)
-	done, cancel := context.WithCancel(ctx)
+	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = by.Compile(done, nil, driver.CompileOptions{})
 	assert.ErrorIs(t, err, context.Canceled)

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // wrong is one mistake in the buffers of a pass.
@@ -39,15 +39,15 @@ var wrongs = []wrong{
 	{"H misaligned", "H.Ptr", func(f *moe.Forward) { f.H.Ptr += 4 }},
 	{"Scores in bf16", "Scores", func(f *moe.Forward) { f.Scores.Shape.Type = moe.BF16 }},
 	{"Scores nil", "Scores.Ptr", func(f *moe.Forward) { f.Scores.Ptr = 0 }},
-	{"Experts in FP32", "Experts", func(f *moe.Forward) { f.Experts.Shape.Type = moe.F32 }},
-	{"Experts of other K", "Experts", func(f *moe.Forward) { f.Experts.Shape.Dims[1]++ }},
+	{"Experts in FP32", "ExpertIDs", func(f *moe.Forward) { f.ExpertIDs.Shape.Type = moe.F32 }},
+	{"Experts of other K", "ExpertIDs", func(f *moe.Forward) { f.ExpertIDs.Shape.Dims[1]++ }},
 	{"Workspace too short", "Workspace", func(f *moe.Forward) { f.Workspace.Bytes-- }},
 	{"Workspace absent", "Workspace", func(f *moe.Forward) { f.Workspace = moe.Buffer{} }},
 	{"Workspace nil", "Workspace.Ptr", func(f *moe.Forward) { f.Workspace.Ptr = 0 }},
 	{"Workspace misaligned", "Workspace.Ptr", func(f *moe.Forward) { f.Workspace.Ptr += 16 }},
 	{"O is X", "O", func(f *moe.Forward) { f.O.Ptr = f.X.Ptr }},
 	{"H begins in the end of O", "H", func(f *moe.Forward) { f.H.Ptr = f.O.Ptr + 70*192*2 - 16 }},
-	{"Experts are Scores", "Experts", func(f *moe.Forward) { f.Experts.Ptr = f.Scores.Ptr }},
+	{"Experts are Scores", "ExpertIDs", func(f *moe.Forward) { f.ExpertIDs.Ptr = f.Scores.Ptr }},
 	{"Scores in O", "O", func(f *moe.Forward) { f.Scores.Ptr = f.O.Ptr + 1024 }},
 	{"Workspace over W2", "Workspace", func(f *moe.Forward) { f.Workspace.Ptr = f.W2.Ptr }},
 }
@@ -66,19 +66,17 @@ func TestArgErrors(t *testing.T) {
 			require.Zero(t, n, "something was launched")
 
 			// The parts refuse what concerns them just the same.
-			r := moe.Route{X: f.X, Router: f.Router, Scores: f.Scores, Experts: f.Experts, Workspace: f.Workspace}
-			e := moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
-			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Route(tr.Stream(), r) })
+			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Route(tr.Stream(), f) })
 			if concernsRoute(w) {
 				wantArgError(t, err, w.field)
 				require.Zero(t, n, "Route launched something")
 			} else {
 				require.NoError(t, err)
 			}
-			n, err = launches(t, tr.Stream(), func() error { return tr.Call().Experts(tr.Stream(), e) })
+			n, err = launches(t, tr.Stream(), func() error { return tr.Call().ForwardExperts(tr.Stream(), f) })
 			if concernsExperts(w) {
 				wantArgError(t, err, w.field)
-				require.Zero(t, n, "Experts launched something")
+				require.Zero(t, n, "ExpertIDs launched something")
 			} else {
 				require.NoError(t, err)
 			}
@@ -127,17 +125,17 @@ func TestNeighboursAreNoOverlap(t *testing.T) {
 	f.H.Ptr = p + 2*64*192
 	require.NoError(t, tr.Run(testContext(t), f))
 	got := make([]uint16, len(want.O))
-	require.NoError(t, tr.Stream().CopyToHost(trial.Bytes(got), p))
+	require.NoError(t, tr.Stream().CopyToHost(num.Bytes(got), p))
 	require.Equal(t, want.O, got)
 }
 
 func TestConfigErrors(t *testing.T) {
 	for field, c := range map[string]moe.Config{
-		"Config.Hidden":       {Hidden: 100, Intermediate: 64, Experts: 4, TopK: 2},
-		"Config.Intermediate": {Hidden: 128, Intermediate: 32, Experts: 4, TopK: 2},
-		"Config.Experts":      {Hidden: 128, Intermediate: 64, Experts: 1025, TopK: 2},
-		"Config.TopK":         {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 5},
-		"Config.Logits":       {Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: 7},
+		"Config.Hidden":       {Hidden: 100, Intermediate: 64, NumExperts: 4, TopK: 2},
+		"Config.Intermediate": {Hidden: 128, Intermediate: 32, NumExperts: 4, TopK: 2},
+		"Config.NumExperts":   {Hidden: 128, Intermediate: 64, NumExperts: 1025, TopK: 2},
+		"Config.TopK":         {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 5},
+		"Config.Logits":       {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: 7},
 	} {
 		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithCache(nil))
 		require.Nil(t, l)

@@ -24,10 +24,10 @@ var wrongBackwards = []struct {
 	{"H absent", "H", func(b *moe.Backward) { b.H = moe.Tensor{} }},
 	{"H of T rows", "H", func(b *moe.Backward) { b.H.Shape.Dims[0] /= 2 }},
 	{"Scores nil", "Scores.Ptr", func(b *moe.Backward) { b.Scores.Ptr = 0 }},
-	{"Experts in FP32", "Experts", func(b *moe.Backward) { b.Experts.Shape.Type = moe.F32 }},
+	{"Experts in FP32", "ExpertIDs", func(b *moe.Backward) { b.ExpertIDs.Shape.Type = moe.F32 }},
 	{"DO absent", "DO", func(b *moe.Backward) { b.DO = moe.Tensor{} }},
 	{"DO in FP32", "DO", func(b *moe.Backward) { b.DO.Shape.Type = moe.F32 }},
-	{"DLogits in bf16", "DLogits", func(b *moe.Backward) { b.DLogits = b.DRouter; b.DLogits.Shape.Dims[0] = 70 }},
+	{"DLogits in bf16", "DLogits", func(b *moe.Backward) { b.DLogits = b.DRouter.Tensor; b.DLogits.Shape.Dims[0] = 70 }},
 	{"DX of other tokens", "DX", func(b *moe.Backward) { b.DX.Shape.Dims[0]++ }},
 	{"DScores in bf16", "DScores", func(b *moe.Backward) { b.DScores.Shape.Type = moe.BF16 }},
 	{"DW1 of integers", "DW1", func(b *moe.Backward) { b.DW1.Shape.Type = moe.I32 }},
@@ -61,7 +61,7 @@ func TestBackwardArgErrors(t *testing.T) {
 			if w.field == "Router" || w.field == "DLogits" || w.field == "DRouter.Ptr" {
 				return
 			}
-			n, err = launches(t, s, func() error { return tr.Call().ExpertsBackward(s, expertsBackward(b)) })
+			n, err = launches(t, s, func() error { return tr.Call().BackwardExperts(s, expertsBackward(b)) })
 			wantArgError(t, err, w.field)
 			require.Zero(t, n, "something was launched")
 		})

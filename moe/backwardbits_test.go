@@ -7,14 +7,18 @@ import (
 
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/dh"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 )
 
 // Each way of writing a weight's gradient follows from the FP32 one in bits:
 // bf16 is that rounded, and adding is one FP32 sum with the old value.
 func TestBackwardAccumulate(t *testing.T) {
-	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
+	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
 	withBackward(t, tr, moe.F32)
 	require.NoError(t, tr.AddLogitGradients(23))
 	wide := tr.Back
@@ -29,20 +33,20 @@ func TestBackwardAccumulate(t *testing.T) {
 	require.Equal(t, exact["DX"], rounded["DX"])
 	for _, name := range []string{"DW1", "DW2", "DRouter"} {
 		for i, v := range exact[name].F32 {
-			require.Equal(t, reference.Float32ToBF16(v), rounded[name].BF16[i], "%s[%d]", name, i)
+			require.Equal(t, num.Float32ToBF16(v), rounded[name].BF16[i], "%s[%d]", name, i)
 		}
 	}
 
 	for _, b := range []moe.Backward{wide, narrow} {
-		b.AccumulateDW1, b.AccumulateDW2, b.AccumulateDRouter = true, true, true
+		b.DW1.Accumulate, b.DW2.Accumulate, b.DRouter.Accumulate = true, true, true
 		// What is there is the gradient itself, times about -3.
 		for _, name := range []string{"DW1", "DW2", "DRouter"} {
 			old := exact[name].F32
 			var bits []byte
 			if b.DW1.Shape.Type == moe.F32 {
-				bits = trial.Bytes(times(old, -3.14159))
+				bits = num.Bytes(times(old, -3.14159))
 			} else {
-				bits = trial.Bytes(narrowed(times(old, -3.14159)))
+				bits = num.Bytes(narrowed(times(old, -3.14159)))
 			}
 			require.NoError(t, tr.Stream().CopyToDevice(wanted(&b)[name].Ptr, bits))
 		}
@@ -53,8 +57,8 @@ func TestBackwardAccumulate(t *testing.T) {
 				if b.DW1.Shape.Type == moe.F32 {
 					require.Equal(t, v*-3.14159+v, added[name].F32[i], "%s[%d] in FP32", name, i)
 				} else {
-					old := float32(reference.FromBF16(reference.Float32ToBF16(v * -3.14159)))
-					require.Equal(t, reference.Float32ToBF16(old+v), added[name].BF16[i], "%s[%d] in bf16", name, i)
+					old := float32(num.BF16ToFloat64(num.Float32ToBF16(v * -3.14159)))
+					require.Equal(t, num.Float32ToBF16(old+v), added[name].BF16[i], "%s[%d] in bf16", name, i)
 				}
 			}
 		}
@@ -72,7 +76,7 @@ func times(v []float32, by float32) []float32 {
 func narrowed(v []float32) []uint16 {
 	out := make([]uint16, len(v))
 	for i := range v {
-		out[i] = reference.Float32ToBF16(v[i])
+		out[i] = num.Float32ToBF16(v[i])
 	}
 	return out
 }
@@ -82,7 +86,7 @@ func TestBackwardTimings(t *testing.T) {
 	var first map[string]trial.Values
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {
-			tr := trialOn(t, d.dev, moe.Config{Hidden: 192, Intermediate: 192, Experts: 5, TopK: 3}, 100)
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 192, Intermediate: 192, NumExperts: 5, TopK: 3}, 100)
 			withBackward(t, tr, moe.BF16)
 			require.NoError(t, tr.AddLogitGradients(23))
 			require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
@@ -98,12 +102,12 @@ func TestBackwardTimings(t *testing.T) {
 // The same bits at every tile point, and so on repeats.
 func TestBackwardPoints(t *testing.T) {
 	target := testDevice(t).Target()
-	dhs, dxs, dws := kernel.DHSpace(target), kernel.DXSpace(target), kernel.DWSpace(target)
+	dhs, dxs, dws := dh.Product.Space(target), kernel.DXProduct.Space(target), dw.W1Product.Space(target)
 	var first map[string]trial.Values
 	for i := range max(len(dhs), len(dxs), len(dws)) {
-		choice := kernel.Choice{DH: dhs[i%len(dhs)], DX: dxs[i%len(dxs)], DW1: dws[i%len(dws)], DW2: dws[(i+1)%len(dws)]}
-		tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 192, Experts: 4, TopK: 2}, 90, moe.WithChoice(choice))
-		require.Equal(t, choice.DH, tr.Layer.Choice().DH)
+		choice := tiles.Choice{"dh": dhs[i%len(dhs)], "dx": dxs[i%len(dxs)], "dw1": dws[i%len(dws)], "dw2": dws[(i+1)%len(dws)]}
+		tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2}, 90, moe.WithTiles(choice))
+		require.Equal(t, choice["dh"], tr.Layer.Tiles()["dh"])
 		withBackward(t, tr, moe.F32)
 		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 		got := gradients(t, tr, tr.Back)
@@ -133,8 +137,8 @@ func TestBackwardReplay(t *testing.T) {
 	for seed := range uint64(rounds(3)) {
 		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
 		copy(tr.DO, reference.NewNormal(70+seed, trial.ScaleOutput).Values(int64(len(tr.DO))))
-		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, trial.Bytes(tr.X)))
-		require.NoError(t, s.CopyToDevice(tr.Back.DO.Ptr, trial.Bytes(tr.DO)))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, num.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Back.DO.Ptr, num.Bytes(tr.DO)))
 		require.NoError(t, tr.Poison())
 		require.NoError(t, tr.PoisonGradients(tr.Back))
 		require.NoError(t, g.Launch(s))

@@ -3,39 +3,20 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/moe/registry"
 )
 
-// binding is one kernel of a Call with its parameters, kept between runs.
-type binding struct {
-	*jit.Binding
-	label   string    // the kernel's name in Layer.Kernels
-	observe *Observer // its Call's
-}
-
-func newBinding(dev driver.Device, k *loaded, label string, observe *Observer) binding {
-	shape := driver.Launch{Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes, Programmatic: true, Cluster: driver.Dim3{X: k.CTAs}}
-	return binding{k.fn.Bind(dev, shape), label, observe}
-}
-
-func (b *binding) ptr(name string, p driver.DevicePtr) { b.Ptr(name, p) }
-
-func (b *binding) u32(name string, n int) { b.U32(name, uint32(n)) }
-
-func (b *binding) tensorMap(name string, m driver.TensorMap) error { return b.TensorMap(name, m) }
-
-// persist queues the kernel with a CTA on each SM, whole clusters only.
-func (b *binding) persist(s driver.Stream, sms int) error {
-	cluster := max(1, b.Shape.Cluster.X)
-	return b.run(s, max(1, sms/cluster)*cluster)
-}
-
-// run queues the kernel with so many CTAs.
-func (b *binding) run(s driver.Stream, ctas int) error {
-	b.Shape.Grid.X = ctas
-	if f := *b.observe; f != nil {
-		if err := f(b.label, s); err != nil {
+// launch queues one of the layer's kernels, after telling the call's observer.
+func launch[A any](c *Call, s driver.Stream, k *registry.Kernel[A], args A) error {
+	if c.observer != nil {
+		if err := c.observer(k.KernelName, s); err != nil {
 			return err
 		}
 	}
-	return b.Launch(s)
+	return registry.Of(c.launchers, k).Launch(s, args)
+}
+
+// launcher is a kernel's own, or nil when the layer is without it.
+func launcher[A any](c *Call, k *registry.Kernel[A]) *jit.Launcher[A] {
+	return registry.Of(c.launchers, k)
 }

@@ -14,7 +14,9 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
@@ -29,9 +31,9 @@ func TestBitsOfEachKernel(t *testing.T) {
 		tokens int
 		config moe.Config
 	}{
-		{150, moe.Config{Hidden: 256, Intermediate: 192, Experts: 12, TopK: 4}},
-		{300, moe.Config{Hidden: 192, Intermediate: 64, Experts: 60, TopK: 6, GateUp: moe.Interleaved}},
-		{65, moe.Config{Hidden: 128, Intermediate: 256, Experts: 2, TopK: 2}},
+		{150, moe.Config{Hidden: 256, Intermediate: 192, NumExperts: 12, TopK: 4}},
+		{300, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 60, TopK: 6, GateUp: moe.Interleaved}},
+		{65, moe.Config{Hidden: 128, Intermediate: 256, NumExperts: 2, TopK: 2}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -63,15 +65,14 @@ func (b bitsBench) router() {
 	require.NoError(b.t, err)
 	rb, err := b.b.Results(false)
 	require.NoError(b.t, err)
-	require.Equal(b.t, rb.Experts, ra.Experts, "chosen experts")
+	require.Equal(b.t, rb.ExpertIDs, ra.ExpertIDs, "chosen experts")
 	for i, s := range ra.Scores {
 		require.InEpsilon(b.t, rb.Scores[i], s, 1e-5, "score %d", i)
 	}
 	// From here on the other device takes this one's scores.
-	require.NoError(b.t, b.b.Stream().CopyToDevice(b.b.Args.Scores.Ptr, trial.Bytes(ra.Scores)))
+	require.NoError(b.t, b.b.Stream().CopyToDevice(b.b.Args.Scores.Ptr, num.Bytes(ra.Scores)))
 	f := b.b.Args
-	require.NoError(b.t, b.b.Call().Experts(b.b.Stream(), moe.Experts{X: f.X, W1: f.W1, W2: f.W2,
-		Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}))
+	require.NoError(b.t, b.b.Call().ForwardExperts(b.b.Stream(), f))
 }
 
 // region reads a part of a workspace.
@@ -88,8 +89,8 @@ func (b bitsBench) give(name string) {
 	require.NoError(b.t, b.b.Stream().CopyToDevice(to, b.region(b.a, name)))
 }
 
-func (b bitsBench) run(kernel int) {
-	ran, err := b.b.Call().RunKernel(kernel, b.b.Stream(), b.b.Args)
+func (b bitsBench) run(k registry.Any) {
+	ran, err := b.b.Call().RunKernel(k, b.b.Stream(), b.b.Args)
 	require.NoError(b.t, err)
 	require.True(b.t, ran)
 }
@@ -112,15 +113,15 @@ func (b bitsBench) products() {
 	for i := 0; i < len(a); i += 2 {
 		x, y := binary.LittleEndian.Uint16(a[i:]), binary.LittleEndian.Uint16(other[i:])
 		if x != y {
-			fx, fy := reference.FromBF16(x), reference.FromBF16(y)
+			fx, fy := num.BF16ToFloat64(x), num.BF16ToFloat64(y)
 			require.LessOrEqual(b.t, math.Abs(fx-fy), math.Abs(fy)/128, "A element %d: %g and %g", i/2, fx, fy)
 		}
 	}
 	b.give("A")
-	b.run(moe.DownKernel)
+	b.run(kernel.DownKernel)
 	require.Equal(b.t, b.region(b.b, "Y"), b.region(b.a, "Y"), "Y")
 	b.give("Y")
-	b.run(moe.AggregateKernel)
+	b.run(kernel.AggregateKernel)
 	rb, err = b.b.Results(false)
 	require.NoError(b.t, err)
 	require.Equal(b.t, rb.O, ra.O, "O")

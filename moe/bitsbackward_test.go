@@ -11,7 +11,11 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/drouter"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
@@ -24,8 +28,8 @@ func TestBitsOfEachBackwardKernel(t *testing.T) {
 		tokens int
 		config moe.Config
 	}{
-		{150, moe.Config{Hidden: 256, Intermediate: 192, Experts: 12, TopK: 4}},
-		{100, moe.Config{Hidden: 192, Intermediate: 64, Experts: 30, TopK: 6, GateUp: moe.Interleaved}},
+		{150, moe.Config{Hidden: 256, Intermediate: 192, NumExperts: 12, TopK: 4}},
+		{100, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 30, TopK: 6, GateUp: moe.Interleaved}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			other, err := emulated.New(emulated.Options{Timing: emu.Random, Seed: 7})
@@ -47,7 +51,7 @@ func (b backwardBench) forward() {
 	saved := withBackward(b.t, b.a, moe.F32)
 	withBackward(b.t, b.b, moe.F32)
 	s, f := b.b.Stream(), b.b.Args
-	for to, bits := range map[driver.DevicePtr][]byte{f.H.Ptr: trial.Bytes(saved.H), f.Scores.Ptr: trial.Bytes(saved.Scores), f.Experts.Ptr: trial.Bytes(saved.Experts)} {
+	for to, bits := range map[driver.DevicePtr][]byte{f.H.Ptr: num.Bytes(saved.H), f.Scores.Ptr: num.Bytes(saved.Scores), f.ExpertIDs.Ptr: num.Bytes(saved.ExpertIDs)} {
 		require.NoError(b.t, s.CopyToDevice(to, bits))
 	}
 }
@@ -91,9 +95,9 @@ func (b backwardBench) hand(name string) {
 }
 
 // again runs kernels on the other device.
-func (b backwardBench) again(pass moe.Backward, kernels ...int) {
-	for _, i := range kernels {
-		require.NoError(b.t, b.b.Call().RunBackwardKernel(i, b.b.Stream(), pass))
+func (b backwardBench) again(pass moe.Backward, kernels ...registry.Any) {
+	for _, k := range kernels {
+		require.NoError(b.t, b.b.Call().RunBackwardKernel(k, b.b.Stream(), pass))
 	}
 	require.NoError(b.t, b.b.Stream().Synchronize(testContext(b.t)))
 }
@@ -103,8 +107,8 @@ func (b backwardBench) again(pass moe.Backward, kernels ...int) {
 func (b backwardBench) near(name string) {
 	x, y := b.part(b.a, name), b.part(b.b, name)
 	for i := 0; i < len(x); i += 2 {
-		fx := reference.FromBF16(binary.LittleEndian.Uint16(x[i:]))
-		fy := reference.FromBF16(binary.LittleEndian.Uint16(y[i:]))
+		fx := num.BF16ToFloat64(binary.LittleEndian.Uint16(x[i:]))
+		fy := num.BF16ToFloat64(binary.LittleEndian.Uint16(y[i:]))
 		require.LessOrEqual(b.t, math.Abs(fx-fy), math.Abs(fy)/128+1e-6, "%s element %d: %g and %g", name, i/2, fx, fy)
 	}
 }
@@ -121,7 +125,7 @@ func (b backwardBench) weights() {
 	}
 	b.hand("dH")
 	b.hand("A'")
-	b.again(y, moe.DW2Kernel+1, moe.DW1Kernel+1) // in FP32
+	b.again(y, dw.W2Kernels[1], dw.W1Kernels[1]) // in FP32
 	other = gradients(b.t, b.b, y)
 	got["DScores"], other["DScores"] = trial.Values{}, trial.Values{}
 	sameGradients(b.t, other, got, "weights")
@@ -132,9 +136,9 @@ func (b backwardBench) tokens() {
 	x, y := b.want("DX")
 	b.hand("dH")
 	b.hand("dlrow")
-	b.again(y, moe.DXKernel)
+	b.again(y, kernel.DXKernel)
 	require.Equal(b.t, b.part(b.b, "dX~"), b.part(b.a, "dX~"), "dX~")
-	b.again(y, moe.SumKernel)
+	b.again(y, kernel.SumKernel)
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "tokens")
 }
 
@@ -142,6 +146,6 @@ func (b backwardBench) tokens() {
 func (b backwardBench) router() {
 	x, y := b.want("DRouter")
 	b.hand("dlogits")
-	b.again(y, moe.DRouterKernel, moe.DRouterSumKernel+1)
+	b.again(y, drouter.Kernel, drouter.SumKernels[1])
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "router")
 }

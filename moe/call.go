@@ -2,18 +2,25 @@ package moe
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"sonicmoe/driver"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
 )
 
 // Call runs a layer. It keeps packed parameters and tensor maps between runs,
-// so it belongs to one goroutine at a time.
+// so it belongs to one goroutine at a time; a pass that finds it in use is an
+// error.
 type Call struct {
-	layer    *Layer
-	check    argCheck
-	bindings [kernelCount]binding
-	observer Observer
+	layer *Layer
+	// busy says that a pass is being queued.
+	busy      atomic.Bool
+	check     argCheck
+	launchers map[registry.Any]registry.Launcher
+	observer  Observer
 }
 
 // Observer is told of a kernel, by its name in [Layer.Kernels], right before
@@ -26,146 +33,126 @@ type Observer func(kernel string, s driver.Stream) error
 // event between two kernels keeps the later one from starting before the
 // earlier has ended, so that the times of all add up to a little more than an
 // unobserved pass.
-func (c *Call) Observe(f Observer) { c.observer = f }
+func (c *Call) Observe(f Observer) {
+	if c != nil {
+		c.observer = f
+	}
+}
 
 // NewCall makes a call.
 func (l *Layer) NewCall() *Call {
-	c := &Call{layer: l}
-	for i := range c.bindings {
-		if l.kernels[i].fn != nil {
-			c.bindings[i] = newBinding(l.dev, &l.kernels[i], kernelNames[i], &c.observer)
-		}
+	c := &Call{layer: l, launchers: map[registry.Any]registry.Launcher{}}
+	for _, k := range l.all() { // passes of a nil layer are errors
+		c.launchers[k.Any] = k.built.NewLauncher(k.fn, l.dev)
 	}
 	return c
 }
 
-// Forward are the buffers of a whole pass.
-type Forward struct {
-	X, Router, W1, W2 Tensor
-	// O, Scores and Experts are written. H is written too unless it is the
-	// zero Tensor: a training pass keeps it, an inference pass does without.
-	O, H, Scores, Experts Tensor
-	Workspace             Buffer
-}
-
-// Route are the buffers of the router alone.
-type Route struct {
-	X, Router Tensor
-	// Scores and Experts are written.
-	Scores, Experts Tensor
-	Workspace       Buffer
-}
-
-// Experts are the buffers of the experts alone, with scores and ids from
-// anywhere. An id outside [0, E) is skipped and adds nothing to O; a token
-// may name an expert more than once.
-type Experts struct {
-	X, W1, W2       Tensor
-	Scores, Experts Tensor
-	// O and, unless zero, H are written. Rows of H are by expert, then token,
-	// then slot.
-	O, H      Tensor
-	Workspace Buffer
-}
-
 // Forward queues a whole pass on s.
 func (c *Call) Forward(s driver.Stream, f Forward) error {
-	t, err := c.tokens(s, f.X)
+	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
 	}
-	c.checkInput(t, f.X, f.Scores, f.Experts, true)
-	c.checkRouter(t, f.Router)
-	e := Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
-	c.checkExperts(t, e)
+	defer c.end()
+	c.checkRouting(t, &f, true)
+	c.checkRouter(t, &f)
+	c.checkExperts(t, &f)
 	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	if err := c.route(s, t, Route{X: f.X, Router: f.Router, Scores: f.Scores, Experts: f.Experts, Workspace: f.Workspace}); err != nil {
+	if err := c.route(s, t, &f); err != nil {
 		return err
 	}
-	return c.experts(s, t, e)
+	return c.experts(s, t, &f)
 }
 
-// Route queues router product, top-K and softmax on s.
-func (c *Call) Route(s driver.Stream, r Route) error {
-	t, err := c.tokens(s, r.X)
+// Route queues router product, top-K and softmax on s: the part of Forward that
+// writes scores, ids and logits. W1, W2, O and H are not looked at.
+func (c *Call) Route(s driver.Stream, f Forward) error {
+	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
 	}
-	c.checkInput(t, r.X, r.Scores, r.Experts, true)
-	c.checkRouter(t, r.Router)
-	if err := c.checked(t, r.Workspace); err != nil || t == 0 {
+	defer c.end()
+	c.checkRouting(t, &f, true)
+	c.checkRouter(t, &f)
+	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	return c.route(s, t, r)
+	return c.route(s, t, &f)
 }
 
-// Experts queues the experts and their weighted sum on s.
-func (c *Call) Experts(s driver.Stream, e Experts) error {
-	t, err := c.tokens(s, e.X)
+// ForwardExperts queues the experts and their weighted sum on s, with scores and
+// ids from anywhere. Router and Logits are not looked at.
+func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
+	t, err := c.begin(s, f.X)
 	if err != nil {
 		return err
 	}
-	c.checkInput(t, e.X, e.Scores, e.Experts, false)
-	c.checkExperts(t, e)
-	if err := c.checked(t, e.Workspace); err != nil || t == 0 {
+	defer c.end()
+	c.checkRouting(t, &f, false)
+	c.checkExperts(t, &f)
+	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
 		return err
 	}
 	w := c.layer.workspace(t)
-	if err := c.count(s, t, e.Experts, e.Workspace.Ptr, w.indices); err != nil {
+	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
-	return c.experts(s, t, e)
+	return c.experts(s, t, &f)
 }
 
 // count queues the counting of each range's experts.
 func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	b := &c.bindings[count]
-	b.ptr("experts", experts.Ptr)
-	b.ptr("counts", at(p, w.counts))
-	b.u32("tokens", t)
-	b.u32("perCTA", c.perCTA(t))
-	return b.run(s, c.ranges(t))
+	return launch(c, s, route.CountKernel, route.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
 }
 
-// maxRows bounds T·K: row numbers are signed 32-bit integers on the device.
-const maxRows = 1<<31 - 1
-
-// tokens is T, from X's shape, and starts the checks.
-func (c *Call) tokens(s driver.Stream, x Tensor) (int, error) {
-	c.check.reset()
-	if s == nil {
+// begin starts a pass: the call is this goroutine's until end, T is X's.
+func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
+	switch {
+	case c == nil || c.layer == nil:
+		return 0, &ArgError{Field: "Call", Got: "none of a layer", Want: "made by Layer.NewCall"}
+	case s == nil:
 		return 0, &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
 	}
-	cfg, t := c.layer.config, x.Shape.Dims[0]
-	if x.Shape.Rank != 2 || t < 0 || t > maxRows/int64(cfg.TopK) {
-		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf("bf16 [T %d] with T·K below 2^31", cfg.Hidden)}
+	cfg, t := c.layer.of.Config, x.Shape.Dims[0]
+	if want := "bf16 [T %d] with T·K below 2^31"; x.IsZero() {
+		return 0, &ArgError{Field: "X", Got: missing, Want: fmt.Sprintf(want, cfg.Hidden)}
+	} else if x.Shape.Rank != 2 || t < 0 || t > spec.MaxRows/int64(cfg.TopK) {
+		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf(want, cfg.Hidden)}
 	}
+	if !c.busy.CompareAndSwap(false, true) {
+		return 0, &ArgError{Field: "Call", Got: "in use", Want: "one goroutine's at a time; NewCall makes one for each"}
+	}
+	c.check.reset()
 	return int(t), nil
 }
 
-// checkInput checks what all passes share; written says whether scores and
+// end lets others use the call.
+func (c *Call) end() { c.busy.Store(false) }
+
+// checkRouting checks what all passes share; written says whether scores and
 // ids come out or go in.
-func (c *Call) checkInput(t int, x, scores, experts Tensor, written bool) {
-	want := c.layer.config.Shapes(t)
-	c.check.tensor("X", x, want.X, false)
-	c.check.tensor("Scores", scores, want.Scores, written)
-	c.check.tensor("Experts", experts, want.Experts, written)
+func (c *Call) checkRouting(t int, f *Forward, written bool) {
+	want := c.layer.of.Config.Shapes(t)
+	c.check.tensor("X", f.X, want.X, false)
+	c.check.tensor("Scores", f.Scores, want.Scores, written)
+	c.check.tensor("ExpertIDs", f.ExpertIDs, want.ExpertIDs, written)
 }
 
-func (c *Call) checkRouter(t int, router Tensor) {
-	c.check.tensor("Router", router, c.layer.config.Shapes(t).Router, false)
+func (c *Call) checkRouter(t int, f *Forward) {
+	want := c.layer.of.Config.Shapes(t)
+	c.check.tensor("Router", f.Router, want.Router, false)
+	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
-func (c *Call) checkExperts(t int, e Experts) {
-	want := c.layer.config.Shapes(t)
-	c.check.tensor("W1", e.W1, want.W1, false)
-	c.check.tensor("W2", e.W2, want.W2, false)
-	c.check.tensor("O", e.O, want.O, true)
-	if !e.H.IsZero() {
-		c.check.tensor("H", e.H, want.H, true)
-	}
+func (c *Call) checkExperts(t int, f *Forward) {
+	want := c.layer.of.Config.Shapes(t)
+	c.check.tensor("W1", f.W1, want.W1, false)
+	c.check.tensor("W2", f.W2, want.W2, false)
+	c.check.tensor("O", f.O, want.O, true)
+	c.check.optional("H", f.H, want.H, true)
 }
 
 // checked ends the checks.
@@ -185,122 +172,49 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 	return c.check.overlaps()
 }
 
-// perCTA is how many tokens each CTA of router, count and plan takes, ranges
-// how many CTAs that makes.
-func (c *Call) perCTA(tokens int) int {
-	each := (tokens + c.layer.sms - 1) / c.layer.sms
-	return (each + kernel.RangeStep - 1) / kernel.RangeStep * kernel.RangeStep
-}
+// ranges are the tokens of each CTA of router, count and plan.
+func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
 
-func (c *Call) ranges(tokens int) int {
-	per := c.perCTA(tokens)
-	return (tokens + per - 1) / per
-}
-
-func (c *Call) route(s driver.Stream, t int, r Route) error {
-	shape := c.layer.router()
+func (c *Call) route(s driver.Stream, t int, f *Forward) error {
 	w := c.layer.workspace(t)
-	b := &c.bindings[router]
-	if err := b.tensorMap("x", shape.XMap(r.X.Ptr, t)); err != nil {
-		return err
-	}
-	if err := b.tensorMap("w", shape.WMap(r.Router.Ptr)); err != nil {
-		return err
-	}
-	b.ptr("scores", r.Scores.Ptr)
-	b.ptr("experts", r.Experts.Ptr)
-	b.ptr("counts", at(r.Workspace.Ptr, w.counts))
-	b.u32("tokens", t)
-	b.u32("perCTA", c.perCTA(t))
-	return b.run(s, c.ranges(t))
+	return launch(c, s, route.RouterKernel, route.RouterArgs{
+		X: f.X.Ptr, Weights: f.Router.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
+		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
+	})
 }
 
 // experts queues everything after the counts.
-func (c *Call) experts(s driver.Stream, t int, e Experts) error {
-	w := c.layer.workspace(t)
-	if err := c.plan(s, plan, t, e.Experts, e.Workspace.Ptr, w.indices); err != nil {
+func (c *Call) experts(s driver.Stream, t int, f *Forward) error {
+	w, p := c.layer.workspace(t), f.Workspace.Ptr
+	rows := t * c.layer.of.TopK
+	if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, p, w.indices); err != nil {
 		return err
 	}
-	if err := c.up(s, t, e, w); err != nil {
+	up := kernel.UpKernel
+	if f.H.IsZero() {
+		up = kernel.UpInferenceKernel
+	}
+	if err := launch(c, s, up, kernel.UpArgs{
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+	}); err != nil {
 		return err
 	}
-	if err := c.down(s, t, e, w); err != nil {
+	if err := launch(c, s, kernel.DownKernel, kernel.DownArgs{
+		A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
+	}); err != nil {
 		return err
 	}
-	b := &c.bindings[aggregate]
-	b.ptr("y", at(e.Workspace.Ptr, w.y))
-	b.ptr("o", e.O.Ptr)
-	b.ptr("inverse", at(e.Workspace.Ptr, w.inverse))
-	b.ptr("scores", e.Scores.Ptr)
-	b.u32("tokens", t)
-	cfg := c.layer.config
-	return b.run(s, kernel.Aggregate{Hidden: cfg.Hidden, TopK: cfg.TopK}.CTAs(t))
+	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{
+		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: t,
+	})
 }
 
 // plan queues one of the two plan kernels.
-func (c *Call) plan(s driver.Stream, which, t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	b := &c.bindings[which]
-	b.ptr("experts", experts.Ptr)
-	b.ptr("counts", at(p, w.counts))
-	b.ptr("gather", at(p, w.gather))
-	b.ptr("inverse", at(p, w.inverse))
-	b.ptr("offsets", at(p, w.offsets))
-	b.ptr("table", at(p, w.table))
-	b.ptr("blocks", at(p, w.blocks))
-	b.ptr("tickets", at(p, w.tickets))
-	if which == planPairs {
-		b.ptr("pairs", at(p, w.pairs))
-	}
-	b.u32("tokens", t)
-	b.u32("perCTA", c.perCTA(t))
-	return b.run(s, c.ranges(t))
-}
-
-func (c *Call) up(s driver.Stream, t int, e Experts, w workspace) error {
-	cfg := c.layer.config
-	rows := t * cfg.TopK
-	which, shape := upInfer, c.layer.up(false)
-	if !e.H.IsZero() {
-		which, shape = upTrain, c.layer.up(true)
-	}
-	b := &c.bindings[which]
-	p := e.Workspace.Ptr
-	b.ptr("table", at(p, w.table))
-	b.ptr("blocks", at(p, w.blocks))
-	b.ptr("tickets", at(p, w.tickets))
-	b.ptr("x", e.X.Ptr)
-	b.ptr("gather", at(p, w.gather))
-	if err := b.tensorMap("w1", shape.W1Map(e.W1.Ptr, cfg.Experts, cfg.GateUp)); err != nil {
-		return err
-	}
-	if err := b.tensorMap("a", shape.AMap(at(p, w.a), rows)); err != nil {
-		return err
-	}
-	if which == upTrain {
-		if err := b.tensorMap("h", shape.HMap(e.H.Ptr, rows)); err != nil {
-			return err
-		}
-	}
-	return b.persist(s, c.layer.sms)
-}
-
-func (c *Call) down(s driver.Stream, t int, e Experts, w workspace) error {
-	cfg := c.layer.config
-	rows := t * cfg.TopK
-	shape := c.layer.down()
-	b := &c.bindings[down]
-	p := e.Workspace.Ptr
-	b.ptr("table", at(p, w.table))
-	b.ptr("blocks", at(p, w.blocks))
-	b.ptr("tickets", at(p, w.tickets+ticketBytes))
-	if err := b.tensorMap("a", shape.AMap(at(p, w.a), rows)); err != nil {
-		return err
-	}
-	if err := b.tensorMap("w2", shape.W2Map(e.W2.Ptr, cfg.Experts)); err != nil {
-		return err
-	}
-	if err := b.tensorMap("y", shape.YMap(at(p, w.y), rows)); err != nil {
-		return err
-	}
-	return b.persist(s, c.layer.sms)
+func (c *Call) plan(s driver.Stream, which *registry.Kernel[route.PlanArgs], t int, experts Tensor, p driver.DevicePtr, w indices) error {
+	return launch(c, s, which, route.PlanArgs{
+		ExpertIDs: experts.Ptr, Counts: at(p, w.counts),
+		Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs),
+		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
+		TokenRanges: c.ranges(t),
+	})
 }

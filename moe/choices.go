@@ -2,159 +2,138 @@ package moe
 
 import (
 	"fmt"
+	"maps"
 
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/tiles"
 )
 
-// WithChoices takes tuned tile points from a store in place of the cache, such
+// WithTunedFrom takes tuned tilings from a store in place of the cache, such
 // as one autotune.File for all ranks of a job; with nil the cost model alone
 // decides. Either way every process that is told the same takes the same
-// points. Results are the same bits with any.
-func WithChoices(s autotune.Store) Option {
+// tilings. Results are the same bits with any.
+func WithTunedFrom(s autotune.Store) Option {
 	return func(o *options) { o.choices, o.ownChoices = s, true }
 }
 
-// ChoiceKey is what the tuned point of a product (kernel.Products) is stored
-// under: by the rows per expert that TokensHint makes, in wide buckets.
+// ChoiceKey is what the tuned tiling of a product is stored under: by the rows
+// per expert that TokensHint makes, in wide buckets.
 func ChoiceKey(t driver.Target, c Config, product string) autotune.Key {
 	return autotune.Key{Subject: fmt.Sprintf("moe %s %v", product, c), GPU: t.Name, SMs: t.SMs,
-		Bucket: autotune.BucketOf(kernel.RowsPerExpert(c))}
+		Bucket: autotune.BucketOf(registry.RowsPerExpert(c))}
 }
 
-// productKernels are the kernels of each product.
-var productKernels = map[string][]int{
-	"up": {upTrain, upInfer}, "down": {down}, "dh": {dh}, "dx": {dx, dxGiven},
-	"dw1": {dw1, dw1 + 1, dw1 + 2, dw1 + 3}, "dw2": {dw2, dw2 + 1, dw2 + 2, dw2 + 3},
-}
-
-// ProductSources emits the kernels that the layer has of a product at a point,
-// the one that tuning times first: those that a stored choice's digest is of.
-func ProductSources(t driver.Target, c Config, product string, p kernel.Point) ([]jit.Source, error) {
-	if err := c.Check(); err != nil {
+// ProductSources emits the kernels that the layer has of a product with a
+// tiling, the one that tuning times first: those that a stored choice's digest
+// is of.
+func ProductSources(t driver.Target, c Config, product string, p gemm.Tiling) ([]jit.Source, error) {
+	if err := Check(c); err != nil {
 		return nil, err
 	}
-	list, err := emitProduct(t, c, product, p)
+	of, err := kernel.Kernels.FindProduct(product)
 	if err != nil {
 		return nil, err
+	}
+	sources, _, err := emitProduct(t, c, of, p)
+	return sources, err
+}
+
+// emitProduct emits the kernels of a product with a tiling, in the registry's
+// order.
+func emitProduct(t driver.Target, c Config, of *registry.Product, p gemm.Tiling) ([]jit.Source, emitted, error) {
+	if err := of.Check(p, t); err != nil {
+		return nil, nil, err
 	}
 	var sources []jit.Source
-	for _, e := range list {
-		sources = append(sources, e.source)
-	}
-	return sources, nil
-}
-
-// emitted is a kernel that is ready to be loaded.
-type emitted struct {
-	kernel.Kernel
-	source jit.Source
-}
-
-// emitProduct emits the kernels of a product at a point, in productKernels'
-// order.
-func emitProduct(t driver.Target, c Config, product string, p kernel.Point) ([]emitted, error) {
-	which, err := kernel.FindProduct(product)
-	if err != nil {
-		return nil, err
-	}
-	if p == (kernel.Point{}) { // which Check takes for the cost model's
-		return nil, &ArgError{Field: "point of " + product, Got: "the zero Point", Want: "a tile point"}
-	}
-	l := &Layer{config: c}
-	*which.At(&l.choice) = p
-	if err := l.choice.Check(t); err != nil {
-		return nil, err
-	}
-	builders := l.builders(options{})
-	var list []emitted
-	for _, i := range productKernels[product] {
-		k, s, err := l.emit(i, builders[i])
+	done := emitted{}
+	for _, k := range kernel.Kernels.OfProduct(of) {
+		b, s, err := emit(registry.Layer{Config: c, Tiles: tiles.Choice{of.Name: p}}, k, nil)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		list = append(list, emitted{k, s})
+		done[k], sources = b, append(sources, s)
 	}
-	return list, nil
+	return sources, done, nil
 }
 
-// choose takes the caller's tile points, else those that were tuned, else the
-// cost model's.
-func (l *Layer) choose(t driver.Target, o options) error {
-	var given kernel.Choice
-	if o.choice != nil {
-		given = *o.choice
+// choose takes the caller's tilings, else those that were tuned, else the cost
+// model's. It returns the kernels that were emitted to see whether stored
+// choices are valid.
+func (l *Layer) choose(t driver.Target, o options) (emitted, error) {
+	if err := kernel.Kernels.Check(o.tiles, t); err != nil {
+		return nil, err
 	}
-	if err := given.Check(t); err != nil {
-		return err
+	var products []*registry.Product
+	for _, p := range kernel.Kernels.Products() {
+		if !p.Backward || !o.forwardOnly {
+			products = append(products, p)
+		}
 	}
-	l.emitted = &[kernelCount]*emitted{}
-	l.choice = given.OrElse(kernel.Choose(l.config, t))
-	products := kernel.Products()
-	origins := make([]autotune.Origin, len(products))
+	picks := make([]picked, len(products))
 	var g errgroup.Group
 	for i, p := range products {
-		if *p.At(&given) != (kernel.Point{}) {
-			origins[i] = autotune.Given
-			continue
+		_, given := o.tiles[p.Name]
+		switch {
+		case given:
+			picks[i].origin = autotune.Given
+		case o.choices != nil:
+			g.Go(func() error {
+				picks[i] = l.pick(t, p, o)
+				return nil
+			})
 		}
-		if o.choices == nil || p.Backward && o.forwardOnly {
-			continue
-		}
-		g.Go(func() error {
-			origins[i] = l.pick(t, p, o)
-			return nil
-		})
 	}
 	_ = g.Wait() // no error can come
-	l.chosenBy = map[string]autotune.Origin{}
+	l.of.Tiles, l.chosenBy = o.tiles.OrElse(kernel.Choose(l.of.Config, t)), map[string]autotune.Origin{}
+	all := emitted{}
 	for i, p := range products {
-		if p.Backward && o.forwardOnly {
-			continue
+		if picks[i].origin == autotune.Tuned {
+			l.of.Tiles[p.Name] = picks[i].tiling
+			maps.Copy(all, picks[i].kernels)
 		}
-		l.chosenBy[p.Name] = origins[i]
+		l.chosenBy[p.Name] = picks[i].origin
 		if o.logger != nil {
-			o.logger.Info("tile point", "product", p.Name, "point", p.At(&l.choice).String(), "from", origins[i].String())
+			o.logger.Info("tiles", "product", p.Name, "tiling", l.of.Tiles[p.Name].String(), "from", picks[i].origin.String())
 		}
 	}
-	return nil
+	return all, nil
 }
 
-// pick takes a product's stored point, if it is valid, and keeps the kernels
-// that were emitted to see that.
-func (l *Layer) pick(t driver.Target, p kernel.Product, o options) autotune.Origin {
-	var list []emitted
-	point, origin, why := autotune.Pick(o.choices, ChoiceKey(t, l.config, p.Name), func(q kernel.Point) (digest string, err error) {
-		if list, err = emitProduct(t, l.config, p.Name, q); err != nil {
+// picked is a product's tiling, and its kernels where they have been emitted.
+type picked struct {
+	origin  autotune.Origin
+	tiling  gemm.Tiling
+	kernels emitted
+}
+
+// pick takes a product's stored tiling, if it is valid.
+func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found picked) {
+	var why error
+	found.tiling, found.origin, why = autotune.Pick(o.choices, ChoiceKey(t, l.of.Config, p.Name), func(q gemm.Tiling) (digest string, err error) {
+		sources, kernels, err := emitProduct(t, l.of.Config, p, q)
+		if err != nil {
 			return "", err
 		}
-		var sources []jit.Source
-		for _, e := range list {
-			sources = append(sources, e.source)
-		}
+		found.kernels = kernels
 		return autotune.Digest(sources), nil
 	})
-	if origin == autotune.Tuned {
-		*p.At(&l.choice) = point
-		for n, i := range productKernels[p.Name] {
-			l.emitted[i] = &list[n]
-		}
-	}
 	if why != nil && o.logger != nil {
 		o.logger.Warn("a tuned choice is not used, the cost model decides", "product", p.Name, "error", why)
 	}
-	return origin
+	return found
 }
 
-// ChosenBy tells for each product where its tile point comes from.
+// ChosenBy tells for each product where its tiling comes from.
 func (l *Layer) ChosenBy() map[string]autotune.Origin {
-	m := map[string]autotune.Origin{}
-	for name, o := range l.chosenBy {
-		m[name] = o
+	if l == nil {
+		return nil
 	}
-	return m
+	return maps.Clone(l.chosenBy)
 }

@@ -1,6 +1,7 @@
 package moe_test
 
 import (
+	"maps"
 	"path/filepath"
 	"testing"
 
@@ -13,28 +14,30 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 )
 
 // other is a point that the cost model does not choose for smallConfig.
-func other(t testing.TB, product string) kernel.Point {
+func other(t testing.TB, product string) gemm.Tiling {
 	t.Helper()
-	p, err := kernel.FindProduct(product)
+	p, err := kernel.Kernels.FindProduct(product)
 	require.NoError(t, err)
 	def := kernel.Choose(smallConfig, emulated.Target())
 	for _, a := range p.Alternatives(smallConfig, emulated.Target()) {
-		if a.Rejected == "" && a.Point != *p.At(&def) {
-			return a.Point
+		if a.Rejected == "" && a.Tiling != def[product] {
+			return a.Tiling
 		}
 	}
 	t.Fatal("no other point")
-	return kernel.Point{}
+	return gemm.Tiling{}
 }
 
 // tuned is a choice as tuning stores it, with the digest given or, if that is
 // empty, today's.
-func tuned(t testing.TB, product string, p kernel.Point, digest string) []byte {
+func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
 	t.Helper()
 	if digest == "" {
 		sources, err := moe.ProductSources(emulated.Target(), smallConfig, product, p)
@@ -59,17 +62,17 @@ func TestStoredChoices(t *testing.T) {
 	c.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
 	c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version"))
 	c.PutChoice(choiceKey("dh"), []byte("damage"))
-	c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", kernel.Point{}, "of no point"))
-	c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", kernel.Point{TileN: 96, Stages: 3, Panel: 1}, "gone"))
+	c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", gemm.Tiling{}, "of no point"))
+	c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", gemm.Tiling{TileN: 96, Stages: 3, GroupM: 1, ClusterM: 1}, "gone"))
 
 	w := &warnings{}
 	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
 	assert.Equal(t, map[string]autotune.Origin{"up": autotune.Tuned, "down": autotune.Stale, "dh": autotune.Unreadable,
 		"dx": autotune.CostModel, "dw1": autotune.Stale, "dw2": autotune.Stale}, l.ChosenBy())
-	want := def
-	want.Up = up
-	assert.Equal(t, want, l.Choice())
+	want := maps.Clone(def)
+	want["up"] = up
+	assert.Equal(t, want, l.Tiles())
 	require.Len(t, w.said, 4)
 	for _, said := range w.said {
 		assert.Contains(t, said, "the cost model decides")
@@ -79,24 +82,24 @@ func TestStoredChoices(t *testing.T) {
 	forward := forwardOn(t, dev, l)
 	again := startWith(t, dev, &warnings{}, moe.WithCache(c))
 	assert.Zero(t, again.compiled)
-	assert.Equal(t, up, again.layer.Choice().Up)
-	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithChoices(c))
+	assert.Equal(t, up, again.layer.Tiles()["up"])
+	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithTunedFrom(c))
 	require.NoError(t, err)
 	before := dev.Count(faulty.Compile)
 	require.NoError(t, jit.Warm(t.Context(), c, dev.Target().Arch, sources, jit.WarmOptions{By: dev}))
 	assert.Equal(t, before, dev.Count(faulty.Compile), "Sources are what New compiled")
 
 	// The cost model alone, on request; results are the same bits.
-	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoices(nil))
-	assert.Equal(t, def, alone.layer.Choice())
+	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(nil))
+	assert.Equal(t, def, alone.layer.Tiles())
 	assert.Equal(t, autotune.CostModel, alone.layer.ChosenBy()["up"])
 	assert.Empty(t, alone.warnings)
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
 	// What the caller names stands above what is stored.
-	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoice(kernel.Choice{Up: def.Up}))
+	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTiles(tiles.Choice{"up": def["up"]}))
 	assert.Equal(t, autotune.Given, given.layer.ChosenBy()["up"])
-	assert.Equal(t, def.Up, given.layer.Choice().Up)
+	assert.Equal(t, def["up"], given.layer.Tiles()["up"])
 
 	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
 }
@@ -113,10 +116,10 @@ func TestChoicesFromAFile(t *testing.T) {
 		c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), ""))
 		file, err := autotune.ReadFile(path)
 		require.NoError(t, err)
-		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithChoices(file))
+		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(file))
 		want := kernel.Choose(smallConfig, dev.Target())
-		want.Up = up
-		assert.Equal(t, want, s.layer.Choice())
+		want["up"] = up
+		assert.Equal(t, want, s.layer.Tiles())
 	}
 }
 
@@ -139,6 +142,6 @@ func TestChoiceKey(t *testing.T) {
 	assert.Contains(t, at(0), "NVIDIA H200, 132 SMs")
 	c.Logits = moe.LogitsF32
 	assert.NotEqual(t, moe.ChoiceKey(driver.H200(), smallConfig, "up"), moe.ChoiceKey(driver.H200(), c, "up"))
-	_, err := moe.ProductSources(driver.H200(), smallConfig, "sideways", kernel.Point{})
+	_, err := moe.ProductSources(driver.H200(), smallConfig, "sideways", gemm.Tiling{})
 	assert.ErrorContains(t, err, "[up down dh dw2 dw1 dx]")
 }

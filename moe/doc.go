@@ -8,28 +8,34 @@
 // the device, logs or touches the disk, and it can be captured in a graph.
 // The token count may differ from call to call; routing stays on the device.
 //
-// All buffers are the caller's. [Layer.Sizes] says how many bytes to bring.
-// Tensors are row-major bf16 unless said otherwise:
+// All buffers are the caller's: Layer.Sizes says how many bytes to bring, an
+// [Arena] brings them, [Write] and [Read] copy numbers. Tensors are row-major
+// bf16 unless said otherwise:
 //
-//	X       [T, d]      tokens
-//	Router  [E, d]      router weights
-//	W1      [E, 2n, d]  gate and up, order by Config.GateUp
-//	W2      [E, d, n]   down
-//	O       [T, d]      output
-//	H       [R, 2n]     pre-activation, gate then up, R = T·K rows by expert
-//	Scores  [T, K]      f32, softmax over the chosen logits
-//	Experts [T, K]      i32, by falling score
+//	X         [T, d]      tokens
+//	Router    [E, d]      router weights
+//	W1        [E, 2n, d]  gate and up, order by Config.GateUp
+//	W2        [E, d, n]   down
+//	O         [T, d]      output
+//	H         [R, 2n]     pre-activation, gate then up, R = T·K rows by expert
+//	Scores    [T, K]      f32, softmax over the chosen logits
+//	ExpertIDs [T, K]      i32, by falling score
+//	Logits    [T, E]      in the format of Config.Logits, if asked for
+//
+// Of equal logits the lower expert comes first, and NaN before every number: what
+// is wrong with a router shows in O.
 //
 // H is what backward needs beside X, scores and experts; without it (the zero
 // Tensor) the pass is for inference and gives the same O.
 //
-// [Call.Backward] gives the gradients that are wanted, from that of O: of X, W1,
+// Call.Backward gives the gradients that are wanted, from that of O: of X, W1,
 // W2, Router and Scores. Weights' gradients are bf16 or f32 and may be added to
-// what is there; a weight whose gradient is not wanted costs nothing. What a
-// layer keeps from forward to backward is X, H, scores and experts, 2Td + 4TKn
-// bytes and 8TK of metadata; the workspace can be shared by layers that run one
-// after the other. [Call.ExpertsBackward] is for callers who route themselves,
-// [WithoutBackward] for programs that only infer.
+// what is there; a weight whose gradient is not wanted costs nothing. Load
+// balancing and z-loss are two coefficients, see [Backward]. What a layer keeps
+// from forward to backward is X, H, scores and experts, 2Td + 4TKn bytes and 8TK
+// of metadata; the workspace can be shared by layers that run one after the other.
+// Call.ForwardExperts and BackwardExperts are for callers who route themselves,
+// WithoutBackward for programs that only infer.
 //
 // Results are deterministic: the same input gives the same bits on every run
 // and for every tile shape. Each of H, A, Y, O and, in backward, of dH, A times
@@ -40,7 +46,7 @@
 // so that New compiles nothing where it runs; examples/warmup is the command.
 //
 // Tile shapes come from a cost model, or from choices that package moe/tune has
-// measured and stored in the cache; [Layer.ChosenBy] tells which. [WithChoices]
+// measured and stored in the cache; [Layer.ChosenBy] tells which. [WithTunedFrom]
 // takes them from one file for all ranks of a job, or turns them off.
 //
 // To read the PTX of a kernel with the Go line behind each instruction, see

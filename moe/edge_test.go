@@ -15,13 +15,15 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
 
 // tiny is a layer whose experts fill neither tiles nor blocks.
-var tiny = moe.Config{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 2}
+var tiny = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2}
 
 // timedDevice is one that completes asynchronous work at the given times.
 type timedDevice struct {
@@ -75,7 +77,7 @@ func TestForwardTimings(t *testing.T) {
 	var first trial.Results
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {
-			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, Experts: 5, TopK: 3}, 150)
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, 150)
 			r := forward(t, tr, tr.Args)
 			if first.O == nil {
 				first = r
@@ -91,11 +93,11 @@ func TestForwardTimings(t *testing.T) {
 // The same bits at every pair of tile points.
 func TestForwardPoints(t *testing.T) {
 	target := testDevice(t).Target()
-	ups, downs := kernel.UpSpace(target), kernel.DownSpace(target)
+	ups, downs := kernel.UpProduct.Space(target), kernel.DownProduct.Space(target)
 	var first trial.Results
 	for i := range max(len(ups), len(downs)) {
-		choice := kernel.Choice{Up: ups[i%len(ups)], Down: downs[i%len(downs)]}
-		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithChoice(choice))
+		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
+		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithTiles(choice))
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {
 			first = r
@@ -112,29 +114,36 @@ func TestForwardTokens(t *testing.T) {
 	full := forward(t, tr, tr.Args)
 	for _, tokens := range []int{1, 129, 63, 64, 0, 65, 127, 128, 0, 1} {
 		require.NoError(t, tr.Poison())
-		require.NoError(t, tr.Call().Forward(tr.Stream(), first(tr, tokens)))
+		require.NoError(t, tr.Call().Forward(tr.Stream(), first(t, tr, tokens)))
 		require.NoError(t, tr.Stream().Synchronize(testContext(t)))
 		r, err := tr.Results(false)
 		require.NoError(t, err)
 		d, k := tiny.Hidden, tiny.TopK
 		require.Equal(t, full.O[:tokens*d], r.O[:tokens*d], "O of %d tokens", tokens)
-		require.Equal(t, full.Experts[:tokens*k], r.Experts[:tokens*k], "experts of %d tokens", tokens)
+		require.Equal(t, full.ExpertIDs[:tokens*k], r.ExpertIDs[:tokens*k], "experts of %d tokens", tokens)
 		require.Equal(t, full.Scores[:tokens*k], r.Scores[:tokens*k], "scores of %d tokens", tokens)
 		for i, v := range r.O[tokens*d:] {
 			require.Equal(t, reference.Poison, v, "%d tokens: O past the end, at %d", tokens, i)
 		}
-		for i, v := range r.Experts[tokens*k:] {
+		for i, v := range r.ExpertIDs[tokens*k:] {
 			require.Equal(t, int32(-1), v, "%d tokens: experts past the end, at %d", tokens, i)
 		}
 	}
 }
 
 // first is the pass over the first tokens alone.
-func first(tr *trial.Trial, tokens int) moe.Forward {
-	f, s := tr.Args, tr.Layer.Config().Shapes(tokens)
-	f.X.Shape, f.O.Shape, f.H.Shape, f.Scores.Shape, f.Experts.Shape = s.X, s.O, s.H, s.Scores, s.Experts
-	f.Workspace.Bytes = tr.Layer.Sizes(tokens).Workspace
+func first(t testing.TB, tr *trial.Trial, tokens int) moe.Forward {
+	f, err := tr.Args.Tokens(tokens)
+	require.NoError(t, err)
+	f.Workspace.Bytes = sizesOf(t, tr.Layer, tokens).Workspace
 	return f
+}
+
+// sizesOf are a layer's sizes.
+func sizesOf(t testing.TB, l *moe.Layer, tokens int) moe.Sizes {
+	s, err := l.Sizes(tokens)
+	require.NoError(t, err)
+	return s
 }
 
 // launches captures queue and counts the nodes that it queued.
@@ -151,14 +160,11 @@ func TestNoTokens(t *testing.T) {
 	tr := trialOn(t, testDevice(t), tiny, 0)
 	c, s := tr.Call(), tr.Stream()
 	a := tr.Args
+	a.Workspace = moe.Buffer{}
 	for name, queue := range map[string]func() error{
-		"Forward": func() error { return c.Forward(s, a) },
-		"Route": func() error {
-			return c.Route(s, moe.Route{X: a.X, Router: a.Router, Scores: a.Scores, Experts: a.Experts})
-		},
-		"Experts": func() error {
-			return c.Experts(s, moe.Experts{X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H})
-		},
+		"Forward":        func() error { return c.Forward(s, a) },
+		"Route":          func() error { return c.Route(s, a) },
+		"ForwardExperts": func() error { return c.ForwardExperts(s, a) },
 	} {
 		n, err := launches(t, s, queue)
 		require.NoError(t, err, name)
@@ -183,8 +189,8 @@ func TestReplay(t *testing.T) {
 	for seed := range uint64(3) {
 		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
 		copy(tr.Router, reference.NewNormal(60+seed, 0.2).Values(int64(len(tr.Router))))
-		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, trial.Bytes(tr.X)))
-		require.NoError(t, s.CopyToDevice(tr.Args.Router.Ptr, trial.Bytes(tr.Router)))
+		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, num.Bytes(tr.X)))
+		require.NoError(t, s.CopyToDevice(tr.Args.Router.Ptr, num.Bytes(tr.Router)))
 		require.NoError(t, tr.Poison())
 		require.NoError(t, g.Launch(s))
 		require.NoError(t, s.Synchronize(ctx))
@@ -193,8 +199,8 @@ func TestReplay(t *testing.T) {
 		rep, err := tr.Check(replayed, tokens)
 		require.NoError(t, err)
 		require.NoError(t, rep.Check())
-		require.NotEqual(t, before, replayed.Experts, "the routing is new")
-		before = replayed.Experts
+		require.NotEqual(t, before, replayed.ExpertIDs, "the routing is new")
+		before = replayed.ExpertIDs
 		require.Equal(t, replayed, forward(t, tr, tr.Args), "a replay gives the bits of a call")
 	}
 }
@@ -203,12 +209,12 @@ func TestReplay(t *testing.T) {
 func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range tokens * c.TopK {
-		id := int32(r.IntN(c.Experts))
+		id := int32(r.IntN(c.NumExperts))
 		switch slot := i % c.TopK; {
 		case i/c.TopK%4 == 1 && slot > 0:
 			id = ids[i-1] // the same expert again
 		case r.IntN(6) == 0:
-			id = []int32{-1, int32(c.Experts), 1<<31 - 1, -1 << 31}[r.IntN(4)]
+			id = []int32{-1, int32(c.NumExperts), 1<<31 - 1, -1 << 31}[r.IntN(4)]
 		}
 		ids, scores = append(ids, id), append(scores, r.Float32())
 	}
@@ -221,8 +227,8 @@ func givenRouting(c moe.Config, tokens int) (ids []int32, scores []float32) {
 // Experts takes any ids: those out of range add nothing, repeated ones count.
 func TestExperts(t *testing.T) {
 	for _, c := range []moe.Config{
-		{Hidden: 192, Intermediate: 64, Experts: 6, TopK: 3},
-		{Hidden: 128, Intermediate: 192, Experts: 40, TopK: 8, GateUp: moe.Interleaved},
+		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 3},
+		{Hidden: 128, Intermediate: 192, NumExperts: 40, TopK: 8, GateUp: moe.Interleaved},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			const tokens = 70
@@ -230,15 +236,13 @@ func TestExperts(t *testing.T) {
 			ids, scores := givenRouting(c, tokens)
 			require.NoError(t, tr.Poison())
 			s, a := tr.Stream(), tr.Args
-			require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
-			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
-			require.NoError(t, tr.Call().Experts(s, moe.Experts{
-				X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
-			}))
+			require.NoError(t, s.CopyToDevice(a.ExpertIDs.Ptr, num.Bytes(ids)))
+			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores)))
+			require.NoError(t, tr.Call().ForwardExperts(s, a))
 			require.NoError(t, s.Synchronize(testContext(t)))
 			got, err := tr.Results(true)
 			require.NoError(t, err)
-			require.Equal(t, ids, got.Experts, "ids are only read")
+			require.Equal(t, ids, got.ExpertIDs, "ids are only read")
 			require.Equal(t, scores, got.Scores, "scores are only read")
 
 			ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
@@ -257,7 +261,7 @@ func TestExperts(t *testing.T) {
 func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int32) {
 	width, row := 2*c.Intermediate, 0
 	var ordered []float64
-	for e := range c.Experts {
+	for e := range c.NumExperts {
 		for i, id := range ids {
 			if int(id) == e {
 				ordered = append(ordered, want[i*width:][:width]...)
@@ -277,10 +281,8 @@ func TestPartsAreForward(t *testing.T) {
 	whole := forward(t, tr, tr.Args)
 	require.NoError(t, tr.Poison())
 	s, a := tr.Stream(), tr.Args
-	require.NoError(t, tr.Call().Route(s, moe.Route{X: a.X, Router: a.Router, Scores: a.Scores, Experts: a.Experts, Workspace: a.Workspace}))
-	require.NoError(t, tr.Call().Experts(s, moe.Experts{
-		X: a.X, W1: a.W1, W2: a.W2, Scores: a.Scores, Experts: a.Experts, O: a.O, H: a.H, Workspace: a.Workspace,
-	}))
+	require.NoError(t, tr.Call().Route(s, a))
+	require.NoError(t, tr.Call().ForwardExperts(s, a))
 	require.NoError(t, s.Synchronize(testContext(t)))
 	parts, err := tr.Results(true)
 	require.NoError(t, err)

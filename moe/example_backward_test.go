@@ -2,13 +2,12 @@ package moe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // A training step's two passes: the first saves H, the second gives the
@@ -26,7 +25,7 @@ func ExampleCall_Backward() {
 		return
 	}
 	defer dev.Close()
-	layer, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(nil))
+	layer, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -42,7 +41,7 @@ func ExampleCall_Backward() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("dX of token 0:   %.3f\n", reference.FromBF16(dx[0]))
+	fmt.Printf("dX of token 0:   %.3f\n", dx[0])
 	fmt.Printf("dW2 of expert 1: %.5f\n", dw2[1*128*64])
 	// Output:
 	// dX of token 0:   2.094
@@ -50,43 +49,26 @@ func ExampleCall_Backward() {
 }
 
 // exampleStep runs both passes over three tokens, and gives dX and dW2.
-func exampleStep(dev driver.Device, stream driver.Stream, layer *moe.Layer) (dx []uint16, dw2 []float32, err error) {
+func exampleStep(dev driver.Device, stream driver.Stream, layer *moe.Layer) (dx, dw2 []float32, err error) {
 	const tokens = 3
-	f, err := exampleBuffers(dev, stream, layer, tokens)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, g := layer.Config().Shapes(tokens), layer.Config().Gradients(tokens, moe.F32)
-	b := moe.Backward{X: f.X, Router: f.Router, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts}
-	b.H.Shape, b.DO.Shape, b.DX.Shape, b.DW2.Shape = s.H, g.DO, g.DX, g.DW2
-	b.AccumulateDW2 = true
-	for _, t := range []*moe.Tensor{&b.H, &b.DO, &b.DX, &b.DW2} {
-		if t.Ptr, err = dev.Alloc(t.Shape.Bytes()); err != nil {
-			return nil, nil, err
-		}
-	}
+	memory := moe.NewArena(dev)
+	defer memory.Free()
+	f := memory.Forward(layer, tokens)
 	// One workspace does for both passes, and for all layers of a model.
-	b.Workspace.Bytes = layer.Sizes(tokens).BackwardWorkspace
-	if b.Workspace.Ptr, err = dev.Alloc(b.Workspace.Bytes); err != nil {
+	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
+	b := f.Backward() // the same buffers, and no gradients yet
+	b.DO, b.DX = memory.Like(f.O), memory.Like(f.X)
+	b.DW2 = moe.Gradient{Tensor: memory.Gradients(layer, moe.F32).DW2.Tensor, Accumulate: true}
+	if err := errors.Join(memory.Err(), exampleInputs(stream, f)); err != nil {
 		return nil, nil, err
 	}
-	f.H, f.Workspace = b.H, b.Workspace
-	if err := stream.Fill32(b.DO.Ptr, 0x3f803f80, b.DO.Shape.Bytes()/4); err != nil {
-		return nil, nil, err
+	do, call := make([]float32, b.DO.Shape.Elements()), layer.NewCall()
+	for i := range do {
+		do[i] = 1
 	}
-	if err := stream.Fill32(b.DW2.Ptr, 0, b.DW2.Shape.Bytes()/4); err != nil {
-		return nil, nil, err
-	}
-	call := layer.NewCall()
-	if err := call.Forward(stream, f); err != nil {
-		return nil, nil, err
-	}
-	if err := call.Backward(stream, b); err != nil {
-		return nil, nil, err
-	}
-	dx, dw2 = make([]uint16, b.DX.Shape.Elements()), make([]float32, b.DW2.Shape.Elements())
-	if err := stream.CopyToHost(trial.Bytes(dx), b.DX.Ptr); err != nil {
-		return nil, nil, err
-	}
-	return dx, dw2, stream.CopyToHost(trial.Bytes(dw2), b.DW2.Ptr)
+	dx, dw2 = make([]float32, b.DX.Shape.Elements()), make([]float32, b.DW2.Shape.Elements())
+	return dx, dw2, errors.Join(
+		moe.Write(stream, b.DO, do), moe.Write(stream, b.DW2.Tensor, dw2), // zeros
+		call.Forward(stream, f), call.Backward(stream, b),
+		moe.Read(stream, b.DX, dx), moe.Read(stream, b.DW2.Tensor, dw2))
 }

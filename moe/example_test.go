@@ -2,13 +2,12 @@ package moe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // Three tokens through a layer of four experts, on the emulated device; for a
@@ -24,7 +23,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	config := moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
+	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 	layer, err := moe.New(ctx, dev, config, moe.WithCache(nil))
 	if err != nil {
 		fmt.Println(err)
@@ -37,68 +36,46 @@ func Example() {
 	}
 	defer stream.Close()
 	const tokens = 3
-	buffers, err := exampleBuffers(dev, stream, layer, tokens)
-	if err != nil {
+	memory := moe.NewArena(dev)
+	defer memory.Free()
+	f := memory.Forward(layer, tokens)
+	f.H = moe.Tensor{} // an inference pass
+	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
+	if err := errors.Join(memory.Err(), exampleInputs(stream, f)); err != nil {
 		fmt.Println(err)
 		return
 	}
 	call := layer.NewCall() // one for each goroutine
-	if err := call.Forward(stream, buffers); err != nil {
+	if err := call.Forward(stream, f); err != nil {
 		fmt.Println(err)
 		return
 	}
-	if err := stream.Synchronize(ctx); err != nil {
-		fmt.Println(err)
-		return
-	}
-	ids, o := make([]int32, tokens*config.TopK), make([]uint16, tokens*config.Hidden)
-	if err := stream.CopyToHost(trial.Bytes(ids), buffers.Experts.Ptr); err != nil {
-		fmt.Println(err)
-		return
-	}
-	if err := stream.CopyToHost(trial.Bytes(o), buffers.O.Ptr); err != nil {
+	ids, o := make([]int32, tokens*config.TopK), make([]float32, tokens*config.Hidden)
+	if err := errors.Join(moe.Read(stream, f.ExpertIDs, ids), moe.Read(stream, f.O, o)); err != nil {
 		fmt.Println(err)
 		return
 	}
 	fmt.Println(config)
 	fmt.Println("experts of each token:", ids)
-	fmt.Printf("first output: %.4f\n", reference.FromBF16(o[0]))
+	fmt.Printf("first output: %.4f\n", o[0])
 	// Output:
 	// d=128 n=64 E=4 K=2 w1=concatenated logits=bf16
 	// experts of each token: [0 1 1 2 2 3]
 	// first output: 0.0081
 }
 
-// exampleBuffers allocates and fills what a pass needs: all buffers are the
-// caller's. They go with the device.
-func exampleBuffers(dev driver.Device, stream driver.Stream, layer *moe.Layer, tokens int) (f moe.Forward, err error) {
-	const one, half, sixteenth = 0x3f80, 0x3f00, 0x3d80 // as bf16
-	d, s, sizes := layer.Config().Hidden, layer.Config().Shapes(tokens), layer.Sizes(tokens)
-	f.X.Shape, f.Router.Shape, f.W1.Shape, f.W2.Shape = s.X, s.Router, s.W1, s.W2
-	f.O.Shape, f.Scores.Shape, f.Experts.Shape = s.O, s.Scores, s.Experts // no H: inference
-	for _, t := range []*moe.Tensor{&f.X, &f.Router, &f.W1, &f.W2, &f.O, &f.Scores, &f.Experts} {
-		if t.Ptr, err = dev.Alloc(t.Shape.Bytes()); err != nil {
-			return f, err
+// exampleInputs fills in tokens and weights.
+func exampleInputs(stream driver.Stream, f moe.Forward) error {
+	d := int(f.X.Shape.Dims[1])
+	x, router := make([]float32, f.X.Shape.Elements()), make([]float32, f.Router.Shape.Elements())
+	for t := range int(f.X.Shape.Dims[0]) {
+		x[t*d+t], router[t*d+t], router[(t+1)*d+t] = 1, 1, 0.5
+	}
+	w1, w2 := make([]float32, f.W1.Shape.Elements()), make([]float32, f.W2.Shape.Elements())
+	for _, w := range [][]float32{w1, w2} {
+		for i := range w {
+			w[i] = 1. / 16
 		}
 	}
-	f.Workspace.Bytes = sizes.Workspace
-	if f.Workspace.Ptr, err = dev.Alloc(sizes.Workspace); err != nil {
-		return f, err
-	}
-	x, router := make([]uint16, s.X.Elements()), make([]uint16, s.Router.Elements())
-	for t := range tokens {
-		x[t*d+t], router[t*d+t], router[(t+1)*d+t] = one, one, half
-	}
-	if err := stream.CopyToDevice(f.X.Ptr, trial.Bytes(x)); err != nil {
-		return f, err
-	}
-	if err := stream.CopyToDevice(f.Router.Ptr, trial.Bytes(router)); err != nil {
-		return f, err
-	}
-	for _, w := range []moe.Tensor{f.W1, f.W2} {
-		if err := stream.Fill32(w.Ptr, sixteenth<<16|sixteenth, w.Shape.Bytes()/4); err != nil {
-			return f, err
-		}
-	}
-	return f, nil
+	return errors.Join(moe.Write(stream, f.X, x), moe.Write(stream, f.Router, router), moe.Write(stream, f.W1, w1), moe.Write(stream, f.W2, w2))
 }

@@ -46,12 +46,12 @@ func TestForwardSmall(t *testing.T) {
 		tokens int
 		config moe.Config
 	}{
-		{64, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
-		{200, moe.Config{Hidden: 192, Intermediate: 128, Experts: 8, TopK: 3}},
-		{130, moe.Config{Hidden: 128, Intermediate: 192, Experts: 16, TopK: 8, GateUp: moe.Interleaved}},
-		{1, moe.Config{Hidden: 256, Intermediate: 64, Experts: 60, TopK: 4}},
-		{70, moe.Config{Hidden: 256, Intermediate: 64, Experts: 12, TopK: 5, Logits: moe.LogitsF32}},
-		{65, moe.Config{Hidden: 128, Intermediate: 64, Experts: 300, TopK: 2, Logits: moe.LogitsF32}},
+		{64, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
+		{200, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3}},
+		{130, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved}},
+		{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 60, TopK: 4}},
+		{70, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 12, TopK: 5, Logits: moe.LogitsF32}},
+		{65, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 300, TopK: 2, Logits: moe.LogitsF32}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

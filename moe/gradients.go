@@ -2,7 +2,13 @@ package moe
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/gradient"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/dh"
+	"sonicmoe/moe/kernel/drouter"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/route"
 )
 
 // backwardRun is one backward call on its way: what the kernels need.
@@ -20,238 +26,203 @@ type backwardRun struct {
 // at is an address in the workspace.
 func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.Ptr, offset) }
 
+// wanted says which gradients a backward pass is to make.
+type wanted struct {
+	dX, dW1, dW2, dRouter, dScores bool
+}
+
+func (b *Backward) wanted() wanted {
+	return wanted{
+		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(),
+		dRouter: !b.DRouter.IsZero(), dScores: !b.DScores.IsZero(),
+	}
+}
+
+// hasLosses says that losses on the logits are part of the loss.
+func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
+
 // gradients queues the kernels, each only where its result is wanted. The
 // order lets pieces of the workspace be used twice; see backwardWorkspace.
 func (c *Call) gradients(s driver.Stream, t int, b *Backward, w backwardWorkspace, routed bool) error {
-	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, tokens: t, rows: t * c.layer.config.TopK, w: w, routed: routed}
-	hasDX, hasDW1, hasDW2 := !b.DX.IsZero(), !b.DW1.IsZero(), !b.DW2.IsZero()
-	hasDRouter, hasDScores := routed && !b.DRouter.IsZero(), !b.DScores.IsZero()
-	if !(hasDX || hasDW1 || hasDW2 || hasDRouter || hasDScores) {
-		return nil
-	}
+	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, tokens: t, rows: t * c.layer.of.TopK, w: w, routed: routed}
+	of := b.wanted()
 	err := r.planRows()
 	if err == nil {
 		err = r.dH()
 	}
-	if err == nil && (hasDScores || routed && (hasDX || hasDRouter)) {
+	if err == nil && (of.dScores || routed && (of.dX || of.dRouter)) {
 		err = r.dScores()
 	}
-	if err == nil && (hasDW1 || hasDW2) {
+	if err == nil && (of.dW1 || of.dW2) {
 		err = r.planSplits()
 	}
-	if err == nil && hasDW2 {
+	if err == nil && of.dW2 {
 		err = r.dW2()
 	}
-	if err == nil && hasDW1 {
+	if err == nil && of.dW1 {
 		err = r.dW1()
 	}
-	if err == nil && hasDX {
+	if err == nil && of.dX {
+		err = r.dXRows()
+	}
+	if err == nil && (b.hasLosses() || !b.RouterLosses.IsZero()) {
+		err = r.losses()
+	}
+	if err == nil && of.dX {
 		err = r.dX()
 	}
-	if err == nil && hasDRouter {
+	if err == nil && of.dRouter {
 		err = r.dRouter()
 	}
 	return err
 }
 
-// planRows makes the order of the rows anew from the experts' ids.
+// planRows makes the order of the rows again from the experts' ids.
 func (r *backwardRun) planRows() error {
-	if err := r.call.count(r.s, r.tokens, r.Experts, r.Workspace.Ptr, r.w.indices); err != nil {
+	if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 		return err
 	}
-	return r.call.plan(r.s, planPairs, r.tokens, r.Experts, r.Workspace.Ptr, r.w.indices)
+	return r.call.plan(r.s, route.PlanPairsKernel, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
-// blocks sets the row blocks and the tile counter of a product.
-func (r *backwardRun) blocks(b *binding, ticket int64) {
-	b.ptr("table", r.at(r.w.table))
-	b.ptr("blocks", r.at(r.w.blocks))
-	b.ptr("tickets", r.at(r.w.tickets+ticket*ticketBytes))
-}
-
-// namedMap is a tensor map for a parameter.
-type namedMap struct {
-	name string
-	m    driver.TensorMap
-}
-
-// tensorMaps encodes several maps.
-func (b *binding) tensorMaps(maps ...namedMap) error {
-	for i := range maps {
-		if err := b.tensorMap(maps[i].name, maps[i].m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// tiles are the tiles of the which-th product.
+func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
 // dH makes dH, A' and the partial sums of the scores' gradients.
 func (r *backwardRun) dH() error {
-	shape, b := r.layer.dh(), &r.call.bindings[dh]
-	r.blocks(b, 0)
-	b.ptr("do", r.DO.Ptr)
-	b.ptr("gather", r.at(r.w.gather))
-	b.ptr("scores", r.Scores.Ptr)
-	b.ptr("pairs", r.at(r.w.pairs))
-	b.ptr("dspart", r.at(r.w.partial))
-	b.ptr("dh", r.at(r.w.dh))
-	b.ptr("a", r.at(r.w.scaledA))
-	if err := b.tensorMaps(
-		namedMap{"w2", shape.W2Map(r.W2.Ptr, r.layer.config.Experts)},
-		namedMap{"h", shape.HMap(r.H.Ptr, r.rows)},
-	); err != nil {
-		return err
-	}
-	return b.persist(r.s, r.layer.sms)
+	return launch(r.call, r.s, dh.Kernel, dh.Args{
+		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
+		Scores: r.Scores.Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), Rows: r.rows, TileArgs: r.tiles(0),
+	})
 }
 
 // dScores sums the scores' gradients and gives the logits'.
 func (r *backwardRun) dScores() error {
-	b := &r.call.bindings[dscoresGiven]
+	which := dh.ScoresGivenKernel
 	if r.routed {
-		b = &r.call.bindings[dscores]
-		b.ptr("scores", r.Scores.Ptr)
-		b.ptr("dlogits", r.at(r.w.dlogits))
-		b.ptr("dlrow", r.at(r.w.dlrow))
+		which = dh.ScoresKernel
 	}
 	to := r.DScores.Ptr
 	if r.DScores.IsZero() {
 		to = r.at(r.w.dscores)
 	}
-	b.ptr("dscores", to)
-	b.ptr("dspart", r.at(r.w.partial))
-	b.ptr("inverse", r.at(r.w.inverse))
-	b.u32("tokens", r.tokens)
-	return b.run(r.s, r.layer.dscores(r.routed).CTAs(r.tokens))
+	return launch(r.call, r.s, which, dh.ScoresArgs{
+		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: to,
+		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: r.tokens,
+	})
 }
 
 // planSplits lists the work of the weights' gradients.
 func (r *backwardRun) planSplits() error {
-	b := &r.call.bindings[planSplits]
-	b.ptr("offsets", r.at(r.w.offsets))
-	b.ptr("splits", r.at(r.w.splits))
-	b.ptr("counts", r.at(r.w.splitCounts))
-	b.ptr("tickets", r.at(r.w.splitTickets))
-	b.ptr("state", r.at(r.w.states))
-	b.u32("words", 2*slotStateBytes/4*r.w.slots)
-	return b.run(r.s, r.layer.splits().CTAs())
+	return launch(r.call, r.s, dw.PlanKernel, dw.PlanArgs{
+		Offsets: r.at(r.w.offsets), Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets),
+		State: r.at(r.w.states), StateWords: 2 * dw.SlotStateBytes / 4 * r.w.slots,
+	})
+}
+
+// gradientOf is how a gradient is to be written.
+func gradientOf(g Gradient) gradient.Mode {
+	return gradient.Mode{F32: g.Shape.Type == F32, Accumulate: g.Accumulate}
 }
 
 // dW2 is Σ dO·A' of each expert's rows.
 func (r *backwardRun) dW2() error {
-	store := gradientStore(r.DW2, r.AccumulateDW2)
-	return r.dW(&r.call.bindings[gradientKernel(dw2, store)], r.layer.dw2(store), r.DO, r.w.scaledA, r.DW2, 1)
+	args := r.dW(1, r.DO, r.w.scaledA, r.DW2.Tensor)
+	return launch(r.call, r.s, dw.W2Kernels[gradientOf(r.DW2).Index()], args)
 }
 
 // dW1 is Σ dH·X of each expert's rows.
 func (r *backwardRun) dW1() error {
-	store := gradientStore(r.DW1, r.AccumulateDW1)
-	return r.dW(&r.call.bindings[gradientKernel(dw1, store)], r.layer.dw1(store), r.X, r.w.dh, r.DW1, 0)
+	args := r.dW(0, r.X, r.w.dh, r.DW1.Tensor)
+	return launch(r.call, r.s, dw.W1Kernels[gradientOf(r.DW1).Index()], args)
 }
 
-// dW queues one of the two, the which-th: tokens' rows of x times packed rows.
-func (r *backwardRun) dW(b *binding, shape kernel.DW, x Tensor, rows int64, to Tensor, which int64) error {
-	b.ptr("x", x.Ptr)
-	b.ptr("gather", r.at(r.w.gather))
-	b.ptr("rows", r.at(rows))
-	b.ptr("splits", r.at(r.w.splits))
-	b.ptr("counts", r.at(r.w.splitCounts))
-	b.ptr("tickets", r.at(r.w.splitTickets+which*ticketBytes))
-	b.ptr("partials", r.at(r.w.dwPartials))
-	b.ptr("state", r.at(r.w.states+which*slotStateBytes*int64(r.w.slots)))
-	b.u32("slots", r.w.slots)
-	if err := b.tensorMap("rowsmap", shape.RowsMap(r.at(rows), r.rows)); err != nil {
-		return err
+// dW are the arguments of dW1 (0) or dW2 (1): tokens' rows of x times packed
+// rows.
+func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
+	return dw.Args{
+		X: x.Ptr, Gather: r.at(r.w.gather), PackedRows: r.at(rows), DW: to.Ptr,
+		Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets + which*ticketBytes),
+		Partials: r.at(r.w.dwPartials), State: r.at(r.w.states + which*dw.SlotStateBytes*int64(r.w.slots)), Slots: r.w.slots, Rows: r.rows,
 	}
-	if shape.Store != (kernel.Gradient{}) {
-		b.ptr("dw", to.Ptr)
-	} else if err := b.tensorMap("dw", shape.OutMap(to.Ptr, r.layer.config.Experts)); err != nil {
-		return err
-	}
-	return b.persist(r.s, r.layer.sms)
 }
 
-// hasExtra says that the caller has gradients of the logits.
-func (r *backwardRun) hasExtra() bool { return r.routed && !r.DLogits.IsZero() }
+// losses makes the gradients of the losses on the logits, with the caller's
+// added, and the losses.
+func (r *backwardRun) losses() error {
+	of, t := r.layer.of.Config, float64(r.tokens)
+	balance := float64(of.NumExperts) / (float64(of.TopK) * t * t)
+	args := route.LossesArgs{
+		Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials),
+		Balance: float32(float64(r.Balance) * balance), ZLoss: float32(float64(r.ZLoss) * 2 / t), TokenRanges: r.call.ranges(r.tokens),
+	}
+	if r.hasLosses() {
+		args.DLogits = r.at(r.w.denseDLogits)
+	}
+	if err := launch(r.call, r.s, route.LossesKernel, args); err != nil || r.RouterLosses.IsZero() {
+		return err
+	}
+	return launch(r.call, r.s, route.LossSumKernel, route.LossSumArgs{
+		Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.Count(), Balance: float32(balance), ZLoss: float32(1 / t),
+	})
+}
 
-// dX is the sum of the rows of each token and, last, of what the caller's
-// gradients of the logits add.
+// hasDense says that logits have gradients which don't come through the scores.
+func (r *backwardRun) hasDense() bool { return r.routed && (r.hasLosses() || !r.DLogits.IsZero()) }
+
+// denseDLogits are these gradients [T, E].
+func (r *backwardRun) denseDLogits() driver.DevicePtr {
+	if r.hasLosses() {
+		return r.at(r.w.denseDLogits)
+	}
+	return r.DLogits.Ptr
+}
+
+// dXRows makes the gradient of each row's input.
+func (r *backwardRun) dXRows() error {
+	which := kernel.DXGivenKernel
+	if r.routed {
+		which = kernel.DXKernel
+	}
+	return launch(r.call, r.s, which, kernel.DXArgs{
+		DH: r.at(r.w.dh), W1: r.W1.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlrow), RouterWeights: r.Router.Ptr,
+		Rows: r.rows, TileArgs: r.tiles(1),
+	})
+}
+
+// dX is the sum of the rows of each token and, last, of what dense gradients of
+// the logits add.
 func (r *backwardRun) dX() error {
-	if err := r.dXRows(); err != nil {
-		return err
-	}
-	b := &r.call.bindings[sum]
-	if r.hasExtra() {
-		if err := r.extraRows(); err != nil {
+	sum := kernel.SumKernel
+	if r.hasDense() {
+		if err := launch(r.call, r.s, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
+			DLogits: r.denseDLogits(), RouterWeights: r.Router.Ptr, Rows: r.at(r.w.extra), Tokens: r.tokens,
+		}); err != nil {
 			return err
 		}
-		b = &r.call.bindings[sumExtra]
-		b.ptr("extra", r.at(r.w.extra))
+		sum = kernel.SumExtraKernel
 	}
-	b.ptr("y", r.at(r.w.dxRows))
-	b.ptr("o", r.DX.Ptr)
-	b.ptr("inverse", r.at(r.w.inverse))
-	b.u32("tokens", r.tokens)
-	return b.run(r.s, r.layer.sum(false).CTAs(r.tokens))
-}
-
-// dXRows is dH·W1 of each row, with the chosen logits' part.
-func (r *backwardRun) dXRows() error {
-	shape, cfg := r.layer.dx(r.routed), r.layer.config
-	b := &r.call.bindings[dxGiven]
-	if r.routed {
-		b = &r.call.bindings[dx]
-		b.ptr("dlrow", r.at(r.w.dlrow))
-		b.ptr("wr", r.Router.Ptr)
-	}
-	r.blocks(b, 1)
-	if err := b.tensorMaps(
-		namedMap{"dh", shape.DHMap(r.at(r.w.dh), r.rows)},
-		namedMap{"w1", shape.W1Map(r.W1.Ptr, cfg.Experts, cfg.GateUp)},
-		namedMap{"dx", shape.DXMap(r.at(r.w.dxRows), r.rows)},
-	); err != nil {
-		return err
-	}
-	return b.persist(r.s, r.layer.sms)
-}
-
-// extraRows is DLogits·W_r.
-func (r *backwardRun) extraRows() error {
-	shape, b := r.layer.extraRows(), &r.call.bindings[extraRows]
-	b.ptr("extra", r.DLogits.Ptr)
-	b.ptr("rows", r.at(r.w.extra))
-	b.u32("tokens", r.tokens)
-	if err := b.tensorMap("w", shape.WMap(r.Router.Ptr)); err != nil {
-		return err
-	}
-	return b.run(r.s, shape.CTAs(r.tokens))
+	return launch(r.call, r.s, sum, kernel.AggregateArgs{
+		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(r.w.inverse), AddRows: r.at(r.w.extra), Tokens: r.tokens,
+	})
 }
 
 // dRouter is Σ dlogit·X over the tokens: partial sums of ranges of tokens, then
 // their sum.
 func (r *backwardRun) dRouter() error {
-	shape := r.layer.drouter(r.hasExtra())
-	ranges, perRange := shape.Ranges(r.tokens)
-	b := &r.call.bindings[drouter]
-	if shape.Extra {
-		b = &r.call.bindings[drouterExtra]
-		b.ptr("extra", r.DLogits.Ptr)
+	which := drouter.Kernel
+	if r.hasDense() {
+		which = drouter.ExtraKernel
 	}
-	b.ptr("dlogits", r.at(r.w.dlogits))
-	b.ptr("experts", r.Experts.Ptr)
-	b.ptr("partials", r.at(r.w.router))
-	b.u32("tokens", r.tokens)
-	b.u32("perRange", perRange)
-	if err := b.tensorMap("x", shape.XMap(r.X.Ptr, r.tokens)); err != nil {
+	ranges, perRange := drouter.Of(r.layer.of, r.hasDense()).Ranges(r.tokens)
+	if err := launch(r.call, r.s, which, drouter.Args{
+		X: r.X.Ptr, DLogits: r.at(r.w.dlogits), ExpertIDs: r.ExpertIDs.Ptr, AddDense: r.denseDLogits(), Partials: r.at(r.w.router),
+		Tokens: r.tokens, PerRange: perRange,
+	}); err != nil {
 		return err
 	}
-	if err := b.run(r.s, shape.CTAs(r.tokens)); err != nil {
-		return err
-	}
-	store := gradientStore(r.DRouter, r.AccumulateDRouter)
-	b = &r.call.bindings[gradientKernel(drouterSum, store)]
-	b.ptr("partials", r.at(r.w.router))
-	b.ptr("dwr", r.DRouter.Ptr)
-	b.u32("ranges", ranges)
-	return b.run(r.s, r.layer.drouterSum(store).CTAs())
+	store := gradientOf(r.DRouter)
+	return launch(r.call, r.s, drouter.SumKernels[store.Index()], drouter.SumArgs{
+		Partials: r.at(r.w.router), DRouter: r.DRouter.Ptr, Ranges: ranges,
+	})
 }

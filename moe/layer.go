@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,63 +14,29 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/tiles"
 )
 
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
 // concurrent use.
 type Layer struct {
-	config Config
-	dev    driver.Device
-	sms    int
-	choice kernel.Choice
-	// chosenBy says where each product's point comes from.
+	// of is what the kernels are emitted from: configuration and tilings.
+	of  registry.Layer
+	dev driver.Device
+	sms int
+	// chosenBy says where each product's tiling comes from.
 	chosenBy map[string]autotune.Origin
-	// emitted are kernels that choosing has emitted; nil when all are loaded.
-	emitted *[kernelCount]*emitted
-	kernels [kernelCount]loaded
+	// kernels are the layer's, in the registry's order.
+	kernels []loaded
 }
 
 // loaded is a kernel that is ready to launch.
 type loaded struct {
-	kernel.Kernel
-	fn *jit.Function
-}
-
-// The kernels of a layer.
-const (
-	router = iota
-	count
-	plan
-	upTrain
-	upInfer
-	down
-	aggregate
-	// From here on those of backward. The weights' gradients have a kernel for
-	// each way of writing them; see gradientKernel.
-	planPairs
-	dh
-	dscores
-	dscoresGiven // for callers who route themselves
-	planSplits
-	dw2
-	dw1          = dw2 + gradientKernels
-	dx           = dw1 + gradientKernels
-	dxGiven      = dx + 1
-	extraRows    = dx + 2
-	sum          = dx + 3
-	sumExtra     = dx + 4
-	drouter      = dx + 5
-	drouterExtra = dx + 6
-	drouterSum   = dx + 7
-	kernelCount  = drouterSum + gradientKernels
-)
-
-var kernelNames = [kernelCount]string{
-	"router", "count", "plan", "up", "up-inference", "down", "aggregate",
-	"plan-pairs", "dh", "dscores", "dscores-given", "plan-splits",
-	"dw2", "dw2-f32", "dw2-add", "dw2-add-f32", "dw1", "dw1-f32", "dw1-add", "dw1-add-f32",
-	"dx", "dx-given", "extra-rows", "sum", "sum-extra",
-	"drouter", "drouter-extra", "drouter-sum", "drouter-sum-f32", "drouter-sum-add", "drouter-sum-add-f32",
+	registry.Any
+	built registry.Built
+	entry string
+	fn    *jit.Function
 }
 
 // Option changes how New works.
@@ -79,8 +46,8 @@ type options struct {
 	cache   *cache.Cache
 	noCache bool
 	logger  *slog.Logger
-	choice  *kernel.Choice
-	// choices are tuned points; ownChoices says that the caller named them.
+	tiles   tiles.Choice
+	// choices are tuned tilings; ownChoices says that the caller named them.
 	choices    autotune.Store
 	ownChoices bool
 	// forwardOnly leaves the kernels of backward out.
@@ -104,9 +71,9 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithChoice takes these tile points instead of tuned ones or the cost model's,
-// where they are not the zero Point. Results are the same bits.
-func WithChoice(c kernel.Choice) Option { return func(o *options) { o.choice = &c } }
+// WithTiles takes these tilings of products instead of tuned ones or the cost
+// model's. Results are the same bits.
+func WithTiles(c tiles.Choice) Option { return func(o *options) { o.tiles = c } }
 
 // WithoutBackward leaves the kernels of backward out, for programs that only
 // infer: there is less to compile, and Call.Backward is an error.
@@ -115,16 +82,19 @@ func WithoutBackward() Option { return func(o *options) { o.forwardOnly = true }
 // New makes a layer: it takes tile shapes that were tuned, from the cache
 // (package moe/tune puts them there), else the cost model's, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
-// wrong Config or Choice, an error that names the device where it is not of compute
+// wrong Config or tiling, an error that names the device where it is not of compute
 // capability 9.0, *jit.CompileError, the device's own, and ctx's: when ctx ends
 // New returns at once, and what is being compiled serves a later New. Close a
 // device only after that; jit.Forget goes with closing.
 func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Layer, error) {
+	if ctx == nil {
+		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
+	}
 	o := options{logger: slog.New(slog.DiscardHandler)}
 	for _, f := range opts {
 		f(&o)
 	}
-	if err := c.Check(); err != nil {
+	if err := Check(c); err != nil {
 		return nil, err
 	}
 	if err := suits(dev); err != nil {
@@ -137,14 +107,14 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		o.choices = o.cache
 	}
 	target := dev.Target()
-	l := &Layer{config: c, dev: dev, sms: target.SMs}
-	if err := l.choose(target, o); err != nil {
+	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs}
+	emitted, err := l.choose(target, o)
+	if err != nil {
 		return nil, err
 	}
-	if err := l.load(ctx, o); err != nil {
+	if err := l.load(ctx, emitted, o); err != nil {
 		return nil, err
 	}
-	l.emitted = nil
 	return l, nil
 }
 
@@ -165,10 +135,12 @@ func suitsTarget(t driver.Target) error {
 		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
 			Text: fmt.Sprintf("%s has compute capability %d.%d, the kernels need 9.0 (H100, H200, GH200)", t.Name, t.Major, t.Minor)}
 	}
-	if len(kernel.UpSpace(t)) == 0 || len(kernel.DownSpace(t)) == 0 || len(kernel.DHSpace(t)) == 0 || len(kernel.DXSpace(t)) == 0 || len(kernel.DWSpace(t)) == 0 {
-		return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
-			Text: fmt.Sprintf("%s gives a CTA %d bytes of shared memory, no tile fits; compute capability 9.0 has %d",
-				t.Name, t.SharedBytesPerCTA, driver.H200().SharedBytesPerCTA)}
+	for _, p := range kernel.Kernels.Products() {
+		if len(p.Space(t)) == 0 {
+			return &driver.Error{Op: "moe.New", Kind: driver.ErrUnsupported,
+				Text: fmt.Sprintf("%s gives a CTA %d bytes of shared memory, no tile of %s fits; compute capability 9.0 has %d",
+					t.Name, t.SharedBytesPerCTA, p.Name, driver.H200().SharedBytesPerCTA)}
+		}
 	}
 	return nil
 }
@@ -176,54 +148,44 @@ func suitsTarget(t driver.Target) error {
 // compileOptions are those of every kernel; they are part of its cache key.
 var compileOptions = driver.CompileOptions{}
 
-// builder emits a kernel.
-type builder interface {
-	Build() (kernel.Kernel, error)
-}
-
-// builders are the layer's kernels: the one list of them. Those left out are nil.
-func (l *Layer) builders(o options) [kernelCount]builder {
-	c := l.config
-	list := [kernelCount]builder{
-		router:    l.router(),
-		count:     kernel.Count{Experts: c.Experts, TopK: c.TopK},
-		plan:      kernel.Plan{Experts: c.Experts, TopK: c.TopK},
-		upTrain:   l.up(true),
-		upInfer:   l.up(false),
-		down:      l.down(),
-		aggregate: kernel.Aggregate{Hidden: c.Hidden, TopK: c.TopK},
-	}
-	if !o.forwardOnly {
-		l.backwardBuilders(&list)
+// wanted are the kernels that a layer with these options has.
+func (o options) wanted() registry.Registry {
+	var list registry.Registry
+	for _, k := range kernel.Kernels {
+		if !k.IsBackward() || !o.forwardOnly {
+			list = append(list, k)
+		}
 	}
 	return list
 }
 
-// emit makes the i-th kernel's PTX.
-func (l *Layer) emit(i int, b builder) (kernel.Kernel, jit.Source, error) {
-	if l.emitted != nil && l.emitted[i] != nil {
-		return l.emitted[i].Kernel, l.emitted[i].source, nil
+// emitted are kernels that have been emitted.
+type emitted map[registry.Any]registry.Built
+
+// emit gives a kernel, emitted unless it is among those that were, and its
+// source.
+func emit(l registry.Layer, k registry.Any, done emitted) (registry.Built, jit.Source, error) {
+	b := done[k]
+	if b == nil {
+		var err error
+		if b, err = k.Build(l); err != nil {
+			return nil, jit.Source{}, err
+		}
 	}
-	k, err := b.Build()
-	if err != nil {
-		return k, jit.Source{}, fmt.Errorf("emitting the %s kernel: %w", kernelNames[i], err)
-	}
-	return k, jit.Source{Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes,
-		Label: fmt.Sprintf("%s %s", kernelNames[i], l.config)}, nil
+	return b, b.Source(fmt.Sprintf("%s %s", k.Name(), l.Config)), nil
 }
 
 // load emits and loads every kernel, in parallel.
-func (l *Layer) load(ctx context.Context, o options) error {
+func (l *Layer) load(ctx context.Context, done emitted, o options) error {
 	loader := jit.Of(l.dev)
+	wanted := o.wanted()
+	l.kernels = make([]loaded, len(wanted))
 	// One kernel's failure does not call off the others: when New returns an
 	// error, other than ctx's, nothing of it still runs on the device.
 	var g errgroup.Group
-	for i, b := range l.builders(o) {
-		if b == nil {
-			continue
-		}
+	for i, k := range wanted {
 		g.Go(func() error {
-			k, source, err := l.emit(i, b)
+			b, source, err := emit(l.of, k, done)
 			if err != nil {
 				return err
 			}
@@ -232,52 +194,58 @@ func (l *Layer) load(ctx context.Context, o options) error {
 			if err != nil {
 				return err
 			}
-			o.logger.Info("kernel ready", "kernel", kernelNames[i], "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Kernel: k, fn: fn}
+			o.logger.Info("kernel ready", "kernel", k.Name(), "origin", fn.Origin.String())
+			l.kernels[i] = loaded{Any: k, built: b, entry: source.Name, fn: fn}
 			return nil
 		})
 	}
 	return g.Wait()
 }
 
-func (l *Layer) router() kernel.Router {
-	c := l.config
-	return kernel.Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: c.Logits}
-}
-
-func (l *Layer) up(saveH bool) kernel.Up {
-	return kernel.Up{Hidden: l.config.Hidden, Intermediate: l.config.Intermediate, SaveH: saveH, Point: l.choice.Up}
-}
-
-func (l *Layer) down() kernel.Down {
-	return kernel.Down{Hidden: l.config.Hidden, Intermediate: l.config.Intermediate, Point: l.choice.Down}
+// all are the layer's kernels; a nil layer has none.
+func (l *Layer) all() []loaded {
+	if l == nil {
+		return nil
+	}
+	return l.kernels
 }
 
 // Config is what the layer was made for.
-func (l *Layer) Config() Config { return l.config }
+func (l *Layer) Config() Config {
+	if l == nil {
+		return Config{}
+	}
+	return l.of.Config
+}
 
-// Choice is the tile points in use.
-func (l *Layer) Choice() kernel.Choice { return l.choice }
+// Shapes are the tensors of a call with so many tokens.
+func (l *Layer) Shapes(tokens int) Shapes { return l.Config().Shapes(tokens) }
+
+// Tiles is the tilings in use.
+func (l *Layer) Tiles() tiles.Choice {
+	if l == nil {
+		return nil
+	}
+	return maps.Clone(l.of.Tiles)
+}
 
 // Kernels names the layer's kernels, for Listing.
 func (l *Layer) Kernels() []string {
 	var names []string
-	for i, k := range l.kernels {
-		if k.fn != nil {
-			names = append(names, kernelNames[i])
-		}
+	for _, k := range l.all() {
+		names = append(names, k.Name())
 	}
 	return names
 }
 
 // hasBackward says that the layer was made with the kernels of backward.
-func (l *Layer) hasBackward() bool { return l.kernels[planPairs].fn != nil }
+func (l *Layer) hasBackward() bool { return len(l.all()) == len(kernel.Kernels) }
 
 // Listing is the PTX of a kernel with the Go line behind each instruction.
 func (l *Layer) Listing(name string) ([]byte, error) {
-	for i, n := range kernelNames {
-		if n == name && l.kernels[i].fn != nil {
-			return l.kernels[i].fn.Listing(), nil
+	for _, k := range l.all() {
+		if k.Name() == name {
+			return k.fn.Listing(), nil
 		}
 	}
 	return nil, &ArgError{Field: "kernel", Got: name, Want: fmt.Sprintf("one of %v", l.Kernels())}
@@ -292,8 +260,8 @@ func (l *Layer) Explain(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	for _, k := range l.kernels {
-		if k.fn != nil && k.Name == e.Kernel {
+	for _, k := range l.all() {
+		if k.entry == e.Kernel {
 			return k.fn.Explain(err)
 		}
 	}
@@ -303,10 +271,8 @@ func (l *Layer) Explain(err error) error {
 // Origins tells for each kernel where its machine code came from.
 func (l *Layer) Origins() map[string]jit.Origin {
 	m := map[string]jit.Origin{}
-	for i, k := range l.kernels {
-		if k.fn != nil {
-			m[kernelNames[i]] = k.fn.Origin
-		}
+	for _, k := range l.all() {
+		m[k.Name()] = k.fn.Origin
 	}
 	return m
 }

@@ -31,8 +31,8 @@ func TestObserve(t *testing.T) {
 	}{
 		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"router", "plan", "up", "down", "aggregate"}},
 		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"router", "plan", "up-inference", "down", "aggregate"}},
-		"route":     {func() error { return tr.Call().Route(tr.Stream(), routeOf(tr.Args)) }, []string{"router"}},
-		"experts":   {func() error { return tr.Call().Experts(tr.Stream(), expertsOf(tr.Args)) }, []string{"count", "plan", "up", "down", "aggregate"}},
+		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"router"}},
+		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "up", "down", "aggregate"}},
 	} {
 		names = nil
 		require.NoError(t, run.run(), pass)

@@ -24,7 +24,7 @@ type argBench struct {
 }
 
 func newArgBench(t *testing.T) argBench {
-	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}, 24)
+	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	b := argBench{T: t, dev: dev, trial: tr}
 	var err error
@@ -43,12 +43,12 @@ type pass struct {
 }
 
 var passes = []pass{
-	{"Forward", "X Router W1 W2 O H Scores Experts Workspace", "O H Scores Experts Workspace",
+	{"Forward", "X Router W1 W2 O H Scores ExpertIDs Workspace", "O H Scores ExpertIDs Workspace",
 		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Forward(s, f) }},
-	{"Route", "X Router Scores Experts Workspace", "Scores Experts Workspace",
-		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Route(s, routeOf(f)) }},
-	{"Experts", "X W1 W2 O H Scores Experts Workspace", "O H Workspace",
-		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Experts(s, expertsOf(f)) }},
+	{"Route", "X Router Scores ExpertIDs Workspace", "Scores ExpertIDs Workspace",
+		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.Route(s, f) }},
+	{"ExpertIDs", "X W1 W2 O H Scores ExpertIDs Workspace", "O H Workspace",
+		func(c *moe.Call, s driver.Stream, f moe.Forward) error { return c.ForwardExperts(s, f) }},
 }
 
 func (p pass) writes(field string) bool {
@@ -93,7 +93,7 @@ func (b argBench) nothingHappened() {
 // tensorOf is a tensor of f by name, nil for the workspace.
 func tensorOf(f *moe.Forward, field string) *moe.Tensor {
 	return map[string]*moe.Tensor{"X": &f.X, "Router": &f.Router, "W1": &f.W1, "W2": &f.W2,
-		"O": &f.O, "H": &f.H, "Scores": &f.Scores, "Experts": &f.Experts}[field]
+		"O": &f.O, "H": &f.H, "Scores": &f.Scores, "ExpertIDs": &f.ExpertIDs}[field]
 }
 
 // Every tensor of every pass, wrong in every way.
@@ -160,7 +160,7 @@ func TestTooManyTokens(t *testing.T) {
 
 func TestWrongWorkspace(t *testing.T) {
 	b := newArgBench(t)
-	need := b.trial.Layer.Sizes(b.trial.Tokens).Workspace
+	need := sizesOf(t, b.trial.Layer, b.trial.Tokens).Workspace
 	for _, p := range passes {
 		for _, c := range []struct {
 			spoil            func(w *moe.Buffer)
@@ -196,7 +196,7 @@ func TestOverlaps(t *testing.T) {
 	b := newArgBench(t)
 	b.dev.Discard(true) // the addresses below are of no memory
 	f := b.trial.Args
-	bytes, apart := map[string]int64{"Workspace": b.trial.Layer.Sizes(b.trial.Tokens).Workspace}, map[string]driver.DevicePtr{}
+	bytes, apart := map[string]int64{"Workspace": sizesOf(t, b.trial.Layer, b.trial.Tokens).Workspace}, map[string]driver.DevicePtr{}
 	for i, field := range strings.Fields(passes[0].fields) {
 		apart[field] = driver.DevicePtr(1<<40 + i<<32)
 		*addressOf(&f, field) = apart[field]

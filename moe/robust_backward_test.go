@@ -26,11 +26,11 @@ func TestBackwardAllocatesNothing(t *testing.T) {
 	dev.Discard(true)
 	s, b := tr.Stream(), tr.Back
 	adding := b
-	adding.AccumulateDW1, adding.AccumulateDW2, adding.AccumulateDRouter = true, true, true
+	adding.DW1.Accumulate, adding.DW2.Accumulate, adding.DRouter.Accumulate = true, true, true
 	for name, run := range map[string]func() error{
 		"backward": func() error { return tr.Call().Backward(s, b) },
 		"adding":   func() error { return tr.Call().Backward(s, adding) },
-		"experts":  func() error { return tr.Call().ExpertsBackward(s, expertsBackward(b)) },
+		"experts":  func() error { return tr.Call().BackwardExperts(s, expertsBackward(b)) },
 	} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { require.NoError(t, run()) }), name)
 	}
@@ -91,9 +91,9 @@ func TestBackwardExactSizes(t *testing.T) {
 		tokens int
 		config moe.Config
 	}{
-		{1, moe.Config{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1}},
-		{37, moe.Config{Hidden: 192, Intermediate: 128, Experts: 5, TopK: 3, GateUp: moe.Interleaved}},
-		{129, moe.Config{Hidden: 320, Intermediate: 64, Experts: 40, TopK: 1}},
+		{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
+		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: moe.Interleaved}},
+		{129, moe.Config{Hidden: 320, Intermediate: 64, NumExperts: 40, TopK: 1}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			tr := trialOn(t, testDevice(t), c.config, c.tokens)
@@ -127,7 +127,7 @@ func guardedBackward(t *testing.T, tr *trial.Trial) *arena {
 	t.Cleanup(func() { require.NoError(t, testDevice(t).Free(a.base)) })
 	require.NoError(t, tr.Stream().CopyToDevice(a.base, bytes.Repeat([]byte{guard}, int(a.bytes))))
 	a.next = a.base
-	for _, of := range []*moe.Tensor{&b.DX, &b.DScores, &b.DW1, &b.DW2} {
+	for _, of := range []*moe.Tensor{&b.DX, &b.DScores, &b.DW1.Tensor, &b.DW2.Tensor} {
 		of.Ptr = a.take(of.Shape.Bytes())
 	}
 	b.Workspace.Ptr = a.take(b.Workspace.Bytes)

@@ -83,17 +83,17 @@ type sizedConfig struct {
 func fourWidths() []sizedConfig {
 	if raceDetector {
 		return []sizedConfig{
-			{1, moe.Config{Hidden: 128, Intermediate: 64, Experts: 3, TopK: 1}},
-			{1, moe.Config{Hidden: 192, Intermediate: 64, Experts: 4, TopK: 1, GateUp: moe.Interleaved}},
-			{1, moe.Config{Hidden: 256, Intermediate: 64, Experts: 2, TopK: 1}},
-			{1, moe.Config{Hidden: 128, Intermediate: 128, Experts: 2, TopK: 1, Logits: moe.LogitsF32}},
+			{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 1}},
+			{1, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 1, GateUp: moe.Interleaved}},
+			{1, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 2, TopK: 1}},
+			{1, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 2, TopK: 1, Logits: moe.LogitsF32}},
 		}
 	}
 	return []sizedConfig{
-		{12, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
-		{9, moe.Config{Hidden: 192, Intermediate: 128, Experts: 8, TopK: 3, GateUp: moe.Interleaved}},
-		{30, moe.Config{Hidden: 256, Intermediate: 64, Experts: 2, TopK: 1}},
-		{5, moe.Config{Hidden: 320, Intermediate: 192, Experts: 3, TopK: 2, Logits: moe.LogitsF32}},
+		{12, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
+		{9, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3, GateUp: moe.Interleaved}},
+		{30, moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 2, TopK: 1}},
+		{5, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 3, TopK: 2, Logits: moe.LogitsF32}},
 	}
 }
 
@@ -118,7 +118,7 @@ func TestManyLayersAtOnce(t *testing.T) {
 // Two calls of one layer, each on its own stream with its own workspace.
 func TestTwoCallsOfOneLayer(t *testing.T) {
 	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(nil))
+	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
 	require.NoError(t, err)
 	hammer(t, []user{newUser(t, "one", dev, l, 20, newStream(t, dev)), newUser(t, "two", dev, l, 70, newStream(t, dev))}, rounds(6))
 }

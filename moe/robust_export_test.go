@@ -1,7 +1,13 @@
 package moe
 
+import "sonicmoe/moe/registry"
+
 // SizesOn are the sizes of a layer on a chip with so many multiprocessors,
 // without a device.
 func SizesOn(c Config, sms, tokens int) Sizes {
-	return (&Layer{config: c, sms: sms}).Sizes(tokens)
+	s, err := (&Layer{of: registry.Layer{Config: c}, sms: sms}).Sizes(tokens)
+	if err != nil {
+		panic(err)
+	}
+	return s
 }

@@ -3,6 +3,7 @@ package moe_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -16,11 +17,13 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 )
 
-var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
+var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 
 // Whichever driver call of a pass fails, Forward says which, leaves nothing
 // behind, and the same call gives the right bits afterwards.
@@ -53,7 +56,7 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 		assert.Equal(t, n, dev.Count(faulty.Any), "nothing is queued after step %d failed", n)
 		assert.Equal(t, live, dev.Live())
 
-		*tr.Call() = *call // the call that failed goes on
+		tr.UseCall(call) // the call that failed goes on
 		got, err := digest(ctx, tr, tr.Stream(), tr.Args)
 		require.NoError(t, err)
 		require.Equal(t, want, got, "bits after step %d failed", n)
@@ -104,27 +107,26 @@ func TestEveryCallOfNewBreaks(t *testing.T) {
 func TestImpossibleChoice(t *testing.T) {
 	good := kernel.Choose(faultConfig, testDevice(t).Target())
 	for _, c := range []struct {
-		point       kernel.Point
+		point       gemm.Tiling
 		field, want string
 	}{
-		{kernel.Point{Stages: 4, Panel: 16}, "TileN", "one of "},
-		{kernel.Point{TileN: -128, Stages: 4, Panel: 16}, "TileN", "one of "},
-		{kernel.Point{TileN: 100, Stages: 4, Panel: 16}, "TileN", "one of "},
-		{kernel.Point{TileN: 512, Stages: 4, Panel: 16}, "TileN", "one of "},
-		{kernel.Point{TileN: 128, Stages: 0, Panel: 16}, "Stages", "3 to "},
-		{kernel.Point{TileN: 128, Stages: -1, Panel: 16}, "Stages", "3 to "},
-		{kernel.Point{TileN: 128, Stages: 40, Panel: 16}, "Stages", "3 to "},
-		{kernel.Point{TileN: 128, Stages: 4, Panel: 0}, "Panel", "1 to 1024"},
-		{kernel.Point{TileN: 128, Stages: 4, Panel: 1 << 40}, "Panel", "1 to 1024"},
+		{gemm.Tiling{Stages: 4, GroupM: 16, ClusterM: 1}, "TileN", "one of "},
+		{gemm.Tiling{TileN: -128, Stages: 4, GroupM: 16, ClusterM: 1}, "TileN", "one of "},
+		{gemm.Tiling{TileN: 100, Stages: 4, GroupM: 16, ClusterM: 1}, "TileN", "one of "},
+		{gemm.Tiling{TileN: 512, Stages: 4, GroupM: 16, ClusterM: 1}, "TileN", "one of "},
+		{gemm.Tiling{TileN: 128, Stages: 0, GroupM: 16, ClusterM: 1}, "Stages", "3 to "},
+		{gemm.Tiling{TileN: 128, Stages: -1, GroupM: 16, ClusterM: 1}, "Stages", "3 to "},
+		{gemm.Tiling{TileN: 128, Stages: 40, GroupM: 16, ClusterM: 1}, "Stages", "3 to "},
+		{gemm.Tiling{TileN: 128, Stages: 4, GroupM: 0, ClusterM: 1}, "GroupM", "1 to 1024"},
+		{gemm.Tiling{TileN: 128, Stages: 4, GroupM: 1 << 40, ClusterM: 1}, "GroupM", "1 to 1024"},
 	} {
-		for part, choice := range map[string]kernel.Choice{
-			"Up": {Up: c.point, Down: good.Down}, "Down": {Up: good.Up, Down: c.point},
-			"DH": {DH: c.point}, "DX": {DX: c.point}, "DW1": {DW1: c.point}, "DW2": {DW2: c.point},
-		} {
-			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithChoice(choice))
+		for product := range good {
+			choice := maps.Clone(good)
+			choice[product] = c.point
+			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithTiles(choice))
 			var arg *moe.ArgError
 			require.ErrorAs(t, err, &arg, "%+v", choice)
-			assert.Equal(t, "Choice."+part+"."+c.field, arg.Field)
+			assert.Equal(t, "Tiles of "+product+"."+c.field, arg.Field)
 			assert.Contains(t, arg.Want, c.want)
 		}
 	}
@@ -132,8 +134,8 @@ func TestImpossibleChoice(t *testing.T) {
 	tr := newTrial(t, faultConfig, 10, 6)
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
-	odd := kernel.Point{TileN: 128, Stages: 3, Panel: 5}
-	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithChoice(kernel.Choice{Up: odd, Down: odd}))
+	odd := gemm.Tiling{TileN: 128, Stages: 3, GroupM: 5, ClusterM: 1}
+	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithTiles(tiles.Choice{"up": odd, "down": odd}))
 	require.NoError(t, err)
 	*tr.Call() = *l.NewCall()
 	got, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
@@ -164,8 +166,8 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 	for name, ask := range map[string]func() error{
 		"Forward":          func() error { return call.Forward(s, f) },
 		"Forward, new":     func() error { return l.NewCall().Forward(s, f) },
-		"Route":            func() error { return call.Route(s, routeOf(f)) },
-		"Experts":          func() error { return call.Experts(s, expertsOf(f)) },
+		"Route":            func() error { return call.Route(s, f) },
+		"Experts":          func() error { return call.ForwardExperts(s, f) },
 		"New":              func() error { _, err := moe.New(context.Background(), dev, l.Config(), moe.WithCache(nil)); return err },
 		"Stream.Sync":      func() error { return s.Synchronize(context.Background()) },
 		"CopyToHost":       func() error { return s.CopyToHost(make([]byte, 4), f.O.Ptr) },
@@ -181,14 +183,6 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 	}
 	assert.Equal(t, first, dev.Err(), "the first cause stays")
 	assert.Less(t, time.Since(start), 5*time.Second, "a broken device answers at once")
-}
-
-func routeOf(f moe.Forward) moe.Route {
-	return moe.Route{X: f.X, Router: f.Router, Scores: f.Scores, Experts: f.Experts, Workspace: f.Workspace}
-}
-
-func expertsOf(f moe.Forward) moe.Experts {
-	return moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace}
 }
 
 // envBreak marks the process that may break its GPU.

@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/trial"
 )
 
@@ -67,10 +68,10 @@ func hashed(tr *trial.Trial, withH bool) (sum [32]byte, err error) {
 		return sum, err
 	}
 	h := sha256.New()
-	h.Write(trial.Bytes(r.O))
-	h.Write(trial.Bytes(r.H))
-	h.Write(trial.Bytes(r.Scores))
-	h.Write(trial.Bytes(r.Experts))
+	h.Write(num.Bytes(r.O))
+	h.Write(num.Bytes(r.H))
+	h.Write(num.Bytes(r.Scores))
+	h.Write(num.Bytes(r.ExpertIDs))
 	return [32]byte(h.Sum(nil)), nil
 }
 

@@ -38,7 +38,7 @@ func TestWorkspaceBound(t *testing.T) {
 		assert.Equal(t, 4*rows*int64(c.Intermediate), s.H)
 		assert.Equal(t, 2*int64(row.Tokens)*int64(c.Hidden), s.O)
 		assert.Equal(t, 4*rows, s.Scores)
-		assert.Equal(t, 4*rows, s.Experts)
+		assert.Equal(t, 4*rows, s.ExpertIDs)
 	}
 }
 
@@ -88,11 +88,11 @@ func TestExactSizes(t *testing.T) {
 		tokens int
 		config moe.Config
 	}{
-		{1, moe.Config{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1}},
-		{37, moe.Config{Hidden: 192, Intermediate: 128, Experts: 5, TopK: 3, GateUp: moe.Interleaved}},
-		{129, moe.Config{Hidden: 128, Intermediate: 192, Experts: 2, TopK: 2}},
-		{3, moe.Config{Hidden: 192, Intermediate: 64, Experts: 20, TopK: 7, Logits: moe.LogitsF32}},
-		{261, moe.Config{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1}},
+		{1, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
+		{37, moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 3, GateUp: moe.Interleaved}},
+		{129, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 2, TopK: 2}},
+		{3, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 20, TopK: 7, Logits: moe.LogitsF32}},
+		{261, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx := limited(t, time.Minute)
@@ -106,7 +106,7 @@ func TestExactSizes(t *testing.T) {
 			a.check(t, tr.Stream())
 			require.NoError(t, tr.Run(ctx, tr.Inference()))
 			a.check(t, tr.Stream())
-			require.NoError(t, tr.Call().Experts(tr.Stream(), expertsOf(tr.Args)))
+			require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), tr.Args))
 			require.NoError(t, tr.Stream().Synchronize(ctx))
 			a.check(t, tr.Stream())
 
@@ -122,8 +122,8 @@ func TestExactSizes(t *testing.T) {
 // guarded moves a trial's outputs and workspace into an arena, at exactly the
 // sizes that the layer asks for.
 func guarded(t *testing.T, tr *trial.Trial) *arena {
-	s := tr.Layer.Sizes(tr.Tokens)
-	sum := s.O + s.H + s.Scores + s.Experts + s.Workspace
+	s := sizesOf(t, tr.Layer, tr.Tokens)
+	sum := s.O + s.H + s.Scores + s.ExpertIDs + s.Workspace
 	a := &arena{bytes: sum + 8*(guardBytes+256)}
 	var err error
 	a.base, err = testDevice(t).Alloc(a.bytes)
@@ -133,20 +133,20 @@ func guarded(t *testing.T, tr *trial.Trial) *arena {
 	a.next = a.base
 	tr.Args.O.Ptr, tr.Args.H.Ptr = a.take(s.O), a.take(s.H)
 	tr.Args.Workspace = moe.Buffer{Ptr: a.take(s.Workspace), Bytes: s.Workspace}
-	tr.Args.Scores.Ptr, tr.Args.Experts.Ptr = a.take(s.Scores), a.take(s.Experts)
+	tr.Args.Scores.Ptr, tr.Args.ExpertIDs.Ptr = a.take(s.Scores), a.take(s.ExpertIDs)
 	return a
 }
 
 // Forward takes no memory of the host, and little time.
 func TestForwardAllocatesNothing(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}, 24)
+	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
 	defer tr.Close()
 	dev.Discard(true)
 	for name, run := range map[string]func(){
 		"training":  func() { require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args)) },
 		"inference": func() { require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Inference())) },
-		"route":     func() { require.NoError(t, tr.Call().Route(tr.Stream(), routeOf(tr.Args))) },
-		"experts":   func() { require.NoError(t, tr.Call().Experts(tr.Stream(), expertsOf(tr.Args))) },
+		"route":     func() { require.NoError(t, tr.Call().Route(tr.Stream(), tr.Args)) },
+		"experts":   func() { require.NoError(t, tr.Call().ForwardExperts(tr.Stream(), tr.Args)) },
 	} {
 		assert.Zero(t, testing.AllocsPerRun(100, run), name) // it calls once before it counts
 	}
@@ -166,7 +166,7 @@ func TestForwardAllocatesNothing(t *testing.T) {
 
 // Other buffers each time, as microbatches have them, encode their maps again.
 func BenchmarkForwardHost(b *testing.B) {
-	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}, 24)
+	dev, tr := faultyTrial(b, testDevice(b), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
 	defer tr.Close()
 	dev.Discard(true)
 	other := tr.Args

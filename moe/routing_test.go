@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
@@ -72,26 +73,26 @@ func routings() []routing {
 		{"ties of all", 12, 5, 70, always(make([]float64, 12)), always([]int32{0, 1, 2, 3, 4}), nil},
 		{"ties of some", 12, 4, 70, always(logitsOf(12, map[int]float64{9: 1, 5: 1, 2: 1, 11: .5, 4: .5})), always([]int32{2, 5, 9, 4}), nil},
 		{"negative ties", 4, 3, 70, always([]float64{-2, -1, -2, -1}), always([]int32{1, 3, 0}), nil},
-		{"NaN left out", 6, 2, 70, always(logitsOf(6, map[int]float64{1: nan, 4: 1, 2: .5})), always([]int32{4, 2}), nil},
-		{"NaN where numbers run out", 4, 3, 70, always([]float64{nan, 0, 1, nan}), always([]int32{2, 1, 0}), always(true)},
+		{"NaN before numbers", 6, 2, 70, always(logitsOf(6, map[int]float64{1: nan, 4: 1, 2: .5})), always([]int32{1, 4}), always(true)},
+		{"two NaN", 4, 3, 70, always([]float64{nan, 0, 1, nan}), always([]int32{0, 3, 2}), always(true)},
 		{"NaN alone", 3, 2, 70, always([]float64{nan, nan, nan}), always([]int32{0, 1}), always(true)},
 		{"+Inf", 6, 2, 70, always(logitsOf(6, map[int]float64{3: inf, 5: 1})), always([]int32{3, 5}), always(true)},
 		{"two +Inf", 6, 3, 70, always(logitsOf(6, map[int]float64{3: inf, 1: inf, 5: 1})), always([]int32{1, 3, 5}), always(true)},
 		{"-Inf left out", 6, 3, 70, always(logitsOf(6, map[int]float64{0: -inf, 1: -inf, 4: 1})), always([]int32{4, 2, 3}), nil},
 		{"-Inf where numbers run out", 3, 3, 70, always([]float64{0, -inf, 1}), always([]int32{2, 0, 1}), nil},
-		{"-Inf before NaN", 3, 2, 70, always([]float64{nan, nan, -inf}), always([]int32{2, 0}), always(true)},
+		{"NaN before +Inf", 3, 2, 70, always([]float64{inf, -inf, nan}), always([]int32{2, 0}), always(true)},
 		{"-Inf alone", 3, 1, 70, always([]float64{-inf, -inf, -inf}), always([]int32{0}), always(true)},
 		{"NaN, +Inf and -Inf by turns", 5, 2, 150,
 			func(t int) []float64 {
 				return logitsOf(5, map[int]float64{3: []float64{nan, inf, -inf}[t%3], 0: 1, 4: .5})
 			},
-			func(t int) []int32 { return [][]int32{{0, 4}, {3, 0}, {0, 4}}[t%3] },
-			func(t int) bool { return t%3 == 1 }},
+			func(t int) []int32 { return [][]int32{{3, 0}, {3, 0}, {0, 4}}[t%3] },
+			func(t int) bool { return t%3 != 2 }},
 	}
 }
 
 func (g routing) config() moe.Config {
-	return moe.Config{Hidden: 128, Intermediate: 64, Experts: g.experts, TopK: g.topK}
+	return moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK}
 }
 
 // inputs are X and the router: logit e is column e of X times 1, or times
@@ -110,7 +111,7 @@ func (g routing) inputs() (x, router []uint16) {
 			case math.IsInf(v, 0):
 				weight, v = math.Inf(1), math.Copysign(1, v)
 			}
-			router[e*d+e], x[t*d+e] = reference.ToBF16(weight), reference.ToBF16(v)
+			router[e*d+e], x[t*d+e] = num.Float64ToBF16(weight), num.Float64ToBF16(v)
 		}
 	}
 	return x, router
@@ -133,7 +134,7 @@ func (g routing) trial(t *testing.T, dev driver.Device) *trial.Trial {
 func (g routing) checkRouting(t *testing.T, r trial.Results) (number []bool) {
 	for token := range g.tokens {
 		logits, want := g.logits(token), g.chosen(token)
-		require.Equal(t, want, r.Experts[token*g.topK:][:g.topK], "experts of token %d", token)
+		require.Equal(t, want, r.ExpertIDs[token*g.topK:][:g.topK], "experts of token %d", token)
 		isNaN := g.nan != nil && g.nan(token)
 		number = append(number, !isNaN)
 		var sum float64
@@ -158,9 +159,9 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 	c := tr.Layer.Config()
 	ref, err := reference.NewLayer(c, tr.Router, tr.W1, tr.W2)
 	require.NoError(t, err)
-	out, err := ref.Experts(tr.X, reference.Widen(r.Scores), r.Experts, nil, reference.Rounded)
+	out, err := ref.Experts(tr.X, reference.Widen(r.Scores), r.ExpertIDs, nil, reference.Rounded)
 	require.NoError(t, err)
-	checkH(t, c, r.H, out.H, r.Experts)
+	checkH(t, c, r.H, out.H, r.ExpertIDs)
 	var got []uint16
 	var want []float64
 	for token := range tr.Tokens {
@@ -170,7 +171,7 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 			continue
 		}
 		for i, bits := range row {
-			v := reference.FromBF16(bits)
+			v := num.BF16ToFloat64(bits)
 			require.True(t, v != v && bits != reference.Poison, "O of token %d, column %d is %#x, must be a NaN that was written", token, i, bits)
 		}
 	}
@@ -201,7 +202,7 @@ type given struct {
 }
 
 // The layer of the given routings, whose tokens have 3 slots.
-var givenConfig = moe.Config{Hidden: 192, Intermediate: 64, Experts: 48, TopK: 3}
+var givenConfig = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 48, TopK: 3}
 
 func givens(tokens int) []given {
 	uneven := zipf(tokens, 3, 48)
@@ -229,7 +230,7 @@ func TestGivenRoutings(t *testing.T) {
 	tr := trialOn(t, testDevice(t), givenConfig, tokens)
 	ref, err := reference.NewLayer(givenConfig, tr.Router, tr.W1, tr.W2)
 	require.NoError(t, err)
-	s, a := tr.Stream(), expertsOf(tr.Args)
+	s, a := tr.Stream(), tr.Args
 	for _, g := range givens(tokens) {
 		t.Run(g.name, func(t *testing.T) {
 			var ids, sameIDs []int32
@@ -242,9 +243,9 @@ func TestGivenRoutings(t *testing.T) {
 				}
 			}
 			require.NoError(t, tr.Poison())
-			require.NoError(t, s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)))
-			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores)))
-			require.NoError(t, tr.Call().Experts(s, a))
+			require.NoError(t, s.CopyToDevice(a.ExpertIDs.Ptr, num.Bytes(ids)))
+			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores)))
+			require.NoError(t, tr.Call().ForwardExperts(s, a))
 			require.NoError(t, s.Synchronize(testContext(t)))
 			got, err := tr.Results(true)
 			require.NoError(t, err)

@@ -2,6 +2,7 @@ package moe_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 )
 
@@ -72,7 +75,7 @@ func same(t *testing.T, tr *trial.Trial, want trial.Results, what string) {
 	got, err := tr.Results(false)
 	require.NoError(t, err)
 	require.True(t, slices.Equal(want.O, got.O), "%s gives other bits", what)
-	require.True(t, slices.Equal(want.Experts, got.Experts), "%s routes otherwise", what)
+	require.True(t, slices.Equal(want.ExpertIDs, got.ExpertIDs), "%s routes otherwise", what)
 }
 
 // replay captures the pass, then replays it on poisoned outputs.
@@ -93,36 +96,38 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
-	choice := tr.Layer.Choice()
-	for _, p := range kernel.UpSpace(target) {
-		if p.TileN != choice.Up.TileN {
-			choice.Up = p
-			break
-		}
-	}
-	for _, p := range kernel.DownSpace(target) {
-		if p.TileN != choice.Down.TileN {
-			choice.Down = p
-			break
-		}
-	}
-	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithChoice(choice))
+	choice := otherWidths(tr.Layer, target, kernel.UpProduct, kernel.DownProduct)
+	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithTiles(choice))
 	require.NoError(t, err)
 	require.NoError(t, tr.Poison())
 	require.NoError(t, l.NewCall().Forward(tr.Stream(), tr.Args))
 	require.NoError(t, tr.Stream().Synchronize(ctx))
-	same(t, tr, want, "another tile: up "+choice.Up.String()+", down "+choice.Down.String())
+	same(t, tr, want, fmt.Sprintf("other tiles: %v", choice))
+}
+
+// otherWidths are a layer's tilings, of other widths for some products.
+func otherWidths(l *moe.Layer, target driver.Target, products ...*registry.Product) tiles.Choice {
+	choice := l.Tiles()
+	for _, p := range products {
+		for _, q := range p.Space(target) {
+			if q.TileN != choice[p.Name].TileN {
+				choice[p.Name] = q
+				break
+			}
+		}
+	}
+	return choice
 }
 
 // time20 logs the pass's speed: the median of repeats after warming up.
 func time20(t *testing.T, tr *trial.Trial, row spec.Row) {
 	ms := median(t, tr.Stream(), 200*time.Millisecond, 20, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
-	t.Logf("%s: up %v down %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Choice().Up, tr.Layer.Choice().Down,
+	t.Logf("%s: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tiles(),
 		ms[1], ms[0], ms[2], row.Config.ForwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicForwardMS)
 }
 
 // timeInSequence logs the time of each kernel between events in whole passes.
-func timeInSequence(t *testing.T, tr *trial.Trial, kernels []int) {
+func timeInSequence(t *testing.T, tr *trial.Trial, kernels []registry.Any) {
 	dev, s := testDevice(t), tr.Stream()
 	const rounds = 20
 	times := map[string][]float64{}
@@ -136,11 +141,11 @@ func timeInSequence(t *testing.T, tr *trial.Trial, kernels []int) {
 			events, names = append(events, e), append(names, name)
 		}
 		mark("")
-		for _, i := range kernels {
-			ran, err := tr.Call().RunInSequence(i, s)
+		for _, k := range kernels {
+			ran, err := tr.Call().RunInSequence(k, s)
 			require.NoError(t, err)
 			if ran {
-				mark(moe.KernelNames[i])
+				mark(k.Name())
 			}
 		}
 		require.NoError(t, s.Synchronize(context.Background()))
@@ -153,27 +158,26 @@ func timeInSequence(t *testing.T, tr *trial.Trial, kernels []int) {
 			require.NoError(t, e.Close())
 		}
 	}
-	for _, i := range kernels {
-		name := moe.KernelNames[i]
-		if ms := times[name]; len(ms) > 0 {
+	for _, k := range kernels {
+		if ms := times[k.Name()]; len(ms) > 0 {
 			slices.Sort(ms)
-			t.Logf("%-14s %.4f ms in sequence", name, ms[len(ms)/2])
+			t.Logf("%-14s %.4f ms in sequence", k.Name(), ms[len(ms)/2])
 		}
 	}
 }
 
 // timeEach logs the time of each kernel by itself.
 func timeEach(t *testing.T, tr *trial.Trial) {
-	for i, name := range moe.KernelNames {
-		if ran, err := tr.Call().RunKernel(i, tr.Stream(), tr.Args); !ran {
+	for _, k := range kernel.Kernels {
+		if ran, err := tr.Call().RunKernel(k, tr.Stream(), tr.Args); !ran {
 			require.NoError(t, err)
 			continue
 		}
 		ms := median(t, tr.Stream(), 20*time.Millisecond, 20, func() error {
-			_, err := tr.Call().RunKernel(i, tr.Stream(), tr.Args)
+			_, err := tr.Call().RunKernel(k, tr.Stream(), tr.Args)
 			return err
 		})
-		t.Logf("%-14s %.4f ms (min %.4f max %.4f)", name, ms[1], ms[0], ms[2])
+		t.Logf("%-14s %.4f ms (min %.4f max %.4f)", k.Name(), ms[1], ms[0], ms[2])
 	}
 }
 

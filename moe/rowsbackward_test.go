@@ -9,6 +9,9 @@ import (
 
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/dh"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/trial"
@@ -73,8 +76,7 @@ func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
 	s := tr.Stream()
 	run := func() error { return tr.Call().Backward(s, tr.Back) }
 	ms := median(t, s, 200*time.Millisecond, 20, run)
-	c := tr.Layer.Choice()
-	t.Logf("%s backward: dh %v dx %v dw1 %v dw2 %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, c.DH, c.DX, c.DW1, c.DW2,
+	t.Logf("%s backward: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tiles(),
 		ms[1], ms[0], ms[2], row.Config.BackwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicBackwardMS)
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, tr.Args))
@@ -89,22 +91,8 @@ func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
 // otherBackwardTiles runs the pass with tiles of another width.
 func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
-	choice := tr.Layer.Choice()
-	for _, p := range []struct {
-		point *kernel.Point
-		space []kernel.Point
-	}{
-		{&choice.DH, kernel.DHSpace(target)}, {&choice.DX, kernel.DXSpace(target)},
-		{&choice.DW1, kernel.DWSpace(target)}, {&choice.DW2, kernel.DWSpace(target)},
-	} {
-		was := *p.point
-		for _, q := range p.space {
-			if q.TileN != was.TileN {
-				*p.point = q
-			}
-		}
-	}
-	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithChoice(choice))
+	choice := otherWidths(tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
+	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithTiles(choice))
 	require.NoError(t, err)
 	require.NoError(t, tr.PoisonGradients(tr.Back))
 	require.NoError(t, l.NewCall().Backward(tr.Stream(), tr.Back))
@@ -129,7 +117,7 @@ func TestBackwardMemory(t *testing.T) {
 // keep is a layer's saved tensors.
 func keep(t *testing.T, tr *trial.Trial) moe.Forward {
 	f := tr.Args
-	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.Experts} {
+	for _, of := range []*moe.Tensor{&f.X, &f.H, &f.Scores, &f.ExpertIDs} {
 		p, err := testDevice(t).Alloc(of.Shape.Bytes())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, testDevice(t).Free(p)) })
@@ -152,7 +140,7 @@ func testLayersMemory(t *testing.T, row spec.Row) {
 		require.NoError(t, err)
 		f := keep(t, tr)
 		bits := reference.NewNormal(uint64(90+layer), trial.ScaleX).Values(f.X.Shape.Elements())
-		require.NoError(t, s.CopyToDevice(f.X.Ptr, trial.Bytes(bits)))
+		require.NoError(t, s.CopyToDevice(f.X.Ptr, num.Bytes(bits)))
 		require.NoError(t, tr.Call().Forward(s, f))
 		require.NoError(t, s.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4))
 		require.NoError(t, s.Synchronize(ctx))
@@ -167,11 +155,11 @@ func testLayersMemory(t *testing.T, row spec.Row) {
 	require.NoError(t, err)
 	for i := len(passes) - 1; i >= 0; i-- {
 		f := passes[i]
-		b.X, b.H, b.Scores, b.Experts = f.X, f.H, f.Scores, f.Experts
+		b.X, b.H, b.Scores, b.ExpertIDs = f.X, f.H, f.Scores, f.ExpertIDs
 		require.NoError(t, tr.RunBackward(ctx, b))
 		tr.X = make([]uint16, f.X.Shape.Elements())
-		require.NoError(t, s.CopyToHost(trial.Bytes(tr.X), f.X.Ptr))
-		tr.Args.H, tr.Args.Scores, tr.Args.Experts = f.H, f.Scores, f.Experts
+		require.NoError(t, s.CopyToHost(num.Bytes(tr.X), f.X.Ptr))
+		tr.Args.H, tr.Args.Scores, tr.Args.ExpertIDs = f.H, f.Scores, f.ExpertIDs
 		saved, err := tr.Results(true)
 		require.NoError(t, err)
 		rep, err := tr.CheckBackward(b, saved, trial.BackwardCheck{Routed: true, Tokens: 32, Rows: 32})

@@ -3,13 +3,14 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/moe/registry"
 )
 
 // Sources emits the kernels that [New] would compile for a device of that
 // target, with the same options, without a device: the list that [jit.Warm]
-// fills a cache from. Of the options WithChoice, WithChoices and
-// WithoutBackward matter: tuned points are those of WithChoices alone.
-// Errors: *ArgError for a wrong Config or Choice, and one that names the target
+// fills a cache from. Of the options WithTiles, WithTunedFrom and
+// WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
+// Errors: *ArgError for a wrong Config or tiling, and one that names the target
 // where it is not of compute capability 9.0.
 //
 // What New compiles depends on the target's shared memory and its number of
@@ -19,22 +20,20 @@ func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
 	for _, f := range opts {
 		f(&o)
 	}
-	if err := c.Check(); err != nil {
+	if err := Check(c); err != nil {
 		return nil, err
 	}
 	if err := suitsTarget(t); err != nil {
 		return nil, err
 	}
-	l := &Layer{config: c}
-	if err := l.choose(t, o); err != nil {
+	l := &Layer{of: registry.Layer{Config: c}}
+	done, err := l.choose(t, o)
+	if err != nil {
 		return nil, err
 	}
 	var sources []jit.Source
-	for i, b := range l.builders(o) {
-		if b == nil {
-			continue
-		}
-		_, s, err := l.emit(i, b)
+	for _, k := range o.wanted() {
+		_, s, err := emit(l.of, k, done)
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,7 @@ func TestNewRefusesConfig(t *testing.T) {
 		{"Config.Hidden", func(c *moe.Config) { c.Hidden = 100 }},
 		{"Config.Hidden", func(c *moe.Config) { c.Hidden = 1 << 21 }},
 		{"Config.Intermediate", func(c *moe.Config) { c.Intermediate = 0 }},
-		{"Config.Experts", func(c *moe.Config) { c.Experts = -1 }},
+		{"Config.NumExperts", func(c *moe.Config) { c.NumExperts = -1 }},
 		{"Config.TopK", func(c *moe.Config) { c.TopK = 5 }},
 		{"Config.GateUp", func(c *moe.Config) { c.GateUp = 9 }},
 		{"Config.Logits", func(c *moe.Config) { c.Logits = 9 }},

@@ -18,7 +18,7 @@ import (
 )
 
 // smallConfig is a layer that starts and runs in milliseconds when emulated.
-var smallConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}
+var smallConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
 
 // newCounted is an emulated device of its own that counts steps.
 func newCounted(t testing.TB) *faulty.Device {

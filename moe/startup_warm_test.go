@@ -16,7 +16,7 @@ import (
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -135,7 +135,7 @@ func TestSourcesRefuse(t *testing.T) {
 	var arg *moe.ArgError
 	_, err = moe.Sources(driver.H200(), moe.Config{})
 	require.ErrorAs(t, err, &arg)
-	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithChoice(kernel.Choice{DW1: kernel.Point{TileN: 7}}))
+	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithTiles(tiles.Choice{"dw1": {TileN: 7}}))
 	require.ErrorAs(t, err, &arg)
 }
 
@@ -149,7 +149,7 @@ func ExampleSources() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8})
+	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -37,6 +37,9 @@ type Buffer struct {
 // alignment is what TMA and 16-byte accesses need of every buffer.
 const alignment = 16
 
+// missing is what an absent tensor is called.
+const missing = "missing"
+
 // span is a checked argument: its name, where it lies, whether it is written.
 type span struct {
 	field   string
@@ -48,7 +51,7 @@ type span struct {
 // argCheck collects the arguments of a call and keeps the first error. It
 // lives in the Call, so checking allocates only for errors.
 type argCheck struct {
-	spans [16]span
+	spans [40]span
 	n     int
 	err   error
 }
@@ -65,6 +68,8 @@ func (c *argCheck) fail(field, got, want string) {
 func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool) {
 	switch {
 	case c.err != nil:
+	case t.IsZero():
+		c.fail(field, missing, want.String())
 	case t.Shape != want:
 		c.fail(field, t.Shape.String(), want.String())
 	default:

@@ -2,7 +2,9 @@ package moe
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
 )
 
 // space hands out aligned pieces of scratch memory.
@@ -19,11 +21,17 @@ func (s *space) take(bytes int64) int64 {
 // offsets in bytes.
 type indices struct {
 	counts, offsets, table int64
-	// blocks is the block count; tickets are the tile counters of the products.
-	blocks, tickets int64
-	gather, inverse int64
+	// rowPairs is the number of row pairs; tickets are the tile counters of the
+	// products.
+	rowPairs, tickets int64
+	gather, inverse   int64
 	// pairs is there in backward alone.
 	pairs int64
+}
+
+// tiles are the tiles of the which-th product of a call with the workspace at p.
+func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
+	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*ticketBytes)}
 }
 
 // workspace is the layout of a forward call's scratch memory.
@@ -42,13 +50,13 @@ const workspaceAlignment = 256
 // indices lays out what all calls need.
 func (l *Layer) indices(s *space, tokens int) indices {
 	var w indices
-	c := l.config
+	c := l.of.Config
 	rows := int64(tokens) * int64(c.TopK)
-	w.counts = s.take(4 * int64(l.sms) * int64(c.Experts))
-	w.offsets = s.take(4 * int64(c.Experts+1))
-	w.blocks = s.take(4)
+	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
+	w.offsets = s.take(4 * int64(c.NumExperts+1))
+	w.rowPairs = s.take(4)
 	w.tickets = s.take(2 * ticketBytes)
-	w.table = s.take(schedule.PairBytes * (int64(c.Experts) + rows/schedule.PairRows))
+	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
 	return w
@@ -58,7 +66,7 @@ func (l *Layer) indices(s *space, tokens int) indices {
 func (l *Layer) workspace(tokens int) workspace {
 	var s space
 	w := workspace{indices: l.indices(&s, tokens)}
-	shapes := l.config.Shapes(tokens)
+	shapes := l.of.Config.Shapes(tokens)
 	w.a = s.take(shapes.A.Bytes())
 	w.y = s.take(shapes.Y.Bytes())
 	w.bytes = s.bytes
@@ -70,30 +78,40 @@ type Sizes struct {
 	// Workspace is scratch memory, aligned to 256 bytes. Its content means
 	// nothing between calls; it serves one stream at a time.
 	Workspace int64
-	// BackwardWorkspace is what Workspace must be for Backward and
-	// ExpertsBackward; never less than Workspace. All layers that run one after
+	// BackwardWorkspace is what Workspace must be for a backward pass; never less
+	// than Workspace. All layers that run one after
 	// the other can share one buffer of the largest size.
 	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
-	// every multiprocessor and expert, expert offsets, one row block an expert.
+	// every multiprocessor and expert, expert offsets, a row pair for each expert.
 	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
 	// bytes a row of indices, and alignment.
 	Fixed int64
 	// H is what a training pass saves beside X, scores and experts.
 	H int64
-	// O, Scores and Experts are the outputs.
-	O, Scores, Experts int64
+	// O, Scores and ExpertIDs are the outputs.
+	O, Scores, ExpertIDs int64
 }
 
-// Sizes gives the exact sizes for a call with so many tokens, 0 or more.
-func (l *Layer) Sizes(tokens int) Sizes {
-	s := l.config.Shapes(tokens)
+// Sizes gives the exact sizes for a call with so many tokens. It refuses what
+// Forward does: fewer than 0, and T·K of 2^31 or more.
+func (l *Layer) Sizes(tokens int) (Sizes, error) {
+	if l == nil {
+		return Sizes{}, errNoLayer
+	}
+	if most := spec.MaxRows / l.of.TopK; tokens < 0 || tokens > most {
+		return Sizes{}, argErrorf("tokens", tokens, "0 to %d: T·K is below 2^31", most)
+	}
+	s := l.of.Config.Shapes(tokens)
 	return Sizes{
 		Workspace: l.workspace(tokens).bytes, Fixed: l.workspace(0).bytes,
 		BackwardWorkspace: l.backwardWorkspace(tokens).bytes,
-		H:                 s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), Experts: s.Experts.Bytes(),
-	}
+		H:                 s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+	}, nil
 }
+
+// errNoLayer is the error of a nil layer.
+var errNoLayer = &ArgError{Field: "Layer", Got: "nil", Want: "made by New"}
 
 // at is the address at an offset.
 func at(p driver.DevicePtr, offset int64) driver.DevicePtr {

@@ -51,8 +51,14 @@ func (g Global) Addr() U64 {
 	return g.base.Add(Long(uint64(int64(g.off))))
 }
 
+// Given is whether the address is any: false for 0, an argument left out.
+func (g Global) Given() Pred { return g.Addr().Ne(Long(0)) }
+
 // TensorMap is a tensor map parameter, by its generic address.
 type TensorMap struct{ addr U64 }
+
+// SelectMap is a where p holds, else b.
+func SelectMap(p Pred, a, b TensorMap) TensorMap { return TensorMap{Select(p, a.addr, b.addr)} }
 
 func (s Shared) operand() Operand {
 	switch b := s.base.v; {

@@ -12,7 +12,7 @@ func longKernel() *ptx.Kernel {
 	k.SetLaunchBounds(384, 1)
 	x := k.ParamPtr("x")
 	smem := k.SharedBase()
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	for i := range 200 {
 		row := tid.ShrI(3).AddI(i).AndI(127)
 		a := ptx.LdGlobal[ptx.F32](x.Index(row, 4))

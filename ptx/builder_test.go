@@ -1,8 +1,6 @@
 package ptx_test
 
 import (
-	"context"
-	"errors"
 	"runtime"
 	"strconv"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -42,7 +41,7 @@ func TestShapes(t *testing.T) {
 		want string
 	}{
 		{"If", func(k *ptx.Kernel) {
-			k.If(k.Special("%laneid").LtI(4), func() { k.GridDepWait() })
+			k.If(k.Laneid().LtI(4), func() { k.GridDepWait() })
 		}, lines(
 			"mov.u32 %r0, %laneid;",
 			"setp.lt.u32 %p0, %r0, 4;",
@@ -50,7 +49,7 @@ func TestShapes(t *testing.T) {
 			"griddepcontrol.wait;",
 			"$else0:")},
 		{"IfElse", func(k *ptx.Kernel) {
-			k.IfElse(k.Special("%laneid").EqI(0).Negated(), func() { k.BulkCommit() }, func() { k.GridDepWait() })
+			k.IfElse(k.Laneid().EqI(0).Negated(), func() { k.BulkCommit() }, func() { k.GridDepWait() })
 		}, lines(
 			"mov.u32 %r0, %laneid;",
 			"setp.eq.u32 %p0, %r0, 0;",
@@ -104,7 +103,7 @@ func TestShapes(t *testing.T) {
 			"@!%p0 cp.async.bulk.commit_group;",
 			"@!%p0 cp.async.bulk.wait_group.read 0;")},
 		{"ExitIf", func(k *ptx.Kernel) {
-			k.ExitIf(k.Special("%laneid").EqI(0).Negated())
+			k.ExitIf(k.Laneid().EqI(0).Negated())
 			k.ExitIf(ptx.False())
 			k.ExitIf(ptx.True())
 		}, lines(
@@ -154,12 +153,12 @@ func TestShapes(t *testing.T) {
 			"or.pred %p4, %p0, %p3;")},
 		{"names", func(k *ptx.Kernel) {
 			k.Named("row", func() {
-				a := k.Special("%laneid")
+				a := k.Laneid()
 				k.Named("slot", func() { a.AddI(1) })
 				a.AddI(2).U64()
 				a.EqI(3)
 			})
-			k.Special("%tid.x")
+			k.TidX()
 		}, lines(
 			"mov.u32 %row0, %laneid;",
 			"add.u32 %slot0, %row0, 1;",
@@ -174,14 +173,14 @@ func TestShapes(t *testing.T) {
 			"mov.b32 %r1, 7;",
 			"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0+16], {%r1};")},
 		{"stmatrix, transposed", func(k *ptx.Kernel) {
-			w := k.Special("%laneid").AsBF16x2()
+			w := k.Laneid().AsBF16x2()
 			k.StmatrixTrans(k.SharedBase(), w, w)
 		}, lines(
 			"mov.u32 %r0, %laneid;",
 			"mov.u32 %r1, smem;",
 			"stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%r1], {%r0, %r0};")},
 		{"acquire and release", func(k *ptx.Kernel) {
-			x := ptx.GlobalAt(k.Special("%laneid").U64()).At(8)
+			x := ptx.GlobalAt(k.Laneid().U64()).At(8)
 			ptx.StGlobalRelease(x, ptx.LdGlobalAcquire(x).AddI(1))
 		}, lines(
 			"mov.u32 %r0, %laneid;",
@@ -190,7 +189,7 @@ func TestShapes(t *testing.T) {
 			"add.u32 %r2, %r1, 1;",
 			"st.release.gpu.global.u32 [%d0+8], %r2;")},
 		{"a value set again", func(k *ptx.Kernel) {
-			x := k.Special("%laneid")
+			x := k.Laneid()
 			ptx.VarOf(x).Set(x.AddI(1))
 		}, lines(
 			"mov.u32 %r0, %laneid;",
@@ -223,10 +222,8 @@ func TestConstantsAssemble(t *testing.T) {
 	k.If(k.Any(p.Get().Negated()), func() { ptx.StShared(s, n.Mad(ptx.Uint(3), ptx.Uint(4))) })
 	m, err := k.Build()
 	require.NoError(t, err)
-	_, report, err := ptxas.Assemble(context.Background(), m.Print().PTX)
-	if errors.Is(err, ptxas.ErrNotFound) {
-		t.Skip(err)
-	}
+	outside.Ptxas(t)
+	_, report, err := ptxas.Assemble(t.Context(), m.Print().PTX)
 	require.NoError(t, err, report)
 }
 
@@ -318,11 +315,10 @@ func TestParametersAreLaidOutAsTheAssemblerDoes(t *testing.T) {
 
 func TestErrorsAreAllReported(t *testing.T) {
 	k := ptx.NewKernel("k")
-	k.Special("%nothing")
 	k.BarSync(ptx.U32{})
 	k.Errorf("tile of %d rows", 7)
 	_, err := k.Build()
-	for _, want := range []string{"kernel k", "%nothing", "zero value", "tile of 7 rows"} {
+	for _, want := range []string{"kernel k", "zero value", "tile of 7 rows"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

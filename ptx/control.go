@@ -12,6 +12,7 @@ type loop struct {
 }
 
 func (k *Kernel) label(what string) string {
+	what = k.scope + what
 	n := k.labels[what]
 	k.labels[what] = n + 1
 	return "$" + what + strconv.Itoa(n)
@@ -136,6 +137,9 @@ func (k *Kernel) For(from, to, step U32, body func(i U32)) {
 	})
 }
 
+// Range runs body on the GPU with i = 0, 1, … while i < n.
+func (k *Kernel) Range(n U32, body func(i U32)) { k.For(Uint(0), n, Uint(1), body) }
+
 // ExitIf ends the thread where p holds.
 func (k *Kernel) ExitIf(p Pred) {
 	if k.jump(isa.Exit, p, false) {
@@ -152,6 +156,22 @@ func NewVar[T Value](k *Kernel, init T) *Var[T] {
 	x := &Var[T]{k.newReg(init.isaType())}
 	x.Set(init)
 	return x
+}
+
+// NewVars makes n variables with the same first value.
+func NewVars[T Value](k *Kernel, n int, init T) []*Var[T] {
+	list := make([]*Var[T], n)
+	for i := range list {
+		list[i] = NewVar(k, init)
+	}
+	return list
+}
+
+// SetAll sets variables to as many values.
+func SetAll[T Value](vars []*Var[T], to []T) {
+	for i, v := range vars {
+		v.Set(to[i])
+	}
 }
 
 // VarOf is the variable that x's own register is, such as one of

@@ -48,7 +48,7 @@ func dividends(r *rand.Rand, d uint32) []uint32 {
 func divisionKernel(t *testing.T, list []uint32) *emu.Kernel {
 	k := ptx.NewKernel("divide")
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
-	lane := k.Special("%tid.x")
+	lane := k.TidX()
 	in, out = in.Index(lane, 4), out.Index(lane, 8)
 	for i, d := range list {
 		x := ptx.LdGlobal[ptx.U32](in.At(4 * 32 * i))

@@ -11,7 +11,7 @@ func axpy() *ptx.Kernel {
 	k := ptx.NewKernel("axpy")
 	x, y := k.ParamPtr("x"), k.ParamPtr("y")
 	alpha, n := k.ParamF32("alpha"), k.ParamU32("n")
-	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 	k.If(i.Lt(n), func() {
 		dst := y.Index(i, 4)
 		ptx.StGlobal(dst, ptx.LdGlobal[ptx.F32](x.Index(i, 4)).Fma(alpha, ptx.LdGlobal[ptx.F32](dst)))

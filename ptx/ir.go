@@ -53,9 +53,11 @@ type Entry struct {
 	// MinCTAs is .minnctapersm, Cluster .reqnctapercluster; 0 when absent.
 	MinCTAs, Cluster int
 	Shared           []Variable
-	Decls            []RegDecl
-	Registers        []Register
-	Body             []Inst
+	// Names are those of dynamic shared memory and named barriers.
+	Names     []Name
+	Decls     []RegDecl
+	Registers []Register
+	Body      []Inst
 }
 
 // ParamBytes is the size of the packed parameter buffer.

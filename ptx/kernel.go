@@ -29,6 +29,8 @@ type Kernel struct {
 	hasShared                    bool
 
 	labels  map[string]int
+	scope   string
+	names   []Name
 	loops   []*loop
 	regions []region
 	guard   val
@@ -258,7 +260,7 @@ func (k *Kernel) SharedBase() Shared {
 func (k *Kernel) Build() (*Module, error) {
 	ret := &isa.Table[isa.Ret]
 	k.emit(ret, k.mods(ret))
-	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Cluster: k.cluster, Body: k.body}
+	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Cluster: k.cluster, Names: k.names, Body: k.body}
 	layoutParams(e.Params)
 	for _, p := range k.order {
 		e.Decls = append(e.Decls, RegDecl{Class: k.class[p], Prefix: "%" + p, Count: k.counts[p]})

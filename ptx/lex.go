@@ -25,9 +25,14 @@ func lex(src string) ([]token, error) {
 		case c == ' ' || c == '\t' || c == '\r':
 			i++
 		case strings.HasPrefix(src[i:], "//"):
-			for i < len(src) && src[i] != '\n' {
-				i++
+			end := strings.IndexByte(src[i:], '\n')
+			if end < 0 {
+				end = len(src) - i
 			}
+			if _, ok := parseName(src[i : i+end]); ok && betweenStatements(out) {
+				out = append(out, token{src[i : i+end], line})
+			}
+			i += end
 		case strings.HasPrefix(src[i:], "/*"):
 			end := strings.Index(src[i+2:], "*/")
 			if end < 0 {
@@ -59,6 +64,15 @@ func lex(src string) ([]token, error) {
 		}
 	}
 	return out, nil
+}
+
+// betweenStatements says whether a statement may begin behind these tokens.
+func betweenStatements(toks []token) bool {
+	if len(toks) == 0 {
+		return false
+	}
+	last := toks[len(toks)-1].text
+	return last == "{" || last == ";" || strings.HasPrefix(last, namePrefix)
 }
 
 func wordByte(c byte) bool {

@@ -6,35 +6,17 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Special reads a special register such as "%tid.x".
-func (k *Kernel) Special(name string) U32 {
-	i, ok := isa.SpecialNamed(name)
-	if !ok || isa.Specials[i].Type != isa.U32 {
-		k.Errorf("%s is not a 32-bit special register", name)
-		return Uint(0)
-	}
-	old := k.hint
-	if name == "%tid.x" {
+// special reads a special register, by its number in isa.Specials.
+func (k *Kernel) special(i int) val {
+	old, sp := k.hint, &isa.Specials[i]
+	if sp.Name == "%tid.x" {
 		k.hint = "tid" // recognised by warpIndex
 	}
-	d := k.result(isa.U32)
+	d := k.result(sp.Type)
 	k.hint = old
 	f := &isa.Table[isa.Mov]
-	k.emit(f, k.mods(f, ".u32"), d.operand(isa.U32), Operand{Kind: OpSpecial, Reg: int32(i)})
-	return U32{d}
-}
-
-// Special64 reads a 64-bit special register such as "%globaltimer".
-func (k *Kernel) Special64(name string) U64 {
-	i, ok := isa.SpecialNamed(name)
-	if !ok || isa.Specials[i].Type != isa.U64 {
-		k.Errorf("%s is not a 64-bit special register", name)
-		return Long(0)
-	}
-	d := k.result(isa.U64)
-	f := &isa.Table[isa.Mov]
-	k.emit(f, k.mods(f, ".u64"), d.operand(isa.U64), Operand{Kind: OpSpecial, Reg: int32(i)})
-	return U64{d}
+	k.emit(f, k.mods(f, Mod("."+sp.Type.String())), d.operand(sp.Type), Operand{Kind: OpSpecial, Reg: int32(i)})
+	return d
 }
 
 // Select is a where p holds, else b.

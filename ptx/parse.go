@@ -149,6 +149,9 @@ func (p *parser) module() error {
 		case ".entry":
 			err = p.entry()
 		default:
+			if _, ok := parseName(t); ok {
+				continue // outside a kernel it is a comment
+			}
 			p.at--
 			return p.errorf("unknown directive %q", t)
 		}
@@ -345,6 +348,11 @@ func (p *parser) statement() error {
 		return err
 	case "{":
 		return p.errorf("nested scopes are not supported")
+	}
+	if n, ok := parseName(p.peek()); ok {
+		p.at++
+		p.e.Names = append(p.e.Names, n)
+		return nil
 	}
 	if p.at+1 < len(p.toks) && p.toks[p.at+1].text == ":" {
 		name, err := p.name()

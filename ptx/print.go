@@ -122,6 +122,9 @@ func (p *printer) entry(e *Entry) {
 		p.buf.WriteByte('\t')
 		p.variable(v)
 	}
+	for _, n := range e.Names {
+		p.writeLine("\t" + n.String())
+	}
 	for i := range e.Body {
 		p.inst(&e.Body[i])
 	}

@@ -2,8 +2,6 @@ package ptx_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/isa"
+	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -77,10 +76,8 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	e.Body = append(e.Body, ptx.Inst{Form: &isa.Table[isa.Ret]})
 	text := m.Print()
 	bad := map[int]string{}
-	_, report, err := ptxas.Assemble(context.Background(), text.PTX, "-O0")
-	if errors.Is(err, ptxas.ErrNotFound) {
-		t.Skip(err)
-	}
+	outside.Ptxas(t)
+	_, report, err := ptxas.Assemble(t.Context(), text.PTX, "-O0")
 	lines := strings.Split(string(text.PTX), "\n")
 	byLine := map[int]int{}
 	for i := range e.Body {

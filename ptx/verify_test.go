@@ -81,9 +81,6 @@ func TestVerifierRules(t *testing.T) {
 		{"two parameters of one name",
 			func(k *ptx.Kernel) { k.ParamU32("n"); k.ParamU32("m") },
 			func(k *ptx.Kernel) { k.ParamU32("n"); at = thisLine(0); k.ParamF32("n") }, "parameter n is declared twice"},
-		{"special registers",
-			func(k *ptx.Kernel) { k.Special("%laneid"); k.Special64("%clock64") },
-			func(k *ptx.Kernel) { at = thisLine(0); k.Special("%clock64") }, "%clock64 is not a 32-bit special register"},
 		{"a zero value",
 			func(k *ptx.Kernel) { k.MbarrierInit(k.SharedBase(), ptx.Uint(3)) },
 			func(k *ptx.Kernel) { at = thisLine(0); k.MbarrierInit(k.SharedBase(), ptx.U32{}) }, "takes a zero value"},
@@ -114,7 +111,7 @@ func TestVerifierRules(t *testing.T) {
 				ptx.StGlobal(ptx.GlobalAt(ptx.Long(64)), n)
 			}, "a global address that is a constant"},
 		{"names of registers",
-			func(k *ptx.Kernel) { k.Named("row", func() { k.Special("%laneid") }) },
+			func(k *ptx.Kernel) { k.Named("row", func() { k.Laneid() }) },
 			func(k *ptx.Kernel) { at = thisLine(0); k.Named("r", func() {}) }, `register name "r" must have at least two letters`},
 		{"break in a loop",
 			func(k *ptx.Kernel) { k.Loop(func() { k.BreakIf(ptx.True()) }) },
@@ -187,7 +184,7 @@ func TestBuildNamesTheLowestNeed(t *testing.T) {
 	}{
 		{func(k *ptx.Kernel) { ptx.StGlobal(k.ParamPtr("x"), ptx.Uint(1)) }, 70, isa.SM70},
 		{func(k *ptx.Kernel) { ptx.LdGlobal[ptx.U32](k.ParamPtr("x"), ".L1::no_allocate") }, 74, isa.SM70},
-		{func(k *ptx.Kernel) { k.Special("%cluster_ctarank") }, 78, isa.SM90},
+		{func(k *ptx.Kernel) { k.ClusterCtarank() }, 78, isa.SM90},
 		{func(k *ptx.Kernel) { k.SetCluster(2) }, 78, isa.SM90},
 		{func(k *ptx.Kernel) { k.WgmmaFence() }, 80, isa.SM90a},
 	} {
@@ -204,21 +201,21 @@ func TestBuildNamesTheLowestNeed(t *testing.T) {
 func TestDivergence(t *testing.T) {
 	var at string
 	sync := func(k *ptx.Kernel) { at = thisLine(0); k.BarSync(ptx.Uint(0)) }
-	lane := func(k *ptx.Kernel) ptx.Pred { return k.Special("%tid.x").LtI(5) }
-	warp := func(k *ptx.Kernel) ptx.Pred { return k.Special("%tid.x").ShrI(5).EqI(0) }
+	lane := func(k *ptx.Kernel) ptx.Pred { return k.TidX().LtI(5) }
+	warp := func(k *ptx.Kernel) ptx.Pred { return k.TidX().ShrI(5).EqI(0) }
 	for _, c := range []struct {
 		name string
 		body func(k *ptx.Kernel)
 		ok   bool
 	}{
 		{"uniform if", func(k *ptx.Kernel) { k.If(warp(k), func() { sync(k) }) }, true},
-		{"division by 32 is the warp", func(k *ptx.Kernel) { k.If(k.Special("%tid.x").DivI(32).EqI(0), func() { sync(k) }) }, true},
-		{"half warps", func(k *ptx.Kernel) { k.If(k.Special("%tid.x").ShrI(4).EqI(0), func() { sync(k) }) }, false},
+		{"division by 32 is the warp", func(k *ptx.Kernel) { k.If(k.TidX().DivI(32).EqI(0), func() { sync(k) }) }, true},
+		{"half warps", func(k *ptx.Kernel) { k.If(k.TidX().ShrI(4).EqI(0), func() { sync(k) }) }, false},
 		{"a register named tid", func(k *ptx.Kernel) {
-			k.Named("tid", func() { k.If(k.Special("%laneid").ShrI(5).EqI(0), func() { sync(k) }) })
+			k.Named("tid", func() { k.If(k.Laneid().ShrI(5).EqI(0), func() { sync(k) }) })
 		}, false},
 		{"parameter", func(k *ptx.Kernel) { k.If(k.ParamU32("n").EqI(0), func() { sync(k) }) }, true},
-		{"CTA", func(k *ptx.Kernel) { k.If(k.Special("%ctaid.x").EqI(0), func() { sync(k) }) }, true},
+		{"CTA", func(k *ptx.Kernel) { k.If(k.CtaidX().EqI(0), func() { sync(k) }) }, true},
 		{"lane if", func(k *ptx.Kernel) { k.If(lane(k), func() { sync(k) }) }, false},
 		{"lane else", func(k *ptx.Kernel) { k.IfElse(lane(k), func() {}, func() { sync(k) }) }, false},
 		{"after a lane if", func(k *ptx.Kernel) { k.If(lane(k), func() {}); sync(k) }, true},
@@ -227,21 +224,21 @@ func TestDivergence(t *testing.T) {
 		{"one elected lane", func(k *ptx.Kernel) { k.If(k.ElectOne(), func() { sync(k) }) }, false},
 		{"any lane", func(k *ptx.Kernel) { k.If(k.Any(lane(k)), func() { sync(k) }) }, true},
 		{"lane 0's value", func(k *ptx.Kernel) {
-			k.If(k.Special("%tid.x").ShflIdx(ptx.Uint(0)).EqI(0), func() { sync(k) })
+			k.If(k.TidX().ShflIdx(ptx.Uint(0)).EqI(0), func() { sync(k) })
 		}, true},
-		{"every lane's value", func(k *ptx.Kernel) { k.If(k.Special("%tid.x").ShflXor(1).EqI(0), func() { sync(k) }) }, false},
+		{"every lane's value", func(k *ptx.Kernel) { k.If(k.TidX().ShflXor(1).EqI(0), func() { sync(k) }) }, false},
 		{"atomic result", func(k *ptx.Kernel) {
 			k.If(k.AtomGlobalAdd(k.ParamPtr("x"), ptx.Uint(1)).EqI(0), func() { sync(k) })
 		}, false},
 		{"loaded from one place", func(k *ptx.Kernel) { k.If(ptx.LdGlobal[ptx.U32](k.ParamPtr("x")).EqI(0), func() { sync(k) }) }, true},
 		{"loaded from many places", func(k *ptx.Kernel) {
-			k.If(ptx.LdGlobal[ptx.U32](k.ParamPtr("x").Index(k.Special("%tid.x"), 4)).EqI(0), func() { sync(k) })
+			k.If(ptx.LdGlobal[ptx.U32](k.ParamPtr("x").Index(k.TidX(), 4)).EqI(0), func() { sync(k) })
 		}, false},
 		{"uniform for", func(k *ptx.Kernel) {
 			k.For(ptx.Uint(0), k.ParamU32("n"), ptx.Uint(1), func(ptx.U32) { sync(k) })
 		}, true},
 		{"lane for", func(k *ptx.Kernel) {
-			k.For(k.Special("%laneid"), k.ParamU32("n"), ptx.Uint(32), func(ptx.U32) { sync(k) })
+			k.For(k.Laneid(), k.ParamU32("n"), ptx.Uint(32), func(ptx.U32) { sync(k) })
 		}, false},
 		{"before a lane's break", func(k *ptx.Kernel) {
 			k.Loop(func() { sync(k); k.BreakIf(lane(k)) })
@@ -263,7 +260,7 @@ func TestDivergence(t *testing.T) {
 			n := ptx.NewVar(k, ptx.Uint(0))
 			k.For(ptx.Uint(0), ptx.Uint(4), ptx.Uint(1), func(ptx.U32) {
 				k.If(n.Get().EqI(0), func() { sync(k) })
-				n.Set(k.Special("%laneid"))
+				n.Set(k.Laneid())
 			})
 		}, false},
 		{"cluster barrier that need not be aligned", func(k *ptx.Kernel) { k.If(lane(k), func() { k.ClusterArrive() }) }, true},

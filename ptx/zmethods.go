@@ -460,6 +460,11 @@ func (x F32) Ex2Approx(mods ...Mod) F32 {
 	return F32{operate(isa.Ex2, mods, x.v)}
 }
 
+// Lg2Approx is lg2.approx.
+func (x F32) Lg2Approx(mods ...Mod) F32 {
+	return F32{operate(isa.Lg2, mods, x.v)}
+}
+
 // RcpApprox is rcp.approx.
 func (x F32) RcpApprox(mods ...Mod) F32 {
 	return F32{operate(isa.Rcp, mods, x.v)}
@@ -809,3 +814,60 @@ func (x F32) Gt(y F32) Pred { return Pred{operate(isa.SetpF32, []Mod{".gt"}, x.v
 
 // Ge is setp.ge.f32.
 func (x F32) Ge(y F32) Pred { return Pred{operate(isa.SetpF32, []Mod{".ge"}, x.v, y.v)} }
+
+// TidX reads %tid.x.
+func (k *Kernel) TidX() U32 { return U32{k.special(0)} }
+
+// TidY reads %tid.y.
+func (k *Kernel) TidY() U32 { return U32{k.special(1)} }
+
+// TidZ reads %tid.z.
+func (k *Kernel) TidZ() U32 { return U32{k.special(2)} }
+
+// NtidX reads %ntid.x.
+func (k *Kernel) NtidX() U32 { return U32{k.special(3)} }
+
+// NtidY reads %ntid.y.
+func (k *Kernel) NtidY() U32 { return U32{k.special(4)} }
+
+// NtidZ reads %ntid.z.
+func (k *Kernel) NtidZ() U32 { return U32{k.special(5)} }
+
+// CtaidX reads %ctaid.x.
+func (k *Kernel) CtaidX() U32 { return U32{k.special(6)} }
+
+// CtaidY reads %ctaid.y.
+func (k *Kernel) CtaidY() U32 { return U32{k.special(7)} }
+
+// CtaidZ reads %ctaid.z.
+func (k *Kernel) CtaidZ() U32 { return U32{k.special(8)} }
+
+// NctaidX reads %nctaid.x.
+func (k *Kernel) NctaidX() U32 { return U32{k.special(9)} }
+
+// NctaidY reads %nctaid.y.
+func (k *Kernel) NctaidY() U32 { return U32{k.special(10)} }
+
+// NctaidZ reads %nctaid.z.
+func (k *Kernel) NctaidZ() U32 { return U32{k.special(11)} }
+
+// Laneid reads %laneid.
+func (k *Kernel) Laneid() U32 { return U32{k.special(12)} }
+
+// LanemaskLt reads %lanemask_lt.
+func (k *Kernel) LanemaskLt() U32 { return U32{k.special(13)} }
+
+// Smid reads %smid.
+func (k *Kernel) Smid() U32 { return U32{k.special(14)} }
+
+// ClusterCtarank reads %cluster_ctarank.
+func (k *Kernel) ClusterCtarank() U32 { return U32{k.special(15)} }
+
+// ClusterNctarank reads %cluster_nctarank.
+func (k *Kernel) ClusterNctarank() U32 { return U32{k.special(16)} }
+
+// Clock64 reads %clock64.
+func (k *Kernel) Clock64() U64 { return U64{k.special(17)} }
+
+// Globaltimer reads %globaltimer.
+func (k *Kernel) Globaltimer() U64 { return U64{k.special(18)} }

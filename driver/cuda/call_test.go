@@ -195,10 +195,15 @@ func TestErrorKinds(t *testing.T) {
 
 func TestStickyErrors(t *testing.T) {
 	f := newFake(t)
+	var sticky []result
 	for code := range results {
-		if !code.sticky() {
-			continue
+		if code.sticky() {
+			sticky = append(sticky, code)
 		}
+	}
+	codes := []result{4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 806, 810, 911}
+	require.ElementsMatch(t, codes, sticky)
+	for _, code := range codes {
 		dev := f.open()
 		s := f.stream(dev)
 		f.fail(symStreamSynchronize, int(code))

@@ -96,9 +96,7 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	if err := d.ready(symLinkCreate); err != nil {
 		return driver.Image{}, err
 	}
-	d.waits.RLock()
 	if ctx.Done() == nil {
-		defer d.waits.RUnlock()
 		return d.compile(ptx, o)
 	}
 	type answer struct {
@@ -107,7 +105,6 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		defer d.waits.RUnlock()
 		image, err := d.compile(ptx, o)
 		answers <- answer{image, err}
 	}()

@@ -39,6 +39,14 @@ func TestConformance(t *testing.T) {
 	t.Logf("calls: %v", Calls(dev))
 }
 
+// TestClosed has a device of its own: the primary context stays with others.
+func TestClosed(t *testing.T) {
+	gpu(t)
+	dev, err := Open(t.Context(), 0, Options{})
+	require.NoError(t, err)
+	drivertest.RunClosed(t, dev)
+}
+
 // childRole tells a test binary that it was started by a test of itself.
 const childRole = "SONICMOE_TEST_CHILD"
 

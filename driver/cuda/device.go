@@ -22,9 +22,8 @@ type device struct {
 	owned   bool
 
 	broken atomic.Pointer[driver.Error]
-	closed atomic.Bool
-	// waits is held for reading by calls that Close must outlast.
-	waits sync.RWMutex
+	// life is in use while a call is in the library.
+	life  lifetime
 	calls [symbolCount]atomic.Int64
 }
 
@@ -52,27 +51,37 @@ func (d *device) ready(s symbol) error {
 	if first := d.broken.Load(); first != nil {
 		return &driver.Error{Op: s.String(), Text: "not tried, the device broke before", Cause: first, Kind: driver.ErrBroken}
 	}
-	if d.closed.Load() {
-		return &driver.Error{Op: s.String(), Text: "the device is closed", Kind: driver.ErrInvalid}
+	if d.life.closed() {
+		return d.closedError(s)
 	}
 	return nil
 }
 
+func (d *device) closedError(s symbol) error {
+	return &driver.Error{Op: s.String(), Text: "the device is closed", Kind: driver.ErrInvalid}
+}
+
 // enter makes the context current on this thread and keeps the goroutine
-// there until leave. Every call between them goes through raw.
+// there, and the context, until leave. Every call between them goes through raw.
 func (d *device) enter(s symbol) error {
 	if err := d.ready(s); err != nil {
 		return err
 	}
+	if !d.life.enter() {
+		return d.closedError(s)
+	}
 	runtime.LockOSThread()
 	if r := d.raw(symCtxSetCurrent, d.context[:]); r != success {
-		runtime.UnlockOSThread()
+		d.leave()
 		return d.check(symCtxSetCurrent, r)
 	}
 	return nil
 }
 
-func (d *device) leave() { runtime.UnlockOSThread() }
+func (d *device) leave() {
+	runtime.UnlockOSThread()
+	d.life.leave()
+}
 
 // raw is one counted call. The caller keeps alive what args point to.
 func (d *device) raw(s symbol, args []uintptr) result {
@@ -129,6 +138,9 @@ func (d *device) Err() error {
 	if first := d.broken.Load(); first != nil {
 		return first
 	}
+	if d.life.closed() {
+		return invalid("Err", "the device is closed")
+	}
 	return nil
 }
 
@@ -166,15 +178,16 @@ func (d *device) Memory() (free, total int64, err error) {
 
 // Synchronize implements driver.Device.
 func (d *device) Synchronize(ctx context.Context) error {
-	return d.block(ctx, &d.waits, symCtxSynchronize)
+	return d.block(ctx, &d.life, symCtxSynchronize)
 }
 
-// Close implements driver.Device. It is harmless to call it twice.
+// Close implements driver.Device. The context is given back when the last call
+// of other goroutines has returned. It is harmless to call it twice.
 func (d *device) Close() error {
-	if d.closed.Swap(true) || !d.owned {
-		return nil
-	}
-	return afterWaits(&d.waits, func() error {
+	return d.life.close(func() error {
+		if !d.owned {
+			return nil
+		}
 		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
 		// A broken context can't be given back in order; that is no news.
 		if r == success || d.broken.Load() != nil {

@@ -60,6 +60,16 @@ func Diagnose(o Options) Diagnosis {
 	return d
 }
 
+// Count is how many GPUs the driver shows, and 0 where there is no driver: then
+// Open says why. It makes no context.
+func Count(o Options) (int, error) {
+	d := Diagnose(o)
+	if d.Failure != nil && len(d.Devices) > 0 {
+		return 0, &driver.Error{Op: fmt.Sprintf("open GPU %d", len(d.Devices)), Kind: driver.ErrNoDevice, Cause: d.Failure}
+	}
+	return len(d.Devices), nil
+}
+
 // String is the diagnosis in lines of text.
 func (d Diagnosis) String() string {
 	var b strings.Builder

@@ -23,64 +23,65 @@ func (d *device) NewEvent() (driver.Event, error) {
 	return e, nil
 }
 
-// ownEvent is the event behind the interface, if it is of this device and
-// open.
+// ownEvent is the event behind the interface, if it is of this device.
 func (d *device) ownEvent(op string, e driver.Event) (*event, error) {
 	ev, ok := e.(*event)
 	if !ok || ev.dev != d {
 		return nil, invalid(op, "the event is not of this device")
 	}
-	return ev, ev.open(op)
-}
-
-func (e *event) open(op string) error {
-	if e.closed.Load() {
-		return invalid(op, "the event is closed")
-	}
-	return nil
+	return ev, nil
 }
 
 // Record implements driver.Event.
 func (e *event) Record(s driver.Stream) error {
-	if err := e.open("Record"); err != nil {
+	if err := e.use("Record", "event"); err != nil {
 		return err
 	}
+	defer e.leave()
 	st, ok := s.(*stream)
 	if !ok || st.dev != e.dev {
 		return invalid("Record", "the stream is not of this device")
 	}
-	if err := st.open("Record"); err != nil {
+	if err := st.use("Record", "stream"); err != nil {
 		return err
 	}
+	defer st.leave()
 	return e.dev.doNumbers(symEventRecord, e.raw, st.raw)
 }
 
 // Done implements driver.Event. An event that was never recorded is done.
 func (e *event) Done() (bool, error) {
-	if err := e.open("Done"); err != nil {
+	if err := e.use("Done", "event"); err != nil {
 		return false, err
 	}
+	defer e.leave()
 	return e.dev.done(&e.handle, symEventQuery)
 }
 
 // Synchronize implements driver.Event.
 func (e *event) Synchronize(ctx context.Context) error {
-	if err := e.open("Synchronize"); err != nil {
+	if err := e.use("Synchronize", "event"); err != nil {
 		return err
 	}
+	defer e.leave()
 	return e.dev.wait(ctx, &e.handle, symEventQuery, symEventSynchronize)
 }
 
 // Since implements driver.Event. The driver's resolution is about half a
 // microsecond.
 func (e *event) Since(start driver.Event) (time.Duration, error) {
-	if err := e.open("Since"); err != nil {
+	if err := e.use("Since", "event"); err != nil {
 		return 0, err
 	}
+	defer e.leave()
 	from, err := e.dev.ownEvent("Since", start)
 	if err != nil {
 		return 0, err
 	}
+	if err := from.use("Since", "event"); err != nil {
+		return 0, err
+	}
+	defer from.leave()
 	var ms float32
 	if err := e.dev.do(symEventElapsedTime, uintptr(unsafe.Pointer(&ms)), from.raw, e.raw); err != nil {
 		return 0, withText(err, "both events must have been recorded and be done")
@@ -90,8 +91,5 @@ func (e *event) Since(start driver.Event) (time.Duration, error) {
 
 // Close implements driver.Event.
 func (e *event) Close() error {
-	if e.closed.Swap(true) {
-		return nil
-	}
-	return afterWaits(&e.waits, func() error { return e.dev.doNumbers(symEventDestroy, e.raw) })
+	return e.close(func() error { return e.dev.doNumbers(symEventDestroy, e.raw) })
 }

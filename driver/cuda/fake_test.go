@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/ptx/outside"
 )
 
 //go:embed testdata/fakecuda.c
@@ -32,15 +34,15 @@ var built = map[string][]byte{}
 // newFake makes a fake library. Each is a file of its own, hence has its own
 // state.
 func newFake(t *testing.T, flags ...string) *fake {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler on the PATH: the fake driver library was not built")
-	}
+	cc := outside.CC(t)
 	path, key := filepath.Join(t.TempDir(), "libfakecuda.so"), strings.Join(flags, " ")
 	if built[key] == nil {
 		source := filepath.Join(t.TempDir(), "fakecuda.c")
 		require.NoError(t, os.WriteFile(source, fakeSource, 0o600))
 		args := append([]string{"-shared", "-fPIC", "-pthread", "-Wall", "-Werror", "-Wno-unused", "-o", path, source}, flags...)
+		if runtime.GOOS == "linux" && !strings.Contains(key, "--build-id") {
+			args = append(args, "-Wl,--build-id=none")
+		}
 		out, err := exec.Command(cc, args...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		built[key], err = os.ReadFile(path)
@@ -48,6 +50,7 @@ func newFake(t *testing.T, flags ...string) *fake {
 	}
 	require.NoError(t, os.WriteFile(path, built[key], 0o700))
 	f := &fake{path: path, t: t}
+	var err error
 	f.handle, err = dlopen(path)
 	require.NoError(t, err)
 	return f
@@ -72,6 +75,14 @@ func (f *fake) fail(s symbol, code int) {
 // take in milliseconds, and how many GPUs there are.
 func (f *fake) set(notReady, blockMS, gpus int) {
 	f.control("fake_set", uintptr(notReady), uintptr(blockMS), uintptr(gpus))
+}
+
+// late counts calls that came after what they are for was gone: the context, or
+// a stream.
+func (f *fake) late() int {
+	addr, err := dlsym(f.handle, "fake_late")
+	require.NoError(f.t, err)
+	return int(int32(syscallN(addr, nil)))
 }
 
 // log is what the library was called with since the last log.

@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"sync/atomic"
 	"unsafe"
 
 	"sonicmoe/driver"
@@ -13,25 +12,26 @@ const captureRelaxed = 2
 
 // graph is a CUgraphExec.
 type graph struct {
-	dev    *device
-	raw    uintptr
-	nodes  int
-	closed atomic.Bool
+	handle
+	dev   *device
+	nodes int
 }
 
 // BeginCapture implements driver.Stream.
 func (s *stream) BeginCapture() error {
-	if err := s.open("BeginCapture"); err != nil {
+	if err := s.use("BeginCapture", "stream"); err != nil {
 		return err
 	}
+	defer s.leave()
 	return s.dev.doNumbers(symStreamBeginCapture, s.raw, captureRelaxed)
 }
 
 // EndCapture implements driver.Stream.
 func (s *stream) EndCapture() (driver.Graph, error) {
-	if err := s.open("EndCapture"); err != nil {
+	if err := s.use("EndCapture", "stream"); err != nil {
 		return nil, err
 	}
+	defer s.leave()
 	d := s.dev
 	var captured uintptr // a CUgraph, the plan of what is launched
 	if err := d.do(symStreamEndCapture, s.raw, uintptr(unsafe.Pointer(&captured))); err != nil {
@@ -55,12 +55,14 @@ func (g *graph) Launch(s driver.Stream) error {
 	if !ok || st.dev != g.dev {
 		return invalid("Launch", "the stream is not of the graph's device")
 	}
-	if g.closed.Load() {
-		return invalid("Launch", "the graph is closed")
-	}
-	if err := st.open("Launch"); err != nil {
+	if err := g.use("Launch", "graph"); err != nil {
 		return err
 	}
+	defer g.leave()
+	if err := st.use("Launch", "stream"); err != nil {
+		return err
+	}
+	defer st.leave()
 	return g.dev.doNumbers(symGraphLaunch, g.raw, st.raw)
 }
 
@@ -69,8 +71,5 @@ func (g *graph) Nodes() int { return g.nodes }
 
 // Close implements driver.Graph.
 func (g *graph) Close() error {
-	if g.closed.Swap(true) {
-		return nil
-	}
-	return g.dev.doNumbers(symGraphExecDestroy, g.raw)
+	return g.close(func() error { return g.dev.doNumbers(symGraphExecDestroy, g.raw) })
 }

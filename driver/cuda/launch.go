@@ -106,9 +106,10 @@ func (d *device) own(op string, f driver.Function, l *driver.Launch) (*function,
 
 // Launch implements driver.Stream.
 func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) error {
-	if err := s.open("launch"); err != nil {
+	if err := s.use("launch", "stream"); err != nil {
 		return err
 	}
+	defer s.leave()
 	fn, err := s.dev.own("launch", f, l)
 	if err != nil {
 		return err

@@ -13,39 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/ptx/outside"
 )
-
-// cudaInclude is a folder with cuda.h: of an installed toolkit, or of pip's
-// package nvidia-cuda-runtime.
-func cudaInclude(t *testing.T) string {
-	candidates := []string{"/usr/local/cuda/include", "/usr/include"}
-	if home := os.Getenv("CUDA_HOME"); home != "" {
-		candidates = append([]string{filepath.Join(home, "include")}, candidates...)
-	}
-	out, err := exec.Command("python3", "-c", "import nvidia; print('\\n'.join(nvidia.__path__))").Output()
-	if err == nil {
-		for _, root := range strings.Fields(string(out)) {
-			found, _ := filepath.Glob(filepath.Join(root, "*", "include"))
-			candidates = append(candidates, found...)
-		}
-	}
-	for _, dir := range candidates {
-		header, err := os.ReadFile(filepath.Join(dir, "cuda.h"))
-		if err == nil && strings.Contains(string(header), "CUDA_ERROR_TENSOR_MEMORY_LEAK") {
-			return dir
-		}
-	}
-	t.Skip("no cuda.h of CUDA 12.8 or newer, of a toolkit or of pip: layouts and constants were not compared")
-	return ""
-}
 
 // Structures and numbers of this package are those of cuda.h.
 func TestAgreesWithHeader(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler on the PATH: layouts and constants were not compared")
-	}
-	include := cudaInclude(t)
+	cc, include := outside.CC(t), outside.Header(t, "CUDA_ERROR_TENSOR_MEMORY_LEAK") // of CUDA 12.8 or newer
 	var c launchConfig
 	var a launchAttribute
 	type fact struct {

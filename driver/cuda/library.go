@@ -23,6 +23,7 @@ const minVersion = 12000
 type library struct {
 	name    string // as it was opened
 	version int    // 13000 for CUDA 13.0
+	build   string // tells builds of that version apart, if known: "580.95.05"
 	addr    [symbolCount]uintptr
 	// bound and loadModule are a Binding's, called in place of addr.
 	bound      [symbolCount]func(args []uintptr) int
@@ -121,6 +122,7 @@ func newLibrary(name string, handle uintptr) (*library, error) {
 		return nil, fmt.Errorf("%s lacks %s: it is not a complete CUDA driver library of version %s or newer",
 			name, strings.Join(missing, ", "), versionText(minVersion))
 	}
+	l.build = buildOf(l.addr[symDriverGetVersion])
 	if r := l.call(symInit, 0); r != success {
 		return nil, fmt.Errorf("%s (CUDA %s) found no usable GPU: %w", name, versionText(l.version), l.failure(symInit, r))
 	}

@@ -4,8 +4,11 @@ package cuda
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -141,14 +144,19 @@ func TestOpenEndedContext(t *testing.T) {
 }
 
 func TestAccepts(t *testing.T) {
-	d := &device{lib: &library{version: 12080}}
+	d := &device{lib: &library{version: 12080, build: "570.86.10"}}
 	for producer, want := range map[string]bool{
-		"driver 12080": true, "driver 12000": true, "driver 12090": true, "driver 11080": true, "driver 13000": false,
+		"driver 12080 570.86.10": true, "driver 12080 570.86.9": false, "driver 12080 570.86.1": false, "driver 12080 570.86.100": false,
+		"driver 12080": false, "driver 12080 ": false, "driver 12000": false, "driver 12090": false, "driver 11080": false, "driver 13000": false,
 		"ptxas 12.9.1": true, "ptxas 13.0.88": false, "ptxas 11.8": true,
 		"": false, "driver": false, "driver x": false, "driver 0": false, "ptxas": false, "emulated 1": false,
 	} {
 		assert.Equal(t, want, d.Accepts(producer), producer)
 	}
+	unknown := &device{lib: &library{version: 12080}}
+	assert.Equal(t, "driver 12080", unknown.Producer())
+	assert.True(t, unknown.Accepts("driver 12080"))
+	assert.False(t, unknown.Accepts("driver 12080 570.86.10"))
 	for version, want := range map[int]int{12000: 80, 12060: 85, 12070: 86, 12090: 88, 13000: 90, 13010: 91, 14000: 91} {
 		assert.Equal(t, want, (&device{lib: &library{version: version}}).MaxPTXVersion(), "%d", version)
 	}
@@ -162,4 +170,23 @@ func TestSymbols(t *testing.T) {
 		require.False(t, seen[s.String()], s.String())
 		seen[s.String()] = true
 	}
+}
+
+// Opening and asking why it failed are two calls, and the reason is kept by
+// thread: each attempt has its own, whoever else tries at the same time.
+func TestReasonsOfFailedOpens(t *testing.T) {
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 300 {
+				name := fmt.Sprintf("/no/such/library-%d-%d.so", g, i)
+				_, err := dlopen(name)
+				if !assert.ErrorContains(t, err, name) {
+					return
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	all.Wait()
 }

@@ -1,8 +1,6 @@
 package cuda
 
 import (
-	"bytes"
-	"debug/elf"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -10,30 +8,6 @@ import (
 
 	"sonicmoe/driver"
 )
-
-// machineCUDA is the ELF machine number of NVIDIA's GPUs.
-const machineCUDA = 190
-
-// checkImage refuses what is not a whole ELF file for a GPU. The driver is
-// given no length, so it would read past the end of a short one.
-func checkImage(code []byte) error {
-	wrong := func(text string) error {
-		return &driver.Error{Op: symModuleLoadDataEx.String(), Text: text, Kind: driver.ErrWrongImage}
-	}
-	f, err := elf.NewFile(bytes.NewReader(code))
-	if err != nil {
-		return wrong(fmt.Sprintf("%d bytes that are no ELF file: %v", len(code), err))
-	}
-	if f.Machine != machineCUDA {
-		return wrong(fmt.Sprintf("an ELF file for machine %d, must be %d (CUDA)", f.Machine, machineCUDA))
-	}
-	for _, s := range f.Sections {
-		if s.Type != elf.SHT_NOBITS && s.Offset+s.FileSize > uint64(len(code)) {
-			return wrong(fmt.Sprintf("cut off: section %s ends at byte %d of %d", s.Name, s.Offset+s.FileSize, len(code)))
-		}
-	}
-	return nil
-}
 
 // module is loaded machine code.
 type module struct {
@@ -46,7 +20,8 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	if err := d.ready(symModuleLoadDataEx); err != nil {
 		return nil, err
 	}
-	if err := checkImage(code); err != nil {
+	// The driver is given no length: it would read past the end of a short image.
+	if err := driver.CheckImage(code, ""); err != nil {
 		return nil, err
 	}
 	j := newJIT()

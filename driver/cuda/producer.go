@@ -23,22 +23,25 @@ func (d *device) MaxPTXVersion() int {
 	return newest
 }
 
-// Producer implements driver.Device: "driver 13000".
-func (d *device) Producer() string { return "driver " + strconv.Itoa(d.lib.version) }
+// Producer implements driver.Device: "driver 13000 580.95.05", the CUDA version
+// and the exact build, where that is to be had.
+func (d *device) Producer() string {
+	producer := "driver " + strconv.Itoa(d.lib.version)
+	if d.lib.build != "" {
+		producer += " " + d.lib.build
+	}
+	return producer
+}
 
-// Accepts implements driver.Device: machine code of ptxas or of a driver, of
-// this driver's major version or an older one. Within a major version NVIDIA
-// promises that even older drivers load it.
+// Accepts implements driver.Device: machine code of this very build of the
+// driver, and of ptxas of the driver's major version or an older one, which
+// NVIDIA promises to load. What another build compiled would load as well, but
+// builds are made to mend compilers: each compiles for itself, once.
 func (d *device) Accepts(producer string) bool {
-	name, version, _ := strings.Cut(producer, " ")
-	switch name {
-	case "driver":
-		v, err := strconv.Atoi(version)
-		return err == nil && v > 0 && v/1000 <= d.lib.version/1000
-	case "ptxas":
+	if version, ok := strings.CutPrefix(producer, "ptxas "); ok {
 		major, _, _ := strings.Cut(version, ".")
 		v, err := strconv.Atoi(major)
 		return err == nil && v > 0 && v <= d.lib.version/1000
 	}
-	return false
+	return producer == d.Producer()
 }

@@ -33,20 +33,17 @@ func (d *device) WrapStream(raw uintptr) driver.Stream {
 	return &stream{dev: d, handle: handle{raw: raw}}
 }
 
-// open reports an error where the stream is closed.
-func (s *stream) open(op string) error {
-	if s.closed.Load() {
-		return invalid(op, "the stream is closed")
-	}
-	return nil
-}
-
 // span checks the arguments of an operation on bytes; more says that there is
-// something to do.
+// something to do. The stream is in use then until the caller leaves it.
 func (s *stream) span(op string, bytes int64, places ...driver.DevicePtr) (more bool, err error) {
-	if err := s.open(op); err != nil {
+	if err := s.use(op, "stream"); err != nil {
 		return false, err
 	}
+	defer func() {
+		if !more {
+			s.leave()
+		}
+	}()
 	if bytes < 0 {
 		return false, invalid(op, "the size is %d, must not be negative", bytes)
 	}
@@ -79,9 +76,10 @@ func (s *stream) notCapturing(op string) error {
 // must stay as it is until the stream has been synchronized.
 func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 	more, err := s.span("CopyToDevice", int64(len(src)), dst)
-	if !more || err != nil {
+	if !more {
 		return err
 	}
+	defer s.leave()
 	if err := s.notCapturing("CopyToDevice"); err != nil {
 		return err
 	}
@@ -92,9 +90,10 @@ func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 // CopyToHost implements driver.Stream.
 func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	more, err := s.span("CopyToHost", int64(len(dst)), src)
-	if !more || err != nil {
+	if !more {
 		return err
 	}
+	defer s.leave()
 	if err := s.notCapturing("CopyToHost"); err != nil {
 		return err
 	}
@@ -109,9 +108,10 @@ func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
 // Copy implements driver.Stream.
 func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
 	more, err := s.span("Copy", bytes, dst, src)
-	if !more || err != nil {
+	if !more {
 		return err
 	}
+	defer s.leave()
 	err = s.dev.doNumbers(symMemcpyDtoDAsync, uintptr(dst), uintptr(src), uintptr(bytes), s.raw)
 	return withText(err, "%d bytes from %#x to %#x", bytes, uint64(src), uint64(dst))
 }
@@ -119,9 +119,10 @@ func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
 // Fill32 implements driver.Stream.
 func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
 	more, err := s.span("Fill32", count, dst)
-	if !more || err != nil {
+	if !more {
 		return err
 	}
+	defer s.leave()
 	if dst%4 != 0 {
 		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
 	}
@@ -131,9 +132,10 @@ func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
 
 // AllocAsync implements driver.Stream.
 func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
-	if err := s.open("AllocAsync"); err != nil {
+	if err := s.use("AllocAsync", "stream"); err != nil {
 		return 0, err
 	}
+	defer s.leave()
 	if bytes <= 0 {
 		return 0, invalid("AllocAsync", "bytes is %d, must be at least 1", bytes)
 	}
@@ -146,29 +148,39 @@ func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
 
 // FreeAsync implements driver.Stream. Freeing 0 does nothing.
 func (s *stream) FreeAsync(p driver.DevicePtr) error {
-	if err := s.open("FreeAsync"); err != nil || p == 0 {
+	if err := s.use("FreeAsync", "stream"); err != nil {
 		return err
+	}
+	defer s.leave()
+	if p == 0 {
+		return nil
 	}
 	return withText(s.dev.doNumbers(symMemFreeAsync, uintptr(p), s.raw), "address %#x", uint64(p))
 }
 
 // Wait implements driver.Stream.
 func (s *stream) Wait(e driver.Event) error {
-	if err := s.open("Wait"); err != nil {
+	if err := s.use("Wait", "stream"); err != nil {
 		return err
 	}
+	defer s.leave()
 	ev, err := s.dev.ownEvent("Wait", e)
 	if err != nil {
 		return err
 	}
+	if err := ev.use("Wait", "event"); err != nil {
+		return err
+	}
+	defer ev.leave()
 	return s.dev.doNumbers(symStreamWaitEvent, s.raw, ev.raw, 0)
 }
 
 // Synchronize implements driver.Stream.
 func (s *stream) Synchronize(ctx context.Context) error {
-	if err := s.open("Synchronize"); err != nil {
+	if err := s.use("Synchronize", "stream"); err != nil {
 		return err
 	}
+	defer s.leave()
 	return s.dev.wait(ctx, &s.handle, symStreamQuery, symStreamSynchronize)
 }
 
@@ -177,8 +189,10 @@ func (s *stream) Handle() uintptr { return s.raw }
 
 // Close implements driver.Stream. Work in the stream goes on to its end.
 func (s *stream) Close() error {
-	if s.closed.Swap(true) || !s.owned {
-		return nil
-	}
-	return afterWaits(&s.waits, func() error { return s.dev.doNumbers(symStreamDestroy, s.raw) })
+	return s.close(func() error {
+		if !s.owned {
+			return nil
+		}
+		return s.dev.doNumbers(symStreamDestroy, s.raw)
+	})
 }

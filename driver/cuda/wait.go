@@ -3,8 +3,6 @@ package cuda
 import (
 	"context"
 	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -12,14 +10,8 @@ import (
 // Most waits in a step of training are shorter.
 const pollFor = 200 * time.Microsecond
 
-// handle is a driver object that may be waited for.
-type handle struct {
-	raw    uintptr
-	closed atomic.Bool
-	waits  sync.RWMutex // held for reading by calls that Close must outlast
-}
-
-// wait waits for what the handle stands for: it polls, then blocks.
+// wait waits for what the handle, which is in use, stands for: it polls, then
+// blocks.
 func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error {
 	for start := time.Now(); time.Since(start) < pollFor; {
 		if err := ctx.Err(); err != nil {
@@ -30,7 +22,7 @@ func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error
 		}
 		runtime.Gosched()
 	}
-	return d.block(ctx, &h.waits, block, h.raw)
+	return d.block(ctx, &h.lifetime, block, h.raw)
 }
 
 // done asks whether the work that the handle stands for has finished.
@@ -48,22 +40,24 @@ func (d *device) done(h *handle, query symbol) (bool, error) {
 }
 
 // block makes a call that returns when work is done. When ctx ends first it
-// returns ctx's error and leaves the call to a goroutine.
-func (d *device) block(ctx context.Context, waits *sync.RWMutex, s symbol, args ...uintptr) error {
+// returns ctx's error and leaves the call to a goroutine, which goes on using
+// what l stands for.
+func (d *device) block(ctx context.Context, l *lifetime, s symbol, args ...uintptr) error {
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if ctx.Done() == nil {
+		return d.doSlice(s, args)
 	}
 	if err := d.ready(s); err != nil {
 		return err
 	}
-	waits.RLock()
-	if ctx.Done() == nil {
-		defer waits.RUnlock()
-		return d.doSlice(s, args)
+	if !l.enter() {
+		return d.closedError(s)
 	}
 	finished := make(chan error, 1)
 	go func() {
-		defer waits.RUnlock()
+		defer l.leave()
 		finished <- d.doSlice(s, args)
 	}()
 	select {
@@ -72,19 +66,4 @@ func (d *device) block(ctx context.Context, waits *sync.RWMutex, s symbol, args 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// afterWaits runs destroy when no call holds waits any more: now, or later
-// and in the background where one does. What fails later is not reported.
-func afterWaits(waits *sync.RWMutex, destroy func() error) error {
-	if waits.TryLock() {
-		defer waits.Unlock()
-		return destroy()
-	}
-	go func() {
-		waits.Lock()
-		defer waits.Unlock()
-		_ = destroy()
-	}()
-	return nil
 }

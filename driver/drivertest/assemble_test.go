@@ -4,36 +4,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"sonicmoe/ptx/outside"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// findPtxas is NVIDIA's assembler: on the PATH, or where pip puts the package
-// nvidia-cuda-nvcc.
-func findPtxas(t *testing.T) string {
-	if path, err := exec.LookPath("ptxas"); err == nil {
-		return path
-	}
-	out, err := exec.Command("python3", "-c", "import nvidia; print('\\n'.join(nvidia.__path__))").Output()
-	if err == nil {
-		for _, root := range strings.Fields(string(out)) {
-			found, _ := filepath.Glob(filepath.Join(root, "cu*", "bin", "ptxas"))
-			if len(found) > 0 {
-				return found[0]
-			}
-		}
-	}
-	t.Skip("no ptxas on the PATH and none from pip: the kernels were not assembled")
-	return ""
-}
-
 // Every kernel assembles for sm_90a without a remark, wrong.ptx fails where
 // testCompileError expects it.
 func TestKernelsAssemble(t *testing.T) {
-	ptxas := findPtxas(t)
+	ptxas := outside.Ptxas(t)
 	files, err := sources.ReadDir("testdata")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

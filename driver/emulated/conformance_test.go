@@ -28,3 +28,9 @@ func TestBroken(t *testing.T) {
 		return dev
 	})
 }
+
+func TestClosed(t *testing.T) {
+	dev, err := New(Options{})
+	require.NoError(t, err)
+	drivertest.RunClosed(t, dev)
+}

@@ -149,12 +149,7 @@ func (d *device) Synchronize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *device) Err() error {
-	if err := d.broken.Load(); err != nil {
-		return err
-	}
-	return nil
-}
+func (d *device) Err() error { return d.ready("Err") }
 
 // Close implements driver.Device.
 func (d *device) Close() error {

@@ -1,7 +1,9 @@
 package emulated
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -130,4 +132,24 @@ func TestUnsupported(t *testing.T) {
 	f, s := loadPoke(t, newDevice(t, Options{}))
 	err := s.Launch(f, &driver.Launch{Grid: driver.Dim3{Y: 2}, Cluster: driver.Dim3{Y: 2}}, make([]byte, 8))
 	require.ErrorIs(t, err, driver.ErrUnsupported)
+}
+
+// Compiling and loading decode a text once, on whatever device, and what was
+// not used for long is forgotten.
+func TestDecodedOnce(t *testing.T) {
+	var c moduleCache
+	text := []byte(poke)
+	sum := sha256.Sum256(text)
+	first, err := c.load(text, sum)
+	require.NoError(t, err)
+	again, err := c.load(text, sum)
+	require.NoError(t, err)
+	assert.Same(t, first, again)
+	_, err = c.load([]byte("nonsense"), sha256.Sum256([]byte("nonsense")))
+	require.Error(t, err)
+	long := []byte(poke + "//" + strings.Repeat("x", maxDecoded))
+	_, err = c.load(long, sha256.Sum256(long))
+	require.NoError(t, err)
+	assert.Nil(t, c.find(sum))
+	assert.NotNil(t, c.find(sha256.Sum256(long)))
 }

@@ -30,7 +30,8 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	if o.OptLevel < 0 || o.OptLevel > 4 {
 		return driver.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
 	}
-	m, err := emu.Load(ptx)
+	sum := sha256.Sum256(ptx)
+	m, err := decoded.load(ptx, sum)
 	switch {
 	case err != nil:
 		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile, Log: compilerLog(err)}
@@ -42,7 +43,6 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 			Log: fmt.Sprintf("ptxas emulated, line 1; fatal   : Unsupported .version %d.%d; current version is '%d.%d'",
 				m.Version()/10, m.Version()%10, maxPTXVersion/10, maxPTXVersion%10)}
 	}
-	sum := sha256.Sum256(ptx)
 	return driver.Image{Code: append(append([]byte(imageMagic), sum[:]...), ptx...)}, nil
 }
 
@@ -84,10 +84,11 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 		return nil, wrong("this is no machine code of " + producer)
 	}
 	text := rest[sha256.Size:]
-	if sum := sha256.Sum256(text); !bytes.Equal(sum[:], rest[:sha256.Size]) {
+	sum := sha256.Sum256(text)
+	if !bytes.Equal(sum[:], rest[:sha256.Size]) {
 		return nil, wrong("the checksum is wrong: the image is damaged")
 	}
-	m, err := emu.Load(text)
+	m, err := decoded.load(text, sum)
 	if err != nil {
 		return nil, &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Cause: err}
 	}

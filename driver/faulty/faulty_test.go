@@ -109,6 +109,8 @@ func TestBreak(t *testing.T) {
 	assert.Equal(t, Live{}, dev.Live())
 }
 
+func TestClosed(t *testing.T) { drivertest.RunClosed(t, wrapped(t)) }
+
 func TestOpNames(t *testing.T) {
 	seen := map[string]bool{}
 	for o := range opCount {

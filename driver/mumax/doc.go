@@ -1,6 +1,11 @@
 // Package mumax drives NVIDIA GPUs through github.com/mumax/3/cuda/cu, for
 // programs that use that package and want one way to the driver. It exists in
-// programs built with the tag mumax; without the tag [Open] says so.
+// programs built with the tag mumax; without the tag [Open] says so. A program
+// that imports it, if only for that,
+//
+//	import _ "sonicmoe/driver/mumax"
+//
+// opens its devices by package driver/open as "mumax" and "mumax:1" too.
 //
 // # What it is made of
 //
@@ -35,8 +40,10 @@
 // sonicmoe itself is under Apache-2.0, which may be combined with it, but a
 // program built with the tag mumax is a work under the GPL-3 as a whole: whoever
 // passes it on must offer its complete source under that licence. Programs
-// built without the tag contain nothing of it: go.mod names the module, and no
-// package of it is compiled.
+// built without the tag contain nothing of it, and no package of this module but
+// this one and the program examples/quickstart, under the tag, imports it: a
+// module of yours that uses the others has it neither in its go.mod nor, after
+// go mod vendor, in its vendor folder.
 //
 // # How to build
 //

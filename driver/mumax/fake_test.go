@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/mumax"
+	"sonicmoe/driver/open"
 )
 
 // TestFake goes through package cu to a driver library for tests, which the
@@ -22,6 +23,11 @@ func TestFake(t *testing.T) {
 	}
 	dev, err := mumax.Open(t.Context(), 1, mumax.Options{})
 	require.NoError(t, err)
+	assert.Contains(t, open.Names(), "mumax:N")
+	byName, err := open.Device(t.Context(), "mumax:1")
+	require.NoError(t, err)
+	assert.Equal(t, dev.Target(), byName.Target())
+	require.NoError(t, byName.Close())
 	target := dev.Target()
 	assert.Equal(t, "Fake GPU 41", target.Name)
 	assert.Equal(t, 16041, target.SMs)

@@ -9,7 +9,17 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/open"
 )
+
+// A program that imports the package opens "mumax" and "mumax:1" by package
+// driver/open.
+func init() {
+	// The name is taken only where the program has registered it itself.
+	_ = open.Register(open.Backend{Name: "mumax", Numbered: true,
+		Open:  func(ctx context.Context, n int) (driver.Device, error) { return Open(ctx, n, Options{}) },
+		Count: func() (int, error) { return cuda.Count(cuda.Options{}) }})
+}
 
 // Built says whether this program was built with the tag mumax, and with cgo.
 const Built = true

@@ -1,7 +1,7 @@
 // Package open finds a device by name: "cuda" for the first NVIDIA GPU,
-// "cuda:1" for the second, "emulated" for the emulator; "mumax" and "mumax:1"
-// are the GPUs through package driver/mumax, in programs built with its tag. Or
-// it opens all GPUs at once.
+// "cuda:1" for the second, "emulated" for the emulator. Or it opens all GPUs at
+// once. Packages with other ways to a device add theirs by [Register] when a
+// program imports them, as driver/mumax does.
 //
 // It never falls back from one to another: whoever wants that asks twice and
 // says so.
@@ -10,30 +10,68 @@ package open
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/mumax"
 )
 
-// backend opens devices of one kind.
-type backend struct {
-	name string
-	// numbered says that a device number may follow the name: "cuda:1".
-	numbered bool
-	open     func(ctx context.Context, number int) (driver.Device, error)
-	// count is how many there are; 0 where opening the first will say why.
-	count func() (int, error)
+// Backend opens devices of one kind.
+type Backend struct {
+	// Name is what the kind is called: letters, no colon.
+	Name string
+	// Numbered says that a device number may follow the name: "cuda:1".
+	Numbered bool
+	// Open opens the device of that number, counted from 0.
+	Open func(ctx context.Context, number int) (driver.Device, error)
+	// Count is how many there are; 0 where opening the first will say why.
+	Count func() (int, error)
 }
 
-// backends are the kinds of device, the default one first.
-var backends = []backend{
-	{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) }, gpus},
-	{"mumax", true, func(ctx context.Context, n int) (driver.Device, error) { return mumax.Open(ctx, n, mumax.Options{}) }, gpus},
-	{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) }, func() (int, error) { return 1, nil }},
+var (
+	backendsMu sync.RWMutex
+	// backends are the kinds of device, the default one first.
+	backends = []Backend{
+		{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
+			func() (int, error) { return cuda.Count(cuda.Options{}) }},
+		{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) },
+			func() (int, error) { return 1, nil }},
+	}
+)
+
+// Register adds a kind of device to those that Device and All open. It belongs
+// in the init function of the package that drives them. A name that is taken,
+// or a part that is missing, is an error.
+func Register(b Backend) error {
+	if b.Name == "" || strings.Contains(b.Name, ":") || b.Open == nil || b.Count == nil {
+		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid,
+			Text: fmt.Sprintf("kind %q: want a name without a colon, Open and Count", b.Name)}
+	}
+	if _, taken := find(b.Name); taken {
+		return &driver.Error{Op: "register a kind of device", Kind: driver.ErrInvalid, Text: fmt.Sprintf("kind %q: the name is taken", b.Name)}
+	}
+	backendsMu.Lock()
+	defer backendsMu.Unlock()
+	backends = append(backends, b)
+	return nil
+}
+
+// find is the kind of that name; "" is the default one.
+func find(name string) (Backend, bool) {
+	backendsMu.RLock()
+	defer backendsMu.RUnlock()
+	if name == "" {
+		return backends[0], true
+	}
+	i := slices.IndexFunc(backends, func(b Backend) bool { return b.Name == name })
+	if i < 0 {
+		return Backend{}, false
+	}
+	return backends[i], true
 }
 
 // Device opens the device of the given name; "" means "cuda", the first GPU.
@@ -41,33 +79,19 @@ var backends = []backend{
 // driver.ErrInvalid; where there is no usable GPU the error wraps
 // driver.ErrNoDevice and says what was tried.
 func Device(ctx context.Context, name string) (driver.Device, error) {
-	if name == "" {
-		name = backends[0].name
-	}
 	kind, number, numbered := strings.Cut(name, ":")
-	for _, b := range backends {
-		if b.name != kind || numbered && !b.numbered {
-			continue
-		}
-		n := 0
-		if numbered {
-			var err error
-			if n, err = strconv.Atoi(number); err != nil || n < 0 {
-				return nil, unknown(name)
-			}
-		}
-		return b.open(ctx, n)
+	b, ok := find(kind)
+	if !ok || numbered && (!b.Numbered || kind == "") {
+		return nil, unknown(name)
 	}
-	return nil, unknown(name)
-}
-
-// gpus counts the GPUs that the driver shows.
-func gpus() (int, error) {
-	d := cuda.Diagnose(cuda.Options{})
-	if d.Failure != nil && len(d.Devices) > 0 {
-		return 0, &driver.Error{Op: fmt.Sprintf("open GPU %d", len(d.Devices)), Kind: driver.ErrNoDevice, Cause: d.Failure}
+	n := 0
+	if numbered {
+		var err error
+		if n, err = strconv.Atoi(number); err != nil || n < 0 {
+			return nil, unknown(name)
+		}
 	}
-	return len(d.Devices), nil
+	return b.Open(ctx, n)
 }
 
 // All opens every device of a kind: each GPU that the driver shows, in its
@@ -75,27 +99,22 @@ func gpus() (int, error) {
 // when the error is nil, and none stays open when it is not. Errors are those
 // of Device.
 func All(ctx context.Context, kind string) ([]driver.Device, error) {
-	if kind == "" {
-		kind = backends[0].name
+	b, ok := find(kind)
+	if !ok {
+		return nil, unknown(kind)
 	}
-	for _, b := range backends {
-		if b.name != kind {
-			continue
-		}
-		n, err := b.count()
-		if err != nil {
-			return nil, err
-		}
-		return each(ctx, b, max(n, 1))
+	n, err := b.Count()
+	if err != nil {
+		return nil, err
 	}
-	return nil, unknown(kind)
+	return each(ctx, b, max(n, 1))
 }
 
 // each opens the first n devices, all or none.
-func each(ctx context.Context, b backend, n int) ([]driver.Device, error) {
+func each(ctx context.Context, b Backend, n int) ([]driver.Device, error) {
 	var list []driver.Device
 	for i := range n {
-		dev, err := b.open(ctx, i)
+		dev, err := b.Open(ctx, i)
 		if err != nil {
 			for _, d := range list {
 				_ = d.Close() // the error to report is the first
@@ -110,20 +129,24 @@ func each(ctx context.Context, b backend, n int) ([]driver.Device, error) {
 // Names are the names that Device takes in this program, with N for a device
 // number.
 func Names() []string {
+	backendsMu.RLock()
+	defer backendsMu.RUnlock()
 	var names []string
 	for _, b := range backends {
-		if b.name == "mumax" && !mumax.Built {
-			continue // it would only say so
-		}
-		names = append(names, b.name)
-		if b.numbered {
-			names = append(names, b.name+":N")
+		names = append(names, b.Name)
+		if b.Numbered {
+			names = append(names, b.Name+":N")
 		}
 	}
 	return names
 }
 
 func unknown(name string) error {
-	return &driver.Error{Op: "open device", Kind: driver.ErrInvalid,
+	err := &driver.Error{Op: "open device", Kind: driver.ErrInvalid,
 		Text: fmt.Sprintf("no device is named %q, must be one of %s (N counts from 0)", name, strings.Join(Names(), ", "))}
+	if kind, _, _ := strings.Cut(name, ":"); kind == "mumax" {
+		err.Kind = driver.ErrUnsupported
+		err.Text += "; mumax is there in programs that import sonicmoe/driver/mumax and are built with the tag mumax and with cgo"
+	}
+	return err
 }

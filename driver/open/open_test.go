@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
-	"sonicmoe/driver/mumax"
+	"sonicmoe/ptx/outside"
 )
 
 func TestUnknownNames(t *testing.T) {
@@ -41,10 +41,10 @@ func TestNoLibrary(t *testing.T) {
 // fakeDriver has the environment name a built driver/cuda/testdata/fakecuda.c,
 // which shows two GPUs.
 func fakeDriver(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil || runtime.GOOS == "windows" {
-		t.Skip("no C compiler for it on the PATH: the fake driver library was not built")
+	if runtime.GOOS == "windows" {
+		t.Skip("the fake driver library is not built for this system")
 	}
+	cc := outside.CC(t)
 	path := filepath.Join(t.TempDir(), "libfakecuda.so")
 	out, err := exec.Command(cc, "-shared", "-fPIC", "-pthread", "-o", path, "../cuda/testdata/fakecuda.c").CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -102,7 +102,7 @@ func (c closing) Close() error { *c.closed++; return nil }
 // When one device fails, those before it do not stay open.
 func TestAllOrNone(t *testing.T) {
 	closed, broken := 0, errors.New("the third is broken")
-	list, err := each(t.Context(), backend{open: func(_ context.Context, n int) (driver.Device, error) {
+	list, err := each(t.Context(), Backend{Open: func(_ context.Context, n int) (driver.Device, error) {
 		if n == 2 {
 			return nil, broken
 		}
@@ -113,18 +113,47 @@ func TestAllOrNone(t *testing.T) {
 	assert.Equal(t, 2, closed)
 }
 
-// Without its tag the name is known all the same, and says what is missing.
-func TestMumax(t *testing.T) {
-	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+// The name of a kind that the program lacks says how to have it.
+func TestMumaxIsNotThere(t *testing.T) {
 	_, err := Device(t.Context(), "mumax:1")
-	if mumax.Built {
-		require.ErrorIs(t, err, driver.ErrNoDevice)
-		assert.Contains(t, Names(), "mumax:N")
-		return
-	}
 	require.ErrorIs(t, err, driver.ErrUnsupported)
 	assert.ErrorContains(t, err, "tag mumax")
+	assert.ErrorContains(t, err, "import sonicmoe/driver/mumax")
 	assert.NotContains(t, Names(), "mumax")
+}
+
+// A kind that a package registers is opened, counted and named like the others.
+func TestRegister(t *testing.T) {
+	saved := backends
+	t.Cleanup(func() { backends = saved })
+	closed := 0
+	open := func(_ context.Context, n int) (driver.Device, error) {
+		if n > 1 {
+			return nil, driver.ErrNoDevice
+		}
+		return closing{closed: &closed}, nil
+	}
+	count := func() (int, error) { return 2, nil }
+	require.NoError(t, Register(Backend{Name: "abacus", Numbered: true, Open: open, Count: count}))
+	assert.Equal(t, []string{"cuda", "cuda:N", "emulated", "abacus", "abacus:N"}, Names())
+	for _, name := range []string{"abacus", "abacus:1"} {
+		dev, err := Device(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, dev.Close())
+	}
+	_, err := Device(t.Context(), "abacus:2")
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	list, err := All(t.Context(), "abacus")
+	require.NoError(t, err)
+	assert.Len(t, list, 2)
+
+	for _, b := range []Backend{
+		{Name: "abacus", Open: open, Count: count}, {Name: "cuda", Open: open, Count: count}, {Open: open, Count: count},
+		{Name: "a:b", Open: open, Count: count}, {Name: "a", Count: count}, {Name: "a", Open: open},
+	} {
+		require.ErrorIs(t, Register(b), driver.ErrInvalid, b.Name)
+	}
+	assert.Len(t, backends, 3)
 }
 
 func TestEndedContext(t *testing.T) {

@@ -178,7 +178,7 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *Row) {
 	}{{"up", &r.Up}, {"down", &r.Down}, {"dh", &r.DH}, {"dx", &r.DX}, {"dw1", &r.DW1}, {"dw2", &r.DW2}} {
 		for _, q := range b.pass.products {
 			if q.Name == p.name {
-				*p.to = q.In(l.Choice()).String()
+				*p.to = l.Tiles()[q.Name].String()
 			}
 		}
 	}
@@ -366,7 +366,7 @@ func (b *bench) routings(t *timer, u *subject, r *Row) error {
 			return err
 		}
 		v := Routing{Kind: kind, Sample: *sample, RowsPerSecond: float64(len(ids)) / sample.MedianMS * 1e3}
-		v.Largest, v.Empty = load(ids, u.row.Config.Experts)
+		v.Largest, v.Empty = load(ids, u.row.Config.NumExperts)
 		v.Uniform = 1
 		if len(r.Routing) > 0 {
 			v.Uniform = v.RowsPerSecond / r.Routing[0].RowsPerSecond

@@ -16,7 +16,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
-	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -140,7 +139,9 @@ func TestBackwardSubject(t *testing.T) {
 	idle := dev.Live()
 	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
 	require.NoError(t, err)
-	require.Equal(t, l.Sizes(row.Tokens).BackwardWorkspace, u.back.Workspace.Bytes)
+	sizes, err := l.Sizes(row.Tokens)
+	require.NoError(t, err)
+	require.Equal(t, sizes.BackwardWorkspace, u.back.Workspace.Bytes)
 	for _, want := range []string{"DX, row 0", "DRouter, row 0", "DW1, row 0", "DW2, row 0"} {
 		require.NoError(t, u.queue())
 		first, err := u.hash(ctx)
@@ -191,14 +192,10 @@ func TestSubjectOutOfMemory(t *testing.T) {
 
 // Points whose outputs differ are named.
 func TestSameBits(t *testing.T) {
-	p := passes["backward"]
-	a := kernel.Choose(smallest(t, 1)[0].Config, driver.H200())
-	c := a
-	c.DX.Stages--
-	sums := map[kernel.Choice]string{a: "1", c: "1"}
-	require.NoError(t, p.sameBits([]kernel.Choice{a, c}, sums))
-	sums[c] = "2"
-	require.ErrorContains(t, p.sameBits([]kernel.Choice{a, c}, sums), "dx "+c.DX.String()+" than with")
+	sums := map[string]string{"dx 128x128 s4": "1", "dx 128x128 s5": "1"}
+	require.NoError(t, sameBits(sums))
+	sums["dx 128x128 s5"] = "2"
+	require.ErrorContains(t, sameBits(sums), "dx 128x128 s5 than with dx 128x128 s4")
 }
 
 // Every call is timed by itself; they come by rising time.

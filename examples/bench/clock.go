@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
 )
 
@@ -19,12 +18,13 @@ import (
 type clockProbe struct {
 	dev      driver.Device
 	fn       *jit.Function
-	launch   driver.Launch
-	params   []byte
+	launcher *jit.Launcher[probeArgs]
 	readings driver.DevicePtr
 	places   int
-	outAt    int
 }
+
+// probeArgs are what a launch takes: Out [SMs] of readingBytes each.
+type probeArgs struct{ Out driver.DevicePtr }
 
 const (
 	readingBytes = 3 * 8 // SM, clock, nanoseconds
@@ -35,44 +35,43 @@ const (
 )
 
 // probeKernel has thread 0 of each CTA write {SM, clock, ns}.
-func probeKernel() *ptx.Kernel {
-	k := ptx.NewKernel("bench_clock")
-	k.SetLaunchBounds(probeThreads, 1)
-	out := k.ParamPtr("out")
-	k.If(k.Special("%tid.x").EqI(0), func() {
-		at := out.Index(k.Special("%ctaid.x"), readingBytes)
-		ptx.StGlobal(at, k.Special("%smid").U64())
-		ptx.StGlobal(at.At(8), k.Special64("%clock64"))
-		ptx.StGlobal(at.At(16), k.Special64("%globaltimer"))
+func probeKernel() (*jit.Kernel[probeArgs], error) {
+	k := jit.NewBuilder[probeArgs]("bench_clock", probeThreads, 1)
+	k.Persistent(1)
+	k.AddName(ptx.Name{Kind: ptx.SharedRegion, Count: 1, Bytes: probeShared, Text: "unused"})
+	k.SharedBase()
+	out := k.Ptr(&k.Args.Out)
+	k.If(k.TidX().EqI(0), func() {
+		at := out.Index(k.CtaidX(), readingBytes)
+		ptx.StGlobal(at, k.Smid().U64())
+		ptx.StGlobal(at.At(8), k.Clock64())
+		ptx.StGlobal(at.At(16), k.Globaltimer())
 	})
-	return k
+	return k.Build()
 }
 
 func newClockProbe(ctx context.Context, dev driver.Device, places int) (*clockProbe, error) {
-	m, err := probeKernel().Build()
+	k, err := probeKernel()
 	if err != nil {
 		return nil, err
 	}
 	p := &clockProbe{dev: dev, places: places}
-	if p.fn, err = jit.Of(dev).Load(ctx, nil, jit.Source{Module: m, Name: "bench_clock", SharedBytes: probeShared}, driver.CompileOptions{}); err != nil {
+	if p.fn, err = jit.Of(dev).Load(ctx, nil, k.Source("clock probe"), driver.CompileOptions{}); err != nil {
 		return nil, err
 	}
-	p.launch = driver.Launch{Grid: driver.Dim3{X: dev.Target().SMs}, Block: driver.Dim3{X: probeThreads}, SharedBytes: probeShared}
-	p.params = make([]byte, m.Entry("bench_clock").ParamBytes())
-	p.outAt = m.Entry("bench_clock").Params[0].Offset
+	p.launcher = k.Launcher(p.fn, dev)
 	p.readings, err = dev.Alloc(int64(places) * p.placeBytes())
 	return p, err
 }
 
-func (p *clockProbe) placeBytes() int64 { return int64(p.launch.Grid.X) * readingBytes }
+func (p *clockProbe) placeBytes() int64 { return int64(p.dev.Target().SMs) * readingBytes }
 
 // read queues a reading of all SMs.
 func (p *clockProbe) read(s driver.Stream, place int) error {
 	if place < 0 || place >= p.places {
 		return fmt.Errorf("clock reading %d, there are %d", place, p.places)
 	}
-	binary.LittleEndian.PutUint64(p.params[p.outAt:], uint64(p.readings)+uint64(place)*uint64(p.placeBytes()))
-	return p.fn.Explain(s.Launch(p.fn.Function, &p.launch, p.params))
+	return p.launcher.Launch(s, probeArgs{Out: p.readings + driver.DevicePtr(int64(place)*p.placeBytes())})
 }
 
 // gigahertz is the median over SMs of the mean clock from one place to
@@ -81,7 +80,7 @@ func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
 	var at [2]map[uint64][2]uint64
 	for i, place := range []int{from, to} {
 		words := make([]uint32, p.placeBytes()/4)
-		if err := s.CopyToHost(trial.Bytes(words), p.readings+driver.DevicePtr(int64(place)*p.placeBytes())); err != nil {
+		if err := s.CopyToHost(num.Bytes(words), p.readings+driver.DevicePtr(int64(place)*p.placeBytes())); err != nil {
 			return 0, err
 		}
 		at[i] = map[uint64][2]uint64{}

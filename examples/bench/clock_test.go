@@ -9,7 +9,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/internal/rung/rungtest"
 	"sonicmoe/jit"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
 )
 
 // Every CTA writes its SM, clock and time, at its own place in the readings.
@@ -26,7 +26,7 @@ func TestProbe(t *testing.T) {
 	require.NoError(t, p.read(s, 1))
 	require.ErrorContains(t, p.read(s, 2), "clock reading 2, there are 2")
 	words := make([]uint32, 2*p.placeBytes()/4)
-	require.NoError(t, s.CopyToHost(trial.Bytes(words), p.readings))
+	require.NoError(t, s.CopyToHost(num.Bytes(words), p.readings))
 	var last uint64
 	for i := 0; i < len(words); i += 6 {
 		require.Less(t, words[i], uint32(dev.Target().SMs))
@@ -43,7 +43,9 @@ func TestProbe(t *testing.T) {
 }
 
 func TestProbeAssembles(t *testing.T) {
-	rungtest.Assembles(t, probeKernel())
+	k, err := probeKernel()
+	require.NoError(t, err)
+	rungtest.ModuleAssembles(t, k.Module)
 }
 
 // The mean clock is the SMs' median; SMs that were read once, or went

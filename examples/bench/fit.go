@@ -12,16 +12,19 @@ import (
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/tiles"
 )
 
 // Fit is the cost model's constants for measured points, and how well the
 // model picks before and after.
 type Fit struct {
-	Points int          `json:"points"`
-	Before kernel.Model `json:"before"`
-	After  kernel.Model `json:"after"`
+	Points int         `json:"points"`
+	Before tiles.Model `json:"before"`
+	After  tiles.Model `json:"after"`
 	// RMSBefore and RMSAfter are the error of estimates, relative, once each
 	// row's and product's mean error is taken off: what matters for a choice.
 	RMSBefore float64 `json:"rms_before"`
@@ -32,14 +35,14 @@ type Fit struct {
 // Loss is what the model's choice loses at one row and product: its measured
 // time over the best one, less 1.
 type Loss struct {
-	Row     string       `json:"row"`
-	Product string       `json:"product"`
-	Points  int          `json:"points"`
-	Best    kernel.Point `json:"best"`
-	BestMS  float64      `json:"best_ms"`
-	Before  float64      `json:"before"`
-	After   float64      `json:"after"`
-	Chosen  kernel.Point `json:"chosen"` // after
+	Row     string      `json:"row"`
+	Product string      `json:"product"`
+	Points  int         `json:"points"`
+	Best    gemm.Tiling `json:"best"`
+	BestMS  float64     `json:"best_ms"`
+	Before  float64     `json:"before"`
+	After   float64     `json:"after"`
+	Chosen  gemm.Tiling `json:"chosen"` // after
 }
 
 // problem is the measured points of one row and product.
@@ -47,7 +50,7 @@ type problem struct {
 	row    string
 	config moe.Config
 	target driver.Target
-	kernel.Product
+	*registry.Product
 	points []Point
 }
 
@@ -80,7 +83,7 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 		return nil, err
 	}
 	var list []problem
-	for _, p := range kernel.Products() {
+	for _, p := range kernel.Kernels.Products() {
 		q := problem{row: row.Name, config: shape.Config, target: target, Product: p}
 		for _, point := range row.Points {
 			if point.Product == p.Name && point.MS > 0 {
@@ -101,7 +104,7 @@ type constant struct {
 }
 
 // constants are all of the model's.
-func constants(m *kernel.Model) []constant {
+func constants(m *tiles.Model) []constant {
 	v := reflect.ValueOf(m).Elem()
 	var list []constant
 	for i := range v.NumField() {
@@ -112,7 +115,7 @@ func constants(m *kernel.Model) []constant {
 
 // shifted is the model with each constant times e to some power: that way all
 // stay positive and count by ratio.
-func shifted(m kernel.Model, powers []float64) kernel.Model {
+func shifted(m tiles.Model, powers []float64) tiles.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
 	}
@@ -120,7 +123,7 @@ func shifted(m kernel.Model, powers []float64) kernel.Model {
 }
 
 // mattering are the constants, by number, that some estimate of the points depends on.
-func mattering(m kernel.Model, list []problem) (numbers []int) {
+func mattering(m tiles.Model, list []problem) (numbers []int) {
 	const far = 3 // where another term is the larger nearby
 	n := len(constants(&m))
 	within, means := misfit(m, list)
@@ -148,7 +151,7 @@ const (
 // misfit is the mean square of relative errors: within the problems, and of
 // their means. The nearer a point is to the best, the more it counts: among
 // those the model must choose.
-func misfit(m kernel.Model, list []problem) (within, means float64) {
+func misfit(m tiles.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
 		var k, sum, squares float64
@@ -170,13 +173,13 @@ func misfit(m kernel.Model, list []problem) (within, means float64) {
 // choosing moves a model's constants on from those of least squares where these
 // choose badly, at random but always in the same way: near the best, errors of a
 // percent decide.
-func choosing(list []problem, from kernel.Model) kernel.Model {
+func choosing(list []problem, from tiles.Model) tiles.Model {
 	from = rounded(from)
 	if !slices.ContainsFunc(list, func(q problem) bool { return q.lostBy(from) > allowedLoss }) {
 		return from
 	}
 	const steps, seed = 20_000, 1
-	cost := func(m kernel.Model) float64 {
+	cost := func(m tiles.Model) float64 {
 		within, means := misfit(m, list)
 		sum := choiceMisfit*within + choiceMean*means
 		before := constants(&from)
@@ -215,26 +218,35 @@ const (
 	choiceStay   = 0.02
 )
 
+// restarts is how often the search for least squares starts, each from where the last
+// one ended.
+const restarts = 6
+
 // fit finds the constants of least squares, from a model on, and those near
 // them that choose well.
-func fit(list []problem, from kernel.Model) *Fit {
+func fit(list []problem, from tiles.Model) *Fit {
 	f := &Fit{Before: from}
 	numbers := mattering(from, list)
-	move := func(v []float64) kernel.Model {
+	move := func(v []float64) tiles.Model {
 		powers := make([]float64, len(constants(&from)))
 		for i, n := range numbers {
 			powers[n] = v[i]
 		}
 		return shifted(from, powers)
 	}
-	best := minimize(func(v []float64) float64 {
+	cost := func(v []float64) float64 {
 		within, means := misfit(move(v), list)
 		stay := 0.
 		for _, x := range v {
 			stay += x * x
 		}
 		return within + meanWeight*means + stayWeight*stay
-	}, make([]float64, len(numbers)), 0.3, 1e-6)
+	}
+	// A simplex that has shrunk in a bent valley goes on from where it is, made anew.
+	best := make([]float64, len(numbers))
+	for range restarts {
+		best = minimize(cost, best, 0.3, 1e-6)
+	}
 	f.After = choosing(list, move(best))
 	within, _ := misfit(f.Before, list)
 	f.RMSBefore = math.Sqrt(within)
@@ -248,7 +260,7 @@ func fit(list []problem, from kernel.Model) *Fit {
 }
 
 // rounded keeps three digits of each constant.
-func rounded(m kernel.Model) kernel.Model {
+func rounded(m tiles.Model) tiles.Model {
 	for _, c := range constants(&m) {
 		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
 		*c.float64 = math.Round(*c.float64/unit) * unit
@@ -262,23 +274,23 @@ func (q problem) best() Point {
 }
 
 // loss compares both models' choices with the best point.
-func (q problem) loss(before, after kernel.Model) Loss {
+func (q problem) loss(before, after tiles.Model) Loss {
 	best := q.best()
-	chosen := q.In(after.Choose(q.config, q.target))
+	chosen := q.Choose(after, q.config, q.target)
 	return Loss{
 		Row: q.row, Product: q.Name, Points: len(q.points), Best: best.Point, BestMS: best.MS, Chosen: chosen,
-		Before: q.lost(q.In(before.Choose(q.config, q.target)), best.MS), After: q.lost(chosen, best.MS),
+		Before: q.lost(q.Choose(before, q.config, q.target), best.MS), After: q.lost(chosen, best.MS),
 	}
 }
 
 // lostBy is what a model's choice loses.
-func (q problem) lostBy(m kernel.Model) float64 {
-	return q.lost(q.In(m.Choose(q.config, q.target)), q.best().MS)
+func (q problem) lostBy(m tiles.Model) float64 {
+	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 
 // lost is what a point loses against the best time; NaN has no place in JSON,
 // so a point that was not measured loses 100 %.
-func (q problem) lost(at kernel.Point, best float64) float64 {
+func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	for _, p := range q.points {
 		if p.Point == at {
 			return p.MS/best - 1
@@ -290,7 +302,7 @@ func (q problem) lost(at kernel.Point, best float64) float64 {
 // printFit prints the constants as Go and the choices.
 func printFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "cost model, fitted to %d points; errors within a row and product %.1f %% before, %.1f %% after\n", f.Points, 100*f.RMSBefore, 100*f.RMSAfter)
-	fmt.Fprintln(w, "var H200Model = Model{")
+	fmt.Fprintln(w, "var H200 = Model{")
 	for _, c := range constants(&f.After) {
 		fmt.Fprintf(w, "\t%s: %.5g,\n", c.name, *c.float64)
 	}

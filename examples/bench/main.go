@@ -22,8 +22,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 )
 
 func main() {
@@ -93,7 +92,7 @@ func (b *bench) fitPoints() error {
 	if err != nil {
 		return err
 	}
-	b.report.Fit = fit(list, kernel.H200Model)
+	b.report.Fit = fit(list, tiles.H200)
 	printFit(b.out, b.report.Fit)
 	return nil
 }
@@ -112,6 +111,6 @@ func fitFiles(out io.Writer, names []string) error {
 	if err != nil {
 		return err
 	}
-	printFit(out, fit(list, kernel.H200Model))
+	printFit(out, fit(list, tiles.H200))
 	return nil
 }

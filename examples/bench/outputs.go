@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/trial"
 )
 
@@ -66,7 +67,7 @@ func (u *subject) hash(ctx context.Context) (string, error) {
 				return "", fmt.Errorf("%s, row %d, column %d has the bits %#04x, which is no number", o.name, row, int64(i)%o.width(), v)
 			}
 		}
-		all.Write(trial.Bytes(values))
+		all.Write(num.Bytes(values))
 	}
 	return hex.EncodeToString(all.Sum(nil)[:8]), nil
 }
@@ -83,11 +84,11 @@ func (u *subject) read(o output) ([]uint16, error) {
 	}
 	values := u.host[:n]
 	if o.sample == nil {
-		return values, u.s.CopyToHost(trial.Bytes(values), o.Ptr)
+		return values, u.s.CopyToHost(num.Bytes(values), o.Ptr)
 	}
 	for i, row := range o.sample {
 		to := values[int64(i)*width : int64(i+1)*width]
-		if err := u.s.CopyToHost(trial.Bytes(to), o.Ptr+driver.DevicePtr(2*row*width)); err != nil {
+		if err := u.s.CopyToHost(num.Bytes(to), o.Ptr+driver.DevicePtr(2*row*width)); err != nil {
 			return nil, err
 		}
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
 )
 
@@ -20,7 +20,7 @@ type pass struct {
 	// speed is the pass's part of a peer's speed.
 	speed func(s spec.Speed) float64
 	// products are its kernels that have tile points.
-	products []kernel.Product
+	products []*registry.Product
 }
 
 // passes are what can be measured.

@@ -4,19 +4,23 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tiles"
 )
 
 // productsOf are the kernels with tile points of the backward pass or of the
 // forward one.
-func productsOf(backward bool) []kernel.Product {
-	return slices.DeleteFunc(kernel.Products(), func(p kernel.Product) bool { return p.Backward != backward })
+func productsOf(backward bool) []*registry.Product {
+	return slices.DeleteFunc(kernel.Kernels.Products(), func(p *registry.Product) bool { return p.Backward != backward })
 }
 
 // leastPoints is how many points of a product are measured at least.
@@ -24,7 +28,7 @@ const leastPoints = 6
 
 // measured are the points of a product to measure: those that the cost model
 // chooses among and, where they are few, other candidates. A tuner tries them all.
-func measured(p kernel.Product, c moe.Config, t driver.Target) []kernel.Point {
+func measured(p *registry.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {
 		if len(list) < leastPoints && !slices.Contains(list, q) {
@@ -35,18 +39,18 @@ func measured(p kernel.Product, c moe.Config, t driver.Target) []kernel.Point {
 }
 
 // choices give every product each of its points at least once.
-func choices(products []kernel.Product, c moe.Config, t driver.Target) []kernel.Choice {
-	var list []kernel.Choice
+func choices(products []*registry.Product, c moe.Config, t driver.Target) []tiles.Choice {
+	var list []tiles.Choice
 	for _, p := range products {
 		points := measured(p, c, t)
 		for len(list) < len(points) {
-			list = append(list, kernel.Choice{})
+			list = append(list, tiles.Choice{})
 		}
 	}
 	for _, p := range products {
 		points := measured(p, c, t)
 		for i := range list {
-			*p.At(&list[i]) = points[i%len(points)]
+			list[i][p.Name] = points[i%len(points)]
 		}
 	}
 	return list
@@ -75,12 +79,10 @@ func (b *bench) points(t *timer, u *subject, r *Row) error {
 
 // race gives the milliseconds of a product's kernel with each point, the other
 // products as the cost model has them.
-func (b *bench) race(t *timer, u *subject, p kernel.Product, points []kernel.Point) ([]float64, error) {
+func (b *bench) race(t *timer, u *subject, p *registry.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
-		var c kernel.Choice
-		*p.At(&c) = at
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(tiles.Choice{p.Name: at}))
 		if err != nil {
 			return nil, err
 		}
@@ -97,38 +99,41 @@ func (b *bench) race(t *timer, u *subject, p kernel.Product, points []kernel.Poi
 
 // bits reports points that give other bits of the outputs.
 func (b *bench) bits(t *timer, u *subject) error {
-	var made []kernel.Choice
-	sums := map[kernel.Choice]string{}
+	sums := map[string]string{}
 	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithChoice(c))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(c))
 		if err != nil {
 			return err
 		}
 		if err := errors.Join(u.use(l), u.poison(), u.queue()); err != nil {
 			return err
 		}
-		made = append(made, l.Choice())
-		if sums[l.Choice()], err = u.hash(t.ctx); err != nil {
-			return fmt.Errorf("%s: %w", b.pass.describe(l.Choice()), err)
+		made := b.pass.describe(l.Tiles())
+		if sums[made], err = u.hash(t.ctx); err != nil {
+			return fmt.Errorf("%s: %w", made, err)
 		}
 	}
-	return b.pass.sameBits(made, sums)
+	return sameBits(sums)
 }
 
 // describe names the points of the pass's products.
-func (p pass) describe(c kernel.Choice) string {
+func (p pass) describe(c tiles.Choice) string {
 	var list []string
 	for _, q := range p.products {
-		list = append(list, q.Name+" "+q.In(c).String())
+		list = append(list, q.Name+" "+c[q.Name].String())
 	}
 	return strings.Join(list, ", ")
 }
 
-// sameBits reports two choices with different outputs.
-func (p pass) sameBits(all []kernel.Choice, sums map[kernel.Choice]string) error {
-	for _, c := range all {
-		if sums[c] != sums[all[0]] {
-			return fmt.Errorf("the outputs have other bits with %s than with %s", p.describe(c), p.describe(all[0]))
+// sameBits reports two tilings with different outputs.
+func sameBits(sums map[string]string) error {
+	first := ""
+	for _, made := range slices.Sorted(maps.Keys(sums)) {
+		if first == "" {
+			first = made
+		}
+		if sums[made] != sums[first] {
+			return fmt.Errorf("the outputs have other bits with %s than with %s", made, first)
 		}
 	}
 	return nil
@@ -136,12 +141,12 @@ func (p pass) sameBits(all []kernel.Choice, sums map[kernel.Choice]string) error
 
 // evaluate lists a product's points with their milliseconds and what the model
 // says of them, fastest first.
-func evaluate(p kernel.Product, row spec.Row, target driver.Target, points []kernel.Point, times []float64) []Point {
+func evaluate(p *registry.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []Point {
 	chosen := kernel.Choose(row.Config, target)
 	var list []Point
 	for i, at := range points {
-		list = append(list, Point{Product: p.Name, Point: at, MS: times[i], Chosen: p.In(chosen) == at,
-			EstimateMS: milliseconds(p.Estimate(kernel.H200Model, at, row.Config, target))})
+		list = append(list, Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
+			EstimateMS: milliseconds(p.Estimate(tiles.H200, at, row.Config, target))})
 	}
 	slices.SortFunc(list, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 	return list

@@ -144,7 +144,7 @@ func TestReportFile(t *testing.T) {
 
 // Each routing has the loads that its name says, with K different experts a token.
 func TestRoute(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, Experts: 32, TopK: 4}
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 4}
 	const tokens = 2000
 	shares := map[string]float64{}
 	for _, r := range routings {
@@ -155,14 +155,14 @@ func TestRoute(t *testing.T) {
 			seen := map[int32]bool{}
 			for _, e := range ids[at : at+c.TopK] {
 				require.False(t, seen[e], "token %d has expert %d twice", at/c.TopK, e)
-				require.True(t, e >= 0 && int(e) < c.Experts)
+				require.True(t, e >= 0 && int(e) < c.NumExperts)
 				seen[e] = true
 			}
 			if r.name == "one" {
 				require.True(t, seen[0])
 			}
 		}
-		largest, empty := load(ids, c.Experts)
+		largest, empty := load(ids, c.NumExperts)
 		shares[r.name] = largest
 		require.Equal(t, map[string]int{"half": 16}[r.name], empty, r.name)
 		again, err := route(r.name, c, tokens)
@@ -174,7 +174,7 @@ func TestRoute(t *testing.T) {
 	require.InDelta(t, 8, shares["one"], 0.001) // T of the mean T·4/32
 	require.Greater(t, shares["zipf"], 4.)
 
-	c.Experts = 6
+	c.NumExperts = 6
 	_, err := route("half", c, tokens)
 	require.ErrorContains(t, err, "leaves 3 experts, a token needs 4")
 	_, err = route("odd", c, tokens)

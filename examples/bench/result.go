@@ -5,9 +5,8 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sonicmoe/jit/gemm"
 	"time"
-
-	"sonicmoe/moe/kernel"
 )
 
 // schema is the version of [Report]: a field that changes its meaning or goes
@@ -199,9 +198,9 @@ type Routing struct {
 
 // Point is a measured tile point of a product.
 type Point struct {
-	Product string       `json:"product"`
-	Point   kernel.Point `json:"point"`
-	MS      float64      `json:"ms"`
+	Product string      `json:"product"`
+	Point   gemm.Tiling `json:"point"`
+	MS      float64     `json:"ms"`
 	// EstimateMS is the model's, Chosen whether it picks the point.
 	EstimateMS float64 `json:"estimate_ms"`
 	Chosen     bool    `json:"chosen"`

@@ -66,7 +66,7 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("no routing is named %q", kind)
 	}
-	log := make([]float64, c.Experts)
+	log := make([]float64, c.NumExperts)
 	possible := 0
 	for e := range log {
 		w := routings[i].weight(e)
@@ -82,8 +82,8 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	// without putting back.
 	random := rand.New(rand.NewPCG(1, uint64(i)))
 	ids := make([]int32, 0, tokens*c.TopK)
-	keys := make([]float64, c.Experts)
-	order := make([]int32, c.Experts)
+	keys := make([]float64, c.NumExperts)
+	order := make([]int32, c.NumExperts)
 	for range tokens {
 		for e := range keys {
 			keys[e] = log[e] - math.Log(random.ExpFloat64())

@@ -27,7 +27,7 @@ func beyond() []spec.Row {
 }
 
 func size(name string, tokens, d, n, e, k int) spec.Row {
-	return spec.Row{Name: name, Tokens: tokens, Config: moe.Config{Hidden: d, Intermediate: n, Experts: e, TopK: k, TokensHint: tokens}}
+	return spec.Row{Name: name, Tokens: tokens, Config: moe.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
 }
 
 // known are all sizes that have a name.
@@ -82,5 +82,5 @@ func parseShape(text string) (spec.Row, error) {
 // shapeOf is the opposite of parseShape.
 func shapeOf(r spec.Row) string {
 	c := r.Config
-	return fmt.Sprintf("%d,%d,%d,%d,%d", r.Tokens, c.Hidden, c.Intermediate, c.Experts, c.TopK)
+	return fmt.Sprintf("%d,%d,%d,%d,%d", r.Tokens, c.Hidden, c.Intermediate, c.NumExperts, c.TopK)
 }

@@ -6,6 +6,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/trial"
@@ -63,7 +64,7 @@ func (u *subject) forward() error {
 		{&u.args.O, shapes.O, 0, 0},
 		{&u.args.H, shapes.H, 0, 0},
 		{&u.args.Scores, shapes.Scores, 0, 0},
-		{&u.args.Experts, shapes.Experts, 0, 0},
+		{&u.args.ExpertIDs, shapes.ExpertIDs, 0, 0},
 	} {
 		if err := u.tensor(in.to, in.shape); err != nil {
 			return err
@@ -84,21 +85,21 @@ func (u *subject) forward() error {
 // router's, bf16, overwritten.
 func (u *subject) backward(ctx context.Context) error {
 	a, c := u.args, u.row.Config
-	u.back.X, u.back.Router, u.back.W1, u.back.W2 = a.X, a.Router, a.W1, a.W2
-	u.back.H, u.back.Scores, u.back.Experts = a.H, a.Scores, a.Experts
+	u.back.X, u.back.Weights = a.X, a.Weights
+	u.back.H, u.back.Scores, u.back.ExpertIDs = a.H, a.Scores, a.ExpertIDs
 	shapes := c.Gradients(u.row.Tokens, moe.BF16)
 	for _, g := range []struct {
 		to    *moe.Tensor
 		shape spec.Shape
-	}{{&u.back.DO, shapes.DO}, {&u.back.DX, shapes.DX}, {&u.back.DW1, shapes.DW1}, {&u.back.DW2, shapes.DW2}, {&u.back.DRouter, shapes.DRouter}} {
+	}{{&u.back.DO, shapes.DO}, {&u.back.DX, shapes.DX}, {&u.back.DW1.Tensor, shapes.DW1}, {&u.back.DW2.Tensor, shapes.DW2}, {&u.back.DRouter.Tensor, shapes.DRouter}} {
 		if err := u.tensor(g.to, g.shape); err != nil {
 			return err
 		}
 	}
 	u.outputs = []output{
-		{name: "DX", Tensor: u.back.DX}, {name: "DRouter", Tensor: u.back.DRouter},
-		{name: "DW1", Tensor: u.back.DW1, sample: sampledRows(c.Experts, 2*c.Intermediate)},
-		{name: "DW2", Tensor: u.back.DW2, sample: sampledRows(c.Experts, c.Hidden)},
+		{name: "DX", Tensor: u.back.DX}, {name: "DRouter", Tensor: u.back.DRouter.Tensor},
+		{name: "DW1", Tensor: u.back.DW1.Tensor, sample: sampledRows(c.NumExperts, 2*c.Intermediate)},
+		{name: "DW2", Tensor: u.back.DW2.Tensor, sample: sampledRows(c.NumExperts, c.Hidden)},
 	}
 	elements := shapes.DO.Elements()
 	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormal(9, trial.ScaleOutput)); err != nil {
@@ -127,7 +128,10 @@ func (u *subject) alloc(bytes int64) (driver.DevicePtr, error) {
 
 // makeWorkspace makes a workspace for the layer unless there is one that large.
 func (u *subject) makeWorkspace() error {
-	sizes := u.layer.Sizes(u.row.Tokens)
+	sizes, err := u.layer.Sizes(u.row.Tokens)
+	if err != nil {
+		return err
+	}
 	need := sizes.Workspace
 	if u.pass.backward {
 		need = sizes.BackwardWorkspace
@@ -147,7 +151,7 @@ func (u *subject) makeWorkspace() error {
 // fill writes n random bf16 values that repeat after a period.
 func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.Normal) error {
 	have := min(n, period)
-	if err := u.s.CopyToDevice(p, trial.Bytes(values.Values(have))); err != nil {
+	if err := u.s.CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {
 		return err
 	}
 	for have < n {
@@ -173,14 +177,13 @@ func (u *subject) queue() error { return u.pass.queue(u) }
 func (u *subject) queueExperts() error { return u.pass.experts(u) }
 
 func (u *subject) forwardExperts() error {
-	f := u.args
-	return u.call.Experts(u.s, moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace})
+	return u.call.ForwardExperts(u.s, u.args)
 }
 
 func (u *subject) backwardExperts() error {
 	b := u.back
-	return u.call.ExpertsBackward(u.s, moe.ExpertsBackward{X: b.X, W1: b.W1, W2: b.W2, H: b.H, Scores: b.Scores, Experts: b.Experts,
-		DO: b.DO, DX: b.DX, WeightGradients: b.WeightGradients, Workspace: b.Workspace})
+	b.DRouter = moe.Gradient{}
+	return u.call.BackwardExperts(u.s, b)
 }
 
 // setRouting gives every token these experts, [T, K], with equal scores, and a
@@ -190,10 +193,10 @@ func (u *subject) setRouting(experts []int32) error {
 	for i := range scores {
 		scores[i] = 1 / float32(u.row.Config.TopK)
 	}
-	if err := u.s.CopyToDevice(u.args.Experts.Ptr, trial.Bytes(experts)); err != nil {
+	if err := u.s.CopyToDevice(u.args.ExpertIDs.Ptr, num.Bytes(experts)); err != nil {
 		return err
 	}
-	if err := u.s.CopyToDevice(u.args.Scores.Ptr, trial.Bytes(scores)); err != nil || !u.pass.backward {
+	if err := u.s.CopyToDevice(u.args.Scores.Ptr, num.Bytes(scores)); err != nil || !u.pass.backward {
 		return err
 	}
 	return u.forwardExperts()

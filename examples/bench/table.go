@@ -189,7 +189,7 @@ func printRouting(w io.Writer, r Row) {
 // printPoints prints the measured tile points, fastest first, and what the
 // default choice loses against the best.
 func printPoints(w io.Writer, r Row) {
-	for _, p := range kernel.Products() {
+	for _, p := range kernel.Kernels.Products() {
 		var of []Point
 		for _, v := range r.Points {
 			if v.Product == p.Name {

@@ -16,8 +16,10 @@ import (
 
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/outside"
 )
 
 // script runs testdata/check.py, with PyTorch's safetensors package. Tests of
@@ -29,12 +31,9 @@ func script(t testing.TB, args ...string) (string, error) {
 	return string(out), err
 }
 
-// needPython skips a test that has no Python to run check.py.
+// needPython skips a test that has no Python to run check.py with.
 func needPython(t testing.TB) {
-	const imports = "import safetensors\ntry:\n import torch\nexcept ImportError:\n import numpy\n"
-	if out, err := exec.Command("python3", "-c", imports).CombinedOutput(); err != nil {
-		t.Skipf("check.py needs python3 with the packages safetensors and torch (or numpy): %v: %s", err, bytes.TrimSpace(out))
-	}
+	outside.Python(t, "safetensors", "torch|numpy")
 }
 
 // verify holds the files against check.py's float64.
@@ -51,11 +50,11 @@ func TestPython(t *testing.T) {
 		backward bool
 		config   moe.Config
 	}{
-		{"concatenated", true, moe.Config{Hidden: 192, Intermediate: 64, Experts: 8, TopK: 3}},
-		{"interleaved", false, moe.Config{Hidden: 128, Intermediate: 128, Experts: 16, TopK: 4, GateUp: moe.Interleaved}},
-		{"interleaved", true, moe.Config{Hidden: 128, Intermediate: 64, Experts: 5, TopK: 2, GateUp: moe.Interleaved}},
-		{"separate", true, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}},
-		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 1}},
+		{"concatenated", true, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 3}},
+		{"interleaved", false, moe.Config{Hidden: 128, Intermediate: 128, NumExperts: 16, TopK: 4, GateUp: moe.Interleaved}},
+		{"interleaved", true, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: moe.Interleaved}},
+		{"separate", true, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}},
+		{"separate", false, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1}},
 	}
 	for i, tt := range tests {
 		t.Run(fmt.Sprintf("%s, backward %v", tt.layout, tt.backward), func(t *testing.T) {
@@ -64,7 +63,7 @@ func TestPython(t *testing.T) {
 			const tokens = 70
 			write := []string{"write", "-weights", p.weights, "-input", p.input, "-layout", tt.layout,
 				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
-				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i), "-scale", fmt.Sprint(weightScale)}
+				"-experts", fmt.Sprint(c.NumExperts), "-seed", fmt.Sprint(i), "-scale", fmt.Sprint(weightScale)}
 			if tt.backward {
 				write = append(write, "-backward")
 			}
@@ -90,7 +89,7 @@ func TestPython(t *testing.T) {
 func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 	writeFile(t, p.output, bf16(nameO, r.O, tokens, c.Hidden),
 		fileTensor(nameScores, safetensors.F32, bytes.NewReader(bytesOf(r.Scores)), tokens, c.TopK),
-		fileTensor(nameExperts, safetensors.I32, bytes.NewReader(bytesOf(r.Experts)), tokens, c.TopK))
+		fileTensor(nameExperts, safetensors.I32, bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }
 
 // check.py accepts the reference's results and finds each kind of mistake.
@@ -102,12 +101,12 @@ func TestPythonFindsMistakes(t *testing.T) {
 	require.NoError(t, err)
 	routing, out, err := ref.Forward(x.x, reference.Rounded)
 	require.NoError(t, err)
-	right := trial.Results{Experts: routing.Experts}
+	right := trial.Results{ExpertIDs: routing.ExpertIDs}
 	for _, s := range routing.Scores {
 		right.Scores = append(right.Scores, float32(s))
 	}
 	for _, o := range out.O {
-		right.O = append(right.O, reference.ToBF16(o))
+		right.O = append(right.O, num.Float64ToBF16(o))
 	}
 	d, last := small.Hidden, tokens-1
 	tests := []struct {
@@ -118,11 +117,11 @@ func TestPythonFindsMistakes(t *testing.T) {
 		{"nothing", func(*trial.Results) {}, "right: 50 of 50 tokens"},
 		{"an element", func(r *trial.Results) {
 			row := r.O[last*d:]
-			row[3] = reference.ToBF16(reference.FromBF16(row[3]) + 0.03*largest(row))
+			row[3] = num.Float64ToBF16(num.BF16ToFloat64(row[3]) + 0.03*largest(row))
 		}, "wrong: "},
 		{"a row 1 % off", func(r *trial.Results) {
 			for i, v := range r.O[:d] {
-				r.O[i] = reference.ToBF16(1.01 * reference.FromBF16(v))
+				r.O[i] = num.Float64ToBF16(1.01 * num.BF16ToFloat64(v))
 			}
 		}, "wrong: "},
 		{"two rows exchanged", func(r *trial.Results) {
@@ -137,16 +136,16 @@ func TestPythonFindsMistakes(t *testing.T) {
 				r.Scores[i] += 1e-4
 			}
 		}, "tokens are routed otherwise or with other scores"},
-		{"order", func(r *trial.Results) { r.Experts[0], r.Experts[1] = r.Experts[1], r.Experts[0] }, "not in the order"},
-		{"twice", func(r *trial.Results) { r.Experts[1] = r.Experts[0] }, "same expert twice"},
-		{"no such expert", func(r *trial.Results) { r.Experts[1] = 8 }, "outside 0..7"},
-		{"another expert", func(r *trial.Results) { r.Experts[1] = lowest(ref, x) }, "was left out"},
+		{"order", func(r *trial.Results) { r.ExpertIDs[0], r.ExpertIDs[1] = r.ExpertIDs[1], r.ExpertIDs[0] }, "not in the order"},
+		{"twice", func(r *trial.Results) { r.ExpertIDs[1] = r.ExpertIDs[0] }, "same expert twice"},
+		{"no such expert", func(r *trial.Results) { r.ExpertIDs[1] = 8 }, "outside 0..7"},
+		{"another expert", func(r *trial.Results) { r.ExpertIDs[1] = lowest(ref, x) }, "was left out"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := x.write(t, true)
-			r := trial.Results{O: slices.Clone(right.O), Scores: slices.Clone(right.Scores), Experts: slices.Clone(right.Experts)}
+			r := trial.Results{O: slices.Clone(right.O), Scores: slices.Clone(right.Scores), ExpertIDs: slices.Clone(right.ExpertIDs)}
 			tt.spoil(&r)
 			p.write(t, small, tokens, r)
 			got, err := p.verify(t, small)
@@ -213,7 +212,7 @@ func TestPythonFindsWrongGradients(t *testing.T) {
 func largest(bits []uint16) float64 {
 	var most float64
 	for _, b := range bits {
-		most = max(most, reference.FromBF16(b), -reference.FromBF16(b))
+		most = max(most, num.BF16ToFloat64(b), -num.BF16ToFloat64(b))
 	}
 	return most
 }

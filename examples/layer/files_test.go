@@ -15,7 +15,7 @@ import (
 )
 
 // small is the layer of most tests.
-var small = moe.Config{Hidden: 128, Intermediate: 64, Experts: 8, TopK: 2}
+var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}
 
 // weightScale makes small layers' logits and outputs of order 1.
 const weightScale = 0.12
@@ -75,19 +75,19 @@ func bf16(name string, bits []uint16, shape ...int) safetensors.Source {
 func (x tensors) weights(separate bool) []safetensors.Source {
 	c := x.config
 	list := []safetensors.Source{
-		bf16(nameRouter, x.router, c.Experts, c.Hidden),
-		bf16(nameDown, x.w2, c.Experts, c.Hidden, c.Intermediate),
+		bf16(nameRouter, x.router, c.NumExperts, c.Hidden),
+		bf16(nameDown, x.w2, c.NumExperts, c.Hidden, c.Intermediate),
 	}
 	if !separate {
-		return append(list, bf16(nameGateUp, x.w1, c.Experts, 2*c.Intermediate, c.Hidden))
+		return append(list, bf16(nameGateUp, x.w1, c.NumExperts, 2*c.Intermediate, c.Hidden))
 	}
 	var gate, up []uint16
 	half := c.Intermediate * c.Hidden
-	for e := range c.Experts {
+	for e := range c.NumExperts {
 		gate = append(gate, x.w1[2*e*half:][:half]...)
 		up = append(up, x.w1[(2*e+1)*half:][:half]...)
 	}
-	return append(list, bf16(nameGate, gate, c.Experts, c.Intermediate, c.Hidden), bf16(nameUp, up, c.Experts, c.Intermediate, c.Hidden))
+	return append(list, bf16(nameGate, gate, c.NumExperts, c.Intermediate, c.Hidden), bf16(nameUp, up, c.NumExperts, c.Intermediate, c.Hidden))
 }
 
 func writeFile(t testing.TB, path string, list ...safetensors.Source) {

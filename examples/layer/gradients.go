@@ -14,17 +14,17 @@ func (p *pass) reserveGradients() (err error) {
 		{"H", &p.args.H, p.job.shapes().H},
 		{nameDX, &p.back.DX, g.DX},
 		{nameDScores, &p.back.DScores, g.DScores},
-		{gradientOf + nameRouter, &p.back.DRouter, g.DRouter},
-		{gradientOf + nameGateUp, &p.back.DW1, g.DW1},
-		{gradientOf + nameDown, &p.back.DW2, g.DW2},
+		{gradientOf + nameRouter, &p.back.DRouter.Tensor, g.DRouter},
+		{gradientOf + nameGateUp, &p.back.DW1.Tensor, g.DW1},
+		{gradientOf + nameDown, &p.back.DW2.Tensor, g.DW2},
 	} {
 		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
 			return err
 		}
 	}
 	a, b := p.args, &p.back
-	b.X, b.Router, b.W1, b.W2 = a.X, a.Router, a.W1, a.W2
-	b.H, b.Scores, b.Experts, b.Workspace = a.H, a.Scores, a.Experts, a.Workspace
+	b.X, b.Weights = a.X, a.Weights
+	b.H, b.Scores, b.ExpertIDs, b.Workspace = a.H, a.Scores, a.ExpertIDs, a.Workspace
 	return nil
 }
 
@@ -37,11 +37,11 @@ func (p *pass) gradients() []safetensors.Source {
 	b := p.back
 	list := []safetensors.Source{
 		p.whole(nameDX, b.DX), p.whole(nameDScores, b.DScores),
-		p.whole(gradientOf+nameRouter, b.DRouter), p.whole(gradientOf+nameDown, b.DW2),
+		p.whole(gradientOf+nameRouter, b.DRouter.Tensor), p.whole(gradientOf+nameDown, b.DW2.Tensor),
 	}
 	names := p.job.w1Names()
 	for i, name := range names {
-		list = append(list, p.part(gradientOf+name, b.DW1, i, len(names)))
+		list = append(list, p.part(gradientOf+name, b.DW1.Tensor, i, len(names)))
 	}
 	return list
 }

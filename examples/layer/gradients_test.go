@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
@@ -27,7 +28,7 @@ func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) 
 	}
 	f := p.open(t, count)
 	const bf = safetensors.BF16
-	rows, d, n, e := int64(tokens), int64(c.Hidden), int64(c.Intermediate), int64(c.Experts)
+	rows, d, n, e := int64(tokens), int64(c.Hidden), int64(c.Intermediate), int64(c.NumExperts)
 	g.dx = numbers[uint16](t, f, "dx", bf, rows, d)
 	g.dscores = numbers[float32](t, f, "dscores", safetensors.F32, rows, int64(c.TopK))
 	g.drouter = numbers[uint16](t, f, "drouter.weight", bf, e, d)
@@ -51,34 +52,34 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	ref, err := reference.NewLayer(c, x.router, x.w1, x.w2)
 	require.NoError(t, err)
 	scores := reference.Widen(r.Scores)
-	out, err := ref.Experts(x.x, scores, r.Experts, nil, reference.Rounded)
+	out, err := ref.Experts(x.x, scores, r.ExpertIDs, nil, reference.Rounded)
 	require.NoError(t, err)
 	// The layer's H is in bf16, and its rows are in the order of the experts.
-	rows, width := reference.Group(r.Experts, c.Experts).Row, 2*c.Intermediate
+	rows, width := reference.Group(r.ExpertIDs, c.NumExperts).Row, 2*c.Intermediate
 	h := make([]uint16, len(out.H))
 	for pair, row := range rows {
 		for j, v := range out.H[pair*width:][:width] {
-			h[int(row)*width+j] = reference.ToBF16(v)
+			h[int(row)*width+j] = num.Float64ToBF16(v)
 		}
 	}
 	back, err := ref.Gradients(reference.Backward{
-		X: x.x, DO: x.do, Scores: scores, Experts: r.Experts, H: h, Routed: true,
+		X: x.x, DO: x.do, Scores: scores, ExpertIDs: r.ExpertIDs, H: h, Routed: true,
 	}, reference.Unrounded)
 	require.NoError(t, err)
 	tokens, err := back.Tokens(nil)
 	require.NoError(t, err)
 	router, err := back.Router(reference.SoftmaxBackward(scores, reference.Widen(g.dscores), c.TopK))
 	require.NoError(t, err)
-	dw1, err := back.W1(reference.AllRows(c.Experts, width))
+	dw1, err := back.W1(reference.AllRows(c.NumExperts, width))
 	require.NoError(t, err)
-	dw2, err := back.W2(reference.AllRows(c.Experts, c.Hidden))
+	dw2, err := back.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(t, err)
 	for name, report := range map[string]reference.Report{
 		"dx":      reference.Compare(g.dx, tokens.DX, x.tokens, c.Hidden),
 		"dscores": reference.Compare(g.dscores, tokens.DScores, x.tokens, c.TopK),
-		"drouter": reference.Compare(g.drouter, router, c.Experts, c.Hidden),
-		"dw1":     reference.Compare(g.dw1, dw1, c.Experts*width, c.Hidden),
-		"dw2":     reference.Compare(g.dw2, dw2, c.Experts*c.Hidden, c.Intermediate),
+		"drouter": reference.Compare(g.drouter, router, c.NumExperts, c.Hidden),
+		"dw1":     reference.Compare(g.dw1, dw1, c.NumExperts*width, c.Hidden),
+		"dw2":     reference.Compare(g.dw2, dw2, c.NumExperts*c.Hidden, c.Intermediate),
 	} {
 		assert.NoError(t, report.Check(reference.VsUnrounded), name)
 	}

@@ -103,9 +103,9 @@ func (j *job) plan(o options) error {
 	}
 	j.tokens = int(x.Shape[0])
 	j.config = moe.Config{
-		Hidden: int(d), Intermediate: int(n), Experts: int(e), TopK: o.topK, GateUp: o.gateUp, TokensHint: j.tokens,
+		Hidden: int(d), Intermediate: int(n), NumExperts: int(e), TopK: o.topK, GateUp: o.gateUp, TokensHint: j.tokens,
 	}
-	return j.config.Check()
+	return moe.Check(j.config)
 }
 
 // names checks that the files hold the tensors of a layer and no others: a
@@ -170,15 +170,15 @@ func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensors.Tensor) error {
 	const large = 1 << 30 // over every limit of a Config, inside every int
 	e, d := router.Shape[0], router.Shape[1]
-	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), Experts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
+	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), NumExperts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
 	var wrong *moe.ArgError
-	if err := c.Check(); errors.As(err, &wrong) {
+	if err := moe.Check(c); errors.As(err, &wrong) {
 		switch wrong.Field {
 		case "Config.Hidden":
 			return j.weights.errorf(nameRouter, "has d = %d, must be %s", d, wrong.Want)
 		case "Config.Intermediate":
 			return j.weights.errorf(nameDown, "is for n = %d (by the rows of gate and up), must be %s", n, wrong.Want)
-		case "Config.Experts":
+		case "Config.NumExperts":
 			return j.weights.errorf(nameRouter, "has E = %d, must be %s", e, wrong.Want)
 		case "Config.TopK":
 			return j.weights.errorf(nameRouter, "has E = %d, so -topk is %d, must be %s", e, o.topK, wrong.Want)

@@ -38,9 +38,9 @@ func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Resu
 	f := p.open(t, count)
 	n, k := int64(tokens), int64(c.TopK)
 	return trial.Results{
-		O:       numbers[uint16](t, f, nameO, safetensors.BF16, n, int64(c.Hidden)),
-		Scores:  numbers[float32](t, f, nameScores, safetensors.F32, n, k),
-		Experts: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
+		O:         numbers[uint16](t, f, nameO, safetensors.BF16, n, int64(c.Hidden)),
+		Scores:    numbers[float32](t, f, nameScores, safetensors.F32, n, k),
+		ExpertIDs: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
 	}
 }
 
@@ -61,9 +61,9 @@ func (x tensors) check(t testing.TB, r trial.Results) {
 	require.NoError(t, err)
 	routing, err := ref.Route(x.x, nil, reference.Rounded)
 	require.NoError(t, err)
-	assert.Equal(t, routing.Experts, r.Experts)
+	assert.Equal(t, routing.ExpertIDs, r.ExpertIDs)
 	assert.InDeltaSlice(t, routing.Scores, reference.Widen(r.Scores), 1e-5)
-	out, err := ref.Experts(x.x, reference.Widen(r.Scores), r.Experts, nil, reference.Unrounded)
+	out, err := ref.Experts(x.x, reference.Widen(r.Scores), r.ExpertIDs, nil, reference.Unrounded)
 	require.NoError(t, err)
 	report := reference.Compare(r.O, out.O, x.tokens, x.config.Hidden)
 	require.NoError(t, report.Check(reference.VsUnrounded))

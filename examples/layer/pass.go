@@ -63,7 +63,7 @@ func (p *pass) wait(ctx context.Context, name string, err error) error {
 // outputs are what the forward pass has written.
 func (p *pass) outputs() []safetensors.Source {
 	return []safetensors.Source{
-		p.whole(nameO, p.args.O), p.whole(nameScores, p.args.Scores), p.whole(nameExperts, p.args.Experts),
+		p.whole(nameO, p.args.O), p.whole(nameScores, p.args.Scores), p.whole(nameExperts, p.args.ExpertIDs),
 	}
 }
 
@@ -125,7 +125,11 @@ func blocks(s spec.Shape, tensors int) (block, stride int64) {
 
 // reserve makes room for what the passes write.
 func (p *pass) reserve() (err error) {
-	s, sizes := p.job.shapes(), p.layer.Sizes(p.job.tokens)
+	s := p.job.shapes()
+	sizes, err := p.layer.Sizes(p.job.tokens)
+	if err != nil {
+		return err
+	}
 	w := moe.Buffer{Bytes: sizes.Workspace}
 	if p.job.backward {
 		w.Bytes = sizes.BackwardWorkspace
@@ -134,7 +138,7 @@ func (p *pass) reserve() (err error) {
 		return err
 	}
 	p.args.Workspace = w
-	for _, out := range []room{{nameO, &p.args.O, s.O}, {nameScores, &p.args.Scores, s.Scores}, {nameExperts, &p.args.Experts, s.Experts}} {
+	for _, out := range []room{{nameO, &p.args.O, s.O}, {nameScores, &p.args.Scores, s.Scores}, {nameExperts, &p.args.ExpertIDs, s.ExpertIDs}} {
 		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
 			return err
 		}

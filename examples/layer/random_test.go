@@ -20,9 +20,9 @@ import (
 func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	for {
 		c := moe.Config{
-			Hidden: 64 * (2 + r.IntN(width)), Intermediate: 64 * (1 + r.IntN(width)), Experts: 1 + r.IntN(64),
+			Hidden: 64 * (2 + r.IntN(width)), Intermediate: 64 * (1 + r.IntN(width)), NumExperts: 1 + r.IntN(64),
 		}
-		c.TopK = 1 + r.IntN(min(16, c.Experts))
+		c.TopK = 1 + r.IntN(min(16, c.NumExperts))
 		tokens := r.IntN(600)
 		if c.ForwardFLOPs(tokens) <= flops {
 			return c, tokens
@@ -49,7 +49,7 @@ func TestRandomSizes(t *testing.T) {
 			p := newPaths(t)
 			write := []string{"write", "-weights", p.weights, "-input", p.input, "-layout", layout,
 				"-tokens", fmt.Sprint(tokens), "-hidden", fmt.Sprint(c.Hidden), "-intermediate", fmt.Sprint(c.Intermediate),
-				"-experts", fmt.Sprint(c.Experts), "-seed", fmt.Sprint(i)}
+				"-experts", fmt.Sprint(c.NumExperts), "-seed", fmt.Sprint(i)}
 			if i%2 == 0 {
 				write = append(write, "-backward")
 			}

@@ -58,8 +58,8 @@ func (j *job) compile() (*moe.Layer, error) {
 		s := jit.Of(j.dev).Stats()
 		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
 	}
-	c := l.Choice()
-	fmt.Fprintf(j.out, "tiles          up %v, down %v\n", c.Up, c.Down)
+	tiles := l.Tiles()
+	fmt.Fprintf(j.out, "tiles          up %v, down %v\n", tiles["up"], tiles["down"])
 	return l, nil
 }
 
@@ -82,7 +82,7 @@ func (j *job) judge(tr *trial.Trial) error {
 // digest tells results apart.
 func digest(r trial.Results) string {
 	h := sha256.New()
-	for _, values := range []any{r.O, r.H, r.Scores, r.Experts} {
+	for _, values := range []any{r.O, r.H, r.Scores, r.ExpertIDs} {
 		_ = binary.Write(h, binary.LittleEndian, values) // a hash takes everything
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])

@@ -40,7 +40,7 @@ func main() {
 // smallTokens and small are the layer of the emulated device.
 const smallTokens = 192
 
-var small = moe.Config{Hidden: 256, Intermediate: 128, Experts: 8, TopK: 2}
+var small = moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}
 
 type job struct {
 	ctx     context.Context

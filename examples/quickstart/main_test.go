@@ -27,7 +27,7 @@ func TestForward(t *testing.T) {
 func TestListing(t *testing.T) {
 	var out, errs bytes.Buffer
 	require.NoError(t, run([]string{"-device", "emulated", "-cache", "off", "-listing", "up"}, &out, &errs), errs.String())
-	for _, want := range []string{".visible .entry moe_up(", "wgmma.mma_async.sync.aligned.m64n256k16", "kernel/product.go:", "kernel/up.go:"} {
+	for _, want := range []string{".visible .entry moe_up(", "wgmma.mma_async.sync.aligned.m64n256k16", "gemm/product.go:", "kernel/up.go:"} {
 		require.Contains(t, out.String(), want)
 	}
 	require.ErrorContains(t, run([]string{"-device", "emulated", "-listing", "sideways"}, &out, &errs), "sideways")

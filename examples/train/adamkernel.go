@@ -1,20 +1,24 @@
 package main
 
-import "sonicmoe/ptx"
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/ptx"
+)
 
 // adamThreads are a CTA's threads.
 const adamThreads = 256
 
 // adamKernel is a step of Adam on the device, as [param.update] is on the host,
 // one weight a thread. The main weight is FP32; the layer reads its bf16.
-func adamKernel() *ptx.Kernel {
-	k := ptx.NewKernel("adam")
-	weight, mainWeight := k.ParamPtr("weight"), k.ParamPtr("main")
-	mean, square, grad := k.ParamPtr("mean"), k.ParamPtr("square"), k.ParamPtr("grad")
-	rate, squareScale, n := k.ParamF32("rate"), k.ParamF32("squareScale"), k.ParamU32("n")
-	k.SetLaunchBounds(adamThreads, 1)
+func adamKernel() (*jit.Kernel[adamArgs], error) {
+	k := jit.NewBuilder[adamArgs]("adam", adamThreads, 1)
+	k.CTAs(func(a *adamArgs) int { return (a.N + adamThreads - 1) / adamThreads })
+	weight, mainWeight := k.Ptr(&k.Args.Weight), k.Ptr(&k.Args.Main)
+	mean, square, grad := k.Ptr(&k.Args.Mean), k.Ptr(&k.Args.Square), k.Ptr(&k.Args.Grad)
+	rate, squareScale, n := k.F32(&k.Args.Rate), k.F32(&k.Args.SquareScale), k.U32(&k.Args.N)
 
-	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 	k.If(i.Lt(n), func() {
 		load := func(p ptx.Global) ptx.F32 { return ptx.LdGlobal[ptx.F32](p.Index(i, 4)) }
 		store := func(p ptx.Global, x ptx.F32) { ptx.StGlobal(p.Index(i, 4), x) }
@@ -29,7 +33,16 @@ func adamKernel() *ptx.Kernel {
 		store(mainWeight, w)
 		ptx.StGlobal(weight.Index(i, 2), w.BF16())
 	})
-	return k
+	return k.Build()
+}
+
+// adamArgs are what a launch takes.
+type adamArgs struct {
+	// Weight [N] bf16 and Main, Mean, Square [N] f32 are read and written, Grad
+	// [N] f32 is read.
+	Weight, Main, Mean, Square, Grad driver.DevicePtr
+	Rate, SquareScale                float32
+	N                                int
 }
 
 // inverseRoot is 1/√x to FP32's precision, for x > 0: half the exponent by a

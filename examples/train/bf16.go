@@ -1,15 +1,15 @@
 package main
 
-import "sonicmoe/moe/reference"
+import "sonicmoe/moe/num"
 
 // widen decodes bf16 bits.
 func widen(bits []uint16) []float64 {
-	return convert(bits, reference.FromBF16)
+	return convert(bits, num.BF16ToFloat64)
 }
 
 // narrow rounds to bf16 bits.
 func narrow(values []float64) []uint16 {
-	return convert(values, reference.ToBF16)
+	return convert(values, num.Float64ToBF16)
 }
 
 // singles rounds to FP32.

@@ -14,13 +14,14 @@ import (
 // device is a compiled layer with what its blocks share: stream, workspace, and
 // the tensors that no block needs from forward to backward.
 type device struct {
-	dev    driver.Device
-	stream driver.Stream
-	layer  *moe.Layer
-	adam   *jit.Function
-	frozen bool
-	tokens int // the most of a pass
-	owned  []driver.DevicePtr
+	dev        driver.Device
+	stream     driver.Stream
+	layer      *moe.Layer
+	adam       *jit.Function
+	adamKernel *jit.Kernel[adamArgs]
+	frozen     bool
+	tokens     int // the most of a pass
+	owned      []driver.DevicePtr
 
 	o, do, dx, dlogits, drouter moe.Tensor
 	workspace                   moe.Buffer
@@ -33,11 +34,10 @@ func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int,
 	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
 		return nil, err
 	}
-	kernel, err := adamKernel().Build()
-	if err != nil {
+	if d.adamKernel, err = adamKernel(); err != nil {
 		return nil, err
 	}
-	if d.adam, err = jit.Of(dev).Load(ctx, kept, jit.Source{Module: kernel, Name: "adam"}, driver.CompileOptions{}); err != nil {
+	if d.adam, err = jit.Of(dev).Load(ctx, kept, d.adamKernel.Source("adam"), driver.CompileOptions{}); err != nil {
 		return nil, err
 	}
 	if d.stream, err = dev.NewStream(); err != nil {
@@ -53,8 +53,11 @@ func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int,
 func (d *device) reserve() error {
 	c := d.layer.Config()
 	s, g := c.Shapes(d.tokens), c.Gradients(d.tokens, moe.F32)
-	d.workspace.Bytes = d.layer.Sizes(d.tokens).BackwardWorkspace
-	var err error
+	sizes, err := d.layer.Sizes(d.tokens)
+	if err != nil {
+		return err
+	}
+	d.workspace.Bytes = sizes.BackwardWorkspace
 	if d.workspace.Ptr, err = d.alloc(d.workspace.Bytes); err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
+	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -49,7 +50,7 @@ func testSize(t testing.TB) size {
 // read copies FP32 numbers from the device.
 func (d *device) read(t testing.TB, p driver.DevicePtr, n int64) []float32 {
 	out := make([]float32, n)
-	require.NoError(t, d.stream.CopyToHost(trial.Bytes(out), p))
+	require.NoError(t, d.stream.CopyToHost(num.Bytes(out), p))
 	return out
 }
 
@@ -72,7 +73,7 @@ func TestAdamKernel(t *testing.T) {
 			}
 			want.grad[i] = float64(grad[i])
 		}
-		require.NoError(t, d.put(w.grad, trial.Bytes(grad)))
+		require.NoError(t, d.put(w.grad, num.Bytes(grad)))
 		a := adam{rate: 0.01, step: step}
 		require.NoError(t, w.step(d.stream, a))
 		want.update(a)
@@ -80,7 +81,7 @@ func TestAdamKernel(t *testing.T) {
 	}
 	got := d.read(t, w.main, n)
 	bits := make([]uint16, n)
-	require.NoError(t, d.get(trial.Bytes(bits), w.layer))
+	require.NoError(t, d.get(num.Bytes(bits), w.layer))
 	for i, v := range got {
 		require.InDelta(t, want.w[i], v, 1e-6*max(1, math.Abs(want.w[i])), i)
 		require.Equal(t, narrow([]float64{float64(v)})[0], bits[i], i)
@@ -133,7 +134,7 @@ func TestExperts(t *testing.T) {
 		x, do := narrow(randoms(r, n)), randoms(r, n)
 		var dlogits []float64
 		if pass != 1 {
-			dlogits = randoms(r, s.tokens*s.layer.Experts)
+			dlogits = randoms(r, s.tokens*s.layer.NumExperts)
 		}
 		want, err := h.Forward(ctx, x, router)
 		require.NoError(t, err)
@@ -186,12 +187,10 @@ func TestTokens(t *testing.T) {
 
 // The optimizer's kernel assembles without spills or warnings.
 func TestAssemble(t *testing.T) {
-	if _, err := ptxas.Find(); err != nil {
-		t.Skip(err)
-	}
-	m, err := adamKernel().Build()
+	outside.Ptxas(t)
+	k, err := adamKernel()
 	require.NoError(t, err)
-	_, report, err := ptxas.Assemble(t.Context(), m.Print().PTX)
+	_, report, err := ptxas.Assemble(t.Context(), k.Module.Print().PTX)
 	require.NoError(t, err)
 	require.Empty(t, ptxas.Complaint(report), report)
 }

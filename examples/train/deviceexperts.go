@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
 )
 
 // deviceExperts is the layer of one block on a device. From forward to backward
@@ -25,7 +25,7 @@ type deviceExperts struct {
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	s := d.layer.Config().Shapes(d.tokens)
-	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.Experts})
+	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.ExpertIDs})
 	if err == nil {
 		e.w1, err = d.newWeight(s.W1, w1)
 	}
@@ -42,7 +42,7 @@ func (e *deviceExperts) resize(tokens int) error {
 	}
 	e.tokens = tokens
 	s := e.layer.Config().Shapes(tokens)
-	e.x.Shape, e.h.Shape, e.scores.Shape, e.experts.Shape = s.X, s.H, s.Scores, s.Experts
+	e.x.Shape, e.h.Shape, e.scores.Shape, e.experts.Shape = s.X, s.H, s.Scores, s.ExpertIDs
 	e.device.resize(tokens)
 	return nil
 }
@@ -51,12 +51,12 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output
 	if err := e.resize(len(x) / e.layer.Config().Hidden); err != nil {
 		return output{}, err
 	}
-	if err := errors.Join(e.put(e.x, trial.Bytes(x)), e.put(e.router, trial.Bytes(router))); err != nil {
+	if err := errors.Join(e.put(e.x, num.Bytes(x)), e.put(e.router, num.Bytes(router))); err != nil {
 		return output{}, err
 	}
 	if err := e.call.Forward(e.stream, moe.Forward{
-		X: e.x, Router: e.router, W1: e.w1.layer, W2: e.w2.layer,
-		O: e.o, H: e.h, Scores: e.scores, Experts: e.experts, Workspace: e.workspace,
+		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
+		O: e.o, H: e.h, Scores: e.scores, ExpertIDs: e.experts, Workspace: e.workspace,
 	}); err != nil {
 		return output{}, err
 	}
@@ -64,27 +64,28 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output
 		return output{}, fmt.Errorf("forward pass: %w", err)
 	}
 	o, ids := make([]uint16, e.o.Shape.Elements()), make([]int32, e.experts.Shape.Elements())
-	err := errors.Join(e.get(trial.Bytes(o), e.o), e.get(trial.Bytes(ids), e.experts))
+	err := errors.Join(e.get(num.Bytes(o), e.o), e.get(num.Bytes(ids), e.experts))
 	return output{widen(o), ids}, err
 }
 
 func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gradients, error) {
 	e.device.resize(e.tokens)
-	if err := e.put(e.do, trial.Bytes(narrow(do))); err != nil {
+	if err := e.put(e.do, num.Bytes(narrow(do))); err != nil {
 		return gradients{}, err
 	}
 	b := moe.Backward{
-		X: e.x, Router: e.router, W1: e.w1.layer, W2: e.w2.layer, H: e.h, Scores: e.scores, Experts: e.experts,
-		DO: e.do, DX: e.dx, DRouter: e.drouter, Workspace: e.workspace,
+		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer}, H: e.h, Scores: e.scores, ExpertIDs: e.experts,
+		DO: e.do, DX: e.dx, Workspace: e.workspace,
 	}
+	b.DRouter.Tensor = e.drouter
 	if dlogits != nil {
 		b.DLogits = e.dlogits
-		if err := e.put(e.dlogits, trial.Bytes(singles(dlogits))); err != nil {
+		if err := e.put(e.dlogits, num.Bytes(singles(dlogits))); err != nil {
 			return gradients{}, err
 		}
 	}
 	if !e.frozen {
-		b.WeightGradients = moe.WeightGradients{DW1: e.w1.grad, DW2: e.w2.grad, AccumulateDW1: e.added, AccumulateDW2: e.added}
+		b.DW1, b.DW2 = moe.Gradient{Tensor: e.w1.grad, Accumulate: e.added}, moe.Gradient{Tensor: e.w2.grad, Accumulate: e.added}
 		e.added = true
 	}
 	if err := e.call.Backward(e.stream, b); err != nil {
@@ -94,7 +95,7 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 		return gradients{}, fmt.Errorf("backward pass: %w", err)
 	}
 	dx, drouter := make([]uint16, e.dx.Shape.Elements()), make([]float32, e.drouter.Shape.Elements())
-	if err := errors.Join(e.get(trial.Bytes(dx), e.dx), e.get(trial.Bytes(drouter), e.drouter)); err != nil {
+	if err := errors.Join(e.get(num.Bytes(dx), e.dx), e.get(num.Bytes(drouter), e.drouter)); err != nil {
 		return gradients{}, err
 	}
 	return gradients{widen(dx), doubles(drouter)}, nil

@@ -33,12 +33,12 @@ func (h *hostExperts) Forward(_ context.Context, x, router []uint16) (output, er
 	var out reference.Output
 	h.x = x
 	h.routing, out, err = h.layer.Forward(x, reference.Unrounded)
-	return output{out.O, h.routing.Experts}, err
+	return output{out.O, h.routing.ExpertIDs}, err
 }
 
 func (h *hostExperts) Backward(_ context.Context, do, dlogits []float64) (gradients, error) {
 	g, err := h.layer.Gradients(reference.Backward{
-		X: h.x, DO: narrow(do), Scores: h.routing.Scores, Experts: h.routing.Experts, Routed: true, Extra: dlogits,
+		X: h.x, DO: narrow(do), Scores: h.routing.Scores, ExpertIDs: h.routing.ExpertIDs, Routed: true, Extra: dlogits,
 	}, reference.Unrounded)
 	if err != nil {
 		return gradients{}, err
@@ -59,11 +59,11 @@ func (h *hostExperts) weights(g *reference.Gradients) error {
 	if h.frozen {
 		return nil
 	}
-	dw1, err := g.W1(reference.AllRows(h.config.Experts, 2*h.config.Intermediate))
+	dw1, err := g.W1(reference.AllRows(h.config.NumExperts, 2*h.config.Intermediate))
 	if err != nil {
 		return err
 	}
-	dw2, err := g.W2(reference.AllRows(h.config.Experts, h.config.Hidden))
+	dw2, err := g.W2(reference.AllRows(h.config.NumExperts, h.config.Hidden))
 	if err != nil {
 		return err
 	}

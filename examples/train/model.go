@@ -72,7 +72,7 @@ func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, err
 	}
 	shapes := s.layer.Shapes(s.tokens)
 	for range s.blocks {
-		b := &block{norm: norm{gain: ones(d)}, router: normal(r, s.layer.Experts*d, 1/math.Sqrt(float64(d)))}
+		b := &block{norm: norm{gain: ones(d)}, router: normal(r, s.layer.NumExperts*d, 1/math.Sqrt(float64(d)))}
 		var err error
 		b.experts, err = create(
 			reference.NewNormal(r.Uint64(), 1/math.Sqrt(float64(d))).Values(shapes.W1.Elements()),

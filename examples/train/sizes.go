@@ -28,17 +28,17 @@ type size struct {
 var sizes = []size{
 	{
 		name:   "tiny",
-		layer:  moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: moe.LogitsF32},
 		blocks: 1, context: 4, tokens: 128, passes: 1, steps: 200, rate: 2e-3, text: 4096,
 	},
 	{
 		name:   "small",
-		layer:  moe.Config{Hidden: 256, Intermediate: 128, Experts: 8, TopK: 2, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32},
 		blocks: 2, context: 8, tokens: 512, passes: 2, steps: 300, rate: 2e-3,
 	},
 	{
 		name:   "large",
-		layer:  moe.Config{Hidden: 512, Intermediate: 256, Experts: 64, TopK: 8, Logits: moe.LogitsF32},
+		layer:  moe.Config{Hidden: 512, Intermediate: 256, NumExperts: 64, TopK: 8, Logits: moe.LogitsF32},
 		blocks: 4, context: 16, tokens: 2048, passes: 2, steps: 200, rate: 1e-3,
 	},
 }
@@ -59,7 +59,7 @@ func findSize(name string) (size, error) {
 // weights counts the weights of a model with an alphabet of so many symbols.
 func (s size) weights(symbols int) int64 {
 	c := s.layer
-	experts := int64(c.Experts) * 3 * int64(c.Intermediate) * int64(c.Hidden)
-	block := experts + int64(c.Experts+1)*int64(c.Hidden)
+	experts := int64(c.NumExperts) * 3 * int64(c.Intermediate) * int64(c.Hidden)
+	block := experts + int64(c.NumExperts+1)*int64(c.Hidden)
 	return int64(s.blocks)*block + int64((s.context+1)*symbols+1)*int64(c.Hidden)
 }

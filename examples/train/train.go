@@ -78,7 +78,7 @@ func (t *training) run(ctx context.Context) (*curve, error) {
 	held := t.corpus.draw(r, t.size.tokens, t.size.context, true)
 	c := &curve{load: make([][]int, t.size.blocks)}
 	for i := range c.load {
-		c.load[i] = make([]int, t.size.layer.Experts)
+		c.load[i] = make([]int, t.size.layer.NumExperts)
 	}
 	every := max(t.steps/reports, 1)
 	began := time.Now()

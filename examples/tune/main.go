@@ -58,7 +58,7 @@ type job struct {
 }
 
 // emulatedConfig is what the emulated device tunes in seconds.
-var emulatedConfig = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, TokensHint: 40}
+var emulatedConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}
 
 func parse(args []string, stderr io.Writer) (job, error) {
 	var j job
@@ -84,7 +84,7 @@ func parse(args []string, stderr io.Writer) (job, error) {
 				return err
 			}
 		}
-		j.config = moe.Config{Hidden: v[0], Intermediate: v[1], Experts: v[2], TopK: v[3], TokensHint: v[4]}
+		j.config = moe.Config{Hidden: v[0], Intermediate: v[1], NumExperts: v[2], TopK: v[3], TokensHint: v[4]}
 		return nil
 	})
 	set.StringVar(&j.device, "device", "", "the device: cuda, cuda:1 or emulated (default: a GPU if there is one)")
@@ -135,6 +135,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if j.choices != "" {
+		if err := autotune.CheckFile(ctx, j.choices); err != nil {
+			return err
+		}
+	}
 	dev, err := openDevice(ctx, &j, stdout)
 	if err != nil {
 		return err
@@ -162,7 +167,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := plan.Save(ctx, dev); err != nil {
 		return err
 	}
-	if err := j.write(plan, stdout); err != nil {
+	if err := j.write(ctx, plan, stdout); err != nil {
 		return err
 	}
 	return makeLayer(ctx, dev, c, j, start, stdout)
@@ -187,16 +192,9 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 }
 
 // write makes the files that were asked for.
-func (j job) write(plan *tune.Plan, stdout io.Writer) error {
+func (j job) write(ctx context.Context, plan *tune.Plan, stdout io.Writer) error {
 	if j.choices != "" {
-		f := autotune.NewFile()
-		if old, err := autotune.ReadFile(j.choices); err == nil {
-			f = old
-		}
-		if err := plan.Put(f); err != nil {
-			return err
-		}
-		if err := f.WriteFile(j.choices); err != nil {
+		if err := autotune.UpdateFile(ctx, j.choices, func(f *autotune.File) error { return plan.Put(f) }); err != nil {
 			return err
 		}
 		fmt.Fprintf(stdout, "choices        %s\n", j.choices)

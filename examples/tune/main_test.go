@@ -89,3 +89,18 @@ func TestCommandLine(t *testing.T) {
 		assert.ErrorContains(t, run(t.Context(), c.args, &out, &errs), c.says, "%v", c.args)
 	}
 }
+
+// A file that is no choices file stays as it is.
+func TestForeignChoicesFileStays(t *testing.T) {
+	for name, text := range map[string]string{"notes": "precious notes", "other JSON": `{"a": 1}`, "later format": `{"Format": "sonicmoe choices 2"}`, "empty": ""} {
+		path := filepath.Join(t.TempDir(), "choices.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"-device", "emulated", "-choices", path}, &out, &out)
+		assert.Empty(t, out.String(), "said before anything is tuned")
+		require.ErrorContains(t, err, path, name)
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, text, string(got), name)
+	}
+}

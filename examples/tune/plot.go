@@ -12,7 +12,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"sonicmoe/autotune"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
@@ -27,7 +27,7 @@ var (
 // drawPlan puts each measured candidate at its share of the roofline of its
 // product: 100 % would be the chip's limit.
 func drawPlan(plan *tune.Plan, file string) error {
-	tokens := kernel.RowsPerExpert(plan.Config) * plan.Config.Experts / plan.Config.TopK
+	tokens := registry.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	work := slices.Concat(plan.Config.ForwardWork(tokens), plan.Config.BackwardWork(tokens))
 	var chosen, defaults, others plotter.XYs
 	var labels []string

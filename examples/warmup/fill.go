@@ -19,6 +19,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -30,6 +31,7 @@ type fill struct {
 	gateUp, logits   string
 	tokens           int
 	dir, export      string
+	sign             *string
 	by, gpu, arch    string
 	sms, parallel    int
 	ptxOnly, showBar bool
@@ -60,6 +62,7 @@ func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 	set.IntVar(&f.tokens, "tokens", -1, "Config.TokensHint of -shape and -config; default: the kernels of every hint")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
+	f.sign = signFlag(set)
 	set.StringVar(&f.by, "by", "auto", "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver")
 	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
 	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
@@ -82,6 +85,9 @@ func isTerminal(w io.Writer) bool {
 func (f *fill) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return usagef("%q is no flag; layers come by -shape, -row, -layers, -config", args[0])
+	}
+	if *f.sign != "" && f.export == "" {
+		return usagef("-sign signs the bundle of -export")
 	}
 	layers, err := f.collect()
 	if err != nil {
@@ -111,7 +117,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	if f.export == "" {
 		return nil
 	}
-	return exportTo(ctx, c, f.export, f.console)
+	return exportTo(ctx, c, f.export, *f.sign, f.console)
 }
 
 // collect gathers the layers of all flags and checks them.
@@ -150,7 +156,7 @@ func (f *fill) collect() ([]layer, error) {
 		return nil, usagef("no layers: give -shape, -row, -layers or -config")
 	}
 	for _, l := range layers {
-		if err := l.config.Check(); err != nil {
+		if err := moe.Check(l.config); err != nil {
 			return nil, fmt.Errorf("layer %s: %w", l.name, err)
 		}
 		fmt.Fprintf(f.out, "layer          %s: %v\n", l.name, l.config)
@@ -164,25 +170,35 @@ func (f *fill) collect() ([]layer, error) {
 // compiler finds who makes machine code, and the chip that tiles are chosen
 // for. done gives back what it holds.
 func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, done func(), err error) {
-	done = func() {}
 	if t, err = f.target(); err != nil || f.ptxOnly {
-		return nil, t, done, err
+		return nil, t, func() {}, err
 	}
-	switch f.by {
+	by, t, done, err = compiler(ctx, f.by, t)
+	if err != nil && !errors.As(err, new(usageError)) {
+		err = fmt.Errorf("%w; or store PTX alone with -ptx-only", err)
+	}
+	return by, t, done, err
+}
+
+// compiler finds ptxas or the driver of a GPU, and the chip that it is for.
+// done gives back what it holds.
+func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler, _ driver.Target, done func(), err error) {
+	done = func() {}
+	switch who {
 	case "auto", "ptxas":
 		if by, err = jit.Ptxas(ctx, t.Arch); err == nil {
 			return by, t, done, nil
 		}
-		if f.by == "ptxas" || !errors.Is(err, ptxas.ErrNotFound) {
+		if who == "ptxas" || !errors.Is(err, ptxas.ErrNotFound) {
 			return nil, t, done, err
 		}
 	case "driver":
 	default:
-		return nil, t, done, usagef("-by is %q, want auto, ptxas or driver", f.by)
+		return nil, t, done, usagef("-by is %q, want auto, ptxas or driver", who)
 	}
 	dev, openErr := open.Device(ctx, "cuda")
 	if openErr != nil {
-		return nil, t, done, fmt.Errorf("nobody makes machine code here: %w; or store PTX alone with -ptx-only", errors.Join(err, openErr))
+		return nil, t, done, fmt.Errorf("nobody makes machine code here: %w", errors.Join(err, openErr))
 	}
 	return dev, dev.Target(), func() { dev.Close() }, nil
 }
@@ -215,7 +231,7 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	var sources []jit.Source
 	for _, l := range layers {
 		for _, choice := range l.choices(t) {
-			more, err := moe.Sources(t, l.config, moe.WithChoice(choice))
+			more, err := moe.Sources(t, l.config, moe.WithTiles(choice))
 			if err != nil {
 				return nil, fmt.Errorf("layer %s: %w", l.name, err)
 			}
@@ -243,20 +259,21 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 }
 
 // choices are the tile shapes that New may pick for the layer on that chip.
-func (l layer) choices(t driver.Target) []kernel.Choice {
+func (l layer) choices(t driver.Target) []tiles.Choice {
 	hints := []int{l.config.TokensHint}
 	if l.anyHint {
 		for n := 1; n <= 1<<20; n *= 2 {
 			hints = append(hints, n)
 		}
 	}
-	var found []kernel.Choice
-	seen := map[kernel.Choice]bool{}
+	var found []tiles.Choice
+	seen := map[string]bool{}
 	for _, hint := range hints {
 		c := l.config
 		c.TokensHint = hint
-		if choice := kernel.Choose(c, t); !seen[choice] {
-			seen[choice] = true
+		choice := kernel.Choose(c, t)
+		if name := fmt.Sprint(choice); !seen[name] {
+			seen[name] = true
 			found = append(found, choice)
 		}
 	}

@@ -37,7 +37,7 @@ func parseShape(text string) (layer, error) {
 		v[i] = n
 	}
 	return layer{name: text, anyHint: len(parts) == 4,
-		config: moe.Config{Hidden: v[0], Intermediate: v[1], Experts: v[2], TopK: v[3], TokensHint: v[4]}}, nil
+		config: moe.Config{Hidden: v[0], Intermediate: v[1], NumExperts: v[2], TopK: v[3], TokensHint: v[4]}}, nil
 }
 
 // findRows gives the known layer of that name, or all of them.
@@ -103,7 +103,7 @@ func readLayers(path string) ([]layer, error) {
 }
 
 func (l listed) layer() (layer, error) {
-	c := moe.Config{Hidden: l.Hidden, Intermediate: l.Intermediate, Experts: l.Experts, TopK: l.TopK}
+	c := moe.Config{Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK}
 	var err error
 	if c.GateUp, err = parseGateUp(l.GateUp); err != nil {
 		return layer{}, err

@@ -5,7 +5,7 @@
 //	warmup fill -shape 1536,256,128,8 -ptx-only        # where there is neither
 //	warmup import warm.tar                             # on the machines that run the layers, or
 //	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer behind one's own cache
-//	warmup list | verify | prune | export
+//	warmup list | verify | prune | export | keygen
 //
 // Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage
 // found, 2 wrong usage.
@@ -44,6 +44,7 @@ var commands = []command{
 	{"fill", "[layers] [-export FILE]", "compile the kernels of layers into a cache", fillCommand},
 	{"export", "FILE", "write a cache as one bundle", exportCommand},
 	{"import", "FILE", "store a bundle's files in a cache", importCommand},
+	{"keygen", "FILE", "make a pair of ed25519 keys: FILE signs bundles, FILE.pub checks them", keygenCommand},
 	{"list", "[DIR or FILE]", "say what a cache or a bundle holds", listCommand},
 	{"verify", "[DIR or FILE]", "read every file; damaged ones of a cache are set aside", verifyCommand},
 	{"prune", "", "remove what was not used for long, or what exceeds a size", pruneCommand},
@@ -74,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // dispatch finds the command and runs it.
 func dispatch(ctx context.Context, args []string, c *console) error {
 	if len(args) == 0 {
-		return usagef("no command, want one of fill, export, import, list, verify, prune")
+		return usagef("no command, want one of fill, export, import, keygen, list, verify, prune")
 	}
 	if args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		help(c.out)
@@ -95,7 +96,7 @@ func dispatch(ctx context.Context, args []string, c *console) error {
 		}
 		return work(ctx, set.Args())
 	}
-	return usagef("unknown command %q, want one of fill, export, import, list, verify, prune", args[0])
+	return usagef("unknown command %q, want one of fill, export, import, keygen, list, verify, prune", args[0])
 }
 
 func help(w io.Writer) {

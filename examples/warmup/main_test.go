@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,7 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/ptx/ptxas"
+	"sonicmoe/ptx/outside"
 )
 
 // warmup runs the command and expects an exit code.
@@ -32,16 +31,10 @@ func warmup(t *testing.T, code int, args ...string) string {
 	return errs.String()
 }
 
-func havePtxas(t *testing.T) {
-	if _, err := ptxas.Find(); errors.Is(err, ptxas.ErrNotFound) {
-		t.Skip(err)
-	}
-}
-
 // The way from a model's config.json to a fleet: fill, verify, carry, import,
 // list, prune.
 func TestFillAndCarry(t *testing.T) {
-	havePtxas(t)
+	outside.Ptxas(t)
 	t.Setenv(cache.EnvDir, cache.Off)
 	dir := t.TempDir()
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
@@ -86,7 +79,7 @@ func requireAll(t *testing.T, bundle string) {
 	by, err := jit.Ptxas(context.Background(), "sm_90a")
 	require.NoError(t, err)
 	for _, hint := range []int{0, 1, 100, 5000, 40960} {
-		sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, TokensHint: hint})
+		sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: hint})
 		require.NoError(t, err)
 		err = jit.Warm(context.Background(), c, "sm_90a", sources, jit.WarmOptions{By: by, Progress: func(w jit.Warmed) {
 			assert.NotEqual(t, jit.Compiled, w.Origin, w.Label)
@@ -106,7 +99,7 @@ func TestPTXOnly(t *testing.T) {
 	require.NoError(t, err)
 	defer dev.Close()
 	defer jit.Forget(dev)
-	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2}, moe.WithCache(cache.Open(cache.Options{Dir: dir})))
+	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(cache.Open(cache.Options{Dir: dir})))
 	require.NoError(t, err)
 	for kernel, origin := range l.Origins() {
 		assert.Equal(t, jit.Compiled, origin, kernel)

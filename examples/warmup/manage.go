@@ -17,60 +17,6 @@ func cacheFlag(set *flag.FlagSet) *string {
 	return set.String("cache", "", "cache `directory` (default: the user's)")
 }
 
-func exportCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	dir := cacheFlag(set)
-	return func(ctx context.Context, args []string) error {
-		path, err := oneFile("export", args)
-		if err != nil {
-			return err
-		}
-		from, err := openToRead(*dir)
-		if err != nil {
-			return err
-		}
-		return exportTo(ctx, from, path, c)
-	}
-}
-
-func importCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	dir := cacheFlag(set)
-	return func(ctx context.Context, args []string) error {
-		path, err := oneFile("import", args)
-		if err != nil {
-			return err
-		}
-		into := cache.Open(cache.Options{Dir: *dir})
-		r, err := into.ImportFile(ctx, path)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.out, "cache          %s: %d files stored, %d there already\n", into.Dir(), r.Stored, r.Unchanged)
-		if r.Evicted > 0 {
-			return fmt.Errorf("%d files were removed to keep the cache's size bound", r.Evicted)
-		}
-		return nil
-	}
-}
-
-func oneFile(command string, args []string) (string, error) {
-	if len(args) != 1 {
-		return "", usagef("%s wants one bundle, got %d arguments (flags come first)", command, len(args))
-	}
-	return args[0], nil
-}
-
-func exportTo(ctx context.Context, from *cache.Cache, path string, c *console) error {
-	r, err := from.ExportFile(ctx, path)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.out, "bundle         %s: %d modules, %d choices, %s\n", path, r.Modules, r.Choices, size(r.Bytes))
-	if r.Skipped > 0 {
-		fmt.Fprintf(c.out, "left out       %d damaged or foreign files\n", r.Skipped)
-	}
-	return nil
-}
-
 // openToRead opens a directory or a bundle without writing to it; "" is the
 // user's cache.
 func openToRead(place string) (*cache.Cache, error) {
@@ -129,57 +75,6 @@ func onePlace(command, dir string, args []string) (string, error) {
 		return args[0], nil
 	}
 	return "", usagef("%s wants one directory or bundle", command)
-}
-
-func verifyCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	dir := cacheFlag(set)
-	return func(ctx context.Context, args []string) error {
-		place, err := onePlace("verify", *dir, args)
-		if err != nil {
-			return err
-		}
-		if fi, err := os.Stat(place); err == nil && fi.Mode().IsRegular() {
-			return verifyBundle(ctx, c, place)
-		}
-		if place != "" { // a directory that is not there is an error, not a new cache
-			if _, err := openToRead(place); err != nil {
-				return err
-			}
-		}
-		from := cache.Open(cache.Options{Dir: place})
-		if err := from.Err(); err != nil {
-			if from, err = openToRead(place); err != nil { // one that may only be read
-				return err
-			}
-		}
-		r, err := from.Verify(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.out, "%d sound files, %s\n", r.Sound, size(r.Bytes))
-		for _, i := range append(r.Damaged, r.Unreadable...) {
-			fmt.Fprintf(c.out, "%s: %v\n", i.Path, i.Err)
-		}
-		if n := len(r.Damaged); n > 0 {
-			return fmt.Errorf("%d damaged files", n)
-		}
-		return nil
-	}
-}
-
-// verifyBundle checks every byte of a bundle.
-func verifyBundle(ctx context.Context, c *console, path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	r, err := cache.CheckBundle(ctx, f)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	fmt.Fprintf(c.out, "sound bundle: %d modules, %d choices, %s\n", r.Modules, r.Choices, size(r.Bytes))
-	return nil
 }
 
 func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {

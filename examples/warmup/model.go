@@ -89,7 +89,7 @@ func parseModel(data []byte) (layer, error) {
 		into  *int
 		names []string
 	}{
-		{"the number of experts", &l.config.Experts, expertNames},
+		{"the number of experts", &l.config.NumExperts, expertNames},
 		{"the hidden size", &l.config.Hidden, hiddenNames},
 		{"the width of an expert", &l.config.Intermediate, intermediateNames},
 		{"the experts of a token", &l.config.TopK, topKNames},

@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
+	"sonicmoe/ptx/outside"
 )
 
 // README's section "Warm a fleet", word for word, in a directory that has the
 // project's examples.
 func TestReadme(t *testing.T) {
-	havePtxas(t)
+	outside.Ptxas(t)
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))

@@ -1,5 +1,6 @@
 // Package pipeline is how a kernel's warps work together, written once:
-// roles, rings of shared-memory stages guarded by mbarriers, and phases.
+// what a CTA shares ([CTA]), roles, rings of shared-memory stages guarded by
+// mbarriers, and phases.
 //
 // A [Ring] has stages that a producer fills and consumers drain. Pass i of
 // either side uses stage i mod Stages; a [Cursor] holds the stage and the

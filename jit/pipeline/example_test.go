@@ -17,13 +17,13 @@ func Example() {
 	k := ptx.NewKernel("sum")
 	k.SetLaunchBounds(2*pipeline.WarpgroupThreads, 1)
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 
-	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
+	cta := pipeline.NewCTA(k)
 	// A stage is full after the producer's one arrival and the bytes, empty
 	// after one arrival of each consuming warp.
-	ring := pipeline.NewRing(k, set, mem, stages, bytes, 1, 4)
-	set.Done(tid)
+	ring := cta.Ring("chunks", stages, bytes, 1, 4)
+	cta.Ready(tid)
 
 	each := func(body func(i ptx.U32)) { k.For(ptx.Uint(0), ptx.Uint(chunks), ptx.Uint(1), body) }
 	sum := pipeline.Role{Name: "sum", First: 0, Count: 1, Body: func() {
@@ -50,7 +50,7 @@ func Example() {
 	}}
 	pipeline.Run(k, tid.ShrI(7), sum, load)
 
-	columns, err := runSum(k, mem.Bytes(), chunks)
+	columns, err := runSum(k, k.SharedBytes(), chunks)
 	fmt.Println(columns[:4], err)
 	// Output:
 	// [10 20 30 40] <nil>

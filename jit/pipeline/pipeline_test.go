@@ -23,11 +23,11 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(3*pipeline.WarpgroupThreads, 1)
 	in, out, n := k.ParamPtr("in"), k.ParamPtr("out"), k.ParamU32("n")
-	tid := k.Special("%tid.x")
-	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k)
 	const warps = 8
-	ring := pipeline.NewRing(k, set, mem, stages, chunkBytes, 1, warps)
-	set.Done(tid)
+	ring := cta.Ring("chunks", stages, chunkBytes, 1, warps)
+	cta.Ready(tid)
 	produce := func() {
 		k.If(tid.EqI(2*pipeline.WarpgroupThreads), func() {
 			at := ring.Producer()
@@ -40,10 +40,10 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 		})
 	}
 	consume := func() {
-		at, held := ring.Consumer(), pipeline.NewHold(k)
+		at, held := ring.Consumer(), pipeline.NewPendingRelease(k)
 		thread, leader := tid.AndI(127), tid.AndI(31).EqI(0)
 		// Each warpgroup of each CTA has n chunks of out.
-		part := k.Special("%ctaid.x").MulI(2).Add(tid.ShrI(7))
+		part := k.CtaidX().MulI(2).Add(tid.ShrI(7))
 		to := out.Index(part.Mul(n), chunkBytes).Index(thread, 4)
 		k.For(ptx.Uint(0), n, ptx.Uint(1), func(i ptx.U32) {
 			s := at.Wait()
@@ -52,7 +52,7 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 			k.BarWarpSync(ptx.Uint(ptx.FullMask))
 			if hold {
 				k.Guarded(leader.And(i.NeI(0)), func() { held.Stage().Release(k) })
-				held.Keep(s)
+				held.Set(s)
 			} else {
 				k.Guarded(leader, func() { s.Release(k) })
 			}
@@ -63,7 +63,7 @@ func moverKernel(stages int, hold bool) (*ptx.Kernel, int) {
 		pipeline.Role{Name: "consume", First: 0, Count: 2, Body: consume},
 		pipeline.Role{Name: "produce", First: 2, Count: 1, Body: produce},
 	)
-	return k, mem.Bytes()
+	return k, k.SharedBytes()
 }
 
 // A ring moves a sequence intact, however deep, whenever copies complete.
@@ -106,7 +106,7 @@ func TestRoles(t *testing.T) {
 			k := ptx.NewKernel("k")
 			k.SetLaunchBounds(threads, 1)
 			out := k.ParamPtr("out")
-			tid := k.Special("%tid.x")
+			tid := k.TidX()
 			want := make([]uint32, threads)
 			for i := range roles {
 				roles[i].Name = fmt.Sprint(i)
@@ -132,16 +132,16 @@ func TestRoles(t *testing.T) {
 func TestShared(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
-	mem := pipeline.NewShared(k)
+	cta := pipeline.NewCTA(k)
 	wants := []struct{ bytes, align, at int }{
 		{8, 8, 0}, {4, 4, 8}, {16, 16, 16}, {1, 1, 32}, {1024, 1024, 1024}, {8, 8, 2048}, {100, 128, 2176},
 	}
 	for i, w := range wants {
-		at := mem.Take(w.bytes, w.align)
+		at := cta.Shared(fmt.Sprint("part", i), w.bytes, w.align)
 		ptx.StGlobal(out.At(4*i), at.Addr().Sub(k.SharedBase().Addr()))
 	}
-	require.Equal(t, 2276, mem.Bytes())
-	p := probe.New(t, k, 32, mem.Bytes())
+	require.Equal(t, 2276, k.SharedBytes())
+	p := probe.New(t, k, 32, k.SharedBytes())
 	to := p.Room(len(wants))
 	p.Run(probe.Timings()[0], 1, to)
 	for i, got := range p.Read(to, len(wants)) {

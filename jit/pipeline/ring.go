@@ -8,29 +8,27 @@ import "sonicmoe/ptx"
 // releases complete.
 type Ring struct {
 	k           *ptx.Kernel
+	name        string
 	Stages      int
 	StageBytes  int
 	data        ptx.Shared
 	full, empty ptx.Shared
 }
 
-// NewRing makes a ring. fullArrivals is how many arrivals fill a stage beside
-// the bytes of its copies, emptyArrivals how many empty it. data must have
-// room for all stages.
-func NewRing(k *ptx.Kernel, set *Setup, mem *Shared, stages, stageBytes, fullArrivals, emptyArrivals int) *Ring {
-	r := &Ring{k: k, Stages: stages, StageBytes: stageBytes}
+// Ring makes a ring of that name. fullArrivals is how many arrivals fill a stage
+// beside the bytes of its copies, emptyArrivals how many empty it. Stages of
+// whole swizzle patterns (1024 bytes) start on one.
+func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals int) *Ring {
 	align := 16
 	if stageBytes%1024 == 0 {
-		align = 1024 // tiles with 128-byte swizzle repeat after 1024 bytes
+		align = 1024
 	}
-	r.data = mem.Take(stages*stageBytes, align)
-	r.full = mem.Take(8*stages, 8)
-	r.empty = mem.Take(8*stages, 8)
-	for i := range stages {
-		set.add(r.full.At(8*i), fullArrivals)
-		set.add(r.empty.At(8*i), emptyArrivals)
+	return &Ring{
+		k: c.k, name: name, Stages: stages, StageBytes: stageBytes,
+		data:  c.pieces(name, stages, stageBytes, align),
+		full:  c.Mbarriers(name+".full", stages, fullArrivals),
+		empty: c.Mbarriers(name+".empty", stages, emptyArrivals),
 	}
-	return r
 }
 
 // Stage is one buffer of a ring, as a role holds it.
@@ -57,8 +55,8 @@ func (r *Ring) Consumer() *Cursor { return r.cursor(0) }
 
 func (r *Ring) cursor(phase int) *Cursor {
 	c := &Cursor{r: r}
-	r.k.Named("stage", func() { c.index = ptx.NewVar(r.k, ptx.Uint(0)) })
-	r.k.Named("phase", func() { c.phase = ptx.NewVar(r.k, ptx.Uint(phase)) })
+	r.k.Named(r.name+"_stage", func() { c.index = ptx.NewVar(r.k, ptx.Uint(0)) })
+	r.k.Named(r.name+"_phase", func() { c.phase = ptx.NewVar(r.k, ptx.Uint(phase)) })
 	return c
 }
 
@@ -132,16 +130,16 @@ func (r Releaser) Release(s Stage, when ptx.Pred) {
 	})
 }
 
-// Hold is a stage kept across passes of a loop, to be released later.
-type Hold struct{ empty *ptx.Var[ptx.U32] }
+// PendingRelease is a stage kept across passes of a loop, to be released later.
+type PendingRelease struct{ empty *ptx.Var[ptx.U32] }
 
-// NewHold makes a place for a held stage.
-func NewHold(k *ptx.Kernel) *Hold {
-	return &Hold{ptx.NewVar(k, ptx.Uint(0))}
+// NewPendingRelease makes a place for such a stage.
+func NewPendingRelease(k *ptx.Kernel) *PendingRelease {
+	return &PendingRelease{ptx.NewVar(k, ptx.Uint(0))}
 }
 
-// Keep holds s.
-func (h *Hold) Keep(s Stage) { h.empty.Set(s.empty.Addr()) }
+// Set keeps s.
+func (p *PendingRelease) Set(s Stage) { p.empty.Set(s.empty.Addr()) }
 
-// Stage is what is held, good for a release only.
-func (h *Hold) Stage() Stage { return Stage{empty: ptx.SharedAt(h.empty.Get())} }
+// Stage is what is kept, good for a release only.
+func (p *PendingRelease) Stage() Stage { return Stage{empty: ptx.SharedAt(p.empty.Get())} }

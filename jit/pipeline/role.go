@@ -7,7 +7,7 @@ const WarpgroupThreads = 128
 
 // Role is a part that some warpgroups of a CTA play.
 type Role struct {
-	// Name appears in errors only.
+	// Name is that of the labels of its part of the text: "load", "math".
 	Name string
 	// First is the first warpgroup, Count how many.
 	First, Count int
@@ -29,10 +29,11 @@ func Run(k *ptx.Kernel, warpgroup ptx.U32, roles ...Role) {
 		return
 	}
 	r, rest := roles[0], roles[1:]
+	body := func() { k.Scope(r.Name, r.Body) }
 	if len(rest) == 0 {
-		r.Body()
+		body()
 		return
 	}
 	mine := warpgroup.Sub(ptx.Uint(r.First)).LtI(r.Count)
-	k.IfElse(mine, r.Body, func() { Run(k, warpgroup, rest...) })
+	k.IfElse(mine, body, func() { Run(k, warpgroup, rest...) })
 }

@@ -18,15 +18,15 @@ func ExampleQueue() {
 	k := ptx.NewKernel("tiles")
 	table, count, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	out := k.ParamPtr("out")
-	tid := k.Special("%tid.x")
-	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
-	blocks := schedule.Blocks{Table: table, Count: count, Tickets: tickets, Columns: 2, Panel: 2}
-	const readers = 1
-	queue := schedule.NewQueue(k, set, mem, blocks, readers)
-	set.Done(tid)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k)
+	tiles := schedule.Tiles{Table: table, Pairs: count, Tickets: tickets, Columns: 2, GroupM: 2, ClusterM: 1}
+	const readers, ctas = 1, 1
+	queue := schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, readers, ctas)
+	cta.Ready(tid)
 	// Here one thread publishes and reads; in a product every role reads.
 	k.If(tid.EqI(0), func() {
-		publisher := queue.Publisher()
+		publisher := tiles.Publisher(queue)
 		at := ptx.NewVar(k, ptx.Uint(0))
 		queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
 			publisher.Publish()
@@ -37,8 +37,8 @@ func ExampleQueue() {
 
 	// Expert 0 has 200 rows, expert 1 none, expert 2 has 60.
 	entries := []uint32{0, 0, 200, 0, 2, 200, 60, 0}
-	tiles, err := runTiles(k, mem.Bytes(), entries, 6)
-	for _, t := range tiles {
+	handed, err := runTiles(k, k.SharedBytes(), entries, 6)
+	for _, t := range handed {
 		fmt.Printf("expert %d, rows %3d to %3d, column tile %d\n", t[0], t[1], t[1]+t[2]-1, t[3])
 	}
 	fmt.Println(err)

@@ -14,11 +14,11 @@ import (
 var early = probe.Timings()[0]
 
 // placed runs place for every tile.
-func placed(t *testing.T, b Blocks, counts []int) map[int][]uint32 {
+func placed(t *testing.T, b Tiles, counts []int) map[int][]uint32 {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
 	blocks := k.ParamU32("blocks")
-	k.For(k.Special("%tid.x"), blocks.MulI(b.Columns), ptx.Uint(128), func(i ptx.U32) {
+	k.For(k.TidX(), blocks.MulI(b.Columns), ptx.Uint(128), func(i ptx.U32) {
 		entry, column := b.place(i, blocks)
 		ptx.StGlobal(out.Index(i, 8), entry, column)
 	})
@@ -38,9 +38,9 @@ func TestPlace(t *testing.T) {
 	counts := []int{0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 100}
 	for _, columns := range []int{1, 2, 3, 5, 12, 32} {
 		for _, panel := range []int{1, 2, 3, 8, 16} {
-			b := Blocks{Columns: columns, Panel: panel}
+			b := Tiles{Columns: columns, GroupM: panel}
 			inCluster := b
-			inCluster.CTAs, inCluster.Panel = 2, 2*panel
+			inCluster.ClusterM, inCluster.GroupM = 2, 2*panel
 			require.Equal(t, placed(t, b, []int{33}), placed(t, inCluster, []int{33}), "pairs of blocks")
 			for n, places := range placed(t, b, counts) {
 				what := fmt.Sprintf("%d blocks, %d columns, panels of %d", n, columns, panel)
@@ -79,12 +79,13 @@ func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 	}
 	table, blocks, tickets := k.ParamPtr("table"), k.ParamPtr("blocks"), k.ParamPtr("tickets")
 	out, count := k.ParamPtr("out"), k.ParamPtr("count")
-	tid := k.Special("%tid.x")
-	mem, set := pipeline.NewShared(k), pipeline.NewSetup(k)
-	q := NewQueue(k, set, mem, Blocks{Table: table, Count: blocks, Tickets: tickets, Columns: columns, Panel: panel, CTAs: ctas}, readers)
-	set.Done(tid)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k)
+	tiles := Tiles{Table: table, Pairs: blocks, Tickets: tickets, Columns: columns, GroupM: panel, ClusterM: ctas}
+	q := NewQueue[Tile](k, cta, TileWords, readers, ctas)
+	cta.Ready(tid)
 	pipeline.ClusterSync(k)
-	reader := k.Special("%ctaid.x").MulI(readers).Add(tid.ShrI(5))
+	reader := k.CtaidX().MulI(readers).Add(tid.ShrI(5))
 	out = out.Index(reader, 4*tileWords*maxTiles)
 	note := func(publish func()) func() {
 		return func() {
@@ -92,20 +93,20 @@ func queueKernel(columns, panel, ctas int) (*ptx.Kernel, int) {
 			leader := tid.AndI(31).EqI(0)
 			q.Reader(leader).Each(func(t Tile) {
 				publish()
-				k.If(leader, func() { ptx.StGlobal(out.Index(n.Get(), 4*tileWords), t.pack()...) })
+				k.If(leader, func() { ptx.StGlobal(out.Index(n.Get(), 4*tileWords), t.Words()...) })
 				n.Set(n.Get().AddI(1))
 			})
 			k.If(leader, func() { ptx.StGlobal(count.Index(reader, 4), n.Get()) })
 		}
 	}
 	k.IfElse(tid.ShrI(5).EqI(0), func() {
-		var p *Publisher
+		var p *TilePublisher
 		first := tid.EqI(0).And(q.Publishes())
-		k.If(first, func() { p = q.Publisher() })
+		k.If(first, func() { p = tiles.Publisher(q) })
 		note(func() { k.If(first, p.Publish) })()
 	}, note(func() {}))
 	pipeline.ClusterSync(k)
-	return k, mem.Bytes()
+	return k, k.SharedBytes()
 }
 
 // rowsOfPair is the rows of the test's pairs: one block or two, full or not.

@@ -16,7 +16,7 @@ func ExampleSwizzled() {
 	const rows, chunks = 4, tile.RowBytes / 16
 	k := ptx.NewKernel("swizzle")
 	out := k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	row, chunk := tid.ShrI(3), tid.AndI(7)
 	ptx.StGlobal(out.Index(tid, 4), tile.Swizzled(row, chunk))
 	m, err := k.Build()

@@ -26,7 +26,7 @@ func TestSwizzled(t *testing.T) {
 	const rows, chunks = 64, tile.RowBytes / 16
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	ptx.StGlobal(out.Index(tid, 4), tile.Swizzled(tid.ShrI(3), tid.AndI(7)))
 	p := probe.New(t, k, rows*chunks, 0)
 	at := p.Room(rows * chunks)
@@ -108,7 +108,7 @@ func product(n int, bMN bool) *ptx.Kernel {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	a, b, out := k.ParamPtr("a"), k.ParamPtr("b"), k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	aAt := k.SharedBase()
 	bAt := aAt.At(128 * tile.RowBytes)
 	fill := func(to ptx.Shared, from ptx.Global, rows int) {
@@ -218,7 +218,7 @@ func testStaging(t *testing.T, newStaging func(*ptx.Kernel, ptx.U32) tile.Stagin
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	out := k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	f := tile.NewFragment(tid)
 	staging := newStaging(k, tid)
 	acc := make([]ptx.F32, 32)
@@ -253,7 +253,7 @@ func TestWarpStaging(t *testing.T) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
-	lane := k.Special("%tid.x")
+	lane := k.TidX()
 	staging := tile.NewWarpStaging(k, lane)
 	from, to := k.SharedBase(), k.SharedBase().At(tile.WarpStagingBytes)
 	k.For(lane, ptx.Uint(rows*words), ptx.Uint(threads), func(i ptx.U32) {

@@ -1,6 +1,13 @@
 package kernel
 
-import "sonicmoe/ptx"
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/route"
+	"sonicmoe/ptx"
+)
 
 // Aggregate is O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot
 // order and rounded once. Slots without a row add nothing. A thread owns 8
@@ -18,13 +25,24 @@ const (
 	columnsOfThread  = 8
 )
 
-// CTAs is the grid for so many tokens.
-func (a Aggregate) CTAs(tokens int) int {
-	return (tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
+// AggregateArgs are the arguments of [Aggregate].
+type AggregateArgs struct {
+	// Y [R, d] bf16 are the packed rows.
+	Y driver.DevicePtr
+	// O [T, d] bf16 is written.
+	O driver.DevicePtr
+	// Inverse [T, K] u32 is the packed row of each (token, slot), or route.NoRow.
+	Inverse driver.DevicePtr
+	// Scores [T, K] f32 are the weights, unless Unit.
+	Scores driver.DevicePtr
+	// AddRows [T, d] bf16 are added last, with Extra.
+	AddRows driver.DevicePtr
+	// Tokens is T.
+	Tokens int
 }
 
 // Build emits the kernel.
-func (a Aggregate) Build() (Kernel, error) {
+func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	name := "moe_aggregate"
 	if a.Unit {
 		name = "moe_sum"
@@ -32,39 +50,41 @@ func (a Aggregate) Build() (Kernel, error) {
 	if a.Extra {
 		name += "_extra"
 	}
-	k := ptx.NewKernel(name)
-	k.SetLaunchBounds(aggregateThreads, 4)
-	y, o := k.ParamPtr("y"), k.ParamPtr("o")
-	inverse := k.ParamPtr("inverse")
+	k := jit.NewBuilder[AggregateArgs](name, aggregateThreads, 4)
+	k.CTAs(func(g *AggregateArgs) int {
+		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
+	})
+	y, o := k.Ptr(&k.Args.Y), k.Ptr(&k.Args.O)
+	inverse := k.Ptr(&k.Args.Inverse)
 	var scores, extra ptx.Global
 	if !a.Unit {
-		scores = k.ParamPtr("scores")
+		scores = k.Ptr(&k.Args.Scores)
 	}
 	if a.Extra {
-		extra = k.ParamPtr("extra")
+		extra = k.Ptr(&k.Args.AddRows)
 	}
-	tokens := k.ParamU32("tokens")
+	tokens := k.U32(&k.Args.Tokens)
 	slices := a.Hidden / columnsOfThread
 	// 64-bit: T·d/8 may pass 2^32.
-	thread := k.Special("%ctaid.x").MulWide(ptx.Uint(aggregateThreads)).Add(k.Special("%tid.x").U64())
+	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
 	token := thread.DivI(slices).U32()
 	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(token.Lt(tokens), func() {
-		column := slice.MulI(columnsOfThread * bf16).U64()
+		column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
 		var last []ptx.U32
 		if a.Extra {
-			last = ptx.LdGlobalVec[ptx.U32](extra.Index(token, a.Hidden*bf16).Plus(column), 4, ".L1::no_allocate")
+			last = ptx.LdGlobalVec[ptx.U32](extra.Index(token, a.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
 		}
 		sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
 		for i := range sum {
-			sum[i] = ptx.NewVar(k, ptx.Float(0))
+			sum[i] = ptx.NewVar(k.Kernel, ptx.Float(0))
 		}
 		const inFlight = 8
 		for first := 0; first < a.TopK; first += inFlight {
 			n := min(inFlight, a.TopK-first)
-			a.add(k, y.Plus(column), inverse, scores, token, first, n, sum)
+			a.add(k.Kernel, y.Plus(column), inverse, scores, token, first, n, sum)
 		}
 		for i, v := range last {
 			lo, hi := v.AsBF16x2().Unpack()
@@ -75,9 +95,9 @@ func (a Aggregate) Build() (Kernel, error) {
 		for i := range out {
 			out[i] = k.PackBF16(sum[2*i].Get(), sum[2*i+1].Get()).Bits()
 		}
-		ptx.StGlobal(o.Index(token, a.Hidden*bf16).Plus(column), out...)
+		ptx.StGlobal(o.Index(token, a.Hidden*tile.ElementBytes).Plus(column), out...)
 	})
-	return build(k, name, aggregateThreads, 0)
+	return k.Build()
 }
 
 // add loads n rows of Y from slot first on, then adds them in order.
@@ -96,12 +116,12 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 		}
 	}
 	for i := range n {
-		has := row[i].Ne(ptx.Uint(NoRow))
+		has := row[i].Ne(ptx.Uint(route.NoRow))
 		for range columnsOfThread / 2 {
 			values[i] = append(values[i], ptx.NewVar(k, ptx.Uint(0)))
 		}
 		k.If(has, func() {
-			for j, v := range ptx.LdGlobalVec[ptx.U32](y.Index(row[i], a.Hidden*bf16), 4, ".L1::no_allocate") {
+			for j, v := range ptx.LdGlobalVec[ptx.U32](y.Index(row[i], a.Hidden*tile.ElementBytes), 4, ".L1::no_allocate") {
 				values[i][j].Set(v)
 			}
 		})
@@ -118,3 +138,16 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 		}
 	}
 }
+
+// AggregateKernel makes O; SumKernel and SumExtraKernel make dX.
+var (
+	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK}.Build()
+	}}
+	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true}.Build()
+	}}
+	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true, Extra: true}.Build()
+	}}
+)

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	kt "sonicmoe/moe/kernel/kerneltest"
+	"sonicmoe/moe/route"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -39,7 +42,7 @@ type aggregateCase struct {
 	unit, extra          bool
 }
 
-func (c aggregateCase) run(b *bed) {
+func (c aggregateCase) run(b *kt.Bed) {
 	r := rand.New(rand.NewPCG(uint64(c.hidden), uint64(c.tokens*100+c.topK)))
 	rows := c.tokens * c.topK
 	y := reference.NewNormal(7, 1).Values(int64(rows * c.hidden))
@@ -47,7 +50,7 @@ func (c aggregateCase) run(b *bed) {
 	for i, row := range r.Perm(rows) {
 		inverse[i], scores[i] = uint32(row), r.Float32()
 		if r.IntN(5) == 0 {
-			inverse[i], scores[i] = NoRow, float32(math.NaN())
+			inverse[i], scores[i] = route.NoRow, float32(math.NaN())
 		}
 	}
 	want, extra := make([]uint16, c.tokens*c.hidden), reference.NewNormal(8, 1).Values(int64(c.tokens*c.hidden))
@@ -55,7 +58,7 @@ func (c aggregateCase) run(b *bed) {
 		for col := range c.hidden {
 			var sum float32
 			for k := t * c.topK; k < (t+1)*c.topK; k++ {
-				if inverse[k] != NoRow {
+				if inverse[k] != route.NoRow {
 					v := math.Float32frombits(uint32(y[int(inverse[k])*c.hidden+col]) << 16)
 					weight := scores[k]
 					if c.unit {
@@ -67,22 +70,15 @@ func (c aggregateCase) run(b *bed) {
 			if c.extra {
 				sum += math.Float32frombits(uint32(extra[t*c.hidden+col]) << 16)
 			}
-			want[t*c.hidden+col] = reference.Float32ToBF16(sum)
+			want[t*c.hidden+col] = num.Float32ToBF16(sum)
 		}
 	}
 	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra}
-	o := b.room(2 * len(want))
-	params := args{"y": upload(b, y), "o": o, "inverse": upload(b, inverse), "tokens": c.tokens}
-	if !c.unit {
-		params["scores"] = upload(b, scores)
-	}
-	if c.extra {
-		params["extra"] = upload(b, extra)
-	}
-	b.run(kernel, kernel.CTAs(c.tokens), params)
-	got := download[uint16](b, o, len(want))
+	o := b.Room(2 * len(want))
+	kt.Run(b, kernel, 0, AggregateArgs{Y: kt.Upload(b, y), O: o, Inverse: kt.Upload(b, inverse), Scores: kt.Upload(b, scores), AddRows: kt.Upload(b, extra), Tokens: c.tokens})
+	got := kt.Download[uint16](b, o, len(want))
 	for i := range want {
-		require.Equal(b.t, want[i], got[i], "%+v token %d column %d", c, i/c.hidden, i%c.hidden)
+		require.Equal(b.T, want[i], got[i], "%+v token %d column %d", c, i/c.hidden, i%c.hidden)
 	}
 }
 
@@ -93,7 +89,7 @@ func TestAggregate(t *testing.T) {
 		for _, unit := range []bool{false, true} {
 			turn++
 			c := aggregateCase{hidden: size[0], topK: size[1], tokens: size[2], unit: unit, extra: turn%3 == 1}
-			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { c.run(newBed(t, early)) })
+			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { c.run(kt.New(t, kt.Early)) })
 		}
 	}
 }

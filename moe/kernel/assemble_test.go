@@ -11,62 +11,87 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/gradient"
+	"sonicmoe/moe/kernel/dh"
+	"sonicmoe/moe/kernel/drouter"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/route"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
-// builder is any kernel of this package.
-type builder interface{ Build() (Kernel, error) }
+// builder emits any kernel.
+type builder interface {
+	emit() (m *ptx.Module, sharedBytes int, err error)
+}
+
+// building is a kernel as a builder.
+type building[A any] struct {
+	of interface {
+		Build() (*jit.Kernel[A], error)
+	}
+}
+
+func (b building[A]) emit() (*ptx.Module, int, error) {
+	k, err := b.of.Build()
+	if err != nil {
+		return nil, 0, err
+	}
+	return k.Module, k.SharedBytes, nil
+}
 
 // every lists the kernels of a layer at every point of their spaces.
 func every(c spec.Config, t driver.Target) map[string]builder {
 	m := map[string]builder{
-		"router":              Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK},
-		"router, FP32 logits": Router{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Logits: spec.LogitsF32},
-		"count":               Count{Experts: c.Experts, TopK: c.TopK},
-		"plan":                Plan{Experts: c.Experts, TopK: c.TopK},
-		"plan, pairs":         Plan{Experts: c.Experts, TopK: c.TopK, Pairs: true},
-		"aggregate":           Aggregate{Hidden: c.Hidden, TopK: c.TopK},
-		"aggregate, dX":       Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true},
-		"dscores":             DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true},
-		"dscores, router":     DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true},
+		"router":              building[route.RouterArgs]{route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK}},
+		"router, FP32 logits": building[route.RouterArgs]{route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: spec.LogitsF32}},
+		"count":               building[route.CountArgs]{route.Count{NumExperts: c.NumExperts, TopK: c.TopK}},
+		"plan":                building[route.PlanArgs]{route.Plan{NumExperts: c.NumExperts, TopK: c.TopK}},
+		"plan, pairs":         building[route.PlanArgs]{route.Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: true}},
+		"aggregate":           building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK}},
+		"aggregate, dX":       building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true}},
+		"dscores":             building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true}},
+		"dscores, router":     building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true}},
 	}
-	for _, p := range UpSpace(t) {
+	for _, p := range UpProduct.Space(t) {
 		for _, save := range []bool{false, true} {
-			m[fmt.Sprintf("up %v save=%v", p, save)] = Up{Hidden: c.Hidden, Intermediate: c.Intermediate, SaveH: save, Point: p}
+			m[fmt.Sprintf("up %v save=%v", p, save)] = building[UpArgs]{Up{Config: c, SaveH: save, Tiling: p}}
 		}
 	}
-	for _, p := range DownSpace(t) {
-		m[fmt.Sprintf("down %v", p)] = Down{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	for _, p := range DownProduct.Space(t) {
+		m[fmt.Sprintf("down %v", p)] = building[DownArgs]{Down{Config: c, Tiling: p}}
 	}
-	for _, p := range DHSpace(t) {
-		m[fmt.Sprintf("dh %v", p)] = DH{Hidden: c.Hidden, Intermediate: c.Intermediate, Point: p}
+	for _, p := range dh.Product.Space(t) {
+		m[fmt.Sprintf("dh %v", p)] = building[dh.Args]{dh.DH{Config: c, Tiling: p}}
 	}
-	for _, p := range DXSpace(t) {
+	for _, p := range DXProduct.Space(t) {
 		for _, router := range []bool{false, true} {
-			m[fmt.Sprintf("dx %v router=%v", p, router)] = DX{Hidden: c.Hidden, Intermediate: c.Intermediate, Router: router, Point: p}
+			m[fmt.Sprintf("dx %v router=%v", p, router)] = building[DXArgs]{DX{Config: c, Router: router, Tiling: p}}
 		}
 	}
-	m["dw plan"] = DWPlan{Experts: c.Experts}
-	stores := gradients
-	if c.Hidden%BlockRows == 0 {
+	m["dw plan"] = building[dw.PlanArgs]{dw.Plan{NumExperts: c.NumExperts}}
+	stores := gradient.Modes[:]
+	if c.Hidden%gemm.TileM == 0 {
 		stores = stores[:1] // the sizes that don't divide have all code there is
 	}
-	for _, p := range DWSpace(t) {
+	for _, p := range dw.W1Product.Space(t) {
 		for _, store := range stores {
-			for _, dw := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Layout: spec.Interleaved}} {
-				dw.Hidden, dw.Intermediate, dw.Store, dw.Point = c.Hidden, c.Intermediate, store, p
-				m[fmt.Sprintf("dW%d %v %v %+v", dw.Of+1, p, dw.Layout, store)] = dw
+			for _, d := range []dw.DW{{Of: dw.W2}, {Of: dw.W1}, {Of: dw.W1, Config: spec.Config{GateUp: spec.Interleaved}}} {
+				d.Hidden, d.Intermediate, d.Store, d.Tiling = c.Hidden, c.Intermediate, store, p
+				m[fmt.Sprintf("dW%d %v %v %+v", d.Of+1, p, d.GateUp, store)] = building[dw.Args]{d}
 			}
 		}
 	}
-	m["extra rows"] = ExtraRows{Hidden: c.Hidden, Experts: c.Experts}
+	m["extra rows"] = building[drouter.ExtraRowsArgs]{drouter.ExtraRows{Hidden: c.Hidden, NumExperts: c.NumExperts}}
 	for _, extra := range []bool{false, true} {
-		m[fmt.Sprintf("drouter extra=%v", extra)] = DRouter{Hidden: c.Hidden, Experts: c.Experts, TopK: c.TopK, Extra: extra}
+		m[fmt.Sprintf("drouter extra=%v", extra)] = building[drouter.Args]{drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Extra: extra}}
 	}
-	for _, store := range gradients {
-		m[fmt.Sprintf("drouter sum %+v", store)] = DRouterSum{Hidden: c.Hidden, Experts: c.Experts, Store: store}
+	for _, store := range gradient.Modes {
+		m[fmt.Sprintf("drouter sum %+v", store)] = building[drouter.SumArgs]{drouter.Sum{Hidden: c.Hidden, NumExperts: c.NumExperts, Store: store}}
 	}
 	return m
 }
@@ -76,9 +101,9 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 // directly in two orders.
 func spills(name string, c spec.Config) int {
 	switch {
-	case name == "router" && c.TopK > 8 && c.Experts >= 256:
+	case name == "router" && c.TopK > 8 && c.NumExperts >= 256:
 		return 28
-	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%BlockRows != 0:
+	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%gemm.TileM != 0:
 		return 428
 	}
 	return 0
@@ -92,23 +117,21 @@ const forLinking = "-c"
 // Every kernel at every point assembles with no more spills than known, no warning and no
 // serialised wgmma, fits the chip, and prints, parses and prints the same.
 func TestAssemble(t *testing.T) {
-	if _, err := ptxas.Find(); err != nil {
-		t.Skip(err)
-	}
+	outside.Ptxas(t)
 	target := driver.H200()
 	for _, c := range []spec.Config{
-		{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8},
-		{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1},
-		{Hidden: 2880, Intermediate: 2880, Experts: 32, TopK: 4},
-		{Hidden: 2048, Intermediate: 512, Experts: 1024, TopK: 16},
+		{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8},
+		{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1},
+		{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4},
+		{Hidden: 2048, Intermediate: 512, NumExperts: 1024, TopK: 16},
 	} {
 		for name, b := range every(c, target) {
 			t.Run(fmt.Sprintf("%v %s", c, name), func(t *testing.T) {
 				t.Parallel()
-				k, err := b.Build()
+				module, sharedBytes, err := b.emit()
 				require.NoError(t, err)
-				require.LessOrEqual(t, k.SharedBytes, target.SharedBytesPerCTA)
-				text := k.Module.Print().PTX
+				require.LessOrEqual(t, sharedBytes, target.SharedBytesPerCTA)
+				text := module.Print().PTX
 				m, err := ptx.Parse(text)
 				require.NoError(t, err)
 				require.NoError(t, m.Verify())

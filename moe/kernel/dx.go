@@ -2,10 +2,15 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/weights"
 	"sonicmoe/ptx"
 )
 
@@ -13,145 +18,173 @@ import (
 // the sum. With Router the router's own gradient rides along: dlrow·W_r, a
 // rank-1 term, is added to each row's FP32 sums before they are rounded.
 type DX struct {
-	Hidden, Intermediate int
-	Router               bool
-	Point                Point
+	spec.Config
+	Router bool
+	Tiling gemm.Tiling
+}
+
+// DXArgs are the arguments of [DX].
+type DXArgs struct {
+	// DH [R, 2n] bf16 is the gradient of H.
+	DH driver.DevicePtr
+	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	W1, W3 driver.DevicePtr
+	// DX [R, d] bf16 is written: the gradient of each packed row.
+	DX driver.DevicePtr
+	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit,
+	// RouterWeights [E, d] bf16.
+	DLogitByRow   driver.DevicePtr
+	RouterWeights driver.DevicePtr
+	// Rows is R.
+	Rows int
+	gemm.TileArgs
 }
 
 // Build emits the kernel.
-func (x DX) Build() (Kernel, error) {
+func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	name := "moe_dx"
 	if !x.Router {
 		name = "moe_dx_given"
 	}
-	k := ptx.NewKernel(name)
-	if x.Point.boxBlocks()*tile.Block*x.Point.ctas() != x.Point.TileN {
-		return Kernel{}, errPointMN(name, x.Point)
+	if err := x.Tiling.CheckAtoms(name); err != nil {
+		return nil, err
 	}
-	columns := (x.Hidden + x.Point.TileN - 1) / x.Point.TileN
-	dh, w, dx := k.ParamTensorMap("dh"), k.ParamTensorMap("w1"), k.ParamTensorMap("dx")
-	var router routerTerm
+	k := jit.NewBuilder[DXArgs](name, gemm.Threads, 1)
+	k.Persistent(x.Tiling.ClusterM)
+	b := weights.W1(x.Config).Backward(x.Tiling)
+	dh, w1 := k.Map(&k.Args.DH, x.dhMap), []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) driver.TensorMap { return b.Map(a.W1) })}
+	if b.Maps() > 1 {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) driver.TensorMap { return b.Map(a.W3) }))
+	}
+	dx := k.Map(&k.Args.DX, x.dxMap)
+	cta := pipeline.NewCTA(k.Kernel)
+	e := &dxEpilogue{Store: gemm.NewStore(k.Kernel, cta), k: k.Kernel, of: x, to: dx}
 	if x.Router {
-		router = routerTerm{k: k, dlrow: k.ParamPtr("dlrow"), wr: k.ParamPtr("wr"), width: x.Hidden}
+		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
 	}
-	p := newProduct(k, x.Point, 2*x.Intermediate/tile.K, columns, 1, 1)
-	p.weightsMN = true
-	if x.Router {
-		router.p = p
-		p.before = router.begin
-		p.ending = router.ending
-	}
-	fill := func(at *pipeline.Cursor, t schedule.Tile) { x.load(p, at, t, dh, w) }
-	p.run(func() { p.loadAlone(fill) }, func(s *storer, t schedule.Tile, acc []ptx.F32) {
-		column := t.Column.MulI(x.Point.TileN)
-		s.put(x.Point.TileN/64, func(i int) subTile {
-			sub := subTile{value: registers(acc[32*i : 32*i+32]), to: dx, lead: []ptx.U32{column.AddI(64 * i)}}
-			if x.Router {
-				router.add(&sub, i)
-			}
-			return sub
-		})
+	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
+		Tiling: x.Tiling, KTiles: 2 * x.Intermediate / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
+		BMN: b.MNMajor(),
 	})
-	return build(k, name, productThreads, x.Point.sharedBytes())
-}
-
-// load starts the loads of a tile, gate's part of the sum first.
-func (x DX) load(p *product, at *pipeline.Cursor, t schedule.Tile, dh, w ptx.TensorMap) {
-	k := p.k
-	for part := range 2 {
-		k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
-			s := at.Acquire()
-			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(x.Point.stageBytes()))
-			k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
-			p.loadWeightsMN(s, t, w, func(block ptx.U32) []ptx.U32 {
-				return []ptx.U32{ptx.Uint(0), neuron, block, ptx.Uint(part), t.Expert}
+	load := func(ring *pipeline.Cursor, t schedule.Tile) {
+		for part := range 2 { // gate's part of the sum first
+			k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
+				s := ring.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+				k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
+				b.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
+				ring.Advance()
 			})
-			at.Advance()
-		})
+		}
 	}
+	p.Run(func() { p.LoadTMA(load) }, e)
+	return k.Build()
 }
 
-// routerTerm adds dlrow[row]·W_r[expert] to a warpgroup's sums. What a thread
-// needs of the first 64 columns is loaded under the last products, what it
-// needs of the others while those before are stored.
-type routerTerm struct {
-	k         *ptx.Kernel
-	dlrow, wr ptx.Global
-	width     int // of a row of W_r
-	// The present tile.
-	p       *product
-	s       *storer
-	t       schedule.Tile
+// dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
+type dxEpilogue struct {
+	*gemm.Store
+	k              *ptx.Kernel
+	of             DX
+	to             ptx.TensorMap
+	dlogit, router ptx.Global
+}
+
+func (e *dxEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dxTile{dxEpilogue: e, t: t} }
+
+// dxTile is the epilogue of a tile. What a thread needs of the router's term for
+// the first 64 columns is loaded under the last products, what it needs for the
+// others while those before are stored.
+type dxTile struct {
+	*dxEpilogue
+	gemm.NoLoads
+	t       gemm.Tile
 	scale   [2]ptx.F32
 	weights [8]ptx.BF16x2 // of the next 64 columns
 }
 
-func (r *routerTerm) begin(s *storer, t schedule.Tile) { r.s, r.t = s, t }
-
-// ending loads the rows' factors and the first weights.
-func (r *routerTerm) ending() {
-	f := r.fragment()
-	for h := range r.scale {
-		row := r.s.row.Add(f.Row.AddI(8 * h).Min(r.s.rows.SubI(1))) // rows past the end are dropped
-		r.scale[h] = ptx.LdGlobal[ptx.F32](r.dlrow.Index(row, 4))
+// UnderLastMMA loads the rows' factors and the first weights.
+func (e *dxTile) UnderLastMMA() {
+	if !e.of.Router {
+		return
 	}
-	r.fetch(0)
+	f := e.fragment()
+	for h := range e.scale {
+		row := e.t.FirstRow.Add(f.Row.AddI(8 * h).Min(e.t.ValidRows.SubI(1))) // rows past the end are dropped
+		e.scale[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(row, 4))
+	}
+	e.fetch(0)
 }
 
-func (r *routerTerm) fragment() tile.Fragment {
-	return tile.NewFragment(r.k.Special("%tid.x").AndI(pipeline.WarpgroupThreads - 1))
+func (e *dxTile) fragment() tile.Fragment {
+	return tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
 }
 
 // fetch loads W_r in the thread's columns of 64-column group i. Groups past
 // the last column repeat it: they are dropped.
-func (r *routerTerm) fetch(i int) {
-	column := r.t.Column.MulI(r.p.point.TileN).AddI(64 * i).Min(ptx.Uint(r.width - 64)).Add(r.fragment().Column)
-	group := r.wr.Index(r.t.Expert, r.width*bf16).Index(column, bf16)
-	for j := range r.weights {
-		r.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*bf16), ".nc").AsBF16x2()
+func (e *dxTile) fetch(i int) {
+	column := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i).Min(ptx.Uint(e.of.Hidden - 64)).Add(e.fragment().Column)
+	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
+	for j := range e.weights {
+		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc").AsBF16x2()
 	}
 }
 
-// add adds the term to the values of 64-column group i.
-func (r *routerTerm) add(sub *subTile, i int) {
-	sum := sub.value
-	sub.value = func(j int) ptx.F32 {
-		lo, hi := r.weights[j/4].Unpack()
+// Store stores the tile's sums.
+func (e *dxTile) Store(acc []ptx.F32) {
+	column := e.t.Column.MulI(e.of.Tiling.TileN)
+	groups := e.of.Tiling.TileN / 64
+	e.Tile(groups, func(i int) gemm.SubTile {
+		at := column.AddI(64 * i)
+		sub := gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: e.to, At: func() []ptx.U32 { return e.t.Ragged(at) }}
+		if e.of.Router {
+			sub.Value = e.withRouter(sub.Value)
+			if i+1 < groups {
+				sub.Staged = func() { e.fetch(i + 1) }
+			}
+		}
+		return sub
+	})
+}
+
+// withRouter adds the router's term to the values of a 64-column group.
+func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
+	return func(j int) ptx.F32 {
+		lo, hi := e.weights[j/4].Unpack()
 		if j%2 == 1 {
 			lo = hi
 		}
-		return r.scale[j/2%2].Fma(lo, sum(j))
-	}
-	if i+1 < r.p.point.TileN/64 {
-		sub.after = func() { r.fetch(i + 1) }
+		return e.scale[j/2%2].Fma(lo, sum(j))
 	}
 }
 
-// DHMap is the load map of dH [R, 2n].
-func (x DX) DHMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	return rowMap(p, 2*x.Intermediate, rows, BlockRows)
+func (x DX) dhMap(a *DXArgs) driver.TensorMap {
+	return tile.RowMap(a.DH, 2*x.Intermediate, a.Rows, gemm.TileM)
 }
 
-// W1Map is the load map of W1 [E, 2n, d] for boxes of 64 neurons, gate or up,
-// by a tile's columns: dimensions column in 64, neuron, 64 columns, gate or
-// up, expert.
-func (x DX) W1Map(p driver.DevicePtr, experts int, layout spec.GateUp) driver.TensorMap {
-	row := uint64(x.Hidden) * bf16
-	n := uint64(x.Intermediate)
-	neuron, part := row, n*row
-	if layout == spec.Interleaved {
-		neuron, part = 2*row, row
-	}
-	return driver.TensorMap{
-		Elem: driver.BF16, Rank: 5, Address: p,
-		Dims:    [5]uint64{tile.Block, n, uint64(x.Hidden / tile.Block), 2, uint64(experts)},
-		Strides: [4]uint64{neuron, tile.Block * bf16, part, 2 * n * row},
-		Box:     [5]uint32{tile.Block, tile.K, uint32(x.Point.boxBlocks()), 1, 1},
-		Swizzle: driver.Swizzle128, Promote: driver.Promote128,
-	}
+func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
+
+// DXProduct is the product dX~. In clusters the widest tile's router term finds
+// no registers.
+var DXProduct = &registry.Product{
+	Name: "dx", Backward: true,
+	Space: func(t driver.Target) []gemm.Tiling {
+		return append(tiles.Deepest(t, registry.StoreBytes, 256, 192), tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 128)))...)
+	},
+	SharedBytes: registry.StoreBytes,
+	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
+		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, 2*c.Intermediate, m.DXEpilogueClocks, t)
+	},
+	Work: spec.Config.DXWork,
 }
 
-// DXMap is the store map of dX~ [R, d] for clipped 64-row boxes.
-func (x DX) DXMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	return raggedMap(p, x.Hidden, rows)
+// DXKernel is for layers that route themselves, DXGivenKernel leaves the router
+// out.
+var (
+	DXKernel      = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
+	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
+)
+
+func dxOf(l registry.Layer, router bool) DX {
+	return DX{Config: l.Config, Router: router, Tiling: l.Tiles["dx"]}
 }

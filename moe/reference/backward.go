@@ -14,8 +14,8 @@ type Backward struct {
 	X, DO []uint16
 	// Scores and Experts are the routing, [T, K]. Ids outside 0..E-1 are
 	// skipped, and the same expert may stand more than once.
-	Scores  []float64
-	Experts []int32
+	Scores    []float64
+	ExpertIDs []int32
 	// H is the pre-activation that forward saved, bf16 bits [R, 2n], rows in
 	// the order of [Group], gate then up. Nil: it is computed anew from X.
 	H []uint16
@@ -45,10 +45,10 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 		return nil, err
 	}
 	tokens := len(in.X) / c.Hidden
-	if err := checkRouting(tokens*c.TopK, len(in.Scores), len(in.Experts)); err != nil {
+	if err := checkRouting(tokens*c.TopK, len(in.Scores), len(in.ExpertIDs)); err != nil {
 		return nil, err
 	}
-	g := &Gradients{Layer: l, in: in, rounding: r, grouping: Group(in.Experts, c.Experts)}
+	g := &Gradients{Layer: l, in: in, rounding: r, grouping: Group(in.ExpertIDs, c.NumExperts)}
 	check := func(name string, got, want int, shape string) error {
 		if got == want {
 			return nil
@@ -68,7 +68,7 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 		if !in.Routed {
 			return nil, &spec.ArgError{Field: "extra", Got: elements(len(in.Extra)), Want: "nil where the layer does not route"}
 		}
-		return g, check("extra", len(in.Extra), tokens*c.Experts, "[T, E]")
+		return g, check("extra", len(in.Extra), tokens*c.NumExperts, "[T, E]")
 	}
 	return g, nil
 }

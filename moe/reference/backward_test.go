@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -26,7 +27,7 @@ type smooth struct {
 func widen(bits []uint16) []float64 {
 	out := make([]float64, len(bits))
 	for i, b := range bits {
-		out[i] = reference.FromBF16(b)
+		out[i] = num.BF16ToFloat64(b)
 	}
 	return out
 }
@@ -40,12 +41,12 @@ func (s *smooth) loss() (sum float64) {
 		if s.routed {
 			scores = s.softmax(t, x)
 		}
-		for e := 0; s.extra != nil && e < s.c.Experts; e++ {
-			sum += s.extra[t*s.c.Experts+e] * inner(x, s.router[e*d:][:d])
+		for e := 0; s.extra != nil && e < s.c.NumExperts; e++ {
+			sum += s.extra[t*s.c.NumExperts+e] * inner(x, s.router[e*d:][:d])
 		}
 		for j := range k {
 			e := int(s.experts[t*k+j])
-			if e < 0 || e >= s.c.Experts {
+			if e < 0 || e >= s.c.NumExperts {
 				continue
 			}
 			a := make([]float64, n)
@@ -111,9 +112,9 @@ func (s *smooth) slopes(t *testing.T, what string, values, gradient []float64) {
 }
 
 var backwardConfigs = []spec.Config{
-	{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1},
-	{Hidden: 192, Intermediate: 64, Experts: 5, TopK: 2, GateUp: spec.Interleaved},
-	{Hidden: 128, Intermediate: 128, Experts: 7, TopK: 3},
+	{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1},
+	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: spec.Interleaved},
+	{Hidden: 128, Intermediate: 128, NumExperts: 7, TopK: 3},
 }
 
 // Every gradient is the slope of the loss.
@@ -124,8 +125,8 @@ func TestGradientsAreSlopes(t *testing.T) {
 			r := newRandom(t, c, tokens, 21)
 			routing, err := r.Route(r.x, nil, reference.Unrounded)
 			require.NoError(t, err)
-			in := backwardOf(r, tokens, routing.Scores, routing.Experts)
-			in.Routed, in.Extra = true, uniform(tokens*c.Experts)
+			in := backwardOf(r, tokens, routing.Scores, routing.ExpertIDs)
+			in.Routed, in.Extra = true, uniform(tokens*c.NumExperts)
 			checkSlopes(t, r, in, tokens)
 		})
 		t.Run("given "+c.String(), func(t *testing.T) {
@@ -133,11 +134,11 @@ func TestGradientsAreSlopes(t *testing.T) {
 			scores := uniform(tokens * c.TopK)
 			experts := make([]int32, len(scores))
 			for i := range experts {
-				experts[i] = int32(i % c.Experts)
+				experts[i] = int32(i % c.NumExperts)
 			}
 			if c.TopK > 1 {
 				experts[0] = experts[1] // twice the same
-				experts[2], experts[3] = -1, int32(c.Experts)
+				experts[2], experts[3] = -1, int32(c.NumExperts)
 			}
 			checkSlopes(t, r, backwardOf(r, tokens, scores, experts), tokens)
 		})
@@ -155,23 +156,23 @@ func uniform(n int) []float64 {
 
 func backwardOf(r random, tokens int, scores []float64, experts []int32) reference.Backward {
 	do := reference.NewNormal(99, 1).Values(int64(tokens * r.Config().Hidden))
-	return reference.Backward{X: r.x, DO: do, Scores: scores, Experts: experts}
+	return reference.Backward{X: r.x, DO: do, Scores: scores, ExpertIDs: experts}
 }
 
 func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	c := r.Config()
 	s := &smooth{
 		c: c, x: widen(r.x), router: widen(r.router), w1: widen(r.w1), w2: widen(r.w2),
-		scores: in.Scores, do: widen(in.DO), extra: in.Extra, experts: in.Experts, routed: in.Routed,
+		scores: in.Scores, do: widen(in.DO), extra: in.Extra, experts: in.ExpertIDs, routed: in.Routed,
 		tokens: tokens, hidden: c.Hidden, neurons: c.Intermediate,
 	}
 	g, err := r.Gradients(in, reference.Unrounded)
 	require.NoError(t, err)
 	of, err := g.Tokens(nil)
 	require.NoError(t, err)
-	dw1, err := g.W1(reference.AllRows(c.Experts, 2*c.Intermediate))
+	dw1, err := g.W1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
 	require.NoError(t, err)
-	dw2, err := g.W2(reference.AllRows(c.Experts, c.Hidden))
+	dw2, err := g.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(t, err)
 	s.slopes(t, "dX", s.x, of.DX)
 	s.slopes(t, "dW1", s.w1, dw1)
@@ -189,13 +190,13 @@ func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 // A part has the bits of the whole, whichever part.
 func TestSampledGradientsEqualFull(t *testing.T) {
 	const tokens = 37
-	c := spec.Config{Hidden: 320, Intermediate: 64, Experts: 6, TopK: 2, GateUp: spec.Interleaved}
+	c := spec.Config{Hidden: 320, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: spec.Interleaved}
 	r := newRandom(t, c, tokens, 31)
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
 		routing, err := r.Route(r.x, nil, rounding)
 		require.NoError(t, err)
-		in := backwardOf(r, tokens, routing.Scores, routing.Experts)
-		in.Routed, in.Extra = true, uniform(tokens*c.Experts)
+		in := backwardOf(r, tokens, routing.Scores, routing.ExpertIDs)
+		in.Routed, in.Extra = true, uniform(tokens*c.NumExperts)
 		g, err := r.Gradients(in, rounding)
 		require.NoError(t, err)
 		full, err := g.Tokens(nil)
@@ -210,7 +211,7 @@ func TestSampledGradientsEqualFull(t *testing.T) {
 			of         func([]reference.ExpertRow) ([]float64, error)
 			rows, cols int
 		}{{g.W1, 2 * c.Intermediate, c.Hidden}, {g.W2, c.Hidden, c.Intermediate}} {
-			full, err := w.of(reference.AllRows(c.Experts, w.rows))
+			full, err := w.of(reference.AllRows(c.NumExperts, w.rows))
 			require.NoError(t, err)
 			list := []reference.ExpertRow{{5, w.rows - 1}, {0, 0}, {5, 7}, {5, 7}, {2, 33}}
 			part, err := w.of(list)
@@ -225,7 +226,7 @@ func TestSampledGradientsEqualFull(t *testing.T) {
 // H as a kernel saves it, bf16 and by packed row, stands for H computed anew.
 func TestGradientsFromSavedH(t *testing.T) {
 	const tokens = 19
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 3}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 3}
 	r := newRandom(t, c, tokens, 41)
 	scores := uniform(tokens * c.TopK)
 	experts := make([]int32, len(scores))
@@ -234,7 +235,7 @@ func TestGradientsFromSavedH(t *testing.T) {
 	}
 	out, err := r.Experts(r.x, scores, experts, nil, reference.Rounded)
 	require.NoError(t, err)
-	packed := reference.Gather(out.H, reference.Group(experts, c.Experts).Flat, 2*c.Intermediate)
+	packed := reference.Gather(out.H, reference.Group(experts, c.NumExperts).Flat, 2*c.Intermediate)
 
 	in := backwardOf(r, tokens, scores, experts)
 	anew := allGradients(t, r, in)
@@ -249,9 +250,9 @@ func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 	require.NoError(t, err)
 	of, err := g.Tokens(nil)
 	require.NoError(t, err)
-	dw1, err := g.W1(reference.AllRows(c.Experts, 2*c.Intermediate))
+	dw1, err := g.W1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
 	require.NoError(t, err)
-	dw2, err := g.W2(reference.AllRows(c.Experts, c.Hidden))
+	dw2, err := g.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(t, err)
 	return append(append(append(of.DX, of.DScores...), dw1...), dw2...)
 }
@@ -259,12 +260,12 @@ func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 // What rounding does is seen, and stays inside the bounds of kernels.
 func TestRoundedGradientsAreNear(t *testing.T) {
 	const tokens = 96
-	c := spec.Config{Hidden: 192, Intermediate: 128, Experts: 4, TopK: 2}
+	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 4, TopK: 2}
 	r := newRandom(t, c, tokens, 51)
 	routing, err := r.Route(r.x, nil, reference.Rounded)
 	require.NoError(t, err)
-	in := backwardOf(r, tokens, routing.Scores, routing.Experts)
-	in.Routed, in.Extra = true, uniform(tokens*c.Experts)
+	in := backwardOf(r, tokens, routing.Scores, routing.ExpertIDs)
+	in.Routed, in.Extra = true, uniform(tokens*c.NumExperts)
 	exact, err := r.Gradients(in, reference.Unrounded)
 	require.NoError(t, err)
 	rounded, err := r.Gradients(in, reference.Rounded)
@@ -279,13 +280,13 @@ func TestRoundedGradientsAreNear(t *testing.T) {
 	y, err := rounded.Tokens(nil)
 	require.NoError(t, err)
 	near("dX", y.DX, x.DX, tokens, c.Hidden)
-	w1 := reference.AllRows(c.Experts, 2*c.Intermediate)
+	w1 := reference.AllRows(c.NumExperts, 2*c.Intermediate)
 	a, err := exact.W1(w1)
 	require.NoError(t, err)
 	b, err := rounded.W1(w1)
 	require.NoError(t, err)
 	near("dW1", b, a, len(w1), c.Hidden)
-	w2 := reference.AllRows(c.Experts, c.Hidden)
+	w2 := reference.AllRows(c.NumExperts, c.Hidden)
 	a, err = exact.W2(w2)
 	require.NoError(t, err)
 	b, err = rounded.W2(w2)
@@ -295,7 +296,7 @@ func TestRoundedGradientsAreNear(t *testing.T) {
 
 // Experts without tokens have no gradients, and no tokens give none at all.
 func TestGradientsOfNothing(t *testing.T) {
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 3, TopK: 1}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 1}
 	for _, tokens := range []int{0, 2} {
 		r := newRandom(t, c, tokens, 61)
 		experts := make([]int32, tokens)
@@ -303,18 +304,18 @@ func TestGradientsOfNothing(t *testing.T) {
 			experts[i] = -1
 		}
 		all := allGradients(t, r, backwardOf(r, tokens, uniform(tokens), experts))
-		assert.Equal(t, make([]float64, tokens*(c.Hidden+1)+c.Experts*3*c.Intermediate*c.Hidden), all)
+		assert.Equal(t, make([]float64, tokens*(c.Hidden+1)+c.NumExperts*3*c.Intermediate*c.Hidden), all)
 	}
 }
 
 // A NaN in a gradient, wanted or not, is never within bounds.
 func TestNaNNeverPasses(t *testing.T) {
 	const tokens = 6
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 2, TopK: 1}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 2, TopK: 1}
 	r := newRandom(t, c, tokens, 71)
 	experts := make([]int32, tokens)
 	in := backwardOf(r, tokens, uniform(tokens), experts)
-	in.DO[3*c.Hidden+5] = reference.ToBF16(math.NaN())
+	in.DO[3*c.Hidden+5] = num.Float64ToBF16(math.NaN())
 	g, err := r.Gradients(in, reference.Unrounded)
 	require.NoError(t, err)
 	of, err := g.Tokens(nil)
@@ -329,7 +330,7 @@ func TestNaNNeverPasses(t *testing.T) {
 }
 
 func TestGradientArgErrors(t *testing.T) {
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 3, TopK: 2}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2}
 	r := newRandom(t, c, 2, 81)
 	good := backwardOf(r, 2, make([]float64, 4), make([]int32, 4))
 	for _, tt := range []struct {

@@ -11,14 +11,14 @@ import (
 // what judging a layer on a GPU waits for.
 func BenchmarkExperts(b *testing.B) {
 	const tokens = 64
-	c := spec.Config{Hidden: 2048, Intermediate: 512, Experts: 16, TopK: 4}
+	c := spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 16, TopK: 4}
 	r := newRandom(b, c, tokens, 1)
 	routing, err := r.Route(r.x, nil, reference.Rounded)
 	if err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := r.Experts(r.x, routing.Scores, routing.Experts, nil, reference.Rounded); err != nil {
+		if _, err := r.Experts(r.x, routing.Scores, routing.ExpertIDs, nil, reference.Rounded); err != nil {
 			b.Fatal(err)
 		}
 	}

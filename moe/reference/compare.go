@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/spec"
 )
 
@@ -111,7 +112,7 @@ func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64)
 func value[E uint16 | float32](e E) (float64, bool) {
 	switch e := any(e).(type) {
 	case uint16:
-		return FromBF16(e), e == Poison
+		return num.BF16ToFloat64(e), e == Poison
 	case float32:
 		return float64(e), math.Float32bits(e) == math.MaxUint32
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -44,7 +45,7 @@ func TestCompareWithZeros(t *testing.T) {
 }
 
 func TestCompareRefusesWhatIsNotFinite(t *testing.T) {
-	one, inf := reference.ToBF16(1), reference.ToBF16(math.Inf(1))
+	one, inf := num.Float64ToBF16(1), num.Float64ToBF16(math.Inf(1))
 	tests := []struct {
 		name              string
 		got               []uint16

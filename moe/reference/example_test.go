@@ -3,6 +3,7 @@ package reference_test
 import (
 	"fmt"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -10,7 +11,7 @@ import (
 // A result under test is held to the reference by some of its tokens.
 func Example() {
 	const tokens = 512
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 16, TopK: 2}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2}
 	s := c.Shapes(tokens)
 	weights := reference.NewNormal(1, reference.ScaleWeight)
 	x := reference.NewNormal(2, reference.ScaleX).Values(s.X.Elements())
@@ -28,12 +29,12 @@ func Example() {
 	}
 	o := make([]uint16, len(full.O))
 	for i, v := range full.O {
-		o[i] = reference.ToBF16(v)
+		o[i] = num.Float64ToBF16(v)
 	}
 	copy(o[511*c.Hidden:], make([]uint16, c.Hidden))
 
-	sample := reference.SampleTokens(routing.Experts, tokens, c.TopK, c.Experts, 32)
-	want, err := layer.Experts(x, routing.Scores, routing.Experts, sample, reference.Unrounded)
+	sample := reference.SampleTokens(routing.ExpertIDs, tokens, c.TopK, c.NumExperts, 32)
+	want, err := layer.Experts(x, routing.Scores, routing.ExpertIDs, sample, reference.Unrounded)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -75,7 +75,7 @@ func (l *Layer) pairs(tokens, experts []int32) []pair {
 	var list []pair
 	for i, t := range tokens {
 		for j, e := range experts[int(t)*k:][:k] {
-			if e >= 0 && int(e) < l.config.Experts {
+			if e >= 0 && int(e) < l.config.NumExperts {
 				list = append(list, pair{row: i*k + j, expert: e})
 			}
 		}

@@ -73,7 +73,7 @@ func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
 	if err != nil {
 		return Routing{}, Output{}, err
 	}
-	out, err := l.Experts(x, routing.Scores, routing.Experts, nil, r)
+	out, err := l.Experts(x, routing.Scores, routing.ExpertIDs, nil, r)
 	return routing, out, err
 }
 

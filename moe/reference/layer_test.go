@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -41,7 +42,7 @@ func naive(r random, scores []float64, experts []int32, tokens int) (o, h []floa
 	for t := range tokens {
 		for j := range k {
 			e := int(experts[t*k+j])
-			if e < 0 || e >= c.Experts {
+			if e < 0 || e >= c.NumExperts {
 				continue
 			}
 			hr := h[(t*k+j)*2*n:][:2*n]
@@ -52,16 +53,16 @@ func naive(r random, scores []float64, experts []int32, tokens int) (o, h []floa
 					gate, up = e*2*n+2*m, e*2*n+2*m+1
 				}
 				for i := range d {
-					x := reference.FromBF16(r.x[t*d+i])
-					hr[m] += x * reference.FromBF16(r.w1[gate*d+i])
-					hr[n+m] += x * reference.FromBF16(r.w1[up*d+i])
+					x := num.BF16ToFloat64(r.x[t*d+i])
+					hr[m] += x * num.BF16ToFloat64(r.w1[gate*d+i])
+					hr[n+m] += x * num.BF16ToFloat64(r.w1[up*d+i])
 				}
 				a[m] = hr[m] / (1 + math.Exp(-hr[m])) * hr[n+m]
 			}
 			for i := range d {
 				var y float64
 				for m, v := range a {
-					y += v * reference.FromBF16(r.w2[(e*d+i)*n+m])
+					y += v * num.BF16ToFloat64(r.w2[(e*d+i)*n+m])
 				}
 				o[t*d+i] += scores[t*k+j] * y
 			}
@@ -71,9 +72,9 @@ func naive(r random, scores []float64, experts []int32, tokens int) (o, h []floa
 }
 
 var configs = []spec.Config{
-	{Hidden: 128, Intermediate: 64, Experts: 1, TopK: 1},
-	{Hidden: 192, Intermediate: 64, Experts: 5, TopK: 2, GateUp: spec.Interleaved},
-	{Hidden: 640, Intermediate: 128, Experts: 8, TopK: 3, Logits: spec.LogitsF32},
+	{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1},
+	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, GateUp: spec.Interleaved},
+	{Hidden: 640, Intermediate: 128, NumExperts: 8, TopK: 3, Logits: spec.LogitsF32},
 }
 
 func TestForwardIsTheDefinition(t *testing.T) {
@@ -83,7 +84,7 @@ func TestForwardIsTheDefinition(t *testing.T) {
 			r := newRandom(t, c, tokens, 7)
 			routing, out, err := r.Forward(r.x, reference.Unrounded)
 			require.NoError(t, err)
-			o, h := naive(r, routing.Scores, routing.Experts, tokens)
+			o, h := naive(r, routing.Scores, routing.ExpertIDs, tokens)
 			assert.InDeltaSlice(t, o, out.O, 1e-12)
 			assert.InDeltaSlice(t, h, out.H, 1e-12)
 		})
@@ -93,9 +94,9 @@ func TestForwardIsTheDefinition(t *testing.T) {
 // One token, one expert, three weights: every figure by hand.
 func TestForwardByHand(t *testing.T) {
 	const d, n = 128, 64
-	bits := reference.ToBF16
+	bits := num.Float64ToBF16
 	for _, layout := range []spec.GateUp{spec.Concatenated, spec.Interleaved} {
-		c := spec.Config{Hidden: d, Intermediate: n, Experts: 2, TopK: 2, GateUp: layout}
+		c := spec.Config{Hidden: d, Intermediate: n, NumExperts: 2, TopK: 2, GateUp: layout}
 		x, router := make([]uint16, d), make([]uint16, 2*d)
 		w1, w2 := make([]uint16, 2*2*n*d), make([]uint16, 2*d*n)
 		x[0], x[127] = bits(2), bits(1)
@@ -112,7 +113,7 @@ func TestForwardByHand(t *testing.T) {
 		routing, out, err := l.Forward(x, reference.Unrounded)
 		require.NoError(t, err)
 		assert.Equal(t, []float64{0, 3}, routing.Logits)
-		assert.Equal(t, []int32{1, 0}, routing.Experts)
+		assert.Equal(t, []int32{1, 0}, routing.ExpertIDs)
 		assert.InDelta(t, 0.95257412682243336, routing.Scores[0], 1e-15)
 		assert.InDelta(t, 0.04742587317756678, routing.Scores[1], 1e-15)
 		assert.Equal(t, 2.0, out.H[5])
@@ -137,18 +138,18 @@ func TestRoundedRoundsWhereKernelsDo(t *testing.T) {
 		d, n, k := c.Hidden, c.Intermediate, c.TopK
 		routing, out, err := r.Forward(r.x, reference.Rounded)
 		require.NoError(t, err)
-		round := func(x float64) float64 { return reference.FromBF16(reference.ToBF16(x)) }
-		_, h := naive(r, routing.Scores, routing.Experts, tokens)
+		round := func(x float64) float64 { return num.BF16ToFloat64(num.Float64ToBF16(x)) }
+		_, h := naive(r, routing.Scores, routing.ExpertIDs, tokens)
 		for tok := range tokens {
 			sum := make([]float64, d)
 			for j := range k {
 				hr := h[(tok*k+j)*2*n:][:2*n]
-				e := int(routing.Experts[tok*k+j])
+				e := int(routing.ExpertIDs[tok*k+j])
 				for i := range d {
 					var y float64
 					for m := range n {
 						a := round(hr[m] / (1 + math.Exp(-hr[m])) * hr[n+m])
-						y += a * reference.FromBF16(r.w2[(e*d+i)*n+m])
+						y += a * num.BF16ToFloat64(r.w2[(e*d+i)*n+m])
 					}
 					sum[i] += routing.Scores[tok*k+j] * round(y)
 				}
@@ -171,7 +172,7 @@ func TestRoundedIsNearUnrounded(t *testing.T) {
 		r := newRandom(t, c, tokens, 11)
 		routing, rounded, err := r.Forward(r.x, reference.Rounded)
 		require.NoError(t, err)
-		exact, err := r.Experts(r.x, routing.Scores, routing.Experts, nil, reference.Unrounded)
+		exact, err := r.Experts(r.x, routing.Scores, routing.ExpertIDs, nil, reference.Unrounded)
 		require.NoError(t, err)
 		report := reference.Compare(bf16s(rounded.O), exact.O, tokens, c.Hidden)
 		require.NoError(t, report.Check(reference.VsUnrounded))
@@ -184,7 +185,7 @@ func TestRoundedIsNearUnrounded(t *testing.T) {
 func bf16s(values []float64) []uint16 {
 	bits := make([]uint16, len(values))
 	for i, v := range values {
-		bits[i] = reference.ToBF16(v)
+		bits[i] = num.Float64ToBF16(v)
 	}
 	return bits
 }
@@ -192,7 +193,7 @@ func bf16s(values []float64) []uint16 {
 // A token's result has the same bits alone, in a sample and in the whole.
 func TestSampledEqualsFull(t *testing.T) {
 	const tokens = 41
-	c := spec.Config{Hidden: 640, Intermediate: 64, Experts: 6, TopK: 2}
+	c := spec.Config{Hidden: 640, Intermediate: 64, NumExperts: 6, TopK: 2}
 	r := newRandom(t, c, tokens, 5)
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
 		routing, full, err := r.Forward(r.x, rounding)
@@ -200,10 +201,10 @@ func TestSampledEqualsFull(t *testing.T) {
 		for _, sample := range [][]int32{{40}, {7, 3, 3, 0, 39}, {}} {
 			part, err := r.Route(r.x, sample, rounding)
 			require.NoError(t, err)
-			assert.Equal(t, reference.Gather(routing.Logits, sample, c.Experts), part.Logits)
+			assert.Equal(t, reference.Gather(routing.Logits, sample, c.NumExperts), part.Logits)
 			assert.Equal(t, reference.Gather(routing.Scores, sample, c.TopK), part.Scores)
-			assert.Equal(t, reference.Gather(routing.Experts, sample, c.TopK), part.Experts)
-			out, err := r.Experts(r.x, routing.Scores, routing.Experts, sample, rounding)
+			assert.Equal(t, reference.Gather(routing.ExpertIDs, sample, c.TopK), part.ExpertIDs)
+			out, err := r.Experts(r.x, routing.Scores, routing.ExpertIDs, sample, rounding)
 			require.NoError(t, err)
 			assert.Equal(t, sample, append([]int32{}, out.Tokens...))
 			assert.Equal(t, reference.Gather(full.O, sample, c.Hidden), out.O)
@@ -213,7 +214,7 @@ func TestSampledEqualsFull(t *testing.T) {
 }
 
 func TestSkippedAndRepeatedExperts(t *testing.T) {
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: 3, TopK: 2}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2}
 	r := newRandom(t, c, 4, 9)
 	scores := []float64{.5, .5, 2, -1, 1, 1, .25, .75}
 	experts := []int32{1, 1, 3, 2, -1, math.MaxInt32, 0, 1}

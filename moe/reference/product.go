@@ -1,5 +1,7 @@
 package reference
 
+import "sonicmoe/moe/num"
+
 // A product of few rows with many weights costs as much in decoding as in
 // multiplying, so a block of weights is decoded once for all rows of a group.
 // Blocks are cut so that decoded weights and inputs stay in a core's own cache.
@@ -109,7 +111,7 @@ func dot(u, x []float64) (s float64) {
 func decode(dst []float64, bits []uint16) {
 	dst = dst[:len(bits)]
 	for i, b := range bits {
-		dst[i] = FromBF16(b)
+		dst[i] = num.BF16ToFloat64(b)
 	}
 }
 

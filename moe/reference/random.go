@@ -1,6 +1,9 @@
 package reference
 
-import "math"
+import (
+	"math"
+	"sonicmoe/moe/num"
+)
 
 // Scales of the measuring rule: standard deviations of a layer's random
 // inputs for which its speed is reported.
@@ -26,7 +29,7 @@ func NewNormal(seed uint64, scale float64) *Normal {
 	table := new([1 << 16]uint16)
 	for i := range table {
 		p := (float64(i) + 0.5) / (1 << 16)
-		table[i] = ToBF16(scale * math.Sqrt2 * math.Erfinv(2*p-1))
+		table[i] = num.Float64ToBF16(scale * math.Sqrt2 * math.Erfinv(2*p-1))
 	}
 	return &Normal{seed: mix(seed), table: table}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -15,7 +16,7 @@ func TestNormalHasItsMoments(t *testing.T) {
 	var sum, squares, fourth, neighbours, previous float64
 	inside := 0
 	for _, bits := range values {
-		v := reference.FromBF16(bits) / 0.5
+		v := num.BF16ToFloat64(bits) / 0.5
 		sum, squares, fourth = sum+v, squares+v*v, fourth+v*v*v*v
 		neighbours += v * previous
 		previous = v

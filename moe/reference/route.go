@@ -13,29 +13,29 @@ type Routing struct {
 	Logits []float64
 	// Scores [tokens, K] are the softmax of the selected logits, Experts
 	// [tokens, K] whose they are: largest logit first.
-	Scores  []float64
-	Experts []int32
+	Scores    []float64
+	ExpertIDs []int32
 }
 
 // Route gives the routing of the listed tokens of x [T, d] (nil: all of them).
 //
 // A token goes to the K experts with the largest logits; of equal logits the
-// lower expert wins (+0 and -0 are equal), and a NaN loses to everything. A NaN
-// or +Inf that is selected all the same makes the token's scores NaN.
+// lower expert wins (+0 and -0 are equal), and a NaN comes before every number,
+// as in torch.topk. A NaN or +Inf makes the scores of a token that selects it NaN.
 func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	tokens, err := l.tokens(x, tokens)
 	if err != nil {
 		return Routing{}, err
 	}
-	e, k := l.config.Experts, l.config.TopK
+	e, k := l.config.NumExperts, l.config.TopK
 	out := Routing{
-		Logits:  make([]float64, len(tokens)*e),
-		Scores:  make([]float64, len(tokens)*k),
-		Experts: make([]int32, len(tokens)*k),
+		Logits:    make([]float64, len(tokens)*e),
+		Scores:    make([]float64, len(tokens)*k),
+		ExpertIDs: make([]int32, len(tokens)*k),
 	}
 	for first := 0; first < len(tokens); first += routeTokens {
 		last := min(first+routeTokens, len(tokens))
-		l.route(Routing{out.Logits[first*e : last*e], out.Scores[first*k : last*k], out.Experts[first*k : last*k]},
+		l.route(Routing{out.Logits[first*e : last*e], out.Scores[first*k : last*k], out.ExpertIDs[first*k : last*k]},
 			l.tokenRows(x, tokens[first:last]), r)
 	}
 	return out, nil
@@ -54,7 +54,7 @@ func (l *Layer) route(out Routing, rows [][]float64, r Rounding) {
 	for i := 0; i < len(rows); i += routeGroup {
 		groups = append(groups, group{first: i, count: min(routeGroup, len(rows)-i), weights: l.router})
 	}
-	e, k := l.config.Experts, l.config.TopK
+	e, k := l.config.NumExperts, l.config.TopK
 	logits := product(rows, groups, e, l.config.Hidden)
 	parallel(len(rows), func() func(int) {
 		return func(i int) {
@@ -63,7 +63,7 @@ func (l *Layer) route(out Routing, rows [][]float64, r Rounding) {
 			if r == Rounded {
 				l.roundLogits(row)
 			}
-			experts := out.Experts[i*k:][:k]
+			experts := out.ExpertIDs[i*k:][:k]
 			TopK(experts, row)
 			softmax(out.Scores[i*k:][:k], row, experts, r)
 		}
@@ -81,7 +81,7 @@ func (l *Layer) roundLogits(row []float64) {
 }
 
 // TopK fills experts with the indices of the largest logits, largest first: of
-// equal ones the lower index first, NaN after everything else. len(experts)
+// equal ones the lower index first, NaN before everything else. len(experts)
 // must not be larger than len(logits); more stay as they were.
 func TopK(experts []int32, logits []float64) {
 	order := make([]int32, len(logits))
@@ -91,9 +91,9 @@ func TopK(experts []int32, logits []float64) {
 	slices.SortStableFunc(order, func(a, b int32) int {
 		x, y := logits[a], logits[b]
 		switch {
-		case x > y || x == x && y != y:
+		case x > y || x != x && y == y:
 			return -1
-		case x < y || x != x && y == y:
+		case x < y || x == x && y != y:
 			return 1
 		}
 		return 0

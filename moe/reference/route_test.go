@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -22,8 +23,8 @@ func TestTopK(t *testing.T) {
 		{"ties", []float64{2, 1, 2, 2}, []int32{0, 2, 3}},
 		{"negative ties", []float64{-2, -1, -2, -1}, []int32{1, 3, 0, 2}},
 		{"zeros are equal", []float64{math.Copysign(0, -1), 0, -1}, []int32{0, 1}},
-		{"NaN last", []float64{nan, -inf, nan, 5}, []int32{3, 1, 0, 2}},
-		{"NaN left out", []float64{nan, 1, 2}, []int32{2, 1}},
+		{"NaN first", []float64{5, nan, -inf, nan}, []int32{1, 3, 0, 2}},
+		{"NaN before the largest", []float64{1, 2, nan}, []int32{2, 1}},
 		{"infinities", []float64{0, inf, -inf, inf}, []int32{1, 3, 0}},
 	}
 	for _, tt := range tests {
@@ -54,14 +55,14 @@ func TestRouteIsTheDefinition(t *testing.T) {
 		got, err := r.Route(r.x, nil, reference.Unrounded)
 		require.NoError(t, err)
 		for tok := range tokens {
-			logits := make([]float64, c.Experts)
+			logits := make([]float64, c.NumExperts)
 			for e := range logits {
 				for i := range c.Hidden {
-					logits[e] += reference.FromBF16(r.x[tok*c.Hidden+i]) * reference.FromBF16(r.router[e*c.Hidden+i])
+					logits[e] += num.BF16ToFloat64(r.x[tok*c.Hidden+i]) * num.BF16ToFloat64(r.router[e*c.Hidden+i])
 				}
 			}
-			require.InDeltaSlice(t, logits, got.Logits[tok*c.Experts:][:c.Experts], 1e-12)
-			experts := got.Experts[tok*c.TopK:][:c.TopK]
+			require.InDeltaSlice(t, logits, got.Logits[tok*c.NumExperts:][:c.NumExperts], 1e-12)
+			experts := got.ExpertIDs[tok*c.TopK:][:c.TopK]
 			var sum float64
 			for _, e := range experts {
 				sum += math.Exp(logits[e])
@@ -83,15 +84,15 @@ func TestRouteIsTheDefinition(t *testing.T) {
 // logitLayer gives a layer and one token with these logits, exactly.
 func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*reference.Layer, []uint16) {
 	t.Helper()
-	c := spec.Config{Hidden: 128, Intermediate: 64, Experts: len(logits), TopK: k, Logits: format}
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: len(logits), TopK: k, Logits: format}
 	s := c.Shapes(1)
 	x, router := make([]uint16, s.X.Elements()), make([]uint16, s.Router.Elements())
-	x[0], x[1] = reference.ToBF16(1), reference.ToBF16(1)
+	x[0], x[1] = num.Float64ToBF16(1), num.Float64ToBF16(1)
 	for e, v := range logits {
-		high := reference.ToBF16(v)
+		high := num.Float64ToBF16(v)
 		router[e*128] = high
-		if rest := v - reference.FromBF16(high); rest == rest && rest != 0 {
-			router[e*128+1] = reference.ToBF16(rest)
+		if rest := v - num.BF16ToFloat64(high); rest == rest && rest != 0 {
+			router[e*128+1] = num.Float64ToBF16(rest)
 		}
 	}
 	l, err := reference.NewLayer(c, router, make([]uint16, s.W1.Elements()), make([]uint16, s.W2.Elements()))
@@ -114,7 +115,7 @@ func TestLogitFormatDecidesTies(t *testing.T) {
 		l, x := logitLayer(t, tt.format, 2, 1, 1+1.0/1024, -1)
 		got, err := l.Route(x, nil, tt.rounding)
 		require.NoError(t, err)
-		assert.Equal(t, tt.first, got.Experts[0], "%+v", tt)
+		assert.Equal(t, tt.first, got.ExpertIDs[0], "%+v", tt)
 	}
 }
 
@@ -122,7 +123,7 @@ func TestScoresAreASoftmaxOfTheSelected(t *testing.T) {
 	l, x := logitLayer(t, spec.LogitsBF16, 2, 1, 400, 399, 398)
 	got, err := l.Route(x, nil, reference.Unrounded)
 	require.NoError(t, err)
-	assert.Equal(t, []int32{1, 2}, got.Experts)
+	assert.Equal(t, []int32{1, 2}, got.ExpertIDs)
 	assert.InDelta(t, 1/(1+math.Exp(-1)), got.Scores[0], 1e-15)
 	assert.InDelta(t, 1, got.Scores[0]+got.Scores[1], 1e-15)
 }
@@ -134,7 +135,7 @@ func TestBadLogitsShowInScores(t *testing.T) {
 		logits []float64
 		nan    bool
 	}{
-		{"NaN not selected", []float64{nan, 1, 2}, false},
+		{"NaN selected among numbers", []float64{1, nan, 2}, true},
 		{"NaN selected", []float64{nan, nan, 2}, true},
 		{"+Inf selected", []float64{math.Inf(1), 1, 2}, true},
 	}

@@ -34,7 +34,7 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 		DX:      make([]float64, len(tokens)*c.Hidden),
 		DScores: make([]float64, len(tokens)*k),
 	}
-	pairs := g.pairs(tokens, g.in.Experts)
+	pairs := g.pairs(tokens, g.in.ExpertIDs)
 	h := g.preactivations(pairs, tokens, g.tokenRows(g.in.X, tokens))
 	do := g.tokenRows(g.in.DO, tokens)
 	rows := make([][]float64, len(pairs))
@@ -124,7 +124,7 @@ func (g *Gradients) extraRows(tokens []int32) [][]float64 {
 	if g.in.Extra == nil {
 		return nil
 	}
-	e := g.config.Experts
+	e := g.config.NumExperts
 	rows := make([][]float64, len(tokens))
 	var groups []group
 	for i, t := range tokens {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/spec"
 )
 
@@ -31,7 +32,7 @@ func AllRows(experts, rows int) []ExpertRow {
 // A row costs 8·d operations for each token of its expert, 4 where H is given.
 func (g *Gradients) W1(list []ExpertRow) ([]float64, error) {
 	c := g.config
-	if err := checkRows(list, c.Experts, 2*c.Intermediate); err != nil {
+	if err := checkRows(list, c.NumExperts, 2*c.Intermediate); err != nil {
 		return nil, err
 	}
 	out := make([]float64, len(list)*c.Hidden)
@@ -73,7 +74,7 @@ func (g *Gradients) w1Column(r ExpertRow, sum []float64) w1Column {
 		}
 	}
 	for i := range d {
-		w.w2[i] = FromBF16(g.w2[(r.Expert*d+i)*n+w.neuron])
+		w.w2[i] = num.BF16ToFloat64(g.w2[(r.Expert*d+i)*n+w.neuron])
 	}
 	if g.in.H == nil {
 		w.gate, w.up = make([]float64, d), make([]float64, d)
@@ -101,7 +102,7 @@ func (g *Gradients) addW1(columns []w1Column, first int, flat []int32, x, do [][
 		for j, f := range flat {
 			if w.gate == nil {
 				row := g.in.H[(first+j)*2*n:][:2*n]
-				h[j], h[rowTile+j] = FromBF16(row[w.neuron]), FromBF16(row[n+w.neuron])
+				h[j], h[rowTile+j] = num.BF16ToFloat64(row[w.neuron]), num.BF16ToFloat64(row[n+w.neuron])
 			}
 			_, dgate, dup := neuron(h[j], h[rowTile+j], g.in.Scores[f], da[rowTile*i+j])
 			if w.isUp {
@@ -119,7 +120,7 @@ func (g *Gradients) addW1(columns []w1Column, first int, flat []int32, x, do [][
 // H of the experts in the list is computed first.
 func (g *Gradients) W2(list []ExpertRow) ([]float64, error) {
 	c, n := g.config, g.config.Intermediate
-	if err := checkRows(list, c.Experts, c.Hidden); err != nil {
+	if err := checkRows(list, c.NumExperts, c.Hidden); err != nil {
 		return nil, err
 	}
 	out := make([]float64, len(list)*n)
@@ -146,7 +147,7 @@ func (g *Gradients) W2(list []ExpertRow) ([]float64, error) {
 				var do [axpyRows]float64
 				for _, at := range t.at {
 					for j, f := range flat {
-						do[j] = FromBF16(g.in.DO[int(f)/c.TopK*c.Hidden+list[at].Row])
+						do[j] = num.BF16ToFloat64(g.in.DO[int(f)/c.TopK*c.Hidden+list[at].Row])
 					}
 					axpy(out[at*n:][:n], do[:len(flat)], a)
 				}
@@ -190,7 +191,7 @@ func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 		return nil, &spec.ArgError{Field: "dlogits", Got: elements(len(dlogits)), Want: fmt.Sprintf("%d ([T, K])", len(g.in.Scores))}
 	}
 	const width = 64
-	out := make([]float64, c.Experts*c.Hidden)
+	out := make([]float64, c.NumExperts*c.Hidden)
 	parallel((c.Hidden+width-1)/width, func() func(int) {
 		x := make([]float64, width)
 		return func(block int) {
@@ -205,11 +206,11 @@ func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 				decode(x, g.in.X[t*c.Hidden+c0:][:len(x)])
 				for f := t * k; f < (t+1)*k; f++ {
 					if g.grouping.Row[f] >= 0 {
-						add(int(g.in.Experts[f]), dlogits[f])
+						add(int(g.in.ExpertIDs[f]), dlogits[f])
 					}
 				}
 				if g.in.Extra != nil {
-					for e, v := range g.in.Extra[t*c.Experts:][:c.Experts] {
+					for e, v := range g.in.Extra[t*c.NumExperts:][:c.NumExperts] {
 						add(e, v)
 					}
 				}

@@ -13,7 +13,7 @@ type ArgError struct {
 	Want string
 }
 
-// Error reads "Config.Hidden is 100, must be a multiple of 64, at least 128".
+// Error reads "Config.Hidden is 100, must be a multiple of 16, at least 16".
 func (e *ArgError) Error() string {
 	return e.Field + " is " + e.Got + ", must be " + e.Want
 }

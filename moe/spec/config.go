@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Limits of a Config.
@@ -10,144 +11,150 @@ const (
 	// MaxExperts is the largest number of experts of a layer.
 	MaxExperts = 1024
 	// MaxTopK is the largest number of experts that one token is sent to.
-	MaxTopK = 16
-	// MaxWidth bounds Hidden and Intermediate. It keeps every byte count of a
-	// layer, at up to 2^31 tokens, inside an int64.
+	MaxTopK = 32
+	// MaxWidth bounds Hidden, Intermediate and the width of the shared experts.
+	// It keeps every byte count of a layer, at up to 2^31 tokens, inside an int64.
 	MaxWidth = 1 << 20
+	// MaxRows bounds T·K of a call: row numbers are signed 32-bit integers on
+	// the device.
+	MaxRows = 1<<31 - 1
 )
 
-// widthStep is what Hidden and Intermediate are multiples of: one 128-byte row
-// of a swizzled bf16 tile.
-const widthStep = 64
+// WidthStep is what Hidden and Intermediate are multiples of: the depth of one
+// tensor-core instruction, and 32 bytes.
+const WidthStep = 16
 
-// GateUp is the order of W1's 2n rows: how gate and up of one neuron lie.
-// Nothing can tell the two apart by shape, so it is said, never guessed.
-type GateUp uint8
-
-const (
-	// Concatenated: rows 0..n-1 of an expert are gate, rows n..2n-1 are up.
-	Concatenated GateUp = iota
-	// Interleaved: row 2j is gate j, row 2j+1 is up j.
-	Interleaved
-)
-
-// String gives the layout's name.
-func (g GateUp) String() string {
-	switch g {
-	case Concatenated:
-		return "concatenated"
-	case Interleaved:
-		return "interleaved"
-	}
-	return "GateUp(" + strconv.Itoa(int(g)) + ")"
-}
-
-// GateRow is the row of W1 (of 2n, within one expert) that holds neuron j's
-// gate; j is in 0..n-1.
-func (g GateUp) GateRow(j, n int) int {
-	if g == Interleaved {
-		return 2 * j
-	}
-	return j
-}
-
-// UpRow is the row of W1 (of 2n, within one expert) that holds neuron j's up.
-func (g GateUp) UpRow(j, n int) int {
-	if g == Interleaved {
-		return 2*j + 1
-	}
-	return n + j
-}
-
-// Logits is the number format in which router logits are compared and
-// turned into scores. The router product is summed in FP32 either way.
-type Logits uint8
-
-const (
-	// LogitsBF16: rounded to bf16 before top-K, as a bf16 linear layer gives
-	// them in PyTorch.
-	LogitsBF16 Logits = iota
-	// LogitsF32: kept in FP32.
-	LogitsF32
-)
-
-// String gives the format's name.
-func (l Logits) String() string {
-	switch l {
-	case LogitsBF16:
-		return "bf16"
-	case LogitsF32:
-		return "f32"
-	}
-	return "Logits(" + strconv.Itoa(int(l)) + ")"
-}
-
-// Config is one Mixture-of-Experts layer: E experts, each a SwiGLU MLP of
-// d → 2n → d without biases, of which every token uses K. It is comparable.
+// Config is one Mixture-of-Experts layer: a router and E experts, each an MLP of
+// d → n → d, of which every token uses K, and shared experts that every token
+// uses. It is comparable. The package's documentation gives the mathematics.
 //
-//	logits = X · Wrᵀ          [T, E]
-//	scores = softmax over the K largest logits of a token
-//	H = X_e · W1_eᵀ           [R, 2n], gate then up
-//	A = silu(gate) · up       [R, n]
-//	Y = A · W2_eᵀ             [R, d]
-//	O_t = Σ_k score · Y       [T, d]
+// The zero value of every field but the four sizes is the layer of Mixtral and
+// Qwen3-MoE: softmax over the chosen logits, SwiGLU, no biases, bf16.
 type Config struct {
-	// Hidden is d, the width of a token: a multiple of 64 from 128.
+	// Hidden is d, the width of a token: a multiple of 16.
 	Hidden int
-	// Intermediate is n, the width of one expert: a multiple of 64 from 64.
+	// Intermediate is n, the width of one expert: a multiple of 16.
 	Intermediate int
-	// Experts is E, 1 to 1024.
-	Experts int
-	// TopK is K, the experts of one token: 1 to 16, and at most Experts.
+	// NumExperts is E, 1 to 1024, without the shared ones.
+	NumExperts int
+	// TopK is K, the experts of one token: 1 to 32, and at most NumExperts.
 	TopK int
-	// GateUp is the order of W1's rows.
-	GateUp GateUp
+
+	// Type is the element type of tokens, weights and what is made of them:
+	// BF16 or F16.
+	Type Type
+	// GateUp says where gate and up lie in W1, WeightOrder the order of its and
+	// W2's last two dimensions.
+	GateUp      GateUp
+	WeightOrder WeightOrder
+
+	// Activation stands between an expert's products. Limit clamps the inputs
+	// of SwiGLU (0: it does not) and SwiGLUOAI, Alpha is SwiGLUOAI's.
+	Activation   Activation
+	Alpha, Limit float64
+	// Bias: both products of the experts have biases, b1 [E, 2n] (or n) and b2
+	// [E, d]. Shared experts have none.
+	Bias bool
+
 	// Logits is the format of router logits.
 	Logits Logits
+	// RouterF32: the router's weights are FP32, not of the layer's Type, as
+	// ERNIE-4.5, Hunyuan and MiniMax-M2 keep them. Logits are then LogitsF32.
+	RouterF32 bool
+	// RouterBias: logits = X·Wrᵀ + a bias [E] f32.
+	RouterBias bool
+	// Score makes raw scores of logits.
+	Score Score
+	// SelectionBias: experts are chosen by raw score + a bias [E] f32, which
+	// enters nothing else. It is what loss-free balancing adjusts, and has no
+	// gradient.
+	SelectionBias bool
+	// Groups is the number of equal groups of neighbouring experts, of which a
+	// token uses the TopGroups best by GroupScore; 0: experts are not grouped.
+	Groups, TopGroups int
+	GroupScore        GroupScore
+	// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
+	Renormalize Renorm
+	NormEpsilon float64
+	// ScoreScale multiplies the scores; 0 means 1.
+	ScoreScale float64
+	// ExpertScale: scores are multiplied by their expert's entry of a tensor
+	// [E] f32 as well (Gemma-4).
+	ExpertScale bool
+	// ScoreOnInput: a score multiplies its expert's input, and experts' outputs
+	// are added up with weight 1 (Llama-4).
+	ScoreOnInput bool
+
+	// SharedExperts is the number of experts that every token uses, each of
+	// width Intermediate; as one MLP of all their neurons, as models keep them.
+	SharedExperts int
+	// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
+	SharedGate bool
+
 	// TokensHint is the number of tokens expected in one call, 0 if unknown.
 	// It steers the choice of tile shapes, never what is computed or allowed.
 	TokensHint int
 }
 
-// Check returns nil, or an [*ArgError] that names the first wrong field.
-func (c Config) Check() error {
-	if err := checkWidth("Config.Hidden", c.Hidden, 128); err != nil {
-		return err
+// HWidth is the width of H, and the number of rows of an expert's W1: 2n, or n
+// without a gate.
+func (c Config) HWidth() int { return c.hWidth(c.Intermediate) }
+
+func (c Config) hWidth(n int) int {
+	if c.Activation.Gated() {
+		return 2 * n
 	}
-	if err := checkWidth("Config.Intermediate", c.Intermediate, 64); err != nil {
-		return err
-	}
-	if c.Experts < 1 || c.Experts > MaxExperts {
-		return argErrorf("Config.Experts", c.Experts, "1 to %d", MaxExperts)
-	}
-	if most := min(MaxTopK, c.Experts); c.TopK < 1 || c.TopK > most {
-		return argErrorf("Config.TopK", c.TopK, "1 to %d (with %d experts)", most, c.Experts)
-	}
-	if c.GateUp > Interleaved {
-		return argErrorf("Config.GateUp", c.GateUp, "Concatenated or Interleaved")
-	}
-	if c.Logits > LogitsF32 {
-		return argErrorf("Config.Logits", c.Logits, "LogitsBF16 or LogitsF32")
-	}
-	if c.TokensHint < 0 {
-		return argErrorf("Config.TokensHint", c.TokensHint, "0 (unknown) or the tokens expected in a call")
-	}
-	return nil
+	return n
 }
 
-func checkWidth(field string, width, least int) error {
-	if width < least || width%widthStep != 0 {
-		return argErrorf(field, width, "a multiple of %d, at least %d", widthStep, least)
+// SharedWidth is the width of all shared experts together, 0 where there are none.
+func (c Config) SharedWidth() int { return c.SharedExperts * c.Intermediate }
+
+// Scale is what scores are multiplied by: ScoreScale, or 1.
+func (c Config) Scale() float64 {
+	if c.ScoreScale == 0 {
+		return 1
 	}
-	if width > MaxWidth {
-		return argErrorf(field, width, "at most %d", MaxWidth)
-	}
-	return nil
+	return c.ScoreScale
 }
+
+// SavesLogits reports whether backward through the router needs the logits
+// [T, E] that forward made. The softmax over the chosen can do without: its
+// scores tell its gradient.
+func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK }
 
 // String is a short form with every field that decides what is computed:
-// "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16". TokensHint is left out.
+// "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", and after these whatever
+// is not as Mixtral has it. TokensHint is left out.
 func (c Config) String() string {
-	return fmt.Sprintf("d=%d n=%d E=%d K=%d w1=%v logits=%v",
-		c.Hidden, c.Intermediate, c.Experts, c.TopK, c.GateUp, c.Logits)
+	var b strings.Builder
+	fmt.Fprintf(&b, "d=%d n=%d E=%d K=%d w1=%v logits=%v", c.Hidden, c.Intermediate, c.NumExperts, c.TopK, c.GateUp, c.Logits)
+	add := func(is bool, text string, args ...any) {
+		if is {
+			fmt.Fprintf(&b, " "+text, args...)
+		}
+	}
+	add(c.Type != BF16, "type=%v", c.Type)
+	add(c.WeightOrder != OutIn, "order=%v", c.WeightOrder)
+	add(c.Activation != SwiGLU, "act=%v", c.Activation)
+	add(c.Alpha != 0, "alpha=%s", number(c.Alpha))
+	add(c.Limit != 0, "limit=%s", number(c.Limit))
+	add(c.Bias, "bias")
+	add(c.RouterF32, "router=f32")
+	add(c.RouterBias, "router-bias")
+	add(c.Score != SoftmaxTopK, "score=%v", c.Score)
+	add(c.SelectionBias, "selection-bias")
+	add(c.Groups != 0 || c.TopGroups != 0, "groups=%d/%d", c.TopGroups, c.Groups)
+	add(c.GroupScore != GroupBest, "group-score=%v", c.GroupScore)
+	add(c.Renormalize != NoRenorm, "renorm=%v", c.Renormalize)
+	add(c.NormEpsilon != 0, "epsilon=%s", number(c.NormEpsilon))
+	add(c.Scale() != 1, "scale=%s", number(c.ScoreScale))
+	add(c.ExpertScale, "expert-scale")
+	add(c.ScoreOnInput, "score-on-input")
+	add(c.SharedExperts != 0, "shared=%d", c.SharedExperts)
+	add(c.SharedGate, "shared-gate")
+	return b.String()
 }
+
+// number is the shortest text that gives v again.
+func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

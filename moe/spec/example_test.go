@@ -7,7 +7,7 @@ import (
 )
 
 func Example() {
-	layer := spec.Config{Hidden: 1536, Intermediate: 256, Experts: 128, TopK: 8}
+	layer := spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}
 	if err := layer.Check(); err != nil {
 		fmt.Println(err)
 		return
@@ -28,5 +28,5 @@ func Example() {
 	// SonicMoE keeps 267 MiB
 	// MoMoE keeps 843 MiB
 	// forward takes at least 0.76 ms
-	// Config.Hidden is 100, must be a multiple of 64, at least 128
+	// Config.Hidden is 100, must be a multiple of 16, at least 16
 }

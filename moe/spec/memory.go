@@ -17,21 +17,30 @@ func (s Saved) Bytes() int64 { return s.Activations + s.Metadata }
 // metadataBytes are the scores, the experts and two index arrays of T·K
 // entries, and the experts' offsets: what any of the methods needs.
 func (c Config) metadataBytes(tokens int) int64 {
-	return 4*4*int64(tokens)*int64(c.TopK) + 4*int64(c.Experts+1)
+	return 4*4*int64(tokens)*int64(c.TopK) + 4*int64(c.NumExperts+1)
 }
 
 // Saved is exactly what this library keeps from forward to backward, in bytes:
 // X (which the caller has anyway), H, scores and experts. That is 2Td + 4TKn
-// bytes, which do not grow when experts get finer at a constant nK, and 8TK
-// bytes of metadata: the order of the rows is made anew from the experts.
+// bytes, or 2Td + 2TKn without a gate, which do not grow when experts get finer
+// at a constant nK, and 8TK bytes of metadata: the order of the rows is made
+// again from the experts. Shared experts keep their H and the score of their
+// gate, a router whose scores don't tell their gradient its logits.
 func (c Config) Saved(tokens int) Saved {
-	s, shapes := c.SavedByMethod(tokens)[0], c.Shapes(tokens)
-	s.Metadata = shapes.Scores.Bytes() + shapes.Experts.Bytes()
+	shapes := c.Shapes(tokens)
+	s := Saved{
+		Method:      "SonicMoE",
+		Activations: shapes.X.Bytes() + shapes.H.Bytes() + shapes.SharedH.Bytes(),
+		Metadata:    shapes.Scores.Bytes() + shapes.ExpertIDs.Bytes() + shapes.SharedScore.Bytes(),
+	}
+	if c.SavesLogits() {
+		s.Metadata += shapes.Logits.Bytes()
+	}
 	return s
 }
 
 // SavedByMethod lists what is kept from forward to backward by SonicMoE, whose
-// method this library follows, and by others, in bytes.
+// method this library follows, and by others, in bytes, without shared experts.
 //
 // The figures of others are formulas that meet the measurements published in
 // arXiv 2512.14080, figure 13, within 2 % (Megatron at 30B n=256 needs 2 GiB
@@ -43,13 +52,14 @@ func (c Config) SavedByMethod(tokens int) []Saved {
 	x := 2 * t * int64(c.Hidden)              // X, bf16
 	rowN := 2 * t * k * int64(c.Intermediate) // one [R, n] tensor
 	rowD := 2 * t * k * int64(c.Hidden)       // one [R, d] tensor
+	rowH := 2 * t * k * int64(c.HWidth())     // H
 	list := []Saved{
-		{Method: "SonicMoE", Activations: x + 2*rowN},
-		{Method: "MoMoE", Activations: x + 2*rowN + rowD},
-		{Method: "DeepGEMM", Activations: x + 2*rowN + rowD},
-		{Method: "ScatterMoE", Activations: x + 3*rowN + rowD},
-		{Method: "Megatron", Activations: x + 3*rowN + 2*rowD},
-		{Method: "torch grouped", Activations: x + 4*rowN + 2*rowD},
+		{Method: "SonicMoE", Activations: x + rowH},
+		{Method: "MoMoE", Activations: x + rowH + rowD},
+		{Method: "DeepGEMM", Activations: x + rowH + rowD},
+		{Method: "ScatterMoE", Activations: x + rowH + rowN + rowD},
+		{Method: "Megatron", Activations: x + rowH + rowN + 2*rowD},
+		{Method: "torch grouped", Activations: x + rowH + 2*rowN + 2*rowD},
 	}
 	for i := range list {
 		list[i].Metadata = c.metadataBytes(tokens)

@@ -52,34 +52,76 @@ func (c Config) BackwardFLOPs(tokens int) float64 { return 2 * c.ForwardFLOPs(to
 // TFLOPS is a speed in 10^12 operations a second.
 func TFLOPS(flops float64, t time.Duration) float64 { return flops / t.Seconds() / 1e12 }
 
-// ForwardWork lists the five kernels of a training forward pass: router
-// product, top-K, up-projection (with H stored), down-projection, aggregation.
-func (c Config) ForwardWork(tokens int) []Work {
+// The work of each kernel of a training pass; forward's are the router product,
+// top-K, the up-projection (with H stored), the down-projection and the sum.
+
+// RouterWork is the router product's.
+func (c Config) RouterWork(tokens int) Work {
+	t, _, d, _, e := c.floats(tokens)
+	return Work{"router", 2 * t * d * e, 2 * (t*d + e*d + t*e)}
+}
+
+// TopKWork is that of choosing the experts.
+func (c Config) TopKWork(tokens int) Work {
+	t, r, _, _, e := c.floats(tokens)
+	return Work{"topk", 0, 2*t*e + 8*r}
+}
+
+// UpWork is the up-projection's.
+func (c Config) UpWork(tokens int) Work {
 	t, r, d, n, e := c.floats(tokens)
-	return []Work{
-		{"router", 2 * t * d * e, 2 * (t*d + e*d + t*e)},
-		{"topk", 0, 2*t*e + 8*r},
-		{"up", 4 * r * n * d, 2 * (t*d + 2*e*n*d + 3*r*n)},
-		{"down", 2 * r * n * d, 2 * (r*n + e*n*d + r*d)},
-		{"aggregate", 0, 2 * (r*d + t*d)},
-	}
+	return Work{"up", 4 * r * n * d, 2 * (t*d + 2*e*n*d + 3*r*n)}
+}
+
+// DownWork is the down-projection's.
+func (c Config) DownWork(tokens int) Work {
+	_, r, d, n, e := c.floats(tokens)
+	return Work{"down", 2 * r * n * d, 2 * (r*n + e*n*d + r*d)}
+}
+
+// AggregateWork is that of adding up the rows of each token.
+func (c Config) AggregateWork(tokens int) Work {
+	t, r, d, _, _ := c.floats(tokens)
+	return Work{"aggregate", 0, 2 * (r*d + t*d)}
+}
+
+// DHWork is that of the gradient of H.
+func (c Config) DHWork(tokens int) Work {
+	t, r, d, n, e := c.floats(tokens)
+	return Work{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 5*r*n)}
+}
+
+// DW2Work is that of the gradient of W2.
+func (c Config) DW2Work(tokens int) Work {
+	t, r, d, n, e := c.floats(tokens)
+	return Work{"dW2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)}
+}
+
+// DXWork is that of the gradient of the rows of X.
+func (c Config) DXWork(tokens int) Work {
+	_, r, d, n, e := c.floats(tokens)
+	return Work{"dX", 4 * r * n * d, 2 * (2*r*n + 2*e*n*d + r*d)}
+}
+
+// DW1Work is that of the gradient of W1.
+func (c Config) DW1Work(tokens int) Work {
+	t, r, d, n, e := c.floats(tokens)
+	return Work{"dW1", 4 * r * n * d, 2 * (t*d + 2*r*n + 2*e*n*d)}
+}
+
+// ForwardWork lists the five kernels of a training forward pass.
+func (c Config) ForwardWork(tokens int) []Work {
+	return []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
 }
 
 // BackwardWork lists the kernels of a backward pass with all gradients, without
 // the router's.
 func (c Config) BackwardWork(tokens int) []Work {
-	t, r, d, n, e := c.floats(tokens)
-	return []Work{
-		{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 5*r*n)},
-		{"dW2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)},
-		{"dX", 4 * r * n * d, 2 * (2*r*n + 2*e*n*d + r*d)},
-		{"dW1", 4 * r * n * d, 2 * (t*d + 2*r*n + 2*e*n*d)},
-		{"aggregate", 0, 2 * (r*d + t*d)},
-	}
+	return []Work{c.DHWork(tokens), c.DW2Work(tokens), c.DXWork(tokens), c.DW1Work(tokens), c.AggregateWork(tokens)}
 }
 
 // floats gives T, R, d, n, E: products of them overflow integers.
 func (c Config) floats(tokens int) (t, r, d, n, e float64) {
 	t = float64(tokens)
-	return t, t * float64(c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.Experts)
+	return t, t * float64(c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.NumExperts)
 }

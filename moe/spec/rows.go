@@ -67,7 +67,7 @@ func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [
 	return Row{
 		Name:           name,
 		Tokens:         tokens,
-		Config:         Config{Hidden: d, Intermediate: n, Experts: e, TopK: k, TokensHint: tokens},
+		Config:         Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens},
 		SonicForwardMS: forwardMS, SonicBackwardMS: backwardMS,
 		CuBLAS: Speed{v[0], v[1]}, Sonic: Speed{v[2], v[3]}, MoMoE: Speed{v[4], v[5]},
 		ScatterMoE: Speed{v[6], v[7]}, Torch: Speed{v[8], v[9]},

@@ -5,6 +5,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -15,28 +16,17 @@ const ScaleOutput = 0.2
 // a backward pass, which Back then holds: all gradients are wanted, those of
 // weights in the given type.
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
-	a, c := t.Args, t.Layer.Config()
-	s := c.Gradients(t.Tokens, weights)
+	s := t.Layer.Config().Gradients(t.Tokens, weights)
 	t.DO = reference.NewNormal(seed, ScaleOutput).Values(s.DO.Elements())
-	b := moe.Backward{X: a.X, Router: a.Router, W1: a.W1, W2: a.W2, H: a.H, Scores: a.Scores, Experts: a.Experts}
-	for _, g := range []struct {
-		to    *moe.Tensor
-		shape moe.Shape
-	}{{&b.DO, s.DO}, {&b.DX, s.DX}, {&b.DScores, s.DScores}, {&b.DW1, s.DW1}, {&b.DW2, s.DW2}, {&b.DRouter, s.DRouter}} {
-		p, err := t.alloc(g.shape.Bytes())
-		if err != nil {
-			return err
-		}
-		*g.to = moe.Tensor{Ptr: p, Shape: g.shape}
-	}
-	bytes := t.Layer.Sizes(t.Tokens).BackwardWorkspace
-	p, err := t.alloc(bytes)
-	if err != nil {
+	b := t.Args.Backward()
+	b.DO, b.DX, b.DScores = t.memory.Tensor(s.DO), t.memory.Tensor(s.DX), t.memory.Tensor(s.DScores)
+	b.WeightGradients = t.memory.Gradients(t.Layer, weights)
+	b.Workspace = t.memory.Workspace(t.Tokens, t.Layer)
+	if err := t.memory.Err(); err != nil {
 		return err
 	}
-	b.Workspace = moe.Buffer{Ptr: p, Bytes: bytes}
 	t.Back = b
-	return t.stream.CopyToDevice(b.DO.Ptr, Bytes(t.DO))
+	return moe.Write(t.stream, b.DO, t.DO)
 }
 
 // AddLogitGradients gives the backward pass extra gradients of the logits, of
@@ -45,26 +35,22 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 	s := t.Layer.Config().Gradients(t.Tokens, moe.BF16).DLogits
 	t.Extra = make([]float32, s.Elements())
 	for i, v := range reference.NewNormal(seed, ScaleOutput).Values(s.Elements()) {
-		t.Extra[i] = float32(reference.FromBF16(v)) * (1 + 1.0/4096) // not a bf16
+		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // not a bf16
 	}
-	p, err := t.alloc(s.Bytes())
-	if err != nil {
+	t.Back.DLogits = t.memory.Tensor(s)
+	if err := t.memory.Err(); err != nil {
 		return err
 	}
-	t.Back.DLogits = moe.Tensor{Ptr: p, Shape: s}
-	return t.stream.CopyToDevice(p, Bytes(t.Extra))
+	return moe.Write(t.stream, t.Back.DLogits, t.Extra)
 }
 
 // PoisonGradients overwrites what b writes with NaN, but for what it adds to.
 func (t *Trial) PoisonGradients(b moe.Backward) error {
-	for _, g := range []struct {
-		tensor moe.Tensor
-		added  bool
-	}{{b.DX, false}, {b.DScores, false}, {b.DW1, b.AccumulateDW1}, {b.DW2, b.AccumulateDW2}, {b.DRouter, b.AccumulateDRouter}} {
-		if g.tensor.IsZero() || g.added {
+	for _, g := range []moe.Gradient{{Tensor: b.DX}, {Tensor: b.DScores}, {Tensor: b.RouterLosses}, b.DW1, b.DW2, b.DRouter} {
+		if g.IsZero() || g.Accumulate {
 			continue
 		}
-		if err := t.stream.Fill32(g.tensor.Ptr, 0xffffffff, g.tensor.Shape.Bytes()/4); err != nil {
+		if err := t.stream.Fill32(g.Ptr, 0xffffffff, g.Shape.Bytes()/4); err != nil {
 			return err
 		}
 	}
@@ -115,10 +101,10 @@ func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
 	at := of.Ptr + driver.DevicePtr(first*of.Shape.Type.Bytes())
 	if of.Shape.Type == moe.F32 {
 		v.F32 = make([]float32, count)
-		return v, t.stream.CopyToHost(Bytes(v.F32), at)
+		return v, t.stream.CopyToHost(num.Bytes(v.F32), at)
 	}
 	v.BF16 = make([]uint16, count)
-	return v, t.stream.CopyToHost(Bytes(v.BF16), at)
+	return v, t.stream.CopyToHost(num.Bytes(v.BF16), at)
 }
 
 // compare holds values against what they should be.

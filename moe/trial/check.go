@@ -61,12 +61,12 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	for i, e := range r.Experts {
-		if e < 0 || int(e) >= c.Experts {
-			return Report{Routing: fmt.Errorf("token %d slot %d went to expert %d of %d", i/c.TopK, i%c.TopK, e, c.Experts)}, nil
+	for i, e := range r.ExpertIDs {
+		if e < 0 || int(e) >= c.NumExperts {
+			return Report{Routing: fmt.Errorf("token %d slot %d went to expert %d of %d", i/c.TopK, i%c.TopK, e, c.NumExperts)}, nil
 		}
 	}
-	tokens := reference.SampleTokens(r.Experts, t.Tokens, c.TopK, c.Experts, want)
+	tokens := reference.SampleTokens(r.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, want)
 	rep := Report{Sampled: len(tokens), ScoreBound: scoreBoundBF16}
 	if c.Logits == moe.LogitsF32 {
 		rep.ScoreBound = scoreBoundF32
@@ -83,13 +83,13 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 // checkExperts compares O and, where it is, H of the tokens.
 func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, tokens []int32) error {
 	c := t.Layer.Config()
-	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.Experts, tokens, reference.Unrounded)
+	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.ExpertIDs, tokens, reference.Unrounded)
 	if err != nil {
 		return err
 	}
 	rep.O = reference.Compare(reference.Gather(r.O, tokens, c.Hidden), out.O, len(tokens), c.Hidden)
 	if r.H != nil {
-		rows := reference.Group(r.Experts, c.Experts).Row
+		rows := reference.Group(r.ExpertIDs, c.NumExperts).Row
 		var of []int32
 		for _, token := range tokens {
 			of = append(of, rows[int(token)*c.TopK:int(token+1)*c.TopK]...)
@@ -108,8 +108,8 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 		return 0, nil, err
 	}
 	for i, token := range tokens {
-		logits := routing.Logits[i*c.Experts : (i+1)*c.Experts]
-		chosen := r.Experts[int(token)*c.TopK : int(token+1)*c.TopK]
+		logits := routing.Logits[i*c.NumExperts : (i+1)*c.NumExperts]
+		chosen := r.ExpertIDs[int(token)*c.TopK : int(token+1)*c.TopK]
 		scores := r.Scores[int(token)*c.TopK : int(token+1)*c.TopK]
 		if err := plausible(token, logits, chosen, step(c.Logits)); err != nil && wrong == nil {
 			wrong = err

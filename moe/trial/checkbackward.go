@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -60,8 +61,8 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	if err != nil {
 		return BackwardReport{}, err
 	}
-	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), Experts: saved.Experts, H: saved.H, Routed: o.Routed}
-	if !b.DLogits.IsZero() {
+	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), ExpertIDs: saved.ExpertIDs, H: saved.H, Routed: o.Routed}
+	if !b.DLogits.IsZero() || b.Balance != 0 || b.ZLoss != 0 {
 		in.Extra = reference.Widen(t.Extra)
 	}
 	g, err := ref.Gradients(in, o.Rounding)
@@ -73,9 +74,9 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	if o.Rounding == reference.Rounded {
 		k.report.Bounds = reference.VsRounded
 	}
-	k.tokens(reference.SampleTokens(saved.Experts, t.Tokens, c.TopK, c.Experts, o.Tokens))
-	k.report.DW1 = k.weights(b.DW1, g.W1, 2*c.Intermediate, c.Hidden, o.Rows)
-	k.report.DW2 = k.weights(b.DW2, g.W2, c.Hidden, c.Intermediate, o.Rows)
+	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
+	k.report.DW1 = k.weights(b.DW1.Tensor, g.W1, 2*c.Intermediate, c.Hidden, o.Rows)
+	k.report.DW2 = k.weights(b.DW2.Tensor, g.W2, c.Hidden, c.Intermediate, o.Rows)
 	k.router()
 	return k.report, k.err
 }
@@ -115,7 +116,7 @@ func (k *backwardCheck) weights(got moe.Tensor, of func([]reference.ExpertRow) (
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
 	}
-	list := SampleRows(k.t.Layer.Config().Experts, rows, sample)
+	list := SampleRows(k.t.Layer.Config().NumExperts, rows, sample)
 	k.report.Rows = len(list)
 	want, err := of(list)
 	if k.err = err; err != nil {
@@ -142,11 +143,11 @@ func (k *backwardCheck) router() {
 	if k.err = err; err != nil {
 		return
 	}
-	all := make([]int64, c.Experts)
+	all := make([]int64, c.NumExperts)
 	for e := range all {
 		all[e] = int64(e)
 	}
-	k.report.DRouter = k.compare(k.b.DRouter, want, c.Hidden, all)
+	k.report.DRouter = k.compare(k.b.DRouter.Tensor, want, c.Hidden, all)
 }
 
 // compare reads rows of a gradient and holds them against want.
@@ -160,7 +161,7 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 	}
 	if k.rounding == reference.Rounded && v.BF16 != nil {
 		for i, w := range want { // the reference leaves weights' gradients as they are
-			want[i] = reference.FromBF16(reference.ToBF16(w))
+			want[i] = num.BF16ToFloat64(num.Float64ToBF16(w))
 		}
 	}
 	return v.compare(want, len(rows), cols)

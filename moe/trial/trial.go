@@ -4,7 +4,7 @@ package trial
 
 import (
 	"context"
-	"unsafe"
+	"errors"
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
@@ -25,8 +25,8 @@ type Trial struct {
 	X, Router, W1, W2 []uint16
 	// Args are the same tensors on the device, with outputs and workspace.
 	Args moe.Forward
-	// DO is the gradient of O as bf16 bits, Extra the extra gradients of the
-	// logits, and Back the tensors of a backward pass; see PrepareBackward.
+	// DO is the gradient of O as bf16 bits, Extra the gradients of the logits that
+	// do not come through the scores, by DLogits, Balance and ZLoss, and Back the tensors of a backward pass; see PrepareBackward.
 	DO    []uint16
 	Extra []float32
 	Back  moe.Backward
@@ -34,7 +34,7 @@ type Trial struct {
 	dev    driver.Device
 	stream driver.Stream
 	call   *moe.Call
-	owned  []driver.DevicePtr
+	memory *moe.Arena
 }
 
 // New makes random inputs from a seed and puts them on the layer's device.
@@ -52,7 +52,7 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 
 // FromHost puts given inputs, bf16 bits, on the device.
 func FromHost(dev driver.Device, l *moe.Layer, tokens int, x, router, w1, w2 []uint16) (*Trial, error) {
-	t := &Trial{Layer: l, Tokens: tokens, X: x, Router: router, W1: w1, W2: w2, dev: dev, call: l.NewCall()}
+	t := &Trial{Layer: l, Tokens: tokens, X: x, Router: router, W1: w1, W2: w2, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
 	if err := t.upload(); err != nil {
 		t.Close()
 		return nil, err
@@ -64,46 +64,28 @@ func (t *Trial) upload() (err error) {
 	if t.stream, err = t.dev.NewStream(); err != nil {
 		return err
 	}
-	s := t.Layer.Config().Shapes(t.Tokens)
-	sizes := t.Layer.Sizes(t.Tokens)
+	t.Args = t.memory.Forward(t.Layer, t.Tokens)
+	if t.Args.H.IsZero() {
+		t.Args.H = t.memory.Tensor(t.Layer.Shapes(t.Tokens).H)
+	}
+	t.Args.Weights = t.memory.Weights(t.Layer)
+	sizes, err := t.Layer.Sizes(t.Tokens)
+	if err != nil {
+		return err
+	}
+	t.Args.Workspace = t.memory.Buffer(sizes.Workspace)
+	if err := t.memory.Err(); err != nil {
+		return err
+	}
 	for _, in := range []struct {
-		to   *moe.Tensor
+		to   moe.Tensor
 		from []uint16
-		dims []int64
-	}{
-		{&t.Args.X, t.X, s.X.Dims[:s.X.Rank]}, {&t.Args.Router, t.Router, s.Router.Dims[:s.Router.Rank]},
-		{&t.Args.W1, t.W1, s.W1.Dims[:s.W1.Rank]}, {&t.Args.W2, t.W2, s.W2.Dims[:s.W2.Rank]},
-	} {
-		p, err := t.alloc(int64(len(in.from)) * 2)
-		if err != nil {
-			return err
-		}
-		if err := t.stream.CopyToDevice(p, Bytes(in.from)); err != nil {
-			return err
-		}
-		*in.to = moe.Tensor{Ptr: p}
-	}
-	t.Args.X.Shape, t.Args.Router.Shape, t.Args.W1.Shape, t.Args.W2.Shape = s.X, s.Router, s.W1, s.W2
-	for _, out := range []struct {
-		to    *moe.Tensor
-		bytes int64
-	}{{&t.Args.O, sizes.O}, {&t.Args.H, sizes.H}, {&t.Args.Scores, sizes.Scores}, {&t.Args.Experts, sizes.Experts}} {
-		if out.to.Ptr, err = t.alloc(out.bytes); err != nil {
+	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W2, t.W2}} {
+		if err := moe.Write(t.stream, in.to, in.from); err != nil {
 			return err
 		}
 	}
-	t.Args.O.Shape, t.Args.H.Shape, t.Args.Scores.Shape, t.Args.Experts.Shape = s.O, s.H, s.Scores, s.Experts
-	t.Args.Workspace.Bytes = sizes.Workspace
-	t.Args.Workspace.Ptr, err = t.alloc(sizes.Workspace)
-	return err
-}
-
-func (t *Trial) alloc(bytes int64) (driver.DevicePtr, error) {
-	p, err := t.dev.Alloc(max(bytes, 256))
-	if err == nil {
-		t.owned = append(t.owned, p)
-	}
-	return p, err
+	return nil
 }
 
 // Stream is the trial's own stream, Call its call.
@@ -112,6 +94,9 @@ func (t *Trial) Stream() driver.Stream { return t.stream }
 // Call is the trial's call.
 func (t *Trial) Call() *moe.Call { return t.call }
 
+// UseCall makes another call of the layer the trial's.
+func (t *Trial) UseCall(c *moe.Call) { t.call = c }
+
 // Poison overwrites outputs and workspace with NaN.
 func (t *Trial) Poison() error {
 	for _, b := range []struct {
@@ -119,7 +104,7 @@ func (t *Trial) Poison() error {
 		bytes int64
 	}{
 		{t.Args.O.Ptr, t.Args.O.Shape.Bytes()}, {t.Args.H.Ptr, t.Args.H.Shape.Bytes()},
-		{t.Args.Scores.Ptr, t.Args.Scores.Shape.Bytes()}, {t.Args.Experts.Ptr, t.Args.Experts.Shape.Bytes()},
+		{t.Args.Scores.Ptr, t.Args.Scores.Shape.Bytes()}, {t.Args.ExpertIDs.Ptr, t.Args.ExpertIDs.Shape.Bytes()},
 		{t.Args.Workspace.Ptr, t.Args.Workspace.Bytes},
 	} {
 		if err := t.stream.Fill32(b.p, 0xffffffff, b.bytes/4); err != nil {
@@ -149,58 +134,39 @@ func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
 
 // Results are a pass's outputs on the host.
 type Results struct {
-	O, H    []uint16
-	Scores  []float32
-	Experts []int32
+	O, H      []uint16
+	Scores    []float32
+	ExpertIDs []int32
 }
 
 // Results copies the outputs; H only if asked for.
 func (t *Trial) Results(withH bool) (Results, error) {
 	s := t.Layer.Config().Shapes(t.Tokens)
 	r := Results{
-		O: make([]uint16, s.O.Elements()), Scores: make([]float32, s.Scores.Elements()), Experts: make([]int32, s.Experts.Elements()),
+		O: make([]uint16, s.O.Elements()), Scores: make([]float32, s.Scores.Elements()), ExpertIDs: make([]int32, s.ExpertIDs.Elements()),
 	}
-	copies := []struct {
-		to   []byte
-		from driver.DevicePtr
-	}{{Bytes(r.O), t.Args.O.Ptr}, {Bytes(r.Scores), t.Args.Scores.Ptr}, {Bytes(r.Experts), t.Args.Experts.Ptr}}
 	if withH {
 		r.H = make([]uint16, s.H.Elements())
-		copies = append(copies, struct {
-			to   []byte
-			from driver.DevicePtr
-		}{Bytes(r.H), t.Args.H.Ptr})
 	}
-	for _, c := range copies {
-		if err := t.stream.CopyToHost(c.to, c.from); err != nil {
+	for _, err := range []error{
+		moe.Read(t.stream, t.Args.O, r.O), moe.Read(t.stream, t.Args.Scores, r.Scores), moe.Read(t.stream, t.Args.ExpertIDs, r.ExpertIDs),
+	} {
+		if err != nil {
 			return r, err
 		}
 	}
-	return r, nil
+	if !withH {
+		return r, nil
+	}
+	return r, moe.Read(t.stream, t.Args.H, r.H)
 }
 
 // Close frees the device memory.
 func (t *Trial) Close() error {
-	var first error
-	for _, p := range t.owned {
-		if err := t.dev.Free(p); err != nil && first == nil {
-			first = err
-		}
-	}
-	t.owned = nil
+	err := t.memory.Free()
 	if t.stream != nil {
-		if err := t.stream.Close(); err != nil && first == nil {
-			first = err
-		}
+		err = errors.Join(err, t.stream.Close())
+		t.stream = nil
 	}
-	return first
-}
-
-// Bytes views a slice of numbers as bytes, in the machine's order, which is
-// the device's on every supported one.
-func Bytes[E uint16 | int32 | uint32 | float32](s []E) []byte {
-	if len(s) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
+	return err
 }

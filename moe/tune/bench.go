@@ -13,8 +13,9 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 )
 
@@ -62,7 +63,7 @@ type arm struct {
 
 const seed = 7
 
-func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[kernel.Point], error) {
+func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[gemm.Tiling], error) {
 	b := &bench{setting: s, dev: s.Device, want: map[string]print{}, inputs: map[string]print{}, arms: map[string]*arm{}}
 	if err := json.Unmarshal(s.Spec, &b.spec); err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 // prepare makes the cost model's layer and the tensors.
 func (b *bench) prepare(ctx context.Context) error {
 	var err error
-	if b.base, err = b.arm(ctx, "", kernel.Point{}); err != nil {
+	if b.base, err = b.arm(ctx, "", gemm.Tiling{}); err != nil {
 		return err
 	}
 	tokens := tokensOf(b.Config)
@@ -145,20 +146,16 @@ func (b *bench) prepare(ctx context.Context) error {
 }
 
 // arm is the layer with a product's point, the cost model's for the others.
-func (b *bench) arm(ctx context.Context, product string, p kernel.Point) (*arm, error) {
+func (b *bench) arm(ctx context.Context, product string, p gemm.Tiling) (*arm, error) {
 	name := fmt.Sprintf("%s %+v", product, p)
 	if a := b.arms[name]; a != nil {
 		return a, nil
 	}
-	var choice kernel.Choice
+	choice := tiles.Choice{}
 	if product != "" {
-		which, err := kernel.FindProduct(product)
-		if err != nil {
-			return nil, err
-		}
-		*which.At(&choice) = p
+		choice[product] = p
 	}
-	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithChoices(nil), moe.WithChoice(choice)}
+	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithTunedFrom(nil), moe.WithTiles(choice)}
 	if !b.Backward {
 		opts = append(opts, moe.WithoutBackward())
 	}
@@ -175,7 +172,10 @@ func (b *bench) room(l *moe.Layer) error {
 	if b.trial == nil {
 		return nil
 	}
-	sizes := l.Sizes(b.trial.Tokens)
+	sizes, err := l.Sizes(b.trial.Tokens)
+	if err != nil {
+		return err
+	}
 	for _, w := range []struct {
 		have *moe.Buffer
 		need int64
@@ -201,7 +201,7 @@ func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
 }
 
 // Verify implements autotune.Bench.
-func (b *bench) Verify(ctx context.Context, product string, p kernel.Point) error {
+func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error {
 	a, err := b.arm(ctx, product, p)
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (b *bench) sameInputs() error {
 	a, back := &b.trial.Args, &b.trial.Back
 	tensors := []named{{"X", a.X}, {"Router", a.Router}, {"W1", a.W1}, {"W2", a.W2}}
 	if b.Backward {
-		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"Experts", a.Experts})
+		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
 	}
 	for _, t := range tensors {
 		p, err := b.printer.of(t.Tensor)
@@ -301,7 +301,7 @@ var errTimed = fmt.Errorf("timed")
 // Time implements autotune.Bench. Its runs are queued together: the chip has no
 // pause to cool down in, for a training run gives it none either, and a cool
 // chip likes other tiles.
-func (b *bench) Time(ctx context.Context, product string, p kernel.Point) (time.Duration, error) {
+func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.Duration, error) {
 	a, err := b.arm(ctx, product, p)
 	if err != nil {
 		return 0, err

@@ -14,9 +14,10 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
 )
 
 func TestMain(m *testing.M) {
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var small = moe.Config{Hidden: 128, Intermediate: 64, Experts: 4, TopK: 2, TokensHint: 24}
+var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
 
 func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
@@ -63,12 +64,12 @@ func TestBench(t *testing.T) {
 			b, err := openBench(t, dev, s)
 			require.NoError(t, err)
 			choice := kernel.Choose(small, dev.Target())
-			for _, p := range kernel.Products() {
+			for _, p := range kernel.Kernels.Products() {
 				if p.Backward && !s.Backward {
 					continue
 				}
-				require.NoError(t, b.Verify(t.Context(), p.Name, *p.At(&choice)), p.Name)
-				d, err := b.Time(t.Context(), p.Name, *p.At(&choice))
+				require.NoError(t, b.Verify(t.Context(), p.Name, choice[p.Name]), p.Name)
+				d, err := b.Time(t.Context(), p.Name, choice[p.Name])
 				require.NoError(t, err, p.Name)
 				assert.Positive(t, d)
 				for _, r := range b.runs(p.Name) { // each shows a kernel of its own
@@ -82,7 +83,7 @@ func TestBench(t *testing.T) {
 					assert.True(t, seen, r.kernel)
 				}
 			}
-			assert.Error(t, b.Verify(t.Context(), "up", kernel.Point{TileN: 64}), "no such tile")
+			assert.Error(t, b.Verify(t.Context(), "up", gemm.Tiling{TileN: 64}), "no such tile")
 			require.NoError(t, b.Close())
 			live := dev.Live()
 			assert.Zero(t, live.Allocations)
@@ -107,8 +108,8 @@ func TestHistogram(t *testing.T) {
 	defer b.Close()
 	r, err := b.trial.Results(false)
 	require.NoError(t, err)
-	rows := make([]int, small.Experts)
-	for _, e := range r.Experts {
+	rows := make([]int, small.NumExperts)
+	for _, e := range r.ExpertIDs {
 		rows[e]++
 	}
 	assert.Zero(t, rows[3])
@@ -124,8 +125,8 @@ func TestVerifyCanFail(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
-	for _, p := range kernel.Products() {
-		point := *p.At(&choice)
+	for _, p := range kernel.Kernels.Products() {
+		point := choice[p.Name]
 		require.NoError(t, b.Verify(ctx, p.Name, point))
 		first := b.runs(p.Name)[0]
 		name := first.name + " " + first.outputs[0].name
@@ -137,9 +138,9 @@ func TestVerifyCanFail(t *testing.T) {
 	}
 	flip := func(of moe.Tensor, bit uint16) {
 		bits := make([]uint16, 1)
-		require.NoError(t, b.trial.Stream().CopyToHost(trial.Bytes(bits), of.Ptr))
+		require.NoError(t, b.trial.Stream().CopyToHost(num.Bytes(bits), of.Ptr))
 		bits[0] ^= bit
-		require.NoError(t, b.trial.Stream().CopyToDevice(of.Ptr, trial.Bytes(bits)))
+		require.NoError(t, b.trial.Stream().CopyToDevice(of.Ptr, num.Bytes(bits)))
 	}
 	for name, of := range map[string]moe.Tensor{"X": b.trial.Args.X, "W1": b.trial.Args.W1, "DO": b.trial.Back.DO, "H": b.trial.Args.H} {
 		flip(of, 1)
@@ -148,7 +149,7 @@ func TestVerifyCanFail(t *testing.T) {
 		require.NoError(t, b.sameInputs())
 	}
 	flip(b.trial.Args.W2, 1<<14) // of the exponent
-	assert.ErrorContains(t, b.Verify(ctx, "down", choice.Down), "O has other bits")
+	assert.ErrorContains(t, b.Verify(ctx, "down", choice["down"]), "O has other bits")
 }
 
 // A print changes with any bit and with the order of the words.
@@ -169,7 +170,7 @@ func TestFingerprint(t *testing.T) {
 		data[i] = uint32(i * i)
 	}
 	of := func() print {
-		require.NoError(t, s.CopyToDevice(p, trial.Bytes(data)))
+		require.NoError(t, s.CopyToDevice(p, num.Bytes(data)))
 		got, err := f.of(moe.Tensor{Ptr: p, Shape: moe.Dense(p, moe.F32, words, 1).Shape})
 		require.NoError(t, err)
 		return got
@@ -213,13 +214,13 @@ func TestWrongSwizzle(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
-	for _, p := range kernel.Products() {
+	for _, p := range kernel.Kernels.Products() {
 		points := p.Candidates(small, dev.Target())
 		wrong, right := points[0], points[1]
 		dev.on = true
 		assert.ErrorContains(t, b.Verify(ctx, p.Name, wrong), "has other bits", "%s %v", p.Name, wrong)
 		dev.on = false
-		require.NoError(t, b.Verify(ctx, p.Name, p.In(choice)), "the default makes good what was spoilt")
+		require.NoError(t, b.Verify(ctx, p.Name, choice[p.Name]), "the default makes good what was spoilt")
 		assert.NoError(t, b.Verify(ctx, p.Name, right), "%s %v", p.Name, right)
 	}
 }

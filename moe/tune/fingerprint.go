@@ -8,7 +8,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
+	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
 )
 
@@ -19,10 +19,9 @@ type print [2]uint32
 // fingerprinter computes prints on the device: gradients of large layers take
 // seconds to copy.
 type fingerprinter struct {
-	fn      *jit.Function
-	binding *jit.Binding
-	stream  driver.Stream
-	sums    driver.DevicePtr
+	launcher *jit.Launcher[fingerprintArgs]
+	stream   driver.Stream
+	sums     driver.DevicePtr
 }
 
 const (
@@ -32,24 +31,30 @@ const (
 	wordsALaunch = 1 << 30
 )
 
+// fingerprintArgs are what a launch takes.
+type fingerprintArgs struct {
+	// Data [Words] u32 is read, Sums [2] u32 are added to.
+	Data, Sums driver.DevicePtr
+	Words      int
+	Seed       uint32
+}
+
 // fingerprintKernel adds the hashes of words to sums[0] and sums[1].
-func fingerprintKernel() (jit.Source, error) {
-	const name = "tune_fingerprint"
-	k := ptx.NewKernel(name)
-	k.SetLaunchBounds(printThreads, 1)
-	data, sums := k.ParamPtr("data"), k.ParamPtr("sums")
-	words, seed := k.ParamU32("words"), k.ParamU32("seed")
-	first := k.Special("%ctaid.x").MulI(printThreads).Add(k.Special("%tid.x"))
-	a, b := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
-	k.For(first, words, k.Special("%nctaid.x").MulI(printThreads), func(i ptx.U32) {
+func fingerprintKernel() (*jit.Kernel[fingerprintArgs], error) {
+	k := jit.NewBuilder[fingerprintArgs]("tune_fingerprint", printThreads, 1)
+	k.SetGrid(func(_ *fingerprintArgs, sms int) driver.Dim3 { return driver.Dim3{X: 8 * sms} })
+	data, sums := k.Ptr(&k.Args.Data), k.Ptr(&k.Args.Sums)
+	words, seed := k.U32(&k.Args.Words), k.Word(&k.Args.Seed)
+	first := k.CtaidX().MulI(printThreads).Add(k.TidX())
+	a, b := ptx.NewVar(k.Kernel, ptx.Uint(0)), ptx.NewVar(k.Kernel, ptx.Uint(0))
+	k.For(first, words, k.NctaidX().MulI(printThreads), func(i ptx.U32) {
 		h := hash(ptx.LdGlobal[ptx.U32](data.Index(i, 4)).Xor(hash(i.Add(seed))))
 		a.Set(a.Get().Add(h))
 		b.Set(b.Get().Add(hash(h.Add(ptx.Uint(0x9e3779b9)))))
 	})
 	k.RedGlobalAdd(sums, a.Get())
 	k.RedGlobalAdd(sums.At(4), b.Get())
-	m, err := k.Build()
-	return jit.Source{Module: m, Name: name, Label: "fingerprint of a tensor"}, err
+	return k.Build()
 }
 
 // hash mixes all bits of a word; a bijection.
@@ -61,34 +66,31 @@ func hash(x ptx.U32) ptx.U32 {
 
 // newFingerprinter works on a stream; sums are printBytes of its own.
 func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream, sums driver.DevicePtr) (*fingerprinter, error) {
-	source, err := fingerprintKernel()
+	k, err := fingerprintKernel()
 	if err != nil {
 		return nil, err
 	}
-	f := &fingerprinter{stream: s, sums: sums}
-	if f.fn, err = jit.Of(dev).Load(ctx, c, source, driver.CompileOptions{}); err != nil {
+	fn, err := jit.Of(dev).Load(ctx, c, k.Source("fingerprint of a tensor"), driver.CompileOptions{})
+	if err != nil {
 		return nil, err
 	}
-	f.binding = f.fn.Bind(dev, driver.Launch{Grid: driver.Dim3{X: 8 * dev.Target().SMs}, Block: driver.Dim3{X: printThreads}})
-	return f, nil
+	return &fingerprinter{launcher: k.Launcher(fn, dev), stream: s, sums: sums}, nil
 }
 
-// of computes a tensor's print, behind the stream's earlier work.
+// of computes a tensor's print, in stream order.
 func (f *fingerprinter) of(t moe.Tensor) (print, error) {
 	if err := f.stream.Fill32(f.sums, 0, 2); err != nil {
 		return print{}, err
 	}
 	words := t.Shape.Bytes() / 4
-	f.binding.Ptr("sums", f.sums)
 	for done := int64(0); done < words; done += wordsALaunch {
-		f.binding.Ptr("data", t.Ptr+driver.DevicePtr(4*done))
-		f.binding.U32("words", uint32(min(wordsALaunch, words-done)))
-		f.binding.U32("seed", uint32(done/wordsALaunch)*0x2545f491)
-		if err := f.binding.Launch(f.stream); err != nil {
+		if err := f.launcher.Launch(f.stream, fingerprintArgs{
+			Data: t.Ptr + driver.DevicePtr(4*done), Sums: f.sums, Words: int(min(wordsALaunch, words-done)), Seed: uint32(done/wordsALaunch) * 0x2545f491,
+		}); err != nil {
 			return print{}, fmt.Errorf("fingerprint: %w", err)
 		}
 	}
 	sums := make([]uint32, 2)
-	err := f.stream.CopyToHost(trial.Bytes(sums), f.sums)
+	err := f.stream.CopyToHost(num.Bytes(sums), f.sums)
 	return print(sums), err
 }

@@ -80,11 +80,11 @@ func tuneOnGPU(t *testing.T, row modelspec.Row) {
 	start = time.Now()
 	l, err := moe.New(ctx, dev, row.Config, moe.WithCache(c))
 	require.NoError(t, err)
-	t.Logf("second process: looked for choices in %v, moe.New in %v with %v", looked, time.Since(start), l.Choice())
+	t.Logf("second process: looked for choices in %v, moe.New in %v with %v", looked, time.Since(start), l.Tiles())
 	for call, n := range cuda.Calls(dev) {
 		if call == "cuLinkCreate" || call == "cuLinkCreate_v2" {
 			assert.Equal(t, before[call], n, "a second process compiles")
 		}
 	}
-	assert.Equal(t, plan.Choice, l.Choice())
+	assert.Equal(t, plan.Choice, l.Tiles())
 }

@@ -6,8 +6,9 @@ import (
 	"math/rand/v2"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/trial"
 )
 
@@ -38,7 +39,7 @@ func (b *bench) runs(product string) []run {
 	case "up":
 		outputs := []named{{"O", a.O}, {"H", a.H}}
 		if b.Histogram == nil {
-			outputs = append(outputs, named{"Scores", a.Scores}, named{"Experts", a.Experts})
+			outputs = append(outputs, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
 		}
 		return []run{
 			{"training", b.forward(a), outputs, poison, "up"},
@@ -48,7 +49,7 @@ func (b *bench) runs(product string) []run {
 		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison, "down"}}
 	case "dh":
 		return []run{{"backward", b.backward(g, b.Histogram == nil),
-			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1}, {"DW2", g.DW2}}, poison, "dh"}}
+			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1.Tensor}, {"DW2", g.DW2.Tensor}}, poison, "dh"}}
 	case "dx":
 		only := wanting(g, moe.WeightGradients{})
 		only.DX = g.DX
@@ -76,17 +77,17 @@ func (b *bench) weightRuns(product string) []run {
 			before = 0
 		}
 		if product == "dw1" {
-			out = named{"DW1", g.DW1}
+			out = named{"DW1", g.DW1.Tensor}
 			if way.f32 {
 				out.Tensor = moe.Tensor{Ptr: b.wide, Shape: shapes.DW1}
 			}
-			w.DW1, w.AccumulateDW1 = out.Tensor, way.adds
+			w.DW1 = moe.Gradient{Tensor: out.Tensor, Accumulate: way.adds}
 		} else {
-			out = named{"DW2", g.DW2}
+			out = named{"DW2", g.DW2.Tensor}
 			if way.f32 {
 				out.Tensor = moe.Tensor{Ptr: b.wide, Shape: shapes.DW2}
 			}
-			w.DW2, w.AccumulateDW2 = out.Tensor, way.adds
+			w.DW2 = moe.Gradient{Tensor: out.Tensor, Accumulate: way.adds}
 		}
 		list = append(list, run{product + way.name, b.backward(wanting(g, w), false), []named{out}, before, product + way.name})
 	}
@@ -95,7 +96,7 @@ func (b *bench) weightRuns(product string) []run {
 
 // wanting is a backward pass for the weights' gradients alone.
 func wanting(g moe.Backward, w moe.WeightGradients) moe.Backward {
-	g.DX, g.DScores, g.DRouter, g.DLogits = moe.Tensor{}, moe.Tensor{}, moe.Tensor{}, moe.Tensor{}
+	g.DX, g.DScores, g.DLogits = moe.Tensor{}, moe.Tensor{}, moe.Tensor{}
 	g.WeightGradients = w
 	return g
 }
@@ -107,7 +108,7 @@ func (b *bench) forward(f moe.Forward) func(*moe.Call) error {
 		if b.Histogram == nil {
 			return c.Forward(b.trial.Stream(), f)
 		}
-		return c.Experts(b.trial.Stream(), moe.Experts{X: f.X, W1: f.W1, W2: f.W2, Scores: f.Scores, Experts: f.Experts, O: f.O, H: f.H, Workspace: f.Workspace})
+		return c.ForwardExperts(b.trial.Stream(), f)
 	}
 }
 
@@ -117,15 +118,15 @@ func (b *bench) backward(g moe.Backward, routed bool) func(*moe.Call) error {
 		if routed {
 			return c.Backward(b.trial.Stream(), g)
 		}
-		return c.ExpertsBackward(b.trial.Stream(), moe.ExpertsBackward{X: g.X, W1: g.W1, W2: g.W2, H: g.H, Scores: g.Scores, Experts: g.Experts,
-			DO: g.DO, DX: g.DX, DScores: g.DScores, WeightGradients: g.WeightGradients, Workspace: g.Workspace})
+		g.DRouter = moe.Gradient{}
+		return c.BackwardExperts(b.trial.Stream(), g)
 	}
 }
 
 // route gives every token experts by the histogram's shares, and equal scores.
 func (b *bench) route(tokens int) error {
 	c := b.Config
-	shares, sum, used := make(reference.Zipf, c.Experts), 0.0, 0
+	shares, sum, used := make(reference.Zipf, c.NumExperts), 0.0, 0
 	for e, n := range b.Histogram {
 		sum += float64(n)
 		shares[e] = sum
@@ -149,10 +150,10 @@ func (b *bench) route(tokens int) error {
 		scores[i] = 1 / float32(c.TopK)
 	}
 	s, a := b.trial.Stream(), b.trial.Args
-	if err := s.CopyToDevice(a.Experts.Ptr, trial.Bytes(ids)); err != nil {
+	if err := s.CopyToDevice(a.ExpertIDs.Ptr, num.Bytes(ids)); err != nil {
 		return err
 	}
-	return s.CopyToDevice(a.Scores.Ptr, trial.Bytes(scores))
+	return s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores))
 }
 
 // How much of the cost model's layer is held against float64: tokens at least,
@@ -194,7 +195,7 @@ func (b *bench) prove(ctx context.Context) error {
 func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	g, routed := b.trial.Back, b.Histogram == nil
 	if !routed {
-		g.DRouter = moe.Tensor{}
+		g.DRouter = moe.Gradient{}
 	}
 	if err := b.trial.PoisonGradients(g); err != nil {
 		return err
@@ -217,5 +218,5 @@ func tokensOf(c moe.Config) int {
 	if c.TokensHint > 0 {
 		return c.TokensHint
 	}
-	return max(1, kernel.RowsPerExpert(c)*c.Experts/c.TopK)
+	return max(1, registry.RowsPerExpert(c)*c.NumExperts/c.TopK)
 }

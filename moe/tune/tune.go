@@ -11,8 +11,11 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/tiles"
 )
 
 // Options say how Layer tunes. The zero value is good.
@@ -44,11 +47,11 @@ type Plan struct {
 	Config moe.Config
 	Target driver.Target
 	// Choice has the points of the products that were tuned or have a valid
-	// choice; others are the zero Point.
-	Choice kernel.Choice
+	// choice; others are not there.
+	Choice tiles.Choice
 	// Reports are of the products tuned, Valid the names of those that had a
 	// valid choice and were not.
-	Reports []*autotune.Report[kernel.Point]
+	Reports []*autotune.Report[gemm.Tiling]
 	Valid   []string
 	Took    time.Duration
 
@@ -62,14 +65,23 @@ type Plan struct {
 // and of a default that is wrong; what was found by then is in the plan.
 func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
 	start := time.Now()
+	if dev == nil {
+		return nil, &moe.ArgError{Field: "dev", Got: "nil", Want: "a device"}
+	}
+	if err := dev.Err(); err != nil {
+		return nil, err
+	}
 	if o.Cache == nil {
 		o.Cache = cache.Open(cache.Options{})
 	}
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c, Target: dev.Target(), cache: o.Cache, forwardOnly: o.ForwardOnly}
+	p := &Plan{Config: c, Target: dev.Target(), Choice: tiles.Choice{}, cache: o.Cache, forwardOnly: o.ForwardOnly}
 	products, err := p.open(o)
+	if err == nil {
+		err = p.fits(dev)
+	}
 	if err != nil || len(products) == 0 {
 		p.Took = time.Since(start)
 		return p, err
@@ -80,12 +92,12 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 }
 
 // open checks the arguments and gives the products that are to be tuned.
-func (p *Plan) open(o Options) ([]kernel.Product, error) {
-	if err := p.Config.Check(); err != nil {
+func (p *Plan) open(o Options) ([]*registry.Product, error) {
+	if err := moe.Check(p.Config); err != nil {
 		return nil, err
 	}
-	if n := len(o.Histogram); o.Histogram != nil && n != p.Config.Experts {
-		return nil, &moe.ArgError{Field: "Histogram", Got: fmt.Sprintf("%d experts", n), Want: fmt.Sprint(p.Config.Experts)}
+	if n := len(o.Histogram); o.Histogram != nil && n != p.Config.NumExperts {
+		return nil, &moe.ArgError{Field: "Histogram", Got: fmt.Sprintf("%d experts", n), Want: fmt.Sprint(p.Config.NumExperts)}
 	}
 	for e, n := range o.Histogram {
 		if n < 0 {
@@ -93,17 +105,17 @@ func (p *Plan) open(o Options) ([]kernel.Product, error) {
 		}
 	}
 	for _, name := range o.Products {
-		if _, err := kernel.FindProduct(name); err != nil {
+		if _, err := kernel.Kernels.FindProduct(name); err != nil {
 			return nil, err
 		}
 	}
-	var list []kernel.Product
-	for _, product := range kernel.Products() {
+	var list []*registry.Product
+	for _, product := range kernel.Kernels.Products() {
 		if o.ForwardOnly && product.Backward || len(o.Products) > 0 && !slices.Contains(o.Products, product.Name) {
 			continue
 		}
 		if point, ok := p.stored(product); ok && !o.Again {
-			*product.At(&p.Choice) = point
+			p.Choice[product.Name] = point
 			p.Valid = append(p.Valid, product.Name)
 			continue
 		}
@@ -112,9 +124,24 @@ func (p *Plan) open(o Options) ([]kernel.Product, error) {
 	return list, nil
 }
 
+// fits refuses what no memory of the device can hold, before the host makes it.
+func (p *Plan) fits(dev driver.Device) error {
+	_, total, err := dev.Memory()
+	if err != nil {
+		return err
+	}
+	tokens := tokensOf(p.Config)
+	s := p.Config.Shapes(tokens)
+	if need := s.X.Bytes() + s.O.Bytes() + s.H.Bytes() + s.A.Bytes() + s.Y.Bytes() + s.W1.Bytes() + s.W2.Bytes(); need > total {
+		return &moe.ArgError{Field: "Config.TokensHint", Got: fmt.Sprintf("%d tokens (%d MiB of tensors at least)", tokens, need>>20),
+			Want: fmt.Sprintf("so few that their tensors are below the device's %d MiB", total>>20)}
+	}
+	return nil
+}
+
 // stored is a product's valid choice.
-func (p *Plan) stored(product kernel.Product) (kernel.Point, bool) {
-	point, origin, _ := autotune.Pick(p.cache, moe.ChoiceKey(p.Target, p.Config, product.Name), func(q kernel.Point) (string, error) {
+func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
+	point, origin, _ := autotune.Pick(p.cache, moe.ChoiceKey(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
 		sources, err := moe.ProductSources(p.Target, p.Config, product.Name, q)
 		return autotune.Digest(sources), err
 	})
@@ -122,14 +149,14 @@ func (p *Plan) stored(product kernel.Product) (kernel.Point, bool) {
 }
 
 // tune searches the products' spaces, all on one bench.
-func (p *Plan) tune(ctx context.Context, dev driver.Device, products []kernel.Product, o Options, deadline time.Time) error {
+func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry.Product, o Options, deadline time.Time) error {
 	if o.Device == "" {
 		o.Device = "cuda"
 		if strings.HasPrefix(dev.Producer(), "emulated") {
 			o.Device = "emulated"
 		}
 	}
-	backward := slices.ContainsFunc(products, func(k kernel.Product) bool { return k.Backward })
+	backward := slices.ContainsFunc(products, func(k *registry.Product) bool { return k.Backward })
 	search := o.Search
 	search.Cache, search.Budget = o.Cache, o.Budget
 	s, err := autotune.NewSession(dev, layers, spec{o.Device, p.Target, p.Config, o.Histogram, backward}, search)
@@ -147,22 +174,22 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []kernel.Pr
 		if err != nil {
 			return err
 		}
-		*product.At(&p.Choice) = r.Chosen
+		p.Choice[product.Name] = r.Chosen
 	}
 	return nil
 }
 
 // problem is the search for one product's point.
-func (p *Plan) problem(product kernel.Product) autotune.Problem[kernel.Point] {
+func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] {
 	def := kernel.Choose(p.Config, p.Target)
-	problem := autotune.Problem[kernel.Point]{
-		Name: product.Name, Key: moe.ChoiceKey(p.Target, p.Config, product.Name), Default: *product.At(&def),
-		Sources: func(q kernel.Point) ([]jit.Source, error) {
+	problem := autotune.Problem[gemm.Tiling]{
+		Name: product.Name, Key: moe.ChoiceKey(p.Target, p.Config, product.Name), Default: def[product.Name],
+		Sources: func(q gemm.Tiling) ([]jit.Source, error) {
 			return moe.ProductSources(p.Target, p.Config, product.Name, q)
 		},
 	}
 	for _, a := range product.Alternatives(p.Config, p.Target) {
-		problem.Space = append(problem.Space, autotune.Candidate[kernel.Point]{Point: a.Point, Estimate: a.Estimate, Rejected: a.Rejected})
+		problem.Space = append(problem.Space, autotune.Candidate[gemm.Tiling]{Point: a.Tiling, Estimate: a.Estimate, Rejected: a.Rejected})
 	}
 	return problem
 }
@@ -210,7 +237,7 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 			return err
 		}
 	}
-	opts := []moe.Option{moe.WithChoices(p.cache)}
+	opts := []moe.Option{moe.WithTunedFrom(p.cache)}
 	if p.forwardOnly {
 		opts = append(opts, moe.WithoutBackward())
 	}
@@ -224,7 +251,7 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 // String is the reports, one below the other.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "layer %v, %v rows an expert, on %s with %d SMs\n", p.Config, autotune.BucketOf(kernel.RowsPerExpert(p.Config)), p.Target.Name, p.Target.SMs)
+	fmt.Fprintf(&b, "layer %v, %v rows an expert, on %s with %d SMs\n", p.Config, autotune.BucketOf(registry.RowsPerExpert(p.Config)), p.Target.Name, p.Target.SMs)
 	if len(p.Valid) > 0 {
 		fmt.Fprintf(&b, "tuned before: %s\n", strings.Join(p.Valid, ", "))
 	}

@@ -2,6 +2,7 @@ package tune
 
 import (
 	"context"
+	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
@@ -28,7 +31,7 @@ func TestSecondProcess(t *testing.T) {
 	dev := newDevice(t)
 	plan, err := Layer(ctx, dev, small, quick(cache.Open(cache.Options{Dir: dir})))
 	require.NoError(t, err)
-	require.Len(t, plan.Reports, len(kernel.Products()))
+	require.Len(t, plan.Reports, len(kernel.Kernels.Products()))
 	for _, r := range plan.Reports {
 		assert.Equal(t, 2, r.Count(autotune.Measured), r)
 		assert.NotZero(t, r.Count(autotune.Rejected))
@@ -51,13 +54,13 @@ func TestSecondProcess(t *testing.T) {
 	require.NoError(t, again.Save(ctx, second), "nothing is left to store")
 	f := autotune.NewFile()
 	require.NoError(t, again.Put(f))
-	l, err := moe.New(ctx, second, small, moe.WithCache(c), moe.WithChoices(f))
+	l, err := moe.New(ctx, second, small, moe.WithCache(c), moe.WithTunedFrom(f))
 	require.NoError(t, err)
-	assert.Equal(t, plan.Choice, l.Choice(), "a file of what was tuned before")
+	assert.Equal(t, plan.Choice, l.Tiles(), "a file of what was tuned before")
 	l, err = moe.New(ctx, second, small, moe.WithCache(c))
 	require.NoError(t, err)
 	assert.Zero(t, second.Count(faulty.Compile), "and compiles nothing")
-	assert.Equal(t, plan.Choice, l.Choice())
+	assert.Equal(t, plan.Choice, l.Tiles())
 	for name, origin := range l.ChosenBy() {
 		assert.Equal(t, autotune.Tuned, origin, name)
 	}
@@ -74,7 +77,7 @@ func TestSecondProcess(t *testing.T) {
 
 	// A choice that went stale is tuned again, and nothing else.
 	key := moe.ChoiceKey(dev.Target(), small, "down").String()
-	value, err := autotune.Encode(plan.Choice.Down, "another version's")
+	value, err := autotune.Encode(plan.Choice["down"], "another version's")
 	require.NoError(t, err)
 	c = cache.Open(cache.Options{Dir: dir})
 	c.PutChoice(key, value)
@@ -91,14 +94,14 @@ func TestSomeProducts(t *testing.T) {
 	plan, err := Layer(ctx, dev, small, o)
 	require.NoError(t, err)
 	require.Len(t, plan.Reports, 1)
-	assert.Zero(t, plan.Choice.Up)
-	assert.NotZero(t, plan.Choice.Down)
+	assert.Zero(t, plan.Choice["up"])
+	assert.NotZero(t, plan.Choice["down"])
 	f := autotune.NewFile()
 	require.NoError(t, plan.Put(f))
-	l, err := moe.New(ctx, dev, small, moe.WithCache(nil), moe.WithChoices(f), moe.WithoutBackward())
+	l, err := moe.New(ctx, dev, small, moe.WithCache(nil), moe.WithTunedFrom(f), moe.WithoutBackward())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]autotune.Origin{"up": autotune.CostModel, "down": autotune.Tuned}, l.ChosenBy())
-	assert.Equal(t, plan.Choice.Down, l.Choice().Down)
+	assert.Equal(t, plan.Choice["down"], l.Tiles()["down"])
 
 	o.Products = []string{"sideways"}
 	_, err = Layer(ctx, dev, small, o)
@@ -113,15 +116,45 @@ func TestLayerInUse(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	l, err := moe.New(ctx, dev, small, moe.WithCache(c), moe.WithoutBackward())
 	require.NoError(t, err)
-	before := l.Choice()
+	before := l.Tiles()
 	o := quick(c)
 	o.ForwardOnly, o.Search.MinGain = true, 1e-9
 	plan, err := Layer(ctx, dev, small, o)
 	require.NoError(t, err)
 	require.Len(t, plan.Reports, 2)
 	require.NoError(t, plan.Save(ctx, dev))
-	assert.Equal(t, before, l.Choice())
+	assert.Equal(t, before, l.Tiles())
 	assert.NoError(t, dev.Err())
+}
+
+// What can't be tuned is said, before anything is made.
+func TestRefused(t *testing.T) {
+	ctx, dev := context.Background(), newDevice(t)
+	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
+	var arg *moe.ArgError
+	_, err := Layer(ctx, nil, small, o)
+	require.ErrorAs(t, err, &arg)
+	assert.ErrorContains(t, err, "dev is nil, must be a device")
+	for hint, says := range map[int]string{
+		math.MaxInt:   "at most 1073741823",
+		1<<30 - 1:     "below the device's 8192 MiB",
+		1_000_000_000: "must be so few",
+	} {
+		c := small
+		c.TokensHint = hint
+		_, err := Layer(ctx, dev, c, o)
+		require.ErrorAs(t, err, &arg, hint)
+		assert.Equal(t, "Config.TokensHint", arg.Field)
+		assert.ErrorContains(t, err, says, hint)
+	}
+	closed, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	_, err = Layer(ctx, closed, small, o)
+	require.ErrorIs(t, err, driver.ErrInvalid)
+	assert.ErrorContains(t, err, "closed")
+	_, err = moe.New(ctx, closed, small, moe.WithCache(nil))
+	assert.ErrorContains(t, err, "closed")
 }
 
 func TestCancellation(t *testing.T) {

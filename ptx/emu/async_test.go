@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/internal/mma"
 )
 
 // gemm is a kernel of two warpgroups: one thread of the first loads tiles of A
@@ -43,7 +44,7 @@ func (g gemm) build(t testing.TB) *program {
 	wait := func(bar ptx.Shared, parity ptx.U32) {
 		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar, parity)) })
 	}
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	k.If(tid.Eq(ptx.Uint(0)), func() {
 		for s := range g.stages {
 			k.MbarrierInit(bars.At(16*s), ptx.Uint(1))
@@ -101,18 +102,18 @@ func swizzledDescriptor(s ptx.Shared) ptx.U64 {
 }
 
 // matrix makes a random bf16 matrix in memory with a map of boxes of its rows.
-func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint16, TensorMap) {
-	elems := make([]uint16, rows*cols)
+func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, TensorMap) {
+	elems := make([]uint32, rows*cols)
 	words := make([]uint32, len(elems)/2)
 	for i := range elems {
-		elems[i] = bf16FromF32(math.Float32bits(rng.Float32()*2 - 1))
-		words[i/2] |= uint32(elems[i]) << (i % 2 * 16)
+		elems[i] = uint32(bf16FromF32(math.Float32bits(rng.Float32()*2 - 1)))
+		words[i/2] |= elems[i] << (i % 2 * 16)
 	}
 	return elems, TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{uint64(cols), uint64(rows)},
 		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: Swizzle128}
 }
 
-// arguments makes inputs for so many steps and gives the product, by mma.
+// arguments makes inputs for so many steps and gives the product.
 func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact []float64) {
 	rng := rand.New(rand.NewPCG(9, uint64(g.n)))
 	depth := steps * gemmDepth
@@ -121,25 +122,25 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 	out = p.u32s(make([]uint32, wgmmaRows*g.n)...)
 	p.params(mapA, mapB, out, steps)
 	want, exact = make([]uint32, wgmmaRows*g.n), make([]float64, wgmmaRows*g.n)
-	for k := 0; k < depth; k += slabDepth {
-		slab := func(m []uint16, rows int) []slabRow {
-			var part []uint16
-			for r := range rows {
-				part = append(part, m[r*depth+k:r*depth+k+slabDepth]...)
-			}
-			d := make([]slabRow, rows)
-			bf16Slab.decode(d, part, false)
-			return d
-		}
-		x, y := slab(a, wgmmaRows), slab(b, g.n)
-		mma(want, x, y)
-		for i := range exact {
-			for j := range slabDepth {
-				exact[i] += x[i/g.n].value[j] * y[i%g.n].value[j]
-			}
+	multiply(want, a, b, depth)
+	for i := range exact {
+		for k := range depth {
+			exact[i] += float64(toF32(f32FromBF16(uint16(a[i/g.n*depth+k])))) * float64(toF32(f32FromBF16(uint16(b[i%g.n*depth+k]))))
 		}
 	}
 	return out, want, exact
+}
+
+// multiply adds A*B to acc; the rows of A and the columns of B are depth
+// elements each.
+func multiply(acc []uint32, a, b []uint32, depth int) {
+	n := len(b) / depth
+	for k := 0; k < depth; k += slabDepth {
+		for i := range acc {
+			row, column := i/n*depth+k, i%n*depth+k
+			acc[i] = mma.Dot(acc[i], a[row:row+slabDepth], b[column:column+slabDepth], bf16Elements)
+		}
+	}
 }
 
 // check compares what the threads stored with the product.
@@ -214,7 +215,7 @@ func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
 	image, out := k.ParamPtr("image"), k.ParamPtr("out")
 	descA, descB := k.ParamU64("a"), k.ParamU64("b")
 	words := k.ParamU32("words")
-	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	smem, tid := k.SharedBase(), k.TidX()
 	k.For(tid, words, ptx.Uint(128), func(i ptx.U32) {
 		ptx.StShared(smem.Plus(i.ShlI(2)), ptx.LdGlobal[ptx.U32](image.Index(i, 4)))
 	})
@@ -233,27 +234,25 @@ func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
 	const bytes, base = 32 << 10, 0x400
 	rng := rand.New(rand.NewPCG(3, uint64(s)))
 	memory := make([]uint32, bytes/4)
-	tile := func(start uint32, major Major, mn int) (uint64, []slabRow) {
+	tile := func(start uint32, major Major, mn int) (uint64, []uint32) {
 		d := MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
 		if s != SwizzleNone {
 			d.LBO, d.SBO = 4096, s.Period()
 		}
 		require.NoError(t, d.Check(major, uint32(mn)))
-		elements := make([]uint16, mn*slabDepth)
+		elements := make([]uint32, mn*slabDepth)
 		for i := range elements {
-			elements[i] = bf16FromF32(math.Float32bits(rng.Float32() - 0.5))
+			elements[i] = uint32(bf16FromF32(math.Float32bits(rng.Float32() - 0.5)))
 			at := d.Address(major, uint32(i/slabDepth), uint32(i%slabDepth)) - base
-			memory[at/4] = memory[at/4]&^(0xffff<<(at%4*8)) | uint32(elements[i])<<(at%4*8)
+			memory[at/4] = memory[at/4]&^(0xffff<<(at%4*8)) | elements[i]<<(at%4*8)
 		}
-		rows := make([]slabRow, mn)
-		bf16Slab.decode(rows, elements, false)
-		return d.Encode(), rows
+		return d.Encode(), elements
 	}
 	major := map[bool]Major{false: KMajor, true: MNMajor}
 	a, x := tile(base, major[trans[0]], wgmmaRows)
 	b, y := tile(base+bytes/2, major[trans[1]], n)
 	want := make([]uint32, wgmmaRows*n)
-	mma(want, x, y)
+	multiply(want, x, y, slabDepth)
 	o := p.u32s(make([]uint32, len(want))...)
 	p.params(p.u32s(memory...), o, a, b, bytes/4)
 	p.launch.Block, p.launch.SharedBytes = [3]int{128}, bytes
@@ -274,7 +273,7 @@ func TestCopyRing(t *testing.T) {
 	const steps, threads = 9, 64
 	k := ptx.NewKernel("k")
 	in, out := k.ParamPtr("in"), k.ParamPtr("out")
-	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	smem, tid := k.SharedBase(), k.TidX()
 	bar := smem.At(3 * 1024)
 	k.If(tid.Eq(ptx.Uint(0)), func() { k.MbarrierInit(bar, ptx.Uint(threads)) })
 	k.BarSync(ptx.Uint(0))
@@ -330,7 +329,7 @@ func TestTensorRoundTrip(t *testing.T) {
 	k := ptx.NewKernel("k")
 	from, to := k.ParamTensorMap("from"), k.ParamTensorMap("to")
 	x, y := k.ParamU32("x"), k.ParamU32("y")
-	smem, tid := k.SharedBase(), k.Special("%tid.x")
+	smem, tid := k.SharedBase(), k.TidX()
 	bar := smem.At(4096)
 	k.If(tid.Eq(ptx.Uint(0)), func() {
 		k.MbarrierInit(bar, ptx.Uint(1))

@@ -57,6 +57,7 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 	ret := &isa.Table[isa.Ret]
 	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1})
 	d.markAccumulators()
+	d.k.resolveReads()
 	return d.k, nil
 }
 
@@ -129,7 +130,9 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		}
 	}
 	if h.prepare != nil {
-		h.prepare(&in)
+		if h.prepare(&in); in.exec == nil {
+			return in, fmt.Errorf("%s%s is not emulated", f.Op, in.typ)
+		}
 	}
 	if f.ID == isa.Mov && src.Args[1].Kind == ptx.OpSpecial {
 		if read := clocks[isa.Specials[src.Args[1].Reg].Name]; read != nil {
@@ -232,7 +235,7 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 	if !ok {
 		s = d.newSlot(b)
 		d.special[i] = s
-		d.k.specials = append(d.k.specials, specialSlot{s, isa.Specials[i].Name})
+		d.k.specials = append(d.k.specials, specialSlot{b, s, isa.Specials[i].Name})
 	}
 	return s
 }
@@ -293,31 +296,4 @@ func (d *decoder) address(a *isa.Arg, o *ptx.Operand) (operand, error) {
 		return out, fmt.Errorf("[%s] is no address in this state space", o.Sym)
 	}
 	return out, nil
-}
-
-// markAccumulators finds the instructions that touch registers of a wgmma.
-func (d *decoder) markAccumulators() {
-	k := d.k
-	k.isAcc = make([]bool, k.slots[bank32])
-	any := false
-	for i := range k.code {
-		if k.code[i].form.ID == isa.WgmmaBF16 {
-			any = true
-			for _, s := range k.code[i].args[0].list {
-				k.isAcc[s] = true
-			}
-		}
-	}
-	if !any {
-		return
-	}
-	for i := range k.code {
-		in := &k.code[i]
-		for _, s := range in.use[bank32] {
-			in.accs = in.accs || k.isAcc[s]
-		}
-		for _, s := range in.def[bank32] {
-			in.accs = in.accs || k.isAcc[s]
-		}
-	}
 }

@@ -108,41 +108,30 @@ func (d MatrixDescriptor) Check(major Major, mn uint32) error {
 	return nil
 }
 
-// chunks visits the slab's 16-byte pieces: address, and the (mn, k) of the
-// first of its 8 elements, which run along k (K-major) or mn (MN-major).
-func (d MatrixDescriptor) chunks(major Major, mn uint32, visit func(address, mn, k uint32)) {
-	rowStep, kStep := uint32(1), uint32(8)
-	if major == MNMajor {
-		rowStep, kStep = 8, 1
+// group gives the addresses of the 16-byte chunks that hold 8 rows of the
+// slab, from row mn on. A K-major row has two, one after the other; MN-major
+// chunks hold the 8 rows of one k each, in the order of k.
+func (d MatrixDescriptor) group(major Major, mn uint32) (at [16]uint32) {
+	first := d.unswizzled(major, mn, 0)
+	// From a chunk to the next: of one row, of the next row or k, and from k 7 to 8.
+	w := d.Swizzle.Width()
+	half, step, jump := uint32(16), w, uint32(0)
+	switch {
+	case major == KMajor && d.Swizzle == SwizzleNone:
+		half = d.LBO
+	case major == MNMajor && d.Swizzle == SwizzleNone:
+		jump = d.LBO - 8*w
+	case major == MNMajor:
+		jump = d.SBO - 8*w
 	}
-	for r := uint32(0); r < mn; r += rowStep {
-		for k := uint32(0); k < slabDepth; k += kStep {
-			visit(d.Address(major, r, k), r, k)
+	for i := range uint32(16) {
+		a := first + i*step
+		if major == KMajor {
+			a = first + i/2*step + i%2*half
+		} else if i >= 8 {
+			a += jump
 		}
+		at[i] = d.Swizzle.Apply(a)
 	}
-}
-
-// load copies a slab of mn rows (a multiple of 8) into dst, row-major with 16
-// k each. shared is the CTA's shared window, indexed by address.
-func (d MatrixDescriptor) load(dst []uint16, shared []byte, major Major, mn uint32) error {
-	outside := false
-	d.chunks(major, mn, func(address, r, k uint32) {
-		if uint64(address)+16 > uint64(len(shared)) {
-			outside = true
-			return
-		}
-		step := uint32(1) // in dst, from one element of the chunk to the next
-		if major == MNMajor {
-			step = slabDepth
-		}
-		for i := range uint32(8) {
-			at := address + 2*i
-			dst[r*slabDepth+k+i*step] = uint16(shared[at]) | uint16(shared[at+1])<<8
-		}
-	})
-	if outside {
-		return fmt.Errorf("matrix descriptor %#016x (%v, %v): %d rows from start %#x, LBO %d, SBO %d, reach past the %d bytes of shared memory",
-			d.Encode(), major, d.Swizzle, mn, d.Start, d.LBO, d.SBO, len(shared))
-	}
-	return nil
+	return at
 }

@@ -181,34 +181,43 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	return next
 }
 
+// global is what the load reads there.
+func (b *bulkLoad) global(at uint64, n uint32) []byte {
+	cl := b.warp.cta.cluster
+	from := cl.globalBytes(at, uint64(n))
+	if from == nil {
+		b.warp.fault(b.in, OutOfBounds, 1<<b.lane, "%s: %s", b.in.form.Op, cl.grid.mem.explain(at, uint64(n)))
+	}
+	return from
+}
+
 // complete moves the bytes and signals the barrier.
 func (b *bulkLoad) complete() outcome {
 	cl, s := b.warp.cta.cluster, &b.to.shared
-	move := func(dst uint32, src uint64, n uint32, inside bool) bool {
-		to := s.bytes[dst : dst+n]
-		if !inside {
-			clear(to)
-			return true
-		}
-		from := cl.globalBytes(src, uint64(n))
-		if from == nil {
-			b.warp.fault(b.in, OutOfBounds, 1<<b.lane, "%s: %s", b.in.form.Op, cl.grid.mem.explain(src, uint64(n)))
-			return false
-		}
-		copy(to, from)
-		return true
-	}
-	if b.from != nil {
+	switch {
+	case b.from != nil:
 		copy(s.bytes[b.dst:][:b.size], b.from.shared.bytes[b.src:])
-	} else if b.tensor == nil {
-		if !move(b.dst, b.src, b.size, true) {
+	case b.tensor == nil:
+		from := b.global(b.src, b.size)
+		if from == nil {
 			return failed
 		}
-	} else {
-		for r := range b.tensor.Runs(b.coords, b.dst) {
-			if !move(r.Shared, r.Global, r.Bytes, r.InBounds) {
-				return failed
+		copy(s.bytes[b.dst:][:b.size], from)
+	default:
+		ok := true
+		b.tensor.rows(b.coords, b.dst, func(r *boxRow) bool {
+			var from []byte
+			if r.lo < r.hi {
+				if from = b.global(r.global+uint64(r.lo), r.hi-r.lo); from == nil {
+					ok = false
+					return false
+				}
 			}
+			r.load(s.bytes, from, b.tensor.Swizzle)
+			return true
+		})
+		if !ok {
+			return failed
 		}
 	}
 	s.markWritten(b.dst, b.size)

@@ -1,12 +1,16 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"sonicmoe/ptx/emu/internal/lanes"
+	"sonicmoe/ptx/isa"
+)
 
 func floatForms() map[isa.ID]handler {
-	two := func(op func(a, b uint32, ftz bool) uint32) handler {
+	two := func(op func(a, b uint32, ftz bool) uint32, all func(d, a, b *lanes.Vector, ftz bool) bool) handler {
 		return handler{exec: alu32, prepare: func(in *inst) {
 			ftz := in.has(".ftz")
 			in.op32 = func(a, b, _ uint32) uint32 { return op(a, b, ftz) }
+			in.exec = wholeWarp(func(d, a, b, _ *lanes.Vector) bool { return all(d, a, b, ftz) })
 		}}
 	}
 	extreme := func(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
@@ -23,22 +27,35 @@ func floatForms() map[isa.ID]handler {
 		}}
 	}
 	return map[isa.ID]handler{
-		isa.AddF32: two(addF32),
-		isa.SubF32: two(subF32),
-		isa.MulF32: two(mulF32),
+		isa.AddF32: two(addF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, false, ftz) }),
+		isa.SubF32: two(subF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, true, ftz) }),
+		isa.MulF32: two(mulF32, lanes.Multiply),
 		isa.FmaF32: {exec: alu32, prepare: func(in *inst) {
 			ftz := in.has(".ftz")
 			in.op32 = func(a, b, c uint32) uint32 { return fmaF32(a, b, c, ftz) }
+			in.exec = wholeWarp(func(d, a, b, c *lanes.Vector) bool { return lanes.MultiplyAdd(d, a, b, c, ftz) })
 		}},
 		isa.MinF32: extreme(minF32),
 		isa.MaxF32: extreme(maxF32),
-		isa.NegF32: {exec: alu32, prepare: func(in *inst) { in.op32 = func(a, _, _ uint32) uint32 { return a ^ f32Sign } }},
+		isa.NegF32: generated,
 		isa.Ex2:    approx("ex2"),
+		isa.Lg2:    approx("lg2"),
 		isa.Rcp:    approx("rcp"),
 		isa.Tanh:   approx("tanh"),
 		isa.SetpF32: {exec: compare32, prepare: func(in *inst) {
 			cmp, ftz := floatCompares[in.mod("cmp")[1:]], in.has(".ftz")
 			in.cmp32 = func(a, b uint32) bool { return cmp.f32(a, b, ftz) }
 		}},
+	}
+}
+
+// wholeWarp computes all lanes at once where the CPU can, and otherwise, or
+// when only some lanes execute, lane by lane.
+func wholeWarp(all func(d, a, b, c *lanes.Vector) bool) execFunc {
+	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		if mask == fullMask && all(&w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], &w.r32[in.slot[3]]) {
+			return next
+		}
+		return alu32(w, f, in, mask)
 	}
 }

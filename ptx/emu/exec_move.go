@@ -3,13 +3,9 @@ package emu
 import "sonicmoe/ptx/isa"
 
 func moveForms() map[isa.ID]handler {
-	same64 := func(a, _, _ uint64) uint64 { return a }
 	return map[isa.ID]handler{
-		isa.Mov: {exec: move32, prepare: func(in *inst) {
-			switch in.typ {
-			case isa.B64, isa.U64:
-				in.exec = move64
-			case isa.Pred:
+		isa.Mov: {exec: generated.exec, prepare: func(in *inst) {
+			if generated.prepare(in); in.typ == isa.Pred {
 				in.exec = movePred
 			}
 		}},
@@ -17,62 +13,19 @@ func moveForms() map[isa.ID]handler {
 		isa.Pack32:       {exec: pack},
 		isa.Unpack64:     {exec: unpack},
 		isa.Unpack32:     {exec: unpack},
-		isa.CvtaToGlobal: {exec: alu64, prepare: func(in *inst) { in.op64 = same64 }},
-		isa.CvtaParam: {exec: alu64, prepare: func(in *inst) {
-			in.op64 = func(a, _, _ uint64) uint64 { return a + paramWindow }
-		}},
-		isa.CvtInt: {exec: aluMixed, prepare: func(in *inst) {
-			to, from := integerOf(in.mod("d")), integerOf(in.mod("a"))
-			// A 16-bit result is kept in the lower half of its register.
-			cut := intType{bits: to.bits}
-			in.op64 = func(a, _, _ uint64) uint64 { return cut.extend(to.convert(a, from, false)) }
-		}},
-		isa.CvtIntToF32: {exec: alu32, prepare: func(in *inst) {
-			from := intType{32, in.typ.Signed()}
-			in.op32 = func(a, _, _ uint32) uint32 { return from.toF32(uint64(a)) }
-		}},
+		isa.CvtaToGlobal: generated,
+		isa.CvtaParam:    generated,
+		isa.CvtInt:       generated,
+		isa.CvtIntToF32:  generated,
 		isa.CvtF32ToInt: {exec: alu32, prepare: func(in *inst) {
 			to := intType{32, in.typ.Signed()}
 			in.op32 = func(a, _, _ uint32) uint32 { return uint32(to.fromFloat(float64(toF32(a)), roundZero)) }
 		}},
-		isa.CvtF32ToBF16: {exec: alu32, prepare: func(in *inst) {
-			in.op32 = func(a, _, _ uint32) uint32 { return uint32(bf16FromF32(a)) }
-		}},
-		isa.CvtF32ToBF16x2: {exec: alu32, prepare: func(in *inst) {
-			in.op32 = func(hi, lo, _ uint32) uint32 { return uint32(bf16FromF32(hi))<<16 | uint32(bf16FromF32(lo)) }
-		}},
-		isa.CvtBF16ToF32: {exec: alu32, prepare: func(in *inst) {
-			in.op32 = func(a, _, _ uint32) uint32 { return f32FromBF16(uint16(a)) }
-		}},
-		isa.Mapa: {exec: mapShared},
+		isa.CvtF32ToBF16:   generated,
+		isa.CvtF32ToBF16x2: generated,
+		isa.CvtBF16ToF32:   generated,
+		isa.Mapa:           {exec: mapShared},
 	}
-}
-
-func integerOf(mod string) intType {
-	t, _ := isa.TypeNamed(mod[1:])
-	return intType{uint(t.Bits()), t.Signed()}
-}
-
-func move32(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	d, a := &w.r32[in.slot[0]], &w.r32[in.slot[1]]
-	if mask == fullMask {
-		*d = *a
-		return next
-	}
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		d[l] = a[l]
-	}
-	return next
-}
-
-func move64(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	d, a := &w.r64[in.slot[0]], &w.r64[in.slot[1]]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		d[l] = a[l]
-	}
-	return next
 }
 
 func movePred(w *warp, _ *frag, in *inst, mask uint32) outcome {

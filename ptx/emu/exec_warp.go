@@ -151,8 +151,8 @@ func matchAny(w *warp, f *frag, in *inst, mask uint32) outcome {
 func prepareReduce(in *inst) {
 	in.op32 = map[string]map[isa.Type]func(a, b, c uint32) uint32{
 		".add": {isa.U32: func(a, b, _ uint32) uint32 { return a + b }, isa.S32: func(a, b, _ uint32) uint32 { return a + b }},
-		".min": {isa.U32: minU32, isa.S32: minS32},
-		".max": {isa.U32: maxU32, isa.S32: maxS32},
+		".min": {isa.U32: func(a, b, _ uint32) uint32 { return min(a, b) }, isa.S32: func(a, b, _ uint32) uint32 { return uint32(min(int32(a), int32(b))) }},
+		".max": {isa.U32: func(a, b, _ uint32) uint32 { return max(a, b) }, isa.S32: func(a, b, _ uint32) uint32 { return uint32(max(int32(a), int32(b))) }},
 	}[in.mod("op")][in.typ]
 }
 

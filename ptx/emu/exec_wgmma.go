@@ -3,78 +3,11 @@ package emu
 import (
 	"fmt"
 
+	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
 )
 
-const (
-	wgmmaRows = 64
-	allWarps  = 0xf
-)
-
-// warpgroup is four warps that multiply together.
-type warpgroup struct {
-	warps [4]*warp
-	ops   []*wgmmaOp // issued by some warp and not yet computed, in order
-	base  int        // number of ops[0]
-
-	acc      []uint32
-	elements []uint16
-	a, b     []slabRow
-}
-
-// wgmmaOp is one wgmma of a warpgroup.
-type wgmmaOp struct {
-	in     *inst
-	a, b   uint64 // descriptors
-	keep   bool   // scale-d: the accumulator is added
-	issued uint8  // warps that have executed it
-}
-
-func (g *warpgroup) reset() { g.ops, g.base = nil, 0 }
-
-// mmaState is a warp's view of its warpgroup's products.
-type mmaState struct {
-	issued  int
-	groups  []int // number of wgmma issued when each group was committed
-	fenced  bool
-	epoch   uint32   // wgmma.fence executed
-	touched []uint32 // for each 32-bit slot: 1 + epoch of the latest ordinary access
-	flight  []int    // for each 32-bit slot: 1 + number of the latest wgmma on it
-	live    []flight
-}
-
-// flight is a wgmma that no wait_group has covered.
-type flight struct {
-	number int
-	in     *inst
-}
-
-func (s *mmaState) reset(k *Kernel) {
-	if s.flight == nil && len(k.isAcc) > 0 {
-		s.flight, s.touched = make([]int, len(k.isAcc)), make([]uint32, len(k.isAcc))
-	}
-	clear(s.flight)
-	clear(s.touched)
-	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
-}
-
-// touch is called for ordinary instructions on accumulators.
-func (s *mmaState) touch(w *warp, in *inst) outcome {
-	isAcc := w.cta.cluster.grid.kernel.isAcc
-	for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
-		for _, slot := range slots {
-			if !isAcc[slot] {
-				continue
-			}
-			if n := s.flight[slot]; n > 0 {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is touched by %s while wgmma number %d of the warpgroup may still use it: wgmma.wait_group first",
-					w.slotName(bank32, slot), in.form.Op, n)
-			}
-			s.touched[slot] = s.epoch + 1
-		}
-	}
-	return next
-}
+const wgmmaRows = mma.Rows
 
 func wgmmaForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
@@ -88,7 +21,7 @@ func wgmmaForms() map[isa.ID]handler {
 			return next
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
-		isa.WgmmaBF16: {exec: wgmmaIssue},
+		isa.WgmmaBF16: {exec: wgmmaIssue, prepare: func(in *inst) { in.product = true }},
 	}
 }
 
@@ -102,26 +35,20 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return out
 	}
 	s := &w.mma
-	if out := w.checkAccumulators(in, op.keep); out != next {
+	if out := s.issue(w, in, op.keep); out != next {
 		return out
 	}
 	g := w.cta.groups[w.id/4]
-	number := s.issued
-	s.issued++
-	if at := number - g.base; at == len(g.ops) {
+	at := s.issued - 1 - g.base
+	if at == len(g.ops) {
 		g.ops = append(g.ops, op)
-	} else if first := g.ops[at]; first.in != in || first.a != op.a || first.b != op.b || first.keep != op.keep {
+	} else if first := g.ops[at]; first.in != in || first.desc != op.desc || first.keep != op.keep {
 		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this one",
-			first.in.line, first.a, first.b, in.line, op.a, op.b)
+			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])
 	}
-	g.ops[number-g.base].issued |= 1 << (w.id % 4)
-	for _, slot := range in.args[0].list {
-		s.flight[slot] = number + 1
-		w.ok[bank32][slot] = fullMask
-	}
-	s.live = append(s.live, flight{number, in})
+	g.ops[at].issued |= 1 << (w.id % 4)
 	w.cta.cluster.event()
-	if w.cta.cluster.grid.launch.Timing == Early && g.ops[number-g.base].issued == allWarps && !g.completeTo(number+1) {
+	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps && !g.completeTo(s.issued) {
 		return failed
 	}
 	return next
@@ -132,8 +59,9 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	op := &wgmmaOp{in: in}
 	var same [2]bool
-	op.a, same[0] = w.uniform64(in.slot[1], fullMask)
-	op.b, same[1] = w.uniform64(in.slot[2], fullMask)
+	for i := range op.desc {
+		op.desc[i], same[i] = w.uniform64(in.slot[1+i], fullMask)
+	}
 	if !same[0] || !same[1] {
 		return nil, w.fault(in, IllegalDescriptor, fullMask, "lanes of the warp give different matrix descriptors")
 	}
@@ -142,7 +70,7 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 		return nil, w.fault(in, DivergentAligned, keep, "lanes of the warp give different scale-d")
 	}
 	op.keep = keep != 0
-	for i, d := range [2]uint64{op.a, op.b} {
+	for i, d := range op.desc {
 		m, err := DecodeMatrixDescriptor(d)
 		if err == nil {
 			err = m.Check(in.major(i), in.matrixRows(i))
@@ -162,36 +90,6 @@ func (in *inst) matrixRows(operand int) uint32 {
 		return wgmmaRows
 	}
 	return uint32(2 * len(in.args[0].list))
-}
-
-func (w *warp) checkAccumulators(in *inst, keep bool) outcome {
-	s := &w.mma
-	if !s.fenced {
-		return w.fault(in, MissingFence, fullMask, "the first wgmma needs a wgmma.fence before it")
-	}
-	for _, slot := range in.args[0].list {
-		if s.touched[slot] == s.epoch+1 {
-			return w.fault(in, MissingFence, fullMask, "%s was touched since the latest wgmma.fence", w.slotName(bank32, slot))
-		}
-		if keep && w.ok[bank32][slot] != fullMask {
-			return w.fault(in, UninitializedRegister, ^w.ok[bank32][slot], "%s is added to, but was never written", w.slotName(bank32, slot))
-		}
-		if n := s.flight[slot]; n > 0 {
-			if other := s.number(n - 1); other != nil && len(other.args[0].list) != len(in.args[0].list) {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape", w.slotName(bank32, slot))
-			}
-		}
-	}
-	return next
-}
-
-func (s *mmaState) number(n int) *inst {
-	for i := len(s.live) - 1; i >= 0; i-- {
-		if s.live[i].number == n {
-			return s.live[i].in
-		}
-	}
-	return nil
 }
 
 // wgmmaWait finishes all but the latest groups.
@@ -214,19 +112,7 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return failed
 	}
 	s.groups = append(s.groups[:0], s.groups[n:]...)
-	kept := s.live[:0]
-	for _, f := range s.live {
-		if f.number >= upTo {
-			kept = append(kept, f)
-			continue
-		}
-		for _, slot := range f.in.args[0].list {
-			if s.flight[slot] == f.number+1 {
-				s.flight[slot] = 0
-			}
-		}
-	}
-	s.live = kept
+	s.land(upTo)
 	return next
 }
 
@@ -244,83 +130,4 @@ func waitsForWarpgroup(w *warp, _ *frag, _ *inst) string {
 		}
 	}
 	return "waits for its warpgroup's wgmma"
-}
-
-// completeTo computes the products up to a number, in order.
-func (g *warpgroup) completeTo(number int) bool {
-	for len(g.ops) > 0 && g.base < number {
-		if !g.compute(g.ops[0]) {
-			return false
-		}
-		g.ops[0] = nil
-		g.ops = g.ops[1:]
-		g.base++
-		g.warps[0].cta.cluster.progress()
-	}
-	return true
-}
-
-// compute multiplies: it reads the tiles and the accumulators as they are now.
-func (g *warpgroup) compute(op *wgmmaOp) bool {
-	in := op.in
-	n := int(in.matrixRows(1))
-	if cap(g.acc) < wgmmaRows*n {
-		g.acc, g.elements = make([]uint32, wgmmaRows*n), make([]uint16, max(wgmmaRows, n)*slabDepth)
-		g.a, g.b = make([]slabRow, wgmmaRows), make([]slabRow, n)
-	}
-	acc, a, b := g.acc[:wgmmaRows*n], g.a, g.b[:n]
-	if !g.loadSlab(op, 0, op.a, a) || !g.loadSlab(op, 1, op.b, b) {
-		return false
-	}
-	if op.keep {
-		g.eachAccumulator(in, n, func(reg *uint32, at int) { acc[at] = *reg })
-	} else {
-		clear(acc)
-	}
-	mma(acc, a, b)
-	g.eachAccumulator(in, n, func(reg *uint32, at int) { *reg = acc[at] })
-	return true
-}
-
-func (g *warpgroup) eachAccumulator(in *inst, n int, visit func(reg *uint32, at int)) {
-	for t, w := range g.warps {
-		for i, slot := range in.args[0].list {
-			regs := &w.r32[slot]
-			for l := range regs {
-				row, col := accumulatorPosition(t*warpLanes+l, i)
-				visit(&regs[l], row*n+col)
-			}
-		}
-	}
-}
-
-// loadSlab reads and decodes operand 0, A, or 1, B.
-func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, desc uint64, rows []slabRow) bool {
-	w, s := g.warps[0], &g.warps[0].cta.shared
-	d, _ := DecodeMatrixDescriptor(desc) // checked when it was issued
-	major, mn := op.in.major(operand), uint32(len(rows))
-	var bad *problem
-	fenced := uint64(0)
-	for _, x := range g.warps {
-		fenced = max(fenced, x.latestFence(fullMask))
-	}
-	d.chunks(major, mn, func(address, _, _ uint32) {
-		if bad == nil {
-			bad = s.checkRead(address, 16, 1)
-		}
-		if bad == nil {
-			bad = s.proxy.check("reads", address, 16, fenced)
-		}
-	})
-	if bad != nil {
-		w.fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s", 'A'+operand, desc, major, d.Swizzle, bad.text)
-		return false
-	}
-	elements := g.elements[:int(mn)*slabDepth]
-	if err := d.load(elements, s.bytes, major, mn); err != nil {
-		w.fault(op.in, OutOfBounds, fullMask, "%c: %v", 'A'+operand, err)
-		return false
-	}
-	bf16Slab.decode(rows, elements, op.in.args[4+operand].imm < 0)
-	return true
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx/emu/internal/lanes"
 )
 
 func f32(x float64) uint32 { return math.Float32bits(float32(x)) }
@@ -193,4 +195,42 @@ func TestFloatCompare(t *testing.T) {
 	}
 	assert.True(t, floatCompares["gt"].f32(leastSubnormal, 0, false))
 	assert.False(t, floatCompares["gt"].f32(leastSubnormal, 0, true))
+}
+
+// Whole warps compute as lanes do.
+func TestWholeWarpArithmetic(t *testing.T) {
+	special := []uint32{0, f32Sign, 1, f32Sign | 1, leastNormal, leastNormal - 1, 0x7f7fffff, f32Inf, f32Sign | f32Inf, signalling, 0x7fc12345}
+	r := rand.New(rand.NewPCG(21, 22))
+	draw := func() (v lanes.Vector) {
+		for l := range v {
+			if v[l] = randomF32(r); r.IntN(4) == 0 {
+				v[l] = special[r.IntN(len(special))]
+			}
+		}
+		return v
+	}
+	for range 4000 {
+		a, b, c := draw(), draw(), draw()
+		for _, ftz := range []bool{false, true} {
+			for name, op := range map[string]struct {
+				all func(d *lanes.Vector) bool
+				one func(l int) uint32
+			}{
+				"add": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, false, ftz) }, func(l int) uint32 { return addF32(a[l], b[l], ftz) }},
+				"sub": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, true, ftz) }, func(l int) uint32 { return subF32(a[l], b[l], ftz) }},
+				"mul": {func(d *lanes.Vector) bool { return lanes.Multiply(d, &a, &b, ftz) }, func(l int) uint32 { return mulF32(a[l], b[l], ftz) }},
+				"fma": {func(d *lanes.Vector) bool { return lanes.MultiplyAdd(d, &a, &b, &c, ftz) }, func(l int) uint32 { return fmaF32(a[l], b[l], c[l], ftz) }},
+			} {
+				var d lanes.Vector
+				if !op.all(&d) {
+					t.Skip("this CPU has no code for whole warps")
+				}
+				for l := range d {
+					if want := op.one(l); d[l] != want {
+						t.Fatalf("%s ftz=%v of %08x, %08x, %08x: %08x, want %08x", name, ftz, a[l], b[l], c[l], d[l], want)
+					}
+				}
+			}
+		}
+	}
 }

@@ -14,7 +14,7 @@ import (
 func TestDivergence(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	sum := ptx.NewVar(k, ptx.Uint(0))
 	// Loops with trip counts of their own, ifs inside.
 	k.For(ptx.Uint(0), tid.RemI(7), ptx.Uint(1), func(i ptx.U32) {

@@ -37,7 +37,8 @@ type Launch struct {
 	Timing Timing
 	// Seed chooses among the orders of Random.
 	Seed uint64
-	// Parallel is how many clusters run at once; 0 means GOMAXPROCS.
+	// Parallel is how many goroutines the launch may use: one a cluster, and
+	// with fewer clusters than that the rest for products. 0 means GOMAXPROCS.
 	Parallel int
 	// SMs is what %smid counts to; 0 means 132.
 	SMs int
@@ -74,6 +75,8 @@ type grid struct {
 	cluster   int
 	smem      int // shared bytes of a CTA, static and dynamic
 	spinLimit int
+	// helpers takes warps with products to multiply; nil without helpers.
+	helpers chan *warp
 
 	nextCluster atomic.Int64
 	clusters    int64
@@ -117,14 +120,22 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	workers = int(min(int64(workers), g.clusters))
-	var wg sync.WaitGroup
-	for range workers - 1 {
-		wg.Add(1)
-		go func() { defer wg.Done(); g.work() }()
+	var wg, helping sync.WaitGroup
+	if spare := int64(workers) - g.clusters; spare > 0 && len(k.classes) > 0 {
+		g.helpers = make(chan *warp)
+		for range spare {
+			helping.Go(func() { help(g.helpers) })
+		}
+	}
+	for range min(int64(workers), g.clusters) - 1 {
+		wg.Go(g.work)
 	}
 	g.work()
 	wg.Wait()
+	if g.helpers != nil {
+		close(g.helpers)
+		helping.Wait()
+	}
 	if g.fault != nil {
 		return g.fault
 	}

@@ -19,7 +19,7 @@ func multicastKernel(mask int, fence bool) *ptx.Kernel {
 	smem := k.SharedBase()
 	const half = 8 * 16 // 8 rows of 4 words
 	tile, note, bar := smem, smem.At(2*half), smem.At(2*half+32)
-	tid, rank := k.Special("%tid.x"), k.Special("%cluster_ctarank")
+	tid, rank := k.TidX(), k.ClusterCtarank()
 	first := tid.EqI(0)
 	k.If(first, func() {
 		k.MbarrierInit(bar, ptx.Uint(1))
@@ -46,7 +46,7 @@ func multicastKernel(mask int, fence bool) *ptx.Kernel {
 	for i := range 2 {
 		k.Loop(func() { k.BreakIf(k.MbarrierTryWaitParity(bar.At(8*i), ptx.Uint(0))) })
 	}
-	at := out.Index(k.Special("%ctaid.x"), 4*66)
+	at := out.Index(k.CtaidX(), 4*66)
 	ptx.StGlobal(at.Index(tid, 8), ptx.LdSharedVec[ptx.U32](tile.Plus(tid.MulI(8)), 2)...)
 	k.If(first, func() { ptx.StGlobal(at.At(4*64), ptx.LdShared[ptx.U32](note.At(16+12))) })
 	k.ClusterArrive()

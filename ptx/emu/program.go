@@ -59,7 +59,10 @@ type Kernel struct {
 	const64  []constant[uint64]
 	specials []specialSlot
 	symbols  []constant[uint32] // shared symbols, as offsets in the window
-	isAcc    []bool             // 32-bit slots that a wgmma uses
+	// classes are the registers of accumulators, classOf the class of each
+	// 32-bit slot; see accumulator.go.
+	classes [][]int32
+	classOf []int32
 	// asyncShared: the kernel uses shared memory through the async proxy.
 	asyncShared bool
 }
@@ -70,6 +73,7 @@ type constant[T any] struct {
 }
 
 type specialSlot struct {
+	bank bank
 	slot int32
 	name string
 }
@@ -179,19 +183,25 @@ type inst struct {
 	slot     [4]int32 // of the first four operands; slotZero where absent
 	guard    int32    // slot of the guard, -1 for none
 	guardNot bool
-	aligned  bool // needs the whole warp
-	accs     bool // touches registers that some wgmma uses
-	polls    bool // may spin on global memory
-	size     uint8
-	target   int32
+	// checkGuard, checks: registers read that may not have been written;
+	// marks: registers written that such reads look for. See defined.go.
+	checkGuard bool
+	checks     []slotRef
+	marks      []slotRef
+	aligned    bool // needs the whole warp
+	accs       bool // touches registers that some wgmma uses
+	product    bool // multiplies matrices asynchronously
+	polls      bool // may spin on global memory
+	size       uint8
+	target     int32
 
 	op32  func(a, b, c uint32) uint32
 	op64  func(a, b, c uint64) uint64
 	cmp32 func(a, b uint32) bool
-	cmp64 func(a, b uint64) bool
 
 	use, def [numBanks][]int32
 	args     []operand
+	classes  []int32 // of the accumulator
 	form     *isa.Form
 	mods     isa.Mods
 	typ      isa.Type

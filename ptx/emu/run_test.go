@@ -151,7 +151,7 @@ func TestAxpy(t *testing.T) {
 	k := ptx.NewKernel("axpy")
 	x, y := k.ParamPtr("x"), k.ParamPtr("y")
 	alpha, n := k.ParamF32("alpha"), k.ParamU32("n")
-	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 	k.If(i.Lt(n), func() {
 		dst := y.Index(i, 4)
 		ptx.StGlobal(dst, ptx.LdGlobal[ptx.F32](x.Index(i, 4)).Fma(alpha, ptx.LdGlobal[ptx.F32](dst)))
@@ -176,7 +176,7 @@ func TestSharedMemoryAndBarrier(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
 	smem := k.SharedBase()
-	tid := k.Special("%tid.x")
+	tid := k.TidX()
 	ptx.StShared(smem.Plus(tid.ShlI(2)), tid.Mul(tid))
 	k.BarSync(ptx.Uint(0))
 	other := ptx.Uint(127).Sub(tid)

@@ -54,35 +54,59 @@ func (m TensorMap) checkMeasured(coordinates []int32, store bool) (FaultKind, er
 	return 0, nil
 }
 
+// boxRow is one row of a box: the elements along dimension 0.
+type boxRow struct {
+	global uint64 // address of its first byte, modulo 2^64
+	shared uint32 // address of its first byte before swizzle
+	bytes  uint32
+	lo, hi uint32 // the bytes of the row in bounds
+}
+
+// rows walks the box whose first element has the given coordinates and which
+// lies at a shared address, in the order of shared memory. The box must have
+// passed CheckBox. Visiting ends when visit returns false.
+func (m *TensorMap) rows(coordinates []int32, shared uint32, visit func(r *boxRow) bool) {
+	var index [5]uint32 // of the row in the box; index[0] stays 0
+	size := int64(m.Elem.Bytes())
+	row := boxRow{shared: shared, bytes: m.Box[0] * uint32(size)}
+	first, n := int64(coordinates[0]), int64(m.Box[0])
+	lo := min(max(-first, 0), n)
+	hi := min(max(int64(m.Dims[0])-first, lo), n)
+	for {
+		global, inside := m.rowAddress(coordinates, &index)
+		row.global, row.lo, row.hi = global, 0, 0
+		if inside {
+			row.lo, row.hi = uint32(lo*size), uint32(hi*size)
+		}
+		if !visit(&row) {
+			return
+		}
+		row.shared += row.bytes
+		d := 1
+		for ; d < m.Rank; d++ {
+			if index[d]++; index[d] < m.Box[d] {
+				break
+			}
+			index[d] = 0
+		}
+		if d >= m.Rank {
+			return
+		}
+	}
+}
+
 // Runs walks the box whose first element has the given coordinates and which
 // lies at a shared address, in the order of shared memory before swizzle. The
 // box must have passed CheckBox. Every byte of the box is in exactly one run.
 func (m TensorMap) Runs(coordinates []int32, shared uint32) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
-		var index [5]uint32 // of the row in the box; index[0] stays 0
-		rowBytes := m.Box[0] * uint32(m.Elem.Bytes())
-		for row := uint32(0); ; row++ {
-			global, inside := m.rowAddress(coordinates, &index)
-			if !m.rowRuns(int64(coordinates[0]), global, inside, shared+row*rowBytes, yield) {
-				return
-			}
-			d := 1
-			for ; d < m.Rank; d++ {
-				if index[d]++; index[d] < m.Box[d] {
-					break
-				}
-				index[d] = 0
-			}
-			if d >= m.Rank {
-				return
-			}
-		}
+		m.rows(coordinates, shared, func(r *boxRow) bool { return r.runs(m.Swizzle, yield) })
 	}
 }
 
 // rowAddress is the address of element coordinates+index, modulo 2^64, and
 // whether all its coordinates but the first are in bounds.
-func (m TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address uint64, inside bool) {
+func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address uint64, inside bool) {
 	address = m.Address + uint64(int64(coordinates[0])*int64(m.Elem.Bytes()))
 	inside = true
 	for d := 1; d < m.Rank; d++ {
@@ -93,25 +117,17 @@ func (m TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address ui
 	return address, inside
 }
 
-// rowRuns cuts one row of the box, which starts at element c of dimension 0,
-// where bounds begin and end and, under swizzle, at every 16-byte chunk.
-func (m TensorMap) rowRuns(c int64, global uint64, inside bool, shared uint32, yield func(Run) bool) bool {
-	size, n := int64(m.Elem.Bytes()), int64(m.Box[0])
-	lo, hi := int64(0), int64(0) // the elements of the row in bounds
-	if inside {
-		lo = min(max(-c, 0), n)
-		hi = min(max(int64(m.Dims[0])-c, lo), n)
-	}
-	ends := [3]int64{lo * size, hi * size, n * size}
-	at := int64(0)
-	for part, end := range ends {
+// runs cuts a row where bounds begin and end and, under swizzle, at every
+// 16-byte chunk.
+func (r *boxRow) runs(s Swizzle, yield func(Run) bool) bool {
+	at := uint32(0)
+	for part, end := range [3]uint32{r.lo, r.hi, r.bytes} {
 		for at < end {
 			next := end
-			if m.Swizzle != SwizzleNone {
+			if s != SwizzleNone {
 				next = min(end, at/16*16+16)
 			}
-			run := Run{Global: global + uint64(at), Shared: m.Swizzle.Apply(shared + uint32(at)),
-				Bytes: uint32(next - at), InBounds: part == 1}
+			run := Run{Global: r.global + uint64(at), Shared: s.Apply(r.shared + at), Bytes: next - at, InBounds: part == 1}
 			if !yield(run) {
 				return false
 			}
@@ -119,4 +135,24 @@ func (m TensorMap) rowRuns(c int64, global uint64, inside bool, shared uint32, y
 		}
 	}
 	return true
+}
+
+// load fills a row in shared memory, the CTA's window; from is its bytes in
+// bounds.
+func (r *boxRow) load(window, from []byte, s Swizzle) {
+	if r.lo == 0 && r.hi == r.bytes {
+		for at := uint32(0); at < r.bytes; at += 16 {
+			*(*[16]byte)(window[s.Apply(r.shared+at):]) = [16]byte(from[at:])
+		}
+		return
+	}
+	r.runs(s, func(run Run) bool {
+		to := window[run.Shared : run.Shared+run.Bytes]
+		if run.InBounds {
+			from = from[copy(to, from):]
+		} else {
+			clear(to)
+		}
+		return true
+	})
 }

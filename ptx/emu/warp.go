@@ -1,9 +1,13 @@
 package emu
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"sonicmoe/ptx/emu/internal/mma"
+)
 
 const (
-	warpLanes = 32
+	warpLanes = mma.Lanes
 	fullMask  = 0xffffffff
 )
 
@@ -40,9 +44,11 @@ type warp struct {
 	frags []*frag
 	turns int
 
-	r32 [][warpLanes]uint32
+	r32 mma.Registers
 	r64 [][warpLanes]uint64
 	p   []uint32
+	// offsets are where the lanes' present access goes, in its memory.
+	offsets [warpLanes]uint64
 	// ok has, for each slot, the lanes that hold a value.
 	ok [numBanks][]uint32
 
@@ -51,15 +57,18 @@ type warp struct {
 	copies  copyQueue
 	bulk    bulkQueue
 	mma     mmaState
+
+	products productQueue
 }
 
 // newWarp makes the register files of a kernel's warp, with its constants.
 func newWarp(k *Kernel) *warp {
 	w := &warp{
-		r32: make([][warpLanes]uint32, k.slots[bank32]),
+		r32: make(mma.Registers, k.slots[bank32]),
 		r64: make([][warpLanes]uint64, k.slots[bank64]),
 		p:   make([]uint32, k.slots[bankPred]),
 	}
+	w.products.done.L = &w.products.mu
 	for b := range w.ok {
 		w.ok[b] = make([]uint32, k.slots[b])
 	}
@@ -80,6 +89,7 @@ func newWarp(k *Kernel) *warp {
 // reset starts the warp's life in a CTA with so many threads.
 func (w *warp) reset(c *cta, id, threads int) {
 	k := c.cluster.grid.kernel
+	w.settle()
 	w.cta, w.id, w.turns = c, id, 0
 	w.live = fullMask
 	if n := threads - id*warpLanes; n < warpLanes {
@@ -144,7 +154,7 @@ func (w *warp) run(f *frag, limit int) int {
 		in := &code[f.pc]
 		mask := f.mask
 		if in.guard >= 0 {
-			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 {
+			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 && in.checkGuard {
 				w.fault(in, UninitializedRegister, bad, "guard %s was never written", w.slotName(bankPred, in.guard))
 				return n
 			}
@@ -186,12 +196,9 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	if in.aligned && mask != w.live {
 		return w.unaligned(f, in, mask)
 	}
-	for b := range in.use {
-		ok := w.ok[b]
-		for _, s := range in.use[b] {
-			if bad := mask &^ ok[s]; bad != 0 {
-				return w.fault(in, UninitializedRegister, bad, "%s is read by %s but was never written", w.slotName(bank(b), s), in.form.Op)
-			}
+	for _, r := range in.checks {
+		if bad := mask &^ w.ok[r.bank][r.slot]; bad != 0 {
+			return w.fault(in, UninitializedRegister, bad, "%s is read by %s but was never written", w.slotName(r.bank, r.slot), in.form.Op)
 		}
 	}
 	if in.accs {
@@ -201,11 +208,8 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	}
 	out := in.exec(w, f, in, mask)
 	if out == next || out == yielded {
-		for b := range in.def {
-			ok := w.ok[b]
-			for _, s := range in.def[b] {
-				ok[s] |= mask
-			}
+		for _, r := range in.marks {
+			w.ok[r.bank][r.slot] |= mask
 		}
 	}
 	return out

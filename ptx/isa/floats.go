@@ -21,6 +21,8 @@ var floats = []Form{
 		Args: []Arg{out("d", F32), in("a", F32)}, Manual: "Floating Point: neg", Go: "x.Neg"},
 	{Name: "Ex2", Op: "ex2.approx", Mods: []Mod{ftz(), fix(".f32")},
 		Args: []Arg{out("d", F32), in("a", F32)}, Manual: "Floating Point: ex2", Go: "x.Ex2Approx"},
+	{Name: "Lg2", Op: "lg2.approx", Mods: []Mod{ftz(), fix(".f32")},
+		Args: []Arg{out("d", F32), in("a", F32)}, Manual: "Floating Point: lg2", Go: "x.Lg2Approx"},
 	{Name: "Rcp", Op: "rcp.approx", Mods: []Mod{ftz(), fix(".f32")},
 		Args: []Arg{out("d", F32), in("a", F32)}, Manual: "Floating Point: rcp", Go: "x.RcpApprox"},
 	{Name: "Tanh", Op: "tanh.approx.f32", Version: 70, Arch: SM80,

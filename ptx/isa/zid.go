@@ -34,6 +34,7 @@ const (
 	MaxF32
 	NegF32
 	Ex2
+	Lg2
 	Rcp
 	Tanh
 	SetpF32

@@ -14,44 +14,68 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // ErrNotFound: no ptxas is installed.
 var ErrNotFound = errors.New("ptxas not found: set PTXAS, put it in PATH, or pip install nvidia-cuda-nvcc==13.0.88")
 
-// Find gives the path of ptxas: $PTXAS, the PATH, then the places where
-// Python's nvidia-cuda-nvcc package and the CUDA toolkit put it.
+// Find gives the path of ptxas, an absolute one: $PTXAS, the PATH, then the
+// places where the CUDA toolkit and Python's nvidia-cuda-nvcc package put it.
+// Nothing of the current folder is run.
 func Find() (string, error) {
 	if p := os.Getenv("PTXAS"); p != "" {
-		return p, nil
-	}
-	if p, err := exec.LookPath("ptxas"); err == nil {
-		return p, nil
-	}
-	places := append([]string{"/usr/local/cuda/bin/ptxas"}, pythonPlaces()...)
-	for _, p := range places {
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
+		if !filepath.IsAbs(p) {
+			return "", fmt.Errorf("PTXAS is %q, must be an absolute path", p)
 		}
+		return p, nil
+	}
+	if p, err := exec.LookPath("ptxas"); err == nil && filepath.IsAbs(p) {
+		return p, nil
+	}
+	if found := Installed("bin/ptxas"); len(found) > 0 {
+		return found[0], nil
 	}
 	return "", ErrNotFound
 }
 
-// pythonPlaces are where Python's package may hold the assembler; asked once.
-var pythonPlaces = sync.OnceValue(func() (places []string) {
-	for _, py := range []string{"python3", "python"} {
-		out, err := exec.Command(py, "-c", "import nvidia;print('\\n'.join(nvidia.__path__))").Output()
+// Installed lists the files of that name, such as "include/cuda.h", of the CUDA
+// toolkit ($CUDA_HOME, /usr/local/cuda) and of NVIDIA's packages for Python.
+func Installed(name string) (files []string) {
+	for _, dir := range append([]string{os.Getenv("CUDA_HOME"), "/usr/local/cuda"}, pythonFolders()...) {
+		p := filepath.Join(dir, filepath.FromSlash(name))
+		if _, err := os.Stat(p); err == nil && filepath.IsAbs(p) {
+			files = append(files, p)
+		}
+	}
+	return files
+}
+
+// pythonFolders are those of NVIDIA's packages for Python; asked once. Python
+// only says where packages lie: with -I, and from the root, it runs nothing of
+// the current folder, of PYTHONPATH or of the packages.
+var pythonFolders = sync.OnceValue(askPython)
+
+func askPython() (folders []string) {
+	const sites = "import site; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))"
+	for _, name := range []string{"python3", "python"} {
+		c := exec.Command(name, "-I", "-c", sites)
+		c.Dir = string(filepath.Separator)
+		out, err := c.Output()
 		if err != nil {
 			continue
 		}
-		for _, dir := range strings.Fields(string(out)) {
-			for _, sub := range []string{"cu13/bin/ptxas", "cuda_nvcc/bin/ptxas"} {
-				places = append(places, filepath.Join(dir, sub))
+		for _, dir := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+			if dir = strings.TrimSpace(dir); !filepath.IsAbs(dir) {
+				continue
+			}
+			for _, sub := range []string{"cu13", "cuda_nvcc", "cuda_runtime", "cuda_nvdisasm"} {
+				folders = append(folders, filepath.Join(dir, "nvidia", sub))
 			}
 		}
 	}
-	return places
-})
+	return folders
+}
 
 // Version is the version of the ptxas at that path, such as "13.0.88".
 func Version(ctx context.Context, bin string) (string, error) {
@@ -81,6 +105,11 @@ func AssembleFor(ctx context.Context, arch string, text []byte, options ...strin
 	if err != nil {
 		return nil, "", err
 	}
+	return Run(ctx, bin, arch, text, options...)
+}
+
+// Run is AssembleFor by the ptxas at that path.
+func Run(ctx context.Context, bin, arch string, text []byte, options ...string) (cubin []byte, report string, err error) {
 	dir, err := os.MkdirTemp("", "ptxas")
 	if err != nil {
 		return nil, "", err
@@ -91,7 +120,9 @@ func AssembleFor(ctx context.Context, arch string, text []byte, options ...strin
 		return nil, "", err
 	}
 	args := append([]string{"-arch=" + arch, "-v", "-o", out, in}, options...)
-	log, err := exec.CommandContext(ctx, bin, args...).CombinedOutput()
+	c := exec.CommandContext(ctx, bin, args...)
+	c.WaitDelay = time.Second // for a child of its that keeps the output open
+	log, err := c.CombinedOutput()
 	if err != nil {
 		return nil, string(log), fmt.Errorf("ptxas: %w\n%s", err, log)
 	}

@@ -47,9 +47,25 @@ static int fails(const char *name) {
 	pthread_mutex_unlock(&lock);
 	return code;
 }
-// A function that needs a context answers 201 without one.
+// Users of the primary contexts 0xC0 + device, and calls that came when none was
+// left, or for a stream that was destroyed.
+static int users[64], late;
+static unsigned char gone[1 << 16]; // by handle / 16
+int fake_late(void) { return __sync_fetch_and_add(&late, 0); }
+static int released(void) {
+	uintptr_t d = (uintptr_t)context - 0xC0;
+	if (d >= 64 || __sync_fetch_and_add(&users[d], 0) > 0) return 0;
+	__sync_add_and_fetch(&late, 1);
+	return 1;
+}
+static void used(void *stream) {
+	uintptr_t h = (uintptr_t)stream / 16;
+	if (h && h < sizeof gone && gone[h]) __sync_add_and_fetch(&late, 1);
+}
+// A function that needs a context answers 201 without one, and 709 when it was
+// given back.
 #define FREE(name) int failed = fails(#name); if (failed) return failed
-#define NEEDS(name) FREE(name); if (!context) return 201
+#define NEEDS(name) FREE(name); if (!context) return 201; if (released()) return 709
 
 int cuDriverGetVersion(int *v) {
 #ifdef OLD
@@ -75,8 +91,8 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
 	*v = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 97 ? 232448 : attribute * 1000 + d;
 	return 0;
 }
-int cuDevicePrimaryCtxRetain(void **c, int d) { FREE(cuDevicePrimaryCtxRetain); *c = (void *)(uintptr_t)(0xC0 + d); say("retain %d\n", d); return 0; }
-int cuDevicePrimaryCtxRelease_v2(int d) { FREE(cuDevicePrimaryCtxRelease_v2); say("release %d\n", d); return 0; }
+int cuDevicePrimaryCtxRetain(void **c, int d) { FREE(cuDevicePrimaryCtxRetain); *c = (void *)(uintptr_t)(0xC0 + d); __sync_add_and_fetch(&users[d], 1); say("retain %d\n", d); return 0; }
+int cuDevicePrimaryCtxRelease_v2(int d) { FREE(cuDevicePrimaryCtxRelease_v2); __sync_sub_and_fetch(&users[d], 1); say("release %d\n", d); return 0; }
 int cuCtxSetCurrent(void *c) { FREE(cuCtxSetCurrent); context = c; return 0; }
 int cuCtxSynchronize(void) { NEEDS(cuCtxSynchronize); usleep(block_ms * 1000); return 0; }
 
@@ -105,8 +121,8 @@ int cuLinkAddData_v2(void *state, int type, void *data, size_t size, const char 
 int cuLinkComplete(void *state, void **out, size_t *size) {
 	NEEDS(cuLinkComplete);
 	memset(image, 0, sizeof image);
-	memcpy(image, "\x7f" "ELF\x02\x01\x01\x33\x07", 9); // an ELF header of machine 190
-	((uint16_t *)image)[8] = 2; ((uint16_t *)image)[9] = 190; ((u32 *)image)[5] = 1; ((uint16_t *)image)[26] = 64;
+	memcpy(image, "\x7f" "ELF\x02\x01\x01\x33\x07", 9); // an ELF header of machine 190, as CUDA 12.8 writes it
+	((uint16_t *)image)[8] = 2; ((uint16_t *)image)[9] = 190; ((u32 *)image)[5] = 128; ((uint16_t *)image)[26] = 64;
 	*out = image; *size = 64;
 	return 0;
 }
@@ -175,13 +191,13 @@ int cuMemFreeAsync(u64 p, void *s) { NEEDS(cuMemFreeAsync); return cuMemFree_v2(
 int cuMemcpyHtoDAsync_v2(u64 d, const void *s, size_t n, void *stream) { NEEDS(cuMemcpyHtoDAsync_v2); memcpy((void *)d, s, n); return 0; }
 int cuMemcpyDtoHAsync_v2(void *d, u64 s, size_t n, void *stream) { NEEDS(cuMemcpyDtoHAsync_v2); memcpy(d, (void *)s, n); return 0; }
 int cuMemcpyDtoDAsync_v2(u64 d, u64 s, size_t n, void *stream) { NEEDS(cuMemcpyDtoDAsync_v2); memmove((void *)d, (void *)s, n); return 0; }
-int cuMemsetD32Async(u64 d, u32 v, size_t n, void *stream) { NEEDS(cuMemsetD32Async); for (size_t i = 0; i < n; i++) ((u32 *)d)[i] = v; return 0; }
+int cuMemsetD32Async(u64 d, u32 v, size_t n, void *stream) { NEEDS(cuMemsetD32Async); used(stream); for (size_t i = 0; i < n; i++) ((u32 *)d)[i] = v; return 0; }
 
 // Streams, events, graphs.
 static int query(void) { return __sync_fetch_and_sub(&not_ready, 1) > 0 ? 600 : 0; }
 int cuStreamCreate(void **s, u32 flags) { NEEDS(cuStreamCreate); *s = (void *)handle(); say("stream flags %u\n", flags); return 0; }
-int cuStreamDestroy_v2(void *s) { NEEDS(cuStreamDestroy_v2); say("stream destroyed\n"); return 0; }
-int cuStreamQuery(void *s) { NEEDS(cuStreamQuery); return query(); }
+int cuStreamDestroy_v2(void *s) { NEEDS(cuStreamDestroy_v2); used(s); if ((uintptr_t)s / 16 < sizeof gone) gone[(uintptr_t)s / 16] = 1; say("stream destroyed\n"); return 0; }
+int cuStreamQuery(void *s) { NEEDS(cuStreamQuery); used(s); return query(); }
 int cuStreamSynchronize(void *s) { usleep(block_ms * 1000); NEEDS(cuStreamSynchronize); return 0; }
 int cuStreamWaitEvent(void *s, void *e, u32 flags) { NEEDS(cuStreamWaitEvent); say("wait %d\n", flags); return 0; }
 int cuEventCreate(void **e, u32 flags) { NEEDS(cuEventCreate); *e = (void *)handle(); say("event flags %u\n", flags); return 0; }

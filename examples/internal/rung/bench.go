@@ -3,14 +3,12 @@ package rung
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 	"unsafe"
 
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/moe/trial"
-	"sonicmoe/ptx"
+	"sonicmoe/moe/num"
 )
 
 // Bench is a device with one stream and the buffers of a program. Its first
@@ -79,7 +77,7 @@ func Buffer[T Number](b *Bench, n int) (p driver.DevicePtr) {
 // Upload makes a buffer with these elements.
 func Upload[T Number](b *Bench, data []T) driver.DevicePtr {
 	p := Buffer[T](b, len(data))
-	b.do(func() error { return b.stream.CopyToDevice(p, trial.Bytes(data)) })
+	b.do(func() error { return b.stream.CopyToDevice(p, num.Bytes(data)) })
 	return p
 }
 
@@ -87,70 +85,50 @@ func Upload[T Number](b *Bench, data []T) driver.DevicePtr {
 // error they are zero.
 func Download[T Number](b *Bench, p driver.DevicePtr, n int) []T {
 	data := make([]T, n)
-	b.do(func() error { return b.stream.CopyToHost(trial.Bytes(data), p) })
+	b.do(func() error { return b.stream.CopyToHost(num.Bytes(data), p) })
 	return data
 }
 
-// Kernel is a built kernel with the shape of its launches.
-type Kernel struct {
-	Kernel *ptx.Kernel
-	Name   string
-	// Grid is the CTAs along x and y, Threads those of each CTA.
-	Grid        [2]int
-	Threads     int
-	SharedBytes int
-}
-
-// Program is a kernel that a bench has loaded.
-type Program struct {
-	b      *Bench
-	fn     *jit.Function
-	launch driver.Launch
+// Program is a kernel that a bench has loaded, whose launches take an A.
+type Program[A any] struct {
+	b        *Bench
+	fn       *jit.Function
+	launcher *jit.Launcher[A]
 }
 
 // Load builds, compiles and loads a kernel. Errors carry the Go line at fault.
-func (b *Bench) Load(k Kernel) *Program {
-	p := &Program{b: b, launch: driver.Launch{
-		Grid: driver.Dim3{X: k.Grid[0], Y: k.Grid[1]}, Block: driver.Dim3{X: k.Threads}, SharedBytes: k.SharedBytes}}
+func Load[A any](b *Bench, k *jit.Builder[A]) *Program[A] {
+	p := &Program[A]{b: b}
 	b.do(func() error {
-		m, err := k.Kernel.Build()
+		built, err := k.Build()
 		if err != nil {
 			return err
 		}
-		p.fn, err = jit.Of(b.dev).Load(context.Background(), nil, jit.Source{Module: m, Name: k.Name, SharedBytes: k.SharedBytes}, driver.CompileOptions{})
-		return err
+		if p.fn, err = jit.Of(b.dev).Load(context.Background(), nil, built.Source(built.Name), driver.CompileOptions{}); err != nil {
+			return err
+		}
+		p.launcher = built.Launcher(p.fn, b.dev)
+		return nil
 	})
 	return p
 }
 
 // Listing is the PTX with the Go line behind each instruction.
-func (p *Program) Listing() string {
+func (p *Program[A]) Listing() string {
 	if p.b.err != nil {
 		return ""
 	}
 	return string(p.fn.Listing())
 }
 
-// Run launches the kernel and waits. Arguments stand in the order of the
-// kernel's parameters: driver.DevicePtr, driver.TensorMap, float32, or int for
-// an unsigned word.
-func (p *Program) Run(args ...any) {
-	p.b.do(func() error {
-		kernel, err := p.bind(args)
-		if err != nil {
-			return err
-		}
-		return p.runs(kernel, 1)
-	})
+// Run launches the kernel and waits.
+func (p *Program[A]) Run(args A) {
+	p.b.do(func() error { return p.runs(args, 1) })
 }
 
 // Time is the mean of so many launches, after as many to warm up, by the device's clock.
-func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
-	p.b.do(func() error {
-		kernel, err := p.bind(args)
-		if err != nil {
-			return err
-		}
+func (p *Program[A]) Time(runs int, args A) (mean time.Duration) {
+	p.b.do(func() (err error) {
 		var events [2]driver.Event
 		for i := range events {
 			if events[i], err = p.b.dev.NewEvent(); err != nil {
@@ -158,13 +136,13 @@ func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
 			}
 			defer events[i].Close()
 		}
-		if err := p.runs(kernel, runs); err != nil { // warms up
+		if err := p.runs(args, runs); err != nil { // warms up
 			return err
 		}
 		if err := events[0].Record(p.b.stream); err != nil {
 			return err
 		}
-		if err := p.queue(kernel, runs); err != nil {
+		if err := p.queue(args, runs); err != nil {
 			return err
 		}
 		if err := events[1].Record(p.b.stream); err != nil {
@@ -180,33 +158,18 @@ func (p *Program) Time(runs int, args ...any) (mean time.Duration) {
 	return mean
 }
 
-func (p *Program) queue(kernel *jit.Binding, runs int) error {
+func (p *Program[A]) queue(args A, runs int) error {
 	for range runs {
-		if err := kernel.Launch(p.b.stream); err != nil {
+		if err := p.launcher.Launch(p.b.stream, args); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *Program) runs(kernel *jit.Binding, runs int) error {
-	if err := p.queue(kernel, runs); err != nil {
+func (p *Program[A]) runs(args A, runs int) error {
+	if err := p.queue(args, runs); err != nil {
 		return err
 	}
 	return p.fn.Explain(p.b.stream.Synchronize(context.Background()))
-}
-
-// bind sets the kernel's parameters to the arguments, in their order.
-func (p *Program) bind(args []any) (*jit.Binding, error) {
-	params := p.fn.Params()
-	if len(args) != len(params) {
-		return nil, fmt.Errorf("kernel %s: %d arguments, it takes %d", p.fn.Name(), len(args), len(params))
-	}
-	binding := p.fn.Bind(p.b.dev, p.launch)
-	for i, param := range params {
-		if err := binding.Set(param.Name, args[i]); err != nil {
-			return nil, err
-		}
-	}
-	return binding, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
@@ -43,12 +44,17 @@ func TestRefuseGPU(t *testing.T) {
 	require.EqualError(t, RefuseGPU("x", []string{"-device", "cuda:1"}, io.Discard, "why"), "-device is cuda:1, must be emulated: why")
 }
 
-func counter() Kernel {
-	k := ptx.NewKernel("count")
-	out, n := k.ParamPtr("out"), k.ParamU32("n")
-	tid := k.Special("%tid.x")
+type counterArgs struct {
+	Out driver.DevicePtr
+	N   int
+}
+
+func counter() *jit.Builder[counterArgs] {
+	k := jit.NewBuilder[counterArgs]("count", 32, 1)
+	out, n := k.Ptr(&k.Args.Out), k.U32(&k.Args.N)
+	tid := k.TidX()
 	k.If(tid.Lt(n), func() { ptx.StGlobal(out.Index(tid, 4), tid) })
-	return Kernel{Kernel: k, Name: "count", Grid: [2]int{1}, Threads: 32}
+	return k
 }
 
 func emulatedBench(t *testing.T) *Bench {
@@ -61,39 +67,32 @@ func emulatedBench(t *testing.T) *Bench {
 func TestBench(t *testing.T) {
 	b := emulatedBench(t)
 	out := Upload(b, []uint32{9, 9, 9, 9})
-	p := b.Load(counter())
-	p.Run(out, 3)
+	p := Load(b, counter())
+	p.Run(counterArgs{out, 3})
 	require.Equal(t, []uint32{0, 1, 2, 9}, Download[uint32](b, out, 4))
 	require.Contains(t, p.Listing(), "st.global.u32")
-	require.Positive(t, p.Time(2, out, 3))
+	require.Positive(t, p.Time(2, counterArgs{out, 3}))
 	require.NoError(t, b.Err())
 }
 
-// Wrong arguments are errors that name them; the first error stays.
-func TestWrongArguments(t *testing.T) {
-	for text, args := range map[string][]any{
-		"1 arguments, it takes 2":                               {driver.DevicePtr(0)},
-		"parameter out has 8 bytes, a uint32 has not":           {1, 2},
-		"parameter n is a string":                               {driver.DevicePtr(0), "3"},
-		"parameter out has 8 bytes, a driver.TensorMap has not": {driver.TensorMap{Elem: driver.U16, Rank: 1, Dims: [5]uint64{8}, Box: [5]uint32{8}}, 3},
-	} {
-		b := emulatedBench(t)
-		p := b.Load(counter())
-		p.Run(args...)
-		require.ErrorContains(t, b.Err(), text)
-		first := b.Err()
-		p.Run(Buffer[uint32](b, 4), 3)
-		require.Equal(t, first, b.Err())
-		require.Zero(t, p.Time(1))
-	}
+// The first error stays.
+func TestFirstErrorStays(t *testing.T) {
+	b := emulatedBench(t)
+	p := Load(b, counter())
+	p.Run(counterArgs{N: -1})
+	require.ErrorContains(t, b.Err(), "argument n is -1")
+	first := b.Err()
+	p.Run(counterArgs{Buffer[uint32](b, 4), 3})
+	require.Equal(t, first, b.Err())
+	require.Zero(t, p.Time(1, counterArgs{}))
 }
 
 func TestBuildError(t *testing.T) {
 	b := emulatedBench(t)
 	k := counter()
-	k.Kernel.Errorf("out of order")
-	p := b.Load(k)
-	p.Run(Buffer[uint32](b, 4), 3)
+	k.Errorf("out of order")
+	p := Load(b, k)
+	p.Run(counterArgs{Buffer[uint32](b, 4), 3})
 	require.ErrorContains(t, b.Err(), "out of order")
 	require.Empty(t, p.Listing())
 	require.False(t, errors.Is(b.Err(), driver.ErrBroken))

@@ -1,6 +1,6 @@
 // Command axpy is the first rung of the ladder: a kernel from Go to a device.
 //
-// The idea: Go code writes a kernel by calling methods of a [ptx.Kernel]. The
+// The idea: Go code writes a kernel by calling methods of a [jit.Builder]. The
 // program runs when the kernel is built; what it emits runs later, once for
 // each thread. Look at the two times in the function axpy below: i, x and y
 // are Go variables that stand for registers, and k.If takes a closure because
@@ -16,20 +16,30 @@ import (
 	"fmt"
 	"io"
 
+	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
 func main() { rung.Main("axpy", run) }
 
+// args are what a launch takes. The kernel's parameters are its fields.
+type args struct {
+	X, Y  driver.DevicePtr // addresses in global memory
+	Alpha float32
+	N     int
+}
+
 // axpy sets y = alpha x + y for n floats, one a thread.
-func axpy() *ptx.Kernel {
-	k := ptx.NewKernel("axpy")
-	x, y := k.ParamPtr("x"), k.ParamPtr("y") // addresses in global memory
-	alpha, n := k.ParamF32("alpha"), k.ParamU32("n")
+func axpy() *jit.Builder[args] {
+	k := jit.NewBuilder[args]("axpy", threads, 1)
+	k.CTAs(func(a *args) int { return (a.N + threads - 1) / threads })
+	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
+	alpha, n := k.F32(&k.Args.Alpha), k.U32(&k.Args.N)
 
 	// This thread's element: CTA number x threads of a CTA + thread number.
-	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 
 	// n is no multiple of a CTA's threads, so the last CTA has some to spare.
 	k.If(i.Lt(n), func() {
@@ -46,8 +56,8 @@ const (
 	alpha    = float32(0.5)
 )
 
-func run(args []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("axpy", args, stderr)
+func run(words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("axpy", words, stderr)
 	if err != nil {
 		return err
 	}
@@ -58,16 +68,14 @@ func run(args []string, stdout, stderr io.Writer) error {
 		xs[i], ys[i] = float32(i%1000), float32(i%7) // small: every result is exact
 	}
 	x, y := rung.Upload(b, xs), rung.Upload(b, ys)
-	ctas := (elements + threads - 1) / threads
-	program := b.Load(rung.Kernel{Kernel: axpy(), Name: "axpy", Grid: [2]int{ctas}, Threads: threads})
-	program.Run(x, y, alpha, elements)
+	rung.Load(b, axpy()).Run(args{X: x, Y: y, Alpha: alpha, N: elements})
 	got := rung.Download[float32](b, y, elements)
 	if err := b.Err(); err != nil {
 		return err
 	}
 
 	fmt.Fprintf(stdout, "device   %s\n", b.Device())
-	fmt.Fprintf(stdout, "launch   %d CTAs of %d threads for %d elements\n", ctas, threads, elements)
+	fmt.Fprintf(stdout, "launch   %d CTAs of %d threads for %d elements\n", (elements+threads-1)/threads, threads, elements)
 	for i := range got {
 		if want := alpha*xs[i] + ys[i]; got[i] != want {
 			return fmt.Errorf("y[%d] is %v, must be %v", i, got[i], want)

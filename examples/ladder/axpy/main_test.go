@@ -16,4 +16,4 @@ func TestRun(t *testing.T) {
 	require.Contains(t, out, "checked  all 100003 elements")
 }
 
-func TestAssembles(t *testing.T) { rungtest.Assembles(t, axpy()) }
+func TestAssembles(t *testing.T) { rungtest.Assembles(t, axpy().Kernel) }

@@ -48,31 +48,24 @@ const (
 	wrongPhase
 )
 
-const (
-	numbers     = 5
-	sharedBytes = 24 // the stage and two barriers
-)
+const numbers = 5
 
 // relay passes the numbers 0, 1, … from one thread to another, which adds them.
 func relay(m mistake) *ptx.Kernel {
 	k := ptx.NewKernel("relay")
 	sum := k.ParamPtr("sum")
-	tid := k.Special("%tid.x")
-	mem := pipeline.NewShared(k)
-	stage, full, empty := mem.Take(4, 4), mem.Take(8, 8), mem.Take(8, 8)
-	k.If(tid.EqI(0), func() {
-		k.MbarrierInit(full, ptx.Uint(1))
-		k.MbarrierInit(empty, ptx.Uint(1))
-		k.FenceMbarrierInit()
-	})
-	k.BarSync(ptx.Uint(0))
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k)
+	stage := cta.Shared("stage", 4, 4)
+	full, empty := cta.Mbarriers("full", 1, 1), cta.Mbarriers("empty", 1, 1)
+	cta.Ready(tid)
 
 	k.If(tid.EqI(0), func() { // the producer
 		first := 1
 		if m == wrongPhase {
 			first = 0
 		}
-		k.For(ptx.Uint(0), ptx.Uint(numbers), ptx.Uint(1), func(i ptx.U32) {
+		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
 			parity := i.AddI(first).AndI(1)
 			pipeline.WaitParity(k, empty, parity)
 			ptx.StShared(stage, i)
@@ -81,7 +74,7 @@ func relay(m mistake) *ptx.Kernel {
 	})
 	k.If(tid.EqI(32), func() { // the consumer, in a warp of its own
 		total := ptx.NewVar(k, ptx.Uint(0))
-		k.For(ptx.Uint(0), ptx.Uint(numbers), ptx.Uint(1), func(i ptx.U32) {
+		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
 			pipeline.WaitParity(k, full, i.AndI(1))
 			total.Set(total.Get().Add(ptx.LdShared[ptx.U32](stage)))
 			if m != neverReleases {
@@ -146,7 +139,7 @@ func emulate(k *ptx.Kernel) (sum uint32, err error) {
 	}
 	err = kernel.Launch(context.Background(), memory, emu.Launch{
 		Block:       [3]int{64},
-		SharedBytes: sharedBytes,
+		SharedBytes: built.Entry("relay").SharedBytes(),
 		Params:      binary.LittleEndian.AppendUint64(nil, address),
 		Where:       func(line int) string { return text.Pos(line).String() },
 	})

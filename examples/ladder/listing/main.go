@@ -23,6 +23,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
@@ -37,12 +38,21 @@ const (
 	unbounded
 )
 
+const elements, threads = 100, 128
+
+// args are what a launch takes.
+type args struct {
+	X, Y  driver.DevicePtr
+	Alpha float32
+	N     int
+}
+
 // axpy is the kernel of the first rung, with room for mistakes.
-func axpy(m mistake) *ptx.Kernel {
-	k := ptx.NewKernel("axpy")
-	x, y := k.ParamPtr("x"), k.ParamPtr("y")
-	alpha, n := k.ParamF32("alpha"), k.ParamU32("n")
-	i := k.Special("%ctaid.x").Mad(k.Special("%ntid.x"), k.Special("%tid.x"))
+func axpy(m mistake) *jit.Builder[args] {
+	k := jit.NewBuilder[args]("axpy", threads, 1)
+	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
+	alpha, n := k.F32(&k.Args.Alpha), k.U32(&k.Args.N)
+	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 	inside := i.Lt(n)
 	if m == unbounded { // a Go "if": it decides which kernel is built
 		inside = ptx.True()
@@ -60,14 +70,8 @@ func axpy(m mistake) *ptx.Kernel {
 	return k
 }
 
-const elements, threads = 100, 128
-
-func kernel(m mistake) rung.Kernel {
-	return rung.Kernel{Kernel: axpy(m), Name: "axpy", Grid: [2]int{1}, Threads: threads}
-}
-
-func run(args []string, stdout, stderr io.Writer) error {
-	if err := list(args, stdout, stderr); err != nil {
+func run(words []string, stdout, stderr io.Writer) error {
+	if err := list(words, stdout, stderr); err != nil {
 		return err
 	}
 	if err := build(stdout); err != nil {
@@ -77,13 +81,13 @@ func run(args []string, stdout, stderr io.Writer) error {
 }
 
 // list prints the right kernel.
-func list(args []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("listing", args, stderr)
+func list(words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("listing", words, stderr)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	program := b.Load(kernel(none))
+	program := rung.Load(b, axpy(none))
 	if err := b.Err(); err != nil {
 		return err
 	}
@@ -109,7 +113,7 @@ func fault(stdout, stderr io.Writer) error {
 	}
 	defer b.Close()
 	x, y := rung.Upload(b, make([]float32, elements)), rung.Upload(b, make([]float32, elements))
-	b.Load(kernel(unbounded)).Run(x, y, float32(2), elements)
+	rung.Load(b, axpy(unbounded)).Run(args{X: x, Y: y, Alpha: 2, N: elements})
 	if !errors.Is(b.Err(), driver.ErrBroken) {
 		return fmt.Errorf("%d threads on %d elements gave %v, must be a fault", threads, elements, b.Err())
 	}

@@ -2,7 +2,8 @@ package main
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
@@ -19,12 +20,20 @@ const (
 	stageBytes = tileABytes + tileN*tile.RowBytes
 )
 
+// args are what a launch takes: c [M, N] = a [M, K] times b [N, K] transposed.
+type args struct {
+	A, B, C driver.DevicePtr
+	M, N, K int
+	KTiles  int
+}
+
 // product is the kernel while it is being built.
 type product struct {
 	k       *ptx.Kernel
 	a, b, c ptx.TensorMap
 	ring    *pipeline.Ring
 	staging ptx.Shared // of all sub-tiles, by warpgroup and column
+	stored  pipeline.NamedBarriers
 	tid     ptx.U32
 	row     ptx.U32 // of this CTA's tile
 	column  ptx.U32
@@ -32,28 +41,33 @@ type product struct {
 }
 
 // multiply sets c = a bᵀ, one 128 x 256 tile a CTA.
-func multiply(m, n int) rung.Kernel {
-	k := ptx.NewKernel("multiply")
-	k.SetLaunchBounds(threads, 1)
-	p := product{k: k, a: k.ParamTensorMap("a"), b: k.ParamTensorMap("b"), c: k.ParamTensorMap("c"), depth: k.ParamU32("kTiles")}
-	p.tid = k.Special("%tid.x")
-	p.row = k.Special("%ctaid.x").MulI(tileM)
-	p.column = k.Special("%ctaid.y").MulI(tileN)
+func multiply() *jit.Builder[args] {
+	k := jit.NewBuilder[args]("multiply", threads, 1)
+	k.SetGrid(func(a *args, _ int) driver.Dim3 {
+		return driver.Dim3{X: (a.M + tileM - 1) / tileM, Y: (a.N + tileN - 1) / tileN}
+	})
+	p := product{k: k.Kernel}
+	p.a = k.Map(&k.Args.A, func(a *args) driver.TensorMap { return tile.RowMap(a.A, a.K, a.M, tileM) })
+	p.b = k.Map(&k.Args.B, func(a *args) driver.TensorMap { return tile.RowMap(a.B, a.K, a.N, tileN) })
+	p.c = k.Map(&k.Args.C, func(a *args) driver.TensorMap { return tile.RowMap(a.C, a.N, a.M, 64) })
+	p.depth = k.U32(&k.Args.KTiles)
+	p.tid = k.TidX()
+	p.row = k.CtaidX().MulI(tileM)
+	p.column = k.CtaidY().MulI(tileN)
 
-	mem := pipeline.NewShared(k)
-	p.staging = mem.Take(mathGroups*tileN/64*tile.StagingBytes, 1024)
-	set := pipeline.NewSetup(k)
+	cta := pipeline.NewCTA(k.Kernel)
+	p.staging = cta.Shared("staging", mathGroups*tileN/64*tile.StagingBytes, 1024)
+	p.stored = cta.NamedBarriers("stored", mathGroups, pipeline.WarpgroupThreads)
 	const loaders, warps = 1, mathGroups * 4 // who fills a stage, who empties it
-	p.ring = pipeline.NewRing(k, set, mem, stages, stageBytes, loaders, warps)
-	set.Done(p.tid)
+	p.ring = cta.Ring("ab", stages, stageBytes, loaders, warps)
+	cta.Ready(p.tid)
 
 	warpgroup := p.tid.ShrI(7)
-	pipeline.Run(k, warpgroup,
+	pipeline.Run(k.Kernel, warpgroup,
 		pipeline.Role{Name: "math", First: 0, Count: mathGroups, Body: func() { p.multiply(warpgroup) }},
 		pipeline.Role{Name: "load", First: mathGroups, Count: 1, Body: p.load},
 	)
-	grid := [2]int{(m + tileM - 1) / tileM, (n + tileN - 1) / tileN}
-	return rung.Kernel{Kernel: k, Name: "multiply", Grid: grid, Threads: threads, SharedBytes: mem.Bytes()}
+	return k
 }
 
 // load is the producer: one thread that fills stages as they become empty.
@@ -63,7 +77,7 @@ func (p product) load() {
 	k.If(p.tid.ShrI(5).EqI(mathGroups*4), func() { // the role's first warp
 		k.If(k.ElectOne(), func() {
 			at := p.ring.Producer()
-			k.For(ptx.Uint(0), p.depth, ptx.Uint(1), func(kt ptx.U32) {
+			k.Range(p.depth, func(kt ptx.U32) {
 				s := at.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(stageBytes))
 				k.TMALoad(s.Data, p.a, s.Full, kt.MulI(tile.K), p.row)
@@ -75,33 +89,18 @@ func (p product) load() {
 }
 
 // multiply is the consumer: both warpgroups use every stage, each its own 64
-// rows of A and all of B. A stage goes back when the products of the next one
-// have been issued, so that the tensor cores never wait for an issue.
+// rows of A and all of B. The main loop is the one that the layer's products
+// have: a stage goes back when the products of the next one have been issued,
+// so that the tensor cores never wait for an issue.
 func (p product) multiply(warpgroup ptx.U32) {
 	k := p.k
 	acc := k.Accumulators(tileN / 2)
-	leader := p.tid.AndI(31).EqI(0) // releases for its warp
-	at, held := p.ring.Consumer(), pipeline.NewHold(k)
-	k.For(ptx.Uint(0), p.depth, ptx.Uint(1), func(kt ptx.U32) {
-		s := at.Wait()
+	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.tid.AndI(31), 1)}
+	loop.Run(p.depth, func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(warpgroup.MulI(64*tile.RowBytes)))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
-		notFirst := kt.NeI(0)
-		k.WgmmaFence()
-		for i := range tile.K / tile.KStep {
-			add := ptx.True()
-			if i == 0 {
-				add = notFirst
-			}
-			k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), add, false, false)
-		}
-		k.WgmmaCommit()
-		k.WgmmaWait(1) // all but this stage's
-		k.Guarded(leader.And(notFirst), func() { held.Stage().Release(k) })
-		held.Keep(s)
-		at.Advance()
-	})
-	k.WgmmaWait(0)
+		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false) // the first overwrites what acc held
+	}, nil)
 	p.store(warpgroup, acc)
 }
 
@@ -116,7 +115,7 @@ func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 		staging.Store(mine.At(i*tile.StagingBytes), acc[32*i:32*i+32])
 	}
 	k.FenceProxyAsync(".shared::cta") // TMA shall see what was stored
-	k.BarSync(warpgroup.AddI(1), ptx.Uint(pipeline.WarpgroupThreads))
+	p.stored.Sync(warpgroup)
 	k.If(k.ElectOne().And(thread.LtI(32)), func() {
 		for i := range tileN / 64 {
 			k.TMAStore(p.c, mine.At(i*tile.StagingBytes), p.column.AddI(64*i), p.row.Add(warpgroup.MulI(64)))
@@ -124,13 +123,4 @@ func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 		k.BulkCommit()
 		k.BulkWait(0)
 	})
-}
-
-// matrix is the map of row-major [rows, columns] bf16 in boxes of 64 columns.
-func matrix(p driver.DevicePtr, rows, columns, boxRows int) driver.TensorMap {
-	return driver.TensorMap{
-		Elem: driver.BF16, Rank: 2, Address: p, Swizzle: driver.Swizzle128, Promote: driver.Promote256,
-		Dims: [5]uint64{uint64(columns), uint64(rows)}, Strides: [4]uint64{uint64(columns) * 2},
-		Box: [5]uint32{tile.K, uint32(boxRows)},
-	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -33,8 +34,8 @@ var (
 	large = size{4096, 4096, 4096}
 )
 
-func run(args []string, stdout, stderr io.Writer) error {
-	bench, err := rung.New("pipeline", args, stderr)
+func run(words []string, stdout, stderr io.Writer) error {
+	bench, err := rung.New("pipeline", words, stderr)
 	if err != nil {
 		return err
 	}
@@ -46,22 +47,17 @@ func run(args []string, stdout, stderr io.Writer) error {
 	as := reference.NewNormal(1, 0.5).Values(int64(s.m * s.k))
 	bs := reference.NewNormal(2, 0.5).Values(int64(s.n * s.k))
 	c := rung.Buffer[uint16](bench, s.m*s.n)
-	kernel := multiply(s.m, s.n)
-	program := bench.Load(kernel)
-	arguments := []any{
-		matrix(rung.Upload(bench, as), s.m, s.k, tileM),
-		matrix(rung.Upload(bench, bs), s.n, s.k, tileN),
-		matrix(c, s.m, s.n, 64),
-		s.k / tile.K,
-	}
-	program.Run(arguments...)
+	kernel := multiply()
+	program := rung.Load(bench, kernel)
+	arguments := args{A: rung.Upload(bench, as), B: rung.Upload(bench, bs), C: c, M: s.m, N: s.n, K: s.k, KTiles: s.k / tile.K}
+	program.Run(arguments)
 	got := rung.Download[uint16](bench, c, s.m*s.n)
 	if err := bench.Err(); err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "device   %s\n", bench.Device())
 	fmt.Fprintf(stdout, "product  %d x %d x %d: %d x %d CTAs of %d x %d, %d k-tiles through %d stages, %d bytes of shared memory\n",
-		s.m, s.n, s.k, kernel.Grid[0], kernel.Grid[1], tileM, tileN, s.k/tile.K, stages, kernel.SharedBytes)
+		s.m, s.n, s.k, (s.m+tileM-1)/tileM, (s.n+tileN-1)/tileN, tileM, tileN, s.k/tile.K, stages, kernel.SharedBytes())
 	checked, err := s.check(as, bs, got)
 	if err != nil {
 		return err
@@ -70,7 +66,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if !bench.GPU {
 		return nil // the emulated device's time says nothing
 	}
-	mean := program.Time(50, arguments...)
+	mean := program.Time(50, arguments)
 	if err := bench.Err(); err != nil {
 		return err
 	}
@@ -90,12 +86,12 @@ func (s size) check(a, b, got []uint16) (checked int, err error) {
 		row, column := i/s.n, i%s.n
 		want := 0.0
 		for j := range s.k {
-			want += reference.FromBF16(a[row*s.k+j]) * reference.FromBF16(b[column*s.k+j])
+			want += num.BF16ToFloat64(a[row*s.k+j]) * num.BF16ToFloat64(b[column*s.k+j])
 		}
 		// A bf16 has 8 bits; sums in FP32 cost little beside that.
-		e := reference.FromBF16(got[i]) - want
+		e := num.BF16ToFloat64(got[i]) - want
 		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN is wrong too
-			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, reference.FromBF16(got[i]), want)
+			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, num.BF16ToFloat64(got[i]), want)
 		}
 		checked++
 	}

@@ -7,6 +7,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung/rungtest"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -18,15 +19,15 @@ func TestRun(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	one := reference.ToBF16(1)
+	one := num.Float64ToBF16(1)
 	s := size{2, 1, 2}
-	checked, err := s.check([]uint16{one, one, one, one}, []uint16{one, one}, []uint16{reference.ToBF16(2), reference.Poison})
+	checked, err := s.check([]uint16{one, one, one, one}, []uint16{one, one}, []uint16{num.Float64ToBF16(2), reference.Poison})
 	require.EqualError(t, err, "c[1,0] is NaN, must be 2")
 	require.Equal(t, 1, checked)
 }
 
 func TestAssembles(t *testing.T) {
-	k := multiply(large.m, large.n)
-	require.LessOrEqual(t, k.SharedBytes, driver.H200().SharedBytesPerCTA)
+	k := multiply()
+	require.LessOrEqual(t, k.SharedBytes(), driver.H200().SharedBytesPerCTA)
 	rungtest.Assembles(t, k.Kernel)
 }

@@ -22,6 +22,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
@@ -39,34 +40,47 @@ const (
 	threads  = 128
 )
 
-// copyBox loads the box at column 0, row y of m and writes the words of shared
+// args are what a launch takes.
+type args struct {
+	Matrix, Out driver.DevicePtr
+	Y           int
+}
+
+// copyBox loads the box at column 0, row y of the matrix and writes the words of shared
 // memory to out as they lie there.
-func copyBox() rung.Kernel {
-	k := ptx.NewKernel("copy_box")
-	m, out, y := k.ParamTensorMap("m"), k.ParamPtr("out"), k.ParamU32("y")
-	tid := k.Special("%tid.x")
-	mem := pipeline.NewShared(k)
-	box := mem.Take(boxBytes, 1024) // swizzles count from multiples of 1024
-	arrived := mem.Take(8, 8)
+func copyBox(swizzle driver.Swizzle) *jit.Builder[args] {
+	k := jit.NewBuilder[args]("copy_box", threads, 1)
+	m := k.Map(&k.Args.Matrix, func(a *args) driver.TensorMap {
+		return driver.TensorMap{
+			Elem: driver.U16, Rank: 2, Address: a.Matrix,
+			Dims:    [5]uint64{columns, rows},    // dimension 0 is the contiguous one
+			Strides: [4]uint64{tile.RowBytes},    // bytes from row to row
+			Box:     [5]uint32{columns, boxRows}, // what one copy moves
+			Swizzle: swizzle,
+		}
+	})
+	out, y := k.Ptr(&k.Args.Out), k.U32(&k.Args.Y)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k.Kernel)
+	box := cta.Shared("box", boxBytes, 1024)  // swizzles count from multiples of 1024
+	arrived := cta.Mbarriers("arrived", 1, 1) // one arrival a phase
+	cta.Ready(tid)                            // nobody waits on a barrier that is none yet
 
 	k.If(tid.EqI(0), func() {
-		k.MbarrierInit(arrived, ptx.Uint(1)) // one arrival a phase
-		k.FenceMbarrierInit()
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives, and expects bytes
 		k.TMALoad(box, m, arrived, ptx.Uint(0), y)
 	})
-	k.BarSync(ptx.Uint(0))                       // nobody waits on a barrier that is none yet
-	pipeline.WaitParity(k, arrived, ptx.Uint(0)) // the first phase has parity 0
+	pipeline.WaitParity(k.Kernel, arrived, ptx.Uint(0)) // the first phase has parity 0
 
 	for i := range boxBytes / 4 / threads { // a Go "for": it unrolls
 		word := tid.AddI(i * threads)
 		ptx.StGlobal(out.Index(word, 4), ptx.LdShared[ptx.U32](box.Plus(word.ShlI(2))))
 	}
-	return rung.Kernel{Kernel: k, Name: "copy_box", Threads: threads, SharedBytes: mem.Bytes()}
+	return k
 }
 
-func run(args []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("tma", args, stderr)
+func run(words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("tma", words, stderr)
 	if err != nil {
 		return err
 	}
@@ -76,20 +90,13 @@ func run(args []string, stdout, stderr io.Writer) error {
 		matrix[i] = uint16(1 + i) // no element is 0
 	}
 	in, out := rung.Upload(b, matrix), rung.Buffer[uint16](b, boxBytes/2)
-	program := b.Load(copyBox())
 	fmt.Fprintf(stdout, "device   %s\nmatrix   %d x %d, box of %d rows from row %d\n", b.Device(), rows, columns, boxRows, firstRow)
 
 	for _, mode := range []struct {
 		name    string
 		swizzle driver.Swizzle
 	}{{"no swizzle", driver.SwizzleNone}, {"128-byte swizzle", driver.Swizzle128}} {
-		program.Run(driver.TensorMap{
-			Elem: driver.U16, Rank: 2, Address: in,
-			Dims:    [5]uint64{columns, rows},    // dimension 0 is the contiguous one
-			Strides: [4]uint64{tile.RowBytes},    // bytes from row to row
-			Box:     [5]uint32{columns, boxRows}, // what one copy moves
-			Swizzle: mode.swizzle,
-		}, out, firstRow)
+		rung.Load(b, copyBox(mode.swizzle)).Run(args{Matrix: in, Out: out, Y: firstRow})
 		got := rung.Download[uint16](b, out, boxBytes/2)
 		if err := b.Err(); err != nil {
 			return err

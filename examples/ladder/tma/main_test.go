@@ -21,4 +21,4 @@ func TestCheck(t *testing.T) {
 	require.ErrorContains(t, check(make([]uint16, boxRows*columns), driver.SwizzleNone), "row 8 column 0 is 0, must be 513")
 }
 
-func TestAssembles(t *testing.T) { rungtest.Assembles(t, copyBox().Kernel) }
+func TestAssembles(t *testing.T) { rungtest.Assembles(t, copyBox(driver.Swizzle128).Kernel) }

@@ -21,8 +21,10 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/ptx"
 )
@@ -36,28 +38,31 @@ const (
 	threads = pipeline.WarpgroupThreads
 )
 
+// args are what a launch takes.
+type args struct{ A, B, C driver.DevicePtr }
+
 // multiply sets c = a bᵀ for a [64, 64] and b [96, 64], bf16, c in floats.
-func multiply() rung.Kernel {
-	k := ptx.NewKernel("multiply")
-	a, b, c := k.ParamTensorMap("a"), k.ParamTensorMap("b"), k.ParamPtr("c")
-	tid := k.Special("%tid.x")
-	mem := pipeline.NewShared(k)
-	tileA := mem.Take(tileM*tile.RowBytes, 1024)
-	tileB := mem.Take(tileN*tile.RowBytes, 1024)
-	arrived := mem.Take(8, 8)
+func multiply() *jit.Builder[args] {
+	k := jit.NewBuilder[args]("multiply", threads, 1)
+	a := k.Map(&k.Args.A, func(a *args) driver.TensorMap { return tile.RowMap(a.A, depth, tileM, tileM) })
+	b := k.Map(&k.Args.B, func(a *args) driver.TensorMap { return tile.RowMap(a.B, depth, tileN, tileN) })
+	c := k.Ptr(&k.Args.C)
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k.Kernel)
+	tileA := cta.Shared("a", tileM*tile.RowBytes, 1024)
+	tileB := cta.Shared("b", tileN*tile.RowBytes, 1024)
+	arrived := cta.Mbarriers("arrived", 1, 1)
+	cta.Ready(tid)
 
 	k.If(tid.EqI(0), func() { // as on the rung before: two copies, one barrier
-		k.MbarrierInit(arrived, ptx.Uint(1))
-		k.FenceMbarrierInit()
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint((tileM+tileN)*tile.RowBytes))
 		k.TMALoad(tileA, a, arrived, ptx.Uint(0), ptx.Uint(0))
 		k.TMALoad(tileB, b, arrived, ptx.Uint(0), ptx.Uint(0))
 	})
-	k.BarSync(ptx.Uint(0))
-	pipeline.WaitParity(k, arrived, ptx.Uint(0))
+	pipeline.WaitParity(k.Kernel, arrived, ptx.Uint(0))
 
 	acc := k.Accumulators(tileN / 2)
-	descA, descB := tile.NewDescriptor(k, tileA), tile.NewDescriptor(k, tileB)
+	descA, descB := tile.NewDescriptor(k.Kernel, tileA), tile.NewDescriptor(k.Kernel, tileB)
 	k.WgmmaFence() // the registers are the tensor cores' from here
 	for i := range depth / tile.KStep {
 		add := ptx.True()
@@ -76,19 +81,11 @@ func multiply() rung.Kernel {
 			ptx.StGlobal(c.Index(element, 4), acc[4*j+2*half], acc[4*j+2*half+1])
 		}
 	}
-	return rung.Kernel{Kernel: k, Name: "multiply", Threads: threads, SharedBytes: mem.Bytes()}
+	return k
 }
 
-// loadMap is the map of rows of 64 bf16, all of them one box.
-func loadMap(p driver.DevicePtr, rows int) driver.TensorMap {
-	return driver.TensorMap{
-		Elem: driver.BF16, Rank: 2, Address: p, Swizzle: driver.Swizzle128,
-		Dims: [5]uint64{depth, uint64(rows)}, Strides: [4]uint64{tile.RowBytes}, Box: [5]uint32{depth, uint32(rows)},
-	}
-}
-
-func run(args []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("wgmma", args, stderr)
+func run(words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New("wgmma", words, stderr)
 	if err != nil {
 		return err
 	}
@@ -96,8 +93,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	as := reference.NewNormal(1, 1).Values(tileM * depth)
 	bs := reference.NewNormal(2, 1).Values(tileN * depth)
 	c := rung.Buffer[float32](b, tileM*tileN)
-	program := b.Load(multiply())
-	program.Run(loadMap(rung.Upload(b, as), tileM), loadMap(rung.Upload(b, bs), tileN), c)
+	rung.Load(b, multiply()).Run(args{A: rung.Upload(b, as), B: rung.Upload(b, bs), C: c})
 	got := rung.Download[float32](b, c, tileM*tileN)
 	if err := b.Err(); err != nil {
 		return err
@@ -109,7 +105,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	for i := range got {
 		var sum, size float64
 		for j := range depth {
-			product := reference.FromBF16(as[i/tileN*depth+j]) * reference.FromBF16(bs[i%tileN*depth+j])
+			product := num.BF16ToFloat64(as[i/tileN*depth+j]) * num.BF16ToFloat64(bs[i%tileN*depth+j])
 			sum, size = sum+product, size+math.Abs(product)
 		}
 		if e := math.Abs(float64(got[i])-sum) / size; !(e <= bound) { // NaN is wrong too

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/ptx/outside"
 )
 
 func layerSources() []safetensors.Source {
@@ -104,10 +105,7 @@ func TestWriteRefuses(t *testing.T) {
 // python runs a script with the reference implementation, or skips the test.
 func python(t *testing.T, script string, args ...string) string {
 	t.Helper()
-	if exec.Command("python3", "-c", "import numpy, safetensors").Run() != nil {
-		t.Skip("python3 with numpy and safetensors is not here: nothing to compare with")
-	}
-	out, err := exec.Command("python3", append([]string{"-c", script}, args...)...).CombinedOutput()
+	out, err := exec.Command(outside.Python(t, "numpy", "safetensors"), append([]string{"-c", script}, args...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return string(out)
 }

@@ -59,7 +59,23 @@ func methods() []byte {
 		}
 	}
 	comparisons(&b)
+	specials(&b)
 	return b.Bytes()
+}
+
+// specials writes a method for each special register: "%ctaid.x" is CtaidX.
+func specials(b *bytes.Buffer) {
+	for i, s := range isa.Specials {
+		if s.Type != isa.U32 && s.Type != isa.U64 {
+			continue
+		}
+		name := ""
+		for _, word := range strings.FieldsFunc(s.Name, func(r rune) bool { return strings.ContainsRune("%._", r) }) {
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		t := goTypes[s.Type]
+		fmt.Fprintf(b, "// %s reads %s.\nfunc (k *Kernel) %s() %s { return %s{k.special(%d)} }\n\n", name, s.Name, name, t, t, i)
+	}
 }
 
 // valueMethods writes one method for each type that the form's type modifier

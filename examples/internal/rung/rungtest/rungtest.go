@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -24,13 +25,17 @@ func Output(t *testing.T, run func(args []string, stdout, stderr io.Writer) erro
 
 // Assembles holds a kernel against NVIDIA's assembler, where it is installed:
 // no error, no warning, no spilled register.
-func Assembles(t *testing.T, k *ptx.Kernel) {
+func Assembles(t *testing.T, k interface{ Build() (*ptx.Module, error) }) {
 	t.Helper()
-	if _, err := ptxas.Find(); err != nil {
-		t.Skip(err)
-	}
 	m, err := k.Build()
 	require.NoError(t, err)
+	ModuleAssembles(t, m)
+}
+
+// ModuleAssembles is Assembles of a kernel that is built.
+func ModuleAssembles(t *testing.T, m *ptx.Module) {
+	t.Helper()
+	outside.Ptxas(t)
 	_, report, err := ptxas.Assemble(context.Background(), m.Print().PTX)
 	require.NoError(t, err)
 	require.Empty(t, ptxas.Complaint(report), report)

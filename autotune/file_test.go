@@ -1,0 +1,176 @@
+package autotune_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+)
+
+// envUpdate names a file for TestUpdateFileChild.
+const envUpdate = "AUTOTUNE_TEST_UPDATE"
+
+func putOne(key string) func(*autotune.File) error {
+	return func(f *autotune.File) error {
+		f.PutChoice(key, []byte(`{"Version":1}`))
+		return nil
+	}
+}
+
+// What is no file of choices stays to the byte, whoever writes.
+func TestForeignFilesStay(t *testing.T) {
+	for name, text := range map[string]string{
+		"notes": "precious notes", "empty": "", "other JSON": `{"precious": "data"}`, "an array": `[]`,
+		"another format": `{"Format":"other"}`, "a later one": `{"Format":"sonicmoe choices 2","Choices":[]}`,
+		"broken":          `{"Format":"sonicmoe choices 1","Choices":[{"Key":"my tuned row","Value":{"Version":1}},]}`,
+		"more after it":   `{"Format":"sonicmoe choices 1","Choices":[]} and notes`,
+		"fields of mine":  `{"Format":"sonicmoe choices 1","Notes":"precious","Choices":[]}`,
+		"fields in a row": `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1,"Note":"precious"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "choices.json")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			_, err := autotune.ReadFile(path)
+			require.ErrorContains(t, err, path)
+			for _, err := range []error{
+				autotune.CheckFile(t.Context(), path),
+				autotune.UpdateFile(t.Context(), path, putOne("a")),
+				autotune.NewFile().WriteFile(path),
+			} {
+				require.ErrorContains(t, err, path+" is no file of choices")
+			}
+			got, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, text, string(got))
+			list, err := os.ReadDir(filepath.Dir(path))
+			require.NoError(t, err)
+			assert.Len(t, list, 1, "neither lock nor temporary file stays")
+		})
+	}
+	for _, path := range []string{t.TempDir(), os.DevNull} {
+		_, err := autotune.ReadFile(path)
+		assert.ErrorContains(t, err, "no file of choices", path)
+	}
+	huge := filepath.Join(t.TempDir(), "huge")
+	require.NoError(t, os.WriteFile(huge, nil, 0o600))
+	require.NoError(t, os.Truncate(huge, 1<<40))
+	_, err := autotune.ReadFile(huge)
+	assert.ErrorContains(t, err, "regular file of at most")
+	assert.Error(t, autotune.CheckFile(t.Context(), filepath.Join(t.TempDir(), "no", "choices.json")))
+}
+
+// A file is made where none is, keeps its rights and the link to it, is not
+// written where nothing changed, and stays when changing fails.
+func TestUpdateFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "choices.json")
+	require.NoError(t, autotune.CheckFile(t.Context(), path))
+	require.NoFileExists(t, path)
+	require.NoError(t, autotune.UpdateFile(t.Context(), path, putOne("a")))
+	require.NoError(t, os.Chmod(path, 0o600))
+	before, err := os.Stat(path)
+	require.NoError(t, err)
+	require.NoError(t, autotune.UpdateFile(t.Context(), path, putOne("a")))
+	after, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.True(t, os.SameFile(before, after), "nothing changed, nothing is written")
+
+	link := filepath.Join(dir, "link.json")
+	if err := os.Symlink("choices.json", link); err == nil {
+		require.NoError(t, autotune.UpdateFile(t.Context(), link, putOne("b")))
+		fi, err := os.Lstat(link)
+		require.NoError(t, err)
+		assert.NotZero(t, fi.Mode()&fs.ModeSymlink)
+		f, err := autotune.ReadFile(path)
+		require.NoError(t, err)
+		_, outcome := f.GetChoice("b")
+		assert.Equal(t, cache.Hit, outcome)
+		if runtime.GOOS != "windows" {
+			fi, err = os.Stat(path)
+			require.NoError(t, err)
+			assert.Equal(t, fs.FileMode(0o600), fi.Mode().Perm())
+		}
+	}
+
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	failing := errors.New("no more choices")
+	require.ErrorIs(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
+		f.PutChoice("c", []byte("1"))
+		return failing
+	}), failing)
+	require.Error(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
+		f.PutChoice("c", []byte("half a rec")) // no JSON
+		return nil
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, autotune.UpdateFile(ctx, path, putOne("a")), "a lock that is free needs no waiting")
+	now, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, string(text), string(now))
+}
+
+// Many change one file at once, in this process and in others: every choice is
+// there.
+func TestUpdatesAtOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "choices.json")
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	const processes, goroutines, each = 3, 6, 10
+	var all sync.WaitGroup
+	for range processes {
+		all.Go(func() {
+			c := exec.Command(exe, "-test.run=^TestUpdateFileChild$", "-test.count=1")
+			c.Env = append(os.Environ(), envUpdate+"="+path)
+			out, err := c.CombinedOutput()
+			assert.NoError(t, err, "%s", out)
+		})
+	}
+	for g := range goroutines {
+		all.Go(func() {
+			for i := range each {
+				assert.NoError(t, autotune.UpdateFile(context.Background(), path, putOne(fmt.Sprint(g, " ", i))))
+			}
+		})
+	}
+	all.Wait()
+	f, err := autotune.ReadFile(path)
+	require.NoError(t, err)
+	for g := range goroutines {
+		for i := range each {
+			_, outcome := f.GetChoice(fmt.Sprint(g, " ", i))
+			assert.Equal(t, cache.Hit, outcome)
+		}
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, goroutines*each+processes*each, strings.Count(string(text), `"Key"`))
+	list, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	assert.Len(t, list, 1)
+}
+
+// TestUpdateFileChild is another process of TestUpdatesAtOnce.
+func TestUpdateFileChild(t *testing.T) {
+	path := os.Getenv(envUpdate)
+	if path == "" {
+		t.Skip("this is the other process of TestUpdatesAtOnce")
+	}
+	for i := range 10 {
+		require.NoError(t, autotune.UpdateFile(t.Context(), path, putOne(fmt.Sprint("process ", os.Getpid(), " ", i))))
+	}
+}

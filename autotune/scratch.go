@@ -1,0 +1,64 @@
+package autotune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sonicmoe/cache/disk"
+)
+
+const (
+	scratchPrefix = "sonicmoe-autotune-"
+	// aliveFile is locked while the session lives.
+	aliveFile = "alive"
+	// scratchAge is when a directory whose session is dead goes.
+	scratchAge = time.Hour
+)
+
+// newScratch makes a session's directory for machine code. remove takes it
+// away. What sessions left that were killed goes.
+func newScratch() (dir string, remove func() error, err error) {
+	sweepScratch()
+	if dir, err = os.MkdirTemp("", scratchPrefix); err != nil {
+		return "", nil, fmt.Errorf("autotune: a directory for candidates: %w", err)
+	}
+	unlock, err := disk.Lock(context.Background(), disk.OS, filepath.Join(dir, aliveFile), 0)
+	if err != nil {
+		unlock = func() {} // its age alone tells then
+	}
+	return dir, func() error {
+		unlock()
+		return os.RemoveAll(dir)
+	}, nil
+}
+
+// sweepScratch removes the directories of sessions that did not come to remove
+// them. What can't be looked at or removed is left to its owner.
+func sweepScratch() {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), scratchPrefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range left {
+		fi, err := os.Lstat(dir)
+		if err != nil || !fi.IsDir() || disk.Owner(fi) > 0 && disk.Owner(fi) != os.Geteuid() {
+			continue
+		}
+		age := time.Since(fi.ModTime())
+		if age < scratchAge {
+			continue
+		}
+		unlock, err := disk.Lock(context.Background(), disk.OS, filepath.Join(dir, aliveFile), 0)
+		switch {
+		case err == nil:
+			unlock()
+		case !errors.Is(err, disk.ErrNoLocks) || age < 24*scratchAge:
+			continue
+		}
+		_ = os.RemoveAll(dir)
+	}
+}

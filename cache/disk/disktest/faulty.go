@@ -1,0 +1,237 @@
+package disktest
+
+import (
+	"io/fs"
+	"sync"
+	"time"
+
+	"sonicmoe/cache/disk"
+)
+
+// Op is an operation of a file system or of one of its files.
+type Op string
+
+// Operations.
+const (
+	MkdirAll  Op = "mkdir"
+	Open      Op = "open"
+	Create    Op = "create"
+	OpenLock  Op = "open lock"
+	Rename    Op = "rename"
+	Remove    Op = "remove"
+	RemoveAll Op = "remove all"
+	Stat      Op = "stat"
+	ReadDir   Op = "read dir"
+	SetTime   Op = "set time"
+	SyncDir   Op = "sync dir"
+	Read      Op = "read"
+	Write     Op = "write"
+	FileStat  Op = "stat of a file"
+	Chmod     Op = "chmod"
+	Sync      Op = "sync"
+	TryLock   Op = "lock"
+	Close     Op = "close"
+)
+
+// Faulty does its work on another file system, unless it is made to fail. It
+// is safe for concurrent use.
+type Faulty struct {
+	disk.FS
+
+	mu     sync.Mutex
+	n      int // operations so far
+	first  int // the first that fails, 0 for none
+	last   int
+	err    error
+	before func(op Op, path string) error
+}
+
+// Wrap makes a Faulty that fails nothing yet.
+func Wrap(inner disk.FS) *Faulty { return &Faulty{FS: inner} }
+
+// Before has hook called before each operation; an error is what the operation
+// returns. A failed Write has written half of its bytes, a failed Close has
+// closed.
+func (f *Faulty) Before(hook func(op Op, path string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = hook
+}
+
+// Arm makes count operations fail with err, from the n-th on, counted from 1
+// from now; a count of 0 means all.
+func (f *Faulty) Arm(n, count int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n, f.first, f.last, f.err = 0, n, n+count-1, err
+	if count == 0 {
+		f.last = int(^uint(0) >> 1)
+	}
+}
+
+// Disarm makes nothing fail and gives the number of operations since Arm.
+func (f *Faulty) Disarm() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.first = 0
+	return f.n
+}
+
+// check counts an operation and says how it fails.
+func (f *Faulty) check(op Op, path string) error {
+	f.mu.Lock()
+	f.n++
+	hook, fails := f.before, f.first > 0 && f.n >= f.first && f.n <= f.last
+	f.mu.Unlock()
+	if fails {
+		return &fs.PathError{Op: string(op), Path: path, Err: f.err}
+	}
+	if hook != nil {
+		return hook(op, path)
+	}
+	return nil
+}
+
+func (f *Faulty) MkdirAll(dir string, mode fs.FileMode) error {
+	if err := f.check(MkdirAll, dir); err != nil {
+		return err
+	}
+	return f.FS.MkdirAll(dir, mode)
+}
+
+func (f *Faulty) Open(path string, links bool) (disk.File, error) {
+	return f.file(Open, path, func() (disk.File, error) { return f.FS.Open(path, links) })
+}
+
+func (f *Faulty) Create(path string) (disk.File, error) {
+	return f.file(Create, path, func() (disk.File, error) { return f.FS.Create(path) })
+}
+
+func (f *Faulty) OpenLock(path string) (disk.File, error) {
+	return f.file(OpenLock, path, func() (disk.File, error) { return f.FS.OpenLock(path) })
+}
+
+// file opens a file whose operations may fail too.
+func (f *Faulty) file(op Op, path string, open func() (disk.File, error)) (disk.File, error) {
+	if err := f.check(op, path); err != nil {
+		return nil, err
+	}
+	inner, err := open()
+	if err != nil {
+		return nil, err
+	}
+	return &faultyFile{inner, f}, nil
+}
+
+func (f *Faulty) Rename(from, to string) error {
+	if err := f.check(Rename, from); err != nil {
+		return err
+	}
+	return f.FS.Rename(from, to)
+}
+
+func (f *Faulty) Remove(path string) error {
+	if err := f.check(Remove, path); err != nil {
+		return err
+	}
+	return f.FS.Remove(path)
+}
+
+func (f *Faulty) RemoveAll(path string) error {
+	if err := f.check(RemoveAll, path); err != nil {
+		return err
+	}
+	return f.FS.RemoveAll(path)
+}
+
+func (f *Faulty) Stat(path string, links bool) (fs.FileInfo, error) {
+	if err := f.check(Stat, path); err != nil {
+		return nil, err
+	}
+	return f.FS.Stat(path, links)
+}
+
+func (f *Faulty) ReadDir(dir string) ([]fs.DirEntry, error) {
+	if err := f.check(ReadDir, dir); err != nil {
+		return nil, err
+	}
+	return f.FS.ReadDir(dir)
+}
+
+func (f *Faulty) SetTime(path string, t time.Time) error {
+	if err := f.check(SetTime, path); err != nil {
+		return err
+	}
+	return f.FS.SetTime(path, t)
+}
+
+func (f *Faulty) SyncDir(dir string) error {
+	if err := f.check(SyncDir, dir); err != nil {
+		return err
+	}
+	return f.FS.SyncDir(dir)
+}
+
+// faultyFile is an open file of a Faulty.
+type faultyFile struct {
+	disk.File
+	of *Faulty
+}
+
+func (f *faultyFile) Read(b []byte) (int, error) {
+	if err := f.of.check(Read, f.Name()); err != nil {
+		return 0, err
+	}
+	return f.File.Read(b)
+}
+
+func (f *faultyFile) ReadAt(b []byte, at int64) (int, error) {
+	if err := f.of.check(Read, f.Name()); err != nil {
+		return 0, err
+	}
+	return f.File.ReadAt(b, at)
+}
+
+func (f *faultyFile) Write(b []byte) (int, error) {
+	if err := f.of.check(Write, f.Name()); err != nil {
+		n, _ := f.File.Write(b[:len(b)/2])
+		return n, err
+	}
+	return f.File.Write(b)
+}
+
+func (f *faultyFile) Stat() (fs.FileInfo, error) {
+	if err := f.of.check(FileStat, f.Name()); err != nil {
+		return nil, err
+	}
+	return f.File.Stat()
+}
+
+func (f *faultyFile) Chmod(mode fs.FileMode) error {
+	if err := f.of.check(Chmod, f.Name()); err != nil {
+		return err
+	}
+	return f.File.Chmod(mode)
+}
+
+func (f *faultyFile) Sync() error {
+	if err := f.of.check(Sync, f.Name()); err != nil {
+		return err
+	}
+	return f.File.Sync()
+}
+
+func (f *faultyFile) TryLock() (bool, error) {
+	if err := f.of.check(TryLock, f.Name()); err != nil {
+		return false, err
+	}
+	return f.File.TryLock()
+}
+
+func (f *faultyFile) Close() error {
+	err := f.of.check(Close, f.Name())
+	if closeErr := f.File.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

@@ -1,0 +1,19 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package disk
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// tryLock asks for f without waiting. busy means that somebody else has it; an
+// error means that this file system has no locks.
+func tryLock(f *os.File) (busy bool, err error) {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
+		return true, nil
+	}
+	return false, err
+}

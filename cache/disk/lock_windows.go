@@ -1,0 +1,31 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+var lockFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
+
+// Flags of LockFileEx, and what it answers where somebody else has the lock.
+const (
+	lockFailImmediately = 1
+	lockExclusive       = 2
+	errorLockViolation  = syscall.Errno(33)
+)
+
+// tryLock asks for f without waiting. busy means that somebody else has it; an
+// error means that this file system has no locks.
+func tryLock(f *os.File) (busy bool, err error) {
+	var overlapped syscall.Overlapped
+	ok, _, err := lockFileEx.Call(f.Fd(), lockFailImmediately|lockExclusive, 0, 1, 0, uintptr(unsafe.Pointer(&overlapped)))
+	if ok != 0 {
+		return false, nil
+	}
+	if errors.Is(err, errorLockViolation) || errors.Is(err, syscall.ERROR_IO_PENDING) {
+		return true, nil
+	}
+	return false, err
+}

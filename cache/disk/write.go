@@ -1,0 +1,185 @@
+package disk
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// TempSuffix ends the names of files that are being written: NAME.DIGITS.tmp
+	// becomes NAME.
+	TempSuffix = ".tmp"
+	// TempAge is when such a file has no writer any more.
+	TempAge = time.Hour
+)
+
+// Pending is a file that is written beside its place, which it takes by Commit:
+// whoever opens the path sees the whole new file or what it named before, after
+// a power cut too.
+type Pending struct {
+	fs   FS
+	file File // nil after Commit and Discard
+	path string
+	mode fs.FileMode
+}
+
+// Begin begins to write a file that will have the mode. What writers of the
+// same file left that died goes.
+func Begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
+	sweepTemps(fsys, path)
+	return begin(fsys, path, mode)
+}
+
+func begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
+	f, err := createTemp(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	return &Pending{fsys, f, path, mode}, nil
+}
+
+// Write adds to the file.
+func (p *Pending) Write(b []byte) (int, error) { return p.file.Write(b) }
+
+// Commit gives the file its name, which outlives a power cut from the moment
+// that it returns nil. After an error Discard is due.
+func (p *Pending) Commit() error {
+	if err := p.rename(); err != nil {
+		return err
+	}
+	return p.fs.SyncDir(filepath.Dir(p.path))
+}
+
+// rename is Commit; which file the name shows after a power cut is not said.
+func (p *Pending) rename() error {
+	var err error
+	if p.mode != 0o600 {
+		err = p.file.Chmod(p.mode)
+	}
+	if err == nil {
+		err = syncFile(p.file)
+	}
+	if closeErr := p.file.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = p.fs.Rename(p.file.Name(), p.path)
+	}
+	if err == nil {
+		p.file = nil
+	}
+	return err
+}
+
+// Discard removes what was not committed; after Commit it does nothing.
+func (p *Pending) Discard() error {
+	if p.file == nil {
+		return nil
+	}
+	_ = p.file.Close() // nothing of it is wanted, and Commit may have closed it
+	err := p.fs.Remove(p.file.Name())
+	p.file = nil
+	return err
+}
+
+// Replace has write fill a file beside path and puts it there. Whether a power
+// cut takes that back is not said: see WriteFile. After an error nothing has
+// changed.
+func Replace(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
+	p, err := begin(fsys, path, mode)
+	if err != nil {
+		return err
+	}
+	return p.finish(write, p.rename)
+}
+
+// WriteFile is Replace, and the file outlives a power cut from the moment that
+// it returns nil. What writers of the same file left that died goes.
+func WriteFile(fsys FS, path string, mode fs.FileMode, write func(io.Writer) error) error {
+	p, err := Begin(fsys, path, mode)
+	if err != nil {
+		return err
+	}
+	return p.finish(write, p.Commit)
+}
+
+// finish writes and commits, or leaves nothing behind.
+func (p *Pending) finish(write func(io.Writer) error, commit func() error) error {
+	err := write(p)
+	if err == nil {
+		err = commit()
+	}
+	if err != nil {
+		_ = p.Discard() // the error to report is the first
+	}
+	return err
+}
+
+// createTemp makes a file beside path.
+func createTemp(fsys FS, path string) (File, error) {
+	for try := 0; ; try++ {
+		f, err := fsys.Create(path + "." + strconv.FormatUint(uint64(rand.Uint32()), 10) + TempSuffix)
+		if !errors.Is(err, fs.ErrExist) || try == 100 {
+			return f, err
+		}
+	}
+}
+
+// IsTemp reports whether a name is one of a file being written, and of which.
+func IsTemp(name string) (of string, ok bool) {
+	stem, ok := strings.CutSuffix(name, TempSuffix)
+	if !ok {
+		return "", false
+	}
+	at := strings.LastIndexByte(stem, '.')
+	if at <= 0 {
+		return "", false
+	}
+	if _, err := strconv.ParseUint(stem[at+1:], 10, 64); err != nil {
+		return "", false
+	}
+	return stem[:at], true
+}
+
+// sweepTemps removes old temporary files of path.
+func sweepTemps(fsys FS, path string) {
+	entries, err := fsys.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if of, ok := IsTemp(e.Name()); !ok || of != filepath.Base(path) {
+			continue
+		}
+		name := filepath.Join(filepath.Dir(path), e.Name())
+		if fi, err := fsys.Stat(name, false); err == nil && fi.Mode().IsRegular() && time.Since(fi.ModTime()) > TempAge {
+			_ = fsys.Remove(name) // the next writer tries again
+		}
+	}
+}
+
+// syncFile flushes f to the disk where its file system can.
+func syncFile(f File) error {
+	err := f.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// IsFull reports whether a write failed for want of space.
+func IsFull(err error) bool {
+	for _, full := range fullErrors {
+		if errors.Is(err, full) {
+			return true
+		}
+	}
+	return false
+}

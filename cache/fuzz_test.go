@@ -1,0 +1,137 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/disk/disktest"
+)
+
+// bundleOf is the bundle of these stored files.
+func bundleOf(t testing.TB, files ...storedFile) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := newBundleWriter(&b)
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NoError(t, w.file(f.name, f.data))
+	}
+	require.NoError(t, w.close())
+	return b.Bytes()
+}
+
+// seedBundles are small bundles of a module and a choice.
+func seedBundles(t testing.TB) [][]byte {
+	t.Helper()
+	key := NewKey([]byte("k"))
+	entry, err := encodeEntry(key, Entry{Label: "l", PTX: []byte("ptx"), Images: []Image{{Producer: "p 1", Code: []byte("code"), Log: "log"}}})
+	require.NoError(t, err)
+	choice, err := encodeChoice("c", []byte("v"))
+	require.NoError(t, err)
+	m, c := storedFile{name: fileName(KindModule, key), data: entry}, storedFile{name: fileName(KindChoice, choiceKey("c")), data: choice}
+	if m.name > c.name {
+		m, c = c, m
+	}
+	return [][]byte{bundleOf(t), bundleOf(t, m), bundleOf(t, c), bundleOf(t, m, c)}
+}
+
+// repair gives the headers of a bundle's members their checksums, and the end
+// its sum, so that altered bytes are met by what lies behind those checks.
+func repair(data []byte) []byte {
+	data = bytes.Clone(data)
+	last := -1
+	for at := 0; at+tarBlock <= len(data); at += tarBlock {
+		h := data[at : at+tarBlock]
+		if string(h[257:262]) != "ustar" {
+			continue
+		}
+		sum := 0
+		copy(h[148:156], "        ")
+		for _, c := range h {
+			sum += int(c)
+		}
+		copy(h[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		last = at
+	}
+	if last < 0 || len(data) < last+2*tarBlock {
+		return data
+	}
+	var files int
+	if _, err := fmt.Sscanf(string(data[last+tarBlock:last+2*tarBlock]), "%d files\n", &files); err == nil {
+		b := newBundleReader(bytes.NewReader(data[:last]))
+		if _, err := b.bytes(int64(last), "all"); err == nil {
+			copy(data[last+tarBlock:], lastLines(files, b.sum))
+		}
+	}
+	return data
+}
+
+// FuzzBundle alters bundles: what is accepted is byte for byte what Export
+// would write of it, a layer sees the same files as Import, and nothing is
+// stored of what is refused, nor outside the cache.
+func FuzzBundle(f *testing.F) {
+	for _, b := range seedBundles(f) {
+		f.Add(b, false)
+		f.Add(b, true)
+		f.Add(b[:len(b)/2], false)
+	}
+	dir := filepath.Join(string(filepath.Separator), "home", "cache")
+	f.Fuzz(func(t *testing.T, data []byte, repaired bool) {
+		if repaired {
+			data = repair(data)
+		}
+		var files []storedFile
+		digest, err := walkBundle(context.Background(), bytes.NewReader(data), func(s storedFile) error {
+			files = append(files, s)
+			return nil
+		})
+		fsys := disktest.NewMemory()
+		c := open(Options{Dir: dir}, fsys)
+		r, importErr := c.Import(context.Background(), bytes.NewReader(data))
+		if (err == nil) != (importErr == nil) || err == nil && r.Digest != digest {
+			t.Fatalf("checked: %v, imported: %v", err, importErr)
+		}
+		stored, listErr := c.List(context.Background())
+		require.NoError(t, listErr)
+		if home, _ := fsys.ReadDir(filepath.Dir(dir)); len(home) != 1 {
+			t.Fatalf("stored outside the cache: %v", home)
+		}
+		x := &bundleIndex{where: map[string]extent{}}
+		indexErr := x.index(bytes.NewReader(data))
+		if err != nil {
+			require.Empty(t, stored, "stored of a bundle that is refused: %v", err)
+			return
+		}
+		require.NoError(t, indexErr)
+		require.Len(t, x.order, len(files))
+		require.Len(t, stored, len(files))
+		for i, s := range files {
+			e := x.where[x.order[i]]
+			require.Equal(t, s.data, data[e.offset:e.offset+e.size])
+		}
+		if !bytes.Equal(data, bundleOf(t, files...)) {
+			t.Fatalf("accepted %d bytes that Export would not write", len(data))
+		}
+	})
+}
+
+// FuzzSignature alters signatures: none but the one that was made is valid.
+func FuzzSignature(f *testing.F) {
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	good := Sign(Digest{1, 2, 3}, key)
+	f.Add(good)
+	f.Add([]byte(signatureFirst))
+	f.Add(Sign(Digest{}, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, ed25519.SeedSize))))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, err := CheckSignature(text, key.Public().(ed25519.PublicKey))
+		if err == nil && (d != Digest{1, 2, 3} || !bytes.Equal(text, good)) {
+			t.Fatalf("accepted for %v: %q", d, text)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package cache
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
+)
+
+// life is what a program does with a cache, on a file system in memory.
+type life struct {
+	fs    *disktest.Memory
+	files *disktest.Faulty
+	dir   string
+	// stored are the entries that Put called stored, values those of PutChoice.
+	stored map[Key]Entry
+	values map[string]string
+	// exported says that the bundle was written.
+	exported bool
+}
+
+func newLife() *life {
+	l := &life{fs: disktest.NewMemory(), dir: filepath.Join(string(filepath.Separator), "home", "cache"), stored: map[Key]Entry{}, values: map[string]string{}}
+	l.files = disktest.Wrap(l.fs)
+	return l
+}
+
+func (l *life) bundle() string { return filepath.Join(filepath.Dir(l.dir), "warm.tar") }
+
+// live stores, reads, locks, lists, verifies, exports and prunes. Whatever the
+// disk does it comes to its end, and no Get gives what was not stored.
+func (l *life) live(t *testing.T) {
+	c := open(Options{Dir: l.dir, MaxBytes: 4 << 10, LockWait: 5 * time.Millisecond}, l.files)
+	for seed := range uint64(6) {
+		key, e := testEntry(10*(seed%5), 600)
+		unlock := c.Lock(context.Background(), key)
+		if got, o := c.Get(key); o == Hit && !got.covers(e) {
+			t.Errorf("another entry than was stored")
+		}
+		if o := c.Put(key, e); o == Stored || o == Unchanged {
+			l.stored[key] = e
+		}
+		unlock()
+		name, value := fmt.Sprint("choice ", seed%2), fmt.Sprint(seed)
+		if o := c.PutChoice(name, []byte(value)); o == Stored {
+			l.values[name] = value
+		}
+	}
+	_, _ = c.List(context.Background())
+	_, _ = c.Verify(context.Background())
+	if _, err := c.ExportFile(context.Background(), l.bundle()); err == nil {
+		l.exported = true
+	}
+	_, _ = c.Prune(context.Background(), PruneOptions{MaxBytes: 3 << 10})
+	c.DeleteChoice("choice 1")
+	delete(l.values, "choice 1")
+}
+
+// look opens the cache again and holds it against what was stored: what it has
+// is right, and nothing is damaged.
+func (l *life) look(t *testing.T, when string) {
+	t.Helper()
+	log := &logBook{}
+	c := open(Options{Dir: l.dir, Logger: slog.New(log)}, l.fs)
+	for seed := range uint64(5) {
+		key, want := testEntry(10*seed, 600)
+		got, o := c.Get(key)
+		require.Contains(t, []Outcome{Hit, Miss}, o, "%s: entry %d", when, seed)
+		if o == Hit {
+			require.Equal(t, want, got, when)
+		}
+	}
+	require.Empty(t, log.warnings(), when)
+	r, err := c.Verify(context.Background())
+	require.NoError(t, err, when)
+	require.Empty(t, r.Damaged, when)
+}
+
+// Each file operation fails in turn, with each error that a disk may give, and
+// then all of them from there on. Nothing is wrong after it, and what is left
+// over is swept.
+func TestEveryFileOperationFails(t *testing.T) {
+	whole := newLife()
+	whole.files.Arm(0, 0, nil)
+	whole.live(t)
+	steps := whole.files.Disarm()
+	require.Greater(t, steps, 150)
+	require.True(t, whole.exported)
+	for _, cause := range []error{syscall.EIO, syscall.ENOSPC, syscall.EACCES, os.ErrNotExist} {
+		for _, count := range []int{1, 0} {
+			for n := 1; n <= steps; n++ {
+				l := newLife()
+				when := fmt.Sprintf("%v from operation %d on, %d times", cause, n, count)
+				l.files.Arm(n, count, cause)
+				l.live(t)
+				l.files.Disarm()
+				l.look(t, when)
+				// What a dead disk could not remove goes when it is old.
+				entries, err := l.fs.ReadDir(filepath.Join(l.dir, folder))
+				if errors.Is(err, os.ErrNotExist) {
+					continue
+				}
+				require.NoError(t, err)
+				for _, e := range entries {
+					path := filepath.Join(l.dir, folder, e.Name())
+					require.NoError(t, l.fs.SetTime(path, time.Now().Add(-2*lockAge)))
+				}
+				c := open(Options{Dir: l.dir}, l.fs)
+				key, e := testEntry(999, 100)
+				require.Equal(t, Stored, c.Put(key, e), when)
+				files, err := c.top.scan()
+				require.NoError(t, err)
+				for _, f := range files {
+					require.NotContains(t, []class{classTemp, classLock}, f.class, "%s: %s", when, f.name)
+				}
+			}
+		}
+	}
+}
+
+// The power goes at every file operation in turn, several times each: every
+// entry is then whole or absent, and a bundle that was written is there.
+func TestPowerCut(t *testing.T) {
+	whole := newLife()
+	whole.files.Arm(0, 0, nil)
+	whole.live(t)
+	steps := whole.files.Disarm()
+	for n := 1; n <= steps+1; n++ {
+		for seed := range uint64(12) {
+			l := newLife()
+			l.files.Arm(n, 0, syscall.EIO)
+			l.live(t)
+			l.fs.PowerCut(rand.New(rand.NewPCG(seed, uint64(n))))
+			when := fmt.Sprintf("power cut %d at operation %d", seed, n)
+			l.look(t, when)
+			f, err := l.fs.Open(l.bundle(), false)
+			if err != nil {
+				require.False(t, l.exported, "%s: the bundle was written and is gone", when)
+				continue
+			}
+			data := make([]byte, 1<<16)
+			size, _ := f.ReadAt(data, 0)
+			_, err = CheckBundle(context.Background(), bytes.NewReader(data[:size]))
+			require.NoError(t, err, when)
+		}
+	}
+}
+
+// An entry is stored only if its file could be synced and closed.
+func TestStoredMeansSynced(t *testing.T) {
+	for _, op := range []disktest.Op{disktest.Sync, disktest.Close} {
+		files := disktest.Wrap(disk.OS)
+		c := open(Options{Dir: t.TempDir()}, files)
+		files.Before(func(o disktest.Op, path string) error {
+			if _, temp := disk.IsTemp(path); o == op && temp {
+				return syscall.EIO
+			}
+			return nil
+		})
+		key, e := testEntry(1, 100)
+		assert.Equal(t, Failed, c.Put(key, e), op)
+		assert.ErrorIs(t, c.Err(), syscall.EIO)
+		_, err := c.ExportFile(t.Context(), filepath.Join(t.TempDir(), "warm.tar"))
+		assert.ErrorIs(t, err, syscall.EIO, op)
+		assert.Zero(t, filesBelow(t, c.Dir()), op)
+	}
+}

@@ -1,0 +1,277 @@
+//go:build unix
+
+package cache
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache/cachetest"
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
+)
+
+// A directory that others may write holds machine code of anybody: it is
+// refused with a word, and serves as a read-only layer.
+func TestDirectoryThatOthersMayWrite(t *testing.T) {
+	source, _ := testCache(t)
+	key, e := testEntry(1, 100)
+	require.Equal(t, Stored, source.Put(key, e))
+	for _, mode := range []os.FileMode{0o770, 0o702, 0o777, 0o777 | os.ModeSticky} {
+		require.NoError(t, os.Chmod(source.top.dir, mode))
+		c, log := testCache(t, func(o *Options) { o.Dir = source.Dir() })
+		_, o := c.Get(key)
+		assert.Equal(t, Disabled, o, "%v", mode)
+		assert.Equal(t, Disabled, c.Put(key, e))
+		assert.ErrorContains(t, c.Err(), "may be written by others")
+		assert.ErrorContains(t, c.Err(), "chmod go-w")
+		assert.Len(t, log.warnings(), 1)
+		_, o = Open(Options{Dir: t.TempDir(), Layers: []string{source.Dir()}}).Get(key)
+		assert.Equal(t, Hit, o)
+	}
+	require.NoError(t, os.Chmod(source.top.dir, 0o755))
+	_, o := Open(Options{Dir: source.Dir()}).Get(key)
+	assert.Equal(t, Hit, o, "others may read")
+}
+
+// A directory of another user is refused when the cache is opened.
+func TestDirectoryOfAnother(t *testing.T) {
+	if os.Geteuid() == 0 && os.Getenv(envPath) == "" { // the child finds it there
+		home, err := os.MkdirTemp("", "cache-test-")
+		require.NoError(t, err)
+		t.Cleanup(func() { os.RemoveAll(home) })
+		require.NoError(t, os.Chmod(home, 0o755))
+		require.NoError(t, os.Mkdir(filepath.Join(home, folder), 0o755))
+		require.NoError(t, os.Chown(filepath.Join(home, folder), 12345, 12345))
+		t.Setenv(envPath, home)
+	}
+	if !cachetest.AsUser(t) {
+		return
+	}
+	dir := os.Getenv(envPath)
+	if dir == "" {
+		t.Skip("only root can give directories away")
+	}
+	c, log := testCache(t, func(o *Options) { o.Dir = dir })
+	assert.Equal(t, Disabled, c.PutChoice("a", nil))
+	assert.ErrorContains(t, c.Err(), "belongs to user 12345")
+	assert.Len(t, log.warnings(), 1)
+}
+
+// Links and pipes in the place of entries and locks: nothing behind them is
+// opened, made or changed, nothing waits, and the entry is stored.
+func TestLinksAndPipes(t *testing.T) {
+	old := time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, plant := range map[string]func(t *testing.T, path, precious string){
+		"a link to a file":  func(t *testing.T, path, precious string) { require.NoError(t, os.Symlink(precious, path)) },
+		"a link to nothing": func(t *testing.T, path, precious string) { require.NoError(t, os.Symlink(precious+".not", path)) },
+		"a pipe":            func(t *testing.T, path, _ string) { require.NoError(t, syscall.Mkfifo(path, 0o600)) },
+		"a directory":       func(t *testing.T, path, _ string) { require.NoError(t, os.MkdirAll(filepath.Join(path, "x"), 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, log := testCache(t)
+			key, e := testEntry(1, 100)
+			home := t.TempDir()
+			precious := filepath.Join(home, "precious")
+			writeFile(t, precious, []byte("precious"))
+			require.NoError(t, os.Chtimes(precious, old, old))
+			plant(t, modulePath(c, key), precious)
+			plant(t, c.top.path(key.String()+lockSuffix), precious)
+			done := make(chan bool)
+			go func() {
+				defer close(done)
+				_, o := c.Get(key)
+				assert.Equal(t, Damaged, o)
+				c.Lock(context.Background(), key)()
+				assert.Equal(t, Stored, c.Put(key, e))
+				_, o = c.Get(key)
+				assert.Equal(t, Hit, o)
+			}()
+			select {
+			case <-done:
+			case <-time.After(10 * time.Second):
+				t.Fatal("something waits")
+			}
+			assert.Equal(t, "precious", string(readFile(t, precious)))
+			assert.True(t, mustStat(t, precious).ModTime().Equal(old), "its time is what it was")
+			assert.Equal(t, 1, filesBelow(t, home), "nothing was made")
+			if !strings.HasPrefix(name, "a link") {
+				assert.NotEmpty(t, log.warnings())
+			}
+		})
+	}
+}
+
+// A file that becomes a pipe between two looks at it blocks nobody.
+func TestFileBecomesAPipe(t *testing.T) {
+	c, _ := testCache(t)
+	key, e := testEntry(1, 100)
+	require.Equal(t, Stored, c.Put(key, e))
+	path := modulePath(c, key)
+	data := readFile(t, path)
+	stop := make(chan bool)
+	defer close(stop)
+	go func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			other := path + ".x"
+			_ = os.Remove(other)
+			if i%2 == 0 {
+				_ = syscall.Mkfifo(other, 0o600)
+			} else {
+				_ = os.WriteFile(other, data, 0o600)
+			}
+			_ = os.Rename(other, path)
+		}
+	}()
+	reader := Open(Options{Dir: c.Dir(), ReadOnly: true})
+	for range 3000 {
+		done := make(chan Outcome, 1)
+		go func() {
+			_, o := reader.Get(key)
+			done <- o
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("Get waits for the other end of a pipe")
+		}
+	}
+}
+
+// A lock is the user's alone, and one that another user holds costs no time
+// and is said.
+func TestForeignLock(t *testing.T) {
+	c, log := testCache(t, func(o *Options) { o.LockWait = time.Minute })
+	key := NewKey([]byte("key"))
+	path := c.top.path(key.String() + lockSuffix)
+	unlock := c.Lock(context.Background(), key)
+	assert.Equal(t, os.FileMode(0o600), mustStat(t, path).Mode().Perm())
+	unlock()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	writeFile(t, path, nil)
+	require.NoError(t, os.Chown(path, 12345, 12345))
+	f, err := disk.OS.OpenLock(path)
+	require.NoError(t, err)
+	defer f.Close()
+	busy, err := f.TryLock()
+	require.NoError(t, err)
+	require.False(t, busy)
+	start := time.Now()
+	for range 3 {
+		c.Lock(context.Background(), key)()
+	}
+	assert.Less(t, time.Since(start), 10*time.Second)
+	require.Len(t, log.warnings(), 1)
+	assert.Contains(t, log.warnings()[0], "a lock can't be had")
+}
+
+// Who waits for a lock in vain says so.
+func TestLockThatIsHeldForLong(t *testing.T) {
+	c, log := testCache(t, func(o *Options) { o.LockWait = 10 * time.Millisecond })
+	requireLocks(t, c)
+	key := NewKey([]byte("key"))
+	defer c.Lock(context.Background(), key)()
+	c.Lock(context.Background(), key)()
+	c.Lock(context.Background(), key)()
+	assert.EqualValues(t, 2, c.Stats().LockTimeouts)
+	require.Len(t, log.warnings(), 1)
+	assert.Contains(t, log.warnings()[0], "hangs")
+}
+
+// Huge files that are no entries cost no memory, in a directory and in a
+// bundle.
+func TestDamageCostsNoMemory(t *testing.T) {
+	c, _ := testCache(t)
+	var keys []Key
+	for seed := range uint64(16) {
+		key, _ := testEntry(10*seed, 100)
+		f, err := os.Create(modulePath(c, key))
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(maxFileBytes))
+		require.NoError(t, f.Close())
+		keys = append(keys, key)
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for _, key := range keys {
+		_, o := c.Get(key)
+		assert.Equal(t, Damaged, o)
+	}
+	runtime.ReadMemStats(&after)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+}
+
+// What writers that died left is swept when a process stores its first file,
+// with a bound and without, and counts for the bound until then.
+func TestLeftOversAreSwept(t *testing.T) {
+	for _, most := range []int64{0, -1} {
+		c, _ := testCache(t, func(o *Options) { o.MaxBytes = most })
+		leave := func(n int, age time.Duration) {
+			for i := range n {
+				key, _ := testEntry(uint64(10*i), 100)
+				path := c.top.path(fmt.Sprint(key, ".module.", i, tempSuffix))
+				writeFile(t, path, make([]byte, 100<<10))
+				setAge(t, path, age)
+			}
+		}
+		temps := func() int {
+			list, err := filepath.Glob(c.top.path("*" + tempSuffix))
+			require.NoError(t, err)
+			return len(list)
+		}
+		leave(20, 3*disk.TempAge)
+		require.Equal(t, 20, temps())
+		require.Equal(t, Stored, c.PutChoice("first", nil))
+		assert.Zero(t, temps())
+		leave(3, 0) // others write them now
+		require.Equal(t, Stored, Open(Options{Dir: c.Dir(), MaxBytes: most}).PutChoice("other", nil))
+		assert.Equal(t, 3, temps(), "what is being written stays")
+	}
+	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 20 << 10 })
+	keys := fill(t, c, 3)
+	path := c.top.path(keys[0].String() + ".module.1" + tempSuffix)
+	writeFile(t, path, make([]byte, 12<<10))
+	next := Open(Options{Dir: c.Dir(), MaxBytes: 20 << 10})
+	key, e := testEntry(900, 4<<10)
+	require.Equal(t, Stored, next.Put(key, e))
+	assert.NotEqual(t, []int{0, 1, 2}, present(c, keys), "what is being written takes place too")
+}
+
+// On a file server whose clock lags what was just stored looks the oldest. It
+// stays all the same.
+func TestWhatWasJustStoredStays(t *testing.T) {
+	files := disktest.Wrap(disk.OS)
+	c := open(Options{Dir: t.TempDir(), MaxBytes: 10 << 10, Logger: slog.New(&logBook{})}, files)
+	keys := fill(t, c, 2)
+	key, e := testEntry(900, 4<<10)
+	files.Before(func(op disktest.Op, _ string) error {
+		if op == disktest.ReadDir {
+			setAge(t, modulePath(c, key), 100000*time.Hour)
+		}
+		return nil
+	})
+	require.Equal(t, Stored, c.Put(key, e))
+	_, o := c.Get(key)
+	assert.Equal(t, Hit, o)
+	assert.Equal(t, []int{1}, present(c, keys))
+}

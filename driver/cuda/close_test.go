@@ -1,0 +1,99 @@
+//go:build linux || darwin
+
+package cuda
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
+)
+
+// A device, and a stream, are closed while others use them: every call either
+// comes before, or is refused and does not reach the driver library, which
+// would meet what is gone.
+func TestCloseWhileInUse(t *testing.T) {
+	f := newFake(t)
+	rounds := 40
+	if testing.Short() {
+		rounds = 10
+	}
+	for round := range rounds {
+		dev, err := Open(t.Context(), 0, Options{Library: f.path})
+		require.NoError(t, err)
+		s, err := dev.NewStream()
+		require.NoError(t, err)
+		e, err := dev.NewEvent()
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for {
+					p, err := dev.Alloc(256)
+					if err == nil {
+						err = errors.Join(s.Fill32(p, 1, 1), e.Record(s), s.Synchronize(t.Context()), dev.Free(p))
+					}
+					if err != nil {
+						assert.ErrorIs(t, err, driver.ErrInvalid)
+						return
+					}
+				}
+			})
+		}
+		for range 50 {
+			runtime.Gosched()
+		}
+		time.Sleep(50 * time.Microsecond)
+		if round%2 == 0 {
+			require.NoError(t, s.Close())
+		}
+		require.NoError(t, dev.Close())
+		all.Wait()
+		require.NotErrorIs(t, dev.Err(), driver.ErrBroken, "being closed breaks nothing")
+		require.Zero(t, f.late(), "round %d", round)
+	}
+}
+
+func TestClosedFake(t *testing.T) { drivertest.RunClosed(t, newFake(t).open()) }
+
+// The one that destroys is the last to leave, and there is one.
+func TestLifetime(t *testing.T) {
+	for range 300 {
+		var l lifetime
+		var inside, ends atomic.Int64
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for l.enter() {
+					inside.Add(1)
+					runtime.Gosched()
+					assert.Zero(t, ends.Load())
+					inside.Add(-1)
+					l.leave()
+				}
+			})
+		}
+		runtime.Gosched()
+		end := func() error {
+			assert.Zero(t, inside.Load())
+			ends.Add(1)
+			return errors.New("the first one's")
+		}
+		_ = l.close(end)
+		assert.NoError(t, l.close(end))
+		all.Wait()
+		require.EqualValues(t, 1, ends.Load())
+		require.True(t, l.closed())
+		require.False(t, l.enter())
+	}
+	var l lifetime
+	require.EqualError(t, l.close(func() error { return errors.New("nobody is in") }), "nobody is in")
+}

@@ -1,0 +1,41 @@
+package drivertest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+// RunClosed closes a device, twice, and checks that every later call is refused
+// in words and that Err says so.
+func RunClosed(t *testing.T, dev driver.Device) {
+	image, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+	require.NoError(t, err)
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, dev.Err())
+	require.NoError(t, dev.Close())
+	require.NoError(t, dev.Close(), "closing twice is harmless")
+	for name, call := range map[string]func() error{
+		"Err": dev.Err,
+		"Compile": func() error {
+			_, err := dev.Compile(t.Context(), source(t, "add.ptx"), driver.CompileOptions{})
+			return err
+		},
+		"Load":        func() error { _, err := dev.Load(image.Code); return err },
+		"Alloc":       func() error { _, err := dev.Alloc(256); return err },
+		"Free":        func() error { return dev.Free(256) },
+		"Memory":      func() error { _, _, err := dev.Memory(); return err },
+		"NewStream":   func() error { _, err := dev.NewStream(); return err },
+		"NewEvent":    func() error { _, err := dev.NewEvent(); return err },
+		"Synchronize": func() error { return dev.Synchronize(t.Context()) },
+		"Fill32":      func() error { return stream.Fill32(256, 0, 4) },
+	} {
+		err := call()
+		require.ErrorIs(t, err, driver.ErrInvalid, name)
+		assert.ErrorContains(t, err, "closed", name)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build mumax
+
+package main
+
+import _ "sonicmoe/driver/mumax" // -device mumax

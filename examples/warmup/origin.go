@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"sonicmoe/cache"
+	"sonicmoe/cache/disk"
+)
+
+// signatureSuffix is added to a bundle's name for that of its signature,
+// publicSuffix to a private key's for that of the public one.
+const (
+	signatureSuffix = ".sig"
+	publicSuffix    = ".pub"
+)
+
+// Blocks of PEM files, as openssl has them.
+const (
+	privateBlock = "PRIVATE KEY"
+	publicBlock  = "PUBLIC KEY"
+)
+
+func keygenCommand(_ *flag.FlagSet, c *console) func(context.Context, []string) error {
+	return func(_ context.Context, args []string) error {
+		path, err := oneFile("keygen", "file", args)
+		if err != nil {
+			return err
+		}
+		public, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return err
+		}
+		privateDER, err := x509.MarshalPKCS8PrivateKey(private)
+		if err != nil {
+			return err
+		}
+		publicDER, err := x509.MarshalPKIXPublicKey(public)
+		if err != nil {
+			return err
+		}
+		// A key that is there may be the only one: it is never written over.
+		for _, file := range []string{path, path + publicSuffix} {
+			if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is there already, and a key is not written over: %w", file, errors.Join(err, fs.ErrExist))
+			}
+		}
+		if err := writePEM(path, 0o600, privateBlock, privateDER); err != nil {
+			return err
+		}
+		if err := writePEM(path+publicSuffix, 0o644, publicBlock, publicDER); err != nil {
+			return err
+		}
+		fmt.Fprintf(c.out, "private key    %s: keep it to yourself, export -sign takes it\n", path)
+		fmt.Fprintf(c.out, "public key     %s: give it to those who import, import -key takes it\n", path+publicSuffix)
+		return nil
+	}
+}
+
+func writePEM(path string, mode fs.FileMode, block string, data []byte) error {
+	return disk.WriteFile(disk.OS, path, mode, func(w io.Writer) error {
+		return pem.Encode(w, &pem.Block{Type: block, Bytes: data})
+	})
+}
+
+// signFlag declares -sign.
+func signFlag(set *flag.FlagSet) *string {
+	return set.String("sign", "", "sign the bundle with the private key in this `file` (see keygen); the signature goes to the bundle's name with "+signatureSuffix)
+}
+
+// signer reads a private key and gives what writes a bundle's signature; nil
+// without a file.
+func signer(file string) (func(bundle string, d cache.Digest) error, error) {
+	if file == "" {
+		return nil, nil
+	}
+	key, err := readKey[ed25519.PrivateKey](file, privateBlock, x509.ParsePKCS8PrivateKey)
+	if err != nil {
+		return nil, err
+	}
+	return func(bundle string, d cache.Digest) error {
+		return disk.WriteFile(disk.OS, bundle+signatureSuffix, 0o644, func(w io.Writer) error {
+			_, err := w.Write(cache.Sign(d, key))
+			return err
+		})
+	}, nil
+}
+
+// readKey reads a PEM file with a key of the wanted kind.
+func readKey[K any](file, want string, parse func([]byte) (any, error)) (K, error) {
+	var none K
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return none, err
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != want {
+		return none, fmt.Errorf("%s: no ed25519 %s in a PEM file: \"warmup keygen\" makes one", file, want)
+	}
+	parsed, err := parse(block.Bytes)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", file, err)
+	}
+	key, ok := parsed.(K)
+	if !ok {
+		return none, fmt.Errorf("%s: a key of the type %T, want ed25519", file, parsed)
+	}
+	return key, nil
+}
+
+// origin is where a bundle must come from.
+type origin struct {
+	digest, key string
+}
+
+// originFlags declares -sha256 and -key.
+func originFlags(set *flag.FlagSet) *origin {
+	o := &origin{}
+	set.StringVar(&o.digest, "sha256", "", "take the bundle of this SHA-256 alone, in `hex` as export prints it")
+	set.StringVar(&o.key, "key", "", "take a bundle alone whose signature, in its name with "+signatureSuffix+", is of the holder of the public key in this `file`")
+	return o
+}
+
+// options are what a bundle must be, of the flags and its signature.
+func (o *origin) options(bundle string) ([]cache.BundleOption, error) {
+	var wanted []cache.Digest
+	if o.digest != "" {
+		d, err := cache.ParseDigest(o.digest)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		wanted = append(wanted, d)
+	}
+	if o.key != "" {
+		d, err := o.signed(bundle)
+		if err != nil {
+			return nil, err
+		}
+		wanted = append(wanted, d)
+	}
+	switch {
+	case len(wanted) == 0:
+		return nil, nil
+	case len(wanted) == 2 && wanted[0] != wanted[1]:
+		return nil, fmt.Errorf("-sha256 is %v, the signature of %s is of %v", wanted[0], bundle, wanted[1])
+	}
+	return []cache.BundleOption{cache.WithDigest(wanted[0])}, nil
+}
+
+// signed is the digest of the bundle that the signature beside it is about.
+func (o *origin) signed(bundle string) (cache.Digest, error) {
+	key, err := readKey[ed25519.PublicKey](o.key, publicBlock, x509.ParsePKIXPublicKey)
+	if err != nil {
+		return cache.Digest{}, err
+	}
+	f, err := os.Open(bundle + signatureSuffix)
+	if err != nil {
+		return cache.Digest{}, fmt.Errorf("the bundle has no signature: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 1<<10)) // a signature has 200 bytes
+	if err != nil {
+		return cache.Digest{}, err
+	}
+	d, err := cache.CheckSignature(text, key)
+	if err != nil {
+		return d, fmt.Errorf("%s: %w", bundle+signatureSuffix, err)
+	}
+	return d, nil
+}

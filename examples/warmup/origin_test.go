@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/ptx/outside"
+)
+
+// A bundle is taken by its digest, by its signature, by both; another one, or
+// another's signature, is not.
+func TestSignedBundles(t *testing.T) {
+	t.Setenv(cache.EnvDir, cache.Off)
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	key, other, bundle := in("key"), in("other"), in("warm.tar")
+	out := warmup(t, exitDone, "keygen", key)
+	assert.Contains(t, out, key+".pub")
+	if runtime.GOOS != "windows" {
+		fi, err := os.Stat(key)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
+	}
+	assert.Contains(t, warmup(t, exitFailed, "keygen", key), "not written over")
+	warmup(t, exitDone, "keygen", other)
+
+	fill := []string{"fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("cache")}
+	assert.Contains(t, warmup(t, exitUsage, append(fill, "-sign", key)...), "-export")
+	out = warmup(t, exitDone, append(fill, "-sign", key, "-export", bundle)...)
+	assert.Contains(t, out, "signature      "+bundle+".sig")
+	data, err := os.ReadFile(bundle)
+	require.NoError(t, err)
+	_, sum, ok := strings.Cut(out, "sha256         ")
+	require.True(t, ok)
+	sum = sum[:64]
+
+	to := 0
+	importing := func(code int, flags ...string) string {
+		t.Helper()
+		to++
+		return warmup(t, code, append(append([]string{"import", "-cache", in(fmt.Sprint("to", to))}, flags...), bundle)...)
+	}
+	for _, flags := range [][]string{{"-sha256", sum}, {"-key", key + ".pub"}, {"-sha256", sum, "-key", key + ".pub"}} {
+		importing(exitDone, flags...)
+		assert.Contains(t, warmup(t, exitDone, append(append([]string{"verify"}, flags...), bundle)...), "sha256 "+sum)
+	}
+	zero := strings.Repeat("0", 64)
+	for _, c := range []struct {
+		code  int
+		flags []string
+		say   string
+	}{
+		{exitFailed, []string{"-sha256", zero}, "it has the SHA-256 " + sum},
+		{exitFailed, []string{"-sha256", zero, "-key", key + ".pub"}, "the signature of"},
+		{exitUsage, []string{"-sha256", "123"}, "64 hexadecimal digits"},
+		{exitFailed, []string{"-key", other + ".pub"}, "another key"},
+		{exitFailed, []string{"-key", key}, "no ed25519 PUBLIC KEY"},
+		{exitFailed, []string{"-key", in("none")}, "no such file"},
+	} {
+		assert.Contains(t, importing(c.code, c.flags...), c.say, "%v", c.flags)
+		assert.Contains(t, warmup(t, c.code, append(append([]string{"verify"}, c.flags...), bundle)...), c.say, "%v", c.flags)
+		assert.NoDirExists(t, in(fmt.Sprint("to", to, "/entries/x")))
+		if infos, err := cache.Open(cache.Options{Dir: in(fmt.Sprint("to", to))}).List(t.Context()); err == nil {
+			assert.Empty(t, infos, "%v", c.flags)
+		}
+	}
+	assert.Contains(t, warmup(t, exitUsage, "verify", "-sha256", sum, in("cache")), "for a bundle")
+	assert.Contains(t, warmup(t, exitFailed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "no ed25519 PRIVATE KEY")
+	assert.NoFileExists(t, in("b.tar"), "the key is read first")
+
+	// Another sound bundle under the signature of the first.
+	warmup(t, exitDone, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
+	evil, err := os.ReadFile(in("evil.tar"))
+	require.NoError(t, err)
+	require.False(t, bytes.Equal(data, evil))
+	require.NoError(t, os.WriteFile(bundle, evil, 0o644))
+	importing(exitDone)
+	assert.Contains(t, importing(exitFailed, "-key", key+".pub"), "not a sound bundle")
+	require.NoError(t, os.Remove(bundle+".sig"))
+	assert.Contains(t, importing(exitFailed, "-key", key+".pub"), "has no signature")
+}
+
+// Poisoned machine code in a directory and in a bundle that is whole
+// otherwise is found by compiling again.
+func TestVerifyRecompiles(t *testing.T) {
+	outside.Ptxas(t)
+	dir := t.TempDir()
+	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
+	c := cache.Open(cache.Options{Dir: from})
+	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2})
+	require.NoError(t, err)
+	by, err := jit.Ptxas(t.Context(), "sm_90a")
+	require.NoError(t, err)
+	require.NoError(t, jit.Warm(t.Context(), c, "sm_90a", sources[:4], jit.WarmOptions{By: by}))
+	warmup(t, exitDone, "export", "-cache", from, bundle)
+	for _, place := range []string{from, bundle} {
+		out := warmup(t, exitDone, "verify", "-recompile", place)
+		assert.Regexp(t, `\n4 images compiled again by ptxas [\d.]+: the same bytes\n`, out)
+		assert.NotContains(t, out, "not compared")
+	}
+	infos, err := c.List(t.Context())
+	require.NoError(t, err)
+	e, outcome := c.Get(infos[3].Key)
+	require.Equal(t, cache.Hit, outcome)
+	e.Images[0].Code = bytes.Clone(e.Images[0].Code)
+	e.Images[0].Code[len(e.Images[0].Code)/2] ^= 1
+	require.Equal(t, cache.Stored, c.Put(infos[3].Key, e))
+	warmup(t, exitDone, "export", "-cache", from, bundle)
+	warmup(t, exitDone, "verify", from)
+	warmup(t, exitDone, "verify", bundle)
+	for _, place := range []string{bundle, from} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitFailed, run([]string{"verify", "-recompile", place}, &out, &errs))
+		assert.Contains(t, out.String(), infos[3].Key.String())
+		assert.Contains(t, out.String(), "is not what ptxas")
+		assert.Contains(t, errs.String(), "1 damaged files")
+	}
+	warmup(t, exitDone, "verify", "-recompile", from)
+	t.Setenv("PTXAS", filepath.Join(dir, "none"))
+	assert.Contains(t, warmup(t, exitFailed, "verify", "-recompile", "-by", "ptxas", from), "none")
+	assert.Contains(t, warmup(t, exitUsage, "verify", "-recompile", "-by", "hand", from), "auto, ptxas or driver")
+}

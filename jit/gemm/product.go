@@ -1,0 +1,212 @@
+package gemm
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// TileArgs are the arguments of every grouped product's launch, for a struct of
+// arguments to embed: where its tiles come from, see [schedule.Tiles].
+type TileArgs struct {
+	// Table is the table of row pairs, RowPairs the address of its length.
+	Table    driver.DevicePtr
+	RowPairs driver.DevicePtr
+	// Tickets is the address of a word that is 0 when the kernel starts.
+	Tickets driver.DevicePtr
+}
+
+// Config is a grouped product C = A·Bᵀ: for each packed row of A its expert's
+// B.
+type Config struct {
+	Tiling
+	// KTiles is the depth of the sum in tiles of 64, Columns the width of C in
+	// tiles of TileN.
+	KTiles, Columns int
+	// Gathered: A's rows come by cp.async (see [Gather]), not by TMA.
+	Gathered bool
+	// BMN: B's tile is MN-major, contiguous across the sum.
+	BMN bool
+}
+
+// Product is a grouped product that is being emitted: two math warpgroups of 64
+// rows each, which share every stage's B but wait, store and release on their
+// own, and one load warpgroup.
+type Product struct {
+	Config
+	K     *ptx.Kernel
+	Tiles schedule.Tiles
+	Queue *schedule.Queue[schedule.Tile]
+	// Ring has the stages: A's tile, then B's.
+	Ring *pipeline.Ring
+	// Thread is the thread's number in its CTA.
+	Thread ptx.U32
+
+	cta     *pipeline.CTA
+	stagger pipeline.NamedBarriers
+	release pipeline.Releaser // gives stages back, to both CTAs of a cluster
+}
+
+// New declares the tiles' parameters and reserves the ring and the queue, behind
+// what the epilogue has reserved of the CTA.
+func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c Config) *Product {
+	if c.ClusterM > 1 {
+		k.SetCluster(c.ClusterM)
+	}
+	p := &Product{Config: c, K: k, cta: cta}
+	p.Tiles = schedule.Tiles{
+		Table: params.Ptr(&args.Table), Pairs: params.Ptr(&args.RowPairs), Tickets: params.Ptr(&args.Tickets),
+		Columns: c.Columns, GroupM: c.GroupM, ClusterM: c.ClusterM,
+	}
+	p.Thread = k.TidX()
+	p.stagger = StaggerBarrier(cta)
+	arrivals, readers := tmaArrivals, tmaReaders
+	if c.Gathered {
+		arrivals, readers = gatherArrivals, gatherReaders
+	}
+	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, mathWarps*c.ClusterM)
+	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
+	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, mathWarps+readers, c.ClusterM)
+	return p
+}
+
+// start makes the barriers valid and waits for the kernel before this one.
+func (p *Product) start() {
+	p.cta.Ready(p.Thread)
+	p.syncCluster()
+	p.K.GridDepWait()
+	p.K.GridDepLaunch()
+}
+
+// syncCluster waits for the cluster's other CTA, where there is one.
+func (p *Product) syncCluster() {
+	if p.ClusterM > 1 {
+		pipeline.ClusterSync(p.K)
+	}
+}
+
+// Run makes the barriers of the CTA valid, waits for the kernel before this one,
+// and emits both roles.
+func (p *Product) Run(load func(), e Epilogue) {
+	p.start()
+	pipeline.Run(p.K, p.Thread.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
+			p.math(e)
+			p.syncCluster()
+		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() {
+			load()
+			p.syncCluster()
+		}},
+	)
+}
+
+// Tile is a math warpgroup's part of a tile.
+type Tile struct {
+	schedule.Tile
+	// FirstRow is the warpgroup's first packed row, ValidRows how many from it
+	// on are the expert's, 1 to 64.
+	FirstRow, ValidRows ptx.U32
+}
+
+// Ragged are the coordinates in a map of [tile.RaggedMap] of the warpgroup's
+// rows, behind those that lead.
+func (t Tile) Ragged(lead ...ptx.U32) []ptx.U32 {
+	return append(append([]ptx.U32{}, lead...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
+}
+
+// Epilogue is what a math warpgroup does with the sums of its tiles.
+type Epilogue interface {
+	// Begin is called ahead of each tile's main loop.
+	Begin(t Tile) TileEpilogue
+	// Finish is emitted behind the last tile.
+	Finish()
+}
+
+// TileEpilogue is the epilogue of one tile.
+type TileEpilogue interface {
+	// PerKTile is emitted behind the wgmma group of each k-tile.
+	PerKTile(kt ptx.U32)
+	// UnderLastMMA is emitted behind the main loop, while its last products are
+	// under way: for loads whose results would cost registers through the loop.
+	UnderLastMMA()
+	// Store does it, given the tile's sums.
+	Store(acc []ptx.F32)
+}
+
+// NoLoads is for tile epilogues that do nothing under the main loop.
+type NoLoads struct{}
+
+// PerKTile implements TileEpilogue.
+func (NoLoads) PerKTile(ptx.U32) {}
+
+// UnderLastMMA implements TileEpilogue.
+func (NoLoads) UnderLastMMA() {}
+
+// StoreOnly is an epilogue without loads of its own, which writes by Store: Each
+// does it, given a tile's sums.
+type StoreOnly struct {
+	*Store
+	Each func(t Tile, acc []ptx.F32)
+}
+
+// Begin implements Epilogue.
+func (s StoreOnly) Begin(t Tile) TileEpilogue { return storeOnlyTile{t: t, each: s.Each} }
+
+type storeOnlyTile struct {
+	NoLoads
+	t    Tile
+	each func(t Tile, acc []ptx.F32)
+}
+
+func (s storeOnlyTile) Store(acc []ptx.F32) { s.each(s.t, acc) }
+
+// math multiplies the warpgroup's rows of each tile and hands the sums to the
+// epilogue. A warpgroup whose rows all lie past the expert's end only gives
+// the stages back.
+func (p *Product) math(e Epilogue) {
+	k := p.K
+	wg := p.Thread.ShrI(7)
+	leader := p.Thread.AndI(31).EqI(0)
+	acc := k.Accumulators(p.TileN / 2)
+	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
+	stagger := NewStagger(k, p.stagger, wg)
+	stagger.SetLead(ptx.Uint(min(p.Stages, p.KTiles)))
+	p.Queue.Reader(leader).Each(func(t schedule.Tile) {
+		stagger.WaitForLeader()
+		first := wg.MulI(WarpgroupM)
+		mine := Tile{Tile: t}
+		mine.ValidRows = t.Live.Sub(t.Live.Min(first)).Min(ptx.Uint(WarpgroupM))
+		mine.FirstRow = t.Row.Add(first)
+		k.IfElse(mine.ValidRows.NeI(0), func() {
+			epilogue := e.Begin(mine)
+			p.multiply(loop, wg, stagger, acc, epilogue)
+			epilogue.Store(acc)
+		}, func() { loop.Drain(ptx.Uint(p.KTiles), stagger.Multiplied) })
+		stagger.TileDone()
+	})
+	e.Finish()
+}
+
+// multiply makes a tile's sums.
+func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []ptx.F32, e TileEpilogue) {
+	k := p.K
+	newB := tile.NewDescriptor
+	if p.BMN {
+		newB = tile.NewDescriptorMN
+	}
+	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
+	loop.Run(ptx.Uint(p.KTiles), func(s pipeline.Stage, kt ptx.U32) {
+		if p.Gathered {
+			k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+		}
+		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+		b := newB(k, s.Data.At(TileABytes))
+		Multiply(k, acc, a, b, kt.NeI(0), false, p.BMN)
+		stagger.Multiplied(kt)
+		e.PerKTile(kt)
+	}, e.UnderLastMMA)
+}

@@ -1,0 +1,174 @@
+package gemm
+
+import (
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// Split is a product with an FP32 factor: A is split into two bf16 terms,
+// together 16 bits of fraction, that the load role writes to shared memory
+// itself; B is bf16, contiguous across the sum, and comes by TMA. One tile of
+// 128 x SplitN a CTA, two math warpgroups of 64 lines each. Each k16 step
+// multiplies the upper terms, then the lower ones.
+type Split struct {
+	K *ptx.Kernel
+	// Thread is the thread's number in its CTA.
+	Thread ptx.U32
+	// AMN: A is MN-major.
+	AMN bool
+	// B is B's map, Column the tile's first column.
+	B      ptx.TensorMap
+	Column ptx.U32
+
+	ring *pipeline.Ring
+}
+
+// The shape of a Split.
+const (
+	SplitN      = 256
+	SplitStages = 3
+	// SplitTermBytes is the tile of one of A's terms: the lower one's follows
+	// the upper one's.
+	SplitTermBytes = TileM * tile.RowBytes
+	splitBBytes    = SplitN * tile.RowBytes
+)
+
+// NewSplit starts the kernel: it lays out shared memory and waits for the kernel
+// before this one. thread is %tid.x.
+func NewSplit(k *ptx.Kernel, thread ptx.U32) *Split {
+	p, cta := &Split{K: k, Thread: thread}, pipeline.NewCTA(k)
+	const loadWarps, oneForTheBytes = 4, 1
+	p.ring = cta.Ring("ab", SplitStages, 2*SplitTermBytes+splitBBytes, loadWarps+oneForTheBytes, mathWarps)
+	cta.Ready(thread)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	return p
+}
+
+// Filler writes both terms of A with the load role's threads.
+type Filler interface {
+	// Fill writes those of step kt. What it does before it asks for the stage
+	// runs while that is still in use.
+	Fill(kt ptx.U32, stage func() ptx.Shared)
+}
+
+// Run multiplies: step kt covers lines kt·64 from first on of B. newFiller is
+// called once, in the load role ahead of its loop. store gets the accumulators
+// of a warpgroup, whose first line is active.
+func (p *Split) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
+	k := p.K
+	pipeline.Run(k, p.Thread.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
+			wg := p.Thread.ShrI(7)
+			acc := k.Accumulators(SplitN / 2)
+			loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
+			k.IfElse(active(wg), func() {
+				p.multiply(loop, wg, steps, acc)
+				store(wg, acc)
+			}, func() { loop.Drain(steps, nil) })
+		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFiller) }},
+	)
+}
+
+// multiply makes the sums of all steps.
+func (p *Split) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
+	k := p.K
+	newA, rows := tile.NewDescriptor, WarpgroupM*tile.RowBytes
+	if p.AMN {
+		newA, rows = tile.NewDescriptorMN, tile.BlockBytes
+	}
+	rowsAt := wg.MulI(rows)
+	loop.Run(steps, func(s pipeline.Stage, kt ptx.U32) {
+		upper := newA(k, s.Data.Plus(rowsAt))
+		lower := newA(k, s.Data.At(SplitTermBytes).Plus(rowsAt))
+		b := tile.NewDescriptorMN(k, s.Data.At(2*SplitTermBytes))
+		notFirst := kt.NeI(0)
+		k.WgmmaFence()
+		for i := range tile.K / tile.KStep {
+			scale := ptx.True()
+			if i == 0 {
+				scale = notFirst
+			}
+			k.Wgmma(acc, upper.Step(i, 0), b.Step(i, 0), scale, p.AMN, true)
+			k.Wgmma(acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.AMN, true)
+		}
+		k.WgmmaCommit()
+	}, nil)
+}
+
+// load fills the ring: B's first copies start before anything else, the others
+// as soon as a stage is empty.
+func (p *Split) load(first, steps ptx.U32, newFiller func() Filler) {
+	k := p.K
+	lane := p.Thread.AndI(31)
+	elected := k.ElectOne().And(p.InRole().LtI(32))
+	copyB := func(s pipeline.Stage, kt ptx.U32) {
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(splitBBytes))
+		k.TMALoad(s.Data.At(2*SplitTermBytes), p.B, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.Column.DivI(tile.Block))
+	}
+	ahead := p.ring.Producer()
+	k.Range(steps.Min(ptx.Uint(SplitStages)), func(kt ptx.U32) {
+		s := ahead.Acquire()
+		k.If(elected, func() { copyB(s, kt) })
+		ahead.Advance()
+	})
+	filler := newFiller()
+	at := p.ring.Producer()
+	k.Range(steps, func(kt ptx.U32) {
+		var s pipeline.Stage
+		filler.Fill(kt, func() ptx.Shared {
+			s = at.Acquire()
+			k.If(elected.And(kt.GeI(SplitStages)), func() { copyB(s, kt) })
+			return s.Data
+		})
+		k.FenceProxyAsync(".shared::cta")
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		k.Guarded(lane.EqI(0), func() { k.MbarrierArrive(s.Full) })
+		at.Advance()
+	})
+}
+
+// InRole is the thread's number in its warpgroup.
+func (p *Split) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
+
+// Terms splits two FP32 values.
+func (p *Split) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
+	u := p.K.PackBF16(a, b)
+	lo, hi := u.Unpack()
+	return u.Bits(), p.K.PackBF16(a.Sub(lo), b.Sub(hi)).Bits()
+}
+
+// StoreEight writes both terms of 8 neighbours of A.
+func (p *Split) StoreEight(to ptx.Shared, v []ptx.F32) {
+	var upper, lower []ptx.U32
+	for i := 0; i < len(v); i += 2 {
+		u, l := p.Terms(v[i], v[i+1])
+		upper, lower = append(upper, u), append(lower, l)
+	}
+	ptx.StShared(to, upper...)
+	ptx.StShared(to.At(SplitTermBytes), lower...)
+}
+
+// LoadEight loads 8 neighbours of a row of FP32 values with so many columns,
+// zeros past its end or where the row is not there.
+func (p *Split) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
+	v := ptx.NewVars(p.K, 8, ptx.Float(0))
+	at := from.Index(row, columns*4).Index(column, 4)
+	if columns%8 == 0 {
+		p.K.If(there.And(column.LtI(columns)), func() {
+			ptx.SetAll(v[:4], ptx.LdGlobalVec[ptx.F32](at, 4))
+			ptx.SetAll(v[4:], ptx.LdGlobalVec[ptx.F32](at.At(4*4), 4))
+		})
+	} else {
+		for i := range v {
+			p.K.If(there.And(column.AddI(i).LtI(columns)), func() { v[i].Set(ptx.LdGlobal[ptx.F32](at.At(4 * i))) })
+		}
+	}
+	list := make([]ptx.F32, len(v))
+	for i := range v {
+		list[i] = v[i].Get()
+	}
+	return list
+}

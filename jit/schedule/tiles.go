@@ -1,0 +1,197 @@
+package schedule
+
+import "sonicmoe/ptx"
+
+// PairBytes is the size of a row-pair table entry: expert, first row, row
+// count (1 to PairRows), 0 as 32-bit words.
+const PairBytes = 16
+
+// TileRows is the rows of a tile, PairRows those of a pair of tiles.
+const (
+	TileRows = 128
+	PairRows = 2 * TileRows
+)
+
+// Tiles are the tiles of a grouped product: row tiles x column tiles. The row
+// tiles come from a table of row pairs in global memory, whose length is a word
+// in global memory too, so the host never needs to know it.
+//
+// A cluster of two CTAs takes a row pair, a tile each, and the same columns:
+// each loads one half of the weights into both (a shared tile). Where a pair is
+// short, of one row tile only, both take that one and columns side by side,
+// each with its own weights: no CTA works on rows that are not there.
+//
+// Tiles go in groups of GroupM row tiles, rows fast, columns slow: tiles that
+// run together share rows and columns in the L2 cache.
+//
+// One thread draws tickets from a counter that all CTAs share, so tiles run in
+// nearly the order of their numbers over the whole chip, whatever each of them
+// costs, and tiles that share rows and weights meet in the L2 cache. (With a
+// fixed share for each CTA the CTAs drift apart: at n=2048 the up-projection
+// then read 19.6 GB from memory instead of 8.) Results don't depend on who
+// takes which tile.
+type Tiles struct {
+	// Table is the first entry, Pairs the word with the number of entries,
+	// Tickets a word that is 0 when the kernel starts.
+	Table, Pairs, Tickets ptx.Global
+	// Columns is the number of column tiles, GroupM the row tiles of a group.
+	Columns, GroupM int
+	// ClusterM is the CTAs of a cluster: 1 or 2.
+	ClusterM int
+}
+
+// Tile is one tile of the schedule.
+type Tile struct {
+	Expert ptx.U32
+	// Row is the tile's first packed row, Rows how many of its rows belong to
+	// the expert.
+	Row, Rows ptx.U32
+	// Live is Rows, or 0 in a tile past the last column, which is loaded but
+	// not multiplied.
+	Live ptx.U32
+	// Column is the column tile, from 0.
+	Column ptx.U32
+	// Shared is 1 when the CTAs of the cluster share the weights, else 0.
+	Shared ptx.U32
+}
+
+// TileWords is the size of a tile in a queue, in words.
+const TileWords = 4
+
+// Words are expert, row, counts and flags, column.
+func (t Tile) Words() []ptx.U32 {
+	return []ptx.U32{t.Expert, t.Row, t.Rows.Or(t.Live.ShlI(8)).Or(t.Shared.ShlI(16)), t.Column}
+}
+
+// FromWords is the tile of these words.
+func (Tile) FromWords(v []ptx.U32) Tile {
+	return Tile{Expert: v[0], Row: v[1], Rows: v[2].AndI(0xff), Live: v[2].ShrI(8).AndI(0xff), Shared: v[2].ShrI(16), Column: v[3]}
+}
+
+// IsEnd holds for a tile without rows.
+func (t Tile) IsEnd() ptx.Pred { return t.Rows.EqI(0) }
+
+func (b Tiles) clustered() bool { return b.ClusterM == 2 }
+
+// place is where tile t of so many row tiles is: its row tile and column; in a
+// cluster, its pair and column. The last group, which may be lower, goes
+// columns fast: only constants divide.
+func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
+	high := b.GroupM
+	if b.clustered() {
+		high = max(1, high/2)
+	}
+	perGroup := high * b.Columns
+	group := t.DivI(perGroup)
+	first := group.MulI(high)
+	in := t.Sub(group.MulI(perGroup))
+	whole := rowTiles.Sub(first).GeI(high)
+	row := ptx.Select(whole, in.RemI(high), in.DivI(b.Columns))
+	column = ptx.Select(whole, in.DivI(high), in.RemI(b.Columns))
+	return first.Add(row), column
+}
+
+// TilePublisher draws tickets and publishes their tiles, in one thread of the
+// CTA, or of the cluster. A ticket is drawn, and its table entry read, one tile
+// before it is published: early enough that nobody waits for memory, late
+// enough that tiles start in nearly the order of their tickets.
+type TilePublisher struct {
+	k               *ptx.Kernel
+	of              Tiles
+	queue           *Publisher[Tile]
+	rowTiles, tiles ptx.U32
+	entry           [4]*ptx.Var[ptx.U32] // of the next tile: expert, row, rows of the pair or tile, column
+}
+
+// Publisher publishes the first tile. It reads the table's length, so it must
+// come after the kernel that wrote the table is known to be done. Before each
+// tile that its CTA starts, Publish gives the one after it. Both run in one
+// thread: of a cluster, in CTA 0 (see [Queue.Publishes]).
+func (b Tiles) Publisher(q *Queue[Tile]) *TilePublisher {
+	k := q.k
+	p := &TilePublisher{k: k, of: b, queue: q.Publisher()}
+	p.rowTiles = ptx.LdGlobal[ptx.U32](b.Pairs)
+	first := k.CtaidX() // the first tiles are the CTAs' own numbers
+	if b.clustered() {
+		first = first.ShrI(1)
+	} else {
+		p.rowTiles = p.rowTiles.ShlI(1)
+	}
+	p.tiles = p.rowTiles.MulI(b.Columns)
+	for i := range p.entry {
+		p.entry[i] = ptx.NewVar(k, ptx.Uint(0))
+	}
+	p.fetch(first)
+	p.Publish()
+	return p
+}
+
+// Publish gives the next tile to the readers.
+func (p *TilePublisher) Publish() {
+	if p.of.clustered() {
+		p.queue.PublishPair(p.pair())
+	} else {
+		rows := p.entry[2].Get()
+		p.queue.Publish(Tile{Expert: p.entry[0].Get(), Row: p.entry[1].Get(), Rows: rows, Live: rows, Column: p.entry[3].Get(), Shared: ptx.Uint(0)})
+	}
+	p.k.If(p.entry[2].Get().NeI(0), func() { p.fetch(p.draw()) })
+}
+
+// pair gives each CTA's part of a pair.
+func (p *TilePublisher) pair() (pair [2]Tile) {
+	expert, row, rows, column := p.entry[0].Get(), p.entry[1].Get(), p.entry[2].Get(), p.entry[3].Get()
+	both := rows.Gt(ptx.Uint(TileRows))
+	shared := ptx.Select(both, ptx.Uint(1), ptx.Uint(0))
+	for rank := range pair {
+		t := Tile{Expert: expert, Shared: shared}
+		t.Row = row.Add(ptx.Select(both, ptx.Uint(rank*TileRows), ptx.Uint(0)))
+		t.Rows = ptx.Select(both, rows.Sub(rows.Min(ptx.Uint(rank*TileRows))), rows).Min(ptx.Uint(TileRows))
+		t.Column = ptx.Select(both, column, column.MulI(2).AddI(rank))
+		t.Live = ptx.Select(t.Column.LtI(p.of.Columns), t.Rows, ptx.Uint(0))
+		pair[rank] = t
+	}
+	return pair
+}
+
+// draw takes the next ticket.
+func (p *TilePublisher) draw() ptx.U32 {
+	runners := p.k.NctaidX()
+	if p.of.clustered() {
+		runners = runners.ShrI(1)
+	}
+	return runners.Add(p.k.AtomGlobalAdd(p.of.Tickets, ptx.Uint(1)))
+}
+
+// fetch reads a ticket's tile, or the next one's that has a tile; none (0
+// rows) past the last. The second row tile of a short pair is none; in a
+// cluster, where both CTAs work on a short pair, the second half of its
+// columns are none.
+func (p *TilePublisher) fetch(ticket ptx.U32) {
+	k, b := p.k, p.of
+	now := ptx.NewVar(k, ticket)
+	k.Loop(func() {
+		p.entry[2].Set(ptx.Uint(0))
+		more := now.Get().Lt(p.tiles)
+		k.If(more, func() {
+			at, column := b.place(now.Get(), p.rowTiles)
+			pair := at
+			if !b.clustered() {
+				pair = at.ShrI(1)
+			}
+			e := ptx.LdGlobalVec[ptx.U32](b.Table.Index(pair, PairBytes), 4)
+			row, rows := e[1], e[2]
+			if b.clustered() {
+				none := rows.LeI(TileRows).And(column.GeI((b.Columns + 1) / 2))
+				rows = ptx.Select(none, ptx.Uint(0), rows)
+			} else {
+				before := at.AndI(1).MulI(TileRows)
+				row, rows = row.Add(before), rows.Sub(rows.Min(before)).Min(ptx.Uint(TileRows))
+			}
+			for i, v := range []ptx.U32{e[0], row, rows, column} {
+				p.entry[i].Set(v)
+			}
+		})
+		k.BreakIf(more.Not().Or(p.entry[2].Get().NeI(0)))
+		now.Set(p.draw())
+	})
+}

@@ -1,0 +1,130 @@
+package moe
+
+import (
+	"errors"
+	"fmt"
+
+	"sonicmoe/driver"
+)
+
+// Arena is device memory for tensors: many allocations, one error, one Free.
+// Memory comes as the device gives it, with unspecified content. After an error
+// an arena gives zero Tensors, and Err tells what went wrong. It belongs to one
+// goroutine at a time.
+type Arena struct {
+	dev   driver.Device
+	owned []driver.DevicePtr
+	err   error
+}
+
+// NewArena makes an arena of a device's memory.
+func NewArena(dev driver.Device) *Arena {
+	a := &Arena{dev: dev}
+	if dev == nil {
+		a.err = &ArgError{Field: "device", Got: "nil", Want: "an open device"}
+	}
+	return a
+}
+
+// Err is the arena's first error.
+func (a *Arena) Err() error { return a.err }
+
+// Free gives all memory back, whether there was an error or not. The arena is
+// empty then and may be used again.
+func (a *Arena) Free() error {
+	var all []error
+	for _, p := range a.owned {
+		all = append(all, a.dev.Free(p))
+	}
+	a.owned = nil
+	if a.dev != nil {
+		a.err = nil
+	}
+	return errors.Join(all...)
+}
+
+// Buffer allocates so many bytes. What is 0 bytes long has an address too.
+func (a *Arena) Buffer(bytes int64) Buffer {
+	if a.err == nil && bytes < 0 {
+		a.err = argErrorf("bytes", bytes, "0 or more")
+	}
+	if a.err != nil {
+		return Buffer{}
+	}
+	p, err := a.dev.Alloc(max(bytes, 1))
+	if err != nil {
+		a.err = fmt.Errorf("allocating %d bytes: %w", bytes, err)
+		return Buffer{}
+	}
+	a.owned = append(a.owned, p)
+	return Buffer{Ptr: p, Bytes: bytes}
+}
+
+// Tensor allocates a tensor; of the zero Shape it is the zero Tensor.
+func (a *Arena) Tensor(s Shape) Tensor {
+	if s.IsZero() {
+		return Tensor{}
+	}
+	b := a.Buffer(s.Bytes())
+	if a.err != nil {
+		return Tensor{}
+	}
+	return Tensor{Ptr: b.Ptr, Shape: s}
+}
+
+// Like allocates a tensor of another's type and extents.
+func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
+
+// Weights allocates a layer's weights.
+func (a *Arena) Weights(l *Layer) Weights {
+	s := l.Config().Shapes(0)
+	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W2: a.Tensor(s.W2)}
+}
+
+// Gradients allocates gradients of a layer's weights, all of one type, BF16 or
+// F32.
+func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
+	g := l.Config().Gradients(0, t)
+	return WeightGradients{DRouter: Gradient{Tensor: a.Tensor(g.DRouter)}, DW1: Gradient{Tensor: a.Tensor(g.DW1)}, DW2: Gradient{Tensor: a.Tensor(g.DW2)}}
+}
+
+// Forward allocates input, outputs and routing of a pass over so many tokens,
+// and H where the layer has a backward pass. Weights and Workspace are yet to be
+// set, and Logits if they are wanted.
+func (a *Arena) Forward(l *Layer, tokens int) Forward {
+	if _, err := l.Sizes(tokens); err != nil {
+		a.fail(err)
+		return Forward{}
+	}
+	s := l.Shapes(tokens)
+	f := Forward{X: a.Tensor(s.X), O: a.Tensor(s.O), Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}
+	if l.hasBackward() {
+		f.H = a.Tensor(s.H)
+	}
+	return f
+}
+
+// Workspace allocates one workspace for all passes over up to so many tokens of
+// layers that run one after the other.
+func (a *Arena) Workspace(tokens int, layers ...*Layer) Buffer {
+	var most int64
+	for _, l := range layers {
+		s, err := l.Sizes(tokens)
+		if err != nil {
+			a.fail(err)
+			return Buffer{}
+		}
+		most = max(most, s.Workspace)
+		if l.hasBackward() {
+			most = max(most, s.BackwardWorkspace)
+		}
+	}
+	return a.Buffer(most)
+}
+
+// fail keeps the first error.
+func (a *Arena) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+}

@@ -1,0 +1,122 @@
+package moe
+
+// Weights are a layer's parameters in device memory. What the layer's Config
+// does not have, or a pass does not need, is the zero Tensor.
+type Weights struct {
+	// Router [E, d].
+	Router Tensor
+	// W1 [E, 2n, d] is gate and up, order by Config.GateUp; W2 [E, d, n] is down.
+	W1, W2 Tensor
+}
+
+// Forward are the buffers of a forward pass over T tokens.
+type Forward struct {
+	// X [T, d] are the tokens.
+	X Tensor
+	// Weights are read. Route needs Router alone, ForwardExperts all but Router.
+	Weights
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are the routing: written, but
+	// read by ForwardExperts. There ids may come from anywhere: one outside
+	// [0, E) is skipped and adds nothing to O; a token may name an expert twice.
+	Scores, ExpertIDs Tensor
+	// Logits [T, E], in the format of Config.Logits, are written unless zero, for
+	// losses on them; see [Backward].
+	Logits Tensor
+	// O [T, d] is written. So is H [R, 2n], R = T·K rows by expert, then token,
+	// then slot, unless it is the zero Tensor: a training pass keeps it, an
+	// inference pass does without.
+	O, H Tensor
+	// Workspace has Sizes.Workspace bytes.
+	Workspace Buffer
+}
+
+// Backward gives the buffers of the backward pass of f: its inputs, what it
+// saved, and its workspace, which must then have Sizes.BackwardWorkspace bytes.
+// DO is yet to be set, and the gradients that are wanted.
+func (f Forward) Backward() Backward {
+	return Backward{
+		X: f.X, Weights: f.Weights, H: f.H, Scores: f.Scores, ExpertIDs: f.ExpertIDs, Logits: f.Logits,
+		Workspace: f.Workspace,
+	}
+}
+
+// Tokens gives the buffers of a pass over the first tokens of f, as many as
+// there are or fewer. Its H is the first part of f's, not the rows that a pass
+// over all tokens would give these.
+func (f Forward) Tokens(tokens int) (Forward, error) {
+	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H} {
+		if t.IsZero() {
+			continue
+		}
+		each := int64(1)
+		if t == &f.H && f.Scores.Shape.Rank == 2 {
+			each = f.Scores.Shape.Dims[1]
+		}
+		if most := t.Shape.Dims[0] / each; tokens < 0 || int64(tokens) > most {
+			return f, argErrorf("tokens", tokens, "0 to %d, which the buffers are for", most)
+		}
+		t.Shape.Dims[0] = int64(tokens) * each
+	}
+	return f, nil
+}
+
+// Backward are the buffers of a backward pass: the gradients of a loss, given
+// that of the layer's output.
+//
+// Every input but Logits and DLogits must be there, whatever is wanted. Of the
+// gradients those that are zero Tensors are not wanted, and the work that only
+// they need is left out: a frozen weight costs nothing.
+type Backward struct {
+	// X and Weights are what Forward was given; H, Scores and ExpertIDs what it
+	// gave. A token's experts differ, as Forward's do. BackwardExperts needs no
+	// Router.
+	X Tensor
+	Weights
+	H, Scores, ExpertIDs Tensor
+	// DO [T, d] bf16 is the gradient of O.
+	DO Tensor
+	// DX [T, d] bf16 is written, with the part that comes through the router,
+	// which BackwardExperts leaves out.
+	DX Tensor
+	// DScores [T, K] f32 is written: the gradient of the scores as if they
+	// were inputs, 0 where the expert's id is outside [0, E).
+	DScores Tensor
+	// WeightGradients are those of Weights.
+	WeightGradients
+	// Balance and ZLoss, unless 0, are coefficients of two losses on the logits,
+	// whose gradients are added to those that come through the scores:
+	//
+	//	balance = E/(K·T) · Σ_e count_e · mean_t p_te    p = softmax of all logits
+	//	z-loss  = mean_t (log Σ_e exp l_te)²
+	//
+	// where count_e is the number of tokens that have expert e. The balance loss
+	// is that of Switch Transformers (arXiv 2101.03961, equation 4) for any K: 1
+	// where all experts have the same. That of transformers is K times as large.
+	// The z-loss is ST-MoE's (arXiv 2202.08906, equation 5). Both want Logits, which
+	// Forward gave.
+	Balance, ZLoss float32
+	Logits         Tensor
+	// RouterLosses [2] f32, unless zero, is written: the balance loss and the
+	// z-loss, without coefficients. It wants Logits too.
+	RouterLosses Tensor
+	// DLogits [T, E] f32, unless zero, is added to the gradients of the logits:
+	// those of other losses on the logits.
+	DLogits Tensor
+	// Workspace has Sizes.BackwardWorkspace bytes. It need not be the one of the
+	// forward pass, and nothing of that one is needed.
+	Workspace Buffer
+}
+
+// WeightGradients are the gradients of the weights, laid out as the weights are.
+type WeightGradients struct {
+	DRouter, DW1, DW2 Gradient
+}
+
+// Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and
+// rounded once. An expert without tokens gets zeros, or when accumulating stays
+// as it was.
+type Gradient struct {
+	Tensor
+	// Accumulate adds to what is there instead of overwriting it.
+	Accumulate bool
+}

@@ -1,0 +1,132 @@
+package moe
+
+import (
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/num"
+)
+
+// Element is a host's element of a tensor. float32 and float64 stand for the
+// numbers of BF16, F16 and F32 tensors, uint16 for the bits of BF16 and F16 ones,
+// int32 for I32.
+type Element interface {
+	float32 | float64 | uint16 | int32
+}
+
+// Write copies values to a tensor, as many as it has elements, in the order of
+// s's work. Numbers are rounded once, to nearest even; NaN stays NaN. The values
+// may be reused when it returns.
+func Write[E Element](s driver.Stream, t Tensor, values []E) error {
+	if err := checkCopy(s, t, values); err != nil {
+		return err
+	}
+	switch v := any(values).(type) {
+	case []float32:
+		switch t.Shape.Type {
+		case BF16:
+			return write(s, t, v, num.EncodeBF16)
+		case F16:
+			return write(s, t, v, num.EncodeF16)
+		}
+	case []float64:
+		switch t.Shape.Type {
+		case BF16:
+			return write(s, t, v, num.EncodeBF16)
+		case F16:
+			return write(s, t, v, num.EncodeF16)
+		case F32:
+			return write(s, t, v, convert[float32, float64])
+		}
+	}
+	return s.CopyToDevice(t.Ptr, num.Bytes(values))
+}
+
+// Read waits for s's work and copies a tensor's elements to values, which are
+// as many.
+func Read[E Element](s driver.Stream, t Tensor, values []E) error {
+	if err := checkCopy(s, t, values); err != nil {
+		return err
+	}
+	switch v := any(values).(type) {
+	case []float32:
+		switch t.Shape.Type {
+		case BF16:
+			return read(s, t, v, num.DecodeBF16)
+		case F16:
+			return read(s, t, v, num.DecodeF16)
+		}
+	case []float64:
+		switch t.Shape.Type {
+		case BF16:
+			return read(s, t, v, num.DecodeBF16)
+		case F16:
+			return read(s, t, v, num.DecodeF16)
+		case F32:
+			return read(s, t, v, convert[float64, float32])
+		}
+	}
+	return s.CopyToHost(num.Bytes(values), t.Ptr)
+}
+
+// checkCopy refuses what can't be copied.
+func checkCopy[E Element](s driver.Stream, t Tensor, values []E) error {
+	var fits bool
+	var want string
+	switch any(values).(type) {
+	case []float32, []float64:
+		fits, want = t.Shape.Type != I32, "bf16, f16 or f32, for numbers"
+	case []uint16:
+		fits, want = t.Shape.Type == BF16 || t.Shape.Type == F16, "bf16 or f16, for their bits"
+	case []int32:
+		fits, want = t.Shape.Type == I32, "i32, for integers"
+	}
+	switch elements := t.Shape.Elements(); {
+	case s == nil:
+		return &ArgError{Field: "stream", Got: "nil", Want: "a stream of the tensor's device"}
+	case t.IsZero():
+		return &ArgError{Field: "tensor", Got: missing, Want: fmt.Sprintf("of %d elements", len(values))}
+	case !fits:
+		return &ArgError{Field: "tensor", Got: t.Shape.String(), Want: want}
+	case t.Ptr == 0 && elements > 0:
+		return &ArgError{Field: "tensor.Ptr", Got: "0", Want: fmt.Sprintf("the address of %d bytes", t.Shape.Bytes())}
+	case elements != int64(len(values)):
+		return argErrorf("values", fmt.Sprintf("%d long", len(values)), "as long as %v has elements, %d", t.Shape, elements)
+	}
+	return nil
+}
+
+// pieceElements bounds the host memory that a conversion takes.
+const pieceElements = 1 << 20
+
+// write encodes and copies piece by piece.
+func write[D num.Number, E Element](s driver.Stream, t Tensor, values []E, encode func([]D, []E)) error {
+	piece := make([]D, min(len(values), pieceElements))
+	for from := 0; from < len(values); from += len(piece) {
+		piece = piece[:min(len(piece), len(values)-from)]
+		encode(piece, values[from:][:len(piece)])
+		if err := s.CopyToDevice(t.Ptr+driver.DevicePtr(int64(from)*t.Shape.Type.Bytes()), num.Bytes(piece)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read copies and decodes piece by piece.
+func read[D num.Number, E Element](s driver.Stream, t Tensor, values []E, decode func([]E, []D)) error {
+	piece := make([]D, min(len(values), pieceElements))
+	for from := 0; from < len(values); from += len(piece) {
+		piece = piece[:min(len(piece), len(values)-from)]
+		if err := s.CopyToHost(num.Bytes(piece), t.Ptr+driver.DevicePtr(int64(from)*t.Shape.Type.Bytes())); err != nil {
+			return err
+		}
+		decode(values[from:][:len(piece)], piece)
+	}
+	return nil
+}
+
+func convert[D, S float32 | float64](dst []D, src []S) {
+	for i, x := range src {
+		dst[i] = D(x)
+	}
+}

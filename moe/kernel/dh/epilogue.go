@@ -1,0 +1,260 @@
+package dh
+
+import (
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
+// gradients. Each warp works alone, on its 16 rows and a part of 32 neurons at a
+// time: H comes in by TMA, into two slots that take turns, the first two parts'
+// under the main loop. A slot also turns fragments into rows of 64 bytes on
+// their way out: dH takes the place of H, then A' that of dH's gate.
+type dhEpilogue struct {
+	k   *ptx.Kernel
+	act func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
+	// groups of 64 neurons are those of a tile, neurons those of an expert.
+	groups, neurons         int
+	h                       ptx.TensorMap
+	dh, a                   ptx.Global
+	scores, pairs, partials ptx.Global
+
+	// slots is the memory of all warps, full a barrier for each slot.
+	slots, full ptx.Shared
+}
+
+const (
+	// ScoreGroup is the neurons of a partial sum of a score's gradient.
+	ScoreGroup      = 64
+	dhPart          = 32 // neurons of a slot
+	dhRows          = 16 // of a warp
+	dhSlots         = 2
+	dhHalfBytes     = tile.WarpStagingBytes // of a slot: gate, up
+	dhWarpBytes     = dhSlots * 2 * dhHalfBytes
+	dhEpilogueBytes = gemm.MathThreads / 32 * dhWarpBytes
+	dhSlotBarriers  = gemm.MathThreads / 32 * dhSlots
+)
+
+// Finish implements gemm.Epilogue.
+func (e *dhEpilogue) Finish() {}
+
+// Begin implements gemm.Epilogue.
+func (e *dhEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dhTile{dhEpilogue: e, t: t} }
+
+// dhTile is the epilogue of one tile.
+type dhTile struct {
+	*dhEpilogue
+	t gemm.Tile
+
+	// The thread's place, see locate: mine is its warp's slots, arrived their
+	// barriers.
+	lane          ptx.U32
+	mine, arrived ptx.Shared
+	staging       tile.WarpStaging
+	fragment      tile.Fragment
+	// row is the warp's first row, rows how many from it on are valid.
+	row, rows ptx.U32
+
+	// Of the thread's two rows: their scores, the sums of dA'·A of the present
+	// group, and of the group that the lane stores.
+	score       [2]ptx.F32
+	sum, joined [2]ptx.F32
+}
+
+// locate computes the thread's place where it is needed: cheaper than registers
+// for it through the main loop.
+func (e *dhTile) locate() {
+	tid := e.k.TidX()
+	warp := tid.ShrI(5)
+	e.lane = tid.AndI(31)
+	e.mine, e.arrived = e.slots.Plus(warp.MulI(dhWarpBytes)), e.full.Plus(warp.MulI(8*dhSlots))
+	e.staging, e.fragment = tile.NewWarpStaging(e.k, e.lane), tile.NewFragment(e.lane)
+	before := warp.AndI(3).MulI(dhRows)
+	e.row, e.rows = e.t.FirstRow.Add(before), e.t.ValidRows.Sub(e.t.ValidRows.Min(before))
+}
+
+// PerKTile starts the loads of H when the main loop is under way. Parts beyond
+// the two slots are only prefetched into the L2 cache.
+func (e *dhTile) PerKTile(kt ptx.U32) {
+	e.k.If(kt.EqI(1), func() {
+		e.locate()
+		e.k.If(e.loads(), func() {
+			for part := range e.parts() {
+				if part < dhSlots {
+					e.load(part)
+				} else {
+					e.k.TMAPrefetch(e.h, e.neuron(part), e.row, ptx.Uint(0))
+				}
+			}
+		})
+	})
+}
+
+// loads holds in the lane that loads for a warp that has rows.
+func (e *dhTile) loads() ptx.Pred { return e.lane.EqI(0).And(e.rows.NeI(0)) }
+
+// UnderLastMMA loads the scores of the thread's rows.
+func (e *dhTile) UnderLastMMA() {
+	e.locate()
+	for h := range e.score {
+		row := e.t.FirstRow.Add(e.rowInWarpgroup(h).Min(e.t.ValidRows.SubI(1))) // rows past the end are dropped
+		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
+		e.score[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
+	}
+}
+
+// rowInWarpgroup is the thread's row h of the warpgroup's 64.
+func (e *dhTile) rowInWarpgroup(h int) ptx.U32 {
+	return e.row.Sub(e.t.FirstRow).Add(e.fragment.Row).AddI(8 * h)
+}
+
+// parts is the number of 32-neuron parts in a tile.
+func (e *dhTile) parts() int { return e.groups * ScoreGroup / dhPart }
+
+// neuron is the first neuron of a part.
+func (e *dhTile) neuron(part int) ptx.U32 {
+	return e.t.Column.MulI(e.groups * ScoreGroup).AddI(part * dhPart)
+}
+
+// slot is a part's slot of H, whose halves are gate and up.
+func (e *dhTile) slot(part int) (gate, up ptx.Shared) {
+	at := e.mine.At(part % dhSlots * 2 * dhHalfBytes)
+	return at, at.At(dhHalfBytes)
+}
+
+// load starts the load of a part's H; one lane. Rows past the expert's end
+// are dropped with what comes of them.
+func (e *dhTile) load(part int) {
+	full := e.arrived.At(8 * (part % dhSlots))
+	gate, _ := e.slot(part)
+	e.k.MbarrierArriveExpectTx(full, ptx.Uint(2*dhHalfBytes))
+	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.row, ptx.Uint(0))
+}
+
+// waitFor waits for a part of H. A tile uses each slot an even number of times,
+// so that all tiles begin with the same parity.
+func (e *dhTile) waitFor(part int) {
+	pipeline.WaitParity(e.k, e.arrived.At(8*(part%dhSlots)), ptx.Uint(part/dhSlots%2))
+}
+
+// Store makes and stores all parts of the tile.
+func (e *dhTile) Store(acc []ptx.F32) {
+	e.k.If(e.rows.NeI(0), func() {
+		for part := range e.parts() {
+			e.waitFor(part)
+			weighted := e.differentiate(part, acc[part*dhPart/2:][:dhPart/2])
+			if (part+1)*dhPart%ScoreGroup == 0 {
+				e.sumQuads(part * dhPart / ScoreGroup)
+			}
+			e.storePart(part, weighted)
+		}
+		e.storePartials()
+	})
+}
+
+// sync joins the warp: what one lane writes to the slot others read, and the
+// other way round.
+func (e *dhTile) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
+
+// storePart stores a part's dH, which is in its slot, and its A' by way of it,
+// and loads another part's H into it.
+func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
+	k := e.k
+	gate, up := e.slot(part)
+	e.sync()
+	dh := e.dh.Index(e.row, 2*e.neurons*tile.ElementBytes)
+	e.copyRows(part, gate, dh, 2*e.neurons)
+	e.copyRows(part, up, dh.At(e.neurons*tile.ElementBytes), 2*e.neurons)
+	e.sync()
+	e.staging.Store(gate, weighted)
+	e.sync()
+	e.copyRows(part, gate, e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons)
+	// What the warp has read and written comes before what TMA brings next: here,
+	// or in the next tile's main loop.
+	k.FenceProxyAsync(".shared::cta")
+	e.sync()
+	if next := part + dhSlots; next < e.parts() {
+		k.If(e.loads(), func() { e.load(next) })
+	}
+}
+
+// copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
+// for each lane at a time, to rows of so many elements.
+func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int) {
+	k := e.k
+	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)
+	from = from.Plus(tile.SwizzledNarrow(row, chunk))
+	to = to.Index(row, pitch*tile.ElementBytes).Index(e.neuron(part).Add(chunk.MulI(gemm.CopyBytes/tile.ElementBytes)), 2)
+	for h := range 2 {
+		valid := row.AddI(8 * h).Lt(e.rows)
+		if e.neurons%(e.groups*ScoreGroup) != 0 {
+			valid = valid.And(e.neuron(part).LtI(e.neurons))
+		}
+		v := ptx.LdSharedVec[ptx.U32](from.At(h*dhHalfBytes/2), 4)
+		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*tile.ElementBytes), v...) })
+	}
+}
+
+// differentiate puts dH in the place of a part's H, gives its A' and adds to the
+// sums of dA'·A.
+func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
+	k := e.k
+	gateSlot, upSlot := e.slot(part)
+	gates, ups := e.staging.Load(gateSlot), e.staging.Load(upSlot)
+	var weighted []ptx.BF16x2
+	for i := range gates {
+		h := i % 2 // of the thread's rows
+		g0, g1 := gates[i].Unpack()
+		u0, u1 := ups[i].Unpack()
+		lo := e.neuronGradient(g0, u0, grad[2*i], e.score[h])
+		hi := e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
+		gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
+		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
+		if i < 2 && part*dhPart%ScoreGroup == 0 {
+			e.sum[h] = grad[2*i].Mul(lo.a)
+		} else {
+			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
+		}
+		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
+	}
+	e.sync()
+	e.staging.Store(gateSlot, gates)
+	e.staging.Store(upSlot, ups)
+	return weighted
+}
+
+// gradient is what one element of dA' gives.
+type gradient struct{ gate, up, a, weighted ptx.F32 }
+
+func (e *dhTile) neuronGradient(gate, up, grad, score ptx.F32) gradient {
+	a, dGate, dUp := e.act(gate, up, score.Mul(grad))
+	return gradient{gate: dGate, up: dUp, a: a, weighted: score.Mul(a)}
+}
+
+// sumQuads adds a group's sums over each quad: lanes 0+1 and 2+3, then those.
+// Lane i of the quad keeps group i's.
+func (e *dhTile) sumQuads(group int) {
+	for h, sum := range e.sum {
+		for _, lanes := range []int{1, 2} {
+			sum = sum.Add(sum.Bits().ShflXor(lanes).AsF32())
+		}
+		if group > 0 {
+			sum = ptx.Select(e.lane.AndI(3).EqI(group), sum, e.joined[h])
+		}
+		e.joined[h] = sum
+	}
+}
+
+// storePartials stores a tile's sums.
+func (e *dhTile) storePartials() {
+	lane := e.lane.AndI(3)
+	group := e.t.Column.MulI(e.groups).Add(lane)
+	for h, sum := range e.joined {
+		row := e.rowInWarpgroup(h)
+		valid := row.Lt(e.t.ValidRows).And(lane.LtI(e.groups)).And(group.LtI(e.neurons / ScoreGroup))
+		at := e.partials.Index(e.t.FirstRow.Add(row), e.neurons/ScoreGroup*4).Index(group, 4)
+		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
+	}
+}

@@ -1,0 +1,26 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe/kernel/dh"
+	"sonicmoe/moe/kernel/drouter"
+	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tiles"
+)
+
+// Kernels are the layer's kernels: the one list of them. Each is declared in its
+// own file.
+var Kernels = registry.Registry{
+	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dw.PlanKernel,
+	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
+	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
+	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel,
+	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
+}
+
+// Choose picks tilings by the cost model of the H200.
+func Choose(c spec.Config, t driver.Target) tiles.Choice { return Kernels.Choose(tiles.H200, c, t) }

@@ -1,0 +1,153 @@
+// Package kerneltest runs single kernels, fed by hand, for their tests: on the
+// device that SONICMOE_DEVICE names, or on the emulated one under every timing
+// of asynchronous work.
+package kerneltest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe/num"
+	"sonicmoe/ptx/emu"
+)
+
+// Poison fills what a kernel has not written yet.
+const Poison = 0xffffffff
+
+// Timing is when asynchronous work completes on the emulated device.
+type Timing struct {
+	Name string
+	of   emu.Timing
+	seed uint64
+}
+
+// Early is the earliest.
+var Early = Timing{"early", emu.Early, 0}
+
+// Timings are all that a kernel with asynchronous work is run under.
+func Timings() []Timing {
+	list, seeds := []Timing{Early, {"late", emu.Late, 0}}, uint64(2)
+	if Long() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		list = append(list, Timing{fmt.Sprintf("random %d", seed), emu.Random, seed})
+	}
+	return list
+}
+
+// Long reports whether the long sweeps are wanted.
+func Long() bool { return os.Getenv("SONICMOE_LONG") != "" }
+
+var (
+	devicesMu sync.Mutex
+	devices   = map[Timing]driver.Device{}
+)
+
+// deviceOf is the one that SONICMOE_DEVICE names, or the emulated one that
+// completes its work at the given times. A GPU has its own.
+func deviceOf(t testing.TB, when Timing) driver.Device {
+	devicesMu.Lock()
+	defer devicesMu.Unlock()
+	name := os.Getenv("SONICMOE_DEVICE")
+	if name != "" && name != "emulated" {
+		when = Timing{}
+	}
+	if devices[when] == nil {
+		var err error
+		if when == (Timing{}) {
+			devices[when], err = open.Device(context.Background(), name)
+		} else {
+			devices[when], err = emulated.New(emulated.Options{Timing: when.of, Seed: when.seed})
+		}
+		require.NoError(t, err)
+	}
+	return devices[when]
+}
+
+// Bed runs single kernels, fed by hand.
+type Bed struct {
+	T      testing.TB
+	Device driver.Device
+	Stream driver.Stream
+}
+
+// New is a bed with a stream of its own.
+func New(t testing.TB, when Timing) *Bed {
+	b := &Bed{T: t, Device: deviceOf(t, when)}
+	var err error
+	b.Stream, err = b.Device.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Stream.Close()) })
+	return b
+}
+
+// Upload puts values on the device.
+func Upload[E num.Number](b *Bed, values []E) driver.DevicePtr {
+	p := b.Room(len(num.Bytes(values)))
+	require.NoError(b.T, b.Stream.CopyToDevice(p, num.Bytes(values)))
+	return p
+}
+
+// Room is so many bytes of poison, which the emulator lets nobody leave.
+func (b *Bed) Room(bytes int) driver.DevicePtr {
+	bytes = max(4, (bytes+3)/4*4)
+	p, err := b.Device.Alloc(int64(bytes))
+	require.NoError(b.T, err)
+	b.T.Cleanup(func() { require.NoError(b.T, b.Device.Free(p)) })
+	require.NoError(b.T, b.Stream.Fill32(p, Poison, int64(bytes/4)))
+	return p
+}
+
+// Download reads n values from the device.
+func Download[E num.Number](b *Bed, p driver.DevicePtr, n int) []E {
+	values := make([]E, n)
+	require.NoError(b.T, b.Stream.CopyToHost(num.Bytes(values), p))
+	return values
+}
+
+// Poisoned is n poison values.
+func Poisoned[E uint16 | uint32](n int) []E {
+	return slices.Repeat([]E{^E(0)}, n)
+}
+
+// Run builds and runs a kernel with so many CTAs, in whole clusters, or as many
+// as it wants itself (0), and waits for it.
+func Run[A any](b *Bed, from interface {
+	Build() (*jit.Kernel[A], error)
+}, ctas int, args A) {
+	b.T.Helper()
+	k, err := from.Build()
+	require.NoError(b.T, err)
+	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(fmt.Sprintf("%T", from)), driver.CompileOptions{})
+	require.NoError(b.T, err)
+	l := k.Launcher(fn, b.Device)
+	if ctas == 0 {
+		require.NoError(b.T, l.Launch(b.Stream, args))
+	} else {
+		cluster := max(1, k.Cluster)
+		require.NoError(b.T, l.LaunchGrid(b.Stream, args, driver.Dim3{X: (ctas + cluster - 1) / cluster * cluster}))
+	}
+	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
+}
+
+// SameBits compares long results, whose whole difference nobody wants to see.
+func SameBits[E num.Number](t testing.TB, want, got []E, what string) {
+	t.Helper()
+	require.Len(t, got, len(want), what)
+	for i := range want {
+		if want[i] != got[i] {
+			t.Fatalf("%s: element %d is %v, must be %v", what, i, got[i], want[i])
+		}
+	}
+}

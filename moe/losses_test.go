@@ -1,0 +1,182 @@
+package moe_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// withLogits runs a forward pass that keeps logits too, and prepares backward.
+func withLogits(t testing.TB, tr *trial.Trial) (trial.Results, []float64) {
+	t.Helper()
+	memory := moe.NewArena(testDevice(t))
+	t.Cleanup(func() { require.NoError(t, memory.Free()) })
+	tr.Args.Logits = memory.Tensor(tr.Layer.Shapes(tr.Tokens).Logits)
+	losses := memory.Tensor(tr.Layer.Config().Gradients(tr.Tokens, moe.F32).RouterLosses)
+	require.NoError(t, memory.Err())
+	saved := withBackward(t, tr, moe.F32)
+	tr.Back.RouterLosses = losses
+	logits := make([]float64, tr.Args.Logits.Shape.Elements())
+	require.NoError(t, moe.Read(tr.Stream(), tr.Args.Logits, logits))
+	return saved, logits
+}
+
+// routerLosses are balance loss, z-loss and, times their coefficients, the
+// gradients of the logits, from the definition in float64.
+func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss float64) (values [2]float64, gradients []float32) {
+	tokens := len(logits) / c.NumExperts
+	counts := make([]float64, c.NumExperts)
+	for _, id := range ids {
+		counts[id]++
+	}
+	share := float64(c.NumExperts) / float64(len(ids)) / float64(tokens)
+	for t := range tokens {
+		row := logits[t*c.NumExperts:][:c.NumExperts]
+		var sum, dot float64
+		for e, l := range row {
+			sum += math.Exp(l)
+			dot += math.Exp(l) * counts[e]
+		}
+		dot /= sum
+		values[0] += share * dot
+		values[1] += math.Log(sum) * math.Log(sum) / float64(tokens)
+		for e, l := range row {
+			p := math.Exp(l) / sum
+			gradients = append(gradients, float32(p*(balance*share*(counts[e]-dot)+zLoss*2/float64(tokens)*math.Log(sum))))
+		}
+	}
+	return values, gradients
+}
+
+// Logits come out as the reference has them. Losses with coefficients have the
+// gradients that their definition gives, with or without the caller's own, and
+// their values are told.
+func TestRouterLosses(t *testing.T) {
+	for i, c := range backwardSizes {
+		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
+			tr := trialOn(t, testDevice(t), c.config, c.tokens)
+			saved, logits := withLogits(t, tr)
+			ref, err := reference.NewLayer(c.config, tr.Router, tr.W1, tr.W2)
+			require.NoError(t, err)
+			routing, err := ref.Route(tr.X, nil, reference.Rounded)
+			require.NoError(t, err)
+			for j, want := range routing.Logits {
+				require.InDelta(t, want, logits[j], 1e-2*max(1, math.Abs(want)), "logit %d", j)
+			}
+			plain := tr.Back
+			plain.RouterLosses = moe.Tensor{}
+			require.NoError(t, tr.RunBackward(testContext(t), plain))
+			without := gradients(t, tr, plain)
+
+			const balance, zLoss = 40, 3 // so large that they show
+			values, extra := routerLosses(c.config, logits, saved.ExpertIDs, balance, zLoss)
+			if i%2 == 1 { // beside gradients of the caller's
+				require.NoError(t, tr.AddLogitGradients(23))
+				for j, v := range tr.Extra {
+					extra[j] += v
+				}
+			}
+			b := tr.Back
+			b.Balance, b.ZLoss = balance, zLoss
+			require.NoError(t, tr.RunBackward(testContext(t), b))
+			tr.Extra = extra
+			checkBackward(t, tr, b, saved, true)
+			got := make([]float64, 2)
+			require.NoError(t, moe.Read(tr.Stream(), b.RouterLosses, got))
+			require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss")
+			require.InEpsilon(t, values[1], got[1], 1e-5, "z-loss")
+			with := gradients(t, tr, b)
+			for _, name := range []string{"DW1", "DW2", "DScores"} {
+				require.Equal(t, without[name], with[name], "%s is none of the logits' affair", name)
+			}
+			if c.config.NumExperts > 1 {
+				require.NotEqual(t, without["DRouter"], with["DRouter"])
+			}
+
+			// Values alone change nothing else.
+			plain.RouterLosses = b.RouterLosses
+			require.NoError(t, tr.RunBackward(testContext(t), plain))
+			sameGradients(t, without, gradients(t, tr, plain), "values of losses alone")
+			again := make([]float64, 2)
+			require.NoError(t, moe.Read(tr.Stream(), b.RouterLosses, again))
+			require.Equal(t, got, again)
+		})
+	}
+}
+
+// Logits that are asked for change no other output.
+func TestLogitsAlone(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 90)
+	want := forward(t, tr, tr.Args)
+	_, _ = withLogits(t, tr)
+	require.Equal(t, want, forward(t, tr, tr.Args))
+	f := tr.Args
+	f.W1, f.W2, f.O, f.H = moe.Tensor{}, moe.Tensor{}, moe.Tensor{}, moe.Tensor{}
+	before := make([]uint16, f.Logits.Shape.Elements())
+	require.NoError(t, moe.Read(tr.Stream(), f.Logits, before))
+	require.NoError(t, moe.Write(tr.Stream(), f.Logits, make([]uint16, len(before))))
+	require.NoError(t, tr.Call().Route(tr.Stream(), f))
+	after := make([]uint16, len(before))
+	require.NoError(t, moe.Read(tr.Stream(), f.Logits, after))
+	require.Equal(t, before, after, "Route alone")
+}
+
+// What can't be is refused in words.
+func TestWrongRouterLosses(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 70)
+	_, _ = withLogits(t, tr)
+	s, good := tr.Stream(), tr.Back
+	good.Balance = 1
+	for _, w := range []struct {
+		field, want string
+		experts     bool
+		make        func(b *moe.Backward)
+	}{
+		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.Backward) { b.Logits = moe.Tensor{} }},
+		{"Logits", "Logits is missing, must be bf16 [70 6]", false, func(b *moe.Backward) { b.Balance, b.Logits = 0, moe.Tensor{} }},
+		{"Logits", "Logits is f32 [70 6], must be bf16 [70 6]", false, func(b *moe.Backward) { b.Logits.Shape.Type = moe.F32 }},
+		{"Balance", "Balance is NaN, must be a finite coefficient", false, func(b *moe.Backward) { b.Balance = float32(math.NaN()) }},
+		{"ZLoss", "ZLoss is -Inf, must be a finite coefficient", false, func(b *moe.Backward) { b.ZLoss = float32(math.Inf(-1)) }},
+		{"RouterLosses", "RouterLosses is f32 [3], must be f32 [2]", false, func(b *moe.Backward) { b.RouterLosses.Shape.Dims[0] = 3 }},
+		{"DX", "must be apart from RouterLosses", false, func(b *moe.Backward) { b.RouterLosses.Ptr = b.DX.Ptr }},
+		{"Balance", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses = moe.Tensor{} }},
+		{"ZLoss", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses, b.Balance, b.ZLoss = moe.Tensor{}, 0, 1 }},
+		{"RouterLosses", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.Balance = 0 }},
+		{"DRouter", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.DRouter = good.DRouter }},
+		{"DRouter", "DRouter is missing, but to be added to, must be a tensor, or Accumulate false", false, func(b *moe.Backward) { b.DRouter = moe.Gradient{Accumulate: true} }},
+	} {
+		b := good
+		if w.experts {
+			b = expertsBackward(b)
+		}
+		w.make(&b)
+		n, err := launches(t, s, func() error {
+			if w.experts {
+				return tr.Call().BackwardExperts(s, b)
+			}
+			return tr.Call().Backward(s, b)
+		})
+		wantArgError(t, err, w.field)
+		require.ErrorContains(t, err, w.want)
+		require.Zero(t, n)
+	}
+	require.NoError(t, tr.RunBackward(testContext(t), good))
+}
+
+// A bf16 logit in the losses is the bf16 that Forward wrote.
+func TestLogitsAreRounded(t *testing.T) {
+	tr := trialOn(t, testDevice(t), tiny, 33)
+	_, logits := withLogits(t, tr)
+	bits := make([]uint16, len(logits))
+	require.NoError(t, moe.Read(tr.Stream(), tr.Args.Logits, bits))
+	for i, b := range bits {
+		require.Equal(t, num.BF16ToFloat64(b), logits[i])
+	}
+}

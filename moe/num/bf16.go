@@ -1,0 +1,50 @@
+package num
+
+import "math"
+
+// nanBF16 is what cvt.rn.bf16.f32 makes of every NaN.
+const nanBF16 = 0x7fff
+
+// BF16ToFloat32 decodes bf16 bits. It is exact.
+func BF16ToFloat32(bits uint16) float32 { return math.Float32frombits(uint32(bits) << 16) }
+
+// BF16ToFloat64 decodes bf16 bits. It is exact.
+func BF16ToFloat64(bits uint16) float64 { return float64(BF16ToFloat32(bits)) }
+
+// Float32ToBF16 gives the bf16 nearest to x, ties to even, overflow to
+// infinity, NaN to 0x7fff, as cvt.rn.bf16.f32 does.
+func Float32ToBF16(x float32) uint16 {
+	if x != x {
+		return nanBF16
+	}
+	bits := math.Float32bits(x)
+	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
+}
+
+// Float64ToBF16 is Float32ToBF16 from a float64 in one rounding. (Rounding to
+// FP32 first and then to bf16 would round twice.)
+func Float64ToBF16(x float64) uint16 { return Float32ToBF16(roundToOdd(x)) }
+
+// roundToOdd is x in FP32, cut toward zero, with the lowest bit set where
+// something was cut: no tie can then arise falsely when it is rounded again.
+func roundToOdd(x float64) float32 {
+	f := float32(x)
+	if float64(f) == x || x != x {
+		return f
+	}
+	bits := math.Float32bits(f)
+	if math.Abs(float64(f)) > math.Abs(x) {
+		bits--
+	}
+	return math.Float32frombits(bits | 1)
+}
+
+// EncodeBF16 rounds src, once, to dst, which is at least as long.
+func EncodeBF16[F Float](dst []uint16, src []F) {
+	each(dst, src, either[F](Float32ToBF16, Float64ToBF16))
+}
+
+// DecodeBF16 decodes src to dst, which is at least as long.
+func DecodeBF16[F Float](dst []F, src []uint16) {
+	each(dst, src, func(b uint16) F { return F(BF16ToFloat32(b)) })
+}

@@ -1,0 +1,7 @@
+// Package num has the 16-bit numbers that a layer's tensors are made of, bf16
+// and fp16, as bits in uint16, and slices as the bytes that copies to and from a
+// device take.
+//
+// Conversions round to the nearest number, ties to even, keep every NaN a NaN,
+// and overflow to infinity: bit for bit what a GPU's cvt.rn gives.
+package num

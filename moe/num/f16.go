@@ -1,0 +1,76 @@
+package num
+
+import (
+	"math"
+	"math/bits"
+)
+
+// nanF16 is what cvt.rn.f16.f32 makes of every NaN.
+const nanF16 = 0x7fff
+
+const (
+	fractionF16 = 10 // bits
+	biasF16     = 15
+	infinityF16 = 0x7c00
+)
+
+// F16ToFloat32 decodes fp16 bits. It is exact.
+func F16ToFloat32(h uint16) float32 {
+	sign := uint32(h&0x8000) << 16
+	exponent, fraction := uint32(h>>fractionF16)&31, uint32(h)&(1<<fractionF16-1)
+	switch {
+	case exponent == 31:
+		return math.Float32frombits(sign | 0x7f800000 | fraction<<13)
+	case exponent == 0 && fraction == 0:
+		return math.Float32frombits(sign)
+	case exponent == 0: // subnormal: the leading bit becomes the hidden one
+		shift := uint32(bits.LeadingZeros32(fraction)) - (31 - fractionF16)
+		exponent, fraction = 1-shift, fraction<<shift&(1<<fractionF16-1)
+	}
+	return math.Float32frombits(sign | (exponent+127-biasF16)<<23 | fraction<<13)
+}
+
+// F16ToFloat64 decodes fp16 bits. It is exact.
+func F16ToFloat64(h uint16) float64 { return float64(F16ToFloat32(h)) }
+
+// Float32ToF16 gives the fp16 nearest to x, ties to even, overflow to infinity,
+// NaN to 0x7fff, as cvt.rn.f16.f32 does.
+func Float32ToF16(x float32) uint16 {
+	if x != x {
+		return nanF16
+	}
+	b := math.Float32bits(x)
+	sign, magnitude := uint16(b>>16)&0x8000, b&0x7fffffff
+	exponent := int(magnitude>>23) - 127 + biasF16
+	significand := magnitude&(1<<23-1) | 1<<23
+	drop := 23 - fractionF16
+	if exponent <= 0 { // subnormal, or too small for one
+		drop += 1 - exponent
+		exponent = 1
+	}
+	if drop > 24 {
+		return sign
+	}
+	kept := significand >> drop
+	rest, half := significand&(1<<drop-1), uint32(1)<<(drop-1)
+	if rest > half || rest == half && kept&1 != 0 {
+		kept++
+	}
+	// A carry out of the fraction moves into the exponent by itself, and a
+	// significand without its hidden bit lands in the subnormals.
+	h := kept + uint32(exponent-1)<<fractionF16
+	return sign | uint16(min(h, infinityF16))
+}
+
+// Float64ToF16 is Float32ToF16 from a float64 in one rounding.
+func Float64ToF16(x float64) uint16 { return Float32ToF16(roundToOdd(x)) }
+
+// EncodeF16 rounds src, once, to dst, which is at least as long.
+func EncodeF16[F Float](dst []uint16, src []F) {
+	each(dst, src, either[F](Float32ToF16, Float64ToF16))
+}
+
+// DecodeF16 decodes src to dst, which is at least as long.
+func DecodeF16[F Float](dst []F, src []uint16) {
+	each(dst, src, func(b uint16) F { return F(F16ToFloat32(b)) })
+}

@@ -1,0 +1,124 @@
+package num_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/num"
+)
+
+// format is one of the two, as tests see it.
+type format struct {
+	name        string
+	decode      func(uint16) float64
+	of32        func(float32) uint16
+	of64        func(float64) uint16
+	infinity    uint16
+	encodeAll   func([]uint16, []float32)
+	decodeAll   func([]float32, []uint16)
+	largest     float64
+	leastNormal float64
+}
+
+var formats = []format{
+	{"bf16", num.BF16ToFloat64, num.Float32ToBF16, num.Float64ToBF16, 0x7f80, num.EncodeBF16[float32], num.DecodeBF16[float32], 0x1.fep127, 0x1p-126},
+	{"fp16", num.F16ToFloat64, num.Float32ToF16, num.Float64ToF16, 0x7c00, num.EncodeF16[float32], num.DecodeF16[float32], 65504, 0x1p-14},
+}
+
+// Every number keeps its bits through both conversions; every NaN stays one.
+func TestRoundTrip(t *testing.T) {
+	for _, f := range formats {
+		assert.Equal(t, f.largest, f.decode(f.infinity-1), f.name)
+		for b := range uint32(1 << 16) {
+			bits := uint16(b)
+			x := f.decode(bits)
+			if math.IsNaN(x) {
+				require.EqualValues(t, 0x7fff, f.of64(x), "%s %#x", f.name, bits)
+				require.EqualValues(t, 0x7fff, f.of32(float32(x)), "%s %#x", f.name, bits)
+				continue
+			}
+			require.Equal(t, bits, f.of64(x), "%s %g", f.name, x)
+			require.Equal(t, bits, f.of32(float32(x)), "%s %g", f.name, x)
+		}
+	}
+}
+
+// The nearest number is taken, of two as near the even one: against a search.
+func TestNearest(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, f := range formats {
+		for range 200000 {
+			below := uint16(r.UintN(uint(f.infinity)))
+			lo, hi := f.decode(below), f.decode(below+1)
+			if below+1 == f.infinity {
+				hi = 2*lo - f.decode(below-1) // where the next number would be
+			}
+			part := []float64{0.5, 0.5 + 0x1p-30, 0.5 - 0x1p-30, r.Float64()}[r.IntN(4)]
+			x := lo + part*(hi-lo)
+			want := below
+			if mid := lo + (hi-lo)/2; x > mid || x == mid && below%2 == 1 {
+				want++
+			}
+			require.Equal(t, want, f.of64(x), "%s %g between %g and %g", f.name, x, lo, hi)
+			require.Equal(t, want|0x8000, f.of64(-x), "%s %g", f.name, -x)
+			if float64(float32(x)) == x {
+				require.Equal(t, want, f.of32(float32(x)), "%s %g", f.name, x)
+			}
+		}
+		assert.Equal(t, f.infinity, f.of64(math.Inf(1)), f.name)
+		assert.Equal(t, f.infinity, f.of64(math.MaxFloat64), f.name)
+		assert.Equal(t, f.infinity|0x8000, f.of32(float32(math.Inf(-1))), f.name)
+		assert.EqualValues(t, 0, f.of64(0x1p-1000), f.name)
+		assert.EqualValues(t, 0x8000, f.of64(math.Copysign(0, -1)), f.name)
+	}
+}
+
+// Slices of all lengths, short and long enough for several goroutines.
+func TestSlices(t *testing.T) {
+	for _, f := range formats {
+		for _, n := range []int{0, 1, 7, 1 << 16, 1<<18 + 3} {
+			src, bits, back := make([]float32, n), make([]uint16, n+1), make([]float32, n)
+			for i := range src {
+				src[i] = float32(math.Sin(float64(i)))
+			}
+			f.encodeAll(bits, src)
+			f.decodeAll(back, bits[:n])
+			for i := range src {
+				require.Equal(t, f.of32(src[i]), bits[i])
+				require.Equal(t, float32(f.decode(bits[i])), back[i])
+			}
+			require.Zero(t, bits[n], "nothing behind the slice")
+		}
+		require.Panics(t, func() { f.encodeAll(make([]uint16, 1), make([]float32, 2)) })
+	}
+}
+
+func TestBytes(t *testing.T) {
+	assert.Nil(t, num.Bytes([]float32{}))
+	assert.Equal(t, []byte{1, 0, 2, 0}, num.Bytes([]uint16{1, 2}))
+	assert.Len(t, num.Bytes([]float64{1, 2}), 16)
+	s := []uint32{0}
+	num.Bytes(s)[0] = 7
+	assert.EqualValues(t, 7, s[0], "the same memory")
+}
+
+func BenchmarkEncodeBF16(b *testing.B) {
+	src, dst := make([]float32, 1<<20), make([]uint16, 1<<20)
+	b.SetBytes(int64(4 * len(src)))
+	for b.Loop() {
+		num.EncodeBF16(dst, src)
+	}
+}
+
+func Example() {
+	weights := []float32{1, -2.5, 3.14159}
+	bits := make([]uint16, len(weights))
+	num.EncodeBF16(bits, weights)
+	fmt.Println(len(num.Bytes(bits)), "bytes:", num.BF16ToFloat32(bits[2]))
+	// Output: 6 bytes: 3.140625
+}

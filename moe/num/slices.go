@@ -1,0 +1,58 @@
+package num
+
+import (
+	"runtime"
+	"sync"
+	"unsafe"
+)
+
+// Number is an element of a tensor: 16-bit ones are bf16 or fp16 bits.
+type Number interface {
+	uint8 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64
+}
+
+// Float is a number that slices of bf16 and fp16 are made of.
+type Float interface{ float32 | float64 }
+
+// either is the conversion from F.
+func either[F Float](of32 func(float32) uint16, of64 func(float64) uint16) func(F) uint16 {
+	var f any = of32
+	if _, ok := f.(func(F) uint16); !ok {
+		f = of64
+	}
+	return f.(func(F) uint16)
+}
+
+// Bytes views a slice of numbers as bytes, in the machine's order, which is
+// the device's on every supported one. It shares the slice's memory.
+func Bytes[E Number](s []E) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
+}
+
+// serial is the length up to which a slice is converted by one goroutine.
+const serial = 1 << 16
+
+// each converts src to dst, long slices in parallel.
+func each[F, T any](dst []T, src []F, one func(F) T) {
+	dst = dst[:len(src)] // too short a dst panics here, before anything is written
+	parts := min(runtime.GOMAXPROCS(0), (len(src)+serial-1)/serial)
+	if parts <= 1 {
+		for i, x := range src {
+			dst[i] = one(x)
+		}
+		return
+	}
+	var wg sync.WaitGroup
+	for p := range parts {
+		from, to := len(src)*p/parts, len(src)*(p+1)/parts
+		wg.Go(func() {
+			for i, x := range src[from:to] {
+				dst[from+i] = one(x)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,282 @@
+package route
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/registry"
+	"sonicmoe/ptx"
+)
+
+// Plan turns expert ids and counts into everything the products need, in one
+// launch with no sort and no grid barrier: expert offsets, the packed order
+// of the rows (by expert, then token, then slot), its inverse, and the table
+// of row pairs. Every CTA reads all counts and places the tokens of its own
+// range, the same ranges as Router's or Count's.
+type Plan struct {
+	NumExperts, TopK int
+	// Pairs also writes each row's (token, slot) pair, which backward needs.
+	Pairs bool
+}
+
+const (
+	planThreads = 512
+	planWarps   = planThreads / 32
+	// NoRow marks a (token, slot) whose expert id is outside [0, E).
+	NoRow = 0xffffffff
+)
+
+// plan is the emission of a Plan. The shared arrays have one word an expert.
+type plan struct {
+	Plan
+	k               *ptx.Kernel
+	tid, warp, lane ptx.U32
+	cta             ptx.U32
+	total, before   ptx.Shared // rows of all CTAs; of the CTAs before this one
+	offset, pairsAt ptx.Shared // first row and first row pair of the expert
+	sum             ptx.Shared // rows and row pairs of all experts
+	perWarp         ptx.Shared // [warp][expert]
+	// gather is each row's token, pairs its token·K + slot, inverse each
+	// pair's row.
+	gather, pairs, inverse ptx.Global
+}
+
+// PlanArgs are the arguments of [Plan].
+type PlanArgs struct {
+	// ExpertIDs [T, K] i32 are the chosen experts, Counts [CTAs, E] u32 each
+	// CTA's tokens by expert.
+	ExpertIDs driver.DevicePtr
+	Counts    driver.DevicePtr
+	// Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's row, or
+	// NoRow) and, with Pairs, Pairs [R] u32 (each row's token·K + slot) are
+	// written.
+	Gather  driver.DevicePtr
+	Inverse driver.DevicePtr
+	Pairs   driver.DevicePtr
+	// Offsets [E+1] u32 is written: the experts' first rows.
+	Offsets driver.DevicePtr
+	// Table is written, see [schedule.Tiles] and TableBytes, RowPairs its
+	// length; Tickets [2] u32 become 0.
+	Table    driver.DevicePtr
+	RowPairs driver.DevicePtr
+	Tickets  driver.DevicePtr
+	TokenRanges
+}
+
+// TableBytes is the size of the table of row pairs of so many rows.
+func (p Plan) TableBytes(rows int) int64 {
+	return schedule.PairBytes * (int64(p.NumExperts) + int64(rows)/schedule.PairRows)
+}
+
+// Build emits the kernel.
+func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
+	name := "moe_plan"
+	if p.Pairs {
+		name = "moe_plan_pairs"
+	}
+	k := jit.NewBuilder[PlanArgs](name, planThreads, 1)
+	k.CTAs(func(a *PlanArgs) int { return a.Count() })
+	e := plan{Plan: p, k: k.Kernel}
+	ids, counts := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Counts)
+	e.gather, e.inverse = k.Ptr(&k.Args.Gather), k.Ptr(&k.Args.Inverse)
+	if p.Pairs {
+		e.pairs = k.Ptr(&k.Args.Pairs)
+	}
+	offsets, table := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Table)
+	blocks, tickets := k.Ptr(&k.Args.RowPairs), k.Ptr(&k.Args.Tickets)
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+
+	e.tid = k.TidX()
+	e.warp, e.lane = e.tid.ShrI(5), e.tid.AndI(31)
+	e.cta = k.CtaidX()
+	cta := pipeline.NewCTA(k.Kernel)
+	words := func(name string, n int) ptx.Shared { return cta.Shared(name, 4*n, 4) }
+	e.total, e.before = words("total", p.NumExperts), words("before", p.NumExperts)
+	e.offset, e.pairsAt = words("offset", p.NumExperts), words("pairsAt", p.NumExperts)
+	e.perWarp = words("perWarp", planWarps*p.NumExperts)
+	e.sum = cta.Shared("sum", 8, 8)
+
+	clearWords(k.Kernel, e.total, (4+planWarps)*p.NumExperts, e.tid, planThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	from := e.cta.Mul(perCTA)
+	to := from.Add(perCTA).Min(tokens)
+	seg := e.segment(from.MulI(p.TopK), to.MulI(p.TopK))
+
+	e.addCounts(counts)
+	e.countWarps(ids, seg)
+	k.BarSync(ptx.Uint(0))
+	k.If(e.warp.EqI(0), e.scan)
+	k.BarSync(ptx.Uint(0))
+	e.startWarps()
+	k.BarSync(ptx.Uint(0))
+	e.place(ids, seg)
+	e.writeTable(offsets, table, blocks, tickets)
+	return k.Build()
+}
+
+func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
+
+// addCounts sums the counts of all CTAs, and of those before this one. Groups
+// of threads take every so many rows of the counts.
+func (e *plan) addCounts(counts ptx.Global) {
+	k := e.k
+	width := 32
+	for width < e.NumExperts && width < planThreads {
+		width *= 2
+	}
+	group, lane := e.tid.DivI(width), e.tid.RemI(width)
+	rows := k.NctaidX()
+	k.For(lane, ptx.Uint(e.NumExperts), ptx.Uint(width), func(expert ptx.U32) {
+		total, before := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+		at := counts.Index(expert, 4)
+		k.For(group, rows, ptx.Uint(planThreads/width), func(row ptx.U32) {
+			n := ptx.LdGlobal[ptx.U32](at.Index(row, 4*e.NumExperts))
+			total.Set(total.Get().Add(n))
+			before.Set(before.Get().Add(ptx.Select(row.Lt(e.cta), n, ptx.Uint(0))))
+		})
+		k.RedSharedAdd(e.word(e.total, expert), total.Get())
+		k.RedSharedAdd(e.word(e.before, expert), before.Get())
+	})
+}
+
+// segment is the warp's part of the CTA's (token, slot) pairs [from, to): a
+// multiple of 32 long, but for the end.
+type segment struct{ from, to ptx.U32 }
+
+func (e *plan) segment(from, to ptx.U32) segment {
+	// The last CTAs may have no tokens at all: from is then past to.
+	n := to.Max(from).Sub(from)
+	each := n.AddI(planThreads - 1).DivI(planThreads).MulI(32)
+	start := from.Add(e.warp.Mul(each))
+	return segment{start.Min(to), start.Add(each).Min(to)}
+}
+
+// eachPair runs body for 32 pairs at a time; id is NoRow past the end. The
+// whole warp takes part.
+func (e *plan) eachPair(ids ptx.Global, s segment, body func(f, id ptx.U32)) {
+	e.k.For(s.from, s.to, ptx.Uint(32), func(first ptx.U32) {
+		f := first.Add(e.lane)
+		id := ptx.NewVar(e.k, ptx.Uint(NoRow))
+		e.k.If(f.Lt(s.to), func() { id.Set(ptx.LdGlobal[ptx.U32](ids.Index(f, 4))) })
+		body(f, id.Get())
+	})
+}
+
+// countWarps counts each warp's experts.
+func (e *plan) countWarps(ids ptx.Global, s segment) {
+	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
+	e.eachPair(ids, s, func(_, id ptx.U32) {
+		e.k.If(id.LtI(e.NumExperts), func() { e.k.RedSharedAdd(e.word(own, id), ptx.Uint(1)) })
+	})
+}
+
+// scan sums rows and row pairs over the experts, in one warp.
+func (e *plan) scan() {
+	k := e.k
+	rows, blocks := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+	k.For(ptx.Uint(0), ptx.Uint(e.NumExperts), ptx.Uint(32), func(first ptx.U32) {
+		expert := first.Add(e.lane)
+		n := ptx.NewVar(k, ptx.Uint(0))
+		k.If(expert.LtI(e.NumExperts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, expert))) })
+		b := n.Get().AddI(schedule.PairRows - 1).DivI(schedule.PairRows)
+		rowsTo, blocksTo := e.inclusive(n.Get()), e.inclusive(b)
+		k.If(expert.LtI(e.NumExperts), func() {
+			ptx.StShared(e.word(e.offset, expert), rows.Get().Add(rowsTo).Sub(n.Get()))
+			ptx.StShared(e.word(e.pairsAt, expert), blocks.Get().Add(blocksTo).Sub(b))
+		})
+		rows.Set(rows.Get().Add(rowsTo.ShflIdx(ptx.Uint(31))))
+		blocks.Set(blocks.Get().Add(blocksTo.ShflIdx(ptx.Uint(31))))
+	})
+	k.If(e.lane.EqI(0), func() { ptx.StShared(e.sum, rows.Get(), blocks.Get()) })
+}
+
+// inclusive is the sum over the lanes up to this one.
+func (e *plan) inclusive(x ptx.U32) ptx.U32 {
+	for d := 1; d < 32; d *= 2 {
+		up := x.ShflUp(d)
+		x = x.Add(ptx.Select(e.lane.GeI(d), up, ptx.Uint(0)))
+	}
+	return x
+}
+
+// startWarps turns each warp's counts into the row where its first goes.
+func (e *plan) startWarps() {
+	k := e.k
+	k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(planThreads), func(expert ptx.U32) {
+		at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.word(e.offset, expert)).Add(ptx.LdShared[ptx.U32](e.word(e.before, expert))))
+		for w := range planWarps {
+			slot := e.word(e.perWarp.At(4*e.NumExperts*w), expert)
+			n := ptx.LdShared[ptx.U32](slot)
+			ptx.StShared(slot, at.Get())
+			at.Set(at.Get().Add(n))
+		}
+	})
+}
+
+// place gives each pair its row. Lanes with the same expert take rows in lane
+// order, so the order is by token and slot.
+func (e *plan) place(ids ptx.Global, s segment) {
+	k := e.k
+	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
+	below := k.LanemaskLt()
+	e.eachPair(ids, s, func(f, id ptx.U32) {
+		valid := id.LtI(e.NumExperts)
+		peers := k.MatchAny(id, ptx.Uint(ptx.FullMask))
+		rank := peers.And(below).Popc()
+		row := ptx.NewVar(k, ptx.Uint(NoRow))
+		k.If(valid, func() {
+			row.Set(ptx.LdShared[ptx.U32](e.word(own, id)).Add(rank))
+			ptx.StGlobal(e.gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			if e.Pairs {
+				ptx.StGlobal(e.pairs.Index(row.Get(), 4), f)
+			}
+		})
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		k.If(valid.And(rank.EqI(0)), func() {
+			ptx.StShared(e.word(own, id), row.Get().Add(peers.Popc()))
+		})
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		k.If(f.Lt(s.to), func() { ptx.StGlobal(e.inverse.Index(f, 4), row.Get()) })
+	})
+}
+
+// writeTable writes the row pairs of each expert, the CTAs taking turns, and
+// the offsets.
+func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
+	k := e.k
+	ctas := k.NctaidX()
+	k.For(e.cta.Add(e.warp.Mul(ctas)), ptx.Uint(e.NumExperts), ctas.MulI(planWarps), func(expert ptx.U32) {
+		n := ptx.LdShared[ptx.U32](e.word(e.total, expert))
+		first := ptx.LdShared[ptx.U32](e.word(e.offset, expert))
+		at := ptx.LdShared[ptx.U32](e.word(e.pairsAt, expert))
+		k.For(e.lane.MulI(schedule.PairRows), n, ptx.Uint(32*schedule.PairRows), func(row ptx.U32) {
+			entry := table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
+			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
+		})
+	})
+	k.If(e.cta.EqI(0), func() {
+		k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(planThreads), func(expert ptx.U32) {
+			ptx.StGlobal(offsets.Index(expert, 4), ptx.LdShared[ptx.U32](e.word(e.offset, expert)))
+		})
+		k.If(e.tid.EqI(0), func() {
+			s := ptx.LdSharedVec[ptx.U32](e.sum, 2)
+			ptx.StGlobal(offsets.At(4*e.NumExperts), s[0])
+			ptx.StGlobal(blocks, s[1])
+			// The tile counters of both products start at 0.
+			ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0))
+		})
+	})
+}
+
+// PlanKernel is the forward pass's, PlanPairsKernel the backward pass's.
+var (
+	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+		return Plan{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+	}}
+	PlanPairsKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-pairs", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: true}.Build()
+	}}
+)

@@ -1,0 +1,60 @@
+package moe
+
+import (
+	"fmt"
+
+	"sonicmoe/moe/spec"
+)
+
+// Check returns nil for a configuration that [New] can make a layer of, else an
+// [*ArgError] that names the first field that is wrong, or right but beyond
+// what the kernels compute.
+func Check(c Config) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	return unsupported(c)
+}
+
+// unsupported names what of a right configuration no kernel computes. It is the
+// one list of that: a kernel that learns more takes its line out.
+func unsupported(c Config) error {
+	for _, w := range []struct {
+		field        string
+		width, least int
+	}{{"Hidden", c.Hidden, 128}, {"Intermediate", c.Intermediate, 64}} {
+		if w.width%64 != 0 || w.width < w.least {
+			return &ArgError{Field: "Config." + w.field, Got: fmt.Sprint(w.width), Want: fmt.Sprintf("a multiple of 64, at least %d", w.least)}
+		}
+	}
+	if c.TopK > 16 {
+		return &ArgError{Field: "Config.TopK", Got: fmt.Sprint(c.TopK), Want: "at most 16, which is what the router chooses"}
+	}
+	plain := spec.Config{}
+	for _, f := range []struct {
+		field     string
+		got, want any
+	}{
+		{"Type", c.Type, plain.Type},
+		{"WeightOrder", c.WeightOrder, plain.WeightOrder},
+		{"Activation", c.Activation, plain.Activation},
+		{"Limit", c.Limit, plain.Limit},
+		{"Bias", c.Bias, plain.Bias},
+		{"RouterF32", c.RouterF32, plain.RouterF32},
+		{"RouterBias", c.RouterBias, plain.RouterBias},
+		{"Score", c.Score, plain.Score},
+		{"Groups", c.Groups, plain.Groups},
+		{"ScoreScale", c.Scale(), plain.Scale()},
+		{"ExpertScale", c.ExpertScale, plain.ExpertScale},
+		{"ScoreOnInput", c.ScoreOnInput, plain.ScoreOnInput},
+		{"SharedExperts", c.SharedExperts, plain.SharedExperts},
+	} {
+		if f.got != f.want {
+			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}
+		}
+	}
+	if c.GateUp == spec.Apart {
+		return &ArgError{Field: "Config.GateUp", Got: c.GateUp.String(), Want: "concatenated or interleaved, which is all that the kernels read"}
+	}
+	return nil
+}

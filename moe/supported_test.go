@@ -1,0 +1,57 @@
+package moe_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+)
+
+// What no kernel computes is refused by name, and the layers of today are not.
+func TestCheckRefusesWhatKernelsLack(t *testing.T) {
+	good := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 32, TopK: 16}
+	tests := []struct {
+		change func(*moe.Config)
+		want   string // "" = accepted
+	}{
+		{func(c *moe.Config) {}, ""},
+		{func(c *moe.Config) { c.GateUp, c.Logits = moe.Interleaved, moe.LogitsF32 }, ""},
+		{func(c *moe.Config) { c.ScoreScale = 1 }, ""},
+		{func(c *moe.Config) { c.Hidden = 64 }, "Config.Hidden is 64, must be a multiple of 64, at least 128"},
+		{func(c *moe.Config) { c.Intermediate = 96 }, "Config.Intermediate is 96, must be a multiple of 64, at least 64"},
+		{func(c *moe.Config) { c.TopK = 17 }, "Config.TopK is 17, must be at most 16, which is what the router chooses"},
+		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF16 }, "Config.Type is f16, must be bf16, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.GateUp = moe.Apart }, "Config.GateUp is apart, must be concatenated or interleaved, which is all that the kernels read"},
+		{func(c *moe.Config) { c.WeightOrder = moe.InOut }, "Config.WeightOrder is in-out, must be out-in, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Activation = moe.ReLU2 }, "Config.Activation is relu2, must be swiglu, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Limit = 7 }, "Config.Limit is 7, must be 0, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Bias = true }, "Config.Bias is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.RouterF32, c.Logits = true, moe.LogitsF32 }, "Config.RouterF32 is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.RouterBias = true }, "Config.RouterBias is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Score, c.SelectionBias, c.Renormalize = moe.Sigmoid, true, moe.RenormSum },
+			"Config.Score is sigmoid, must be softmax-topk, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Groups, c.TopGroups = 4, 2 }, "Config.Groups is 4, must be 0, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.ScoreScale = 2.5 }, "Config.ScoreScale is 2.5, must be 1, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.ExpertScale = true }, "Config.ExpertScale is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.ScoreOnInput = true }, "Config.ScoreOnInput is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.SharedExperts = 1 }, "Config.SharedExperts is 1, must be 0, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},
+	}
+	for _, tt := range tests {
+		c := good
+		tt.change(&c)
+		err := moe.Check(c)
+		if tt.want == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.EqualError(t, err, tt.want)
+		_, made := moe.New(t.Context(), testDevice(t), c, moe.WithCache(nil))
+		var arg *moe.ArgError
+		require.True(t, errors.As(made, &arg))
+		assert.Equal(t, err, made)
+	}
+}

@@ -1,0 +1,118 @@
+package tiles
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/spec"
+)
+
+// Choice is the tiling of each product of a layer, by the product's name. A
+// product that is not there leaves the choice to the cost model. Results are
+// the same bits with any.
+type Choice map[string]gemm.Tiling
+
+// OrElse is c with the tilings of other for products that c does not have.
+func (c Choice) OrElse(other Choice) Choice {
+	both := maps.Clone(other)
+	if both == nil {
+		both = Choice{}
+	}
+	maps.Copy(both, c)
+	return both
+}
+
+// Bounds of stages and groups.
+const (
+	deepest, shallowest = 8, 3
+	widestGroup         = 1024
+)
+
+// defaultGroup is the group of what the cost model chooses among: wider ones
+// gain 1 % here and lose 20 % there, which a tuner finds out.
+const defaultGroup = 8
+
+// Deepest lists tilings of these widths without clusters, each with as many
+// stages as fit the target's shared memory; none of widths for which three
+// don't.
+func Deepest(t driver.Target, sharedBytes func(gemm.Tiling) int, widths ...int) []gemm.Tiling {
+	var list []gemm.Tiling
+	for _, n := range widths {
+		p := gemm.Tiling{TileN: n, Stages: deepest, GroupM: defaultGroup, ClusterM: 1}
+		for sharedBytes(p) > t.SharedBytesPerCTA {
+			p.Stages--
+		}
+		if p.Stages >= shallowest {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// InClusters makes tilings those of clusters of two CTAs.
+func InClusters(list []gemm.Tiling) []gemm.Tiling {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].ClusterM = 2
+	}
+	return list
+}
+
+// OrClusters adds to each tiling the one of clusters of two CTAs.
+func OrClusters(list []gemm.Tiling) []gemm.Tiling {
+	var all []gemm.Tiling
+	for _, p := range list {
+		for _, p.ClusterM = range []int{1, 2} {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// WholeAtoms keeps the tilings whose MN-major B tile is whole atoms.
+func WholeAtoms(list []gemm.Tiling) []gemm.Tiling {
+	return slices.DeleteFunc(slices.Clone(list), func(p gemm.Tiling) bool { return p.TileN%(tile.Block*p.ClusterM) != 0 })
+}
+
+// Check holds a tiling against those of its space: it may have fewer stages and
+// another group. The error is a [*spec.ArgError] of the field.
+func Check(field string, p gemm.Tiling, space []gemm.Tiling) error {
+	bad := func(part string, got int, want string) error {
+		return &spec.ArgError{Field: field + part, Got: strconv.Itoa(got), Want: want}
+	}
+	var widths []string
+	var same []gemm.Tiling
+	for _, q := range space {
+		if q.TileN == p.TileN {
+			same = append(same, q)
+		} else {
+			widths = append(widths, strconv.Itoa(q.TileN))
+		}
+	}
+	if len(same) == 0 {
+		return bad(".TileN", p.TileN, "one of "+strings.Join(slices.Compact(widths), ", "))
+	}
+	clusters := 1
+	for _, q := range same {
+		clusters = max(clusters, q.ClusterM)
+	}
+	switch most := same[0].Stages; {
+	case p.Stages < shallowest || p.Stages > most:
+		return bad(".Stages", p.Stages, fmt.Sprintf("%d to %d for %d columns", shallowest, most, p.TileN))
+	case p.GroupM < 1 || p.GroupM > widestGroup:
+		return bad(".GroupM", p.GroupM, fmt.Sprintf("1 to %d", widestGroup))
+	case p.ClusterM < 1 || p.ClusterM > clusters:
+		want := "1, or 2 for clusters of two"
+		if clusters == 1 {
+			want = fmt.Sprintf("1 for %d columns", p.TileN)
+		}
+		return bad(".ClusterM", p.ClusterM, want)
+	}
+	return nil
+}

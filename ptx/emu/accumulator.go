@@ -1,0 +1,176 @@
+package emu
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Registers of accumulators are tracked in classes: registers that stand
+// together in every wgmma of the kernel that uses one of them.
+
+// markAccumulators finds the classes, and the instructions that touch them.
+func (d *decoder) markAccumulators() {
+	k := d.k
+	lists := map[int32][]int{} // the wgmma, by number, that use a slot
+	for i := range k.code {
+		if in := &k.code[i]; in.product {
+			for _, s := range in.args[0].list {
+				lists[s] = append(lists[s], i)
+			}
+		}
+	}
+	if len(lists) == 0 {
+		return
+	}
+	k.classOf = make([]int32, k.slots[bank32])
+	for s := range k.classOf {
+		k.classOf[s] = noClass
+	}
+	classes := map[string]int32{}
+	for i := range k.code {
+		in := &k.code[i]
+		if !in.product {
+			continue
+		}
+		for _, s := range in.args[0].list {
+			if k.classOf[s] == noClass {
+				key := fmt.Sprint(lists[s])
+				if _, ok := classes[key]; !ok {
+					classes[key] = int32(len(k.classes))
+					k.classes = append(k.classes, nil)
+				}
+				k.classOf[s] = classes[key]
+				k.classes[classes[key]] = append(k.classes[classes[key]], s)
+			}
+			if !slices.Contains(in.classes, k.classOf[s]) {
+				in.classes = append(in.classes, k.classOf[s])
+			}
+		}
+	}
+	for i := range k.code {
+		in := &k.code[i]
+		for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
+			for _, s := range slots {
+				in.accs = in.accs || k.classOf[s] != noClass
+			}
+		}
+	}
+}
+
+const noClass = -1
+
+// mmaState is a warp's view of its warpgroup's products.
+type mmaState struct {
+	issued  int
+	groups  []int // number of wgmma issued when each group was committed
+	fenced  bool
+	epoch   uint32 // wgmma.fence executed
+	classes []accumulator
+	live    []flight
+}
+
+// accumulator is the state of a class of registers.
+type accumulator struct {
+	flight  int    // 1 + number of the latest wgmma on it that no wait covers
+	touched uint32 // 1 + epoch of the latest ordinary access
+	slot    int32  // which that touched
+	written bool   // by a wgmma: all registers hold values
+}
+
+// flight is a wgmma that no wait_group has covered.
+type flight struct {
+	number int
+	in     *inst
+}
+
+func (s *mmaState) reset(k *Kernel) {
+	if s.classes == nil {
+		s.classes = make([]accumulator, len(k.classes))
+	}
+	clear(s.classes)
+	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
+}
+
+// touch is called for ordinary instructions on accumulators.
+func (s *mmaState) touch(w *warp, in *inst) outcome {
+	classOf := w.cta.cluster.grid.kernel.classOf
+	for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
+		for _, slot := range slots {
+			if classOf[slot] == noClass {
+				continue
+			}
+			acc := &s.classes[classOf[slot]]
+			if acc.flight > 0 {
+				return w.fault(in, AccumulatorInFlight, fullMask, "%s is touched by %s while wgmma number %d of the warpgroup may still use it: wgmma.wait_group first",
+					w.slotName(bank32, slot), in.form.Op, acc.flight)
+			}
+			acc.touched, acc.slot = s.epoch+1, slot
+		}
+	}
+	w.settle()
+	return next
+}
+
+// issue checks the accumulator of a new wgmma and puts it in flight.
+func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
+	if !s.fenced {
+		return w.fault(in, MissingFence, fullMask, "the first wgmma needs a wgmma.fence before it")
+	}
+	for _, c := range in.classes {
+		acc := &s.classes[c]
+		if acc.touched == s.epoch+1 {
+			return w.fault(in, MissingFence, fullMask, "%s was touched since the latest wgmma.fence", w.slotName(bank32, acc.slot))
+		}
+		if keep && !acc.written {
+			for _, slot := range w.cta.cluster.grid.kernel.classes[c] {
+				if ok := w.ok[bank32][slot]; ok != fullMask {
+					return w.fault(in, UninitializedRegister, ^ok, "%s is added to, but was never written", w.slotName(bank32, slot))
+				}
+			}
+		}
+		if acc.flight > 0 {
+			if other := s.number(acc.flight - 1); other != nil && len(other.args[0].list) != len(in.args[0].list) {
+				return w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape", w.slotName(bank32, in.args[0].list[0]))
+			}
+		}
+	}
+	s.issued++
+	for _, c := range in.classes {
+		acc := &s.classes[c]
+		acc.flight = s.issued
+		if !acc.written {
+			acc.written = true
+			for _, slot := range w.cta.cluster.grid.kernel.classes[c] {
+				w.ok[bank32][slot] = fullMask
+			}
+		}
+	}
+	s.live = append(s.live, flight{s.issued - 1, in})
+	return next
+}
+
+func (s *mmaState) number(n int) *inst {
+	for i := len(s.live) - 1; i >= 0; i-- {
+		if s.live[i].number == n {
+			return s.live[i].in
+		}
+	}
+	return nil
+}
+
+// land ends the flight of all wgmma below a number.
+func (s *mmaState) land(upTo int) {
+	kept := s.live[:0]
+	for _, f := range s.live {
+		if f.number >= upTo {
+			kept = append(kept, f)
+			continue
+		}
+		for _, c := range f.in.classes {
+			if s.classes[c].flight == f.number+1 {
+				s.classes[c].flight = 0
+			}
+		}
+	}
+	s.live = kept
+}

@@ -1,0 +1,197 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// A register read before it is written is a fault. Most reads are proved
+// harmless when the kernel is decoded: every path of a thread to them writes
+// the register without a guard. Only what is left is tracked lane by lane.
+
+// slotRef names a slot of a bank.
+type slotRef struct {
+	bank bank
+	slot int32
+}
+
+// definedness is the analysis of one kernel: which slots hold a value, on all
+// paths, before each block of instructions.
+type definedness struct {
+	k      *Kernel
+	base   [numBanks]int // number of a bank's slot 0 among all slots
+	words  int
+	starts []int32 // first instruction of each block, and the end
+	block  map[int32]int
+	in     [][]uint64 // nil: not reached yet
+}
+
+// resolveReads fills checks and marks of all instructions.
+func (k *Kernel) resolveReads() {
+	a := &definedness{k: k, block: map[int32]int{}}
+	n := 0
+	for b := range a.base {
+		a.base[b] = n
+		n += k.slots[b]
+	}
+	a.words = (n + 63) / 64
+	a.split()
+	a.solve()
+	tracked := make([]uint64, a.words)
+	for _, class := range k.classes {
+		for _, s := range class {
+			a.add(tracked, bank32, s) // a wgmma may add to what nobody wrote
+		}
+	}
+	for i := range a.starts[:len(a.starts)-1] {
+		a.walk(i, func(in *inst, have []uint64) {
+			in.checkGuard = in.guard >= 0 && !a.has(have, bankPred, in.guard)
+			if in.checkGuard {
+				a.add(tracked, bankPred, in.guard)
+			}
+			in.checks = nil
+			for b := range in.use {
+				for _, s := range in.use[b] {
+					if !a.has(have, bank(b), s) {
+						in.checks = append(in.checks, slotRef{bank(b), s})
+						a.add(tracked, bank(b), s)
+					}
+				}
+			}
+		})
+	}
+	for i := range k.code {
+		in := &k.code[i]
+		in.marks = nil
+		for b := range in.def {
+			for _, s := range in.def[b] {
+				if a.has(tracked, bank(b), s) {
+					in.marks = append(in.marks, slotRef{bank(b), s})
+				}
+			}
+		}
+	}
+}
+
+func (a *definedness) at(b bank, s int32) (word int, bit uint64) {
+	n := a.base[b] + int(s)
+	return n / 64, 1 << (n % 64)
+}
+
+func (a *definedness) add(set []uint64, b bank, s int32) {
+	w, bit := a.at(b, s)
+	set[w] |= bit
+}
+
+func (a *definedness) has(set []uint64, b bank, s int32) bool {
+	w, bit := a.at(b, s)
+	return set[w]&bit != 0
+}
+
+func (in *inst) branches() bool { return in.form.Effects&isa.Branches != 0 }
+func (in *inst) exits() bool    { return in.form.Effects&isa.Exits != 0 }
+
+// split cuts the code into blocks.
+func (a *definedness) split() {
+	code := a.k.code
+	leader := make([]bool, len(code)+1)
+	leader[0], leader[len(code)] = true, true
+	for i := range code {
+		if code[i].branches() {
+			leader[code[i].target] = true
+		}
+		if code[i].branches() || code[i].exits() {
+			leader[i+1] = true
+		}
+	}
+	for i, is := range leader {
+		if is {
+			a.block[int32(i)] = len(a.starts)
+			a.starts = append(a.starts, int32(i))
+		}
+	}
+	a.in = make([][]uint64, len(a.starts))
+}
+
+// solve propagates what is defined until nothing changes.
+func (a *definedness) solve() {
+	start := make([]uint64, a.words)
+	a.add(start, bankPred, slotZero)
+	a.add(start, bankPred, slotTrue)
+	for _, c := range a.k.const32 {
+		a.add(start, bank32, c.slot)
+	}
+	for _, c := range a.k.const64 {
+		a.add(start, bank64, c.slot)
+	}
+	for _, c := range a.k.symbols {
+		a.add(start, bank32, c.slot)
+	}
+	for _, c := range a.k.specials {
+		a.add(start, c.bank, c.slot)
+	}
+	a.in[0] = start
+	work := []int{0}
+	for len(work) > 0 {
+		i := work[len(work)-1]
+		work = work[:len(work)-1]
+		out := a.walk(i, func(*inst, []uint64) {})
+		for _, next := range a.successors(i) {
+			if a.meet(next, out) {
+				work = append(work, next)
+			}
+		}
+	}
+}
+
+// walk goes through a block and shows, before each instruction, the slots that
+// hold values. It gives those at the block's end; none of a block that nothing
+// reaches.
+func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uint64 {
+	have := make([]uint64, a.words)
+	copy(have, a.in[block])
+	for i := a.starts[block]; i < a.starts[block+1]; i++ {
+		in := &a.k.code[i]
+		visit(in, have)
+		if in.guard >= 0 {
+			continue
+		}
+		for b := range in.def {
+			for _, s := range in.def[b] {
+				a.add(have, bank(b), s)
+			}
+		}
+		if in.product {
+			for _, s := range in.args[0].list {
+				a.add(have, bank32, s)
+			}
+		}
+	}
+	return have
+}
+
+func (a *definedness) successors(block int) (next []int) {
+	last := &a.k.code[a.starts[block+1]-1]
+	if last.branches() {
+		next = append(next, a.block[last.target])
+	}
+	falls := last.guard >= 0 || !last.branches() && !last.exits()
+	if falls && block+2 < len(a.starts) {
+		next = append(next, block+1)
+	}
+	return next
+}
+
+// meet keeps of a block's slots those that hold values on this path too. It
+// reports a change.
+func (a *definedness) meet(block int, out []uint64) bool {
+	if a.in[block] == nil {
+		a.in[block] = append([]uint64(nil), out...)
+		return true
+	}
+	changed := false
+	for w, v := range a.in[block] {
+		if v&^out[w] != 0 {
+			a.in[block][w] = v & out[w]
+			changed = true
+		}
+	}
+	return changed
+}

@@ -1,0 +1,134 @@
+package emu
+
+import (
+	"sync"
+)
+
+// global gives the bytes behind a global address, checked.
+func (w *warp) global(in *inst, l int, at, size uint64) []byte {
+	if at%size != 0 {
+		w.fault(in, Misaligned, 1<<l, "%d bytes at global address %#x: must be a multiple of %d", size, at, size)
+		return nil
+	}
+	b := w.cta.cluster.globalBytes(at, size)
+	if b == nil {
+		w.fault(in, OutOfBounds, 1<<l, "%s: %s", in.form.Op, w.cta.cluster.grid.mem.explain(at, size))
+	}
+	return b
+}
+
+// globalBytes is Memory.bytes with a memory of the latest allocation.
+func (cl *cluster) globalBytes(at, n uint64) []byte {
+	a := cl.last
+	if a == nil || at < a.base || at >= a.end() {
+		if a = cl.grid.mem.find(at); a == nil || at >= a.end() {
+			return nil
+		}
+		cl.last = a
+	}
+	if n > a.end()-at {
+		return nil
+	}
+	off := at - a.base
+	return a.bytes[off : off+n : off+n]
+}
+
+// locked is the lock for an access that synchronises CTAs, or nil.
+func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
+	if !in.polls {
+		return nil
+	}
+	w.cta.cluster.polled = true
+	return w.cta.cluster.grid.mem.lock(at)
+}
+
+// whole finds what all lanes of mask access, if that lies in one allocation:
+// its bytes, with the lanes' offsets in w.offsets. Otherwise nil, and the lanes
+// are to be looked at one by one.
+func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
+	base := &w.r64[o.slot]
+	a := w.cta.cluster.last
+	if at := base[first(mask)] + uint64(o.imm); a == nil || at < a.base || at >= a.end() {
+		if a = w.cta.cluster.grid.mem.find(at); a == nil {
+			return nil
+		}
+	}
+	bytes := a.bytes
+	if uint64(len(bytes)) < size {
+		return nil
+	}
+	last, by := uint64(len(bytes))-size, uint64(o.imm)-a.base
+	bad := uint64(0)
+	for l, at := range base {
+		at += by
+		w.offsets[l] = at
+		if mask>>l&1 == 1 {
+			if at > last {
+				return nil
+			}
+			bad |= at // allocations begin at multiples of any size
+		}
+	}
+	if bad&(size-1) != 0 {
+		return nil
+	}
+	w.cta.cluster.last = a
+	return bytes
+}
+
+func loadGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d, a := &in.args[0], &in.args[1]
+	list, size := d.list, int(in.size)
+	n := uint64(size * len(list))
+	if !in.polls {
+		if mem := w.whole(a, mask, n); mem != nil {
+			w.loadLanes(mem, d, size, mask)
+			return next
+		}
+	}
+	return w.eachGlobal(in, a, mask, n, func(l int, b []byte) {
+		for i, s := range list {
+			w.setElem(d, s, l, readWord(b[i*size:], size))
+		}
+	})
+}
+
+func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	a, v := &in.args[0], &in.args[1]
+	list, size := v.list, int(in.size)
+	n := uint64(size * len(list))
+	w.cta.cluster.progress()
+	if !in.polls {
+		if mem := w.whole(a, mask, n); mem != nil {
+			w.storeLanes(mem, v, size, mask)
+			return next
+		}
+	}
+	return w.eachGlobal(in, a, mask, n, func(l int, b []byte) {
+		for i, s := range list {
+			writeWord(b[i*size:], size, w.elem(v, s, l))
+		}
+	})
+}
+
+// eachGlobal checks and does an access of n bytes lane by lane, under a lock if
+// it synchronises CTAs.
+func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, access func(l int, b []byte)) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at := w.address64(o, l)
+		b := w.global(in, l, at, n)
+		if b == nil {
+			return failed
+		}
+		mu := w.locked(in, at)
+		if mu != nil {
+			mu.Lock()
+		}
+		access(l, b)
+		if mu != nil {
+			mu.Unlock()
+		}
+	}
+	return next
+}

@@ -1,0 +1,128 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// sharedOf finds the CTA of a shared address. Only operands of the cluster's
+// window may name another one.
+func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta, uint32, bool) {
+	rank, c := int(address>>sharedRankBit), w.cta
+	if rank == c.rank {
+		return c, address & sharedOffset, true
+	}
+	if rank >= len(c.cluster.ctas) {
+		w.fault(in, OutOfBounds, 1<<l, "shared address %#x names CTA %d of a cluster of %d", address, rank, len(c.cluster.ctas))
+		return nil, 0, false
+	}
+	if space != isa.SharedCluster {
+		w.fault(in, OutOfBounds, 1<<l, "shared address %#x is in CTA %d of the cluster, this one is CTA %d: %s takes its own CTA's only",
+			address, rank, c.rank, in.form.Op)
+		return nil, 0, false
+	}
+	c = c.cluster.ctas[rank]
+	if c.exited() {
+		w.fault(in, OutOfBounds, 1<<l, "shared address %#x: CTA %d of the cluster has exited", address, rank)
+		return nil, 0, false
+	}
+	return c, address & sharedOffset, true
+}
+
+func (c *cta) exited() bool {
+	for _, w := range c.warps {
+		if w.live != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// own finds what all lanes of mask access, if nothing forbids it and it lies in
+// their own CTA: the offsets go to w.offsets. Otherwise the lanes are to be
+// looked at one by one. reads demands that the bytes were written.
+func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
+	s := &w.cta.shared
+	base := &w.r32[o.slot]
+	by := uint32(o.imm) - uint32(w.cta.rank)<<sharedRankBit
+	last := uint32(len(s.bytes)) - size
+	bits := uint64(1)<<size - 1
+	guard, live := uint64(1)<<((size+7)/8)-1, len(s.mbar) > 0
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at := base[l] + by
+		if at < sharedBase || at > last || at&(size-1) != 0 {
+			return false
+		}
+		if reads && s.written[at>>6]>>(at&63)&bits != bits {
+			return false
+		}
+		if live && s.barriers[at>>9]>>(at>>3&63)&guard != 0 {
+			return false
+		}
+		w.offsets[l] = uint64(at)
+	}
+	return true
+}
+
+func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d, a := &in.args[0], &in.args[1]
+	list := d.list
+	size := uint32(in.size)
+	n := size * uint32(len(list))
+	if w.own(a, mask, n, true) {
+		w.loadLanes(w.cta.shared.bytes, d, int(size), mask)
+		return next
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, in.form.Args[1].Space, w.shared32(a, l), l)
+		if !ok {
+			return failed
+		}
+		if p := c.shared.checkRead(at, n, n); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		for i, s := range list {
+			w.setElem(d, s, l, readWord(c.shared.bytes[at+uint32(i)*size:], int(size)))
+		}
+	}
+	return next
+}
+
+func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	a, v := &in.args[0], &in.args[1]
+	list := v.list
+	size := uint32(in.size)
+	n := size * uint32(len(list))
+	w.cta.cluster.progress()
+	if w.own(a, mask, n, false) {
+		s := &w.cta.shared
+		w.storeLanes(s.bytes, v, int(size), mask)
+		bits := uint64(1)<<n - 1
+		for m := mask; m != 0; m &= m - 1 {
+			at := w.offsets[first(m)]
+			s.written[at>>6] |= bits << (at & 63)
+		}
+		if s.proxy.on {
+			for m := mask; m != 0; m &= m - 1 {
+				l := first(m)
+				s.proxy.wrote(uint32(w.offsets[l]), n, w.id*warpLanes+l)
+			}
+		}
+		return next
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, in.form.Args[0].Space, w.shared32(a, l), l)
+		if !ok {
+			return failed
+		}
+		if p := c.shared.check(at, n, n); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		for i, s := range list {
+			writeWord(c.shared.bytes[at+uint32(i)*size:], int(size), w.elem(v, s, l))
+		}
+		c.shared.markWritten(at, n)
+		c.shared.proxy.wrote(at, n, w.id*warpLanes+l)
+	}
+	return next
+}

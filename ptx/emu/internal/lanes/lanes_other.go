@@ -1,0 +1,12 @@
+//go:build !amd64
+
+package lanes
+
+// Add is a+b, or a-b if subtract.
+func Add(d, a, b *Vector, subtract, ftz bool) bool { return false }
+
+// Multiply is a*b.
+func Multiply(d, a, b *Vector, ftz bool) bool { return false }
+
+// MultiplyAdd is a*b+c, rounded once.
+func MultiplyAdd(d, a, b, c *Vector, ftz bool) bool { return false }

@@ -1,0 +1,57 @@
+package mma
+
+// Registers is a bank of 32-bit registers of a warp, by slot and lane.
+type Registers [][Lanes]uint32
+
+// Add adds A*B to a warp's part of the accumulator, rows 16*warp and up.
+// slots[i] is register i of its accumulator: lane l holds row
+// l/4 + 8*(i/2%2) and column 8*(i/4) + 2*(l%4) + i%2. If !keep the accumulator
+// counts as zero.
+func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
+	var left [maxRegisters]bool
+	if addVector(registers, slots, a, warp, b, keep, &left) {
+		return
+	}
+	var rows [2 * Group]vector
+	for r := range rows {
+		rows[r].take(&a.operand, a.index(16*warp+r, 0), Group*rowCopies)
+	}
+	var columns [columnGroup]vector
+	of := -1 // the group of columns that columns holds
+	// The registers of one group of columns come one after the other.
+	for j := range slots {
+		i := j&^3 | j&1<<1 | j>>1&1
+		if !left[i] {
+			continue
+		}
+		if group := i>>2*2 + i&1; group != of {
+			of = group
+			for c := range columns {
+				columns[c].take(&b.operand, b.index(8*(i>>2)+i&1+2*c, 0), columnGroup)
+			}
+		}
+		addRegister(&registers[slots[i]], (*[Group]vector)(rows[i>>1&1*Group:]), &columns, a.format, keep)
+	}
+}
+
+// maxRegisters is those of the widest accumulator, 64x256.
+const maxRegisters = 128
+
+// addRegister is Add for one register, by the definition.
+func addRegister(acc *[Lanes]uint32, rows *[Group]vector, columns *[columnGroup]vector, f *Format, keep bool) {
+	for l := range acc {
+		old := acc[l]
+		if !keep {
+			old = 0
+		}
+		acc[l] = dot(old, &rows[l/columnGroup], &columns[l%columnGroup], f)
+	}
+}
+
+// addNone is addVector where there is no vector code.
+func addNone(slots []int32, left *[maxRegisters]bool) bool {
+	for i := range slots {
+		left[i] = true
+	}
+	return false
+}

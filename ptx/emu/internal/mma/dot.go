@@ -1,0 +1,166 @@
+package mma
+
+import (
+	"math"
+	"math/bits"
+)
+
+// The definition, for one accumulator. It is what the vector code is tested
+// against, and what runs where that does not.
+
+// maxDepth is the largest k extent of a step, of 8-bit elements.
+const maxDepth = 32
+
+// vector is a row of A or a column of B.
+type vector struct {
+	value [maxDepth]float64
+	// exponents has 16 bits for each element: laneBias plus its exponent, or
+	// 0 for a zero. Lanes of two vectors add without carry, and the sum with
+	// a zero's stays below laneFloor, any other sum is above.
+	exponents [maxDepth / 4]uint64
+	special   bool // holds an infinity or a NaN
+}
+
+const (
+	laneBias  = 512
+	laneFloor = 2*laneBias - 300
+)
+
+// take gathers the elements that begin at an index of the operand and lie
+// stride apart.
+func (v *vector) take(o *operand, at, stride int) {
+	*v = vector{}
+	for k := range o.format.Depth() {
+		v.value[k] = float64(math.Float32frombits(o.value[at]))
+		switch e := o.exponent[at]; e {
+		case exponentOfSpecial:
+			v.special = true
+		case exponentOfZero:
+		default:
+			v.exponents[k/4] |= uint64(e+laneBias) << (k % 4 * 16)
+		}
+		at += stride
+	}
+}
+
+// Dot is one k step for one accumulator: acc plus the products of the elements
+// of a row of A and a column of B.
+func Dot(acc uint32, a, b []uint32, f *Format) uint32 {
+	x, y := vectorOf(a, f), vectorOf(b, f)
+	return dot(acc, &x, &y, f)
+}
+
+func vectorOf(elements []uint32, f *Format) (v vector) {
+	var o operand
+	o.reset(f, f.Depth())
+	for k, x := range elements {
+		o.value[k] = f.widen(x)
+		o.exponent[k] = f.exponent(o.value[k])
+	}
+	v.take(&o, 0, 1)
+	return v
+}
+
+// dot is Dot of decoded elements, by the rule in the package comment.
+// The race detector sees who decodes operands and who stores sums; that it
+// skips what lies between makes products half again as fast under it.
+//
+//go:norace
+func dot(acc uint32, a, b *vector, f *Format) uint32 {
+	depth := f.Depth()
+	if a.special || b.special || acc&f32Inf == f32Inf {
+		return dotSpecial(acc, a, b, depth)
+	}
+	top := a.top(b, depth)
+	c := 0.0
+	if acc&^f32Sign != 0 {
+		c = float64(math.Float32frombits(acc))
+		top = max(top, max(int(acc>>23&f32MaxBiased), 1)-f32Bias+2*laneBias)
+	}
+	if top < laneFloor {
+		return 0 // the accumulator and every product are zero
+	}
+	// quantum is the weight of the last bit kept: dividing by it and
+	// converting to an integer is the cut toward zero. Both are exact: the
+	// quantum is a power of two and every term has at most 24 bits.
+	exponent := top - 2*laneBias - f.Fraction
+	inverse := math.Float64frombits(uint64(1023-exponent) << 52)
+	s0, s1 := int64(c*inverse), int64(0)
+	for k := 0; k < depth; k += 4 {
+		x, y := (*[4]float64)(a.value[k:]), (*[4]float64)(b.value[k:])
+		s0 += int64(x[0] * y[0] * inverse)
+		s1 += int64(x[1] * y[1] * inverse)
+		s0 += int64(x[2] * y[2] * inverse)
+		s1 += int64(x[3] * y[3] * inverse)
+	}
+	return cutToF32(s0+s1, exponent)
+}
+
+// top is 2*laneBias plus the largest exponent of a product of nonzero
+// elements, or less than laneFloor if there is none.
+//
+//go:norace
+func (v *vector) top(b *vector, depth int) int {
+	m := uint64(0)
+	for k := range depth / 4 {
+		m = maxLanes(m, v.exponents[k]+b.exponents[k])
+	}
+	m = maxLanes(m, m>>32)
+	return int(max(m&0xffff, m>>16&0xffff))
+}
+
+// maxLanes is the larger of each of four 16-bit lanes below 0x8000.
+func maxLanes(x, y uint64) uint64 {
+	const tops = 0x8000800080008000
+	ge := ((x | tops) - y) & tops // set where x >= y
+	mask := ge - ge>>15           // 0x7fff there
+	return y ^ (x^y)&mask
+}
+
+// cutToF32 is sum*2^exponent cut toward zero to FP32; |sum| is below 2^53.
+func cutToF32(sum int64, exponent int) uint32 {
+	if sum == 0 {
+		return 0
+	}
+	sign := uint32(0)
+	magnitude := uint64(sum)
+	if sum < 0 {
+		sign, magnitude = f32Sign, -magnitude
+	}
+	length := bits.Len64(magnitude)
+	e := exponent + length - 1 // of the leading bit
+	switch {
+	case e > 127:
+		return sign | f32Inf
+	case e >= -126:
+		// Left-align the leading bit at 63, keep 24 bits; adding the hidden
+		// bit to the exponent field completes it.
+		kept := uint32(magnitude << (64 - length) >> 40)
+		return sign | uint32(e+126)<<23 + kept
+	}
+	// Subnormal: the last bit weighs 2^-149.
+	if shift := exponent + 149; shift >= 0 {
+		return sign | uint32(magnitude<<shift)
+	} else {
+		return sign | uint32(magnitude>>min(-shift, 63))
+	}
+}
+
+// dotSpecial is a step in which an infinity or a NaN takes part: the result is
+// infinite or NaN whatever the finite terms are.
+func dotSpecial(acc uint32, a, b *vector, depth int) uint32 {
+	sum := 0.0
+	if acc&f32Inf == f32Inf {
+		sum = float64(math.Float32frombits(acc))
+	}
+	for k := range depth {
+		// A finite product counts as 0 here; float64 cannot overflow.
+		if p := a.value[k] * b.value[k]; math.IsInf(p, 0) || p != p {
+			sum += p
+		}
+	}
+	if sum != sum {
+		return canonicalNaN
+	}
+	return math.Float32bits(float32(sum))
+}

@@ -1,0 +1,134 @@
+package mma
+
+import "encoding/binary"
+
+// Rows is the extent in m of one product: four warps of 16 rows.
+const Rows = 64
+
+// Lanes is the threads of a warp.
+const Lanes = 32
+
+// Group is the rows of A, or columns of B, that are decoded together.
+const Group = 8
+
+// Tile is a group of one step as bytes of shared memory. Along k: 32 bytes a
+// row. Across: 16 bytes, 8 rows, a k; elements are of two bytes then.
+type Tile [Group * stepBytes]byte
+
+// operand is the elements of a step, values and exponents apart. The elements
+// of one k that belong to one accumulator register of a warp lie together:
+// those of A for 8 rows, each four times, for the lanes of a row; those of B
+// for 4 columns of one parity.
+type operand struct {
+	format   *Format
+	value    []uint32 // FP32 bits
+	exponent []int16
+}
+
+func (o *operand) reset(f *Format, elements int) {
+	o.format = f
+	if cap(o.value) < elements {
+		o.value, o.exponent = make([]uint32, elements), make([]int16, elements)
+	}
+	o.value, o.exponent = o.value[:elements], o.exponent[:elements]
+}
+
+const (
+	rowCopies   = 4 // lanes that hold a row
+	columnGroup = 4 // columns that lie together
+)
+
+// A is the 64 rows of a step, decoded.
+type A struct{ operand }
+
+// Reset gives A its format; its elements are to be set with Decode or Set.
+func (a *A) Reset(f *Format) { a.reset(f, Rows*f.Depth()*rowCopies) }
+
+// index is the place of the first copy of an element.
+func (a *A) index(row, k int) int {
+	return ((row/Group*a.format.Depth()+k)*Group + row%Group) * rowCopies
+}
+
+// Decode sets the elements of the 8 rows that begin at row; negate changes
+// their signs.
+func (a *A) Decode(row int, t *Tile, across, negate bool) {
+	if at := a.index(row, 0); a.format.truncated() && decodeA(a.value[at:], a.exponent[at:], t, across, negate) {
+		return
+	}
+	a.format.each(t, across, negate, func(r, k int, v uint32, e int16) { a.put(a.index(row+r, k), v, e) })
+}
+
+// Set sets one element, as it lies in a register.
+func (a *A) Set(row, k int, element uint32, negate bool) {
+	v := a.format.widen(element)
+	if negate {
+		v ^= f32Sign
+	}
+	a.put(a.index(row, k), v, a.format.exponent(v))
+}
+
+func (a *A) put(at int, v uint32, e int16) {
+	*(*[rowCopies]uint32)(a.value[at:]) = [rowCopies]uint32{v, v, v, v}
+	*(*[rowCopies]int16)(a.exponent[at:]) = [rowCopies]int16{e, e, e, e}
+}
+
+// B is the columns of a step, decoded.
+type B struct {
+	operand
+	n int
+}
+
+// Reset gives B its format and its columns, a multiple of 8.
+func (b *B) Reset(f *Format, n int) {
+	b.n = n
+	b.reset(f, n*f.Depth())
+}
+
+// N is the number of columns.
+func (b *B) N() int { return b.n }
+
+func (b *B) index(column, k int) int {
+	return ((column/Group*2+column&1)*b.format.Depth()+k)*columnGroup + column%Group>>1
+}
+
+// Decode sets the elements of the 8 columns that begin at column.
+func (b *B) Decode(column int, t *Tile, across, negate bool) {
+	if at := b.index(column, 0); b.format.truncated() && decodeB(b.value[at:], b.exponent[at:], t, across, negate) {
+		return
+	}
+	b.format.each(t, across, negate, func(c, k int, v uint32, e int16) {
+		at := b.index(column+c, k)
+		b.value[at], b.exponent[at] = v, e
+	})
+}
+
+// truncated: elements are the upper halves of FP32 numbers.
+func (f *Format) truncated() bool { return f.ToF32 == nil && f.Bytes == 2 }
+
+// each visits the elements of a tile: row, k, value and exponent.
+func (f *Format) each(t *Tile, across, negate bool, visit func(row, k int, v uint32, e int16)) {
+	sign := uint32(0)
+	if negate {
+		sign = f32Sign
+	}
+	depth := f.Depth()
+	rowStep, kStep := stepBytes, f.Bytes
+	if across {
+		rowStep, kStep = f.Bytes, Group*f.Bytes
+	}
+	for row := range Group {
+		for k := range depth {
+			x := uint32(0)
+			switch b := t[row*rowStep+k*kStep:]; f.Bytes {
+			case 1:
+				x = uint32(b[0])
+			case 2:
+				x = uint32(binary.LittleEndian.Uint16(b))
+			default:
+				x = binary.LittleEndian.Uint32(b)
+			}
+			v := f.widen(x) ^ sign
+			visit(row, k, v, f.exponent(v))
+		}
+	}
+}

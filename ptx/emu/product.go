@@ -1,0 +1,118 @@
+package emu
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"sonicmoe/ptx/emu/internal/mma"
+)
+
+// Products of wgmma wait for nothing once their operands are read: until a
+// wait_group nobody may touch their accumulators. So goroutines that have no
+// cluster to run multiply beside the cluster's own, which waits for them only
+// where an instruction touches an accumulator. What the kernel computes, and
+// the faults it makes, do not depend on how many there are.
+
+// product is one wgmma with its operands.
+type product struct {
+	a    mma.A
+	b    mma.B
+	list []int32 // slots of the accumulator
+	keep bool
+	left atomic.Int32 // warps that have not multiplied yet
+}
+
+var productPool = sync.Pool{New: func() any { return &product{} }}
+
+func newProduct(op *wgmmaOp) *product {
+	p := productPool.Get().(*product)
+	p.list, p.keep = op.in.args[0].list, op.keep
+	p.left.Store(4)
+	return p
+}
+
+// maxProducts bounds those of a warp that are not multiplied yet.
+const maxProducts = 16
+
+// productQueue is the products of a warp, in order.
+type productQueue struct {
+	some    bool // there may be products; the cluster's own
+	mu      sync.Mutex
+	done    sync.Cond
+	list    []*product
+	running bool // some goroutine multiplies
+}
+
+// multiply adds a product to the warp's accumulator, now or a little later.
+func (w *warp) multiply(p *product) {
+	helpers := w.cta.cluster.grid.helpers
+	if helpers == nil {
+		w.add(p)
+		return
+	}
+	q := &w.products
+	q.some = true
+	q.mu.Lock()
+	for len(q.list) >= maxProducts && q.running {
+		q.done.Wait()
+	}
+	q.list = append(q.list, p)
+	if !q.running {
+		select {
+		case helpers <- w:
+			q.running = true
+		default: // all are busy: the products wait, or are multiplied here
+			if len(q.list) >= maxProducts {
+				q.run(w)
+			}
+		}
+	}
+	q.mu.Unlock()
+}
+
+func (w *warp) add(p *product) {
+	mma.Add(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+	if p.left.Add(-1) == 0 {
+		productPool.Put(p)
+	}
+}
+
+// run multiplies all there is. The caller holds mu.
+func (q *productQueue) run(w *warp) {
+	q.running = true
+	for len(q.list) > 0 {
+		p := q.list[0]
+		q.list[0] = nil
+		q.list = q.list[1:]
+		q.mu.Unlock()
+		w.add(p)
+		q.mu.Lock()
+		q.done.Signal()
+	}
+	q.running = false
+	q.done.Signal()
+}
+
+// settle waits until the warp's accumulators hold their sums.
+func (w *warp) settle() {
+	q := &w.products
+	if !q.some {
+		return
+	}
+	q.mu.Lock()
+	for q.running {
+		q.done.Wait()
+	}
+	q.run(w)
+	q.some = false
+	q.mu.Unlock()
+}
+
+// help multiplies for warps until there are no more.
+func help(warps <-chan *warp) {
+	for w := range warps {
+		w.products.mu.Lock()
+		w.products.run(w)
+		w.products.mu.Unlock()
+	}
+}

@@ -1,0 +1,102 @@
+// Package outside finds what others made and this project's tests are judged
+// by: NVIDIA's assembler, disassembler and header, a C compiler, Python's
+// packages. Where one is missing the test skips and says what was not judged;
+// $SONICMOE_REQUIRE names, with commas, those that must be there (as on the
+// machine that admits changes), and then the test fails.
+package outside
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sonicmoe/ptx/ptxas"
+)
+
+// EnvRequire names the variable that lists what must not be missing: ptxas,
+// nvdisasm, cuda.h, cc, and names of Python packages.
+const EnvRequire = "SONICMOE_REQUIRE"
+
+// Ptxas is the path of NVIDIA's assembler.
+func Ptxas(t testing.TB) string {
+	t.Helper()
+	bin, err := ptxas.Find()
+	if err != nil {
+		missing(t, "ptxas", err.Error())
+	}
+	return bin
+}
+
+// Nvdisasm is the path of NVIDIA's disassembler.
+func Nvdisasm(t testing.TB) string {
+	t.Helper()
+	if bin, err := exec.LookPath("nvdisasm"); err == nil {
+		return bin
+	}
+	if found := ptxas.Installed("bin/nvdisasm"); len(found) > 0 {
+		return found[0]
+	}
+	missing(t, "nvdisasm", "nvdisasm not found: put it in PATH, or pip install nvidia-cuda-nvdisasm")
+	return ""
+}
+
+// Header is a folder with a cuda.h that holds the given word, such as the name
+// of an error that came with the release wanted.
+func Header(t testing.TB, word string) string {
+	t.Helper()
+	for _, file := range append(ptxas.Installed("include/cuda.h"), "/usr/include/cuda.h") {
+		if text, err := os.ReadFile(file); err == nil && strings.Contains(string(text), word) {
+			return filepath.Dir(file)
+		}
+	}
+	missing(t, "cuda.h", "no cuda.h that knows "+word+", of a toolkit or of pip's nvidia-cuda-runtime")
+	return ""
+}
+
+// CC is the path of a C compiler.
+func CC(t testing.TB) string {
+	t.Helper()
+	bin, err := exec.LookPath("cc")
+	if err != nil {
+		missing(t, "cc", "no C compiler cc in PATH")
+	}
+	return bin
+}
+
+// Python is the path of a Python that can import these packages; with
+// alternatives ("torch|numpy") one of them is enough.
+func Python(t testing.TB, packages ...string) string {
+	t.Helper()
+	bin, err := exec.LookPath("python3")
+	if err != nil {
+		missing(t, "python3", "no python3 in PATH")
+	}
+	for _, p := range packages {
+		names := strings.Split(p, "|")
+		if !slices.ContainsFunc(names, func(name string) bool { return imports(bin, name) }) {
+			missing(t, names[len(names)-1], "python3 has no package "+strings.Join(names, " or "))
+		}
+	}
+	return bin
+}
+
+// imports says whether Python imports a package that has code: of a folder
+// alone Python makes an empty package. From the root, for Python looks in the
+// current folder first.
+func imports(python, name string) bool {
+	c := exec.Command(python, "-c", "import "+name+"\nassert "+name+".__file__")
+	c.Dir = string(filepath.Separator)
+	return c.Run() == nil
+}
+
+// missing ends the test.
+func missing(t testing.TB, name, why string) {
+	t.Helper()
+	if slices.Contains(strings.Split(os.Getenv(EnvRequire), ","), name) {
+		t.Fatalf("%s; $%s demands %s", why, EnvRequire, name)
+	}
+	t.Skip(why)
+}

@@ -1,0 +1,50 @@
+package ptxas
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A folder that holds what the search looks for has nothing of it run: not a
+// package of that name, not a program, not through PYTHONPATH or PATH.
+func TestNothingOfTheCurrentFolderRuns(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	write := func(name, text string) {
+		p := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(p), 0o700))
+		require.NoError(t, os.WriteFile(p, []byte(text), 0o700))
+	}
+	for _, module := range []string{"nvidia/__init__.py", "site.py", "sitecustomize.py", "usercustomize.py"} {
+		write(module, "open('"+ran+"', 'w').write('x')\n")
+	}
+	for _, program := range []string{"ptxas", "bin/ptxas", "python3", "nvidia/cu13/bin/ptxas"} {
+		write(program, "#!/bin/sh\ntouch "+ran+"\n")
+	}
+	t.Chdir(dir)
+	t.Setenv("PYTHONPATH", dir)
+	t.Setenv("PATH", "."+string(os.PathListSeparator)+os.Getenv("PATH")+string(os.PathListSeparator))
+	t.Setenv("PTXAS", "")
+	for _, folder := range askPython() {
+		assert.True(t, filepath.IsAbs(folder), folder)
+		assert.False(t, strings.HasPrefix(folder, dir), folder)
+	}
+	if found, err := Find(); err == nil {
+		assert.True(t, filepath.IsAbs(found), found)
+		assert.False(t, strings.HasPrefix(found, dir), found)
+	}
+	t.Setenv("CUDA_HOME", ".")
+	for _, file := range Installed("bin/ptxas") {
+		assert.False(t, strings.HasPrefix(file, dir), file)
+		assert.True(t, filepath.IsAbs(file), file)
+	}
+	assert.NoFileExists(t, ran)
+	t.Setenv("PTXAS", "./ptxas")
+	_, err := Find()
+	assert.ErrorContains(t, err, "must be an absolute path")
+}
