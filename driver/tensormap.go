@@ -60,6 +60,9 @@ const (
 	Promote256
 )
 
+// MaxTensorRank is the most dimensions of a tensor map.
+const MaxTensorRank = 5
+
 // TensorMap describes a tensor in global memory and the box of it that one
 // TMA instruction moves. It is comparable; dimension 0 is the contiguous one.
 //
@@ -68,15 +71,15 @@ const (
 // the bounds that are really stored are mapped.
 type TensorMap struct {
 	Elem    ElemType
-	Rank    int // 1 to 5
+	Rank    int // 1 to MaxTensorRank
 	Address DevicePtr
 	// Dims are the extents in elements, 1 to 2^32 each.
-	Dims [5]uint64
+	Dims [MaxTensorRank]uint64
 	// Strides[i] is the distance in bytes between neighbours of dimension
 	// i+1: a multiple of 16 below 2^40.
-	Strides [4]uint64
+	Strides [MaxTensorRank - 1]uint64
 	// Box is the extent of one transfer in elements, 1 to 256 each.
-	Box     [5]uint32
+	Box     [MaxTensorRank]uint32
 	Swizzle Swizzle
 	Promote L2Promotion
 }
@@ -94,7 +97,7 @@ func (m TensorMap) Check() error {
 	if m.Elem.Bytes() == 0 {
 		return bad("Elem", m.Elem, "a known element type")
 	}
-	if m.Rank < 1 || m.Rank > 5 {
+	if m.Rank < 1 || m.Rank > MaxTensorRank {
 		return bad("Rank", m.Rank, "1 to 5")
 	}
 	if m.Address%16 != 0 {

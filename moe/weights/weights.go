@@ -135,16 +135,16 @@ func (b B) boxColumns() int {
 // Outside of a part everything is 0.
 func (b B) Map(p driver.DevicePtr) driver.TensorMap {
 	columns := b.boxColumns()
-	var box []int
-	var dims []tile.Dim
+	// Of a constant capacity, so that a launch takes no memory.
+	box, dims := make([]int, 0, driver.MaxTensorRank), make([]tile.Dim, 0, driver.MaxTensorRank)
 	switch {
 	case !b.MNMajor():
-		box, dims = []int{tile.K, columns}, []tile.Dim{b.K, b.N}
+		box, dims = append(box, tile.K, columns), append(dims, b.K, b.N)
 	case b.wholeAtoms():
-		box = []int{tile.Block, tile.K, columns / tile.Block}
-		dims = []tile.Dim{{Extent: tile.Block, Stride: 1}, b.K, {Extent: b.N.Extent / tile.Block, Stride: tile.Block}}
+		box = append(box, tile.Block, tile.K, columns/tile.Block)
+		dims = append(dims, tile.Dim{Extent: tile.Block, Stride: 1}, b.K, tile.Dim{Extent: b.N.Extent / tile.Block, Stride: tile.Block})
 	default:
-		box, dims = []int{columns, tile.K}, []tile.Dim{b.N, b.K}
+		box, dims = append(box, columns, tile.K), append(dims, b.N, b.K)
 	}
 	if b.hasPart() {
 		box, dims = append(box, 1), append(dims, b.matrix.Part)

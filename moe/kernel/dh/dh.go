@@ -67,7 +67,7 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
 	e := &dhEpilogue{
 		act: activation.Of(d.Config).Gradient,
-		k: k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate,
+		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate,
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}
