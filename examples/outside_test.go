@@ -4,26 +4,42 @@ package examples_test
 
 import (
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// A module that only requires this one builds with its own go.mod and go.sum
-// and runs a layer through the public packages.
+// A module that only requires this one builds with its own go.mod and go.sum,
+// and its programs run layers through the public packages.
 func TestOutside(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {
 		t.Skipf("no go command to build another module with: %v", err)
 	}
-	if out, err := goCommand(bin, "list", "-mod=readonly", "-deps", ".").CombinedOutput(); err != nil && unreachable(string(out)) {
+	if out, err := goCommand(bin, "list", "-mod=readonly", "-deps", "./...").CombinedOutput(); err != nil && unreachable(string(out)) {
 		t.Skipf("the other module's requirements can't be resolved here: %v\n%s", err, out)
 	}
-	out, err := goCommand(bin, "run", "-mod=readonly", ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	require.Contains(t, string(out), "emulated H200: T=5 d=128 n=64 E=4 K=2")
-	require.Contains(t, string(out), "every O is 1.462 within bf16")
+	for program, check := range map[string]func(t *testing.T, out string){
+		"service": func(t *testing.T, out string) { require.Contains(t, out, "8 clients; the first got [") },
+		"train": func(t *testing.T, out string) {
+			losses := regexp.MustCompile(`loss (\d\.\d+)`).FindAllStringSubmatch(out, -1)
+			require.NotEmpty(t, losses, out)
+			first, err := strconv.ParseFloat(losses[0][1], 64)
+			require.NoError(t, err)
+			last, err := strconv.ParseFloat(losses[len(losses)-1][1], 64)
+			require.NoError(t, err)
+			require.Less(t, last, first/2, out)
+		},
+	} {
+		t.Run(program, func(t *testing.T) {
+			out, err := goCommand(bin, "run", "-mod=readonly", "./"+program).CombinedOutput()
+			require.NoError(t, err, string(out))
+			check(t, string(out))
+		})
+	}
 }
 
 func goCommand(bin string, args ...string) *exec.Cmd {
