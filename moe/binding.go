@@ -2,7 +2,6 @@ package moe
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/jit"
 	"sonicmoe/moe/registry"
 )
 
@@ -14,9 +13,4 @@ func launch[A any](c *Call, s driver.Stream, k *registry.Kernel[A], args A) erro
 		}
 	}
 	return registry.Of(c.launchers, k).Launch(s, args)
-}
-
-// launcher is a kernel's own, or nil when the layer is without it.
-func launcher[A any](c *Call, k *registry.Kernel[A]) *jit.Launcher[A] {
-	return registry.Of(c.launchers, k)
 }

@@ -79,8 +79,8 @@ type Sizes struct {
 	// nothing between calls; it serves one stream at a time.
 	Workspace int64
 	// BackwardWorkspace is what Workspace must be for a backward pass; never less
-	// than Workspace. All layers that run one after
-	// the other can share one buffer of the largest size.
+	// than Workspace. All layers that run one after the other can share one
+	// buffer of the largest size.
 	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
 	// every multiprocessor and expert, expert offsets, a row pair for each expert.

@@ -26,8 +26,8 @@ type Frame struct {
 // package first, then its callers.
 type Pos []Frame
 
-// String is "kernel/up.go:57 (via pipeline/ring.go:33)": the outermost known
-// line of a kernel's own source is the useful one, the inner ones lead to it.
+// String is "pipeline/ring.go:33 < kernel/up.go:57": the line that emitted the
+// instruction, then its callers.
 func (p Pos) String() string {
 	if len(p) == 0 {
 		return "unknown Go line"

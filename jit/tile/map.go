@@ -36,12 +36,6 @@ func RowMap(p driver.DevicePtr, width, rows, boxRows int) driver.TensorMap {
 	return LoadMap(p, []int{K, boxRows}, Dim{width, 1}, Dim{max(rows, 1), width})
 }
 
-// ExpertMap is RowMap of each expert's matrix of weights [E, rows, width]:
-// dimensions column, row, expert.
-func ExpertMap(p driver.DevicePtr, width, rows, experts, boxRows int) driver.TensorMap {
-	return LoadMap(p, []int{K, boxRows, 1}, Dim{width, 1}, Dim{rows, width}, Dim{experts, width * rows})
-}
-
 // AtomMap loads boxes of 64 rows and so many columns of a matrix [rows, width]
 // as MN-major tiles, atom after atom of 64 columns: dimensions column in its
 // atom, row, atom.

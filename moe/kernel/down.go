@@ -72,8 +72,9 @@ func (d Down) aMap(a *DownArgs) driver.TensorMap {
 
 func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }
 
-// DownProduct is the down-projection, whose sums are short: waiting for each
-// other costs clusters more than they save. 192 columns lose 2 to 15 %.
+// DownProduct is the down-projection. Where its sums are short (n below 1024)
+// waiting for each other costs clusters more than they save; 192 columns lose 2
+// to 15 %.
 var DownProduct = &registry.Product{
 	Name: "down",
 	Space: func(t driver.Target) []gemm.Tiling {

@@ -107,7 +107,7 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		return inst{}, fmt.Errorf("%s is not emulated", f.Op)
 	}
 	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, line: src.Line}
-	in.aligned = f.Effects&isa.Aligned != 0 && (f.ModIndex("aligned") < 0 || f.Mod(src.Mods, "aligned") != "")
+	in.aligned = f.NeedsWarp(src.Mods)
 	if src.Guard > 0 {
 		in.guard, in.guardNot = d.reg[src.Guard-1], src.GuardNot
 	}

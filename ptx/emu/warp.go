@@ -329,17 +329,6 @@ func (w *warp) shared32(o *operand, l int) uint32 { return w.r32[o.slot][l] + ui
 // address64 is the address of an operand in one lane.
 func (w *warp) address64(o *operand, l int) uint64 { return w.r64[o.slot][l] + uint64(o.imm) }
 
-// get is a register as 64 bits.
-func (w *warp) get(o *operand, l int) uint64 {
-	switch o.bank {
-	case bank64:
-		return w.r64[o.slot][l]
-	case bankPred:
-		return uint64(w.p[o.slot] >> l & 1)
-	}
-	return uint64(w.r32[o.slot][l])
-}
-
 // slotName is the register's name in the PTX text.
 func (w *warp) slotName(b bank, slot int32) string {
 	counts := [numBanks]int32{1, 1, 2}

@@ -44,8 +44,9 @@ func (a Arch) MinVersion() Version {
 	return [...]Version{70, 70, 78, 80}[a]
 }
 
-// Effect says what a form does besides computing its outputs.
-type Effect uint16
+// Effect says what a form does besides computing its outputs: what the verifier
+// and the emulator need to know of control flow and of a warp's lanes.
+type Effect uint8
 
 // Effects.
 const (
@@ -55,22 +56,10 @@ const (
 	Branches
 	// Exits: the thread ends.
 	Exits
-	// Waits: the thread may have to wait for others.
-	Waits
-	// ReadsMem: memory is loaded.
-	ReadsMem
-	// WritesMem: memory is stored.
-	WritesMem
-	// AsyncProxy: memory is touched through the async proxy.
-	AsyncProxy
-	// Warp: the result depends on other lanes of the warp.
-	Warp
 	// Uniform: the result is the same for all lanes of a converged warp.
 	Uniform
 	// Varies: the result differs between lanes whatever the inputs.
 	Varies
-	// Async: the work is done later than the instruction.
-	Async
 )
 
 // Mod is one place for a modifier, with the modifiers that may stand there.
