@@ -180,7 +180,7 @@ func TestPipelineFaults(t *testing.T) {
 	}{
 		{"no wait for the tiles", gemm{n: 8, stages: 2, noWait: true}, UninitializedShared, "wgmma.mma_async", []string{"wgmma reads A"}},
 		{"stages never given back", gemm{n: 8, stages: 2, noRelease: true}, Deadlock, "mbarrier.try_wait", []string{
-			"warp 0 lane 0", "parity 1", "phase 0, 128 of 128 arrivals", "warp 4", "parity 0", "dynamic shared memory + 0x4800", "async_test.go:"}},
+			"warp 0 lane 0", "parity 1", "phase 0, 128 of 128 arrivals", "warpgroup 1 (warps 4-7)", "parity 0", "dynamic shared memory + 0x4800", "async_test.go:"}},
 		{"bytes expected that never come", gemm{n: 8, stages: 2, bytesOff: 16}, Deadlock, "mbarrier.try_wait", []string{"16 bytes missing"}},
 		{"fewer bytes expected", gemm{n: 8, stages: 2, bytesOff: -16}, BarrierMisuse, "cp.async.bulk.tensor", []string{"expect_tx announced too little"}},
 	} {

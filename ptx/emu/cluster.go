@@ -3,7 +3,6 @@ package emu
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 )
 
 // cta is one CTA: its warps and its shared memory.
@@ -192,90 +191,4 @@ func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args
 // deny records a problem of some lanes.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) outcome {
 	return w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
-}
-
-const maxWaiters = 12 // described in a message
-
-// deadlock says who waits for what.
-func (cl *cluster) deadlock() {
-	var text []string
-	var worst *warp
-	var at *frag
-	kind, more := Deadlock, 0
-	for _, c := range cl.ctas {
-		for _, w := range c.warps {
-			for _, f := range w.frags {
-				if worst == nil || f.apart && kind == Deadlock {
-					worst, at = w, f
-				}
-				if f.apart {
-					kind = DivergentAligned
-				}
-				if len(text) < maxWaiters {
-					text = append(text, cl.describe(w, f))
-				} else {
-					more++
-				}
-			}
-			if w.live == 0 && len(text) < maxWaiters {
-				text = append(text, fmt.Sprintf("%s has exited", cl.warpName(w)))
-			}
-		}
-	}
-	if more > 0 {
-		text = append(text, fmt.Sprintf("and %d more", more))
-	}
-	worst.fault(&cl.grid.kernel.code[at.pc], kind, at.mask, "nothing can run: %s", strings.Join(text, "; "))
-}
-
-// spinning is the fault of a cluster that runs without getting anywhere.
-func (cl *cluster) spinning() {
-	w := cl.warps[0]
-	for _, x := range cl.warps {
-		if x.live != 0 {
-			w = x
-			break
-		}
-	}
-	var text []string
-	for _, x := range cl.warps {
-		for _, f := range x.frags {
-			if len(text) < maxWaiters {
-				text = append(text, cl.describe(x, f))
-			}
-		}
-	}
-	w.fault(&cl.grid.kernel.code[w.frags[0].pc], Deadlock, w.frags[0].mask,
-		"no store, barrier or copy in %d warp instructions: %s", cl.idle, strings.Join(text, "; "))
-}
-
-func (cl *cluster) warpName(w *warp) string {
-	if len(cl.ctas) > 1 {
-		return fmt.Sprintf("CTA %d of the cluster warp %d", w.cta.rank, w.id)
-	}
-	return fmt.Sprintf("warp %d", w.id)
-}
-
-// describe says what a fragment waits for.
-func (cl *cluster) describe(w *warp, f *frag) string {
-	in := &cl.grid.kernel.code[f.pc]
-	who := cl.warpName(w)
-	if f.mask != w.live || f.mask != fullMask {
-		who += " " + laneList(f.mask)
-	}
-	where := fmt.Sprintf("line %d", in.line)
-	if g := cl.grid.where(in.line); g != "" {
-		where += " = " + g
-	}
-	who += " (" + where + ") "
-	switch {
-	case f.apart:
-		return who + "waits at " + in.form.Op + " for the rest of its warp"
-	case !f.stuck:
-		return who + "is at " + in.form.Op
-	}
-	if h := forms[in.form.ID].waits; h != nil {
-		return who + h(w, f, in)
-	}
-	return who + "waits at " + in.form.Op
 }

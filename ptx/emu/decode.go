@@ -56,6 +56,7 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 	// Running off the end is a ret.
 	ret := &isa.Table[isa.Ret]
 	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1})
+	d.k.nameRoles()
 	d.markAccumulators()
 	d.k.resolveReads()
 	return d.k, nil

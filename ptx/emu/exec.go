@@ -11,8 +11,8 @@ type handler struct {
 	exec execFunc
 	// prepare fixes, when decoding, what depends on modifiers.
 	prepare func(in *inst)
-	// waits says in words what a fragment that waits here waits for.
-	waits func(w *warp, f *frag, in *inst) string
+	// waits is what a fragment that waits here waits for.
+	waits func(w *warp, f *frag, in *inst) need
 }
 
 // forms has a handler for each row of the table.

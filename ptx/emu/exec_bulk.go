@@ -224,6 +224,7 @@ func (b *bulkLoad) complete() outcome {
 	s.proxy.replaced(b.dst, b.size)
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
+		bar.now = note(bar.now, arrival{b.warp, b.in})
 		err = bar.completeTx(b.size)
 	}
 	if err != nil {

@@ -170,6 +170,7 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 	b, err := w.cta.shared.mbar.at(r.dst[l])
 	if err == nil {
 		phase := b.phase
+		b.now = note(b.now, arrival{w, r.in})
 		if _, err = b.arrive(1); b.phase != phase {
 			w.cta.cluster.event()
 		}

@@ -1,8 +1,6 @@
 package emu
 
 import (
-	"fmt"
-
 	"sonicmoe/ptx/isa"
 )
 
@@ -61,17 +59,6 @@ func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
 	return w.fault(in, kind, 1<<l, "%s at %s: %v", in.form.Op, w.cta.symbolic(at), err)
 }
 
-// symbolic is a shared address with its offset from the kernel's dynamic
-// shared memory.
-func (c *cta) symbolic(at uint32) string {
-	k := c.cluster.grid.kernel
-	start := uint32((sharedBase + k.staticShared + k.dynamicAlign - 1) / k.dynamicAlign * k.dynamicAlign)
-	if at &= sharedOffset; at < start {
-		return fmt.Sprintf("%#x", at)
-	}
-	return fmt.Sprintf("%#x (dynamic shared memory + %#x)", at, at-start)
-}
-
 // mbarrierAt finds the object that an operand names.
 func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mbarrier, bool) {
 	c, at, ok := w.sharedOf(in, space, address, l)
@@ -97,6 +84,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		phase := b.phase
+		b.now = note(b.now, arrival{w, in})
 		var err error
 		if len(in.args) > 2 {
 			_, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
@@ -164,12 +152,8 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func waitsForPhase(w *warp, f *frag, in *inst) string {
+func waitsForPhase(w *warp, f *frag, in *inst) need {
 	l := first(f.mask)
 	at, parity := w.shared32(&in.args[1], l), w.r32[in.slot[2]][l]
-	b, err := w.cta.shared.mbar.at(at & sharedOffset)
-	if err != nil {
-		return "waits at " + err.Error()
-	}
-	return fmt.Sprintf("waits at mbarrier %s for the phase of parity %d to complete: %v", w.cta.symbolic(at), parity, b)
+	return w.cta.cluster.needPhase(w, f, w.cta, at&sharedOffset, parity)
 }

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"sonicmoe/ptx/isa"
@@ -12,7 +13,9 @@ type namedBarrier struct {
 	gen     uint64 // completed generations
 	threads int    // expected in this generation, 0 before the first arrival
 	arrived int
-	by      []string // who arrived, for messages
+	// by are the warps that arrived in this generation, before in the one before:
+	// for messages.
+	by, before []int
 }
 
 func barrierForms() map[isa.ID]handler {
@@ -49,14 +52,15 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	b := &w.cta.bars[id]
 	if b.arrived > 0 && b.threads != int(threads) {
 		return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but this generation began with %d (%s)",
-			in.form.Op, id, threads, b.threads, strings.Join(b.by, ", "))
+			in.form.Op, id, threads, b.threads, plural("warp", b.by))
 	}
 	b.threads = int(threads)
 	b.arrived += warpLanes
-	b.by = append(b.by, fmt.Sprintf("warp %d", w.id))
+	b.by = append(b.by, w.id)
 	if b.arrived == b.threads {
 		b.gen++
-		b.arrived, b.threads, b.by = 0, 0, b.by[:0]
+		b.arrived, b.threads = 0, 0
+		b.by, b.before = b.before[:0], b.by
 		w.cta.cluster.event()
 	}
 	return b, next
@@ -83,10 +87,28 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func waitsAtBarrier(w *warp, f *frag, in *inst) string {
-	id := w.r32[in.slot[0]][first(f.mask)]
-	b := &w.cta.bars[id&15]
-	return fmt.Sprintf("waits at named barrier %d: %d of %d threads have arrived (%s)", id, b.arrived, b.threads, strings.Join(b.by, ", "))
+func waitsAtBarrier(w *warp, f *frag, in *inst) need {
+	id := int(w.r32[in.slot[0]][first(f.mask)] & 15)
+	b := &w.cta.bars[id]
+	n := need{what: fmt.Sprintf("waits at %s: %d of %d threads have arrived (%s)", w.cta.cluster.grid.kernel.namedBarrierName(id),
+		b.arrived, b.threads, plural("warp", b.by))}
+	// Who came last time, or else every other warp: with as many threads as the
+	// CTA has, each must come.
+	for _, x := range w.cta.warps {
+		if !slices.Contains(b.by, x.id) && (b.before == nil || slices.Contains(b.before, x.id)) {
+			n.from = append(n.from, x)
+		}
+	}
+	switch {
+	case len(n.from) == 0:
+	case b.before != nil:
+		n.how = w.cta.cluster.whereabouts(n.from) + " should come, as before"
+	case b.threads == len(w.cta.warps)*warpLanes:
+		n.how = w.cta.cluster.whereabouts(n.from) + " should come"
+	default:
+		n.how = "others of the CTA: " + strings.TrimSuffix(w.cta.cluster.whereabouts(n.from), ",")
+	}
+	return n
 }
 
 // clusterBarrier is the one barrier of a cluster.
@@ -150,12 +172,13 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func waitsForCluster(w *warp, _ *frag, _ *inst) string {
-	var missing []string
+func waitsForCluster(w *warp, _ *frag, _ *inst) need {
+	var n need
 	for _, x := range w.cta.cluster.warps {
-		if n := x.live &^ x.cluster.arrived; n != 0 {
-			missing = append(missing, fmt.Sprintf("CTA %d warp %d %s", x.cta.rank, x.id, laneList(n)))
+		if x.live&^x.cluster.arrived != 0 {
+			n.from = append(n.from, x)
 		}
 	}
-	return "waits at the cluster barrier for " + strings.Join(missing, ", ")
+	n.what = "waits at the cluster barrier for " + w.cta.cluster.warpNames(n.from)
+	return n
 }

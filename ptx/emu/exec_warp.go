@@ -41,10 +41,7 @@ func warpForms() map[isa.ID]handler {
 		isa.BarWarpSync: sync(func(w *warp, f *frag, in *inst, mask uint32) outcome { return w.members(f, in, mask, &in.args[0]) }),
 		isa.Stmatrix:    {exec: storeMatrix},
 		isa.Ldmatrix:    {exec: loadMatrix},
-		isa.SetMaxNReg: {exec: setMaxRegisters, waits: func(w *warp, f *frag, in *inst) string {
-			return fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d a thread of one warp left",
-				w.regs, in.args[0].imm, w.cta.freeRegs)
-		}},
+		isa.SetMaxNReg:  {exec: setMaxRegisters, waits: waitsForRegisters},
 	}
 }
 
@@ -67,9 +64,22 @@ func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
 	return next
 }
 
-func waitsForMembers(w *warp, f *frag, in *inst) string {
+func waitsForMembers(w *warp, f *frag, in *inst) need {
 	members := w.r32[in.args[len(in.args)-1].slot][first(f.mask)]
-	return fmt.Sprintf("waits at %s for %s, which member mask %#x names", in.form.Op, laneList(members&w.live&^f.mask), members)
+	return need{from: []*warp{w}, what: fmt.Sprintf("waits at %s for %s, which member mask %#x names",
+		in.form.Op, laneList(members&w.live&^f.mask), members)}
+}
+
+func waitsForRegisters(w *warp, _ *frag, in *inst) need {
+	n := need{what: fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d a thread of one warp left",
+		w.regs, in.args[0].imm, w.cta.freeRegs)}
+	// Those that may still give some back.
+	for _, x := range w.cta.warps {
+		if x.live != 0 && x.regs == w.cta.cluster.grid.kernel.Registers() && x.id/4 != w.id/4 {
+			n.from = append(n.from, x)
+		}
+	}
+	return n
 }
 
 func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {

@@ -116,18 +116,20 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func waitsForWarpgroup(w *warp, _ *frag, _ *inst) string {
+func waitsForWarpgroup(w *warp, _ *frag, _ *inst) need {
 	g := w.cta.groups[w.id/4]
 	for i, op := range g.ops {
-		if op.issued != allWarps {
-			missing := ""
-			for k := range 4 {
-				if op.issued>>k&1 == 0 {
-					missing += fmt.Sprintf(" %d", g.warps[k].id)
-				}
-			}
-			return fmt.Sprintf("waits for wgmma number %d of its warpgroup (line %d), which warps%s have not executed", g.base+i+1, op.in.line, missing)
+		if op.issued == allWarps {
+			continue
 		}
+		var n need
+		for k, x := range g.warps {
+			if op.issued>>k&1 == 0 {
+				n.from = append(n.from, x)
+			}
+		}
+		n.what = fmt.Sprintf("waits for wgmma number %d of its warpgroup (line %d), which %s must execute", g.base+i+1, op.in.line, w.cta.cluster.warpNames(n.from))
+		return n
 	}
-	return "waits for its warpgroup's wgmma"
+	return need{what: "waits for its warpgroup's wgmma"}
 }

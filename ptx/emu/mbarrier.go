@@ -21,6 +21,9 @@ type mbarrier struct {
 	// seen: a wait has returned true for the phase before this one. Arriving
 	// without it risks a waiter two phases late, which parity cannot tell.
 	seen bool
+	// now are those that took part in this phase, before in the one before: for
+	// messages.
+	now, before []arrival
 }
 
 // String says what the object waits for.
@@ -131,6 +134,7 @@ func (b *mbarrier) check() {
 		b.phase++
 		b.pending = b.expected
 		b.seen = false
+		b.now, b.before = b.before[:0], b.now
 	}
 }
 

@@ -63,6 +63,7 @@ type Kernel struct {
 	// 32-bit slot; see accumulator.go.
 	classes [][]int32
 	classOf []int32
+	roles   []string // of each instruction; see names.go
 	// asyncShared: the kernel uses shared memory through the async proxy.
 	asyncShared bool
 }

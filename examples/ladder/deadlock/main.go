@@ -4,7 +4,8 @@
 // The idea: a pipeline with a mistake in it does not give wrong numbers, it
 // gives nothing. A GPU hangs, and all that can be learned is that it does. The
 // emulated device sees that no warp can run any more and says of each where it
-// stands, which barrier it waits for, and what that barrier lacks.
+// stands, which barrier it waits for, what that barrier lacks, and who should
+// bring it. What everything else hangs on comes first.
 //
 // Two roles of one thread each pass numbers through one stage of shared memory:
 // the producer waits for empty, writes and arrives at full, the consumer the
@@ -29,7 +30,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit/pipeline"
@@ -86,14 +86,10 @@ func relay(m mistake) *ptx.Kernel {
 	return k
 }
 
-// waiters puts each waiter on a line of its own.
-var waiters = strings.NewReplacer("nothing can run: ", "nothing can run:\n    ", "; ", "\n    ")
-
 func run(args []string, stdout, stderr io.Writer) error {
 	if err := rung.RefuseGPU("deadlock", args, stderr, "these kernels never end, and a GPU would hang"); err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "Barriers: full lies at dynamic shared memory + 0x8, empty at + 0x10.")
 	for _, c := range []struct {
 		title string
 		mistake
@@ -108,7 +104,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 		case c.mistake == none && err == nil && sum == numbers*(numbers-1)/2:
 			fmt.Fprintf(stdout, "%s: the sum of 0 to %d is %d\n", c.title, numbers-1, sum)
 		case c.mistake != none && errors.As(err, &fault) && fault.Kind == emu.Deadlock:
-			fmt.Fprintf(stdout, "\n%s: %v, %s\n", c.title, fault.Kind, waiters.Replace(fault.Text))
+			fmt.Fprintf(stdout, "\n%s: %v, %s\n", c.title, fault.Kind, fault.Text)
 		default:
 			return fmt.Errorf("%s: the sum is %d, the error %v", c.title, sum, err)
 		}

@@ -15,11 +15,16 @@ func TestRun(t *testing.T) {
 	require.Len(t, parts, 3)
 	require.Contains(t, parts[0], "No mistake: the sum of 0 to 4 is 10")
 	const (
-		producer = `warp 0 lane 0 \(line \d+ = .*deadlock/main\.go:\d+\) waits at mbarrier .*\+ 0x10\) for the phase of parity 0`
-		consumer = `warp 1 lane 0 \(line \d+ = .*deadlock/main\.go:\d+\) waits at mbarrier .*\+ 0x8\) for the phase of parity `
+		here     = ` \(line \d+ = .*deadlock/main\.go:\d+\) `
+		producer = `warp 0 lane 0` + here + `waits at mbarrier empty \(0x410\) for the phase of parity 0 .*1 of 1 arrivals`
+		consumer = `warp 1 lane 0` + here + `waits at mbarrier full \(0x408\) for the phase of parity `
 	)
-	require.Regexp(t, `^The consumer never releases the stage: deadlock, nothing can run:\n +`+producer+`.*\n +`+consumer+"1", parts[1])
-	require.Regexp(t, `^The producer starts with the consumer's parity: deadlock, nothing can run:\n +`+producer+`.*\n +`+consumer+"0", parts[2])
+	require.Regexp(t, `^The consumer never releases the stage: deadlock, nothing can run\n +`+producer+`.*\n`+
+		` +nobody is left that could arrive there\n +`+consumer+`1.*\n`+
+		` +warp 0 should arrive there, as before at line \d+ = deadlock/main\.go:\d+$`, parts[1])
+	require.Regexp(t, `^The producer starts with the consumer's parity: deadlock, nothing can run\n +`+producer+`.*, in a circle:\n`+
+		` +warp 1 should arrive there at line \d+ = deadlock/main\.go:\d+: nobody has yet\n +`+consumer+`0.*\n`+
+		` +warp 0 should arrive there at line \d+ = deadlock/main\.go:\d+: nobody has yet\n$`, parts[2])
 }
 
 func TestRefusesGPU(t *testing.T) {

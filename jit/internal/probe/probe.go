@@ -47,12 +47,14 @@ func New(tb testing.TB, k *ptx.Kernel, threads, sharedBytes int) *Probe {
 	tb.Helper()
 	m, err := k.Build()
 	must(tb, err)
-	loaded, err := emu.Load(m.Print().PTX)
+	text := m.Print()
+	loaded, err := emu.Load(text.PTX)
 	must(tb, err)
 	kernel, err := loaded.Kernel(m.Entries[0].Name)
 	must(tb, err)
 	return &Probe{tb: tb, kernel: kernel, mem: emu.NewMemory(1 << 28),
-		Launch: emu.Launch{Block: [3]int{threads}, SharedBytes: sharedBytes}}
+		Launch: emu.Launch{Block: [3]int{threads}, SharedBytes: sharedBytes,
+			Where: func(line int) string { return text.Pos(line).String() }}}
 }
 
 func must(tb testing.TB, err error) {
@@ -96,6 +98,12 @@ func (p *Probe) Read(at uint64, n int) []uint32 {
 // uint64 addresses and int words.
 func (p *Probe) Run(t Timing, ctas int, params ...any) {
 	p.tb.Helper()
+	must(p.tb, p.Try(t, ctas, params...))
+}
+
+// Try is Run for a kernel that may be wrong.
+func (p *Probe) Try(t Timing, ctas int, params ...any) error {
+	p.tb.Helper()
 	l := p.Launch
 	l.Grid, l.Timing, l.Seed = [3]int{ctas}, t.Timing, t.Seed
 	l.Params = make([]byte, p.kernel.ParamBytes())
@@ -112,5 +120,5 @@ func (p *Probe) Run(t Timing, ctas int, params ...any) {
 			p.tb.Fatalf("parameter %s is a %T", q.Name, v)
 		}
 	}
-	must(p.tb, p.kernel.Launch(context.Background(), p.mem, l))
+	return p.kernel.Launch(context.Background(), p.mem, l)
 }

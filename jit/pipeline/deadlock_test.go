@@ -1,0 +1,140 @@
+package pipeline_test
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/jit/internal/probe"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu"
+)
+
+// mistakes of a pipeline, each of which hangs.
+type mistakes struct {
+	neverReleases bool // no consumer gives a stage back
+	releasesOnce  bool // only the first time
+	leavesEarly   bool // consumer warpgroup 1 goes after three chunks
+	expectsMore   bool // bytes than the copy brings
+	fewMeet       bool // at a named barrier
+}
+
+// hungKernel has a warpgroup pass eight chunks to two others through a ring of
+// three stages, with mistakes.
+func hungKernel(m mistakes) *ptx.Kernel {
+	const stages, consumers, chunks = 3, 2, 8
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds((consumers+1)*pipeline.WarpgroupThreads, 1)
+	in := k.ParamPtr("in")
+	tid := k.TidX()
+	cta := pipeline.NewCTA(k)
+	meet := cta.NamedBarriers("meet", 1, consumers*pipeline.WarpgroupThreads)
+	ring := cta.Ring("ab", stages, chunkBytes, 1, 4*consumers)
+	cta.Ready(tid)
+	load := func() {
+		k.If(tid.EqI(consumers*pipeline.WarpgroupThreads), func() {
+			at := ring.Producer()
+			k.Range(ptx.Uint(chunks), func(i ptx.U32) {
+				s := at.Acquire()
+				bytes := chunkBytes
+				if m.expectsMore {
+					bytes += 16
+				}
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(bytes))
+				k.BulkLoad(s.Data, in.Index(i, chunkBytes), ptx.Uint(chunkBytes), s.Full)
+				at.Advance()
+			})
+		})
+	}
+	math := func() {
+		at := ring.Consumer()
+		warpgroup := tid.ShrI(7)
+		if m.fewMeet {
+			k.If(warpgroup.EqI(0), func() { meet.Sync(ptx.Uint(0)) })
+		}
+		last := ptx.Uint(chunks)
+		if m.leavesEarly {
+			last = ptx.Select(warpgroup.EqI(1), ptx.Uint(3), last)
+		}
+		k.For(ptx.Uint(0), last, ptx.Uint(1), func(i ptx.U32) {
+			s := at.Wait()
+			release := tid.AndI(31).EqI(0)
+			if m.releasesOnce {
+				release = release.And(i.LtI(stages))
+			}
+			if !m.neverReleases {
+				k.Guarded(release, func() { s.Release(k) })
+			}
+			at.Advance()
+		})
+	}
+	pipeline.Run(k, tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: consumers, Body: math},
+		pipeline.Role{Name: "load", First: consumers, Count: 1, Body: load})
+	return k
+}
+
+// A deadlock is told by roles, rings and stages, its root first, with the Go
+// lines of both sides.
+func TestDeadlocksAreTold(t *testing.T) {
+	const at = `\(line \d+ = [^)]*pipeline/deadlock_test.go:\d+\)`
+	for name, c := range map[string]struct {
+		mistakes
+		says []string // of the lines of the report, in this order
+	}{
+		"never released": {mistakes{neverReleases: true}, []string{
+			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*8 of 8 arrivals and 0 bytes missing$`,
+			`^    nobody is left that could arrive there$`,
+			`^  math warps 0-7 ` + at + ` waits at mbarrier full\[0\] of ring ab .*: phase 1, 1 of 1 arrivals`,
+			`^    warp 8 should arrive there, as before at line \d+ = pipeline/deadlock_test.go:\d+`,
+		}},
+		"released once": {mistakes{releasesOnce: true}, []string{
+			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*8 of 8 arrivals`,
+			`^    warps 0-7 should arrive there, as before at line \d+ = [^)]*pipeline/deadlock_test.go:\d+`,
+			`^  math warps 0-7 ` + at + ` waits at mbarrier full\[0\] of ring ab`,
+		}},
+		"one warpgroup leaves": {mistakes{leavesEarly: true}, []string{
+			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*4 of 8 arrivals`,
+			`^    warpgroup 1 \(warps 4-7\), which have exited, should arrive there, as before at line`,
+			`^  math warpgroup 0 \(warps 0-3\) ` + at + ` waits at mbarrier full\[0\] of ring ab`,
+			`^    warp 8 should arrive there`,
+			`^  warps 4-7,9-11 have exited$`,
+		}},
+		"more bytes expected": {mistakes{expectsMore: true}, []string{
+			`^  math warps 0-7 ` + at + ` waits at mbarrier full\[0\] of ring ab .*0 of 1 arrivals and 16 bytes missing`,
+			`^    warp 8 should bring bytes there`,
+			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab`,
+			`^    warps 0-7 should arrive there at line \d+ = .*: nobody has yet`,
+		}},
+		"a named barrier for more": {mistakes{fewMeet: true}, []string{
+			`warpgroup 0 \(warps 0-3\) ` + at + ` waits at named barrier 1 \(meet\): 128 of 256 threads have arrived \(warps 0-3\)`,
+			`^    others of the CTA: `,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := hungKernel(c.mistakes)
+			p := probe.New(t, k, 3*pipeline.WarpgroupThreads, k.SharedBytes())
+			in := p.Room(8 * chunkWords)
+			for _, timing := range probe.Timings() {
+				var fault *emu.Fault
+				err := p.Try(timing, 1, in)
+				require.True(t, errors.As(err, &fault), "%v", err)
+				require.Equal(t, emu.Deadlock, fault.Kind, fault.Text)
+				lines := strings.Split(fault.Text, "\n")
+				assert.LessOrEqual(t, len(lines), 25)
+				n := 0
+				for _, line := range lines {
+					if n < len(c.says) && regexp.MustCompile(c.says[n]).MatchString(line) {
+						n++
+					}
+				}
+				require.Equal(t, len(c.says), n, "%s: no line says %q in its place:\n%s", timing.Name, append(c.says, "")[n], fault.Text)
+			}
+		})
+	}
+}

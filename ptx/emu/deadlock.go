@@ -1,0 +1,392 @@
+package emu
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// A deadlock is told as the graph of who waits for whom. Its root comes first:
+// what waits for warps that are gone, or for what nobody does; or else a circle
+// of waiters. Waiters at one line that wait for the same are one.
+
+// need is what a fragment waits for.
+type need struct {
+	what string  // "waits at empty[2] of ring ab …"
+	from []*warp // whose doing would end the wait
+	// how says in words where they would do it, or did before.
+	how string
+	// phase is that of the mbarrier.
+	phase uint64
+}
+
+// waiter is one fragment that can't go on.
+type waiter struct {
+	w *warp
+	f *frag
+	need
+}
+
+// waiters are those at one instruction with the same need.
+type waiters struct {
+	list   []waiter
+	on     []*waiters // that they wait for
+	root   bool       // they wait for nobody who could still come
+	shown  bool
+	circle bool
+}
+
+const maxWaiters = 8 // told of in one report, each in two lines at most
+
+// deadlock says who waits for what.
+func (cl *cluster) deadlock() { cl.stall("nothing can run") }
+
+// spinning is the fault of a cluster that runs without getting anywhere.
+func (cl *cluster) spinning() {
+	cl.stall(fmt.Sprintf("no store, barrier or copy in %d warp instructions", cl.idle))
+}
+
+// stall reports the cluster as it stands.
+func (cl *cluster) stall(what string) {
+	groups := cl.waitGraph()
+	text, told := []string{what}, 0
+	for _, g := range order(groups) {
+		if told == maxWaiters {
+			text = append(text, fmt.Sprintf("  and %d more", len(groups)-told))
+			break
+		}
+		told++
+		text = append(text, cl.tell(g)...)
+	}
+	if gone := cl.gone(); gone != "" {
+		text = append(text, "  "+gone+" exited")
+	}
+	first := order(groups)[0].list[0]
+	kind := Deadlock
+	if first.f.apart {
+		kind = DivergentAligned
+	}
+	first.w.fault(&cl.grid.kernel.code[first.f.pc], kind, first.f.mask, "%s", strings.Join(text, "\n"))
+}
+
+// waitGraph groups the fragments and links those that wait for others.
+func (cl *cluster) waitGraph() []*waiters {
+	type key struct {
+		pc   int32
+		mask bool // the whole warp
+		need string
+	}
+	var groups []*waiters
+	byKey, of := map[key]*waiters{}, map[*frag]*waiters{}
+	for _, w := range cl.warps {
+		for _, f := range w.frags {
+			x := waiter{w, f, cl.need(w, f)}
+			k := key{f.pc, f.mask == fullMask, x.what}
+			if byKey[k] == nil {
+				byKey[k] = &waiters{}
+				groups = append(groups, byKey[k])
+			}
+			byKey[k].list = append(byKey[k].list, x)
+			of[f] = byKey[k]
+		}
+	}
+	for _, g := range groups {
+		runs := false
+		for _, x := range g.list {
+			runs = runs || !x.f.stuck
+			for _, w := range x.from {
+				for _, f := range w.frags {
+					if on := of[f]; f != x.f && !slices.Contains(g.on, on) {
+						g.on = append(g.on, on)
+					}
+				}
+			}
+		}
+		g.root = !runs && (len(g.on) == 0 || g.missesExited())
+	}
+	return groups
+}
+
+// missesExited: they wait for warps of which one is gone.
+func (g *waiters) missesExited() bool {
+	for _, x := range g.list {
+		for _, w := range x.from {
+			if w.live == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// order puts first what waits apart from its warp, then roots, then circles, each
+// followed by what waits for it.
+func order(groups []*waiters) []*waiters {
+	var out []*waiters
+	for _, g := range groups {
+		g.shown, g.circle = false, false
+	}
+	show := func(start ...*waiters) {
+		for len(start) > 0 {
+			g := start[0]
+			start = start[1:]
+			if g.shown {
+				continue
+			}
+			g.shown = true
+			out = append(out, g)
+			for _, other := range groups {
+				if slices.Contains(other.on, g) {
+					start = append(start, other)
+				}
+			}
+		}
+	}
+	for _, g := range groups {
+		if g.list[0].f.apart {
+			show(g)
+		}
+	}
+	roots := slices.DeleteFunc(slices.Clone(groups), func(g *waiters) bool { return !g.root })
+	for _, g := range roots {
+		show(g)
+	}
+	for _, g := range groups {
+		if g.shown || len(g.on) == 0 {
+			continue
+		}
+		// Whom a waiter waits for, and so on, ends in a circle or in what runs. Of
+		// a circle comes first who waits for the phase that should have ended
+		// first.
+		at, seen := g, map[*waiters]bool{}
+		for !seen[at] && len(at.on) > 0 {
+			seen[at] = true
+			at = at.on[0]
+		}
+		oldest := at
+		for x := at; len(at.on) > 0; {
+			if x = x.on[0]; x == at {
+				oldest.circle = true
+				break
+			}
+			if x.list[0].phase < oldest.list[0].phase {
+				oldest = x
+			}
+		}
+		show(oldest)
+	}
+	show(groups...)
+	return out
+}
+
+// need says what a fragment waits for.
+func (cl *cluster) need(w *warp, f *frag) need {
+	in := &cl.grid.kernel.code[f.pc]
+	switch {
+	case f.apart:
+		return need{what: "waits at " + in.form.Op + " for the rest of its warp", from: []*warp{w}}
+	case !f.stuck:
+		return need{what: "is at " + in.form.Op}
+	}
+	if h := forms[in.form.ID].waits; h != nil {
+		return h(w, f, in)
+	}
+	return need{what: "waits at " + in.form.Op}
+}
+
+// tell is the lines about a group.
+func (cl *cluster) tell(g *waiters) []string {
+	x := g.list[0]
+	in := &cl.grid.kernel.code[x.f.pc]
+	lines := []string{fmt.Sprintf("  %s (%s) %s", cl.who(g.list), cl.place(in), x.what)}
+	if x.how != "" {
+		lines = append(lines, "    "+x.how)
+	}
+	if g.circle {
+		lines[0] += ", in a circle:"
+	}
+	return lines
+}
+
+// place is an instruction's line, with the Go line where that is known.
+func (cl *cluster) place(in *inst) string {
+	text := fmt.Sprintf("line %d", in.line)
+	if g := cl.grid.where(in.line); g != "" {
+		text += " = " + g
+	}
+	return text
+}
+
+// who names waiters: their role, warps, lanes and CTAs.
+func (cl *cluster) who(list []waiter) string {
+	warps := make([]*warp, len(list))
+	lanes, same := list[0].f.mask, true
+	for i, x := range list {
+		warps[i] = x.w
+		same = same && x.f.mask == lanes
+	}
+	text := cl.warpNames(warps)
+	if role := cl.grid.kernel.role(list[0].f.pc); role != "" {
+		text = role + " " + text
+	}
+	switch {
+	case !same:
+		text += ", some lanes of each"
+	case lanes != fullMask:
+		text += " " + laneList(lanes)
+	}
+	return text
+}
+
+// warpNames is "warp 4", "warpgroup 1 (warps 4-7)", "warps 0-3 of CTAs 0-1".
+func (cl *cluster) warpNames(warps []*warp) string {
+	byCTA := map[int][]int{}
+	for _, w := range warps {
+		if !slices.Contains(byCTA[w.cta.rank], w.id) {
+			byCTA[w.cta.rank] = append(byCTA[w.cta.rank], w.id)
+		}
+	}
+	ctas := map[string][]int{}
+	for _, rank := range slices.Sorted(maps.Keys(byCTA)) {
+		ids := byCTA[rank]
+		slices.Sort(ids)
+		name := plural("warp", ids)
+		if len(ids) == 4 && ids[0]%4 == 0 && ids[3] == ids[0]+3 {
+			name = fmt.Sprintf("warpgroup %d (%s)", ids[0]/4, name)
+		}
+		ctas[name] = append(ctas[name], rank)
+	}
+	var parts []string
+	for _, name := range slices.SortedFunc(maps.Keys(ctas), func(a, b string) int { return cmp.Compare(ctas[a][0], ctas[b][0]) }) {
+		if len(cl.ctas) > 1 {
+			name += " of " + plural("CTA", ctas[name])
+		}
+		parts = append(parts, name)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// gone names the warps that have exited.
+func (cl *cluster) gone() string {
+	var warps []*warp
+	for _, w := range cl.warps {
+		if w.live == 0 {
+			warps = append(warps, w)
+		}
+	}
+	switch len(warps) {
+	case 0:
+		return ""
+	case 1:
+		return cl.warpNames(warps) + " has"
+	}
+	return cl.warpNames(warps) + " have"
+}
+
+// whereabouts says of warps who is expected: those that live, those that are
+// gone.
+func (cl *cluster) whereabouts(warps []*warp) string {
+	var live, gone []*warp
+	for _, w := range warps {
+		if w.live != 0 {
+			live = append(live, w)
+		} else {
+			gone = append(gone, w)
+		}
+	}
+	var parts []string
+	if len(live) > 0 {
+		parts = append(parts, cl.warpNames(live))
+	}
+	if len(gone) == 1 {
+		parts = append(parts, cl.warpNames(gone)+", which has exited,")
+	} else if len(gone) > 1 {
+		parts = append(parts, cl.warpNames(gone)+", which have exited,")
+	}
+	return strings.Join(parts, " and ")
+}
+
+// arrival is a warp's doing on an mbarrier: an arrival, or bytes.
+type arrival struct {
+	warp *warp
+	in   *inst
+}
+
+// copies: it brings bytes.
+func (a arrival) copies() bool { return a.in.form.Effects&isa.AsyncProxy != 0 }
+
+// note remembers who takes part in a phase.
+func note(list []arrival, a arrival) []arrival {
+	if n := len(list); n > 0 && list[n-1] == a || slices.Contains(list, a) {
+		return list
+	}
+	return append(list, a)
+}
+
+// needPhase is the need of who waits for a phase of the mbarrier at an offset of
+// c's window.
+func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
+	b, err := c.shared.mbar.at(at)
+	if err != nil {
+		return need{what: "waits at " + err.Error()}
+	}
+	n := need{what: fmt.Sprintf("waits at mbarrier %s for the phase of parity %d to complete: %v", c.symbolic(at), parity, b), phase: b.phase}
+	wants := func(a arrival) bool { return a.copies() == (b.pending == 0) }
+	doing := "arrive"
+	if b.pending == 0 {
+		doing = "bring bytes"
+	}
+	// Who did so in the phase before and has not in this one, here or, when
+	// this phase is the first, at the others of its name.
+	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
+		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
+	})
+	if len(did) == 0 {
+		for _, other := range c.siblings(at) {
+			for _, a := range append(slices.Clone(other.before), other.now...) {
+				if wants(a) && !slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp && b.pending > 0 }) {
+					did = note(did, a)
+				}
+			}
+		}
+	}
+	if len(did) > 0 {
+		for _, a := range did {
+			if !slices.Contains(n.from, a.warp) {
+				n.from = append(n.from, a.warp)
+			}
+		}
+		last := did[len(did)-1]
+		n.how = fmt.Sprintf("%s should %s there, as before at %s", cl.whereabouts(n.from), doing, cl.place(last.in))
+		return n
+	}
+	// Nobody has yet: who could, from where it stands?
+	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
+	if len(could) == 0 {
+		n.how = fmt.Sprintf("nobody is left that could %s there", doing)
+		return n
+	}
+	n.from = could
+	n.how = fmt.Sprintf("%s should %s there at %s: nobody has yet", cl.whereabouts(could), doing, cl.place(where))
+	return n
+}
+
+// siblings are the live mbarriers of the named region that holds the one at an
+// offset, itself included.
+func (c *cta) siblings(at uint32) (out []*mbarrier) {
+	n, _, ok := c.cluster.grid.kernel.region(at)
+	if !ok {
+		return nil
+	}
+	start := c.cluster.grid.kernel.dynamicStart() + uint32(n.At)
+	for a := start; a < start+uint32(n.Count*n.Bytes); a += mbarrierBytes {
+		if b := c.shared.mbar[a]; b != nil {
+			out = append(out, b)
+		}
+	}
+	return out
+}

@@ -1,0 +1,139 @@
+package emu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sonicmoe/ptx"
+)
+
+// How reports call things: by the names that stand in the kernel's text
+// (package ptx, [ptx.Name] and Kernel.Scope), by numbers where there are none.
+
+// dynamicStart is the offset of dynamic shared memory in a CTA's window.
+func (k *Kernel) dynamicStart() uint32 {
+	a := max(k.dynamicAlign, 1)
+	return uint32((sharedBase + k.staticShared + a - 1) / a * a)
+}
+
+// region is the named piece of dynamic shared memory that holds an offset of
+// the window.
+func (k *Kernel) region(at uint32) (n ptx.Name, piece int, ok bool) {
+	off := int(at&sharedOffset) - int(k.dynamicStart())
+	for _, n := range k.entry.Names {
+		if d := off - n.At; n.Kind == ptx.SharedRegion && n.Bytes > 0 && d >= 0 && d < n.Count*n.Bytes {
+			return n, d / n.Bytes, true
+		}
+	}
+	return n, 0, false
+}
+
+// pieceName is such as "full[2] of ring ab", or "stage" for what is one piece.
+func (k *Kernel) pieceName(n ptx.Name, piece int) string {
+	text, ring := n.Text, ""
+	for _, end := range []string{".full", ".empty"} {
+		if owner, ok := strings.CutSuffix(n.Text, end); ok {
+			text, ring = end[1:], " of ring "+owner
+		}
+	}
+	if n.Count > 1 || ring != "" {
+		text += fmt.Sprintf("[%d]", piece)
+	}
+	return text + ring
+}
+
+// symbolic is a shared address as people know it: by its name, or with its
+// offset from the kernel's dynamic shared memory.
+func (c *cta) symbolic(at uint32) string {
+	k := c.cluster.grid.kernel
+	at &= sharedOffset
+	start := k.dynamicStart()
+	if at < start {
+		return fmt.Sprintf("%#x", at)
+	}
+	n, piece, ok := k.region(at)
+	if !ok {
+		return fmt.Sprintf("%#x (dynamic shared memory + %#x)", at, at-start)
+	}
+	if inside := int(at-start) - n.At - piece*n.Bytes; inside > 0 {
+		return fmt.Sprintf("%s + %d (%#x)", k.pieceName(n, piece), inside, at)
+	}
+	return fmt.Sprintf("%s (%#x)", k.pieceName(n, piece), at)
+}
+
+// namedBarrierName is such as "named barrier 3 (store[1])".
+func (k *Kernel) namedBarrierName(id int) string {
+	text := fmt.Sprintf("named barrier %d", id)
+	for _, n := range k.entry.Names {
+		if n.Kind == ptx.NamedBarriers && id >= n.At && id < n.At+n.Count {
+			return text + " (" + k.pieceName(n, id-n.At) + ")"
+		}
+	}
+	return text
+}
+
+// structural are the labels that the builder's own control flow makes.
+var structural = []string{"else", "endif", "loop", "end"}
+
+// nameRoles finds, for each instruction, the role that it belongs to: the scope
+// of the label before it.
+func (k *Kernel) nameRoles() {
+	k.roles = make([]string, len(k.code))
+	scopes := map[string]bool{}
+	eachLabel := func(visit func(label string)) {
+		for i := range k.entry.Body {
+			if in := &k.entry.Body[i]; in.Form == nil && strings.HasPrefix(in.Label, "$") {
+				visit(strings.TrimRight(in.Label[1:], "0123456789"))
+			}
+		}
+	}
+	eachLabel(func(label string) {
+		if _, word, _ := strings.Cut(label, "_"); word == "" && !slices.Contains(structural, label) {
+			scopes[label] = true
+		}
+	})
+	role, n := "", 0
+	for i := range k.entry.Body {
+		in := &k.entry.Body[i]
+		if in.Form != nil {
+			k.roles[n] = role
+			n++
+			continue
+		}
+		label, _, _ := strings.Cut(strings.TrimRight(strings.TrimPrefix(in.Label, "$"), "0123456789"), "_")
+		if role = ""; scopes[label] {
+			role = label
+		}
+	}
+}
+
+// role is the name of the part of the kernel at an instruction, "" for none.
+func (k *Kernel) role(pc int32) string { return k.roles[pc] }
+
+// ranges is "4", "4-7" or "0,2-3".
+func ranges(numbers []int) string {
+	sorted := slices.Sorted(slices.Values(numbers))
+	var parts []string
+	for i := 0; i < len(sorted); i++ {
+		j := i
+		for j+1 < len(sorted) && sorted[j+1] == sorted[j]+1 {
+			j++
+		}
+		if i == j {
+			parts = append(parts, fmt.Sprint(sorted[i]))
+		} else {
+			parts = append(parts, fmt.Sprintf("%d-%d", sorted[i], sorted[j]))
+		}
+		i = j
+	}
+	return strings.Join(parts, ",")
+}
+
+// plural is "warp 3" or "warps 3,5-7".
+func plural(what string, numbers []int) string {
+	if len(numbers) != 1 {
+		what += "s"
+	}
+	return what + " " + ranges(numbers)
+}
