@@ -54,6 +54,9 @@ func lex(src string) ([]token, error) {
 			if j == i { // a lone colon
 				j++
 			}
+			if j-i > maxWord {
+				return nil, fmt.Errorf("line %d: a word of %d bytes, at most %d", line, j-i, maxWord)
+			}
 			out = append(out, token{src[i:j], line})
 			i = j
 		case strings.IndexByte("{}[](),;<>@!|+-=", c) >= 0:

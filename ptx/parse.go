@@ -11,8 +11,12 @@ import (
 
 // Parse reads a PTX module. It knows the forms of ptx/isa and the directives
 // that this package prints; anything else is an error that names it and its
-// line.
+// line. Its time and memory grow with the text; what a short text may ask for
+// (registers, kernels times variables) is bounded, far above what a chip runs.
 func Parse(src []byte) (*Module, error) {
+	if len(src) > maxText {
+		return nil, fmt.Errorf("ptx: %d bytes of text, at most %d", len(src), maxText)
+	}
 	toks, err := lex(string(src))
 	if err != nil {
 		return nil, fmt.Errorf("ptx: %w", err)
@@ -28,7 +32,13 @@ func Parse(src []byte) (*Module, error) {
 }
 
 const (
+	maxText      = 8 << 20 // bytes
+	maxWord      = 1 << 10 // bytes
+	maxOpcode    = 1 << 8  // bytes
+	maxKernels   = 1 << 8
+	maxVariables = 1 << 16
 	maxRegisters = 1 << 16 // of one kernel
+	maxDeclared  = 1 << 18 // registers of all kernels
 	maxParams    = 32764   // bytes
 	maxShared    = 232448  // bytes
 )
@@ -39,6 +49,8 @@ type parser struct {
 	m    *Module
 	e    *Entry
 	regs map[string]int32
+	// declared and variables count what the module has so far.
+	declared, variables int
 }
 
 func (p *parser) peek() string {
@@ -166,6 +178,9 @@ func (p *parser) module() error {
 // token.
 func (p *parser) variable(first string) (Variable, error) {
 	v := Variable{Align: 1}
+	if p.variables++; p.variables > maxVariables {
+		return v, p.errorf("more than %d variables", maxVariables)
+	}
 	if first == ".extern" {
 		v.Extern = true
 		if err := p.expect(".shared"); err != nil {
@@ -212,6 +227,9 @@ func (p *parser) entry() error {
 	name, err := p.name()
 	if err != nil {
 		return err
+	}
+	if len(p.m.Entries) == maxKernels {
+		return p.errorf("more than %d kernels", maxKernels)
 	}
 	p.e = &Entry{Name: name}
 	p.regs = map[string]int32{}
@@ -390,6 +408,9 @@ func (p *parser) registers() error {
 		}
 		if len(p.e.Registers)+max(d.Count, 1) > maxRegisters {
 			return p.errorf("more than %d registers", maxRegisters)
+		}
+		if p.declared += max(d.Count, 1); p.declared > maxDeclared {
+			return p.errorf("more than %d registers in all kernels", maxDeclared)
 		}
 		p.e.Decls = append(p.e.Decls, d)
 		for i := range max(d.Count, 1) {

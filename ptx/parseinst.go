@@ -45,6 +45,9 @@ func (p *parser) inst() error {
 
 // match finds the form that fits opcode and operands.
 func (p *parser) match(in *Inst, opcode string) error {
+	if len(opcode) > maxOpcode { // each of its dots would be tried
+		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
+	}
 	why := ""
 	for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
 		for _, f := range isa.ByOp[opcode[:end]] {
@@ -224,12 +227,12 @@ func (p *parser) address() (Operand, error) {
 		if a.Reg < 0 {
 			return a, p.errorf("a tensor map must be a register, %s is none", name)
 		}
+		if p.peek() != "{" { // an address there would nest without end
+			return a, p.errorf("coordinates must be in braces")
+		}
 		o, err := p.operand(0)
 		if err != nil {
 			return a, err
-		}
-		if o.Kind != OpVec {
-			return a, p.errorf("coordinates must be in braces")
 		}
 		a.Kind, a.List = OpTensor, o.List
 		return a, p.expect("]")

@@ -38,14 +38,21 @@ func (v *verifier) errorf(in *Inst, format string, args ...any) {
 	if in.pos[0] != 0 {
 		where = in.pos.resolve().String()
 	}
-	if len(v.errs) < 20 {
-		v.errs = append(v.errs, fmt.Errorf("kernel %s, %s: %s", v.e.Name, where, fmt.Sprintf(format, args...)))
-	}
+	v.report(fmt.Errorf("kernel %s, %s: %s", v.e.Name, where, fmt.Sprintf(format, args...)))
 }
 
 // add records an error of the kernel as a whole.
 func (v *verifier) add(format string, args ...any) {
-	v.errs = append(v.errs, fmt.Errorf("kernel %s: %s", v.e.Name, fmt.Sprintf(format, args...)))
+	v.report(fmt.Errorf("kernel %s: %s", v.e.Name, fmt.Sprintf(format, args...)))
+}
+
+// maxErrors is how many mistakes of a kernel are named.
+const maxErrors = 20
+
+func (v *verifier) report(err error) {
+	if len(v.errs) < maxErrors {
+		v.errs = append(v.errs, err)
+	}
 }
 
 func (v *verifier) declare(name string) {

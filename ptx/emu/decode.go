@@ -18,11 +18,18 @@ type decoder struct {
 	consts64 map[uint64]int32
 	special  map[int32]int32
 	symbol   map[string]int32
+	// shared is the address of each shared variable in a CTA of rank 0.
+	shared map[string]int
+	// params is the offset of each parameter.
+	params map[string]int
 }
 
 func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 	d := &decoder{m: m, e: e, k: &Kernel{entry: e},
-		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}}
+		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}, params: map[string]int{}}
+	for _, p := range e.Params {
+		d.params[p.Name] = p.Offset
+	}
 	d.k.slots = [numBanks]int{bankPred: 2}
 	d.const32(0)
 	d.const64(0)
@@ -64,12 +71,20 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 
 func (d *decoder) layoutShared() {
 	at := sharedBase
-	for _, v := range staticVariables(d.m, d.e) {
-		at = (at+v.Align-1)/v.Align*v.Align + v.Bytes
+	d.shared = map[string]int{}
+	for _, list := range [][]ptx.Variable{d.m.Globals, d.e.Shared} {
+		for _, v := range list {
+			if !v.Extern {
+				at = (at + v.Align - 1) / v.Align * v.Align
+				d.shared[v.Name] = at
+				at += v.Bytes
+			}
+		}
 	}
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
 	for _, v := range d.m.Globals {
-		if v.Extern {
+		if v.Extern { // dynamic memory begins behind the static
+			d.shared[v.Name] = (at + v.Align - 1) / v.Align * v.Align
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
 	}
@@ -244,11 +259,11 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 // symbolValue is a symbol as mov's operand: a parameter's offset, or a shared
 // variable's address.
 func (d *decoder) symbolValue(b bank, name string) (operand, error) {
-	if p, ok := d.e.Param(name); ok {
+	if offset, ok := d.params[name]; ok {
 		if b == bank64 {
-			return operand{bank: b, slot: d.const64(uint64(p.Offset))}, nil
+			return operand{bank: b, slot: d.const64(uint64(offset))}, nil
 		}
-		return operand{bank: b, slot: d.const32(uint32(p.Offset))}, nil
+		return operand{bank: b, slot: d.const32(uint32(offset))}, nil
 	}
 	if b != bank32 {
 		return operand{}, fmt.Errorf("the address of shared variable %s goes into a 32-bit register", name)
@@ -261,7 +276,7 @@ func (d *decoder) sharedSlot(name string) (int32, error) {
 	if s, ok := d.symbol[name]; ok {
 		return s, nil
 	}
-	at, ok := d.k.sharedSymbol(d.m, name)
+	at, ok := d.shared[name]
 	if !ok {
 		return 0, fmt.Errorf("no variable %s", name)
 	}
@@ -282,11 +297,11 @@ func (d *decoder) address(a *isa.Arg, o *ptx.Operand) (operand, error) {
 		out.slot = d.reg[o.Reg]
 	case o.Sym == "":
 	case a.Space == isa.Param:
-		p, ok := d.e.Param(o.Sym)
+		offset, ok := d.params[o.Sym]
 		if !ok {
 			return out, fmt.Errorf("no parameter %s", o.Sym)
 		}
-		out.imm += int64(p.Offset)
+		out.imm += int64(offset)
 	case b == bank32:
 		s, err := d.sharedSlot(o.Sym)
 		if err != nil {

@@ -4,7 +4,9 @@ import "sonicmoe/ptx/isa"
 
 // A register read before it is written is a fault. Most reads are proved
 // harmless when the kernel is decoded: every path of a thread to them writes
-// the register without a guard. Only what is left is tracked lane by lane.
+// the register without a guard. Only what is left is tracked lane by lane; that
+// is all reads of a kernel whose registers and branches are too many for the
+// proof.
 
 // slotRef names a slot of a bank.
 type slotRef struct {
@@ -110,8 +112,19 @@ func (a *definedness) split() {
 	a.in = make([][]uint64, len(a.starts))
 }
 
-// solve propagates what is defined until nothing changes.
+// maxProof bounds the words of sets that a proof may take, and those that it may
+// go through, as a multiple. A large kernel of ours takes some 2^14.
+const (
+	maxProof     = 1 << 22
+	maxProofWork = maxProof << 6
+)
+
+// solve propagates what is defined until nothing changes. When that takes too
+// long it leaves nothing proved.
 func (a *definedness) solve() {
+	if len(a.starts)*a.words > maxProof {
+		return
+	}
 	start := make([]uint64, a.words)
 	a.add(start, bankPred, slotZero)
 	a.add(start, bankPred, slotTrue)
@@ -129,7 +142,11 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
-	for len(work) > 0 {
+	for walked := 0; len(work) > 0; walked += a.words {
+		if walked > maxProofWork {
+			clear(a.in)
+			return
+		}
 		i := work[len(work)-1]
 		work = work[:len(work)-1]
 		out := a.walk(i, func(*inst, []uint64) {})

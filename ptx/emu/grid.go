@@ -40,6 +40,10 @@ type Launch struct {
 	// Parallel is how many goroutines the launch may use: one a cluster, and
 	// with fewer clusters than that the rest for products. 0 means GOMAXPROCS.
 	Parallel int
+	// HostBytes bounds the host's memory for registers and shared memory of
+	// the clusters under way; 0 means 4 GiB. Where it is short, fewer clusters
+	// are under way, as on a small chip.
+	HostBytes int64
 	// SMs is what %smid counts to; 0 means 132.
 	SMs int
 	// SpinLimit is how many warp instructions a cluster may poll memory
@@ -53,6 +57,9 @@ type Launch struct {
 	// Where gives the Go line behind a line of the PTX, for messages.
 	Where func(line int) string
 }
+
+// maxGrid is the largest grid.
+var maxGrid = [3]int{1<<31 - 1, 1<<16 - 1, 1<<16 - 1}
 
 const (
 	maxCTAThreads  = 1024
@@ -78,12 +85,14 @@ type grid struct {
 	// helpers takes warps with products to multiply; nil without helpers.
 	helpers chan *warp
 
-	nextCluster atomic.Int64
-	clusters    int64
-	stop        atomic.Bool
-	progress    atomic.Uint64 // rounds in which some cluster got somewhere
+	clusters int64
+	room     int64 // clusters that have memory
+	stop     atomic.Bool
+	progress atomic.Uint64 // rounds in which some cluster got somewhere
 
 	mu    sync.Mutex
+	next  int64 // the cluster that begins next
+	made  int64 // clusters that were given memory
 	fault *Fault
 	at    int64 // cluster of fault
 }
@@ -148,7 +157,6 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	e := k.entry
 	g := &grid{kernel: k, mem: mem, launch: l, params: l.Params, size: atLeastOne(l.Grid), block: atLeastOne(l.Block), cluster: l.Cluster}
-	g.threads = g.block[0] * g.block[1] * g.block[2]
 	if g.cluster == 0 {
 		g.cluster = max(e.Cluster, 1)
 	}
@@ -156,13 +164,14 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	if a := k.dynamicAlign; l.SharedBytes > 0 {
 		g.smem = (sharedBase+g.smem+a-1)/a*a - sharedBase + l.SharedBytes
 	}
-	ctas := 1
-	for i := range g.size {
-		if g.size[i] < 1 || g.size[i] > 1<<31-1 || g.block[i] < 1 {
-			return nil, fmt.Errorf("grid %v of blocks %v", l.Grid, l.Block)
+	ctas := int64(1)
+	for i, most := range maxGrid {
+		if g.size[i] < 1 || g.size[i] > most || g.block[i] < 1 || g.block[i] > maxCTAThreads {
+			return nil, fmt.Errorf("grid %v of blocks %v, must be from 1 to %v and, of each block, %d", l.Grid, l.Block, maxGrid, maxCTAThreads)
 		}
-		ctas *= g.size[i]
+		ctas *= int64(g.size[i])
 	}
+	g.threads = g.block[0] * g.block[1] * g.block[2]
 	switch {
 	case g.threads > maxCTAThreads:
 		return nil, fmt.Errorf("%d threads in a CTA, at most %d", g.threads, maxCTAThreads)
@@ -176,12 +185,18 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		return nil, fmt.Errorf("grid of %d CTAs along x is no multiple of the cluster's %d", g.size[0], g.cluster)
 	case len(l.Params) != k.ParamBytes():
 		return nil, fmt.Errorf("%d bytes of parameters, the kernel takes %d", len(l.Params), k.ParamBytes())
-	case l.SharedBytes < 0 || g.smem > sharedMaxBytes:
-		return nil, fmt.Errorf("%d bytes of shared memory in a CTA, at most %d", g.smem, sharedMaxBytes)
+	case l.SharedBytes < 0 || l.SharedBytes > sharedMaxBytes || g.smem > sharedMaxBytes:
+		return nil, fmt.Errorf("%d static and %d dynamic bytes of shared memory in a CTA, at most %d", k.staticShared, l.SharedBytes, sharedMaxBytes)
 	case mem == nil:
 		return nil, errors.New("no memory")
 	}
-	g.clusters = int64(ctas / g.cluster)
+	g.clusters = ctas / int64(g.cluster)
+	if l.HostBytes <= 0 {
+		l.HostBytes = 4 << 30
+	}
+	if g.room = l.HostBytes / g.clusterBytes(); g.room == 0 {
+		return nil, fmt.Errorf("a cluster takes %d bytes of the host's memory for registers and shared memory, at most %d", g.clusterBytes(), l.HostBytes)
+	}
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
 		g.spinLimit = 1 << 24
 	}
@@ -194,21 +209,15 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 func (g *grid) work() {
 	var waiting, free []*cluster
 	for !g.stop.Load() {
-		var cl *cluster
-		if i := g.nextCluster.Add(1) - 1; i < g.clusters {
-			if n := len(free); n > 0 {
-				cl, free = free[n-1], free[:n-1]
-			} else {
-				cl = g.newCluster()
-			}
-			cl.reset(i)
-		} else if len(waiting) > 0 {
+		cl := g.begin(&free)
+		if cl == nil && len(waiting) > 0 {
 			cl, waiting = waiting[0], waiting[1:]
 			runtime.Gosched()
 			if now := g.progress.Load(); now != cl.others {
 				cl.idle, cl.others = 0, now // what it waits for may have come
 			}
-		} else {
+		}
+		if cl == nil {
 			return
 		}
 		switch cl.run() {
@@ -225,6 +234,43 @@ func (g *grid) work() {
 			return
 		}
 	}
+}
+
+// begin starts the grid's next cluster: nil when all have begun, or while those
+// under way take the memory that there is.
+func (g *grid) begin(free *[]*cluster) *cluster {
+	g.mu.Lock()
+	n := len(*free)
+	if g.next == g.clusters || n == 0 && g.made == g.room {
+		g.mu.Unlock()
+		return nil
+	}
+	i := g.next
+	g.next++
+	if n == 0 {
+		g.made++
+	}
+	g.mu.Unlock()
+	var cl *cluster
+	if n > 0 {
+		cl, *free = (*free)[n-1], (*free)[:n-1]
+	} else {
+		cl = g.newCluster()
+	}
+	cl.reset(i)
+	return cl
+}
+
+// clusterBytes is the host's memory for the registers and the shared memory of
+// a cluster.
+func (g *grid) clusterBytes() int64 {
+	k := g.kernel
+	warp := 0
+	for b, bytes := range [numBanks]int{bank32: 4 * warpLanes, bank64: 8 * warpLanes, bankPred: 4} {
+		warp += k.slots[b] * (bytes + 4) // and who of the lanes has written it
+	}
+	warps := (g.threads + warpLanes - 1) / warpLanes
+	return int64(g.cluster) * int64(warps*warp+g.smem)
 }
 
 // report keeps the fault of the lowest cluster and stops the launch.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -207,8 +208,11 @@ func (m *Memory) Copy(dst, src uint64, bytes int64) error {
 
 // Fill32 writes count copies of a 32-bit value.
 func (m *Memory) Fill32(address uint64, value uint32, count int64) error {
-	if address%4 != 0 {
+	switch {
+	case address%4 != 0:
 		return fmt.Errorf("emu: fill: address %#x is not a multiple of 4", address)
+	case count < 0 || count > math.MaxInt64/4:
+		return fmt.Errorf("emu: fill: %d words, the memory has %d bytes", count, m.limit)
 	}
 	b, err := m.host("fill", address, int(4*count))
 	for i := 0; i+4 <= len(b); i += 4 {

@@ -112,35 +112,6 @@ func (k *Kernel) Registers() int {
 	return min(registersPerSM/(ctas*threads)/8*8, 256)
 }
 
-// SharedSymbol is the address of a shared variable, as the kernel sees it in
-// a CTA of rank 0.
-func (k *Kernel) sharedSymbol(m *ptx.Module, name string) (int, bool) {
-	at := sharedBase
-	for _, v := range staticVariables(m, k.entry) {
-		at = (at + v.Align - 1) / v.Align * v.Align
-		if v.Name == name {
-			return at, true
-		}
-		at += v.Bytes
-	}
-	for _, v := range m.Globals {
-		if v.Extern && v.Name == name {
-			return (at + v.Align - 1) / v.Align * v.Align, true
-		}
-	}
-	return 0, false
-}
-
-func staticVariables(m *ptx.Module, e *ptx.Entry) []ptx.Variable {
-	var out []ptx.Variable
-	for _, v := range append(append([]ptx.Variable{}, m.Globals...), e.Shared...) {
-		if !v.Extern {
-			out = append(out, v)
-		}
-	}
-	return out
-}
-
 // bank is a register file.
 type bank uint8
 

@@ -1,0 +1,59 @@
+package ptx_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx"
+)
+
+func numbered(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
+// A text that promises much is refused by the budget that it passes, and takes
+// memory in proportion to its length until then.
+func TestBudgets(t *testing.T) {
+	const top = ".version 8.0\n.target sm_90a\n"
+	entry := func(body string) string { return top + ".entry k() {\n" + body + "\nret;\n}\n" }
+	for _, c := range []struct{ name, src, want string }{
+		{"text", top + strings.Repeat("\n", 8<<20), "bytes of text, at most"},
+		{"registers of all kernels", top + numbered(200, ".entry k%d() { .reg .b64 %%r<65536>; ret; }\n"), "more than 262144 registers in all kernels"},
+		{"kernels", top + numbered(1000, ".entry k%d() { ret; }\n"), "more than 256 kernels"},
+		{"variables", entry(numbered(70000, ".shared .b8 x%d[1];\n")), "more than 65536 variables"},
+		{"word", entry(".reg .b32 " + strings.Repeat("a", 1<<20) + ";"), "a word of 1048576 bytes, at most 1024"},
+		{"opcode", entry("mov" + strings.Repeat(".u32", 250) + " a, b;"), "it has 1003 bytes"},
+		{"brackets", entry(".reg .b64 %d;\nld.global.u32 " + strings.Repeat("[%d,", 1<<20)), "coordinates must be in braces"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := ptx.Parse([]byte(c.src))
+			runtime.ReadMemStats(&after)
+			require.Error(t, err)
+			assert.Contains(t, err.Error(), c.want)
+			assert.Less(t, len(err.Error()), 1<<10)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20+128*len(c.src)))
+		})
+	}
+}
+
+// However many mistakes a kernel has, a few are named.
+func TestVerifierNamesAFewMistakes(t *testing.T) {
+	for _, line := range []string{"bra nowhere;\n", ".shared .b8 x[1];\n"} {
+		m, err := ptx.Parse([]byte(".version 8.0\n.target sm_90a\n.entry k() {\n" + strings.Repeat(line, 20000) + "ret;\n}\n"))
+		require.NoError(t, err)
+		err = m.Verify()
+		require.Error(t, err)
+		assert.Equal(t, 20, 1+strings.Count(err.Error(), "\n"))
+	}
+}

@@ -1,0 +1,113 @@
+package emu
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Launches that ask for more than there is are refused before any memory is
+// taken, whatever their dimensions' product is in 64 bits.
+func TestLaunchesBeyondAllBounds(t *testing.T) {
+	p := assemble(t, strings.Replace(body(""), ".maxntid 512\n", "", 1), "k")
+	p.params(uint64(0), 0)
+	good := p.launch
+	for name, c := range map[string]struct {
+		spoil func(l *Launch)
+		says  string
+	}{
+		"grid 2^64":         {func(l *Launch) { l.Grid = [3]int{1 << 21, 1 << 21, 1 << 22} }, "grid"},
+		"grid beyond y":     {func(l *Launch) { l.Grid = [3]int{1, 1 << 16, 1} }, "grid"},
+		"block 2^64":        {func(l *Launch) { l.Block = [3]int{1 << 32, 1 << 32, 1} }, "blocks"},
+		"block 0":           {func(l *Launch) { l.Block = [3]int{1 << 62, 4, 1} }, "blocks"},
+		"negative twice":    {func(l *Launch) { l.Block = [3]int{-1, -1, 1} }, "blocks"},
+		"shared 2^63-1":     {func(l *Launch) { l.SharedBytes = math.MaxInt64 }, "shared memory"},
+		"shared -1":         {func(l *Launch) { l.SharedBytes = -1 }, "shared memory"},
+		"cluster -1":        {func(l *Launch) { l.Cluster = -1 }, "cluster"},
+		"the host's memory": {func(l *Launch) { l.HostBytes = 1000 }, "of the host's memory"},
+		"registers of 16 CTAs": {func(l *Launch) {
+			wide := assemble(t, ".version 8.0\n.target sm_90a\n.entry k() {\n.reg .b64 %r<65536>;\nret;\n}\n", "k")
+			p.kernel, l.Params, l.Block, l.Grid, l.Cluster = wide.kernel, nil, [3]int{1024}, [3]int{16}, 16
+		}, "of the host's memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kernel := p.kernel
+			defer func() { p.kernel = kernel }()
+			p.launch = good
+			c.spoil(&p.launch)
+			assert.ErrorContains(t, p.run(), c.says)
+		})
+	}
+	for _, count := range []int64{1 << 61, 1 << 62, 1<<62 + 1, math.MaxInt64, -1} {
+		at, err := p.mem.Alloc(64)
+		require.NoError(t, err)
+		assert.Error(t, p.mem.Fill32(at, 1, count), "%d words", count)
+	}
+}
+
+// With memory for one cluster at a time, all run nevertheless.
+func TestClustersByTurns(t *testing.T) {
+	p := assemble(t, body(`	ld.param.u64 %d0, [out];
+	mov.u32 %r0, %ctaid.x;
+	mul.wide.u32 %d1, %r0, 4;
+	add.u64 %d0, %d0, %d1;
+	add.u32 %r0, %r0, 1;
+	st.global.u32 [%d0], %r0;`), "k")
+	const ctas = 40
+	out := p.u32s(make([]uint32, ctas)...)
+	p.params(out, 0)
+	p.launch.Grid, p.launch.Block, p.launch.Parallel = [3]int{ctas}, [3]int{1}, 8
+	p.launch.HostBytes = 1 << 15
+	require.NoError(t, p.run())
+	for i, v := range p.read(out, ctas) {
+		require.EqualValues(t, i+1, v)
+	}
+}
+
+// A kernel of so many registers and branches that nothing is proved of its
+// reads runs as others do: a read of what nobody wrote is found, others pass.
+func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(".reg .b32 %z<60000>;\n mov.u32 %z0, 5;\n")
+	for i := range 5000 {
+		fmt.Fprintf(&b, "L%d: bra L%d;\n", i, i+1)
+	}
+	b.WriteString("L5000: add.u32 %z1, %z0, 1;\n")
+	begin := time.Now()
+	for _, bad := range []bool{false, true} {
+		text := b.String()
+		if bad {
+			text += "add.u32 %z2, %z3, 1; // here\n"
+		}
+		text = body(text)
+		p := assemble(t, text, "k")
+		p.params(uint64(0), 0)
+		if bad {
+			requireFault(t, p.run(), UninitializedRegister, text, "// here")
+		} else {
+			require.NoError(t, p.run())
+		}
+	}
+	assert.Less(t, time.Since(begin), 20*time.Second)
+}
+
+// A kernel that stores for ever ends with its context.
+func TestContextEndsALoopThatStores(t *testing.T) {
+	p := assemble(t, body(`	ld.param.u64 %d0, [out];
+again:
+	st.global.u32 [%d0], 1;
+	bra again;`), "k")
+	p.params(p.u32s(0), 0)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	p.launch.Grid = [3]int{1}
+	begin := time.Now()
+	require.ErrorIs(t, p.kernel.Launch(ctx, p.mem, p.launch), context.DeadlineExceeded)
+	assert.Less(t, time.Since(begin), 10*time.Second)
+}
