@@ -12,8 +12,8 @@ type DevicePtr uint64
 // any goroutine.
 //
 // After an error that leaves the device unusable (an illegal address, a hung
-// kernel) every later call fails at once with that first cause, which [Device.Err]
-// reports.
+// kernel) every later call fails at once, saying what it was and wrapping that first
+// cause, which [Device.Err] reports.
 type Device interface {
 	// Target describes the chip.
 	Target() Target

@@ -21,7 +21,7 @@ type device struct {
 	context [1]uintptr
 	owned   bool
 
-	broken atomic.Pointer[driver.Error]
+	broken driver.Breakage
 	// life is in use while a call is in the library.
 	life  lifetime
 	calls [symbolCount]atomic.Int64
@@ -48,8 +48,8 @@ func Calls(dev driver.Device) map[string]int64 {
 
 // ready reports why no call may be made now.
 func (d *device) ready(s symbol) error {
-	if first := d.broken.Load(); first != nil {
-		return &driver.Error{Op: s.String(), Text: "not tried, the device broke before", Cause: first, Kind: driver.ErrBroken}
+	if err := d.broken.Refuse(s.String()); err != nil {
+		return err
 	}
 	if d.life.closed() {
 		return d.closedError(s)
@@ -126,7 +126,7 @@ func (d *device) check(s symbol, r result) error {
 	err := d.lib.failure(s, r)
 	if r.sticky() {
 		err.Text += "; the fault may be of work queued earlier, and the GPU's context can't be used again in this process"
-		if !d.broken.CompareAndSwap(nil, err) {
+		if d.broken.By(err) != err {
 			return d.ready(s)
 		}
 	}
@@ -135,8 +135,8 @@ func (d *device) check(s symbol, r result) error {
 
 // Err implements driver.Device.
 func (d *device) Err() error {
-	if first := d.broken.Load(); first != nil {
-		return first
+	if cause := d.broken.Cause(); cause != nil {
+		return cause
 	}
 	if d.life.closed() {
 		return invalid("Err", "the device is closed")
@@ -190,7 +190,7 @@ func (d *device) Close() error {
 		}
 		r := d.lib.call(symPrimaryCtxRelease, uintptr(d.ordinal))
 		// A broken context can't be given back in order; that is no news.
-		if r == success || d.broken.Load() != nil {
+		if r == success || d.broken.Cause() != nil {
 			return nil
 		}
 		return d.lib.failure(symPrimaryCtxRelease, r)

@@ -127,7 +127,7 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 // explainLaunch finds out which limit a refused launch exceeds: the driver
 // only says that something was invalid.
 func explainLaunch(err error, f *function, l driver.Launch, paramBytes int) error {
-	if f.dev.broken.Load() != nil {
+	if f.dev.broken.Cause() != nil {
 		return err
 	}
 	if allowed, e := f.attribute(funcMaxDynamic); e == nil && l.SharedBytes > allowed {

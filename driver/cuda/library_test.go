@@ -43,6 +43,24 @@ func TestNoLibrary(t *testing.T) {
 	require.NotContains(t, err.Error(), "/env/")
 }
 
+// Why a library can't be opened is kept by the thread that tried, so goroutines
+// that move between threads while others try too must not lose the reason.
+func TestReasonOfNoLibrary(t *testing.T) {
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				_, err := dlopen("/no/such/libcuda.so.1")
+				if !assert.ErrorContains(t, err, "No such file") {
+					return
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	all.Wait()
+}
+
 func TestNotALibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "libcuda.so.1")
 	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))

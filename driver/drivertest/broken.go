@@ -36,6 +36,8 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 	require.ErrorIs(t, err, driver.ErrBroken)
 	first := dev.Err()
 	require.ErrorIs(t, first, driver.ErrBroken)
+	var cause *driver.Error
+	require.ErrorAs(t, first, &cause)
 
 	tensor := driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: good, Dims: [5]uint64{128}, Box: [5]uint32{64}}
 	for name, call := range map[string]func() error{
@@ -72,6 +74,10 @@ func RunBroken(t *testing.T, open func() driver.Device) {
 		err := call()
 		require.ErrorIs(t, err, driver.ErrBroken, name)
 		assert.ErrorIs(t, err, first, "%s must fail with the first cause", name)
+		var e *driver.Error
+		require.ErrorAs(t, err, &e)
+		assert.Contains(t, e.Error(), "not tried, the device broke at ", name)
+		assert.Equal(t, []any{cause.Kernel, cause.Line}, []any{e.Kernel, e.Line}, name)
 	}
 	assert.Equal(t, first, dev.Err(), "the first cause stays")
 	require.NoError(t, dev.Close(), "a broken device can be closed")

@@ -47,11 +47,15 @@ type device struct {
 	mem     *emu.Memory
 
 	work   sync.Mutex // held by whatever touches device memory
-	broken atomic.Pointer[driver.Error]
+	broken driver.Breakage
 	closed atomic.Bool
 }
 
-// New makes an emulated device.
+// devices counts those that were made: each has addresses of its own.
+var devices atomic.Uint64
+
+// New makes an emulated device. Addresses of another one are not allocated on
+// it, so that mixing them up is an error.
 func New(o Options) (driver.Device, error) {
 	if o.Target == (driver.Target{}) {
 		o.Target = Target()
@@ -71,7 +75,7 @@ func New(o Options) (driver.Device, error) {
 	case o.Parallel < 0:
 		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}
-	return &device{options: o, mem: emu.NewMemory(o.MemoryBytes)}, nil
+	return &device{options: o, mem: emu.NewMemoryAt(devices.Add(1)-1, o.MemoryBytes)}, nil
 }
 
 func invalid(op, format string, args ...any) error {
@@ -81,7 +85,7 @@ func invalid(op, format string, args ...any) error {
 // ready is the error that every call gives on a device that is broken or
 // closed.
 func (d *device) ready(op string) error {
-	if err := d.broken.Load(); err != nil {
+	if err := d.broken.Refuse(op); err != nil {
 		return err
 	}
 	if d.closed.Load() {
@@ -149,7 +153,13 @@ func (d *device) Synchronize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (d *device) Err() error { return d.ready("Err") }
+// Err implements driver.Device.
+func (d *device) Err() error {
+	if cause := d.broken.Cause(); cause != nil {
+		return cause
+	}
+	return d.ready("Err")
+}
 
 // Close implements driver.Device.
 func (d *device) Close() error {
@@ -167,8 +177,7 @@ func (d *device) breakDown(kernel string, cause error) error {
 	if errors.As(cause, &fault) {
 		e.Name, e.Line = fault.Kind.String(), fault.Line
 	}
-	d.broken.CompareAndSwap(nil, e)
-	return d.broken.Load()
+	return d.broken.By(e)
 }
 
 // elements are the element types of tensor maps in the emulator's numbers.

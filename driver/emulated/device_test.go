@@ -153,3 +153,18 @@ func TestDecodedOnce(t *testing.T) {
 	assert.Nil(t, c.find(sum))
 	assert.NotNil(t, c.find(sha256.Sum256(long)))
 }
+
+// An address of one device is none of another's.
+func TestAddressesOfDevices(t *testing.T) {
+	first, second := newDevice(t, Options{}), newDevice(t, Options{})
+	p, err := first.Alloc(64)
+	require.NoError(t, err)
+	q, err := second.Alloc(64)
+	require.NoError(t, err)
+	require.NotEqual(t, p, q)
+	s, err := second.NewStream()
+	require.NoError(t, err)
+	require.NoError(t, s.Fill32(q, 0, 16))
+	require.ErrorIs(t, s.Fill32(p, 0, 16), driver.ErrInvalid)
+	require.ErrorIs(t, second.Free(p), driver.ErrInvalid)
+}

@@ -14,7 +14,7 @@ type Device struct {
 	counts  [opCount]atomic.Int64
 	fault   atomic.Pointer[armed]
 	hook    atomic.Pointer[func(Op) error]
-	broken  atomic.Pointer[driver.Error]
+	broken  driver.Breakage
 	discard atomic.Bool
 
 	streams, events, modules, graphs atomic.Int64
@@ -186,8 +186,8 @@ func (d *Device) Synchronize(ctx context.Context) error {
 
 // Err implements driver.Device.
 func (d *Device) Err() error {
-	if e := d.broken.Load(); e != nil {
-		return e
+	if cause := d.broken.Cause(); cause != nil {
+		return cause
 	}
 	return d.inner.Err()
 }

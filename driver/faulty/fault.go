@@ -66,8 +66,8 @@ func (d *Device) ResetCounts() {
 func (d *Device) enter(o Op) error {
 	d.counts[Any].Add(1)
 	n := d.counts[o].Add(1)
-	if e := d.broken.Load(); e != nil && !o.releases() {
-		return e
+	if err := d.broken.Refuse(o.String()); err != nil && !o.releases() {
+		return err
 	}
 	if hook := d.hook.Load(); hook != nil {
 		if err := (*hook)(o); err != nil {
@@ -79,9 +79,7 @@ func (d *Device) enter(o Op) error {
 		return nil
 	}
 	if a.Break {
-		e := &driver.Error{Op: o.String(), Name: "injected fault", Text: fmt.Sprintf("call %d broke the device", n), Kind: driver.ErrBroken, Cause: a.Err}
-		d.broken.CompareAndSwap(nil, e)
-		return d.broken.Load()
+		return d.broken.By(&driver.Error{Op: o.String(), Name: "injected fault", Text: fmt.Sprintf("call %d broke the device", n), Kind: driver.ErrBroken, Cause: a.Err})
 	}
 	if a.Err != nil {
 		return a.Err

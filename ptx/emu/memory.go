@@ -34,10 +34,12 @@ type allocation struct {
 func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
 
 const (
-	memoryBase  = 0x7_0000_0000 // of the first allocation
-	memoryAlign = 256
-	memoryGuard = 4096 // unmapped bytes between allocations
-	poison      = 0xff
+	memoryBase   = 0x7_0000_0000 // of the first allocation of space 0
+	spaceBits    = 40
+	memorySpaces = 128 // all below 2^47, as a GPU's addresses
+	memoryAlign  = 256
+	memoryGuard  = 4096 // unmapped bytes between allocations
+	poison       = 0xff
 )
 
 // Errors of Memory.
@@ -49,8 +51,13 @@ var (
 )
 
 // NewMemory makes a memory of so many bytes.
-func NewMemory(limit int64) *Memory {
-	m := &Memory{limit: limit, next: memoryBase}
+func NewMemory(limit int64) *Memory { return NewMemoryAt(0, limit) }
+
+// NewMemoryAt makes a memory of so many bytes whose addresses are those of a
+// space by its number: memories in two of 128 spaces have no address in common,
+// so that the pointers of one are refused by the other.
+func NewMemoryAt(space uint64, limit int64) *Memory {
+	m := &Memory{limit: limit, next: memoryBase + space%memorySpaces<<spaceBits}
 	m.allocs.Store(&[]*allocation{})
 	return m
 }

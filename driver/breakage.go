@@ -1,0 +1,44 @@
+package driver
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Breakage remembers what broke a device, for those who implement one. The zero
+// value is a device that works.
+type Breakage struct {
+	first atomic.Pointer[fault]
+}
+
+type fault struct {
+	cause *Error
+	at    time.Time
+}
+
+// By says that the device broke with e, and gives what broke it first: e, or an
+// earlier one.
+func (b *Breakage) By(e *Error) *Error {
+	b.first.CompareAndSwap(nil, &fault{e, time.Now()})
+	return b.first.Load().cause
+}
+
+// Cause is what broke the device, nil while it works.
+func (b *Breakage) Cause() *Error {
+	if f := b.first.Load(); f != nil {
+		return f.cause
+	}
+	return nil
+}
+
+// Refuse is the error of an operation on a broken device, nil while it works: it
+// names the operation, and what broke the device and when. It wraps the cause and
+// is about the same kernel and line.
+func (b *Breakage) Refuse(op string) error {
+	f := b.first.Load()
+	if f == nil {
+		return nil
+	}
+	return &Error{Op: op, Text: "not tried, the device broke at " + f.at.Format("15:04:05.000"),
+		Kernel: f.cause.Kernel, Line: f.cause.Line, Kind: ErrBroken, Cause: f.cause}
+}
