@@ -13,102 +13,12 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// smooth is a layer's loss as a function of float64 tensors: Σ dO·O, and
-// Σ extra·logits. It shares no code with the reference.
-type smooth struct {
-	c                       spec.Config
-	x, router, w1, w2       []float64
-	scores, do, extra       []float64
-	experts                 []int32
-	routed                  bool
-	tokens, hidden, neurons int
-}
-
 func widen(bits []uint16) []float64 {
 	out := make([]float64, len(bits))
 	for i, b := range bits {
 		out[i] = num.BF16ToFloat64(b)
 	}
 	return out
-}
-
-// loss runs the layer by its definition; the choice of experts stays fixed.
-func (s *smooth) loss() (sum float64) {
-	d, n, k := s.hidden, s.neurons, s.c.TopK
-	for t := range s.tokens {
-		x := s.x[t*d:][:d]
-		scores := s.scores[t*k:][:k]
-		if s.routed {
-			scores = s.softmax(t, x)
-		}
-		for e := 0; s.extra != nil && e < s.c.NumExperts; e++ {
-			sum += s.extra[t*s.c.NumExperts+e] * inner(x, s.router[e*d:][:d])
-		}
-		for j := range k {
-			e := int(s.experts[t*k+j])
-			if e < 0 || e >= s.c.NumExperts {
-				continue
-			}
-			a := make([]float64, n)
-			for m := range n {
-				gate, up := m, n+m
-				if s.c.GateUp == spec.Interleaved {
-					gate, up = 2*m, 2*m+1
-				}
-				g := inner(x, s.w1[(e*2*n+gate)*d:][:d])
-				u := inner(x, s.w1[(e*2*n+up)*d:][:d])
-				a[m] = g / (1 + math.Exp(-g)) * u
-			}
-			for i := range d {
-				sum += s.do[t*d+i] * scores[j] * inner(a, s.w2[(e*d+i)*n:][:n])
-			}
-		}
-	}
-	return sum
-}
-
-func (s *smooth) softmax(t int, x []float64) []float64 {
-	d, k := s.hidden, s.c.TopK
-	out, sum := make([]float64, k), 0.0
-	for j := range k {
-		out[j] = math.Exp(inner(x, s.router[int(s.experts[t*k+j])*d:][:d]))
-		sum += out[j]
-	}
-	for j := range out {
-		out[j] /= sum
-	}
-	return out
-}
-
-func inner(a, b []float64) (s float64) {
-	for i, v := range a {
-		s += v * b[i]
-	}
-	return s
-}
-
-// slopes holds gradients against central differences of the loss in some
-// elements of values.
-func (s *smooth) slopes(t *testing.T, what string, values, gradient []float64) {
-	t.Helper()
-	require.Len(t, gradient, len(values), what)
-	var largest float64
-	for _, g := range gradient {
-		largest = max(largest, math.Abs(g))
-	}
-	require.Positive(t, largest, what)
-	const h = 1e-4
-	r := rand.New(rand.NewPCG(1, 2))
-	for range min(120, len(values)) {
-		i := r.IntN(len(values))
-		v := values[i]
-		values[i] = v + h
-		up := s.loss()
-		values[i] = v - h
-		down := s.loss()
-		values[i] = v
-		require.InDelta(t, (up-down)/(2*h), gradient[i], 1e-6*largest, "%s[%d]", what, i)
-	}
 }
 
 var backwardConfigs = []spec.Config{
@@ -161,10 +71,9 @@ func backwardOf(r random, tokens int, scores []float64, experts []int32) referen
 
 func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	c := r.Config()
-	s := &smooth{
-		c: c, x: widen(r.x), router: widen(r.router), w1: widen(r.w1), w2: widen(r.w2),
-		scores: in.Scores, do: widen(in.DO), extra: in.Extra, experts: in.ExpertIDs, routed: in.Routed,
-		tokens: tokens, hidden: c.Hidden, neurons: c.Intermediate,
+	s := &definition{
+		c: c, tokens: tokens, x: widen(r.x), do: widen(in.DO), extra: in.Extra, scores: in.Scores, experts: in.ExpertIDs, routed: in.Routed,
+		w: map[string][]float64{"router": widen(r.router), "w1": widen(r.w1), "w2": widen(r.w2)},
 	}
 	g, err := r.Gradients(in, reference.Unrounded)
 	require.NoError(t, err)
@@ -175,12 +84,12 @@ func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	dw2, err := g.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(t, err)
 	s.slopes(t, "dX", s.x, of.DX)
-	s.slopes(t, "dW1", s.w1, dw1)
-	s.slopes(t, "dW2", s.w2, dw2)
+	s.slopes(t, "dW1", s.w["w1"], dw1)
+	s.slopes(t, "dW2", s.w["w2"], dw2)
 	if in.Routed {
 		dwr, err := g.Router(of.DLogits)
 		require.NoError(t, err)
-		s.slopes(t, "dW_r", s.router, dwr)
+		s.slopes(t, "dW_r", s.w["router"], dwr)
 		return
 	}
 	require.Nil(t, of.DLogits)

@@ -2,7 +2,6 @@ package reference
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"sonicmoe/moe/spec"
@@ -15,15 +14,12 @@ type Output struct {
 	// O is the layer's output of those tokens, [len(Tokens), d].
 	O []float64
 	// H is the pre-activation, gate then up, of token i in slot k at row
-	// i·K + k: [len(Tokens)·K, 2n]. Rows of skipped experts are zero. (A kernel
-	// orders its rows by expert.)
+	// i·K + k: [len(Tokens)·K, 2n], or n columns without a gate. Rows of skipped
+	// experts are zero. (A kernel orders its rows by expert.)
 	H []float64
-}
-
-// pair is a token with one of its experts.
-type pair struct {
-	row    int // index of the token asked for · K + slot
-	expert int32
+	// SharedH is the same of the shared experts, a row a token, and SharedScores
+	// [len(Tokens)] what their output is multiplied by. Nil without shared experts.
+	SharedH, SharedScores []float64
 }
 
 // Experts gives O and H of the listed tokens of x [T, d] (nil: all of them).
@@ -33,7 +29,7 @@ type pair struct {
 // The work is 6·K·n·d operations a token and the decoding of the weights of
 // each expert met; it is spread over all processors.
 func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r Rounding) (Output, error) {
-	c := l.config
+	c, round := l.config, rounder{r, l.config}
 	tokens, err := l.tokens(x, tokens)
 	if err != nil {
 		return Output{}, err
@@ -42,22 +38,87 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 		return Output{}, err
 	}
 	rows, pairs := l.tokenRows(x, tokens), l.pairs(tokens, experts)
-	in := make([][]float64, len(pairs))
+	in, weights := make([][]float64, len(pairs)), make([]float64, len(pairs))
 	for i, p := range pairs {
 		in[i] = rows[p.row/c.TopK]
+		weights[i] = scores[int(tokens[p.row/c.TopK])*c.TopK+p.row%c.TopK]
 	}
-	h := product(in, l.groups(pairs, l.w1, 2*c.Intermediate*c.Hidden), 2*c.Intermediate, c.Hidden)
+	inputs := []float64(nil)
+	if c.ScoreOnInput {
+		inputs, weights = weights, ones(len(pairs))
+	}
+	h, y := l.routed.forward(in, pairs, inputs, round)
 
 	out := Output{
 		Tokens: slices.Clone(tokens),
 		O:      make([]float64, len(tokens)*c.Hidden),
-		H:      make([]float64, len(tokens)*c.TopK*2*c.Intermediate),
+		H:      make([]float64, len(tokens)*c.TopK*l.routed.rows),
 	}
-	a := l.activate(out.H, h, pairs, r)
-	y := product(a, l.groups(pairs, l.w2, c.Hidden*c.Intermediate), c.Hidden, c.Intermediate)
-	l.aggregate(out.O, y, pairs, tokens, scores, r)
+	for i, p := range pairs {
+		copy(out.H[p.row*l.routed.rows:], h[i])
+	}
+	at := make([]int, len(tokens)*c.TopK) // 1 + index of the row's pair, 0: skipped
+	for i, p := range pairs {
+		at[p.row] = i + 1
+	}
+	shared := l.sharedForward(&out, rows, round)
+	parallel(len(tokens), func() func(int) {
+		return func(i int) {
+			sum := out.O[i*c.Hidden:][:c.Hidden]
+			add := func(weight float64, row []float64) {
+				for c, v := range row {
+					sum[c] += weight * round.store(v)
+				}
+			}
+			for _, p := range at[i*c.TopK:][:c.TopK] {
+				if p > 0 {
+					add(weights[p-1], y[p-1])
+				}
+			}
+			if shared != nil {
+				add(out.SharedScores[i], shared[i])
+			}
+			for c, v := range sum {
+				sum[c] = round.store(v)
+			}
+		}
+	})
 	return out, nil
 }
+
+// sharedForward gives the shared experts' Y of the tokens, nil without any, and
+// stores what out keeps of them.
+func (l *Layer) sharedForward(out *Output, rows [][]float64, r rounder) [][]float64 {
+	if l.shared == nil {
+		return nil
+	}
+	h, y := l.shared.forward(rows, everyToken(len(rows)), nil, r)
+	out.SharedH = slices.Concat(h...)
+	out.SharedScores = l.sharedScores(rows, r)
+	return y
+}
+
+// everyToken pairs each token with the one shared expert.
+func everyToken(tokens int) []pair {
+	list := make([]pair, tokens)
+	for i := range list {
+		list[i].row = i
+	}
+	return list
+}
+
+// sharedScores is what the shared experts' output of each token is multiplied by.
+func (l *Layer) sharedScores(rows [][]float64, r rounder) []float64 {
+	scores := ones(len(rows))
+	if l.sharedGate != nil {
+		for i, x := range rows {
+			scores[i] = r.f32(sigmoid(dot(l.sharedGate, x)))
+		}
+	}
+	return scores
+}
+
+func ones(n int) []float64 { return slices.Repeat([]float64{1}, n) }
 
 func checkRouting(want, scores, experts int) error {
 	if scores != want {
@@ -75,68 +136,11 @@ func (l *Layer) pairs(tokens, experts []int32) []pair {
 	var list []pair
 	for i, t := range tokens {
 		for j, e := range experts[int(t)*k:][:k] {
-			if e >= 0 && int(e) < l.config.NumExperts {
+			if l.has(e) {
 				list = append(list, pair{row: i*k + j, expert: e})
 			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b pair) int { return int(a.expert - b.expert) })
 	return list
-}
-
-// groups gives the runs of pairs with one expert; size is the number of one
-// expert's weights.
-func (l *Layer) groups(pairs []pair, weights []uint16, size int) []group {
-	var list []group
-	for i, p := range pairs {
-		if i == 0 || p.expert != pairs[i-1].expert {
-			list = append(list, group{first: i, weights: weights[int(p.expert)*size:][:size]})
-		}
-		list[len(list)-1].count++
-	}
-	return list
-}
-
-// activate stores H, gate then up, and gives A = silu(gate)·up: of the sums
-// as they are, not of the rounded H.
-func (l *Layer) activate(stored []float64, h [][]float64, pairs []pair, r Rounding) [][]float64 {
-	n := l.config.Intermediate
-	a := matrix(len(pairs), n)
-	for i, p := range pairs {
-		to := stored[p.row*2*n:][:2*n]
-		for j := range n {
-			gate, up := h[i][l.config.GateUp.GateRow(j, n)], h[i][l.config.GateUp.UpRow(j, n)]
-			a[i][j] = r.bf16(silu(gate) * up)
-			to[j], to[n+j] = r.bf16(gate), r.bf16(up)
-		}
-	}
-	return a
-}
-
-func silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
-
-// aggregate gives O, each token's sum of score·Y in slot order.
-func (l *Layer) aggregate(o []float64, y [][]float64, pairs []pair, tokens []int32, scores []float64, r Rounding) {
-	d, k := l.config.Hidden, l.config.TopK
-	at := make([]int, len(tokens)*k) // 1 + index of the row's pair, 0: skipped
-	for i, p := range pairs {
-		at[p.row] = i + 1
-	}
-	parallel(len(tokens), func() func(int) {
-		return func(i int) {
-			sum := o[i*d:][:d]
-			for j := range k {
-				if at[i*k+j] == 0 {
-					continue
-				}
-				score := scores[int(tokens[i])*k+j]
-				for c, v := range y[at[i*k+j]-1] {
-					sum[c] += score * r.bf16(v)
-				}
-			}
-			for c, v := range sum {
-				sum[c] = r.bf16(v)
-			}
-		}
-	})
 }

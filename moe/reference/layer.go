@@ -7,61 +7,91 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// Rounding says where values are rounded on their way.
-type Rounding uint8
-
-const (
-	// Unrounded keeps everything after the bf16 inputs in float64.
-	Unrounded Rounding = iota
-	// Rounded rounds where the kernels do: logits to the layer's format, scores
-	// and their gradients to FP32, H, A, Y, O, dH, A', dX~, dX once each to bf16.
-	Rounded
-)
-
-// bf16 rounds x to bf16, or not.
-func (r Rounding) bf16(x float64) float64 {
-	if r == Rounded {
-		return roundBF16(x)
-	}
-	return x
+// Weights are a layer's tensors in row-major order, with the shapes that
+// [spec.Config.Shapes] gives; those that the layer does not have are nil.
+// Elements without another type here are bits of the layer's Type.
+type Weights struct {
+	// Router is [E, d]; RouterF32 stands for it where Config.RouterF32 says so.
+	Router                                 []uint16
+	RouterF32                              []float32
+	RouterBias, SelectionBias, ExpertScale []float32
+	W1, W3, W2                             []uint16
+	B1, B3, B2                             []uint16
+	SharedW1, SharedW3, SharedW2           []uint16
+	SharedGate                             []uint16
 }
 
-// f32 rounds x to FP32, or not.
-func (r Rounding) f32(x float64) float64 {
-	if r == Rounded {
-		return float64(float32(x))
-	}
-	return x
-}
-
-// Layer is a configuration with its weights, bf16 bits in row-major order.
-// It only reads them; it is safe for concurrent use.
+// Layer is a configuration with its weights. It only reads them; it is safe
+// for concurrent use.
 type Layer struct {
 	config spec.Config
-	router []uint16
-	w1     []uint16
-	w2     []uint16
+	router tensor
+	// routerBias, selectionBias and expertScale are [E], nil where there are none.
+	routerBias, selectionBias, expertScale []float64
+	routed                                 bank
+	// shared is nil without shared experts, sharedGate without their gate.
+	shared     *bank
+	sharedGate []float64
 }
 
-// NewLayer checks the configuration and the lengths of the weights: router
-// [E, d], w1 [E, 2n, d] in the order that c.GateUp says, w2 [E, d, n]. The
-// slices are kept, not copied. An error is an [*spec.ArgError].
+// NewLayer is [New] for a layer that has no other weights: router [E, d], w1
+// [E, 2n, d] and w2 [E, d, n], laid out as c says.
 func NewLayer(c spec.Config, router, w1, w2 []uint16) (*Layer, error) {
+	return New(c, Weights{Router: router, W1: w1, W2: w2})
+}
+
+// New checks the configuration and the lengths of the weights. Slices are
+// kept, but for experts' weights in an order other than [E, 2n, d] with gate
+// and up concatenated, which are copied. An error is an [*spec.ArgError].
+func New(c spec.Config, w Weights) (*Layer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
+	if err := w.check(c); err != nil {
+		return nil, err
+	}
+	l := &Layer{
+		config: c, router: stored(w.Router, c.Type),
+		routerBias: tensor{f32: w.RouterBias}.values(), selectionBias: tensor{f32: w.SelectionBias}.values(), expertScale: tensor{f32: w.ExpertScale}.values(),
+		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.WeightOrder, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2}),
+	}
+	if c.RouterF32 {
+		l.router = tensor{f32: w.RouterF32}
+	}
+	if c.SharedExperts > 0 {
+		shared := newBank(c, 1, c.SharedWidth(), spec.Apart, spec.OutIn, weights{w1: w.SharedW1, w3: w.SharedW3, w2: w.SharedW2})
+		l.shared, l.sharedGate = &shared, stored(w.SharedGate, c.Type).values()
+	}
+	return l, nil
+}
+
+func (w Weights) check(c spec.Config) error {
 	s := c.Shapes(0)
-	for _, w := range []struct {
+	router, routerF32 := s.Router, spec.Shape{}
+	if c.RouterF32 {
+		router, routerF32 = routerF32, router
+	}
+	for _, t := range []struct {
 		name string
-		bits []uint16
+		got  int
 		want spec.Shape
-	}{{"router", router, s.Router}, {"w1", w1, s.W1}, {"w2", w2, s.W2}} {
-		if int64(len(w.bits)) != w.want.Elements() {
-			return nil, &spec.ArgError{Field: w.name, Got: elements(len(w.bits)),
-				Want: fmt.Sprintf("%d (%v)", w.want.Elements(), w.want)}
+	}{
+		{"router", len(w.Router), router}, {"routerF32", len(w.RouterF32), routerF32},
+		{"routerBias", len(w.RouterBias), s.RouterBias}, {"selectionBias", len(w.SelectionBias), s.SelectionBias}, {"expertScale", len(w.ExpertScale), s.ExpertScale},
+		{"w1", len(w.W1), s.W1}, {"w3", len(w.W3), s.W3}, {"w2", len(w.W2), s.W2},
+		{"b1", len(w.B1), s.B1}, {"b3", len(w.B3), s.B3}, {"b2", len(w.B2), s.B2},
+		{"sharedW1", len(w.SharedW1), s.SharedW1}, {"sharedW3", len(w.SharedW3), s.SharedW3}, {"sharedW2", len(w.SharedW2), s.SharedW2},
+		{"sharedGate", len(w.SharedGate), s.SharedGate},
+	} {
+		if want := t.want.Elements(); int64(t.got) != want {
+			text := "0, which this layer does not have"
+			if want > 0 {
+				text = fmt.Sprintf("%d (%v)", want, t.want)
+			}
+			return &spec.ArgError{Field: t.name, Got: elements(t.got), Want: text}
 		}
 	}
-	return &Layer{config: c, router: router, w1: w1, w2: w2}, nil
+	return nil
 }
 
 // Config is the layer's configuration.
@@ -85,10 +115,7 @@ func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	}
 	total := len(x) / d
 	if list == nil {
-		list = make([]int32, total)
-		for t := range list {
-			list[t] = int32(t)
-		}
+		list = allTokens(total)
 	}
 	for i, t := range list {
 		if t < 0 || int(t) >= total {
@@ -99,12 +126,20 @@ func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	return list, nil
 }
 
+func allTokens(total int) []int32 {
+	list := make([]int32, total)
+	for t := range list {
+		list[t] = int32(t)
+	}
+	return list
+}
+
 // tokenRows decodes tokens of x.
 func (l *Layer) tokenRows(x []uint16, tokens []int32) [][]float64 {
 	d := l.config.Hidden
 	rows := matrix(len(tokens), d)
 	for i, t := range tokens {
-		decode(rows[i], x[int(t)*d:][:d])
+		stored(x[int(t)*d:][:d], l.config.Type).decode(rows[i])
 	}
 	return rows
 }

@@ -1,7 +1,5 @@
 package reference
 
-import "sonicmoe/moe/num"
-
 // A product of few rows with many weights costs as much in decoding as in
 // multiplying, so a block of weights is decoded once for all rows of a group.
 // Blocks are cut so that decoded weights and inputs stay in a core's own cache.
@@ -14,8 +12,8 @@ const (
 type group struct {
 	// first and count are the rows.
 	first, count int
-	// weights is [cols, depth] bf16, row-major.
-	weights []uint16
+	// weights is [cols, depth].
+	weights tensor
 }
 
 // product gives rows · weightsᵀ, group by group: out[i][c] = Σ_k rows[i][k] ·
@@ -34,7 +32,7 @@ func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 				k1 := min(k0+blockDepth, depth)
 				width := k1 - k0
 				for c := c0; c < c1; c++ {
-					decode(scratch[(c-c0)*width:][:width], g.weights[c*depth+k0:c*depth+k1])
+					g.weights.part(c*depth+k0, width).decode(scratch[(c-c0)*width:][:width])
 				}
 				for i := g.first; i < g.first+g.count; i += rowTile {
 					last := min(i+rowTile, g.first+g.count)
@@ -105,14 +103,6 @@ func dot(u, x []float64) (s float64) {
 		s += a * x[k]
 	}
 	return s
-}
-
-// decode gives the values of bf16 bits.
-func decode(dst []float64, bits []uint16) {
-	dst = dst[:len(bits)]
-	for i, b := range bits {
-		dst[i] = num.BF16ToFloat64(b)
-	}
 }
 
 // matrix is rows slices of one array of zeros.

@@ -1,7 +1,7 @@
 package reference
 
 import (
-	"math"
+	"fmt"
 	"slices"
 
 	"sonicmoe/moe/spec"
@@ -11,33 +11,46 @@ import (
 type Routing struct {
 	// Logits is [tokens, E].
 	Logits []float64
-	// Scores [tokens, K] are the softmax of the selected logits, Experts
-	// [tokens, K] whose they are: largest logit first.
+	// Scores [tokens, K] are those of the chosen experts, ExpertIDs [tokens, K]
+	// whose they are: the best key first.
 	Scores    []float64
 	ExpertIDs []int32
 }
 
-// Route gives the routing of the listed tokens of x [T, d] (nil: all of them).
-//
-// A token goes to the K experts with the largest logits; of equal logits the
-// lower expert wins (+0 and -0 are equal), and a NaN comes before every number,
-// as in torch.topk. A NaN or +Inf makes the scores of a token that selects it NaN.
+// Route gives the routing of the listed tokens of x [T, d] (nil: all of them),
+// as package spec defines it.
 func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	tokens, err := l.tokens(x, tokens)
 	if err != nil {
 		return Routing{}, err
 	}
+	logits := make([]float64, len(tokens)*l.config.NumExperts)
+	l.eachLogits(x, tokens, rounder{r, l.config}, func(i int, row []float64) {
+		copy(logits[i*l.config.NumExperts:], row)
+	})
+	return l.RouteLogits(logits, r)
+}
+
+// RouteLogits gives the routing of tokens with these logits [tokens, E], which
+// are taken as they are.
+func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	e, k := l.config.NumExperts, l.config.TopK
-	out := Routing{
-		Logits:    make([]float64, len(tokens)*e),
-		Scores:    make([]float64, len(tokens)*k),
-		ExpertIDs: make([]int32, len(tokens)*k),
+	if len(logits)%e != 0 {
+		return Routing{}, &spec.ArgError{Field: "logits", Got: elements(len(logits)), Want: fmt.Sprintf("[T, %d]", e)}
 	}
-	for first := 0; first < len(tokens); first += routeTokens {
-		last := min(first+routeTokens, len(tokens))
-		l.route(Routing{out.Logits[first*e : last*e], out.Scores[first*k : last*k], out.ExpertIDs[first*k : last*k]},
-			l.tokenRows(x, tokens[first:last]), r)
-	}
+	tokens, round := len(logits)/e, rounder{r, l.config}
+	out := Routing{Logits: logits, Scores: make([]float64, tokens*k), ExpertIDs: make([]int32, tokens*k)}
+	parallel(tokens, func() func(int) {
+		return func(i int) {
+			row, experts := logits[i*e:][:e], out.ExpertIDs[i*k:][:k]
+			raw := l.rawScores(row, nil, round)
+			l.choose(experts, row, raw, round)
+			if raw == nil {
+				raw = l.rawScores(row, experts, round)
+			}
+			l.scores(out.Scores[i*k:][:k], raw, experts, round)
+		}
+	})
 	return out, nil
 }
 
@@ -48,41 +61,75 @@ const (
 	routeGroup  = 64
 )
 
-// route fills out, for decoded tokens.
-func (l *Layer) route(out Routing, rows [][]float64, r Rounding) {
-	var groups []group
-	for i := 0; i < len(rows); i += routeGroup {
-		groups = append(groups, group{first: i, count: min(routeGroup, len(rows)-i), weights: l.router})
-	}
-	e, k := l.config.NumExperts, l.config.TopK
-	logits := product(rows, groups, e, l.config.Hidden)
-	parallel(len(rows), func() func(int) {
-		return func(i int) {
-			row := out.Logits[i*e:][:e]
-			copy(row, logits[i])
-			if r == Rounded {
-				l.roundLogits(row)
-			}
-			experts := out.ExpertIDs[i*k:][:k]
-			TopK(experts, row)
-			softmax(out.Scores[i*k:][:k], row, experts, r)
+// eachLogits gives the logits of the i-th token of the list, one after the other.
+func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int, logits []float64)) {
+	for first := 0; first < len(tokens); first += routeTokens {
+		rows := l.tokenRows(x, tokens[first:min(first+routeTokens, len(tokens))])
+		var groups []group
+		for i := 0; i < len(rows); i += routeGroup {
+			groups = append(groups, group{first: i, count: min(routeGroup, len(rows)-i), weights: l.router})
 		}
-	})
+		for i, row := range product(rows, groups, l.config.NumExperts, l.config.Hidden) {
+			for e := range row {
+				if l.routerBias != nil {
+					row[e] += l.routerBias[e]
+				}
+				row[e] = r.logit(row[e])
+			}
+			do(first+i, row)
+		}
+	}
 }
 
-func (l *Layer) roundLogits(row []float64) {
-	for i, v := range row {
-		if l.config.Logits == spec.LogitsF32 {
-			row[i] = float64(float32(v))
-		} else {
-			row[i] = roundBF16(v)
+// choose fills experts with those of a token, the best first. raw may be nil
+// where nothing but logits is compared.
+func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
+	c := l.config
+	keys, sums := logits, raw
+	if c.SelectionBias {
+		keys = make([]float64, len(raw))
+		for e, p := range raw {
+			keys[e] = r.f32(p + l.selectionBias[e])
 		}
+		sums = keys
+	}
+	if c.Groups == 0 {
+		TopK(experts, keys)
+		return
+	}
+	size := c.NumExperts / c.Groups
+	groups := make([]float64, c.Groups)
+	for g := range groups {
+		if c.GroupScore == spec.GroupBest {
+			var best [1]int32
+			TopK(best[:], keys[g*size:][:size])
+			groups[g] = keys[g*size+int(best[0])]
+			continue
+		}
+		var best [2]int32
+		TopK(best[:], keys[g*size:][:size])
+		groups[g] = r.f32(sums[g*size+int(best[0])] + sums[g*size+int(best[1])])
+	}
+	kept := make([]int32, c.TopGroups)
+	TopK(kept, groups)
+	slices.Sort(kept)
+	var from []int32
+	var of []float64
+	for _, g := range kept {
+		for e := int(g) * size; e < (int(g)+1)*size; e++ {
+			from, of = append(from, int32(e)), append(of, keys[e])
+		}
+	}
+	TopK(experts, of)
+	for i, at := range experts {
+		experts[i] = from[at]
 	}
 }
 
 // TopK fills experts with the indices of the largest logits, largest first: of
-// equal ones the lower index first, NaN before everything else. len(experts)
-// must not be larger than len(logits); more stay as they were.
+// equal ones the lower index first, NaN before everything else, as in
+// torch.topk. len(experts) must not be larger than len(logits); more stay as
+// they were.
 func TopK(experts []int32, logits []float64) {
 	order := make([]int32, len(logits))
 	for i := range order {
@@ -99,20 +146,4 @@ func TopK(experts []int32, logits []float64) {
 		return 0
 	})
 	copy(experts, order)
-}
-
-// softmax gives the scores of the selected logits, the largest first.
-func softmax(scores, logits []float64, experts []int32, r Rounding) {
-	most := logits[experts[0]]
-	var sum float64
-	for j, e := range experts {
-		scores[j] = math.Exp(logits[e] - most)
-		sum += scores[j]
-	}
-	for j := range scores {
-		scores[j] /= sum
-		if r == Rounded {
-			scores[j] = float64(float32(scores[j]))
-		}
-	}
 }

@@ -1,8 +1,6 @@
 package reference
 
-import (
-	"slices"
-)
+import "slices"
 
 // TokenGradients are the gradients that belong to tokens. Row i is for the
 // i-th token asked for.
@@ -14,9 +12,11 @@ type TokenGradients struct {
 	// DScores [tokens, K] is the gradient of the scores taken as inputs of
 	// their own: 0 in skipped slots.
 	DScores []float64
-	// DLogits [tokens, K] is that of the chosen logits, without Extra. Nil
-	// unless Routed.
+	// DLogits is that of the chosen logits [tokens, K], or of all [tokens, E]
+	// where Score is SoftmaxAll, without Extra. Nil unless Routed.
 	DLogits []float64
+	// DSharedGate [tokens] is the gradient of x·wg, nil without SharedGate.
+	DSharedGate []float64
 }
 
 // Tokens gives the gradients of the listed tokens (nil: all of them).
@@ -28,107 +28,146 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 	if err != nil {
 		return TokenGradients{}, err
 	}
-	c, k := g.config, g.config.TopK
 	out := TokenGradients{
-		Tokens:  slices.Clone(tokens),
-		DX:      make([]float64, len(tokens)*c.Hidden),
-		DScores: make([]float64, len(tokens)*k),
+		Tokens: slices.Clone(tokens),
+		DX:     make([]float64, len(tokens)*g.config.Hidden),
 	}
+	x, do := g.tokenRows(g.in.X, tokens), g.tokenRows(g.in.DO, tokens)
 	pairs := g.pairs(tokens, g.in.ExpertIDs)
-	h := g.preactivations(pairs, tokens, g.tokenRows(g.in.X, tokens))
-	do := g.tokenRows(g.in.DO, tokens)
-	rows := make([][]float64, len(pairs))
-	for i, p := range pairs {
-		rows[i] = do[p.row/k]
-	}
-	da := transposed(rows, g.groups(pairs, g.w2, c.Hidden*c.Intermediate), c.Hidden, c.Intermediate)
-	dh := g.activations(out.DScores, h, da, pairs, tokens)
+	rows, dscores := g.routed.tokens(tokens, pairs, x, do)
+	out.DScores = dscores
 	if g.in.Routed {
 		out.DLogits = g.dlogits(out.DScores, tokens)
 	}
-	dx := transposed(dh, g.groups(pairs, g.w1, 2*c.Intermediate*c.Hidden), 2*c.Intermediate, c.Hidden)
-	g.routerTerm(dx, pairs, out.DLogits)
-	g.sum(out.DX, dx, pairs, g.extraRows(tokens))
+	g.routerTerm(rows, pairs, out.DLogits)
+	slots := g.config.TopK
+	at := make([][]float64, len(tokens)*slots)
+	for i, p := range pairs {
+		at[p.row] = rows[i]
+	}
+	ends := [][][]float64{g.sharedRows(&out, tokens, x, do), g.extraRows(tokens, out.DLogits)}
+	parallel(len(tokens), func() func(int) {
+		return func(i int) {
+			sum := out.DX[i*g.config.Hidden:][:g.config.Hidden]
+			add := func(row []float64) {
+				for c, v := range row {
+					sum[c] += v
+				}
+			}
+			for _, row := range at[i*slots:][:slots] {
+				add(row)
+			}
+			for _, rows := range ends {
+				if rows != nil {
+					add(rows[i])
+				}
+			}
+			for c, v := range sum {
+				sum[c] = g.rounding.store(v)
+			}
+		}
+	})
 	return out, nil
 }
 
-// activations gives dH of the pairs in the order of W1's rows, and stores the
-// scores' gradients.
-func (g *Gradients) activations(dscores []float64, h, da [][]float64, pairs []pair, tokens []int32) [][]float64 {
-	n, k := g.config.Intermediate, g.config.TopK
-	layout := g.config.GateUp
-	dh := matrix(len(pairs), 2*n)
+// tokens gives dH·W1 of the pairs, and the gradients of the scores of so many
+// tokens. x and do are the tokens' rows.
+func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]float64, dscores []float64) {
+	h, up := p.preactivations(pairs, tokens, x)
+	rows := make([][]float64, len(pairs))
+	for i, at := range pairs {
+		rows[i] = do[at.row/p.topK]
+	}
+	da := transposed(rows, groups(pairs, p.w2, p.d*p.n), p.d, p.n)
+	dscores = make([]float64, len(tokens)*p.topK)
 	parallel(len(pairs), func() func(int) {
 		return func(i int) {
-			p := pairs[i]
-			score := g.in.Scores[int(tokens[p.row/k])*k+p.row%k]
+			at := pairs[i]
+			score := p.scores[p.flat(at, tokens)]
 			var sum float64
-			for j := range n {
-				a, dgate, dup := neuron(h[i][j], h[i][n+j], score, da[i][j])
-				sum += da[i][j] * a
-				dh[i][layout.GateRow(j, n)] = g.rounding.bf16(dgate)
-				dh[i][layout.UpRow(j, n)] = g.rounding.bf16(dup)
+			for j := range p.n {
+				gate, upper := p.inputs(h[i], j)
+				a, dgate, dup := p.gradient(gate, upper, score*da[i][j])
+				if p.onInput {
+					// Without the score, which may be 0.
+					_, g, u := p.gradient(gate, upper, da[i][j])
+					rawGate, rawUp := p.inputs(up[i], j)
+					sum += g*rawGate + u*rawUp
+				} else {
+					sum += da[i][j] * a
+				}
+				h[i][j] = p.rounding.store(dgate)
+				if p.gated {
+					h[i][p.n+j] = p.rounding.store(dup)
+				}
 			}
-			dscores[p.row] = g.rounding.f32(sum)
+			if p.b2 != nil {
+				sum += dot(p.b2[int(at.expert)*p.d:][:p.d], rows[i])
+			}
+			dscores[at.row] = p.rounding.f32(sum)
 		}
 	})
-	return dh
+	return transposed(h, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d), dscores
 }
 
-// dlogits are the gradients of the tokens' chosen logits.
-func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
-	out := SoftmaxBackward(Gather(g.in.Scores, tokens, g.config.TopK), dscores, g.config.TopK)
-	for i, v := range out {
-		out[i] = g.rounding.f32(v)
-	}
-	return out
-}
-
-// SoftmaxBackward gives the gradients of a softmax's inputs from those of its
-// results, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The slices must be of
-// one length, a multiple of K.
-func SoftmaxBackward(scores, dscores []float64, topK int) []float64 {
-	out := make([]float64, len(scores))
-	for i := 0; i+topK <= len(scores); i += topK {
-		mean := dot(scores[i:i+topK], dscores[i:i+topK])
-		for j := i; j < i+topK; j++ {
-			out[j] = scores[j] * (dscores[j] - mean)
-		}
-	}
-	return out
-}
-
-// routerTerm adds dlogit·W_r[e] to the rows of dX~, where the layer routes,
-// and rounds them.
+// routerTerm adds dlogit·W_r[e] to the rows of dX~, where the chosen logits
+// have gradients of their own, and rounds them.
 func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) {
 	d := g.config.Hidden
 	parallel(len(pairs), func() func(int) {
 		w := make([]float64, d)
 		return func(i int) {
-			if dlogits != nil {
+			if dlogits != nil && !g.dense() {
 				p := pairs[i]
-				decode(w, g.router[int(p.expert)*d:][:d])
+				g.router.part(int(p.expert)*d, d).decode(w)
 				for c, v := range w {
 					dx[i][c] += dlogits[p.row] * v
 				}
 			}
-			for c, v := range dx[i] {
-				dx[i][c] = g.rounding.bf16(v)
-			}
+			g.storeRow(dx[i])
 		}
 	})
 }
 
-// extraRows gives Extra·W_r of the tokens, nil where there is none.
-func (g *Gradients) extraRows(tokens []int32) [][]float64 {
-	if g.in.Extra == nil {
+// sharedRows gives the shared experts' rows of dX, with their gate's part; nil
+// without shared experts.
+func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]float64) [][]float64 {
+	if g.shared == nil {
+		return nil
+	}
+	rows, dg := g.shared.tokens(tokens, everyToken(len(tokens)), x, do)
+	if g.sharedGate != nil {
+		out.DSharedGate = dg
+	}
+	for i, row := range rows {
+		if g.sharedGate != nil {
+			s := g.shared.scores[tokens[i]]
+			dg[i] = g.rounding.f32(s * (1 - s) * dg[i])
+			for c, v := range g.sharedGate {
+				row[c] += dg[i] * v
+			}
+		}
+		g.storeRow(row)
+	}
+	return rows
+}
+
+// extraRows gives (Extra + dlogits)·W_r of the tokens, dlogits where all logits
+// have them; nil where there is neither.
+func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
+	if g.in.Extra == nil && (dlogits == nil || !g.dense()) {
 		return nil
 	}
 	e := g.config.NumExperts
-	rows := make([][]float64, len(tokens))
+	rows := matrix(len(tokens), e)
 	var groups []group
 	for i, t := range tokens {
-		rows[i] = g.in.Extra[int(t)*e:][:e]
+		for j := range e {
+			rows[i][j] = g.extra(int(t), j)
+			if g.dense() {
+				rows[i][j] += dlogits[i*e+j]
+			}
+		}
 		if i%routeGroup == 0 {
 			groups = append(groups, group{first: i, weights: g.router})
 		}
@@ -136,40 +175,22 @@ func (g *Gradients) extraRows(tokens []int32) [][]float64 {
 	}
 	out := transposed(rows, groups, e, g.config.Hidden)
 	for _, row := range out {
-		for c, v := range row {
-			row[c] = g.rounding.bf16(v)
-		}
+		g.storeRow(row)
 	}
 	return out
 }
 
-// sum gives dX: each token's rows of dX~ in slot order, then its extra row.
-func (g *Gradients) sum(dx []float64, rows [][]float64, pairs []pair, extra [][]float64) {
-	d, k := g.config.Hidden, g.config.TopK
-	tokens := len(dx) / d
-	at := make([]int, tokens*k) // 1 + index of the slot's pair, 0: skipped
-	for i, p := range pairs {
-		at[p.row] = i + 1
+// extra is what other losses add to the gradient of a logit.
+func (g *Gradients) extra(token, expert int) float64 {
+	if g.in.Extra == nil {
+		return 0
 	}
-	parallel(tokens, func() func(int) {
-		return func(i int) {
-			sum := dx[i*d:][:d]
-			add := func(row []float64) {
-				for c, v := range row {
-					sum[c] += v
-				}
-			}
-			for _, p := range at[i*k : (i+1)*k] {
-				if p > 0 {
-					add(rows[p-1])
-				}
-			}
-			if extra != nil {
-				add(extra[i])
-			}
-			for c, v := range sum {
-				sum[c] = g.rounding.bf16(v)
-			}
-		}
-	})
+	return g.in.Extra[token*g.config.NumExperts+expert]
+}
+
+// storeRow rounds a row to the layer's type.
+func (g *Gradients) storeRow(row []float64) {
+	for c, v := range row {
+		row[c] = g.rounding.store(v)
+	}
 }

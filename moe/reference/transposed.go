@@ -22,7 +22,7 @@ func transposed(rows [][]float64, groups []group, depth, cols int) [][]float64 {
 			for k := 0; k < depth; k += axpyRows {
 				n := min(axpyRows, depth-k)
 				for j := range n {
-					decode(scratch[j][:c1-c0], g.weights[(k+j)*cols+c0:(k+j)*cols+c1])
+					g.weights.part((k+j)*cols+c0, c1-c0).decode(scratch[j][:c1-c0])
 				}
 				for i := g.first; i < g.first+g.count; i++ {
 					axpy(out[i][c0:c1], rows[i][k:k+n], scratch[:n])

@@ -5,12 +5,12 @@ import (
 	"slices"
 	"strconv"
 
-	"sonicmoe/moe/num"
 	"sonicmoe/moe/spec"
 )
 
-// ExpertRow is one row of one expert's weights: 0..2n-1 of W1 in its own
-// layout, 0..d-1 of W2.
+// ExpertRow is one row of one expert's weights as [out, in]: 0..2n-1 of W1 in
+// the order that GateUp says (0..n-1 without a gate; with Apart, W1's rows and
+// then W3's), 0..d-1 of W2. With the order InOut it is a column.
 type ExpertRow struct{ Expert, Row int }
 
 // AllRows lists all rows of experts with so many rows each.
@@ -30,26 +30,72 @@ func AllRows(experts, rows int) []ExpertRow {
 // W1 gives dW1 of the listed rows, [len(list), d].
 //
 // A row costs 8·d operations for each token of its expert, 4 where H is given.
-func (g *Gradients) W1(list []ExpertRow) ([]float64, error) {
-	c := g.config
-	if err := checkRows(list, c.NumExperts, 2*c.Intermediate); err != nil {
+func (g *Gradients) W1(list []ExpertRow) ([]float64, error) { return g.routed.dW1(list) }
+
+// B1 gives db1 of the listed rows of W1, [len(list)], at W1's cost.
+func (g *Gradients) B1(list []ExpertRow) ([]float64, error) { return g.routed.dB1(list) }
+
+// W2 gives dW2 of the listed rows, [len(list), n].
+//
+// A row costs 2·n operations for each token of its expert. Without H, all of
+// H of the experts in the list is computed first.
+func (g *Gradients) W2(list []ExpertRow) ([]float64, error) { return g.routed.dW2(list) }
+
+// B2 gives db2 of the listed rows of W2, [len(list)].
+func (g *Gradients) B2(list []ExpertRow) ([]float64, error) { return g.routed.dB2(list) }
+
+// SharedW1 is W1 of the shared experts, which are one expert, 0: rows of
+// SharedW1, then those of SharedW3.
+func (g *Gradients) SharedW1(list []ExpertRow) ([]float64, error) {
+	if g.shared == nil {
+		return nil, noShared
+	}
+	return g.shared.dW1(list)
+}
+
+// SharedW2 is W2 of the shared experts, which are one expert, 0.
+func (g *Gradients) SharedW2(list []ExpertRow) ([]float64, error) {
+	if g.shared == nil {
+		return nil, noShared
+	}
+	return g.shared.dW2(list)
+}
+
+var noShared = &spec.ArgError{Field: "Config.SharedExperts", Got: "0", Want: "1 or more for their gradients"}
+
+func (p *pass) dW1(list []ExpertRow) ([]float64, error) {
+	return p.w1Sums(list, p.d, func(x [][]float64) [][]float64 { return x })
+}
+
+func (p *pass) dB1(list []ExpertRow) ([]float64, error) {
+	one := matrix(axpyRows, 1)
+	for i := range one {
+		one[i][0] = 1
+	}
+	return p.w1Sums(list, 1, func([][]float64) [][]float64 { return one })
+}
+
+// w1Sums gives Σ dH·term of the listed columns of dH, [len(list), width]; of
+// gives the terms of axpyRows rows of X.
+func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]float64) ([]float64, error) {
+	if err := checkRows(list, p.experts, p.rows); err != nil {
 		return nil, err
 	}
-	out := make([]float64, len(list)*c.Hidden)
+	out := make([]float64, len(list)*width)
 	tasks := rowTasks(list, 8)
 	parallel(len(tasks), func() func(int) {
-		x, do := matrix(axpyRows, c.Hidden), matrix(axpyRows, c.Hidden)
+		x, do := matrix(axpyRows, p.d), matrix(axpyRows, p.d)
 		return func(i int) {
 			t := tasks[i]
 			columns := make([]w1Column, len(t.at))
 			for j, at := range t.at {
-				columns[j] = g.w1Column(list[at], out[at*c.Hidden:][:c.Hidden])
+				columns[j] = p.w1Column(list[at], out[at*width:][:width])
 			}
-			g.eachRows(t.expert, func(first int, flat []int32) {
-				g.decodeRows(x, g.in.X, flat)
-				g.decodeRows(do, g.in.DO, flat)
+			p.eachRows(t.expert, func(first int, flat []int32) {
+				p.decodeRows(x, p.x, flat)
+				p.decodeRows(do, p.do, flat)
 				for j := 0; j < len(columns); j += 2 {
-					g.addW1(columns[j:min(j+2, len(columns))], first, flat, x, do)
+					p.addColumns(columns[j:min(j+2, len(columns))], first, flat, x, do, of(x))
 				}
 			})
 		}
@@ -62,94 +108,96 @@ type w1Column struct {
 	neuron       int
 	isUp         bool
 	gate, up, w2 []float64 // gate and up are nil where H is given
+	gateBias     float64
+	upBias       float64
 	sum          []float64
 }
 
-func (g *Gradients) w1Column(r ExpertRow, sum []float64) w1Column {
-	d, n, layout := g.config.Hidden, g.config.Intermediate, g.config.GateUp
-	w := w1Column{sum: sum, w2: make([]float64, d)}
-	for w.neuron = range n {
-		if w.isUp = layout.UpRow(w.neuron, n) == r.Row; w.isUp || layout.GateRow(w.neuron, n) == r.Row {
-			break
+func (p *pass) w1Column(r ExpertRow, sum []float64) w1Column {
+	at := p.place(r.Row)
+	w := w1Column{neuron: at % p.n, isUp: at >= p.n, sum: sum, w2: make([]float64, p.d)}
+	for i := range p.d {
+		w.w2[i] = p.w2.at((r.Expert*p.d+i)*p.n + w.neuron)
+	}
+	if p.h != nil {
+		return w
+	}
+	row := func(r0 int) ([]float64, float64) {
+		at := r.Expert*p.rows + r0
+		bias := 0.0
+		if p.b1 != nil {
+			bias = p.b1[at]
 		}
+		return p.w1.part(at*p.d, p.d).values(), bias
 	}
-	for i := range d {
-		w.w2[i] = num.BF16ToFloat64(g.w2[(r.Expert*d+i)*n+w.neuron])
-	}
-	if g.in.H == nil {
-		w.gate, w.up = make([]float64, d), make([]float64, d)
-		decode(w.gate, g.w1[(r.Expert*2*n+layout.GateRow(w.neuron, n))*d:][:d])
-		decode(w.up, g.w1[(r.Expert*2*n+layout.UpRow(w.neuron, n))*d:][:d])
+	w.gate, w.gateBias = row(w.neuron)
+	w.up = w.gate // has no meaning without a gate
+	if p.gated {
+		w.up, w.upBias = row(p.n + w.neuron)
 	}
 	return w
 }
 
-// addW1 adds at most axpyRows packed rows, from row first on, to one or two
+// addColumns adds at most axpyRows packed rows, from row first on, to one or two
 // columns' sums. x and do are those tokens' rows, zero past len(flat).
-func (g *Gradients) addW1(columns []w1Column, first int, flat []int32, x, do [][]float64) {
-	n := g.config.Intermediate
+func (p *pass) addColumns(columns []w1Column, first int, flat []int32, x, do, terms [][]float64) {
 	last := columns[len(columns)-1]
 	da := dot2x4(columns[0].w2, last.w2, do[0], do[1], do[2], do[3])
 	for i, w := range columns {
 		var h [2 * rowTile]float64 // gates, then ups
 		if w.gate != nil {
 			h = dot2x4(w.gate, w.up, x[0], x[1], x[2], x[3])
-			for j := range h {
-				h[j] = g.rounding.bf16(h[j])
-			}
 		}
 		var dh [axpyRows]float64
 		for j, f := range flat {
-			if w.gate == nil {
-				row := g.in.H[(first+j)*2*n:][:2*n]
-				h[j], h[rowTile+j] = num.BF16ToFloat64(row[w.neuron]), num.BF16ToFloat64(row[n+w.neuron])
+			gate, up := h[j], h[rowTile+j]
+			if w.gate != nil {
+				score := p.inputScore(int(f))
+				gate, up = p.rounding.store(gate*score+w.gateBias), p.rounding.store(up*score+w.upBias)
+			} else {
+				row := stored(p.h[(first+j)*p.rows:][:p.rows], p.rounding.config.Type)
+				gate = row.at(w.neuron)
+				if p.gated {
+					up = row.at(p.n + w.neuron)
+				}
 			}
-			_, dgate, dup := neuron(h[j], h[rowTile+j], g.in.Scores[f], da[rowTile*i+j])
+			_, dgate, dup := p.gradient(gate, up, p.scores[f]*da[rowTile*i+j])
 			if w.isUp {
 				dgate = dup
 			}
-			dh[j] = g.rounding.bf16(dgate)
+			dh[j] = p.rounding.store(dgate)
 		}
-		axpy(w.sum, dh[:len(flat)], x)
+		axpy(w.sum, dh[:len(flat)], terms)
 	}
 }
 
-// W2 gives dW2 of the listed rows, [len(list), n].
-//
-// A row costs 2·n operations for each token of its expert. Without H, all of
-// H of the experts in the list is computed first.
-func (g *Gradients) W2(list []ExpertRow) ([]float64, error) {
-	c, n := g.config, g.config.Intermediate
-	if err := checkRows(list, c.NumExperts, c.Hidden); err != nil {
+func (p *pass) dW2(list []ExpertRow) ([]float64, error) {
+	if err := checkRows(list, p.experts, p.d); err != nil {
 		return nil, err
 	}
-	out := make([]float64, len(list)*n)
-	h := g.experts(list)
+	out := make([]float64, len(list)*p.n)
+	h := p.expertRows(list)
 	tasks := rowTasks(list, 32)
 	parallel(len(tasks), func() func(int) {
-		a := matrix(axpyRows, n)
-		stored := make([]float64, 2*n)
+		a := matrix(axpyRows, p.n)
+		saved := make([]float64, p.rows)
 		return func(i int) {
 			t := tasks[i]
-			g.eachRows(t.expert, func(first int, flat []int32) {
+			p.eachRows(t.expert, func(first int, flat []int32) {
 				for j, f := range flat {
-					row := stored
-					if g.in.H != nil {
-						decode(row, g.in.H[(first+j)*2*n:][:2*n])
+					row := saved
+					if p.h != nil {
+						stored(p.h[(first+j)*p.rows:][:p.rows], p.rounding.config.Type).decode(row)
 					} else {
 						row = h[first+j]
 					}
-					for m := range n {
-						v, _, _ := neuron(row[m], row[n+m], 0, 0)
-						a[j][m] = g.rounding.bf16(g.in.Scores[f] * v)
+					for m := range p.n {
+						a[j][m] = p.rounding.store(p.outputScore(int(f)) * p.value(p.inputs(row, m)))
 					}
 				}
-				var do [axpyRows]float64
 				for _, at := range t.at {
-					for j, f := range flat {
-						do[j] = num.BF16ToFloat64(g.in.DO[int(f)/c.TopK*c.Hidden+list[at].Row])
-					}
-					axpy(out[at*n:][:n], do[:len(flat)], a)
+					do := p.outputColumn(list[at].Row, flat)
+					axpy(out[at*p.n:][:p.n], do[:len(flat)], a)
 				}
 			})
 		}
@@ -157,84 +205,71 @@ func (g *Gradients) W2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// experts gives H of all rows of the listed experts, by packed row; nil where
+// outputColumn is one column of dO, of at most axpyRows rows.
+func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
+	all := stored(p.do, p.rounding.config.Type)
+	for j, f := range flat {
+		do[j] = all.at(int(f)/p.topK*p.d + column)
+	}
+	return do
+}
+
+func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
+	if err := checkRows(list, p.experts, p.d); err != nil {
+		return nil, err
+	}
+	out := make([]float64, len(list))
+	for i, r := range list {
+		p.eachRows(r.Expert, func(_ int, flat []int32) {
+			do := p.outputColumn(r.Row, flat)
+			for j, f := range flat {
+				out[i] += p.outputScore(int(f)) * do[j]
+			}
+		})
+	}
+	return out, nil
+}
+
+// expertRows gives H of all rows of the listed experts, by packed row; nil where
 // it was given.
-func (g *Gradients) experts(list []ExpertRow) [][]float64 {
-	if g.in.H != nil {
+func (p *pass) expertRows(list []ExpertRow) [][]float64 {
+	if p.h != nil {
 		return nil
 	}
-	k := g.config.TopK
-	h := make([][]float64, len(g.grouping.Flat))
+	h := make([][]float64, len(p.grouping.Flat))
 	done := map[int]bool{}
 	for _, r := range list {
 		if done[r.Expert] {
 			continue
 		}
 		done[r.Expert] = true
-		first := int(g.grouping.Offsets[r.Expert])
-		flat := g.grouping.Flat[first:g.grouping.Offsets[r.Expert+1]]
+		first := int(p.grouping.Offsets[r.Expert])
+		flat := p.grouping.Flat[first:p.grouping.Offsets[r.Expert+1]]
 		tokens, pairs := make([]int32, len(flat)), make([]pair, len(flat))
 		for i, f := range flat {
-			tokens[i] = f / int32(k)
-			pairs[i] = pair{row: i * k, expert: int32(r.Expert)}
+			tokens[i] = f / int32(p.topK)
+			pairs[i] = pair{row: i*p.topK + int(f)%p.topK, expert: int32(r.Expert)}
 		}
-		copy(h[first:], g.preactivations(pairs, tokens, g.tokenRows(g.in.X, tokens)))
+		rows, _ := p.preactivations(pairs, tokens, p.layer.tokenRows(p.x, tokens))
+		copy(h[first:], rows)
 	}
 	return h
 }
 
-// Router gives dW_r [E, d] from the gradients of all tokens' chosen logits,
-// [T, K] (those of Tokens, or a kernel's own), and Extra.
-func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
-	c, k := g.config, g.config.TopK
-	if len(dlogits) != len(g.in.Scores) {
-		return nil, &spec.ArgError{Field: "dlogits", Got: elements(len(dlogits)), Want: fmt.Sprintf("%d ([T, K])", len(g.in.Scores))}
-	}
-	const width = 64
-	out := make([]float64, c.NumExperts*c.Hidden)
-	parallel((c.Hidden+width-1)/width, func() func(int) {
-		x := make([]float64, width)
-		return func(block int) {
-			c0 := block * width
-			x := x[:min(width, c.Hidden-c0)]
-			add := func(e int, dlogit float64) {
-				for i, v := range x {
-					out[e*c.Hidden+c0+i] += dlogit * v
-				}
-			}
-			for t := range len(g.in.X) / c.Hidden {
-				decode(x, g.in.X[t*c.Hidden+c0:][:len(x)])
-				for f := t * k; f < (t+1)*k; f++ {
-					if g.grouping.Row[f] >= 0 {
-						add(int(g.in.ExpertIDs[f]), dlogits[f])
-					}
-				}
-				if g.in.Extra != nil {
-					for e, v := range g.in.Extra[t*c.NumExperts:][:c.NumExperts] {
-						add(e, v)
-					}
-				}
-			}
-		}
-	})
-	return out, nil
-}
-
 // eachRows gives an expert's packed rows, axpyRows at a time: the first one's
 // number, and each one's place t·K + k.
-func (g *Gradients) eachRows(expert int, do func(first int, flat []int32)) {
-	from, to := int(g.grouping.Offsets[expert]), int(g.grouping.Offsets[expert+1])
+func (p *pass) eachRows(expert int, do func(first int, flat []int32)) {
+	from, to := int(p.grouping.Offsets[expert]), int(p.grouping.Offsets[expert+1])
 	for ; from < to; from += axpyRows {
-		do(from, g.grouping.Flat[from:min(from+axpyRows, to)])
+		do(from, p.grouping.Flat[from:min(from+axpyRows, to)])
 	}
 }
 
 // decodeRows decodes the tokens' rows of src [T, d] and clears the rest of dst.
-func (g *Gradients) decodeRows(dst [][]float64, src []uint16, flat []int32) {
-	d := g.config.Hidden
+func (p *pass) decodeRows(dst [][]float64, src []uint16, flat []int32) {
 	for i, row := range dst {
 		if i < len(flat) {
-			decode(row, src[int(flat[i])/g.config.TopK*d:][:d])
+			stored(src[int(flat[i])/p.topK*p.d:][:p.d], p.rounding.config.Type).decode(row)
 		} else {
 			clear(row)
 		}
