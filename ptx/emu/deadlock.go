@@ -317,7 +317,13 @@ type arrival struct {
 }
 
 // copies: it brings bytes.
-func (a arrival) copies() bool { return a.in.form.Effects&isa.AsyncProxy != 0 }
+func (a arrival) copies() bool {
+	switch a.in.form.ID {
+	case isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
+		return true
+	}
+	return false
+}
 
 // note remembers who takes part in a phase.
 func note(list []arrival, a arrival) []arrival {
