@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/ptx/outside"
+)
+
+// built is the shared library, made once for all tests.
+var built struct {
+	sync.Once
+	folder, file string
+	err          error
+}
+
+// library is the path of the shared library.
+func library(t *testing.T) string {
+	t.Helper()
+	outside.CC(t)
+	if testing.Short() {
+		t.Skip("building the shared library takes a minute")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("the tests' programs are for systems with a cc")
+	}
+	built.Do(func() {
+		if built.folder, built.err = os.MkdirTemp("", "sonicmoe-capi"); built.err != nil {
+			return
+		}
+		built.file = filepath.Join(built.folder, "libsonicmoe.so")
+		build := exec.Command("go", "build", "-buildmode=c-shared", "-o", built.file, ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = &exec.Error{Name: string(out), Err: err}
+		}
+	})
+	require.NoError(t, built.err)
+	return built.file
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.folder != "" {
+		_ = os.RemoveAll(built.folder)
+	}
+	os.Exit(code)
+}
+
+// run compiles a C program with the library and gives what it prints.
+func run(t *testing.T, source string, args ...string) string {
+	t.Helper()
+	lib := library(t)
+	bin := filepath.Join(t.TempDir(), "program")
+	cc := exec.Command(outside.CC(t), "-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror", "-I.",
+		source, lib, "-lm", "-lpthread", "-Wl,-rpath,"+filepath.Dir(lib), "-o", bin)
+	out, err := cc.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	program := exec.CommandContext(ctx, bin, args...)
+	program.Env = append(os.Environ(), "SONICMOE_CACHE="+filepath.Join(t.TempDir(), "cache"))
+	var printed, failed bytes.Buffer
+	program.Stdout, program.Stderr = &printed, &failed
+	require.NoError(t, program.Run(), "%s%s", printed.String(), failed.String())
+	require.Empty(t, failed.String())
+	return printed.String()
+}
+
+// The example checks its own numbers.
+func TestExampleInC(t *testing.T) {
+	out := run(t, filepath.Join("..", "..", "examples", "c", "layer.c"), "emulated")
+	assert.Contains(t, out, "forward: 24 tokens")
+	assert.Contains(t, out, "backward: ")
+}
+
+// Every wrong use has a status and words, and the process lives on.
+func TestWrongUseInC(t *testing.T) {
+	const ok, invalid = "0", "1"
+	want := []struct{ name, status, words string }{
+		{"open NULL", invalid, "is NULL"},
+		{"open nowhere", invalid, "is NULL"},
+		{"open unknown", invalid, "abacus"},
+		{"layer without device", invalid, "device is 0, must be the handle of an open device"},
+		{"layer of a wild device", invalid, "12345, which was never given"},
+		{"open", ok, ""},
+		{"config NULL", invalid, "config is NULL"},
+		{"layer nowhere", invalid, "layer is NULL"},
+		{"config size", invalid, "config->size is 0, must be sizeof"},
+		{"hidden", invalid, "Config.Hidden is 100"},
+		{"activation", invalid, "Config.Activation is 256"},
+		{"newer program", ok, ""},
+		{"newer field", invalid, "must be 0 beyond"},
+		{"sizes of a device", invalid, "of a device, must be the handle of an open layer"},
+		{"sizes of -1", invalid, "-1"},
+		{"sizes NULL", invalid, "sizes is NULL"},
+		{"older program", ok, ""},
+		{"older program, rest", ok, ""},
+		{"pass NULL", invalid, "pass is NULL"},
+		{"pass of nothing", invalid, "X.Ptr is 0"},
+		{"x off", invalid, "X.Ptr is 0x18, must be a multiple of 16"},
+		{"tokens", invalid, "T·K below 2^31"},
+		{"no backward", invalid, "WithoutBackward"},
+		{"gradient type", invalid, "DW1.type is -1"},
+		{"alloc -1", invalid, "-1"},
+		{"alloc", ok, ""},
+		{"write NULL", invalid, "host memory is NULL"},
+		{"write too much", invalid, ""},
+		{"read -1", invalid, "bytes is -1"},
+		{"free", ok, ""},
+		{"free again", invalid, ""},
+		{"warm which", invalid, "B200"},
+		{"another thread's text", ok, ""},
+		{"close layer", ok, ""},
+		{"closed layer", invalid, "which is closed"},
+		{"close again", invalid, "handle is"},
+		{"open again", ok, ""},
+		{"layer again", ok, ""},
+		{"close device", ok, ""},
+		{"layer of a closed device", invalid, "device is closed"},
+		{"closed device", invalid, "which is closed"},
+	}
+	lines := strings.Split(strings.TrimSpace(run(t, filepath.Join("testdata", "wrong.c"))), "\n")
+	require.Len(t, lines, len(want))
+	for i, w := range want {
+		got := strings.SplitN(lines[i], "\t", 3)
+		require.Len(t, got, 3, "%q", lines[i])
+		assert.Equal(t, w.name, got[0])
+		assert.Equal(t, w.status, got[1], "%s: %s", w.name, got[2])
+		assert.Contains(t, got[2], w.words, w.name)
+		assert.Equal(t, w.status == ok, got[2] == "", "%s: %q", w.name, got[2])
+	}
+}
+
+// The header's sm_config has package moe's fields by name, in order, so that
+// none is forgotten.
+func TestConfigIsWhole(t *testing.T) {
+	text, err := os.ReadFile("sonicmoe.h")
+	require.NoError(t, err)
+	_, body, _ := strings.Cut(string(text), "typedef struct sm_config {")
+	body, _, _ = strings.Cut(body, "}")
+	body = regexp.MustCompile(`(?s)/\*.*?\*/|u?int64_t|double`).ReplaceAllString(body, "")
+	got := regexp.MustCompile(`\w+`).FindAllString(body, -1)
+
+	want := []string{"size"}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[moe.Config]()) {
+		want = append(want, snake(f.Name))
+	}
+	assert.Equal(t, append(want, "without_backward"), got)
+}
+
+// snake is a Go name as C writes it: TopK is top_k, RouterF32 router_f32.
+func snake(name string) string {
+	var b strings.Builder
+	for i, r := range name {
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

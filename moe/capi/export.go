@@ -1,0 +1,234 @@
+//go:build cgo
+
+package main
+
+// #define SONICMOE_TYPES_ONLY
+// #include "sonicmoe.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/ptx/ptxas"
+)
+
+//export sm_open
+func sm_open(name *C.char, out *C.sm_handle) C.sm_status {
+	return guarded(func() error {
+		if name == nil || out == nil {
+			return &moe.ArgError{Field: "name or device", Got: "NULL", Want: "an address"}
+		}
+		dev, err := open.Device(context.Background(), C.GoString(name))
+		if err != nil {
+			return err
+		}
+		*out = keep(&device{dev})
+		return nil
+	})
+}
+
+//export sm_layer_new
+func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_status {
+	return guarded(func() error {
+		d, err := find[*device](dev)
+		if err != nil {
+			return err
+		}
+		if out == nil {
+			return &moe.ArgError{Field: "layer", Got: "NULL", Want: "an address"}
+		}
+		c, opts, err := configOf(config)
+		if err != nil {
+			return err
+		}
+		l, err := moe.New(context.Background(), d.Device, c, opts...)
+		if err != nil {
+			return err
+		}
+		*out = keep(&layer{Layer: l, dev: d.Device})
+		return nil
+	})
+}
+
+//export sm_sizes
+func sm_sizes(of C.sm_handle, tokens C.int64_t, out *C.sm_sizes_of) C.sm_status {
+	return guarded(func() error {
+		l, err := find[*layer](of)
+		if err != nil {
+			return err
+		}
+		s, err := l.Sizes(int(tokens))
+		if err != nil {
+			return err
+		}
+		return write("sizes", out, C.sm_sizes_of{
+			workspace: C.int64_t(s.Workspace), backward_workspace: C.int64_t(s.BackwardWorkspace),
+			h: C.int64_t(s.H), o: C.int64_t(s.O), scores: C.int64_t(s.Scores), expert_ids: C.int64_t(s.ExpertIDs),
+		})
+	})
+}
+
+//export sm_forward
+func sm_forward(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+	return forward(of, pass, (*moe.Call).Forward)
+}
+
+//export sm_route
+func sm_route(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+	return forward(of, pass, (*moe.Call).Route)
+}
+
+//export sm_experts
+func sm_experts(of C.sm_handle, pass *C.sm_forward_pass) C.sm_status {
+	return forward(of, pass, (*moe.Call).ForwardExperts)
+}
+
+// forward queues one of the forward passes.
+func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driver.Stream, moe.Forward) error) C.sm_status {
+	return guarded(func() error {
+		l, err := find[*layer](of)
+		if err != nil {
+			return err
+		}
+		p, err := read("pass", pass)
+		if err != nil {
+			return err
+		}
+		f := forwardOf(l, p)
+		return l.pass(func(c *moe.Call) error { return which(c, l.dev.WrapStream(uintptr(p.stream)), f) })
+	})
+}
+
+//export sm_backward
+func sm_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
+	return backward(of, pass, (*moe.Call).Backward)
+}
+
+//export sm_experts_backward
+func sm_experts_backward(of C.sm_handle, pass *C.sm_backward_pass) C.sm_status {
+	return backward(of, pass, (*moe.Call).BackwardExperts)
+}
+
+// backward queues one of the backward passes.
+func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, driver.Stream, moe.Backward) error) C.sm_status {
+	return guarded(func() error {
+		l, err := find[*layer](of)
+		if err != nil {
+			return err
+		}
+		p, err := read("pass", pass)
+		if err != nil {
+			return err
+		}
+		b, err := backwardOf(l, p)
+		if err != nil {
+			return err
+		}
+		return l.pass(func(c *moe.Call) error { return which(c, l.dev.WrapStream(uintptr(p.stream)), b) })
+	})
+}
+
+//export sm_warm
+func sm_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
+	return guarded(func() error {
+		c, opts, err := configOf(config)
+		if err != nil {
+			return err
+		}
+		if chip == nil {
+			return &moe.ArgError{Field: "chip", Got: "NULL", Want: "H200 or H100"}
+		}
+		target, ok := map[string]driver.Target{"H200": driver.H200(), "H100": driver.H100()}[C.GoString(chip)]
+		if !ok {
+			return &moe.ArgError{Field: "chip", Got: C.GoString(chip), Want: "H200 or H100"}
+		}
+		sources, err := moe.Sources(target, c, opts...)
+		if err != nil {
+			return err
+		}
+		var o cache.Options
+		if directory != nil {
+			o.Dir = C.GoString(directory)
+		}
+		ctx := context.Background()
+		by, err := jit.Ptxas(ctx, target.Arch)
+		if err != nil && !errors.Is(err, ptxas.ErrNotFound) {
+			return err
+		}
+		return jit.Warm(ctx, cache.Open(o), target.Arch, sources, jit.WarmOptions{By: by})
+	})
+}
+
+//export sm_alloc
+func sm_alloc(dev C.sm_handle, bytes C.int64_t, address *C.uint64_t) C.sm_status {
+	return guarded(func() error {
+		d, err := find[*device](dev)
+		if err != nil {
+			return err
+		}
+		if address == nil {
+			return &moe.ArgError{Field: "address", Got: "NULL", Want: "an address"}
+		}
+		p, err := d.Alloc(int64(bytes))
+		if err != nil {
+			return err
+		}
+		*address = C.uint64_t(p)
+		return nil
+	})
+}
+
+//export sm_free
+func sm_free(dev C.sm_handle, address C.uint64_t) C.sm_status {
+	return guarded(func() error {
+		d, err := find[*device](dev)
+		if err != nil {
+			return err
+		}
+		return d.Free(driver.DevicePtr(address))
+	})
+}
+
+//export sm_write
+func sm_write(dev C.sm_handle, stream C.uint64_t, to C.uint64_t, from unsafe.Pointer, bytes C.int64_t) C.sm_status {
+	return guarded(func() error {
+		d, host, err := copied(dev, from, bytes)
+		if err != nil {
+			return err
+		}
+		return d.WrapStream(uintptr(stream)).CopyToDevice(driver.DevicePtr(to), host)
+	})
+}
+
+//export sm_read
+func sm_read(dev C.sm_handle, stream C.uint64_t, to unsafe.Pointer, from C.uint64_t, bytes C.int64_t) C.sm_status {
+	return guarded(func() error {
+		d, host, err := copied(dev, to, bytes)
+		if err != nil {
+			return err
+		}
+		return d.WrapStream(uintptr(stream)).CopyToHost(host, driver.DevicePtr(from))
+	})
+}
+
+// copied checks the host's side of a copy.
+func copied(dev C.sm_handle, host unsafe.Pointer, bytes C.int64_t) (*device, []byte, error) {
+	d, err := find[*device](dev)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case bytes < 0:
+		return nil, nil, &moe.ArgError{Field: "bytes", Got: fmt.Sprint(bytes), Want: "0 or more"}
+	case host == nil && bytes > 0:
+		return nil, nil, &moe.ArgError{Field: "host memory", Got: "NULL", Want: fmt.Sprintf("the address of %d bytes", bytes)}
+	}
+	return d, unsafe.Slice((*byte)(host), bytes), nil
+}

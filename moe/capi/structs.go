@@ -1,0 +1,167 @@
+//go:build cgo
+
+package main
+
+// #define SONICMOE_TYPES_ONLY
+// #include "sonicmoe.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// sized are the structs of the interface, each of which begins with its size.
+type sized interface {
+	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass
+}
+
+// maxSize bounds what a struct may claim to be: anything larger was not set.
+const maxSize = 4096
+
+// bytesOf are the bytes of a caller's struct, as many as it says.
+func bytesOf[T sized](field string, p *T) ([]byte, error) {
+	if p == nil {
+		return nil, &moe.ArgError{Field: field, Got: "NULL", Want: "the address of a struct"}
+	}
+	size := *(*uint64)(unsafe.Pointer(p))
+	if size < 8 || size > maxSize {
+		return nil, &moe.ArgError{Field: field + "->size", Got: fmt.Sprint(size), Want: fmt.Sprintf("sizeof the struct, %d in this version", unsafe.Sizeof(*p))}
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(p)), size), nil
+}
+
+// read copies a caller's struct: what an older program lacks is 0, what only a
+// newer one knows must be.
+func read[T sized](field string, p *T) (T, error) {
+	var t T
+	from, err := bytesOf(field, p)
+	if err != nil {
+		return t, err
+	}
+	to := unsafe.Slice((*byte)(unsafe.Pointer(&t)), unsafe.Sizeof(t))
+	for i, b := range from[copy(to, from):] {
+		if b != 0 {
+			return t, &moe.ArgError{Field: field, Got: fmt.Sprintf("a struct of %d bytes that uses byte %d", len(from), len(to)+i),
+				Want: fmt.Sprintf("0 beyond %d bytes, which is what this version of the library knows", len(to))}
+		}
+	}
+	return t, nil
+}
+
+// write copies a struct to the caller's, as much as that holds, and leaves its
+// size as it was.
+func write[T sized](field string, p *T, t T) error {
+	to, err := bytesOf(field, p)
+	if err != nil {
+		return err
+	}
+	from := unsafe.Slice((*byte)(unsafe.Pointer(&t)), unsafe.Sizeof(t))
+	copy(to[8:], from[8:])
+	return nil
+}
+
+// enum checks that a number can be one of an enum's, which are small.
+func enum[E ~uint8](err *error, field string, v C.int64_t) E {
+	if v < 0 || v > 255 {
+		if *err == nil {
+			*err = &moe.ArgError{Field: "Config." + field, Got: fmt.Sprint(v), Want: "a value of its enum"}
+		}
+		return 0
+	}
+	return E(v)
+}
+
+// configOf is package moe's Config of a caller's struct. What the fields may be
+// that package checks.
+func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
+	s, err := read("config", p)
+	if err != nil {
+		return moe.Config{}, nil, err
+	}
+	c := moe.Config{
+		Hidden: int(s.hidden), Intermediate: int(s.intermediate), NumExperts: int(s.num_experts), TopK: int(s.top_k),
+		Type:        enum[moe.Type](&err, "Type", s._type),
+		GateUp:      enum[moe.GateUp](&err, "GateUp", s.gate_up),
+		WeightOrder: enum[moe.WeightOrder](&err, "WeightOrder", s.weight_order),
+		Activation:  enum[moe.Activation](&err, "Activation", s.activation),
+		Alpha:       float64(s.alpha), Limit: float64(s.limit), Bias: s.bias != 0,
+		Logits:    enum[moe.Logits](&err, "Logits", s.logits),
+		RouterF32: s.router_f32 != 0, RouterBias: s.router_bias != 0,
+		Score:         enum[moe.Score](&err, "Score", s.score),
+		SelectionBias: s.selection_bias != 0,
+		Groups:        int(s.groups), TopGroups: int(s.top_groups),
+		GroupScore:  enum[moe.GroupScore](&err, "GroupScore", s.group_score),
+		Renormalize: enum[moe.Renorm](&err, "Renormalize", s.renormalize),
+		NormEpsilon: float64(s.norm_epsilon), ScoreScale: float64(s.score_scale),
+		ExpertScale: s.expert_scale != 0, ScoreOnInput: s.score_on_input != 0,
+		SharedExperts: int(s.shared_experts), SharedGate: s.shared_gate != 0,
+		TokensHint: int(s.tokens_hint),
+	}
+	if err != nil {
+		return c, nil, err
+	}
+	if s.without_backward != 0 {
+		return c, []moe.Option{moe.WithoutBackward()}, nil
+	}
+	return c, nil, nil
+}
+
+// tensor is what a pass must have: without an address it is refused by name.
+func tensor(address C.uint64_t, s moe.Shape) moe.Tensor {
+	return moe.Tensor{Ptr: driver.DevicePtr(address), Shape: s}
+}
+
+// optional is what a pass may do without.
+func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
+	if address == 0 {
+		return moe.Tensor{}
+	}
+	return tensor(address, s)
+}
+
+// gradient is that of a weight of shape s.
+func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradient {
+	s.Type = enum[moe.Type](err, field+".type", C.int64_t(g._type))
+	return moe.Gradient{Tensor: optional(g.address, s), Accumulate: g.accumulate != 0}
+}
+
+// forwardOf are the buffers of a forward pass of l.
+func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
+	s := l.Shapes(int(p.tokens))
+	return moe.Forward{
+		X:       tensor(p.x, s.X),
+		Weights: moe.Weights{Router: tensor(p.router, s.Router), W1: tensor(p.w1, s.W1), W2: tensor(p.w2, s.W2)},
+		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
+		Logits: optional(p.logits, s.Logits),
+		O:      tensor(p.o, s.O), H: optional(p.h, s.H),
+		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
+	}
+}
+
+// backwardOf are the buffers of a backward pass of l.
+func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
+	var err error
+	s := l.Shapes(int(p.tokens))
+	g := l.Config().Gradients(int(p.tokens), moe.BF16)
+	b := moe.Backward{
+		X:       tensor(p.x, s.X),
+		Weights: moe.Weights{Router: tensor(p.router, s.Router), W1: tensor(p.w1, s.W1), W2: tensor(p.w2, s.W2)},
+		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
+		Logits: optional(p.logits, s.Logits),
+		H:      tensor(p.h, s.H), DO: tensor(p.d_o, g.DO),
+		DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
+		DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
+		WeightGradients: moe.WeightGradients{
+			DRouter: gradient(&err, "DRouter", p.d_router, s.Router),
+			DW1:     gradient(&err, "DW1", p.d_w1, s.W1),
+			DW2:     gradient(&err, "DW2", p.d_w2, s.W2),
+		},
+		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
+		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
+	}
+	return b, err
+}

@@ -1,0 +1,103 @@
+/* Wrong uses of the interface, one a line of output: its name, status, text. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "sonicmoe.h"
+
+static void said(const char *name, sm_status s) {
+	printf("%s\t%d\t%s\n", name, (int)s, s == SM_OK ? "" : sm_error_text());
+}
+
+static void *elsewhere(void *text) {
+	strncpy(text, sm_error_text(), 8);
+	return NULL;
+}
+
+static void open_again(sm_handle *device, sm_handle *layer) {
+	sm_config c = {.size = sizeof c, .hidden = 128, .intermediate = 64, .num_experts = 4, .top_k = 2, .without_backward = 1};
+	said("open again", sm_open("emulated", device));
+	said("layer again", sm_layer_new(*device, &c, layer));
+}
+
+int main(void) {
+	sm_handle device = 0, layer = 0, other = 0;
+	said("open NULL", sm_open(NULL, &device));
+	said("open nowhere", sm_open("emulated", NULL));
+	said("open unknown", sm_open("abacus", &device));
+	sm_config c = {.size = sizeof c, .hidden = 128, .intermediate = 64, .num_experts = 4, .top_k = 2};
+	said("layer without device", sm_layer_new(0, &c, &layer));
+	said("layer of a wild device", sm_layer_new(12345, &c, &layer));
+	said("open", sm_open("emulated", &device));
+	said("config NULL", sm_layer_new(device, NULL, &layer));
+	said("layer nowhere", sm_layer_new(device, &c, NULL));
+	sm_config wrong = c;
+	wrong.size = 0;
+	said("config size", sm_layer_new(device, &wrong, &layer));
+	wrong = c, wrong.hidden = 100;
+	said("hidden", sm_layer_new(device, &wrong, &layer));
+	wrong = c, wrong.activation = 256;
+	said("activation", sm_layer_new(device, &wrong, &layer));
+	struct {
+		sm_config c;
+		uint64_t later;
+	} newer = {c, 0};
+	newer.c.size = sizeof newer;
+	newer.c.without_backward = 1;
+	said("newer program", sm_layer_new(device, &newer.c, &layer));
+	newer.later = 1;
+	said("newer field", sm_layer_new(device, &newer.c, &other));
+
+	sm_sizes_of sizes = {.size = sizeof sizes};
+	said("sizes of a device", sm_sizes(device, 1, &sizes));
+	said("sizes of -1", sm_sizes(layer, -1, &sizes));
+	said("sizes NULL", sm_sizes(layer, 1, NULL));
+	struct {
+		uint64_t size;
+		int64_t workspace, after;
+	} older = {16, 0, 77};
+	said("older program", sm_sizes(layer, 1, (sm_sizes_of *)&older));
+	printf("older program, rest\t%d\t\n", older.workspace > 0 && older.after == 77 ? 0 : 1);
+
+	said("pass NULL", sm_forward(layer, NULL));
+	sm_forward_pass f = {.size = sizeof f, .tokens = 4};
+	said("pass of nothing", sm_forward(layer, &f));
+	f.x = 24;
+	said("x off", sm_forward(layer, &f));
+	f.tokens = INT64_MAX;
+	said("tokens", sm_forward(layer, &f));
+	sm_backward_pass b = {.size = sizeof b, .tokens = 4};
+	said("no backward", sm_backward(layer, &b));
+	b.d_w1.type = -1;
+	said("gradient type", sm_experts_backward(layer, &b));
+
+	uint64_t p = 0;
+	said("alloc -1", sm_alloc(device, -1, &p));
+	said("alloc", sm_alloc(device, 64, &p));
+	said("write NULL", sm_write(device, 0, p, NULL, 64));
+	said("write too much", sm_write(device, 0, p, &wrong, sizeof wrong));
+	said("read -1", sm_read(device, 0, &wrong, p, -1));
+	said("free", sm_free(device, p));
+	said("free again", sm_free(device, p));
+	said("warm which", sm_warm("B200", &c, ""));
+
+	char text[8] = "?";
+	pthread_t thread;
+	pthread_create(&thread, NULL, elsewhere, text);
+	pthread_join(thread, NULL);
+	printf("another thread's text\t%d\t\n", text[0] == 0 ? 0 : 1);
+
+	said("close layer", sm_close(layer));
+	said("closed layer", sm_forward(layer, &f));
+	said("close again", sm_close(layer));
+	open_again(&device, &layer);
+	f = (sm_forward_pass){
+		.size = sizeof f, .tokens = 4, .workspace = 1 << 20, .workspace_bytes = 1 << 20,
+		.x = 1 << 21, .router = 1 << 22, .w1 = 1 << 23, .w2 = 1 << 24,
+		.scores = 1 << 25, .expert_ids = 1 << 26, .o = 1 << 27,
+	};
+	said("close device", sm_close(device));
+	said("layer of a closed device", sm_forward(layer, &f));
+	said("closed device", sm_alloc(device, 64, &p));
+	return 0;
+}

@@ -1,0 +1,9 @@
+/* The text of the calling thread's last error. */
+#ifndef SONICMOE_TEXT_H
+#define SONICMOE_TEXT_H
+
+#define SM_TEXT_BYTES 4096
+
+__attribute__((visibility("hidden"))) char *sm_text(void);
+
+#endif
