@@ -1,0 +1,200 @@
+package gemm_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/ptx"
+)
+
+// grouped is C = A·B[expert]ᵀ for packed rows of A, as plain as a product gets:
+// what a kernel writes itself beside what package gemm has.
+type grouped struct {
+	depth, width, experts int
+	tiling                gemm.Tiling
+	// gathered: row p of A is row gather[p] of the tensor.
+	gathered bool
+	// bMN: B is [experts, depth, width], else [experts, width, depth].
+	bMN bool
+}
+
+type groupedArgs struct {
+	A, Gather, B, C driver.DevicePtr
+	Rows            int
+	gemm.TileArgs
+}
+
+func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
+	k := jit.NewBuilder[groupedArgs]("grouped", gemm.Threads, 1)
+	k.Persistent(g.tiling.ClusterM)
+	b, c := k.Map(&k.Args.B, g.bMap), k.Map(&k.Args.C, func(a *groupedArgs) driver.TensorMap { return tile.RaggedMap(a.C, g.width, a.Rows) })
+	cta := pipeline.NewCTA(k.Kernel)
+	store := gemm.NewStore(k.Kernel, cta)
+	config := gemm.Config{
+		Tiling: g.tiling, KTiles: g.depth / tile.K, Columns: (g.width + g.tiling.TileN - 1) / g.tiling.TileN,
+		Gathered: g.gathered, BMN: g.bMN,
+	}
+	epilogue := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
+		store.Tile(g.tiling.TileN/64, func(i int) gemm.SubTile {
+			at := t.Column.MulI(g.tiling.TileN).AddI(64 * i)
+			return gemm.SubTile{Value: gemm.Registers(acc[32*i:][:32]), To: c, At: func() []ptx.U32 { return t.Ragged(at) }}
+		})
+	}}
+	if g.gathered {
+		x, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Gather)
+		p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
+		load := gemm.Gather{Product: p, X: x, Rows: rows, RowBytes: g.depth * tile.ElementBytes,
+			LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { g.loadB(p, b, s, t, kt) }}
+		p.Run(load.Load, epilogue)
+		return k.Build()
+	}
+	a := k.Map(&k.Args.A, func(a *groupedArgs) driver.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
+	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
+	p.Run(func() {
+		p.LoadTMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
+				s := ring.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+				k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
+				g.loadB(p, b, s, t, kt)
+				ring.Advance()
+			})
+		})
+	}, epilogue)
+	return k.Build()
+}
+
+// bMap loads halves of a tile of B.
+func (g grouped) bMap(a *groupedArgs) driver.TensorMap {
+	half, size := g.tiling.TileN/2, g.width*g.depth
+	if g.bMN {
+		return tile.LoadMap(a.B, []int{tile.Block, tile.K, half / tile.Block, 1}, tile.Dim{Extent: tile.Block, Stride: 1},
+			tile.Dim{Extent: g.depth, Stride: g.width}, tile.Dim{Extent: g.width / tile.Block, Stride: tile.Block}, tile.Dim{Extent: g.experts, Stride: size})
+	}
+	return tile.LoadMap(a.B, []int{tile.K, half, 1},
+		tile.Dim{Extent: g.depth, Stride: 1}, tile.Dim{Extent: g.width, Stride: g.depth}, tile.Dim{Extent: g.experts, Stride: size})
+}
+
+func (g grouped) loadB(p *gemm.Product, b ptx.TensorMap, s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+	p.LoadB(s, t, func(half ptx.U32) []gemm.Box {
+		column, depth := t.Column.MulI(2).Add(half).MulI(g.tiling.TileN/2), kt.MulI(tile.K)
+		if g.bMN {
+			return []gemm.Box{{Map: b, At: []ptx.U32{ptx.Uint(0), depth, column.DivI(tile.Block), t.Expert}}}
+		}
+		return []gemm.Box{{Map: b, At: []ptx.U32{depth, column, t.Expert}}}
+	})
+}
+
+// b is element (column, depth) of an expert's B, as the tensor has it.
+func (g grouped) b(values []uint16, expert, column, depth int) float64 {
+	at := expert*g.width*g.depth + column*g.depth + depth
+	if g.bMN {
+		at = expert*g.width*g.depth + depth*g.width + column
+	}
+	return float(values[at])
+}
+
+// packed are rows sorted by expert, with rows of nobody behind each expert's.
+type packed struct {
+	expert []int // -1 for nobody
+	gather []uint32
+	table  []uint32
+}
+
+func pack(rows ...int) (p packed) {
+	for e, n := range rows {
+		first := len(p.expert)
+		for i := range n {
+			if i%schedule.PairRows == 0 {
+				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), 0)
+			}
+			p.expert, p.gather = append(p.expert, e), append(p.gather, uint32(7*first+5*i)%uint32(len(rows)))
+		}
+		for range e%3 + 1 {
+			p.expert, p.gather = append(p.expert, -1), append(p.gather, poison32)
+		}
+	}
+	return p
+}
+
+// run gives C and checks it against sums in float64, exactly: the operands are
+// small whole numbers, whose sums are numbers of bf16.
+func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
+	b, rng := newBed(t, when), rand.New(rand.NewPCG(1, 2))
+	rows := len(p.expert)
+	a, w := whole(rng, rows*g.depth), whole(rng, g.experts*g.width*g.depth)
+	k, err := g.build()
+	require.NoError(t, err)
+	c := b.room(2 * rows * g.width)
+	launch(b, k, 0, groupedArgs{A: upload(b, a), Gather: upload(b, p.gather), B: upload(b, w), C: c, Rows: rows, TileArgs: gemm.TileArgs{
+		Table: upload(b, p.table), RowPairs: upload(b, []uint32{uint32(len(p.table) / 4)}), Tickets: upload(b, []uint32{0}),
+	}})
+	got := download[uint16](b, c, rows*g.width)
+	for row, e := range p.expert {
+		if e < 0 {
+			for _, v := range got[row*g.width:][:g.width] {
+				require.Equal(t, uint16(poison16), v, "row %d is nobody's", row)
+			}
+			continue
+		}
+		from := row
+		if g.gathered {
+			from = int(p.gather[row])
+		}
+		for column := range g.width {
+			var sum float64
+			for i := range g.depth {
+				sum += float(a[from*g.depth+i]) * g.b(w, e, column, i)
+			}
+			if v := float(got[row*g.width+column]); v != sum {
+				t.Fatalf("row %d of expert %d, column %d is %v, must be %v", row, e, column, v, sum)
+			}
+		}
+	}
+	return got
+}
+
+// A grouped product is right with any load role, layout and tiling, and the
+// bits are the same whenever asynchronous work completes.
+func TestGrouped(t *testing.T) {
+	p := pack(1, 0, 70, 128, 129, 257)
+	for _, g := range []grouped{
+		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 2, ClusterM: 1}},
+		{tiling: gemm.Tiling{TileN: 256, Stages: 2, GroupM: 1, ClusterM: 2}},
+		{tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 8, ClusterM: 1}, gathered: true},
+		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 4, ClusterM: 2}, gathered: true},
+		{tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 2, ClusterM: 2}, bMN: true},
+		{tiling: gemm.Tiling{TileN: 256, Stages: 3, GroupM: 2, ClusterM: 1}, bMN: true, gathered: true},
+	} {
+		g.depth, g.width, g.experts = 192, 192, 6
+		t.Run(fmt.Sprintf("%v gathered=%v bMN=%v", g.tiling, g.gathered, g.bMN), func(t *testing.T) {
+			first := g.run(t, timings[0], p)
+			for _, when := range timings[1:] {
+				require.Equal(t, first, g.run(t, when, p), when.name)
+			}
+		})
+	}
+}
+
+// Without a row nothing is stored, and every role ends.
+func TestGroupedWithoutRows(t *testing.T) {
+	g := grouped{depth: 64, width: 128, experts: 1, tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 1, ClusterM: 2}}
+	g.run(t, timings[0], pack(0))
+}
+
+// What no kernel can be is an error that names it.
+func TestTiling(t *testing.T) {
+	require.Equal(t, "128x192 s4 p8 c2", gemm.Tiling{TileN: 192, Stages: 4, GroupM: 8, ClusterM: 2}.String())
+	require.NoError(t, gemm.Tiling{TileN: 192, ClusterM: 1}.CheckAtoms("k"))
+	require.EqualError(t, gemm.Tiling{TileN: 192, Stages: 4, GroupM: 8, ClusterM: 2}.CheckAtoms("k"),
+		"k: tiling 128x192 s4 p8 c2: TileN must be a multiple of 64 for each CTA of the cluster")
+}
