@@ -32,6 +32,10 @@ type Options struct {
 	Seed uint64
 	// Parallel is how many clusters of CTAs run at once; 0 means GOMAXPROCS.
 	Parallel int
+	// Context ends the launch under way, and every later one, when it ends:
+	// launches run inside the call that makes them, which has no context of
+	// its own. Nil means never.
+	Context context.Context
 }
 
 // Target is the default chip: an H200 with 4 multiprocessors.
@@ -62,6 +66,9 @@ func New(o Options) (driver.Device, error) {
 	}
 	if o.MemoryBytes == 0 {
 		o.MemoryBytes = 8 << 30
+	}
+	if o.Context == nil {
+		o.Context = context.Background()
 	}
 	switch {
 	case o.Target.Major != 9 || o.Target.Minor != 0:

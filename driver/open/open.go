@@ -38,7 +38,9 @@ var (
 	backends = []Backend{
 		{"cuda", true, func(ctx context.Context, n int) (driver.Device, error) { return cuda.Open(ctx, n, cuda.Options{}) },
 			func() (int, error) { return cuda.Count(cuda.Options{}) }},
-		{"emulated", false, func(context.Context, int) (driver.Device, error) { return emulated.New(emulated.Options{}) },
+		{"emulated", false, func(ctx context.Context, _ int) (driver.Device, error) {
+			return emulated.New(emulated.Options{Context: ctx})
+		},
 			func() (int, error) { return 1, nil }},
 	}
 )
@@ -77,7 +79,8 @@ func find(name string) (Backend, bool) {
 // Device opens the device of the given name; "" means "cuda", the first GPU.
 // An unknown name is an error that lists the known ones and matches
 // driver.ErrInvalid; where there is no usable GPU the error wraps
-// driver.ErrNoDevice and says what was tried.
+// driver.ErrNoDevice and says what was tried. Kernels on the emulated device
+// run inside the call that launches them and end with ctx.
 func Device(ctx context.Context, name string) (driver.Device, error) {
 	kind, number, numbered := strings.Cut(name, ":")
 	b, ok := find(kind)

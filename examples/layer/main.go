@@ -24,16 +24,15 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/interrupt"
 	"sonicmoe/moe"
 )
 
@@ -58,7 +57,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if err == nil {
 		// An interrupt ends the work in order, so that the unfinished output goes.
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		ctx, stop := interrupt.Context()
 		defer stop()
 		var line string
 		if line, err = execute(ctx, o, stderr); err == nil {

@@ -26,14 +26,14 @@ import (
 	"io"
 	"math"
 	"os"
-	"os/signal"
 	"time"
 
+	"sonicmoe/examples/internal/interrupt"
 	"sonicmoe/examples/internal/picture"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := interrupt.Context()
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {

@@ -18,7 +18,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"sonicmoe/examples/internal/interrupt"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -57,7 +57,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 func run(args []string, stdout, stderr io.Writer) int {
 	// An interrupt ends the work in order: no half-written bundle stays.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := interrupt.Context()
 	defer stop()
 	err := dispatch(ctx, args, &console{stdout, stderr})
 	var wrong usageError

@@ -84,7 +84,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 		return nil
 	}
 	if b.spec.Device == "emulated" {
-		b.dev, err = emulated.New(emulated.Options{Target: b.Target})
+		b.dev, err = emulated.New(emulated.Options{Target: b.Target, Context: ctx})
 	} else {
 		b.dev, err = open.Device(ctx, b.spec.Device)
 	}
