@@ -223,7 +223,16 @@ func (k *Kernel) Accumulators(n int) []F32 {
 // tiles in shared memory given by descriptors; N is twice len(acc). A
 // transposed operand has its M or N dimension contiguous.
 func (k *Kernel) Wgmma(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
-	f := &isa.Table[isa.WgmmaBF16]
+	k.wgmma(isa.WgmmaBF16, acc, descA, descB, scaleD, transA, transB)
+}
+
+// WgmmaF16 is [Kernel.Wgmma] of f16 tiles.
+func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
+	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
+}
+
+func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
+	f := &isa.Table[id]
 	flag := func(b bool) Operand {
 		if b {
 			return Operand{Kind: OpInt, Imm: 1}

@@ -101,6 +101,20 @@ func (x BF16x2) Unpack() (lo, hi F32) {
 	return x.Bits().ShlI(16).AsF32(), x.Bits().AndI(0xffff0000).AsF32()
 }
 
+// PackF16 rounds two floats to f16, lo to the lower half. What f16 can't hold
+// becomes infinite.
+func (k *Kernel) PackF16(lo, hi F32) F16x2 {
+	f := &isa.Table[isa.CvtF32ToF16x2]
+	d := k.result(isa.F16x2)
+	k.emit(f, k.mods(f), d.operand(isa.B32), hi.v.operand(isa.F32), lo.v.operand(isa.F32))
+	return F16x2{d}
+}
+
+// Unpack widens both halves to single precision, exactly.
+func (x F16x2) Unpack() (lo, hi F32) {
+	return x.Bits().B16().F32FromF16(), x.Bits().ShrI(16).B16().F32FromF16()
+}
+
 // Pack64 makes 64 bits of two halves.
 func (k *Kernel) Pack64(lo, hi U32) U64 {
 	if lo.v.konst && hi.v.konst {

@@ -29,7 +29,7 @@ func (v val) missing() bool { return !v.konst && v.k == nil }
 
 // Value is a typed register or constant.
 type Value interface {
-	Pred | B16 | U32 | S32 | U64 | S64 | F32 | BF16x2
+	Pred | B16 | U32 | S32 | U64 | S64 | F32 | BF16x2 | F16x2
 	val() val
 	isaType() isa.Type
 }
@@ -53,6 +53,8 @@ type (
 	F32 struct{ v val }
 	// BF16x2 is two bf16, the lower half first in memory.
 	BF16x2 struct{ v val }
+	// F16x2 is two f16, IEEE 754 halves, the lower one first in memory.
+	F16x2 struct{ v val }
 )
 
 func (x Pred) val() val   { return x.v }
@@ -63,6 +65,7 @@ func (x U64) val() val    { return x.v }
 func (x S64) val() val    { return x.v }
 func (x F32) val() val    { return x.v }
 func (x BF16x2) val() val { return x.v }
+func (x F16x2) val() val  { return x.v }
 
 func (Pred) isaType() isa.Type   { return isa.Pred }
 func (B16) isaType() isa.Type    { return isa.B16 }
@@ -72,6 +75,7 @@ func (U64) isaType() isa.Type    { return isa.U64 }
 func (S64) isaType() isa.Type    { return isa.S64 }
 func (F32) isaType() isa.Type    { return isa.F32 }
 func (BF16x2) isaType() isa.Type { return isa.B32 }
+func (F16x2) isaType() isa.Type  { return isa.B32 }
 
 func wrap[T Value](v val) T {
 	var t T
@@ -91,6 +95,8 @@ func wrap[T Value](v val) T {
 	case *F32:
 		p.v = v
 	case *BF16x2:
+		p.v = v
+	case *F16x2:
 		p.v = v
 	}
 	return t
@@ -133,6 +139,9 @@ func (x F32) Bits() U32 { return U32(x) }
 func (x BF16x2) Bits() U32 { return U32(x) }
 
 // Bits reinterprets the same 32 bits; it emits nothing.
+func (x F16x2) Bits() U32 { return U32(x) }
+
+// Bits reinterprets the same 32 bits; it emits nothing.
 func (x S32) Bits() U32 { return U32(x) }
 
 // Signed reinterprets the same 32 bits; it emits nothing.
@@ -143,6 +152,9 @@ func (x U32) AsF32() F32 { return F32(x) }
 
 // AsBF16x2 reinterprets the same 32 bits; it emits nothing.
 func (x U32) AsBF16x2() BF16x2 { return BF16x2(x) }
+
+// AsF16x2 reinterprets the same 32 bits; it emits nothing.
+func (x U32) AsF16x2() F16x2 { return F16x2(x) }
 
 // operand makes the operand of a value whose type is t.
 func (v val) operand(t isa.Type) Operand {

@@ -154,7 +154,7 @@ func (v *verifier) limits(in *Inst) {
 		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
 			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)
 		}
-	case isa.WgmmaBF16:
+	case isa.WgmmaBF16, isa.WgmmaF16:
 		for _, i := range []int{4, 5} {
 			if n, _ := imm(i); n != 1 && n != -1 {
 				v.errorf(in, "wgmma scale %d, must be 1 or -1", n)

@@ -485,6 +485,16 @@ func (x B16) F32() F32 {
 	return F32{operate(isa.CvtBF16ToF32, []Mod{""}, x.v)}
 }
 
+// F16 is cvt.rn.f16.f32.
+func (x F32) F16() B16 {
+	return B16{operate(isa.CvtF32ToF16, []Mod{""}, x.v)}
+}
+
+// F32FromF16 is cvt.f32.f16.
+func (x B16) F32FromF16() F32 {
+	return F32{operate(isa.CvtF16ToF32, []Mod{""}, x.v)}
+}
+
 // Mapa is mapa.shared::cluster.u32.
 func (x U32) Mapa(rank U32) U32 {
 	return U32{operate(isa.Mapa, []Mod{""}, x.v, rank.v)}

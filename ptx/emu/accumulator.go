@@ -13,7 +13,7 @@ func (d *decoder) markAccumulators() {
 	k := d.k
 	lists := map[int32][]int{} // the wgmma, by number, that use a slot
 	for i := range k.code {
-		if in := &k.code[i]; in.product {
+		if in := &k.code[i]; in.product != nil {
 			for _, s := range in.args[0].list {
 				lists[s] = append(lists[s], i)
 			}
@@ -29,7 +29,7 @@ func (d *decoder) markAccumulators() {
 	classes := map[string]int32{}
 	for i := range k.code {
 		in := &k.code[i]
-		if !in.product {
+		if in.product == nil {
 			continue
 		}
 		for _, s := range in.args[0].list {

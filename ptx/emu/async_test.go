@@ -122,7 +122,7 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 	out = p.u32s(make([]uint32, wgmmaRows*g.n)...)
 	p.params(mapA, mapB, out, steps)
 	want, exact = make([]uint32, wgmmaRows*g.n), make([]float64, wgmmaRows*g.n)
-	multiply(want, a, b, depth)
+	multiply(bf16Elements, want, a, b, depth)
 	for i := range exact {
 		for k := range depth {
 			exact[i] += float64(toF32(f32FromBF16(uint16(a[i/g.n*depth+k])))) * float64(toF32(f32FromBF16(uint16(b[i%g.n*depth+k]))))
@@ -133,12 +133,12 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 
 // multiply adds A*B to acc; the rows of A and the columns of B are depth
 // elements each.
-func multiply(acc []uint32, a, b []uint32, depth int) {
+func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	n := len(b) / depth
 	for k := 0; k < depth; k += slabDepth {
 		for i := range acc {
 			row, column := i/n*depth+k, i%n*depth+k
-			acc[i] = mma.Dot(acc[i], a[row:row+slabDepth], b[column:column+slabDepth], bf16Elements)
+			acc[i] = mma.Dot(acc[i], a[row:row+slabDepth], b[column:column+slabDepth], f)
 		}
 	}
 }
@@ -196,21 +196,35 @@ func TestPipelineFaults(t *testing.T) {
 	}
 }
 
-// One wgmma for each pair of majors and each swizzle, from an image of shared
-// memory made by the descriptors' rule.
+// One wgmma for each pair of majors, each swizzle and both kinds of 16-bit
+// elements, from an image of shared memory made by the descriptors' rule.
 func TestWgmmaLayouts(t *testing.T) {
 	const n = 32
 	for _, s := range []Swizzle{SwizzleNone, Swizzle32, Swizzle64, Swizzle128} {
 		for majors := range 4 {
 			t.Run(fmt.Sprintf("%v %d", s, majors), func(t *testing.T) {
 				trans := [2]bool{majors&1 == 1, majors&2 == 2}
-				testLayout(t, s, trans, n)
+				for _, e := range []element{bf16Element, f16Element} {
+					testLayout(t, e, s, trans, n)
+				}
 			})
 		}
 	}
 }
 
-func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
+// element is a 16-bit one that wgmma multiplies.
+type element struct {
+	format  *mma.Format
+	fromF32 func(uint32) uint32
+	issue   func(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred, transA, transB bool)
+}
+
+var (
+	bf16Element = element{bf16Elements, bf16Nearest, (*ptx.Kernel).Wgmma}
+	f16Element  = element{f16Elements, f16Nearest, (*ptx.Kernel).WgmmaF16}
+)
+
+func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {
 	k := ptx.NewKernel("k")
 	image, out := k.ParamPtr("image"), k.ParamPtr("out")
 	descA, descB := k.ParamU64("a"), k.ParamU64("b")
@@ -223,7 +237,7 @@ func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
 	k.BarSync(ptx.Uint(0))
 	acc := k.Accumulators(n / 2)
 	k.WgmmaFence()
-	k.Wgmma(acc, descA, descB, ptx.False(), trans[0], trans[1])
+	e.issue(k, acc, descA, descB, ptx.False(), trans[0], trans[1])
 	k.WgmmaCommit()
 	k.WgmmaWait(0)
 	for i, v := range acc {
@@ -242,7 +256,7 @@ func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
 		require.NoError(t, d.Check(major, uint32(mn)))
 		elements := make([]uint32, mn*slabDepth)
 		for i := range elements {
-			elements[i] = uint32(bf16FromF32(math.Float32bits(rng.Float32() - 0.5)))
+			elements[i] = e.fromF32(math.Float32bits(rng.Float32() - 0.5))
 			at := d.Address(major, uint32(i/slabDepth), uint32(i%slabDepth)) - base
 			memory[at/4] = memory[at/4]&^(0xffff<<(at%4*8)) | elements[i]<<(at%4*8)
 		}
@@ -252,7 +266,7 @@ func testLayout(t *testing.T, s Swizzle, trans [2]bool, n int) {
 	a, x := tile(base, major[trans[0]], wgmmaRows)
 	b, y := tile(base+bytes/2, major[trans[1]], n)
 	want := make([]uint32, wgmmaRows*n)
-	multiply(want, x, y, slabDepth)
+	multiply(e.format, want, x, y, slabDepth)
 	o := p.u32s(make([]uint32, len(want))...)
 	p.params(p.u32s(memory...), o, a, b, bytes/4)
 	p.launch.Block, p.launch.SharedBytes = [3]int{128}, bytes

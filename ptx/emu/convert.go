@@ -87,6 +87,9 @@ func bf16FromF32(x uint32) uint16 {
 // bf16Nearest is bf16FromF32 in the lower half of a register.
 func bf16Nearest(x uint32) uint32 { return uint32(bf16FromF32(x)) }
 
+// f16Nearest is cvt.rn.f16.f32, in the lower half of a register.
+func f16Nearest(x uint32) uint32 { return uint32(f16Format.fromF32(x, roundNearest, false)) }
+
 // packF32 is cvt.{rn,rz}{.relu}.{bf16x2,f16x2}.f32: the first source operand
 // goes to the upper half.
 func (n narrowFormat) packF32(first, second uint32, mode roundMode, relu bool) uint32 {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"sonicmoe/ptx"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -192,5 +193,47 @@ func TestRoundIntegral(t *testing.T) {
 		for mode, w := range want {
 			assert.Equal(t, w, roundIntegral(x, roundMode(mode)), "%g mode %d", x, mode)
 		}
+	}
+}
+
+// Floats go to f16, one or two at a time, and back.
+func TestF16Instructions(t *testing.T) {
+	values := []float32{0, 1, -1.5, 0x1p-14, 0x1.ffp-15, -0x1p-24, 0x1p-25, 65504, 65519, 65520, -1e9, float32(math.Inf(1)), 1 + 0x1p-11, 1 + 0x3p-11}
+	k := ptx.NewKernel("k")
+	in, out := k.ParamPtr("in"), k.ParamPtr("out")
+	tid := k.TidX()
+	v := ptx.LdGlobal[ptx.F32](in.Index(tid, 4))
+	both := k.PackF16(v, v.Neg())
+	lo, hi := both.Unpack()
+	for i, x := range []ptx.U32{both.Bits(), v.F16().U32(), lo.Bits(), hi.Bits()} {
+		ptx.StGlobal(out.Index(tid, 16).At(4*i), x)
+	}
+	p := build(t, k)
+	var bits []uint32
+	for _, v := range values {
+		bits = append(bits, math.Float32bits(v))
+	}
+	o := p.u32s(make([]uint32, 4*len(values))...)
+	p.params(p.u32s(bits...), o)
+	p.launch.Block = [3]int{len(values)}
+	require.NoError(t, p.run())
+	// By arithmetic: an f16 is a multiple of 2^-24, and of 2^-10 of its power of two.
+	want := func(v float32) float64 {
+		x := math.Abs(float64(v))
+		unit := math.Exp2(max(math.Floor(math.Log2(x)), -14) - 10)
+		if x = math.RoundToEven(x/unit) * unit; v == 0 || math.IsInf(float64(v), 0) {
+			x = math.Abs(float64(v))
+		}
+		if x > 65504 {
+			x = math.Inf(1)
+		}
+		return math.Copysign(x, float64(v))
+	}
+	for i, v := range values {
+		got := p.read(o+uint64(16*i), 4)
+		require.Equal(t, want(v), float64(toF32(got[2])), "%g", v)
+		require.Equal(t, -want(v), float64(toF32(got[3])), "-%g", v)
+		require.Equal(t, got[0]&0xffff, got[1], "%g", v)
+		require.Equal(t, got[1]^0x8000, got[0]>>16, "%g", v)
 	}
 }

@@ -56,7 +56,7 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 		}
 		d.k.code = append(d.k.code, in)
 		switch in.form.ID {
-		case isa.WgmmaBF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
+		case isa.WgmmaBF16, isa.WgmmaF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
 			d.k.asyncShared = true
 		}
 	}

@@ -175,7 +175,7 @@ func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uin
 				a.add(have, bank(b), s)
 			}
 		}
-		if in.product {
+		if in.product != nil {
 			for _, s := range in.args[0].list {
 				a.add(have, bank32, s)
 			}

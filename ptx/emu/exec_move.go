@@ -24,6 +24,9 @@ func moveForms() map[isa.ID]handler {
 		isa.CvtF32ToBF16:   generated,
 		isa.CvtF32ToBF16x2: generated,
 		isa.CvtBF16ToF32:   generated,
+		isa.CvtF32ToF16:    generated,
+		isa.CvtF32ToF16x2:  generated,
+		isa.CvtF16ToF32:    generated,
 		isa.Mapa:           {exec: mapShared},
 	}
 }

@@ -10,6 +10,9 @@ import (
 const wgmmaRows = mma.Rows
 
 func wgmmaForms() map[isa.ID]handler {
+	product := func(elements *mma.Format) handler {
+		return handler{exec: wgmmaIssue, prepare: func(in *inst) { in.product = elements }}
+	}
 	return map[isa.ID]handler{
 		isa.WgmmaFence: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
 			w.mma.fenced = true
@@ -21,7 +24,8 @@ func wgmmaForms() map[isa.ID]handler {
 			return next
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
-		isa.WgmmaBF16: {exec: wgmmaIssue, prepare: func(in *inst) { in.product = true }},
+		isa.WgmmaBF16: product(bf16Elements),
+		isa.WgmmaF16:  product(f16Elements),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
 )
 
@@ -160,10 +161,10 @@ type inst struct {
 	checkGuard bool
 	checks     []slotRef
 	marks      []slotRef
-	aligned    bool // needs the whole warp
-	accs       bool // touches registers that some wgmma uses
-	product    bool // multiplies matrices asynchronously
-	polls      bool // may spin on global memory
+	aligned    bool        // needs the whole warp
+	accs       bool        // touches registers that some wgmma uses
+	product    *mma.Format // of the elements that it multiplies asynchronously, or nil
+	polls      bool        // may spin on global memory
 	size       uint8
 	target     int32
 

@@ -6,6 +6,12 @@ import "sonicmoe/ptx/emu/internal/mma"
 // says how products are added.
 var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
+// f16Elements is that of f16 operands: measured to add as bf16 does. How the
+// chip takes subnormal operands is assumed: as numbers, of the exponent of the
+// least normal one.
+var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
+	ToF32: func(x uint32) uint32 { return f32FromF16(uint16(x)) }}
+
 // slabDepth is the k extent of one wgmma with 16-bit inputs.
 const slabDepth = 16
 
@@ -46,8 +52,8 @@ func (g *warpgroup) completeTo(number int) bool {
 func (g *warpgroup) compute(op *wgmmaOp) bool {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
-	p.a.Reset(bf16Elements)
-	p.b.Reset(bf16Elements, n)
+	p.a.Reset(op.in.product)
+	p.b.Reset(op.in.product, n)
 	for i := range op.desc {
 		if !g.loadSlab(op, i, p) {
 			return false

@@ -77,6 +77,9 @@ var laneForms = map[laneKey]execFunc{
 	{form: isa.CvtF32ToBF16}:                   lanesCvtF32ToBF16,
 	{form: isa.CvtF32ToBF16x2}:                 lanesCvtF32ToBF16x2,
 	{form: isa.CvtBF16ToF32}:                   lanesCvtBF16ToF32,
+	{form: isa.CvtF32ToF16}:                    lanesCvtF32ToF16,
+	{form: isa.CvtF32ToF16x2}:                  lanesCvtF32ToF16x2,
+	{form: isa.CvtF16ToF32}:                    lanesCvtF16ToF32,
 	{form: isa.NegF32}:                         lanesNegF32,
 	{form: isa.Setp, typ: isa.U32, mod: ".eq"}: lanesSetpU32_eq,
 	{form: isa.Setp, typ: isa.S32, mod: ".eq"}: lanesSetpS32_eq,
@@ -1068,6 +1071,55 @@ func lanesCvtBF16ToF32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	for l := range d {
 		d[l] = a[l] << 16
+	}
+	return next
+}
+
+func lanesCvtF32ToF16(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d := &w.r32[in.slot[0]]
+	a := &w.r32[in.slot[1]]
+	if mask != fullMask {
+		for m := mask; m != 0; m &= m - 1 {
+			l := first(m)
+			d[l] = f16Nearest(a[l])
+		}
+		return next
+	}
+	for l := range d {
+		d[l] = f16Nearest(a[l])
+	}
+	return next
+}
+
+func lanesCvtF32ToF16x2(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d := &w.r32[in.slot[0]]
+	a := &w.r32[in.slot[1]]
+	b := &w.r32[in.slot[2]]
+	if mask != fullMask {
+		for m := mask; m != 0; m &= m - 1 {
+			l := first(m)
+			d[l] = f16Nearest(a[l])<<16 | f16Nearest(b[l])
+		}
+		return next
+	}
+	for l := range d {
+		d[l] = f16Nearest(a[l])<<16 | f16Nearest(b[l])
+	}
+	return next
+}
+
+func lanesCvtF16ToF32(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d := &w.r32[in.slot[0]]
+	a := &w.r32[in.slot[1]]
+	if mask != fullMask {
+		for m := mask; m != 0; m &= m - 1 {
+			l := first(m)
+			d[l] = f32FromF16(uint16(a[l]))
+		}
+		return next
+	}
+	for l := range d {
+		d[l] = f32FromF16(uint16(a[l]))
 	}
 	return next
 }

@@ -53,8 +53,15 @@ var async = []Form{
 	{Name: "WgmmaCommit", Op: "wgmma.commit_group.sync.aligned", Version: 80, Arch: SM90a, Effects: Aligned, Manual: "wgmma.commit_group", Go: "k.WgmmaCommit"},
 	{Name: "WgmmaWait", Op: "wgmma.wait_group.sync.aligned", Version: 80, Arch: SM90a, Args: []Arg{imm("pending")},
 		Effects: Aligned, Manual: "wgmma.wait_group", Go: "k.WgmmaWait"},
-	{Name: "WgmmaBF16", Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(".bf16"), fix(".bf16")}, Version: 80, Arch: SM90a,
+	wgmmaForm("WgmmaBF16", ".bf16"),
+	wgmmaForm("WgmmaF16", ".f16"),
+}
+
+// wgmmaForm is the product of 16-bit elements, both from shared memory, summed
+// in FP32.
+func wgmmaForm(name, elem string) Form {
+	return Form{Name: name, Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(elem), fix(elem)}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),
 			imm("scaleA"), imm("scaleB"), imm("transA"), imm("transB")},
-		Effects: Aligned | Varies, Manual: "wgmma.mma_async"},
+		Effects: Aligned | Varies, Manual: "wgmma.mma_async"}
 }

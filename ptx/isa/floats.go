@@ -59,4 +59,10 @@ var data = []Form{
 		Args: []Arg{out("d", BF16x2), in("hi", F32), in("lo", F32)}, Manual: "Data Movement: cvt"},
 	{Name: "CvtBF16ToF32", Op: "cvt.f32.bf16", Version: 71, Arch: SM80,
 		Args: []Arg{out("d", F32), register(in("a", BF16))}, Manual: "Data Movement: cvt", Go: "x.F32"},
+	{Name: "CvtF32ToF16", Op: "cvt.rn.f16.f32",
+		Args: []Arg{out("d", F16), in("a", F32)}, Manual: "Data Movement: cvt", Go: "x.F16"},
+	{Name: "CvtF32ToF16x2", Op: "cvt.rn.f16x2.f32", Arch: SM80,
+		Args: []Arg{out("d", F16x2), in("hi", F32), in("lo", F32)}, Manual: "Data Movement: cvt"},
+	{Name: "CvtF16ToF32", Op: "cvt.f32.f16",
+		Args: []Arg{out("d", F32), register(in("a", F16))}, Manual: "Data Movement: cvt", Go: "x.F32FromF16"},
 }

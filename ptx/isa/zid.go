@@ -51,6 +51,9 @@ const (
 	CvtF32ToBF16
 	CvtF32ToBF16x2
 	CvtBF16ToF32
+	CvtF32ToF16
+	CvtF32ToF16x2
+	CvtF16ToF32
 	LdParam
 	LdGlobal
 	LdGlobalSync
@@ -99,6 +102,7 @@ const (
 	WgmmaCommit
 	WgmmaWait
 	WgmmaBF16
+	WgmmaF16
 	ShflSync
 	VoteBallot
 	Vote

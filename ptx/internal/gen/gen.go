@@ -44,6 +44,7 @@ func ids() []byte {
 var goTypes = map[isa.Type]string{
 	isa.Pred: "Pred", isa.U32: "U32", isa.B32: "U32", isa.S32: "S32", isa.F32: "F32",
 	isa.U64: "U64", isa.B64: "U64", isa.S64: "S64", isa.BF16: "B16", isa.B16: "B16", isa.U16: "B16", isa.BF16x2: "BF16x2",
+	isa.F16: "B16", isa.F16x2: "F16x2",
 }
 
 func methods() []byte {

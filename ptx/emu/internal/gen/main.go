@@ -80,6 +80,9 @@ var rows = []row{
 	{"CvtF32ToBF16", "", "32 32", "bf16Nearest(A)"},
 	{"CvtF32ToBF16x2", "", "32 32 32", "bf16Nearest(A)<<16 | bf16Nearest(B)"},
 	{"CvtBF16ToF32", "", "32 32", "A << 16"},
+	{"CvtF32ToF16", "", "32 32", "f16Nearest(A)"},
+	{"CvtF32ToF16x2", "", "32 32 32", "f16Nearest(A)<<16 | f16Nearest(B)"},
+	{"CvtF16ToF32", "", "32 32", "f32FromF16(uint16(A))"},
 	{"NegF32", "", "32 32", "A ^ f32Sign"},
 }
 
