@@ -1,0 +1,111 @@
+package checkpoint
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sonicmoe/moe/spec"
+)
+
+// Model is what a config.json says of a model's expert layers.
+type Model struct {
+	// Type is the model_type, that of the text model where there are several.
+	Type string
+	// Config is the layer, laid out as transformers holds its weights.
+	Config spec.Config
+	// Layers is the number of the model's layers, and MoE lists those of them that
+	// have experts.
+	Layers int
+	MoE    []int
+	// Outside says what of the model's block Config does not say. Where it is
+	// empty the layer is the whole block.
+	Outside []string
+	// Assumed says what missing fields were taken for.
+	Assumed []string
+	// Unknown are fields that may belong to the layer, and that were not read.
+	Unknown []string
+}
+
+// Read reads a config.json. An error names the field, and what would be right.
+func Read(data []byte) (Model, error) {
+	o, err := parse(data)
+	if err != nil {
+		return Model{}, err
+	}
+	f := &fields{object: o, read: map[string]bool{}}
+	name, _ := f.find("model_type")
+	kind := ""
+	if name != "" {
+		kind = f.text("", "model_type")
+	}
+	if to, ok := aliases[kind]; ok {
+		kind = to
+	}
+	read, known := families[kind]
+	if !known {
+		return Model{}, fmt.Errorf("model_type %q is not known; those that are: %s", kind, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+	}
+	m := Model{Type: kind}
+	m.Config.Type = f.elementType()
+	sparse := read(f, &m.Config)
+	if m.Config.Logits == spec.LogitsBF16 && m.Config.Type == spec.F16 {
+		m.Config.Logits = spec.LogitsF16
+	}
+	m.Layers = f.size("num_hidden_layers", "n_layers")
+	for i := range m.Layers {
+		if sparse == nil || sparse(i) {
+			m.MoE = append(m.MoE, i)
+		}
+	}
+	m.Outside, m.Assumed, m.Unknown = f.outside, f.assumed, f.unknown()
+	if f.err == nil && len(m.MoE) == 0 {
+		f.fail("none of its %d layers has experts", m.Layers)
+	}
+	if f.err == nil {
+		f.err = m.Config.Check()
+	}
+	if f.err != nil {
+		return Model{}, fmt.Errorf("%s: %w", kind, f.err)
+	}
+	return m, nil
+}
+
+// elementType is that of the weights, or bf16, where they are kept in some
+// other and computed in that.
+func (f *fields) elementType() spec.Type {
+	name, raw := f.find("dtype", "torch_dtype")
+	if raw == nil {
+		f.assumed = append(f.assumed, "dtype is not there: bfloat16")
+		return spec.BF16
+	}
+	switch t := f.text("", name); t {
+	case "bfloat16":
+		return spec.BF16
+	case "float16":
+		return spec.F16
+	default:
+		f.assumed = append(f.assumed, fmt.Sprintf("%s is %q: the layer computes in bfloat16", name, t))
+		return spec.BF16
+	}
+}
+
+// Fields of expert layers are told by their names, of which some change nothing
+// that a layer computes: what training adds to the loss, how work is spread.
+var (
+	telling  = regexp.MustCompile(`expert|moe|router|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp`)
+	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|quantization|_token|dropped_token|overlap|^num_nextn|mtp|load_balanc|grouped_(gemm|mm)|experts_implementation|per_layer_input|loss_weight`)
+)
+
+// unknown lists fields that nobody read though they may belong to the layer.
+func (f *fields) unknown() []string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(f.object)) {
+		if !f.read[name] && telling.MatchString(name) && !harmless.MatchString(name) && string(f.object[name]) != "null" {
+			list = append(list, fmt.Sprintf("%s = %s", name, f.object[name]))
+		}
+	}
+	return list
+}
