@@ -142,16 +142,24 @@ func (r *remote[P]) start() error {
 func (r *remote[P]) listen(replies io.ReadCloser) {
 	defer close(r.silent)
 	defer replies.Close()
-	lines := bufio.NewScanner(replies)
+	eachReply(replies, func(a reply) bool {
+		select {
+		case r.replies <- a:
+			return true
+		case <-r.done:
+			return false
+		}
+	})
+}
+
+// eachReply calls take for each reply, a line of its own, until that says no or
+// a line is too long. A line that is no reply is nobody's: it is passed over.
+func eachReply(in io.Reader, take func(reply) bool) {
+	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, mostReplyBytes)
 	for lines.Scan() {
 		var a reply
-		if json.Unmarshal(lines.Bytes(), &a) != nil {
-			continue // whoever wrote it, it is no reply
-		}
-		select {
-		case r.replies <- a:
-		case <-r.done:
+		if json.Unmarshal(lines.Bytes(), &a) == nil && !take(a) {
 			return
 		}
 	}

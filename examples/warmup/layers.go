@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -73,26 +75,54 @@ type listed struct {
 //
 // The last three may be missing.
 func readLayers(path string) ([]layer, error) {
-	data, err := os.ReadFile(path)
+	data, err := readText(path)
 	if err != nil {
 		return nil, err
 	}
+	layers, err := parseLayers(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return layers, nil
+}
+
+// maxText bounds the files that people write, in bytes.
+const maxText = 1 << 20
+
+// readText reads a file of text, whatever it is: a device never ends.
+func readText(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	if err == nil && len(data) > maxText {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxText)
+	}
+	return data, err
+}
+
+func parseLayers(data []byte) ([]layer, error) {
 	var file struct {
 		Layers []listed `json:"layers"`
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&file); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("text after the end of the JSON")
 	}
 	if len(file.Layers) == 0 {
-		return nil, fmt.Errorf(`%s: no layers; want {"layers": [{"hidden": …, "intermediate": …, "experts": …, "topK": …}]}`, path)
+		return nil, errors.New(`no layers; want {"layers": [{"hidden": …, "intermediate": …, "experts": …, "topK": …}]}`)
 	}
 	var layers []layer
 	for i, l := range file.Layers {
 		made, err := l.layer()
 		if err != nil {
-			return nil, fmt.Errorf("%s: layer %d: %w", path, i, err)
+			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
 		if made.name == "" {
 			made.name = fmt.Sprintf("layer %d", i)

@@ -62,7 +62,7 @@ func readModel(path string) (layer, error) {
 	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
 		path = filepath.Join(path, "config.json")
 	}
-	data, err := os.ReadFile(path)
+	data, err := readText(path)
 	if err != nil {
 		return layer{}, err
 	}
@@ -78,7 +78,10 @@ func parseModel(data []byte) (layer, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return layer{}, err
 	}
-	m = m.flat()
+	m, err := m.flat(0)
+	if err != nil {
+		return layer{}, err
+	}
 	kind := m.text("model_type")
 	if to, ok := aliases[kind]; ok {
 		kind = to
@@ -101,6 +104,9 @@ func parseModel(data []byte) (layer, error) {
 		*part.into = v
 	}
 	for _, name := range activationNames {
+		if raw := m[name]; len(raw) > 0 && raw[0] != '"' && string(raw) != "null" {
+			return layer{}, fmt.Errorf("%s is %.40s, want a name", name, raw)
+		}
 		if a := m.text(name); a != "" && a != "silu" && a != "swish" {
 			return layer{}, fmt.Errorf("%s is %q: these kernels are SwiGLU (silu)", name, a)
 		}
@@ -116,16 +122,28 @@ func parseModel(data []byte) (layer, error) {
 // model is the fields of a config.json.
 type model map[string]json.RawMessage
 
+// maxDepth bounds how deep text models lie in each other; known ones lie one
+// or two deep.
+const maxDepth = 4
+
 // flat puts the fields of the text model over those around it.
-func (m model) flat() model {
+func (m model) flat(depth int) (model, error) {
 	out := maps.Clone(m)
 	for _, name := range inner {
 		var part model
-		if json.Unmarshal(m[name], &part) == nil {
-			maps.Copy(out, part.flat())
+		if json.Unmarshal(m[name], &part) != nil || part == nil {
+			continue
 		}
+		if depth == maxDepth {
+			return nil, fmt.Errorf("%s lies deeper than %d objects", name, maxDepth)
+		}
+		flat, err := part.flat(depth + 1)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(out, flat)
 	}
-	return out
+	return out, nil
 }
 
 // text is a field's string, "" if it is none.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -72,8 +74,10 @@ func TestModelsRefused(t *testing.T) {
 		`{"model_type":"x","num_experts":"many"}`:  `num_experts is "many", want a positive number`,
 		`{"model_type":"x","num_experts":[64,32]}`: "want a positive number",
 		`{"model_type":"x","num_experts":-3}`:      "want a positive number",
-		`[]`:                                       "cannot unmarshal",
-		`{"a":`:                                    "unexpected end",
+		`{"hidden_act":["gelu"],"hidden_size":128,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2}`: `hidden_act is ["gelu"], want a name`,
+		strings.Repeat(`{"text_config":`, 6) + `{}` + strings.Repeat(`}`, 6):                                           "deeper than 4 objects",
+		`[]`:    "cannot unmarshal",
+		`{"a":`: "unexpected end",
 		`{"num_experts":8,"hidden_size":128,"moe_intermediate_size":64,"num_experts_per_tok":null}`: "experts of a token",
 	} {
 		_, err := parseModel([]byte(json))
@@ -120,4 +124,23 @@ func TestLayersFile(t *testing.T) {
 	rows, err := findRows("all")
 	require.NoError(t, err)
 	assert.Greater(t, len(rows), 10)
+}
+
+// Files that never end, or are larger than anything that people write, take no
+// memory; text behind the JSON is not passed over.
+func TestTextIsBounded(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large.json")
+	require.NoError(t, os.WriteFile(large, append(bytes.Repeat([]byte(" "), maxText), '{', '}'), 0o600))
+	paths := []string{large}
+	if _, err := os.Stat("/dev/zero"); err == nil {
+		paths = append(paths, "/dev/zero")
+	}
+	for _, path := range paths {
+		_, err := readModel(path)
+		require.ErrorContains(t, err, "more than 1048576 bytes")
+		_, err = readLayers(path)
+		require.ErrorContains(t, err, "more than 1048576 bytes")
+	}
+	_, err := parseLayers([]byte(`{"layers":[{"hidden":128,"intermediate":64,"experts":4,"topK":2}]}{"layers":[]}`))
+	require.ErrorContains(t, err, "after the end")
 }

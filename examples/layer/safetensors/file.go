@@ -56,19 +56,36 @@ func New(source io.ReaderAt, size int64) (*File, error) {
 	if int64(n) > size-lengthBytes {
 		return nil, headerErrorf("has %d bytes, but the file ends after %d of them", n, size-lengthBytes)
 	}
-	text := make([]byte, n)
-	if err := readFull(source, text, lengthBytes); err != nil {
-		return nil, err
-	}
 	f := &File{source: source, data: lengthBytes + int64(n), byName: map[string]int{}}
 	var err error
-	if f.tensors, f.metadata, err = parseHeader(text, size-f.data); err != nil {
+	if f.tensors, f.metadata, err = parseHeader(&whole{source: source, at: lengthBytes, left: int64(n)}, size-f.data); err != nil {
 		return nil, err
 	}
 	for i, t := range f.tensors {
 		f.byName[t.Name] = i
 	}
 	return f, nil
+}
+
+// whole reads so many bytes of a source as a stream; a source that ends early is
+// an error.
+type whole struct {
+	source   io.ReaderAt
+	at, left int64
+}
+
+// Read implements io.Reader.
+func (w *whole) Read(p []byte) (int, error) {
+	if w.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), w.left)]
+	if err := readFull(w.source, p, w.at); err != nil {
+		return 0, err
+	}
+	w.at += int64(len(p))
+	w.left -= int64(len(p))
+	return len(p), nil
 }
 
 // readFull reads all of p; a source that ends early is an error.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -78,6 +79,17 @@ func TestRefusesDamage(t *testing.T) {
 		{"cut short", `{` + a, 8, "header: is not JSON near byte"},
 		{"not UTF-8", "{\"\xff\":{}}", 0, "header: is not UTF-8"},
 		{"after the end", `{` + a + `}x`, 8, "header: has something after its end"},
+		{"an open string after the end", `{` + a + `}"x`, 8, "header: has something after its end"},
+		{"an open string", `{"a`, 0, "it ends inside a string"},
+		{"a comma too many", `{` + a + `,}`, 8, "header has } near byte"},
+		{"a comma too few", `{` + a + ` ` + a + `}`, 8, `must have ',' or '}'`},
+		{"a line in a string", "{\"a\n\":{}}", 0, "is not JSON near byte"},
+		{"a wrong escape", `{"\x":{}}`, 0, "is not JSON near byte"},
+		{"not of JSON", `{'a'}`, 0, "unexpected character '\\''"},
+		{"minus 0", `{"a":{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}}`, 0, "shape has -0, must be integers"},
+		{"leading 0", `{"a":{"dtype":"U8","shape":[00],"data_offsets":[0,0]}}`, 0, "shape has 00, must be integers"},
+		{"number in quotes", `{"a":{"dtype":"U8","shape":["0"],"data_offsets":[0,0]}}`, 0, `shape has "0", must be integers`},
+		{"65 extents", `{"a":{"dtype":"U8","shape":[1` + strings.Repeat(",1", 64) + `],"data_offsets":[0,1]}}`, 1, "shape has more than 64 numbers"},
 		{"two objects", `{` + a + `}{}`, 8, "header: has something after its end"},
 		{"too little data", `{` + a + `}`, 7, `tensor "a": data_offsets [0, 8] are not in order inside the 7 bytes of data`},
 		{"trailing garbage", `{` + a + `}`, 9, "header: its tensors end at 8, but 9 bytes of data follow it"},
@@ -107,7 +119,7 @@ func TestRefusesDamage(t *testing.T) {
 		{"half a byte", `{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}}`, 2, "is 12 bits, not whole bytes"},
 		{"unknown dtype", `{"a":{"dtype":"F13","shape":[2],"data_offsets":[0,8]}}`, 8, `dtype "F13" is unknown`},
 		{"dtype number", `{"a":{"dtype":1,"shape":[2],"data_offsets":[0,8]}}`, 8, "dtype has 1 near byte"},
-		{"shape null", `{"a":{"dtype":"U8","shape":null,"data_offsets":[0,8]}}`, 8, "shape has <nil> near byte"},
+		{"shape null", `{"a":{"dtype":"U8","shape":null,"data_offsets":[0,8]}}`, 8, "shape has null near byte"},
 		{"no dtype", `{"a":{"shape":[2],"data_offsets":[0,8]}}`, 8, `tensor "a": dtype is missing`},
 		{"no shape", `{"a":{"dtype":"F32","data_offsets":[0,8]}}`, 8, `tensor "a": shape is missing`},
 		{"no offsets", `{"a":{"dtype":"F32","shape":[2]}}`, 8, `tensor "a": data_offsets is missing`},
@@ -126,6 +138,25 @@ func TestRefusesDamage(t *testing.T) {
 			assert.Less(t, len(err.Error()), 300, "an error must not quote a hostile file at length")
 		})
 	}
+}
+
+// A header takes memory as its tensors do, not as its text, and time in
+// proportion to it: strings longer than what is read at once, with escapes and
+// quotes at every place.
+func TestLongHeaders(t *testing.T) {
+	for _, n := range []int{1<<16 - 9, 1<<16 - 8, 1<<16 - 7, 1 << 20} {
+		name := strings.Repeat("é", n/4) + strings.Repeat(`\"\\`, n/8) + "x"
+		f, err := read(file(`{"`+name+`":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}`, 1))
+		require.NoError(t, err)
+		assert.Equal(t, strings.Repeat("é", n/4)+strings.Repeat(`"\`, n/8)+"x", f.Tensors()[0].Name)
+	}
+	spaces := file("{"+strings.Repeat(" ", 16<<20)+"}", 0)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := read(spaces)
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
 func TestRefusesWrongLengths(t *testing.T) {

@@ -1,13 +1,13 @@
 package safetensors
 
 import (
-	"bytes"
+	"bufio"
 	"cmp"
-	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 )
 
 // MaxHeader is the longest header accepted, in bytes; the reference
@@ -17,23 +17,22 @@ const MaxHeader = 100_000_000
 // metadataKey is the one key of a header that is no tensor: a map of strings.
 const metadataKey = "__metadata__"
 
-// parseHeader reads a header that is followed by so many bytes of data. It
-// gives the tensors in the order of their data.
-func parseHeader(text []byte, data int64) ([]Tensor, map[string]string, error) {
-	if len(text) == 0 || text[0] != '{' {
+// parseHeader reads a header of so many bytes that is followed by so many bytes
+// of data. It gives the tensors in the order of their data.
+func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error) {
+	p := parser{scanner{in: bufio.NewReaderSize(text, 1<<16)}}
+	if first, err := p.in.Peek(1); err == io.EOF || err == nil && first[0] != '{' {
 		return nil, nil, headerErrorf("doesn't begin with '{'")
 	}
-	if !utf8.Valid(text) {
-		return nil, nil, headerErrorf("is not UTF-8")
-	}
-	p := parser{json.NewDecoder(bytes.NewReader(text))}
-	p.UseNumber()
 	tensors, metadata, err := p.header()
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := p.Token(); err != io.EOF {
+	switch _, err := p.scanner.next(); {
+	case err == nil || errors.As(err, new(*Error)):
 		return nil, nil, headerErrorf("has something after its end")
+	case err != io.EOF:
+		return nil, nil, err
 	}
 	return tensors, metadata, checkPlaces(tensors, data)
 }
@@ -67,11 +66,14 @@ func checkPlaces(tensors []Tensor, data int64) error {
 	return nil
 }
 
+// maxRank is more extents than any library's tensors have (PyTorch and NumPy: 64).
+const maxRank = 64
+
 // parser takes a header token by token: nothing is nested deeper than the
 // format is, and a key that stands twice is seen.
-type parser struct{ *json.Decoder }
+type parser struct{ scanner }
 
-func (p parser) header() (tensors []Tensor, metadata map[string]string, err error) {
+func (p *parser) header() (tensors []Tensor, metadata map[string]string, err error) {
 	seen := map[string]bool{}
 	err = p.object("header", func(key string) error {
 		if seen[key] {
@@ -90,40 +92,40 @@ func (p parser) header() (tensors []Tensor, metadata map[string]string, err erro
 	return tensors, metadata, err
 }
 
-func (p parser) metadata() (map[string]string, error) {
+func (p *parser) metadata() (map[string]string, error) {
 	m := map[string]string{}
 	err := p.object(metadataKey, func(key string) error {
 		if _, ok := m[key]; ok {
 			return headerErrorf("%s has the key %.80q twice", metadataKey, key)
 		}
-		value, err := p.string(metadataKey)
+		value, err := p.text(metadataKey)
 		m[key] = value
 		return err
 	})
 	return m, err
 }
 
-func (p parser) tensor(name string) (Tensor, error) {
+func (p *parser) tensor(name string) (Tensor, error) {
 	t := Tensor{Name: name}
 	var offsets []int64
 	seen := map[string]bool{}
-	err := p.object("tensor "+strconv.Quote(name), func(key string) (err error) {
+	err := p.object(fmt.Sprintf("tensor %.60q", name), func(key string) (err error) {
 		if seen[key] {
 			return tensorErrorf(name, "%s stands twice", key)
 		}
-		seen[key] = true
 		switch key {
 		case "dtype":
 			var s string
-			s, err = p.string("dtype")
+			s, err = p.text("dtype")
 			t.DType = DType(s)
 		case "shape":
 			t.Shape, err = p.integers(name, key)
 		case "data_offsets":
 			offsets, err = p.integers(name, key)
 		default:
-			err = tensorErrorf(name, "unknown key %.80q, must be dtype, shape or data_offsets", key)
+			return tensorErrorf(name, "unknown key %.80q, must be dtype, shape or data_offsets", key)
 		}
+		seen[key] = true
 		return err
 	})
 	if err != nil {
@@ -142,67 +144,90 @@ func (p parser) tensor(name string) (Tensor, error) {
 }
 
 // object calls member for each key; member must take the value.
-func (p parser) object(where string, member func(key string) error) error {
-	if err := p.delim(where, '{'); err != nil {
+func (p *parser) object(where string, member func(key string) error) error {
+	return p.list(where, '{', '}', func(first token) error {
+		if first.kind != '"' {
+			return p.unexpected(where, first, "a string")
+		}
+		if err := p.expect(where, ':'); err != nil {
+			return err
+		}
+		return member(first.text)
+	})
+}
+
+// integers takes an array of integers that are not negative.
+func (p *parser) integers(name, key string) ([]int64, error) {
+	list := []int64{}
+	err := p.list(key, '[', ']', func(first token) error {
+		v, err := strconv.ParseInt(first.text, 10, 64)
+		if first.kind != 'w' || err != nil || v < 0 || first.text != strconv.FormatInt(v, 10) {
+			return tensorErrorf(name, "%s has %v, must be integers from 0 to 2^63-1", key, first)
+		}
+		if len(list) == maxRank {
+			return tensorErrorf(name, "%s has more than %d numbers", key, maxRank)
+		}
+		list = append(list, v)
+		return nil
+	})
+	return list, err
+}
+
+// list takes what stands, with commas, between two characters. element is given
+// the first token of each part.
+func (p *parser) list(where string, begin, end byte, element func(first token) error) error {
+	if err := p.expect(where, begin); err != nil {
 		return err
 	}
-	for p.More() {
-		key, err := p.string(where)
+	for first := true; ; first = false {
+		tok, err := p.next()
 		if err != nil {
 			return err
 		}
-		if err := member(key); err != nil {
+		if tok.kind == end && first {
+			return nil
+		}
+		if err := element(tok); err != nil {
 			return err
 		}
+		if tok, err = p.next(); err != nil {
+			return err
+		}
+		switch tok.kind {
+		case end:
+			return nil
+		case ',':
+		default:
+			return p.unexpected(where, tok, fmt.Sprintf("',' or '%c'", end))
+		}
 	}
-	return p.delim(where, '}')
 }
 
-func (p parser) delim(where string, want json.Delim) error {
-	tok, err := p.token()
-	if err == nil && tok != want {
-		err = headerErrorf("%.80s has %.40v near byte %d, must have %v", where, tok, p.InputOffset(), want)
+func (p *parser) expect(where string, want byte) error {
+	tok, err := p.next()
+	if err == nil && tok.kind != want {
+		err = p.unexpected(where, tok, string(want))
 	}
 	return err
 }
 
-func (p parser) string(where string) (string, error) {
-	tok, err := p.token()
-	if err != nil {
-		return "", err
+func (p *parser) text(where string) (string, error) {
+	tok, err := p.next()
+	if err == nil && tok.kind != '"' {
+		err = p.unexpected(where, tok, "a string")
 	}
-	s, ok := tok.(string)
-	if !ok {
-		return "", headerErrorf("%.80s has %.40v near byte %d, must have a string", where, tok, p.InputOffset())
-	}
-	return s, nil
+	return tok.text, err
 }
 
-// integers takes an array of integers that are not negative.
-func (p parser) integers(name, key string) ([]int64, error) {
-	if err := p.delim(key, '['); err != nil {
-		return nil, err
-	}
-	list := []int64{}
-	for p.More() {
-		tok, err := p.token()
-		if err != nil {
-			return nil, err
-		}
-		number, _ := tok.(json.Number)
-		v, err := strconv.ParseInt(number.String(), 10, 64)
-		if err != nil || v < 0 {
-			return nil, tensorErrorf(name, "%s has %.40v, must be integers from 0 to 2^63-1", key, tok)
-		}
-		list = append(list, v)
-	}
-	return list, p.delim(key, ']')
+func (p *parser) unexpected(where string, tok token, want string) error {
+	return headerErrorf("%.80s has %v near byte %d, must have %s", where, tok, p.at, want)
 }
 
-func (p parser) token() (json.Token, error) {
-	tok, err := p.Token()
-	if err != nil {
-		return nil, headerErrorf("is not JSON near byte %d: %v", p.InputOffset(), err)
+// next is the next token of a header that has not ended.
+func (p *parser) next() (token, error) {
+	tok, err := p.scanner.next()
+	if err == io.EOF {
+		err = p.errorf("it ends")
 	}
-	return tok, nil
+	return tok, err
 }
