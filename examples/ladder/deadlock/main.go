@@ -31,7 +31,9 @@ import (
 	"fmt"
 	"io"
 
+	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
@@ -48,14 +50,22 @@ const (
 	wrongPhase
 )
 
-const numbers = 5
+const (
+	numbers = 5
+	threads = 64 // two warps
+)
+
+// args are what a launch takes.
+type args struct {
+	Sum driver.DevicePtr
+}
 
 // relay passes the numbers 0, 1, … from one thread to another, which adds them.
-func relay(m mistake) *ptx.Kernel {
-	k := ptx.NewKernel("relay")
-	sum := k.ParamPtr("sum")
+func relay(m mistake) *jit.Builder[args] {
+	k := jit.NewBuilder[args]("relay", threads, 1)
+	sum := k.Ptr(&k.Args.Sum)
 	tid := k.TidX()
-	cta := pipeline.NewCTA(k)
+	cta := pipeline.NewCTA(k.Kernel)
 	stage := cta.Shared("stage", 4, 4)
 	full, empty := cta.Mbarriers("full", 1, 1), cta.Mbarriers("empty", 1, 1)
 	cta.Ready(tid)
@@ -67,15 +77,15 @@ func relay(m mistake) *ptx.Kernel {
 		}
 		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
 			parity := i.AddI(first).AndI(1)
-			pipeline.WaitParity(k, empty, parity)
+			pipeline.WaitParity(k.Kernel, empty, parity)
 			ptx.StShared(stage, i)
 			k.MbarrierArrive(full)
 		})
 	})
 	k.If(tid.EqI(32), func() { // the consumer, in a warp of its own
-		total := ptx.NewVar(k, ptx.Uint(0))
+		total := ptx.NewVar(k.Kernel, ptx.Uint(0))
 		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
-			pipeline.WaitParity(k, full, i.AndI(1))
+			pipeline.WaitParity(k.Kernel, full, i.AndI(1))
 			total.Set(total.Get().Add(ptx.LdShared[ptx.U32](stage)))
 			if m != neverReleases {
 				k.MbarrierArrive(empty)
@@ -86,8 +96,8 @@ func relay(m mistake) *ptx.Kernel {
 	return k
 }
 
-func run(args []string, stdout, stderr io.Writer) error {
-	if err := rung.RefuseGPU("deadlock", args, stderr, "these kernels never end, and a GPU would hang"); err != nil {
+func run(words []string, stdout, stderr io.Writer) error {
+	if err := rung.RefuseGPU("deadlock", words, stderr, "these kernels never end, and a GPU would hang"); err != nil {
 		return err
 	}
 	for _, c := range []struct {
@@ -114,17 +124,17 @@ func run(args []string, stdout, stderr io.Writer) error {
 
 // emulate runs the kernel on the emulator itself: the device that the other
 // rungs use is made of it. Where is how it learns the Go lines.
-func emulate(k *ptx.Kernel) (sum uint32, err error) {
+func emulate(k *jit.Builder[args]) (sum uint32, err error) {
 	built, err := k.Build()
 	if err != nil {
 		return 0, err
 	}
-	text := built.Print()
+	text := built.Module.Print()
 	module, err := emu.Load(text.PTX)
 	if err != nil {
 		return 0, err
 	}
-	kernel, err := module.Kernel("relay")
+	kernel, err := module.Kernel(built.Name)
 	if err != nil {
 		return 0, err
 	}
@@ -134,8 +144,8 @@ func emulate(k *ptx.Kernel) (sum uint32, err error) {
 		return 0, err
 	}
 	err = kernel.Launch(context.Background(), memory, emu.Launch{
-		Block:       [3]int{64},
-		SharedBytes: built.Entry("relay").SharedBytes(),
+		Block:       [3]int{threads},
+		SharedBytes: built.SharedBytes,
 		Params:      binary.LittleEndian.AppendUint64(nil, address),
 		Where:       func(line int) string { return text.Pos(line).String() },
 	})

@@ -36,6 +36,6 @@ func TestRefusesGPU(t *testing.T) {
 
 func TestAssembles(t *testing.T) {
 	for _, m := range []mistake{none, neverReleases, wrongPhase} {
-		rungtest.Assembles(t, relay(m))
+		rungtest.Assembles(t, relay(m).Kernel)
 	}
 }
