@@ -156,7 +156,7 @@ func Complaint(report string) string {
 		switch {
 		case strings.Contains(low, "warning"), strings.Contains(low, "serializ"), strings.Contains(line, "(C75"):
 			return line
-		case strings.Contains(low, "spill stores") && !strings.Contains(low, "0 bytes spill stores, 0 bytes spill loads"):
+		case strings.Contains(low, "spill stores") && !strings.Contains(low, ", 0 bytes spill stores, 0 bytes spill loads"):
 			return line
 		}
 	}

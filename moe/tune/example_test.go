@@ -1,0 +1,39 @@
+package tune_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sonicmoe/autotune"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+	"sonicmoe/moe/tune"
+)
+
+// Tuning one product of a small layer: two tilings are tried, in a process of
+// their own. (The emulated device's times mean nothing; on a GPU leave Search as
+// it is.) A program that tunes calls autotune.WorkerMain first of all; plan.Save
+// stores the choices for moe.New.
+func ExampleLayer() {
+	ctx := context.Background()
+	dev, err := emulated.New(emulated.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer dev.Close()
+	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 32}
+	plan, err := tune.Layer(ctx, dev, config, tune.Options{
+		ForwardOnly: true, Products: []string{"down"},
+		Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range plan.Reports {
+		fmt.Println(r.Count(autotune.Measured), "tilings measured in", r.Where)
+	}
+	// Output: 2 tilings measured in a worker process
+}
