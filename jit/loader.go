@@ -194,9 +194,10 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 }
 
 // moduleKey is what a kernel's machine code is stored under: no producer, for
-// an entry has one image for each.
+// an entry has one image for each. The options are spelled out here, so that a
+// field's name may change and caches keep their entries.
 func moduleKey(text []byte, arch string, o driver.CompileOptions) cache.Key {
-	return cache.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "%+v", o))
+	return cache.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
 }
 
 // loaded is the function that this process has, or nil.

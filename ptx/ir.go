@@ -120,7 +120,7 @@ type Inst struct {
 	GuardNot bool
 	// Label is the label's name when Form is nil.
 	Label string
-	// Line is the line of the text, once printed or parsed.
+	// Line is the line of the text that it was parsed from, 0 where it was built.
 	Line int
 	// pos is where Go emitted it.
 	pos position

@@ -132,7 +132,6 @@ func (p *printer) entry(e *Entry) {
 }
 
 func (p *printer) inst(in *Inst) {
-	in.Line = p.line
 	if in.Form == nil {
 		p.writeLine(in.Label + ":")
 		return

@@ -75,13 +75,15 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	}
 	e.Body = append(e.Body, ptx.Inst{Form: &isa.Table[isa.Ret]})
 	text := m.Print()
+	printed, err := ptx.Parse(text.PTX)
+	require.NoError(t, err)
 	bad := map[int]string{}
 	outside.Ptxas(t)
 	_, report, err := ptxas.Assemble(t.Context(), text.PTX, "-O0")
 	lines := strings.Split(string(text.PTX), "\n")
 	byLine := map[int]int{}
-	for i := range e.Body {
-		byLine[e.Body[i].Line] = i - 1
+	for i, in := range printed.Entries[0].Body {
+		byLine[in.Line] = i - 1
 	}
 	for _, msg := range ptxas.Messages(report) {
 		if i, ok := byLine[msg.Line]; ok {
