@@ -186,22 +186,10 @@ func (c *Call) route(s driver.Stream, t int, f *Forward) error {
 // experts queues everything after the counts.
 func (c *Call) experts(s driver.Stream, t int, f *Forward) error {
 	w, p := c.layer.workspace(t), f.Workspace.Ptr
-	rows := t * c.layer.of.TopK
 	if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, p, w.indices); err != nil {
 		return err
 	}
-	up := kernel.UpKernel
-	if f.H.IsZero() {
-		up = kernel.UpInferenceKernel
-	}
-	if err := launch(c, s, up, kernel.UpArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
-	}); err != nil {
-		return err
-	}
-	if err := launch(c, s, kernel.DownKernel, kernel.DownArgs{
-		A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
-	}); err != nil {
+	if err := c.products(s, t, f); err != nil {
 		return err
 	}
 	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{

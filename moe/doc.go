@@ -45,6 +45,11 @@
 // [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
 // so that New compiles nothing where it runs; examples/warmup is the command.
 //
+// Passes over few tokens take kernels of their own, whose time is that of
+// reading the weights of the experts that the tokens chose; see [WithDecode].
+// The bits are the same: a token's output depends on nothing else in the batch,
+// nor on its size.
+//
 // Tile shapes come from a cost model, or from choices that package moe/tune has
 // measured and stored in the cache; [Layer.ChosenBy] tells which. [WithTunedFrom]
 // takes them from one file for all ranks of a job, or turns them off.

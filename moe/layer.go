@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,6 +26,8 @@ type Layer struct {
 	of  registry.Layer
 	dev driver.Device
 	sms int
+	// decodeUpTo is how many tokens a pass of the kernels for few may have.
+	decodeUpTo int
 	// chosenBy says where each product's tiling comes from.
 	chosenBy map[string]autotune.Origin
 	// kernels are the layer's, in the registry's order.
@@ -50,6 +53,8 @@ type options struct {
 	// choices are tuned tilings; ownChoices says that the caller named them.
 	choices    autotune.Store
 	ownChoices bool
+	// decode, unless nil, is the number of tokens that are few.
+	decode *int
 	// forwardOnly leaves the kernels of backward out.
 	forwardOnly bool
 }
@@ -107,7 +112,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		o.choices = o.cache
 	}
 	target := dev.Target()
-	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs}
+	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, decodeUpTo: o.decodeUpTo(c)}
 	emitted, err := l.choose(target, o)
 	if err != nil {
 		return nil, err
@@ -149,10 +154,10 @@ func suitsTarget(t driver.Target) error {
 var compileOptions = driver.CompileOptions{}
 
 // wanted are the kernels that a layer with these options has.
-func (o options) wanted() registry.Registry {
+func (o options) wanted(c Config) registry.Registry {
 	var list registry.Registry
 	for _, k := range kernel.Kernels {
-		if !k.IsBackward() || !o.forwardOnly {
+		if k.Suits(c) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}
@@ -178,7 +183,7 @@ func emit(l registry.Layer, k registry.Any, done emitted) (registry.Built, jit.S
 // load emits and loads every kernel, in parallel.
 func (l *Layer) load(ctx context.Context, done emitted, o options) error {
 	loader := jit.Of(l.dev)
-	wanted := o.wanted()
+	wanted := o.wanted(l.of.Config)
 	l.kernels = make([]loaded, len(wanted))
 	// One kernel's failure does not call off the others: when New returns an
 	// error, other than ctx's, nothing of it still runs on the device.
@@ -239,7 +244,9 @@ func (l *Layer) Kernels() []string {
 }
 
 // hasBackward says that the layer was made with the kernels of backward.
-func (l *Layer) hasBackward() bool { return len(l.all()) == len(kernel.Kernels) }
+func (l *Layer) hasBackward() bool {
+	return slices.ContainsFunc(l.all(), func(k loaded) bool { return k.IsBackward() })
+}
 
 // Listing is the PTX of a kernel with the Go line behind each instruction.
 func (l *Layer) Listing(name string) ([]byte, error) {

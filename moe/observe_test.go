@@ -29,10 +29,10 @@ func TestObserve(t *testing.T) {
 		run  func() error
 		want []string
 	}{
-		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"router", "plan", "up", "down", "aggregate"}},
-		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"router", "plan", "up-inference", "down", "aggregate"}},
+		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"router", "plan", "decode-up", "decode-down", "aggregate"}},
+		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"router", "plan", "decode-up-inference", "decode-down", "aggregate"}},
 		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"router"}},
-		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "up", "down", "aggregate"}},
+		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "decode-up", "decode-down", "aggregate"}},
 	} {
 		names = nil
 		require.NoError(t, run.run(), pass)
@@ -42,7 +42,7 @@ func TestObserve(t *testing.T) {
 
 	stop := errors.New("enough")
 	tr.Call().Observe(func(kernel string, _ driver.Stream) error {
-		if kernel == "up" {
+		if kernel == "decode-up" {
 			return stop
 		}
 		return nil

@@ -28,7 +28,18 @@ var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK:
 // Whichever driver call of a pass fails, Forward says which, leaves nothing
 // behind, and the same call gives the right bits afterwards.
 func TestEveryCallOfForwardFails(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
+	t.Run("many tokens", func(t *testing.T) {
+		everyCallFails(t, 0, 8) // router x, w; up w1, a, h; down a, w2, y
+	})
+	t.Run("few tokens", func(t *testing.T) {
+		everyCallFails(t, 10, 4) // router x, w; up w1; down w2
+	})
+}
+
+// everyCallFails is for a layer that decodes up to so many tokens, whose passes
+// have so many tensor maps.
+func everyCallFails(t *testing.T, decode int, wantMaps int64) {
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(decode))
 	ctx := limited(t, time.Minute)
 	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
@@ -37,7 +48,7 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 	dev.ResetCounts()
 	require.NoError(t, tr.Layer.NewCall().Forward(tr.Stream(), tr.Args))
 	maps, launches := dev.Count(faulty.EncodeTensorMap), dev.Count(faulty.Launch)
-	require.EqualValues(t, 8, maps, "router x, w; up w1, a, h; down a, w2, y")
+	require.Equal(t, wantMaps, maps)
 	require.EqualValues(t, 5, launches)
 	steps := dev.Count(faulty.Any)
 	require.Equal(t, maps+launches, steps, "a pass only encodes and launches")
@@ -72,7 +83,7 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 func TestEveryCallOfForwardBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for n := int64(1); n <= 13; n++ {
-		dev, tr := faultyTrial(t, inner, faultConfig, 10)
+		dev, tr := faultyTrial(t, inner, faultConfig, 10, moe.WithDecode(0))
 		cause := errors.New("cosmic ray")
 		dev.Arm(faulty.Fault{N: n, Break: true, Err: cause})
 		err := tr.Call().Forward(tr.Stream(), tr.Args)

@@ -33,10 +33,10 @@ func rounds(short int) int {
 
 // faultyTrial is a layer and its tensors on a wrapper of the test's device.
 // What New did is not counted.
-func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int) (*faulty.Device, *trial.Trial) {
+func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, opts ...moe.Option) (*faulty.Device, *trial.Trial) {
 	t.Helper()
 	dev := faulty.Wrap(inner)
-	l, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
 	require.NoError(t, err)
 	tr, err := trial.New(dev, l, tokens, 1, 6)
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
 		return nil, err
 	}
 	var sources []jit.Source
-	for _, k := range o.wanted() {
+	for _, k := range o.wanted(c) {
 		_, s, err := emit(l.of, k, done)
 		if err != nil {
 			return nil, err

@@ -14,6 +14,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/gradient"
+	"sonicmoe/moe/kernel/decode"
 	"sonicmoe/moe/kernel/dh"
 	"sonicmoe/moe/kernel/drouter"
 	"sonicmoe/moe/kernel/dw"
@@ -57,6 +58,10 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		"dscores":             building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true}},
 		"dscores, router":     building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true}},
 	}
+	for _, save := range []bool{false, true} {
+		m[fmt.Sprintf("decode up save=%v", save)] = building[decode.UpArgs]{decode.Up{Config: c, SaveH: save}}
+	}
+	m["decode down"] = building[decode.DownArgs]{decode.Down{Config: c}}
 	for _, p := range UpProduct.Space(t) {
 		for _, save := range []bool{false, true} {
 			m[fmt.Sprintf("up %v save=%v", p, save)] = building[UpArgs]{Up{Config: c, SaveH: save, Tiling: p}}

@@ -12,6 +12,8 @@
 //	Down       Y = A·W2ᵀ
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
+// Of few tokens package decode makes Up and Down, with the same bits.
+//
 // With expert ids from elsewhere Count takes the router's place. Where losses of
 // the router are asked for, Losses and LossSum follow it.
 //

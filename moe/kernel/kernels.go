@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/moe/kernel/decode"
 	"sonicmoe/moe/kernel/dh"
 	"sonicmoe/moe/kernel/drouter"
 	"sonicmoe/moe/kernel/dw"
@@ -15,6 +16,7 @@ import (
 // own file.
 var Kernels = registry.Registry{
 	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],

@@ -30,6 +30,8 @@ type Kernel[A any] struct {
 	Of *Product
 	// Backward says that only the backward pass has it.
 	Backward bool
+	// Only, unless nil, says which layers have it; the others do without.
+	Only func(c spec.Config) bool
 	// Emit emits it for a layer.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
@@ -39,6 +41,8 @@ type Any interface {
 	Name() string
 	Product() *Product
 	IsBackward() bool
+	// Suits reports whether a layer has the kernel.
+	Suits(c spec.Config) bool
 	// Build emits the kernel for a layer.
 	Build(l Layer) (Built, error)
 }
@@ -65,6 +69,9 @@ func (k *Kernel[A]) Product() *Product { return k.Of }
 
 // IsBackward implements Any.
 func (k *Kernel[A]) IsBackward() bool { return k.Backward }
+
+// Suits implements Any.
+func (k *Kernel[A]) Suits(c spec.Config) bool { return k.Only == nil || k.Only(c) }
 
 // Build implements Any.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {

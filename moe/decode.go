@@ -1,0 +1,62 @@
+package moe
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/decode"
+)
+
+// fewTokens is up to how many tokens a pass takes the kernels of package decode
+// unless WithDecode says otherwise.
+const fewTokens = 64
+
+// WithDecode has forward passes over up to so many tokens take the kernels made
+// for few tokens, whose time is that of reading the weights; 0 means none do.
+// Without it a layer decides itself. Results are the same bits with any: a
+// token's depend on nothing else in the batch, nor on its size.
+func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
+
+// decodeUpTo is the number of tokens that a layer with these options decodes.
+func (o options) decodeUpTo(c Config) int {
+	switch {
+	case !decode.Supports(c):
+		return 0
+	case o.decode != nil:
+		return *o.decode
+	}
+	return fewTokens
+}
+
+// decodes reports whether a pass takes the kernels for few tokens.
+func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
+
+// products queues up- and down-projection.
+func (c *Call) products(s driver.Stream, t int, f *Forward) error {
+	w, p := c.layer.workspace(t), f.Workspace.Ptr
+	rows, save := t*c.layer.of.TopK, !f.H.IsZero()
+	if c.layer.decodes(t) {
+		table := decode.TableArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs)}
+		up := decode.UpInferenceKernel
+		if save {
+			up = decode.UpKernel
+		}
+		if err := launch(c, s, up, decode.UpArgs{
+			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
+		}); err != nil {
+			return err
+		}
+		return launch(c, s, decode.DownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TableArgs: table})
+	}
+	up := kernel.UpInferenceKernel
+	if save {
+		up = kernel.UpKernel
+	}
+	if err := launch(c, s, up, kernel.UpArgs{
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+	}); err != nil {
+		return err
+	}
+	return launch(c, s, kernel.DownKernel, kernel.DownArgs{
+		A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
+	})
+}

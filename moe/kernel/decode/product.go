@@ -1,0 +1,224 @@
+package decode
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// The shape of a CTA: a warpgroup multiplies, one warp loads weights and one
+// tokens.
+const (
+	threads      = pipeline.WarpgroupThreads + 64
+	weightsWarp  = pipeline.WarpgroupThreads / 32
+	ctasOfSM     = 2
+	mathWarps    = pipeline.WarpgroupThreads / 32
+	unitRows     = 64 // of weights
+	weightsBytes = unitRows * tile.RowBytes
+	// mostTokens is the tokens that are multiplied at once: an expert with more
+	// of them has its weights read again, from the L2 cache.
+	mostTokens = 64
+	stageBytes = weightsBytes + mostTokens*tile.RowBytes
+	// stages are as many as leave half of an SM's shared memory to others.
+	stages = 6
+	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
+	// a time.
+	copyRows = 32 / gemm.LanesOfRow
+)
+
+// Supports reports whether the kernels of this package compute a layer: its
+// weights must be contiguous along the sums, and sums whole tiles.
+func Supports(c spec.Config) bool {
+	return c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart && !c.Bias && !c.ScoreOnInput && c.Type == spec.BF16 &&
+		c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
+}
+
+// TableArgs are the arguments of both products: the table of row pairs, see
+// [schedule.Tiles], and the address of its length.
+type TableArgs struct {
+	Table    driver.DevicePtr
+	RowPairs driver.DevicePtr
+}
+
+// product is a product that is being emitted: for each expert with tokens,
+// weights times tokens.
+type product struct {
+	k               *ptx.Kernel
+	table, rowPairs ptx.Global
+	// kTiles is the depth of a sum in tiles of 64, units the units of an expert.
+	kTiles, units int
+	thread        ptx.U32
+	cta           *pipeline.CTA
+	ring          *pipeline.Ring
+}
+
+func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units int) *product {
+	p := &product{k: k, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units,
+		thread: k.TidX(), cta: pipeline.NewCTA(k)}
+	// A stage is full when the weights' bytes have come, and the copies of every
+	// lane of the tokens' warp.
+	p.ring = p.cta.Ring("ab", stages, stageBytes, 1+32, mathWarps)
+	return p
+}
+
+// ctas is the number of CTAs for so many rows of tokens: one on each SM, or as
+// many as there can be units.
+func ctas(rows, experts, units, sms int) driver.Dim3 {
+	pairs := min(rows, experts+rows/schedule.PairRows)
+	return driver.Dim3{X: max(1, min(sms, pairs*units))}
+}
+
+// block is a unit of work: 64 rows of an expert's weights, and some of its
+// tokens.
+type block struct {
+	expert ptx.U32
+	// unit is which 64 rows.
+	unit ptx.U32
+	// row is the first packed row, rows how many there are, 1 to mostTokens.
+	row, rows ptx.U32
+}
+
+// each runs body for each of the CTA's blocks: all roles walk the same ones. The
+// table may be from a kernel whose end this one has not waited for, only the
+// one between them has: nothing of it may come from a stale cache.
+func (p *product) each(body func(b block)) {
+	k := p.k
+	end := ptx.LdGlobalAcquire(p.rowPairs).MulI(p.units)
+	k.For(k.CtaidX(), end, k.NctaidX(), func(u ptx.U32) {
+		pair := u.DivI(p.units)
+		e := ptx.LdGlobalVec[ptx.U32](p.table.Index(pair, schedule.PairBytes), 4)
+		unit := u.Sub(pair.MulI(p.units))
+		k.For(ptx.Uint(0), e[2], ptx.Uint(mostTokens), func(first ptx.U32) {
+			body(block{expert: e[0], unit: unit, row: e[1].Add(first), rows: e[2].Sub(first).Min(ptx.Uint(mostTokens))})
+		})
+	})
+}
+
+// byWidth emits body for each number of columns that the tokens of a block may
+// take, and runs that of the narrowest.
+func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
+	var from func(columns int)
+	from = func(columns int) {
+		if columns == mostTokens {
+			body(columns)
+			return
+		}
+		p.k.IfElse(rows.LeI(columns), func() { body(columns) }, func() { from(2 * columns) })
+	}
+	from(8)
+}
+
+// tokens are where the rows of tokens come from.
+type tokens struct {
+	at ptx.Global
+	// rowBytes is the length of a row.
+	rowBytes int
+	// number is which row a packed row is.
+	number func(row ptx.U32) ptx.U32
+}
+
+// run emits the roles. weights loads a stage's 64 rows and columns from the
+// given one on. early: weights and table do not depend on the kernel before
+// this one, only the tokens do.
+func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t tokens, early bool, store func(b block, acc []ptx.F32)) {
+	k := p.k
+	p.cta.Ready(p.thread)
+	if !early {
+		k.GridDepWait()
+		k.GridDepLaunch()
+	}
+	pipeline.Run(k, p.thread.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(store) }},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
+			k.IfElse(p.thread.ShrI(5).EqI(weightsWarp),
+				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
+				func() {
+					if early {
+						k.GridDepWait()
+						k.GridDepLaunch()
+					}
+					p.loadTokens(t)
+				})
+		}},
+	)
+}
+
+// loadWeights fills the first part of the stages, in one thread.
+func (p *product) loadWeights(weights func(s pipeline.Stage, b block, column ptx.U32)) {
+	k, ring := p.k, p.ring.Producer()
+	p.each(func(b block) {
+		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
+			s := ring.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(weightsBytes))
+			weights(s, b, column)
+			ring.Advance()
+		})
+	})
+}
+
+// loadTokens fills the second part: 8 lanes copy a row's 128 bytes, 4 rows at a
+// time. Rows past the last, up to what is multiplied, repeat it.
+func (p *product) loadTokens(t tokens) {
+	k, ring := p.k, p.ring.Producer()
+	lane := p.thread.AndI(31)
+	chunk, first := lane.AndI(gemm.LanesOfRow-1), lane.ShrI(3)
+	at := t.at.Plus(chunk.MulI(gemm.CopyBytes).U64())
+	// Every other pass is in the lower half of a swizzle pattern of 8 rows.
+	to := [2]ptx.U32{tile.Swizzled(first, chunk), tile.Swizzled(first.AddI(copyRows), chunk)}
+	p.each(func(b block) {
+		last := b.rows.SubI(1)
+		p.byWidth(b.rows, func(columns int) {
+			from := make([]*ptx.Var[ptx.U64], columns/copyRows)
+			for i := range from {
+				row := b.row.Add(first.AddI(copyRows * i).Min(last))
+				from[i] = ptx.NewVar(k, at.Index(t.number(row), t.rowBytes).Addr())
+			}
+			k.Range(ptx.Uint(p.kTiles), func(ptx.U32) {
+				s := ring.Acquire()
+				for i := range from {
+					dst := s.Data.At(weightsBytes + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+					k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes)
+					from[i].Set(from[i].Get().AddI(tile.RowBytes))
+				}
+				k.CpAsyncMbarrierArriveNoInc(s.Full)
+				ring.Advance()
+			})
+		})
+	})
+}
+
+// math multiplies each block and hands the sums to store: rows are rows of
+// weights, columns tokens.
+func (p *product) math(store func(b block, acc []ptx.F32)) {
+	k := p.k
+	sums := k.Accumulators(mostTokens / 2)
+	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.thread.AndI(31), 1)}
+	p.each(func(b block) {
+		p.byWidth(b.rows, func(columns int) {
+			acc := sums[:columns/2]
+			loop.Run(ptx.Uint(p.kTiles), func(s pipeline.Stage, kt ptx.U32) {
+				k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+				weights, tokens := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(weightsBytes))
+				gemm.Multiply(k, acc, weights, tokens, kt.NeI(0), false, false)
+			}, nil)
+			store(b, acc)
+		})
+	})
+}
+
+// eachToken runs body for each of the thread's tokens: its number in the block,
+// as a constant beyond that of the thread's first, and the two sums of it, 8
+// rows of weights apart.
+func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc []ptx.F32, body func(beyond int, upper, lower ptx.F32)) {
+	for i := 0; i < len(acc); i += 4 {
+		for j := range 2 {
+			beyond := 2*i + j
+			k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, acc[i+j], acc[i+2+j]) })
+		}
+	}
+}
