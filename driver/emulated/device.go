@@ -50,7 +50,9 @@ type device struct {
 	options Options
 	mem     *emu.Memory
 
-	work   sync.Mutex // held by whatever touches device memory
+	work   sync.Mutex      // held by whatever touches device memory
+	life   context.Context // of its kernels
+	end    context.CancelFunc
 	broken driver.Breakage
 	closed atomic.Bool
 }
@@ -82,7 +84,9 @@ func New(o Options) (driver.Device, error) {
 	case o.Parallel < 0:
 		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}
-	return &device{options: o, mem: emu.NewMemoryAt(devices.Add(1)-1, o.MemoryBytes)}, nil
+	d := &device{options: o, mem: emu.NewMemoryAt(devices.Add(1)-1, o.MemoryBytes)}
+	d.life, d.end = context.WithCancel(o.Context)
+	return d, nil
 }
 
 func invalid(op, format string, args ...any) error {
@@ -168,11 +172,13 @@ func (d *device) Err() error {
 	return d.ready("Err")
 }
 
-// Close implements driver.Device.
+// Close implements driver.Device. A kernel that runs is ended: its launch, and
+// those that wait behind it, are errors.
 func (d *device) Close() error {
+	d.closed.Store(true)
+	d.end()
 	d.work.Lock()
 	defer d.work.Unlock()
-	d.closed.Store(true)
 	d.mem = emu.NewMemory(0)
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -167,4 +168,21 @@ func TestAddressesOfDevices(t *testing.T) {
 	require.NoError(t, s.Fill32(q, 0, 16))
 	require.ErrorIs(t, s.Fill32(p, 0, 16), driver.ErrInvalid)
 	require.ErrorIs(t, second.Free(p), driver.ErrInvalid)
+}
+
+// Closing a device ends the kernel that runs.
+func TestCloseEndsKernels(t *testing.T) {
+	dev := newDevice(t, Options{})
+	image, err := dev.Compile(t.Context(), []byte(".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry spin()\n{\nagain:\n\tbra again;\n}\n"), driver.CompileOptions{})
+	require.NoError(t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	f, err := m.Function("spin")
+	require.NoError(t, err)
+	s, err := dev.NewStream()
+	require.NoError(t, err)
+	time.AfterFunc(20*time.Millisecond, func() { dev.Close() })
+	err = s.Launch(f, &driver.Launch{}, nil)
+	require.ErrorIs(t, err, driver.ErrInvalid)
+	require.ErrorContains(t, err, "the device is closed")
 }

@@ -42,7 +42,7 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 	if err := d.ready("Launch"); err != nil {
 		return err
 	}
-	err := f.kernel.Launch(d.options.Context, d.mem, emu.Launch{
+	err := f.kernel.Launch(d.life, d.mem, emu.Launch{
 		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
 		Cluster: l.Cluster.X, SharedBytes: l.SharedBytes, Params: params,
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
@@ -51,7 +51,9 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 	switch {
 	case errors.As(err, &fault):
 		return d.breakDown(f.Name(), err)
-	case err != nil && d.options.Context.Err() != nil:
+	case d.closed.Load():
+		return d.ready("Launch")
+	case err != nil && d.life.Err() != nil:
 		return &driver.Error{Op: "Launch", Name: "stopped", Kernel: f.Name(), Cause: err}
 	case err != nil:
 		return &driver.Error{Op: "Launch", Name: "invalid value", Kernel: f.Name(), Kind: driver.ErrInvalid, Cause: err}

@@ -12,7 +12,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/examples/internal/rung"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
@@ -21,8 +21,9 @@ import (
 // bench is one run: a device and what to measure on it.
 type bench struct {
 	options
-	out    io.Writer // for people
-	stdout io.Writer // for machines
+	ctx    context.Context // ends all
+	out    io.Writer       // for people
+	stdout io.Writer       // for machines
 	stderr io.Writer
 	log    *slog.Logger
 	dev    driver.Device
@@ -39,7 +40,7 @@ const sustained = 2 * time.Second
 
 // open opens the device and starts the report.
 func (b *bench) open() (err error) {
-	if b.dev, b.gpu, err = rung.OpenDevice(context.Background(), b.device, b.stderr); err != nil {
+	if b.dev, b.gpu, err = command.OpenDevice(b.ctx, b.device, b.stderr); err != nil {
 		return err
 	}
 	b.host = hostRuns{batches: 1, batch: 1}
@@ -125,15 +126,25 @@ func (b *bench) rowSafely(row spec.Row, r *Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	ctx, cancel := context.WithTimeoutCause(b.ctx, b.timeout, fmt.Errorf("the row took longer than %v: %w", b.timeout, context.DeadlineExceeded))
 	defer cancel()
+	if !b.gpu { // whose kernels end when it is closed
+		dev := b.dev
+		stop := context.AfterFunc(ctx, func() { dev.Close() })
+		defer stop()
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
-		if err != nil && ctx.Err() != nil {
-			b.broken = ctx.Err() // a hung kernel holds up every later one
-		} else if b.dev.Err() != nil {
+		late := err != nil && ctx.Err() != nil
+		if late {
+			err = context.Cause(ctx)
+		}
+		switch {
+		case late && (b.gpu || b.ctx.Err() != nil):
+			b.broken = err // a hung kernel holds up every later one
+		case b.dev.Err() != nil:
 			b.broken = b.reopen()
 		}
 	}()
@@ -147,7 +158,7 @@ func (b *bench) reopen() error {
 	if err := b.dev.Close(); err != nil {
 		fmt.Fprintln(b.stderr, "closing the broken device:", err)
 	}
-	dev, _, err := rung.OpenDevice(context.Background(), b.device, b.stderr)
+	dev, _, err := command.OpenDevice(b.ctx, b.device, b.stderr)
 	if err != nil {
 		return errors.Join(cause, err)
 	}

@@ -25,7 +25,7 @@ import (
 func onDevice(t *testing.T, out io.Writer, args ...string) (*bench, *faulty.Device) {
 	t.Helper()
 	b := &bench{options: parsed(t, append([]string{"-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1"}, args...)...),
-		out: out, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
+		ctx: t.Context(), out: out, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
 	require.NoError(t, b.open())
 	require.NoError(t, b.dev.Close())
 	inner, err := emulated.New(emulated.Options{})
@@ -83,9 +83,28 @@ func TestTimeout(t *testing.T) {
 	b.timeout = time.Nanosecond
 	require.NoError(t, b.measure(smallest(t, 2)))
 	require.ErrorIs(t, b.broken, context.DeadlineExceeded)
+	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 1ns")
 	require.Contains(t, b.report.Rows[1].Error, "not run, the device is broken since an earlier row")
 	require.Equal(t, 2, strings.Count(out.String(), "ERROR"))
 	require.NoError(t, b.close())
+}
+
+// On the emulated device a row that takes too long is ended where it is, and
+// the next one runs.
+func TestEmulatedTimeout(t *testing.T) {
+	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "2s"),
+		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
+	require.NoError(t, b.open())
+	defer func() { require.NoError(t, b.close()) }()
+	long := smallest(t, 1)[0]
+	long.Tokens = 1 << 16
+	start := time.Now()
+	require.NoError(t, b.measure([]spec.Row{long}))
+	require.Less(t, time.Since(start), 20*time.Second)
+	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 2s")
+	b.timeout = time.Minute
+	require.NoError(t, b.measure(smallest(t, 1)))
+	require.Empty(t, b.report.Rows[1].Error)
 }
 
 // A panic is a row's error.

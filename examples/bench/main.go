@@ -3,7 +3,7 @@
 //
 //	go run ./examples/bench -rows all                      # every recorded row
 //	go run ./examples/bench -row "7B n=256" -full          # and flushed, sustained
-//	go run ./examples/bench -shape 32768,4096,1408,128,8   # T,d,n,E,K
+//	go run ./examples/bench -shape 4096,1408,128,8 -tokens 32768   # d,n,E,K
 //	go run ./examples/bench -rows slice -json bench.json -plot bench.png
 //	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
 //	go run ./examples/bench -rows slice -pass both         # forward, then backward
@@ -16,35 +16,28 @@
 package main
 
 import (
+	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
+
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe/tiles"
 )
 
-func main() {
-	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-		}
-		os.Exit(1)
-	}
-}
+var program = command.Program{Name: "bench", Purpose: "measures a layer's speed and holds it against the roofline and the recorded speeds of others."}
+
+func main() { program.Main(run) }
 
 // run measures what the arguments ask for. It fails when any row did, after
 // all have run.
-func run(args []string, stdout, stderr io.Writer) error {
-	o, err := parse(args, stderr)
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stdout)
 	if err != nil {
 		return err
 	}
 	if o.list {
-		for _, r := range known() {
-			fmt.Fprintf(stdout, "%-20s T=%d %v\n", r.Name, r.Tokens, r.Config)
-		}
 		return nil
 	}
 	if len(o.fitFrom) > 0 {
@@ -54,7 +47,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if o.json == stdoutName {
 		people = stderr
 	}
-	b := &bench{options: o, out: people, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	b := &bench{options: o, ctx: ctx, out: people, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.open(); err != nil {
 		return err
 	}

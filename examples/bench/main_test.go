@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe/kernel"
 )
 
@@ -19,7 +20,7 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	args := append([]string{"-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1"}, more...)
-	err = run(args, &stdout, &stderr)
+	err = run(t.Context(), args, &stdout, &stderr)
 	return stdout.String(), stderr.String(), err
 }
 
@@ -27,10 +28,10 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	file, picture := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.png")
-	out, errs, err := tiny(t, "-shape", "48,128,64,4,2", "-full", "-routing", "zipf", "-json", file, "-plot", picture, "-yardstick", "395")
+	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-full", "-routing", "zipf", "-json", file, "-plot", picture, "-yardstick", "395")
 	require.NoError(t, err, errs)
 	for _, want := range []string{
-		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "48,128,64,4,2", "of roofline", "L2 flushed", "rested chip", "sustained",
+		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "(d,n,E,K = 128,64,4,2, T = 48)", "of roofline", "L2 flushed", "rested chip", "sustained",
 		"router", "plan", "up", "down", "aggregate", "host: eager", "zipf", "of uniform", "wrote " + file,
 	} {
 		require.Contains(t, out, want)
@@ -80,7 +81,7 @@ func TestRun(t *testing.T) {
 func TestBoth(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "both.json")
-	out, errs, err := tiny(t, "-shape", "24,128,64,3,2", "-pass", "both", "-full", "-routing", "zipf", "-startup", "-json", file, "-plot", filepath.Join(dir, "both.svg"))
+	out, errs, err := tiny(t, "-shape", "128,64,3,2", "-tokens", "24", "-pass", "both", "-full", "-routing", "zipf", "-startup", "-json", file, "-plot", filepath.Join(dir, "both.svg"))
 	require.NoError(t, err, errs)
 	for _, want := range []string{"forward, then backward", "FORWARD", "BACKWARD", "dh 128x128", "dw2 128x128", "plan-splits", "start-up, forward: 7 kernels", "start-up, forward and backward: "} {
 		require.Contains(t, out, want)
@@ -125,10 +126,10 @@ func TestBoth(t *testing.T) {
 // An inference pass runs the kernel that does not store H, and its roofline
 // has no H.
 func TestInference(t *testing.T) {
-	out, errs, err := tiny(t, "-shape", "48,128,64,4,2", "-pass", "inference")
+	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-pass", "inference")
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "up-inference")
-	row := known()[0]
+	row := command.Known()[0]
 	with, without := passes["forward"].work(row.Config, row.Tokens), passes["inference"].work(row.Config, row.Tokens)
 	require.EqualValues(t, row.Config.Shapes(row.Tokens).H.Bytes(), with[2].Bytes-without[2].Bytes)
 }
@@ -136,7 +137,7 @@ func TestInference(t *testing.T) {
 // A row that fails says why; the next runs; the run fails at the end, with its
 // JSON complete on standard output.
 func TestRowFails(t *testing.T) {
-	out, errs, err := tiny(t, "-shape", "48,60,64,4,2", "-shape", "48,128,64,4,2", "-json", "-")
+	out, errs, err := tiny(t, "-shape", "60,64,4,2", "-shape", "128,64,4,2", "-tokens", "48", "-json", "-")
 	require.EqualError(t, err, "1 of 2 rows failed")
 	require.Contains(t, errs, "ERROR: ")
 	require.Contains(t, errs, "failed")
@@ -146,14 +147,14 @@ func TestRowFails(t *testing.T) {
 	require.Empty(t, r.Rows[1].Error)
 	require.Positive(t, r.Rows[1].TFLOPS)
 
-	_, _, err = tiny(t, "-shape", "48,60,64,4,2", "-plot", filepath.Join(t.TempDir(), "x.svg"))
+	_, _, err = tiny(t, "-shape", "60,64,4,2", "-tokens", "48", "-plot", filepath.Join(t.TempDir(), "x.svg"))
 	require.ErrorContains(t, err, "no row was measured", "a picture of nothing is refused")
 }
 
 // Points are measured, printed and fitted to; a later run fits to the file.
 func TestFit(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "points.json")
-	out, errs, err := tiny(t, "-shape", "8,128,64,2,1", "-pass", "both", "-fit", "-json", file)
+	out, errs, err := tiny(t, "-shape", "128,64,2,1", "-tokens", "8", "-pass", "both", "-fit", "-json", file)
 	require.NoError(t, err, errs)
 	for _, want := range []string{"up point", "down point", "dh point", "dw2 point", "dw1 point", "dx point", "default", "DWKTileClocks", "var H200 = Model{", "fitted loses"} {
 		require.Contains(t, out, want)
@@ -163,13 +164,13 @@ func TestFit(t *testing.T) {
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
 	require.Len(t, r.Fit.Losses, len(kernel.Kernels.Products()))
 	var again bytes.Buffer
-	require.NoError(t, run([]string{"-fit-from", file}, &again, &bytes.Buffer{}))
+	require.NoError(t, run(t.Context(), []string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")
 }
 
 func TestList(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, run([]string{"-list"}, &out, &bytes.Buffer{}))
-	require.Equal(t, len(known()), strings.Count(out.String(), "\n"))
+	require.NoError(t, run(t.Context(), []string{"-list"}, &out, &bytes.Buffer{}))
+	require.Equal(t, len(command.Known()), strings.Count(out.String(), "\n"))
 	require.Contains(t, out.String(), "GLM-4.5-Air")
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe/spec"
 )
@@ -27,7 +27,7 @@ type options struct {
 	full          bool
 	yardstick     float64 // TFLOPS, 0 for none
 	json, plot    string
-	list          bool
+	list          bool // was printed
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
@@ -43,27 +43,18 @@ const (
 	yardstickFLOPs = 2 * 8192. * 8192 * 8192
 )
 
-// parse reads the flags.
-func parse(args []string, stderr io.Writer) (o options, err error) {
-	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.SetOutput(stderr)
-	f.StringVar(&o.device, "device", "", "cuda, cuda:N or emulated; empty: a GPU, else the emulated device")
-	f.StringVar(&o.cache, "cache", "", "cache directory, or off (default: the user's)")
+// parse reads the flags. Help and the list of sizes go to stdout.
+func parse(args []string, stdout io.Writer) (o options, err error) {
+	f := program.Flags()
+	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames()+"; both is forward, then backward")
-	f.Func("row", "a row by name; may be given again", o.addRows)
-	f.Func("rows", "all (with recorded peers), slice, models, known, or names with commas", o.addRows)
-	f.Func("shape", "a size T,d,n,E,K; may be given again", func(text string) error {
-		r, err := parseShape(text)
-		o.rows = append(o.rows, r)
-		return err
-	})
 	f.Func("routing", "beside the router's: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
 	})
 	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "load before each measurement")
 	f.IntVar(&o.repeats, "repeats", 24, "back-to-back repeats of each measurement")
-	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row")
+	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row, on the emulated device too")
 	f.BoolVar(&o.full, "full", false, "also with L2 flushed, on a rested chip, and after 2 s of sustained load")
 	f.Func("yardstick", "today's cuBLAS at an 8192³ bf16 product, in TFLOPS (788.5) or as its time (1.394ms): speeds are scaled to 790", func(text string) (err error) {
 		o.yardstick, err = parseYardstick(text)
@@ -78,27 +69,27 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
 	})
-	f.BoolVar(&o.list, "list", false, "list the known rows")
-	if err := f.Parse(args); err != nil {
+	if err := program.Parse(f, args, stdout); err != nil {
 		return o, err
 	}
-	return o, o.check(f.Args())
+	o.device, o.cache, o.list = *device, *cache, sizes.Listed(stdout)
+	if o.rows, err = sizes.Calls(); err != nil {
+		return o, err
+	}
+	return o, o.check()
 }
 
 // check looks at the flags together.
-func (o *options) check(rest []string) error {
-	if len(rest) > 0 {
-		return fmt.Errorf("%q is no flag, all arguments are", rest[0])
-	}
+func (o *options) check() error {
 	list, ok := passLists[o.passName]
 	if !ok {
-		return fmt.Errorf("-pass %s, must be one of %s", o.passName, passNames())
+		return command.Usagef("-pass %s, must be one of %s", o.passName, passNames())
 	}
 	for _, name := range list {
 		o.passes = append(o.passes, passes[name])
 	}
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
-		return fmt.Errorf("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
+		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
 	}
 	o.withPoints = o.withPoints || o.withFit
 	if o.plot != "" {
@@ -107,22 +98,16 @@ func (o *options) check(rest []string) error {
 	return nil
 }
 
-func (o *options) addRows(list string) error {
-	rows, err := listed(list)
-	o.rows = append(o.rows, rows...)
-	return err
-}
-
 // sizes are the rows to run. Without any flag it is one that the device is up to.
 func (o *options) sizes(gpu bool) ([]spec.Row, error) {
 	switch {
 	case len(o.rows) > 0:
 		return o.rows, nil
 	case gpu:
-		return listed(slice[0])
+		r, err := command.Row("7B n=256")
+		return []spec.Row{r}, err
 	}
-	r, err := parseShape("256,128,64,4,2")
-	return []spec.Row{r}, err
+	return []spec.Row{emulatedRow}, nil
 }
 
 func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passLists)), ", ") }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/internal/command"
 )
 
 func parsed(t *testing.T, args ...string) options {
@@ -25,11 +27,7 @@ func names(t *testing.T, args ...string) (list []string) {
 }
 
 func TestRowFlags(t *testing.T) {
-	require.Len(t, names(t, "-rows", "all"), 16)
-	require.Len(t, names(t, "-rows", "known"), 20)
-	require.Equal(t, slice, names(t, "-rows", "slice"))
-	require.Equal(t, models, names(t, "-rows", "models"))
-	require.Equal(t, []string{"7B n=256", "DeepSeek-V3", "64,128,64,4,2"}, names(t, "-row", "7B n=256", "-rows", "deepseek-v3", "-shape", "64,128,64,4,2"))
+	require.Equal(t, []string{"7B n=256", "DeepSeek-V3", "128,64,4,2"}, names(t, "-row", "7B n=256", "-rows", "deepseek-v3", "-shape", "128,64,4,2", "-tokens", "64"))
 	o := parsed(t)
 	gpu, err := o.sizes(true)
 	require.NoError(t, err)
@@ -39,20 +37,23 @@ func TestRowFlags(t *testing.T) {
 	require.Equal(t, "256,128,64,4,2", shapeOf(small[0]))
 	require.Equal(t, 200*time.Millisecond, o.warm)
 	require.GreaterOrEqual(t, o.repeats, 20)
-	for _, r := range known() {
+	for _, r := range command.Known() {
 		require.NoError(t, r.Config.Check(), r.Name)
 		again, err := parseShape(shapeOf(r))
 		require.NoError(t, err)
 		require.Equal(t, r.Config, again.Config)
 	}
+	_, err = parseShape("1,2,3")
+	require.ErrorContains(t, err, "must be T,d,n,E,K")
 }
 
 // A flag that makes no sense is refused with what would.
 func TestWrongFlags(t *testing.T) {
 	for want, args := range map[string][]string{
-		`no row is named "7B"`:              {"-row", "7B"},
-		"must be T,d,n,E,K":                 {"-shape", "1,2,3"},
-		`"x" must be a whole number from 1`: {"-shape", "1,2,x,4,5"},
+		`no size is named "7B"`:             {"-row", "7B"},
+		"-shape 1,2,3,4 wants -tokens":      {"-shape", "1,2,3,4"},
+		"must be d,n,E,K":                   {"-shape", "1,2,3"},
+		`"x" must be a whole number from 1`: {"-shape", "1,2,x,4"},
 		"-pass sideways, must be one of":    {"-pass", "sideways"},
 		`-routing "none", must be all`:      {"-routing", "none"},
 		"-repeats 0":                        {"-repeats", "0"},

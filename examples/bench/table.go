@@ -79,7 +79,8 @@ func (r *Report) passes() string {
 
 // printRow prints one size in detail.
 func printRow(w io.Writer, r Row) {
-	fmt.Fprintf(w, "%s  (T,d,n,E,K = %s)\n", r.Name, r.Shape)
+	tokens, shape, _ := strings.Cut(r.Shape, ",")
+	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %s)\n", r.Name, shape, tokens)
 	printMade(w, r)
 	printWhole(w, r)
 	printKernels(w, r)

@@ -19,12 +19,18 @@ const sampled = 256
 func (j *job) forward() error {
 	t := j.dev.Target()
 	fmt.Fprintf(j.out, "device         %s, %d SMs, %s\n", t.Name, t.SMs, j.dev.Producer())
-	fmt.Fprintf(j.out, "layer          T=%d %v\n", j.tokens, j.config)
+	fmt.Fprintf(j.out, "layer          T=%d %v\n", j.row.Tokens, j.row.Config)
 	l, err := j.compile()
 	if err != nil {
 		return err
 	}
-	tr, err := trial.New(j.dev, l, j.tokens, 1, j.boost)
+	if j.tooLong() {
+		j.memory()
+		j.roofline()
+		fmt.Fprintln(j.out, "forward        not run: too much for the emulated device, which a -tokens of some dozens suits")
+		return nil
+	}
+	tr, err := trial.New(j.dev, l, j.row.Tokens, 1, j.boost)
 	if err != nil {
 		return err
 	}
@@ -51,7 +57,7 @@ func (j *job) compile() (*moe.Layer, error) {
 	for _, pass := range []struct{ name, dir string }{{"moe.New cold", cold}, {"moe.New warm", cold}, {"your cache", j.dir}} {
 		jit.Forget(j.dev) // as a new process would start
 		start := time.Now()
-		if l, err = moe.New(j.ctx, j.dev, j.config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir)), moe.WithoutBackward()); err != nil {
+		if l, err = moe.New(j.ctx, j.dev, j.row.Config, moe.WithLogger(j.log), moe.WithCache(j.openCache(pass.dir)), moe.WithoutBackward()); err != nil {
 			return nil, err
 		}
 		took := since(start)
@@ -59,7 +65,7 @@ func (j *job) compile() (*moe.Layer, error) {
 		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
 	}
 	tiles := l.Tiles()
-	fmt.Fprintf(j.out, "tiles          up %v, down %v\n", tiles["up"], tiles["down"])
+	fmt.Fprintf(j.out, "tiles          up %v, down %v: rows x columns, s stages, p tiles of a panel, c CTAs of a cluster\n", tiles["up"], tiles["down"])
 	return l, nil
 }
 
@@ -91,7 +97,7 @@ func digest(r trial.Results) string {
 // memory prints what backward needs, beside what other methods keep.
 func (j *job) memory() {
 	fmt.Fprintf(j.out, "saved for backward:\n")
-	for i, s := range j.config.SavedByMethod(j.tokens) {
+	for i, s := range j.row.Config.SavedByMethod(j.row.Tokens) {
 		name := s.Method
 		if i == 0 {
 			name = "this (" + name + ")"
@@ -100,14 +106,20 @@ func (j *job) memory() {
 	}
 }
 
+// roofline prints the time that no kernel can beat.
+func (j *job) roofline() {
+	roofline := spec.H200.Roofline(j.row.Config.ForwardWork(j.row.Tokens))
+	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(j.row.Config.ForwardFLOPs(j.row.Tokens), roofline))
+}
+
 // speed prints the roofline and, on a GPU, the time of a pass.
 func (j *job) speed(tr *trial.Trial) error {
-	roofline := spec.H200.Roofline(j.config.ForwardWork(j.tokens))
-	flops := j.config.ForwardFLOPs(j.tokens)
-	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(flops, roofline))
+	j.roofline()
 	if !j.gpu {
+		fmt.Fprintln(j.out, "forward        not timed: the emulated device's times mean nothing")
 		return nil
 	}
+	flops := j.row.Config.ForwardFLOPs(j.row.Tokens)
 	for _, pass := range []struct {
 		name string
 		args moe.Forward
@@ -119,8 +131,8 @@ func (j *job) speed(tr *trial.Trial) error {
 			return err
 		}
 		fmt.Fprintf(j.out, "%-14s %.3f ms (fastest %.3f, slowest %.3f), %.0f TFLOPS", pass.name, ms(d.Median), ms(d.Fastest), ms(d.Slowest), spec.TFLOPS(flops, d.Median))
-		if j.sonicMS > 0 {
-			fmt.Fprintf(j.out, "; SonicMoE's forward took %.3f ms", j.sonicMS)
+		if sonic := j.row.SonicForwardMS; sonic > 0 {
+			fmt.Fprintf(j.out, "; SonicMoE's forward took %.3f ms", sonic)
 		}
 		fmt.Fprintln(j.out)
 	}

@@ -12,7 +12,7 @@ import (
 func TestForward(t *testing.T) {
 	var out, errs bytes.Buffer
 	dir := filepath.Join(t.TempDir(), "cache")
-	require.NoError(t, run([]string{"-device", "emulated", "-cache", dir}, &out, &errs), errs.String())
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", dir}, &out, &errs), errs.String())
 	for _, want := range []string{
 		"device         emulated H200", "moe.New cold", "moe.New warm", "0 kernels compiled, 7 from the cache",
 		"first O", "error          against float64", "saved for backward", "this (SonicMoE)", "roofline",
@@ -26,16 +26,26 @@ func TestForward(t *testing.T) {
 // lines.
 func TestListing(t *testing.T) {
 	var out, errs bytes.Buffer
-	require.NoError(t, run([]string{"-device", "emulated", "-cache", "off", "-listing", "up"}, &out, &errs), errs.String())
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-listing", "up"}, &out, &errs), errs.String())
 	for _, want := range []string{".visible .entry moe_up(", "wgmma.mma_async.sync.aligned.m64n256k16", "gemm/product.go:", "kernel/up.go:"} {
 		require.Contains(t, out.String(), want)
 	}
-	require.ErrorContains(t, run([]string{"-device", "emulated", "-listing", "sideways"}, &out, &errs), "sideways")
+	require.ErrorContains(t, run(t.Context(), []string{"-device", "emulated", "-listing", "sideways"}, &out, &errs), "sideways")
 }
 
-func TestRows(t *testing.T) {
+func TestSizes(t *testing.T) {
 	var out, errs bytes.Buffer
-	require.NoError(t, run([]string{"-rows"}, &out, &errs))
+	require.NoError(t, run(t.Context(), []string{"-list"}, &out, &errs))
 	require.GreaterOrEqual(t, strings.Count(out.String(), "\n"), 16)
-	require.ErrorContains(t, run([]string{"-device", "no such"}, &out, &errs), "no such")
+	require.ErrorContains(t, run(t.Context(), []string{"-device", "no such"}, &out, &errs), "no such")
+	require.ErrorContains(t, run(t.Context(), []string{"-row", "nope"}, &out, &errs), `no size is named "nope"`)
+	require.ErrorContains(t, run(t.Context(), []string{"extra"}, &out, &errs), `"extra" is no flag`)
+	out.Reset()
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-shape", "128,64,4,2", "-tokens", "5"}, &out, &errs), errs.String())
+	require.Contains(t, out.String(), "T=5 d=128 n=64 E=4 K=2")
+	require.Contains(t, out.String(), "error ")
+	out.Reset()
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-row", "qwen3-30b-a3b"}, &out, &errs), errs.String())
+	require.Contains(t, out.String(), "T=32768 d=2048 n=768 E=128 K=8")
+	require.Contains(t, out.String(), "not run: too much for the emulated device")
 }

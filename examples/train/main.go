@@ -21,27 +21,18 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"time"
 
-	"sonicmoe/examples/internal/interrupt"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
 )
 
-func main() {
-	ctx, stop := interrupt.Context()
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
-		if !errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(os.Stderr, "train:", err)
-		}
-		os.Exit(1)
-	}
-}
+var program = command.Program{Name: "train", Purpose: "trains a small language model whose blocks are MoE layers, and says how it learns."}
+
+func main() { program.Main(run) }
 
 // options are the command line.
 type options struct {
@@ -52,9 +43,8 @@ type options struct {
 	seed                      uint64
 }
 
-func parse(args []string, stderr io.Writer) (o options, err error) {
-	f := flag.NewFlagSet("train", flag.ContinueOnError)
-	f.SetOutput(stderr)
+func parse(args []string, stdout io.Writer) (o options, err error) {
+	f := program.Flags()
 	f.StringVar(&o.device, "device", "", "cuda, cuda:N, emulated or reference; empty: a GPU, else the emulated device")
 	f.StringVar(&o.size, "size", "", "tiny, small or large; empty: large on a GPU, else tiny")
 	f.IntVar(&o.steps, "steps", 0, "steps, 0 for those of the size")
@@ -64,25 +54,24 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.IntVar(&o.sample, "sample", 100, "bytes to write at the end")
 	f.StringVar(&o.plot, "plot", "", "write the loss curve to this .png or .svg file")
 	f.Uint64Var(&o.seed, "seed", 1, "of weights and batches")
-	f.StringVar(&o.cache, "cache", "", "directory for compiled kernels, or off (default: the user's)")
-	if err = f.Parse(args); err != nil {
+	cache := command.CacheFlag(f)
+	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err
 	}
+	o.cache = *cache
 	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("%q is no flag, all arguments are", f.Arg(0))
 	case o.steps < 0:
-		return o, fmt.Errorf("-steps is %d, must be at least 0", o.steps)
+		return o, command.Usagef("-steps is %d, must be at least 0", o.steps)
 	case o.sample < 0:
-		return o, fmt.Errorf("-sample is %d, must be at least 0", o.sample)
+		return o, command.Usagef("-sample is %d, must be at least 0", o.sample)
 	case !(o.rate >= 0) || math.IsInf(o.rate, 1):
-		return o, fmt.Errorf("-rate is %v, must be a number from 0", o.rate)
+		return o, command.Usagef("-rate is %v, must be a number from 0", o.rate)
 	case !(o.balance >= 0) || math.IsInf(o.balance, 1):
-		return o, fmt.Errorf("-balance is %v, must be a number from 0", o.balance)
+		return o, command.Usagef("-balance is %v, must be a number from 0", o.balance)
 	}
 	if o.size != "" {
 		if _, err = findSize(o.size); err != nil {
-			return o, err
+			return o, command.Usagef("-size: %w", err)
 		}
 	}
 	if o.plot != "" {
@@ -92,7 +81,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
-	o, err := parse(args, stderr)
+	o, err := parse(args, stdout)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 
 	"sonicmoe/cache"
-	"sonicmoe/examples/internal/rung"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 )
 
@@ -28,7 +28,7 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 		s, err := o.sizeOr("tiny")
 		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
 	}
-	dev, gpu, err := rung.OpenDevice(ctx, o.device, stderr)
+	dev, gpu, err := command.OpenDevice(ctx, o.device, stderr)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,7 @@
 // stores them, and makes the layer with them.
 //
 //	go run ./examples/tune -row "7B n=256"
-//	go run ./examples/tune -shape 1536,256,128,8,24576 -forward
+//	go run ./examples/tune -shape 1536,256,128,8 -tokens 24576 -forward
 //	go run ./examples/tune -row "7B n=256" -choices choices.json -plot points.png
 //
 // Run it twice: the second process tunes nothing and compiles nothing. Look at
@@ -13,35 +13,28 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/open"
-	"sonicmoe/examples/internal/interrupt"
+	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/picture"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 
+var program = command.Program{Name: "tune", Purpose: "finds the fastest tile points of a layer on this machine's GPU and stores them, for moe.New to find."}
+
 func main() {
 	autotune.WorkerMain()
-	ctx, stop := interrupt.Context()
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "tune:", err)
-		os.Exit(1)
-	}
+	program.Main(run)
 }
 
 // job is the command line.
@@ -55,47 +48,23 @@ type job struct {
 	budget         time.Duration
 	histogram      []int64
 	quiet          bool
+	listed         bool // the known sizes were printed
 }
 
 // emulatedConfig is what the emulated device tunes in seconds.
 var emulatedConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}
 
-func parse(args []string, stderr io.Writer) (job, error) {
+func parse(args []string, stdout io.Writer) (job, error) {
 	var j job
-	set := flag.NewFlagSet("tune", flag.ContinueOnError)
-	set.SetOutput(stderr)
-	set.Func("row", "a known layer by `name`, such as \"7B n=256\" (default on a GPU)", func(name string) error {
-		row, ok := spec.FindRow(name)
-		if !ok {
-			return errors.New("no layer has that name; \"quickstart -rows\" lists them")
-		}
-		j.config = row.Config
-		return nil
-	})
-	set.Func("shape", "a layer as `d,n,E,K,T`; T tokens a call decide the bucket of rows per expert", func(s string) error {
-		var v [5]int
-		parts := strings.Split(s, ",")
-		if len(parts) != len(v) {
-			return errors.New("want five numbers")
-		}
-		for i, p := range parts {
-			var err error
-			if v[i], err = strconv.Atoi(p); err != nil {
-				return err
-			}
-		}
-		j.config = moe.Config{Hidden: v[0], Intermediate: v[1], NumExperts: v[2], TopK: v[3], TokensHint: v[4]}
-		return nil
-	})
-	set.StringVar(&j.device, "device", "", "the device: cuda, cuda:1 or emulated (default: a GPU if there is one)")
-	set.StringVar(&j.dir, "cache", "", "the cache `directory` (default: the user's)")
+	set := program.Flags()
+	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
 	set.StringVar(&j.choices, "choices", "", "also write the choices to this JSON `file`, for autotune.ReadFile on all ranks")
 	set.StringVar(&j.plot, "plot", "", "draw the candidates against the roofline in this .png or .svg `file`")
 	set.StringVar(&j.products, "products", "", "tune these alone, with commas: up, down, dh, dx, dw1, dw2")
 	set.BoolVar(&j.forward, "forward", false, "leave backward alone")
 	set.BoolVar(&j.again, "again", false, "tune what has a valid choice too")
 	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all; 3 on the emulated device)")
-	set.DurationVar(&j.budget, "budget", 0, "time for all products (default 45s)")
+	set.DurationVar(&j.budget, "budget", 45*time.Second, "time for all products; on the emulated device for everything")
 	set.Func("histogram", "route by this JSON `file`: an array with each expert's rows in real use (default: near-uniform)", func(path string) error {
 		data, err := os.ReadFile(path)
 		if err != nil {
@@ -103,36 +72,35 @@ func parse(args []string, stderr io.Writer) (job, error) {
 		}
 		return json.Unmarshal(data, &j.histogram)
 	})
-	set.BoolVar(&j.quiet, "quiet", false, "no progress")
-	if err := set.Parse(args); err != nil {
+	set.BoolVar(&j.quiet, "quiet", false, "no progress, which only a terminal gets anyway")
+	if err := program.Parse(set, args, stdout); err != nil {
 		return j, err
 	}
-	if set.NArg() > 0 {
-		return j, fmt.Errorf("%q is no flag", set.Arg(0))
+	j.device, j.dir, j.listed = *device, *dir, sizes.Listed(stdout)
+	rows, err := sizes.Calls()
+	if err != nil {
+		return j, err
+	}
+	switch {
+	case j.budget <= 0:
+		return j, command.Usagef("-budget is %v, must be positive", j.budget)
+	case j.most < 0:
+		return j, command.Usagef("-most is %d, must not be negative", j.most)
+	case len(rows) > 0:
+		j.config = rows[0].Config
+	}
+	if j.plot != "" {
+		if err := picture.Check(j.plot); err != nil {
+			return j, command.Usagef("%w", err)
+		}
 	}
 	return j, nil
 }
 
-// openDevice opens the device, or says that it falls back to the emulated one.
-func openDevice(ctx context.Context, j *job, stdout io.Writer) (driver.Device, error) {
-	name := j.device
-	if name == "" {
-		name = "cuda"
-	}
-	dev, err := open.Device(ctx, name)
-	if j.device == "" && errors.Is(err, driver.ErrNoDevice) {
-		fmt.Fprintf(stdout, "device         emulated, for there is no GPU: %v\n", err)
-		name = "emulated"
-		dev, err = open.Device(ctx, name)
-	}
-	j.device = name
-	return dev, err
-}
-
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	start := time.Now()
-	j, err := parse(args, stderr)
-	if err != nil {
+	j, err := parse(args, stdout)
+	if err != nil || j.listed {
 		return err
 	}
 	if j.choices != "" {
@@ -140,21 +108,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	dev, err := openDevice(ctx, &j, stdout)
+	dev, gpu, err := command.OpenDevice(ctx, j.device, stderr)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
 	defer jit.Forget(dev)
-	if j.device == "emulated" && j.most == 0 {
-		j.most = 3 // it is slow, and its times mean nothing
-		fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
-	}
-	if j.config == (moe.Config{}) {
-		row, _ := spec.FindRow("7B n=256")
-		if j.config = row.Config; j.device == "emulated" {
-			j.config = emulatedConfig
-		}
+	if err := j.suit(gpu, stdout); err != nil {
+		return err
 	}
 	c := cache.Open(cache.Options{Dir: j.dir, Logger: slog.New(slog.NewTextHandler(stderr, nil))})
 	plan, err := tune.Layer(ctx, dev, j.config, j.options(c, stderr))
@@ -164,13 +125,40 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := plan.Save(ctx, dev); err != nil {
-		return err
+	if gpu {
+		if err := j.store(ctx, plan, dev, stdout); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintln(stdout, "choices        not stored, for the emulated device's times mean nothing")
 	}
-	if err := j.write(ctx, plan, stdout); err != nil {
-		return err
+	if j.plot != "" {
+		if err := drawPlan(plan, j.plot, gpu); err != nil {
+			return fmt.Errorf("drawing %s: %w", j.plot, err)
+		}
+		fmt.Fprintf(stdout, "picture        %s\n", j.plot)
 	}
 	return makeLayer(ctx, dev, c, j, start, stdout)
+}
+
+// suit fills in what depends on the device.
+func (j *job) suit(gpu bool, stdout io.Writer) error {
+	if !gpu {
+		fmt.Fprintln(stdout, "EMULATED: these times are the host's and mean nothing")
+		if j.device = command.Emulated; j.most == 0 {
+			j.most = 3
+			fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
+		}
+	}
+	if j.config == (moe.Config{}) {
+		j.config = emulatedConfig
+		if gpu {
+			row, err := command.Row("7B n=256")
+			j.config = row.Config
+			return err
+		}
+	}
+	return nil
 }
 
 // options are those of the search.
@@ -180,7 +168,7 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 		o.Products = strings.Split(j.products, ",")
 	}
 	o.Search.Most = j.most
-	if !j.quiet {
+	if !j.quiet && command.Terminal(stderr) {
 		o.Search.Progress = func(p autotune.Progress) {
 			fmt.Fprintf(stderr, "\r%-4s %-8s %3d/%-3d %-24s %6.1fs ", p.Problem, p.Stage, p.Done, p.Total, p.Point, p.Elapsed.Seconds())
 			if p.Stage == "measure" && p.Done == p.Total {
@@ -191,20 +179,16 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	return o
 }
 
-// write makes the files that were asked for.
-func (j job) write(ctx context.Context, plan *tune.Plan, stdout io.Writer) error {
-	if j.choices != "" {
-		if err := autotune.UpdateFile(ctx, j.choices, func(f *autotune.File) error { return plan.Put(f) }); err != nil {
-			return err
-		}
-		fmt.Fprintf(stdout, "choices        %s\n", j.choices)
+// store keeps the choices where moe.New finds them, and in a file if that was
+// asked for.
+func (j job) store(ctx context.Context, plan *tune.Plan, dev driver.Device, stdout io.Writer) error {
+	if err := plan.Save(ctx, dev); err != nil || j.choices == "" {
+		return err
 	}
-	if j.plot != "" {
-		if err := drawPlan(plan, j.plot); err != nil {
-			return fmt.Errorf("drawing %s: %w", j.plot, err)
-		}
-		fmt.Fprintf(stdout, "picture        %s\n", j.plot)
+	if err := autotune.UpdateFile(ctx, j.choices, func(f *autotune.File) error { return plan.Put(f) }); err != nil {
+		return err
 	}
+	fmt.Fprintf(stdout, "choices        %s\n", j.choices)
 	return nil
 }
 

@@ -26,7 +26,7 @@ var (
 
 // drawPlan puts each measured candidate at its share of the roofline of its
 // product: 100 % would be the chip's limit.
-func drawPlan(plan *tune.Plan, file string) error {
+func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	tokens := registry.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	work := slices.Concat(plan.Config.ForwardWork(tokens), plan.Config.BackwardWork(tokens))
 	var chosen, defaults, others plotter.XYs

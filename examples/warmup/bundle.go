@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"sonicmoe/cache"
+	"sonicmoe/examples/internal/command"
 )
 
 func exportCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -48,9 +49,9 @@ func importCommand(set *flag.FlagSet, c *console) func(context.Context, []string
 	}
 }
 
-func oneFile(command, what string, args []string) (string, error) {
+func oneFile(verb, what string, args []string) (string, error) {
 	if len(args) != 1 {
-		return "", usagef("%s wants one %s, got %d arguments (flags come first)", command, what, len(args))
+		return "", command.Usagef("%s wants one %s, got %d arguments (flags come first)", verb, what, len(args))
 	}
 	return args[0], nil
 }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -16,6 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/kernel"
@@ -26,10 +25,9 @@ import (
 // fill is the flags of the command fill.
 type fill struct {
 	*console
-	layers           []layer // of -shape, -row
+	sizes            *command.Sizes
 	lists, models    []string
 	gateUp, logits   string
-	tokens           int
 	dir, export      string
 	sign             *string
 	by, gpu, arch    string
@@ -38,56 +36,39 @@ type fill struct {
 }
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
-	f := &fill{console: c}
-	set.Func("shape", "a layer as `d,n,E,K` or d,n,E,K,T; may be repeated", func(s string) error {
-		l, err := parseShape(s)
-		f.layers = append(f.layers, l)
-		return err
-	})
-	set.Func("row", "a layer by `name`, such as \"7B n=256\", or \"all\" known ones; may be repeated", func(s string) error {
-		rows, err := findRows(s)
-		f.layers = append(f.layers, rows...)
-		return err
-	})
-	set.Func("layers", "a JSON `file` of layers; may be repeated", func(s string) error {
+	f := &fill{console: c, sizes: command.SizeFlags(set, true)}
+	set.Func("layers", "a JSON `file` of layers; may be given again", func(s string) error {
 		f.lists = append(f.lists, s)
 		return nil
 	})
-	set.Func("config", "a model's config.json, a `file` or its folder; may be repeated", func(s string) error {
+	set.Func("config", "a model's config.json, a `file` or its folder; may be given again", func(s string) error {
 		f.models = append(f.models, s)
 		return nil
 	})
 	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated (default) or interleaved")
 	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16 (default) or f32")
-	set.IntVar(&f.tokens, "tokens", -1, "Config.TokensHint of -shape and -config; default: the kernels of every hint")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
 	f.sign = signFlag(set)
-	set.StringVar(&f.by, "by", "auto", "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver")
+	set.StringVar(&f.by, "by", auto, "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver, else nobody: PTX alone")
 	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
 	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
 	set.StringVar(&f.gpu, "gpu", "H200", "the GPU to choose tile shapes for when it is not here: H200 or H100")
 	set.IntVar(&f.sms, "sms", 0, "its number of SMs, if not 132")
 	set.IntVar(&f.parallel, "parallel", 0, "kernels to compile at once (default: the processors)")
-	set.BoolVar(&f.showBar, "bar", isTerminal(c.err), "draw a progress bar (default: on a terminal)")
+	set.BoolVar(&f.showBar, "bar", command.Terminal(c.err), "draw a progress bar (default: on a terminal)")
 	return f.run
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	fi, err := f.Stat()
-	return err == nil && fi.Mode()&os.ModeCharDevice != 0
 }
 
 func (f *fill) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return usagef("%q is no flag; layers come by -shape, -row, -layers, -config", args[0])
+		return command.Usagef("%q is no flag; layers come by -row, -rows, -shape, -layers, -config", args[0])
 	}
 	if *f.sign != "" && f.export == "" {
-		return usagef("-sign signs the bundle of -export")
+		return command.Usagef("-sign signs the bundle of -export")
+	}
+	if f.sizes.Listed(f.out) {
+		return nil
 	}
 	layers, err := f.collect()
 	if err != nil {
@@ -107,9 +88,13 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(f.out, "cache          %s: %d kernels compiled, %d there already, %v\n", c.Dir(), counts[jit.Compiled], counts[jit.Cached], time.Since(start).Round(time.Millisecond))
+	did := "compiled"
 	if by == nil {
-		fmt.Fprintln(f.out, "machine code   none: PTX only, the first start on a GPU compiles")
+		did = "stored as PTX"
+	}
+	fmt.Fprintf(f.out, "cache          %s: %d kernels %s, %d there already, %v\n", c.Dir(), counts[jit.Compiled], did, counts[jit.Cached], time.Since(start).Round(time.Millisecond))
+	if by == nil {
+		fmt.Fprintln(f.out, "machine code   none: the first start on a GPU compiles")
 	}
 	if n := c.Stats().Evicted; n > 0 {
 		return fmt.Errorf("%d files were removed to keep the cache's size bound: fill a directory of its own with -cache", n)
@@ -124,13 +109,16 @@ func (f *fill) run(ctx context.Context, args []string) error {
 func (f *fill) collect() ([]layer, error) {
 	gateUp, err := parseGateUp(f.gateUp)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, command.Usagef("%w", err)
 	}
 	logits, err := parseLogits(f.logits)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, command.Usagef("%w", err)
 	}
-	layers := f.layers
+	var layers []layer
+	for _, r := range f.sizes.Rows() {
+		layers = append(layers, layer{name: r.Name, config: r.Config, anyHint: r.Tokens == 0})
+	}
 	for _, path := range f.models {
 		l, err := readModel(path)
 		if err != nil {
@@ -141,8 +129,8 @@ func (f *fill) collect() ([]layer, error) {
 	for i := range layers {
 		c := &layers[i].config
 		c.GateUp, c.Logits = gateUp, logits
-		if layers[i].anyHint && f.tokens >= 0 {
-			c.TokensHint, layers[i].anyHint = f.tokens, false
+		if tokens := f.sizes.Tokens(); layers[i].anyHint && tokens > 0 {
+			c.TokensHint, layers[i].anyHint = tokens, false
 		}
 	}
 	for _, path := range f.lists {
@@ -153,7 +141,7 @@ func (f *fill) collect() ([]layer, error) {
 		layers = append(layers, more...)
 	}
 	if len(layers) == 0 {
-		return nil, usagef("no layers: give -shape, -row, -layers or -config")
+		return nil, command.Usagef("no layers: give -row, -rows, -shape, -layers or -config")
 	}
 	for _, l := range layers {
 		if err := moe.Check(l.config); err != nil {
@@ -174,18 +162,25 @@ func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, 
 		return nil, t, func() {}, err
 	}
 	by, t, done, err = compiler(ctx, f.by, t)
-	if err != nil && !errors.As(err, new(usageError)) {
+	if f.by == auto && errors.Is(err, driver.ErrNoDevice) {
+		fmt.Fprintln(f.err, "neither ptxas (pip install nvidia-cuda-nvcc==13.0.88) nor a GPU here, so PTX it is")
+		return nil, t, done, nil
+	}
+	if err != nil && command.Code(err) != command.Misuse {
 		err = fmt.Errorf("%w; or store PTX alone with -ptx-only", err)
 	}
 	return by, t, done, err
 }
+
+// auto lets compiler choose who compiles.
+const auto = "auto"
 
 // compiler finds ptxas or the driver of a GPU, and the chip that it is for.
 // done gives back what it holds.
 func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler, _ driver.Target, done func(), err error) {
 	done = func() {}
 	switch who {
-	case "auto", "ptxas":
+	case auto, "ptxas":
 		if by, err = jit.Ptxas(ctx, t.Arch); err == nil {
 			return by, t, done, nil
 		}
@@ -194,7 +189,7 @@ func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler
 		}
 	case "driver":
 	default:
-		return nil, t, done, usagef("-by is %q, want auto, ptxas or driver", who)
+		return nil, t, done, command.Usagef("-by is %q, want auto, ptxas or driver", who)
 	}
 	dev, openErr := open.Device(ctx, "cuda")
 	if openErr != nil {
@@ -212,13 +207,13 @@ func (f *fill) target() (driver.Target, error) {
 	case "H100":
 		t = driver.H100()
 	default:
-		return t, usagef("-gpu is %q, want H200 or H100; give others' SMs with -sms", f.gpu)
+		return t, command.Usagef("-gpu is %q, want H200 or H100; give others' SMs with -sms", f.gpu)
 	}
 	if f.arch != t.Arch {
-		return t, usagef("-arch is %q, the kernels are for %s", f.arch, t.Arch)
+		return t, command.Usagef("-arch is %q, the kernels are for %s", f.arch, t.Arch)
 	}
 	if f.sms < 0 {
-		return t, usagef("-sms is %d, want the number of multiprocessors", f.sms)
+		return t, command.Usagef("-sms is %d, want the number of multiprocessors", f.sms)
 	}
 	if f.sms > 0 {
 		t.SMs = f.sms
@@ -250,6 +245,10 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	counts := map[jit.Origin]int{}
 	err := jit.Warm(ctx, c, t.Arch, sources, jit.WarmOptions{By: by, Parallel: f.parallel, Progress: func(w jit.Warmed) {
 		counts[w.Origin]++
+		if w.Origin == jit.Loaded { // the same text as another's: one file
+			bar.ChangeMax(bar.GetMax() - 1)
+			return
+		}
 		_ = bar.Add(1) // a bar that can't be drawn stops nothing
 	}})
 	if err != nil {

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
-	"strings"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // layer is a layer to warm.
@@ -22,38 +19,6 @@ type layer struct {
 	// fleet's cache seldom knows what each program will say.
 	anyHint bool
 	notes   []string
-}
-
-// parseShape reads "d,n,E,K" or "d,n,E,K,T".
-func parseShape(text string) (layer, error) {
-	parts := strings.Split(text, ",")
-	if len(parts) != 4 && len(parts) != 5 {
-		return layer{}, fmt.Errorf("shape %q: want d,n,E,K or d,n,E,K,T (T is Config.TokensHint)", text)
-	}
-	var v [5]int
-	for i, p := range parts {
-		n, err := strconv.Atoi(strings.TrimSpace(p))
-		if err != nil {
-			return layer{}, fmt.Errorf("shape %q: %q is no number", text, p)
-		}
-		v[i] = n
-	}
-	return layer{name: text, anyHint: len(parts) == 4,
-		config: moe.Config{Hidden: v[0], Intermediate: v[1], NumExperts: v[2], TopK: v[3], TokensHint: v[4]}}, nil
-}
-
-// findRows gives the known layer of that name, or all of them.
-func findRows(name string) ([]layer, error) {
-	var found []layer
-	for _, r := range spec.Rows() {
-		if name == "all" || name == r.Name {
-			found = append(found, layer{name: r.Name, config: r.Config})
-		}
-	}
-	if found == nil {
-		return nil, fmt.Errorf("no layer is named %q; \"quickstart -rows\" lists them, \"all\" takes all", name)
-	}
-	return found, nil
 }
 
 // listed is a layer in a JSON file.

@@ -18,20 +18,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/interrupt"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// Exit codes.
-const (
-	exitDone = iota
-	exitFailed
-	exitUsage
-)
-
-// command is one of the words after warmup.
-type command struct {
+// verb is one of the words after warmup.
+type verb struct {
 	name, args, about string
 	// flags declares the command's flags on set and gives its work.
 	flags func(set *flag.FlagSet, c *console) func(ctx context.Context, args []string) error
@@ -40,7 +34,7 @@ type command struct {
 // console is where a command writes.
 type console struct{ out, err io.Writer }
 
-var commands = []command{
+var verbs = []verb{
 	{"fill", "[layers] [-export FILE]", "compile the kernels of layers into a cache", fillCommand},
 	{"export", "FILE", "write a cache as one bundle", exportCommand},
 	{"import", "FILE", "store a bundle's files in a cache", importCommand},
@@ -50,38 +44,25 @@ var commands = []command{
 	{"prune", "", "remove what was not used for long, or what exceeds a size", pruneCommand},
 }
 
-// usageError is a wrong command line.
-type usageError struct{ error }
-
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+var program = command.Program{Name: "warmup", Purpose: "fills a kernel cache for a list of layers and carries it to other machines."}
 
 func run(args []string, stdout, stderr io.Writer) int {
 	// An interrupt ends the work in order: no half-written bundle stays.
 	ctx, stop := interrupt.Context()
 	defer stop()
-	err := dispatch(ctx, args, &console{stdout, stderr})
-	var wrong usageError
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return exitDone
-	case errors.As(err, &wrong):
-		fmt.Fprintf(stderr, "warmup: %v\nRun \"warmup help\" for usage.\n", err)
-		return exitUsage
-	}
-	fmt.Fprintln(stderr, "warmup:", err)
-	return exitFailed
+	return program.Exit(dispatch(ctx, args, &console{stdout, stderr}), stderr)
 }
 
 // dispatch finds the command and runs it.
 func dispatch(ctx context.Context, args []string, c *console) error {
 	if len(args) == 0 {
-		return usagef("no command, want one of fill, export, import, keygen, list, verify, prune")
+		return command.Usagef("no command, want one of fill, export, import, keygen, list, verify, prune")
 	}
 	if args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		help(c.out)
 		return nil
 	}
-	for _, cmd := range commands {
+	for _, cmd := range verbs {
 		if cmd.name != args[0] {
 			continue
 		}
@@ -92,22 +73,22 @@ func dispatch(ctx context.Context, args []string, c *console) error {
 			describe(c.out, cmd)
 			return err
 		} else if err != nil {
-			return usageError{err}
+			return command.Usagef("%w", err)
 		}
 		return work(ctx, set.Args())
 	}
-	return usagef("unknown command %q, want one of fill, export, import, keygen, list, verify, prune", args[0])
+	return command.Usagef("unknown command %q, want one of fill, export, import, keygen, list, verify, prune", args[0])
 }
 
 func help(w io.Writer) {
-	fmt.Fprint(w, "warmup fills a kernel cache for a list of layers and carries it to other machines.\n\n")
-	for _, cmd := range commands {
+	fmt.Fprintf(w, "%s %s\n\n", program.Name, program.Purpose)
+	for _, cmd := range verbs {
 		describe(w, cmd)
 	}
 }
 
 // describe prints a command's line and its flags.
-func describe(w io.Writer, cmd command) {
+func describe(w io.Writer, cmd verb) {
 	set := flag.NewFlagSet(cmd.name, flag.ContinueOnError)
 	cmd.flags(set, &console{io.Discard, io.Discard})
 	fmt.Fprintf(w, "warmup %s %s\n    %s\n", cmd.name, cmd.args, cmd.about)

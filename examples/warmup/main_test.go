@@ -15,6 +15,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/ptx/outside"
@@ -25,7 +26,7 @@ func warmup(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.Equal(t, code, run(args, &out, &errs), "%v\n%s%s", args, out.String(), errs.String())
-	if code == exitDone {
+	if code == command.Done {
 		return out.String()
 	}
 	return errs.String()
@@ -40,25 +41,25 @@ func TestFillAndCarry(t *testing.T) {
 	config, from, bundle, to := filepath.Join(dir, "config.json"), filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar"), filepath.Join(dir, "to")
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type":"mixtral","hidden_size":128,"intermediate_size":64,"num_local_experts":4,"num_experts_per_tok":2}`), 0o600))
 
-	out := warmup(t, exitDone, "fill", "-config", dir, "-cache", from, "-export", bundle)
+	out := warmup(t, command.Done, "fill", "-config", dir, "-cache", from, "-export", bundle)
 	assert.Contains(t, out, "mixtral: d=128 n=64 E=4 K=2")
 	assert.Contains(t, out, " 0 there already")
 	assert.Contains(t, out, "bundle         "+bundle)
-	out = warmup(t, exitDone, "fill", "-config", config, "-cache", from)
+	out = warmup(t, command.Done, "fill", "-config", config, "-cache", from)
 	assert.Contains(t, out, ": 0 kernels compiled")
-	assert.Contains(t, warmup(t, exitDone, "verify", bundle), "sound bundle")
-	out = warmup(t, exitDone, "import", "-cache", to, bundle)
+	assert.Contains(t, warmup(t, command.Done, "verify", bundle), "sound bundle")
+	out = warmup(t, command.Done, "import", "-cache", to, bundle)
 	assert.Contains(t, out, " 0 there already")
 
 	lists := map[string]string{}
 	for _, place := range []string{from, bundle, to} {
-		lists[place] = warmup(t, exitDone, "list", place)
+		lists[place] = warmup(t, command.Done, "list", place)
 		assert.Contains(t, lists[place], "[ptxas ")
-		assert.Contains(t, warmup(t, exitDone, "verify", place), "sound")
+		assert.Contains(t, warmup(t, command.Done, "verify", place), "sound")
 	}
 	assert.Equal(t, strings.Count(lists[from], "\n"), strings.Count(lists[bundle], "\n"))
 	again := filepath.Join(dir, "again.tar")
-	warmup(t, exitDone, "export", "-cache", to, again)
+	warmup(t, command.Done, "export", "-cache", to, again)
 	a, err := os.ReadFile(bundle)
 	require.NoError(t, err)
 	b, err := os.ReadFile(again)
@@ -66,9 +67,9 @@ func TestFillAndCarry(t *testing.T) {
 	assert.True(t, bytes.Equal(a, b), "what was carried is what was made")
 	requireAll(t, bundle)
 
-	assert.Contains(t, warmup(t, exitDone, "prune", "-cache", to, "-max-age", "24h"), " 0 files removed")
-	assert.Contains(t, warmup(t, exitDone, "prune", "-cache", to, "-all"), " 0.0 KiB left")
-	assert.Contains(t, warmup(t, exitDone, "list", to), "0 files")
+	assert.Contains(t, warmup(t, command.Done, "prune", "-cache", to, "-max-age", "24h"), " 0 files removed")
+	assert.Contains(t, warmup(t, command.Done, "prune", "-cache", to, "-all"), " 0.0 KiB left")
+	assert.Contains(t, warmup(t, command.Done, "list", to), "0 files")
 }
 
 // requireAll fails unless the bundle has machine code of every kernel that New
@@ -92,9 +93,9 @@ func requireAll(t *testing.T, bundle string) {
 func TestPTXOnly(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PTXAS", filepath.Join(dir, "none"))
-	out := warmup(t, exitDone, "fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", dir, "-bar")
-	assert.Contains(t, out, "PTX only")
-	assert.Contains(t, warmup(t, exitDone, "list", dir), "[PTX only]")
+	out := warmup(t, command.Done, "fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", dir, "-bar")
+	assert.Contains(t, out, "33 kernels stored as PTX, 0 there already")
+	assert.Contains(t, warmup(t, command.Done, "list", dir), "[PTX only]")
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
@@ -104,28 +105,28 @@ func TestPTXOnly(t *testing.T) {
 	for kernel, origin := range l.Origins() {
 		assert.Equal(t, jit.Compiled, origin, kernel)
 	}
-	assert.NotContains(t, strings.SplitN(warmup(t, exitDone, "list", dir), "\n", 2)[0], "[PTX only]", "and keeps what it compiled")
+	assert.NotContains(t, strings.SplitN(warmup(t, command.Done, "list", "-files", dir), "\n", 2)[0], "[PTX only]", "and keeps what it compiled")
 }
 
 func TestDamageIsReported(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
-	warmup(t, exitDone, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", from, "-export", bundle)
+	warmup(t, command.Done, "fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", from, "-export", bundle)
 	b, err := os.ReadFile(bundle)
 	require.NoError(t, err)
 	b[len(b)/2] ^= 1
 	require.NoError(t, os.WriteFile(bundle, b, 0o600))
 	to := filepath.Join(dir, "to")
-	assert.Contains(t, warmup(t, exitFailed, "verify", bundle), "not a sound bundle")
-	assert.Contains(t, warmup(t, exitFailed, "import", "-cache", to, bundle), "not a sound bundle")
-	assert.Contains(t, warmup(t, exitDone, "list", to), "0 files")
+	assert.Contains(t, warmup(t, command.Failed, "verify", bundle), "not a sound bundle")
+	assert.Contains(t, warmup(t, command.Failed, "import", "-cache", to, bundle), "not a sound bundle")
+	assert.Contains(t, warmup(t, command.Done, "list", to), "0 files")
 
 	files, err := filepath.Glob(filepath.Join(from, "entries", "*.module"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(files[0], []byte("x"), 0o600))
-	assert.Contains(t, warmup(t, exitDone, "list", from), "damaged")
-	assert.Contains(t, warmup(t, exitFailed, "verify", from), "1 damaged files")
-	warmup(t, exitDone, "verify", from)
+	assert.Contains(t, warmup(t, command.Done, "list", from), "damaged")
+	assert.Contains(t, warmup(t, command.Failed, "verify", from), "1 damaged files")
+	warmup(t, command.Done, "verify", from)
 }
 
 func TestUsage(t *testing.T) {
@@ -135,34 +136,34 @@ func TestUsage(t *testing.T) {
 		args []string
 		say  string
 	}{
-		{exitUsage, nil, "no command"},
-		{exitUsage, []string{"boil"}, `unknown command "boil"`},
-		{exitUsage, []string{"fill", "-no"}, "-no"},
-		{exitUsage, []string{"fill", "layer"}, "is no flag"},
-		{exitUsage, []string{"fill", "-cache", dir}, "no layers"},
-		{exitUsage, []string{"fill", "-shape", "1,2"}, "want d,n,E,K"},
-		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-arch", "sm_80"}, "sm_90a"},
-		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-gpu", "A100"}, "H200 or H100"},
-		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-by", "hand"}, "auto, ptxas or driver"},
-		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-sms", "-1"}, "-sms"},
-		{exitUsage, []string{"fill", "-shape", "128,64,4,2", "-logits", "f64"}, "logits"},
-		{exitFailed, []string{"fill", "-shape", "100,64,4,2", "-ptx-only", "-cache", dir}, "Config.Hidden"},
-		{exitFailed, []string{"fill", "-config", filepath.Join(dir, "none")}, "no such file"},
-		{exitFailed, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", "off"}, "no cache directory"},
-		{exitUsage, []string{"import"}, "one bundle"},
-		{exitFailed, []string{"import", "-cache", dir, filepath.Join(dir, "none")}, "no such file"},
-		{exitUsage, []string{"export", "-cache", dir, "a", "b"}, "one bundle"},
-		{exitFailed, []string{"verify", filepath.Join(dir, "none")}, "no such file"},
-		{exitFailed, []string{"list", filepath.Join(dir, "none")}, "no such file"},
-		{exitUsage, []string{"list", "a", "b"}, "one directory or bundle"},
-		{exitUsage, []string{"prune", "x"}, "no flag"},
-		{exitUsage, []string{"prune", "-max-mb", "-1"}, "bounds"},
-		{exitFailed, []string{"prune", "-cache", "off"}, "no cache directory"},
+		{command.Misuse, nil, "no command"},
+		{command.Misuse, []string{"boil"}, `unknown command "boil"`},
+		{command.Misuse, []string{"fill", "-no"}, "-no"},
+		{command.Misuse, []string{"fill", "layer"}, "is no flag"},
+		{command.Misuse, []string{"fill", "-cache", dir}, "no layers"},
+		{command.Misuse, []string{"fill", "-shape", "1,2"}, "must be d,n,E,K"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-arch", "sm_80"}, "sm_90a"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-gpu", "A100"}, "H200 or H100"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-by", "hand"}, "auto, ptxas or driver"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-sms", "-1"}, "-sms"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-logits", "f64"}, "logits"},
+		{command.Failed, []string{"fill", "-shape", "100,64,4,2", "-ptx-only", "-cache", dir}, "Config.Hidden"},
+		{command.Failed, []string{"fill", "-config", filepath.Join(dir, "none")}, "no such file"},
+		{command.Failed, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-cache", "off"}, "no cache directory"},
+		{command.Misuse, []string{"import"}, "one bundle"},
+		{command.Failed, []string{"import", "-cache", dir, filepath.Join(dir, "none")}, "no such file"},
+		{command.Misuse, []string{"export", "-cache", dir, "a", "b"}, "one bundle"},
+		{command.Failed, []string{"verify", filepath.Join(dir, "none")}, "no such file"},
+		{command.Failed, []string{"list", filepath.Join(dir, "none")}, "no such file"},
+		{command.Misuse, []string{"list", "a", "b"}, "one directory or bundle"},
+		{command.Misuse, []string{"prune", "x"}, "no flag"},
+		{command.Misuse, []string{"prune", "-max-mb", "-1"}, "bounds"},
+		{command.Failed, []string{"prune", "-cache", "off"}, "no cache directory"},
 	} {
 		assert.Contains(t, warmup(t, c.code, c.args...), c.say, "%v", c.args)
 	}
 	for _, args := range [][]string{{"help"}, {"-h"}, {"fill", "-h"}} {
-		assert.Contains(t, warmup(t, exitDone, args...), "-ptx-only")
+		assert.Contains(t, warmup(t, command.Done, args...), "-ptx-only")
 	}
 }
 
@@ -171,8 +172,8 @@ func TestNobodyCompiles(t *testing.T) {
 		dev.Close()
 		t.Skip("there is a GPU here, whose driver compiles")
 	}
-	say := warmup(t, exitFailed, "fill", "-shape", "128,64,4,2", "-by", "driver", "-cache", t.TempDir())
+	say := warmup(t, command.Failed, "fill", "-shape", "128,64,4,2", "-by", "driver", "-cache", t.TempDir())
 	assert.Contains(t, say, "-ptx-only")
 	t.Setenv("PTXAS", filepath.Join(t.TempDir(), "none"))
-	assert.Contains(t, warmup(t, exitFailed, "fill", "-shape", "128,64,4,2", "-by", "ptxas", "-cache", t.TempDir()), "none")
+	assert.Contains(t, warmup(t, command.Failed, "fill", "-shape", "128,64,4,2", "-by", "ptxas", "-cache", t.TempDir()), "none")
 }

@@ -1,15 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"sonicmoe/cache"
+	"sonicmoe/examples/internal/command"
 )
 
 // cacheFlag declares -cache.
@@ -33,6 +38,7 @@ func openToRead(place string) (*cache.Cache, error) {
 
 func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	dir := cacheFlag(set)
+	each := set.Bool("files", false, "a line for each file, not for each layer")
 	return func(ctx context.Context, args []string) error {
 		place, err := onePlace("list", *dir, args)
 		if err != nil {
@@ -43,14 +49,62 @@ func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 			return err
 		}
 		infos, err := from.List(ctx)
+		if *each {
+			listFiles(c.out, infos)
+		} else {
+			listLayers(c.out, infos)
+		}
 		var bytes int64
 		for _, i := range infos {
 			bytes += i.Bytes
-			fmt.Fprintf(c.out, "%s  %-6s  %8s  %s  %s%s\n", i.Key.String()[:12], i.Kind, size(i.Bytes), i.Used.Format("2006-01-02"), i.Label, remark(i))
 		}
 		fmt.Fprintf(c.out, "%d files, %s\n", len(infos), size(bytes))
 		return err
 	}
+}
+
+// listFiles prints a line for each file, those of a layer together.
+func listFiles(w io.Writer, infos []cache.Info) {
+	slices.SortStableFunc(infos, func(a, b cache.Info) int {
+		return cmp.Or(cmp.Compare(layerOf(a), layerOf(b)), cmp.Compare(a.Label, b.Label))
+	})
+	for _, i := range infos {
+		fmt.Fprintf(w, "%s  %-6s  %10s  %s  %s%s\n", i.Key.String()[:12], i.Kind, size(i.Bytes), i.Used.Format("2006-01-02"), i.Label, remark(i))
+	}
+}
+
+// listLayers prints a line for what each layer has of a kind, and a line for
+// each damaged file.
+func listLayers(w io.Writer, infos []cache.Info) {
+	type part struct{ layer, what string }
+	type sum struct {
+		files int
+		bytes int64
+	}
+	sums := map[part]sum{}
+	for _, i := range infos {
+		if i.Err != nil {
+			fmt.Fprintf(w, "%s%s\n", i.Key.String()[:12], remark(i))
+			continue
+		}
+		p := part{layerOf(i), i.Kind.String() + "s" + remark(i)}
+		s := sums[p]
+		sums[p] = sum{s.files + 1, s.bytes + i.Bytes}
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(sums), func(a, b part) int {
+		return cmp.Or(cmp.Compare(a.layer, b.layer), cmp.Compare(a.what, b.what))
+	}) {
+		fmt.Fprintf(w, "%-52s  %4d  %10s  %s\n", p.layer, sums[p].files, size(sums[p].bytes), p.what)
+	}
+}
+
+// layerOf is the layer that an entry's label ends with, behind a kernel's name.
+func layerOf(i cache.Info) string {
+	_, layer, ok := strings.Cut(i.Label, " d=")
+	if !ok {
+		return i.Label
+	}
+	return "d=" + layer
 }
 
 // remark is who made an entry's machine code, or what is wrong with it.
@@ -67,14 +121,14 @@ func remark(i cache.Info) string {
 }
 
 // onePlace is the directory or bundle of an argument or of -cache.
-func onePlace(command, dir string, args []string) (string, error) {
+func onePlace(verb, dir string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
 		return dir, nil
 	case len(args) == 1 && dir == "":
 		return args[0], nil
 	}
-	return "", usagef("%s wants one directory or bundle", command)
+	return "", command.Usagef("%s wants one directory or bundle", verb)
 }
 
 func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -84,10 +138,10 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 	all := set.Bool("all", false, "remove everything")
 	return func(ctx context.Context, args []string) error {
 		if len(args) > 0 {
-			return usagef("%q is no flag of prune", args[0])
+			return command.Usagef("%q is no flag of prune", args[0])
 		}
 		if *most < 0 || *age < 0 {
-			return usagef("-max-mb and -max-age are bounds, not less than 0")
+			return command.Usagef("-max-mb and -max-age are bounds, not less than 0")
 		}
 		from := cache.Open(cache.Options{Dir: *dir})
 		if from.Dir() == "" {

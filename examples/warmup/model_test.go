@@ -115,15 +115,6 @@ func TestLayersFile(t *testing.T) {
 	}
 	_, err = readLayers(filepath.Join(dir, "none"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
-	_, err = parseShape("1,2,3")
-	assert.ErrorContains(t, err, "want d,n,E,K")
-	_, err = parseShape("1,2,3,x")
-	assert.ErrorContains(t, err, `"x" is no number`)
-	_, err = findRows("none")
-	assert.ErrorContains(t, err, "no layer is named")
-	rows, err := findRows("all")
-	require.NoError(t, err)
-	assert.Greater(t, len(rows), 10)
 }
 
 // Files that never end, or are larger than anything that people write, take no

@@ -15,6 +15,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/cache/disk"
+	"sonicmoe/examples/internal/command"
 )
 
 // signatureSuffix is added to a bundle's name for that of its signature,
@@ -136,7 +137,7 @@ func (o *origin) options(bundle string) ([]cache.BundleOption, error) {
 	if o.digest != "" {
 		d, err := cache.ParseDigest(o.digest)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, command.Usagef("%w", err)
 		}
 		wanted = append(wanted, d)
 	}

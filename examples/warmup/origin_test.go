@@ -14,6 +14,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/ptx/outside"
@@ -26,19 +27,19 @@ func TestSignedBundles(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	key, other, bundle := in("key"), in("other"), in("warm.tar")
-	out := warmup(t, exitDone, "keygen", key)
+	out := warmup(t, command.Done, "keygen", key)
 	assert.Contains(t, out, key+".pub")
 	if runtime.GOOS != "windows" {
 		fi, err := os.Stat(key)
 		require.NoError(t, err)
 		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 	}
-	assert.Contains(t, warmup(t, exitFailed, "keygen", key), "not written over")
-	warmup(t, exitDone, "keygen", other)
+	assert.Contains(t, warmup(t, command.Failed, "keygen", key), "not written over")
+	warmup(t, command.Done, "keygen", other)
 
 	fill := []string{"fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("cache")}
-	assert.Contains(t, warmup(t, exitUsage, append(fill, "-sign", key)...), "-export")
-	out = warmup(t, exitDone, append(fill, "-sign", key, "-export", bundle)...)
+	assert.Contains(t, warmup(t, command.Misuse, append(fill, "-sign", key)...), "-export")
+	out = warmup(t, command.Done, append(fill, "-sign", key, "-export", bundle)...)
 	assert.Contains(t, out, "signature      "+bundle+".sig")
 	data, err := os.ReadFile(bundle)
 	require.NoError(t, err)
@@ -53,8 +54,8 @@ func TestSignedBundles(t *testing.T) {
 		return warmup(t, code, append(append([]string{"import", "-cache", in(fmt.Sprint("to", to))}, flags...), bundle)...)
 	}
 	for _, flags := range [][]string{{"-sha256", sum}, {"-key", key + ".pub"}, {"-sha256", sum, "-key", key + ".pub"}} {
-		importing(exitDone, flags...)
-		assert.Contains(t, warmup(t, exitDone, append(append([]string{"verify"}, flags...), bundle)...), "sha256 "+sum)
+		importing(command.Done, flags...)
+		assert.Contains(t, warmup(t, command.Done, append(append([]string{"verify"}, flags...), bundle)...), "sha256 "+sum)
 	}
 	zero := strings.Repeat("0", 64)
 	for _, c := range []struct {
@@ -62,12 +63,12 @@ func TestSignedBundles(t *testing.T) {
 		flags []string
 		say   string
 	}{
-		{exitFailed, []string{"-sha256", zero}, "it has the SHA-256 " + sum},
-		{exitFailed, []string{"-sha256", zero, "-key", key + ".pub"}, "the signature of"},
-		{exitUsage, []string{"-sha256", "123"}, "64 hexadecimal digits"},
-		{exitFailed, []string{"-key", other + ".pub"}, "another key"},
-		{exitFailed, []string{"-key", key}, "no ed25519 PUBLIC KEY"},
-		{exitFailed, []string{"-key", in("none")}, "no such file"},
+		{command.Failed, []string{"-sha256", zero}, "it has the SHA-256 " + sum},
+		{command.Failed, []string{"-sha256", zero, "-key", key + ".pub"}, "the signature of"},
+		{command.Misuse, []string{"-sha256", "123"}, "64 hexadecimal digits"},
+		{command.Failed, []string{"-key", other + ".pub"}, "another key"},
+		{command.Failed, []string{"-key", key}, "no ed25519 PUBLIC KEY"},
+		{command.Failed, []string{"-key", in("none")}, "no such file"},
 	} {
 		assert.Contains(t, importing(c.code, c.flags...), c.say, "%v", c.flags)
 		assert.Contains(t, warmup(t, c.code, append(append([]string{"verify"}, c.flags...), bundle)...), c.say, "%v", c.flags)
@@ -76,20 +77,20 @@ func TestSignedBundles(t *testing.T) {
 			assert.Empty(t, infos, "%v", c.flags)
 		}
 	}
-	assert.Contains(t, warmup(t, exitUsage, "verify", "-sha256", sum, in("cache")), "for a bundle")
-	assert.Contains(t, warmup(t, exitFailed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "no ed25519 PRIVATE KEY")
+	assert.Contains(t, warmup(t, command.Misuse, "verify", "-sha256", sum, in("cache")), "for a bundle")
+	assert.Contains(t, warmup(t, command.Failed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "no ed25519 PRIVATE KEY")
 	assert.NoFileExists(t, in("b.tar"), "the key is read first")
 
 	// Another sound bundle under the signature of the first.
-	warmup(t, exitDone, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
+	warmup(t, command.Done, "fill", "-shape", "192,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("evil"), "-export", in("evil.tar"))
 	evil, err := os.ReadFile(in("evil.tar"))
 	require.NoError(t, err)
 	require.False(t, bytes.Equal(data, evil))
 	require.NoError(t, os.WriteFile(bundle, evil, 0o644))
-	importing(exitDone)
-	assert.Contains(t, importing(exitFailed, "-key", key+".pub"), "not a sound bundle")
+	importing(command.Done)
+	assert.Contains(t, importing(command.Failed, "-key", key+".pub"), "not a sound bundle")
 	require.NoError(t, os.Remove(bundle+".sig"))
-	assert.Contains(t, importing(exitFailed, "-key", key+".pub"), "has no signature")
+	assert.Contains(t, importing(command.Failed, "-key", key+".pub"), "has no signature")
 }
 
 // Poisoned machine code in a directory and in a bundle that is whole
@@ -104,9 +105,9 @@ func TestVerifyRecompiles(t *testing.T) {
 	by, err := jit.Ptxas(t.Context(), "sm_90a")
 	require.NoError(t, err)
 	require.NoError(t, jit.Warm(t.Context(), c, "sm_90a", sources[:4], jit.WarmOptions{By: by}))
-	warmup(t, exitDone, "export", "-cache", from, bundle)
+	warmup(t, command.Done, "export", "-cache", from, bundle)
 	for _, place := range []string{from, bundle} {
-		out := warmup(t, exitDone, "verify", "-recompile", place)
+		out := warmup(t, command.Done, "verify", "-recompile", place)
 		assert.Regexp(t, `\n4 images compiled again by ptxas [\d.]+: the same bytes\n`, out)
 		assert.NotContains(t, out, "not compared")
 	}
@@ -117,18 +118,18 @@ func TestVerifyRecompiles(t *testing.T) {
 	e.Images[0].Code = bytes.Clone(e.Images[0].Code)
 	e.Images[0].Code[len(e.Images[0].Code)/2] ^= 1
 	require.Equal(t, cache.Stored, c.Put(infos[3].Key, e))
-	warmup(t, exitDone, "export", "-cache", from, bundle)
-	warmup(t, exitDone, "verify", from)
-	warmup(t, exitDone, "verify", bundle)
+	warmup(t, command.Done, "export", "-cache", from, bundle)
+	warmup(t, command.Done, "verify", from)
+	warmup(t, command.Done, "verify", bundle)
 	for _, place := range []string{bundle, from} {
 		var out, errs bytes.Buffer
-		require.Equal(t, exitFailed, run([]string{"verify", "-recompile", place}, &out, &errs))
+		require.Equal(t, command.Failed, run([]string{"verify", "-recompile", place}, &out, &errs))
 		assert.Contains(t, out.String(), infos[3].Key.String())
 		assert.Contains(t, out.String(), "is not what ptxas")
 		assert.Contains(t, errs.String(), "1 damaged files")
 	}
-	warmup(t, exitDone, "verify", "-recompile", from)
+	warmup(t, command.Done, "verify", "-recompile", from)
 	t.Setenv("PTXAS", filepath.Join(dir, "none"))
-	assert.Contains(t, warmup(t, exitFailed, "verify", "-recompile", "-by", "ptxas", from), "none")
-	assert.Contains(t, warmup(t, exitUsage, "verify", "-recompile", "-by", "hand", from), "auto, ptxas or driver")
+	assert.Contains(t, warmup(t, command.Failed, "verify", "-recompile", "-by", "ptxas", from), "none")
+	assert.Contains(t, warmup(t, command.Misuse, "verify", "-recompile", "-by", "hand", from), "auto, ptxas or driver")
 }

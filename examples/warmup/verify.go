@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 )
 
@@ -25,7 +26,7 @@ type verify struct {
 func verifyCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	v := &verify{console: c, dir: cacheFlag(set), origin: originFlags(set)}
 	set.BoolVar(&v.recompile, "recompile", false, "compile every module again and compare the machine code")
-	set.StringVar(&v.by, "by", "auto", "with -recompile, who compiles: ptxas, driver, or auto: ptxas where it is found, else the driver")
+	set.StringVar(&v.by, "by", auto, "with -recompile, who compiles: ptxas, driver, or auto: ptxas where it is found, else the driver")
 	return v.run
 }
 
@@ -52,7 +53,7 @@ func (v *verify) run(ctx context.Context, args []string) error {
 			return err
 		}
 	} else if *v.origin != (origin{}) {
-		return usagef("-sha256 and -key are for a bundle, which %q is not", place)
+		return command.Usagef("-sha256 and -key are for a bundle, which %q is not", place)
 	} else if from, err = openToVerify(place); err != nil {
 		return err
 	}

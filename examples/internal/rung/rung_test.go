@@ -11,16 +11,19 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
+var x = command.Program{Name: "x", Purpose: "tests."}
+
 func TestFlags(t *testing.T) {
-	_, err := New("x", []string{"-h"}, io.Discard)
+	_, err := New(t.Context(), x, []string{"-h"}, io.Discard, io.Discard)
 	require.ErrorIs(t, err, flag.ErrHelp)
-	_, err = New("x", []string{"emulated"}, io.Discard)
+	_, err = New(t.Context(), x, []string{"emulated"}, io.Discard, io.Discard)
 	require.ErrorContains(t, err, `"emulated" is no flag`)
-	_, err = New("x", []string{"-device", "abacus"}, io.Discard)
+	_, err = New(t.Context(), x, []string{"-device", "abacus"}, io.Discard, io.Discard)
 	require.ErrorIs(t, err, driver.ErrInvalid)
 }
 
@@ -29,19 +32,19 @@ func TestFlags(t *testing.T) {
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	var warnings strings.Builder
-	b, err := New("x", nil, &warnings)
+	b, err := New(t.Context(), x, nil, io.Discard, &warnings)
 	require.NoError(t, err)
 	require.False(t, b.GPU)
 	require.NoError(t, b.Close())
-	require.Contains(t, warnings.String(), "no GPU, so the emulated device it is")
-	_, err = New("x", []string{"-device", "cuda"}, io.Discard)
+	require.Contains(t, warnings.String(), "no GPU: this is the emulated device")
+	_, err = New(t.Context(), x, []string{"-device", "cuda"}, io.Discard, io.Discard)
 	require.ErrorIs(t, err, driver.ErrNoDevice)
 }
 
 func TestRefuseGPU(t *testing.T) {
-	require.NoError(t, RefuseGPU("x", nil, io.Discard, "why"))
-	require.NoError(t, RefuseGPU("x", []string{"-device", "emulated"}, io.Discard, "why"))
-	require.EqualError(t, RefuseGPU("x", []string{"-device", "cuda:1"}, io.Discard, "why"), "-device is cuda:1, must be emulated: why")
+	require.NoError(t, RefuseGPU(x, nil, io.Discard, "why"))
+	require.NoError(t, RefuseGPU(x, []string{"-device", "emulated"}, io.Discard, "why"))
+	require.EqualError(t, RefuseGPU(x, []string{"-device", "cuda:1"}, io.Discard, "why"), "-device is cuda:1, must be emulated: why")
 }
 
 type counterArgs struct {
@@ -58,7 +61,7 @@ func counter() *jit.Builder[counterArgs] {
 }
 
 func emulatedBench(t *testing.T) *Bench {
-	b, err := New("x", []string{"-device", "emulated"}, io.Discard)
+	b, err := New(t.Context(), x, []string{"-device", "emulated"}, io.Discard, io.Discard)
 	require.NoError(t, err)
 	t.Cleanup(func() { b.Close() })
 	return b

@@ -13,16 +13,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
-func main() { rung.Main("axpy", run) }
+var about = command.Program{Name: "axpy", Purpose: "writes a kernel in Go, loads it and runs it: y = alpha x + y."}
+
+func main() { about.Main(run) }
 
 // args are what a launch takes. The kernel's parameters are its fields.
 type args struct {
@@ -56,8 +60,8 @@ const (
 	alpha    = float32(0.5)
 )
 
-func run(words []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("axpy", words, stderr)
+func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 	"io"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -39,7 +40,9 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-func main() { rung.Main("deadlock", run) }
+var about = command.Program{Name: "deadlock", Purpose: "runs kernels that wait forever on the emulated device, which says who waits for what at which Go line."}
+
+func main() { about.Main(run) }
 
 // mistake is what is wrong with the kernel.
 type mistake int
@@ -96,8 +99,8 @@ func relay(m mistake) *jit.Builder[args] {
 	return k
 }
 
-func run(words []string, stdout, stderr io.Writer) error {
-	if err := rung.RefuseGPU("deadlock", words, stderr, "these kernels never end, and a GPU would hang"); err != nil {
+func run(_ context.Context, words []string, stdout, _ io.Writer) error {
+	if err := rung.RefuseGPU(about, words, stdout, "these kernels never end, and a GPU would hang"); err != nil {
 		return err
 	}
 	for _, c := range []struct {

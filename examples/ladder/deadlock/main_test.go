@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 
 func TestRefusesGPU(t *testing.T) {
 	var out strings.Builder
-	err := run([]string{"-device", "cuda"}, &out, io.Discard)
+	err := run(t.Context(), []string{"-device", "cuda"}, &out, io.Discard)
 	require.EqualError(t, err, "-device is cuda, must be emulated: these kernels never end, and a GPU would hang")
 	require.Empty(t, out.String())
 }

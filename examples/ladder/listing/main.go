@@ -17,17 +17,21 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
 
-func main() { rung.Main("listing", run) }
+var about = command.Program{Name: "listing", Purpose: "prints a kernel with the Go line behind each instruction, and two mistakes with what is said of them."}
+
+func main() { about.Main(run) }
 
 // mistake is what is wrong with the kernel.
 type mistake int
@@ -70,19 +74,19 @@ func axpy(m mistake) *jit.Builder[args] {
 	return k
 }
 
-func run(words []string, stdout, stderr io.Writer) error {
-	if err := list(words, stdout, stderr); err != nil {
+func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	if err := list(ctx, words, stdout, stderr); err != nil {
 		return err
 	}
 	if err := build(stdout); err != nil {
 		return err
 	}
-	return fault(stdout, stderr)
+	return fault(ctx, stdout, stderr)
 }
 
 // list prints the right kernel.
-func list(words []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("listing", words, stderr)
+func list(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
 		return err
 	}
@@ -106,8 +110,8 @@ func build(stdout io.Writer) error {
 }
 
 // fault shows what a kernel that goes wrong gets from the emulated device.
-func fault(stdout, stderr io.Writer) error {
-	b, err := rung.New("listing", []string{"-device", "emulated"}, stderr)
+func fault(ctx context.Context, stdout, stderr io.Writer) error {
+	b, err := rung.New(ctx, about, []string{"-device", "emulated"}, stdout, stderr)
 	if err != nil {
 		return err
 	}

@@ -15,16 +15,20 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
-func main() { rung.Main("pipeline", run) }
+var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices with roles and a ring of stages, and on a GPU says how fast."}
+
+func main() { about.Main(run) }
 
 // size is C's M rows and N columns, and the depth K of the sums.
 type size struct{ m, n, k int }
@@ -34,8 +38,8 @@ var (
 	large = size{4096, 4096, 4096}
 )
 
-func run(words []string, stdout, stderr io.Writer) error {
-	bench, err := rung.New("pipeline", words, stderr)
+func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	bench, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
 		return err
 	}

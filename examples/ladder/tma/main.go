@@ -17,10 +17,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -28,7 +30,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-func main() { rung.Main("tma", run) }
+var about = command.Program{Name: "tma", Purpose: "copies a tile by TMA: an mbarrier says when it is there, a swizzle where each element went."}
+
+func main() { about.Main(run) }
 
 const (
 	rows     = 13     // of the matrix
@@ -79,8 +83,8 @@ func copyBox(swizzle driver.Swizzle) *jit.Builder[args] {
 	return k
 }
 
-func run(words []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("tma", words, stderr)
+func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
 		return err
 	}

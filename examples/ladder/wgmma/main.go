@@ -15,11 +15,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -29,7 +31,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-func main() { rung.Main("wgmma", run) }
+var about = command.Program{Name: "wgmma", Purpose: "multiplies one tile on the tensor cores: descriptors, steps, accumulator fragments."}
+
+func main() { about.Main(run) }
 
 const (
 	tileM   = 64 // of every wgmma
@@ -84,8 +88,8 @@ func multiply() *jit.Builder[args] {
 	return k
 }
 
-func run(words []string, stdout, stderr io.Writer) error {
-	b, err := rung.New("wgmma", words, stderr)
+func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
+	b, err := rung.New(ctx, about, words, stdout, stderr)
 	if err != nil {
 		return err
 	}

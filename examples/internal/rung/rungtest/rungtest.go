@@ -15,10 +15,10 @@ import (
 )
 
 // Output runs a program on the emulated device and gives what it printed.
-func Output(t *testing.T, run func(args []string, stdout, stderr io.Writer) error) string {
+func Output(t *testing.T, run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) string {
 	t.Helper()
 	var out, warnings strings.Builder
-	require.NoError(t, run([]string{"-device", "emulated"}, &out, &warnings))
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated"}, &out, &warnings))
 	require.Empty(t, warnings.String())
 	return out.String()
 }

@@ -1,0 +1,137 @@
+package command
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+	"sonicmoe/moe/spec"
+)
+
+var program = Program{Name: "abacus", Purpose: "counts."}
+
+// Help is the program's purpose and flags on standard output, and no failure;
+// whatever a command line can't mean is misuse.
+func TestParse(t *testing.T) {
+	parse := func(stdout io.Writer, args ...string) error {
+		set := program.Flags()
+		DeviceFlag(set)
+		SizeFlags(set, true)
+		return program.Parse(set, args, stdout)
+	}
+	var out, errs bytes.Buffer
+	err := parse(&out, "-h")
+	require.ErrorIs(t, err, flag.ErrHelp)
+	assert.Equal(t, Done, program.Exit(err, &errs))
+	assert.Empty(t, errs.String())
+	assert.True(t, strings.HasPrefix(out.String(), "abacus counts.\n\n"))
+	for _, text := range []string{"-device", "-row name", "-rows sizes", "-shape d,n,E,K", "-tokens T", "-list", "emulated"} {
+		assert.Contains(t, out.String(), text)
+	}
+	for want, args := range map[string][]string{
+		`"extra" is no flag`:                {"extra"},
+		"not defined: -no":                  {"-no"},
+		`no size is named "7B"`:             {"-row", "7B"},
+		`no size is named "x"`:              {"-rows", "slice", "-rows", "7B n=256,x"},
+		"has 3 numbers, must be d,n,E,K":    {"-shape", "1,2,3"},
+		`"x" must be a whole number from 1`: {"-shape", "1,2,3,x"},
+		`"0" must be a whole number from 1`: {"-shape", "1,2,3,0"},
+		"must be at least 1":                {"-tokens", "0"},
+	} {
+		out.Reset()
+		errs.Reset()
+		err := parse(&out, args...)
+		assert.ErrorContains(t, err, want, "%v", args)
+		assert.Equal(t, Misuse, program.Exit(err, &errs), "%v", args)
+		assert.Contains(t, errs.String(), "abacus: ")
+		assert.Empty(t, out.String())
+	}
+	errs.Reset()
+	assert.Equal(t, Failed, program.Exit(errors.New("no beads"), &errs))
+	assert.Equal(t, "abacus: no beads\n", errs.String())
+	assert.Equal(t, Done, program.Exit(nil, &errs))
+}
+
+func sizes(t *testing.T, many bool, args ...string) (*Sizes, error) {
+	t.Helper()
+	set := program.Flags()
+	s := SizeFlags(set, many)
+	return s, program.Parse(set, args, io.Discard)
+}
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"-rows", "slice"}, slice},
+		{[]string{"-rows", "models"}, models},
+		{[]string{"-row", "7b N=256", "-rows", "deepseek-v3,OLMoE-1B-7B", "-shape", "128, 64,4,2", "-tokens", "5"},
+			[]string{"7B n=256", "DeepSeek-V3", "OLMoE-1B-7B", "128, 64,4,2"}},
+	} {
+		s, err := sizes(t, true, c.args...)
+		require.NoError(t, err)
+		rows, err := s.Calls()
+		require.NoError(t, err)
+		var names []string
+		for _, r := range rows {
+			names = append(names, r.Name)
+			require.NoError(t, r.Config.Check(), r.Name)
+			require.Equal(t, r.Tokens, r.Config.TokensHint, r.Name)
+		}
+		assert.Equal(t, c.want, names)
+	}
+	for list, want := range map[string]int{"all": len(spec.Rows()), "known": len(Known())} {
+		s, err := sizes(t, true, "-rows", list)
+		require.NoError(t, err)
+		assert.Len(t, s.Rows(), want)
+	}
+
+	// Other tokens are another call, that nobody measured.
+	s, err := sizes(t, false, "-row", "7B n=256", "-tokens", "64")
+	require.NoError(t, err)
+	assert.Equal(t, 64, s.Rows()[0].Tokens)
+	assert.Zero(t, s.Rows()[0].SonicForwardMS)
+
+	s, err = sizes(t, false, "-shape", "128,64,4,2")
+	require.NoError(t, err)
+	_, err = s.Calls()
+	assert.ErrorContains(t, err, "-shape 128,64,4,2 wants -tokens")
+	assert.Equal(t, Misuse, Code(err))
+	_, err = sizes(t, false, "-row", "7B n=256", "-shape", "128,64,4,2")
+	assert.ErrorContains(t, err, "one size is enough")
+	_, err = sizes(t, false, "-rows", "all")
+	assert.ErrorContains(t, err, "not defined")
+
+	s, err = sizes(t, true, "-list")
+	require.NoError(t, err)
+	var out bytes.Buffer
+	assert.True(t, s.Listed(&out))
+	assert.Equal(t, len(Known()), strings.Count(out.String(), "\n"))
+}
+
+// The emulated device stands in for a missing GPU, with one short line, but never
+// for a GPU that was asked for.
+func TestOpenDevice(t *testing.T) {
+	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
+	var errs bytes.Buffer
+	dev, gpu, err := OpenDevice(t.Context(), "", &errs)
+	require.NoError(t, err)
+	defer dev.Close()
+	assert.False(t, gpu)
+	assert.Equal(t, 1, strings.Count(errs.String(), "\n"))
+	assert.Less(t, errs.Len(), 80)
+	errs.Reset()
+	_, _, err = OpenDevice(t.Context(), "cuda", &errs)
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.Empty(t, errs.String())
+	assert.False(t, Terminal(&errs))
+}

@@ -1,0 +1,41 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/open"
+)
+
+// Emulated is the name of the device that is there without a GPU.
+const Emulated = "emulated"
+
+// DeviceFlag declares -device.
+func DeviceFlag(set *flag.FlagSet) *string {
+	return set.String("device", "", "`name` of the device: "+strings.Join(open.Names(), ", ")+" (default: a GPU, else emulated)")
+}
+
+// CacheFlag declares -cache.
+func CacheFlag(set *flag.FlagSet) *string {
+	return set.String("cache", "", "`directory` of compiled kernels, or off (default: the user's)")
+}
+
+// OpenDevice opens the named device; with no name a GPU, else, saying so on
+// stderr, the emulated device. gpu reports which of them it is.
+func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.Device, gpu bool, err error) {
+	if name != "" {
+		dev, err = open.Device(ctx, name)
+		return dev, name != Emulated, err
+	}
+	if dev, err = open.Device(ctx, "cuda"); !errors.Is(err, driver.ErrNoDevice) {
+		return dev, true, err
+	}
+	fmt.Fprintln(stderr, "no GPU: this is the emulated device (-device cuda says what is missing)")
+	dev, err = open.Device(ctx, Emulated)
+	return dev, false, err
+}

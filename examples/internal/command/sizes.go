@@ -1,0 +1,168 @@
+package command
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// slice is the rows that stand for all: small and large, wide and narrow.
+var slice = []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
+
+// models are real models' layers: those of the table and some beyond.
+var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
+
+// beyond are sizes that no other implementation was measured at.
+func beyond() []spec.Row {
+	return []spec.Row{
+		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
+		size("Kimi-Linear-48B-A3B", 32768, 2304, 1024, 256, 8),
+		size("GLM-4.5-Air", 32768, 4096, 1408, 128, 8),
+		size("Mixtral 8x7B", 32768, 4096, 14336, 8, 2),
+	}
+}
+
+func size(name string, tokens, d, n, e, k int) spec.Row {
+	return spec.Row{Name: name, Tokens: tokens, Config: moe.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
+}
+
+// Known are all sizes that have a name.
+func Known() []spec.Row { return append(spec.Rows(), beyond()...) }
+
+// Row is the known size of that name, in letters of any case.
+func Row(name string) (spec.Row, error) {
+	known := Known()
+	i := slices.IndexFunc(known, func(r spec.Row) bool { return strings.EqualFold(r.Name, strings.TrimSpace(name)) })
+	if i < 0 {
+		return spec.Row{}, fmt.Errorf("no size is named %q, -list prints the names", name)
+	}
+	return known[i], nil
+}
+
+// rows gives the sizes that -rows means: all (those with recorded peers), slice,
+// models, known, or names separated by commas.
+func rows(list string) ([]spec.Row, error) {
+	names := strings.Split(list, ",")
+	switch list {
+	case "all":
+		return spec.Rows(), nil
+	case "known":
+		return Known(), nil
+	case "slice":
+		names = slice
+	case "models":
+		names = models
+	}
+	var found []spec.Row
+	for _, name := range names {
+		r, err := Row(name)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, r)
+	}
+	return found, nil
+}
+
+// shape reads "d,n,E,K". The row has no tokens.
+func shape(text string) (spec.Row, error) {
+	fields := strings.Split(text, ",")
+	var v [4]int
+	if len(fields) != len(v) {
+		return spec.Row{}, fmt.Errorf("has %d numbers, must be d,n,E,K: hidden, intermediate, experts, top-K (tokens are -tokens)", len(fields))
+	}
+	for i, f := range fields {
+		n, err := strconv.Atoi(strings.TrimSpace(f))
+		if err != nil || n < 1 {
+			return spec.Row{}, fmt.Errorf("%q must be a whole number from 1", f)
+		}
+		v[i] = n
+	}
+	return size(text, 0, v[0], v[1], v[2], v[3]), nil
+}
+
+// Sizes are the layers that a command line names.
+type Sizes struct {
+	rows   []spec.Row
+	tokens int
+	list   bool
+}
+
+// SizeFlags declares -row, -shape, -tokens and -list, and for programs that
+// take many sizes -rows too.
+func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
+	s := &Sizes{}
+	again := ""
+	if many {
+		again = "; may be given again"
+		set.Func("rows", "`sizes` by name: all (with recorded peers), slice, models, known, or names with commas", func(list string) error {
+			more, err := rows(list)
+			s.rows = append(s.rows, more...)
+			return err
+		})
+	}
+	add := func(parse func(string) (spec.Row, error)) func(string) error {
+		return func(text string) error {
+			r, err := parse(text)
+			if err == nil && !many && len(s.rows) > 0 {
+				return fmt.Errorf("one size is enough, and %s was given", s.rows[0].Name)
+			}
+			s.rows = append(s.rows, r)
+			return err
+		}
+	}
+	set.Func("row", "a size by `name`, such as \"7B n=256\""+again, add(Row))
+	set.Func("shape", "a size as `d,n,E,K`: hidden, intermediate, experts, top-K"+again, add(shape))
+	set.Func("tokens", "tokens of a call `T` (default: those of a named size)", func(text string) (err error) {
+		if s.tokens, err = strconv.Atoi(text); err == nil && s.tokens < 1 {
+			err = fmt.Errorf("must be at least 1")
+		}
+		return err
+	})
+	set.BoolVar(&s.list, "list", false, "print the sizes that have a name, and end")
+	return s
+}
+
+// Listed writes the known sizes to w if that was asked for.
+func (s *Sizes) Listed(w io.Writer) bool {
+	if s.list {
+		for _, r := range Known() {
+			fmt.Fprintf(w, "%-20s T=%-6d %v\n", r.Name, r.Tokens, r.Config)
+		}
+	}
+	return s.list
+}
+
+// Rows are the sizes, in the order in which they were given, with -tokens for
+// their tokens: 0 where a -shape came without. One with other tokens than its
+// own has no recorded peers.
+func (s *Sizes) Rows() []spec.Row {
+	list := slices.Clone(s.rows)
+	for i, r := range list {
+		if s.tokens > 0 && s.tokens != r.Tokens {
+			r.Config.TokensHint = s.tokens
+			list[i] = spec.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
+		}
+	}
+	return list
+}
+
+// Tokens is -tokens, 0 where it was not given.
+func (s *Sizes) Tokens() int { return s.tokens }
+
+// Calls are Rows for programs that run them: each must have tokens.
+func (s *Sizes) Calls() ([]spec.Row, error) {
+	list := s.Rows()
+	for _, r := range list {
+		if r.Tokens == 0 {
+			return nil, Usagef("-shape %s wants -tokens too, those of a call", r.Name)
+		}
+	}
+	return list, nil
+}
