@@ -260,42 +260,53 @@ type tensors struct {
 
 // newTensors are random, at scales that keep every tensor of order 1.
 func newTensors(c spec.Config, tokens int, seed uint64) tensors {
+	d, n, sn := math.Sqrt(float64(c.Hidden)), math.Sqrt(float64(c.Intermediate)), math.Sqrt(float64(max(c.SharedWidth(), 1)))
+	scales := map[string]float64{
+		"x": 1, "do": 1, "router": 2 / d, "routerBias": 1, "selectionBias": 0.2, "expertScale": 1,
+		"w1": 1.5 / d, "w3": 1.5 / d, "w2": 2 / n, "b1": 1, "b3": 1, "b2": 1,
+		"sharedW1": 1 / d, "sharedW3": 1 / d, "sharedW2": 2 / sn, "sharedGate": 1 / d,
+	}
+	return fillTensors(c, tokens, func(name string, count int64) []float64 {
+		seed++
+		return widen(reference.NewNormal(seed, scales[name]).Values(count))
+	})
+}
+
+// fillTensors are made of values.
+func fillTensors(c spec.Config, tokens int, values func(name string, count int64) []float64) tensors {
 	s := c.Shapes(tokens)
 	w := tensors{values: map[string][]float64{}}
-	normal := func(name string, shape spec.Shape, scale float64) []float64 {
-		seed++
-		v := widen(reference.NewNormal(seed, scale).Values(shape.Elements()))
-		w.values[name] = v
-		return v
+	fill := func(name string, shape spec.Shape) []float64 {
+		w.values[name] = values(name, shape.Elements())
+		return w.values[name]
 	}
-	bits := func(name string, shape spec.Shape, scale float64) []uint16 {
-		v := normal(name, shape, scale)
+	bits := func(name string, shape spec.Shape) []uint16 {
+		v := fill(name, shape)
 		out := typed(c, v)
 		if c.Type == spec.F16 {
 			num.DecodeF16(v, out)
 		}
 		return out
 	}
-	f32 := func(name string, shape spec.Shape, scale float64) []float32 {
-		v := normal(name, shape, scale)
+	f32 := func(name string, shape spec.Shape) []float32 {
+		v := fill(name, shape)
 		out := make([]float32, len(v))
 		for i := range v {
 			out[i] = float32(v[i])
 		}
 		return out
 	}
-	d, n, sn := math.Sqrt(float64(c.Hidden)), math.Sqrt(float64(c.Intermediate)), math.Sqrt(float64(max(c.SharedWidth(), 1)))
-	w.x, w.do = bits("x", s.X, 1), bits("do", s.O, 1)
+	w.x, w.do = bits("x", s.X), bits("do", s.O)
 	if c.RouterF32 {
-		w.RouterF32 = f32("router", s.Router, 2/d)
+		w.RouterF32 = f32("router", s.Router)
 	} else {
-		w.Router = bits("router", s.Router, 2/d)
+		w.Router = bits("router", s.Router)
 	}
-	w.RouterBias, w.SelectionBias, w.ExpertScale = f32("routerBias", s.RouterBias, 1), f32("selectionBias", s.SelectionBias, 0.2), f32("expertScale", s.ExpertScale, 1)
-	w.W1, w.W3, w.W2 = bits("w1", s.W1, 1.5/d), bits("w3", s.W3, 1.5/d), bits("w2", s.W2, 2/n)
-	w.B1, w.B3, w.B2 = bits("b1", s.B1, 1), bits("b3", s.B3, 1), bits("b2", s.B2, 1)
-	w.SharedW1, w.SharedW3, w.SharedW2 = bits("sharedW1", s.SharedW1, 1/d), bits("sharedW3", s.SharedW3, 1/d), bits("sharedW2", s.SharedW2, 2/sn)
-	w.SharedGate = bits("sharedGate", s.SharedGate, 1/d)
+	w.RouterBias, w.SelectionBias, w.ExpertScale = f32("routerBias", s.RouterBias), f32("selectionBias", s.SelectionBias), f32("expertScale", s.ExpertScale)
+	w.W1, w.W3, w.W2 = bits("w1", s.W1), bits("w3", s.W3), bits("w2", s.W2)
+	w.B1, w.B3, w.B2 = bits("b1", s.B1), bits("b3", s.B3), bits("b2", s.B2)
+	w.SharedW1, w.SharedW3, w.SharedW2 = bits("sharedW1", s.SharedW1), bits("sharedW3", s.SharedW3), bits("sharedW2", s.SharedW2)
+	w.SharedGate = bits("sharedGate", s.SharedGate)
 	return w
 }
 
@@ -424,15 +435,19 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 		require.NoError(t, err, name)
 		all[name] = v
 	}
-	v, err := g.Router(of.DLogits)
-	set("router", v, err)
-	if c.RouterBias {
-		v, err = g.RouterBias(of.DLogits)
-		set("routerBias", v, err)
-	}
-	if c.ExpertScale {
-		v, err = g.ExpertScale(of.DScores)
-		set("expertScale", v, err)
+	if in.Routed {
+		v, err := g.Router(of.DLogits)
+		set("router", v, err)
+		if c.RouterBias {
+			v, err = g.RouterBias(of.DLogits)
+			set("routerBias", v, err)
+		}
+		if c.ExpertScale {
+			v, err = g.ExpertScale(of.DScores)
+			set("expertScale", v, err)
+		}
+	} else {
+		all["scores"] = of.DScores
 	}
 	set1 := func(of func([]reference.ExpertRow) ([]float64, error), cols int, order spec.WeightOrder, first, third string, rows, experts int, apart bool) {
 		v, err := of(reference.AllRows(experts, rows))
@@ -460,7 +475,7 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 		set1(g.SharedW2, c.SharedWidth(), spec.OutIn, "sharedW2", "", c.Hidden, 1, false)
 	}
 	if c.SharedGate {
-		v, err = g.SharedGate(of.DSharedGate)
+		v, err := g.SharedGate(of.DSharedGate)
 		set("sharedGate", v, err)
 	}
 	return all
