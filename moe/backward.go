@@ -36,20 +36,27 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 	if !c.layer.hasBackward() {
 		return &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
 	}
-	c.checkBackward(t, b, routed)
-	w := c.layer.backwardWorkspace(t)
+	n := c.checkBackward(t, b, routed)
+	w := c.layer.backwardWorkspace(n)
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {
 		return err
 	}
 	if t == 0 {
 		return c.noTokens(s, b)
 	}
-	return c.gradients(s, t, b, w, routed)
+	return c.gradients(s, n, b, w, routed)
 }
 
-func (c *Call) checkBackward(t int, b *Backward, routed bool) {
-	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16)
-	c.checkRouting(t, &Forward{X: b.X, Scores: b.Scores, ExpertIDs: b.ExpertIDs}, false)
+func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
+	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16), c.layer.work(t)
+	if b.List.IsZero() || routed {
+		c.checkNoList(b.List)
+		c.checkRouting(t, &Forward{X: b.X, Scores: b.Scores, ExpertIDs: b.ExpertIDs}, false)
+	} else {
+		n = c.checkList(t, b.X, b.List)
+		list := c.layer.of.ListShapes(n.rows)
+		want.H, grad.DScores = list.H, list.DScores
+	}
 	c.check.tensor("W1", b.W1, want.W1, false)
 	c.check.tensor("W2", b.W2, want.W2, false)
 	c.check.tensor("H", b.H, want.H, false)
@@ -67,6 +74,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) {
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DW1, DW2, DRouter, DScores")
 	}
+	return n
 }
 
 // checkLogits checks the inputs of a pass through the router.

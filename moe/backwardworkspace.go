@@ -36,17 +36,18 @@ type backwardWorkspace struct {
 	bytes                                     int64
 }
 
-// backwardWorkspace lays out the scratch memory of a backward call with so
-// many tokens.
-func (l *Layer) backwardWorkspace(tokens int) backwardWorkspace {
+// backwardWorkspace lays out the scratch memory of a backward call.
+func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	var s space
-	c, g := l.of.Config, l.of.Gradients(tokens, BF16)
-	rows := tokens * c.TopK
+	tokens, rows := n.tokens, n.rows
+	c, g, r := l.of.Config, l.of.Gradients(tokens, BF16), l.of.ListShapes(rows)
 	plan := dw.Plan{NumExperts: c.NumExperts}
-	w := backwardWorkspace{indices: l.indices(&s, tokens), slots: max(1, plan.Slots(rows, l.sms))}
-	w.pairs = s.take(4 * int64(rows))
-	w.dlogits = s.take(g.DScores.Bytes())
-	w.dscores = s.take(g.DScores.Bytes())
+	w := backwardWorkspace{indices: l.indices(&s, n), slots: max(1, plan.Slots(rows, l.sms))}
+	if !n.list {
+		w.pairs = s.take(4 * int64(rows))
+	}
+	w.dlogits = s.take(r.DScores.Bytes())
+	w.dscores = s.take(r.DScores.Bytes())
 	w.dlrow = s.take(4 * int64(rows))
 	w.splits = s.take(plan.TableBytes(rows))
 	w.splitCounts = s.take(8)
@@ -62,19 +63,19 @@ func (l *Layer) backwardWorkspace(tokens int) backwardWorkspace {
 	first := last
 	first.take(g.DX.Bytes())
 	last.take(drouter.Of(l.of, false).PartialBytes(tokens))
-	s.take(g.DH.Bytes())
+	s.take(r.DH.Bytes())
 	s.bytes = max(s.bytes, first.bytes)
 
 	w.dxRows = s.bytes
 	end := s
-	end.take(g.DXRows.Bytes())
-	w.scaledA = s.take(g.ScaledA.Bytes())
+	end.take(r.DXRows.Bytes())
+	w.scaledA = s.take(r.ScaledA.Bytes())
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes
 	if plan.Slots(rows, l.sms) > 0 {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
 	}
-	w.bytes = max(s.bytes, end.bytes, last.bytes, l.workspace(tokens).bytes)
+	w.bytes = max(s.bytes, end.bytes, last.bytes, l.workspace(n).bytes)
 	return w
 }

@@ -9,6 +9,18 @@ type Weights struct {
 	W1, W2 Tensor
 }
 
+// List is a routing in which a token has any number of experts, none included:
+// entry i sends token Tokens[i] to expert ExpertIDs[i], with weight Scores[i].
+// Entries may stand in any order and repeat; one whose expert is outside [0, E)
+// or whose token is outside [0, T) is skipped.
+type List struct {
+	// Tokens [L] i32, ExpertIDs [L] i32 and Scores [L] f32.
+	Tokens, ExpertIDs, Scores Tensor
+}
+
+// IsZero reports whether there is no list.
+func (l List) IsZero() bool { return l == List{} }
+
 // Forward are the buffers of a forward pass over T tokens.
 type Forward struct {
 	// X [T, d] are the tokens.
@@ -19,6 +31,11 @@ type Forward struct {
 	// read by ForwardExperts. There ids may come from anywhere: one outside
 	// [0, E) is skipped and adds nothing to O; a token may name an expert twice.
 	Scores, ExpertIDs Tensor
+	// List is the routing instead, for ForwardExperts of a layer with
+	// Config.Lists; Scores and ExpertIDs are then not looked at. H has L rows, by
+	// expert, then entry, and the workspace the bytes of ListSizes. O's sums are in
+	// the order of the rows.
+	List List
 	// Logits [T, E], in the format of Config.Logits, are written unless zero, for
 	// losses on them; see [Backward].
 	Logits Tensor
@@ -35,7 +52,7 @@ type Forward struct {
 // DO is yet to be set, and the gradients that are wanted.
 func (f Forward) Backward() Backward {
 	return Backward{
-		X: f.X, Weights: f.Weights, H: f.H, Scores: f.Scores, ExpertIDs: f.ExpertIDs, Logits: f.Logits,
+		X: f.X, Weights: f.Weights, H: f.H, Scores: f.Scores, ExpertIDs: f.ExpertIDs, List: f.List, Logits: f.Logits,
 		Workspace: f.Workspace,
 	}
 }
@@ -44,6 +61,9 @@ func (f Forward) Backward() Backward {
 // there are or fewer. Its H is the first part of f's, not the rows that a pass
 // over all tokens would give these.
 func (f Forward) Tokens(tokens int) (Forward, error) {
+	if !f.List.IsZero() {
+		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries are of any token"}
+	}
 	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H} {
 		if t.IsZero() {
 			continue
@@ -73,13 +93,15 @@ type Backward struct {
 	X Tensor
 	Weights
 	H, Scores, ExpertIDs Tensor
+	// List is what ForwardExperts was given instead of Scores and ExpertIDs.
+	List List
 	// DO [T, d] bf16 is the gradient of O.
 	DO Tensor
 	// DX [T, d] bf16 is written, with the part that comes through the router,
 	// which BackwardExperts leaves out.
 	DX Tensor
 	// DScores [T, K] f32 is written: the gradient of the scores as if they
-	// were inputs, 0 where the expert's id is outside [0, E).
+	// were inputs, 0 where the expert's id is outside [0, E). Of a List [L].
 	DScores Tensor
 	// WeightGradients are those of Weights.
 	WeightGradients

@@ -57,14 +57,16 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	defer c.end()
 	c.checkRouting(t, &f, true)
 	c.checkRouter(t, &f)
-	c.checkExperts(t, &f)
-	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
+	c.checkNoList(f.List)
+	n := c.layer.work(t)
+	c.checkExperts(n, &f)
+	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
 	if err := c.route(s, t, &f); err != nil {
 		return err
 	}
-	return c.experts(s, t, &f)
+	return c.experts(s, n, &f)
 }
 
 // Route queues router product, top-K and softmax on s: the part of Forward that
@@ -77,7 +79,8 @@ func (c *Call) Route(s driver.Stream, f Forward) error {
 	defer c.end()
 	c.checkRouting(t, &f, true)
 	c.checkRouter(t, &f)
-	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
+	c.checkNoList(f.List)
+	if err := c.checked(c.layer.work(t), f.Workspace); err != nil || t == 0 {
 		return err
 	}
 	return c.route(s, t, &f)
@@ -91,16 +94,24 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 		return err
 	}
 	defer c.end()
-	c.checkRouting(t, &f, false)
-	c.checkExperts(t, &f)
-	if err := c.checked(t, f.Workspace); err != nil || t == 0 {
+	n := c.layer.work(t)
+	if f.List.IsZero() {
+		c.checkRouting(t, &f, false)
+	} else {
+		n = c.checkList(t, f.X, f.List)
+	}
+	c.checkExperts(n, &f)
+	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	w := c.layer.workspace(t)
+	if n.list {
+		return c.listExperts(s, n, &f)
+	}
+	w := c.layer.workspace(n)
 	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
-	return c.experts(s, t, &f)
+	return c.experts(s, n, &f)
 }
 
 // count queues the counting of each range's experts.
@@ -147,17 +158,17 @@ func (c *Call) checkRouter(t int, f *Forward) {
 	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
-func (c *Call) checkExperts(t int, f *Forward) {
-	want := c.layer.of.Config.Shapes(t)
+func (c *Call) checkExperts(n work, f *Forward) {
+	want := c.layer.of.Config.Shapes(n.tokens)
 	c.check.tensor("W1", f.W1, want.W1, false)
 	c.check.tensor("W2", f.W2, want.W2, false)
 	c.check.tensor("O", f.O, want.O, true)
-	c.check.optional("H", f.H, want.H, true)
+	c.check.optional("H", f.H, c.layer.of.ListShapes(n.rows).H, true)
 }
 
 // checked ends the checks.
-func (c *Call) checked(t int, w Buffer) error {
-	return c.checkedFor(t, w, c.layer.workspace(t).bytes, "Workspace")
+func (c *Call) checked(n work, w Buffer) error {
+	return c.checkedFor(n.tokens, w, c.layer.workspace(n).bytes, "Workspace")
 }
 
 // checkedFor ends the checks; the workspace must have need bytes, which is that
@@ -176,7 +187,7 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
 
 func (c *Call) route(s driver.Stream, t int, f *Forward) error {
-	w := c.layer.workspace(t)
+	w := c.layer.workspace(c.layer.work(t))
 	return launch(c, s, route.RouterKernel, route.RouterArgs{
 		X: f.X.Ptr, Weights: f.Router.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
@@ -184,16 +195,16 @@ func (c *Call) route(s driver.Stream, t int, f *Forward) error {
 }
 
 // experts queues everything after the counts.
-func (c *Call) experts(s driver.Stream, t int, f *Forward) error {
-	w, p := c.layer.workspace(t), f.Workspace.Ptr
-	if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, p, w.indices); err != nil {
+func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
+	w, p := c.layer.workspace(n), f.Workspace.Ptr
+	if err := c.plan(s, route.PlanKernel, n.tokens, f.ExpertIDs, p, w.indices); err != nil {
 		return err
 	}
-	if err := c.products(s, t, f); err != nil {
+	if err := c.products(s, n, f); err != nil {
 		return err
 	}
 	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{
-		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: t,
+		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: n.tokens,
 	})
 }
 

@@ -31,10 +31,11 @@ func (o options) decodeUpTo(c Config) int {
 func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
 
 // products queues up- and down-projection.
-func (c *Call) products(s driver.Stream, t int, f *Forward) error {
-	w, p := c.layer.workspace(t), f.Workspace.Ptr
-	rows, save := t*c.layer.of.TopK, !f.H.IsZero()
-	if c.layer.decodes(t) {
+func (c *Call) products(s driver.Stream, n work, f *Forward) error {
+	w, p := c.layer.workspace(n), f.Workspace.Ptr
+	rows, save := n.rows, !f.H.IsZero()
+	// A list may give an expert more rows than there are tokens.
+	if !n.list && c.layer.decodes(n.tokens) {
 		table := decode.TableArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs)}
 		up := decode.UpInferenceKernel
 		if save {

@@ -9,13 +9,16 @@ import (
 	"sonicmoe/moe/route"
 )
 
-// ForwardKernels and BackwardKernels are the passes' kernels, in the order of
-// their launches.
+// ForwardKernels and BackwardKernels are the passes' kernels of a layer like
+// Mixtral's, in the order of their launches.
 var ForwardKernels, BackwardKernels = passKernels()
 
 func passKernels() (forward, backward []registry.Any) {
 	backward = []registry.Any{route.CountKernel}
 	for _, k := range kernel.Kernels {
+		if !k.Suits(Config{}) {
+			continue
+		}
 		if k.IsBackward() {
 			backward = append(backward, k)
 		} else {
@@ -28,7 +31,7 @@ func passKernels() (forward, backward []registry.Any) {
 // Regions are the parts of a workspace that later kernels read, by name:
 // offset and bytes.
 func (l *Layer) Regions(tokens int) map[string][2]int64 {
-	w, c := l.workspace(tokens), l.of.Config
+	w, c := l.workspace(l.work(tokens)), l.of.Config
 	rows := int64(tokens) * int64(c.TopK)
 	return map[string][2]int64{
 		"offsets": {w.offsets, 4 * int64(c.NumExperts+1)},
@@ -52,7 +55,7 @@ func (c *Call) RunInSequence(k registry.Any, s driver.Stream) (bool, error) {
 func (c *Call) RunKernel(k registry.Any, s driver.Stream, f Forward) (bool, error) {
 	if p := k.Product(); p == kernel.UpProduct || p == kernel.DownProduct {
 		// Only the plan zeroes the tile counters.
-		w := c.layer.workspace(int(f.X.Shape.Dims[0]))
+		w := c.layer.workspace(c.layer.work(int(f.X.Shape.Dims[0])))
 		if err := s.Fill32(at(f.Workspace.Ptr, w.tickets), 0, 2); err != nil {
 			return true, err
 		}
@@ -63,7 +66,7 @@ func (c *Call) RunKernel(k registry.Any, s driver.Stream, f Forward) (bool, erro
 // BackwardRegions are the parts of a backward workspace that later kernels
 // read, by name: offset and bytes. They are not all alive at once.
 func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
-	w, g := l.backwardWorkspace(tokens), l.of.Gradients(tokens, BF16)
+	w, g := l.backwardWorkspace(l.work(tokens)), l.of.Gradients(tokens, BF16)
 	rows := int64(tokens) * int64(l.of.TopK)
 	return map[string][2]int64{
 		"pairs":   {w.pairs, 4 * rows},
@@ -78,7 +81,7 @@ func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 // RunBackwardKernel queues one kernel again with the arguments of its last
 // launch, which was part of b.
 func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b Backward) error {
-	w := c.layer.backwardWorkspace(int(b.X.Shape.Dims[0]))
+	w := c.layer.backwardWorkspace(c.layer.work(int(b.X.Shape.Dims[0])))
 	switch k.Product() {
 	case dh.Product, kernel.DXProduct:
 		if err := s.Fill32(at(b.Workspace.Ptr, w.tickets), 0, 2); err != nil {

@@ -17,10 +17,9 @@ type backwardRun struct {
 	layer    *Layer
 	Backward // a copy: behind a pointer it would go to the heap
 	s        driver.Stream
-	tokens   int
-	rows     int
-	w        backwardWorkspace
-	routed   bool
+	work
+	w      backwardWorkspace
+	routed bool
 }
 
 // at is an address in the workspace.
@@ -43,8 +42,11 @@ func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 
 // gradients queues the kernels, each only where its result is wanted. The
 // order lets pieces of the workspace be used twice; see backwardWorkspace.
-func (c *Call) gradients(s driver.Stream, t int, b *Backward, w backwardWorkspace, routed bool) error {
-	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, tokens: t, rows: t * c.layer.of.TopK, w: w, routed: routed}
+func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspace, routed bool) error {
+	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, work: n, w: w, routed: routed}
+	if n.list {
+		r.Scores, r.ExpertIDs = b.List.Scores, b.List.ExpertIDs
+	}
 	of := b.wanted()
 	err := r.planRows()
 	if err == nil {
@@ -79,6 +81,9 @@ func (c *Call) gradients(s driver.Stream, t int, b *Backward, w backwardWorkspac
 
 // planRows makes the order of the rows again from the experts' ids.
 func (r *backwardRun) planRows() error {
+	if r.list {
+		return r.call.planList(r.s, r.work, r.List, r.Workspace.Ptr, r.w.indices)
+	}
 	if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 		return err
 	}
@@ -102,13 +107,17 @@ func (r *backwardRun) dScores() error {
 	if r.routed {
 		which = dh.ScoresKernel
 	}
+	tokens := r.tokens
+	if r.list {
+		which, tokens = dh.ScoresListKernel, r.rows // an entry is a token with one slot
+	}
 	to := r.DScores.Ptr
 	if r.DScores.IsZero() {
 		to = r.at(r.w.dscores)
 	}
 	return launch(r.call, r.s, which, dh.ScoresArgs{
 		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: to,
-		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: r.tokens,
+		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: tokens,
 	})
 }
 
@@ -194,6 +203,11 @@ func (r *backwardRun) dXRows() error {
 // the logits add.
 func (r *backwardRun) dX() error {
 	sum := kernel.SumKernel
+	if r.list {
+		return launch(r.call, r.s, kernel.SumListKernel, kernel.AggregateArgs{
+			Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(r.w.tokenRows), Starts: r.at(r.w.starts), Tokens: r.tokens,
+		})
+	}
 	if r.hasDense() {
 		if err := launch(r.call, r.s, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
 			DLogits: r.denseDLogits(), RouterWeights: r.Router.Ptr, Rows: r.at(r.w.extra), Tokens: r.tokens,

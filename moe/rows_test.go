@@ -168,7 +168,7 @@ func timeInSequence(t *testing.T, tr *trial.Trial, kernels []registry.Any) {
 
 // timeEach logs the time of each kernel by itself.
 func timeEach(t *testing.T, tr *trial.Trial) {
-	for _, k := range kernel.Kernels {
+	for _, k := range append(moe.ForwardKernels, moe.BackwardKernels...) {
 		if ran, err := tr.Call().RunKernel(k, tr.Stream(), tr.Args); !ran {
 			require.NoError(t, err)
 			continue

@@ -25,8 +25,11 @@ type indices struct {
 	// products.
 	rowPairs, tickets int64
 	gather, inverse   int64
-	// pairs is there in backward alone.
+	// pairs is there in backward, and with a list.
 	pairs int64
+	// starts, tokenRows and weights are the rows by token of a list, unordered
+	// what it takes to make them.
+	starts, tokenRows, weights, unordered int64
 }
 
 // tiles are the tiles of the which-th product of a call with the workspace at p.
@@ -47,11 +50,21 @@ const ticketBytes = 4
 // workspaceAlignment is what the buffer must be aligned to.
 const workspaceAlignment = 256
 
+// work is what a call has to do: tokens, and rows for pairs of a token and one
+// of its experts, which come as a list or as K of each token.
+type work struct {
+	tokens, rows int
+	list         bool
+}
+
+// work is that of so many tokens with K experts each.
+func (l *Layer) work(tokens int) work { return work{tokens: tokens, rows: tokens * l.of.TopK} }
+
 // indices lays out what all calls need.
-func (l *Layer) indices(s *space, tokens int) indices {
+func (l *Layer) indices(s *space, n work) indices {
 	var w indices
 	c := l.of.Config
-	rows := int64(tokens) * int64(c.TopK)
+	rows := int64(n.rows)
 	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
 	w.rowPairs = s.take(4)
@@ -59,14 +72,19 @@ func (l *Layer) indices(s *space, tokens int) indices {
 	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
+	if n.list {
+		w.pairs = s.take(4 * rows)
+		w.starts = s.take(4 * int64(n.tokens+1))
+		w.tokenRows, w.weights, w.unordered = s.take(4*rows), s.take(4*rows), s.take(4*rows)
+	}
 	return w
 }
 
-// workspace lays out the scratch memory of a forward call with so many tokens.
-func (l *Layer) workspace(tokens int) workspace {
+// workspace lays out the scratch memory of a forward call.
+func (l *Layer) workspace(n work) workspace {
 	var s space
-	w := workspace{indices: l.indices(&s, tokens)}
-	shapes := l.of.Config.Shapes(tokens)
+	w := workspace{indices: l.indices(&s, n)}
+	shapes := l.of.Config.ListShapes(n.rows)
 	w.a = s.take(shapes.A.Bytes())
 	w.y = s.take(shapes.Y.Bytes())
 	w.bytes = s.bytes
@@ -104,11 +122,36 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	}
 	s := l.of.Config.Shapes(tokens)
 	return Sizes{
-		Workspace: l.workspace(tokens).bytes, Fixed: l.workspace(0).bytes,
-		BackwardWorkspace: l.backwardWorkspace(tokens).bytes,
+		Workspace: l.workspace(l.work(tokens)).bytes, Fixed: l.workspace(work{}).bytes,
+		BackwardWorkspace: l.backwardWorkspace(l.work(tokens)).bytes,
 		H:                 s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
 }
+
+// ListSizes gives the exact sizes for a call with so many tokens whose experts
+// come as a list of so many entries. Scores and ExpertIDs are the list's.
+func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
+	switch {
+	case l == nil:
+		return Sizes{}, errNoLayer
+	case !l.of.HasLists():
+		return Sizes{}, errNoLists
+	case tokens < 0 || tokens > spec.MaxRows:
+		return Sizes{}, argErrorf("tokens", tokens, "0 to %d", spec.MaxRows)
+	case entries < 1 || entries > spec.MaxRows:
+		return Sizes{}, argErrorf("entries", entries, "1 to %d", spec.MaxRows)
+	}
+	n := work{tokens: tokens, rows: entries, list: true}
+	s := l.of.ListShapes(entries)
+	return Sizes{
+		Workspace: l.workspace(n).bytes, Fixed: l.workspace(work{list: true}).bytes,
+		BackwardWorkspace: l.backwardWorkspace(n).bytes,
+		H:                 s.H.Bytes(), O: l.of.Shapes(tokens).O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+	}, nil
+}
+
+// errNoLists is the error of lists where a layer has none.
+var errNoLists = &ArgError{Field: "Config.Lists", Got: "false", Want: "true for calls with a List"}
 
 // errNoLayer is the error of a nil layer.
 var errNoLayer = &ArgError{Field: "Layer", Got: "nil", Want: "made by New"}

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/registry"
 	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -18,6 +19,9 @@ type Aggregate struct {
 	Unit bool
 	// Extra adds row t of one more [T, d] tensor to each sum, last.
 	Extra bool
+	// List: tokens have any number of rows, as route.ByToken lists them, instead
+	// of TopK slots.
+	List bool
 }
 
 const (
@@ -35,6 +39,9 @@ type AggregateArgs struct {
 	Inverse driver.DevicePtr
 	// Scores [T, K] f32 are the weights, unless Unit.
 	Scores driver.DevicePtr
+	// With List, Starts [T+1] u32 says where a token's rows begin in Inverse and
+	// Scores, which are [R].
+	Starts driver.DevicePtr
 	// AddRows [T, d] bf16 are added last, with Extra.
 	AddRows driver.DevicePtr
 	// Tokens is T.
@@ -50,6 +57,9 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.Extra {
 		name += "_extra"
 	}
+	if a.List {
+		name += "_list"
+	}
 	k := jit.NewBuilder[AggregateArgs](name, aggregateThreads, 4)
 	k.CTAs(func(g *AggregateArgs) int {
 		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
@@ -62,6 +72,10 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	}
 	if a.Extra {
 		extra = k.Ptr(&k.Args.AddRows)
+	}
+	var starts ptx.Global
+	if a.List {
+		starts = k.Ptr(&k.Args.Starts)
 	}
 	tokens := k.U32(&k.Args.Tokens)
 	slices := a.Hidden / columnsOfThread
@@ -82,9 +96,18 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 			sum[i] = ptx.NewVar(k.Kernel, ptx.Float(0))
 		}
 		const inFlight = 8
-		for first := 0; first < a.TopK; first += inFlight {
-			n := min(inFlight, a.TopK-first)
-			a.add(k.Kernel, y.Plus(column), inverse, scores, token, first, n, sum)
+		if a.List {
+			from, to := ptx.LdGlobal[ptx.U32](starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](starts.Index(token, 4).At(4))
+			k.For(from, to, ptx.Uint(inFlight), func(first ptx.U32) {
+				row, score := a.listed(k.Kernel, inverse, scores, first, to, inFlight)
+				a.add(k.Kernel, y.Plus(column), row, score, sum)
+			})
+		} else {
+			for first := 0; first < a.TopK; first += inFlight {
+				at := y.Plus(column)
+				row, score := a.slots(inverse, scores, token, first, min(inFlight, a.TopK-first))
+				a.add(k.Kernel, at, row, score, sum)
+			}
 		}
 		for i, v := range last {
 			lo, hi := v.AsBF16x2().Unpack()
@@ -100,11 +123,9 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	return k.Build()
 }
 
-// add loads n rows of Y from slot first on, then adds them in order.
-func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U32, first, n int, sum []*ptx.Var[ptx.F32]) {
-	row := make([]ptx.U32, n)
-	score := make([]ptx.F32, n)
-	values := make([][]*ptx.Var[ptx.U32], n)
+// slots are the rows and weights of n slots from the first on.
+func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int) (row []ptx.U32, score []ptx.F32) {
+	row, score = make([]ptx.U32, n), make([]ptx.F32, n)
 	at := inverse.Index(token, 4*a.TopK).At(4 * first)
 	for i := range n {
 		row[i], score[i] = ptx.LdGlobal[ptx.U32](at.At(4*i)), ptx.Float(1)
@@ -115,6 +136,29 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 			score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
 		}
 	}
+	return row, score
+}
+
+// listed are the rows and weights of n places from the first on, none past the
+// end.
+func (a Aggregate) listed(k *ptx.Kernel, inverse, scores ptx.Global, first, end ptx.U32, n int) (row []ptx.U32, score []ptx.F32) {
+	for i := range n {
+		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(1))
+		k.If(place.Lt(end), func() {
+			r.Set(ptx.LdGlobal[ptx.U32](inverse.Index(place, 4)))
+			if !a.Unit {
+				s.Set(ptx.LdGlobal[ptx.F32](scores.Index(place, 4)))
+			}
+		})
+		row, score = append(row, r.Get()), append(score, s.Get())
+	}
+	return row, score
+}
+
+// add loads rows of Y, all at once, then adds them in order.
+func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F32, sum []*ptx.Var[ptx.F32]) {
+	n := len(row)
+	values := make([][]*ptx.Var[ptx.U32], n)
 	for i := range n {
 		has := row[i].Ne(ptx.Uint(route.NoRow))
 		for range columnsOfThread / 2 {
@@ -139,7 +183,8 @@ func (a Aggregate) add(k *ptx.Kernel, y, inverse, scores ptx.Global, token ptx.U
 	}
 }
 
-// AggregateKernel makes O; SumKernel and SumExtraKernel make dX.
+// AggregateKernel makes O; SumKernel and SumExtraKernel make dX. Of each there is
+// one for lists.
 var (
 	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, TopK: l.TopK}.Build()
@@ -149,5 +194,11 @@ var (
 	}}
 	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true, Extra: true}.Build()
+	}}
+	AggregateListKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, List: true}.Build()
+	}}
+	SumListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, Unit: true, List: true}.Build()
 	}}
 )

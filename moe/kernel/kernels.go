@@ -17,10 +17,11 @@ import (
 var Kernels = registry.Registry{
 	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
-	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dw.PlanKernel,
+	route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
+	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
-	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel,
+	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel, SumListKernel,
 	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
 }
 

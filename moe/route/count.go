@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/registry"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -28,6 +29,9 @@ func storeCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 // not counted.
 type Count struct {
 	NumExperts, TopK int
+	// List counts the entries of a list instead, as [Plan] does; ranges are then
+	// of entries, and TopK is 1.
+	List bool
 }
 
 const countThreads = 256
@@ -39,14 +43,23 @@ type CountArgs struct {
 	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
 	Counts driver.DevicePtr
 	TokenRanges
+	Entries
 }
 
 // Build emits the kernel.
 func (c Count) Build() (*jit.Kernel[CountArgs], error) {
-	k := jit.NewBuilder[CountArgs]("moe_count", countThreads, 1)
+	name := "moe_count"
+	if c.List {
+		name = "moe_count_list"
+	}
+	k := jit.NewBuilder[CountArgs](name, countThreads, 1)
 	k.CTAs(func(a *CountArgs) int { return a.Count() })
 	ids, counts := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Counts)
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	var list entries
+	if c.List {
+		list = entries{k.Ptr(&k.Args.TokenOf), k.U32(&k.Args.NumTokens)}
+	}
 	tid := k.TidX()
 	own := pipeline.NewCTA(k.Kernel).Shared("counts", 4*c.NumExperts, 16)
 	clearWords(k.Kernel, own, c.NumExperts, tid, countThreads)
@@ -57,14 +70,23 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	to := from.Add(perCTA).Min(tokens)
 	k.For(from.MulI(c.TopK).Add(tid), to.MulI(c.TopK), ptx.Uint(countThreads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
-		k.If(id.LtI(c.NumExperts), func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
+		valid := id.LtI(c.NumExperts)
+		if c.List {
+			valid = valid.And(list.token(f).Lt(list.tokens))
+		}
+		k.If(valid, func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
 	})
 	k.BarSync(ptx.Uint(0))
 	storeCounts(k.Kernel, counts, own, c.NumExperts, tid, countThreads)
 	return k.Build()
 }
 
-// CountKernel is Count's.
-var CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
-	return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
-}}
+// CountKernel is Count's, CountListKernel that of lists.
+var (
+	CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
+		return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+	}}
+	CountListKernel = &registry.Kernel[CountArgs]{KernelName: "count-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
+		return Count{NumExperts: l.NumExperts, TopK: 1, List: true}.Build()
+	}}
+)

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/registry"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -18,6 +19,29 @@ type Plan struct {
 	NumExperts, TopK int
 	// Pairs also writes each row's (token, slot) pair, which backward needs.
 	Pairs bool
+	// List plans a list of entries, each of any token: ranges are of entries, an
+	// entry takes the place of a pair, TopK is 1. An entry whose token is not
+	// below NumTokens has no row.
+	List bool
+}
+
+// Entries are the tokens of a list's entries, for a struct of arguments to
+// embed; only kernels of lists look at them.
+type Entries struct {
+	// TokenOf [L] i32 is each entry's token, NumTokens is T.
+	TokenOf   driver.DevicePtr
+	NumTokens int
+}
+
+// entries are Entries on the device.
+type entries struct {
+	tokenOf ptx.Global
+	tokens  ptx.U32
+}
+
+// token is an entry's.
+func (l entries) token(entry ptx.U32) ptx.U32 {
+	return ptx.LdGlobal[ptx.U32](l.tokenOf.Index(entry, 4))
 }
 
 const (
@@ -40,6 +64,7 @@ type plan struct {
 	// gather is each row's token, pairs its token·K + slot, inverse each
 	// pair's row.
 	gather, pairs, inverse ptx.Global
+	list                   entries
 }
 
 // PlanArgs are the arguments of [Plan].
@@ -62,6 +87,7 @@ type PlanArgs struct {
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
 	TokenRanges
+	Entries
 }
 
 // TableBytes is the size of the table of row pairs of so many rows.
@@ -75,6 +101,9 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	if p.Pairs {
 		name = "moe_plan_pairs"
 	}
+	if p.List {
+		name += "_list"
+	}
 	k := jit.NewBuilder[PlanArgs](name, planThreads, 1)
 	k.CTAs(func(a *PlanArgs) int { return a.Count() })
 	e := plan{Plan: p, k: k.Kernel}
@@ -86,6 +115,9 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	offsets, table := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Table)
 	blocks, tickets := k.Ptr(&k.Args.RowPairs), k.Ptr(&k.Args.Tickets)
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	if p.List {
+		e.list = entries{k.Ptr(&k.Args.TokenOf), k.U32(&k.Args.NumTokens)}
+	}
 
 	e.tid = k.TidX()
 	e.warp, e.lane = e.tid.ShrI(5), e.tid.AndI(31)
@@ -160,7 +192,13 @@ func (e *plan) eachPair(ids ptx.Global, s segment, body func(f, id ptx.U32)) {
 	e.k.For(s.from, s.to, ptx.Uint(32), func(first ptx.U32) {
 		f := first.Add(e.lane)
 		id := ptx.NewVar(e.k, ptx.Uint(NoRow))
-		e.k.If(f.Lt(s.to), func() { id.Set(ptx.LdGlobal[ptx.U32](ids.Index(f, 4))) })
+		e.k.If(f.Lt(s.to), func() {
+			of := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
+			if e.List {
+				of = ptx.Select(e.list.token(f).Lt(e.list.tokens), of, ptx.Uint(NoRow))
+			}
+			id.Set(of)
+		})
 		body(f, id.Get())
 	})
 }
@@ -182,7 +220,7 @@ func (e *plan) scan() {
 		n := ptx.NewVar(k, ptx.Uint(0))
 		k.If(expert.LtI(e.NumExperts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, expert))) })
 		b := n.Get().AddI(schedule.PairRows - 1).DivI(schedule.PairRows)
-		rowsTo, blocksTo := e.inclusive(n.Get()), e.inclusive(b)
+		rowsTo, blocksTo := inclusive(n.Get(), e.lane), inclusive(b, e.lane)
 		k.If(expert.LtI(e.NumExperts), func() {
 			ptx.StShared(e.word(e.offset, expert), rows.Get().Add(rowsTo).Sub(n.Get()))
 			ptx.StShared(e.word(e.pairsAt, expert), blocks.Get().Add(blocksTo).Sub(b))
@@ -193,11 +231,11 @@ func (e *plan) scan() {
 	k.If(e.lane.EqI(0), func() { ptx.StShared(e.sum, rows.Get(), blocks.Get()) })
 }
 
-// inclusive is the sum over the lanes up to this one.
-func (e *plan) inclusive(x ptx.U32) ptx.U32 {
+// inclusive is the sum over the warp's lanes up to this one.
+func inclusive(x, lane ptx.U32) ptx.U32 {
 	for d := 1; d < 32; d *= 2 {
 		up := x.ShflUp(d)
-		x = x.Add(ptx.Select(e.lane.GeI(d), up, ptx.Uint(0)))
+		x = x.Add(ptx.Select(lane.GeI(d), up, ptx.Uint(0)))
 	}
 	return x
 }
@@ -216,6 +254,14 @@ func (e *plan) startWarps() {
 	})
 }
 
+// token is a pair's.
+func (e *plan) token(f ptx.U32) ptx.U32 {
+	if e.List {
+		return e.list.token(f)
+	}
+	return f.DivI(e.TopK)
+}
+
 // place gives each pair its row. Lanes with the same expert take rows in lane
 // order, so the order is by token and slot.
 func (e *plan) place(ids ptx.Global, s segment) {
@@ -229,7 +275,7 @@ func (e *plan) place(ids ptx.Global, s segment) {
 		row := ptx.NewVar(k, ptx.Uint(NoRow))
 		k.If(valid, func() {
 			row.Set(ptx.LdShared[ptx.U32](e.word(own, id)).Add(rank))
-			ptx.StGlobal(e.gather.Index(row.Get(), 4), f.DivI(e.TopK))
+			ptx.StGlobal(e.gather.Index(row.Get(), 4), e.token(f))
 			if e.Pairs {
 				ptx.StGlobal(e.pairs.Index(row.Get(), 4), f)
 			}
@@ -271,12 +317,16 @@ func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
 	})
 }
 
-// PlanKernel is the forward pass's, PlanPairsKernel the backward pass's.
+// PlanKernel is the forward pass's, PlanPairsKernel the backward pass's,
+// PlanListKernel both passes' of lists.
 var (
 	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 		return Plan{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
 	}}
 	PlanPairsKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-pairs", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: true}.Build()
+	}}
+	PlanListKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+		return Plan{NumExperts: l.NumExperts, TopK: 1, Pairs: true, List: true}.Build()
 	}}
 )

@@ -91,6 +91,11 @@ type Config struct {
 	// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
 	SharedGate bool
 
+	// Lists: a call's experts may be given as a list of tokens and experts, in
+	// which a token has any number of experts. Layers without it have fewer
+	// kernels.
+	Lists bool
+
 	// TokensHint is the number of tokens expected in one call, 0 if unknown.
 	// It steers the choice of tile shapes, never what is computed or allowed.
 	TokensHint int
@@ -123,6 +128,9 @@ func (c Config) Scale() float64 {
 // scores tell its gradient.
 func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK }
 
+// HasLists reports whether the layer has the kernels of lists.
+func (c Config) HasLists() bool { return c.Lists }
+
 // String is a short form with every field that decides what is computed:
 // "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", and after these whatever
 // is not as Mixtral has it. TokensHint is left out.
@@ -153,6 +161,7 @@ func (c Config) String() string {
 	add(c.ScoreOnInput, "score-on-input")
 	add(c.SharedExperts != 0, "shared=%d", c.SharedExperts)
 	add(c.SharedGate, "shared-gate")
+	add(c.Lists, "lists")
 	return b.String()
 }
 

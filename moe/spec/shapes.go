@@ -37,6 +37,29 @@ type Shapes struct {
 	SharedScore Shape
 }
 
+// ListShapes are the tensors of a call whose experts come as a list of so many
+// entries, each a token and one of its experts: what of Shapes and GradientShapes
+// has another extent then.
+type ListShapes struct {
+	// Tokens and ExpertIDs [L] i32 and Scores [L] f32 are the list.
+	Tokens, ExpertIDs, Scores Shape
+	// H, A and Y are as in Shapes, and DH, ScaledA, DXRows and DScores as in
+	// GradientShapes, with L rows.
+	H, A, Y                      Shape
+	DH, ScaledA, DXRows, DScores Shape
+}
+
+// ListShapes gives the tensors of a list of so many entries.
+func (c Config) ListShapes(entries int) ListShapes {
+	c.TopK = 1 // as many tokens with one expert each have the same rows
+	s, g := c.Shapes(entries), c.Gradients(entries, F32)
+	return ListShapes{
+		Tokens: shape(I32, entries), ExpertIDs: shape(I32, entries), Scores: shape(F32, entries),
+		H: s.H, A: s.A, Y: s.Y,
+		DH: g.DH, ScaledA: g.ScaledA, DXRows: g.DXRows, DScores: shape(F32, entries),
+	}
+}
+
 // Shapes gives the tensors of a call with so many tokens.
 func (c Config) Shapes(tokens int) Shapes {
 	d, e, k := c.Hidden, c.NumExperts, c.TopK

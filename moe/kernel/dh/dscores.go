@@ -8,6 +8,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/registry"
 	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -138,12 +139,16 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 }
 
 // ScoresKernel is for layers that route themselves, ScoresGivenKernel for
-// scores from elsewhere.
+// scores from elsewhere, ScoresListKernel for those of a list, whose entries are
+// tokens with one slot to it.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Scores: true, Router: true}.Build()
 	}}
 	ScoresGivenKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Scores: true}.Build()
+	}}
+	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
+		return DScores{Intermediate: l.Intermediate, TopK: 1, Scores: true}.Build()
 	}}
 )

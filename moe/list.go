@@ -1,0 +1,74 @@
+package moe
+
+import (
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/route"
+	"sonicmoe/moe/spec"
+)
+
+// checkList checks x and a list, which is read, and gives the work.
+func (c *Call) checkList(t int, x Tensor, l List) work {
+	c.check.tensor("X", x, c.layer.of.Shapes(t).X, false)
+	if !c.layer.of.HasLists() {
+		c.check.fail(errNoLists.Field, errNoLists.Got, errNoLists.Want)
+	}
+	entries := l.ExpertIDs.Shape.Dims[0]
+	if entries < 1 || entries > spec.MaxRows {
+		c.check.fail("List.ExpertIDs", l.ExpertIDs.Shape.String(), fmt.Sprintf("i32 [L], L 1 to %d", spec.MaxRows))
+		entries = 1
+	}
+	want := c.layer.of.ListShapes(int(entries))
+	c.check.tensor("List.ExpertIDs", l.ExpertIDs, want.ExpertIDs, false)
+	c.check.tensor("List.Tokens", l.Tokens, want.Tokens, false)
+	c.check.tensor("List.Scores", l.Scores, want.Scores, false)
+	return work{tokens: t, rows: int(entries), list: true}
+}
+
+// checkNoList refuses a list where the layer routes.
+func (c *Call) checkNoList(l List) {
+	if !l.IsZero() {
+		c.check.fail("List", "given", "none: this pass routes by itself; ForwardExperts and BackwardExperts take lists")
+	}
+}
+
+// listExperts queues a pass over a list.
+func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
+	w, p := c.layer.workspace(n), f.Workspace.Ptr
+	if err := c.planList(s, n, f.List, p, w.indices); err != nil {
+		return err
+	}
+	if err := c.products(s, n, f); err != nil {
+		return err
+	}
+	return launch(c, s, kernel.AggregateListKernel, kernel.AggregateArgs{
+		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
+	})
+}
+
+// planList queues what orders the entries of a list by expert, and its rows by
+// token.
+func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w indices) error {
+	ranges := c.ranges(n.rows) // of entries
+	of := route.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
+	if err := launch(c, s, route.CountListKernel, route.CountArgs{
+		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
+	}); err != nil {
+		return err
+	}
+	if err := launch(c, s, route.PlanListKernel, route.PlanArgs{
+		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts),
+		Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs),
+		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
+		TokenRanges: ranges, Entries: of,
+	}); err != nil {
+		return err
+	}
+	return launch(c, s, route.ByTokenKernel, route.ByTokenArgs{
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Scores: l.Scores.Ptr,
+		Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
+		TokenRanges: route.ByTokenRanges(n.tokens, c.layer.sms),
+	})
+}

@@ -1,0 +1,226 @@
+package moe_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+)
+
+// routedList is a list and the same with a slot for each entry of a token,
+// slots [T, width], as far as it counts.
+type routedList struct {
+	tokens, ids []int32
+	scores      []float32
+	width       int
+	slotIDs     []int32
+	slotScores  []float64
+	slot        []int // of each entry; -1: it does not count
+}
+
+// newList makes entries of any order: some tokens have none, some repeat an
+// expert, some experts and tokens are out of range.
+func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
+	l := routedList{width: c.NumExperts}
+	l.slotIDs, l.slotScores = make([]int32, tokens*l.width), make([]float64, tokens*l.width)
+	for i := range l.slotIDs {
+		l.slotIDs[i] = -1
+	}
+	used := make([]int, tokens)
+	for i := range entries {
+		token, id, score := int32(r.IntN(tokens)), int32(r.IntN(c.NumExperts)), r.Float32()
+		switch r.IntN(12) {
+		case 0:
+			id = []int32{-1, int32(c.NumExperts), 1<<31 - 1}[r.IntN(3)]
+		case 1:
+			token = []int32{-1, int32(tokens), 1<<31 - 1}[r.IntN(3)]
+		case 2, 3:
+			token = int32(tokens / 2) // one that has many
+		case 4:
+			if i > 0 {
+				token, id = l.tokens[i-1], l.ids[i-1]
+			}
+		}
+		if token == 1 {
+			id = -1 // a token without any
+		}
+		slot := -1
+		if token >= 0 && int(token) < tokens && id >= 0 && int(id) < c.NumExperts {
+			if used[token] == l.width {
+				id = -1
+			} else {
+				slot = int(token)*l.width + used[token]
+				used[token]++
+				l.slotIDs[slot], l.slotScores[slot] = id, float64(score)
+			}
+		}
+		l.tokens, l.ids, l.scores, l.slot = append(l.tokens, token), append(l.ids, id), append(l.scores, score), append(l.slot, slot)
+	}
+	return l
+}
+
+// listBench is a layer with lists, its tensors on a device and its reference,
+// which has a slot for each of a token's entries.
+type listBench struct {
+	*testing.T
+	layer *moe.Layer
+	s     driver.Stream
+	f     moe.Forward
+	x, do []uint16
+	ref   *reference.Layer
+	arena *moe.Arena
+}
+
+func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBench {
+	dev := testDevice(t)
+	layer, err := moe.New(testContext(t), dev, c, moe.WithCache(nil))
+	require.NoError(t, err)
+	b := &listBench{T: t, layer: layer, arena: moe.NewArena(dev)}
+	t.Cleanup(func() { require.NoError(t, b.arena.Free()) })
+	b.s, err = dev.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.s.Close()) })
+	entries := len(l.ids)
+	sizes, err := layer.ListSizes(tokens, entries)
+	require.NoError(t, err)
+	shapes, list := layer.Shapes(tokens), c.ListShapes(entries)
+	b.f = moe.Forward{
+		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), Weights: b.arena.Weights(layer),
+		List:      moe.List{Tokens: b.arena.Tensor(list.Tokens), ExpertIDs: b.arena.Tensor(list.ExpertIDs), Scores: b.arena.Tensor(list.Scores)},
+		Workspace: b.arena.Buffer(sizes.BackwardWorkspace),
+	}
+	require.NoError(t, b.arena.Err())
+	b.poison(b.f.O, b.f.H, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	values := func(of moe.Tensor, seed uint64, std float64) []uint16 {
+		v := reference.NewNormal(seed, std).Values(of.Shape.Elements())
+		require.NoError(t, moe.Write(b.s, of, v))
+		return v
+	}
+	b.x = values(b.f.X, 1, 1)
+	w1, w2 := values(b.f.W1, 2, 0.1), values(b.f.W2, 3, 0.1)
+	b.do = reference.NewNormal(4, 1).Values(shapes.O.Elements())
+	require.NoError(t, moe.Write(b.s, b.f.List.Tokens, l.tokens))
+	require.NoError(t, moe.Write(b.s, b.f.List.ExpertIDs, l.ids))
+	require.NoError(t, moe.Write(b.s, b.f.List.Scores, l.scores))
+	wide := c
+	wide.TopK = l.width
+	b.ref, err = reference.NewLayer(wide, make([]uint16, c.NumExperts*c.Hidden), w1, w2)
+	require.NoError(t, err)
+	return b
+}
+
+// poison fills tensors with NaN.
+func (b *listBench) poison(of ...moe.Tensor) {
+	for _, x := range of {
+		require.NoError(b, b.s.Fill32(x.Ptr, 0xffffffff, x.Shape.Bytes()/4))
+	}
+}
+
+// check holds a result against the reference, relative norms by row.
+func (b *listBench) check(what string, of moe.Tensor, want []float64, rows int) {
+	got := make([]uint16, of.Shape.Elements())
+	require.NoError(b, moe.Read(b.s, of, got), what)
+	require.NoError(b, reference.Compare(got, want, rows, len(want)/rows).Check(reference.VsRounded), what)
+}
+
+// Lists of any order against the reference, forward and backward: O and all
+// gradients. Every run has the same bits.
+func TestLists(t *testing.T) {
+	cases := 4
+	if os.Getenv("SONICMOE_LONG") != "" {
+		cases = 1000
+	}
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
+	r := rand.New(rand.NewPCG(5, 6))
+	for i := range cases {
+		tokens := []int{70, 3, 130, 1}[i%4]
+		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
+		b := newListBench(t, c, l, tokens)
+		call := b.layer.NewCall()
+		require.NoError(t, call.ForwardExperts(b.s, b.f))
+		want, err := b.ref.Experts(b.x, l.slotScores, l.slotIDs, nil, reference.Rounded)
+		require.NoError(t, err)
+		b.check("O", b.f.O, want.O, tokens)
+		b.backward(call, l, tokens)
+	}
+}
+
+func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
+	c := b.layer.Config()
+	g := c.Gradients(tokens, moe.BF16)
+	back := b.f.Backward()
+	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
+	back.DScores = b.arena.Tensor(c.ListShapes(len(l.ids)).DScores)
+	back.WeightGradients = b.arena.Gradients(b.layer, moe.BF16)
+	back.DRouter = moe.Gradient{}
+	require.NoError(b, b.arena.Err())
+	require.NoError(b, moe.Write(b.s, back.DO, b.do))
+	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	require.NoError(b, call.BackwardExperts(b.s, back))
+
+	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: l.slotScores, ExpertIDs: l.slotIDs}, reference.Rounded)
+	require.NoError(b, err)
+	of, err := want.Tokens(nil)
+	require.NoError(b, err)
+	b.check("DX", back.DX, of.DX, tokens)
+	dw1, err := want.W1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
+	require.NoError(b, err)
+	b.check("DW1", back.DW1.Tensor, dw1, c.NumExperts)
+	dw2, err := want.W2(reference.AllRows(c.NumExperts, c.Hidden))
+	require.NoError(b, err)
+	b.check("DW2", back.DW2.Tensor, dw2, c.NumExperts)
+
+	got := make([]float32, len(l.ids))
+	require.NoError(b, moe.Read(b.s, back.DScores, got))
+	wanted := make([]float64, len(l.ids))
+	for i, slot := range l.slot {
+		if slot >= 0 {
+			wanted[i] = of.DScores[slot]
+		} else {
+			require.Zero(b, got[i], "an entry that does not count")
+		}
+	}
+	require.NoError(b, reference.Compare(got, wanted, 1, len(wanted)).Check(reference.VsRounded), "DScores")
+}
+
+// Lists are refused where the layer has none, or routes itself, and where they
+// are not whole.
+func TestWrongLists(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true}
+	l := newList(rand.New(rand.NewPCG(1, 1)), c, 5, 9)
+	b := newListBench(t, c, l, 5)
+	call := b.layer.NewCall()
+	for _, tt := range []struct {
+		pass   func(moe.Forward) error
+		change func(*moe.Forward)
+		field  string
+	}{
+		{func(f moe.Forward) error { return call.Forward(b.s, f) }, func(f *moe.Forward) {
+			f.Scores, f.ExpertIDs = b.arena.Tensor(b.layer.Shapes(5).Scores), b.arena.Tensor(b.layer.Shapes(5).ExpertIDs)
+		}, "List"},
+		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
+		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.ExpertIDs = moe.Tensor{} }, "List.ExpertIDs"},
+		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.List.Scores.Shape.Dims[0]-- }, "List.Scores"},
+		{func(f moe.Forward) error { return call.ForwardExperts(b.s, f) }, func(f *moe.Forward) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
+		{func(f moe.Forward) error { _, err := f.Tokens(3); return err }, func(*moe.Forward) {}, "List"},
+	} {
+		f := b.f
+		tt.change(&f)
+		var arg *moe.ArgError
+		require.True(t, errors.As(tt.pass(f), &arg), tt.field)
+		require.Equal(t, tt.field, arg.Field)
+	}
+	without := c
+	without.Lists = false
+	plain, err := moe.New(testContext(t), testDevice(t), without, moe.WithCache(nil), moe.WithoutBackward())
+	require.NoError(t, err)
+	_, err = plain.ListSizes(5, 9)
+	require.ErrorContains(t, err, "Config.Lists is false, must be true for calls with a List")
+	require.ErrorContains(t, plain.NewCall().ForwardExperts(b.s, b.f), "Config.Lists is false")
+}
