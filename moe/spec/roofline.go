@@ -41,12 +41,14 @@ func (r Rates) Roofline(kernels []Work) time.Duration {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// ForwardFLOPs is 6TKnd: the expert products of a forward pass, without the router.
+// ForwardFLOPs is 6TKnd, or 4TKnd without a gate: the expert products of a
+// forward pass, without the router and shared experts.
 func (c Config) ForwardFLOPs(tokens int) float64 {
-	return 6 * float64(tokens) * float64(c.TopK) * float64(c.Intermediate) * float64(c.Hidden)
+	_, r, d, n, _ := c.floats(tokens)
+	return 2 * r * (c.h() + n) * d
 }
 
-// BackwardFLOPs is 12TKnd: the expert products of a backward pass, without the router.
+// BackwardFLOPs is twice that: the expert products of a backward pass.
 func (c Config) BackwardFLOPs(tokens int) float64 { return 2 * c.ForwardFLOPs(tokens) }
 
 // TFLOPS is a speed in 10^12 operations a second.
@@ -70,7 +72,7 @@ func (c Config) TopKWork(tokens int) Work {
 // UpWork is the up-projection's.
 func (c Config) UpWork(tokens int) Work {
 	t, r, d, n, e := c.floats(tokens)
-	return Work{"up", 4 * r * n * d, 2 * (t*d + 2*e*n*d + 3*r*n)}
+	return Work{"up", 2 * r * c.h() * d, 2 * (t*d + e*c.h()*d + r*c.h() + r*n)}
 }
 
 // DownWork is the down-projection's.
@@ -88,7 +90,7 @@ func (c Config) AggregateWork(tokens int) Work {
 // DHWork is that of the gradient of H.
 func (c Config) DHWork(tokens int) Work {
 	t, r, d, n, e := c.floats(tokens)
-	return Work{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 5*r*n)}
+	return Work{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 2*r*c.h() + r*n)}
 }
 
 // DW2Work is that of the gradient of W2.
@@ -99,26 +101,52 @@ func (c Config) DW2Work(tokens int) Work {
 
 // DXWork is that of the gradient of the rows of X.
 func (c Config) DXWork(tokens int) Work {
-	_, r, d, n, e := c.floats(tokens)
-	return Work{"dX", 4 * r * n * d, 2 * (2*r*n + 2*e*n*d + r*d)}
+	_, r, d, _, e := c.floats(tokens)
+	return Work{"dX", 2 * r * c.h() * d, 2 * (r*c.h() + e*c.h()*d + r*d)}
 }
 
 // DW1Work is that of the gradient of W1.
 func (c Config) DW1Work(tokens int) Work {
-	t, r, d, n, e := c.floats(tokens)
-	return Work{"dW1", 4 * r * n * d, 2 * (t*d + 2*r*n + 2*e*n*d)}
+	t, r, d, _, e := c.floats(tokens)
+	return Work{"dW1", 2 * r * c.h() * d, 2 * (t*d + r*c.h() + e*c.h()*d)}
 }
 
-// ForwardWork lists the five kernels of a training forward pass.
+// ForwardWork lists the five kernels of a training forward pass, and the
+// products of shared experts, where there are any.
 func (c Config) ForwardWork(tokens int) []Work {
-	return []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
+	list := []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
+	if s, ok := c.shared(); ok {
+		list = append(list, named("shared ", s.UpWork(tokens), s.DownWork(tokens))...)
+	}
+	return list
 }
 
 // BackwardWork lists the kernels of a backward pass with all gradients, without
 // the router's.
 func (c Config) BackwardWork(tokens int) []Work {
-	return []Work{c.DHWork(tokens), c.DW2Work(tokens), c.DXWork(tokens), c.DW1Work(tokens), c.AggregateWork(tokens)}
+	list := []Work{c.DHWork(tokens), c.DW2Work(tokens), c.DXWork(tokens), c.DW1Work(tokens), c.AggregateWork(tokens)}
+	if s, ok := c.shared(); ok {
+		list = append(list, named("shared ", s.DHWork(tokens), s.DW2Work(tokens), s.DXWork(tokens), s.DW1Work(tokens))...)
+	}
+	return list
 }
+
+// shared is the layer's shared experts as a layer of one expert that all tokens
+// go to, and whether there are any.
+func (c Config) shared() (Config, bool) {
+	s := Config{Hidden: c.Hidden, Intermediate: c.SharedWidth(), NumExperts: 1, TopK: 1, Activation: c.Activation}
+	return s, s.Intermediate > 0
+}
+
+func named(prefix string, list ...Work) []Work {
+	for i := range list {
+		list[i].Kernel = prefix + list[i].Kernel
+	}
+	return list
+}
+
+// h is HWidth.
+func (c Config) h() float64 { return float64(c.HWidth()) }
 
 // floats gives T, R, d, n, E: products of them overflow integers.
 func (c Config) floats(tokens int) (t, r, d, n, e float64) {

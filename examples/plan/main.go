@@ -1,0 +1,137 @@
+// Command plan tells what expert layers cost before anything runs: bytes of
+// weights, of what a training step saves and of scratch memory, rows that tiles
+// add, and times that no kernel on an H200 can beat. It needs no GPU.
+//
+//	go run ./examples/plan                                    # published models
+//	go run ./examples/plan Qwen3-30B-A3B "DeepSeek-V3"        # some of them
+//	go run ./examples/plan -tokens 4096 -plot plan.png ~/models/mine
+//
+// An argument is the name of a published model, or a config.json or its folder.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sonicmoe/examples/internal/picture"
+	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "plan:", err)
+		os.Exit(1)
+	}
+}
+
+const usage = `Plan tells what expert layers cost before anything runs. It needs no GPU.
+
+	plan [flags] [model ...]
+
+A model is a published one by name, or a config.json or its folder; none: all
+published ones. Flags:
+`
+
+func run(args []string, out io.Writer) error {
+	set := flag.NewFlagSet("plan", flag.ContinueOnError)
+	set.SetOutput(out)
+	set.Usage = func() {
+		fmt.Fprint(out, usage)
+		set.PrintDefaults()
+	}
+	tokens := set.Int("tokens", 16384, "tokens of a call")
+	plot := set.String("plot", "", "draw it to this `file`, .png or .svg")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	if *plot != "" {
+		if err := picture.Check(*plot); err != nil {
+			return err
+		}
+	}
+	models, err := find(set.Args())
+	if err != nil {
+		return err
+	}
+	plans, err := estimate(models, *tokens)
+	if err != nil {
+		return err
+	}
+	if err := write(out, plans, *tokens); err != nil {
+		return err
+	}
+	if *plot == "" {
+		return nil
+	}
+	return draw(plans, *tokens, *plot)
+}
+
+// find gives the models of these names and paths; of none all that are published.
+func find(names []string) ([]checkpoint.Named, error) {
+	published, err := checkpoint.Published()
+	if err != nil || len(names) == 0 {
+		return published, err
+	}
+	var list []checkpoint.Named
+	for _, name := range names {
+		m, err := findOne(published, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	return list, nil
+}
+
+func findOne(published []checkpoint.Named, name string) (checkpoint.Named, error) {
+	var known []string
+	for _, m := range published {
+		if strings.EqualFold(m.Name, name) {
+			return m, nil
+		}
+		known = append(known, m.Name)
+	}
+	path := name
+	info, err := os.Stat(path)
+	if err != nil {
+		return checkpoint.Named{}, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(known, ", "))
+	}
+	if info.IsDir() {
+		path = filepath.Join(path, "config.json")
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return checkpoint.Named{}, err
+	}
+	m, err := moe.FromConfig(data)
+	if err != nil {
+		return checkpoint.Named{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return checkpoint.Named{Name: m.Type + " " + filepath.Base(filepath.Dir(path)), Model: m}, nil
+}
+
+// plan is a model with its figures.
+type plan struct {
+	checkpoint.Named
+	moe.Figures
+	// beyond is why no kernel computes the layer yet; nil: one does.
+	beyond error
+}
+
+func estimate(models []checkpoint.Named, tokens int) ([]plan, error) {
+	var list []plan
+	for _, m := range models {
+		f, err := moe.Estimate(m.Config, moe.Load{Tokens: tokens})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Name, err)
+		}
+		list = append(list, plan{Named: m, Figures: f, beyond: moe.Check(m.Config)})
+	}
+	return list, nil
+}

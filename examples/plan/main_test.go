@@ -1,0 +1,79 @@
+package main
+
+import (
+	"bytes"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPublished(t *testing.T) {
+	var out bytes.Buffer
+	file := filepath.Join(t.TempDir(), "plan.png")
+	start := time.Now()
+	require.NoError(t, run([]string{"-plot", file}, &out))
+	assert.Less(t, time.Since(start), 5*time.Second) // 0.1 s of one core
+	lines := strings.Split(out.String(), "\n")
+	require.Greater(t, len(lines), 4+31)
+	row := func(name string) []string {
+		for _, l := range lines {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(l), name+"  "); ok {
+				return strings.Fields(rest)
+			}
+		}
+		require.Fail(t, "no row", name)
+		return nil
+	}
+	// Saved bytes a token are 2d + 4Kn, and padding what tables of these models say.
+	qwen := row("Qwen3-30B-A3B")
+	assert.Equal(t, []string{"2048", "768", "128", "8", "0", "1152", "28672"}, qwen[:7])
+	assert.Equal(t, "3/6/12", qwen[8])
+	assert.Equal(t, "24/48/100", row("Llama-4 Maverick")[8])
+	assert.Contains(t, out.String(), "Phi-3.5-MoE: outside the layer: the router is SparseMixer")
+
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	picture, err := png.Decode(f)
+	require.NoError(t, err)
+	assert.Greater(t, picture.Bounds().Dy(), 600)
+}
+
+func TestOwnModel(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "mixtral", "hidden_size": 1024,
+		"intermediate_size": 512, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 2, "hidden_act": "silu", "expert_choice": true}`), 0o600))
+	var out bytes.Buffer
+	require.NoError(t, run([]string{"-tokens", "512", dir, "olmoe-1b-7b"}, &out))
+	text := out.String()
+	assert.Contains(t, text, "512 tokens a call")
+	assert.Contains(t, text, "mixtral mine  1024   512   8  2")
+	assert.Contains(t, text, "OLMoE-1B-7B")
+	assert.Contains(t, text, "mixtral mine: assumed: dtype is not there: bfloat16")
+	assert.Contains(t, text, "mixtral mine: not understood: expert_choice = true")
+}
+
+func TestRefuses(t *testing.T) {
+	empty := t.TempDir()
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"GPT-9"}, `"GPT-9" is neither a file nor one of Mixtral 8x7B, `},
+		{[]string{empty}, "config.json: no such file"},
+		{[]string{"-plot", "plan.gif"}, "must be .png or .svg"},
+		{[]string{"-tokens", "-1"}, "Load.Tokens is -1"},
+	} {
+		require.ErrorContains(t, run(tt.args, &bytes.Buffer{}), tt.want)
+	}
+	var out bytes.Buffer
+	require.Error(t, run([]string{"-h"}, &out))
+	assert.Contains(t, out.String(), "Plan tells what expert layers cost")
+}

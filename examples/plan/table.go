@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// write gives the table, and below it what there is to say of single models.
+func write(out io.Writer, plans []plan, tokens int) error {
+	fmt.Fprintf(out, "One layer, %d tokens a call, any expert as likely as any other; times are an H200's rooflines.\n\n", tokens)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "model\td\tn\tE\tK\tshared\tweights\tsaved\tworkspace\tpadding 64/128/256\tforward\tbackward\tdecode\t")
+	fmt.Fprintln(w, "\t\t\t\t\t\tMiB\tB/token\tMiB\t%\tms\tms\tµs\t")
+	for _, p := range plans {
+		workspace := "-"
+		if p.beyond == nil {
+			workspace = fmt.Sprint(p.BackwardWorkspace >> 20)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.1f\t\n",
+			p.Name, p.Config.Hidden, p.Config.Intermediate, p.Config.NumExperts, p.Config.TopK, p.Config.SharedExperts,
+			p.Weights>>20, p.savedPerToken(), workspace, p.waste(), ms(p.Forward), ms(p.Backward), p.Decode.Seconds()*1e6)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	for _, p := range plans {
+		for _, text := range p.remarks() {
+			fmt.Fprintf(out, "%s: %s\n", p.Name, text)
+		}
+	}
+	return nil
+}
+
+// savedPerToken is what a token leaves from forward to backward, in bytes.
+func (p plan) savedPerToken() int64 { return p.Saved.Activations / int64(max(p.Tokens, 1)) }
+
+func (p plan) waste() string {
+	text := ""
+	for i, of := range p.Padding {
+		if i > 0 {
+			text += "/"
+		}
+		text += fmt.Sprintf("%.0f", 100*of.Share)
+	}
+	return text
+}
+
+func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }
+
+// remarks are what the figures alone would hide.
+func (p plan) remarks() []string {
+	var list []string
+	for _, text := range p.Outside {
+		list = append(list, "outside the layer: "+text)
+	}
+	for _, text := range p.Assumed {
+		list = append(list, "assumed: "+text)
+	}
+	for _, text := range p.Unknown {
+		list = append(list, "not understood: "+text)
+	}
+	if p.beyond != nil {
+		list = append(list, "no kernel computes it yet: "+p.beyond.Error())
+	}
+	return list
+}

@@ -1,0 +1,178 @@
+package moe
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/registry"
+	"sonicmoe/moe/spec"
+)
+
+// Load is what a call is given to do.
+type Load struct {
+	// Tokens is T. It may be 0 where Histogram is given.
+	Tokens int
+	// Histogram is the number of rows of each expert, [E]. Nil: every token's
+	// experts are any K of the E, as likely as any others.
+	Histogram []int
+}
+
+// Figures are what a layer costs, known before anything runs. Times are
+// rooflines on an H200, of which no kernel can be faster: see [spec.Rates].
+type Figures struct {
+	Tokens, Rows int
+	// Weights are the bytes of the router's, the experts' and the shared experts'.
+	Weights int64
+	// Saved is what stays from forward to backward.
+	Saved spec.Saved
+	// Workspace and BackwardWorkspace are scratch memory, as Layer.Sizes gives them
+	// on an H200; 0 where [Check] says that no kernel computes the layer.
+	Workspace, BackwardWorkspace int64
+	// Experts is the number of experts that have rows, on average.
+	Experts float64
+	// Padding is the share of rows that tiles of so many rows add, a tile never
+	// holding rows of two experts.
+	Padding []Padding
+	// Forward and Backward are the least times of a training step's passes;
+	// weights of experts without rows are not read in Forward. Decode is that of
+	// a forward pass of one token, whose weights come from memory.
+	Forward, Backward, Decode time.Duration
+}
+
+// Padding is what tiles waste.
+type Padding struct {
+	// Tile is the rows of a tile.
+	Tile int
+	// Share is the added rows over those that there are, 0 for no rows.
+	Share float64
+}
+
+// Estimate gives a layer's figures for a call. It needs no device. An error is
+// an [*ArgError].
+func Estimate(c Config, load Load) (Figures, error) {
+	if err := c.Check(); err != nil {
+		return Figures{}, err
+	}
+	tokens, err := load.tokens(c)
+	if err != nil {
+		return Figures{}, err
+	}
+	s := c.Shapes(tokens)
+	f := Figures{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.Saved(tokens), Experts: load.touched(c, tokens)}
+	for _, w := range []Shape{s.Router, s.RouterBias, s.SelectionBias, s.ExpertScale, s.W1, s.W3, s.W2, s.B1, s.B3, s.B2,
+		s.SharedW1, s.SharedW3, s.SharedW2, s.SharedGate} {
+		f.Weights += w.Bytes()
+	}
+	if Check(c) == nil {
+		t := driver.H200()
+		l := &Layer{of: registry.Layer{Config: c, Tiles: kernel.Choose(c, t)}, sms: t.SMs}
+		sizes, err := l.Sizes(tokens)
+		if err != nil {
+			return Figures{}, err
+		}
+		f.Workspace, f.BackwardWorkspace = sizes.Workspace, sizes.BackwardWorkspace
+	}
+	for _, tile := range []int{64, 128, 256} {
+		f.Padding = append(f.Padding, Padding{tile, load.padding(c, tokens, tile)})
+	}
+	f.Forward = forwardTime(c, tokens, f.Experts)
+	f.Backward = spec.H200.Roofline(c.BackwardWork(tokens))
+	f.Decode = forwardTime(c, 1, float64(c.TopK))
+	return f, nil
+}
+
+// tokens checks a load, and gives its tokens.
+func (l Load) tokens(c Config) (int, error) {
+	most := spec.MaxRows / c.TopK
+	if l.Histogram == nil {
+		if l.Tokens < 0 || l.Tokens > most {
+			return 0, argErrorf("Load.Tokens", l.Tokens, "0 to %d: T·K is below 2^31", most)
+		}
+		return l.Tokens, nil
+	}
+	if len(l.Histogram) != c.NumExperts {
+		return 0, argErrorf("Load.Histogram", fmt.Sprintf("%d experts", len(l.Histogram)), "of %d", c.NumExperts)
+	}
+	rows := 0
+	for e, n := range l.Histogram {
+		if n < 0 || n > spec.MaxRows-rows {
+			return 0, argErrorf(fmt.Sprintf("Load.Histogram[%d]", e), n, "0 or more, all together below 2^31")
+		}
+		rows += n
+	}
+	tokens := (rows + c.TopK - 1) / c.TopK
+	if l.Tokens != 0 && l.Tokens != tokens {
+		return 0, argErrorf("Load.Tokens", l.Tokens, "0, or %d: the histogram has %d rows, %d a token", tokens, rows, c.TopK)
+	}
+	return tokens, nil
+}
+
+// touched is how many experts have rows.
+func (l Load) touched(c Config, tokens int) float64 {
+	if l.Histogram == nil {
+		e := float64(c.NumExperts)
+		return e * (1 - math.Pow(1-float64(c.TopK)/e, float64(tokens)))
+	}
+	count := 0.0
+	for _, n := range l.Histogram {
+		if n > 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// padding is the share of rows that tiles of so many rows add.
+func (l Load) padding(c Config, tokens, tile int) float64 {
+	if tokens == 0 {
+		return 0
+	}
+	round := func(rows int) float64 { return float64((rows + tile - 1) / tile * tile) }
+	rows, padded := 0.0, 0.0
+	for _, n := range l.Histogram {
+		rows, padded = rows+float64(n), padded+round(n)
+	}
+	if l.Histogram == nil {
+		rows = float64(tokens * c.TopK)
+		binomial(tokens, float64(c.TopK)/float64(c.NumExperts), func(n int, p float64) {
+			padded += float64(c.NumExperts) * p * round(n)
+		})
+	}
+	if rows == 0 {
+		return 0
+	}
+	return padded/rows - 1
+}
+
+// binomial gives how likely each number of successes of so many trials is, for
+// those that are likely at all.
+func binomial(trials int, p float64, do func(n int, likely float64)) {
+	if p >= 1 {
+		do(trials, 1)
+		return
+	}
+	mean := float64(trials) * p
+	wide := 9*math.Sqrt(mean*(1-p)) + 9
+	lgamma := func(n int) float64 { v, _ := math.Lgamma(float64(n + 1)); return v }
+	for n := max(0, int(mean-wide)); n <= min(trials, int(mean+wide)); n++ {
+		do(n, math.Exp(lgamma(trials)-lgamma(n)-lgamma(trials-n)+float64(n)*math.Log(p)+float64(trials-n)*math.Log1p(-p)))
+	}
+}
+
+// forwardTime is the roofline of a forward pass in which so many experts have rows.
+func forwardTime(c Config, tokens int, experts float64) time.Duration {
+	list := c.ForwardWork(tokens)
+	idle := float64(c.NumExperts) - experts
+	for i, w := range list {
+		switch w.Kernel {
+		case "up":
+			list[i].Bytes -= 2 * idle * float64(c.HWidth()) * float64(c.Hidden)
+		case "down":
+			list[i].Bytes -= 2 * idle * float64(c.Intermediate) * float64(c.Hidden)
+		}
+	}
+	return spec.H200.Roofline(list)
+}

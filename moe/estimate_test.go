@@ -1,0 +1,145 @@
+package moe_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint"
+	"sonicmoe/moe/spec"
+)
+
+// Qwen3-30B-A3B at 16,384 tokens, by hand.
+func TestEstimate(t *testing.T) {
+	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}
+	f, err := moe.Estimate(c, moe.Load{Tokens: 16384})
+	require.NoError(t, err)
+	assert.Equal(t, 131072, f.Rows)
+	assert.EqualValues(t, 2*(128*2048+128*3*768*2048), f.Weights)
+	assert.EqualValues(t, 28672*16384, f.Saved.Activations, "2d + 4Kn bytes a token")
+	assert.InDelta(t, 128, f.Experts, 1e-9)
+	assert.Equal(t, spec.H200.Roofline(c.ForwardWork(16384)), f.Forward)
+	assert.Equal(t, spec.H200.Roofline(c.BackwardWork(16384)), f.Backward)
+	// One token reads 8 experts and the router: 75.5 MB and 0.5 MB, at 4.29 TB/s.
+	assert.InDelta(t, 17.7e3, float64(f.Decode), 200)
+}
+
+// What uniform routing pads is what random draws pad.
+func TestEstimatePadding(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 160, TopK: 6}
+	const tokens = 4096
+	f, err := moe.Estimate(c, moe.Load{Tokens: tokens})
+	require.NoError(t, err)
+	r := rand.New(rand.NewPCG(1, 2))
+	sums := make([]float64, len(f.Padding))
+	const draws = 40
+	for range draws {
+		counts := make([]int, c.NumExperts)
+		for range tokens {
+			for _, e := range r.Perm(c.NumExperts)[:c.TopK] {
+				counts[e]++
+			}
+		}
+		of, err := moe.Estimate(c, moe.Load{Histogram: counts})
+		require.NoError(t, err)
+		require.Equal(t, tokens, of.Tokens)
+		for i, p := range of.Padding {
+			sums[i] += p.Share / draws
+		}
+	}
+	for i, p := range f.Padding {
+		assert.InDelta(t, sums[i], p.Share, 0.01, "tiles of %d rows", p.Tile)
+	}
+}
+
+// A histogram counts its own experts, rows and tiles.
+func TestEstimateHistogram(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
+	f, err := moe.Estimate(c, moe.Load{Histogram: []int{0, 64, 65, 1}})
+	require.NoError(t, err)
+	assert.Equal(t, 65, f.Tokens)
+	assert.Equal(t, 3.0, f.Experts)
+	for i, want := range []float64{64 + 128 + 64, 128 + 128 + 128, 3 * 256} {
+		assert.InDelta(t, want/130-1, f.Padding[i].Share, 1e-12)
+	}
+	f, err = moe.Estimate(c, moe.Load{})
+	require.NoError(t, err)
+	assert.Zero(t, f.Padding[0].Share+f.Experts)
+}
+
+// The workspace is that of the layer itself.
+func TestEstimateIsTheLayers(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32}
+	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
+	require.NoError(t, err)
+	defer dev.Close()
+	layer, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+	require.NoError(t, err)
+	sizes, err := layer.Sizes(100)
+	require.NoError(t, err)
+	f, err := moe.Estimate(c, moe.Load{Tokens: 100})
+	require.NoError(t, err)
+	assert.Equal(t, sizes.Workspace, f.Workspace)
+	assert.Equal(t, sizes.BackwardWorkspace, f.BackwardWorkspace)
+}
+
+// All published models in no time.
+func TestEstimatePublished(t *testing.T) {
+	list, err := checkpoint.Published()
+	require.NoError(t, err)
+	start := time.Now()
+	for _, m := range list {
+		f, err := moe.Estimate(m.Config, moe.Load{Tokens: 16384})
+		require.NoError(t, err, m.Name)
+		assert.Positive(t, f.Forward, m.Name)
+		assert.Greater(t, f.Backward, f.Forward, m.Name)
+		assert.Less(t, f.Decode, f.Forward, m.Name)
+		assert.Equal(t, moe.Check(m.Config) == nil, f.Workspace > 0, m.Name)
+		for i, p := range f.Padding {
+			assert.False(t, math.IsNaN(p.Share) || p.Share < 0, m.Name)
+			assert.True(t, i == 0 || p.Share >= f.Padding[i-1].Share, m.Name)
+		}
+	}
+	assert.Less(t, time.Since(start), time.Second)
+}
+
+func TestEstimateRefuses(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
+	for _, tt := range []struct {
+		config moe.Config
+		load   moe.Load
+		want   string
+	}{
+		{moe.Config{}, moe.Load{}, "Config.Hidden is 0"},
+		{c, moe.Load{Tokens: -1}, "Load.Tokens is -1, must be 0 to 1073741823: T·K is below 2^31"},
+		{c, moe.Load{Histogram: []int{1}}, "Load.Histogram is 1 experts, must be of 4"},
+		{c, moe.Load{Histogram: []int{1, -1, 0, 0}}, "Load.Histogram[1] is -1, must be 0 or more"},
+		{c, moe.Load{Histogram: []int{1, math.MaxInt, 0, 0}}, "all together below 2^31"},
+		{c, moe.Load{Tokens: 9, Histogram: []int{1, 1, 0, 0}}, "Load.Tokens is 9, must be 0, or 1: the histogram has 2 rows, 2 a token"},
+	} {
+		_, err := moe.Estimate(tt.config, tt.load)
+		require.ErrorContains(t, err, tt.want)
+	}
+}
+
+func ExampleEstimate() {
+	f, err := moe.Estimate(moe.Config{Hidden: 4096, Intermediate: 1536, NumExperts: 128, TopK: 8}, moe.Load{Tokens: 16384})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("saved %d MiB, tiles of 128 rows add %.0f %%\n", f.Saved.Bytes()>>20, 100*f.Padding[1].Share)
+	fmt.Printf("no faster than %v forward, %v backward\n", f.Forward.Round(10*time.Microsecond), f.Backward.Round(10*time.Microsecond))
+	// Output:
+	// saved 897 MiB, tiles of 128 rows add 6 %
+	// no faster than 6.54ms forward, 12.73ms backward
+}
