@@ -1,0 +1,19 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What go doc shows of moe is what moe/spec says today.
+func TestFileIsToday(t *testing.T) {
+	want, err := generate("../../spec")
+	require.NoError(t, err)
+	got, err := os.ReadFile("../../zspec.go")
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got), "go generate ./moe writes it anew")
+	require.Contains(t, string(got), "//\t\t// Hidden is d, the width of a token")
+	require.Contains(t, string(got), "// SwiGLUOAI is gpt-oss's")
+}
