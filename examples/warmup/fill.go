@@ -33,6 +33,7 @@ type fill struct {
 	by, gpu, arch    string
 	sms, parallel    int
 	ptxOnly, showBar bool
+	sizesOnly        bool
 }
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -45,12 +46,13 @@ func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 		f.models = append(f.models, s)
 		return nil
 	})
-	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated (default) or interleaved")
-	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16 (default) or f32")
+	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated or interleaved (default: the model's, else concatenated)")
+	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16 or f32 (default: the model's, else bf16)")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
 	f.sign = signFlag(set)
 	set.StringVar(&f.by, "by", auto, "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver, else nobody: PTX alone")
+	set.BoolVar(&f.sizesOnly, "sizes-only", false, "of a -config whose layer the kernels do not compute, take the plain layer of its sizes")
 	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
 	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
 	set.StringVar(&f.gpu, "gpu", "H200", "the GPU to choose tile shapes for when it is not here: H200 or H100")
@@ -120,7 +122,7 @@ func (f *fill) collect() ([]layer, error) {
 		layers = append(layers, layer{name: r.Name, config: r.Config, anyHint: r.Tokens == 0})
 	}
 	for _, path := range f.models {
-		l, err := readModel(path)
+		l, err := readModel(path, f.sizesOnly)
 		if err != nil {
 			return nil, err
 		}
@@ -128,7 +130,12 @@ func (f *fill) collect() ([]layer, error) {
 	}
 	for i := range layers {
 		c := &layers[i].config
-		c.GateUp, c.Logits = gateUp, logits
+		if f.gateUp != "" {
+			c.GateUp = gateUp
+		}
+		if f.logits != "" {
+			c.Logits = logits
+		}
 		if tokens := f.sizes.Tokens(); layers[i].anyHint && tokens > 0 {
 			c.TokensHint, layers[i].anyHint = tokens, false
 		}
