@@ -1,0 +1,50 @@
+"""Builds the shared library with Go, and a wheel for every Python 3 of this system."""
+
+import os
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = "libsonicmoe.so"
+
+
+class Build(build_py):
+    """build_py puts the library beside the modules."""
+
+    def run(self):
+        super().run()
+        out = Path(self.build_lib).resolve() / "sonicmoe_go" / LIBRARY
+        subprocess.run(
+            ["go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", str(out), "."],
+            cwd=HERE.parent, check=True, env=os.environ | {"CGO_ENABLED": "1"},
+        )
+        out.with_suffix(".h").unlink()
+
+
+class Wheel(bdist_wheel):
+    """Any Python 3 loads the library, but only this system's libc, or a newer one."""
+
+    def get_tag(self):
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        library = next(Path(self.bdist_dir).rglob(LIBRARY), None) if self.bdist_dir else None
+        if library and platform.startswith("linux_"):
+            needs = max(int(n) for n in re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes()))
+            platform = platform.replace("linux", f"manylinux_2_{max(needs, 17)}")
+        return "py3", "none", platform
+
+
+class Native(Distribution):
+    """A distribution with machine code in it."""
+
+    def has_ext_modules(self):
+        return True
+
+
+setup(cmdclass={"build_py": Build, "bdist_wheel": Wheel}, distclass=Native)

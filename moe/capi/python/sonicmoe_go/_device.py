@@ -1,0 +1,98 @@
+"""Where tensors lie: on a GPU as they are, or copied to the emulated device and back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+import torch
+
+from ._library import ArgumentError, check, library
+
+_emulated = False
+
+
+def emulate(on: bool = True) -> None:
+    """Lets tensors of the CPU run on the emulated device: for tests, slow and exact."""
+    global _emulated
+    _emulated = on
+
+
+def name_of(x: torch.Tensor) -> str:
+    """The name of the device that runs a layer on x."""
+    if x.device.type == "cuda":
+        return f"cuda:{x.device.index}"
+    if x.device.type == "cpu" and _emulated:
+        return "emulated"
+    hint = ", or sonicmoe_go.emulate() before, which runs it slowly on the emulated device" if x.device.type == "cpu" else ""
+    raise ArgumentError(f"x is on {x.device}, must be on a CUDA device{hint}")
+
+
+class Gpu:
+    """Tensors of a GPU: their own addresses, the current stream of their device."""
+
+    def __init__(self, x: torch.Tensor):
+        self.index = x.device.index
+
+    def __enter__(self):
+        # The library makes the device's context current on this thread, so torch
+        # must be there too; the guard costs nothing where it is already.
+        self._guard = None
+        if torch.cuda.current_device() != self.index:
+            self._guard = torch.cuda.device(self.index)
+            self._guard.__enter__()
+        self.stream = torch._C._cuda_getCurrentRawStream(self.index)
+        return self
+
+    def __exit__(self, *error):
+        if self._guard is not None:
+            self._guard.__exit__(*error)
+
+    @staticmethod
+    def read(t: torch.Tensor | None) -> int:
+        return 0 if t is None else t.data_ptr()
+
+    written = read
+
+
+class Emulated:
+    """Tensors of the CPU: copied to the emulated device, and back where written."""
+
+    stream = 0
+
+    def __init__(self, device: int):
+        self.device = device
+        self.owned = contextlib.ExitStack()
+        self.back: list[tuple[torch.Tensor, int]] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        with self.owned:
+            if kind is None:
+                for tensor, address in self.back:
+                    check(library().sm_read(self.device, 0, tensor.data_ptr(), address, tensor.nbytes))
+
+    def _alloc(self, t: torch.Tensor) -> int:
+        address = ctypes.c_uint64()
+        check(library().sm_alloc(self.device, max(t.nbytes, 1), address))
+        self.owned.callback(library().sm_free, self.device, address.value)
+        return address.value
+
+    def read(self, t: torch.Tensor | None) -> int:
+        """The address of a tensor's copy."""
+        if t is None:
+            return 0
+        address = self._alloc(t)
+        check(library().sm_write(self.device, 0, address, t.data_ptr(), t.nbytes))
+        return address
+
+    def written(self, t: torch.Tensor | None) -> int:
+        """The address of what is copied to a tensor in the end."""
+        if t is None:
+            return 0
+        # What a pass adds to has content already.
+        address = self.read(t)
+        self.back.append((t, address))
+        return address

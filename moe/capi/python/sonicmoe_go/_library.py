@@ -1,0 +1,270 @@
+"""The shared library by ctypes: devices, layers, errors, and nothing of tensors.
+
+It is loaded at the first use, in the process that uses it: a Go runtime can't go
+on after a fork, so the child of a process that used it is told so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import json
+import os
+import threading
+from pathlib import Path
+
+_ENUMS = {
+    "type": ("bf16", "f32", "i32", "f16"),
+    "gate_up": ("concatenated", "interleaved", "apart"),
+    "weight_order": ("out-in", "in-out"),
+    "activation": (
+        "swiglu", "swiglu-oai", "geglu-tanh", "geglu-erf", "reglu",
+        "relu", "relu2", "silu", "gelu-tanh", "gelu-erf",
+    ),
+    "logits": ("bf16", "f32", "f16"),
+    "score": ("softmax-topk", "softmax", "sigmoid", "sqrt-softplus"),
+    "group_score": ("best", "sum2"),
+    "renormalize": ("none", "sum", "clamp"),
+}  # fmt: skip
+
+
+class Error(RuntimeError):
+    """What the library, or the device, could not do."""
+
+
+class ArgumentError(Error, ValueError):
+    """A wrong argument: its name, what it is, and what would be right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What a layer computes: Config of the Go package moe, field by field.
+
+    The zero value of all but the four sizes is the layer of Mixtral and Qwen3-MoE.
+    What no kernel computes yet is an error of the first call, which names the field.
+    """
+
+    hidden: int
+    intermediate: int
+    num_experts: int
+    top_k: int
+    type: str = "bf16"
+    gate_up: str = "concatenated"
+    weight_order: str = "out-in"
+    activation: str = "swiglu"
+    alpha: float = 0.0
+    limit: float = 0.0
+    bias: bool = False
+    logits: str = "bf16"
+    router_f32: bool = False
+    router_bias: bool = False
+    score: str = "softmax-topk"
+    selection_bias: bool = False
+    groups: int = 0
+    top_groups: int = 0
+    group_score: str = "best"
+    renormalize: str = "none"
+    norm_epsilon: float = 0.0
+    score_scale: float = 0.0
+    expert_scale: bool = False
+    score_on_input: bool = False
+    shared_experts: int = 0
+    shared_gate: bool = False
+    tokens_hint: int = 0
+    without_backward: bool = False
+
+    def __post_init__(self):
+        for field, names in _ENUMS.items():
+            if getattr(self, field) not in names:
+                raise ArgumentError(f"Config.{field} is {getattr(self, field)!r}, must be one of {', '.join(names)}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or not -(2**63) <= value < 2**63):
+                raise ArgumentError(f"Config.{field.name} is {value!r}, must be a whole number")
+            if field.type == "float" and not isinstance(value, (int, float)):
+                raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The configuration as text: what operators of torch can pass."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    @functools.lru_cache(maxsize=4096)
+    def of(key: str) -> "Config":
+        """The configuration of a key."""
+        return Config(**json.loads(key))
+
+    @property
+    def gated(self) -> bool:
+        """Whether the activation has a gate: w1 then has 2n rows, else n."""
+        return self.activation in _ENUMS["activation"][:5]
+
+    @property
+    def h_width(self) -> int:
+        """The width of h and the number of rows of an expert's w1."""
+        return self.intermediate * (2 if self.gated else 1)
+
+
+class _ConfigStruct(ctypes.Structure):
+    """sm_config."""
+
+    _fields_ = [("size", ctypes.c_uint64)] + [
+        (f.name, ctypes.c_double if f.type == "float" else ctypes.c_int64) for f in dataclasses.fields(Config)
+    ]
+
+    @classmethod
+    def of(cls, config: Config) -> "_ConfigStruct":
+        s = cls(size=ctypes.sizeof(cls))
+        for f in dataclasses.fields(config):
+            value = getattr(config, f.name)
+            setattr(s, f.name, _ENUMS[f.name].index(value) if f.name in _ENUMS else value)
+        return s
+
+
+class _Sizes(ctypes.Structure):
+    """sm_sizes_of."""
+
+    _fields_ = [("size", ctypes.c_uint64)] + [
+        (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids")
+    ]
+
+
+_handle = ctypes.c_uint64
+_SIGNATURES = {
+    "sm_open": (ctypes.c_char_p, ctypes.POINTER(_handle)),
+    "sm_layer_new": (_handle, ctypes.POINTER(_ConfigStruct), ctypes.POINTER(_handle)),
+    "sm_sizes": (_handle, ctypes.c_int64, ctypes.POINTER(_Sizes)),
+    "sm_forward": (_handle, ctypes.c_char_p),
+    "sm_experts": (_handle, ctypes.c_char_p),
+    "sm_backward": (_handle, ctypes.c_char_p),
+    "sm_experts_backward": (_handle, ctypes.c_char_p),
+    "sm_close": (_handle,),
+    "sm_warm": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct), ctypes.c_char_p),
+    "sm_alloc": (_handle, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64)),
+    "sm_free": (_handle, ctypes.c_uint64),
+    "sm_write": (_handle, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64),
+    "sm_read": (_handle, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64),
+}
+_INVALID = 1
+
+
+class _State:
+    """What this process has loaded."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.library = None
+        self.forked = False
+        self.devices = {}
+        self.layers = {}
+
+
+_state = _State()
+
+
+def _after_fork():
+    forked = _state.library is not None or _state.forked
+    _state.__init__()  # the lock may have been held by a thread that is not here
+    _state.forked = forked
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library."""
+    if _state.library is None:
+        if _state.forked:
+            raise Error(
+                "this process was forked from one that had used sonicmoe_go, which can't go on here: start workers with "
+                "multiprocessing's 'spawn' or 'forkserver', or use sonicmoe_go in the children only"
+            )
+        path = os.environ.get("SONICMOE_GO_LIBRARY") or Path(__file__).with_name("libsonicmoe.so")
+        try:
+            lib = ctypes.CDLL(str(path))
+        except OSError as err:
+            raise Error(f"the shared library of sonicmoe_go can't be loaded: {err}") from err
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(lib, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int
+        lib.sm_error_text.argtypes, lib.sm_error_text.restype = (), ctypes.c_char_p
+        _state.library = lib
+    return _state.library
+
+
+def check(status: int) -> None:
+    """Raises the calling thread's error unless the status is 0."""
+    if status:
+        text = library().sm_error_text().decode("utf-8", "replace")
+        raise (ArgumentError if status == _INVALID else Error)(text)
+
+
+def device(name: str) -> int:
+    """The handle of an open device: "cuda:0", or "emulated"."""
+    with _state.lock:
+        handle = _state.devices.get(name)
+        if handle is None:
+            out = _handle()
+            check(library().sm_open(name.encode(), out))
+            handle = _state.devices[name] = out.value
+        return handle
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Bytes of workspace that a pass needs."""
+
+    workspace: int
+    backward_workspace: int
+
+
+class Layer:
+    """A compiled layer on one device, for the life of the process."""
+
+    def __init__(self, config: Config, name: str):
+        self.config = config
+        self.device = device(name)
+        lib, out = library(), _handle()
+        check(lib.sm_layer_new(self.device, _ConfigStruct.of(config), out))
+        self.handle = out.value
+        self._forward, self._experts = lib.sm_forward, lib.sm_experts
+        self._backward, self._experts_backward = lib.sm_backward, lib.sm_experts_backward
+        self._sizes: dict[int, Sizes] = {}
+
+    def sizes(self, tokens: int) -> Sizes:
+        """What a pass over so many tokens needs."""
+        known = self._sizes.get(tokens)
+        if known is None:
+            s = _Sizes(size=ctypes.sizeof(_Sizes))
+            check(library().sm_sizes(self.handle, tokens, s))
+            if len(self._sizes) >= 4096:
+                self._sizes.clear()
+            known = self._sizes[tokens] = Sizes(s.workspace, s.backward_workspace)
+        return known
+
+    def forward(self, packed: bytes, *, routed: bool) -> None:
+        """Queues sm_forward, or sm_experts where the caller routed."""
+        check((self._experts if routed else self._forward)(self.handle, packed))
+
+    def backward(self, packed: bytes, *, routed: bool) -> None:
+        """Queues sm_backward, or sm_experts_backward where the caller routed."""
+        check((self._experts_backward if routed else self._backward)(self.handle, packed))
+
+
+def layer(key: str, name: str) -> Layer:
+    """The layer of a configuration's key on a device, made at the first call."""
+    found = _state.layers.get((key, name))
+    if found is None:
+        made = Layer(Config.of(key), name)
+        found = _state.layers.setdefault((key, name), made)
+        if found is not made:  # another thread made it too
+            check(library().sm_close(made.handle))
+    return found
+
+
+def warm(config: Config, chip: str = "H200", directory: str = "") -> None:
+    """Stores a layer's kernels in a cache directory, without a GPU: PTX, and machine
+    code where NVIDIA's ptxas is found. "" is the directory that layers look in."""
+    check(library().sm_warm(chip.encode(), _ConfigStruct.of(config), directory.encode()))

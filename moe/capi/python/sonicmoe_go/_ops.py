@@ -1,0 +1,313 @@
+"""The operators sonicmoe_go::*: what torch.compile, autograd and CUDA graphs see."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch import Tensor
+
+from ._device import Emulated, Gpu, name_of
+from ._library import ArgumentError, Config, Layer, layer
+
+_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+_TYPES = {torch.bfloat16: 0, torch.float32: 1}
+
+# sm_forward_pass and sm_backward_pass.
+_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q")
+_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d")
+
+
+def _want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
+    """Refuses a tensor that the kernels would misread."""
+    if t.dtype is not dtype:
+        raise ArgumentError(f"{field} is {t.dtype}, must be {dtype}")
+    if t.shape != shape:
+        raise ArgumentError(f"{field} is {list(t.shape)}, must be {list(shape)}")
+    if t.device != device:
+        raise ArgumentError(f"{field} is on {t.device}, must be on {device}, where x is")
+    if not t.is_contiguous():
+        raise ArgumentError(f"{field} has strides {t.stride()}, must be contiguous")
+
+
+def _check_experts(c: Config, x: Tensor, w1: Tensor, w2: Tensor) -> None:
+    dtype = _DTYPES[c.type]
+    if x.dim() != 2:
+        raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
+    _want("x", x, dtype, (x.shape[0], c.hidden), x.device)
+    rows = c.intermediate if c.gate_up == "apart" else c.h_width
+    turned = c.weight_order == "in-out"
+    _want("w1", w1, dtype, (c.num_experts, c.hidden, rows) if turned else (c.num_experts, rows, c.hidden), x.device)
+    down = (c.num_experts, c.intermediate, c.hidden) if turned else (c.num_experts, c.hidden, c.intermediate)
+    _want("w2", w2, dtype, down, x.device)
+
+
+def _check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor) -> None:
+    _want("scores", scores, torch.float32, (x.shape[0], c.top_k), x.device)
+    _want("expert_ids", expert_ids, torch.int32, (x.shape[0], c.top_k), x.device)
+
+
+def _check_router(c: Config, x: Tensor, router: Tensor) -> None:
+    _want("router", router, torch.float32 if c.router_f32 else x.dtype, (c.num_experts, c.hidden), x.device)
+
+
+def _place(l: Layer, x: Tensor) -> Gpu | Emulated:
+    return Gpu(x) if x.is_cuda else Emulated(l.device)
+
+
+def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, logits, o, h) -> None:
+    need = l.sizes(x.shape[0]).workspace
+    workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+    with _place(l, x) as p:
+        routing = p.read if routed else p.written
+        l.forward(
+            _FORWARD.pack(
+                _FORWARD.size, x.shape[0], p.stream, p.written(workspace), need,
+                p.read(x), p.read(router), p.read(w1), p.read(w2),
+                routing(scores), routing(expert_ids), p.written(logits), p.written(o), p.written(h),
+            ),
+            routed=routed,
+        )  # fmt: skip
+
+
+def _run_backward(
+    l: Layer, routed: bool, d_o, x, router, w1, w2, scores, expert_ids, logits, h, d_logits,
+    dx, d_scores, weights, into, balance=0.0, z_loss=0.0,
+) -> None:  # fmt: skip
+    """weights are the gradients of router, w1 and w2 to write, into those to add to instead."""
+    need = l.sizes(x.shape[0]).backward_workspace
+    workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+    with _place(l, x) as p:
+        gradients = []
+        for g, added in zip(weights, into):
+            to = g if added is None else added
+            gradients += (0, 0, 0) if to is None else (p.written(to), _TYPES[to.dtype], added is not None)
+        l.backward(
+            _BACKWARD.pack(
+                _BACKWARD.size, x.shape[0], p.stream, p.written(workspace), need,
+                p.read(x), p.read(router), p.read(w1), p.read(w2),
+                p.read(scores), p.read(expert_ids), p.read(logits), p.read(d_o), p.read(h),
+                p.written(dx), p.written(d_scores), p.read(d_logits), 0, *gradients, balance, z_loss,
+            ),
+            routed=routed,
+        )  # fmt: skip
+
+
+def _absent(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Stands for a tensor that was not wanted: operators always give all of theirs."""
+    return x.new_empty((0,), dtype=dtype or x.dtype)
+
+
+def _present(t: Tensor) -> Tensor | None:
+    return t if t.dim() > 1 else None
+
+
+def _forward_outputs(c: Config, x: Tensor, save: bool, logits: bool) -> tuple[Tensor, ...]:
+    t = x.shape[0]
+    return (
+        torch.empty_like(x),
+        x.new_empty((t * c.top_k, c.h_width)) if save else _absent(x),
+        x.new_empty((t, c.top_k), dtype=torch.float32),
+        x.new_empty((t, c.top_k), dtype=torch.int32),
+        x.new_empty((t, c.num_experts), dtype=_DTYPES[c.logits]) if logits else _absent(x, _DTYPES[c.logits]),
+    )
+
+
+def _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss) -> tuple[Tensor, ...]:
+    """The checked operator without its work: what torch runs on tensors without content."""
+    c = Config.of(config)
+    _check_experts(c, x, w1, w2)
+    _check_router(c, x, router)
+    return _forward_outputs(c, x, save, logits)
+
+
+def forward_now(
+    x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, config: str, save: bool, logits: bool, balance: float, z_loss: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The operator forward, without a dispatcher before it."""
+    outputs = o, h, scores, expert_ids, l_out = _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss)
+    l = layer(config, name_of(x))
+    _run_forward(l, False, x, router, w1, w2, scores, expert_ids, _present(l_out), o, _present(h))
+    return outputs
+
+
+forward = torch.library.custom_op(
+    "sonicmoe_go::forward", forward_now, mutates_args=(),
+    schema="(Tensor x, Tensor router, Tensor w1, Tensor w2, str config, bool save, bool logits, float balance, float z_loss)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+
+
+forward.register_fake(_forward_shape)
+
+
+def _weight_gradients(wanted: int, *of: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(t) if wanted & 1 << i else _absent(t) for i, t in enumerate(of))
+
+
+@torch.library.custom_op(
+    "sonicmoe_go::backward", mutates_args=("into_router", "into_w1", "into_w2"),
+    schema="(Tensor d_o, Tensor? d_logits, Tensor x, Tensor router, Tensor w1, Tensor w2, Tensor h, Tensor scores,"
+    " Tensor expert_ids, Tensor? logits, str config, int wanted, float balance, float z_loss,"
+    " Tensor(a!)? into_router, Tensor(b!)? into_w1, Tensor(c!)? into_w2)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+def backward(
+    d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits, config, wanted, balance, z_loss,
+    into_router=None, into_w1=None, into_w2=None,
+):  # fmt: skip
+    """Gradients of forward: those of wanted, a sum of 1 x, 2 router, 4 w1, 8 w2. A weight's
+    is added to its into, f32 or bf16, where that is given."""
+    c = Config.of(config)
+    _want("the gradient of o", d_o, x.dtype, x.shape, x.device)
+    if d_logits is not None:
+        _want("the gradient of logits", d_logits, torch.float32, (x.shape[0], c.num_experts), x.device)
+    into = _check_into(("router", router, into_router), ("w1", w1, into_w1), ("w2", w2, into_w2))
+    out = _weight_gradients(wanted, x, router, w1, w2)
+    dx, *weights = (g if wanted & 1 << i else None for i, g in enumerate(out))
+    _run_backward(
+        layer(config, name_of(x)), False, d_o, x, router, w1, w2, scores, expert_ids, logits, h, d_logits,
+        dx, None, weights, into, balance, z_loss,
+    )  # fmt: skip
+    return out
+
+
+@backward.register_fake
+def _(d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits, config, wanted, balance, z_loss, *into):
+    return _weight_gradients(wanted, x, router, w1, w2)
+
+
+def _check_into(*given) -> list[Tensor | None]:
+    for name, weight, into in given:
+        if into is not None:
+            if into.dtype not in _TYPES:
+                raise ArgumentError(f"main_grad of {name} is {into.dtype}, must be torch.float32 or torch.bfloat16")
+            _want(f"main_grad of {name}", into, into.dtype, weight.shape, weight.device)
+    return [into for _, _, into in given]
+
+
+def _main_grads(wanted: int, weights: tuple[Tensor, ...], bits: tuple[int, ...]) -> tuple[int, list[Tensor | None]]:
+    """Weights with a main_grad, as Megatron and others give them, have their gradient added
+    to that, and none of autograd's."""
+    into = []
+    for weight, bit in zip(weights, bits):
+        main = getattr(weight, "main_grad", None) if wanted & bit else None
+        if main is not None:
+            wanted &= ~bit
+            weight.grad_added_to_main_grad = True
+        into.append(main)
+    return wanted, into
+
+
+def _save(ctx, inputs, output):
+    x, router, w1, w2, config, save, wants_logits, balance, z_loss = inputs
+    o, h, scores, expert_ids, logits = output
+    ctx.mark_non_differentiable(scores, expert_ids, h)
+    ctx.save_for_backward(x, router, w1, w2, h, scores, expert_ids, logits)
+    ctx.config, ctx.saved_h, ctx.has_logits, ctx.losses = config, save, wants_logits, (balance, z_loss)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, d_o, d_h, d_scores, d_expert_ids, d_logits):
+    x, router, w1, w2, h, scores, expert_ids, logits = ctx.saved_tensors
+    wanted = sum(1 << i for i in range(4) if ctx.needs_input_grad[i])
+    none = (None,) * 9
+    if not wanted or d_o is None and d_logits is None:
+        return none
+    if not ctx.saved_h:
+        raise ArgumentError("forward ran with save=False and has no gradients, must have save=True")
+    d_o = torch.zeros_like(x) if d_o is None else d_o.contiguous()
+    if d_logits is not None:
+        d_logits = d_logits.float().contiguous()
+    wanted, into = _main_grads(wanted, (router, w1, w2), (2, 4, 8))
+    got = backward(
+        d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits if ctx.has_logits else None,
+        ctx.config, wanted, *ctx.losses, *into,
+    )  # fmt: skip
+    return tuple(g if wanted & 1 << i else None for i, g in enumerate(got)) + none[4:]
+
+
+forward.register_autograd(_gradients, setup_context=_save)
+
+
+def _experts_shape(x, scores, expert_ids, w1, w2, config, save) -> tuple[Tensor, Tensor]:
+    c = Config.of(config)
+    _check_experts(c, x, w1, w2)
+    _check_routing(c, x, scores, expert_ids)
+    return torch.empty_like(x), x.new_empty((x.shape[0] * c.top_k, c.h_width)) if save else _absent(x)
+
+
+def experts_now(
+    x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: str, save: bool
+) -> tuple[Tensor, Tensor]:
+    """The operator experts, without a dispatcher before it."""
+    outputs = o, h = _experts_shape(x, scores, expert_ids, w1, w2, config, save)
+    l = layer(config, name_of(x))
+    _run_forward(l, True, x, None, w1, w2, scores, expert_ids, None, o, _present(h))
+    return outputs
+
+
+experts = torch.library.custom_op(
+    "sonicmoe_go::experts", experts_now, mutates_args=(),
+    schema="(Tensor x, Tensor scores, Tensor expert_ids, Tensor w1, Tensor w2, str config, bool save) -> (Tensor, Tensor)",
+)  # fmt: skip
+
+
+experts.register_fake(_experts_shape)
+
+
+@torch.library.custom_op(
+    "sonicmoe_go::experts_backward", mutates_args=("into_w1", "into_w2"),
+    schema="(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor w1, Tensor w2, Tensor h, str config, int wanted,"
+    " Tensor(a!)? into_w1, Tensor(b!)? into_w2)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+def experts_backward(d_o, x, scores, expert_ids, w1, w2, h, config, wanted, into_w1=None, into_w2=None):
+    """Gradients of experts: those of wanted, a sum of 1 x, 2 scores, 4 w1, 8 w2. A weight's
+    is added to its into, f32 or bf16, where that is given."""
+    _want("the gradient of o", d_o, x.dtype, x.shape, x.device)
+    into = _check_into(("w1", w1, into_w1), ("w2", w2, into_w2))
+    out = _weight_gradients(wanted, x, scores, w1, w2)
+    dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(out))
+    _run_backward(
+        layer(config, name_of(x)), True, d_o, x, None, w1, w2, scores, expert_ids, None, h, None,
+        dx, d_scores, (None, d_w1, d_w2), (None, *into),
+    )  # fmt: skip
+    return out
+
+
+@experts_backward.register_fake
+def _(d_o, x, scores, expert_ids, w1, w2, h, config, wanted, *into):
+    return _weight_gradients(wanted, x, scores, w1, w2)
+
+
+def _experts_save(ctx, inputs, output):
+    x, scores, expert_ids, w1, w2, config, save = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, scores, expert_ids, w1, w2, output[1])
+    ctx.config, ctx.saved_h = config, save
+    ctx.set_materialize_grads(False)
+
+
+def _experts_autograd(ctx, d_o, d_h):
+    x, scores, expert_ids, w1, w2, h = ctx.saved_tensors
+    needs = [ctx.needs_input_grad[i] for i in (0, 1, 3, 4)]
+    wanted = sum(1 << i for i, need in enumerate(needs) if need)
+    if not wanted or d_o is None:
+        return (None,) * 7
+    if not ctx.saved_h:
+        raise ArgumentError("experts ran with save=False and has no gradients, must have save=True")
+    wanted, into = _main_grads(wanted, (w1, w2), (4, 8))
+    got = experts_backward(d_o.contiguous(), x, scores, expert_ids, w1, w2, h, ctx.config, wanted, *into)
+    dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(got))
+    return dx, d_scores, None, d_w1, d_w2, None, None
+
+
+experts.register_autograd(_experts_autograd, setup_context=_experts_save)
+
+
+def eager(*tensors: Tensor) -> bool:
+    """Whether a call may go past the dispatcher: nobody watches, no gradients are wanted."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))

@@ -1,0 +1,226 @@
+"""Outputs and gradients beside float64, through every way in."""
+
+import pytest
+import torch
+from reference import CONFIG, distance, experts, layer, tensors, topk, wide
+
+import sonicmoe_go
+from sonicmoe_go import _ops
+
+
+def gradients(loss, *of):
+    return torch.autograd.grad(loss, of)
+
+
+def near(got, want, bound=6e-3):
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert distance(g, w) < bound, f"{i}: {distance(g, w)}"
+
+
+def truth(ts, d_o, d_logits=None):
+    """Output and gradients in float64."""
+    ws = wide(*ts)
+    ids = topk(ts[0].cpu(), ts[1].cpu(), CONFIG.top_k)
+    o, logits = layer(*ws, ids)
+    loss = (o * d_o.double().cpu()).sum()
+    if d_logits is not None:
+        loss = loss + (logits * d_logits.double().cpu()).sum()
+    return o, gradients(loss, *ws)
+
+
+def test_forward_and_gradients(device):
+    ts = tensors(device)
+    d_o = torch.randn_like(ts[0])
+    o, none = sonicmoe_go.moe(*ts, CONFIG)
+    assert none is None
+    want, grads = truth(ts, d_o)
+    near([o], [want])
+    near(gradients((o * d_o).sum(), *ts), grads, 1e-2)
+
+
+def test_logits_are_differentiable(device):
+    ts = tensors(device)
+    d_o, d_l = torch.randn_like(ts[0]), torch.randn(24, 4, device=device)
+    o, logits = sonicmoe_go.moe(*ts, CONFIG, logits=True)
+    near([logits], [wide(ts[0])[0] @ wide(ts[1])[0].T])
+    _, grads = truth(ts, d_o, d_l)
+    near(gradients((o * d_o).sum() + (logits * d_l).sum(), *ts), grads, 1e-2)
+
+
+def test_logits_alone(device):
+    ts = tensors(device)
+    _, logits = sonicmoe_go.moe(*ts, CONFIG, logits=True)
+    got = gradients(logits.float().square().sum(), *ts)
+    x, router = wide(*ts[:2])
+    near(got[:2], gradients((x @ router.T).square().sum(), x, router), 1e-2)
+    assert all(not g.any() for g in got[2:])
+
+
+def test_losses_on_the_router(device):
+    ts = tensors(device)
+    d_o = torch.randn_like(ts[0])
+    o, _ = sonicmoe_go.moe(*ts, CONFIG, balance=0.7, z_loss=0.3)
+    got = gradients((o * d_o).sum(), *ts)
+    ws = wide(*ts)
+    ids = topk(ts[0].cpu(), ts[1].cpu(), 2)
+    want, logits = layer(*ws, ids)
+    count = torch.bincount(ids.flatten(), minlength=4).double()
+    balance = 4 / (2 * 24) * (count * logits.softmax(-1).mean(0)).sum()
+    z_loss = logits.logsumexp(-1).square().mean()
+    near(got, gradients((want * d_o.double().cpu()).sum() + 0.7 * balance + 0.3 * z_loss, *ws), 1e-2)
+
+
+def routing(device, tokens=24):
+    """Scores that need not sum to 1, ids of which some are none or twice the same."""
+    scores = torch.randn(tokens, 2, device=device, requires_grad=True)
+    ids = torch.randint(-1, 5, (tokens, 2), dtype=torch.int32)
+    ids[0] = 3
+    return scores, ids.to(device)
+
+
+def test_experts_with_given_routing(device):
+    x, _, w1, w2 = tensors(device)
+    scores, ids = routing(device)
+    d_o = torch.randn_like(x)
+    o = sonicmoe_go.moe_experts(x, scores, ids, w1, w2, CONFIG)
+    ws = wide(x, scores, w1, w2)
+    want = experts(ws[0], ws[1], ids.cpu(), *ws[2:])
+    near([o], [want])
+    near(gradients((o * d_o).sum(), x, scores, w1, w2), gradients((want * d_o.double().cpu()).sum(), *ws), 1e-2)
+
+
+def test_only_wanted_gradients(device):
+    x, router, w1, w2 = tensors(device)
+    for t in (x, router, w1):
+        t.requires_grad_(False)
+    d_o = torch.randn_like(x)
+    o, _ = sonicmoe_go.moe(x, router, w1, w2, CONFIG)
+    (o * d_o).sum().backward()
+    assert x.grad is None and router.grad is None and w1.grad is None
+    x.requires_grad_()
+    ws = wide(x, router, w1, w2)
+    near([w2.grad], gradients((layer(*ws, topk(x.cpu(), router.cpu(), 2))[0] * d_o.double().cpu()).sum(), ws[3]), 1e-2)
+
+
+def test_training_and_inference_give_the_same_bits(device):
+    ts = tensors(device)
+    with torch.no_grad():
+        inferred, _ = sonicmoe_go.moe(*ts, CONFIG)
+    trained, _ = sonicmoe_go.moe(*ts, CONFIG)
+    assert torch.equal(inferred, trained) and not inferred.requires_grad and trained.requires_grad
+
+
+def test_accumulation_into_grad_and_main_grad(device):
+    ts = tensors(device)
+    d_o = torch.randn_like(ts[0])
+    want = truth(ts, d_o)[1]
+    for _ in range(2):
+        (sonicmoe_go.moe(*ts, CONFIG)[0] * d_o).sum().backward()
+    near([t.grad for t in ts], [2 * w for w in want], 1e-2)
+
+    for t in ts:
+        t.grad = None
+    for w in ts[1:]:
+        w.main_grad = torch.ones(w.shape, device=device)
+    for _ in range(2):
+        (sonicmoe_go.moe(*ts, CONFIG)[0] * d_o).sum().backward()
+    assert all(w.grad is None and w.grad_added_to_main_grad for w in ts[1:])
+    near([w.main_grad for w in ts[1:]], [1 + 2 * g for g in want[1:]], 5e-3)
+
+    x, _, w1, w2 = ts
+    scores, ids = routing(device)
+    before = w2.main_grad.clone()
+    (sonicmoe_go.moe_experts(x, scores, ids, w1, w2, CONFIG) * d_o).sum().backward()
+    assert w2.grad is None and not torch.equal(before, w2.main_grad)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 129])
+def test_token_counts(device, tokens):
+    ts = tensors(device, tokens=tokens)
+    o, _ = sonicmoe_go.moe(*ts, CONFIG)
+    got = gradients((o * 1.0).sum(), *ts)
+    assert o.shape == ts[0].shape
+    if tokens == 0:
+        assert all(not g.any() for g in got)
+        return
+    want, grads = truth(ts, torch.ones_like(ts[0]))
+    near([o], [want])
+    near(got, grads, 1e-2)
+
+
+def sample(device):
+    ts = tensors(device)
+    return (*ts, CONFIG.key, True, True, 0.0, 0.0)
+
+
+def test_opcheck(device):
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(_ops.forward, sample(device), test_utils=checks)
+    x, _, w1, w2 = tensors(device)
+    scores, ids = routing(device)
+    torch.library.opcheck(_ops.experts, (x, scores, ids, w1, w2, CONFIG.key, True), test_utils=checks)
+    args = sample(device)
+    with torch.no_grad():
+        _, h, s, i, l = _ops.forward(*args)
+        d_o, d_l = torch.randn_like(x), torch.randn(l.shape, device=device)
+        into = torch.zeros_like(w1, dtype=torch.float32)
+        ts = [t.detach() for t in args[:4]]
+        torch.library.opcheck(
+            _ops.backward, (d_o, d_l, *ts, h, s, i, l, CONFIG.key, 11, 0.1, 0.1, None, into, None), test_utils=checks
+        )
+        torch.library.opcheck(
+            _ops.experts_backward, (d_o, ts[0], s, i, *ts[2:], h, CONFIG.key, 11, into, None), test_utils=checks
+        )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_fullgraph(device, dynamic):
+    ts = tensors(device)
+
+    def step(x, router, w1, w2):
+        o, logits = sonicmoe_go.moe(x * 1.0, router, w1, w2, CONFIG, logits=True)
+        return o.float().sum() + logits.float().square().mean()
+
+    # aot_eager traces forward and backward as inductor does, and needs no C++ compiler.
+    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend="inductor" if device == "cuda" else "aot_eager")
+    near(gradients(compiled(*ts), *ts), [g.double().cpu() for g in gradients(step(*ts), *ts)], 1e-2)
+    if dynamic:
+        more = tensors(device, tokens=33)
+        near([compiled(*more)], [step(*more).double().cpu()])
+
+
+def test_checkpointing(device):
+    ts = tensors(device)
+    d_o = torch.randn_like(ts[0])
+
+    def run(*ts):
+        return sonicmoe_go.moe(*ts, CONFIG)[0]
+
+    plain = gradients((run(*ts) * d_o).sum(), *ts)
+    again = gradients((torch.utils.checkpoint.checkpoint(run, *ts, use_reentrant=False) * d_o).sum(), *ts)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again))
+
+
+@pytest.mark.skipif("not torch.cuda.is_available()")
+def test_cuda_graph(device):
+    if device != "cuda":
+        pytest.skip("captures are of a GPU's streams")
+    ts = tensors(device)
+    d_o = torch.randn_like(ts[0])
+
+    def step():
+        o, _ = sonicmoe_go.moe(*ts, CONFIG)
+        return o, *gradients((o * d_o).sum(), *ts)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    with torch.no_grad():
+        ts[0].copy_(torch.randn_like(ts[0]))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(out, step()))

@@ -1,0 +1,224 @@
+"""Threads, forks, and wrong calls: errors in words, and a process that lives on."""
+
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+from reference import CONFIG, tensors
+
+import sonicmoe_go
+
+
+def test_threads_share_a_layer(device):
+    ts = tensors(device)
+    with torch.no_grad():
+        want, _ = sonicmoe_go.moe(*ts, CONFIG)
+    bad = []
+
+    def work():
+        stream = torch.cuda.Stream() if device == "cuda" else None
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for _ in range(4):
+                if not torch.equal(sonicmoe_go.moe(*ts, CONFIG)[0], want):
+                    bad.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not bad
+
+
+def test_two_layers_at_once(device):
+    small, wide = tensors(device), tensors(device, CONFIG)
+    other = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=1)
+    with torch.no_grad():
+        first = sonicmoe_go.moe(*small, CONFIG)[0]
+        second = sonicmoe_go.moe(*wide, other)[0]
+        assert torch.equal(first, sonicmoe_go.moe(*small, CONFIG)[0])
+        assert torch.equal(second, sonicmoe_go.moe(*wide, other)[0])
+
+
+def test_child_of_a_fork_is_told(device):
+    if device == "cuda":
+        pytest.skip("CUDA itself does not live on after a fork")
+    ts = tensors(device)
+    with torch.no_grad():
+        sonicmoe_go.moe(*ts, CONFIG)
+    out, into = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            with torch.no_grad():
+                sonicmoe_go.moe(*ts, CONFIG)
+            said = "nothing"
+        except sonicmoe_go.Error as err:
+            said = str(err)
+        os.write(into, said.encode())
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as pipe:
+        assert "forked from one that had used sonicmoe_go" in pipe.read()
+    os.waitpid(child, 0)
+    with torch.no_grad():
+        sonicmoe_go.moe(*ts, CONFIG)
+
+
+def configs(**changes):
+    return sonicmoe_go.Config(**({"hidden": 128, "intermediate": 64, "num_experts": 4, "top_k": 2} | changes))
+
+
+# What is wrong, and what the error must say.
+TENSORS = [
+    ("x dtype", 0, lambda t: t.float(), "x is torch.float32, must be torch.bfloat16"),
+    ("x half", 0, lambda t: t.half(), "x is torch.float16"),
+    ("x rank", 0, lambda t: t[None], "x is [1, 24, 128]"),
+    ("x one", 0, lambda t: t[0], "x is [128]"),
+    ("x width", 0, lambda t: t[:, :64], "x is [24, 64], must be [24, 128]"),
+    ("x strides", 0, lambda t: t.repeat(1, 2)[:, ::2], "must be contiguous"),
+    ("x turned", 0, lambda t: t.T.contiguous().T, "must be contiguous"),
+    ("router dtype", 1, lambda t: t.float(), "router is torch.float32"),
+    ("router experts", 1, lambda t: t[:3], "router is [3, 128], must be [4, 128]"),
+    ("router strides", 1, lambda t: t.T.contiguous().T, "router has strides"),
+    ("router meta", 1, lambda t: t.to("meta"), "router is on meta"),
+    ("w1 dtype", 2, lambda t: t.double(), "w1 is torch.float64"),
+    ("w1 rows", 2, lambda t: t[:, :64], "w1 is [4, 64, 128], must be [4, 128, 128]"),
+    ("w1 flat", 2, lambda t: t.flatten(), "w1 is [65536]"),
+    ("w1 turned", 2, lambda t: t.mT, "w1 has strides"),
+    ("w2 dtype", 3, lambda t: t.int(), "w2 is torch.int32"),
+    ("w2 turned", 3, lambda t: t.mT.contiguous(), "w2 is [4, 64, 128], must be [4, 128, 64]"),
+    ("w2 experts", 3, lambda t: t[:2], "w2 is [2, 128, 64]"),
+    ("w2 meta", 3, lambda t: t.to("meta"), "w2 is on meta"),
+]
+
+
+@pytest.mark.parametrize("name, which, change, words", TENSORS, ids=[t[0] for t in TENSORS])
+@pytest.mark.parametrize("grad", [False, True])
+def test_wrong_tensors(device, name, which, change, words, grad):
+    ts = tensors(device)
+    ts[which] = change(ts[which].detach())
+    ts[which].requires_grad_(grad and ts[which].is_floating_point())
+    with torch.set_grad_enabled(grad), pytest.raises(sonicmoe_go.ArgumentError) as got:
+        sonicmoe_go.moe(*ts, CONFIG)
+    assert words in str(got.value)
+
+
+ROUTING = [
+    ("scores dtype", 0, lambda t: t.bfloat16(), "scores is torch.bfloat16, must be torch.float32"),
+    ("scores slots", 0, lambda t: t[:, :1], "scores is [24, 1], must be [24, 2]"),
+    ("scores tokens", 0, lambda t: t[:7], "scores is [7, 2]"),
+    ("scores strides", 0, lambda t: t.T.contiguous().T, "scores has strides"),
+    ("ids dtype", 1, lambda t: t.long(), "expert_ids is torch.int64, must be torch.int32"),
+    ("ids slots", 1, lambda t: t[:, :1], "expert_ids is [24, 1]"),
+    ("ids meta", 1, lambda t: t.to("meta"), "expert_ids is on meta"),
+]
+
+
+@pytest.mark.parametrize("name, which, change, words", ROUTING, ids=[t[0] for t in ROUTING])
+def test_wrong_routing(device, name, which, change, words):
+    x, _, w1, w2 = tensors(device)
+    routing = [torch.rand(24, 2, device=device), torch.zeros(24, 2, dtype=torch.int32, device=device)]
+    routing[which] = change(routing[which])
+    with pytest.raises(sonicmoe_go.ArgumentError, match="must be") as got:
+        sonicmoe_go.moe_experts(x, *routing, w1, w2, CONFIG)
+    assert words in str(got.value)
+
+
+CONFIGS = [
+    ({"hidden": 100}, "Config.Hidden is 100"),
+    ({"hidden": 0}, "Config.Hidden is 0"),
+    ({"hidden": -128}, "Config.Hidden is -128"),
+    ({"hidden": 2**40}, "Config.Hidden"),
+    ({"hidden": 2**70}, "Config.hidden is"),
+    ({"hidden": 128.0}, "Config.hidden is 128.0, must be a whole number"),
+    ({"hidden": "128"}, "Config.hidden is '128'"),
+    ({"intermediate": 63}, "Config.Intermediate is 63"),
+    ({"num_experts": 0}, "Config.NumExperts is 0"),
+    ({"num_experts": 5000}, "Config.NumExperts is 5000"),
+    ({"top_k": 0}, "Config.TopK is 0"),
+    ({"top_k": 5}, "Config.TopK is 5"),
+    ({"type": "f32"}, "Config.Type"),
+    ({"type": "float"}, "Config.type is 'float', must be one of bf16"),
+    ({"activation": "tanh"}, "Config.activation is 'tanh'"),
+    ({"gate_up": 3}, "Config.gate_up is 3"),
+    ({"score": "max"}, "Config.score is 'max'"),
+    ({"limit": "7"}, "Config.limit is '7', must be a number"),
+    ({"limit": -1.0}, "Config.Limit is -1"),
+    ({"alpha": float("nan")}, "Config.Alpha"),
+    ({"groups": 3, "top_groups": 1}, "Config."),
+    ({"norm_epsilon": -1.0}, "Config.NormEpsilon"),
+    ({"shared_experts": -1}, "Config.SharedExperts"),
+    ({"tokens_hint": -1}, "Config.TokensHint"),
+]
+
+
+@pytest.mark.parametrize("changes, words", CONFIGS, ids=[str(c[0]) for c in CONFIGS])
+def test_wrong_configs(device, changes, words):
+    from sonicmoe_go import _device, _library
+
+    with pytest.raises(sonicmoe_go.ArgumentError) as got:
+        _library.layer(configs(**changes).key, _device.name_of(torch.empty(0, device=device)))
+    assert words in str(got.value)
+
+
+def test_misaligned(device):
+    if device != "cuda":
+        pytest.skip("copies to the emulated device are aligned")
+    ts = tensors(device)
+    ts[0] = torch.zeros(24 * 128 + 1, dtype=torch.bfloat16, device=device)[1:].view(24, 128)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="multiple of 16"):
+        sonicmoe_go.moe(*ts, CONFIG)
+
+
+def test_cpu_is_not_emulated_in_silence():
+    from sonicmoe_go import _device
+
+    was = _device._emulated
+    try:
+        sonicmoe_go.emulate(False)
+        with pytest.raises(sonicmoe_go.ArgumentError, match="x is on cpu, must be on a CUDA device, or sonicmoe_go.emulate"):
+            sonicmoe_go.moe(*tensors("cpu"), CONFIG)
+    finally:
+        sonicmoe_go.emulate(was)
+
+
+def test_no_gpu_is_said():
+    from sonicmoe_go import _library
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(sonicmoe_go.Error, match="no CUDA driver"):
+        _library.device("cuda:0")
+
+
+def test_backward_of_what_was_not_saved(device):
+    from sonicmoe_go import _ops
+
+    ts = tensors(device)
+    o = _ops.forward(*ts, CONFIG.key, False, False, 0.0, 0.0)[0]
+    with pytest.raises(sonicmoe_go.ArgumentError, match="save=True"):
+        o.sum().backward()
+
+
+def test_nothing_leaks(device):
+    """Wrong calls and right ones leave no memory behind."""
+    resource = pytest.importorskip("resource")
+    ts = [t.detach() for t in tensors(device, tokens=1)]
+    wrong = [ts[0].float(), *ts[1:]]
+
+    def work(rounds):
+        for i in range(rounds):
+            with pytest.raises(sonicmoe_go.ArgumentError):
+                sonicmoe_go.moe(*wrong, CONFIG)
+            if i % 50 == 0 or device == "cuda":
+                sonicmoe_go.moe(*ts, CONFIG)
+
+    work(500)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    work(10_000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
