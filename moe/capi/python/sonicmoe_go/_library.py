@@ -84,11 +84,8 @@ class Config:
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a whole number")
             if field.type == "float" and not isinstance(value, (int, float)):
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
-
-    @functools.cached_property
-    def key(self) -> str:
-        """The configuration as text: what operators of torch can pass."""
-        return json.dumps(dataclasses.asdict(self))
+        # The configuration as text, key, is what operators of torch can pass.
+        object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
     @staticmethod
     @functools.lru_cache(maxsize=4096)

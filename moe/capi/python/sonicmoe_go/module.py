@@ -77,6 +77,8 @@ class SonicMoE(nn.Module):
         router = type(gate).__name__
         if router not in _ROUTERS:
             raise ArgumentError(f"{kind} has a {router}, must have one of {', '.join(sorted(_ROUTERS))}")
+        if getattr(block, "jitter_noise", 0):
+            raise ArgumentError(f"{kind} has jitter_noise {block.jitter_noise}, must be 0")
         others = {n for n, _ in block.named_parameters()} - {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}
         if others:
             raise ArgumentError(f"{kind} has {', '.join(sorted(others))} as well, must have a router and experts alone")

@@ -1,0 +1,175 @@
+"""The names of SonicMoE's own Python package (arXiv 2512.14080), for programs that change one import:
+
+    from sonicmoe_go.sonicmoe import MoE, KernelBackendMoE, ActivationType
+
+Constructor, weight names, weight layout and what is returned are those of that package.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._library import ArgumentError, Config
+from .functional import moe, moe_experts
+from .module import autocast, config_type
+
+__all__ = ["ActivationType", "Experts", "KernelBackendMoE", "MoE", "moe_TC_softmax_topk_layer", "moe_general_routing_inputs"]
+
+
+class KernelBackendMoE(Enum):
+    """SonicMoE's choice of kernels; here there is one."""
+
+    scattermoe = "scattermoe"
+    torch = "torch"
+    sonicmoe = "sonicmoe"
+
+
+class ActivationType(Enum):
+    """What experts compute between their products."""
+
+    SWIGLU = "swiglu"
+    GEGLU = "geglu"
+    REGLU = "reglu"
+    RELU_SQ = "relu_sq"
+    RELU = "relu"
+    GELU = "gelu"
+    SILU = "silu"
+
+
+_ACTIVATIONS = {
+    ActivationType.SWIGLU: "swiglu",
+    ActivationType.GEGLU: "geglu-erf",
+    ActivationType.REGLU: "reglu",
+    ActivationType.RELU_SQ: "relu2",
+    ActivationType.RELU: "relu",
+    ActivationType.GELU: "gelu-erf",
+    ActivationType.SILU: "silu",
+}
+
+
+def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> tuple[Tensor, Tensor]:
+    """[2n, d, E] and [d, n, E], as SonicMoE's functions have weights, as [E, 2n, d] and
+    [E, d, n]: no copy, where they are views of such."""
+    if (b1 is None) != (b2 is None):
+        raise ArgumentError("one of b1 and b2 is missing, must be both there or none")
+    return w1.permute(2, 0, 1).contiguous(), w2.permute(2, 0, 1).contiguous()
+
+
+def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: ActivationType | str) -> Config:
+    e, d, n = w2.shape
+    return Config(
+        d, n, e, k, type=config_type(w2.dtype), gate_up="interleaved", bias=bias, activation=_ACTIVATIONS[ActivationType(activation)]
+    )
+
+
+def _frequency(expert_ids: Tensor, e: int) -> Tensor:
+    """How many slots name each expert; no host waits for it."""
+    ids = expert_ids.flatten().long()
+    return torch.zeros(e, dtype=torch.int32, device=ids.device).scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+
+
+def moe_TC_softmax_topk_layer(
+    x: Tensor, router_w: Tensor, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None, K: int, stream_id: int,
+    activation_type: ActivationType | str = ActivationType.SWIGLU, is_inference_mode_enabled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The whole layer: its output, the router's logits and how many tokens each expert got.
+
+    stream_id is not looked at: work goes to torch's current stream.
+    """
+    w1, w2 = _experts_of(w1, b1, w2, b2)
+    c = _config(w1, w2, K, b1 is not None, activation_type)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
+        o, logits = moe(x, router_w, w1, w2, c, logits=True)
+    ids = logits.detach().topk(K, dim=-1).indices
+    return o, logits, _frequency(ids, c.num_experts)
+
+
+def moe_general_routing_inputs(
+    x: Tensor, router_scores: Tensor, token_indices: Tensor, expert_indices: Tensor, w1: Tensor, b1: Tensor | None,
+    w2: Tensor, b2: Tensor | None, E: int, stream_id: int, activation_type: ActivationType,
+    is_inference_mode_enabled: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Experts of any list of token, expert and score: the output, and how many each expert got.
+
+    token_indices ascend. Any number of experts a token, none among them, up to as many as
+    a layer can have; the host waits once for the largest number. stream_id is not looked at.
+    """
+    w1, w2 = _experts_of(w1, b1, w2, b2)
+    t, pairs = x.shape[0], router_scores.shape[0]
+    if token_indices.shape != (pairs,) or expert_indices.shape != (pairs,):
+        raise ArgumentError(
+            f"token_indices is {list(token_indices.shape)} and expert_indices {list(expert_indices.shape)}, must both be [{pairs}]"
+        )
+    token = token_indices.long()
+    count = torch.zeros(t, dtype=torch.long, device=x.device).scatter_add_(0, token, torch.ones_like(token))
+    k = max(1, int(count.max())) if t else 1
+    slot = torch.arange(pairs, device=x.device) - (count.cumsum(0) - count)[token]
+    # A slot without an expert has the id -1, which adds nothing.
+    ids = torch.full((t, k), -1, dtype=torch.int32, device=x.device).index_put_((token, slot), expert_indices.int())
+    scores = torch.zeros((t, k), dtype=torch.float32, device=x.device).index_put((token, slot), router_scores.float())
+    c = _config(w1, w2, k, b1 is not None, activation_type)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
+        o = moe_experts(x, scores, ids, w1, w2, c)
+    return o, _frequency(expert_indices, c.num_experts)
+
+
+class Experts(nn.Module):
+    """One of the two weights of all experts, [E, out, in]."""
+
+    def __init__(
+        self, num_experts: int, in_features: int, out_features: int, add_bias: bool = True, std: float | None = None
+    ):
+        super().__init__()
+        self.num_experts, self.in_features, self.out_features, self.std = num_experts, in_features, out_features, std
+        self.weight = nn.Parameter(torch.empty(num_experts, out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(num_experts, out_features)) if add_bias else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            nn.init.normal_(self.weight, mean=0, std=0.02 if self.std is None else self.std)
+        if self.bias is not None:
+            self.bias.zero_()
+
+    def extra_repr(self) -> str:
+        return f"num_experts={self.num_experts}, in_features={self.in_features}, out_features={self.out_features}"
+
+
+class MoE(nn.Module):
+    """SonicMoE's layer: tokens in, tokens and the Switch loss out. Gate and up of one neuron
+    lie in neighbouring rows of c_fc.weight."""
+
+    def __init__(
+        self, num_experts: int, num_experts_per_tok: int, hidden_size: int, intermediate_size: int,
+        activation_function: ActivationType, add_bias: bool, std: float,
+    ):  # fmt: skip
+        super().__init__()
+        self.num_experts, self.top_k = num_experts, num_experts_per_tok
+        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
+        self.activation_function = activation_function
+        gated = activation_function in (ActivationType.SWIGLU, ActivationType.GEGLU, ActivationType.REGLU)
+        rows = 2 * intermediate_size if gated else intermediate_size
+        self.router = nn.Linear(hidden_size, num_experts, bias=False)
+        self.c_fc = Experts(num_experts, hidden_size, rows, add_bias, std)
+        self.c_proj = Experts(num_experts, intermediate_size, hidden_size, add_bias, std)
+
+    def forward(
+        self, hidden_states: Tensor, kernel_backend_moe: KernelBackendMoE = KernelBackendMoE.sonicmoe,
+        is_inference_mode: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if kernel_backend_moe is not KernelBackendMoE.sonicmoe:
+            raise ArgumentError(f"kernel_backend_moe is {kernel_backend_moe}, must be {KernelBackendMoE.sonicmoe}")
+        x, router, w1, w2 = autocast(hidden_states, self.router.weight, self.c_fc.weight, self.c_proj.weight)
+        o, logits, frequency = moe_TC_softmax_topk_layer(
+            x.reshape(-1, self.hidden_size).contiguous(), router, w1.permute(1, 2, 0), self.c_fc.bias,
+            w2.permute(1, 2, 0), self.c_proj.bias, self.top_k, 0, self.activation_function,
+            is_inference_mode or not self.training,
+        )  # fmt: skip
+        probs = F.softmax(logits, dim=-1, dtype=torch.float32).sum(0)
+        shares = F.normalize(probs, p=1, dim=0) * F.normalize(frequency.float(), p=1, dim=0)
+        return o.view(hidden_states.shape), self.num_experts * shares.sum()

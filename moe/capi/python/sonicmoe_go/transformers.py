@@ -1,0 +1,64 @@
+"""Experts of transformers 5 on the library's kernels, by that package's own registry."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from ._library import ArgumentError, Config
+from .functional import experts_by_key
+from .module import _activation, config_type
+
+NAME = "sonicmoe_go"
+
+
+def register_with_transformers() -> str:
+    """Makes experts_implementation="sonicmoe_go" a choice of transformers' models:
+
+        sonicmoe_go.register_with_transformers()
+        model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="sonicmoe_go")
+
+    The router stays the model's own. Experts that the library does not cover are an error
+    of their first call, in words. Gives the name.
+    """
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
+    return NAME
+
+
+@torch.compiler.assume_constant_result
+@functools.lru_cache(maxsize=4096)
+def _key(hidden: int, intermediate: int, num_experts: int, top_k: int, **config) -> str:
+    return Config(hidden, intermediate, num_experts, top_k, **config).key
+
+
+def _formula(experts: nn.Module) -> dict:
+    """What the experts compute between their products, as fields of Config."""
+    from transformers.integrations.moe import _default_apply_gate
+
+    if not experts.has_gate or type(experts)._apply_gate is _default_apply_gate:
+        return {"activation": _activation(experts)}
+    if type(experts).__name__ == "GptOssExperts":
+        return {"activation": "swiglu-oai", "alpha": float(experts.alpha), "limit": float(experts.limit)}
+    raise ArgumentError(f"{type(experts).__name__} has a gate of its own, must have that of most models or of gpt-oss")
+
+
+def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """The forward of a module that transformers calls experts."""
+    if self.has_post_expert_norm:
+        raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
+    w1, w2 = self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj
+    num_experts, intermediate, hidden = w2.shape if self.is_transposed else (w2.shape[0], w2.shape[2], w2.shape[1])
+    layout = {
+        "type": config_type(w1.dtype),
+        "weight_order": "in-out" if self.is_transposed else "out-in",
+        "gate_up": "concatenated" if self.is_concatenated else "interleaved",
+        "bias": self.has_bias,
+    }
+    key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
+    x = hidden_states.to(w1.dtype).contiguous()
+    scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
+    return experts_by_key(x, scores, ids, w1, w2, key).to(hidden_states.dtype)
