@@ -1,21 +1,20 @@
 package main
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"sonicmoe/cache/disk"
 	"sonicmoe/examples/layer/safetensors"
 )
 
 // output is the file to be: it grows beside its place and moves there whole.
 type output struct {
 	path string
-	temp *os.File // nil once it is committed or discarded
+	file *disk.Pending
 }
 
 // createOutput begins an output before the long work does, so that a place
@@ -33,45 +32,27 @@ func createOutput(path string, inputs ...string) (*output, error) {
 			return nil, fmt.Errorf("output: %s is the input %s, must be another file", path, in)
 		}
 	}
-	name := filepath.Join(filepath.Dir(path), ".layer-"+rand.Text()+".tmp")
-	temp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	file, err := disk.Begin(disk.OS, path, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("output: %w", err)
 	}
-	return &output{path: path, temp: temp}, nil
+	return &output{path, file}, nil
 }
 
 // commit writes the tensors and puts the file in its place.
 func (o *output) commit(tensors ...safetensors.Source) error {
-	err := safetensors.Write(o.temp, map[string]string{"format": "pt"}, tensors...)
+	err := safetensors.Write(o.file, map[string]string{"format": "pt"}, tensors...)
 	if err == nil {
-		err = o.temp.Sync()
-	}
-	if err == nil {
-		err = o.temp.Close()
-	}
-	if err == nil {
-		err = os.Rename(o.temp.Name(), o.path)
+		err = o.file.Commit()
 	}
 	if err != nil {
 		return fmt.Errorf("output: %s: %w", o.path, err)
 	}
-	o.temp = nil
 	return nil
 }
 
 // discard removes what was not committed.
-func (o *output) discard() error {
-	if o.temp == nil {
-		return nil
-	}
-	name := o.temp.Name()
-	if err := o.temp.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
-		return errors.Join(err, os.Remove(name))
-	}
-	o.temp = nil
-	return os.Remove(name)
-}
+func (o *output) discard() error { return o.file.Discard() }
 
 // fileTensor describes one tensor of the output.
 func fileTensor(name string, t safetensors.DType, data io.Reader, shape ...int) safetensors.Source {

@@ -1,0 +1,465 @@
+// Command mutate asks whether the tests would notice: it plants mistakes in the
+// packages that must not have any, one at a time, and counts those that fail a
+// test.
+//
+//	go run .ci/mutate.go [-n 150] [-seed 1] [-only cache,jit] [-list]
+//
+// Known tools (gremlins, go-mutesting) build the tests anew for each mistake.
+// Here all mistakes of a package are built at once, each behind a switch that an
+// environment variable throws, so that a mistake costs one run of a test binary.
+//
+// Mistakes are: a comparison with its border moved or turned round, && for ||, a
+// condition negated, a statement or an early return left out, + for - and * for
+// +, a number one larger. A run that passes its time limit has noticed too.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// group is packages with the tests that are to notice their mistakes.
+type group struct {
+	packages []string
+	test     string
+	run      string // -test.run
+}
+
+var groups = []group{
+	{[]string{"./cache", "./cache/disk"}, "./cache", ""},
+	{[]string{"./driver/cuda"}, "./driver/cuda", ""},
+	{[]string{"./jit"}, "./jit", ""},
+	{[]string{"./ptx/emu"}, "./ptx/emu", ""},
+	{[]string{"./moe/kernel", "./moe/kernel/dh", "./moe/kernel/dw", "./moe/kernel/drouter"}, "./moe", "TestPTX"},
+	{[]string{"./moe"}, "./moe", "Arg|Sizes|Choices|Arena|Buffers|Config|Supported|Golden|Fault|Cache|Error|Export|Observe"},
+}
+
+// variable names the mistake that is on.
+const variable = "SONICMOE_MUTANT"
+
+// mutant is one mistake: text that stands for that of a place.
+type mutant struct {
+	file       string
+	line       int
+	begin, end int // byte offsets
+	what       string
+	// with gives the text with a switch of that number.
+	with func(n int) string
+}
+
+func main() {
+	n := flag.Int("n", 150, "mistakes, over all groups")
+	seed := flag.Uint64("seed", 1, "of the sample")
+	only := flag.String("only", "", "groups, by the first package's name without ./, with commas")
+	list := flag.Bool("list", false, "list the mistakes, run nothing")
+	flag.Parse()
+	if err := mutate(*n, *seed, *only, *list); err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
+		os.Exit(1)
+	}
+}
+
+func mutate(n int, seed uint64, only string, list bool) error {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	dir, err := os.MkdirTemp("", "mutate-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	killed, total := 0, 0
+	for i, g := range groups {
+		all, err := g.mutants()
+		if err != nil {
+			return err
+		}
+		chosen := sample(rng, all, n*(i+1)/len(groups)-n*i/len(groups))
+		if only != "" && !slices.Contains(strings.Split(only, ","), g.packages[0][2:]) {
+			continue
+		}
+		fmt.Printf("%s: %d of %d mistakes, tests of %s %s\n", strings.Join(g.packages, " "), len(chosen), len(all), g.test, g.run)
+		if list {
+			for _, m := range chosen {
+				fmt.Println("  ", m)
+			}
+			continue
+		}
+		k, err := g.try(dir, chosen)
+		if err != nil {
+			return err
+		}
+		killed, total = killed+k, total+len(chosen)
+		fmt.Printf("  %d of %d noticed\n", k, len(chosen))
+	}
+	if total > 0 {
+		fmt.Printf("%d of %d noticed (%d %%)\n", killed, total, 100*killed/total)
+	}
+	return nil
+}
+
+func (m mutant) String() string {
+	file := m.file
+	if wd, err := os.Getwd(); err == nil {
+		file = strings.TrimPrefix(file, wd+string(filepath.Separator))
+	}
+	return fmt.Sprintf("%s:%d: %s", file, m.line, m.what)
+}
+
+// sample takes n that do not overlap, in the order of the files.
+func sample(rng *rand.Rand, all []mutant, n int) []mutant {
+	var out []mutant
+	for _, i := range rng.Perm(len(all)) {
+		m := all[i]
+		if len(out) == n {
+			break
+		}
+		if !slices.ContainsFunc(out, func(o mutant) bool { return o.file == m.file && o.begin < m.end && m.begin < o.end }) {
+			out = append(out, m)
+		}
+	}
+	slices.SortFunc(out, func(a, b mutant) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.begin, b.begin)) })
+	return out
+}
+
+// try builds the tests with all mistakes and runs them with each.
+func (g group) try(dir string, chosen []mutant) (killed int, err error) {
+	overlay, err := g.overlay(dir, chosen)
+	if err != nil {
+		return 0, err
+	}
+	bin := filepath.Join(dir, "tests")
+	build := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", bin, g.test)
+	if out, err := build.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("building: %w\n%s", err, out)
+	}
+	begun := time.Now()
+	if out, err := g.runTests(bin, -1, 20*time.Minute); err != nil {
+		return 0, fmt.Errorf("without a mistake the tests fail: %w\n%s", err, out)
+	}
+	limit := 5*time.Since(begun) + 20*time.Second
+	for i, m := range chosen {
+		if _, err := g.runTests(bin, i, limit); err != nil {
+			killed++
+			continue
+		}
+		fmt.Println("  survived:", m)
+	}
+	return killed, nil
+}
+
+func (g group) runTests(bin string, n int, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	c := exec.CommandContext(ctx, bin, "-test.short", "-test.failfast", "-test.run", g.run)
+	c.Dir = g.test
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%d", variable, n))
+	c.WaitDelay = time.Second
+	return c.CombinedOutput()
+}
+
+// overlay writes the files with their switches, and the list of them that the
+// go command takes.
+func (g group) overlay(dir string, chosen []mutant) (string, error) {
+	replace := map[string]string{}
+	add := func(path, text string) error {
+		to := filepath.Join(dir, fmt.Sprint(len(replace), ".go"))
+		replace[path] = to
+		return os.WriteFile(to, []byte(text), 0o600)
+	}
+	for i := 0; i < len(chosen); {
+		file := chosen[i].file
+		src, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		var b strings.Builder
+		at := 0
+		for ; i < len(chosen) && chosen[i].file == file; i++ {
+			b.Write(src[at:chosen[i].begin])
+			b.WriteString(chosen[i].with(i))
+			at = chosen[i].end
+		}
+		b.Write(src[at:])
+		if err := add(file, b.String()); err != nil {
+			return "", err
+		}
+	}
+	for _, p := range g.packages {
+		name, files, err := sources(p)
+		if err != nil {
+			return "", err
+		}
+		text := fmt.Sprintf(`package %s
+
+import "os"
+
+var mutant_ = func() (n int) {
+	n = -1
+	if s := os.Getenv(%q); s != "" && s != "-1" {
+		n = 0
+		for _, c := range s {
+			n = 10*n + int(c-'0')
+		}
+	}
+	return n
+}()
+
+func mutantOn_(n int) bool { return n == mutant_ }
+
+func mutantPick_[T any](n int, a, b T) T {
+	if n == mutant_ {
+		return b
+	}
+	return a
+}
+`, name, variable)
+		if err := add(filepath.Join(filepath.Dir(files[0]), "zmutant.go"), text); err != nil {
+			return "", err
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, text, 0o600)
+}
+
+// sources are a package's name and the files that are built here.
+func sources(pkg string) (name string, files []string, err error) {
+	out, err := exec.Command("go", "list", "-f", `{{.Name}}{{$d := .Dir}}{{range .GoFiles}} {{$d}}/{{.}}{{end}}`, pkg).Output()
+	if err != nil {
+		return "", nil, fmt.Errorf("go list %s: %w", pkg, err)
+	}
+	words := strings.Fields(string(out))
+	return words[0], words[1:], nil
+}
+
+// mutants are all mistakes that can be planted in a group's packages.
+func (g group) mutants() (all []mutant, err error) {
+	for _, p := range g.packages {
+		_, files, err := sources(p)
+		if err != nil {
+			return nil, err
+		}
+		fset := token.NewFileSet()
+		var parsed []*ast.File
+		for _, f := range files {
+			a, err := parser.ParseFile(fset, f, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			parsed = append(parsed, a)
+		}
+		info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
+		imports, err := exports(fset, p)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := (&types.Config{Importer: imports}).Check(p, fset, parsed, info); err != nil {
+			return nil, err
+		}
+		for i, a := range parsed {
+			src, err := os.ReadFile(files[i])
+			if err != nil {
+				return nil, err
+			}
+			if bytes.HasPrefix(src, []byte("// Code generated")) {
+				continue
+			}
+			f := finder{fset: fset, info: info, file: files[i], src: src}
+			f.walk(a)
+			all = append(all, f.found...)
+		}
+	}
+	return all, nil
+}
+
+// exports imports what the go command has compiled.
+func exports(fset *token.FileSet, pkg string) (types.Importer, error) {
+	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", pkg).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -export %s: %w", pkg, err)
+	}
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if path, file, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			files[path] = file
+		}
+	}
+	return importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) }), nil
+}
+
+// finder collects the mistakes of one file.
+type finder struct {
+	fset  *token.FileSet
+	info  *types.Info
+	file  string
+	src   []byte
+	path  []ast.Node // from the file to the present node
+	found []mutant
+}
+
+func (f *finder) walk(file *ast.File) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if n == nil {
+			f.path = f.path[:len(f.path)-1]
+			return false
+		}
+		switch d := n.(type) {
+		case *ast.ArrayType, *ast.TypeSpec:
+			return false // constants alone
+		case *ast.GenDecl:
+			if d.Tok == token.CONST {
+				return false
+			}
+		}
+		f.path = append(f.path, n)
+		f.node(n)
+		return true
+	})
+}
+
+// up is the node so many levels above the present one.
+func (f *finder) up(levels int) ast.Node {
+	if i := len(f.path) - 1 - levels; i >= 0 {
+		return f.path[i]
+	}
+	return nil
+}
+
+func (f *finder) text(n ast.Node) string {
+	return string(f.src[f.fset.Position(n.Pos()).Offset:f.fset.Position(n.End()).Offset])
+}
+
+func (f *finder) add(n ast.Node, what string, with func(n int) string) {
+	p := f.fset.Position(n.Pos())
+	f.found = append(f.found, mutant{f.file, p.Line, p.Offset, f.fset.Position(n.End()).Offset, what, with})
+}
+
+var (
+	borders = map[token.Token]token.Token{
+		token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
+		token.EQL: token.NEQ, token.NEQ: token.EQL, token.LAND: token.LOR, token.LOR: token.LAND,
+	}
+	sums = map[token.Token]token.Token{token.ADD: token.SUB, token.SUB: token.ADD, token.MUL: token.ADD}
+)
+
+func (f *finder) node(n ast.Node) {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		f.binary(n)
+	case *ast.BasicLit:
+		f.number(n)
+	case *ast.IfStmt:
+		cond := f.text(n.Cond)
+		f.add(n.Cond, "if !("+cond+")", func(i int) string { return fmt.Sprintf("mutantOn_(%d) != (%s)", i, cond) })
+	case *ast.ExprStmt, *ast.IncDecStmt, *ast.AssignStmt, *ast.ReturnStmt:
+		f.statement(n)
+	}
+}
+
+func (f *finder) binary(n *ast.BinaryExpr) {
+	if f.info.Types[n].Value != nil {
+		return
+	}
+	a, b := f.text(n.X), f.text(n.Y)
+	if to, ok := borders[n.Op]; ok {
+		good, bad := a+" "+n.Op.String()+" "+b, a+" "+to.String()+" "+b
+		f.add(n, good+" -> "+to.String(), func(i int) string {
+			return fmt.Sprintf("(mutantOn_(%d) && (%s) || !mutantOn_(%d) && (%s))", i, bad, i, good)
+		})
+	}
+	if to, ok := sums[n.Op]; ok && integer(f.info.TypeOf(n)) && f.pure(n) {
+		good, bad := a+" "+n.Op.String()+" "+b, "("+a+") "+to.String()+" ("+b+")"
+		f.add(n, good+" -> "+to.String(), func(i int) string { return fmt.Sprintf("mutantPick_(%d, %s, %s)", i, good, bad) })
+	}
+}
+
+// number makes a literal one larger where it need not be a constant.
+func (f *finder) number(n *ast.BasicLit) {
+	t, _ := f.info.TypeOf(n).(*types.Basic)
+	if n.Kind != token.INT || t == nil || t.Info()&types.IsInteger == 0 || t.Info()&types.IsUntyped != 0 {
+		return
+	}
+	switch parent := f.up(1).(type) {
+	case *ast.KeyValueExpr:
+		if parent.Key == n {
+			return
+		}
+	case *ast.CaseClause:
+		return
+	case *ast.BinaryExpr:
+		if f.info.Types[parent].Value != nil || parent.Op == token.SHL || parent.Op == token.SHR {
+			return
+		}
+	case *ast.UnaryExpr, *ast.ParenExpr:
+		return
+	}
+	lit := n.Value
+	f.add(n, lit+" -> "+lit+"+1", func(i int) string { return fmt.Sprintf("mutantPick_[%s](%d, %s, %s+1)", t.Name(), i, lit, lit) })
+}
+
+func integer(t types.Type) bool {
+	b, ok := t.Underlying().(*types.Basic)
+	return ok && b.Info()&types.IsInteger != 0 && b.Info()&types.IsUntyped == 0
+}
+
+// pure says that an expression may be evaluated once more.
+func (f *finder) pure(e ast.Expr) bool {
+	pure := true
+	ast.Inspect(e, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			pure = pure && f.info.Types[n.Fun].IsType()
+		case *ast.FuncLit:
+			pure = false
+		case *ast.UnaryExpr:
+			pure = pure && n.Op != token.ARROW
+		}
+		return pure
+	})
+	return pure
+}
+
+// statement leaves one out: a call, a plain assignment, an early return.
+func (f *finder) statement(n ast.Node) {
+	block, ok := f.up(1).(*ast.BlockStmt)
+	if _, clause := f.up(1).(*ast.CaseClause); !ok && !clause {
+		return
+	}
+	switch n := n.(type) {
+	case *ast.ExprStmt:
+		if call, ok := n.X.(*ast.CallExpr); !ok || f.text(call.Fun) == "panic" {
+			return
+		}
+	case *ast.AssignStmt:
+		if n.Tok == token.DEFINE || f.text(n.Lhs[0]) == "_" {
+			return
+		}
+	case *ast.ReturnStmt:
+		outer, ok := f.up(2).(*ast.IfStmt)
+		if !ok || outer.Else != nil || outer.Body != block {
+			return
+		}
+	}
+	text := f.text(n)
+	first, _, _ := strings.Cut(text, "\n")
+	f.add(n, "without "+first, func(i int) string { return fmt.Sprintf("if !mutantOn_(%d) {\n%s\n}", i, text) })
+}
