@@ -212,3 +212,15 @@ func TestFailedExport(t *testing.T) {
 	_, err = c.ExportFile(context.Background(), filepath.Join(dir, "no", "such.tar"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// A bundle of another version is refused as such, by Import and by a layer,
+// which does not read to the end.
+func TestBundleOfAnotherVersion(t *testing.T) {
+	other := bytes.Clone([]byte(firstLine))
+	other[len(other)-2]++
+	data := bytes.Replace(bundleOf(t), []byte(firstLine), other, 1)
+	_, err := Open(Options{Dir: t.TempDir()}).Import(context.Background(), bytes.NewReader(data))
+	require.ErrorContains(t, err, "its first line is")
+	x := &bundleIndex{where: map[string]extent{}}
+	require.ErrorContains(t, x.index(bytes.NewReader(data)), "its first line is")
+}

@@ -2,7 +2,11 @@ package cache
 
 import (
 	"context"
+	"io/fs"
 	"os"
+	"sonicmoe/cache/disk"
+	"sonicmoe/cache/disk/disktest"
+	"syscall"
 	"testing"
 	"time"
 
@@ -178,4 +182,20 @@ func TestPruneDropsOldLocks(t *testing.T) {
 	assert.FileExists(t, fresh)
 	unlock()
 	assert.NoFileExists(t, held, "a holder that lives leaves nothing")
+}
+
+// A directory that can't be listed is an error of Prune, not one with nothing
+// to remove.
+func TestPruneOfWhatCannotBeListed(t *testing.T) {
+	files := disktest.Wrap(disk.OS)
+	c := open(Options{Dir: t.TempDir()}, files)
+	fill(t, c, 2)
+	files.Before(func(op disktest.Op, path string) error {
+		if op == disktest.ReadDir {
+			return &fs.PathError{Op: "open", Path: path, Err: syscall.EIO}
+		}
+		return nil
+	})
+	_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
+	require.ErrorIs(t, err, syscall.EIO)
 }

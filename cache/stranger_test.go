@@ -4,6 +4,7 @@ package cache
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"os"
@@ -217,8 +218,29 @@ func TestDamageCostsNoMemory(t *testing.T) {
 		_, o := c.Get(key)
 		assert.Equal(t, Damaged, o)
 	}
+	// A header may be right and promise more than any entry has; a bundle's
+	// member may be as long as it likes.
+	header := make([]byte, headerSize)
+	copy(header, magic)
+	binary.LittleEndian.PutUint32(header[8:], FormatVersion)
+	binary.LittleEndian.PutUint32(header[12:], uint32(KindModule))
+	binary.LittleEndian.PutUint64(header[16:], maxFileBytes+1)
+	copy(header[24:], keys[0][:])
+	_, err := readStored(endless{header}, maxFileBytes+1, fileName(KindModule, keys[0]))
+	require.ErrorIs(t, err, ErrDamaged)
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
+}
+
+// endless begins with these bytes and goes on with zeros.
+type endless struct{ begin []byte }
+
+func (e endless) ReadAt(p []byte, at int64) (int, error) {
+	clear(p)
+	if at < int64(len(e.begin)) {
+		copy(p, e.begin[at:])
+	}
+	return len(p), nil
 }
 
 // What writers that died left is swept when a process stores its first file,

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,12 +101,22 @@ func TestFailedWrites(t *testing.T) {
 	files.Arm(0, 0, nil)
 	require.NoError(t, disk.WriteFile(files, path, 0o644, text("old")))
 	steps := files.Disarm()
+	// What the file's content depends on: any other operation may fail.
+	needed := []disktest.Op{disktest.Create, disktest.Write, disktest.Chmod, disktest.Sync, disktest.Close, disktest.Rename, disktest.SyncDir}
+	var ops []disktest.Op
+	files.Before(func(op disktest.Op, _ string) error { ops = append(ops, op); return nil })
+	require.NoError(t, disk.WriteFile(files, path, 0o644, text("old")))
+	files.Before(nil)
+	require.Len(t, ops, steps)
 	for n := 1; n <= steps; n++ {
 		files.Arm(n, 1, syscall.EIO)
 		err := disk.WriteFile(files, path, 0o644, text("new"))
 		files.Disarm()
 		got, e := os.ReadFile(path)
 		require.NoError(t, e)
+		if slices.Contains(needed, ops[n-1]) {
+			require.ErrorIs(t, err, syscall.EIO, "operation %d, %s", n, ops[n-1])
+		}
 		if err != nil {
 			require.ErrorIs(t, err, syscall.EIO)
 			if n < steps {

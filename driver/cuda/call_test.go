@@ -399,3 +399,37 @@ func deep(n int, f func()) byte {
 	frame[n%256] = 1
 	return deep(n-1, f) + frame[0]
 }
+
+// What nobody asked of the driver reaches it not: memory at 0, functions without
+// a name or with a zero byte in it; a device of another package has no calls.
+func TestNothingToCall(t *testing.T) {
+	f := newFake(t)
+	dev := f.open()
+	image, err := dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{})
+	require.NoError(t, err)
+	m, err := dev.Load(image.Code)
+	require.NoError(t, err)
+	f.log()
+	before := Calls(dev)
+	require.NoError(t, dev.Free(0))
+	for _, name := range []string{"", "ker\x00nel"} {
+		_, err := m.Function(name)
+		require.ErrorIs(t, err, driver.ErrNotFound)
+	}
+	assert.Equal(t, before, Calls(dev))
+	assert.Empty(t, f.log())
+	assert.Nil(t, Calls(nil))
+}
+
+// A call that can't make the context current leaves: Close does not wait for it.
+func TestCloseAfterAFailedCall(t *testing.T) {
+	f := newFake(t)
+	dev := f.open()
+	f.fail(symCtxSetCurrent, 201)
+	_, err := dev.Alloc(1)
+	require.Error(t, err)
+	f.fail(symCtxSetCurrent, 0)
+	f.log()
+	require.NoError(t, dev.Close())
+	assert.Contains(t, f.log(), "release")
+}

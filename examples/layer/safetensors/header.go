@@ -75,7 +75,7 @@ type parser struct{ scanner }
 
 func (p *parser) header() (tensors []Tensor, metadata map[string]string, err error) {
 	seen := map[string]bool{}
-	err = p.object("header", func(key string) error {
+	err = p.object(spot{"header", ""}, func(key string) error {
 		if seen[key] {
 			return tensorErrorf(key, "the name stands twice in the header")
 		}
@@ -94,45 +94,50 @@ func (p *parser) header() (tensors []Tensor, metadata map[string]string, err err
 
 func (p *parser) metadata() (map[string]string, error) {
 	m := map[string]string{}
-	err := p.object(metadataKey, func(key string) error {
+	err := p.object(spot{metadataKey, ""}, func(key string) error {
 		if _, ok := m[key]; ok {
 			return headerErrorf("%s has the key %.80q twice", metadataKey, key)
 		}
-		value, err := p.text(metadataKey)
+		value, err := p.text(spot{metadataKey, ""})
 		m[key] = value
 		return err
 	})
 	return m, err
 }
 
+// tensorKeys are what a tensor's object has.
+var tensorKeys = [3]string{"dtype", "shape", "data_offsets"}
+
 func (p *parser) tensor(name string) (Tensor, error) {
 	t := Tensor{Name: name}
 	var offsets []int64
-	seen := map[string]bool{}
-	err := p.object(fmt.Sprintf("tensor %.60q", name), func(key string) (err error) {
-		if seen[key] {
+	var seen [3]bool
+	err := p.object(spot{"tensor", name}, func(key string) (err error) {
+		i := slices.Index(tensorKeys[:], key)
+		switch {
+		case i < 0:
+			return tensorErrorf(name, "unknown key %.80q, must be dtype, shape or data_offsets", key)
+		case seen[i]:
 			return tensorErrorf(name, "%s stands twice", key)
 		}
+		seen[i] = true
 		switch key {
 		case "dtype":
 			var s string
-			s, err = p.text("dtype")
+			s, err = p.text(spot{key, ""})
 			t.DType = DType(s)
 		case "shape":
 			t.Shape, err = p.integers(name, key)
 		case "data_offsets":
 			offsets, err = p.integers(name, key)
-		default:
-			return tensorErrorf(name, "unknown key %.80q, must be dtype, shape or data_offsets", key)
 		}
-		seen[key] = true
 		return err
 	})
 	if err != nil {
 		return t, err
 	}
-	for _, key := range []string{"dtype", "shape", "data_offsets"} {
-		if !seen[key] {
+	for i, key := range tensorKeys {
+		if !seen[i] {
 			return t, tensorErrorf(name, "%s is missing", key)
 		}
 	}
@@ -143,8 +148,20 @@ func (p *parser) tensor(name string) (Tensor, error) {
 	return t, nil
 }
 
+// spot is where in a header something stands; put into words where it is wrong,
+// not for each of a million tensors.
+type spot struct{ part, name string }
+
+// String is the spot as an error names it.
+func (p spot) String() string {
+	if p.name == "" {
+		return p.part
+	}
+	return fmt.Sprintf("%s %.60q", p.part, p.name)
+}
+
 // object calls member for each key; member must take the value.
-func (p *parser) object(where string, member func(key string) error) error {
+func (p *parser) object(where spot, member func(key string) error) error {
 	return p.list(where, '{', '}', func(first token) error {
 		if first.kind != '"' {
 			return p.unexpected(where, first, "a string")
@@ -159,7 +176,7 @@ func (p *parser) object(where string, member func(key string) error) error {
 // integers takes an array of integers that are not negative.
 func (p *parser) integers(name, key string) ([]int64, error) {
 	list := []int64{}
-	err := p.list(key, '[', ']', func(first token) error {
+	err := p.list(spot{key, ""}, '[', ']', func(first token) error {
 		v, err := strconv.ParseInt(first.text, 10, 64)
 		if first.kind != 'w' || err != nil || v < 0 || first.text != strconv.FormatInt(v, 10) {
 			return tensorErrorf(name, "%s has %v, must be integers from 0 to 2^63-1", key, first)
@@ -175,7 +192,7 @@ func (p *parser) integers(name, key string) ([]int64, error) {
 
 // list takes what stands, with commas, between two characters. element is given
 // the first token of each part.
-func (p *parser) list(where string, begin, end byte, element func(first token) error) error {
+func (p *parser) list(where spot, begin, end byte, element func(first token) error) error {
 	if err := p.expect(where, begin); err != nil {
 		return err
 	}
@@ -203,7 +220,7 @@ func (p *parser) list(where string, begin, end byte, element func(first token) e
 	}
 }
 
-func (p *parser) expect(where string, want byte) error {
+func (p *parser) expect(where spot, want byte) error {
 	tok, err := p.next()
 	if err == nil && tok.kind != want {
 		err = p.unexpected(where, tok, string(want))
@@ -211,7 +228,7 @@ func (p *parser) expect(where string, want byte) error {
 	return err
 }
 
-func (p *parser) text(where string) (string, error) {
+func (p *parser) text(where spot) (string, error) {
 	tok, err := p.next()
 	if err == nil && tok.kind != '"' {
 		err = p.unexpected(where, tok, "a string")
@@ -219,8 +236,8 @@ func (p *parser) text(where string) (string, error) {
 	return tok.text, err
 }
 
-func (p *parser) unexpected(where string, tok token, want string) error {
-	return headerErrorf("%.80s has %v near byte %d, must have %s", where, tok, p.at, want)
+func (p *parser) unexpected(where spot, tok token, want string) error {
+	return headerErrorf("%v has %v near byte %d, must have %s", where, tok, p.at, want)
 }
 
 // next is the next token of a header that has not ended.

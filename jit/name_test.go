@@ -1,0 +1,31 @@
+package jit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+)
+
+// A parameter has its field's name, its first word in lower case.
+func TestLowerCamel(t *testing.T) {
+	for name, want := range map[string]string{
+		"X": "x", "T": "t", "TopK": "topK", "DScores": "dScores", "PerCTA": "perCTA", "W1": "w1", "SMs": "sMs", "x": "x", "": "",
+	} {
+		assert.Equal(t, want, lowerCamel(name), name)
+	}
+}
+
+// A persistent kernel has whole clusters, one at least, and no more CTAs than
+// there are SMs.
+func TestPersistentGrid(t *testing.T) {
+	type args struct{ N uint32 }
+	for _, c := range []struct{ cluster, sms, want int }{{1, 132, 132}, {2, 131, 130}, {2, 1, 2}, {1, 1, 1}, {16, 132, 128}} {
+		b := NewBuilder[args]("persistent", 32, 1)
+		b.Persistent(c.cluster)
+		require.NotNil(t, b.grid)
+		assert.Equal(t, driver.Dim3{X: c.want}, b.grid(&args{}, c.sms), "%+v", c)
+	}
+}
