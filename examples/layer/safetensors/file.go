@@ -25,6 +25,10 @@ type File struct {
 
 // Open opens a file and reads its header. Close it when done.
 func Open(path string) (*File, error) {
+	// Opening a pipe waits for a writer, and nothing but a file has a size.
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file (%s)", path, info.Mode().Type())
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -223,6 +223,8 @@ func TestOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "layer.safetensors")
 	_, err := safetensors.Open(path)
 	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = safetensors.Open(filepath.Dir(path))
+	require.ErrorContains(t, err, "not a regular file")
 	require.NoError(t, os.WriteFile(path, []byte("no such format"), 0o600))
 	_, err = safetensors.Open(path)
 	require.ErrorContains(t, err, path)
