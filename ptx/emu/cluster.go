@@ -31,6 +31,10 @@ type cluster struct {
 	events uint64
 	order  uint64 // of asynchronous copies
 	fault  *Fault
+	races  *races // nil: not looked for
+	// unwritten is the first read of shared memory that nobody had written, if
+	// races are looked for: its writer may still come, and is then named.
+	unwritten *Fault
 
 	barrier clusterBarrier
 	steps   uint64
@@ -170,6 +174,10 @@ func (cl *cluster) finish() status {
 			}
 		}
 	}
+	if cl.unwritten != nil {
+		cl.fault = cl.unwritten
+		return broken
+	}
 	for _, l := range cl.loads {
 		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes into shared address %#x was under way: wait for its mbarrier", l.size, l.dst)
 		return broken
@@ -177,14 +185,26 @@ func (cl *cluster) finish() status {
 	return finished
 }
 
-// fault records the first fault of the cluster.
+// fault records the first fault of the cluster. Only a read of what nobody has
+// written may give next: where races are looked for, such a warp goes on.
 func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
 	cl := w.cta.cluster
 	if cl.fault != nil {
 		return failed
 	}
-	cl.fault = &Fault{Kind: kind, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
+	f := &Fault{Kind: kind, Kernel: cl.grid.kernel.entry.Name, Line: in.line, Where: cl.grid.where(in.line),
 		CTA: w.cta.index, Warp: w.id, Lanes: lanes, Text: fmt.Sprintf(format, args...)}
+	switch {
+	case kind == Race || kind == ProxyRace || cl.races == nil:
+	case kind == UninitializedShared:
+		if cl.unwritten == nil {
+			cl.unwritten = f
+		}
+		return next
+	case cl.unwritten != nil:
+		f = cl.unwritten // the cause, perhaps
+	}
+	cl.fault = f
 	return failed
 }
 

@@ -230,7 +230,7 @@ func (cl *cluster) who(list []waiter) string {
 		same = same && x.f.mask == lanes
 	}
 	text := cl.warpNames(warps)
-	if role := cl.grid.kernel.role(list[0].f.pc); role != "" {
+	if role := cl.grid.kernel.code[list[0].f.pc].role; role != "" {
 		text = role + " " + text
 	}
 	switch {

@@ -54,14 +54,21 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, d := atomicArgs(in)
 	size := uint32(in.size)
+	if r := w.cta.cluster.races; r != nil {
+		x := r.ordinary(w, in, true)
+		x.atomic = true
+		if w.touchLanes(in, a, mask, size, x) == failed {
+			return failed
+		}
+	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(a, l), l)
 		if !ok {
 			return failed
 		}
-		if p := c.shared.checkRead(at, size, size); p != nil {
-			return w.deny(in, 1<<l, p)
+		if p := c.shared.checkRead(at, size, size); p != nil && w.deny(in, 1<<l, p) == failed {
+			return failed
 		}
 		b := c.shared.bytes[at:]
 		old := readWord(b, int(size))

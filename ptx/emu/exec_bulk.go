@@ -16,11 +16,14 @@ type bulkLoad struct {
 	from   *cta   // nil: from global memory
 	tensor *TensorMap
 	coords []int32
+	// accesses are those of shared memory, where races are looked for.
+	accesses []*access
 }
 
 // bulkQueue is the TMA stores of a warp's threads.
 type bulkQueue struct {
 	stores  []*bulkStore
+	issued  uint32
 	commits [warpLanes]uint32
 }
 
@@ -30,6 +33,7 @@ type bulkStore struct {
 	in     *inst
 	lane   int
 	group  uint32
+	number uint32 // among the warp's
 	src    uint32
 	tensor *TensorMap
 	coords []int32
@@ -154,6 +158,15 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	if b.size == 0 {
 		return next
 	}
+	bar, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
+	if !ok {
+		return failed
+	}
+	if r := w.cta.cluster.races; r != nil {
+		if p := r.bulkLoad(b, bar, at); p != nil {
+			return w.deny(b.in, 1<<b.lane, p)
+		}
+	}
 	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
 		return w.deny(b.in, 1<<b.lane, p)
 	}
@@ -163,9 +176,6 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	}
 	if p := b.to.shared.proxy.check("overwrites", b.dst, b.size, fenced); p != nil {
 		return w.deny(b.in, 1<<b.lane, p)
-	}
-	if _, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane); !ok {
-		return failed
 	}
 	if int(at>>sharedRankBit) != b.to.rank {
 		return w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: data goes to CTA %d, but mbarrier %#x is in CTA %d", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
@@ -225,6 +235,9 @@ func (b *bulkLoad) complete() outcome {
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
 		bar.now = note(bar.now, arrival{b.warp, b.in})
+		for _, a := range b.accesses {
+			a.at = uint32(bar.phase) + 1
+		}
 		err = bar.completeTx(b.size)
 	}
 	if err != nil {
@@ -247,6 +260,13 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		if p := c.shared.check(at, st.tensor.BoxBytes(), boxAlign); p != nil {
 			return w.deny(in, 1<<l, p)
+		}
+		w.bulk.issued++
+		st.number = w.bulk.issued
+		if r := c.cluster.races; r != nil {
+			if p := r.bulkStore(w, st); p != nil {
+				return w.deny(in, 1<<l, p)
+			}
 		}
 		for r := range st.tensor.Runs(st.coords, at) {
 			if !r.InBounds {
@@ -286,8 +306,8 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 			if !r.InBounds {
 				continue
 			}
-			if p := s.checkRead(r.Shared, r.Bytes, 1); p != nil {
-				return w.deny(st.in, 1<<st.lane, p)
+			if p := s.checkRead(r.Shared, r.Bytes, 1); p != nil && w.deny(st.in, 1<<st.lane, p) == failed {
+				return failed
 			}
 			st.data = append(st.data, s.bytes[r.Shared:r.Shared+r.Bytes]...)
 		}
@@ -336,6 +356,15 @@ func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	clear(w.bulk.stores[len(kept):])
 	w.bulk.stores = kept
+	if r := w.cta.cluster.races; r != nil {
+		past := w.bulk.issued
+		for _, st := range kept {
+			if !st.waited {
+				past = min(past, st.number-1)
+			}
+		}
+		r.done(w, componentStores, past)
+	}
 	return next
 }
 

@@ -52,8 +52,8 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
 			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
 		}
-		if p := from.shared.checkRead(src, b.size, 16); p != nil {
-			return w.deny(in, 1<<l, p)
+		if p := from.shared.checkRead(src, b.size, 16); p != nil && w.deny(in, 1<<l, p) == failed {
+			return failed
 		}
 		if p := from.shared.proxy.check("reads", src, b.size, w.latestFence(1<<l)); p != nil {
 			return w.deny(in, 1<<l, p)

@@ -4,6 +4,14 @@ import "sonicmoe/ptx/isa"
 
 func controlForms() map[isa.ID]handler {
 	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
+	fence := func(note func(r *races, w *warp)) handler {
+		return handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+			if r := w.cta.cluster.races; r != nil {
+				note(r, w)
+			}
+			return next
+		}}
+	}
 	exit := handler{exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		w.exit(f, mask)
 		return jumped
@@ -22,7 +30,7 @@ func controlForms() map[isa.ID]handler {
 		// accesses at once: these order what is ordered already.
 		isa.GridDepLaunch:     nothing,
 		isa.GridDepWait:       nothing,
-		isa.FenceAcqRel:       nothing,
-		isa.FenceMbarrierInit: nothing,
+		isa.FenceAcqRel:       fence((*races).fence),
+		isa.FenceMbarrierInit: fence((*races).fenceInits),
 	}
 }

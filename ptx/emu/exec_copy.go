@@ -6,6 +6,16 @@ import "sonicmoe/ptx/isa"
 type copyQueue struct {
 	recs    []*copyRecord
 	commits [warpLanes]uint32 // groups that each lane has committed
+	// issued counts cp.async, and open are those not waited for, where races are
+	// looked for.
+	issued uint32
+	open   []openCopy
+}
+
+// openCopy is one cp.async that some lanes have not waited for.
+type openCopy struct {
+	number, lanes uint32
+	group         [warpLanes]uint32
 }
 
 // copyRecord is one cp.async, or one deferred arrival, of a warp.
@@ -18,6 +28,7 @@ type copyRecord struct {
 	dst    [warpLanes]uint32 // offset in the CTA's window; of the mbarrier for arrivals
 	src    [warpLanes]uint64
 	bytes  [warpLanes]uint32 // read from src; the rest is zero
+	gives  *knowledge        // of an arrival, where races are looked for
 }
 
 func copyForms() map[isa.ID]handler {
@@ -58,6 +69,14 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			}
 		}
 	}
+	if races := w.cta.cluster.races; races != nil {
+		w.copies.issued++
+		w.copies.open = append(w.copies.open, openCopy{w.copies.issued, mask, w.copies.commits})
+		a := &access{warp: w, in: in, component: races.component(w, componentCopies), at: w.copies.issued, writes: true, copy: true}
+		if w.touchLanes(in, &in.args[0], mask, copyBytes, a) == failed {
+			return failed
+		}
+	}
 	return w.queueCopy(r)
 }
 
@@ -94,7 +113,30 @@ func cpAsyncWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		w.completeCopy(r, due)
 	}
+	if r := w.cta.cluster.races; r != nil {
+		r.done(w, componentCopies, w.copies.waited(mask, keep))
+	}
 	return w.sweepCopies()
+}
+
+// waited notes a wait for all but the latest groups, and gives the number of
+// copies that are past.
+func (q *copyQueue) waited(mask, keep uint32) uint32 {
+	open := q.open[:0]
+	for _, o := range q.open {
+		for m := mask & o.lanes; m != 0; m &= m - 1 {
+			if l := first(m); uint64(o.group[l])+uint64(keep) < uint64(q.commits[l]) {
+				o.lanes &^= 1 << l
+			}
+		}
+		if o.lanes != 0 {
+			open = append(open, o)
+		}
+	}
+	if q.open = open; len(open) > 0 {
+		return open[0].number - 1
+	}
+	return q.issued
 }
 
 func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -110,6 +152,11 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		r.dst[l] = at & sharedOffset
+	}
+	if races := w.cta.cluster.races; races != nil {
+		r.gives = &knowledge{}
+		races.release(w, r.gives)
+		r.gives.seen.set(races.component(w, componentCopies), w.copies.issued)
 	}
 	return w.queueCopy(r)
 }
@@ -171,6 +218,9 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 	if err == nil {
 		phase := b.phase
 		b.now = note(b.now, arrival{w, r.in})
+		if r.gives != nil {
+			b.sync.now.join(r.gives)
+		}
 		if _, err = b.arrive(1); b.phase != phase {
 			w.cta.cluster.event()
 		}

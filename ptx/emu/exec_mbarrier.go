@@ -31,6 +31,9 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, true)
+		if r := w.cta.cluster.races; r != nil {
+			r.made(w, in, c.shared.mbar[at])
+		}
 	}
 	w.cta.cluster.progress()
 	return next
@@ -70,12 +73,19 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mb
 		w.barrierError(in, l, at, err)
 		return nil, false
 	}
+	if r := c.cluster.races; r != nil {
+		if p := r.uses(w, in, b, at); p != nil {
+			w.deny(in, 1<<l, p)
+			return nil, false
+		}
+	}
 	return b, true
 }
 
 // mbarrierArrive is arrive, also in another CTA, and arrive.expect_tx.
 func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	space := in.form.Args[1].Space
+	var given *mbarrier
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
@@ -85,6 +95,10 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
+		if r := w.cta.cluster.races; r != nil && given != b {
+			r.release(w, &b.sync.now)
+			given = b
+		}
 		var err error
 		if len(in.args) > 2 {
 			_, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
@@ -117,6 +131,9 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 		}
 		if yes {
 			done |= 1 << l
+			if r := w.cta.cluster.races; r != nil {
+				r.waited(w, b)
+			}
 		}
 	}
 	return done, next

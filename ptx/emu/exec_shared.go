@@ -62,11 +62,37 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	return true
 }
 
+// touchLanes looks for races of the lanes' accesses of n bytes.
+func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
+	r := w.cta.cluster.races
+	r.start()
+	space := isa.Shared
+	for i := range in.form.Args {
+		if in.form.Args[i].Kind == isa.Addr {
+			space = in.form.Args[i].Space
+		}
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, space, w.shared32(o, l), l)
+		if !ok {
+			return failed
+		}
+		if p := r.touch(a, c, at, n); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+	}
+	return next
+}
+
 func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a := &in.args[0], &in.args[1]
 	list := d.list
 	size := uint32(in.size)
 	n := size * uint32(len(list))
+	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, false)) == failed {
+		return failed
+	}
 	if w.own(a, mask, n, true) {
 		w.loadLanes(w.cta.shared.bytes, d, int(size), mask)
 		return next
@@ -77,8 +103,8 @@ func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if !ok {
 			return failed
 		}
-		if p := c.shared.checkRead(at, n, n); p != nil {
-			return w.deny(in, 1<<l, p)
+		if p := c.shared.checkRead(at, n, n); p != nil && w.deny(in, 1<<l, p) == failed {
+			return failed
 		}
 		for i, s := range list {
 			w.setElem(d, s, l, readWord(c.shared.bytes[at+uint32(i)*size:], int(size)))
@@ -93,6 +119,9 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	size := uint32(in.size)
 	n := size * uint32(len(list))
 	w.cta.cluster.progress()
+	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, true)) == failed {
+		return failed
+	}
 	if w.own(a, mask, n, false) {
 		s := &w.cta.shared
 		w.storeLanes(s.bytes, v, int(size), mask)

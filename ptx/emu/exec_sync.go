@@ -16,6 +16,7 @@ type namedBarrier struct {
 	// by are the warps that arrived in this generation, before in the one before:
 	// for messages.
 	by, before []int
+	now, done  knowledge // of those who arrive, and for those who leave
 }
 
 func barrierForms() map[isa.ID]handler {
@@ -28,6 +29,9 @@ func barrierForms() map[isa.ID]handler {
 		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			for m := mask; m != 0 && !in.has(".global"); m &= m - 1 {
 				w.cta.shared.proxy.fence(w.id*warpLanes + first(m))
+			}
+			if r := w.cta.cluster.races; r != nil && !in.has(".global") {
+				r.fenceProxy(w)
 			}
 			return next
 		}},
@@ -57,10 +61,15 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	b.threads = int(threads)
 	b.arrived += warpLanes
 	b.by = append(b.by, w.id)
+	if r := w.cta.cluster.races; r != nil {
+		r.release(w, &b.now)
+	}
 	if b.arrived == b.threads {
 		b.gen++
 		b.arrived, b.threads = 0, 0
 		b.by, b.before = b.before[:0], b.by
+		b.done.join(&b.now)
+		b.now.clear()
 		w.cta.cluster.event()
 	}
 	return b, next
@@ -84,6 +93,9 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 		return waiting
 	}
 	f.begun = false
+	if r := w.cta.cluster.races; r != nil {
+		r.acquire(w, &w.cta.bars[w.r32[in.slot[0]][first(mask)]].done)
+	}
 	return next
 }
 
@@ -113,7 +125,8 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 
 // clusterBarrier is the one barrier of a cluster.
 type clusterBarrier struct {
-	gen uint64
+	gen       uint64
+	now, done knowledge
 }
 
 // clusterWait is a warp's part in it.
@@ -137,6 +150,8 @@ func (cl *cluster) clusterCheck() {
 		return
 	}
 	cl.barrier.gen++
+	cl.barrier.done.join(&cl.barrier.now)
+	cl.barrier.now.clear()
 	for _, w := range cl.warps {
 		w.cluster.arrived = 0
 	}
@@ -147,6 +162,13 @@ func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	c := &w.cluster
 	if twice := mask & c.owed; twice != 0 {
 		return w.fault(in, BarrierMisuse, twice, "barrier.cluster.arrive a second time without barrier.cluster.wait between")
+	}
+	if r := w.cta.cluster.races; r != nil {
+		if in.has(".relaxed") {
+			r.releaseFenced(w, &w.cta.cluster.barrier.now)
+		} else {
+			r.release(w, &w.cta.cluster.barrier.now)
+		}
 	}
 	c.arrived |= mask
 	c.owed |= mask
@@ -169,6 +191,9 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	c.owed &^= mask
+	if r := w.cta.cluster.races; r != nil {
+		r.acquire(w, &w.cta.cluster.barrier.done)
+	}
 	return next
 }
 

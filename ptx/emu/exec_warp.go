@@ -208,12 +208,18 @@ func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMe
 	if !ok {
 		return nil, 0, false
 	}
+	if r := c.cluster.races; r != nil {
+		r.start()
+		if p := r.touch(r.ordinary(w, in, !read), c, at, matrixRowBytes); p != nil {
+			w.deny(in, 1<<l, p)
+			return nil, 0, false
+		}
+	}
 	check := c.shared.check
 	if read {
 		check = c.shared.checkRead
 	}
-	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil {
-		w.deny(in, 1<<l, p)
+	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil && w.deny(in, 1<<l, p) == failed {
 		return nil, 0, false
 	}
 	return &c.shared, at, true

@@ -42,6 +42,9 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if out := s.issue(w, in, op.keep); out != next {
 		return out
 	}
+	if w.touchOperands(in, op) == failed {
+		return failed
+	}
 	g := w.cta.groups[w.id/4]
 	at := s.issued - 1 - g.base
 	if at == len(g.ops) {
@@ -54,6 +57,33 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.cta.cluster.event()
 	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps && !g.completeTo(s.issued) {
 		return failed
+	}
+	return next
+}
+
+// touchOperands looks for races of the reads of A, this warp's rows, and of B.
+func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
+	r := w.cta.cluster.races
+	if r == nil {
+		return next
+	}
+	a := &access{warp: w, in: in, component: r.component(w, componentProducts), at: uint32(w.mma.issued), async: true}
+	r.start()
+	for i, desc := range op.desc {
+		d, _ := DecodeMatrixDescriptor(desc) // checked
+		from, to := uint32(0), in.matrixRows(i)
+		if i == 0 {
+			from = uint32(w.id%4) * wgmmaRows / 4
+			to = from + wgmmaRows/4
+		}
+		for row := from; row < to; row += mma.Group {
+			for _, at := range d.group(in.major(i), row) {
+				if p := r.touch(a, w.cta, at, 16); p != nil {
+					p.text = fmt.Sprintf("%c: %s", 'A'+i, p.text)
+					return w.deny(in, fullMask, p)
+				}
+			}
+		}
 	}
 	return next
 }
@@ -117,6 +147,9 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	s.groups = append(s.groups[:0], s.groups[n:]...)
 	s.land(upTo)
+	if r := w.cta.cluster.races; r != nil {
+		r.done(w, componentProducts, uint32(upTo))
+	}
 	return next
 }
 

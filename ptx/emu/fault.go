@@ -36,6 +36,8 @@ const (
 	// ProxyRace: the async proxy reads what ordinary stores wrote without a
 	// proxy fence between.
 	ProxyRace
+	// Race: two accesses of which one writes, with nothing that orders them.
+	Race
 	// AsyncPending: a CTA ends while copies still use its shared memory.
 	AsyncPending
 	// IllegalInstruction: operands that the instruction does not take.
@@ -50,7 +52,7 @@ var faultNames = [...]string{
 	AccumulatorInFlight: "register in flight", MissingFence: "missing wgmma.fence",
 	IllegalDescriptor: "illegal descriptor", BarrierMisuse: "barrier misuse",
 	DivergentAligned: "divergent warp at an aligned instruction", ProxyRace: "missing proxy fence",
-	AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
+	Race: "race", AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
 }
 
 // String is the kind in words.

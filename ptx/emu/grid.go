@@ -54,6 +54,9 @@ type Launch struct {
 	// StrictProxy also demands proxy fences behind cp.async, which shipping
 	// kernels omit.
 	StrictProxy bool
+	// Races looks for accesses to shared memory that nothing orders, whatever
+	// order they happen to run in. It takes about twice the time.
+	Races bool
 	// Where gives the Go line behind a line of the PTX, for messages.
 	Where func(line int) string
 }
@@ -309,12 +312,13 @@ func (cl *cluster) reset(i int64) {
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
 	cl.moved, cl.others = false, 0
+	cl.races, cl.unwritten = nil, nil
 	for rank, c := range cl.ctas {
 		n := int(i)*g.cluster + rank // clusters lie along x, which divides evenly
 		c.linear = n
 		c.index = [3]int{n % g.size[0], n / g.size[0] % g.size[1], n / g.size[0] / g.size[1]}
 		c.shared.reset(g.smem)
-		c.shared.proxy.reset(g.kernel.asyncShared, sharedBase+g.smem, g.threads)
+		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
 		c.freeRegs = 0
 		for _, wg := range c.groups {
@@ -323,5 +327,8 @@ func (cl *cluster) reset(i int64) {
 		for id, w := range c.warps {
 			w.reset(c, id, g.threads)
 		}
+	}
+	if g.launch.Races {
+		cl.races = newRaces(cl)
 	}
 }

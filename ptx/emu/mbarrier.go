@@ -24,6 +24,7 @@ type mbarrier struct {
 	// now are those that took part in this phase, before in the one before: for
 	// messages.
 	now, before []arrival
+	sync        *phases // nil: races are not looked for
 }
 
 // String says what the object waits for.
@@ -135,6 +136,9 @@ func (b *mbarrier) check() {
 		b.pending = b.expected
 		b.seen = false
 		b.now, b.before = b.before[:0], b.now
+		if b.sync != nil {
+			b.sync.end()
+		}
 	}
 }
 

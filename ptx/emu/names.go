@@ -79,7 +79,6 @@ var structural = []string{"else", "endif", "loop", "end"}
 // nameRoles finds, for each instruction, the role that it belongs to: the scope
 // of the label before it.
 func (k *Kernel) nameRoles() {
-	k.roles = make([]string, len(k.code))
 	scopes := map[string]bool{}
 	eachLabel := func(visit func(label string)) {
 		for i := range k.entry.Body {
@@ -97,7 +96,7 @@ func (k *Kernel) nameRoles() {
 	for i := range k.entry.Body {
 		in := &k.entry.Body[i]
 		if in.Form != nil {
-			k.roles[n] = role
+			k.code[n].role = role
 			n++
 			continue
 		}
@@ -107,9 +106,6 @@ func (k *Kernel) nameRoles() {
 		}
 	}
 }
-
-// role is the name of the part of the kernel at an instruction, "" for none.
-func (k *Kernel) role(pc int32) string { return k.roles[pc] }
 
 // ranges is "4", "4-7" or "0,2-3".
 func ranges(numbers []int) string {

@@ -64,7 +64,6 @@ type Kernel struct {
 	// 32-bit slot; see accumulator.go.
 	classes [][]int32
 	classOf []int32
-	roles   []string // of each instruction; see names.go
 	// asyncShared: the kernel uses shared memory through the async proxy.
 	asyncShared bool
 }
@@ -179,6 +178,7 @@ type inst struct {
 	mods     isa.Mods
 	typ      isa.Type
 	line     int
+	role     string // the part of the kernel that it belongs to; see names.go
 }
 
 func (in *inst) has(mod string) bool     { return in.form.Has(in.mods, mod) }

@@ -23,6 +23,7 @@ type sharedMemory struct {
 	barriers []uint64 // a bit for each 8 bytes: an mbarrier object lives there
 	mbar     mbarrierTable
 	proxy    proxyState
+	shadow   []shadowWord // for each 4 bytes, where races are looked for
 }
 
 func (s *sharedMemory) reset(bytes int) {

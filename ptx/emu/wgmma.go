@@ -77,9 +77,8 @@ func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, p *product) bool {
 	var tile mma.Tile
 	for row := uint32(0); row < op.in.matrixRows(operand); row += mma.Group {
 		for i, at := range d.group(major, row) {
-			if bad := s.checkChunk(at, fenced); bad != nil {
-				g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
-					'A'+operand, op.desc[operand], major, d.Swizzle, bad.text)
+			if bad := s.checkChunk(at, fenced); bad != nil && g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
+				'A'+operand, op.desc[operand], major, d.Swizzle, bad.text) == failed {
 				return false
 			}
 			*(*[16]byte)(tile[16*i:]) = [16]byte(s.bytes[at:])

@@ -1,0 +1,231 @@
+package emu
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// raced is a kernel whose accesses nothing orders: the later one's line ends
+// with the comment "here", the earlier one's with "there". Without its mistake,
+// mended, nothing is found.
+type raced struct {
+	name    string
+	kind    FaultKind
+	or      FaultKind // in some orders
+	threads int
+	code    string
+	// mend replaces pairs of text.
+	mend []string
+	says []string
+}
+
+// warps puts the warp's number in %r1, shared memory in %r0 and, in %r2, 4
+// times the thread's number plus that.
+const warps = `
+	mov.u32 %r0, smem;
+	mov.u32 %r3, %tid.x;
+	shr.u32 %r1, %r3, 5;
+	mad.lo.u32 %r2, %r3, 4, %r0;
+	setp.eq.u32 %p0, %r1, 0;
+	setp.eq.u32 %p1, %r3, 0;
+	ld.param.u64 %d0, [out];
+`
+
+// mbarrierMade is an mbarrier at +1024 for so many arrivals.
+func mbarrierMade(arrivals string) string {
+	return warps + `
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], ` + arrivals + `;
+	@%p1 fence.mbarrier_init.release.cluster;
+	bar.sync 0;
+`
+}
+
+// bulk is a copy of 64 bytes to shared memory by thread 0.
+const bulk = `
+	@!%p1 bra issued;
+	mov.u32 %r8, 64;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+1024], %r8;
+	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 64, [%r0+1024]; // there
+issued:
+`
+
+func waitFor(label, parity string) string {
+	return label + `:
+	mbarrier.try_wait.parity.shared::cta.b64 %p7, [%r0+1024], ` + parity + `;
+	@!%p7 bra ` + label + ";\n"
+}
+
+var races64 = []raced{
+	{name: "a barrier dropped between store and load", kind: Race, threads: 64, code: warps + `
+	st.shared.u32 [%r2], %r1; // there
+	// bar.sync 0;
+	xor.b32 %r4, %r3, 32;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"by ld.shared|wrote by st.shared", "a barrier that both come to"}},
+	{name: "a barrier dropped before the next store", kind: Race, threads: 64, code: warps + `
+	st.shared.u32 [%r2], %r1;
+	bar.sync 0;
+	xor.b32 %r4, %r3, 32;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // there
+	// bar.sync 0;
+	st.shared.u32 [%r2], %r6; // here`, mend: []string{"// bar", "bar"}},
+	{name: "two warps store to one word", kind: Race, threads: 64, code: warps + `
+	st.shared.u32 [%r0], %r1; // here and there`, mend: []string{"[%r0]", "[%r2]"}, says: []string{"wrote by st.shared"}},
+	{name: "two barriers for one", kind: Race, threads: 64, code: warps + `
+	st.shared.u32 [%r2], %r1; // there
+	add.u32 %r4, %r1, 1;
+	bar.sync %r4, 32;
+	xor.b32 %r4, %r3, 32;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"bar.sync %r4, 32", "bar.sync 1, 64"}},
+	{name: "who only arrives knows nothing of the others", kind: Race, threads: 64, code: warps + `
+	st.shared.u32 [%r2], %r1; // there
+	@%p0 bra first;
+	bar.arrive 1, 64;
+	bra on;
+first:
+	bar.sync 1, 64;
+	bra end;
+on:
+	ld.shared.u32 %r6, [%r0]; // here
+end:`, mend: []string{"bar.arrive", "bar.sync"}},
+	{name: "an atomic and a plain load", kind: Race, threads: 64, code: warps + `
+	@%p1 st.shared.u32 [%r0], 0;
+	bar.sync 0;
+	red.shared.add.u32 [%r0], 1; // there
+	// bar.sync 0;
+	@%p0 ld.shared.u32 %r6, [%r0]; // here`, mend: []string{"// bar", "bar"}},
+	{name: "cp.async that was not waited for", kind: Race, threads: 32, code: warps + `
+	mad.wide.u32 %d0, %r3, 16, %d0;
+	mad.lo.u32 %r2, %r3, 16, %r0;
+	cp.async.cg.shared.global [%r2], [%d0], 16; // there
+	cp.async.commit_group;
+	// cp.async.wait_group 0;
+	ld.shared.u32 %r6, [%r2]; // here`, mend: []string{"// cp", "cp"}, says: []string{"cp.async.wait_group"}},
+	{name: "cp.async waited for by one group too few", kind: Race, threads: 32, code: warps + `
+	mad.wide.u32 %d0, %r3, 16, %d0;
+	mad.lo.u32 %r2, %r3, 16, %r0;
+	cp.async.cg.shared.global [%r2], [%d0], 16;
+	cp.async.commit_group;
+	cp.async.cg.shared.global [%r2+512], [%d0], 16; // there
+	cp.async.commit_group;
+	cp.async.wait_group 1;
+	ld.shared.u32 %r6, [%r2];
+	ld.shared.u32 %r6, [%r2+512]; // here`, mend: []string{"group 1", "group 0"}},
+	{name: "cp.async of another warp", kind: Race, threads: 64, code: warps + `
+	mad.wide.u32 %d0, %r3, 16, %d0;
+	mad.lo.u32 %r2, %r3, 16, %r0;
+	cp.async.cg.shared.global [%r2], [%d0], 16; // there
+	cp.async.commit_group;
+	cp.async.wait_group 0;
+	// bar.sync 0;
+	ld.shared.u32 %r6, [%r0+512]; // here
+	ld.shared.u32 %r6, [%r0]; // here`, mend: []string{"// bar", "bar"}, says: []string{"cp.async.wait_group by the warp that copied, then a barrier"}},
+	{name: "a stage loaded again while a warp reads", kind: Race, threads: 64, code: warps + `
+	mad.wide.u32 %d0, %r3, 16, %d0;
+	mad.lo.u32 %r2, %r3, 16, %r0;
+	cp.async.cg.shared.global [%r2], [%d0], 16;
+	cp.async.commit_group; cp.async.wait_group 0;
+	bar.sync 0;
+	ld.shared.u32 %r6, [%r0]; // there
+	// bar.sync 0;
+	cp.async.cg.shared.global [%r2], [%d0], 16; // here
+	cp.async.commit_group; cp.async.wait_group 0;`, mend: []string{"// bar", "bar"}},
+	{name: "a bulk copy read before its mbarrier", kind: Race, threads: 64, code: mbarrierMade("1") + bulk + `
+	ld.shared.u32 %r6, [%r0]; // here
+` + waitFor("w", "0"), mend: []string{"	ld.shared.u32 %r6, [%r0]; // here\n", "", "@!%p7 bra w;", "@!%p7 bra w;\n	ld.shared.u32 %r6, [%r0];"},
+		says: []string{"cp.async.bulk", "wait for mbarrier 0x800"}},
+	{name: "a wait for the wrong parity", kind: Race, threads: 64, code: mbarrierMade("1") + bulk + waitFor("w", "1") + `
+	ld.shared.u32 %r6, [%r0]; // here
+` + waitFor("x", "0"), mend: []string{"[%r0+1024], 1;\n	@!%p7", "[%r0+1024], 0;\n	@!%p7"}},
+	{name: "a bulk copy over what a warp still reads", kind: Race, threads: 64, code: mbarrierMade("1") + `
+	st.shared.u32 [%r2], %r1;
+	fence.proxy.async.shared::cta;
+	bar.sync 0;
+	ld.shared.u32 %r6, [%r0]; // early
+	// bar.sync 0;` + strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"),
+		mend: []string{"// bar", "bar"}},
+	{name: "a bulk copy over a store, fenced by another thread too soon", kind: ProxyRace, threads: 64, code: mbarrierMade("1") + `
+	fence.proxy.async.shared::cta;
+	st.shared.u32 [%r2], %r1; // there
+	// fence.proxy.async.shared::cta;
+	bar.sync 0;` + strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"),
+		mend: []string{"// fence", "fence"}, says: []string{"fence.proxy.async"}},
+	{name: "an mbarrier used before its init is known", kind: Race, threads: 64, code: warps + `
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 64; // there
+	// bar.sync 0;
+	mbarrier.arrive.shared::cta.b64 _, [%r0+1024]; // here`, mend: []string{"// bar", "bar"}, says: []string{"made by mbarrier.init|mbarrier.init has not run"}, or: BarrierMisuse},
+	{name: "no fence between mbarrier.init and a bulk copy", kind: ProxyRace, threads: 64, code: strings.Replace(mbarrierMade("1"), "@%p1 fence", "// fence", 1) +
+		strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"), mend: []string{"// fence", "@%p1 fence"}, says: []string{"fence.mbarrier_init behind mbarrier.init"}},
+	{name: "an arrival before the store", kind: Race, threads: 64, code: mbarrierMade("32") + `
+	@!%p0 bra second;
+	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
+	st.shared.u32 [%r2], 7; // side
+	bra end;
+second:
+` + waitFor("w", "0") + `
+	ld.shared.u32 %r6, [%r0]; // side
+end:`, mend: []string{"	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n	st.shared.u32 [%r2], 7; // side", "	st.shared.u32 [%r2], 7;\n	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];"}},
+	{name: "wgmma of what another warp stored, unfenced", kind: ProxyRace, threads: 128, code: strings.ReplaceAll(wgmmaFrame, "fence.proxy", "// fence.proxy") + fenceMMA + wgmma + ` // here
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;`, mend: []string{"// fence.proxy", "fence.proxy"}, says: []string{"A: reads shared memory"}},
+	{name: "wgmma before the barrier", kind: Race, threads: 128, code: strings.NewReplacer("bar.sync", "// bar.sync", "[%r2], 0;", "[%r2], 0; // side").Replace(wgmmaFrame) + fenceMMA + wgmma + ` // side
+	wgmma.commit_group.sync.aligned;
+	wgmma.wait_group.sync.aligned 0;`, mend: []string{"// bar.sync", "bar.sync"}},
+	{name: "a tile stored to while wgmma reads", kind: Race, threads: 128, code: wgmmaFrame + fenceMMA + wgmma + ` // there
+	wgmma.commit_group.sync.aligned;
+	mov.u32 %r5, %tid.x;
+	mad.lo.u32 %r2, %r5, 4, %r1;
+	// wgmma.wait_group.sync.aligned 0; bar.sync 0;
+	st.shared.u32 [%r2], 0; // here
+	wgmma.wait_group.sync.aligned 0;`, mend: []string{"// wgmma.wait", "wgmma.wait"}},
+	{name: "a tile stored to when only this warp's wgmma is done", kind: Race, threads: 128, code: wgmmaFrame + fenceMMA + wgmma + ` // there
+	wgmma.commit_group.sync.aligned;
+	mov.u32 %r5, %tid.x;
+	xor.b32 %r5, %r5, 96;
+	mad.lo.u32 %r2, %r5, 4, %r1;
+	wgmma.wait_group.sync.aligned 0;
+	// bar.sync 0;
+	st.shared.u32 [%r2+512], 0; // here
+	`, mend: []string{"// bar", "bar"}},
+}
+
+// Each race is named with both sides under every timing, and its mended twin
+// runs clean.
+func TestRaces(t *testing.T) {
+	for _, c := range races64 {
+		t.Run(c.name, func(t *testing.T) {
+			launch := func(code string, timing Timing, seed uint64) (string, error) {
+				text := body(code)
+				p := assemble(t, text, "k")
+				p.params(p.u32s(make([]uint32, 512)...), 0)
+				p.launch.Timing, p.launch.Seed, p.launch.Races = timing, seed, true
+				p.launch.Block, p.launch.SharedBytes = [3]int{c.threads}, 16384
+				return text, p.run()
+			}
+			mended := strings.NewReplacer(c.mend...).Replace(c.code)
+			require.NotEqual(t, mended, c.code)
+			eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+				text, err := launch(c.code, timing, seed)
+				var f *Fault
+				require.True(t, errors.As(err, &f), "no fault: %v", err)
+				if f.Kind != c.or {
+					require.Equal(t, c.kind.String(), f.Kind.String(), f.Error())
+				}
+				lines := strings.Split(text, "\n")
+				// Either side may come last.
+				assert.Regexp(t, `//.*(here|there|side|early)`, lines[f.Line-1], f.Error())
+				for _, s := range c.says {
+					assert.Regexp(t, s, f.Error())
+				}
+				_, err = launch(mended, timing, seed)
+				require.NoError(t, err, "mended")
+			})
+		})
+	}
+}
