@@ -31,7 +31,8 @@ type timedDevice struct {
 	dev  driver.Device
 }
 
-// timedDevices are emulated devices of every timing; a GPU has its own.
+// timedDevices are emulated devices of every timing, the late one looking for
+// races; a GPU has its own.
 func timedDevices(t testing.TB) []timedDevice {
 	if name := os.Getenv("SONICMOE_DEVICE"); name != "" && name != "emulated" {
 		return []timedDevice{{name, testDevice(t)}}
@@ -42,7 +43,7 @@ func timedDevices(t testing.TB) []timedDevice {
 		timing emu.Timing
 		seed   uint64
 	}{{"early", emu.Early, 0}, {"late", emu.Late, 0}, {"random 1", emu.Random, 1}, {"random 2", emu.Random, 2}, {"random 3", emu.Random, 3}} {
-		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed})
+		dev, err := emulated.New(emulated.Options{Timing: o.timing, Seed: o.seed, Races: o.timing == emu.Late})
 		require.NoError(t, err)
 		list = append(list, timedDevice{o.name, dev})
 	}

@@ -30,6 +30,15 @@ type Options struct {
 	Timing emu.Timing
 	// Seed chooses among the orders of emu.Random.
 	Seed uint64
+	// Races looks for accesses to shared memory that nothing orders, and
+	// StrictProxy for proxy fences behind cp.async too, which shipping kernels
+	// omit; see emu.Launch.
+	Races, StrictProxy bool
+	// Check runs each launch several times, on the same memory: with the
+	// earliest and the latest completion and with so many random orders, seeded
+	// from Seed on, looking for races. The launch's error, an [emu.Findings],
+	// has what any of the runs found. 0 runs it once, as Timing says.
+	Check int
 	// Parallel is how many clusters of CTAs run at once; 0 means GOMAXPROCS.
 	Parallel int
 	// Context ends the launch under way, and every later one, when it ends:
@@ -81,6 +90,8 @@ func New(o Options) (driver.Device, error) {
 		return nil, invalid("emulated.New", "MemoryBytes is %d, must not be negative", o.MemoryBytes)
 	case o.Timing > emu.Random:
 		return nil, invalid("emulated.New", "Timing is %d, must be a known one", o.Timing)
+	case o.Check < 0:
+		return nil, invalid("emulated.New", "Check is %d, must not be negative", o.Check)
 	case o.Parallel < 0:
 		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}

@@ -73,6 +73,7 @@ func TestOptions(t *testing.T) {
 		"memory":   {MemoryBytes: -1},
 		"timing":   {Timing: 9},
 		"parallel": {Parallel: -1},
+		"check":    {Check: -1},
 	} {
 		_, err := New(o)
 		require.ErrorIs(t, err, driver.ErrInvalid, name)

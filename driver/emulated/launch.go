@@ -42,11 +42,18 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 	if err := d.ready("Launch"); err != nil {
 		return err
 	}
-	err := f.kernel.Launch(d.life, d.mem, emu.Launch{
+	launch := emu.Launch{
 		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
 		Cluster: l.Cluster.X, SharedBytes: l.SharedBytes, Params: params,
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
-	})
+		Races: d.options.Races, StrictProxy: d.options.StrictProxy,
+	}
+	var err error
+	if d.options.Check > 0 {
+		err = f.kernel.Check(d.life, d.mem, launch, d.options.Check)
+	} else {
+		err = f.kernel.Launch(d.life, d.mem, launch)
+	}
 	var fault *emu.Fault
 	switch {
 	case errors.As(err, &fault):

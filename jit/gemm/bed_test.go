@@ -40,7 +40,7 @@ type bed struct {
 func newBed(t testing.TB, when timing) *bed {
 	target := driver.H200()
 	target.SMs = 2
-	dev, err := emulated.New(emulated.Options{Target: target, Timing: when.of, Seed: when.seed})
+	dev, err := emulated.New(emulated.Options{Target: target, Timing: when.of, Seed: when.seed, Races: when.of == emu.Late})
 	require.NoError(t, err)
 	s, err := dev.NewStream()
 	require.NoError(t, err)

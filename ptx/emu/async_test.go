@@ -347,6 +347,7 @@ func TestTensorRoundTrip(t *testing.T) {
 	bar := smem.At(4096)
 	k.If(tid.Eq(ptx.Uint(0)), func() {
 		k.MbarrierInit(bar, ptx.Uint(1))
+		k.FenceMbarrierInit()
 		k.PrefetchTensorMap(from)
 		k.TMAPrefetch(from, x, y)
 		k.MbarrierArriveExpectTx(bar, ptx.Uint(32*16*4))

@@ -16,10 +16,11 @@
 //
 // The emulator is a strict reader of the manual where hardware is lenient: a
 // CTA must wait for the bulk copies that use its shared memory before it ends,
-// and a barrier that an exited warp misses is a deadlock. What it does not
-// check: races of ordinary accesses, overwriting shared memory that an
-// asynchronous copy or product still reads (the wrong bytes show under Late and
-// Random), and griddepcontrol, since one grid runs at a time.
+// and a barrier that an exited warp misses is a deadlock. With Launch.Races it
+// also finds accesses to shared memory that nothing orders, by whatever order
+// they happen to run: loads, stores, atomics, cp.async, TMA, what wgmma reads,
+// and the use of mbarriers. What it does not check: races in global memory, and
+// between the lanes of one warp; griddepcontrol, since one grid runs at a time.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

@@ -25,6 +25,16 @@ const (
 	Random
 )
 
+var timingNames = [...]string{"early", "late", "random"}
+
+// String is the timing in a word.
+func (t Timing) String() string {
+	if int(t) < len(timingNames) {
+		return timingNames[t]
+	}
+	return fmt.Sprintf("Timing(%d)", uint8(t))
+}
+
 // Launch is the shape of one kernel launch.
 type Launch struct {
 	Grid, Block [3]int // zero fields count as one

@@ -6,7 +6,8 @@ package emu
 //
 // Each word that an ordinary store wrote remembers its thread and the time; an
 // access through the async proxy is a race when neither that thread nor its own
-// has fenced since. That the two synchronised is not checked.
+// has fenced since. That the two synchronised is not
+// checked: with Launch.Races, races.go takes the place of this.
 
 // proxyState is the ordinary stores of a CTA that may lack a fence.
 type proxyState struct {

@@ -23,7 +23,7 @@ type Timing struct {
 	Seed   uint64
 }
 
-// Timings are early, late and some random ones.
+// Timings are early, late, looking for races, and some random ones.
 func Timings() []Timing {
 	list := []Timing{{"early", emu.Early, 0}, {"late", emu.Late, 0}}
 	for seed := range uint64(4) {
@@ -106,6 +106,7 @@ func (p *Probe) Try(t Timing, ctas int, params ...any) error {
 	p.tb.Helper()
 	l := p.Launch
 	l.Grid, l.Timing, l.Seed = [3]int{ctas}, t.Timing, t.Seed
+	l.Races = t.Timing == emu.Late
 	l.Params = make([]byte, p.kernel.ParamBytes())
 	if got, want := len(params), len(p.kernel.Params()); got != want {
 		p.tb.Fatalf("%d parameters, kernel %s takes %d", got, p.kernel.Name(), want)

@@ -55,7 +55,8 @@ var (
 )
 
 // deviceOf is the one that SONICMOE_DEVICE names, or the emulated one that
-// completes its work at the given times. A GPU has its own.
+// completes its work at the given times, the late one looking for races. A GPU
+// has its own.
 func deviceOf(t testing.TB, when Timing) driver.Device {
 	devicesMu.Lock()
 	defer devicesMu.Unlock()
@@ -68,7 +69,7 @@ func deviceOf(t testing.TB, when Timing) driver.Device {
 		if when == (Timing{}) {
 			devices[when], err = open.Device(context.Background(), name)
 		} else {
-			devices[when], err = emulated.New(emulated.Options{Timing: when.of, Seed: when.seed})
+			devices[when], err = emulated.New(emulated.Options{Timing: when.of, Seed: when.seed, Races: when.of == emu.Late})
 		}
 		require.NoError(t, err)
 	}

@@ -1,0 +1,127 @@
+package emu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Finding is a fault with the orders of asynchronous work that showed it.
+type Finding struct {
+	*Fault
+	// Timing and Seed are those of the first run that found it: a launch with
+	// them, and Races, finds it again.
+	Timing Timing
+	Seed   uint64
+	// Runs is how many runs found it.
+	Runs int
+}
+
+// Findings is what [Kernel.Check] found; errors.As finds its faults.
+type Findings struct {
+	List []Finding
+	Runs int // of the check
+}
+
+// Error is one paragraph for each finding.
+func (f *Findings) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d findings in %d runs", len(f.List), f.Runs)
+	if len(f.List) == 1 {
+		b.Reset()
+		fmt.Fprintf(&b, "1 finding in %d runs", f.Runs)
+	}
+	for i := range f.List {
+		x := &f.List[i]
+		fmt.Fprintf(&b, "\n%v (%d of %d runs, first with timing %v", x.Fault, x.Runs, f.Runs, x.Timing)
+		if x.Timing == Random {
+			fmt.Fprintf(&b, ", seed %d", x.Seed)
+		}
+		b.WriteString(")")
+	}
+	return b.String()
+}
+
+// Unwrap gives the faults.
+func (f *Findings) Unwrap() []error {
+	list := make([]error, len(f.List))
+	for i := range f.List {
+		list[i] = f.List[i].Fault
+	}
+	return list
+}
+
+// Check launches the kernel several times on the same memory: with Early, with
+// Late, and with so many random orders, seeded from l.Seed on, always looking
+// for races. Memory then holds what the Early run left. The error is *Findings
+// when the kernel broke a rule in any run, else as [Kernel.Launch]'s.
+func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
+	if mem == nil {
+		return fmt.Errorf("check of kernel %s: no memory", k.entry.Name)
+	}
+	l.Races = true
+	before := mem.snapshot()
+	var after snapshot
+	found := &Findings{}
+	runs := 2 + seeds
+	for i := range runs {
+		run := l
+		switch i {
+		case 0:
+			run.Timing = Early
+		case 1:
+			run.Timing = Late
+		default:
+			run.Timing, run.Seed = Random, l.Seed+uint64(i-2)
+		}
+		if i > 0 {
+			mem.restore(before)
+		}
+		err := k.Launch(ctx, mem, run)
+		var fault *Fault
+		if err != nil && !errors.As(err, &fault) {
+			return err
+		}
+		if fault != nil {
+			found.add(fault, run)
+		}
+		if i == 0 {
+			after = mem.snapshot()
+		}
+	}
+	mem.restore(after)
+	if found.Runs = runs; len(found.List) > 0 {
+		return found
+	}
+	return nil
+}
+
+// add notes a fault; those of one kind at one line are one.
+func (f *Findings) add(fault *Fault, run Launch) {
+	for i := range f.List {
+		if x := &f.List[i]; x.Kind == fault.Kind && x.Line == fault.Line {
+			x.Runs++
+			return
+		}
+	}
+	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Runs: 1})
+}
+
+// snapshot is the contents of a memory.
+type snapshot map[*allocation][]byte
+
+func (m *Memory) snapshot() snapshot {
+	s := snapshot{}
+	for _, a := range *m.allocs.Load() {
+		s[a] = append([]byte(nil), a.bytes...)
+	}
+	return s
+}
+
+// restore puts back what a snapshot of the same allocations holds.
+func (m *Memory) restore(s snapshot) {
+	for a, b := range s {
+		copy(a.bytes, b)
+	}
+}

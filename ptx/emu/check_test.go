@@ -1,0 +1,84 @@
+package emu
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A check finds what shows in one order only, says which, and leaves memory as
+// the first run does.
+func TestCheck(t *testing.T) {
+	// Late, one warp's copies have not come when another stores what it read; and
+	// the word at out counts the runs.
+	text := body(warps + `
+	@!%p0 bra rest;
+	ld.global.u32 %r4, [%d0];
+	add.u32 %r4, %r4, 1;
+	@%p1 st.global.u32 [%d0], %r4;
+	cp.async.cg.shared.global [%r0], [%d0], 16;
+	cp.async.commit_group;
+	cp.async.wait_group 0;
+rest:
+	bar.sync 0;
+	ld.shared.u32 %r6, [%r0];
+`)
+	p := assemble(t, text, "k")
+	out := p.u32s(make([]uint32, 16)...)
+	p.params(out, 0)
+	p.launch.Block, p.launch.SharedBytes = [3]int{64}, 1024
+	// 32 lanes copy to one place: they are one warp.
+	require.NoError(t, p.kernel.Check(context.Background(), p.mem, p.launch, 3))
+	require.Equal(t, uint32(1), p.read(out, 1)[0])
+
+	bad := assemble(t, body(warps+`
+	cp.async.cg.shared.global [%r0], [%d0], 16;
+	ld.shared.u32 %r6, [%r0];
+	trap;`), "k")
+	bad.mem, bad.launch = p.mem, p.launch
+	bad.launch.Seed = 10
+	err := bad.kernel.Check(context.Background(), p.mem, bad.launch, 3)
+	var found *Findings
+	require.True(t, errors.As(err, &found), "%v", err)
+	require.Equal(t, 5, found.Runs)
+	for _, x := range found.List {
+		require.Equal(t, Race, x.Kind)
+		again := bad.launch
+		again.Timing, again.Seed, again.Races = x.Timing, x.Seed, true
+		var f *Fault
+		require.True(t, errors.As(bad.kernel.Launch(context.Background(), p.mem, again), &f))
+		require.Equal(t, *x.Fault, *f, "replayed")
+	}
+	var f *Fault
+	require.True(t, errors.As(err, &f))
+	require.ErrorContains(t, err, "in 5 runs")
+	require.ErrorContains(t, err, "timing early")
+	require.Equal(t, uint32(1), p.read(out, 1)[0])
+}
+
+// No launch outlives its context, whether it polls or not.
+func TestDeadline(t *testing.T) {
+	for name, code := range map[string]string{
+		"computes": "spin: add.u32 %r0, 1, 2; bra spin;",
+		"polls":    "ld.param.u64 %d0, [out]; spin: ld.relaxed.gpu.global.u32 %r0, [%d0]; bra spin;",
+		"stores":   "ld.param.u64 %d0, [out]; spin: st.global.u32 [%d0], 1; bra spin;",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := assemble(t, body(code), "k")
+			p.params(p.u32s(0), 0)
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			defer cancel()
+			for _, launch := range []func() error{
+				func() error { return p.kernel.Launch(ctx, p.mem, p.launch) },
+				func() error { return p.kernel.Check(ctx, p.mem, p.launch, 2) },
+			} {
+				start := time.Now()
+				require.ErrorIs(t, launch(), context.DeadlineExceeded)
+				require.Less(t, time.Since(start), 20*time.Second)
+			}
+		})
+	}
+}
