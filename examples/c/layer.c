@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
 	sm_handle layer;
 	must("sm_layer_new", sm_layer_new(device, &config, &layer));
 	sm_sizes_of sizes = {.size = sizeof sizes};
-	must("sm_sizes", sm_sizes(layer, T, &sizes));
+	must("sm_sizes", sm_sizes(layer, T, 0, &sizes));
 
 	sm_forward_pass f = {
 		.size = sizeof f, .tokens = T,

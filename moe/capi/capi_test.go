@@ -112,6 +112,7 @@ func TestWrongUseInC(t *testing.T) {
 		{"sizes NULL", invalid, "sizes is NULL"},
 		{"older program", ok, ""},
 		{"older program, rest", ok, ""},
+		{"list of none", invalid, "Config.Lists is false"},
 		{"pass NULL", invalid, "pass is NULL"},
 		{"pass of nothing", invalid, "X.Ptr is 0"},
 		{"x off", invalid, "X.Ptr is 0x18, must be a multiple of 16"},

@@ -59,13 +59,18 @@ func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_s
 }
 
 //export sm_sizes
-func sm_sizes(of C.sm_handle, tokens C.int64_t, out *C.sm_sizes_of) C.sm_status {
+func sm_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.sm_status {
 	return guarded(func() error {
 		l, err := find[*layer](of)
 		if err != nil {
 			return err
 		}
-		s, err := l.Sizes(int(tokens))
+		var s moe.Sizes
+		if entries == 0 {
+			s, err = l.Sizes(int(tokens))
+		} else {
+			s, err = l.ListSizes(int(tokens), int(entries))
+		}
 		if err != nil {
 			return err
 		}

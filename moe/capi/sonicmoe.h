@@ -79,12 +79,13 @@ typedef struct sm_config {
 	double norm_epsilon, score_scale;
 	int64_t expert_scale, score_on_input;
 	int64_t shared_experts, shared_gate;
+	int64_t lists;
 	int64_t tokens_hint;
 	/* Not 0: leave the kernels of backward out. */
 	int64_t without_backward;
 } sm_config;
 
-/* Bytes that the buffers of a pass over so many tokens must have. */
+/* Bytes that the buffers of a pass must have. */
 typedef struct sm_sizes_of {
 	uint64_t size;
 	int64_t workspace;          /* of forward; aligned to 256 bytes */
@@ -94,7 +95,12 @@ typedef struct sm_sizes_of {
 
 /* A forward pass. sm_experts reads scores and expert_ids, which the others
  * write; ids outside [0, E) are skipped. h is kept for backward and may be 0 for
- * inference, logits are written unless 0. */
+ * inference, logits are written unless 0.
+ *
+ * Where a layer has lists, entries above 0 make sm_experts read a list of so many
+ * instead, in any order: entry i is expert expert_ids[i] for token
+ * token_indices[i], with weight scores[i]; all three are [entries], and R is
+ * entries. */
 typedef struct sm_forward_pass {
 	uint64_t size;
 	int64_t tokens;
@@ -104,6 +110,8 @@ typedef struct sm_forward_pass {
 	uint64_t x, router, w1, w2;
 	uint64_t scores, expert_ids, logits;
 	uint64_t o, h;
+	int64_t entries;
+	uint64_t token_indices;
 } sm_forward_pass;
 
 /* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
@@ -129,6 +137,8 @@ typedef struct sm_backward_pass {
 	uint64_t dx, d_scores, d_logits, router_losses;
 	sm_gradient d_router, d_w1, d_w2;
 	double balance, z_loss;
+	int64_t entries;
+	uint64_t token_indices;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY
@@ -149,7 +159,8 @@ sm_status sm_open(const char *name, sm_handle *device);
  * on disk where that has them. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);
 
-sm_status sm_sizes(sm_handle layer, int64_t tokens, sm_sizes_of *sizes);
+/* Sizes for so many tokens, and for a list of so many entries unless 0. */
+sm_status sm_sizes(sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes);
 
 /* Router, experts and their weighted sum; or the router alone; or the experts
  * alone, with scores and ids from anywhere. With K = 1, scores of 1 and ids that

@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
 )
 
 // sized are the structs of the interface, each of which begins with its size.
@@ -99,6 +100,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 		NormEpsilon: float64(s.norm_epsilon), ScoreScale: float64(s.score_scale),
 		ExpertScale: s.expert_scale != 0, ScoreOnInput: s.score_on_input != 0,
 		SharedExperts: int(s.shared_experts), SharedGate: s.shared_gate != 0,
+		Lists:      s.lists != 0,
 		TokensHint: int(s.tokens_hint),
 	}
 	if err != nil {
@@ -132,7 +134,7 @@ func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradie
 // forwardOf are the buffers of a forward pass of l.
 func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 	s := l.Shapes(int(p.tokens))
-	return moe.Forward{
+	f := moe.Forward{
 		X:       tensor(p.x, s.X),
 		Weights: moe.Weights{Router: tensor(p.router, s.Router), W1: tensor(p.w1, s.W1), W2: tensor(p.w2, s.W2)},
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
@@ -140,6 +142,16 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		O:      tensor(p.o, s.O), H: optional(p.h, s.H),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
+	if p.entries != 0 {
+		s := l.Config().ListShapes(int(p.entries))
+		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores), optional(p.h, s.H)
+	}
+	return f
+}
+
+// listOf is a list of the entries that s is of.
+func listOf(s spec.ListShapes, tokens, ids, scores C.uint64_t) moe.List {
+	return moe.List{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
 // backwardOf are the buffers of a backward pass of l.
@@ -162,6 +174,10 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 		},
 		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
+	}
+	if p.entries != 0 {
+		s := l.Config().ListShapes(int(p.entries))
+		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
 	}
 	return b, err
 }

@@ -49,16 +49,17 @@ int main(void) {
 	said("newer field", sm_layer_new(device, &newer.c, &other));
 
 	sm_sizes_of sizes = {.size = sizeof sizes};
-	said("sizes of a device", sm_sizes(device, 1, &sizes));
-	said("sizes of -1", sm_sizes(layer, -1, &sizes));
-	said("sizes NULL", sm_sizes(layer, 1, NULL));
+	said("sizes of a device", sm_sizes(device, 1, 0, &sizes));
+	said("sizes of -1", sm_sizes(layer, -1, 0, &sizes));
+	said("sizes NULL", sm_sizes(layer, 1, 0, NULL));
 	struct {
 		uint64_t size;
 		int64_t workspace, after;
 	} older = {16, 0, 77};
-	said("older program", sm_sizes(layer, 1, (sm_sizes_of *)&older));
+	said("older program", sm_sizes(layer, 1, 0, (sm_sizes_of *)&older));
 	printf("older program, rest\t%d\t\n", older.workspace > 0 && older.after == 77 ? 0 : 1);
 
+	said("list of none", sm_sizes(layer, 1, 4, &sizes));
 	said("pass NULL", sm_forward(layer, NULL));
 	sm_forward_pass f = {.size = sizeof f, .tokens = 4};
 	said("pass of nothing", sm_forward(layer, &f));

@@ -71,6 +71,7 @@ class Config:
     score_on_input: bool = False
     shared_experts: int = 0
     shared_gate: bool = False
+    lists: bool = False
     tokens_hint: int = 0
     without_backward: bool = False
 
@@ -132,7 +133,7 @@ _handle = ctypes.c_uint64
 _SIGNATURES = {
     "sm_open": (ctypes.c_char_p, ctypes.POINTER(_handle)),
     "sm_layer_new": (_handle, ctypes.POINTER(_ConfigStruct), ctypes.POINTER(_handle)),
-    "sm_sizes": (_handle, ctypes.c_int64, ctypes.POINTER(_Sizes)),
+    "sm_sizes": (_handle, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Sizes)),
     "sm_forward": (_handle, ctypes.c_char_p),
     "sm_experts": (_handle, ctypes.c_char_p),
     "sm_backward": (_handle, ctypes.c_char_p),
@@ -228,17 +229,17 @@ class Layer:
         self.handle = out.value
         self._forward, self._experts = lib.sm_forward, lib.sm_experts
         self._backward, self._experts_backward = lib.sm_backward, lib.sm_experts_backward
-        self._sizes: dict[int, Sizes] = {}
+        self._sizes: dict[tuple[int, int], Sizes] = {}
 
-    def sizes(self, tokens: int) -> Sizes:
-        """What a pass over so many tokens needs."""
-        known = self._sizes.get(tokens)
+    def sizes(self, tokens: int, entries: int = 0) -> Sizes:
+        """What a pass over so many tokens needs, with a list of so many entries unless 0."""
+        known = self._sizes.get((tokens, entries))
         if known is None:
             s = _Sizes(size=ctypes.sizeof(_Sizes))
-            check(library().sm_sizes(self.handle, tokens, s))
+            check(library().sm_sizes(self.handle, tokens, entries, s))
             if len(self._sizes) >= 4096:
                 self._sizes.clear()
-            known = self._sizes[tokens] = Sizes(s.workspace, s.backward_workspace)
+            known = self._sizes[tokens, entries] = Sizes(s.workspace, s.backward_workspace)
         return known
 
     def forward(self, packed: bytes, *, routed: bool) -> None:

@@ -14,8 +14,8 @@ _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 # sm_forward_pass and sm_backward_pass.
-_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q")
-_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d")
+_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ")
+_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ")
 
 
 def _want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
@@ -42,9 +42,18 @@ def _check_experts(c: Config, x: Tensor, w1: Tensor, w2: Tensor) -> None:
     _want("w2", w2, dtype, down, x.device)
 
 
-def _check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor) -> None:
-    _want("scores", scores, torch.float32, (x.shape[0], c.top_k), x.device)
-    _want("expert_ids", expert_ids, torch.int32, (x.shape[0], c.top_k), x.device)
+def _check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:
+    shape = (x.shape[0], c.top_k) if tokens is None else (scores.numel(),)
+    _want("scores", scores, torch.float32, shape, x.device)
+    _want("expert_ids", expert_ids, torch.int32, shape, x.device)
+    if tokens is not None:
+        _want("token_indices", tokens, torch.int32, shape, x.device)
+        if not shape[0]:
+            raise ArgumentError("scores is [0], must have an entry at least: one of expert -1 adds nothing")
+
+
+def _entries(tokens: Tensor | None) -> int:
+    return 0 if tokens is None else tokens.shape[0]
 
 
 def _check_router(c: Config, x: Tensor, router: Tensor) -> None:
@@ -55,16 +64,22 @@ def _place(l: Layer, x: Tensor) -> Gpu | Emulated:
     return Gpu(x) if x.is_cuda else Emulated(l.device)
 
 
-def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, logits, o, h) -> None:
-    need = l.sizes(x.shape[0]).workspace
-    workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, logits, o, h, tokens=None) -> None:
+    """Without scores and expert_ids the routing lies behind the workspace and is forgotten:
+    every allocation costs the host as much as two kernels."""
+    t, entries = x.shape[0], _entries(tokens)
+    need = l.sizes(t, entries).workspace + 15 & -16
+    each = 0 if scores is not None else 4 * t * l.config.top_k + 15 & -16
+    workspace = torch.empty(need + 2 * each, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
-        routing = p.read if routed else p.written
+        routing, scratch = p.read if routed else p.written, p.written(workspace)
         l.forward(
             _FORWARD.pack(
-                _FORWARD.size, x.shape[0], p.stream, p.written(workspace), need,
+                _FORWARD.size, t, p.stream, scratch, need,
                 p.read(x), p.read(router), p.read(w1), p.read(w2),
-                routing(scores), routing(expert_ids), p.written(logits), p.written(o), p.written(h),
+                scratch + need if scores is None else routing(scores),
+                scratch + need + each if scores is None else routing(expert_ids),
+                p.written(logits), p.written(o), p.written(h), entries, p.read(tokens),
             ),
             routed=routed,
         )  # fmt: skip
@@ -72,10 +87,10 @@ def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, 
 
 def _run_backward(
     l: Layer, routed: bool, d_o, x, router, w1, w2, scores, expert_ids, logits, h, d_logits,
-    dx, d_scores, weights, into, balance=0.0, z_loss=0.0,
+    dx, d_scores, weights, into, balance=0.0, z_loss=0.0, tokens=None,
 ) -> None:  # fmt: skip
     """weights are the gradients of router, w1 and w2 to write, into those to add to instead."""
-    need = l.sizes(x.shape[0]).backward_workspace
+    need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         gradients = []
@@ -88,6 +103,7 @@ def _run_backward(
                 p.read(x), p.read(router), p.read(w1), p.read(w2),
                 p.read(scores), p.read(expert_ids), p.read(logits), p.read(d_o), p.read(h),
                 p.written(dx), p.written(d_scores), p.read(d_logits), 0, *gradients, balance, z_loss,
+                _entries(tokens), p.read(tokens),
             ),
             routed=routed,
         )  # fmt: skip
@@ -102,6 +118,10 @@ def _present(t: Tensor) -> Tensor | None:
     return t if t.dim() > 1 else None
 
 
+def _new_logits(c: Config, x: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], c.num_experts), dtype=_DTYPES[c.logits])
+
+
 def _forward_outputs(c: Config, x: Tensor, save: bool, logits: bool) -> tuple[Tensor, ...]:
     t = x.shape[0]
     return (
@@ -109,30 +129,41 @@ def _forward_outputs(c: Config, x: Tensor, save: bool, logits: bool) -> tuple[Te
         x.new_empty((t * c.top_k, c.h_width)) if save else _absent(x),
         x.new_empty((t, c.top_k), dtype=torch.float32),
         x.new_empty((t, c.top_k), dtype=torch.int32),
-        x.new_empty((t, c.num_experts), dtype=_DTYPES[c.logits]) if logits else _absent(x, _DTYPES[c.logits]),
+        _new_logits(c, x) if logits else _absent(x, _DTYPES[c.logits]),
     )
+
+
+def _check(c: Config, x: Tensor, router: Tensor, w1: Tensor, w2: Tensor) -> None:
+    _check_experts(c, x, w1, w2)
+    _check_router(c, x, router)
 
 
 def _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss) -> tuple[Tensor, ...]:
     """The checked operator without its work: what torch runs on tensors without content."""
     c = Config.of(config)
-    _check_experts(c, x, w1, w2)
-    _check_router(c, x, router)
+    _check(c, x, router, w1, w2)
     return _forward_outputs(c, x, save, logits)
 
 
-def forward_now(
+def infer(x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
+    """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
+    _check(c, x, router, w1, w2)
+    l = layer(c.key, name_of(x))
+    o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
+    _run_forward(l, False, x, router, w1, w2, None, None, l_out, o, None)
+    return o, l_out
+
+
+def _forward(
     x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, config: str, save: bool, logits: bool, balance: float, z_loss: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The operator forward, without a dispatcher before it."""
     outputs = o, h, scores, expert_ids, l_out = _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss)
-    l = layer(config, name_of(x))
-    _run_forward(l, False, x, router, w1, w2, scores, expert_ids, _present(l_out), o, _present(h))
+    _run_forward(layer(config, name_of(x)), False, x, router, w1, w2, scores, expert_ids, _present(l_out), o, _present(h))
     return outputs
 
 
 forward = torch.library.custom_op(
-    "sonicmoe_go::forward", forward_now, mutates_args=(),
+    "sonicmoe_go::forward", _forward, mutates_args=(),
     schema="(Tensor x, Tensor router, Tensor w1, Tensor w2, str config, bool save, bool logits, float balance, float z_loss)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
@@ -230,26 +261,37 @@ def _gradients(ctx, d_o, d_h, d_scores, d_expert_ids, d_logits):
 forward.register_autograd(_gradients, setup_context=_save)
 
 
-def _experts_shape(x, scores, expert_ids, w1, w2, config, save) -> tuple[Tensor, Tensor]:
+def _experts_shape(x, scores, expert_ids, tokens, w1, w2, config, save) -> tuple[Tensor, Tensor]:
     c = Config.of(config)
     _check_experts(c, x, w1, w2)
-    _check_routing(c, x, scores, expert_ids)
-    return torch.empty_like(x), x.new_empty((x.shape[0] * c.top_k, c.h_width)) if save else _absent(x)
+    _check_routing(c, x, scores, expert_ids, tokens)
+    return torch.empty_like(x), x.new_empty((scores.numel(), c.h_width)) if save else _absent(x)
 
 
-def experts_now(
-    x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: str, save: bool
+def infer_experts(
+    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, w1: Tensor, w2: Tensor, config: str
+) -> Tensor:
+    """Output of experts, past torch's dispatcher, for calls that nothing follows."""
+    c = Config.of(config)
+    _check_experts(c, x, w1, w2)
+    _check_routing(c, x, scores, expert_ids, tokens)
+    o = torch.empty_like(x)
+    _run_forward(layer(config, name_of(x)), True, x, None, w1, w2, scores, expert_ids, None, o, None, tokens)
+    return o
+
+
+def _experts(
+    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, w1: Tensor, w2: Tensor, config: str, save: bool
 ) -> tuple[Tensor, Tensor]:
-    """The operator experts, without a dispatcher before it."""
-    outputs = o, h = _experts_shape(x, scores, expert_ids, w1, w2, config, save)
-    l = layer(config, name_of(x))
-    _run_forward(l, True, x, None, w1, w2, scores, expert_ids, None, o, _present(h))
+    outputs = o, h = _experts_shape(x, scores, expert_ids, tokens, w1, w2, config, save)
+    _run_forward(layer(config, name_of(x)), True, x, None, w1, w2, scores, expert_ids, None, o, _present(h), tokens)
     return outputs
 
 
 experts = torch.library.custom_op(
-    "sonicmoe_go::experts", experts_now, mutates_args=(),
-    schema="(Tensor x, Tensor scores, Tensor expert_ids, Tensor w1, Tensor w2, str config, bool save) -> (Tensor, Tensor)",
+    "sonicmoe_go::experts", _experts, mutates_args=(),
+    schema="(Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, Tensor w1, Tensor w2, str config, bool save)"
+    " -> (Tensor, Tensor)",
 )  # fmt: skip
 
 
@@ -258,11 +300,11 @@ experts.register_fake(_experts_shape)
 
 @torch.library.custom_op(
     "sonicmoe_go::experts_backward", mutates_args=("into_w1", "into_w2"),
-    schema="(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor w1, Tensor w2, Tensor h, str config, int wanted,"
-    " Tensor(a!)? into_w1, Tensor(b!)? into_w2)"
+    schema="(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, Tensor w1, Tensor w2, Tensor h,"
+    " str config, int wanted, Tensor(a!)? into_w1, Tensor(b!)? into_w2)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
-def experts_backward(d_o, x, scores, expert_ids, w1, w2, h, config, wanted, into_w1=None, into_w2=None):
+def experts_backward(d_o, x, scores, expert_ids, tokens, w1, w2, h, config, wanted, into_w1=None, into_w2=None):
     """Gradients of experts: those of wanted, a sum of 1 x, 2 scores, 4 w1, 8 w2. A weight's
     is added to its into, f32 or bf16, where that is given."""
     _want("the gradient of o", d_o, x.dtype, x.shape, x.device)
@@ -271,36 +313,36 @@ def experts_backward(d_o, x, scores, expert_ids, w1, w2, h, config, wanted, into
     dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(out))
     _run_backward(
         layer(config, name_of(x)), True, d_o, x, None, w1, w2, scores, expert_ids, None, h, None,
-        dx, d_scores, (None, d_w1, d_w2), (None, *into),
+        dx, d_scores, (None, d_w1, d_w2), (None, *into), tokens=tokens,
     )  # fmt: skip
     return out
 
 
 @experts_backward.register_fake
-def _(d_o, x, scores, expert_ids, w1, w2, h, config, wanted, *into):
+def _(d_o, x, scores, expert_ids, tokens, w1, w2, h, config, wanted, *into):
     return _weight_gradients(wanted, x, scores, w1, w2)
 
 
 def _experts_save(ctx, inputs, output):
-    x, scores, expert_ids, w1, w2, config, save = inputs
+    x, scores, expert_ids, tokens, w1, w2, config, save = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(x, scores, expert_ids, w1, w2, output[1])
+    ctx.save_for_backward(x, scores, expert_ids, tokens, w1, w2, output[1])
     ctx.config, ctx.saved_h = config, save
     ctx.set_materialize_grads(False)
 
 
 def _experts_autograd(ctx, d_o, d_h):
-    x, scores, expert_ids, w1, w2, h = ctx.saved_tensors
-    needs = [ctx.needs_input_grad[i] for i in (0, 1, 3, 4)]
+    x, scores, expert_ids, tokens, w1, w2, h = ctx.saved_tensors
+    needs = [ctx.needs_input_grad[i] for i in (0, 1, 4, 5)]
     wanted = sum(1 << i for i, need in enumerate(needs) if need)
     if not wanted or d_o is None:
-        return (None,) * 7
+        return (None,) * 8
     if not ctx.saved_h:
         raise ArgumentError("experts ran with save=False and has no gradients, must have save=True")
     wanted, into = _main_grads(wanted, (w1, w2), (4, 8))
-    got = experts_backward(d_o.contiguous(), x, scores, expert_ids, w1, w2, h, ctx.config, wanted, *into)
+    got = experts_backward(d_o.contiguous(), x, scores, expert_ids, tokens, w1, w2, h, ctx.config, wanted, *into)
     dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(got))
-    return dx, d_scores, None, d_w1, d_w2, None, None
+    return dx, d_scores, None, None, d_w1, d_w2, None, None
 
 
 experts.register_autograd(_experts_autograd, setup_context=_experts_save)

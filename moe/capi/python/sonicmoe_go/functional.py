@@ -19,21 +19,27 @@ def moe(
     gradients are added in backward, as if the losses had been added to the loss.
     """
     if _ops.eager(x, router, w1, w2):
-        o, _, _, _, l = _ops.forward_now(x, router, w1, w2, config.key, False, logits, 0.0, 0.0)
-    else:
-        losses = balance != 0 or z_loss != 0
-        o, _, _, _, l = _ops.forward(x, router, w1, w2, config.key, True, logits or losses, balance, z_loss)
+        return _ops.infer(x, router, w1, w2, config, logits)
+    losses = balance != 0 or z_loss != 0
+    o, _, _, _, l = _ops.forward(x, router, w1, w2, config.key, True, logits or losses, balance, z_loss)
     return o, l if logits else None
 
 
-def moe_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: Config) -> Tensor:
+def moe_experts(
+    x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: Config, *, token_indices: Tensor | None = None
+) -> Tensor:
     """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids
-    [T, K] i32, from whatever router. An id outside [0, E) adds nothing."""
-    return experts_by_key(x, scores, expert_ids, w1, w2, config.key)
+    [T, K] i32, from whatever router. An id outside [0, E) adds nothing.
+
+    With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry
+    i is an expert of token token_indices[i], in any order, any number a token."""
+    return experts_by_key(x, scores, expert_ids, token_indices, w1, w2, config.key)
 
 
-def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, key: str) -> Tensor:
+def experts_by_key(
+    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, w1: Tensor, w2: Tensor, key: str
+) -> Tensor:
     """moe_experts of a configuration's key."""
     if _ops.eager(x, scores, w1, w2):
-        return _ops.experts_now(x, scores, expert_ids, w1, w2, key, False)[0]
-    return _ops.experts(x, scores, expert_ids, w1, w2, key, True)[0]
+        return _ops.infer_experts(x, scores, expert_ids, tokens, w1, w2, key)
+    return _ops.experts(x, scores, expert_ids, tokens, w1, w2, key, True)[0]

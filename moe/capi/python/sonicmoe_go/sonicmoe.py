@@ -7,6 +7,7 @@ Constructor, weight names, weight layout and what is returned are those of that 
 
 from __future__ import annotations
 
+import dataclasses
 from enum import Enum
 
 import torch
@@ -95,25 +96,16 @@ def moe_general_routing_inputs(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Experts of any list of token, expert and score: the output, and how many each expert got.
 
-    token_indices ascend. Any number of experts a token, none among them, up to as many as
-    a layer can have; the host waits once for the largest number. stream_id is not looked at.
+    Any number of experts a token, none among them, in any order; no host waits.
+    stream_id is not looked at.
     """
     w1, w2 = _experts_of(w1, b1, w2, b2)
-    t, pairs = x.shape[0], router_scores.shape[0]
-    if token_indices.shape != (pairs,) or expert_indices.shape != (pairs,):
-        raise ArgumentError(
-            f"token_indices is {list(token_indices.shape)} and expert_indices {list(expert_indices.shape)}, must both be [{pairs}]"
-        )
-    token = token_indices.long()
-    count = torch.zeros(t, dtype=torch.long, device=x.device).scatter_add_(0, token, torch.ones_like(token))
-    k = max(1, int(count.max())) if t else 1
-    slot = torch.arange(pairs, device=x.device) - (count.cumsum(0) - count)[token]
-    # A slot without an expert has the id -1, which adds nothing.
-    ids = torch.full((t, k), -1, dtype=torch.int32, device=x.device).index_put_((token, slot), expert_indices.int())
-    scores = torch.zeros((t, k), dtype=torch.float32, device=x.device).index_put((token, slot), router_scores.float())
-    c = _config(w1, w2, k, b1 is not None, activation_type)
+    c = dataclasses.replace(_config(w1, w2, 1, b1 is not None, activation_type), lists=True)
+    ids, tokens, scores = expert_indices.int(), token_indices.int(), router_scores.float()
+    if not ids.numel():  # the shortest list has an entry: of no expert
+        ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
-        o = moe_experts(x, scores, ids, w1, w2, c)
+        o = moe_experts(x, scores, ids, w1, w2, c, token_indices=tokens)
     return o, _frequency(expert_indices, c.num_experts)
 
 

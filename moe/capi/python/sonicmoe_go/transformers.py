@@ -48,7 +48,7 @@ def _formula(experts: nn.Module) -> dict:
 
 def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The forward of a module that transformers calls experts."""
-    if self.has_post_expert_norm:
+    if getattr(self, "has_post_expert_norm", False):  # newer than the registry
         raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
     w1, w2 = self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj
     num_experts, intermediate, hidden = w2.shape if self.is_transposed else (w2.shape[0], w2.shape[2], w2.shape[1])
@@ -61,4 +61,4 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
     x = hidden_states.to(w1.dtype).contiguous()
     scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    return experts_by_key(x, scores, ids, w1, w2, key).to(hidden_states.dtype)
+    return experts_by_key(x, scores, ids, None, w1, w2, key).to(hidden_states.dtype)

@@ -158,7 +158,7 @@ def test_opcheck(device):
     torch.library.opcheck(_ops.forward, sample(device), test_utils=checks)
     x, _, w1, w2 = tensors(device)
     scores, ids = routing(device)
-    torch.library.opcheck(_ops.experts, (x, scores, ids, w1, w2, CONFIG.key, True), test_utils=checks)
+    torch.library.opcheck(_ops.experts, (x, scores, ids, None, w1, w2, CONFIG.key, True), test_utils=checks)
     args = sample(device)
     with torch.no_grad():
         _, h, s, i, l = _ops.forward(*args)
@@ -169,7 +169,7 @@ def test_opcheck(device):
             _ops.backward, (d_o, d_l, *ts, h, s, i, l, CONFIG.key, 11, 0.1, 0.1, None, into, None), test_utils=checks
         )
         torch.library.opcheck(
-            _ops.experts_backward, (d_o, ts[0], s, i, *ts[2:], h, CONFIG.key, 11, into, None), test_utils=checks
+            _ops.experts_backward, (d_o, ts[0], s, i, None, *ts[2:], h, CONFIG.key, 11, into, None), test_utils=checks
         )
 
 

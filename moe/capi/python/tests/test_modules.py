@@ -82,7 +82,7 @@ def test_sonicmoes_wrong_calls(device):
     with pytest.raises(sonicmoe_go.ArgumentError, match="b1 and b2"):
         sonicmoe.moe_TC_softmax_topk_layer(x, block.router.weight, w1, torch.zeros(4, 128), w2, None, 2, 0)
     i = torch.zeros(4, dtype=torch.int32, device=device)
-    with pytest.raises(sonicmoe_go.ArgumentError, match="must both be"):
+    with pytest.raises(sonicmoe_go.ArgumentError, match="token_indices is \\[3\\], must be \\[4\\]"):
         sonicmoe.moe_general_routing_inputs(x, i.float(), i[1:], i, w1, None, w2, None, 4, 0, sonicmoe.ActivationType.SWIGLU)
 
 
@@ -90,8 +90,8 @@ def test_general_routing(device):
     """Any number of experts a token, none among them, with gradients of scores."""
     x, _, w1, w2 = tensors(device)
     counts = torch.tensor([0, 1, 3, 4, 2, 0] * 4)
-    token = torch.repeat_interleave(torch.arange(24), counts).int()
-    expert = torch.cat([torch.randperm(4)[:n] for n in counts]).int()
+    token = torch.repeat_interleave(torch.arange(24), counts).int()[torch.randperm(int(counts.sum()))]
+    expert = torch.randint(0, 4, token.shape).int()
     scores = torch.rand(len(token), requires_grad=True, device=device)
     o, freq = sonicmoe.moe_general_routing_inputs(
         x, scores, token.to(device), expert.to(device), w1.permute(1, 2, 0), None, w2.permute(1, 2, 0), None, 4, 0,
@@ -107,6 +107,11 @@ def test_general_routing(device):
     assert distance(o, want) < 6e-3
     for g, w in zip(got, torch.autograd.grad((want * d_o.double().cpu()).sum(), ws)):
         assert distance(g, w) < 1e-2
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    o, freq = sonicmoe.moe_general_routing_inputs(
+        x, none.float(), none, none, w1.permute(1, 2, 0), None, w2.permute(1, 2, 0), None, 4, 0, "swiglu", True
+    )
+    assert not o.any() and not freq.any()
 
 
 FAMILIES = {
