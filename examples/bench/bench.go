@@ -350,12 +350,11 @@ func (b *bench) byKernel(t *timer, u *subject, r *Row) (err error) {
 	if r.Kernels, err = t.kernels(u.call, u.queue); err != nil {
 		return err
 	}
-	all := b.pass.work(u.row.Config, u.row.Tokens)
 	r.KernelSumMS = 0
 	for i := range r.Kernels {
 		k := &r.Kernels[i]
 		r.KernelSumMS += k.MedianMS
-		if w, ms, ok := workOf(k.Name, all); ok {
+		if w, ms, ok := workOf(k.Name, u.row.Config, u.row.Tokens); ok {
 			k.RooflineMS, k.TFLOPS, k.TBps = ms, w.FLOPs/k.MedianMS/1e9, w.Bytes/k.MedianMS/1e9
 		}
 	}

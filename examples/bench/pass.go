@@ -2,6 +2,7 @@ package main
 
 import (
 	"sonicmoe/moe"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
 )
@@ -39,7 +40,7 @@ var passes = map[string]pass{
 			return u.call.Forward(u.s, f)
 		},
 		experts: (*subject).forwardExperts,
-		flops:   moe.Config.ForwardFLOPs, work: inferenceWork,
+		flops:   moe.Config.ForwardFLOPs, work: moe.Config.InferenceWork,
 		speed: func(s spec.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"backward": {
@@ -55,52 +56,19 @@ var passLists = map[string][]string{
 	"forward": {"forward"}, "inference": {"inference"}, "backward": {"backward"}, "both": {"forward", "backward"},
 }
 
-// inferenceWork is a forward pass that does not store H.
-func inferenceWork(c moe.Config, tokens int) []spec.Work {
-	work := c.ForwardWork(tokens)
-	for i := range work {
-		if work[i].Kernel == "up" {
-			work[i].Bytes -= float64(c.Shapes(tokens).H.Bytes())
-		}
+// workOf is the roofline's work of one kernel of the layer, and its time there;
+// false when the roofline leaves the kernel out.
+func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
+	k := kernel.Kernels.Find(name)
+	if k == nil {
+		return sum, 0, false
 	}
-	return work
-}
-
-// covered names the roofline's kernels that a kernel of the layer does; those
-// that it does not name cost time without being in the roofline.
-func covered(kernel string) []string {
-	switch kernel {
-	case "router":
-		return []string{"router", "topk"}
-	case "up-inference":
-		return []string{"up"}
-	case "dh":
-		return []string{"dH"}
-	case "dw1":
-		return []string{"dW1"}
-	case "dw2":
-		return []string{"dW2"}
-	case "dx":
-		return []string{"dX"}
-	case "sum":
-		return []string{"aggregate"}
-	}
-	return []string{kernel}
-}
-
-// workOf is the roofline's work of one kernel of the layer; false when the
-// roofline has none.
-func workOf(kernel string, all []spec.Work) (sum spec.Work, ms float64, ok bool) {
-	sum.Kernel = kernel
-	for _, name := range covered(kernel) {
-		for _, w := range all {
-			if w.Kernel == name {
-				sum.FLOPs += w.FLOPs
-				sum.Bytes += w.Bytes
-				ms += milliseconds(spec.H200.Time(w))
-				ok = true
-			}
-		}
+	sum.Kernel = name
+	for _, w := range k.Work(c, tokens) {
+		sum.FLOPs += w.FLOPs
+		sum.Bytes += w.Bytes
+		ms += milliseconds(spec.H200.Time(w))
+		ok = true
 	}
 	return sum, ms, ok
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"image/color"
-	"slices"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -12,6 +10,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"sonicmoe/autotune"
+	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
@@ -28,16 +27,15 @@ var (
 // product: 100 % would be the chip's limit.
 func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	tokens := registry.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
-	work := slices.Concat(plan.Config.ForwardWork(tokens), plan.Config.BackwardWork(tokens))
 	var chosen, defaults, others plotter.XYs
 	var labels []string
 	for i, r := range plan.Reports {
 		labels = append(labels, r.Problem)
-		at := slices.IndexFunc(work, func(w spec.Work) bool { return strings.EqualFold(w.Kernel, r.Problem) })
-		if at < 0 {
-			continue
+		product, err := kernel.Kernels.FindProduct(r.Problem)
+		if err != nil {
+			return err
 		}
-		limit := spec.H200.Time(work[at])
+		limit := spec.H200.Time(product.Work(plan.Config, tokens))
 		for _, row := range r.Rows {
 			if row.Status != autotune.Measured {
 				continue

@@ -186,13 +186,13 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 // AggregateKernel makes O; SumKernel and SumExtraKernel make dX. Of each there is
 // one for lists.
 var (
-	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, TopK: l.TopK}.Build()
 	}}
-	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true}.Build()
 	}}
-	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true, Extra: true}.Build()
 	}}
 	AggregateListKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
@@ -202,3 +202,7 @@ var (
 		return Aggregate{Hidden: l.Hidden, Unit: true, List: true}.Build()
 	}}
 )
+
+func aggregateWork(c spec.Config, tokens int) []spec.Work {
+	return []spec.Work{c.AggregateWork(tokens)}
+}

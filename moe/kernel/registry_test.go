@@ -65,6 +65,29 @@ func TestRegistry(t *testing.T) {
 	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"up": {}}, driver.H200()), "Tiles of up.TileN is 0")
 }
 
+// The kernels of a pass have its roofline's work between them, each its own.
+func TestWork(t *testing.T) {
+	c := spec.Rows()[3].Config
+	const tokens = 1000
+	for _, pass := range []struct {
+		work    []spec.Work
+		kernels []string
+	}{
+		{c.ForwardWork(tokens), []string{"router", "plan", "up", "down", "aggregate"}},
+		{c.InferenceWork(tokens), []string{"router", "plan", "up-inference", "down", "aggregate"}},
+		{c.BackwardWork(tokens), []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dx", "dw1-add", "sum"}},
+	} {
+		var have []spec.Work
+		for _, name := range pass.kernels {
+			k := Kernels.Find(name)
+			require.NotNil(t, k, name)
+			have = append(have, k.Work(c, tokens)...)
+		}
+		require.ElementsMatch(t, pass.work, have, "%v", pass.kernels)
+	}
+	require.Nil(t, Kernels.Find("sideways"))
+}
+
 // Every alternative that is not rejected is one that a layer may have; every
 // rejected one says why; the cost model's tiling and all of the space are there.
 func TestAlternatives(t *testing.T) {

@@ -127,8 +127,12 @@ var UpProduct = &registry.Product{
 // UpKernel is for passes that keep H, UpInferenceKernel for those that don't.
 var (
 	UpKernel          = &registry.Kernel[UpArgs]{KernelName: "up", Of: UpProduct, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, true).Build() }}
-	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, false).Build() }}
+	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, Roofline: upInferenceWork, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, false).Build() }}
 )
+
+func upInferenceWork(c spec.Config, tokens int) []spec.Work {
+	return []spec.Work{c.UpInferenceWork(tokens)}
+}
 
 func upOf(l registry.Layer, saveH bool) Up {
 	return Up{Config: l.Config, SaveH: saveH, Tiling: l.Tiles["up"]}

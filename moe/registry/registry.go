@@ -32,6 +32,9 @@ type Kernel[A any] struct {
 	Backward bool
 	// Only, unless nil, says which layers have it; the others do without.
 	Only func(c spec.Config) bool
+	// Roofline is the least that it has to do, where that is not its product's
+	// work; nil for what a roofline leaves out.
+	Roofline func(c spec.Config, tokens int) []spec.Work
 	// Emit emits it for a layer.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
@@ -43,6 +46,9 @@ type Any interface {
 	IsBackward() bool
 	// Suits reports whether a layer has the kernel.
 	Suits(c spec.Config) bool
+	// Work is the least that the kernel has to do, for rooflines; none for one
+	// that a roofline leaves out.
+	Work(c spec.Config, tokens int) []spec.Work
 	// Build emits the kernel for a layer.
 	Build(l Layer) (Built, error)
 }
@@ -72,6 +78,17 @@ func (k *Kernel[A]) IsBackward() bool { return k.Backward }
 
 // Suits implements Any.
 func (k *Kernel[A]) Suits(c spec.Config) bool { return k.Only == nil || k.Only(c) }
+
+// Work implements Any.
+func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
+	switch {
+	case k.Roofline != nil:
+		return k.Roofline(c, tokens)
+	case k.Of != nil:
+		return []spec.Work{k.Of.Work(c, tokens)}
+	}
+	return nil
+}
 
 // Build implements Any.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
@@ -157,6 +174,16 @@ func (r Registry) Products() []*Product {
 		}
 	}
 	return list
+}
+
+// Find is the kernel of that name, nil where there is none.
+func (r Registry) Find(name string) Any {
+	for _, k := range r {
+		if k.Name() == name {
+			return k
+		}
+	}
+	return nil
 }
 
 // OfProduct lists the kernels of a product, the one that tuning times first.

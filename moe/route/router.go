@@ -273,6 +273,11 @@ func (r Router) wMap(a *RouterArgs) driver.TensorMap {
 }
 
 // RouterKernel is Router's.
-var RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+var RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()
 }}
+
+// routerWork is its two parts'.
+func routerWork(c spec.Config, tokens int) []spec.Work {
+	return []spec.Work{c.RouterWork(tokens), c.TopKWork(tokens)}
+}

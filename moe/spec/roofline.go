@@ -75,6 +75,13 @@ func (c Config) UpWork(tokens int) Work {
 	return Work{"up", 2 * r * c.h() * d, 2 * (t*d + e*c.h()*d + r*c.h() + r*n)}
 }
 
+// UpInferenceWork is that of the up-projection of a pass that does not keep H.
+func (c Config) UpInferenceWork(tokens int) Work {
+	w := c.UpWork(tokens)
+	w.Bytes -= float64(c.Shapes(tokens).H.Bytes())
+	return w
+}
+
 // DownWork is the down-projection's.
 func (c Config) DownWork(tokens int) Work {
 	_, r, d, n, e := c.floats(tokens)
@@ -90,25 +97,25 @@ func (c Config) AggregateWork(tokens int) Work {
 // DHWork is that of the gradient of H.
 func (c Config) DHWork(tokens int) Work {
 	t, r, d, n, e := c.floats(tokens)
-	return Work{"dH", 2 * r * n * d, 2 * (t*d + e*n*d + 2*r*c.h() + r*n)}
+	return Work{"dh", 2 * r * n * d, 2 * (t*d + e*n*d + 2*r*c.h() + r*n)}
 }
 
 // DW2Work is that of the gradient of W2.
 func (c Config) DW2Work(tokens int) Work {
 	t, r, d, n, e := c.floats(tokens)
-	return Work{"dW2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)}
+	return Work{"dw2", 2 * r * n * d, 2 * (t*d + r*n + e*n*d)}
 }
 
 // DXWork is that of the gradient of the rows of X.
 func (c Config) DXWork(tokens int) Work {
 	_, r, d, _, e := c.floats(tokens)
-	return Work{"dX", 2 * r * c.h() * d, 2 * (r*c.h() + e*c.h()*d + r*d)}
+	return Work{"dx", 2 * r * c.h() * d, 2 * (r*c.h() + e*c.h()*d + r*d)}
 }
 
 // DW1Work is that of the gradient of W1.
 func (c Config) DW1Work(tokens int) Work {
 	t, r, d, _, e := c.floats(tokens)
-	return Work{"dW1", 2 * r * c.h() * d, 2 * (t*d + r*c.h() + e*c.h()*d)}
+	return Work{"dw1", 2 * r * c.h() * d, 2 * (t*d + r*c.h() + e*c.h()*d)}
 }
 
 // ForwardWork lists the five kernels of a training forward pass, and the
@@ -117,6 +124,17 @@ func (c Config) ForwardWork(tokens int) []Work {
 	list := []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
 	if s, ok := c.shared(); ok {
 		list = append(list, named("shared ", s.UpWork(tokens), s.DownWork(tokens))...)
+	}
+	return list
+}
+
+// InferenceWork is ForwardWork of a pass that does not keep H.
+func (c Config) InferenceWork(tokens int) []Work {
+	list := c.ForwardWork(tokens)
+	for i, w := range list {
+		if w.Kernel == "up" {
+			list[i] = c.UpInferenceWork(tokens)
+		}
 	}
 	return list
 }
