@@ -51,7 +51,7 @@ func (b *bench) open() (err error) {
 	b.report = &Report{
 		Schema: schema, Time: time.Now().UTC().Truncate(time.Second),
 		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Section: Section{Pass: b.passes[0].name},
-		WarmMS: milliseconds(b.warm), Repeats: b.repeats, Yardstick: b.yardstick, Scale: b.scale(),
+		WarmMS: milliseconds(b.warm), Repeats: b.repeats,
 		RooflineTFLOPS: spec.H200.FLOPs / 1e12, RooflineTBps: spec.H200.Bytes / 1e12,
 	}
 	if len(b.passes) > 1 {
@@ -64,14 +64,6 @@ func (b *bench) open() (err error) {
 		b.report.Warnings = append(b.report.Warnings, otherProcess(free, total)...)
 	}
 	return nil
-}
-
-// scale is what speeds are multiplied by: the rule's cuBLAS over today's.
-func (b *bench) scale() float64 {
-	if b.yardstick == 0 {
-		return 1
-	}
-	return ruleYardstick / b.yardstick
 }
 
 // close releases the device. One that hangs is left to the process's end:
@@ -338,10 +330,9 @@ func (b *bench) speeds(u *subject, r *Row) {
 		ms = min(ms, r.Graph.MedianMS)
 	}
 	r.TFLOPS = b.pass.flops(u.row.Config, u.row.Tokens) / ms / 1e9
-	r.Scaled = r.TFLOPS * b.scale()
 	r.Peers = peersOf(u.row, b.pass)
 	for i := range r.Peers {
-		r.Peers[i].Ratio = r.Scaled / r.Peers[i].TFLOPS
+		r.Peers[i].Ratio = r.TFLOPS / r.Peers[i].TFLOPS
 	}
 }
 

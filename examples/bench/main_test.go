@@ -28,10 +28,10 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	file, picture := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.png")
-	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-full", "-routing", "zipf", "-json", file, "-plot", picture, "-yardstick", "395")
+	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-full", "-routing", "zipf", "-json", file, "-plot", picture)
 	require.NoError(t, err, errs)
 	for _, want := range []string{
-		"emulated H200", "EMULATED: these times", "speeds times 2.0000", "(d,n,E,K = 128,64,4,2, T = 48)", "of roofline", "L2 flushed", "rested chip", "sustained",
+		"emulated H200", "EMULATED: these times", "(d,n,E,K = 128,64,4,2, T = 48)", "of roofline", "L2 flushed", "rested chip", "sustained",
 		"router", "plan", "up", "down", "aggregate", "host: eager", "zipf", "of uniform", "wrote " + file,
 	} {
 		require.Contains(t, out, want)
@@ -44,7 +44,6 @@ func TestRun(t *testing.T) {
 	require.Len(t, r.Rows, 1)
 	row := r.Rows[0]
 	require.Empty(t, row.Error)
-	require.InEpsilon(t, 2*row.TFLOPS, row.Scaled, 1e-12)
 	for _, s := range []*Sample{row.Eager, row.Graph, row.Sustained} {
 		require.Positive(t, s.FastestMS)
 		require.GreaterOrEqual(t, s.MedianMS, s.FastestMS)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +24,6 @@ type options struct {
 	repeats       int
 	timeout       time.Duration
 	full          bool
-	yardstick     float64 // TFLOPS, 0 for none
 	json, plot    string
 	list          bool // was printed
 	withPoints    bool
@@ -36,12 +34,6 @@ type options struct {
 
 // stdoutName as the -json file is standard output.
 const stdoutName = "-"
-
-// The yardstick of the measuring rule: cuBLAS at an 8192³ bf16 product.
-const (
-	ruleYardstick  = 790 // TFLOPS beside the recorded SonicMoE
-	yardstickFLOPs = 2 * 8192. * 8192 * 8192
-)
 
 // parse reads the flags. Help and the list of sizes go to stdout.
 func parse(args []string, stdout io.Writer) (o options, err error) {
@@ -56,10 +48,6 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.IntVar(&o.repeats, "repeats", 24, "back-to-back repeats of each measurement")
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row, on the emulated device too")
 	f.BoolVar(&o.full, "full", false, "also with L2 flushed, on a rested chip, and after 2 s of sustained load")
-	f.Func("yardstick", "today's cuBLAS at an 8192³ bf16 product, in TFLOPS (788.5) or as its time (1.394ms): speeds are scaled to 790", func(text string) (err error) {
-		o.yardstick, err = parseYardstick(text)
-		return err
-	})
 	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
 	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
@@ -118,19 +106,4 @@ func routingNames() string {
 		names = append(names, r.name)
 	}
 	return strings.Join(names, ",")
-}
-
-// parseYardstick reads TFLOPS, or a time with a unit.
-func parseYardstick(text string) (float64, error) {
-	if v, err := strconv.ParseFloat(text, 64); err == nil {
-		if !(v > 0) {
-			return 0, fmt.Errorf("%s TFLOPS, must be positive", text)
-		}
-		return v, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q, must be TFLOPS like 788.5 or a time like 1.394ms", text)
-	}
-	return yardstickFLOPs / d.Seconds() / 1e12, nil
 }

@@ -58,8 +58,6 @@ func TestWrongFlags(t *testing.T) {
 		`-routing "none", must be all`:      {"-routing", "none"},
 		"-repeats 0":                        {"-repeats", "0"},
 		"must be .png or .svg":              {"-plot", "x.gif"},
-		"-1 TFLOPS, must be positive":       {"-yardstick", "-1"},
-		"a time like 1.394ms":               {"-yardstick", "fast"},
 		`"all" is no flag`:                  {"all"},
 		"flag provided but not defined":     {"-nothing"},
 	} {
@@ -68,14 +66,4 @@ func TestWrongFlags(t *testing.T) {
 	}
 	_, err := parse([]string{"-h"}, io.Discard)
 	require.ErrorIs(t, err, flag.ErrHelp)
-}
-
-// TFLOPS and the time of the 8192³ product are the same yardstick.
-func TestYardstick(t *testing.T) {
-	require.EqualValues(t, 788.5, parsed(t, "-yardstick", "788.5").yardstick)
-	require.InDelta(t, 788.7, parsed(t, "-yardstick", "1.394ms").yardstick, 0.1)
-	b := bench{options: parsed(t)}
-	require.EqualValues(t, 1, b.scale(), "none is no scaling")
-	b.yardstick = 395
-	require.EqualValues(t, 2, b.scale())
 }

@@ -114,7 +114,7 @@ func drawRows(r *Report, s *Section, file string) error {
 			continue
 		}
 		labels = append(labels, row.Name)
-		roofline, own = append(roofline, row.Roofline), append(own, row.Scaled)
+		roofline, own = append(roofline, row.Roofline), append(own, row.TFLOPS)
 		speed := map[string]float64{}
 		for _, p := range row.Peers {
 			speed[p.Name], present[p.Name] = p.TFLOPS, true

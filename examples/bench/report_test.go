@@ -58,9 +58,9 @@ func rowAt(row spec.Row, part float64) Row {
 	r := Row{Name: row.Name, Shape: shapeOf(row), RooflineMS: milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
 	ms := r.RooflineMS / part
 	r.Eager, r.Graph = sampled(ms, ms*0.99, ms*1.01, 1.7, 1.71), sampled(ms*1.01, ms, ms*1.02, 1.7, 1.71)
-	r.TFLOPS, r.Scaled, r.Peers = r.Roofline*part, r.Roofline*part, peersOf(row, p)
+	r.TFLOPS, r.Peers = r.Roofline*part, peersOf(row, p)
 	for i := range r.Peers {
-		r.Peers[i].Ratio = r.Scaled / r.Peers[i].TFLOPS
+		r.Peers[i].Ratio = r.TFLOPS / r.Peers[i].TFLOPS
 	}
 	for _, w := range p.work(row.Config, row.Tokens) {
 		t := milliseconds(spec.H200.Time(w))
@@ -71,7 +71,7 @@ func rowAt(row spec.Row, part float64) Row {
 }
 
 func madeUp() *Report {
-	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: Section{Pass: "forward"}, Scale: 1, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: Section{Pass: "forward"}, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for i, row := range spec.Rows() {
 		r.Rows = append(r.Rows, rowAt(row, 0.7+0.02*float64(i%10)))
 	}

@@ -11,7 +11,7 @@ import (
 
 // schema is the version of [Report]: a field that changes its meaning or goes
 // raises it, a new field does not.
-const schema = 1
+const schema = 2
 
 // Report is everything one run measured; -json writes it.
 type Report struct {
@@ -31,10 +31,6 @@ type Report struct {
 	// back-to-back passes.
 	WarmMS  float64 `json:"warm_ms"`
 	Repeats int     `json:"repeats"`
-	// Yardstick is what cuBLAS gave an 8192³ bf16 product beside this run, in
-	// TFLOPS, and Scale what speeds are multiplied by for it. Without one: 0 and 1.
-	Yardstick float64 `json:"yardstick_tflops"`
-	Scale     float64 `json:"scale"`
 	// RooflineTFLOPS and RooflineTBps are the rates of the roofline.
 	RooflineTFLOPS float64  `json:"roofline_tflops"`
 	RooflineTBps   float64  `json:"roofline_tbps"`
@@ -47,10 +43,10 @@ type Section struct {
 	// Pass is "forward", "inference" or "backward".
 	Pass string `json:"pass"`
 	Rows []Row  `json:"rows"`
-	// Sonic is the geometric mean of our scaled speed over SonicMoE's, of the
-	// rows that have one.
+	// Sonic is the geometric mean of our speed after WarmMS of load over
+	// SonicMoE's, of the rows that have one.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
-	// SonicRested is the same of our unscaled speed on a rested chip.
+	// SonicRested is the same of our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
@@ -93,10 +89,9 @@ type Row struct {
 	Flushed   *Sample `json:"flushed,omitempty"`
 	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
-	// TFLOPS is the speed of the faster of Eager's and Graph's medians, Scaled
-	// the same by the yardstick, Roofline the most that the roofline allows.
+	// TFLOPS is the speed of the faster of Eager's and Graph's medians, Roofline
+	// the most that the roofline allows.
 	TFLOPS   float64 `json:"tflops,omitempty"`
-	Scaled   float64 `json:"scaled_tflops,omitempty"`
 	Roofline float64 `json:"roofline_tflops,omitempty"`
 	// RooflineMS is the roofline's time of a pass.
 	RooflineMS float64 `json:"roofline_ms,omitempty"`
@@ -145,7 +140,7 @@ func (s Sample) GHz() float64 {
 type Peer struct {
 	Name   string  `json:"name"`
 	TFLOPS float64 `json:"tflops"`
-	// Ratio is our scaled speed over it.
+	// Ratio is our speed over it.
 	Ratio float64 `json:"ratio"`
 }
 

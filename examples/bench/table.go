@@ -52,9 +52,6 @@ func printHead(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
 		r.passes(), r.WarmMS, r.Repeats, r.RooflineTFLOPS, r.RooflineTBps)
-	if r.Yardstick > 0 {
-		fmt.Fprintf(w, "cuBLAS 8192³ gives %.1f TFLOPS today: speeds times %.4f in the columns \"scaled\"\n", r.Yardstick, r.Scale)
-	}
 	if r.Emulated {
 		fmt.Fprintln(w, "EMULATED: these times are the host's and mean nothing")
 	}
@@ -162,7 +159,7 @@ func printPeers(w io.Writer, r Row) {
 	for _, p := range r.Peers {
 		list = append(list, fmt.Sprintf("%s %.0f (ours x%.2f)", p.Name, p.TFLOPS, p.Ratio))
 	}
-	fmt.Fprintf(w, "  %.0f TFLOPS, scaled %.0f; recorded: %s\n", r.TFLOPS, r.Scaled, strings.Join(list, ", "))
+	fmt.Fprintf(w, "  %.0f TFLOPS; recorded: %s\n", r.TFLOPS, strings.Join(list, ", "))
 }
 
 func printHost(w io.Writer, r Row) {
@@ -219,10 +216,10 @@ func printPoints(w io.Writer, r Row) {
 // printSummary prints all rows of a pass in one table.
 func printSummary(w io.Writer, rep *Section) {
 	g := grid{}
-	g.add(rep.Pass, "ms", "TFLOPS", "scaled", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "rested", "next peer", "SM GHz", "spread")
+	g.add(rep.Pass, "ms", "TFLOPS", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "rested", "next peer", "SM GHz", "spread")
 	for _, r := range rep.Rows {
 		if r.Eager == nil {
-			g.add(r.Name, "failed", "", "", number(r.Roofline, 0), "", "", "", "", "", "", "", "")
+			g.add(r.Name, "failed", "", number(r.Roofline, 0), "", "", "", "", "", "", "", "")
 			continue
 		}
 		best, sonic, cublas := Peer{}, Peer{}, Peer{}
@@ -241,7 +238,7 @@ func printSummary(w io.Writer, rep *Section) {
 			next = fmt.Sprintf("%s %.0f", best.Name, best.TFLOPS)
 		}
 		ms := r.Roofline * r.RooflineMS / r.TFLOPS
-		g.add(r.Name, number(ms, 4), number(r.TFLOPS, 0), number(r.Scaled, 0), number(r.Roofline, 0), percent(r.Scaled, r.Roofline),
+		g.add(r.Name, number(ms, 4), number(r.TFLOPS, 0), number(r.Roofline, 0), percent(r.TFLOPS, r.Roofline),
 			number(cublas.TFLOPS, 0), number(sonic.TFLOPS, 0), number(sonic.Ratio, 2), number(r.rested(), 2), next, number(r.Eager.GHz(), 2), percent(r.Eager.Spread(), 1))
 	}
 	g.print(w)
@@ -249,7 +246,7 @@ func printSummary(w io.Writer, rep *Section) {
 		fmt.Fprintf(w, "%s: geometric mean of ours over SonicMoE's: %.3f\n", rep.Pass, rep.Sonic)
 	}
 	if rep.SonicRested > 0 {
-		fmt.Fprintf(w, "on a rested chip, as SonicMoE's figures were taken, and unscaled: %.3f\n", rep.SonicRested)
+		fmt.Fprintf(w, "on a rested chip, as SonicMoE's figures were taken: %.3f\n", rep.SonicRested)
 	}
 	printLowest(w, rep)
 	for _, r := range rep.Rows {
