@@ -4,11 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sonicmoe/ptx/outside"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx/outside"
 )
 
 // Every kernel assembles for sm_90a without a remark, wrong.ptx fails where

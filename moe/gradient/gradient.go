@@ -3,10 +3,11 @@
 package gradient
 
 import (
+	"strings"
+
 	"sonicmoe/jit"
 	"sonicmoe/moe/registry"
 	"sonicmoe/ptx"
-	"strings"
 )
 
 // Mode is how a gradient is written.

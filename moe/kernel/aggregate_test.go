@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	kt "sonicmoe/moe/kernel/kerneltest"
-	"sonicmoe/moe/route"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/route"
 )
 
 // fma32 is a·b + c rounded to FP32 once. The product is exact in float64; the

@@ -3,13 +3,13 @@ package kernel
 import (
 	"fmt"
 	"math"
-	"sonicmoe/driver"
-	"sonicmoe/jit/gemm"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"

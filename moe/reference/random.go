@@ -2,6 +2,7 @@ package reference
 
 import (
 	"math"
+
 	"sonicmoe/moe/num"
 )
 

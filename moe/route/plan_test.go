@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
 	"sonicmoe/jit/schedule"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/reference"
 )
 

@@ -5,12 +5,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )

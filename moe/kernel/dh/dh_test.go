@@ -3,16 +3,16 @@ package dh
 import (
 	"fmt"
 	"math"
-	"sonicmoe/driver"
-	"sonicmoe/jit/gemm"
-	kt "sonicmoe/moe/kernel/kerneltest"
-	"sonicmoe/moe/spec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
 )
 
 // dhCase is one size of dH.

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	kt "sonicmoe/moe/kernel/kerneltest"
-	"sonicmoe/moe/route"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	kt "sonicmoe/moe/kernel/kerneltest"
+	"sonicmoe/moe/route"
 )
 
 // dscoresCase has some slots without a row; their score is NaN or not.

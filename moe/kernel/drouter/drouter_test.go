@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sonicmoe/moe/gradient"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/moe/gradient"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )

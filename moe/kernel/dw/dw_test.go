@@ -3,14 +3,14 @@ package dw
 import (
 	"fmt"
 	"math"
-	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/gradient"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/gradient"
+	kt "sonicmoe/moe/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"

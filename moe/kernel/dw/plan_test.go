@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	kt "sonicmoe/moe/kernel/kerneltest"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	kt "sonicmoe/moe/kernel/kerneltest"
 )
 
 // The table lists every expert's splits side by side, heavy experts first.

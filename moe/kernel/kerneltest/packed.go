@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"math"
+
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/num"
