@@ -28,10 +28,10 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	file, picture := filepath.Join(dir, "bench.json"), filepath.Join(dir, "bench.png")
-	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "48", "-full", "-routing", "zipf", "-json", file, "-plot", picture)
+	out, errs, err := tiny(t, "-shape", "128,64,4,2", "-tokens", "80", "-full", "-routing", "zipf", "-json", file, "-plot", picture)
 	require.NoError(t, err, errs)
 	for _, want := range []string{
-		"emulated H200", "EMULATED: these times", "(d,n,E,K = 128,64,4,2, T = 48)", "of roofline", "L2 flushed", "rested chip", "sustained",
+		"emulated H200", "EMULATED: these times", "(d,n,E,K = 128,64,4,2, T = 80)", "of roofline", "L2 flushed", "rested chip", "sustained",
 		"router", "plan", "up", "down", "aggregate", "host: eager", "zipf", "of uniform", "wrote " + file,
 	} {
 		require.Contains(t, out, want)
@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 	require.Positive(t, row.Host.EagerUS)
 	require.Positive(t, row.Host.GraphLowUS)
 	require.Equal(t, 1, row.Host.Batches*row.Host.Batch)
-	require.Equal(t, []int{7, 7}, []int{row.New, row.Compiled}, "no kernel of backward")
+	require.Equal(t, []int{10, 10}, []int{row.New, row.Compiled}, "no kernel of backward")
 	require.Nil(t, r.Backward)
 	require.Len(t, row.Routing, 2)
 	require.EqualValues(t, 1, row.Routing[0].Uniform)
