@@ -66,8 +66,9 @@ const (
 	mapParam
 )
 
-// NewBuilder starts a kernel of CTAs of so many threads, of which an SM shall
-// fit at least so many at once: the assembler divides the registers by it.
+// NewBuilder starts a kernel whose CTAs have that number of threads. At least
+// ctasPerSM of them shall fit an SM at once, which bounds the registers of a
+// thread.
 func NewBuilder[A any](name string, threads, ctasPerSM int) *Builder[A] {
 	b := &Builder[A]{Kernel: ptx.NewKernel(name), Args: new(A), name: name, fields: map[uintptr]reflect.StructField{}}
 	b.SetLaunchBounds(threads, ctasPerSM)
@@ -162,7 +163,8 @@ func (b *Builder[A]) CTAs(count func(a *A) int) {
 	b.SetGrid(func(a *A, _ int) driver.Dim3 { return driver.Dim3{X: count(a)} })
 }
 
-// Persistent has a launch take a CTA on each SM, in whole clusters of so many.
+// Persistent has a launch take a CTA on each SM, in whole clusters of cluster
+// CTAs.
 func (b *Builder[A]) Persistent(cluster int) {
 	b.SetGrid(func(_ *A, sms int) driver.Dim3 { return driver.Dim3{X: max(1, sms/cluster) * cluster} })
 }

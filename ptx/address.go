@@ -38,7 +38,7 @@ func (g Global) At(bytes int) Global { return Global{g.base, g.off + bytes} }
 // Plus is the address a run-time number of bytes on.
 func (g Global) Plus(bytes U64) Global { return Global{g.base.Add(bytes), g.off} }
 
-// Index is the address of element i of an array of elements of so many bytes.
+// Index is the address of element i of an array of elements of elemBytes each.
 func (g Global) Index(i U32, elemBytes int) Global {
 	return Global{i.MadWide(Uint(elemBytes), g.base), g.off}
 }

@@ -28,8 +28,8 @@ type MainLoop struct {
 	Release pipeline.Releaser
 }
 
-// Run multiplies so many stages, at least one. multiply emits a stage's group;
-// underLast, unless nil, what may run under the last one.
+// Run multiplies kTiles stages, at least one. multiply emits a stage's wgmma
+// group; underLast, unless nil, what may run under the last one.
 func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32), underLast func()) {
 	f := m.Begin()
 	f.Each(kTiles, multiply)
@@ -49,15 +49,15 @@ type InFlight struct {
 // Begin starts a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
-// Each multiplies so many stages, which may be none.
+// Each multiplies kTiles stages, which may be none.
 func (f *InFlight) Each(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f.m.K.Range(kTiles, func(kt ptx.U32) {
 		f.One(kt.NeI(0), 1, func(s pipeline.Stage) { multiply(s, kt) })
 	})
 }
 
-// One multiplies the next stage and waits until at most so many groups are in
-// flight. follows says that the sum has a stage before it.
+// One multiplies the next stage and waits until at most that many wgmma groups
+// are in flight. follows says that the sum has a stage before it.
 func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.Stage)) {
 	s := f.m.Ring.Wait()
 	multiply(s)
@@ -73,8 +73,8 @@ func (f *InFlight) Finish() {
 	f.m.Release.Release(f.pending.Stage(), ptx.True())
 }
 
-// Drain gives so many stages back unused. each, unless nil, is emitted for
-// every stage that has come.
+// Drain releases kTiles stages unused. each, unless nil, is emitted for every
+// stage that has come.
 func (m MainLoop) Drain(kTiles ptx.U32, each func(kt ptx.U32)) {
 	m.K.Range(kTiles, func(kt ptx.U32) {
 		s := m.Ring.Wait()
@@ -108,7 +108,7 @@ func NewStagger(k *ptx.Kernel, barrier pipeline.NamedBarriers, warpgroup ptx.U32
 	return &Stagger{k: k, warpgroup: warpgroup, barrier: barrier, tile: ptx.NewVar(k, ptx.Uint(1))}
 }
 
-// SetLead has the second warpgroup start when the first has multiplied so many
+// SetLead has the second warpgroup start when the first has multiplied kTiles
 // k-tiles, at least 1, of its first tile.
 func (s *Stagger) SetLead(kTiles ptx.U32) { s.after = kTiles.SubI(1) }
 

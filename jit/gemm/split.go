@@ -151,8 +151,8 @@ func (p *Split) StoreEight(to ptx.Shared, v []ptx.F32) {
 	ptx.StShared(to.At(SplitTermBytes), lower...)
 }
 
-// LoadEight loads 8 neighbours of a row of FP32 values with so many columns,
-// zeros past its end or where the row is not there.
+// LoadEight loads 8 neighbours of a row, columns wide, of FP32 values: zeros
+// past its end or where the row is not there.
 func (p *Split) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)

@@ -51,8 +51,8 @@ func (t Tiling) StageBytes() int { return TileABytes + t.TileBBytes() }
 // barrierBytes bounds the mbarriers and the tile queue of a product.
 const barrierBytes = 512
 
-// SharedBytes is the shared memory of a product whose epilogue takes so many
-// bytes: an upper bound, of which fewer than 512 may be left.
+// SharedBytes is the shared memory of a product whose epilogue takes
+// epilogueBytes: an upper bound, of which fewer than 512 may be left.
 func (t Tiling) SharedBytes(epilogueBytes int) int {
 	return t.Stages*t.StageBytes() + epilogueBytes + barrierBytes
 }

@@ -29,7 +29,7 @@ func (c *CTA) Shared(name string, bytes, align int) ptx.Shared {
 	return c.pieces(name, 1, bytes, align)
 }
 
-// pieces reserves count pieces of so many bytes, one behind the other.
+// pieces reserves count pieces of the given size, one behind the other.
 func (c *CTA) pieces(name string, count, bytes, align int) ptx.Shared {
 	c.used = (c.used + align - 1) / align * align
 	at := c.base.At(c.used)
@@ -43,8 +43,8 @@ func (c *CTA) pieces(name string, count, bytes, align int) ptx.Shared {
 // mbarrierBytes is the size of an mbarrier.
 const mbarrierBytes = 8
 
-// Mbarriers reserves n mbarriers, 8 bytes apart, each completed by so many
-// arrivals.
+// Mbarriers reserves n mbarriers, 8 bytes apart, whose phases each take that
+// number of arrivals.
 func (c *CTA) Mbarriers(name string, n, arrivals int) ptx.Shared {
 	at := c.pieces(name, n, mbarrierBytes, mbarrierBytes)
 	for i := range n {
@@ -68,7 +68,7 @@ func (c *CTA) Ready(tid ptx.U32) {
 // mostNamed is how many named barriers a CTA has, 0 included.
 const mostNamed = 16
 
-// NamedBarriers reserves n named barriers at each of which so many threads meet.
+// NamedBarriers reserves n named barriers for that number of threads each.
 func (c *CTA) NamedBarriers(name string, n, threads int) NamedBarriers {
 	b := NamedBarriers{k: c.k, first: c.named, threads: threads}
 	if c.named += n; c.named > mostNamed {

@@ -113,8 +113,7 @@ type Releaser struct {
 	who  ptx.Pred
 }
 
-// NewReleaser is for a ring that is filled by so many CTAs: 1, or those of the
-// cluster. The ring's empty arrivals must count the warps of all of them.
+// NewReleaser is for a ring that ctas CTAs fill: 1, or all of the cluster. The ring's empty arrivals must count the warps of all of them.
 func NewReleaser(k *ptx.Kernel, lane ptx.U32, ctas int) Releaser {
 	return Releaser{k: k, ctas: ctas, lane: lane, who: lane.LtI(ctas)}
 }

@@ -30,7 +30,7 @@ type Queue[T Item[T]] struct {
 // queueDepth is how many published items the roles may be apart.
 const queueDepth = 4
 
-// NewQueue makes a queue of items of so many words for clusters of ctas CTAs, 1
+// NewQueue makes a queue of items of 4 or 8 words for clusters of ctas CTAs, 1
 // or 2. readers is the number of arrivals that release an item: one for each
 // warp, or lone thread, of the CTA that reads.
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {

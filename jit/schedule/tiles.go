@@ -73,8 +73,8 @@ func (t Tile) IsEnd() ptx.Pred { return t.Rows.EqI(0) }
 
 func (b Tiles) clustered() bool { return b.ClusterM == 2 }
 
-// place is where tile t of so many row tiles is: its row tile and column; in a
-// cluster, its pair and column. The last group, which may be lower, goes
+// place is the row tile and the column of tile t, where there are rowTiles row
+// tiles; in a cluster, its row pair and column. The last group, which may be lower, goes
 // columns fast: only constants divide.
 func (b Tiles) place(t, rowTiles ptx.U32) (rowTile, column ptx.U32) {
 	high := b.GroupM

@@ -36,7 +36,7 @@ func RowMap(p driver.DevicePtr, width, rows, boxRows int) driver.TensorMap {
 	return LoadMap(p, []int{K, boxRows}, Dim{width, 1}, Dim{max(rows, 1), width})
 }
 
-// AtomMap loads boxes of 64 rows and so many columns of a matrix [rows, width]
+// AtomMap loads boxes, 64 rows high and columns wide, of a matrix [rows, width]
 // as MN-major tiles, atom after atom of 64 columns: dimensions column in its
 // atom, row, atom.
 func AtomMap(p driver.DevicePtr, width, rows, columns int) driver.TensorMap {

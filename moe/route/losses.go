@@ -46,7 +46,7 @@ type LossesArgs struct {
 	TokenRanges
 }
 
-// PartialBytes is the size of Partials for so many SMs.
+// PartialBytes is the size of Partials on a chip with that many SMs.
 func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
 
 // losses is the emission of a Losses.

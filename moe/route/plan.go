@@ -90,7 +90,7 @@ type PlanArgs struct {
 	Entries
 }
 
-// TableBytes is the size of the table of row pairs of so many rows.
+// TableBytes is the size of the table of row pairs, given the packed rows.
 func (p Plan) TableBytes(rows int) int64 {
 	return schedule.PairBytes * (int64(p.NumExperts) + int64(rows)/schedule.PairRows)
 }
@@ -151,8 +151,8 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 
 func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
 
-// addCounts sums the counts of all CTAs, and of those before this one. Groups
-// of threads take every so many rows of the counts.
+// addCounts sums the counts of all CTAs, and of those before this one. Each
+// group of threads strides over the rows of the counts.
 func (e *plan) addCounts(counts ptx.Global) {
 	k := e.k
 	width := 32

@@ -88,7 +88,7 @@ type TokenRanges struct {
 	PerCTA int
 }
 
-// RangesOf splits so many tokens among the SMs.
+// RangesOf splits the tokens among the SMs.
 func RangesOf(tokens, sms int) TokenRanges {
 	each := (tokens + sms - 1) / sms
 	return TokenRanges{Tokens: tokens, PerCTA: (each + RangeStep - 1) / RangeStep * RangeStep}

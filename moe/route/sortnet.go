@@ -4,8 +4,8 @@ import "sonicmoe/ptx"
 
 // Sorting networks on keys in registers: what is compared does not depend on
 // the keys, so there are no branches and no dynamic indices. Lists are sorted
-// from the largest key down. What nothing reads, the assembler drops: of a list
-// that is cut short, the comparisons of the rest too.
+// from the largest key down. Comparators whose outputs are unused are dead code,
+// which ptxas removes: a truncated list pays only for what it keeps.
 
 // sorted sorts keys in place by Batcher's merge exchange (Knuth, The Art of
 // Computer Programming, 5.2.2, algorithm M).

@@ -123,8 +123,8 @@ func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	return top
 }
 
-// pair is the keys of two logits that are so many columns right of first. Past
-// the last expert they are below every other.
+// pair is the sort keys of two neighbouring logits, column columns to the right
+// of first. Past the last expert they are below every other.
 func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	codes := [2]int{expertMask - column, expertMask - column - 1}
 	keys := s.key.of([2]ptx.F32{lo, hi}, codes)

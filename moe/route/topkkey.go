@@ -22,7 +22,7 @@ type keyMath[K ptx.Value] struct {
 	// missing is the key of an expert that there isn't: below those of all that
 	// there are.
 	missing func(code int) K
-	// beyond is the key of the expert that is so many further on.
+	// beyond is the key with the expert's number raised by experts.
 	beyond func(key K, experts ptx.U32) K
 	value  func(K) ptx.F32
 	code   func(K) ptx.U32

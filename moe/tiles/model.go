@@ -73,8 +73,8 @@ type Load struct {
 // DefaultTokens stands for an unknown number of tokens.
 const DefaultTokens = 16384
 
-// EvenLoad is the load of so many tokens (0 stands for DefaultTokens) with topK
-// experts each, were it even.
+// EvenLoad is the load of a layer whose tokens (0 stands for DefaultTokens) take
+// topK experts each, spread evenly.
 func EvenLoad(tokens, topK, experts int) Load {
 	if tokens <= 0 {
 		tokens = DefaultTokens
@@ -91,8 +91,8 @@ func kTile(p gemm.Tiling) (mma, port float64) {
 	return mma, (fill + reads) / 128
 }
 
-// Grouped is the clocks of the busiest SM for a grouped product of so many
-// columns and such a depth: its tiles, each with its k-tiles and what is visible
+// Grouped is the clocks of the busiest SM for a grouped product, columns wide and
+// with sums of depth elements: its tiles, each with its k-tiles and what is visible
 // of its epilogue and of the wave's reads.
 func (m Model) Grouped(p gemm.Tiling, load Load, columns, depth int, epilogue float64, t driver.Target) float64 {
 	rowTiles := load.Rows/gemm.TileM + load.Experts/2 // half a tile of each expert is padding

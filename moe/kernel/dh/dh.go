@@ -99,7 +99,7 @@ func (d DH) check(name string) error {
 	return nil
 }
 
-// PartialBytes is the size of the scores' partial gradients of so many rows.
+// PartialBytes is the size of the scores' partial gradients for packed rows.
 func (d DH) PartialBytes(rows int) int64 {
 	return 4 * int64(rows) * int64(d.Intermediate/ScoreGroup)
 }

@@ -181,7 +181,7 @@ func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
 }
 
 // copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
-// for each lane at a time, to rows of so many elements.
+// for each lane at a time, to rows that are pitch elements apart.
 func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int) {
 	k := e.k
 	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)

@@ -20,8 +20,8 @@ type DRouter struct {
 	Extra bool
 }
 
-// Ranges of tokens: as many as give each tile of 128 x 256 of [E, d] its
-// share of this many CTAs, each at most so many tokens.
+// Tokens are split into ranges: enough that the tiles of 128 x 256 of [E, d],
+// one a range, keep drouterCTAs CTAs busy, and none longer than drouterRange.
 const (
 	drouterCTAs  = 132
 	drouterRange = 8192
@@ -44,7 +44,7 @@ func (d DRouter) Ranges(total int) (count, tokens int) {
 	return (total + tokens - 1) / tokens, tokens
 }
 
-// PartialBytes is the size of the partial sums for so many tokens.
+// PartialBytes is the size of the partial sums for a number of tokens.
 func (d DRouter) PartialBytes(tokens int) int64 {
 	count, _ := d.Ranges(tokens)
 	return int64(count) * int64(d.NumExperts) * int64(d.Hidden) * 4

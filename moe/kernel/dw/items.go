@@ -135,8 +135,8 @@ func (p *publisher) makeItem() {
 	})
 }
 
-// within runs the publisher's next part at step kt of an item of so many
-// steps; a short item's last step runs what is left.
+// within runs the publisher's next part at step kt of an item's steps; a short
+// item's last step runs what is left.
 func (p *publisher) within(kt, steps ptx.U32) {
 	k := p.of.k
 	last := kt.AddI(1).Eq(steps)

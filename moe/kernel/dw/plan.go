@@ -30,13 +30,13 @@ type Plan struct {
 
 const planThreads = 256
 
-// Splits is how many entries the table has at most for so many packed rows.
+// Splits is how many entries the table has at most, given the packed rows.
 func (p Plan) Splits(rows int) int { return p.NumExperts + rows/splitRows(p.SplitRows) }
 
-// TableBytes is the size of the table for so many packed rows.
+// TableBytes is the size of the table, given the packed rows.
 func (p Plan) TableBytes(rows int) int64 { return SplitBytes * int64(p.Splits(rows)) }
 
-// Slots is how many slots for partial sums a launch on a chip of so many SMs
+// Slots is how many slots for partial sums a launch on a chip with that many SMs
 // wants; fewer, from 1 on, make CTAs wait for each other. None when no expert
 // can be split, as no launch of up to SplitRows rows has one.
 func (p Plan) Slots(rows, sms int) int {
