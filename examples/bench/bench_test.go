@@ -128,8 +128,8 @@ func TestSubject(t *testing.T) {
 	require.NoError(t, err)
 	defer u.close()
 	const n, period = 1000, 64 + 8
-	p, err := u.alloc(2 * n)
-	require.NoError(t, err)
+	p := u.memory.Buffer(2 * n).Ptr
+	require.NoError(t, u.memory.Err())
 	require.NoError(t, u.fill(p, n, period, reference.NewNormal(1, 1)))
 	got := make([]byte, 2*n)
 	require.NoError(t, s.CopyToHost(got, p))

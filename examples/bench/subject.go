@@ -22,9 +22,8 @@ type subject struct {
 	back  moe.Backward // of a backward pass
 	// outputs are what the pass writes.
 	outputs []output
-	dev     driver.Device
 	s       driver.Stream
-	owned   []driver.DevicePtr
+	memory  *moe.Arena
 	host    []uint16 // a copy of an output
 }
 
@@ -37,7 +36,7 @@ const repeatAfter = 1<<24 + 8
 // newSubject allocates and fills the tensors, and for a backward pass runs a
 // forward pass.
 func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row, p pass) (*subject, error) {
-	u := &subject{row: row, pass: p, layer: l, call: l.NewCall(), dev: dev, s: s}
+	u := &subject{row: row, pass: p, layer: l, call: l.NewCall(), s: s, memory: moe.NewArena(dev)}
 	err := u.forward()
 	if err == nil && p.backward {
 		err = u.backward(ctx)
@@ -50,29 +49,25 @@ func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.
 
 // forward makes the tensors of a forward pass.
 func (u *subject) forward() error {
-	shapes := u.row.Config.Shapes(u.row.Tokens)
+	u.args = u.memory.Forward(u.layer, u.row.Tokens)
+	if u.args.H.IsZero() { // a layer without backward may keep it too
+		u.args.H = u.memory.Tensor(u.layer.Shapes(u.row.Tokens).H)
+	}
+	u.args.Weights = u.memory.Weights(u.layer)
+	if err := u.memory.Err(); err != nil {
+		return err
+	}
 	for i, in := range []struct {
-		to     *moe.Tensor
-		shape  spec.Shape
+		of     moe.Tensor
 		scale  float64
 		period int64
 	}{
-		{&u.args.X, shapes.X, trial.ScaleX, shapes.X.Elements()},
-		{&u.args.Router, shapes.Router, trial.ScaleWeight, shapes.Router.Elements()},
-		{&u.args.W1, shapes.W1, trial.ScaleWeight, repeatAfter},
-		{&u.args.W2, shapes.W2, trial.ScaleWeight, repeatAfter},
-		{&u.args.O, shapes.O, 0, 0},
-		{&u.args.H, shapes.H, 0, 0},
-		{&u.args.Scores, shapes.Scores, 0, 0},
-		{&u.args.ExpertIDs, shapes.ExpertIDs, 0, 0},
+		{u.args.X, trial.ScaleX, u.args.X.Shape.Elements()},
+		{u.args.Router, trial.ScaleWeight, u.args.Router.Shape.Elements()},
+		{u.args.W1, trial.ScaleWeight, repeatAfter},
+		{u.args.W2, trial.ScaleWeight, repeatAfter},
 	} {
-		if err := u.tensor(in.to, in.shape); err != nil {
-			return err
-		}
-		if in.period == 0 {
-			continue
-		}
-		if err := u.fill(in.to.Ptr, in.shape.Elements(), in.period, reference.NewNormal(uint64(1+i), in.scale)); err != nil {
+		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormal(uint64(1+i), in.scale)); err != nil {
 			return err
 		}
 	}
@@ -84,17 +79,13 @@ func (u *subject) forward() error {
 // it starts from. Wanted are the gradients of X, of the experts' weights and of the
 // router's, bf16, overwritten.
 func (u *subject) backward(ctx context.Context) error {
-	a, c := u.args, u.row.Config
-	u.back.X, u.back.Weights = a.X, a.Weights
-	u.back.H, u.back.Scores, u.back.ExpertIDs = a.H, a.Scores, a.ExpertIDs
+	c := u.row.Config
 	shapes := c.Gradients(u.row.Tokens, moe.BF16)
-	for _, g := range []struct {
-		to    *moe.Tensor
-		shape spec.Shape
-	}{{&u.back.DO, shapes.DO}, {&u.back.DX, shapes.DX}, {&u.back.DW1.Tensor, shapes.DW1}, {&u.back.DW2.Tensor, shapes.DW2}, {&u.back.DRouter.Tensor, shapes.DRouter}} {
-		if err := u.tensor(g.to, g.shape); err != nil {
-			return err
-		}
+	u.back = u.args.Backward()
+	u.back.DO, u.back.DX = u.memory.Tensor(shapes.DO), u.memory.Tensor(shapes.DX)
+	u.back.WeightGradients = u.memory.Gradients(u.layer, moe.BF16)
+	if err := u.memory.Err(); err != nil {
+		return err
 	}
 	u.outputs = []output{
 		{name: "DX", Tensor: u.back.DX}, {name: "DRouter", Tensor: u.back.DRouter.Tensor},
@@ -105,25 +96,10 @@ func (u *subject) backward(ctx context.Context) error {
 	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormal(9, trial.ScaleOutput)); err != nil {
 		return err
 	}
-	if err := u.call.Forward(u.s, a); err != nil {
+	if err := u.call.Forward(u.s, u.args); err != nil {
 		return err
 	}
 	return u.s.Synchronize(ctx)
-}
-
-// tensor makes room for a tensor.
-func (u *subject) tensor(to *moe.Tensor, shape spec.Shape) error {
-	p, err := u.alloc(shape.Bytes())
-	*to = moe.Tensor{Ptr: p, Shape: shape}
-	return err
-}
-
-func (u *subject) alloc(bytes int64) (driver.DevicePtr, error) {
-	p, err := u.dev.Alloc(bytes)
-	if err == nil {
-		u.owned = append(u.owned, p)
-	}
-	return p, err
 }
 
 // makeWorkspace makes a workspace for the layer unless there is one that large.
@@ -136,16 +112,11 @@ func (u *subject) makeWorkspace() error {
 	if u.pass.backward {
 		need = sizes.BackwardWorkspace
 	}
-	if u.args.Workspace.Bytes >= need {
-		return nil
+	if u.args.Workspace.Bytes < need {
+		u.args.Workspace = u.memory.Buffer(need)
+		u.back.Workspace = u.args.Workspace
 	}
-	p, err := u.alloc(need)
-	if err != nil {
-		return err
-	}
-	u.args.Workspace = moe.Buffer{Ptr: p, Bytes: need}
-	u.back.Workspace = u.args.Workspace
-	return nil
+	return u.memory.Err()
 }
 
 // fill writes n random bf16 values that repeat after a period.
@@ -202,11 +173,4 @@ func (u *subject) setRouting(experts []int32) error {
 	return u.forwardExperts()
 }
 
-func (u *subject) close() error {
-	var errs []error
-	for _, p := range u.owned {
-		errs = append(errs, u.dev.Free(p))
-	}
-	u.owned = nil
-	return errors.Join(errs...)
-}
+func (u *subject) close() error { return u.memory.Free() }
