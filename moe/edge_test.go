@@ -91,7 +91,7 @@ func TestForwardTimings(t *testing.T) {
 	}
 }
 
-// The same bits at every pair of tile points.
+// The same bits with every tiling of up and of down, and those are right.
 func TestForwardPoints(t *testing.T) {
 	target := testDevice(t).Target()
 	ups, downs := kernel.UpProduct.Space(target), kernel.DownProduct.Space(target)
@@ -102,6 +102,9 @@ func TestForwardPoints(t *testing.T) {
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {
 			first = r
+			rep, err := tr.Check(r, 130)
+			require.NoError(t, err)
+			require.NoError(t, rep.Check())
 		}
 		require.Equal(t, first, r, "%v", choice)
 	}

@@ -19,8 +19,8 @@ import (
 	"sonicmoe/moe/trial"
 )
 
-// spec is what a bench is made from.
-type spec struct {
+// task is what a bench is made from.
+type task struct {
 	// Device is the name by which a worker opens its device, Target what that
 	// must be.
 	Device string
@@ -36,27 +36,27 @@ var layers = autotune.NewSubject("moe layer", newBench)
 
 // bench tries points of a layer's products on one set of tensors.
 type bench struct {
-	spec
-	setting autotune.Setting
-	dev     driver.Device
-	ours    bool // the device is to be closed
-	trial   *trial.Trial
-	printer *fingerprinter
+	task
+	setting       autotune.Setting
+	dev           driver.Device
+	ours          bool // the device is to be closed
+	trial         *trial.Trial
+	fingerprinter *fingerprinter
 	// wide is room for the larger weight gradient in FP32.
 	wide  driver.DevicePtr
 	owned []driver.DevicePtr
 	// base is the cost model's layer.
-	base *arm
-	// want are the prints of base's outputs, by run and tensor, inputs those of
+	base *candidate
+	// want are the checksums of base's outputs, by run and tensor, inputs those of
 	// what no kernel may change.
-	want   map[string]print
-	inputs map[string]print
-	arms   map[string]*arm
-	spans  [repeats]span
+	want       map[string]checksum
+	inputs     map[string]checksum
+	candidates map[string]*candidate
+	spans      [repeats]span
 }
 
-// arm is a layer with its call.
-type arm struct {
+// candidate is a layer with its call.
+type candidate struct {
 	layer *moe.Layer
 	call  *moe.Call
 }
@@ -64,8 +64,8 @@ type arm struct {
 const seed = 7
 
 func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[gemm.Tiling], error) {
-	b := &bench{setting: s, dev: s.Device, want: map[string]print{}, inputs: map[string]print{}, arms: map[string]*arm{}}
-	if err := json.Unmarshal(s.Spec, &b.spec); err != nil {
+	b := &bench{setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[string]checksum{}, candidates: map[string]*candidate{}}
+	if err := json.Unmarshal(s.Spec, &b.task); err != nil {
 		return nil, err
 	}
 	if err := b.open(ctx); err != nil {
@@ -83,10 +83,10 @@ func (b *bench) open(ctx context.Context) (err error) {
 	if b.dev != nil {
 		return nil
 	}
-	if b.spec.Device == "emulated" {
+	if b.task.Device == "emulated" {
 		b.dev, err = emulated.New(emulated.Options{Target: b.Target, Context: ctx})
 	} else {
-		b.dev, err = open.Device(ctx, b.spec.Device)
+		b.dev, err = open.Device(ctx, b.task.Device)
 	}
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 	b.ours = true
 	if t := b.dev.Target(); t != b.Target {
 		return fmt.Errorf("the device %q is %s with %d SMs, the layer's is %s with %d: name it in Options.Device",
-			b.spec.Device, t.Name, t.SMs, b.Target.Name, b.Target.SMs)
+			b.task.Device, t.Name, t.SMs, b.Target.Name, b.Target.SMs)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (b *bench) open(ctx context.Context) (err error) {
 // prepare makes the cost model's layer and the tensors.
 func (b *bench) prepare(ctx context.Context) error {
 	var err error
-	if b.base, err = b.arm(ctx, "", gemm.Tiling{}); err != nil {
+	if b.base, err = b.candidate(ctx, "", gemm.Tiling{}); err != nil {
 		return err
 	}
 	tokens := tokensOf(b.Config)
@@ -132,11 +132,11 @@ func (b *bench) prepare(ctx context.Context) error {
 			}
 		}
 	}
-	sums, err := b.alloc(printBytes)
+	sums, err := b.alloc(checksumBytes)
 	if err != nil {
 		return err
 	}
-	if b.printer, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream(), sums); err != nil {
+	if b.fingerprinter, err = newFingerprinter(ctx, b.dev, b.setting.Cache, b.trial.Stream(), sums); err != nil {
 		return err
 	}
 	if err := b.prove(ctx); err != nil {
@@ -145,10 +145,10 @@ func (b *bench) prepare(ctx context.Context) error {
 	return nil
 }
 
-// arm is the layer with a product's point, the cost model's for the others.
-func (b *bench) arm(ctx context.Context, product string, p gemm.Tiling) (*arm, error) {
+// candidate is the layer with a product's point, the cost model's for the others.
+func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*candidate, error) {
 	name := fmt.Sprintf("%s %+v", product, p)
-	if a := b.arms[name]; a != nil {
+	if a := b.candidates[name]; a != nil {
 		return a, nil
 	}
 	choice := tiles.Choice{}
@@ -163,8 +163,8 @@ func (b *bench) arm(ctx context.Context, product string, p gemm.Tiling) (*arm, e
 	if err != nil {
 		return nil, err
 	}
-	b.arms[name] = &arm{l, l.NewCall()}
-	return b.arms[name], b.room(l)
+	b.candidates[name] = &candidate{l, l.NewCall()}
+	return b.candidates[name], b.room(l)
 }
 
 // room makes the workspaces large enough for a layer.
@@ -202,12 +202,12 @@ func (b *bench) alloc(bytes int64) (driver.DevicePtr, error) {
 
 // Verify implements autotune.Bench.
 func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error {
-	a, err := b.arm(ctx, product, p)
+	a, err := b.candidate(ctx, product, p)
 	if err != nil {
 		return err
 	}
 	for _, r := range b.runs(product) {
-		got, err := b.prints(ctx, a, r)
+		got, err := b.checksums(ctx, a, r)
 		if err != nil {
 			return err
 		}
@@ -228,9 +228,9 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 	return b.sameInputs()
 }
 
-// learn notes the prints of a run's outputs with the cost model's layer.
+// learn notes the checksums of a run's outputs with the cost model's layer.
 func (b *bench) learn(ctx context.Context, r run) error {
-	got, err := b.prints(ctx, b.base, r)
+	got, err := b.checksums(ctx, b.base, r)
 	for i, out := range r.outputs {
 		if err == nil {
 			b.want[r.name+" "+out.name] = got[i]
@@ -239,8 +239,8 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	return err
 }
 
-// prints runs with poisoned outputs and fingerprints them.
-func (b *bench) prints(ctx context.Context, a *arm, r run) ([]print, error) {
+// checksums runs with poisoned outputs and sums them up.
+func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum, error) {
 	s := b.trial.Stream()
 	for _, out := range r.outputs {
 		if err := s.Fill32(out.Ptr, r.before, out.Shape.Bytes()/4); err != nil {
@@ -258,9 +258,9 @@ func (b *bench) prints(ctx context.Context, a *arm, r run) ([]print, error) {
 	if err := a.layer.Explain(s.Synchronize(ctx)); err != nil {
 		return nil, err
 	}
-	var list []print
+	var list []checksum
 	for _, out := range r.outputs {
-		p, err := b.printer.of(out.Tensor)
+		p, err := b.fingerprinter.sum(out.Tensor)
 		if err != nil {
 			return nil, err
 		}
@@ -277,7 +277,7 @@ func (b *bench) sameInputs() error {
 		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
 	}
 	for _, t := range tensors {
-		p, err := b.printer.of(t.Tensor)
+		p, err := b.fingerprinter.sum(t.Tensor)
 		if err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ var errTimed = fmt.Errorf("timed")
 // pause to cool down in, for a training run gives it none either, and a cool
 // chip likes other tiles.
 func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.Duration, error) {
-	a, err := b.arm(ctx, product, p)
+	a, err := b.candidate(ctx, product, p)
 	if err != nil {
 		return 0, err
 	}
@@ -325,7 +325,7 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 }
 
 // queue runs a pass as far as the product's kernel, between events.
-func (b *bench) queue(a *arm, product string, around span) error {
+func (b *bench) queue(a *candidate, product string, around span) error {
 	recorded, r := 0, b.runs(product)[0]
 	a.call.Observe(func(name string, s driver.Stream) error {
 		switch {

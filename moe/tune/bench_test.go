@@ -39,7 +39,7 @@ func newDevice(t testing.TB) *faulty.Device {
 	return counted
 }
 
-func openBench(t testing.TB, dev driver.Device, s spec) (*bench, error) {
+func openBench(t testing.TB, dev driver.Device, s task) (*bench, error) {
 	t.Helper()
 	s.Target = dev.Target()
 	text, err := json.Marshal(s)
@@ -54,7 +54,7 @@ func openBench(t testing.TB, dev driver.Device, s spec) (*bench, error) {
 // Every product's default is right and can be timed, routed by the layer and
 // by a histogram, and nothing of it is left on the caller's device.
 func TestBench(t *testing.T) {
-	for name, s := range map[string]spec{
+	for name, s := range map[string]task{
 		"routed":       {Config: small, Backward: true},
 		"by histogram": {Config: small, Backward: true, Histogram: []int64{10, 0, 1, 5}},
 		"forward":      {Config: small},
@@ -95,7 +95,7 @@ func TestBench(t *testing.T) {
 
 // A histogram that gives a token too few experts is refused.
 func TestHistogram(t *testing.T) {
-	_, err := openBench(t, newDevice(t), spec{Config: small, Histogram: []int64{1, 0, 0, 0}})
+	_, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 0, 0, 0}})
 	var arg *moe.ArgError
 	require.ErrorAs(t, err, &arg)
 	assert.Equal(t, "Histogram", arg.Field)
@@ -103,7 +103,7 @@ func TestHistogram(t *testing.T) {
 		_, err = Layer(t.Context(), newDevice(t), small, Options{Histogram: h})
 		require.ErrorAs(t, err, &arg)
 	}
-	b, err := openBench(t, newDevice(t), spec{Config: small, Histogram: []int64{1, 100, 100, 0}})
+	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 100, 100, 0}})
 	require.NoError(t, err)
 	defer b.Close()
 	r, err := b.trial.Results(false)
@@ -121,7 +121,7 @@ func TestHistogram(t *testing.T) {
 // written to.
 func TestVerifyCanFail(t *testing.T) {
 	dev := newDevice(t)
-	b, err := openBench(t, dev, spec{Config: small, Backward: true})
+	b, err := openBench(t, dev, task{Config: small, Backward: true})
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
@@ -131,7 +131,7 @@ func TestVerifyCanFail(t *testing.T) {
 		first := b.runs(p.Name)[0]
 		name := first.name + " " + first.outputs[0].name
 		was := b.want[name]
-		b.want[name] = print{was[0] ^ 1, was[1]}
+		b.want[name] = checksum{was[0] ^ 1, was[1]}
 		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].name+" has other bits", p.Name)
 		b.want[name] = was
 		require.NoError(t, b.Verify(ctx, p.Name, point))
@@ -152,13 +152,13 @@ func TestVerifyCanFail(t *testing.T) {
 	assert.ErrorContains(t, b.Verify(ctx, "down", choice["down"]), "O has other bits")
 }
 
-// A print changes with any bit and with the order of the words.
+// A checksum changes with any bit and with the order of the words.
 func TestFingerprint(t *testing.T) {
 	dev := newDevice(t)
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	defer s.Close()
-	sums, err := dev.Alloc(printBytes)
+	sums, err := dev.Alloc(checksumBytes)
 	require.NoError(t, err)
 	f, err := newFingerprinter(context.Background(), dev, nil, s, sums)
 	require.NoError(t, err)
@@ -169,15 +169,15 @@ func TestFingerprint(t *testing.T) {
 	for i := range data {
 		data[i] = uint32(i * i)
 	}
-	of := func() print {
+	of := func() checksum {
 		require.NoError(t, s.CopyToDevice(p, num.Bytes(data)))
-		got, err := f.of(moe.Tensor{Ptr: p, Shape: moe.Dense(p, moe.F32, words, 1).Shape})
+		got, err := f.sum(moe.Tensor{Ptr: p, Shape: moe.Dense(p, moe.F32, words, 1).Shape})
 		require.NoError(t, err)
 		return got
 	}
 	first := of()
 	assert.Equal(t, first, of())
-	seen := map[print]bool{first: true}
+	seen := map[checksum]bool{first: true}
 	for _, at := range []int{0, 1, 1023, 1024, words - 1} {
 		for _, bit := range []int{0, 31} {
 			data[at] ^= 1 << bit
@@ -210,7 +210,7 @@ func (u *unswizzled) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMa
 func TestWrongSwizzle(t *testing.T) {
 	dev := &unswizzled{Device: newDevice(t)}
 	t.Cleanup(func() { jit.Forget(dev) })
-	b, err := openBench(t, dev, spec{Config: small, Backward: true})
+	b, err := openBench(t, dev, task{Config: small, Backward: true})
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())

@@ -12,11 +12,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// print is a digest of a tensor's bits in their places: two sums over all words
+// checksum is a digest of a tensor's bits in their places: two sums over all words
 // of a hash of word and place. Sums don't depend on the order.
-type print [2]uint32
+type checksum [2]uint32
 
-// fingerprinter computes prints on the device: gradients of large layers take
+// fingerprinter computes checksums on the device: gradients of large layers take
 // seconds to copy.
 type fingerprinter struct {
 	launcher *jit.Launcher[fingerprintArgs]
@@ -25,8 +25,8 @@ type fingerprinter struct {
 }
 
 const (
-	printThreads = 256
-	printBytes   = 8
+	checksumThreads = 256
+	checksumBytes   = 8
 	// wordsALaunch keeps word numbers in 32 bits.
 	wordsALaunch = 1 << 30
 )
@@ -41,13 +41,13 @@ type fingerprintArgs struct {
 
 // fingerprintKernel adds the hashes of words to sums[0] and sums[1].
 func fingerprintKernel() (*jit.Kernel[fingerprintArgs], error) {
-	k := jit.NewBuilder[fingerprintArgs]("tune_fingerprint", printThreads, 1)
+	k := jit.NewBuilder[fingerprintArgs]("tune_fingerprint", checksumThreads, 1)
 	k.SetGrid(func(_ *fingerprintArgs, sms int) driver.Dim3 { return driver.Dim3{X: 8 * sms} })
 	data, sums := k.Ptr(&k.Args.Data), k.Ptr(&k.Args.Sums)
 	words, seed := k.U32(&k.Args.Words), k.Word(&k.Args.Seed)
-	first := k.CtaidX().MulI(printThreads).Add(k.TidX())
+	first := k.CtaidX().MulI(checksumThreads).Add(k.TidX())
 	a, b := ptx.NewVar(k.Kernel, ptx.Uint(0)), ptx.NewVar(k.Kernel, ptx.Uint(0))
-	k.For(first, words, k.NctaidX().MulI(printThreads), func(i ptx.U32) {
+	k.For(first, words, k.NctaidX().MulI(checksumThreads), func(i ptx.U32) {
 		h := hash(ptx.LdGlobal[ptx.U32](data.Index(i, 4)).Xor(hash(i.Add(seed))))
 		a.Set(a.Get().Add(h))
 		b.Set(b.Get().Add(hash(h.Add(ptx.Uint(0x9e3779b9)))))
@@ -64,7 +64,7 @@ func hash(x ptx.U32) ptx.U32 {
 	return x.Xor(x.ShrI(16))
 }
 
-// newFingerprinter works on a stream; sums are printBytes of its own.
+// newFingerprinter works on a stream; sums are checksumBytes of its own.
 func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s driver.Stream, sums driver.DevicePtr) (*fingerprinter, error) {
 	k, err := fingerprintKernel()
 	if err != nil {
@@ -77,20 +77,20 @@ func newFingerprinter(ctx context.Context, dev driver.Device, c *cache.Cache, s 
 	return &fingerprinter{launcher: k.Launcher(fn, dev), stream: s, sums: sums}, nil
 }
 
-// of computes a tensor's print, in stream order.
-func (f *fingerprinter) of(t moe.Tensor) (print, error) {
+// of computes a tensor's checksum, in stream order.
+func (f *fingerprinter) sum(t moe.Tensor) (checksum, error) {
 	if err := f.stream.Fill32(f.sums, 0, 2); err != nil {
-		return print{}, err
+		return checksum{}, err
 	}
 	words := t.Shape.Bytes() / 4
 	for done := int64(0); done < words; done += wordsALaunch {
 		if err := f.launcher.Launch(f.stream, fingerprintArgs{
 			Data: t.Ptr + driver.DevicePtr(4*done), Sums: f.sums, Words: int(min(wordsALaunch, words-done)), Seed: uint32(done/wordsALaunch) * 0x2545f491,
 		}); err != nil {
-			return print{}, fmt.Errorf("fingerprint: %w", err)
+			return checksum{}, fmt.Errorf("fingerprint: %w", err)
 		}
 	}
 	sums := make([]uint32, 2)
 	err := f.stream.CopyToHost(num.Bytes(sums), f.sums)
-	return print(sums), err
+	return checksum(sums), err
 }

@@ -18,7 +18,7 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	modelspec "sonicmoe/moe/spec"
+	"sonicmoe/moe/spec"
 )
 
 // tuneLimit is what tuning a layer from nothing may take on an H200.
@@ -35,18 +35,18 @@ func TestTuneOnGPU(t *testing.T) {
 	names := strings.Split(cmp.Or(os.Getenv("SONICMOE_TUNE_ROWS"), "7B n=256"), ",")
 	if names[0] == "all" {
 		names = nil
-		for _, row := range modelspec.Rows() {
+		for _, row := range spec.Rows() {
 			names = append(names, row.Name)
 		}
 	}
 	for _, name := range names {
-		row, ok := modelspec.FindRow(name)
+		row, ok := spec.FindRow(name)
 		require.True(t, ok, "no row is named %q", name)
 		t.Run(name, func(t *testing.T) { tuneOnGPU(t, row) })
 	}
 }
 
-func tuneOnGPU(t *testing.T, row modelspec.Row) {
+func tuneOnGPU(t *testing.T, row spec.Row) {
 	ctx, dir := context.Background(), t.TempDir()
 	dev, err := open.Device(ctx, "cuda")
 	require.NoError(t, err)

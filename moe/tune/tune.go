@@ -176,7 +176,7 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 	backward := slices.ContainsFunc(products, func(k *registry.Product) bool { return k.Backward })
 	search := o.Search
 	search.Cache, search.Budget = o.Cache, o.Budget
-	s, err := autotune.NewSession(dev, layers, spec{o.Device, p.Target, p.Config, o.Histogram, backward}, search)
+	s, err := autotune.NewSession(dev, layers, task{o.Device, p.Target, p.Config, o.Histogram, backward}, search)
 	if err != nil {
 		return err
 	}
