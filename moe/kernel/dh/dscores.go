@@ -24,6 +24,8 @@ type DScores struct {
 	Intermediate, TopK int
 	// Scores stores dS; Router stores dlogits and dlrow. One at least is set.
 	Scores, Router bool
+	// List: the tokens are entries of a list, with one slot each.
+	List bool
 }
 
 const dscoresThreads = 256
@@ -51,7 +53,10 @@ type ScoresArgs struct {
 // Build emits the kernel.
 func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	name := "moe_dscores"
-	if !d.Router {
+	switch {
+	case d.List:
+		name = "moe_dscores_list"
+	case !d.Router:
 		name = "moe_dscores_given"
 	}
 	if !d.Scores && !d.Router {
@@ -149,6 +154,6 @@ var (
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Scores: true}.Build()
 	}}
 	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: 1, Scores: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: 1, Scores: true, List: true}.Build()
 	}}
 )
