@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/examples/layer/weights"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
@@ -40,6 +41,8 @@ type job struct {
 	config         moe.Config
 	tokens         int
 	weights, input source
+	// model has the weights where they are a model's, in place of the file.
+	model *weights.Layer
 	// separate says that gate and up are two tensors.
 	separate bool
 	// backward says that there is a gradient of the output.
@@ -49,28 +52,103 @@ type job struct {
 // openJob opens the files and checks them against each other. Close the job
 // when done.
 func openJob(o options) (*job, error) {
-	w, err := safetensors.Open(o.weights)
-	if err != nil {
-		return nil, fmt.Errorf("weights: %w", err)
+	j := &job{}
+	err := j.openWeights(o)
+	if err == nil {
+		var x *safetensors.File
+		if x, err = safetensors.Open(o.input); err != nil {
+			err = fmt.Errorf("input: %w", err)
+		} else {
+			j.input = source{o.input, x}
+		}
 	}
-	x, err := safetensors.Open(o.input)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("input: %w", err), w.Close())
+	if err == nil {
+		err = j.plan(o)
 	}
-	j := &job{weights: source{o.weights, w}, input: source{o.input, x}}
-	if err := j.plan(o); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, j.Close())
 	}
 	return j, nil
 }
 
+func (j *job) openWeights(o options) error {
+	if o.model != "" {
+		var err error
+		j.model, err = weights.Open(o.model, o.layer)
+		return err
+	}
+	w, err := safetensors.Open(o.weights)
+	if err != nil {
+		return fmt.Errorf("weights: %w", err)
+	}
+	j.weights = source{o.weights, w}
+	return nil
+}
+
 // Close closes the files.
 func (j *job) Close() error {
-	return errors.Join(j.weights.Close(), j.input.Close())
+	var errs []error
+	if j.model != nil {
+		errs = append(errs, j.model.Close())
+	}
+	for _, s := range []source{j.weights, j.input} {
+		if s.File != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// planModel takes the sizes from the model, and the tokens from the input.
+func (j *job) planModel() error {
+	if out := j.model.Model.Outside; len(out) > 0 {
+		return fmt.Errorf("a layer alone is not this model's block: %s", strings.Join(out, "; "))
+	}
+	j.config = j.model.Config
+	if err := moe.Check(j.config); err != nil {
+		return fmt.Errorf("%v: %w", j.config, err)
+	}
+	if err := j.inputNames(); err != nil {
+		return err
+	}
+	x, err := j.input.matrix(nameX, "[T, d]", 2)
+	if err != nil {
+		return err
+	}
+	d := int64(j.config.Hidden)
+	for _, name := range j.inputs() {
+		if err := j.input.shape(name, "[T, d], d as the model has it", x.Shape[0], d); err != nil {
+			return err
+		}
+	}
+	if most := int64(spec.MaxRows / j.config.TopK); x.Shape[0] > most {
+		return j.input.errorf(nameX, "has T = %d, must be at most %d with K = %d", x.Shape[0], most, j.config.TopK)
+	}
+	j.tokens = int(x.Shape[0])
+	j.config.TokensHint = j.tokens
+	return nil
+}
+
+// inputs are the tensors of the input file.
+func (j *job) inputs() []string {
+	if j.backward {
+		return []string{nameX, nameDO}
+	}
+	return []string{nameX}
+}
+
+// inputNames checks that the input has these and no others.
+func (j *job) inputNames() error {
+	_, noDO := j.input.Tensor(nameDO)
+	j.backward = noDO == nil
+	return j.input.only(j.inputs())
 }
 
 // plan takes the sizes from the files' headers and checks all of them.
 func (j *job) plan(o options) error {
+	if j.model != nil {
+		return j.planModel()
+	}
 	if err := j.names(o); err != nil {
 		return err
 	}
@@ -130,11 +208,7 @@ func (j *job) names(o options) error {
 		return j.weights.errorf(nameGate, "is separate from %s, but -gateup is %v, must be left out or %v",
 			nameUp, o.gateUp, moe.Concatenated)
 	}
-	_, noDO := j.input.Tensor(nameDO)
-	if j.backward = noDO == nil; j.backward {
-		return j.input.only([]string{nameX, nameDO})
-	}
-	return j.input.only([]string{nameX})
+	return j.inputNames()
 }
 
 // intermediate is n, from gate and up as the file has them.

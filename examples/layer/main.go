@@ -3,6 +3,11 @@
 //
 //	layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
 //	      [-device cuda|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
+//	layer -model DIR -layer N -input X.safetensors -output O.safetensors [...]
+//
+// With -model the layer is number N, from 0, of a published model: DIR has its
+// config.json and its safetensors files, whose tensors go by the model's own
+// names. Gradients of weights have the names below.
 //
 // Sizes come from the files, all of whose tensors are BF16, row-major:
 //
@@ -76,8 +81,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 const usage = `usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
              [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
+       layer -model DIR -layer N -input X.safetensors -output O.safetensors [-device …] [-cache …]
   -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,
             each [E, n, d]), experts.down [E, d, n], all BF16
+  -model    a published model's folder: config.json and safetensors files; -layer counts from 0
   -input    x [T, d] BF16, and for a backward pass do [T, d] BF16, the gradient of o
   -output   is written: o [T, d] BF16, scores [T, K] F32, experts [T, K] I32, and after a backward
             pass dx [T, d] BF16, dscores [T, K] F32 and of each weight W its gradient dW, BF16
@@ -100,6 +107,8 @@ func usageErrorf(format string, args ...any) error {
 // options are the command line.
 type options struct {
 	weights, input, output string
+	model                  string // in place of weights, with layer
+	layer                  int
 	topK                   int
 	device                 string // "" is cuda, or emulated where there is none
 	gateUp                 moe.GateUp
@@ -112,6 +121,8 @@ func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("layer", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&o.weights, "weights", "", "")
+	f.StringVar(&o.model, "model", "", "")
+	f.IntVar(&o.layer, "layer", 0, "")
 	f.StringVar(&o.input, "input", "", "")
 	f.StringVar(&o.output, "output", "", "")
 	f.IntVar(&o.topK, "topk", 0, "")
@@ -128,22 +139,47 @@ func parse(args []string) (options, error) {
 	}
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, need := range []struct{ name, value, what string }{
+	of := []struct{ name, value, what string }{
 		{"weights", o.weights, "the file of the weights"},
 		{"input", o.input, "the file of the tokens"},
 		{"output", o.output, "the file to write"},
-	} {
+	}
+	if o.model != "" {
+		of = of[1:]
+	}
+	for _, need := range of {
 		if need.value == "" {
 			return o, usageErrorf("-%s is missing, must be %s", need.name, need.what)
 		}
 	}
-	if !given["topk"] {
+	if err := o.ofModel(given); err != nil {
+		return o, err
+	}
+	if o.model == "" && !given["topk"] {
 		return o, usageErrorf("-topk is missing, must be the number of experts of each token")
 	}
-	if o.topK < 1 {
+	if o.model == "" && o.topK < 1 {
 		return o, usageErrorf("-topk is %d, must be at least 1", o.topK)
 	}
 	return o, o.choose(*gateUp, given["device"])
+}
+
+// ofModel checks that a model's layer is asked for in full, and by nothing else.
+func (o *options) ofModel(given map[string]bool) error {
+	switch {
+	case o.model == "" && given["layer"]:
+		return usageErrorf("-layer is %d, must be without, or with -model", o.layer)
+	case o.model == "":
+		return nil
+	case !given["layer"]:
+		return usageErrorf("-layer is missing, must be the number of a layer of -model, from 0")
+	}
+	for _, name := range []string{"weights", "topk", "gateup"} {
+		if given[name] {
+			return usageErrorf("-%s stands beside -model, which says it, must be left out", name)
+		}
+	}
+	return nil
 }
 
 // choose checks what is one of a few words.

@@ -79,12 +79,19 @@ type input struct {
 // the file are put together there, for each expert gate before up.
 func (p *pass) load(ctx context.Context) error {
 	s := p.job.shapes()
-	list := []input{
-		{&p.args.Router, s.Router, p.job.weights, []string{nameRouter}},
-		{&p.args.W1, s.W1, p.job.weights, p.job.w1Names()},
-		{&p.args.W2, s.W2, p.job.weights, []string{nameDown}},
-		{&p.args.X, s.X, p.job.input, []string{nameX}},
+	var list []input
+	if p.job.model != nil {
+		if err := p.loadModel(s); err != nil {
+			return err
+		}
+	} else {
+		list = []input{
+			{&p.args.Router, s.Router, p.job.weights, []string{nameRouter}},
+			{&p.args.W1, s.W1, p.job.weights, p.job.w1Names()},
+			{&p.args.W2, s.W2, p.job.weights, []string{nameDown}},
+		}
 	}
+	list = append(list, input{&p.args.X, s.X, p.job.input, []string{nameX}})
 	if p.job.backward {
 		list = append(list, input{&p.back.DO, p.job.config.Gradients(p.job.tokens, moe.BF16).DO, p.job.input, []string{nameDO}})
 	}
@@ -103,6 +110,28 @@ func (p *pass) load(ctx context.Context) error {
 		p.bytes += in.shape.Bytes()
 	}
 	return p.memory.stream.Synchronize(ctx)
+}
+
+// loadModel brings a model's weights to the device.
+func (p *pass) loadModel(s spec.Shapes) error {
+	for _, w := range []struct {
+		name  string
+		to    *moe.Tensor
+		shape spec.Shape
+	}{{"Router", &p.args.Router, s.Router}, {"W1", &p.args.W1, s.W1}, {"W2", &p.args.W2, s.W2}} {
+		data, err := p.job.model.Tensor(w.name)
+		if err != nil {
+			return err
+		}
+		if *w.to, err = p.tensor(w.name, w.shape); err != nil {
+			return err
+		}
+		if err := p.memory.stream.CopyToDevice(w.to.Ptr, data); err != nil {
+			return err
+		}
+		p.bytes += w.shape.Bytes()
+	}
+	return nil
 }
 
 // w1Names are the tensors that W1 is made of.

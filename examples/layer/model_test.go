@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+)
+
+const modelConfig = `{"model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
+	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "dtype": "bfloat16", "shared_expert_intermediate_size": %d}`
+
+// model writes x as layer 1 of a Qwen3-MoE, expert by expert.
+func (x tensors) model(t *testing.T, kind string, shared int) string {
+	c, dir := x.config, t.TempDir()
+	d, n := c.Hidden, c.Intermediate
+	list := []safetensors.Source{bf16("model.layers.1.mlp.gate.weight", x.router, c.NumExperts, d)}
+	for e := range c.NumExperts {
+		at := fmt.Sprintf("model.layers.1.mlp.experts.%d.", e)
+		w1, w2 := x.w1[e*2*n*d:][:2*n*d], x.w2[e*n*d:][:n*d]
+		list = append(list, bf16(at+"gate_proj.weight", w1[:n*d], n, d), bf16(at+"up_proj.weight", w1[n*d:], n, d), bf16(at+"down_proj.weight", w2, d, n))
+	}
+	var file bytes.Buffer
+	require.NoError(t, safetensors.Write(&file, nil, list...))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), file.Bytes(), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, modelConfig, kind, shared), 0o600))
+	return dir
+}
+
+// A model's own files give what its tensors in one file give.
+func TestModel(t *testing.T) {
+	const tokens = 20
+	x := randomTensors(small, tokens, 51).withDO(52)
+	p := x.write(t, false)
+	one := p.run(t, "-topk", "2", "-device", deviceName())
+	require.NotEmpty(t, one)
+	want, err := os.ReadFile(p.output)
+	require.NoError(t, err)
+
+	var stdout, stderr bytes.Buffer
+	args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", deviceName()}
+	require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
+	got, err := os.ReadFile(p.output)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, got), "the output differs")
+}
+
+func TestModelRefuses(t *testing.T) {
+	x := randomTensors(small, 3, 53)
+	p := x.write(t, false)
+	dir := x.model(t, "qwen3_moe", 0)
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"-model", dir}, exitUsage, "-layer is missing, must be the number of a layer of -model, from 0"},
+		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, exitUsage, "-layer is 1, must be without, or with -model"},
+		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, exitUsage, "-topk stands beside -model, which says it, must be left out"},
+		{[]string{"-model", dir, "-layer", "0"}, exitFailed, "no tensor of layer 0's experts is there"},
+		{[]string{"-model", dir, "-layer", "2"}, exitFailed, "layer 2 has no experts; those that have: [0 1]"},
+		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, exitFailed, "the layer has no SharedGate bf16 [128], must have it"},
+		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, exitFailed, `model_type "mystery" is not known`},
+	} {
+		var stdout, stderr bytes.Buffer
+		args := append(tt.args, "-input", p.input, "-output", p.output, "-device", "emulated")
+		assert.Equal(t, tt.code, run(args, &stdout, &stderr), tt.args)
+		assert.Contains(t, stderr.String(), tt.want)
+	}
+}

@@ -1,0 +1,110 @@
+package weights
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/spec"
+)
+
+// read fills to with a part's elements, of a type.
+func (l *Layer) read(to []byte, t spec.Type, p part, all []part) error {
+	if p.piece == blocks {
+		return l.readBlocks(to, t, p, all)
+	}
+	raw, from, err := l.raw(p.name, l.dims(p, int64(len(to))/t.Bytes()))
+	if err != nil {
+		return err
+	}
+	return convert(to, t, raw, from.DType)
+}
+
+// dims are what a part's extents must be, nil where the number of elements is
+// enough: a vector.
+func (l *Layer) dims(p part, count int64) []int64 {
+	s := l.shapes()[p.tensor]
+	switch {
+	case p.expert >= 0:
+		return []int64{count / s.Dims[2], s.Dims[2]}
+	case s.Rank < 2 || p.tensor == "SharedGate":
+		return []int64{count}
+	}
+	return s.Dims[:s.Rank]
+}
+
+// raw gives a tensor's bytes, of these extents; extents of 1 in front don't count.
+func (l *Layer) raw(name string, dims []int64) ([]byte, safetensors.Tensor, error) {
+	f, err := l.file(name)
+	if err != nil {
+		return nil, safetensors.Tensor{}, err
+	}
+	t, err := f.Tensor(name)
+	if err != nil {
+		return nil, t, err
+	}
+	got := t.Shape
+	for len(got) > len(dims) && got[0] == 1 {
+		got = got[1:]
+	}
+	if !slices.Equal(got, dims) {
+		return nil, t, fmt.Errorf("has the extents %v, must be %v", t.Shape, dims)
+	}
+	section, err := f.Section(name)
+	if err != nil {
+		return nil, t, err
+	}
+	raw := make([]byte, section.Size())
+	_, err = io.ReadFull(section, raw)
+	return raw, t, err
+}
+
+// types are the formats that are read as they are.
+var types = map[safetensors.DType]spec.Type{safetensors.BF16: spec.BF16, "F16": spec.F16, safetensors.F32: spec.F32}
+
+// convert brings elements from one type to another, rounded once.
+func convert(to []byte, t spec.Type, raw []byte, from safetensors.DType) error {
+	of, ok := types[from]
+	if !ok {
+		return fmt.Errorf("is %s, must be BF16, F16 or F32", from)
+	}
+	if of == t {
+		copy(to, raw)
+		return nil
+	}
+	return encode(to, t, decode(raw, of))
+}
+
+// decode gives values of little-endian numbers.
+func decode(raw []byte, of spec.Type) []float32 {
+	out := make([]float32, int64(len(raw))/of.Bytes())
+	if of == spec.F32 {
+		copy(num.Bytes(out), raw)
+		return out
+	}
+	bits := make([]uint16, len(out))
+	copy(num.Bytes(bits), raw)
+	if of == spec.F16 {
+		num.DecodeF16(out, bits)
+	} else {
+		num.DecodeBF16(out, bits)
+	}
+	return out
+}
+
+func encode(to []byte, t spec.Type, values []float32) error {
+	if t == spec.F32 {
+		copy(to, num.Bytes(values))
+		return nil
+	}
+	bits := make([]uint16, len(values))
+	if t == spec.F16 {
+		num.EncodeF16(bits, values)
+	} else {
+		num.EncodeBF16(bits, values)
+	}
+	copy(to, num.Bytes(bits))
+	return nil
+}

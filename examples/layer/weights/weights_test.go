@@ -1,0 +1,259 @@
+package weights
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/spec"
+)
+
+// saved is a tensor to be written.
+type saved struct {
+	name  string
+	dtype safetensors.DType
+	shape []int64
+}
+
+// bits are a tensor's elements, its bytes numbered on from a place that its name
+// tells: no two tensors of a test have the same.
+func (s saved) bytes() []byte {
+	n := s.dtype.Bits() / 8
+	for _, d := range s.shape {
+		n *= d
+	}
+	out, at := make([]byte, n), byte(len(s.name))
+	for _, c := range []byte(s.name) {
+		at = at*31 + c
+	}
+	for i := range out {
+		out[i] = at + byte(i*7)
+		if s.dtype == safetensors.F32 && i%4 < 2 {
+			out[i] = 0 // bf16 holds it
+		}
+		if i%2 == 1 && s.dtype != "U8" {
+			out[i] &= 0x3f // no NaN, no infinity
+		}
+	}
+	return out
+}
+
+// write makes a model's folder: tensors by turns in two files, with an index.
+func write(t *testing.T, config string, tensors ...saved) string {
+	dir, index := t.TempDir(), map[string]string{}
+	var files [2][]safetensors.Source
+	for i, s := range tensors {
+		files[i%2] = append(files[i%2], safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Data: bytes.NewReader(s.bytes())})
+		index[s.name] = fmt.Sprintf("model-%d.safetensors", i%2)
+	}
+	for i, sources := range files {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprintf("model-%d.safetensors", i)))
+		require.NoError(t, err)
+		require.NoError(t, safetensors.Write(f, nil, sources...))
+		require.NoError(t, f.Close())
+	}
+	data, err := json.Marshal(map[string]any{"weight_map": index})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), data, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600))
+	return dir
+}
+
+const (
+	d, n, e = 32, 16, 2
+	sizes   = `"hidden_size": 32, "num_hidden_layers": 8, "hidden_act": "silu", "dtype": "bfloat16", "num_experts_per_tok": 1, `
+)
+
+func bf16(name string, shape ...int64) saved { return saved{name, safetensors.BF16, shape} }
+
+// experts are those of a layer, each with its own three matrices.
+func experts(prefix, gate, up, down string) []saved {
+	var list []saved
+	for i := range int64(e) {
+		at := fmt.Sprintf("%s.experts.%d.", prefix, i)
+		list = append(list, bf16(at+down+".weight", d, n), bf16(at+up+".weight", n, d))
+		if gate != "" {
+			list = append(list, bf16(at+gate+".weight", n, d))
+		}
+	}
+	return list
+}
+
+// The layer of each family, by its own names, put together in the Config's order.
+func TestFamilies(t *testing.T) {
+	const at = "model.layers.3.mlp"
+	proj := func() []saved { return experts(at, "gate_proj", "up_proj", "down_proj") }
+	for _, tt := range []struct {
+		name, config string
+		tensors      []saved
+		want         map[string][]string // what each tensor is made of
+	}{
+		{"mixtral", `{"model_type": "mixtral", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}`,
+			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), bf16("model.layers.3.block_sparse_moe.gate.weight", e, d)),
+			map[string][]string{
+				"Router": {"model.layers.3.block_sparse_moe.gate.weight"},
+				"W1": {"model.layers.3.block_sparse_moe.experts.0.w1.weight", "model.layers.3.block_sparse_moe.experts.0.w3.weight",
+					"model.layers.3.block_sparse_moe.experts.1.w1.weight", "model.layers.3.block_sparse_moe.experts.1.w3.weight"},
+				"W2": {"model.layers.3.block_sparse_moe.experts.0.w2.weight", "model.layers.3.block_sparse_moe.experts.1.w2.weight"},
+			}},
+		{"deepseek", `{"model_type": "deepseek_v3", ` + sizes + `"moe_intermediate_size": 16, "n_routed_experts": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 2, "first_k_dense_replace": 3}`,
+			append(proj(), bf16(at+".gate.weight", e, d), saved{at + ".gate.e_score_correction_bias", safetensors.F32, []int64{e}},
+				bf16(at+".shared_experts.gate_proj.weight", 2*n, d), bf16(at+".shared_experts.up_proj.weight", 2*n, d), bf16(at+".shared_experts.down_proj.weight", d, 2*n)),
+			map[string][]string{
+				"SelectionBias": {at + ".gate.e_score_correction_bias"}, "SharedW1": {at + ".shared_experts.gate_proj.weight"},
+				"SharedW3": {at + ".shared_experts.up_proj.weight"}, "SharedW2": {at + ".shared_experts.down_proj.weight"},
+			}},
+		{"qwen2", `{"model_type": "qwen2_moe", ` + sizes + `"moe_intermediate_size": 16, "num_experts": 2, "shared_expert_intermediate_size": 16, "norm_topk_prob": false}`,
+			append(proj(), bf16(at+".gate.weight", e, d), bf16(at+".shared_expert_gate.weight", 1, d),
+				bf16(at+".shared_expert.gate_proj.weight", n, d), bf16(at+".shared_expert.up_proj.weight", n, d), bf16(at+".shared_expert.down_proj.weight", d, n)),
+			map[string][]string{"SharedGate": {at + ".shared_expert_gate.weight"}, "W2": {at + ".experts.0.down_proj.weight", at + ".experts.1.down_proj.weight"}}},
+		{"granite", `{"model_type": "granitemoe", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}`,
+			[]saved{bf16("model.layers.3.block_sparse_moe.router.layer.weight", e, d), bf16("model.layers.3.block_sparse_moe.input_linear.weight", e, 2*n, d),
+				bf16("model.layers.3.block_sparse_moe.output_linear.weight", e, d, n)},
+			map[string][]string{"W1": {"model.layers.3.block_sparse_moe.input_linear.weight"}, "Router": {"model.layers.3.block_sparse_moe.router.layer.weight"}}},
+		{"llama4", `{"model_type": "llama4", "text_config": {"model_type": "llama4_text", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}}`,
+			[]saved{bf16("language_model.model.layers.3.feed_forward.router.weight", e, d), bf16("language_model.model.layers.3.feed_forward.experts.gate_up_proj", e, d, 2*n),
+				bf16("language_model.model.layers.3.feed_forward.experts.down_proj", e, n, d), bf16("vision_model.model.layers.3.mlp.fc1.weight", 4, 4),
+				bf16("language_model.model.layers.3.feed_forward.shared_expert.gate_proj.weight", n, d), bf16("language_model.model.layers.3.feed_forward.shared_expert.up_proj.weight", n, d),
+				bf16("language_model.model.layers.3.feed_forward.shared_expert.down_proj.weight", d, n)},
+			map[string][]string{"W1": {"language_model.model.layers.3.feed_forward.experts.gate_up_proj"}, "W2": {"language_model.model.layers.3.feed_forward.experts.down_proj"}}},
+		{"nemotron", `{"model_type": "nemotron_h", ` + sizes + `"moe_intermediate_size": 16, "n_routed_experts": 2, "moe_shared_expert_intermediate_size": 32, "hybrid_override_pattern": "MEMEMEME"}`,
+			append(experts("backbone.layers.3.mixer", "", "up_proj", "down_proj"), bf16("backbone.layers.3.mixer.gate.weight", e, d),
+				saved{"backbone.layers.3.mixer.gate.e_score_correction_bias", safetensors.F32, []int64{e}},
+				bf16("backbone.layers.3.mixer.shared_experts.up_proj.weight", 2*n, d), bf16("backbone.layers.3.mixer.shared_experts.down_proj.weight", d, 2*n)),
+			map[string][]string{"W1": {"backbone.layers.3.mixer.experts.0.up_proj.weight", "backbone.layers.3.mixer.experts.1.up_proj.weight"},
+				"SharedW1": {"backbone.layers.3.mixer.shared_experts.up_proj.weight"}}},
+		{"minimax", `{"model_type": "minimax_m2", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}`,
+			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), saved{"model.layers.3.block_sparse_moe.gate.weight", safetensors.F32, []int64{e, d}},
+				saved{"model.layers.3.block_sparse_moe.e_score_correction_bias", safetensors.F32, []int64{e}}),
+			map[string][]string{"Router": {"model.layers.3.block_sparse_moe.gate.weight"}, "SelectionBias": {"model.layers.3.block_sparse_moe.e_score_correction_bias"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tensors := append(tt.tensors, bf16("model.layers.3.self_attn.o_proj.weight", 4, 4), bf16("model.layers.13.mlp.gate.weight", 4, 4), bf16("model.layers.4.mlp.other", 4))
+			l, err := Open(write(t, tt.config, tensors...), 3)
+			require.NoError(t, err)
+			defer l.Close()
+			data := map[string][]byte{}
+			for _, s := range tensors {
+				data[s.name] = s.bytes()
+			}
+			for name, of := range tt.want {
+				var want []byte
+				for _, part := range of {
+					want = append(want, data[part]...)
+				}
+				got, err := l.Tensor(name)
+				require.NoError(t, err)
+				assert.Equal(t, want, got, name)
+			}
+			for name, s := range l.shapes() {
+				got, err := l.Tensor(name)
+				require.NoError(t, err, name)
+				assert.Len(t, got, int(s.Bytes()), name)
+			}
+		})
+	}
+}
+
+const gptOSS = `{"model_type": "gpt_oss", ` + sizes + `"intermediate_size": 32, "num_local_experts": 2, "swiglu_limit": 7.0}`
+
+func gptOSSTensors() []saved {
+	const at = "model.layers.0.mlp."
+	u8 := func(name string, shape ...int64) saved { return saved{at + name, "U8", shape} }
+	return []saved{bf16(at+"router.weight", e, d), bf16(at+"router.bias", e), bf16(at+"experts.gate_up_proj_bias", e, 64), bf16(at+"experts.down_proj_bias", e, d),
+		u8("experts.gate_up_proj_blocks", e, 64, 1, 16), u8("experts.gate_up_proj_scales", e, 64, 1),
+		u8("experts.down_proj_blocks", e, d, 1, 16), u8("experts.down_proj_scales", e, d, 1)}
+}
+
+// gpt-oss's blocks become bf16, [out, in] as they are stored.
+func TestMXFP4(t *testing.T) {
+	assert.Equal(t, []float32{0.5, -6}, dequantise([]byte{0xf1, 15: 0}, []byte{127})[:2], "the low half first")
+	two := append(append([]byte{0x21}, make([]byte, 15)...), append([]byte{0x9f}, make([]byte, 15)...)...)
+	got := dequantise(two, []byte{129, 120})
+	assert.Equal(t, []float32{2, 4}, got[:2], "times 4")
+	assert.Equal(t, []float32{-6. / 128, -0.5 / 128}, got[32:34], "times 1/128")
+
+	tensors := gptOSSTensors()
+	l, err := Open(write(t, gptOSS, tensors...), 0)
+	require.NoError(t, err)
+	defer l.Close()
+	assert.Equal(t, spec.OutIn, l.Config.WeightOrder)
+	assert.Equal(t, spec.Interleaved, l.Config.GateUp)
+	w1, err := l.Tensor("W1")
+	require.NoError(t, err)
+	want := dequantise(tensors[4].bytes(), tensors[5].bytes())
+	bits := make([]uint16, len(want))
+	num.EncodeBF16(bits, want)
+	require.True(t, bytes.Equal(num.Bytes(bits), w1))
+	for _, scale := range []byte{0, 1, 127, 250} {
+		exact := dequantise([]byte{0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe, 15: 0}, []byte{scale})
+		back := make([]float32, len(exact))
+		num.EncodeBF16(bits, exact)
+		num.DecodeBF16(back, bits[:len(back)])
+		require.True(t, slices.Equal(exact, back), "bf16 holds every number times 2^%d", int(scale)-127)
+	}
+	require.NotEqual(t, float32(0), dequantise(make([]byte, 16), []byte{255})[0], "a scale that is no number")
+	bias, err := l.Tensor("RouterBias")
+	require.NoError(t, err)
+	assert.Len(t, bias, 4*e, "the bias is FP32 here, bf16 in the file")
+}
+
+func TestRefuses(t *testing.T) {
+	const at = "model.layers.0.mlp"
+	config := `{"model_type": "qwen3_moe", ` + sizes + `"moe_intermediate_size": 16, "num_experts": 2, "norm_topk_prob": true%s}`
+	good := func() []saved {
+		return append(experts(at, "gate_proj", "up_proj", "down_proj"), bf16(at+".gate.weight", e, d))
+	}
+	for _, tt := range []struct {
+		name   string
+		config string
+		layer  int
+		of     []saved
+		want   string
+	}{
+		{"no such layer", "", 8, good(), "layer 8 has no experts; those that have: [0 1 2 3 4 5 6 7]"},
+		{"dense layer", `, "mlp_only_layers": [0]`, 0, good(), "layer 0 has no experts"},
+		{"no tensors", "", 1, good(), "no tensor of layer 1's experts is there, of 7: model.layers.0.mlp.experts.0.down_proj.weight, "},
+		{"a tensor that nobody reads", "", 0, append(good(), bf16(at+".gate.scale", d)), `tensor "model.layers.0.mlp.gate.scale" is of layer 0's experts, but nothing of a layer here`},
+		{"a bias that the layer has not", "", 0, append(good(), saved{at + ".gate.e_score_correction_bias", safetensors.F32, []int64{e}}), `is the layer's SelectionBias, which d=32 n=16`},
+		{"no router", "", 0, good()[:6], "the layer has no Router bf16 [2 32], must have it"},
+		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16])"},
+		{"an expert too many", "", 0, append(good(), bf16(at+".experts.2.down_proj.weight", d, n)), "is of expert 2, config.json has 2"},
+		{"other extents", "", 0, append(good()[1:], bf16(at+".experts.0.down_proj.weight", n, d)), "has the extents [16 32], must be [32 16]"},
+		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is F8_E4M3, must be BF16, F16 or F32"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := Open(write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)
+			if err == nil {
+				defer l.Close()
+				for name := range l.shapes() {
+					if _, e := l.Tensor(name); e != nil {
+						err = e
+					}
+				}
+			}
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+	_, err := Open(t.TempDir(), 0)
+	require.ErrorContains(t, err, "config.json")
+	dir := write(t, fmt.Sprintf(config, ""), good()...)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(`{"weight_map": {"a": "../b"}}`), 0o600))
+	_, err = Open(dir, 0)
+	require.ErrorContains(t, err, `"a" is in "../b", must be a file of the folder`)
+	require.NoError(t, os.Remove(filepath.Join(dir, "model.safetensors.index.json")))
+	l, err := Open(dir, 0)
+	require.NoError(t, err, "without an index")
+	_, err = l.Tensor("w1")
+	require.ErrorContains(t, err, "name is w1")
+	require.NoError(t, l.Close())
+}
