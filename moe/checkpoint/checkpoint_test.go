@@ -70,6 +70,8 @@ func TestPublished(t *testing.T) {
 const qwen3 = `{"model_type": "qwen3_moe", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8,
 	"num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 4, "dtype": "bfloat16"%s}`
 
+const v3 = `{"model_type": "deepseek_v3", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "n_group": 1%s}`
+
 func TestRead(t *testing.T) {
 	for _, tt := range []struct {
 		name, json string
@@ -85,6 +87,25 @@ func TestRead(t *testing.T) {
 		}},
 		{"dense layers", fmt.Sprintf(qwen3, `, "decoder_sparse_step": 2, "mlp_only_layers": [3]`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, []int{1}, m.MoE)
+		}},
+		{"layers by word", strings.Replace(strings.Replace(fmt.Sprintf(v3, `, "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": 1`), `"num_hidden_layers": 4, `, "", 1), "deepseek_v3", "deepseek_v32", 1), func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, []int{1, 2}, m.MoE)
+			assert.Equal(t, 3, m.Layers)
+			assert.Empty(t, m.Unknown)
+		}},
+		{"layers of a hybrid by word", `{"model_type": "nemotron_h", "hidden_size": 64, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 64, "n_routed_experts": 8,
+			"num_experts_per_tok": 2, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]}`, func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, []int{1}, m.MoE)
+			assert.Equal(t, 4, m.Layers)
+		}},
+		{"a model with pictures has no norm switch", strings.NewReplacer("qwen3_moe", "qwen3_vl_moe_text", `"norm_topk_prob": true, `, "").Replace(fmt.Sprintf(qwen3, "")), func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, spec.SoftmaxTopK, m.Config.Score)
+			assert.Empty(t, m.Assumed)
+		}},
+		{"listed layers of Llama-4", `{"model_type": "llama4", "text_config": {"model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 4, "num_experts_per_tok": 1,
+			"num_hidden_layers": 4, "moe_layers": [1, 3], "interleave_moe_layer_step": 1}}`, func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, []int{1, 3}, m.MoE)
+			assert.Empty(t, m.Unknown)
 		}},
 		{"defaults are said", strings.Replace(strings.Replace(fmt.Sprintf(qwen3, ""), `"norm_topk_prob": true, `, "", 1), `"bfloat16"`, `"float32"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.SoftmaxAll, m.Config.Score)
@@ -111,7 +132,6 @@ func TestRead(t *testing.T) {
 }
 
 func TestReadRefuses(t *testing.T) {
-	v3 := `{"model_type": "deepseek_v3", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "n_group": 1%s}`
 	deep := strings.Repeat(`{"text_config": `, 9000) + "{}" + strings.Repeat("}", 9000)
 	for _, tt := range []struct{ name, json, want string }{
 		{"no JSON", "model", "config.json: invalid character"},

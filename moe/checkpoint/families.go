@@ -97,6 +97,10 @@ func (f *fields) shared(c *spec.Config, width int) {
 
 // after are the layers from the first on that is not dense, every so many.
 func (f *fields) after(missing int) func(int) bool {
+	if _, raw := f.find("mlp_layer_types"); raw != nil {
+		f.find("first_k_dense_replace", "moe_layer_freq") // the same once more
+		return f.words("sparse", "mlp_layer_types")
+	}
 	first := f.count(missing, "first_k_dense_replace")
 	every := 1
 	if _, raw := f.find("moe_layer_freq"); raw != nil {
@@ -117,13 +121,14 @@ func qwen(f *fields, c *spec.Config) func(int) bool {
 	kind := f.text("", "model_type")
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	switch kind {
-	case "qwen3_5_moe", "qwen3_5_moe_text":
+	vision := strings.HasPrefix(kind, "qwen3_vl")
+	if vision || strings.HasPrefix(kind, "qwen3_5") {
+		f.fixed("norm_topk_prob", true) // they have no such switch
 		normed(c, true)
-	default:
+	} else {
 		normed(c, f.truth(kind == "qwen3_next", "norm_topk_prob"))
 	}
-	if strings.HasPrefix(kind, "qwen3_moe") || strings.HasPrefix(kind, "qwen3_vl") {
+	if vision || kind == "qwen3_moe" {
 		f.fixed("shared_expert_intermediate_size", 0.)
 	} else {
 		f.shared(c, f.size("shared_expert_intermediate_size"))
@@ -236,8 +241,14 @@ func (f *fields) pattern() func(int) bool {
 		text := f.text("", "hybrid_override_pattern")
 		return func(i int) bool { return i < len(text) && text[i] == 'E' }
 	}
-	words := value[[]string](f, nil, "a list of words", "layers_block_type", "layer_types")
-	return func(i int) bool { return i < len(words) && words[i] == "moe" }
+	return f.words("moe", "layers_block_type", "layer_types")
+}
+
+// words are the layers that a list has a word for.
+func (f *fields) words(sparse string, names ...string) func(int) bool {
+	list := value[[]string](f, nil, "a list of words", names...)
+	f.listed = len(list)
+	return func(i int) bool { return i < len(list) && list[i] == sparse }
 }
 
 func gptOSS(f *fields, c *spec.Config) func(int) bool {
@@ -270,6 +281,7 @@ func llama4(f *fields, c *spec.Config) func(int) bool {
 	c.Score, c.ScoreOnInput, c.WeightOrder, c.SharedExperts = spec.Sigmoid, true, spec.InOut, 1
 	f.find("intermediate_size_mlp") // of the layers without experts
 	if _, raw := f.find("moe_layers"); raw != nil {
+		f.find("interleave_moe_layer_step") // not looked at then
 		list := map[int]bool{}
 		for _, i := range value[[]int](f, nil, "a list of layers", "moe_layers") {
 			list[i] = true

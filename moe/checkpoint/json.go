@@ -95,7 +95,9 @@ type fields struct {
 	read    map[string]bool
 	assumed []string
 	outside []string
-	err     error
+	// listed is the number of layers in a list of them, 0 without one.
+	listed int
+	err    error
 }
 
 func (f *fields) fail(format string, args ...any) {

@@ -54,7 +54,9 @@ func Read(data []byte) (Model, error) {
 	if m.Config.Logits == spec.LogitsBF16 && m.Config.Type == spec.F16 {
 		m.Config.Logits = spec.LogitsF16
 	}
-	m.Layers = f.size("num_hidden_layers", "n_layers")
+	if m.Layers = f.listed; m.Layers == 0 {
+		m.Layers = f.size("num_hidden_layers", "n_layers")
+	}
 	for i := range m.Layers {
 		if sparse == nil || sparse(i) {
 			m.MoE = append(m.MoE, i)
@@ -96,7 +98,7 @@ func (f *fields) elementType() spec.Type {
 // that a layer computes: what training adds to the loss, how work is spread.
 var (
 	telling  = regexp.MustCompile(`expert|moe|router|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp`)
-	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|quantization|_token|dropped_token|overlap|^num_nextn|mtp|load_balanc|grouped_(gemm|mm)|experts_implementation|per_layer_input|loss_weight`)
+	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|quantization|_token|dropped_token|overlap|^num_nextn|mtp|load_balanc|grouped_(gemm|mm)|experts_implementation|per_layer_input|loss_weight|^mlp_(alpha|beta)_factor$|layernorm`)
 )
 
 // unknown lists fields that nobody read though they may belong to the layer.
