@@ -155,7 +155,8 @@ func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*
 	if product != "" {
 		choice[product] = p
 	}
-	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithTunedFrom(nil), moe.WithTiles(choice)}
+	// Few tokens too take the kernels that have tilings.
+	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithTunedFrom(nil), moe.WithTiles(choice), moe.WithDecode(0)}
 	if !b.Backward {
 		opts = append(opts, moe.WithoutBackward())
 	}
