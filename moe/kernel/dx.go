@@ -25,7 +25,7 @@ type DX struct {
 
 // DXArgs are the arguments of [DX].
 type DXArgs struct {
-	// DH [R, 2n] bf16 is the gradient of H.
+	// DH [R, 2n] or [R, n] bf16 is the gradient of H.
 	DH driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
@@ -63,11 +63,11 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
 	}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: x.Tiling, KTiles: 2 * x.Intermediate / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
+		Tiling: x.Tiling, KTiles: x.HWidth() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
-		for part := range 2 { // gate's part of the sum first
+		for part := range x.HParts() { // gate's part of the sum first
 			k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
 				s := ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
@@ -159,7 +159,7 @@ func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
 }
 
 func (x DX) dhMap(a *DXArgs) driver.TensorMap {
-	return tile.RowMap(a.DH, 2*x.Intermediate, a.Rows, gemm.TileM)
+	return tile.RowMap(a.DH, x.HWidth(), a.Rows, gemm.TileM)
 }
 
 func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
@@ -173,7 +173,7 @@ var DXProduct = &registry.Product{
 	},
 	SharedBytes: registry.StoreBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
-		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, 2*c.Intermediate, m.DXEpilogueClocks, t)
+		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.HWidth(), m.DXEpilogueClocks, t)
 	},
 	Work: spec.Config.DXWork,
 }

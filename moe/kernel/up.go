@@ -15,10 +15,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection: H = X[rows]·W1ᵀ, A = silu(gate)·up. The rows of X
-// are gathered as they are loaded; the activation and the stores of H and A
-// run in the epilogue. One half of a tile's columns is gate, the other up, so
-// that a thread holds both values of a neuron, whatever W1's layout.
+// Up is the up-projection: H = X[rows]·W1ᵀ, and A, the activation of H. The
+// rows of X are gathered as they are loaded; the activation and the stores of H
+// and A run in the epilogue. One half of a tile's columns is gate, the other up,
+// so that a thread holds both values of a neuron, whatever W1's layout; without
+// a gate all columns are one.
 type Up struct {
 	spec.Config
 	// SaveH stores H, which backward needs.
@@ -35,7 +36,7 @@ type UpArgs struct {
 	W1, W3 driver.DevicePtr
 	// A [R, n] bf16 is written: the activation.
 	A driver.DevicePtr
-	// H [R, 2n] bf16 is written where SaveH is set: gate, then up.
+	// H [R, 2n] or [R, n] bf16 is written where SaveH is set: gate, then up.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -52,7 +53,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	k.Persistent(u.Tiling.ClusterM)
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
 	b := weights.W1(u.Config).Forward(u.Tiling)
-	b.Halves = true
+	b.Halves = u.Activation.Gated()
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return b.Map(a.W1) })}
 	if b.Maps() > 1 {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return b.Map(a.W3) }))
@@ -64,9 +65,8 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	}
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, cta)
-	half := u.Tiling.TileN / 2 // of a tile's columns: gate, up
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: u.Tiling, KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + half - 1) / half,
+		Tiling: u.Tiling, KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
 		Gathered: true, BMN: b.MNMajor(),
 	})
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -76,34 +76,36 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	return k.Build()
 }
 
-// store stores, for each 64 neurons, gate and up of H and their A.
+// neurons are those of a tile.
+func (u Up) neurons() int { return u.Tiling.TileN / u.HParts() }
+
+// store stores, for each 64 neurons, the parts of H and the A of them.
 func (u Up) store(s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
-	half := u.Tiling.TileN / 2
-	neuron := t.Column.MulI(half)
-	kinds, act := 1, activation.Of(u.Config).Value
+	neuron := t.Column.MulI(u.neurons())
+	parts, saved, act := u.HParts(), 0, activation.Of(u.Config).Value
 	if u.SaveH {
-		kinds = 3
+		saved = parts
 	}
-	s.Tile(half/64*kinds, func(i int) gemm.SubTile {
-		at := i / kinds * 32
-		gate, up := acc[at:at+32], acc[len(acc)/2+at:len(acc)/2+at+32]
-		column := neuron.AddI(i / kinds * 64)
-		switch i%kinds + 3 - kinds {
-		case 0:
-			return gemm.SubTile{Value: gemm.Registers(gate), To: h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(0)) }}
-		case 1:
-			return gemm.SubTile{Value: gemm.Registers(up), To: h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(1)) }}
+	s.Tile(u.neurons()/64*(saved+1), func(i int) gemm.SubTile {
+		group, kind := i/(saved+1), i%(saved+1)
+		of := make([][]ptx.F32, parts)
+		for part := range of {
+			of[part] = acc[part*len(acc)/parts+32*group:][:32]
 		}
-		return gemm.SubTile{Value: func(j int) ptx.F32 { return act(gate[j], up[j]) }, To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
+		column := neuron.AddI(64 * group)
+		if kind < saved {
+			return gemm.SubTile{Value: gemm.Registers(of[kind]), To: h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }}
+		}
+		return gemm.SubTile{Value: func(j int) ptx.F32 { return act(of[0][j], of[parts-1][j]) }, To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
 	})
 }
 
-// hMap stores clipped boxes of gate or up: dimensions neuron, gate or up, and
-// rows as in [tile.RaggedMap].
+// hMap stores clipped boxes of a part of H: dimensions neuron, part, and rows as
+// in [tile.RaggedMap].
 func (u Up) hMap(a *UpArgs) driver.TensorMap {
-	n := u.Intermediate
-	return tile.Map(a.H-tile.RaggedBase(2*n), []int{64, 1, tile.RaggedRows, 1},
-		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: 2, Stride: n}, tile.Dim{Extent: tile.RaggedRows, Stride: 2 * n}, tile.Dim{Extent: a.Rows + 1, Stride: 2 * n})
+	n, width := u.Intermediate, u.HWidth()
+	return tile.Map(a.H-tile.RaggedBase(width), []int{64, 1, tile.RaggedRows, 1},
+		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: u.HParts(), Stride: n}, tile.Dim{Extent: tile.RaggedRows, Stride: width}, tile.Dim{Extent: a.Rows + 1, Stride: width})
 }
 
 // aMap stores clipped boxes of A.
@@ -119,7 +121,7 @@ var UpProduct = &registry.Product{
 	},
 	SharedBytes: registry.StoreBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
-		return m.Grouped(p, registry.EvenLoad(c), 2*c.Intermediate, c.Hidden, m.UpEpilogueClocks, t)
+		return m.Grouped(p, registry.EvenLoad(c), c.HWidth(), c.Hidden, m.UpEpilogueClocks, t)
 	},
 	Work: spec.Config.UpWork,
 }

@@ -103,13 +103,14 @@ type Config struct {
 
 // HWidth is the width of H, and the number of rows of an expert's W1: 2n, or n
 // without a gate.
-func (c Config) HWidth() int { return c.hWidth(c.Intermediate) }
+func (c Config) HWidth() int { return c.HParts() * c.Intermediate }
 
-func (c Config) hWidth(n int) int {
+// HParts is how many parts H has: gate and up, or one without a gate.
+func (c Config) HParts() int {
 	if c.Activation.Gated() {
-		return 2 * n
+		return 2
 	}
-	return n
+	return 1
 }
 
 // SharedWidth is the width of all shared experts together, 0 where there are none.

@@ -123,7 +123,7 @@ func (c Config) sharedShapes(s *Shapes, tokens int) {
 	if c.Activation.Gated() {
 		s.SharedW3 = s.SharedW1
 	}
-	s.SharedH, s.SharedA, s.SharedY = shape(c.Type, tokens, c.hWidth(n)), shape(c.Type, tokens, n), shape(c.Type, tokens, d)
+	s.SharedH, s.SharedA, s.SharedY = shape(c.Type, tokens, c.HParts()*n), shape(c.Type, tokens, n), shape(c.Type, tokens, d)
 	if c.SharedGate {
 		s.SharedGate, s.SharedScore = shape(c.Type, d), shape(F32, tokens)
 	}

@@ -21,8 +21,8 @@ import (
 // dA' = dO[rows]·W2, the rows of dO gathered as they are loaded, and in its
 // epilogue, from the stored H and each row's score s,
 //
-//	A = silu(gate)·up, A' = s·A, dA = s·dA'
-//	dH = dA·up·silu'(gate) and dA·silu(gate)
+//	A = act(H), A' = s·A, dA = s·dA'
+//	dH = dA times the derivatives of act by gate and up
 //	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
 // H comes by TMA, the first of it under the main loop.
@@ -39,10 +39,10 @@ type Args struct {
 	Gather driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
-	// H [R, 2n] bf16 is the pre-activation.
+	// H [R, 2n] or [R, n] bf16 is the pre-activation.
 	H driver.DevicePtr
-	// DH [R, 2n] and A [R, n] bf16 are written: dH and the activation times
-	// score.
+	// DH, shaped as H, and A [R, n] bf16 are written: dH and the activation
+	// times score.
 	DH driver.DevicePtr
 	A  driver.DevicePtr
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row.
@@ -67,7 +67,7 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
 	e := &dhEpilogue{
 		act: activation.Of(d.Config).Gradient,
-		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate,
+		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}
@@ -104,12 +104,12 @@ func (d DH) PartialBytes(rows int) int64 {
 	return 4 * int64(rows) * int64(d.Intermediate/ScoreGroup)
 }
 
-// hMap loads boxes of 16 rows of 32 neurons' gate and up: dimensions neuron,
-// row, gate or up.
+// hMap loads boxes of 16 rows of 32 neurons' parts of H: dimensions neuron,
+// row, part.
 func (d DH) hMap(a *Args) driver.TensorMap {
 	n := d.Intermediate
-	m := tile.LoadMap(a.H, []int{dhPart, dhRows, 2},
-		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: max(a.Rows, 1), Stride: 2 * n}, tile.Dim{Extent: 2, Stride: n})
+	m := tile.LoadMap(a.H, []int{dhPart, dhRows, d.HParts()},
+		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: max(a.Rows, 1), Stride: d.HWidth()}, tile.Dim{Extent: d.HParts(), Stride: n})
 	m.Swizzle = driver.Swizzle64
 	return m
 }

@@ -16,7 +16,9 @@ type dhEpilogue struct {
 	k   *ptx.Kernel
 	act func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
 	// groups of 64 neurons are those of a tile, neurons those of an expert.
-	groups, neurons         int
+	groups, neurons int
+	// hParts are the parts of H: gate and up, or one.
+	hParts                  int
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
 	scores, pairs, partials ptx.Global
@@ -118,19 +120,18 @@ func (e *dhTile) neuron(part int) ptx.U32 {
 	return e.t.Column.MulI(e.groups * ScoreGroup).AddI(part * dhPart)
 }
 
-// slot is a part's slot of H, whose halves are gate and up.
-func (e *dhTile) slot(part int) (gate, up ptx.Shared) {
+// slot is a part's slot of H: its halves are gate and up, or the first is all.
+func (e *dhTile) slot(part int) []ptx.Shared {
 	at := e.mine.At(part % dhSlots * 2 * dhHalfBytes)
-	return at, at.At(dhHalfBytes)
+	return []ptx.Shared{at, at.At(dhHalfBytes)}[:e.hParts]
 }
 
 // load starts the load of a part's H; one lane. Rows past the expert's end
 // are dropped with what comes of them.
 func (e *dhTile) load(part int) {
 	full := e.arrived.At(8 * (part % dhSlots))
-	gate, _ := e.slot(part)
-	e.k.MbarrierArriveExpectTx(full, ptx.Uint(2*dhHalfBytes))
-	e.k.TMALoad(gate, e.h, full, e.neuron(part), e.row, ptx.Uint(0))
+	e.k.MbarrierArriveExpectTx(full, ptx.Uint(e.hParts*dhHalfBytes))
+	e.k.TMALoad(e.slot(part)[0], e.h, full, e.neuron(part), e.row, ptx.Uint(0))
 }
 
 // waitFor waits for a part of H. A tile uses each slot an even number of times,
@@ -162,15 +163,17 @@ func (e *dhTile) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 // and loads another part's H into it.
 func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
 	k := e.k
-	gate, up := e.slot(part)
+	slot := e.slot(part)
 	e.sync()
-	dh := e.dh.Index(e.row, 2*e.neurons*tile.ElementBytes)
-	e.copyRows(part, gate, dh, 2*e.neurons)
-	e.copyRows(part, up, dh.At(e.neurons*tile.ElementBytes), 2*e.neurons)
+	pitch := e.hParts * e.neurons
+	dh := e.dh.Index(e.row, pitch*tile.ElementBytes)
+	for i, half := range slot {
+		e.copyRows(part, half, dh.At(i*e.neurons*tile.ElementBytes), pitch)
+	}
 	e.sync()
-	e.staging.Store(gate, weighted)
+	e.staging.Store(slot[0], weighted)
 	e.sync()
-	e.copyRows(part, gate, e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons)
+	e.copyRows(part, slot[0], e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons)
 	// What the warp has read and written comes before what TMA brings next: here,
 	// or in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
@@ -201,16 +204,26 @@ func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int) {
 // sums of dA'·A.
 func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 	k := e.k
-	gateSlot, upSlot := e.slot(part)
-	gates, ups := e.staging.Load(gateSlot), e.staging.Load(upSlot)
+	slot := e.slot(part)
+	var halves [][]ptx.BF16x2
+	for _, half := range slot {
+		halves = append(halves, e.staging.Load(half))
+	}
+	gates, ups := halves[0], halves[len(halves)-1]
 	var weighted []ptx.BF16x2
 	for i := range gates {
 		h := i % 2 // of the thread's rows
 		g0, g1 := gates[i].Unpack()
-		u0, u1 := ups[i].Unpack()
+		u0, u1 := g0, g1
+		if e.hParts > 1 {
+			u0, u1 = ups[i].Unpack()
+		}
 		lo := e.neuronGradient(g0, u0, grad[2*i], e.score[h])
 		hi := e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
-		gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
+		gates[i] = k.PackBF16(lo.gate, hi.gate)
+		if e.hParts > 1 {
+			ups[i] = k.PackBF16(lo.up, hi.up)
+		}
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
 		if i < 2 && part*dhPart%ScoreGroup == 0 {
 			e.sum[h] = grad[2*i].Mul(lo.a)
@@ -220,8 +233,9 @@ func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	e.sync()
-	e.staging.Store(gateSlot, gates)
-	e.staging.Store(upSlot, ups)
+	for i, half := range slot {
+		e.staging.Store(half, halves[i])
+	}
 	return weighted
 }
 
