@@ -78,14 +78,15 @@ func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
 // Weights allocates a layer's weights.
 func (a *Arena) Weights(l *Layer) Weights {
 	s := l.Config().Shapes(0)
-	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W2: a.Tensor(s.W2)}
+	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2)}
 }
 
 // Gradients allocates gradients of a layer's weights, all of one type, BF16 or
 // F32.
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	g := l.Config().Gradients(0, t)
-	return WeightGradients{DRouter: Gradient{Tensor: a.Tensor(g.DRouter)}, DW1: Gradient{Tensor: a.Tensor(g.DW1)}, DW2: Gradient{Tensor: a.Tensor(g.DW2)}}
+	of := func(s Shape) Gradient { return Gradient{Tensor: a.Tensor(s)} }
+	return WeightGradients{DRouter: of(g.DRouter), DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2)}
 }
 
 // Forward allocates input, outputs and routing of a pass over so many tokens,

@@ -57,8 +57,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 		list := c.layer.of.ListShapes(n.rows)
 		want.H, grad.DScores = list.H, list.DScores
 	}
-	c.check.tensor("W1", b.W1, want.W1, false)
-	c.check.tensor("W2", b.W2, want.W2, false)
+	c.check.weights(&b.Weights, want)
 	c.check.tensor("H", b.H, want.H, false)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	if routed {
@@ -70,6 +69,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradient("DW1", b.DW1, grad.DW1)
+	c.check.partner("DW3", b.DW3, grad.DW3, "DW1", b.DW1)
 	c.check.gradient("DW2", b.DW2, grad.DW2)
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DW1, DW2, DRouter, DScores")
@@ -135,10 +135,40 @@ func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
 	}
 }
 
+// partner checks a gradient that the kernel of another makes with it, alike.
+func (c *argCheck) partner(field string, g Gradient, want spec.Shape, with string, leader Gradient) {
+	switch {
+	case want.IsZero() && g.IsZero():
+	case want.IsZero():
+		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
+	case leader.IsZero() && g.IsZero():
+	case leader.IsZero():
+		c.fail(field, g.Shape.String(), "none without "+with+": one kernel makes both")
+	case g.Shape.Type != leader.Shape.Type || g.Accumulate != leader.Accumulate || g.IsZero():
+		want.Type = leader.Shape.Type
+		got := g.Shape.String()
+		if g.IsZero() {
+			got = missing
+		}
+		c.fail(field, got+added(g), want.String()+added(leader)+", as "+with)
+	default:
+		want.Type = g.Shape.Type
+		c.tensor(field, g.Tensor, want, true)
+	}
+}
+
+// added says that a gradient is added to.
+func added(g Gradient) string {
+	if g.Accumulate {
+		return ", added to"
+	}
+	return ""
+}
+
 // noTokens zeroes what is overwritten.
 func (c *Call) noTokens(s driver.Stream, b *Backward) error {
 	zero := []Tensor{b.RouterLosses}
-	for _, g := range []Gradient{b.DW1, b.DW2, b.DRouter} {
+	for _, g := range []Gradient{b.DW1, b.DW3, b.DW2, b.DRouter} {
 		if !g.Accumulate {
 			zero = append(zero, g.Tensor)
 		}

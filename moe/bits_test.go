@@ -43,7 +43,7 @@ func TestBitsOfEachKernel(t *testing.T) {
 			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6)}
 			l, err := moe.New(ctx, other, c.config, moe.WithCache(nil))
 			require.NoError(t, err)
-			b.b, err = trial.FromHost(other, l, c.tokens, b.a.X, b.a.Router, b.a.W1, b.a.W2)
+			b.b, err = trial.FromHost(other, l, c.tokens, b.a.X, b.a.Weights)
 			require.NoError(t, err)
 			require.NoError(t, b.a.Run(ctx, b.a.Args))
 			require.NoError(t, b.b.Run(ctx, b.b.Args))

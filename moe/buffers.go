@@ -5,8 +5,11 @@ package moe
 type Weights struct {
 	// Router [E, d].
 	Router Tensor
-	// W1 [E, 2n, d] is gate and up, order by Config.GateUp; W2 [E, d, n] is down.
-	W1, W2 Tensor
+	// W1 [E, 2n, d] is gate and up, order by Config.GateUp, or [E, n, d] without a
+	// gate; W2 [E, d, n] is down. With GateUp Apart W1 [E, n, d] is gate and W3
+	// [E, n, d] is up. With WeightOrder InOut the last two dimensions of all of
+	// them change places.
+	W1, W3, W2 Tensor
 }
 
 // List is a routing in which a token has any number of experts, none included:
@@ -130,8 +133,10 @@ type Backward struct {
 }
 
 // WeightGradients are the gradients of the weights, laid out as the weights are.
+// One kernel makes DW1 and DW3: they are wanted together, in one type, and both
+// or neither are added to.
 type WeightGradients struct {
-	DRouter, DW1, DW2 Gradient
+	DRouter, DW1, DW3, DW2 Gradient
 }
 
 // Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and

@@ -160,8 +160,7 @@ func (c *Call) checkRouter(t int, f *Forward) {
 
 func (c *Call) checkExperts(n work, f *Forward) {
 	want := c.layer.of.Config.Shapes(n.tokens)
-	c.check.tensor("W1", f.W1, want.W1, false)
-	c.check.tensor("W2", f.W2, want.W2, false)
+	c.check.weights(&f.Weights, want)
 	c.check.tensor("O", f.O, want.O, true)
 	c.check.optional("H", f.H, c.layer.of.ListShapes(n.rows).H, true)
 }

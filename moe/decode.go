@@ -53,7 +53,7 @@ func (c *Call) products(s driver.Stream, n work, f *Forward) error {
 		up = kernel.UpKernel
 	}
 	if err := launch(c, s, up, kernel.UpArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
 	}); err != nil {
 		return err
 	}

@@ -143,6 +143,7 @@ func (r *backwardRun) dW2() error {
 // dW1 is Σ dH·X of each expert's rows.
 func (r *backwardRun) dW1() error {
 	args := r.dW(0, r.X, r.w.dh, r.DW1.Tensor)
+	args.DW3 = r.DW3.Ptr
 	return launch(r.call, r.s, dw.W1Kernels[gradientOf(r.DW1).Index()], args)
 }
 
@@ -194,7 +195,7 @@ func (r *backwardRun) dXRows() error {
 		which = kernel.DXKernel
 	}
 	return launch(r.call, r.s, which, kernel.DXArgs{
-		DH: r.at(r.w.dh), W1: r.W1.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlrow), RouterWeights: r.Router.Ptr,
+		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlrow), RouterWeights: r.Router.Ptr,
 		Rows: r.rows, TileArgs: r.tiles(1),
 	})
 }

@@ -122,8 +122,9 @@ func (g routing) trial(t *testing.T, dev driver.Device) *trial.Trial {
 	require.NoError(t, err)
 	x, router := g.inputs()
 	s := g.config().Shapes(g.tokens)
-	tr, err := trial.FromHost(dev, l, g.tokens, x, router,
-		reference.NewNormal(2, 0.12).Values(s.W1.Elements()), reference.NewNormal(3, 0.12).Values(s.W2.Elements()))
+	tr, err := trial.FromHost(dev, l, g.tokens, x, reference.Weights{
+		Router: router, W1: reference.NewNormal(2, 0.12).Values(s.W1.Elements()), W2: reference.NewNormal(3, 0.12).Values(s.W2.Elements()),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr

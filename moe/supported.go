@@ -36,9 +36,6 @@ func unsupported(c Config) error {
 		got, want any
 	}{
 		{"Type", c.Type, plain.Type},
-		{"WeightOrder", c.WeightOrder, plain.WeightOrder},
-		{"Activation", c.Activation, plain.Activation},
-		{"Limit", c.Limit, plain.Limit},
 		{"Bias", c.Bias, plain.Bias},
 		{"RouterF32", c.RouterF32, plain.RouterF32},
 		{"RouterBias", c.RouterBias, plain.RouterBias},
@@ -53,8 +50,8 @@ func unsupported(c Config) error {
 			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}
 		}
 	}
-	if c.GateUp == spec.Apart {
-		return &ArgError{Field: "Config.GateUp", Got: c.GateUp.String(), Want: "concatenated or interleaved, which is all that the kernels read"}
+	if c.GateUp == spec.Interleaved && c.WeightOrder == spec.InOut {
+		return &ArgError{Field: "Config.GateUp", Got: c.GateUp.String(), Want: "concatenated or apart where WeightOrder is in-out, which is all that the kernels read"}
 	}
 	return nil
 }

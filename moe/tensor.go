@@ -77,6 +77,22 @@ func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool)
 	}
 }
 
+// weights checks the experts' weights.
+func (c *argCheck) weights(w *Weights, want spec.Shapes) {
+	for _, t := range [...]struct {
+		field string
+		got   Tensor
+		want  spec.Shape
+	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}} {
+		switch {
+		case !t.want.IsZero():
+			c.tensor(t.field, t.got, t.want, false)
+		case !t.got.IsZero():
+			c.fail(t.field, t.got.Shape.String(), "none: the layer has no such weight")
+		}
+	}
+}
+
 func (c *argCheck) add(field string, p driver.DevicePtr, bytes int64, align driver.DevicePtr, written bool) {
 	switch {
 	case c.err != nil || bytes == 0:

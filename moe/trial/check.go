@@ -57,7 +57,7 @@ func (t *Trial) CheckExperts(r Results, want int) (Report, error) { return t.che
 
 func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	c := t.Layer.Config()
-	ref, err := reference.NewLayer(c, t.Router, t.W1, t.W2)
+	ref, err := reference.New(c, t.Weights)
 	if err != nil {
 		return Report{}, err
 	}
@@ -94,7 +94,7 @@ func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, token
 		for _, token := range tokens {
 			of = append(of, rows[int(token)*c.TopK:int(token+1)*c.TopK]...)
 		}
-		rep.H = reference.Compare(reference.Gather(r.H, of, 2*c.Intermediate), out.H, len(of), 2*c.Intermediate)
+		rep.H = reference.Compare(reference.Gather(r.H, of, c.HWidth()), out.H, len(of), c.HWidth())
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func (r BackwardReport) String() string {
 // with H.
 func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (BackwardReport, error) {
 	c := t.Layer.Config()
-	ref, err := reference.NewLayer(c, t.Router, t.W1, t.W2)
+	ref, err := reference.New(c, t.Weights)
 	if err != nil {
 		return BackwardReport{}, err
 	}
@@ -75,8 +75,12 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 		k.report.Bounds = reference.VsRounded
 	}
 	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
-	k.report.DW1 = k.weights(b.DW1.Tensor, g.W1, 2*c.Intermediate, c.Hidden, o.Rows)
-	k.report.DW2 = k.weights(b.DW2.Tensor, g.W2, c.Hidden, c.Intermediate, o.Rows)
+	dw1 := []moe.Tensor{b.DW1.Tensor}
+	if !b.DW3.IsZero() {
+		dw1 = append(dw1, b.DW3.Tensor)
+	}
+	k.report.DW1 = k.weights(dw1, g.W1, c.HWidth(), c.Hidden, o.Rows)
+	k.report.DW2 = k.weights([]moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
 	k.router()
 	return k.report, k.err
 }
@@ -111,9 +115,10 @@ func (k *backwardCheck) tokens(list []int32) {
 	k.report.DScores = k.compare(k.b.DScores, want.DScores, c.TopK, numbers)
 }
 
-// weights compares sampled rows of an expert weight's gradient.
-func (k *backwardCheck) weights(got moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
-	if got.IsZero() || k.err != nil {
+// weights compares sampled rows of an expert weight's gradient, which is in one
+// tensor or in halves.
+func (k *backwardCheck) weights(got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
+	if got[0].IsZero() || k.err != nil {
 		return reference.Report{}
 	}
 	list := SampleRows(k.t.Layer.Config().NumExperts, rows, sample)
@@ -122,11 +127,47 @@ func (k *backwardCheck) weights(got moe.Tensor, of func([]reference.ExpertRow) (
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
-	numbers := make([]int64, len(list))
-	for i, r := range list {
-		numbers[i] = int64(r.Expert)*int64(rows) + int64(r.Row)
+	v, err := k.t.weightRows(got, rows, cols, list)
+	if k.err = err; err != nil {
+		return reference.Report{}
 	}
-	return k.compare(got, want, cols, numbers)
+	return k.judge(v, want, len(list), cols)
+}
+
+// weightRows reads rows of experts' weights, whichever way they lie.
+func (t *Trial) weightRows(parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
+	rows /= len(parts)
+	width, height, inOut := cols, rows, t.Layer.Config().WeightOrder == moe.InOut
+	if inOut {
+		width, height = rows, cols
+	}
+	for _, r := range list {
+		of, first := parts[r.Row/rows], int64(r.Expert)*int64(height)
+		var row Values
+		if !inOut {
+			row, err = t.Rows(of, cols, []int64{first + int64(r.Row%rows)})
+		} else {
+			row, err = t.read(of, first*int64(width), int64(width)*int64(height))
+			row = row.column(r.Row%rows, width)
+		}
+		if err != nil {
+			return v, err
+		}
+		v.BF16, v.F32 = append(v.BF16, row.BF16...), append(v.F32, row.F32...)
+	}
+	return v, nil
+}
+
+// column is a column of a matrix of that width.
+func (v Values) column(column, width int) (c Values) {
+	for i := column; i < max(len(v.BF16), len(v.F32)); i += width {
+		if v.BF16 != nil {
+			c.BF16 = append(c.BF16, v.BF16[i])
+		} else {
+			c.F32 = append(c.F32, v.F32[i])
+		}
+	}
+	return c
 }
 
 // router compares all of DRouter, given the scores' gradients of the device.
@@ -159,12 +200,17 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
+	return k.judge(v, want, len(rows), cols)
+}
+
+// judge holds rows of a gradient against want.
+func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
 	if k.rounding == reference.Rounded && v.BF16 != nil {
 		for i, w := range want { // the reference leaves weights' gradients as they are
 			want[i] = num.BF16ToFloat64(num.Float64ToBF16(w))
 		}
 	}
-	return v.compare(want, len(rows), cols)
+	return v.compare(want, rows, cols)
 }
 
 // SampleRows picks rows of experts with so many rows each: all of them, if

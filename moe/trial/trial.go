@@ -21,8 +21,9 @@ const (
 type Trial struct {
 	Layer  *moe.Layer
 	Tokens int
-	// X, Router, W1 and W2 are the inputs as bf16 bits.
-	X, Router, W1, W2 []uint16
+	// X and Weights are the inputs, 16-bit ones as bits of the layer's Type.
+	X []uint16
+	reference.Weights
 	// Args are the same tensors on the device, with outputs and workspace.
 	Args moe.Forward
 	// DO is the gradient of O as bf16 bits, Extra the gradients of the logits that
@@ -42,17 +43,17 @@ type Trial struct {
 // small layers need more to reach outputs of order 1.
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
 	s := l.Config().Shapes(tokens)
-	weight := ScaleWeight * boost
-	return FromHost(dev, l, tokens,
-		reference.NewNormal(seed, ScaleX).Values(s.X.Elements()),
-		reference.NewNormal(seed+1, weight).Values(s.Router.Elements()),
-		reference.NewNormal(seed+2, weight).Values(s.W1.Elements()),
-		reference.NewNormal(seed+3, weight).Values(s.W2.Elements()))
+	weight := func(seed uint64, of moe.Shape) []uint16 {
+		return reference.NewNormal(seed, ScaleWeight*boost).Values(of.Elements())
+	}
+	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), reference.Weights{
+		Router: weight(seed+1, s.Router), W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
+	})
 }
 
-// FromHost puts given inputs, bf16 bits, on the device.
-func FromHost(dev driver.Device, l *moe.Layer, tokens int, x, router, w1, w2 []uint16) (*Trial, error) {
-	t := &Trial{Layer: l, Tokens: tokens, X: x, Router: router, W1: w1, W2: w2, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
+// FromHost puts given inputs on the device.
+func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w reference.Weights) (*Trial, error) {
+	t := &Trial{Layer: l, Tokens: tokens, X: x, Weights: w, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
 	if err := t.upload(); err != nil {
 		t.Close()
 		return nil, err
@@ -80,7 +81,10 @@ func (t *Trial) upload() (err error) {
 	for _, in := range []struct {
 		to   moe.Tensor
 		from []uint16
-	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W2, t.W2}} {
+	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}} {
+		if in.to.IsZero() {
+			continue
+		}
 		if err := moe.Write(t.stream, in.to, in.from); err != nil {
 			return err
 		}

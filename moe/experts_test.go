@@ -1,0 +1,45 @@
+package moe_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+)
+
+// Every kind of expert gives what the reference gives, forward and backward.
+func TestKindsOfExperts(t *testing.T) {
+	base := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}
+	for _, change := range []func(c *moe.Config){
+		func(c *moe.Config) { c.Limit = 0.5 },
+		func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 0.7 },
+		func(c *moe.Config) { c.Activation, c.GateUp = moe.GeGLUTanh, moe.Interleaved },
+		func(c *moe.Config) { c.Activation, c.GateUp = moe.GeGLUErf, moe.Apart },
+		func(c *moe.Config) { c.Activation, c.WeightOrder = moe.ReGLU, moe.InOut },
+		func(c *moe.Config) { c.Activation = moe.ReLU },
+		func(c *moe.Config) { c.Activation, c.WeightOrder = moe.ReLU2, moe.InOut },
+		func(c *moe.Config) { c.Activation = moe.SiLU },
+		func(c *moe.Config) { c.Activation = moe.GELUTanh },
+		func(c *moe.Config) { c.Activation, c.Intermediate = moe.GELUErf, 64 },
+		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Apart, moe.InOut },
+	} {
+		c := base
+		change(&c)
+		for _, grad := range []moe.Type{moe.BF16, moe.F32} {
+			if grad == moe.F32 && testing.Short() {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v %v", c, grad), func(t *testing.T) {
+				tr := newTrial(t, c, 150, 6)
+				saved := withBackward(t, tr, grad)
+				rep, err := tr.Check(saved, 256)
+				require.NoError(t, err)
+				require.NoError(t, rep.Check(), "O %v\nH %v", rep.O, rep.H)
+				require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+				checkBackward(t, tr, tr.Back, saved, true)
+			})
+		}
+	}
+}
