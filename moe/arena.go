@@ -78,7 +78,8 @@ func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
 // Weights allocates a layer's weights.
 func (a *Arena) Weights(l *Layer) Weights {
 	s := l.Config().Shapes(0)
-	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2)}
+	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2),
+		B1: a.Tensor(s.B1), B3: a.Tensor(s.B3), B2: a.Tensor(s.B2)}
 }
 
 // Gradients allocates gradients of a layer's weights, all of one type, BF16 or
@@ -86,7 +87,7 @@ func (a *Arena) Weights(l *Layer) Weights {
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	g := l.Config().Gradients(0, t)
 	of := func(s Shape) Gradient { return Gradient{Tensor: a.Tensor(s)} }
-	return WeightGradients{DRouter: of(g.DRouter), DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2)}
+	return WeightGradients{DRouter: of(g.DRouter), DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2), DB1: of(g.DB1), DB3: of(g.DB3), DB2: of(g.DB2)}
 }
 
 // Forward allocates input, outputs and routing of a pass over so many tokens,

@@ -70,9 +70,12 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradient("DW1", b.DW1, grad.DW1)
 	c.check.partner("DW3", b.DW3, grad.DW3, "DW1", b.DW1)
+	c.check.optionalGradient("DB1", b.DB1, grad.DB1)
+	c.check.partner("DB3", b.DB3, grad.DB3, "DB1", b.DB1)
+	c.check.optionalGradient("DB2", b.DB2, grad.DB2)
 	c.check.gradient("DW2", b.DW2, grad.DW2)
 	if b.wanted() == (wanted{}) {
-		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DW1, DW2, DRouter, DScores")
+		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DScores and the weights' gradients")
 	}
 	return n
 }
@@ -135,6 +138,15 @@ func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
 	}
 }
 
+// optionalGradient is gradient of what not every layer has.
+func (c *argCheck) optionalGradient(field string, g Gradient, want spec.Shape) {
+	if want.IsZero() && !g.IsZero() {
+		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
+		return
+	}
+	c.gradient(field, g, want)
+}
+
 // partner checks a gradient that the kernel of another makes with it, alike.
 func (c *argCheck) partner(field string, g Gradient, want spec.Shape, with string, leader Gradient) {
 	switch {
@@ -168,7 +180,7 @@ func added(g Gradient) string {
 // noTokens zeroes what is overwritten.
 func (c *Call) noTokens(s driver.Stream, b *Backward) error {
 	zero := []Tensor{b.RouterLosses}
-	for _, g := range []Gradient{b.DW1, b.DW3, b.DW2, b.DRouter} {
+	for _, g := range []Gradient{b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2, b.DRouter} {
 		if !g.Accumulate {
 			zero = append(zero, g.Tensor)
 		}

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"sonicmoe/moe/gradient"
+	"sonicmoe/moe/kernel/bias"
 	"sonicmoe/moe/kernel/dh"
 	"sonicmoe/moe/kernel/drouter"
 	"sonicmoe/moe/kernel/dw"
@@ -30,10 +31,12 @@ type backwardWorkspace struct {
 	splits, splitCounts, splitTickets, states int64
 	slots                                     int
 	lossPartials                              int64
-	dh, denseDLogits, extra                   int64 // the first piece
-	scaledA, partial, dwPartials, dxRows      int64 // the second
-	router                                    int64 // both
-	bytes                                     int64
+	// biasDots [T, K] and biasPartials are there in layers with biases.
+	biasDots, biasPartials               int64
+	dh, denseDLogits, extra              int64 // the first piece
+	scaledA, partial, dwPartials, dxRows int64 // the second
+	router                               int64 // both
+	bytes                                int64
 }
 
 // backwardWorkspace lays out the scratch memory of a backward call.
@@ -55,6 +58,11 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	w.states = s.take(2 * dw.SlotStateBytes * int64(w.slots))
 
 	w.lossPartials = s.take(route.Losses{}.PartialBytes(l.sms))
+
+	if c.Bias {
+		w.biasDots = s.take(r.DScores.Bytes())
+		w.biasPartials = s.take(bias.PartialBytes(c, rows))
+	}
 
 	w.dh = s.bytes
 	last := s

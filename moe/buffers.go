@@ -10,6 +10,9 @@ type Weights struct {
 	// [E, n, d] is up. With WeightOrder InOut the last two dimensions of all of
 	// them change places.
 	W1, W3, W2 Tensor
+	// B1 [E, 2n] or [E, n] is the bias of W1, ordered as its rows, B3 [E, n] that
+	// of W3 and B2 [E, d] that of W2.
+	B1, B3, B2 Tensor
 }
 
 // List is a routing in which a token has any number of experts, none included:
@@ -133,10 +136,10 @@ type Backward struct {
 }
 
 // WeightGradients are the gradients of the weights, laid out as the weights are.
-// One kernel makes DW1 and DW3: they are wanted together, in one type, and both
-// or neither are added to.
+// One kernel makes DW1 and DW3, one DB1 and DB3: both of a pair are wanted
+// together, in one type, and both or neither are added to.
 type WeightGradients struct {
-	DRouter, DW1, DW3, DW2 Gradient
+	DRouter, DW1, DW3, DW2, DB1, DB3, DB2 Gradient
 }
 
 // Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and

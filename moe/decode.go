@@ -53,11 +53,11 @@ func (c *Call) products(s driver.Stream, n work, f *Forward) error {
 		up = kernel.UpKernel
 	}
 	if err := launch(c, s, up, kernel.UpArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
 	}); err != nil {
 		return err
 	}
 	return launch(c, s, kernel.DownKernel, kernel.DownArgs{
-		A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
+		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
 	})
 }

@@ -82,7 +82,7 @@ func TestBatchInvariance(t *testing.T) {
 				for _, i := range tokens {
 					x, o = append(x, whole.X[i*d:][:d]...), append(o, want.O[i*d:][:d]...)
 				}
-				part, err := trial.FromHost(testDevice(t), whole.Layer, len(tokens), x, whole.Router, whole.W1, whole.W2)
+				part, err := trial.FromHost(testDevice(t), whole.Layer, len(tokens), x, whole.Weights)
 				require.NoError(t, err)
 				require.Contains(t, launched(t, part), "decode-up")
 				got, err := part.Results(false)

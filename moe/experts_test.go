@@ -24,6 +24,10 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) { c.Activation = moe.GELUTanh },
 		func(c *moe.Config) { c.Activation, c.Intermediate = moe.GELUErf, 64 },
 		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Apart, moe.InOut },
+		func(c *moe.Config) { c.Bias = true },
+		func(c *moe.Config) { c.Bias, c.GateUp, c.Hidden = true, moe.Interleaved, 320 },
+		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, moe.Apart, 192 },
+		func(c *moe.Config) { c.Bias, c.Activation = true, moe.ReLU2 },
 	} {
 		c := base
 		change(&c)
@@ -37,6 +41,11 @@ func TestKindsOfExperts(t *testing.T) {
 				rep, err := tr.Check(saved, 256)
 				require.NoError(t, err)
 				require.NoError(t, rep.Check(), "O %v\nH %v", rep.O, rep.H)
+				few, err := tr.Args.Tokens(40)
+				require.NoError(t, err)
+				decoded := forward(t, tr, few)
+				require.Equal(t, saved.O[:40*c.Hidden], decoded.O[:40*c.Hidden], "few tokens give the bits of many")
+				require.NoError(t, tr.Run(testContext(t), tr.Args)) // backward's H
 				require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 				checkBackward(t, tr, tr.Back, saved, true)
 			})

@@ -5,9 +5,11 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/gradient"
 	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/kernel/bias"
 	"sonicmoe/moe/kernel/dh"
 	"sonicmoe/moe/kernel/drouter"
 	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/registry"
 	"sonicmoe/moe/route"
 )
 
@@ -27,12 +29,12 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 
 // wanted says which gradients a backward pass is to make.
 type wanted struct {
-	dX, dW1, dW2, dRouter, dScores bool
+	dX, dW1, dW2, dB1, dB2, dRouter, dScores bool
 }
 
 func (b *Backward) wanted() wanted {
 	return wanted{
-		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(),
+		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(), dB1: !b.DB1.IsZero(), dB2: !b.DB2.IsZero(),
 		dRouter: !b.DRouter.IsZero(), dScores: !b.DScores.IsZero(),
 	}
 }
@@ -54,6 +56,12 @@ func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspa
 	}
 	if err == nil && (of.dScores || routed && (of.dX || of.dRouter)) {
 		err = r.dScores()
+	}
+	if err == nil && of.dB1 {
+		err = r.dB1()
+	}
+	if err == nil && of.dB2 {
+		err = r.dB2()
 	}
 	if err == nil && (of.dW1 || of.dW2) {
 		err = r.planSplits()
@@ -103,6 +111,17 @@ func (r *backwardRun) dH() error {
 
 // dScores sums the scores' gradients and gives the logits'.
 func (r *backwardRun) dScores() error {
+	if r.layer.of.Bias {
+		args := bias.DotArgs{DO: r.DO.Ptr, B2: r.B2.Ptr, ExpertIDs: r.ExpertIDs.Ptr, Dots: r.at(r.w.biasDots), Tokens: r.tokens}
+		which := bias.DotKernel
+		if r.list {
+			which, args.Tokens = bias.DotListKernel, r.rows
+			args.TokenOf, args.NumTokens = r.List.Tokens.Ptr, r.tokens
+		}
+		if err := launch(r.call, r.s, which, args); err != nil {
+			return err
+		}
+	}
 	which := dh.ScoresGivenKernel
 	if r.routed {
 		which = dh.ScoresKernel
@@ -116,9 +135,33 @@ func (r *backwardRun) dScores() error {
 		to = r.at(r.w.dscores)
 	}
 	return launch(r.call, r.s, which, dh.ScoresArgs{
-		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: to,
+		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: to,
 		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: tokens,
 	})
+}
+
+// dB1 is Σ dH of each expert's rows.
+func (r *backwardRun) dB1() error {
+	args := bias.SumArgs{DB: r.DB1.Ptr, DB3: r.DB3.Ptr}
+	return r.biasGradient(bias.B1PartialsKernel, bias.B1Kernels[gradientOf(r.DB1).Index()], r.at(r.w.dh), args)
+}
+
+// dB2 is Σ score·dO of each expert's rows.
+func (r *backwardRun) dB2() error {
+	args := bias.SumArgs{DB: r.DB2.Ptr}
+	return r.biasGradient(bias.B2PartialsKernel, bias.B2Kernels[gradientOf(r.DB2).Index()], r.DO.Ptr, args)
+}
+
+// biasGradient sums rows by expert, in two steps.
+func (r *backwardRun) biasGradient(first *registry.Kernel[bias.PartialsArgs], second *registry.Kernel[bias.SumArgs], rows driver.DevicePtr, to bias.SumArgs) error {
+	if err := launch(r.call, r.s, first, bias.PartialsArgs{
+		Rows: rows, Gather: r.at(r.w.gather), Pairs: r.at(r.w.pairs), Scores: r.Scores.Ptr,
+		Table: r.at(r.w.table), RowPairs: r.at(r.w.rowPairs), Partials: r.at(r.w.biasPartials), PackedRows: r.rows,
+	}); err != nil {
+		return err
+	}
+	to.Partials, to.Offsets = r.at(r.w.biasPartials), r.at(r.w.offsets)
+	return launch(r.call, r.s, second, to)
 }
 
 // planSplits lists the work of the weights' gradients.

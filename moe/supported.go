@@ -36,7 +36,6 @@ func unsupported(c Config) error {
 		got, want any
 	}{
 		{"Type", c.Type, plain.Type},
-		{"Bias", c.Bias, plain.Bias},
 		{"RouterF32", c.RouterF32, plain.RouterF32},
 		{"RouterBias", c.RouterBias, plain.RouterBias},
 		{"Score", c.Score, plain.Score},

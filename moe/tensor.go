@@ -83,7 +83,7 @@ func (c *argCheck) weights(w *Weights, want spec.Shapes) {
 		field string
 		got   Tensor
 		want  spec.Shape
-	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}} {
+	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}, {"B1", w.B1, want.B1}, {"B3", w.B3, want.B3}, {"B2", w.B2, want.B2}} {
 		switch {
 		case !t.want.IsZero():
 			c.tensor(t.field, t.got, t.want, false)

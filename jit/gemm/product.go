@@ -104,6 +104,11 @@ func (p *Product) Run(load func(), e Epilogue) {
 	)
 }
 
+// Fragment is where a math thread's sums lie in its warpgroup's part of a tile.
+func (p *Product) Fragment() tile.Fragment {
+	return tile.NewFragment(p.Thread.AndI(pipeline.WarpgroupThreads - 1))
+}
+
 // Tile is a math warpgroup's part of a tile.
 type Tile struct {
 	schedule.Tile
@@ -128,6 +133,9 @@ type Epilogue interface {
 
 // TileEpilogue is the epilogue of one tile.
 type TileEpilogue interface {
+	// Start, ahead of the main loop, may give the sums their first values instead
+	// of 0, and says whether it did.
+	Start(acc []ptx.F32) bool
 	// PerKTile is emitted behind the wgmma group of each k-tile.
 	PerKTile(kt ptx.U32)
 	// UnderLastMMA is emitted behind the main loop, while its last products are
@@ -140,29 +148,44 @@ type TileEpilogue interface {
 // NoLoads is for tile epilogues that do nothing under the main loop.
 type NoLoads struct{}
 
+// Start implements TileEpilogue.
+func (NoLoads) Start([]ptx.F32) bool { return false }
+
 // PerKTile implements TileEpilogue.
 func (NoLoads) PerKTile(ptx.U32) {}
 
 // UnderLastMMA implements TileEpilogue.
 func (NoLoads) UnderLastMMA() {}
 
-// StoreOnly is an epilogue without loads of its own, which writes by Store: Each
-// does it, given a tile's sums.
+// StoreOnly is an epilogue without loads under the main loop, which writes by
+// Store: Each does it, given a tile's sums. Bias, unless nil, gives what the sums
+// start from.
 type StoreOnly struct {
 	*Store
 	Each func(t Tile, acc []ptx.F32)
+	Bias func(t Tile) []ptx.F32
 }
 
 // Begin implements Epilogue.
-func (s StoreOnly) Begin(t Tile) TileEpilogue { return storeOnlyTile{t: t, each: s.Each} }
+func (s StoreOnly) Begin(t Tile) TileEpilogue { return storeOnlyTile{t: t, of: s} }
 
 type storeOnlyTile struct {
 	NoLoads
-	t    Tile
-	each func(t Tile, acc []ptx.F32)
+	t  Tile
+	of StoreOnly
 }
 
-func (s storeOnlyTile) Store(acc []ptx.F32) { s.each(s.t, acc) }
+func (s storeOnlyTile) Start(acc []ptx.F32) bool {
+	if s.of.Bias == nil {
+		return false
+	}
+	for i, v := range s.of.Bias(s.t) {
+		ptx.VarOf(acc[i]).Set(v)
+	}
+	return true
+}
+
+func (s storeOnlyTile) Store(acc []ptx.F32) { s.of.Each(s.t, acc) }
 
 // math multiplies the warpgroup's rows of each tile and hands the sums to the
 // epilogue. A warpgroup whose rows all lie past the expert's end only gives
@@ -199,13 +222,17 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 		newB = tile.NewDescriptorMN
 	}
 	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
+	keep := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) }
+	if e.Start(acc) {
+		keep = func(ptx.U32) ptx.Pred { return ptx.True() }
+	}
 	loop.Run(ptx.Uint(p.KTiles), func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
 			k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := newB(k, s.Data.At(TileABytes))
-		Multiply(k, acc, a, b, kt.NeI(0), false, p.BMN)
+		Multiply(k, acc, a, b, keep(kt), false, p.BMN)
 		stagger.Multiplied(kt)
 		e.PerKTile(kt)
 	}, e.UnderLastMMA)

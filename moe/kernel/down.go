@@ -14,7 +14,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Down is the down-projection: Y = A·W2ᵀ of each expert's packed rows.
+// Down is the down-projection: Y = A·W2ᵀ + b2 of each expert's packed rows.
 type Down struct {
 	spec.Config
 	Tiling gemm.Tiling
@@ -26,6 +26,8 @@ type DownArgs struct {
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
+	// B2 [E, d] bf16 is its bias.
+	B2 driver.DevicePtr
 	// Y [R, d] bf16 is written.
 	Y driver.DevicePtr
 	// Rows is R.
@@ -39,6 +41,10 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	k.Persistent(d.Tiling.ClusterM)
 	b := weights.W2(d.Config).Forward(d.Tiling)
 	a, w2 := k.Map(&k.Args.A, d.aMap), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return b.Map(a.W2) })
+	var b2 []ptx.Global
+	if d.Bias {
+		b2 = append(b2, k.Ptr(&k.Args.B2))
+	}
 	y := k.Map(&k.Args.Y, d.yMap)
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, cta)
@@ -62,7 +68,13 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 			return gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: y, At: func() []ptx.U32 { return t.Ragged(at) }}
 		})
 	}
-	p.Run(func() { p.LoadTMA(load) }, gemm.StoreOnly{Store: store, Each: each})
+	e := gemm.StoreOnly{Store: store, Each: each}
+	if d.Bias {
+		e.Bias = func(t gemm.Tile) []ptx.F32 {
+			return weights.B2(d.Config).Sums(b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN, p.Fragment())
+		}
+	}
+	p.Run(func() { p.LoadTMA(load) }, e)
 	return k.Build()
 }
 

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection: H = X[rows]·W1ᵀ, and A, the activation of H. The
+// Up is the up-projection: H = X[rows]·W1ᵀ + b1, and A, the activation of H. The
 // rows of X are gathered as they are loaded; the activation and the stores of H
 // and A run in the epilogue. One half of a tile's columns is gate, the other up,
 // so that a thread holds both values of a neuron, whatever W1's layout; without
@@ -34,6 +34,8 @@ type UpArgs struct {
 	Gather driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
+	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	B1, B3 driver.DevicePtr
 	// A [R, n] bf16 is written: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] or [R, n] bf16 is written where SaveH is set: gate, then up.
@@ -58,6 +60,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if b.Maps() > 1 {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return b.Map(a.W3) }))
 	}
+	var b1 []ptx.Global
+	if u.Bias {
+		b1 = append(b1, k.Ptr(&k.Args.B1))
+		if b.Maps() > 1 {
+			b1 = append(b1, k.Ptr(&k.Args.B3))
+		}
+	}
 	a := k.Map(&k.Args.A, u.aMap)
 	var h ptx.TensorMap
 	if u.SaveH {
@@ -72,7 +81,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		b.Load(p, w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 	}}
-	p.Run(load.Load, gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) { u.store(store, t, acc, a, h) }})
+	e := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) { u.store(store, t, acc, a, h) }}
+	if u.Bias {
+		e.Bias = func(t gemm.Tile) []ptx.F32 {
+			return weights.B1(u.Config).Sums(b1, t.Expert, t.Column.MulI(u.neurons()), u.neurons(), p.Fragment())
+		}
+	}
+	p.Run(load.Load, e)
 	return k.Build()
 }
 

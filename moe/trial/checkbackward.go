@@ -2,6 +2,7 @@ package trial
 
 import (
 	"fmt"
+	"slices"
 
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
@@ -31,6 +32,8 @@ type BackwardReport struct {
 	// each expert's weights.
 	Tokens, Rows                   int
 	DX, DScores, DW1, DW2, DRouter reference.Report
+	// DB1 and DB2 are compared whole.
+	DB1, DB2 reference.Report
 }
 
 // Check returns nil when every gradient is inside the bounds.
@@ -38,7 +41,7 @@ func (r BackwardReport) Check() error {
 	for _, g := range []struct {
 		name   string
 		report reference.Report
-	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DRouter", r.DRouter}} {
+	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter}} {
 		if err := g.report.Check(r.Bounds); err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
 		}
@@ -81,6 +84,8 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	}
 	k.report.DW1 = k.weights(dw1, g.W1, c.HWidth(), c.Hidden, o.Rows)
 	k.report.DW2 = k.weights([]moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
+	k.report.DB1 = k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth())
+	k.report.DB2 = k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden)
 	k.router()
 	return k.report, k.err
 }
@@ -132,6 +137,31 @@ func (k *backwardCheck) weights(got []moe.Tensor, of func([]reference.ExpertRow)
 		return reference.Report{}
 	}
 	return k.judge(v, want, len(list), cols)
+}
+
+// biases compares the gradient of a bias, which is in one tensor or in halves,
+// a row an expert.
+func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), width int) reference.Report {
+	parts = slices.DeleteFunc(parts, moe.Tensor.IsZero)
+	if len(parts) == 0 || k.err != nil {
+		return reference.Report{}
+	}
+	experts := k.t.Layer.Config().NumExperts
+	want, err := of(reference.AllRows(experts, width))
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	var got Values
+	for e := range experts {
+		for _, part := range parts {
+			v, err := k.t.Rows(part, width/len(parts), []int64{int64(e)})
+			if k.err = err; err != nil {
+				return reference.Report{}
+			}
+			got.BF16, got.F32 = append(got.BF16, v.BF16...), append(got.F32, v.F32...)
+		}
+	}
+	return k.judge(got, want, experts, width)
 }
 
 // weightRows reads rows of experts' weights, whichever way they lie.

@@ -15,6 +15,7 @@ import (
 const (
 	ScaleX      = 0.5
 	ScaleWeight = 0.02
+	ScaleBias   = 0.3
 )
 
 // Trial is a layer's tensors on host and device.
@@ -46,8 +47,12 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 	weight := func(seed uint64, of moe.Shape) []uint16 {
 		return reference.NewNormal(seed, ScaleWeight*boost).Values(of.Elements())
 	}
+	bias := func(seed uint64, of moe.Shape) []uint16 {
+		return reference.NewNormal(seed, ScaleBias).Values(of.Elements())
+	}
 	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), reference.Weights{
 		Router: weight(seed+1, s.Router), W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
+		B1: bias(seed+5, s.B1), B3: bias(seed+6, s.B3), B2: bias(seed+7, s.B2),
 	})
 }
 
@@ -81,7 +86,7 @@ func (t *Trial) upload() (err error) {
 	for _, in := range []struct {
 		to   moe.Tensor
 		from []uint16
-	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}} {
+	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2}} {
 		if in.to.IsZero() {
 			continue
 		}

@@ -22,6 +22,8 @@ import (
 // (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
 type DScores struct {
 	Intermediate, TopK int
+	// Bias adds b2's part.
+	Bias bool
 	// Scores stores dS; Router stores dlogits and dlrow. One at least is set.
 	Scores, Router bool
 	// List: the tokens are entries of a list, with one slot each.
@@ -39,6 +41,8 @@ type ScoresArgs struct {
 	// packed row of each (token, slot).
 	DScorePartials driver.DevicePtr
 	Inverse        driver.DevicePtr
+	// BiasDots [T, K] f32 is b2's part, with Bias.
+	BiasDots driver.DevicePtr
 	// DScores [T, K] f32 is written, with Scores.
 	DScores driver.DevicePtr
 	// With Router: Scores [T, K] f32; DLogits [T, K] and DLogitByRow [R] f32 are
@@ -65,7 +69,10 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	k := jit.NewBuilder[ScoresArgs](name, dscoresThreads, 1)
 	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + d.perCTA() - 1) / d.perCTA() })
 	partial, inverse := k.Ptr(&k.Args.DScorePartials), k.Ptr(&k.Args.Inverse)
-	var dscores, scores, dlogits, dlrow ptx.Global
+	var dots, dscores, scores, dlogits, dlrow ptx.Global
+	if d.Bias {
+		dots = k.Ptr(&k.Args.BiasDots)
+	}
 	if d.Scores {
 		dscores = k.Ptr(&k.Args.DScores)
 	}
@@ -88,7 +95,12 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 		if d.Router {
 			score.Set(ptx.LdGlobal[ptx.F32](scores.Index(pair, 4)))
 		}
-		k.If(row.Get().NeI(route.NoRow), func() { d.sum(k.Kernel, partial.Index(row.Get(), d.Intermediate/ScoreGroup*4), grad) })
+		k.If(row.Get().NeI(route.NoRow), func() {
+			d.sum(k.Kernel, partial.Index(row.Get(), d.Intermediate/ScoreGroup*4), grad)
+			if d.Bias {
+				grad.Set(grad.Get().Add(ptx.LdGlobal[ptx.F32](dots.Index(pair, 4))))
+			}
+		})
 		if d.Scores {
 			ptx.StGlobal(dscores.Index(pair, 4), grad.Get())
 		}
@@ -148,10 +160,10 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 // tokens with one slot to it.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Scores: true, Router: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true, Router: true}.Build()
 	}}
 	ScoresGivenKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Scores: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true}.Build()
 	}}
 	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: 1, Scores: true, List: true}.Build()

@@ -77,6 +77,9 @@ func (e *dhTile) locate() {
 	e.row, e.rows = e.t.FirstRow.Add(before), e.t.ValidRows.Sub(e.t.ValidRows.Min(before))
 }
 
+// Start implements gemm.TileEpilogue.
+func (e *dhTile) Start([]ptx.F32) bool { return false }
+
 // PerKTile starts the loads of H when the main loop is under way. Parts beyond
 // the two slots are only prefetched into the L2 cache.
 func (e *dhTile) PerKTile(kt ptx.U32) {

@@ -1,0 +1,16 @@
+// Package bias has the kernels of backward that only layers with biases need:
+// the part of the scores' gradients that b2 has, and the biases' own gradients,
+//
+//	dS[t,k] += dO[t] · b2[e]
+//	db1[e] = Σ_p dH[p]          over the expert's packed rows p
+//	db2[e] = Σ_p s_p · dO[t_p]  s the row's score, t its token
+//
+// Forward adds biases where it starts its sums, see gemm.TileEpilogue.
+package bias
+
+import "sonicmoe/moe/spec"
+
+// Has reports whether a layer has biases.
+func Has(c spec.Config) bool { return c.Bias }
+
+func hasLists(c spec.Config) bool { return c.Bias && c.HasLists() }

@@ -1,0 +1,78 @@
+package weights
+
+import (
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// Bias is the bias of one of the experts' products: [E, Width], or two of them.
+type Bias struct {
+	// Parts are gate and up, or one of N columns.
+	Parts, N int
+	// Apart: each part is a tensor of its own; Interleaved: a neuron's two touch.
+	Apart, Interleaved bool
+}
+
+// B1 is the up-projection's bias, ordered as the rows of W1.
+func B1(c spec.Config) Bias {
+	return Bias{Parts: c.HParts(), N: c.Intermediate, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
+}
+
+// B2 is the down-projection's.
+func B2(c spec.Config) Bias { return Bias{Parts: 1, N: c.Hidden} }
+
+// Width is the length of an expert's row.
+func (b Bias) Width() int {
+	if b.Apart {
+		return b.N
+	}
+	return b.Parts * b.N
+}
+
+// Sums gives what a thread's sums of a tile start from: its columns of each part
+// of a tile that begins at that column and has so many of each. Columns past the
+// last repeat others: they are dropped.
+func (b Bias) Sums(tensors []ptx.Global, expert, column ptx.U32, columns int, f tile.Fragment) []ptx.F32 {
+	const block = tile.Block
+	sums := make([]ptx.F32, b.Parts*columns/2)
+	for i := range columns / block {
+		first := column.AddI(i * block)
+		if b.N%columns != 0 {
+			first = first.Min(ptx.Uint(b.N - block))
+		}
+		first = first.Add(f.Column)
+		for j := range block / 8 {
+			for part, pair := range b.pairs(tensors, expert, first, 8*j) {
+				at := part*columns/2 + i*block/2 + 4*j
+				copy(sums[at:], []ptx.F32{pair[0], pair[1], pair[0], pair[1]}) // of both rows
+			}
+		}
+	}
+	return sums
+}
+
+// pairs loads each part's biases of two columns that touch: of those so many
+// behind a column.
+func (b Bias) pairs(tensors []ptx.Global, expert, column ptx.U32, behind int) (pairs [][2]ptx.F32) {
+	at := func(tensor ptx.Global, column ptx.U32, columns int) ptx.Global {
+		return tensor.Index(expert, b.Width()*tile.ElementBytes).Index(column, columns*tile.ElementBytes).At(behind * columns * tile.ElementBytes)
+	}
+	if b.Interleaved {
+		v := ptx.LdGlobalVec[ptx.U32](at(tensors[0], column, 2), 2, ".nc")
+		g0, u0 := v[0].AsBF16x2().Unpack()
+		g1, u1 := v[1].AsBF16x2().Unpack()
+		return [][2]ptx.F32{{g0, g1}, {u0, u1}}
+	}
+	for part := range b.Parts {
+		tensor := tensors[0]
+		if b.Apart {
+			tensor = tensors[part]
+		} else {
+			tensor = tensor.At(part * b.N * tile.ElementBytes)
+		}
+		lo, hi := ptx.LdGlobal[ptx.U32](at(tensor, column, 1), ".nc").AsBF16x2().Unpack()
+		pairs = append(pairs, [2]ptx.F32{lo, hi})
+	}
+	return pairs
+}
