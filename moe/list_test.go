@@ -103,14 +103,17 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 		return v
 	}
 	b.x = values(b.f.X, 1, 1)
-	w1, w2 := values(b.f.W1, 2, 0.1), values(b.f.W2, 3, 0.1)
+	w := reference.Weights{Router: make([]uint16, c.NumExperts*c.Hidden), W1: values(b.f.W1, 2, 0.1), W2: values(b.f.W2, 3, 0.1)}
+	if c.Bias {
+		w.B1, w.B2 = values(b.f.B1, 5, 0.5), values(b.f.B2, 6, 0.5)
+	}
 	b.do = reference.NewNormal(4, 1).Values(shapes.O.Elements())
 	require.NoError(t, moe.Write(b.s, b.f.List.Tokens, l.tokens))
 	require.NoError(t, moe.Write(b.s, b.f.List.ExpertIDs, l.ids))
 	require.NoError(t, moe.Write(b.s, b.f.List.Scores, l.scores))
 	wide := c
 	wide.TopK = l.width
-	b.ref, err = reference.NewLayer(wide, make([]uint16, c.NumExperts*c.Hidden), w1, w2)
+	b.ref, err = reference.New(wide, w)
 	require.NoError(t, err)
 	return b
 }
@@ -140,6 +143,7 @@ func TestLists(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range cases {
 		tokens := []int{70, 3, 130, 1}[i%4]
+		c.Bias = i%2 == 0
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
 		b := newListBench(t, c, l, tokens)
 		call := b.layer.NewCall()
@@ -161,7 +165,7 @@ func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	back.DRouter = moe.Gradient{}
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
-	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, back.DB1.Tensor, back.DB2.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	require.NoError(b, call.BackwardExperts(b.s, back))
 
 	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: l.slotScores, ExpertIDs: l.slotIDs}, reference.Rounded)
@@ -175,6 +179,14 @@ func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	dw2, err := want.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(b, err)
 	b.check("DW2", back.DW2.Tensor, dw2, c.NumExperts)
+	if c.Bias {
+		db1, err := want.B1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
+		require.NoError(b, err)
+		b.check("DB1", back.DB1.Tensor, db1, c.NumExperts)
+		db2, err := want.B2(reference.AllRows(c.NumExperts, c.Hidden))
+		require.NoError(b, err)
+		b.check("DB2", back.DB2.Tensor, db2, c.NumExperts)
+	}
 
 	got := make([]float32, len(l.ids))
 	require.NoError(b, moe.Read(b.s, back.DScores, got))

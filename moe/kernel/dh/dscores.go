@@ -166,6 +166,6 @@ var (
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true}.Build()
 	}}
 	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: 1, Scores: true, List: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: 1, Bias: l.Bias, Scores: true, List: true}.Build()
 	}}
 )
