@@ -1,0 +1,110 @@
+package moe_test
+
+import (
+	"context"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/golden"
+)
+
+// The blocks of transformers, config.json to gradients, on the layer's kernels:
+// those that Check says are computed.
+func TestTransformers(t *testing.T) {
+	blocks, tokens, err := golden.Blocks()
+	require.NoError(t, err)
+	computed := 0
+	for name, b := range blocks {
+		model, err := moe.FromConfig(b.Config)
+		require.NoError(t, err, name)
+		if len(model.Outside) > 0 || moe.Check(model.Config) != nil {
+			continue
+		}
+		computed++
+		if testing.Short() && computed > 1 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) { checkBlock(t, model.Config, b, tokens) })
+	}
+	assert.GreaterOrEqual(t, computed, 4)
+}
+
+func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int) {
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	layer, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+	require.NoError(t, err)
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	defer stream.Close()
+	memory := moe.NewArena(dev)
+	defer memory.Free()
+
+	f := memory.Forward(layer, tokens)
+	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
+	back := f.Backward()
+	back.DO, back.DX, back.WeightGradients = memory.Like(f.O), memory.Like(f.X), memory.Gradients(layer, moe.F32)
+	require.NoError(t, memory.Err())
+	write := func(name string, to moe.Tensor) {
+		values := golden.Values(name, to.Shape.Elements())
+		require.NotNil(t, values, name)
+		require.NoError(t, moe.Write(stream, to, values), name)
+	}
+	write("x", f.X)
+	write("do", back.DO)
+	// Whatever weights a layer has, by their names.
+	weights := reflect.ValueOf(f.Weights)
+	for i := range weights.NumField() {
+		if w := weights.Field(i).Interface().(moe.Tensor); !w.IsZero() {
+			write(goldenName(weights.Type().Field(i).Name), w)
+		}
+	}
+	call := layer.NewCall()
+	require.NoError(t, call.Forward(stream, f))
+	require.NoError(t, call.Backward(stream, back))
+	read := func(from moe.Tensor) []float64 {
+		values := make([]float64, from.Shape.Elements())
+		require.NoError(t, moe.Read(stream, from, values))
+		return values
+	}
+	ids := make([]int32, f.ExpertIDs.Shape.Elements())
+	require.NoError(t, moe.Read(stream, f.ExpertIDs, ids))
+	for i := range tokens {
+		require.ElementsMatch(t, b.IDs[i*c.TopK:][:c.TopK], ids[i*c.TopK:][:c.TopK], "token %d", i)
+	}
+	// The block does not round; logits in bf16 move scores, and so their gradients.
+	assert.LessOrEqual(t, golden.Off(b.O.Values(), read(f.O)), 8e-3, "O")
+	assert.LessOrEqual(t, golden.Off(b.Gradients["x"].Values(), read(back.DX)), 1.2e-2, "x")
+	gradients, met := reflect.ValueOf(back.WeightGradients), 1
+	for i := range gradients.NumField() {
+		name := goldenName(strings.TrimPrefix(gradients.Type().Field(i).Name, "D"))
+		want, ok := b.Gradients[name]
+		var of moe.Tensor
+		switch g := gradients.Field(i).Interface().(type) {
+		case moe.Gradient:
+			of = g.Tensor
+		case moe.Tensor:
+			of = g
+		}
+		if !ok || of.IsZero() {
+			continue
+		}
+		met++
+		got := read(of)
+		if s := of.Shape; s.Rank > 1 {
+			got = golden.Project(got, int(s.Dims[s.Rank-1]))
+		}
+		assert.LessOrEqual(t, golden.Off(want.Values(), got), 2e-2, name)
+	}
+	assert.Equal(t, len(b.Gradients), met, "gradients compared")
+}
+
+// goldenName is a weight's name in the golden file: W1 is w1, SharedGate sharedGate.
+func goldenName(field string) string { return strings.ToLower(field[:1]) + field[1:] }
