@@ -2,7 +2,7 @@
 // packages that must not have any, one at a time, and counts those that fail a
 // test.
 //
-//	go run .ci/mutate.go [-n 150] [-seed 1] [-only cache,jit] [-list]
+//	go run .ci/mutate.go [-n 150] [-seed 1] [-only cache,jit] [-at jit/kernel.go:167] [-list]
 //
 // Known tools (gremlins, go-mutesting) build the tests anew for each mistake.
 // Here all mistakes of a package are built at once, each behind a switch that an
@@ -47,8 +47,8 @@ var groups = []group{
 	{[]string{"./driver/cuda"}, "./driver/cuda", ""},
 	{[]string{"./jit"}, "./jit", ""},
 	{[]string{"./ptx/emu"}, "./ptx/emu", ""},
-	{[]string{"./moe/kernel", "./moe/kernel/dh", "./moe/kernel/dw", "./moe/kernel/drouter"}, "./moe", "TestPTX"},
-	{[]string{"./moe"}, "./moe", "Arg|Sizes|Choices|Arena|Buffers|Config|Supported|Golden|Fault|Cache|Error|Export|Observe"},
+	{[]string{"./moe/kernel", "./moe/kernel/dh", "./moe/kernel/dw", "./moe/kernel/drouter"}, "./moe", "TestPTX|TestGolden|TestBackwardSmall|TestBackwardExactSizes"},
+	{[]string{"./moe"}, "./moe", "Arg|Sizes|Choices|Arena|Config|Golden|Fault|Cache|Error|Observe|Workspace|Zero|Sources|Refuse|Apart"},
 }
 
 // variable names the mistake that is on.
@@ -68,15 +68,16 @@ func main() {
 	n := flag.Int("n", 150, "mistakes, over all groups")
 	seed := flag.Uint64("seed", 1, "of the sample")
 	only := flag.String("only", "", "groups, by the first package's name without ./, with commas")
+	at := flag.String("at", "", "of the sample, the mistakes in these lines, with commas")
 	list := flag.Bool("list", false, "list the mistakes, run nothing")
 	flag.Parse()
-	if err := mutate(*n, *seed, *only, *list); err != nil {
+	if err := mutate(*n, *seed, *only, *at, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(1)
 	}
 }
 
-func mutate(n int, seed uint64, only string, list bool) error {
+func mutate(n int, seed uint64, only, at string, list bool) error {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	dir, err := os.MkdirTemp("", "mutate-")
 	if err != nil {
@@ -92,6 +93,10 @@ func mutate(n int, seed uint64, only string, list bool) error {
 		chosen := sample(rng, all, n*(i+1)/len(groups)-n*i/len(groups))
 		if only != "" && !slices.Contains(strings.Split(only, ","), g.packages[0][2:]) {
 			continue
+		}
+		if at != "" {
+			lines := strings.Split(at, ",")
+			chosen = slices.DeleteFunc(chosen, func(m mutant) bool { return !slices.Contains(lines, m.place()) })
 		}
 		fmt.Printf("%s: %d of %d mistakes, tests of %s %s\n", strings.Join(g.packages, " "), len(chosen), len(all), g.test, g.run)
 		if list {
@@ -113,12 +118,16 @@ func mutate(n int, seed uint64, only string, list bool) error {
 	return nil
 }
 
-func (m mutant) String() string {
+// String reads "jit/kernel.go:167: 1 -> 1+1".
+func (m mutant) String() string { return m.place() + ": " + m.what }
+
+// place is file and line, "jit/kernel.go:167".
+func (m mutant) place() string {
 	file := m.file
 	if wd, err := os.Getwd(); err == nil {
 		file = strings.TrimPrefix(file, wd+string(filepath.Separator))
 	}
-	return fmt.Sprintf("%s:%d: %s", file, m.line, m.what)
+	return fmt.Sprintf("%s:%d", file, m.line)
 }
 
 // sample takes n that do not overlap, in the order of the files.

@@ -185,7 +185,7 @@ func TestPruneDropsOldLocks(t *testing.T) {
 }
 
 // A directory that can't be listed is an error of Prune, not one with nothing
-// to remove.
+// to remove; and what was called off removes nothing.
 func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
 	c := open(Options{Dir: t.TempDir()}, files)
@@ -198,4 +198,12 @@ func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	})
 	_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
 	require.ErrorIs(t, err, syscall.EIO)
+	files.Before(nil)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = c.Prune(ended, PruneOptions{MaxBytes: -1})
+	require.ErrorIs(t, err, context.Canceled)
+	report, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
+	require.NoError(t, err)
+	require.Zero(t, report.Left)
 }

@@ -185,7 +185,7 @@ func TestZeroValues(t *testing.T) {
 	s := tr.Stream()
 	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
 	var none *moe.Layer
-	for name, c := range map[string]*moe.Call{"zero": {}, "nil": nil, "of a nil layer": none.NewCall()} {
+	for name, c := range map[string]*moe.Call{"zero": {}, "nil": nil, "of a nil layer": none.NewCall(), "of a zero layer": new(moe.Layer).NewCall()} {
 		for _, err := range []error{
 			c.Forward(s, tr.Args), c.Route(s, tr.Args), c.ForwardExperts(s, tr.Args), c.Backward(s, tr.Back), c.BackwardExperts(s, tr.Back),
 		} {
@@ -193,17 +193,21 @@ func TestZeroValues(t *testing.T) {
 			require.ErrorContains(t, err, "must be made by Layer.NewCall", name)
 		}
 	}
-	_, err := none.Sizes(1)
-	wantArgError(t, err, "Layer")
-	_, err = none.Listing("up")
-	wantArgError(t, err, "kernel")
-	require.Zero(t, none.Config())
-	require.Empty(t, none.Kernels())
-	require.Empty(t, none.Origins())
-	require.Empty(t, none.Tiles())
-	require.Empty(t, none.ChosenBy())
-	require.Equal(t, driver.ErrBroken, none.Explain(driver.ErrBroken))
-	_, err = moe.New(nil, testDevice(t), tiny) //nolint:staticcheck // the point of the test
+	for _, l := range []*moe.Layer{none, {}} {
+		_, err := l.Sizes(1)
+		wantArgError(t, err, "Layer")
+		_, err = l.ListSizes(1, 1)
+		wantArgError(t, err, "Layer")
+		_, err = l.Listing("up")
+		wantArgError(t, err, "kernel")
+		require.Zero(t, l.Config())
+		require.Empty(t, l.Kernels())
+		require.Empty(t, l.Origins())
+		require.Empty(t, l.Tiles())
+		require.Empty(t, l.ChosenBy())
+		require.Equal(t, driver.ErrBroken, l.Explain(driver.ErrBroken))
+	}
+	_, err := moe.New(nil, testDevice(t), tiny) //nolint:staticcheck // the point of the test
 	wantArgError(t, err, "ctx")
 	for _, tokens := range []int{-1, math.MinInt, math.MaxInt, 1 << 40, 1 << 31} {
 		_, err := tr.Layer.Sizes(tokens)

@@ -122,7 +122,7 @@ func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr,
 // begin starts a pass: the call is this goroutine's until end, T is X's.
 func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 	switch {
-	case c == nil || c.layer == nil:
+	case c == nil || !c.layer.made():
 		return 0, &ArgError{Field: "Call", Got: "none of a layer", Want: "made by Layer.NewCall"}
 	case s == nil:
 		return 0, &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}

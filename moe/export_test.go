@@ -95,3 +95,14 @@ func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b Backward) er
 	_, err := c.launchers[k].Again(s)
 	return err
 }
+
+// BackwardPieces are the offsets of the pieces of a backward workspace, of those
+// that share memory the first one's.
+func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
+	w := l.backwardWorkspace(l.work(tokens))
+	return map[string]int64{
+		"counts": w.counts, "offsets": w.offsets, "table": w.table, "rowPairs": w.rowPairs, "tickets": w.tickets, "gather": w.gather,
+		"inverse": w.inverse, "pairs": w.pairs, "dlogits": w.dlogits, "dscores": w.dscores, "dlrow": w.dlrow, "splits": w.splits,
+		"splitCounts": w.splitCounts, "splitTickets": w.splitTickets, "states": w.states, "lossPartials": w.lossPartials, "first": w.dh, "second": w.dxRows,
+	}
+}

@@ -207,6 +207,9 @@ func (l *Layer) load(ctx context.Context, done emitted, o options) error {
 	return g.Wait()
 }
 
+// made says that New made the layer: one that is nil or zero it did not.
+func (l *Layer) made() bool { return l != nil && l.dev != nil }
+
 // all are the layer's kernels; a nil layer has none.
 func (l *Layer) all() []loaded {
 	if l == nil {

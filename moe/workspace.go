@@ -114,7 +114,7 @@ type Sizes struct {
 // Sizes gives the exact sizes for a call with so many tokens. It refuses what
 // Forward does: fewer than 0, and T·K of 2^31 or more.
 func (l *Layer) Sizes(tokens int) (Sizes, error) {
-	if l == nil {
+	if !l.made() {
 		return Sizes{}, errNoLayer
 	}
 	if most := spec.MaxRows / l.of.TopK; tokens < 0 || tokens > most {
@@ -132,7 +132,7 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 // come as a list of so many entries. Scores and ExpertIDs are the list's.
 func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	switch {
-	case l == nil:
+	case !l.made():
 		return Sizes{}, errNoLayer
 	case !l.of.HasLists():
 		return Sizes{}, errNoLists

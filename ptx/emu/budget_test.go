@@ -44,6 +44,10 @@ func TestLaunchesBeyondAllBounds(t *testing.T) {
 			assert.ErrorContains(t, p.run(), c.says)
 		})
 	}
+	for _, n := range []int{1, 2, 64} {
+		assert.ErrorIs(t, p.mem.Read(make([]byte, n), 8), ErrAddress, "%d bytes", n)
+		assert.ErrorIs(t, p.mem.Write(8, make([]byte, n)), ErrAddress, "%d bytes", n)
+	}
 	for _, count := range []int64{1 << 61, 1 << 62, 1<<62 + 1, math.MaxInt64, -1} {
 		at, err := p.mem.Alloc(64)
 		require.NoError(t, err)

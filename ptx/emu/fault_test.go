@@ -47,6 +47,9 @@ var plantedFaults = []planted{
 	mov.u32 %r0, %tid.x;
 	mad.wide.u32 %d0, %r0, 16, %d0;
 	ld.global.u32 %r1, [%d0]; // here`, says: []string{"lane 4", "0 bytes past the end of the allocation of 64 bytes"}},
+	{name: "global before the beginning", kind: OutOfBounds, code: `
+	ld.param.u64 %d0, [out];
+	ld.global.u32 %r1, [%d0+-8]; // here`, says: []string{", 8 bytes before the allocation at"}},
 	{name: "global address 0", kind: OutOfBounds, code: "mov.u64 %d0, 0; st.global.u32 [%d0], 1; // here", says: []string{"in no allocation"}},
 	{name: "shared past the end", kind: OutOfBounds, shared: 256, code: `
 	mov.u32 %r0, smem;
@@ -55,6 +58,17 @@ var plantedFaults = []planted{
 	{name: "misaligned vector", kind: Misaligned, code: `
 	ld.param.u64 %d0, [out];
 	ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%d0+8]; // here`, says: []string{"must be a multiple of 16"}},
+	{name: "misaligned copy", kind: Misaligned, shared: 256, code: `
+	mov.u32 %r0, smem;
+	ld.param.u64 %d0, [out];
+	cp.async.cg.shared.global [%r0], [%d0+4], 16; // here`, says: []string{"must be a multiple of 16"}},
+	{name: "copy from past the end", kind: OutOfBounds, shared: 256, code: `
+	mov.u32 %r0, smem;
+	ld.param.u64 %d0, [out];
+	cp.async.cg.shared.global [%r0], [%d0+64], 16; // here`, says: []string{"past the end of the allocation of 64 bytes"}},
+	{name: "matrix of what nobody wrote", kind: UninitializedShared, shared: 1024, code: `
+	mov.u32 %r0, smem;
+	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // here`},
 	{name: "misaligned shared", kind: Misaligned, shared: 256, code: `
 	mov.u32 %r0, smem;
 	st.shared.u64 [%r0+4], 1; // here`},
@@ -259,6 +273,37 @@ func TestNoFault(t *testing.T) {
 	bar.sync 0;
 	fence.proxy.async.shared::cta;
 	` + fenceMMA + wgmma,
+		"a copy of no bytes, from anywhere": `
+	mov.u32 %r0, smem;
+	mov.u64 %d0, 4;
+	mov.u32 %r1, 0;
+	cp.async.cg.shared.global [%r0], [%d0], 16, %r1;
+	cp.async.commit_group;
+	cp.async.wait_group 0;
+	ld.shared.u32 %r2, [%r0];`,
+		"a copy's arrival wakes who waits": `
+	mov.u32 %r0, smem;
+	mov.u32 %r1, %tid.x;
+	setp.eq.u32 %p0, %r1, 64;
+	@%p0 mbarrier.init.shared::cta.b64 [%r0], 1;
+	bar.sync 0;
+	mov.u64 %d0, 0;
+	mov.u32 %r2, 0;
+	@%p0 cp.async.cg.shared.global [%r0+16], [%d0], 16, %r2;
+	@%p0 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r0];
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r0], 0;
+	@!%p1 bra wait;
+	ld.shared.u32 %r2, [%r0+16];`,
+		"lanes that come one by one": `
+	mov.u32 %r0, %tid.x;
+	and.b32 %r0, %r0, 31;
+	mad.lo.u32 %r0, %r0, 50, 1;
+again:
+	sub.u32 %r0, %r0, 1;
+	setp.ne.u32 %p0, %r0, 0;
+	@%p0 bra again;
+	bar.sync 0;`,
 		"lanes that reconverge": `
 	mov.u32 %r0, %tid.x;
 	setp.lt.u32 %p0, %r0, 7;

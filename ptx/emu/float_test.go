@@ -234,3 +234,26 @@ func TestWholeWarpArithmetic(t *testing.T) {
 		}
 	}
 }
+
+// With .ftz, what is too small for a normal number is a zero of its sign: the
+// operands' and the result's.
+func TestFlushedQuotients(t *testing.T) {
+	f := math.Float32bits
+	const tiny = 1e-40
+	for _, c := range []struct {
+		a, b       float32
+		plain, ftz float32
+	}{
+		{tiny, 1, tiny, 0},
+		{1e-38, 1e4, 1e-42, 0},
+		{3, 2, 1.5, 1.5},
+		{1, tiny, float32(math.Inf(1)), float32(math.Inf(1))},
+		{0x1p-126, 0x1p-1, 0x1p-125, 0x1p-125},
+		{1e30, 0x1p-130, float32(math.Inf(1)), float32(math.Inf(1))},
+		{1e-30, 0x1p-130, 1e-30 / 0x1p-130, float32(math.Inf(1))},
+	} {
+		assert.Equal(t, f(c.plain), divF32(f(c.a), f(c.b), false), "%g / %g", c.a, c.b)
+		assert.Equal(t, f(c.ftz), divF32(f(c.a), f(c.b), true), "%g / %g, flushed", c.a, c.b)
+	}
+	assert.Equal(t, f(float32(math.Copysign(0, -1))), divF32(f(-tiny), f(1), true))
+}

@@ -91,3 +91,34 @@ func TestMulticastFaults(t *testing.T) {
 	_, err = runMulticast(t, 3, false, Early, 1)
 	require.ErrorContains(t, err, "fence.proxy.async", "a copy of what was just stored")
 }
+
+// A load into a CTA that has exited is a fault: its shared memory may be
+// another's.
+func TestMulticastIntoAnExitedCTA(t *testing.T) {
+	k := ptx.NewKernel("k")
+	k.SetLaunchBounds(32, 1)
+	k.SetCluster(2)
+	m := k.ParamTensorMap("m")
+	smem := k.SharedBase()
+	tid, rank := k.TidX(), k.ClusterCtarank()
+	k.If(tid.EqI(0), func() {
+		k.MbarrierInit(smem.At(512), ptx.Uint(1))
+		k.FenceMbarrierInit()
+	})
+	k.ClusterArrive()
+	k.ClusterWait()
+	k.If(rank.EqI(0).And(tid.EqI(0)), func() {
+		counter := ptx.NewVar(k, ptx.Uint(0))
+		k.Loop(func() { // the other CTA is gone by then
+			counter.Set(counter.Get().AddI(1))
+			k.BreakIf(counter.Get().EqI(5000))
+		})
+		k.MbarrierArriveExpectTx(smem.At(512), ptx.Uint(128))
+		k.TMALoadMulticast(smem, m, smem.At(512), ptx.Uint(3).B16(), ptx.Uint(0), ptx.Uint(0))
+	})
+	p := build(t, k)
+	from := p.u32s(make([]uint32, 64)...)
+	p.params(TensorMap{Elem: ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}})
+	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{2}, [3]int{32}, 2, 1024
+	require.ErrorContains(t, p.run(), "CTA 1 of the cluster has exited")
+}
