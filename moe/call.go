@@ -66,6 +66,11 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if err := c.route(s, t, &f); err != nil {
 		return err
 	}
+	if !c.layer.choosesAtOnce(t) {
+		if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, c.layer.workspace(n).indices); err != nil {
+			return err
+		}
+	}
 	return c.experts(s, n, &f)
 }
 
@@ -109,6 +114,9 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 	}
 	w := c.layer.workspace(n)
 	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
+		return err
+	}
+	if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
 	return c.experts(s, n, &f)
@@ -187,18 +195,18 @@ func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(toke
 
 func (c *Call) route(s driver.Stream, t int, f *Forward) error {
 	w := c.layer.workspace(c.layer.work(t))
+	if c.layer.choosesAtOnce(t) {
+		return c.choose(s, t, f, w)
+	}
 	return launch(c, s, route.RouterKernel, route.RouterArgs{
 		X: f.X.Ptr, Weights: f.Router.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
 	})
 }
 
-// experts queues everything after the counts.
+// experts queues everything after the plan.
 func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 	w, p := c.layer.workspace(n), f.Workspace.Ptr
-	if err := c.plan(s, route.PlanKernel, n.tokens, f.ExpertIDs, p, w.indices); err != nil {
-		return err
-	}
 	if err := c.products(s, n, f); err != nil {
 		return err
 	}
@@ -209,10 +217,5 @@ func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 
 // plan queues one of the two plan kernels.
 func (c *Call) plan(s driver.Stream, which *registry.Kernel[route.PlanArgs], t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, which, route.PlanArgs{
-		ExpertIDs: experts.Ptr, Counts: at(p, w.counts),
-		Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs),
-		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
-		TokenRanges: c.ranges(t),
-	})
+	return launch(c, s, which, route.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
 }

@@ -59,10 +59,7 @@ func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w i
 		return err
 	}
 	if err := launch(c, s, route.PlanListKernel, route.PlanArgs{
-		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts),
-		Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs),
-		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
-		TokenRanges: ranges, Entries: of,
+		PlanTensors: w.plan(p, l.ExpertIDs), Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
 	}); err != nil {
 		return err
 	}

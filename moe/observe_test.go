@@ -29,9 +29,9 @@ func TestObserve(t *testing.T) {
 		run  func() error
 		want []string
 	}{
-		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"router", "plan", "decode-up", "decode-down", "aggregate"}},
-		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"router", "plan", "decode-up-inference", "decode-down", "aggregate"}},
-		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"router"}},
+		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"few-logits", "choose", "decode-up", "decode-down", "aggregate"}},
+		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"few-logits", "choose", "decode-up-inference", "decode-down", "aggregate"}},
+		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"few-logits", "choose"}},
 		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "decode-up", "decode-down", "aggregate"}},
 	} {
 		names = nil
@@ -50,7 +50,7 @@ func TestObserve(t *testing.T) {
 	require.NoError(t, tr.Stream().Synchronize(ctx))
 	launched := dev.Count(faulty.Launch)
 	require.Equal(t, stop, tr.Call().Forward(tr.Stream(), tr.Args))
-	require.Equal(t, launched+2, dev.Count(faulty.Launch), "router and plan")
+	require.Equal(t, launched+2, dev.Count(faulty.Launch), "the routing")
 
 	tr.Call().Observe(nil)
 	got, err := digest(ctx, tr, tr.Stream(), tr.Args)

@@ -37,6 +37,14 @@ func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*ticketBytes)}
 }
 
+// plan is what a plan of a call with the workspace at p is made from and of.
+func (w indices) plan(p driver.DevicePtr, experts Tensor) route.PlanTensors {
+	return route.PlanTensors{
+		ExpertIDs: experts.Ptr, Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs), Offsets: at(p, w.offsets),
+		Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
+	}
+}
+
 // workspace is the layout of a forward call's scratch memory.
 type workspace struct {
 	indices

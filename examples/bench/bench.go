@@ -158,9 +158,10 @@ func (b *bench) reopen() error {
 	return nil
 }
 
-// layer compiles a layer for the pass.
+// layer compiles a layer for the pass, which takes the kernels for many tokens
+// whatever the row's: -decode is for few.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
-	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))}
+	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithDecode(0)}
 	if !b.pass.backward {
 		opts = append(opts, moe.WithoutBackward())
 	}

@@ -24,6 +24,27 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
+// Few tokens: a line and an entry of the file for each number of them.
+func TestDecode(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "decode.json")
+	out, errs, err := tiny(t, "-decode", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file)
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "128,64,8,2  1      2.0   0")
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var points []DecodePoint
+	require.NoError(t, json.Unmarshal(text, &points))
+	require.Len(t, points, 2)
+	require.Equal(t, 3, points[1].Tokens)
+	for _, p := range points {
+		require.Positive(t, p.US)
+		require.Positive(t, p.PrefillUS)
+		require.InEpsilon(t, p.Share, p.Experts*3*128*64*2/1e6/4.8/p.US, 1e-9)
+	}
+	_, _, err = tiny(t, "-decode", "-batches", "1,none")
+	require.ErrorContains(t, err, `"none" must be a whole number from 1`)
+}
+
 // One run with everything: table, JSON and pictures.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +30,8 @@ type options struct {
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
+	withDecode    bool
+	batches       []int    // tokens of -decode
 	fitFrom       []string // report files
 }
 
@@ -36,6 +40,7 @@ const stdoutName = "-"
 
 // parse reads the flags. Help and the list of sizes go to stdout.
 func parse(args []string, stdout io.Writer) (o options, err error) {
+	o.batches = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
 	f := program.Flags()
 	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames()+"; both is forward, then backward")
@@ -52,6 +57,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
+	f.BoolVar(&o.withDecode, "decode", false, "measure inference over few tokens: layers that take turns in a graph, routing included, by share of the memory's bandwidth")
+	f.Func("batches", "with -decode: `tokens` of a call, with commas (default 1 to 512 in powers of two)", o.setBatches)
 	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
@@ -81,6 +88,19 @@ func (o *options) check() error {
 	o.withPoints = o.withPoints || o.withFit
 	if o.plot != "" {
 		return picture.Check(o.plot)
+	}
+	return nil
+}
+
+// setBatches reads the numbers of tokens of -decode.
+func (o *options) setBatches(list string) error {
+	o.batches = nil
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 {
+			return fmt.Errorf("%q must be a whole number from 1", text)
+		}
+		o.batches = append(o.batches, n)
 	}
 	return nil
 }

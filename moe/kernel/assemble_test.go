@@ -58,6 +58,10 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		"dscores":             building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true}},
 		"dscores, router":     building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true}},
 	}
+	m["few logits"] = building[route.FewLogitsArgs]{route.FewLogits{Hidden: c.Hidden, NumExperts: c.NumExperts}}
+	for _, logits := range []spec.Logits{spec.LogitsBF16, spec.LogitsF32} {
+		m["choose by "+logits.String()] = building[route.ChooseArgs]{route.Choose{Router: route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: logits}}}
+	}
 	for _, save := range []bool{false, true} {
 		m[fmt.Sprintf("decode up save=%v", save)] = building[decode.UpArgs]{decode.Up{Config: c, SaveH: save}}
 	}

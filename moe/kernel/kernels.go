@@ -17,7 +17,7 @@ import (
 // own file.
 var Kernels = registry.Registry{
 	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
-	decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 	route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],

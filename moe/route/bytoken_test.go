@@ -66,10 +66,10 @@ func (c listCase) run(b *kt.Bed) {
 	of := Entries{TokenOf: kt.Upload(b, c.tokens), NumTokens: c.numTokens}
 	ids, counts := kt.Upload(b, c.ids), b.Room(4*entries.Count()*c.experts)
 	kt.Run(b, Count{NumExperts: c.experts, TopK: 1, List: true}, 0, CountArgs{ExpertIDs: ids, Counts: counts, TokenRanges: entries, Entries: of})
-	plan := PlanArgs{
-		ExpertIDs: ids, Counts: counts, Gather: b.Room(4 * n), Inverse: b.Room(4 * n), Pairs: b.Room(4 * n), Offsets: b.Room(4 * (c.experts + 1)),
-		Table: b.Room(16 * (c.experts + n)), RowPairs: b.Room(4), Tickets: b.Room(8), TokenRanges: entries, Entries: of,
-	}
+	plan := PlanArgs{PlanTensors: PlanTensors{
+		ExpertIDs: ids, Gather: b.Room(4 * n), Inverse: b.Room(4 * n), Pairs: b.Room(4 * n), Offsets: b.Room(4 * (c.experts + 1)),
+		Table: b.Room(16 * (c.experts + n)), RowPairs: b.Room(4), Tickets: b.Room(8),
+	}, Counts: counts, TokenRanges: entries, Entries: of}
 	kt.Run(b, Plan{NumExperts: c.experts, TopK: 1, Pairs: true, List: true}, 0, plan)
 	by := ByTokenArgs{
 		Offsets: plan.Offsets, Gather: plan.Gather, Pairs: plan.Pairs, Scores: kt.Upload(b, c.scores),

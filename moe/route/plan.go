@@ -65,14 +65,27 @@ type plan struct {
 	// pair's row.
 	gather, pairs, inverse ptx.Global
 	list                   entries
+	// id is the expert of a pair.
+	id func(pair ptx.U32) ptx.U32
+	// alone: all pairs are this CTA's, which counts the experts' rows itself.
+	alone                             bool
+	offsets, table, rowPairs, tickets ptx.Global
 }
 
 // PlanArgs are the arguments of [Plan].
 type PlanArgs struct {
-	// ExpertIDs [T, K] i32 are the chosen experts, Counts [CTAs, E] u32 each
-	// CTA's tokens by expert.
+	PlanTensors
+	// Counts [CTAs, E] u32 are each CTA's tokens by expert.
+	Counts driver.DevicePtr
+	TokenRanges
+	Entries
+}
+
+// PlanTensors are what a plan is made from and of, for a struct of arguments to
+// embed.
+type PlanTensors struct {
+	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	Counts    driver.DevicePtr
 	// Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's row, or
 	// NoRow) and, with Pairs, Pairs [R] u32 (each row's token·K + slot) are
 	// written.
@@ -86,8 +99,6 @@ type PlanArgs struct {
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
-	TokenRanges
-	Entries
 }
 
 // TableBytes is the size of the table of row pairs, given the packed rows.
@@ -106,47 +117,60 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	}
 	k := jit.NewBuilder[PlanArgs](name, planThreads, 1)
 	k.CTAs(func(a *PlanArgs) int { return a.Count() })
-	e := plan{Plan: p, k: k.Kernel}
-	ids, counts := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Counts)
-	e.gather, e.inverse = k.Ptr(&k.Args.Gather), k.Ptr(&k.Args.Inverse)
-	if p.Pairs {
-		e.pairs = k.Ptr(&k.Args.Pairs)
-	}
-	offsets, table := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Table)
-	blocks, tickets := k.Ptr(&k.Args.RowPairs), k.Ptr(&k.Args.Tickets)
-	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	e := p.declare(k.Kernel, pipeline.NewCTA(k.Kernel), k, &k.Args.PlanTensors)
+	counts, tokens, perCTA := k.Ptr(&k.Args.Counts), k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
 	if p.List {
 		e.list = entries{k.Ptr(&k.Args.TokenOf), k.U32(&k.Args.NumTokens)}
 	}
+	e.clear()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	from := e.cta.Mul(perCTA)
+	seg := e.segment(from.MulI(p.TopK), from.Add(perCTA).Min(tokens).MulI(p.TopK))
+	e.addCounts(counts)
+	e.countWarps(seg)
+	e.finish(seg)
+	return k.Build()
+}
 
+// declare declares the tensors' parameters and reserves the shared arrays.
+func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *PlanTensors) *plan {
+	ids := params.Ptr(&args.ExpertIDs)
+	e := &plan{Plan: p, k: k, gather: params.Ptr(&args.Gather), inverse: params.Ptr(&args.Inverse)}
+	e.id = func(pair ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](ids.Index(pair, 4)) }
+	if p.Pairs {
+		e.pairs = params.Ptr(&args.Pairs)
+	}
+	e.offsets, e.table = params.Ptr(&args.Offsets), params.Ptr(&args.Table)
+	e.rowPairs, e.tickets = params.Ptr(&args.RowPairs), params.Ptr(&args.Tickets)
 	e.tid = k.TidX()
 	e.warp, e.lane = e.tid.ShrI(5), e.tid.AndI(31)
 	e.cta = k.CtaidX()
-	cta := pipeline.NewCTA(k.Kernel)
 	words := func(name string, n int) ptx.Shared { return cta.Shared(name, 4*n, 4) }
 	e.total, e.before = words("total", p.NumExperts), words("before", p.NumExperts)
 	e.offset, e.pairsAt = words("offset", p.NumExperts), words("pairsAt", p.NumExperts)
 	e.perWarp = words("perWarp", planWarps*p.NumExperts)
 	e.sum = cta.Shared("sum", 8, 8)
+	return e
+}
 
-	clearWords(k.Kernel, e.total, (4+planWarps)*p.NumExperts, e.tid, planThreads)
-	k.BarSync(ptx.Uint(0))
-	k.GridDepWait()
-	k.GridDepLaunch()
-	from := e.cta.Mul(perCTA)
-	to := from.Add(perCTA).Min(tokens)
-	seg := e.segment(from.MulI(p.TopK), to.MulI(p.TopK))
+// clear zeroes the shared arrays.
+func (e *plan) clear() {
+	clearWords(e.k, e.total, (4+planWarps)*e.NumExperts, e.tid, planThreads)
+	e.k.BarSync(ptx.Uint(0))
+}
 
-	e.addCounts(counts)
-	e.countWarps(ids, seg)
+// finish does the rest when totals are known, and what comes before the CTA's
+// own pairs, and of these each warp's counts.
+func (e *plan) finish(s segment) {
+	k := e.k
 	k.BarSync(ptx.Uint(0))
 	k.If(e.warp.EqI(0), e.scan)
 	k.BarSync(ptx.Uint(0))
 	e.startWarps()
 	k.BarSync(ptx.Uint(0))
-	e.place(ids, seg)
-	e.writeTable(offsets, table, blocks, tickets)
-	return k.Build()
+	e.place(s)
+	e.writeTable()
 }
 
 func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
@@ -188,12 +212,12 @@ func (e *plan) segment(from, to ptx.U32) segment {
 
 // eachPair runs body for 32 pairs at a time; id is NoRow past the end. The
 // whole warp takes part.
-func (e *plan) eachPair(ids ptx.Global, s segment, body func(f, id ptx.U32)) {
+func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
 	e.k.For(s.from, s.to, ptx.Uint(32), func(first ptx.U32) {
 		f := first.Add(e.lane)
 		id := ptx.NewVar(e.k, ptx.Uint(NoRow))
 		e.k.If(f.Lt(s.to), func() {
-			of := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
+			of := e.id(f)
 			if e.List {
 				of = ptx.Select(e.list.token(f).Lt(e.list.tokens), of, ptx.Uint(NoRow))
 			}
@@ -203,32 +227,51 @@ func (e *plan) eachPair(ids ptx.Global, s segment, body func(f, id ptx.U32)) {
 	})
 }
 
-// countWarps counts each warp's experts.
-func (e *plan) countWarps(ids ptx.Global, s segment) {
+// countWarps counts each warp's experts, and those of all where the CTA is
+// alone.
+func (e *plan) countWarps(s segment) {
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
-	e.eachPair(ids, s, func(_, id ptx.U32) {
-		e.k.If(id.LtI(e.NumExperts), func() { e.k.RedSharedAdd(e.word(own, id), ptx.Uint(1)) })
+	e.eachPair(s, func(_, id ptx.U32) {
+		e.k.If(id.LtI(e.NumExperts), func() {
+			e.k.RedSharedAdd(e.word(own, id), ptx.Uint(1))
+			if e.alone {
+				e.k.RedSharedAdd(e.word(e.total, id), ptx.Uint(1))
+			}
+		})
 	})
 }
 
-// scan sums rows and row pairs over the experts, in one warp.
+// scan sums rows and row pairs over the experts, in one warp: each lane's are
+// neighbours.
 func (e *plan) scan() {
 	k := e.k
-	rows, blocks := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
-	k.For(ptx.Uint(0), ptx.Uint(e.NumExperts), ptx.Uint(32), func(first ptx.U32) {
-		expert := first.Add(e.lane)
+	each := (e.NumExperts + 31) / 32
+	first := e.lane.MulI(each)
+	var rows, pairs []ptx.U32
+	allRows, allPairs := ptx.Uint(0), ptx.Uint(0)
+	mine := func(i int) ptx.Pred {
+		if e.NumExperts%32 == 0 {
+			return ptx.True()
+		}
+		return first.AddI(i).LtI(e.NumExperts)
+	}
+	for i := range each {
 		n := ptx.NewVar(k, ptx.Uint(0))
-		k.If(expert.LtI(e.NumExperts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, expert))) })
-		b := n.Get().AddI(schedule.PairRows - 1).DivI(schedule.PairRows)
-		rowsTo, blocksTo := inclusive(n.Get(), e.lane), inclusive(b, e.lane)
-		k.If(expert.LtI(e.NumExperts), func() {
-			ptx.StShared(e.word(e.offset, expert), rows.Get().Add(rowsTo).Sub(n.Get()))
-			ptx.StShared(e.word(e.pairsAt, expert), blocks.Get().Add(blocksTo).Sub(b))
+		k.If(mine(i), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.total, first).At(4 * i))) })
+		rows = append(rows, n.Get())
+		pairs = append(pairs, n.Get().AddI(schedule.PairRows-1).DivI(schedule.PairRows))
+		allRows, allPairs = allRows.Add(rows[i]), allPairs.Add(pairs[i])
+	}
+	rowsTo, pairsTo := inclusive(allRows, e.lane), inclusive(allPairs, e.lane)
+	k.If(e.lane.EqI(31), func() { ptx.StShared(e.sum, rowsTo, pairsTo) })
+	row, pair := rowsTo.Sub(allRows), pairsTo.Sub(allPairs)
+	for i := range each {
+		k.If(mine(i), func() {
+			ptx.StShared(e.word(e.offset, first).At(4*i), row)
+			ptx.StShared(e.word(e.pairsAt, first).At(4*i), pair)
 		})
-		rows.Set(rows.Get().Add(rowsTo.ShflIdx(ptx.Uint(31))))
-		blocks.Set(blocks.Get().Add(blocksTo.ShflIdx(ptx.Uint(31))))
-	})
-	k.If(e.lane.EqI(0), func() { ptx.StShared(e.sum, rows.Get(), blocks.Get()) })
+		row, pair = row.Add(rows[i]), pair.Add(pairs[i])
+	}
 }
 
 // inclusive is the sum over the warp's lanes up to this one.
@@ -264,11 +307,11 @@ func (e *plan) token(f ptx.U32) ptx.U32 {
 
 // place gives each pair its row. Lanes with the same expert take rows in lane
 // order, so the order is by token and slot.
-func (e *plan) place(ids ptx.Global, s segment) {
+func (e *plan) place(s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
 	below := k.LanemaskLt()
-	e.eachPair(ids, s, func(f, id ptx.U32) {
+	e.eachPair(s, func(f, id ptx.U32) {
 		valid := id.LtI(e.NumExperts)
 		peers := k.MatchAny(id, ptx.Uint(ptx.FullMask))
 		rank := peers.And(below).Popc()
@@ -291,28 +334,28 @@ func (e *plan) place(ids ptx.Global, s segment) {
 
 // writeTable writes the row pairs of each expert, the CTAs taking turns, and
 // the offsets.
-func (e *plan) writeTable(offsets, table, blocks, tickets ptx.Global) {
+func (e *plan) writeTable() {
 	k := e.k
 	ctas := k.NctaidX()
-	k.For(e.cta.Add(e.warp.Mul(ctas)), ptx.Uint(e.NumExperts), ctas.MulI(planWarps), func(expert ptx.U32) {
+	k.For(e.cta.Add(e.tid.Mul(ctas)), ptx.Uint(e.NumExperts), ctas.MulI(planThreads), func(expert ptx.U32) {
 		n := ptx.LdShared[ptx.U32](e.word(e.total, expert))
 		first := ptx.LdShared[ptx.U32](e.word(e.offset, expert))
 		at := ptx.LdShared[ptx.U32](e.word(e.pairsAt, expert))
-		k.For(e.lane.MulI(schedule.PairRows), n, ptx.Uint(32*schedule.PairRows), func(row ptx.U32) {
-			entry := table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
+		k.For(ptx.Uint(0), n, ptx.Uint(schedule.PairRows), func(row ptx.U32) {
+			entry := e.table.Index(at.Add(row.DivI(schedule.PairRows)), schedule.PairBytes)
 			ptx.StGlobal(entry, expert, first.Add(row), n.Sub(row).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
 		})
 	})
 	k.If(e.cta.EqI(0), func() {
 		k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(planThreads), func(expert ptx.U32) {
-			ptx.StGlobal(offsets.Index(expert, 4), ptx.LdShared[ptx.U32](e.word(e.offset, expert)))
+			ptx.StGlobal(e.offsets.Index(expert, 4), ptx.LdShared[ptx.U32](e.word(e.offset, expert)))
 		})
 		k.If(e.tid.EqI(0), func() {
 			s := ptx.LdSharedVec[ptx.U32](e.sum, 2)
-			ptx.StGlobal(offsets.At(4*e.NumExperts), s[0])
-			ptx.StGlobal(blocks, s[1])
+			ptx.StGlobal(e.offsets.At(4*e.NumExperts), s[0])
+			ptx.StGlobal(e.rowPairs, s[1])
 			// The tile counters of both products start at 0.
-			ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0))
+			ptx.StGlobal(e.tickets, ptx.Uint(0), ptx.Uint(0))
 		})
 	})
 }

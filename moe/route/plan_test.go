@@ -120,10 +120,9 @@ func (c planCase) run(b *kt.Bed) {
 	if plan.Pairs {
 		wantPairs = want.pairs
 	}
-	kt.Run(b, plan, ctas, PlanArgs{
-		ExpertIDs: onDevice, Counts: kt.Upload(b, counts), Gather: gather, Inverse: inverse, Pairs: pairsAt, Offsets: offsets,
-		Table: table, RowPairs: blocks, Tickets: tickets, TokenRanges: ranges,
-	})
+	kt.Run(b, plan, ctas, PlanArgs{PlanTensors: PlanTensors{
+		ExpertIDs: onDevice, Gather: gather, Inverse: inverse, Pairs: pairsAt, Offsets: offsets, Table: table, RowPairs: blocks, Tickets: tickets,
+	}, Counts: kt.Upload(b, counts), TokenRanges: ranges})
 	for _, out := range []struct {
 		name string
 		at   driver.DevicePtr

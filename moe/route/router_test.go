@@ -105,6 +105,7 @@ func (in routerInput) check(b *kt.Bed) {
 	}
 	kt.Run(b, shape, ctas, args)
 	in.checkLogits(b, args.Logits)
+	in.checkFew(b, args)
 	wantScores, wantIDs := in.want()
 	gotIDs, gotScores := kt.Download[int32](b, ids, pairs), kt.Download[float32](b, scores, pairs)
 	for t := range in.tokens {
@@ -119,6 +120,40 @@ func (in routerInput) check(b *kt.Bed) {
 	}
 	want := countsOf(wantIDs, in.experts, in.perCTA*in.topK, ctas)
 	require.True(b.T, slices.Equal(want, kt.Download[uint32](b, counts, len(want))), "counts, %v", in.routerCase)
+}
+
+// checkFew holds the routing of few tokens, with its plan, against what the
+// router has written: the same bits.
+func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
+	if in.tokens > MostAtOnce {
+		return
+	}
+	pairs, shape := in.tokens*in.topK, in.shape()
+	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
+	kt.Run(b, FewLogits{Hidden: in.hidden, NumExperts: in.experts}, 0, FewLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
+	args := ChooseArgs{FewLogits: sums, Scores: scores, Tokens: in.tokens, PlanTensors: PlanTensors{
+		ExpertIDs: ids, Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (in.experts + 1)),
+		Table: b.Room(int(Plan{NumExperts: in.experts}.TableBytes(pairs))), RowPairs: b.Room(4), Tickets: b.Room(8),
+	}}
+	if of.Logits != 0 {
+		args.Logits = b.Room(2 * in.tokens * in.experts)
+	}
+	kt.Run(b, Choose{shape}, 0, args)
+	in.checkLogits(b, args.Logits)
+	chosen := kt.Download[int32](b, ids, pairs)
+	kt.SameBits(b.T, kt.Download[int32](b, of.ExpertIDs, pairs), chosen, "experts of few tokens")
+	kt.SameBits(b.T, kt.Download[uint32](b, of.Scores, pairs), kt.Download[uint32](b, scores, pairs), "scores of few tokens")
+	want := planOf(chosen, in.topK, in.experts)
+	for _, out := range []struct {
+		name string
+		at   driver.DevicePtr
+		want []uint32
+	}{
+		{"offsets", args.Offsets, want.offsets}, {"gather", args.Gather, want.gather}, {"inverse", args.Inverse, want.inverse},
+		{"table", args.Table, want.table}, {"row pairs", args.RowPairs, []uint32{uint32(want.blocks)}}, {"tickets", args.Tickets, []uint32{0, 0}},
+	} {
+		kt.SameBits(b.T, out.want, kt.Download[uint32](b, out.at, len(out.want)), out.name+" of few tokens")
+	}
 }
 
 // checkLogits compares the logits, if any were written: these are exact in bf16.

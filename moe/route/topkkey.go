@@ -26,6 +26,9 @@ type keyMath[K ptx.Value] struct {
 	beyond func(key K, experts ptx.U32) K
 	value  func(K) ptx.F32
 	code   func(K) ptx.U32
+	// warpMax is the largest key of the warp.
+	warpMax func(K) K
+	equal   func(a, b K) ptx.Pred
 }
 
 // expertMask is the part of a key that holds the expert's complement.
@@ -62,7 +65,9 @@ func shortKeys(k *ptx.Kernel) keyMath[ptx.U32] {
 			negative := number.Signed().Lt(ptx.Int(0))
 			return ptx.Select(negative, ptx.Uint(signBit).Sub(number), number).AsF32()
 		},
-		code: func(key ptx.U32) ptx.U32 { return key.AndI(expertMask) },
+		code:    func(key ptx.U32) ptx.U32 { return key.AndI(expertMask) },
+		warpMax: func(key ptx.U32) ptx.U32 { return key.ReduxMax() },
+		equal:   func(a, b ptx.U32) ptx.Pred { return a.Eq(b) },
 	}
 }
 
@@ -115,6 +120,12 @@ func longKeys(k *ptx.Kernel) keyMath[ptx.U64] {
 			lo, _ := key.Unpack()
 			return lo
 		},
+		warpMax: func(key ptx.U64) ptx.U64 {
+			lo, hi := key.Unpack()
+			best := hi.ReduxMax()
+			return k.Pack64(ptx.Select(hi.Eq(best), lo, ptx.Uint(0)).ReduxMax(), best)
+		},
+		equal: func(a, b ptx.U64) ptx.Pred { return a.Eq(b) },
 	}
 }
 

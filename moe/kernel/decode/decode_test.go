@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/kernel/decode"
 	kt "sonicmoe/moe/kernel/kerneltest"
@@ -134,8 +135,7 @@ func TestDown(t *testing.T) {
 func TestNoRows(t *testing.T) {
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3}
 	b := kt.New(t, kt.Early)
-	none := kt.NoTiles(b)
-	at := decode.TableArgs{Table: none.Table, RowPairs: none.RowPairs}
+	at := decode.TableArgs{Table: kt.Upload(b, kt.Poisoned[uint32](c.NumExperts*schedule.PairBytes/4)), RowPairs: kt.Upload(b, []uint32{0})}
 	a, y := b.Room(2*6*64), b.Room(2*6*128)
 	kt.Run(b, decode.Up{Config: c}, 0, decode.UpArgs{X: b.Room(2 * 128), Gather: b.Room(4 * 6), W1: b.Room(2 * 3 * 128 * 128), A: a, Rows: 6, TableArgs: at})
 	kt.Run(b, decode.Down{Config: c}, 0, decode.DownArgs{A: a, W2: b.Room(2 * 3 * 128 * 64), Y: y, Rows: 6, TableArgs: at})

@@ -4,9 +4,9 @@
 // Operands are swapped: 64 rows of an expert's weights are M of the tensor
 // cores' instruction, the expert's tokens its N, 8 to 64 columns, so that one
 // token pays for 8 and not for 64. A unit of work is 64 rows of one expert's
-// weights times all tokens of that expert; units go to the CTAs in turn. A CTA
-// is small, so that an SM has room for one of the next kernel, which starts
-// with its weights while the last units of this one are under way.
+// weights times all tokens of that expert; units go to the CTAs in turn, two of
+// them on an SM. Where one has ended, a CTA of the next kernel starts with its
+// weights while the last units of this one are under way.
 //
 // Sums run over the same steps of 16 in the same order as in the kernels of
 // many tokens, and give the same bits.

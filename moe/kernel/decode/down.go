@@ -44,7 +44,8 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 { return row }}
 	// The plan, which wrote the table, is done: the up-projection let this
 	// kernel start behind its own wait for it.
-	p.run(load, rows, true, func(b block, acc []ptx.F32) {
+	p.early = true
+	p.run(load, rows, func(b block, acc []ptx.F32) {
 		f := tile.NewFragment(p.thread)
 		rowBytes := d.Hidden * tile.ElementBytes
 		to := y.Index(b.row.Add(f.Column), rowBytes).Index(b.unit.MulI(unitRows).Add(f.Row), tile.ElementBytes)

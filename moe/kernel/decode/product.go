@@ -24,8 +24,8 @@ const (
 	// of them has its weights read again, from the L2 cache.
 	mostTokens = 64
 	stageBytes = weightsBytes + mostTokens*tile.RowBytes
-	// stages are as many as leave half of an SM's shared memory to others.
-	stages = 6
+	// stages are as many as fit twice in an SM's shared memory.
+	stages = 7
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
 	copyRows = 32 / gemm.LanesOfRow
@@ -53,8 +53,11 @@ type product struct {
 	// kTiles is the depth of a sum in tiles of 64, units the units of an expert.
 	kTiles, units int
 	thread        ptx.U32
-	cta           *pipeline.CTA
-	ring          *pipeline.Ring
+	// early: weights and table do not depend on the kernel before this one, only
+	// the tokens do.
+	early bool
+	cta   *pipeline.CTA
+	ring  *pipeline.Ring
 }
 
 func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units int) *product {
@@ -66,11 +69,12 @@ func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units
 	return p
 }
 
-// ctas is the number of CTAs for so many rows of tokens: one on each SM, or as
-// many as there can be units.
+// ctas is the number of CTAs for so many rows of tokens: two on each SM, which
+// read a tenth faster than one of twice the stages, or as many as there can be
+// units.
 func ctas(rows, experts, units, sms int) driver.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
-	return driver.Dim3{X: max(1, min(sms, pairs*units))}
+	return driver.Dim3{X: max(1, min(ctasOfSM*sms, pairs*units))}
 }
 
 // block is a unit of work: 64 rows of an expert's weights, and some of its
@@ -83,18 +87,36 @@ type block struct {
 	row, rows ptx.U32
 }
 
-// each runs body for each of the CTA's blocks: all roles walk the same ones. The
-// table may be from a kernel whose end this one has not waited for, only the
-// one between them has: nothing of it may come from a stale cache.
+// each runs body for each of the CTA's blocks: all roles walk the same ones. A
+// unit's entry of the table is read one unit ahead, the first one's beside the
+// table's length: there may be none, but the grid is no larger than the table
+// has room for.
 func (p *product) each(body func(b block)) {
 	k := p.k
-	end := ptx.LdGlobalAcquire(p.rowPairs).MulI(p.units)
-	k.For(k.CtaidX(), end, k.NctaidX(), func(u ptx.U32) {
-		pair := u.DivI(p.units)
-		e := ptx.LdGlobalVec[ptx.U32](p.table.Index(pair, schedule.PairBytes), 4)
-		unit := u.Sub(pair.MulI(p.units))
-		k.For(ptx.Uint(0), e[2], ptx.Uint(mostTokens), func(first ptx.U32) {
-			body(block{expert: e[0], unit: unit, row: e[1].Add(first), rows: e[2].Sub(first).Min(ptx.Uint(mostTokens))})
+	var end ptx.U32
+	length := func() { end = ptx.LdGlobal[ptx.U32](p.rowPairs).MulI(p.units) }
+	if p.early {
+		// Nothing of the table may be from a stale cache: the kernel that wrote it
+		// has ended, but this one has not waited for that.
+		length = func() { end = ptx.LdGlobalAcquire(p.rowPairs).MulI(p.units) }
+		length()
+	}
+	next, entry := ptx.NewVar(k, k.CtaidX()), ptx.NewVars(k, 3, ptx.Uint(0))
+	fetch := func() {
+		ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(next.Get().DivI(p.units), schedule.PairBytes), 4)[:3])
+	}
+	fetch()
+	if !p.early {
+		length()
+	}
+	k.Loop(func() {
+		u := next.Copy()
+		k.BreakIf(u.Ge(end))
+		expert, row, rows := entry[0].Copy(), entry[1].Copy(), entry[2].Copy()
+		next.Set(u.Add(k.NctaidX()))
+		k.If(next.Get().Lt(end), fetch)
+		k.For(ptx.Uint(0), rows, ptx.Uint(mostTokens), func(first ptx.U32) {
+			body(block{expert: expert, unit: u.RemI(p.units), row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
 		})
 	})
 }
@@ -123,12 +145,11 @@ type tokens struct {
 }
 
 // run emits the roles. weights loads a stage's 64 rows and columns from the
-// given one on. early: weights and table do not depend on the kernel before
-// this one, only the tokens do.
-func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t tokens, early bool, store func(b block, acc []ptx.F32)) {
+// given one on.
+func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t tokens, store func(b block, acc []ptx.F32)) {
 	k := p.k
 	p.cta.Ready(p.thread)
-	if !early {
+	if !p.early {
 		k.GridDepWait()
 		k.GridDepLaunch()
 	}
@@ -138,7 +159,7 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t
 			k.IfElse(p.thread.ShrI(5).EqI(weightsWarp),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
 				func() {
-					if early {
+					if p.early {
 						k.GridDepWait()
 						k.GridDepLaunch()
 					}

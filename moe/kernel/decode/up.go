@@ -72,7 +72,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 {
 		return ptx.LdGlobal[ptx.U32](gather.Index(row, 4))
 	}}
-	p.run(load, rows, false, func(b block, acc []ptx.F32) { u.store(p, b, acc, a, h) })
+	p.run(load, rows, func(b block, acc []ptx.F32) { u.store(p, b, acc, a, h) })
 	return k.Build()
 }
 

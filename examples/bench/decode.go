@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/examples/internal/command"
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// decodeRows are the layers that -decode measures unless told otherwise.
+var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B"}
+
+// What -decode measures, and against what.
+const (
+	// decodeLayers take turns, so that each one's weights are cold: together
+	// they are far larger than the L2 cache.
+	decodeLayers = 4
+	// peakTBps is the chip's bandwidth by its datasheet.
+	peakTBps = 4.8
+	// fillBytes is the random memory that weights are filled with.
+	fillBytes = 32 << 20
+)
+
+// DecodePoint is inference over a few tokens, a layer of several that take
+// turns in a graph, routing included.
+type DecodePoint struct {
+	Name   string `json:"name"`
+	Tokens int    `json:"tokens"`
+	// Experts is the mean number of experts that tokens chose, MB their weights.
+	Experts float64 `json:"experts"`
+	MB      float64 `json:"mb"`
+	// US is the median time of a layer, PrefillUS that of the kernels for many
+	// tokens, RoofUS that of reading the weights at the chip's bandwidth.
+	US        float64 `json:"us"`
+	PrefillUS float64 `json:"prefill_us"`
+	RoofUS    float64 `json:"roof_us"`
+	// Share is RoofUS of US.
+	Share float64 `json:"share"`
+}
+
+// decode measures small batches of each row and prints and writes them.
+func (b *bench) decode() error {
+	if len(b.rows) == 0 {
+		if !b.gpu {
+			b.rows = []spec.Row{{Name: "tiny", Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 16, TopK: 2}}}
+		} else {
+			for _, name := range decodeRows {
+				row, err := command.Row(name)
+				if err != nil {
+					return err
+				}
+				b.rows = append(b.rows, row)
+			}
+		}
+	}
+	var points []DecodePoint
+	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tprefill µs\troof µs\tshare\t")
+	for _, row := range b.rows {
+		err := b.decodeRow(row.Name, row.Config, func(p DecodePoint) {
+			points = append(points, p)
+			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.PrefillUS, p.RoofUS, 100*p.Share)
+		})
+		_ = w.Flush()
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.Name, err)
+		}
+	}
+	if b.json == "" || b.json == stdoutName {
+		return nil
+	}
+	text, err := json.MarshalIndent(points, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(b.json, append(text, '\n'), 0o644)
+}
+
+// decodeRow measures one layer at each number of tokens.
+func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	defer cancel()
+	s, err := b.dev.NewStream()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	d := decodeBench{ctx: ctx, dev: b.dev, s: s, c: c, memory: moe.NewArena(b.dev)}
+	defer d.memory.Free()
+	most := slices.Max(b.batches)
+	for i, tokens := range []int{most, 0} {
+		if d.layers[i], err = moe.New(ctx, b.dev, c, moe.WithDecode(tokens), moe.WithoutBackward()); err != nil {
+			return err
+		}
+	}
+	if err := d.fill(most); err != nil {
+		return err
+	}
+	for _, tokens := range b.batches {
+		p, err := d.point(tokens, b.repeats)
+		if err != nil {
+			return err
+		}
+		p.Name = name
+		found(p)
+	}
+	return nil
+}
+
+// decodeBench is one configuration's tensors.
+type decodeBench struct {
+	ctx    context.Context
+	dev    driver.Device
+	s      driver.Stream
+	c      moe.Config
+	layers [2]*moe.Layer // of the kernels for few tokens, for many
+	memory *moe.Arena
+	passes [decodeLayers]moe.Forward
+}
+
+// fill gives each layer its own weights and tokens, with N(0,1) tokens and
+// routers, so that experts are chosen evenly.
+func (d *decodeBench) fill(tokens int) error {
+	l := d.layers[0]
+	work := d.memory.Workspace(tokens, d.layers[:]...)
+	for i := range d.passes {
+		d.passes[i] = d.memory.Forward(l, tokens)
+		d.passes[i].Weights, d.passes[i].Workspace = d.memory.Weights(l), work
+	}
+	if err := d.memory.Err(); err != nil {
+		return err
+	}
+	random := reference.NewNormal(1, reference.ScaleWeight).Values(fillBytes / 2)
+	for i, f := range d.passes {
+		for j, t := range []moe.Tensor{f.X, f.Router} {
+			if err := moe.Write(d.s, t, reference.NewNormal(uint64(10*i+j), 1).Values(t.Shape.Elements())); err != nil {
+				return err
+			}
+		}
+		for _, t := range []moe.Tensor{f.W1, f.W2} {
+			if err := d.repeat(t, num.Bytes(random)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// repeat fills a tensor with copies of a pattern, each shifted by chance.
+func (d *decodeBench) repeat(t moe.Tensor, pattern []byte) error {
+	bytes := t.Shape.Bytes()
+	first := min(bytes, int64(len(pattern)))
+	if err := d.s.CopyToDevice(t.Ptr, pattern[:first]); err != nil {
+		return err
+	}
+	for at := first; at < bytes; {
+		n := min(bytes-at, first-rand.Int64N(first/4+1)/256*256)
+		if err := d.s.Copy(t.Ptr+driver.DevicePtr(at), t.Ptr, n); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
+}
+
+// point measures one number of tokens.
+func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
+	p.Tokens = tokens
+	for i, us := range []*float64{&p.US, &p.PrefillUS} {
+		if *us, err = d.time(d.layers[i], tokens, repeats); err != nil {
+			return p, err
+		}
+	}
+	for _, f := range d.passes {
+		ids := make([]int32, tokens*d.c.TopK)
+		if err := d.s.CopyToHost(num.Bytes(ids), f.ExpertIDs.Ptr); err != nil {
+			return p, err
+		}
+		slices.Sort(ids)
+		p.Experts += float64(len(slices.Compact(ids))) / decodeLayers
+	}
+	p.MB = p.Experts * float64(d.c.Shapes(0).W1.Bytes()+d.c.Shapes(0).W2.Bytes()) / float64(d.c.NumExperts) / 1e6
+	p.RoofUS = p.MB / peakTBps
+	p.Share = p.RoofUS / p.US
+	return p, nil
+}
+
+// time is the median time of a layer's inference in a graph of all layers.
+func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err error) {
+	call := l.NewCall()
+	all := func() error {
+		for _, f := range d.passes {
+			f, err := f.Tokens(tokens)
+			if err != nil {
+				return err
+			}
+			f.H = moe.Tensor{}
+			if err := call.Forward(d.s, f); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := all(); err != nil { // an error of a kernel names its line
+		return 0, err
+	}
+	if err := l.Explain(d.s.Synchronize(d.ctx)); err != nil {
+		return 0, err
+	}
+	if err := d.s.BeginCapture(); err != nil {
+		return 0, err
+	}
+	err = all()
+	g, end := d.s.EndCapture()
+	if err = errors.Join(err, end); err != nil {
+		return 0, err
+	}
+	defer g.Close()
+	t := timer{ctx: d.ctx, dev: d.dev, s: d.s, repeats: repeats}
+	defer t.close()
+	sample, err := t.measure(20*time.Millisecond, func() error { return g.Launch(d.s) })
+	if err != nil {
+		return 0, err
+	}
+	return 1e3 * sample.MedianMS / decodeLayers, nil
+}
