@@ -17,5 +17,6 @@
 // device.
 //
 // The folders beside it are the kit that kernels are built from: pipeline
-// (roles, rings), tile (layouts), schedule (who takes which tile).
+// (roles, rings), tile (layouts), schedule (who takes which tile) and gemm (the
+// warp-specialised product made of them).
 package jit
