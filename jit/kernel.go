@@ -224,7 +224,6 @@ type Launcher[A any] struct {
 	shape  driver.Launch
 	packed []byte
 	maps   []encodedMap // one for each parameter that is a map
-	err    error
 }
 
 // encodedMap is a tensor map as it was encoded last.

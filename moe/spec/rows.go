@@ -23,16 +23,6 @@ type Row struct {
 	Sonic, MoMoE, ScatterMoE, Torch Speed
 }
 
-// Best is the fastest known layer, forward and backward each for itself.
-func (r Row) Best() Speed {
-	var best Speed
-	for _, s := range []Speed{r.Sonic, r.MoMoE, r.ScatterMoE, r.Torch} {
-		best.Forward = max(best.Forward, s.Forward)
-		best.Backward = max(best.Backward, s.Backward)
-	}
-	return best
-}
-
 // Rows lists the configurations that tests and benchmarks use, with the speeds
 // of other implementations.
 //

@@ -114,8 +114,10 @@ func TestRowsAreConsistent(t *testing.T) {
 			assert.InEpsilon(t, r.Sonic.Backward, b, .005, r.Name)
 		}
 		roof := spec.TFLOPS(r.Config.ForwardFLOPs(r.Tokens), spec.H200.Roofline(r.Config.ForwardWork(r.Tokens)))
-		assert.Less(t, r.Best().Forward, roof, "%s beats its roofline", r.Name)
-		assert.Positive(t, r.Best().Backward, r.Name)
+		for _, v := range []spec.Speed{r.Sonic, r.MoMoE, r.ScatterMoE, r.Torch} {
+			assert.Less(t, v.Forward, roof, "%s beats its roofline", r.Name)
+		}
+		assert.Positive(t, r.Torch.Backward, r.Name)
 	}
 	_, ok := spec.FindRow("no such row")
 	assert.False(t, ok)
