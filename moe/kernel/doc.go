@@ -35,6 +35,18 @@
 // so; Down, DH and narrow DX may, and the cost model of moe/tiles takes clusters
 // for Down and DH where their sums are long.
 //
+// # Reading a kernel
+//
+// From the operands to the stores, in this order; gemm is jit/gemm, and
+// moe/weights says how the weights lie in memory:
+//
+//	Up      up.go, gemm/product.go (roles), gemm/load.go (Gather), gemm/mainloop.go, gemm/store.go
+//	Down    down.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
+//	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
+//	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/mainloop.go, dh/epilogue.go
+//	DW      dw/dw.go, dw/items.go (the queue), dw/load.go, dw/math.go, dw/store.go; dw/join.go adds splits
+//	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go
+//
 // # Glossary
 //
 // Words are CUTLASS's where it has one.
