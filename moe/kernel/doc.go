@@ -15,7 +15,8 @@
 // Of few tokens package decode makes Up and Down, with the same bits.
 //
 // With expert ids from elsewhere Count takes the router's place. Where losses of
-// the router are asked for, Losses and LossSum follow it.
+// the router are asked for, Losses and LossSum follow it. With few tokens the
+// kernels of package decode take the place of Up and Down.
 //
 // The backward pass runs Count and Plan again, with each row's (token, slot)
 // pair, then:
