@@ -286,6 +286,9 @@ func TestBundleReplaced(t *testing.T) {
 // A cut bundle is refused wherever it was cut, and a changed one whatever
 // changed.
 func TestEveryAlterationOfABundleIsRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	ctx := context.Background()
 	_, b := exported(t)
 	for n := range b {

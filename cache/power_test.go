@@ -93,6 +93,9 @@ func (l *life) look(t *testing.T, when string) {
 // then all of them from there on. Nothing is wrong after it, and what is left
 // over is swept.
 func TestEveryFileOperationFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	whole := newLife()
 	whole.files.Arm(0, 0, nil)
 	whole.live(t)
@@ -134,6 +137,9 @@ func TestEveryFileOperationFails(t *testing.T) {
 // The power goes at every file operation in turn, several times each: every
 // entry is then whole or absent, and a bundle that was written is there.
 func TestPowerCut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	whole := newLife()
 	whole.files.Arm(0, 0, nil)
 	whole.live(t)

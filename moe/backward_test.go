@@ -91,6 +91,9 @@ var backwardSizes = []struct {
 }
 
 func TestBackwardSmall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	for i, c := range backwardSizes {
 		weights := []moe.Type{moe.BF16, moe.F32}[i%2]
 		t.Run(fmt.Sprintf("%d %v %v", c.tokens, c.config, weights), func(t *testing.T) {

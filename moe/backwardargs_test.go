@@ -106,6 +106,9 @@ func TestBackwardWorkspaceBound(t *testing.T) {
 // Four layers share one workspace, which is poisoned between all passes; what
 // they keep meanwhile is X, H, scores and experts.
 func TestLayersShareAWorkspace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	const tokens = 60
 	var all []*trial.Trial
 	var alone []map[string]trial.Values

@@ -18,6 +18,9 @@ import (
 // Each way of writing a weight's gradient follows from the FP32 one in bits:
 // bf16 is that rounded, and adding is one FP32 sum with the old value.
 func TestBackwardAccumulate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
 	withBackward(t, tr, moe.F32)
 	require.NoError(t, tr.AddLogitGradients(23))
@@ -83,6 +86,9 @@ func narrowed(v []float32) []uint16 {
 
 // When asynchronous work completes and how warps interleave does not show.
 func TestBackwardTimings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	var first map[string]trial.Values
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {

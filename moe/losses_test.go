@@ -59,6 +59,9 @@ func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss fl
 // gradients that their definition gives, with or without the caller's own, and
 // their values are told.
 func TestRouterLosses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	for i, c := range backwardSizes {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			tr := trialOn(t, testDevice(t), c.config, c.tokens)

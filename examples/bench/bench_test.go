@@ -49,6 +49,9 @@ func smallest(t *testing.T, n int) (rows []spec.Row) {
 // Whichever call fails, the row says so, nothing of it stays on the device, and
 // the next row runs.
 func TestCallFails(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	for _, op := range []faulty.Op{faulty.Alloc, faulty.NewStream, faulty.NewEvent, faulty.Launch, faulty.Record, faulty.EndCapture, faulty.GraphLaunch, faulty.StreamSynchronize} {
 		t.Run(op.String(), func(t *testing.T) {
 			b, dev := onDevice(t, io.Discard)

@@ -61,6 +61,9 @@ func measuredBy(m tiles.Model) *Report {
 // A chip with other constants is recognised: its times are met and its choices
 // lose nothing, as today's do.
 func TestFitFindsConstants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	chip := tiles.H200
 	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 200, 4200, 5000, 1.7e9
 	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000

@@ -94,6 +94,9 @@ func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 
 // check.py accepts the reference's results and finds each kind of mistake.
 func TestPythonFindsMistakes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	needPython(t)
 	const tokens = 50
 	x := randomTensors(small, tokens, 3)
@@ -175,6 +178,9 @@ func TestPythonFindsMistakes(t *testing.T) {
 
 // check.py finds a mistake in each gradient.
 func TestPythonFindsWrongGradients(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	needPython(t)
 	const tokens = 40
 	p := randomTensors(small, tokens, 8).withDO(9).write(t, true)

@@ -33,6 +33,9 @@ func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 // TestRandomSizes: files of PyTorch's safetensors package at random legal
 // sizes give PyTorch's float64 result, every other with gradients, 30 of them on a GPU.
 func TestRandomSizes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	needPython(t)
 	count, flops, width := 2, 5e7, 4
 	if deviceName() == "cuda" {
@@ -70,6 +73,9 @@ func TestRandomSizes(t *testing.T) {
 // TestMutatedFiles: whatever stands in the files, planning a job ends at once
 // with a job that is whole or with an error. 100,000 files with SONICMOE_LONG.
 func TestMutatedFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	count := 5000
 	if os.Getenv("SONICMOE_LONG") != "" {
 		count = 100_000

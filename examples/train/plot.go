@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"sonicmoe/examples/internal/picture"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 )
@@ -18,11 +18,7 @@ var (
 
 // draw writes the loss curve as a picture.
 func (c *curve) draw(file, title string) error {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, "steps", "nats a byte"
-	p.Title.Padding = vg.Points(8)
-	p.Legend.Top, p.Legend.XOffs = true, vg.Points(-8)
-	p.Add(plotter.NewGrid())
+	p := picture.New(title, "steps", "nats a byte")
 	var single, mean, held plotter.XYs
 	for i, l := range c.losses {
 		single = append(single, plotter.XY{X: float64(i), Y: l})
@@ -45,7 +41,7 @@ func (c *curve) draw(file, title string) error {
 		p.Add(l)
 		p.Legend.Add(line.name, l)
 	}
-	if err := p.Save(vg.Points(560), vg.Points(380), file); err != nil {
+	if err := picture.Save(p, vg.Points(720), vg.Points(400), file); err != nil {
 		return fmt.Errorf("drawing %s: %w", file, err)
 	}
 	return nil

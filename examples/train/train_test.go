@@ -29,6 +29,9 @@ func trainTiny(t testing.TB, o options, create makeExperts) *curve {
 // The device reaches the loss of the float64 reference within 1 %, and experts
 // that learn are worth at least 5 %. 200 steps with SONICMOE_LONG or a GPU.
 func TestLearnsAsReference(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	s := testSize(t)
 	o := options{steps: 10, balance: 0.01}
 	if os.Getenv("SONICMOE_LONG") != "" || deviceName() != "emulated" {
@@ -51,6 +54,9 @@ func TestLearnsAsReference(t *testing.T) {
 // On the reference, which is fast at this size: learning experts, and the same
 // numbers on every run.
 func TestReferenceLearns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	s := testSize(t)
 	o := options{steps: 100, balance: 0.01}
 	learned, frozen := trainTiny(t, o, newHostExperts(s.layer, false)), trainTiny(t, o, newHostExperts(s.layer, true))
@@ -72,6 +78,9 @@ func (c *curve) spread() float64 {
 
 // A balancing loss of great weight keeps all experts equally busy.
 func TestBalanceKeepsExpertsBusy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	create := newHostExperts(testSize(t).layer, true)
 	with := trainTiny(t, options{steps: 60, balance: 1}, create)
 	without := trainTiny(t, options{steps: 60}, create)
@@ -102,6 +111,9 @@ func TestRun(t *testing.T) {
 
 // A model that has learned one sentence by heart writes it.
 func TestSample(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	s := testSize(t)
 	text := strings.Repeat("all is in flux and nothing stays. ", 12)
 	tr := &training{corpus: newCorpus(text), size: s, steps: 40, out: io.Discard}

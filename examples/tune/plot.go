@@ -4,12 +4,12 @@ import (
 	"errors"
 	"image/color"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
 	"sonicmoe/autotune"
+	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
@@ -54,11 +54,11 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	if len(chosen) == 0 {
 		return errors.New("nothing was measured; -again tunes what was tuned before")
 	}
-	p := plot.New()
-	p.Title.Text, p.Y.Label.Text = plan.Config.String()+" on "+plan.Target.Name, "% of the H200's roofline"
-	p.Y.Min, p.Y.Max = 0, 100
-	p.Legend.Top = true
-	p.Add(plotter.NewGrid())
+	title := plan.Config.String() + " on " + plan.Target.Name
+	if !gpu {
+		title += ": EMULATED, these times mean nothing"
+	}
+	p := picture.New(title, "", "% of the H200's roofline")
 	for _, group := range []struct {
 		name   string
 		xys    plotter.XYs
@@ -77,5 +77,9 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	}
 	p.NominalX(labels...)
 	p.X.Min, p.X.Max = -0.7, float64(len(labels))-0.3
-	return p.Save(vg.Points(120+80*float64(len(labels))), vg.Points(360), file)
+	p.Y.Min = 0
+	if gpu { // else the points lie at the bottom of the H200's scale
+		p.Y.Max = 100
+	}
+	return picture.Save(p, vg.Points(330+80*float64(len(labels))), vg.Points(380), file)
 }

@@ -65,6 +65,9 @@ func TestDown(t *testing.T) {
 }
 
 func TestDownPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	c := downCase{192, 448, kt.Small()}
 	var first []uint16
 	for _, point := range append(DownProduct.Space(driver.H200()), kt.Shallow(192)) {

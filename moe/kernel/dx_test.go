@@ -104,6 +104,9 @@ func TestDX(t *testing.T) {
 
 // Every point gives the same bits, under every timing.
 func TestDXPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	for _, router := range []bool{false, true} {
 		c := dxCase{192, 192, router, kt.Small()}
 		var first dxResult

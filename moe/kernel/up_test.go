@@ -99,6 +99,9 @@ func TestUp(t *testing.T) {
 
 // Every point gives the same bits, under every timing.
 func TestUpPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
 	c := upCase{448, 192, kt.Small()}
 	var first upResult
 	for _, point := range append(UpProduct.Space(driver.H200()), kt.Shallow(128)) {

@@ -17,7 +17,7 @@ import (
 )
 
 // EnvRequire names the variable that lists what must not be missing: ptxas,
-// nvdisasm, cuda.h, cc, and names of Python packages.
+// nvdisasm, cuda.h, cc, chromium, and names of Python packages.
 const EnvRequire = "SONICMOE_REQUIRE"
 
 // Ptxas is the path of NVIDIA's assembler.
@@ -64,6 +64,18 @@ func CC(t testing.TB) string {
 		missing(t, "cc", "no C compiler cc in PATH")
 	}
 	return bin
+}
+
+// Chromium is the path of a browser that runs without a screen.
+func Chromium(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if bin, err := exec.LookPath(name); err == nil {
+			return bin
+		}
+	}
+	missing(t, "chromium", "no chromium in PATH: Debian's package of that name")
+	return ""
 }
 
 // Python is the path of a Python that can import these packages; with

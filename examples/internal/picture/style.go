@@ -1,0 +1,104 @@
+package picture
+
+import (
+	"errors"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+// New is an empty plot in the style of all pictures: a sans-serif font, lines at
+// round values of y, room for the title.
+func New(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	p.Title.Padding = vg.Points(10)
+	p.Y.Tick.Marker = plot.TickerFunc(ticks)
+	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
+	for _, f := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
+		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
+		f.Typeface, f.Variant = sans.Typeface, sans.Variant
+	}
+	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Padding = vg.Points(3)
+	p.Legend.ThumbnailWidth = vg.Points(14)
+	lines := plotter.NewGrid()
+	lines.Vertical.Color = nil
+	p.Add(lines)
+	return p
+}
+
+// ticks are at multiples of 1, 2 or 5 times a power of ten, some six of them.
+func ticks(least, most float64) (list []plot.Tick) {
+	if !(most > least) {
+		return nil
+	}
+	step := math.Pow(10, math.Floor(math.Log10((most-least)/4)))
+	for _, by := range []float64{5, 2} {
+		if (most-least)/(by*step) >= 4 {
+			step *= by
+			break
+		}
+	}
+	for i := math.Ceil(least / step); i*step <= most*(1+1e-9); i++ {
+		v := i * step
+		list = append(list, plot.Tick{Value: v, Label: strconv.FormatFloat(math.Round(v/step*1e6)/1e6*step, 'g', 4, 64)})
+	}
+	return list
+}
+
+const margin = vg.Length(12) // around the picture and between its parts
+
+// Save draws a plot with its legend to the right of it, and its title in as many
+// lines as it needs.
+func Save(p *plot.Plot, width, height vg.Length, file string) error {
+	c, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(file), "."))
+	if err != nil {
+		return err
+	}
+	page := draw.New(c)
+	page.SetColor(color.White)
+	page.Fill(page.Rectangle.Path())
+	page = draw.Crop(page, margin, -margin, margin, -margin)
+	legend := p.Legend
+	p.Legend = plot.NewLegend()
+	beside := legend.Rectangle(page).Size().X
+	if beside > 0 {
+		beside += margin
+	}
+	left := draw.Crop(page, 0, -beside, 0, 0)
+	p.Title.Text = wrap(p.Title.TextStyle, p.Title.Text, left.Size().X)
+	p.Draw(left)
+	title := p.Title.TextStyle.Rectangle(p.Title.Text).Size().Y + p.Title.Padding
+	legend.Draw(draw.Crop(page, page.Size().X-beside+margin, 0, 0, -title))
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = c.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
+
+// wrap breaks a title between words so that no line is wider than the picture.
+func wrap(style draw.TextStyle, text string, width vg.Length) string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		next := strings.TrimSpace(line + " " + word)
+		if line != "" && style.Width(next) > width {
+			lines = append(lines, line)
+			next = word
+		}
+		line = next
+	}
+	return strings.Join(append(lines, line), "\n")
+}
