@@ -19,8 +19,9 @@
  *     scores, d_scores [T, K] f32            expert_ids [T, K] i32
  *     logits [T, E] in the layer's format    d_logits [T, E] f32
  *     h [R, 2n]              router_losses [2] f32
+ *     w3 [E, n, d], b3 [E, n] with gate and up apart; b1 [E, 2n], b2 [E, d]
  *
- * and bf16 where nothing is said; the documentation of package moe says what
+ * and bf16 where nothing is said, n in place of 2n without a gate; the documentation of package moe says what
  * each means. An address of 0 means none.
  *
  * Every struct begins with its size: set it to sizeof(the struct). A library
@@ -112,6 +113,7 @@ typedef struct sm_forward_pass {
 	uint64_t o, h;
 	int64_t entries;
 	uint64_t token_indices;
+	uint64_t w3, b1, b3, b2;
 } sm_forward_pass;
 
 /* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
@@ -139,6 +141,8 @@ typedef struct sm_backward_pass {
 	double balance, z_loss;
 	int64_t entries;
 	uint64_t token_indices;
+	uint64_t w3, b1, b3, b2;
+	sm_gradient d_w3, d_b1, d_b3, d_b2;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

@@ -136,7 +136,7 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 	s := l.Shapes(int(p.tokens))
 	f := moe.Forward{
 		X:       tensor(p.x, s.X),
-		Weights: moe.Weights{Router: tensor(p.router, s.Router), W1: tensor(p.w1, s.W1), W2: tensor(p.w2, s.W2)},
+		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
 		O:      tensor(p.o, s.O), H: optional(p.h, s.H),
@@ -147,6 +147,21 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores), optional(p.h, s.H)
 	}
 	return f
+}
+
+// weightsOf are a layer's weights. What its configuration has none of is the zero
+// Tensor where it is not given, and refused by name where it is.
+func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
+	has := func(p C.uint64_t, s moe.Shape) moe.Tensor {
+		if s.IsZero() {
+			return optional(p, s)
+		}
+		return tensor(p, s)
+	}
+	return moe.Weights{
+		Router: tensor(router, s.Router), W1: tensor(w1, s.W1), W3: has(w3, s.W3), W2: tensor(w2, s.W2),
+		B1: has(b1, s.B1), B3: has(b3, s.B3), B2: has(b2, s.B2),
+	}
 }
 
 // listOf is a list of the entries that s is of.
@@ -161,7 +176,7 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 	g := l.Config().Gradients(int(p.tokens), moe.BF16)
 	b := moe.Backward{
 		X:       tensor(p.x, s.X),
-		Weights: moe.Weights{Router: tensor(p.router, s.Router), W1: tensor(p.w1, s.W1), W2: tensor(p.w2, s.W2)},
+		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
 		H:      tensor(p.h, s.H), DO: tensor(p.d_o, g.DO),
@@ -170,7 +185,11 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 		WeightGradients: moe.WeightGradients{
 			DRouter: gradient(&err, "DRouter", p.d_router, s.Router),
 			DW1:     gradient(&err, "DW1", p.d_w1, s.W1),
+			DW3:     gradient(&err, "DW3", p.d_w3, s.W3),
 			DW2:     gradient(&err, "DW2", p.d_w2, s.W2),
+			DB1:     gradient(&err, "DB1", p.d_b1, s.B1),
+			DB3:     gradient(&err, "DB3", p.d_b3, s.B3),
+			DB2:     gradient(&err, "DB2", p.d_b2, s.B2),
 		},
 		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},

@@ -67,6 +67,18 @@ int main(void) {
 	said("x off", sm_forward(layer, &f));
 	f.tokens = INT64_MAX;
 	said("tokens", sm_forward(layer, &f));
+	f = (sm_forward_pass){
+		.size = sizeof f, .tokens = 4, .workspace = 1 << 20, .workspace_bytes = 1 << 20,
+		.x = 1 << 21, .router = 1 << 22, .w1 = 1 << 23, .w2 = 1 << 24,
+		.scores = 1 << 25, .expert_ids = 1 << 26, .o = 1 << 27, .b1 = 1 << 28,
+	};
+	said("bias of none", sm_forward(layer, &f));
+	wrong = c, wrong.bias = wrong.without_backward = 1;
+	sm_handle biased = 0;
+	said("biased", sm_layer_new(device, &wrong, &biased));
+	f.b1 = 0;
+	said("no bias", sm_forward(biased, &f));
+	said("close biased", sm_close(biased));
 	sm_backward_pass b = {.size = sizeof b, .tokens = 4};
 	said("no backward", sm_backward(layer, &b));
 	b.d_w1.type = -1;
