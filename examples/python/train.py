@@ -1,0 +1,35 @@
+"""A layer learns to be another one: forward, backward, AdamW.
+
+    python train.py [--device cpu] [--steps 20]
+
+On the CPU the layer runs on the emulated device, slowly and exactly.
+"""
+
+import argparse
+
+import torch
+
+import sonicmoe_go
+
+flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+flags.add_argument("--steps", type=int, default=20)
+args = flags.parse_args()
+if args.device == "cpu":
+    sonicmoe_go.emulate()
+
+torch.manual_seed(0)
+sizes = {"hidden": 128, "intermediate": 64, "num_experts": 4, "top_k": 2}
+teacher = sonicmoe_go.SonicMoE(**sizes, device=args.device)
+layer = sonicmoe_go.SonicMoE(**sizes, device=args.device, balance=0.01)
+optimizer = torch.optim.AdamW(layer.parameters(), lr=3e-3)
+x = torch.randn(256, sizes["hidden"], device=args.device, dtype=torch.bfloat16)
+with torch.no_grad():
+    target = teacher(x).float()
+
+for step in range(args.steps):
+    loss = (layer(x).float() - target).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"step {step:3d}  loss {loss.item():.4f}")
