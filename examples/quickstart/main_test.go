@@ -14,11 +14,12 @@ func TestForward(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", dir}, &out, &errs), errs.String())
 	for _, want := range []string{
-		"device         emulated H200", "moe.New cold", "moe.New warm", "0 kernels compiled, 7 from the cache",
+		"device         emulated H200", "moe.New cold",
 		"first O", "error          against float64", "saved for backward", "this (SonicMoE)", "roofline",
 	} {
 		require.Contains(t, out.String(), want)
 	}
+	require.Regexp(t, `moe.New warm +\S+ 0 kernels compiled, [1-9]\d* from the cache`, out.String())
 	require.Empty(t, errs.String())
 }
 
