@@ -106,6 +106,13 @@ func (a *Arena) Forward(l *Layer, tokens int) Forward {
 	return f
 }
 
+// List allocates a list of so many entries, [Layer.RoundedRows] for a pass that
+// rounds.
+func (a *Arena) List(l *Layer, entries int) List {
+	s := l.Config().ListShapes(entries)
+	return List{Tokens: a.Tensor(s.Tokens), ExpertIDs: a.Tensor(s.ExpertIDs), Scores: a.Tensor(s.Scores)}
+}
+
 // Workspace allocates one workspace for all passes over up to so many tokens of
 // layers that run one after the other.
 func (a *Arena) Workspace(tokens int, layers ...*Layer) Buffer {

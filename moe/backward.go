@@ -50,10 +50,14 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16), c.layer.work(t)
 	if b.List.IsZero() || routed {
-		c.checkNoList(b.List)
+		if !b.List.IsZero() {
+			n = c.checkRounded(t, b.List, b.Logits, false)
+		}
 		c.checkRouting(t, &Forward{X: b.X, Scores: b.Scores, ExpertIDs: b.ExpertIDs}, false)
 	} else {
 		n = c.checkList(t, b.X, b.List)
+	}
+	if n.list {
 		list := c.layer.of.ListShapes(n.rows)
 		want.H, grad.DScores = list.H, list.DScores
 	}

@@ -49,7 +49,7 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	if !n.list {
 		w.pairs = s.take(4 * int64(rows))
 	}
-	w.dlogits = s.take(r.DScores.Bytes())
+	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))
 	w.dscores = s.take(r.DScores.Bytes())
 	w.dlrow = s.take(4 * int64(rows))
 	w.splits = s.take(plan.TableBytes(rows))

@@ -41,9 +41,17 @@ type Forward struct {
 	// Config.Lists; Scores and ExpertIDs are then not looked at. H has L rows, by
 	// expert, then entry, and the workspace the bytes of ListSizes. O's sums are in
 	// the order of the rows.
+	//
+	// Forward of a layer with Config.Rounding writes it, its L being that of
+	// Layer.RoundedRows: the tokens that experts got, by expert, then token, and
+	// behind them entries that have no expert. Scores and ExpertIDs are the routing
+	// before rounding, so that who reads both knows what was added and dropped.
+	// Without a List the pass does not round, as it should where a model is used.
 	List List
+	// Seed is what rounding by chance draws from: another one for every step.
+	Seed uint64
 	// Logits [T, E], in the format of Config.Logits, are written unless zero, for
-	// losses on them; see [Backward].
+	// losses on them; see [Backward]. Rounding needs them.
 	Logits Tensor
 	// O [T, d] is written. So is H [R, 2n], R = T·K rows by expert, then token,
 	// then slot, unless it is the zero Tensor: a training pass keeps it, an
@@ -99,7 +107,10 @@ type Backward struct {
 	X Tensor
 	Weights
 	H, Scores, ExpertIDs Tensor
-	// List is what ForwardExperts was given instead of Scores and ExpertIDs.
+	// List is what ForwardExperts was given instead of Scores and ExpertIDs, or
+	// what Forward wrote. Behind rounding, logits have gradients through it: that of
+	// a score of the top-K goes through the softmax over the K, that of a raw one
+	// through the softmax over all; dropping and adding have none.
 	List List
 	// DO [T, d] bf16 is the gradient of O.
 	DO Tensor

@@ -57,14 +57,19 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	defer c.end()
 	c.checkRouting(t, &f, true)
 	c.checkRouter(t, &f)
-	c.checkNoList(f.List)
 	n := c.layer.work(t)
+	if !f.List.IsZero() {
+		n = c.checkRounded(t, f.List, f.Logits, true)
+	}
 	c.checkExperts(n, &f)
 	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	if err := c.route(s, t, &f); err != nil {
+	if err := c.route(s, n, &f); err != nil {
 		return err
+	}
+	if n.list {
+		return c.roundedExperts(s, n, &f)
 	}
 	if !c.layer.choosesAtOnce(t) {
 		if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, c.layer.workspace(n).indices); err != nil {
@@ -88,7 +93,7 @@ func (c *Call) Route(s driver.Stream, f Forward) error {
 	if err := c.checked(c.layer.work(t), f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	return c.route(s, t, &f)
+	return c.route(s, c.layer.work(t), &f)
 }
 
 // ForwardExperts queues the experts and their weighted sum on s, with scores and
@@ -193,14 +198,14 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 // ranges are the tokens of each CTA of router, count and plan.
 func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
 
-func (c *Call) route(s driver.Stream, t int, f *Forward) error {
-	w := c.layer.workspace(c.layer.work(t))
-	if c.layer.choosesAtOnce(t) {
-		return c.choose(s, t, f, w)
+func (c *Call) route(s driver.Stream, n work, f *Forward) error {
+	w := c.layer.workspace(n)
+	if !n.list && c.layer.choosesAtOnce(n.tokens) {
+		return c.choose(s, n.tokens, f, w)
 	}
 	return launch(c, s, route.RouterKernel, route.RouterArgs{
 		X: f.X.Ptr, Weights: f.Router.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
-		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
+		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(n.tokens),
 	})
 }
 

@@ -46,9 +46,6 @@ func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 // order lets pieces of the workspace be used twice; see backwardWorkspace.
 func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspace, routed bool) error {
 	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, work: n, w: w, routed: routed}
-	if n.list {
-		r.Scores, r.ExpertIDs = b.List.Scores, b.List.ExpertIDs
-	}
 	of := b.wanted()
 	err := r.planRows()
 	if err == nil {
@@ -78,6 +75,9 @@ func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspa
 	if err == nil && (b.hasLosses() || !b.RouterLosses.IsZero()) {
 		err = r.losses()
 	}
+	if err == nil && r.list && routed && (of.dX || of.dRouter) {
+		err = r.roundedDLogits()
+	}
 	if err == nil && of.dX {
 		err = r.dX()
 	}
@@ -105,14 +105,30 @@ func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Work
 func (r *backwardRun) dH() error {
 	return launch(r.call, r.s, dh.Kernel, dh.Args{
 		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
-		Scores: r.Scores.Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), Rows: r.rows, TileArgs: r.tiles(0),
+		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), Rows: r.rows, TileArgs: r.tiles(0),
 	})
+}
+
+// weights are the rows' by Pairs.
+func (r *backwardRun) weights() Tensor {
+	if r.list {
+		return r.List.Scores
+	}
+	return r.Scores
+}
+
+// experts are the ids of the rows by Pairs.
+func (r *backwardRun) experts() Tensor {
+	if r.list {
+		return r.List.ExpertIDs
+	}
+	return r.ExpertIDs
 }
 
 // dScores sums the scores' gradients and gives the logits'.
 func (r *backwardRun) dScores() error {
 	if r.layer.of.Bias {
-		args := bias.DotArgs{DO: r.DO.Ptr, B2: r.B2.Ptr, ExpertIDs: r.ExpertIDs.Ptr, Dots: r.at(r.w.biasDots), Tokens: r.tokens}
+		args := bias.DotArgs{DO: r.DO.Ptr, B2: r.B2.Ptr, ExpertIDs: r.experts().Ptr, Dots: r.at(r.w.biasDots), Tokens: r.tokens}
 		which := bias.DotKernel
 		if r.list {
 			which, args.Tokens = bias.DotListKernel, r.rows
@@ -130,12 +146,8 @@ func (r *backwardRun) dScores() error {
 	if r.list {
 		which, tokens = dh.ScoresListKernel, r.rows // an entry is a token with one slot
 	}
-	to := r.DScores.Ptr
-	if r.DScores.IsZero() {
-		to = r.at(r.w.dscores)
-	}
 	return launch(r.call, r.s, which, dh.ScoresArgs{
-		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: to,
+		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: r.dScoresAt(),
 		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: tokens,
 	})
 }
@@ -155,13 +167,21 @@ func (r *backwardRun) dB2() error {
 // biasGradient sums rows by expert, in two steps.
 func (r *backwardRun) biasGradient(first *registry.Kernel[bias.PartialsArgs], second *registry.Kernel[bias.SumArgs], rows driver.DevicePtr, to bias.SumArgs) error {
 	if err := launch(r.call, r.s, first, bias.PartialsArgs{
-		Rows: rows, Gather: r.at(r.w.gather), Pairs: r.at(r.w.pairs), Scores: r.Scores.Ptr,
+		Rows: rows, Gather: r.at(r.w.gather), Pairs: r.at(r.w.pairs), Scores: r.weights().Ptr,
 		Table: r.at(r.w.table), RowPairs: r.at(r.w.rowPairs), Partials: r.at(r.w.biasPartials), PackedRows: r.rows,
 	}); err != nil {
 		return err
 	}
 	to.Partials, to.Offsets = r.at(r.w.biasPartials), r.at(r.w.offsets)
 	return launch(r.call, r.s, second, to)
+}
+
+// dScoresAt is where the scores' gradients are, wanted or not.
+func (r *backwardRun) dScoresAt() driver.DevicePtr {
+	if r.DScores.IsZero() {
+		return r.at(r.w.dscores)
+	}
+	return r.DScores.Ptr
 }
 
 // planSplits lists the work of the weights' gradients.
@@ -203,6 +223,15 @@ func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 // losses makes the gradients of the losses on the logits, with the caller's
 // added, and the losses.
 func (r *backwardRun) losses() error {
+	if r.list {
+		// Loads are those of the choice, before rounding.
+		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
+			return err
+		}
+		if err := r.call.plan(r.s, route.PlanKernel, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
+			return err
+		}
+	}
 	of, t := r.layer.of.Config, float64(r.tokens)
 	balance := float64(of.NumExperts) / (float64(of.TopK) * t * t)
 	args := route.LossesArgs{
@@ -221,11 +250,13 @@ func (r *backwardRun) losses() error {
 }
 
 // hasDense says that logits have gradients which don't come through the scores.
-func (r *backwardRun) hasDense() bool { return r.routed && (r.hasLosses() || !r.DLogits.IsZero()) }
+func (r *backwardRun) hasDense() bool {
+	return r.routed && (r.list || r.hasLosses() || !r.DLogits.IsZero())
+}
 
 // denseDLogits are these gradients [T, E].
 func (r *backwardRun) denseDLogits() driver.DevicePtr {
-	if r.hasLosses() {
+	if r.list || r.hasLosses() {
 		return r.at(r.w.denseDLogits)
 	}
 	return r.DLogits.Ptr
@@ -234,7 +265,7 @@ func (r *backwardRun) denseDLogits() driver.DevicePtr {
 // dXRows makes the gradient of each row's input.
 func (r *backwardRun) dXRows() error {
 	which := kernel.DXGivenKernel
-	if r.routed {
+	if r.routed && !r.list {
 		which = kernel.DXKernel
 	}
 	return launch(r.call, r.s, which, kernel.DXArgs{
@@ -246,11 +277,9 @@ func (r *backwardRun) dXRows() error {
 // dX is the sum of the rows of each token and, last, of what dense gradients of
 // the logits add.
 func (r *backwardRun) dX() error {
-	sum := kernel.SumKernel
+	sum, extra, inverse := kernel.SumKernel, kernel.SumExtraKernel, r.w.inverse
 	if r.list {
-		return launch(r.call, r.s, kernel.SumListKernel, kernel.AggregateArgs{
-			Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(r.w.tokenRows), Starts: r.at(r.w.starts), Tokens: r.tokens,
-		})
+		sum, extra, inverse = kernel.SumListKernel, kernel.SumExtraListKernel, r.w.tokenRows
 	}
 	if r.hasDense() {
 		if err := launch(r.call, r.s, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
@@ -258,10 +287,10 @@ func (r *backwardRun) dX() error {
 		}); err != nil {
 			return err
 		}
-		sum = kernel.SumExtraKernel
+		sum = extra
 	}
 	return launch(r.call, r.s, sum, kernel.AggregateArgs{
-		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(r.w.inverse), AddRows: r.at(r.w.extra), Tokens: r.tokens,
+		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(inverse), Starts: r.at(r.w.starts), AddRows: r.at(r.w.extra), Tokens: r.tokens,
 	})
 }
 
@@ -271,6 +300,11 @@ func (r *backwardRun) dRouter() error {
 	which := drouter.Kernel
 	if r.hasDense() {
 		which = drouter.ExtraKernel
+	}
+	if r.list { // all are in the dense ones
+		if err := r.s.Fill32(r.at(r.w.dlogits), 0, int64(r.tokens)*int64(r.layer.of.TopK)); err != nil {
+			return err
+		}
 	}
 	ranges, perRange := drouter.Of(r.layer.of, r.hasDense()).Ranges(r.tokens)
 	if err := launch(r.call, r.s, which, drouter.Args{

@@ -73,8 +73,10 @@ type listBench struct {
 	s     driver.Stream
 	f     moe.Forward
 	x, do []uint16
-	ref   *reference.Layer
-	arena *moe.Arena
+	// router is the router's weights.
+	router []uint16
+	ref    *reference.Layer
+	arena  *moe.Arena
 }
 
 func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBench {
@@ -92,7 +94,7 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	shapes, list := layer.Shapes(tokens), c.ListShapes(entries)
 	b.f = moe.Forward{
 		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), Weights: b.arena.Weights(layer),
-		List:      moe.List{Tokens: b.arena.Tensor(list.Tokens), ExpertIDs: b.arena.Tensor(list.ExpertIDs), Scores: b.arena.Tensor(list.Scores)},
+		List:      b.arena.List(layer, entries),
 		Workspace: b.arena.Buffer(sizes.BackwardWorkspace),
 	}
 	require.NoError(t, b.arena.Err())
@@ -103,7 +105,8 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 		return v
 	}
 	b.x = values(b.f.X, 1, 1)
-	w := reference.Weights{Router: make([]uint16, c.NumExperts*c.Hidden), W1: values(b.f.W1, 2, 0.1), W2: values(b.f.W2, 3, 0.1)}
+	b.router = values(b.f.Router, 7, 0.1)
+	w := reference.Weights{Router: b.router, W1: values(b.f.W1, 2, 0.1), W2: values(b.f.W2, 3, 0.1)}
 	if c.Bias {
 		w.B1, w.B2 = values(b.f.B1, 5, 0.5), values(b.f.B2, 6, 0.5)
 	}
@@ -112,6 +115,7 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	require.NoError(t, moe.Write(b.s, b.f.List.ExpertIDs, l.ids))
 	require.NoError(t, moe.Write(b.s, b.f.List.Scores, l.scores))
 	wide := c
+	wide.Rounding = moe.Rounding{}
 	wide.TopK = l.width
 	b.ref, err = reference.New(wide, w)
 	require.NoError(t, err)

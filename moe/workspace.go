@@ -30,6 +30,9 @@ type indices struct {
 	// starts, tokenRows and weights are the rows by token of a list, unordered
 	// what it takes to make them.
 	starts, tokenRows, weights, unordered int64
+	// keys and raw are what experts choose by, choices what they chose. The first
+	// two are gone when A and Y are made.
+	keys, raw, choices int64
 }
 
 // tiles are the tiles of the which-th product of a call with the workspace at p.
@@ -73,6 +76,9 @@ func (l *Layer) indices(s *space, n work) indices {
 	var w indices
 	c := l.of.Config
 	rows := int64(n.rows)
+	if n.list && c.Rounds() {
+		rows = max(rows, int64(n.tokens)*int64(c.TopK)) // the plan of the losses is of these
+	}
 	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
 	w.rowPairs = s.take(4)
@@ -93,9 +99,19 @@ func (l *Layer) workspace(n work) workspace {
 	var s space
 	w := workspace{indices: l.indices(&s, n)}
 	shapes := l.of.Config.ListShapes(n.rows)
+	var early space
+	if n.list && l.of.Rounds() {
+		w.choices = s.take(route.ChoiceBytes * int64(l.of.NumExperts))
+		table := 4 * int64(n.tokens) * int64(l.of.NumExperts)
+		early = s
+		w.keys = early.take(table)
+		if l.of.Rounding.RawScores {
+			w.raw = early.take(table)
+		}
+	}
 	w.a = s.take(shapes.A.Bytes())
 	w.y = s.take(shapes.Y.Bytes())
-	w.bytes = s.bytes
+	w.bytes = max(s.bytes, early.bytes)
 	return w
 }
 
@@ -156,6 +172,16 @@ func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 		BackwardWorkspace: l.backwardWorkspace(n).bytes,
 		H:                 s.H.Bytes(), O: l.of.Shapes(tokens).O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
+}
+
+// RoundedRows is L of the List of a Forward that rounds, of so many tokens: the
+// most rows that there can be. It is 0 of a layer without Config.Rounding.
+func (l *Layer) RoundedRows(tokens int) int {
+	if l == nil || !l.of.Rounds() || tokens < 1 {
+		return 0
+	}
+	// An expert's share of no rows at all still has a place.
+	return int(min(max(l.of.Rounding.MaxRows(l.of.Config, tokens), 1), spec.MaxRows))
 }
 
 // errNoLists is the error of lists where a layer has none.

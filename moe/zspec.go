@@ -72,6 +72,15 @@ import "sonicmoe/moe/spec"
 //		// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
 //		SharedGate bool
 //
+//		// Rounding changes which tokens go to an expert, so that experts have whole
+//		// tiles of them, or as many as they have capacity for. Raw scores are a softmax
+//		// over all logits.
+//		Rounding Rounding
+//		// Lists: a call's experts may be given as a list of tokens and experts, in
+//		// which a token has any number of experts. Layers without it have fewer
+//		// kernels.
+//		Lists bool
+//
 //		// TokensHint is the number of tokens expected in one call, 0 if unknown.
 //		// It steers the choice of tile shapes, never what is computed or allowed.
 //		TokensHint int
@@ -184,6 +193,65 @@ const (
 	// GroupSumOfTwo is the sum of the scores, with their selection biases, of
 	// its two best (DeepSeek-V3).
 	GroupSumOfTwo = spec.GroupSumOfTwo
+)
+
+// Rounding changes which tokens go to an expert after every token chose its K.
+// The zero value changes nothing.
+//
+// An expert prefers tokens that have it among their K to those that have not;
+// of the ones those with the larger score, of the others those with the larger
+// raw score, the softmax over all logits; NaN comes first; of equal ones the lower
+// token. It gets the tokens it prefers most, as many as Rule says. What is dropped
+// is lost to the token, whose other scores stay as they are.
+//
+// Counts become multiples of Tile. Where a call has fewer tokens than the
+// multiple above f, an expert goes down, whatever the rule.
+//
+//	type Rounding struct {
+//		Rule RoundingRule
+//		// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
+//		// ExpertChoice and CapacityDrop have none.
+//		Tile int
+//		// Capacity times T·K/E, rounded up and at most T, is how many tokens an
+//		// expert gets with ExpertChoice (0: f), and at most gets with CapacityDrop.
+//		Capacity float64
+//		// RawScores makes raw scores the weights of all tokens, as the published
+//		// benchmark script has it. Else only those of tokens that were added are raw,
+//		// as in the paper.
+//		RawScores bool
+//	}
+type Rounding = spec.Rounding
+
+// RoundingRule says how many tokens each expert gets, given how many have it
+// among their K: f. With M the tile, ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
+// The rules are those of SonicMoE (arXiv 2512.14080, token rounding, and the
+// table of its subroutines) but for the last two.
+type RoundingRule = spec.RoundingRule
+
+const (
+	// NoRounding leaves every expert its f tokens.
+	NoRounding = spec.NoRounding
+	// RoundNearest goes to the nearer multiple, down from the middle (NR-f).
+	RoundNearest = spec.RoundNearest
+	// RoundStochastic goes up with probability (f-⌊f⌋)/M (SR-f).
+	RoundStochastic = spec.RoundStochastic
+	// RoundMass goes up with the probability that the part of the scores between
+	// ⌊f⌋ and ⌈f⌉ which the top-K has gives: (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), the sums over the
+	// f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
+	RoundMass = spec.RoundMass
+	// RoundBalanced goes, expert by expert, where the sum of all changes up to
+	// this one stays nearer to 0, down from the middle (Balance-f).
+	RoundBalanced = spec.RoundBalanced
+	// RoundUp always goes up: it only adds.
+	RoundUp = spec.RoundUp
+	// RoundDown always goes down: it only drops.
+	RoundDown = spec.RoundDown
+	// ExpertChoice gives each expert the tokens that score best for it (arXiv
+	// 2202.09368), whatever these would choose: its capacity of them, or f.
+	ExpertChoice = spec.ExpertChoice
+	// CapacityDrop leaves each expert the best of its f tokens, as many as its
+	// capacity (arXiv 2101.03961).
+	CapacityDrop = spec.CapacityDrop
 )
 
 // Type is a number format of tensor elements.

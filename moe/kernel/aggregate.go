@@ -201,6 +201,9 @@ var (
 	SumListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return Aggregate{Hidden: l.Hidden, Unit: true, List: true}.Build()
 	}}
+	SumExtraListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra-list", Backward: true, Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, Unit: true, Extra: true, List: true}.Build()
+	}}
 )
 
 func aggregateWork(c spec.Config, tokens int) []spec.Work {

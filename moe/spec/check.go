@@ -12,6 +12,9 @@ func (c Config) Check() error {
 			return err
 		}
 	}
+	if err := c.Rounding.Check(); err != nil {
+		return err
+	}
 	if most := MaxRows / c.TopK; c.TokensHint < 0 || c.TokensHint > most {
 		return argErrorf("Config.TokensHint", c.TokensHint, "0 (unknown) or the tokens expected in a call, at most %d", most)
 	}

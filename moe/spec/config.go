@@ -91,6 +91,10 @@ type Config struct {
 	// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
 	SharedGate bool
 
+	// Rounding changes which tokens go to an expert, so that experts have whole
+	// tiles of them, or as many as they have capacity for. Raw scores are a softmax
+	// over all logits.
+	Rounding Rounding
 	// Lists: a call's experts may be given as a list of tokens and experts, in
 	// which a token has any number of experts. Layers without it have fewer
 	// kernels.
@@ -130,7 +134,10 @@ func (c Config) Scale() float64 {
 func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK }
 
 // HasLists reports whether the layer has the kernels of lists.
-func (c Config) HasLists() bool { return c.Lists }
+func (c Config) HasLists() bool { return c.Lists || c.Rounds() }
+
+// Rounds reports whether the layer has the kernels of rounding.
+func (c Config) Rounds() bool { return c.Rounding.Rule != NoRounding }
 
 // String is a short form with every field that decides what is computed:
 // "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", and after these whatever
@@ -162,6 +169,7 @@ func (c Config) String() string {
 	add(c.ScoreOnInput, "score-on-input")
 	add(c.SharedExperts != 0, "shared=%d", c.SharedExperts)
 	add(c.SharedGate, "shared-gate")
+	add(c.Rounds(), "rounding=%v", c.Rounding)
 	add(c.Lists, "lists")
 	return b.String()
 }

@@ -157,6 +157,8 @@ func TestStringTellsEveryField(t *testing.T) {
 			v.SetUint(v.Uint() ^ 1)
 		case reflect.Float64:
 			v.SetFloat(v.Float() + 0.1)
+		case reflect.Struct:
+			v.Set(reflect.ValueOf(spec.Rounding{Rule: spec.RoundUp}))
 		}
 		if typ.Field(i).Name == "TokensHint" {
 			assert.Equal(t, gptLike.String(), c.String())

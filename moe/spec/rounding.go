@@ -1,6 +1,9 @@
 package spec
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // RoundingRule says how many tokens each expert gets, given how many have it
 // among their K: f. With M the tile, ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
@@ -22,9 +25,9 @@ const (
 	// RoundBalanced goes, expert by expert, where the sum of all changes up to
 	// this one stays nearer to 0, down from the middle (Balance-f).
 	RoundBalanced
-	// RoundUp and RoundDown always go up or down. RoundDown only drops, and
-	// RoundUp only adds.
+	// RoundUp always goes up: it only adds.
 	RoundUp
+	// RoundDown always goes down: it only drops.
 	RoundDown
 	// ExpertChoice gives each expert the tokens that score best for it (arXiv
 	// 2202.09368), whatever these would choose: its capacity of them, or f.
@@ -139,6 +142,22 @@ func mix(x uint32) uint32 {
 	x = (x ^ x>>16) * MixFirst
 	x = (x ^ x>>13) * MixSecond
 	return x ^ x>>16
+}
+
+// String reads "nearest/128", with "/raw" behind it where scores are raw, or
+// "capacity-drop*1.25".
+func (r Rounding) String() string {
+	text := r.Rule.String()
+	if r.toTile() {
+		text += "/" + strconv.Itoa(r.Rows())
+	}
+	if r.Capacity != 0 {
+		text += "*" + number(r.Capacity)
+	}
+	if r.RawScores {
+		text += "/raw"
+	}
+	return text
 }
 
 // Check returns nil, or an [*ArgError] that names the first wrong field.

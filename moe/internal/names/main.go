@@ -18,7 +18,7 @@ import (
 
 // names are the types, in the order in which they are written.
 var names = []string{"Config", "GateUp", "WeightOrder", "Activation", "Logits", "Score", "Renorm", "GroupScore",
-	"Type", "Shape", "Shapes", "GradientShapes", "ArgError"}
+	"Rounding", "RoundingRule", "Type", "Shape", "Shapes", "GradientShapes", "ArgError"}
 
 func main() {
 	if err := write("spec", "zspec.go"); err != nil {

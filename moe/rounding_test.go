@@ -1,0 +1,181 @@
+package moe_test
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+)
+
+// A layer that rounds against the reference: what experts took, O, and all
+// gradients, the router's among them.
+func TestRoundedLayer(t *testing.T) {
+	list := []moe.Rounding{
+		{Rule: moe.RoundNearest, Tile: 16}, {Rule: moe.RoundStochastic, Tile: 16, RawScores: true}, {Rule: moe.ExpertChoice, Capacity: 1},
+	}
+	if os.Getenv("SONICMOE_LONG") != "" {
+		for rule := moe.RoundMass; rule <= moe.RoundDown; rule++ {
+			list = append(list, moe.Rounding{Rule: rule, Tile: 16})
+		}
+		list = append(list, moe.Rounding{Rule: moe.CapacityDrop, Capacity: 0.75})
+	}
+	for _, how := range list {
+		t.Run(how.String(), func(t *testing.T) {
+			const tokens = 70
+			b := newRoundedBench(t, how, tokens)
+			call := b.layer.NewCall()
+			require.NoError(t, call.Forward(b.s, b.f))
+			r := b.rounded(tokens)
+			want, err := b.ref.Experts(b.x, r.slotScores, r.slotIDs, nil, reference.Rounded)
+			require.NoError(t, err)
+			b.check("O", b.f.O, want.O, tokens)
+			b.roundedBackward(call, r, tokens)
+
+			plain := b.f
+			plain.List = moe.List{}
+			plain.H = b.arena.Tensor(b.layer.Shapes(tokens).H)
+			require.NoError(t, call.Forward(b.s, plain), "without a list nothing is rounded")
+			want, err = b.ref.Experts(b.x, wider(r.routing.Scores, b.layer.Config(), 0), wider(r.routing.ExpertIDs, b.layer.Config(), -1), nil, reference.Rounded)
+			require.NoError(t, err)
+			b.check("O of top-K", plain.O, want.O, tokens)
+		})
+	}
+}
+
+// wider gives [T, K] values a slot for each expert.
+func wider[E any](v []E, c moe.Config, none E) (out []E) {
+	for i := 0; i < len(v); i += c.TopK {
+		out = append(out, v[i:i+c.TopK]...)
+		out = append(out, slices.Repeat([]E{none}, c.NumExperts-c.TopK)...)
+	}
+	return out
+}
+
+func newRoundedBench(t *testing.T, how moe.Rounding, tokens int) *listBench {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how}
+	rows := int(how.MaxRows(c, tokens))
+	b := newListBench(t, c, routedList{width: c.NumExperts, tokens: make([]int32, rows), ids: make([]int32, rows), scores: make([]float32, rows)}, tokens)
+	require.Equal(t, rows, b.layer.RoundedRows(tokens))
+	s := b.layer.Shapes(tokens)
+	b.f.Scores, b.f.ExpertIDs, b.f.Logits, b.f.Seed = b.arena.Tensor(s.Scores), b.arena.Tensor(s.ExpertIDs), b.arena.Tensor(s.Logits), 7
+	require.NoError(t, b.arena.Err())
+	b.poison(b.f.List.Tokens, b.f.List.ExpertIDs, b.f.List.Scores)
+	return b
+}
+
+// roundedRouting is what a pass that rounds gave, and the reference's from the
+// same logits.
+type roundedRouting struct {
+	routedList
+	routing     reference.Routing
+	preferences reference.Preferences
+	list        []reference.Entry
+}
+
+// rounded reads the routing and holds the list against the reference's.
+func (b *listBench) rounded(tokens int) roundedRouting {
+	c := b.layer.Config()
+	r := roundedRouting{routedList: routedList{width: c.NumExperts}}
+	read := func(of moe.Tensor) []float64 {
+		v := make([]float64, of.Shape.Elements())
+		require.NoError(b, moe.Read(b.s, of, v))
+		return v
+	}
+	ids := func(of moe.Tensor) []int32 {
+		v := make([]int32, of.Shape.Elements())
+		require.NoError(b, moe.Read(b.s, of, v))
+		return v
+	}
+	r.routing = reference.Routing{Logits: read(b.f.Logits), Scores: read(b.f.Scores), ExpertIDs: ids(b.f.ExpertIDs)}
+	r.preferences = r.routing.Preferences(c, reference.Rounded)
+	r.list, _ = r.preferences.Round(c, c.Rounding, b.f.Seed)
+	tokenOf, experts, scores := ids(b.f.List.Tokens), ids(b.f.List.ExpertIDs), read(b.f.List.Scores)
+	r.slotIDs, r.slotScores = make([]int32, tokens*r.width), make([]float64, tokens*r.width)
+	for i := range r.slotIDs {
+		r.slotIDs[i] = -1
+	}
+	for i, token := range tokenOf {
+		slot := -1
+		if i < len(r.list) {
+			want := r.list[i]
+			require.Equal(b, [2]int32{want.Token, want.Expert}, [2]int32{token, experts[i]}, "entry %d", i)
+			require.InEpsilon(b, want.Score, scores[i], 1e-5, "entry %d", i)
+			slot = int(token)*r.width + int(want.Expert)
+			r.slotIDs[slot], r.slotScores[slot] = want.Expert, scores[i]
+		} else {
+			require.Equal(b, [2]int32{-1, -1}, [2]int32{token, experts[i]}, "entry %d", i)
+		}
+		r.slot = append(r.slot, slot)
+	}
+	return r
+}
+
+func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int) {
+	c := b.layer.Config()
+	g := c.Gradients(tokens, moe.BF16)
+	back := b.f.Backward()
+	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
+	back.WeightGradients = b.arena.Gradients(b.layer, moe.BF16)
+	require.NoError(b, b.arena.Err())
+	require.NoError(b, moe.Write(b.s, back.DO, b.do))
+	b.poison(back.DX, back.DW1.Tensor, back.DW2.Tensor, back.DRouter.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	require.NoError(b, call.Backward(b.s, back))
+
+	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: r.slotScores, ExpertIDs: r.slotIDs}, reference.Rounded)
+	require.NoError(b, err)
+	of, err := want.Tokens(nil)
+	require.NoError(b, err)
+	dscores := make([]float64, len(r.list))
+	for i := range r.list {
+		dscores[i] = of.DScores[r.slot[i]]
+	}
+	dlogits := r.routing.RoundedLogits(c, r.preferences, r.list, dscores)
+	dx, dr := slices.Clone(of.DX), make([]float64, c.NumExperts*c.Hidden)
+	for i, v := range dlogits {
+		token, expert := i/c.NumExperts, i%c.NumExperts
+		for j := range c.Hidden {
+			dx[token*c.Hidden+j] += v * num.BF16ToFloat64(b.router[expert*c.Hidden+j])
+			dr[expert*c.Hidden+j] += v * num.BF16ToFloat64(b.x[token*c.Hidden+j])
+		}
+	}
+	within := func(what string, of moe.Tensor, want []float64, rows int) {
+		got := make([]uint16, of.Shape.Elements())
+		require.NoError(b, moe.Read(b.s, of, got), what)
+		require.NoError(b, reference.Compare(got, want, rows, len(want)/rows).Check(reference.VsUnrounded), what)
+	}
+	within("DX", back.DX, dx, tokens)
+	within("DRouter", back.DRouter.Tensor, dr, c.NumExperts)
+	dw1, err := want.W1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
+	require.NoError(b, err)
+	b.check("DW1", back.DW1.Tensor, dw1, c.NumExperts)
+}
+
+// Rounding asks for logits and a list of its own length.
+func TestWrongRounding(t *testing.T) {
+	b := newRoundedBench(t, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
+	for _, tt := range []struct {
+		change func(*moe.Forward)
+		field  string
+	}{
+		{func(f *moe.Forward) { f.Logits = moe.Tensor{} }, "Logits"},
+		{func(f *moe.Forward) { f.List.Tokens = moe.Tensor{} }, "List.Tokens"},
+		{func(f *moe.Forward) { f.List.ExpertIDs.Shape.Dims[0]++ }, "List.ExpertIDs"},
+		{func(f *moe.Forward) { f.Workspace.Bytes = 1 << 10 }, "Workspace"},
+	} {
+		f := b.f
+		tt.change(&f)
+		var arg *moe.ArgError
+		require.True(t, errors.As(b.layer.NewCall().Forward(b.s, f), &arg), tt.field)
+		require.Equal(t, tt.field, arg.Field)
+	}
+	c := b.layer.Config()
+	c.Rounding.Tile = -1
+	_, err := moe.New(testContext(t), testDevice(t), c)
+	require.ErrorContains(t, err, "Rounding.Tile is -1")
+}
