@@ -13,6 +13,8 @@ type Module struct {
 	Arch    isa.Arch
 	Globals []Variable // module-level, such as .extern .shared
 	Entries []*Entry
+	// Files are the .file of parsed text, by number.
+	Files map[int]string
 }
 
 // Entry finds a kernel by name.
@@ -122,6 +124,8 @@ type Inst struct {
 	Label string
 	// Line is the line of the text that it was parsed from, 0 where it was built.
 	Line int
+	// Loc is the source line, of parsed text that says so.
+	Loc Loc
 	// pos is where Go emitted it.
 	pos position
 }

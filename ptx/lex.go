@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// token is a word or one punctuation character.
+// token is a word, a string with its quotes, or one punctuation character.
 type token struct {
 	text string
 	line int
@@ -59,6 +59,13 @@ func lex(src string) ([]token, error) {
 			}
 			out = append(out, token{src[i:j], line})
 			i = j
+		case c == '"':
+			end := strings.IndexAny(src[i+1:], "\"\n")
+			if end < 0 || src[i+1+end] != '"' {
+				return nil, fmt.Errorf("line %d: a string is not closed", line)
+			}
+			out = append(out, token{src[i : i+end+2], line})
+			i += end + 2
 		case strings.IndexByte("{}[](),;<>@!|+-=", c) >= 0:
 			out = append(out, token{src[i : i+1], line})
 			i++

@@ -11,7 +11,9 @@ import (
 
 // Parse reads a PTX module. It knows the forms of ptx/isa and the directives
 // that this package prints; anything else is an error that names it and its
-// line. Its time and memory grow with the text; what a short text may ask for
+// line, and all statements of kernels that are wrong are named at once.
+// Debugging directives are read too, .loc for [Module.Source], but not printed.
+// Its time and memory grow with the text; what a short text may ask for
 // (registers, kernels times variables) is bounded, far above what a chip runs.
 func Parse(src []byte) (*Module, error) {
 	if len(src) > maxText {
@@ -23,7 +25,13 @@ func Parse(src []byte) (*Module, error) {
 	}
 	p := &parser{toks: toks, m: &Module{}}
 	if err := p.module(); err != nil {
-		return nil, fmt.Errorf("ptx: %w", err)
+		p.errs = append(p.errs, err)
+	}
+	for i, err := range p.errs {
+		p.errs[i] = fmt.Errorf("ptx: %w", err)
+	}
+	if len(p.errs) > 0 {
+		return nil, errors.Join(p.errs...)
 	}
 	if p.m.Version == 0 {
 		return nil, errors.New("ptx: the module has no .version")
@@ -51,6 +59,8 @@ type parser struct {
 	regs map[string]int32
 	// declared and variables count what the module has so far.
 	declared, variables int
+	loc                 Loc // of the latest .loc
+	errs                []error
 }
 
 func (p *parser) peek() string {
@@ -158,6 +168,8 @@ func (p *parser) module() error {
 				p.m.Globals = append(p.m.Globals, v)
 			}
 		case ".visible", ".weak":
+		case ".file", ".section":
+			err = p.debug(t)
 		case ".entry":
 			err = p.entry()
 		default:
@@ -224,6 +236,7 @@ func (p *parser) variable(first string) (Variable, error) {
 }
 
 func (p *parser) entry() error {
+	p.loc = Loc{}
 	name, err := p.name()
 	if err != nil {
 		return err
@@ -257,8 +270,15 @@ func (p *parser) entry() error {
 		if p.at >= len(p.toks) {
 			return p.errorf("kernel %s is not closed by }", name)
 		}
+		start := p.at
 		if err := p.statement(); err != nil {
-			return err
+			if len(p.errs) == maxErrors || p.peek() == "{" {
+				return err
+			}
+			p.errs = append(p.errs, err)
+			if p.at == start || p.toks[p.at-1].text != ";" {
+				p.skipStatement()
+			}
 		}
 	}
 	p.m.Entries = append(p.m.Entries, p.e)
@@ -332,6 +352,9 @@ func (p *parser) param() error {
 	if a.Align == 0 {
 		a.Align = t.Bytes()
 	}
+	if err := p.pointer(); err != nil {
+		return err
+	}
 	if a.Name, err = p.name(); err != nil {
 		return err
 	}
@@ -352,6 +375,20 @@ func (p *parser) param() error {
 	return nil
 }
 
+// skipStatement goes to the statement behind the next semicolon, or to the end
+// of the kernel.
+func (p *parser) skipStatement() {
+	for p.at < len(p.toks) && p.peek() != "}" {
+		if p.next() == ";" {
+			return
+		}
+		if p.accept("{") { // the braces of a vector
+			for p.at < len(p.toks) && p.next() != "}" {
+			}
+		}
+	}
+}
+
 func (p *parser) statement() error {
 	switch t := p.peek(); t {
 	case ".reg":
@@ -366,6 +403,9 @@ func (p *parser) statement() error {
 		return err
 	case "{":
 		return p.errorf("nested scopes are not supported")
+	case ".loc", ".pragma":
+		p.at++
+		return p.debug(t)
 	}
 	if n, ok := parseName(p.peek()); ok {
 		p.at++

@@ -9,7 +9,7 @@ import (
 
 // inst parses [@[!]guard] opcode operands ;
 func (p *parser) inst() error {
-	in := Inst{Line: p.line()}
+	in := Inst{Line: p.line(), Loc: p.loc}
 	if p.accept("@") {
 		in.GuardNot = p.accept("!")
 		r, ok := p.regs[p.peek()]

@@ -25,7 +25,7 @@ type decoder struct {
 }
 
 func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
-	d := &decoder{m: m, e: e, k: &Kernel{entry: e},
+	d := &decoder{m: m, e: e, k: &Kernel{module: m, entry: e},
 		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}, params: map[string]int{}}
 	for _, p := range e.Params {
 		d.params[p.Name] = p.Offset

@@ -67,7 +67,8 @@ type Launch struct {
 	// Races looks for accesses to shared memory that nothing orders, whatever
 	// order they happen to run in. It takes about twice the time.
 	Races bool
-	// Where gives the Go line behind a line of the PTX, for messages.
+	// Where gives the Go line behind a line of the PTX, for messages; nil means
+	// Kernel.Source.
 	Where func(line int) string
 }
 
@@ -112,7 +113,7 @@ type grid struct {
 
 func (g *grid) where(line int) string {
 	if g.launch.Where == nil {
-		return ""
+		return g.kernel.Source(line)
 	}
 	return g.launch.Where(line)
 }

@@ -2,6 +2,7 @@ package emu
 
 import (
 	"fmt"
+	"path/filepath"
 
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu/internal/mma"
@@ -49,8 +50,9 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 
 // Kernel is one decoded kernel.
 type Kernel struct {
-	entry *ptx.Entry
-	code  []inst
+	module *ptx.Module
+	entry  *ptx.Entry
+	code   []inst
 	// staticShared is where dynamic shared memory may begin, after static.
 	staticShared int
 	dynamicAlign int
@@ -77,6 +79,16 @@ type specialSlot struct {
 	bank bank
 	slot int32
 	name string
+}
+
+// Source is the source line behind a line of the PTX, such as "sum.cu:12", by
+// the text's .loc; "" where it has none.
+func (k *Kernel) Source(line int) string {
+	file, n := k.module.Source(k.entry, line)
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s:%d", filepath.Base(file), n)
 }
 
 // Name is the kernel's name.
