@@ -11,7 +11,7 @@ import (
 type Finding struct {
 	*Fault
 	// Timing and Seed are those of the first run that found it: a launch with
-	// them, and Races, finds it again.
+	// them, Races and a Parallel of 1 finds it again.
 	Timing Timing
 	Seed   uint64
 	// Runs is how many runs found it.
@@ -60,7 +60,7 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 	if mem == nil {
 		return fmt.Errorf("check of kernel %s: no memory", k.entry.Name)
 	}
-	l.Races = true
+	l.Races, l.Parallel = true, 1 // in one goroutine the same is found each time
 	before := mem.snapshot()
 	var after snapshot
 	found := &Findings{}

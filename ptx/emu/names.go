@@ -83,7 +83,9 @@ func (k *Kernel) nameRoles() {
 	eachLabel := func(visit func(label string)) {
 		for i := range k.entry.Body {
 			if in := &k.entry.Body[i]; in.Form == nil && strings.HasPrefix(in.Label, "$") {
-				visit(strings.TrimRight(in.Label[1:], "0123456789"))
+				if name := strings.TrimRight(in.Label[1:], "0123456789"); name != in.Label[1:] {
+					visit(name)
+				}
 			}
 		}
 	}

@@ -242,7 +242,7 @@ func (r *races) compare(old, a *access, c *cta, at uint32) *problem {
 	case old == a, old.atomic && a.atomic:
 		return nil
 	case !k.seen.has(old):
-		return problemf(Race, "%s, and nothing orders the two: %s", r.both(old, a, c, at), r.remedy(old, a))
+		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, c, at), r.remedy(old, a))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !k.fenced.has(old):
 		return problemf(ProxyRace, "%s, without a fence.proxy.async between: the writer executes it before the barrier that the two meet at, or this side behind it",
 			r.both(old, a, c, at))
@@ -326,7 +326,7 @@ func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 	}
 	switch {
 	case !k.seen.has(init):
-		return problemf(Race, "%s, and nothing orders the two: fence.mbarrier_init, then a barrier that both come to, of the cluster if they are of two CTAs", what())
+		return problemf(Race, "%s, and nothing orders the two; what would: fence.mbarrier_init, then a barrier that both come to, of the cluster if they are of two CTAs", what())
 	case (arrival{w, in}).copies() && !b.sync.fenced && !k.fenced.has(init):
 		return problemf(ProxyRace, "%s, without a fence between: fence.mbarrier_init behind mbarrier.init", what())
 	}

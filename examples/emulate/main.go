@@ -1,0 +1,88 @@
+// Command emulate runs a kernel of any PTX file on the emulator and says what
+// is wrong with it: deadlocks, races, missing fences and waits, accesses out of
+// bounds, with the lines of the PTX and, where the file has them (nvcc
+// -lineinfo, Triton), of its source. docs/debug-a-kernel.md shows how to read
+// what it says.
+//
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N] [-timeout 1m]
+//
+// LAUNCH.json names the kernel, the shape of the launch and what it is given: type
+// launch has the fields, testdata/sum.json is an example.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"sonicmoe/examples/internal/command"
+	"sonicmoe/ptx/emu"
+)
+
+var about = command.Program{Name: "emulate", Purpose: "runs a kernel of a PTX file on the emulator, in several orders of its asynchronous work, and names what is wrong with it."}
+
+func main() { about.Main(run) }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := about.Flags()
+	file := flags.String("ptx", "", "the PTX `file`")
+	launchFile := flags.String("launch", "", "the `file` that describes the launch")
+	seeds := flags.Int("check", 4, "how many random orders to run beside the earliest and the latest; 0 runs the earliest alone and looks for no races")
+	timeout := flags.Duration("timeout", time.Minute, "the longest that all runs may take")
+	if err := about.Parse(flags, args, stdout); err != nil {
+		return err
+	}
+	switch {
+	case *file == "" || *launchFile == "":
+		return command.Usagef("-ptx and -launch must both name a file")
+	case *seeds < 0 || *timeout <= 0:
+		return command.Usagef("-check is %d and -timeout %v, must be 0 or more, and above 0", *seeds, *timeout)
+	}
+	text, err := os.ReadFile(*file)
+	if err != nil {
+		return err
+	}
+	l, err := readLaunch(*launchFile)
+	if err != nil {
+		return err
+	}
+	module, err := emu.Load(text)
+	if err != nil {
+		return err
+	}
+	kernel, err := module.Kernel(l.Kernel)
+	if err != nil {
+		return err
+	}
+	memory := emu.NewMemory(8 << 30)
+	buffers, err := l.allocate(memory)
+	if err != nil {
+		return err
+	}
+	params, err := l.pack(kernel.Params(), buffers)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params}
+	if *seeds > 0 {
+		err = kernel.Check(ctx, memory, shape, *seeds)
+	} else {
+		err = kernel.Launch(ctx, memory, shape)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "kernel %s: nothing found in %d runs\n", l.Kernel, runs(*seeds))
+	return l.show(stdout, memory, buffers)
+}
+
+func runs(seeds int) int {
+	if seeds == 0 {
+		return 1
+	}
+	return 2 + seeds
+}

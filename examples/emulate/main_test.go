@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/internal/command"
+	"sonicmoe/ptx/emu"
+)
+
+const kernelFile, launchFile = "testdata/sum.ptx", "testdata/sum.json"
+
+func arguments(kernel, launch string, more ...string) []string {
+	return append([]string{"-ptx", kernel, "-launch", launch}, more...)
+}
+
+// The forgotten barrier is named, with both sides' source lines; docs/debug-a-kernel.md
+// has the message word for word.
+func TestFindsTheRace(t *testing.T) {
+	err := run(t.Context(), arguments(kernelFile, launchFile), io.Discard, io.Discard)
+	var found *emu.Findings
+	require.True(t, errors.As(err, &found), "%v", err)
+	runs := 0
+	for _, x := range found.List {
+		assert.Equal(t, emu.Race, x.Kind)
+		runs += x.Runs
+	}
+	assert.Equal(t, found.Runs, runs, "each run finds it")
+	guide, readErr := os.ReadFile("../../docs/debug-a-kernel.md")
+	require.NoError(t, readErr)
+	for _, line := range strings.Split(err.Error(), "\n") {
+		assert.Contains(t, string(guide), line)
+	}
+}
+
+// With the barrier the sums are right.
+func TestMended(t *testing.T) {
+	text, err := os.ReadFile(kernelFile)
+	require.NoError(t, err)
+	mended := filepath.Join(t.TempDir(), "mended.ptx")
+	require.NoError(t, os.WriteFile(mended, []byte(strings.Replace(string(text), "\t.loc 1 8 3\n", "\tbar.sync 0;\n\t.loc 1 8 3\n", 1)), 0o600))
+	for _, args := range [][]string{arguments(mended, launchFile), arguments(mended, launchFile, "-check", "0")} {
+		var out strings.Builder
+		require.NoError(t, run(t.Context(), args, &out, io.Discard))
+		assert.Contains(t, out.String(), "kernel sum: nothing found in ")
+		assert.Contains(t, out.String(), "out: 2016 6112 10208\n")
+	}
+}
+
+// What the launch file has wrong is said; no run outlives its time.
+func TestWrongArguments(t *testing.T) {
+	launch, err := os.ReadFile(launchFile)
+	require.NoError(t, err)
+	for replace, says := range map[string]string{
+		`"kernel": "sum"|"kernel": "som"`:           `no kernel "som"`,
+		`"grid"|"gird"`:                             "gird",
+		`{"buffer": "out"}|{"u32": 1}`:              "param 1, sum_out: 4 bytes, the kernel takes 8",
+		`{"buffer": "out"}|{}`:                      "must be one of buffer",
+		`{"buffer": "out"}|{"buffer": "o"}`:         `no buffer "o"`,
+		`, {"buffer": "out"}|`:                      "1 params, kernel sum takes 2",
+		`"ramp"|"slope"`:                            `fill "slope"`,
+		`"block": [64]|"block": [65]`:               ".maxntid allows 64",
+		`{"buffer": "out"}|{"map": {"type": "i4"}}`: `type "i4"`,
+		`{"buffer": "out"}|{"map": {"type": "f32", "buffer": "in", "dims": [8], "box": [8, 1]}}`: "1 dims, 2 box",
+	} {
+		old, mistake, _ := strings.Cut(replace, "|")
+		file := filepath.Join(t.TempDir(), "launch.json")
+		require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(launch), old, mistake, 1)), 0o600))
+		assert.ErrorContains(t, run(t.Context(), arguments(kernelFile, file), io.Discard, io.Discard), says, replace)
+	}
+	assert.Equal(t, command.Misuse, command.Code(run(t.Context(), []string{"-ptx", kernelFile}, io.Discard, io.Discard)))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.ErrorIs(t, run(ctx, arguments(kernelFile, launchFile), io.Discard, io.Discard), context.Canceled)
+}
