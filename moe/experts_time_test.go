@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
 )
@@ -62,4 +63,77 @@ func passTimes(t *testing.T, c moe.Config, tokens int) (forward, backward float6
 	}
 	forward = median(func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
 	return forward, median(func() error { return tr.Call().Backward(tr.Stream(), tr.Back) })
+}
+
+// What rounding to whole tiles costs and gains beside plain top-K, in turns, and
+// what its own kernels take. It runs where SONICMOE_ROWS is "rounding".
+func TestRoundingTime(t *testing.T) {
+	if os.Getenv("SONICMOE_ROWS") != "rounding" {
+		t.Skip("SONICMOE_ROWS=rounding times token rounding on a GPU")
+	}
+	for _, row := range []struct {
+		name   string
+		tokens int
+		config moe.Config
+	}{
+		{"Qwen3-30B-A3B", 32768, moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8}},
+		{"16384 tokens, 256 small experts", 16384, moe.Config{Hidden: 1536, Intermediate: 512, NumExperts: 256, TopK: 4}},
+		{"16384 tokens, 512 small experts", 16384, moe.Config{Hidden: 1536, Intermediate: 512, NumExperts: 512, TopK: 4}},
+	} {
+		c := row.config
+		c.TokensHint, c.Rounding = row.tokens, moe.Rounding{Rule: moe.RoundNearest, Tile: 128}
+		tr := newTrial(t, c, row.tokens, 1)
+		dev, s := testDevice(t), tr.Stream()
+		memory := moe.NewArena(dev)
+		rows := tr.Layer.RoundedRows(row.tokens)
+		sizes, err := tr.Layer.ListSizes(row.tokens, rows)
+		require.NoError(t, err)
+		rounded := tr.Args
+		rounded.List, rounded.Logits = memory.List(tr.Layer, rows), memory.Tensor(tr.Layer.Shapes(row.tokens).Logits)
+		rounded.H = memory.Tensor(c.ListShapes(rows).H)
+		rounded.Workspace = memory.Buffer(sizes.BackwardWorkspace)
+		require.NoError(t, memory.Err())
+		median := func(f moe.Forward) float64 {
+			m, err := trial.Measure(testContext(t), dev, s, 100*time.Millisecond, 16, func() error { return tr.Call().Forward(s, f) })
+			require.NoError(t, err)
+			return float64(m.Median) / 1e6
+		}
+		before, with, after := median(tr.Args), median(rounded), median(tr.Args)
+		t.Logf("%s: forward %.3f ms rounded, plain %.3f and %.3f (%+.1f %%)", row.name, with, before, after, 200*with/(before+after)-100)
+		for kernel, ms := range kernelTimes(t, tr, rounded) {
+			t.Logf("  %-14s %.4f ms", kernel, ms)
+		}
+		require.NoError(t, memory.Free())
+		require.NoError(t, tr.Close())
+	}
+}
+
+// kernelTimes are the times of a pass's kernels in their places, in milliseconds.
+func kernelTimes(t *testing.T, tr *trial.Trial, f moe.Forward) map[string]float64 {
+	dev, s := testDevice(t), tr.Stream()
+	var names []string
+	var events []driver.Event
+	mark := func(name string, s driver.Stream) error {
+		e, err := dev.NewEvent()
+		if err != nil {
+			return err
+		}
+		names, events = append(names, name), append(events, e)
+		return e.Record(s)
+	}
+	tr.Call().Observe(mark)
+	require.NoError(t, tr.Call().Forward(s, f))
+	tr.Call().Observe(nil)
+	require.NoError(t, mark("", s))
+	require.NoError(t, s.Synchronize(testContext(t)))
+	times := map[string]float64{}
+	for i, name := range names[:len(names)-1] {
+		d, err := events[i+1].Since(events[i])
+		require.NoError(t, err)
+		times[name] += float64(d) / 1e6
+	}
+	for _, e := range events {
+		require.NoError(t, e.Close())
+	}
+	return times
 }
