@@ -208,7 +208,7 @@ func (l *Layer) load(ctx context.Context, done emitted, o options) error {
 }
 
 // made says that New made the layer: one that is nil or zero it did not.
-func (l *Layer) made() bool { return l != nil && l.dev != nil }
+func (l *Layer) made() bool { return l != nil && l.of.NumExperts > 0 }
 
 // all are the layer's kernels; a nil layer has none.
 func (l *Layer) all() []loaded {
