@@ -50,10 +50,17 @@ func TestRegistry(t *testing.T) {
 	names, entries := map[string]bool{}, map[string]bool{}
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 	l.Tiles = Choose(l.Config, driver.H200())
+	other := l // with all that only some layers have
+	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
-		b, err := k.Build(l)
+		of := l
+		if !k.Suits(of.Config) {
+			of = other
+		}
+		require.True(t, k.Suits(of.Config), "%s is of no layer here", k.Name())
+		b, err := k.Build(of)
 		require.NoError(t, err)
 		require.False(t, entries[b.Source("").Name], "errors go by the entry's name: %s", b.Source("").Name)
 		entries[b.Source("").Name] = true
