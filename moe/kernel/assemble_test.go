@@ -13,6 +13,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/tile"
 	"sonicmoe/moe/gradient"
 	"sonicmoe/moe/kernel/decode"
 	"sonicmoe/moe/kernel/dh"
@@ -118,6 +119,12 @@ func spills(name string, c spec.Config) int {
 	return 0
 }
 
+// serialised says that ptxas is known to have each wgmma of a kernel wait for the
+// one before: where a sum is one k-tile, there is nothing else to overlap with.
+func serialised(name string, c spec.Config) bool {
+	return name == "decode down" && c.Intermediate == tile.K
+}
+
 var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 
 // forLinking has ptxas assemble as the driver's linker does.
@@ -153,6 +160,9 @@ func TestAssemble(t *testing.T) {
 					require.NoError(t, err)
 					require.LessOrEqual(t, bytes, spills(name, c), report)
 					complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // the next one
+				}
+				if serialised(name, c) && strings.Contains(complaint, "(C7511)") {
+					return
 				}
 				require.Empty(t, complaint, report)
 			})
