@@ -42,7 +42,7 @@ func TestBudgets(t *testing.T) {
 			require.Error(t, err)
 			assert.Contains(t, err.Error(), c.want)
 			assert.Less(t, len(err.Error()), 4<<10) // several statements may be told of
-			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20+128*len(c.src)))
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(96<<20+128*len(c.src)))
 		})
 	}
 }
