@@ -1,7 +1,7 @@
 // Command emulate runs a kernel of any PTX file on the emulator and says what
 // is wrong with it: deadlocks, races, missing fences and waits, accesses out of
 // bounds, with the lines of the PTX and, where the file has them (nvcc
-// -lineinfo, Triton), of its source. docs/debug-a-kernel.md shows how to read
+// -lineinfo, Triton), of its source. debug-a-kernel.md shows how to read
 // what it says.
 //
 //	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N] [-timeout 1m]

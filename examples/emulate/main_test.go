@@ -22,7 +22,7 @@ func arguments(kernel, launch string, more ...string) []string {
 	return append([]string{"-ptx", kernel, "-launch", launch}, more...)
 }
 
-// The forgotten barrier is named, with both sides' source lines; docs/debug-a-kernel.md
+// The forgotten barrier is named, with both sides' source lines; debug-a-kernel.md
 // has the message word for word.
 func TestFindsTheRace(t *testing.T) {
 	err := run(t.Context(), arguments(kernelFile, launchFile), io.Discard, io.Discard)
@@ -34,7 +34,7 @@ func TestFindsTheRace(t *testing.T) {
 		runs += x.Runs
 	}
 	assert.Equal(t, found.Runs, runs, "each run finds it")
-	guide, readErr := os.ReadFile("../../docs/debug-a-kernel.md")
+	guide, readErr := os.ReadFile("debug-a-kernel.md")
 	require.NoError(t, readErr)
 	for _, line := range strings.Split(err.Error(), "\n") {
 		assert.Contains(t, string(guide), line)

@@ -1,4 +1,4 @@
-// Command speedpage writes docs/speed.md from docs/speed.json, where the
+// Command speedpage writes examples/bench/h200/speed.md from examples/bench/h200/speed.json, where the
 // measured figures stand.
 //
 //	go run ./examples/bench/speedpage
@@ -133,9 +133,9 @@ func (f Figures) bounds(pick func(a, b float64) float64) func(pass, what string)
 	}
 }
 
-// write renders docs/speed.md of the repository at root.
+// write renders examples/bench/h200/speed.md of the repository at root.
 func write(root string) error {
-	data, err := os.ReadFile(filepath.Join(root, "docs", "speed.json"))
+	data, err := os.ReadFile(filepath.Join(root, "examples", "bench", "h200", "speed.json"))
 	if err != nil {
 		return err
 	}
@@ -143,12 +143,12 @@ func write(root string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, "docs", "speed.md"), []byte(text), 0o644)
+	return os.WriteFile(filepath.Join(root, "examples", "bench", "h200", "speed.md"), []byte(text), 0o644)
 }
 
 func main() {
 	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "speedpage writes docs/speed.md from docs/speed.json; run it at the repository's root, without arguments")
+		fmt.Fprintln(os.Stderr, "speedpage writes examples/bench/h200/speed.md from examples/bench/h200/speed.json; run it at the repository's root, without arguments")
 		os.Exit(2)
 	}
 	if err := write("."); err != nil {

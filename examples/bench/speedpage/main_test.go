@@ -9,11 +9,11 @@ import (
 
 // The page is what the figures give: nobody has written into it by hand.
 func TestPage(t *testing.T) {
-	data, err := os.ReadFile("../../../docs/speed.json")
+	data, err := os.ReadFile("../h200/speed.json")
 	require.NoError(t, err)
 	want, err := render(data)
 	require.NoError(t, err)
-	page, err := os.ReadFile("../../../docs/speed.md")
+	page, err := os.ReadFile("../h200/speed.md")
 	require.NoError(t, err)
 	require.Equal(t, want, string(page), "go run ./examples/bench/speedpage writes it anew")
 }
