@@ -41,8 +41,8 @@ func TestBudgets(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			require.Error(t, err)
 			assert.Contains(t, err.Error(), c.want)
-			assert.Less(t, len(err.Error()), 4<<10) // several statements may be told of
-			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(96<<20+128*len(c.src)))
+			assert.Less(t, len(err.Error()), 1<<10)
+			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20+128*len(c.src)))
 		})
 	}
 }

@@ -3,6 +3,7 @@ package ptx
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +62,7 @@ type parser struct {
 	declared, variables int
 	loc                 Loc // of the latest .loc
 	errs                []error
+	spent               bool // a budget is passed
 }
 
 func (p *parser) peek() string {
@@ -98,6 +100,13 @@ func (p *parser) accept(s string) bool {
 
 func (p *parser) errorf(format string, args ...any) error {
 	return fmt.Errorf("line %d: %s", p.line(), fmt.Sprintf(format, args...))
+}
+
+// overBudget is the error of a text that promises more than is allowed: the
+// parser stops there, whatever else is wrong.
+func (p *parser) overBudget(format string, args ...any) error {
+	p.spent = true
+	return p.errorf(format, args...)
 }
 
 func (p *parser) expect(s string) error {
@@ -191,7 +200,7 @@ func (p *parser) module() error {
 func (p *parser) variable(first string) (Variable, error) {
 	v := Variable{Align: 1}
 	if p.variables++; p.variables > maxVariables {
-		return v, p.errorf("more than %d variables", maxVariables)
+		return v, p.overBudget("more than %d variables", maxVariables)
 	}
 	if first == ".extern" {
 		v.Extern = true
@@ -242,7 +251,7 @@ func (p *parser) entry() error {
 		return err
 	}
 	if len(p.m.Entries) == maxKernels {
-		return p.errorf("more than %d kernels", maxKernels)
+		return p.overBudget("more than %d kernels", maxKernels)
 	}
 	p.e = &Entry{Name: name}
 	p.regs = map[string]int32{}
@@ -272,7 +281,7 @@ func (p *parser) entry() error {
 		}
 		start := p.at
 		if err := p.statement(); err != nil {
-			if len(p.errs) == maxErrors || p.peek() == "{" {
+			if p.spent || len(p.errs) == maxErrors || p.peek() == "{" {
 				return err
 			}
 			p.errs = append(p.errs, err)
@@ -447,12 +456,13 @@ func (p *parser) registers() error {
 			}
 		}
 		if len(p.e.Registers)+max(d.Count, 1) > maxRegisters {
-			return p.errorf("more than %d registers", maxRegisters)
+			return p.overBudget("more than %d registers", maxRegisters)
 		}
 		if p.declared += max(d.Count, 1); p.declared > maxDeclared {
-			return p.errorf("more than %d registers in all kernels", maxDeclared)
+			return p.overBudget("more than %d registers in all kernels", maxDeclared)
 		}
 		p.e.Decls = append(p.e.Decls, d)
+		p.e.Registers = slices.Grow(p.e.Registers, max(d.Count, 1))
 		for i := range max(d.Count, 1) {
 			r := name
 			if d.Count > 0 {
