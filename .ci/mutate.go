@@ -47,7 +47,7 @@ var groups = []group{
 	{[]string{"./driver/cuda"}, "./driver/cuda", ""},
 	{[]string{"./jit"}, "./jit", ""},
 	{[]string{"./ptx/emu"}, "./ptx/emu", ""},
-	{[]string{"./moe/kernel", "./moe/kernel/dh", "./moe/kernel/dw", "./moe/kernel/drouter"}, "./moe", "TestPTX|TestGolden|TestBackwardSmall|TestBackwardExactSizes"},
+	{[]string{"./moe/internal/kernel", "./moe/internal/kernel/dh", "./moe/internal/kernel/dw", "./moe/internal/kernel/drouter"}, "./moe", "TestPTX|TestGolden|TestBackwardSmall|TestBackwardExactSizes"},
 	{[]string{"./moe"}, "./moe", "Arg|Sizes|Choices|Arena|Config|Golden|Fault|Cache|Error|Observe|Workspace|Zero|Sources|Refuse|Apart"},
 }
 

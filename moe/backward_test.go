@@ -9,7 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"

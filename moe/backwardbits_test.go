@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/kernel/dh"
-	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
-	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 )
 

@@ -1,12 +1,12 @@
 package moe
 
 import (
-	"sonicmoe/moe/gradient"
-	"sonicmoe/moe/kernel/bias"
-	"sonicmoe/moe/kernel/dh"
-	"sonicmoe/moe/kernel/drouter"
-	"sonicmoe/moe/kernel/dw"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel/bias"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/route"
 )
 
 // backwardWorkspace is the layout of a backward call's scratch memory: offsets

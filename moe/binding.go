@@ -2,7 +2,7 @@ package moe
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/moe/registry"
+	"sonicmoe/moe/internal/registry"
 )
 
 // launch queues one of the layer's kernels, after telling the call's observer.

@@ -14,9 +14,9 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/registry"
 	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )

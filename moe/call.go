@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 )
 

@@ -10,9 +10,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
 )
 
 // WithTunedFrom takes tuned tilings from a store in place of the cache, such

@@ -16,8 +16,8 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/tiles"
 )
 
 // other is a point that the cost model does not choose for smallConfig.

@@ -2,9 +2,9 @@ package moe
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/kernel/decode"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/decode"
+	"sonicmoe/moe/internal/route"
 )
 
 // Few tokens are 24 for each expert: measured on an H200, the kernels of package

@@ -10,7 +10,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
-	kt "sonicmoe/moe/kernel/kerneltest"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/trial"
 )
 

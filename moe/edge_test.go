@@ -14,10 +14,10 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
-	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 )
 

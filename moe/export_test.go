@@ -2,11 +2,11 @@ package moe
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/kernel/dh"
-	"sonicmoe/moe/kernel/dw"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 )
 
 // ForwardKernels and BackwardKernels are the passes' kernels of a layer like

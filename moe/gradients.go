@@ -3,14 +3,14 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/gradient"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/kernel/bias"
-	"sonicmoe/moe/kernel/dh"
-	"sonicmoe/moe/kernel/drouter"
-	"sonicmoe/moe/kernel/dw"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/bias"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 )
 
 // backwardRun is one backward call on its way: what the kernels need.

@@ -14,9 +14,9 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
 )
 
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
@@ -76,9 +76,14 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
+// Tiles is the tiling of each product of a layer, by the product's name: "up",
+// "down", "dh", "dw2", "dw1" or "dx". A product that is not there leaves the choice
+// to the cost model. Results are the same bits with any.
+type Tiles = tiles.Choice
+
 // WithTiles takes these tilings of products instead of tuned ones or the cost
 // model's. Results are the same bits.
-func WithTiles(c tiles.Choice) Option { return func(o *options) { o.tiles = c } }
+func WithTiles(c Tiles) Option { return func(o *options) { o.tiles = c } }
 
 // WithoutBackward leaves the kernels of backward out, for programs that only
 // infer: there is less to compile, and Call.Backward is an error.
@@ -230,7 +235,7 @@ func (l *Layer) Config() Config {
 func (l *Layer) Shapes(tokens int) Shapes { return l.Config().Shapes(tokens) }
 
 // Tiles is the tilings in use.
-func (l *Layer) Tiles() tiles.Choice {
+func (l *Layer) Tiles() Tiles {
 	if l == nil {
 		return nil
 	}

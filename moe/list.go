@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 )
 

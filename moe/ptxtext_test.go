@@ -15,7 +15,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/tiles"
 )
 
 var (

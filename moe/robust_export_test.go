@@ -1,6 +1,6 @@
 package moe
 
-import "sonicmoe/moe/registry"
+import "sonicmoe/moe/internal/registry"
 
 // SizesOn are the sizes of a layer on a chip with so many multiprocessors,
 // without a device.

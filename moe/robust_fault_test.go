@@ -19,8 +19,8 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/tiles"
 )
 
 var faultConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/route"
 )
 
 // checkRounded checks the list of a pass that rounds, and the logits that this

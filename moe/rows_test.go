@@ -13,10 +13,10 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/spec"
-	"sonicmoe/moe/tiles"
 	"sonicmoe/moe/trial"
 )
 

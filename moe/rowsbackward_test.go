@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/kernel/dh"
-	"sonicmoe/moe/kernel/dw"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"

@@ -3,7 +3,7 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/moe/registry"
+	"sonicmoe/moe/internal/registry"
 )
 
 // Sources emits the kernels that [New] would compile for a device of that

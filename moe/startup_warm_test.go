@@ -16,7 +16,7 @@ import (
 	"sonicmoe/driver/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -3,7 +3,7 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/route"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 )
 

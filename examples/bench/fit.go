@@ -14,17 +14,15 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/tune"
 )
 
 // Fit is the cost model's constants for measured points, and how well the
 // model picks before and after.
 type Fit struct {
-	Points int         `json:"points"`
-	Before tiles.Model `json:"before"`
-	After  tiles.Model `json:"after"`
+	Points int        `json:"points"`
+	Before tune.Model `json:"before"`
+	After  tune.Model `json:"after"`
 	// RMSBefore and RMSAfter are the error of estimates, relative, once each
 	// row's and product's mean error is taken off: what matters for a choice.
 	RMSBefore float64 `json:"rms_before"`
@@ -50,7 +48,7 @@ type problem struct {
 	row    string
 	config moe.Config
 	target driver.Target
-	*registry.Product
+	*tune.Product
 	points []Point
 }
 
@@ -83,7 +81,7 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 		return nil, err
 	}
 	var list []problem
-	for _, p := range kernel.Kernels.Products() {
+	for _, p := range tune.Products() {
 		q := problem{row: row.Name, config: shape.Config, target: target, Product: p}
 		for _, point := range row.Points {
 			if point.Product == p.Name && point.MS > 0 {
@@ -104,7 +102,7 @@ type constant struct {
 }
 
 // constants are all of the model's.
-func constants(m *tiles.Model) []constant {
+func constants(m *tune.Model) []constant {
 	v := reflect.ValueOf(m).Elem()
 	var list []constant
 	for i := range v.NumField() {
@@ -115,7 +113,7 @@ func constants(m *tiles.Model) []constant {
 
 // shifted is the model with each constant times e to some power: that way all
 // stay positive and count by ratio.
-func shifted(m tiles.Model, powers []float64) tiles.Model {
+func shifted(m tune.Model, powers []float64) tune.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
 	}
@@ -123,7 +121,7 @@ func shifted(m tiles.Model, powers []float64) tiles.Model {
 }
 
 // mattering are the constants, by number, that some estimate of the points depends on.
-func mattering(m tiles.Model, list []problem) (numbers []int) {
+func mattering(m tune.Model, list []problem) (numbers []int) {
 	const far = 3 // where another term is the larger nearby
 	n := len(constants(&m))
 	within, means := misfit(m, list)
@@ -151,7 +149,7 @@ const (
 // misfit is the mean square of relative errors: within the problems, and of
 // their means. The nearer a point is to the best, the more it counts: among
 // those the model must choose.
-func misfit(m tiles.Model, list []problem) (within, means float64) {
+func misfit(m tune.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
 		var k, sum, squares float64
@@ -173,13 +171,13 @@ func misfit(m tiles.Model, list []problem) (within, means float64) {
 // choosing moves a model's constants on from those of least squares where these
 // choose badly, at random but always in the same way: near the best, errors of a
 // percent decide.
-func choosing(list []problem, from tiles.Model) tiles.Model {
+func choosing(list []problem, from tune.Model) tune.Model {
 	from = rounded(from)
 	if !slices.ContainsFunc(list, func(q problem) bool { return q.lostBy(from) > allowedLoss }) {
 		return from
 	}
 	const steps, seed = 20_000, 1
-	cost := func(m tiles.Model) float64 {
+	cost := func(m tune.Model) float64 {
 		within, means := misfit(m, list)
 		sum := choiceMisfit*within + choiceMean*means
 		before := constants(&from)
@@ -224,10 +222,10 @@ const restarts = 6
 
 // fit finds the constants of least squares, from a model on, and those near
 // them that choose well.
-func fit(list []problem, from tiles.Model) *Fit {
+func fit(list []problem, from tune.Model) *Fit {
 	f := &Fit{Before: from}
 	numbers := mattering(from, list)
-	move := func(v []float64) tiles.Model {
+	move := func(v []float64) tune.Model {
 		powers := make([]float64, len(constants(&from)))
 		for i, n := range numbers {
 			powers[n] = v[i]
@@ -260,7 +258,7 @@ func fit(list []problem, from tiles.Model) *Fit {
 }
 
 // rounded keeps three digits of each constant.
-func rounded(m tiles.Model) tiles.Model {
+func rounded(m tune.Model) tune.Model {
 	for _, c := range constants(&m) {
 		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
 		*c.float64 = math.Round(*c.float64/unit) * unit
@@ -274,7 +272,7 @@ func (q problem) best() Point {
 }
 
 // loss compares both models' choices with the best point.
-func (q problem) loss(before, after tiles.Model) Loss {
+func (q problem) loss(before, after tune.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)
 	return Loss{
@@ -284,7 +282,7 @@ func (q problem) loss(before, after tiles.Model) Loss {
 }
 
 // lostBy is what a model's choice loses.
-func (q problem) lostBy(m tiles.Model) float64 {
+func (q problem) lostBy(m tune.Model) float64 {
 	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 

@@ -9,9 +9,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/kernel"
 	"sonicmoe/moe/spec"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/tune"
 )
 
 // At least six points of each product, all of which a layer can have.
@@ -24,7 +23,7 @@ func TestCandidates(t *testing.T) {
 			points[p.Name] = map[gemm.Tiling]bool{}
 		}
 		for _, c := range choices(of, config, target) {
-			require.NoError(t, kernel.Kernels.Check(c, target))
+			require.NoError(t, tune.Check(c, target))
 			require.False(t, seen[fmt.Sprint(c)], "%v twice", c)
 			seen[fmt.Sprint(c)] = true
 			for _, p := range of {
@@ -41,12 +40,12 @@ func TestCandidates(t *testing.T) {
 }
 
 // measuredBy is a report of a chip that behaves as the model says.
-func measuredBy(m tiles.Model) *Report {
+func measuredBy(m tune.Model) *Report {
 	target := driver.H200()
 	r := &Report{SMs: target.SMs}
 	for _, row := range spec.Rows() {
 		var all []Point
-		for _, p := range kernel.Kernels.Products() {
+		for _, p := range tune.Products() {
 			points, times := measured(p, row.Config, target), []float64{}
 			for _, at := range points {
 				times = append(times, milliseconds(p.Estimate(m, at, row.Config, target)))
@@ -64,13 +63,13 @@ func TestFitFindsConstants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
 	}
-	chip := tiles.H200
+	chip := tune.H200()
 	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 200, 4200, 5000, 1.7e9
 	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000
 	list, err := problems(measuredBy(chip))
 	require.NoError(t, err)
-	require.Len(t, list, 16*len(kernel.Kernels.Products()))
-	f := fit(list, tiles.H200)
+	require.Len(t, list, 16*len(tune.Products()))
+	f := fit(list, tune.H200())
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)
 	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.05)
@@ -90,8 +89,8 @@ func TestFitFindsConstants(t *testing.T) {
 
 // lostAmongChoosable is what a choice loses on the chip against the best of the
 // points that the cost model chooses among.
-func lostAmongChoosable(t *testing.T, chip tiles.Model, l Loss) float64 {
-	p, err := kernel.Kernels.FindProduct(l.Product)
+func lostAmongChoosable(t *testing.T, chip tune.Model, l Loss) float64 {
+	p, err := tune.FindProduct(l.Product)
 	require.NoError(t, err)
 	row, ok := spec.FindRow(l.Row)
 	require.True(t, ok)
@@ -104,12 +103,12 @@ func lostAmongChoosable(t *testing.T, chip tiles.Model, l Loss) float64 {
 
 // The model that already fits stays as it is.
 func TestFitKeepsWhatFits(t *testing.T) {
-	list, err := problems(measuredBy(tiles.H200))
+	list, err := problems(measuredBy(tune.H200()))
 	require.NoError(t, err)
-	f := fit(list, tiles.H200)
+	f := fit(list, tune.H200())
 	require.Less(t, f.RMSAfter, 0.001)
-	require.InEpsilon(t, tiles.H200.KTileClocks, f.After.KTileClocks, 0.02)
-	require.InEpsilon(t, tiles.H200.Hertz, f.After.Hertz, 0.01)
+	require.InEpsilon(t, tune.H200().KTileClocks, f.After.KTileClocks, 0.02)
+	require.InEpsilon(t, tune.H200().Hertz, f.After.Hertz, 0.01)
 }
 
 // The search goes down a bent valley.

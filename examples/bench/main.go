@@ -24,7 +24,7 @@ import (
 	"log/slog"
 
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/tune"
 )
 
 var program = command.Program{Name: "bench", Purpose: "measures a layer's speed and holds it against the roofline and the recorded speeds of others."}
@@ -90,7 +90,7 @@ func (b *bench) fitPoints() error {
 	if err != nil {
 		return err
 	}
-	b.report.Fit = fit(list, tiles.H200)
+	b.report.Fit = fit(list, tune.H200())
 	printFit(b.out, b.report.Fit)
 	return nil
 }
@@ -109,6 +109,6 @@ func fitFiles(out io.Writer, names []string) error {
 	if err != nil {
 		return err
 	}
-	printFit(out, fit(list, tiles.H200))
+	printFit(out, fit(list, tune.H200()))
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/tune"
 )
 
 // tiny runs the smallest useful layer on the emulated device.
@@ -185,7 +185,7 @@ func TestFit(t *testing.T) {
 	r, err := readReport(file)
 	require.NoError(t, err)
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
-	require.Len(t, r.Fit.Losses, len(kernel.Kernels.Products()))
+	require.Len(t, r.Fit.Losses, len(tune.Products()))
 	var again bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")

@@ -2,9 +2,8 @@ package main
 
 import (
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
+	"sonicmoe/moe/tune"
 )
 
 // pass is a way through the layer that can be measured.
@@ -21,7 +20,7 @@ type pass struct {
 	// speed is the pass's part of a peer's speed.
 	speed func(s spec.Speed) float64
 	// products are its kernels that have tile points.
-	products []*registry.Product
+	products []*tune.Product
 }
 
 // passes are what can be measured.
@@ -59,12 +58,8 @@ var passLists = map[string][]string{
 // workOf is the roofline's work of one kernel of the layer, and its time there;
 // false when the roofline leaves the kernel out.
 func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
-	k := kernel.Kernels.Find(name)
-	if k == nil {
-		return sum, 0, false
-	}
 	sum.Kernel = name
-	for _, w := range k.Work(c, tokens) {
+	for _, w := range tune.WorkOf(name, c, tokens) {
 		sum.FLOPs += w.FLOPs
 		sum.Bytes += w.Bytes
 		ms += milliseconds(spec.H200.Time(w))

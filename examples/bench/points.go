@@ -11,16 +11,14 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/tune"
 )
 
 // productsOf are the kernels with tile points of the backward pass or of the
 // forward one.
-func productsOf(backward bool) []*registry.Product {
-	return slices.DeleteFunc(kernel.Kernels.Products(), func(p *registry.Product) bool { return p.Backward != backward })
+func productsOf(backward bool) []*tune.Product {
+	return slices.DeleteFunc(tune.Products(), func(p *tune.Product) bool { return p.Backward != backward })
 }
 
 // leastPoints is how many points of a product are measured at least.
@@ -28,7 +26,7 @@ const leastPoints = 6
 
 // measured are the points of a product to measure: those that the cost model
 // chooses among and, where they are few, other candidates. A tuner tries them all.
-func measured(p *registry.Product, c moe.Config, t driver.Target) []gemm.Tiling {
+func measured(p *tune.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {
 		if len(list) < leastPoints && !slices.Contains(list, q) {
@@ -39,12 +37,12 @@ func measured(p *registry.Product, c moe.Config, t driver.Target) []gemm.Tiling 
 }
 
 // choices give every product each of its points at least once.
-func choices(products []*registry.Product, c moe.Config, t driver.Target) []tiles.Choice {
-	var list []tiles.Choice
+func choices(products []*tune.Product, c moe.Config, t driver.Target) []moe.Tiles {
+	var list []moe.Tiles
 	for _, p := range products {
 		points := measured(p, c, t)
 		for len(list) < len(points) {
-			list = append(list, tiles.Choice{})
+			list = append(list, moe.Tiles{})
 		}
 	}
 	for _, p := range products {
@@ -79,10 +77,10 @@ func (b *bench) points(t *timer, u *subject, r *Row) error {
 
 // race gives the milliseconds of a product's kernel with each point, the other
 // products as the cost model has them.
-func (b *bench) race(t *timer, u *subject, p *registry.Product, points []gemm.Tiling) ([]float64, error) {
+func (b *bench) race(t *timer, u *subject, p *tune.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(tiles.Choice{p.Name: at}))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(moe.Tiles{p.Name: at}))
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +115,7 @@ func (b *bench) bits(t *timer, u *subject) error {
 }
 
 // describe names the points of the pass's products.
-func (p pass) describe(c tiles.Choice) string {
+func (p pass) describe(c moe.Tiles) string {
 	var list []string
 	for _, q := range p.products {
 		list = append(list, q.Name+" "+c[q.Name].String())
@@ -141,12 +139,12 @@ func sameBits(sums map[string]string) error {
 
 // evaluate lists a product's points with their milliseconds and what the model
 // says of them, fastest first.
-func evaluate(p *registry.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []Point {
-	chosen := kernel.Choose(row.Config, target)
+func evaluate(p *tune.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []Point {
+	chosen := tune.Choose(row.Config, target)
 	var list []Point
 	for i, at := range points {
 		list = append(list, Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
-			EstimateMS: milliseconds(p.Estimate(tiles.H200, at, row.Config, target))})
+			EstimateMS: milliseconds(p.Estimate(tune.H200(), at, row.Config, target))})
 	}
 	slices.SortFunc(list, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 	return list

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sonicmoe/moe/tune"
 	"strings"
 	"text/tabwriter"
-
-	"sonicmoe/moe/kernel"
 )
 
 // grid is a table of right-aligned columns after a left-aligned first one.
@@ -187,7 +186,7 @@ func printRouting(w io.Writer, r Row) {
 // printPoints prints the measured tile points, fastest first, and what the
 // default choice loses against the best.
 func printPoints(w io.Writer, r Row) {
-	for _, p := range kernel.Kernels.Products() {
+	for _, p := range tune.Products() {
 		var of []Point
 		for _, v := range r.Points {
 			if v.Product == p.Name {

@@ -10,8 +10,6 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/examples/internal/picture"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
@@ -26,12 +24,12 @@ var (
 // drawPlan puts each measured candidate at its share of the roofline of its
 // product: 100 % would be the chip's limit.
 func drawPlan(plan *tune.Plan, file string, gpu bool) error {
-	tokens := registry.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
+	tokens := tune.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	var chosen, defaults, others plotter.XYs
 	var labels []string
 	for i, r := range plan.Reports {
 		labels = append(labels, r.Problem)
-		product, err := kernel.Kernels.FindProduct(r.Problem)
+		product, err := tune.FindProduct(r.Problem)
 		if err != nil {
 			return err
 		}

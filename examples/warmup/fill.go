@@ -17,8 +17,7 @@ import (
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/tune"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -265,19 +264,19 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 }
 
 // choices are the tile shapes that New may pick for the layer on that chip.
-func (l layer) choices(t driver.Target) []tiles.Choice {
+func (l layer) choices(t driver.Target) []moe.Tiles {
 	hints := []int{l.config.TokensHint}
 	if l.anyHint {
 		for n := 1; n <= 1<<20; n *= 2 {
 			hints = append(hints, n)
 		}
 	}
-	var found []tiles.Choice
+	var found []moe.Tiles
 	seen := map[string]bool{}
 	for _, hint := range hints {
 		c := l.config
 		c.TokensHint = hint
-		choice := kernel.Choose(c, t)
+		choice := tune.Choose(c, t)
 		if name := fmt.Sprint(choice); !seen[name] {
 			seen[name] = true
 			found = append(found, choice)

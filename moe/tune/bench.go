@@ -15,7 +15,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/trial"
 )
 

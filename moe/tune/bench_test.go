@@ -16,7 +16,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/num"
 )
 

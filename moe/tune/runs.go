@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
-	"sonicmoe/moe/registry"
 	"sonicmoe/moe/trial"
 )
 

@@ -13,9 +13,9 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
-	"sonicmoe/moe/registry"
-	"sonicmoe/moe/tiles"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
 )
 
 // Options say how Layer tunes. The zero value is good.

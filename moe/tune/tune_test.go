@@ -16,7 +16,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/moe"
-	"sonicmoe/moe/kernel"
+	"sonicmoe/moe/internal/kernel"
 )
 
 // quick options try few candidates, once or twice each.

@@ -1,0 +1,211 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// Aggregate is O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot
+// order and rounded once. Slots without a row add nothing. A thread owns 8
+// columns of a token and has all its rows in flight at once.
+type Aggregate struct {
+	Hidden, TopK int
+	// Unit leaves the scores out: every weight is 1, as dX needs it.
+	Unit bool
+	// Extra adds row t of one more [T, d] tensor to each sum, last.
+	Extra bool
+	// List: tokens have any number of rows, as route.ByToken lists them, instead
+	// of TopK slots.
+	List bool
+}
+
+const (
+	aggregateThreads = 256
+	columnsOfThread  = 8
+)
+
+// AggregateArgs are the arguments of [Aggregate].
+type AggregateArgs struct {
+	// Y [R, d] bf16 are the packed rows.
+	Y driver.DevicePtr
+	// O [T, d] bf16 is written.
+	O driver.DevicePtr
+	// Inverse [T, K] u32 is the packed row of each (token, slot), or route.NoRow.
+	Inverse driver.DevicePtr
+	// Scores [T, K] f32 are the weights, unless Unit.
+	Scores driver.DevicePtr
+	// With List, Starts [T+1] u32 says where a token's rows begin in Inverse and
+	// Scores, which are [R].
+	Starts driver.DevicePtr
+	// AddRows [T, d] bf16 are added last, with Extra.
+	AddRows driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// Build emits the kernel.
+func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
+	name := "moe_aggregate"
+	if a.Unit {
+		name = "moe_sum"
+	}
+	if a.Extra {
+		name += "_extra"
+	}
+	if a.List {
+		name += "_list"
+	}
+	k := jit.NewBuilder[AggregateArgs](name, aggregateThreads, 4)
+	k.CTAs(func(g *AggregateArgs) int {
+		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
+	})
+	y, o := k.Ptr(&k.Args.Y), k.Ptr(&k.Args.O)
+	inverse := k.Ptr(&k.Args.Inverse)
+	var scores, extra ptx.Global
+	if !a.Unit {
+		scores = k.Ptr(&k.Args.Scores)
+	}
+	if a.Extra {
+		extra = k.Ptr(&k.Args.AddRows)
+	}
+	var starts ptx.Global
+	if a.List {
+		starts = k.Ptr(&k.Args.Starts)
+	}
+	tokens := k.U32(&k.Args.Tokens)
+	slices := a.Hidden / columnsOfThread
+	// 64-bit: T·d/8 may pass 2^32.
+	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
+	token := thread.DivI(slices).U32()
+	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(token.Lt(tokens), func() {
+		column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
+		var last []ptx.U32
+		if a.Extra {
+			last = ptx.LdGlobalVec[ptx.U32](extra.Index(token, a.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
+		}
+		sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
+		for i := range sum {
+			sum[i] = ptx.NewVar(k.Kernel, ptx.Float(0))
+		}
+		const inFlight = 8
+		if a.List {
+			from, to := ptx.LdGlobal[ptx.U32](starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](starts.Index(token, 4).At(4))
+			k.For(from, to, ptx.Uint(inFlight), func(first ptx.U32) {
+				row, score := a.listed(k.Kernel, inverse, scores, first, to, inFlight)
+				a.add(k.Kernel, y.Plus(column), row, score, sum)
+			})
+		} else {
+			for first := 0; first < a.TopK; first += inFlight {
+				at := y.Plus(column)
+				row, score := a.slots(inverse, scores, token, first, min(inFlight, a.TopK-first))
+				a.add(k.Kernel, at, row, score, sum)
+			}
+		}
+		for i, v := range last {
+			lo, hi := v.AsBF16x2().Unpack()
+			sum[2*i].Set(sum[2*i].Get().Add(lo))
+			sum[2*i+1].Set(sum[2*i+1].Get().Add(hi))
+		}
+		out := make([]ptx.U32, columnsOfThread/2)
+		for i := range out {
+			out[i] = k.PackBF16(sum[2*i].Get(), sum[2*i+1].Get()).Bits()
+		}
+		ptx.StGlobal(o.Index(token, a.Hidden*tile.ElementBytes).Plus(column), out...)
+	})
+	return k.Build()
+}
+
+// slots are the rows and weights of n slots from the first on.
+func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int) (row []ptx.U32, score []ptx.F32) {
+	row, score = make([]ptx.U32, n), make([]ptx.F32, n)
+	at := inverse.Index(token, 4*a.TopK).At(4 * first)
+	for i := range n {
+		row[i], score[i] = ptx.LdGlobal[ptx.U32](at.At(4*i)), ptx.Float(1)
+	}
+	if !a.Unit {
+		scoreAt := scores.Index(token, 4*a.TopK).At(4 * first)
+		for i := range n {
+			score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
+		}
+	}
+	return row, score
+}
+
+// listed are the rows and weights of n places from the first on, none past the
+// end.
+func (a Aggregate) listed(k *ptx.Kernel, inverse, scores ptx.Global, first, end ptx.U32, n int) (row []ptx.U32, score []ptx.F32) {
+	for i := range n {
+		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(1))
+		k.If(place.Lt(end), func() {
+			r.Set(ptx.LdGlobal[ptx.U32](inverse.Index(place, 4)))
+			if !a.Unit {
+				s.Set(ptx.LdGlobal[ptx.F32](scores.Index(place, 4)))
+			}
+		})
+		row, score = append(row, r.Get()), append(score, s.Get())
+	}
+	return row, score
+}
+
+// add loads rows of Y, all at once, then adds them in order.
+func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F32, sum []*ptx.Var[ptx.F32]) {
+	n := len(row)
+	values := make([][]*ptx.Var[ptx.U32], n)
+	for i := range n {
+		has := row[i].Ne(ptx.Uint(route.NoRow))
+		for range columnsOfThread / 2 {
+			values[i] = append(values[i], ptx.NewVar(k, ptx.Uint(0)))
+		}
+		k.If(has, func() {
+			for j, v := range ptx.LdGlobalVec[ptx.U32](y.Index(row[i], a.Hidden*tile.ElementBytes), 4, ".L1::no_allocate") {
+				values[i][j].Set(v)
+			}
+		})
+		if !a.Unit {
+			// A slot without a row adds nothing, whatever its score.
+			score[i] = ptx.Select(has, score[i], ptx.Float(0))
+		}
+	}
+	for i := range n {
+		for j, v := range values[i] {
+			lo, hi := v.Get().AsBF16x2().Unpack()
+			sum[2*j].Set(lo.Fma(score[i], sum[2*j].Get()))
+			sum[2*j+1].Set(hi.Fma(score[i], sum[2*j+1].Get()))
+		}
+	}
+}
+
+// AggregateKernel makes O; SumKernel and SumExtraKernel make dX. Of each there is
+// one for lists.
+var (
+	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK}.Build()
+	}}
+	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true}.Build()
+	}}
+	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true, Extra: true}.Build()
+	}}
+	AggregateListKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, List: true}.Build()
+	}}
+	SumListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, Unit: true, List: true}.Build()
+	}}
+	SumExtraListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra-list", Backward: true, Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return Aggregate{Hidden: l.Hidden, Unit: true, Extra: true, List: true}.Build()
+	}}
+)
+
+func aggregateWork(c spec.Config, tokens int) []spec.Work {
+	return []spec.Work{c.AggregateWork(tokens)}
+}

@@ -1,0 +1,144 @@
+package decode_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/kernel/decode"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// plans have experts with every kind of count: none, each width of columns and
+// its ends, more than are multiplied at once, and more than a row pair has.
+var plans = map[string]func() *kt.Packed{
+	"few":  func() *kt.Packed { return kt.NewPacked(9, []int{1, 0, 8, 9, 3}, []int{0, 2}) },
+	"many": func() *kt.Packed { return kt.NewPacked(50, []int{0, 16, 17, 33, 64, 65, 300}, []int{1, 0, 3}) },
+}
+
+// up is what both up-projections read and write.
+type up struct {
+	c             spec.Config
+	p             *kt.Packed
+	x, w1         []uint16
+	rows, hValues int
+}
+
+func newUp(c spec.Config, p *kt.Packed) up {
+	c.NumExperts = len(p.Rows)
+	return up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
+		x:  reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden)),
+		w1: reference.NewNormal(3, 2/math.Sqrt(float64(c.Hidden))).Values(int64(len(p.Rows) * c.HWidth() * c.Hidden))}
+}
+
+// decode runs the kernel of few tokens.
+func (u up) decode(b *kt.Bed, saveH bool, ctas int) (h, a []uint16) {
+	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
+	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
+		W1: kt.Upload(b, u.w1), A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
+	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
+}
+
+// prefill runs that of many.
+func (u up) prefill(b *kt.Bed) (h, a []uint16) {
+	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
+	k := kernel.Up{Config: u.c, SaveH: true, Tiling: kernel.UpProduct.Space(driver.H200())[0]}
+	kt.Run(b, k, 2, kernel.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
+		W1: kt.Upload(b, u.w1), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
+	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
+}
+
+func table(b *kt.Bed, p *kt.Packed) decode.TableArgs {
+	t := p.Tiles(b)
+	return decode.TableArgs{Table: t.Table, RowPairs: t.RowPairs}
+}
+
+// The up-projection has the bits of the kernel of many tokens, rows that belong
+// to nobody untouched, under every timing.
+func TestUp(t *testing.T) {
+	for name, plan := range plans {
+		for i, c := range []spec.Config{
+			{Hidden: 128, Intermediate: 64},
+			{Hidden: 192, Intermediate: 192, GateUp: spec.Interleaved},
+			{Hidden: 576, Intermediate: 128},
+		} {
+			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
+				u := newUp(c, plan())
+				h, a := u.prefill(kt.New(t, kt.Early))
+				for j, when := range kt.Timings() {
+					gotH, gotA := u.decode(kt.New(t, when), true, 1+i+j)
+					kt.SameBits(t, h, gotH, "H "+when.Name)
+					kt.SameBits(t, a, gotA, "A "+when.Name)
+				}
+				gotH, gotA := u.decode(kt.New(t, kt.Early), false, 0)
+				kt.SameBits(t, a, gotA, "A of inference")
+				kt.SameBits(t, kt.Poisoned[uint16](u.hValues), gotH, "H is not stored")
+			})
+		}
+	}
+}
+
+// An activation without a gate has units of 64 neurons.
+func TestUpWithoutGate(t *testing.T) {
+	u := newUp(spec.Config{Hidden: 128, Intermediate: 192, Activation: spec.ReLU2}, plans["few"]())
+	d, n := u.c.Hidden, u.c.Intermediate
+	h, a := u.decode(kt.New(t, kt.Early), true, 3)
+	for row, e := range u.p.Expert {
+		if e < 0 {
+			require.Equal(t, kt.Poisoned[uint16](n), h[row*n:][:n])
+			continue
+		}
+		for j := range n {
+			x, slack := kt.Dot(u.x[int(u.p.Gather[row])*d:][:d], u.w1[(e*n+j)*d:][:d])
+			relu := max(x, 0)
+			require.True(t, kt.Between(h[row*n+j], x, slack), "H of row %d, neuron %d", row, j)
+			require.True(t, kt.Between(a[row*n+j], relu*relu, 3*slack*(relu+slack)), "A of row %d, neuron %d: %g, must be %g", row, j, num.BF16ToFloat64(a[row*n+j]), relu*relu)
+		}
+	}
+}
+
+// The down-projection has the bits of the kernel of many tokens.
+func TestDown(t *testing.T) {
+	for name, plan := range plans {
+		for i, c := range []spec.Config{{Hidden: 128, Intermediate: 64}, {Hidden: 320, Intermediate: 576}} {
+			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
+				p := plan()
+				c.NumExperts = len(p.Rows)
+				rows := len(p.Expert)
+				a := reference.NewNormal(5, 1).Values(int64(rows * c.Intermediate))
+				w2 := reference.NewNormal(6, 1/math.Sqrt(float64(c.Intermediate))).Values(int64(len(p.Rows) * c.Hidden * c.Intermediate))
+				b := kt.New(t, kt.Early)
+				want := b.Room(2 * rows * c.Hidden)
+				kt.Run(b, kernel.Down{Config: c, Tiling: kernel.DownProduct.Space(driver.H200())[0]}, 2,
+					kernel.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), Y: want, Rows: rows, TileArgs: p.Tiles(b)})
+				y := kt.Download[uint16](b, want, rows*c.Hidden)
+				for j, when := range kt.Timings() {
+					b := kt.New(t, when)
+					got := b.Room(2 * rows * c.Hidden)
+					kt.Run(b, decode.Down{Config: c}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), Y: got, Rows: rows, TableArgs: table(b, p)})
+					kt.SameBits(t, y, kt.Download[uint16](b, got, rows*c.Hidden), "Y "+when.Name)
+				}
+			})
+		}
+	}
+}
+
+// Without rows nothing is touched, the table's stale entries included.
+func TestNoRows(t *testing.T) {
+	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3}
+	b := kt.New(t, kt.Early)
+	at := decode.TableArgs{Table: kt.Upload(b, kt.Poisoned[uint32](c.NumExperts*schedule.PairBytes/4)), RowPairs: kt.Upload(b, []uint32{0})}
+	a, y := b.Room(2*6*64), b.Room(2*6*128)
+	kt.Run(b, decode.Up{Config: c}, 0, decode.UpArgs{X: b.Room(2 * 128), Gather: b.Room(4 * 6), W1: b.Room(2 * 3 * 128 * 128), A: a, Rows: 6, TableArgs: at})
+	kt.Run(b, decode.Down{Config: c}, 0, decode.DownArgs{A: a, W2: b.Room(2 * 3 * 128 * 64), Y: y, Rows: 6, TableArgs: at})
+	require.Equal(t, kt.Poisoned[uint16](6*128), kt.Download[uint16](b, y, 6*128))
+	require.Equal(t, kt.Poisoned[uint16](6*64), kt.Download[uint16](b, a, 6*64))
+}

@@ -1,0 +1,160 @@
+package dh
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// dhCase is one size of dH.
+type dhCase struct {
+	hidden, intermediate int
+	p                    *kt.Packed
+}
+
+// dhResult is what comes out; dhInputs what goes in.
+type (
+	dhResult struct {
+		dh, a   []uint16
+		partial []uint32
+	}
+	dhInputs struct {
+		do, w, h []uint16
+		pairs    []uint32
+		scores   []float32
+	}
+)
+
+func (c dhCase) inputs() dhInputs {
+	rows, n, d, experts := len(c.p.Expert), c.intermediate, c.hidden, len(c.p.Rows)
+	in := dhInputs{
+		do: reference.NewNormal(4, 1).Values(int64(c.p.Tokens * d)),
+		w:  reference.NewNormal(6, 1/math.Sqrt(float64(d))).Values(int64(experts * d * n)),
+		h:  reference.NewNormal(8, 2).Values(int64(rows * 2 * n)),
+	}
+	for row, e := range c.p.Expert {
+		in.pairs = append(in.pairs, uint32((row*37+5)%rows))
+		in.scores = append(in.scores, float32(math.Sin(float64(row))))
+		if e < 0 {
+			copy(in.h[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN, which must not spread
+			in.pairs[row] = kt.Poison
+		}
+	}
+	return in
+}
+
+func (c dhCase) run(b *kt.Bed, point gemm.Tiling, ctas int) dhResult {
+	k := DH{Config: spec.Config{Hidden: c.hidden, Intermediate: c.intermediate, NumExperts: len(c.p.Rows)}, Tiling: point}
+	rows, n := len(c.p.Expert), c.intermediate
+	in := c.inputs()
+	dh, a, partial := b.Room(2*rows*2*n), b.Room(2*rows*n), b.Room(4*rows*(n/64))
+	kt.Run(b, k, ctas, Args{
+		DO: kt.Upload(b, in.do), Gather: kt.Upload(b, c.p.Gather), W2: kt.Upload(b, in.w), H: kt.Upload(b, in.h), DH: dh, A: a,
+		Scores: kt.Upload(b, in.scores), Pairs: kt.Upload(b, in.pairs), DScorePartials: partial, Rows: rows, TileArgs: c.p.Tiles(b),
+	})
+	return dhResult{kt.Download[uint16](b, dh, rows*2*n), kt.Download[uint16](b, a, rows*n), kt.Download[uint32](b, partial, rows*(n/64))}
+}
+
+// check holds dH, A' and the score's partial gradients against float64.
+func (c dhCase) check(t *testing.T, r dhResult) {
+	in, n, q := c.inputs(), c.intermediate, c.intermediate/64
+	for row, e := range c.p.Expert {
+		dh, a, partial := r.dh[row*2*n:][:2*n], r.a[row*n:][:n], r.partial[row*q:][:q]
+		if e < 0 {
+			require.Equal(t, kt.Poisoned[uint16](2*n), dh, "dH row %d belongs to nobody", row)
+			require.Equal(t, kt.Poisoned[uint16](n), a, "A' row %d belongs to nobody", row)
+			require.Equal(t, kt.Poisoned[uint32](q), partial, "dS row %d belongs to nobody", row)
+			continue
+		}
+		grad, slack := c.row(in, row, e)
+		s, h := float64(in.scores[in.pairs[row]]), in.h[row*2*n:]
+		sum, sumSlack := make([]float64, q), make([]float64, q)
+		for j := range n {
+			gate, up := num.BF16ToFloat64(h[j]), num.BF16ToFloat64(h[n+j])
+			sig := 1 / (1 + math.Exp(-gate))
+			silu := gate * sig
+			slope, slopeSize := sig+silu*(1-sig), sig+math.Abs(silu*(1-sig))
+			x, y, z := s*grad[j]*up*slope, s*grad[j]*silu, s*silu*up
+			xSlack := 1.2*slack[j]*math.Abs(s*up*slope) + 0x1p-18*slopeSize*math.Abs(s*grad[j]*up)
+			ySlack := (1.2*slack[j] + 0x1p-18*math.Abs(grad[j])) * math.Abs(s*silu)
+			if !kt.Between(dh[j], x, xSlack) || !kt.Between(dh[n+j], y, ySlack) || !kt.Between(a[j], z, 0x1p-18*math.Abs(z)) {
+				t.Fatalf("row %d of expert %d, neuron %d: gate %g up %g a %g, must be %g %g %g", row, e, j,
+					num.BF16ToFloat64(dh[j]), num.BF16ToFloat64(dh[n+j]), num.BF16ToFloat64(a[j]), x, y, z)
+			}
+			sum[j/64] += grad[j] * silu * up
+			sumSlack[j/64] += (1.2*slack[j] + 0x1p-18*math.Abs(grad[j])) * math.Abs(silu*up)
+		}
+		for i, bits := range partial {
+			require.InDelta(t, sum[i], math.Float32frombits(bits), sumSlack[i], "row %d of expert %d, dS of neurons %d and on", row, e, 64*i)
+		}
+	}
+}
+
+// row is a row of dA' and bounds on what FP32 sums of it lose.
+func (c dhCase) row(in dhInputs, row, e int) (grad, slack []float64) {
+	n, d := c.intermediate, c.hidden
+	grad, slack = make([]float64, n), make([]float64, n)
+	for i, v := range in.do[int(c.p.Gather[row])*d:][:d] {
+		x := num.BF16ToFloat64(v)
+		for j, w := range in.w[(e*d+i)*n:][:n] {
+			p := x * num.BF16ToFloat64(w)
+			grad[j] += p
+			slack[j] += math.Abs(p) * 0x1p-18
+		}
+	}
+	return grad, slack
+}
+
+func TestDH(t *testing.T) {
+	points := Product.Space(driver.H200())
+	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {128, 320}, {128, 448}} {
+		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
+			c := dhCase{size[0], size[1], kt.Ragged()}
+			c.check(t, c.run(kt.New(t, kt.Early), points[2*i%len(points)], 1+i))
+		})
+	}
+}
+
+// Every point gives the same bits, under every timing.
+func TestDHPoints(t *testing.T) {
+	c := dhCase{448, 320, kt.Small()}
+	var first dhResult
+	for _, point := range append(Product.Space(driver.H200()), kt.Shallow(128)) {
+		for _, when := range kt.Timings() {
+			t.Run(fmt.Sprintf("%v %s", point, when.Name), func(t *testing.T) {
+				got := c.run(kt.New(t, when), point, 2)
+				if first.dh == nil {
+					c.check(t, got)
+					first = got
+				}
+				kt.SameBits(t, first.dh, got.dh, "dH")
+				kt.SameBits(t, first.a, got.a, "A'")
+				kt.SameBits(t, first.partial, got.partial, "dS")
+			})
+		}
+	}
+}
+
+// No rows at all: dH ends without touching anything.
+func TestWithoutRows(t *testing.T) {
+	const d, n, experts, rows = 128, 64, 3, 6
+	b := kt.New(t, kt.Early)
+	dh := DH{Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: experts}, Tiling: Product.Space(driver.H200())[0]}
+	gradients, a, partial := b.Room(2*rows*2*n), b.Room(2*rows*n), b.Room(4*rows)
+	kt.Run(b, dh, 3, Args{
+		DO: b.Room(2 * rows * d), Gather: b.Room(4 * rows), W2: b.Room(2 * experts * d * n), H: b.Room(2 * rows * 2 * n), DH: gradients, A: a,
+		Scores: b.Room(4 * rows), Pairs: b.Room(4 * rows), DScorePartials: partial, Rows: rows, TileArgs: kt.NoTiles(b),
+	})
+	require.Equal(t, kt.Poisoned[uint16](rows*2*n), kt.Download[uint16](b, gradients, rows*2*n))
+	require.Equal(t, kt.Poisoned[uint16](rows*n), kt.Download[uint16](b, a, rows*n))
+	require.Equal(t, kt.Poisoned[uint32](rows), kt.Download[uint32](b, partial, rows))
+}

@@ -1,0 +1,212 @@
+package drouter
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// DRouter is the gradient of the router's weights [E, d], dW_r[e] = Σ_t
+// dlogit[t,e]·X[t], as FP32 partial sums over ranges of tokens, which
+// [Sum] adds. A token's experts must differ, as the router's do; ids
+// outside [0, E) add nothing.
+type DRouter struct {
+	Hidden, NumExperts, TopK int
+	// Extra adds dense gradients of the logits [T, E].
+	Extra bool
+}
+
+// Tokens are split into ranges: enough that the tiles of 128 x 256 of [E, d],
+// one a range, keep drouterCTAs CTAs busy, and none longer than drouterRange.
+const (
+	drouterCTAs  = 132
+	drouterRange = 8192
+)
+
+func (d DRouter) tiles() (m, n int) {
+	return (d.NumExperts + gemm.TileM - 1) / gemm.TileM, (d.Hidden + gemm.SplitN - 1) / gemm.SplitN
+}
+
+// Ranges is how the tokens are split: count ranges of tokens each, the last
+// one shorter; none without tokens. Nothing but the layer's shape and the
+// number of tokens decides.
+func (d DRouter) Ranges(total int) (count, tokens int) {
+	if total == 0 {
+		return 0, tile.K
+	}
+	m, n := d.tiles()
+	count = max(1, drouterCTAs/(m*n), (total+drouterRange-1)/drouterRange)
+	tokens = (total + count*tile.K - 1) / (count * tile.K) * tile.K
+	return (total + tokens - 1) / tokens, tokens
+}
+
+// PartialBytes is the size of the partial sums for a number of tokens.
+func (d DRouter) PartialBytes(tokens int) int64 {
+	count, _ := d.Ranges(tokens)
+	return int64(count) * int64(d.NumExperts) * int64(d.Hidden) * 4
+}
+
+// Args are the arguments of [DRouter].
+type Args struct {
+	// X [T, d] bf16 are the tokens.
+	X driver.DevicePtr
+	// DLogits [T, K] f32 are the gradients of the chosen logits, Experts [T, K]
+	// i32 whose they are.
+	DLogits   driver.DevicePtr
+	ExpertIDs driver.DevicePtr
+	// AddDense [T, E] f32, with Extra, are added to them.
+	AddDense driver.DevicePtr
+	// Partials [ranges, E, d] f32 is written, see DRouter.Ranges.
+	Partials driver.DevicePtr
+	// Tokens is T, PerRange the tokens of a range.
+	Tokens   int
+	PerRange int
+}
+
+// drouter is the emission of a DRouter.
+type drouter struct {
+	of                  DRouter
+	p                   *gemm.Split
+	dlogits, ids, extra ptx.Global
+	// m is the tile's first expert; the range's tokens go from first up to end.
+	m, first, end ptx.U32
+}
+
+// Build emits the kernel.
+func (d DRouter) Build() (*jit.Kernel[Args], error) {
+	name := "moe_dwr"
+	if d.Extra {
+		name = "moe_dwr_extra"
+	}
+	k := jit.NewBuilder[Args](name, gemm.Threads, 1)
+	m, n := d.tiles()
+	k.CTAs(func(a *Args) int {
+		ranges, _ := d.Ranges(a.Tokens)
+		return m * n * ranges
+	})
+	e := &drouter{of: d}
+	x := k.Map(&k.Args.X, d.xMap)
+	e.dlogits, e.ids = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.ExpertIDs)
+	if d.Extra {
+		e.extra = k.Ptr(&k.Args.AddDense)
+	}
+	partials := k.Ptr(&k.Args.Partials)
+	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
+	e.p = gemm.NewSplit(k.Kernel, k.TidX())
+	e.p.AMN, e.p.B = true, x
+	cta := k.CtaidX()
+	part := cta.DivI(m * n)
+	in := cta.Sub(part.MulI(m * n))
+	e.m, e.p.Column = in.DivI(n).MulI(gemm.TileM), in.RemI(n).MulI(gemm.SplitN)
+	e.first = part.Mul(perRange)
+	e.end = e.first.Add(perRange).Min(tokens)
+	steps := e.end.Sub(e.first).AddI(tile.K - 1).DivI(tile.K)
+	active := func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(gemm.WarpgroupM)).LtI(d.NumExperts) }
+	store := func(wg ptx.U32, acc []ptx.F32) { e.store(partials, part, wg, acc) }
+	e.p.Run(e.first, steps, active, func() gemm.Filler { return newScatter(e) }, store)
+	return k.Build()
+}
+
+func (d DRouter) xMap(a *Args) driver.TensorMap {
+	return tile.AtomMap(a.X, d.Hidden, a.Tokens, gemm.SplitN)
+}
+
+// store writes the warpgroup's part of the partial sums.
+func (e *drouter) store(partials ptx.Global, part, wg ptx.U32, acc []ptx.F32) {
+	k := e.p.K
+	f := tile.NewFragment(e.p.InRole())
+	for h := range 2 {
+		expert := e.m.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
+		row := partials.Index(part.MulI(e.of.NumExperts).Add(expert), 4*e.of.Hidden).Index(e.p.Column.Add(f.Column), 4)
+		for i := range gemm.SplitN / tile.Block {
+			k.If(expert.LtI(e.of.NumExperts).And(e.p.Column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
+				for j := range 8 {
+					a := acc[32*i+4*j+2*h:]
+					ptx.StGlobal(row.At(4*(i*tile.Block+8*j)), a[0], a[1])
+				}
+			})
+		}
+	}
+}
+
+// Sum adds [DRouter]'s partial sums in order and writes dW_r [E, d].
+type Sum struct {
+	Hidden, NumExperts int
+	Store              gradient.Mode
+}
+
+const (
+	sumThreads  = 256
+	sumOfThread = 4 // elements
+)
+
+// SumArgs are the arguments of [Sum].
+type SumArgs struct {
+	// Partials [Ranges, E, d] f32 are what [DRouter] wrote.
+	Partials driver.DevicePtr
+	// DRouter [E, d] is written, in the format of Store.
+	DRouter driver.DevicePtr
+	Ranges  int
+}
+
+// Build emits the kernel.
+func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
+	k := jit.NewBuilder[SumArgs]("moe_dwrsum"+d.Store.Suffix(), sumThreads, 1)
+	k.CTAs(func(*SumArgs) int { return (d.Hidden*d.NumExperts/sumOfThread + sumThreads - 1) / sumThreads })
+	partials, out := k.Ptr(&k.Args.Partials), k.Ptr(&k.Args.DRouter)
+	count := k.U32(&k.Args.Ranges)
+	size := d.Hidden * d.NumExperts
+	at := k.CtaidX().MulI(sumThreads).Add(k.TidX()).MulI(sumOfThread)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(at.LtI(size), func() {
+		var sum []*ptx.Var[ptx.F32]
+		for range sumOfThread {
+			sum = append(sum, ptx.NewVar(k.Kernel, ptx.Float(0)))
+		}
+		const inFlight = 8
+		k.For(ptx.Uint(0), count, ptx.Uint(inFlight), func(first ptx.U32) {
+			var parts [inFlight][]*ptx.Var[ptx.F32]
+			for i := range parts {
+				for range sumOfThread {
+					parts[i] = append(parts[i], ptx.NewVar(k.Kernel, ptx.Float(0)))
+				}
+				k.If(first.AddI(i).Lt(count), func() {
+					for j, v := range ptx.LdGlobalVec[ptx.F32](partials.Index(at, 4).Plus(first.AddI(i).U64().MulI(4*size)), sumOfThread) {
+						parts[i][j].Set(v)
+					}
+				})
+			}
+			for _, p := range parts {
+				for j := range sum {
+					sum[j].Set(sum[j].Get().Add(p[j].Get()))
+				}
+			}
+		})
+		d.Store.Write(k.Kernel, out.Index(at, d.Store.Bytes()), sum[0].Get(), sum[1].Get(), sum[2].Get(), sum[3].Get())
+	})
+	return k.Build()
+}
+
+// Kernel leaves dense gradients of the logits out, ExtraKernel
+// adds them; SumKernels write in each of the [gradient.Modes].
+var (
+	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
+		return Of(l, false).Build()
+	}}
+	ExtraKernel = &registry.Kernel[Args]{KernelName: "drouter-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
+		return Of(l, true).Build()
+	}}
+	SumKernels = gradient.Kernels("drouter-sum", nil, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+		return Sum{Hidden: l.Hidden, NumExperts: l.NumExperts, Store: g}.Build()
+	})
+)
+
+// Of is the gradient of a layer's router.
+func Of(l registry.Layer, extra bool) DRouter {
+	return DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Extra: extra}
+}

@@ -1,0 +1,106 @@
+package drouter
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// ExtraRows is what dense gradients of the logits [T, E] add to the tokens'
+// gradient: rows [T, d] = extra · W_r, one bf16 row a token, rounded once.
+type ExtraRows struct {
+	Hidden, NumExperts int
+}
+
+// ExtraRowsArgs are the arguments of [ExtraRows].
+type ExtraRowsArgs struct {
+	// DLogits [T, E] f32 are dense gradients of the logits.
+	DLogits driver.DevicePtr
+	// RouterWeights [E, d] bf16.
+	RouterWeights driver.DevicePtr
+	// Rows [T, d] bf16 is written.
+	Rows driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+func (x ExtraRows) tiles() int { return (x.Hidden + gemm.SplitN - 1) / gemm.SplitN }
+
+// Build emits the kernel.
+func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
+	k := jit.NewBuilder[ExtraRowsArgs]("moe_extrarows", gemm.Threads, 1)
+	k.CTAs(func(a *ExtraRowsArgs) int { return (a.Tokens + gemm.TileM - 1) / gemm.TileM * x.tiles() })
+	extra := k.Ptr(&k.Args.DLogits)
+	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
+		return tile.AtomMap(a.RouterWeights, x.Hidden, x.NumExperts, gemm.SplitN)
+	})
+	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
+	e := &extraRows{of: x, p: gemm.NewSplit(k.Kernel, k.TidX()), from: extra, to: out, tokens: tokens}
+	e.p.B = w
+	cta := k.CtaidX()
+	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
+	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.SplitN)
+	steps := (x.NumExperts + tile.K - 1) / tile.K
+	active := func(wg ptx.U32) ptx.Pred { return e.token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) }
+	e.p.Run(ptx.Uint(0), ptx.Uint(steps), active, e.newFiller, e.store)
+	return k.Build()
+}
+
+// extraRows is the emission of an ExtraRows.
+type extraRows struct {
+	of       ExtraRows
+	p        *gemm.Split
+	from, to ptx.Global
+	tokens   ptx.U32
+	token    ptx.U32 // the tile's first
+	// The load role's thread: its chunk of 8 experts, and its line in a pass.
+	chunk, line ptx.U32
+}
+
+// passLines is the lines that the load role covers at a time.
+const passLines = pipeline.WarpgroupThreads / gemm.LanesOfRow
+
+func (e *extraRows) newFiller() gemm.Filler {
+	e.chunk, e.line = e.p.InRole().AndI(gemm.LanesOfRow-1), e.p.InRole().DivI(gemm.LanesOfRow)
+	return e
+}
+
+// Fill writes the gradients of 64 experts.
+func (e *extraRows) Fill(kt ptx.U32, stage func() ptx.Shared) {
+	var values [gemm.TileM / passLines][]ptx.F32
+	for i := range values {
+		t := e.token.Add(e.line).AddI(i * passLines)
+		values[i] = e.p.LoadEight(e.from, t, kt.MulI(tile.K).Add(e.chunk.MulI(8)), e.of.NumExperts, t.Lt(e.tokens))
+	}
+	a := stage()
+	for i, v := range values {
+		e.p.StoreEight(a.Plus(tile.Swizzled(e.line.AddI(i*passLines), e.chunk)), v)
+	}
+}
+
+// store writes a warpgroup's rows, rounded to bf16.
+func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
+	k, column := e.p.K, e.p.Column
+	f := tile.NewFragment(e.p.InRole())
+	for h := range 2 {
+		t := e.token.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
+		row := e.to.Index(t, tile.ElementBytes*e.of.Hidden).Index(column.Add(f.Column), tile.ElementBytes)
+		for i := range gemm.SplitN / tile.Block {
+			k.If(t.Lt(e.tokens).And(column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
+				for j := range 8 {
+					v := acc[32*i+4*j+2*h:]
+					ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), k.PackBF16(v[0], v[1]).Bits())
+				}
+			})
+		}
+	}
+}
+
+// ExtraRowsKernel is ExtraRows'.
+var ExtraRowsKernel = &registry.Kernel[ExtraRowsArgs]{KernelName: "extra-rows", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ExtraRowsArgs], error) {
+	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts}.Build()
+}}

@@ -1,0 +1,133 @@
+package dw
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// SplitRows is the rows of an expert that one tile of a weight gradient sums
+// at a time; a heavier expert is split, and the parts are added in order.
+const SplitRows = 8192
+
+// SplitBytes is the size of an entry of the split table: expert, its first
+// packed row, its rows, the number of its first split; how many splits it
+// has, how many experts are listed before it, 0, 0.
+const SplitBytes = 32
+
+// SlotStateBytes is the state of a slot for partial sums.
+const SlotStateBytes = 8
+
+// Plan lists the work of the weight gradients: the splits of each expert,
+// heavy experts first, so that the last tiles of a launch are the cheap ones.
+// An expert without rows has one split, after all others.
+type Plan struct {
+	NumExperts int
+	// SplitRows is the rows of a split, a multiple of 64; 0 means [SplitRows].
+	SplitRows int
+}
+
+const planThreads = 256
+
+// Splits is how many entries the table has at most, given the packed rows.
+func (p Plan) Splits(rows int) int { return p.NumExperts + rows/splitRows(p.SplitRows) }
+
+// TableBytes is the size of the table, given the packed rows.
+func (p Plan) TableBytes(rows int) int64 { return SplitBytes * int64(p.Splits(rows)) }
+
+// Slots is how many slots for partial sums a launch on a chip with that many SMs
+// wants; fewer, from 1 on, make CTAs wait for each other. None when no expert
+// can be split, as no launch of up to SplitRows rows has one.
+func (p Plan) Slots(rows, sms int) int {
+	if rows <= splitRows(p.SplitRows) {
+		return 0
+	}
+	return sms
+}
+
+func splitRows(n int) int {
+	if n == 0 {
+		return SplitRows
+	}
+	return n
+}
+
+// PlanArgs are the arguments of [Plan].
+type PlanArgs struct {
+	// Offsets [E+1] u32 are the experts' first packed rows.
+	Offsets driver.DevicePtr
+	// Splits [Plan.Splits] of SplitBytes each is written: the table.
+	Splits driver.DevicePtr
+	// Counts [2] u32 is written: all splits, those with rows.
+	Counts driver.DevicePtr
+	// Tickets [2] and State [StateWords] u32 become 0.
+	Tickets    driver.DevicePtr
+	State      driver.DevicePtr
+	StateWords int
+}
+
+// Build emits the kernel.
+func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
+	k := jit.NewBuilder[PlanArgs]("moe_dwplan", planThreads, 1)
+	k.CTAs(func(*PlanArgs) int { return (p.NumExperts + planThreads/32 - 1) / (planThreads / 32) }) // a warp for each expert
+	offsets, splits := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Splits)
+	counts, tickets := k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Tickets)
+	state, words := k.Ptr(&k.Args.State), k.U32(&k.Args.StateWords)
+	tid := k.TidX()
+	lane, cta := tid.AndI(31), k.CtaidX()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	expert := cta.MulI(planThreads / 32).Add(tid.ShrI(5))
+	k.If(expert.LtI(p.NumExperts), func() { p.list(k.Kernel, expert, lane, offsets, splits, counts) })
+	first := cta.MulI(planThreads).Add(tid)
+	k.For(first, words, k.NctaidX().MulI(planThreads), func(i ptx.U32) {
+		ptx.StGlobal(state.Index(i, 4), ptx.Uint(0))
+	})
+	k.If(first.EqI(0), func() { ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0)) })
+	return k.Build()
+}
+
+// list writes the expert's entries, a warp's work: the place of the first is
+// the splits of all experts with more rows, or with as many and a lower id.
+func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts ptx.Global) {
+	each := splitRows(p.SplitRows)
+	extent := func(e ptx.U32) (first, rows, n ptx.U32) {
+		at := offsets.Index(e, 4)
+		first = ptx.LdGlobal[ptx.U32](at)
+		rows = ptx.LdGlobal[ptx.U32](at.At(4)).Sub(first)
+		return first, rows, rows.AddI(each - 1).DivI(each).Max(ptx.Uint(1))
+	}
+	first, rows, own := extent(expert)
+	var sums [4]*ptx.Var[ptx.U32] // splits and experts before; all splits, all with rows
+	for i := range sums {
+		sums[i] = ptx.NewVar(k, ptx.Uint(0))
+	}
+	k.For(lane, ptx.Uint(p.NumExperts), ptx.Uint(32), func(e ptx.U32) {
+		_, r, n := extent(e)
+		before := r.Gt(rows).Or(r.Eq(rows).And(e.Lt(expert)))
+		for i, add := range []ptx.U32{
+			ptx.Select(before, n, ptx.Uint(0)), ptx.Select(before, ptx.Uint(1), ptx.Uint(0)),
+			n, ptx.Select(r.NeI(0), n, ptx.Uint(0)),
+		} {
+			sums[i].Set(sums[i].Get().Add(add))
+		}
+	})
+	k.BarWarpSync(ptx.Uint(ptx.FullMask))
+	var total [4]ptx.U32
+	for i := range sums {
+		total[i] = sums[i].Get().ReduxAdd()
+	}
+	base, rank := total[0], total[1]
+	k.For(lane, own, ptx.Uint(32), func(i ptx.U32) {
+		at := splits.Index(base.Add(i), SplitBytes)
+		ptx.StGlobal(at, expert, first, rows, base)
+		ptx.StGlobal(at.At(16), own, rank, ptx.Uint(0), ptx.Uint(0))
+	})
+	k.If(expert.EqI(0).And(lane.EqI(0)), func() { ptx.StGlobal(counts, total[2], total[3]) })
+}
+
+// PlanKernel lists the work of both weights' gradients.
+var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
+	return Plan{NumExperts: l.NumExperts}.Build()
+}}

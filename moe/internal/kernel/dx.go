@@ -1,0 +1,190 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// DX is the gradient of each packed row of X: dX~ = dH·W1, gate then up along
+// the sum. With Router the router's own gradient rides along: dlrow·W_r, a
+// rank-1 term, is added to each row's FP32 sums before they are rounded.
+type DX struct {
+	spec.Config
+	Router bool
+	Tiling gemm.Tiling
+}
+
+// DXArgs are the arguments of [DX].
+type DXArgs struct {
+	// DH [R, 2n] or [R, n] bf16 is the gradient of H.
+	DH driver.DevicePtr
+	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	W1, W3 driver.DevicePtr
+	// DX [R, d] bf16 is written: the gradient of each packed row.
+	DX driver.DevicePtr
+	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit,
+	// RouterWeights [E, d] bf16.
+	DLogitByRow   driver.DevicePtr
+	RouterWeights driver.DevicePtr
+	// Rows is R.
+	Rows int
+	gemm.TileArgs
+}
+
+// Build emits the kernel.
+func (x DX) Build() (*jit.Kernel[DXArgs], error) {
+	name := "moe_dx"
+	if !x.Router {
+		name = "moe_dx_given"
+	}
+	if err := x.Tiling.CheckAtoms(name); err != nil {
+		return nil, err
+	}
+	k := jit.NewBuilder[DXArgs](name, gemm.Threads, 1)
+	k.Persistent(x.Tiling.ClusterM)
+	b := weights.W1(x.Config).Backward(x.Tiling)
+	dh, w1 := k.Map(&k.Args.DH, x.dhMap), []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) driver.TensorMap { return b.Map(a.W1) })}
+	if b.Maps() > 1 {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) driver.TensorMap { return b.Map(a.W3) }))
+	}
+	dx := k.Map(&k.Args.DX, x.dxMap)
+	cta := pipeline.NewCTA(k.Kernel)
+	e := &dxEpilogue{Store: gemm.NewStore(k.Kernel, cta), k: k.Kernel, of: x, to: dx}
+	if x.Router {
+		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
+	}
+	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
+		Tiling: x.Tiling, KTiles: x.HWidth() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
+		BMN: b.MNMajor(),
+	})
+	load := func(ring *pipeline.Cursor, t schedule.Tile) {
+		for part := range x.HParts() { // gate's part of the sum first
+			k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
+				s := ring.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+				k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
+				b.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
+				ring.Advance()
+			})
+		}
+	}
+	p.Run(func() { p.LoadTMA(load) }, e)
+	return k.Build()
+}
+
+// dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
+type dxEpilogue struct {
+	*gemm.Store
+	k              *ptx.Kernel
+	of             DX
+	to             ptx.TensorMap
+	dlogit, router ptx.Global
+}
+
+func (e *dxEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dxTile{dxEpilogue: e, t: t} }
+
+// dxTile is the epilogue of a tile. What a thread needs of the router's term for
+// the first 64 columns is loaded under the last products, what it needs for the
+// others while those before are stored.
+type dxTile struct {
+	*dxEpilogue
+	gemm.NoLoads
+	t       gemm.Tile
+	scale   [2]ptx.F32
+	weights [8]ptx.BF16x2 // of the next 64 columns
+}
+
+// UnderLastMMA loads the rows' factors and the first weights.
+func (e *dxTile) UnderLastMMA() {
+	if !e.of.Router {
+		return
+	}
+	f := e.fragment()
+	for h := range e.scale {
+		row := e.t.FirstRow.Add(f.Row.AddI(8 * h).Min(e.t.ValidRows.SubI(1))) // rows past the end are dropped
+		e.scale[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(row, 4))
+	}
+	e.fetch(0)
+}
+
+func (e *dxTile) fragment() tile.Fragment {
+	return tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
+}
+
+// fetch loads W_r in the thread's columns of 64-column group i. Groups past
+// the last column repeat it: they are dropped.
+func (e *dxTile) fetch(i int) {
+	column := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i).Min(ptx.Uint(e.of.Hidden - 64)).Add(e.fragment().Column)
+	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
+	for j := range e.weights {
+		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc").AsBF16x2()
+	}
+}
+
+// Store stores the tile's sums.
+func (e *dxTile) Store(acc []ptx.F32) {
+	column := e.t.Column.MulI(e.of.Tiling.TileN)
+	groups := e.of.Tiling.TileN / 64
+	e.Tile(groups, func(i int) gemm.SubTile {
+		at := column.AddI(64 * i)
+		sub := gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: e.to, At: func() []ptx.U32 { return e.t.Ragged(at) }}
+		if e.of.Router {
+			sub.Value = e.withRouter(sub.Value)
+			if i+1 < groups {
+				sub.Staged = func() { e.fetch(i + 1) }
+			}
+		}
+		return sub
+	})
+}
+
+// withRouter adds the router's term to the values of a 64-column group.
+func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
+	return func(j int) ptx.F32 {
+		lo, hi := e.weights[j/4].Unpack()
+		if j%2 == 1 {
+			lo = hi
+		}
+		return e.scale[j/2%2].Fma(lo, sum(j))
+	}
+}
+
+func (x DX) dhMap(a *DXArgs) driver.TensorMap {
+	return tile.RowMap(a.DH, x.HWidth(), a.Rows, gemm.TileM)
+}
+
+func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
+
+// DXProduct is the product dX~. In clusters the widest tile's router term finds
+// no registers.
+var DXProduct = &registry.Product{
+	Name: "dx", Backward: true,
+	Space: func(t driver.Target) []gemm.Tiling {
+		return append(tiles.Deepest(t, registry.StoreBytes, 256, 192), tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 128)))...)
+	},
+	SharedBytes: registry.StoreBytes,
+	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
+		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.HWidth(), m.DXEpilogueClocks, t)
+	},
+	Work: spec.Config.DXWork,
+}
+
+// DXKernel is for layers that route themselves, DXGivenKernel leaves the router
+// out.
+var (
+	DXKernel      = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
+	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
+)
+
+func dxOf(l registry.Layer, router bool) DX {
+	return DX{Config: l.Config, Router: router, Tiling: l.Tiles["dx"]}
+}

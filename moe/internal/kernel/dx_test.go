@@ -1,0 +1,139 @@
+package kernel
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// dxCase is one size of dX~.
+type dxCase struct {
+	hidden, intermediate int
+	router               bool
+	p                    *kt.Packed
+}
+
+// dxResult is dX~ and its inputs, W1 with gate and up concatenated.
+type dxResult struct {
+	dx, dh, w, wr []uint16
+	dlrow         []float32
+}
+
+func (c dxCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, ctas int) dxResult {
+	k := DX{Config: spec.Config{Hidden: c.hidden, Intermediate: c.intermediate, NumExperts: len(c.p.Rows), GateUp: layout}, Router: c.router, Tiling: point}
+	rows, n, d, experts := len(c.p.Expert), c.intermediate, c.hidden, len(c.p.Rows)
+	r := dxResult{
+		dh: reference.NewNormal(8, 1).Values(int64(rows * 2 * n)),
+		wr: reference.NewNormal(9, 1).Values(int64(experts * d)),
+	}
+	for i := range rows {
+		r.dlrow = append(r.dlrow, float32(math.Sin(float64(i))))
+	}
+	for row, e := range c.p.Expert {
+		if e < 0 {
+			copy(r.dh[row*2*n:][:2*n], kt.Poisoned[uint16](2*n)) // NaN, which must not spread
+			r.dlrow[row] = float32(math.NaN())
+		}
+	}
+	weights := upCase{d, n, c.p}
+	r.w = weights.weights(spec.Concatenated)
+	at := b.Room(2 * rows * d)
+	kt.Run(b, k, ctas, DXArgs{
+		DH: kt.Upload(b, r.dh), W1: kt.Upload(b, weights.weights(layout)), DX: at, DLogitByRow: kt.Upload(b, r.dlrow), RouterWeights: kt.Upload(b, r.wr),
+		Rows: rows, TileArgs: c.p.Tiles(b),
+	})
+	r.dx = kt.Download[uint16](b, at, rows*d)
+	return r
+}
+
+// check holds dX~ against float64.
+func (c dxCase) check(t *testing.T, r dxResult) {
+	n, d := 2*c.intermediate, c.hidden
+	want, size := make([]float64, d), make([]float64, d)
+	for row, e := range c.p.Expert {
+		got := r.dx[row*d:][:d]
+		if e < 0 {
+			require.Equal(t, kt.Poisoned[uint16](d), got, "dX~ row %d belongs to nobody", row)
+			continue
+		}
+		clear(want)
+		clear(size)
+		add := func(x float64, weights []uint16) {
+			for j, w := range weights[:d] {
+				p := x * num.BF16ToFloat64(w)
+				want[j] += p
+				size[j] += math.Abs(p)
+			}
+		}
+		for j, x := range r.dh[row*n:][:n] {
+			add(num.BF16ToFloat64(x), r.w[(e*n+j)*d:])
+		}
+		if c.router {
+			add(float64(r.dlrow[row]), r.wr[e*d:])
+		}
+		for j := range d {
+			if !kt.Between(got[j], want[j], size[j]*0x1p-18) {
+				t.Fatalf("row %d of expert %d, column %d: %g, must be %g", row, e, j, num.BF16ToFloat64(got[j]), want[j])
+			}
+		}
+	}
+}
+
+func TestDX(t *testing.T) {
+	points := DXProduct.Space(driver.H200())
+	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {448, 64}, {256, 320}} {
+		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
+			c := dxCase{size[0], size[1], i%3 != 2, kt.Ragged()}
+			b, point := kt.New(t, kt.Early), points[2*i%len(points)]
+			first := c.run(b, point, spec.Concatenated, 1+i)
+			c.check(t, first)
+			other := c.run(b, point, spec.Interleaved, 3)
+			kt.SameBits(t, first.dx, other.dx, "dX~ of interleaved weights")
+		})
+	}
+}
+
+// Every point gives the same bits, under every timing.
+func TestDXPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
+	for _, router := range []bool{false, true} {
+		c := dxCase{192, 192, router, kt.Small()}
+		var first dxResult
+		for _, point := range append(DXProduct.Space(driver.H200()), kt.Shallow(192)) {
+			for _, when := range kt.Timings() {
+				t.Run(fmt.Sprintf("router=%v %v %s", router, point, when.Name), func(t *testing.T) {
+					got := c.run(kt.New(t, when), point, spec.Concatenated, 2)
+					if first.dx == nil {
+						c.check(t, got)
+						first = got
+					}
+					kt.SameBits(t, first.dx, got.dx, "dX~")
+				})
+			}
+		}
+	}
+}
+
+// No rows at all: dX~ ends without touching anything.
+func TestDXWithoutRows(t *testing.T) {
+	const d, n, experts, rows = 128, 64, 3, 6
+	b := kt.New(t, kt.Early)
+	dx := DX{Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: experts, GateUp: spec.Interleaved}, Router: true, Tiling: DXProduct.Space(driver.H200())[0]}
+	at := b.Room(2 * rows * d)
+	kt.Run(b, dx, 3, DXArgs{
+		DH: b.Room(2 * rows * 2 * n), W1: b.Room(2 * experts * 2 * n * d), DX: at,
+		DLogitByRow: b.Room(4 * rows), RouterWeights: b.Room(2 * experts * d), Rows: rows, TileArgs: kt.NoTiles(b),
+	})
+	require.Equal(t, kt.Poisoned[uint16](rows*d), kt.Download[uint16](b, at, rows*d))
+}

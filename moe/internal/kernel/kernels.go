@@ -1,0 +1,32 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe/internal/kernel/bias"
+	"sonicmoe/moe/internal/kernel/decode"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+)
+
+// Kernels are the layer's kernels: the one list of them. Each is declared in its
+// own file.
+var Kernels = registry.Registry{
+	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
+	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.RoundedDLogitsKernel, dw.PlanKernel,
+	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
+	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
+	bias.DotKernel, bias.DotListKernel, bias.B1PartialsKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],
+	bias.B2PartialsKernel, bias.B2Kernels[0], bias.B2Kernels[1], bias.B2Kernels[2], bias.B2Kernels[3],
+	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel,
+	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
+}
+
+// Choose picks tilings by the cost model of the H200.
+func Choose(c spec.Config, t driver.Target) tiles.Choice { return Kernels.Choose(tiles.H200, c, t) }

@@ -1,0 +1,173 @@
+package kernel
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+)
+
+// The cost model picks what was measured to be faster.
+func TestChoose(t *testing.T) {
+	for _, m := range []struct{ row, product, tiling string }{
+		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
+		{"7B n=512", "down", "128x256 s4 p8 c1"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
+		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p8 c2"},
+	} {
+		r, ok := spec.FindRow(m.row)
+		require.True(t, ok)
+		require.Equal(t, m.tiling, Choose(r.Config, driver.H200())[m.product].String(), m.row)
+	}
+}
+
+// Every tiling of every space fits the chip's shared memory, by the kernels'
+// own layouts, of which a space's formula is a close upper bound.
+func TestSharedBytes(t *testing.T) {
+	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}
+	for _, p := range Kernels.Products() {
+		for _, tiling := range p.Space(driver.H200()) {
+			for _, k := range Kernels.OfProduct(p) {
+				b, err := k.Build(registry.Layer{Config: c, Tiles: tiles.Choice{p.Name: tiling}})
+				require.NoError(t, err)
+				used, bound := b.Source("").SharedBytes, p.SharedBytes(tiling)
+				assert.LessOrEqual(t, used, bound, "%s %v", k.Name(), tiling)
+				assert.Greater(t, used, bound-512, "%s %v", k.Name(), tiling)
+				assert.LessOrEqual(t, bound, driver.H200().SharedBytesPerCTA)
+			}
+		}
+	}
+}
+
+// Names are those of Layer.Kernels, each once; a product's are all there.
+func TestRegistry(t *testing.T) {
+	names, entries := map[string]bool{}, map[string]bool{}
+	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
+	l.Tiles = Choose(l.Config, driver.H200())
+	other := l // with all that only some layers have
+	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
+	for _, k := range Kernels {
+		require.False(t, names[k.Name()], k.Name())
+		names[k.Name()] = true
+		of := l
+		if !k.Suits(of.Config) {
+			of = other
+		}
+		require.True(t, k.Suits(of.Config), "%s is of no layer here", k.Name())
+		b, err := k.Build(of)
+		require.NoError(t, err)
+		require.False(t, entries[b.Source("").Name], "errors go by the entry's name: %s", b.Source("").Name)
+		entries[b.Source("").Name] = true
+	}
+	_, err := Kernels.FindProduct("sideways")
+	assert.ErrorContains(t, err, `product is sideways, must be one of [up down dh dw2 dw1 dx]`)
+	require.NoError(t, Kernels.Check(l.Tiles, driver.H200()))
+	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"sideways": {}}, driver.H200()), "product is sideways")
+	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"up": {}}, driver.H200()), "Tiles of up.TileN is 0")
+}
+
+// The kernels of a pass have its roofline's work between them, each its own.
+func TestWork(t *testing.T) {
+	c := spec.Rows()[3].Config
+	const tokens = 1000
+	for _, pass := range []struct {
+		work    []spec.Work
+		kernels []string
+	}{
+		{c.ForwardWork(tokens), []string{"router", "plan", "up", "down", "aggregate"}},
+		{c.InferenceWork(tokens), []string{"router", "plan", "up-inference", "down", "aggregate"}},
+		{c.BackwardWork(tokens), []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dx", "dw1-add", "sum"}},
+	} {
+		var have []spec.Work
+		for _, name := range pass.kernels {
+			k := Kernels.Find(name)
+			require.NotNil(t, k, name)
+			have = append(have, k.Work(c, tokens)...)
+		}
+		require.ElementsMatch(t, pass.work, have, "%v", pass.kernels)
+	}
+	require.Nil(t, Kernels.Find("sideways"))
+}
+
+// Every alternative that is not rejected is one that a layer may have; every
+// rejected one says why; the cost model's tiling and all of the space are there.
+func TestAlternatives(t *testing.T) {
+	target := driver.H200()
+	for _, row := range spec.Rows() {
+		chosen := Choose(row.Config, target)
+		for _, p := range Kernels.Products() {
+			tried, all := 0, map[gemm.Tiling]tiles.Alternative{}
+			for _, a := range p.Alternatives(row.Config, target) {
+				require.NotContains(t, all, a.Tiling, "listed twice")
+				all[a.Tiling] = a
+				if a.Rejected != "" {
+					assert.Zero(t, a.Estimate)
+					continue
+				}
+				tried++
+				assert.Positive(t, a.Estimate)
+				require.NoError(t, p.Check(a.Tiling, target), "%s %v", p.Name, a.Tiling)
+			}
+			assert.GreaterOrEqual(t, tried, 6, p.Name)
+			assert.LessOrEqual(t, tried, 32, p.Name)
+			for _, q := range append(p.Space(target), chosen[p.Name]) {
+				require.Contains(t, all, q, p.Name)
+				assert.Empty(t, all[q].Rejected, "%s %v", p.Name, q)
+			}
+		}
+	}
+}
+
+// On a chip with less shared memory other tilings are rejected, with its bytes.
+func TestAlternativesOfAnotherChip(t *testing.T) {
+	small := driver.H200()
+	small.SharedBytesPerCTA = 180 << 10
+	reasons := map[string]int{}
+	for _, a := range UpProduct.Alternatives(spec.Rows()[0].Config, small) {
+		reasons[a.Rejected]++
+	}
+	assert.NotZero(t, reasons["more than 3 stages of 256 columns don't fit a CTA's 184320 bytes of shared memory"], reasons)
+	assert.NotZero(t, reasons["192 columns are no tile of this product"])
+	assert.NotZero(t, reasons[""])
+}
+
+func TestRowsPerExpert(t *testing.T) {
+	for _, c := range []struct {
+		config spec.Config
+		want   int
+	}{
+		{spec.Config{NumExperts: 128, TopK: 8, TokensHint: 24576}, 1536},
+		{spec.Config{NumExperts: 128, TopK: 8}, 1024},
+		{spec.Config{NumExperts: 512, TopK: 1, TokensHint: 1}, 1},
+	} {
+		assert.Equal(t, c.want, registry.RowsPerExpert(c.config))
+	}
+}
+
+// Clusters share MN-major weights in whole atoms of 64 columns: not of 192.
+func TestWholeAtoms(t *testing.T) {
+	target := driver.H200()
+	p := gemm.Tiling{TileN: 192, Stages: 3, GroupM: 8, ClusterM: 2}
+	_, err := DX{Config: spec.Config{Hidden: 256, Intermediate: 64}, Tiling: p}.Build()
+	require.ErrorContains(t, err, "128x192 s3 p8 c2")
+	_, err = dh.DH{Config: spec.Config{Hidden: 256, Intermediate: 64}, Tiling: p}.Build()
+	require.ErrorContains(t, err, "128x192 s3 p8 c2")
+	_, err = dh.DH{Config: spec.Config{Hidden: 256, Intermediate: 64}, Tiling: gemm.Tiling{TileN: 192, Stages: 3, GroupM: 8, ClusterM: 1}}.Build()
+	require.ErrorContains(t, err, "multiple of 128")
+	_, err = dh.DH{Config: spec.Config{Hidden: 64, Intermediate: 64}, Tiling: gemm.Tiling{TileN: 128, Stages: 3, GroupM: 8, ClusterM: 1}}.Build()
+	require.ErrorContains(t, err, "hidden size 64, must be at least 128")
+	require.ErrorContains(t, DXProduct.Check(p, target), "Tiles of dx.ClusterM")
+	p.ClusterM = 1
+	require.NoError(t, DXProduct.Check(p, target))
+	p.TileN, p.ClusterM = 256, 2
+	require.ErrorContains(t, DXProduct.Check(p, target), "Tiles of dx.ClusterM")
+	require.ErrorContains(t, dh.Product.Check(p, target), "Tiles of dh.TileN")
+	p.TileN = 128
+	require.NoError(t, dh.Product.Check(p, target))
+}

@@ -1,0 +1,253 @@
+// Package registry says what the kernels and products of a layer are: one row
+// each, which emission, tuning, the cost model and benchmarks read. The list
+// itself is in package kernel.
+package registry
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+)
+
+// Layer is what the kernels of a layer are emitted from.
+type Layer struct {
+	spec.Config
+	// Tiles has a tiling for every product.
+	Tiles tiles.Choice
+}
+
+// Kernel is a kernel of the layer, whose launches take an A.
+type Kernel[A any] struct {
+	// KernelName is its name in moe.Layer.Kernels: "up", "dw1-add".
+	KernelName string
+	// Of is the product whose tiling it has; nil where it has none.
+	Of *Product
+	// Backward says that only the backward pass has it.
+	Backward bool
+	// Only, unless nil, says which layers have it; the others do without.
+	Only func(c spec.Config) bool
+	// Roofline is the least that it has to do, where that is not its product's
+	// work; nil for what a roofline leaves out.
+	Roofline func(c spec.Config, tokens int) []spec.Work
+	// Emit emits it for a layer.
+	Emit func(l Layer) (*jit.Kernel[A], error)
+}
+
+// Any is a Kernel whatever its arguments.
+type Any interface {
+	Name() string
+	Product() *Product
+	IsBackward() bool
+	// Suits reports whether a layer has the kernel.
+	Suits(c spec.Config) bool
+	// Work is the least that the kernel has to do, for rooflines; none for one
+	// that a roofline leaves out.
+	Work(c spec.Config, tokens int) []spec.Work
+	// Build emits the kernel for a layer.
+	Build(l Layer) (Built, error)
+}
+
+// Built is an emitted kernel.
+type Built interface {
+	// Source is what a loader loads; label is for people who list a cache.
+	Source(label string) jit.Source
+	// NewLauncher makes a *jit.Launcher of the kernel's arguments.
+	NewLauncher(f *jit.Function, dev driver.Device) Launcher
+}
+
+// Launcher is a *jit.Launcher of any arguments.
+type Launcher interface {
+	// Again queues the kernel as it was launched last, if it was.
+	Again(s driver.Stream) (launched bool, err error)
+}
+
+// Name implements Any.
+func (k *Kernel[A]) Name() string { return k.KernelName }
+
+// Product implements Any.
+func (k *Kernel[A]) Product() *Product { return k.Of }
+
+// IsBackward implements Any.
+func (k *Kernel[A]) IsBackward() bool { return k.Backward }
+
+// Suits implements Any.
+func (k *Kernel[A]) Suits(c spec.Config) bool { return k.Only == nil || k.Only(c) }
+
+// Work implements Any.
+func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
+	switch {
+	case k.Roofline != nil:
+		return k.Roofline(c, tokens)
+	case k.Of != nil:
+		return []spec.Work{k.Of.Work(c, tokens)}
+	}
+	return nil
+}
+
+// Build implements Any.
+func (k *Kernel[A]) Build(l Layer) (Built, error) {
+	b, err := k.Emit(l)
+	if err != nil {
+		return nil, fmt.Errorf("emitting the %s kernel: %w", k.KernelName, err)
+	}
+	return built[A]{b}, nil
+}
+
+// Of is the kernel's launcher among all.
+func Of[A any](launchers map[Any]Launcher, k *Kernel[A]) *jit.Launcher[A] {
+	l, _ := launchers[k].(*jit.Launcher[A])
+	return l
+}
+
+type built[A any] struct{ *jit.Kernel[A] }
+
+// NewLauncher implements Built.
+func (b built[A]) NewLauncher(f *jit.Function, dev driver.Device) Launcher { return b.Launcher(f, dev) }
+
+// Product is one of a layer's grouped products: kernels that have a tiling.
+type Product struct {
+	// Name is "up", "down", "dh", "dw2", "dw1" or "dx".
+	Name string
+	// Backward says that it belongs to the backward pass.
+	Backward bool
+	// Space are the tilings that the cost model chooses among.
+	Space func(driver.Target) []gemm.Tiling
+	// SharedBytes is the shared memory of a tiling.
+	SharedBytes func(gemm.Tiling) int
+	// Clocks is what a cost model says of a tiling, in clocks of one SM.
+	Clocks func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64
+	// NoGroups: its tiles have no groups.
+	NoGroups bool
+	// Work is the least that its kernel has to do, for rooflines.
+	Work func(c spec.Config, tokens int) spec.Work
+}
+
+// Estimate is what a cost model says of a tiling.
+func (p *Product) Estimate(m tiles.Model, tiling gemm.Tiling, c spec.Config, t driver.Target) time.Duration {
+	return m.Time(p.Clocks(m, tiling, c, t))
+}
+
+// Choose picks the tiling that a cost model likes best.
+func (p *Product) Choose(m tiles.Model, c spec.Config, t driver.Target) gemm.Tiling {
+	return tiles.Cheapest(p.Space(t), func(q gemm.Tiling) float64 { return p.Clocks(m, q, c, t) })
+}
+
+// Check holds a tiling against the product's space. The error is a
+// [*spec.ArgError].
+func (p *Product) Check(tiling gemm.Tiling, t driver.Target) error {
+	return tiles.Check("Tiles of "+p.Name, tiling, p.Space(t))
+}
+
+// Alternatives enumerates the product's search space for a layer.
+func (p *Product) Alternatives(c spec.Config, t driver.Target) []tiles.Alternative {
+	s := tiles.Search{Product: p.Name, Space: p.Space(t), SharedBytes: p.SharedBytes, NoGroups: p.NoGroups,
+		Estimate: func(q gemm.Tiling) time.Duration { return p.Estimate(tiles.H200, q, c, t) }}
+	return s.Alternatives(t)
+}
+
+// Candidates are the tilings of Alternatives that are not rejected.
+func (p *Product) Candidates(c spec.Config, t driver.Target) []gemm.Tiling {
+	var list []gemm.Tiling
+	for _, a := range p.Alternatives(c, t) {
+		if a.Rejected == "" {
+			list = append(list, a.Tiling)
+		}
+	}
+	return list
+}
+
+// Registry is the list of a layer's kernels, in the order of the passes.
+type Registry []Any
+
+// Products lists the products of the kernels, in their order.
+func (r Registry) Products() []*Product {
+	var list []*Product
+	for _, k := range r {
+		if p := k.Product(); p != nil && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Find is the kernel of that name, nil where there is none.
+func (r Registry) Find(name string) Any {
+	for _, k := range r {
+		if k.Name() == name {
+			return k
+		}
+	}
+	return nil
+}
+
+// OfProduct lists the kernels of a product, the one that tuning times first.
+func (r Registry) OfProduct(p *Product) []Any {
+	var list []Any
+	for _, k := range r {
+		if k.Product() == p {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// FindProduct is the product of that name; the error lists the known ones.
+func (r Registry) FindProduct(name string) (*Product, error) {
+	var names []string
+	for _, p := range r.Products() {
+		if p.Name == name {
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	return nil, &spec.ArgError{Field: "product", Got: name, Want: fmt.Sprintf("one of %v", names)}
+}
+
+// Check returns nil, or a [*spec.ArgError] that names the first product that
+// there is not, or the first tiling that no kernel can have on the target.
+func (r Registry) Check(c tiles.Choice, t driver.Target) error {
+	for name := range c {
+		if _, err := r.FindProduct(name); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.Products() {
+		if tiling, ok := c[p.Name]; ok {
+			if err := p.Check(tiling, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Choose picks each product's tiling by a cost model.
+func (r Registry) Choose(m tiles.Model, c spec.Config, t driver.Target) tiles.Choice {
+	choice := tiles.Choice{}
+	for _, p := range r.Products() {
+		choice[p.Name] = p.Choose(m, c, t)
+	}
+	return choice
+}
+
+// RowsPerExpert is the average number of rows of an expert at the layer's
+// TokensHint, at least 1: what stored choices go by.
+func RowsPerExpert(c spec.Config) int {
+	tokens := c.TokensHint
+	if tokens <= 0 {
+		tokens = tiles.DefaultTokens
+	}
+	return max(1, tokens*c.TopK/max(1, c.NumExperts))
+}
+
+// EvenLoad is the layer's load at its TokensHint.
+func EvenLoad(c spec.Config) tiles.Load { return tiles.EvenLoad(c.TokensHint, c.TopK, c.NumExperts) }
+
+// StoreBytes is the shared memory of a product that stores by gemm.Store.
+func StoreBytes(p gemm.Tiling) int { return p.SharedBytes(gemm.StoreBytes) }

@@ -1,0 +1,92 @@
+package registry_test
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// This file is all that a layer's new product takes beside its row in the
+// registry and its tests.
+
+// Relu is Z = max(0, X[rows]·W[expert]ᵀ): rows gathered as they are loaded, the
+// activation in the epilogue.
+type Relu struct {
+	spec.Config
+	Tiling gemm.Tiling
+}
+
+// ReluArgs are the arguments of [Relu].
+type ReluArgs struct {
+	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each packed row.
+	X, Gather driver.DevicePtr
+	// W [E, n, d] bf16 are the weights.
+	W driver.DevicePtr
+	// Z [R, n] bf16 is written.
+	Z driver.DevicePtr
+	// Rows is R.
+	Rows int
+	gemm.TileArgs
+}
+
+// Build emits the kernel.
+func (r Relu) Build() (*jit.Kernel[ReluArgs], error) {
+	k := jit.NewBuilder[ReluArgs]("relu", gemm.Threads, 1)
+	k.Persistent(r.Tiling.ClusterM)
+	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
+	w, z := k.Map(&k.Args.W, r.wMap), k.Map(&k.Args.Z, r.zMap)
+	cta := pipeline.NewCTA(k.Kernel)
+	store := gemm.NewStore(k.Kernel, cta)
+	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
+		Tiling: r.Tiling, KTiles: r.Hidden / tile.K, Columns: (r.Intermediate + r.Tiling.TileN - 1) / r.Tiling.TileN, Gathered: true,
+	})
+	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: r.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+		p.LoadB(s, t, func(half ptx.U32) []gemm.Box {
+			return []gemm.Box{{Map: w, At: []ptx.U32{kt.MulI(tile.K), t.Column.MulI(2).Add(half).MulI(r.Tiling.TileN / 2), t.Expert}}}
+		})
+	}}
+	p.Run(load.Load, gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
+		store.Tile(r.Tiling.TileN/64, func(i int) gemm.SubTile {
+			at := t.Column.MulI(r.Tiling.TileN).AddI(64 * i)
+			return gemm.SubTile{Value: func(j int) ptx.F32 { return acc[32*i+j].Max(ptx.Float(0)) }, To: z,
+				At: func() []ptx.U32 { return t.Ragged(at) }}
+		})
+	}})
+	return k.Build()
+}
+
+func (r Relu) wMap(a *ReluArgs) driver.TensorMap {
+	d, n := r.Hidden, r.Intermediate
+	return tile.LoadMap(a.W, []int{tile.K, r.Tiling.TileN / 2, 1},
+		tile.Dim{Extent: d, Stride: 1}, tile.Dim{Extent: n, Stride: d}, tile.Dim{Extent: r.NumExperts, Stride: n * d})
+}
+
+func (r Relu) zMap(a *ReluArgs) driver.TensorMap { return tile.RaggedMap(a.Z, r.Intermediate, a.Rows) }
+
+// ReluProduct is its search space and cost.
+var ReluProduct = &registry.Product{
+	Name: "relu",
+	Space: func(t driver.Target) []gemm.Tiling {
+		return tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 256, 128))
+	},
+	SharedBytes: registry.StoreBytes,
+	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
+		return m.Grouped(p, registry.EvenLoad(c), c.Intermediate, c.Hidden, m.DownEpilogueClocks, t)
+	},
+	Work: func(c spec.Config, tokens int) spec.Work {
+		t, rows, d, n, e := float64(tokens), float64(tokens*c.TopK), float64(c.Hidden), float64(c.Intermediate), float64(c.NumExperts)
+		return spec.Work{Kernel: "relu", FLOPs: 2 * rows * d * n, Bytes: 2 * (t*d + e*d*n + rows*n)}
+	},
+}
+
+// ReluKernel is the product's kernel.
+var ReluKernel = &registry.Kernel[ReluArgs]{KernelName: "relu", Of: ReluProduct, Emit: func(l registry.Layer) (*jit.Kernel[ReluArgs], error) {
+	return Relu{Config: l.Config, Tiling: l.Tiles["relu"]}.Build()
+}}

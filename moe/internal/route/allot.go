@@ -1,0 +1,279 @@
+package route
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// Allot decides how many tokens each expert gets, and finds the key that the
+// last of them has: digit by digit from the top, by counting the digits of the
+// keys that agree so far. No key moves. A CTA has one expert.
+type Allot struct {
+	NumExperts int
+	spec.Rounding
+}
+
+const (
+	allotThreads = 512
+	allotWarps   = allotThreads / 32
+	digitBits    = 8
+	digits       = 1 << digitBits
+	// ChoiceBytes is the size of an expert's choice: count, last key, how many
+	// tokens with that very key it takes, 0.
+	ChoiceBytes = 16
+	// keysInFlight is how many keys a thread loads at once.
+	keysInFlight = 4
+)
+
+// AllotArgs are the arguments of [Allot].
+type AllotArgs struct {
+	// Keys [E, T] u32 are Prefer's, Counts [Ranges, E] u32 Router's.
+	Keys, Counts driver.DevicePtr
+	// Choices [E, 4] u32 is written.
+	Choices driver.DevicePtr
+	Tokens  int
+	Ranges  int
+	// Capacity is spec.Rounding.CapacityOf's, SeedLow and SeedHigh the halves of
+	// the seed.
+	Capacity          int
+	SeedLow, SeedHigh int
+}
+
+// Seed sets the seed of the draws.
+func (a *AllotArgs) Seed(seed uint64) { a.SeedLow, a.SeedHigh = int(uint32(seed)), int(seed>>32) }
+
+// allot is the emission of a Allot.
+type allot struct {
+	Allot
+	k                          *ptx.Kernel
+	tid, expert, tokens        ptx.U32
+	keys                       ptx.Global
+	counts, hist, state, sums  ptx.Shared
+	capacity, seedLow, seedTop ptx.U32
+}
+
+// Build emits the kernel.
+func (c Allot) Build() (*jit.Kernel[AllotArgs], error) {
+	k := jit.NewBuilder[AllotArgs]("moe_allot", allotThreads, 1)
+	k.CTAs(func(*AllotArgs) int { return c.NumExperts })
+	keys, counts, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Choices)
+	e := allot{Allot: c, k: k.Kernel, tid: k.TidX(), expert: k.CtaidX(), tokens: k.U32(&k.Args.Tokens)}
+	ranges := k.U32(&k.Args.Ranges)
+	e.capacity, e.seedLow, e.seedTop = k.U32(&k.Args.Capacity), k.U32(&k.Args.SeedLow), k.U32(&k.Args.SeedHigh)
+	cta := pipeline.NewCTA(k.Kernel)
+	e.counts, e.hist = cta.Shared("counts", 4*c.NumExperts, 16), cta.Shared("hist", 4*digits, 16)
+	e.state, e.sums = cta.Shared("state", 16, 16), cta.Shared("sums", 8*allotWarps, 16)
+	clearWords(k.Kernel, e.counts, c.NumExperts, e.tid, allotThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	e.keys = rowOf(keys, e.expert, e.tokens)
+
+	e.addCounts(counts, ranges)
+	k.BarSync(ptx.Uint(0))
+	n, last, take := e.decide()
+	k.If(e.tid.EqI(0), func() {
+		ptx.StGlobal(choices.Index(e.expert, ChoiceBytes), n, last, take, ptx.Uint(0))
+	})
+	return k.Build()
+}
+
+// addCounts sums the counts of this expert, and for RoundBalanced of those
+// before it.
+func (e *allot) addCounts(counts ptx.Global, ranges ptx.U32) {
+	k := e.k
+	add := func(expert, row ptx.U32) {
+		n := ptx.LdGlobal[ptx.U32](counts.Index(row, 4*e.NumExperts).Index(expert, 4))
+		k.RedSharedAdd(e.count(expert), n)
+	}
+	if e.Rule != spec.RoundBalanced {
+		k.For(e.tid, ranges, ptx.Uint(allotThreads), func(row ptx.U32) { add(e.expert, row) })
+		return
+	}
+	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	k.For(warp, ranges, ptx.Uint(allotWarps), func(row ptx.U32) {
+		k.For(lane, e.expert.AddI(1), ptx.Uint(32), func(expert ptx.U32) { add(expert, row) })
+	})
+}
+
+func (e *allot) count(expert ptx.U32) ptx.Shared { return e.counts.Plus(expert.ShlI(2)) }
+
+// between are the multiples of the tile next to f, the lower one twice where
+// there are not so many tokens.
+func (e *allot) between(f ptx.U32) (down, up ptx.U32) {
+	tile := e.Rows()
+	down = f.DivI(tile).MulI(tile)
+	up = f.AddI(tile - 1).DivI(tile).MulI(tile)
+	return down, ptx.Select(up.Gt(e.tokens), down, up)
+}
+
+// decide gives how many tokens the expert gets, and their last key. All threads
+// take part.
+func (e *allot) decide() (n, last, take ptx.U32) {
+	f := ptx.LdShared[ptx.U32](e.count(e.expert))
+	down, up := e.between(f)
+	switch e.Rule {
+	case spec.RoundMass:
+		return e.mass(f, down, up)
+	case spec.RoundNearest:
+		n = ptx.Select(up.Sub(f).Lt(f.Sub(down)).And(up.Gt(down)), up, down)
+	case spec.RoundStochastic:
+		n = ptx.Select(e.draw().MulHiI(e.Rows()).Lt(f.Sub(down)), up, down)
+	case spec.RoundBalanced:
+		n = e.balanced()
+	case spec.RoundUp:
+		n = up
+	case spec.RoundDown:
+		n = down
+	case spec.ExpertChoice:
+		n = ptx.Select(e.capacity.EqI(0), f, e.capacity)
+	case spec.CapacityDrop:
+		n = f.Min(e.capacity)
+	}
+	last, take, _ = e.nth(n)
+	return n, last, take
+}
+
+// balanced decides on the experts before this one, and on this one, in order.
+func (e *allot) balanced() ptx.U32 {
+	k := e.k
+	magnitude := func(x ptx.U32) ptx.U32 {
+		return ptx.Select(x.Signed().Lt(ptx.Int(0)), ptx.Uint(0).Sub(x), x)
+	}
+	k.If(e.tid.EqI(0), func() {
+		drift, n := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+		k.For(ptx.Uint(0), e.expert.AddI(1), ptx.Uint(1), func(expert ptx.U32) {
+			f := ptx.LdShared[ptx.U32](e.count(expert))
+			down, up := e.between(f)
+			ifDown, ifUp := down.Sub(f).Add(drift.Get()), up.Sub(f).Add(drift.Get())
+			goesUp := magnitude(ifUp).Lt(magnitude(ifDown))
+			n.Set(ptx.Select(goesUp, up, down))
+			drift.Set(ptx.Select(goesUp, ifUp, ifDown))
+		})
+		ptx.StShared(e.state.At(12), n.Get())
+	})
+	k.BarSync(ptx.Uint(0))
+	return ptx.LdShared[ptx.U32](e.state.At(12))
+}
+
+// draw is spec.Rounding.Draw of the expert.
+func (e *allot) draw() ptx.U32 {
+	mix := func(x ptx.U32) ptx.U32 {
+		x = x.Xor(x.ShrI(16)).MulI(spec.MixFirst)
+		x = x.Xor(x.ShrI(13)).MulI(spec.MixSecond)
+		return x.Xor(x.ShrI(16))
+	}
+	return mix(mix(e.seedLow.Add(e.expert.AddI(1).MulI(spec.DrawStep))).Xor(e.seedTop))
+}
+
+// eachKey runs body for all keys, the thread's each time; past the last one they
+// are 0 and not valid. The whole warp takes part.
+func (e *allot) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
+	k := e.k
+	k.For(ptx.Uint(0), e.tokens, ptx.Uint(keysInFlight*allotThreads), func(first ptx.U32) {
+		var keys [keysInFlight]*ptx.Var[ptx.U32]
+		for i := range keys {
+			token := first.AddI(i * allotThreads).Add(e.tid)
+			keys[i] = ptx.NewVar(k, ptx.Uint(0))
+			k.If(token.Lt(e.tokens), func() { keys[i].Set(ptx.LdGlobal[ptx.U32](e.keys.Index(token, 4))) })
+		}
+		for i, key := range keys {
+			body(key.Get(), first.AddI(i*allotThreads).Add(e.tid).Lt(e.tokens))
+		}
+	})
+}
+
+// nth is the n-th largest key, how many keys equal to it are among the n
+// largest, and how many there are. No key is among the 0 largest.
+func (e *allot) nth(n ptx.U32) (last, take, equal ptx.U32) {
+	k := e.k
+	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
+	k.IfElse(n.EqI(0), func() { key.Set(ptx.Uint(0xffffffff)) }, func() {
+		lane := e.tid.AndI(31)
+		for shift := 32 - digitBits; shift >= 0; shift -= digitBits {
+			clearWords(k, e.hist, digits, e.tid, allotThreads)
+			k.BarSync(ptx.Uint(0))
+			e.eachKey(func(of ptx.U32, valid ptx.Pred) {
+				if shift+digitBits < 32 {
+					valid = valid.And(of.Xor(key.Get()).ShrI(shift + digitBits).EqI(0))
+				}
+				digit := ptx.Select(valid, of.ShrI(shift).AndI(digits-1), ptx.Uint(digits))
+				// One lane adds for all with its digit: most keys have few.
+				peers := k.MatchAny(digit, ptx.Uint(ptx.FullMask))
+				k.If(valid.And(peers.And(k.LanemaskLt()).EqI(0)), func() {
+					k.RedSharedAdd(e.hist.Plus(digit.ShlI(2)), peers.Popc())
+				})
+			})
+			k.BarSync(ptx.Uint(0))
+			k.If(e.tid.LtI(32), func() { e.findDigit(lane, key.Get(), rest.Get(), shift) })
+			k.BarSync(ptx.Uint(0))
+			s := ptx.LdSharedVec[ptx.U32](e.state, 4)
+			key.Set(s[0])
+			rest.Set(s[1])
+			same.Set(s[2])
+			k.BarSync(ptx.Uint(0))
+		}
+	})
+	return key.Get(), rest.Get(), same.Get()
+}
+
+// findDigit finds the digit that the rest-th largest key has, in one warp, each
+// lane with some neighbours from the largest down.
+func (e *allot) findDigit(lane, key, rest ptx.U32, shift int) {
+	k := e.k
+	const each = digits / 32
+	var n [each]ptx.U32
+	sum := ptx.Uint(0)
+	top := ptx.Uint(digits - 1).Sub(lane.MulI(each))
+	for i := range n {
+		n[i] = ptx.LdShared[ptx.U32](e.hist.Plus(top.Sub(ptx.Uint(i)).ShlI(2)))
+		sum = sum.Add(n[i])
+	}
+	before := inclusive(sum, lane).Sub(sum)
+	for i := range n {
+		after := before.Add(n[i])
+		k.If(before.Lt(rest).And(after.Ge(rest)), func() {
+			digit := top.Sub(ptx.Uint(i))
+			ptx.StShared(e.state, key.Or(digit.ShlI(shift)), rest.Sub(before), n[i], ptx.Uint(0))
+		})
+		before = after
+	}
+}
+
+// mass decides by the scores between the two multiples.
+func (e *allot) mass(f, down, up ptx.U32) (n, last, take ptx.U32) {
+	k := e.k
+	lastDown, takeDown, equalDown := e.nth(down)
+	lastUp, takeUp, _ := e.nth(up)
+	value := func(key ptx.U32) ptx.F32 { return key.AndI(scoreBits).AsF32() }
+	zero := ptx.Float(0)
+	kept, added := ptx.NewVar(k, zero), ptx.NewVar(k, zero)
+	none := down.EqI(0)
+	e.eachKey(func(key ptx.U32, valid ptx.Pred) {
+		chosen := key.Ge(ptx.Uint(chosenBit))
+		kept.Set(kept.Get().Add(ptx.Select(valid.And(chosen).And(key.Lt(lastDown).Or(none)), value(key), zero)))
+		added.Set(added.Get().Add(ptx.Select(valid.And(chosen.Not()).And(key.Gt(lastUp)), value(key), zero)))
+	})
+	plus := func(a, b ptx.F32) ptx.F32 { return a.Add(b) }
+	sums := [2]ptx.F32{acrossWarp(kept.Get(), plus), acrossWarp(added.Get(), plus)}
+	k.If(e.tid.AndI(31).EqI(0), func() { ptx.StShared(e.sums.Plus(e.tid.ShrI(5).ShlI(3)), sums[0], sums[1]) })
+	k.BarSync(ptx.Uint(0))
+	top := ptx.Select(none, zero, equalDown.Sub(takeDown).F32().Mul(value(lastDown)))
+	all := takeUp.F32().Mul(value(lastUp))
+	for w := range allotWarps {
+		of := ptx.LdSharedVec[ptx.F32](e.sums.At(8*w), 2)
+		top, all = top.Add(of[0]), all.Add(of[1])
+	}
+	all = all.Add(top)
+	goesUp := e.draw().F32().Mul(ptx.Float(0x1p-32)).Mul(all).Lt(top).And(up.Gt(down))
+	return ptx.Select(goesUp, up, down), ptx.Select(goesUp, lastUp, lastDown), ptx.Select(goesUp, takeUp, takeDown)
+}
+
+// AllotKernel is Allot's.
+var AllotKernel = &registry.Kernel[AllotArgs]{KernelName: "allot", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[AllotArgs], error) {
+	return Allot{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
+}}

@@ -1,0 +1,234 @@
+package route
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// FewLogits is the router product of few tokens, logits = X·Wrᵀ in FP32: a CTA
+// takes 8 experts and 64 tokens, so that the weights are read by many SMs. The
+// sums are Router's, bit by bit.
+type FewLogits struct {
+	Hidden, NumExperts int
+}
+
+const (
+	fewThreads   = pipeline.WarpgroupThreads + 32
+	fewExperts   = 8
+	fewXBytes    = gemm.WarpgroupM * tile.RowBytes
+	fewWBytes    = fewExperts * tile.RowBytes
+	fewStages    = 20
+	fewMathWarps = pipeline.WarpgroupThreads / 32
+)
+
+// FewLogitsArgs are the arguments of [FewLogits].
+type FewLogitsArgs struct {
+	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
+	X       driver.DevicePtr
+	Weights driver.DevicePtr
+	// Logits [T, E] f32 are written.
+	Logits driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// Build emits the kernel.
+func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
+	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
+	groups := (r.NumExperts + fewExperts - 1) / fewExperts
+	k.CTAs(func(a *FewLogitsArgs) int { return groups * ((a.Tokens + gemm.WarpgroupM - 1) / gemm.WarpgroupM) })
+	x := k.Map(&k.Args.X, func(a *FewLogitsArgs) driver.TensorMap { return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM) })
+	w := k.Map(&k.Args.Weights, func(a *FewLogitsArgs) driver.TensorMap {
+		return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
+	})
+	logits, tokens := k.Ptr(&k.Args.Logits), k.U32(&k.Args.Tokens)
+	tid := k.TidX()
+	block := k.CtaidX().DivI(groups)
+	first, expert := block.MulI(gemm.WarpgroupM), k.CtaidX().Sub(block.MulI(groups)).MulI(fewExperts)
+	cta := pipeline.NewCTA(k.Kernel)
+	// Stages start on 1024 bytes, as both of their tiles must.
+	ring := cta.Ring("ab", min(fewStages, r.Hidden/tile.K), fewXBytes+fewWBytes, 1, fewMathWarps)
+	cta.Ready(tid)
+	// Whatever the kernel before this one does to the weights, they may come to
+	// the L2 cache.
+	k.If(tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(w, tid.MulI(tile.K), expert) })
+	k.GridDepWait()
+	k.GridDepLaunch()
+	pipeline.Run(k.Kernel, tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() {
+			acc := k.Accumulators(fewExperts / 2)
+			loop := gemm.MainLoop{K: k.Kernel, Ring: ring.Consumer(), Release: pipeline.NewReleaser(k.Kernel, tid.AndI(31), 1)}
+			loop.Run(ptx.Uint(r.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
+				a, b := tile.NewDescriptor(k.Kernel, s.Data), tile.NewDescriptor(k.Kernel, s.Data.At(fewXBytes))
+				gemm.Multiply(k.Kernel, acc, a, b, kt.NeI(0), false, false)
+			}, nil)
+			f := tile.NewFragment(tid)
+			for i, sum := range acc {
+				token, e := first.Add(f.Row).AddI(8*(i/2)), expert.Add(f.Column).AddI(i%2)
+				k.If(token.Lt(tokens).And(e.LtI(r.NumExperts)), func() {
+					ptx.StGlobal(logits.Index(token, 4*r.NumExperts).Index(e, 4), sum)
+				})
+			}
+		}},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
+			k.If(k.ElectOne(), func() {
+				at := ring.Producer()
+				k.For(ptx.Uint(0), ptx.Uint(r.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+					s := at.Acquire()
+					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(fewXBytes+fewWBytes))
+					k.TMALoad(s.Data, x, s.Full, column, first)
+					k.TMALoad(s.Data.At(fewXBytes), w, s.Full, column, expert)
+					at.Advance()
+				})
+			})
+		}},
+	)
+	return k.Build()
+}
+
+// Choose is top-K, scores and the plan of few tokens, in one CTA: what Router
+// does behind its product, a warp for each token, and then Plan.
+type Choose struct {
+	Router
+}
+
+// ChooseArgs are the arguments of [Choose].
+type ChooseArgs struct {
+	// FewLogits [T, E] f32 are the router's sums.
+	FewLogits driver.DevicePtr
+	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	Scores driver.DevicePtr
+	// Logits [T, E], in the layer's format, are written unless 0.
+	Logits driver.DevicePtr
+	// PlanTensors are the plan's, of which ExpertIDs is written.
+	PlanTensors
+	// Tokens is T, at most MostAtOnce.
+	Tokens int
+}
+
+// MostAtOnce is how many tokens Choose takes: four rounds of a warp for each.
+const MostAtOnce = 64
+
+// Build emits the kernel.
+func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
+	k := jit.NewBuilder[ChooseArgs]("moe_choose", planThreads, 1)
+	from, scores, to := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Logits)
+	ids, cta := k.Ptr(&k.Args.ExpertIDs), pipeline.NewCTA(k.Kernel)
+	e := Plan{NumExperts: c.NumExperts, TopK: c.TopK}.declare(k.Kernel, cta, k, &k.Args.PlanTensors)
+	tokens := k.U32(&k.Args.Tokens)
+	chosen := cta.Shared("chosen", 4*MostAtOnce*c.TopK, 4)
+	e.alone, e.id = true, func(pair ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](chosen.Plus(pair.ShlI(2))) }
+	e.clear()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	r := router{Router: c.Router, k: k.Kernel, scores: scores, ids: ids, logits: to}
+	k.For(e.warp, tokens, ptx.Uint(planWarps), func(token ptx.U32) {
+		r.choose(from.Index(token, 4*c.NumExperts), chosen, token, e.lane)
+	})
+	k.BarSync(ptx.Uint(0))
+	all := e.segment(ptx.Uint(0), tokens.MulI(c.TopK))
+	e.countWarps(all)
+	e.finish(all)
+	return k.Build()
+}
+
+// choose writes scores and ids of a token, the ids to shared memory too, by one
+// warp: lane l has the logits of
+// experts 2l and 2l+1 of each 64.
+func (e *router) choose(from ptx.Global, chosen ptx.Shared, token, lane ptx.U32) {
+	if e.Logits == spec.LogitsF32 {
+		chooseBy(e, longKeys(e.k), from, chosen, token, lane)
+	} else {
+		chooseBy(e, shortKeys(e.k), from, chosen, token, lane)
+	}
+}
+
+func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, chosen ptx.Shared, token, lane ptx.U32) {
+	k := e.k
+	first := lane.MulI(2)
+	keys := warpKeys(e, key, from, token, first)
+	sel := newSelection(k, key, e.Router, lane)
+	// The best of the warp leaves its lane, K times.
+	var top []K
+	for range e.TopK {
+		best := keys[0].Get()
+		for _, v := range keys[1:] {
+			best = key.max(best, v.Get())
+		}
+		best = key.warpMax(best)
+		top = append(top, best)
+		for _, v := range keys {
+			v.Set(ptx.Select(key.equal(v.Get(), best), key.none, v.Get()))
+		}
+	}
+	sel.keep(0, top)
+	score, id := sel.finish(0)
+	k.If(lane.LtI(4), func() {
+		for s := range score {
+			slot := lane.AddI(4 * s)
+			k.If(slot.LtI(e.TopK), func() {
+				at := token.Mad(ptx.Uint(e.TopK), slot)
+				ptx.StGlobal(e.scores.Index(at, 4), score[s])
+				ptx.StGlobal(e.ids.Index(at, 4), id[s])
+				ptx.StShared(chosen.Plus(at.ShlI(2)), id[s])
+			})
+		}
+	})
+}
+
+// warpKeys are the keys of a lane's experts, whose logits it writes out too.
+func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []*ptx.Var[K]) {
+	k := e.k
+	var logits [][2]ptx.F32
+	at := from.Index(first, 4)
+	for column := 0; column < e.NumExperts; column += 64 {
+		var pair [2]ptx.F32
+		for i := range pair {
+			v := ptx.NewVar(k, ptx.Float(0))
+			load := func() { v.Set(ptx.LdGlobal[ptx.F32](at.At(4 * (column + i)))) }
+			if column+64 <= e.NumExperts {
+				load()
+			} else {
+				k.If(first.AddI(column+i).LtI(e.NumExperts), load)
+			}
+			pair[i] = v.Get()
+		}
+		logits = append(logits, pair)
+	}
+	bytes := int(e.Logits.Type().Bytes())
+	k.If(e.logits.Given(), func() {
+		to := e.logits.Index(token, bytes*e.NumExperts).Index(first, bytes)
+		for j, pair := range logits {
+			for i, x := range pair {
+				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { e.writeLogit(to.At(bytes*(64*j+i)), []ptx.F32{x}) })
+			}
+		}
+	})
+	for j, pair := range logits {
+		codes := [2]int{expertMask - 64*j, expertMask - 64*j - 1}
+		for i, v := range key.of(pair, codes) {
+			v = key.beyond(v, first)
+			if 64*(j+1) > e.NumExperts {
+				v = ptx.Select(first.AddI(64*j+i).LtI(e.NumExperts), v, key.none)
+			}
+			keys = append(keys, ptx.NewVar(k, v))
+		}
+	}
+	return keys
+}
+
+// FewLogitsKernel and ChooseKernel are the routing of few tokens.
+var (
+	FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
+		return FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts}.Build()
+	}}
+	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
+		return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}}.Build()
+	}}
+)

@@ -1,0 +1,169 @@
+package route
+
+import (
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// Prefer makes what experts choose their tokens by: for each expert and token a
+// number that is larger the more the expert prefers the token, see
+// [spec.Rounding]. It is the score's bits, and the highest bit where the token
+// chose the expert; scores are not negative, so that order is theirs and NaN is
+// the largest. Numbers lie by expert, for Allot and Take to read.
+type Prefer struct {
+	NumExperts, TopK int
+	Logits           spec.Logits
+	spec.Rounding
+}
+
+const (
+	preferThreads = 256
+	preferWarps   = preferThreads / 32
+	// preferTokens are those of a CTA: a warp's width of each expert's row.
+	preferTokens = 32
+	// preferStride is an expert's row in shared memory, apart from the next one's
+	// banks.
+	preferStride = preferTokens + 1
+	// chosenBit says that the token chose the expert.
+	chosenBit = 0x80000000
+	scoreBits = 0x7fffffff
+)
+
+// PreferArgs are the arguments of [Prefer].
+type PreferArgs struct {
+	// Logits [T, E], Scores and ExpertIDs [T, K] are Router's.
+	Logits, Scores, ExpertIDs driver.DevicePtr
+	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written.
+	Keys, Raw driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// Build emits the kernel.
+func (p Prefer) Build() (*jit.Kernel[PreferArgs], error) {
+	k := jit.NewBuilder[PreferArgs]("moe_prefer", preferThreads, 1)
+	k.CTAs(func(a *PreferArgs) int { return (a.Tokens + preferTokens - 1) / preferTokens })
+	logits, scores, ids := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	keys := k.Ptr(&k.Args.Keys)
+	var raw ptx.Global
+	if p.RawScores {
+		raw = k.Ptr(&k.Args.Raw)
+	}
+	tokens := k.U32(&k.Args.Tokens)
+	tid := k.TidX()
+	warp, lane := tid.ShrI(5), tid.AndI(31)
+	tile := pipeline.NewCTA(k.Kernel).Shared("tile", 4*preferStride*p.NumExperts, 16)
+	at := func(expert, token ptx.U32) ptx.Shared {
+		return tile.Plus(expert.MulI(4 * preferStride)).Plus(token.ShlI(2))
+	}
+	first := k.CtaidX().MulI(preferTokens)
+	row := tokenSoftmax{k.Kernel, p.NumExperts, p.Logits, lane}
+	k.GridDepWait()
+	k.GridDepLaunch()
+	each := func(body func(in, token ptx.U32)) {
+		k.For(warp, ptx.Uint(preferTokens), ptx.Uint(preferWarps), func(in ptx.U32) {
+			token := first.Add(in)
+			k.If(token.Lt(tokens), func() { body(in, token) })
+		})
+	}
+	write := func(to ptx.Global) {
+		k.BarSync(ptx.Uint(0))
+		k.For(warp, ptx.Uint(p.NumExperts), ptx.Uint(preferWarps), func(expert ptx.U32) {
+			token := first.Add(lane)
+			k.If(token.Lt(tokens), func() {
+				ptx.StGlobal(rowOf(to, expert, tokens).Index(token, 4), ptx.LdShared[ptx.U32](at(expert, lane)))
+			})
+		})
+	}
+	each(func(in, token ptx.U32) {
+		row.of(logits, token, func(expert ptx.U32, share ptx.F32) {
+			ptx.StShared(at(expert, in), share.Bits().AndI(scoreBits))
+		})
+	})
+	if p.RawScores {
+		write(raw)
+	}
+	if p.Rule != spec.ExpertChoice {
+		k.BarSync(ptx.Uint(0))
+		each(func(in, token ptx.U32) {
+			k.If(lane.LtI(p.TopK), func() {
+				slot := token.MulI(p.TopK).Add(lane)
+				score := ptx.LdGlobal[ptx.U32](scores.Index(slot, 4)).AndI(scoreBits)
+				ptx.StShared(at(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)), in), score.OrI(chosenBit))
+			})
+		})
+	}
+	write(keys)
+	return k.Build()
+}
+
+// rowOf is an expert's row of a table [E, T] of words.
+func rowOf(table ptx.Global, expert, tokens ptx.U32) ptx.Global {
+	return table.Plus(expert.MulWide(tokens).MulI(4))
+}
+
+// tokenSoftmax is the softmax over all logits of a token, by one warp.
+type tokenSoftmax struct {
+	k       *ptx.Kernel
+	experts int
+	format  spec.Logits
+	lane    ptx.U32
+}
+
+// of calls body with the lane's experts and their shares.
+func (s tokenSoftmax) of(logits ptx.Global, token ptx.U32, body func(expert ptx.U32, share ptx.F32)) {
+	for i, v := range s.shares(logits, token) {
+		expert := s.lane.AddI(32 * i)
+		s.k.If(expert.LtI(s.experts), func() { body(expert, v) })
+	}
+}
+
+// shares are those of every 32nd expert, from the lane's own on; 0 past the last
+// one.
+func (s tokenSoftmax) shares(logits ptx.Global, token ptx.U32) (values []ptx.F32) {
+	k, bytes := s.k, int(s.format.Type().Bytes())
+	largest := ptx.Float(math.Inf(-1))
+	row := logits.Index(token, bytes*s.experts)
+	for from := 0; from < s.experts; from += 32 {
+		expert, v := s.lane.AddI(from), ptx.NewVar(k, ptx.Float(math.Inf(-1)))
+		k.If(expert.LtI(s.experts), func() {
+			if s.format == spec.LogitsF32 {
+				v.Set(ptx.LdGlobal[ptx.F32](row.Index(expert, bytes)))
+			} else {
+				v.Set(ptx.LdGlobal[ptx.B16](row.Index(expert, bytes)).F32())
+			}
+		})
+		values = append(values, v.Get())
+		largest = largest.Max(v.Get(), ".NaN")
+	}
+	largest = acrossWarp(largest, func(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") })
+	sum := ptx.Float(0)
+	for i, v := range values {
+		values[i] = v.Sub(largest).Mul(ptx.Float(math.Log2E)).Ex2Approx(".ftz")
+		sum = sum.Add(values[i])
+	}
+	inverse := acrossWarp(sum, func(a, b ptx.F32) ptx.F32 { return a.Add(b) }).RcpApprox(".ftz")
+	for i, v := range values {
+		values[i] = v.Mul(inverse)
+	}
+	return values
+}
+
+// acrossWarp combines the lanes' values; every lane gets the result.
+func acrossWarp(x ptx.F32, combine func(a, b ptx.F32) ptx.F32) ptx.F32 {
+	for lanes := 1; lanes < 32; lanes *= 2 {
+		x = combine(x, x.Bits().ShflXor(lanes).AsF32())
+	}
+	return x
+}
+
+// PreferKernel is Prefer's.
+var PreferKernel = &registry.Kernel[PreferArgs]{KernelName: "prefer", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[PreferArgs], error) {
+	return Prefer{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Rounding: l.Rounding}.Build()
+}}

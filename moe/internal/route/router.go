@@ -1,0 +1,283 @@
+package route
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// Router is the router product with top-K and softmax in its epilogue:
+// logits = X·Wrᵀ, rounded to bf16 or kept in FP32, the K largest (ties to the lower expert),
+// softmax over those K. Each CTA takes a contiguous range of tokens and
+// counts its experts for Plan.
+type Router struct {
+	Hidden, NumExperts, TopK int
+	// Logits is the format in which logits are compared and scored.
+	Logits spec.Logits
+}
+
+const (
+	// maxChunk is the experts that one wgmma covers; keys of FP32 logits take
+	// twice the registers.
+	maxChunk    = 256
+	maxChunkF32 = 128
+	// RangeStep is what a CTA's range of tokens is a multiple of.
+	RangeStep = 64
+	// maxRouterRing bounds the shared memory of the load ring.
+	maxRouterRing = 208 << 10
+)
+
+// chunks is how many times a block of tokens is multiplied, each time with
+// chunk experts.
+func (r Router) chunks() (count, chunk int) {
+	most := maxChunk
+	if r.Logits == spec.LogitsF32 {
+		most = maxChunkF32
+	}
+	count = (r.NumExperts + most - 1) / most
+	chunk = (r.NumExperts + count - 1) / count
+	return count, (chunk + 7) / 8 * 8
+}
+
+func (r Router) stageBytes() int {
+	_, chunk := r.chunks()
+	// The weights' tile starts on 1024 bytes and so must the next stage.
+	return gemm.TileABytes + (chunk*tile.RowBytes+1023)/1024*1024
+}
+
+// router is the emission of a Router.
+type router struct {
+	Router
+	k            *ptx.Kernel
+	tid          ptx.U32
+	count, chunk int
+	ring         *pipeline.Ring
+	counts       ptx.Shared
+	x, w         ptx.TensorMap
+	scores, ids  ptx.Global
+	logits       ptx.Global
+	from, to     ptx.U32 // the CTA's tokens
+}
+
+// RouterArgs are the arguments of [Router].
+type RouterArgs struct {
+	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
+	X       driver.DevicePtr
+	Weights driver.DevicePtr
+	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	Scores    driver.DevicePtr
+	ExpertIDs driver.DevicePtr
+	// Logits [T, E], in the layer's format, are written unless 0.
+	Logits driver.DevicePtr
+	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	Counts driver.DevicePtr
+	TokenRanges
+}
+
+// TokenRanges are the contiguous ranges of tokens that the CTAs of router,
+// count and plan take, for a struct of arguments to embed: the same in all
+// three.
+type TokenRanges struct {
+	// Tokens is T, PerCTA the tokens of a range, a multiple of RangeStep.
+	Tokens int
+	PerCTA int
+}
+
+// RangesOf splits the tokens among the SMs.
+func RangesOf(tokens, sms int) TokenRanges {
+	each := (tokens + sms - 1) / sms
+	return TokenRanges{Tokens: tokens, PerCTA: (each + RangeStep - 1) / RangeStep * RangeStep}
+}
+
+// Count is the number of ranges.
+func (r *TokenRanges) Count() int { return (r.Tokens + r.PerCTA - 1) / r.PerCTA }
+
+// Build emits the kernel.
+func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
+	k := jit.NewBuilder[RouterArgs]("moe_router", gemm.Threads, 1)
+	k.CTAs(func(a *RouterArgs) int { return a.Count() })
+	e := router{Router: r, k: k.Kernel}
+	e.count, e.chunk = r.chunks()
+	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
+	e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	e.logits = k.Ptr(&k.Args.Logits)
+	counts := k.Ptr(&k.Args.Counts)
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+
+	e.tid = k.TidX()
+	e.from = k.CtaidX().Mul(perCTA)
+	e.to = e.from.Add(perCTA).Min(tokens)
+	cta := pipeline.NewCTA(k.Kernel)
+	stages := min(maxRouterRing/r.stageBytes(), 8)
+	e.ring = cta.Ring("ab", stages, r.stageBytes(), 1, 8)
+	e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
+	math := cta.NamedBarriers("math", 1, gemm.MathThreads)
+	clearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
+	cta.Ready(e.tid)
+	k.GridDepWait()
+	k.GridDepLaunch()
+
+	pipeline.Run(k.Kernel, e.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
+			e.math()
+			math.Sync(ptx.Uint(0))
+			storeCounts(k.Kernel, counts, e.counts, r.NumExperts, e.tid, gemm.MathThreads)
+		}},
+		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
+	)
+	return k.Build()
+}
+
+// eachBlock runs body for each 128 tokens of the CTA's range.
+func (e *router) eachBlock(body func(first ptx.U32)) {
+	e.k.For(e.from, e.to, ptx.Uint(gemm.TileM), body)
+}
+
+// eachChunk runs body for each chunk of experts.
+func (e *router) eachChunk(body func(chunk ptx.U32)) {
+	if e.count == 1 {
+		body(ptx.Uint(0))
+		return
+	}
+	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
+}
+
+func (e *router) load() {
+	k := e.k
+	k.If(e.tid.ShrI(5).EqI(8), func() {
+		k.If(k.ElectOne(), func() {
+			at := e.ring.Producer()
+			e.eachBlock(func(first ptx.U32) {
+				second := first.AddI(gemm.WarpgroupM)
+				const half = gemm.WarpgroupM * tile.RowBytes
+				both := second.Lt(e.to)
+				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
+				e.eachChunk(func(chunk ptx.U32) {
+					k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+						s := at.Acquire()
+						k.MbarrierArriveExpectTx(s.Full, bytes)
+						k.TMALoad(s.Data, e.x, s.Full, column, first)
+						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
+						k.TMALoad(s.Data.At(gemm.TileABytes), e.w, s.Full, column, chunk.MulI(e.chunk))
+						at.Advance()
+					})
+				})
+			})
+		})
+	})
+}
+
+// math multiplies and selects, each warpgroup its 64 rows of each block. One
+// that has none only gives the stages back.
+func (e *router) math() {
+	k := e.k
+	wg := e.tid.ShrI(7)
+	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
+	acc := k.Accumulators(e.chunk / 2)
+	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
+	sel := newTopK(k, e.Router, thread)
+	e.eachBlock(func(block ptx.U32) {
+		first := block.Add(wg.MulI(gemm.WarpgroupM))
+		k.IfElse(first.Lt(e.to), func() {
+			sel.clear()
+			e.eachChunk(func(chunk ptx.U32) {
+				e.multiply(loop, wg, acc)
+				k.If(e.logits.Given(), func() { e.writeLogits(acc, first.Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
+				sel.merge(acc, chunk)
+			})
+			e.write(sel, first)
+		}, func() { loop.Drain(ptx.Uint(e.count*e.Hidden/tile.K), nil) })
+	})
+}
+
+// multiply makes the logits of a chunk of experts.
+func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32) {
+	k := e.k
+	rowsAt := wg.MulI(gemm.WarpgroupM * tile.RowBytes)
+	loop.Run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
+		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+		b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
+		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
+	}, nil)
+}
+
+// writeLogits stores a thread's part of a chunk of logits: rows token and token
+// + 8, pairs of experts from the given one on, 8 apart.
+func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
+	bytes := int(e.Logits.Type().Bytes())
+	// With an even number of experts pairs are aligned, and whole or not there.
+	together := 2 - e.NumExperts%2
+	for h := range 2 {
+		token := token.AddI(8 * h)
+		e.k.If(token.Lt(e.to), func() {
+			row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
+			for i := 0; i < len(acc); i += 4 {
+				for j := 0; j < 2; j += together {
+					on := 2*i + j
+					store := func() { e.writeLogit(row.At(bytes*on), acc[i+2*h+j:][:together]) }
+					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // of a lane's first columns
+						store()
+					} else {
+						e.k.If(expert.AddI(on).LtI(e.NumExperts), store)
+					}
+				}
+			}
+		})
+	}
+}
+
+// writeLogit stores one logit or two.
+func (e *router) writeLogit(at ptx.Global, logits []ptx.F32) {
+	switch {
+	case e.Logits == spec.LogitsF32:
+		ptx.StGlobal(at, logits...)
+	case len(logits) == 2:
+		ptx.StGlobal(at, e.k.PackBF16(logits[0], logits[1]).Bits())
+	default:
+		ptx.StGlobal(at, logits[0].BF16())
+	}
+}
+
+// write stores scores and ids of the warpgroup's 64 tokens and counts them.
+func (e *router) write(sel topKSelection, first ptx.U32) {
+	k := e.k
+	for h := range 2 {
+		token := first.Add(sel.row()).AddI(8 * h)
+		score, id := sel.finish(h)
+		k.If(token.Lt(e.to), func() {
+			for s := range score {
+				slot := sel.quadLane().AddI(4 * s)
+				k.If(slot.LtI(e.TopK), func() {
+					at := token.Mad(ptx.Uint(e.TopK), slot)
+					ptx.StGlobal(e.scores.Index(at, 4), score[s])
+					ptx.StGlobal(e.ids.Index(at, 4), id[s])
+					k.RedSharedAdd(e.counts.Plus(id[s].ShlI(2)), ptx.Uint(1))
+				})
+			}
+		})
+	}
+}
+
+func (r Router) xMap(a *RouterArgs) driver.TensorMap {
+	return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM)
+}
+
+func (r Router) wMap(a *RouterArgs) driver.TensorMap {
+	_, chunk := r.chunks()
+	return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, chunk)
+}
+
+// RouterKernel is Router's.
+var RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()
+}}
+
+// routerWork is its two parts'.
+func routerWork(c spec.Config, tokens int) []spec.Work {
+	return []spec.Work{c.RouterWork(tokens), c.TopKWork(tokens)}
+}
