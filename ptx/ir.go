@@ -130,6 +130,9 @@ type Inst struct {
 	pos position
 }
 
+// Pos is where Go emitted the instruction.
+func (in *Inst) Pos() Pos { return in.pos.resolve() }
+
 // opcode is the mnemonic with its modifiers.
 func (in *Inst) opcode() string {
 	s := in.Form.Op

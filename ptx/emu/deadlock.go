@@ -371,13 +371,29 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		return n
 	}
 	// Nobody has yet: who could, from where it stands?
+	// Who has in this phase has done its part.
 	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
-	if len(could) == 0 {
+	var have []*warp
+	could = slices.DeleteFunc(could, func(w *warp) bool {
+		did := b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == w })
+		if did {
+			have = append(have, w)
+		}
+		return did
+	})
+	switch {
+	case len(could) == 0 && len(have) > 0:
+		n.how = fmt.Sprintf("%s did, and nobody else is left that could %s there", cl.whereabouts(have), doing)
+		return n
+	case len(could) == 0:
 		n.how = fmt.Sprintf("nobody is left that could %s there", doing)
 		return n
 	}
 	n.from = could
 	n.how = fmt.Sprintf("%s should %s there at %s: nobody has yet", cl.whereabouts(could), doing, cl.place(where))
+	if len(have) > 0 {
+		n.how = fmt.Sprintf("%s did, %s should %s there too, at %s perhaps", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
+	}
 	return n
 }
 

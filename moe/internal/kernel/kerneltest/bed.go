@@ -69,11 +69,16 @@ func deviceOf(t testing.TB, when Timing) driver.Device {
 		if when == (Timing{}) {
 			devices[when], err = open.Device(context.Background(), name)
 		} else {
-			devices[when], err = emulated.New(emulated.Options{Timing: when.of, Seed: when.seed, Races: when.of == emu.Late})
+			devices[when], err = emulate(when)
 		}
 		require.NoError(t, err)
 	}
 	return devices[when]
+}
+
+// emulate opens an emulated device.
+func emulate(when Timing) (driver.Device, error) {
+	return emulated.New(emulated.Options{Timing: when.of, Seed: when.seed, Races: when.of == emu.Late})
 }
 
 // Bed runs single kernels, fed by hand.
@@ -81,16 +86,37 @@ type Bed struct {
 	T      testing.TB
 	Device driver.Device
 	Stream driver.Stream
+	// toBreak: its device may be broken when it is cleaned up.
+	toBreak bool
 }
 
 // New is a bed with a stream of its own.
-func New(t testing.TB, when Timing) *Bed {
-	b := &Bed{T: t, Device: deviceOf(t, when)}
+func New(t testing.TB, when Timing) *Bed { return on(&Bed{T: t, Device: deviceOf(t, when)}) }
+
+// NewToBreak is a bed on an emulated device that nobody else has: a fault
+// breaks a device for good.
+func NewToBreak(t testing.TB, when Timing) *Bed {
+	dev, err := emulate(when)
+	require.NoError(t, err)
+	t.Cleanup(func() { jit.Forget(dev) })
+	return on(&Bed{T: t, Device: dev, toBreak: true})
+}
+
+func on(b *Bed) *Bed {
 	var err error
 	b.Stream, err = b.Device.NewStream()
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.Stream.Close()) })
+	require.NoError(b.T, err)
+	b.cleanup(b.Stream.Close)
 	return b
+}
+
+// cleanup ends something with the test.
+func (b *Bed) cleanup(end func() error) {
+	b.T.Cleanup(func() {
+		if err := end(); !b.toBreak {
+			require.NoError(b.T, err)
+		}
+	})
 }
 
 // Upload puts values on the device.
@@ -105,7 +131,7 @@ func (b *Bed) Room(bytes int) driver.DevicePtr {
 	bytes = max(4, (bytes+3)/4*4)
 	p, err := b.Device.Alloc(int64(bytes))
 	require.NoError(b.T, err)
-	b.T.Cleanup(func() { require.NoError(b.T, b.Device.Free(p)) })
+	b.cleanup(func() error { return b.Device.Free(p) })
 	require.NoError(b.T, b.Stream.Fill32(p, Poison, int64(bytes/4)))
 	return p
 }
