@@ -3,20 +3,23 @@
 //
 // The idea: a pipeline with a mistake in it does not give wrong numbers, it
 // gives nothing. A GPU hangs, and all that can be learned is that it does. The
-// emulated device sees that no warp can run any more and says of each where it
-// stands, which barrier it waits for, what that barrier lacks, and who should
-// bring it. What everything else hangs on comes first.
+// emulated device sees that no warp can run any more and says of each which role
+// it plays and where it stands, which stage of which ring it waits for, what that
+// stage's barrier lacks, and who should bring it. What everything else hangs on
+// comes first.
 //
-// Two roles of one thread each pass numbers through one stage of shared memory:
-// the producer waits for empty, writes and arrives at full, the consumer the
-// other way round. Two mistakes are made, the commonest there are:
+// Two roles of one thread each pass numbers through a ring of two stages: the
+// producer waits until a stage is empty, writes and arrives at its full barrier,
+// the consumer waits until it is full, reads and releases it. Two mistakes are
+// made, the commonest there are:
 //
-//   - the consumer never releases the stage: the producer waits for empty,
-//     which lacks an arrival, and the consumer for the full after that;
-//   - the producer counts its phases like a consumer, from parity 0: it waits
-//     at once, though the stage is empty. (A fresh barrier is in phase 0, and
-//     the phase before it, of parity 1, counts as complete. So a producer
-//     starts with parity 1; jit/pipeline's Ring.Producer does.)
+//   - the consumer never releases a stage: the producer fills both and waits for
+//     the first to be empty again, which lacks an arrival, and the consumer for it
+//     to be full again;
+//   - the producer takes the consumer's place in the ring, whose phases count from
+//     parity 0: it waits at once, though the stage is empty. (A fresh barrier is
+//     in phase 0, and the phase before it, of parity 1, counts as complete. So
+//     jit/pipeline's Ring.Producer starts with parity 1.)
 //
 // Look at the Go lines in the messages, and find the mistake by them. This
 // program refuses a GPU.
@@ -55,6 +58,7 @@ const (
 
 const (
 	numbers = 5
+	stages  = 2
 	threads = 64 // two warps
 )
 
@@ -69,34 +73,40 @@ func relay(m mistake) *jit.Builder[args] {
 	sum := k.Ptr(&k.Args.Sum)
 	tid := k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
-	stage := cta.Shared("stage", 4, 4)
-	full, empty := cta.Mbarriers("full", 1, 1), cta.Mbarriers("empty", 1, 1)
+	ring := cta.Ring("numbers", stages, 4, 1, 1)
 	cta.Ready(tid)
 
-	k.If(tid.EqI(0), func() { // the producer
-		first := 1
-		if m == wrongPhase {
-			first = 0
-		}
-		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
-			parity := i.AddI(first).AndI(1)
-			pipeline.WaitParity(k.Kernel, empty, parity)
-			ptx.StShared(stage, i)
-			k.MbarrierArrive(full)
-		})
-	})
-	k.If(tid.EqI(32), func() { // the consumer, in a warp of its own
-		total := ptx.NewVar(k.Kernel, ptx.Uint(0))
-		k.Range(ptx.Uint(numbers), func(i ptx.U32) {
-			pipeline.WaitParity(k.Kernel, full, i.AndI(1))
-			total.Set(total.Get().Add(ptx.LdShared[ptx.U32](stage)))
-			if m != neverReleases {
-				k.MbarrierArrive(empty)
-			}
-		})
-		ptx.StGlobal(sum, total.Get())
-	})
+	k.If(tid.EqI(0), func() { k.Scope("producer", func() { produce(k.Kernel, ring, m) }) })
+	k.If(tid.EqI(32), func() { k.Scope("consumer", func() { consume(k.Kernel, ring, sum, m) }) }) // in a warp of its own
 	return k
+}
+
+// produce writes the numbers.
+func produce(k *ptx.Kernel, ring *pipeline.Ring, m mistake) {
+	at := ring.Producer()
+	if m == wrongPhase {
+		at = ring.Consumer()
+	}
+	k.Range(ptx.Uint(numbers), func(i ptx.U32) {
+		stage := at.Acquire()
+		ptx.StShared(stage.Data, i)
+		k.MbarrierArrive(stage.Full)
+		at.Advance()
+	})
+}
+
+// consume adds them and writes the sum.
+func consume(k *ptx.Kernel, ring *pipeline.Ring, sum ptx.Global, m mistake) {
+	at, total := ring.Consumer(), ptx.NewVar(k, ptx.Uint(0))
+	k.Range(ptx.Uint(numbers), func(ptx.U32) {
+		stage := at.Wait()
+		total.Set(total.Get().Add(ptx.LdShared[ptx.U32](stage.Data)))
+		if m != neverReleases {
+			stage.Release(k)
+		}
+		at.Advance()
+	})
+	ptx.StGlobal(sum, total.Get())
 }
 
 func run(_ context.Context, words []string, stdout, _ io.Writer) error {
@@ -108,8 +118,8 @@ func run(_ context.Context, words []string, stdout, _ io.Writer) error {
 		mistake
 	}{
 		{"No mistake", none},
-		{"The consumer never releases the stage", neverReleases},
-		{"The producer starts with the consumer's parity", wrongPhase},
+		{"The consumer never releases a stage", neverReleases},
+		{"The producer takes the consumer's place in the ring", wrongPhase},
 	} {
 		sum, err := emulate(relay(c.mistake))
 		var fault *emu.Fault

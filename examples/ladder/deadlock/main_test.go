@@ -2,6 +2,8 @@ package main
 
 import (
 	"io"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -15,16 +17,25 @@ func TestRun(t *testing.T) {
 	require.Len(t, parts, 3)
 	require.Contains(t, parts[0], "No mistake: the sum of 0 to 4 is 10")
 	const (
-		here     = ` \(line \d+ = .*deadlock/main\.go:\d+\) `
-		producer = `warp 0 lane 0` + here + `waits at mbarrier empty \(0x410\) for the phase of parity 0 .*1 of 1 arrivals`
-		consumer = `warp 1 lane 0` + here + `waits at mbarrier full \(0x408\) for the phase of parity `
+		here     = ` \(line \d+ = .*pipeline/ring\.go:\d+ < deadlock/main\.go:\d+\) `
+		producer = `producer warp 0 lane 0` + here + `waits at mbarrier empty\[0\] of ring numbers \(0x418\) for the phase of parity 0 .*1 of 1 arrivals`
+		consumer = `consumer warp 1 lane 0` + here + `waits at mbarrier full\[0\] of ring numbers \(0x408\) for the phase of parity `
 	)
-	require.Regexp(t, `^The consumer never releases the stage: deadlock, nothing can run\n +`+producer+`.*\n`+
+	require.Regexp(t, `^The consumer never releases a stage: deadlock, nothing can run\n +`+producer+`.*\n`+
 		` +nobody is left that could arrive there\n +`+consumer+`1.*\n`+
 		` +warp 0 should arrive there, as before at line \d+ = deadlock/main\.go:\d+$`, parts[1])
-	require.Regexp(t, `^The producer starts with the consumer's parity: deadlock, nothing can run\n +`+producer+`.*, in a circle:\n`+
-		` +warp 1 should arrive there at line \d+ = deadlock/main\.go:\d+: nobody has yet\n +`+consumer+`0.*\n`+
+	require.Regexp(t, `^The producer takes the consumer's place in the ring: deadlock, nothing can run\n +`+producer+`.*, in a circle:\n`+
+		` +warp 1 should arrive there at line \d+ = pipeline/ring\.go:\d+ < deadlock/main\.go:\d+: nobody has yet\n +`+consumer+`0.*\n`+
 		` +warp 0 should arrive there at line \d+ = deadlock/main\.go:\d+: nobody has yet\n$`, parts[2])
+}
+
+// The page on debugging shows what the program says, but for line numbers.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../emulate/debug-a-kernel.md")
+	require.NoError(t, err)
+	lines := regexp.MustCompile(`(:|line )\d+`)
+	says := strings.Split(rungtest.Output(t, run), "\n\n")[1]
+	require.Contains(t, lines.ReplaceAllString(string(page), ""), lines.ReplaceAllString(says, ""))
 }
 
 func TestRefusesGPU(t *testing.T) {
