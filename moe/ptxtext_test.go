@@ -15,7 +15,8 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/internal/kernel"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
 var (
@@ -23,42 +24,30 @@ var (
 	ptxFolder = flag.String("ptx", "", "write every kernel's text to this `folder`: compare two with diff -r")
 )
 
-// ptxLayers are the layers whose kernels' texts are kept as digests: both
-// layouts of W1, both formats of logits, with and without backward (whose
-// kernels write gradients in bf16 and FP32, overwriting and adding), odd sizes,
-// the widest routing, and tile points that are nobody's default.
-var ptxLayers = []struct {
-	name    string
-	config  moe.Config
-	options []moe.Option
-}{
-	{"7B", moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}, nil},
-	{"interleaved-f32", moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 60, TopK: 6, GateUp: moe.Interleaved, Logits: moe.LogitsF32}, nil},
-	{"inference", moe.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4}, []moe.Option{moe.WithoutBackward()}},
-	{"small", moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1, GateUp: moe.Interleaved}, []moe.Option{moe.WithoutBackward()}},
-	{"wide-routing", moe.Config{Hidden: 2048, Intermediate: 512, NumExperts: 1024, TopK: 16}, nil},
-	{"odd-points", moe.Config{Hidden: 832, Intermediate: 320, NumExperts: 24, TopK: 5, GateUp: moe.Interleaved}, []moe.Option{moe.WithTiles(tiles.Choice{
-		"up": {TileN: 128, Stages: 4, GroupM: 16, ClusterM: 2}, "down": {TileN: 128, Stages: 5, GroupM: 4, ClusterM: 2},
-		"dh": {TileN: 128, Stages: 4, GroupM: 32, ClusterM: 2}, "dx": {TileN: 192, Stages: 3, GroupM: 8, ClusterM: 1},
-		"dw1": {TileN: 192, Stages: 4, GroupM: 1, ClusterM: 1}, "dw2": {TileN: 128, Stages: 5, GroupM: 1, ClusterM: 1},
-	})}},
-}
-
-// Every kernel's PTX is the one whose digest testdata/ptx.txt keeps, so that a
-// change that is meant to leave the kernels alone is known to. One that changes
-// them renews the file: go test ./moe -run TestPTX -update-ptx.
+// Every kernel of the registry, in every layer that keeps it, has the PTX whose
+// digest testdata/ptx.txt keeps, so that a change that is meant to leave the
+// kernels alone is known to. One that changes them renews the file: go test ./moe
+// -run TestPTX -update-ptx.
 func TestPTX(t *testing.T) {
 	const file = "testdata/ptx.txt"
+	for _, k := range kernel.Kernels {
+		kept := slices.ContainsFunc(kt.Layers, func(l kt.Layer) bool { return l.Keeps(k) })
+		require.True(t, kept, "no layer of kerneltest keeps %s: add one that has it", k.Name())
+	}
 	var lines []string
-	for _, l := range ptxLayers {
-		sources, err := moe.Sources(driver.H200(), l.config, l.options...)
-		require.NoError(t, err, l.name)
+	for _, l := range kt.Layers {
+		options := []moe.Option{moe.WithTiles(l.Tiles)}
+		if l.Inference {
+			options = append(options, moe.WithoutBackward())
+		}
+		sources, err := moe.Sources(driver.H200(), l.Config, options...)
+		require.NoError(t, err, l.Name)
 		for _, s := range sources {
 			text := s.Module.Print().PTX
-			lines = append(lines, describePTX(l.name, s, text))
+			lines = append(lines, describePTX(l.Name, s, text))
 			if *ptxFolder != "" {
 				require.NoError(t, os.MkdirAll(*ptxFolder, 0o755))
-				require.NoError(t, os.WriteFile(filepath.Join(*ptxFolder, l.name+"-"+s.Name+".ptx"), text, 0o644))
+				require.NoError(t, os.WriteFile(filepath.Join(*ptxFolder, l.Name+"-"+s.Name+".ptx"), text, 0o644))
 			}
 		}
 	}

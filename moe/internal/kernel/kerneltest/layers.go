@@ -1,0 +1,46 @@
+package kerneltest
+
+import (
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+)
+
+// Layer is one of the layers whose kernels' texts are kept as digests and
+// assembled.
+type Layer struct {
+	// Name is a word.
+	Name   string
+	Config spec.Config
+	// Inference: digests are kept of the forward pass's kernels alone.
+	Inference bool
+	// Tiles are tilings that the cost model would not choose.
+	Tiles tiles.Choice
+}
+
+// Layers have every kernel of the registry between them: all layouts of
+// weights, both formats of logits, gated and plain activations, biases, rounding,
+// odd sizes, the widest routing, and tilings that are nobody's default. A kernel
+// that none of them has fails moe's TestPTX and package kernel's TestAssemble.
+var Layers = []Layer{
+	{Name: "7B", Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}},
+	{Name: "interleaved-f32", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 60, TopK: 6, GateUp: spec.Interleaved, Logits: spec.LogitsF32}},
+	{Name: "inference", Inference: true, Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4}},
+	{Name: "small", Inference: true, Config: spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1, GateUp: spec.Interleaved}},
+	{Name: "wide-routing", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 1024, TopK: 16}},
+	{Name: "odd-points", Config: spec.Config{Hidden: 832, Intermediate: 320, NumExperts: 24, TopK: 5, GateUp: spec.Interleaved}, Tiles: tiles.Choice{
+		"up": {TileN: 128, Stages: 4, GroupM: 16, ClusterM: 2}, "down": {TileN: 128, Stages: 5, GroupM: 4, ClusterM: 2},
+		"dh": {TileN: 128, Stages: 4, GroupM: 32, ClusterM: 2}, "dx": {TileN: 192, Stages: 3, GroupM: 8, ClusterM: 1},
+		"dw1": {TileN: 192, Stages: 4, GroupM: 1, ClusterM: 1}, "dw2": {TileN: 128, Stages: 5, GroupM: 1, ClusterM: 1},
+	}},
+	{Name: "bias-rounding", Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, GateUp: spec.Interleaved, Bias: true,
+		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Rounding: spec.Rounding{Rule: spec.RoundNearest, Tile: 128}}},
+	{Name: "in-out-bias", Config: spec.Config{Hidden: 768, Intermediate: 448, NumExperts: 16, TopK: 2, WeightOrder: spec.InOut, Bias: true, Activation: spec.GeGLUTanh}},
+	{Name: "apart", Config: spec.Config{Hidden: 1024, Intermediate: 1408, NumExperts: 64, TopK: 6, GateUp: spec.Apart, Bias: true, Lists: true}},
+	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
+}
+
+// Keeps reports whether a digest of the kernel is kept for this layer.
+func (l Layer) Keeps(k registry.Any) bool {
+	return k.Suits(l.Config) && (!l.Inference || !k.IsBackward())
+}
