@@ -182,15 +182,17 @@ func (e *router) math() {
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
 	sel := newTopK(k, e.Router, thread)
 	e.eachBlock(func(block ptx.U32) {
-		first := block.Add(wg.MulI(gemm.WarpgroupM))
-		k.IfElse(first.Lt(e.to), func() {
+		// The warpgroup's first token is made anew where it is wanted, as selection
+		// makes its places: beside a chunk's sums and 16 keys no register is left.
+		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
+		k.IfElse(first().Lt(e.to), func() {
 			sel.clear()
 			e.eachChunk(func(chunk ptx.U32) {
 				e.multiply(loop, wg, acc)
-				k.If(e.logits.Given(), func() { e.writeLogits(acc, first.Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
+				k.If(e.logits.Given(), func() { e.writeLogits(acc, first().Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
 				sel.merge(acc, chunk)
 			})
-			e.write(sel, first)
+			e.write(sel, first())
 		}, func() { loop.Drain(ptx.Uint(e.count*e.Hidden/tile.K), nil) })
 	})
 }

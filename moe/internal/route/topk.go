@@ -26,17 +26,17 @@ type topKSelection interface {
 // selection is a topKSelection with keys of one width.
 type selection[K ptx.Value] struct {
 	Router
-	k        *ptx.Kernel
-	key      keyMath[K]
-	fragment tile.Fragment
-	lane     ptx.U32 // in the quad
-	quad     ptx.U32 // the quad's first lane
+	k      *ptx.Kernel
+	key    keyMath[K]
+	thread ptx.U32 // of the warpgroup
+	lane   ptx.U32 // in the quad
+	quad   ptx.U32 // the quad's first lane
 	// list[h][s] is the key of slot 4s + lane of row h.
 	list [2][]*ptx.Var[K]
 }
 
 func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread ptx.U32) *selection[K] {
-	s := &selection[K]{Router: r, k: k, key: key, fragment: tile.NewFragment(thread), lane: thread.AndI(3), quad: thread.AndI(28)}
+	s := &selection[K]{Router: r, k: k, key: key, thread: thread, lane: thread.AndI(3), quad: thread.AndI(28)}
 	for h := range s.list {
 		for range (r.TopK + 3) / 4 {
 			s.list[h] = append(s.list[h], ptx.NewVar(k, key.none))
@@ -45,9 +45,9 @@ func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread p
 	return s
 }
 
-func (s *selection[K]) row() ptx.U32      { return s.fragment.Row }
+func (s *selection[K]) row() ptx.U32      { return tile.NewFragment(s.thread).Row }
 func (s *selection[K]) quadLane() ptx.U32 { return s.lane }
-func (s *selection[K]) column() ptx.U32   { return s.fragment.Column }
+func (s *selection[K]) column() ptx.U32   { return tile.NewFragment(s.thread).Column }
 
 func (s *selection[K]) clear() {
 	if count, _ := s.chunks(); count == 1 {
@@ -64,7 +64,7 @@ func (s *selection[K]) clear() {
 // and then merges the lists of the quad's lanes.
 func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	count, width := s.chunks()
-	first := chunk.MulI(width).Add(s.fragment.Column)
+	first := chunk.MulI(width).Add(s.column())
 	for h := range s.list {
 		top := s.own(h, acc, first)
 		for i := range top {
