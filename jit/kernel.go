@@ -193,7 +193,7 @@ func (b *Builder[A]) Build() (*Kernel[A], error) {
 	for i := range b.params {
 		b.params[i].at = e.Params[i].Offset
 	}
-	return &Kernel[A]{Module: m, Name: b.name, Threads: e.MaxThreads, SharedBytes: e.SharedBytes(), Cluster: e.Cluster, params: b.params, grid: b.grid}, nil
+	return &Kernel[A]{Module: m, Name: b.name, Threads: e.MaxThreads, SharedBytes: e.SharedBytes(), Cluster: e.Cluster.Count(), params: b.params, grid: b.grid}, nil
 }
 
 // Source is the kernel for a [Loader]; label is for people who list a cache.

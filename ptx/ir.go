@@ -46,15 +46,32 @@ type Param struct {
 	Offset int
 }
 
+// Dims are the extents of a CTA in threads, or of a cluster in CTAs; the zero
+// value where a kernel does not say.
+type Dims [3]int
+
+// Count is how many threads or CTAs that are, 0 for the zero value.
+func (d Dims) Count() int { return d[0] * d[1] * d[2] }
+
+// String is the extents as PTX writes them, short where only x counts.
+func (d Dims) String() string {
+	if d[1] == 1 && d[2] == 1 {
+		return strconv.Itoa(d[0])
+	}
+	return strconv.Itoa(d[0]) + ", " + strconv.Itoa(d[1]) + ", " + strconv.Itoa(d[2])
+}
+
 // Entry is a kernel.
 type Entry struct {
 	Name   string
 	Params []Param
-	// MaxThreads is .maxntid, RequiredThreads .reqntid; 0 when absent.
-	MaxThreads, RequiredThreads int
-	// MinCTAs is .minnctapersm, Cluster .reqnctapercluster; 0 when absent.
-	MinCTAs, Cluster int
-	Shared           []Variable
+	// MaxThreads is the product of .maxntid, 0 when absent; Block is .reqntid.
+	MaxThreads int
+	Block      Dims
+	// MinCTAs is .minnctapersm, 0 when absent; Cluster is .reqnctapercluster.
+	MinCTAs int
+	Cluster Dims
+	Shared  []Variable
 	// Names are those of dynamic shared memory and named barriers.
 	Names     []Name
 	Decls     []RegDecl

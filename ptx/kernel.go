@@ -260,7 +260,10 @@ func (k *Kernel) SharedBase() Shared {
 func (k *Kernel) Build() (*Module, error) {
 	ret := &isa.Table[isa.Ret]
 	k.emit(ret, k.mods(ret))
-	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Cluster: k.cluster, Names: k.names, Body: k.body}
+	e := &Entry{Name: k.name, Params: k.params, MaxThreads: k.maxThreads, MinCTAs: k.minCTAs, Names: k.names, Body: k.body}
+	if k.cluster > 0 {
+		e.Cluster = Dims{k.cluster, 1, 1}
+	}
 	layoutParams(e.Params)
 	for _, p := range k.order {
 		e.Decls = append(e.Decls, RegDecl{Class: k.class[p], Prefix: "%" + p, Count: k.counts[p]})
@@ -288,7 +291,7 @@ func (k *Kernel) Build() (*Module, error) {
 func (m *Module) needs() {
 	m.Version, m.Arch = 70, isa.SM70
 	for _, e := range m.Entries {
-		if e.Cluster > 0 {
+		if e.Cluster.Count() > 0 {
 			m.Version, m.Arch = max(m.Version, 78), max(m.Arch, isa.SM90)
 		}
 		for i := range e.Body {

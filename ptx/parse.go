@@ -296,39 +296,53 @@ func (p *parser) entry() error {
 
 func (p *parser) directives() error {
 	for {
-		var dst *int
-		switch p.peek() {
-		case ".maxntid":
-			dst = &p.e.MaxThreads
-		case ".reqntid":
-			dst = &p.e.RequiredThreads
-		case ".minnctapersm":
-			dst = &p.e.MinCTAs
-		case ".reqnctapercluster":
-			dst = &p.e.Cluster
+		name := p.peek()
+		switch name {
+		case ".maxntid", ".reqntid", ".minnctapersm", ".reqnctapercluster", ".maxnreg":
+		case ".explicitcluster", ".noreturn": // Launch demands what they say
+			p.at++
+			continue
+		case ".pragma":
+			p.at++
+			p.skipStatement()
+			continue
 		default:
 			return nil
 		}
 		p.at++
-		n, err := p.int()
+		d, err := p.dims()
 		if err != nil {
 			return err
 		}
-		for p.accept(",") {
-			m, err := p.int()
-			if err != nil {
-				return err
-			}
-			n *= m
-			if err := p.atMost(n); err != nil { // before the next product overflows
-				return err
-			}
+		switch name {
+		case ".maxntid":
+			p.e.MaxThreads = d.Count()
+		case ".reqntid":
+			p.e.Block = d
+		case ".minnctapersm":
+			p.e.MinCTAs = d.Count()
+		case ".reqnctapercluster":
+			p.e.Cluster = d
 		}
-		if err := p.atMost(n); err != nil {
-			return err
-		}
-		*dst = n
 	}
+}
+
+// dims parses x[, y[, z]].
+func (p *parser) dims() (Dims, error) {
+	d := Dims{1, 1, 1}
+	for i := range d {
+		if i > 0 && !p.accept(",") {
+			break
+		}
+		var err error
+		if d[i], err = p.int(); err != nil {
+			return d, err
+		}
+		if err := p.atMost(d.Count()); err != nil { // before the next product overflows
+			return d, err
+		}
+	}
+	return d, nil
 }
 
 // atMost refuses counts of threads or CTAs that no launch has.

@@ -103,11 +103,11 @@ func (p *printer) entry(e *Entry) {
 	p.writeLine(")")
 	directives := []struct {
 		name string
-		n    int
-	}{{".maxntid", e.MaxThreads}, {".reqntid", e.RequiredThreads}, {".minnctapersm", e.MinCTAs}, {".reqnctapercluster", e.Cluster}}
+		dims Dims
+	}{{".maxntid", Dims{e.MaxThreads, 1, 1}}, {".reqntid", e.Block}, {".minnctapersm", Dims{e.MinCTAs, 1, 1}}, {".reqnctapercluster", e.Cluster}}
 	for _, d := range directives {
-		if d.n > 0 {
-			p.writeLine(d.name + " " + strconv.Itoa(d.n))
+		if d.dims.Count() > 0 {
+			p.writeLine(d.name + " " + d.dims.String())
 		}
 	}
 	p.writeLine("{")

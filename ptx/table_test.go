@@ -179,8 +179,10 @@ func randomModule(seed uint64) *ptx.Module {
 		m.Globals = append(m.Globals, ptx.Variable{Name: "table", Align: 1 << rng.IntN(10), Bytes: 1 + rng.IntN(999)})
 	}
 	e := m.Entries[0]
-	e.MaxThreads, e.RequiredThreads = rng.IntN(2)*128, rng.IntN(2)*256
-	e.MinCTAs, e.Cluster = rng.IntN(3), rng.IntN(3)
+	e.MaxThreads, e.MinCTAs = rng.IntN(2)*128, rng.IntN(3)
+	if rng.IntN(2) == 0 {
+		e.Block, e.Cluster = ptx.Dims{256, 1 + rng.IntN(2), 1}, ptx.Dims{1, 1 + rng.IntN(3), 1 + rng.IntN(2)}
+	}
 	for i := range rng.IntN(4) {
 		t := []isa.Type{isa.U32, isa.U64, isa.F32, isa.B64, isa.U16}[rng.IntN(5)]
 		p := ptx.Param{Name: fmt.Sprintf("extra%d", i), Type: t, Align: t.Bytes(), Bytes: t.Bytes()}

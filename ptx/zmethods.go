@@ -870,14 +870,83 @@ func (k *Kernel) LanemaskLt() U32 { return U32{k.special(13)} }
 // Smid reads %smid.
 func (k *Kernel) Smid() U32 { return U32{k.special(14)} }
 
+// LanemaskLe reads %lanemask_le.
+func (k *Kernel) LanemaskLe() U32 { return U32{k.special(15)} }
+
+// LanemaskEq reads %lanemask_eq.
+func (k *Kernel) LanemaskEq() U32 { return U32{k.special(16)} }
+
+// LanemaskGe reads %lanemask_ge.
+func (k *Kernel) LanemaskGe() U32 { return U32{k.special(17)} }
+
+// LanemaskGt reads %lanemask_gt.
+func (k *Kernel) LanemaskGt() U32 { return U32{k.special(18)} }
+
+// Warpid reads %warpid.
+func (k *Kernel) Warpid() U32 { return U32{k.special(19)} }
+
+// Nwarpid reads %nwarpid.
+func (k *Kernel) Nwarpid() U32 { return U32{k.special(20)} }
+
+// Nsmid reads %nsmid.
+func (k *Kernel) Nsmid() U32 { return U32{k.special(21)} }
+
+// Gridid reads %gridid.
+func (k *Kernel) Gridid() U64 { return U64{k.special(22)} }
+
+// DynamicSmemSize reads %dynamic_smem_size.
+func (k *Kernel) DynamicSmemSize() U32 { return U32{k.special(23)} }
+
+// TotalSmemSize reads %total_smem_size.
+func (k *Kernel) TotalSmemSize() U32 { return U32{k.special(24)} }
+
+// Clock reads %clock.
+func (k *Kernel) Clock() U32 { return U32{k.special(25)} }
+
+// ClusteridX reads %clusterid.x.
+func (k *Kernel) ClusteridX() U32 { return U32{k.special(26)} }
+
+// ClusteridY reads %clusterid.y.
+func (k *Kernel) ClusteridY() U32 { return U32{k.special(27)} }
+
+// ClusteridZ reads %clusterid.z.
+func (k *Kernel) ClusteridZ() U32 { return U32{k.special(28)} }
+
+// NclusteridX reads %nclusterid.x.
+func (k *Kernel) NclusteridX() U32 { return U32{k.special(29)} }
+
+// NclusteridY reads %nclusterid.y.
+func (k *Kernel) NclusteridY() U32 { return U32{k.special(30)} }
+
+// NclusteridZ reads %nclusterid.z.
+func (k *Kernel) NclusteridZ() U32 { return U32{k.special(31)} }
+
+// ClusterCtaidX reads %cluster_ctaid.x.
+func (k *Kernel) ClusterCtaidX() U32 { return U32{k.special(32)} }
+
+// ClusterCtaidY reads %cluster_ctaid.y.
+func (k *Kernel) ClusterCtaidY() U32 { return U32{k.special(33)} }
+
+// ClusterCtaidZ reads %cluster_ctaid.z.
+func (k *Kernel) ClusterCtaidZ() U32 { return U32{k.special(34)} }
+
+// ClusterNctaidX reads %cluster_nctaid.x.
+func (k *Kernel) ClusterNctaidX() U32 { return U32{k.special(35)} }
+
+// ClusterNctaidY reads %cluster_nctaid.y.
+func (k *Kernel) ClusterNctaidY() U32 { return U32{k.special(36)} }
+
+// ClusterNctaidZ reads %cluster_nctaid.z.
+func (k *Kernel) ClusterNctaidZ() U32 { return U32{k.special(37)} }
+
 // ClusterCtarank reads %cluster_ctarank.
-func (k *Kernel) ClusterCtarank() U32 { return U32{k.special(15)} }
+func (k *Kernel) ClusterCtarank() U32 { return U32{k.special(38)} }
 
 // ClusterNctarank reads %cluster_nctarank.
-func (k *Kernel) ClusterNctarank() U32 { return U32{k.special(16)} }
+func (k *Kernel) ClusterNctarank() U32 { return U32{k.special(39)} }
 
 // Clock64 reads %clock64.
-func (k *Kernel) Clock64() U64 { return U64{k.special(17)} }
+func (k *Kernel) Clock64() U64 { return U64{k.special(40)} }
 
 // Globaltimer reads %globaltimer.
-func (k *Kernel) Globaltimer() U64 { return U64{k.special(18)} }
+func (k *Kernel) Globaltimer() U64 { return U64{k.special(41)} }

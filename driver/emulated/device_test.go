@@ -129,11 +129,16 @@ func TestNestedGraph(t *testing.T) {
 	require.ErrorIs(t, inner.Launch(s), driver.ErrInvalid)
 }
 
-// Clusters along y are refused, not run as something else.
-func TestUnsupported(t *testing.T) {
-	f, s := loadPoke(t, newDevice(t, Options{}))
-	err := s.Launch(f, &driver.Launch{Grid: driver.Dim3{Y: 2}, Cluster: driver.Dim3{Y: 2}}, make([]byte, 8))
-	require.ErrorIs(t, err, driver.ErrUnsupported)
+// Clusters along y are launched as such, and a grid that they do not divide is
+// refused.
+func TestClusterAlongY(t *testing.T) {
+	dev := newDevice(t, Options{})
+	f, s := loadPoke(t, dev)
+	p, err := dev.Alloc(8)
+	require.NoError(t, err)
+	params := binary.LittleEndian.AppendUint64(nil, uint64(p))
+	require.NoError(t, s.Launch(f, &driver.Launch{Grid: driver.Dim3{Y: 2}, Cluster: driver.Dim3{Y: 2}}, params))
+	require.ErrorIs(t, s.Launch(f, &driver.Launch{Grid: driver.Dim3{X: 2}, Cluster: driver.Dim3{Y: 2}}, params), driver.ErrInvalid)
 }
 
 // Compiling and loading decode a text once, on whatever device, and what was

@@ -3,7 +3,6 @@ package emulated
 import (
 	"bytes"
 	"errors"
-	"fmt"
 
 	"sonicmoe/driver"
 	"sonicmoe/ptx/emu"
@@ -30,10 +29,6 @@ func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*f
 	if n := l.Block.Count(); n > fn.kernel.MaxThreads() {
 		return nil, invalid(op, "Block has %d threads, kernel %s takes at most %d", n, fn.Name(), fn.kernel.MaxThreads())
 	}
-	if l.Cluster.Y > 1 || l.Cluster.Z > 1 {
-		return nil, &driver.Error{Op: op, Kind: driver.ErrUnsupported,
-			Text: fmt.Sprintf("clusters of %dx%dx%d: the emulator has clusters along x only", l.Cluster.X, l.Cluster.Y, l.Cluster.Z)}
-	}
 	return fn, nil
 }
 
@@ -44,7 +39,7 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 	}
 	launch := emu.Launch{
 		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
-		Cluster: l.Cluster.X, SharedBytes: l.SharedBytes, Params: params,
+		Cluster: [3]int{l.Cluster.X, l.Cluster.Y, l.Cluster.Z}, SharedBytes: l.SharedBytes, Params: params,
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
 		Races: d.options.Races, StrictProxy: d.options.StrictProxy,
 	}
@@ -107,7 +102,7 @@ func (d *device) MaxActiveClusters(f driver.Function, l driver.Launch) (int, err
 	shared := reservedShared + fn.kernel.StaticSharedBytes() + l.SharedBytes
 	perSM := min(ctasPerSM, threadsPerSM/threads, t.SharedBytesPerSM/shared, t.RegistersPerSM/(fn.kernel.Registers()*threads))
 	size := l.Cluster.Count()
-	if n := fn.kernel.Cluster(); n > 0 {
+	if n := fn.kernel.Cluster().Count(); n > 0 {
 		size = n
 	}
 	return perSM * t.SMs / size, nil

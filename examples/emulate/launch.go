@@ -17,10 +17,10 @@ import (
 // launch is what LAUNCH.json says.
 type launch struct {
 	Kernel  string `json:"kernel"`
-	Grid    [3]int `json:"grid"`  // in CTAs; zeros count as one
-	Block   [3]int `json:"block"` // in threads
-	Cluster int    `json:"cluster"`
-	Shared  int    `json:"shared"` // dynamic shared memory in bytes
+	Grid    [3]int `json:"grid"`    // in CTAs; zeros count as one
+	Block   [3]int `json:"block"`   // in threads
+	Cluster [3]int `json:"cluster"` // in CTAs; all zeros: what the kernel asks for
+	Shared  int    `json:"shared"`  // dynamic shared memory in bytes
 	// Buffers are allocated in global memory, each by its name.
 	Buffers map[string]buffer `json:"buffers"`
 	// Params are the kernel's parameters in their order.

@@ -118,7 +118,7 @@ func TestQueue(t *testing.T) {
 	for _, c := range []struct{ columns, panel, ctas int }{{3, 4, 1}, {3, 4, 2}, {1, 2, 2}, {4, 1, 2}} {
 		k, shared := queueKernel(c.columns, c.panel, c.ctas)
 		p := probe.New(t, k, 32*readers, shared)
-		p.Launch.Cluster = c.ctas
+		p.Launch.Cluster = [3]int{c.ctas}
 		for _, pairs := range []int{0, 1, 2, 5, 17} {
 			for _, runners := range []int{1, 3, 7, 30} {
 				for _, timing := range probe.Timings() {

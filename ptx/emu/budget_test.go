@@ -29,11 +29,11 @@ func TestLaunchesBeyondAllBounds(t *testing.T) {
 		"negative twice":    {func(l *Launch) { l.Block = [3]int{-1, -1, 1} }, "blocks"},
 		"shared 2^63-1":     {func(l *Launch) { l.SharedBytes = math.MaxInt64 }, "shared memory"},
 		"shared -1":         {func(l *Launch) { l.SharedBytes = -1 }, "shared memory"},
-		"cluster -1":        {func(l *Launch) { l.Cluster = -1 }, "cluster"},
+		"cluster -1":        {func(l *Launch) { l.Cluster[1] = -1 }, "cluster"},
 		"the host's memory": {func(l *Launch) { l.HostBytes = 1000 }, "of the host's memory"},
 		"registers of 16 CTAs": {func(l *Launch) {
 			wide := assemble(t, ".version 8.0\n.target sm_90a\n.entry k() {\n.reg .b64 %r<65536>;\nret;\n}\n", "k")
-			p.kernel, l.Params, l.Block, l.Grid, l.Cluster = wide.kernel, nil, [3]int{1024}, [3]int{16}, 16
+			p.kernel, l.Params, l.Block, l.Grid, l.Cluster = wide.kernel, nil, [3]int{1024}, [3]int{16}, [3]int{16}
 		}, "of the host's memory"},
 	} {
 		t.Run(name, func(t *testing.T) {

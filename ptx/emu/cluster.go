@@ -10,11 +10,13 @@ type cta struct {
 	cluster *cluster
 	rank    int // in the cluster
 	index   [3]int
-	linear  int
-	warps   []*warp
-	groups  []*warpgroup
-	shared  sharedMemory
-	bars    [16]namedBarrier
+	// inCluster is its place in the cluster, linear its number in the grid.
+	inCluster [3]int
+	linear    int
+	warps     []*warp
+	groups    []*warpgroup
+	shared    sharedMemory
+	bars      [16]namedBarrier
 	// freeRegs are registers that setmaxnreg.dec gave back, counted in
 	// registers of a thread of one warp.
 	freeRegs int
@@ -23,6 +25,9 @@ type cta struct {
 // cluster is the CTAs that run together in one goroutine.
 type cluster struct {
 	grid   *grid
+	number int64  // in the grid
+	index  [3]int // its place among the grid's clusters, of which there are count
+	count  [3]int
 	ctas   []*cta
 	warps  []*warp
 	rng    *rand.Rand

@@ -353,7 +353,7 @@ func TestWrongLaunches(t *testing.T) {
 		"2048 threads":           func(l *Launch) { l.Block = [3]int{64, 32} },
 		"12 bytes of parameters": func(l *Launch) { l.Params = l.Params[:12] },
 		"shared memory":          func(l *Launch) { l.SharedBytes = 228 << 10 },
-		"no multiple":            func(l *Launch) { l.Cluster, l.Grid = 2, [3]int{3} },
+		"no multiple":            func(l *Launch) { l.Cluster, l.Grid = [3]int{2}, [3]int{3} },
 		"grid":                   func(l *Launch) { l.Grid = [3]int{-1} },
 	} {
 		p.launch = good

@@ -269,7 +269,7 @@ wait:
 	barrier.cluster.wait.aligned;`), "k")
 	a := p.u32s(make([]uint32, 8)...)
 	p.params(a, 0)
-	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{8}, [3]int{1}, 4, 16
+	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{8}, [3]int{1}, [3]int{4}, 16
 	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
 		p.launch.Timing, p.launch.Seed = timing, seed
 		require.NoError(t, p.run())

@@ -40,7 +40,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			begun := time.Now()
-			err = k.Launch(ctx, mem, Launch{Grid: [3]int{max(1, k.Cluster())}, Block: [3]int{min(64, k.MaxThreads())}, SharedBytes: 1 << 10,
+			err = k.Launch(ctx, mem, Launch{Grid: k.Cluster(), Block: [3]int{min(64, k.MaxThreads())}, SharedBytes: 1 << 10,
 				Params: params, Timing: Timing(timing % 3), Parallel: 1, SpinLimit: 1 << 10, HostBytes: 64 << 20})
 			cancel()
 			if took := time.Since(begun); took > 30*time.Second {

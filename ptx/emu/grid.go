@@ -38,8 +38,9 @@ func (t Timing) String() string {
 // Launch is the shape of one kernel launch.
 type Launch struct {
 	Grid, Block [3]int // zero fields count as one
-	// Cluster is the CTAs of a cluster along x; 0 means the kernel's own, or 1.
-	Cluster int
+	// Cluster is the CTAs of a cluster; zero means the kernel's own, or 1, and
+	// other zero fields count as one.
+	Cluster [3]int
 	// SharedBytes is dynamic shared memory of a CTA.
 	SharedBytes int
 	// Params is the packed parameter buffer, laid out as Kernel.Params says.
@@ -93,7 +94,7 @@ type grid struct {
 	size      [3]int
 	block     [3]int
 	threads   int
-	cluster   int
+	cluster   ptx.Dims
 	smem      int // shared bytes of a CTA, static and dynamic
 	spinLimit int
 	// helpers takes warps with products to multiply; nil without helpers.
@@ -116,6 +117,29 @@ func (g *grid) where(line int) string {
 		return g.kernel.Source(line)
 	}
 	return g.launch.Where(line)
+}
+
+// allFrom1 reports whether each extent is from 1 to the largest cluster's.
+func allFrom1(d ptx.Dims) bool {
+	for _, n := range d {
+		if n < 1 || n > maxCluster {
+			return false
+		}
+	}
+	return true
+}
+
+// unravel is the place of number n among dims, x first.
+func unravel(n int, dims [3]int) [3]int {
+	return [3]int{n % dims[0], n / dims[0] % dims[1], n / dims[0] / dims[1]}
+}
+
+// clusterIndex is the place of cluster i in the grid, and the grid in clusters.
+func (g *grid) clusterIndex(i int64) (index, count [3]int) {
+	for d := range count {
+		count[d] = g.size[d] / g.cluster[d]
+	}
+	return unravel(int(i), count), count
 }
 
 func atLeastOne(d [3]int) [3]int {
@@ -170,9 +194,9 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 
 func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	e := k.entry
-	g := &grid{kernel: k, mem: mem, launch: l, params: l.Params, size: atLeastOne(l.Grid), block: atLeastOne(l.Block), cluster: l.Cluster}
-	if g.cluster == 0 {
-		g.cluster = max(e.Cluster, 1)
+	g := &grid{kernel: k, mem: mem, launch: l, params: l.Params, size: atLeastOne(l.Grid), block: atLeastOne(l.Block), cluster: atLeastOne(l.Cluster)}
+	if l.Cluster == [3]int{} && e.Cluster.Count() > 0 {
+		g.cluster = e.Cluster
 	}
 	g.smem = k.staticShared
 	if a := k.dynamicAlign; l.SharedBytes > 0 {
@@ -191,12 +215,12 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		return nil, fmt.Errorf("%d threads in a CTA, at most %d", g.threads, maxCTAThreads)
 	case e.MaxThreads > 0 && g.threads > e.MaxThreads:
 		return nil, fmt.Errorf("%d threads in a CTA, .maxntid allows %d", g.threads, e.MaxThreads)
-	case e.RequiredThreads > 0 && g.threads != e.RequiredThreads:
-		return nil, fmt.Errorf("%d threads in a CTA, .reqntid wants %d", g.threads, e.RequiredThreads)
-	case g.cluster < 1 || g.cluster > maxCluster || e.Cluster > 0 && g.cluster != e.Cluster:
-		return nil, fmt.Errorf("clusters of %d CTAs, the kernel wants %d", g.cluster, e.Cluster)
-	case g.size[0]%g.cluster != 0:
-		return nil, fmt.Errorf("grid of %d CTAs along x is no multiple of the cluster's %d", g.size[0], g.cluster)
+	case e.Block.Count() > 0 && g.block != e.Block:
+		return nil, fmt.Errorf("CTAs of %d threads, .reqntid wants %d", g.block, e.Block)
+	case !allFrom1(g.cluster) || g.cluster.Count() > maxCluster || e.Cluster.Count() > 0 && g.cluster != e.Cluster:
+		return nil, fmt.Errorf("clusters of %d CTAs, must be at most %d and what the kernel wants, %d", g.cluster, maxCluster, e.Cluster)
+	case g.size[0]%g.cluster[0] != 0 || g.size[1]%g.cluster[1] != 0 || g.size[2]%g.cluster[2] != 0:
+		return nil, fmt.Errorf("grid of %d CTAs is no multiple of the cluster's %d", g.size, g.cluster)
 	case len(l.Params) != k.ParamBytes():
 		return nil, fmt.Errorf("%d bytes of parameters, the kernel takes %d", len(l.Params), k.ParamBytes())
 	case l.SharedBytes < 0 || l.SharedBytes > sharedMaxBytes || g.smem > sharedMaxBytes:
@@ -204,7 +228,7 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	case mem == nil:
 		return nil, errors.New("no memory")
 	}
-	g.clusters = ctas / int64(g.cluster)
+	g.clusters = ctas / int64(g.cluster.Count())
 	if l.HostBytes <= 0 {
 		l.HostBytes = 4 << 30
 	}
@@ -284,23 +308,22 @@ func (g *grid) clusterBytes() int64 {
 		warp += k.slots[b] * (bytes + 4) // and who of the lanes has written it
 	}
 	warps := (g.threads + warpLanes - 1) / warpLanes
-	return int64(g.cluster) * int64(warps*warp+g.smem)
+	return int64(g.cluster.Count()) * int64(warps*warp+g.smem)
 }
 
 // report keeps the fault of the lowest cluster and stops the launch.
 func (g *grid) report(cl *cluster) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := int64(cl.ctas[0].linear)
-	if g.fault == nil || at < g.at {
-		g.fault, g.at = cl.fault, at
+	if g.fault == nil || cl.number < g.at {
+		g.fault, g.at = cl.fault, cl.number
 	}
 	g.stop.Store(true)
 }
 
 func (g *grid) newCluster() *cluster {
 	cl := &cluster{grid: g}
-	for rank := range g.cluster {
+	for rank := range g.cluster.Count() {
 		c := &cta{cluster: cl, rank: rank}
 		for id := range (g.threads + warpLanes - 1) / warpLanes {
 			w := newWarp(g.kernel)
@@ -319,15 +342,19 @@ func (g *grid) newCluster() *cluster {
 // reset starts the cluster's life as number i of the grid.
 func (cl *cluster) reset(i int64) {
 	g := cl.grid
+	cl.number = i
 	cl.rng = rand.New(rand.NewPCG(g.launch.Seed, uint64(i)))
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
 	cl.moved, cl.others = false, 0
 	cl.races, cl.unwritten = nil, nil
+	cl.index, cl.count = g.clusterIndex(i)
 	for rank, c := range cl.ctas {
-		n := int(i)*g.cluster + rank // clusters lie along x, which divides evenly
-		c.linear = n
-		c.index = [3]int{n % g.size[0], n / g.size[0] % g.size[1], n / g.size[0] / g.size[1]}
+		c.inCluster = unravel(rank, g.cluster)
+		for d := range c.index {
+			c.index[d] = cl.index[d]*g.cluster[d] + c.inCluster[d]
+		}
+		c.linear = c.index[0] + g.size[0]*(c.index[1]+g.size[1]*c.index[2])
 		c.shared.reset(g.smem)
 		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}

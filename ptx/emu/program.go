@@ -105,7 +105,7 @@ func (k *Kernel) StaticSharedBytes() int { return k.staticShared }
 
 // MaxThreads is the largest CTA in threads.
 func (k *Kernel) MaxThreads() int {
-	for _, n := range []int{k.entry.RequiredThreads, k.entry.MaxThreads} {
+	for _, n := range []int{k.entry.Block.Count(), k.entry.MaxThreads} {
 		if n > 0 {
 			return n
 		}
@@ -113,8 +113,8 @@ func (k *Kernel) MaxThreads() int {
 	return maxCTAThreads
 }
 
-// Cluster is the required number of CTAs of a cluster, 0 for any.
-func (k *Kernel) Cluster() int { return k.entry.Cluster }
+// Cluster is the required shape of a cluster in CTAs, the zero value for any.
+func (k *Kernel) Cluster() ptx.Dims { return k.entry.Cluster }
 
 // Registers is how many registers a thread may have under the kernel's launch
 // bounds, by the hardware's allocation rule.

@@ -15,6 +15,7 @@ func (w *warp) setSpecial(s specialSlot) {
 		w.ok[bank32][s.slot] = fullMask
 	}
 	thread := func(l int) int { return w.id*warpLanes + l }
+	axis := int(s.name[len(s.name)-1]) - 'x' // of those that end in .x, .y or .z
 	switch s.name {
 	case "%tid.x":
 		lanes(func(l int) uint32 { return uint32(thread(l) % g.block[0]) })
@@ -23,31 +24,79 @@ func (w *warp) setSpecial(s specialSlot) {
 	case "%tid.z":
 		lanes(func(l int) uint32 { return uint32(thread(l) / g.block[0] / g.block[1]) })
 	case "%ntid.x", "%ntid.y", "%ntid.z":
-		uniform(g.block[s.name[len(s.name)-1]-'x'])
+		uniform(g.block[axis])
 	case "%ctaid.x", "%ctaid.y", "%ctaid.z":
-		uniform(c.index[s.name[len(s.name)-1]-'x'])
+		uniform(c.index[axis])
 	case "%nctaid.x", "%nctaid.y", "%nctaid.z":
-		uniform(g.size[s.name[len(s.name)-1]-'x'])
+		uniform(g.size[axis])
 	case "%laneid":
 		lanes(func(l int) uint32 { return uint32(l) })
 	case "%lanemask_lt":
 		lanes(func(l int) uint32 { return 1<<l - 1 })
+	case "%lanemask_le":
+		lanes(func(l int) uint32 { return 2<<l - 1 })
+	case "%lanemask_eq":
+		lanes(func(l int) uint32 { return 1 << l })
+	case "%lanemask_ge":
+		lanes(func(l int) uint32 { return ^uint32(0) << l })
+	case "%lanemask_gt":
+		lanes(func(l int) uint32 { return ^uint32(1) << l })
 	case "%smid":
-		sms := g.launch.SMs
-		if sms <= 0 {
-			sms = 132
-		}
-		uniform(c.linear % sms)
+		uniform(c.linear % g.sms())
 	case "%cluster_ctarank":
 		uniform(c.rank)
 	case "%cluster_nctarank":
-		uniform(g.cluster)
+		uniform(g.cluster.Count())
+	case "%clusterid.x", "%clusterid.y", "%clusterid.z":
+		uniform(c.cluster.index[axis])
+	case "%nclusterid.x", "%nclusterid.y", "%nclusterid.z":
+		uniform(c.cluster.count[axis])
+	case "%cluster_ctaid.x", "%cluster_ctaid.y", "%cluster_ctaid.z":
+		uniform(c.inCluster[axis])
+	case "%cluster_nctaid.x", "%cluster_nctaid.y", "%cluster_nctaid.z":
+		uniform(g.cluster[axis])
+	case "%warpid":
+		uniform(w.id)
+	case "%nwarpid":
+		uniform(warpsPerSM)
+	case "%nsmid":
+		uniform(g.sms())
+	case "%gridid", "%dynamic_smem_size", "%total_smem_size":
+		w.setLaunchSpecial(s)
 	}
 }
 
-// clocks are the special registers that tick: %clock64 counts the cluster's
-// warp instructions, %globaltimer is the host's time in nanoseconds.
+// warpsPerSM is what %nwarpid counts to.
+const warpsPerSM = 64
+
+// sms is how many multiprocessors the launch has.
+func (g *grid) sms() int {
+	if g.launch.SMs > 0 {
+		return g.launch.SMs
+	}
+	return 132
+}
+
+// setLaunchSpecial fills the slot of a special register that tells of the launch.
+func (w *warp) setLaunchSpecial(s specialSlot) {
+	g := w.cta.cluster.grid
+	switch s.name {
+	case "%gridid":
+		for l := range warpLanes {
+			w.r64[s.slot][l] = 1
+		}
+		w.ok[bank64][s.slot] = fullMask
+	case "%dynamic_smem_size":
+		w.fill32(s.slot, uint32(g.launch.SharedBytes))
+	case "%total_smem_size":
+		w.fill32(s.slot, uint32(g.smem))
+	}
+}
+
+// clocks are the special registers that tick: %clock and %clock64 count the
+// cluster's warp instructions, %globaltimer is the host's time in nanoseconds.
 var clocks = map[string]func(cl *cluster) uint64{
+	"%clock":       func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%clock64":     func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%globaltimer": func(*cluster) uint64 { return uint64(time.Now().UnixNano()) },
 }
@@ -57,7 +106,7 @@ func readClock(read func(cl *cluster) uint64) execFunc {
 	return func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		now := read(w.cta.cluster)
 		for m := mask; m != 0; m &= m - 1 {
-			w.r64[in.slot[0]][first(m)] = now
+			w.setElem(&in.args[0], in.slot[0], first(m), now)
 		}
 		return next
 	}
