@@ -68,11 +68,11 @@ func (c *Call) products(s driver.Stream, n work, f *Forward) error {
 			up = decode.UpKernel
 		}
 		if err := launch(c, s, up, decode.UpArgs{
-			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
+			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
 		}); err != nil {
 			return err
 		}
-		return launch(c, s, decode.DownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, Y: at(p, w.y), Rows: rows, TableArgs: table})
+		return launch(c, s, decode.DownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TableArgs: table})
 	}
 	up := kernel.UpInferenceKernel
 	if save {

@@ -14,7 +14,7 @@ import (
 	"sonicmoe/moe/trial"
 )
 
-// decodeConfigs are layers with both orders of gate and up, both formats of
+// decodeConfigs are layers with all orders of gate and up, both formats of
 // logits, more experts than a wgmma of the router covers, and sums of more
 // tiles than a ring has stages.
 var decodeConfigs = []moe.Config{
@@ -22,12 +22,15 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved},
 	{Hidden: 576, Intermediate: 64, NumExperts: 5, TopK: 1, Logits: moe.LogitsF32},
 	{Hidden: 128, Intermediate: 192, NumExperts: 300, TopK: 10},
+	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
+	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut, Activation: moe.GeGLUErf},
+	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: moe.ReLU2, Bias: true},
 }
 
 // A pass of the kernels for few tokens gives the bits of the kernels for many.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
-		for _, tokens := range [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}}[i] {
+		for _, tokens := range [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}}[i] {
 			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
 				few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithDecode(0), moe.WithoutBackward())
 				require.Contains(t, launched(t, few), "decode-up")

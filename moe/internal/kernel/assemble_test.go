@@ -67,6 +67,11 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		m[fmt.Sprintf("decode up save=%v", save)] = building[decode.UpArgs]{decode.Up{Config: c, SaveH: save}}
 	}
 	m["decode down"] = building[decode.DownArgs]{decode.Down{Config: c}}
+	for _, of := range []spec.Config{{Bias: true}, {GateUp: spec.Apart, Bias: true}, {WeightOrder: spec.InOut, Bias: true}, {Activation: spec.ReLU2, WeightOrder: spec.InOut}} {
+		of.Hidden, of.Intermediate, of.NumExperts, of.TopK = c.Hidden, c.Intermediate, c.NumExperts, c.TopK
+		m[fmt.Sprintf("decode up %v %v %v bias=%v", of.Activation, of.GateUp, of.WeightOrder, of.Bias)] = building[decode.UpArgs]{decode.Up{Config: of, SaveH: true}}
+		m[fmt.Sprintf("decode down %v bias=%v", of.WeightOrder, of.Bias)] = building[decode.DownArgs]{decode.Down{Config: of}}
+	}
 	for _, p := range UpProduct.Space(t) {
 		for _, save := range []bool{false, true} {
 			m[fmt.Sprintf("up %v save=%v", p, save)] = building[UpArgs]{Up{Config: c, SaveH: save, Tiling: p}}
@@ -122,7 +127,7 @@ func spills(name string, c spec.Config) int {
 // serialised says that ptxas is known to have each wgmma of a kernel wait for the
 // one before: where a sum is one k-tile, there is nothing else to overlap with.
 func serialised(name string, c spec.Config) bool {
-	return name == "decode down" && c.Intermediate == tile.K
+	return strings.HasPrefix(name, "decode down") && c.Intermediate == tile.K
 }
 
 var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)

@@ -76,3 +76,20 @@ func (b Bias) pairs(tensors []ptx.Global, expert, column ptx.U32, behind int) (p
 	}
 	return pairs
 }
+
+// Column gives each part's bias of one column.
+func (b Bias) Column(tensors []ptx.Global, expert, column ptx.U32) (parts []ptx.F32) {
+	for part := range b.Parts {
+		tensor, at := tensors[0], column
+		switch {
+		case b.Apart:
+			tensor = tensors[part]
+		case b.Interleaved:
+			at = column.MulI(b.Parts).AddI(part)
+		default:
+			at = column.AddI(part * b.N)
+		}
+		parts = append(parts, ptx.LdGlobal[ptx.B16](tensor.Index(expert, b.Width()*tile.ElementBytes).Index(at, tile.ElementBytes), ".nc").F32())
+	}
+	return parts
+}

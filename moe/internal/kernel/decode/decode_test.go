@@ -26,24 +26,33 @@ var plans = map[string]func() *kt.Packed{
 
 // up is what both up-projections read and write.
 type up struct {
-	c             spec.Config
-	p             *kt.Packed
-	x, w1         []uint16
-	rows, hValues int
+	c              spec.Config
+	p              *kt.Packed
+	x              []uint16
+	w1, w3, b1, b3 []uint16
+	rows, hValues  int
 }
 
 func newUp(c spec.Config, p *kt.Packed) up {
 	c.NumExperts = len(p.Rows)
-	return up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
-		x:  reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden)),
-		w1: reference.NewNormal(3, 2/math.Sqrt(float64(c.Hidden))).Values(int64(len(p.Rows) * c.HWidth() * c.Hidden))}
+	u := up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
+		x: reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden))}
+	s := c.Shapes(0)
+	for i, of := range []struct {
+		values *[]uint16
+		shape  spec.Shape
+	}{{&u.w1, s.W1}, {&u.w3, s.W3}, {&u.b1, s.B1}, {&u.b3, s.B3}} {
+		*of.values = reference.NewNormal(uint64(10+i), 2/math.Sqrt(float64(c.Hidden))).Values(of.shape.Elements())
+	}
+	return u
 }
 
 // decode runs the kernel of few tokens.
 func (u up) decode(b *kt.Bed, saveH bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
-		W1: kt.Upload(b, u.w1), A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
+		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
+		A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
@@ -52,7 +61,8 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	k := kernel.Up{Config: u.c, SaveH: true, Tiling: kernel.UpProduct.Space(driver.H200())[0]}
 	kt.Run(b, k, 2, kernel.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
-		W1: kt.Upload(b, u.w1), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
+		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
+		A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
@@ -62,19 +72,27 @@ func table(b *kt.Bed, p *kt.Packed) decode.TableArgs {
 }
 
 // The up-projection has the bits of the kernel of many tokens, rows that belong
-// to nobody untouched, under every timing.
+// to nobody untouched, under every timing, wherever gate and up lie.
 func TestUp(t *testing.T) {
 	for name, plan := range plans {
 		for i, c := range []spec.Config{
 			{Hidden: 128, Intermediate: 64},
-			{Hidden: 192, Intermediate: 192, GateUp: spec.Interleaved},
+			{Hidden: 192, Intermediate: 192, GateUp: spec.Interleaved, Bias: true},
 			{Hidden: 576, Intermediate: 128},
+			{Hidden: 192, Intermediate: 128, GateUp: spec.Apart, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
+			{Hidden: 320, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.GeGLUTanh},
+			{Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, GateUp: spec.Apart},
+			{Hidden: 128, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.ReLU2, Bias: true},
+			{Hidden: 192, Intermediate: 128, Activation: spec.SiLU, Bias: true},
 		} {
+			if testing.Short() && i > 2 && name == "many" {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
 				u := newUp(c, plan())
 				h, a := u.prefill(kt.New(t, kt.Early))
 				for j, when := range kt.Timings() {
-					gotH, gotA := u.decode(kt.New(t, when), true, 1+i+j)
+					gotH, gotA := u.decode(kt.New(t, when), true, 1+(i+j)%4)
 					kt.SameBits(t, h, gotH, "H "+when.Name)
 					kt.SameBits(t, a, gotA, "A "+when.Name)
 				}
@@ -108,22 +126,26 @@ func TestUpWithoutGate(t *testing.T) {
 // The down-projection has the bits of the kernel of many tokens.
 func TestDown(t *testing.T) {
 	for name, plan := range plans {
-		for i, c := range []spec.Config{{Hidden: 128, Intermediate: 64}, {Hidden: 320, Intermediate: 576}} {
+		for i, c := range []spec.Config{
+			{Hidden: 128, Intermediate: 64}, {Hidden: 320, Intermediate: 576},
+			{Hidden: 192, Intermediate: 64, Bias: true}, {Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, Bias: true},
+		} {
 			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
 				p := plan()
 				c.NumExperts = len(p.Rows)
 				rows := len(p.Expert)
 				a := reference.NewNormal(5, 1).Values(int64(rows * c.Intermediate))
 				w2 := reference.NewNormal(6, 1/math.Sqrt(float64(c.Intermediate))).Values(int64(len(p.Rows) * c.Hidden * c.Intermediate))
+				b2 := reference.NewNormal(7, 1).Values(int64(len(p.Rows) * c.Hidden))
 				b := kt.New(t, kt.Early)
 				want := b.Room(2 * rows * c.Hidden)
 				kt.Run(b, kernel.Down{Config: c, Tiling: kernel.DownProduct.Space(driver.H200())[0]}, 2,
-					kernel.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), Y: want, Rows: rows, TileArgs: p.Tiles(b)})
+					kernel.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: want, Rows: rows, TileArgs: p.Tiles(b)})
 				y := kt.Download[uint16](b, want, rows*c.Hidden)
 				for j, when := range kt.Timings() {
 					b := kt.New(t, when)
 					got := b.Room(2 * rows * c.Hidden)
-					kt.Run(b, decode.Down{Config: c}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), Y: got, Rows: rows, TableArgs: table(b, p)})
+					kt.Run(b, decode.Down{Config: c}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: got, Rows: rows, TableArgs: table(b, p)})
 					kt.SameBits(t, y, kt.Download[uint16](b, got, rows*c.Hidden), "Y "+when.Name)
 				}
 			})

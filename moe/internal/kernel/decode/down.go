@@ -11,7 +11,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Down is the down-projection of few tokens: Y = W2·A of each expert's packed
+// Down is the down-projection of few tokens: Y = W2·A + b2 of each expert's packed
 // rows. The weights of its first stages are on their way before the
 // up-projection has ended.
 type Down struct{ spec.Config }
@@ -22,6 +22,8 @@ type DownArgs struct {
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
+	// B2 [E, d] bf16 is its bias.
+	B2 driver.DevicePtr
 	// Y [R, d] bf16 is written.
 	Y driver.DevicePtr
 	// Rows is R.
@@ -35,32 +37,38 @@ func (d Down) units() int { return d.Hidden / unitRows }
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	k := jit.NewBuilder[DownArgs]("moe_decode_down", threads, ctasOfSM)
 	k.SetGrid(func(a *DownArgs, sms int) driver.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
-	a, w2, y := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, d.weightsMap), k.Ptr(&k.Args.Y)
+	of := units{weights.W2(d.Config)}
+	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
+	y := k.Ptr(&k.Args.Y)
 	width := weights.A(d.Config).Elements()
 	p := newProduct(k.Kernel, k, &k.Args.TableArgs, width/tile.K, d.units())
-	load := func(s pipeline.Stage, b block, column ptx.U32) {
-		k.TMALoad(s.Data, w2, s.Full, column, b.unit.MulI(unitRows), b.expert)
+	p.mnMajor = of.mnMajor()
+	if d.Bias {
+		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}
+		p.bias = func(b block) [][2]ptx.F32 {
+			row := b.unit.MulI(unitRows).Add(tile.NewFragment(p.thread).Row)
+			bias := weights.B2(d.Config)
+			return [][2]ptx.F32{{bias.Column(b2, b.expert, row)[0], bias.Column(b2, b.expert, row.AddI(8))[0]}}
+		}
+	}
+	load := func(s pipeline.Stage, b block, column ptx.U32, part int) {
+		k.TMALoad(s.Data, w2, s.Full, of.at(b, column, part)...)
 	}
 	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 { return row }}
 	// The plan, which wrote the table, is done: the up-projection let this
 	// kernel start behind its own wait for it.
 	p.early = true
-	p.run(load, rows, func(b block, acc []ptx.F32) {
+	p.run(load, rows, func(b block, acc [][]ptx.F32) {
 		f := tile.NewFragment(p.thread)
 		rowBytes := d.Hidden * tile.ElementBytes
 		to := y.Index(b.row.Add(f.Column), rowBytes).Index(b.unit.MulI(unitRows).Add(f.Row), tile.ElementBytes)
-		eachToken(k.Kernel, f, b, acc, func(beyond int, upper, lower ptx.F32) {
-			ptx.StGlobal(to.At(beyond*rowBytes), upper.BF16())
-			ptx.StGlobal(to.At(beyond*rowBytes+8*tile.ElementBytes), lower.BF16())
+		eachToken(k.Kernel, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
+			for i, v := range parts[0] {
+				ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), v.BF16())
+			}
 		})
 	})
 	return k.Build()
-}
-
-// weightsMap loads units of W2.
-func (d Down) weightsMap(a *DownArgs) driver.TensorMap {
-	m := weights.W2(d.Config)
-	return tile.LoadMap(a.W2, []int{tile.K, unitRows, 1}, m.In, m.Out, m.Expert)
 }
 
 // DownKernel is the down-projection's.

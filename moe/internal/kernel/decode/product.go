@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -31,11 +32,10 @@ const (
 	copyRows = 32 / gemm.LanesOfRow
 )
 
-// Supports reports whether the kernels of this package compute a layer: its
-// weights must be contiguous along the sums, and sums whole tiles.
+// Supports reports whether the kernels of this package compute a layer: sums
+// must be whole tiles, and a neuron's gate and up in boxes of their own or 8 by 8.
 func Supports(c spec.Config) bool {
-	return c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart && !c.Bias && !c.ScoreOnInput && c.Type == spec.BF16 &&
-		c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
+	return !weights.InPairs(c) && !c.ScoreOnInput && c.Type == spec.BF16 && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
 }
 
 // TableArgs are the arguments of both products: the table of row pairs, see
@@ -52,7 +52,15 @@ type product struct {
 	table, rowPairs ptx.Global
 	// kTiles is the depth of a sum in tiles of 64, units the units of an expert.
 	kTiles, units int
-	thread        ptx.U32
+	// parts is the sums of a row and token: a k-tile has as many stages, of gate
+	// and of up where these come apart.
+	parts int
+	// mnMajor: neighbours of the weights in a stage are rows.
+	mnMajor bool
+	// bias, unless nil, is what the thread's sums of a block start from: of each
+	// part those of its upper row and of its lower one.
+	bias   func(b block) [][2]ptx.F32
+	thread ptx.U32
 	// early: weights and table do not depend on the kernel before this one, only
 	// the tokens do.
 	early bool
@@ -61,7 +69,7 @@ type product struct {
 }
 
 func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units int) *product {
-	p := &product{k: k, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units,
+	p := &product{k: k, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
@@ -144,9 +152,9 @@ type tokens struct {
 	number func(row ptx.U32) ptx.U32
 }
 
-// run emits the roles. weights loads a stage's 64 rows and columns from the
-// given one on.
-func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t tokens, store func(b block, acc []ptx.F32)) {
+// run emits the roles. weights loads a stage's 64 rows of a part, and columns
+// from the given one on; store has the sums of each part.
+func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, part int), t tokens, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	p.cta.Ready(p.thread)
 	if !p.early {
@@ -170,14 +178,16 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32), t
 }
 
 // loadWeights fills the first part of the stages, in one thread.
-func (p *product) loadWeights(weights func(s pipeline.Stage, b block, column ptx.U32)) {
+func (p *product) loadWeights(weights func(s pipeline.Stage, b block, column ptx.U32, part int)) {
 	k, ring := p.k, p.ring.Producer()
 	p.each(func(b block) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
-			s := ring.Acquire()
-			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(weightsBytes))
-			weights(s, b, column)
-			ring.Advance()
+			for part := range p.parts {
+				s := ring.Acquire()
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(weightsBytes))
+				weights(s, b, column, part)
+				ring.Advance()
+			}
 		})
 	})
 }
@@ -200,14 +210,18 @@ func (p *product) loadTokens(t tokens) {
 				from[i] = ptx.NewVar(k, at.Index(t.number(row), t.rowBytes).Addr())
 			}
 			k.Range(ptx.Uint(p.kTiles), func(ptx.U32) {
-				s := ring.Acquire()
-				for i := range from {
-					dst := s.Data.At(weightsBytes + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
-					k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes)
-					from[i].Set(from[i].Get().AddI(tile.RowBytes))
+				for part := range p.parts {
+					s := ring.Acquire()
+					for i := range from {
+						dst := s.Data.At(weightsBytes + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes)
+						if part == p.parts-1 {
+							from[i].Set(from[i].Get().AddI(tile.RowBytes))
+						}
+					}
+					k.CpAsyncMbarrierArriveNoInc(s.Full)
+					ring.Advance()
 				}
-				k.CpAsyncMbarrierArriveNoInc(s.Full)
-				ring.Advance()
 			})
 		})
 	})
@@ -215,31 +229,73 @@ func (p *product) loadTokens(t tokens) {
 
 // math multiplies each block and hands the sums to store: rows are rows of
 // weights, columns tokens.
-func (p *product) math(store func(b block, acc []ptx.F32)) {
+func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	k := p.k
-	sums := k.Accumulators(mostTokens / 2)
+	sums := make([][]ptx.F32, p.parts)
+	for part := range sums {
+		sums[part] = k.Accumulators(mostTokens / 2)
+	}
+	newDescriptor := tile.NewDescriptor
+	if p.mnMajor {
+		newDescriptor = tile.NewDescriptorMN
+	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.thread.AndI(31), 1)}
 	p.each(func(b block) {
 		p.byWidth(b.rows, func(columns int) {
-			acc := sums[:columns/2]
-			loop.Run(ptx.Uint(p.kTiles), func(s pipeline.Stage, kt ptx.U32) {
-				k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
-				weights, tokens := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(weightsBytes))
-				gemm.Multiply(k, acc, weights, tokens, kt.NeI(0), false, false)
-			}, nil)
+			acc := make([][]ptx.F32, p.parts)
+			for part := range acc {
+				acc[part] = sums[part][:columns/2]
+			}
+			p.startSums(b, acc)
+			f := loop.Begin()
+			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
+				for part, sum := range acc {
+					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
+						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+						weights, tokens := newDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(weightsBytes))
+						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.bias != nil), p.mnMajor, false)
+					})
+				}
+			})
+			f.Finish()
 			store(b, acc)
 		})
 	})
 }
 
+// isLater: a k-tile is not the first, or something comes before that one too.
+func (p *product) isLater(kt ptx.U32, always bool) ptx.Pred {
+	if always {
+		return ptx.True()
+	}
+	return kt.NeI(0)
+}
+
+// startSums sets the sums of a block, which are otherwise started by its first
+// stages.
+func (p *product) startSums(b block, acc [][]ptx.F32) {
+	if p.bias == nil {
+		return
+	}
+	for part, rows := range p.bias(b) {
+		for i, sum := range acc[part] {
+			ptx.VarOf(sum).Set(rows[i/2%2])
+		}
+	}
+}
+
 // eachToken runs body for each of the thread's tokens: its number in the block,
-// as a constant beyond that of the thread's first, and the two sums of it, 8
-// rows of weights apart.
-func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc []ptx.F32, body func(beyond int, upper, lower ptx.F32)) {
-	for i := 0; i < len(acc); i += 4 {
+// as a constant beyond that of the thread's first, and of each part the two sums
+// of it, 8 rows of weights apart.
+func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
+	for i := 0; i < len(acc[0]); i += 4 {
 		for j := range 2 {
 			beyond := 2*i + j
-			k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, acc[i+j], acc[i+2+j]) })
+			var parts [][2]ptx.F32
+			for _, sums := range acc {
+				parts = append(parts, [2]ptx.F32{sums[i+j], sums[i+2+j]})
+			}
+			k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, parts) })
 		}
 	}
 }

@@ -12,9 +12,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection of few tokens: H = W1·X[rows], A = silu(gate)·up. Each
-// 16 rows of a unit are gate and up of 8 neurons, so that a thread holds both
-// values of a neuron.
+// Up is the up-projection of few tokens: H = W1·X[rows] + b1, and A, the
+// activation of H. A thread holds both values of a neuron: each 16 rows of a unit
+// are gate and up of 8 neurons, or, where no box of TMA has both, gate and up of
+// 64 neurons come in stages of their own.
 type Up struct {
 	spec.Config
 	// SaveH stores H, which backward needs.
@@ -26,8 +27,10 @@ type UpArgs struct {
 	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, as Config has them.
-	W1 driver.DevicePtr
+	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	W1, W3 driver.DevicePtr
+	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	B1, B3 driver.DevicePtr
 	// A [R, n] bf16 is written: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] bf16 is written where SaveH is set: gate, then up.
@@ -41,8 +44,19 @@ type UpArgs struct {
 // unit.
 const gateBlock = 8
 
+// byTurns: each 16 rows of a unit are gate and up of 8 neurons.
+func (u Up) byTurns() bool {
+	m := units{weights.W1(u.Config)}
+	return m.hasPart() && !m.mnMajor()
+}
+
 // neurons is how many a unit has.
-func (u Up) neurons() int { return unitRows / weights.W1(u.Config).Part.Extent }
+func (u Up) neurons() int {
+	if u.byTurns() {
+		return unitRows / 2
+	}
+	return unitRows
+}
 
 // units is the units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
@@ -55,72 +69,118 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	}
 	k := jit.NewBuilder[UpArgs](name, threads, ctasOfSM)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
+	of := units{weights.W1(u.Config)}
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
-	w1, a := k.Map(&k.Args.W1, u.weightsMap), k.Ptr(&k.Args.A)
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W1) })}
+	if of.Apart {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W3) }))
+	}
+	var b1 []ptx.Global
+	if u.Bias {
+		b1 = append(b1, k.Ptr(&k.Args.B1))
+		if of.Apart {
+			b1 = append(b1, k.Ptr(&k.Args.B3))
+		}
+	}
+	a := k.Ptr(&k.Args.A)
 	var h ptx.Global
 	if u.SaveH {
 		h = k.Ptr(&k.Args.H)
 	}
 	p := newProduct(k.Kernel, k, &k.Args.TableArgs, u.Hidden/tile.K, u.units())
-	load := func(s pipeline.Stage, b block, column ptx.U32) {
-		if u.Activation.Gated() {
-			k.TMALoad(s.Data, w1, s.Full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
-		} else {
-			k.TMALoad(s.Data, w1, s.Full, column, b.unit.MulI(unitRows), b.expert)
+	p.mnMajor = of.mnMajor()
+	if u.Bias {
+		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
+	}
+	load := func(s pipeline.Stage, b block, column ptx.U32, part int) {
+		k.TMALoad(s.Data, w1[part%len(w1)], s.Full, of.at(b, column, part)...)
+	}
+	switch {
+	case u.byTurns():
+		load = func(s pipeline.Stage, b block, column ptx.U32, _ int) {
+			k.TMALoad(s.Data, w1[0], s.Full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
 		}
+	case u.Activation.Gated():
+		p.parts = 2
 	}
 	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 {
 		return ptx.LdGlobal[ptx.U32](gather.Index(row, 4))
 	}}
-	p.run(load, rows, func(b block, acc []ptx.F32) { u.store(p, b, acc, a, h) })
+	p.run(load, rows, func(b block, acc [][]ptx.F32) { u.store(p, b, acc, a, h) })
 	return k.Build()
 }
 
-// weightsMap loads units of W1: with a gate, 8 rows of each part by turns.
-func (u Up) weightsMap(a *UpArgs) driver.TensorMap {
-	m := weights.W1(u.Config)
-	if !u.Activation.Gated() {
-		return tile.LoadMap(a.W1, []int{tile.K, unitRows, 1}, m.In, m.Out, m.Expert)
+// weightsMap loads units of W1 or W3: 64 rows, or 8 rows of each part by turns.
+func (u Up) weightsMap(p driver.DevicePtr) driver.TensorMap {
+	m := units{weights.W1(u.Config)}
+	if !u.byTurns() {
+		return m.tensorMap(p)
 	}
-	return tile.LoadMap(a.W1, []int{tile.K, gateBlock, m.Part.Extent, unitRows / gateBlock / m.Part.Extent, 1},
+	return tile.LoadMap(p, []int{tile.K, gateBlock, m.Part.Extent, unitRows / gateBlock / m.Part.Extent, 1},
 		m.In, tile.Dim{Extent: gateBlock, Stride: m.Out.Stride}, m.Part,
 		tile.Dim{Extent: m.Out.Extent / gateBlock, Stride: gateBlock * m.Out.Stride}, m.Expert)
 }
 
-// store stores A, and H where it is saved.
-func (u Up) store(p *product, b block, acc []ptx.F32, a, h ptx.Global) {
-	k := p.k
-	f, act := tile.NewFragment(p.thread), activation.Of(u.Config).Value
-	warp, line := p.thread.ShrI(5), p.thread.AndI(31).ShrI(2)
-	row := b.row.Add(f.Column)
-	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
-	if !u.Activation.Gated() {
-		neuron := b.unit.MulI(unitRows).Add(f.Row)
-		toA, toH := a.Index(row, aBytes).Index(neuron, tile.ElementBytes), h
-		if u.SaveH {
-			toH = h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
-		}
-		eachToken(k, f, b, acc, func(beyond int, upper, lower ptx.F32) {
-			for i, x := range []ptx.F32{upper, lower} {
-				if u.SaveH {
-					ptx.StGlobal(toH.At(beyond*hBytes+8*i*tile.ElementBytes), x.BF16())
-				}
-				ptx.StGlobal(toA.At(beyond*aBytes+8*i*tile.ElementBytes), act(x, x).BF16())
-			}
-		})
-		return
+// neuron gives the thread's first of a block; a thread has a second one, 8
+// further, unless gate and up come by turns.
+func (u Up) neuron(p *product) func(b block) ptx.U32 {
+	if u.byTurns() {
+		warp, line := p.thread.ShrI(5), p.thread.AndI(31).ShrI(2)
+		return func(b block) ptx.U32 { return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line) }
 	}
-	neuron := b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line)
+	row := tile.NewFragment(p.thread).Row
+	return func(b block) ptx.U32 { return b.unit.MulI(unitRows).Add(row) }
+}
+
+// bias is what the thread's sums start from.
+func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
+	of, neuron := weights.B1(u.Config), u.neuron(p)(b)
+	upper := of.Column(b1, b.expert, neuron)
+	if u.byTurns() {
+		return [][2]ptx.F32{{upper[0], upper[1]}}
+	}
+	lower := of.Column(b1, b.expert, neuron.AddI(8))
+	rows := make([][2]ptx.F32, len(upper))
+	for part := range rows {
+		rows[part] = [2]ptx.F32{upper[part], lower[part]}
+	}
+	return rows
+}
+
+// values are gate and up, or the one value, of each of the thread's neurons.
+func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
+	if u.byTurns() {
+		return [][]ptx.F32{{parts[0][0], parts[0][1]}}
+	}
+	neurons := make([][]ptx.F32, 2)
+	for i := range neurons {
+		for _, rows := range parts {
+			neurons[i] = append(neurons[i], rows[i])
+		}
+	}
+	return neurons
+}
+
+// store stores A, and H where it is saved.
+func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
+	f, act := tile.NewFragment(p.thread), activation.Of(u.Config).Value
+	neuronOf, row := u.neuron(p), b.row.Add(f.Column)
+	neuron := neuronOf(b)
+	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
 	toA, toH := a.Index(row, aBytes).Index(neuron, tile.ElementBytes), h
 	if u.SaveH {
 		toH = h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
 	}
-	eachToken(k, f, b, acc, func(beyond int, gate, up ptx.F32) {
-		if u.SaveH {
-			ptx.StGlobal(toH.At(beyond*hBytes), gate.BF16())
-			ptx.StGlobal(toH.At(beyond*hBytes+u.Intermediate*tile.ElementBytes), up.BF16())
+	eachToken(p.k, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
+		for i, v := range u.values(parts) {
+			further := 8 * i * tile.ElementBytes
+			if u.SaveH {
+				for part, x := range v {
+					ptx.StGlobal(toH.At(beyond*hBytes+part*u.Intermediate*tile.ElementBytes+further), x.BF16())
+				}
+			}
+			ptx.StGlobal(toA.At(beyond*aBytes+further), act(v[0], v[len(v)-1]).BF16())
 		}
-		ptx.StGlobal(toA.At(beyond*aBytes), act(gate, up).BF16())
 	})
 }
 
