@@ -196,6 +196,12 @@ func (b *Builder[A]) Build() (*Kernel[A], error) {
 	return &Kernel[A]{Module: m, Name: b.name, Threads: e.MaxThreads, SharedBytes: e.SharedBytes(), Cluster: e.Cluster.Count(), params: b.params, grid: b.grid}, nil
 }
 
+// Rename gives the entry another name: errors, listings and profilers go by it.
+func (k *Kernel[A]) Rename(name string) {
+	k.Module.Entry(k.Name).Name = name
+	k.Name = name
+}
+
 // Source is the kernel for a [Loader]; label is for people who list a cache.
 func (k *Kernel[A]) Source(label string) Source {
 	return Source{Module: k.Module, Name: k.Name, SharedBytes: k.SharedBytes, Label: label}

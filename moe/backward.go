@@ -63,6 +63,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	}
 	c.check.weights(&b.Weights, want)
 	c.check.tensor("H", b.H, want.H, false)
+	c.checkSharedH(b.H, b.SharedH, want.SharedH, false)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	if routed {
 		c.checkLogits(t, b)
@@ -78,6 +79,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	c.check.partner("DB3", b.DB3, grad.DB3, "DB1", b.DB1)
 	c.check.optionalGradient("DB2", b.DB2, grad.DB2)
 	c.check.gradient("DW2", b.DW2, grad.DW2)
+	c.checkSharedGradients(b, grad)
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DScores and the weights' gradients")
 	}
@@ -184,7 +186,7 @@ func added(g Gradient) string {
 // noTokens zeroes what is overwritten.
 func (c *Call) noTokens(s driver.Stream, b *Backward) error {
 	zero := []Tensor{b.RouterLosses}
-	for _, g := range []Gradient{b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2, b.DRouter} {
+	for _, g := range b.WeightGradients.all() {
 		if !g.Accumulate {
 			zero = append(zero, g.Tensor)
 		}

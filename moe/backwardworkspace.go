@@ -20,7 +20,8 @@ import (
 //	        then dX~
 //
 // The partial sums of the router's gradient, the last of all, take both but for
-// the dense logit gradients.
+// the dense logit gradients. The backward pass of shared experts, before all, has
+// its own scratch memory there.
 type backwardWorkspace struct {
 	indices
 	// dlogits [T, K] and dscores [T, K], where the caller does not want it;
@@ -33,6 +34,7 @@ type backwardWorkspace struct {
 	lossPartials                              int64
 	// biasDots [T, K] and biasPartials are there in layers with biases.
 	biasDots, biasPartials               int64
+	sharedRows                           int64 // dX of the shared experts
 	dh, denseDLogits, extra              int64 // the first piece
 	scaledA, partial, dwPartials, dxRows int64 // the second
 	router                               int64 // both
@@ -41,12 +43,16 @@ type backwardWorkspace struct {
 
 // backwardWorkspace lays out the scratch memory of a backward call.
 func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
-	var s space
+	return l.backwardWorkspaceFrom(space{}, n)
+}
+
+// backwardWorkspaceFrom lays it out behind what is taken.
+func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	tokens, rows := n.tokens, n.rows
 	c, g, r := l.of.Config, l.of.Gradients(tokens, BF16), l.of.ListShapes(rows)
 	plan := dw.Plan{NumExperts: c.NumExperts}
 	w := backwardWorkspace{indices: l.indices(&s, n), slots: max(1, plan.Slots(rows, l.sms))}
-	if !n.list {
+	if !n.list && !l.of.IsShared {
 		w.pairs = s.take(4 * int64(rows))
 	}
 	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))
@@ -62,6 +68,10 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 	if c.Bias {
 		w.biasDots = s.take(r.DScores.Bytes())
 		w.biasPartials = s.take(bias.PartialBytes(c, rows))
+	}
+
+	if l.shared != nil {
+		w.sharedRows = s.take(g.DX.Bytes())
 	}
 
 	w.dh = s.bytes
@@ -85,5 +95,8 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 		s.take(int64(w.slots) * int64(each))
 	}
 	w.bytes = max(s.bytes, end.bytes, last.bytes, l.workspace(n).bytes)
+	if l.shared != nil {
+		w.bytes = max(w.bytes, l.shared.backwardWorkspaceFrom(space{w.dh}, l.shared.work(tokens)).bytes)
+	}
 	return w
 }

@@ -8,7 +8,7 @@ import (
 // launch queues one of the layer's kernels, after telling the call's observer.
 func launch[A any](c *Call, s driver.Stream, k *registry.Kernel[A], args A) error {
 	if c.observer != nil {
-		if err := c.observer(k.KernelName, s); err != nil {
+		if err := c.observer(c.layer.of.KernelName(k), s); err != nil {
 			return err
 		}
 	}

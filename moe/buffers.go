@@ -13,6 +13,10 @@ type Weights struct {
 	// B1 [E, 2n] or [E, n] is the bias of W1, ordered as its rows, B3 [E, n] that
 	// of W3 and B2 [E, d] that of W2.
 	B1, B3, B2 Tensor
+	// SharedW1 [sn, d] is the shared experts' gate, SharedW3 [sn, d] their up, which
+	// is not there without a gate, and SharedW2 [d, sn] their down, whatever GateUp
+	// and WeightOrder say. SharedGate [d] is the weight of their own gate.
+	SharedW1, SharedW3, SharedW2, SharedGate Tensor
 }
 
 // List is a routing in which a token has any number of experts, none included:
@@ -55,8 +59,9 @@ type Forward struct {
 	Logits Tensor
 	// O [T, d] is written. So is H [R, 2n], R = T·K rows by expert, then token,
 	// then slot, unless it is the zero Tensor: a training pass keeps it, an
-	// inference pass does without.
-	O, H Tensor
+	// inference pass does without. SharedH [T, 2sn], the same of the shared experts,
+	// goes with H.
+	O, H, SharedH Tensor
 	// Workspace has Sizes.Workspace bytes.
 	Workspace Buffer
 }
@@ -66,7 +71,7 @@ type Forward struct {
 // DO is yet to be set, and the gradients that are wanted.
 func (f Forward) Backward() Backward {
 	return Backward{
-		X: f.X, Weights: f.Weights, H: f.H, Scores: f.Scores, ExpertIDs: f.ExpertIDs, List: f.List, Logits: f.Logits,
+		X: f.X, Weights: f.Weights, H: f.H, SharedH: f.SharedH, Scores: f.Scores, ExpertIDs: f.ExpertIDs, List: f.List, Logits: f.Logits,
 		Workspace: f.Workspace,
 	}
 }
@@ -78,7 +83,7 @@ func (f Forward) Tokens(tokens int) (Forward, error) {
 	if !f.List.IsZero() {
 		return f, &ArgError{Field: "List", Got: "given", Want: "none: its entries are of any token"}
 	}
-	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H} {
+	for _, t := range []*Tensor{&f.X, &f.Scores, &f.ExpertIDs, &f.Logits, &f.O, &f.H, &f.SharedH} {
 		if t.IsZero() {
 			continue
 		}
@@ -101,12 +106,12 @@ func (f Forward) Tokens(tokens int) (Forward, error) {
 // gradients those that are zero Tensors are not wanted, and the work that only
 // they need is left out: a frozen weight costs nothing.
 type Backward struct {
-	// X and Weights are what Forward was given; H, Scores and ExpertIDs what it
-	// gave. A token's experts differ, as Forward's do. BackwardExperts needs no
+	// X and Weights are what Forward was given; H, SharedH, Scores and ExpertIDs what
+	// it gave. A token's experts differ, as Forward's do. BackwardExperts needs no
 	// Router.
 	X Tensor
 	Weights
-	H, Scores, ExpertIDs Tensor
+	H, SharedH, Scores, ExpertIDs Tensor
 	// List is what ForwardExperts was given instead of Scores and ExpertIDs, or
 	// what Forward wrote. Behind rounding, logits have gradients through it: that of
 	// a score of the top-K goes through the softmax over the K, that of a raw one
@@ -147,10 +152,16 @@ type Backward struct {
 }
 
 // WeightGradients are the gradients of the weights, laid out as the weights are.
-// One kernel makes DW1 and DW3, one DB1 and DB3: both of a pair are wanted
-// together, in one type, and both or neither are added to.
+// One kernel makes DW1 and DW3, one DB1 and DB3, one DSharedW1 and DSharedW3: both
+// of a pair are wanted together, in one type, and both or neither are added to.
 type WeightGradients struct {
-	DRouter, DW1, DW3, DW2, DB1, DB3, DB2 Gradient
+	DRouter, DW1, DW3, DW2, DB1, DB3, DB2        Gradient
+	DSharedW1, DSharedW3, DSharedW2, DSharedGate Gradient
+}
+
+// all lists them.
+func (g *WeightGradients) all() [11]Gradient {
+	return [...]Gradient{g.DRouter, g.DW1, g.DW3, g.DW2, g.DB1, g.DB3, g.DB2, g.DSharedW1, g.DSharedW3, g.DSharedW2, g.DSharedGate}
 }
 
 // Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and

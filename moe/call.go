@@ -21,6 +21,8 @@ type Call struct {
 	check     argCheck
 	launchers map[registry.Any]registry.Launcher
 	observer  Observer
+	// shared is the shared experts', nil without them.
+	shared *Call
 }
 
 // Observer is told of a kernel, by its name in [Layer.Kernels], right before
@@ -36,14 +38,21 @@ type Observer func(kernel string, s driver.Stream) error
 func (c *Call) Observe(f Observer) {
 	if c != nil {
 		c.observer = f
+		c.shared.Observe(f)
 	}
 }
 
 // NewCall makes a call.
 func (l *Layer) NewCall() *Call {
 	c := &Call{layer: l, launchers: map[registry.Any]registry.Launcher{}}
-	for _, k := range l.all() { // passes of a nil layer are errors
+	if l == nil {
+		return c // its passes are errors
+	}
+	for _, k := range l.kernels {
 		c.launchers[k.Any] = k.built.NewLauncher(k.fn, l.dev)
+	}
+	if l.shared != nil {
+		c.shared = l.shared.NewCall()
 	}
 	return c
 }
@@ -176,6 +185,7 @@ func (c *Call) checkExperts(n work, f *Forward) {
 	c.check.weights(&f.Weights, want)
 	c.check.tensor("O", f.O, want.O, true)
 	c.check.optional("H", f.H, c.layer.of.ListShapes(n.rows).H, true)
+	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 }
 
 // checked ends the checks.
@@ -212,11 +222,15 @@ func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 // experts queues everything after the plan.
 func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 	w, p := c.layer.workspace(n), f.Workspace.Ptr
-	if err := c.products(s, n, f); err != nil {
+	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
+		return err
+	}
+	if err := c.products(s, n, f, w.pieces); err != nil {
 		return err
 	}
 	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: n.tokens,
+		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})
 }
 

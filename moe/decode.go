@@ -19,7 +19,8 @@ const (
 // WithDecode has forward passes over up to so many tokens take the kernels made
 // for few tokens, whose time is that of reading the weights; 0 means none do.
 // Without it a layer decides itself. Results are the same bits with any: a
-// token's depend on nothing else in the batch, nor on its size.
+// token's depend on nothing else in the batch, nor on its size. Shared experts that
+// have a gate take the kernels for many.
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.
@@ -57,8 +58,8 @@ func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 }
 
 // products queues up- and down-projection.
-func (c *Call) products(s driver.Stream, n work, f *Forward) error {
-	w, p := c.layer.workspace(n), f.Workspace.Ptr
+func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
+	p := f.Workspace.Ptr
 	rows, save := n.rows, !f.H.IsZero()
 	// A list may give an expert more rows than there are tokens.
 	if !n.list && c.layer.decodes(n.tokens) {

@@ -25,6 +25,10 @@
 // Of equal logits the lower expert comes first, and NaN before every number: what
 // is wrong with a router shows in O.
 //
+// A layer with Config.SharedExperts has their weights beside the others', SharedW1
+// to SharedGate in [Weights], and SharedH beside H; their part of O and their
+// gradients come out of the same passes.
+//
 // H is what backward needs beside X, scores and experts; without it (the zero
 // Tensor) the pass is for inference and gives the same O.
 //

@@ -69,6 +69,7 @@ func Estimate(c Config, load Load) (Figures, error) {
 	if Check(c) == nil {
 		t := driver.H200()
 		l := &Layer{of: registry.Layer{Config: c, Tiles: kernel.Choose(c, t)}, sms: t.SMs}
+		l.withShared(t, options{})
 		sizes, err := l.Sizes(tokens)
 		if err != nil {
 			return Figures{}, err

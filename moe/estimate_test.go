@@ -78,7 +78,7 @@ func TestEstimateHistogram(t *testing.T) {
 
 // The workspace is that of the layer itself.
 func TestEstimateIsTheLayers(t *testing.T) {
-	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32}
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Logits: moe.LogitsF32, SharedExperts: 3, SharedGate: true}
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
 	require.NoError(t, err)
 	defer dev.Close()

@@ -28,6 +28,14 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) { c.Bias, c.GateUp, c.Hidden = true, moe.Interleaved, 320 },
 		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, moe.Apart, 192 },
 		func(c *moe.Config) { c.Bias, c.Activation = true, moe.ReLU2 },
+		func(c *moe.Config) { c.SharedExperts = 1 },
+		func(c *moe.Config) { c.SharedExperts, c.SharedGate, c.GateUp = 3, true, moe.Interleaved },
+		func(c *moe.Config) {
+			c.SharedExperts, c.SharedGate, c.Activation, c.WeightOrder = 2, true, moe.ReLU2, moe.InOut
+		},
+		func(c *moe.Config) {
+			c.SharedExperts, c.Bias, c.Activation, c.Alpha, c.Limit = 2, true, moe.SwiGLUOAI, 1.702, 0.7
+		},
 	} {
 		c := base
 		change(&c)

@@ -20,7 +20,9 @@ type backwardRun struct {
 	Backward // a copy: behind a pointer it would go to the heap
 	s        driver.Stream
 	work
-	w      backwardWorkspace
+	w backwardWorkspace
+	// routed: the rows' scores are made of logits, by this layer's router or, of
+	// shared experts, by their gate.
 	routed bool
 }
 
@@ -30,12 +32,15 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 // wanted says which gradients a backward pass is to make.
 type wanted struct {
 	dX, dW1, dW2, dB1, dB2, dRouter, dScores bool
+	// shared are those of the shared experts' weights.
+	shared bool
 }
 
 func (b *Backward) wanted() wanted {
 	return wanted{
 		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(), dB1: !b.DB1.IsZero(), dB2: !b.DB2.IsZero(),
 		dRouter: !b.DRouter.IsZero(), dScores: !b.DScores.IsZero(),
+		shared: !b.DSharedW1.IsZero() || !b.DSharedW2.IsZero() || !b.DSharedGate.IsZero(),
 	}
 }
 
@@ -47,7 +52,10 @@ func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspace, routed bool) error {
 	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, work: n, w: w, routed: routed}
 	of := b.wanted()
-	err := r.planRows()
+	err := c.sharedGradients(s, n.tokens, b, w)
+	if err == nil {
+		err = r.planRows()
+	}
 	if err == nil {
 		err = r.dH()
 	}
@@ -291,6 +299,7 @@ func (r *backwardRun) dX() error {
 	}
 	return launch(r.call, r.s, sum, kernel.AggregateArgs{
 		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(inverse), Starts: r.at(r.w.starts), AddRows: r.at(r.w.extra), Tokens: r.tokens,
+		SharedRows: r.at(r.w.sharedRows),
 	})
 }
 

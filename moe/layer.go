@@ -32,11 +32,14 @@ type Layer struct {
 	chosenBy map[string]autotune.Origin
 	// kernels are the layer's, in the registry's order.
 	kernels []loaded
+	// shared is the layer of its shared experts, nil without them.
+	shared *Layer
 }
 
 // loaded is a kernel that is ready to launch.
 type loaded struct {
 	registry.Any
+	name  string // in Layer.Kernels
 	built registry.Built
 	entry string
 	fn    *jit.Function
@@ -122,7 +125,15 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err != nil {
 		return nil, err
 	}
-	if err := l.load(ctx, emitted, o); err != nil {
+	l.withShared(target, o)
+	// One kernel's failure does not call off the others: when New returns an
+	// error, other than ctx's, nothing of it still runs on the device.
+	var g errgroup.Group
+	l.load(ctx, &g, emitted, o)
+	if l.shared != nil {
+		l.shared.load(ctx, &g, nil, o)
+	}
+	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -158,11 +169,15 @@ func suitsTarget(t driver.Target) error {
 // compileOptions are those of every kernel; they are part of its cache key.
 var compileOptions = driver.CompileOptions{}
 
-// wanted are the kernels that a layer with these options has.
-func (o options) wanted(c Config) registry.Registry {
+// wanted are the kernels that a layer has, made with these options.
+func (o options) wanted(l registry.Layer) registry.Registry {
+	from, suits := kernel.Kernels, registry.Any.Suits
+	if l.IsShared {
+		from, suits = kernel.SharedKernels, kernel.SharedSuits
+	}
 	var list registry.Registry
-	for _, k := range kernel.Kernels {
-		if k.Suits(c) && (!k.IsBackward() || !o.forwardOnly) {
+	for _, k := range from {
+		if suits(k, l.Config) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}
@@ -182,17 +197,14 @@ func emit(l registry.Layer, k registry.Any, done emitted) (registry.Built, jit.S
 			return nil, jit.Source{}, err
 		}
 	}
-	return b, b.Source(fmt.Sprintf("%s %s", k.Name(), l.Config)), nil
+	return b, b.Source(fmt.Sprintf("%s %s", l.KernelName(k), l.Config)), nil
 }
 
-// load emits and loads every kernel, in parallel.
-func (l *Layer) load(ctx context.Context, done emitted, o options) error {
+// load has g emit and load every kernel, in parallel.
+func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emitted, o options) {
 	loader := jit.Of(l.dev)
-	wanted := o.wanted(l.of.Config)
+	wanted := o.wanted(l.of)
 	l.kernels = make([]loaded, len(wanted))
-	// One kernel's failure does not call off the others: when New returns an
-	// error, other than ctx's, nothing of it still runs on the device.
-	var g errgroup.Group
 	for i, k := range wanted {
 		g.Go(func() error {
 			b, source, err := emit(l.of, k, done)
@@ -204,23 +216,24 @@ func (l *Layer) load(ctx context.Context, done emitted, o options) error {
 			if err != nil {
 				return err
 			}
-			o.logger.Info("kernel ready", "kernel", k.Name(), "origin", fn.Origin.String())
-			l.kernels[i] = loaded{Any: k, built: b, entry: source.Name, fn: fn}
+			name := l.of.KernelName(k)
+			o.logger.Info("kernel ready", "kernel", name, "origin", fn.Origin.String())
+			l.kernels[i] = loaded{Any: k, name: name, built: b, entry: source.Name, fn: fn}
 			return nil
 		})
 	}
-	return g.Wait()
 }
 
 // made says that New made the layer: one that is nil or zero it did not.
 func (l *Layer) made() bool { return l != nil && l.of.NumExperts > 0 }
 
-// all are the layer's kernels; a nil layer has none.
+// all are the layer's kernels, those of its shared experts last; a nil layer has
+// none.
 func (l *Layer) all() []loaded {
 	if l == nil {
 		return nil
 	}
-	return l.kernels
+	return slices.Concat(l.kernels, l.shared.all())
 }
 
 // Config is what the layer was made for.
@@ -246,7 +259,7 @@ func (l *Layer) Tiles() Tiles {
 func (l *Layer) Kernels() []string {
 	var names []string
 	for _, k := range l.all() {
-		names = append(names, k.Name())
+		names = append(names, k.name)
 	}
 	return names
 }
@@ -259,7 +272,7 @@ func (l *Layer) hasBackward() bool {
 // Listing is the PTX of a kernel with the Go line behind each instruction.
 func (l *Layer) Listing(name string) ([]byte, error) {
 	for _, k := range l.all() {
-		if k.Name() == name {
+		if k.name == name {
 			return k.fn.Listing(), nil
 		}
 	}
@@ -287,7 +300,7 @@ func (l *Layer) Explain(err error) error {
 func (l *Layer) Origins() map[string]jit.Origin {
 	m := map[string]jit.Origin{}
 	for _, k := range l.all() {
-		m[k.Name()] = k.fn.Origin
+		m[k.name] = k.fn.Origin
 	}
 	return m
 }

@@ -40,11 +40,15 @@ func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
 	if err := c.planList(s, n, f.List, p, w.indices); err != nil {
 		return err
 	}
-	if err := c.products(s, n, f); err != nil {
+	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
+		return err
+	}
+	if err := c.products(s, n, f, w.pieces); err != nil {
 		return err
 	}
 	return launch(c, s, kernel.AggregateListKernel, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
+		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})
 }
 

@@ -94,12 +94,12 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	require.NoError(t, err)
 	shapes, list := layer.Shapes(tokens), c.ListShapes(entries)
 	b.f = moe.Forward{
-		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), Weights: b.arena.Weights(layer),
+		X: b.arena.Tensor(shapes.X), O: b.arena.Tensor(shapes.O), H: b.arena.Tensor(list.H), SharedH: b.arena.Tensor(shapes.SharedH), Weights: b.arena.Weights(layer),
 		List:      b.arena.List(layer, entries),
 		Workspace: b.arena.Buffer(sizes.BackwardWorkspace),
 	}
 	require.NoError(t, b.arena.Err())
-	b.poison(b.f.O, b.f.H, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+	b.poison(b.f.O, b.f.H, b.f.SharedH, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	values := func(of moe.Tensor, seed uint64, std float64) []uint16 {
 		v := reference.NewNormal(seed, std).Values(of.Shape.Elements())
 		require.NoError(t, moe.Write(b.s, of, v))
@@ -110,6 +110,9 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	w := reference.Weights{Router: b.router, W1: values(b.f.W1, 2, 0.1), W2: values(b.f.W2, 3, 0.1)}
 	if c.Bias {
 		w.B1, w.B2 = values(b.f.B1, 5, 0.5), values(b.f.B2, 6, 0.5)
+	}
+	if c.SharedExperts > 0 {
+		w.SharedW1, w.SharedW3, w.SharedW2 = values(b.f.SharedW1, 8, 0.1), values(b.f.SharedW3, 9, 0.1), values(b.f.SharedW2, 10, 0.1)
 	}
 	b.do = reference.NewNormal(4, 1).Values(shapes.O.Elements())
 	require.NoError(t, moe.Write(b.s, b.f.List.Tokens, l.tokens))
@@ -148,7 +151,7 @@ func TestLists(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for i := range cases {
 		tokens := []int{70, 3, 130, 1}[i%4]
-		c.Bias = i%2 == 0
+		c.Bias, c.SharedExperts = i%2 == 0, i%4/2
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
 		b := newListBench(t, c, l, tokens)
 		call := b.layer.NewCall()

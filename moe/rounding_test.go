@@ -59,6 +59,9 @@ func wider[E any](v []E, c moe.Config, none E) (out []E) {
 
 func newRoundedBench(t *testing.T, how moe.Rounding, tokens int) *listBench {
 	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how}
+	if how.RawScores {
+		c.SharedExperts = 2
+	}
 	rows := int(how.MaxRows(c, tokens))
 	b := newListBench(t, c, routedList{width: c.NumExperts, tokens: make([]int32, rows), ids: make([]int32, rows), scores: make([]float32, rows)}, tokens)
 	require.Equal(t, rows, b.layer.RoundedRows(tokens))

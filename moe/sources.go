@@ -31,13 +31,16 @@ func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.withShared(t, o)
 	var sources []jit.Source
-	for _, k := range o.wanted(c) {
-		_, s, err := emit(l.of, k, done)
-		if err != nil {
-			return nil, err
+	for ; l != nil; l, done = l.shared, nil {
+		for _, k := range o.wanted(l.of) {
+			_, s, err := emit(l.of, k, done)
+			if err != nil {
+				return nil, err
+			}
+			sources = append(sources, s)
 		}
-		sources = append(sources, s)
 	}
 	return sources, nil
 }

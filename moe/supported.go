@@ -43,7 +43,6 @@ func unsupported(c Config) error {
 		{"ScoreScale", c.Scale(), plain.Scale()},
 		{"ExpertScale", c.ExpertScale, plain.ExpertScale},
 		{"ScoreOnInput", c.ScoreOnInput, plain.ScoreOnInput},
-		{"SharedExperts", c.SharedExperts, plain.SharedExperts},
 	} {
 		if f.got != f.want {
 			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}

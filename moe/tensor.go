@@ -51,7 +51,7 @@ type span struct {
 // argCheck collects the arguments of a call and keeps the first error. It
 // lives in the Call, so checking allocates only for errors.
 type argCheck struct {
-	spans [40]span
+	spans [64]span
 	n     int
 	err   error
 }
@@ -77,13 +77,14 @@ func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool)
 	}
 }
 
-// weights checks the experts' weights.
+// weights checks the experts' weights, the shared ones' too.
 func (c *argCheck) weights(w *Weights, want spec.Shapes) {
 	for _, t := range [...]struct {
 		field string
 		got   Tensor
 		want  spec.Shape
-	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}, {"B1", w.B1, want.B1}, {"B3", w.B3, want.B3}, {"B2", w.B2, want.B2}} {
+	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}, {"B1", w.B1, want.B1}, {"B3", w.B3, want.B3}, {"B2", w.B2, want.B2},
+		{"SharedW1", w.SharedW1, want.SharedW1}, {"SharedW3", w.SharedW3, want.SharedW3}, {"SharedW2", w.SharedW2, want.SharedW2}, {"SharedGate", w.SharedGate, want.SharedGate}} {
 		switch {
 		case !t.want.IsZero():
 			c.tensor(t.field, t.got, t.want, false)

@@ -33,6 +33,8 @@ type indices struct {
 	// keys and raw are what experts choose by, choices what they chose. The first
 	// two are gone when A and Y are made.
 	keys, raw, choices int64
+	// ids are the rows' experts of shared experts, and weights their scores.
+	ids int64
 }
 
 // tiles are the tiles of the which-th product of a call with the workspace at p.
@@ -50,9 +52,16 @@ func (w indices) plan(p driver.DevicePtr, experts Tensor) route.PlanTensors {
 
 // workspace is the layout of a forward call's scratch memory.
 type workspace struct {
+	pieces
+	// shared are the shared experts', with the same a.
+	shared pieces
+	bytes  int64
+}
+
+// pieces are what the products of a pass need.
+type pieces struct {
 	indices
-	a, y  int64
-	bytes int64
+	a, y int64
 }
 
 // ticketBytes is the size of a product's tile counter.
@@ -73,6 +82,9 @@ func (l *Layer) work(tokens int) work { return work{tokens: tokens, rows: tokens
 
 // indices lays out what all calls need.
 func (l *Layer) indices(s *space, n work) indices {
+	if l.of.IsShared {
+		return l.sharedIndices(s, n.tokens)
+	}
 	var w indices
 	c := l.of.Config
 	rows := int64(n.rows)
@@ -97,8 +109,12 @@ func (l *Layer) indices(s *space, n work) indices {
 // workspace lays out the scratch memory of a forward call.
 func (l *Layer) workspace(n work) workspace {
 	var s space
-	w := workspace{indices: l.indices(&s, n)}
-	shapes := l.of.Config.ListShapes(n.rows)
+	w := workspace{pieces: pieces{indices: l.indices(&s, n)}}
+	shapes, shared := l.of.Config.ListShapes(n.rows), l.of.Shapes(n.tokens)
+	if l.shared != nil {
+		w.shared.indices = l.shared.sharedIndices(&s, n.tokens)
+		w.shared.y = s.take(shared.SharedY.Bytes())
+	}
 	var early space
 	if n.list && l.of.Rounds() {
 		w.choices = s.take(route.ChoiceBytes * int64(l.of.NumExperts))
@@ -109,7 +125,8 @@ func (l *Layer) workspace(n work) workspace {
 			w.raw = early.take(table)
 		}
 	}
-	w.a = s.take(shapes.A.Bytes())
+	w.a = s.take(max(shapes.A.Bytes(), shared.SharedA.Bytes()))
+	w.shared.a = w.a
 	w.y = s.take(shapes.Y.Bytes())
 	w.bytes = max(s.bytes, early.bytes)
 	return w
@@ -127,10 +144,11 @@ type Sizes struct {
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
 	// every multiprocessor and expert, expert offsets, a row pair for each expert.
 	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
-	// bytes a row of indices, and alignment.
+	// bytes a row of indices, 2·d + 12 a token with shared experts, and alignment.
 	Fixed int64
-	// H is what a training pass saves beside X, scores and experts.
-	H int64
+	// H, and SharedH with shared experts, are what a training pass saves beside X,
+	// scores and experts.
+	H, SharedH int64
 	// O, Scores and ExpertIDs are the outputs.
 	O, Scores, ExpertIDs int64
 }
@@ -148,7 +166,7 @@ func (l *Layer) Sizes(tokens int) (Sizes, error) {
 	return Sizes{
 		Workspace: l.workspace(l.work(tokens)).bytes, Fixed: l.workspace(work{}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(l.work(tokens)).bytes,
-		H:                 s.H.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		H:                 s.H.Bytes(), SharedH: s.SharedH.Bytes(), O: s.O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
 }
 
@@ -170,7 +188,7 @@ func (l *Layer) ListSizes(tokens, entries int) (Sizes, error) {
 	return Sizes{
 		Workspace: l.workspace(n).bytes, Fixed: l.workspace(work{list: true}).bytes,
 		BackwardWorkspace: l.backwardWorkspace(n).bytes,
-		H:                 s.H.Bytes(), O: l.of.Shapes(tokens).O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
+		H:                 s.H.Bytes(), SharedH: l.of.Shapes(tokens).SharedH.Bytes(), O: l.of.Shapes(tokens).O.Bytes(), Scores: s.Scores.Bytes(), ExpertIDs: s.ExpertIDs.Bytes(),
 	}, nil
 }
 

@@ -127,6 +127,9 @@ func silu(alpha float64) curve {
 	}
 }
 
+// Sigmoid is 1/(1 + exp(-x)).
+func Sigmoid(x ptx.F32) ptx.F32 { return sigmoid(x, 1) }
+
 // sigmoid is 1/(1 + 2^(-alpha·x·log2 e)).
 func sigmoid(x ptx.F32, alpha float64) ptx.F32 {
 	t := x.Mul(ptx.Float(-alpha * math.Log2E)).Ex2Approx(ftz)

@@ -120,6 +120,20 @@ func (c Config) HParts() int {
 // SharedWidth is the width of all shared experts together, 0 where there are none.
 func (c Config) SharedWidth() int { return c.SharedExperts * c.Intermediate }
 
+// Shared is the layer's shared experts as a layer of one expert that all tokens
+// go to, and whether there are any. SharedGate stays: the gate's weight is that
+// layer's router.
+func (c Config) Shared() (Config, bool) {
+	s := Config{
+		Hidden: c.Hidden, Intermediate: c.SharedWidth(), NumExperts: 1, TopK: 1, Type: c.Type,
+		Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, SharedGate: c.SharedGate, TokensHint: c.TokensHint,
+	}
+	if c.Activation.Gated() {
+		s.GateUp = Apart
+	}
+	return s, s.Intermediate > 0
+}
+
 // Scale is what scores are multiplied by: ScoreScale, or 1.
 func (c Config) Scale() float64 {
 	if c.ScoreScale == 0 {

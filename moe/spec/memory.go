@@ -24,14 +24,14 @@ func (c Config) metadataBytes(tokens int) int64 {
 // X (which the caller has anyway), H, scores and experts. That is 2Td + 4TKn
 // bytes, or 2Td + 2TKn without a gate, which do not grow when experts get finer
 // at a constant nK, and 8TK bytes of metadata: the order of the rows is made
-// again from the experts. Shared experts keep their H and the score of their
-// gate, a router whose scores don't tell their gradient its logits.
+// again from the experts, and the score of the shared experts' gate from X. Shared
+// experts keep their H, a router whose scores don't tell their gradient its logits.
 func (c Config) Saved(tokens int) Saved {
 	shapes := c.Shapes(tokens)
 	s := Saved{
 		Method:      "SonicMoE",
 		Activations: shapes.X.Bytes() + shapes.H.Bytes() + shapes.SharedH.Bytes(),
-		Metadata:    shapes.Scores.Bytes() + shapes.ExpertIDs.Bytes() + shapes.SharedScore.Bytes(),
+		Metadata:    shapes.Scores.Bytes() + shapes.ExpertIDs.Bytes(),
 	}
 	if c.SavesLogits() {
 		s.Metadata += shapes.Logits.Bytes()

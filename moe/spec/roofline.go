@@ -122,7 +122,7 @@ func (c Config) DW1Work(tokens int) Work {
 // products of shared experts, where there are any.
 func (c Config) ForwardWork(tokens int) []Work {
 	list := []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
-	if s, ok := c.shared(); ok {
+	if s, ok := c.Shared(); ok {
 		list = append(list, named("shared ", s.UpWork(tokens), s.DownWork(tokens))...)
 	}
 	return list
@@ -143,17 +143,10 @@ func (c Config) InferenceWork(tokens int) []Work {
 // the router's.
 func (c Config) BackwardWork(tokens int) []Work {
 	list := []Work{c.DHWork(tokens), c.DW2Work(tokens), c.DXWork(tokens), c.DW1Work(tokens), c.AggregateWork(tokens)}
-	if s, ok := c.shared(); ok {
+	if s, ok := c.Shared(); ok {
 		list = append(list, named("shared ", s.DHWork(tokens), s.DW2Work(tokens), s.DXWork(tokens), s.DW1Work(tokens))...)
 	}
 	return list
-}
-
-// shared is the layer's shared experts as a layer of one expert that all tokens
-// go to, and whether there are any.
-func (c Config) shared() (Config, bool) {
-	s := Config{Hidden: c.Hidden, Intermediate: c.SharedWidth(), NumExperts: 1, TopK: 1, Activation: c.Activation}
-	return s, s.Intermediate > 0
 }
 
 func named(prefix string, list ...Work) []Work {

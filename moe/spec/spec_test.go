@@ -60,7 +60,7 @@ func TestSavedIsTheTensors(t *testing.T) {
 	}
 }
 
-// Shared experts, their gate and a router that needs its logits again add what
+// Shared experts and a router that needs its logits again add what
 // they keep; an expert without a gate keeps half.
 func TestSavedOfOtherLayers(t *testing.T) {
 	c := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
@@ -68,7 +68,7 @@ func TestSavedOfOtherLayers(t *testing.T) {
 	c.SharedExperts, c.SharedGate, c.Score = 3, true, spec.Sigmoid
 	with := c.Saved(10)
 	assert.Equal(t, int64(4*10*3*32), with.Activations-plain.Activations)
-	assert.Equal(t, int64(4*10+2*10*8), with.Metadata-plain.Metadata)
+	assert.Equal(t, int64(2*10*8), with.Metadata-plain.Metadata)
 	assert.Equal(t, plain.Activations, c.SavedByMethod(10)[0].Activations)
 	ungated := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2, Activation: spec.GELUErf}
 	assert.Equal(t, int64(2*10*64+2*20*32), ungated.Saved(10).Activations)

@@ -13,8 +13,9 @@ type Report struct {
 	// Sampled is the number of tokens compared.
 	Sampled int
 	// O and H are held against the unrounded reference, fed the device's own
-	// scores and experts. H is empty where it was not compared.
-	O, H reference.Report
+	// scores and experts. H, and SharedH with shared experts, are empty where they
+	// were not compared.
+	O, H, SharedH reference.Report
 	// Score is the largest error of a score, ScoreBound what is allowed.
 	Score, ScoreBound float64
 	// Routing is the first token routed wrongly, or nil.
@@ -39,9 +40,15 @@ func (r Report) Check() error {
 	if err := r.O.Check(reference.VsUnrounded); err != nil {
 		return fmt.Errorf("O: %w", err)
 	}
-	if r.H.Rows > 0 {
-		if err := r.H.Check(reference.VsUnrounded); err != nil {
-			return fmt.Errorf("H: %w", err)
+	for _, h := range []struct {
+		name   string
+		report reference.Report
+	}{{"H", r.H}, {"SharedH", r.SharedH}} {
+		if h.report.Rows == 0 {
+			continue
+		}
+		if err := h.report.Check(reference.VsUnrounded); err != nil {
+			return fmt.Errorf("%s: %w", h.name, err)
 		}
 	}
 	return nil
@@ -95,6 +102,9 @@ func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, token
 			of = append(of, rows[int(token)*c.TopK:int(token+1)*c.TopK]...)
 		}
 		rep.H = reference.Compare(reference.Gather(r.H, of, c.HWidth()), out.H, len(of), c.HWidth())
+		if width := c.HParts() * c.SharedWidth(); width > 0 {
+			rep.SharedH = reference.Compare(reference.Gather(r.SharedH, tokens, width), out.SharedH, len(tokens), width)
+		}
 	}
 	return nil
 }

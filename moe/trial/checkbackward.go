@@ -34,6 +34,8 @@ type BackwardReport struct {
 	DX, DScores, DW1, DW2, DRouter reference.Report
 	// DB1 and DB2 are compared whole.
 	DB1, DB2 reference.Report
+	// Those of shared experts: of their weights as many rows as of the others.
+	DSharedW1, DSharedW2, DSharedGate reference.Report
 }
 
 // Check returns nil when every gradient is inside the bounds.
@@ -41,7 +43,8 @@ func (r BackwardReport) Check() error {
 	for _, g := range []struct {
 		name   string
 		report reference.Report
-	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter}} {
+	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter},
+		{"DSharedW1", r.DSharedW1}, {"DSharedW2", r.DSharedW2}, {"DSharedGate", r.DSharedGate}} {
 		if err := g.report.Check(r.Bounds); err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
 		}
@@ -64,7 +67,7 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	if err != nil {
 		return BackwardReport{}, err
 	}
-	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), ExpertIDs: saved.ExpertIDs, H: saved.H, Routed: o.Routed}
+	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), ExpertIDs: saved.ExpertIDs, H: saved.H, SharedH: saved.SharedH, Routed: o.Routed}
 	if !b.DLogits.IsZero() || b.Balance != 0 || b.ZLoss != 0 {
 		in.Extra = reference.Widen(t.Extra)
 	}
@@ -78,14 +81,15 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 		k.report.Bounds = reference.VsRounded
 	}
 	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
-	dw1 := []moe.Tensor{b.DW1.Tensor}
-	if !b.DW3.IsZero() {
-		dw1 = append(dw1, b.DW3.Tensor)
-	}
-	k.report.DW1 = k.weights(dw1, g.W1, c.HWidth(), c.Hidden, o.Rows)
-	k.report.DW2 = k.weights([]moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
+	k.report.DW1 = k.weights(c, []moe.Tensor{b.DW1.Tensor, b.DW3.Tensor}, g.W1, c.HWidth(), c.Hidden, o.Rows)
+	k.report.DW2 = k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
 	k.report.DB1 = k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth())
 	k.report.DB2 = k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden)
+	if shared, ok := c.Shared(); ok {
+		k.report.DSharedW1 = k.weights(shared, []moe.Tensor{b.DSharedW1.Tensor, b.DSharedW3.Tensor}, g.SharedW1, shared.HWidth(), c.Hidden, o.Rows)
+		k.report.DSharedW2 = k.weights(shared, []moe.Tensor{b.DSharedW2.Tensor}, g.SharedW2, c.Hidden, shared.Intermediate, o.Rows)
+		k.sharedGate()
+	}
 	k.router()
 	return k.report, k.err
 }
@@ -120,23 +124,39 @@ func (k *backwardCheck) tokens(list []int32) {
 	k.report.DScores = k.compare(k.b.DScores, want.DScores, c.TopK, numbers)
 }
 
-// weights compares sampled rows of an expert weight's gradient, which is in one
-// tensor or in halves.
-func (k *backwardCheck) weights(got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
-	if got[0].IsZero() || k.err != nil {
+// weights compares sampled rows of the gradient of a weight of the layer c, which
+// is in one tensor or in halves.
+func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
+	if got = slices.DeleteFunc(got, moe.Tensor.IsZero); len(got) == 0 || k.err != nil {
 		return reference.Report{}
 	}
-	list := SampleRows(k.t.Layer.Config().NumExperts, rows, sample)
+	list := SampleRows(c.NumExperts, rows, sample)
 	k.report.Rows = len(list)
 	want, err := of(list)
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
-	v, err := k.t.weightRows(got, rows, cols, list)
+	v, err := k.t.weightRows(c.WeightOrder, got, rows, cols, list)
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
 	return k.judge(v, want, len(list), cols)
+}
+
+// sharedGate compares the gradient of the shared experts' gate, from those of all
+// tokens.
+func (k *backwardCheck) sharedGate() {
+	if k.b.DSharedGate.IsZero() || k.err != nil {
+		return
+	}
+	all, err := k.g.Tokens(nil)
+	if k.err = err; err != nil {
+		return
+	}
+	want, err := k.g.SharedGate(all.DSharedGate)
+	if k.err = err; err == nil {
+		k.report.DSharedGate = k.compare(k.b.DSharedGate.Tensor, want, k.t.Layer.Config().Hidden, []int64{0})
+	}
 }
 
 // biases compares the gradient of a bias, which is in one tensor or in halves,
@@ -165,9 +185,9 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 }
 
 // weightRows reads rows of experts' weights, whichever way they lie.
-func (t *Trial) weightRows(parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
+func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
 	rows /= len(parts)
-	width, height, inOut := cols, rows, t.Layer.Config().WeightOrder == moe.InOut
+	width, height, inOut := cols, rows, order == moe.InOut
 	if inOut {
 		width, height = rows, cols
 	}

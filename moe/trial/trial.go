@@ -53,6 +53,7 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), reference.Weights{
 		Router: weight(seed+1, s.Router), W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
 		B1: bias(seed+5, s.B1), B3: bias(seed+6, s.B3), B2: bias(seed+7, s.B2),
+		SharedW1: weight(seed+8, s.SharedW1), SharedW3: weight(seed+9, s.SharedW3), SharedW2: weight(seed+10, s.SharedW2), SharedGate: weight(seed+11, s.SharedGate),
 	})
 }
 
@@ -72,7 +73,8 @@ func (t *Trial) upload() (err error) {
 	}
 	t.Args = t.memory.Forward(t.Layer, t.Tokens)
 	if t.Args.H.IsZero() {
-		t.Args.H = t.memory.Tensor(t.Layer.Shapes(t.Tokens).H)
+		s := t.Layer.Shapes(t.Tokens)
+		t.Args.H, t.Args.SharedH = t.memory.Tensor(s.H), t.memory.Tensor(s.SharedH)
 	}
 	t.Args.Weights = t.memory.Weights(t.Layer)
 	sizes, err := t.Layer.Sizes(t.Tokens)
@@ -86,7 +88,8 @@ func (t *Trial) upload() (err error) {
 	for _, in := range []struct {
 		to   moe.Tensor
 		from []uint16
-	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2}} {
+	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2},
+		{t.Args.SharedW1, t.SharedW1}, {t.Args.SharedW3, t.SharedW3}, {t.Args.SharedW2, t.SharedW2}, {t.Args.SharedGate, t.SharedGate}} {
 		if in.to.IsZero() {
 			continue
 		}
@@ -112,7 +115,7 @@ func (t *Trial) Poison() error {
 		p     driver.DevicePtr
 		bytes int64
 	}{
-		{t.Args.O.Ptr, t.Args.O.Shape.Bytes()}, {t.Args.H.Ptr, t.Args.H.Shape.Bytes()},
+		{t.Args.O.Ptr, t.Args.O.Shape.Bytes()}, {t.Args.H.Ptr, t.Args.H.Shape.Bytes()}, {t.Args.SharedH.Ptr, t.Args.SharedH.Shape.Bytes()},
 		{t.Args.Scores.Ptr, t.Args.Scores.Shape.Bytes()}, {t.Args.ExpertIDs.Ptr, t.Args.ExpertIDs.Shape.Bytes()},
 		{t.Args.Workspace.Ptr, t.Args.Workspace.Bytes},
 	} {
@@ -126,7 +129,7 @@ func (t *Trial) Poison() error {
 // Inference is Args without H.
 func (t *Trial) Inference() moe.Forward {
 	f := t.Args
-	f.H = moe.Tensor{}
+	f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
 	return f
 }
 
@@ -143,12 +146,12 @@ func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
 
 // Results are a pass's outputs on the host.
 type Results struct {
-	O, H      []uint16
-	Scores    []float32
-	ExpertIDs []int32
+	O, H, SharedH []uint16
+	Scores        []float32
+	ExpertIDs     []int32
 }
 
-// Results copies the outputs; H only if asked for.
+// Results copies the outputs; H and SharedH only if asked for.
 func (t *Trial) Results(withH bool) (Results, error) {
 	s := t.Layer.Config().Shapes(t.Tokens)
 	r := Results{
@@ -166,6 +169,12 @@ func (t *Trial) Results(withH bool) (Results, error) {
 	}
 	if !withH {
 		return r, nil
+	}
+	if !t.Args.SharedH.IsZero() {
+		r.SharedH = make([]uint16, s.SharedH.Elements())
+		if err := moe.Read(t.stream, t.Args.SharedH, r.SharedH); err != nil {
+			return r, err
+		}
 	}
 	return r, moe.Read(t.stream, t.Args.H, r.H)
 }

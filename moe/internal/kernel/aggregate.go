@@ -17,6 +17,9 @@ type Aggregate struct {
 	Hidden, TopK int
 	// Unit leaves the scores out: every weight is 1, as dX needs it.
 	Unit bool
+	// Shared adds row t of the shared experts behind the slots, with SharedGate
+	// times its score unless Unit.
+	Shared, SharedGate bool
 	// Extra adds row t of one more [T, d] tensor to each sum, last.
 	Extra bool
 	// List: tokens have any number of rows, as route.ByToken lists them, instead
@@ -42,6 +45,9 @@ type AggregateArgs struct {
 	// With List, Starts [T+1] u32 says where a token's rows begin in Inverse and
 	// Scores, which are [R].
 	Starts driver.DevicePtr
+	// SharedRows [T, d] bf16 and SharedScores [T] f32 are the shared experts'.
+	SharedRows   driver.DevicePtr
+	SharedScores driver.DevicePtr
 	// AddRows [T, d] bf16 are added last, with Extra.
 	AddRows driver.DevicePtr
 	// Tokens is T.
@@ -66,9 +72,16 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	})
 	y, o := k.Ptr(&k.Args.Y), k.Ptr(&k.Args.O)
 	inverse := k.Ptr(&k.Args.Inverse)
-	var scores, extra ptx.Global
+	var scores, extra, shared, sharedScores ptx.Global
 	if !a.Unit {
 		scores = k.Ptr(&k.Args.Scores)
+	}
+	if a.Shared {
+		shared = k.Ptr(&k.Args.SharedRows)
+	}
+	weighted := a.SharedGate && !a.Unit
+	if weighted {
+		sharedScores = k.Ptr(&k.Args.SharedScores)
 	}
 	if a.Extra {
 		extra = k.Ptr(&k.Args.AddRows)
@@ -87,9 +100,19 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	k.GridDepLaunch()
 	k.If(token.Lt(tokens), func() {
 		column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
-		var last []ptx.U32
+		row := func(of ptx.Global) []ptx.U32 {
+			return ptx.LdGlobalVec[ptx.U32](of.Index(token, a.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
+		}
+		var last, ofShared []ptx.U32
 		if a.Extra {
-			last = ptx.LdGlobalVec[ptx.U32](extra.Index(token, a.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
+			last = row(extra)
+		}
+		sharedScore := ptx.Float(1)
+		if a.Shared {
+			ofShared = row(shared)
+		}
+		if weighted {
+			sharedScore = ptx.LdGlobal[ptx.F32](sharedScores.Index(token, 4))
 		}
 		sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
 		for i := range sum {
@@ -108,6 +131,11 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 				row, score := a.slots(inverse, scores, token, first, min(inFlight, a.TopK-first))
 				a.add(k.Kernel, at, row, score, sum)
 			}
+		}
+		for i, v := range ofShared {
+			lo, hi := v.AsBF16x2().Unpack()
+			sum[2*i].Set(lo.Fma(sharedScore, sum[2*i].Get()))
+			sum[2*i+1].Set(hi.Fma(sharedScore, sum[2*i+1].Get()))
 		}
 		for i, v := range last {
 			lo, hi := v.AsBF16x2().Unpack()
@@ -187,24 +215,30 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 // one for lists.
 var (
 	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, TopK: l.TopK}.Build()
+		return aggregateOf(l, Aggregate{TopK: l.TopK})
 	}}
 	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true}.Build()
+		return aggregateOf(l, Aggregate{TopK: l.TopK, Unit: true})
 	}}
 	SumExtraKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, TopK: l.TopK, Unit: true, Extra: true}.Build()
+		return aggregateOf(l, Aggregate{TopK: l.TopK, Unit: true, Extra: true})
 	}}
 	AggregateListKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, List: true}.Build()
+		return aggregateOf(l, Aggregate{List: true})
 	}}
 	SumListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, Unit: true, List: true}.Build()
+		return aggregateOf(l, Aggregate{Unit: true, List: true})
 	}}
 	SumExtraListKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum-extra-list", Backward: true, Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
-		return Aggregate{Hidden: l.Hidden, Unit: true, Extra: true, List: true}.Build()
+		return aggregateOf(l, Aggregate{Unit: true, Extra: true, List: true})
 	}}
 )
+
+// aggregateOf is a sum of a layer's, with its shared experts.
+func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], error) {
+	a.Hidden, a.Shared, a.SharedGate = l.Hidden, l.SharedExperts > 0, l.SharedGate
+	return a.Build()
+}
 
 func aggregateWork(c spec.Config, tokens int) []spec.Work {
 	return []spec.Work{c.AggregateWork(tokens)}

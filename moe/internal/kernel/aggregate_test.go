@@ -40,6 +40,8 @@ func TestFMA32(t *testing.T) {
 type aggregateCase struct {
 	hidden, topK, tokens int
 	unit, extra          bool
+	// shared rows come before the extra ones; gate: with scores.
+	shared, gate bool
 }
 
 func (c aggregateCase) run(b *kt.Bed) {
@@ -54,6 +56,10 @@ func (c aggregateCase) run(b *kt.Bed) {
 		}
 	}
 	want, extra := make([]uint16, c.tokens*c.hidden), reference.NewNormal(8, 1).Values(int64(c.tokens*c.hidden))
+	shared, gates := reference.NewNormal(9, 1).Values(int64(c.tokens*c.hidden)), make([]float32, c.tokens)
+	for t := range gates {
+		gates[t] = r.Float32()
+	}
 	for t := range c.tokens {
 		for col := range c.hidden {
 			var sum float32
@@ -67,15 +73,23 @@ func (c aggregateCase) run(b *kt.Bed) {
 					sum = fma32(v, weight, sum)
 				}
 			}
+			if c.shared {
+				weight := gates[t]
+				if c.unit || !c.gate {
+					weight = 1
+				}
+				sum = fma32(math.Float32frombits(uint32(shared[t*c.hidden+col])<<16), weight, sum)
+			}
 			if c.extra {
 				sum += math.Float32frombits(uint32(extra[t*c.hidden+col]) << 16)
 			}
 			want[t*c.hidden+col] = num.Float32ToBF16(sum)
 		}
 	}
-	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra}
+	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra, Shared: c.shared, SharedGate: c.gate}
 	o := b.Room(2 * len(want))
-	kt.Run(b, kernel, 0, AggregateArgs{Y: kt.Upload(b, y), O: o, Inverse: kt.Upload(b, inverse), Scores: kt.Upload(b, scores), AddRows: kt.Upload(b, extra), Tokens: c.tokens})
+	kt.Run(b, kernel, 0, AggregateArgs{Y: kt.Upload(b, y), O: o, Inverse: kt.Upload(b, inverse), Scores: kt.Upload(b, scores), AddRows: kt.Upload(b, extra),
+		SharedRows: kt.Upload(b, shared), SharedScores: kt.Upload(b, gates), Tokens: c.tokens})
 	got := kt.Download[uint16](b, o, len(want))
 	for i := range want {
 		require.Equal(b.T, want[i], got[i], "%+v token %d column %d", c, i/c.hidden, i%c.hidden)
@@ -88,7 +102,7 @@ func TestAggregate(t *testing.T) {
 	for _, size := range [][3]int{{128, 1, 1}, {128, 2, 63}, {192, 3, 65}, {320, 8, 17}, {128, 9, 5}, {2880, 4, 3}, {192, 16, 33}, {1536, 8, 2}} {
 		for _, unit := range []bool{false, true} {
 			turn++
-			c := aggregateCase{hidden: size[0], topK: size[1], tokens: size[2], unit: unit, extra: turn%3 == 1}
+			c := aggregateCase{hidden: size[0], topK: size[1], tokens: size[2], unit: unit, extra: turn%3 == 1, shared: turn%5 > 1, gate: turn%5 > 2}
 			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) { c.run(kt.New(t, kt.Early)) })
 		}
 	}

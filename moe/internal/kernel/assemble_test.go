@@ -101,6 +101,11 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 			}
 		}
 	}
+	for _, gate := range []bool{false, true} {
+		m[fmt.Sprintf("every token, gate=%v", gate)] = building[EveryTokenArgs]{EveryToken{Hidden: c.Hidden, Gate: gate}}
+		m[fmt.Sprintf("aggregate, shared, gate=%v", gate)] = building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Shared: true, SharedGate: gate}}
+	}
+	m["aggregate, dX, shared"] = building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true, Shared: true}}
 	m["extra rows"] = building[drouter.ExtraRowsArgs]{drouter.ExtraRows{Hidden: c.Hidden, NumExperts: c.NumExperts}}
 	for _, extra := range []bool{false, true} {
 		m[fmt.Sprintf("drouter extra=%v", extra)] = building[drouter.Args]{drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Extra: extra}}

@@ -14,6 +14,9 @@
 //
 // Of few tokens package decode makes Up and Down, with the same bits.
 //
+// Shared experts are a layer of one expert that every token goes to, of the same
+// kernels behind EveryToken's plan; Aggregate adds their rows last.
+//
 // With expert ids from elsewhere Count takes the router's place. Where losses of
 // the router are asked for, Losses and LossSum follow it. With few tokens the
 // kernels of package decode take the place of Up and Down.

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// Kernels are the layer's kernels: the one list of them. Each is declared in its
-// own file.
+// Kernels are the layer's kernels: the one list of them, of which SharedKernels
+// are its shared experts' too. Each is declared in its own file.
 var Kernels = registry.Registry{
 	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,

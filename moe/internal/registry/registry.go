@@ -6,6 +6,7 @@ package registry
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"sonicmoe/driver"
@@ -20,6 +21,17 @@ type Layer struct {
 	spec.Config
 	// Tiles has a tiling for every product.
 	Tiles tiles.Choice
+	// IsShared says that this is the layer of another's shared experts, whose
+	// kernels' names say so.
+	IsShared bool
+}
+
+// KernelName is a kernel's name in the layer.
+func (l Layer) KernelName(k Any) string {
+	if l.IsShared {
+		return "shared-" + k.Name()
+	}
+	return k.Name()
 }
 
 // Kernel is a kernel of the layer, whose launches take an A.
@@ -94,7 +106,10 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	b, err := k.Emit(l)
 	if err != nil {
-		return nil, fmt.Errorf("emitting the %s kernel: %w", k.KernelName, err)
+		return nil, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
+	}
+	if l.IsShared {
+		b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
 	}
 	return built[A]{b}, nil
 }

@@ -20,7 +20,7 @@ type Layer struct {
 
 // Layers have every kernel of the registry between them: all layouts of
 // weights, both formats of logits, gated and plain activations, biases, rounding,
-// odd sizes, the widest routing, and tilings that are nobody's default. A kernel
+// shared experts, odd sizes, the widest routing, and tilings that are nobody's default. A kernel
 // that none of them has fails moe's TestPTX and package kernel's TestAssemble.
 var Layers = []Layer{
 	{Name: "7B", Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}},
@@ -37,6 +37,7 @@ var Layers = []Layer{
 		Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7, Rounding: spec.Rounding{Rule: spec.RoundNearest, Tile: 128}}},
 	{Name: "in-out-bias", Config: spec.Config{Hidden: 768, Intermediate: 448, NumExperts: 16, TopK: 2, WeightOrder: spec.InOut, Bias: true, Activation: spec.GeGLUTanh}},
 	{Name: "apart", Config: spec.Config{Hidden: 1024, Intermediate: 1408, NumExperts: 64, TopK: 6, GateUp: spec.Apart, Bias: true, Lists: true}},
+	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, SharedExperts: 4, SharedGate: true}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 

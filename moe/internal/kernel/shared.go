@@ -1,0 +1,152 @@
+package kernel
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/kernel/decode"
+	"sonicmoe/moe/internal/kernel/dh"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// SharedKernels are those of a layer's shared experts, as the layer that
+// [spec.Config.Shared] gives: one expert, whose packed rows are the tokens. Their
+// gate, where there is one, is that layer's router, and its score the rows'.
+var SharedKernels = registry.Registry{
+	EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+	dh.Kernel, dh.ScoresKernel, dw.PlanKernel,
+	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
+	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
+	DXKernel, DXGivenKernel,
+	drouter.Kernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
+}
+
+// SharedSuits reports whether the layer of shared experts has one of the
+// SharedKernels: with a gate other ones than without.
+func SharedSuits(k registry.Any, c spec.Config) bool {
+	switch k {
+	case DXGivenKernel:
+		return !c.SharedGate
+	case dh.ScoresKernel, DXKernel, drouter.Kernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3]:
+		return c.SharedGate
+	}
+	return k.Suits(c)
+}
+
+// EveryToken is the plan of one expert that every token goes to: packed row t is
+// token t. With Gate a row's score is sigmoid(x·wg), else 1. A thread owns a
+// token, with Gate a warp.
+type EveryToken struct {
+	Hidden int
+	Gate   bool
+}
+
+const everyTokenThreads = 256
+
+// EveryTokenArgs are the arguments of [EveryToken].
+type EveryTokenArgs struct {
+	// X [T, d] bf16 are the tokens and Gate [d] bf16 the gate's weights, with Gate.
+	X    driver.DevicePtr
+	Gate driver.DevicePtr
+	// Rows [T] u32 is written: 0, 1, 2 and so on, which is each row's token, each
+	// token's row and each row's place in Scores.
+	Rows driver.DevicePtr
+	// ExpertIDs [T] i32 and Scores [T] f32 are written: 0, and the scores.
+	ExpertIDs driver.DevicePtr
+	Scores    driver.DevicePtr
+	// Offsets [2] u32, Table, RowPairs and Tickets are written as route.Plan does.
+	Offsets  driver.DevicePtr
+	Table    driver.DevicePtr
+	RowPairs driver.DevicePtr
+	Tickets  driver.DevicePtr
+	// Tokens is T, at least 1.
+	Tokens int
+}
+
+// TableBytes is the size of the table of row pairs.
+func (e EveryToken) TableBytes(tokens int) int64 {
+	return schedule.PairBytes * ((int64(tokens) + schedule.PairRows - 1) / schedule.PairRows)
+}
+
+// perCTA is the tokens of a CTA.
+func (e EveryToken) perCTA() int {
+	if e.Gate {
+		return everyTokenThreads / 32
+	}
+	return everyTokenThreads
+}
+
+// Build emits the kernel.
+func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
+	k := jit.NewBuilder[EveryTokenArgs]("moe_every_token", everyTokenThreads, 1)
+	k.CTAs(func(a *EveryTokenArgs) int { return (a.Tokens + e.perCTA() - 1) / e.perCTA() })
+	rows, ids, scores := k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
+	offsets, table := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Table)
+	pairs, tickets := k.Ptr(&k.Args.RowPairs), k.Ptr(&k.Args.Tickets)
+	var x, gate ptx.Global
+	if e.Gate {
+		x, gate = k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gate)
+	}
+	tokens, tid := k.U32(&k.Args.Tokens), k.TidX()
+	token, writes := tid, ptx.True()
+	if e.Gate {
+		token, writes = tid.ShrI(5), tid.AndI(31).EqI(0)
+	}
+	token = k.CtaidX().MulI(e.perCTA()).Add(token)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(token.Lt(tokens), func() {
+		score := ptx.Float(1)
+		if e.Gate {
+			score = activation.Sigmoid(e.dot(k.Kernel, x.Index(token, e.Hidden*tile.ElementBytes), gate, tid.AndI(31)))
+		}
+		k.If(writes, func() {
+			ptx.StGlobal(rows.Index(token, 4), token)
+			ptx.StGlobal(ids.Index(token, 4), ptx.Uint(0))
+			ptx.StGlobal(scores.Index(token, 4), score)
+			k.If(token.RemI(schedule.PairRows).EqI(0), func() {
+				entry := table.Index(token.DivI(schedule.PairRows), schedule.PairBytes)
+				ptx.StGlobal(entry, ptx.Uint(0), token, tokens.Sub(token).Min(ptx.Uint(schedule.PairRows)), ptx.Uint(0))
+			})
+			k.If(token.EqI(0), func() {
+				ptx.StGlobal(offsets, ptx.Uint(0), tokens)
+				ptx.StGlobal(pairs, tokens.AddI(schedule.PairRows-1).DivI(schedule.PairRows))
+				ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0))
+			})
+		})
+	})
+	return k.Build()
+}
+
+// dot is a token's product with the gate's weights, in every lane of its warp: a
+// lane's columns in order, then the lanes'.
+func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32 {
+	const columns = gemm.CopyBytes / tile.ElementBytes
+	sum := ptx.NewVar(k, ptx.Float(0))
+	k.For(lane, ptx.Uint(e.Hidden/columns), ptx.Uint(32), func(chunk ptx.U32) {
+		a, b := ptx.LdGlobalVec[ptx.U32](x.Index(chunk, gemm.CopyBytes), 4), ptx.LdGlobalVec[ptx.U32](gate.Index(chunk, gemm.CopyBytes), 4)
+		for i := range a {
+			a0, a1 := a[i].AsBF16x2().Unpack()
+			b0, b1 := b[i].AsBF16x2().Unpack()
+			sum.Set(a1.Fma(b1, a0.Fma(b0, sum.Get())))
+		}
+	})
+	k.BarWarpSync(ptx.Uint(ptx.FullMask))
+	all := sum.Get()
+	for _, lanes := range []int{16, 8, 4, 2, 1} {
+		all = all.Add(all.Bits().ShflXor(lanes).AsF32())
+	}
+	return all
+}
+
+// EveryTokenKernel is the plan of a layer of shared experts.
+var EveryTokenKernel = &registry.Kernel[EveryTokenArgs]{KernelName: "every-token", Emit: func(l registry.Layer) (*jit.Kernel[EveryTokenArgs], error) {
+	return EveryToken{Hidden: l.Hidden, Gate: l.SharedGate}.Build()
+}}

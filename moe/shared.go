@@ -1,0 +1,116 @@
+package moe
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/spec"
+)
+
+// A layer's shared experts are a layer of one expert to it, of the same kernels:
+// its packed rows are the tokens, and its router, if it has one, is the shared
+// experts' gate.
+
+// withShared gives a layer that of its shared experts, if it has any, with the
+// cost model's tilings.
+func (l *Layer) withShared(t driver.Target, o options) {
+	if c, ok := l.of.Shared(); ok {
+		l.shared = &Layer{dev: l.dev, sms: t.SMs, decodeUpTo: o.decodeUpTo(c),
+			of: registry.Layer{Config: c, Tiles: kernel.Choose(c, t), IsShared: true}}
+	}
+}
+
+// sharedIndices lays out what a pass over shared experts needs: a row is a token
+// is a place.
+func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
+	w.offsets = s.take(8)
+	w.rowPairs = s.take(4)
+	w.tickets = s.take(2 * ticketBytes)
+	w.table = s.take(kernel.EveryToken{}.TableBytes(tokens))
+	w.gather = s.take(4 * int64(tokens))
+	w.inverse, w.pairs = w.gather, w.gather
+	w.weights, w.ids = s.take(4*int64(tokens)), s.take(4*int64(tokens))
+	return w
+}
+
+// checkSharedH checks the shared experts' H, which goes with H.
+func (c *Call) checkSharedH(h, shared Tensor, want spec.Shape, written bool) {
+	switch {
+	case want.IsZero() && !shared.IsZero():
+		c.check.fail("SharedH", shared.Shape.String(), "none: the layer has no shared experts")
+	case want.IsZero() || h.IsZero() && shared.IsZero():
+	case h.IsZero():
+		c.check.fail("SharedH", shared.Shape.String(), "none without H: a pass keeps both or neither")
+	default:
+		c.check.tensor("SharedH", shared, want, written)
+	}
+}
+
+// checkSharedGradients checks the gradients of the shared experts' weights.
+func (c *Call) checkSharedGradients(b *Backward, grad spec.GradientShapes) {
+	c.check.optionalGradient("DSharedW1", b.DSharedW1, grad.DSharedW1)
+	c.check.partner("DSharedW3", b.DSharedW3, grad.DSharedW3, "DSharedW1", b.DSharedW1)
+	c.check.optionalGradient("DSharedW2", b.DSharedW2, grad.DSharedW2)
+	c.check.optionalGradient("DSharedGate", b.DSharedGate, grad.DSharedGate)
+}
+
+// everyToken queues the plan of shared experts, and their scores.
+func (c *Call) everyToken(s driver.Stream, x, gate Tensor, t int, p driver.DevicePtr, w indices) error {
+	return launch(c, s, kernel.EveryTokenKernel, kernel.EveryTokenArgs{
+		X: x.Ptr, Gate: gate.Ptr, Rows: at(p, w.gather), ExpertIDs: at(p, w.ids), Scores: at(p, w.weights),
+		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets), Tokens: t,
+	})
+}
+
+// sharedProducts queues the products of the shared experts of f, if there are any.
+func (c *Call) sharedProducts(s driver.Stream, tokens int, f *Forward, w pieces) error {
+	shared := c.shared
+	if shared == nil {
+		return nil
+	}
+	of := Forward{X: f.X, H: f.SharedH, Workspace: f.Workspace}
+	of.W1, of.W3, of.W2 = f.SharedW1, f.SharedW3, f.SharedW2
+	if err := shared.everyToken(s, f.X, f.SharedGate, tokens, f.Workspace.Ptr, w.indices); err != nil {
+		return err
+	}
+	return shared.products(s, shared.layer.work(tokens), &of, w)
+}
+
+// sharedGradients queues the backward pass of the shared experts, if anything of
+// it is wanted. Its scratch memory is what the rest of the pass takes later, but
+// for the rows of dX.
+func (c *Call) sharedGradients(s driver.Stream, tokens int, b *Backward, w backwardWorkspace) error {
+	want, shared := b.wanted(), c.shared
+	if shared == nil || !want.shared && !want.dX {
+		return nil
+	}
+	n, gate := shared.layer.work(tokens), shared.layer.of.SharedGate
+	r := backwardRun{call: shared, layer: shared.layer, s: s, work: n, w: shared.layer.backwardWorkspaceFrom(space{w.dh}, n), routed: gate}
+	r.w.dxRows = w.sharedRows
+	r.X, r.DO, r.H, r.Workspace = b.X, b.DO, b.SharedH, b.Workspace
+	r.Weights = Weights{Router: b.SharedGate, W1: b.SharedW1, W3: b.SharedW3, W2: b.SharedW2}
+	r.WeightGradients = WeightGradients{DRouter: b.DSharedGate, DW1: b.DSharedW1, DW3: b.DSharedW3, DW2: b.DSharedW2}
+	r.Scores.Ptr, r.ExpertIDs.Ptr = r.at(r.w.weights), r.at(r.w.ids)
+	of := r.wanted()
+	for _, step := range [...]struct {
+		wanted bool
+		queue  func() error
+	}{
+		{true, func() error { return shared.everyToken(s, r.X, r.Router, tokens, r.Workspace.Ptr, r.w.indices) }},
+		{true, r.dH},
+		{gate && (want.dX || of.dRouter), r.dScores},
+		{of.dW1 || of.dW2, r.planSplits},
+		{of.dW2, r.dW2},
+		{of.dW1, r.dW1},
+		{want.dX, r.dXRows},
+		{of.dRouter, r.dRouter},
+	} {
+		if !step.wanted {
+			continue
+		}
+		if err := step.queue(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
