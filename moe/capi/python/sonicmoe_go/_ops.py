@@ -14,8 +14,14 @@ _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 _TYPES = {torch.bfloat16: 0, torch.float32: 1}
 
 # sm_forward_pass and sm_backward_pass.
-_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ")
-_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ")
+_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ 4Q")
+_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ 4Q QiiQiiQiiQii")
+
+# The weights of experts, in the operators' order. What a configuration has none of is None.
+WEIGHTS = ("w1", "w3", "w2", "b1", "b3", "b2")
+_SCHEMA = "Tensor w1, Tensor? w3, Tensor w2, Tensor? b1, Tensor? b3, Tensor? b2"
+_INTO = tuple("into_" + w for w in WEIGHTS)
+_INTO_SCHEMA = ", ".join(f"Tensor({'abcdef'[i]}!)? {name}" for i, name in enumerate(_INTO))
 
 
 def _want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
@@ -30,16 +36,30 @@ def _want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch
         raise ArgumentError(f"{field} has strides {t.stride()}, must be contiguous")
 
 
-def _check_experts(c: Config, x: Tensor, w1: Tensor, w2: Tensor) -> None:
+def weight_shapes(c: Config) -> tuple[tuple | None, ...]:
+    """The shapes of WEIGHTS; None is what the configuration has none of."""
+    e, d, n, apart = c.num_experts, c.hidden, c.intermediate, c.gate_up == "apart"
+    rows = n if apart else c.h_width
+    turned = c.weight_order == "in-out"
+    up, down = ((e, d, rows), (e, n, d)) if turned else ((e, rows, d), (e, d, n))
+    b1, b2 = ((e, rows), (e, d)) if c.bias else (None, None)
+    return up, up if apart else None, down, b1, b1 if apart else None, b2
+
+
+def _check_experts(c: Config, x: Tensor, weights: tuple[Tensor | None, ...]) -> None:
     dtype = _DTYPES[c.type]
     if x.dim() != 2:
         raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
     _want("x", x, dtype, (x.shape[0], c.hidden), x.device)
-    rows = c.intermediate if c.gate_up == "apart" else c.h_width
-    turned = c.weight_order == "in-out"
-    _want("w1", w1, dtype, (c.num_experts, c.hidden, rows) if turned else (c.num_experts, rows, c.hidden), x.device)
-    down = (c.num_experts, c.intermediate, c.hidden) if turned else (c.num_experts, c.hidden, c.intermediate)
-    _want("w2", w2, dtype, down, x.device)
+    for name, w, shape in zip(WEIGHTS, weights, weight_shapes(c)):
+        if shape is None:
+            if w is not None:
+                why = f"gate_up {c.gate_up!r}" if name.endswith("3") else "bias False"
+                raise ArgumentError(f"{name} is {list(w.shape)}, must be None with {why}")
+        elif w is None:
+            raise ArgumentError(f"{name} is None, must be {list(shape)}")
+        else:
+            _want(name, w, dtype, shape, x.device)
 
 
 def _check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:
@@ -64,7 +84,7 @@ def _place(l: Layer, x: Tensor) -> Gpu | Emulated:
     return Gpu(x) if x.is_cuda else Emulated(l.device)
 
 
-def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, logits, o, h, tokens=None) -> None:
+def _run_forward(l: Layer, routed: bool, x, router, weights, scores, expert_ids, logits, o, h, tokens=None) -> None:
     """Without scores and expert_ids the routing lies behind the workspace and is forgotten:
     every allocation costs the host as much as two kernels."""
     t, entries = x.shape[0], _entries(tokens)
@@ -73,37 +93,40 @@ def _run_forward(l: Layer, routed: bool, x, router, w1, w2, scores, expert_ids, 
     workspace = torch.empty(need + 2 * each, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         routing, scratch = p.read if routed else p.written, p.written(workspace)
+        w1, w3, w2, b1, b3, b2 = map(p.read, weights)
         l.forward(
             _FORWARD.pack(
                 _FORWARD.size, t, p.stream, scratch, need,
-                p.read(x), p.read(router), p.read(w1), p.read(w2),
+                p.read(x), p.read(router), w1, w2,
                 scratch + need if scores is None else routing(scores),
                 scratch + need + each if scores is None else routing(expert_ids),
-                p.written(logits), p.written(o), p.written(h), entries, p.read(tokens),
+                p.written(logits), p.written(o), p.written(h), entries, p.read(tokens), w3, b1, b3, b2,
             ),
             routed=routed,
         )  # fmt: skip
 
 
 def _run_backward(
-    l: Layer, routed: bool, d_o, x, router, w1, w2, scores, expert_ids, logits, h, d_logits,
-    dx, d_scores, weights, into, balance=0.0, z_loss=0.0, tokens=None,
+    l: Layer, routed: bool, d_o, x, router, weights, scores, expert_ids, logits, h, d_logits,
+    dx, d_scores, gradients, into, balance=0.0, z_loss=0.0, tokens=None,
 ) -> None:  # fmt: skip
-    """weights are the gradients of router, w1 and w2 to write, into those to add to instead."""
+    """gradients are those of router and weights to write, into those to add to instead."""
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
-        gradients = []
-        for g, added in zip(weights, into):
+        packed = []
+        for g, added in zip(gradients, into):
             to = g if added is None else added
-            gradients += (0, 0, 0) if to is None else (p.written(to), _TYPES[to.dtype], added is not None)
+            packed.append((0, 0, 0) if to is None else (p.written(to), _TYPES[to.dtype], added is not None))
+        d_router, d_w1, d_w3, d_w2, d_b1, d_b3, d_b2 = packed
+        w1, w3, w2, b1, b3, b2 = map(p.read, weights)
         l.backward(
             _BACKWARD.pack(
                 _BACKWARD.size, x.shape[0], p.stream, p.written(workspace), need,
-                p.read(x), p.read(router), p.read(w1), p.read(w2),
+                p.read(x), p.read(router), w1, w2,
                 p.read(scores), p.read(expert_ids), p.read(logits), p.read(d_o), p.read(h),
-                p.written(dx), p.written(d_scores), p.read(d_logits), 0, *gradients, balance, z_loss,
-                _entries(tokens), p.read(tokens),
+                p.written(dx), p.written(d_scores), p.read(d_logits), 0, *d_router, *d_w1, *d_w2, balance, z_loss,
+                _entries(tokens), p.read(tokens), w3, b1, b3, b2, *d_w3, *d_b1, *d_b3, *d_b2,
             ),
             routed=routed,
         )  # fmt: skip
@@ -133,38 +156,40 @@ def _forward_outputs(c: Config, x: Tensor, save: bool, logits: bool) -> tuple[Te
     )
 
 
-def _check(c: Config, x: Tensor, router: Tensor, w1: Tensor, w2: Tensor) -> None:
-    _check_experts(c, x, w1, w2)
+def _check(c: Config, x: Tensor, router: Tensor, weights: tuple[Tensor | None, ...]) -> None:
+    _check_experts(c, x, weights)
     _check_router(c, x, router)
 
 
-def _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss) -> tuple[Tensor, ...]:
+def _forward_shape(x, router, w1, w3, w2, b1, b3, b2, config, save, logits, balance, z_loss) -> tuple[Tensor, ...]:
     """The checked operator without its work: what torch runs on tensors without content."""
     c = Config.of(config)
-    _check(c, x, router, w1, w2)
+    _check(c, x, router, (w1, w3, w2, b1, b3, b2))
     return _forward_outputs(c, x, save, logits)
 
 
-def infer(x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
+def infer(
+    x: Tensor, router: Tensor, weights: tuple[Tensor | None, ...], c: Config, logits: bool
+) -> tuple[Tensor, Tensor | None]:
     """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
-    _check(c, x, router, w1, w2)
+    _check(c, x, router, weights)
     l = layer(c.key, name_of(x))
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
-    _run_forward(l, False, x, router, w1, w2, None, None, l_out, o, None)
+    _run_forward(l, False, x, router, weights, None, None, l_out, o, None)
     return o, l_out
 
 
-def _forward(
-    x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, config: str, save: bool, logits: bool, balance: float, z_loss: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    outputs = o, h, scores, expert_ids, l_out = _forward_shape(x, router, w1, w2, config, save, logits, balance, z_loss)
-    _run_forward(layer(config, name_of(x)), False, x, router, w1, w2, scores, expert_ids, _present(l_out), o, _present(h))
+def _forward(x, router, w1, w3, w2, b1, b3, b2, config, save, logits, balance, z_loss):
+    weights = w1, w3, w2, b1, b3, b2
+    outputs = o, h, scores, expert_ids, l_out = _forward_shape(x, router, *weights, config, save, logits, balance, z_loss)
+    l = layer(config, name_of(x))
+    _run_forward(l, False, x, router, weights, scores, expert_ids, _present(l_out), o, _present(h))
     return outputs
 
 
 forward = torch.library.custom_op(
     "sonicmoe_go::forward", _forward, mutates_args=(),
-    schema="(Tensor x, Tensor router, Tensor w1, Tensor w2, str config, bool save, bool logits, float balance, float z_loss)"
+    schema=f"(Tensor x, Tensor router, {_SCHEMA}, str config, bool save, bool logits, float balance, float z_loss)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
@@ -172,125 +197,139 @@ forward = torch.library.custom_op(
 forward.register_fake(_forward_shape)
 
 
-def _weight_gradients(wanted: int, *of: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.empty_like(t) if wanted & 1 << i else _absent(t) for i, t in enumerate(of))
+# An operator that writes to its inputs can't return a list, so all gradients are there.
+_GRADIENTS = "(" + ", ".join(["Tensor"] * (2 + len(WEIGHTS))) + ")"
+
+
+def _new_gradients(wanted: int, *of: Tensor | None) -> tuple[Tensor, ...]:
+    """Room for the gradients that bits of wanted name, nothing for the others."""
+    return tuple(torch.empty_like(t) if wanted & 1 << i else _absent(of[0]) for i, t in enumerate(of))
+
+
+def _chosen(wanted: int, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Those gradients that wanted names, None for the others."""
+    return tuple(g if wanted & 1 << i else None for i, g in enumerate(gradients))
 
 
 @torch.library.custom_op(
-    "sonicmoe_go::backward", mutates_args=("into_router", "into_w1", "into_w2"),
-    schema="(Tensor d_o, Tensor? d_logits, Tensor x, Tensor router, Tensor w1, Tensor w2, Tensor h, Tensor scores,"
+    "sonicmoe_go::backward", mutates_args=("into_router", *_INTO),
+    schema=f"(Tensor d_o, Tensor? d_logits, Tensor x, Tensor router, {_SCHEMA}, Tensor h, Tensor scores,"
     " Tensor expert_ids, Tensor? logits, str config, int wanted, float balance, float z_loss,"
-    " Tensor(a!)? into_router, Tensor(b!)? into_w1, Tensor(c!)? into_w2)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    f" Tensor(g!)? into_router, {_INTO_SCHEMA}) -> {_GRADIENTS}",
 )  # fmt: skip
 def backward(
-    d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits, config, wanted, balance, z_loss,
-    into_router=None, into_w1=None, into_w2=None,
+    d_o, d_logits, x, router, w1, w3, w2, b1, b3, b2, h, scores, expert_ids, logits, config, wanted, balance, z_loss,
+    into_router, into_w1, into_w3, into_w2, into_b1, into_b3, into_b2,
 ):  # fmt: skip
-    """Gradients of forward: those of wanted, a sum of 1 x, 2 router, 4 w1, 8 w2. A weight's
-    is added to its into, f32 or bf16, where that is given."""
-    c = Config.of(config)
+    """Gradients of forward: those that bits of wanted name, of x, router and WEIGHTS. A
+    weight's is added to its into, f32 or bf16, where that is given."""
+    c, weights = Config.of(config), (w1, w3, w2, b1, b3, b2)
     _want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     if d_logits is not None:
         _want("the gradient of logits", d_logits, torch.float32, (x.shape[0], c.num_experts), x.device)
-    into = _check_into(("router", router, into_router), ("w1", w1, into_w1), ("w2", w2, into_w2))
-    out = _weight_gradients(wanted, x, router, w1, w2)
-    dx, *weights = (g if wanted & 1 << i else None for i, g in enumerate(out))
+    into = into_router, into_w1, into_w3, into_w2, into_b1, into_b3, into_b2
+    _check_into(("router", *WEIGHTS), (router, *weights), into)
+    out = _new_gradients(wanted, x, router, *weights)
+    dx, *gradients = _chosen(wanted, out)
     _run_backward(
-        layer(config, name_of(x)), False, d_o, x, router, w1, w2, scores, expert_ids, logits, h, d_logits,
-        dx, None, weights, into, balance, z_loss,
+        layer(config, name_of(x)), False, d_o, x, router, weights, scores, expert_ids, logits, h, d_logits,
+        dx, None, gradients, into, balance, z_loss,
     )  # fmt: skip
     return out
 
 
 @backward.register_fake
-def _(d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits, config, wanted, balance, z_loss, *into):
-    return _weight_gradients(wanted, x, router, w1, w2)
+def _(d_o, d_logits, x, router, w1, w3, w2, b1, b3, b2, h, scores, expert_ids, logits, config, wanted, balance, z_loss, *into):
+    return _new_gradients(wanted, x, router, w1, w3, w2, b1, b3, b2)
 
 
-def _check_into(*given) -> list[Tensor | None]:
-    for name, weight, into in given:
-        if into is not None:
-            if into.dtype not in _TYPES:
-                raise ArgumentError(f"main_grad of {name} is {into.dtype}, must be torch.float32 or torch.bfloat16")
-            _want(f"main_grad of {name}", into, into.dtype, weight.shape, weight.device)
-    return [into for _, _, into in given]
+def _check_into(names: tuple[str, ...], weights: tuple[Tensor | None, ...], into: tuple[Tensor | None, ...]) -> None:
+    for name, weight, to in zip(names, weights, into):
+        if to is not None:
+            if to.dtype not in _TYPES:
+                raise ArgumentError(f"main_grad of {name} is {to.dtype}, must be torch.float32 or torch.bfloat16")
+            _want(f"main_grad of {name}", to, to.dtype, weight.shape, weight.device)
 
 
-def _main_grads(wanted: int, weights: tuple[Tensor, ...], bits: tuple[int, ...]) -> tuple[int, list[Tensor | None]]:
+def _main_grads(wanted: int, first: int, weights: tuple[Tensor | None, ...]) -> tuple[int, list[Tensor | None]]:
     """Weights with a main_grad, as Megatron and others give them, have their gradient added
-    to that, and none of autograd's."""
+    to that, and none of autograd's. first is the bit of the first weight."""
     into = []
-    for weight, bit in zip(weights, bits):
-        main = getattr(weight, "main_grad", None) if wanted & bit else None
+    for i, weight in enumerate(weights, first):
+        main = getattr(weight, "main_grad", None) if wanted & 1 << i else None
         if main is not None:
-            wanted &= ~bit
+            wanted &= ~(1 << i)
             weight.grad_added_to_main_grad = True
         into.append(main)
     return wanted, into
 
 
 def _save(ctx, inputs, output):
-    x, router, w1, w2, config, save, wants_logits, balance, z_loss = inputs
+    *tensors, config, save, wants_logits, balance, z_loss = inputs
     o, h, scores, expert_ids, logits = output
     ctx.mark_non_differentiable(scores, expert_ids, h)
-    ctx.save_for_backward(x, router, w1, w2, h, scores, expert_ids, logits)
+    ctx.save_for_backward(*tensors, h, scores, expert_ids, logits)
     ctx.config, ctx.saved_h, ctx.has_logits, ctx.losses = config, save, wants_logits, (balance, z_loss)
     ctx.set_materialize_grads(False)
 
 
+def _wanted(needs) -> int:
+    return sum(1 << i for i, need in enumerate(needs) if need)
+
+
 def _gradients(ctx, d_o, d_h, d_scores, d_expert_ids, d_logits):
-    x, router, w1, w2, h, scores, expert_ids, logits = ctx.saved_tensors
-    wanted = sum(1 << i for i in range(4) if ctx.needs_input_grad[i])
-    none = (None,) * 9
+    *tensors, h, scores, expert_ids, logits = ctx.saved_tensors
+    wanted = _wanted(ctx.needs_input_grad[:8])
+    none = (None,) * 5
     if not wanted or d_o is None and d_logits is None:
-        return none
+        return (None,) * 8 + none
     if not ctx.saved_h:
         raise ArgumentError("forward ran with save=False and has no gradients, must have save=True")
-    d_o = torch.zeros_like(x) if d_o is None else d_o.contiguous()
+    d_o = torch.zeros_like(tensors[0]) if d_o is None else d_o.contiguous()
     if d_logits is not None:
         d_logits = d_logits.float().contiguous()
-    wanted, into = _main_grads(wanted, (router, w1, w2), (2, 4, 8))
+    wanted, into = _main_grads(wanted, 1, tensors[1:])
     got = backward(
-        d_o, d_logits, x, router, w1, w2, h, scores, expert_ids, logits if ctx.has_logits else None,
+        d_o, d_logits, *tensors, h, scores, expert_ids, logits if ctx.has_logits else None,
         ctx.config, wanted, *ctx.losses, *into,
     )  # fmt: skip
-    return tuple(g if wanted & 1 << i else None for i, g in enumerate(got)) + none[4:]
+    return (*_chosen(wanted, got), *none)
 
 
 forward.register_autograd(_gradients, setup_context=_save)
 
 
-def _experts_shape(x, scores, expert_ids, tokens, w1, w2, config, save) -> tuple[Tensor, Tensor]:
-    c = Config.of(config)
-    _check_experts(c, x, w1, w2)
+def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
+    _check_experts(c, x, weights)
     _check_routing(c, x, scores, expert_ids, tokens)
+
+
+def _experts_shape(x, scores, expert_ids, tokens, w1, w3, w2, b1, b3, b2, config, save) -> tuple[Tensor, Tensor]:
+    c = Config.of(config)
+    _check_given(c, x, scores, expert_ids, tokens, (w1, w3, w2, b1, b3, b2))
     return torch.empty_like(x), x.new_empty((scores.numel(), c.h_width)) if save else _absent(x)
 
 
 def infer_experts(
-    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, w1: Tensor, w2: Tensor, config: str
+    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: tuple[Tensor | None, ...], config: str
 ) -> Tensor:
     """Output of experts, past torch's dispatcher, for calls that nothing follows."""
-    c = Config.of(config)
-    _check_experts(c, x, w1, w2)
-    _check_routing(c, x, scores, expert_ids, tokens)
+    _check_given(Config.of(config), x, scores, expert_ids, tokens, weights)
     o = torch.empty_like(x)
-    _run_forward(layer(config, name_of(x)), True, x, None, w1, w2, scores, expert_ids, None, o, None, tokens)
+    _run_forward(layer(config, name_of(x)), True, x, None, weights, scores, expert_ids, None, o, None, tokens)
     return o
 
 
-def _experts(
-    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, w1: Tensor, w2: Tensor, config: str, save: bool
-) -> tuple[Tensor, Tensor]:
-    outputs = o, h = _experts_shape(x, scores, expert_ids, tokens, w1, w2, config, save)
-    _run_forward(layer(config, name_of(x)), True, x, None, w1, w2, scores, expert_ids, None, o, _present(h), tokens)
+def _experts(x, scores, expert_ids, tokens, w1, w3, w2, b1, b3, b2, config, save):
+    weights = w1, w3, w2, b1, b3, b2
+    outputs = o, h = _experts_shape(x, scores, expert_ids, tokens, *weights, config, save)
+    _run_forward(layer(config, name_of(x)), True, x, None, weights, scores, expert_ids, None, o, _present(h), tokens)
     return outputs
 
 
 experts = torch.library.custom_op(
     "sonicmoe_go::experts", _experts, mutates_args=(),
-    schema="(Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, Tensor w1, Tensor w2, str config, bool save)"
+    schema=f"(Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, {_SCHEMA}, str config, bool save)"
     " -> (Tensor, Tensor)",
 )  # fmt: skip
 
@@ -299,57 +338,61 @@ experts.register_fake(_experts_shape)
 
 
 @torch.library.custom_op(
-    "sonicmoe_go::experts_backward", mutates_args=("into_w1", "into_w2"),
-    schema="(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, Tensor w1, Tensor w2, Tensor h,"
-    " str config, int wanted, Tensor(a!)? into_w1, Tensor(b!)? into_w2)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "sonicmoe_go::experts_backward", mutates_args=_INTO,
+    schema=f"(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, {_SCHEMA}, Tensor h,"
+    f" str config, int wanted, {_INTO_SCHEMA}) -> {_GRADIENTS}",
 )  # fmt: skip
-def experts_backward(d_o, x, scores, expert_ids, tokens, w1, w2, h, config, wanted, into_w1=None, into_w2=None):
-    """Gradients of experts: those of wanted, a sum of 1 x, 2 scores, 4 w1, 8 w2. A weight's
-    is added to its into, f32 or bf16, where that is given."""
+def experts_backward(
+    d_o, x, scores, expert_ids, tokens, w1, w3, w2, b1, b3, b2, h, config, wanted,
+    into_w1, into_w3, into_w2, into_b1, into_b3, into_b2,
+):  # fmt: skip
+    """Gradients of experts: those that bits of wanted name, of x, scores and WEIGHTS. A
+    weight's is added to its into, f32 or bf16, where that is given."""
+    weights = w1, w3, w2, b1, b3, b2
     _want("the gradient of o", d_o, x.dtype, x.shape, x.device)
-    into = _check_into(("w1", w1, into_w1), ("w2", w2, into_w2))
-    out = _weight_gradients(wanted, x, scores, w1, w2)
-    dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(out))
+    into = into_w1, into_w3, into_w2, into_b1, into_b3, into_b2
+    _check_into(WEIGHTS, weights, into)
+    out = _new_gradients(wanted, x, scores, *weights)
+    dx, d_scores, *gradients = _chosen(wanted, out)
     _run_backward(
-        layer(config, name_of(x)), True, d_o, x, None, w1, w2, scores, expert_ids, None, h, None,
-        dx, d_scores, (None, d_w1, d_w2), (None, *into), tokens=tokens,
+        layer(config, name_of(x)), True, d_o, x, None, weights, scores, expert_ids, None, h, None,
+        dx, d_scores, (None, *gradients), (None, *into), tokens=tokens,
     )  # fmt: skip
     return out
 
 
 @experts_backward.register_fake
-def _(d_o, x, scores, expert_ids, tokens, w1, w2, h, config, wanted, *into):
-    return _weight_gradients(wanted, x, scores, w1, w2)
+def _(d_o, x, scores, expert_ids, tokens, w1, w3, w2, b1, b3, b2, h, config, wanted, *into):
+    return _new_gradients(wanted, x, scores, w1, w3, w2, b1, b3, b2)
 
 
 def _experts_save(ctx, inputs, output):
-    x, scores, expert_ids, tokens, w1, w2, config, save = inputs
+    *tensors, config, save = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(x, scores, expert_ids, tokens, w1, w2, output[1])
+    ctx.save_for_backward(*tensors, output[1])
     ctx.config, ctx.saved_h = config, save
     ctx.set_materialize_grads(False)
 
 
 def _experts_autograd(ctx, d_o, d_h):
-    x, scores, expert_ids, tokens, w1, w2, h = ctx.saved_tensors
-    needs = [ctx.needs_input_grad[i] for i in (0, 1, 4, 5)]
-    wanted = sum(1 << i for i, need in enumerate(needs) if need)
+    x, scores, expert_ids, tokens, *weights, h = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    wanted = _wanted((*needs[:2], *needs[4:10]))
     if not wanted or d_o is None:
-        return (None,) * 8
+        return (None,) * 12
     if not ctx.saved_h:
         raise ArgumentError("experts ran with save=False and has no gradients, must have save=True")
-    wanted, into = _main_grads(wanted, (w1, w2), (4, 8))
-    got = experts_backward(d_o.contiguous(), x, scores, expert_ids, tokens, w1, w2, h, ctx.config, wanted, *into)
-    dx, d_scores, d_w1, d_w2 = (g if wanted & 1 << i else None for i, g in enumerate(got))
-    return dx, d_scores, None, None, d_w1, d_w2, None, None
+    wanted, into = _main_grads(wanted, 2, weights)
+    got = experts_backward(d_o.contiguous(), x, scores, expert_ids, tokens, *weights, h, ctx.config, wanted, *into)
+    dx, d_scores, *gradients = _chosen(wanted, got)
+    return dx, d_scores, None, None, *gradients, None, None
 
 
 experts.register_autograd(_experts_autograd, setup_context=_experts_save)
 
 
-def eager(*tensors: Tensor) -> bool:
+def eager(*tensors: Tensor | None) -> bool:
     """Whether a call may go past the dispatcher: nobody watches, no gradients are wanted."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    return not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    return not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))

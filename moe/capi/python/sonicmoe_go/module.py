@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
+from ._ops import weight_shapes
 from .functional import moe
 
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -19,12 +20,12 @@ def config_type(dtype: torch.dtype) -> str:
     return name
 
 
-def autocast(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     """What autocast makes of a product's inputs; without it they stay as they are."""
     if not torch.is_autocast_enabled(x.device.type):
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
-    return tuple(t.to(dtype) for t in (x, *others))
+    return tuple(None if t is None else t.to(dtype) for t in (x, *others))
 
 
 class _Weights(nn.Module):
@@ -40,9 +41,10 @@ class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
     Its state has the names and shapes of the blocks of transformers 5: gate.weight
-    [E, d], experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n]. balance and
-    z_loss are coefficients of losses on the router, whose gradients come by
-    themselves. More keywords are fields of Config.
+    [E, d], experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n], with biases
+    gate_up_proj_bias [E, 2n] and down_proj_bias [E, d] where the config has them; gate_proj
+    and up_proj where gate_up is "apart". balance and z_loss are coefficients of losses on
+    the router, whose gradients come by themselves. More keywords are fields of Config.
     """
 
     def __init__(
@@ -53,14 +55,23 @@ class SonicMoE(nn.Module):
         self.config = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
         self.balance, self.z_loss = balance, z_loss
 
-        def weight(*shape):
+        def parameter(shape: tuple, fan_in: int | None):
             w = torch.empty(shape, device=device, dtype=dtype)
-            return nn.Parameter(w if w.is_meta else nn.init.normal_(w, std=shape[-1] ** -0.5))
+            if not w.is_meta:
+                nn.init.zeros_(w) if fan_in is None else nn.init.normal_(w, std=fan_in**-0.5)
+            return nn.Parameter(w)
 
-        self.gate = _Weights(weight=weight(num_experts, hidden))
+        self.gate = _Weights(weight=parameter((num_experts, hidden), hidden))
+        fans = (hidden, hidden, intermediate, None, None, None)
         self.experts = _Weights(
-            gate_up_proj=weight(num_experts, self.config.h_width, hidden), down_proj=weight(num_experts, hidden, intermediate)
+            **{n: parameter(shape, fan) for n, shape, fan in zip(self._names(), weight_shapes(self.config), fans) if shape}
         )
+
+    def _names(self) -> tuple[str, ...]:
+        """The names of w1, w3, w2, b1, b3 and b2, those among them that there are none of too."""
+        apart = self.config.gate_up == "apart"
+        up = "gate_proj" if apart else "gate_up_proj" if self.config.gated else "up_proj"
+        return up, "up_proj" if apart else "", "down_proj", up + "_bias", "up_proj_bias" if apart else "", "down_proj_bias"
 
     @classmethod
     def from_hf(cls, block: nn.Module) -> "SonicMoE":
@@ -94,9 +105,12 @@ class SonicMoE(nn.Module):
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""
-        x, router, w1, w2 = autocast(hidden_states, self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj)
+        weights = [getattr(self.experts, name, None) for name in self._names()]
+        x, router, w1, w3, w2, b1, b3, b2 = autocast(hidden_states, self.gate.weight, *weights)
         x = x.reshape(-1, self.config.hidden).contiguous()
-        o, l = moe(x, router, w1, w2, self.config, balance=self.balance, z_loss=self.z_loss, logits=logits)
+        o, l = moe(
+            x, router, w1, w2, self.config, w3=w3, b1=b1, b3=b3, b2=b2, balance=self.balance, z_loss=self.z_loss, logits=logits
+        )
         return o.view(hidden_states.shape), l
 
     def extra_repr(self) -> str:

@@ -84,7 +84,7 @@ def moe_TC_softmax_topk_layer(
     w1, w2 = _experts_of(w1, b1, w2, b2)
     c = _config(w1, w2, K, b1 is not None, activation_type)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
-        o, logits = moe(x, router_w, w1, w2, c, logits=True)
+        o, logits = moe(x, router_w, w1, w2, c, b1=b1, b2=b2, logits=True)
     ids = logits.detach().topk(K, dim=-1).indices
     return o, logits, _frequency(ids, c.num_experts)
 
@@ -105,7 +105,7 @@ def moe_general_routing_inputs(
     if not ids.numel():  # the shortest list has an entry: of no expert
         ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
-        o = moe_experts(x, scores, ids, w1, w2, c, token_indices=tokens)
+        o = moe_experts(x, scores, ids, w1, w2, c, b1=b1, b2=b2, token_indices=tokens)
     return o, _frequency(expert_indices, c.num_experts)
 
 
@@ -156,10 +156,12 @@ class MoE(nn.Module):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         if kernel_backend_moe is not KernelBackendMoE.sonicmoe:
             raise ArgumentError(f"kernel_backend_moe is {kernel_backend_moe}, must be {KernelBackendMoE.sonicmoe}")
-        x, router, w1, w2 = autocast(hidden_states, self.router.weight, self.c_fc.weight, self.c_proj.weight)
+        x, router, w1, w2, b1, b2 = autocast(
+            hidden_states, self.router.weight, self.c_fc.weight, self.c_proj.weight, self.c_fc.bias, self.c_proj.bias
+        )
         o, logits, frequency = moe_TC_softmax_topk_layer(
-            x.reshape(-1, self.hidden_size).contiguous(), router, w1.permute(1, 2, 0), self.c_fc.bias,
-            w2.permute(1, 2, 0), self.c_proj.bias, self.top_k, 0, self.activation_function,
+            x.reshape(-1, self.hidden_size).contiguous(), router, w1.permute(1, 2, 0), b1,
+            w2.permute(1, 2, 0), b2, self.top_k, 0, self.activation_function,
             is_inference_mode or not self.training,
         )  # fmt: skip
         probs = F.softmax(logits, dim=-1, dtype=torch.float32).sum(0)

@@ -61,4 +61,7 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
     x = hidden_states.to(w1.dtype).contiguous()
     scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    return experts_by_key(x, scores, ids, None, w1, w2, key).to(hidden_states.dtype)
+    b1 = b2 = None
+    if self.has_bias:
+        b1, b2 = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias, self.down_proj_bias
+    return experts_by_key(x, scores, ids, None, (w1, None, w2, b1, None, b2), key).to(hidden_states.dtype)

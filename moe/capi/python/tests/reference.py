@@ -20,14 +20,14 @@ def wide(*ts):
     return [t.detach().double().cpu().requires_grad_(t.requires_grad) for t in ts]
 
 
-def experts(x, scores, ids, w1, w2, act=F.silu, interleaved=False):
-    """Σ_k s_k · W2_e act(W1_e x), one expert after another."""
+def experts(x, scores, ids, w1, w2, b1=None, b2=None, act=F.silu, interleaved=False):
+    """Σ_k s_k · (W2_e act(W1_e x + b1_e) + b2_e), one expert after another."""
     o = torch.zeros_like(x)
     for e in range(w1.shape[0]):
         token, slot = torch.where(ids == e)
-        h = x[token] @ w1[e].T
+        h = x[token] @ w1[e].T + (0 if b1 is None else b1[e])
         gate, up = (h[:, ::2], h[:, 1::2]) if interleaved else h.chunk(2, dim=-1)
-        y = (act(gate) * up) @ w2[e].T
+        y = (act(gate) * up) @ w2[e].T + (0 if b2 is None else b2[e])
         o = o.index_add(0, token, y * scores[token, slot, None])
     return o
 

@@ -1,5 +1,7 @@
 """Outputs and gradients beside float64, through every way in."""
 
+import dataclasses
+
 import pytest
 import torch
 from reference import CONFIG, distance, experts, layer, tensors, topk, wide
@@ -89,6 +91,47 @@ def test_experts_with_given_routing(device):
     near(gradients((o * d_o).sum(), x, scores, w1, w2), gradients((want * d_o.double().cpu()).sum(), *ws), 1e-2)
 
 
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("order", ["out-in", "in-out"])
+@pytest.mark.parametrize("gate_up", ["concatenated", "apart"])
+def test_biases_and_orders(device, gate_up, order, given):
+    """Biases, gate and up apart, and weights turned round, with the router's and with given routing."""
+    c = dataclasses.replace(CONFIG, bias=True, gate_up=gate_up, weight_order=order)
+    x, router, w1, w2 = tensors(device)
+    b1, b2 = (torch.randn(4, n, device=device, dtype=torch.bfloat16, requires_grad=True) for n in (128, 128))
+    scores, ids = routing(device)
+    d_o = torch.randn_like(x)
+
+    def stored(w):
+        return w.mT.contiguous() if order == "in-out" and w.dim() == 3 else w.contiguous()
+
+    up = [[stored(part) for part in w.chunk(2, dim=1)] if gate_up == "apart" else [stored(w), None] for w in (w1, b1)]
+    (u, w3), (bu, b3) = up
+    weights = {"w1": u, "w2": stored(w2), "w3": w3, "b1": bu, "b3": b3, "b2": b2}
+    ws = wide(x, scores if given else router, w1, w2, b1, b2)
+    if given:
+        o = sonicmoe_go.moe_experts(x, scores, ids, config=c, **weights)
+        want = experts(ws[0], ws[1], ids.cpu(), *ws[2:])
+    else:
+        o = sonicmoe_go.moe(x, router, config=c, **weights)[0]
+        want = layer(*ws[:4], topk(x.cpu(), router.cpu(), 2), b1=ws[4], b2=ws[5])[0]
+    near([o], [want])
+    of = (x, scores if given else router, w1, w2, b1, b2)
+    near(gradients((o * d_o).sum(), *of), gradients((want * d_o.double().cpu()).sum(), *ws), 1e-2)
+
+
+def test_biases_into_main_grad(device):
+    c = dataclasses.replace(CONFIG, bias=True)
+    x, router, w1, w2 = tensors(device)
+    b1, b2 = (torch.randn(4, 128, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    want = gradients(sonicmoe_go.moe(x, router, w1, w2, c, b1=b1, b2=b2)[0].sum(), b1, b2)
+    for b in (b1, b2):
+        b.main_grad = torch.ones(b.shape, device=device)
+    sonicmoe_go.moe(x, router, w1, w2, c, b1=b1, b2=b2)[0].sum().backward()
+    assert b1.grad is None and b2.grad is None
+    near([b.main_grad for b in (b1, b2)], [1 + g.double().cpu() for g in want], 5e-3)
+
+
 def test_only_wanted_gradients(device):
     x, router, w1, w2 = tensors(device)
     for t in (x, router, w1):
@@ -148,9 +191,14 @@ def test_token_counts(device, tokens):
     near(got, grads, 1e-2)
 
 
+def operands(x, router, w1, w2):
+    """The tensors of the operators, of a config without biases."""
+    return x, router, w1, None, w2, None, None, None
+
+
 def sample(device):
     ts = tensors(device)
-    return (*ts, CONFIG.key, True, True, 0.0, 0.0)
+    return (*operands(*ts), CONFIG.key, True, True, 0.0, 0.0)
 
 
 def test_opcheck(device):
@@ -158,18 +206,21 @@ def test_opcheck(device):
     torch.library.opcheck(_ops.forward, sample(device), test_utils=checks)
     x, _, w1, w2 = tensors(device)
     scores, ids = routing(device)
-    torch.library.opcheck(_ops.experts, (x, scores, ids, None, w1, w2, CONFIG.key, True), test_utils=checks)
+    none = None, None, None
+    torch.library.opcheck(_ops.experts, (x, scores, ids, None, w1, None, w2, *none, CONFIG.key, True), test_utils=checks)
     args = sample(device)
     with torch.no_grad():
         _, h, s, i, l = _ops.forward(*args)
         d_o, d_l = torch.randn_like(x), torch.randn(l.shape, device=device)
         into = torch.zeros_like(w1, dtype=torch.float32)
-        ts = [t.detach() for t in args[:4]]
+        x, router, w1, w2 = (t.detach() for t in (args[0], args[1], args[2], args[4]))
         torch.library.opcheck(
-            _ops.backward, (d_o, d_l, *ts, h, s, i, l, CONFIG.key, 11, 0.1, 0.1, None, into, None), test_utils=checks
+            _ops.backward, (d_o, d_l, *operands(x, router, w1, w2), h, s, i, l, CONFIG.key, 0b10011, 0.1, 0.1, None, into, *[None] * 5),
+            test_utils=checks,
         )
         torch.library.opcheck(
-            _ops.experts_backward, (d_o, ts[0], s, i, None, *ts[2:], h, CONFIG.key, 11, into, None), test_utils=checks
+            _ops.experts_backward, (d_o, x, s, i, None, w1, None, w2, *none, h, CONFIG.key, 0b10011, into, *[None] * 5),
+            test_utils=checks,
         )
 
 

@@ -23,6 +23,22 @@ def test_module_trains(device):
     assert "hidden=128" in repr(block)
 
 
+@pytest.mark.parametrize(
+    "config, names",
+    [
+        ({"bias": True}, {"gate_up_proj": [4, 128, 128], "down_proj": [4, 128, 64], "gate_up_proj_bias": [4, 128], "down_proj_bias": [4, 128]}),
+        ({"gate_up": "apart", "weight_order": "in-out"}, {"gate_proj": [4, 128, 64], "up_proj": [4, 128, 64], "down_proj": [4, 64, 128]}),
+        ({"activation": "relu2"}, {"up_proj": [4, 64, 128], "down_proj": [4, 128, 64]}),
+    ],
+)
+def test_module_of_other_kinds(device, config, names):
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device, **config)
+    assert {n: list(p.shape) for n, p in block.experts.named_parameters()} == names
+    y = block(torch.randn(12, 128, device=device, dtype=torch.bfloat16))
+    y.float().square().mean().backward()
+    assert y.isfinite().all() and all(p.grad.any() for p in block.parameters())
+
+
 def test_module_compiles(device):
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
     x = torch.randn(24, 128, device=device, dtype=torch.bfloat16)
@@ -41,19 +57,25 @@ def test_autocast(device):
         block(x)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("how", ["constructor", "function"])
-def test_sonicmoes_layer(device, how):
+def test_sonicmoes_layer(device, how, bias):
     """SonicMoE's constructor, weight names, and shapes; the loss beside its formula."""
-    args = (4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, False, 0.1)
+    args = (4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, bias, 0.1)
     block = sonicmoe.MoE(*args).to(device, torch.bfloat16)
-    assert {n: list(p.shape) for n, p in block.named_parameters()} == {
+    biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
+    with torch.no_grad():
+        for b in biases:
+            b.normal_()
+    assert {n: list(p.shape) for n, p in block.named_parameters() if "bias" not in n} == {
         "router.weight": [4, 128], "c_fc.weight": [4, 128, 128], "c_proj.weight": [4, 128, 64],
     }  # fmt: skip
     x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
-    of = (x, block.router.weight, block.c_fc.weight, block.c_proj.weight)
+    of = (x, block.router.weight, block.c_fc.weight, block.c_proj.weight, *biases)
     ws = wide(x.flatten(0, 1), *of[1:])
     ids = topk(ws[0], ws[1], 2)
-    want, logits = layer(*ws, ids, interleaved=True)
+    b1, b2 = ws[4:] if bias else (None, None)
+    want, logits = layer(*ws[:4], ids, b1=b1, b2=b2, interleaved=True)
     d_o = torch.randn_like(x)
     count = torch.bincount(ids.flatten(), minlength=4)
     loss = 4 * (F.normalize(logits.softmax(-1).sum(0), p=1, dim=0) * count / count.sum()).sum()
@@ -67,7 +89,8 @@ def test_sonicmoes_layer(device, how):
         assert got.isfinite()
     else:
         o, l, freq = sonicmoe.moe_TC_softmax_topk_layer(
-            x.flatten(0, 1), of[1], of[2].permute(1, 2, 0), None, of[3].permute(1, 2, 0), None, 2, 0, "swiglu", True
+            x.flatten(0, 1), of[1], of[2].permute(1, 2, 0), block.c_fc.bias, of[3].permute(1, 2, 0), block.c_proj.bias, 2, 0,
+            "swiglu", True,
         )
         assert freq.tolist() == count.tolist() and not o.requires_grad and distance(l, logits) < 6e-3
     assert distance(o.reshape(want.shape), want) < 6e-3

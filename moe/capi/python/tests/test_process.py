@@ -200,7 +200,8 @@ def test_backward_of_what_was_not_saved(device):
     from sonicmoe_go import _ops
 
     ts = tensors(device)
-    o = _ops.forward(*ts, CONFIG.key, False, False, 0.0, 0.0)[0]
+    x, router, w1, w2 = ts
+    o = _ops.forward(x, router, w1, None, w2, None, None, None, CONFIG.key, False, False, 0.0, 0.0)[0]
     with pytest.raises(sonicmoe_go.ArgumentError, match="save=True"):
         o.sum().backward()
 
