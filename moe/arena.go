@@ -1,7 +1,7 @@
 package moe
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 
 	"sonicmoe/driver"
@@ -32,20 +32,31 @@ func (a *Arena) Err() error { return a.err }
 // Free gives all memory back, whether there was an error or not. The arena is
 // empty then and may be used again.
 func (a *Arena) Free() error {
-	var all []error
+	var first error
+	failed := 0
 	for _, p := range a.owned {
-		all = append(all, a.dev.Free(p))
+		if err := a.dev.Free(p); err != nil {
+			first = cmp.Or(first, err)
+			failed++
+		}
 	}
+	all := len(a.owned)
 	a.owned = nil
 	if a.dev != nil {
 		a.err = nil
 	}
-	return errors.Join(all...)
+	if first != nil {
+		return fmt.Errorf("%d of %d allocations are not given back, the first: %w", failed, all, first)
+	}
+	return nil
 }
 
 // Buffer allocates so many bytes. What is 0 bytes long has an address too.
 func (a *Arena) Buffer(bytes int64) Buffer {
-	if a.err == nil && bytes < 0 {
+	switch {
+	case a.err == nil && a.dev == nil:
+		a.err = &ArgError{Field: "Arena", Got: "of no device", Want: "made by NewArena"}
+	case a.err == nil && bytes < 0:
 		a.err = argErrorf("bytes", bytes, "0 or more")
 	}
 	if a.err != nil {

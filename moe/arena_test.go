@@ -209,6 +209,13 @@ func TestZeroValues(t *testing.T) {
 	}
 	_, err := moe.New(nil, testDevice(t), tiny) //nolint:staticcheck // the point of the test
 	wantArgError(t, err, "ctx")
+	_, err = moe.New(t.Context(), testDevice(t), tiny, moe.WithoutBackward(), nil)
+	wantArgError(t, err, "opts[1]")
+	require.ErrorIs(t, s.Synchronize(nil), driver.ErrInvalid) //nolint:staticcheck // the point of the test
+	var arena moe.Arena
+	require.Zero(t, arena.Buffer(1))
+	wantArgError(t, arena.Err(), "Arena")
+	require.NoError(t, arena.Free())
 	for _, tokens := range []int{-1, math.MinInt, math.MaxInt, 1 << 40, 1 << 31} {
 		_, err := tr.Layer.Sizes(tokens)
 		wantArgError(t, err, "tokens")

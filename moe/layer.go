@@ -104,7 +104,10 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
 	}
 	o := options{logger: slog.New(slog.DiscardHandler)}
-	for _, f := range opts {
+	for i, f := range opts {
+		if f == nil {
+			return nil, &ArgError{Field: fmt.Sprintf("opts[%d]", i), Got: "nil", Want: "an Option"}
+		}
 		f(&o)
 	}
 	if err := Check(c); err != nil {
@@ -145,7 +148,7 @@ func suits(dev driver.Device) error {
 		return &ArgError{Field: "device", Got: "nil", Want: "an open device"}
 	}
 	if err := dev.Err(); err != nil {
-		return err
+		return fmt.Errorf("making a layer: not tried, the device is broken or closed: %w", err)
 	}
 	return suitsTarget(dev.Target())
 }

@@ -83,7 +83,7 @@ func (j *jit) fail(err error, kind error) error {
 // Compile implements driver.Device. When ctx ends first the driver goes on
 // compiling for nobody.
 func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.ContextErr("Compile", ctx); err != nil {
 		return driver.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {

@@ -59,7 +59,7 @@ func (l *library) through(b *Binding) (*library, error) {
 //
 // When ctx ends before the driver has answered, Open returns its error.
 func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
-	if err := ctx.Err(); err != nil {
+	if err := driver.ContextErr("Open", ctx); err != nil {
 		return nil, err
 	}
 	type answer struct {

@@ -172,7 +172,7 @@ func (d *device) Synchronize(ctx context.Context) error {
 	if err := d.ready("Synchronize"); err != nil {
 		return err
 	}
-	return ctx.Err()
+	return driver.ContextErr("Synchronize", ctx)
 }
 
 // Err implements driver.Device.

@@ -24,7 +24,7 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	if err := d.ready("Compile"); err != nil {
 		return driver.Image{}, err
 	}
-	if err := ctx.Err(); err != nil {
+	if err := driver.ContextErr("Compile", ctx); err != nil {
 		return driver.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {

@@ -166,7 +166,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	if err := s.notCapturing("Synchronize"); err != nil {
 		return err
 	}
-	return ctx.Err()
+	return driver.ContextErr("Synchronize", ctx)
 }
 
 func (s *stream) Handle() uintptr { return 0 }
@@ -225,7 +225,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	if err := e.dev.ready("Synchronize"); err != nil {
 		return err
 	}
-	return ctx.Err()
+	return driver.ContextErr("Synchronize", ctx)
 }
 
 func (e *event) recorded() time.Time {

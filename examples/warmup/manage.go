@@ -32,6 +32,9 @@ func openToRead(place string) (*cache.Cache, error) {
 		}
 		place = dir
 	}
+	if _, err := os.Stat(place); place != "" && err != nil {
+		return nil, err
+	}
 	c := cache.Open(cache.Options{Dir: place, ReadOnly: true})
 	return c, c.Err()
 }

@@ -67,6 +67,9 @@ type Plan struct {
 // and of a default that is wrong; what was found by then is in the plan.
 func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Plan, error) {
 	start := time.Now()
+	if ctx == nil {
+		return nil, &moe.ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
+	}
 	if dev == nil {
 		return nil, &moe.ArgError{Field: "dev", Got: "nil", Want: "a device"}
 	}
