@@ -25,8 +25,8 @@ import (
 type backwardWorkspace struct {
 	indices
 	// dlogits [T, K] and dscores [T, K], where the caller does not want it;
-	// dlrow is dlogits by packed row.
-	dlogits, dscores, dlrow int64
+	// dlogitByRow is dlogits by packed row.
+	dlogits, dscores, dlogitByRow int64
 	// splits, splitCounts and splitTickets are the plan of the weight
 	// gradients, states their slots' states: dW1's, then dW2's.
 	splits, splitCounts, splitTickets, states int64
@@ -57,7 +57,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	}
 	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))
 	w.dscores = s.take(r.DScores.Bytes())
-	w.dlrow = s.take(4 * int64(rows))
+	w.dlogitByRow = s.take(4 * int64(rows))
 	w.splits = s.take(plan.TableBytes(rows))
 	w.splitCounts = s.take(8)
 	w.splitTickets = s.take(2 * ticketBytes)

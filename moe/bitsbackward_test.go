@@ -135,7 +135,7 @@ func (b backwardBench) weights() {
 func (b backwardBench) tokens() {
 	x, y := b.want("DX")
 	b.hand("dH")
-	b.hand("dlrow")
+	b.hand("dlogitByRow")
 	b.again(y, kernel.DXKernel)
 	require.Equal(b.t, b.part(b.b, "dX~"), b.part(b.a, "dX~"), "dX~")
 	b.again(y, kernel.SumKernel)

@@ -1,5 +1,5 @@
 // Package moe is the Mixture-of-Experts layer of a transformer, after
-// SonicMoE (arXiv 2512.14080): router, top-K, SwiGLU experts, weighted sum.
+// SonicMoE (arXiv 2512.14080): router, top-K, experts, weighted sum.
 //
 // [New] emits, compiles and loads the kernels of a [Config]; it may touch the
 // disk and take a moment. What it returns, a [Layer], is immutable and may be

@@ -69,12 +69,12 @@ func (l *Layer) BackwardRegions(tokens int) map[string][2]int64 {
 	w, g := l.backwardWorkspace(l.work(tokens)), l.of.Gradients(tokens, BF16)
 	rows := int64(tokens) * int64(l.of.TopK)
 	return map[string][2]int64{
-		"pairs":   {w.pairs, 4 * rows},
-		"dlogits": {w.dlogits, g.DScores.Bytes()},
-		"dlrow":   {w.dlrow, 4 * rows},
-		"dH":      {w.dh, g.DH.Bytes()},
-		"A'":      {w.scaledA, g.ScaledA.Bytes()},
-		"dX~":     {w.dxRows, g.DXRows.Bytes()},
+		"pairs":       {w.pairs, 4 * rows},
+		"dlogits":     {w.dlogits, g.DScores.Bytes()},
+		"dlogitByRow": {w.dlogitByRow, 4 * rows},
+		"dH":          {w.dh, g.DH.Bytes()},
+		"A'":          {w.scaledA, g.ScaledA.Bytes()},
+		"dX~":         {w.dxRows, g.DXRows.Bytes()},
 	}
 }
 
@@ -102,7 +102,7 @@ func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	w := l.backwardWorkspace(l.work(tokens))
 	return map[string]int64{
 		"counts": w.counts, "offsets": w.offsets, "table": w.table, "rowPairs": w.rowPairs, "tickets": w.tickets, "gather": w.gather,
-		"inverse": w.inverse, "pairs": w.pairs, "dlogits": w.dlogits, "dscores": w.dscores, "dlrow": w.dlrow, "splits": w.splits,
+		"inverse": w.inverse, "pairs": w.pairs, "dlogits": w.dlogits, "dscores": w.dscores, "dlogitByRow": w.dlogitByRow, "splits": w.splits,
 		"splitCounts": w.splitCounts, "splitTickets": w.splitTickets, "states": w.states, "lossPartials": w.lossPartials, "first": w.dh, "second": w.dxRows,
 	}
 }

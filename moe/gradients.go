@@ -156,7 +156,7 @@ func (r *backwardRun) dScores() error {
 	}
 	return launch(r.call, r.s, which, dh.ScoresArgs{
 		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: r.dScoresAt(),
-		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlrow), Tokens: tokens,
+		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: tokens,
 	})
 }
 
@@ -277,7 +277,7 @@ func (r *backwardRun) dXRows() error {
 		which = kernel.DXKernel
 	}
 	return launch(r.call, r.s, which, kernel.DXArgs{
-		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlrow), RouterWeights: r.Router.Ptr,
+		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: r.Router.Ptr,
 		Rows: r.rows, TileArgs: r.tiles(1),
 	})
 }

@@ -118,8 +118,9 @@ func (c Config) DW1Work(tokens int) Work {
 	return Work{"dw1", 2 * r * c.h() * d, 2 * (t*d + r*c.h() + e*c.h()*d)}
 }
 
-// ForwardWork lists the five kernels of a training forward pass, and the
-// products of shared experts, where there are any.
+// ForwardWork lists what a training forward pass has to do: the router's product
+// and top-K, which are one kernel, up, down and aggregate, and the products of
+// shared experts, where there are any. The plan's is next to nothing.
 func (c Config) ForwardWork(tokens int) []Work {
 	list := []Work{c.RouterWork(tokens), c.TopKWork(tokens), c.UpWork(tokens), c.DownWork(tokens), c.AggregateWork(tokens)}
 	if s, ok := c.Shared(); ok {

@@ -1,55 +1,70 @@
 // Package kernel holds the kernels of an MoE layer's experts and the one list of
 // all that a layer launches, [Kernels]. Those of the forward pass and dX have a
-// file each here; kernel/dh, kernel/dw and kernel/drouter are the others of the
-// backward pass, moe/route the router and what routing needs.
+// file each here; packages decode (few tokens), dh, dw, bias and drouter below
+// have the others, moe/internal/route the router and what routing needs.
 //
-// The forward pass is five launches. Notation: T tokens, d hidden, n
-// intermediate, E experts, K experts a token, R = T·K rows.
+// Notation: T tokens, d hidden, n intermediate, E experts, K experts a token,
+// R = T·K rows, act(gate, up) the experts' activation, act(x) without a gate.
+//
+// The forward pass is five launches:
 //
 //	Router     logits = X·Wrᵀ, top-K, scores of the K, counts for each CTA
 //	Plan       expert offsets, packed order of the rows, table of row pairs
-//	Up         H = X[rows]·W1ᵀ and A = silu(gate)·up, rows gathered as loaded
-//	Down       Y = A·W2ᵀ
+//	Up         H = X[rows]·W1ᵀ + b1 and A = act(gate, up), rows gathered as loaded
+//	Down       Y = A·W2ᵀ + b2
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
-// Of few tokens package decode makes Up and Down, with the same bits.
+// Of few tokens FewLogits and Choose take the place of Router and Plan, and
+// package decode makes Up and Down; the bits are the same. With expert ids from
+// elsewhere Count takes the router's place. A list of tokens and experts has
+// Count, Plan and Aggregate of its own, and ByToken, which finds each token's
+// rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens
+// by), Allot (how many each gets), Take (which).
 //
 // Shared experts are a layer of one expert that every token goes to, of the same
 // kernels behind EveryToken's plan; Aggregate adds their rows last.
 //
-// With expert ids from elsewhere Count takes the router's place. Where losses of
-// the router are asked for, Losses and LossSum follow it. With few tokens the
-// kernels of package decode take the place of Up and Down.
+// The backward pass, in the order of its launches, each only where its result is
+// wanted:
 //
-// The backward pass runs Count and Plan again, with each row's (token, slot)
-// pair, then:
+//	Count, Plan  the rows again, with each one's (token, slot) pair
+//	DH           dA' = dO[rows]·W2; in its epilogue dH, A' = score·A and parts of the scores' gradient
+//	Dot          b2's part of the scores' gradient (package bias)
+//	DScores      the scores' gradient, and through the softmax the chosen logits' (package dh)
+//	Partials, Sum   of dH, then of dO: the biases' gradients (package bias)
+//	Plan         the experts' splits, heavy experts first (package dw)
+//	DW           dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p], then dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
+//	DX           dX~ = dH·W1, with the router's part as a rank-1 term of each row
+//	Losses       the gradients of the router's losses on the logits; LossSum the losses (package route)
+//	RoundedDLogits  all logits' gradients behind rounding (package route)
+//	ExtraRows    what dense gradients of the logits add to the tokens' gradient (package drouter)
+//	Sum          dX[t] = Σ_k dX~[row of (t,k)], and what ExtraRows made: Aggregate with weights of 1
+//	DRouter      dW_r = dlogitsᵀ·X over ranges of tokens, Sum adds the ranges (package drouter)
 //
-//	DH          dA' = dO[rows]·W2; in its epilogue dH, A' = score·A and parts of the scores' gradient
-//	Scores      the scores' gradient, and through the softmax the chosen logits' (package dh)
-//	Plan        the experts' splits, heavy experts first (package dw)
-//	DW          dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p] and dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
-//	DX          dX~ = dH·W1, with the router's part as a rank-1 term of each row
-//	Aggregate   dX[t] = Σ_k dX~[row of (t,k)], and what ExtraRows made
-//	DRouter     dW_r = dlogitsᵀ·X over ranges of tokens, Sum adds the ranges (package drouter)
-//	ExtraRows   what dense gradients of the logits add to the tokens' gradient (package drouter)
-//
-// Products run one CTA an SM: two math warpgroups and one that loads, 168
-// registers a thread (see [sonicmoe/jit/pipeline.Run] for why not more). In
-// clusters of two CTAs each loads half of the weights into both. Up always runs
-// so; Down, DH and narrow DX may, and the cost model of moe/tiles takes clusters
-// for Down and DH where their sums are long.
+// Products run one CTA an SM (those of decode two): two math warpgroups and one
+// that loads, 168 registers a thread (see [sonicmoe/jit/pipeline.Run] for why not
+// more). In clusters of two CTAs each loads half of the weights into both. Up
+// always runs so; Down, DH and narrow DX may, and the cost model of
+// moe/internal/tiles takes clusters for Down and DH where their sums are long.
 //
 // # Reading a kernel
 //
-// From the operands to the stores, in this order; gemm is jit/gemm, and
-// moe/weights says how the weights lie in memory:
+// Rooms that all kernels share are read once: jit/kernel.go and
+// moe/internal/registry (a kernel's parameters, launch and row in the list),
+// jit/pipeline (roles, rings, barriers), jit/tile (fragments, descriptors, tensor
+// maps), jit/schedule (queues, tiles), moe/activation (act) and
+// moe/internal/weights (how weights and biases lie, and their loads). With them,
+// from the operands to the stores, in this order; gemm is jit/gemm, and a name
+// without a folder is of this one:
 //
 //	Up      up.go, gemm/product.go (roles), gemm/load.go (Gather), gemm/mainloop.go, gemm/store.go
 //	Down    down.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
 //	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/mainloop.go, dh/epilogue.go
-//	DW      dw/dw.go, dw/items.go (the queue), dw/load.go, dw/math.go, dw/store.go; dw/join.go adds splits
-//	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go
+//	DW      dw/dw.go, dw/items.go (the queue), dw/load.go, dw/math.go, gemm/mainloop.go, dw/join.go (splits), dw/store.go, gemm/store.go, gradient/gradient.go
+//	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go, route/count.go
+//
+// TestReading holds the list against the lines that emit each kernel.
 //
 // # Glossary
 //

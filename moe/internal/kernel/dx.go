@@ -15,7 +15,7 @@ import (
 )
 
 // DX is the gradient of each packed row of X: dX~ = dH·W1, gate then up along
-// the sum. With Router the router's own gradient rides along: dlrow·W_r, a
+// the sum. With Router the router's own gradient rides along: DLogitByRow·W_r, a
 // rank-1 term, is added to each row's FP32 sums before they are rounded.
 type DX struct {
 	spec.Config

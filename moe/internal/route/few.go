@@ -102,7 +102,7 @@ type Choose struct {
 type ChooseArgs struct {
 	// FewLogits [T, E] f32 are the router's sums.
 	FewLogits driver.DevicePtr
-	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores driver.DevicePtr
 	// Logits [T, E], in the layer's format, are written unless 0.
 	Logits driver.DevicePtr

@@ -69,7 +69,7 @@ type RouterArgs struct {
 	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
-	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	// Logits [T, E], in the layer's format, are written unless 0.
@@ -79,9 +79,9 @@ type RouterArgs struct {
 	TokenRanges
 }
 
-// TokenRanges are the contiguous ranges of tokens that the CTAs of router,
-// count and plan take, for a struct of arguments to embed: the same in all
-// three.
+// TokenRanges are the contiguous ranges of tokens that the CTAs of a kernel take,
+// for a struct of arguments to embed. Those of router or count, which counts by
+// CTA, and of the plan behind it are the same; other kernels have theirs.
 type TokenRanges struct {
 	// Tokens is T, PerCTA the tokens of a range, a multiple of RangeStep.
 	Tokens int

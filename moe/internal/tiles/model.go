@@ -37,8 +37,9 @@ type Model struct {
 	// from device memory that the products don't hide.
 	BytesPerClock float64
 	// DWKTileClocks is KTileClocks of a weight's gradient, whose operands both
-	// lie across the sum. DWEpilogueClocks is its epilogue of 256 columns: the
-	// warpgroups multiply side by side, so nothing hides it.
+	// lie across the sum. DWEpilogueClocks is what shows of its epilogue
+	// of 256 columns: the warpgroups are staggered as those of a grouped product,
+	// and the fit has one number for all depths of the ring.
 	DWKTileClocks, DWEpilogueClocks float64
 	// L2BytesPerClock is what the L2 cache gives all SMs together, the bound of
 	// a weight's gradient where its k-tiles are read faster than multiplied.

@@ -18,13 +18,13 @@ import (
 //
 //	dlogit_k = s_k·(dS_k - Σ_j s_j·dS_j)
 //
-// as dlogits [T, K] and, by packed row, as dlrow [R]. A thread owns one
+// as DLogits [T, K] and, by packed row, as DLogitByRow [R]. A thread owns one
 // (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
 type DScores struct {
 	Intermediate, TopK int
 	// Bias adds b2's part.
 	Bias bool
-	// Scores stores dS; Router stores dlogits and dlrow. One at least is set.
+	// Scores stores dS; Router stores DLogits and DLogitByRow. One at least is set.
 	Scores, Router bool
 	// List: the tokens are entries of a list, with one slot each.
 	List bool
@@ -69,7 +69,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	k := jit.NewBuilder[ScoresArgs](name, dscoresThreads, 1)
 	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + d.perCTA() - 1) / d.perCTA() })
 	partial, inverse := k.Ptr(&k.Args.DScorePartials), k.Ptr(&k.Args.Inverse)
-	var dots, dscores, scores, dlogits, dlrow ptx.Global
+	var dots, dscores, scores, dlogits, dlogitByRow ptx.Global
 	if d.Bias {
 		dots = k.Ptr(&k.Args.BiasDots)
 	}
@@ -77,7 +77,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 		dscores = k.Ptr(&k.Args.DScores)
 	}
 	if d.Router {
-		scores, dlogits, dlrow = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
+		scores, dlogits, dlogitByRow = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
 	}
 	tokens := k.U32(&k.Args.Tokens)
 	tid := k.TidX()
@@ -122,7 +122,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 		}
 		dlogit := score.Get().Mul(grad.Get().Sub(dot))
 		ptx.StGlobal(dlogits.Index(pair, 4), dlogit)
-		k.If(has, func() { ptx.StGlobal(dlrow.Index(row.Get(), 4), dlogit) })
+		k.If(has, func() { ptx.StGlobal(dlogitByRow.Index(row.Get(), 4), dlogit) })
 	})
 	return k.Build()
 }

@@ -54,8 +54,8 @@ func (d DRouter) PartialBytes(tokens int) int64 {
 type Args struct {
 	// X [T, d] bf16 are the tokens.
 	X driver.DevicePtr
-	// DLogits [T, K] f32 are the gradients of the chosen logits, Experts [T, K]
-	// i32 whose they are.
+	// DLogits [T, K] f32 are the gradients of the chosen logits, ExpertIDs
+	// [T, K] i32 whose they are.
 	DLogits   driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	// AddDense [T, E] f32, with Extra, are added to them.

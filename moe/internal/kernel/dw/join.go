@@ -5,8 +5,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// roundBits is the bits of a slot's state that count splits; the rest count the
-// tiles that have been joined in the slot.
+// roundBits is the bits of a slot's state that count splits, of which 2^31 rows
+// have 2^18 at most; the rest count the tiles that have been joined in the slot,
+// modulo 4096: as many tiles of one slot are never under way at a time.
 const roundBits = 20
 
 // join adds up the splits of a tile, in order, and reports whether this was

@@ -1,0 +1,83 @@
+package kernel
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/registry"
+)
+
+// sharedRooms are what a reader of any kernel knows, as the package's
+// documentation has them.
+var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/"}
+
+// TestReading holds the documentation's lists of files against those whose lines
+// emit the kernels' instructions, in every layer.
+func TestReading(t *testing.T) {
+	kernels := map[string][]registry.Any{"Router": {Kernels.Find("router")}}
+	for product, name := range map[string]string{"up": "Up", "down": "Down", "dx": "DX", "dh": "DH", "dw1": "DW", "dw2": "DW"} {
+		p, err := Kernels.FindProduct(product)
+		require.NoError(t, err)
+		kernels[name] = append(kernels[name], Kernels.OfProduct(p)...)
+	}
+	listed := readingList(t)
+	require.Len(t, listed, len(kernels))
+	for name, list := range kernels {
+		emitting := map[string]bool{}
+		for _, k := range list {
+			for _, l := range kt.Layers {
+				filesOf(t, k, registry.Layer{Config: l.Config, Tiles: l.Tiles.OrElse(Choose(l.Config, driver.H200()))}, emitting)
+			}
+		}
+		var files []string
+		for file := range emitting {
+			if !slices.ContainsFunc(sharedRooms, func(room string) bool { return strings.HasPrefix(file, room) }) {
+				files = append(files, file)
+			}
+		}
+		assert.ElementsMatch(t, files, listed[name], "%s: the lists of the kernel's lines and of doc.go", name)
+	}
+}
+
+// filesOf adds the files whose lines emit the kernel.
+func filesOf(t *testing.T, k registry.Any, l registry.Layer, files map[string]bool) {
+	b, err := k.Build(l)
+	require.NoError(t, err)
+	source := b.Source("")
+	body := source.Module.Entry(source.Name).Body
+	for i := range body {
+		for _, frame := range body[i].Pos() {
+			if !strings.HasSuffix(frame.File, "_test.go") {
+				files[frame.File] = true
+			}
+		}
+	}
+}
+
+// readingList is the documentation's, by kernel; files have their folder.
+func readingList(t *testing.T) map[string][]string {
+	text, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "# Reading a kernel")
+	require.True(t, found)
+	section, _, found = strings.Cut(section, "# Glossary")
+	require.True(t, found)
+	list := map[string][]string{}
+	for _, line := range regexp.MustCompile(`(?m)^//\t(\w+) +(.*)$`).FindAllStringSubmatch(section, -1) {
+		for _, file := range regexp.MustCompile(`[\w/]+\.go`).FindAllString(line[2], -1) {
+			if !strings.Contains(file, "/") {
+				file = "kernel/" + file
+			}
+			list[line[1]] = append(list[line[1]], file)
+		}
+	}
+	return list
+}

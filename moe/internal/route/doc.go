@@ -1,0 +1,8 @@
+// Package route has the kernels that say which experts a token goes to, and what
+// follows from it: the router's product with top-K and scores, the order of the
+// rows that the experts' products go by (the plan), lists of tokens and experts,
+// token rounding, and the losses on the router's logits. Of few tokens the router
+// and the plan are two kernels of their own, [FewLogits] and [Choose].
+//
+// The gradient of the router's weights is package drouter's.
+package route
