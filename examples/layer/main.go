@@ -79,7 +79,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-const usage = `usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
+const usage = `layer runs a Mixture-of-Experts layer, forward and backward, on tensors of safetensors files.
+
+usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
              [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
        layer -model DIR -layer N -input X.safetensors -output O.safetensors [-device …] [-cache …]
   -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,

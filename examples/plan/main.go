@@ -10,44 +10,28 @@
 package main
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
 )
 
-func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "plan:", err)
-		os.Exit(1)
-	}
-}
+var program = command.Program{Name: "plan", Purpose: `[flags] [model ...] tells what expert layers cost before anything runs. It needs no GPU.
+A model is a published one by name, or a config.json or its folder; none: all published ones.`}
 
-const usage = `Plan tells what expert layers cost before anything runs. It needs no GPU.
-
-	plan [flags] [model ...]
-
-A model is a published one by name, or a config.json or its folder; none: all
-published ones. Flags:
-`
+func main() { os.Exit(program.Exit(run(os.Args[1:], os.Stdout), os.Stderr)) }
 
 func run(args []string, out io.Writer) error {
-	set := flag.NewFlagSet("plan", flag.ContinueOnError)
-	set.SetOutput(out)
-	set.Usage = func() {
-		fmt.Fprint(out, usage)
-		set.PrintDefaults()
-	}
+	set := program.Flags()
 	tokens := set.Int("tokens", 16384, "tokens of a call")
 	plot := set.String("plot", "", "draw it to this `file`, .png or .svg")
-	if err := set.Parse(args); err != nil {
+	if err := program.ParseWithArguments(set, args, out); err != nil {
 		return err
 	}
 	if *plot != "" {

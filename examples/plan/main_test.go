@@ -75,5 +75,5 @@ func TestRefuses(t *testing.T) {
 	}
 	var out bytes.Buffer
 	require.Error(t, run([]string{"-h"}, &out))
-	assert.Contains(t, out.String(), "Plan tells what expert layers cost")
+	assert.Contains(t, out.String(), "tells what expert layers cost")
 }

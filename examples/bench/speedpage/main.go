@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"text/template"
+
+	"sonicmoe/examples/internal/command"
 )
 
 // Figures are measured times in milliseconds: this library's and SonicMoE's in
@@ -147,12 +149,10 @@ func write(root string) error {
 }
 
 func main() {
-	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "speedpage writes examples/bench/h200/speed.md from examples/bench/h200/speed.json; run it at the repository's root, without arguments")
-		os.Exit(2)
+	program := command.Program{Name: "speedpage", Purpose: "writes examples/bench/h200/speed.md from examples/bench/h200/speed.json, at the repository's root."}
+	err := program.Parse(program.Flags(), os.Args[1:], os.Stdout)
+	if err == nil {
+		err = write(".")
 	}
-	if err := write("."); err != nil {
-		fmt.Fprintln(os.Stderr, "speedpage:", err)
-		os.Exit(1)
-	}
+	os.Exit(program.Exit(err, os.Stderr))
 }

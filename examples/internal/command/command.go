@@ -73,6 +73,18 @@ func (p Program) Flags() *flag.FlagSet {
 // purpose and the flags to stdout and gives flag.ErrHelp; other errors are those
 // of a wrong command line.
 func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
+	if err := p.ParseWithArguments(set, args, stdout); err != nil {
+		return err
+	}
+	if set.NArg() > 0 {
+		return Usagef("%q is no flag, all arguments are", set.Arg(0))
+	}
+	return nil
+}
+
+// ParseWithArguments is Parse of a command line that may have arguments behind
+// its flags.
+func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) error {
 	switch err := set.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(stdout, "%s %s\n\n", p.Name, p.Purpose)
@@ -82,8 +94,6 @@ func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error
 		return err
 	case err != nil:
 		return usageError{err}
-	case set.NArg() > 0:
-		return Usagef("%q is no flag, all arguments are", set.Arg(0))
 	}
 	return nil
 }

@@ -55,6 +55,9 @@ func New(source io.ReaderAt, size int64) (*File, error) {
 	}
 	n := binary.LittleEndian.Uint64(length[:])
 	if n > MaxHeader {
+		if kind := otherKind(length[:]); kind != "" {
+			return nil, headerErrorf("starts as %s does, must be a length and JSON: this is no safetensors file", kind)
+		}
 		return nil, headerErrorf("has %d bytes, must have at most %d", n, MaxHeader)
 	}
 	if int64(n) > size-lengthBytes {
@@ -69,6 +72,20 @@ func New(source io.ReaderAt, size int64) (*File, error) {
 		f.byName[t.Name] = i
 	}
 	return f, nil
+}
+
+// otherKind names files that are taken for safetensors, by how they begin; "" is
+// none of them.
+func otherKind(start []byte) string {
+	switch {
+	case start[0] == '{':
+		return "JSON, such as the index of a sharded model,"
+	case string(start[:4]) == "PK\x03\x04", start[0] == 0x80:
+		return "a file of torch.save"
+	case string(start[:4]) == "GGUF":
+		return "GGUF"
+	}
+	return ""
 }
 
 // whole reads so many bytes of a source as a stream; a source that ends early is

@@ -281,3 +281,17 @@ func FuzzHeader(f *testing.F) {
 func source(name string, dtype safetensors.DType, shape []int64, data []byte) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dtype, Shape: shape, Data: bytes.NewReader(data)}
 }
+
+// Files that are taken for safetensors are told by how they begin.
+func TestOtherKinds(t *testing.T) {
+	for start, kind := range map[string]string{
+		`{"metadata": {"total_size": 1}}`: "JSON, such as the index of a sharded model",
+		"PK\x03\x04 and more of a zip":    "a file of torch.save",
+		"\x80\x02\x8a\x0al\xfc\x9cF":      "a file of torch.save",
+		"GGUF\x03\x00\x00\x00\x01":        "GGUF",
+	} {
+		_, err := safetensors.New(strings.NewReader(start), int64(len(start)))
+		require.ErrorContains(t, err, "starts as "+kind, "%q", start)
+		require.ErrorContains(t, err, "no safetensors file")
+	}
+}
