@@ -55,6 +55,15 @@ func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
 // planList queues what orders the entries of a list by expert, and its rows by
 // token.
 func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w indices) error {
+	regrouped := route.Regrouped{
+		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
+	}
+	tokens := route.ByTokenRanges(n.tokens, c.layer.sms)
+	if n.sorted {
+		return launch(c, s, route.SortedKernel, route.SortedArgs{
+			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: tokens,
+		})
+	}
 	ranges := c.ranges(n.rows) // of entries
 	of := route.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
 	if err := launch(c, s, route.CountListKernel, route.CountArgs{
@@ -68,8 +77,6 @@ func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w i
 		return err
 	}
 	return launch(c, s, route.ByTokenKernel, route.ByTokenArgs{
-		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Scores: l.Scores.Ptr,
-		Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
-		TokenRanges: route.ByTokenRanges(n.tokens, c.layer.sms),
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: tokens,
 	})
 }

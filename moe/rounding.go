@@ -13,7 +13,7 @@ func (c *Call) checkRounded(t int, l List, logits Tensor, written bool) work {
 	if !c.layer.of.Rounds() {
 		c.check.fail("List", "given", "none: this layer routes without Config.Rounding; ForwardExperts and BackwardExperts take lists")
 	}
-	n := work{tokens: t, rows: c.layer.RoundedRows(t), list: true}
+	n := work{tokens: t, rows: c.layer.RoundedRows(t), list: true, sorted: true}
 	want := c.layer.of.ListShapes(n.rows)
 	c.check.tensor("List.ExpertIDs", l.ExpertIDs, want.ExpertIDs, written)
 	c.check.tensor("List.Tokens", l.Tokens, want.Tokens, written)

@@ -75,6 +75,8 @@ const workspaceAlignment = 256
 type work struct {
 	tokens, rows int
 	list         bool
+	// sorted says that rounding made the list: by expert, then token.
+	sorted bool
 }
 
 // work is that of so many tokens with K experts each.
@@ -118,7 +120,7 @@ func (l *Layer) workspace(n work) workspace {
 	var early space
 	if n.list && l.of.Rounds() {
 		w.choices = s.take(route.ChoiceBytes * int64(l.of.NumExperts))
-		table := 4 * int64(n.tokens) * int64(l.of.NumExperts)
+		table := 4 * int64(route.KeyStride(n.tokens)) * int64(l.of.NumExperts)
 		early = s
 		w.keys = early.take(table)
 		if l.of.Rounding.RawScores {

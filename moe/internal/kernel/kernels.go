@@ -18,7 +18,7 @@ import (
 var Kernels = registry.Registry{
 	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
-	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
+	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.RoundedDLogitsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],

@@ -18,16 +18,19 @@ type Allot struct {
 }
 
 const (
-	allotThreads = 512
+	allotThreads = 1024
 	allotWarps   = allotThreads / 32
-	digitBits    = 8
-	digits       = 1 << digitBits
+	// digits is how many values the largest digit has.
+	digits = 1 << 11
 	// ChoiceBytes is the size of an expert's choice: count, last key, how many
 	// tokens with that very key it takes, 0.
 	ChoiceBytes = 16
-	// keysInFlight is how many keys a thread loads at once.
-	keysInFlight = 4
 )
+
+// allotDigits are the digits below the highest bit, which the count tells: where
+// they start and how many bits they have. The first one parts scores finely, so
+// that few lanes count in one place.
+var allotDigits = [...]struct{ shift, bits int }{{20, 11}, {10, 10}, {0, 10}}
 
 // AllotArgs are the arguments of [Allot].
 type AllotArgs struct {
@@ -53,6 +56,7 @@ type allot struct {
 	tid, expert, tokens        ptx.U32
 	keys                       ptx.Global
 	counts, hist, state, sums  ptx.Shared
+	f                          ptx.U32 // tokens that chose the expert
 	capacity, seedLow, seedTop ptx.U32
 }
 
@@ -114,7 +118,8 @@ func (e *allot) between(f ptx.U32) (down, up ptx.U32) {
 // decide gives how many tokens the expert gets, and their last key. All threads
 // take part.
 func (e *allot) decide() (n, last, take ptx.U32) {
-	f := ptx.LdShared[ptx.U32](e.count(e.expert))
+	e.f = ptx.LdShared[ptx.U32](e.count(e.expert))
+	f := e.f
 	down, up := e.between(f)
 	switch e.Rule {
 	case spec.RoundMass:
@@ -171,18 +176,11 @@ func (e *allot) draw() ptx.U32 {
 }
 
 // eachKey runs body for all keys, the thread's each time; past the last one they
-// are 0 and not valid. The whole warp takes part.
+// are not valid. The whole warp takes part.
 func (e *allot) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
-	k := e.k
-	k.For(ptx.Uint(0), e.tokens, ptx.Uint(keysInFlight*allotThreads), func(first ptx.U32) {
-		var keys [keysInFlight]*ptx.Var[ptx.U32]
-		for i := range keys {
-			token := first.AddI(i * allotThreads).Add(e.tid)
-			keys[i] = ptx.NewVar(k, ptx.Uint(0))
-			k.If(token.Lt(e.tokens), func() { keys[i].Set(ptx.LdGlobal[ptx.U32](e.keys.Index(token, 4))) })
-		}
+	eachKeys(e.k, e.keys, ptx.Uint(0), e.tokens, e.tid, allotThreads, func(token ptx.U32, keys []ptx.U32) {
 		for i, key := range keys {
-			body(key.Get(), first.AddI(i*allotThreads).Add(e.tid).Lt(e.tokens))
+			body(key, token.AddI(i).Lt(e.tokens))
 		}
 	})
 }
@@ -192,24 +190,21 @@ func (e *allot) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 func (e *allot) nth(n ptx.U32) (last, take, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
+	if e.Rule != spec.ExpertChoice {
+		// The f with the highest bit come first.
+		chosen := n.Le(e.f)
+		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
+		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
+	}
 	k.IfElse(n.EqI(0), func() { key.Set(ptx.Uint(0xffffffff)) }, func() {
-		lane := e.tid.AndI(31)
-		for shift := 32 - digitBits; shift >= 0; shift -= digitBits {
-			clearWords(k, e.hist, digits, e.tid, allotThreads)
+		for _, d := range allotDigits {
+			clearWords(k, e.hist, 1<<d.bits, e.tid, allotThreads)
 			k.BarSync(ptx.Uint(0))
 			e.eachKey(func(of ptx.U32, valid ptx.Pred) {
-				if shift+digitBits < 32 {
-					valid = valid.And(of.Xor(key.Get()).ShrI(shift + digitBits).EqI(0))
-				}
-				digit := ptx.Select(valid, of.ShrI(shift).AndI(digits-1), ptx.Uint(digits))
-				// One lane adds for all with its digit: most keys have few.
-				peers := k.MatchAny(digit, ptx.Uint(ptx.FullMask))
-				k.If(valid.And(peers.And(k.LanemaskLt()).EqI(0)), func() {
-					k.RedSharedAdd(e.hist.Plus(digit.ShlI(2)), peers.Popc())
-				})
+				e.countDigit(of.ShrI(d.shift).AndI(1<<d.bits-1), valid.And(of.Xor(key.Get()).ShrI(d.shift+d.bits).EqI(0)))
 			})
 			k.BarSync(ptx.Uint(0))
-			k.If(e.tid.LtI(32), func() { e.findDigit(lane, key.Get(), rest.Get(), shift) })
+			e.findDigit(key.Get(), rest.Get(), d.shift, 1<<d.bits/allotThreads)
 			k.BarSync(ptx.Uint(0))
 			s := ptx.LdSharedVec[ptx.U32](e.state, 4)
 			key.Set(s[0])
@@ -221,19 +216,35 @@ func (e *allot) nth(n ptx.U32) (last, take, equal ptx.U32) {
 	return key.Get(), rest.Get(), same.Get()
 }
 
-// findDigit finds the digit that the rest-th largest key has, in one warp, each
-// lane with some neighbours from the largest down.
-func (e *allot) findDigit(lane, key, rest ptx.U32, shift int) {
+// countDigit counts a warp's digits. Where all are one, as scores of a router that
+// has learned nothing are, one lane adds for all.
+func (e *allot) countDigit(digit ptx.U32, valid ptx.Pred) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	at := e.hist.Plus(digit.ShlI(2))
+	ballot := k.VoteBallot(valid.And(digit.Eq(digit.ShflIdx(ptx.Uint(0)))), all)
+	one := ballot.Eq(all)
+	k.If(valid.And(one.Not().Or(k.LanemaskLt().EqI(0))), func() {
+		k.RedSharedAdd(at, ptx.Select(one, ptx.Uint(32), ptx.Uint(1)))
+	})
+}
+
+// findDigit finds the digit that the rest-th largest key has, each thread with
+// some neighbours from the largest down.
+func (e *allot) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
-	const each = digits / 32
-	var n [each]ptx.U32
+	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	n := make([]ptx.U32, each)
 	sum := ptx.Uint(0)
-	top := ptx.Uint(digits - 1).Sub(lane.MulI(each))
+	top := ptx.Uint(each*allotThreads - 1).Sub(e.tid.MulI(each))
 	for i := range n {
 		n[i] = ptx.LdShared[ptx.U32](e.hist.Plus(top.Sub(ptx.Uint(i)).ShlI(2)))
 		sum = sum.Add(n[i])
 	}
-	before := inclusive(sum, lane).Sub(sum)
+	up := inclusive(sum, lane)
+	k.If(lane.EqI(31), func() { ptx.StShared(e.sums.Plus(warp.ShlI(2)), up) })
+	k.BarSync(ptx.Uint(0))
+	ofWarp := ptx.LdShared[ptx.U32](e.sums.Plus(lane.ShlI(2)))
+	before := inclusive(ofWarp, lane).Sub(ofWarp).ShflIdx(warp).Add(up).Sub(sum)
 	for i := range n {
 		after := before.Add(n[i])
 		k.If(before.Lt(rest).And(after.Ge(rest)), func() {

@@ -38,55 +38,69 @@ type listCase struct {
 	scores                     []uint32
 }
 
-func (c listCase) run(b *kt.Bed) {
-	var gather, pairs, inverse, offsets, starts, rows, weights []uint32
-	inverse = kt.Poisoned[uint32](len(c.ids))
+// listPlan is what is made of a list; rows past the last one are not written.
+type listPlan struct{ offsets, gather, pairs, inverse, starts, rows, weights []uint32 }
+
+// want is the plan in plain Go.
+func (c listCase) want() (p listPlan) {
+	p.inverse = slices.Repeat([]uint32{NoRow}, len(c.ids))
 	for e := range c.experts {
-		offsets = append(offsets, uint32(len(gather)))
+		p.offsets = append(p.offsets, uint32(len(p.gather)))
 		for i, id := range c.ids {
 			if int(id) == e && c.tokens[i] >= 0 && int(c.tokens[i]) < c.numTokens {
-				inverse[i] = uint32(len(gather))
-				gather, pairs = append(gather, uint32(c.tokens[i])), append(pairs, uint32(i))
+				p.inverse[i] = uint32(len(p.gather))
+				p.gather, p.pairs = append(p.gather, uint32(c.tokens[i])), append(p.pairs, uint32(i))
 			}
 		}
 	}
-	offsets = append(offsets, uint32(len(gather)))
+	p.offsets = append(p.offsets, uint32(len(p.gather)))
 	for tok := range c.numTokens {
-		starts = append(starts, uint32(len(rows)))
-		for row, of := range gather {
+		p.starts = append(p.starts, uint32(len(p.rows)))
+		for row, of := range p.gather {
 			if int(of) == tok {
-				rows, weights = append(rows, uint32(row)), append(weights, c.scores[pairs[row]])
+				p.rows, p.weights = append(p.rows, uint32(row)), append(p.weights, c.scores[p.pairs[row]])
 			}
 		}
 	}
-	starts = append(starts, uint32(len(rows)))
+	p.starts = append(p.starts, uint32(len(p.rows)))
+	return p
+}
 
+// room is where a plan goes.
+func (c listCase) room(b *kt.Bed) (PlanTensors, Regrouped) {
 	n := len(c.ids)
-	entries := TokenRanges{Tokens: n, PerCTA: 64}
-	of := Entries{TokenOf: kt.Upload(b, c.tokens), NumTokens: c.numTokens}
-	ids, counts := kt.Upload(b, c.ids), b.Room(4*entries.Count()*c.experts)
-	kt.Run(b, Count{NumExperts: c.experts, TopK: 1, List: true}, 0, CountArgs{ExpertIDs: ids, Counts: counts, TokenRanges: entries, Entries: of})
-	plan := PlanArgs{PlanTensors: PlanTensors{
-		ExpertIDs: ids, Gather: b.Room(4 * n), Inverse: b.Room(4 * n), Pairs: b.Room(4 * n), Offsets: b.Room(4 * (c.experts + 1)),
+	return PlanTensors{
+		ExpertIDs: kt.Upload(b, c.ids), Gather: b.Room(4 * n), Inverse: b.Room(4 * n), Pairs: b.Room(4 * n), Offsets: b.Room(4 * (c.experts + 1)),
 		Table: b.Room(16 * (c.experts + n)), RowPairs: b.Room(4), Tickets: b.Room(8),
-	}, Counts: counts, TokenRanges: entries, Entries: of}
-	kt.Run(b, Plan{NumExperts: c.experts, TopK: 1, Pairs: true, List: true}, 0, plan)
-	by := ByTokenArgs{
-		Offsets: plan.Offsets, Gather: plan.Gather, Pairs: plan.Pairs, Scores: kt.Upload(b, c.scores),
-		Starts: b.Room(4 * len(starts)), Rows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n),
-		TokenRanges: TokenRanges{Tokens: c.numTokens, PerCTA: c.perCTA},
-	}
-	kt.Run(b, ByToken{NumExperts: c.experts}, 0, by)
-	rest := kt.Poisoned[uint32](n - len(gather))
+	}, Regrouped{Scores: kt.Upload(b, c.scores), Starts: b.Room(4 * (c.numTokens + 1)), Rows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n)}
+}
+
+// check holds a plan against the wanted one, to the last word.
+func (c listCase) check(b *kt.Bed, of PlanTensors, by Regrouped) {
+	want, n := c.want(), len(c.ids)
+	rest := kt.Poisoned[uint32](n - len(want.gather))
 	for name, v := range map[string][2][]uint32{
-		"offsets": {offsets, kt.Download[uint32](b, plan.Offsets, len(offsets))},
-		"gather":  {append(gather, rest...), kt.Download[uint32](b, plan.Gather, n)},
-		"pairs":   {append(pairs, rest...), kt.Download[uint32](b, plan.Pairs, n)},
-		"inverse": {inverse, kt.Download[uint32](b, plan.Inverse, n)},
-		"starts":  {starts, kt.Download[uint32](b, by.Starts, len(starts))},
-		"rows":    {append(rows, rest...), kt.Download[uint32](b, by.Rows, n)},
-		"weights": {append(weights, rest...), kt.Download[uint32](b, by.Weights, n)},
+		"offsets": {want.offsets, kt.Download[uint32](b, of.Offsets, len(want.offsets))},
+		"gather":  {append(want.gather, rest...), kt.Download[uint32](b, of.Gather, n)},
+		"pairs":   {append(want.pairs, rest...), kt.Download[uint32](b, of.Pairs, n)},
+		"inverse": {want.inverse, kt.Download[uint32](b, of.Inverse, n)},
+		"starts":  {want.starts, kt.Download[uint32](b, by.Starts, len(want.starts))},
+		"rows":    {append(want.rows, rest...), kt.Download[uint32](b, by.Rows, n)},
+		"weights": {append(want.weights, rest...), kt.Download[uint32](b, by.Weights, n)},
 	} {
 		require.True(b.T, slices.Equal(v[0], v[1]), "%s: want %v, got %v", name, v[0], v[1])
 	}
+}
+
+func (c listCase) run(b *kt.Bed) {
+	of, by := c.room(b)
+	entries := TokenRanges{Tokens: len(c.ids), PerCTA: 64}
+	list := Entries{TokenOf: kt.Upload(b, c.tokens), NumTokens: c.numTokens}
+	counts := b.Room(4 * entries.Count() * c.experts)
+	kt.Run(b, Count{NumExperts: c.experts, TopK: 1, List: true}, 0, CountArgs{ExpertIDs: of.ExpertIDs, Counts: counts, TokenRanges: entries, Entries: list})
+	kt.Run(b, Plan{NumExperts: c.experts, TopK: 1, Pairs: true, List: true}, 0, PlanArgs{PlanTensors: of, Counts: counts, TokenRanges: entries, Entries: list})
+	kt.Run(b, ByToken{NumExperts: c.experts}, 0, ByTokenArgs{
+		Offsets: of.Offsets, Gather: of.Gather, Pairs: of.Pairs, Regrouped: by, TokenRanges: TokenRanges{Tokens: c.numTokens, PerCTA: c.perCTA},
+	})
+	c.check(b, of, by)
 }

@@ -39,7 +39,8 @@ const (
 type PreferArgs struct {
 	// Logits [T, E], Scores and ExpertIDs [T, K] are Router's.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written.
+	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written, rows of
+	// KeyStride.
 	Keys, Raw driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -101,11 +102,6 @@ func (p Prefer) Build() (*jit.Kernel[PreferArgs], error) {
 	}
 	write(keys)
 	return k.Build()
-}
-
-// rowOf is an expert's row of a table [E, T] of words.
-func rowOf(table ptx.Global, expert, tokens ptx.U32) ptx.Global {
-	return table.Plus(expert.MulWide(tokens).MulI(4))
 }
 
 // tokenSoftmax is the softmax over all logits of a token, by one warp.

@@ -70,16 +70,16 @@ func (v *roundingCase) prefer(b *kt.Bed) (p reference.Preferences, keys, raw []u
 		num.EncodeBF16(short, v.logits)
 		args.Logits = kt.Upload(b, short)
 	}
-	n := v.tokens * e
-	args.Keys, args.Raw = b.Room(4*n), b.Room(4*n)
+	n, stride := v.tokens*e, KeyStride(v.tokens)
+	args.Keys, args.Raw = b.Room(4*stride*e), b.Room(4*stride*e)
 	kt.Run(b, Prefer{NumExperts: e, TopK: v.c.TopK, Logits: v.c.Logits, Rounding: how}, 0, args)
-	keys, raw = kt.Download[uint32](b, args.Keys, n), kt.Download[uint32](b, args.Raw, n)
+	keys, raw = kt.Download[uint32](b, args.Keys, stride*e), kt.Download[uint32](b, args.Raw, stride*e)
 
 	want := reference.Routing{Logits: v.logits, Scores: reference.Widen(v.scores), ExpertIDs: v.ids}.Preferences(v.c, reference.Rounded)
 	p = reference.Preferences{Experts: e, Raw: make([]float64, n), Score: make([]float64, n), Chosen: make([]bool, n)}
 	float := func(bits uint32) float64 { return float64(math.Float32frombits(bits & scoreBits)) }
 	for i := range n {
-		at := i%e*v.tokens + i/e
+		at := i%e*stride + i/e
 		p.Score[i], p.Chosen[i] = float(keys[at]), keys[at]&chosenBit != 0
 		p.Raw[i] = want.Raw[i] // nobody looks at it but for:
 		if how.RawScores {

@@ -18,7 +18,7 @@ type Take struct {
 }
 
 const (
-	takeThreads = 512
+	takeThreads = 1024
 	takeWarps   = takeThreads / 32
 )
 
@@ -56,6 +56,7 @@ func (t Take) Build() (*jit.Kernel[TakeArgs], error) {
 	e := take{Take: t, k: k.Kernel, lane: tid.AndI(31)}
 	warp := tid.ShrI(5)
 	cta := pipeline.NewCTA(k.Kernel)
+	all := ptx.Uint(ptx.FullMask)
 	rows, perWarp := cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*takeWarps, 8)
 	clearWords(k.Kernel, rows, 2, tid, takeThreads)
 	k.BarSync(ptx.Uint(0))
@@ -71,14 +72,14 @@ func (t Take) Build() (*jit.Kernel[TakeArgs], error) {
 	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(expert, ChoiceBytes), 4)
 	e.last, e.most = choice[1], choice[2]
 	e.keys = rowOf(keys, expert, tokens)
-	each := tokens.AddI(takeThreads - 1).DivI(takeThreads).MulI(32)
+	each := tokens.AddI(keysAtOnce*takeThreads - 1).DivI(keysAtOnce * takeThreads).MulI(keysAtOnce * 32)
 	e.from = warp.Mul(each).Min(tokens)
 	e.to = e.from.Add(each).Min(tokens)
 
 	above, equal := ptx.NewVar(k.Kernel, ptx.Uint(0)), ptx.NewVar(k.Kernel, ptx.Uint(0))
-	e.eachKey(func(_, _ ptx.U32, isAbove, isEqual ptx.U32) {
-		above.Set(above.Get().Add(isAbove.Popc()))
-		equal.Set(equal.Get().Add(isEqual.Popc()))
+	e.eachKeys(func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual lanes) {
+		above.Set(above.Get().Add(isAbove.among(all)))
+		equal.Set(equal.Get().Add(isEqual.among(all)))
 	})
 	k.If(e.lane.EqI(0), func() { ptx.StShared(perWarp.Plus(warp.ShlI(3)), above.Get(), equal.Get()) })
 	k.BarSync(ptx.Uint(0))
@@ -91,22 +92,25 @@ func (t Take) Build() (*jit.Kernel[TakeArgs], error) {
 	})
 	first, total := ptx.LdShared[ptx.U32](rows), ptx.LdShared[ptx.U32](rows.At(4))
 	below := k.LanemaskLt()
-	e.eachKey(func(token, key, isAbove, isEqual ptx.U32) {
-		// Of equal keys the lower tokens, as many as are left to take.
-		equalUp := equal.Get().Add(isEqual.And(below).Popc())
-		place := first.Add(above.Get()).Add(isAbove.And(below).Popc()).Add(equalUp.Min(e.most))
-		taken := key.Gt(e.last).Or(key.Eq(e.last).And(equalUp.Lt(e.most)))
-		k.If(token.Lt(e.to).And(taken), func() {
-			ptx.StGlobal(tokenOf.Index(place, 4), token)
-			ptx.StGlobal(ids.Index(place, 4), expert)
-			weight := key.AndI(scoreBits)
-			if t.RawScores {
-				weight = ptx.LdGlobal[ptx.U32](rowOf(raw, expert, tokens).Index(token, 4))
-			}
-			ptx.StGlobal(scores.Index(place, 4), weight)
-		})
-		above.Set(above.Get().Add(isAbove.Popc()))
-		equal.Set(equal.Get().Add(isEqual.Popc()))
+	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual lanes) {
+		aboveUp, equalUp := above.Get().Add(isAbove.among(below)), equal.Get().Add(isEqual.among(below))
+		for i, key := range keys {
+			// Of equal keys the lower tokens, as many as are left to take.
+			place := first.Add(aboveUp).Add(equalUp.Min(e.most))
+			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.most))), func() {
+				ptx.StGlobal(tokenOf.Index(place, 4), token.AddI(i))
+				ptx.StGlobal(ids.Index(place, 4), expert)
+				weight := key.AndI(scoreBits)
+				if t.RawScores {
+					weight = ptx.LdGlobal[ptx.U32](rowOf(raw, expert, tokens).Index(token.AddI(i), 4))
+				}
+				ptx.StGlobal(scores.Index(place, 4), weight)
+			})
+			aboveUp = aboveUp.Add(ptx.Select(isAbove.own[i], ptx.Uint(1), ptx.Uint(0)))
+			equalUp = equalUp.Add(ptx.Select(isEqual.own[i], ptx.Uint(1), ptx.Uint(0)))
+		}
+		above.Set(above.Get().Add(isAbove.among(all)))
+		equal.Set(equal.Get().Add(isEqual.among(all)))
 	})
 	k.For(total.Add(expert.MulI(takeThreads)).Add(tid), size, ptx.Uint(takeThreads*t.NumExperts), func(i ptx.U32) {
 		ptx.StGlobal(tokenOf.Index(i, 4), ptx.Uint(NoRow))
@@ -116,23 +120,36 @@ func (t Take) Build() (*jit.Kernel[TakeArgs], error) {
 	return k.Build()
 }
 
-// eachKey runs body for 32 tokens of the warp at a time, with the lanes whose
-// keys are above the last one and equal to it.
-func (e *take) eachKey(body func(token, key, isAbove, isEqual ptx.U32)) {
-	k := e.k
-	k.For(e.from, e.to, ptx.Uint(32*keysInFlight), func(first ptx.U32) {
-		var keys [keysInFlight]*ptx.Var[ptx.U32]
-		for i := range keys {
-			token := first.AddI(32 * i).Add(e.lane)
-			keys[i] = ptx.NewVar(k, ptx.Uint(0))
-			k.If(token.Lt(e.to), func() { keys[i].Set(ptx.LdGlobal[ptx.U32](e.keys.Index(token, 4))) })
+// lanes say of which keys of a warp something holds: ballots of each lane's
+// first, second and so on, and of the own ones.
+type lanes struct {
+	ballots []ptx.U32
+	own     []ptx.Pred
+}
+
+// among counts them in some lanes.
+func (l lanes) among(mask ptx.U32) ptx.U32 {
+	n := ptx.Uint(0)
+	for _, b := range l.ballots {
+		n = n.Add(b.And(mask).Popc())
+	}
+	return n
+}
+
+// eachKeys runs body for neighbours of the warp's keys, with those above the last
+// one and equal to it.
+func (e *take) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual lanes)) {
+	eachKeys(e.k, e.keys, e.from, e.to, e.lane, 32, func(token ptx.U32, keys []ptx.U32) {
+		var isAbove, isEqual lanes
+		add := func(l *lanes, p ptx.Pred) {
+			l.ballots, l.own = append(l.ballots, e.k.VoteBallot(p, ptx.Uint(ptx.FullMask))), append(l.own, p)
 		}
-		all := ptx.Uint(ptx.FullMask)
-		for i, v := range keys {
-			token, key := first.AddI(32*i).Add(e.lane), v.Get()
-			there := token.Lt(e.to)
-			body(token, key, k.VoteBallot(there.And(key.Gt(e.last)), all), k.VoteBallot(there.And(key.Eq(e.last)), all))
+		for i, key := range keys {
+			there := token.AddI(i).Lt(e.to)
+			add(&isAbove, there.And(key.Gt(e.last)))
+			add(&isEqual, there.And(key.Eq(e.last)))
 		}
+		body(token, keys, isAbove, isEqual)
 	})
 }
 
