@@ -58,10 +58,9 @@ func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w i
 	regrouped := route.Regrouped{
 		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
 	}
-	tokens := route.ByTokenRanges(n.tokens, c.layer.sms)
 	if n.sorted {
 		return launch(c, s, route.SortedKernel, route.SortedArgs{
-			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: tokens,
+			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: route.SortedRanges(n.tokens, c.layer.sms),
 		})
 	}
 	ranges := c.ranges(n.rows) // of entries
@@ -77,6 +76,6 @@ func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w i
 		return err
 	}
 	return launch(c, s, route.ByTokenKernel, route.ByTokenArgs{
-		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: tokens,
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: route.ByTokenRanges(n.tokens, c.layer.sms),
 	})
 }

@@ -153,6 +153,12 @@ func (k *Kernel) RedSharedAdd(a Shared, n U32) {
 	k.emit(f, k.mods(f, ".add", ".u32"), a.operand(), n.v.operand(isa.U32))
 }
 
+// RedSharedOr sets bits of a word.
+func (k *Kernel) RedSharedOr(a Shared, bits U32) {
+	f := &isa.Table[isa.RedShared]
+	k.emit(f, k.mods(f, ".or", ".b32"), a.operand(), bits.v.operand(isa.U32))
+}
+
 // RedGlobalAdd adds to a word.
 func (k *Kernel) RedGlobalAdd(a Global, n U32) {
 	f := &isa.Table[isa.RedGlobal]

@@ -63,7 +63,6 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	for _, logits := range []spec.Logits{spec.LogitsBF16, spec.LogitsF32} {
 		m["choose by "+logits.String()] = building[route.ChooseArgs]{route.Choose{Router: route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: logits}}}
 	}
-	rounding(m, c)
 	for _, save := range []bool{false, true} {
 		m[fmt.Sprintf("decode up save=%v", save)] = building[decode.UpArgs]{decode.Up{Config: c, SaveH: save}}
 	}
@@ -115,27 +114,6 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 		m[fmt.Sprintf("drouter sum %+v", store)] = building[drouter.SumArgs]{drouter.Sum{Hidden: c.Hidden, NumExperts: c.NumExperts, Store: store}}
 	}
 	return m
-}
-
-// rounding adds the kernels of lists, and of rounding by every rule.
-func rounding(m map[string]builder, c spec.Config) {
-	e, k := c.NumExperts, c.TopK
-	m["count, list"] = building[route.CountArgs]{route.Count{NumExperts: e, TopK: 1, List: true}}
-	m["plan, list"] = building[route.PlanArgs]{route.Plan{NumExperts: e, TopK: 1, Pairs: true, List: true}}
-	m["by token"] = building[route.ByTokenArgs]{route.ByToken{NumExperts: e}}
-	m["plan, sorted"] = building[route.SortedArgs]{route.Sorted{NumExperts: e}}
-	for rule := spec.RoundNearest; rule <= spec.CapacityDrop; rule++ {
-		for _, raw := range []bool{false, true} {
-			how := spec.Rounding{Rule: rule, RawScores: raw}
-			name := func(kernel string) string { return kernel + " " + how.String() }
-			m[name("prefer")] = building[route.PreferArgs]{route.Prefer{NumExperts: e, TopK: k, Rounding: how}}
-			m[name("allot")] = building[route.AllotArgs]{route.Allot{NumExperts: e, Rounding: how}}
-			m[name("take")] = building[route.TakeArgs]{route.Take{NumExperts: e, Rounding: how}}
-		}
-	}
-	for _, raw := range []bool{false, true} {
-		m[fmt.Sprintf("rounded dlogits raw=%v", raw)] = building[route.RoundedDLogitsArgs]{route.RoundedDLogits{NumExperts: e, TopK: k, Raw: raw}}
-	}
 }
 
 // spills is how many bytes a thread of a kernel is known to spill, outside main

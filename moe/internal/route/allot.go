@@ -11,7 +11,7 @@ import (
 
 // Allot decides how many tokens each expert gets, and finds the key that the
 // last of them has: digit by digit from the top, by counting the digits of the
-// keys that agree so far. No key moves. A CTA has one expert.
+// keys that agree so far. A CTA has one expert.
 type Allot struct {
 	NumExperts int
 	spec.Rounding
@@ -22,6 +22,8 @@ const (
 	allotWarps   = allotThreads / 32
 	// digits is how many values the largest digit has.
 	digits = 1 << 11
+	// allotRoom is how many keys the CTA keeps at hand.
+	allotRoom = 8192
 	// ChoiceBytes is the size of an expert's choice: count, last key, how many
 	// tokens with that very key it takes, 0.
 	ChoiceBytes = 16
@@ -30,7 +32,9 @@ const (
 // allotDigits are the digits below the highest bit, which the count tells: where
 // they start and how many bits they have. The first one parts scores finely, so
 // that few lanes count in one place.
-var allotDigits = [...]struct{ shift, bits int }{{20, 11}, {10, 10}, {0, 10}}
+var allotDigits = [...]digit{{20, 11}, {10, 10}, {0, 10}}
+
+type digit struct{ shift, bits int }
 
 // AllotArgs are the arguments of [Allot].
 type AllotArgs struct {
@@ -56,7 +60,8 @@ type allot struct {
 	tid, expert, tokens        ptx.U32
 	keys                       ptx.Global
 	counts, hist, state, sums  ptx.Shared
-	f                          ptx.U32 // tokens that chose the expert
+	kept, cursor               ptx.Shared // keys at hand, and how many there are
+	f                          ptx.U32    // tokens that chose the expert
 	capacity, seedLow, seedTop ptx.U32
 }
 
@@ -71,6 +76,7 @@ func (c Allot) Build() (*jit.Kernel[AllotArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	e.counts, e.hist = cta.Shared("counts", 4*c.NumExperts, 16), cta.Shared("hist", 4*digits, 16)
 	e.state, e.sums = cta.Shared("state", 16, 16), cta.Shared("sums", 8*allotWarps, 16)
+	e.kept, e.cursor = cta.Shared("kept", 4*allotRoom, 16), cta.Shared("cursor", 4, 4)
 	clearWords(k.Kernel, e.counts, c.NumExperts, e.tid, allotThreads)
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
@@ -196,32 +202,67 @@ func (e *allot) nth(n ptx.U32) (last, take, equal ptx.U32) {
 		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
 		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
 	}
+	find := func(d digit, each func(body func(key ptx.U32, valid ptx.Pred))) {
+		clearWords(k, e.hist, 1<<d.bits, e.tid, allotThreads)
+		k.BarSync(ptx.Uint(0))
+		each(func(of ptx.U32, valid ptx.Pred) {
+			e.countDigit(of.ShrI(d.shift).AndI(1<<d.bits-1), valid.And(of.Xor(key.Get()).ShrI(d.shift+d.bits).EqI(0)))
+		})
+		k.BarSync(ptx.Uint(0))
+		e.findDigit(key.Get(), rest.Get(), d.shift, 1<<d.bits/allotThreads)
+		k.BarSync(ptx.Uint(0))
+		s := ptx.LdSharedVec[ptx.U32](e.state, 4)
+		key.Set(s[0])
+		rest.Set(s[1])
+		same.Set(s[2])
+		k.BarSync(ptx.Uint(0))
+	}
+	first, others := allotDigits[0], allotDigits[1:]
 	k.IfElse(n.EqI(0), func() { key.Set(ptx.Uint(0xffffffff)) }, func() {
-		for _, d := range allotDigits {
-			clearWords(k, e.hist, 1<<d.bits, e.tid, allotThreads)
-			k.BarSync(ptx.Uint(0))
-			e.eachKey(func(of ptx.U32, valid ptx.Pred) {
-				e.countDigit(of.ShrI(d.shift).AndI(1<<d.bits-1), valid.And(of.Xor(key.Get()).ShrI(d.shift+d.bits).EqI(0)))
-			})
-			k.BarSync(ptx.Uint(0))
-			e.findDigit(key.Get(), rest.Get(), d.shift, 1<<d.bits/allotThreads)
-			k.BarSync(ptx.Uint(0))
-			s := ptx.LdSharedVec[ptx.U32](e.state, 4)
-			key.Set(s[0])
-			rest.Set(s[1])
-			same.Set(s[2])
-			k.BarSync(ptx.Uint(0))
-		}
+		find(first, e.eachKey)
+		k.IfElse(same.Get().LeI(allotRoom), func() {
+			e.keep(key.Get().ShrI(first.shift), first.shift)
+			for _, d := range others {
+				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(same.Get(), body) })
+			}
+		}, func() {
+			for _, d := range others {
+				find(d, e.eachKey)
+			}
+		})
 	})
 	return key.Get(), rest.Get(), same.Get()
 }
 
+// keep puts the keys with such a start at hand, in no order.
+func (e *allot) keep(start ptx.U32, shift int) {
+	k := e.k
+	clearWords(k, e.cursor, 1, e.tid, allotThreads)
+	k.BarSync(ptx.Uint(0))
+	e.eachKey(func(key ptx.U32, valid ptx.Pred) {
+		k.If(valid.And(key.ShrI(shift).Eq(start)), func() {
+			ptx.StShared(e.kept.Plus(k.AtomSharedAdd(e.cursor, ptx.Uint(1)).ShlI(2)), key)
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
+// eachKept runs body for the keys at hand, as eachKey does for all.
+func (e *allot) eachKept(n ptx.U32, body func(key ptx.U32, valid ptx.Pred)) {
+	k := e.k
+	k.For(ptx.Uint(0), n, ptx.Uint(allotThreads), func(first ptx.U32) {
+		at, key := first.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
+		k.If(at.Lt(n), func() { key.Set(ptx.LdShared[ptx.U32](e.kept.Plus(at.ShlI(2)))) })
+		body(key.Get(), at.Lt(n))
+	})
+}
+
 // countDigit counts a warp's digits. Where all are one, as scores of a router that
 // has learned nothing are, one lane adds for all.
-func (e *allot) countDigit(digit ptx.U32, valid ptx.Pred) {
+func (e *allot) countDigit(of ptx.U32, valid ptx.Pred) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
-	at := e.hist.Plus(digit.ShlI(2))
-	ballot := k.VoteBallot(valid.And(digit.Eq(digit.ShflIdx(ptx.Uint(0)))), all)
+	at := e.hist.Plus(of.ShlI(2))
+	ballot := k.VoteBallot(valid.And(of.Eq(of.ShflIdx(ptx.Uint(0)))), all)
 	one := ballot.Eq(all)
 	k.If(valid.And(one.Not().Or(k.LanemaskLt().EqI(0))), func() {
 		k.RedSharedAdd(at, ptx.Select(one, ptx.Uint(32), ptx.Uint(1)))

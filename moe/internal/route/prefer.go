@@ -30,6 +30,8 @@ const (
 	// preferStride is an expert's row in shared memory, apart from the next one's
 	// banks.
 	preferStride = preferTokens + 1
+	// preferLogits is how many logits a thread has in flight.
+	preferLogits = 16
 	// chosenBit says that the token chose the expert.
 	chosenBit = 0x80000000
 	scoreBits = 0x7fffffff
@@ -67,12 +69,6 @@ func (p Prefer) Build() (*jit.Kernel[PreferArgs], error) {
 	row := tokenSoftmax{k.Kernel, p.NumExperts, p.Logits, lane}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	each := func(body func(in, token ptx.U32)) {
-		k.For(warp, ptx.Uint(preferTokens), ptx.Uint(preferWarps), func(in ptx.U32) {
-			token := first.Add(in)
-			k.If(token.Lt(tokens), func() { body(in, token) })
-		})
-	}
 	write := func(to ptx.Global) {
 		k.BarSync(ptx.Uint(0))
 		k.For(warp, ptx.Uint(p.NumExperts), ptx.Uint(preferWarps), func(expert ptx.U32) {
@@ -82,22 +78,32 @@ func (p Prefer) Build() (*jit.Kernel[PreferArgs], error) {
 			})
 		})
 	}
-	each(func(in, token ptx.U32) {
-		row.of(logits, token, func(expert ptx.U32, share ptx.F32) {
-			ptx.StShared(at(expert, in), share.Bits().AndI(scoreBits))
-		})
+	// Some tokens at a time, so that loads of one don't wait for another's sums.
+	atOnce := min(max(preferLogits/row.each(), 1), preferTokens/preferWarps)
+	k.For(warp, ptx.Uint(preferTokens), ptx.Uint(atOnce*preferWarps), func(in ptx.U32) {
+		var values [preferTokens / preferWarps][]ptx.F32
+		for i := range atOnce {
+			token := first.Add(in.AddI(i * preferWarps)).Min(tokens.SubI(1))
+			values[i] = row.load(logits, token)
+		}
+		for i := range atOnce {
+			for j, share := range row.softmax(values[i]) {
+				expert := lane.AddI(32 * j)
+				k.If(expert.LtI(p.NumExperts), func() {
+					ptx.StShared(at(expert, in.AddI(i*preferWarps)), share.Bits().AndI(scoreBits))
+				})
+			}
+		}
 	})
 	if p.RawScores {
 		write(raw)
 	}
 	if p.Rule != spec.ExpertChoice {
 		k.BarSync(ptx.Uint(0))
-		each(func(in, token ptx.U32) {
-			k.If(lane.LtI(p.TopK), func() {
-				slot := token.MulI(p.TopK).Add(lane)
-				score := ptx.LdGlobal[ptx.U32](scores.Index(slot, 4)).AndI(scoreBits)
-				ptx.StShared(at(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)), in), score.OrI(chosenBit))
-			})
+		k.For(tid, tokens.Sub(first).MinI(preferTokens).MulI(p.TopK), ptx.Uint(preferThreads), func(i ptx.U32) {
+			slot := first.MulI(p.TopK).Add(i)
+			score := ptx.LdGlobal[ptx.U32](scores.Index(slot, 4)).AndI(scoreBits)
+			ptx.StShared(at(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)), i.DivI(p.TopK)), score.OrI(chosenBit))
 		})
 	}
 	write(keys)
@@ -112,22 +118,20 @@ type tokenSoftmax struct {
 	lane    ptx.U32
 }
 
-// of calls body with the lane's experts and their shares.
-func (s tokenSoftmax) of(logits ptx.Global, token ptx.U32, body func(expert ptx.U32, share ptx.F32)) {
-	for i, v := range s.shares(logits, token) {
-		expert := s.lane.AddI(32 * i)
-		s.k.If(expert.LtI(s.experts), func() { body(expert, v) })
-	}
+// each is how many experts a lane has: every 32nd, from its own on.
+func (s tokenSoftmax) each() int { return (s.experts + 31) / 32 }
+
+// shares are those of the lane's experts; 0 past the last one.
+func (s tokenSoftmax) shares(logits ptx.Global, token ptx.U32) []ptx.F32 {
+	return s.softmax(s.load(logits, token))
 }
 
-// shares are those of every 32nd expert, from the lane's own on; 0 past the last
-// one.
-func (s tokenSoftmax) shares(logits ptx.Global, token ptx.U32) (values []ptx.F32) {
+// load gives the logits of the lane's experts.
+func (s tokenSoftmax) load(logits ptx.Global, token ptx.U32) (values []ptx.F32) {
 	k, bytes := s.k, int(s.format.Type().Bytes())
-	largest := ptx.Float(math.Inf(-1))
 	row := logits.Index(token, bytes*s.experts)
-	for from := 0; from < s.experts; from += 32 {
-		expert, v := s.lane.AddI(from), ptx.NewVar(k, ptx.Float(math.Inf(-1)))
+	for i := range s.each() {
+		expert, v := s.lane.AddI(32*i), ptx.NewVar(k, ptx.Float(math.Inf(-1)))
 		k.If(expert.LtI(s.experts), func() {
 			if s.format == spec.LogitsF32 {
 				v.Set(ptx.LdGlobal[ptx.F32](row.Index(expert, bytes)))
@@ -136,7 +140,15 @@ func (s tokenSoftmax) shares(logits ptx.Global, token ptx.U32) (values []ptx.F32
 			}
 		})
 		values = append(values, v.Get())
-		largest = largest.Max(v.Get(), ".NaN")
+	}
+	return values
+}
+
+// softmax turns logits into shares.
+func (s tokenSoftmax) softmax(values []ptx.F32) []ptx.F32 {
+	largest := ptx.Float(math.Inf(-1))
+	for _, v := range values {
+		largest = largest.Max(v, ".NaN")
 	}
 	largest = acrossWarp(largest, func(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") })
 	sum := ptx.Float(0)

@@ -14,9 +14,25 @@ import (
 // already; a CTA finds those of its tokens by binary search in each expert's.
 //
 // A list that is not sorted makes wrong sums, but no address outside the tensors:
-// tokens are held to the CTA's, and the rows that CTAs find are never shared.
+// the rows that CTAs find are never shared, tokens are held to the CTA's, and
+// where two rows of an expert then have one token, a place is left, which gets
+// any row.
 type Sorted struct {
 	NumExperts int
+}
+
+const (
+	// maxSorted is the most tokens of a CTA.
+	maxSorted = 256
+	// guides is how many ids, evenly spaced, a CTA looks at before it searches.
+	guides = 2 * planThreads
+)
+
+// SortedRanges splits so many tokens among the SMs, for Sorted.
+func SortedRanges(tokens, sms int) TokenRanges {
+	r := RangesOf(tokens, sms)
+	r.PerCTA = min(r.PerCTA, maxSorted)
+	return r
 }
 
 // SortedArgs are the arguments of [Sorted].
@@ -27,22 +43,29 @@ type SortedArgs struct {
 	// Entries is L.
 	TokenOf driver.DevicePtr
 	Entries int
+	// Regrouped.Unordered is not looked at.
 	Regrouped
 	TokenRanges
 }
 
-// planSorted is the emission of a Sorted. The shared arrays have one word an expert.
+// planSorted is the emission of a Sorted. Of the shared arrays those of experts
+// have one word an expert.
 type planSorted struct {
 	*plan
-	by      byToken
-	experts int
-	tokenOf ptx.Global
-	ids     ptx.Global
-	entries ptx.U32
-	tokens  ptx.U32
-	first   ptx.Shared // first row of the expert, and of the one past the last
-	low     ptx.Shared // first row of the CTA's tokens
-	ahead   ptx.Shared // rows of the CTA's tokens in the experts before, and in all
+	regrouped
+	experts  int
+	tokenOf  ptx.Global
+	ids      ptx.Global
+	entries  ptx.U32
+	tokens   ptx.U32
+	from, to ptx.U32    // the CTA's tokens
+	guide    ptx.Shared // ids of every so many entries
+	first    ptx.Shared // first row of the expert, and of the one past the last
+	low      ptx.Shared // first row of the CTA's tokens
+	ahead    ptx.Shared // rows of the CTA's tokens in the experts before, and in all
+	taken    ptx.Shared // of each token a bit for each expert
+	start    ptx.Shared // of each token: its first place
+	used     ptx.Shared // the place after the last one
 }
 
 // Build emits the kernel.
@@ -51,48 +74,72 @@ func (s Sorted) Build() (*jit.Kernel[SortedArgs], error) {
 	k.CTAs(func(a *SortedArgs) int { return a.Count() })
 	cta := pipeline.NewCTA(k.Kernel)
 	e := planSorted{experts: s.NumExperts, plan: Plan{NumExperts: s.NumExperts, TopK: 1, Pairs: true}.declare(k.Kernel, cta, k, &k.Args.PlanTensors)}
+	e.regrouped = newRegrouped(k, &k.Args.Regrouped)
 	e.ids, e.tokenOf, e.entries = k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.TokenOf), k.U32(&k.Args.Entries)
 	e.tokens = k.U32(&k.Args.Tokens)
-	e.by = byToken{k: k.Kernel, tid: e.tid, gather: e.gather, regrouped: newRegrouped(k, &k.Args.Regrouped)}
-	e.by.from = e.cta.Mul(k.U32(&k.Args.PerCTA)).Min(e.tokens)
-	e.by.to = e.by.from.Add(k.U32(&k.Args.PerCTA)).Min(e.tokens)
-	e.by.each = e.eachRow
-	e.first, e.low, e.ahead = cta.Shared("first", 4*(s.NumExperts+1), 4), cta.Shared("low", 4*s.NumExperts, 4), cta.Shared("ahead", 4*(s.NumExperts+1), 4)
-	e.by.reserve(cta)
-	k.BarSync(ptx.Uint(0))
+	perCTA := k.U32(&k.Args.PerCTA)
+	e.from = e.cta.Mul(perCTA).Min(e.tokens)
+	e.to = e.from.Add(perCTA).Min(e.tokens)
+	e.first, e.ahead = cta.Shared("first", 4*(s.NumExperts+1), 4), cta.Shared("ahead", 4*(s.NumExperts+1), 4)
+	e.low, e.start, e.used = e.plan.before, cta.Shared("start", 4*maxSorted, 4), cta.Shared("used", 8, 8)
+	words := maxSorted * e.words()
+	e.taken, e.guide = cta.Shared("taken", 4*words, 4), cta.Shared("guide", 4*guides, 4)
+	clearWords(k.Kernel, e.taken, words, e.tid, planThreads)
+	clearWords(k.Kernel, e.used, 2, e.tid, planThreads)
 	k.GridDepWait()
 	k.GridDepLaunch()
 
 	e.findExperts()
 	k.BarSync(ptx.Uint(0))
-	e.by.rows = ptx.LdShared[ptx.U32](e.word(e.first, ptx.Uint(s.NumExperts)))
 	e.findTokens()
 	k.BarSync(ptx.Uint(0))
 	k.If(e.warp.EqI(0), e.scan)
 	k.If(e.warp.EqI(1), e.sumAhead)
 	k.BarSync(ptx.Uint(0))
-	e.eachRow(func(row, token ptx.U32) {
-		k.If(e.by.mine(token), func() {
-			k.RedSharedAdd(e.by.word(e.by.cursor, token), ptx.Uint(1))
-			ptx.StGlobal(e.gather.Index(row, 4), token)
-			ptx.StGlobal(e.pairs.Index(row, 4), row)
-			ptx.StGlobal(e.inverse.Index(row, 4), row)
-		})
+	e.eachRow(func(row, expert, token ptx.U32) {
+		k.RedSharedOr(e.bits(token).Plus(expert.ShrI(5).ShlI(2)), ptx.Uint(1).Shl(expert.AndI(31)))
+		ptx.StGlobal(e.gather.Index(row, 4), token)
+		ptx.StGlobal(e.pairs.Index(row, 4), row)
+		ptx.StGlobal(e.inverse.Index(row, 4), row)
 	})
-	threads := k.NctaidX().MulI(planThreads)
-	k.For(e.by.rows.Add(e.cta.MulI(planThreads)).Add(e.tid), e.entries, threads, func(entry ptx.U32) {
+	rows := ptx.LdShared[ptx.U32](e.word(e.first, ptx.Uint(s.NumExperts)))
+	k.For(rows.Add(e.cta.MulI(planThreads)).Add(e.tid), e.entries, k.NctaidX().MulI(planThreads), func(entry ptx.U32) {
 		ptx.StGlobal(e.inverse.Index(entry, 4), ptx.Uint(NoRow))
 	})
-	e.by.regroup(e.tokens, func(row ptx.U32) ptx.U32 { return row })
+	k.BarSync(ptx.Uint(0))
+	k.If(e.warp.EqI(0), func() { e.startTokens(rows) })
+	k.BarSync(ptx.Uint(0))
+	e.regroup()
 	e.writeTable()
 	return k.Build()
 }
 
-// findExperts finds the experts' first rows.
+// words is how many words a token's bits take, bits where they are.
+func (e *planSorted) words() int { return (e.experts + 31) / 32 }
+
+func (e *planSorted) bits(token ptx.U32) ptx.Shared {
+	return e.taken.Plus(token.Sub(e.from).MulI(4 * e.words()))
+}
+
+// findExperts finds the experts' first rows: between two of the ids that the CTA
+// looked at, then among what lies between.
 func (e *planSorted) findExperts() {
 	k := e.k
+	step := e.entries.AddI(guides - 1).DivI(guides)
+	guide := func(i ptx.U32) ptx.Shared { return e.guide.Plus(i.ShlI(2)) }
+	for i := range guides / planThreads {
+		of := e.tid.AddI(i * planThreads)
+		id, at := ptx.NewVar(k, ptx.Uint(NoRow)), of.Mul(step)
+		k.If(at.Lt(e.entries), func() { id.Set(ptx.LdGlobal[ptx.U32](e.ids.Index(at, 4))) })
+		ptx.StShared(guide(of), id.Get())
+	}
+	k.BarSync(ptx.Uint(0))
 	k.For(e.tid, ptx.Uint(e.experts+1), ptx.Uint(planThreads), func(expert ptx.U32) {
-		at := e.search(ptx.Uint(0), e.entries, e.ids, expert)
+		above := search(k, ptx.Uint(0), ptx.Uint(guides), func(i ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](guide(i)) }, expert)[0]
+		// The one before is below; nothing is before the first.
+		from := above.Max(ptx.Uint(1)).SubI(1).Mul(step).Min(e.entries)
+		to := above.Mul(step).Min(e.entries)
+		at := search(k, from, to.Sub(from), func(i ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](e.ids.Index(i, 4)) }, expert)
 		ptx.StShared(e.word(e.first, expert), at[0])
 	})
 }
@@ -104,24 +151,24 @@ func (e *planSorted) findTokens() {
 	bound := func(token ptx.U32) ptx.U32 { return ptx.Select(token.Lt(e.tokens), token, ptx.Uint(NoRow)) }
 	k.For(e.tid, ptx.Uint(e.experts), ptx.Uint(planThreads), func(expert ptx.U32) {
 		first, end := ptx.LdShared[ptx.U32](e.word(e.first, expert)), ptx.LdShared[ptx.U32](e.word(e.first, expert.AddI(1)))
-		at := e.search(first, end.Sub(first), e.tokenOf, bound(e.by.from), bound(e.by.to))
+		at := search(k, first, end.Sub(first), func(i ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](e.tokenOf.Index(i, 4)) }, bound(e.from), bound(e.to))
 		ptx.StShared(e.word(e.total, expert), end.Sub(first))
 		ptx.StShared(e.word(e.low, expert), at[0])
 		ptx.StShared(e.word(e.ahead, expert), at[1].Sub(at[0]))
-		k.RedSharedAdd(e.by.before, at[0].Sub(first))
+		k.RedSharedAdd(e.used, at[0].Sub(first))
 	})
 }
 
 // search finds, of n words from the first on, the first that is not below each
-// bound. All bounds are looked for with the same steps, which a larger bound's
-// result can't be before a smaller one's with, whatever the words are.
-func (e *planSorted) search(first, n ptx.U32, words ptx.Global, bounds ...ptx.U32) (found []ptx.U32) {
-	k := e.k
+// bound; all are below NoRow. All bounds are looked for with the same steps, so
+// that a larger one's place is never before a smaller one's, whatever the words
+// are.
+func search(k *ptx.Kernel, first, n ptx.U32, word func(i ptx.U32) ptx.U32, bounds ...ptx.U32) (found []ptx.U32) {
 	at := ptx.NewVars(k, len(bounds), first)
 	left := ptx.NewVar(k, n)
 	step := func(by ptx.U32, probe ptx.U32) {
 		for i, bound := range bounds {
-			below := ptx.LdGlobal[ptx.U32](words.Index(at[i].Get().Add(probe), 4)).Lt(bound).Or(bound.Eq(ptx.Uint(NoRow)))
+			below := word(at[i].Get().Add(probe)).Lt(bound).Or(bound.Eq(ptx.Uint(NoRow)))
 			at[i].Set(at[i].Get().Add(ptx.Select(below, by, ptx.Uint(0))))
 		}
 	}
@@ -155,38 +202,82 @@ func (e *planSorted) sumAhead() {
 	ptx.StShared(e.word(e.ahead, ptx.Uint(e.experts)), sum.Get())
 }
 
-// eachRow runs body for the thread's part of the rows of the CTA's tokens; past
-// the last one the token is nobody's.
-func (e *planSorted) eachRow(body func(row, token ptx.U32)) {
+// eachRow runs body for the thread's part of the rows of the CTA's tokens.
+func (e *planSorted) eachRow(body func(row, expert, token ptx.U32)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))
-	steps := 1
-	for steps < e.experts {
-		steps *= 2
+	size := 1
+	for size < e.experts {
+		size *= 2
 	}
 	k.For(e.tid, rows, ptx.Uint(byTokenLoads*planThreads), func(first ptx.U32) {
-		var rowOf, tokens [byTokenLoads]*ptx.Var[ptx.U32]
-		for i := range tokens {
-			nth := first.AddI(i * planThreads)
-			rowOf[i], tokens[i] = ptx.NewVar(k, ptx.Uint(NoRow)), ptx.NewVar(k, ptx.Uint(NoRow))
-			k.If(nth.Lt(rows), func() {
-				// The last expert with no more rows ahead of it.
-				expert := ptx.NewVar(k, ptx.Uint(0))
-				for half := steps / 2; half > 0; half /= 2 {
-					next := expert.Get().AddI(half)
-					in := next.MinI(e.experts)
-					less := ptx.LdShared[ptx.U32](e.word(e.ahead, in)).Le(nth).And(next.LtI(e.experts))
-					expert.Set(ptx.Select(less, next, expert.Get()))
-				}
-				row := ptx.LdShared[ptx.U32](e.word(e.low, expert.Get())).Add(nth).Sub(ptx.LdShared[ptx.U32](e.word(e.ahead, expert.Get())))
-				rowOf[i].Set(row)
-				tokens[i].Set(ptx.LdGlobal[ptx.U32](e.tokenOf.Index(row, 4)).Max(e.by.from).Min(e.by.to.SubI(1)))
-			})
+		var row, expert, token [byTokenLoads]*ptx.Var[ptx.U32]
+		each := func(body func(i int)) {
+			for i := range token {
+				k.If(first.AddI(i*planThreads).Lt(rows), func() { body(i) })
+			}
 		}
-		for i, token := range tokens {
-			body(rowOf[i].Get(), token.Get())
+		for i := range token {
+			row[i], expert[i], token[i] = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
 		}
+		each(func(i int) {
+			nth, of := first.AddI(i*planThreads), expert[i]
+			// The last expert with no more rows ahead of it.
+			for half := size / 2; half > 0; half /= 2 {
+				next := of.Get().AddI(half)
+				is := ptx.LdShared[ptx.U32](e.word(e.ahead, next.MinI(e.experts))).Le(nth).And(next.LtI(e.experts))
+				of.Set(ptx.Select(is, next, of.Get()))
+			}
+			row[i].Set(ptx.LdShared[ptx.U32](e.word(e.low, of.Get())).Add(nth).Sub(ptx.LdShared[ptx.U32](e.word(e.ahead, of.Get()))))
+			token[i].Set(ptx.LdGlobal[ptx.U32](e.tokenOf.Index(row[i].Get(), 4)).Max(e.from).Min(e.to.SubI(1)))
+		})
+		each(func(i int) { body(row[i].Get(), expert[i].Get(), token[i].Get()) })
 	})
+}
+
+// startTokens gives each token its first place, in one warp.
+func (e *planSorted) startTokens(rows ptx.U32) {
+	k := e.k
+	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.used))
+	k.For(e.from, e.to, ptx.Uint(32), func(first ptx.U32) {
+		token, n := first.Add(e.lane), ptx.NewVar(k, ptx.Uint(0))
+		k.If(token.Lt(e.to), func() {
+			k.Range(ptx.Uint(e.words()), func(word ptx.U32) {
+				n.Set(n.Get().Add(ptx.LdShared[ptx.U32](e.bits(token).Plus(word.ShlI(2))).Popc()))
+			})
+		})
+		up := inclusive(n.Get(), e.lane)
+		k.If(token.Lt(e.to), func() {
+			start := at.Get().Add(up).Sub(n.Get())
+			ptx.StShared(e.word(e.start, token.Sub(e.from)), start)
+			ptx.StGlobal(e.starts.Index(token, 4), start)
+		})
+		at.Set(at.Get().Add(up.ShflIdx(ptx.Uint(31))))
+	})
+	ptx.StShared(e.used.At(4), at.Get())
+	k.If(e.lane.EqI(0).And(e.to.Eq(e.tokens)), func() { ptx.StGlobal(e.starts.Index(e.tokens, 4), rows) })
+}
+
+// regroup lists the rows of the CTA's tokens: as many after its token's first as
+// the token has experts before.
+func (e *planSorted) regroup() {
+	k := e.k
+	put := func(place, row ptx.U32) {
+		ptx.StGlobal(e.places.Index(place, 4), row)
+		ptx.StGlobal(e.weights.Index(place, 4), ptx.LdGlobal[ptx.F32](e.scores.Index(row, 4)))
+	}
+	e.eachRow(func(row, expert, token ptx.U32) {
+		place := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.word(e.start, token.Sub(e.from))))
+		bits, in := e.bits(token), expert.ShrI(5)
+		k.Range(in, func(word ptx.U32) {
+			place.Set(place.Get().Add(ptx.LdShared[ptx.U32](bits.Plus(word.ShlI(2))).Popc()))
+		})
+		before := ptx.Uint(1).Shl(expert.AndI(31)).SubI(1)
+		put(place.Get().Add(ptx.LdShared[ptx.U32](bits.Plus(in.ShlI(2))).And(before).Popc()), row)
+	})
+	of := ptx.LdSharedVec[ptx.U32](e.used, 2)
+	end := of[0].Add(ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts))))
+	k.For(of[1].Add(e.tid), end, ptx.Uint(planThreads), func(place ptx.U32) { put(place, ptx.Uint(0)) })
 }
 
 // SortedKernel is Sorted's.

@@ -17,7 +17,7 @@ import (
 func TestSortedList(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, perCTA, percent, tail int }{
-			{1, 1, 64, 100, 1}, {1, 300, 64, 100, 0}, {4, 3, 64, 50, 7}, {7, 130, 64, 30, 40}, {33, 1500, 1024, 3, 100}, {40, 64, 64, 5, 0}, {3, 65, 64, 0, 9},
+			{1, 1, 64, 100, 1}, {1, 300, 64, 100, 0}, {4, 3, 64, 50, 7}, {7, 130, 64, 30, 40}, {33, 600, 256, 5, 100}, {100, 70, 64, 60, 3}, {40, 64, 64, 5, 0}, {3, 65, 64, 0, 9},
 		} {
 			t.Run(fmt.Sprintf("%s %+v", when.Name, size), func(t *testing.T) {
 				c := sortedCase(rand.New(rand.NewPCG(uint64(i), 4)), size.experts, size.tokens, size.percent, size.tail)
@@ -65,8 +65,8 @@ func (c listCase) runSorted(b *kt.Bed) (PlanTensors, Regrouped) {
 	return of, by
 }
 
-// A list in no order at all makes no address outside the tensors: the emulator
-// would tell, and every row is of some token.
+// A list in no order at all makes no address outside the tensors: neither here,
+// the emulator would tell, nor in what reads the plan.
 func TestUnsortedList(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	c := listCase{experts: 9, numTokens: 200, perCTA: 64}
@@ -84,9 +84,7 @@ func TestUnsortedList(t *testing.T) {
 	for row, token := range kt.Download[uint32](b, of.Gather, n) {
 		require.Less(t, token, uint32(c.numTokens), "row %d", row)
 	}
-	rows := kt.Download[uint32](b, by.Rows, n)
-	slices.Sort(rows)
-	for i, row := range rows {
-		require.EqualValues(t, i, row, "each row belongs to one token")
+	for place, row := range kt.Download[uint32](b, by.Rows, n) {
+		require.Less(t, row, uint32(n), "place %d", place)
 	}
 }
