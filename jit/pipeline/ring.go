@@ -31,6 +31,9 @@ func (c *CTA) Ring(name string, stages, stageBytes, fullArrivals, emptyArrivals 
 	}
 }
 
+// Data is the start of stage i, for what every thread does to a fresh ring.
+func (r *Ring) Data(i int) ptx.Shared { return r.data.At(i * r.StageBytes) }
+
 // Stage is one buffer of a ring, as a role holds it.
 type Stage struct {
 	// Data is the buffer's start.

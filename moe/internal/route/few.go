@@ -22,6 +22,7 @@ const (
 	fewThreads   = pipeline.WarpgroupThreads + 32
 	fewExperts   = 8
 	fewXBytes    = gemm.WarpgroupM * tile.RowBytes
+	fewRows      = 8 // of tokens, which a box has whole groups of
 	fewWBytes    = fewExperts * tile.RowBytes
 	fewStages    = 20
 	fewMathWarps = pipeline.WarpgroupThreads / 32
@@ -43,7 +44,9 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
 	groups := (r.NumExperts + fewExperts - 1) / fewExperts
 	k.CTAs(func(a *FewLogitsArgs) int { return groups * ((a.Tokens + gemm.WarpgroupM - 1) / gemm.WarpgroupM) })
-	x := k.Map(&k.Args.X, func(a *FewLogitsArgs) driver.TensorMap { return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM) })
+	x := k.Map(&k.Args.X, func(a *FewLogitsArgs) driver.TensorMap {
+		return tile.RowMap(a.X, r.Hidden, a.Tokens, min((a.Tokens+fewRows-1)/fewRows*fewRows, gemm.WarpgroupM))
+	})
 	w := k.Map(&k.Args.Weights, func(a *FewLogitsArgs) driver.TensorMap {
 		return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
 	})
@@ -54,6 +57,15 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	// Stages start on 1024 bytes, as both of their tiles must.
 	ring := cta.Ring("ab", min(fewStages, r.Hidden/tile.K), fewXBytes+fewWBytes, 1, fewMathWarps)
+	// A box has no more rows than there are tokens, in groups of 8: one of 64 takes
+	// as long to load whether they are there or not. The others stay 0.
+	box := tokens.AddI(fewRows - 1).DivI(fewRows).MulI(fewRows * tile.RowBytes).Min(ptx.Uint(fewXBytes))
+	k.For(box.Add(tid.MulI(16)), ptx.Uint(fewXBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
+		for i := range ring.Stages {
+			ptx.StShared(ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+		}
+	})
+	k.FenceProxyAsync(".shared::cta") // wgmma shall see the zeros
 	cta.Ready(tid)
 	// Whatever the kernel before this one does to the weights, they may come to
 	// the L2 cache.
@@ -81,7 +93,7 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 				at := ring.Producer()
 				k.For(ptx.Uint(0), ptx.Uint(r.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
 					s := at.Acquire()
-					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(fewXBytes+fewWBytes))
+					k.MbarrierArriveExpectTx(s.Full, box.AddI(fewWBytes))
 					k.TMALoad(s.Data, x, s.Full, column, first)
 					k.TMALoad(s.Data.At(fewXBytes), w, s.Full, column, expert)
 					at.Advance()
