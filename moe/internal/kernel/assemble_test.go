@@ -13,7 +13,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/kernel/dh"
@@ -124,15 +123,9 @@ func spills(name string, c spec.Config) int {
 	case name == "router" && c.TopK > 8 && c.NumExperts >= 256:
 		return 24
 	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%gemm.TileM != 0:
-		return 452
+		return 392
 	}
 	return 0
-}
-
-// serialised says that ptxas is known to have each wgmma of a kernel wait for the
-// one before: where a sum is one k-tile, there is nothing else to overlap with.
-func serialised(name string, c spec.Config) bool {
-	return strings.HasPrefix(name, "decode down") && c.Intermediate == tile.K
 }
 
 var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
@@ -170,9 +163,6 @@ func TestAssemble(t *testing.T) {
 					require.NoError(t, err)
 					require.LessOrEqual(t, bytes, spills(name, c), report)
 					complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // the next one
-				}
-				if serialised(name, c) && strings.Contains(complaint, "(C7511)") {
-					return
 				}
 				require.Empty(t, complaint, report)
 			})

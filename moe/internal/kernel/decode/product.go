@@ -248,7 +248,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 			}
 			p.startSums(b, acc)
 			f := loop.Begin()
-			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
+			multiply := func(kt ptx.U32) {
 				for part, sum := range acc {
 					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
 						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
@@ -256,7 +256,12 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.bias != nil), p.mnMajor, false)
 					})
 				}
-			})
+			}
+			if p.kTiles == 1 {
+				multiply(ptx.Uint(0)) // of a loop of one round ptxas would serialise the wgmma
+			} else {
+				k.Range(ptx.Uint(p.kTiles), multiply)
+			}
 			f.Finish()
 			store(b, acc)
 		})

@@ -12,7 +12,6 @@ import (
 // straight from the accumulators.
 type writer struct {
 	*dw
-	fragment tile.Fragment
 	// m is the warpgroup's first line.
 	m ptx.U32
 }
@@ -21,7 +20,7 @@ func (e *dw) newWriter() *writer {
 	if e.transposed() {
 		e.store.Transpose()
 	}
-	return &writer{dw: e, fragment: tile.NewFragment(e.tid.AndI(pipeline.WarpgroupThreads - 1))}
+	return &writer{dw: e}
 }
 
 // tile writes a tile.
@@ -87,13 +86,18 @@ type pair struct {
 
 // direct writes 64 columns from the accumulators.
 func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
-	neuron, part := s.neuron(column)
-	line := s.m.Add(s.fragment.Row)
+	neuron, part := column, ptx.Uint(0)
+	if !s.follow() {
+		neuron, part = s.neuron(column)
+	}
+	// Made anew for each 64 columns: beside the sums no register is left.
+	f := tile.NewFragment(s.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
+	line := s.m.Add(f.Row)
 	var pairs []pair
 	if s.transposed() {
-		line, neuron, pairs = s.transpose(line, neuron, acc)
+		line, neuron, pairs = s.transpose(f, line, neuron, acc)
 	} else {
-		neuron, pairs = s.straight(neuron, acc)
+		neuron, pairs = s.straight(f, neuron, acc)
 	}
 	at := s.place(t, line, neuron, part)
 	if s.ragged() {
@@ -110,6 +114,13 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 	for _, p := range pairs {
 		s.Store.Store(s.k, at.At(p.offset*s.Store.Bytes()), p.lo, p.hi)
 	}
+}
+
+// follow: up's columns follow gate's in the gradient as they do in the packed
+// rows, so that a column is its own place.
+func (d DW) follow() bool {
+	of, _, columns := d.matrix()
+	return !of.Apart && !d.ragged() && of.Part.Stride == columns.Extent*columns.Stride
 }
 
 // neurons is how many columns the gradient has of each part.
@@ -133,7 +144,7 @@ func (s *writer) addOld(at ptx.Global, pairs []pair) {
 }
 
 // straight gives the pairs along the neurons, and the thread's first neuron.
-func (s *writer) straight(neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
+func (s *writer) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
 	_, lines, _ := s.matrix()
 	var pairs []pair
 	for j := range 8 {
@@ -141,15 +152,15 @@ func (s *writer) straight(neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
 			pairs = append(pairs, pair{8*j + 8*h*lines.Stride, acc[4*j+2*h], acc[4*j+2*h+1], 8 * h, 8 * j})
 		}
 	}
-	return neuron.Add(s.fragment.Column), pairs
+	return neuron.Add(f.Column), pairs
 }
 
 // transpose gives the pairs along d, and the thread's first line and neuron. A
 // thread holds two neurons of one line, its neighbour four lanes away the same
 // two of the next line: they swap, and each has one neuron of both.
-func (s *writer) transpose(line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
+func (s *writer) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
 	_, _, columns := s.matrix()
-	odd := s.fragment.Row.AndI(1)
+	odd := f.Row.AndI(1)
 	isOdd := odd.NeI(0)
 	var pairs []pair
 	for j := range 8 {
@@ -159,5 +170,5 @@ func (s *writer) transpose(line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U3
 			pairs = append(pairs, pair{8*j*columns.Stride + 8*h, ptx.Select(isOdd, got, a), ptx.Select(isOdd, b, got), 8 * h, 8 * j})
 		}
 	}
-	return line.Sub(odd), neuron.Add(s.fragment.Column).Add(odd), pairs
+	return line.Sub(odd), neuron.Add(f.Column).Add(odd), pairs
 }
