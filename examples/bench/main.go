@@ -10,6 +10,7 @@
 //	go run ./examples/bench -rows slice -pass both -fit    # tile points, cost model
 //	go run ./examples/bench -row "7B n=256" -startup       # what moe.New takes
 //	go run ./examples/bench -decode -json decode.json      # few tokens, by bandwidth
+//	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //
 // Times are of the device, by events: medians of back-to-back repeats after a
 // warm-up, L2 not flushed. Without a GPU it runs on the emulated device, whose
@@ -52,9 +53,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := b.open(); err != nil {
 		return err
 	}
-	if b.withDecode {
+	switch {
+	case b.withDecode:
 		err = b.decode()
-	} else {
+	case b.withRounding:
+		err = b.rounding()
+	default:
 		err = b.all()
 	}
 	return errors.Join(err, b.close())

@@ -197,3 +197,33 @@ func TestList(t *testing.T) {
 	require.Equal(t, len(command.Known()), strings.Count(out.String(), "\n"))
 	require.Contains(t, out.String(), "GLM-4.5-Air")
 }
+
+// Rounding beside plain top-K: a line and an entry of the file for each size, a
+// picture, and counts that are multiples of the tile.
+func TestRounding(t *testing.T) {
+	dir := t.TempDir()
+	file, picture := filepath.Join(dir, "rounding.json"), filepath.Join(dir, "rounding.png")
+	out, errs, err := tiny(t, "-rounding", "-round-tile", "16", "-json", file, "-plot", picture)
+	require.NoError(t, err, errs)
+	require.Contains(t, out, "nearest/16")
+	require.Contains(t, out, "150,128,64,4,2")
+	require.FileExists(t, picture)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var points []RoundingPoint
+	require.NoError(t, json.Unmarshal(text, &points))
+	require.Len(t, points, 2)
+	for _, p := range points {
+		sum := 0
+		for i, n := range p.Plain.Counts {
+			sum += n
+			require.Zero(t, p.Rounded.Counts[i]%16)
+			require.Less(t, max(n-p.Rounded.Counts[i], p.Rounded.Counts[i]-n), 16)
+		}
+		require.Equal(t, 300, sum)
+		require.Positive(t, p.Plain.ForwardMS)
+		require.Positive(t, p.Rounded.BackwardMS)
+	}
+	_, _, err = tiny(t, "-rounding", "-round", "sideways")
+	require.ErrorContains(t, err, "sideways")
+}

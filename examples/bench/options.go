@@ -31,8 +31,10 @@ type options struct {
 	withFit       bool
 	withStartup   bool
 	withDecode    bool
-	batches       []int    // tokens of -decode
-	fitFrom       []string // report files
+	batches       []int // tokens of -decode
+	withRounding  bool
+	round         spec.Rounding // of -rounding
+	fitFrom       []string      // report files
 }
 
 // stdoutName as the -json file is standard output.
@@ -59,6 +61,13 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
 	f.BoolVar(&o.withDecode, "decode", false, "measure inference over few tokens: layers that take turns in a graph, routing included, by share of the memory's bandwidth")
 	f.Func("batches", "with -decode: `tokens` of a call, with commas (default 1 to 512 in powers of two)", o.setBatches)
+	f.BoolVar(&o.withRounding, "rounding", false, "measure token rounding beside plain top-K, both passes, routing included, with the padding that it saves; without sizes over 64 to 512 experts")
+	o.round = spec.Rounding{Rule: spec.RoundNearest}
+	f.Func("round", "with -rounding: the `rule` (default nearest)", func(rule string) (err error) {
+		o.round.Rule, err = spec.ParseRoundingRule(rule)
+		return err
+	})
+	f.IntVar(&o.round.Tile, "round-tile", 0, "with -rounding: counts become multiples of this (default 128)")
 	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
@@ -84,6 +93,9 @@ func (o *options) check() error {
 	}
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
 		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
+	}
+	if err := o.round.Check(); err != nil {
+		return command.Usagef("-round, -round-tile: %v", err)
 	}
 	o.withPoints = o.withPoints || o.withFit
 	if o.plot != "" {

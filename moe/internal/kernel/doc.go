@@ -19,7 +19,8 @@
 // elsewhere Count takes the router's place. A list of tokens and experts has
 // Count, Plan and Aggregate of its own, and ByToken, which finds each token's
 // rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens
-// by), Allot (how many each gets), Take (which).
+// by), Allot (how many each gets), Take (which); as this list is sorted, one
+// kernel, Sorted, plans it.
 //
 // Shared experts are a layer of one expert that every token goes to, of the same
 // kernels behind EveryToken's plan; Aggregate adds their rows last.

@@ -96,19 +96,22 @@ func (s Sorted) Build() (*jit.Kernel[SortedArgs], error) {
 	k.If(e.warp.EqI(0), e.scan)
 	k.If(e.warp.EqI(1), e.sumAhead)
 	k.BarSync(ptx.Uint(0))
-	e.eachRow(func(row, expert, token ptx.U32) {
-		k.RedSharedOr(e.bits(token).Plus(expert.ShrI(5).ShlI(2)), ptx.Uint(1).Shl(expert.AndI(31)))
-		ptx.StGlobal(e.gather.Index(row, 4), token)
-		ptx.StGlobal(e.pairs.Index(row, 4), row)
-		ptx.StGlobal(e.inverse.Index(row, 4), row)
+	e.eachRow(func(list []sortedRow) {
+		for _, r := range list {
+			k.If(r.there, func() {
+				k.RedSharedOr(e.bits(r.token).Plus(r.expert.ShrI(5).ShlI(2)), ptx.Uint(1).Shl(r.expert.AndI(31)))
+				ptx.StGlobal(e.gather.Index(r.row, 4), r.token)
+				ptx.StGlobal(e.pairs.Index(r.row, 4), r.row)
+				ptx.StGlobal(e.inverse.Index(r.row, 4), r.row)
+			})
+		}
 	})
 	rows := ptx.LdShared[ptx.U32](e.word(e.first, ptx.Uint(s.NumExperts)))
 	k.For(rows.Add(e.cta.MulI(planThreads)).Add(e.tid), e.entries, k.NctaidX().MulI(planThreads), func(entry ptx.U32) {
 		ptx.StGlobal(e.inverse.Index(entry, 4), ptx.Uint(NoRow))
 	})
 	k.BarSync(ptx.Uint(0))
-	k.If(e.warp.EqI(0), func() { e.startTokens(rows) })
-	k.BarSync(ptx.Uint(0))
+	e.startTokens(rows)
 	e.regroup()
 	e.writeTable()
 	return k.Build()
@@ -202,8 +205,16 @@ func (e *planSorted) sumAhead() {
 	ptx.StShared(e.word(e.ahead, ptx.Uint(e.experts)), sum.Get())
 }
 
-// eachRow runs body for the thread's part of the rows of the CTA's tokens.
-func (e *planSorted) eachRow(body func(row, expert, token ptx.U32)) {
+// sortedRow is a row of the CTA's tokens; past the last one it is not there, but a
+// copy of that.
+type sortedRow struct {
+	there              ptx.Pred
+	row, expert, token ptx.U32
+}
+
+// eachRow runs body for the thread's part of the rows of the CTA's tokens, some at
+// a time: straight code, for the loads of one not to wait for another's.
+func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))
 	size := 1
@@ -211,73 +222,81 @@ func (e *planSorted) eachRow(body func(row, expert, token ptx.U32)) {
 		size *= 2
 	}
 	k.For(e.tid, rows, ptx.Uint(byTokenLoads*planThreads), func(first ptx.U32) {
-		var row, expert, token [byTokenLoads]*ptx.Var[ptx.U32]
-		each := func(body func(i int)) {
-			for i := range token {
-				k.If(first.AddI(i*planThreads).Lt(rows), func() { body(i) })
-			}
-		}
-		for i := range token {
-			row[i], expert[i], token[i] = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
-		}
-		each(func(i int) {
-			nth, of := first.AddI(i*planThreads), expert[i]
+		var list [byTokenLoads]sortedRow
+		for i := range list {
+			r, nth := &list[i], first.AddI(i*planThreads)
+			r.there, nth = nth.Lt(rows), nth.Min(rows.SubI(1))
 			// The last expert with no more rows ahead of it.
+			r.expert = ptx.Uint(0)
 			for half := size / 2; half > 0; half /= 2 {
-				next := of.Get().AddI(half)
+				next := r.expert.AddI(half)
 				is := ptx.LdShared[ptx.U32](e.word(e.ahead, next.MinI(e.experts))).Le(nth).And(next.LtI(e.experts))
-				of.Set(ptx.Select(is, next, of.Get()))
+				r.expert = ptx.Select(is, next, r.expert)
 			}
-			row[i].Set(ptx.LdShared[ptx.U32](e.word(e.low, of.Get())).Add(nth).Sub(ptx.LdShared[ptx.U32](e.word(e.ahead, of.Get()))))
-			token[i].Set(ptx.LdGlobal[ptx.U32](e.tokenOf.Index(row[i].Get(), 4)).Max(e.from).Min(e.to.SubI(1)))
-		})
-		each(func(i int) { body(row[i].Get(), expert[i].Get(), token[i].Get()) })
+			r.row = ptx.LdShared[ptx.U32](e.word(e.low, r.expert)).Add(nth).Sub(ptx.LdShared[ptx.U32](e.word(e.ahead, r.expert)))
+			r.token = ptx.LdGlobal[ptx.U32](e.tokenOf.Index(r.row, 4)).Max(e.from).Min(e.to.SubI(1))
+		}
+		body(list[:])
 	})
 }
 
-// startTokens gives each token its first place, in one warp.
+// startTokens gives each token its first place, by a thread each.
 func (e *planSorted) startTokens(rows ptx.U32) {
 	k := e.k
-	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.used))
-	k.For(e.from, e.to, ptx.Uint(32), func(first ptx.U32) {
-		token, n := first.Add(e.lane), ptx.NewVar(k, ptx.Uint(0))
-		k.If(token.Lt(e.to), func() {
-			k.Range(ptx.Uint(e.words()), func(word ptx.U32) {
-				n.Set(n.Get().Add(ptx.LdShared[ptx.U32](e.bits(token).Plus(word.ShlI(2))).Popc()))
-			})
-		})
-		up := inclusive(n.Get(), e.lane)
-		k.If(token.Lt(e.to), func() {
-			start := at.Get().Add(up).Sub(n.Get())
-			ptx.StShared(e.word(e.start, token.Sub(e.from)), start)
-			ptx.StGlobal(e.starts.Index(token, 4), start)
-		})
-		at.Set(at.Get().Add(up.ShflIdx(ptx.Uint(31))))
+	token, n := e.from.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
+	mine := e.tid.Lt(e.to.Sub(e.from))
+	k.If(mine, func() {
+		for word := range e.words() {
+			n.Set(n.Get().Add(ptx.LdShared[ptx.U32](e.bits(token).At(4 * word)).Popc()))
+		}
 	})
-	ptx.StShared(e.used.At(4), at.Get())
-	k.If(e.lane.EqI(0).And(e.to.Eq(e.tokens)), func() { ptx.StGlobal(e.starts.Index(e.tokens, 4), rows) })
+	up := inclusive(n.Get(), e.lane)
+	k.If(e.lane.EqI(31), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(2)), up) })
+	k.BarSync(ptx.Uint(0))
+	start := ptx.LdShared[ptx.U32](e.used).Add(up).Sub(n.Get())
+	for w := range planWarps {
+		of := ptx.LdShared[ptx.U32](e.perWarp.At(4 * w))
+		start = start.Add(ptx.Select(e.warp.GtI(w), of, ptx.Uint(0)))
+	}
+	k.If(mine, func() {
+		ptx.StShared(e.word(e.start, e.tid), start)
+		ptx.StGlobal(e.starts.Index(token, 4), start)
+	})
+	k.If(e.tid.EqI(planThreads-1), func() { ptx.StShared(e.used.At(4), start.Add(n.Get())) })
+	k.If(e.tid.EqI(0).And(e.to.Eq(e.tokens)), func() { ptx.StGlobal(e.starts.Index(e.tokens, 4), rows) })
+	k.BarSync(ptx.Uint(0))
 }
 
 // regroup lists the rows of the CTA's tokens: as many after its token's first as
 // the token has experts before.
 func (e *planSorted) regroup() {
 	k := e.k
-	put := func(place, row ptx.U32) {
-		ptx.StGlobal(e.places.Index(place, 4), row)
-		ptx.StGlobal(e.weights.Index(place, 4), ptx.LdGlobal[ptx.F32](e.scores.Index(row, 4)))
-	}
-	e.eachRow(func(row, expert, token ptx.U32) {
-		place := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.word(e.start, token.Sub(e.from))))
-		bits, in := e.bits(token), expert.ShrI(5)
-		k.Range(in, func(word ptx.U32) {
-			place.Set(place.Get().Add(ptx.LdShared[ptx.U32](bits.Plus(word.ShlI(2))).Popc()))
-		})
-		before := ptx.Uint(1).Shl(expert.AndI(31)).SubI(1)
-		put(place.Get().Add(ptx.LdShared[ptx.U32](bits.Plus(in.ShlI(2))).And(before).Popc()), row)
+	e.eachRow(func(list []sortedRow) {
+		var places [byTokenLoads]ptx.U32
+		var weights [byTokenLoads]ptx.F32
+		for i, r := range list {
+			weights[i] = ptx.LdGlobal[ptx.F32](e.scores.Index(r.row, 4))
+			places[i] = ptx.LdShared[ptx.U32](e.word(e.start, r.token.Sub(e.from)))
+			in, below := r.expert.ShrI(5), ptx.Uint(1).Shl(r.expert.AndI(31)).SubI(1)
+			for word := range e.words() {
+				mask := ptx.Select(in.GtI(word), ptx.Uint(ptx.FullMask), ptx.Select(in.EqI(word), below, ptx.Uint(0)))
+				places[i] = places[i].Add(ptx.LdShared[ptx.U32](e.bits(r.token).At(4 * word)).And(mask).Popc())
+			}
+		}
+		for i, r := range list {
+			k.If(r.there, func() { e.put(places[i], r.row, weights[i]) })
+		}
 	})
 	of := ptx.LdSharedVec[ptx.U32](e.used, 2)
 	end := of[0].Add(ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts))))
-	k.For(of[1].Add(e.tid), end, ptx.Uint(planThreads), func(place ptx.U32) { put(place, ptx.Uint(0)) })
+	k.For(of[1].Add(e.tid), end, ptx.Uint(planThreads), func(place ptx.U32) {
+		e.put(place, ptx.Uint(0), ptx.LdGlobal[ptx.F32](e.scores))
+	})
+}
+
+func (e *planSorted) put(place, row ptx.U32, weight ptx.F32) {
+	ptx.StGlobal(e.places.Index(place, 4), row)
+	ptx.StGlobal(e.weights.Index(place, 4), weight)
 }
 
 // SortedKernel is Sorted's.

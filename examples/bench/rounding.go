@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/spec"
+)
+
+// This file is -rounding: token rounding beside plain top-K, on the same tensors,
+// in turns, routing included.
+
+// RoundingPoint is a layer with and without rounding.
+type RoundingPoint struct {
+	Shape    string `json:"shape"` // T,d,n,E,K
+	Rounding string `json:"rounding"`
+	// Plain and Rounded are without and with it.
+	Plain   RoundingSide `json:"plain"`
+	Rounded RoundingSide `json:"rounded"`
+}
+
+// RoundingSide is one of the two.
+type RoundingSide struct {
+	// Counts are the rows of each expert.
+	Counts []int `json:"counts"`
+	// ForwardMS and BackwardMS are median times.
+	ForwardMS  float64 `json:"forward_ms"`
+	BackwardMS float64 `json:"backward_ms"`
+}
+
+// faster is how much less time the second takes, of the first.
+func faster(plain, rounded float64) float64 { return 1 - rounded/plain }
+
+// predicted is what would be saved if products took time by the rows that tiles
+// of so many cover, and nothing else took any.
+func (p RoundingPoint) predicted(tile int) float64 {
+	return faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
+}
+
+// roundingRows are the sweep over E at one active size of an expert's.
+func roundingRows(gpu bool) (rows []spec.Row) {
+	c, experts, tokens := spec.Config{Hidden: 4096, Intermediate: 1024, TopK: 4}, []int{64, 128, 256, 512}, 16384
+	if !gpu {
+		c, experts, tokens = spec.Config{Hidden: 128, Intermediate: 64, TopK: 2}, []int{2, 4}, 150
+	}
+	for _, e := range experts {
+		c.NumExperts, c.TokensHint = e, tokens
+		r := spec.Row{Tokens: tokens, Config: c}
+		r.Name = shapeOf(r)
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// rounding measures, prints, writes and draws.
+func (b *bench) rounding() error {
+	rows := b.rows
+	if len(rows) == 0 {
+		rows = roundingRows(b.gpu)
+	}
+	b.pass = passes["backward"] // which a layer then has
+	var points []RoundingPoint
+	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "T,d,n,E,K\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
+	for _, row := range rows {
+		p, err := b.roundingRow(row)
+		if err != nil {
+			_ = w.Flush()
+			return fmt.Errorf("%s: %w", shapeOf(row), err)
+		}
+		points = append(points, p)
+		f, g := p.Plain, p.Rounded
+		fmt.Fprintf(w, "%s\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape,
+			f.ForwardMS, g.ForwardMS, 100*faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*faster(f.BackwardMS, g.BackwardMS),
+			100*spec.Padding(f.Counts, 64), 100*p.predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.predicted(128))
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	if b.json != "" && b.json != stdoutName {
+		text, err := json.MarshalIndent(points, "", " ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(b.json, append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if b.plot == "" {
+		return nil
+	}
+	return drawRounding(points, b.plot)
+}
+
+// roundingRow measures one layer.
+func (b *bench) roundingRow(row spec.Row) (p RoundingPoint, err error) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
+	defer cancel()
+	row.Config.Rounding = b.round
+	l, err := b.layer(ctx, row.Config)
+	if err != nil {
+		return p, err
+	}
+	s, err := b.dev.NewStream()
+	if err != nil {
+		return p, err
+	}
+	defer release(ctx, &err, s.Close)
+	u, err := newSubject(ctx, b.dev, s, l, row, b.pass)
+	if err != nil {
+		return p, err
+	}
+	defer release(ctx, &err, u.close)
+	t, err := b.timer(ctx, s)
+	if err != nil {
+		return p, err
+	}
+	defer release(ctx, &err, t.close)
+
+	p = RoundingPoint{Shape: shapeOf(row), Rounding: b.round.String()}
+	rounded, back, err := u.rounded()
+	if err != nil {
+		return p, err
+	}
+	for _, turn := range []struct {
+		ms   *float64
+		work func() error
+	}{
+		{&p.Plain.ForwardMS, func() error { return u.call.Forward(s, u.args) }},
+		{&p.Rounded.ForwardMS, func() error { return u.call.Forward(s, rounded) }},
+		{&p.Plain.BackwardMS, func() error { return u.call.Backward(s, u.back) }},
+		{&p.Rounded.BackwardMS, func() error { return u.call.Backward(s, back) }},
+	} {
+		sample, err := t.measure(b.warm, turn.work)
+		if err != nil {
+			return p, l.Explain(err)
+		}
+		*turn.ms = sample.MedianMS
+	}
+	if p.Plain.Counts, err = u.counts(u.args.ExpertIDs); err != nil {
+		return p, err
+	}
+	p.Rounded.Counts, err = u.counts(rounded.List.ExpertIDs)
+	return p, err
+}
+
+// rounded makes what passes that round need beside the plain ones' tensors.
+func (u *subject) rounded() (f moe.Forward, b moe.Backward, err error) {
+	l, tokens := u.layer, u.row.Tokens
+	rows := l.RoundedRows(tokens)
+	sizes, err := l.ListSizes(tokens, rows)
+	if err != nil {
+		return f, b, err
+	}
+	f = u.args
+	f.List, f.Logits, f.Seed = u.memory.List(l, rows), u.memory.Tensor(l.Shapes(tokens).Logits), 1
+	f.H, f.Workspace = u.memory.Tensor(l.Config().ListShapes(rows).H), u.memory.Buffer(sizes.BackwardWorkspace)
+	b = f.Backward()
+	b.DO, b.DX, b.WeightGradients = u.back.DO, u.back.DX, u.back.WeightGradients
+	return f, b, u.memory.Err()
+}
+
+// counts are the rows of each expert among ids.
+func (u *subject) counts(of moe.Tensor) ([]int, error) {
+	ids := make([]int32, of.Shape.Elements())
+	if err := u.s.CopyToHost(num.Bytes(ids), of.Ptr); err != nil {
+		return nil, err
+	}
+	n := make([]int, u.row.Config.NumExperts)
+	for _, id := range ids {
+		if id >= 0 {
+			n[id]++
+		}
+	}
+	return n, nil
+}
