@@ -19,8 +19,8 @@ const (
 // WithDecode has forward passes over up to so many tokens take the kernels made
 // for few tokens, whose time is that of reading the weights; 0 means none do.
 // Without it a layer decides itself. Results are the same bits with any: a
-// token's depend on nothing else in the batch, nor on its size. Shared experts that
-// have a gate take the kernels for many.
+// token's depend on nothing else in the batch, nor on its size. Layers whose W1 is
+// in-out and interleaved have no such kernels.
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.

@@ -28,6 +28,11 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) { c.Bias, c.GateUp, c.Hidden = true, moe.Interleaved, 320 },
 		func(c *moe.Config) { c.Bias, c.GateUp, c.Intermediate = true, moe.Apart, 192 },
 		func(c *moe.Config) { c.Bias, c.Activation = true, moe.ReLU2 },
+		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Interleaved, moe.InOut },
+		func(c *moe.Config) {
+			c.GateUp, c.WeightOrder, c.Bias, c.Intermediate = moe.Interleaved, moe.InOut, true, 192
+			c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 0.7
+		},
 		func(c *moe.Config) { c.SharedExperts = 1 },
 		func(c *moe.Config) { c.SharedExperts, c.SharedGate, c.GateUp = 3, true, moe.Interleaved },
 		func(c *moe.Config) {

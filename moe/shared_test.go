@@ -80,7 +80,7 @@ func TestAddSharedGradients(t *testing.T) {
 
 // Kernels of shared experts have names of their own, and are what Sources lists.
 func TestSharedKernels(t *testing.T) {
-	tr := newTrial(t, withShared, 1, 6)
+	tr := newTrial(t, withShared, 200, 6) // not few
 	names := tr.Layer.Kernels()
 	require.Contains(t, names, "shared-up")
 	require.Contains(t, names, "shared-drouter")

@@ -48,8 +48,5 @@ func unsupported(c Config) error {
 			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}
 		}
 	}
-	if c.GateUp == spec.Interleaved && c.WeightOrder == spec.InOut {
-		return &ArgError{Field: "Config.GateUp", Got: c.GateUp.String(), Want: "concatenated or apart where WeightOrder is in-out, which is all that the kernels read"}
-	}
 	return nil
 }

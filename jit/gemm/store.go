@@ -54,8 +54,10 @@ func (s *Store) locate() place {
 
 // SubTile is 64 columns of a fragment on their way to global memory.
 type SubTile struct {
-	// Value is the value of register j of 32.
+	// Value is the value of register j of 32, or Pair, unless nil, of registers 2i
+	// and 2i + 1.
 	Value func(j int) ptx.F32
+	Pair  func(i int) ptx.BF16x2
 	// To is the tensor's map, At gives the box's coordinates there.
 	To ptx.TensorMap
 	At func() []ptx.U32
@@ -80,7 +82,11 @@ func (s *Store) Tile(n int, build func(i int) SubTile) {
 		sub := build(i)
 		k.If(at.elected, func() { k.BulkWait(pending, ".read") })
 		s.SyncWarpgroup(at.warpgroup)
-		at.staging.StoreEach(slot, sub.Value)
+		if sub.Pair != nil {
+			at.staging.StorePairs(slot, sub.Pair)
+		} else {
+			at.staging.StoreEach(slot, sub.Value)
+		}
 		if sub.Staged != nil {
 			sub.Staged()
 		}

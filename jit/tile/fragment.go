@@ -69,14 +69,33 @@ func (s Staging) StoreEach(slot ptx.Shared, value func(j int) ptx.F32) {
 		for j := range a {
 			a[j] = value(8*q + j)
 		}
-		to, store := slot.Plus(s.offset.XorI(2*q*16)), s.k.Stmatrix
-		if s.transposed {
-			to, store = slot.Plus(s.offset).At(q*16*RowBytes), s.k.StmatrixTrans
-		}
+		to, store := s.quarter(slot, q)
 		store(to,
 			s.k.PackBF16(a[0], a[1]), s.k.PackBF16(a[2], a[3]),
 			s.k.PackBF16(a[4], a[5]), s.k.PackBF16(a[6], a[7]))
 	}
+}
+
+// StorePairs is StoreEach of values that are packed: pair i is registers 2i and
+// 2i + 1.
+func (s Staging) StorePairs(slot ptx.Shared, pair func(i int) ptx.BF16x2) {
+	for q := range 4 {
+		var words []ptx.BF16x2
+		for i := range 4 {
+			words = append(words, pair(4*q+i))
+		}
+		to, store := s.quarter(slot, q)
+		store(to, words...)
+	}
+}
+
+// quarter is where 16 columns go, and how.
+func (s Staging) quarter(slot ptx.Shared, q int) (ptx.Shared, func(ptx.Shared, ...ptx.BF16x2)) {
+	to, store := slot.Plus(s.offset.XorI(2*q*16)), s.k.Stmatrix
+	if s.transposed {
+		to, store = slot.Plus(s.offset).At(q*16*RowBytes), s.k.StmatrixTrans
+	}
+	return to, store
 }
 
 // WarpStaging is where a warp loads and stores fragments of 16 rows of 32 bf16

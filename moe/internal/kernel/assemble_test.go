@@ -74,6 +74,7 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	for _, p := range UpProduct.Space(t) {
 		for _, save := range []bool{false, true} {
 			m[fmt.Sprintf("up %v save=%v", p, save)] = building[UpArgs]{Up{Config: c, SaveH: save, Tiling: p}}
+			m[fmt.Sprintf("up in pairs %v save=%v", p, save)] = building[UpArgs]{Up{Config: inPairs(c), SaveH: save, Tiling: p}}
 		}
 	}
 	for _, p := range DownProduct.Space(t) {
@@ -81,6 +82,7 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	}
 	for _, p := range dh.Product.Space(t) {
 		m[fmt.Sprintf("dh %v", p)] = building[dh.Args]{dh.DH{Config: c, Tiling: p}}
+		m[fmt.Sprintf("dh in pairs %v", p)] = building[dh.Args]{dh.DH{Config: inPairs(c), Tiling: p}}
 	}
 	for _, p := range DXProduct.Space(t) {
 		for _, router := range []bool{false, true} {
@@ -115,13 +117,23 @@ func every(c spec.Config, t driver.Target) map[string]builder {
 	return m
 }
 
+// inPairs is a layer with experts like gpt-oss's, gate and up of a neuron side by
+// side.
+func inPairs(c spec.Config) spec.Config {
+	c.WeightOrder, c.GateUp, c.Bias = spec.InOut, spec.Interleaved, true
+	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, 1.702, 7
+	return c
+}
+
 // spills is how many bytes a thread of a kernel is known to spill, outside main
 // loops: selections of many keys, and the widest tiles whose sums are stored
-// directly in two orders.
+// directly in two orders or start from biases in clusters.
 func spills(name string, c spec.Config) int {
 	switch {
 	case name == "router" && c.TopK > 8 && c.NumExperts >= 256:
 		return 24
+	case strings.HasPrefix(name, "up in pairs 128x256") && strings.HasSuffix(name, "c2 save=true"):
+		return 4
 	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%gemm.TileM != 0:
 		return 392
 	}

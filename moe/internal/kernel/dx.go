@@ -15,8 +15,9 @@ import (
 )
 
 // DX is the gradient of each packed row of X: dX~ = dH·W1, gate then up along
-// the sum. With Router the router's own gradient rides along: DLogitByRow·W_r, a
-// rank-1 term, is added to each row's FP32 sums before they are rounded.
+// the sum, or neurons in pairs where dH has them so. With Router the router's own
+// gradient rides along: DLogitByRow·W_r, a rank-1 term, is added to each row's FP32
+// sums before they are rounded.
 type DX struct {
 	spec.Config
 	Router bool
@@ -67,11 +68,12 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
-		for part := range x.HParts() { // gate's part of the sum first
-			k.For(ptx.Uint(0), ptx.Uint(x.Intermediate), ptx.Uint(tile.K), func(neuron ptx.U32) {
+		rows := weights.DH(x.Config)
+		for part := range rows.Parts { // gate's part of the sum first
+			k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
 				s := ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
-				k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*x.Intermediate), t.Row)
+				k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*rows.Width), t.Row)
 				b.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
 				ring.Advance()
 			})

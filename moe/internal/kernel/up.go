@@ -19,7 +19,8 @@ import (
 // rows of X are gathered as they are loaded; the activation and the stores of H
 // and A run in the epilogue. One half of a tile's columns is gate, the other up,
 // so that a thread holds both values of a neuron, whatever W1's layout; without
-// a gate all columns are one.
+// a gate all columns are one. Where the two touch in memory columns are in that
+// order, and a thread holds both as well.
 type Up struct {
 	spec.Config
 	// SaveH stores H, which backward needs.
@@ -55,7 +56,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	k.Persistent(u.Tiling.ClusterM)
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
 	b := weights.W1(u.Config).Forward(u.Tiling)
-	b.Halves = u.Activation.Gated()
+	b.Halves = u.Activation.Gated() && !weights.InPairs(u.Config)
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return b.Map(a.W1) })}
 	if b.Maps() > 1 {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return b.Map(a.W3) }))
@@ -81,10 +82,12 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		b.Load(p, w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 	}}
-	e := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) { u.store(store, t, acc, a, h) }}
+	e := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) { u.store(k.Kernel, store, t, acc, a, h) }}
 	if u.Bias {
 		e.Bias = func(t gemm.Tile) []ptx.F32 {
-			return weights.B1(u.Config).Sums(b1, t.Expert, t.Column.MulI(u.neurons()), u.neurons(), p.Fragment())
+			of := weights.B1(u.Config)
+			columns := u.Tiling.TileN / of.Parts
+			return of.Sums(b1, t.Expert, t.Column.MulI(columns), columns, p.Fragment())
 		}
 	}
 	p.Run(load.Load, e)
@@ -95,7 +98,11 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 func (u Up) neurons() int { return u.Tiling.TileN / u.HParts() }
 
 // store stores, for each 64 neurons, the parts of H and the A of them.
-func (u Up) store(s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
+func (u Up) store(k *ptx.Kernel, s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
+	if weights.InPairs(u.Config) {
+		u.storePairs(k, s, t, acc, a, h)
+		return
+	}
 	neuron := t.Column.MulI(u.neurons())
 	parts, saved, act := u.HParts(), 0, activation.Of(u.Config).Value
 	if u.SaveH {
@@ -113,6 +120,41 @@ func (u Up) store(s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap)
 		}
 		return gemm.SubTile{Value: func(j int) ptx.F32 { return act(of[0][j], of[parts-1][j]) }, To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
 	})
+}
+
+// storePairs is store where a thread's neighbouring columns are gate and up.
+func (u Up) storePairs(k *ptx.Kernel, s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
+	neuron := t.Column.MulI(u.neurons())
+	saved, act := 0, activation.Of(u.Config).Value
+	if u.SaveH {
+		saved = u.HParts()
+	}
+	s.Tile(u.neurons()/64*(saved+1), func(i int) gemm.SubTile {
+		group, kind := i/(saved+1), i%(saved+1)
+		column, pairs := neuron.AddI(64*group), acc[64*group:][:64]
+		sub := gemm.SubTile{To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
+		value := func(at int) ptx.F32 { return act(pairs[at], pairs[at+1]) }
+		if kind < saved {
+			sub.To, sub.At = h, func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }
+			value = func(at int) ptx.F32 { return pairs[at+kind] }
+		}
+		sub.Pair = func(i int) ptx.BF16x2 {
+			at := i/2*8 + i%2*2 // of the first; the second is 8 columns further
+			return swapQuads(k, value(at), value(at+4))
+		}
+		return sub
+	})
+}
+
+// swapQuads gives thread q of a quad the values of neurons 2q and 2q + 1, of
+// threads that have q and 4 + q: threads change one of theirs with their
+// neighbour, and the middle two then both.
+func swapQuads(k *ptx.Kernel, first, second ptx.F32) ptx.BF16x2 {
+	thread := k.TidX()
+	odd, middle := thread.AndI(1).NeI(0), thread.AddI(1).AndI(2).NeI(0)
+	got := ptx.Select(odd, first, second).Bits().ShflXor(1).AsF32()
+	word := k.PackBF16(ptx.Select(odd, got, first), ptx.Select(odd, second, got)).Bits()
+	return ptx.Select(middle, word.ShflXor(3), word).AsBF16x2()
 }
 
 // hMap stores clipped boxes of a part of H: dimensions neuron, part, and rows as

@@ -16,6 +16,9 @@ type Bias struct {
 
 // B1 is the up-projection's bias, ordered as the rows of W1.
 func B1(c spec.Config) Bias {
+	if InPairs(c) {
+		return Bias{Parts: 1, N: c.HWidth()} // as the columns of W1
+	}
 	return Bias{Parts: c.HParts(), N: c.Intermediate, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
 

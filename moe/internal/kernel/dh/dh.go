@@ -41,8 +41,8 @@ type Args struct {
 	W2 driver.DevicePtr
 	// H [R, 2n] or [R, n] bf16 is the pre-activation.
 	H driver.DevicePtr
-	// DH, shaped as H, and A [R, n] bf16 are written: dH and the activation
-	// times score.
+	// DH, shaped as H but with neurons in pairs where W1 has them so, and A [R, n]
+	// bf16 are written: dH and the activation times score.
 	DH driver.DevicePtr
 	A  driver.DevicePtr
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row.
@@ -67,7 +67,7 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
 	e := &dhEpilogue{
 		act: activation.Of(d.Config).Gradient,
-		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(),
+		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}

@@ -17,8 +17,10 @@ type dhEpilogue struct {
 	act func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
 	// groups of 64 neurons are those of a tile, neurons those of an expert.
 	groups, neurons int
-	// hParts are the parts of H: gate and up, or one.
+	// hParts are the parts of H: gate and up, or one. inPairs: dH has gate and up of
+	// a neuron side by side.
 	hParts                  int
+	inPairs                 bool
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
 	scores, pairs, partials ptx.Global
@@ -123,6 +125,9 @@ func (e *dhTile) neuron(part int) ptx.U32 {
 	return e.t.Column.MulI(e.groups * ScoreGroup).AddI(part * dhPart)
 }
 
+// pairColumn is the first column of a part where gate and up are side by side.
+func (e *dhTile) pairColumn(part int) ptx.U32 { return e.neuron(part).MulI(2) }
+
 // slot is a part's slot of H: its halves are gate and up, or the first is all.
 func (e *dhTile) slot(part int) []ptx.Shared {
 	at := e.mine.At(part % dhSlots * 2 * dhHalfBytes)
@@ -171,12 +176,16 @@ func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
 	pitch := e.hParts * e.neurons
 	dh := e.dh.Index(e.row, pitch*tile.ElementBytes)
 	for i, half := range slot {
-		e.copyRows(part, half, dh.At(i*e.neurons*tile.ElementBytes), pitch)
+		if e.inPairs {
+			e.copyRows(part, half, dh.At(i*dhPart*tile.ElementBytes), pitch, e.pairColumn)
+			continue
+		}
+		e.copyRows(part, half, dh.At(i*e.neurons*tile.ElementBytes), pitch, e.neuron)
 	}
 	e.sync()
 	e.staging.Store(slot[0], weighted)
 	e.sync()
-	e.copyRows(part, slot[0], e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons)
+	e.copyRows(part, slot[0], e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons, e.neuron)
 	// What the warp has read and written comes before what TMA brings next: here,
 	// or in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
@@ -187,12 +196,13 @@ func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
 }
 
 // copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
-// for each lane at a time, to rows that are pitch elements apart.
-func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int) {
+// for each lane at a time, to rows that are pitch elements apart, from the
+// part's column on.
+func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(part int) ptx.U32) {
 	k := e.k
 	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)
 	from = from.Plus(tile.SwizzledNarrow(row, chunk))
-	to = to.Index(row, pitch*tile.ElementBytes).Index(e.neuron(part).Add(chunk.MulI(gemm.CopyBytes/tile.ElementBytes)), 2)
+	to = to.Index(row, pitch*tile.ElementBytes).Index(column(part).Add(chunk.MulI(gemm.CopyBytes/tile.ElementBytes)), 2)
 	for h := range 2 {
 		valid := row.AddI(8 * h).Lt(e.rows)
 		if e.neurons%(e.groups*ScoreGroup) != 0 {
@@ -223,9 +233,13 @@ func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 		}
 		lo := e.neuronGradient(g0, u0, grad[2*i], e.score[h])
 		hi := e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
-		gates[i] = k.PackBF16(lo.gate, hi.gate)
-		if e.hParts > 1 {
-			ups[i] = k.PackBF16(lo.up, hi.up)
+		switch {
+		case e.inPairs: // of the two neurons
+			gates[i], ups[i] = k.PackBF16(lo.gate, lo.up), k.PackBF16(hi.gate, hi.up)
+		case e.hParts > 1:
+			gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
+		default:
+			gates[i] = k.PackBF16(lo.gate, hi.gate)
 		}
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
 		if i < 2 && part*dhPart%ScoreGroup == 0 {
@@ -236,10 +250,26 @@ func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
 	}
 	e.sync()
+	if e.inPairs {
+		e.stagePairs(slot, gates, ups)
+		return weighted
+	}
 	for i, half := range slot {
 		e.staging.Store(half, halves[i])
 	}
 	return weighted
+}
+
+// stagePairs puts 64 columns of dH in a slot, the first 32 in its first half:
+// each thread gate and up of two neighbours, first and second, at a time.
+func (e *dhTile) stagePairs(slot []ptx.Shared, first, second []ptx.BF16x2) {
+	quad := e.lane.AndI(3)
+	at := tile.SwizzledNarrow(e.fragment.Row, quad.ShrI(1)) // of 8 neurons: 32 bytes, 8 of them the thread's
+	for i := range first {
+		block, h := i/2, i%2
+		to := slot[block/2].Plus(at.XorI(block % 2 * 2 * gemm.CopyBytes)).Plus(quad.AndI(1).ShlI(3))
+		ptx.StShared(to.At(h*dhHalfBytes/2), first[i].Bits(), second[i].Bits())
+	}
 }
 
 // gradient is what one element of dA' gives.

@@ -38,6 +38,8 @@ var Layers = []Layer{
 	{Name: "mass-raw-scores", Inference: true, Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 512, TopK: 4, Logits: spec.LogitsF32,
 		Rounding: spec.Rounding{Rule: spec.RoundMass, Tile: 64, RawScores: true}}},
 	{Name: "in-out-bias", Config: spec.Config{Hidden: 768, Intermediate: 448, NumExperts: 16, TopK: 2, WeightOrder: spec.InOut, Bias: true, Activation: spec.GeGLUTanh}},
+	{Name: "in-out-pairs", Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, WeightOrder: spec.InOut, GateUp: spec.Interleaved,
+		Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7}},
 	{Name: "apart", Config: spec.Config{Hidden: 1024, Intermediate: 1408, NumExperts: 64, TopK: 6, GateUp: spec.Apart, Bias: true, Lists: true}},
 	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, SharedExperts: 4, SharedGate: true}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
