@@ -90,6 +90,16 @@ func TestExampleInC(t *testing.T) {
 	assert.Contains(t, out, "backward: ")
 }
 
+// Passes that round write lists of whole tiles, by chance, and the program checks
+// what they sum up to.
+func TestRoundingInC(t *testing.T) {
+	out := run(t, filepath.Join("testdata", "rounding.c"))
+	assert.Contains(t, out, "seeds: ")
+	assert.Contains(t, out, "forward: ")
+	assert.Contains(t, out, "backward: ")
+	assert.Contains(t, out, "one list for both: status 1: List.")
+}
+
 // Every wrong use has a status and words, and the process lives on.
 func TestWrongUseInC(t *testing.T) {
 	const ok, invalid = "0", "1"
@@ -154,8 +164,8 @@ func TestWrongUseInC(t *testing.T) {
 }
 
 // The header's sm_config has package moe's fields by name, in order, so that
-// none is forgotten; but for rounding, whose lists and seeds it has no place for
-// yet.
+// none is forgotten; those of rounding stand at the end, where older programs
+// have none.
 func TestConfigIsWhole(t *testing.T) {
 	text, err := os.ReadFile("sonicmoe.h")
 	require.NoError(t, err)
@@ -164,13 +174,17 @@ func TestConfigIsWhole(t *testing.T) {
 	body = regexp.MustCompile(`(?s)/\*.*?\*/|u?int64_t|double`).ReplaceAllString(body, "")
 	got := regexp.MustCompile(`\w+`).FindAllString(body, -1)
 
-	want := []string{"size"}
+	want, added := []string{"size"}, []string{"without_backward"}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[moe.Config]()) {
-		if f.Name != "Rounding" {
+		if f.Type != reflect.TypeFor[moe.Rounding]() {
 			want = append(want, snake(f.Name))
+			continue
+		}
+		for _, of := range reflect.VisibleFields(f.Type) {
+			added = append(added, snake(f.Name)+"_"+snake(of.Name))
 		}
 	}
-	assert.Equal(t, append(want, "without_backward"), got)
+	assert.Equal(t, append(want, added...), got)
 }
 
 // snake is a Go name as C writes it: TopK is top_k, RouterF32 router_f32.

@@ -65,6 +65,10 @@ enum { SM_LOGITS_BF16 = 0, SM_LOGITS_F32 = 1, SM_LOGITS_F16 = 2 };
 enum { SM_SOFTMAX_TOPK = 0, SM_SOFTMAX_ALL = 1, SM_SIGMOID = 2, SM_SQRT_SOFTPLUS = 3 };
 enum { SM_NO_RENORM = 0, SM_RENORM_SUM = 1, SM_RENORM_CLAMP = 2 };
 enum { SM_GROUP_BEST = 0, SM_GROUP_SUM_OF_TWO = 1 };
+enum {
+	SM_NO_ROUNDING = 0, SM_ROUND_NEAREST = 1, SM_ROUND_STOCHASTIC = 2, SM_ROUND_MASS = 3, SM_ROUND_BALANCED = 4,
+	SM_ROUND_UP = 5, SM_ROUND_DOWN = 6, SM_EXPERT_CHOICE = 7, SM_CAPACITY_DROP = 8
+};
 
 /* What a layer computes: the fields of Config of package moe, in its order. 0
  * in every field after top_k is the layer of Mixtral and Qwen3-MoE. */
@@ -84,6 +88,10 @@ typedef struct sm_config {
 	int64_t tokens_hint;
 	/* Not 0: leave the kernels of backward out. */
 	int64_t without_backward;
+	/* Which tokens an expert gets: with 0, SM_NO_ROUNDING, those that chose it. */
+	int64_t rounding_rule, rounding_tile;
+	double rounding_capacity;
+	int64_t rounding_raw_scores;
 } sm_config;
 
 /* Bytes that the buffers of a pass must have. */
@@ -92,6 +100,7 @@ typedef struct sm_sizes_of {
 	int64_t workspace;          /* of forward; aligned to 256 bytes */
 	int64_t backward_workspace; /* of backward, enough for forward too */
 	int64_t h, o, scores, expert_ids;
+	int64_t rounded_rows;       /* not bytes: the entries of the list that rounding writes */
 } sm_sizes_of;
 
 /* A forward pass. sm_experts reads scores and expert_ids, which the others
@@ -101,7 +110,13 @@ typedef struct sm_sizes_of {
  * Where a layer has lists, entries above 0 make sm_experts read a list of so many
  * instead, in any order: entry i is expert expert_ids[i] for token
  * token_indices[i], with weight scores[i]; all three are [entries], and R is
- * entries. */
+ * entries.
+ *
+ * Where a layer rounds, entries of rounded_rows make sm_forward round, drawing
+ * from seed: it writes token_indices, list_expert_ids and list_scores, by expert,
+ * then token, and behind them entries without expert, beside scores and
+ * expert_ids [T, K]; logits must be there too. Without entries it does not round,
+ * as where a model is used. */
 typedef struct sm_forward_pass {
 	uint64_t size;
 	int64_t tokens;
@@ -114,6 +129,8 @@ typedef struct sm_forward_pass {
 	int64_t entries;
 	uint64_t token_indices;
 	uint64_t w3, b1, b3, b2;
+	uint64_t list_expert_ids, list_scores;
+	uint64_t seed;
 } sm_forward_pass;
 
 /* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
@@ -143,6 +160,8 @@ typedef struct sm_backward_pass {
 	uint64_t token_indices;
 	uint64_t w3, b1, b3, b2;
 	sm_gradient d_w3, d_b1, d_b3, d_b2;
+	/* Of a pass that rounded; its d_scores are [entries]. */
+	uint64_t list_expert_ids, list_scores;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY
@@ -163,7 +182,8 @@ sm_status sm_open(const char *name, sm_handle *device);
  * on disk where that has them. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);
 
-/* Sizes for so many tokens, and for a list of so many entries unless 0. */
+/* Sizes for so many tokens, and for a list of so many entries unless 0: one given
+ * to sm_experts, or the rounded_rows that rounding writes. */
 sm_status sm_sizes(sm_handle layer, int64_t tokens, int64_t entries, sm_sizes_of *sizes);
 
 /* Router, experts and their weighted sum; or the router alone; or the experts

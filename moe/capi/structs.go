@@ -100,6 +100,10 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 		NormEpsilon: float64(s.norm_epsilon), ScoreScale: float64(s.score_scale),
 		ExpertScale: s.expert_scale != 0, ScoreOnInput: s.score_on_input != 0,
 		SharedExperts: int(s.shared_experts), SharedGate: s.shared_gate != 0,
+		Rounding: moe.Rounding{
+			Rule: enum[moe.RoundingRule](&err, "Rounding.Rule", s.rounding_rule),
+			Tile: int(s.rounding_tile), Capacity: float64(s.rounding_capacity), RawScores: s.rounding_raw_scores != 0,
+		},
 		Lists:      s.lists != 0,
 		TokensHint: int(s.tokens_hint),
 	}
@@ -141,10 +145,11 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		Logits: optional(p.logits, s.Logits),
 		O:      tensor(p.o, s.O), H: optional(p.h, s.H),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
+		Seed:      uint64(p.seed),
 	}
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
-		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores), optional(p.h, s.H)
+		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
 	}
 	return f
 }
@@ -164,8 +169,12 @@ func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weig
 	}
 }
 
-// listOf is a list of the entries that s is of.
-func listOf(s spec.ListShapes, tokens, ids, scores C.uint64_t) moe.List {
+// listOf is a list of the entries that s is of: with the pass's ids and scores,
+// or with its own, which rounding writes.
+func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.List {
+	if ownIDs != 0 || ownScores != 0 {
+		ids, scores = ownIDs, ownScores
+	}
 	return moe.List{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
@@ -196,7 +205,7 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 	}
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
-		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
+		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
 	}
 	return b, err
 }
