@@ -433,3 +433,34 @@ func TestCloseAfterAFailedCall(t *testing.T) {
 	require.NoError(t, dev.Close())
 	assert.Contains(t, f.log(), "release")
 }
+
+// What is wrong before the driver is asked never reaches it: launches beyond all
+// bounds, closed streams, events of another device, fills of nothing.
+func TestRefusedUnasked(t *testing.T) {
+	f := newFake(t)
+	dev := f.open()
+	k, s, closed := f.kernel(dev), f.stream(dev), f.stream(dev)
+	p, err := dev.Alloc(64)
+	require.NoError(t, err)
+	foreign, err := f.open().NewEvent()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	f.log()
+	before := Calls(dev)
+	for name, err := range map[string]error{
+		"grid":     s.Launch(k, &driver.Launch{Grid: driver.Dim3{X: -1}}, nil),
+		"closed":   closed.Fill32(p, 1, 1),
+		"negative": s.Fill32(p, 1, -1),
+		"event":    s.Wait(foreign),
+	} {
+		require.ErrorIs(t, err, driver.ErrInvalid, name)
+	}
+	require.NoError(t, s.Fill32(p, 1, 0))
+	assert.Equal(t, before, Calls(dev))
+	assert.Empty(t, f.log())
+
+	e, err := dev.NewEvent()
+	require.NoError(t, err)
+	require.NoError(t, s.Wait(e))
+	assert.Equal(t, before["cuStreamWaitEvent"]+1, Calls(dev)["cuStreamWaitEvent"])
+}

@@ -73,6 +73,8 @@ func TestArithmetic(t *testing.T) {
 		{"or.b32 %r3, %r1, 1; rem.s32 %r3, %r0, %r3;", store32, low(func(a, b, _ uint32) uint32 { return uint32(int32(a) % int32(b|1)) })},
 		{"or.b64 %d3, %d1, 1; div.u64 %d3, %d0, %d3;", storeWide, func(a, b, _ uint64) uint64 { return a / (b | 1) }},
 		{"or.b64 %d3, %d1, 1; rem.u64 %d3, %d0, %d3;", storeWide, func(a, b, _ uint64) uint64 { return a % (b | 1) }},
+		{"div.u32 %r3, %r0, 0;", store32, low(func(_, _, _ uint32) uint32 { return ^uint32(0) })},
+		{"rem.s32 %r3, %r0, 0;", store32, low(func(a, _, _ uint32) uint32 { return a })},
 		{"min.s32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(min(int32(a), int32(b))) })},
 		{"max.u32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return max(a, b) })},
 		{"min.u64 %d3, %d0, %d1;", storeWide, func(a, b, _ uint64) uint64 { return min(a, b) }},

@@ -82,3 +82,10 @@ func TestDeadline(t *testing.T) {
 		})
 	}
 }
+
+// One finding is told in the singular, with nothing before it.
+func TestFindingsInWords(t *testing.T) {
+	one := Finding{Fault: &Fault{Kind: Race}, Runs: 2}
+	require.Regexp(t, "^1 finding in 5 runs\n", (&Findings{List: []Finding{one}, Runs: 5}).Error())
+	require.Regexp(t, "^2 findings in 5 runs\n", (&Findings{List: []Finding{one, one}, Runs: 5}).Error())
+}

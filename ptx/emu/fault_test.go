@@ -69,6 +69,12 @@ var plantedFaults = []planted{
 	{name: "matrix of what nobody wrote", kind: UninitializedShared, shared: 1024, code: `
 	mov.u32 %r0, smem;
 	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // here`},
+	{name: "matrix whose row 3 is not aligned", kind: Misaligned, shared: 1024, code: `
+	mov.u32 %r0, %laneid;
+	setp.eq.u32 %p0, %r0, 3;
+	mov.u32 %r0, smem;
+	@%p0 add.u32 %r0, %r0, 8;
+	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // here`, says: []string{"lane 3"}},
 	{name: "misaligned shared", kind: Misaligned, shared: 256, code: `
 	mov.u32 %r0, smem;
 	st.shared.u64 [%r0+4], 1; // here`},
