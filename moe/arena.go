@@ -89,7 +89,8 @@ func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
 // Weights allocates a layer's weights.
 func (a *Arena) Weights(l *Layer) Weights {
 	s := l.Config().Shapes(0)
-	return Weights{Router: a.Tensor(s.Router), W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2),
+	return Weights{Router: a.Tensor(s.Router), RouterBias: a.Tensor(s.RouterBias), SelectionBias: a.Tensor(s.SelectionBias), ExpertScale: a.Tensor(s.ExpertScale),
+		W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2),
 		B1: a.Tensor(s.B1), B3: a.Tensor(s.B3), B2: a.Tensor(s.B2),
 		SharedW1: a.Tensor(s.SharedW1), SharedW3: a.Tensor(s.SharedW3), SharedW2: a.Tensor(s.SharedW2), SharedGate: a.Tensor(s.SharedGate)}
 }
@@ -99,13 +100,14 @@ func (a *Arena) Weights(l *Layer) Weights {
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	g := l.Config().Gradients(0, t)
 	of := func(s Shape) Gradient { return Gradient{Tensor: a.Tensor(s)} }
-	return WeightGradients{DRouter: of(g.DRouter), DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2), DB1: of(g.DB1), DB3: of(g.DB3), DB2: of(g.DB2),
+	return WeightGradients{DRouter: of(g.DRouter), DRouterBias: of(g.DRouterBias), DExpertScale: of(g.DExpertScale),
+		DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2), DB1: of(g.DB1), DB3: of(g.DB3), DB2: of(g.DB2),
 		DSharedW1: of(g.DSharedW1), DSharedW3: of(g.DSharedW3), DSharedW2: of(g.DSharedW2), DSharedGate: of(g.DSharedGate)}
 }
 
 // Forward allocates input, outputs and routing of a pass over so many tokens,
-// H and SharedH where the layer has a backward pass. Weights and Workspace are yet to be
-// set, and Logits if they are wanted.
+// and what is saved where the layer has a backward pass. Weights and Workspace are
+// yet to be set, and Logits if they are wanted besides.
 func (a *Arena) Forward(l *Layer, tokens int) Forward {
 	if _, err := l.Sizes(tokens); err != nil {
 		a.fail(err)
@@ -115,6 +117,9 @@ func (a *Arena) Forward(l *Layer, tokens int) Forward {
 	f := Forward{X: a.Tensor(s.X), O: a.Tensor(s.O), Scores: a.Tensor(s.Scores), ExpertIDs: a.Tensor(s.ExpertIDs)}
 	if l.hasBackward() {
 		f.H, f.SharedH = a.Tensor(s.H), a.Tensor(s.SharedH)
+		if l.of.SavesLogits() {
+			f.Logits = a.Tensor(s.Logits)
+		}
 	}
 	return f
 }

@@ -68,6 +68,8 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	if routed {
 		c.checkLogits(t, b)
 		c.check.gradient("DRouter", b.DRouter, grad.DRouter)
+		c.check.numbers("DRouterBias", b.DRouterBias, grad.DRouterBias)
+		c.check.numbers("DExpertScale", b.DExpertScale, grad.DExpertScale)
 	} else {
 		c.checkNoRouter(b)
 	}
@@ -89,7 +91,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 // checkLogits checks the inputs of a pass through the router.
 func (c *Call) checkLogits(t int, b *Backward) {
 	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16)
-	c.check.tensor("Router", b.Router, want.Router, false)
+	c.check.routerWeights(&b.Weights, want, false)
 	c.check.optional("DLogits", b.DLogits, grad.DLogits, false)
 	for _, f := range []struct {
 		name string
@@ -99,7 +101,7 @@ func (c *Call) checkLogits(t int, b *Backward) {
 			c.check.fail(f.name, fmt.Sprint(f.of), "a finite coefficient")
 		}
 	}
-	if b.hasLosses() || !b.RouterLosses.IsZero() {
+	if b.hasLosses() || !b.RouterLosses.IsZero() || c.layer.of.SavesLogits() {
 		c.check.tensor("Logits", b.Logits, want.Logits, false)
 	} else {
 		c.check.optional("Logits", b.Logits, want.Logits, false)
@@ -113,6 +115,10 @@ func (c *Call) checkNoRouter(b *Backward) {
 	switch {
 	case !b.DRouter.IsZero():
 		c.check.fail("DRouter", b.DRouter.Shape.String(), want)
+	case !b.DRouterBias.IsZero():
+		c.check.fail("DRouterBias", b.DRouterBias.Shape.String(), want)
+	case !b.DExpertScale.IsZero():
+		c.check.fail("DExpertScale", b.DExpertScale.Shape.String(), want)
 	case !b.RouterLosses.IsZero():
 		c.check.fail("RouterLosses", b.RouterLosses.Shape.String(), want)
 	case b.Balance != 0:
@@ -139,6 +145,18 @@ func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
 	case g.Shape != want || want.Type != BF16 && want.Type != F32:
 		want.Type = BF16
 		c.fail(field, g.Shape.String(), fmt.Sprintf("%v or the same in %v", want, F32))
+	default:
+		c.tensor(field, g.Tensor, want, true)
+	}
+}
+
+// numbers checks a gradient of FP32 numbers, one an expert, which may be absent.
+func (c *argCheck) numbers(field string, g Gradient, want spec.Shape) {
+	switch {
+	case g.IsZero():
+		c.gradient(field, g, want)
+	case want.IsZero():
+		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
 	default:
 		c.tensor(field, g.Tensor, want, true)
 	}

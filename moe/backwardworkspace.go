@@ -25,8 +25,9 @@ import (
 type backwardWorkspace struct {
 	indices
 	// dlogits [T, K] and dscores [T, K], where the caller does not want it;
-	// dlogitByRow is dlogits by packed row.
-	dlogits, dscores, dlogitByRow int64
+	// dlogitByRow is dlogits by packed row, scaleByRow what rows add to the gradient
+	// of their expert's scale.
+	dlogits, dscores, dlogitByRow, scaleByRow int64
 	// splits, splitCounts and splitTickets are the plan of the weight
 	// gradients, states their slots' states: dW1's, then dW2's.
 	splits, splitCounts, splitTickets, states int64
@@ -58,6 +59,9 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))
 	w.dscores = s.take(r.DScores.Bytes())
 	w.dlogitByRow = s.take(4 * int64(rows))
+	if c.ExpertScale {
+		w.scaleByRow = s.take(4 * int64(rows))
+	}
 	w.splits = s.take(plan.TableBytes(rows))
 	w.splitCounts = s.take(8)
 	w.splitTickets = s.take(2 * ticketBytes)

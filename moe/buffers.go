@@ -5,6 +5,8 @@ package moe
 type Weights struct {
 	// Router [E, d].
 	Router Tensor
+	// RouterBias, SelectionBias and ExpertScale [E] f32; see [Config].
+	RouterBias, SelectionBias, ExpertScale Tensor
 	// W1 [E, 2n, d] is gate and up, order by Config.GateUp, or [E, n, d] without a
 	// gate; W2 [E, d, n] is down. With GateUp Apart W1 [E, n, d] is gate and W3
 	// [E, n, d] is up. With WeightOrder InOut the last two dimensions of all of
@@ -35,7 +37,8 @@ func (l List) IsZero() bool { return l == List{} }
 type Forward struct {
 	// X [T, d] are the tokens.
 	X Tensor
-	// Weights are read. Route needs Router alone, ForwardExperts all but Router.
+	// Weights are read. Route needs those of the router alone, ForwardExperts all
+	// others.
 	Weights
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are the routing: written, but
 	// read by ForwardExperts. There ids may come from anywhere: one outside
@@ -55,7 +58,8 @@ type Forward struct {
 	// Seed is what rounding by chance draws from: another one for every step.
 	Seed uint64
 	// Logits [T, E], in the format of Config.Logits, are written unless zero, for
-	// losses on them; see [Backward]. Rounding needs them.
+	// losses on them; see [Backward]. Rounding needs them, and so does the backward
+	// pass where Config.SavesLogits says so.
 	Logits Tensor
 	// O [T, d] is written. So is H [R, 2n], R = T·K rows by expert, then token,
 	// then slot, unless it is the zero Tensor: a training pass keeps it, an
@@ -102,7 +106,8 @@ func (f Forward) Tokens(tokens int) (Forward, error) {
 // Backward are the buffers of a backward pass: the gradients of a loss, given
 // that of the layer's output.
 //
-// Every input but Logits and DLogits must be there, whatever is wanted. Of the
+// Every input but Logits and DLogits must be there, whatever is wanted, and
+// Logits too where Config.SavesLogits says so. Of the
 // gradients those that are zero Tensors are not wanted, and the work that only
 // they need is left out: a frozen weight costs nothing.
 type Backward struct {
@@ -154,14 +159,17 @@ type Backward struct {
 // WeightGradients are the gradients of the weights, laid out as the weights are.
 // One kernel makes DW1 and DW3, one DB1 and DB3, one DSharedW1 and DSharedW3: both
 // of a pair are wanted together, in one type, and both or neither are added to.
+//
+// DRouterBias and DExpertScale are f32. SelectionBias has no gradient.
 type WeightGradients struct {
-	DRouter, DW1, DW3, DW2, DB1, DB3, DB2        Gradient
+	DRouter, DRouterBias, DExpertScale           Gradient
+	DW1, DW3, DW2, DB1, DB3, DB2                 Gradient
 	DSharedW1, DSharedW3, DSharedW2, DSharedGate Gradient
 }
 
 // all lists them.
-func (g *WeightGradients) all() [11]Gradient {
-	return [...]Gradient{g.DRouter, g.DW1, g.DW3, g.DW2, g.DB1, g.DB3, g.DB2, g.DSharedW1, g.DSharedW3, g.DSharedW2, g.DSharedGate}
+func (g *WeightGradients) all() [13]Gradient {
+	return [...]Gradient{g.DRouter, g.DRouterBias, g.DExpertScale, g.DW1, g.DW3, g.DW2, g.DB1, g.DB3, g.DB2, g.DSharedW1, g.DSharedW3, g.DSharedW2, g.DSharedGate}
 }
 
 // Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and

@@ -176,7 +176,7 @@ func (c *Call) checkRouting(t int, f *Forward, written bool) {
 
 func (c *Call) checkRouter(t int, f *Forward) {
 	want := c.layer.of.Config.Shapes(t)
-	c.check.tensor("Router", f.Router, want.Router, false)
+	c.check.routerWeights(&f.Weights, want, true)
 	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
@@ -210,12 +210,43 @@ func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(toke
 
 func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 	w := c.layer.workspace(n)
-	if !n.list && c.layer.choosesAtOnce(n.tokens) {
+	switch {
+	case !route.InRouter(c.layer.of.Config):
+		return c.selectExperts(s, n.tokens, f, w)
+	case !n.list && c.layer.choosesAtOnce(n.tokens):
 		return c.choose(s, n.tokens, f, w)
 	}
-	return launch(c, s, route.RouterKernel, route.RouterArgs{
-		X: f.X.Ptr, Weights: f.Router.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
-		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(n.tokens),
+	return launch(c, s, route.RouterKernel, c.routerArgs(n.tokens, f, w))
+}
+
+func (c *Call) routerArgs(t int, f *Forward, w workspace) route.RouterArgs {
+	return route.RouterArgs{
+		X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
+		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
+	}
+}
+
+// selectExperts queues the router product, of few tokens or many, and the choice
+// from its logits.
+func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) error {
+	p, logits := f.Workspace.Ptr, f.Logits.Ptr
+	if logits == 0 {
+		logits = at(p, w.logits)
+	}
+	var err error
+	if c.layer.decodes(t) {
+		err = launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t})
+	} else {
+		args := c.routerArgs(t, f, w)
+		args.Logits = logits
+		err = launch(c, s, route.LogitsKernel, args)
+	}
+	if err != nil {
+		return err
+	}
+	return launch(c, s, route.SelectKernel, route.SelectArgs{
+		Logits: logits, SelectionBias: f.SelectionBias.Ptr, ExpertScale: f.ExpertScale.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr,
+		Counts: at(p, w.counts), TokenRanges: c.ranges(t),
 	})
 }
 

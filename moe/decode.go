@@ -42,14 +42,14 @@ func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
 // Y is to come.
 func (l *Layer) choosesAtOnce(tokens int) bool {
 	c := l.of.Config
-	return l.decodes(tokens) && tokens <= route.MostAtOnce && 4*c.NumExperts <= 2*c.TopK*c.Hidden
+	return route.InRouter(c) && l.decodes(tokens) && tokens <= route.MostAtOnce && 4*c.NumExperts <= 2*c.TopK*c.Hidden
 }
 
 // choose queues the routing of few tokens, and the plan.
 func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: logits, Tokens: t}); err != nil {
+	if err := launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t}); err != nil {
 		return err
 	}
 	return launch(c, s, route.ChooseKernel, route.ChooseArgs{

@@ -18,8 +18,8 @@
 //	W2        [E, d, n]   down
 //	O         [T, d]      output
 //	H         [R, 2n]     pre-activation, gate then up, R = T·K rows by expert
-//	Scores    [T, K]      f32, softmax over the chosen logits
-//	ExpertIDs [T, K]      i32, by falling score
+//	Scores    [T, K]      f32, made of logits as Config says
+//	ExpertIDs [T, K]      i32, the best first
 //	Logits    [T, E]      in the format of Config.Logits, if asked for
 //
 // Of equal logits the lower expert comes first, and NaN before every number: what
@@ -29,7 +29,8 @@
 // to SharedGate in [Weights], and SharedH beside H; their part of O and their
 // gradients come out of the same passes.
 //
-// H is what backward needs beside X, scores and experts; without it (the zero
+// H is what backward needs beside X, scores and experts, and the logits where
+// Config.SavesLogits says so; without it (the zero
 // Tensor) the pass is for inference and gives the same O.
 //
 // Call.Backward gives the gradients that are wanted, from that of O: of X, W1,

@@ -31,15 +31,18 @@ func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.
 
 // wanted says which gradients a backward pass is to make.
 type wanted struct {
-	dX, dW1, dW2, dB1, dB2, dRouter, dScores bool
+	dX, dW1, dW2, dB1, dB2, dRouter, dRouterBias, dExpertScale, dScores bool
 	// shared are those of the shared experts' weights.
 	shared bool
 }
 
+// logits says that those of the logits are needed.
+func (w wanted) logits() bool { return w.dX || w.dRouter || w.dRouterBias }
+
 func (b *Backward) wanted() wanted {
 	return wanted{
 		dX: !b.DX.IsZero(), dW1: !b.DW1.IsZero(), dW2: !b.DW2.IsZero(), dB1: !b.DB1.IsZero(), dB2: !b.DB2.IsZero(),
-		dRouter: !b.DRouter.IsZero(), dScores: !b.DScores.IsZero(),
+		dRouter: !b.DRouter.IsZero(), dRouterBias: !b.DRouterBias.IsZero(), dExpertScale: !b.DExpertScale.IsZero(), dScores: !b.DScores.IsZero(),
 		shared: !b.DSharedW1.IsZero() || !b.DSharedW2.IsZero() || !b.DSharedGate.IsZero(),
 	}
 }
@@ -59,8 +62,11 @@ func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspa
 	if err == nil {
 		err = r.dH()
 	}
-	if err == nil && (of.dScores || routed && (of.dX || of.dRouter)) {
+	if err == nil && (of.dScores || routed && (of.logits() || of.dExpertScale)) {
 		err = r.dScores()
+	}
+	if err == nil && routed && !r.dense() && (of.logits() || of.dExpertScale) {
+		err = r.dLogits()
 	}
 	if err == nil && of.dB1 {
 		err = r.dB1()
@@ -83,14 +89,20 @@ func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspa
 	if err == nil && (b.hasLosses() || !b.RouterLosses.IsZero()) {
 		err = r.losses()
 	}
-	if err == nil && r.list && routed && (of.dX || of.dRouter) {
-		err = r.roundedDLogits()
+	if err == nil && routed && r.dense() && (of.logits() || of.dExpertScale) {
+		err = r.dLogits()
 	}
 	if err == nil && of.dX {
 		err = r.dX()
 	}
 	if err == nil && of.dRouter {
 		err = r.dRouter()
+	}
+	if err == nil && of.dRouterBias {
+		err = r.dRouterBias()
+	}
+	if err == nil && of.dExpertScale {
+		err = r.expertSums(r.w.scaleByRow, 0, r.DExpertScale)
 	}
 	return err
 }
@@ -147,7 +159,7 @@ func (r *backwardRun) dScores() error {
 		}
 	}
 	which := dh.ScoresGivenKernel
-	if r.routed {
+	if r.routed && route.ScoresTellLogits(r.layer.of.Config) {
 		which = dh.ScoresKernel
 	}
 	tokens := r.tokens
@@ -158,6 +170,29 @@ func (r *backwardRun) dScores() error {
 		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: r.dScoresAt(),
 		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: tokens,
 	})
+}
+
+// dense says that the logits' gradients behind the scores are of all logits.
+func (r *backwardRun) dense() bool { return r.list || route.Dense(r.layer.of.Config) }
+
+// dLogits makes the logits' gradients where dScores has not: those of the chosen
+// or, with the losses' and the caller's added, of all.
+func (r *backwardRun) dLogits() error {
+	switch {
+	case r.list:
+		return r.roundedDLogits()
+	case route.ScoresTellLogits(r.layer.of.Config):
+		return nil
+	}
+	args := route.DLogitsArgs{
+		Logits: r.Logits.Ptr, Scores: r.Scores.Ptr, ExpertIDs: r.ExpertIDs.Ptr, Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
+		ExpertScale: r.ExpertScale.Ptr, ScaleByRow: r.at(r.w.scaleByRow), DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow),
+		AddDense: r.DLogits.Ptr, Dense: r.at(r.w.denseDLogits), Tokens: r.tokens,
+	}
+	if r.hasLosses() {
+		args.AddDense = args.Dense
+	}
+	return launch(r.call, r.s, route.DLogitsKernel, args)
 }
 
 // dB1 is Σ dH of each expert's rows.
@@ -259,12 +294,12 @@ func (r *backwardRun) losses() error {
 
 // hasDense says that logits have gradients which don't come through the scores.
 func (r *backwardRun) hasDense() bool {
-	return r.routed && (r.list || r.hasLosses() || !r.DLogits.IsZero())
+	return r.routed && (r.dense() || r.hasLosses() || !r.DLogits.IsZero())
 }
 
 // denseDLogits are these gradients [T, E].
 func (r *backwardRun) denseDLogits() driver.DevicePtr {
-	if r.list || r.hasLosses() {
+	if r.dense() || r.hasLosses() {
 		return r.at(r.w.denseDLogits)
 	}
 	return r.DLogits.Ptr
@@ -273,7 +308,7 @@ func (r *backwardRun) denseDLogits() driver.DevicePtr {
 // dXRows makes the gradient of each row's input.
 func (r *backwardRun) dXRows() error {
 	which := kernel.DXGivenKernel
-	if r.routed && !r.list {
+	if r.routed && !r.dense() {
 		which = kernel.DXKernel
 	}
 	return launch(r.call, r.s, which, kernel.DXArgs{
@@ -310,7 +345,7 @@ func (r *backwardRun) dRouter() error {
 	if r.hasDense() {
 		which = drouter.ExtraKernel
 	}
-	if r.list { // all are in the dense ones
+	if r.dense() { // all are in the dense ones
 		if err := r.s.Fill32(r.at(r.w.dlogits), 0, int64(r.tokens)*int64(r.layer.of.TopK)); err != nil {
 			return err
 		}
@@ -326,4 +361,29 @@ func (r *backwardRun) dRouter() error {
 	return launch(r.call, r.s, drouter.SumKernels[store.Index()], drouter.SumArgs{
 		Partials: r.at(r.w.router), DRouter: r.DRouter.Ptr, Ranges: ranges,
 	})
+}
+
+// dRouterBias is Σ dlogit over the tokens.
+func (r *backwardRun) dRouterBias() error {
+	rows, dense := r.w.dlogitByRow, driver.DevicePtr(0)
+	if r.dense() {
+		rows = 0
+	}
+	if r.hasDense() {
+		dense = r.denseDLogits()
+	}
+	return r.expertSums(rows, dense, r.DRouterBias)
+}
+
+// expertSums adds up values of each expert's rows, which lie there in the
+// workspace unless that is 0, and a column of dense ones.
+func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) error {
+	args := route.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
+	if rows != 0 {
+		args.Rows = r.at(rows)
+	}
+	if to.Accumulate {
+		args.Add = to.Ptr
+	}
+	return launch(r.call, r.s, route.ExpertSumsKernel, args)
 }

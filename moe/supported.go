@@ -3,6 +3,7 @@ package moe
 import (
 	"fmt"
 
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 )
 
@@ -27,9 +28,6 @@ func unsupported(c Config) error {
 			return &ArgError{Field: "Config." + w.field, Got: fmt.Sprint(w.width), Want: fmt.Sprintf("a multiple of 64, at least %d", w.least)}
 		}
 	}
-	if c.TopK > 16 {
-		return &ArgError{Field: "Config.TopK", Got: fmt.Sprint(c.TopK), Want: "at most 16, which is what the router chooses"}
-	}
 	plain := spec.Config{}
 	for _, f := range []struct {
 		field     string
@@ -37,16 +35,14 @@ func unsupported(c Config) error {
 	}{
 		{"Type", c.Type, plain.Type},
 		{"RouterF32", c.RouterF32, plain.RouterF32},
-		{"RouterBias", c.RouterBias, plain.RouterBias},
-		{"Score", c.Score, plain.Score},
-		{"Groups", c.Groups, plain.Groups},
-		{"ScoreScale", c.Scale(), plain.Scale()},
-		{"ExpertScale", c.ExpertScale, plain.ExpertScale},
 		{"ScoreOnInput", c.ScoreOnInput, plain.ScoreOnInput},
 	} {
 		if f.got != f.want {
 			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}
 		}
+	}
+	if c.Rounds() && (!route.ScoresTellLogits(c) || c.Groups != 0) {
+		return &ArgError{Field: "Config.Rounding", Got: c.Rounding.String(), Want: "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"}
 	}
 	return nil
 }

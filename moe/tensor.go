@@ -85,12 +85,28 @@ func (c *argCheck) weights(w *Weights, want spec.Shapes) {
 		want  spec.Shape
 	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}, {"B1", w.B1, want.B1}, {"B3", w.B3, want.B3}, {"B2", w.B2, want.B2},
 		{"SharedW1", w.SharedW1, want.SharedW1}, {"SharedW3", w.SharedW3, want.SharedW3}, {"SharedW2", w.SharedW2, want.SharedW2}, {"SharedGate", w.SharedGate, want.SharedGate}} {
-		switch {
-		case !t.want.IsZero():
-			c.tensor(t.field, t.got, t.want, false)
-		case !t.got.IsZero():
-			c.fail(t.field, t.got.Shape.String(), "none: the layer has no such weight")
-		}
+		c.weight(t.field, t.got, t.want)
+	}
+}
+
+// routerWeights checks those of the router, of which a backward pass does not look
+// at the bias of logits and that of the choice.
+func (c *argCheck) routerWeights(w *Weights, want spec.Shapes, forward bool) {
+	c.tensor("Router", w.Router, want.Router, false)
+	if forward {
+		c.weight("RouterBias", w.RouterBias, want.RouterBias)
+		c.weight("SelectionBias", w.SelectionBias, want.SelectionBias)
+	}
+	c.weight("ExpertScale", w.ExpertScale, want.ExpertScale)
+}
+
+// weight checks a weight that not every layer has.
+func (c *argCheck) weight(field string, got Tensor, want spec.Shape) {
+	switch {
+	case !want.IsZero():
+		c.tensor(field, got, want, false)
+	case !got.IsZero():
+		c.fail(field, got.Shape.String(), "none: the layer has no such weight")
 	}
 }
 

@@ -61,7 +61,10 @@ type workspace struct {
 // pieces are what the products of a pass need.
 type pieces struct {
 	indices
-	a, y int64
+	// logits are there where the experts are chosen from them and the caller has no
+	// place; they are gone when A and Y are made.
+	logits int64
+	a, y   int64
 }
 
 // ticketBytes is the size of a product's tile counter.
@@ -117,7 +120,7 @@ func (l *Layer) workspace(n work) workspace {
 		w.shared.indices = l.shared.sharedIndices(&s, n.tokens)
 		w.shared.y = s.take(shared.SharedY.Bytes())
 	}
-	var early space
+	early := s
 	if n.list && l.of.Rounds() {
 		w.choices = s.take(route.ChoiceBytes * int64(l.of.NumExperts))
 		table := 4 * int64(route.KeyStride(n.tokens)) * int64(l.of.NumExperts)
@@ -126,6 +129,9 @@ func (l *Layer) workspace(n work) workspace {
 		if l.of.Rounding.RawScores {
 			w.raw = early.take(table)
 		}
+	}
+	if !route.InRouter(l.of.Config) {
+		w.logits = early.take(shared.Logits.Bytes())
 	}
 	w.a = s.take(max(shapes.A.Bytes(), shared.SharedA.Bytes()))
 	w.shared.a = w.a

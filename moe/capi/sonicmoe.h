@@ -20,6 +20,7 @@
  *     logits [T, E] in the layer's format    d_logits [T, E] f32
  *     h [R, 2n]              router_losses [2] f32
  *     w3 [E, n, d], b3 [E, n] with gate and up apart; b1 [E, 2n], b2 [E, d]
+ *     router_bias, selection_bias, expert_scale and their gradients [E] f32
  *
  * and bf16 where nothing is said, n in place of 2n without a gate; the documentation of package moe says what
  * each means. An address of 0 means none.
@@ -105,7 +106,8 @@ typedef struct sm_sizes_of {
 
 /* A forward pass. sm_experts reads scores and expert_ids, which the others
  * write; ids outside [0, E) are skipped. h is kept for backward and may be 0 for
- * inference, logits are written unless 0.
+ * inference, logits are written unless 0; backward needs them of every layer whose
+ * scores are not a softmax over the chosen experts, or have an expert_scale.
  *
  * Where a layer has lists, entries above 0 make sm_experts read a list of so many
  * instead, in any order: entry i is expert expert_ids[i] for token
@@ -131,6 +133,7 @@ typedef struct sm_forward_pass {
 	uint64_t w3, b1, b3, b2;
 	uint64_t list_expert_ids, list_scores;
 	uint64_t seed;
+	uint64_t router_bias, selection_bias, expert_scale;
 } sm_forward_pass;
 
 /* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
@@ -162,6 +165,8 @@ typedef struct sm_backward_pass {
 	sm_gradient d_w3, d_b1, d_b3, d_b2;
 	/* Of a pass that rounded; its d_scores are [entries]. */
 	uint64_t list_expert_ids, list_scores;
+	uint64_t router_bias, expert_scale;
+	sm_gradient d_router_bias, d_expert_scale;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

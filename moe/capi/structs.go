@@ -147,6 +147,7 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Seed:      uint64(p.seed),
 	}
+	f.RouterBias, f.SelectionBias, f.ExpertScale = weight(p.router_bias, s.RouterBias), weight(p.selection_bias, s.SelectionBias), weight(p.expert_scale, s.ExpertScale)
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
@@ -154,18 +155,20 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 	return f
 }
 
-// weightsOf are a layer's weights. What its configuration has none of is the zero
-// Tensor where it is not given, and refused by name where it is.
-func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
-	has := func(p C.uint64_t, s moe.Shape) moe.Tensor {
-		if s.IsZero() {
-			return optional(p, s)
-		}
-		return tensor(p, s)
+// weight is one that not every layer has. Of one that its configuration has none
+// of it is the zero Tensor where it is not given, and refused by name where it is.
+func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
+	if s.IsZero() {
+		return optional(address, s)
 	}
+	return tensor(address, s)
+}
+
+// weightsOf are a layer's weights, but for what few routers have.
+func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
 	return moe.Weights{
-		Router: tensor(router, s.Router), W1: tensor(w1, s.W1), W3: has(w3, s.W3), W2: tensor(w2, s.W2),
-		B1: has(b1, s.B1), B3: has(b3, s.B3), B2: has(b2, s.B2),
+		Router: tensor(router, s.Router), W1: tensor(w1, s.W1), W3: weight(w3, s.W3), W2: tensor(w2, s.W2),
+		B1: weight(b1, s.B1), B3: weight(b3, s.B3), B2: weight(b2, s.B2),
 	}
 }
 
@@ -203,6 +206,8 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
+	b.RouterBias, b.ExpertScale = optional(p.router_bias, s.RouterBias), weight(p.expert_scale, s.ExpertScale)
+	b.DRouterBias, b.DExpertScale = gradient(&err, "DRouterBias", p.d_router_bias, s.RouterBias), gradient(&err, "DExpertScale", p.d_expert_scale, s.ExpertScale)
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)

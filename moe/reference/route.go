@@ -85,12 +85,8 @@ func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int,
 // where nothing but logits is compared.
 func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	c := l.config
-	keys, sums := logits, raw
+	keys, sums := l.keys(logits, raw, r), raw
 	if c.SelectionBias {
-		keys = make([]float64, len(raw))
-		for e, p := range raw {
-			keys[e] = r.f32(p + l.selectionBias[e])
-		}
 		sums = keys
 	}
 	if c.Groups == 0 {
@@ -124,6 +120,23 @@ func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	for i, at := range experts {
 		experts[i] = from[at]
 	}
+}
+
+// Keys are what the experts of a token with these logits [E] are compared by.
+func (l *Layer) Keys(logits []float64, r Rounding) []float64 {
+	round := rounder{r, l.config}
+	return l.keys(logits, l.rawScores(logits, nil, round), round)
+}
+
+func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
+	if !l.config.SelectionBias {
+		return logits
+	}
+	keys := make([]float64, len(raw))
+	for e, p := range raw {
+		keys[e] = r.f32(p + l.selectionBias[e])
+	}
+	return keys
 }
 
 // TopK fills experts with the indices of the largest logits, largest first: of

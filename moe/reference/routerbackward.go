@@ -13,6 +13,15 @@ func (l *Layer) logitWidth() int {
 	return l.config.TopK
 }
 
+// DLogits gives the gradients of the logits of all tokens from those of their
+// scores [T, K]: of the chosen logits, or of all [T, E] where Score is SoftmaxAll.
+func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
+	if len(dscores) != len(g.in.Scores) {
+		return nil, lengthError("dscores", len(dscores), len(g.in.Scores), "[T, K]")
+	}
+	return g.dlogits(dscores, allTokens(len(g.in.X)/g.config.Hidden)), nil
+}
+
 // dlogits are the gradients of the logits of tokens from those of their scores:
 // of the chosen [tokens, K], or of all [tokens, E] where all move the scores.
 func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
@@ -41,7 +50,7 @@ func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 func (g *Gradients) logits(tokens []int32) []float64 {
 	c := g.config
 	switch {
-	case !c.SavesLogits() && g.expertScale == nil:
+	case !c.SavesLogits():
 		return nil
 	case g.in.Logits != nil:
 		return Gather(g.in.Logits, tokens, c.NumExperts)

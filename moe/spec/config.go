@@ -144,8 +144,8 @@ func (c Config) Scale() float64 {
 
 // SavesLogits reports whether backward through the router needs the logits
 // [T, E] that forward made. The softmax over the chosen can do without: its
-// scores tell its gradient.
-func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK }
+// scores tell its gradient, unless an expert's scale, which may be 0, is in them.
+func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK || c.ExpertScale }
 
 // HasLists reports whether the layer has the kernels of lists.
 func (c Config) HasLists() bool { return c.Lists || c.Rounds() }

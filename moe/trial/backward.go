@@ -46,8 +46,8 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 
 // PoisonGradients overwrites what b writes with NaN, but for what it adds to.
 func (t *Trial) PoisonGradients(b moe.Backward) error {
-	for _, g := range []moe.Gradient{{Tensor: b.DX}, {Tensor: b.DScores}, {Tensor: b.RouterLosses}, b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2, b.DRouter,
-		b.DSharedW1, b.DSharedW3, b.DSharedW2, b.DSharedGate} {
+	for _, g := range []moe.Gradient{{Tensor: b.DX}, {Tensor: b.DScores}, {Tensor: b.RouterLosses}, b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2,
+		b.DRouter, b.DRouterBias, b.DExpertScale, b.DSharedW1, b.DSharedW3, b.DSharedW2, b.DSharedGate} {
 		if g.IsZero() || g.Accumulate {
 			continue
 		}

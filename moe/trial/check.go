@@ -27,6 +27,8 @@ type Report struct {
 const (
 	scoreBoundBF16 = 2e-2
 	scoreBoundF32  = 1e-4
+	// scoreStep bounds one relative to itself, given its logits.
+	scoreStep = 2e-5
 )
 
 // Check returns nil when everything is inside the bounds.
@@ -117,6 +119,9 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 	if err != nil {
 		return 0, nil, err
 	}
+	if judgedByLogits(c) {
+		return t.checkLogits(ref, r, tokens, routing.Logits)
+	}
 	for i, token := range tokens {
 		logits := routing.Logits[i*c.NumExperts : (i+1)*c.NumExperts]
 		chosen := r.ExpertIDs[int(token)*c.TopK : int(token+1)*c.TopK]
@@ -136,6 +141,66 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 		}
 	}
 	return score, wrong, nil
+}
+
+// judgedByLogits: choice and scores are not a softmax over the largest logits, and
+// are held against what the device's own logits ask for.
+func judgedByLogits(c moe.Config) bool { return c.SavesLogits() || c.Scale() != 1 || c.Groups != 0 }
+
+// checkLogits holds the device's own logits of the tokens against float64's, and
+// experts and scores against those that these logits ask for.
+func (t *Trial) checkLogits(ref *reference.Layer, r Results, tokens []int32, exact []float64) (score float64, wrong, err error) {
+	c := t.Layer.Config()
+	logits, err := t.logits(tokens)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i, got := range logits {
+		if want := exact[i]; math.Abs(got-want) > math.Abs(want)*step(c.Logits)+1e-5 {
+			return 0, fmt.Errorf("token %d: the logit of expert %d is %g, must be %g", tokens[i/c.NumExperts], i%c.NumExperts, got, want), nil
+		}
+	}
+	want, err := ref.RouteLogits(logits, reference.Rounded)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i, token := range tokens {
+		keys := ref.Keys(logits[i*c.NumExperts:][:c.NumExperts], reference.Rounded)
+		seen := map[int32]bool{}
+		for k := range c.TopK {
+			got, of := r.ExpertIDs[int(token)*c.TopK+k], want.ExpertIDs[i*c.TopK+k]
+			if seen[got] {
+				return 0, fmt.Errorf("token %d chose expert %d twice", token, got), nil
+			}
+			seen[got] = true
+			if got == of {
+				got, want := float64(r.Scores[int(token)*c.TopK+k]), want.Scores[i*c.TopK+k]
+				if off := math.Abs(got - want); !(off <= scoreStep*want) {
+					return off, fmt.Errorf("token %d: the score of slot %d is %g, must be %g", token, k, got, want), nil
+				}
+				score = max(score, math.Abs(got-want))
+			} else if off := math.Abs(keys[got] - keys[of]); !c.SelectionBias || !(off <= 1e-6*(1+math.Abs(keys[of]))) {
+				return 0, fmt.Errorf("token %d: slot %d has expert %d with key %g, must have %d with %g", token, k, got, keys[got], of, keys[of]), nil
+			}
+		}
+	}
+	return score, nil, nil
+}
+
+// logits are the device's of the tokens, nil: of all.
+func (t *Trial) logits(tokens []int32) ([]float64, error) {
+	experts := t.Layer.Config().NumExperts
+	if t.Args.Logits.IsZero() {
+		return nil, &moe.ArgError{Field: "Trial.Args.Logits", Got: "missing", Want: "a tensor, to judge this layer's choice by"}
+	}
+	all := make([]float64, t.Args.Logits.Shape.Elements())
+	if err := moe.Read(t.stream, t.Args.Logits, all); err != nil {
+		return nil, err
+	}
+	if tokens == nil {
+		return all, nil
+	}
+	return reference.Gather(all, tokens, experts), nil
 }
 
 // step is how far apart, relative to their size, two logits must be that

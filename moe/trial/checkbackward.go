@@ -32,8 +32,8 @@ type BackwardReport struct {
 	// each expert's weights.
 	Tokens, Rows                   int
 	DX, DScores, DW1, DW2, DRouter reference.Report
-	// DB1 and DB2 are compared whole.
-	DB1, DB2 reference.Report
+	// Those of biases and of numbers that experts have are compared whole.
+	DB1, DB2, DRouterBias, DExpertScale reference.Report
 	// Those of shared experts: of their weights as many rows as of the others.
 	DSharedW1, DSharedW2, DSharedGate reference.Report
 }
@@ -44,6 +44,7 @@ func (r BackwardReport) Check() error {
 		name   string
 		report reference.Report
 	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter},
+		{"DRouterBias", r.DRouterBias}, {"DExpertScale", r.DExpertScale},
 		{"DSharedW1", r.DSharedW1}, {"DSharedW2", r.DSharedW2}, {"DSharedGate", r.DSharedGate}} {
 		if err := g.report.Check(r.Bounds); err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
@@ -70,6 +71,11 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), ExpertIDs: saved.ExpertIDs, H: saved.H, SharedH: saved.SharedH, Routed: o.Routed}
 	if !b.DLogits.IsZero() || b.Balance != 0 || b.ZLoss != 0 {
 		in.Extra = reference.Widen(t.Extra)
+	}
+	if o.Routed && c.SavesLogits() {
+		if in.Logits, err = t.logits(nil); err != nil {
+			return BackwardReport{}, err
+		}
 	}
 	g, err := ref.Gradients(in, o.Rounding)
 	if err != nil {
@@ -230,18 +236,32 @@ func (k *backwardCheck) router() {
 	if ds, k.err = k.t.Rows(k.b.DScores, c.TopK, nil); k.err != nil {
 		return
 	}
-	want, err := k.g.Router(reference.SoftmaxBackward(reference.Widen(k.saved.Scores), reference.Widen(ds.F32), c.TopK))
+	dlogits, err := k.g.DLogits(reference.Widen(ds.F32))
 	if k.err = err; err != nil {
 		return
 	}
-	all := make([]int64, c.NumExperts)
-	for e := range all {
-		all[e] = int64(e)
+	want, err := k.g.Router(dlogits)
+	if k.err = err; err != nil {
+		return
 	}
-	k.report.DRouter = k.compare(k.b.DRouter.Tensor, want, c.Hidden, all)
+	k.report.DRouter = k.compare(k.b.DRouter.Tensor, want, c.Hidden, nil)
+	k.report.DRouterBias = k.numbers(k.b.DRouterBias, func() ([]float64, error) { return k.g.RouterBias(dlogits) })
+	k.report.DExpertScale = k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) })
 }
 
-// compare reads rows of a gradient and holds them against want.
+// numbers compares a number of each expert, as one row.
+func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) reference.Report {
+	if got.IsZero() || k.err != nil {
+		return reference.Report{}
+	}
+	want, err := of()
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	return k.compare(got.Tensor, want, len(want), []int64{0})
+}
+
+// compare reads rows of a gradient, nil: all, and holds them against want.
 func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows []int64) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -250,7 +270,7 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 	if k.err = err; err != nil {
 		return reference.Report{}
 	}
-	return k.judge(v, want, len(rows), cols)
+	return k.judge(v, want, len(want)/cols, cols)
 }
 
 // judge holds rows of a gradient against want.

@@ -8,6 +8,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -54,7 +55,17 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 		Router: weight(seed+1, s.Router), W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
 		B1: bias(seed+5, s.B1), B3: bias(seed+6, s.B3), B2: bias(seed+7, s.B2),
 		SharedW1: weight(seed+8, s.SharedW1), SharedW3: weight(seed+9, s.SharedW3), SharedW2: weight(seed+10, s.SharedW2), SharedGate: weight(seed+11, s.SharedGate),
+		RouterBias: numbers(seed+12, ScaleBias, 0, s.RouterBias), SelectionBias: numbers(seed+13, ScaleBias/float64(l.Config().NumExperts), 0, s.SelectionBias),
+		ExpertScale: numbers(seed+14, ScaleBias, 1, s.ExpertScale),
 	})
+}
+
+// numbers are those of experts around a mean, none where there is no shape.
+func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
+	for _, v := range reference.NewNormal(seed, scale).Values(of.Elements()) {
+		list = append(list, float32(mean+num.BF16ToFloat64(v)))
+	}
+	return list
 }
 
 // FromHost puts given inputs on the device.
@@ -76,6 +87,9 @@ func (t *Trial) upload() (err error) {
 		s := t.Layer.Shapes(t.Tokens)
 		t.Args.H, t.Args.SharedH = t.memory.Tensor(s.H), t.memory.Tensor(s.SharedH)
 	}
+	if t.Args.Logits.IsZero() && judgedByLogits(t.Layer.Config()) {
+		t.Args.Logits = t.memory.Tensor(t.Layer.Shapes(t.Tokens).Logits)
+	}
 	t.Args.Weights = t.memory.Weights(t.Layer)
 	sizes, err := t.Layer.Sizes(t.Tokens)
 	if err != nil {
@@ -90,6 +104,17 @@ func (t *Trial) upload() (err error) {
 		from []uint16
 	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2},
 		{t.Args.SharedW1, t.SharedW1}, {t.Args.SharedW3, t.SharedW3}, {t.Args.SharedW2, t.SharedW2}, {t.Args.SharedGate, t.SharedGate}} {
+		if in.to.IsZero() {
+			continue
+		}
+		if err := moe.Write(t.stream, in.to, in.from); err != nil {
+			return err
+		}
+	}
+	for _, in := range []struct {
+		to   moe.Tensor
+		from []float32
+	}{{t.Args.RouterBias, t.RouterBias}, {t.Args.SelectionBias, t.SelectionBias}, {t.Args.ExpertScale, t.ExpertScale}} {
 		if in.to.IsZero() {
 			continue
 		}

@@ -16,10 +16,10 @@ import (
 // Kernels are the layer's kernels: the one list of them, of which SharedKernels
 // are its shared experts' too. Each is declared in its own file.
 var Kernels = registry.Registry{
-	route.RouterKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
-	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.RoundedDLogitsKernel, dw.PlanKernel,
+	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
 	bias.DotKernel, bias.DotListKernel, bias.B1PartialsKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"math"
+
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -9,119 +11,203 @@ import (
 	"sonicmoe/ptx"
 )
 
-// RoundedDLogits makes the gradients of all logits behind rounding, from those
-// of the scores of the tokens that experts took:
+// DLogits makes the logits' gradients of those of the scores, for the kinds of
+// routing whose gradient is not told by the scores alone. With share_k = w_k/z and
+// dv_k = dS_k times all that multiplies a share,
 //
-//	dl_e = Σ_slots of e s_k·(ds_k - Σ_j s_j·ds_j) + p_e·(dp_e - Σ_j p_j·dp_j)
+//	u_k = share_k·(dv_k - Σ_j share_j·dv_j)    without the sum where z does not move
 //
-// where ds are the gradients of scores of the top-K, 0 of those that were
-// dropped, and dp those of raw scores. A warp has a token.
-type RoundedDLogits struct {
-	NumExperts, TopK int
-	Logits           spec.Logits
-	// Raw: all scores are raw.
-	Raw bool
-}
+//	SoftmaxTopK    dl_k = u_k - w_k·Σ_j u_j
+//	SoftmaxAll     dl_e = u_e - p_e·Σ_j u_j    of all experts: Dense
+//	Sigmoid        dl_k = u_k·sigmoid(-l_k)
+//	SqrtSoftplus   dl_k = u_k·sigmoid(l_k)/(2·softplus(l_k))
+//
+// A warp has a token, lane k its slot k.
+type DLogits struct{ spec.Config }
 
-const (
-	dlogitsThreads = 256
-	dlogitsWarps   = dlogitsThreads / 32
-)
-
-// RoundedDLogitsArgs are the arguments of [RoundedDLogits].
-type RoundedDLogitsArgs struct {
-	// Logits [T, E], Scores and ExpertIDs [T, K] are Router's.
-	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Starts [T+1] and Rows [R] u32 are ByToken's, Pairs [R] u32 is Plan's,
-	// ListIDs [L] i32 and DScores [L] f32 are of the list's entries.
-	Starts, Rows, Pairs, ListIDs, DScores driver.DevicePtr
-	// AddDense [T, E] f32 are added, unless 0; Dense [T, E] f32 is written and may
-	// be the same.
+// DLogitsArgs are the arguments of [DLogits].
+type DLogitsArgs struct {
+	// Logits [T, E] are in the layer's format; where these are not saved, Scores
+	// [T, K] f32 stand for them. ExpertIDs [T, K] i32 are the chosen experts, Inverse
+	// [T, K] u32 their rows.
+	Logits, Scores, ExpertIDs, Inverse driver.DevicePtr
+	// DScores [T, K] f32 are the gradients of the scores.
+	DScores driver.DevicePtr
+	// ExpertScale [E] f32, where there is one; ScaleByRow [R] f32 is then written,
+	// what each row adds to its gradient.
+	ExpertScale, ScaleByRow driver.DevicePtr
+	// DLogits [T, K] and DLogitByRow [R] f32 are written, unless the gradients are
+	// dense.
+	DLogits, DLogitByRow driver.DevicePtr
+	// Dense [T, E] f32 is written where they are, with AddDense, unless 0, added.
+	// The two may be one.
 	AddDense, Dense driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
 
+// ScoresTellLogits reports whether scores tell the gradients of the chosen logits
+// by themselves: they are a softmax over the K.
+func ScoresTellLogits(c spec.Config) bool {
+	return c.Score == spec.SoftmaxTopK && c.Scale() == 1 && !c.ExpertScale
+}
+
+// Dense reports whether all logits of a token have gradients from its scores.
+func Dense(c spec.Config) bool { return c.Score == spec.SoftmaxAll }
+
+// Sparse reports whether only the chosen logits have them.
+func Sparse(c spec.Config) bool { return !Dense(c) }
+
+// dlogits is the emission of a DLogits, for one warp.
+type dlogits struct {
+	DLogits
+	k              *ptx.Kernel
+	lane, token    ptx.U32
+	logits, scores ptx.Global
+	// id is the lane's expert, row its packed row; has says that there are.
+	id, row ptx.U32
+	has     ptx.Pred
+	// own [E] f32 is the warp's, shares are those of its experts, 32 apart, where
+	// gradients are dense.
+	own    ptx.Shared
+	shares []ptx.F32
+}
+
 // Build emits the kernel.
-func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
-	k := jit.NewBuilder[RoundedDLogitsArgs]("moe_rounded_dlogits", dlogitsThreads, 1)
-	k.CTAs(func(a *RoundedDLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
-	logits, scores, ids := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
-	starts, rows, pairs := k.Ptr(&k.Args.Starts), k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.Pairs)
-	listIDs, dscores := k.Ptr(&k.Args.ListIDs), k.Ptr(&k.Args.DScores)
-	add, dense := k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
-	tokens := k.U32(&k.Args.Tokens)
+func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
+	k := jit.NewBuilder[DLogitsArgs]("moe_dlogits", dlogitsThreads, 1)
+	k.CTAs(func(a *DLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
 	tid := k.TidX()
-	warp, lane := tid.ShrI(5), tid.AndI(31)
-	token := k.CtaidX().MulI(dlogitsWarps).Add(warp)
-	all := ptx.Uint(ptx.FullMask)
-	own := pipeline.NewCTA(k.Kernel).Shared("gradients", 4*dlogitsWarps*r.NumExperts, 16).Plus(warp.MulI(4 * r.NumExperts))
-	at := func(expert ptx.U32) ptx.Shared { return own.Plus(expert.ShlI(2)) }
-	each := func(body func(expert ptx.U32)) { k.For(lane, ptx.Uint(r.NumExperts), ptx.Uint(32), body) }
-	plus := func(a, b ptx.F32) ptx.F32 { return a.Add(b) }
-	zero := ptx.Float(0)
+	warp := tid.ShrI(5)
+	e := dlogits{DLogits: d, k: k.Kernel, lane: tid.AndI(31), token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
+	if d.SavesLogits() {
+		e.logits = k.Ptr(&k.Args.Logits)
+	} else {
+		e.scores = k.Ptr(&k.Args.Scores)
+	}
+	ids, inverse, dscores := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Inverse), k.Ptr(&k.Args.DScores)
+	var scale, scaleByRow, out, byRow, add, dense ptx.Global
+	if d.ExpertScale {
+		scale, scaleByRow = k.Ptr(&k.Args.ExpertScale), k.Ptr(&k.Args.ScaleByRow)
+	}
+	if Dense(d.Config) {
+		add, dense = k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
+		e.own = pipeline.NewCTA(k.Kernel).Shared("own", 4*dlogitsWarps*d.NumExperts, 16).Plus(warp.MulI(4 * d.NumExperts))
+	} else {
+		out, byRow = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
+	}
+	tokens := k.U32(&k.Args.Tokens)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	k.If(token.Lt(tokens), func() {
-		each(func(expert ptx.U32) { ptx.StShared(at(expert), zero) })
-		k.BarWarpSync(all)
-		// The lane's slot.
-		id, s, ds := ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, zero), ptx.NewVar(k.Kernel, zero)
-		k.If(lane.LtI(r.TopK), func() {
-			slot := token.MulI(r.TopK).Add(lane)
+	k.If(e.token.Lt(tokens), func() {
+		zero := ptx.Float(0)
+		id, row, ds := ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, zero)
+		slot := e.token.MulI(d.TopK).Add(e.lane)
+		mine := e.lane.LtI(d.TopK)
+		k.If(mine, func() {
 			id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
-			s.Set(ptx.LdGlobal[ptx.F32](scores.Index(slot, 4)))
+			row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(slot, 4)))
+			ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(slot, 4)))
 		})
-		k.For(ptx.LdGlobal[ptx.U32](starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](starts.Index(token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
-			entry := ptx.LdGlobal[ptx.U32](pairs.Index(ptx.LdGlobal[ptx.U32](rows.Index(place, 4)), 4))
-			expert, grad := ptx.LdGlobal[ptx.U32](listIDs.Index(entry, 4)), ptx.LdGlobal[ptx.F32](dscores.Index(entry, 4))
-			added := lane.EqI(0)
-			if !r.Raw {
-				mine := id.Get().Eq(expert)
-				ds.Set(ptx.Select(mine, grad, ds.Get()))
-				added = added.And(k.VoteBallot(mine, all).EqI(0))
+		e.id, e.row, e.has = id.Get(), row.Get(), id.Get().LtI(d.NumExperts)
+		weight, slope := e.weight()
+		weight = ptx.Select(e.has, weight, zero)
+		share, sum := normed(d.Config, weight, e.has)
+		share = ptx.Select(e.has, share, zero)
+		grad := ds.Get().Mul(ptx.Float(d.Scale()))
+		if d.ExpertScale {
+			k.If(row.Get().NeI(NoRow), func() { ptx.StGlobal(scaleByRow.Index(e.row, 4), share.Mul(grad)) })
+			of := ptx.NewVar(k.Kernel, zero)
+			k.If(e.has, func() { of.Set(ptx.LdGlobal[ptx.F32](scale.Index(e.id, 4))) })
+			grad = grad.Mul(of.Get())
+		}
+		grad = ptx.Select(e.has, grad, zero)
+		if d.Renormalize != spec.NoRenorm {
+			mean := acrossWarp(share.Mul(grad), plus)
+			if d.Renormalize == spec.RenormClamp {
+				mean = ptx.Select(sum.Lt(ptx.Float(d.NormEpsilon)), zero, mean)
 			}
-			k.If(added, func() { ptx.StShared(at(expert), grad) })
-			k.BarWarpSync(all)
-		})
-		sum := zero
-		var experts []ptx.U32
-		var shares []ptx.F32
-		row := tokenSoftmax{k.Kernel, r.NumExperts, r.Logits, lane}
-		for _, v := range row.shares(logits, token) {
-			expert, grad := lane.AddI(32*len(experts)), ptx.NewVar(k.Kernel, zero)
-			k.If(expert.LtI(r.NumExperts), func() { grad.Set(ptx.LdShared[ptx.F32](at(expert))) })
-			sum = v.Fma(grad.Get(), sum)
-			experts, shares = append(experts, expert), append(shares, v)
+			grad = grad.Sub(mean)
 		}
-		dot := acrossWarp(sum, plus)
-		for i, expert := range experts {
-			k.If(expert.LtI(r.NumExperts), func() {
-				ptx.StShared(at(expert), shares[i].Mul(ptx.LdShared[ptx.F32](at(expert)).Sub(dot)))
-			})
+		u := share.Mul(grad)
+		if Dense(d.Config) {
+			e.writeDense(u, weight, add, dense)
+			return
 		}
-		k.BarWarpSync(all)
-		if !r.Raw {
-			mean := acrossWarp(s.Get().Mul(ds.Get()), plus)
-			k.If(lane.LtI(r.TopK), func() {
-				of := at(id.Get())
-				ptx.StShared(of, ptx.LdShared[ptx.F32](of).Add(s.Get().Mul(ds.Get().Sub(mean))))
-			})
-			k.BarWarpSync(all)
+		if d.Score == spec.SoftmaxTopK {
+			u = u.Sub(weight.Mul(acrossWarp(u, plus)))
+		} else {
+			u = ptx.Select(e.has, u.Mul(slope), zero)
 		}
-		each(func(expert ptx.U32) {
-			v := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](at(expert)))
-			k.If(add.Given(), func() {
-				v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](add.Index(token, 4*r.NumExperts).Index(expert, 4))))
-			})
-			ptx.StGlobal(dense.Index(token, 4*r.NumExperts).Index(expert, 4), v.Get())
-		})
+		k.If(mine, func() { ptx.StGlobal(out.Index(slot, 4), u) })
+		k.If(row.Get().NeI(NoRow), func() { ptx.StGlobal(byRow.Index(e.row, 4), u) })
 	})
 	return k.Build()
 }
 
-// RoundedDLogitsKernel is RoundedDLogits'.
-var RoundedDLogitsKernel = &registry.Kernel[RoundedDLogitsArgs]{KernelName: "rounded-dlogits", Backward: true, Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[RoundedDLogitsArgs], error) {
-	raw := l.Rounding.RawScores || l.Rounding.Rule == spec.ExpertChoice
-	return RoundedDLogits{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Raw: raw}.Build()
-}}
+// weight gives the raw score of the lane's slot and, where that is of its logit
+// alone, what the slope is of the score.
+func (e *dlogits) weight() (weight, slope ptx.F32) {
+	k := e.k
+	if Dense(e.Config) {
+		row := tokenSoftmax{k, e.NumExperts, e.Logits, e.lane}
+		e.shares = row.shares(e.logits, e.token)
+		e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share) })
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		w := ptx.NewVar(k, ptx.Float(0))
+		k.If(e.has, func() { w.Set(ptx.LdShared[ptx.F32](e.own.Plus(e.id.ShlI(2)))) })
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		return w.Get(), slope
+	}
+	if !e.SavesLogits() {
+		w := ptx.NewVar(k, ptx.Float(0))
+		k.If(e.has, func() { w.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.token.MulI(e.TopK).Add(e.lane), 4))) })
+		return w.Get().Mul(ptx.Float(1 / e.Scale())), slope
+	}
+	v := ptx.NewVar(k, ptx.Float(math.Inf(-1)))
+	k.If(e.has, func() {
+		v.Set(loadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Type().Bytes())*e.NumExperts), e.id))
+	})
+	logit := v.Get()
+	switch e.Score {
+	case spec.Sigmoid:
+		return sigmoid(logit), sigmoid(logit.Neg())
+	case spec.SqrtSoftplus:
+		of := softplus(logit)
+		slope = sigmoid(logit).Mul(of.RcpApprox()).Mul(ptx.Float(0.5))
+		return rawScores[e.Score](logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
+	}
+	most := acrossWarp(logit, func(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") })
+	p := exp(logit.Sub(most))
+	return p.Mul(acrossWarp(p, plus).RcpApprox(".ftz")), slope
+}
+
+// eachShare runs body for the lane's experts.
+func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
+	for i, share := range e.shares {
+		expert := e.lane.AddI(32 * i)
+		e.k.If(expert.LtI(e.NumExperts), func() { body(e.own.Plus(expert.ShlI(2)), expert, share) })
+	}
+}
+
+// writeDense writes a token's row of dense gradients.
+func (e *dlogits) writeDense(u, weight ptx.F32, add, dense ptx.Global) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	sum := acrossWarp(u, plus)
+	e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share.Mul(sum).Neg()) })
+	k.BarWarpSync(all)
+	k.If(e.has, func() { ptx.StShared(e.own.Plus(e.id.ShlI(2)), u.Sub(weight.Mul(sum))) })
+	k.BarWarpSync(all)
+	row := func(of ptx.Global, expert ptx.U32) ptx.Global {
+		return of.Index(e.token, 4*e.NumExperts).Index(expert, 4)
+	}
+	e.eachShare(func(at ptx.Shared, expert ptx.U32, _ ptx.F32) {
+		v := ptx.NewVar(k, ptx.LdShared[ptx.F32](at))
+		k.If(add.Given(), func() { v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](row(add, expert)))) })
+		ptx.StGlobal(row(dense, expert), v.Get())
+	})
+}
+
+// DLogitsKernel is DLogits'.
+var DLogitsKernel = &registry.Kernel[DLogitsArgs]{KernelName: "dlogits", Backward: true, Only: func(c spec.Config) bool { return !ScoresTellLogits(c) },
+	Emit: func(l registry.Layer) (*jit.Kernel[DLogitsArgs], error) { return DLogits{l.Config}.Build() }}

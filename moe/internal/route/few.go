@@ -11,11 +11,14 @@ import (
 	"sonicmoe/ptx"
 )
 
-// FewLogits is the router product of few tokens, logits = X·Wrᵀ in FP32: a CTA
-// takes 8 experts and 64 tokens, so that the weights are read by many SMs. The
-// sums are Router's, bit by bit.
+// FewLogits is the router product of few tokens, logits = X·Wrᵀ: a CTA takes 8
+// experts and 64 tokens, so that the weights are read by many SMs. The sums are
+// Router's, bit by bit.
 type FewLogits struct {
 	Hidden, NumExperts int
+	// Logits is the format of what is written, Bias is added before.
+	Logits spec.Logits
+	Bias   bool
 }
 
 const (
@@ -33,7 +36,9 @@ type FewLogitsArgs struct {
 	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
-	// Logits [T, E] f32 are written.
+	// Bias [E] f32, where there is one.
+	Bias driver.DevicePtr
+	// Logits [T, E] are written.
 	Logits driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -50,8 +55,12 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	w := k.Map(&k.Args.Weights, func(a *FewLogitsArgs) driver.TensorMap {
 		return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
 	})
-	logits, tokens := k.Ptr(&k.Args.Logits), k.U32(&k.Args.Tokens)
-	tid := k.TidX()
+	e := router{Router: Router{NumExperts: r.NumExperts, Logits: r.Logits}, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
+	if r.Bias {
+		e.bias = k.Ptr(&k.Args.Bias)
+	}
+	tokens := k.U32(&k.Args.Tokens)
+	bytes, tid := int(r.Logits.Type().Bytes()), k.TidX()
 	block := k.CtaidX().DivI(groups)
 	first, expert := block.MulI(gemm.WarpgroupM), k.CtaidX().Sub(block.MulI(groups)).MulI(fewExperts)
 	cta := pipeline.NewCTA(k.Kernel)
@@ -82,9 +91,12 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 			}, nil)
 			f := tile.NewFragment(tid)
 			for i, sum := range acc {
-				token, e := first.Add(f.Row).AddI(8*(i/2)), expert.Add(f.Column).AddI(i%2)
-				k.If(token.Lt(tokens).And(e.LtI(r.NumExperts)), func() {
-					ptx.StGlobal(logits.Index(token, 4*r.NumExperts).Index(e, 4), sum)
+				token, expert := first.Add(f.Row).AddI(8*(i/2)), expert.Add(f.Column).AddI(i%2)
+				k.If(token.Lt(tokens).And(expert.LtI(r.NumExperts)), func() {
+					if r.Bias {
+						sum = sum.Add(biasOf(e.bias, expert, r.NumExperts))
+					}
+					e.writeLogit(e.logits.Index(token, bytes*r.NumExperts).Index(expert, bytes), []ptx.F32{sum})
 				})
 			}
 		}},
@@ -238,9 +250,13 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 // FewLogitsKernel and ChooseKernel are the routing of few tokens.
 var (
 	FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
-		return FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts}.Build()
+		f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Logits: spec.LogitsF32, Bias: l.RouterBias}
+		if !InRouter(l.Config) {
+			f.Logits = l.Logits // for Select
+		}
+		return f.Build()
 	}}
-	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
+	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
 		return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}}.Build()
 	}}
 )

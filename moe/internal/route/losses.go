@@ -106,7 +106,6 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 
 // token takes a token's row of logits, each lane every 32nd expert.
 func (e *losses) token(token ptx.U32) {
-	const log2e = 1 / math.Ln2
 	var logits []ptx.F32
 	largest := ptx.Float(math.Inf(-1))
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
@@ -118,13 +117,12 @@ func (e *losses) token(token ptx.U32) {
 	largest = e.reduce(largest, func(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") })
 	sum, dot := ptx.Float(0), ptx.Float(0)
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
-		p := logits[i].Sub(largest).Mul(ptx.Float(log2e)).Ex2Approx(".ftz")
+		p := exp(logits[i].Sub(largest))
 		count := ptx.NewVar(e.k, ptx.Float(0))
 		e.k.If(valid, func() { count.Set(e.count(expert)) })
 		sum, dot = sum.Add(p), p.Fma(count.Get(), dot)
 		logits[i] = p
 	})
-	plus := func(a, b ptx.F32) ptx.F32 { return a.Add(b) }
 	sum, dot = e.reduce(sum, plus), e.reduce(dot, plus)
 	inverse := sum.RcpApprox(".ftz")
 	s, lse := dot.Mul(inverse), sum.Lg2Approx(".ftz").Fma(ptx.Float(math.Ln2), largest)
@@ -161,10 +159,7 @@ func (e *losses) count(expert ptx.U32) ptx.F32 {
 
 // logit is one logit in FP32.
 func (e *losses) logit(token, expert ptx.U32) ptx.F32 {
-	if e.Logits == spec.LogitsF32 {
-		return ptx.LdGlobal[ptx.F32](e.at(e.logits, token, expert, 4))
-	}
-	return ptx.LdGlobal[ptx.B16](e.at(e.logits, token, expert, 2)).F32()
+	return loadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
 }
 
 // at is an element of a tensor [T, E].

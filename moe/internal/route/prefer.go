@@ -128,17 +128,11 @@ func (s tokenSoftmax) shares(logits ptx.Global, token ptx.U32) []ptx.F32 {
 
 // load gives the logits of the lane's experts.
 func (s tokenSoftmax) load(logits ptx.Global, token ptx.U32) (values []ptx.F32) {
-	k, bytes := s.k, int(s.format.Type().Bytes())
-	row := logits.Index(token, bytes*s.experts)
+	k := s.k
+	row := logits.Index(token, int(s.format.Type().Bytes())*s.experts)
 	for i := range s.each() {
 		expert, v := s.lane.AddI(32*i), ptx.NewVar(k, ptx.Float(math.Inf(-1)))
-		k.If(expert.LtI(s.experts), func() {
-			if s.format == spec.LogitsF32 {
-				v.Set(ptx.LdGlobal[ptx.F32](row.Index(expert, bytes)))
-			} else {
-				v.Set(ptx.LdGlobal[ptx.B16](row.Index(expert, bytes)).F32())
-			}
-		})
+		k.If(expert.LtI(s.experts), func() { v.Set(loadLogit(s.format, row, expert)) })
 		values = append(values, v.Get())
 	}
 	return values
@@ -153,22 +147,14 @@ func (s tokenSoftmax) softmax(values []ptx.F32) []ptx.F32 {
 	largest = acrossWarp(largest, func(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") })
 	sum := ptx.Float(0)
 	for i, v := range values {
-		values[i] = v.Sub(largest).Mul(ptx.Float(math.Log2E)).Ex2Approx(".ftz")
+		values[i] = exp(v.Sub(largest))
 		sum = sum.Add(values[i])
 	}
-	inverse := acrossWarp(sum, func(a, b ptx.F32) ptx.F32 { return a.Add(b) }).RcpApprox(".ftz")
+	inverse := acrossWarp(sum, plus).RcpApprox(".ftz")
 	for i, v := range values {
 		values[i] = v.Mul(inverse)
 	}
 	return values
-}
-
-// acrossWarp combines the lanes' values; every lane gets the result.
-func acrossWarp(x ptx.F32, combine func(a, b ptx.F32) ptx.F32) ptx.F32 {
-	for lanes := 1; lanes < 32; lanes *= 2 {
-		x = combine(x, x.Bits().ShflXor(lanes).AsF32())
-	}
-	return x
 }
 
 // PreferKernel is Prefer's.

@@ -19,13 +19,17 @@ type Router struct {
 	Hidden, NumExperts, TopK int
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Logits
+	// Bias is added to logits.
+	Bias bool
+	// LogitsOnly leaves the choice to [Select]: logits are all that is written.
+	LogitsOnly bool
 }
 
 const (
-	// maxChunk is the experts that one wgmma covers; keys of FP32 logits take
-	// twice the registers.
-	maxChunk    = 256
-	maxChunkF32 = 128
+	// maxChunk is the experts that one wgmma covers, maxChunkKeys where keys of FP32
+	// logits take twice the registers, or biases on their way take some.
+	maxChunk     = 256
+	maxChunkKeys = 128
 	// RangeStep is what a CTA's range of tokens is a multiple of.
 	RangeStep = 64
 	// maxRouterRing bounds the shared memory of the load ring.
@@ -36,8 +40,8 @@ const (
 // chunk experts.
 func (r Router) chunks() (count, chunk int) {
 	most := maxChunk
-	if r.Logits == spec.LogitsF32 {
-		most = maxChunkF32
+	if r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
+		most = maxChunkKeys
 	}
 	count = (r.NumExperts + most - 1) / most
 	chunk = (r.NumExperts + count - 1) / count
@@ -60,7 +64,7 @@ type router struct {
 	counts       ptx.Shared
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
-	logits       ptx.Global
+	logits, bias ptx.Global
 	from, to     ptx.U32 // the CTA's tokens
 }
 
@@ -69,6 +73,8 @@ type RouterArgs struct {
 	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
+	// Bias [E] f32, where there is one.
+	Bias driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
@@ -99,14 +105,26 @@ func (r *TokenRanges) Count() int { return (r.Tokens + r.PerCTA - 1) / r.PerCTA 
 
 // Build emits the kernel.
 func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
-	k := jit.NewBuilder[RouterArgs]("moe_router", gemm.Threads, 1)
+	name := "moe_router"
+	if r.LogitsOnly {
+		name = "moe_logits"
+	}
+	k := jit.NewBuilder[RouterArgs](name, gemm.Threads, 1)
 	k.CTAs(func(a *RouterArgs) int { return a.Count() })
 	e := router{Router: r, k: k.Kernel}
 	e.count, e.chunk = r.chunks()
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
-	e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	if !r.LogitsOnly {
+		e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	}
 	e.logits = k.Ptr(&k.Args.Logits)
-	counts := k.Ptr(&k.Args.Counts)
+	var counts ptx.Global
+	if !r.LogitsOnly {
+		counts = k.Ptr(&k.Args.Counts)
+	}
+	if r.Bias {
+		e.bias = k.Ptr(&k.Args.Bias)
+	}
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
 
 	e.tid = k.TidX()
@@ -115,9 +133,16 @@ func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	stages := min(maxRouterRing/r.stageBytes(), 8)
 	e.ring = cta.Ring("ab", stages, r.stageBytes(), 1, 8)
-	e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
-	math := cta.NamedBarriers("math", 1, gemm.MathThreads)
-	clearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
+	finish := func() {}
+	if !r.LogitsOnly {
+		e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
+		math := cta.NamedBarriers("math", 1, gemm.MathThreads)
+		clearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
+		finish = func() {
+			math.Sync(ptx.Uint(0))
+			storeCounts(k.Kernel, counts, e.counts, r.NumExperts, e.tid, gemm.MathThreads)
+		}
+	}
 	cta.Ready(e.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -125,8 +150,7 @@ func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
 	pipeline.Run(k.Kernel, e.tid.ShrI(7),
 		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
 			e.math()
-			math.Sync(ptx.Uint(0))
-			storeCounts(k.Kernel, counts, e.counts, r.NumExperts, e.tid, gemm.MathThreads)
+			finish()
 		}},
 		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
 	)
@@ -180,17 +204,29 @@ func (e *router) math() {
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
 	acc := k.Accumulators(e.chunk / 2)
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
-	sel := newTopK(k, e.Router, thread)
+	var sel topKSelection
+	var at tile.Fragment
+	if e.LogitsOnly {
+		at = tile.NewFragment(thread)
+	} else {
+		sel = newTopK(k, e.Router, thread)
+	}
 	e.eachBlock(func(block ptx.U32) {
 		// The warpgroup's first token is made anew where it is wanted, as selection
 		// makes its places: beside a chunk's sums and 16 keys no register is left.
 		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
 		k.IfElse(first().Lt(e.to), func() {
+			if e.LogitsOnly {
+				e.eachChunk(func(chunk ptx.U32) {
+					e.writeLogits(e.sums(loop, wg, acc, chunk, func() ptx.U32 { return at.Column }), first().Add(at.Row), chunk.MulI(e.chunk).Add(at.Column))
+				})
+				return
+			}
 			sel.clear()
 			e.eachChunk(func(chunk ptx.U32) {
-				e.multiply(loop, wg, acc)
-				k.If(e.logits.Given(), func() { e.writeLogits(acc, first().Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
-				sel.merge(acc, chunk)
+				sums := e.sums(loop, wg, acc, chunk, sel.column)
+				k.If(e.logits.Given(), func() { e.writeLogits(sums, first().Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
+				sel.merge(sums, chunk)
 			})
 			e.write(sel, first())
 		}, func() { loop.Drain(ptx.Uint(e.count*e.Hidden/tile.K), nil) })
@@ -206,6 +242,35 @@ func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32) {
 		b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
 		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
 	}, nil)
+}
+
+// sums makes the logits of a chunk of experts; column is the thread's first.
+func (e *router) sums(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32, chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
+	e.multiply(loop, wg, acc)
+	if !e.Bias {
+		return acc
+	}
+	return e.biased(acc, chunk.MulI(e.chunk).Add(column()))
+}
+
+// biased adds the bias to a thread's part of a chunk of sums, whose first expert
+// is given.
+func (e *router) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
+	sums := make([]ptx.F32, len(acc))
+	for i := 0; i < len(acc); i += 4 {
+		for j := range 2 {
+			bias := biasOf(e.bias, expert.AddI(2*i+j), e.NumExperts)
+			for h := range 2 {
+				sums[i+2*h+j] = acc[i+2*h+j].Add(bias)
+			}
+		}
+	}
+	return sums
+}
+
+// biasOf is an expert's bias, of those past the last one any.
+func biasOf(bias ptx.Global, expert ptx.U32, experts int) ptx.F32 {
+	return ptx.LdGlobal[ptx.F32](bias.Index(expert.Min(ptx.Uint(experts-1)), 4), ".nc")
 }
 
 // writeLogits stores a thread's part of a chunk of logits: rows token and token
@@ -274,10 +339,36 @@ func (r Router) wMap(a *RouterArgs) driver.TensorMap {
 	return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, chunk)
 }
 
-// RouterKernel is Router's.
-var RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
-	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()
-}}
+// InRouter reports whether the router's epilogue makes a layer's choice and
+// scores; else [Select] does.
+func InRouter(c spec.Config) bool {
+	return c.Score == spec.SoftmaxTopK && c.TopK <= maxFusedTopK && c.Groups == 0 && ScoresTellLogits(c)
+}
+
+// maxFusedTopK is how many keys of two rows a thread's registers hold.
+const maxFusedTopK = 16
+
+func outsideRouter(c spec.Config) bool { return !InRouter(c) }
+
+// RouterKernel is Router's for layers that choose in its epilogue, LogitsKernel
+// for others.
+var (
+	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+		return routerOf(l).Build()
+	}}
+	LogitsKernel = &registry.Kernel[RouterArgs]{KernelName: "logits", Roofline: logitsWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
+		r := routerOf(l)
+		r.LogitsOnly = true
+		return r.Build()
+	}}
+)
+
+func routerOf(l registry.Layer) Router {
+	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Bias: l.RouterBias}
+}
+
+// logitsWork is the product's.
+func logitsWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.RouterWork(tokens)} }
 
 // routerWork is its two parts'.
 func routerWork(c spec.Config, tokens int) []spec.Work {

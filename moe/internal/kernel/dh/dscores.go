@@ -155,11 +155,12 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 	add(at.At(4*width*inFlight*whole), n/width-whole*inFlight)
 }
 
-// ScoresKernel is for layers that route themselves, ScoresGivenKernel for
-// scores from elsewhere, ScoresListKernel for those of a list, whose entries are
-// tokens with one slot to it.
+// ScoresKernel is for layers that route by a softmax over the chosen,
+// ScoresGivenKernel for scores from elsewhere or of another kind,
+// ScoresListKernel for those of a list, whose entries are tokens with one slot
+// to it.
 var (
-	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
+	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: route.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true, Router: true}.Build()
 	}}
 	ScoresGivenKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/ptx"
 )
 
@@ -195,7 +196,7 @@ func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
 // Kernel leaves dense gradients of the logits out, ExtraKernel
 // adds them; SumKernels write in each of the [gradient.Modes].
 var (
-	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
+	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Only: route.Sparse, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, false).Build()
 	}}
 	ExtraKernel = &registry.Kernel[Args]{KernelName: "drouter-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
