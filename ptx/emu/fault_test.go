@@ -73,6 +73,8 @@ var plantedFaults = []planted{
 	mov.u32 %r0, %laneid;
 	setp.eq.u32 %p0, %r0, 3;
 	mov.u32 %r0, smem;
+	mov.u32 %r1, 1;
+	st.shared.v4.u32 [%r0], {%r1, %r1, %r1, %r1};
 	@%p0 add.u32 %r0, %r0, 8;
 	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // here`, says: []string{"lane 3"}},
 	{name: "misaligned shared", kind: Misaligned, shared: 256, code: `
