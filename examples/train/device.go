@@ -20,7 +20,8 @@ type device struct {
 	adam       *jit.Function
 	adamKernel *jit.Kernel[adamArgs]
 	frozen     bool
-	tokens     int // the most of a pass
+	tokens     int    // the most of a pass
+	seed       uint64 // of the last pass that rounded
 	owned      []driver.DevicePtr
 
 	o, do, dx, dlogits, drouter moe.Tensor
@@ -58,6 +59,12 @@ func (d *device) reserve() error {
 		return err
 	}
 	d.workspace.Bytes = sizes.BackwardWorkspace
+	if c.Rounds() {
+		if sizes, err = d.layer.ListSizes(d.tokens, d.layer.RoundedRows(d.tokens)); err != nil {
+			return err
+		}
+		d.workspace.Bytes = max(d.workspace.Bytes, sizes.BackwardWorkspace)
+	}
 	if d.workspace.Ptr, err = d.alloc(d.workspace.Bytes); err != nil {
 		return err
 	}

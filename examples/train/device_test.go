@@ -136,9 +136,9 @@ func TestExperts(t *testing.T) {
 		if pass != 1 {
 			dlogits = randoms(r, s.tokens*s.layer.NumExperts)
 		}
-		want, err := h.Forward(ctx, x, router)
+		want, err := h.Forward(ctx, x, router, true)
 		require.NoError(t, err)
-		got, err := d.Forward(ctx, x, router)
+		got, err := d.Forward(ctx, x, router, true)
 		require.NoError(t, err)
 		require.Equal(t, want.ids, got.ids)
 		requireClose(t, bound, want.o, got.o, "o")
@@ -170,9 +170,9 @@ func TestTokens(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for _, tokens := range []int{1, s.tokens, 3} {
 		x, do := narrow(randoms(r, tokens*s.layer.Hidden)), randoms(r, tokens*s.layer.Hidden)
-		want, err := h.Forward(t.Context(), x, router)
+		want, err := h.Forward(t.Context(), x, router, true)
 		require.NoError(t, err)
-		got, err := d.Forward(t.Context(), x, router)
+		got, err := d.Forward(t.Context(), x, router, true)
 		require.NoError(t, err)
 		requireClose(t, bf16Bound, want.o, got.o, "o")
 		wantGrads, err := h.Backward(t.Context(), do, nil)
@@ -181,7 +181,7 @@ func TestTokens(t *testing.T) {
 		require.NoError(t, err)
 		requireClose(t, bf16Bound, wantGrads.x, grads.x, "dx")
 	}
-	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router)
+	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router, true)
 	assert.ErrorContains(t, err, "a pass of 129 tokens, must be at most 128")
 }
 
@@ -204,13 +204,13 @@ func TestFrozen(t *testing.T) {
 	x, do := narrow(randoms(r, n)), randoms(r, n)
 	before := append([]float64(nil), h.w1.w...)
 	for _, e := range []experts{d, h} {
-		first, err := e.Forward(context.Background(), x, router)
+		first, err := e.Forward(context.Background(), x, router, true)
 		require.NoError(t, err)
 		g, err := e.Backward(context.Background(), do, nil)
 		require.NoError(t, err)
 		assert.NotZero(t, g.x[0])
 		require.NoError(t, e.Step(context.Background(), adam{rate: 1, step: 1}))
-		second, err := e.Forward(context.Background(), x, router)
+		second, err := e.Forward(context.Background(), x, router, true)
 		require.NoError(t, err)
 		require.Equal(t, first.o, second.o)
 	}

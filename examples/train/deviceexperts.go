@@ -17,6 +17,8 @@ type deviceExperts struct {
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
+	list, chosen                  moe.List   // of a layer that rounds: room for one, and the last pass's
+	listH, logits, kept           moe.Tensor // kept is the H of the last pass
 	// added says that the gradients hold those of a pass since the last step.
 	added bool
 }
@@ -26,6 +28,12 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	s := d.layer.Config().Shapes(d.tokens)
 	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.ExpertIDs})
+	if c := d.layer.Config(); err == nil && c.Rounds() {
+		rows := d.layer.RoundedRows(d.tokens)
+		l := c.ListShapes(rows)
+		err = d.tensors(slot{&e.list.Tokens, l.Tokens}, slot{&e.list.ExpertIDs, l.ExpertIDs}, slot{&e.list.Scores, l.Scores},
+			slot{&e.listH, l.H}, slot{&e.logits, s.Logits})
+	}
 	if err == nil {
 		e.w1, err = d.newWeight(s.W1, w1)
 	}
@@ -47,17 +55,22 @@ func (e *deviceExperts) resize(tokens int) error {
 	return nil
 }
 
-func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output, error) {
+func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learning bool) (output, error) {
 	if err := e.resize(len(x) / e.layer.Config().Hidden); err != nil {
 		return output{}, err
 	}
 	if err := errors.Join(e.put(e.x, num.Bytes(x)), e.put(e.router, num.Bytes(router))); err != nil {
 		return output{}, err
 	}
-	if err := e.call.Forward(e.stream, moe.Forward{
+	f := moe.Forward{
 		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer},
 		O: e.o, H: e.h, Scores: e.scores, ExpertIDs: e.experts, Workspace: e.workspace,
-	}); err != nil {
+	}
+	if learning && e.layer.Config().Rounds() {
+		e.round(&f)
+	}
+	e.chosen, e.kept = f.List, f.H
+	if err := e.call.Forward(e.stream, f); err != nil {
 		return output{}, err
 	}
 	if err := e.wait(ctx); err != nil {
@@ -68,16 +81,28 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16) (output
 	return output{widen(o), ids}, err
 }
 
+// round has a pass round its experts' tokens.
+func (e *deviceExperts) round(f *moe.Forward) {
+	e.seed++
+	l := e.layer.Config().ListShapes(e.layer.RoundedRows(e.tokens))
+	e.list.Tokens.Shape, e.list.ExpertIDs.Shape, e.list.Scores.Shape, e.listH.Shape = l.Tokens, l.ExpertIDs, l.Scores, l.H
+	e.logits.Shape = e.layer.Config().Shapes(e.tokens).Logits
+	f.List, f.H, f.Logits, f.Seed = e.list, e.listH, e.logits, e.seed
+}
+
 func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gradients, error) {
 	e.device.resize(e.tokens)
 	if err := e.put(e.do, num.Bytes(narrow(do))); err != nil {
 		return gradients{}, err
 	}
 	b := moe.Backward{
-		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer}, H: e.h, Scores: e.scores, ExpertIDs: e.experts,
+		X: e.x, Weights: moe.Weights{Router: e.router, W1: e.w1.layer, W2: e.w2.layer}, H: e.kept, Scores: e.scores, ExpertIDs: e.experts, List: e.chosen,
 		DO: e.do, DX: e.dx, Workspace: e.workspace,
 	}
 	b.DRouter.Tensor = e.drouter
+	if !e.chosen.IsZero() {
+		b.Logits = e.logits
+	}
 	if dlogits != nil {
 		b.DLogits = e.dlogits
 		if err := e.put(e.dlogits, num.Bytes(singles(dlogits))); err != nil {

@@ -25,7 +25,7 @@ func newHostExperts(c moe.Config, frozen bool) makeExperts {
 	}
 }
 
-func (h *hostExperts) Forward(_ context.Context, x, router []uint16) (output, error) {
+func (h *hostExperts) Forward(_ context.Context, x, router []uint16, _ bool) (output, error) {
 	var err error
 	if h.layer, err = reference.NewLayer(h.config, router, narrow(h.w1.w), narrow(h.w2.w)); err != nil {
 		return output{}, err

@@ -2,7 +2,7 @@
 //
 //	train [-device cuda|cuda:N|emulated|reference] [-size tiny|small|large] [-steps N]
 //	      [-freeze] [-balance WEIGHT] [-rate RATE] [-plot NAME.png] [-sample BYTES]
-//	      [-seed N] [-cache DIR|off]
+//	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]]
 //
 // The model predicts the next byte of the Queries of Newton's Opticks from a
 // window of those before it. Each block is x + MoE(RMSnorm(x)); the MoE layer
@@ -16,6 +16,9 @@
 // -device reference runs the MoE layer in float64 on the host too: slow, and
 // what the device's loss is to be compared with. -freeze leaves the experts as
 // they began, to show what they are worth.
+//
+// -rounding trains once with each way of routing and shows them side by side;
+// the loss on held-out text is always that with plain top-K.
 package main
 
 import (
@@ -28,6 +31,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/moe"
 )
 
 var program = command.Program{Name: "train", Purpose: "trains a small language model whose blocks are MoE layers, and says how it learns."}
@@ -41,6 +45,11 @@ type options struct {
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
+	// ways of routing are trained one after the other; rounding is that of the
+	// present one.
+	ways     []moe.Rounding
+	seeds    int
+	rounding moe.Rounding
 }
 
 func parse(args []string, stdout io.Writer) (o options, err error) {
@@ -54,6 +63,11 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.IntVar(&o.sample, "sample", 100, "bytes to write at the end")
 	f.StringVar(&o.plot, "plot", "", "write the loss curve to this .png or .svg file")
 	f.Uint64Var(&o.seed, "seed", 1, "of weights and batches")
+	f.Func("rounding", "compare ways of routing: `rules` of token rounding, with commas (none is plain top-K), or all", func(list string) (err error) {
+		o.ways, err = parseWays(list)
+		return err
+	})
+	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: trainings of each way, with one seed after the other")
 	cache := command.CacheFlag(f)
 	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err
@@ -62,6 +76,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	switch {
 	case o.steps < 0:
 		return o, command.Usagef("-steps is %d, must be at least 0", o.steps)
+	case o.seeds < 1:
+		return o, command.Usagef("-seeds is %d, must be at least 1", o.seeds)
 	case o.sample < 0:
 		return o, command.Usagef("-sample is %d, must be at least 0", o.sample)
 	case !(o.rate >= 0) || math.IsInf(o.rate, 1):
@@ -84,6 +100,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	o, err := parse(args, stdout)
 	if err != nil {
 		return err
+	}
+	if len(o.ways) > 0 {
+		return compare(ctx, o, stdout, stderr)
 	}
 	began := time.Now()
 	p, err := openPlace(ctx, o, stderr)

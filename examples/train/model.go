@@ -37,8 +37,9 @@ type block struct {
 // experts is the MoE layer of one block, with the experts' weights.
 type experts interface {
 	// Forward gives the output for the tokens x [T, d] and the router [E, d],
-	// bf16 bits, and keeps what Backward needs.
-	Forward(ctx context.Context, x, router []uint16) (output, error)
+	// bf16 bits, and keeps what Backward needs. Learning says that Backward
+	// follows: rounding is for such passes alone.
+	Forward(ctx context.Context, x, router []uint16, learning bool) (output, error)
 	// Backward is for the last Forward: do [T, d] is the gradient of its
 	// output, dlogits [T, E] what other losses add to that of the logits.
 	// Gradients of the experts' weights add up until Step.
@@ -101,9 +102,10 @@ func ones(n int) *param {
 	return newParam(w)
 }
 
-// forward is the mean cross entropy of a batch in nats.
-func (m *model) forward(ctx context.Context, b batch) (float64, error) {
-	x, err := m.hidden(ctx, b)
+// forward is the mean cross entropy of a batch in nats; learning says that
+// backward follows.
+func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, error) {
+	x, err := m.hidden(ctx, b, learning)
 	if err != nil {
 		return 0, err
 	}
@@ -111,10 +113,10 @@ func (m *model) forward(ctx context.Context, b batch) (float64, error) {
 }
 
 // hidden is what the head predicts from, [T, d].
-func (m *model) hidden(ctx context.Context, b batch) ([]float64, error) {
+func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, error) {
 	x := m.embed.forward(b)
 	for _, block := range m.blocks {
-		o, err := block.forward(ctx, x)
+		o, err := block.forward(ctx, x, learning)
 		if err != nil {
 			return nil, err
 		}
@@ -155,9 +157,9 @@ func (m *model) step(ctx context.Context, a adam) error {
 }
 
 // forward gives MoE(norm(x)).
-func (b *block) forward(ctx context.Context, x []float64) ([]float64, error) {
+func (b *block) forward(ctx context.Context, x []float64, learning bool) ([]float64, error) {
 	b.x, b.rounded = narrow(b.norm.forward(x)), narrow(b.router.w)
-	out, err := b.experts.Forward(ctx, b.x, b.rounded)
+	out, err := b.experts.Forward(ctx, b.x, b.rounded, learning)
 	b.ids = out.ids
 	return out.o, err
 }

@@ -9,6 +9,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
+	"sonicmoe/moe"
 )
 
 // onHost is the device name of the float64 reference.
@@ -25,6 +26,9 @@ type place struct {
 // openPlace opens what the command line names.
 func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error) {
 	if o.device == onHost {
+		if o.rounding != (moe.Rounding{}) {
+			return nil, command.Usagef("-device %s has no -rounding", onHost)
+		}
 		s, err := o.sizeOr("tiny")
 		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
 	}
@@ -44,6 +48,7 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	if err != nil {
 		return nil, errors.Join(err, closeDevice())
 	}
+	s.layer.Rounding = roundingOf(o.rounding, s)
 	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	d, err := newDevice(ctx, dev, s.layer, s.tokens, o.freeze, cache.Open(cache.Options{Dir: o.cache, Logger: logger}))
 	if err != nil {

@@ -17,7 +17,7 @@ func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) (
 		for i := range m.size.context {
 			b.before = append(b.before, text[len(text)-1-i])
 		}
-		x, err := m.hidden(ctx, b) // one token
+		x, err := m.hidden(ctx, b, false) // one token
 		if err != nil {
 			return nil, err
 		}

@@ -105,7 +105,7 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 	var sum float64
 	passes := float64(t.size.passes)
 	for range t.size.passes {
-		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context, false))
+		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context, false), true)
 		if err != nil {
 			return 0, err
 		}
@@ -155,7 +155,7 @@ func (c *curve) count(m *model) {
 
 // report measures the loss on held-out text and prints a line.
 func (t *training) report(ctx context.Context, c *curve, held batch, step int, took time.Duration) error {
-	loss, err := t.model.forward(ctx, held)
+	loss, err := t.model.forward(ctx, held, false)
 	if err != nil {
 		return err
 	}

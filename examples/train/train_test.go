@@ -183,3 +183,22 @@ func TestRate(t *testing.T) {
 		assert.Equal(t, 1.0, top, steps)
 	}
 }
+
+// Ways of routing side by side: each learns, and what is held out is told beside
+// plain top-K.
+func TestCompare(t *testing.T) {
+	if testing.Short() {
+		t.Skip("two layers' kernels, emulated, take a minute")
+	}
+	picture := filepath.Join(t.TempDir(), "ways.png")
+	var out bytes.Buffer
+	err := run(t.Context(), []string{"-device", "emulated", "-size", "tiny", "-steps", "2", "-cache", "off", "-rounding", "nearest", "-plot", picture}, &out, io.Discard)
+	require.NoError(t, err)
+	for _, want := range []string{"none: held out", "nearest/32: held out", "% of plain top-K", "step    none  nearest/32"} {
+		require.Contains(t, out.String(), want)
+	}
+	require.FileExists(t, picture)
+	for _, args := range [][]string{{"-rounding", "sideways"}, {"-seeds", "0"}, {"-rounding", "up", "-device", "reference"}} {
+		require.Error(t, run(t.Context(), args, io.Discard, io.Discard), args)
+	}
+}

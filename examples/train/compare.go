@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image/color"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"sonicmoe/examples/internal/picture"
+	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
+)
+
+// This file is -rounding: trainings that differ in how tokens go to experts.
+
+// parseWays reads the rules of -rounding; none is always first, to compare with.
+func parseWays(list string) ([]moe.Rounding, error) {
+	ways := []moe.Rounding{{}}
+	if list == "all" {
+		for rule := moe.RoundNearest; rule <= moe.CapacityDrop; rule++ {
+			ways = append(ways, moe.Rounding{Rule: rule})
+		}
+		return ways, nil
+	}
+	for name := range strings.SplitSeq(list, ",") {
+		rule, err := spec.ParseRoundingRule(strings.TrimSpace(name))
+		if err != nil {
+			return nil, err
+		}
+		if rule != moe.NoRounding {
+			ways = append(ways, moe.Rounding{Rule: rule})
+		}
+	}
+	return ways, nil
+}
+
+// roundingOf is a way at a size: counts are multiples of at most half of an even
+// share, which the method asks for, and no more than 128; experts choose their even
+// share, and drop what is a quarter above it.
+func roundingOf(way moe.Rounding, s size) moe.Rounding {
+	switch way.Rule {
+	case moe.NoRounding:
+	case moe.ExpertChoice:
+		way.Capacity = 1
+	case moe.CapacityDrop:
+		way.Capacity = 1.25
+	default:
+		way.Tile = 1
+		for 4*way.Tile*s.layer.NumExperts <= s.tokens*s.layer.TopK && way.Tile < 128 {
+			way.Tile *= 2
+		}
+	}
+	return way
+}
+
+// trained is how trainings of one way went, their mean.
+type trained struct {
+	name string
+	mean curve
+	last []float64 // held-out losses at the end, by seed
+}
+
+// compare trains each way with each seed, prints and draws.
+func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
+	var all []trained
+	title := ""
+	for i, way := range o.ways {
+		o.rounding = way
+		var of trained
+		for seed := range o.seeds {
+			c, p, err := trainOnce(ctx, o, o.seed+uint64(seed), stdout, stderr, i+seed == 0)
+			if err != nil {
+				return fmt.Errorf("%v: %w", way, err)
+			}
+			of.name, title = roundingOf(way, p.size).String(), p.size.name+", "+p.name
+			of.add(c)
+		}
+		of.scale(1 / float64(o.seeds))
+		all = append(all, of)
+		fmt.Fprintf(stdout, "%s: held out %.4f (%+.2f %% of plain top-K), by seed %.4f\n",
+			of.name, of.end(), 100*(of.end()/all[0].end()-1), of.last)
+	}
+	if err := printWays(stdout, all); err != nil || o.plot == "" {
+		return err
+	}
+	return drawWays(all, o.plot, title)
+}
+
+// trainOnce is one training; the first one says what is trained.
+func trainOnce(ctx context.Context, o options, seed uint64, stdout, stderr io.Writer, first bool) (c *curve, p *place, err error) {
+	o.seed = seed
+	if p, err = openPlace(ctx, o, stderr); err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	t, err := newTraining(p.size, o, p.create, stdout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if first {
+		t.describe(p.name)
+	}
+	t.out = io.Discard
+	c, err = t.run(ctx)
+	return c, p, err
+}
+
+// add adds the losses of a training.
+func (t *trained) add(c *curve) {
+	if t.last == nil {
+		t.mean.losses, t.mean.heldOut = make([]float64, len(c.losses)), make([]point, len(c.heldOut))
+	}
+	for i, l := range c.losses {
+		t.mean.losses[i] += l
+	}
+	for i, h := range c.heldOut {
+		t.mean.heldOut[i].step = h.step
+		t.mean.heldOut[i].loss += h.loss
+	}
+	t.last = append(t.last, c.heldOut[len(c.heldOut)-1].loss)
+}
+
+func (t *trained) scale(by float64) {
+	for i := range t.mean.losses {
+		t.mean.losses[i] *= by
+	}
+	for i := range t.mean.heldOut {
+		t.mean.heldOut[i].loss *= by
+	}
+}
+
+// end is the held-out loss after all steps.
+func (t *trained) end() float64 { return t.mean.heldOut[len(t.mean.heldOut)-1].loss }
+
+// printWays prints held-out losses side by side.
+func printWays(out io.Writer, all []trained) error {
+	fmt.Fprintln(out, "\nheld-out loss with plain top-K, nats a byte")
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(w, "step\t")
+	for _, t := range all {
+		fmt.Fprintf(w, "%s\t", t.name)
+	}
+	fmt.Fprintln(w)
+	for i, h := range all[0].mean.heldOut {
+		fmt.Fprintf(w, "%d\t", h.step)
+		for _, t := range all {
+			fmt.Fprintf(w, "%.4f\t", t.mean.heldOut[i].loss)
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// drawWays draws the same, and under each line the loss of the steps so far.
+func drawWays(all []trained, file, title string) error {
+	p := picture.New(title+": held out (wide) and learned (narrow)", "steps", "nats a byte")
+	for i, t := range all {
+		var held, learned plotter.XYs
+		for _, h := range t.mean.heldOut {
+			held = append(held, plotter.XY{X: float64(h.step), Y: h.loss})
+		}
+		for step := range t.mean.losses {
+			learned = append(learned, plotter.XY{X: float64(step), Y: (&curve{losses: t.mean.losses[:step+1]}).last()})
+		}
+		var shade color.Color = color.Black
+		if i > 0 {
+			shade = plotutil.Color(i - 1)
+		}
+		for j, points := range []plotter.XYs{learned, held} {
+			l, err := plotter.NewLine(points)
+			if err != nil {
+				return fmt.Errorf("drawing %s: %w", file, err)
+			}
+			l.Color, l.Width = shade, vg.Points(0.5+float64(j))
+			p.Add(l)
+			if j == 1 {
+				p.Legend.Add(t.name, l)
+			}
+		}
+	}
+	p.Legend.Left = false
+	if err := picture.Save(p, vg.Points(720), vg.Points(420), file); err != nil {
+		return fmt.Errorf("drawing %s: %w", file, err)
+	}
+	return nil
+}
