@@ -1,6 +1,7 @@
 package moe
 
 import (
+	"errors"
 	"fmt"
 
 	"sonicmoe/moe/internal/route"
@@ -8,8 +9,8 @@ import (
 )
 
 // Check returns nil for a configuration that [New] can make a layer of, else an
-// [*ArgError] that names the first field that is wrong, or right but beyond
-// what the kernels compute.
+// [*ArgError] that names the first field that is wrong, or an error of one line,
+// and one [*ArgError], for each that is right but beyond what the kernels compute.
 func Check(c Config) error {
 	if err := c.Check(); err != nil {
 		return err
@@ -17,15 +18,19 @@ func Check(c Config) error {
 	return unsupported(c)
 }
 
-// unsupported names what of a right configuration no kernel computes. It is the
-// one list of that: a kernel that learns more takes its line out.
+// unsupported names all of a right configuration that no kernel computes. It is
+// the one list of that: a kernel that learns more takes its line out.
 func unsupported(c Config) error {
+	var lacks []error
+	lack := func(field string, got any, want string, args ...any) {
+		lacks = append(lacks, &ArgError{Field: "Config." + field, Got: fmt.Sprint(got), Want: fmt.Sprintf(want, args...)})
+	}
 	for _, w := range []struct {
 		field        string
 		width, least int
 	}{{"Hidden", c.Hidden, 128}, {"Intermediate", c.Intermediate, 64}} {
 		if w.width%64 != 0 || w.width < w.least {
-			return &ArgError{Field: "Config." + w.field, Got: fmt.Sprint(w.width), Want: fmt.Sprintf("a multiple of 64, at least %d", w.least)}
+			lack(w.field, w.width, "a multiple of 64, at least %d", w.least)
 		}
 	}
 	plain := spec.Config{}
@@ -38,11 +43,11 @@ func unsupported(c Config) error {
 		{"ScoreOnInput", c.ScoreOnInput, plain.ScoreOnInput},
 	} {
 		if f.got != f.want {
-			return &ArgError{Field: "Config." + f.field, Got: fmt.Sprint(f.got), Want: fmt.Sprintf("%v, which is all that the kernels compute", f.want)}
+			lack(f.field, f.got, "%v, which is all that the kernels compute", f.want)
 		}
 	}
 	if c.Rounds() && (!route.ScoresTellLogits(c) || c.Groups != 0) {
-		return &ArgError{Field: "Config.Rounding", Got: c.Rounding.String(), Want: "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"}
+		lack("Rounding", c.Rounding, "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded")
 	}
-	return nil
+	return errors.Join(lacks...)
 }
