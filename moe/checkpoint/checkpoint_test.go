@@ -118,6 +118,28 @@ func TestRead(t *testing.T) {
 		{"a byte order mark, and Python's numbers", "\ufeff" + fmt.Sprintf(qwen3, `, "time_step_limit": [0, Infinity], "x": -Infinity, "y": NaN, "z": "NaN \" Infinity"`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 8, m.Config.NumExperts)
 		}},
+		{"AFMoE", `{"model_type": "afmoe", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1,
+			"num_dense_layers": 2, "route_scale": 2.5, "num_hidden_layers": 4}`, func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, "d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 score=sigmoid selection-bias renorm=sum epsilon=1e-20 scale=2.5 shared=1", m.Config.String())
+			assert.Equal(t, []int{2, 3}, m.MoE)
+		}},
+		{"LFM2 without its switches", `{"model_type": "lfm2_moe", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2,
+			"use_expert_bias": false, "norm_topk_prob": false, "num_dense_layers": 0, "num_hidden_layers": 4}`, func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, "d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 score=sigmoid", m.Config.String())
+			assert.Len(t, m.MoE, 4)
+		}},
+		{"Cohere with sigmoids", `{"model_type": "cohere2_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "expert_selection_fn": "sigmoid",
+			"num_shared_experts": 2, "shared_expert_combination_strategy": "sum", "first_k_dense_replace": 1, "num_hidden_layers": 4}`, func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, "d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 score=sigmoid renorm=sum shared=2", m.Config.String())
+			assert.Equal(t, []int{1, 2, 3}, m.MoE)
+		}},
+		{"a text model by its outer name", strings.Replace(fmt.Sprintf(v3, `, "first_k_dense_replace": 2`), "deepseek_v3", "glm4v_moe", 1), func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, 1.0, m.Config.Scale())
+			assert.Equal(t, []int{2, 3}, m.MoE)
+		}},
+		{"dots.llm1 norms only where it says so", strings.Replace(fmt.Sprintf(v3, ""), "deepseek_v3", "dots1", 1), func(t *testing.T, m checkpoint.Model) {
+			assert.Equal(t, spec.NoRenorm, m.Config.Renormalize)
+		}},
 		{"a model in a model", `{"model_type": "whole", "hidden_size": 7, "text_config": ` + fmt.Sprintf(qwen3, "") + `}`, func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 64, m.Config.Hidden)
 			assert.Equal(t, "qwen3_moe", m.Type)
@@ -135,7 +157,8 @@ func TestReadRefuses(t *testing.T) {
 	deep := strings.Repeat(`{"text_config": `, 9000) + "{}" + strings.Repeat("}", 9000)
 	for _, tt := range []struct{ name, json, want string }{
 		{"no JSON", "model", "config.json: invalid character"},
-		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known; those that are: dbrx, deepseek_v2, `},
+		{"unknown model", `{"model_type": "new_moe"}`, `model_type "new_moe" is not known; checkpoint.Types lists those that are`},
+		{"a model that is known and not covered", `{"model_type": "zaya"}`, `model_type "zaya" is refused: its router is a network of its own`},
 		{"no model", `{}`, `model_type "" is not known`},
 		{"no size", `{"model_type": "mixtral", "hidden_size": 64}`, "mixtral: config.json has no intermediate_size"},
 		{"wrong size", fmt.Sprintf(qwen3, `, "moe_intermediate_size": "wide"`), `qwen3_moe: moe_intermediate_size is "wide", must be a whole number`},
@@ -153,6 +176,12 @@ func TestReadRefuses(t *testing.T) {
 		{"Gemma without experts", `{"model_type": "gemma4_text"}`, "enable_moe_block is false: the model has no experts"},
 		{"no layer with experts", fmt.Sprintf(qwen3, `, "decoder_sparse_step": 5`), "none of its 4 layers has experts"},
 		{"layers of different kinds", `{"model_type": "hunyuan_v1_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "moe_topk": [2, 4], "num_hidden_layers": 2}`, "moe_topk is [2, 4], must be a whole number"},
+		{"shared experts averaged", `{"model_type": "cohere2_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1,
+			"shared_expert_combination_strategy": "average", "num_hidden_layers": 2}`, `shared_expert_combination_strategy is average, must be "sum"`},
+		{"logits capped", `{"model_type": "laguna", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 32,
+			"moe_router_logit_softcapping": 30, "num_hidden_layers": 2}`, "moe_router_logit_softcapping is 30, must be 0"},
+		{"limits after the activation", `{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "share_expert_dim": 32,
+			"swiglu_limits": [0, 7], "mlp_layer_types": ["dense", "sparse"]}`, "swiglu_limits is 7, must be 0"},
 		{"too deep", deep, "models in models 4 deep, must be at most 3"},
 		{"too long", strings.Repeat(" ", 1<<20+1), "config.json has 1048577 bytes, must be at most 1048576"},
 	} {

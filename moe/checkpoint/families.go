@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"slices"
 	"strings"
 
 	"sonicmoe/moe/spec"
@@ -11,34 +12,71 @@ type family func(f *fields, c *spec.Config) (sparse func(layer int) bool)
 
 // families are the known model types, as transformers 5 computes them.
 var families = map[string]family{
-	"mixtral":        mixtral,
-	"minimax":        mixtral, // Text-01 and M1
-	"granitemoe":     mixtral,
-	"qwen2_moe":      qwen,
-	"qwen3_moe":      qwen,
-	"qwen3_next":     qwen,
-	"qwen3_5_moe":    qwen,
-	"olmoe":          olmoe,
-	"deepseek_v2":    deepseekV2,
-	"deepseek_v3":    deepseekV3,
-	"glm4_moe":       deepseekV3,
-	"kimi_linear":    kimiLinear,
-	"nemotron_h":     nemotron,
-	"gpt_oss":        gptOSS,
-	"minimax_m2":     minimaxM2,
-	"llama4_text":    llama4,
-	"phimoe":         phi,
-	"gemma4_text":    gemma4,
-	"ernie4_5_moe":   ernie,
-	"hunyuan_v1_moe": hunyuan,
-	"dbrx":           dbrx,
+	"afmoe":                 afmoe,
+	"aria":                  aria,
+	"axk1":                  deepseekV3,
+	"axk2":                  deepseekV3,
+	"bailing_hybrid":        deepseekV3,
+	"beam":                  deepseekV3,
+	"cohere2_moe":           cohere2,
+	"deepseek_ocr2":         deepseekV2,
+	"diffusion_gemma":       diffusionGemma,
+	"dots1":                 deepseekV3,
+	"dots3_note":            deepseekV3,
+	"exaone_moe":            deepseekV3,
+	"flex_olmo":             olmoe,
+	"flint":                 flint,
+	"glm4_moe_lite":         deepseekV3,
+	"glm4v_moe":             deepseekV3,
+	"glm5_next":             deepseekV3,
+	"glm_moe_dsa":           deepseekV3,
+	"granitemoe_swa":        granite,
+	"granitemoehybrid":      granite,
+	"granitemoeshared":      granite,
+	"hy_v3":                 hyV3,
+	"jamba":                 jamba,
+	"laguna":                laguna,
+	"lfm2_moe":              lfm2,
+	"mellum":                qwen,
+	"mimo_v2_flash":         deepseekV3,
+	"minimax_m3_vl":         minimaxM3,
+	"mistral4":              mistral4,
+	"mistral_large4":        mistral4,
+	"openai_privacy_filter": privacyFilter,
+	"qwen3_omni_moe":        qwen,
+	"qwen3_omni_moe_talker": qwen,
+	"qwen4_exp":             qwen,
+	"solar_open":            deepseekV3,
+	"step3p5":               step3,
+	"unlimited_ocr":         deepseekV2,
+	"mixtral":               mixtral,
+	"minimax":               mixtral, // Text-01 and M1
+	"granitemoe":            mixtral,
+	"qwen2_moe":             qwen,
+	"qwen3_moe":             qwen,
+	"qwen3_next":            qwen,
+	"qwen3_5_moe":           qwen,
+	"olmoe":                 olmoe,
+	"deepseek_v2":           deepseekV2,
+	"deepseek_v3":           deepseekV3,
+	"glm4_moe":              deepseekV3,
+	"kimi_linear":           kimiLinear,
+	"nemotron_h":            nemotron,
+	"gpt_oss":               gptOSS,
+	"minimax_m2":            minimaxM2,
+	"llama4_text":           llama4,
+	"phimoe":                phi,
+	"gemma4_text":           gemma4,
+	"ernie4_5_moe":          ernie,
+	"hunyuan_v1_moe":        hunyuan,
+	"dbrx":                  dbrx,
 }
 
 // aliases are model types that have another's layer.
 var aliases = map[string]string{
 	"qwen3_5_moe_text": "qwen3_5_moe", "qwen3_vl_moe": "qwen3_moe", "qwen3_vl_moe_text": "qwen3_moe",
 	"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "deepseek_v32": "deepseek_v3",
-	"llama4": "llama4_text", "gemma4": "gemma4_text", "minimax_text_01": "minimax", "minimax_m1": "minimax",
+	"llama4": "llama4_text", "gemma4": "gemma4_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe", "step3p7": "step3p5", "minimax_text_01": "minimax", "minimax_m1": "minimax",
 }
 
 // sizes reads d, n, E and K. Names are those of transformers and of checkpoints.
@@ -118,7 +156,7 @@ func mixtral(f *fields, c *spec.Config) func(int) bool {
 }
 
 func qwen(f *fields, c *spec.Config) func(int) bool {
-	kind := f.text("", "model_type")
+	kind := f.kind()
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	vision := strings.HasPrefix(kind, "qwen3_vl")
@@ -126,25 +164,31 @@ func qwen(f *fields, c *spec.Config) func(int) bool {
 		f.fixed("norm_topk_prob", true) // they have no such switch
 		normed(c, true)
 	} else {
-		normed(c, f.truth(kind == "qwen3_next", "norm_topk_prob"))
+		normed(c, f.truth(slices.Contains([]string{"qwen3_next", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp", "mellum"}, kind), "norm_topk_prob"))
 	}
-	if vision || kind == "qwen3_moe" {
+	if vision || slices.Contains([]string{"qwen3_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "mellum"}, kind) {
 		f.fixed("shared_expert_intermediate_size", 0.)
 	} else {
 		f.shared(c, f.size("shared_expert_intermediate_size"))
 		c.SharedGate = true
 	}
+	if _, raw := f.find("mlp_layer_types"); raw != nil {
+		return f.words("sparse", "mlp_layer_types")
+	}
+	return f.stepped()
+}
+
+// stepped are every so many layers but those that are listed, or dense where no
+// list is there.
+func (f *fields) stepped(dense ...int) func(int) bool {
 	step := 1
 	if _, raw := f.find("decoder_sparse_step"); raw != nil {
 		step = f.size("decoder_sparse_step")
 	}
-	dense := map[int]bool{}
 	if _, raw := f.find("mlp_only_layers"); raw != nil {
-		for _, i := range value[[]int](f, nil, "a list of layers", "mlp_only_layers") {
-			dense[i] = true
-		}
+		dense = value[[]int](f, nil, "a list of layers", "mlp_only_layers")
 	}
-	return func(i int) bool { return !dense[i] && (i+1)%max(step, 1) == 0 }
+	return func(i int) bool { return !slices.Contains(dense, i) && (i+1)%max(step, 1) == 0 }
 }
 
 func olmoe(f *fields, c *spec.Config) func(int) bool {
@@ -171,6 +215,9 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	}
 	f.find("n_group", "topk_group") // null or 1 without groups
 	f.shared(c, c.Intermediate*f.count(2, "n_shared_experts"))
+	if f.kind() != "deepseek_v2" && f.object["first_k_dense_replace"] == nil {
+		return f.listedSparse()
+	}
 	return f.after(0)
 }
 
@@ -183,7 +230,7 @@ func (f *fields) groups(c *spec.Config, groups, kept int) {
 }
 
 // noaux is the routing of DeepSeek-V3: sigmoids, chosen with a bias and in groups.
-func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64) {
+func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64, norm bool) {
 	c.Logits, c.Score, c.SelectionBias = spec.LogitsF32, spec.Sigmoid, true
 	f.fixed("scoring_func", "sigmoid")
 	f.fixed("moe_router_activation_func", "sigmoid")
@@ -192,30 +239,16 @@ func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64) {
 	if c.Groups > 0 {
 		c.GroupScore = spec.GroupSumOfTwo
 	}
-	if f.truth(true, "norm_topk_prob", "moe_renormalize") {
+	if f.truth(norm, "norm_topk_prob", "moe_renormalize") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20
 	}
 	c.ScoreScale = f.number(scale, "routed_scaling_factor")
 }
 
-func deepseekV3(f *fields, c *spec.Config) func(int) bool {
-	f.sizes(c, "moe_intermediate_size")
-	f.gated(c, "silu", "hidden_act")
-	f.fixed("mlp_bias", false)
-	if f.text("", "model_type") == "glm4_moe" {
-		f.noaux(c, 1, 1, 1)
-		f.shared(c, c.Intermediate*f.count(1, "n_shared_experts"))
-		return f.after(1)
-	}
-	f.noaux(c, 8, 4, 2.5)
-	f.shared(c, c.Intermediate*f.count(1, "n_shared_experts"))
-	return f.after(3)
-}
-
 func kimiLinear(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	f.noaux(c, 1, 1, 2.446)
+	f.noaux(c, 1, 1, 2.446, true)
 	f.find("use_grouped_topk") // one group is none
 	f.shared(c, c.Intermediate*f.count(1, "num_shared_experts", "n_shared_experts"))
 	return f.after(1)
@@ -225,7 +258,7 @@ func nemotron(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.activation(c, "relu2", map[string]spec.Activation{"relu2": spec.ReLU2, "relu": spec.ReLU, "silu": spec.SiLU, "gelu": spec.GELUErf, "gelu_pytorch_tanh": spec.GELUTanh}, "mlp_hidden_act")
 	f.fixed("mlp_bias", false)
-	f.noaux(c, 1, 1, 1)
+	f.noaux(c, 1, 1, 1, true)
 	if _, raw := f.find("moe_latent_size"); raw != nil {
 		f.fail("moe_latent_size is %s: its experts work in a space of their own, between two projections that no layer here has", raw)
 	}
@@ -257,20 +290,6 @@ func gptOSS(f *fields, c *spec.Config) func(int) bool {
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
 	c.WeightOrder, c.GateUp, c.Bias, c.RouterBias = spec.InOut, spec.Interleaved, true, true
 	f.find("experts_per_token") // num_experts_per_tok again
-	return nil
-}
-
-func minimaxM2(f *fields, c *spec.Config) func(int) bool {
-	f.sizes(c, "intermediate_size")
-	f.gated(c, "silu", "hidden_act")
-	f.jitter("router_jitter_noise")
-	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.LogitsF32, true, spec.Sigmoid, spec.RenormSum
-	c.SelectionBias = true
-	if _, raw := f.find("use_routing_bias"); raw != nil {
-		c.SelectionBias = f.truth(true, "use_routing_bias")
-	}
-	f.fixed("scoring_func", "sigmoid")
-	f.fixed("shared_intermediate_size", 0.)
 	return nil
 }
 

@@ -41,12 +41,9 @@ func Read(data []byte) (Model, error) {
 	if name != "" {
 		kind = f.text("", "model_type")
 	}
-	if to, ok := aliases[kind]; ok {
-		kind = to
-	}
-	read, known := families[kind]
-	if !known {
-		return Model{}, fmt.Errorf("model_type %q is not known; those that are: %s", kind, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+	kind, read, err := lookup(kind)
+	if err != nil {
+		return Model{}, err
 	}
 	m := Model{Type: kind}
 	m.Config.Type = f.elementType()
@@ -73,6 +70,32 @@ func Read(data []byte) (Model, error) {
 		return Model{}, fmt.Errorf("%s: %w", kind, f.err)
 	}
 	return m, nil
+}
+
+// lookup finds the family of a model_type: its own, another's of which it is a
+// copy, or that of the model whose text part it is.
+func lookup(kind string) (name string, read family, err error) {
+	name = kind
+	if to, ok := aliases[kind]; ok {
+		name = to
+	}
+	for _, of := range []string{name, strings.TrimSuffix(name, "_text")} {
+		if read, ok := families[of]; ok {
+			return of, read, nil
+		}
+		if why, ok := refused[of]; ok {
+			return "", nil, fmt.Errorf("model_type %q is refused: %s", kind, why)
+		}
+	}
+	return "", nil, fmt.Errorf("model_type %q is not known; checkpoint.Types lists those that are", kind)
+}
+
+// Types lists the model_types that [Read] reads, in order; a text model's own
+// type, with _text behind, is read too.
+func Types() []string {
+	types := slices.AppendSeq(slices.Collect(maps.Keys(families)), maps.Keys(aliases))
+	slices.Sort(types)
+	return types
 }
 
 // elementType is that of the weights, or bf16, where they are kept in some

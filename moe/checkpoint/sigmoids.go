@@ -1,0 +1,174 @@
+// Families whose routers score with sigmoids.
+package checkpoint
+
+import (
+	"strings"
+
+	"sonicmoe/moe/spec"
+)
+
+// kind is the model_type; a text model's is that of the model of several parts.
+func (f *fields) kind() string { return strings.TrimSuffix(f.text("", "model_type"), "_text") }
+
+// v3 is what a descendant of DeepSeek-V3 takes for fields that are missing.
+type v3 struct {
+	groups, kept  int
+	scale         float64
+	norm          bool
+	shared, dense int // shared experts, -1: the family has none; layers before the first with experts
+}
+
+var v3s = map[string]v3{
+	"axk1":           {8, 4, 2.5, true, 1, 1},
+	"axk2":           {1, 1, 2.5, true, 1, 1},
+	"bailing_hybrid": {8, 4, 2.5, true, 1, 2},
+	"beam":           {8, 4, 2.5, true, -1, 3},
+	"dots1":          {1, 1, 1, false, 0, 0},
+	"dots3_note":     {1, 1, 1, true, 1, 1},
+	"exaone_moe":     {1, 1, 2.5, true, 1, 1},
+	"glm4_moe":       {1, 1, 1, true, 1, 1},
+	"glm4_moe_lite":  {1, 1, 1.8, true, 1, 1},
+	"glm4v_moe":      {1, 1, 1, true, 1, 1},
+	"glm5_next":      {1, 1, 2.5, true, 1, 3},
+	"glm_moe_dsa":    {1, 1, 2.5, true, 1, 3},
+	"mimo_v2_flash":  {1, 1, 1, true, -1, 1},
+	"solar_open":     {1, 1, 1, true, 1, 0},
+}
+
+func deepseekV3(f *fields, c *spec.Config) func(int) bool {
+	kind := f.kind()
+	of, ok := v3s[kind]
+	if !ok {
+		of = v3{8, 4, 2.5, true, 1, 3} // DeepSeek-V3 and Kimi-K2
+	}
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	f.fixed("mlp_bias", false)
+	f.noaux(c, of.groups, of.kept, of.scale, of.norm)
+	switch kind {
+	case "axk1":
+		f.outside = append(f.outside, "an RMS norm over the sum of experts and shared expert: apply it to O")
+	case "axk2":
+		f.fixed("n_group", 1.) // it masks with 0, which groups with negative biases would tell from the others' -∞
+	case "glm5_next":
+		f.fixed("hidden_act", "silu")
+		c.Limit = f.number(10, "swiglu_limit")
+	case "solar_open":
+		f.fixed("first_k_dense_replace", 0.)
+	}
+	if of.shared < 0 {
+		f.fixed("n_shared_experts", 0.)
+	} else {
+		width := c.Intermediate
+		if kind == "dots3_note" {
+			width = f.count(c.Intermediate, "shared_experts_intermediate_size")
+		}
+		f.shared(c, width*f.count(of.shared, "n_shared_experts", "num_shared_experts"))
+	}
+	return f.after(of.dense)
+}
+
+// biased is a router that chooses by sigmoids with a bias, and divides the
+// chosen ones by their sum.
+func biased(c *spec.Config, logits spec.Logits, epsilon float64) {
+	c.Logits, c.Score, c.SelectionBias = logits, spec.Sigmoid, true
+	c.Renormalize, c.NormEpsilon = spec.RenormSum, epsilon
+}
+
+func afmoe(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	biased(c, spec.LogitsBF16, 1e-20)
+	c.ScoreScale = f.number(1, "route_scale")
+	f.fixed("route_norm", true)
+	f.fixed("score_func", "sigmoid")
+	for _, groups := range []string{"n_group", "topk_group", "num_expert_groups", "num_limited_groups"} {
+		f.fixed(groups, 1.)
+	}
+	f.shared(c, c.Intermediate*f.count(2, "num_shared_experts"))
+	first := f.count(1, "num_dense_layers")
+	return func(i int) bool { return i >= first }
+}
+
+func lfm2(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.fixed("hidden_act", "silu")
+	biased(c, spec.LogitsBF16, 1e-6)
+	c.SelectionBias = f.truth(true, "use_expert_bias")
+	if !f.truth(true, "norm_topk_prob") {
+		c.Renormalize, c.NormEpsilon = spec.NoRenorm, 0
+	}
+	c.ScoreScale = f.number(1, "routed_scaling_factor")
+	first := f.count(2, "num_dense_layers")
+	return func(i int) bool { return i >= first }
+}
+
+func hyV3(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	f.fixed("mlp_bias", false)
+	biased(c, spec.LogitsF32, 1e-20)
+	c.ScoreScale = f.number(1, "router_scaling_factor")
+	f.find("enable_moe_fp32_combine") // the shared expert's sum, which is f32 here always
+	f.shared(c, c.Intermediate*f.count(1, "num_shared_experts"))
+	return f.after(1)
+}
+
+func laguna(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	biased(c, spec.LogitsBF16, 0)
+	c.ScoreScale = f.number(1, "moe_routed_scaling_factor")
+	f.fixed("moe_router_logit_softcapping", 0.)
+	f.fixed("moe_apply_router_weight_on_input", false)
+	f.shared(c, f.size("shared_expert_intermediate_size"))
+	return f.after(1)
+}
+
+func minimaxM2(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	f.jitter("router_jitter_noise")
+	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.LogitsF32, true, spec.Sigmoid, spec.RenormSum
+	c.SelectionBias = true
+	if _, raw := f.find("use_routing_bias"); raw != nil {
+		c.SelectionBias = f.truth(true, "use_routing_bias")
+	}
+	f.fixed("scoring_func", "sigmoid")
+	f.fixed("shared_intermediate_size", 0.)
+	return nil
+}
+
+func minimaxM3(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "intermediate_size")
+	f.jitter("router_jitter_noise")
+	biased(c, spec.LogitsBF16, 0)
+	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
+	f.find("hidden_act", "dense_intermediate_size") // swiglu_alpha's activation always; of layers without experts
+	c.ScoreScale = f.number(2, "routed_scaling_factor")
+	f.shared(c, f.size("shared_intermediate_size"))
+	return f.listedSparse()
+}
+
+func step3(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	f.fixed("mlp_bias", false)
+	biased(c, spec.LogitsBF16, 0)
+	c.ScoreScale = f.number(1, "moe_router_scaling_factor")
+	f.fixed("swiglu_limits", 0.) // they clamp after the activation
+	f.fixed("swiglu_limits_shared", 0.)
+	f.shared(c, f.size("share_expert_dim", "share_expert_dims"))
+	return f.listedSparse()
+}
+
+func flint(f *fields, c *spec.Config) func(int) bool {
+	f.sizes(c, "moe_intermediate_size")
+	f.gated(c, "silu", "hidden_act")
+	c.Logits, c.Score = spec.LogitsF32, spec.Sigmoid
+	if f.truth(true, "norm_topk_prob") {
+		c.Renormalize = spec.RenormSum
+	}
+	f.shared(c, f.size("shared_expert_intermediate_size"))
+	return f.stepped(0, 1)
+}
