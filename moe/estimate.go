@@ -48,6 +48,9 @@ type Padding struct {
 	Tile int
 	// Share is the added rows over those that there are, 0 for no rows.
 	Share float64
+	// Rounded is the same when Config.Rounding has changed how many rows experts
+	// have; Share without it.
+	Rounded float64
 }
 
 // Estimate gives a layer's figures for a call. It needs no device. An error is
@@ -77,7 +80,7 @@ func Estimate(c Config, load Load) (Figures, error) {
 		f.Workspace, f.BackwardWorkspace = sizes.Workspace, sizes.BackwardWorkspace
 	}
 	for _, tile := range []int{64, 128, 256} {
-		f.Padding = append(f.Padding, Padding{tile, load.padding(c, tokens, tile)})
+		f.Padding = append(f.Padding, Padding{tile, load.padding(c, tokens, tile, Rounding{}), load.padding(c, tokens, tile, c.Rounding)})
 	}
 	f.Forward = forwardTime(c, tokens, f.Experts)
 	f.Backward = spec.H200.Roofline(c.BackwardWork(tokens))
@@ -126,21 +129,20 @@ func (l Load) touched(c Config, tokens int) float64 {
 	return count
 }
 
-// padding is the share of rows that tiles of so many rows add.
-func (l Load) padding(c Config, tokens, tile int) float64 {
-	if tokens == 0 {
-		return 0
-	}
-	round := func(rows int) float64 { return float64((rows + tile - 1) / tile * tile) }
+// padding is the share of rows that tiles of so many rows add, after rounding.
+func (l Load) padding(c Config, tokens, tile int, how Rounding) float64 {
 	rows, padded := 0.0, 0.0
-	for _, n := range l.Histogram {
-		rows, padded = rows+float64(n), padded+round(n)
+	add := func(chosen []int, times float64) {
+		counts := how.Counts(c, chosen, tokens, 0)
+		for _, n := range counts {
+			rows += times * float64(n)
+		}
+		padded += times * float64(spec.PaddedRows(counts, tile))
 	}
-	if l.Histogram == nil {
-		rows = float64(tokens * c.TopK)
-		binomial(tokens, float64(c.TopK)/float64(c.NumExperts), func(n int, p float64) {
-			padded += float64(c.NumExperts) * p * round(n)
-		})
+	if l.Histogram != nil {
+		add(l.Histogram, 1)
+	} else if tokens > 0 {
+		binomial(tokens, float64(c.TopK)/float64(c.NumExperts), func(n int, p float64) { add([]int{n}, float64(c.NumExperts)*p) })
 	}
 	if rows == 0 {
 		return 0

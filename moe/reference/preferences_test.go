@@ -280,3 +280,38 @@ func TestRoundedLogits(t *testing.T) {
 		}
 	}
 }
+
+// Counts from a histogram alone are those that rounding gives, where scores don't
+// decide.
+func TestCountsOfHistogram(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for i := range 200 {
+		c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 1 + r.IntN(12), TopK: 1}
+		tokens, seed := 1+r.IntN(100), r.Uint64()
+		p := reference.Preferences{Experts: c.NumExperts, Raw: make([]float64, tokens*c.NumExperts), Score: make([]float64, tokens*c.NumExperts), Chosen: make([]bool, tokens*c.NumExperts)}
+		chosen := make([]int, c.NumExperts)
+		for at := range p.Chosen {
+			if r.IntN(3) == 0 {
+				p.Chosen[at] = true
+				chosen[at%c.NumExperts]++
+			}
+		}
+		for rule := spec.NoRounding; rule <= spec.CapacityDrop; rule++ {
+			if rule == spec.RoundMass {
+				continue
+			}
+			how := spec.Rounding{Rule: rule}
+			switch rule {
+			case spec.ExpertChoice:
+				how.Capacity = []float64{0, 1}[i%2]
+			case spec.CapacityDrop:
+				how.Capacity = 0.75
+			case spec.NoRounding:
+			default:
+				how.Tile = []int{1, 8, 16}[i%3]
+			}
+			_, want := p.Round(c, how, seed)
+			require.Equal(t, want, how.Counts(c, chosen, tokens, seed), "%v of %v, %d tokens", how, chosen, tokens)
+		}
+	}
+}

@@ -21,3 +21,45 @@ func Padding(counts []int, tile int) float64 {
 	}
 	return 1 - float64(used)/float64(all)
 }
+
+// Counts are how many tokens experts get whom so many chose, in a call of so many
+// tokens. Where scores decide, with RoundMass, chance does as with
+// RoundStochastic.
+func (r Rounding) Counts(c Config, chosen []int, tokens int, seed uint64) []int {
+	counts, drift := make([]int, len(chosen)), 0
+	for e, f := range chosen {
+		tile := r.Rows()
+		down := f / tile * tile
+		up := (f + tile - 1) / tile * tile
+		if up > tokens {
+			up = down // there are not so many tokens
+		}
+		n := f
+		goUp := func(does bool) {
+			if n = down; does {
+				n = up
+			}
+		}
+		switch r.Rule {
+		case RoundNearest:
+			goUp(up-f < f-down && up > down)
+		case RoundStochastic, RoundMass:
+			goUp(float64(r.Draw(seed, e))/(1<<32) < float64(f-down)/float64(tile))
+		case RoundBalanced:
+			goUp(max(up-f+drift, f-up-drift) < max(down-f+drift, f-down-drift))
+		case RoundUp:
+			goUp(true)
+		case RoundDown:
+			goUp(false)
+		case ExpertChoice:
+			if r.Capacity != 0 {
+				n = r.CapacityOf(c, tokens)
+			}
+		case CapacityDrop:
+			n = min(f, r.CapacityOf(c, tokens))
+		}
+		counts[e] = n
+		drift += n - f
+	}
+	return counts
+}
