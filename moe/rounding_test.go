@@ -182,3 +182,31 @@ func TestWrongRounding(t *testing.T) {
 	_, err := moe.New(testContext(t), testDevice(t), c)
 	require.ErrorContains(t, err, "Rounding.Tile is -1")
 }
+
+// A pass that rounds, replayed from a graph over poisoned outputs, gives the same
+// list and the same bits of O.
+func TestRoundedGraph(t *testing.T) {
+	b := newRoundedBench(t, moe.Rounding{Rule: moe.RoundStochastic, Tile: 16}, 70)
+	call := b.layer.NewCall()
+	outputs := []moe.Tensor{b.f.O, b.f.List.Tokens, b.f.List.ExpertIDs, b.f.List.Scores}
+	read := func() (all [][]byte) {
+		require.NoError(t, b.s.Synchronize(testContext(t)))
+		for _, of := range outputs {
+			bits := make([]byte, of.Shape.Bytes())
+			require.NoError(t, b.s.CopyToHost(bits, of.Ptr))
+			all = append(all, bits)
+		}
+		return all
+	}
+	require.NoError(t, call.Forward(b.s, b.f))
+	want := read()
+	require.NoError(t, b.s.BeginCapture())
+	require.NoError(t, call.Forward(b.s, b.f))
+	g, err := b.s.EndCapture()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, g.Close()) }()
+	b.poison(outputs...)
+	require.NotEqual(t, want, read())
+	require.NoError(t, g.Launch(b.s))
+	require.Equal(t, want, read())
+}
