@@ -33,6 +33,7 @@ type fill struct {
 	sms, parallel    int
 	ptxOnly, showBar bool
 	sizesOnly        bool
+	expertsOnly      bool
 }
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -45,13 +46,14 @@ func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 		f.models = append(f.models, s)
 		return nil
 	})
-	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated or interleaved (default: the model's, else concatenated)")
-	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16 or f32 (default: the model's, else bf16)")
+	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated, interleaved or apart (default: the model's, else concatenated)")
+	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16, f32 or f16 (default: the model's, else bf16)")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
 	f.sign = signFlag(set)
 	set.StringVar(&f.by, "by", auto, "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver, else nobody: PTX alone")
 	set.BoolVar(&f.sizesOnly, "sizes-only", false, "of a -config whose layer the kernels do not compute, take the plain layer of its sizes")
+	set.BoolVar(&f.expertsOnly, "experts-only", false, "of a -config whose router the kernels do not compute, take its experts, for calls that give their ids and scores")
 	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
 	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
 	set.StringVar(&f.gpu, "gpu", "H200", "the GPU to choose tile shapes for when it is not here: H200 or H100")
@@ -108,20 +110,26 @@ func (f *fill) run(ctx context.Context, args []string) error {
 
 // collect gathers the layers of all flags and checks them.
 func (f *fill) collect() ([]layer, error) {
-	gateUp, err := parseGateUp(f.gateUp)
-	if err != nil {
+	var gateUp moe.GateUp
+	var logits moe.Logits
+	if err := errors.Join(parse(&gateUp, "-gateup", f.gateUp), parse(&logits, "-logits", f.logits)); err != nil {
 		return nil, command.Usagef("%w", err)
 	}
-	logits, err := parseLogits(f.logits)
-	if err != nil {
-		return nil, command.Usagef("%w", err)
+	of := whole
+	switch {
+	case f.sizesOnly && f.expertsOnly:
+		return nil, command.Usagef("-experts-only and -sizes-only are two parts, want one")
+	case f.sizesOnly:
+		of = sizesOnly
+	case f.expertsOnly:
+		of = expertsOnly
 	}
 	var layers []layer
 	for _, r := range f.sizes.Rows() {
 		layers = append(layers, layer{name: r.Name, config: r.Config, anyHint: r.Tokens == 0})
 	}
 	for _, path := range f.models {
-		l, err := readModel(path, f.sizesOnly)
+		l, err := readModel(path, of)
 		if err != nil {
 			return nil, err
 		}

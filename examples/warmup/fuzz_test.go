@@ -11,7 +11,7 @@ func FuzzModel(f *testing.F) {
 	f.Add([]byte(`{"d_model":6144,"ffn_config":{"ffn_hidden_size":10752,"moe_num_experts":16,"moe_top_k":4,"text_config":{"text_config":{"text_config":{}}}}}`))
 	f.Add([]byte(`{"hidden_act":["gelu"],"hidden_size":null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		l, err := parseModel(data, true)
+		l, err := parseModel(data, sizesOnly)
 		if c := l.config; err == nil && (c.Hidden < 1 || c.Intermediate < 1 || c.NumExperts < 1 || c.TopK < 1) {
 			t.Fatalf("sizes that are not positive: %+v", c)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"sonicmoe/moe"
 )
@@ -21,16 +22,47 @@ type layer struct {
 	notes   []string
 }
 
-// listed is a layer in a JSON file.
+// listed is a layer in a JSON file: the fields of moe.Config by their names,
+// values by theirs. What is missing is as in Mixtral's layer.
 type listed struct {
-	Name         string `json:"name"`
-	Hidden       int    `json:"hidden"`
-	Intermediate int    `json:"intermediate"`
-	Experts      int    `json:"experts"`
-	TopK         int    `json:"topK"`
-	GateUp       string `json:"gateUp"`
-	Logits       string `json:"logits"`
-	TokensHint   *int   `json:"tokensHint"`
+	Name          string   `json:"name"`
+	Hidden        int      `json:"hidden"`
+	Intermediate  int      `json:"intermediate"`
+	Experts       int      `json:"experts"`
+	TopK          int      `json:"topK"`
+	Type          string   `json:"type"`
+	GateUp        string   `json:"gateUp"`
+	WeightOrder   string   `json:"weightOrder"`
+	Activation    string   `json:"activation"`
+	Alpha         float64  `json:"alpha"`
+	Limit         float64  `json:"limit"`
+	Bias          bool     `json:"bias"`
+	Logits        string   `json:"logits"`
+	RouterF32     bool     `json:"routerF32"`
+	RouterBias    bool     `json:"routerBias"`
+	Score         string   `json:"score"`
+	SelectionBias bool     `json:"selectionBias"`
+	Groups        int      `json:"groups"`
+	TopGroups     int      `json:"topGroups"`
+	GroupScore    string   `json:"groupScore"`
+	Renormalize   string   `json:"renormalize"`
+	NormEpsilon   float64  `json:"normEpsilon"`
+	ScoreScale    float64  `json:"scoreScale"`
+	ExpertScale   bool     `json:"expertScale"`
+	ScoreOnInput  bool     `json:"scoreOnInput"`
+	SharedExperts int      `json:"sharedExperts"`
+	SharedGate    bool     `json:"sharedGate"`
+	Rounding      rounding `json:"rounding"`
+	Lists         bool     `json:"lists"`
+	TokensHint    *int     `json:"tokensHint"`
+}
+
+// rounding is a listed layer's Config.Rounding.
+type rounding struct {
+	Rule      string  `json:"rule"`
+	Tile      int     `json:"tile"`
+	Capacity  float64 `json:"capacity"`
+	RawScores bool    `json:"rawScores"`
 }
 
 // readLayers reads a JSON file of layers:
@@ -38,7 +70,7 @@ type listed struct {
 //	{"layers": [{"name": "mine", "hidden": 1536, "intermediate": 256, "experts": 128, "topK": 8,
 //	             "gateUp": "concatenated", "logits": "bf16", "tokensHint": 24576}]}
 //
-// The last three may be missing.
+// All but the sizes may be missing; listed has the others.
 func readLayers(path string) ([]layer, error) {
 	data, err := readText(path)
 	if err != nil {
@@ -98,12 +130,25 @@ func parseLayers(data []byte) ([]layer, error) {
 }
 
 func (l listed) layer() (layer, error) {
-	c := moe.Config{Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK}
-	var err error
-	if c.GateUp, err = parseGateUp(l.GateUp); err != nil {
-		return layer{}, err
+	c := moe.Config{
+		Hidden: l.Hidden, Intermediate: l.Intermediate, NumExperts: l.Experts, TopK: l.TopK,
+		Alpha: l.Alpha, Limit: l.Limit, Bias: l.Bias, RouterF32: l.RouterF32, RouterBias: l.RouterBias,
+		SelectionBias: l.SelectionBias, Groups: l.Groups, TopGroups: l.TopGroups, NormEpsilon: l.NormEpsilon, ScoreScale: l.ScoreScale,
+		ExpertScale: l.ExpertScale, ScoreOnInput: l.ScoreOnInput, SharedExperts: l.SharedExperts, SharedGate: l.SharedGate, Lists: l.Lists,
+		Rounding: moe.Rounding{Tile: l.Rounding.Tile, Capacity: l.Rounding.Capacity, RawScores: l.Rounding.RawScores},
 	}
-	if c.Logits, err = parseLogits(l.Logits); err != nil {
+	err := errors.Join(
+		parse(&c.Type, "type", l.Type),
+		parse(&c.GateUp, "gate-up order", l.GateUp),
+		parse(&c.WeightOrder, "weight order", l.WeightOrder),
+		parse(&c.Activation, "activation", l.Activation),
+		parse(&c.Logits, "logits", l.Logits),
+		parse(&c.Score, "score", l.Score),
+		parse(&c.GroupScore, "group score", l.GroupScore),
+		parse(&c.Renormalize, "renormalization", l.Renormalize),
+		parse(&c.Rounding.Rule, "rounding rule", l.Rounding.Rule),
+	)
+	if err != nil {
 		return layer{}, err
 	}
 	if l.TokensHint != nil {
@@ -112,22 +157,18 @@ func (l listed) layer() (layer, error) {
 	return layer{name: l.Name, config: c, anyHint: l.TokensHint == nil}, nil
 }
 
-// parseGateUp reads an order of W1's rows; "" is the usual one.
-func parseGateUp(text string) (moe.GateUp, error) {
-	for _, g := range []moe.GateUp{moe.Concatenated, moe.Interleaved} {
-		if text == g.String() || text == "" {
-			return g, nil
+// parse reads a value by its name; "" is the usual one, zero.
+func parse[E interface {
+	~uint8
+	fmt.Stringer
+}](into *E, what, text string) error {
+	var names []string
+	for v := E(0); !strings.Contains(v.String(), "("); v++ { // beyond the last are numbers
+		if text == v.String() || text == "" {
+			*into = v
+			return nil
 		}
+		names = append(names, v.String())
 	}
-	return 0, fmt.Errorf("gate-up order %q: want %v or %v", text, moe.Concatenated, moe.Interleaved)
-}
-
-// parseLogits reads a format of router logits; "" is the usual one.
-func parseLogits(text string) (moe.Logits, error) {
-	for _, l := range []moe.Logits{moe.LogitsBF16, moe.LogitsF32} {
-		if text == l.String() || text == "" {
-			return l, nil
-		}
-	}
-	return 0, fmt.Errorf("logits %q: want %v or %v", text, moe.LogitsBF16, moe.LogitsF32)
+	return fmt.Errorf("%s %q: want one of %s", what, text, strings.Join(names, ", "))
 }

@@ -10,10 +10,17 @@ import (
 	"sonicmoe/moe"
 )
 
-// readModel finds the expert layer that a model's config.json describes. With
-// sizesOnly it is the plain layer of the same sizes, whatever else the model's
-// router and experts do.
-func readModel(path string, sizesOnly bool) (layer, error) {
+// part is how much of a model's layer is to be warmed.
+type part int
+
+const (
+	whole       part = iota
+	expertsOnly      // a call gives ids and scores: the router is another's
+	sizesOnly        // the plain layer of the same sizes
+)
+
+// readModel finds the expert layer that a model's config.json describes.
+func readModel(path string, of part) (layer, error) {
 	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
 		path = filepath.Join(path, "config.json")
 	}
@@ -21,43 +28,73 @@ func readModel(path string, sizesOnly bool) (layer, error) {
 	if err != nil {
 		return layer{}, err
 	}
-	l, err := parseModel(data, sizesOnly)
+	l, err := parseModel(data, of)
 	if err != nil {
 		return layer{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return l, nil
 }
 
-func parseModel(data []byte, sizesOnly bool) (layer, error) {
+func parseModel(data []byte, of part) (layer, error) {
 	m, err := moe.FromConfig(data)
-	if err == nil {
+	if of == expertsOnly && err == nil {
+		m.Config = experts(m.Config)
+	}
+	read := err == nil
+	if read {
 		err = moe.Check(m.Config)
 	}
-	if err != nil && !sizesOnly {
-		return layer{}, fmt.Errorf("%w; -sizes-only takes the plain layer of its sizes", err)
+	if err == nil && of == whole && len(m.Outside) > 0 {
+		err = fmt.Errorf("%s: %s", m.Type, strings.Join(m.Outside, "; "))
 	}
 	if err == nil {
 		l := layer{name: m.Type, config: m.Config, anyHint: true}
-		for _, what := range []struct {
-			title string
-			list  []string
-		}{{"not in the layer", m.Outside}, {"assumed", m.Assumed}, {"not read", m.Unknown}} {
-			if len(what.list) > 0 {
-				l.notes = append(l.notes, what.title+": "+strings.Join(what.list, "; "))
-			}
+		if of == expertsOnly {
+			l.notes = append(l.notes, "experts only: each call gives their ids and scores")
 		}
+		l.note("not in the layer", m.Outside)
+		l.note("assumed", m.Assumed)
+		l.note("not read", m.Unknown)
 		return l, nil
 	}
-	l := layer{name: m.Type, anyHint: true, notes: []string{"sizes only: the model's own layer is another, " + err.Error()}}
-	if c := m.Config; c.Hidden > 0 {
-		l.config = moe.Config{Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK}
+	plain, sizesErr := sizes(data)
+	if sizesErr == nil {
+		sizesErr = moe.Check(plain)
+	}
+	if of == sizesOnly && sizesErr == nil {
+		l := layer{name: m.Type, config: plain, anyHint: true, notes: []string{"sizes only: the model's own layer is another, " + err.Error()}}
+		if l.name == "" {
+			l.name = "of unknown type"
+		}
+		l.note("not read", m.Unknown)
 		return l, nil
 	}
-	if l.config, err = sizes(data); err != nil {
-		return layer{}, err
+	if of == sizesOnly {
+		return layer{}, fmt.Errorf("%w, and there are no sizes: %w", err, sizesErr)
 	}
-	l.name = "of unknown type"
-	return l, nil
+	if of == whole && read && moe.Check(experts(m.Config)) == nil {
+		err = fmt.Errorf("%w; -experts-only takes its experts, for calls that give their ids and scores", err)
+	}
+	if sizesErr == nil {
+		err = fmt.Errorf("%w; -sizes-only takes the plain layer of its sizes", err)
+	}
+	return layer{}, err
+}
+
+// experts is the layer without what its own router would do.
+func experts(c moe.Config) moe.Config {
+	return moe.Config{
+		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK, Type: c.Type,
+		GateUp: c.GateUp, WeightOrder: c.WeightOrder, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
+		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
+	}
+}
+
+// note says a list of things, where there are any.
+func (l *layer) note(title string, list []string) {
+	if len(list) > 0 {
+		l.notes = append(l.notes, title+": "+strings.Join(list, "; "))
+	}
 }
 
 // sizes finds the sizes of a model of unknown type by their usual names, the most
@@ -76,7 +113,7 @@ func sizes(data []byte) (c moe.Config, err error) {
 		{"the number of experts", &c.NumExperts, []string{"num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"}},
 		{"the hidden size", &c.Hidden, []string{"hidden_size", "d_model"}},
 		{"the width of an expert", &c.Intermediate, []string{"moe_intermediate_size", "expert_ffn_hidden_size", "expert_intermediate_size", "intermediate_size"}},
-		{"the experts of a token", &c.TopK, []string{"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_k", "moe_topk"}},
+		{"the experts of a token", &c.TopK, []string{"num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "moe_k", "moe_topk", "top_k_experts"}},
 	} {
 		if *part.into, err = positive(m, part.names); err != nil {
 			return c, fmt.Errorf("%s: %w", part.of, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -42,13 +43,13 @@ func TestModels(t *testing.T) {
 			} else {
 				require.ErrorContains(t, err, c.known)
 			}
-			l, err := parseModel([]byte(c.json), false)
+			l, err := parseModel([]byte(c.json), whole)
 			if computed := c.known == "" && moe.Check(m.Config) == nil; computed {
 				require.NoError(t, err)
 				assert.Equal(t, m.Config, l.config)
 			} else {
 				require.ErrorContains(t, err, "-sizes-only")
-				l, err = parseModel([]byte(c.json), true)
+				l, err = parseModel([]byte(c.json), sizesOnly)
 				require.NoError(t, err)
 				assert.Equal(t, c.sizes, l.config)
 				assert.Contains(t, l.notes[0], "sizes only: the model's own layer is another")
@@ -57,6 +58,38 @@ func TestModels(t *testing.T) {
 			assert.Equal(t, c.sizes, plain(l.config.Hidden, l.config.Intermediate, l.config.NumExperts, l.config.TopK))
 		})
 	}
+}
+
+// A model whose router alone is beyond the kernels can be warmed for its experts,
+// and never passes for the whole.
+func TestExpertsOnly(t *testing.T) {
+	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
+	for name, c := range map[string]struct{ json, why string }{
+		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer"},
+		"a router in f32":  {`{"model_type":"minimax_m2",` + sizes + `}`, "Config.RouterF32 is true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseModel([]byte(c.json), whole)
+			require.ErrorContains(t, err, c.why)
+			require.ErrorContains(t, err, "-experts-only takes its experts")
+			l, err := parseModel([]byte(c.json), expertsOnly)
+			require.NoError(t, err)
+			assert.Equal(t, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, l.config)
+			assert.Contains(t, l.notes[0], "each call gives their ids and scores")
+		})
+	}
+}
+
+// What of an unknown type may belong to its layer is said, and its sizes are
+// offered only where they are there.
+func TestSizesOnly(t *testing.T) {
+	l, err := parseModel([]byte(`{"model_type":"new_one","hidden_size":128,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"norm_topk_prob":false,"swiglu_limit":7}`), sizesOnly)
+	require.NoError(t, err)
+	assert.Contains(t, l.notes[1], "norm_topk_prob = false")
+	assert.Contains(t, l.notes[1], "swiglu_limit = 7")
+	_, err = parseModel([]byte(`{"model_type":"new_one","hidden_size":128}`), whole)
+	require.Error(t, err)
+	assert.NotContains(t, err.Error(), "-sizes-only")
 }
 
 func TestModelsRefused(t *testing.T) {
@@ -70,11 +103,11 @@ func TestModelsRefused(t *testing.T) {
 		`{"a":`: "JSON",
 		`{"num_experts":8,"hidden_size":128,"moe_intermediate_size":64,"num_experts_per_tok":null}`: "experts of a token",
 	} {
-		_, err := parseModel([]byte(json), true)
+		_, err := parseModel([]byte(json), sizesOnly)
 		if assert.Error(t, err, json) && say != "JSON" {
 			assert.ErrorContains(t, err, say, json)
 		}
-		_, err = parseModel([]byte(json), false)
+		_, err = parseModel([]byte(json), whole)
 		assert.Error(t, err, json)
 	}
 }
@@ -87,12 +120,26 @@ func TestLayersFile(t *testing.T) {
 		return path
 	}
 	layers, err := readLayers(write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
-		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0}]}`))
+		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0},
+		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","weightOrder":"in-out","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
+		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupScore":"sum2","renormalize":"sum","normEpsilon":1e-20,
+		 "scoreScale":2.5,"expertScale":true,"scoreOnInput":true,"sharedExperts":2,"sharedGate":true,"rounding":{"rule":"nearest","tile":64,"capacity":2,"rawScores":true},"lists":true,"tokensHint":8}]}`))
 	require.NoError(t, err)
+	all := moe.Config{
+		Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2, Type: moe.F16, GateUp: moe.Apart, WeightOrder: moe.InOut,
+		Activation: moe.SwiGLUOAI, Alpha: 1.702, Limit: 7, Bias: true, Logits: moe.LogitsF16, RouterF32: true, RouterBias: true,
+		Score: moe.Sigmoid, SelectionBias: true, Groups: 4, TopGroups: 2, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 1e-20,
+		ScoreScale: 2.5, ExpertScale: true, ScoreOnInput: true, SharedExperts: 2, SharedGate: true,
+		Rounding: moe.Rounding{Rule: moe.RoundNearest, Tile: 64, Capacity: 2, RawScores: true}, Lists: true, TokensHint: 8,
+	}
 	assert.Equal(t, []layer{
 		{name: "mine", config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, anyHint: true},
 		{name: "layer 1", config: moe.Config{Hidden: 256, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved, Logits: moe.LogitsF32}},
+		{name: "layer 2", config: all},
 	}, layers)
+	for i := range reflect.ValueOf(all).NumField() {
+		assert.False(t, reflect.ValueOf(all).Field(i).IsZero(), "%s is in no layers file", reflect.TypeOf(all).Field(i).Name)
+	}
 	for text, say := range map[string]string{
 		`{"layers":[]}`:                      "no layers",
 		`{"layers":[{"hiden":128}]}`:         "hiden",
@@ -117,7 +164,7 @@ func TestTextIsBounded(t *testing.T) {
 		paths = append(paths, "/dev/zero")
 	}
 	for _, path := range paths {
-		_, err := readModel(path, false)
+		_, err := readModel(path, whole)
 		require.ErrorContains(t, err, "more than 1048576 bytes")
 		_, err = readLayers(path)
 		require.ErrorContains(t, err, "more than 1048576 bytes")

@@ -29,7 +29,8 @@ type Model struct {
 	Unknown []string
 }
 
-// Read reads a config.json. An error names the field, and what would be right.
+// Read reads a config.json. An error names the field, and what would be right. Of
+// a model type that is refused or not known, Unknown alone is given.
 func Read(data []byte) (Model, error) {
 	o, err := parse(data)
 	if err != nil {
@@ -43,7 +44,7 @@ func Read(data []byte) (Model, error) {
 	}
 	kind, read, err := lookup(kind)
 	if err != nil {
-		return Model{}, err
+		return Model{Unknown: f.unknown()}, err
 	}
 	m := Model{Type: kind}
 	m.Config.Type = f.elementType()
