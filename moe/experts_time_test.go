@@ -38,6 +38,8 @@ func TestKindsTime(t *testing.T) {
 			{"reglu", func(c *moe.Config) { c.Activation = moe.ReGLU }},
 			{"apart", func(c *moe.Config) { c.GateUp = moe.Apart }},
 			{"in-out", func(c *moe.Config) { c.WeightOrder = moe.InOut }},
+			{"in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }},
+			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
 		} {
 			changed := row.config

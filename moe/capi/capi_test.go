@@ -100,6 +100,15 @@ func TestRoundingInC(t *testing.T) {
 	assert.Contains(t, out, "one list for both: status 1: List.")
 }
 
+// A shared expert's tensors go in and its gradients come out; the program checks
+// both.
+func TestSharedExpertInC(t *testing.T) {
+	out := run(t, filepath.Join("testdata", "shared.c"))
+	assert.Contains(t, out, "without: status 1: SharedW1.Ptr is 0")
+	assert.Contains(t, out, "forward: ")
+	assert.Contains(t, out, "backward: ")
+}
+
 // Every wrong use has a status and words, and the process lives on.
 func TestWrongUseInC(t *testing.T) {
 	const ok, invalid = "0", "1"

@@ -76,7 +76,7 @@ func sm_sizes(of C.sm_handle, tokens, entries C.int64_t, out *C.sm_sizes_of) C.s
 		}
 		return write("sizes", out, C.sm_sizes_of{
 			workspace: C.int64_t(s.Workspace), backward_workspace: C.int64_t(s.BackwardWorkspace),
-			h: C.int64_t(s.H), o: C.int64_t(s.O), scores: C.int64_t(s.Scores), expert_ids: C.int64_t(s.ExpertIDs),
+			h: C.int64_t(s.H), o: C.int64_t(s.O), scores: C.int64_t(s.Scores), expert_ids: C.int64_t(s.ExpertIDs), shared_h: C.int64_t(s.SharedH),
 			rounded_rows: C.int64_t(l.RoundedRows(int(tokens))),
 		})
 	})

@@ -102,6 +102,7 @@ typedef struct sm_sizes_of {
 	int64_t backward_workspace; /* of backward, enough for forward too */
 	int64_t h, o, scores, expert_ids;
 	int64_t rounded_rows;       /* not bytes: the entries of the list that rounding writes */
+	int64_t shared_h;
 } sm_sizes_of;
 
 /* A forward pass. sm_experts reads scores and expert_ids, which the others
@@ -134,6 +135,10 @@ typedef struct sm_forward_pass {
 	uint64_t list_expert_ids, list_scores;
 	uint64_t seed;
 	uint64_t router_bias, selection_bias, expert_scale;
+	/* Of shared experts: their gate, up (0 without a gate), down and own gate;
+	 * shared_h goes with h. */
+	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
+	uint64_t shared_h;
 } sm_forward_pass;
 
 /* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
@@ -167,6 +172,9 @@ typedef struct sm_backward_pass {
 	uint64_t list_expert_ids, list_scores;
 	uint64_t router_bias, expert_scale;
 	sm_gradient d_router_bias, d_expert_scale;
+	uint64_t shared_w1, shared_w3, shared_w2, shared_gate;
+	uint64_t shared_h;
+	sm_gradient d_shared_w1, d_shared_w3, d_shared_w2, d_shared_gate;
 } sm_backward_pass;
 
 #ifndef SONICMOE_TYPES_ONLY

@@ -143,11 +143,12 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
-		O:      tensor(p.o, s.O), H: optional(p.h, s.H),
+		O:      tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Seed:      uint64(p.seed),
 	}
 	f.RouterBias, f.SelectionBias, f.ExpertScale = weight(p.router_bias, s.RouterBias), weight(p.selection_bias, s.SelectionBias), weight(p.expert_scale, s.ExpertScale)
+	sharedOf(&f.Weights, s, p.shared_w1, p.shared_w3, p.shared_w2, p.shared_gate)
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
@@ -172,6 +173,11 @@ func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weig
 	}
 }
 
+// sharedOf adds those of its shared experts.
+func sharedOf(w *moe.Weights, s moe.Shapes, w1, w3, w2, gate C.uint64_t) {
+	w.SharedW1, w.SharedW3, w.SharedW2, w.SharedGate = weight(w1, s.SharedW1), weight(w3, s.SharedW3), weight(w2, s.SharedW2), weight(gate, s.SharedGate)
+}
+
 // listOf is a list of the entries that s is of: with the pass's ids and scores,
 // or with its own, which rounding writes.
 func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.List {
@@ -191,7 +197,7 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
-		H:      tensor(p.h, s.H), DO: tensor(p.d_o, g.DO),
+		H:      tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), DO: tensor(p.d_o, g.DO),
 		DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
 		DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
 		WeightGradients: moe.WeightGradients{
@@ -202,12 +208,18 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 			DB1:     gradient(&err, "DB1", p.d_b1, s.B1),
 			DB3:     gradient(&err, "DB3", p.d_b3, s.B3),
 			DB2:     gradient(&err, "DB2", p.d_b2, s.B2),
+
+			DSharedW1:   gradient(&err, "DSharedW1", p.d_shared_w1, s.SharedW1),
+			DSharedW3:   gradient(&err, "DSharedW3", p.d_shared_w3, s.SharedW3),
+			DSharedW2:   gradient(&err, "DSharedW2", p.d_shared_w2, s.SharedW2),
+			DSharedGate: gradient(&err, "DSharedGate", p.d_shared_gate, s.SharedGate),
 		},
 		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
 	b.RouterBias, b.ExpertScale = optional(p.router_bias, s.RouterBias), weight(p.expert_scale, s.ExpertScale)
 	b.DRouterBias, b.DExpertScale = gradient(&err, "DRouterBias", p.d_router_bias, s.RouterBias), gradient(&err, "DExpertScale", p.d_expert_scale, s.ExpertScale)
+	sharedOf(&b.Weights, s, p.shared_w1, p.shared_w3, p.shared_w2, p.shared_gate)
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
