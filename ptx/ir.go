@@ -11,7 +11,7 @@ import (
 type Module struct {
 	Version isa.Version
 	Arch    isa.Arch
-	Globals []Variable // module-level, such as .extern .shared
+	Globals []Variable // of the module, such as .extern .shared
 	Entries []*Entry
 	// Files are the .file of parsed text, by number.
 	Files map[int]string
@@ -27,12 +27,29 @@ func (m *Module) Entry(name string) *Entry {
 	return nil
 }
 
-// Variable is a declared array in shared memory.
+// Variable is a declared array: in shared memory, in a thread's own, or, of the
+// module, in global or constant memory.
 type Variable struct {
 	Name   string
+	Space  isa.Space // Generic counts as Shared
 	Extern bool
 	Align  int
 	Bytes  int // 0 for an unsized extern array
+	// Init are the first bytes, the rest is zero; Addresses are what stands
+	// among them that only loading knows.
+	Init      []byte
+	Addresses []Address
+}
+
+// Shared reports whether the variable is in shared memory.
+func (v *Variable) Shared() bool { return v.Space == isa.Generic || v.Space == isa.Shared }
+
+// Address is the address of a variable among the initial bytes of another.
+type Address struct {
+	At     int // in the bytes
+	Sym    string
+	Add    int64
+	Global bool // generic(Sym): the generic address
 }
 
 // Param is a kernel parameter. A Bytes above its type's size is an array of
@@ -72,6 +89,7 @@ type Entry struct {
 	MinCTAs int
 	Cluster Dims
 	Shared  []Variable
+	Local   []Variable // of each thread
 	// Names are those of dynamic shared memory and named barriers.
 	Names     []Name
 	Decls     []RegDecl
@@ -186,6 +204,7 @@ const (
 	OpNotReg              // !Reg, a negated predicate
 	OpInt                 // Imm
 	OpF32                 // Imm's low 32 bits
+	OpF64                 // Imm's bits
 	OpSymbol              // Sym: a variable or parameter
 	OpSpecial             // special register number Reg
 	OpLabel               // Sym
@@ -193,6 +212,7 @@ const (
 	OpVec                 // {List}
 	OpTensor              // [Reg, {List}]
 	OpSink                // _
+	OpPair                // List[0]|List[1]
 )
 
 // Operand is an operand of an instruction.

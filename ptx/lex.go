@@ -51,6 +51,11 @@ func lex(src string) ([]token, error) {
 				}
 				j++
 			}
+			if number := c >= '0' && c <= '9' && !strings.HasPrefix(src[i:], "0x") && !strings.HasPrefix(src[i:], "0X"); number && j+1 < len(src) &&
+				(src[j-1] == 'e' || src[j-1] == 'E') && (src[j] == '-' || src[j] == '+') { // an exponent's sign
+				for j++; j < len(src) && src[j] >= '0' && src[j] <= '9'; j++ {
+				}
+			}
 			if j == i { // a lone colon
 				j++
 			}

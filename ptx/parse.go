@@ -50,6 +50,8 @@ const (
 	maxDeclared  = 1 << 18 // registers of all kernels
 	maxParams    = 32764   // bytes
 	maxShared    = 232448  // bytes
+	maxGlobal    = 1 << 26 // bytes of one variable
+	maxScopes    = 1 << 8  // one in another
 )
 
 type parser struct {
@@ -58,6 +60,12 @@ type parser struct {
 	m    *Module
 	e    *Entry
 	regs map[string]int32
+	// scopes are the open braces, taken the names that stand already, syms the
+	// names that variables of inner scopes were given.
+	scopes []scope
+	taken  map[string]bool
+	copies map[string]int // of a name, for new ones
+	syms   map[string]string
 	// declared and variables count what the module has so far.
 	declared, variables int
 	loc                 Loc // of the latest .loc
@@ -150,6 +158,7 @@ func letter(c byte) bool {
 }
 
 func (p *parser) module() error {
+	extern := false
 	for p.at < len(p.toks) {
 		var err error
 		switch t := p.next(); t {
@@ -171,12 +180,18 @@ func (p *parser) module() error {
 			if err := p.expect("64"); err != nil {
 				return err
 			}
-		case ".extern", ".shared":
+		case ".shared", ".global", ".const":
 			var v Variable
 			if v, err = p.variable(t); err == nil {
+				v.Extern = extern
 				p.m.Globals = append(p.m.Globals, v)
 			}
-		case ".visible", ".weak":
+			extern = false
+		case ".extern":
+			extern = true
+		case ".visible", ".weak", ".common":
+		case ".pragma":
+			p.skipStatement()
 		case ".file", ".section":
 			err = p.debug(t)
 		case ".entry":
@@ -195,55 +210,6 @@ func (p *parser) module() error {
 	return nil
 }
 
-// variable parses [.extern] .shared .align N .b8 name[bytes]; after its first
-// token.
-func (p *parser) variable(first string) (Variable, error) {
-	v := Variable{Align: 1}
-	if p.variables++; p.variables > maxVariables {
-		return v, p.overBudget("more than %d variables", maxVariables)
-	}
-	if first == ".extern" {
-		v.Extern = true
-		if err := p.expect(".shared"); err != nil {
-			return v, err
-		}
-	}
-	var err error
-	if p.accept(".align") {
-		if v.Align, err = p.int(); err != nil {
-			return v, err
-		}
-	}
-	if v.Align < 1 || v.Align&(v.Align-1) != 0 {
-		return v, p.errorf("alignment %d is not a power of two", v.Align)
-	}
-	t, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
-	if !ok || t.Bytes() == 0 {
-		return v, p.errorf("unknown type of a variable")
-	}
-	v.Align = max(v.Align, t.Bytes())
-	if v.Name, err = p.name(); err != nil {
-		return v, err
-	}
-	v.Bytes = t.Bytes()
-	if p.accept("[") {
-		n := 0
-		if p.peek() != "]" {
-			if n, err = p.int(); err != nil {
-				return v, err
-			}
-		}
-		if n > maxShared {
-			return v, p.errorf("variable %s has %d elements", v.Name, n)
-		}
-		v.Bytes *= n
-		if err := p.expect("]"); err != nil {
-			return v, err
-		}
-	}
-	return v, p.expect(";")
-}
-
 func (p *parser) entry() error {
 	p.loc = Loc{}
 	name, err := p.name()
@@ -254,7 +220,7 @@ func (p *parser) entry() error {
 		return p.overBudget("more than %d kernels", maxKernels)
 	}
 	p.e = &Entry{Name: name}
-	p.regs = map[string]int32{}
+	p.begin()
 	if p.accept("(") {
 		for !p.accept(")") {
 			if err := p.param(); err != nil {
@@ -275,13 +241,17 @@ func (p *parser) entry() error {
 	if err := p.expect("{"); err != nil {
 		return err
 	}
-	for !p.accept("}") {
+	for len(p.scopes) > 0 {
 		if p.at >= len(p.toks) {
 			return p.errorf("kernel %s is not closed by }", name)
 		}
+		if p.accept("}") {
+			p.close()
+			continue
+		}
 		start := p.at
 		if err := p.statement(); err != nil {
-			if p.spent || len(p.errs) == maxErrors || p.peek() == "{" {
+			if p.spent || len(p.errs) == maxErrors {
 				return err
 			}
 			p.errs = append(p.errs, err)
@@ -417,15 +387,23 @@ func (p *parser) statement() error {
 	case ".reg":
 		p.at++
 		return p.registers()
-	case ".shared":
+	case ".shared", ".local":
 		p.at++
 		v, err := p.variable(t)
-		if err == nil {
+		if err != nil {
+			return err
+		}
+		v.Name = p.declare(v.Name)
+		if v.Space == isa.Local {
+			p.e.Local = append(p.e.Local, v)
+		} else {
 			p.e.Shared = append(p.e.Shared, v)
 		}
-		return err
+		return nil
 	case "{":
-		return p.errorf("nested scopes are not supported")
+		p.at++
+		p.open()
+		return nil
 	case ".loc", ".pragma":
 		p.at++
 		return p.debug(t)
@@ -440,8 +418,9 @@ func (p *parser) statement() error {
 		if err != nil {
 			return err
 		}
-		p.e.Body = append(p.e.Body, Inst{Label: name, Line: p.toks[p.at-1].line})
+		at := p.toks[p.at-1].line
 		p.at++
+		p.e.Body = append(p.e.Body, Inst{Label: p.label(name), Line: at})
 		return nil
 	}
 	return p.inst()
@@ -475,18 +454,21 @@ func (p *parser) registers() error {
 		if p.declared += max(d.Count, 1); p.declared > maxDeclared {
 			return p.overBudget("more than %d registers in all kernels", maxDeclared)
 		}
+		d.Prefix = p.freePrefix(name, d.Count)
 		p.e.Decls = append(p.e.Decls, d)
 		p.e.Registers = slices.Grow(p.e.Registers, max(d.Count, 1))
 		for i := range max(d.Count, 1) {
-			r := name
+			r, now := name, d.Prefix
 			if d.Count > 0 {
 				r = registerName(name, i)
+				if now = r; d.Prefix != name {
+					now = registerName(d.Prefix, i)
+				}
 			}
-			if _, twice := p.regs[r]; twice {
+			if !p.bind(r, now, int32(len(p.e.Registers))) {
 				return p.errorf("register %s is declared twice", r)
 			}
-			p.regs[r] = int32(len(p.e.Registers))
-			p.e.Registers = append(p.e.Registers, Register{Name: r, Class: class.Class()})
+			p.e.Registers = append(p.e.Registers, Register{Name: now, Class: class.Class()})
 		}
 		if p.accept(";") {
 			return nil

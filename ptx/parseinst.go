@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"math"
 	"strconv"
 	"strings"
 
@@ -40,6 +41,7 @@ func (p *parser) inst() error {
 		return err
 	}
 	p.e.Body = append(p.e.Body, in)
+	p.jumps(&in)
 	return nil
 }
 
@@ -48,7 +50,7 @@ func (p *parser) match(in *Inst, opcode string) error {
 	if len(opcode) > maxOpcode { // each of its dots would be tried
 		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
 	}
-	why := ""
+	why, fits := "", false // fits: the modifiers of some form do
 	for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
 		for _, f := range isa.ByOp[opcode[:end]] {
 			m, rest, ok := parseMods(f, opcode[end:])
@@ -63,7 +65,9 @@ func (p *parser) match(in *Inst, opcode string) error {
 				bad = sinksFit(f, in.Args)
 			}
 			if bad != "" {
-				why = bad
+				if !fits {
+					why, fits = bad, true
+				}
 				continue
 			}
 			in.Form, in.Mods = f, m
@@ -163,7 +167,7 @@ func (p *parser) operand(depth int) (Operand, error) {
 		}
 		p.at++
 		return Operand{Kind: OpNotReg, Reg: r}, nil
-	case t == "-" || t != "" && t[0] >= '0' && t[0] <= '9':
+	case t == "-" || t != "" && (t[0] >= '0' && t[0] <= '9' || t[0] == '.' && len(t) > 1):
 		return p.number()
 	}
 	name, err := p.word()
@@ -171,12 +175,37 @@ func (p *parser) operand(depth int) (Operand, error) {
 		return Operand{}, err
 	}
 	if r, ok := p.regs[name]; ok {
-		return Operand{Kind: OpReg, Reg: r}, nil
+		o := Operand{Kind: OpReg, Reg: r}
+		if !p.accept("|") {
+			return o, nil
+		}
+		second, err := p.operand(depth + 1) // of r|p
+		return Operand{Kind: OpPair, List: []Operand{o, second}}, err
 	}
 	if i, ok := isa.SpecialNamed(name); ok {
 		return Operand{Kind: OpSpecial, Reg: int32(i)}, nil
 	}
-	return Operand{Kind: OpSymbol, Sym: name}, nil
+	if strings.HasPrefix(name, "%") {
+		return Operand{}, p.errorf("%s is no register that the kernel declares and no special register known here", name)
+	}
+	if name == "WARP_SZ" {
+		return Operand{Kind: OpInt, Imm: 32}, nil
+	}
+	o := Operand{Kind: OpSymbol, Sym: p.symbol(name)}
+	if p.accept("+") {
+		n, err := p.number()
+		o.Imm = n.Imm
+		return o, err
+	}
+	return o, nil
+}
+
+// symbol is the name that a variable of the text has in the kernel.
+func (p *parser) symbol(name string) string {
+	if now, ok := p.syms[name]; ok {
+		return now
+	}
+	return name
 }
 
 func (p *parser) number() (Operand, error) {
@@ -189,6 +218,25 @@ func (p *parser) number() (Operand, error) {
 			return Operand{}, p.errorf("%q is not a float like 0f3F800000", t)
 		}
 		return Operand{Kind: OpF32, Imm: int64(b)}, nil
+	}
+	if strings.HasPrefix(t, "0d") || strings.HasPrefix(t, "0D") {
+		b, err := strconv.ParseUint(t[2:], 16, 64)
+		if err != nil || len(t) != 18 || neg {
+			p.at--
+			return Operand{}, p.errorf("%q is not a float like 0d3FF0000000000000", t)
+		}
+		return Operand{Kind: OpF64, Imm: int64(b)}, nil
+	}
+	if strings.ContainsAny(t, ".eE") && !strings.HasPrefix(t, "0x") && !strings.HasPrefix(t, "0X") {
+		f, err := strconv.ParseFloat(t, 64)
+		if err != nil {
+			p.at--
+			return Operand{}, p.errorf("%q is not a number", t)
+		}
+		if neg {
+			f = -f
+		}
+		return Operand{Kind: OpF64, Imm: int64(math.Float64bits(f))}, nil
 	}
 	u, err := strconv.ParseUint(strings.TrimRight(t, "U"), 0, 64)
 	if err != nil {
@@ -221,7 +269,7 @@ func (p *parser) address() (Operand, error) {
 	if r, ok := p.regs[name]; ok {
 		a.Reg = r
 	} else {
-		a.Sym = name
+		a.Sym = p.symbol(name)
 	}
 	if p.accept(",") {
 		if a.Reg < 0 {
@@ -267,6 +315,9 @@ func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
 		if f.Args[i].Kind == isa.Label {
 			args[i].Kind = OpLabel
 		}
+		if t := f.ArgType(m, i); args[i].Kind == OpF64 && t == isa.F32 {
+			args[i] = Operand{Kind: OpF32, Imm: int64(math.Float32bits(float32(math.Float64frombits(uint64(args[i].Imm)))))}
+		}
 	}
 	return ""
 }
@@ -281,6 +332,8 @@ func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
 			o.Kind == OpInt && (o.Imm == 0 || o.Imm == 1)
 	case isa.SinkPred:
 		return o.Kind == OpReg && e.Registers[o.Reg].Class == isa.Pred
+	case isa.Pair:
+		return o.Kind == OpPair && pairFits(e, t, &o.List[0]) && pairFits(e, isa.Pred, &o.List[1])
 	case isa.Imm:
 		return o.Kind == OpInt
 	case isa.Sink:
@@ -288,7 +341,7 @@ func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
 	case isa.Label:
 		return o.Kind == OpSymbol || o.Kind == OpLabel
 	case isa.Addr:
-		return o.Kind == OpAddr && (o.Reg < 0 || e.Registers[o.Reg].Class == addressClass(a.Space))
+		return o.Kind == OpAddr && (o.Reg < 0 || addressFits(f.ArgSpace(m, i), e.Registers[o.Reg].Class))
 	case isa.TensorAddr:
 		return o.Kind == OpTensor && e.Registers[o.Reg].Class == isa.B64 && listFits(e, f, a, isa.S32, f.ArgLen(m, i), o.List)
 	case isa.Vec:
@@ -315,11 +368,16 @@ func listFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, n int, list []Opera
 func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool {
 	switch o.Kind {
 	case OpReg:
-		return e.Registers[o.Reg].Class == t.Class()
+		c := e.Registers[o.Reg].Class
+		return c == t.Class() || a.Wider && c != isa.Pred && c.Bits() > t.Bits()
 	case OpInt:
-		return a.Dir == isa.In && !a.RegOnly && t != isa.Pred && t != isa.F32
+		return a.Dir == isa.In && !a.RegOnly && t != isa.Pred && t != isa.F32 && t != isa.F64
 	case OpF32:
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
+	case OpF64:
+		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.F64 || t == isa.B64)
+	case OpSink: // of a vector
+		return a.Dir == isa.Out && a.Kind == isa.Vec
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
 	case OpSymbol:
@@ -328,10 +386,16 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 	return false
 }
 
-// addressClass is the register class of addresses of a space.
-func addressClass(s isa.Space) isa.Type {
-	if s == isa.Shared || s == isa.SharedCluster {
-		return isa.B32
+func pairFits(e *Entry, t isa.Type, o *Operand) bool {
+	return o.Kind == OpSink || o.Kind == OpReg && e.Registers[o.Reg].Class == t.Class()
+}
+
+// addressFits reports whether registers of a class hold addresses of a space:
+// 64 bits always, 32 where a space is small.
+func addressFits(s isa.Space, class isa.Type) bool {
+	switch s {
+	case isa.Shared, isa.SharedCluster, isa.Local:
+		return class == isa.B32 || class == isa.B64
 	}
-	return isa.B64
+	return class == isa.B64
 }

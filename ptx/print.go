@@ -2,7 +2,10 @@ package ptx
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"sonicmoe/ptx/isa"
 )
@@ -75,14 +78,48 @@ func (p *printer) endLine() {
 }
 
 func (p *printer) variable(v Variable) {
-	s := ".shared .align " + strconv.Itoa(v.Align) + " .b8 " + v.Name + "["
+	space := map[isa.Space]string{isa.Local: ".local", isa.Global: ".global", isa.Const: ".const"}[v.Space]
+	if v.Shared() {
+		space = ".shared"
+	}
+	s := space + " .align " + strconv.Itoa(v.Align)
 	if v.Extern {
 		s = ".extern " + s
 	}
-	if v.Bytes > 0 {
-		s += strconv.Itoa(v.Bytes)
+	unit, name := 1, " .b8 "
+	if len(v.Addresses) > 0 {
+		unit, name = 8, " .u64 "
 	}
-	p.writeLine(s + "];")
+	s += name + v.Name + "["
+	if v.Bytes > 0 {
+		s += strconv.Itoa(v.Bytes / unit)
+	}
+	p.writeLine(s + "]" + v.initial(unit) + ";")
+}
+
+// initial is the initial value of a variable in units of bytes.
+func (v *Variable) initial(unit int) string {
+	n := (len(v.Init) + unit - 1) / unit
+	if n == 0 {
+		return ""
+	}
+	words := make([]string, n)
+	for i := range words {
+		var b [8]byte
+		copy(b[:], v.Init[i*unit:min(len(v.Init), (i+1)*unit)])
+		words[i] = strconv.FormatUint(binary.LittleEndian.Uint64(b[:]), 10)
+	}
+	for _, a := range v.Addresses {
+		s := a.Sym
+		if a.Global {
+			s = "generic(" + s + ")"
+		}
+		if a.Add != 0 {
+			s += "+" + strconv.FormatInt(a.Add, 10)
+		}
+		words[a.At/unit] = s
+	}
+	return " = {" + strings.Join(words, ", ") + "}"
 }
 
 func (p *printer) entry(e *Entry) {
@@ -119,6 +156,10 @@ func (p *printer) entry(e *Entry) {
 		p.writeLine(s + ";")
 	}
 	for _, v := range e.Shared {
+		p.buf.WriteByte('\t')
+		p.variable(v)
+	}
+	for _, v := range e.Local {
 		p.buf.WriteByte('\t')
 		p.variable(v)
 	}
@@ -187,8 +228,18 @@ func (p *printer) operand(o *Operand) {
 		for shift := 28; shift >= 0; shift -= 4 {
 			p.buf.WriteByte(digits[o.Imm>>shift&15])
 		}
+	case OpF64:
+		p.buf.WriteString("0d" + strings.ToUpper(fmt.Sprintf("%016x", uint64(o.Imm))))
 	case OpSymbol, OpLabel:
 		p.buf.WriteString(o.Sym)
+		if o.Imm != 0 {
+			p.buf.WriteByte('+')
+			p.int(o.Imm)
+		}
+	case OpPair:
+		p.operand(&o.List[0])
+		p.buf.WriteByte('|')
+		p.operand(&o.List[1])
 	case OpSpecial:
 		p.buf.WriteString(isa.Specials[o.Reg].Name)
 	case OpSink:

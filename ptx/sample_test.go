@@ -3,6 +3,7 @@ package ptx_test
 import (
 	"math/rand/v2"
 	"strconv"
+	"strings"
 
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/isa"
@@ -32,6 +33,7 @@ func sampleModule() *ptx.Module {
 			{Name: "word", Type: isa.U32, Align: 4, Bytes: 4},
 		},
 		Shared: []ptx.Variable{{Name: "tile", Align: 16, Bytes: 1024}},
+		Local:  []ptx.Variable{{Name: "own", Space: isa.Local, Align: 16, Bytes: 128}},
 	}
 	for _, p := range pools {
 		e.Decls = append(e.Decls, ptx.RegDecl{Class: p.class, Prefix: p.name, Count: p.count})
@@ -86,12 +88,18 @@ func (s *sampler) arg(f *isa.Form, m isa.Mods, i int) ptx.Operand {
 		return p
 	case isa.SinkPred:
 		return s.reg(isa.Pred)
+	case isa.Pair:
+		d, p := s.reg(t), s.reg(isa.Pred)
+		for t == isa.Pred && d.Reg == p.Reg {
+			p = s.reg(isa.Pred)
+		}
+		return ptx.Operand{Kind: ptx.OpPair, List: []ptx.Operand{d, p}}
 	case isa.Sink:
 		return ptx.Operand{Kind: ptx.OpSink}
 	case isa.Label:
 		return ptx.Operand{Kind: ptx.OpLabel, Sym: "$start"}
 	case isa.Addr:
-		return s.address(f, m, a)
+		return s.address(f.ArgSpace(m, i))
 	case isa.TensorAddr:
 		return ptx.Operand{Kind: ptx.OpTensor, Reg: s.reg(isa.U64).Reg, List: s.list(f, a, isa.S32, f.ArgLen(m, i))}
 	case isa.Vec:
@@ -104,9 +112,9 @@ func (s *sampler) arg(f *isa.Form, m isa.Mods, i int) ptx.Operand {
 	return s.scalar(f, a, t)
 }
 
-func (s *sampler) address(f *isa.Form, m isa.Mods, a *isa.Arg) ptx.Operand {
+func (s *sampler) address(space isa.Space) ptx.Operand {
 	o := ptx.Operand{Kind: ptx.OpAddr, Reg: -1, Imm: 16 * int64(s.rng.IntN(4))}
-	switch a.Space {
+	switch space {
 	case isa.Param:
 		o.Sym = "map"
 	case isa.Shared:
@@ -115,6 +123,8 @@ func (s *sampler) address(f *isa.Form, m isa.Mods, a *isa.Arg) ptx.Operand {
 			return o
 		}
 		o.Reg = s.reg(isa.U32).Reg
+	case isa.Local:
+		o.Sym = "own"
 	case isa.SharedCluster:
 		o.Reg = s.reg(isa.U32).Reg
 	default:
@@ -147,6 +157,9 @@ func (s *sampler) scalar(f *isa.Form, a *isa.Arg, t isa.Type) ptx.Operand {
 		if t == isa.F32 {
 			return ptx.Operand{Kind: ptx.OpF32, Imm: int64(s.rng.Uint32())}
 		}
+		if t == isa.F64 {
+			return ptx.Operand{Kind: ptx.OpF64, Imm: int64(s.rng.Uint64())}
+		}
 		return ptx.Operand{Kind: ptx.OpInt, Imm: s.constant(f, a, t)}
 	}
 	return s.reg(t)
@@ -168,7 +181,7 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 
 func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
 	switch {
-	case f.Op == "bar.sync" || f.Op == "bar.arrive":
+	case strings.HasPrefix(f.Op, "bar.") || strings.HasPrefix(f.Op, "barrier."):
 		if a.Name == "id" {
 			return int64(s.rng.IntN(16))
 		}
@@ -179,6 +192,10 @@ func (s *sampler) constant(f *isa.Form, a *isa.Arg, t isa.Type) int64 {
 		return 16
 	case a.Name == "count":
 		return 1 + int64(s.rng.IntN(1024))
+	case (f.Op == "bfe" || f.Op == "bfi") && (a.Name == "at" || a.Name == "n"):
+		return int64(s.rng.IntN(256))
+	case a.Name == "fraction":
+		return 1
 	case a.Name == "lane" || a.Name == "clamp":
 		return int64(s.rng.IntN(32))
 	case t.Bits() == 64:

@@ -67,10 +67,12 @@ func (v *verifier) run() {
 		v.declare(p.Name)
 	}
 	shared := 0
-	for _, list := range [][]Variable{v.m.Globals, v.e.Shared} {
+	for _, list := range [][]Variable{v.m.Globals, v.e.Shared, v.e.Local} {
 		for _, g := range list {
 			v.declare(g.Name)
-			shared += g.Bytes
+			if g.Shared() {
+				shared += g.Bytes
+			}
 		}
 	}
 	if shared > maxShared {
@@ -136,8 +138,8 @@ func (v *verifier) limits(in *Inst) {
 		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
 			v.errorf(in, "setmaxnreg %d, must be a multiple of 8 from 24 to 256", n)
 		}
-		if v.e.MinCTAs == 0 {
-			v.errorf(in, "setmaxnreg without .minnctapersm has no effect; set launch bounds")
+		if v.e.MinCTAs == 0 && v.e.MaxThreads == 0 && v.e.Block.Count() == 0 {
+			v.errorf(in, "setmaxnreg without .maxntid, .reqntid or .minnctapersm has no effect; set launch bounds")
 		}
 	case isa.BarSync, isa.BarArrive:
 		if n, ok := imm(0); ok && (n < 0 || n > 15) {

@@ -37,7 +37,7 @@ func TestVerifierRules(t *testing.T) {
 			}, "setmaxnreg 100, must be a multiple of 8 from 24 to 256"},
 		{"setmaxnreg launch bounds",
 			func(k *ptx.Kernel) { k.SetLaunchBounds(384, 1); k.SetMaxNReg(40, false) },
-			func(k *ptx.Kernel) { at = thisLine(0); k.SetMaxNReg(40, false) }, "setmaxnreg without .minnctapersm"},
+			func(k *ptx.Kernel) { at = thisLine(0); k.SetMaxNReg(40, false) }, "setmaxnreg without .maxntid, .reqntid or .minnctapersm"},
 		{"barrier number",
 			func(k *ptx.Kernel) { k.BarSync(ptx.Uint(15)) },
 			func(k *ptx.Kernel) { at = thisLine(0); k.BarSync(ptx.Uint(16)) }, "barrier 16, must be 0 to 15"},

@@ -60,7 +60,10 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 	if mem == nil {
 		return fmt.Errorf("check of kernel %s: no memory", k.entry.Name)
 	}
-	l.Races, l.Parallel = true, 1 // in one goroutine the same is found each time
+	l.Races, l.Parallel = true, 1                  // in one goroutine the same is found each time
+	if _, err := mem.image(k.module); err != nil { // before what is restored
+		return err
+	}
 	before := mem.snapshot()
 	var after snapshot
 	found := &Findings{}

@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"errors"
 	"fmt"
 
 	"sonicmoe/ptx"
@@ -18,15 +19,17 @@ type decoder struct {
 	consts64 map[uint64]int32
 	special  map[int32]int32
 	symbol   map[string]int32
+	wide     map[string]int32 // symbols in 64-bit registers
+	local    map[string]int   // offset of each variable of a thread
 	// shared is the address of each shared variable in a CTA of rank 0.
 	shared map[string]int
 	// params is the offset of each parameter.
 	params map[string]int
 }
 
-func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
-	d := &decoder{m: m, e: e, k: &Kernel{module: m, entry: e},
-		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}, params: map[string]int{}}
+func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
+	d := &decoder{m: module.text, e: e, k: &Kernel{module: module, entry: e},
+		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}, wide: map[string]int32{}, params: map[string]int{}}
 	for _, p := range e.Params {
 		d.params[p.Name] = p.Offset
 	}
@@ -37,6 +40,7 @@ func decodeKernel(m *ptx.Module, e *ptx.Entry) (*Kernel, error) {
 		d.reg = append(d.reg, d.newSlot(bankOf(r.Class)))
 	}
 	d.layoutShared()
+	d.layoutLocal()
 	labels := map[string]int32{}
 	n := int32(0)
 	for i := range e.Body {
@@ -74,7 +78,7 @@ func (d *decoder) layoutShared() {
 	d.shared = map[string]int{}
 	for _, list := range [][]ptx.Variable{d.m.Globals, d.e.Shared} {
 		for _, v := range list {
-			if !v.Extern {
+			if v.Shared() && !v.Extern {
 				at = (at + v.Align - 1) / v.Align * v.Align
 				d.shared[v.Name] = at
 				at += v.Bytes
@@ -83,11 +87,23 @@ func (d *decoder) layoutShared() {
 	}
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
 	for _, v := range d.m.Globals {
-		if v.Extern { // dynamic memory begins behind the static
+		if v.Shared() && v.Extern { // dynamic memory begins behind the static
 			d.shared[v.Name] = (at + v.Align - 1) / v.Align * v.Align
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
 	}
+}
+
+// layoutLocal places the variables of a thread.
+func (d *decoder) layoutLocal() {
+	d.local = map[string]int{}
+	at := 0
+	for _, v := range d.e.Local {
+		at = (at + v.Align - 1) / v.Align * v.Align
+		d.local[v.Name] = at
+		at += v.Bytes
+	}
+	d.k.localBytes = (at + 15) / 16 * 16
 }
 
 func (d *decoder) newSlot(b bank) int32 {
@@ -136,6 +152,18 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		if err != nil {
 			return in, err
 		}
+		if f.Args[i].Kind == isa.Addr {
+			if in.space = f.ArgSpace(src.Mods, i); inSharedSpace(in.space) && o.bank == bank64 {
+				d.uses(&in, &f.Args[i], &o)
+				in.narrow = append(in.narrow, narrowing{arg: i, from: o, to: d.newSlot(bank32)})
+				n := &in.narrow[len(in.narrow)-1]
+				in.args = append(in.args, operand{bank: bank32, slot: n.to, list: []int32{n.to}})
+				if i < len(in.slot) {
+					in.slot[i] = n.to
+				}
+				continue
+			}
+		}
 		if i < len(in.slot) && o.bank != bankNone {
 			in.slot[i] = o.slot
 		}
@@ -149,6 +177,13 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		if h.prepare(&in); in.exec == nil {
 			return in, fmt.Errorf("%s%s is not emulated", f.Op, in.typ)
 		}
+	}
+	d.extendLoaded(&in)
+	if in.narrow != nil {
+		narrowed(&in)
+	}
+	if in.space == isa.Generic && h.spaces != nil {
+		d.chooseSpace(&in, h.spaces)
 	}
 	if f.ID == isa.Mov && src.Args[1].Kind == ptx.OpSpecial {
 		if read := clocks[isa.Specials[src.Args[1].Reg].Name]; read != nil {
@@ -166,6 +201,9 @@ func (d *decoder) uses(in *inst, a *isa.Arg, o *operand) {
 		return
 	}
 	slots := o.list
+	if a.Kind == isa.Pair {
+		in.def[bankPred] = append(in.def[bankPred], o.pair)
+	}
 	if a.Kind != isa.Vec {
 		slots = append([]int32{o.slot}, o.list...)
 	}
@@ -194,7 +232,15 @@ func (d *decoder) operand(src *ptx.Inst, i int, labels map[string]int32, in *ins
 		in.target = labels[o.Sym]
 		return operand{bank: bankNone}, nil
 	case isa.Addr:
-		return d.address(a, o)
+		return d.address(f.ArgSpace(src.Mods, i), o)
+	case isa.Pair:
+		r, err := d.scalar(src, &o.List[0], t)
+		if err != nil {
+			return r, err
+		}
+		p, err := d.scalar(src, &o.List[1], isa.Pred)
+		r.pair = p.slot
+		return r, err
 	case isa.TensorAddr:
 		list, err := d.list(src, o.List, isa.S32)
 		return operand{bank: bank64, slot: d.reg[o.Reg], list: list}, err
@@ -204,7 +250,18 @@ func (d *decoder) operand(src *ptx.Inst, i int, labels map[string]int32, in *ins
 			elems = []ptx.Operand{*o}
 		}
 		list, err := d.list(src, elems, t)
-		return operand{bank: bankOf(t.Class()), list: list}, err
+		out := operand{bank: bankOf(t.Class()), list: list}
+		for _, e := range elems {
+			if e.Kind == ptx.OpReg {
+				out.bank = bankOf(d.e.Registers[e.Reg].Class) // may be wider
+			}
+		}
+		for _, e := range elems {
+			if e.Kind == ptx.OpReg && bankOf(d.e.Registers[e.Reg].Class) != out.bank || e.Kind == ptx.OpInt && out.bank != bankOf(t.Class()) {
+				return out, fmt.Errorf("%s with registers of several widths is not emulated", f.Op)
+			}
+		}
+		return out, err
 	}
 	return d.scalar(src, o, t)
 }
@@ -224,9 +281,12 @@ func (d *decoder) list(src *ptx.Inst, elems []ptx.Operand, t isa.Type) ([]int32,
 func (d *decoder) scalar(src *ptx.Inst, o *ptx.Operand, t isa.Type) (operand, error) {
 	b := bankOf(t.Class())
 	switch o.Kind {
+	case ptx.OpSink:
+		return operand{bank: b, slot: d.newSlot(b)}, nil
 	case ptx.OpReg, ptx.OpNotReg:
+		b = bankOf(d.e.Registers[o.Reg].Class)
 		return operand{bank: b, slot: d.reg[o.Reg], negate: o.Kind == ptx.OpNotReg}, nil
-	case ptx.OpInt, ptx.OpF32:
+	case ptx.OpInt, ptx.OpF32, ptx.OpF64:
 		switch {
 		case b == bankPred:
 			return operand{bank: b, slot: slotZero + int32(o.Imm&1)}, nil
@@ -241,7 +301,7 @@ func (d *decoder) scalar(src *ptx.Inst, o *ptx.Operand, t isa.Type) (operand, er
 	case ptx.OpSpecial:
 		return operand{bank: b, slot: d.specialSlot(b, o.Reg)}, nil
 	case ptx.OpSymbol:
-		return d.symbolValue(b, o.Sym)
+		return d.symbolValue(b, o.Sym, o.Imm)
 	}
 	return operand{}, fmt.Errorf("operand of %s is not emulated", src.Form.Op)
 }
@@ -258,7 +318,16 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 
 // symbolValue is a symbol as mov's operand: a parameter's offset, or a shared
 // variable's address.
-func (d *decoder) symbolValue(b bank, name string) (operand, error) {
+func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
+	if _, shared := d.shared[name]; b == bank64 && d.params[name] == 0 || add != 0 {
+		if _, param := d.params[name]; !param {
+			if b != bank64 {
+				return operand{}, fmt.Errorf("the address of %s does not go into a register of 32 bits", name)
+			}
+			s, err := d.wideSymbol(name, add, shared)
+			return operand{bank: b, slot: s}, err
+		}
+	}
 	if offset, ok := d.params[name]; ok {
 		if b == bank64 {
 			return operand{bank: b, slot: d.const64(uint64(offset))}, nil
@@ -266,10 +335,32 @@ func (d *decoder) symbolValue(b bank, name string) (operand, error) {
 		return operand{bank: b, slot: d.const32(uint32(offset))}, nil
 	}
 	if b != bank32 {
-		return operand{}, fmt.Errorf("the address of shared variable %s goes into a 32-bit register", name)
+		return operand{}, fmt.Errorf("no variable %s", name)
 	}
 	s, err := d.sharedSlot(name)
 	return operand{bank: bank32, slot: s}, err
+}
+
+// wideSymbol is the 64-bit slot of a variable's address in its state space.
+func (d *decoder) wideSymbol(name string, add int64, shared bool) (int32, error) {
+	if at, ok := d.local[name]; ok {
+		return d.const64(uint64(int64(at) + add)), nil
+	}
+	at, ok := d.shared[name], shared
+	if !shared {
+		at, ok = d.k.module.image.offset(name)
+	}
+	if !ok {
+		return 0, fmt.Errorf("no variable %s", name)
+	}
+	key := fmt.Sprint(name, "+", add)
+	s, ok := d.wide[key]
+	if !ok {
+		s = d.newSlot(bank64)
+		d.wide[key] = s
+		d.k.wideSymbols = append(d.k.wideSymbols, wideSymbol{s, uint64(int64(at) + add), shared})
+	}
+	return s, nil
 }
 
 func (d *decoder) sharedSlot(name string) (int32, error) {
@@ -286,17 +377,23 @@ func (d *decoder) sharedSlot(name string) (int32, error) {
 	return s, nil
 }
 
-func (d *decoder) address(a *isa.Arg, o *ptx.Operand) (operand, error) {
+func (d *decoder) address(space isa.Space, o *ptx.Operand) (operand, error) {
 	b := bank64
-	if a.Space == isa.Shared || a.Space == isa.SharedCluster {
+	if inSharedSpace(space) {
 		b = bank32
+	}
+	if o.Reg >= 0 && o.Sym == "" {
+		b = bankOf(d.e.Registers[o.Reg].Class)
+		if b == bank32 && !inSharedSpace(space) {
+			return operand{}, errors.New("an address of 32 bits in this state space is not emulated")
+		}
 	}
 	out := operand{bank: b, slot: slotZero, imm: o.Imm}
 	switch {
 	case o.Reg >= 0 && o.Sym == "":
 		out.slot = d.reg[o.Reg]
 	case o.Sym == "":
-	case a.Space == isa.Param:
+	case space == isa.Param:
 		offset, ok := d.params[o.Sym]
 		if !ok {
 			return out, fmt.Errorf("no parameter %s", o.Sym)
@@ -309,7 +406,11 @@ func (d *decoder) address(a *isa.Arg, o *ptx.Operand) (operand, error) {
 		}
 		out.slot = s
 	default:
-		return out, fmt.Errorf("[%s] is no address in this state space", o.Sym)
+		s, err := d.wideSymbol(o.Sym, 0, false)
+		if err != nil {
+			return out, fmt.Errorf("[%s] is no address in this state space", o.Sym)
+		}
+		out.slot = s
 	}
 	return out, nil
 }

@@ -137,6 +137,9 @@ func (a *definedness) solve() {
 	for _, c := range a.k.symbols {
 		a.add(start, bank32, c.slot)
 	}
+	for _, c := range a.k.wideSymbols {
+		a.add(start, bank64, c.slot)
+	}
 	for _, c := range a.k.specials {
 		a.add(start, c.bank, c.slot)
 	}

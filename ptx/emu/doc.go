@@ -22,6 +22,11 @@
 // and the use of mbarriers. What it does not check: races in global memory, and
 // between the lanes of one warp; griddepcontrol, since one grid runs at a time.
 //
+// PTX that other compilers print runs too: generic addresses, variables of the
+// module, a thread's own memory, doubles and halves, every direction of rounding
+// (exact.go; sums and products that do not say .rn are not contracted, as an
+// assembler may). Not yet: functions, mma.sync, tensor maps in global memory.
+//
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma
 // adds (internal/mma), matrix descriptors and swizzles, tensor maps and the

@@ -13,6 +13,8 @@ type handler struct {
 	prepare func(in *inst)
 	// waits is what a fragment that waits here waits for.
 	waits func(w *warp, f *frag, in *inst) need
+	// spaces execute a form with a generic address in each state space.
+	spaces *spaceExecs
 }
 
 // forms has a handler for each row of the table.
@@ -23,6 +25,7 @@ func init() {
 	for _, part := range []map[isa.ID]handler{
 		integerForms(), floatForms(), moveForms(), memoryForms(), warpForms(), barrierForms(),
 		mbarrierForms(), copyForms(), bulkForms(), wgmmaForms(), controlForms(),
+		integerMoreForms(), floatMoreForms(), conversionForms(), spaceForms(), warpMoreForms(),
 	} {
 		maps.Copy(all, part)
 	}

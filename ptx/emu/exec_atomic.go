@@ -5,9 +5,36 @@ import "sonicmoe/ptx/isa"
 // prepareAtomic chooses the operation; both widths compute in 64 bits.
 func prepareAtomic(in *inst) {
 	cut := intType{bits: uint(in.typ.Bits())}
+	if in.has(".cas") {
+		in.op64 = func(old, v, swap uint64) uint64 {
+			if old == cut.extend(v) {
+				return cut.extend(swap)
+			}
+			return old
+		}
+		return
+	}
+	if t := in.typ; in.has(".add") && t.Float() {
+		in.op64 = func(old, v, _ uint64) uint64 {
+			f := formatOf(t)
+			return f.encode(f.compute(opAdd, roundNearest, floatOf(t, old), floatOf(t, v), 0))
+		}
+		return
+	}
+	less := intType{uint(in.typ.Bits()), in.typ.Signed()}.less
 	op := map[string]func(old, v uint64) uint64{
-		".add": func(old, v uint64) uint64 { return old + v }, ".min": func(old, v uint64) uint64 { return min(old, v) },
-		".max": func(old, v uint64) uint64 { return max(old, v) }, ".and": func(old, v uint64) uint64 { return old & v },
+		".add": func(old, v uint64) uint64 { return old + v }, ".min": func(old, v uint64) uint64 {
+			if less(v, old) {
+				return v
+			}
+			return old
+		},
+		".max": func(old, v uint64) uint64 {
+			if less(old, v) {
+				return v
+			}
+			return old
+		}, ".and": func(old, v uint64) uint64 { return old & v },
 		".or": func(old, v uint64) uint64 { return old | v }, ".xor": func(old, v uint64) uint64 { return old ^ v },
 		".exch": func(_, v uint64) uint64 { return v },
 		".inc": func(old, v uint64) uint64 {
@@ -16,20 +43,28 @@ func prepareAtomic(in *inst) {
 			}
 			return old + 1
 		},
+		".dec": func(old, v uint64) uint64 {
+			if old == 0 || old > v {
+				return v
+			}
+			return old - 1
+		},
 	}[in.mod("op")]
 	in.op64 = func(old, v, _ uint64) uint64 { return cut.extend(op(old, v)) }
 }
 
-// atomicArgs are the address, the value and, for atom, the result.
-func atomicArgs(in *inst) (a, v, d *operand) {
-	if len(in.args) == 3 {
-		return &in.args[1], &in.args[2], &in.args[0]
+// atomicArgs are the address, the value and, for atom, the result; swap is the
+// new value of cas, or the value.
+func atomicArgs(in *inst) (a, v, swap, d *operand) {
+	args := in.args
+	if in.form.Args[0].Dir == isa.Out {
+		d, args = &args[0], args[1:]
 	}
-	return &in.args[0], &in.args[1], nil
+	return &args[0], &args[1], &args[len(args)-1], d
 }
 
 func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	a, v, d := atomicArgs(in)
+	a, v, swap, d := atomicArgs(in)
 	size := int(in.size)
 	w.cta.cluster.polled = true
 	for m := mask; m != 0; m &= m - 1 {
@@ -42,7 +77,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		mu := w.cta.cluster.grid.mem.lock(at)
 		mu.Lock()
 		old := readWord(b, size)
-		writeWord(b, size, in.op64(old, w.elem(v, v.slot, l), 0))
+		writeWord(b, size, in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
 		mu.Unlock()
 		if d != nil {
 			w.setElem(d, d.slot, l, old)
@@ -52,7 +87,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	a, v, d := atomicArgs(in)
+	a, v, swap, d := atomicArgs(in)
 	size := uint32(in.size)
 	if r := w.cta.cluster.races; r != nil {
 		x := r.ordinary(w, in, true)
@@ -63,7 +98,7 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(a, l), l)
+		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		if !ok {
 			return failed
 		}
@@ -72,7 +107,7 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		b := c.shared.bytes[at:]
 		old := readWord(b, int(size))
-		writeWord(b, int(size), in.op64(old, w.elem(v, v.slot, l), 0))
+		writeWord(b, int(size), in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
 		c.shared.proxy.wrote(at, size, w.id*warpLanes+l)
 		if d != nil {
 			w.setElem(d, d.slot, l, old)

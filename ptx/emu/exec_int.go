@@ -77,7 +77,7 @@ func permute(a, b, selector uint32) uint32 {
 
 func selectPred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	p := w.pred(&in.args[3])
-	if in.typ == isa.B64 {
+	if in.args[0].bank == bank64 {
 		selectLanes(&w.r64[in.slot[0]], &w.r64[in.slot[1]], &w.r64[in.slot[2]], p, mask)
 	} else {
 		selectLanes(&w.r32[in.slot[0]], &w.r32[in.slot[1]], &w.r32[in.slot[2]], p, mask)

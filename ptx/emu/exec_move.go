@@ -15,8 +15,13 @@ func moveForms() map[isa.ID]handler {
 		isa.Unpack32:     {exec: unpack},
 		isa.CvtaToGlobal: generated,
 		isa.CvtaParam:    generated,
-		isa.CvtInt:       generated,
-		isa.CvtIntToF32:  generated,
+		isa.CvtInt: {exec: generated.exec, prepare: func(in *inst) {
+			to, from := convertTypes(in)
+			if generated.prepare(in); in.args[0].bank != bankOf(to.Class()) || in.args[1].bank != bankOf(from.Class()) {
+				in.exec, in.lane = eachLane, convert(in) // a register is wider
+			}
+		}},
+		isa.CvtIntToF32: generated,
 		isa.CvtF32ToInt: {exec: alu32, prepare: func(in *inst) {
 			to := intType{32, in.typ.Signed()}
 			in.op32 = func(a, _, _ uint32) uint32 { return uint32(to.fromFloat(float64(toF32(a)), roundZero)) }

@@ -66,15 +66,9 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
 	r := w.cta.cluster.races
 	r.start()
-	space := isa.Shared
-	for i := range in.form.Args {
-		if in.form.Args[i].Kind == isa.Addr {
-			space = in.form.Args[i].Space
-		}
-	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, space, w.shared32(o, l), l)
+		c, at, ok := w.sharedOf(in, in.space, w.shared32(o, l), l)
 		if !ok {
 			return failed
 		}
@@ -99,7 +93,7 @@ func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.form.Args[1].Space, w.shared32(a, l), l)
+		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		if !ok {
 			return failed
 		}
@@ -140,7 +134,7 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.form.Args[0].Space, w.shared32(a, l), l)
+		c, at, ok := w.sharedOf(in, in.space, w.shared32(a, l), l)
 		if !ok {
 			return failed
 		}

@@ -17,6 +17,13 @@ type namedBarrier struct {
 	// for messages.
 	by, before []int
 	now, done  knowledge // of those who arrive, and for those who leave
+	votes      [2]votes  // of the even and the odd generations
+}
+
+// votes are the predicates that met at a barrier.
+type votes struct {
+	count  int
+	misses bool // some did not hold
 }
 
 func barrierForms() map[isa.ID]handler {
@@ -40,13 +47,17 @@ func barrierForms() map[isa.ID]handler {
 
 // arriveNamed counts a warp in at a named barrier.
 func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
-	id, same := w.uniform32(in.slot[0], mask)
+	number, count := 0, 1 // of the operands
+	if in.form.Args[0].Dir == isa.Out {
+		number, count = 1, len(in.args)
+	}
+	id, same := w.uniform32(in.slot[number], mask)
 	if !same || id > 15 {
 		return nil, w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane: must be one of 0 to 15 and the same in all lanes", in.form.Op, id)
 	}
 	threads := uint32(len(w.cta.warps) * warpLanes)
-	if len(in.args) > 1 {
-		if threads, same = w.uniform32(in.slot[1], mask); !same || threads == 0 || threads%warpLanes != 0 {
+	if len(in.args) > count {
+		if threads, same = w.uniform32(in.slot[count], mask); !same || threads == 0 || threads%warpLanes != 0 {
 			return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads: must be a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
 		}
 	}
@@ -100,7 +111,11 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 }
 
 func waitsAtBarrier(w *warp, f *frag, in *inst) need {
-	id := int(w.r32[in.slot[0]][first(f.mask)] & 15)
+	number := 0
+	if in.form.Args[0].Dir == isa.Out {
+		number = 1
+	}
+	id := int(w.r32[in.slot[number]][first(f.mask)] & 15)
 	b := &w.cta.bars[id]
 	n := need{what: fmt.Sprintf("waits at %s: %d of %d threads have arrived (%s)", w.cta.cluster.grid.kernel.namedBarrierName(id),
 		b.arrived, b.threads, plural("warp", b.by))}

@@ -88,26 +88,32 @@ func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {
 	}
 	mode := in.mod("mode")
 	from := w.r32[in.slot[1]] // a copy: d may be a
-	d := &w.r32[in.slot[0]]
+	d, p := &w.r32[in.slot[0]], uint32(0)
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		j := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
+		j, inside := shuffleSource(mode, l, w.r32[in.slot[2]][l], w.r32[in.slot[3]][l])
 		if mask>>j&1 == 0 {
 			return w.fault(in, DivergentAligned, 1<<l, "shfl.sync reads lane %d, which does not execute it", j)
 		}
 		d[l] = from[j]
+		if inside {
+			p |= 1 << l
+		}
+	}
+	if in.form.Args[0].Kind == isa.Pair {
+		w.setPred(in.args[0].pair, p, mask)
 	}
 	return next
 }
 
-// shuffleSource is the lane that lane l reads; its own when the other one is
-// outside the segment.
-func shuffleSource(mode string, l int, b, c uint32) int {
+// shuffleSource is the lane that lane l reads, and whether it is inside the
+// segment; else it is the lane's own.
+func shuffleSource(mode string, l int, b, c uint32) (lane int, inside bool) {
 	segment := int(c >> 8 & 31)
 	b &= 31
 	low := l & segment
 	high := low | int(c&31)&^segment
-	j, inside := 0, false
+	j := 0
 	switch mode {
 	case ".up":
 		j = l - int(b)
@@ -123,9 +129,9 @@ func shuffleSource(mode string, l int, b, c uint32) int {
 		inside = j <= high
 	}
 	if !inside {
-		return l
+		return l, false
 	}
-	return j
+	return j, true
 }
 
 func ballot(w *warp, f *frag, in *inst, mask uint32) outcome {

@@ -339,9 +339,9 @@ end:
 func TestUnknownForms(t *testing.T) {
 	for code, says := range map[string]string{
 		"tex.2d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%d0, {%r0, %r1}];": "",
-		"lop3.b32 %r0, %r1, %r2, %r3, 0x80;":                         "lop3.b32",
+		"lop3.and.b32 %r0, %r1, %r2, %r3, 0x80;":                     "lop3",
 		"ld.global.v8.u32 %r0, [%d0];":                               "ld.global.v8.u32",
-		"add.f64 %d0, %d1, %d2;":                                     "add.f64",
+		"add.f128 %d0, %d1, %d2;":                                    "add.f128",
 		"bra nowhere;":                                               "nowhere",
 	} {
 		_, err := Load([]byte(body(code)))

@@ -100,6 +100,7 @@ type grid struct {
 	// helpers takes warps with products to multiply; nil without helpers.
 	helpers chan *warp
 
+	image    uint64 // address of the module's variables
 	clusters int64
 	room     int64 // clusters that have memory
 	stop     atomic.Bool
@@ -235,6 +236,10 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	if g.room = l.HostBytes / g.clusterBytes(); g.room == 0 {
 		return nil, fmt.Errorf("a cluster takes %d bytes of the host's memory for registers and shared memory, at most %d", g.clusterBytes(), l.HostBytes)
 	}
+	var err error
+	if g.image, err = mem.image(k.module); err != nil {
+		return nil, err
+	}
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
 		g.spinLimit = 1 << 24
 	}
@@ -307,6 +312,7 @@ func (g *grid) clusterBytes() int64 {
 	for b, bytes := range [numBanks]int{bank32: 4 * warpLanes, bank64: 8 * warpLanes, bankPred: 4} {
 		warp += k.slots[b] * (bytes + 4) // and who of the lanes has written it
 	}
+	warp += k.localBytes * warpLanes
 	warps := (g.threads + warpLanes - 1) / warpLanes
 	return int64(g.cluster.Count()) * int64(warps*warp+g.smem)
 }

@@ -21,6 +21,7 @@ type Memory struct {
 	next   uint64
 	freed  []*allocation // the latest ones, for messages
 	allocs atomic.Pointer[[]*allocation]
+	images map[*Module]uint64 // the variables of modules, at their addresses
 
 	// locks order atomics and acquire or release accesses of parallel CTAs.
 	locks [64]sync.Mutex

@@ -13,6 +13,7 @@ import (
 type Module struct {
 	text    *ptx.Module
 	kernels map[string]*Kernel
+	image   image
 }
 
 // Load parses, verifies and decodes PTX text. A form that the instruction
@@ -26,8 +27,11 @@ func Load(text []byte) (*Module, error) {
 		return nil, err
 	}
 	out := &Module{text: m, kernels: map[string]*Kernel{}}
+	if out.image, err = newImage(m); err != nil {
+		return nil, err
+	}
 	for _, e := range m.Entries {
-		k, err := decodeKernel(m, e)
+		k, err := decodeKernel(out, e)
 		if err != nil {
 			return nil, fmt.Errorf("ptx: kernel %s: %w", e.Name, err)
 		}
@@ -50,7 +54,7 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 
 // Kernel is one decoded kernel.
 type Kernel struct {
-	module *ptx.Module
+	module *Module
 	entry  *ptx.Entry
 	code   []inst
 	// staticShared is where dynamic shared memory may begin, after static.
@@ -62,6 +66,9 @@ type Kernel struct {
 	const64  []constant[uint64]
 	specials []specialSlot
 	symbols  []constant[uint32] // shared symbols, as offsets in the window
+	// wideSymbols are symbols in 64-bit registers.
+	wideSymbols []wideSymbol
+	localBytes  int // of a thread's own memory
 	// classes are the registers of accumulators, classOf the class of each
 	// 32-bit slot; see accumulator.go.
 	classes [][]int32
@@ -75,6 +82,14 @@ type constant[T any] struct {
 	value T
 }
 
+// wideSymbol is the address of a variable: in shared memory, or from the start of
+// the module's image.
+type wideSymbol struct {
+	slot   int32
+	offset uint64
+	shared bool
+}
+
 type specialSlot struct {
 	bank bank
 	slot int32
@@ -84,7 +99,7 @@ type specialSlot struct {
 // Source is the source line behind a line of the PTX, such as "sum.cu:12", by
 // the text's .loc; "" where it has none.
 func (k *Kernel) Source(line int) string {
-	file, n := k.module.Source(k.entry, line)
+	file, n := k.module.text.Source(k.entry, line)
 	if n == 0 {
 		return ""
 	}
@@ -153,6 +168,7 @@ type operand struct {
 	slot   int32   // of the value, or of an address's base
 	imm    int64   // added to an address; or the value of an immediate
 	list   []int32 // slots of a vector or of coordinates; the slot of a scalar
+	pair   int32   // slot of the predicate of r|p
 }
 
 // Slots that every kernel has: zero in each bank, and the predicate true.
@@ -179,9 +195,17 @@ type inst struct {
 	size       uint8
 	target     int32
 
-	op32  func(a, b, c uint32) uint32
-	op64  func(a, b, c uint64) uint64
-	cmp32 func(a, b uint32) bool
+	// lane computes one lane of an instruction of any widths, from its inputs.
+	lane func(v [4]uint64) uint64
+	// narrow are addresses of 64 bits that the instruction takes as 32; generic is
+	// the instruction as it is in each state space, of those with an address that
+	// says the space, and space that of its address otherwise.
+	narrow  []narrowing
+	generic *genericForms
+	space   isa.Space
+	op32    func(a, b, c uint32) uint32
+	op64    func(a, b, c uint64) uint64
+	cmp32   func(a, b uint32) bool
 
 	use, def [numBanks][]int32
 	args     []operand

@@ -44,9 +44,11 @@ type warp struct {
 	frags []*frag
 	turns int
 
-	r32 mma.Registers
-	r64 [][warpLanes]uint64
-	p   []uint32
+	local []byte // the lanes' own memory, one behind the other
+	carry uint32 // the lanes' condition code
+	r32   mma.Registers
+	r64   [][warpLanes]uint64
+	p     []uint32
 	// offsets are where the lanes' present access goes, in its memory.
 	offsets [warpLanes]uint64
 	// ok has, for each slot, the lanes that hold a value.
@@ -67,6 +69,8 @@ func newWarp(k *Kernel) *warp {
 		r32: make(mma.Registers, k.slots[bank32]),
 		r64: make([][warpLanes]uint64, k.slots[bank64]),
 		p:   make([]uint32, k.slots[bankPred]),
+
+		local: make([]byte, k.localBytes*warpLanes),
 	}
 	w.products.done.L = &w.products.mu
 	for b := range w.ok {
@@ -109,6 +113,18 @@ func (w *warp) reset(c *cta, id, threads int) {
 	for _, s := range k.specials {
 		w.setSpecial(s)
 	}
+	for _, s := range k.wideSymbols {
+		at := c.cluster.grid.image + s.offset
+		if s.shared {
+			at = s.offset | uint64(c.rank)<<sharedRankBit
+		}
+		for l := range warpLanes {
+			w.r64[s.slot][l] = at
+		}
+		w.ok[bank64][s.slot] = fullMask
+	}
+	fillBytes(w.local, poison)
+	w.carry = 0
 	for _, s := range k.symbols {
 		w.fill32(s.slot, s.value|uint32(c.rank)<<sharedRankBit)
 	}

@@ -44,6 +44,6 @@ var arith = []Form{
 		Args: []Arg{out("d", B32), in("a", B32), in("b", B32), in("selector", B32)}, Manual: "Data Movement: prmt", Go: "x.Prmt"},
 	{Name: "Setp", Op: "setp", Mods: []Mod{one("cmp", ".eq", ".ne", ".lt", ".le", ".gt", ".ge"), types(".u32", ".s32", ".u64", ".s64")},
 		Args: []Arg{out("p", Pred), inT("a"), inT("b")}, Manual: "Comparison and Selection: setp"},
-	{Name: "Selp", Op: "selp", Mods: []Mod{types(".b32", ".b64", ".f32")},
+	{Name: "Selp", Op: "selp", Mods: []Mod{types(".b32", ".b64", ".f32", ".u32", ".s32", ".b16", ".u16", ".s16", ".u64", ".s64", ".f64")},
 		Args: []Arg{outT("d"), inT("a"), inT("b"), in("p", Pred)}, Manual: "Comparison and Selection: selp"},
 }

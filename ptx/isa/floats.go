@@ -33,7 +33,7 @@ var floats = []Form{
 
 // Moves and conversions.
 var data = []Form{
-	{Name: "Mov", Op: "mov", Mods: []Mod{types(".b32", ".u32", ".f32", ".b64", ".u64", ".b16", ".pred")},
+	{Name: "Mov", Op: "mov", Mods: []Mod{types(".b32", ".u32", ".f32", ".b64", ".u64", ".b16", ".pred", ".s32", ".s64", ".f64", ".u16", ".s16")},
 		Args: []Arg{outT("d"), inT("a")}, Manual: "Data Movement: mov"},
 	{Name: "Pack64", Op: "mov.b64",
 		Args: []Arg{out("d", B64), {Name: "a", Kind: Vec, Type: B32, Len: 2}}, Manual: "Data Movement: mov"},
@@ -48,7 +48,7 @@ var data = []Form{
 	{Name: "CvtaParam", Op: "cvta.param.u64", Version: 77,
 		Args: []Arg{out("d", U64), in("a", U64)}, Manual: "Data Movement: cvta"},
 	{Name: "CvtInt", Op: "cvt", Mods: []Mod{one("d", ".u16", ".u32", ".s32", ".u64", ".s64"), one("a", ".u16", ".u32", ".s32", ".u64", ".s64")},
-		Args: []Arg{{Name: "d", Dir: Out, TypeOf: "d"}, {Name: "a", TypeOf: "a"}}, Manual: "Data Movement: cvt"},
+		Args: []Arg{{Name: "d", Dir: Out, TypeOf: "d", Wider: true}, {Name: "a", TypeOf: "a", Wider: true}}, Manual: "Data Movement: cvt"},
 	{Name: "CvtIntToF32", Op: "cvt.rn.f32", Mods: []Mod{types(".u32", ".s32")},
 		Args: []Arg{out("d", F32), inT("a")}, Manual: "Data Movement: cvt"},
 	{Name: "CvtF32ToInt", Op: "cvt.rzi", Mods: []Mod{types(".u32", ".s32"), fix(".f32")},

@@ -110,8 +110,10 @@ const (
 	Label
 	// Sink is the literal _ .
 	Sink
-	// SinkPred is _|p or r|p: a register that is not wanted and a predicate.
+	// SinkPred is _|p: a register that is not wanted and a predicate.
 	SinkPred
+	// Pair is r|p: a register of Type, or _, and a predicate, or _.
+	Pair
 )
 
 // Space is the state space of an address operand.
@@ -124,6 +126,8 @@ const (
 	Global
 	Shared        // own CTA
 	SharedCluster // any CTA of the cluster
+	Const
+	Local // a thread's own
 )
 
 // Arg is one operand of a form.
@@ -140,8 +144,12 @@ type Arg struct {
 	// coordinates, unless LenOf names the modifier that gives it.
 	Len   int
 	LenOf string
-	// Space is the state space of an Addr.
-	Space Space
+	// Space is the state space of an Addr, unless SpaceOf names the modifier
+	// that gives it.
+	Space   Space
+	SpaceOf string
+	// Wider: the register may be wider than the type.
+	Wider bool
 	// RegOnly: an input that cannot be a constant.
 	RegOnly bool
 	// Opt marks a trailing operand that may be absent.
@@ -259,9 +267,23 @@ func (f *Form) ArgType(m Mods, i int) Type {
 			return U32
 		case S16:
 			return S32
+		case F32:
+			return F64
 		}
 	}
 	return t
+}
+
+// spaces are the state spaces by their modifiers; none is the generic space.
+var spaces = map[string]Space{"": Generic, ".param": Param, ".global": Global, ".shared": Shared, ".shared::cta": Shared,
+	".shared::cluster": SharedCluster, ".const": Const, ".local": Local}
+
+// ArgSpace is the state space of operand i under the chosen modifiers.
+func (f *Form) ArgSpace(m Mods, i int) Space {
+	if a := &f.Args[i]; a.SpaceOf == "" {
+		return a.Space
+	}
+	return spaces[f.Mod(m, f.Args[i].SpaceOf)]
 }
 
 // Braced reports whether a Vec is written in braces: always, but for memory

@@ -1,5 +1,7 @@
 package isa
 
+import "slices"
+
 func vec() Mod { return opt("vec", ".v2", ".v4") }
 
 func prefetchL2() Mod {
@@ -7,48 +9,69 @@ func prefetchL2() Mod {
 }
 
 func memTypes() Mod {
-	return types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".b16", ".u16", ".u8")
+	return types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".b16", ".u16", ".u8", ".b8", ".s8", ".s16", ".s64", ".f64")
 }
 
 func vecArg(name string, d Dir) Arg {
-	return Arg{Name: name, Dir: d, Kind: Vec, TypeOf: "type", LenOf: "vec"}
+	return Arg{Name: name, Dir: d, Kind: Vec, TypeOf: "type", LenOf: "vec", Wider: true}
 }
 
 // wide are the vectors of more than 16 bytes, which no Hopper access has.
-var wide = not([]string{".v4"}, []string{".b64", ".u64"})
+var wide = not([]string{".v4"}, []string{".b64", ".u64", ".s64", ".f64"})
 
 // atomTypes are the pairs of operation and type that atomics lack.
-var atomTypes = append(append(
-	not([]string{".add", ".min", ".max", ".inc"}, []string{".b32", ".b64"}),
-	not([]string{".and", ".or", ".xor", ".exch"}, []string{".u32", ".u64"})...),
-	not([]string{".inc"}, []string{".u64"})...)
+var atomNot = slices.Concat(
+	not([]string{".add", ".min", ".max", ".inc", ".dec"}, []string{".b32", ".b64"}),
+	not([]string{".and", ".or", ".xor", ".exch"}, []string{".u32", ".u64", ".s32", ".s64", ".f32", ".f64"}),
+	not([]string{".inc", ".dec"}, []string{".u64", ".s32", ".s64", ".f32", ".f64"}),
+	not([]string{".min", ".max"}, []string{".f32", ".f64"}),
+	not([]string{".add"}, []string{".s64"}))
+
+func atomTypes() Mod {
+	return types(".u32", ".b32", ".u64", ".b64", ".s32", ".s64", ".f32", ".f64")
+}
+
+func atomOps() Mod {
+	return one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".exch", ".inc", ".dec")
+}
+
+func redOps() Mod { return one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".inc", ".dec") }
+
+func loadCaches() Mod { return opt("cop", ".ca", ".cg", ".cs", ".lu", ".cv") }
+
+// Pairs of caches by name of which one access has at most one.
+var (
+	loadCache = slices.Concat(not([]string{".ca", ".cg", ".cs", ".lu", ".cv"}, []string{".L1::no_allocate", ".L1::evict_first", ".L1::evict_last"}),
+		not([]string{".lu", ".cv"}, []string{".nc"}))
+	storeCache = not([]string{".wb", ".cg", ".cs", ".wt"}, []string{".L1::no_allocate", ".L1::evict_first"})
+)
 
 // Loads, stores and atomics.
 var memory = []Form{
-	{Name: "LdParam", Op: "ld.param", Mods: []Mod{types(".b32", ".u32", ".s32", ".f32", ".b64", ".u64", ".b16", ".u16")},
-		Args: []Arg{outT("d"), addr("a", Param)}, Effects: Uniform, Manual: "Data Movement: ld"},
-	{Name: "LdGlobal", Op: "ld.global", Mods: []Mod{opt("nc", ".nc"), opt("l1", ".L1::no_allocate", ".L1::evict_first", ".L1::evict_last").since(74, SM70), prefetchL2(), vec(), memTypes()},
-		Args: []Arg{vecArg("d", Out), addr("a", Global)}, Not: wide, Manual: "Data Movement: ld"},
-	{Name: "LdGlobalSync", Op: "ld", Mods: []Mod{one("sem", ".acquire", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64")},
+	{Name: "LdParam", Op: "ld.param", Mods: []Mod{vec(), memTypes()},
+		Args: []Arg{vecArg("d", Out), addr("a", Param)}, Not: wide, Effects: Uniform, Manual: "Data Movement: ld"},
+	{Name: "LdGlobal", Op: "ld.global", Mods: []Mod{loadCaches(), opt("nc", ".nc"), opt("l1", ".L1::no_allocate", ".L1::evict_first", ".L1::evict_last").since(74, SM70), prefetchL2(), vec(), memTypes()},
+		Args: []Arg{vecArg("d", Out), addr("a", Global)}, Not: slices.Concat(wide, loadCache), Manual: "Data Movement: ld"},
+	{Name: "LdGlobalSync", Op: "ld", Mods: []Mod{one("sem", ".acquire", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64", ".s32", ".f32", ".s64", ".f64")},
 		Args: []Arg{outT("d"), addr("a", Global)}, Manual: "Data Movement: ld"},
 	{Name: "LdShared", Op: "ld.shared", Mods: []Mod{vec(), memTypes()},
 		Args: []Arg{vecArg("d", Out), addr("a", Shared)}, Not: wide, Manual: "Data Movement: ld"},
 	{Name: "LdSharedCluster", Op: "ld.shared::cluster", Mods: []Mod{vec(), memTypes()},
 		Args: []Arg{vecArg("d", Out), addr("a", SharedCluster)}, Not: wide, Version: 78, Arch: SM90, Manual: "Data Movement: ld"},
-	{Name: "StGlobal", Op: "st.global", Mods: []Mod{opt("l1", ".L1::no_allocate", ".L1::evict_first").since(74, SM70), vec(), memTypes()},
-		Args: []Arg{addr("a", Global), vecArg("b", In)}, Not: wide, Manual: "Data Movement: st"},
-	{Name: "StGlobalSync", Op: "st", Mods: []Mod{one("sem", ".release", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64")},
+	{Name: "StGlobal", Op: "st.global", Mods: []Mod{opt("cop", ".wb", ".cg", ".cs", ".wt"), opt("l1", ".L1::no_allocate", ".L1::evict_first").since(74, SM70), vec(), memTypes()},
+		Args: []Arg{addr("a", Global), vecArg("b", In)}, Not: slices.Concat(wide, storeCache), Manual: "Data Movement: st"},
+	{Name: "StGlobalSync", Op: "st", Mods: []Mod{one("sem", ".release", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64", ".s32", ".f32", ".s64", ".f64")},
 		Args: []Arg{addr("a", Global), inT("b")}, Manual: "Data Movement: st"},
 	{Name: "StShared", Op: "st.shared", Mods: []Mod{vec(), memTypes()},
 		Args: []Arg{addr("a", Shared), vecArg("b", In)}, Not: wide, Manual: "Data Movement: st"},
-	{Name: "AtomGlobal", Op: "atom.global", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".exch", ".inc"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{outT("d"), addr("a", Global), inT("b")}, Not: atomTypes, Effects: Varies, Manual: "Parallel Synchronization: atom"},
-	{Name: "AtomShared", Op: "atom.shared", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor", ".exch", ".inc"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{outT("d"), addr("a", Shared), inT("b")}, Not: atomTypes, Effects: Varies, Manual: "Parallel Synchronization: atom"},
-	{Name: "RedGlobal", Op: "red.global", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{addr("a", Global), inT("b")}, Not: atomTypes, Manual: "Parallel Synchronization: red"},
-	{Name: "RedShared", Op: "red.shared", Mods: []Mod{one("op", ".add", ".min", ".max", ".and", ".or", ".xor"), types(".u32", ".b32", ".u64", ".b64")},
-		Args: []Arg{addr("a", Shared), inT("b")}, Not: atomTypes, Manual: "Parallel Synchronization: red"},
+	{Name: "AtomGlobal", Op: "atom.global", Mods: []Mod{atomOps(), atomTypes()},
+		Args: []Arg{outT("d"), addr("a", Global), inT("b")}, Not: atomNot, Effects: Varies, Manual: "Parallel Synchronization: atom"},
+	{Name: "AtomShared", Op: "atom.shared", Mods: []Mod{atomOps(), atomTypes()},
+		Args: []Arg{outT("d"), addr("a", Shared), inT("b")}, Not: atomNot, Effects: Varies, Manual: "Parallel Synchronization: atom"},
+	{Name: "RedGlobal", Op: "red.global", Mods: []Mod{redOps(), atomTypes()},
+		Args: []Arg{addr("a", Global), inT("b")}, Not: atomNot, Manual: "Parallel Synchronization: red"},
+	{Name: "RedShared", Op: "red.shared", Mods: []Mod{redOps(), atomTypes()},
+		Args: []Arg{addr("a", Shared), inT("b")}, Not: atomNot, Manual: "Parallel Synchronization: red"},
 	{Name: "Mapa", Op: "mapa.shared::cluster.u32", Version: 78, Arch: SM90,
 		Args: []Arg{out("d", U32), in("a", U32), in("rank", U32)}, Manual: "Data Movement: mapa", Go: "x.Mapa"},
 }

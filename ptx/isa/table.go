@@ -1,7 +1,8 @@
 package isa
 
 // Table holds every form, indexed by ID.
-var Table = build(arith, floats, data, memory, barriers, async, warp, control)
+var Table = build(arith, floats, data, memory, barriers, async, warp, control,
+	integers, exactFloats, conversions, spaceForms, warps)
 
 // ByOp lists the forms of each Op, for the parser.
 var ByOp = byOp()

@@ -1,6 +1,7 @@
 package isa_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -101,7 +102,7 @@ func TestNoTwoRowsReadTheSame(t *testing.T) {
 		f := &isa.Table[i]
 		kinds := ""
 		for j := range f.Args {
-			kinds += " " + string('0'+rune(f.Args[j].Kind)) + string('0'+rune(f.Args[j].Dir))
+			kinds += fmt.Sprint(" ", f.Args[j].Kind, f.Args[j].Dir, f.Args[j].Len)
 		}
 		for _, mods := range spellings(f.Mods) {
 			key := f.Op + mods + kinds

@@ -23,9 +23,11 @@ const (
 	B64
 	U64
 	S64
+	S8
+	F64
 )
 
-var typeNames = [...]string{"", "pred", "b8", "u8", "b16", "u16", "s16", "bf16", "f16", "b32", "u32", "s32", "f32", "bf16x2", "f16x2", "b64", "u64", "s64"}
+var typeNames = [...]string{"", "pred", "b8", "u8", "b16", "u16", "s16", "bf16", "f16", "b32", "u32", "s32", "f32", "bf16x2", "f16x2", "b64", "u64", "s64", "s8", "f64"}
 
 // String is the type without its dot.
 func (t Type) String() string { return typeNames[t] }
@@ -45,13 +47,13 @@ func (t Type) Bits() int {
 	switch t {
 	case Pred:
 		return 1
-	case B8, U8:
+	case B8, U8, S8:
 		return 8
 	case B16, U16, S16, BF16, F16:
 		return 16
 	case B32, U32, S32, F32, BF16x2, F16x2:
 		return 32
-	case B64, U64, S64:
+	case B64, U64, S64, F64:
 		return 64
 	}
 	return 0
@@ -77,7 +79,9 @@ func (t Type) Class() Type {
 }
 
 // Signed reports whether integer operations on the type are signed.
-func (t Type) Signed() bool { return t == S16 || t == S32 || t == S64 }
+func (t Type) Signed() bool { return t == S8 || t == S16 || t == S32 || t == S64 }
 
 // Float reports whether the type is a floating-point type.
-func (t Type) Float() bool { return t == F32 || t == BF16 || t == F16 || t == BF16x2 || t == F16x2 }
+func (t Type) Float() bool {
+	return t == F32 || t == BF16 || t == F16 || t == BF16x2 || t == F16x2 || t == F64
+}

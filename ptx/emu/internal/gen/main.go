@@ -71,8 +71,8 @@ var rows = []row{
 	{"Clz", "B64", "32 64", "uint32(bits.LeadingZeros64(A))"},
 	{"Prmt", "", "32 32 32 32", "permute(A, B, C)"},
 
-	{"Mov", "B32 U32 F32 B16", "32 32", "A"},
-	{"Mov", "B64 U64", "64 64", "A"},
+	{"Mov", "B32 U32 F32 B16 S32 U16 S16", "32 32", "A"},
+	{"Mov", "B64 U64 S64 F64", "64 64", "A"},
 	{"CvtaToGlobal", "", "64 64", "A"},
 	{"CvtaParam", "", "64 64", "A + paramWindow"},
 	{"CvtIntToF32", "U32", "32 32", "math.Float32bits(float32(A))"},

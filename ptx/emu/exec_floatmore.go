@@ -1,0 +1,199 @@
+package emu
+
+import (
+	"math"
+
+	"sonicmoe/ptx/isa"
+)
+
+// saturate is .sat: to 0 to 1, NaN to 0.
+func saturate(x float64) float64 {
+	if !(x > 0) {
+		return 0
+	}
+	return min(x, 1)
+}
+
+// arithmetic is an operation on float32 or float64.
+func arithmetic(t isa.Type, op floatOp) handler {
+	f := formatOf(t)
+	return lanewise(func(in *inst) laneFunc {
+		mode, ftz, sat := in.roundMode(), in.has(".ftz"), in.has(".sat")
+		read := func(x uint64) float64 {
+			if t == isa.F32 {
+				x = uint64(flushIf(ftz, uint32(x)))
+			}
+			return floatOf(t, x)
+		}
+		return func(v [4]uint64) uint64 {
+			a, b, c := read(v[0]), read(v[1]), read(v[2])
+			var r float64
+			if t == isa.F64 && mode == roundNearest {
+				r = op.float(a, b, c)
+			} else if t == isa.F32 && mode == roundNearest && op != opFma {
+				r = float64(float32(op.float(a, b, c))) // 53 bits are at least 2*24+2
+			} else {
+				r = f.compute(op, mode, a, b, c)
+			}
+			if sat {
+				r = saturate(r)
+			}
+			x := f.encode(r)
+			if t == isa.F32 {
+				x = uint64(flushIf(ftz, uint32(x)))
+			}
+			return x
+		}
+	})
+}
+
+// onHalves is a function of 16-bit floats, also on pairs.
+func onHalves(op func(in *inst) func(t isa.Type, a, b, c uint64) uint64) handler {
+	return lanewise(func(in *inst) laneFunc {
+		t, f := in.typ, op(in)
+		switch t {
+		case isa.F16x2, isa.BF16x2:
+			t = map[isa.Type]isa.Type{isa.F16x2: isa.F16, isa.BF16x2: isa.BF16}[t]
+			return func(v [4]uint64) uint64 {
+				return f(t, v[0]&0xffff, v[1]&0xffff, v[2]&0xffff) | f(t, v[0]>>16&0xffff, v[1]>>16&0xffff, v[2]>>16&0xffff)<<16
+			}
+		}
+		return func(v [4]uint64) uint64 { return f(t, v[0]&0xffff, v[1]&0xffff, v[2]&0xffff) }
+	})
+}
+
+func halfArithmetic(op floatOp) handler {
+	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
+		ftz, sat, relu := in.has(".ftz"), in.has(".sat"), in.has(".relu")
+		return func(t isa.Type, a, b, c uint64) uint64 {
+			f := formatOf(t)
+			r := f.compute(op, roundNearest, floatOf(t, flushHalf(a, ftz)), floatOf(t, flushHalf(b, ftz)), floatOf(t, flushHalf(c, ftz)))
+			if sat {
+				r = saturate(r)
+			}
+			if relu && !(r > 0) && r == r {
+				r = 0
+			}
+			return flushHalf(f.encode(r), ftz)
+		}
+	})
+}
+
+// halfFunction is a function that is approximate on 16-bit floats.
+func halfFunction(op func(float64) float64) handler {
+	return onHalves(func(*inst) func(t isa.Type, a, b, c uint64) uint64 {
+		return func(t isa.Type, a, _, _ uint64) uint64 {
+			f := formatOf(t)
+			r := op(floatOf(t, a))
+			if math.IsInf(r, 0) || r != r {
+				return f.encode(r)
+			}
+			return f.encode(f.compute(opMul, roundNearest, r, 1, 0))
+		}
+	})
+}
+
+// halfExtreme is min or max, by their twins of FP32.
+func halfExtreme(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
+	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
+		ftz, nan := in.has(".ftz"), in.has(".NaN")
+		return func(t isa.Type, a, b, _ uint64) uint64 {
+			wide := func(x uint64) uint32 { return math.Float32bits(float32(floatOf(t, flushHalf(x, ftz)))) }
+			return formatOf(t).encode(float64(toF32(op(wide(a), wide(b), false, nan))))
+		}
+	})
+}
+
+func floatMoreForms() map[isa.ID]handler {
+	approx32 := func(op unaryF32) handler {
+		return lanewise(func(in *inst) laneFunc {
+			ftz := in.has(".ftz")
+			return func(v [4]uint64) uint64 { return uint64(op(uint32(v[0]), ftz)) }
+		})
+	}
+	double := func(op func(x, y float64) float64) handler {
+		return lanewise(func(*inst) laneFunc {
+			return func(v [4]uint64) uint64 {
+				return format64.encode(op(math.Float64frombits(v[0]), math.Float64frombits(v[1])))
+			}
+		})
+	}
+	bitwise := func(op laneFunc) handler { return lanewise(func(*inst) laneFunc { return op }) }
+	inverse := func(t isa.Type) handler { // rcp is 1/a
+		div, one := arithmetic(t, opDiv), formatOf(t).encode(1)
+		return lanewise(func(in *inst) laneFunc {
+			div.prepare(in)
+			quotient := in.lane
+			return func(v [4]uint64) uint64 { return quotient([4]uint64{one, v[0]}) }
+		})
+	}
+	flushed := func(change func(x uint32) uint32) handler {
+		return lanewise(func(in *inst) laneFunc {
+			ftz := in.has(".ftz") || in.form.ID == isa.NegF32Ftz
+			return func(v [4]uint64) uint64 { return uint64(flushIf(ftz, change(uint32(v[0])))) }
+		})
+	}
+	forms := map[isa.ID]handler{
+		isa.AddF32Any: arithmetic(isa.F32, opAdd), isa.SubF32Any: arithmetic(isa.F32, opSub), isa.MulF32Any: arithmetic(isa.F32, opMul),
+		isa.FmaF32Any: arithmetic(isa.F32, opFma), isa.MadF32: arithmetic(isa.F32, opFma), isa.DivF32: arithmetic(isa.F32, opDiv),
+		isa.SqrtF32: arithmetic(isa.F32, opSqrt), isa.RcpF32: inverse(isa.F32), isa.DivF32Approx: arithmetic(isa.F32, opDiv),
+		isa.AddF64: arithmetic(isa.F64, opAdd), isa.SubF64: arithmetic(isa.F64, opSub), isa.MulF64: arithmetic(isa.F64, opMul),
+		isa.FmaF64: arithmetic(isa.F64, opFma), isa.MadF64: arithmetic(isa.F64, opFma), isa.DivF64: arithmetic(isa.F64, opDiv),
+		isa.SqrtF64: arithmetic(isa.F64, opSqrt), isa.RcpF64: inverse(isa.F64),
+		// The chip's tables for doubles are good for the upper half of the bits,
+		// of which the lower are zero.
+		isa.RcpF64Approx: double(func(x, _ float64) float64 { return upperHalf(1 / x) }),
+		isa.RsqrtF64:     double(func(x, _ float64) float64 { return 1 / math.Sqrt(x) }),
+		isa.SqrtApprox:   approx32(sqrtApprox), isa.Rsqrt: approx32(rsqrtApprox),
+		isa.Sin: approx32(approxFunctions["sin"]), isa.Cos: approx32(approxFunctions["cos"]),
+		isa.AbsF32:    flushed(func(x uint32) uint32 { return x &^ f32Sign }),
+		isa.NegF32Ftz: flushed(func(x uint32) uint32 { return x ^ f32Sign }),
+		isa.AbsF64:    bitwise(func(v [4]uint64) uint64 { return v[0] &^ (1 << 63) }),
+		isa.NegF64:    bitwise(func(v [4]uint64) uint64 { return v[0] ^ 1<<63 }),
+		isa.MinF64:    double(func(x, y float64) float64 { return extreme64(x, y, math.Min) }),
+		isa.MaxF64:    double(func(x, y float64) float64 { return extreme64(x, y, math.Max) }),
+		isa.Copysign: lanewise(func(in *inst) laneFunc {
+			sign := uint64(1) << (in.typ.Bits() - 1)
+			return func(v [4]uint64) uint64 { return v[1]&^sign | v[0]&sign }
+		}),
+		isa.Ex2F16: halfFunction(math.Exp2), isa.Ex2BF16: halfFunction(math.Exp2),
+		isa.TanhF16: halfFunction(math.Tanh), isa.TanhBF16: halfFunction(math.Tanh),
+	}
+	neg := onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
+		ftz := in.has(".ftz")
+		return func(_ isa.Type, a, _, _ uint64) uint64 { return flushHalf(a, ftz) ^ 0x8000 }
+	})
+	abs := onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
+		ftz := in.has(".ftz")
+		return func(_ isa.Type, a, _, _ uint64) uint64 { return flushHalf(a, ftz) &^ 0x8000 }
+	})
+	for h, ids := range map[*handler][]isa.ID{
+		{exec: eachLane, prepare: halfArithmetic(opAdd).prepare}: {isa.AddF16, isa.AddBF16},
+		{exec: eachLane, prepare: halfArithmetic(opSub).prepare}: {isa.SubF16, isa.SubBF16},
+		{exec: eachLane, prepare: halfArithmetic(opMul).prepare}: {isa.MulF16, isa.MulBF16},
+		{exec: eachLane, prepare: halfArithmetic(opFma).prepare}: {isa.FmaF16, isa.FmaBF16},
+		{exec: eachLane, prepare: halfExtreme(minF32).prepare}:   {isa.MinF16, isa.MinBF16},
+		{exec: eachLane, prepare: halfExtreme(maxF32).prepare}:   {isa.MaxF16, isa.MaxBF16},
+		&neg: {isa.NegF16, isa.NegBF16}, &abs: {isa.AbsF16, isa.AbsBF16},
+	} {
+		for _, id := range ids {
+			forms[id] = *h
+		}
+	}
+	return forms
+}
+
+func upperHalf(x float64) float64 {
+	return math.Float64frombits(math.Float64bits(x) &^ 0xffffffff)
+}
+
+// extreme64 is min.f64 or max.f64: a NaN loses against a number.
+func extreme64(x, y float64, op func(x, y float64) float64) float64 {
+	switch {
+	case x != x:
+		return y
+	case y != y:
+		return x
+	}
+	return op(x, y)
+}

@@ -1,0 +1,267 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// Generic addresses: those of global and constant memory are themselves, those of
+// shared and of a thread's own memory lie in windows that no memory has.
+const (
+	sharedWindow = 1 << 56
+	localWindow  = 1 << 57
+	windowMask   = sharedWindow | localWindow
+)
+
+// windowOf is what makes an address of a space generic.
+func windowOf(space string) uint64 {
+	switch space {
+	case ".shared":
+		return sharedWindow
+	case ".local":
+		return localWindow
+	}
+	return 0
+}
+
+// narrowing is an address of 64 bits that an instruction takes as 32.
+type narrowing struct {
+	arg  int
+	from operand
+	to   int32 // slot
+}
+
+// narrowed makes an instruction narrow its addresses before it executes.
+func narrowed(in *inst) {
+	exec := in.exec
+	for i := range in.narrow {
+		n := &in.narrow[i]
+		in.args[n.arg].imm = n.from.imm
+	}
+	in.exec = func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		for i := range in.narrow {
+			n := &in.narrow[i]
+			from, to := &w.r64[n.from.slot], &w.r32[n.to]
+			for m := mask; m != 0; m &= m - 1 {
+				l := first(m)
+				if from[l]>>32 != 0 {
+					return w.fault(in, OutOfBounds, 1<<l, "%s: %#x is no address of shared memory, which 32 bits hold: a generic address needs cvta.to.shared", in.form.Op, from[l])
+				}
+				to[l] = uint32(from[l])
+			}
+		}
+		return exec(w, f, in, mask)
+	}
+}
+
+// spaceExecs are how a form executes by the space of its address.
+type spaceExecs struct{ global, shared, local execFunc }
+
+// genericForms are an instruction with a generic address as it is in the spaces
+// other than the global one.
+type genericForms struct {
+	arg           int
+	shared, local inst
+	slot          int32 // of the address there, 32 bits
+}
+
+// chooseSpace prepares an instruction with a generic address for all spaces.
+func (d *decoder) chooseSpace(in *inst, execs *spaceExecs) {
+	g := &genericForms{slot: d.newSlot(bank32)}
+	for i := range in.form.Args {
+		if in.form.Args[i].Kind == isa.Addr {
+			g.arg = i
+		}
+	}
+	in.space = isa.Global
+	derive := func(space isa.Space, exec execFunc) inst {
+		other := *in
+		other.space, other.exec = space, exec
+		other.args = append([]operand(nil), in.args...)
+		return other
+	}
+	global := derive(isa.Global, execs.global)
+	g.shared, g.local = derive(isa.SharedCluster, execs.shared), derive(isa.Local, execs.local)
+	g.shared.args[g.arg] = operand{bank: bank32, slot: g.slot, list: []int32{g.slot}}
+	for _, x := range []*inst{&global, &g.shared, &g.local} {
+		d.extendLoaded(x)
+	}
+	in.generic = g
+	in.exec = func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		var shared, local uint32
+		for m := mask; m != 0; m &= m - 1 {
+			l := first(m)
+			switch at := w.address64(&in.args[g.arg], l); at & windowMask {
+			case sharedWindow:
+				shared |= 1 << l
+				w.r32[g.slot][l] = uint32(at)
+			case localWindow:
+				local |= 1 << l
+			}
+		}
+		out := next
+		if rest := mask &^ shared &^ local; rest != 0 {
+			out = global.exec(w, f, &global, rest)
+		}
+		if shared != 0 && out == next {
+			out = g.shared.exec(w, f, &g.shared, shared)
+		}
+		if local != 0 && out == next {
+			if g.local.exec == nil {
+				return w.fault(in, OutOfBounds, local, "%s of a thread's own memory", in.form.Op)
+			}
+			out = g.local.exec(w, f, &g.local, local)
+		}
+		return out
+	}
+}
+
+// extendLoaded makes a load of a signed type fill a wider register.
+func (d *decoder) extendLoaded(in *inst) {
+	if len(in.args) == 0 || len(in.form.Args) == 0 || !in.form.Args[0].Wider || in.form.Args[0].Dir != isa.Out || !in.typ.Signed() ||
+		in.form.ModIndex("type") < 0 || in.typ.Bits() >= 32 && in.args[0].bank == bank32 || in.typ.Bits() == 64 {
+		return
+	}
+	exec, t := in.exec, intType{uint(in.typ.Bits()), true}
+	in.exec = func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		out := exec(w, f, in, mask)
+		if out != next {
+			return out
+		}
+		d := &in.args[0]
+		for _, s := range d.list {
+			for m := mask; m != 0; m &= m - 1 {
+				l := first(m)
+				w.setElem(d, s, l, t.extend(w.elem(d, s, l)))
+			}
+		}
+		return next
+	}
+}
+
+// own is the memory of one lane behind an address of its own space, which a
+// generic one may be.
+func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
+	at := w.address64(o, l) &^ localWindow
+	size := uint64(w.cta.cluster.grid.kernel.localBytes)
+	if at > size || n > size-at {
+		w.fault(in, OutOfBounds, 1<<l, "%s: %d bytes at %#x of the thread's own memory of %d", in.form.Op, n, at, size)
+		return nil
+	}
+	if at%n != 0 {
+		w.fault(in, Misaligned, 1<<l, "%d bytes at %#x of the thread's own memory: must be a multiple of %d", n, at, n)
+		return nil
+	}
+	at += uint64(l) * size
+	return w.local[at : at+n]
+}
+
+func loadLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	d, size := &in.args[0], int(in.size)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		b := w.ownMemory(in, &in.args[1], l, uint64(size*len(d.list)))
+		if b == nil {
+			return failed
+		}
+		for i, s := range d.list {
+			w.setElem(d, s, l, readWord(b[i*size:], size))
+		}
+	}
+	return next
+}
+
+func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	v, size := &in.args[1], int(in.size)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		b := w.ownMemory(in, &in.args[0], l, uint64(size*len(v.list)))
+		if b == nil {
+			return failed
+		}
+		for i, s := range v.list {
+			writeWord(b[i*size:], size, w.elem(v, s, l))
+		}
+	}
+	return next
+}
+
+// inSpace chooses the execution by the state space that a modifier gives.
+func inSpace(e *spaceExecs, polls bool) handler {
+	return handler{exec: e.global, spaces: e, prepare: func(in *inst) {
+		in.polls = polls
+		switch {
+		case inSharedSpace(in.space):
+			in.exec = e.shared
+		case in.space == isa.Local:
+			in.exec = e.local
+		}
+	}}
+}
+
+func spaceForms() map[isa.ID]handler {
+	loads := &spaceExecs{loadGlobal, loadShared, loadLocal}
+	stores := &spaceExecs{storeGlobal, storeShared, storeLocal}
+	atomics := &spaceExecs{atomic32or64, atomicShared, nil}
+	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
+	fence := handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		if r := w.cta.cluster.races; r != nil {
+			r.fence(w)
+		}
+		return next
+	}}
+	atomic := inSpace(atomics, false)
+	choose := atomic.prepare
+	atomic.prepare = func(in *inst) {
+		prepareAtomic(in)
+		choose(in)
+	}
+	forms := map[isa.ID]handler{
+		isa.Ld: inSpace(loads, false), isa.LdLocal: {exec: loadLocal}, isa.LdConst: {exec: loadGlobal}, isa.LdSharedCTA: {exec: loadShared},
+		isa.LdVolatile: inSpace(loads, true), isa.LdSync: inSpace(loads, true), isa.LdPolicy: {exec: loadGlobal},
+		isa.St: inSpace(stores, false), isa.StLocal: {exec: storeLocal}, isa.StSharedCTA: {exec: storeShared}, isa.StSharedCluster: {exec: storeShared},
+		isa.StVolatile: inSpace(stores, true), isa.StSync: inSpace(stores, true), isa.StPolicy: {exec: storeGlobal},
+		isa.CreatePolicy: lanewise(func(*inst) laneFunc { return func([4]uint64) uint64 { return 0 } }),
+		isa.Prefetch:     nothing,
+		isa.Membar:       fence, isa.FenceSC: fence, isa.FenceCluster: fence,
+		isa.MapaGeneric: {exec: mapGeneric},
+		isa.Cvta: lanewise(func(in *inst) laneFunc {
+			at := windowOf(in.mod("space"))
+			return func(v [4]uint64) uint64 { return v[0] | at }
+		}),
+		isa.CvtaTo: lanewise(func(in *inst) laneFunc {
+			at := windowOf(in.mod("space"))
+			return func(v [4]uint64) uint64 { return v[0] &^ at }
+		}),
+		isa.Isspacep: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+			at, p := windowOf(in.mod("space")), uint32(0)
+			for m := mask; m != 0; m &= m - 1 {
+				if l := first(m); w.r64[in.slot[1]][l]&windowMask == at {
+					p |= 1 << l
+				}
+			}
+			w.setPred(in.slot[0], p, mask)
+			return next
+		}},
+	}
+	for _, id := range []isa.ID{isa.Cas, isa.CasShared, isa.AtomGeneric, isa.CasGeneric, isa.AtomSem, isa.CasSem, isa.AtomScope, isa.CasScope,
+		isa.AtomGlobalScope, isa.CasGlobalScope, isa.AtomSharedScope, isa.CasSharedScope,
+		isa.RedGeneric, isa.RedSem, isa.RedScope, isa.RedGlobalScope, isa.RedSharedScope} {
+		forms[id] = atomic
+	}
+	return forms
+}
+
+// mapGeneric is mapa of a generic address.
+func mapGeneric(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	ctas := len(w.cta.cluster.ctas)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at, rank := w.r64[in.slot[1]][l], w.r32[in.slot[2]][l]
+		if at&windowMask != sharedWindow {
+			return w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is no generic address of shared memory", at)
+		}
+		if rank >= uint32(ctas) {
+			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d of a cluster of %d CTAs", rank, ctas)
+		}
+		w.r64[in.slot[0]][l] = sharedWindow | at&sharedOffset | uint64(rank)<<sharedRankBit
+	}
+	return next
+}
