@@ -152,6 +152,10 @@ func (v *verifier) limits(in *Inst) {
 		if n, _ := imm(2); n != 16 {
 			v.errorf(in, "cp.async.cg of %d bytes, must be 16", n)
 		}
+	case isa.CpAsyncCA:
+		if n, _ := imm(2); n != 4 && n != 8 && n != 16 {
+			v.errorf(in, "cp.async.ca of %d bytes, must be 4, 8 or 16", n)
+		}
 	case isa.MbarrierInit:
 		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
 			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)

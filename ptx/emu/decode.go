@@ -60,7 +60,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		}
 		d.k.code = append(d.k.code, in)
 		switch in.form.ID {
-		case isa.WgmmaBF16, isa.WgmmaF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
+		case isa.WgmmaBF16, isa.WgmmaF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore, isa.WgmmaBF16Registers, isa.WgmmaF16Registers:
 			d.k.asyncShared = true
 		}
 	}

@@ -1,6 +1,10 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"iter"
+
+	"sonicmoe/ptx/isa"
+)
 
 // bulkLoad is a load by TMA under way.
 type bulkLoad struct {
@@ -35,8 +39,10 @@ type bulkStore struct {
 	group  uint32
 	number uint32 // among the warp's
 	src    uint32
-	tensor *TensorMap
+	tensor *TensorMap // nil: size bytes to dst
 	coords []int32
+	dst    uint64
+	size   uint32
 	data   []byte // what was read, run after run
 	read   bool
 	done   bool
@@ -54,6 +60,7 @@ func bulkForms() map[isa.ID]handler {
 		isa.TMAStore:          {exec: tmaStore},
 		isa.TMAPrefetch:       {exec: tmaPrefetch},
 		isa.BulkLoad:          {exec: bulkLoadExec},
+		isa.BulkStore:         {exec: bulkStoreExec},
 		isa.BulkCommit:        {exec: bulkCommit},
 		isa.BulkWait:          {exec: bulkWait},
 		isa.PrefetchTensorMap: {exec: prefetchMap},
@@ -258,30 +265,72 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at, true); !ok {
 			return failed
 		}
-		if p := c.shared.check(at, st.tensor.BoxBytes(), boxAlign); p != nil {
+		st.size = st.tensor.BoxBytes()
+		if p := c.shared.check(at, st.size, boxAlign); p != nil {
 			return w.deny(in, 1<<l, p)
 		}
-		w.bulk.issued++
-		st.number = w.bulk.issued
-		if r := c.cluster.races; r != nil {
-			if p := r.bulkStore(w, st); p != nil {
-				return w.deny(in, 1<<l, p)
-			}
-		}
-		for r := range st.tensor.Runs(st.coords, at) {
-			if !r.InBounds {
-				continue
-			}
-			if p := c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(1<<l)); p != nil {
-				return w.deny(in, 1<<l, p)
-			}
-		}
-		w.bulk.stores = append(w.bulk.stores, st)
-		if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {
+		if w.startStore(st) == failed {
 			return failed
 		}
 	}
 	return w.limitStores()
+}
+
+// bulkStoreExec is a store of contiguous bytes.
+func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
+		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x: all must be multiples of 16", st.size, at, st.dst)
+		}
+		if p := c.shared.check(at, st.size, 16); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if w.startStore(st) == failed {
+			return failed
+		}
+	}
+	return w.limitStores()
+}
+
+// runs are the contiguous pieces of a store.
+func (st *bulkStore) runs() iter.Seq[Run] {
+	if st.tensor != nil {
+		return st.tensor.Runs(st.coords, st.src)
+	}
+	return func(yield func(Run) bool) {
+		yield(Run{Global: st.dst, Shared: st.src, Bytes: st.size, InBounds: true})
+	}
+}
+
+// startStore queues a store whose addresses are checked.
+func (w *warp) startStore(st *bulkStore) outcome {
+	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
+	w.bulk.issued++
+	st.number = w.bulk.issued
+	if r := c.cluster.races; r != nil {
+		if p := r.bulkStore(w, st); p != nil {
+			return w.deny(in, lane, p)
+		}
+	}
+	for r := range st.runs() {
+		if !r.InBounds {
+			continue
+		}
+		if p := c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(lane)); p != nil {
+			return w.deny(in, lane, p)
+		}
+	}
+	w.bulk.stores = append(w.bulk.stores, st)
+	if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {
+		return failed
+	}
+	return next
 }
 
 // limitStores writes the oldest stores when many are held back.
@@ -302,7 +351,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 	s, cl := &w.cta.shared, w.cta.cluster
 	if !st.read {
 		st.read = true
-		for r := range st.tensor.Runs(st.coords, st.src) {
+		for r := range st.runs() {
 			if !r.InBounds {
 				continue
 			}
@@ -317,7 +366,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 	}
 	st.done = true
 	data := st.data
-	for r := range st.tensor.Runs(st.coords, st.src) {
+	for r := range st.runs() {
 		if !r.InBounds {
 			continue
 		}
@@ -374,7 +423,7 @@ func (w *warp) bulkAtExit() {
 	for _, st := range w.bulk.stores {
 		if !st.waited {
 			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: wait with cp.async.bulk.wait_group",
-				st.tensor.BoxBytes(), w.cta.symbolic(st.src))
+				st.size, w.cta.symbolic(st.src))
 			return
 		}
 		if w.finishStore(st, false) == failed {

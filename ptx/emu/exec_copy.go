@@ -28,22 +28,27 @@ type copyRecord struct {
 	dst    [warpLanes]uint32 // offset in the CTA's window; of the mbarrier for arrivals
 	src    [warpLanes]uint64
 	bytes  [warpLanes]uint32 // read from src; the rest is zero
+	size   uint32            // written to dst
 	gives  *knowledge        // of an arrival, where races are looked for
 }
 
 func copyForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
-		isa.CpAsyncCG:                  {exec: cpAsync},
+		isa.CpAsyncCG: {exec: cpAsync},
+		isa.CpAsyncCA: {exec: cpAsync},
+		isa.CpAsyncWaitAll: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
+			cpAsyncCommit(w, f, in, mask)
+			return w.waitCopies(mask, 0)
+		}},
 		isa.CpAsyncCommit:              {exec: cpAsyncCommit},
 		isa.CpAsyncWait:                {exec: cpAsyncWait},
 		isa.CpAsyncMbarrierArriveNoInc: {exec: cpAsyncArrive},
 	}
 }
 
-const copyBytes = 16 // of one cp.async.cg
-
 func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	r := &copyRecord{in: in, lanes: mask, group: w.copies.commits}
+	copyBytes := uint32(in.args[2].imm)
+	r := &copyRecord{in: in, lanes: mask, group: w.copies.commits, size: copyBytes}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
@@ -53,7 +58,7 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if p := c.shared.check(at, copyBytes, copyBytes); p != nil {
 			return w.deny(in, 1<<l, p)
 		}
-		n := uint32(copyBytes)
+		n := copyBytes
 		if len(in.args) > 3 {
 			if n = w.r32[in.slot[3]][l]; n > copyBytes {
 				return w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes with src-size %d", copyBytes, n)
@@ -61,7 +66,7 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		r.dst[l], r.src[l], r.bytes[l] = at, w.address64(&in.args[1], l), n
 		if n > 0 {
-			if r.src[l]%copyBytes != 0 {
+			if r.src[l]%uint64(copyBytes) != 0 {
 				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x: must be a multiple of %d", r.src[l], copyBytes)
 			}
 			if w.cta.cluster.globalBytes(r.src[l], uint64(n)) == nil {
@@ -100,7 +105,10 @@ func cpAsyncCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
 
 // cpAsyncWait completes all but the latest groups of each lane.
 func cpAsyncWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	keep := uint32(in.args[0].imm)
+	return w.waitCopies(mask, uint32(in.args[0].imm))
+}
+
+func (w *warp) waitCopies(mask, keep uint32) outcome {
 	for _, r := range w.copies.recs {
 		if r.arrive {
 			continue
@@ -169,16 +177,16 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 	cl, s := w.cta.cluster, &w.cta.shared
 	for m := r.lanes & lanes; m != 0; m &= m - 1 {
 		l := first(m)
-		dst := s.bytes[r.dst[l] : r.dst[l]+copyBytes]
+		dst := s.bytes[r.dst[l] : r.dst[l]+r.size]
 		clear(dst)
 		if n := r.bytes[l]; n > 0 {
 			copy(dst, cl.globalBytes(r.src[l], uint64(n)))
 		}
-		s.markWritten(r.dst[l], copyBytes)
+		s.markWritten(r.dst[l], r.size)
 		if cl.grid.launch.StrictProxy {
-			s.proxy.wrote(r.dst[l], copyBytes, w.id*warpLanes+l)
+			s.proxy.wrote(r.dst[l], r.size, w.id*warpLanes+l)
 		} else {
-			s.proxy.replaced(r.dst[l], copyBytes)
+			s.proxy.replaced(r.dst[l], r.size)
 		}
 	}
 	if r.lanes&lanes != 0 {

@@ -6,6 +6,18 @@ import (
 
 func mbarrierForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
+		isa.MbarrierInitShared:            {exec: mbarrierInit},
+		isa.MbarrierInvalShared:           {exec: mbarrierInval},
+		isa.MbarrierTryWaitParityShared:   {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTestWaitParityShared:  {exec: mbarrierTestWait},
+		isa.MbarrierArriveState:           {exec: mbarrierArrive},
+		isa.MbarrierArriveExpectTxState:   {exec: mbarrierArrive},
+		isa.MbarrierArriveOrder:           {exec: mbarrierArrive},
+		isa.MbarrierArriveOrderCluster:    {exec: mbarrierArrive},
+		isa.MbarrierArriveExpectTxOrder:   {exec: mbarrierArrive},
+		isa.MbarrierTryWait:               {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTestWait:              {exec: mbarrierTestWait},
+		isa.MbarrierTryWaitParityOrder:    {exec: mbarrierTryWait, waits: waitsForPhase},
 		isa.MbarrierInit:                  {exec: mbarrierInit},
 		isa.MbarrierInval:                 {exec: mbarrierInval},
 		isa.MbarrierArrive:                {exec: mbarrierArrive},
@@ -84,12 +96,11 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mb
 
 // mbarrierArrive is arrive, also in another CTA, and arrive.expect_tx.
 func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	space := in.form.Args[1].Space
 	var given *mbarrier
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
-		b, ok := w.mbarrierAt(in, space, at, l)
+		b, ok := w.mbarrierAt(in, in.space, at, l)
 		if !ok {
 			return failed
 		}
@@ -99,14 +110,18 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			r.release(w, &b.sync.now)
 			given = b
 		}
+		var state mbarrierState
 		var err error
 		if len(in.args) > 2 {
-			_, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
+			state, err = b.arriveExpectTx(w.r32[in.slot[2]][l])
 		} else {
-			_, err = b.arrive(1)
+			state, err = b.arrive(1)
 		}
 		if err != nil {
 			return w.barrierError(in, l, at, err)
+		}
+		if in.form.Args[0].Kind == isa.Reg {
+			w.r64[in.slot[0]][l] = uint64(state)
 		}
 		if b.phase != phase {
 			w.cta.cluster.event()
@@ -125,7 +140,12 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 		if !ok {
 			return 0, failed
 		}
-		yes, err := b.waitParity(w.r32[in.slot[2]][l])
+		yes, err := false, error(nil)
+		if in.byState() {
+			yes, err = b.waitState(mbarrierState(w.r64[in.slot[2]][l]))
+		} else {
+			yes, err = b.waitParity(w.r32[in.slot[2]][l])
+		}
 		if err != nil {
 			return 0, w.barrierError(in, l, at, err)
 		}
@@ -169,8 +189,18 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
+// byState: the instruction waits for the phase of a state, not of a parity.
+func (in *inst) byState() bool { return in.args[2].bank == bank64 }
+
 func waitsForPhase(w *warp, f *frag, in *inst) need {
 	l := first(f.mask)
-	at, parity := w.shared32(&in.args[1], l), w.r32[in.slot[2]][l]
+	at := w.shared32(&in.args[1], l)
+	parity := uint32(0)
+	if in.byState() {
+		phase, _, _ := mbarrierState(w.r64[in.slot[2]][l]).parts() // tested before
+		parity = uint32(phase & 1)
+	} else {
+		parity = w.r32[in.slot[2]][l]
+	}
 	return w.cta.cluster.needPhase(w, f, w.cta, at&sharedOffset, parity)
 }

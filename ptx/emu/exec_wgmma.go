@@ -26,6 +26,9 @@ func wgmmaForms() map[isa.ID]handler {
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
 		isa.WgmmaBF16: product(bf16Elements),
 		isa.WgmmaF16:  product(f16Elements),
+
+		isa.WgmmaBF16Registers: product(bf16Elements),
+		isa.WgmmaF16Registers:  product(f16Elements),
 	}
 }
 
@@ -53,6 +56,14 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this one",
 			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])
 	}
+	if in.fromRegisters() {
+		if g.ops[at].rows == nil {
+			g.ops[at].rows = new([4][4][warpLanes]uint32)
+		}
+		for j, s := range in.args[1].list {
+			g.ops[at].rows[w.id%4][j] = w.r32[s]
+		}
+	}
 	g.ops[at].issued |= 1 << (w.id % 4)
 	w.cta.cluster.event()
 	if w.cta.cluster.grid.launch.Timing == Early && g.ops[at].issued == allWarps && !g.completeTo(s.issued) {
@@ -70,6 +81,9 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 	a := &access{warp: w, in: in, component: r.component(w, componentProducts), at: uint32(w.mma.issued), async: true}
 	r.start()
 	for i, desc := range op.desc {
+		if i == 0 && in.fromRegisters() {
+			continue
+		}
 		d, _ := DecodeMatrixDescriptor(desc) // checked
 		from, to := uint32(0), in.matrixRows(i)
 		if i == 0 {
@@ -94,6 +108,10 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	op := &wgmmaOp{in: in}
 	var same [2]bool
 	for i := range op.desc {
+		if i == 0 && in.fromRegisters() {
+			same[i] = true
+			continue
+		}
 		op.desc[i], same[i] = w.uniform64(in.slot[1+i], fullMask)
 	}
 	if !same[0] || !same[1] {
@@ -105,6 +123,9 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	}
 	op.keep = keep != 0
 	for i, d := range op.desc {
+		if i == 0 && in.fromRegisters() {
+			continue
+		}
 		m, err := DecodeMatrixDescriptor(d)
 		if err == nil {
 			err = m.Check(in.major(i), in.matrixRows(i))
@@ -117,7 +138,15 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 }
 
 // major and matrixRows describe operand 0, A, or 1, B.
-func (in *inst) major(operand int) Major { return Major(in.args[6+operand].imm & 1) }
+func (in *inst) major(operand int) Major {
+	if in.fromRegisters() {
+		return Major(in.args[6].imm & int64(operand)) // A has no place for it
+	}
+	return Major(in.args[6+operand].imm & 1)
+}
+
+// fromRegisters: A lies in registers.
+func (in *inst) fromRegisters() bool { return in.args[1].bank == bank32 }
 
 func (in *inst) matrixRows(operand int) uint32 {
 	if operand == 0 {

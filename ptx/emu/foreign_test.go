@@ -579,6 +579,116 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		}
 		near(t, want, get[float32](r, out, 32), 4)
 	},
+	"asynccopy asynccopy": func(t *testing.T, r *foreignRun) {
+		a, out := r.f32s(256), put(r, make([]float32, 256))
+		r.launchWith(x(1), x(64), out, put(r, a), int32(64))
+		each(r, out, 256, func(i int) float32 {
+			from := 63 - i/4
+			if from%3 == 1 && i%4 == 3 { // of the last 8 bytes only 4 are copied
+				return 0
+			}
+			return a[4*from+i%4]
+		})
+	},
+	"phases phases": func(t *testing.T, r *foreignRun) {
+		a, out := draw(64*5, func() int32 { return int32(r.rng.IntN(1000)) }), put(r, make([]int32, 64))
+		r.launchWith(x(1), x(64), out, put(r, a), int32(5))
+		each(r, out, 64, func(i int) (sum int32) {
+			for k := range 5 {
+				sum += a[64*k+(i+k+1)&63]
+			}
+			return sum
+		})
+	},
+	"bulk bulk": func(t *testing.T, r *foreignRun) {
+		a, out := r.f32s(512), put(r, make([]float32, 512))
+		r.launchWith(x(2), x(256), out, put(r, a), int32(512))
+		each(r, out, 512, func(i int) float32 { return 2 * a[i] })
+	},
+	"tensor mma16": func(t *testing.T, r *foreignRun) {
+		encode := func(v []float64) []uint16 {
+			h := make([]uint16, len(v))
+			for i := range v {
+				h[i] = uint16(f16Nearest(math.Float32bits(float32(v[i]))))
+				v[i] = float64(toF32(f32FromF16(h[i])))
+			}
+			return h
+		}
+		a, b, out := r.f64s(256), r.f64s(128), put(r, make([]float32, 128))
+		r.launchWith(x(1), x(32), out, put(r, encode(a)), put(r, encode(b)))
+		for i, got := range get[float32](r, out, 128) {
+			sum := float64(1 + i%2 + 2*(i/64))
+			for k := range 16 {
+				sum += a[i/8*16+k] * b[k*8+i%8]
+			}
+			assert.InDelta(t, sum, float64(got), 1e-5)
+		}
+	},
+	"tensor8 mma8": func(t *testing.T, r *foreignRun) {
+		a, b, out := r.u32s(128), r.u32s(64), put(r, make([]int32, 128))
+		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
+		at := func(words []uint32, lane, per, j, i int) int32 { return int32(int8(words[per*lane+j] >> (8 * i))) }
+		each(r, out, 128, func(n int) (sum int32) {
+			lane, reg := n/4, n%4
+			row, column := lane/4+8*(reg/2), lane%4*2+reg%2
+			for k := range 32 {
+				sum += at(a, row%8*4+k%16/4, 4, row/8+2*(k/16), k%4) * at(b, column*4+k%16/4, 2, k/16, k%4)
+			}
+			return sum
+		})
+	},
+	"tensor8 mmabf16": func(t *testing.T, r *foreignRun) {
+		words := func(n int) []uint32 { // two bf16 each
+			return draw(n, func() uint32 {
+				return bf16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))<<16 | bf16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))
+			})
+		}
+		a, b, out := words(128), words(64), put(r, make([]float32, 128))
+		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
+		at := func(words []uint32, lane, per, j, i int) float64 {
+			return float64(toF32(words[per*lane+j] >> (16 * i) << 16))
+		}
+		for n, got := range get[float32](r, out, 128) {
+			lane, reg, sum := n/4, n%4, 0.0
+			row, column := lane/4+8*(reg/2), lane%4*2+reg%2
+			for k := range 16 {
+				sum += at(a, row%8*4+k%8/2, 4, row/8+2*(k/8), k%2) * at(b, column*4+k%8/2, 2, k/8, k%2)
+			}
+			assert.InDelta(t, sum, float64(got), 1e-5)
+		}
+	},
+	"tensor8 mmatf32": func(t *testing.T, r *foreignRun) {
+		words := func(n int) []uint32 {
+			return draw(n, func() uint32 { return math.Float32bits(float32(r.rng.NormFloat64())) &^ 0x1fff })
+		}
+		a, b, out := words(128), words(64), put(r, make([]float32, 128))
+		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
+		for n, got := range get[float32](r, out, 128) {
+			lane, reg, sum := n/4, n%4, 0.0
+			row, column := lane/4+8*(reg/2), lane%4*2+reg%2
+			for k := range 8 {
+				sum += float64(toF32(a[4*(row%8*4+k%4)+row/8+2*(k/4)])) * float64(toF32(b[2*(column*4+k%4)+k/4]))
+			}
+			assert.InDelta(t, sum, float64(got), 1e-5)
+		}
+	},
+	"warpgroup warpgroup": func(t *testing.T, r *foreignRun) {
+		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		a, b, out := draw(512, func() uint32 { return uint32(bf16())<<16 | uint32(bf16()) }), draw(128, bf16), put(r, make([]float32, 512))
+		r.launchWith(x(1), x(128), out, put(r, a), put(r, b))
+		for i, got := range get[float32](r, out, 512) {
+			thread, sum := i/4, 0.0
+			row, column := accumulatorPosition(thread, i%4)
+			for k := range 16 {
+				from := row/16*32 + row%8*4 + k%8/2 // the thread that has the element
+				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16
+				// B is K-major: core matrices of 8 columns by 16 bytes of k.
+				y := b[k/8*64+column*8+k%8]
+				sum += float64(toF32(x)) * float64(toF32(f32FromBF16(y)))
+			}
+			assert.InDelta(t, sum, float64(got), 1e-5, "row %d, column %d", row, column)
+		}
+	},
 	"overlap overlap": func(t *testing.T, r *foreignRun) {
 		a, out := r.u32s(64), put(r, make([]uint32, 64))
 		r.launchWith(x(2), x(32), out, put(r, a), int32(64))

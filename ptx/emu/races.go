@@ -365,7 +365,7 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	a := &access{warp: w, in: st.in, component: r.component(w, componentStores), at: st.number, async: true}
 	r.start()
-	for run := range st.tensor.Runs(st.coords, st.src) {
+	for run := range st.runs() {
 		if run.InBounds {
 			if p := r.touch(a, w.cta, run.Shared, run.Bytes); p != nil {
 				return p

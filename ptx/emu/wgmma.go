@@ -28,6 +28,9 @@ type wgmmaOp struct {
 	desc   [2]uint64 // of A and B
 	keep   bool      // scale-d: the accumulator is added
 	issued uint8     // warps that have executed it
+	// rows are the registers of A, of each warp when it executed the instruction.
+	// That nobody changes them before a wait_group is not checked.
+	rows *[4][4][warpLanes]uint32
 }
 
 const allWarps = 0xf
@@ -55,7 +58,9 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 	p.a.Reset(op.in.product)
 	p.b.Reset(op.in.product, n)
 	for i := range op.desc {
-		if !g.loadSlab(op, i, p) {
+		if i == 0 && op.in.fromRegisters() {
+			op.loadRows(&p.a)
+		} else if !g.loadSlab(op, i, p) {
 			return false
 		}
 	}
@@ -63,6 +68,21 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 		w.multiply(p)
 	}
 	return true
+}
+
+// loadRows takes A from registers.
+func (op *wgmmaOp) loadRows(a *mma.A) {
+	negate := op.in.args[4].imm < 0
+	for w := range op.rows {
+		for j := range op.rows[w] {
+			for l, v := range op.rows[w][j] {
+				for half := range 2 {
+					row, k := aPosition(w*warpLanes+l, j, half)
+					a.Set(row, k, v>>(16*half)&0xffff, negate)
+				}
+			}
+		}
+	}
 }
 
 // loadSlab reads and decodes operand 0, A, or 1, B.

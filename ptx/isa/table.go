@@ -2,7 +2,7 @@ package isa
 
 // Table holds every form, indexed by ID.
 var Table = build(arith, floats, data, memory, barriers, async, warp, control,
-	integers, exactFloats, conversions, spaceForms, warps)
+	integers, exactFloats, conversions, spaceForms, warps, asyncs)
 
 // ByOp lists the forms of each Op, for the parser.
 var ByOp = byOp()

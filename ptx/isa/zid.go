@@ -304,6 +304,31 @@ const (
 	StmatrixCTA
 	Nanosleep
 	Brkpt
+	CpAsyncCA
+	CpAsyncWaitAll
+	BulkStore
+	MbarrierArriveState
+	MbarrierArriveExpectTxState
+	MbarrierArriveOrder
+	MbarrierArriveOrderCluster
+	MbarrierArriveExpectTxOrder
+	MbarrierTryWait
+	MbarrierTestWait
+	MbarrierTryWaitParityOrder
+	WgmmaBF16Registers
+	WgmmaF16Registers
+	MbarrierInitShared
+	MbarrierInvalShared
+	MbarrierTryWaitParityShared
+	MbarrierTestWaitParityShared
+	MmaF16
+	MmaBF16
+	MmaF16K8
+	MmaBF16K8
+	MmaTF32
+	MmaTF32K4
+	MmaInt8
+	MmaInt8K16
 
 	// NumForms is the number of forms.
 	NumForms

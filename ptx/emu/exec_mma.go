@@ -1,0 +1,86 @@
+package emu
+
+import (
+	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/isa"
+)
+
+// mma.sync: a warp multiplies from registers, at once. That the chip adds floats
+// as wgmma does is assumed, and so are the bits that it keeps of tf32.
+
+// tf32Elements are FP32 numbers whose lower 13 bits the chip does not read.
+var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
+
+func mmaForms() map[isa.ID]handler {
+	forms := map[isa.ID]handler{}
+	for _, id := range []isa.ID{isa.MmaF16, isa.MmaBF16, isa.MmaF16K8, isa.MmaBF16K8, isa.MmaTF32, isa.MmaTF32K4, isa.MmaInt8, isa.MmaInt8K16} {
+		forms[id] = handler{exec: mmaSync}
+	}
+	return forms
+}
+
+const (
+	mmaRows    = 16
+	mmaColumns = 8
+	mmaDepth   = 32 // at most
+)
+
+// mmaSync multiplies 16 rows by 8 columns.
+func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if mask != fullMask {
+		return w.fault(in, DivergentAligned, mask, "mma.sync needs all 32 lanes")
+	}
+	format := map[string]*mma.Format{".f16": f16Elements, ".bf16": bf16Elements, ".tf32": tf32Elements}[in.mod("a")]
+	size := 1
+	if format != nil {
+		size = format.Bytes
+	}
+	per := 4 / size // elements of a register
+	element := func(x uint32, i int) uint32 {
+		if size == 4 {
+			return x
+		}
+		return x >> (8 * size * i) & (1<<(8*size) - 1)
+	}
+	var a [mmaRows][mmaDepth]uint32
+	var b [mmaColumns][mmaDepth]uint32
+	for l := range warpLanes {
+		for i := range per {
+			k := l&3*per + i
+			for j, s := range in.args[1].list {
+				a[l>>2+8*(j&1)][k+4*per*(j>>1)] = element(w.r32[s][l], i)
+			}
+			for j, s := range in.args[2].list {
+				b[l>>2][k+4*per*j] = element(w.r32[s][l], i)
+			}
+		}
+	}
+	var sums [4][warpLanes]uint32 // d may be a or b
+	for r, s := range in.args[3].list {
+		for l := range warpLanes {
+			row, column := l>>2+8*(r>>1), l&3*2+r&1
+			if format == nil {
+				sums[r][l] = in.dotBytes(w.r32[s][l], &a[row], &b[column])
+			} else {
+				sums[r][l] = mma.Dot(w.r32[s][l], a[row][:format.Depth()], b[column][:format.Depth()], format)
+			}
+		}
+	}
+	for r, s := range in.args[0].list {
+		w.r32[s] = sums[r]
+	}
+	return next
+}
+
+// dotBytes is the sum of products of bytes, which wraps around or saturates.
+func (in *inst) dotBytes(sum uint32, a, b *[mmaDepth]uint32) uint32 {
+	ta, tb := intType{8, in.mod("a") == ".s8"}, intType{8, in.mod("b") == ".s8"}
+	total := int64(int32(sum))
+	for k := range a {
+		total += int64(ta.extend(uint64(a[k])) * tb.extend(uint64(b[k])))
+	}
+	if in.has(".satfinite") {
+		return uint32(intType{32, true}.clamp(total))
+	}
+	return uint32(total)
+}
