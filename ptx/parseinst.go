@@ -307,6 +307,9 @@ func argsFit(e *Entry, f *isa.Form, m isa.Mods, args []Operand) string {
 		return f.Op + " takes " + strconv.Itoa(min) + " operands"
 	}
 	for i := range args {
+		if o := &args[i]; f.Args[i].Kind == isa.Vec && !f.Braced(m, i) && o.Kind == OpVec && len(o.List) == 1 {
+			*o = o.List[0] // a vector of one
+		}
 		if !argFits(e, f, m, i, &args[i]) {
 			return "operand " + strconv.Itoa(i+1) + " (" + f.Args[i].Name + ") does not fit " + f.Op
 		}
@@ -371,7 +374,7 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 		c := e.Registers[o.Reg].Class
 		return c == t.Class() || a.Wider && c != isa.Pred && c.Bits() > t.Bits()
 	case OpInt:
-		return a.Dir == isa.In && !a.RegOnly && t != isa.Pred && t != isa.F32 && t != isa.F64
+		return a.Dir == isa.In && !a.RegOnly && (t != isa.Pred || f.ID == isa.Mov) && t != isa.F32 && t != isa.F64
 	case OpF32:
 		return a.Dir == isa.In && !a.RegOnly && (t == isa.F32 || t == isa.B32)
 	case OpF64:

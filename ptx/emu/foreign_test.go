@@ -689,6 +689,60 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			assert.InDelta(t, sum, float64(got), 1e-5, "row %d, column %d", row, column)
 		}
 	},
+	"triton_add add": func(t *testing.T, r *foreignRun) {
+		a, b, out := r.f32s(600), r.f32s(600), put(r, make([]float32, 600))
+		r.triton(x(3), out, put(r, a), put(r, b), int32(600))
+		each(r, out, 600, func(i int) float32 { return a[i] + b[i] })
+	},
+	"triton_softmax softmax": func(t *testing.T, r *foreignRun) {
+		a, out := r.f32s(400), put(r, make([]float32, 400))
+		r.triton(x(2), out, put(r, a), int32(200))
+		got := get[float32](r, out, 400)
+		for row := range 2 {
+			sum := 0.0
+			for _, v := range a[200*row : 200*row+200] {
+				sum += math.Exp(float64(v))
+			}
+			for i, v := range a[200*row : 200*row+200] {
+				assert.InEpsilon(t, math.Exp(float64(v))/sum, float64(got[200*row+i]), 1e-5)
+			}
+		}
+	},
+	"triton_layernorm layernorm": func(t *testing.T, r *foreignRun) {
+		a, out := r.f32s(200), put(r, make([]float32, 200))
+		r.triton(x(1), out, put(r, a), int32(200))
+		mean, square := 0.0, 0.0
+		for _, v := range a {
+			mean += float64(v) / 200
+			square += float64(v) * float64(v) / 200
+		}
+		for i, got := range get[float32](r, out, 200) {
+			assert.InDelta(t, (float64(a[i])-mean)/math.Sqrt(square-mean*mean+1e-5), float64(got), 1e-5)
+		}
+	},
+	"triton_scan scan": func(t *testing.T, r *foreignRun) {
+		a, out := r.u32s(256), put(r, make([]uint32, 256))
+		r.triton(x(1), out, put(r, a))
+		sum := uint32(0)
+		each(r, out, 256, func(i int) uint32 { sum += a[i]; return sum })
+	},
+	"triton_count count": func(t *testing.T, r *foreignRun) {
+		a, out := r.u32s(600), put(r, make([]uint32, 32))
+		r.triton(x(3), out, put(r, a), int32(600))
+		want := make([]uint32, 32)
+		for _, v := range a {
+			want[v&31]++
+		}
+		assert.Equal(t, want, get[uint32](r, out, 32))
+	},
+	"triton_scale scale": func(t *testing.T, r *foreignRun) {
+		a := draw(600, func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) })
+		out := put(r, make([]uint16, 600))
+		r.triton(x(2), out, put(r, a), float32(1.7), int32(600))
+		each(r, out, 600, func(i int) uint16 { return bf16FromF32(math.Float32bits(toF32(f32FromBF16(a[i])) * 1.7)) })
+	},
+	"triton_matmul matmul":   func(t *testing.T, r *foreignRun) { r.tritonMatmul(64, 96) },
+	"triton_matmul16 matmul": func(t *testing.T, r *foreignRun) { r.tritonMatmul(16, 64) },
 	"overlap overlap": func(t *testing.T, r *foreignRun) {
 		a, out := r.u32s(64), put(r, make([]uint32, 64))
 		r.launchWith(x(2), x(32), out, put(r, a), int32(64))
@@ -715,6 +769,38 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		})
 		each(r, oi, 64, func(i int) uint32 { return ai[i^1] })
 	},
+}
+
+// triton launches a kernel of Triton's, which takes scratch memory that it does
+// not use behind its own parameters.
+func (r *foreignRun) triton(grid [3]int, params ...any) {
+	for len(params) < len(r.kernel.Params()) {
+		params = append(params, uint64(0))
+	}
+	r.launch.SharedBytes = 32 << 10
+	r.launchWith(grid, r.kernel.entry.Block, params...)
+}
+
+// tritonMatmul is a product of FP16 of two by two tiles.
+func (r *foreignRun) tritonMatmul(tile, k int) {
+	n := 2 * tile
+	encode := func(v []float64) []uint16 {
+		h := make([]uint16, len(v))
+		for i := range v {
+			h[i] = uint16(f16Nearest(math.Float32bits(float32(v[i]))))
+			v[i] = float64(toF32(f32FromF16(h[i])))
+		}
+		return h
+	}
+	a, b, out := r.f64s(n*k), r.f64s(k*n), put(r, make([]uint16, n*n))
+	r.triton([3]int{2, 2}, out, put(r, encode(a)), put(r, encode(b)), int32(n), int32(n), int32(k))
+	for i, got := range get[uint16](r, out, n*n) {
+		sum := 0.0
+		for j := range k {
+			sum += a[i/n*k+j] * b[j*n+i%n]
+		}
+		assert.InDelta(r.t, sum, float64(toF32(f32FromF16(got))), 2e-2)
+	}
 }
 
 // kernelScratch runs the one kernel whose threads share a variable of the module.

@@ -74,13 +74,15 @@ func atomics(op string, ops Mod) (forms []Form) {
 			forms = append(forms, cas)
 		}
 	}
+	after := orders(op, false) // Triton's place for it
+	after.Opt = true
 	scope := func() Mod { return one("scope", ".cta", ".gpu", ".sys") }
 	add("", op, fixed("space", ".global"))
 	add("Shared", op, fixed("space", ".shared"))
 	add("Generic", op)
 	add("Sem", op, orders(op, false), opt("scope", ".cta", ".gpu", ".sys"), opt("space", ".global", ".shared"))
 	add("Scope", op, scope(), opt("space", ".global", ".shared"))
-	add("GlobalScope", op, fixed("space", ".global"), scope())
-	add("SharedScope", op, fixed("space", ".shared"), scope())
+	add("GlobalScope", op, fixed("space", ".global"), scope(), after)
+	add("SharedScope", op, fixed("space", ".shared"), scope(), after)
 	return forms
 }
