@@ -25,7 +25,9 @@
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding
 // (exact.go; sums and products that do not say .rn are not contracted, as an
-// assembler may). Not yet: functions, mma.sync, tensor maps in global memory.
+// assembler may). mma.sync adds floats as wgmma does, which is assumed.
+// Not yet: functions, jumps through tables, tensor maps in global memory, wgmma
+// of elements other than bf16 and f16.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

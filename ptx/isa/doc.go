@@ -6,7 +6,7 @@
 // are generated from the table; printer, parser, verifier and emulator read it.
 // A form arrives with the first kernel that uses it, together with its emulation.
 // Rows that only kernels of other compilers use (integers.go, exactfloats.go,
-// conversions.go, spaces.go, warps.go) have no methods of the builder.
+// conversions.go, spaces.go, warps.go, asyncs.go) have no methods of the builder.
 package isa
 
 //go:generate go run ../internal/gen/write
