@@ -52,12 +52,16 @@ func TestRegistry(t *testing.T) {
 	l.Tiles = Choose(l.Config, driver.H200())
 	other := l // with all that only some layers have
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
+	chosen := l // with the router's other kinds
+	chosen.Score, chosen.RouterBias, chosen.ExpertScale = spec.Sigmoid, true, true
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true
 		of := l
-		if !k.Suits(of.Config) {
-			of = other
+		for _, o := range []registry.Layer{other, chosen} {
+			if !k.Suits(of.Config) {
+				of = o
+			}
 		}
 		require.True(t, k.Suits(of.Config), "%s is of no layer here", k.Name())
 		b, err := k.Build(of)
