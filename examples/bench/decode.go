@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -13,6 +12,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/noise"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
@@ -20,7 +20,7 @@ import (
 )
 
 // decodeRows are the layers that -decode measures unless told otherwise.
-var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B"}
+var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B", "DeepSeek-V3 EP-8"}
 
 // What -decode measures, and against what.
 const (
@@ -29,8 +29,6 @@ const (
 	decodeLayers = 4
 	// peakTBps is the chip's bandwidth by its datasheet.
 	peakTBps = 4.8
-	// fillBytes is the random memory that weights are filled with.
-	fillBytes = 32 << 20
 )
 
 // DecodePoint is inference over a few tokens, a layer of several that take
@@ -76,6 +74,11 @@ func (b *bench) decode() error {
 		_ = w.Flush()
 		if err != nil {
 			return fmt.Errorf("%s: %w", row.Name, err)
+		}
+	}
+	if b.plot != "" {
+		if err := drawDecode(points, b.dev.Target().Name, b.gpu, b.plot); err != nil {
+			return err
 		}
 	}
 	if b.json == "" || b.json == stdoutName {
@@ -142,35 +145,16 @@ func (d *decodeBench) fill(tokens int) error {
 	if err := d.memory.Err(); err != nil {
 		return err
 	}
-	random := reference.NewNormal(1, reference.ScaleWeight).Values(fillBytes / 2)
+	random := noise.New()
 	for i, f := range d.passes {
 		for j, t := range []moe.Tensor{f.X, f.Router} {
 			if err := moe.Write(d.s, t, reference.NewNormal(uint64(10*i+j), 1).Values(t.Shape.Elements())); err != nil {
 				return err
 			}
 		}
-		for _, t := range []moe.Tensor{f.W1, f.W2} {
-			if err := d.repeat(t, num.Bytes(random)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// repeat fills a tensor with copies of a pattern, each shifted by chance.
-func (d *decodeBench) repeat(t moe.Tensor, pattern []byte) error {
-	bytes := t.Shape.Bytes()
-	first := min(bytes, int64(len(pattern)))
-	if err := d.s.CopyToDevice(t.Ptr, pattern[:first]); err != nil {
-		return err
-	}
-	for at := first; at < bytes; {
-		n := min(bytes-at, first-rand.Int64N(first/4+1)/256*256)
-		if err := d.s.Copy(t.Ptr+driver.DevicePtr(at), t.Ptr, n); err != nil {
+		if err := random.Fill(d.s, f.W1, f.W2); err != nil {
 			return err
 		}
-		at += n
 	}
 	return nil
 }

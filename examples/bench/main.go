@@ -9,7 +9,7 @@
 //	go run ./examples/bench -rows slice -pass both         # forward, then backward
 //	go run ./examples/bench -rows slice -pass both -fit    # tile points, cost model
 //	go run ./examples/bench -row "7B n=256" -startup       # what moe.New takes
-//	go run ./examples/bench -decode -json decode.json      # few tokens, by bandwidth
+//	go run ./examples/bench -decode -plot decode.png       # few tokens, by bandwidth
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //
 // Times are of the device, by events: medians of back-to-back repeats after a

@@ -27,7 +27,8 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 // Few tokens: a line and an entry of the file for each number of them.
 func TestDecode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decode.json")
-	out, errs, err := tiny(t, "-decode", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file)
+	out, errs, err := tiny(t, "-decode", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file, "-plot", filepath.Join(filepath.Dir(file), "decode.png"))
+	require.FileExists(t, filepath.Join(filepath.Dir(file), "decode.png"))
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "128,64,8,2  1      2.0   0")
 	text, err := os.ReadFile(file)

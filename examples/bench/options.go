@@ -55,7 +55,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row, on the emulated device too")
 	f.BoolVar(&o.full, "full", false, "also with L2 flushed, on a rested chip, and after 2 s of sustained load")
 	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
-	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel")
+	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of bandwidth by tokens")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")

@@ -18,13 +18,16 @@ var slice = []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
 // models are real models' layers: those of the table and some beyond.
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
-// beyond are sizes that no other implementation was measured at.
+// beyond are sizes that no other implementation was measured at. DeepSeek-V3 EP-8
+// is what one of eight GPUs has of it: 32 experts, and as many rows as each GPU's
+// tokens have experts.
 func beyond() []spec.Row {
 	return []spec.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
 		size("Kimi-Linear-48B-A3B", 32768, 2304, 1024, 256, 8),
 		size("GLM-4.5-Air", 32768, 4096, 1408, 128, 8),
 		size("Mixtral 8x7B", 32768, 4096, 14336, 8, 2),
+		size("DeepSeek-V3 EP-8", 32768, 7168, 2048, 32, 8),
 	}
 }
 

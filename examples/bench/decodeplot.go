@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"image/color"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+
+	"sonicmoe/examples/internal/picture"
+)
+
+// decodeColours are those of the layers, in their order; more begin anew.
+var decodeColours = []color.RGBA{
+	{0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x31, 0xa3, 0x54, 255}, {0x75, 0x6b, 0xb1, 255}, {0x75, 0x75, 0x75, 255},
+}
+
+// drawDecode draws each layer's share of the bandwidth over the tokens of a call.
+func drawDecode(points []DecodePoint, device string, gpu bool, file string) error {
+	title := fmt.Sprintf("Inference over few tokens on %s: reading the chosen experts' weights at %g TB/s, of the time taken", device, peakTBps)
+	if !gpu {
+		title += ": EMULATED, these times mean nothing"
+	}
+	p := picture.New(title, "tokens", "%")
+	p.X.Scale = plot.LogScale{}
+	var ticks []plot.Tick
+	for from, layer := 0, 0; from < len(points); layer++ {
+		var xys plotter.XYs
+		name := points[from].Name
+		for ; from < len(points) && points[from].Name == name; from++ {
+			xys = append(xys, plotter.XY{X: float64(points[from].Tokens), Y: 100 * points[from].Share})
+			if layer == 0 {
+				ticks = append(ticks, plot.Tick{Value: float64(points[from].Tokens), Label: fmt.Sprint(points[from].Tokens)})
+			}
+		}
+		line, dots, err := plotter.NewLinePoints(xys)
+		if err != nil {
+			return err
+		}
+		line.Color = decodeColours[layer%len(decodeColours)]
+		dots.Color = line.Color
+		p.Add(line, dots)
+		p.Legend.Add(name, line, dots)
+	}
+	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a lone number of tokens has a range too
+	p.X.Tick.Marker = plot.ConstantTicks(ticks)
+	p.Y.Min = 0
+	if gpu { // else the points lie at the bottom
+		p.Y.Max = 100
+	}
+	return picture.Save(p, vg.Points(560), vg.Points(340), file)
+}

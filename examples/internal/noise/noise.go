@@ -1,0 +1,54 @@
+// Package noise fills large tensors with random values at the speed of the
+// device's memory.
+package noise
+
+import (
+	"math/rand/v2"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+)
+
+// patternBytes is the random memory that is drawn.
+const patternBytes = 32 << 20
+
+// Pattern is random bf16 weights.
+type Pattern []uint16
+
+// New draws a pattern of normal numbers of the scale of weights.
+func New() Pattern { return reference.NewNormal(1, reference.ScaleWeight).Values(patternBytes / 2) }
+
+// Fill fills bf16 tensors with copies of the pattern, each shifted by chance, so
+// that no two tensors are the same. A zero Tensor is left alone.
+func (p Pattern) Fill(s driver.Stream, tensors ...moe.Tensor) error {
+	for _, t := range tensors {
+		if t.IsZero() {
+			continue
+		}
+		if err := p.fill(s, t.Ptr, t.Shape.Bytes()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p Pattern) fill(s driver.Stream, to driver.DevicePtr, bytes int64) error {
+	all := num.Bytes(p)
+	if bytes < int64(len(all)) {
+		all = all[rand.Int64N((int64(len(all))-bytes)/256+1)*256:][:bytes]
+	}
+	first := int64(len(all))
+	if err := s.CopyToDevice(to, all); err != nil {
+		return err
+	}
+	for at := first; at < bytes; {
+		n := min(bytes-at, first-rand.Int64N(first/4+1)/256*256)
+		if err := s.Copy(to+driver.DevicePtr(at), to, n); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
+}
