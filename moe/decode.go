@@ -7,13 +7,19 @@ import (
 	"sonicmoe/moe/internal/route"
 )
 
-// Few tokens are 24 for each expert: measured on an H200, the kernels of package
-// decode lead by 4 to 60 % at 16 an expert and are level at 32. They are no fewer
-// than 64, one block of them, and no more than were measured.
+// Tokens are few up to so many rows an expert. Measured on an H200, the kernels
+// of package decode lead by 3 to 9 % at 16 rows; at 32 they lose 3 to 5 % to those
+// for many tokens where these have tiles enough: both are level in between. Where
+// the down-projection has fewer than four tiles for an SM they are level at 32.
+// Few tokens are no fewer than 64, one block of them, and no more than were
+// measured.
 const (
-	fewOfExpert = 24
-	leastFew    = 64
-	mostFew     = 512
+	fewRows         = 24
+	fewRowsFewTiles = 32
+	leastFew        = 64
+	mostFew         = 512
+	// downColumns are the columns of a tile for many tokens, as nearly always.
+	downColumns = 256
 )
 
 // WithDecode has forward passes over up to so many tokens take the kernels made
@@ -31,7 +37,11 @@ func (o options) decodeUpTo(c Config) int {
 	case o.decode != nil:
 		return *o.decode
 	}
-	return min(max(leastFew, fewOfExpert*c.NumExperts/c.TopK), mostFew)
+	rows := fewRows
+	if c.NumExperts*c.Hidden < 4*driver.H200().SMs*downColumns {
+		rows = fewRowsFewTiles
+	}
+	return min(max(leastFew, rows*c.NumExperts/c.TopK), mostFew)
 }
 
 // decodes reports whether a pass takes the kernels for few tokens.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,26 +74,88 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 // A token's output depends on nothing else in the batch: alone, in another
 // order and in a batch that the kernels for many tokens take it is the same.
 func TestBatchInvariance(t *testing.T) {
-	for _, c := range decodeConfigs[:2] {
+	configs := decodeConfigs[:2]
+	if kt.Long() {
+		configs = append(slices.Clone(configs), decodeConfigs[4:6]...)
+	}
+	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
 			whole := newTrial(t, c, 150, 6, moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
 			require.NoError(t, err)
 			d := c.Hidden
-			for _, tokens := range [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, rand.New(rand.NewPCG(1, 2)).Perm(150)[:64]} {
+			random := rand.New(rand.NewPCG(1, 2))
+			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, random.Perm(150)[:64]}
+			if kt.Long() { // of any size, by the kernels for few or for many
+				for range 50 {
+					batches = append(batches, random.Perm(150)[:1+random.IntN(150)])
+				}
+			}
+			for i, tokens := range batches {
 				var x, o []uint16
 				for _, i := range tokens {
 					x, o = append(x, whole.X[i*d:][:d]...), append(o, want.O[i*d:][:d]...)
 				}
 				part, err := trial.FromHost(testDevice(t), whole.Layer, len(tokens), x, whole.Weights)
 				require.NoError(t, err)
-				require.Contains(t, launched(t, part), "decode-up")
+				if kernels := launched(t, part); i < 4 {
+					require.Contains(t, kernels, "decode-up")
+				}
 				got, err := part.Results(false)
 				require.NoError(t, err)
 				kt.SameBits(t, o, got.O, fmt.Sprint("O of tokens ", tokens))
 				require.NoError(t, part.Close())
 			}
 		})
+	}
+}
+
+// Experts that a token names twice, and ids that name none, have few tokens give
+// what many give; a captured pass follows ids that name nobody at all, and then
+// others, in the same buffers.
+func TestDecodeGivenExperts(t *testing.T) {
+	const tokens = 21
+	c := decodeConfigs[1]
+	few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithDecode(0), moe.WithoutBackward())
+	random := rand.New(rand.NewPCG(3, 4))
+	ids, scores, nobody := make([]int32, tokens*c.TopK), make([]float32, tokens*c.TopK), make([]int32, tokens*c.TopK)
+	for i := range ids {
+		ids[i], scores[i], nobody[i] = int32(random.IntN(c.NumExperts+3)), random.Float32(), int32(c.NumExperts)
+	}
+	for i := range c.TopK {
+		ids[i], ids[c.TopK+i] = 5, int32(c.NumExperts)
+	}
+	given := func(tr *trial.Trial, ids []int32) {
+		require.NoError(t, moe.Write(tr.Stream(), tr.Args.ExpertIDs, ids))
+		require.NoError(t, moe.Write(tr.Stream(), tr.Args.Scores, scores))
+	}
+	outputs := func(tr *trial.Trial) []uint16 {
+		o := make([]uint16, tokens*c.Hidden)
+		require.NoError(t, moe.Read(tr.Stream(), tr.Args.O, o))
+		return o
+	}
+	given(many, ids)
+	require.NoError(t, many.Call().ForwardExperts(many.Stream(), many.Inference()))
+	want := outputs(many)
+	require.Equal(t, make([]uint16, c.Hidden), want[c.Hidden:2*c.Hidden], "a token of nobody")
+	s := few.Stream()
+	given(few, ids)
+	require.NoError(t, few.Call().ForwardExperts(s, few.Inference()))
+	kt.SameBits(t, want, outputs(few), "O")
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, few.Call().ForwardExperts(s, few.Inference()))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	for name, step := range map[string]struct {
+		ids  []int32
+		want []uint16
+	}{"nobody": {nobody, make([]uint16, len(want))}, "others": {ids, want}} {
+		require.NoError(t, few.Poison())
+		given(few, step.ids)
+		require.NoError(t, g.Launch(s))
+		require.NoError(t, s.Synchronize(context.Background()))
+		kt.SameBits(t, step.want, outputs(few), "O of "+name)
 	}
 }

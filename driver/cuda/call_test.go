@@ -344,6 +344,7 @@ func TestHotPathsAllocateNothing(t *testing.T) {
 		"graph launch": func() error { return g.Launch(s) },
 		"event record": func() error { return e.Record(s) },
 		"event wait":   func() error { return s.Wait(e) },
+		"event done":   func() error { _, err := e.Done(); return err },
 	} {
 		allocs := testing.AllocsPerRun(200, func() {
 			if err := call(); err != nil {

@@ -27,13 +27,16 @@ func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error
 	return d.block(ctx, &h.lifetime, block, h.raw)
 }
 
-// done asks whether the work that the handle stands for has finished.
+// done asks whether the work that the handle stands for has finished. It
+// allocates nothing.
 func (d *device) done(h *handle, query symbol) (bool, error) {
 	if err := d.enter(query); err != nil {
 		return false, err
 	}
-	args := [1]uintptr{h.raw}
-	r := d.raw(query, args[:])
+	args := numbers.Get().(*[12]uintptr)
+	args[0] = h.raw
+	r := d.raw(query, args[:1])
+	numbers.Put(args)
 	d.leave()
 	if r == notReady {
 		return false, nil

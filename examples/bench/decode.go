@@ -39,9 +39,11 @@ type DecodePoint struct {
 	// Experts is the mean number of experts that tokens chose, MB their weights.
 	Experts float64 `json:"experts"`
 	MB      float64 `json:"mb"`
-	// US is the median time of a layer, PrefillUS that of the kernels for many
-	// tokens, RoofUS that of reading the weights at the chip's bandwidth.
+	// US is the median time of a layer, FewUS that of one which takes the kernels
+	// for few tokens, PrefillUS those for many, whatever is better. RoofUS is that
+	// of reading the weights at the chip's bandwidth.
 	US        float64 `json:"us"`
+	FewUS     float64 `json:"few_us"`
 	PrefillUS float64 `json:"prefill_us"`
 	RoofUS    float64 `json:"roof_us"`
 	// Share is RoofUS of US.
@@ -65,11 +67,11 @@ func (b *bench) decode() error {
 	}
 	var points []DecodePoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tprefill µs\troof µs\tshare\t")
+	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tfew µs\tprefill µs\troof µs\tshare\t")
 	for _, row := range b.rows {
 		err := b.decodeRow(row.Name, row.Config, func(p DecodePoint) {
 			points = append(points, p)
-			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.PrefillUS, p.RoofUS, 100*p.Share)
+			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.FewUS, p.PrefillUS, p.RoofUS, 100*p.Share)
 		})
 		_ = w.Flush()
 		if err != nil {
@@ -103,8 +105,8 @@ func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) er
 	d := decodeBench{ctx: ctx, dev: b.dev, s: s, c: c, memory: moe.NewArena(b.dev)}
 	defer d.memory.Free()
 	most := slices.Max(b.batches)
-	for i, tokens := range []int{most, 0} {
-		if d.layers[i], err = moe.New(ctx, b.dev, c, moe.WithDecode(tokens), moe.WithoutBackward()); err != nil {
+	for i, options := range [][]moe.Option{nil, {moe.WithDecode(most)}, {moe.WithDecode(0)}} {
+		if d.layers[i], err = moe.New(ctx, b.dev, c, append(options, moe.WithoutBackward())...); err != nil {
 			return err
 		}
 	}
@@ -128,7 +130,7 @@ type decodeBench struct {
 	dev    driver.Device
 	s      driver.Stream
 	c      moe.Config
-	layers [2]*moe.Layer // of the kernels for few tokens, for many
+	layers [3]*moe.Layer // that chooses its kernels, of those for few tokens, for many
 	memory *moe.Arena
 	passes [decodeLayers]moe.Forward
 }
@@ -162,7 +164,7 @@ func (d *decodeBench) fill(tokens int) error {
 // point measures one number of tokens.
 func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
 	p.Tokens = tokens
-	for i, us := range []*float64{&p.US, &p.PrefillUS} {
+	for i, us := range []*float64{&p.US, &p.FewUS, &p.PrefillUS} {
 		if *us, err = d.time(d.layers[i], tokens, repeats); err != nil {
 			return p, err
 		}

@@ -39,6 +39,7 @@ func TestDecode(t *testing.T) {
 	require.Equal(t, 3, points[1].Tokens)
 	for _, p := range points {
 		require.Positive(t, p.US)
+		require.Positive(t, p.FewUS)
 		require.Positive(t, p.PrefillUS)
 		require.InEpsilon(t, p.Share, p.Experts*3*128*64*2/1e6/4.8/p.US, 1e-9)
 	}
