@@ -6,6 +6,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/ptx"
 )
 
 // Built is a kernel's machine code that is not loaded anywhere.
@@ -29,13 +30,14 @@ func (b Built) Put(c *cache.Cache) cache.Outcome { return c.Put(b.key, b.Entry) 
 // there, else by compiling. It stores nothing. Errors: *CompileError and
 // the compiler's own.
 func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
-	return build(ctx, c, arch, by, s, o)
+	text := s.Module.Print()
+	return build(ctx, c, moduleKey(text.PTX, arch, o), by, s, text, o)
 }
 
-// build is Build, which without a compiler makes an entry of PTX alone.
-func build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Source, o driver.CompileOptions) (Built, error) {
-	text := s.Module.Print()
-	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: moduleKey(text.PTX, arch, o)}
+// build is Build of a text that has been printed, with its key. Without a
+// compiler it makes an entry of PTX alone.
+func build(ctx context.Context, c *cache.Cache, key cache.Key, by Compiler, s Source, text ptx.Text, o driver.CompileOptions) (Built, error) {
+	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
 	if c != nil {
 		if old, outcome := c.Get(b.key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
 			if by == nil {

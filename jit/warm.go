@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/ptx"
 )
 
 // Compiler turns PTX into machine code and says who it is. A driver.Device is
@@ -61,7 +62,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 		g.Go(func() error {
 			origin, err := Loaded, ctx.Err()
 			if err == nil && !again {
-				origin, err = warm(ctx, c, arch, s, o)
+				origin, err = warm(ctx, c, key, s, text, o)
 			}
 			if err != nil {
 				return fmt.Errorf("warming kernel %s: %w", s.Name, err)
@@ -78,8 +79,8 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 }
 
 // warm stores one kernel, unless the cache has it.
-func warm(ctx context.Context, c *cache.Cache, arch string, s Source, o WarmOptions) (Origin, error) {
-	b, err := build(ctx, c, arch, o.By, s, o.Compile)
+func warm(ctx context.Context, c *cache.Cache, key cache.Key, s Source, text ptx.Text, o WarmOptions) (Origin, error) {
+	b, err := build(ctx, c, key, o.By, s, text, o.Compile)
 	if err != nil || b.Origin == Cached {
 		return b.Origin, err
 	}

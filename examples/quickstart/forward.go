@@ -65,7 +65,7 @@ func (j *job) compile() (*moe.Layer, error) {
 		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
 	}
 	tiles := l.Tiles()
-	fmt.Fprintf(j.out, "tiles          up %v, down %v: rows x columns, s stages, p tiles of a panel, c CTAs of a cluster\n", tiles["up"], tiles["down"])
+	fmt.Fprintf(j.out, "tiles          up %v, down %v: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", tiles["up"], tiles["down"])
 	return l, nil
 }
 

@@ -20,7 +20,7 @@ const (
 // tile.
 func (p *Product) LoadTMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) {
 	k := p.K
-	k.If(p.Thread.ShrI(5).EqI(mathWarps), func() {
+	k.If(p.Thread.ShrI(5).EqI(MathWarps), func() {
 		k.If(k.ElectOne(), func() {
 			ring := p.Ring.Producer()
 			var publisher *schedule.TilePublisher

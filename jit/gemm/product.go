@@ -67,9 +67,9 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	if c.Gathered {
 		arrivals, readers = gatherArrivals, gatherReaders
 	}
-	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, mathWarps*c.ClusterM)
+	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, MathWarps*c.ClusterM)
 	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
-	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, mathWarps+readers, c.ClusterM)
+	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, MathWarps+readers, c.ClusterM)
 	return p
 }
 
@@ -92,15 +92,21 @@ func (p *Product) syncCluster() {
 // and emits both roles.
 func (p *Product) Run(load func(), e Epilogue) {
 	p.start()
-	pipeline.Run(p.K, p.Thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
-			p.math(e)
-			p.syncCluster()
-		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() {
-			load()
-			p.syncCluster()
-		}},
+	RunRoles(p.K, p.Thread, func() {
+		p.math(e)
+		p.syncCluster()
+	}, func() {
+		load()
+		p.syncCluster()
+	})
+}
+
+// RunRoles emits the two roles of a CTA of [Threads]: math for the first two
+// warpgroups, load for the third. thread is %tid.x.
+func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
+	pipeline.Run(k, thread.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: MathThreads / pipeline.WarpgroupThreads, Body: math},
+		pipeline.Role{Name: "load", First: MathThreads / pipeline.WarpgroupThreads, Count: 1, Body: load},
 	)
 }
 

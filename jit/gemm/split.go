@@ -39,7 +39,7 @@ const (
 func NewSplit(k *ptx.Kernel, thread ptx.U32) *Split {
 	p, cta := &Split{K: k, Thread: thread}, pipeline.NewCTA(k)
 	const loadWarps, oneForTheBytes = 4, 1
-	p.ring = cta.Ring("ab", SplitStages, 2*SplitTermBytes+splitBBytes, loadWarps+oneForTheBytes, mathWarps)
+	p.ring = cta.Ring("ab", SplitStages, 2*SplitTermBytes+splitBBytes, loadWarps+oneForTheBytes, MathWarps)
 	cta.Ready(thread)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -58,18 +58,15 @@ type Filler interface {
 // of a warpgroup, whose first line is active.
 func (p *Split) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
-	pipeline.Run(k, p.Thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
-			wg := p.Thread.ShrI(7)
-			acc := k.Accumulators(SplitN / 2)
-			loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
-			k.IfElse(active(wg), func() {
-				p.multiply(loop, wg, steps, acc)
-				store(wg, acc)
-			}, func() { loop.Drain(steps, nil) })
-		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: func() { p.load(first, steps, newFiller) }},
-	)
+	RunRoles(k, p.Thread, func() {
+		wg := p.Thread.ShrI(7)
+		acc := k.Accumulators(SplitN / 2)
+		loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
+		k.IfElse(active(wg), func() {
+			p.multiply(loop, wg, steps, acc)
+			store(wg, acc)
+		}, func() { loop.Drain(steps, nil) })
+	}, func() { p.load(first, steps, newFiller) })
 }
 
 // multiply makes the sums of all steps.

@@ -13,11 +13,11 @@ const (
 	// TileM is the rows of a tile, WarpgroupM those of a math warpgroup.
 	TileM      = schedule.TileRows
 	WarpgroupM = 64
-	// MathThreads are two warpgroups, Threads those and the load warpgroup:
+	// MathThreads are two warpgroups of MathWarps, Threads those and the load warpgroup:
 	// with one CTA an SM they have 168 registers each.
 	MathThreads = 2 * pipeline.WarpgroupThreads
 	Threads     = MathThreads + pipeline.WarpgroupThreads
-	mathWarps   = MathThreads / 32
+	MathWarps   = MathThreads / 32
 	// TileABytes is A's part of a stage, which comes first.
 	TileABytes = TileM * tile.RowBytes
 )
@@ -56,9 +56,6 @@ const barrierBytes = 512
 func (t Tiling) SharedBytes(epilogueBytes int) int {
 	return t.Stages*t.StageBytes() + epilogueBytes + barrierBytes
 }
-
-// BoxAtoms is the atoms of 64 columns in a box of an MN-major B tile.
-func (t Tiling) BoxAtoms() int { return t.TileN / tile.Block / t.ClusterM }
 
 // CheckAtoms refuses a tiling whose MN-major B tile would not be whole boxes of
 // atoms; name is the kernel's.

@@ -58,6 +58,9 @@ type Tile struct {
 // TileWords is the size of a tile in a queue, in words.
 const TileWords = 4
 
+// Both counts of a tile are packed into 8 bits each.
+const _ = uint8(TileRows)
+
 // Words are expert, row, counts and flags, column.
 func (t Tile) Words() []ptx.U32 {
 	return []ptx.U32{t.Expert, t.Row, t.Rows.Or(t.Live.ShlI(8)).Or(t.Shared.ShlI(16)), t.Column}

@@ -207,7 +207,11 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 	if err != nil {
 		return err
 	}
-	for _, r := range b.runs(product) {
+	runs, err := b.runs(product)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
 		got, err := b.checksums(ctx, a, r)
 		if err != nil {
 			return err
@@ -327,7 +331,11 @@ func (b *bench) Time(ctx context.Context, product string, p gemm.Tiling) (time.D
 
 // queue runs a pass as far as the product's kernel, between events.
 func (b *bench) queue(a *candidate, product string, around span) error {
-	recorded, r := 0, b.runs(product)[0]
+	runs, err := b.runs(product)
+	if err != nil {
+		return err
+	}
+	recorded, r := 0, runs[0]
 	a.call.Observe(func(name string, s driver.Stream) error {
 		switch {
 		case recorded == 0 && name == r.kernel:

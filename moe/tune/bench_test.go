@@ -72,7 +72,9 @@ func TestBench(t *testing.T) {
 				d, err := b.Time(t.Context(), p.Name, choice[p.Name])
 				require.NoError(t, err, p.Name)
 				assert.Positive(t, d)
-				for _, r := range b.runs(p.Name) { // each shows a kernel of its own
+				runs, err := b.runs(p.Name)
+				require.NoError(t, err)
+				for _, r := range runs { // each shows a kernel of its own
 					seen := false
 					b.base.call.Observe(func(kernel string, _ driver.Stream) error {
 						seen = seen || kernel == r.kernel
@@ -128,7 +130,9 @@ func TestVerifyCanFail(t *testing.T) {
 	for _, p := range kernel.Kernels.Products() {
 		point := choice[p.Name]
 		require.NoError(t, b.Verify(ctx, p.Name, point))
-		first := b.runs(p.Name)[0]
+		runs, err := b.runs(p.Name)
+		require.NoError(t, err)
+		first := runs[0]
 		name := first.name + " " + first.outputs[0].name
 		was := b.want[name]
 		b.want[name] = checksum{was[0] ^ 1, was[1]}

@@ -32,8 +32,8 @@ type run struct {
 const poison = 0xffffffff
 
 // runs are the passes that together use every kernel of a product. The first
-// has the one that is timed.
-func (b *bench) runs(product string) []run {
+// has the one that is timed. A product that has none here is an error.
+func (b *bench) runs(product string) ([]run, error) {
 	a, g := b.trial.Args, b.trial.Back
 	switch product {
 	case "up":
@@ -44,12 +44,12 @@ func (b *bench) runs(product string) []run {
 		return []run{
 			{"training", b.forward(a), outputs, poison, "up"},
 			{"inference", b.forward(b.trial.Inference()), []named{{"O", a.O}}, poison, "up-inference"},
-		}
+		}, nil
 	case "down":
-		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison, "down"}}
+		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison, "down"}}, nil
 	case "dh":
 		return []run{{"backward", b.backward(g, b.Histogram == nil),
-			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1.Tensor}, {"DW2", g.DW2.Tensor}}, poison, "dh"}}
+			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1.Tensor}, {"DW2", g.DW2.Tensor}}, poison, "dh"}}, nil
 	case "dx":
 		only := wanting(g, moe.WeightGradients{})
 		only.DX = g.DX
@@ -57,9 +57,11 @@ func (b *bench) runs(product string) []run {
 		if b.Histogram == nil {
 			list = append(list, run{"backward to X", b.backward(only, true), []named{{"DX", g.DX}}, poison, "dx"})
 		}
-		return append(list, run{"backward of the experts to X", b.backward(only, false), []named{{"DX", g.DX}}, poison, "dx-given"})
+		return append(list, run{"backward of the experts to X", b.backward(only, false), []named{{"DX", g.DX}}, poison, "dx-given"}), nil
+	case "dw1", "dw2":
+		return b.weightRuns(product), nil
 	}
-	return b.weightRuns(product)
+	return nil, fmt.Errorf("no pass is known that shows the work of product %q", product)
 }
 
 // weightRuns are the four ways of writing the gradient of W1 or W2.
@@ -165,8 +167,11 @@ const (
 
 // prove holds the cost model's layer against float64, forward and backward.
 func (b *bench) prove(ctx context.Context) error {
-	r := b.runs("up")[0]
-	if err := b.learn(ctx, r); err != nil {
+	runs, err := b.runs("up")
+	if err != nil {
+		return err
+	}
+	if err := b.learn(ctx, runs[0]); err != nil {
 		return err
 	}
 	saved, err := b.trial.Results(true)

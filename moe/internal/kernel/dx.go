@@ -59,7 +59,7 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	}
 	dx := k.Map(&k.Args.DX, x.dxMap)
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dxEpilogue{Store: gemm.NewStore(k.Kernel, cta), k: k.Kernel, of: x, to: dx}
+	e := &dxEpilogue{store: gemm.NewStore(k.Kernel, cta), k: k.Kernel, of: x, to: dx}
 	if x.Router {
 		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
 	}
@@ -85,14 +85,18 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 
 // dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
 type dxEpilogue struct {
-	*gemm.Store
 	k              *ptx.Kernel
+	store          *gemm.Store
 	of             DX
 	to             ptx.TensorMap
 	dlogit, router ptx.Global
 }
 
+// Begin implements gemm.Epilogue.
 func (e *dxEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dxTile{dxEpilogue: e, t: t} }
+
+// Finish implements gemm.Epilogue.
+func (e *dxEpilogue) Finish() { e.store.Finish() }
 
 // dxTile is the epilogue of a tile. What a thread needs of the router's term for
 // the first 64 columns is loaded under the last products, what it needs for the
@@ -136,7 +140,7 @@ func (e *dxTile) fetch(i int) {
 func (e *dxTile) Store(acc []ptx.F32) {
 	column := e.t.Column.MulI(e.of.Tiling.TileN)
 	groups := e.of.Tiling.TileN / 64
-	e.Tile(groups, func(i int) gemm.SubTile {
+	e.store.Tile(groups, func(i int) gemm.SubTile {
 		at := column.AddI(64 * i)
 		sub := gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: e.to, At: func() []ptx.U32 { return e.t.Ragged(at) }}
 		if e.of.Router {
@@ -188,5 +192,5 @@ var (
 )
 
 func dxOf(l registry.Layer, router bool) DX {
-	return DX{Config: l.Config, Router: router, Tiling: l.Tiles["dx"]}
+	return DX{Config: l.Config, Router: router, Tiling: l.Tiling(DXProduct)}
 }

@@ -194,5 +194,5 @@ func upInferenceWork(c spec.Config, tokens int) []spec.Work {
 }
 
 func upOf(l registry.Layer, saveH bool) Up {
-	return Up{Config: l.Config, SaveH: saveH, Tiling: l.Tiles["up"]}
+	return Up{Config: l.Config, SaveH: saveH, Tiling: l.Tiling(UpProduct)}
 }

@@ -34,6 +34,9 @@ func (l Layer) KernelName(k Any) string {
 	return k.Name()
 }
 
+// Tiling is a product's.
+func (l Layer) Tiling(p *Product) gemm.Tiling { return l.Tiles[p.Name] }
+
 // Kernel is a kernel of the layer, whose launches take an A.
 type Kernel[A any] struct {
 	// KernelName is its name in moe.Layer.Kernels: "up", "dw1-add".

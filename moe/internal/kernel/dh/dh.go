@@ -133,5 +133,5 @@ func dhBytes(p gemm.Tiling) int { return p.SharedBytes(dhEpilogueBytes) }
 
 // Kernel is Product's.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
-	return DH{Config: l.Config, Tiling: l.Tiles["dh"]}.Build()
+	return DH{Config: l.Config, Tiling: l.Tiling(Product)}.Build()
 }}

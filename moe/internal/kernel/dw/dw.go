@@ -144,16 +144,13 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 	e.tid = k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
 	e.store, e.stagger = gemm.NewStore(k.Kernel, cta), gemm.StaggerBarrier(cta)
-	const mathWarps, loadWarps, oneForTheBytes = gemm.MathThreads / 32, pipeline.WarpgroupThreads / 32, 1
-	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+oneForTheBytes, mathWarps)
-	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, mathWarps+loadWarps, 1)
+	const loadWarps, oneForTheBytes = pipeline.WarpgroupThreads / 32, 1
+	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+oneForTheBytes, gemm.MathWarps)
+	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
 	cta.Ready(e.tid)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	pipeline.Run(k.Kernel, e.tid.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 2, Body: e.math},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
-	)
+	gemm.RunRoles(k.Kernel, e.tid, e.math, e.load)
 	return k.Build()
 }
 
@@ -170,9 +167,9 @@ func (e *dw) to(k *jit.Builder[Args]) {
 		}
 		e.outMap = append(e.outMap, k.Map(field, func(a *Args) driver.TensorMap {
 			if apart && i == 1 {
-				return e.map_(a.DW3)
+				return e.outMapOf(a.DW3)
 			}
-			return e.map_(a.DW)
+			return e.outMapOf(a.DW)
 		}))
 	}
 }
@@ -187,9 +184,9 @@ func (d DW) rowsMap(a *Args) driver.TensorMap {
 	return tile.AtomMap(a.PackedRows, d.width(), a.Rows, d.Tiling.TileN)
 }
 
-// map_ stores a 16-bit gradient that is overwritten, in boxes of 64 x 64: the
+// outMapOf stores a 16-bit gradient that is overwritten, in boxes of 64 x 64: the
 // contiguous dimension, the other one, gate or up, expert.
-func (d DW) map_(p driver.DevicePtr) driver.TensorMap {
+func (d DW) outMapOf(p driver.DevicePtr) driver.TensorMap {
 	m, lines, columns := d.matrix()
 	if m.Apart {
 		m.Part = tile.Dim{Extent: 1}
@@ -235,9 +232,9 @@ var (
 
 // Of is the gradient of a layer's weight.
 func Of(l registry.Layer, of Weight, g gradient.Mode) DW {
-	d := DW{Config: l.Config, Of: of, Store: g, Tiling: l.Tiles["dw2"]}
+	d := DW{Config: l.Config, Of: of, Store: g, Tiling: l.Tiling(W2Product)}
 	if of == W1 {
-		d.Tiling = l.Tiles["dw1"]
+		d.Tiling = l.Tiling(W1Product)
 	}
 	return d
 }

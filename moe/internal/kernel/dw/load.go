@@ -52,9 +52,9 @@ func (e *dw) load() {
 	})
 }
 
-// gather_ is a thread's part of the gathered tile: columns of 8 rows. The
+// rowGather is a thread's part of the gathered tile: columns of 8 rows. The
 // tokens of the warp's 16 rows are loaded by 16 of its lanes, a step ahead.
-type gather_ struct {
+type rowGather struct {
 	*dw
 	chunk, row ptx.U32 // 16 bytes of a row; the row in a pass
 	dst        ptx.U32
@@ -65,10 +65,10 @@ type gather_ struct {
 	bytes      *ptx.Var[ptx.U32] // 16, or 0 past the last column
 }
 
-func (e *dw) newGather(thread ptx.U32) *gather_ {
+func (e *dw) newGather(thread ptx.U32) *rowGather {
 	k := e.k
 	lane := thread.AndI(31)
-	g := &gather_{dw: e, chunk: thread.AndI(lanesOfRow - 1), row: thread.DivI(lanesOfRow), half: lane.ShrI(4)}
+	g := &rowGather{dw: e, chunk: thread.AndI(lanesOfRow - 1), row: thread.DivI(lanesOfRow), half: lane.ShrI(4)}
 	g.dst = g.chunk.ShrI(3).MulI(tile.BlockBytes).Add(tile.Swizzled(g.row, g.chunk.AndI(gemm.LanesOfRow-1)))
 	g.fetched = thread.ShrI(5).MulI(2).Add(lane.AndI(1)).Add(lane.ShrI(1).AndI(passes - 1).MulI(passRows))
 	g.token = ptx.NewVar(k, ptx.Uint(0))
@@ -78,7 +78,7 @@ func (e *dw) newGather(thread ptx.U32) *gather_ {
 }
 
 // fetch loads the lane's token of step kt; past the split's end it is 0.
-func (g *gather_) fetch(t item, kt ptx.U32) {
+func (g *rowGather) fetch(t item, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
 	g.token.Set(ptx.Uint(0))
 	g.k.If(row.Lt(t.rows), func() {
@@ -87,7 +87,7 @@ func (g *gather_) fetch(t item, kt ptx.U32) {
 }
 
 // start begins an item.
-func (g *gather_) start(t item) {
+func (g *rowGather) start(t item) {
 	column := t.m.Add(g.chunk.MulI(gemm.CopyBytes / tile.ElementBytes))
 	inside := column.LtI(g.Hidden)
 	g.bytes.Set(ptx.Select(inside, ptx.Uint(gemm.CopyBytes), ptx.Uint(0)))
@@ -97,7 +97,7 @@ func (g *gather_) start(t item) {
 
 // next gives the tokens of the thread's rows of step kt, and loads those of
 // the step after it.
-func (g *gather_) next(t item, kt ptx.U32) []ptx.U32 {
+func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	tokens := make([]ptx.U32, passes)
 	for i := range tokens {
 		tokens[i] = g.token.Get().ShflIdx(g.half.AddI(2 * i))
@@ -108,7 +108,7 @@ func (g *gather_) next(t item, kt ptx.U32) []ptx.U32 {
 
 // copy starts the copies of the tile's first rows; the others become zeros.
 // A constant says that all are there.
-func (g *gather_) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
+func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 	to := s.Data.Plus(g.dst)
 	_, all := rows.Const()
 	for i, token := range tokens {
