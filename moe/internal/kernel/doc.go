@@ -62,7 +62,7 @@
 //	Down    down.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
 //	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/mainloop.go, dh/epilogue.go
-//	DW      dw/dw.go, dw/items.go (the queue), dw/load.go, dw/math.go, gemm/mainloop.go, dw/join.go (splits), dw/store.go, gemm/store.go, gradient/gradient.go
+//	DW      dw/dw.go, gemm/product.go (roles), dw/items.go (the queue), dw/load.go, dw/math.go, gemm/mainloop.go, dw/join.go (splits), dw/store.go, gemm/store.go, gradient/gradient.go
 //	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go, route/count.go
 //
 // TestReading holds the list against the lines that emit each kernel.
