@@ -269,7 +269,7 @@ func (l *Layer) Kernels() []string {
 
 // hasBackward says that the layer was made with the kernels of backward.
 func (l *Layer) hasBackward() bool {
-	return slices.ContainsFunc(l.all(), func(k loaded) bool { return k.IsBackward() })
+	return l != nil && slices.ContainsFunc(l.kernels, func(k loaded) bool { return k.IsBackward() })
 }
 
 // Listing is the PTX of a kernel with the Go line behind each instruction.

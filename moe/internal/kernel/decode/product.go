@@ -253,12 +253,12 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
 						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 						weights, tokens := newDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(weightsBytes))
-						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.bias != nil), p.mnMajor, false)
+						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
 					})
 				}
 			}
 			if p.kTiles == 1 {
-				multiply(ptx.Uint(0)) // of a loop of one round ptxas would serialise the wgmma
+				multiply(ptx.Uint(0))
 			} else {
 				k.Range(ptx.Uint(p.kTiles), multiply)
 			}
@@ -276,15 +276,26 @@ func (p *product) isLater(kt ptx.U32, always bool) ptx.Pred {
 	return kt.NeI(0)
 }
 
+// started: the sums of a block are set before its first stages, to biases or, of
+// one k-tile, to 0: ptxas would serialise a wgmma that starts them.
+func (p *product) started() bool { return p.bias != nil || p.kTiles == 1 }
+
 // startSums sets the sums of a block, which are otherwise started by its first
 // stages.
 func (p *product) startSums(b block, acc [][]ptx.F32) {
-	if p.bias == nil {
+	if !p.started() {
 		return
 	}
-	for part, rows := range p.bias(b) {
+	rows := make([][2]ptx.F32, len(acc))
+	for part := range rows {
+		rows[part] = [2]ptx.F32{ptx.Float(0), ptx.Float(0)}
+	}
+	if p.bias != nil {
+		rows = p.bias(b)
+	}
+	for part := range rows {
 		for i, sum := range acc[part] {
-			ptx.VarOf(sum).Set(rows[i/2%2])
+			ptx.VarOf(sum).Set(rows[part][i/2%2])
 		}
 	}
 }
