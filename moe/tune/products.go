@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// Product is one of a layer's grouped products: its space of tilings, what the
+// Product is one of a layer's products that have a tiling: its space of tilings, what the
 // cost model says of each, and the least work it has to do.
 type Product = registry.Product
 
@@ -35,7 +35,8 @@ func Choose(c moe.Config, t driver.Target) moe.Tiles { return kernel.Choose(c, t
 func Check(c moe.Tiles, t driver.Target) error { return kernel.Kernels.Check(c, t) }
 
 // WorkOf is the least that one kernel of a layer has to do, by the name that
-// moe.Layer.Kernels gives it; none for what a roofline leaves out.
+// moe.Layer.Kernels gives it; none for what a roofline leaves out, and for the
+// kernels of shared experts, which are the layer's own once more.
 func WorkOf(name string, c moe.Config, tokens int) []spec.Work {
 	k := kernel.Kernels.Find(name)
 	if k == nil {

@@ -1,5 +1,5 @@
-// Package kernel holds the kernels of an MoE layer's experts and the one list of
-// all that a layer launches, [Kernels]. Those of the forward pass and dX have a
+// Package kernel holds the kernels of an MoE layer's experts and the list of what
+// a layer launches, [Kernels], with that of its shared experts, [SharedKernels]. Those of the forward pass and dX have a
 // file each here; packages decode (few tokens), dh, dw, bias and drouter below
 // have the others, moe/internal/route the router and what routing needs.
 //
@@ -14,7 +14,10 @@
 //	Down       Y = A·W2ᵀ + b2
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
-// Of few tokens FewLogits and Choose take the place of Router and Plan, and
+// Router is that of a softmax over the chosen; every other routing is two launches,
+// Logits and Select, from the logits that Forward keeps.
+//
+// Of few tokens FewLogits and Choose (or Select) take the place of Router and Plan, and
 // package decode makes Up and Down; the bits are the same. With expert ids from
 // elsewhere Count takes the router's place. A list of tokens and experts has
 // Count, Plan and Aggregate of its own, and ByToken, which finds each token's
@@ -37,16 +40,18 @@
 //	DW           dW2[e] = Σ_p dO[gather[p]]ᵀ·A'[p], then dW1[e] = Σ_p dH[p]ᵀ·X[gather[p]], rows gathered as loaded
 //	DX           dX~ = dH·W1, with the router's part as a rank-1 term of each row
 //	Losses       the gradients of the router's losses on the logits; LossSum the losses (package route)
+//	DLogits      where scores are no softmax over the chosen: the logits' gradients from those of the scores (package route)
 //	RoundedDLogits  all logits' gradients behind rounding (package route)
 //	ExtraRows    what dense gradients of the logits add to the tokens' gradient (package drouter)
 //	Sum          dX[t] = Σ_k dX~[row of (t,k)], and what ExtraRows made: Aggregate with weights of 1
 //	DRouter      dW_r = dlogitsᵀ·X over ranges of tokens, Sum adds the ranges (package drouter)
+//	ExpertSums   the gradients of the router's bias and of the experts' scales (package route)
 //
 // Products run one CTA an SM (those of decode two): two math warpgroups and one
 // that loads, 168 registers a thread (see [sonicmoe/jit/pipeline.Run] for why not
-// more). In clusters of two CTAs each loads half of the weights into both. Up
-// always runs so; Down, DH and narrow DX may, and the cost model of
-// moe/internal/tiles takes clusters for Down and DH where their sums are long.
+// more). In clusters of two CTAs each loads half of the weights into both. The
+// cost model of moe/internal/tiles always takes clusters for Up, and for Down and
+// DH where their sums are long; narrow DX may have them.
 //
 // # Reading a kernel
 //
@@ -65,7 +70,15 @@
 //	DW      dw/dw.go, gemm/product.go (roles), dw/items.go (the queue), dw/load.go, dw/math.go, gemm/mainloop.go, dw/join.go (splits), dw/store.go, gemm/store.go, gradient/gradient.go
 //	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go, route/count.go
 //
-// TestReading holds the list against the lines that emit each kernel.
+// TestReading holds the list against the lines that emit each kernel. Of gemm's
+// tiling.go, which emits nothing, come the constants.
+//
+// # Adding a product
+//
+// moe/internal/registry/relu_test.go is one: its arguments, its emission by
+// jit/gemm, its space and cost, its row. One that a layer is to launch is listed in
+// [Kernels] as well, launched by package moe, given a pass to be timed in by
+// moe/tune (runs.go), and named by examples/bench's tables.
 //
 // # Glossary
 //
