@@ -1,7 +1,8 @@
 // Package kernel holds the kernels of an MoE layer's experts and the list of what
-// a layer launches, [Kernels], with that of its shared experts, [SharedKernels]. Those of the forward pass and dX have a
-// file each here; packages decode (few tokens), dh, dw, bias and drouter below
-// have the others, moe/internal/route the router and what routing needs.
+// a layer launches, [Kernels], with that of its shared experts, [SharedKernels].
+// Those of the forward pass and dX have a file each here; packages decode (few
+// tokens), dh, dw, bias and drouter below have the others, moe/internal/route the
+// router and what routing needs.
 //
 // Notation: T tokens, d hidden, n intermediate, E experts, K experts a token,
 // R = T·K rows, act(gate, up) the experts' activation, act(x) without a gate.

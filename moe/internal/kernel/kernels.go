@@ -13,8 +13,9 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// Kernels are the layer's kernels: the one list of them, of which SharedKernels
-// are its shared experts' too. Each is declared in its own file.
+// Kernels are the layer's kernels, each declared in its own file. Its shared
+// experts launch those of [SharedKernels], which are these but for the plan,
+// EveryToken's.
 var Kernels = registry.Registry{
 	route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
