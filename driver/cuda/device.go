@@ -63,8 +63,11 @@ func (d *device) closedError(s symbol) error {
 
 // enter makes the context current on this thread and keeps the goroutine
 // there, and the context, until leave. Every call between them goes through raw.
+//
+// Being closed is asked of life alone: what is looked at before may be otherwise
+// by then.
 func (d *device) enter(s symbol) error {
-	if err := d.ready(s); err != nil {
+	if err := d.broken.Refuse(s.String()); err != nil {
 		return err
 	}
 	if !d.life.enter() {

@@ -57,7 +57,7 @@ func Target() driver.Target {
 // device implements driver.Device.
 type device struct {
 	options Options
-	mem     *emu.Memory
+	mem     atomic.Pointer[emu.Memory]
 
 	work   sync.Mutex      // held by whatever touches device memory
 	life   context.Context // of its kernels
@@ -95,7 +95,8 @@ func New(o Options) (driver.Device, error) {
 	case o.Parallel < 0:
 		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}
-	d := &device{options: o, mem: emu.NewMemoryAt(devices.Add(1)-1, o.MemoryBytes)}
+	d := &device{options: o}
+	d.mem.Store(emu.NewMemoryAt(devices.Add(1)-1, o.MemoryBytes))
 	d.life, d.end = context.WithCancel(o.Context)
 	return d, nil
 }
@@ -128,13 +129,14 @@ func (d *device) MaxPTXVersion() int { return maxPTXVersion }
 func (d *device) Alloc(bytes int64) (driver.DevicePtr, error) { return d.alloc("Alloc", bytes) }
 
 func (d *device) alloc(op string, bytes int64) (driver.DevicePtr, error) {
+	mem := d.mem.Load() // of a device closed from here on: as if it had been closed later
 	if err := d.ready(op); err != nil {
 		return 0, err
 	}
 	if bytes < 1 {
 		return 0, invalid(op, "bytes is %d, must be at least 1", bytes)
 	}
-	p, err := d.mem.Alloc(bytes)
+	p, err := mem.Alloc(bytes)
 	if err != nil {
 		return 0, &driver.Error{Op: op, Kind: driver.ErrOutOfMemory, Cause: err}
 	}
@@ -149,7 +151,7 @@ func (d *device) free(op string, p driver.DevicePtr) error {
 	}
 	d.work.Lock()
 	defer d.work.Unlock()
-	return wrongAddress(op, d.mem.Free(uint64(p)))
+	return wrongAddress(op, d.mem.Load().Free(uint64(p)))
 }
 
 // wrongAddress turns an error of emulated memory into one of the device.
@@ -161,10 +163,11 @@ func wrongAddress(op string, err error) error {
 }
 
 func (d *device) Memory() (free, total int64, err error) {
+	mem := d.mem.Load()
 	if err := d.ready("Memory"); err != nil {
 		return 0, 0, err
 	}
-	return d.mem.Limit() - d.mem.Used(), d.mem.Limit(), nil
+	return mem.Limit() - mem.Used(), mem.Limit(), nil
 }
 
 // Synchronize implements driver.Device: all work is done already.
@@ -190,7 +193,7 @@ func (d *device) Close() error {
 	d.end()
 	d.work.Lock()
 	defer d.work.Unlock()
-	d.mem = emu.NewMemory(0)
+	d.mem.Store(emu.NewMemory(0))
 	return nil
 }
 

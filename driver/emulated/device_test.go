@@ -3,7 +3,9 @@ package emulated
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -191,4 +193,37 @@ func TestCloseEndsKernels(t *testing.T) {
 	err = s.Launch(f, &driver.Launch{}, nil)
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	require.ErrorContains(t, err, "the device is closed")
+}
+
+// A device is closed while others use it: each call comes before, or is refused.
+func TestCloseWhileInUse(t *testing.T) {
+	for range 50 {
+		dev := newDevice(t, Options{})
+		s, err := dev.NewStream()
+		require.NoError(t, err)
+		var begun, all sync.WaitGroup
+		begun.Add(4)
+		for range 4 {
+			all.Go(func() {
+				begin := sync.OnceFunc(begun.Done)
+				for {
+					p, err := dev.Alloc(256)
+					if err == nil {
+						err = errors.Join(s.Fill32(p, 1, 64), dev.Free(p))
+					}
+					begin()
+					if err != nil {
+						assert.ErrorIs(t, err, driver.ErrInvalid)
+						assert.NotErrorIs(t, err, driver.ErrOutOfMemory)
+						return
+					}
+				}
+			})
+		}
+		begun.Wait()
+		require.NoError(t, dev.Close())
+		all.Wait()
+		_, err = dev.Alloc(1)
+		require.ErrorContains(t, err, "the device is closed")
+	}
 }

@@ -45,9 +45,9 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 	}
 	var err error
 	if d.options.Check > 0 {
-		err = f.kernel.Check(d.life, d.mem, launch, d.options.Check)
+		err = f.kernel.Check(d.life, d.mem.Load(), launch, d.options.Check)
 	} else {
-		err = f.kernel.Launch(d.life, d.mem, launch)
+		err = f.kernel.Launch(d.life, d.mem.Load(), launch)
 	}
 	var fault *emu.Fault
 	switch {

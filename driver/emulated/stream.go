@@ -99,7 +99,7 @@ func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 	if err := s.notCapturing("CopyToDevice"); err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("CopyToDevice", s.dev.mem.Write(uint64(dst), src)) })
+	return s.do(func() error { return wrongAddress("CopyToDevice", s.dev.mem.Load().Write(uint64(dst), src)) })
 }
 
 func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
@@ -109,14 +109,14 @@ func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	if err := s.notCapturing("CopyToHost"); err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("CopyToHost", s.dev.mem.Read(dst, uint64(src))) })
+	return s.do(func() error { return wrongAddress("CopyToHost", s.dev.mem.Load().Read(dst, uint64(src))) })
 }
 
 func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
 	if more, err := s.span("Copy", bytes, dst, src); !more || err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("Copy", s.dev.mem.Copy(uint64(dst), uint64(src), bytes)) })
+	return s.do(func() error { return wrongAddress("Copy", s.dev.mem.Load().Copy(uint64(dst), uint64(src), bytes)) })
 }
 
 func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
@@ -126,7 +126,7 @@ func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
 	if dst%4 != 0 {
 		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
 	}
-	return s.do(func() error { return wrongAddress("Fill32", s.dev.mem.Fill32(uint64(dst), value, count)) })
+	return s.do(func() error { return wrongAddress("Fill32", s.dev.mem.Load().Fill32(uint64(dst), value, count)) })
 }
 
 func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {
