@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/autotune"
+	"sonicmoe/driver/drivertest"
 )
 
 // What sessions of killed processes left goes when the next one starts; that of
@@ -22,7 +23,7 @@ func TestLeftOversOfKilledSessions(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	session := func() *autotune.Session[point] {
-		s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: deviceName()}, autotune.Options{})
+		s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: drivertest.Name()}, autotune.Options{})
 		require.NoError(t, err)
 		return s
 	}

@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
@@ -21,7 +22,7 @@ import (
 // The tests' program is its own worker.
 func TestMain(m *testing.M) {
 	autotune.WorkerMain()
-	os.Exit(m.Run())
+	os.Exit(drivertest.Main(m, open.Device))
 }
 
 // point is a way to copy a tile through shared memory.

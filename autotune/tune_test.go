@@ -1,9 +1,7 @@
 package autotune_test
 
 import (
-	"cmp"
 	"context"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,17 +13,15 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/faulty"
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 )
 
-// deviceName is the device under test: SONICMOE_DEVICE or the emulated one.
-func deviceName() string { return cmp.Or(os.Getenv("SONICMOE_DEVICE"), "emulated") }
-
 func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
-	dev, err := open.Device(context.Background(), deviceName())
+	dev, err := open.Device(context.Background(), drivertest.Name())
 	require.NoError(t, err)
 	counted := faulty.Wrap(dev)
 	t.Cleanup(func() {
@@ -63,7 +59,7 @@ var quick = autotune.Options{Warm: time.Nanosecond, Rounds: 5}
 
 func tune(t testing.TB, ctx context.Context, dev driver.Device, spec copySpec, o autotune.Options, points ...point) (*autotune.Report[point], error) {
 	t.Helper()
-	spec.Device = deviceName()
+	spec.Device = drivertest.Name()
 	s, err := autotune.NewSession(dev, copiers, spec, o)
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, s.Close()) }()
@@ -191,7 +187,7 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 func TestWrongDefault(t *testing.T) {
 	p := problem(candidates(point{Threads: 64}))
 	p.Default = point{32, swapped}
-	s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: deviceName(), Times: flat}, quick)
+	s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: drivertest.Name(), Times: flat}, quick)
 	require.NoError(t, err)
 	defer s.Close()
 	_, err = s.Tune(t.Context(), p)
@@ -317,7 +313,7 @@ func TestSpaceAndRejections(t *testing.T) {
 		{Point: point{Threads: 4096}, Rejected: "a CTA has 1024 threads at most"},
 		{Point: point{Threads: 8192}, Rejected: "a CTA has 1024 threads at most"},
 	})
-	s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: deviceName(), Times: flat}, quick)
+	s, err := autotune.NewSession(newDevice(t), copiers, copySpec{Device: drivertest.Name(), Times: flat}, quick)
 	require.NoError(t, err)
 	defer s.Close()
 	first, err := s.Tune(t.Context(), p)

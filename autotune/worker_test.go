@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"sonicmoe/driver/drivertest"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func (w worker) ended(t *testing.T) error {
 // hangs.
 func TestWorkerGoesWithItsParent(t *testing.T) {
 	w := newWorker(t)
-	w.send(map[string]any{"Subject": "autotune test copiers", "Spec": copySpec{Device: deviceName()}, "CacheDir": t.TempDir()})
+	w.send(map[string]any{"Subject": "autotune test copiers", "Spec": copySpec{Device: drivertest.Name()}, "CacheDir": t.TempDir()})
 	assert.JSONEq(t, `{"N":0,"Error":"","Broken":false,"Time":0}`, w.reply())
 	w.send(map[string]any{"N": 7, "Op": "verify", "Problem": "copy", "Point": base})
 	assert.JSONEq(t, `{"N":7,"Error":"","Broken":false,"Time":0}`, w.reply())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
@@ -34,7 +34,7 @@ type timedDevice struct {
 // timedDevices are emulated devices of every timing, the late one looking for
 // races; a GPU has its own.
 func timedDevices(t testing.TB) []timedDevice {
-	if name := os.Getenv("SONICMOE_DEVICE"); name != "" && name != "emulated" {
+	if name := drivertest.Name(); name != "emulated" {
 		return []timedDevice{{name, testDevice(t)}}
 	}
 	var list []timedDevice

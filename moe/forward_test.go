@@ -11,19 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/moe"
 	"sonicmoe/moe/trial"
 )
 
-// device is the one that SONICMOE_DEVICE names, by default the emulated one.
+// device is the tests', drivertest.Name.
 var device = sync.OnceValues(func() (driver.Device, error) {
-	name := os.Getenv("SONICMOE_DEVICE")
-	if name == "" {
-		name = "emulated"
-	}
-	return open.Device(context.Background(), name)
+	return open.Device(context.Background(), drivertest.Name())
 })
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 func testDevice(t testing.TB) driver.Device {
 	dev, err := device()

@@ -19,6 +19,13 @@ import (
 	"sonicmoe/driver/drivertest"
 )
 
+func TestMain(m *testing.M) {
+	if drivertest.Name() != "cuda" { // tests with a stand-in of the driver need none
+		os.Exit(m.Run())
+	}
+	os.Exit(drivertest.Main(m, func(ctx context.Context, _ string) (driver.Device, error) { return Open(ctx, 0, Options{}) }))
+}
+
 // gpu is a real device. Tests that need one run where SONICMOE_DEVICE says
 // so.
 func gpu(t testing.TB) driver.Device {

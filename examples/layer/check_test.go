@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
@@ -69,7 +70,7 @@ func TestPython(t *testing.T) {
 			}
 			out, err := script(t, write...)
 			require.NoError(t, err, out)
-			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
+			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", drivertest.Name()}
 			if tt.layout != "separate" {
 				args = append(args, "-gateup", tt.layout)
 			}
@@ -184,7 +185,7 @@ func TestPythonFindsWrongGradients(t *testing.T) {
 	needPython(t)
 	const tokens = 40
 	p := randomTensors(small, tokens, 8).withDO(9).write(t, true)
-	p.run(t, "-topk", "2", "-device", deviceName())
+	p.run(t, "-topk", "2", "-device", drivertest.Name())
 	out, err := p.verify(t, small)
 	require.NoError(t, err, out)
 	whole, err := os.ReadFile(p.output)

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
@@ -103,7 +104,7 @@ func TestGradients(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			x := randomTensors(tt.config, 40, 8).withDO(9)
 			p := x.write(t, tt.separate)
-			line := p.run(t, append([]string{"-topk", "2", "-device", deviceName()}, tt.args...)...)
+			line := p.run(t, append([]string{"-topk", "2", "-device", drivertest.Name()}, tt.args...)...)
 			assert.Contains(t, line, ", backward ")
 			assert.Equal(t, []string{"o.safetensors", "w.safetensors", "x.safetensors"}, p.entries(t))
 			g := p.gradients(t, tt.config, 40, tt.separate)
@@ -121,7 +122,7 @@ func TestGradients(t *testing.T) {
 // Without tokens the weights' gradients are zero.
 func TestGradientsOfNoTokens(t *testing.T) {
 	p := randomTensors(small, 0, 8).withDO(9).write(t, true)
-	p.run(t, "-topk", "2", "-device", deviceName())
+	p.run(t, "-topk", "2", "-device", drivertest.Name())
 	g := p.gradients(t, small, 0, true)
 	assert.Empty(t, g.dx)
 	for _, w := range [][]uint16{g.drouter, g.dw1, g.dw2} {

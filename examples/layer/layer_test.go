@@ -9,20 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/open"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
 
-// deviceName is where the command runs in tests: SONICMOE_DEVICE, or the
-// emulated device.
-func deviceName() string {
-	if name := os.Getenv("SONICMOE_DEVICE"); name != "" {
-		return name
-	}
-	return "emulated"
-}
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // run runs the command to its end and gives its line.
 func (p paths) run(t testing.TB, args ...string) string {
@@ -87,7 +82,7 @@ func TestLayer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			x := randomTensors(tt.config, 40, 7)
 			p := x.write(t, tt.separate)
-			line := p.run(t, append([]string{"-topk", "2", "-device", deviceName()}, tt.args...)...)
+			line := p.run(t, append([]string{"-topk", "2", "-device", drivertest.Name()}, tt.args...)...)
 			assert.Contains(t, line, "T=40 "+tt.config.String())
 			assert.Equal(t, []string{"o.safetensors", "w.safetensors", "x.safetensors"}, p.entries(t))
 			x.check(t, p.results(t, tt.config, 40, 3))
@@ -98,7 +93,7 @@ func TestLayer(t *testing.T) {
 func TestNoTokens(t *testing.T) {
 	p := randomTensors(small, 0, 7).write(t, true)
 	require.NoError(t, os.WriteFile(p.output, []byte("old"), 0o666))
-	line := p.run(t, "-topk", "3", "-device", deviceName())
+	line := p.run(t, "-topk", "3", "-device", drivertest.Name())
 	assert.Contains(t, line, "T=0 ")
 	c := small
 	c.TopK = 3

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
 )
 
@@ -38,13 +39,13 @@ func TestModel(t *testing.T) {
 	const tokens = 20
 	x := randomTensors(small, tokens, 51).withDO(52)
 	p := x.write(t, false)
-	one := p.run(t, "-topk", "2", "-device", deviceName())
+	one := p.run(t, "-topk", "2", "-device", drivertest.Name())
 	require.NotEmpty(t, one)
 	want, err := os.ReadFile(p.output)
 	require.NoError(t, err)
 
 	var stdout, stderr bytes.Buffer
-	args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", deviceName()}
+	args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
 	require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
 	got, err := os.ReadFile(p.output)
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 )
@@ -38,7 +39,7 @@ func TestRandomSizes(t *testing.T) {
 	}
 	needPython(t)
 	count, flops, width := 2, 5e7, 4
-	if deviceName() == "cuda" {
+	if drivertest.Name() == "cuda" {
 		count, flops, width = 30, 2e11, 32
 	}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -58,7 +59,7 @@ func TestRandomSizes(t *testing.T) {
 			}
 			out, err := script(t, write...)
 			require.NoError(t, err, out)
-			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", deviceName()}
+			args := []string{"-topk", fmt.Sprint(c.TopK), "-device", drivertest.Name()}
 			if layout == "interleaved" {
 				args = append(args, "-gateup", layout)
 			}

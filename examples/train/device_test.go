@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -19,17 +20,11 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// deviceName is where the tests run: SONICMOE_DEVICE, or the emulated device.
-func deviceName() string {
-	if name := os.Getenv("SONICMOE_DEVICE"); name != "" {
-		return name
-	}
-	return "emulated"
-}
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // testDevice makes a layer without a cache.
 func testDevice(t testing.TB, s size, frozen bool) *device {
-	dev, err := open.Device(t.Context(), deviceName())
+	dev, err := open.Device(t.Context(), drivertest.Name())
 	require.NoError(t, err)
 	d, err := newDevice(t.Context(), dev, s.layer, s.tokens, frozen, nil)
 	require.NoError(t, err)

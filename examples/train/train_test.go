@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sonicmoe/driver/drivertest"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func TestLearnsAsReference(t *testing.T) {
 	}
 	s := testSize(t)
 	o := options{steps: 10, balance: 0.01}
-	if os.Getenv("SONICMOE_LONG") != "" || deviceName() != "emulated" {
+	if os.Getenv("SONICMOE_LONG") != "" || drivertest.Name() != "emulated" {
 		o.steps = 200
 	}
 	want := trainTiny(t, o, newHostExperts(s.layer, false))
@@ -91,7 +92,7 @@ func TestBalanceKeepsExpertsBusy(t *testing.T) {
 func TestRun(t *testing.T) {
 	picture := filepath.Join(t.TempDir(), "loss.png")
 	var out, errs bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-device", deviceName(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
+	require.NoError(t, run(t.Context(), []string{"-device", drivertest.Name(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
 	assert.Empty(t, errs.String())
 	for _, want := range []string{
 		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 4096 bytes, a tenth held out", "3 steps of 128 tokens", "step     3  held out ",

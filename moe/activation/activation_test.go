@@ -9,18 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+
 func device(t *testing.T) driver.Device {
-	name := os.Getenv("SONICMOE_DEVICE")
-	if name == "" {
-		name = "emulated"
-	}
-	dev, err := open.Device(context.Background(), name)
+	dev, err := open.Device(context.Background(), drivertest.Name())
 	require.NoError(t, err)
 	t.Cleanup(func() { dev.Close() })
 	return dev

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/jit"
@@ -60,8 +61,8 @@ var (
 func deviceOf(t testing.TB, when Timing) driver.Device {
 	devicesMu.Lock()
 	defer devicesMu.Unlock()
-	name := os.Getenv("SONICMOE_DEVICE")
-	if name != "" && name != "emulated" {
+	name := drivertest.Name()
+	if name != "emulated" {
 		when = Timing{}
 	}
 	if devices[when] == nil {

@@ -1,0 +1,11 @@
+package decode_test
+
+import (
+	"os"
+	"testing"
+
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/open"
+)
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
