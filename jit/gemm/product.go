@@ -101,15 +101,6 @@ func (p *Product) Run(load func(), e Epilogue) {
 	})
 }
 
-// RunRoles emits the two roles of a CTA of [Threads]: math for the first two
-// warpgroups, load for the third. thread is %tid.x.
-func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
-	pipeline.Run(k, thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: MathThreads / pipeline.WarpgroupThreads, Body: math},
-		pipeline.Role{Name: "load", First: MathThreads / pipeline.WarpgroupThreads, Count: 1, Body: load},
-	)
-}
-
 // Fragment is where a math thread's sums lie in its warpgroup's part of a tile.
 func (p *Product) Fragment() tile.Fragment {
 	return tile.NewFragment(p.Thread.AndI(pipeline.WarpgroupThreads - 1))

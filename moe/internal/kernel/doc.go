@@ -62,17 +62,19 @@
 // maps), jit/schedule (queues, tiles), moe/activation (act) and
 // moe/internal/weights (how weights and biases lie, and their loads). With them,
 // from the operands to the stores, in this order; gemm is jit/gemm, and a name
-// without a folder is of this one:
+// without a folder is of this one. They are at most five:
 //
-//	Up      up.go, gemm/product.go (roles), gemm/load.go (Gather), gemm/mainloop.go, gemm/store.go
-//	Down    down.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
-//	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/mainloop.go, gemm/store.go
-//	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/mainloop.go, dh/epilogue.go
-//	DW      dw/dw.go, gemm/product.go (roles), dw/items.go (the queue), dw/load.go, dw/math.go, gemm/mainloop.go, dw/join.go (splits), dw/store.go, gemm/store.go, gradient/gradient.go
-//	Router  route/router.go, gemm/mainloop.go, route/topk.go, route/topkkey.go, route/sortnet.go, route/count.go
+//	Up      up.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go
+//	Down    down.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/math.go
+//	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/math.go
+//	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
+//	DW      dw/dw.go, dw/load.go (the queue, too), gemm/math.go, dw/math.go, gradient/gradient.go
+//	Router  route/router.go, gemm/math.go, route/topk.go, route/sortnet.go, route/count.go
+//	Decode  decode/up.go or decode/down.go, decode/units.go, decode/product.go, gemm/math.go
+//	DRouter drouter/drouter.go, drouter/scatter.go, gemm/split.go, gemm/math.go
 //
-// TestReading holds the list against the lines that emit each kernel. Of gemm's
-// tiling.go, which emits nothing, come the constants.
+// TestReading holds the list, and its length, against the lines that emit each
+// kernel. Of gemm's tiling.go, which emits nothing, come the constants.
 //
 // # Adding a product
 //

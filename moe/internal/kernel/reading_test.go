@@ -19,10 +19,17 @@ import (
 // documentation has them.
 var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/"}
 
+// mostFiles are a kernel's, from the operands to the stores.
+const mostFiles = 5
+
 // TestReading holds the documentation's lists of files against those whose lines
-// emit the kernels' instructions, in every layer.
+// emit the kernels' instructions, in every layer; none is longer than mostFiles.
 func TestReading(t *testing.T) {
-	kernels := map[string][]registry.Any{"Router": {Kernels.Find("router")}}
+	kernels := map[string][]registry.Any{
+		"Router":  {Kernels.Find("router")},
+		"Decode":  {Kernels.Find("decode-up"), Kernels.Find("decode-up-inference"), Kernels.Find("decode-down")},
+		"DRouter": {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
+	}
 	for product, name := range map[string]string{"up": "Up", "down": "Down", "dx": "DX", "dh": "DH", "dw1": "DW", "dw2": "DW"} {
 		p, err := Kernels.FindProduct(product)
 		require.NoError(t, err)
@@ -34,6 +41,9 @@ func TestReading(t *testing.T) {
 		emitting := map[string]bool{}
 		for _, k := range list {
 			for _, l := range kt.Layers {
+				if !k.Suits(l.Config) {
+					continue
+				}
 				filesOf(t, k, registry.Layer{Config: l.Config, Tiles: l.Tiles.OrElse(Choose(l.Config, driver.H200()))}, emitting)
 			}
 		}
@@ -44,6 +54,7 @@ func TestReading(t *testing.T) {
 			}
 		}
 		assert.ElementsMatch(t, files, listed[name], "%s: the lists of the kernel's lines and of doc.go", name)
+		assert.LessOrEqual(t, len(files), mostFiles, "%s: files that a reader opens: %v", name, files)
 	}
 }
 

@@ -4,7 +4,7 @@
 // token rounding, and the losses on the router's logits. Of few tokens the router
 // and the plan are two kernels of their own, [FewLogits] and [Choose].
 //
-// Ties go to the lower expert: topkkey.go makes the keys that decide this for
+// Ties go to the lower expert: the keys of topk.go decide this for
 // [Router], [Choose] and [Select]; those of rounding are decided in take.go.
 //
 // The gradient of the router's weights is package drouter's.
