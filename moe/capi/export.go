@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"sonicmoe/cache"
@@ -55,6 +56,23 @@ func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_s
 		}
 		*out = keep(&layer{Layer: l, dev: d.Device})
 		return nil
+	})
+}
+
+//export sm_config_of_model
+func sm_config_of_model(json *C.char, out *C.sm_config) C.sm_status {
+	return guarded(func() error {
+		if json == nil {
+			return &moe.ArgError{Field: "json", Got: "NULL", Want: "a model's config.json"}
+		}
+		m, err := moe.FromConfig([]byte(C.GoString(json)))
+		if err != nil {
+			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		if len(m.Outside) > 0 {
+			return &moe.ArgError{Field: m.Type, Got: "a block with more than a Config says: " + strings.Join(m.Outside, "; "), Want: "one without"}
+		}
+		return write("config", out, structOf(m.Config))
 	})
 }
 

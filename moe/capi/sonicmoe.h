@@ -191,6 +191,12 @@ const char *sm_error_text(void);
  * slow and exact. */
 sm_status sm_open(const char *name, sm_handle *device);
 
+/* Writes what a published model's config.json, as Hugging Face keeps it, says of its
+ * expert layers: experts, router and shared experts, laid out as transformers holds
+ * their weights. A model whose layers are not those of a config is an error that says
+ * why. */
+sm_status sm_config_of_model(const char *json, sm_config *config);
+
 /* Makes a layer: emits its kernels and compiles or loads them, from the cache
  * on disk where that has them. It may take seconds. */
 sm_status sm_layer_new(sm_handle device, const sm_config *config, sm_handle *layer);

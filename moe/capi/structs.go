@@ -116,6 +116,32 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 	return c, nil, nil
 }
 
+// truth is 1 or 0.
+func truth(is bool) C.int64_t {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// structOf is the caller's struct of a Config, configOf's inverse.
+func structOf(c moe.Config) C.sm_config {
+	return C.sm_config{
+		hidden: C.int64_t(c.Hidden), intermediate: C.int64_t(c.Intermediate), num_experts: C.int64_t(c.NumExperts), top_k: C.int64_t(c.TopK),
+		_type: C.int64_t(c.Type), gate_up: C.int64_t(c.GateUp), weight_order: C.int64_t(c.WeightOrder), activation: C.int64_t(c.Activation),
+		alpha: C.double(c.Alpha), limit: C.double(c.Limit), bias: truth(c.Bias),
+		logits: C.int64_t(c.Logits), router_f32: truth(c.RouterF32), router_bias: truth(c.RouterBias),
+		score: C.int64_t(c.Score), selection_bias: truth(c.SelectionBias),
+		groups: C.int64_t(c.Groups), top_groups: C.int64_t(c.TopGroups), group_score: C.int64_t(c.GroupScore),
+		renormalize: C.int64_t(c.Renormalize), norm_epsilon: C.double(c.NormEpsilon), score_scale: C.double(c.ScoreScale),
+		expert_scale: truth(c.ExpertScale), score_on_input: truth(c.ScoreOnInput),
+		shared_experts: C.int64_t(c.SharedExperts), shared_gate: truth(c.SharedGate),
+		lists: truth(c.Lists), tokens_hint: C.int64_t(c.TokensHint),
+		rounding_rule: C.int64_t(c.Rounding.Rule), rounding_tile: C.int64_t(c.Rounding.Tile),
+		rounding_capacity: C.double(c.Rounding.Capacity), rounding_raw_scores: truth(c.Rounding.RawScores),
+	}
+}
+
 // tensor is what a pass must have: without an address it is refused by name.
 func tensor(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return moe.Tensor{Ptr: driver.DevicePtr(address), Shape: s}

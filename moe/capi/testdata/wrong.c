@@ -38,6 +38,14 @@ int main(void) {
 	said("hidden", sm_layer_new(device, &wrong, &layer));
 	wrong = c, wrong.activation = 256;
 	said("activation", sm_layer_new(device, &wrong, &layer));
+	said("model NULL", sm_config_of_model(NULL, &wrong));
+	said("model unknown", sm_config_of_model("{\"model_type\": \"abacus\"}", &wrong));
+	const char *phi = "{\"model_type\": \"phimoe\", \"hidden_size\": 128, \"intermediate_size\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 1}";
+	said("model with more", sm_config_of_model(phi, &wrong));
+	const char *mixtral = "{\"model_type\": \"mixtral\", \"hidden_size\": 128, \"intermediate_size\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 1}";
+	memset(&wrong, 0xff, sizeof wrong), wrong.size = sizeof wrong;
+	said("model", sm_config_of_model(mixtral, &wrong));
+	printf("model, fields\t%d\t\n", memcmp(&c, &wrong, sizeof c) == 0 ? 0 : 1);
 	struct {
 		sm_config c;
 		uint64_t later;

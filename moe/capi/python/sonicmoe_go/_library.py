@@ -26,6 +26,9 @@ _ENUMS = {
     "score": ("softmax-topk", "softmax", "sigmoid", "sqrt-softplus"),
     "group_score": ("best", "sum2"),
     "renormalize": ("none", "sum", "clamp"),
+    "rounding_rule": (
+        "none", "nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop",
+    ),
 }  # fmt: skip
 
 
@@ -74,6 +77,10 @@ class Config:
     lists: bool = False
     tokens_hint: int = 0
     without_backward: bool = False
+    rounding_rule: str = "none"
+    rounding_tile: int = 0
+    rounding_capacity: float = 0.0
+    rounding_raw_scores: bool = False
 
     def __post_init__(self):
         for field, names in _ENUMS.items():
@@ -88,11 +95,39 @@ class Config:
         # The configuration as text, key, is what operators of torch can pass.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
+    def __hash__(self):
+        return hash(self.key)  # whose text has its hash already
+
     @staticmethod
     @functools.lru_cache(maxsize=4096)
     def of(key: str) -> "Config":
         """The configuration of a key."""
         return Config(**json.loads(key))
+
+    @staticmethod
+    def of_model(config: str) -> "Config":
+        """What a published model's config.json, the text, says of its expert layers. A model
+        whose layers are not those of a Config is an error that says why."""
+        s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
+        check(library().sm_config_of_model(config.encode(), s))
+        values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}
+        values |= {name: names[values[name]] for name, names in _ENUMS.items()}
+        return Config(**values | {f.name: bool(values[f.name]) for f in dataclasses.fields(Config) if f.type == "bool"})
+
+    @property
+    def saves_logits(self) -> bool:
+        """Whether backward through the router needs the logits."""
+        return self.score != "softmax-topk" or self.expert_scale
+
+    @property
+    def rounds(self) -> bool:
+        """Whether passes can round."""
+        return self.rounding_rule != "none"
+
+    @property
+    def draws(self) -> bool:
+        """Whether rounding goes by chance."""
+        return self.rounding_rule in ("stochastic", "mass")
 
     @property
     def gated(self) -> bool:
@@ -125,7 +160,7 @@ class _Sizes(ctypes.Structure):
     """sm_sizes_of."""
 
     _fields_ = [("size", ctypes.c_uint64)] + [
-        (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids")
+        (name, ctypes.c_int64) for name in ("workspace", "backward_workspace", "h", "o", "scores", "expert_ids", "rounded_rows", "shared_h")
     ]
 
 
@@ -133,6 +168,7 @@ _handle = ctypes.c_uint64
 _SIGNATURES = {
     "sm_open": (ctypes.c_char_p, ctypes.POINTER(_handle)),
     "sm_layer_new": (_handle, ctypes.POINTER(_ConfigStruct), ctypes.POINTER(_handle)),
+    "sm_config_of_model": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct)),
     "sm_sizes": (_handle, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Sizes)),
     "sm_forward": (_handle, ctypes.c_char_p),
     "sm_experts": (_handle, ctypes.c_char_p),
@@ -212,10 +248,11 @@ def device(name: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Bytes of workspace that a pass needs."""
+    """Bytes of workspace that a pass needs, and the entries of the list that rounding writes."""
 
     workspace: int
     backward_workspace: int
+    rounded_rows: int
 
 
 class Layer:
@@ -239,8 +276,12 @@ class Layer:
             check(library().sm_sizes(self.handle, tokens, entries, s))
             if len(self._sizes) >= 4096:
                 self._sizes.clear()
-            known = self._sizes[tokens, entries] = Sizes(s.workspace, s.backward_workspace)
+            known = self._sizes[tokens, entries] = Sizes(s.workspace, s.backward_workspace, s.rounded_rows)
         return known
+
+    def rounded_rows(self, tokens: int) -> int:
+        """The entries of the list that rounding so many tokens writes."""
+        return self.sizes(tokens).rounded_rows
 
     def forward(self, packed: bytes, *, routed: bool) -> None:
         """Queues sm_forward, or sm_experts where the caller routed."""

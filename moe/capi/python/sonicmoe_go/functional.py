@@ -5,45 +5,71 @@ from __future__ import annotations
 from torch import Tensor
 
 from . import _ops
-from ._library import Config
+from ._library import ArgumentError, Config
+from ._weights import Weights
 
 
 def moe(
     x: Tensor, router: Tensor, w1: Tensor, w2: Tensor, config: Config, *, w3: Tensor | None = None,
     b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None,
-    balance: float = 0.0, z_loss: float = 0.0, logits: bool = False,
+    router_bias: Tensor | None = None, selection_bias: Tensor | None = None, expert_scale: Tensor | None = None,
+    shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
+    shared_gate: Tensor | None = None,
+    balance: float = 0.0, z_loss: float = 0.0, logits: bool = False, rounds: bool = False, seed: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Router, top-K, experts and their weighted sum of tokens x [T, d].
 
-    w3 is the up-projection where gate_up is "apart"; b1, b3 and b2 are the biases of w1, w3
-    and w2, of a config with bias. Gives o [T, d] and, if wanted, the router's logits [T, E],
-    both differentiable. balance and z_loss are coefficients of the load balancing loss and the
-    z-loss: their gradients are added in backward, as if the losses had been added to the loss.
+    The other weights are those that the config has: w3 the up-projection where gate_up is
+    "apart"; b1, b3 and b2 the biases of w1, w3 and w2; router_bias, selection_bias and
+    expert_scale [E] f32; the gate shared_w1 [sn, d] (or the only one), up shared_w3 [sn, d] and
+    down shared_w2 [d, sn] of the shared experts, and shared_gate [d]. All are differentiable but
+    for selection_bias.
+
+    Gives o [T, d] and, if wanted, the router's logits [T, E], both differentiable. balance and
+    z_loss are coefficients of the load balancing loss and the z-loss: their gradients are added
+    in backward, as if the losses had been added to the loss.
+
+    With rounds, for training, experts get the tokens that the config's rounding_rule says, not
+    those that chose them. Where that goes by chance seed decides; None draws one from torch's
+    generator of the CPU.
     """
-    weights = w1, w3, w2, b1, b3, b2
-    if _ops.eager(x, router, *weights):
-        return _ops.infer(x, router, weights, config, logits)
-    losses = balance != 0 or z_loss != 0
-    o, _, _, _, l = _ops.forward(x, router, *weights, config.key, True, logits or losses, balance, z_loss)
+    weights = (
+        router, router_bias, selection_bias, expert_scale,
+        w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate,
+    )  # fmt: skip
+    return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed)
+
+
+def moe_of(
+    x: Tensor, weights: Weights, config: Config, balance: float, z_loss: float, logits: bool, rounds: bool, seed: int | None
+) -> tuple[Tensor, Tensor | None]:
+    """moe with weights in the order of the operators."""
+    if rounds and not config.rounds:
+        raise ArgumentError("rounds is True, must be False with Config.rounding_rule 'none'")
+    if not rounds and _ops.eager(x, *weights):
+        return _ops.infer(x, weights, config, logits)
+    kept = logits or rounds or balance != 0 or z_loss != 0 or config.saves_logits
+    o, _, _, _, _, l, *_ = _ops.forward(x, *weights, config.key, True, kept, balance, z_loss, rounds, seed)
     return o, l if logits else None
 
 
 def moe_experts(
     x: Tensor, scores: Tensor, expert_ids: Tensor, w1: Tensor, w2: Tensor, config: Config, *, w3: Tensor | None = None,
-    b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None, token_indices: Tensor | None = None,
+    b1: Tensor | None = None, b3: Tensor | None = None, b2: Tensor | None = None,
+    shared_w1: Tensor | None = None, shared_w3: Tensor | None = None, shared_w2: Tensor | None = None,
+    shared_gate: Tensor | None = None, token_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Experts of tokens x [T, d], and their sum with scores [T, K] f32 of expert_ids
-    [T, K] i32, from whatever router. An id outside [0, E) adds nothing. w3 and biases are
+    [T, K] i32, from whatever router. An id outside [0, E) adds nothing. The other weights are
     those of moe.
 
     With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry
     i is an expert of token token_indices[i], in any order, any number a token."""
-    return experts_by_key(x, scores, expert_ids, token_indices, (w1, w3, w2, b1, b3, b2), config.key)
+    weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate
+    return experts_by_key(x, scores, expert_ids, token_indices, weights, config.key)
 
 
-def experts_by_key(
-    x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: tuple[Tensor | None, ...], key: str
-) -> Tensor:
+def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
     """moe_experts of a configuration's key, with weights in the order of the operators."""
     if _ops.eager(x, scores, *weights):
         return _ops.infer_experts(x, scores, expert_ids, tokens, weights, key)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import weight_shapes
-from .functional import moe
+from ._weights import shapes
+from .functional import moe_of
 
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -28,6 +30,36 @@ def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
     return tuple(None if t is None else t.to(dtype) for t in (x, *others))
 
 
+_INIT_ONES, _INIT_ZEROS = ("expert_scale",), ("router_bias", "selection_bias", "b1", "b3", "b2")
+
+
+def _shared(c: Config) -> str:
+    """The name of the module of shared experts."""
+    return "shared_expert" if c.shared_gate else "shared_experts"
+
+
+def _names(c: Config) -> dict[str, str]:
+    """The names of WEIGHTS in a block of transformers."""
+    apart, shared = c.gate_up == "apart", _shared(c)
+    up = "experts." + ("gate_proj" if apart else "gate_up_proj" if c.gated else "up_proj")
+    return {
+        "router": "gate.weight",
+        "router_bias": "gate.bias",
+        "selection_bias": "gate.e_score_correction_bias",
+        "expert_scale": "gate.per_expert_scale",
+        "w1": up,
+        "w3": "experts.up_proj",
+        "w2": "experts.down_proj",
+        "b1": up + "_bias",
+        "b3": "experts.up_proj_bias",
+        "b2": "experts.down_proj_bias",
+        "shared_w1": f"{shared}.{'gate_proj' if c.gated else 'up_proj'}.weight",
+        "shared_w3": f"{shared}.up_proj.weight",
+        "shared_w2": f"{shared}.down_proj.weight",
+        "shared_gate": "shared_expert_gate.weight",
+    }
+
+
 class _Weights(nn.Module):
     """Parameters under the names that transformers gives them."""
 
@@ -37,14 +69,26 @@ class _Weights(nn.Module):
             self.register_parameter(name, weight)
 
 
+def _at(module: nn.Module, path: list[str]) -> Tensor:
+    """What lies at a dotted name, which is split."""
+    for name in path:
+        module = getattr(module, name)
+    return module
+
+
 class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
-    Its state has the names and shapes of the blocks of transformers 5: gate.weight
-    [E, d], experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n], with biases
-    gate_up_proj_bias [E, 2n] and down_proj_bias [E, d] where the config has them; gate_proj
-    and up_proj where gate_up is "apart". balance and z_loss are coefficients of losses on
-    the router, whose gradients come by themselves. More keywords are fields of Config.
+    Its state has the names and shapes of the blocks of transformers 5: gate.weight [E, d],
+    experts.gate_up_proj [E, 2n, d] and experts.down_proj [E, d, n]; gate_proj and up_proj where
+    gate_up is "apart", up_proj alone without a gate. Where the config has them there are
+    experts.gate_up_proj_bias [E, 2n] and down_proj_bias [E, d]; gate.bias, gate.per_expert_scale
+    and the buffer gate.e_score_correction_bias, all [E]; shared_experts.gate_proj, up_proj and
+    down_proj, in shared_expert beside shared_expert_gate with shared_gate.
+
+    balance and z_loss are coefficients of losses on the router, whose gradients come by
+    themselves. Where the config has a rounding_rule the layer rounds while it trains. More
+    keywords are fields of Config.
     """
 
     def __init__(
@@ -52,82 +96,103 @@ class SonicMoE(nn.Module):
         device=None, dtype: torch.dtype = torch.bfloat16, **config,
     ):  # fmt: skip
         super().__init__()
-        self.config = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
+        self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
         self.balance, self.z_loss = balance, z_loss
+        self.gate, self.experts = _Weights(), _Weights()
+        if c.shared_experts:
+            shared = {n: _Weights() for n in ("gate_proj", "up_proj", "down_proj") if c.gated or n != "gate_proj"}
+            self.add_module(_shared(c), nn.ModuleDict(shared))
+        if c.shared_gate:
+            self.shared_expert_gate = _Weights()
+        names = _names(c)
+        self._paths = tuple(names[n].split(".") if dtype else None for n, dtype, _ in shapes(c))
+        self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
+        for what, dtype, shape in shapes(c):
+            if dtype is not None:
+                self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
 
-        def parameter(shape: tuple, fan_in: int | None):
-            w = torch.empty(shape, device=device, dtype=dtype)
-            if not w.is_meta:
-                nn.init.zeros_(w) if fan_in is None else nn.init.normal_(w, std=fan_in**-0.5)
-            return nn.Parameter(w)
-
-        self.gate = _Weights(weight=parameter((num_experts, hidden), hidden))
-        fans = (hidden, hidden, intermediate, None, None, None)
-        self.experts = _Weights(
-            **{n: parameter(shape, fan) for n, shape, fan in zip(self._names(), weight_shapes(self.config), fans) if shape}
-        )
-
-    def _names(self) -> tuple[str, ...]:
-        """The names of w1, w3, w2, b1, b3 and b2, those among them that there are none of too."""
-        apart = self.config.gate_up == "apart"
-        up = "gate_proj" if apart else "gate_up_proj" if self.config.gated else "up_proj"
-        return up, "up_proj" if apart else "", "down_proj", up + "_bias", "up_proj_bias" if apart else "", "down_proj_bias"
+    def _make(self, what: str, w: Tensor) -> None:
+        """Takes in a weight, which is still empty."""
+        module, _, name = _names(self.config)[what].rpartition(".")
+        if what == "selection_bias":
+            self.get_submodule(module).register_buffer(name, w)
+        else:
+            self.get_submodule(module).register_parameter(name, nn.Parameter(w))
+        if w.is_meta:
+            return
+        if what in _INIT_ONES or what in _INIT_ZEROS:
+            nn.init.constant_(w, what in _INIT_ONES)
+        else:
+            down = what in ("w2", "shared_w2")
+            nn.init.normal_(w, std=(self.config.intermediate if down else self.config.hidden) ** -0.5)
 
     @classmethod
     def from_hf(cls, block: nn.Module) -> "SonicMoE":
         """The same layer as a block of transformers 5, on its very parameters.
 
-        A block whose router or experts are not those of Config is an error that says
-        why; register_with_transformers covers more of these, with their own routers.
+        What the block computes is read from its configuration, as the Go package reads a
+        config.json. A block whose router or experts are not those of Config is an error that
+        says why; register_with_transformers covers more of these, with their own routers.
         """
-        gate, experts = getattr(block, "gate", None), getattr(block, "experts", None)
-        weights = [getattr(gate, "weight", None)] + [getattr(experts, n, None) for n in ("gate_up_proj", "down_proj")]
-        kind = type(block).__name__
-        if any(not isinstance(w, Tensor) for w in weights):
-            raise ArgumentError(f"{kind} has no gate.weight, experts.gate_up_proj and experts.down_proj")
-        router = type(gate).__name__
-        if router not in _ROUTERS:
-            raise ArgumentError(f"{kind} has a {router}, must have one of {', '.join(sorted(_ROUTERS))}")
+        experts, kind = getattr(block, "experts", None), type(block).__name__
+        gate = getattr(block, "gate", None) or getattr(block, "router", None)
+        config = getattr(experts, "config", None)
+        if gate is None or config is None:
+            raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
         if getattr(block, "jitter_noise", 0):
             raise ArgumentError(f"{kind} has jitter_noise {block.jitter_noise}, must be 0")
-        others = {n for n, _ in block.named_parameters()} - {"gate.weight", "experts.gate_up_proj", "experts.down_proj"}
-        if others:
-            raise ArgumentError(f"{kind} has {', '.join(sorted(others))} as well, must have a router and experts alone")
-        renormalizes = _ROUTERS[router] or getattr(gate, "norm_topk_prob", True)
-        score = {} if renormalizes else {"score": "softmax"}
-        e, d, n = weights[2].shape
-        self = cls(d, n, e, gate.top_k, device="meta", dtype=weights[1].dtype, activation=_activation(experts), **score)
-        self.gate.weight, self.experts.gate_up_proj, self.experts.down_proj = weights
+        c = Config.of_model(config.to_json_string(use_diff=False))
+        own = next(experts.parameters()).dtype
+        c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
+        fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
+        self = cls(**fields, device="meta", dtype=own)
+        self.gate, self.experts = gate, experts
+        if c.shared_experts:
+            self.add_module(_shared(c), getattr(block, "shared_experts", None) or getattr(block, "shared_expert", None))
+        if c.shared_gate:
+            self.shared_expert_gate = block.shared_expert_gate
+        self._covers(block)
         return self
+
+    def _covers(self, block: nn.Module) -> None:
+        """Refuses a block that has other weights than this layer."""
+        kind, names, ours = type(block).__name__, _names(self.config), set()
+        for (what, _, shape), path in zip(shapes(self.config), self._paths):
+            if path is None:
+                continue
+            try:
+                w = _at(self, path)
+            except AttributeError:
+                raise ArgumentError(f"{kind} has no {names[what]}, must have one, {list(shape)}") from None
+            if w.shape != shape and w.shape != (1, *shape):
+                raise ArgumentError(f"{kind} has a {names[what]} of {list(w.shape)}, must be {list(shape)}")
+            ours.add(w)
+        others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours]
+        if others:
+            raise ArgumentError(f"{kind} has {', '.join(others)} as well, must have what its configuration says alone")
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return self.with_logits(hidden_states, False)[0]
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""
-        weights = [getattr(self.experts, name, None) for name in self._names()]
-        x, router, w1, w3, w2, b1, b3, b2 = autocast(hidden_states, self.gate.weight, *weights)
-        x = x.reshape(-1, self.config.hidden).contiguous()
-        o, l = moe(
-            x, router, w1, w2, self.config, w3=w3, b1=b1, b3=b3, b2=b2, balance=self.balance, z_loss=self.z_loss, logits=logits
-        )
+        c = self.config
+        weights = [path and _at(self, path) for path in self._paths]
+        x = hidden_states
+        f32 = [(i, weights[i].float()) for i in self._f32]
+        x, *weights = autocast(x, *weights)
+        for i, w in f32:
+            weights[i] = w
+        if c.shared_gate:
+            weights[-1] = weights[-1].view(-1)
+        x = x.reshape(-1, c.hidden).contiguous()
+        o, l = moe_of(x, weights, c, self.balance, self.z_loss, logits, self.training and c.rounds, None)
         return o.view(hidden_states.shape), l
 
     def extra_repr(self) -> str:
         c = self.config
         return f"hidden={c.hidden}, intermediate={c.intermediate}, num_experts={c.num_experts}, top_k={c.top_k}"
 
-
-# Routers of transformers that are a softmax over all experts, and whether they
-# always divide the chosen scores by their sum: that is the softmax over the chosen.
-_ROUTERS = {
-    "MixtralTopKRouter": True,
-    "MiniMaxTopKRouter": True,
-    "Qwen3MoeTopKRouter": False,
-    "OlmoeTopKRouter": False,
-    "Qwen2MoeTopKRouter": False,
-    "Qwen3NextTopKRouter": False,
-}
 
 _ACTIVATIONS = {
     "SiLUActivation": "swiglu", "SiLU": "swiglu", "GELUActivation": "geglu-erf", "GELUTanh": "geglu-tanh",

@@ -64,4 +64,4 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     b1 = b2 = None
     if self.has_bias:
         b1, b2 = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias, self.down_proj_bias
-    return experts_by_key(x, scores, ids, None, (w1, None, w2, b1, None, b2), key).to(hidden_states.dtype)
+    return experts_by_key(x, scores, ids, None, (w1, None, w2, b1, None, b2, None, None, None, None), key).to(hidden_states.dtype)

@@ -191,37 +191,41 @@ def test_token_counts(device, tokens):
     near(got, grads, 1e-2)
 
 
+def of_experts(w1, w2):
+    """The weights of experts in the operators' order, of a config without biases."""
+    return w1, None, w2, *[None] * 7
+
+
 def operands(x, router, w1, w2):
     """The tensors of the operators, of a config without biases."""
-    return x, router, w1, None, w2, None, None, None
-
-
-def sample(device):
-    ts = tensors(device)
-    return (*operands(*ts), CONFIG.key, True, True, 0.0, 0.0)
+    return x, router, None, None, None, *of_experts(w1, w2)
 
 
 def test_opcheck(device):
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(_ops.forward, sample(device), test_utils=checks)
-    x, _, w1, w2 = tensors(device)
+    op = torch.ops.sonicmoe_go
+
+    def check(which, *args):
+        torch.library.opcheck(which.default, args, test_utils=checks)
+
+    ts = tensors(device)
+    args = *operands(*ts), CONFIG.key, True, True, 0.0, 0.0, False, None
+    check(op.forward, *args)
+    x, _, w1, w2 = ts
     scores, ids = routing(device)
-    none = None, None, None
-    torch.library.opcheck(_ops.experts, (x, scores, ids, None, w1, None, w2, *none, CONFIG.key, True), test_utils=checks)
-    args = sample(device)
+    check(op.experts, x, scores, ids, None, *of_experts(w1, w2), CONFIG.key, True)
     with torch.no_grad():
-        _, h, s, i, l = _ops.forward(*args)
+        _, h, _, s, i, l, *_ = _ops.forward(*args)
         d_o, d_l = torch.randn_like(x), torch.randn(l.shape, device=device)
         into = torch.zeros_like(w1, dtype=torch.float32)
-        x, router, w1, w2 = (t.detach() for t in (args[0], args[1], args[2], args[4]))
-        torch.library.opcheck(
-            _ops.backward, (d_o, d_l, *operands(x, router, w1, w2), h, s, i, l, CONFIG.key, 0b10011, 0.1, 0.1, None, into, *[None] * 5),
-            test_utils=checks,
-        )
-        torch.library.opcheck(
-            _ops.experts_backward, (d_o, x, s, i, None, w1, None, w2, *none, h, CONFIG.key, 0b10011, into, *[None] * 5),
-            test_utils=checks,
-        )
+        x, router, w1, w2 = (t.detach() for t in ts)
+        check(
+            op.backward, d_o, d_l, *operands(x, router, w1, w2), h, None, s, i, l, None, None, None,
+            CONFIG.key, 0b10000011, 0.1, 0.1, *[None] * 4, into, *[None] * 9,
+        )  # fmt: skip
+        check(
+            op.experts_backward, d_o, x, s, i, None, *of_experts(w1, w2), h, None, CONFIG.key, 0b10011, into, *[None] * 9,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -1,0 +1,85 @@
+"""Passes of a layer over torch's tensors: workspaces, addresses, and the structs of the interface."""
+
+from __future__ import annotations
+
+import struct
+
+import torch
+from torch import Tensor
+
+from ._device import Emulated, Gpu
+from ._library import Layer
+from ._weights import EXPERTS, GRADIENT_TYPES, ROUTER, Weights
+
+# sm_forward_pass and sm_backward_pass.
+_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ 4Q 3Q 3Q 5Q")
+_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ 4Q QiiQiiQiiQii 2Q 2Q QiiQii 5Q QiiQiiQiiQii")
+
+NO_ROUTER: Weights = (None,) * len(ROUTER)
+
+
+def _place(l: Layer, x: Tensor) -> Gpu | Emulated:
+    return Gpu(x) if x.is_cuda else Emulated(l.device)
+
+
+def _entries(tokens: Tensor | None) -> int:
+    return 0 if tokens is None else tokens.shape[0]
+
+
+def forward(
+    l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
+    tokens=None, list_ids=None, list_scores=None, seed=0,
+) -> None:  # fmt: skip
+    """Queues a forward pass, with the caller's routing where that is given, of WEIGHTS.
+
+    Without scores and expert_ids the routing lies behind the workspace and is forgotten:
+    every allocation costs the host as much as two kernels. With list_ids the pass rounds.
+    """
+    t, entries = x.shape[0], _entries(tokens)
+    need = l.sizes(t, entries).workspace + 15 & -16
+    each = 0 if scores is not None else 4 * t * l.config.top_k + 15 & -16
+    workspace = torch.empty(need + 2 * each, dtype=torch.uint8, device=x.device)
+    with _place(l, x) as p:
+        routing, scratch = p.read if routed else p.written, p.written(workspace)
+        router, router_bias, selection_bias, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = map(p.read, weights)
+        l.forward(
+            _FORWARD.pack(
+                _FORWARD.size, t, p.stream, scratch, need, p.read(x), router, w1, w2,
+                scratch + need if scores is None else routing(scores),
+                scratch + need + each if scores is None else routing(expert_ids),
+                p.written(logits), p.written(o), p.written(h),
+                entries, routing(tokens), w3, b1, b3, b2, p.written(list_ids), p.written(list_scores), seed & 2**64 - 1,
+                router_bias, selection_bias, expert_scale, s1, s3, s2, sg, p.written(shared_h),
+            ),
+            routed=routed,
+        )  # fmt: skip
+
+
+def backward(
+    l: Layer, routed: bool, d_o, x, weights: Weights, scores, expert_ids, logits, h, shared_h, d_logits,
+    dx, d_scores, gradients: Weights, into: Weights, balance=0.0, z_loss=0.0, *, tokens=None, list_ids=None, list_scores=None,
+) -> None:  # fmt: skip
+    """Queues a backward pass. gradients are those of WEIGHTS to write, into those to add to instead."""
+    need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
+    workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
+    with _place(l, x) as p:
+        packed = {}
+        for name, g, added in zip(ROUTER + EXPERTS, gradients, into, strict=True):
+            to = g if added is None else added
+            packed[name] = (0, 0, 0) if to is None else (p.written(to), GRADIENT_TYPES[to.dtype], added is not None)
+
+        def d(*names):
+            return [v for name in names for v in packed[name]]
+
+        router, router_bias, _, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = map(p.read, weights)
+        l.backward(
+            _BACKWARD.pack(
+                _BACKWARD.size, x.shape[0], p.stream, p.written(workspace), need, p.read(x), router, w1, w2,
+                p.read(scores), p.read(expert_ids), p.read(logits), p.read(d_o), p.read(h),
+                p.written(dx), p.written(d_scores), p.read(d_logits), 0, *d("router", "w1", "w2"), balance, z_loss,
+                _entries(tokens), p.read(tokens), w3, b1, b3, b2, *d("w3", "b1", "b3", "b2"),
+                p.read(list_ids), p.read(list_scores), router_bias, expert_scale, *d("router_bias", "expert_scale"),
+                s1, s3, s2, sg, p.read(shared_h), *d("shared_w1", "shared_w3", "shared_w2", "shared_gate"),
+            ),
+            routed=routed,
+        )  # fmt: skip

@@ -1,0 +1,113 @@
+"""The weights of a layer: their order in the operators, their shapes, and what is wrong with some."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from ._library import ArgumentError, Config
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+# What a configuration has none of is None.
+ROUTER = ("router", "router_bias", "selection_bias", "expert_scale")
+EXPERTS = ("w1", "w3", "w2", "b1", "b3", "b2", "shared_w1", "shared_w3", "shared_w2", "shared_gate")
+WEIGHTS = ROUTER + EXPERTS
+
+Weights = tuple[Tensor | None, ...]
+# Of each tensor its name, type and shape; no type where the configuration has none of it.
+Shapes = tuple[tuple[str, torch.dtype | None, tuple[int, ...]], ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def shapes(c: Config) -> Shapes:
+    """What WEIGHTS are."""
+    e, d, n, apart = c.num_experts, c.hidden, c.intermediate, c.gate_up == "apart"
+    rows, shared = n if apart else c.h_width, n * c.shared_experts
+    up, down = ((e, d, rows), (e, n, d)) if c.weight_order == "in-out" else ((e, rows, d), (e, d, n))
+    own, f32 = DTYPES[c.type], torch.float32
+    of = {
+        "router": (True, f32 if c.router_f32 else own, (e, d)),
+        "router_bias": (c.router_bias, f32, (e,)),
+        "selection_bias": (c.selection_bias, f32, (e,)),
+        "expert_scale": (c.expert_scale, f32, (e,)),
+        "w1": (True, own, up),
+        "w3": (apart, own, up),
+        "w2": (True, own, down),
+        "b1": (c.bias, own, (e, rows)),
+        "b3": (c.bias and apart, own, (e, rows)),
+        "b2": (c.bias, own, (e, d)),
+        "shared_w1": (shared, own, (shared, d)),
+        "shared_w3": (shared and c.gated, own, (shared, d)),
+        "shared_w2": (shared, own, (d, shared)),
+        "shared_gate": (shared and c.shared_gate, own, (d,)),
+    }
+    return tuple((name, dtype if there else None, shape) for name, (there, dtype, shape) in of.items())
+
+
+@functools.lru_cache(maxsize=4096)
+def expert_shapes(c: Config) -> Shapes:
+    """What EXPERTS are."""
+    return shapes(c)[len(ROUTER) :]
+
+
+def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
+    """Refuses a tensor that the kernels would misread."""
+    if t.dtype is not dtype:
+        raise ArgumentError(f"{field} is {t.dtype}, must be {dtype}")
+    if t.shape != shape:
+        raise ArgumentError(f"{field} is {list(t.shape)}, must be {list(shape)}")
+    if t.device != device:
+        raise ArgumentError(f"{field} is on {t.device}, must be on {device}, where x is")
+    if not t.is_contiguous():
+        raise ArgumentError(f"{field} has strides {t.stride()}, must be contiguous")
+
+
+def _why(c: Config, name: str) -> str:
+    """The field of a configuration by which there is no tensor of a name."""
+    field = {"w3": "gate_up", "b1": "bias", "b2": "bias", "b3": "bias" if not c.bias else "gate_up"}.get(name, name)
+    if name.startswith("shared_"):
+        field = "shared_experts" if not c.shared_experts else "shared_gate" if name == "shared_gate" else "activation"
+    return f"{field} {getattr(c, field)!r}"
+
+
+def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
+    """Refuses x and weights that are not those of a configuration."""
+    dtype, device = DTYPES[c.type], x.device
+    if x.dim() != 2:
+        raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
+    want("x", x, dtype, (x.shape[0], c.hidden), device)
+    for (name, dtype, shape), w in zip(of, weights, strict=True):
+        if w is None:
+            if dtype is not None:
+                raise ArgumentError(f"{name} is None, must be {list(shape)}")
+        elif dtype is None:
+            raise ArgumentError(f"{name} is {list(w.shape)}, must be None with {_why(c, name)}")
+        else:
+            want(name, w, dtype, shape, device)
+
+
+def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:
+    """Refuses a routing that is not one of x: a list of entries where tokens are given."""
+    shape = (x.shape[0], c.top_k) if tokens is None else (scores.numel(),)
+    want("scores", scores, torch.float32, shape, x.device)
+    want("expert_ids", expert_ids, torch.int32, shape, x.device)
+    if tokens is not None:
+        want("token_indices", tokens, torch.int32, shape, x.device)
+        if not shape[0]:
+            raise ArgumentError("scores is [0], must have an entry at least: one of expert -1 adds nothing")
+
+
+# What a gradient may be added to, as sm_gradient numbers types.
+GRADIENT_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 3}
+
+
+def check_into(names: tuple[str, ...], weights: Weights, into: Weights) -> None:
+    """Refuses tensors that gradients of weights can't be added to."""
+    for name, weight, to in zip(names, weights, into, strict=True):
+        if to is not None:
+            if to.dtype not in (weight.dtype, torch.float32):
+                raise ArgumentError(f"main_grad of {name} is {to.dtype}, must be {torch.float32} or {weight.dtype}")
+            want(f"main_grad of {name}", to, to.dtype, weight.shape, weight.device)
