@@ -2,6 +2,7 @@ package reference
 
 import (
 	"math"
+	"sync"
 
 	"sonicmoe/moe/num"
 )
@@ -22,18 +23,29 @@ const (
 // deviations, drawn by 16 bits of a counter's hash.
 type Normal struct {
 	seed  uint64
-	table *[1 << 16]uint16
+	table func() *[1 << 16]uint16 // of the values, made when the first is drawn
 }
 
 // NewNormal gives the row for a seed, of standard deviation scale.
 func NewNormal(seed uint64, scale float64) *Normal {
-	table := new([1 << 16]uint16)
-	for i := range table {
-		p := (float64(i) + 0.5) / (1 << 16)
-		table[i] = num.Float64ToBF16(scale * math.Sqrt2 * math.Erfinv(2*p-1))
-	}
-	return &Normal{seed: mix(seed), table: table}
+	return &Normal{seed: mix(seed), table: sync.OnceValue(func() *[1 << 16]uint16 {
+		table := new([1 << 16]uint16)
+		for i, q := range quantiles() {
+			table[i] = num.Float64ToBF16(scale * math.Sqrt2 * q)
+		}
+		return table
+	})}
 }
+
+// quantiles are those of the normal distribution over √2, which every row scales.
+var quantiles = sync.OnceValue(func() *[1 << 16]float64 {
+	list := new([1 << 16]float64)
+	for i := range list {
+		p := (float64(i) + 0.5) / (1 << 16)
+		list[i] = math.Erfinv(2*p - 1)
+	}
+	return list
+})
 
 // fillPart is how many values a goroutine fills at a time; a multiple of 4.
 const fillPart = 1 << 16
@@ -59,25 +71,25 @@ func (r *Normal) Values(n int64) []uint16 {
 
 // fill is Fill by one goroutine. One hash gives four values.
 func (r *Normal) fill(dst []uint16, first uint64) {
+	table := r.table()
 	for len(dst) > 0 && first%4 != 0 {
-		dst[0] = r.at(first)
+		dst[0] = table[r.index(first)]
 		dst, first = dst[1:], first+1
 	}
 	for ; len(dst) >= 4; dst, first = dst[4:], first+4 {
 		h := mix(r.seed + first/4)
-		dst[0] = r.table[uint16(h)]
-		dst[1] = r.table[uint16(h>>16)]
-		dst[2] = r.table[uint16(h>>32)]
-		dst[3] = r.table[uint16(h>>48)]
+		dst[0] = table[uint16(h)]
+		dst[1] = table[uint16(h>>16)]
+		dst[2] = table[uint16(h>>32)]
+		dst[3] = table[uint16(h>>48)]
 	}
 	for i := range dst {
-		dst[i] = r.at(first + uint64(i))
+		dst[i] = table[r.index(first+uint64(i))]
 	}
 }
 
-func (r *Normal) at(i uint64) uint16 {
-	return r.table[uint16(mix(r.seed+i/4)>>(i%4*16))]
-}
+// index is the number of value i's quantile.
+func (r *Normal) index(i uint64) uint16 { return uint16(mix(r.seed+i/4) >> (i % 4 * 16)) }
 
 // mix is the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)
 // with its increment: a bijection of 64 bits.

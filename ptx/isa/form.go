@@ -178,6 +178,47 @@ type Form struct {
 	// Go asks for builder methods: "x.Name" methods of the first input's
 	// type, "k.Name" methods of the kernel, "" none (written by hand).
 	Go string
+
+	types []argTypes // of each operand
+}
+
+// argTypes are the types that an operand may have: by the modifier chosen at a
+// place, none first, or where place is -1 the one.
+type argTypes struct {
+	place int
+	by    []Type
+}
+
+// argTypes looks up by name what [Form.ArgType] finds by number.
+func (f *Form) argTypes(a *Arg) argTypes {
+	if a.TypeOf == "" {
+		return argTypes{-1, []Type{a.widened(a.Type)}}
+	}
+	t := argTypes{f.ModIndex(a.TypeOf), []Type{NoType}}
+	for _, text := range f.Mods[t.place].Alts {
+		of, _ := TypeNamed(text[1:])
+		t.by = append(t.by, a.widened(of))
+	}
+	return t
+}
+
+// widened is the operand's type where the form's is t.
+func (a *Arg) widened(t Type) Type {
+	if a.Wide {
+		switch t {
+		case U32, B32:
+			return U64
+		case S32:
+			return S64
+		case U16:
+			return U32
+		case S16:
+			return S32
+		case F32:
+			return F64
+		}
+	}
+	return t
 }
 
 // MaxMods is the largest number of modifier places of a form.
@@ -248,30 +289,11 @@ func (f *Form) Has(m Mods, text string) bool {
 
 // ArgType is the type of operand i under the chosen modifiers.
 func (f *Form) ArgType(m Mods, i int) Type {
-	a := &f.Args[i]
-	t := a.Type
-	if a.TypeOf != "" {
-		text := f.Mod(m, a.TypeOf)
-		if text == "" {
-			return NoType
-		}
-		t, _ = TypeNamed(text[1:])
+	t := &f.types[i]
+	if t.place < 0 {
+		return t.by[0]
 	}
-	if a.Wide {
-		switch t {
-		case U32, B32:
-			return U64
-		case S32:
-			return S64
-		case U16:
-			return U32
-		case S16:
-			return S32
-		case F32:
-			return F64
-		}
-	}
-	return t
+	return t.by[m[t.place]]
 }
 
 // spaces are the state spaces by their modifiers; none is the generic space.

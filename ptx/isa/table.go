@@ -17,6 +17,9 @@ func build(families ...[]Form) []Form {
 		if t[i].Version == 0 {
 			t[i].Version = 70
 		}
+		for j := range t[i].Args {
+			t[i].types = append(t[i].types, t[i].argTypes(&t[i].Args[j]))
+		}
 	}
 	return t
 }
