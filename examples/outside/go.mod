@@ -7,6 +7,7 @@ require sonicmoe v0.0.0
 require (
 	github.com/ebitengine/purego v0.11.3 // indirect
 	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/sys v0.46.0 // indirect
 )
 
 replace sonicmoe => ../..

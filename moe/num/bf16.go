@@ -41,10 +41,34 @@ func roundToOdd(x float64) float32 {
 
 // EncodeBF16 rounds src, once, to dst, which is at least as long.
 func EncodeBF16[F Float](dst []uint16, src []F) {
-	each(dst, src, either[F](Float32ToBF16, Float64ToBF16))
+	each(dst, src, either[F](encodeBF16, func(dst []uint16, src []float64) {
+		for i, x := range src {
+			dst[i] = Float64ToBF16(x)
+		}
+	}))
 }
 
 // DecodeBF16 decodes src to dst, which is at least as long.
 func DecodeBF16[F Float](dst []F, src []uint16) {
-	each(dst, src, func(b uint16) F { return F(BF16ToFloat32(b)) })
+	var convert any = decodeBF16
+	if _, ok := convert.(func([]F, []uint16)); !ok {
+		convert = func(dst []F, src []uint16) {
+			for i, b := range src {
+				dst[i] = F(BF16ToFloat32(b))
+			}
+		}
+	}
+	each(dst, src, convert.(func([]F, []uint16)))
+}
+
+func encodeBF16One(dst []uint16, src []float32) {
+	for i, x := range src {
+		dst[i] = Float32ToBF16(x)
+	}
+}
+
+func decodeBF16One(dst []float32, src []uint16) {
+	for i, b := range src {
+		dst[i] = BF16ToFloat32(b)
+	}
 }

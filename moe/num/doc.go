@@ -3,5 +3,6 @@
 // device take.
 //
 // Conversions round to the nearest number, ties to even, keep every NaN a NaN,
-// and overflow to infinity: bit for bit what a GPU's cvt.rn gives.
+// and overflow to infinity: bit for bit what a GPU's cvt.rn gives. Slices of
+// float32 are converted 16 numbers at a time where the processor has AVX2.
 package num

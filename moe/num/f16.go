@@ -67,10 +67,34 @@ func Float64ToF16(x float64) uint16 { return Float32ToF16(roundToOdd(x)) }
 
 // EncodeF16 rounds src, once, to dst, which is at least as long.
 func EncodeF16[F Float](dst []uint16, src []F) {
-	each(dst, src, either[F](Float32ToF16, Float64ToF16))
+	each(dst, src, either[F](encodeF16, func(dst []uint16, src []float64) {
+		for i, x := range src {
+			dst[i] = Float64ToF16(x)
+		}
+	}))
 }
 
 // DecodeF16 decodes src to dst, which is at least as long.
 func DecodeF16[F Float](dst []F, src []uint16) {
-	each(dst, src, func(b uint16) F { return F(F16ToFloat32(b)) })
+	var convert any = decodeF16
+	if _, ok := convert.(func([]F, []uint16)); !ok {
+		convert = func(dst []F, src []uint16) {
+			for i, b := range src {
+				dst[i] = F(F16ToFloat32(b))
+			}
+		}
+	}
+	each(dst, src, convert.(func([]F, []uint16)))
+}
+
+func encodeF16One(dst []uint16, src []float32) {
+	for i, x := range src {
+		dst[i] = Float32ToF16(x)
+	}
+}
+
+func decodeF16One(dst []float32, src []uint16) {
+	for i, b := range src {
+		dst[i] = F16ToFloat32(b)
+	}
 }

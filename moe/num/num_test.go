@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -98,6 +99,55 @@ func TestSlices(t *testing.T) {
 	}
 }
 
+// Slices have the bits of single numbers, whichever of them are converted at
+// once: all numbers of 16 bits; the FP32 numbers at, and on both sides of, each
+// number of 16 bits and each tie between two, and some thousand others, NaN among
+// them.
+func TestSlicesHaveTheBitsOfNumbers(t *testing.T) {
+	all := make([]uint16, 1<<16)
+	var wide []float32
+	for b := range uint32(1 << 16) {
+		all[b] = uint16(b)
+		for _, middle := range []uint32{b << 16, b<<16 | 0x8000, math.Float32bits(num.F16ToFloat32(uint16(b))), math.Float32bits(num.F16ToFloat32(uint16(b))) + 1<<12} {
+			for _, bits := range []uint32{middle - 1, middle, middle + 1} {
+				wide = append(wide, math.Float32frombits(bits))
+			}
+		}
+		wide = append(wide, math.Float32frombits(b*65521)) // any: an odd number's multiples
+	}
+	for i := range uint32(400) { // FP16's subnormal numbers and what is below, at finer steps
+		wide = append(wide, float32(i)*0x1p-26, -float32(i)*0x1p-26, math.Float32frombits(i), math.Float32frombits(i<<14))
+	}
+	for _, f := range formats {
+		back, bits := make([]float32, len(all)), make([]uint16, len(wide))
+		for _, from := range []int{0, 3} { // the last numbers are converted one by one
+			f.decodeAll(back[from:], all[from:])
+			f.encodeAll(bits[from:], wide[from:])
+			for i, b := range all[from:] {
+				one := num.BF16ToFloat32
+				if f.name == "fp16" {
+					one = num.F16ToFloat32
+				}
+				require.Equal(t, math.Float32bits(one(b)), math.Float32bits(back[from+i]), "%s %#x", f.name, b)
+			}
+			for i, x := range wide[from:] {
+				if want := f.of32(x); want != bits[from+i] {
+					require.Equal(t, want, bits[from+i], "%s %g, %#x", f.name, x, math.Float32bits(x))
+				}
+			}
+		}
+		for n := range 70 { // nothing is left out, nothing written behind
+			got := make([]uint16, n+1)
+			f.encodeAll(got, wide[:n])
+			require.Equal(t, bits[:n], got[:n])
+			require.Zero(t, got[n])
+			values := make([]float32, n+1)
+			f.decodeAll(values, all[0x3c00:0x3c00+n])
+			require.Equal(t, n, len(slices.DeleteFunc(values, func(x float32) bool { return x == 0 })))
+		}
+	}
+}
+
 func TestBytes(t *testing.T) {
 	assert.Nil(t, num.Bytes([]float32{}))
 	assert.Equal(t, []byte{1, 0, 2, 0}, num.Bytes([]uint16{1, 2}))
@@ -107,11 +157,24 @@ func TestBytes(t *testing.T) {
 	assert.EqualValues(t, 7, s[0], "the same memory")
 }
 
-func BenchmarkEncodeBF16(b *testing.B) {
-	src, dst := make([]float32, 1<<20), make([]uint16, 1<<20)
-	b.SetBytes(int64(4 * len(src)))
-	for b.Loop() {
-		num.EncodeBF16(dst, src)
+func BenchmarkSlices(b *testing.B) {
+	values, bits := make([]float32, 1<<20), make([]uint16, 1<<20)
+	for i := range values {
+		values[i] = float32(i%1000) / 1000
+	}
+	for _, f := range formats {
+		b.Run("encode "+f.name, func(b *testing.B) {
+			b.SetBytes(int64(4 * len(values)))
+			for b.Loop() {
+				f.encodeAll(bits, values)
+			}
+		})
+		b.Run("decode "+f.name, func(b *testing.B) {
+			b.SetBytes(int64(4 * len(values)))
+			for b.Loop() {
+				f.decodeAll(values, bits)
+			}
+		})
 	}
 }
 

@@ -15,12 +15,12 @@ type Number interface {
 type Float interface{ float32 | float64 }
 
 // either is the conversion from F.
-func either[F Float](of32 func(float32) uint16, of64 func(float64) uint16) func(F) uint16 {
+func either[F Float](of32 func([]uint16, []float32), of64 func([]uint16, []float64)) func([]uint16, []F) {
 	var f any = of32
-	if _, ok := f.(func(F) uint16); !ok {
+	if _, ok := f.(func([]uint16, []F)); !ok {
 		f = of64
 	}
-	return f.(func(F) uint16)
+	return f.(func([]uint16, []F))
 }
 
 // Bytes views a slice of numbers as bytes, in the machine's order, which is
@@ -35,24 +35,19 @@ func Bytes[E Number](s []E) []byte {
 // serial is the length up to which a slice is converted by one goroutine.
 const serial = 1 << 16
 
-// each converts src to dst, long slices in parallel.
-func each[F, T any](dst []T, src []F, one func(F) T) {
+// each converts src to dst, long slices in parallel; convert is given slices of
+// one length.
+func each[T, F any](dst []T, src []F, convert func([]T, []F)) {
 	dst = dst[:len(src)] // too short a dst panics here, before anything is written
 	parts := min(runtime.GOMAXPROCS(0), (len(src)+serial-1)/serial)
 	if parts <= 1 {
-		for i, x := range src {
-			dst[i] = one(x)
-		}
+		convert(dst, src)
 		return
 	}
 	var wg sync.WaitGroup
 	for p := range parts {
 		from, to := len(src)*p/parts, len(src)*(p+1)/parts
-		wg.Go(func() {
-			for i, x := range src[from:to] {
-				dst[from+i] = one(x)
-			}
-		})
+		wg.Go(func() { convert(dst[from:to], src[from:to]) })
 	}
 	wg.Wait()
 }
