@@ -13,7 +13,9 @@ import (
 )
 
 // This file is -rounding: token rounding beside plain top-K, on the same tensors,
-// in turns, routing included.
+// routing included. The two take turns, pass by pass, behind a sustained load: a
+// chip that has just begun is held back for some tenths of a second as soon as its
+// power passes the limit, and whoever is measured then comes out slow.
 
 // RoundingPoint is a layer with and without rounding.
 type RoundingPoint struct {
@@ -127,20 +129,26 @@ func (b *bench) roundingRow(row spec.Row) (p RoundingPoint, err error) {
 	if err != nil {
 		return p, err
 	}
-	for _, turn := range []struct {
-		ms   *float64
-		work func() error
+	load := b.warm
+	if b.gpu {
+		load = max(load, sustained)
+	}
+	for _, pass := range []struct {
+		plain, rounded *float64
+		works          [2]func() error
 	}{
-		{&p.Plain.ForwardMS, func() error { return u.call.Forward(s, u.args) }},
-		{&p.Rounded.ForwardMS, func() error { return u.call.Forward(s, rounded) }},
-		{&p.Plain.BackwardMS, func() error { return u.call.Backward(s, u.back) }},
-		{&p.Rounded.BackwardMS, func() error { return u.call.Backward(s, back) }},
+		{&p.Plain.ForwardMS, &p.Rounded.ForwardMS, [2]func() error{
+			func() error { return u.call.Forward(s, u.args) }, func() error { return u.call.Forward(s, rounded) },
+		}},
+		{&p.Plain.BackwardMS, &p.Rounded.BackwardMS, [2]func() error{
+			func() error { return u.call.Backward(s, u.back) }, func() error { return u.call.Backward(s, back) },
+		}},
 	} {
-		sample, err := t.measure(b.warm, turn.work)
+		samples, err := t.turns(load, pass.works[:]...)
 		if err != nil {
 			return p, l.Explain(err)
 		}
-		*turn.ms = sample.MedianMS
+		*pass.plain, *pass.rounded = samples[0].MedianMS, samples[1].MedianMS
 	}
 	if p.Plain.Counts, err = u.counts(u.args.ExpertIDs); err != nil {
 		return p, err

@@ -229,6 +229,48 @@ func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*Sampl
 	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
 }
 
+// turns measures pieces of work that take turns, back to back, so that what the
+// chip does meanwhile meets all of them alike.
+func (t *timer) turns(load time.Duration, works ...func() error) ([]*Sample, error) {
+	if err := t.load(load, func() error {
+		for _, work := range works {
+			if err := work(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	n := t.repeats * len(works)
+	for i := range n {
+		if err := t.record(i); err != nil {
+			return nil, err
+		}
+		if err := works[i%len(works)](); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.record(n); err != nil {
+		return nil, err
+	}
+	if err := t.s.Synchronize(t.ctx); err != nil {
+		return nil, err
+	}
+	all, samples := make([][]float64, len(works)), make([]*Sample, len(works))
+	for i := range n {
+		ms, err := t.since(i, i+1)
+		if err != nil {
+			return nil, err
+		}
+		all[i%len(works)] = append(all[i%len(works)], ms)
+	}
+	for i, ms := range all {
+		samples[i] = &Sample{MedianMS: median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
+	}
+	return samples, nil
+}
+
 // kernels measures each kernel of passes that run back to back, with an event
 // before each launch.
 func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {

@@ -43,7 +43,7 @@ func TestLayerGradients(t *testing.T) {
 	close(wantX, n.backward(weights))
 	close(wantWeight, n.gain.grad)
 
-	b := newCorpus(strings.Repeat("abcdefgabcdefgggfedcbabbbbb", 2)).draw(r, tokens, window, false)
+	b := newCorpus(strings.Repeat("abcdefgabcdefgggfedcbabbbbb", 2)).draw(r, tokens, window)
 	e := embedding{table: normal(r, window*symbols*d, 1), context: window, symbols: symbols, d: d}
 	f = func() float64 { return dot(e.forward(b), weights) }
 	wantWeight = centralDifferences(e.table.w, f)

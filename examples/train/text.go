@@ -24,8 +24,8 @@ type corpus struct {
 }
 
 const (
-	stretches = 40
-	heldOut   = 10 // every tenth stretch
+	stretches  = 40
+	heldOutOne = 10 // every tenth stretch
 )
 
 // newCorpus takes a text of more than so many stretches of bytes.
@@ -42,10 +42,10 @@ func newCorpus(text string) *corpus {
 
 // isHeldOut says whether the symbol at a place is never one to predict in
 // training.
-func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOut == heldOut-1 }
+func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutOne == heldOutOne-1 }
 
 // firstHeldOut is where the first stretch begins that is held out.
-func (c *corpus) firstHeldOut() int { return (heldOut - 1) * c.stretch }
+func (c *corpus) firstHeldOut() int { return (heldOutOne - 1) * c.stretch }
 
 // text is how symbols read.
 func (c *corpus) text(symbols []uint8) string {
@@ -64,18 +64,37 @@ type batch struct {
 	context      int
 }
 
-// draw takes random places of the text that are held out, or that are not.
-func (c *corpus) draw(r *rand.Rand, tokens, context int, held bool) batch {
+// draw takes random places of the text that are not held out.
+func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	b := batch{context: context}
 	for len(b.next) < tokens {
-		at := context + r.IntN(len(c.symbols)-context)
-		if c.isHeldOut(at) != held {
-			continue
-		}
-		b.next = append(b.next, c.symbols[at])
-		for i := range context {
-			b.before = append(b.before, c.symbols[at-1-i])
+		if at := context + r.IntN(len(c.symbols)-context); !c.isHeldOut(at) {
+			b.add(c, at)
 		}
 	}
 	return b
+}
+
+// heldOut are all places that are held out, in batches of so many; those at the
+// end that fill none are left out.
+func (c *corpus) heldOut(tokens, context int) []batch {
+	var all []batch
+	b := batch{context: context}
+	for at := context; at < len(c.symbols); at++ {
+		if c.isHeldOut(at) {
+			b.add(c, at)
+		}
+		if len(b.next) == tokens {
+			all, b = append(all, b), batch{context: context}
+		}
+	}
+	return all
+}
+
+// add adds a place.
+func (b *batch) add(c *corpus, at int) {
+	b.next = append(b.next, c.symbols[at])
+	for i := range b.context {
+		b.before = append(b.before, c.symbols[at-1-i])
+	}
 }

@@ -19,13 +19,12 @@ func TestCorpus(t *testing.T) {
 	assert.Equal(t, 63, c.firstHeldOut())
 }
 
-// Batches are places of the text, and held out ones are not in training's.
-func TestDrawBatch(t *testing.T) {
+// Batches are places of the text, and held out ones are not in training's, but
+// all there are.
+func TestBatches(t *testing.T) {
 	const tokens, window = 200, 64 // no window stands in the text twice
 	c := newCorpus(queries)
-	r := rand.New(rand.NewPCG(1, 1))
-	for _, held := range []bool{false, true} {
-		b := c.draw(r, tokens, window, held)
+	check := func(b batch, held bool, seen map[int]bool) {
 		assert.Len(t, b.next, tokens)
 		for i, next := range b.next {
 			var around []uint8
@@ -35,6 +34,13 @@ func TestDrawBatch(t *testing.T) {
 			at := strings.Index(queries, c.text(append(around, next)))
 			assert.Positive(t, at+1)
 			assert.Equal(t, held, c.isHeldOut(at+window))
+			seen[at] = true
 		}
 	}
+	check(c.draw(rand.New(rand.NewPCG(1, 1)), tokens, window), false, map[int]bool{})
+	seen := map[int]bool{}
+	for _, b := range c.heldOut(tokens, window) {
+		check(b, true, seen)
+	}
+	assert.Len(t, seen, len(queries)/10/tokens*tokens)
 }

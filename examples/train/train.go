@@ -54,8 +54,7 @@ type curve struct {
 	// losses are the cross entropies of each step's batches, in nats, before
 	// the step.
 	losses []float64
-	// heldOut are those of text that training does not see, always the same
-	// places of it.
+	// heldOut are those of text that training does not see, all of it.
 	heldOut []point
 	// load counts the tokens of each block's experts in the last tenth of the
 	// steps.
@@ -75,7 +74,7 @@ const reports = 10
 // seed alone.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
-	held := t.corpus.draw(r, t.size.tokens, t.size.context, true)
+	held := t.corpus.heldOut(t.size.tokens, t.size.context)
 	c := &curve{load: make([][]int, t.size.blocks)}
 	for i := range c.load {
 		c.load[i] = make([]int, t.size.layer.NumExperts)
@@ -105,7 +104,7 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 	var sum float64
 	passes := float64(t.size.passes)
 	for range t.size.passes {
-		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context, false), true)
+		loss, err := t.model.forward(ctx, t.corpus.draw(r, t.size.tokens, t.size.context), true)
 		if err != nil {
 			return 0, err
 		}
@@ -154,10 +153,14 @@ func (c *curve) count(m *model) {
 }
 
 // report measures the loss on held-out text and prints a line.
-func (t *training) report(ctx context.Context, c *curve, held batch, step int, took time.Duration) error {
-	loss, err := t.model.forward(ctx, held, false)
-	if err != nil {
-		return err
+func (t *training) report(ctx context.Context, c *curve, held []batch, step int, took time.Duration) error {
+	var loss float64
+	for _, b := range held {
+		part, err := t.model.forward(ctx, b, false)
+		if err != nil {
+			return err
+		}
+		loss += part / float64(len(held))
 	}
 	c.heldOut = append(c.heldOut, point{step, loss})
 	line := fmt.Sprintf("step %5d  held out %.4f", step, loss)

@@ -26,8 +26,12 @@ type roundingCase struct {
 }
 
 func newRoundingCase(r *rand.Rand, how spec.Rounding) *roundingCase {
-	v := &roundingCase{tokens: 1 + r.IntN(150), seed: r.Uint64()}
-	v.c = spec.Config{Hidden: 128, Intermediate: 64, NumExperts: []int{1, 2, 7, 33, 64}[r.IntN(5)], Rounding: how}
+	return routingToRound(r, how, 1+r.IntN(150), []int{1, 2, 7, 33, 64}[r.IntN(5)])
+}
+
+func routingToRound(r *rand.Rand, how spec.Rounding, tokens, experts int) *roundingCase {
+	v := &roundingCase{tokens: tokens, seed: r.Uint64()}
+	v.c = spec.Config{Hidden: 128, Intermediate: 64, NumExperts: experts, Rounding: how}
 	v.c.Logits = []spec.Logits{spec.LogitsBF16, spec.LogitsF32}[r.IntN(2)]
 	v.c.TopK = 1 + r.IntN(min(v.c.NumExperts, 8))
 	levels, skew, e := []float64{2, 1 << 20}[r.IntN(2)], 0.2*r.Float64(), v.c.NumExperts
@@ -153,17 +157,39 @@ func TestRounding(t *testing.T) {
 		t.Run(rule.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, uint64(rule)))
 			for range cases {
-				how := spec.Rounding{Rule: rule, RawScores: r.IntN(2) == 0}
-				switch rule {
-				case spec.ExpertChoice:
-					how.Capacity = []float64{0, 1, 1.25}[r.IntN(3)]
-				case spec.CapacityDrop:
-					how.Capacity = []float64{0.5, 1, 1.25}[r.IntN(3)]
-				default:
-					how.Tile = []int{1, 8, 16, 64, 128}[r.IntN(5)]
-				}
-				newRoundingCase(r, how).run(kt.New(t, kt.Early))
+				newRoundingCase(r, anyRounding(r, rule)).run(kt.New(t, kt.Early))
 			}
+		})
+	}
+}
+
+// anyRounding is a rounding by a rule.
+func anyRounding(r *rand.Rand, rule spec.RoundingRule) spec.Rounding {
+	how := spec.Rounding{Rule: rule, RawScores: r.IntN(2) == 0}
+	switch rule {
+	case spec.ExpertChoice:
+		how.Capacity = []float64{0, 1, 1.25}[r.IntN(3)]
+	case spec.CapacityDrop:
+		how.Capacity = []float64{0.5, 1, 1.25}[r.IntN(3)]
+	default:
+		how.Tile = []int{1, 8, 16, 64, 128}[r.IntN(5)]
+	}
+	return how
+}
+
+// 100 cases of the sizes that layers have, by all rules in turn: a minute where
+// the kernels run on a GPU.
+func TestRoundingLarge(t *testing.T) {
+	if !kt.Long() {
+		t.Skip("large cases run with SONICMOE_LONG=1, on a GPU")
+	}
+	for i := range 100 {
+		rule := spec.RoundNearest + spec.RoundingRule(i)%(spec.CapacityDrop-spec.RoundNearest+1)
+		t.Run(fmt.Sprint(i, " ", rule), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(3, uint64(i)))
+			how := anyRounding(r, rule)
+			routingToRound(r, how, 2048+r.IntN(14337), []int{8, 64, 128, 256, 512}[r.IntN(5)]).run(kt.New(t, kt.Early))
 		})
 	}
 }
