@@ -129,7 +129,11 @@ func TestEveryStepFails(t *testing.T) {
 	require.Greater(t, steps, int64(3*f.kernels))
 	free, _, err := dev.Memory()
 	require.NoError(t, err)
-	for n := int64(1); n <= steps; n++ {
+	stride := int64(1)
+	if testing.Short() {
+		stride = 4 // a kernel takes three steps, so that each kind comes
+	}
+	for n := int64(1); n <= steps; n += stride {
 		jit.Forget(dev)
 		dev.Arm(faulty.Fault{N: n, Err: errInjected})
 		c := cache.Open(cache.Options{Dir: t.TempDir()})
@@ -147,7 +151,7 @@ func TestEveryStepFails(t *testing.T) {
 		assert.LessOrEqual(t, dev.Count(faulty.Compile), int64(1), "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})
 		assert.Zero(t, s.compiled)
-		if n%7 == 0 { // the rest would tell the same for its time
+		if n%7 == 2 { // the rest would tell the same for its time
 			assert.Equal(t, f.want, forwardOn(t, dev, l))
 			assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 		}

@@ -102,6 +102,9 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 	groups := map[need][]ptx.Inst{}
 	for _, in := range everyForm() {
 		n := needOf(in)
+		if g := groups[n]; testing.Short() && len(g) > 0 && g[len(g)-1].Form == in.Form {
+			continue // a form's first choice of modifiers stands for the others
+		}
 		groups[n] = append(groups[n], in)
 	}
 	for n, body := range groups {

@@ -65,10 +65,14 @@ func TestNearest(t *testing.T) {
 			if mid := lo + (hi-lo)/2; x > mid || x == mid && below%2 == 1 {
 				want++
 			}
-			require.Equal(t, want, f.of64(x), "%s %g between %g and %g", f.name, x, lo, hi)
-			require.Equal(t, want|0x8000, f.of64(-x), "%s %g", f.name, -x)
-			if float64(float32(x)) == x {
-				require.Equal(t, want, f.of32(float32(x)), "%s %g", f.name, x)
+			if got := f.of64(x); got != want {
+				t.Fatalf("%s %g between %g and %g: %#x, must be %#x", f.name, x, lo, hi, got, want)
+			}
+			if got := f.of64(-x); got != want|0x8000 {
+				t.Fatalf("%s %g: %#x, must be %#x", f.name, -x, got, want|0x8000)
+			}
+			if got := f.of32(float32(x)); float64(float32(x)) == x && got != want {
+				t.Fatalf("%s %g as float32: %#x, must be %#x", f.name, x, got, want)
 			}
 		}
 		assert.Equal(t, f.infinity, f.of64(math.Inf(1)), f.name)
@@ -90,8 +94,9 @@ func TestSlices(t *testing.T) {
 			f.encodeAll(bits, src)
 			f.decodeAll(back, bits[:n])
 			for i := range src {
-				require.Equal(t, f.of32(src[i]), bits[i])
-				require.Equal(t, float32(f.decode(bits[i])), back[i])
+				if bits[i] != f.of32(src[i]) || back[i] != float32(f.decode(bits[i])) {
+					t.Fatalf("%s of %g, element %d of %d: %#x, and back %g", f.name, src[i], i, n, bits[i], back[i])
+				}
 			}
 			require.Zero(t, bits[n], "nothing behind the slice")
 		}

@@ -56,8 +56,11 @@ var roundingRules = []spec.RoundingRule{
 // What rounding promises, whatever the routing.
 func TestRoundProperties(t *testing.T) {
 	cases := 200
-	if os.Getenv("SONICMOE_LONG") != "" {
+	switch {
+	case os.Getenv("SONICMOE_LONG") != "":
 		cases = 1000
+	case testing.Short():
+		cases = 40
 	}
 	for _, rule := range roundingRules {
 		t.Run(rule.String(), func(t *testing.T) {

@@ -59,6 +59,9 @@ func TestBench(t *testing.T) {
 		"by histogram": {Config: small, Backward: true, Histogram: []int64{10, 0, 1, 5}},
 		"forward":      {Config: small},
 	} {
+		if name == "routed" && testing.Short() {
+			continue // its forward and its backward are in the others
+		}
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
 			b, err := openBench(t, dev, s)
@@ -218,7 +221,10 @@ func TestWrongSwizzle(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
-	for _, p := range kernel.Kernels.Products() {
+	for i, p := range kernel.Kernels.Products() {
+		if i%2 == 1 && testing.Short() {
+			continue // half of each pass
+		}
 		points := p.Candidates(small, dev.Target())
 		wrong, right := points[0], points[1]
 		dev.on = true

@@ -146,7 +146,10 @@ func (c planCase) run(b *kt.Bed) {
 // Count and Plan against plain Go, to the last word, whatever the CTAs.
 func TestPlan(t *testing.T) {
 	tokens := []int{1, 31, 63, 64, 65, 127, 128, 129, 1000}
-	turn := 0
+	turn, every := 0, 13
+	if testing.Short() {
+		every = 53
+	}
 	for _, experts := range []int{1, 2, 7, 32, 33, 60, 128, 1000, 1024} {
 		t.Run(fmt.Sprintf("E=%d", experts), func(t *testing.T) {
 			for _, topK := range []int{1, 2, 8, 16} {
@@ -155,7 +158,7 @@ func TestPlan(t *testing.T) {
 						for split, perCTA := range []int{1024, 64, 192} {
 							turn++
 							// The long sweep is the whole cross product.
-							if !kt.Long() && turn%13 != 0 {
+							if !kt.Long() && turn%every != 0 {
 								continue
 							}
 							b := kt.New(t, kt.Early)

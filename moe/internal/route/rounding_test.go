@@ -150,8 +150,11 @@ func (v *roundingCase) run(b *kt.Bed) {
 // bounds of exponentials, and what is taken, given these, to the last bit.
 func TestRounding(t *testing.T) {
 	cases := 5
-	if kt.Long() {
+	switch {
+	case kt.Long():
 		cases = 1000
+	case testing.Short():
+		cases = 2
 	}
 	for rule := spec.RoundNearest; rule <= spec.CapacityDrop; rule++ {
 		t.Run(rule.String(), func(t *testing.T) {
