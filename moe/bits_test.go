@@ -43,8 +43,8 @@ func TestBitsOfEachKernel(t *testing.T) {
 			defer cancel()
 			other, err := emulated.New(emulated.Options{Timing: emu.Random, Seed: 7})
 			require.NoError(t, err)
-			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6, moe.WithDecode(0))}
-			l, err := moe.New(ctx, other, c.config, moe.WithCache(nil), moe.WithDecode(0))
+			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6, moe.WithDecode(0), moe.WithoutBackward())}
+			l, err := moe.New(ctx, other, c.config, moe.WithCache(nil), moe.WithDecode(0), moe.WithoutBackward())
 			require.NoError(t, err)
 			b.b, err = trial.FromHost(other, l, c.tokens, b.a.X, b.a.Weights)
 			require.NoError(t, err)

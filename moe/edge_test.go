@@ -78,7 +78,7 @@ func TestForwardTimings(t *testing.T) {
 	var first trial.Results
 	for _, d := range timedDevices(t) {
 		t.Run(d.name, func(t *testing.T) {
-			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, 150)
+			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, 150, moe.WithoutBackward())
 			r := forward(t, tr, tr.Args)
 			if first.O == nil {
 				first = r
@@ -98,7 +98,7 @@ func TestForwardPoints(t *testing.T) {
 	var first trial.Results
 	for i := range max(len(ups), len(downs)) {
 		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
-		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithTiles(choice))
+		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithTiles(choice), moe.WithoutBackward())
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {
 			first = r
@@ -114,7 +114,7 @@ func TestForwardPoints(t *testing.T) {
 // does not depend on the tokens beside it.
 func TestForwardTokens(t *testing.T) {
 	const most = 129
-	tr := trialOn(t, testDevice(t), tiny, most)
+	tr := trialOn(t, testDevice(t), tiny, most, moe.WithoutBackward())
 	full := forward(t, tr, tr.Args)
 	for _, tokens := range []int{1, 129, 63, 64, 0, 65, 127, 128, 0, 1} {
 		require.NoError(t, tr.Poison())
@@ -180,7 +180,7 @@ func TestNoTokens(t *testing.T) {
 // buffers.
 func TestReplay(t *testing.T) {
 	const tokens = 100
-	tr := trialOn(t, testDevice(t), tiny, tokens)
+	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutBackward())
 	ctx, s := testContext(t), tr.Stream()
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, tr.Args))
@@ -236,7 +236,7 @@ func TestExperts(t *testing.T) {
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			const tokens = 70
-			tr := trialOn(t, testDevice(t), c, tokens)
+			tr := trialOn(t, testDevice(t), c, tokens, moe.WithoutBackward())
 			ids, scores := givenRouting(c, tokens)
 			require.NoError(t, tr.Poison())
 			s, a := tr.Stream(), tr.Args
@@ -281,7 +281,7 @@ func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int3
 
 // Route and Experts together are Forward.
 func TestPartsAreForward(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 90)
+	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	whole := forward(t, tr, tr.Args)
 	require.NoError(t, tr.Poison())
 	s, a := tr.Stream(), tr.Args
@@ -296,7 +296,7 @@ func TestPartsAreForward(t *testing.T) {
 // One layer on several goroutines, each with its own call and buffers.
 func TestConcurrentCalls(t *testing.T) {
 	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, tiny, moe.WithCache(nil))
+	l, err := moe.New(context.Background(), dev, tiny, moe.WithCache(nil), moe.WithoutBackward())
 	require.NoError(t, err)
 	var g errgroup.Group
 	for i := range 4 {

@@ -55,7 +55,7 @@ func TestForwardSmall(t *testing.T) {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			tr := newTrial(t, c.config, c.tokens, 6)
+			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
 			require.NoError(t, tr.Run(ctx, tr.Args))
 			train, err := tr.Results(true)
 			require.NoError(t, err)

@@ -116,7 +116,7 @@ func TestRouterLosses(t *testing.T) {
 
 // Logits that are asked for change no other output.
 func TestLogitsAlone(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 90)
+	tr := trialOn(t, testDevice(t), tiny, 90, moe.WithoutBackward())
 	want := forward(t, tr, tr.Args)
 	_, _ = withLogits(t, tr)
 	require.Equal(t, want, forward(t, tr, tr.Args))
@@ -175,7 +175,7 @@ func TestWrongRouterLosses(t *testing.T) {
 
 // A bf16 logit in the losses is the bf16 that Forward wrote.
 func TestLogitsAreRounded(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 33)
+	tr := trialOn(t, testDevice(t), tiny, 33, moe.WithoutBackward())
 	_, logits := withLogits(t, tr)
 	bits := make([]uint16, len(logits))
 	require.NoError(t, moe.Read(tr.Stream(), tr.Args.Logits, bits))

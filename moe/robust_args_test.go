@@ -24,7 +24,7 @@ type argBench struct {
 }
 
 func newArgBench(t *testing.T) argBench {
-	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
+	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24, moe.WithoutBackward())
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	b := argBench{T: t, dev: dev, trial: tr}
 	var err error

@@ -39,7 +39,7 @@ func TestEveryCallOfForwardFails(t *testing.T) {
 // everyCallFails is for a layer that decodes up to so many tokens, whose passes
 // have so many tensor maps.
 func everyCallFails(t *testing.T, decode int, wantMaps int64) {
-	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(decode))
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(decode), moe.WithoutBackward())
 	ctx := limited(t, time.Minute)
 	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 func TestEveryCallOfForwardBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for n := int64(1); n <= 13; n++ {
-		dev, tr := faultyTrial(t, inner, faultConfig, 10, moe.WithDecode(0))
+		dev, tr := faultyTrial(t, inner, faultConfig, 10, moe.WithDecode(0), moe.WithoutBackward())
 		cause := errors.New("cosmic ray")
 		dev.Arm(faulty.Fault{N: n, Break: true, Err: cause})
 		err := tr.Call().Forward(tr.Stream(), tr.Args)
@@ -142,7 +142,7 @@ func TestImpossibleChoice(t *testing.T) {
 		}
 	}
 	// Fewer stages and any panel are legal, and give the same bits.
-	tr := newTrial(t, faultConfig, 10, 6)
+	tr := newTrial(t, faultConfig, 10, 6, moe.WithoutBackward())
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
 	odd := gemm.Tiling{TileN: 128, Stages: 3, GroupM: 5, ClusterM: 1}
@@ -223,7 +223,7 @@ func TestKernelFault(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := breakable(t)
-			_, tr := faultyTrial(t, dev, faultConfig, 10)
+			_, tr := faultyTrial(t, dev, faultConfig, 10, moe.WithoutBackward())
 			f := tr.Args
 			spoil(t, dev, &f)
 			err := tr.Call().Forward(tr.Stream(), f)
@@ -255,7 +255,7 @@ func TestExplain(t *testing.T) {
 		t.Skip("a GPU names no line of PTX")
 	}
 	dev := breakable(t)
-	_, tr := faultyTrial(t, dev, faultConfig, 10)
+	_, tr := faultyTrial(t, dev, faultConfig, 10, moe.WithoutBackward())
 	names := map[string]bool{}
 	for _, name := range tr.Layer.Kernels() {
 		text, err := tr.Layer.Listing(name)

@@ -96,7 +96,7 @@ func TestExactSizes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx := limited(t, time.Minute)
-			tr := newTrial(t, c.config, c.tokens, 6)
+			tr := newTrial(t, c.config, c.tokens, 6, moe.WithoutBackward())
 			want, err := digest(ctx, tr, tr.Stream(), tr.Args)
 			require.NoError(t, err)
 			a := guarded(t, tr)
@@ -139,7 +139,7 @@ func guarded(t *testing.T, tr *trial.Trial) *arena {
 
 // Forward takes no memory of the host, and little time.
 func TestForwardAllocatesNothing(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24)
+	dev, tr := faultyTrial(t, testDevice(t), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, 24, moe.WithoutBackward())
 	defer tr.Close()
 	dev.Discard(true)
 	for name, run := range map[string]func(){

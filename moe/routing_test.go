@@ -118,7 +118,7 @@ func (g routing) inputs() (x, router []uint16) {
 }
 
 func (g routing) trial(t *testing.T, dev driver.Device) *trial.Trial {
-	l, err := moe.New(context.Background(), dev, g.config(), moe.WithCache(nil))
+	l, err := moe.New(context.Background(), dev, g.config(), moe.WithCache(nil), moe.WithoutBackward())
 	require.NoError(t, err)
 	x, router := g.inputs()
 	s := g.config().Shapes(g.tokens)
@@ -228,7 +228,7 @@ func givens(tokens int) []given {
 // ids that are usual.
 func TestGivenRoutings(t *testing.T) {
 	const tokens = 150
-	tr := trialOn(t, testDevice(t), givenConfig, tokens)
+	tr := trialOn(t, testDevice(t), givenConfig, tokens, moe.WithoutBackward())
 	ref, err := reference.NewLayer(givenConfig, tr.Router, tr.W1, tr.W2)
 	require.NoError(t, err)
 	s, a := tr.Stream(), tr.Args
