@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -116,6 +117,19 @@ func TestExplainFault(t *testing.T) {
 	assert.ErrorContains(t, later, "Synchronize: not tried, the device broke at")
 	assert.NoError(t, f.Explain(nil))
 	assert.Equal(t, errInjected, f.Explain(errInjected))
+}
+
+// The report of a deadlock names other lines of PTX, each with its line of Go.
+func TestExplainNamesTheLinesOfAReport(t *testing.T) {
+	dev := newDevice(t)
+	s, storeAt := adder(t, 1)
+	f, err := load(context.Background(), dev, s)
+	require.NoError(t, err)
+	line := lineOf(t, s, "st.global")
+	err = f.Explain(&driver.Error{Op: "launch", Kernel: "adder", Line: 1, Kind: driver.ErrBroken,
+		Cause: fmt.Errorf("warp 0 (line 1) waits, warp 1 (line %d) waits, warp 2 (line %d)", line, line)})
+	require.ErrorContains(t, err, fmt.Sprintf("\nline %d is %s", line, storeAt))
+	assert.Equal(t, 1, strings.Count(err.Error(), fmt.Sprintf("line %d is", line)))
 }
 
 // renamed is an adder with another name.

@@ -91,6 +91,38 @@ func TestLauncher(t *testing.T) {
 }
 
 // Wrong arguments are errors that name them, and queue nothing.
+// A kernel that waits for the one before it by itself, and no other, may be
+// launched before that one has ended.
+func TestLauncherOverlaps(t *testing.T) {
+	dev := newDevice(t)
+	for _, waits := range []bool{false, true} {
+		k := jit.NewBuilder[place]("waiting", 32, 1)
+		out := k.Ptr(&k.Args.Out)
+		if waits {
+			k.GridDepWait()
+		}
+		ptx.StGlobal(out, ptx.Uint(1))
+		built, err := k.Build()
+		require.NoError(t, err)
+		f, err := load(context.Background(), dev, built.Source("waiting"))
+		require.NoError(t, err)
+		s := &shapes{}
+		require.NoError(t, built.Launcher(f, dev).LaunchGrid(s, place{}, driver.Dim3{X: 1}))
+		require.Equal(t, waits, s.last.Programmatic)
+	}
+}
+
+// shapes is a stream that runs nothing and keeps the shape of the last launch.
+type shapes struct {
+	driver.Stream
+	last driver.Launch
+}
+
+func (s *shapes) Launch(_ driver.Function, l *driver.Launch, _ []byte) error {
+	s.last = *l
+	return nil
+}
+
 func TestLauncherMistakes(t *testing.T) {
 	dev, s, l, out := launchMixed(t)
 	for _, n := range []int{-1, math.MaxUint32 + 1} {

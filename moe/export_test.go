@@ -100,9 +100,13 @@ func (c *Call) RunBackwardKernel(k registry.Any, s driver.Stream, b Backward) er
 // that share memory the first one's.
 func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	w := l.backwardWorkspace(l.work(tokens))
-	return map[string]int64{
+	pieces := map[string]int64{
 		"counts": w.counts, "offsets": w.offsets, "table": w.table, "rowPairs": w.rowPairs, "tickets": w.tickets, "gather": w.gather,
 		"inverse": w.inverse, "pairs": w.pairs, "dlogits": w.dlogits, "dscores": w.dscores, "dlogitByRow": w.dlogitByRow, "splits": w.splits,
 		"splitCounts": w.splitCounts, "splitTickets": w.splitTickets, "states": w.states, "lossPartials": w.lossPartials, "first": w.dh, "second": w.dxRows,
 	}
+	if l.of.ExpertScale {
+		pieces["scaleByRow"] = w.scaleByRow
+	}
+	return pieces
 }

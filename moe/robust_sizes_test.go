@@ -185,10 +185,13 @@ func BenchmarkForwardHost(b *testing.B) {
 
 // No two pieces of a backward workspace begin at the same place.
 func TestBackwardPiecesLieApart(t *testing.T) {
-	tr := trialOn(t, testDevice(t), tiny, 10)
-	at := map[int64]string{}
-	for name, offset := range tr.Layer.BackwardPieces(10) {
-		assert.Empty(t, at[offset], "%s begins where another does, at %d", name, offset)
-		at[offset] = name
+	scaled := tiny
+	scaled.ExpertScale = true
+	for _, c := range []moe.Config{tiny, scaled} {
+		at := map[int64]string{}
+		for name, offset := range trialOn(t, testDevice(t), c, 10).Layer.BackwardPieces(10) {
+			assert.Empty(t, at[offset], "%s begins where another does, at %d", name, offset)
+			at[offset] = name
+		}
 	}
 }

@@ -402,6 +402,9 @@ func (p *parser) statement() error {
 		return nil
 	case "{":
 		p.at++
+		if len(p.scopes) > maxScopes {
+			return p.overBudget("more than %d braces one in another", maxScopes)
+		}
 		p.open()
 		return nil
 	case ".loc", ".pragma":

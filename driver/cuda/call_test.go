@@ -125,6 +125,9 @@ func TestCompileAndLoad(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "link 4=65536 6=65536 12=0 7=3 13=1\ndata type 1, 7 bytes, last 0, name ptx, 0 options\nlink destroyed\n", f.log())
 	assert.Equal(t, "some information", image.Log)
+	_, err = dev.Compile(t.Context(), []byte("kernel"), driver.CompileOptions{OptLevel: 1})
+	require.NoError(t, err)
+	assert.Contains(t, f.log(), "link 4=65536 6=65536 12=0 7=1\n")
 	assert.Len(t, image.Code, 64)
 	assert.Equal(t, "\x7fELF", string(image.Code[:4]), "the image must be copied before the linker goes")
 
@@ -319,7 +322,7 @@ func TestMemoryCalls(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, [2]int64{1 << 36, 1 << 37}, [2]int64{free, total})
 	require.NoError(t, dev.Free(p))
-	q, err := s.AllocAsync(64)
+	q, err := s.AllocAsync(1)
 	require.NoError(t, err)
 	require.NoError(t, s.FreeAsync(q))
 	_, err = dev.Alloc(1 << 40)

@@ -154,6 +154,24 @@ func TestOpen(t *testing.T) {
 		"GPU 0: Fake GPU 40, compute capability 9.0, 16040 SMs\nGPU 1: Fake GPU 41, compute capability 9.0, 16041 SMs\n", d.String())
 }
 
+// A GPU that can't be asked about is none to count; with others before it that
+// is an error, where it is the first Open says so.
+func TestCountOfLostGPUs(t *testing.T) {
+	f := newFake(t)
+	n, err := Count(Options{Library: f.path})
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	f.control("fake_lose", 1)
+	n, err = Count(Options{Library: f.path})
+	require.ErrorIs(t, err, driver.ErrNoDevice)
+	require.ErrorContains(t, err, "open GPU 1")
+	require.Zero(t, n)
+	f.control("fake_lose", 0)
+	n, err = Count(Options{Library: f.path})
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
 func TestOpenEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,14 @@ func TestClustersByTurns(t *testing.T) {
 	p.params(out, 0)
 	p.launch.Grid, p.launch.Block, p.launch.Parallel = [3]int{ctas}, [3]int{1}, 8
 	p.launch.HostBytes = 1 << 15
+	g, err := p.kernel.newGrid(p.mem, p.launch)
+	require.NoError(t, err)
+	begun, free := int64(0), []*cluster(nil)
+	for g.begin(&free) != nil {
+		begun++
+	}
+	require.Positive(t, begun)
+	require.LessOrEqual(t, begun*g.clusterBytes(), p.launch.HostBytes)
 	require.NoError(t, p.run())
 	for i, v := range p.read(out, ctas) {
 		require.EqualValues(t, i+1, v)
@@ -99,6 +108,47 @@ func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
 		}
 	}
 	assert.Less(t, time.Since(begin), 20*time.Second)
+}
+
+// A proof that would take too much memory is not begun, one that takes too long
+// given up: nothing is proved then.
+func TestProofsAreBounded(t *testing.T) {
+	chain := func(b *strings.Builder, n int) {
+		for i := range n {
+			fmt.Fprintf(b, "L%d: bra L%d;\n", i, i+1)
+		}
+		fmt.Fprintf(b, "L%d:\n", n)
+	}
+	var small, wide, long strings.Builder
+	small.WriteString(".reg .b32 %z<7600>;\n")
+	chain(&small, 100)
+	wide.WriteString(".reg .b32 %z<60000>;\n")
+	chain(&wide, 5000)
+	// Every jump to L0 proves one register less than the one before it, so that
+	// all blocks behind it are gone through again.
+	long.WriteString(".reg .b32 %z<7600>;\n")
+	const jumps = 300
+	for i := range jumps {
+		fmt.Fprintf(&long, "mov.u32 %%z%d, 1;\n@%%p0 bra P%d;\n", i, i)
+	}
+	long.WriteString("bra L0;\n")
+	for i := range jumps {
+		fmt.Fprintf(&long, "P%d: bra L0;\n", i)
+	}
+	chain(&long, 10000)
+	for name, c := range map[string]struct {
+		text   string
+		proved bool
+	}{"small": {small.String(), true}, "wide": {wide.String(), false}, "long": {long.String(), false}} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name == "long" {
+				t.Skip("too long for -short")
+			}
+			a := assemble(t, body(c.text), "k").kernel.definedness()
+			a.solve()
+			require.Equal(t, c.proved, slices.ContainsFunc(a.in, func(set []uint64) bool { return set != nil }))
+		})
+	}
 }
 
 // A kernel that stores for ever ends with its context.

@@ -25,8 +25,8 @@ type definedness struct {
 	in     [][]uint64 // nil: not reached yet
 }
 
-// resolveReads fills checks and marks of all instructions.
-func (k *Kernel) resolveReads() {
+// definedness is the kernel's, of which nothing is proved yet.
+func (k *Kernel) definedness() *definedness {
 	a := &definedness{k: k, block: map[int32]int{}}
 	n := 0
 	for b := range a.base {
@@ -35,6 +35,12 @@ func (k *Kernel) resolveReads() {
 	}
 	a.words = (n + 63) / 64
 	a.split()
+	return a
+}
+
+// resolveReads fills checks and marks of all instructions.
+func (k *Kernel) resolveReads() {
+	a := k.definedness()
 	a.solve()
 	tracked := make([]uint64, a.words)
 	for _, class := range k.classes {

@@ -151,6 +151,10 @@ var plantedFaults = []planted{
 	mbarrier.init.shared::cta.b64 [%r0+128], 1;
 	ld.param.u64 %d0, [out];
 	cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {%tidx}], [%r0+128]; // here`, says: []string{"cvta.param"}},
+	{name: "TMA store through no map", kind: IllegalDescriptor, threads: 1, shared: 256, code: `
+	mov.u32 %r0, smem;
+	ld.param.u64 %d0, [out];
+	cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%d0, {%tidx}], [%r0]; // here`, says: []string{"cvta.param"}},
 	{name: "bulk copy that is not waited for", kind: AsyncPending, threads: 1, shared: 256, code: `
 	mov.u32 %r0, smem;
 	mbarrier.init.shared::cta.b64 [%r0+128], 1;
@@ -238,6 +242,27 @@ spin:
 	ret;`, says: []string{"no store, barrier or copy"}},
 	{name: "registers beyond the pool", kind: IllegalInstruction, threads: 128, code: "setmaxnreg.dec.sync.aligned.u32 232; // here", says: []string{"from 128 registers"}},
 	{name: "registers that nobody gives back", kind: Deadlock, threads: 128, code: "setmaxnreg.inc.sync.aligned.u32 232; // here", says: []string{"pool has 0"}},
+	{name: "registers that a warpgroup which waits would give back", kind: Deadlock, threads: 256, code: `
+	mov.u32 %r0, %tid.x;
+	setp.lt.u32 %p0, %r0, 128;
+	@%p0 bra more;
+	bar.sync 1, 256;
+	setmaxnreg.dec.sync.aligned.u32 24;
+	bra end;
+more:
+	setmaxnreg.inc.sync.aligned.u32 232; // here
+	bar.sync 1, 256;
+end:`, says: []string{"pool has 0", "in a circle", "(warps 4-7) (line 18) waits at named barrier 1"}},
+	{name: "wgmma that one warp does not reach", kind: Deadlock, threads: 128, shared: 16384, code: wgmmaFrame + `
+	mov.u32 %r0, %tid.x;
+	setp.ge.u32 %p0, %r0, 96;
+	` + fenceMMA + wgmma + `
+	@%p0 bra apart;
+	` + wgmmaKeep + `
+apart:
+	wgmma.commit_group.sync.aligned;
+	@%p0 bar.sync 1, 128;
+	wgmma.wait_group.sync.aligned 0; // here`, says: []string{"warps 0-2 (line 37) waits for wgmma number 2 of its warpgroup (line 33), which warp 3 must execute"}},
 	{name: "cluster barrier twice", kind: BarrierMisuse, code: `
 	barrier.cluster.arrive.aligned;
 	barrier.cluster.arrive.aligned; // here`},

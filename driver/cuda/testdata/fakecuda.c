@@ -28,6 +28,9 @@ void fake_fail(const char *name, int code) {
 	failing.code = code;
 	pthread_mutex_unlock(&lock);
 }
+// fake_lose makes a GPU one that the driver counts and does not have.
+static int lost = -1;
+void fake_lose(int ordinal) { lost = ordinal; }
 void fake_set(int queries_not_ready, int ms, int gpu_count) { not_ready = queries_not_ready; block_ms = ms; gpus = gpu_count; }
 void fake_log(const char **out) { log_text[log_size] = 0; *out = log_text; }
 void fake_clear(void) { pthread_mutex_lock(&lock); log_size = 0; pthread_mutex_unlock(&lock); }
@@ -85,7 +88,7 @@ int cuGetErrorName(int code, const char **out) {
 }
 int cuGetErrorString(int code, const char **out) { *out = "as the test asked"; return code < 0; }
 int cuDeviceGetCount(int *n) { FREE(cuDeviceGetCount); *n = gpus; return 0; }
-int cuDeviceGet(int *d, int ordinal) { FREE(cuDeviceGet); *d = 40 + ordinal; return 0; }
+int cuDeviceGet(int *d, int ordinal) { FREE(cuDeviceGet); if (ordinal == lost) return 101; *d = 40 + ordinal; return 0; }
 int cuDeviceGetName(char *name, int size, int d) { snprintf(name, size, "Fake GPU %d", d); return 0; }
 int cuDeviceGetAttribute(int *v, int attribute, int d) {
 	*v = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 97 ? 232448 : attribute * 1000 + d;
