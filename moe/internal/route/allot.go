@@ -222,8 +222,9 @@ func (e *allot) nth(n ptx.U32) (last, take, equal ptx.U32) {
 		find(first, e.eachKey)
 		k.IfElse(same.Get().LeI(allotRoom), func() {
 			e.keep(key.Get().ShrI(first.shift), first.shift)
+			kept := same.Copy() // which each digit makes fewer
 			for _, d := range others {
-				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(same.Get(), body) })
+				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(kept, body) })
 			}
 		}, func() {
 			for _, d := range others {

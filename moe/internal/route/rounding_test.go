@@ -44,18 +44,24 @@ func routingToRound(r *rand.Rand, how spec.Rounding, tokens, experts int) *round
 		if t%50 == 49 {
 			row[r.IntN(e)] = math.NaN()
 		}
-		ids := make([]int32, v.c.TopK)
-		reference.TopK(ids, row)
-		var sum float64
-		for _, id := range ids {
-			sum += math.Exp(row[id] - row[ids[0]])
-		}
-		for _, id := range ids {
-			v.scores = append(v.scores, float32(math.Exp(row[id]-row[ids[0]])/sum))
-		}
-		v.logits, v.ids = append(v.logits, row...), append(v.ids, ids...)
+		v.logits = append(v.logits, row...)
+		v.choose(row)
 	}
 	return v
+}
+
+// choose routes one more token, with these logits.
+func (v *roundingCase) choose(row []float64) {
+	ids := make([]int32, v.c.TopK)
+	reference.TopK(ids, row)
+	var sum float64
+	for _, id := range ids {
+		sum += math.Exp(row[id] - row[ids[0]])
+	}
+	for _, id := range ids {
+		v.scores = append(v.scores, float32(math.Exp(row[id]-row[ids[0]])/sum))
+	}
+	v.ids = append(v.ids, ids...)
 }
 
 // prefer runs Prefer and gives the preferences that it made, after holding them
@@ -161,6 +167,33 @@ func TestRounding(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, uint64(rule)))
 			for range cases {
 				newRoundingCase(r, anyRounding(r, rule)).run(kt.New(t, kt.Early))
+			}
+		})
+	}
+}
+
+// The last key is found among many that begin alike and are laid aside in any
+// order: all scores lie close together, some are equal.
+func TestRoundingAlike(t *testing.T) {
+	for _, rule := range []spec.RoundingRule{spec.RoundNearest, spec.RoundMass, spec.ExpertChoice, spec.CapacityDrop} {
+		t.Run(rule.String(), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(4, uint64(rule)))
+			for range 4 {
+				how := anyRounding(r, rule)
+				how.Tile = min(how.Tile, 8)
+				if how.Rule == spec.CapacityDrop {
+					how.Capacity = 0.5
+				}
+				v := routingToRound(r, how, 100+r.IntN(100), 4)
+				v.c.TopK = 2
+				v.ids, v.scores = nil, nil
+				for t := range v.tokens {
+					for i := range v.c.NumExperts {
+						v.logits[t*v.c.NumExperts+i] = math.Round(r.Float64()*100) / (1 << 14)
+					}
+					v.choose(v.logits[t*v.c.NumExperts:][:v.c.NumExperts])
+				}
+				v.run(kt.New(t, kt.Early))
 			}
 		})
 	}
