@@ -202,7 +202,8 @@ func (s *writer) place(t item, m, neuron, part ptx.U32) ptx.Global {
 // pair is two neighbours of the gradient.
 type pair struct {
 	offset int // in elements from the thread's place
-	lo, hi ptx.F32
+	// values gives them; all threads of a warp ask.
+	values func() (lo, hi ptx.F32)
 	// line and neuron are how far they are from the thread's place.
 	line, neuron int
 }
@@ -225,17 +226,27 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 	at := s.place(t, line, neuron, part)
 	if s.ragged() {
 		for _, p := range pairs {
+			lo, hi := p.values()
 			s.k.If(line.AddI(p.line).LtI(s.Hidden).And(neuron.AddI(p.neuron).LtI(s.neurons())), func() {
-				s.Store.Write(s.k, at.At(p.offset*s.Store.Bytes()), p.lo, p.hi)
+				s.Store.Write(s.k, at.At(p.offset*s.Store.Bytes()), lo, hi)
 			})
 		}
 		return
 	}
+	// All loads of what is there are in flight at once; the sums come one by one,
+	// as no register is left for those of 64 columns beside them.
+	old := make([][]ptx.F32, len(pairs))
 	if s.Store.Accumulate {
-		s.addOld(at, pairs)
+		for i, p := range pairs {
+			old[i] = s.Store.Load(at.At(p.offset*s.Store.Bytes()), 2)
+		}
 	}
-	for _, p := range pairs {
-		s.Store.Store(s.k, at.At(p.offset*s.Store.Bytes()), p.lo, p.hi)
+	for i, p := range pairs {
+		lo, hi := p.values()
+		if s.Store.Accumulate {
+			lo, hi = old[i][0].Add(lo), old[i][1].Add(hi)
+		}
+		s.Store.Store(s.k, at.At(p.offset*s.Store.Bytes()), lo, hi)
 	}
 }
 
@@ -255,24 +266,13 @@ func (d DW) neurons() int {
 // ragged: blocks of 64 x 64 may end past the last line or neuron.
 func (d DW) ragged() bool { return d.Hidden%tile.Block != 0 || d.neurons()%tile.Block != 0 }
 
-// addOld adds what the pairs' places hold, all loads in flight at once.
-func (s *writer) addOld(at ptx.Global, pairs []pair) {
-	old := make([][]ptx.F32, len(pairs))
-	for i, p := range pairs {
-		old[i] = s.Store.Load(at.At(p.offset*s.Store.Bytes()), 2)
-	}
-	for i := range pairs {
-		pairs[i].lo, pairs[i].hi = old[i][0].Add(pairs[i].lo), old[i][1].Add(pairs[i].hi)
-	}
-}
-
 // straight gives the pairs along the neurons, and the thread's first neuron.
 func (s *writer) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
 	_, lines, _ := s.matrix()
 	var pairs []pair
 	for j := range 8 {
 		for h := range 2 {
-			pairs = append(pairs, pair{8*j + 8*h*lines.Stride, acc[4*j+2*h], acc[4*j+2*h+1], 8 * h, 8 * j})
+			pairs = append(pairs, pair{8*j + 8*h*lines.Stride, func() (lo, hi ptx.F32) { return acc[4*j+2*h], acc[4*j+2*h+1] }, 8 * h, 8 * j})
 		}
 	}
 	return neuron.Add(f.Column), pairs
@@ -288,9 +288,12 @@ func (s *writer) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32)
 	var pairs []pair
 	for j := range 8 {
 		for h := range 2 {
-			a, b := acc[4*j+2*h], acc[4*j+2*h+1]
-			got := ptx.Select(isOdd, a, b).Bits().ShflXor(4).AsF32()
-			pairs = append(pairs, pair{8*j*columns.Stride + 8*h, ptx.Select(isOdd, got, a), ptx.Select(isOdd, b, got), 8 * h, 8 * j})
+			swap := func() (lo, hi ptx.F32) {
+				a, b := acc[4*j+2*h], acc[4*j+2*h+1]
+				got := ptx.Select(isOdd, a, b).Bits().ShflXor(4).AsF32()
+				return ptx.Select(isOdd, got, a), ptx.Select(isOdd, b, got)
+			}
+			pairs = append(pairs, pair{8*j*columns.Stride + 8*h, swap, 8 * h, 8 * j})
 		}
 	}
 	return line.Sub(odd), neuron.Add(f.Column).Add(odd), pairs
