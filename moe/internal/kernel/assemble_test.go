@@ -2,8 +2,10 @@ package kernel
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,135 +13,149 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/internal/gradient"
-	"sonicmoe/moe/internal/kernel/decode"
-	"sonicmoe/moe/internal/kernel/dh"
-	"sonicmoe/moe/internal/kernel/drouter"
-	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/internal/route"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 
-// builder emits any kernel.
-type builder interface {
-	emit() (m *ptx.Module, sharedBytes int, err error)
+// This file has NVIDIA's assembler judge the kernels of the registry.
+
+var assembleAll = flag.Bool("all", false, "TestAssemble: every kernel in every layer at every tiling, "+
+	"not in one layer each (minutes of a core)")
+
+// assembly is a kernel of a layer, at a tiling where it has one.
+type assembly struct {
+	layer  string
+	kernel registry.Any
+	of     registry.Layer
+	tiling gemm.Tiling
 }
 
-// building is a kernel as a builder.
-type building[A any] struct {
-	of interface {
-		Build() (*jit.Kernel[A], error)
+// String names the kernel and its tiling.
+func (a assembly) String() string {
+	if a.kernel.Product() == nil {
+		return a.of.KernelName(a.kernel)
 	}
+	return fmt.Sprintf("%s %v", a.of.KernelName(a.kernel), a.tiling)
 }
 
-func (b building[A]) emit() (*ptx.Module, int, error) {
-	k, err := b.of.Build()
-	if err != nil {
-		return nil, 0, err
-	}
-	return k.Module, k.SharedBytes, nil
+// routings are layers that only their routing tells apart, up to the widest, and
+// shared experts without a gate: of them the kernels without tilings.
+var routings = []kt.Layer{
+	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
+	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.LogitsF32}},
+	{Name: "softmax over all", Config: spec.Config{NumExperts: 64, TopK: 8, Score: spec.SoftmaxAll}},
+	{Name: "sigmoid in groups", Config: spec.Config{NumExperts: 256, TopK: 8, Logits: spec.LogitsF32, Score: spec.Sigmoid, SelectionBias: true,
+		Groups: 8, TopGroups: 4, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
+	{Name: "widest", Config: spec.Config{NumExperts: 1024, TopK: 32, Logits: spec.LogitsF32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,
+		Groups: 128, TopGroups: 64, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
+	{Name: "odd", Config: spec.Config{NumExperts: 999, TopK: 32, Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum}},
+	{Name: "shared, no gate", Config: spec.Config{NumExperts: 60, TopK: 4, SharedExperts: 2}},
 }
 
-// every lists the kernels of a layer at every point of their spaces.
-func every(c spec.Config, t driver.Target) map[string]builder {
-	m := map[string]builder{
-		"router":              building[route.RouterArgs]{route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK}},
-		"router, FP32 logits": building[route.RouterArgs]{route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: spec.LogitsF32}},
-		"count":               building[route.CountArgs]{route.Count{NumExperts: c.NumExperts, TopK: c.TopK}},
-		"plan":                building[route.PlanArgs]{route.Plan{NumExperts: c.NumExperts, TopK: c.TopK}},
-		"plan, pairs":         building[route.PlanArgs]{route.Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: true}},
-		"aggregate":           building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK}},
-		"aggregate, dX":       building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true}},
-		"dscores":             building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true}},
-		"dscores, router":     building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true}},
+// assemblies are the kernels of every layer, and of its shared experts, at every
+// tiling that the cost model chooses among and at the layer's own.
+func assemblies() (list []assembly) {
+	for _, l := range kt.Layers {
+		list = append(list, assembliesOf(l, func(registry.Any) bool { return true })...)
 	}
-	m["few logits"] = building[route.FewLogitsArgs]{route.FewLogits{Hidden: c.Hidden, NumExperts: c.NumExperts, Logits: spec.LogitsF32}}
-	for _, logits := range []spec.Logits{spec.LogitsBF16, spec.LogitsF32} {
-		m["choose by "+logits.String()] = building[route.ChooseArgs]{route.Choose{Router: route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: logits}}}
+	for _, l := range routings {
+		l.Config.Hidden, l.Config.Intermediate = 2048, 512
+		list = append(list, assembliesOf(l, func(k registry.Any) bool { return k.Product() == nil })...)
 	}
-	for _, save := range []bool{false, true} {
-		m[fmt.Sprintf("decode up save=%v", save)] = building[decode.UpArgs]{decode.Up{Config: c, SaveH: save}}
-	}
-	m["decode down"] = building[decode.DownArgs]{decode.Down{Config: c}}
-	for _, of := range []spec.Config{{Bias: true}, {GateUp: spec.Apart, Bias: true}, {WeightOrder: spec.InOut, Bias: true}, {Activation: spec.ReLU2, WeightOrder: spec.InOut}} {
-		of.Hidden, of.Intermediate, of.NumExperts, of.TopK = c.Hidden, c.Intermediate, c.NumExperts, c.TopK
-		m[fmt.Sprintf("decode up %v %v %v bias=%v", of.Activation, of.GateUp, of.WeightOrder, of.Bias)] = building[decode.UpArgs]{decode.Up{Config: of, SaveH: true}}
-		m[fmt.Sprintf("decode down %v bias=%v", of.WeightOrder, of.Bias)] = building[decode.DownArgs]{decode.Down{Config: of}}
-	}
-	for _, p := range UpProduct.Space(t) {
-		for _, save := range []bool{false, true} {
-			m[fmt.Sprintf("up %v save=%v", p, save)] = building[UpArgs]{Up{Config: c, SaveH: save, Tiling: p}}
-			m[fmt.Sprintf("up in pairs %v save=%v", p, save)] = building[UpArgs]{Up{Config: inPairs(c), SaveH: save, Tiling: p}}
+	return list
+}
+
+func assembliesOf(l kt.Layer, wanted func(registry.Any) bool) (list []assembly) {
+	for _, k := range Kernels {
+		if wanted(k) && k.Suits(l.Config) {
+			list = append(list, atTilings(l, k, registry.Layer{Config: l.Config})...)
 		}
 	}
-	for _, p := range DownProduct.Space(t) {
-		m[fmt.Sprintf("down %v", p)] = building[DownArgs]{Down{Config: c, Tiling: p}}
-	}
-	for _, p := range dh.Product.Space(t) {
-		m[fmt.Sprintf("dh %v", p)] = building[dh.Args]{dh.DH{Config: c, Tiling: p}}
-		m[fmt.Sprintf("dh in pairs %v", p)] = building[dh.Args]{dh.DH{Config: inPairs(c), Tiling: p}}
-	}
-	for _, p := range DXProduct.Space(t) {
-		for _, router := range []bool{false, true} {
-			m[fmt.Sprintf("dx %v router=%v", p, router)] = building[DXArgs]{DX{Config: c, Router: router, Tiling: p}}
+	shared, has := l.Config.Shared()
+	for _, k := range SharedKernels {
+		if has && wanted(k) && SharedSuits(k, shared) {
+			list = append(list, atTilings(l, k, registry.Layer{Config: shared, IsShared: true})...)
 		}
 	}
-	m["dw plan"] = building[dw.PlanArgs]{dw.Plan{NumExperts: c.NumExperts}}
-	stores := gradient.Modes[:]
-	if c.Hidden%gemm.TileM == 0 {
-		stores = stores[:1] // the sizes that don't divide have all code there is
+	return list
+}
+
+func atTilings(l kt.Layer, k registry.Any, of registry.Layer) (list []assembly) {
+	p := k.Product()
+	if p == nil {
+		return []assembly{{layer: l.Name, kernel: k, of: of}}
 	}
-	for _, p := range dw.W1Product.Space(t) {
-		for _, store := range stores {
-			for _, d := range []dw.DW{{Of: dw.W2}, {Of: dw.W1}, {Of: dw.W1, Config: spec.Config{GateUp: spec.Interleaved}}} {
-				d.Hidden, d.Intermediate, d.Store, d.Tiling = c.Hidden, c.Intermediate, store, p
-				m[fmt.Sprintf("dW%d %v %v %+v", d.Of+1, p, d.GateUp, store)] = building[dw.Args]{d}
-			}
+	tilings := p.Space(driver.H200())
+	if own, ok := l.Tiles[p.Name]; ok {
+		tilings = append(tilings, own)
+	}
+	for _, tiling := range tilings {
+		of.Tiles = tiles.Choice{p.Name: tiling}
+		list = append(list, assembly{layer: l.Name, kernel: k, of: of, tiling: tiling})
+	}
+	return list
+}
+
+// oneLayerEach keeps every kernel at every tiling once: the layers that have it
+// take turns.
+func oneLayerEach(list []assembly) (part []assembly) {
+	layers := map[string][]assembly{}
+	var names []string
+	for _, a := range list {
+		if layers[a.String()] == nil {
+			names = append(names, a.String())
 		}
+		layers[a.String()] = append(layers[a.String()], a)
 	}
-	for _, gate := range []bool{false, true} {
-		m[fmt.Sprintf("every token, gate=%v", gate)] = building[EveryTokenArgs]{EveryToken{Hidden: c.Hidden, Gate: gate}}
-		m[fmt.Sprintf("aggregate, shared, gate=%v", gate)] = building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Shared: true, SharedGate: gate}}
+	for i, name := range names {
+		part = append(part, layers[name][i%len(layers[name])])
 	}
-	m["aggregate, dX, shared"] = building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK, Unit: true, Extra: true, Shared: true}}
-	m["extra rows"] = building[drouter.ExtraRowsArgs]{drouter.ExtraRows{Hidden: c.Hidden, NumExperts: c.NumExperts}}
-	for _, extra := range []bool{false, true} {
-		m[fmt.Sprintf("drouter extra=%v", extra)] = building[drouter.Args]{drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Extra: extra}}
-	}
-	for _, store := range gradient.Modes {
-		m[fmt.Sprintf("drouter sum %+v", store)] = building[drouter.SumArgs]{drouter.Sum{Hidden: c.Hidden, NumExperts: c.NumExperts, Store: store}}
-	}
-	return m
+	return part
 }
 
-// inPairs is a layer with experts like gpt-oss's, gate and up of a neuron side by
-// side.
-func inPairs(c spec.Config) spec.Config {
-	c.WeightOrder, c.GateUp, c.Bias = spec.InOut, spec.Interleaved, true
-	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, 1.702, 7
-	return c
+// spilling are kernels whose threads are known to spill so many bytes at most, all
+// outside main loops. A thread has 168 registers (see [sonicmoe/jit/pipeline.Run]),
+// of which the sums of a tile of 256 columns are 128.
+var spilling = []struct {
+	kernels string
+	columns int // of the tiling; 0 for kernels without
+	layers  func(c spec.Config) bool
+	bytes   int
+}{
+	// Selections sort many keys in registers.
+	{`router`, 0, func(c spec.Config) bool { return c.TopK > 8 && c.NumExperts >= 256 }, 24},
+	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
+	// The rows of a token's experts are loaded side by side.
+	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
+	// ptxas moves the activation of all of a tile's neurons ahead of the second of
+	// its stores, where all sums are still there.
+	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
+	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && weights.InPairs(c) }, 4},
+	{`up`, 256, func(c spec.Config) bool { return c.GateUp == spec.Apart && c.Bias }, 48},
+	{`up`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut && c.Activation == spec.GeGLUTanh }, 16},
+	{`up`, 256, func(c spec.Config) bool { return !c.Activation.Gated() }, 8},
+	// In the epilogue: the gradient of an activation that clamps keeps the values
+	// and what says which were clamped.
+	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
+	// Stored across the sums, with what is there in flight.
+	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.OutIn }, 128},
+	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut }, 128},
 }
 
-// spills is how many bytes a thread of a kernel is known to spill, outside main
-// loops: selections of many keys, and the widest tiles whose sums are stored
-// directly in two orders or start from biases in clusters.
-func spills(name string, c spec.Config) int {
-	switch {
-	case name == "router" && c.TopK > 8 && c.NumExperts >= 256:
-		return 24
-	case strings.HasPrefix(name, "up in pairs 128x256") && strings.HasSuffix(name, "c2 save=true"):
-		return 4
-	case name == "aggregate" && c.TopK > 16:
-		return 8
-	case name == "drouter, more" && c.TopK > 16:
-		return 84
-	case strings.HasPrefix(name, "dW1 128x256") && c.Hidden%gemm.TileM != 0:
-		return 392
+// spills is how many bytes a kernel may spill.
+func (a assembly) spills() int {
+	for _, s := range spilling {
+		name := regexp.MustCompile(`^` + s.kernels + `$`)
+		if name.MatchString(a.of.KernelName(a.kernel)) && a.tiling.TileN == s.columns && s.layers(a.of.Config) {
+			return s.bytes
+		}
 	}
 	return 0
 }
@@ -149,79 +165,36 @@ var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 // forLinking has ptxas assemble as the driver's linker does.
 const forLinking = "-c"
 
-// Every kernel at every point assembles with no more spills than known, no warning and no
-// serialised wgmma, fits the chip, and prints, parses and prints the same.
+// Every kernel of the registry at every tiling, and with -all in every layer,
+// assembles with no more spills than known, no warning and no serialised wgmma,
+// fits the chip, and prints, parses and prints the same.
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
-	target := driver.H200()
-	for _, c := range []spec.Config{
-		{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8},
-		{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1},
-		{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4},
-		{Hidden: 2048, Intermediate: 512, NumExperts: 1024, TopK: 16},
-	} {
-		for name, b := range every(c, target) {
-			t.Run(fmt.Sprintf("%v %s", c, name), func(t *testing.T) {
-				t.Parallel()
-				assembles(t, name, c, b)
-			})
+	list := assemblies()
+	for _, kernels := range []registry.Registry{Kernels, SharedKernels} {
+		for _, k := range kernels {
+			have := slices.ContainsFunc(list, func(a assembly) bool { return a.kernel == k })
+			require.True(t, have, "no layer has %s: add one to kerneltest's or to the routings", k.Name())
 		}
 	}
-}
-
-// everyRouting lists the kernels of a layer that its routing alone decides on.
-func everyRouting(c spec.Config) map[string]builder {
-	router := route.Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, Bias: c.RouterBias}
-	logits := router
-	logits.LogitsOnly = true
-	m := map[string]builder{
-		"logits":        building[route.RouterArgs]{logits},
-		"few logits":    building[route.FewLogitsArgs]{route.FewLogits{Hidden: c.Hidden, NumExperts: c.NumExperts, Logits: c.Logits, Bias: c.RouterBias}},
-		"select":        building[route.SelectArgs]{route.Select{Config: c}},
-		"dlogits":       building[route.DLogitsArgs]{route.DLogits{Config: c}},
-		"expert sums":   building[route.ExpertSumsArgs]{route.ExpertSums{NumExperts: c.NumExperts}},
-		"count":         building[route.CountArgs]{route.Count{NumExperts: c.NumExperts, TopK: c.TopK}},
-		"plan, pairs":   building[route.PlanArgs]{route.Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: true}},
-		"aggregate":     building[AggregateArgs]{Aggregate{Hidden: c.Hidden, TopK: c.TopK}},
-		"dscores":       building[dh.ScoresArgs]{dh.DScores{Intermediate: c.Intermediate, TopK: c.TopK, Scores: true, Router: true}},
-		"drouter":       building[drouter.Args]{drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK}},
-		"drouter, more": building[drouter.Args]{drouter.DRouter{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Extra: true}},
+	if !*assembleAll {
+		list = oneLayerEach(list)
 	}
-	if route.InRouter(c) {
-		m["router"] = building[route.RouterArgs]{router}
-	}
-	return m
-}
-
-// The same of every kind of routing, up to the widest.
-func TestAssembleRouting(t *testing.T) {
-	outside.Ptxas(t)
-	for _, c := range []spec.Config{
-		{NumExperts: 32, TopK: 4, RouterBias: true},
-		{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.LogitsF32},
-		{NumExperts: 64, TopK: 8, Score: spec.SoftmaxAll},
-		{NumExperts: 256, TopK: 8, Logits: spec.LogitsF32, Score: spec.Sigmoid, SelectionBias: true,
-			Groups: 8, TopGroups: 4, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
-		{NumExperts: 1024, TopK: 32, Logits: spec.LogitsF32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,
-			Groups: 128, TopGroups: 64, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12},
-		{NumExperts: 999, TopK: 32, Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum},
-	} {
-		c.Hidden, c.Intermediate = 2048, 512
-		for name, b := range everyRouting(c) {
-			t.Run(fmt.Sprintf("%v %s", c, name), func(t *testing.T) {
-				t.Parallel()
-				assembles(t, name, c, b)
-			})
-		}
+	for _, a := range list {
+		t.Run(fmt.Sprintf("%s: %v", a.layer, a), func(t *testing.T) {
+			t.Parallel()
+			a.check(t)
+		})
 	}
 }
 
-// assembles checks one kernel.
-func assembles(t *testing.T, name string, c spec.Config, b builder) {
-	module, sharedBytes, err := b.emit()
+// check has ptxas assemble the kernel.
+func (a assembly) check(t *testing.T) {
+	b, err := a.kernel.Build(a.of)
 	require.NoError(t, err)
-	require.LessOrEqual(t, sharedBytes, driver.H200().SharedBytesPerCTA)
-	text := module.Print().PTX
+	source := b.Source("")
+	require.LessOrEqual(t, source.SharedBytes, driver.H200().SharedBytesPerCTA)
+	text := source.Module.Print().PTX
 	m, err := ptx.Parse(text)
 	require.NoError(t, err)
 	require.NoError(t, m.Verify())
@@ -232,7 +205,7 @@ func assembles(t *testing.T, name string, c spec.Config, b builder) {
 	if m := spillStores.FindStringSubmatch(complaint); m != nil {
 		bytes, err := strconv.Atoi(m[1])
 		require.NoError(t, err)
-		require.LessOrEqual(t, bytes, spills(name, c), report)
+		require.LessOrEqual(t, bytes, a.spills(), report)
 		complaint = ptxas.Complaint(strings.Replace(report, complaint, "", 1)) // the next one
 	}
 	require.Empty(t, complaint, report)
