@@ -97,7 +97,7 @@ func legend(text ptx.Text, message string, except int) string {
 		}
 		seen[n] = true
 		if pos := text.Pos(n); len(pos) > 0 {
-			fmt.Fprintf(&b, "\nline %d is %s", n, pos)
+			fmt.Fprintf(&b, "\nline %d = %s", n, pos)
 		}
 	}
 	return b.String()

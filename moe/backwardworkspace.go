@@ -1,6 +1,7 @@
 package moe
 
 import (
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel/bias"
 	"sonicmoe/moe/internal/kernel/dh"
@@ -64,7 +65,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	}
 	w.splits = s.take(plan.TableBytes(rows))
 	w.splitCounts = s.take(8)
-	w.splitTickets = s.take(2 * ticketBytes)
+	w.splitTickets = s.take(schedule.TicketsBytes)
 	w.states = s.take(2 * dw.SlotStateBytes * int64(w.slots))
 
 	w.lossPartials = s.take(route.Losses{}.PartialBytes(l.sms))

@@ -3,6 +3,7 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/bias"
@@ -258,7 +259,7 @@ func (r *backwardRun) dW1() error {
 func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	return dw.Args{
 		X: x.Ptr, Gather: r.at(r.w.gather), PackedRows: r.at(rows), DW: to.Ptr,
-		Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets + which*ticketBytes),
+		Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets + which*schedule.TicketBytes),
 		Partials: r.at(r.w.dwPartials), State: r.at(r.w.states + which*dw.SlotStateBytes*int64(r.w.slots)), Slots: r.w.slots, Rows: r.rows,
 	}
 }

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
@@ -25,7 +26,7 @@ func (l *Layer) withShared(t driver.Target, o options) {
 func (l *Layer) sharedIndices(s *space, tokens int) (w indices) {
 	w.offsets = s.take(8)
 	w.rowPairs = s.take(4)
-	w.tickets = s.take(2 * ticketBytes)
+	w.tickets = s.take(schedule.TicketsBytes)
 	w.table = s.take(kernel.EveryToken{}.TableBytes(tokens))
 	w.gather = s.take(4 * int64(tokens))
 	w.inverse, w.pairs = w.gather, w.gather

@@ -3,6 +3,7 @@ package moe
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 )
@@ -39,7 +40,7 @@ type indices struct {
 
 // tiles are the tiles of the which-th product of a call with the workspace at p.
 func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
-	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*ticketBytes)}
+	return gemm.TileArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets+which*schedule.TicketBytes)}
 }
 
 // plan is what a plan of a call with the workspace at p is made from and of.
@@ -66,9 +67,6 @@ type pieces struct {
 	logits int64
 	a, y   int64
 }
-
-// ticketBytes is the size of a product's tile counter.
-const ticketBytes = 4
 
 // workspaceAlignment is what the buffer must be aligned to.
 const workspaceAlignment = 256
@@ -99,7 +97,7 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.counts = s.take(4 * int64(l.sms) * int64(c.NumExperts))
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
 	w.rowPairs = s.take(4)
-	w.tickets = s.take(2 * ticketBytes)
+	w.tickets = s.take(schedule.TicketsBytes)
 	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)

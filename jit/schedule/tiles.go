@@ -40,6 +40,16 @@ type Tiles struct {
 	ClusterM int
 }
 
+// A plan has two products, each with a counter of its own to draw tickets from.
+const (
+	// TicketBytes is the size of a counter, TicketsBytes that of a plan's.
+	TicketBytes  = 4
+	TicketsBytes = 2 * TicketBytes
+)
+
+// ClearTickets makes a plan's counters 0, in the kernel before the products.
+func ClearTickets(at ptx.Global) { ptx.StGlobal(at, ptx.Uint(0), ptx.Uint(0)) }
+
 // Tile is one tile of the schedule.
 type Tile struct {
 	Expert ptx.U32

@@ -118,7 +118,7 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 			k.If(token.EqI(0), func() {
 				ptx.StGlobal(offsets, ptx.Uint(0), tokens)
 				ptx.StGlobal(pairs, tokens.AddI(schedule.PairRows-1).DivI(schedule.PairRows))
-				ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0))
+				schedule.ClearTickets(tickets)
 			})
 		})
 	})

@@ -354,8 +354,7 @@ func (e *plan) writeTable() {
 			s := ptx.LdSharedVec[ptx.U32](e.sum, 2)
 			ptx.StGlobal(e.offsets.At(4*e.NumExperts), s[0])
 			ptx.StGlobal(e.rowPairs, s[1])
-			// The tile counters of both products start at 0.
-			ptx.StGlobal(e.tickets, ptx.Uint(0), ptx.Uint(0))
+			schedule.ClearTickets(e.tickets)
 		})
 	})
 }

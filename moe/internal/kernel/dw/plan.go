@@ -3,6 +3,7 @@ package dw
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
@@ -84,7 +85,7 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	k.For(first, words, k.NctaidX().MulI(planThreads), func(i ptx.U32) {
 		ptx.StGlobal(state.Index(i, 4), ptx.Uint(0))
 	})
-	k.If(first.EqI(0), func() { ptx.StGlobal(tickets, ptx.Uint(0), ptx.Uint(0)) })
+	k.If(first.EqI(0), func() { schedule.ClearTickets(tickets) })
 	return k.Build()
 }
 
