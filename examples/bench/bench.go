@@ -12,6 +12,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -28,7 +29,7 @@ type bench struct {
 	log    *slog.Logger
 	dev    driver.Device
 	gpu    bool
-	report *Report
+	report *report.Report
 	pass   pass // being measured
 	host   hostRuns
 	// broken is why the device measures no more.
@@ -48,14 +49,14 @@ func (b *bench) open() (err error) {
 		b.host = hostRuns{batches: 16, batch: 8}
 	}
 	t := b.dev.Target()
-	b.report = &Report{
-		Schema: schema, Time: time.Now().UTC().Truncate(time.Second),
-		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Section: Section{Pass: b.passes[0].name},
-		WarmMS: milliseconds(b.warm), Repeats: b.repeats,
+	b.report = &report.Report{
+		Schema: report.Schema, Time: time.Now().UTC().Truncate(time.Second),
+		Device: t.Name, Driver: b.dev.Producer(), Emulated: !b.gpu, SMs: t.SMs, Section: report.Section{Pass: b.passes[0].name},
+		WarmMS: report.Milliseconds(b.warm), Repeats: b.repeats,
 		RooflineTFLOPS: spec.H200.FLOPs / 1e12, RooflineTBps: spec.H200.Bytes / 1e12,
 	}
 	if len(b.passes) > 1 {
-		b.report.Backward = &Section{Pass: b.passes[1].name}
+		b.report.Backward = &report.Section{Pass: b.passes[1].name}
 	}
 	if b.withStartup && b.gpu {
 		b.report.Warnings = append(b.report.Warnings, driverCache(os.Getenv(noDriverCache))...)
@@ -78,7 +79,7 @@ func (b *bench) close() error {
 
 // measure runs every row in each pass.
 func (b *bench) measure(rows []spec.Row) error {
-	for i, to := range b.report.sections() {
+	for i, to := range b.report.Sections() {
 		b.pass = b.passes[i]
 		if len(b.passes) > 1 {
 			fmt.Fprintf(b.out, "%s\n\n", strings.ToUpper(to.Pass))
@@ -92,9 +93,9 @@ func (b *bench) measure(rows []spec.Row) error {
 
 // section runs every row in one pass. A row that fails says so and the next one
 // runs; the report's file is written after each.
-func (b *bench) section(rows []spec.Row, to *Section) error {
+func (b *bench) section(rows []spec.Row, to *report.Section) error {
 	for _, row := range rows {
-		r := Row{Name: row.Name, Shape: shapeOf(row)}
+		r := report.Row{Name: row.Name, Shape: report.ShapeOf(row)}
 		if err := b.rowSafely(row, &r); err != nil {
 			r.Error = err.Error()
 		}
@@ -102,10 +103,10 @@ func (b *bench) section(rows []spec.Row, to *Section) error {
 			r.Warnings = disturbances(r)
 		}
 		to.Rows = append(to.Rows, r)
-		to.summarize()
-		printRow(b.out, r)
+		to.Summarize()
+		report.PrintRow(b.out, r)
 		if b.json != "" && b.json != stdoutName {
-			if err := b.report.write(b.json); err != nil {
+			if err := b.report.Write(b.json); err != nil {
 				return err
 			}
 		}
@@ -114,7 +115,7 @@ func (b *bench) section(rows []spec.Row, to *Section) error {
 }
 
 // rowSafely is row that turns a panic into an error and sees to a broken device.
-func (b *bench) rowSafely(row spec.Row, r *Row) (err error) {
+func (b *bench) rowSafely(row spec.Row, r *report.Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
 	}
@@ -169,8 +170,8 @@ func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*m
 }
 
 // made says what moe.New did.
-func (b *bench) made(l *moe.Layer, took time.Duration, r *Row) {
-	r.NewMS, r.New = milliseconds(took), len(l.Kernels())
+func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
+	r.NewMS, r.New = report.Milliseconds(took), len(l.Kernels())
 	for _, origin := range l.Origins() {
 		if origin == jit.Compiled {
 			r.Compiled++
@@ -201,10 +202,10 @@ func release(ctx context.Context, err *error, f func() error) {
 }
 
 // row measures one size.
-func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
+func (b *bench) row(ctx context.Context, row spec.Row, r *report.Row) (err error) {
 	c := row.Config
 	roofline := spec.H200.Roofline(b.pass.work(c, row.Tokens))
-	r.RooflineMS = milliseconds(roofline)
+	r.RooflineMS = report.Milliseconds(roofline)
 	r.Roofline = spec.TFLOPS(b.pass.flops(c, row.Tokens), roofline)
 	start := time.Now()
 	l, err := b.layer(ctx, c)
@@ -227,7 +228,7 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *Row) (err error) {
 		return err
 	}
 	defer release(ctx, &err, t.close)
-	for _, step := range []func(*timer, *subject, *Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
+	for _, step := range []func(*timer, *subject, *report.Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
 		if err := step(t, u, r); err != nil {
 			return err
 		}
@@ -258,7 +259,7 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 
 // whole measures the pass as a whole: single passes, graph replays, the host.
 // All must give the same bits of the outputs.
-func (b *bench) whole(t *timer, u *subject, r *Row) (err error) {
+func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	eager := u.queue
 	if err := errors.Join(u.poison(), eager()); err != nil {
 		return err
@@ -309,7 +310,7 @@ func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 
 // thorough measures what -full adds: passes from a cold L2 cache, on a rested
 // chip, and on a hot one.
-func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
+func (b *bench) thorough(t *timer, eager func() error, r *report.Row) (err error) {
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
 	}
@@ -325,7 +326,7 @@ func (b *bench) thorough(t *timer, eager func() error, r *Row) (err error) {
 }
 
 // speeds derives speeds and ratios from the times so far.
-func (b *bench) speeds(u *subject, r *Row) {
+func (b *bench) speeds(u *subject, r *report.Row) {
 	ms := r.Eager.MedianMS
 	if r.Graph != nil {
 		ms = min(ms, r.Graph.MedianMS)
@@ -338,7 +339,7 @@ func (b *bench) speeds(u *subject, r *Row) {
 }
 
 // byKernel measures the kernels in their places.
-func (b *bench) byKernel(t *timer, u *subject, r *Row) (err error) {
+func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
 	if r.Kernels, err = t.kernels(u.call, u.queue); err != nil {
 		return err
 	}
@@ -354,7 +355,7 @@ func (b *bench) byKernel(t *timer, u *subject, r *Row) (err error) {
 }
 
 // routings measures the experts with given distributions of rows.
-func (b *bench) routings(t *timer, u *subject, r *Row) error {
+func (b *bench) routings(t *timer, u *subject, r *report.Row) error {
 	for _, kind := range b.kinds {
 		ids, err := route(kind, u.row.Config, u.row.Tokens)
 		if err != nil {
@@ -367,7 +368,7 @@ func (b *bench) routings(t *timer, u *subject, r *Row) error {
 		if err != nil {
 			return err
 		}
-		v := Routing{Kind: kind, Sample: *sample, RowsPerSecond: float64(len(ids)) / sample.MedianMS * 1e3}
+		v := report.Routing{Kind: kind, Sample: *sample, RowsPerSecond: float64(len(ids)) / sample.MedianMS * 1e3}
 		v.Largest, v.Empty = load(ids, u.row.Config.NumExperts)
 		v.Uniform = 1
 		if len(r.Routing) > 0 {

@@ -16,6 +16,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
 )
@@ -39,7 +40,7 @@ func onDevice(t *testing.T, out io.Writer, args ...string) (*bench, *faulty.Devi
 func smallest(t *testing.T, n int) (rows []spec.Row) {
 	t.Helper()
 	for range n {
-		r, err := parseShape("8,128,64,2,1")
+		r, err := report.ParseShape("8,128,64,2,1")
 		require.NoError(t, err)
 		rows = append(rows, r)
 	}
@@ -76,7 +77,7 @@ func TestDeviceBreaks(t *testing.T) {
 	require.Contains(t, b.report.Rows[0].Error, "broke the device")
 	require.Empty(t, b.report.Rows[1].Error)
 	require.NotSame(t, dev, b.dev)
-	require.Equal(t, 1, b.report.failed())
+	require.Equal(t, 1, b.report.Failed())
 }
 
 // A row that takes too long ends the run's measuring, not the run.

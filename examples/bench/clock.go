@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/jit"
 	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
@@ -102,7 +103,7 @@ func meanClock(from, to map[uint64][2]uint64) float64 {
 			all = append(all, float64(b[0]-a[0])/float64(b[1]-a[1]))
 		}
 	}
-	return median(all)
+	return report.Median(all)
 }
 
 func (p *clockProbe) close() error { return p.dev.Free(p.readings) }

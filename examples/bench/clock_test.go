@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/emulated"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/rung/rungtest"
 	"sonicmoe/jit"
 	"sonicmoe/moe/num"
@@ -57,24 +58,24 @@ func TestMeanClock(t *testing.T) {
 	require.Zero(t, meanClock(from, nil))
 }
 
-func sampled(median, fastest, slowest float64, clocks ...float64) *Sample {
-	s := &Sample{MedianMS: median, FastestMS: fastest, SlowestMS: slowest}
+func sampled(median, fastest, slowest float64, clocks ...float64) *report.Sample {
+	s := &report.Sample{MedianMS: median, FastestMS: fastest, SlowestMS: slowest}
 	for _, c := range clocks {
-		s.Rounds = append(s.Rounds, Round{median, c})
+		s.Rounds = append(s.Rounds, report.Round{MedianMS: median, GHz: c})
 	}
 	return s
 }
 
 func TestDisturbances(t *testing.T) {
 	calm := sampled(1, 0.99, 1.02, 1.7, 1.72, 1.71, 1.7)
-	require.Empty(t, disturbances(Row{Eager: calm, Graph: calm}))
+	require.Empty(t, disturbances(report.Row{Eager: calm, Graph: calm}))
 	require.InDelta(t, 1.7075, calm.GHz(), 1e-9)
-	for want, s := range map[string]*Sample{
+	for want, s := range map[string]*report.Sample{
 		"graph: repeats differ by 20 %":      sampled(1, 0.95, 1.15, 1.7, 1.7),
 		"graph: the SM clock went from 1.50": sampled(1, 1, 1, 1.7, 1.5),
 		"graph: the SM clock was 0.90 GHz":   sampled(1, 1, 1, 0.9, 0.9),
 	} {
-		warnings := disturbances(Row{Eager: calm, Graph: s})
+		warnings := disturbances(report.Row{Eager: calm, Graph: s})
 		require.Len(t, warnings, 1)
 		require.Contains(t, warnings[0], want)
 	}

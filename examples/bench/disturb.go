@@ -1,6 +1,10 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"sonicmoe/examples/bench/report"
+)
 
 // Bounds of what still counts as undisturbed.
 const (
@@ -11,10 +15,10 @@ const (
 )
 
 // disturbances says what disturbed a row's measurement, if anything did.
-func disturbances(r Row) (warnings []string) {
+func disturbances(r report.Row) (warnings []string) {
 	for _, m := range []struct {
 		name string
-		s    *Sample
+		s    *report.Sample
 	}{{"eager", r.Eager}, {"graph", r.Graph}, {"sustained", r.Sustained}} {
 		if m.s == nil {
 			continue
@@ -22,7 +26,7 @@ func disturbances(r Row) (warnings []string) {
 		if spread := m.s.Spread(); spread > calmSpread {
 			warnings = append(warnings, fmt.Sprintf("%s: repeats differ by %.0f %%: another process, or clocks that change", m.name, 100*spread))
 		}
-		low, high := m.s.clocks()
+		low, high := m.s.Clocks()
 		switch {
 		case high == 0:
 		case high > low*(1+calmClock):
@@ -32,17 +36,6 @@ func disturbances(r Row) (warnings []string) {
 		}
 	}
 	return warnings
-}
-
-// clocks are the lowest and highest clock of the rounds, 0 without clocks.
-func (s *Sample) clocks() (low, high float64) {
-	for i, r := range s.Rounds {
-		if i == 0 {
-			low, high = r.GHz, r.GHz
-		}
-		low, high = min(low, r.GHz), max(high, r.GHz)
-	}
-	return low, high
 }
 
 // otherProcess warns of device memory that is taken before the run takes any.

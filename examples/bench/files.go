@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+
+	"sonicmoe/examples/bench/report"
 )
 
 // outputs writes what -json and -plot ask for.
@@ -16,7 +18,7 @@ func (b *bench) outputs() error {
 			return err
 		}
 	default:
-		if err := b.report.write(b.json); err != nil {
+		if err := b.report.Write(b.json); err != nil {
 			return err
 		}
 		fmt.Fprintln(b.out, "wrote", b.json)
@@ -24,12 +26,12 @@ func (b *bench) outputs() error {
 	if b.plot == "" {
 		return nil
 	}
-	for _, s := range b.report.sections() {
+	for _, s := range b.report.Sections() {
 		name := b.plot
 		if s == b.report.Backward {
-			name = beside(b.plot, "-backward")
+			name = report.Beside(b.plot, "-backward")
 		}
-		names, err := draw(b.report, s, name)
+		names, err := report.Draw(b.report, s, name)
 		for _, name := range names {
 			fmt.Fprintln(b.out, "wrote", name)
 		}

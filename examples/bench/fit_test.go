@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
@@ -40,19 +41,19 @@ func TestCandidates(t *testing.T) {
 }
 
 // measuredBy is a report of a chip that behaves as the model says.
-func measuredBy(m tune.Model) *Report {
+func measuredBy(m tune.Model) *report.Report {
 	target := driver.H200()
-	r := &Report{SMs: target.SMs}
+	r := &report.Report{SMs: target.SMs}
 	for _, row := range spec.Rows() {
-		var all []Point
+		var all []report.Point
 		for _, p := range tune.Products() {
 			points, times := measured(p, row.Config, target), []float64{}
 			for _, at := range points {
-				times = append(times, milliseconds(p.Estimate(m, at, row.Config, target)))
+				times = append(times, report.Milliseconds(p.Estimate(m, at, row.Config, target)))
 			}
 			all = append(all, evaluate(p, row, target, points, times)...)
 		}
-		r.Rows = append(r.Rows, Row{Name: row.Name, Shape: shapeOf(row), Points: all})
+		r.Rows = append(r.Rows, report.Row{Name: row.Name, Shape: report.ShapeOf(row), Points: all})
 	}
 	return r
 }
@@ -66,10 +67,9 @@ func TestFitFindsConstants(t *testing.T) {
 	chip := tune.H200()
 	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 200, 4200, 5000, 1.7e9
 	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000
-	list, err := problems(measuredBy(chip))
+	f, err := report.NewFit(tune.H200(), measuredBy(chip))
 	require.NoError(t, err)
-	require.Len(t, list, 16*len(tune.Products()))
-	f := fit(list, tune.H200())
+	require.Len(t, f.Losses, 16*len(tune.Products()))
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)
 	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.05)
@@ -83,45 +83,29 @@ func TestFitFindsConstants(t *testing.T) {
 	}
 	require.Greater(t, worstBefore, 0.0)
 
-	_, err = problems(&Report{Section: Section{Rows: []Row{{Shape: "256,128,64,4,2"}}}})
+	_, err = report.NewFit(tune.H200(), &report.Report{Section: report.Section{Rows: []report.Row{{Shape: "256,128,64,4,2"}}}})
 	require.ErrorContains(t, err, "measure some with -points")
 }
 
 // lostAmongChoosable is what a choice loses on the chip against the best of the
 // points that the cost model chooses among.
-func lostAmongChoosable(t *testing.T, chip tune.Model, l Loss) float64 {
+func lostAmongChoosable(t *testing.T, chip tune.Model, l report.Loss) float64 {
 	p, err := tune.FindProduct(l.Product)
 	require.NoError(t, err)
 	row, ok := spec.FindRow(l.Row)
 	require.True(t, ok)
 	target, least := driver.H200(), math.Inf(1)
 	for _, at := range p.Space(target) {
-		least = min(least, milliseconds(p.Estimate(chip, at, row.Config, target)))
+		least = min(least, report.Milliseconds(p.Estimate(chip, at, row.Config, target)))
 	}
-	return milliseconds(p.Estimate(chip, l.Chosen, row.Config, target))/least - 1
+	return report.Milliseconds(p.Estimate(chip, l.Chosen, row.Config, target))/least - 1
 }
 
 // The model that already fits stays as it is.
 func TestFitKeepsWhatFits(t *testing.T) {
-	list, err := problems(measuredBy(tune.H200()))
+	f, err := report.NewFit(tune.H200(), measuredBy(tune.H200()))
 	require.NoError(t, err)
-	f := fit(list, tune.H200())
 	require.Less(t, f.RMSAfter, 0.001)
 	require.InEpsilon(t, tune.H200().KTileClocks, f.After.KTileClocks, 0.02)
 	require.InEpsilon(t, tune.H200().Hertz, f.After.Hertz, 0.01)
-}
-
-// The search goes down a bent valley.
-func TestMinimize(t *testing.T) {
-	at := minimize(func(v []float64) float64 {
-		return 100*math.Pow(v[1]-v[0]*v[0], 2) + math.Pow(1-v[0], 2)
-	}, []float64{-1.2, 1}, 0.3, 1e-7)
-	require.InDeltaSlice(t, []float64{1, 1}, at, 1e-3)
-}
-
-// A choice that was not measured counts as a loss, not as the best.
-func TestLost(t *testing.T) {
-	q := problem{points: []Point{{Point: gemm.Tiling{TileN: 256}, MS: 1.1}}}
-	require.InDelta(t, 0.1, q.lost(gemm.Tiling{TileN: 256}, 1), 1e-9)
-	require.EqualValues(t, 1, q.lost(gemm.Tiling{TileN: 128}, 1))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 )
 
 // hostRuns is how often a call's host time and allocations are taken. Calls
@@ -58,8 +59,8 @@ func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error
 }
 
 // host measures both ways of queueing a pass.
-func host(ctx context.Context, s driver.Stream, runs hostRuns, eager, replay func() error) (*Host, error) {
-	h := &Host{Batches: runs.batches, Batch: runs.batch}
+func host(ctx context.Context, s driver.Stream, runs hostRuns, eager, replay func() error) (*report.Host, error) {
+	h := &report.Host{Batches: runs.batches, Batch: runs.batch}
 	for _, way := range []struct {
 		call              func() error
 		median, low, high *float64

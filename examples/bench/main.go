@@ -24,6 +24,7 @@ import (
 	"io"
 	"log/slog"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe/tune"
 )
@@ -70,19 +71,19 @@ func (b *bench) all() error {
 	if err != nil {
 		return err
 	}
-	printHead(b.out, b.report)
+	report.PrintHead(b.out, b.report)
 	if err := b.measure(rows); err != nil {
 		return err
 	}
-	for _, s := range b.report.sections() {
-		printSummary(b.out, s)
+	for _, s := range b.report.Sections() {
+		report.PrintSummary(b.out, s)
 	}
 	var errs []error
 	if b.withFit {
 		errs = append(errs, b.fitPoints())
 	}
 	errs = append(errs, b.outputs())
-	if n := b.report.failed(); n > 0 {
+	if n := b.report.Failed(); n > 0 {
 		errs = append(errs, fmt.Errorf("%d of %d rows failed", n, len(rows)*len(b.passes)))
 	}
 	return errors.Join(errs...)
@@ -90,29 +91,29 @@ func (b *bench) all() error {
 
 // fitPoints fits the cost model to what was measured.
 func (b *bench) fitPoints() error {
-	list, err := problems(b.report)
+	f, err := report.NewFit(tune.H200(), b.report)
 	if err != nil {
 		return err
 	}
-	b.report.Fit = fit(list, tune.H200())
-	printFit(b.out, b.report.Fit)
+	b.report.Fit = f
+	report.PrintFit(b.out, f)
 	return nil
 }
 
 // fitFiles fits the cost model to the points of earlier runs.
 func fitFiles(out io.Writer, names []string) error {
-	var reports []*Report
+	var reports []*report.Report
 	for _, name := range names {
-		r, err := readReport(name)
+		r, err := report.Read(name)
 		if err != nil {
 			return err
 		}
 		reports = append(reports, r)
 	}
-	list, err := problems(reports...)
+	f, err := report.NewFit(tune.H200(), reports...)
 	if err != nil {
 		return err
 	}
-	printFit(out, fit(list, tune.H200()))
+	report.PrintFit(out, f)
 	return nil
 }

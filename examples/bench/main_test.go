@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe/tune"
 )
@@ -60,14 +61,14 @@ func TestRun(t *testing.T) {
 		require.Contains(t, out, want)
 	}
 	require.NotContains(t, out, "warning", "times of the emulated device mean nothing")
-	r, err := readReport(file)
+	r, err := report.Read(file)
 	require.NoError(t, err)
-	require.Equal(t, schema, r.Schema)
+	require.Equal(t, report.Schema, r.Schema)
 	require.True(t, r.Emulated)
 	require.Len(t, r.Rows, 1)
 	row := r.Rows[0]
 	require.Empty(t, row.Error)
-	for _, s := range []*Sample{row.Eager, row.Graph, row.Sustained} {
+	for _, s := range []*report.Sample{row.Eager, row.Graph, row.Sustained} {
 		require.Positive(t, s.FastestMS)
 		require.GreaterOrEqual(t, s.MedianMS, s.FastestMS)
 		require.GreaterOrEqual(t, s.SlowestMS, s.MedianMS)
@@ -108,7 +109,7 @@ func TestBoth(t *testing.T) {
 	for _, want := range []string{"forward, then backward", "FORWARD", "BACKWARD", "dh 128x128", "dw2 128x128", "plan-splits", "start-up, forward: ", "start-up, forward and backward: "} {
 		require.Contains(t, out, want)
 	}
-	r, err := readReport(file)
+	r, err := report.Read(file)
 	require.NoError(t, err)
 	require.Equal(t, "forward", r.Pass)
 	require.Equal(t, "aggregate", r.Rows[0].Kernels[4].Name)
@@ -125,7 +126,7 @@ func TestBoth(t *testing.T) {
 	}
 	require.Equal(t, []string{"count", "plan-pairs", "dh", "dscores", "plan-splits", "dw2", "dw1", "dx", "sum", "drouter", "drouter-sum"}, names)
 	require.InEpsilon(t, row.RooflineMS, roofline, 0.05, "kernels have all of the roofline (in whole nanoseconds)")
-	for _, s := range []*Sample{row.Eager, row.Graph, row.Flushed, row.Cool, row.Sustained} {
+	for _, s := range []*report.Sample{row.Eager, row.Graph, row.Flushed, row.Cool, row.Sustained} {
 		require.Positive(t, s.MedianMS)
 	}
 	require.Len(t, row.Routing, 2)
@@ -163,7 +164,7 @@ func TestRowFails(t *testing.T) {
 	require.EqualError(t, err, "1 of 2 rows failed")
 	require.Contains(t, errs, "ERROR: ")
 	require.Contains(t, errs, "failed")
-	var r Report
+	var r report.Report
 	require.NoError(t, json.Unmarshal([]byte(out), &r), "nothing but JSON")
 	require.Contains(t, r.Rows[0].Error, "Hidden")
 	require.Empty(t, r.Rows[1].Error)
@@ -184,7 +185,7 @@ func TestFit(t *testing.T) {
 	for _, want := range []string{"up point", "down point", "dh point", "dw2 point", "dw1 point", "dx point", "default", "DWKTileClocks", "var H200 = Model{", "fitted loses"} {
 		require.Contains(t, out, want)
 	}
-	r, err := readReport(file)
+	r, err := report.Read(file)
 	require.NoError(t, err)
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
 	require.Len(t, r.Fit.Losses, len(tune.Products()))
@@ -212,7 +213,7 @@ func TestRounding(t *testing.T) {
 	require.FileExists(t, picture)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	var points []RoundingPoint
+	var points []report.RoundingPoint
 	require.NoError(t, json.Unmarshal(text, &points))
 	require.Len(t, points, 2)
 	for _, p := range points {

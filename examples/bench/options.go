@@ -11,6 +11,7 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
 
@@ -138,3 +139,7 @@ func routingNames() string {
 	}
 	return strings.Join(names, ",")
 }
+
+// emulatedRow is what the emulated device measures in seconds.
+var emulatedRow = spec.Row{Name: "small", Tokens: 256,
+	Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 256}}

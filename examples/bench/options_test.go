@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 )
 
@@ -34,16 +35,16 @@ func TestRowFlags(t *testing.T) {
 	require.Equal(t, "7B n=256", gpu[0].Name)
 	small, err := o.sizes(false)
 	require.NoError(t, err)
-	require.Equal(t, "256,128,64,4,2", shapeOf(small[0]))
+	require.Equal(t, "256,128,64,4,2", report.ShapeOf(small[0]))
 	require.Equal(t, 200*time.Millisecond, o.warm)
 	require.GreaterOrEqual(t, o.repeats, 20)
 	for _, r := range command.Known() {
 		require.NoError(t, r.Config.Check(), r.Name)
-		again, err := parseShape(shapeOf(r))
+		again, err := report.ParseShape(report.ShapeOf(r))
 		require.NoError(t, err)
 		require.Equal(t, r.Config, again.Config)
 	}
-	_, err = parseShape("1,2,3")
+	_, err = report.ParseShape("1,2,3")
 	require.ErrorContains(t, err, "must be T,d,n,E,K")
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
@@ -62,21 +63,21 @@ func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, o
 	for _, w := range tune.WorkOf(name, c, tokens) {
 		sum.FLOPs += w.FLOPs
 		sum.Bytes += w.Bytes
-		ms += milliseconds(spec.H200.Time(w))
+		ms += report.Milliseconds(spec.H200.Time(w))
 		ok = true
 	}
 	return sum, ms, ok
 }
 
 // peersOf lists the recorded speeds of others at a row, in TFLOPS.
-func peersOf(r spec.Row, p pass) []Peer {
-	var list []Peer
+func peersOf(r spec.Row, p pass) []report.Peer {
+	var list []report.Peer
 	for _, q := range []struct {
 		name  string
 		speed spec.Speed
 	}{{"cuBLAS", r.CuBLAS}, {"SonicMoE", r.Sonic}, {"MoMoE", r.MoMoE}, {"ScatterMoE", r.ScatterMoE}, {"torch", r.Torch}} {
 		if v := p.speed(q.speed); v > 0 {
-			list = append(list, Peer{Name: q.name, TFLOPS: v})
+			list = append(list, report.Peer{Name: q.name, TFLOPS: v})
 		}
 	}
 	return list

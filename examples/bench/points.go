@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
@@ -56,7 +57,7 @@ func choices(products []*tune.Product, c moe.Config, t driver.Target) []moe.Tile
 
 // points measures tile points of the pass's products, in their places in the
 // pass. All must give the same bits of its outputs.
-func (b *bench) points(t *timer, u *subject, r *Row) error {
+func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	if !b.withPoints {
 		return nil
 	}
@@ -139,13 +140,13 @@ func sameBits(sums map[string]string) error {
 
 // evaluate lists a product's points with their milliseconds and what the model
 // says of them, fastest first.
-func evaluate(p *tune.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []Point {
+func evaluate(p *tune.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
 	chosen := tune.Choose(row.Config, target)
-	var list []Point
+	var list []report.Point
 	for i, at := range points {
-		list = append(list, Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
-			EstimateMS: milliseconds(p.Estimate(tune.H200(), at, row.Config, target))})
+		list = append(list, report.Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
+			EstimateMS: report.Milliseconds(p.Estimate(tune.H200(), at, row.Config, target))})
 	}
-	slices.SortFunc(list, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
+	slices.SortFunc(list, func(a, b report.Point) int { return cmp.Compare(a.MS, b.MS) })
 	return list
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -13,49 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
 
-// fields lists the JSON paths of a type, with their kinds.
-func fields(t reflect.Type, path string) (list []string) {
-	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
-		return []string{path + " " + t.Name()}
-	}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if name == "" {
-			name = t.Field(i).Name
-		}
-		switch of := t.Field(i).Type; {
-		case t.Field(i).Anonymous: // its fields stand among the others
-			list = append(list, fields(of, path)...)
-		case of == reflect.TypeFor[*Section](): // the same again
-			list = append(list, path+"."+name+" Section")
-		default:
-			list = append(list, fields(of, path+"."+name)...)
-		}
-	}
-	return list
-}
-
-// What programs read of a report stays: a change of this list that takes away
-// or renames needs another schema number.
-func TestSchema(t *testing.T) {
-	got := strings.Join(fields(reflect.TypeFor[Report](), ""), "\n") + "\n"
-	want, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("schema-%d.txt", schema)))
-	require.NoError(t, err)
-	require.Equal(t, string(want), got)
-}
-
 // rowAt is a made-up measurement of a known row at some part of its roofline.
-func rowAt(row spec.Row, part float64) Row {
+func rowAt(row spec.Row, part float64) report.Row {
 	p := passes["forward"]
 	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
-	r := Row{Name: row.Name, Shape: shapeOf(row), RooflineMS: milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
+	r := report.Row{Name: row.Name, Shape: report.ShapeOf(row), RooflineMS: report.Milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
 	ms := r.RooflineMS / part
 	r.Eager, r.Graph = sampled(ms, ms*0.99, ms*1.01, 1.7, 1.71), sampled(ms*1.01, ms, ms*1.02, 1.7, 1.71)
 	r.TFLOPS, r.Peers = r.Roofline*part, peersOf(row, p)
@@ -63,20 +28,20 @@ func rowAt(row spec.Row, part float64) Row {
 		r.Peers[i].Ratio = r.TFLOPS / r.Peers[i].TFLOPS
 	}
 	for _, w := range p.work(row.Config, row.Tokens) {
-		t := milliseconds(spec.H200.Time(w))
-		r.Kernels = append(r.Kernels, Kernel{Name: w.Kernel, MedianMS: t / part, RooflineMS: t})
+		t := report.Milliseconds(spec.H200.Time(w))
+		r.Kernels = append(r.Kernels, report.Kernel{Name: w.Kernel, MedianMS: t / part, RooflineMS: t})
 		r.KernelSumMS += t / part
 	}
 	return r
 }
 
-func madeUp() *Report {
-	r := &Report{Schema: schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: Section{Pass: "forward"}, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+func madeUp() *report.Report {
+	r := &report.Report{Schema: report.Schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: report.Section{Pass: "forward"}, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	for i, row := range spec.Rows() {
 		r.Rows = append(r.Rows, rowAt(row, 0.7+0.02*float64(i%10)))
 	}
-	r.Rows = append(r.Rows, Row{Name: "broken", Error: "it broke"})
-	r.summarize()
+	r.Rows = append(r.Rows, report.Row{Name: "broken", Error: "it broke"})
+	r.Summarize()
 	return r
 }
 
@@ -84,7 +49,7 @@ func madeUp() *Report {
 func TestSummary(t *testing.T) {
 	var b strings.Builder
 	r := madeUp()
-	printSummary(&b, &r.Section)
+	report.PrintSummary(&b, &r.Section)
 	lines := strings.Split(b.String(), "\n")
 	at := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, "7B n=256") })
 	require.Positive(t, at)
@@ -109,7 +74,7 @@ func TestDraw(t *testing.T) {
 	}
 	r := madeUp()
 	for _, ext := range []string{".png", ".svg"} {
-		files, err := draw(r, &r.Section, filepath.Join(dir, "bench"+ext))
+		files, err := report.Draw(r, &r.Section, filepath.Join(dir, "bench"+ext))
 		require.NoError(t, err)
 		require.Len(t, files, 2)
 	}
@@ -130,12 +95,12 @@ func TestDraw(t *testing.T) {
 func TestReportFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "r.json")
 	r := madeUp()
-	require.NoError(t, r.write(name))
-	again, err := readReport(name)
+	require.NoError(t, r.Write(name))
+	again, err := report.Read(name)
 	require.NoError(t, err)
 	require.Equal(t, r, again)
 	require.NoError(t, os.WriteFile(name, []byte("{"), 0o600))
-	_, err = readReport(name)
+	_, err = report.Read(name)
 	require.Error(t, err)
 	b, err := json.Marshal(again)
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"text/tabwriter"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/spec"
@@ -17,33 +18,6 @@ import (
 // chip that has just begun is held back for some tenths of a second as soon as its
 // power passes the limit, and whoever is measured then comes out slow.
 
-// RoundingPoint is a layer with and without rounding.
-type RoundingPoint struct {
-	Shape    string `json:"shape"` // T,d,n,E,K
-	Rounding string `json:"rounding"`
-	// Plain and Rounded are without and with it.
-	Plain   RoundingSide `json:"plain"`
-	Rounded RoundingSide `json:"rounded"`
-}
-
-// RoundingSide is one of the two.
-type RoundingSide struct {
-	// Counts are the rows of each expert.
-	Counts []int `json:"counts"`
-	// ForwardMS and BackwardMS are median times.
-	ForwardMS  float64 `json:"forward_ms"`
-	BackwardMS float64 `json:"backward_ms"`
-}
-
-// faster is how much less time the second takes, of the first.
-func faster(plain, rounded float64) float64 { return 1 - rounded/plain }
-
-// predicted is what would be saved if products took time by the rows that tiles
-// of so many cover, and nothing else took any.
-func (p RoundingPoint) predicted(tile int) float64 {
-	return faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
-}
-
 // roundingRows are the sweep over E at one active size of an expert's.
 func roundingRows(gpu bool) (rows []spec.Row) {
 	c, experts, tokens := spec.Config{Hidden: 4096, Intermediate: 1024, TopK: 4}, []int{64, 128, 256, 512}, 16384
@@ -53,7 +27,7 @@ func roundingRows(gpu bool) (rows []spec.Row) {
 	for _, e := range experts {
 		c.NumExperts, c.TokensHint = e, tokens
 		r := spec.Row{Tokens: tokens, Config: c}
-		r.Name = shapeOf(r)
+		r.Name = report.ShapeOf(r)
 		rows = append(rows, r)
 	}
 	return rows
@@ -66,20 +40,20 @@ func (b *bench) rounding() error {
 		rows = roundingRows(b.gpu)
 	}
 	b.pass = passes["backward"] // which a layer then has
-	var points []RoundingPoint
+	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "T,d,n,E,K\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
 	for _, row := range rows {
 		p, err := b.roundingRow(row)
 		if err != nil {
 			_ = w.Flush()
-			return fmt.Errorf("%s: %w", shapeOf(row), err)
+			return fmt.Errorf("%s: %w", report.ShapeOf(row), err)
 		}
 		points = append(points, p)
 		f, g := p.Plain, p.Rounded
 		fmt.Fprintf(w, "%s\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape,
-			f.ForwardMS, g.ForwardMS, 100*faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*faster(f.BackwardMS, g.BackwardMS),
-			100*spec.Padding(f.Counts, 64), 100*p.predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.predicted(128))
+			f.ForwardMS, g.ForwardMS, 100*report.Faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*report.Faster(f.BackwardMS, g.BackwardMS),
+			100*spec.Padding(f.Counts, 64), 100*p.Predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.Predicted(128))
 		if err := w.Flush(); err != nil {
 			return err
 		}
@@ -96,11 +70,11 @@ func (b *bench) rounding() error {
 	if b.plot == "" {
 		return nil
 	}
-	return drawRounding(points, b.plot)
+	return report.DrawRounding(points, b.plot)
 }
 
 // roundingRow measures one layer.
-func (b *bench) roundingRow(row spec.Row) (p RoundingPoint, err error) {
+func (b *bench) roundingRow(row spec.Row) (p report.RoundingPoint, err error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()
 	row.Config.Rounding = b.round
@@ -124,7 +98,7 @@ func (b *bench) roundingRow(row spec.Row) (p RoundingPoint, err error) {
 	}
 	defer release(ctx, &err, t.close)
 
-	p = RoundingPoint{Shape: shapeOf(row), Rounding: b.round.String()}
+	p = report.RoundingPoint{Shape: report.ShapeOf(row), Rounding: b.round.String()}
 	rounded, back, err := u.rounded()
 	if err != nil {
 		return p, err

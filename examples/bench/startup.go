@@ -8,22 +8,10 @@ import (
 	"time"
 
 	"sonicmoe/cache"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
-
-// Startup is what moe.New takes.
-type Startup struct {
-	// What is "forward" (moe.WithoutBackward) or "forward and backward".
-	What    string `json:"what"`
-	Kernels int    `json:"kernels"`
-	// ColdMS is with an empty cache directory: all kernels are compiled. WarmMS
-	// is as in a process that finds them there, AgainMS in one that has them
-	// loaded.
-	ColdMS  float64 `json:"cold_ms"`
-	WarmMS  float64 `json:"warm_ms"`
-	AgainMS float64 `json:"again_ms"`
-}
 
 // noDriverCache is the environment variable that turns the driver's own cache
 // of compiled kernels off when it is "1" at the process's start.
@@ -39,7 +27,7 @@ func driverCache(disabled string) []string {
 
 // startups measures making the layer, with caches of its own; of two passes in
 // the first one's section.
-func (b *bench) startups(t *timer, u *subject, r *Row) error {
+func (b *bench) startups(t *timer, u *subject, r *report.Row) error {
 	if !b.withStartup || b.pass.name != b.passes[0].name {
 		return nil
 	}
@@ -57,7 +45,7 @@ func (b *bench) startups(t *timer, u *subject, r *Row) error {
 	return nil
 }
 
-func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option) (s Startup, err error) {
+func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option) (s report.Startup, err error) {
 	dir, err := os.MkdirTemp("", "bench-startup-")
 	if err != nil {
 		return s, err
@@ -77,7 +65,7 @@ func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option)
 		if err != nil {
 			return s, err
 		}
-		*of.ms = milliseconds(time.Since(start))
+		*of.ms = report.Milliseconds(time.Since(start))
 		s.Kernels = len(l.Kernels())
 		for name, got := range l.Origins() {
 			if got != of.origin {

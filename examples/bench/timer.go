@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/moe"
 )
 
@@ -51,7 +52,7 @@ func (t *timer) record(i int) error {
 // since is the milliseconds from event i to event j, both done.
 func (t *timer) since(i, j int) (float64, error) {
 	d, err := t.events[j].Since(t.events[i])
-	return milliseconds(d), err
+	return report.Milliseconds(d), err
 }
 
 func (t *timer) close() error {
@@ -88,7 +89,7 @@ func (t *timer) load(d time.Duration, work func() error) error {
 
 // measure loads the device for so long, then takes back-to-back repeats
 // without a pause.
-func (t *timer) measure(load time.Duration, work func() error) (*Sample, error) {
+func (t *timer) measure(load time.Duration, work func() error) (*report.Sample, error) {
 	if err := t.load(load, work); err != nil {
 		return nil, err
 	}
@@ -126,9 +127,9 @@ func (t *timer) readClock(place int) error {
 }
 
 // sample evaluates the events and clocks of measure.
-func (t *timer) sample(each int) (*Sample, error) {
+func (t *timer) sample(each int) (*report.Sample, error) {
 	var all []float64
-	s := &Sample{}
+	s := &report.Sample{}
 	for r := range rounds {
 		var part []float64
 		for i := range each {
@@ -138,7 +139,7 @@ func (t *timer) sample(each int) (*Sample, error) {
 			}
 			part = append(part, ms)
 		}
-		round := Round{MedianMS: median(part)}
+		round := report.Round{MedianMS: report.Median(part)}
 		if t.clock != nil {
 			var err error
 			if round.GHz, err = t.clock.gigahertz(t.s, 2*r, 2*r+1); err != nil {
@@ -148,12 +149,12 @@ func (t *timer) sample(each int) (*Sample, error) {
 		all = append(all, part...)
 		s.Rounds = append(s.Rounds, round)
 	}
-	s.MedianMS, s.FastestMS, s.SlowestMS, s.Repeats = median(all), slices.Min(all), slices.Max(all), len(all)
+	s.MedianMS, s.FastestMS, s.SlowestMS, s.Repeats = report.Median(all), slices.Min(all), slices.Max(all), len(all)
 	return s, nil
 }
 
 // cold measures work with the L2 cache overwritten before each repeat.
-func (t *timer) cold(work func() error) (*Sample, error) {
+func (t *timer) cold(work func() error) (*report.Sample, error) {
 	if err := t.load(t.warm, work); err != nil {
 		return nil, err
 	}
@@ -182,7 +183,7 @@ func (t *timer) cold(work func() error) (*Sample, error) {
 		}
 		all = append(all, ms)
 	}
-	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+	return &report.Sample{MedianMS: report.Median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
 }
 
 // Passes of a chip that has rested, as the recorded figures of SonicMoE were
@@ -195,7 +196,7 @@ const (
 )
 
 // cool measures back-to-back passes on a rested chip, in so many rounds.
-func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*Sample, error) {
+func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*report.Sample, error) {
 	var all []float64
 	for range rounds {
 		if err := t.s.Synchronize(t.ctx); err != nil {
@@ -226,12 +227,12 @@ func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*Sampl
 			all = append(all, ms)
 		}
 	}
-	return &Sample{MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+	return &report.Sample{MedianMS: report.Median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
 }
 
 // turns measures pieces of work that take turns, back to back, so that what the
 // chip does meanwhile meets all of them alike.
-func (t *timer) turns(load time.Duration, works ...func() error) ([]*Sample, error) {
+func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Sample, error) {
 	if err := t.load(load, func() error {
 		for _, work := range works {
 			if err := work(); err != nil {
@@ -257,7 +258,7 @@ func (t *timer) turns(load time.Duration, works ...func() error) ([]*Sample, err
 	if err := t.s.Synchronize(t.ctx); err != nil {
 		return nil, err
 	}
-	all, samples := make([][]float64, len(works)), make([]*Sample, len(works))
+	all, samples := make([][]float64, len(works)), make([]*report.Sample, len(works))
 	for i := range n {
 		ms, err := t.since(i, i+1)
 		if err != nil {
@@ -266,14 +267,14 @@ func (t *timer) turns(load time.Duration, works ...func() error) ([]*Sample, err
 		all[i%len(works)] = append(all[i%len(works)], ms)
 	}
 	for i, ms := range all {
-		samples[i] = &Sample{MedianMS: median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
+		samples[i] = &report.Sample{MedianMS: report.Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
 	}
 	return samples, nil
 }
 
 // kernels measures each kernel of passes that run back to back, with an event
 // before each launch.
-func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
+func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, error) {
 	if err := t.load(t.warm, work); err != nil {
 		return nil, err
 	}
@@ -294,7 +295,7 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
 	if err := t.s.Synchronize(t.ctx); err != nil {
 		return nil, err
 	}
-	list := make([]Kernel, len(names)/t.repeats)
+	list := make([]report.Kernel, len(names)/t.repeats)
 	for k := range list {
 		var all []float64
 		for i := k; i < len(names); i += len(list) {
@@ -304,7 +305,7 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]Kernel, error) {
 			}
 			all = append(all, ms)
 		}
-		list[k] = Kernel{Name: names[k], MedianMS: median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all)}
+		list[k] = report.Kernel{Name: names[k], MedianMS: report.Median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all)}
 	}
 	return list, nil
 }
@@ -365,7 +366,7 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 	}
 	medians := make([]float64, len(calls))
 	for i := range times {
-		medians[i] = median(times[i])
+		medians[i] = report.Median(times[i])
 	}
 	return medians, nil
 }

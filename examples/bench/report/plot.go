@@ -1,12 +1,13 @@
-package main
+package report
 
 import (
 	"fmt"
 	"image/color"
 	"path/filepath"
 	"slices"
-	"sonicmoe/examples/internal/picture"
 	"strings"
+
+	"sonicmoe/examples/internal/picture"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -29,10 +30,10 @@ var (
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
 
-// draw writes both pictures of a pass and gives their names: rows against roofline and
+// Draw writes both pictures of a pass and gives their names: rows against roofline and
 // peers, and kernels against their roofline.
-func draw(r *Report, s *Section, name string) ([]string, error) {
-	kernels := beside(name, "-kernels")
+func Draw(r *Report, s *Section, name string) ([]string, error) {
+	kernels := Beside(name, "-kernels")
 	for i, picture := range []struct {
 		name string
 		draw func(*Report, *Section, string) error
@@ -44,8 +45,8 @@ func draw(r *Report, s *Section, name string) ([]string, error) {
 	return []string{name, kernels}, nil
 }
 
-// beside is a file name with something put before its ending.
-func beside(name, more string) string {
+// Beside is a file name with something put before its ending.
+func Beside(name, more string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + more + filepath.Ext(name)
 }
 

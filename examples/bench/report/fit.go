@@ -1,4 +1,4 @@
-package main
+package report
 
 import (
 	"cmp"
@@ -58,7 +58,7 @@ func problems(reports ...*Report) ([]problem, error) {
 	for _, rep := range reports {
 		target := driver.H200()
 		target.SMs = rep.SMs
-		for _, s := range rep.sections() {
+		for _, s := range rep.Sections() {
 			for _, row := range s.Rows {
 				of, err := problemsOf(row, target)
 				if err != nil {
@@ -76,7 +76,7 @@ func problems(reports ...*Report) ([]problem, error) {
 
 // problemsOf collects the points of a row.
 func problemsOf(row Row, target driver.Target) ([]problem, error) {
-	shape, err := parseShape(row.Shape)
+	shape, err := ParseShape(row.Shape)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func misfit(m tune.Model, list []problem) (within, means float64) {
 		var k, sum, squares float64
 		best := q.best().MS
 		for _, p := range q.points {
-			e := math.Log(milliseconds(q.Estimate(m, p.Point, q.config, q.target)) / p.MS)
+			e := math.Log(Milliseconds(q.Estimate(m, p.Point, q.config, q.target)) / p.MS)
 			near := allowedLoss / (allowedLoss + p.MS/best - 1)
 			k += near
 			sum += near * e
@@ -220,9 +220,13 @@ const (
 // one ended.
 const restarts = 6
 
-// fit finds the constants of least squares, from a model on, and those near
-// them that choose well.
-func fit(list []problem, from tune.Model) *Fit {
+// NewFit finds the constants of least squares of what reports measured, from a
+// model on, and those near them that choose well.
+func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
+	list, err := problems(reports...)
+	if err != nil {
+		return nil, err
+	}
 	f := &Fit{Before: from}
 	numbers := mattering(from, list)
 	move := func(v []float64) tune.Model {
@@ -254,7 +258,7 @@ func fit(list []problem, from tune.Model) *Fit {
 		f.Points += len(q.points)
 		f.Losses = append(f.Losses, q.loss(f.Before, f.After))
 	}
-	return f
+	return f, nil
 }
 
 // rounded keeps three digits of each constant.
@@ -297,8 +301,8 @@ func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	return 1
 }
 
-// printFit prints the constants as Go and the choices.
-func printFit(w io.Writer, f *Fit) {
+// PrintFit prints the constants as Go and the choices.
+func PrintFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "cost model, fitted to %d points; errors within a row and product %.1f %% before, %.1f %% after\n", f.Points, 100*f.RMSBefore, 100*f.RMSAfter)
 	fmt.Fprintln(w, "var H200 = Model{")
 	for _, c := range constants(&f.After) {

@@ -1,17 +1,21 @@
-package main
+// Package report is what bench has measured, as others can read it too: the
+// report and its file, its tables and pictures, and the cost model's constants
+// fitted to it. How it is measured is the command's.
+package report
 
 import (
 	"encoding/json"
 	"math"
 	"os"
 	"slices"
-	"sonicmoe/jit/gemm"
 	"time"
+
+	"sonicmoe/jit/gemm"
 )
 
-// schema is the version of [Report]: a field that changes its meaning or goes
+// Schema is the version of [Report]: a field that changes its meaning or goes
 // raises it, a new field does not.
-const schema = 2
+const Schema = 2
 
 // Report is everything one run measured; -json writes it.
 type Report struct {
@@ -50,8 +54,8 @@ type Section struct {
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
-// sections are the report's passes in their order.
-func (r *Report) sections() []*Section {
+// Sections are the report's passes in their order.
+func (r *Report) Sections() []*Section {
 	list := []*Section{&r.Section}
 	if r.Backward != nil {
 		list = append(list, r.Backward)
@@ -136,6 +140,17 @@ func (s Sample) GHz() float64 {
 	return sum / float64(max(1, len(s.Rounds)))
 }
 
+// Clocks are the lowest and highest clock of the rounds, 0 without clocks.
+func (s *Sample) Clocks() (low, high float64) {
+	for i, r := range s.Rounds {
+		if i == 0 {
+			low, high = r.GHz, r.GHz
+		}
+		low, high = min(low, r.GHz), max(high, r.GHz)
+	}
+	return low, high
+}
+
 // Peer is another implementation's recorded speed at the same size.
 type Peer struct {
 	Name   string  `json:"name"`
@@ -201,8 +216,8 @@ type Point struct {
 	Chosen     bool    `json:"chosen"`
 }
 
-// median sorts the values.
-func median(v []float64) float64 {
+// Median sorts the values.
+func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
 	}
@@ -222,12 +237,12 @@ func geomean(v []float64) float64 {
 	return math.Exp(sum / float64(len(v)))
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
+func Milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// failed is how many rows have an error.
-func (r *Report) failed() int {
+// Failed is how many rows have an error.
+func (r *Report) Failed() int {
 	n := 0
-	for _, s := range r.sections() {
+	for _, s := range r.Sections() {
 		for _, row := range s.Rows {
 			if row.Error != "" {
 				n++
@@ -237,8 +252,8 @@ func (r *Report) failed() int {
 	return n
 }
 
-// summarize computes what rows have together.
-func (s *Section) summarize() {
+// Summarize computes what rows have together.
+func (s *Section) Summarize() {
 	var ratios, rested []float64
 	for _, row := range s.Rows {
 		if x := row.rested(); x > 0 {
@@ -264,8 +279,8 @@ func (r Row) rested() float64 {
 	return 0
 }
 
-// write puts the report in a file, as a whole or not at all.
-func (r *Report) write(path string) error {
+// Write puts the report in a file, as a whole or not at all.
+func (r *Report) Write(path string) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -277,8 +292,8 @@ func (r *Report) write(path string) error {
 	return os.Rename(temp, path)
 }
 
-// readReport reads what write wrote.
-func readReport(path string) (*Report, error) {
+// Read reads what write wrote.
+func Read(path string) (*Report, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -288,4 +303,17 @@ func readReport(path string) (*Report, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Startup is what moe.New takes.
+type Startup struct {
+	// What is "forward" (moe.WithoutBackward) or "forward and backward".
+	What    string `json:"what"`
+	Kernels int    `json:"kernels"`
+	// ColdMS is with an empty cache directory: all kernels are compiled. WarmMS
+	// is as in a process that finds them there, AgainMS in one that has them
+	// loaded.
+	ColdMS  float64 `json:"cold_ms"`
+	WarmMS  float64 `json:"warm_ms"`
+	AgainMS float64 `json:"again_ms"`
 }

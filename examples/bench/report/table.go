@@ -1,13 +1,14 @@
-package main
+package report
 
 import (
 	"cmp"
 	"fmt"
 	"io"
 	"slices"
-	"sonicmoe/moe/tune"
 	"strings"
 	"text/tabwriter"
+
+	"sonicmoe/moe/tune"
 )
 
 // grid is a table of right-aligned columns after a left-aligned first one.
@@ -46,8 +47,8 @@ func percent(part, whole float64) string {
 	return fmt.Sprintf("%.0f %%", 100*part/whole)
 }
 
-// printHead says what is measured, and how.
-func printHead(w io.Writer, r *Report) {
+// PrintHead says what is measured, and how.
+func PrintHead(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
 		r.passes(), r.WarmMS, r.Repeats, r.RooflineTFLOPS, r.RooflineTBps)
@@ -67,14 +68,14 @@ func printWarnings(w io.Writer, indent string, list []string) {
 // passes names what the report has.
 func (r *Report) passes() string {
 	var names []string
-	for _, s := range r.sections() {
+	for _, s := range r.Sections() {
 		names = append(names, s.Pass)
 	}
 	return strings.Join(names, ", then ")
 }
 
-// printRow prints one size in detail.
-func printRow(w io.Writer, r Row) {
+// PrintRow prints one size in detail.
+func PrintRow(w io.Writer, r Row) {
 	tokens, shape, _ := strings.Cut(r.Shape, ",")
 	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %s)\n", r.Name, shape, tokens)
 	printMade(w, r)
@@ -212,8 +213,8 @@ func printPoints(w io.Writer, r Row) {
 	}
 }
 
-// printSummary prints all rows of a pass in one table.
-func printSummary(w io.Writer, rep *Section) {
+// PrintSummary prints all rows of a pass in one table.
+func PrintSummary(w io.Writer, rep *Section) {
 	g := grid{}
 	g.add(rep.Pass, "ms", "TFLOPS", "roofline", "of it", "cuBLAS", "SonicMoE", "ours/Sonic", "rested", "next peer", "SM GHz", "spread")
 	for _, r := range rep.Rows {

@@ -1,0 +1,47 @@
+package report
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fields lists the JSON paths of a type, with their kinds.
+func fields(t reflect.Type, path string) (list []string) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[time.Time]() {
+		return []string{path + " " + t.Name()}
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name == "" {
+			name = t.Field(i).Name
+		}
+		switch of := t.Field(i).Type; {
+		case t.Field(i).Anonymous: // its fields stand among the others
+			list = append(list, fields(of, path)...)
+		case of == reflect.TypeFor[*Section](): // the same again
+			list = append(list, path+"."+name+" Section")
+		default:
+			list = append(list, fields(of, path+"."+name)...)
+		}
+	}
+	return list
+}
+
+// What programs read of a report stays: a change of this list that takes away
+// or renames needs another schema number.
+func TestSchema(t *testing.T) {
+	got := strings.Join(fields(reflect.TypeFor[Report](), ""), "\n") + "\n"
+	want, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("schema-%d.txt", Schema)))
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}

@@ -1,0 +1,73 @@
+package report
+
+import (
+	"fmt"
+	"image/color"
+
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+
+	"sonicmoe/moe/spec"
+)
+
+// RoundingPoint is a layer with and without rounding.
+type RoundingPoint struct {
+	Shape    string `json:"shape"` // T,d,n,E,K
+	Rounding string `json:"rounding"`
+	// Plain and Rounded are without and with it.
+	Plain   RoundingSide `json:"plain"`
+	Rounded RoundingSide `json:"rounded"`
+}
+
+// RoundingSide is one of the two.
+type RoundingSide struct {
+	// Counts are the rows of each expert.
+	Counts []int `json:"counts"`
+	// ForwardMS and BackwardMS are median times.
+	ForwardMS  float64 `json:"forward_ms"`
+	BackwardMS float64 `json:"backward_ms"`
+}
+
+// Faster is how much less time the second takes, of the first.
+func Faster(plain, rounded float64) float64 { return 1 - rounded/plain }
+
+// Predicted is what would be saved if products took time by the rows that tiles
+// of so many cover, and nothing else took any.
+func (p RoundingPoint) Predicted(tile int) float64 {
+	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
+}
+
+// DrawRounding draws what rounding saves of each pass beside what padding
+// predicts, over the shapes.
+func DrawRounding(points []RoundingPoint, file string) error {
+	if len(points) == 0 {
+		return fmt.Errorf("no row was measured")
+	}
+	var labels []string
+	series := []struct {
+		name   string
+		of     func(p RoundingPoint) float64
+		fill   color.Color
+		values plotter.Values
+	}{
+		{"rows of 128 that pad", func(p RoundingPoint) float64 { return spec.Padding(p.Plain.Counts, 128) }, backdrop, nil},
+		{"predicted by rows of 64", func(p RoundingPoint) float64 { return p.Predicted(64) }, peerShade["torch"], nil},
+		{"predicted by rows of 128", func(p RoundingPoint) float64 { return p.Predicted(128) }, peerShade["ScatterMoE"], nil},
+		{"forward", func(p RoundingPoint) float64 { return Faster(p.Plain.ForwardMS, p.Rounded.ForwardMS) }, ours, nil},
+		{"backward", func(p RoundingPoint) float64 { return Faster(p.Plain.BackwardMS, p.Rounded.BackwardMS) }, peerShade["cuBLAS"], nil},
+	}
+	least := 0.0
+	for _, p := range points {
+		labels = append(labels, p.Shape)
+		for i := range series {
+			v := 100 * series[i].of(p)
+			series[i].values, least = append(series[i].values, v), min(least, v)
+		}
+	}
+	c := newChart("Time that "+points[0].Rounding+" saves of plain top-K, by T,d,n,E,K", "%", labels, len(series))
+	for i, s := range series {
+		c.bars(s.name, s.values, s.fill, vg.Points(barWidth), float64(i)-float64(len(series)-1)/2, nil)
+	}
+	c.Y.Min = least
+	return c.save(file)
+}
