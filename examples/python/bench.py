@@ -7,11 +7,13 @@ Times are medians of device time between events, host time of a call included wh
 
 import argparse
 import statistics
+import time
 
 import torch
 import transformers
 
 import sonicmoe_go
+from sonicmoe_go import _library
 
 
 def median_ms(f, rounds: int) -> float:
@@ -27,6 +29,46 @@ def median_ms(f, rounds: int) -> float:
         end.synchronize()
         times.append(start.elapsed_time(end))
     return statistics.median(times)
+
+
+def host_us(f, rounds: int = 400) -> float:
+    """The host's median time of a call that nothing waits for."""
+    times = []
+    for i in range(rounds):
+        if i % 20 == 0:  # the queue of launches never fills
+            torch.cuda.synchronize()
+        before = time.perf_counter_ns()
+        f()
+        times.append(time.perf_counter_ns() - before)
+    return statistics.median(times) / 1e3
+
+
+@torch.no_grad()
+def host(layer: sonicmoe_go.SonicMoE, x: torch.Tensor) -> None:
+    """Prints what a call costs the host in Python, and in the library alone: the same struct given again."""
+    passed = []
+    queue = _library.Layer.forward
+
+    def remember(l, packed, **how):
+        passed[:] = [(l, packed, how)]
+        queue(l, packed, **how)
+
+    _library.Layer.forward = remember
+    room = layer(x)
+    _library.Layer.forward = queue
+    (l, packed, how), = passed
+    weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
+    rows = {
+        "the library": lambda: l.forward(packed, **how),
+        "moe": lambda: sonicmoe_go.moe(x, *weights, layer.config),
+        "SonicMoE": lambda: layer(x),
+    }
+    alone = 0.0
+    for name, f in rows.items():
+        us = host_us(f)
+        alone = alone or us
+        print(f"host, {name:18s}{us:12.1f} µs{us - alone:12.1f} above the library")
+    del room
 
 
 def main() -> None:
@@ -61,6 +103,11 @@ def main() -> None:
         model.set_experts_implementation(name)
         measure(name, block)
     measure("sonicmoe_go.from_hf", whole)
+    host(whole, few[0])
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        whole(x)
+    print(f"GPU, SonicMoE of a graph {median_ms(graph.replay, 30):12.3f} ms")
 
 
 if __name__ == "__main__":

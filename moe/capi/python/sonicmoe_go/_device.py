@@ -54,6 +54,10 @@ class Gpu:
 
     written = read
 
+    @staticmethod
+    def read_all(ts) -> list[int]:
+        return [0 if t is None else t.data_ptr() for t in ts]
+
 
 class Emulated:
     """Tensors of the CPU: copied to the emulated device, and back where written."""
@@ -87,6 +91,10 @@ class Emulated:
         address = self._alloc(t)
         check(library().sm_write(self.device, 0, address, t.data_ptr(), t.nbytes))
         return address
+
+    def read_all(self, ts) -> list[int]:
+        """The addresses of tensors' copies."""
+        return [self.read(t) for t in ts]
 
     def written(self, t: torch.Tensor | None) -> int:
         """The address of what is copied to a tensor in the end."""

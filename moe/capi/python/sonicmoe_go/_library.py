@@ -40,7 +40,7 @@ class ArgumentError(Error, ValueError):
     """A wrong argument: its name, what it is, and what would be right."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Config:
     """What a layer computes: Config of the Go package moe, field by field.
 
@@ -95,8 +95,12 @@ class Config:
         # The configuration as text, key, is what operators of torch can pass.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
+    # By the text, whose hash is there already: a call compares configurations more than once.
     def __hash__(self):
-        return hash(self.key)  # whose text has its hash already
+        return hash(self.key)
+
+    def __eq__(self, other):
+        return self.key == other.key if isinstance(other, Config) else NotImplemented
 
     @staticmethod
     @functools.lru_cache(maxsize=4096)

@@ -27,36 +27,35 @@ def _into_schema(names: tuple[str, ...]) -> str:
     return ", ".join(f"Tensor({chr(ord('a') + i)}!)? {n}" for i, n in enumerate(_into(names)))
 
 
-def _absent(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Stands for a tensor that was not wanted: operators always give all of theirs."""
-    return x.new_empty((0,), dtype=dtype or x.dtype)
+def _filled(x: Tensor, outputs: Weights) -> tuple[Tensor, ...]:
+    """What an operator gives, which is a tensor always: an empty one for what was not wanted."""
+    return tuple(x.new_empty((0,)) if t is None else t for t in outputs)
 
 
-def _present(t: Tensor) -> Tensor | None:
-    return t if t.dim() > 1 else None
+def _present(t: Tensor | None) -> Tensor | None:
+    return t if t is not None and t.dim() > 1 else None
 
 
 def _new_logits(c: Config, x: Tensor) -> Tensor:
     return x.new_empty((x.shape[0], c.num_experts), dtype=DTYPES[c.logits])
 
 
-def _new_h(c: Config, x: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def _new_h(c: Config, x: Tensor, rows: int) -> Weights:
     """Room for h, and for that of shared experts."""
     wide = c.h_width * c.shared_experts
-    return x.new_empty((rows, c.h_width)), x.new_empty((x.shape[0], wide)) if wide else _absent(x)
+    return x.new_empty((rows, c.h_width)), x.new_empty((x.shape[0], wide)) if wide else None
 
 
-def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -> tuple[Tensor, ...]:
+def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -> Weights:
     """Room for what forward gives; rows are those that rounding may make, None where it does not round."""
-    t = x.shape[0]
-    h = _new_h(c, x, t * c.top_k if rows is None else rows) if save else (_absent(x), _absent(x))
+    t, i32, f32 = x.shape[0], torch.int32, torch.float32
     return (
         torch.empty_like(x),
-        *h,
-        x.new_empty((t, c.top_k), dtype=torch.float32),
-        x.new_empty((t, c.top_k), dtype=torch.int32),
-        _new_logits(c, x) if logits else _absent(x, DTYPES[c.logits]),
-        *(x.new_empty((0 if rows is None else rows,), dtype=dtype) for dtype in (torch.int32, torch.int32, torch.float32)),
+        *(_new_h(c, x, t * c.top_k if rows is None else rows) if save else (None, None)),
+        x.new_empty((t, c.top_k), dtype=f32),
+        x.new_empty((t, c.top_k), dtype=i32),
+        _new_logits(c, x) if logits else None,
+        *(None if rows is None else x.new_empty((rows,), dtype=dtype) for dtype in (i32, i32, f32)),
     )
 
 
@@ -68,26 +67,25 @@ def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor,
     return o, l_out
 
 
-def _forward(x, *args):
+def _forward(x, *args) -> Weights:
     *weights, config, save, logits, balance, z_loss, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
     l = layer(config, name_of(x))
-    rows = l.rounded_rows(x.shape[0]) if rounds else 0
-    outputs = _outputs(c, x, save, logits, rows or None)
+    outputs = _outputs(c, x, save, logits, l.rounded_rows(x.shape[0]) if rounds else None)
     o, h, shared_h, scores, expert_ids, l_out, *lists = outputs
-    tokens, list_ids, list_scores = lists if rows else (None, None, None)
-    if rows and seed is None:
-        seed = torch.randint(2**63 - 1, ()).item() if c.draws else 0
+    tokens, list_ids, list_scores = lists
+    if seed is None:
+        seed = torch.randint(2**63 - 1, ()).item() if rounds and c.draws else 0
     _passes.forward(
-        l, False, x, weights, scores, expert_ids, _present(l_out), o, _present(h), _present(shared_h),
-        tokens=tokens, list_ids=list_ids, list_scores=list_scores, seed=seed or 0,
+        l, False, x, weights, scores, expert_ids, l_out, o, h, shared_h,
+        tokens=tokens, list_ids=list_ids, list_scores=list_scores, seed=seed,
     )  # fmt: skip
     return outputs
 
 
 _forward_op = torch.library.custom_op(
-    "sonicmoe_go::forward", _forward, mutates_args=(),
+    "sonicmoe_go::forward", lambda x, *args: _filled(x, _forward(x, *args)), mutates_args=(),
     schema=f"(Tensor x, {_schema(WEIGHTS)}, str config, bool save, bool logits, float balance, float z_loss, bool rounds,"
     f" int? seed) -> ({', '.join(['Tensor'] * 9)})",
 )  # fmt: skip
@@ -99,7 +97,7 @@ def _(x, *args):
     *weights, config, save, logits, balance, z_loss, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
-    return _outputs(c, x, save, logits, torch.library.get_ctx().new_dynamic_size() if rounds else None)
+    return _filled(x, _outputs(c, x, save, logits, torch.library.get_ctx().new_dynamic_size() if rounds else None))
 
 
 # An operator that writes to its inputs can't return a list, so all gradients are there.
@@ -107,20 +105,20 @@ def _gradients_schema(names: tuple[str, ...]) -> str:
     return "(" + ", ".join(["Tensor"] * (1 + len(names))) + ")"
 
 
-def _new_gradients(wanted: int, *of: Tensor | None) -> tuple[Tensor, ...]:
-    """Room for the gradients that bits of wanted name, nothing for the others."""
-    return tuple(torch.empty_like(t) if wanted & 1 << i else _absent(of[0]) for i, t in enumerate(of))
+def _new_gradients(wanted: int, *of: Tensor | None) -> Weights:
+    """Room for the gradients that bits of wanted name, None for the others."""
+    return tuple(torch.empty_like(t) if wanted & 1 << i else None for i, t in enumerate(of))
 
 
-def _chosen(wanted: int, gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Those gradients that wanted names, None for the others."""
+def _chosen(wanted: int, gradients: Weights) -> Weights:
+    """Those gradients of an operator that wanted names, None for the others."""
     return tuple(g if wanted & 1 << i else None for i, g in enumerate(gradients))
 
 
 _SAVED = ("h", "shared_h", "scores", "expert_ids", "logits", "tokens", "list_ids", "list_scores")
 
 
-def _backward(d_o, d_logits, x, *args):
+def _backward(d_o, d_logits, x, *args) -> Weights:
     """Gradients of forward: those that bits of wanted name, of x and WEIGHTS. A weight's is
     added to its into, f32 or of its own type, where that is given."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
@@ -130,8 +128,7 @@ def _backward(d_o, d_logits, x, *args):
     if d_logits is not None:
         want("the gradient of logits", d_logits, torch.float32, (x.shape[0], c.num_experts), x.device)
     check_into(WEIGHTS, weights, into)
-    out = _new_gradients(wanted, x, *weights)
-    dx, *gradients = _chosen(wanted, out)
+    out = dx, *gradients = _new_gradients(wanted, x, *weights)
     _passes.backward(
         layer(config, name_of(x)), False, d_o, x, weights, scores, expert_ids, logits, h, shared_h, d_logits,
         dx, None, gradients, into, balance, z_loss, tokens=tokens, list_ids=list_ids, list_scores=list_scores,
@@ -140,7 +137,7 @@ def _backward(d_o, d_logits, x, *args):
 
 
 _backward_op = torch.library.custom_op(
-    "sonicmoe_go::backward", _backward, mutates_args=_into(WEIGHTS),
+    "sonicmoe_go::backward", lambda d_o, *args: _filled(d_o, _backward(d_o, *args)), mutates_args=_into(WEIGHTS),
     schema=f"(Tensor d_o, Tensor? d_logits, Tensor x, {_schema(WEIGHTS)}, "
     + ", ".join("Tensor? " + n for n in _SAVED)
     + f", str config, int wanted, float balance, float z_loss, {_into_schema(WEIGHTS)}) -> {_gradients_schema(WEIGHTS)}",
@@ -149,7 +146,7 @@ _backward_op = torch.library.custom_op(
 
 @_backward_op.register_fake
 def _(d_o, d_logits, x, *args):
-    return _new_gradients(args[len(WEIGHTS) + len(_SAVED) + 1], x, *args[: len(WEIGHTS)])
+    return _filled(d_o, _new_gradients(args[len(WEIGHTS) + len(_SAVED) + 1], x, *args[: len(WEIGHTS)]))
 
 
 def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Tensor | None]]:
@@ -176,7 +173,7 @@ def _wanted(needs) -> int:
 def _save(ctx, inputs, output):
     *tensors, config, save, logits, balance, z_loss, rounds, seed = inputs
     o, *saved = output
-    ctx.mark_non_differentiable(*(t for i, t in enumerate(output) if i not in (0, 5)))
+    ctx.mark_non_differentiable(*(t for i, t in enumerate(output) if i not in (0, 5) and t is not None))
     ctx.save_for_backward(*tensors, *saved)
     ctx.config, ctx.saved_h, ctx.has_logits, ctx.rounds, ctx.losses = config, save, logits, rounds, (balance, z_loss)
     ctx.set_materialize_grads(False)
@@ -200,7 +197,7 @@ def _gradients(ctx, d_o, *rest):
         d_o, d_logits, *tensors, h, _present(shared_h), scores, expert_ids, logits if ctx.has_logits else None,
         *(lists if ctx.rounds else (None, None, None)), ctx.config, wanted, *ctx.losses, *into,
     )  # fmt: skip
-    return (*_chosen(wanted, got), *none)
+    return *_chosen(wanted, got), *none
 
 
 _forward_op.register_autograd(_gradients, setup_context=_save)
@@ -209,7 +206,13 @@ _forward_op.register_autograd(_gradients, setup_context=_save)
 class _Forward(torch.autograd.Function):
     """The operator forward without torch's dispatcher, which costs the host more than a layer does."""
 
-    forward, setup_context, backward = staticmethod(_forward), staticmethod(_save), staticmethod(_gradients)
+    @staticmethod
+    def forward(ctx, *args):
+        output = _forward(*args)
+        _save(ctx, args, output)
+        return output
+
+    backward = staticmethod(_gradients)
 
 
 def forward(*args) -> tuple[Tensor, ...]:
@@ -231,39 +234,38 @@ def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor 
     return o
 
 
-def _experts_shape(x, scores, expert_ids, tokens, *args) -> tuple[Tensor, ...]:
+def _experts_outputs(x, scores, expert_ids, tokens, *args) -> Weights:
     *weights, config, save = args
     c = Config.of(config)
     _check_given(c, x, scores, expert_ids, tokens, weights)
-    return torch.empty_like(x), *(_new_h(c, x, scores.numel()) if save else (_absent(x), _absent(x)))
+    return torch.empty_like(x), *(_new_h(c, x, scores.numel()) if save else (None, None))
 
 
-def _experts(x, scores, expert_ids, tokens, *args):
-    outputs = o, h, shared_h = _experts_shape(x, scores, expert_ids, tokens, *args)
+def _experts(x, scores, expert_ids, tokens, *args) -> Weights:
+    outputs = o, h, shared_h = _experts_outputs(x, scores, expert_ids, tokens, *args)
     *weights, config, save = args
     l, weights = layer(config, name_of(x)), (*_passes.NO_ROUTER, *weights)
-    _passes.forward(l, True, x, weights, scores, expert_ids, None, o, _present(h), _present(shared_h), tokens=tokens)
+    _passes.forward(l, True, x, weights, scores, expert_ids, None, o, h, shared_h, tokens=tokens)
     return outputs
 
 
 _experts_op = torch.library.custom_op(
-    "sonicmoe_go::experts", _experts, mutates_args=(),
+    "sonicmoe_go::experts", lambda x, *args: _filled(x, _experts(x, *args)), mutates_args=(),
     schema=f"(Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, {_schema(EXPERTS)}, str config, bool save)"
     " -> (Tensor, Tensor, Tensor)",
 )  # fmt: skip
 
 
-_experts_op.register_fake(_experts_shape)
+_experts_op.register_fake(lambda x, *args: _filled(x, _experts_outputs(x, *args)))
 
 
-def _experts_backward(d_o, x, scores, expert_ids, tokens, *args):
+def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
     """Gradients of experts: those that bits of wanted name, of x, scores and EXPERTS. A
     weight's is added to its into, f32 or of its own type, where that is given."""
     weights, (h, shared_h, config, wanted, *into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     check_into(EXPERTS, weights, into)
-    out = _new_gradients(wanted, x, scores, *weights)
-    dx, d_scores, *gradients = _chosen(wanted, out)
+    out = dx, d_scores, *gradients = _new_gradients(wanted, x, scores, *weights)
     none = _passes.NO_ROUTER
     _passes.backward(
         layer(config, name_of(x)), True, d_o, x, (*none, *weights), scores, expert_ids, None, h, shared_h, None,
@@ -273,7 +275,7 @@ def _experts_backward(d_o, x, scores, expert_ids, tokens, *args):
 
 
 _experts_backward_op = torch.library.custom_op(
-    "sonicmoe_go::experts_backward", _experts_backward, mutates_args=_into(EXPERTS),
+    "sonicmoe_go::experts_backward", lambda d_o, *args: _filled(d_o, _experts_backward(d_o, *args)), mutates_args=_into(EXPERTS),
     schema=f"(Tensor d_o, Tensor x, Tensor scores, Tensor expert_ids, Tensor? tokens, {_schema(EXPERTS)}, Tensor h,"
     f" Tensor? shared_h, str config, int wanted, {_into_schema(EXPERTS)}) -> {_gradients_schema(('scores', *EXPERTS))}",
 )  # fmt: skip
@@ -281,12 +283,12 @@ _experts_backward_op = torch.library.custom_op(
 
 @_experts_backward_op.register_fake
 def _(d_o, x, scores, expert_ids, tokens, *args):
-    return _new_gradients(args[len(EXPERTS) + 3], x, scores, *args[: len(EXPERTS)])
+    return _filled(d_o, _new_gradients(args[len(EXPERTS) + 3], x, scores, *args[: len(EXPERTS)]))
 
 
 def _experts_save(ctx, inputs, output):
     *tensors, config, save = inputs
-    ctx.mark_non_differentiable(*output[1:])
+    ctx.mark_non_differentiable(*(t for t in output[1:] if t is not None))
     ctx.save_for_backward(*tensors, *output[1:])
     ctx.config, ctx.saved_h = config, save
     ctx.set_materialize_grads(False)
@@ -314,7 +316,13 @@ _experts_op.register_autograd(_experts_gradients, setup_context=_experts_save)
 class _Experts(torch.autograd.Function):
     """The operator experts without torch's dispatcher."""
 
-    forward, setup_context, backward = staticmethod(_experts), staticmethod(_experts_save), staticmethod(_experts_gradients)
+    @staticmethod
+    def forward(ctx, *args):
+        output = _experts(*args)
+        _experts_save(ctx, args, output)
+        return output
+
+    backward = staticmethod(_experts_gradients)
 
 
 def experts(*args) -> tuple[Tensor, ...]:

@@ -41,7 +41,7 @@ def forward(
     workspace = torch.empty(need + 2 * each, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         routing, scratch = p.read if routed else p.written, p.written(workspace)
-        router, router_bias, selection_bias, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = map(p.read, weights)
+        router, router_bias, selection_bias, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = p.read_all(weights)
         l.forward(
             _FORWARD.pack(
                 _FORWARD.size, t, p.stream, scratch, need, p.read(x), router, w1, w2,
@@ -71,7 +71,7 @@ def backward(
         def d(*names):
             return [v for name in names for v in packed[name]]
 
-        router, router_bias, _, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = map(p.read, weights)
+        router, router_bias, _, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = p.read_all(weights)
         l.backward(
             _BACKWARD.pack(
                 _BACKWARD.size, x.shape[0], p.stream, p.written(workspace), need, p.read(x), router, w1, w2,

@@ -79,13 +79,13 @@ def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
     if x.dim() != 2:
         raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
     want("x", x, dtype, (x.shape[0], c.hidden), device)
-    for (name, dtype, shape), w in zip(of, weights, strict=True):
+    for (name, dtype, shape), w in zip(of, weights):
         if w is None:
             if dtype is not None:
                 raise ArgumentError(f"{name} is None, must be {list(shape)}")
         elif dtype is None:
             raise ArgumentError(f"{name} is {list(w.shape)}, must be None with {_why(c, name)}")
-        else:
+        elif w.dtype is not dtype or w.shape != shape or w.device != device or not w.is_contiguous():
             want(name, w, dtype, shape, device)
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from . import _ops
 from ._library import ArgumentError, Config
 from ._weights import Weights
+
+
+def _tensors(*arrays) -> Weights:
+    """Tensors on the memory of arrays, of whatever library speaks DLPack."""
+    return tuple(a if a is None or isinstance(a, Tensor) else torch.from_dlpack(a) for a in arrays)
 
 
 def moe(
@@ -29,6 +35,9 @@ def moe(
     z_loss are coefficients of the load balancing loss and the z-loss: their gradients are added
     in backward, as if the losses had been added to the loss.
 
+    Tensors may be arrays of other libraries, as JAX and CuPy, whose memory is taken by DLPack
+    without a copy; what comes back are tensors, which those take the same way.
+
     With rounds, for training, experts get the tokens that the config's rounding_rule says, not
     those that chose them. Where that goes by chance seed decides; None draws one from torch's
     generator of the CPU.
@@ -37,6 +46,8 @@ def moe(
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate,
     )  # fmt: skip
+    if not isinstance(x, Tensor):
+        x, *weights = _tensors(x, *weights)
     return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed)
 
 
@@ -64,8 +75,11 @@ def moe_experts(
     those of moe.
 
     With token_indices [L] i32 and a config with lists, scores and expert_ids are [L]: entry
-    i is an expert of token token_indices[i], in any order, any number a token."""
+    i is an expert of token token_indices[i], in any order, any number a token. Arrays of other
+    libraries are taken as by moe."""
     weights = w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate
+    if not isinstance(x, Tensor):
+        x, scores, expert_ids, token_indices, *weights = _tensors(x, scores, expert_ids, token_indices, *weights)
     return experts_by_key(x, scores, expert_ids, token_indices, weights, config.key)
 
 

@@ -69,11 +69,26 @@ class _Weights(nn.Module):
             self.register_parameter(name, weight)
 
 
-def _at(module: nn.Module, path: list[str]) -> Tensor:
-    """What lies at a dotted name, which is split."""
-    for name in path:
-        module = getattr(module, name)
-    return module
+def _split(name: str) -> tuple[tuple[str, ...], str]:
+    *modules, last = name.split(".")
+    return tuple(modules), last
+
+
+def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
+    """What lies at a dotted name, which is split into modules and the last."""
+    modules, name = path
+    for m in modules:
+        module = getattr(module, m)
+    return getattr(module, name)
+
+
+def _at_once(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
+    """_at without nn.Module's search, which costs the host as much as all checks do."""
+    modules, name = path
+    for m in modules:
+        module = module._modules[m]
+    w = module._parameters.get(name)
+    return getattr(module, name) if w is None else w
 
 
 class SonicMoE(nn.Module):
@@ -105,7 +120,7 @@ class SonicMoE(nn.Module):
         if c.shared_gate:
             self.shared_expert_gate = _Weights()
         names = _names(c)
-        self._paths = tuple(names[n].split(".") if dtype else None for n, dtype, _ in shapes(c))
+        self._paths = tuple(_split(names[n]) if dtype else None for n, dtype, _ in shapes(c))
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
             if dtype is not None:
@@ -176,18 +191,22 @@ class SonicMoE(nn.Module):
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""
-        c = self.config
-        weights = [path and _at(self, path) for path in self._paths]
-        x = hidden_states
-        f32 = [(i, weights[i].float()) for i in self._f32]
-        x, *weights = autocast(x, *weights)
-        for i, w in f32:
-            weights[i] = w
+        c, x = self.config, hidden_states
+        at = _at if torch.compiler.is_compiling() else _at_once
+        weights = [path and at(self, path) for path in self._paths]
+        if torch.is_autocast_enabled(x.device.type):
+            kept = [weights[i] for i in self._f32]
+            x, *weights = autocast(x, *weights)
+            for i, w in zip(self._f32, kept):
+                weights[i] = w
+        for i in self._f32:
+            weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
-        x = x.reshape(-1, c.hidden).contiguous()
-        o, l = moe_of(x, weights, c, self.balance, self.z_loss, logits, self.training and c.rounds, None)
-        return o.view(hidden_states.shape), l
+        if x.dim() != 2:
+            x = x.reshape(-1, c.hidden)
+        o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, self.training and c.rounds, None)
+        return o if hidden_states.dim() == 2 else o.view(hidden_states.shape), l
 
     def extra_repr(self) -> str:
         c = self.config

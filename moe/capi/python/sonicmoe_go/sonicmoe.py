@@ -50,6 +50,7 @@ _ACTIVATIONS = {
     ActivationType.GELU: "gelu-erf",
     ActivationType.SILU: "silu",
 }
+_GATED = (ActivationType.SWIGLU, ActivationType.GEGLU, ActivationType.REGLU)
 
 
 def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -62,9 +63,9 @@ def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) ->
 
 def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: ActivationType | str) -> Config:
     e, d, n = w2.shape
-    return Config(
-        d, n, e, k, type=config_type(w2.dtype), gate_up="interleaved", bias=bias, activation=_ACTIVATIONS[ActivationType(activation)]
-    )
+    kind = ActivationType(activation)
+    gate_up = "interleaved" if kind in _GATED else "concatenated"
+    return Config(d, n, e, k, type=config_type(w2.dtype), gate_up=gate_up, bias=bias, activation=_ACTIVATIONS[kind])
 
 
 def _frequency(expert_ids: Tensor, e: int) -> Tensor:
@@ -144,8 +145,7 @@ class MoE(nn.Module):
         self.num_experts, self.top_k = num_experts, num_experts_per_tok
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.activation_function = activation_function
-        gated = activation_function in (ActivationType.SWIGLU, ActivationType.GEGLU, ActivationType.REGLU)
-        rows = 2 * intermediate_size if gated else intermediate_size
+        rows = 2 * intermediate_size if activation_function in _GATED else intermediate_size
         self.router = nn.Linear(hidden_size, num_experts, bias=False)
         self.c_fc = Experts(num_experts, hidden_size, rows, add_bias, std)
         self.c_proj = Experts(num_experts, intermediate_size, hidden_size, add_bias, std)

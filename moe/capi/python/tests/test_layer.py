@@ -177,6 +177,30 @@ def test_accumulation_into_grad_and_main_grad(device):
     assert w2.grad is None and not torch.equal(before, w2.main_grad)
 
 
+class Foreign:
+    """An array of another library: it speaks DLPack and nothing else."""
+
+    def __init__(self, t):
+        self.t = t.detach()
+
+    def __dlpack__(self, **how):
+        return self.t.__dlpack__(**how)
+
+    def __dlpack_device__(self):
+        return self.t.__dlpack_device__()
+
+
+def test_arrays_of_others(device):
+    ts = tensors(device)
+    with torch.no_grad():
+        want, _ = sonicmoe_go.moe(*ts, CONFIG)
+        scores, ids = routing(device)
+        want_experts = sonicmoe_go.moe_experts(ts[0], scores, ids, *ts[2:], CONFIG)
+    assert torch.equal(sonicmoe_go.moe(*map(Foreign, ts), CONFIG)[0], want)
+    x, s, i, w1, w2 = map(Foreign, (ts[0], scores, ids, *ts[2:]))
+    assert torch.equal(sonicmoe_go.moe_experts(x, s, i, w1, w2, CONFIG), want_experts)
+
+
 @pytest.mark.parametrize("tokens", [0, 1, 129])
 def test_token_counts(device, tokens):
     ts = tensors(device, tokens=tokens)

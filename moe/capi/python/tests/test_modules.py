@@ -1,6 +1,7 @@
 """SonicMoE, SonicMoE's own names, and models of transformers."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -96,6 +97,43 @@ def test_sonicmoes_layer(device, how, bias):
     assert distance(o.reshape(want.shape), want) < 6e-3
 
 
+# The constructor's arguments as SonicMoE names and orders them.
+ARGUMENTS = ("num_experts", "num_experts_per_tok", "hidden_size", "intermediate_size", "activation_function", "add_bias", "std")
+GATED = {"swiglu": F.silu, "geglu": F.gelu, "reglu": F.relu}
+PLAIN = {"relu_sq": lambda x: F.relu(x).square(), "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", [*GATED, *PLAIN])
+def test_sonicmoes_constructor(device, kind, bias):
+    """A layer of every kind and size that its constructor takes, by keyword, beside float64: names and shapes of its state too."""
+    values = (5, 3, 192, 64, sonicmoe.ActivationType(kind), bias, 0.07)
+    assert tuple(inspect.signature(sonicmoe.MoE).parameters) == ARGUMENTS
+    block = sonicmoe.MoE(**dict(zip(ARGUMENTS, values))).to(device, torch.bfloat16)
+    rows = 128 if kind in GATED else 64
+    names = {"router.weight": [5, 192], "c_fc.weight": [5, rows, 192], "c_proj.weight": [5, 192, 64]}
+    names |= {"c_fc.bias": [5, rows], "c_proj.bias": [5, 192]} if bias else {}
+    assert {n: list(t.shape) for n, t in block.state_dict().items()} == names
+    assert abs(block.c_fc.weight.float().std().item() / 0.07 - 1) < 0.05
+    with torch.no_grad():
+        for n, p in block.named_parameters():
+            p.normal_(std=0.09) if "bias" not in n else p.normal_()
+    x = torch.randn(3, 7, 192, device=device, dtype=torch.bfloat16)
+    got, loss = block(x)
+    assert got.shape == x.shape and loss.shape == () and loss.isfinite()
+    biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
+    x, router, w1, w2, *b = wide(x.flatten(0, 1), block.router.weight, block.c_fc.weight, block.c_proj.weight, *biases)
+    ids = topk(x, router, 3)
+    scores = torch.softmax((x @ router.T).gather(1, ids), dim=-1)
+    want = torch.zeros_like(x)
+    for e in range(5):
+        token, slot = torch.where(ids == e)
+        h = x[token] @ w1[e].T + (b[0][e] if bias else 0)
+        a = GATED[kind](h[:, ::2]) * h[:, 1::2] if kind in GATED else PLAIN[kind](h)
+        want = want.index_add(0, token, scores[token, slot, None] * (a @ w2[e].T + (b[1][e] if bias else 0)))
+    assert distance(got.flatten(0, 1), want) < 6e-3
+
+
 def test_sonicmoes_wrong_calls(device):
     block = sonicmoe.MoE(4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, False, 0.1).to(device, torch.bfloat16)
     x = torch.randn(4, 128, device=device, dtype=torch.bfloat16)
@@ -141,6 +179,7 @@ FAMILIES = {
     "mixtral": {"intermediate_size": 64, "num_local_experts": 4},
     "qwen3_moe": {"intermediate_size": 256, "moe_intermediate_size": 64, "num_experts": 4, "norm_topk_prob": True, "head_dim": 32},
     "olmoe": {"intermediate_size": 64, "num_experts": 4},
+    "gpt_oss": {"intermediate_size": 64, "num_local_experts": 4, "head_dim": 32},
     "glm4_moe": {
         "intermediate_size": 256, "moe_intermediate_size": 64, "n_routed_experts": 4, "head_dim": 32, "first_k_dense_replace": 1,
         "n_group": 1, "topk_group": 1,
@@ -194,7 +233,6 @@ def test_models_of_transformers(device, family):
 # Blocks of transformers that are a SonicMoE: sigmoids, groups, shared experts with and without
 # a gate, a router's bias, weights turned round and interleaved.
 BLOCKS = FAMILIES | {
-    "gpt_oss": {"intermediate_size": 64, "num_local_experts": 4, "head_dim": 32},
     "qwen2_moe": {"moe_intermediate_size": 64, "num_experts": 4, "shared_expert_intermediate_size": 128},
     "qwen3_next": {"moe_intermediate_size": 64, "num_experts": 4, "shared_expert_intermediate_size": 128},
     "minimax": {"intermediate_size": 64, "num_local_experts": 4, "head_dim": 32},

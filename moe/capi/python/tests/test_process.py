@@ -12,6 +12,7 @@ import torch
 from reference import CONFIG, tensors
 
 import sonicmoe_go
+from sonicmoe_go import _weights
 
 
 def test_threads_share_a_layer(device):
@@ -132,7 +133,51 @@ def test_wrong_routing(device, name, which, change, words):
     assert words in str(got.value)
 
 
+def whole(device):
+    """A configuration with every weight, and the weights by name."""
+    c = configs(
+        bias=True, gate_up="apart", router_bias=True, score="softmax", selection_bias=True, expert_scale=True, shared_experts=2, shared_gate=True
+    )
+    weights = {name: torch.zeros(shape, dtype=dtype, device=device) for name, dtype, shape in _weights.shapes(c)}
+    return c, weights
+
+
+NAMES = ("w3", "b1", "b3", "b2", "router_bias", "selection_bias", "expert_scale", "shared_w1", "shared_w3", "shared_w2", "shared_gate")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("wrong", ["missing", "type", "shape", "too many"])
+def test_wrong_weights(device, wrong, name):
+    """Of every weight that not all layers have."""
+    c, weights = whole(device)
+    x = torch.zeros(4, 128, dtype=torch.bfloat16, device=device)
+    if wrong == "missing":
+        weights[name], words = None, f"{name} is None, must be ["
+    elif wrong == "type":
+        weights[name], words = weights[name].double(), f"{name} is torch.float64, must be torch."
+    elif wrong == "shape":
+        weights[name], words = weights[name][..., 1:], f"{name} is ["
+    else:
+        x, *needed = (t.detach() for t in tensors(device))
+        weights = dict(zip(("router", "w1", "w2"), needed)) | {name: weights[name]}
+        c, words = CONFIG, f"{name} is {list(weights[name].shape)}, must be None with "
+    with pytest.raises(sonicmoe_go.ArgumentError) as got:
+        sonicmoe_go.moe(x, config=c, **weights)
+    assert words in str(got.value)
+
+
+def test_a_hundred_wrong_calls():
+    """Every one of which has words of its own."""
+    assert 2 * len(TENSORS) + len(ROUTING) + len(CONFIGS) + 4 * len(NAMES) >= 100
+
+
 CONFIGS = [
+    ({"rounding_rule": "often"}, "Config.rounding_rule is 'often', must be one of none"),
+    ({"rounding_tile": 8}, "Rounding.Tile is 8"),
+    ({"rounding_rule": "nearest", "rounding_tile": 5000}, "Rounding.Tile is 5000"),
+    ({"rounding_rule": "capacity-drop"}, "Rounding.Capacity is 0"),
+    ({"rounding_raw_scores": True}, "Rounding.RawScores is true"),
+    ({"shared_gate": True}, "Config.SharedGate"),
     ({"hidden": 100}, "Config.Hidden is 100"),
     ({"hidden": 0}, "Config.Hidden is 0"),
     ({"hidden": -128}, "Config.Hidden is -128"),
