@@ -38,8 +38,11 @@ var Early = Timing{"early", emu.Early, 0}
 // Timings are all that a kernel with asynchronous work is run under.
 func Timings() []Timing {
 	list, seeds := []Timing{Early, {"late", emu.Late, 0}}, uint64(2)
-	if Long() {
+	switch {
+	case Long():
 		seeds = 30
+	case testing.Short():
+		seeds = 1
 	}
 	for seed := range seeds {
 		list = append(list, Timing{fmt.Sprintf("random %d", seed), emu.Random, seed})
