@@ -86,6 +86,11 @@ func TestWithoutBackward(t *testing.T) {
 		_, err := with.Layer.Listing(name)
 		require.NoError(t, err)
 	}
+	plan, err := with.Layer.Listing("plan-splits")
+	require.NoError(t, err)
+	byEntry, err := with.Layer.Listing("moe_dwplan")
+	require.NoError(t, err)
+	require.Equal(t, plan, byEntry)
 }
 
 // Scratch memory of the known layers is at most dH, dX~ or A', and a

@@ -272,10 +272,12 @@ func (l *Layer) hasBackward() bool {
 	return l != nil && slices.ContainsFunc(l.kernels, func(k loaded) bool { return k.IsBackward() })
 }
 
-// Listing is the PTX of a kernel with the Go line behind each instruction.
+// Listing is the PTX of a kernel with the Go line behind each instruction. name is
+// one of Kernels, or the kernel's in errors and profiles: "plan-splits" is
+// "moe_dwplan" there.
 func (l *Layer) Listing(name string) ([]byte, error) {
 	for _, k := range l.all() {
-		if k.name == name {
+		if k.name == name || k.entry == name {
 			return k.fn.Listing(), nil
 		}
 	}

@@ -87,7 +87,9 @@
 //
 // Words are CUTLASS's where it has one.
 //
-//	row        a (token, expert) pair. Packed rows are sorted by expert, as Plan orders them
+//	row        a token at one of its experts. Packed rows are sorted by expert, as Plan orders them
+//	slot       which of a token's K experts: (token, slot), or token·K + slot, is a row before
+//	           Plan sorts them, and what Pairs has of a packed row
 //	row pair   256 packed rows of one expert, two row tiles: an entry of Plan's table
 //	tile       128 rows (TileM) x TileN columns of a product's result
 //	k-tile     64 elements of the sum (tile.K), four wgmma steps of 16: what a stage holds
@@ -101,9 +103,15 @@
 //	K-major, MN-major
 //	           an operand whose neighbours in memory lie along the sum, or across it
 //	group      GroupM row tiles that run together and share weights in the L2 cache
-//	           (Triton's GROUP_SIZE_M)
+//	           (Triton's GROUP_SIZE_M): the p of a tiling's name. A router's groups, of
+//	           experts, are [sonicmoe/moe/spec.Config]'s
 //	cluster    ClusterM CTAs that multicast weights to each other
-//	tiling     TileN, stages, group and cluster of a product: a point of its search space
+//	tiling     TileN, stages, group and cluster of a product: a point of its search space,
+//	           as autotune calls it, which knows no products
+//	choice     a tiling for each product of a layer, of the cost model or of tuning. (Choose, the
+//	           kernel, has few tokens choose their experts.)
+//	block      64 columns of a tile or of a gradient, an atom's; in package decode a unit of
+//	           weights times the tokens that are multiplied at once
 //	ticket     the number of a tile, drawn from a counter by a persistent CTA that is free
 //	split      part of a heavy expert's rows in a weight's gradient, whose partial sums are
 //	           added in order (not [sonicmoe/jit/gemm.Split], an FP32 factor as two bf16 terms)
