@@ -54,6 +54,14 @@ type AggregateArgs struct {
 	Tokens int
 }
 
+// inFlight is how many rows of a token are loaded at once.
+func (a Aggregate) inFlight() int {
+	if a.List {
+		return min(8, max(4, a.TopK))
+	}
+	return 8
+}
+
 // Build emits the kernel.
 func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	name := "moe_aggregate"
@@ -66,36 +74,29 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.List {
 		name += "_list"
 	}
-	inFlight, ctas := min(8, a.TopK), 4
-	if a.List {
-		inFlight = max(4, inFlight)
-		if inFlight == 4 {
-			ctas = 6 // which have registers then, and 16 % less time
-		}
+	ctas := 4
+	if a.List && a.inFlight() == 4 {
+		ctas = 6 // they have the registers then, and take 16 % less time
 	}
 	k := jit.NewBuilder[AggregateArgs](name, aggregateThreads, ctas)
 	k.CTAs(func(g *AggregateArgs) int {
 		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
 	})
-	y, o := k.Ptr(&k.Args.Y), k.Ptr(&k.Args.O)
-	inverse := k.Ptr(&k.Args.Inverse)
-	var scores, extra, shared, sharedScores ptx.Global
+	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O), inverse: k.Ptr(&k.Args.Inverse)}
 	if !a.Unit {
-		scores = k.Ptr(&k.Args.Scores)
+		e.scores = k.Ptr(&k.Args.Scores)
 	}
 	if a.Shared {
-		shared = k.Ptr(&k.Args.SharedRows)
+		e.shared = k.Ptr(&k.Args.SharedRows)
 	}
-	weighted := a.SharedGate && !a.Unit
-	if weighted {
-		sharedScores = k.Ptr(&k.Args.SharedScores)
+	if e.sharedWeighted() {
+		e.sharedScores = k.Ptr(&k.Args.SharedScores)
 	}
 	if a.Extra {
-		extra = k.Ptr(&k.Args.AddRows)
+		e.extra = k.Ptr(&k.Args.AddRows)
 	}
-	var starts ptx.Global
 	if a.List {
-		starts = k.Ptr(&k.Args.Starts)
+		e.starts = k.Ptr(&k.Args.Starts)
 	}
 	tokens := k.U32(&k.Args.Tokens)
 	slices := a.Hidden / columnsOfThread
@@ -105,56 +106,74 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
 	k.GridDepWait()
 	k.GridDepLaunch()
-	k.If(token.Lt(tokens), func() {
-		column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
-		row := func(of ptx.Global) []ptx.U32 {
-			return ptx.LdGlobalVec[ptx.U32](of.Index(token, a.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
-		}
-		var last, ofShared []ptx.U32
-		if a.Extra {
-			last = row(extra)
-		}
-		sharedScore := ptx.Float(1)
-		if a.Shared {
-			ofShared = row(shared)
-		}
-		if weighted {
-			sharedScore = ptx.LdGlobal[ptx.F32](sharedScores.Index(token, 4))
-		}
-		sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
-		for i := range sum {
-			sum[i] = ptx.NewVar(k.Kernel, ptx.Float(0))
-		}
-		if a.List {
-			from, to := ptx.LdGlobal[ptx.U32](starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](starts.Index(token, 4).At(4))
-			k.For(from, to, ptx.Uint(inFlight), func(first ptx.U32) {
-				row, score := a.listed(k.Kernel, inverse, scores, first, to, inFlight)
-				a.add(k.Kernel, y.Plus(column), row, score, sum)
-			})
-		} else {
-			for first := 0; first < a.TopK; first += inFlight {
-				at := y.Plus(column)
-				row, score := a.slots(inverse, scores, token, first, min(inFlight, a.TopK-first))
-				a.add(k.Kernel, at, row, score, sum)
-			}
-		}
-		for i, v := range ofShared {
-			lo, hi := v.AsBF16x2().Unpack()
-			sum[2*i].Set(lo.Fma(sharedScore, sum[2*i].Get()))
-			sum[2*i+1].Set(hi.Fma(sharedScore, sum[2*i+1].Get()))
-		}
-		for i, v := range last {
-			lo, hi := v.AsBF16x2().Unpack()
-			sum[2*i].Set(sum[2*i].Get().Add(lo))
-			sum[2*i+1].Set(sum[2*i+1].Get().Add(hi))
-		}
-		out := make([]ptx.U32, columnsOfThread/2)
-		for i := range out {
-			out[i] = k.PackBF16(sum[2*i].Get(), sum[2*i+1].Get()).Bits()
-		}
-		ptx.StGlobal(o.Index(token, a.Hidden*tile.ElementBytes).Plus(column), out...)
-	})
+	k.If(token.Lt(tokens), func() { e.slice(token, slice) })
 	return k.Build()
+}
+
+// aggregation is the emission of an Aggregate.
+type aggregation struct {
+	Aggregate
+	k                     *ptx.Kernel
+	y, o, inverse, scores ptx.Global
+	extra                 ptx.Global // with Extra
+	shared, sharedScores  ptx.Global // with Shared, and its gate
+	starts                ptx.Global // with List
+}
+
+// sharedWeighted: the shared experts' rows have scores.
+func (a Aggregate) sharedWeighted() bool { return a.SharedGate && !a.Unit }
+
+// slice makes a thread's columns of a token.
+func (e *aggregation) slice(token, slice ptx.U32) {
+	k := e.k
+	column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
+	row := func(of ptx.Global) []ptx.U32 {
+		return ptx.LdGlobalVec[ptx.U32](of.Index(token, e.Hidden*tile.ElementBytes).Plus(column), 4, ".L1::no_allocate")
+	}
+	var last, ofShared []ptx.U32
+	if e.Extra {
+		last = row(e.extra)
+	}
+	sharedScore := ptx.Float(1)
+	if e.Shared {
+		ofShared = row(e.shared)
+	}
+	if e.sharedWeighted() {
+		sharedScore = ptx.LdGlobal[ptx.F32](e.sharedScores.Index(token, 4))
+	}
+	sum := make([]*ptx.Var[ptx.F32], columnsOfThread)
+	for i := range sum {
+		sum[i] = ptx.NewVar(k, ptx.Float(0))
+	}
+	inFlight := e.inFlight()
+	if e.List {
+		from, to := ptx.LdGlobal[ptx.U32](e.starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](e.starts.Index(token, 4).At(4))
+		k.For(from, to, ptx.Uint(inFlight), func(first ptx.U32) {
+			row, score := e.listed(k, e.inverse, e.scores, first, to, inFlight)
+			e.add(k, e.y.Plus(column), row, score, sum)
+		})
+	} else {
+		for first := 0; first < e.TopK; first += inFlight {
+			at := e.y.Plus(column)
+			row, score := e.slots(e.inverse, e.scores, token, first, min(inFlight, e.TopK-first))
+			e.add(k, at, row, score, sum)
+		}
+	}
+	for i, v := range ofShared {
+		lo, hi := v.AsBF16x2().Unpack()
+		sum[2*i].Set(lo.Fma(sharedScore, sum[2*i].Get()))
+		sum[2*i+1].Set(hi.Fma(sharedScore, sum[2*i+1].Get()))
+	}
+	for i, v := range last {
+		lo, hi := v.AsBF16x2().Unpack()
+		sum[2*i].Set(sum[2*i].Get().Add(lo))
+		sum[2*i+1].Set(sum[2*i+1].Get().Add(hi))
+	}
+	out := make([]ptx.U32, columnsOfThread/2)
+	for i := range out {
+		out[i] = k.PackBF16(sum[2*i].Get(), sum[2*i+1].Get()).Bits()
+	}
+	ptx.StGlobal(e.o.Index(token, e.Hidden*tile.ElementBytes).Plus(column), out...)
 }
 
 // slots are the rows and weights of n slots from the first on.
