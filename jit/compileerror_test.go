@@ -128,8 +128,8 @@ func TestExplainNamesTheLinesOfAReport(t *testing.T) {
 	line := lineOf(t, s, "st.global")
 	err = f.Explain(&driver.Error{Op: "launch", Kernel: "adder", Line: 1, Kind: driver.ErrBroken,
 		Cause: fmt.Errorf("warp 0 (line 1) waits, warp 1 (line %d) waits, warp 2 (line %d)", line, line)})
-	require.ErrorContains(t, err, fmt.Sprintf("\nline %d is %s", line, storeAt))
-	assert.Equal(t, 1, strings.Count(err.Error(), fmt.Sprintf("line %d is", line)))
+	require.ErrorContains(t, err, fmt.Sprintf("\nline %d = %s", line, storeAt))
+	assert.Equal(t, 1, strings.Count(err.Error(), fmt.Sprintf("line %d =", line)))
 }
 
 // renamed is an adder with another name.

@@ -95,7 +95,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, run(t.Context(), []string{"-device", drivertest.Name(), "-size", "tiny", "-steps", "3", "-sample", "5", "-plot", picture, "-cache", "off"}, &out, &errs))
 	assert.Empty(t, errs.String())
 	for _, want := range []string{
-		"tiny: 1 blocks of d=128 n=64 E=4 K=2", "text of 4096 bytes, a tenth held out", "3 steps of 128 tokens", "step     3  held out ",
+		"tiny: 1 block of d=128 n=64 E=4 K=2", "text of 4096 bytes, a tenth held out", "3 steps of 128 tokens", "step     3  held out ",
 		"each layer keeps 0.1 MB", "it writes: ",
 	} {
 		assert.Contains(t, out.String(), want)
