@@ -105,20 +105,29 @@ func (r *Report[P]) Count(s Status) int {
 // Record is the choice as it is stored under Key.
 func (r *Report[P]) Record() ([]byte, error) { return Encode(r.Chosen, r.PTX) }
 
+// Tried is how many candidates were tried, whatever came of it.
+func (r *Report[P]) Tried() int {
+	return len(r.Rows) - r.Count(Untried) - r.Count(Skipped) - r.Count(Unproven) - r.Count(Rejected)
+}
+
 // String is a table of the candidates: those measured, fastest first, then the
-// others with their reasons; those rejected before they were tried are counted
-// by reason.
+// others with their reasons; those skipped or rejected before they were tried are
+// counted by reason.
 func (r *Report[P]) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %v, %s\n", r.Problem, r.Chosen, r.Why)
-	fmt.Fprintf(&b, "%d candidates tried in %s; %d kernels compiled; %v\n", len(r.Rows)-r.Count(Rejected)-r.Count(Skipped), r.Where, r.Compiled, r.Took.Round(time.Millisecond))
+	fmt.Fprintf(&b, "%s: %v, %s\n", r.Problem, r.Chosen, cmp.Or(r.Why, "the search has not ended"))
+	fmt.Fprintf(&b, "%d candidates tried in %s; %d kernels compiled; %v\n", r.Tried(), r.Where, r.Compiled, r.Took.Round(time.Millisecond))
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\tpoint\tmeasured\tgain\tnoise\trounds\tcost model\t")
 	rows := slices.Clone(r.Rows)
 	slices.SortStableFunc(rows, func(x, y *Row[P]) int {
 		return cmp.Or(cmp.Compare(x.Status, y.Status), cmp.Compare(x.Median, y.Median))
 	})
-	rejected := map[string]int{}
+	type untried struct {
+		status Status
+		reason string
+	}
+	folded := map[untried]int{}
 	for _, row := range rows {
 		mark := ""
 		switch {
@@ -127,20 +136,21 @@ func (r *Report[P]) String() string {
 		case row.Point == r.Default:
 			mark = "default"
 		}
-		switch row.Status {
-		case Measured:
+		switch {
+		case row.Status == Measured:
 			fmt.Fprintf(w, "%s\t%v\t%v\t%+.1f %%\t%.1f %%\t%d\t%v\t\n", mark, row.Point, micros(row.Median), 100*row.Gain, 100*row.Noise, row.Rounds, micros(row.Estimate))
-		case Rejected:
-			rejected[row.Reason]++
+		case mark == "" && (row.Status == Skipped || row.Status == Rejected):
+			folded[untried{row.Status, row.Reason}]++
 		default:
 			fmt.Fprintf(w, "%s\t%v\t%v\t\t\t\t%v\t%s\n", mark, row.Point, row.Status, micros(row.Estimate), firstLine(row.Reason))
 		}
 	}
 	_ = w.Flush() // a Builder takes everything
 	for _, row := range rows {
-		if n := rejected[row.Reason]; row.Status == Rejected && n > 0 {
-			fmt.Fprintf(&b, "rejected: %d points: %s\n", n, row.Reason)
-			delete(rejected, row.Reason)
+		of := untried{row.Status, row.Reason}
+		if n := folded[of]; n > 0 {
+			fmt.Fprintf(&b, "%d more %v: %s\n", n, row.Status, firstLine(row.Reason))
+			delete(folded, of)
 		}
 	}
 	return b.String()

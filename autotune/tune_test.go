@@ -2,6 +2,7 @@ package autotune_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -278,6 +279,9 @@ func TestBudget(t *testing.T) {
 	r, err = tune(t, t.Context(), newDevice(t), copySpec{Times: flat}, o, base, point{Threads: 96}, point{Threads: 32}, point{Threads: 64})
 	require.NoError(t, err)
 	assert.Equal(t, autotune.Skipped, r.Row(point{Threads: 96}).Status, "the cost model's best are tried")
+	assert.Equal(t, 3, r.Tried())
+	assert.Contains(t, r.String(), "3 candidates tried")
+	assert.Contains(t, r.String(), fmt.Sprintf("%d more skipped: past the 3 candidates that the cost model likes best", r.Count(autotune.Skipped)))
 	assert.Equal(t, autotune.Measured, r.Row(point{Threads: 64}).Status)
 }
 
@@ -323,7 +327,7 @@ func TestSpaceAndRejections(t *testing.T) {
 		order = append(order, row.Point.Threads)
 	}
 	assert.Equal(t, []int{128, 64, 96, 4096, 8192}, order, "default, then by rising estimate, then rejected")
-	assert.Contains(t, first.String(), "rejected: 2 points: a CTA has 1024 threads at most")
+	assert.Contains(t, first.String(), "2 more rejected: a CTA has 1024 threads at most")
 	assert.Equal(t, 2, first.Count(autotune.Rejected))
 
 	// The same times, the same choice and the same record.
