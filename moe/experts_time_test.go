@@ -168,3 +168,30 @@ func kernelTimes(t *testing.T, tr *trial.Trial, f moe.Forward) map[string]float6
 	}
 	return times
 }
+
+// What the kinds of weights' gradients take: 16 and 32 bits, stored and added. It
+// runs where SONICMOE_ROWS is "gradients".
+func TestGradientsTime(t *testing.T) {
+	if os.Getenv("SONICMOE_ROWS") != "gradients" {
+		t.Skip("SONICMOE_ROWS=gradients times the kinds of gradients on a GPU")
+	}
+	for _, c := range []moe.Config{
+		{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, TokensHint: 32768},
+		{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, TokensHint: 32768, WeightOrder: moe.InOut},
+		{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, TokensHint: 16384},
+	} {
+		for _, kind := range []moe.Type{moe.BF16, moe.F32} {
+			tr := newTrial(t, c, c.TokensHint, 1)
+			require.NoError(t, tr.PrepareBackward(17, kind))
+			require.NoError(t, tr.Call().Forward(tr.Stream(), tr.Args))
+			for _, add := range []bool{false, true} {
+				b := tr.Back
+				b.DW1.Accumulate, b.DW2.Accumulate, b.DRouter.Accumulate = add, add, add
+				m, err := trial.Measure(testContext(t), testDevice(t), tr.Stream(), time.Second, 24, func() error { return tr.Call().Backward(tr.Stream(), b) })
+				require.NoError(t, err)
+				t.Logf("%v %v add=%v: backward %.3f ms", c, kind, add, float64(m.Median)/1e6)
+			}
+			require.NoError(t, tr.Close())
+		}
+	}
+}
