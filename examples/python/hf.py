@@ -54,9 +54,9 @@ def batch(step: int, device: str) -> torch.Tensor:
     return ((first + (1 + by % 5) * torch.arange(32)) % (VOCABULARY - 1) + 1).to(device)
 
 
-def train(model: torch.nn.Module, steps: int, device: str) -> list[float]:
+def train(model: torch.nn.Module, steps: int, rate: float, device: str) -> list[float]:
     """The loss of each step."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for step in range(steps):
         tokens = batch(step, device)
@@ -148,6 +148,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     flags.add_argument("--steps", type=int, default=100)
+    flags.add_argument("--rate", type=float, default=0.1, help="learning rate")
     flags.add_argument("--families", default=",".join(families(1, 1)), help="which of " + ", ".join(families(1, 1)))
     for name, value in {"width": 0, "experts": 64, "top-k": 8, "tokens": 4096}.items():
         flags.add_argument("--" + name, type=int, default=value)
@@ -156,23 +157,25 @@ def main() -> None:
         sonicmoe_go.emulate()
     ours = sonicmoe_go.register_with_transformers()
     names = "eager", ours
-    print(f"{'':12s}{'logits from float64':>24s}{'greedy':>18s}{'loss of ' + str(args.steps) + ' steps':>32s}")
-    print(f"{'':12s}{'eager':>12s}{'here':>12s}{'same':>9s}{'margin':>9s}{'eager':>12s}{'here':>10s}{'%':>10s}")
+    print(f"{'':12s}{'logits from float64':>24s}{'greedy':>18s}{'loss of ' + str(args.steps) + ' steps':>32s}{'eager, FP32':>20s}")
+    print(f"{'':12s}{'eager':>12s}{'here':>12s}{'same':>9s}{'margin':>9s}{'eager':>12s}{'here':>10s}{'%':>10s}{'':>10s}{'%':>10s}")
     for family in args.families.split(","):
         model = model_of(family, args.device)
         losses = {}
         for name in names:
             trained = copy.deepcopy(model)
             trained.set_experts_implementation(name)
-            losses[name] = train(trained, args.steps, args.device)
+            losses[name] = train(trained, args.steps, args.rate, args.device)
             if name == "eager":
                 learned = copy.deepcopy(trained)
+        model.set_experts_implementation("eager")
+        losses["fp32"] = train(model.float(), args.steps, args.rate, args.device)
         off = logits_off(learned, names, args.device)
         same, of, margin = greedy(learned, ours, args.device)
         tail = max(1, args.steps // 10)
-        a, b = (sum(losses[n][-tail:]) / tail for n in names)
-        print(f"{family:12s}{off['eager']:12.5f}{off[ours]:12.5f}{f'{same}/{of}':>9s}{margin:9.4f}{a:12.4f}{b:10.4f}{100 * (b / a - 1):+10.2f}",
-              flush=True)  # fmt: skip
+        a, b, c = (sum(losses[n][-tail:]) / tail for n in (*names, "fp32"))
+        print(f"{family:12s}{off['eager']:12.5f}{off[ours]:12.5f}{f'{same}/{of}':>9s}{margin:9.4f}{a:12.4f}{b:10.4f}{100 * (b / a - 1):+10.2f}"
+              f"{c:10.4f}{100 * (c / a - 1):+10.2f}", flush=True)  # fmt: skip
     if args.width:
         print(f"{'ms':12s} {'experts by':12s}{'prefill':>12s}{'decode':>12s}{'training':>12s}")
         for family in args.families.split(","):
