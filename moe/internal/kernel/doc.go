@@ -71,7 +71,7 @@
 //	DW      dw/dw.go, dw/load.go (the queue, too), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  route/router.go, gemm/math.go, route/topk.go, route/sortnet.go, route/count.go
 //	Decode  decode/up.go or decode/down.go, decode/units.go, decode/product.go, gemm/math.go
-//	DRouter drouter/drouter.go, drouter/scatter.go, gemm/split.go, gemm/math.go
+//	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //
 // TestReading holds the list, and its length, against the lines that emit each
 // kernel. Of gemm's tiling.go, which emits nothing, come the constants.
@@ -114,5 +114,5 @@
 //	           weights times the tokens that are multiplied at once
 //	ticket     the number of a tile, drawn from a counter by a persistent CTA that is free
 //	split      part of a heavy expert's rows in a weight's gradient, whose partial sums are
-//	           added in order (not [sonicmoe/jit/gemm.Split], an FP32 factor as two bf16 terms)
+//	           added in order
 package kernel

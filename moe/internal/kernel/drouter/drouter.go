@@ -29,7 +29,7 @@ const (
 )
 
 func (d DRouter) tiles() (m, n int) {
-	return (d.NumExperts + gemm.TileM - 1) / gemm.TileM, (d.Hidden + gemm.SplitN - 1) / gemm.SplitN
+	return (d.NumExperts + gemm.TileM - 1) / gemm.TileM, (d.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN
 }
 
 // Ranges is how the tokens are split: count ranges of tokens each, the last
@@ -71,7 +71,7 @@ type Args struct {
 // drouter is the emission of a DRouter.
 type drouter struct {
 	of                  DRouter
-	p                   *gemm.Split
+	p                   *gemm.TwoTerm
 	dlogits, ids, extra ptx.Global
 	// m is the tile's first expert; the range's tokens go from first up to end.
 	m, first, end ptx.U32
@@ -97,12 +97,12 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	}
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
-	e.p = gemm.NewSplit(k.Kernel, k.TidX())
+	e.p = gemm.NewTwoTerm(k.Kernel, k.TidX())
 	e.p.AMN, e.p.B = true, x
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
 	in := cta.Sub(part.MulI(m * n))
-	e.m, e.p.Column = in.DivI(n).MulI(gemm.TileM), in.RemI(n).MulI(gemm.SplitN)
+	e.m, e.p.Column = in.DivI(n).MulI(gemm.TileM), in.RemI(n).MulI(gemm.TwoTermN)
 	e.first = part.Mul(perRange)
 	e.end = e.first.Add(perRange).Min(tokens)
 	steps := e.end.Sub(e.first).AddI(tile.K - 1).DivI(tile.K)
@@ -113,7 +113,7 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 }
 
 func (d DRouter) xMap(a *Args) driver.TensorMap {
-	return tile.AtomMap(a.X, d.Hidden, a.Tokens, gemm.SplitN)
+	return tile.AtomMap(a.X, d.Hidden, a.Tokens, gemm.TwoTermN)
 }
 
 // store writes the warpgroup's part of the partial sums.
@@ -123,7 +123,7 @@ func (e *drouter) store(partials ptx.Global, part, wg ptx.U32, acc []ptx.F32) {
 	for h := range 2 {
 		expert := e.m.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
 		row := partials.Index(part.MulI(e.of.NumExperts).Add(expert), 4*e.of.Hidden).Index(e.p.Column.Add(f.Column), 4)
-		for i := range gemm.SplitN / tile.Block {
+		for i := range gemm.TwoTermN / tile.Block {
 			k.If(expert.LtI(e.of.NumExperts).And(e.p.Column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
 				for j := range 8 {
 					a := acc[32*i+4*j+2*h:]

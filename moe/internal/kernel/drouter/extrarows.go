@@ -28,7 +28,7 @@ type ExtraRowsArgs struct {
 	Tokens int
 }
 
-func (x ExtraRows) tiles() int { return (x.Hidden + gemm.SplitN - 1) / gemm.SplitN }
+func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
 // Build emits the kernel.
 func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
@@ -36,14 +36,14 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	k.CTAs(func(a *ExtraRowsArgs) int { return (a.Tokens + gemm.TileM - 1) / gemm.TileM * x.tiles() })
 	extra := k.Ptr(&k.Args.DLogits)
 	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
-		return tile.AtomMap(a.RouterWeights, x.Hidden, x.NumExperts, gemm.SplitN)
+		return tile.AtomMap(a.RouterWeights, x.Hidden, x.NumExperts, gemm.TwoTermN)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
-	e := &extraRows{of: x, p: gemm.NewSplit(k.Kernel, k.TidX()), from: extra, to: out, tokens: tokens}
+	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, k.TidX()), from: extra, to: out, tokens: tokens}
 	e.p.B = w
 	cta := k.CtaidX()
 	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
-	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.SplitN)
+	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
 	steps := (x.NumExperts + tile.K - 1) / tile.K
 	active := func(wg ptx.U32) ptx.Pred { return e.token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) }
 	e.p.Run(ptx.Uint(0), ptx.Uint(steps), active, e.newFiller, e.store)
@@ -53,7 +53,7 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 // extraRows is the emission of an ExtraRows.
 type extraRows struct {
 	of       ExtraRows
-	p        *gemm.Split
+	p        *gemm.TwoTerm
 	from, to ptx.Global
 	tokens   ptx.U32
 	token    ptx.U32 // the tile's first
@@ -89,7 +89,7 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 	for h := range 2 {
 		t := e.token.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
 		row := e.to.Index(t, tile.ElementBytes*e.of.Hidden).Index(column.Add(f.Column), tile.ElementBytes)
-		for i := range gemm.SplitN / tile.Block {
+		for i := range gemm.TwoTermN / tile.Block {
 			k.If(t.Lt(e.tokens).And(column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
 				for j := range 8 {
 					v := acc[32*i+4*j+2*h:]

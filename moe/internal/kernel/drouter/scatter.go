@@ -25,7 +25,7 @@ type scatter struct {
 	values []*ptx.Var[ptx.F32]
 	// written is where the thread wrote in the last steps, of all stages, the
 	// latest first; nowhere for a slot that has no place in the tile.
-	written [gemm.SplitStages][]*ptx.Var[ptx.U32]
+	written [gemm.TwoTermStages][]*ptx.Var[ptx.U32]
 }
 
 const (
@@ -118,7 +118,7 @@ func (s *scatter) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	for _, p := range places {
 		to := a.Plus(p.offset)
 		k.Guarded(p.there, func() { ptx.StShared(to, p.upper) })
-		k.Guarded(p.there, func() { ptx.StShared(to.At(gemm.SplitTermBytes), p.lower) })
+		k.Guarded(p.there, func() { ptx.StShared(to.At(gemm.TermBytes), p.lower) })
 	}
 }
 
@@ -156,21 +156,21 @@ func (s *scatter) places(kt ptx.U32) []place {
 // then what is left of the last one.
 func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	k := s.k
-	k.If(kt.LtI(gemm.SplitStages), func() {
+	k.If(kt.LtI(gemm.TwoTermStages), func() {
 		zero := ptx.Uint(0)
 		s.eachChunk(a, func(_ int, to ptx.Shared) {
 			ptx.StShared(to, zero, zero, zero, zero)
-			ptx.StShared(to.At(gemm.SplitTermBytes), zero, zero, zero, zero)
+			ptx.StShared(to.At(gemm.TermBytes), zero, zero, zero, zero)
 		})
 	})
 	zero := ptx.Materialize(k, ptx.Uint(0)).B16()
-	for _, w := range s.written[gemm.SplitStages-1] {
+	for _, w := range s.written[gemm.TwoTermStages-1] {
 		to := a.Plus(w.Get())
 		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to, zero) })
 	}
-	for _, w := range s.written[gemm.SplitStages-1] {
+	for _, w := range s.written[gemm.TwoTermStages-1] {
 		to := a.Plus(w.Get())
-		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to.At(gemm.SplitTermBytes), zero) })
+		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to.At(gemm.TermBytes), zero) })
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// split is C = A·B with A [rows, depth] in FP32 and B [depth, SplitN] in bf16,
+// split is C = A·B with A [rows, depth] in FP32 and B [depth, TwoTermN] in bf16,
 // one CTA.
 type split struct{ depth int }
 
@@ -26,8 +26,8 @@ type splitArgs struct {
 func (s split) build() (*jit.Kernel[splitArgs], error) {
 	k := jit.NewBuilder[splitArgs]("split", gemm.Threads, 1)
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
-	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return tile.AtomMap(a.B, gemm.SplitN, s.depth, gemm.SplitN) })
-	p := gemm.NewSplit(k.Kernel, k.TidX())
+	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return tile.AtomMap(a.B, gemm.TwoTermN, s.depth, gemm.TwoTermN) })
+	p := gemm.NewTwoTerm(k.Kernel, k.TidX())
 	p.B, p.Column = b, ptx.Uint(0)
 	active := func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }
 	filler := func() gemm.Filler { return &rowFiller{s, p, a, rows} }
@@ -36,8 +36,8 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 		for h := range 2 {
 			row := wg.MulI(gemm.WarpgroupM).Add(f.Row).AddI(8 * h)
 			k.If(row.Lt(rows), func() {
-				for j := range gemm.SplitN / 8 {
-					ptx.StGlobal(c.Index(row, 4*gemm.SplitN).Index(f.Column.AddI(8*j), 4), acc[4*j+2*h], acc[4*j+2*h+1])
+				for j := range gemm.TwoTermN / 8 {
+					ptx.StGlobal(c.Index(row, 4*gemm.TwoTermN).Index(f.Column.AddI(8*j), 4), acc[4*j+2*h], acc[4*j+2*h+1])
 				}
 			})
 		}
@@ -48,7 +48,7 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 // rowFiller has each thread of the load role write a row of both terms of A.
 type rowFiller struct {
 	split
-	p    *gemm.Split
+	p    *gemm.TwoTerm
 	a    ptx.Global
 	rows ptx.U32
 }
@@ -66,11 +66,11 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 // Two bf16 terms have 16 bits of A's fraction: the sums are that near to those
 // in float64, and far nearer than bf16 alone would be. A ring of three stages is
 // used again, and the second warpgroup has rows or none.
-func TestSplit(t *testing.T) {
+func TestTwoTerm(t *testing.T) {
 	for _, rows := range []int{100, 64, 1} {
 		s := split{depth: 5 * tile.K}
 		rng := rand.New(rand.NewPCG(3, uint64(rows)))
-		a, b := make([]float32, rows*s.depth), whole(rng, s.depth*gemm.SplitN)
+		a, b := make([]float32, rows*s.depth), whole(rng, s.depth*gemm.TwoTermN)
 		for i := range a {
 			a[i] = float32(rng.NormFloat64())
 		}
@@ -79,18 +79,18 @@ func TestSplit(t *testing.T) {
 		var first []float32
 		for _, when := range timings {
 			bed := newBed(t, when)
-			c := bed.room(4 * 128 * gemm.SplitN)
+			c := bed.room(4 * 128 * gemm.TwoTermN)
 			launch(bed, k, 1, splitArgs{A: upload(bed, a), B: upload(bed, b), C: c, Rows: rows})
-			got := download[float32](bed, c, 128*gemm.SplitN)
+			got := download[float32](bed, c, 128*gemm.TwoTermN)
 			for i, v := range got {
-				row, column := i/gemm.SplitN, i%gemm.SplitN
+				row, column := i/gemm.TwoTermN, i%gemm.TwoTermN
 				if row >= rows {
 					require.Equal(t, uint32(poison32), math.Float32bits(v), "row %d is nobody's", row)
 					continue
 				}
 				var sum, size float64
 				for d := range s.depth {
-					x := float64(a[row*s.depth+d]) * float(b[d*gemm.SplitN+column])
+					x := float64(a[row*s.depth+d]) * float(b[d*gemm.TwoTermN+column])
 					sum += x
 					size += math.Abs(x)
 				}

@@ -9,9 +9,9 @@ import (
 // Split is a product with an FP32 factor: A is split into two bf16 terms,
 // together 16 bits of fraction, that the load role writes to shared memory
 // itself; B is bf16, contiguous across the sum, and comes by TMA. One tile of
-// 128 x SplitN a CTA, two math warpgroups of 64 lines each. Each k16 step
+// 128 x TwoTermN a CTA, two math warpgroups of 64 lines each. Each k16 step
 // multiplies the upper terms, then the lower ones.
-type Split struct {
+type TwoTerm struct {
 	K *ptx.Kernel
 	// Thread is the thread's number in its CTA.
 	Thread ptx.U32
@@ -24,22 +24,22 @@ type Split struct {
 	ring *pipeline.Ring
 }
 
-// The shape of a Split.
+// The shape of a TwoTerm.
 const (
-	SplitN      = 256
-	SplitStages = 3
-	// SplitTermBytes is the tile of one of A's terms: the lower one's follows
+	TwoTermN      = 256
+	TwoTermStages = 3
+	// TermBytes is the tile of one of A's terms: the lower one's follows
 	// the upper one's.
-	SplitTermBytes = TileM * tile.RowBytes
-	splitBBytes    = SplitN * tile.RowBytes
+	TermBytes     = TileM * tile.RowBytes
+	twoTermBBytes = TwoTermN * tile.RowBytes
 )
 
-// NewSplit starts the kernel: it lays out shared memory and waits for the kernel
+// NewTwoTerm starts the kernel: it lays out shared memory and waits for the kernel
 // before this one. thread is %tid.x.
-func NewSplit(k *ptx.Kernel, thread ptx.U32) *Split {
-	p, cta := &Split{K: k, Thread: thread}, pipeline.NewCTA(k)
+func NewTwoTerm(k *ptx.Kernel, thread ptx.U32) *TwoTerm {
+	p, cta := &TwoTerm{K: k, Thread: thread}, pipeline.NewCTA(k)
 	const loadWarps, oneForTheBytes = 4, 1
-	p.ring = cta.Ring("ab", SplitStages, 2*SplitTermBytes+splitBBytes, loadWarps+oneForTheBytes, MathWarps)
+	p.ring = cta.Ring("ab", TwoTermStages, 2*TermBytes+twoTermBBytes, loadWarps+oneForTheBytes, MathWarps)
 	cta.Ready(thread)
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -56,11 +56,11 @@ type Filler interface {
 // Run multiplies: step kt covers lines kt·64 from first on of B. newFiller is
 // called once, in the load role ahead of its loop. store gets the accumulators
 // of a warpgroup, whose first line is active.
-func (p *Split) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
+func (p *TwoTerm) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
 	RunRoles(k, p.Thread, func() {
 		wg := p.Thread.ShrI(7)
-		acc := k.Accumulators(SplitN / 2)
+		acc := k.Accumulators(TwoTermN / 2)
 		loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
 		k.IfElse(active(wg), func() {
 			p.multiply(loop, wg, steps, acc)
@@ -70,7 +70,7 @@ func (p *Split) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newF
 }
 
 // multiply makes the sums of all steps.
-func (p *Split) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
+func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	k := p.K
 	newA, rows := tile.NewDescriptor, WarpgroupM*tile.RowBytes
 	if p.AMN {
@@ -79,8 +79,8 @@ func (p *Split) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	rowsAt := wg.MulI(rows)
 	loop.Run(steps, func(s pipeline.Stage, kt ptx.U32) {
 		upper := newA(k, s.Data.Plus(rowsAt))
-		lower := newA(k, s.Data.At(SplitTermBytes).Plus(rowsAt))
-		b := tile.NewDescriptorMN(k, s.Data.At(2*SplitTermBytes))
+		lower := newA(k, s.Data.At(TermBytes).Plus(rowsAt))
+		b := tile.NewDescriptorMN(k, s.Data.At(2*TermBytes))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -97,16 +97,16 @@ func (p *Split) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 
 // load fills the ring: B's first copies start before anything else, the others
 // as soon as a stage is empty.
-func (p *Split) load(first, steps ptx.U32, newFiller func() Filler) {
+func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
 	k := p.K
 	lane := p.Thread.AndI(31)
 	elected := k.ElectOne().And(p.InRole().LtI(32))
 	copyB := func(s pipeline.Stage, kt ptx.U32) {
-		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(splitBBytes))
-		k.TMALoad(s.Data.At(2*SplitTermBytes), p.B, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.Column.DivI(tile.Block))
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermBBytes))
+		k.TMALoad(s.Data.At(2*TermBytes), p.B, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.Column.DivI(tile.Block))
 	}
 	ahead := p.ring.Producer()
-	k.Range(steps.Min(ptx.Uint(SplitStages)), func(kt ptx.U32) {
+	k.Range(steps.Min(ptx.Uint(TwoTermStages)), func(kt ptx.U32) {
 		s := ahead.Acquire()
 		k.If(elected, func() { copyB(s, kt) })
 		ahead.Advance()
@@ -117,7 +117,7 @@ func (p *Split) load(first, steps ptx.U32, newFiller func() Filler) {
 		var s pipeline.Stage
 		filler.Fill(kt, func() ptx.Shared {
 			s = at.Acquire()
-			k.If(elected.And(kt.GeI(SplitStages)), func() { copyB(s, kt) })
+			k.If(elected.And(kt.GeI(TwoTermStages)), func() { copyB(s, kt) })
 			return s.Data
 		})
 		k.FenceProxyAsync(".shared::cta")
@@ -128,29 +128,29 @@ func (p *Split) load(first, steps ptx.U32, newFiller func() Filler) {
 }
 
 // InRole is the thread's number in its warpgroup.
-func (p *Split) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
+func (p *TwoTerm) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThreads - 1) }
 
 // Terms splits two FP32 values.
-func (p *Split) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
+func (p *TwoTerm) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
 	u := p.K.PackBF16(a, b)
 	lo, hi := u.Unpack()
 	return u.Bits(), p.K.PackBF16(a.Sub(lo), b.Sub(hi)).Bits()
 }
 
 // StoreEight writes both terms of 8 neighbours of A.
-func (p *Split) StoreEight(to ptx.Shared, v []ptx.F32) {
+func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	var upper, lower []ptx.U32
 	for i := 0; i < len(v); i += 2 {
 		u, l := p.Terms(v[i], v[i+1])
 		upper, lower = append(upper, u), append(lower, l)
 	}
 	ptx.StShared(to, upper...)
-	ptx.StShared(to.At(SplitTermBytes), lower...)
+	ptx.StShared(to.At(TermBytes), lower...)
 }
 
 // LoadEight loads 8 neighbours of a row, columns wide, of FP32 values: zeros
 // past its end or where the row is not there.
-func (p *Split) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
+func (p *TwoTerm) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)
 	if columns%8 == 0 {
