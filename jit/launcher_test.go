@@ -33,7 +33,7 @@ type mixedArgs struct {
 	F      float32
 }
 
-// mixed stores n, bits and f at out.
+// mixed stores n, bits and f at out: its first thread does, CTAs run side by side.
 func mixed() *jit.Builder[mixedArgs] {
 	k := jit.NewBuilder[mixedArgs]("mixed", 32, 1)
 	k.CTAs(func(a *mixedArgs) int { return max(1, a.N/1000) })
@@ -42,9 +42,11 @@ func mixed() *jit.Builder[mixedArgs] {
 		return driver.TensorMap{Elem: driver.BF16, Rank: 1, Address: a.Out, Dims: [5]uint64{64}, Box: [5]uint32{64}}
 	})
 	f, bits := k.F32(&k.Args.F), k.Word(&k.Args.Bits)
-	ptx.StGlobal(out, n)
-	ptx.StGlobal(out.At(4), f)
-	ptx.StGlobal(out.At(8), bits)
+	k.If(k.CtaidX().Or(k.TidX()).EqI(0), func() {
+		ptx.StGlobal(out, n)
+		ptx.StGlobal(out.At(4), f)
+		ptx.StGlobal(out.At(8), bits)
+	})
 	return k
 }
 
