@@ -1,5 +1,6 @@
-// Model types that are known, and that no Config says.
 package checkpoint
+
+// This file has model types that are known, and that no Config says.
 
 const none = "there are no experts in it"
 

@@ -1,4 +1,3 @@
-// Families whose routers score with sigmoids.
 package checkpoint
 
 import (
@@ -6,6 +5,8 @@ import (
 
 	"sonicmoe/moe/spec"
 )
+
+// This file has families whose routers score with sigmoids.
 
 // kind is the model_type; a text model's is that of the model of several parts.
 func (f *fields) kind() string { return strings.TrimSuffix(f.text("", "model_type"), "_text") }

@@ -1,7 +1,8 @@
-// Families whose routers are softmaxes, beside those of families.go.
 package checkpoint
 
 import "sonicmoe/moe/spec"
+
+// This file has families whose routers are softmaxes, beside those of families.go.
 
 // listedSparse are the layers that mlp_layer_types, which must be there, calls sparse.
 func (f *fields) listedSparse() func(int) bool {

@@ -1,0 +1,20 @@
+package gemm_test
+
+import (
+	"fmt"
+
+	"sonicmoe/jit/gemm"
+)
+
+// A tiling says how much shared memory a product takes, and so how deep its ring
+// may be.
+func ExampleTiling() {
+	const limit, epilogue = 227 << 10, 32 << 10 // an SM's bytes, and those of two staged tiles of 64 columns
+	t := gemm.Tiling{TileN: 256, Stages: 8, GroupM: 8, ClusterM: 2}
+	for t.SharedBytes(epilogue) > limit {
+		t.Stages--
+	}
+	fmt.Println(t, t.StageBytes(), t.SharedBytes(epilogue))
+	// Output:
+	// 128x256 s4 p8 c2 49152 229888
+}

@@ -1,0 +1,26 @@
+package checkpoint_test
+
+import (
+	"fmt"
+
+	"sonicmoe/moe/checkpoint"
+)
+
+// A config.json becomes the Config of the model's expert layers.
+func ExampleRead() {
+	m, err := checkpoint.Read([]byte(`{
+		"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+		"num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 32, "hidden_act": "silu"
+	}`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(m.Config)
+
+	_, err = checkpoint.Read([]byte(`{"model_type": "llama"}`))
+	fmt.Println(err)
+	// Output:
+	// d=4096 n=14336 E=8 K=2 w1=concatenated logits=bf16
+	// model_type "llama" is not known; checkpoint.Types lists those that are
+}
