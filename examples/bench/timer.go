@@ -129,7 +129,7 @@ func (t *timer) readClock(place int) error {
 // sample evaluates the events and clocks of measure.
 func (t *timer) sample(each int) (*report.Sample, error) {
 	var all []float64
-	s := &report.Sample{}
+	var parts []report.Round
 	for r := range rounds {
 		var part []float64
 		for i := range each {
@@ -147,9 +147,10 @@ func (t *timer) sample(each int) (*report.Sample, error) {
 			}
 		}
 		all = append(all, part...)
-		s.Rounds = append(s.Rounds, round)
+		parts = append(parts, round)
 	}
-	s.MedianMS, s.FastestMS, s.SlowestMS, s.Repeats = report.Median(all), slices.Min(all), slices.Max(all), len(all)
+	s := report.SampleOf(all)
+	s.Rounds = parts
 	return s, nil
 }
 
@@ -183,7 +184,7 @@ func (t *timer) cold(work func() error) (*report.Sample, error) {
 		}
 		all = append(all, ms)
 	}
-	return &report.Sample{MedianMS: report.Median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+	return report.SampleOf(all), nil
 }
 
 // Passes of a chip that has rested, as the recorded figures of SonicMoE were
@@ -227,7 +228,7 @@ func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*repor
 			all = append(all, ms)
 		}
 	}
-	return &report.Sample{MedianMS: report.Median(all), FastestMS: slices.Min(all), SlowestMS: slices.Max(all), Repeats: len(all)}, nil
+	return report.SampleOf(all), nil
 }
 
 // turns measures pieces of work that take turns, back to back, so that what the
@@ -267,7 +268,7 @@ func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Samp
 		all[i%len(works)] = append(all[i%len(works)], ms)
 	}
 	for i, ms := range all {
-		samples[i] = &report.Sample{MedianMS: report.Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
+		samples[i] = report.SampleOf(ms)
 	}
 	return samples, nil
 }

@@ -9,12 +9,12 @@ wide, without which none are measured.
 
 import argparse
 import copy
-import statistics
 
 import torch
 import transformers
 
 import sonicmoe_go
+from bench import median_ms
 
 VOCABULARY = 96
 LAYERS = 4
@@ -95,21 +95,6 @@ def greedy(model: torch.nn.Module, ours: str, device: str) -> tuple[int, int, fl
     margin = (best[..., 0] - best[..., 1]) / want.std(dim=-1)
     other = got.argmax(-1) != want.argmax(-1)
     return other.numel() - int(other.sum()), other.numel(), margin[other].max().item() if other.any() else 0.0
-
-
-def median_ms(f, rounds: int) -> float:
-    """The median time of f on the device, the host's included where that is longer."""
-    for _ in range(3):
-        f()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(rounds):
-        start.record()
-        f()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
 
 
 def speed(model: torch.nn.Module, tokens: int, device: str) -> tuple[float, float, float]:

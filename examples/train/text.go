@@ -24,8 +24,8 @@ type corpus struct {
 }
 
 const (
-	stretches  = 40
-	heldOutOne = 10 // every tenth stretch
+	stretches    = 40
+	heldOutEvery = 10 // every tenth stretch
 )
 
 // newCorpus takes a text of more than so many stretches of bytes.
@@ -42,10 +42,10 @@ func newCorpus(text string) *corpus {
 
 // isHeldOut says whether the symbol at a place is never one to predict in
 // training.
-func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutOne == heldOutOne-1 }
+func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutEvery == heldOutEvery-1 }
 
 // firstHeldOut is where the first stretch begins that is held out.
-func (c *corpus) firstHeldOut() int { return (heldOutOne - 1) * c.stretch }
+func (c *corpus) firstHeldOut() int { return (heldOutEvery - 1) * c.stretch }
 
 // text is how symbols read.
 func (c *corpus) text(symbols []uint8) string {

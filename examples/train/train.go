@@ -58,7 +58,8 @@ type curve struct {
 	// losses are the cross entropies of each step's batches, in nats, before
 	// the step.
 	losses []float64
-	// heldOut are those of text that training does not see, all of it.
+	// heldOut are those of text that training does not see, all of it that fills
+	// batches.
 	heldOut []point
 	// load counts the tokens of each block's experts in the last tenth of the
 	// steps.

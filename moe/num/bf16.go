@@ -41,24 +41,12 @@ func roundToOdd(x float64) float32 {
 
 // EncodeBF16 rounds src, once, to dst, which is at least as long.
 func EncodeBF16[F Float](dst []uint16, src []F) {
-	each(dst, src, either[F](encodeBF16, func(dst []uint16, src []float64) {
-		for i, x := range src {
-			dst[i] = Float64ToBF16(x)
-		}
-	}))
+	each(dst, src, encoding[F](encodeBF16, Float64ToBF16))
 }
 
 // DecodeBF16 decodes src to dst, which is at least as long.
 func DecodeBF16[F Float](dst []F, src []uint16) {
-	var convert any = decodeBF16
-	if _, ok := convert.(func([]F, []uint16)); !ok {
-		convert = func(dst []F, src []uint16) {
-			for i, b := range src {
-				dst[i] = F(BF16ToFloat32(b))
-			}
-		}
-	}
-	each(dst, src, convert.(func([]F, []uint16)))
+	each(dst, src, decoding[F](decodeBF16, BF16ToFloat32))
 }
 
 func encodeBF16One(dst []uint16, src []float32) {

@@ -66,26 +66,10 @@ func Float32ToF16(x float32) uint16 {
 func Float64ToF16(x float64) uint16 { return Float32ToF16(roundToOdd(x)) }
 
 // EncodeF16 rounds src, once, to dst, which is at least as long.
-func EncodeF16[F Float](dst []uint16, src []F) {
-	each(dst, src, either[F](encodeF16, func(dst []uint16, src []float64) {
-		for i, x := range src {
-			dst[i] = Float64ToF16(x)
-		}
-	}))
-}
+func EncodeF16[F Float](dst []uint16, src []F) { each(dst, src, encoding[F](encodeF16, Float64ToF16)) }
 
 // DecodeF16 decodes src to dst, which is at least as long.
-func DecodeF16[F Float](dst []F, src []uint16) {
-	var convert any = decodeF16
-	if _, ok := convert.(func([]F, []uint16)); !ok {
-		convert = func(dst []F, src []uint16) {
-			for i, b := range src {
-				dst[i] = F(F16ToFloat32(b))
-			}
-		}
-	}
-	each(dst, src, convert.(func([]F, []uint16)))
-}
+func DecodeF16[F Float](dst []F, src []uint16) { each(dst, src, decoding[F](decodeF16, F16ToFloat32)) }
 
 func encodeF16One(dst []uint16, src []float32) {
 	for i, x := range src {

@@ -14,13 +14,30 @@ type Number interface {
 // Float is a number that slices of bf16 and fp16 are made of.
 type Float interface{ float32 | float64 }
 
-// either is the conversion from F.
-func either[F Float](of32 func([]uint16, []float32), of64 func([]uint16, []float64)) func([]uint16, []F) {
-	var f any = of32
-	if _, ok := f.(func([]uint16, []F)); !ok {
-		f = of64
+// encoding is the conversion from F: a float64 is rounded alone, once.
+func encoding[F Float](of32 func([]uint16, []float32), of64 func(float64) uint16) func([]uint16, []F) {
+	return either[func([]uint16, []F)](of32, func(dst []uint16, src []float64) {
+		for i, x := range src {
+			dst[i] = of64(x)
+		}
+	})
+}
+
+// decoding is the conversion to F.
+func decoding[F Float](of32 func([]float32, []uint16), one func(uint16) float32) func([]F, []uint16) {
+	return either[func([]F, []uint16)](of32, func(dst []float64, src []uint16) {
+		for i, b := range src {
+			dst[i] = float64(one(b))
+		}
+	})
+}
+
+// either is which of two is a T.
+func either[T any](a, b any) T {
+	if t, ok := a.(T); ok {
+		return t
 	}
-	return f.(func([]uint16, []F))
+	return b.(T)
 }
 
 // Bytes views a slice of numbers as bytes, in the machine's order, which is

@@ -120,6 +120,11 @@ type Sample struct {
 	Rounds []Round `json:"rounds,omitempty"`
 }
 
+// SampleOf is the sample of these milliseconds, at least one, which it sorts.
+func SampleOf(ms []float64) *Sample {
+	return &Sample{MedianMS: Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
+}
+
 // Round is one part of the repeats.
 type Round struct {
 	MedianMS float64 `json:"median_ms"`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -203,21 +205,27 @@ def _gradients(ctx, d_o, *rest):
 _forward_op.register_autograd(_gradients, setup_context=_save)
 
 
-class _Forward(torch.autograd.Function):
-    """The operator forward without torch's dispatcher, which costs the host more than a layer does."""
+def _direct(run, save, gradients) -> Callable[..., tuple[Tensor, ...]]:
+    """An operator without torch's dispatcher, which costs the host more than a layer does."""
 
-    @staticmethod
-    def forward(ctx, *args):
-        output = _forward(*args)
-        _save(ctx, args, output)
-        return output
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *args):
+            output = run(*args)
+            save(ctx, args, output)
+            return output
 
-    backward = staticmethod(_gradients)
+        backward = staticmethod(gradients)
+
+    return Direct.apply
+
+
+_forward_direct = _direct(_forward, _save, _gradients)
 
 
 def forward(*args) -> tuple[Tensor, ...]:
     """The operator: o, h, shared_h, scores, expert_ids, logits, and a list where it rounds."""
-    return (_forward_op if watched() else _Forward.apply)(*args)
+    return (_forward_op if watched() else _forward_direct)(*args)
 
 
 def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
@@ -313,21 +321,12 @@ def _experts_gradients(ctx, d_o, *_):
 _experts_op.register_autograd(_experts_gradients, setup_context=_experts_save)
 
 
-class _Experts(torch.autograd.Function):
-    """The operator experts without torch's dispatcher."""
-
-    @staticmethod
-    def forward(ctx, *args):
-        output = _experts(*args)
-        _experts_save(ctx, args, output)
-        return output
-
-    backward = staticmethod(_experts_gradients)
+_experts_direct = _direct(_experts, _experts_save, _experts_gradients)
 
 
 def experts(*args) -> tuple[Tensor, ...]:
     """The operator: o, h and shared_h."""
-    return (_experts_op if watched() else _Experts.apply)(*args)
+    return (_experts_op if watched() else _experts_direct)(*args)
 
 
 def watched() -> bool:
