@@ -22,7 +22,7 @@ import (
 
 // Source is a kernel to load.
 type Source struct {
-	// Module is the caller's own: Load prints it, which numbers its lines.
+	// Module is only read: sources may share one.
 	Module *ptx.Module
 	// Name is the entry's name.
 	Name string

@@ -11,7 +11,8 @@ import (
 // fills a cache from. Of the options WithTiles, WithTunedFrom and
 // WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
 // Errors: *ArgError for a wrong Config or tiling, and one that names the target
-// where it is not of compute capability 9.0.
+// where it is not of compute capability 9.0. Modules are not to be changed: layers
+// share them.
 //
 // What New compiles depends on the target's shared memory and its number of
 // SMs, through the choice of tile shapes, and on nothing else of it.

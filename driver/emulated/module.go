@@ -31,7 +31,7 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 		return driver.Image{}, invalid("Compile", "OptLevel is %d, must be 0 to 4", o.OptLevel)
 	}
 	sum := sha256.Sum256(ptx)
-	m, err := decoded.load(ptx, sum)
+	m, err := decode(ptx, sum)
 	switch {
 	case err != nil:
 		return driver.Image{}, &driver.Error{Op: "Compile", Kind: driver.ErrCompile, Log: compilerLog(err)}
@@ -88,7 +88,7 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 	if !bytes.Equal(sum[:], rest[:sha256.Size]) {
 		return nil, wrong("the checksum is wrong: the image is damaged")
 	}
-	m, err := decoded.load(text, sum)
+	m, err := decode(text, sum)
 	if err != nil {
 		return nil, &driver.Error{Op: "Load", Kind: driver.ErrWrongImage, Cause: err}
 	}

@@ -65,3 +65,29 @@ func TestAddedKernel(t *testing.T) {
 		}
 	}
 }
+
+// A kernel is emitted once for all layers that it is the same in, and no other.
+func TestEmittedOnce(t *testing.T) {
+	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 192, NumExperts: 4, TopK: 2}}
+	l.Tiles = kernels.Choose(tiles.H200, l.Config, driver.H200())
+	first, err := ReluKernel.Build(l)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		name   string
+		change func(l *registry.Layer)
+		same   bool
+	}{
+		{"nothing", func(*registry.Layer) {}, true},
+		{"hint", func(l *registry.Layer) { l.TokensHint = 7 }, true},
+		{"another's tiling", func(l *registry.Layer) { l.Tiles = tiles.Choice{"relu": l.Tiles["relu"]} }, true},
+		{"width", func(l *registry.Layer) { l.Hidden = 512 }, false},
+		{"tiling", func(l *registry.Layer) { l.Tiles = tiles.Choice{"relu": kt.Shallow(128)} }, false},
+		{"shared", func(l *registry.Layer) { l.IsShared = true }, false},
+	} {
+		other := l
+		c.change(&other)
+		b, err := ReluKernel.Build(other)
+		require.NoError(t, err)
+		assert.Equal(t, c.same, b.Source("").Module == first.Source("").Module, c.name)
+	}
+}

@@ -50,7 +50,7 @@ type Kernel[A any] struct {
 	// Roofline is the least that it has to do, where that is not its product's
 	// work; nil for what a roofline leaves out.
 	Roofline func(c spec.Config, tokens int) []spec.Work
-	// Emit emits it for a layer.
+	// Emit emits it for a layer: by its Config but TokensHint, and Of's tiling.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
 
@@ -64,7 +64,7 @@ type Any interface {
 	// Work is the least that the kernel has to do, for rooflines; none for one
 	// that a roofline leaves out.
 	Work(c spec.Config, tokens int) []spec.Work
-	// Build emits the kernel for a layer.
+	// Build gives the kernel for a layer, which is not to be changed.
 	Build(l Layer) (Built, error)
 }
 
@@ -105,16 +105,19 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 	return nil
 }
 
-// Build implements Any.
+// Build implements Any. Layers of the same sizes and tilings share the kernel.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
-	b, err := k.Emit(l)
-	if err != nil {
-		return nil, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
-	}
-	if l.IsShared {
-		b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
-	}
-	return built[A]{b}, nil
+	of := k.emission(l)
+	return emitted.Get(of, func() (Built, int, error) {
+		b, err := k.Emit(of.layer())
+		if err != nil {
+			return nil, 0, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
+		}
+		if l.IsShared {
+			b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
+		}
+		return built[A]{b}, len(b.Module.Entry(b.Name).Body), nil
+	})
 }
 
 // Of is the kernel's launcher among all.

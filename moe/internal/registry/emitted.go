@@ -1,0 +1,43 @@
+package registry
+
+import (
+	"sonicmoe/cache/recent"
+	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/spec"
+)
+
+// emitted are the kernels that this process emitted last, of two or three layers:
+// a layer that is made again, or shares kernels' sizes with another, emits none of
+// them.
+var emitted = recent.New[emission, Built](maxEmitted)
+
+// maxEmitted bounds emitted by instructions, each of which takes some 600 bytes.
+const maxEmitted = 100_000
+
+// emission is all that a kernel's text may follow from.
+type emission struct {
+	kernel   Any
+	config   spec.Config
+	tiling   gemm.Tiling
+	isShared bool
+}
+
+// emission is what the kernel is in a layer.
+func (k *Kernel[A]) emission(l Layer) emission {
+	e := emission{kernel: k, config: l.Config, isShared: l.IsShared}
+	e.config.TokensHint = 0 // it steers the choice of tilings alone
+	if k.Of != nil {
+		e.tiling = l.Tiling(k.Of)
+	}
+	return e
+}
+
+// layer is a layer that has nothing but what the kernel may follow from.
+func (e emission) layer() Layer {
+	l := Layer{Config: e.config, IsShared: e.isShared}
+	if p := e.kernel.Product(); p != nil {
+		l.Tiles = tiles.Choice{p.Name: e.tiling}
+	}
+	return l
+}
