@@ -22,21 +22,8 @@ type entry[K comparable, V any] struct {
 // New is a cache of values that cost so much in all.
 func New[K comparable, V any](most int) *Cache[K, V] { return &Cache[K, V]{max: most} }
 
-// Get is the value made from key, by make unless the cache has it; make tells what
-// it costs to keep. Of goroutines that ask for the same at once, each makes it.
-// Errors are not kept.
-func (c *Cache[K, V]) Get(key K, make func() (value V, cost int, err error)) (V, error) {
-	if v, ok := c.find(key); ok {
-		return v, nil
-	}
-	v, cost, err := make()
-	if err == nil {
-		c.add(entry[K, V]{key, v, cost})
-	}
-	return v, err
-}
-
-func (c *Cache[K, V]) find(key K) (v V, ok bool) {
+// Find is the value that was added with the key, if it is still there.
+func (c *Cache[K, V]) Find(key K) (v V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, e := range c.entries {
@@ -49,11 +36,13 @@ func (c *Cache[K, V]) find(key K) (v V, ok bool) {
 	return v, false
 }
 
-func (c *Cache[K, V]) add(e entry[K, V]) {
+// Add keeps a value, made from key, that was not found. Of goroutines that look
+// for the same at once, each finds nothing and may add it.
+func (c *Cache[K, V]) Add(key K, value V, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.entries = append(c.entries, e)
-	c.cost += e.cost
+	c.entries = append(c.entries, entry[K, V]{key, value, cost})
+	c.cost += cost
 	for c.cost > c.max && len(c.entries) > 1 {
 		c.cost -= c.entries[0].cost
 		c.entries[0] = entry[K, V]{}

@@ -108,16 +108,18 @@ func (k *Kernel[A]) Work(c spec.Config, tokens int) []spec.Work {
 // Build implements Any. Layers of the same sizes and tilings share the kernel.
 func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	of := k.emission(l)
-	return emitted.Get(of, func() (Built, int, error) {
-		b, err := k.Emit(of.layer())
-		if err != nil {
-			return nil, 0, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
-		}
-		if l.IsShared {
-			b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
-		}
-		return built[A]{b}, len(b.Module.Entry(b.Name).Body), nil
-	})
+	if b, ok := emitted.Find(of); ok {
+		return b, nil
+	}
+	b, err := k.Emit(of.layer())
+	if err != nil {
+		return nil, fmt.Errorf("emitting the %s kernel: %w", l.KernelName(k), err)
+	}
+	if l.IsShared {
+		b.Rename("moe_shared" + strings.TrimPrefix(b.Name, "moe"))
+	}
+	emitted.Add(of, built[A]{b}, len(b.Module.Entry(b.Name).Body))
+	return built[A]{b}, nil
 }
 
 // Of is the kernel's launcher among all.
