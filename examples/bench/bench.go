@@ -177,15 +177,8 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 			r.Compiled++
 		}
 	}
-	for _, p := range []struct {
-		name string
-		to   *string
-	}{{"up", &r.Up}, {"down", &r.Down}, {"dh", &r.DH}, {"dx", &r.DX}, {"dw1", &r.DW1}, {"dw2", &r.DW2}} {
-		for _, q := range b.pass.products {
-			if q.Name == p.name {
-				*p.to = l.Tiles()[q.Name].String()
-			}
-		}
+	for _, p := range b.pass.products {
+		r.Tiles = append(r.Tiles, report.Tiled{Product: p.Name, Tiling: l.Tiles()[p.Name].String()})
 	}
 }
 

@@ -117,8 +117,11 @@ func TestBoth(t *testing.T) {
 	require.Len(t, r.Backward.Rows, 1)
 	row := r.Backward.Rows[0]
 	require.Empty(t, row.Error)
-	require.Empty(t, row.Up)
-	require.NotEmpty(t, row.DW1)
+	var tiled []string
+	for _, p := range row.Tiles {
+		tiled = append(tiled, p.Product)
+	}
+	require.Equal(t, []string{"dh", "dw2", "dw1", "dx"}, tiled)
 	var names []string
 	var roofline float64
 	for _, k := range row.Kernels {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
@@ -144,4 +145,16 @@ func TestRoute(t *testing.T) {
 	require.ErrorContains(t, err, "leaves 3 experts, a token needs 4")
 	_, err = route("odd", c, tokens)
 	require.ErrorContains(t, err, "odd")
+}
+
+// A product that is added is in a row's report, by its name alone.
+func TestAddedProduct(t *testing.T) {
+	var b strings.Builder
+	at := gemm.Tiling{TileN: 128, Stages: 5, GroupM: 4, ClusterM: 1}
+	report.PrintRow(&b, report.Row{Name: "added", New: 1, Tiles: []report.Tiled{{Product: "relu", Tiling: at.String()}}, Points: []report.Point{
+		{Product: "up", Point: at, MS: 1}, {Product: "relu", Point: at, MS: 2, Chosen: true},
+	}})
+	for _, want := range []string{"relu 128x128 s5 p4 c1  made in", "up point", "relu point", "relu: the default takes 0.0 % more than the best of 1"} {
+		require.Contains(t, b.String(), want)
+	}
 }

@@ -5,12 +5,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 	"sonicmoe/moe/trial"
+	"sonicmoe/moe/tune"
 )
 
 // sampled is how many tokens are compared with the reference at least.
@@ -64,8 +66,13 @@ func (j *job) compile() (*moe.Layer, error) {
 		s := jit.Of(j.dev).Stats()
 		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
 	}
-	tiles := l.Tiles()
-	fmt.Fprintf(j.out, "tiles          up %v, down %v: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", tiles["up"], tiles["down"])
+	var tiles []string
+	for _, p := range tune.Products() {
+		if !p.Backward {
+			tiles = append(tiles, fmt.Sprintf("%s %v", p.Name, l.Tiles()[p.Name]))
+		}
+	}
+	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))
 	return l, nil
 }
 

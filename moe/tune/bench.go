@@ -15,6 +15,8 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/trial"
 )
@@ -37,6 +39,7 @@ var layers = autotune.NewSubject("moe layer", newBench)
 // bench tries points of a layer's products on one set of tensors.
 type bench struct {
 	task
+	kernels       registry.Registry
 	setting       autotune.Setting
 	dev           driver.Device
 	ours          bool // the device is to be closed
@@ -64,7 +67,7 @@ type candidate struct {
 const seed = 7
 
 func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[gemm.Tiling], error) {
-	b := &bench{setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[string]checksum{}, candidates: map[string]*candidate{}}
+	b := &bench{kernels: kernel.Kernels, setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[string]checksum{}, candidates: map[string]*candidate{}}
 	if err := json.Unmarshal(s.Spec, &b.task); err != nil {
 		return nil, err
 	}
@@ -217,7 +220,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 			return err
 		}
 		for i, out := range r.outputs {
-			name := r.name + " " + out.name
+			name := r.Name + " " + out.name
 			want, known := b.want[name]
 			if !known {
 				if err := b.learn(ctx, r); err != nil {
@@ -226,7 +229,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 				want = b.want[name]
 			}
 			if got[i] != want {
-				return fmt.Errorf("%s: %s has other bits than with the default tiles, which were right against float64", r.name, out.name)
+				return fmt.Errorf("%s: %s has other bits than with the default tiles, which were right against float64", r.Name, out.name)
 			}
 		}
 	}
@@ -238,7 +241,7 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	got, err := b.checksums(ctx, b.base, r)
 	for i, out := range r.outputs {
 		if err == nil {
-			b.want[r.name+" "+out.name] = got[i]
+			b.want[r.Name+" "+out.name] = got[i]
 		}
 	}
 	return err

@@ -17,6 +17,7 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
 )
 
@@ -136,7 +137,7 @@ func TestVerifyCanFail(t *testing.T) {
 		runs, err := b.runs(p.Name)
 		require.NoError(t, err)
 		first := runs[0]
-		name := first.name + " " + first.outputs[0].name
+		name := first.Name + " " + first.outputs[0].name
 		was := b.want[name]
 		b.want[name] = checksum{was[0] ^ 1, was[1]}
 		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].name+" has other bits", p.Name)
@@ -233,4 +234,31 @@ func TestWrongSwizzle(t *testing.T) {
 		require.NoError(t, b.Verify(ctx, p.Name, choice[p.Name]), "the default makes good what was spoilt")
 		assert.NoError(t, b.Verify(ctx, p.Name, right), "%s %v", p.Name, right)
 	}
+}
+
+// A product that is added is shown by its row's pass; one whose row has none,
+// or one with an output that no pass has, is an error.
+func TestAddedProduct(t *testing.T) {
+	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{10, 0, 1, 5}})
+	require.NoError(t, err)
+	defer b.Close()
+	product := &registry.Product{Name: "relu"}
+	row := &registry.Kernel[struct{}]{KernelName: "relu", Of: product, ShownBy: registry.Training}
+	b.kernels = append(registry.Registry{row}, b.kernels...)
+	runs, err := b.runs("relu")
+	require.NoError(t, err)
+	require.Len(t, runs, 1)
+	require.Equal(t, "relu", runs[0].kernel)
+	require.Equal(t, []named{{"O", b.trial.Args.O}, {"H", b.trial.Args.H}}, runs[0].outputs, "scores are inputs here")
+	_, err = b.checksums(t.Context(), b.base, runs[0])
+	require.NoError(t, err)
+
+	row.ShownBy = registry.Pass{Name: "sideways", Outputs: []string{"Z"}}
+	_, err = b.runs("relu")
+	require.EqualError(t, err, `the pass that shows the work of the kernel "relu": "sideways" has no output "Z"`)
+	row.ShownBy = registry.Pass{}
+	_, err = b.runs("relu")
+	require.ErrorContains(t, err, "has no outputs")
+	_, err = b.runs("tanh")
+	require.ErrorContains(t, err, "product is tanh, must be one of [relu up")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/registry"
@@ -18,110 +19,116 @@ type named struct {
 	moe.Tensor
 }
 
-// run is a pass that shows a product's work.
+// run is a pass that shows the work of a product's kernel.
 type run struct {
-	name string
-	do   func(*moe.Call) error
+	registry.Pass
+	// kernel is that kernel, as observers know it.
+	kernel string
+	do     func(*moe.Call) error
 	// outputs are compared; before is what their words hold ahead of the pass.
 	outputs []named
 	before  uint32
-	// kernel is the product's kernel in the pass, as observers know it.
-	kernel string
 }
 
 const poison = 0xffffffff
 
 // runs are the passes that together use every kernel of a product. The first
-// has the one that is timed. A product that has none here is an error.
+// has the one that is timed. A product that has none is an error.
 func (b *bench) runs(product string) ([]run, error) {
-	a, g := b.trial.Args, b.trial.Back
-	switch product {
-	case "up":
-		outputs := []named{{"O", a.O}, {"H", a.H}}
-		if b.Histogram == nil {
-			outputs = append(outputs, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
-		}
-		return []run{
-			{"training", b.forward(a), outputs, poison, "up"},
-			{"inference", b.forward(b.trial.Inference()), []named{{"O", a.O}}, poison, "up-inference"},
-		}, nil
-	case "down":
-		return []run{{"training", b.forward(a), []named{{"O", a.O}}, poison, "down"}}, nil
-	case "dh":
-		return []run{{"backward", b.backward(g, b.Histogram == nil),
-			[]named{{"DX", g.DX}, {"DScores", g.DScores}, {"DW1", g.DW1.Tensor}, {"DW2", g.DW2.Tensor}}, poison, "dh"}}, nil
-	case "dx":
-		only := wanting(g, moe.WeightGradients{})
-		only.DX = g.DX
-		var list []run
-		if b.Histogram == nil {
-			list = append(list, run{"backward to X", b.backward(only, true), []named{{"DX", g.DX}}, poison, "dx"})
-		}
-		return append(list, run{"backward of the experts to X", b.backward(only, false), []named{{"DX", g.DX}}, poison, "dx-given"}), nil
-	case "dw1", "dw2":
-		return b.weightRuns(product), nil
+	p, err := b.kernels.FindProduct(product)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("no pass is known that shows the work of product %q", product)
-}
-
-// weightRuns are the four ways of writing the gradient of W1 or W2.
-func (b *bench) weightRuns(product string) []run {
-	g, shapes := b.trial.Back, b.Config.Gradients(b.trial.Tokens, moe.F32)
 	var list []run
-	for _, way := range []struct {
-		name      string // of the kernel, behind the product's
-		f32, adds bool
-	}{{"", false, false}, {"-f32", true, false}, {"-add", false, true}, {"-add-f32", true, true}} {
-		var w moe.WeightGradients
-		var out named
-		before := uint32(poison)
-		if way.adds {
-			before = 0
+	for _, k := range b.kernels.OfProduct(p) {
+		if k.Pass().RoutedOnly && b.Histogram != nil {
+			continue
 		}
-		if product == "dw1" {
-			out = named{"DW1", g.DW1.Tensor}
-			if way.f32 {
-				out.Tensor = moe.Tensor{Ptr: b.wide, Shape: shapes.DW1}
-			}
-			w.DW1 = moe.Gradient{Tensor: out.Tensor, Accumulate: way.adds}
-		} else {
-			out = named{"DW2", g.DW2.Tensor}
-			if way.f32 {
-				out.Tensor = moe.Tensor{Ptr: b.wide, Shape: shapes.DW2}
-			}
-			w.DW2 = moe.Gradient{Tensor: out.Tensor, Accumulate: way.adds}
+		r, err := b.run(k.Pass())
+		if err != nil {
+			return nil, fmt.Errorf("the pass that shows the work of the kernel %q: %w", k.Name(), err)
 		}
-		list = append(list, run{product + way.name, b.backward(wanting(g, w), false), []named{out}, before, product + way.name})
+		r.kernel = k.Name()
+		list = append(list, r)
 	}
-	return list
+	return list, nil
 }
 
-// wanting is a backward pass for the weights' gradients alone.
-func wanting(g moe.Backward, w moe.WeightGradients) moe.Backward {
-	g.DX, g.DScores, g.DLogits = moe.Tensor{}, moe.Tensor{}, moe.Tensor{}
-	g.WeightGradients = w
-	return g
+// run is a pass as the bench runs it.
+func (b *bench) run(p registry.Pass) (run, error) {
+	r := run{Pass: p, before: poison}
+	if p.Accumulate {
+		r.before = 0
+	}
+	given := p.Given || b.Histogram != nil
+	all, wanted := any(&b.trial.Args), any(nil)
+	if p.Backward {
+		g := b.trial.Args.Backward()
+		g.DO = b.trial.Back.DO
+		r.do, all, wanted = b.backward(&g, given), &b.trial.Back, &g
+	} else {
+		f := b.trial.Args
+		f.H = moe.Tensor{}
+		r.do, wanted = b.forward(&f, given), &f
+	}
+	for _, name := range p.Outputs {
+		if given && (name == "Scores" || name == "ExpertIDs") {
+			continue // inputs then
+		}
+		from, _ := output(all, name)
+		if from == nil || from.IsZero() {
+			return run{}, fmt.Errorf("%q has no output %q", p.Name, name)
+		}
+		to, accumulate := output(wanted, name)
+		*to = *from
+		if p.F32 {
+			to.Ptr, to.Shape.Type = b.wide, moe.F32
+		}
+		if p.Accumulate {
+			*accumulate = true
+		}
+		r.outputs = append(r.outputs, named{name, *to})
+	}
+	if len(r.outputs) == 0 {
+		return run{}, fmt.Errorf("%q has no outputs", p.Name)
+	}
+	return r, nil
+}
+
+// output is the tensor, or the gradient's with its Accumulate, of that name
+// among the fields of a moe.Forward or moe.Backward; nil where there is none.
+func output(of any, name string) (t *moe.Tensor, accumulate *bool) {
+	field := reflect.ValueOf(of).Elem().FieldByName(name)
+	if !field.IsValid() {
+		return nil, nil
+	}
+	switch v := field.Addr().Interface().(type) {
+	case *moe.Tensor:
+		return v, new(bool)
+	case *moe.Gradient:
+		return &v.Tensor, &v.Accumulate
+	}
+	return nil, nil
 }
 
 // forward is a pass with the buffers, whose workspace is today's.
-func (b *bench) forward(f moe.Forward) func(*moe.Call) error {
+func (b *bench) forward(f *moe.Forward, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		f.Workspace = b.trial.Args.Workspace
-		if b.Histogram == nil {
-			return c.Forward(b.trial.Stream(), f)
+		if given {
+			return c.ForwardExperts(b.trial.Stream(), *f)
 		}
-		return c.ForwardExperts(b.trial.Stream(), f)
+		return c.Forward(b.trial.Stream(), *f)
 	}
 }
 
-func (b *bench) backward(g moe.Backward, routed bool) func(*moe.Call) error {
+func (b *bench) backward(g *moe.Backward, given bool) func(*moe.Call) error {
 	return func(c *moe.Call) error {
 		g.Workspace = b.trial.Back.Workspace
-		if routed {
-			return c.Backward(b.trial.Stream(), g)
+		if given {
+			return c.BackwardExperts(b.trial.Stream(), *g)
 		}
-		g.DRouter = moe.Gradient{}
-		return c.BackwardExperts(b.trial.Stream(), g)
+		return c.Backward(b.trial.Stream(), *g)
 	}
 }
 
@@ -167,11 +174,11 @@ const (
 
 // prove holds the cost model's layer against float64, forward and backward.
 func (b *bench) prove(ctx context.Context) error {
-	runs, err := b.runs("up")
+	training, err := b.run(registry.Training)
 	if err != nil {
 		return err
 	}
-	if err := b.learn(ctx, runs[0]); err != nil {
+	if err := b.learn(ctx, training); err != nil {
 		return err
 	}
 	saved, err := b.trial.Results(true)
@@ -205,7 +212,7 @@ func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	if err := b.trial.PoisonGradients(g); err != nil {
 		return err
 	}
-	if err := b.backward(g, routed)(b.base.call); err != nil {
+	if err := b.backward(&g, !routed)(b.base.call); err != nil {
 		return err
 	}
 	if err := b.base.layer.Explain(b.trial.Stream().Synchronize(ctx)); err != nil {

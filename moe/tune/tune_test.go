@@ -19,9 +19,9 @@ import (
 	"sonicmoe/moe/internal/kernel"
 )
 
-// quick options try few candidates, once or twice each.
+// quick options try few candidates, once or twice each, on a machine however busy.
 func quick(c *cache.Cache) Options {
-	return Options{Cache: c, Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond}}
+	return Options{Cache: c, Budget: time.Hour, Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond}}
 }
 
 // Tuning runs no kernel on the caller's device; what it saves makes a second

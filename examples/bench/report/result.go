@@ -15,7 +15,7 @@ import (
 
 // Schema is the version of [Report]: a field that changes its meaning or goes
 // raises it, a new field does not.
-const Schema = 2
+const Schema = 3
 
 // Report is everything one run measured; -json writes it.
 type Report struct {
@@ -70,13 +70,8 @@ type Row struct {
 	Shape string `json:"shape"`
 	// Error is why the row is not complete.
 	Error string `json:"error,omitempty"`
-	// Up to DW1 are the tile points of the pass's products.
-	Up   string `json:"up,omitempty"`
-	Down string `json:"down,omitempty"`
-	DH   string `json:"dh,omitempty"`
-	DX   string `json:"dx,omitempty"`
-	DW1  string `json:"dw1,omitempty"`
-	DW2  string `json:"dw2,omitempty"`
+	// Tiles are the tilings of the pass's products.
+	Tiles []Tiled `json:"tiles,omitempty"`
 	// NewMS is what moe.New took, for so many kernels, of which so many were
 	// compiled; the others came from the cache or were loaded already.
 	NewMS    float64 `json:"new_ms,omitempty"`
@@ -106,8 +101,15 @@ type Row struct {
 	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
 	Host        *Host     `json:"host,omitempty"`
 	Routing     []Routing `json:"routing,omitempty"`
-	Points      []Point   `json:"points,omitempty"`
-	Warnings    []string  `json:"warnings,omitempty"`
+	// Points are product by product, the fastest of each first.
+	Points   []Point  `json:"points,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Tiled is a product with its tiling in words: "up", "128x256 s4 p8 c2".
+type Tiled struct {
+	Product string `json:"product"`
+	Tiling  string `json:"tiling"`
 }
 
 // Sample is the device times of repeats.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"sonicmoe/moe/tune"
 )
 
 // grid is a table of right-aligned columns after a left-aligned first one.
@@ -98,10 +96,8 @@ func printMade(w io.Writer, r Row) {
 	if r.New == 0 {
 		return
 	}
-	for _, p := range []struct{ name, point string }{{"up", r.Up}, {"down", r.Down}, {"dh", r.DH}, {"dw2", r.DW2}, {"dw1", r.DW1}, {"dx", r.DX}} {
-		if p.point != "" {
-			fmt.Fprintf(w, "  %s %s", p.name, p.point)
-		}
+	for _, p := range r.Tiles {
+		fmt.Fprintf(w, "  %s %s", p.Product, p.Tiling)
 	}
 	fmt.Fprintf(w, "  made in %.0f ms: %d kernels, %d of them compiled\n", r.NewMS, r.New, r.Compiled)
 }
@@ -187,18 +183,15 @@ func printRouting(w io.Writer, r Row) {
 // printPoints prints the measured tile points, fastest first, and what the
 // default choice loses against the best.
 func printPoints(w io.Writer, r Row) {
-	for _, p := range tune.Products() {
-		var of []Point
-		for _, v := range r.Points {
-			if v.Product == p.Name {
-				of = append(of, v)
-			}
+	for rest := r.Points; len(rest) > 0; {
+		product, n := rest[0].Product, 1
+		for n < len(rest) && rest[n].Product == product {
+			n++
 		}
-		if len(of) == 0 {
-			continue
-		}
+		of := rest[:n]
+		rest = rest[n:]
 		g := grid{indent: "  "}
-		g.add(p.Name+" point", "ms", "over best", "model ms", "")
+		g.add(product+" point", "ms", "over best", "model ms", "")
 		lost := "the default point was not measured"
 		for _, v := range of {
 			over, mark := 100*(v.MS/of[0].MS-1), ""
@@ -209,7 +202,7 @@ func printPoints(w io.Writer, r Row) {
 			g.add(v.Point.String(), number(v.MS, 4), fmt.Sprintf("%+.1f %%", over), number(v.EstimateMS, 4), mark)
 		}
 		g.print(w)
-		fmt.Fprintf(w, "  %s: %s\n", p.Name, lost)
+		fmt.Fprintf(w, "  %s: %s\n", product, lost)
 	}
 }
 

@@ -94,9 +94,9 @@ func (g Mode) Index() int {
 
 // Kernels is a kernel for each of the Modes: "dw1", "dw1-f32",
 // "dw1-add", "dw1-add-f32".
-func Kernels[A any](name string, p *registry.Product, emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (list [4]*registry.Kernel[A]) {
+func Kernels[A any](name string, emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (list [4]*registry.Kernel[A]) {
 	for i, g := range Modes {
-		list[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Of: p, Backward: true,
+		list[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Backward: true,
 			Emit: func(l registry.Layer) (*jit.Kernel[A], error) { return emit(l, g) }}
 	}
 	return list

@@ -80,8 +80,8 @@
 //
 // moe/internal/registry/relu_test.go is one: its arguments, its emission by
 // jit/gemm, its space and cost, its row. One that a layer is to launch is listed in
-// [Kernels] as well, launched by package moe, given a pass to be timed in by
-// moe/tune (runs.go), and named by examples/bench's tables.
+// [Kernels] as well and launched by package moe. Tuning takes the pass to hold it by
+// from its row, and examples/bench its name.
 //
 // # Glossary
 //

@@ -187,8 +187,12 @@ var DXProduct = &registry.Product{
 // DXKernel is for layers that route themselves, DXGivenKernel leaves the router
 // out.
 var (
-	DXKernel      = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
-	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
+	DXKernel = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true,
+		ShownBy: registry.Pass{Name: "backward to X", Backward: true, RoutedOnly: true, Outputs: []string{"DX"}},
+		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
+	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true,
+		ShownBy: registry.Pass{Name: "backward of the experts to X", Backward: true, Given: true, Outputs: []string{"DX"}},
+		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
 )
 
 func dxOf(l registry.Layer, router bool) DX {

@@ -19,8 +19,9 @@ import (
 // kernels are a layer's, with one product more: its row.
 var kernels = append(append(registry.Registry{}, kernel.Kernels...), ReluKernel)
 
-// A product that is added knows its tilings, their costs and its kernel, as
-// those of the layer do: by its row alone.
+// A product that is added knows its tilings, their costs, its kernel and the
+// pass that tuning shows it by, as those of the layer do: by its row alone.
+// What tuning and bench make of a new row is shown in their own tests.
 func TestAddedProduct(t *testing.T) {
 	target, c := driver.H200(), spec.Config{Hidden: 256, Intermediate: 192, NumExperts: 4, TopK: 2}
 	p, err := kernels.FindProduct("relu")
@@ -34,6 +35,8 @@ func TestAddedProduct(t *testing.T) {
 	require.ErrorContains(t, kernels.Check(tiles.Choice{"relu": wrong}, target), "Tiles of relu.Stages is 99")
 	assert.Greater(t, len(p.Candidates(c, target)), 6)
 	assert.Positive(t, p.Work(c, 1024).FLOPs)
+	require.Equal(t, []registry.Any{ReluKernel}, kernels.OfProduct(p))
+	require.Equal(t, registry.Training, kernels.Find("relu").Pass())
 	_, err = kernel.Kernels.FindProduct("relu")
 	require.Error(t, err, "the layer's own list is as it was")
 }

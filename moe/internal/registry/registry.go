@@ -43,6 +43,8 @@ type Kernel[A any] struct {
 	KernelName string
 	// Of is the product whose tiling it has; nil where it has none.
 	Of *Product
+	// ShownBy is the pass that tuning holds the kernel by; one of a product has it.
+	ShownBy Pass
 	// Backward says that only the backward pass has it.
 	Backward bool
 	// Only, unless nil, says which layers have it; the others do without.
@@ -58,6 +60,8 @@ type Kernel[A any] struct {
 type Any interface {
 	Name() string
 	Product() *Product
+	// Pass is the pass that shows the work of a product's kernel.
+	Pass() Pass
 	IsBackward() bool
 	// Suits reports whether a layer has the kernel.
 	Suits(c spec.Config) bool
@@ -87,6 +91,9 @@ func (k *Kernel[A]) Name() string { return k.KernelName }
 
 // Product implements Any.
 func (k *Kernel[A]) Product() *Product { return k.Of }
+
+// Pass implements Any.
+func (k *Kernel[A]) Pass() Pass { return k.ShownBy }
 
 // IsBackward implements Any.
 func (k *Kernel[A]) IsBackward() bool { return k.Backward }
@@ -135,7 +142,7 @@ func (b built[A]) NewLauncher(f *jit.Function, dev driver.Device) Launcher { ret
 
 // Product is one of a layer's grouped products: kernels that have a tiling.
 type Product struct {
-	// Name is "up", "down", "dh", "dw2", "dw1" or "dx".
+	// Name is what choices, reports and options call it: "up".
 	Name string
 	// Backward says that it belongs to the backward pass.
 	Backward bool

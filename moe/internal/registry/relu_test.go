@@ -86,7 +86,8 @@ var ReluProduct = &registry.Product{
 	},
 }
 
-// ReluKernel is the product's kernel.
-var ReluKernel = &registry.Kernel[ReluArgs]{KernelName: "relu", Of: ReluProduct, Emit: func(l registry.Layer) (*jit.Kernel[ReluArgs], error) {
-	return Relu{Config: l.Config, Tiling: l.Tiles["relu"]}.Build()
-}}
+// ReluKernel is the product's kernel, which tuning holds by the layer's O.
+var ReluKernel = &registry.Kernel[ReluArgs]{KernelName: "relu", Of: ReluProduct, ShownBy: registry.Training,
+	Emit: func(l registry.Layer) (*jit.Kernel[ReluArgs], error) {
+		return Relu{Config: l.Config, Tiling: l.Tiling(ReluProduct)}.Build()
+	}}

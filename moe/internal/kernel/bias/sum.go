@@ -114,7 +114,7 @@ var (
 )
 
 func sumKernels(name string, of Of) [4]*registry.Kernel[SumArgs] {
-	list := gradient.Kernels(name, nil, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+	list := gradient.Kernels(name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
 		return Sum{Config: l.Config, Of: of, Store: g}.Build()
 	})
 	for _, k := range list {

@@ -202,7 +202,7 @@ var (
 	ExtraKernel = &registry.Kernel[Args]{KernelName: "drouter-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, true).Build()
 	}}
-	SumKernels = gradient.Kernels("drouter-sum", nil, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+	SumKernels = gradient.Kernels("drouter-sum", func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
 		return Sum{Hidden: l.Hidden, NumExperts: l.NumExperts, Store: g}.Build()
 	})
 )

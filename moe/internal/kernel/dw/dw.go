@@ -226,9 +226,19 @@ func weightProduct(name string, of Weight, work func(spec.Config, int) spec.Work
 
 // W2Kernels and W1Kernels write the gradients in each of the [gradient.Modes].
 var (
-	W2Kernels = gradient.Kernels("dw2", W2Product, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, W2, g).Build() })
-	W1Kernels = gradient.Kernels("dw1", W1Product, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, W1, g).Build() })
+	W2Kernels = weightKernels(W2Product, W2, "DW2")
+	W1Kernels = weightKernels(W1Product, W1, "DW1")
 )
+
+func weightKernels(p *registry.Product, of Weight, output string) [4]*registry.Kernel[Args] {
+	list := gradient.Kernels(p.Name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
+	for i, g := range gradient.Modes {
+		k := list[i]
+		k.Of = p
+		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []string{output}, F32: g.F32, Accumulate: g.Accumulate}
+	}
+	return list
+}
 
 // Of is the gradient of a layer's weight.
 func Of(l registry.Layer, of Weight, g gradient.Mode) DW {
