@@ -64,9 +64,13 @@ type dlogits struct {
 	k              *ptx.Kernel
 	lane, token    ptx.U32
 	logits, scores ptx.Global
-	// id is the lane's expert, row its packed row; has says that there are.
-	id, row ptx.U32
-	has     ptx.Pred
+	// scale and scaleByRow are there with ExpertScale; add and dense with dense
+	// gradients, out and byRow without.
+	scale, scaleByRow, out, byRow, add, dense ptx.Global
+	// slot is the lane's, if it is mine; id its expert, row its packed row; has
+	// says that there are.
+	slot, id, row ptx.U32
+	mine, has     ptx.Pred
 	// own [E] f32 is the warp's, shares are those of its experts, 32 apart, where
 	// gradients are dense.
 	own    ptx.Shared
@@ -86,63 +90,75 @@ func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
 		e.scores = k.Ptr(&k.Args.Scores)
 	}
 	ids, inverse, dscores := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Inverse), k.Ptr(&k.Args.DScores)
-	var scale, scaleByRow, out, byRow, add, dense ptx.Global
 	if d.ExpertScale {
-		scale, scaleByRow = k.Ptr(&k.Args.ExpertScale), k.Ptr(&k.Args.ScaleByRow)
+		e.scale, e.scaleByRow = k.Ptr(&k.Args.ExpertScale), k.Ptr(&k.Args.ScaleByRow)
 	}
 	if Dense(d.Config) {
-		add, dense = k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
+		e.add, e.dense = k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
 		e.own = pipeline.NewCTA(k.Kernel).Shared("own", 4*dlogitsWarps*d.NumExperts, 16).Plus(warp.MulI(4 * d.NumExperts))
 	} else {
-		out, byRow = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
+		e.out, e.byRow = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
 	}
 	tokens := k.U32(&k.Args.Tokens)
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(e.token.Lt(tokens), func() {
-		zero := ptx.Float(0)
-		id, row, ds := ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, zero)
-		slot := e.token.MulI(d.TopK).Add(e.lane)
-		mine := e.lane.LtI(d.TopK)
-		k.If(mine, func() {
-			id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
-			row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(slot, 4)))
-			ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(slot, 4)))
-		})
-		e.id, e.row, e.has = id.Get(), row.Get(), id.Get().LtI(d.NumExperts)
+		ds := e.loadSlot(ids, inverse, dscores)
 		weight, slope := e.weight()
-		weight = ptx.Select(e.has, weight, zero)
-		share, sum := normed(d.Config, weight, e.has)
-		share = ptx.Select(e.has, share, zero)
-		grad := ds.Get().Mul(ptx.Float(d.Scale()))
-		if d.ExpertScale {
-			k.If(row.Get().NeI(NoRow), func() { ptx.StGlobal(scaleByRow.Index(e.row, 4), share.Mul(grad)) })
-			of := ptx.NewVar(k.Kernel, zero)
-			k.If(e.has, func() { of.Set(ptx.LdGlobal[ptx.F32](scale.Index(e.id, 4))) })
-			grad = grad.Mul(of.Get())
-		}
-		grad = ptx.Select(e.has, grad, zero)
-		if d.Renormalize != spec.NoRenorm {
-			mean := acrossWarp(share.Mul(grad), plus)
-			if d.Renormalize == spec.RenormClamp {
-				mean = ptx.Select(sum.Lt(ptx.Float(d.NormEpsilon)), zero, mean)
-			}
-			grad = grad.Sub(mean)
-		}
-		u := share.Mul(grad)
+		weight = ptx.Select(e.has, weight, ptx.Float(0))
+		u := e.throughShare(weight, ds)
 		if Dense(d.Config) {
-			e.writeDense(u, weight, add, dense)
+			e.writeDense(u, weight)
 			return
 		}
 		if d.Score == spec.SoftmaxTopK {
 			u = u.Sub(weight.Mul(acrossWarp(u, plus)))
 		} else {
-			u = ptx.Select(e.has, u.Mul(slope), zero)
+			u = ptx.Select(e.has, u.Mul(slope), ptx.Float(0))
 		}
-		k.If(mine, func() { ptx.StGlobal(out.Index(slot, 4), u) })
-		k.If(row.Get().NeI(NoRow), func() { ptx.StGlobal(byRow.Index(e.row, 4), u) })
+		k.If(e.mine, func() { ptx.StGlobal(e.out.Index(e.slot, 4), u) })
+		k.If(e.row.NeI(NoRow), func() { ptx.StGlobal(e.byRow.Index(e.row, 4), u) })
 	})
 	return k.Build()
+}
+
+// loadSlot loads the lane's slot and gives the gradient of its score.
+func (e *dlogits) loadSlot(ids, inverse, dscores ptx.Global) ptx.F32 {
+	k := e.k
+	id, row, ds := ptx.NewVar(k, ptx.Uint(NoRow)), ptx.NewVar(k, ptx.Uint(NoRow)), ptx.NewVar(k, ptx.Float(0))
+	e.slot = e.token.MulI(e.TopK).Add(e.lane)
+	e.mine = e.lane.LtI(e.TopK)
+	k.If(e.mine, func() {
+		id.Set(ptx.LdGlobal[ptx.U32](ids.Index(e.slot, 4)))
+		row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(e.slot, 4)))
+		ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(e.slot, 4)))
+	})
+	e.id, e.row, e.has = id.Get(), row.Get(), id.Get().LtI(e.NumExperts)
+	return ds.Get()
+}
+
+// throughShare gives u_k, of the slot's raw score and the gradient of its score;
+// what ExpertScale's gradient takes of it is written.
+func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
+	k, zero := e.k, ptx.Float(0)
+	share, sum := normed(e.Config, weight, e.has)
+	share = ptx.Select(e.has, share, zero)
+	grad := ds.Mul(ptx.Float(e.Scale()))
+	if e.ExpertScale {
+		k.If(e.row.NeI(NoRow), func() { ptx.StGlobal(e.scaleByRow.Index(e.row, 4), share.Mul(grad)) })
+		of := ptx.NewVar(k, zero)
+		k.If(e.has, func() { of.Set(ptx.LdGlobal[ptx.F32](e.scale.Index(e.id, 4))) })
+		grad = grad.Mul(of.Get())
+	}
+	grad = ptx.Select(e.has, grad, zero)
+	if e.Renormalize != spec.NoRenorm {
+		mean := acrossWarp(share.Mul(grad), plus)
+		if e.Renormalize == spec.RenormClamp {
+			mean = ptx.Select(sum.Lt(ptx.Float(e.NormEpsilon)), zero, mean)
+		}
+		grad = grad.Sub(mean)
+	}
+	return share.Mul(grad)
 }
 
 // weight gives the raw score of the lane's slot and, where that is of its logit
@@ -191,7 +207,7 @@ func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F
 }
 
 // writeDense writes a token's row of dense gradients.
-func (e *dlogits) writeDense(u, weight ptx.F32, add, dense ptx.Global) {
+func (e *dlogits) writeDense(u, weight ptx.F32) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	sum := acrossWarp(u, plus)
 	e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share.Mul(sum).Neg()) })
@@ -203,8 +219,8 @@ func (e *dlogits) writeDense(u, weight ptx.F32, add, dense ptx.Global) {
 	}
 	e.eachShare(func(at ptx.Shared, expert ptx.U32, _ ptx.F32) {
 		v := ptx.NewVar(k, ptx.LdShared[ptx.F32](at))
-		k.If(add.Given(), func() { v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](row(add, expert)))) })
-		ptx.StGlobal(row(dense, expert), v.Get())
+		k.If(e.add.Given(), func() { v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](row(e.add, expert)))) })
+		ptx.StGlobal(row(e.dense, expert), v.Get())
 	})
 }
 

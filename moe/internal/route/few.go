@@ -44,76 +44,99 @@ type FewLogitsArgs struct {
 	Tokens int
 }
 
+// fewLogits is the emission of a FewLogits: what its roles share.
+type fewLogits struct {
+	router
+	// first and expert are the CTA's first token and expert, box the bytes of its
+	// tokens in a stage.
+	first, expert, box, tokens ptx.U32
+}
+
 // Build emits the kernel.
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
 	groups := (r.NumExperts + fewExperts - 1) / fewExperts
 	k.CTAs(func(a *FewLogitsArgs) int { return groups * ((a.Tokens + gemm.WarpgroupM - 1) / gemm.WarpgroupM) })
-	x := k.Map(&k.Args.X, func(a *FewLogitsArgs) driver.TensorMap {
-		return tile.RowMap(a.X, r.Hidden, a.Tokens, min((a.Tokens+fewRows-1)/fewRows*fewRows, gemm.WarpgroupM))
-	})
-	w := k.Map(&k.Args.Weights, func(a *FewLogitsArgs) driver.TensorMap {
-		return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
-	})
-	e := router{Router: Router{NumExperts: r.NumExperts, Logits: r.Logits}, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
+	e := fewLogits{router: router{Router: Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Logits: r.Logits, Bias: r.Bias}, k: k.Kernel}}
+	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
+	e.logits = k.Ptr(&k.Args.Logits)
 	if r.Bias {
 		e.bias = k.Ptr(&k.Args.Bias)
 	}
-	tokens := k.U32(&k.Args.Tokens)
-	bytes, tid := int(r.Logits.Type().Bytes()), k.TidX()
+	e.tokens, e.tid = k.U32(&k.Args.Tokens), k.TidX()
 	block := k.CtaidX().DivI(groups)
-	first, expert := block.MulI(gemm.WarpgroupM), k.CtaidX().Sub(block.MulI(groups)).MulI(fewExperts)
+	e.first, e.expert = block.MulI(gemm.WarpgroupM), k.CtaidX().Sub(block.MulI(groups)).MulI(fewExperts)
 	cta := pipeline.NewCTA(k.Kernel)
 	// Stages start on 1024 bytes, as both of their tiles must.
-	ring := cta.Ring("ab", min(fewStages, r.Hidden/tile.K), fewXBytes+fewWBytes, 1, fewMathWarps)
-	// A box has no more rows than there are tokens, in groups of 8: one of 64 takes
-	// as long to load whether they are there or not. The others stay 0.
-	box := tokens.AddI(fewRows - 1).DivI(fewRows).MulI(fewRows * tile.RowBytes).Min(ptx.Uint(fewXBytes))
-	k.For(box.Add(tid.MulI(16)), ptx.Uint(fewXBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
-		for i := range ring.Stages {
-			ptx.StShared(ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+	e.ring = cta.Ring("ab", min(fewStages, r.Hidden/tile.K), fewXBytes+fewWBytes, 1, fewMathWarps)
+	e.clear()
+	cta.Ready(e.tid)
+	// Whatever the kernel before this one does to the weights, they may come to
+	// the L2 cache.
+	k.If(e.tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(e.w, e.tid.MulI(tile.K), e.expert) })
+	k.GridDepWait()
+	k.GridDepLaunch()
+	pipeline.Run(k.Kernel, e.tid.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: e.math},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: e.load},
+	)
+	return k.Build()
+}
+
+func (r FewLogits) xMap(a *FewLogitsArgs) driver.TensorMap {
+	return tile.RowMap(a.X, r.Hidden, a.Tokens, min((a.Tokens+fewRows-1)/fewRows*fewRows, gemm.WarpgroupM))
+}
+
+func (r FewLogits) wMap(a *FewLogitsArgs) driver.TensorMap {
+	return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
+}
+
+// clear writes the zeros of tokens that there are not. A box has no more rows than
+// there are tokens, in groups of 8: one of 64 takes as long to load whether they
+// are there or not.
+func (e *fewLogits) clear() {
+	k := e.k
+	e.box = e.tokens.AddI(fewRows - 1).DivI(fewRows).MulI(fewRows * tile.RowBytes).Min(ptx.Uint(fewXBytes))
+	k.For(e.box.Add(e.tid.MulI(16)), ptx.Uint(fewXBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
+		for i := range e.ring.Stages {
+			ptx.StShared(e.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
 		}
 	})
 	k.FenceProxyAsync(".shared::cta") // wgmma shall see the zeros
-	cta.Ready(tid)
-	// Whatever the kernel before this one does to the weights, they may come to
-	// the L2 cache.
-	k.If(tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(w, tid.MulI(tile.K), expert) })
-	k.GridDepWait()
-	k.GridDepLaunch()
-	pipeline.Run(k.Kernel, tid.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() {
-			acc := k.Accumulators(fewExperts / 2)
-			loop := gemm.MainLoop{K: k.Kernel, Ring: ring.Consumer(), Release: pipeline.NewReleaser(k.Kernel, tid.AndI(31), 1)}
-			loop.Run(ptx.Uint(r.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
-				a, b := tile.NewDescriptor(k.Kernel, s.Data), tile.NewDescriptor(k.Kernel, s.Data.At(fewXBytes))
-				gemm.Multiply(k.Kernel, acc, a, b, kt.NeI(0), false, false)
-			}, nil)
-			f := tile.NewFragment(tid)
-			for i, sum := range acc {
-				token, expert := first.Add(f.Row).AddI(8*(i/2)), expert.Add(f.Column).AddI(i%2)
-				k.If(token.Lt(tokens).And(expert.LtI(r.NumExperts)), func() {
-					if r.Bias {
-						sum = sum.Add(biasOf(e.bias, expert, r.NumExperts))
-					}
-					e.writeLogit(e.logits.Index(token, bytes*r.NumExperts).Index(expert, bytes), []ptx.F32{sum})
-				})
+}
+
+func (e *fewLogits) math() {
+	k, bytes := e.k, int(e.Logits.Type().Bytes())
+	acc := k.Accumulators(fewExperts / 2)
+	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
+	loop.Run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
+		a, b := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(fewXBytes))
+		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
+	}, nil)
+	f := tile.NewFragment(e.tid)
+	for i, sum := range acc {
+		token, expert := e.first.Add(f.Row).AddI(8*(i/2)), e.expert.Add(f.Column).AddI(i%2)
+		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
+			if e.Bias {
+				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
 			}
-		}},
-		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
-			k.If(k.ElectOne(), func() {
-				at := ring.Producer()
-				k.For(ptx.Uint(0), ptx.Uint(r.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
-					s := at.Acquire()
-					k.MbarrierArriveExpectTx(s.Full, box.AddI(fewWBytes))
-					k.TMALoad(s.Data, x, s.Full, column, first)
-					k.TMALoad(s.Data.At(fewXBytes), w, s.Full, column, expert)
-					at.Advance()
-				})
-			})
-		}},
-	)
-	return k.Build()
+			e.writeLogit(e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), []ptx.F32{sum})
+		})
+	}
+}
+
+func (e *fewLogits) load() {
+	k := e.k
+	k.If(k.ElectOne(), func() {
+		at := e.ring.Producer()
+		k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+			s := at.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, e.box.AddI(fewWBytes))
+			k.TMALoad(s.Data, e.x, s.Full, column, e.first)
+			k.TMALoad(s.Data.At(fewXBytes), e.w, s.Full, column, e.expert)
+			at.Advance()
+		})
+	})
 }
 
 // Choose is top-K, scores and the plan of few tokens, in one CTA: what Router

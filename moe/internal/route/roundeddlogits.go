@@ -42,81 +42,125 @@ type RoundedDLogitsArgs struct {
 	Tokens int
 }
 
+// roundedDLogits is the emission of a RoundedDLogits, for one warp.
+type roundedDLogits struct {
+	RoundedDLogits
+	k           *ptx.Kernel
+	lane, token ptx.U32
+	// own [E] f32 is the warp's: what there is of each gradient.
+	own ptx.Shared
+	// id, s and ds are the expert, score and its gradient of the lane's slot.
+	id    *ptx.Var[ptx.U32]
+	s, ds *ptx.Var[ptx.F32]
+}
+
 // Build emits the kernel.
 func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	k := jit.NewBuilder[RoundedDLogitsArgs]("moe_rounded_dlogits", dlogitsThreads, 1)
 	k.CTAs(func(a *RoundedDLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
 	logits, scores, ids := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
-	starts, rows, pairs := k.Ptr(&k.Args.Starts), k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.Pairs)
-	listIDs, dscores := k.Ptr(&k.Args.ListIDs), k.Ptr(&k.Args.DScores)
+	list := listGradients{
+		starts: k.Ptr(&k.Args.Starts), rows: k.Ptr(&k.Args.Rows), pairs: k.Ptr(&k.Args.Pairs),
+		ids: k.Ptr(&k.Args.ListIDs), dscores: k.Ptr(&k.Args.DScores),
+	}
 	add, dense := k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
 	tokens := k.U32(&k.Args.Tokens)
 	tid := k.TidX()
 	warp, lane := tid.ShrI(5), tid.AndI(31)
-	token := k.CtaidX().MulI(dlogitsWarps).Add(warp)
-	all := ptx.Uint(ptx.FullMask)
-	own := pipeline.NewCTA(k.Kernel).Shared("gradients", 4*dlogitsWarps*r.NumExperts, 16).Plus(warp.MulI(4 * r.NumExperts))
-	at := func(expert ptx.U32) ptx.Shared { return own.Plus(expert.ShlI(2)) }
-	each := func(body func(expert ptx.U32)) { k.For(lane, ptx.Uint(r.NumExperts), ptx.Uint(32), body) }
-	zero := ptx.Float(0)
+	e := roundedDLogits{RoundedDLogits: r, k: k.Kernel, lane: lane, token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
+	e.own = pipeline.NewCTA(k.Kernel).Shared("gradients", 4*dlogitsWarps*r.NumExperts, 16).Plus(warp.MulI(4 * r.NumExperts))
 	k.GridDepWait()
 	k.GridDepLaunch()
-	k.If(token.Lt(tokens), func() {
-		each(func(expert ptx.U32) { ptx.StShared(at(expert), zero) })
-		k.BarWarpSync(all)
-		// The lane's slot.
-		id, s, ds := ptx.NewVar(k.Kernel, ptx.Uint(NoRow)), ptx.NewVar(k.Kernel, zero), ptx.NewVar(k.Kernel, zero)
-		k.If(lane.LtI(r.TopK), func() {
-			slot := token.MulI(r.TopK).Add(lane)
-			id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
-			s.Set(ptx.LdGlobal[ptx.F32](scores.Index(slot, 4)))
-		})
-		k.For(ptx.LdGlobal[ptx.U32](starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](starts.Index(token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
-			entry := ptx.LdGlobal[ptx.U32](pairs.Index(ptx.LdGlobal[ptx.U32](rows.Index(place, 4)), 4))
-			expert, grad := ptx.LdGlobal[ptx.U32](listIDs.Index(entry, 4)), ptx.LdGlobal[ptx.F32](dscores.Index(entry, 4))
-			added := lane.EqI(0)
-			if !r.Raw {
-				mine := id.Get().Eq(expert)
-				ds.Set(ptx.Select(mine, grad, ds.Get()))
-				added = added.And(k.VoteBallot(mine, all).EqI(0))
-			}
-			k.If(added, func() { ptx.StShared(at(expert), grad) })
-			k.BarWarpSync(all)
-		})
-		sum := zero
-		var experts []ptx.U32
-		var shares []ptx.F32
-		row := tokenSoftmax{k.Kernel, r.NumExperts, r.Logits, lane}
-		for _, v := range row.shares(logits, token) {
-			expert, grad := lane.AddI(32*len(experts)), ptx.NewVar(k.Kernel, zero)
-			k.If(expert.LtI(r.NumExperts), func() { grad.Set(ptx.LdShared[ptx.F32](at(expert))) })
-			sum = v.Fma(grad.Get(), sum)
-			experts, shares = append(experts, expert), append(shares, v)
-		}
-		dot := acrossWarp(sum, plus)
-		for i, expert := range experts {
-			k.If(expert.LtI(r.NumExperts), func() {
-				ptx.StShared(at(expert), shares[i].Mul(ptx.LdShared[ptx.F32](at(expert)).Sub(dot)))
-			})
-		}
-		k.BarWarpSync(all)
+	k.If(e.token.Lt(tokens), func() {
+		e.each(func(expert ptx.U32) { ptx.StShared(e.at(expert), ptx.Float(0)) })
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		e.loadSlot(ids, scores)
+		e.gather(list)
+		e.throughAll(logits)
 		if !r.Raw {
-			mean := acrossWarp(s.Get().Mul(ds.Get()), plus)
-			k.If(lane.LtI(r.TopK), func() {
-				of := at(id.Get())
-				ptx.StShared(of, ptx.LdShared[ptx.F32](of).Add(s.Get().Mul(ds.Get().Sub(mean))))
-			})
-			k.BarWarpSync(all)
+			e.throughChosen()
 		}
-		each(func(expert ptx.U32) {
-			v := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](at(expert)))
+		e.each(func(expert ptx.U32) {
+			v := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](e.at(expert)))
 			k.If(add.Given(), func() {
-				v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](add.Index(token, 4*r.NumExperts).Index(expert, 4))))
+				v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](add.Index(e.token, 4*r.NumExperts).Index(expert, 4))))
 			})
-			ptx.StGlobal(dense.Index(token, 4*r.NumExperts).Index(expert, 4), v.Get())
+			ptx.StGlobal(dense.Index(e.token, 4*r.NumExperts).Index(expert, 4), v.Get())
 		})
 	})
 	return k.Build()
+}
+
+// at is where an expert's gradient is made.
+func (e *roundedDLogits) at(expert ptx.U32) ptx.Shared { return e.own.Plus(expert.ShlI(2)) }
+
+// each runs body for the lane's experts.
+func (e *roundedDLogits) each(body func(expert ptx.U32)) {
+	e.k.For(e.lane, ptx.Uint(e.NumExperts), ptx.Uint(32), body)
+}
+
+// loadSlot loads the lane's slot, whose gradient is yet 0.
+func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) {
+	zero := ptx.Float(0)
+	e.id, e.s, e.ds = ptx.NewVar(e.k, ptx.Uint(NoRow)), ptx.NewVar(e.k, zero), ptx.NewVar(e.k, zero)
+	e.k.If(e.lane.LtI(e.TopK), func() {
+		slot := e.token.MulI(e.TopK).Add(e.lane)
+		e.id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
+		e.s.Set(ptx.LdGlobal[ptx.F32](scores.Index(slot, 4)))
+	})
+}
+
+// listGradients are the gradients of a list's scores, and where a token's are.
+type listGradients struct{ starts, rows, pairs, ids, dscores ptx.Global }
+
+// gather gives the gradients of the token's scores to their slots, and those of
+// raw scores to their experts.
+func (e *roundedDLogits) gather(l listGradients) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	k.For(ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4)), ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
+		entry := ptx.LdGlobal[ptx.U32](l.pairs.Index(ptx.LdGlobal[ptx.U32](l.rows.Index(place, 4)), 4))
+		expert, grad := ptx.LdGlobal[ptx.U32](l.ids.Index(entry, 4)), ptx.LdGlobal[ptx.F32](l.dscores.Index(entry, 4))
+		raw := e.lane.EqI(0)
+		if !e.Raw {
+			mine := e.id.Get().Eq(expert)
+			e.ds.Set(ptx.Select(mine, grad, e.ds.Get()))
+			raw = raw.And(k.VoteBallot(mine, all).EqI(0))
+		}
+		k.If(raw, func() { ptx.StShared(e.at(expert), grad) })
+		k.BarWarpSync(all)
+	})
+}
+
+// throughAll takes the gradients of raw scores through the softmax over all.
+func (e *roundedDLogits) throughAll(logits ptx.Global) {
+	k, sum := e.k, ptx.Float(0)
+	var experts []ptx.U32
+	var shares []ptx.F32
+	row := tokenSoftmax{k, e.NumExperts, e.Logits, e.lane}
+	for _, v := range row.shares(logits, e.token) {
+		expert, grad := e.lane.AddI(32*len(experts)), ptx.NewVar(k, ptx.Float(0))
+		k.If(expert.LtI(e.NumExperts), func() { grad.Set(ptx.LdShared[ptx.F32](e.at(expert))) })
+		sum = v.Fma(grad.Get(), sum)
+		experts, shares = append(experts, expert), append(shares, v)
+	}
+	dot := acrossWarp(sum, plus)
+	for i, expert := range experts {
+		k.If(expert.LtI(e.NumExperts), func() {
+			ptx.StShared(e.at(expert), shares[i].Mul(ptx.LdShared[ptx.F32](e.at(expert)).Sub(dot)))
+		})
+	}
+	k.BarWarpSync(ptx.Uint(ptx.FullMask))
+}
+
+// throughChosen adds those of the slots, through the softmax over the chosen.
+func (e *roundedDLogits) throughChosen() {
+	s, ds := e.s.Get(), e.ds.Get()
+	mean := acrossWarp(s.Mul(ds), plus)
+	e.k.If(e.lane.LtI(e.TopK), func() {
+		of := e.at(e.id.Get())
+		ptx.StShared(of, ptx.LdShared[ptx.F32](of).Add(s.Mul(ds.Sub(mean))))
+	})
+	e.k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
 // RoundedDLogitsKernel is RoundedDLogits'.

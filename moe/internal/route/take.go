@@ -34,11 +34,15 @@ type TakeArgs struct {
 // take is the emission of a Take.
 type take struct {
 	Take
-	k          *ptx.Kernel
-	lane       ptx.U32
-	from, to   ptx.U32 // the warp's tokens
-	last, most ptx.U32 // the last key, and how many with it are taken
-	keys       ptx.Global
+	k                       *ptx.Kernel
+	tid, warp, lane, expert ptx.U32
+	// raw and the keys are the expert's by the token; raw only where scores are.
+	raw, keys            ptx.Global
+	tokenOf, ids, scores ptx.Global
+	tokens, from, to     ptx.U32 // all, and the warp's
+	last, most           ptx.U32 // the last key, and how many with it are taken
+	rows, perWarp        ptx.Shared
+	above, equal         *ptx.Var[ptx.U32]
 }
 
 // Build emits the kernel.
@@ -46,78 +50,96 @@ func (t Take) Build() (*jit.Kernel[TakeArgs], error) {
 	k := jit.NewBuilder[TakeArgs]("moe_take", takeThreads, 1)
 	k.CTAs(func(*TakeArgs) int { return t.NumExperts })
 	keys, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Choices)
-	var raw ptx.Global
+	e := take{Take: t, k: k.Kernel}
 	if t.RawScores {
-		raw = k.Ptr(&k.Args.Raw)
+		e.raw = k.Ptr(&k.Args.Raw)
 	}
-	tokenOf, ids, scores := k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
+	e.tokenOf, e.ids, e.scores = k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
 	tokens, size := k.U32(&k.Args.Tokens), k.U32(&k.Args.Entries)
-	tid, expert := k.TidX(), k.CtaidX()
-	e := take{Take: t, k: k.Kernel, lane: tid.AndI(31)}
-	warp := tid.ShrI(5)
+	e.tokens, e.tid, e.expert = tokens, k.TidX(), k.CtaidX()
+	e.lane, e.warp = e.tid.AndI(31), e.tid.ShrI(5)
 	cta := pipeline.NewCTA(k.Kernel)
-	all := ptx.Uint(ptx.FullMask)
-	rows, perWarp := cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*takeWarps, 8)
-	clearWords(k.Kernel, rows, 2, tid, takeThreads)
+	e.rows, e.perWarp = cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*takeWarps, 8)
+	clearWords(k.Kernel, e.rows, 2, e.tid, takeThreads)
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	// Rows of the experts before this one, and of all.
-	k.For(tid, ptx.Uint(t.NumExperts), ptx.Uint(takeThreads), func(of ptx.U32) {
-		n := ptx.LdGlobal[ptx.U32](choices.Index(of, ChoiceBytes))
-		k.RedSharedAdd(rows.At(4), n)
-		k.If(of.Lt(expert), func() { k.RedSharedAdd(rows, n) })
-	})
-	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(expert, ChoiceBytes), 4)
+	e.countRows(choices)
+	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(e.expert, ChoiceBytes), 4)
 	e.last, e.most = choice[1], choice[2]
-	e.keys = rowOf(keys, expert, tokens)
+	e.keys = rowOf(keys, e.expert, tokens)
 	each := tokens.AddI(keysAtOnce*takeThreads - 1).DivI(keysAtOnce * takeThreads).MulI(keysAtOnce * 32)
-	e.from = warp.Mul(each).Min(tokens)
+	e.from = e.warp.Mul(each).Min(tokens)
 	e.to = e.from.Add(each).Min(tokens)
+	e.countBefore()
+	first, total := ptx.LdShared[ptx.U32](e.rows), ptx.LdShared[ptx.U32](e.rows.At(4))
+	e.list(first)
+	k.For(total.Add(e.expert.MulI(takeThreads)).Add(e.tid), size, ptx.Uint(takeThreads*t.NumExperts), func(i ptx.U32) {
+		ptx.StGlobal(e.tokenOf.Index(i, 4), ptx.Uint(NoRow))
+		ptx.StGlobal(e.ids.Index(i, 4), ptx.Uint(NoRow))
+		ptx.StGlobal(e.scores.Index(i, 4), ptx.Uint(0))
+	})
+	return k.Build()
+}
 
-	above, equal := ptx.NewVar(k.Kernel, ptx.Uint(0)), ptx.NewVar(k.Kernel, ptx.Uint(0))
-	e.eachKeys(func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual lanes) {
-		above.Set(above.Get().Add(isAbove.among(all)))
-		equal.Set(equal.Get().Add(isEqual.among(all)))
+// countRows counts the rows of the experts before this one, and of all.
+func (e *take) countRows(choices ptx.Global) {
+	e.k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(takeThreads), func(of ptx.U32) {
+		n := ptx.LdGlobal[ptx.U32](choices.Index(of, ChoiceBytes))
+		e.k.RedSharedAdd(e.rows.At(4), n)
+		e.k.If(of.Lt(e.expert), func() { e.k.RedSharedAdd(e.rows, n) })
 	})
-	k.If(e.lane.EqI(0), func() { ptx.StShared(perWarp.Plus(warp.ShlI(3)), above.Get(), equal.Get()) })
+}
+
+// countBefore counts the keys above the last one and equal to it that are of
+// warps before this one.
+func (e *take) countBefore() {
+	k := e.k
+	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+	e.eachKeys(func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual lanes) { e.pass(isAbove, isEqual) })
+	k.If(e.lane.EqI(0), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(3)), e.above.Get(), e.equal.Get()) })
 	k.BarSync(ptx.Uint(0))
-	above.Set(ptx.Uint(0))
-	equal.Set(ptx.Uint(0))
-	k.For(ptx.Uint(0), warp, ptx.Uint(1), func(w ptx.U32) {
-		n := ptx.LdSharedVec[ptx.U32](perWarp.Plus(w.ShlI(3)), 2)
-		above.Set(above.Get().Add(n[0]))
-		equal.Set(equal.Get().Add(n[1]))
+	e.above.Set(ptx.Uint(0))
+	e.equal.Set(ptx.Uint(0))
+	k.For(ptx.Uint(0), e.warp, ptx.Uint(1), func(w ptx.U32) {
+		n := ptx.LdSharedVec[ptx.U32](e.perWarp.Plus(w.ShlI(3)), 2)
+		e.above.Set(e.above.Get().Add(n[0]))
+		e.equal.Set(e.equal.Get().Add(n[1]))
 	})
-	first, total := ptx.LdShared[ptx.U32](rows), ptx.LdShared[ptx.U32](rows.At(4))
+}
+
+// pass counts the warp's keys at hand as keys before the next.
+func (e *take) pass(isAbove, isEqual lanes) {
+	all := ptx.Uint(ptx.FullMask)
+	e.above.Set(e.above.Get().Add(isAbove.among(all)))
+	e.equal.Set(e.equal.Get().Add(isEqual.among(all)))
+}
+
+// list writes the warp's tokens that are taken, behind the rows of the experts
+// before.
+func (e *take) list(first ptx.U32) {
+	k := e.k
 	below := k.LanemaskLt()
 	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual lanes) {
-		aboveUp, equalUp := above.Get().Add(isAbove.among(below)), equal.Get().Add(isEqual.among(below))
+		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
 		for i, key := range keys {
 			// Of equal keys the lower tokens, as many as are left to take.
 			place := first.Add(aboveUp).Add(equalUp.Min(e.most))
 			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.most))), func() {
-				ptx.StGlobal(tokenOf.Index(place, 4), token.AddI(i))
-				ptx.StGlobal(ids.Index(place, 4), expert)
+				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
+				ptx.StGlobal(e.ids.Index(place, 4), e.expert)
 				weight := key.AndI(scoreBits)
-				if t.RawScores {
-					weight = ptx.LdGlobal[ptx.U32](rowOf(raw, expert, tokens).Index(token.AddI(i), 4))
+				if e.RawScores {
+					weight = ptx.LdGlobal[ptx.U32](rowOf(e.raw, e.expert, e.tokens).Index(token.AddI(i), 4))
 				}
-				ptx.StGlobal(scores.Index(place, 4), weight)
+				ptx.StGlobal(e.scores.Index(place, 4), weight)
 			})
 			aboveUp = aboveUp.Add(ptx.Select(isAbove.own[i], ptx.Uint(1), ptx.Uint(0)))
 			equalUp = equalUp.Add(ptx.Select(isEqual.own[i], ptx.Uint(1), ptx.Uint(0)))
 		}
-		above.Set(above.Get().Add(isAbove.among(all)))
-		equal.Set(equal.Get().Add(isEqual.among(all)))
+		e.pass(isAbove, isEqual)
 	})
-	k.For(total.Add(expert.MulI(takeThreads)).Add(tid), size, ptx.Uint(takeThreads*t.NumExperts), func(i ptx.U32) {
-		ptx.StGlobal(tokenOf.Index(i, 4), ptx.Uint(NoRow))
-		ptx.StGlobal(ids.Index(i, 4), ptx.Uint(NoRow))
-		ptx.StGlobal(scores.Index(i, 4), ptx.Uint(0))
-	})
-	return k.Build()
 }
 
 // lanes say of which keys of a warp something holds: ballots of each lane's

@@ -54,77 +54,103 @@ type ScoresArgs struct {
 	Tokens int
 }
 
+// dscores is the emission of a DScores, for one pair.
+type dscores struct {
+	DScores
+	k *ptx.Kernel
+	// partial, inverse, dots and scores are read, out, dlogits and dlogitByRow
+	// written: those that there are.
+	partial, inverse, dots, scores, out, dlogits, dlogitByRow ptx.Global
+	// inCTA is the pair's token among the CTA's; mine says that there is one.
+	tid, inCTA, pair ptx.U32
+	mine             ptx.Pred
+	row              *ptx.Var[ptx.U32]
+	score, grad      *ptx.Var[ptx.F32]
+}
+
 // Build emits the kernel.
 func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
-	name := "moe_dscores"
-	switch {
-	case d.List:
-		name = "moe_dscores_list"
-	case !d.Router:
-		name = "moe_dscores_given"
-	}
 	if !d.Scores && !d.Router {
 		return nil, errors.New("moe_dscores: neither Scores nor Router is wanted, one must be")
 	}
-	k := jit.NewBuilder[ScoresArgs](name, dscoresThreads, 1)
+	k := jit.NewBuilder[ScoresArgs](d.name(), dscoresThreads, 1)
 	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + d.perCTA() - 1) / d.perCTA() })
-	partial, inverse := k.Ptr(&k.Args.DScorePartials), k.Ptr(&k.Args.Inverse)
-	var dots, dscores, scores, dlogits, dlogitByRow ptx.Global
+	e := dscores{DScores: d, k: k.Kernel, partial: k.Ptr(&k.Args.DScorePartials), inverse: k.Ptr(&k.Args.Inverse)}
 	if d.Bias {
-		dots = k.Ptr(&k.Args.BiasDots)
+		e.dots = k.Ptr(&k.Args.BiasDots)
 	}
 	if d.Scores {
-		dscores = k.Ptr(&k.Args.DScores)
+		e.out = k.Ptr(&k.Args.DScores)
 	}
 	if d.Router {
-		scores, dlogits, dlogitByRow = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
+		e.scores, e.dlogits, e.dlogitByRow = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
 	}
 	tokens := k.U32(&k.Args.Tokens)
-	tid := k.TidX()
-	inCTA := tid.DivI(d.TopK)
-	token := k.CtaidX().MulI(d.perCTA()).Add(inCTA)
-	mine := inCTA.LtI(d.perCTA()).And(token.Lt(tokens))
-	slot := tid.Sub(inCTA.MulI(d.TopK))
-	pair := token.MulI(d.TopK).Add(slot)
+	e.tid = k.TidX()
+	e.inCTA = e.tid.DivI(d.TopK)
+	token := k.CtaidX().MulI(d.perCTA()).Add(e.inCTA)
+	e.mine = e.inCTA.LtI(d.perCTA()).And(token.Lt(tokens))
+	slot := e.tid.Sub(e.inCTA.MulI(d.TopK))
+	e.pair = token.MulI(d.TopK).Add(slot)
 	k.GridDepWait()
 	k.GridDepLaunch()
+	e.gradient()
+	if d.Router {
+		e.throughChosen(pipeline.NewCTA(k.Kernel).Shared("products", 4*dscoresThreads, 16))
+	}
+	return k.Build()
+}
 
-	row, score, grad := ptx.NewVar(k.Kernel, ptx.Uint(route.NoRow)), ptx.NewVar(k.Kernel, ptx.Float(0)), ptx.NewVar(k.Kernel, ptx.Float(0))
-	k.If(mine, func() {
-		row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(pair, 4)))
-		if d.Router {
-			score.Set(ptx.LdGlobal[ptx.F32](scores.Index(pair, 4)))
+// name is the kernel's entry.
+func (d DScores) name() string {
+	switch {
+	case d.List:
+		return "moe_dscores_list"
+	case !d.Router:
+		return "moe_dscores_given"
+	}
+	return "moe_dscores"
+}
+
+// gradient makes the score's gradient, and writes it where it is wanted.
+func (e *dscores) gradient() {
+	k := e.k
+	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
+	k.If(e.mine, func() {
+		e.row.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(e.pair, 4)))
+		if e.Router {
+			e.score.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.pair, 4)))
 		}
-		k.If(row.Get().NeI(route.NoRow), func() {
-			d.sum(k.Kernel, partial.Index(row.Get(), d.Intermediate/ScoreGroup*4), grad)
-			if d.Bias {
-				grad.Set(grad.Get().Add(ptx.LdGlobal[ptx.F32](dots.Index(pair, 4))))
+		k.If(e.row.Get().NeI(route.NoRow), func() {
+			e.sum(k, e.partial.Index(e.row.Get(), e.Intermediate/ScoreGroup*4), e.grad)
+			if e.Bias {
+				e.grad.Set(e.grad.Get().Add(ptx.LdGlobal[ptx.F32](e.dots.Index(e.pair, 4))))
 			}
 		})
-		if d.Scores {
-			ptx.StGlobal(dscores.Index(pair, 4), grad.Get())
+		if e.Scores {
+			ptx.StGlobal(e.out.Index(e.pair, 4), e.grad.Get())
 		}
 	})
-	if !d.Router {
-		return k.Build()
-	}
+}
 
-	shared := pipeline.NewCTA(k.Kernel).Shared("products", 4*dscoresThreads, 16)
-	has := row.Get().NeI(route.NoRow)
+// throughChosen makes the logit's gradient of those of the token's scores, whose
+// products with the scores the threads share.
+func (e *dscores) throughChosen(products ptx.Shared) {
+	k, score, grad := e.k, e.score.Get(), e.grad.Get()
+	has := e.row.Get().NeI(route.NoRow)
 	// A slot without a row adds nothing, whatever its score.
-	ptx.StShared(shared.Plus(tid.ShlI(2)), ptx.Select(has, score.Get().Mul(grad.Get()), ptx.Float(0)))
+	ptx.StShared(products.Plus(e.tid.ShlI(2)), ptx.Select(has, score.Mul(grad), ptx.Float(0)))
 	k.BarSync(ptx.Uint(0))
-	k.If(mine, func() {
+	k.If(e.mine, func() {
 		dot := ptx.Float(0)
-		of := shared.Plus(inCTA.MulI(4 * d.TopK))
-		for j := range d.TopK {
+		of := products.Plus(e.inCTA.MulI(4 * e.TopK))
+		for j := range e.TopK {
 			dot = dot.Add(ptx.LdShared[ptx.F32](of.At(4 * j)))
 		}
-		dlogit := score.Get().Mul(grad.Get().Sub(dot))
-		ptx.StGlobal(dlogits.Index(pair, 4), dlogit)
-		k.If(has, func() { ptx.StGlobal(dlogitByRow.Index(row.Get(), 4), dlogit) })
+		dlogit := score.Mul(grad.Sub(dot))
+		ptx.StGlobal(e.dlogits.Index(e.pair, 4), dlogit)
+		k.If(has, func() { ptx.StGlobal(e.dlogitByRow.Index(e.row.Get(), 4), dlogit) })
 	})
-	return k.Build()
 }
 
 // sum adds a row's partial sums, several loads in flight.
