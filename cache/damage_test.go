@@ -1,11 +1,14 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -240,4 +243,32 @@ func TestListAndVerify(t *testing.T) {
 	cancel()
 	_, err = c.List(ctx)
 	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// The warning of a damaged file says which, why, and where it went; nowhere
+// where nothing may be written.
+func TestWarningSaysWhere(t *testing.T) {
+	shared, _ := testCache(t)
+	for name, readOnly := range map[string]bool{"moved": false, "in a layer": true} {
+		t.Run(name, func(t *testing.T) {
+			var text bytes.Buffer
+			c, _ := testCache(t, func(o *Options) {
+				o.Logger = slog.New(slog.NewTextHandler(&text, nil))
+				if readOnly {
+					o.Layers = []string{shared.Dir()}
+				}
+			})
+			key, _ := testEntry(1, 100)
+			path, moved := modulePath(c, key), `""`
+			if readOnly {
+				path = modulePath(shared, key)
+			} else {
+				moved = path + badSuffix
+			}
+			writeFile(t, path, []byte("x"))
+			_, o := c.Get(key)
+			require.Equal(t, Damaged, o)
+			require.Regexp(t, `msg="cache: file ignored" path=`+regexp.QuoteMeta(path)+` reason=.* moved_to=`+regexp.QuoteMeta(moved)+"\n$", text.String())
+		})
+	}
 }

@@ -207,3 +207,47 @@ func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, report.Left)
 }
+
+// Room for a file on a full disk is twice its size, or a tenth of the cache
+// where that is more, to the next whole file; the file itself stays, and what
+// is counted then is what is there.
+func TestMakeRoom(t *testing.T) {
+	for _, tc := range []struct {
+		name         string
+		files, large int64 // of the new file, in files
+		removed      int
+	}{
+		{"a tenth", 30, 0, 3},
+		{"a file", 30, 2, 4},
+		{"all but itself", 10, 9, 9},
+		{"larger than all", 10, 11, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, _ := testCache(t, func(o *Options) { o.MaxBytes = -1 })
+			var keys []Key
+			for i := range tc.files {
+				key, e := testEntry(uint64(10*i), 4<<10)
+				require.Equal(t, Stored, c.Put(key, e))
+				setAge(t, modulePath(c, key), time.Duration(100*(tc.files-i))*time.Hour)
+				keys = append(keys, key)
+			}
+			bytes := func() int64 {
+				files, err := c.top.scan()
+				require.NoError(t, err)
+				return countedBytes(files)
+			}
+			each := bytes() / tc.files
+			c.usage.bytes = 1
+			last := fileName(KindModule, keys[len(keys)-1])
+			assert.Equal(t, tc.removed > 0, c.makeRoom(last, tc.large*each))
+			left := present(c, keys)
+			assert.Len(t, left, int(tc.files)-tc.removed)
+			assert.Equal(t, tc.removed, left[0], "the oldest went")
+			if tc.removed > 0 {
+				assert.Equal(t, bytes(), c.usage.bytes)
+			} else {
+				assert.EqualValues(t, 1, c.usage.bytes, "nothing was looked at")
+			}
+		})
+	}
+}

@@ -238,14 +238,7 @@ func TestExperts(t *testing.T) {
 			const tokens = 70
 			tr := trialOn(t, testDevice(t), c, tokens, moe.WithoutBackward())
 			ids, scores := givenRouting(c, tokens)
-			require.NoError(t, tr.Poison())
-			s, a := tr.Stream(), tr.Args
-			require.NoError(t, s.CopyToDevice(a.ExpertIDs.Ptr, num.Bytes(ids)))
-			require.NoError(t, s.CopyToDevice(a.Scores.Ptr, num.Bytes(scores)))
-			require.NoError(t, tr.Call().ForwardExperts(s, a))
-			require.NoError(t, s.Synchronize(testContext(t)))
-			got, err := tr.Results(true)
-			require.NoError(t, err)
+			got := withRouting(t, tr, tokens)
 			require.Equal(t, ids, got.ExpertIDs, "ids are only read")
 			require.Equal(t, scores, got.Scores, "scores are only read")
 

@@ -158,3 +158,24 @@ func TestWithoutRows(t *testing.T) {
 	require.Equal(t, kt.Poisoned[uint16](rows*n), kt.Download[uint16](b, a, rows*n))
 	require.Equal(t, kt.Poisoned[uint32](rows), kt.Download[uint32](b, partial, rows))
 }
+
+// What the kernel cannot be built for is refused with its number and the right
+// one.
+func TestRefusals(t *testing.T) {
+	good := DH{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 4, TopK: 2}, Tiling: kt.Shallow(128)}
+	_, err := good.Build()
+	require.NoError(t, err)
+	odd := good
+	odd.Tiling.TileN = 192
+	_, err = odd.Build()
+	require.ErrorContains(t, err, "moe_dh: tiling 128x192")
+	require.ErrorContains(t, err, "TileN must be a multiple of 128, for its slots' parity")
+	cluster := good
+	cluster.Tiling.TileN, cluster.Tiling.ClusterM = 192, 2
+	_, err = cluster.Build()
+	require.ErrorContains(t, err, "TileN must be a multiple of 64 for each CTA of the cluster")
+	narrow := good
+	narrow.Hidden = 64
+	_, err = narrow.Build()
+	require.EqualError(t, err, "moe_dh: hidden size 64, must be at least 128: H is loaded behind the second k-tile")
+}
