@@ -197,6 +197,7 @@ class _State:
         self.forked = False
         self.devices = {}
         self.layers = {}
+        self.plans = {}
 
 
 _state = _State()
@@ -211,6 +212,16 @@ def _after_fork():
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def path() -> str:
+    """Where the library lies."""
+    return os.environ.get("SONICMOE_GO_LIBRARY") or str(Path(__file__).with_name("libsonicmoe.so"))
+
+
+def plans() -> dict:
+    """What this process has planned: it goes with the process's layers."""
+    return _state.plans
+
+
 def library() -> ctypes.CDLL:
     """The loaded library."""
     if _state.library is None:
@@ -219,9 +230,8 @@ def library() -> ctypes.CDLL:
                 "this process was forked from one that had used sonicmoe_go, which can't go on here: start workers with "
                 "multiprocessing's 'spawn' or 'forkserver', or use sonicmoe_go in the children only"
             )
-        path = os.environ.get("SONICMOE_GO_LIBRARY") or Path(__file__).with_name("libsonicmoe.so")
         try:
-            lib = ctypes.CDLL(str(path))
+            lib = ctypes.CDLL(path())
         except OSError as err:
             raise Error(f"the shared library of sonicmoe_go can't be loaded: {err}") from err
         for name, arguments in _SIGNATURES.items():
@@ -290,6 +300,10 @@ class Layer:
     def forward(self, packed: bytes, *, routed: bool) -> None:
         """Queues sm_forward, or sm_experts where the caller routed."""
         check((self._experts if routed else self._forward)(self.handle, packed))
+
+    def address(self, routed: bool) -> int:
+        """Where the function of forward lies."""
+        return ctypes.cast(self._experts if routed else self._forward, ctypes.c_void_p).value
 
     def backward(self, packed: bytes, *, routed: bool) -> None:
         """Queues sm_backward, or sm_experts_backward where the caller routed."""

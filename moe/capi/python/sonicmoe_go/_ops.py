@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . import _passes
+from . import _passes, _plans
 from ._device import name_of
 from ._library import ArgumentError, Config, layer
 from ._weights import (
-    DTYPES, EXPERTS, WEIGHTS, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
+    DTYPES, EXPERTS, WEIGHTS, Shapes, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
 )  # fmt: skip
 
 _ALWAYS = ("router", "w1", "w2")
@@ -61,8 +61,31 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
     )
 
 
+def _inferred(c: Config) -> Shapes:
+    """The tensors of a forward pass that nothing follows."""
+    dtype, rows = DTYPES[c.type], (-1, c.hidden)
+    return ("x", dtype, rows), ("o", dtype, rows), ("logits", None, ()), *shapes(c)
+
+
+def _inferred_logits(c: Config) -> Shapes:
+    """_inferred with logits."""
+    return tuple((name, DTYPES[c.logits], (-1, c.num_experts)) if name == "logits" else (name, *of) for name, *of in _inferred(c))
+
+
+def _inferred_experts(c: Config) -> Shapes:
+    """The tensors of a pass of experts that nothing follows."""
+    x, o, *_ = _inferred(c)
+    chosen = (-1, c.top_k)
+    return x, o, ("scores", torch.float32, chosen), ("expert_ids", torch.int32, chosen), *expert_shapes(c)
+
+
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
     """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
+    plan = _plans.plan(c.key, False, x, _inferred_logits if logits else _inferred)
+    if plan is not None:
+        o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
+        if plan.queue(x, o, l_out, *weights):
+            return o, l_out
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     _passes.forward(layer(c.key, name_of(x)), False, x, weights, None, None, l_out, o, None, None)
@@ -235,6 +258,11 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
 
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
     """Output of experts, past torch's dispatcher, for calls that nothing follows."""
+    plan = _plans.plan(config, True, x, _inferred_experts) if tokens is None else None
+    if plan is not None:
+        o = torch.empty_like(x)
+        if plan.queue(x, o, scores, expert_ids, *weights):
+            return o
     _check_given(Config.of(config), x, scores, expert_ids, tokens, weights)
     o = torch.empty_like(x)
     l = layer(config, name_of(x))

@@ -11,8 +11,13 @@ from ._device import Emulated, Gpu
 from ._library import Layer
 from ._weights import EXPERTS, GRADIENT_TYPES, ROUTER, Weights
 
-# sm_forward_pass and sm_backward_pass.
+# sm_forward_pass, its fields of 8 bytes each, and sm_backward_pass.
 _FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ 4Q 3Q 3Q 5Q")
+FIELDS = (
+    "size", "tokens", "stream", "workspace", "workspace_bytes", "x", "router", "w1", "w2", "scores", "expert_ids", "logits", "o",
+    "h", "entries", "token_indices", "w3", "b1", "b3", "b2", "list_expert_ids", "list_scores", "seed", "router_bias",
+    "selection_bias", "expert_scale", "shared_w1", "shared_w3", "shared_w2", "shared_gate", "shared_h",
+)  # fmt: skip
 _BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ 4Q QiiQiiQiiQii 2Q 2Q QiiQii 5Q QiiQiiQiiQii")
 
 NO_ROUTER: Weights = (None,) * len(ROUTER)
@@ -26,6 +31,12 @@ def _entries(tokens: Tensor | None) -> int:
     return 0 if tokens is None else tokens.shape[0]
 
 
+def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int, int]:
+    """Bytes of a forward pass's workspace, and with the scores and ids that may lie behind it."""
+    need = l.sizes(tokens, entries).workspace + 15 & -16
+    return need, need + 2 * (4 * tokens * l.config.top_k + 15 & -16) if inner_routing else need
+
+
 def forward(
     l: Layer, routed: bool, x, weights: Weights, scores, expert_ids, logits, o, h, shared_h, *,
     tokens=None, list_ids=None, list_scores=None, seed=0,
@@ -36,9 +47,9 @@ def forward(
     every allocation costs the host as much as two kernels. With list_ids the pass rounds.
     """
     t, entries = x.shape[0], _entries(tokens)
-    need = l.sizes(t, entries).workspace + 15 & -16
-    each = 0 if scores is not None else 4 * t * l.config.top_k + 15 & -16
-    workspace = torch.empty(need + 2 * each, dtype=torch.uint8, device=x.device)
+    need, whole = room(l, t, entries, scores is None)
+    each = (whole - need) // 2
+    workspace = torch.empty(whole, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         routing, scratch = p.read if routed else p.written, p.written(workspace)
         router, router_bias, selection_bias, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = p.read_all(weights)
