@@ -54,7 +54,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	c, g, r := l.of.Config, l.of.Gradients(tokens, BF16), l.of.ListShapes(rows)
 	plan := dw.Plan{NumExperts: c.NumExperts}
 	w := backwardWorkspace{indices: l.indices(&s, n), slots: max(1, plan.Slots(rows, l.sms))}
-	if !n.list && !l.of.IsShared {
+	if w.pairs == 0 {
 		w.pairs = s.take(4 * int64(rows))
 	}
 	w.dlogits = s.take(max(r.DScores.Bytes(), g.DScores.Bytes()))

@@ -85,12 +85,16 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 		}
 		return launch(c, s, decode.DownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TableArgs: table})
 	}
-	up := kernel.UpInferenceKernel
+	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
 	if save {
 		up = kernel.UpKernel
 	}
+	if n.list {
+		scores = f.List.Scores.Ptr
+	}
 	if err := launch(c, s, up, kernel.UpArgs{
-		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
+		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
+		A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
 	}); err != nil {
 		return err
 	}

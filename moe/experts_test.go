@@ -28,6 +28,9 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) {
 			c.SharedExperts, c.Bias, c.Activation, c.Alpha, c.Limit = 2, true, moe.SwiGLUOAI, 1.702, 0.7
 		},
+		func(c *moe.Config) { // Llama-4's
+			c.ScoreOnInput, c.Score, c.WeightOrder, c.SharedExperts = true, moe.Sigmoid, moe.InOut, 1
+		},
 		// From here on others of the same kinds, which -short leaves out.
 		func(c *moe.Config) { c.Activation, c.Alpha, c.Limit = moe.SwiGLUOAI, 1.702, 0.7 },
 		func(c *moe.Config) { c.Activation, c.WeightOrder = moe.ReGLU, moe.InOut },
@@ -41,9 +44,13 @@ func TestKindsOfExperts(t *testing.T) {
 		func(c *moe.Config) { c.Bias, c.Activation = true, moe.ReLU2 },
 		func(c *moe.Config) { c.GateUp, c.WeightOrder = moe.Interleaved, moe.InOut },
 		func(c *moe.Config) { c.SharedExperts = 1 },
+		func(c *moe.Config) { c.ScoreOnInput, c.Activation = true, moe.ReLU2 },
+		func(c *moe.Config) {
+			c.ScoreOnInput, c.GateUp, c.WeightOrder, c.SharedExperts, c.SharedGate = true, moe.Interleaved, moe.InOut, 1, true
+		},
 		func(c *moe.Config) { c.SharedExperts, c.SharedGate, c.GateUp = 3, true, moe.Interleaved },
 	} {
-		if i > 7 && testing.Short() {
+		if i > 8 && testing.Short() {
 			break
 		}
 		c := base

@@ -40,7 +40,6 @@ func unsupported(c Config) error {
 	}{
 		{"Type", c.Type, plain.Type},
 		{"RouterF32", c.RouterF32, plain.RouterF32},
-		{"ScoreOnInput", c.ScoreOnInput, plain.ScoreOnInput},
 	} {
 		if f.got != f.want {
 			lack(f.field, f.got, "%v, which is all that the kernels compute", f.want)

@@ -40,11 +40,10 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
 			"Config.Rounding is nearest/128, must be none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"},
 		{func(c *moe.Config) { // every reason, a line each
-			c.Intermediate, c.RouterF32, c.Logits, c.ScoreOnInput = 96, true, moe.LogitsF32, true
+			c.Intermediate, c.RouterF32, c.Logits = 96, true, moe.LogitsF32
 		}, "Config.Intermediate is 96, must be a multiple of 64, at least 64\n" +
-			"Config.RouterF32 is true, must be false, which is all that the kernels compute\n" +
-			"Config.ScoreOnInput is true, must be false, which is all that the kernels compute"},
-		{func(c *moe.Config) { c.ScoreOnInput = true }, "Config.ScoreOnInput is true, must be false, which is all that the kernels compute"},
+			"Config.RouterF32 is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},
 	}

@@ -26,7 +26,7 @@ type indices struct {
 	// products.
 	rowPairs, tickets int64
 	gather, inverse   int64
-	// pairs is there in backward, and with a list.
+	// pairs is there in backward, with a list, and where scores are on the input.
 	pairs int64
 	// starts, tokenRows and weights are the rows by token of a list, unordered
 	// what it takes to make them.
@@ -101,8 +101,10 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
-	if n.list {
+	if n.list || c.ScoreOnInput {
 		w.pairs = s.take(4 * rows)
+	}
+	if n.list {
 		w.starts = s.take(4 * int64(n.tokens+1))
 		w.tokenRows, w.weights, w.unordered = s.take(4*rows), s.take(4*rows), s.take(4*rows)
 	}

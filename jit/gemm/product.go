@@ -120,6 +120,12 @@ func (t Tile) Ragged(lead ...ptx.U32) []ptx.U32 {
 	return append(append([]ptx.U32{}, lead...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
 }
 
+// Row is the packed row of a thread's h-th row, 0 or 1, of its fragment. Rows past
+// the last one repeat it: what comes of them is dropped.
+func (t Tile) Row(f tile.Fragment, h int) ptx.U32 {
+	return t.FirstRow.Add(f.Row.AddI(8 * h).Min(t.ValidRows.SubI(1)))
+}
+
 // Epilogue is what a math warpgroup does with the sums of its tiles.
 type Epilogue interface {
 	// Begin is called ahead of each tile's main loop.
@@ -154,13 +160,14 @@ func (NoLoads) PerKTile(ptx.U32) {}
 // UnderLastMMA implements TileEpilogue.
 func (NoLoads) UnderLastMMA() {}
 
-// StoreOnly is an epilogue without loads under the main loop, which writes by
-// Store: Each does it, given a tile's sums. Bias, unless nil, gives what the sums
-// start from.
+// StoreOnly is an epilogue that writes by Store: Each does it, given a tile's sums.
+// Bias, unless nil, gives what the sums start from; Load, unless nil, what Each
+// needs to know, under the last products.
 type StoreOnly struct {
 	*Store
 	Each func(t Tile, acc []ptx.F32)
 	Bias func(t Tile) []ptx.F32
+	Load func(t Tile)
 }
 
 // Begin implements Epilogue.
@@ -180,6 +187,12 @@ func (s storeOnlyTile) Start(acc []ptx.F32) bool {
 		ptx.VarOf(acc[i]).Set(v)
 	}
 	return true
+}
+
+func (s storeOnlyTile) UnderLastMMA() {
+	if s.of.Load != nil {
+		s.of.Load(s.t)
+	}
 }
 
 func (s storeOnlyTile) Store(acc []ptx.F32) { s.of.Each(s.t, acc) }

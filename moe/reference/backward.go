@@ -97,7 +97,7 @@ type pass struct {
 	layer    *Layer
 	rounding rounder
 	// x and do are [T, d], h is what forward saved or nil, scores [T, topK] what
-	// multiplies the rows, or with onInput their inputs.
+	// multiplies the rows, or with onInput what their activations are of.
 	x, do, h []uint16
 	scores   []float64
 	topK     int
@@ -105,37 +105,28 @@ type pass struct {
 	grouping Grouping
 }
 
-// preactivations gives H of the pairs, gate then up, and with onInput x·W1ᵀ, of
-// tokens whose decoded rows are x.
-func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h, up [][]float64) {
-	if p.h == nil || p.onInput {
-		in := make([][]float64, len(pairs))
-		for i, at := range pairs {
-			in[i] = x[at.row/p.topK]
-		}
-		h = p.up(in, pairs)
-	}
-	if p.onInput {
-		up, h = h, matrix(len(pairs), p.rows)
-		for i := range h {
-			copy(h[i], up[i])
-		}
-	}
+// preactivations gives H of the pairs, gate then up, of tokens whose decoded rows
+// are x.
+func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
 	if p.h != nil {
 		h = matrix(len(pairs), p.rows)
-	}
-	for i, at := range pairs {
-		flat := p.flat(at, tokens)
-		if p.h != nil {
-			stored(p.h[int(p.grouping.Row[flat])*p.rows:][:p.rows], p.rounding.config.Type).decode(h[i])
-			continue
+		for i, at := range pairs {
+			stored(p.h[int(p.grouping.Row[p.flat(at, tokens)])*p.rows:][:p.rows], p.rounding.config.Type).decode(h[i])
 		}
-		p.preactivation(h[i], at.expert, p.inputScore(flat))
+		return h
+	}
+	in := make([][]float64, len(pairs))
+	for i, at := range pairs {
+		in[i] = x[at.row/p.topK]
+	}
+	h = p.up(in, pairs)
+	for i, at := range pairs {
+		add(h[i], p.b1, at.expert)
 		for j, v := range h[i] {
 			h[i][j] = p.rounding.store(v)
 		}
 	}
-	return h, up
+	return h
 }
 
 // flat is a pair's place t·K + k.
@@ -143,7 +134,7 @@ func (p *pass) flat(at pair, tokens []int32) int {
 	return int(tokens[at.row/p.topK])*p.topK + at.row%p.topK
 }
 
-// inputScore is what a row's input is multiplied by, and outputScore what its output is.
+// inputScore is what a row's H is multiplied by, and outputScore what its output is.
 func (p *pass) inputScore(flat int) float64 {
 	if p.onInput {
 		return p.scores[flat]

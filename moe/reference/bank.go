@@ -124,15 +124,6 @@ func (b *bank) up(x [][]float64, pairs []pair) [][]float64 {
 	return product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
 }
 
-// preactivation makes H of a row of up, in its place: times score, plus bias.
-// Nothing is rounded.
-func (b *bank) preactivation(row []float64, expert int32, score float64) {
-	for i := range row {
-		row[i] *= score
-	}
-	add(row, b.b1, expert)
-}
-
 // add adds an expert's bias to a row, if there are biases.
 func add(row, biases []float64, expert int32) {
 	if biases == nil {
@@ -143,8 +134,8 @@ func add(row, biases []float64, expert int32) {
 	}
 }
 
-// forward gives H and Y of the pairs, H rounded and Y not; inputs are x times
-// their pair's score, where there are scores.
+// forward gives H and Y of the pairs, H rounded and Y not. The activation is of
+// H times the pair's score, where there are scores.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
 	h = b.up(x, pairs)
 	a := matrix(len(pairs), b.n)
@@ -154,10 +145,11 @@ func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder)
 			if scores != nil {
 				score = scores[i]
 			}
-			b.preactivation(h[i], pairs[i].expert, score)
+			add(h[i], b.b1, pairs[i].expert)
 			// A is made of the sums as they are, not of the rounded H.
 			for j := range b.n {
-				a[i][j] = r.store(b.value(b.inputs(h[i], j)))
+				gate, up := b.inputs(h[i], j)
+				a[i][j] = r.store(b.value(score*gate, score*up))
 			}
 			for j, v := range h[i] {
 				h[i][j] = r.store(v)

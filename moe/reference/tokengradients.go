@@ -73,7 +73,7 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 // tokens gives dH·W1 of the pairs, and the gradients of the scores of so many
 // tokens. x and do are the tokens' rows.
 func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]float64, dscores []float64) {
-	h, up := p.preactivations(pairs, tokens, x)
+	h := p.preactivations(pairs, tokens, x)
 	rows := make([][]float64, len(pairs))
 	for i, at := range pairs {
 		rows[i] = do[at.row/p.topK]
@@ -83,16 +83,16 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 	parallel(len(pairs), func() func(int) {
 		return func(i int) {
 			at := pairs[i]
-			score := p.scores[p.flat(at, tokens)]
+			flat := p.flat(at, tokens)
+			score, in := p.scores[flat], p.inputScore(flat)
 			var sum float64
 			for j := range p.n {
-				gate, upper := p.inputs(h[i], j)
-				a, dgate, dup := p.gradient(gate, upper, score*da[i][j])
+				gate, up := p.inputs(h[i], j)
+				a, dgate, dup := p.gradient(in*gate, in*up, score*da[i][j])
 				if p.onInput {
 					// Without the score, which may be 0.
-					_, g, u := p.gradient(gate, upper, da[i][j])
-					rawGate, rawUp := p.inputs(up[i], j)
-					sum += g*rawGate + u*rawUp
+					_, g, u := p.gradient(in*gate, in*up, da[i][j])
+					sum += g*gate + u*up
 				} else {
 					sum += da[i][j] * a
 				}

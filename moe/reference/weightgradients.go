@@ -152,8 +152,7 @@ func (p *pass) addColumns(columns []w1Column, first int, flat []int32, x, do, te
 		for j, f := range flat {
 			gate, up := h[j], h[rowTile+j]
 			if w.gate != nil {
-				score := p.inputScore(int(f))
-				gate, up = p.rounding.store(gate*score+w.gateBias), p.rounding.store(up*score+w.upBias)
+				gate, up = p.rounding.store(gate+w.gateBias), p.rounding.store(up+w.upBias)
 			} else {
 				row := stored(p.h[(first+j)*p.rows:][:p.rows], p.rounding.config.Type)
 				gate = row.at(w.neuron)
@@ -161,7 +160,8 @@ func (p *pass) addColumns(columns []w1Column, first int, flat []int32, x, do, te
 					up = row.at(p.n + w.neuron)
 				}
 			}
-			_, dgate, dup := p.gradient(gate, up, p.scores[f]*da[rowTile*i+j])
+			in := p.inputScore(int(f))
+			_, dgate, dup := p.gradient(in*gate, in*up, p.scores[f]*da[rowTile*i+j])
 			if w.isUp {
 				dgate = dup
 			}
@@ -191,8 +191,10 @@ func (p *pass) dW2(list []ExpertRow) ([]float64, error) {
 					} else {
 						row = h[first+j]
 					}
+					in, weight := p.inputScore(int(f)), p.outputScore(int(f))
 					for m := range p.n {
-						a[j][m] = p.rounding.store(p.outputScore(int(f)) * p.value(p.inputs(row, m)))
+						gate, up := p.inputs(row, m)
+						a[j][m] = p.rounding.store(weight * p.value(in*gate, in*up))
 					}
 				}
 				for _, at := range t.at {
@@ -250,8 +252,7 @@ func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 			tokens[i] = f / int32(p.topK)
 			pairs[i] = pair{row: i*p.topK + int(f)%p.topK, expert: int32(r.Expert)}
 		}
-		rows, _ := p.preactivations(pairs, tokens, p.layer.tokenRows(p.x, tokens))
-		copy(h[first:], rows)
+		copy(h[first:], p.preactivations(pairs, tokens, p.layer.tokenRows(p.x, tokens)))
 	}
 	return h
 }

@@ -73,8 +73,8 @@
 //	A = round(act(a))                         of a, not of H
 //	Y = round(A·W2_eᵀ + b2_e)
 //
-// With ScoreOnInput a = s·(x·W1_eᵀ), which is (s·x)·W1_eᵀ without rounding s·x, and
-// the pair's weight below is 1 instead of s.
+// With ScoreOnInput A = round(act(s·a)), where s·a is (s·x)·W1_eᵀ without rounding
+// s·x, and the pair's weight below is 1 instead of s.
 //
 // Shared experts are one expert of width sn = SharedExperts·n, computed alike from
 // x, whose weight is g = f32(sigmoid(Σ_c x_c·wg_c)), or 1 without SharedGate.
@@ -95,9 +95,14 @@
 //	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ s·dO
 //	dX~ = dH·W1_e
 //
-// act is taken of the saved H. With ScoreOnInput A' = round(act(H)), dH is the same
-// expression and dS = f32(act'(H)·dA' · (x·W1_eᵀ)). Derivatives are PyTorch's: that of
-// max(x, 0) is 0 at 0, that of a clamp is 1 on its borders.
+// act is taken of the saved H. With ScoreOnInput it is taken of s·H:
+//
+//	dS  = f32(act'(s·H)·dA'·H)
+//	dH  = round(s·act'(s·H)·dA')
+//	A'  = round(act(s·H))
+//
+// Derivatives are PyTorch's: that of max(x, 0) is 0 at 0, that of a clamp is 1 on its
+// borders.
 //
 // The router's part, where scores come from it; logits have the gradient of their
 // unrounded values, the choice none:

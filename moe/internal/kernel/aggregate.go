@@ -15,8 +15,9 @@ import (
 // columns of a token and has all its rows in flight at once.
 type Aggregate struct {
 	Hidden, TopK int
-	// Unit leaves the scores out: every weight is 1, as dX needs it.
-	Unit bool
+	// Unit leaves the scores out: every weight is 1, as dX needs it. ScoreOnInput
+	// leaves those of the slots out.
+	Unit, ScoreOnInput bool
 	// Shared adds row t of the shared experts behind the slots, with SharedGate
 	// times its score unless Unit.
 	Shared, SharedGate bool
@@ -40,7 +41,7 @@ type AggregateArgs struct {
 	O driver.DevicePtr
 	// Inverse [T, K] u32 is the packed row of each (token, slot), or route.NoRow.
 	Inverse driver.DevicePtr
-	// Scores [T, K] f32 are the weights, unless Unit.
+	// Scores [T, K] f32 are the weights, unless these are 1.
 	Scores driver.DevicePtr
 	// With List, Starts [T+1] u32 says where a token's rows begin in Inverse and
 	// Scores, which are [R].
@@ -83,7 +84,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
 	})
 	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O), inverse: k.Ptr(&k.Args.Inverse)}
-	if !a.Unit {
+	if a.weighted() {
 		e.scores = k.Ptr(&k.Args.Scores)
 	}
 	if a.Shared {
@@ -119,6 +120,9 @@ type aggregation struct {
 	shared, sharedScores  ptx.Global // with Shared, and its gate
 	starts                ptx.Global // with List
 }
+
+// weighted: the slots' rows have scores.
+func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
 
 // sharedWeighted: the shared experts' rows have scores.
 func (a Aggregate) sharedWeighted() bool { return a.SharedGate && !a.Unit }
@@ -183,7 +187,7 @@ func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int
 	for i := range n {
 		row[i], score[i] = ptx.LdGlobal[ptx.U32](at.At(4*i)), ptx.Float(1)
 	}
-	if !a.Unit {
+	if a.weighted() {
 		scoreAt := scores.Index(token, 4*a.TopK).At(4 * first)
 		for i := range n {
 			score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
@@ -199,7 +203,7 @@ func (a Aggregate) listed(k *ptx.Kernel, inverse, scores ptx.Global, first, end 
 		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(1))
 		k.If(place.Lt(end), func() {
 			r.Set(ptx.LdGlobal[ptx.U32](inverse.Index(place, 4)))
-			if !a.Unit {
+			if a.weighted() {
 				s.Set(ptx.LdGlobal[ptx.F32](scores.Index(place, 4)))
 			}
 		})
@@ -222,7 +226,7 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 				values[i][j].Set(v)
 			}
 		})
-		if !a.Unit {
+		if a.weighted() {
 			// A slot without a row adds nothing, whatever its score.
 			score[i] = ptx.Select(has, score[i], ptx.Float(0))
 		}
@@ -261,7 +265,7 @@ var (
 
 // aggregateOf is a sum of a layer's, with its shared experts.
 func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], error) {
-	a.Hidden, a.Shared, a.SharedGate = l.Hidden, l.SharedExperts > 0, l.SharedGate
+	a.Hidden, a.ScoreOnInput, a.Shared, a.SharedGate = l.Hidden, l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate
 	return a.Build()
 }
 

@@ -116,8 +116,7 @@ func (e *dxTile) UnderLastMMA() {
 	}
 	f := e.fragment()
 	for h := range e.scale {
-		row := e.t.FirstRow.Add(f.Row.AddI(8 * h).Min(e.t.ValidRows.SubI(1))) // rows past the end are dropped
-		e.scale[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(row, 4))
+		e.scale[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(e.t.Row(f, h), 4))
 	}
 	e.fetch(0)
 }

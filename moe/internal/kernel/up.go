@@ -15,8 +15,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Up is the up-projection: H = X[rows]·W1ᵀ + b1, and A, the activation of H. The
-// rows of X are gathered as they are loaded; the activation and the stores of H
+// Up is the up-projection: H = X[rows]·W1ᵀ + b1, and A, the activation of H, or
+// with ScoreOnInput of H times the row's score. The rows of X are gathered as they are loaded; the activation and the stores of H
 // and A run in the epilogue. One half of a tile's columns is gate, the other up,
 // so that a thread holds both values of a neuron, whatever W1's layout; without
 // a gate all columns are one. Where the two touch in memory columns are in that
@@ -37,6 +37,9 @@ type UpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
+	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row: with
+	// ScoreOnInput.
+	Scores, Pairs driver.DevicePtr
 	// A [R, n] bf16 is written: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] or [R, n] bf16 is written where SaveH is set: gate, then up.
@@ -68,13 +71,15 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 			b1 = append(b1, k.Ptr(&k.Args.B3))
 		}
 	}
-	a := k.Map(&k.Args.A, u.aMap)
-	var h ptx.TensorMap
+	e := &upEpilogue{Up: u, k: k.Kernel, a: k.Map(&k.Args.A, u.aMap)}
 	if u.SaveH {
-		h = k.Map(&k.Args.H, u.hMap)
+		e.h = k.Map(&k.Args.H, u.hMap)
+	}
+	if u.ScoreOnInput {
+		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, cta)
+	e.store = gemm.NewStore(k.Kernel, cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: u.Tiling, KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
 		Gathered: true, BMN: b.MNMajor(),
@@ -82,33 +87,69 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		b.Load(p, w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 	}}
-	e := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) { u.store(k.Kernel, store, t, acc, a, h) }}
+	of := gemm.StoreOnly{Store: e.store, Each: e.tile}
+	if u.ScoreOnInput {
+		of.Load = func(t gemm.Tile) { e.loadScores(t, p.Fragment()) }
+	}
 	if u.Bias {
-		e.Bias = func(t gemm.Tile) []ptx.F32 {
-			of := weights.B1(u.Config)
-			columns := u.Tiling.TileN / of.Parts
-			return of.Sums(b1, t.Expert, t.Column.MulI(columns), columns, p.Fragment())
+		of.Bias = func(t gemm.Tile) []ptx.F32 {
+			b := weights.B1(u.Config)
+			columns := u.Tiling.TileN / b.Parts
+			return b.Sums(b1, t.Expert, t.Column.MulI(columns), columns, p.Fragment())
 		}
 	}
-	p.Run(load.Load, e)
+	p.Run(load.Load, of)
 	return k.Build()
 }
 
 // neurons are those of a tile.
 func (u Up) neurons() int { return u.Tiling.TileN / u.HParts() }
 
-// store stores, for each 64 neurons, the parts of H and the A of them.
-func (u Up) store(k *ptx.Kernel, s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
-	if weights.InPairs(u.Config) {
-		u.storePairs(k, s, t, acc, a, h)
+// upEpilogue stores H and A.
+type upEpilogue struct {
+	Up
+	k     *ptx.Kernel
+	store *gemm.Store
+	a, h  ptx.TensorMap
+	// scores and pairs are there with ScoreOnInput, and then score those of the
+	// thread's two rows.
+	scores, pairs ptx.Global
+	score         [2]ptx.F32
+}
+
+// loadScores loads the scores of the thread's rows.
+func (e *upEpilogue) loadScores(t gemm.Tile, f tile.Fragment) {
+	for h := range e.score {
+		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(t.Row(f, h), 4))
+		e.score[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
+	}
+}
+
+// act is the activation of gate and up in a row of the thread's.
+func (e *upEpilogue) act(gate, up ptx.F32, row int) ptx.F32 {
+	if e.ScoreOnInput {
+		gate, up = gate.Mul(e.score[row]), up.Mul(e.score[row])
+	}
+	return activation.Of(e.Config).Value(gate, up)
+}
+
+// saved is how many parts of H are stored.
+func (e *upEpilogue) saved() int {
+	if e.SaveH {
+		return e.HParts()
+	}
+	return 0
+}
+
+// tile stores, for each 64 neurons, the parts of H and the A of them.
+func (e *upEpilogue) tile(t gemm.Tile, acc []ptx.F32) {
+	if weights.InPairs(e.Config) {
+		e.pairTile(t, acc)
 		return
 	}
-	neuron := t.Column.MulI(u.neurons())
-	parts, saved, act := u.HParts(), 0, activation.Of(u.Config).Value
-	if u.SaveH {
-		saved = parts
-	}
-	s.Tile(u.neurons()/64*(saved+1), func(i int) gemm.SubTile {
+	neuron := t.Column.MulI(e.neurons())
+	parts, saved := e.HParts(), e.saved()
+	e.store.Tile(e.neurons()/64*(saved+1), func(i int) gemm.SubTile {
 		group, kind := i/(saved+1), i%(saved+1)
 		of := make([][]ptx.F32, parts)
 		for part := range of {
@@ -116,31 +157,27 @@ func (u Up) store(k *ptx.Kernel, s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h
 		}
 		column := neuron.AddI(64 * group)
 		if kind < saved {
-			return gemm.SubTile{Value: gemm.Registers(of[kind]), To: h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }}
+			return gemm.SubTile{Value: gemm.Registers(of[kind]), To: e.h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }}
 		}
-		return gemm.SubTile{Value: func(j int) ptx.F32 { return act(of[0][j], of[parts-1][j]) }, To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
+		return gemm.SubTile{Value: func(j int) ptx.F32 { return e.act(of[0][j], of[parts-1][j], j/2%2) }, To: e.a, At: func() []ptx.U32 { return t.Ragged(column) }}
 	})
 }
 
-// storePairs is store where a thread's neighbouring columns are gate and up.
-func (u Up) storePairs(k *ptx.Kernel, s *gemm.Store, t gemm.Tile, acc []ptx.F32, a, h ptx.TensorMap) {
-	neuron := t.Column.MulI(u.neurons())
-	saved, act := 0, activation.Of(u.Config).Value
-	if u.SaveH {
-		saved = u.HParts()
-	}
-	s.Tile(u.neurons()/64*(saved+1), func(i int) gemm.SubTile {
+// pairTile is tile where a thread's neighbouring columns are gate and up.
+func (e *upEpilogue) pairTile(t gemm.Tile, acc []ptx.F32) {
+	neuron, saved := t.Column.MulI(e.neurons()), e.saved()
+	e.store.Tile(e.neurons()/64*(saved+1), func(i int) gemm.SubTile {
 		group, kind := i/(saved+1), i%(saved+1)
 		column, pairs := neuron.AddI(64*group), acc[64*group:][:64]
-		sub := gemm.SubTile{To: a, At: func() []ptx.U32 { return t.Ragged(column) }}
-		value := func(at int) ptx.F32 { return act(pairs[at], pairs[at+1]) }
+		sub := gemm.SubTile{To: e.a, At: func() []ptx.U32 { return t.Ragged(column) }}
+		value := func(at int) ptx.F32 { return e.act(pairs[at], pairs[at+1], at/2%2) }
 		if kind < saved {
-			sub.To, sub.At = h, func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }
+			sub.To, sub.At = e.h, func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }
 			value = func(at int) ptx.F32 { return pairs[at+kind] }
 		}
 		sub.Pair = func(i int) ptx.BF16x2 {
 			at := i/2*8 + i%2*2 // of the first; the second is 8 columns further
-			return swapQuads(k, value(at), value(at+4))
+			return swapQuads(e.k, value(at), value(at+4))
 		}
 		return sub
 	})

@@ -143,6 +143,8 @@ func (e *fewLogits) load() {
 // does behind its product, a warp for each token, and then Plan.
 type Choose struct {
 	Router
+	// Pairs is [Plan]'s.
+	Pairs bool
 }
 
 // ChooseArgs are the arguments of [Choose].
@@ -167,7 +169,7 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	k := jit.NewBuilder[ChooseArgs]("moe_choose", planThreads, 1)
 	from, scores, to := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Logits)
 	ids, cta := k.Ptr(&k.Args.ExpertIDs), pipeline.NewCTA(k.Kernel)
-	e := Plan{NumExperts: c.NumExperts, TopK: c.TopK}.declare(k.Kernel, cta, k, &k.Args.PlanTensors)
+	e := Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: c.Pairs}.declare(k.Kernel, cta, k, &k.Args.PlanTensors)
 	tokens := k.U32(&k.Args.Tokens)
 	chosen := cta.Shared("chosen", 4*MostAtOnce*c.TopK, 4)
 	e.alone, e.id = true, func(pair ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](chosen.Plus(pair.ShlI(2))) }
@@ -280,6 +282,6 @@ var (
 		return f.Build()
 	}}
 	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
-		return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}}.Build()
+		return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}, l.ScoreOnInput}.Build()
 	}}
 )

@@ -17,7 +17,8 @@ import (
 // range, the same ranges as Router's or Count's.
 type Plan struct {
 	NumExperts, TopK int
-	// Pairs also writes each row's (token, slot) pair, which backward needs.
+	// Pairs also writes each row's (token, slot) pair: backward needs it, and forward
+	// where scores multiply the experts' inputs.
 	Pairs bool
 	// List plans a list of entries, each of any token: ranges are of entries, an
 	// entry takes the place of a pair, TopK is 1. An entry whose token is not
@@ -363,7 +364,7 @@ func (e *plan) writeTable() {
 // PlanListKernel both passes' of lists.
 var (
 	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
-		return Plan{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: l.ScoreOnInput}.Build()
 	}}
 	PlanPairsKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-pairs", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: true}.Build()

@@ -139,7 +139,7 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	if of.Logits != 0 {
 		args.Logits = b.Room(2 * in.tokens * in.experts)
 	}
-	kt.Run(b, Choose{shape}, 0, args)
+	kt.Run(b, Choose{Router: shape}, 0, args)
 	in.checkLogits(b, args.Logits)
 	chosen := kt.Download[int32](b, ids, pairs)
 	kt.SameBits(b.T, kt.Download[int32](b, of.ExpertIDs, pairs), chosen, "experts of few tokens")

@@ -25,6 +25,11 @@ import (
 //	dH = dA times the derivatives of act by gate and up
 //	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
+// With ScoreOnInput the derivatives are those at s·H, and
+//
+//	A' = act(s·H)
+//	partials = Σ H times dA' times the derivatives, over each 64 neurons
+//
 // H comes by TMA, the first of it under the main loop.
 type DH struct {
 	spec.Config
@@ -66,8 +71,8 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	b := weights.W2(d.Config).Backward(d.Tiling)
 	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
 	e := &dhEpilogue{
-		act: activation.Of(d.Config).Gradient,
-		k:   k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
+		act: activation.Of(d.Config).Gradient, onInput: d.ScoreOnInput,
+		k: k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}

@@ -15,6 +15,8 @@ import (
 type dhEpilogue struct {
 	k   *ptx.Kernel
 	act func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
+	// onInput: scores multiply H, not the activation.
+	onInput bool
 	// groups of 64 neurons are those of a tile, neurons those of an expert.
 	groups, neurons int
 	// hParts are the parts of H: gate and up, or one. inPairs: dH has gate and up of
@@ -61,7 +63,7 @@ type dhTile struct {
 	// row is the warp's first row, rows how many from it on are valid.
 	row, rows ptx.U32
 
-	// Of the thread's two rows: their scores, the sums of dA'·A of the present
+	// Of the thread's two rows: their scores, the sums for the score's gradient of the present
 	// group, and of the group that the lane stores.
 	score       [2]ptx.F32
 	sum, joined [2]ptx.F32
@@ -214,7 +216,7 @@ func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, c
 }
 
 // differentiate puts dH in the place of a part's H, gives its A' and adds to the
-// sums of dA'·A.
+// sums of the score's gradient.
 func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 	k := e.k
 	slot := e.slot(part)
@@ -243,11 +245,12 @@ func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 		}
 		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
 		if i < 2 && part*dhPart%ScoreGroup == 0 {
-			e.sum[h] = grad[2*i].Mul(lo.a)
+			e.sum[h] = lo.score[0].Mul(lo.score[1])
+			e.add(h, lo.score[2:])
 		} else {
-			e.sum[h] = grad[2*i].Fma(lo.a, e.sum[h])
+			e.add(h, lo.score)
 		}
-		e.sum[h] = grad[2*i+1].Fma(hi.a, e.sum[h])
+		e.add(h, hi.score)
 	}
 	e.sync()
 	if e.inPairs {
@@ -272,12 +275,27 @@ func (e *dhTile) stagePairs(slot []ptx.Shared, first, second []ptx.BF16x2) {
 	}
 }
 
-// gradient is what one element of dA' gives.
-type gradient struct{ gate, up, a, weighted ptx.F32 }
+// gradient is what one element of dA' gives: to the score's gradient the products
+// of pairs of factors.
+type gradient struct {
+	gate, up, weighted ptx.F32
+	score              []ptx.F32
+}
+
+// add adds products to the sum of the thread's row h.
+func (e *dhTile) add(h int, factors []ptx.F32) {
+	for i := 0; i < len(factors); i += 2 {
+		e.sum[h] = factors[i].Fma(factors[i+1], e.sum[h])
+	}
+}
 
 func (e *dhTile) neuronGradient(gate, up, grad, score ptx.F32) gradient {
+	if e.onInput {
+		a, dGate, dUp := e.act(score.Mul(gate), score.Mul(up), grad)
+		return gradient{gate: score.Mul(dGate), up: score.Mul(dUp), weighted: a, score: []ptx.F32{dGate, gate, dUp, up}[:2*e.hParts]}
+	}
 	a, dGate, dUp := e.act(gate, up, score.Mul(grad))
-	return gradient{gate: dGate, up: dUp, a: a, weighted: score.Mul(a)}
+	return gradient{gate: dGate, up: dUp, weighted: score.Mul(a), score: []ptx.F32{grad, a}}
 }
 
 // sumQuads adds a group's sums over each quad: lanes 0+1 and 2+3, then those.

@@ -46,6 +46,8 @@ var Layers = []Layer{
 		Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7}},
 	{Name: "apart", Config: spec.Config{Hidden: 1024, Intermediate: 1408, NumExperts: 64, TopK: 6, GateUp: spec.Apart, Bias: true, Lists: true}},
 	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, SharedExperts: 4, SharedGate: true}},
+	{Name: "score-on-input", Config: spec.Config{Hidden: 5120, Intermediate: 8192, NumExperts: 16, TopK: 1, WeightOrder: spec.InOut,
+		Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 
