@@ -37,3 +37,39 @@ func ExampleLayer() {
 	}
 	// Output: 2 tilings measured in a worker process
 }
+
+// One process tunes, all others take what it found from a file: with
+// moe.WithTunedFrom every rank of a job has the same tilings.
+func ExamplePlan_Put() {
+	ctx := context.Background()
+	dev, err := emulated.New(emulated.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer dev.Close()
+	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 32}
+	plan, err := tune.Layer(ctx, dev, config, tune.Options{
+		ForwardOnly: true, Products: []string{"down"},
+		Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tuned := autotune.NewFile() // WriteFile and ReadFile keep it as JSON
+	if err := plan.Put(tuned); err != nil {
+		fmt.Println(err)
+		return
+	}
+	layer, err := moe.New(ctx, dev, config, moe.WithCache(nil), moe.WithTunedFrom(tuned), moe.WithoutBackward())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("down:", layer.ChosenBy()["down"])
+	fmt.Println("up:", layer.ChosenBy()["up"])
+	// Output:
+	// down: tuned
+	// up: cost model
+}

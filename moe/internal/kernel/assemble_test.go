@@ -26,8 +26,10 @@ import (
 
 // This file has NVIDIA's assembler judge the kernels of the registry.
 
+// Too long for each run of CI: whoever changes a kernel, a space of tilings or
+// jit/gemm runs it, and everybody ahead of a release.
 var assembleAll = flag.Bool("all", false, "TestAssemble: every kernel in every layer at every tiling, "+
-	"not in one layer each (minutes of a core)")
+	"not in one layer each (two minutes of two cores)")
 
 // assembly is a kernel of a layer, at a tiling where it has one.
 type assembly struct {

@@ -1,0 +1,96 @@
+package moe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+)
+
+// Two passes of one layer in flight, each on a stream of its own: the layer and
+// its weights are shared, a Call, its tensors and its workspace are not.
+func ExampleLayer_NewCall() {
+	ctx := context.Background()
+	dev, err := emulated.New(emulated.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer dev.Close()
+	layer, err := moe.New(ctx, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	memory := moe.NewArena(dev)
+	defer memory.Free()
+	weights := memory.Weights(layer)
+	var streams [2]driver.Stream
+	var passes [2]moe.Forward
+	for i := range passes {
+		stream, err := dev.NewStream()
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer stream.Close()
+		f := memory.Forward(layer, 2+i) // two tokens, then three
+		f.H, f.Weights, f.Workspace = moe.Tensor{}, weights, memory.Workspace(2+i, layer)
+		if err := errors.Join(memory.Err(), exampleInputs(stream, f), stream.Synchronize(ctx)); err != nil {
+			fmt.Println(err) // the weights are for both: neither pass begins before they are there
+			return
+		}
+		streams[i], passes[i] = stream, f
+	}
+	for i, f := range passes {
+		if err := layer.NewCall().Forward(streams[i], f); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	for i, f := range passes {
+		ids := make([]int32, f.ExpertIDs.Shape.Elements())
+		if err := moe.Read(streams[i], f.ExpertIDs, ids); err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(ids)
+	}
+	// Output:
+	// [0 1 1 2]
+	// [0 1 1 2 2 3]
+}
+
+// A layer with tilings of one's own, such as another process's Layer.Tiles; the
+// products that are not named keep what tuning or the cost model chose.
+func ExampleWithTiles() {
+	dev, err := emulated.New(emulated.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer dev.Close()
+	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
+	layer, err := moe.New(context.Background(), dev, config, moe.WithCache(nil))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	down := layer.Tiles()["down"]
+	down.TileN, down.Stages = 128, 6
+	layer, err = moe.New(context.Background(), dev, config, moe.WithCache(nil), moe.WithTiles(moe.Tiles{"down": down}))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("down:", layer.Tiles()["down"].TileN, "columns, chosen by", layer.ChosenBy()["down"])
+	down.Stages = 99
+	_, err = moe.New(context.Background(), dev, config, moe.WithCache(nil), moe.WithTiles(moe.Tiles{"down": down}))
+	fmt.Println(err)
+	// Output:
+	// down: 128 columns, chosen by given
+	// Tiles of down.Stages is 99, must be 3 to 6 for 128 columns
+}
