@@ -77,7 +77,9 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 		return o, err
 	}
 	o.device, o.cache, o.list = *device, *cache, sizes.Listed(stdout)
-	if o.rows, err = sizes.Calls(); err != nil {
+	if o.withDecode { // its calls have the tokens of -batches
+		o.rows = sizes.Rows()
+	} else if o.rows, err = sizes.Calls(); err != nil {
 		return o, err
 	}
 	return o, o.check()

@@ -29,6 +29,7 @@ func names(t *testing.T, args ...string) (list []string) {
 
 func TestRowFlags(t *testing.T) {
 	require.Equal(t, []string{"7B n=256", "DeepSeek-V3", "128,64,4,2"}, names(t, "-row", "7B n=256", "-rows", "deepseek-v3", "-shape", "128,64,4,2", "-tokens", "64"))
+	require.Equal(t, []string{"128,64,4,2"}, names(t, "-decode", "-shape", "128,64,4,2"), "the tokens are those of -batches")
 	o := parsed(t)
 	gpu, err := o.sizes(true)
 	require.NoError(t, err)

@@ -14,6 +14,8 @@ import (
 	vgdraw "gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"sonicmoe/examples/internal/picture"
 )
 
 // Colours, from the first of a panel's bars to the last.
@@ -37,13 +39,8 @@ func (s series) values(plans []plan) plotter.Values {
 
 // panel has a row of bars for each model, the first on top.
 func panel(title, unit string, plans []plan, named bool, list ...series) (*plot.Plot, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text = title, unit
-	p.Title.Padding = vg.Points(6)
+	p := picture.NewSideways(title, unit)
 	p.X.Min = 0
-	grid := plotter.NewGrid()
-	grid.Horizontal.Width = 0
-	p.Add(grid)
 	width := vg.Points(9) / vg.Length(len(list))
 	for i, s := range list {
 		bars, err := plotter.NewBarChart(s.values(plans), width)

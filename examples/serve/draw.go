@@ -19,8 +19,8 @@ func (t *traffic) draw(what, file string, gpu bool) error {
 	if !gpu {
 		title += ": EMULATED, these times mean nothing"
 	}
-	p := picture.New(title, "latency of a token, µs", "% of tokens")
-	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	p := picture.New(title, "latency of a token, and of a step, µs", "% of them")
+	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, picture.LogTicks
 	for _, h := range []struct {
 		name   string
 		of     *histogram

@@ -3,10 +3,11 @@ package main
 import (
 	"fmt"
 	"image/color"
-	"sonicmoe/examples/internal/picture"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"sonicmoe/examples/internal/picture"
 )
 
 // Colours: single steps are a backdrop for their mean.

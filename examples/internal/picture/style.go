@@ -16,26 +16,60 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// New is an empty plot in the style of all pictures: a sans-serif font, lines at
-// round values of y, room for the title.
+// New is an empty plot in the style of all pictures, with lines at round values
+// of y.
 func New(title, x, y string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Title.Padding = vg.Points(10)
+	p := bare(title, x, y)
 	p.Y.Tick.Marker = plot.TickerFunc(ticks)
-	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
-	for _, f := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
-		f.Typeface, f.Variant = sans.Typeface, sans.Variant
-	}
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.Padding = vg.Points(3)
-	p.Legend.ThumbnailWidth = vg.Points(14)
 	lines := plotter.NewGrid()
 	lines.Vertical.Color = nil
 	p.Add(lines)
 	return p
 }
+
+// NewSideways is a plot of bars that lie, with lines at round values of x.
+func NewSideways(title, x string) *plot.Plot {
+	p := bare(title, x, "")
+	p.X.Tick.Marker = plot.TickerFunc(ticks)
+	lines := plotter.NewGrid()
+	lines.Horizontal.Color = nil
+	p.Add(lines)
+	return p
+}
+
+// bare has the style that all pictures share: a sans-serif font, room for the
+// title and between the lines of a legend.
+func bare(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	p.Title.Padding = vg.Points(10)
+	sans := font.Font{Typeface: "Liberation", Variant: "Sans"}
+	for _, f := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
+		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font} {
+		f.Typeface, f.Variant = sans.Typeface, sans.Variant
+	}
+	p.Legend.Padding = vg.Points(3)
+	p.Legend.ThumbnailWidth = vg.Points(14)
+	return p
+}
+
+// LogTicks are at every digit of every decade of a logarithmic axis, 1, 2 and 5
+// with their numbers.
+var LogTicks = plot.TickerFunc(func(least, most float64) (list []plot.Tick) {
+	for decade := math.Pow(10, math.Floor(math.Log10(least))); decade <= most; decade *= 10 {
+		for digit := 1.; digit < 10; digit++ {
+			tick := plot.Tick{Value: digit * decade}
+			if digit == 1 || digit == 2 || digit == 5 {
+				tick.Label = strconv.FormatFloat(tick.Value, 'g', 6, 64)
+			}
+			if tick.Value >= least && tick.Value <= most {
+				list = append(list, tick)
+			}
+		}
+	}
+	return list
+})
 
 // ticks are at multiples of 1, 2 or 5 times a power of ten, some six of them.
 func ticks(least, most float64) (list []plot.Tick) {
@@ -50,7 +84,7 @@ func ticks(least, most float64) (list []plot.Tick) {
 		}
 	}
 	for i := math.Ceil(least / step); i*step <= most*(1+1e-9); i++ {
-		v := i * step
+		v := i*step + 0 // never -0
 		list = append(list, plot.Tick{Value: v, Label: strconv.FormatFloat(math.Round(v/step*1e6)/1e6*step, 'g', 4, 64)})
 	}
 	return list
