@@ -278,6 +278,12 @@ func (p *Plan) String() string {
 	for _, r := range p.Reports {
 		fmt.Fprintf(&b, "\n%v", r)
 	}
-	fmt.Fprintf(&b, "\n%d products tuned in %v\n", len(p.Reports), p.Took.Round(time.Millisecond))
+	ended := 0
+	for _, r := range p.Reports {
+		if r.PTX != "" {
+			ended++
+		}
+	}
+	fmt.Fprintf(&b, "\n%d products tuned in %v\n", ended, p.Took.Round(time.Millisecond))
 	return b.String()
 }

@@ -170,6 +170,7 @@ func TestCancellation(t *testing.T) {
 	plan, err := Layer(ctx, dev, small, o)
 	require.ErrorIs(t, err, context.Canceled)
 	assert.NotEmpty(t, plan.Reports, "what was found is there")
+	assert.Contains(t, plan.String(), "\n1 products tuned in", "down's search has not ended")
 	assert.NoError(t, dev.Err())
 	require.NoError(t, plan.Put(autotune.NewFile()))
 }
