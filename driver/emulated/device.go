@@ -30,7 +30,7 @@ type Options struct {
 	Timing emu.Timing
 	// Seed chooses among the orders of emu.Random.
 	Seed uint64
-	// Races looks for accesses to shared memory that nothing orders, and
+	// Races looks for accesses to memory that nothing orders, and
 	// StrictProxy for proxy fences behind cp.async too, which shipping kernels
 	// omit; see emu.Launch.
 	Races, StrictProxy bool

@@ -46,6 +46,7 @@ type cluster struct {
 	idle    int    // instructions since anything changed
 	polls   int    // unanswered mbarrier polls since the last event
 	polled  bool   // atomics, acquiring loads or mbarrier tests since the latest progress
+	looked  bool   // other loads of global memory since then
 	moved   bool   // progress in this round
 	others  uint64 // the grid's progress when this cluster was parked
 }
@@ -58,7 +59,7 @@ func (cl *cluster) event() {
 }
 
 // progress notes that the cluster gets somewhere.
-func (cl *cluster) progress() { cl.idle, cl.moved, cl.polled = 0, true, false }
+func (cl *cluster) progress() { cl.idle, cl.moved, cl.polled, cl.looked = 0, true, false, false }
 
 // status is how a turn of a cluster ended.
 type status uint8
@@ -138,7 +139,7 @@ func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 		}
 	case cl.idle > cl.grid.spinLimit && cl.polled, cl.idle > computeLimit*cl.grid.spinLimit:
 		cl.spinning()
-	case cl.idle > parkAfter && cl.polled:
+	case cl.idle > parkAfter && cl.polled, cl.idle > computeLimit*parkAfter && cl.looked:
 		return parked, true
 	}
 	if cl.fault != nil {

@@ -17,10 +17,11 @@
 // The emulator is a strict reader of the manual where hardware is lenient: a
 // CTA must wait for the bulk copies that use its shared memory before it ends,
 // and a barrier that an exited warp misses is a deadlock. With Launch.Races it
-// also finds accesses to shared memory that nothing orders, by whatever order
-// they happen to run: loads, stores, atomics, cp.async, TMA, what wgmma reads,
-// and the use of mbarriers. What it does not check: races in global memory, and
-// between the lanes of one warp; griddepcontrol, since one grid runs at a time.
+// also finds accesses to shared and global memory that nothing orders, by
+// whatever order they happen to run: loads, stores, atomics and their scopes,
+// cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
+// the kernel wrote. What it does not check: races between the lanes of one warp
+// and between launches; griddepcontrol, since one grid runs at a time.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding

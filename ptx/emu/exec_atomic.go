@@ -4,6 +4,7 @@ import "sonicmoe/ptx/isa"
 
 // prepareAtomic chooses the operation; both widths compute in 64 bits.
 func prepareAtomic(in *inst) {
+	in.atomic = true
 	cut := intType{bits: uint(in.typ.Bits())}
 	if in.has(".cas") {
 		in.op64 = func(old, v, swap uint64) uint64 {
@@ -67,6 +68,9 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := int(in.size)
 	w.cta.cluster.polled = true
+	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, uint64(size), r.ordinary(w, in, true)) == failed {
+		return failed
+	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.address64(a, l)
@@ -78,6 +82,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		mu.Lock()
 		old := readWord(b, size)
 		writeWord(b, size, in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
+		w.synchronise(in, at, true, true)
 		mu.Unlock()
 		if d != nil {
 			w.setElem(d, d.slot, l, old)
@@ -89,12 +94,8 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	a, v, swap, d := atomicArgs(in)
 	size := uint32(in.size)
-	if r := w.cta.cluster.races; r != nil {
-		x := r.ordinary(w, in, true)
-		x.atomic = true
-		if w.touchLanes(in, a, mask, size, x) == failed {
-			return failed
-		}
+	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, size, r.ordinary(w, in, true)) == failed {
+		return failed
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)

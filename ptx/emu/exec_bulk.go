@@ -20,7 +20,7 @@ type bulkLoad struct {
 	from   *cta   // nil: from global memory
 	tensor *TensorMap
 	coords []int32
-	// accesses are those of shared memory, where races are looked for.
+	// accesses are those of memory, where races are looked for.
 	accesses []*access
 }
 
@@ -47,6 +47,7 @@ type bulkStore struct {
 	read   bool
 	done   bool
 	waited bool // a wait_group, with or without .read, has covered it
+	over   bool // one without .read has
 }
 
 // maxUnwritten bounds the stores that Late holds back.
@@ -242,8 +243,8 @@ func (b *bulkLoad) complete() outcome {
 	bar, err := s.mbar.at(b.bar)
 	if err == nil {
 		bar.now = note(bar.now, arrival{b.warp, b.in})
-		for _, a := range b.accesses {
-			a.at = uint32(bar.phase) + 1
+		if r := cl.races; r != nil {
+			r.completes(b, bar)
 		}
 		err = bar.completeTx(b.size)
 	}
@@ -305,6 +306,16 @@ func (st *bulkStore) runs() iter.Seq[Run] {
 	}
 	return func(yield func(Run) bool) {
 		yield(Run{Global: st.dst, Shared: st.src, Bytes: st.size, InBounds: true})
+	}
+}
+
+// runs are the contiguous pieces of a load from global memory.
+func (b *bulkLoad) runs() iter.Seq[Run] {
+	if b.tensor != nil {
+		return b.tensor.Runs(b.coords, b.dst)
+	}
+	return func(yield func(Run) bool) {
+		yield(Run{Global: b.src, Shared: b.dst, Bytes: b.size, InBounds: true})
 	}
 }
 
@@ -397,22 +408,26 @@ func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			if w.finishStore(st, in.has(".read")) == failed {
 				return failed
 			}
-			st.waited = true
+			st.waited, st.over = true, st.over || !in.has(".read")
 		}
-		if !st.done || !st.waited {
+		if !st.done || !st.waited || !st.over && w.cta.cluster.races != nil {
 			kept = append(kept, st)
 		}
 	}
 	clear(w.bulk.stores[len(kept):])
 	w.bulk.stores = kept
 	if r := w.cta.cluster.races; r != nil {
-		past := w.bulk.issued
+		read, written := w.bulk.issued, w.bulk.issued
 		for _, st := range kept {
 			if !st.waited {
-				past = min(past, st.number-1)
+				read = min(read, st.number-1)
+			}
+			if !st.over {
+				written = min(written, st.number-1)
 			}
 		}
-		r.done(w, componentStores, past)
+		r.done(w, componentStores, read)
+		r.done(w, componentWrites, written)
 	}
 	return next
 }

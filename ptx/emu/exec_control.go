@@ -4,14 +4,6 @@ import "sonicmoe/ptx/isa"
 
 func controlForms() map[isa.ID]handler {
 	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
-	fence := func(note func(r *races, w *warp)) handler {
-		return handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
-			if r := w.cta.cluster.races; r != nil {
-				note(r, w)
-			}
-			return next
-		}}
-	}
 	exit := handler{exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		w.exit(f, mask)
 		return jumped
@@ -28,9 +20,22 @@ func controlForms() map[isa.ID]handler {
 		}},
 		// The emulator runs one grid at a time and each of its memory
 		// accesses at once: these order what is ordered already.
-		isa.GridDepLaunch:     nothing,
-		isa.GridDepWait:       nothing,
-		isa.FenceAcqRel:       fence((*races).fence),
-		isa.FenceMbarrierInit: fence((*races).fenceInits),
+		isa.GridDepLaunch: nothing,
+		isa.GridDepWait:   nothing,
+		isa.FenceAcqRel:   {exec: fence},
+		isa.FenceMbarrierInit: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+			if r := w.cta.cluster.races; r != nil {
+				r.fenceInits(w)
+			}
+			return next
+		}},
 	}
+}
+
+// fence is fence.acq_rel, or stronger.
+func fence(w *warp, _ *frag, in *inst, _ uint32) outcome {
+	if r := w.cta.cluster.races; r != nil {
+		r.fence(w, scopeOf(in))
+	}
+	return next
 }

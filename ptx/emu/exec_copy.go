@@ -77,8 +77,11 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if races := w.cta.cluster.races; races != nil {
 		w.copies.issued++
 		w.copies.open = append(w.copies.open, openCopy{w.copies.issued, mask, w.copies.commits})
-		a := &access{warp: w, in: in, component: races.component(w, componentCopies), at: w.copies.issued, writes: true, copy: true}
-		if w.touchLanes(in, &in.args[0], mask, copyBytes, a) == failed {
+		to := races.access(w, in, componentCopies, true)
+		to.at, to.copy = w.copies.issued, true
+		from := *to
+		from.writes = false
+		if w.touchLanes(in, &in.args[0], mask, copyBytes, to) == failed || w.touchCopied(in, r, &from) == failed {
 			return failed
 		}
 	}

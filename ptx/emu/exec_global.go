@@ -80,13 +80,17 @@ func loadGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	d, a := &in.args[0], &in.args[1]
 	list, size := d.list, int(in.size)
 	n := uint64(size * len(list))
+	if r := w.cta.cluster.races; r != nil && !in.constant && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, false)) == failed {
+		return failed
+	}
 	if !in.polls {
+		w.cta.cluster.looked = true
 		if mem := w.whole(a, mask, n); mem != nil {
 			w.loadLanes(mem, d, size, mask)
 			return next
 		}
 	}
-	return w.eachGlobal(in, a, mask, n, func(l int, b []byte) {
+	return w.eachGlobal(in, a, mask, n, true, func(l int, b []byte) {
 		for i, s := range list {
 			w.setElem(d, s, l, readWord(b[i*size:], size))
 		}
@@ -98,22 +102,25 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	list, size := v.list, int(in.size)
 	n := uint64(size * len(list))
 	w.cta.cluster.progress()
+	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, true)) == failed {
+		return failed
+	}
 	if !in.polls {
 		if mem := w.whole(a, mask, n); mem != nil {
 			w.storeLanes(mem, v, size, mask)
 			return next
 		}
 	}
-	return w.eachGlobal(in, a, mask, n, func(l int, b []byte) {
+	return w.eachGlobal(in, a, mask, n, false, func(l int, b []byte) {
 		for i, s := range list {
 			writeWord(b[i*size:], size, w.elem(v, s, l))
 		}
 	})
 }
 
-// eachGlobal checks and does an access of n bytes lane by lane, under a lock if
-// it synchronises CTAs.
-func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, access func(l int, b []byte)) outcome {
+// eachGlobal checks and does an access of n bytes, a load or a store, lane by
+// lane, under a lock if it synchronises CTAs.
+func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads bool, access func(l int, b []byte)) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.address64(o, l)
@@ -126,9 +133,20 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, access fu
 			mu.Lock()
 		}
 		access(l, b)
+		w.synchronise(in, at, loads, !loads)
 		if mu != nil {
 			mu.Unlock()
 		}
 	}
 	return next
+}
+
+// synchronise notes an access to global memory that may order others.
+func (w *warp) synchronise(in *inst, at uint64, loads, stores bool) {
+	if r := w.cta.cluster.races; r != nil && in.strong() {
+		g := r.cl.grid.races
+		g.Lock()
+		defer g.Unlock()
+		r.synchronise(w, in, g.signals, at, loads, stores)
+	}
 }

@@ -96,13 +96,16 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mb
 
 // mbarrierArrive is arrive, also in another CTA, and arrive.expect_tx.
 func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	var given *mbarrier
+	var given, ended *mbarrier
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
 		b, ok := w.mbarrierAt(in, in.space, at, l)
 		if !ok {
 			return failed
+		}
+		if b == ended {
+			return w.fault(in, BarrierMisuse, m, "mbarrier %s: its phase is complete before %s of this %s have arrived: it counts too few arrivals", w.cta.symbolic(at), laneList(m), in.form.Op)
 		}
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
@@ -124,6 +127,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			w.r64[in.slot[0]][l] = uint64(state)
 		}
 		if b.phase != phase {
+			ended = b
 			w.cta.cluster.event()
 		}
 	}
@@ -161,15 +165,17 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 
 // mbarrierTryWait suspends the fragment until one of its lanes may go on: the
 // instruction may return false at any time, so lanes that must wait longer
-// get that.
-func mbarrierTryWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+// get that. But for Early, all do so once before they are suspended: who takes
+// false for true shows it.
+func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 	done, out := w.testPhase(in, mask)
 	if out != next {
 		return out
 	}
-	if done == 0 {
+	if done == 0 && (f.tried || w.cta.cluster.grid.launch.Timing == Early) {
 		return waiting
 	}
+	f.tried = done == 0
 	w.setPred(in.slot[0], done, mask)
 	return next
 }

@@ -8,7 +8,7 @@ func memoryForms() map[isa.ID]handler {
 	}
 	return map[isa.ID]handler{
 		isa.LdParam:         {exec: loadParam},
-		isa.LdGlobal:        {exec: loadGlobal},
+		isa.LdGlobal:        {exec: loadGlobal, prepare: prepareCached},
 		isa.LdGlobalSync:    polling(loadGlobal),
 		isa.StGlobal:        {exec: storeGlobal},
 		isa.StGlobalSync:    polling(storeGlobal),
@@ -21,6 +21,8 @@ func memoryForms() map[isa.ID]handler {
 		isa.RedShared:       {exec: atomicShared, prepare: prepareAtomic},
 	}
 }
+
+func prepareCached(in *inst) { in.uncached = in.has(".nc") }
 
 func loadParam(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	params := w.cta.cluster.grid.params

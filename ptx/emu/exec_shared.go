@@ -62,7 +62,8 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	return true
 }
 
-// touchLanes looks for races of the lanes' accesses of n bytes.
+// touchLanes looks for races of the lanes' accesses of n bytes, and notes what
+// strong ones order.
 func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
 	r := w.cta.cluster.races
 	r.start()
@@ -72,8 +73,12 @@ func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outco
 		if !ok {
 			return failed
 		}
+		r.lane = l
 		if p := r.touch(a, c, at, n); p != nil {
 			return w.deny(in, 1<<l, p)
+		}
+		if a.strong {
+			r.synchronise(w, in, r.signals, uint64(c.rank)<<sharedRankBit|uint64(at), !a.writes || in.atomic, a.writes)
 		}
 	}
 	return next

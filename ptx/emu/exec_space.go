@@ -201,12 +201,6 @@ func spaceForms() map[isa.ID]handler {
 	stores := &spaceExecs{storeGlobal, storeShared, storeLocal}
 	atomics := &spaceExecs{atomic32or64, atomicShared, nil}
 	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
-	fence := handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
-		if r := w.cta.cluster.races; r != nil {
-			r.fence(w)
-		}
-		return next
-	}}
 	atomic := inSpace(atomics, false)
 	choose := atomic.prepare
 	atomic.prepare = func(in *inst) {
@@ -214,13 +208,13 @@ func spaceForms() map[isa.ID]handler {
 		choose(in)
 	}
 	forms := map[isa.ID]handler{
-		isa.Ld: inSpace(loads, false), isa.LdLocal: {exec: loadLocal}, isa.LdConst: {exec: loadGlobal}, isa.LdSharedCTA: {exec: loadShared},
-		isa.LdVolatile: inSpace(loads, true), isa.LdSync: inSpace(loads, true), isa.LdPolicy: {exec: loadGlobal},
+		isa.Ld: inSpace(loads, false), isa.LdLocal: {exec: loadLocal}, isa.LdConst: {exec: loadGlobal, prepare: func(in *inst) { in.constant = true }}, isa.LdSharedCTA: {exec: loadShared},
+		isa.LdVolatile: inSpace(loads, true), isa.LdSync: inSpace(loads, true), isa.LdPolicy: {exec: loadGlobal, prepare: prepareCached},
 		isa.St: inSpace(stores, false), isa.StLocal: {exec: storeLocal}, isa.StSharedCTA: {exec: storeShared}, isa.StSharedCluster: {exec: storeShared},
 		isa.StVolatile: inSpace(stores, true), isa.StSync: inSpace(stores, true), isa.StPolicy: {exec: storeGlobal},
 		isa.CreatePolicy: lanewise(func(*inst) laneFunc { return func([4]uint64) uint64 { return 0 } }),
 		isa.Prefetch:     nothing,
-		isa.Membar:       fence, isa.FenceSC: fence, isa.FenceCluster: fence,
+		isa.Membar:       {exec: fence}, isa.FenceSC: {exec: fence}, isa.FenceCluster: {exec: fence},
 		isa.MapaGeneric: {exec: mapGeneric},
 		isa.Cvta: lanewise(func(in *inst) laneFunc {
 			at := windowOf(in.mod("space"))

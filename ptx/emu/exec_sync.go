@@ -37,8 +37,8 @@ func barrierForms() map[isa.ID]handler {
 			for m := mask; m != 0 && !in.has(".global"); m &= m - 1 {
 				w.cta.shared.proxy.fence(w.id*warpLanes + first(m))
 			}
-			if r := w.cta.cluster.races; r != nil && !in.has(".global") {
-				r.fenceProxy(w)
+			if r := w.cta.cluster.races; r != nil {
+				r.fenceProxy(w, !in.has(".global"), in.has(".global") || in.mod("space") == "")
 			}
 			return next
 		}},

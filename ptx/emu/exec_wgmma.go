@@ -78,7 +78,8 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 	if r == nil {
 		return next
 	}
-	a := &access{warp: w, in: in, component: r.component(w, componentProducts), at: uint32(w.mma.issued), async: true}
+	a := r.access(w, in, componentProducts, false)
+	a.at, a.async = uint32(w.mma.issued), true
 	r.start()
 	for i, desc := range op.desc {
 		if i == 0 && in.fromRegisters() {

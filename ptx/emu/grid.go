@@ -65,8 +65,8 @@ type Launch struct {
 	// StrictProxy also demands proxy fences behind cp.async, which shipping
 	// kernels omit.
 	StrictProxy bool
-	// Races looks for accesses to shared memory that nothing orders, whatever
-	// order they happen to run in. It takes about twice the time.
+	// Races looks for accesses to shared and global memory that nothing orders,
+	// whatever order they happen to run in. It takes about twice the time.
 	Races bool
 	// Where gives the Go line behind a line of the PTX, for messages; nil means
 	// Kernel.Source.
@@ -100,7 +100,8 @@ type grid struct {
 	// helpers takes warps with products to multiply; nil without helpers.
 	helpers chan *warp
 
-	image    uint64 // address of the module's variables
+	races    *globalRaces // nil: not looked for
+	image    uint64       // address of the module's variables
 	clusters int64
 	room     int64 // clusters that have memory
 	stop     atomic.Bool
@@ -229,6 +230,9 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	case mem == nil:
 		return nil, errors.New("no memory")
 	}
+	if l.Races {
+		g.races = &globalRaces{pages: map[uint64]*[pageBytes / 4]shadowWord{}, signals: signals{}}
+	}
 	g.clusters = ctas / int64(g.cluster.Count())
 	if l.HostBytes <= 0 {
 		l.HostBytes = 4 << 30
@@ -352,7 +356,7 @@ func (cl *cluster) reset(i int64) {
 	cl.rng = rand.New(rand.NewPCG(g.launch.Seed, uint64(i)))
 	cl.loads, cl.events, cl.order, cl.fault, cl.last = nil, 1, 0, nil, nil
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
-	cl.moved, cl.others = false, 0
+	cl.moved, cl.looked, cl.others = false, false, 0
 	cl.races, cl.unwritten = nil, nil
 	cl.index, cl.count = g.clusterIndex(i)
 	for rank, c := range cl.ctas {

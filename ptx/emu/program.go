@@ -192,6 +192,9 @@ type inst struct {
 	accs       bool        // touches registers that some wgmma uses
 	product    *mma.Format // of the elements that it multiplies asynchronously, or nil
 	polls      bool        // may spin on global memory
+	atomic     bool        // reads and writes at once
+	uncached   bool        // reads by a cache that sees no writes: .nc
+	constant   bool        // reads constant memory
 	size       uint8
 	target     int32
 

@@ -1,55 +1,20 @@
 package emu
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Races are found by happens-before, whatever the order in which the emulator
-// happened to run: two accesses to a word of shared memory, of which one
-// writes, need a chain of synchronisation between them. Clocks count for each
-// warp; asynchronous operations have clocks of their own, so that what a warp
-// started is not done because the warp went on. The lanes of a warp are one.
+// happened to run: two accesses to a word of shared or global memory, of which
+// one writes, need a chain of synchronisation between them (knowledge.go), or to
+// be strong both: atomic, volatile, relaxed or more, with scopes that include
+// each other. Clocks count for each warp; asynchronous operations have clocks of
+// their own, so that what a warp started is not done because the warp went on.
+// The lanes of a warp are one.
 //
 // An access of the async proxy (TMA, wgmma) to what ordinary stores wrote needs
 // a fence.proxy.async on that chain as well.
-
-// clock is the latest moment of each component that is known to be past.
-type clock []uint32
-
-func (c *clock) set(component int, at uint32) {
-	for len(*c) <= component {
-		*c = append(*c, 0)
-	}
-	(*c)[component] = max((*c)[component], at)
-}
-
-func (c *clock) join(o clock) {
-	for len(*c) < len(o) {
-		*c = append(*c, 0)
-	}
-	for i, at := range o {
-		(*c)[i] = max((*c)[i], at)
-	}
-}
-
-func (c clock) has(a *access) bool {
-	return a.at != 0 && a.component < len(c) && c[a.component] >= a.at
-}
-
-// knowledge is what a warp, or a barrier, knows to be past.
-type knowledge struct {
-	seen clock
-	// fenced is the part that the async proxy sees too, by fence.proxy.async.
-	fenced clock
-}
-
-func (k *knowledge) join(o *knowledge) {
-	k.seen.join(o.seen)
-	k.fenced.join(o.fenced)
-}
-
-func (k *knowledge) clear() {
-	clear(k.seen)
-	clear(k.fenced)
-}
 
 // access is one execution of an instruction that reads or writes memory.
 type access struct {
@@ -58,12 +23,15 @@ type access struct {
 	component int
 	at        uint32 // moment of the component by which it is done; 0: not yet known
 	writes    bool
-	// async: through the async proxy. copy: cp.async. atomic: an atomic.
-	async, copy, atomic bool
+	// async: through the async proxy. copy: cp.async. strong: of a scope.
+	async, copy, strong bool
+	scope               scope
 	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
+	site                site
+	id                  int // of the warp
 }
 
-// shadowWord is what has happened to 4 bytes of shared memory.
+// shadowWord is what has happened to 4 bytes of memory.
 type shadowWord struct {
 	write *access
 	reads *readers // since write
@@ -71,44 +39,51 @@ type shadowWord struct {
 	written, read uint8
 }
 
-// readers are the latest reads of a word, one for each component, and the
-// atomics, of which none orders another. They are shared among words and never
+// readers are the latest reads of a word, one for each component, and the writes
+// of which none orders another: strong ones, and the same value's. They are shared among words and never
 // change.
 type readers struct {
-	list    []*access
-	atomics bool
+	list   []*access
+	writes bool // some do
 }
+
+// maxReaders bounds the readers of a word that are told apart.
+const maxReaders = 1024
 
 // races is the state of a cluster.
 type races struct {
 	cl         *cluster
 	strict     bool
 	warps      []knowledge
-	fences     []knowledge // at the latest fence of each warp, for relaxed operations
+	fences     []fences // of each warp
 	components int
 	inits      []*mbarrier
+	signals    signals // of words of shared memory
 
 	// While an access goes over its words: what it has already been compared
 	// with, and how the set of readers changed last.
+	lane           int  // of the access, where lanes have their own
+	repeated       bool // the word holds what another warp stores now too
 	okWrite        *access
 	okReads        *readers
 	readsOld, grew *readers
 }
 
-// Components: for each warp its own time, its cp.async, its wgmma, its TMA
-// stores; then one for each mbarrier.
+// Components: for each warp its own time, its cp.async, its wgmma, the reads and
+// the writes of its TMA stores; then one for each mbarrier.
 const (
 	componentOwn = iota
 	componentCopies
 	componentProducts
 	componentStores
+	componentWrites
 	warpComponents
 )
 
 func newRaces(cl *cluster) *races {
-	r := &races{cl: cl, strict: cl.grid.launch.StrictProxy}
+	r := &races{cl: cl, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
-	r.warps, r.fences = make([]knowledge, n), make([]knowledge, n)
+	r.warps, r.fences = make([]knowledge, n), make([]fences, n)
 	for i := range r.warps {
 		r.warps[i].seen.set(i*warpComponents+componentOwn, 1)
 	}
@@ -123,12 +98,23 @@ func (r *races) number(w *warp) int { return w.cta.rank*len(w.cta.warps) + w.id 
 
 func (r *races) component(w *warp, kind int) int { return r.number(w)*warpComponents + kind }
 
+func (r *races) site(w *warp) site { return site{r.cl.number, w.cta.rank} }
+
 func (r *races) know(w *warp) *knowledge { return &r.warps[r.number(w)] }
 
 // ordinary is an access by the warp itself.
 func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
-	own := r.component(w, componentOwn)
-	return &access{warp: w, in: in, component: own, at: r.know(w).seen[own], writes: writes}
+	a := r.access(w, in, componentOwn, writes)
+	a.at = r.know(w).seen[a.component]
+	if a.strong = in.strong(); a.strong {
+		a.scope = scopeOf(in)
+	}
+	return a
+}
+
+// access is one by the warp's component of a kind.
+func (r *races) access(w *warp, in *inst, kind int, writes bool) *access {
+	return &access{warp: w, in: in, component: r.component(w, kind), writes: writes, site: r.site(w), id: w.id}
 }
 
 // advance makes later accesses of the warp later than what it has given away.
@@ -146,24 +132,36 @@ func (r *races) release(w *warp, k *knowledge) {
 func (r *races) acquire(w *warp, k *knowledge) { r.know(w).join(k) }
 
 // fenceProxy is fence.proxy.async by a warp.
-func (r *races) fenceProxy(w *warp) {
-	k := r.know(w)
-	k.fenced.join(k.seen)
+func (r *races) fenceProxy(w *warp, shared, global bool) {
+	r.know(w).fence(shared, global)
 	r.advance(w)
 }
-
-// fence is fence.acq_rel: what relaxed operations behind it release.
-func (r *races) fence(w *warp) {
-	r.fences[r.number(w)].join(r.know(w))
-	r.advance(w)
-}
-
-// releaseFenced is a release by a relaxed operation.
-func (r *races) releaseFenced(w *warp, k *knowledge) { k.join(&r.fences[r.number(w)]) }
 
 // done notes that a warp's asynchronous work of a kind is past, up to a number.
 func (r *races) done(w *warp, kind int, upTo uint32) {
 	r.know(w).seen.set(r.component(w, kind), upTo)
+}
+
+// repeats: an ordinary store stores what lies there already. Compilers let
+// several warps store one value by one instruction, which is no mistake.
+func (r *races) repeats(a *access, at spot) bool {
+	in, w := a.in, a.warp
+	if op := in.form.Op; a.strong || op != "st" && !strings.HasPrefix(op, "st.") {
+		return false
+	}
+	v, size := &in.args[1], int(in.size)
+	var b []byte
+	if at.c != nil {
+		b = at.c.shared.bytes[w.shared32(&in.args[0], r.lane)&sharedOffset:]
+	} else if b = r.cl.globalBytes(w.address64(&in.args[0], r.lane), uint64(size*len(v.list))); b == nil {
+		return false
+	}
+	for i, slot := range v.list {
+		if bits := 8 * size; readWord(b[i*size:], size) != w.elem(v, slot, r.lane)&(1<<bits-1) {
+			return false
+		}
+	}
+	return true
 }
 
 // start begins the comparison of an access with the words it touches.
@@ -172,43 +170,68 @@ func (r *races) start() { r.okWrite, r.okReads, r.readsOld, r.grew = nil, nil, n
 // touch notes an access to bytes of c's shared memory, or says with what it
 // races. The access's start must have been called.
 func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
-	first, last := offset/4, (offset+n-1)/4
-	if int(last) >= len(c.shared.shadow) {
+	if int(offset+n-1)/4 >= len(c.shared.shadow) {
 		return nil // out of bounds: a fault of its own
 	}
-	for i := first; i <= last; i++ {
-		s := &c.shared.shadow[i]
+	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
+}
+
+// spot is a place of shared memory, or of global memory, without a CTA.
+type spot struct {
+	c  *cta
+	at uint64
+}
+
+// words notes an access to the n bytes from a spot, whose first word is the
+// shadow's first.
+func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem {
+	from := uint32(s.at & 3)
+	end := from + n
+	for i := uint32(0); 4*i < end; i++ {
 		mask := uint8(0xf)
-		if i == first {
-			mask &= 0xf << (offset & 3)
+		if i == 0 {
+			mask &= 0xf << from
 		}
-		if end := offset + n; i == last && end&3 != 0 {
-			mask &= 0xf >> (4 - end&3)
+		if 4*i+4 > end {
+			mask &= 0xf >> (4*i + 4 - end)
 		}
-		if w := s.write; w != nil && w != r.okWrite && s.written&mask != 0 {
-			if p := r.compare(w, a, c, i*4); p != nil {
-				return p
-			}
+		if p := r.word(a, &shadow[i], mask, spot{s.c, s.at&^3 + uint64(4*i)}); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// word notes an access to some bytes of one word.
+func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
+	r.repeated = false
+	if w := s.write; w != nil && w != r.okWrite && s.written&mask != 0 {
+		if p := r.compare(w, a, at); p != nil {
+			return p
+		}
+		if !r.repeated {
 			r.okWrite = w
 		}
-		if s.reads != nil && (a.writes || s.reads.atomics) && s.reads != r.okReads && s.read&mask != 0 {
-			for _, old := range s.reads.list {
-				if !a.writes && !old.writes {
-					continue
-				}
-				if p := r.compare(old, a, c, i*4); p != nil {
-					return p
-				}
+	}
+	if s.reads != nil && (a.writes || s.reads.writes) && s.reads != r.okReads && s.read&mask != 0 {
+		for _, old := range s.reads.list {
+			if !a.writes && !old.writes {
+				continue
 			}
+			if p := r.compare(old, a, at); p != nil {
+				return p
+			}
+		}
+		if !r.repeated {
 			r.okReads = s.reads
 		}
-		if !a.writes || a.atomic {
-			s.reads = r.add(s.reads, a)
-			s.read |= mask
-			continue
-		}
-		s.write, s.written, s.reads, s.read = a, mask, nil, 0
 	}
+	if !a.writes || a.strong || r.repeated {
+		s.reads = r.add(s.reads, a)
+		s.read |= mask
+		return nil
+	}
+	s.write, s.written, s.reads, s.read = a, mask, nil, 0
 	return nil
 }
 
@@ -223,76 +246,42 @@ func (r *races) add(old *readers, a *access) *readers {
 			return old
 		}
 		for _, x := range old.list {
-			if x.component != a.component || x.atomic != a.atomic {
+			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes {
 				grew.list = append(grew.list, x)
 			}
 		}
+		grew.list = grew.list[max(0, len(grew.list)-maxReaders):]
 	}
 	grew.list = append(grew.list, a)
-	grew.atomics = a.atomic || old != nil && old.atomics
+	grew.writes = a.writes || old != nil && old.writes
 	r.readsOld, r.grew = old, grew
 	return grew
 }
 
 // compare says whether an earlier access (in the emulator's order) is past for
 // the later one.
-func (r *races) compare(old, a *access, c *cta, at uint32) *problem {
-	k := r.know(a.warp)
+func (r *races) compare(old, a *access, at spot) *problem {
+	known := r.know(a.warp).of(old.site.cluster, r.cl.number)
+	fenced := &known.fenced
+	if at.c == nil {
+		fenced = &known.fencedGlobal
+	}
+	apart := old.site.apart(a.site)
 	switch {
-	case old == a, old.atomic && a.atomic:
+	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart:
 		return nil
-	case !k.seen.has(old):
-		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, c, at), r.remedy(old, a))
-	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !k.fenced.has(old):
+	case a.in.uncached && old.writes && at.c == nil:
+		return problemf(Race, "%s: .nc reads what no thread of the kernel writes, from a cache that sees no writes; what would do: ld.global without .nc", r.both(old, a, at))
+	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
+		r.repeated = r.repeated || !known.seen.has(old)
+		return nil
+	case !known.seen.has(old):
+		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
+	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
 		return problemf(ProxyRace, "%s, without a fence.proxy.async between: the writer executes it before the barrier that the two meet at, or this side behind it",
-			r.both(old, a, c, at))
+			r.both(old, a, at))
 	}
 	return nil
-}
-
-// both names the two sides.
-func (r *races) both(old, a *access, c *cta, at uint32) string {
-	does, did := "reads", "read"
-	if a.writes {
-		does = "writes"
-	}
-	if old.writes {
-		did = "wrote"
-	}
-	where := c.symbolic(at)
-	if len(r.cl.ctas) > 1 {
-		where += fmt.Sprintf(" of CTA %d", c.rank)
-	}
-	return fmt.Sprintf("%s shared memory %s, which %s %s by %s (%s)", does, where, r.cl.actor(old.warp, old.in), did, old.in.form.Op, r.cl.place(old.in))
-}
-
-// remedy says what would order a behind old.
-func (r *races) remedy(old, a *access) string {
-	if u := r.cl.unwritten; u != nil && u.Line == old.in.line {
-		old, a = a, old // it read what a should have written before
-	}
-	meet := "a barrier that both come to, or an mbarrier that the one arrives at and the other waits for"
-	if old.warp == a.warp {
-		meet = ""
-	}
-	then := func(wait string) string {
-		if meet == "" {
-			return wait + " before"
-		}
-		return wait + ", then " + meet
-	}
-	switch {
-	case old.bar != 0:
-		c := r.cl.ctas[old.bar>>sharedRankBit]
-		return fmt.Sprintf("wait for mbarrier %s, which the copy completes", c.symbolic(old.bar))
-	case old.copy:
-		return then("cp.async.wait_group by the warp that copied")
-	case old.in.product != nil:
-		return then("wgmma.wait_group by the warps that multiply")
-	case old.async:
-		return then("cp.async.bulk.wait_group by the thread that stored")
-	}
-	return meet
 }
 
 // phases is what an mbarrier carries from those who arrive to those who wait.
@@ -315,7 +304,7 @@ func (r *races) fenceInits(w *warp) {
 	for _, b := range r.inits {
 		b.sync.fenced = b.sync.fenced || b.sync.init.warp == w
 	}
-	r.fence(w)
+	r.fence(w, clusterScope)
 }
 
 // uses checks that a warp may use an mbarrier: behind its init.
@@ -343,43 +332,4 @@ func (p *phases) end() {
 func (r *races) waited(w *warp, b *mbarrier) {
 	r.acquire(w, &b.sync.done)
 	r.know(w).seen.set(b.sync.component, uint32(b.phase))
-}
-
-// bulkLoad notes the shared memory that a load writes, and reads if it copies
-// from there: until a phase of the mbarrier completes.
-func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
-	a := &access{warp: b.warp, in: b.in, component: bar.sync.component, writes: true, async: true, bar: at}
-	b.accesses = append(b.accesses, a)
-	r.start()
-	if p := r.touch(a, b.to, b.dst, b.size); p != nil || b.from == nil {
-		return p
-	}
-	from := *a
-	from.writes = false
-	b.accesses = append(b.accesses, &from)
-	r.start()
-	return r.touch(&from, b.from, uint32(b.src), b.size)
-}
-
-// bulkStore notes the shared memory that a store reads.
-func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
-	a := &access{warp: w, in: st.in, component: r.component(w, componentStores), at: st.number, async: true}
-	r.start()
-	for run := range st.runs() {
-		if run.InBounds {
-			if p := r.touch(a, w.cta, run.Shared, run.Bytes); p != nil {
-				return p
-			}
-		}
-	}
-	return nil
-}
-
-// actor is a warp with its role at an instruction.
-func (cl *cluster) actor(w *warp, in *inst) string {
-	name := cl.warpNames([]*warp{w})
-	if role := in.role; role != "" {
-		return role + " " + name
-	}
-	return name
 }

@@ -17,6 +17,7 @@ type raced struct {
 	kind    FaultKind
 	or      FaultKind // in some orders
 	threads int
+	ctas    int // of the grid; 0 is one
 	code    string
 	// mend replaces pairs of text.
 	mend []string
@@ -52,6 +53,9 @@ const bulk = `
 	cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0], 64, [%r0+1024]; // there
 issued:
 `
+
+// bulkHere is the same where it is the later access.
+var bulkHere = strings.ReplaceAll(bulk, "there", "here")
 
 func waitFor(label, parity string) string {
 	return label + `:
@@ -148,20 +152,20 @@ end:`, mend: []string{"bar.arrive", "bar.sync"}},
 	fence.proxy.async.shared::cta;
 	bar.sync 0;
 	ld.shared.u32 %r6, [%r0]; // early
-	// bar.sync 0;` + strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"),
+	// bar.sync 0;` + bulkHere + waitFor("w", "0"),
 		mend: []string{"// bar", "bar"}},
 	{name: "a bulk copy over a store, fenced by another thread too soon", kind: ProxyRace, threads: 64, code: mbarrierMade("1") + `
 	fence.proxy.async.shared::cta;
 	st.shared.u32 [%r2], %r1; // there
 	// fence.proxy.async.shared::cta;
-	bar.sync 0;` + strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"),
+	bar.sync 0;` + bulkHere + waitFor("w", "0"),
 		mend: []string{"// fence", "fence"}, says: []string{"fence.proxy.async"}},
 	{name: "an mbarrier used before its init is known", kind: Race, threads: 64, code: warps + `
 	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 64; // there
 	// bar.sync 0;
 	mbarrier.arrive.shared::cta.b64 _, [%r0+1024]; // here`, mend: []string{"// bar", "bar"}, says: []string{"made by mbarrier.init|mbarrier.init has not run"}, or: BarrierMisuse},
 	{name: "no fence between mbarrier.init and a bulk copy", kind: ProxyRace, threads: 64, code: strings.Replace(mbarrierMade("1"), "@%p1 fence", "// fence", 1) +
-		strings.ReplaceAll(bulk, "there", "here") + waitFor("w", "0"), mend: []string{"// fence", "@%p1 fence"}, says: []string{"fence.mbarrier_init behind mbarrier.init"}},
+		bulkHere + waitFor("w", "0"), mend: []string{"// fence", "@%p1 fence"}, says: []string{"fence.mbarrier_init behind mbarrier.init"}},
 	{name: "an arrival before the store", kind: Race, threads: 64, code: mbarrierMade("32") + `
 	@!%p0 bra second;
 	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
@@ -195,17 +199,19 @@ end:`, mend: []string{"	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n	st.shar
 	`, mend: []string{"// bar", "bar"}},
 }
 
-// Each race is named with both sides under every timing, and its mended twin
-// runs clean.
-func TestRaces(t *testing.T) {
-	for _, c := range races64 {
+func TestRaces(t *testing.T) { testRaces(t, races64) }
+
+// testRaces tests that each race is named with both sides under every timing,
+// and that its mended twin runs clean.
+func testRaces(t *testing.T, list []raced) {
+	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {
 			launch := func(code string, timing Timing, seed uint64) (string, error) {
 				text := body(code)
 				p := assemble(t, text, "k")
 				p.params(p.u32s(make([]uint32, 512)...), 0)
 				p.launch.Timing, p.launch.Seed, p.launch.Races = timing, seed, true
-				p.launch.Block, p.launch.SharedBytes = [3]int{c.threads}, 16384
+				p.launch.Grid, p.launch.Block, p.launch.SharedBytes = [3]int{c.ctas}, [3]int{c.threads}, 16384
 				return text, p.run()
 			}
 			mended := strings.NewReplacer(c.mend...).Replace(c.code)
@@ -219,7 +225,7 @@ func TestRaces(t *testing.T) {
 				}
 				lines := strings.Split(text, "\n")
 				// Either side may come last.
-				assert.Regexp(t, `//.*(here|there|side|early)`, lines[f.Line-1], f.Error())
+				assert.Regexp(t, `//.*(here|there|side|early|flag)`, lines[f.Line-1], f.Error())
 				for _, s := range c.says {
 					assert.Regexp(t, s, f.Error())
 				}

@@ -32,6 +32,7 @@ type frag struct {
 	stuck bool   // waits; since is the cluster's event count at that time
 	apart bool   // waits for the rest of its warp, to run an aligned instruction
 	begun bool   // has arrived at the named barrier, in generation gen
+	tried bool   // a try_wait has given up once
 	since uint64 //
 	gen   uint64
 }

@@ -1,0 +1,167 @@
+package emu
+
+import (
+	"maps"
+	"slices"
+)
+
+// Knowledge is what a warp, a barrier or a word of memory knows to be past. Of
+// its own cluster that is a clock of components; what came from other clusters,
+// through global memory, is their clocks as they were given away.
+
+// clock is the latest moment of each component that is known to be past.
+type clock []uint32
+
+func (c *clock) set(component int, at uint32) {
+	for len(*c) <= component {
+		*c = append(*c, 0)
+	}
+	(*c)[component] = max((*c)[component], at)
+}
+
+func (c *clock) join(o clock) {
+	for len(*c) < len(o) {
+		*c = append(*c, 0)
+	}
+	for i, at := range o {
+		(*c)[i] = max((*c)[i], at)
+	}
+}
+
+// covers: nothing of o is later.
+func (c clock) covers(o clock) bool {
+	for i, at := range o {
+		if at != 0 && (i >= len(c) || c[i] < at) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c clock) has(a *access) bool {
+	return a.at != 0 && a.component < len(c) && c[a.component] >= a.at
+}
+
+// moments is what is known of one cluster.
+type moments struct {
+	seen clock
+	// fenced is the part that the async proxy sees too, by fence.proxy.async: in
+	// shared and in global memory.
+	fenced, fencedGlobal clock
+}
+
+func (m *moments) join(o *moments) {
+	m.seen.join(o.seen)
+	m.fenced.join(o.fenced)
+	m.fencedGlobal.join(o.fencedGlobal)
+}
+
+func (m *moments) covers(o *moments) bool {
+	return m.seen.covers(o.seen) && m.fenced.covers(o.fenced) && m.fencedGlobal.covers(o.fencedGlobal)
+}
+
+func (m *moments) clone() *moments {
+	return &moments{slices.Clone(m.seen), slices.Clone(m.fenced), slices.Clone(m.fencedGlobal)}
+}
+
+// horizon is what is known of clusters by their numbers. It never changes, so
+// that warps of all clusters may share it; nil knows nothing.
+type horizon struct{ of map[int64]*moments }
+
+// join is what the two know together: one of them, where it knows all.
+func (h *horizon) join(o *horizon) *horizon {
+	switch {
+	case o == nil || h == o:
+		return h
+	case h == nil:
+		return o
+	}
+	out := h
+	for number, m := range o.of {
+		have := out.of[number]
+		if have == m || have != nil && have.covers(m) {
+			continue
+		}
+		if out == h {
+			out = &horizon{maps.Clone(h.of)}
+		}
+		if have != nil && !m.covers(have) {
+			m = m.clone()
+			m.join(have)
+		}
+		out.of[number] = m
+	}
+	return out
+}
+
+// knowledge is what a warp, or a barrier of its cluster, knows to be past.
+type knowledge struct {
+	moments
+	far *horizon
+}
+
+func (k *knowledge) join(o *knowledge) {
+	k.moments.join(&o.moments)
+	k.far = k.far.join(o.far)
+}
+
+func (k *knowledge) clear() {
+	clear(k.seen)
+	clear(k.fenced)
+	clear(k.fencedGlobal)
+	k.far = nil
+}
+
+// published is the knowledge of a warp of the numbered cluster, for others.
+func (k *knowledge) published(cluster int64) *horizon {
+	out := &horizon{map[int64]*moments{}}
+	if k.far != nil {
+		maps.Copy(out.of, k.far.of)
+	}
+	out.of[cluster] = k.moments.clone()
+	return out
+}
+
+// learn takes in what others published.
+func (k *knowledge) learn(h *horizon, cluster int64) {
+	if h == nil {
+		return
+	}
+	k.far = k.far.join(h)
+	if own := h.of[cluster]; own != nil {
+		k.moments.join(own)
+	}
+}
+
+// of is what is known of a cluster, by a warp of the one numbered own.
+func (k *knowledge) of(cluster, own int64) *moments {
+	if cluster == own {
+		return &k.moments
+	}
+	if k.far != nil {
+		if m := k.far.of[cluster]; m != nil {
+			return m
+		}
+	}
+	return &moments{}
+}
+
+// fence makes all that is known seen by the async proxy: what lies in shared
+// memory, in global memory, or in both.
+func (k *knowledge) fence(shared, global bool) {
+	if shared {
+		k.fenced.join(k.seen)
+	}
+	if !global {
+		return
+	}
+	k.fencedGlobal.join(k.seen)
+	if k.far == nil {
+		return
+	}
+	far := &horizon{map[int64]*moments{}}
+	for number, m := range k.far.of {
+		far.of[number] = &moments{m.seen, m.fenced, m.seen}
+	}
+	k.far = far
+}

@@ -1,0 +1,125 @@
+package emu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// whole is a kernel that is right, with mistakes to plant in it.
+type whole struct {
+	name                 string
+	grid, block, cluster int
+	code                 string
+	bugs                 []bug
+}
+
+// bug is a mistake: its class, and pairs of text in the kernel and what stands
+// there instead.
+type bug struct {
+	class, name string
+	edit        []string
+}
+
+// The classes of mistakes.
+const (
+	classMbarrier = "mbarrier"
+	classDeadlock = "deadlock and divergence"
+	classWgmma    = "wgmma"
+	classWaits    = "waits for copies"
+	classBounds   = "bounds, alignment, uninitialised"
+	classLayout   = "descriptors, coordinates"
+	classProxy    = "proxy fences"
+	classShared   = "shared memory without order"
+	classGlobal   = "between CTAs"
+)
+
+// plantedMode is an order of asynchronous work under which mistakes are looked
+// for.
+type plantedMode struct {
+	name   string
+	timing Timing
+	seed   uint64
+	strict bool
+}
+
+func plantedModes() []plantedMode {
+	return []plantedMode{{"early", Early, 0, false}, {"late", Late, 0, false}, {"random", Random, 1, false}, {"random again", Random, 7, false}, {"strict", Early, 0, true}}
+}
+
+func (k *whole) run(t *testing.T, code string, m plantedMode) error {
+	p := assemble(t, body(code), "k")
+	words := make([]uint32, 1024)
+	for i := 32; i < len(words); i++ { // before that stand flags and counters
+		words[i] = uint32(i)
+	}
+	p.params(p.u32s(words...), 0)
+	p.launch.Timing, p.launch.Seed, p.launch.Races, p.launch.StrictProxy = m.timing, m.seed, true, m.strict
+	p.launch.Grid, p.launch.Block, p.launch.Cluster = [3]int{max(k.grid, 1)}, [3]int{k.block}, [3]int{max(k.cluster, 1)}
+	p.launch.SharedBytes, p.launch.SpinLimit, p.launch.Parallel = 16384, 1<<14, 1
+	return p.run()
+}
+
+// sided are the kinds of findings that have two sides; of the others the line
+// at fault is all.
+var sided = []FaultKind{Race, ProxyRace}
+
+// Mistakes of all classes planted in kernels that are right: nearly each is
+// named under every order, with both sides where there are two, and none passes
+// under all. The kernels themselves are clean.
+func TestPlanted(t *testing.T) {
+	modes := plantedModes()
+	total, named, missed := 0, make([]int, len(modes)), []string{}
+	classes := map[string]int{}
+	for i := range plantedKernels {
+		k := &plantedKernels[i]
+		t.Run(k.name, func(t *testing.T) {
+			seeds := uint64(5)
+			if os.Getenv("SONICMOE_LONG") != "" {
+				seeds = 100
+			}
+			for seed := range seeds {
+				require.NoError(t, k.run(t, k.code, plantedMode{timing: Random, seed: seed}), "seed %d", seed)
+			}
+			for _, m := range modes {
+				require.NoError(t, k.run(t, k.code, m), m.name)
+			}
+			for _, b := range k.bugs {
+				code := k.code
+				for i := 0; i < len(b.edit); i += 2 {
+					require.Contains(t, code, b.edit[i], b.name)
+					code = strings.Replace(code, b.edit[i], b.edit[i+1], 1)
+				}
+				total++
+				classes[b.class]++
+				found := false
+				for i, m := range modes {
+					err := k.run(t, code, m)
+					var f *Fault
+					if !errors.As(err, &f) {
+						require.NoError(t, err, b.name)
+						missed = append(missed, fmt.Sprintf("%s: %s, %s", k.name, b.name, m.name))
+						continue
+					}
+					found = true
+					named[i]++
+					if slices.Contains(sided, f.Kind) {
+						assert.Regexp(t, `\(line \d+|behind mbarrier.init`, f.Text, b.name)
+					}
+				}
+				assert.True(t, found, "%s passes in all orders", b.name)
+			}
+		})
+	}
+	t.Logf("%d mistakes %v; not named: %s", total, classes, strings.Join(missed, "; "))
+	for i, m := range modes {
+		assert.GreaterOrEqual(t, 10*named[i], 9*total, m.name)
+	}
+	assert.Len(t, classes, 9)
+}

@@ -1,0 +1,51 @@
+package emu
+
+// The accesses of bulk copies: loads until a phase of their mbarrier, stores
+// until their thread waits for the group.
+
+// bulkLoad notes the memory that a load writes and reads: until a phase of the
+// mbarrier completes.
+func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
+	a := r.access(b.warp, b.in, componentOwn, true)
+	a.component, a.async, a.bar = bar.sync.component, true, at
+	b.accesses = append(b.accesses, a)
+	r.start()
+	if p := r.touch(a, b.to, b.dst, b.size); p != nil {
+		return p
+	}
+	from := *a
+	from.writes = false
+	b.accesses = append(b.accesses, &from)
+	if b.from == nil {
+		return r.touchRuns(&from, b.runs())
+	}
+	r.start()
+	return r.touch(&from, b.from, uint32(b.src), b.size)
+}
+
+// bulkStore notes the shared memory that a store reads, and the global memory
+// that it writes.
+func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
+	a := r.access(w, st.in, componentStores, false)
+	a.at, a.async = st.number, true
+	r.start()
+	for run := range st.runs() {
+		if run.InBounds {
+			if p := r.touch(a, w.cta, run.Shared, run.Bytes); p != nil {
+				return p
+			}
+		}
+	}
+	to := r.access(w, st.in, componentWrites, true)
+	to.at, to.async = st.number, true
+	return r.touchRuns(to, st.runs())
+}
+
+// completes notes that a load has ended in the mbarrier's present phase.
+func (r *races) completes(b *bulkLoad, bar *mbarrier) {
+	r.cl.grid.races.Lock() // other clusters compare with these
+	defer r.cl.grid.races.Unlock()
+	for _, a := range b.accesses {
+		a.at = uint32(bar.phase) + 1
+	}
+}

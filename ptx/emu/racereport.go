@@ -1,0 +1,124 @@
+package emu
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// How a race is told: both sides, and what would order them.
+
+// both names the two sides.
+func (r *races) both(old, a *access, at spot) string {
+	does, did := "reads", "read"
+	if a.writes {
+		does = "writes"
+	}
+	if old.writes {
+		did = "wrote"
+	}
+	return fmt.Sprintf("%s %s, which %s %s by %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.cl.place(old.in))
+}
+
+// place is a spot in words.
+func (r *races) place(at spot) string {
+	switch {
+	case at.c == nil:
+		return r.cl.grid.globalName(at.at)
+	case len(r.cl.ctas) > 1:
+		return fmt.Sprintf("shared memory %s of CTA %d", at.c.symbolic(uint32(at.at)), at.c.rank)
+	}
+	return "shared memory " + at.c.symbolic(uint32(at.at))
+}
+
+// globalName is a global address as people know it: from the kernel's parameter
+// that points to the same allocation, if one does.
+func (g *grid) globalName(at uint64) string {
+	text := fmt.Sprintf("global memory %#x", at)
+	a := g.mem.find(at)
+	if a == nil {
+		return text
+	}
+	best := uint64(0)
+	name := ""
+	for _, p := range g.kernel.entry.Params {
+		if p.Offset+8 > len(g.params) || p.Bytes != 8 {
+			continue
+		}
+		if v := binary.LittleEndian.Uint64(g.params[p.Offset:]); v >= a.base && v <= at && v >= best {
+			best, name = v, p.Name
+		}
+	}
+	if name == "" {
+		return text
+	}
+	return fmt.Sprintf("%s (%s + %d)", text, name, at-best)
+}
+
+// actor names the warp of an earlier access, for a later one.
+func (r *races) actor(old, a *access) string {
+	if old.site.cluster == a.site.cluster {
+		return r.cl.actor(old.warp, old.in)
+	}
+	text := fmt.Sprintf("warp %d", old.id)
+	if old.in.role != "" {
+		text = old.in.role + " " + text
+	}
+	g := r.cl.grid
+	index, _ := g.clusterIndex(old.site.cluster)
+	inside := unravel(old.site.rank, g.cluster)
+	for d := range index {
+		index[d] = index[d]*g.cluster[d] + inside[d]
+	}
+	return fmt.Sprintf("%s of CTA (%d,%d,%d)", text, index[0], index[1], index[2])
+}
+
+// remedy says what would order a behind old.
+func (r *races) remedy(old, a *access, at spot) string {
+	if u := r.cl.unwritten; u != nil && u.Line == old.in.line {
+		old, a = a, old // it read what a should have written before
+	}
+	same := old.site == a.site && old.id == a.id
+	then := func(wait string) string {
+		if same {
+			return wait + " before"
+		}
+		return wait + ", then " + r.meeting(old, a)
+	}
+	switch {
+	case old.bar != 0:
+		return then(fmt.Sprintf("wait for mbarrier %s, which the copy completes", r.cl.ctas[old.bar>>sharedRankBit].symbolic(old.bar)))
+	case old.copy:
+		return then("cp.async.wait_group by the warp that copied")
+	case old.in.product != nil:
+		return then("wgmma.wait_group by the warps that multiply")
+	case old.async && old.writes:
+		return then("cp.async.bulk.wait_group, without .read, by the thread that stored")
+	case old.async:
+		return then("cp.async.bulk.wait_group by the thread that stored")
+	case old.strong && a.strong:
+		return fmt.Sprintf("scopes that include both, where these are %v and %v", old.scope, a.scope)
+	case at.c == nil && (old.strong || a.strong):
+		return r.meeting(old, a) + "; or both atomic, relaxed or volatile"
+	}
+	return r.meeting(old, a)
+}
+
+// meeting is what lets one warp know what another did.
+func (r *races) meeting(old, a *access) string {
+	switch old.site.apart(a.site) {
+	case ctaScope:
+		return "a barrier that both come to, or an mbarrier that the one arrives at and the other waits for"
+	case clusterScope:
+		return "a barrier of the cluster that both come to, or an mbarrier that the one arrives at and the other waits for"
+	}
+	return "a word that the one writes behind its access by release (or relaxed, behind fence.acq_rel.gpu) and the other reads before by acquire; or two launches"
+}
+
+// actor is a warp with its role at an instruction.
+func (cl *cluster) actor(w *warp, in *inst) string {
+	name := cl.warpNames([]*warp{w})
+	if role := in.role; role != "" {
+		return role + " " + name
+	}
+	return name
+}

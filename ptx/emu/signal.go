@@ -1,0 +1,133 @@
+package emu
+
+import "sonicmoe/ptx/isa"
+
+// A signal is what a strong write leaves at a word: the knowledge that a strong
+// read of that word may acquire. Release and acquire are said by the access
+// itself or by fences around relaxed ones, and both sides' scopes must include
+// the other.
+
+// scope is how far an access or a fence reaches.
+type scope uint8
+
+const (
+	ctaScope scope = iota
+	clusterScope
+	gpuScope // and the system's
+	scopes
+)
+
+// String is the scope as PTX writes it.
+func (s scope) String() string { return [...]string{".cta", ".cluster", ".gpu"}[s] }
+
+// scopeOf is the scope of an instruction: the GPU's, where it says none.
+func scopeOf(in *inst) scope {
+	switch {
+	case in.has(".cta"):
+		return ctaScope
+	case in.has(".cluster") || in.form.ID == isa.FenceMbarrierInit:
+		return clusterScope
+	}
+	return gpuScope
+}
+
+// strong: the access is an atomic, or volatile or relaxed at least.
+func (in *inst) strong() bool { return in.polls || in.atomic }
+
+// site is where a warp runs.
+type site struct {
+	cluster int64
+	rank    int
+}
+
+// apart is the narrowest scope that holds both.
+func (s site) apart(o site) scope {
+	switch {
+	case s.cluster != o.cluster:
+		return gpuScope
+	case s.rank != o.rank:
+		return clusterScope
+	}
+	return ctaScope
+}
+
+type signal struct {
+	from  site
+	scope scope
+	past  *horizon
+}
+
+// signals are those of words by their addresses.
+type signals map[uint64][]signal
+
+// leave adds a signal to a word.
+func (s signals) leave(at uint64, x signal) {
+	for i := range s[at] {
+		if have := &s[at][i]; have.from == x.from && have.scope == x.scope {
+			have.past = have.past.join(x.past)
+			return
+		}
+	}
+	s[at] = append(s[at], x)
+}
+
+// fences is what a warp has fenced and heard.
+type fences struct {
+	// released is what was known at the latest fence of each scope, or a wider
+	// one: what relaxed writes release.
+	released [scopes]knowledge
+	// heard is what relaxed reads brought from the same CTA, the same cluster and
+	// others: a fence of that scope acquires it.
+	heard [scopes]*horizon
+}
+
+// fence is fence.acq_rel, or stronger, of a scope by a warp.
+func (r *races) fence(w *warp, s scope) {
+	o, k := &r.fences[r.number(w)], r.know(w)
+	for i := range s + 1 {
+		k.learn(o.heard[i], r.cl.number)
+	}
+	for i := range s + 1 {
+		o.released[i].join(k)
+	}
+	r.advance(w)
+}
+
+// releaseFenced is a release by a relaxed operation on a barrier of the cluster.
+func (r *races) releaseFenced(w *warp, k *knowledge) {
+	k.join(&r.fences[r.number(w)].released[clusterScope])
+}
+
+// synchronise notes a strong access to the word at an address: what it acquires
+// from the signals there, and what it leaves. A store without a load ends what
+// stood there; an atomic goes on with it.
+func (r *races) synchronise(w *warp, in *inst, words signals, at uint64, loads, stores bool) {
+	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)
+	acquires := in.has(".acquire") || in.has(".acq_rel")
+	for _, s := range words[at] {
+		apart := s.from.apart(here)
+		switch {
+		case !loads || s.scope < apart || reach < apart:
+		case acquires:
+			r.know(w).learn(s.past, r.cl.number)
+		default:
+			o.heard[apart] = o.heard[apart].join(s.past)
+		}
+	}
+	if !stores {
+		return
+	}
+	if !in.atomic {
+		delete(words, at)
+	}
+	if in.has(".release") || in.has(".acq_rel") {
+		words.leave(at, signal{here, reach, r.know(w).published(r.cl.number)})
+		r.advance(w)
+		return
+	}
+	for s := range scopes {
+		if k := &o.released[s]; len(k.seen) > 0 {
+			words.leave(at, signal{here, min(s, reach), k.published(r.cl.number)})
+		}
+	}
+}
