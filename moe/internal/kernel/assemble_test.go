@@ -105,19 +105,18 @@ func atTilings(l kt.Layer, k registry.Any, of registry.Layer) (list []assembly) 
 	return list
 }
 
-// oneLayerEach keeps every kernel at every tiling once: the layers that have it
-// take turns.
-func oneLayerEach(list []assembly) (part []assembly) {
-	layers := map[string][]assembly{}
+// oneEach keeps one of those of a name: they take turns, from name to name.
+func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
+	of := map[string][]assembly{}
 	var names []string
 	for _, a := range list {
-		if layers[a.String()] == nil {
-			names = append(names, a.String())
+		if of[name(a)] == nil {
+			names = append(names, name(a))
 		}
-		layers[a.String()] = append(layers[a.String()], a)
+		of[name(a)] = append(of[name(a)], a)
 	}
 	for i, name := range names {
-		part = append(part, layers[name][i%len(layers[name])])
+		part = append(part, of[name][i%len(of[name])])
 	}
 	return part
 }
@@ -167,8 +166,8 @@ var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 // forLinking has ptxas assemble as the driver's linker does.
 const forLinking = "-c"
 
-// Every kernel of the registry at every tiling, and with -all in every layer,
-// assembles with no more spills than known, no warning and no serialised wgmma,
+// Every kernel of the registry at every tiling (with -short at one), and with -all
+// in every layer, assembles with no more spills than known, no warning and no serialised wgmma,
 // fits the chip, and prints, parses and prints the same.
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
@@ -180,7 +179,10 @@ func TestAssemble(t *testing.T) {
 		}
 	}
 	if !*assembleAll {
-		list = oneLayerEach(list)
+		list = oneEach(list, assembly.String) // every kernel at every tiling
+	}
+	if testing.Short() {
+		list = oneEach(list, func(a assembly) string { return a.of.KernelName(a.kernel) })
 	}
 	for _, a := range list {
 		t.Run(fmt.Sprintf("%s: %v", a.layer, a), func(t *testing.T) {
