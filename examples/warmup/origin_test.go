@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,6 +105,7 @@ func TestVerifyRecompiles(t *testing.T) {
 	require.NoError(t, err)
 	by, err := jit.Ptxas(t.Context(), "sm_90a")
 	require.NoError(t, err)
+	slices.SortFunc(sources, func(a, b jit.Source) int { return len(a.Module.Print().PTX) - len(b.Module.Print().PTX) })
 	require.NoError(t, jit.Warm(t.Context(), c, "sm_90a", sources[:4], jit.WarmOptions{By: by}))
 	warmup(t, command.Done, "export", "-cache", from, bundle)
 	for _, place := range []string{from, bundle} {
