@@ -137,27 +137,42 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // testPhase is the lanes whose phase has completed.
 func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
+	byState := in.byState()
+	var last struct { // the lane before: most often all ask for the same
+		at    uint32
+		phase uint64
+		yes   bool
+	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
-		b, ok := w.mbarrierAt(in, isa.Shared, at, l)
-		if !ok {
-			return 0, failed
-		}
-		yes, err := false, error(nil)
-		if in.byState() {
-			yes, err = b.waitState(mbarrierState(w.r64[in.slot[2]][l]))
+		var phase uint64
+		if byState {
+			phase = w.r64[in.slot[2]][l]
 		} else {
-			yes, err = b.waitParity(w.r32[in.slot[2]][l])
+			phase = uint64(w.r32[in.slot[2]][l])
 		}
-		if err != nil {
-			return 0, w.barrierError(in, l, at, err)
-		}
-		if yes {
-			done |= 1 << l
-			if r := w.cta.cluster.races; r != nil {
+		if m == mask || at != last.at || phase != last.phase {
+			b, ok := w.mbarrierAt(in, isa.Shared, at, l)
+			if !ok {
+				return 0, failed
+			}
+			yes, err := false, error(nil)
+			if byState {
+				yes, err = b.waitState(mbarrierState(phase))
+			} else {
+				yes, err = b.waitParity(uint32(phase))
+			}
+			if err != nil {
+				return 0, w.barrierError(in, l, at, err)
+			}
+			if r := w.cta.cluster.races; yes && r != nil {
 				r.waited(w, b)
 			}
+			last.at, last.phase, last.yes = at, phase, yes
+		}
+		if last.yes {
+			done |= 1 << l
 		}
 	}
 	return done, next
