@@ -144,7 +144,7 @@ type TileEpilogue interface {
 	// UnderLastMMA is emitted behind the main loop, while its last products are
 	// under way: for loads whose results would cost registers through the loop.
 	UnderLastMMA()
-	// Store does it, given the tile's sums.
+	// Store stores what it makes of the tile's sums.
 	Store(acc []ptx.F32)
 }
 
@@ -160,9 +160,9 @@ func (NoLoads) PerKTile(ptx.U32) {}
 // UnderLastMMA implements TileEpilogue.
 func (NoLoads) UnderLastMMA() {}
 
-// StoreOnly is an epilogue that writes by Store: Each does it, given a tile's sums.
-// Bias, unless nil, gives what the sums start from; Load, unless nil, what Each
-// needs to know, under the last products.
+// StoreOnly is an epilogue that writes by Store: Each does so with a tile's sums.
+// Bias, unless nil, gives what the sums start from; Load, unless nil, loads what
+// Each needs to know, under the last products.
 type StoreOnly struct {
 	*Store
 	Each func(t Tile, acc []ptx.F32)

@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Split is a product with an FP32 factor: A is split into two bf16 terms,
+// TwoTerm is a product with an FP32 factor: A is split into two bf16 terms,
 // together 16 bits of fraction, that the load role writes to shared memory
 // itself; B is bf16, contiguous across the sum, and comes by TMA. One tile of
 // 128 x TwoTermN a CTA, two math warpgroups of 64 lines each. Each k16 step
