@@ -185,7 +185,6 @@ func drawWays(all []trained, file, title string) error {
 			}
 		}
 	}
-	p.Legend.Left = false
 	if err := picture.Save(p, vg.Points(720), vg.Points(420), file); err != nil {
 		return fmt.Errorf("drawing %s: %w", file, err)
 	}

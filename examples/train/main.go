@@ -24,7 +24,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"time"
@@ -123,8 +122,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	c.printLoad(stdout)
-	fmt.Fprintf(stdout, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n",
-		c.last(), c.heldOut[len(c.heldOut)-1].loss, time.Since(began).Seconds())
+	c.printLoss(stdout, time.Since(began))
 	if o.plot != "" {
 		return c.draw(o.plot, p.size.name+", "+p.name)
 	}

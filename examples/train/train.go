@@ -186,6 +186,15 @@ func (c *curve) last() float64 {
 	return sum / float64(len(tail))
 }
 
+// printLoss prints the losses at the end, and what it means where they differ.
+func (c *curve) printLoss(out io.Writer, took time.Duration) {
+	heldOut := c.heldOut[len(c.heldOut)-1].loss
+	fmt.Fprintf(out, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n", c.last(), heldOut, took.Seconds())
+	if heldOut > 1.1*c.last() {
+		fmt.Fprintln(out, "held-out text stays harder: the other, which is short, is in part learned by heart")
+	}
+}
+
 // printLoad prints the load of each expert, as bars: a full one is twice an
 // even share, or more.
 func (c *curve) printLoad(out io.Writer) {

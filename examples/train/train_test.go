@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -201,5 +202,16 @@ func TestCompare(t *testing.T) {
 	require.FileExists(t, picture)
 	for _, args := range [][]string{{"-rounding", "sideways"}, {"-seeds", "0"}, {"-rounding", "up", "-device", "reference"}} {
 		require.Error(t, run(t.Context(), args, io.Discard, io.Discard), args)
+	}
+}
+
+// A loss that only the steps' own text has is remarked on.
+func TestPrintLoss(t *testing.T) {
+	for heldOut, remark := range map[float64]bool{1.2: true, 1.05: false, 0.9: false} {
+		var out bytes.Buffer
+		c := curve{losses: []float64{4, 1}, heldOut: []point{{0, 4}, {2, heldOut}}}
+		c.printLoss(&out, 3*time.Second)
+		assert.Contains(t, out.String(), fmt.Sprintf("loss 1.0000 nats a byte (mean of the last tenth of the steps), held out %.4f, 3 s in all\n", heldOut))
+		assert.Equal(t, remark, strings.Contains(out.String(), "learned by heart"), heldOut)
 	}
 }
