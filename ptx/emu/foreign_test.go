@@ -19,7 +19,8 @@ import (
 // foreignRun is a kernel of ../testdata/foreign under test.
 type foreignRun struct {
 	*program
-	rng *rand.Rand
+	rng     *rand.Rand
+	dropped bool // a line is missing: the launch ends the run
 }
 
 // put makes a buffer of the values.
@@ -78,6 +79,9 @@ func (r *foreignRun) launchWith(grid, block [3]int, params ...any) {
 		copy(b[p.Offset:], v)
 	}
 	r.launch.Grid, r.launch.Block, r.launch.Params = grid, block, b
+	if r.dropped {
+		r.checkDropped()
+	}
 	before := r.mem.snapshot()
 	err := r.kernel.Check(context.Background(), r.mem, r.launch, 1)
 	if want := foreignFindings[r.t.Name()]; want != "" {
@@ -860,7 +864,7 @@ func TestForeignKernels(t *testing.T) {
 			require.NoError(t, err)
 			k, err := m.Kernel(string(entry))
 			require.NoError(t, err)
-			twin(t, &foreignRun{&program{t: t, kernel: k, mem: NewMemory(1 << 24)}, rand.New(rand.NewPCG(7, uint64(len(name))))})
+			twin(t, &foreignRun{program: &program{t: t, kernel: k, mem: NewMemory(1 << 24)}, rng: rand.New(rand.NewPCG(7, uint64(len(name))))})
 		})
 	}
 }

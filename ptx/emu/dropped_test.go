@@ -1,0 +1,85 @@
+package emu
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// synchronises are the beginnings of instructions that order others.
+var synchronises = []string{"bar.sync", "barrier.sync", "cp.async.wait", "cp.async.bulk.wait", "cp.async.commit", "cp.async.bulk.commit",
+	"fence.proxy", "fence.mbarrier_init", "mbarrier.init", "mbarrier.arrive", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster.arrive", "barrier.cluster.wait"}
+
+// dropped is what a check of a kernel without one of its lines found.
+type dropped struct{ err error }
+
+// passing is how many lines of a kernel may be dropped without a finding: those
+// that are needless at the sizes that run (a fence beside another, a commit before
+// wait_all, barriers between atomics), and barriers that order only the lanes of
+// one warp, which are one here.
+var passing = map[string]int{
+	"asynccopy asynccopy": 1, "bulk bulk": 2, "counting counting": 2, "triton_count count": 2, // needless
+	"bitonic bitonic": 24, "reduce reduce": 6, "variables variables": 1, // lanes
+}
+
+// Each line of the foreign kernels that orders others is dropped in turn, nobody
+// choosing: a check names it.
+func TestDroppedLines(t *testing.T) {
+	total, passed := 0, map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(foreignTwins)) {
+		file, entry, _ := strings.Cut(name, " ")
+		text, err := os.ReadFile("../testdata/foreign/" + file + ".ptx")
+		require.NoError(t, err)
+		lines := strings.Split(string(text), "\n")
+		for i, line := range lines {
+			op := strings.TrimSpace(line)
+			if strings.HasPrefix(op, "@") {
+				_, op, _ = strings.Cut(op, " ")
+				op = strings.TrimSpace(op)
+			}
+			if !slices.ContainsFunc(synchronises, func(s string) bool { return strings.HasPrefix(op, s) }) || strings.Count(op, ";") != 1 {
+				continue
+			}
+			without := slices.Clone(lines)
+			without[i] = ""
+			m, err := Load([]byte(strings.Join(without, "\n")))
+			if err != nil {
+				continue // another instruction wants what this one makes
+			}
+			k, err := m.Kernel(entry)
+			require.NoError(t, err)
+			total++
+			if checkTwin(t, k, name) == nil {
+				passed[name]++
+				t.Logf("%s, line %d: without %s", name, i+1, op)
+			}
+		}
+	}
+	assert.Equal(t, passing, passed)
+	assert.GreaterOrEqual(t, total, 90)
+}
+
+// checkTwin checks the first launch of an entry's twin that finds something.
+func checkTwin(t *testing.T, k *Kernel, name string) (err error) {
+	defer func() {
+		if d, ok := recover().(dropped); ok {
+			err = d.err
+		}
+	}()
+	p := &program{t: t, kernel: k, mem: NewMemory(1 << 24)}
+	p.launch.SpinLimit = 1 << 14
+	foreignTwins[name](t, &foreignRun{program: p, rng: rand.New(rand.NewPCG(7, uint64(len(name)))), dropped: true})
+	return nil
+}
+
+// checkDropped ends a twin with what its launch finds.
+func (r *foreignRun) checkDropped() {
+	panic(dropped{r.kernel.Check(context.Background(), r.mem, r.launch, 2)})
+}
