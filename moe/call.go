@@ -210,6 +210,9 @@ func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(toke
 
 func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 	w := c.layer.workspace(n)
+	if err := c.splitRouter(s, f.Router, f.Workspace.Ptr, w.indices); err != nil {
+		return err
+	}
 	switch {
 	case !route.InRouter(c.layer.of.Config):
 		return c.selectExperts(s, n.tokens, f, w)
@@ -219,9 +222,25 @@ func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 	return launch(c, s, route.RouterKernel, c.routerArgs(n.tokens, f, w))
 }
 
+// splitRouter queues the router's terms, where its weights are FP32.
+func (c *Call) splitRouter(s driver.Stream, router Tensor, p driver.DevicePtr, w indices) error {
+	if !c.layer.of.RouterF32 {
+		return nil
+	}
+	return launch(c, s, route.TermsKernel, route.TermsArgs{Weights: router.Ptr, Terms: at(p, w.terms)})
+}
+
+// routerTerms are the router's weights for products: their terms, or as they are.
+func (l *Layer) routerTerms(router Tensor, p driver.DevicePtr, w indices) driver.DevicePtr {
+	if !l.of.RouterF32 {
+		return router.Ptr
+	}
+	return at(p, w.terms)
+}
+
 func (c *Call) routerArgs(t int, f *Forward, w workspace) route.RouterArgs {
 	return route.RouterArgs{
-		X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
+		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w.indices), Bias: f.RouterBias.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
 	}
 }
@@ -235,7 +254,7 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 	}
 	var err error
 	if c.layer.decodes(t) {
-		err = launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t})
+		err = c.fewLogits(s, t, f, w.indices, logits)
 	} else {
 		args := c.routerArgs(t, f, w)
 		args.Logits = logits

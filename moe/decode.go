@@ -59,11 +59,18 @@ func (l *Layer) choosesAtOnce(tokens int) bool {
 func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t}); err != nil {
+	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
 		return err
 	}
 	return launch(c, s, route.ChooseKernel, route.ChooseArgs{
 		FewLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
+	})
+}
+
+// fewLogits queues the router product of few tokens.
+func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits driver.DevicePtr) error {
+	return launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{
+		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
 

@@ -326,8 +326,11 @@ func (r *backwardRun) dX() error {
 		sum, extra, inverse = kernel.SumListKernel, kernel.SumExtraListKernel, r.w.tokenRows
 	}
 	if r.hasDense() {
+		if err := r.call.splitRouter(r.s, r.Router, r.Workspace.Ptr, r.w.indices); err != nil {
+			return err
+		}
 		if err := launch(r.call, r.s, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
-			DLogits: r.denseDLogits(), RouterWeights: r.Router.Ptr, Rows: r.at(r.w.extra), Tokens: r.tokens,
+			DLogits: r.denseDLogits(), RouterWeights: r.layer.routerTerms(r.Router, r.Workspace.Ptr, r.w.indices), Rows: r.at(r.w.extra), Tokens: r.tokens,
 		}); err != nil {
 			return err
 		}

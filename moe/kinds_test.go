@@ -21,6 +21,9 @@ var kinds = []struct {
 	{"DeepSeek-V2", moe.Config{NumExperts: 40, TopK: 6, Logits: moe.LogitsF32, Score: moe.SoftmaxAll, Groups: 8, TopGroups: 3, ScoreScale: 16}},
 	{"DeepSeek-V3", moe.Config{NumExperts: 64, TopK: 8, Logits: moe.LogitsF32, Score: moe.Sigmoid, SelectionBias: true,
 		Groups: 8, TopGroups: 4, GroupScore: moe.GroupSumOfTwo, Renormalize: moe.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
+	{"Hunyuan", moe.Config{NumExperts: 72, TopK: 8, Logits: moe.LogitsF32, RouterF32: true}},
+	{"ERNIE", moe.Config{NumExperts: 33, TopK: 6, Logits: moe.LogitsF32, RouterF32: true, Score: moe.SoftmaxAll, SelectionBias: true, Renormalize: moe.RenormClamp, NormEpsilon: 1e-12}},
+	{"MiniMax-M2", moe.Config{NumExperts: 264, TopK: 8, Logits: moe.LogitsF32, RouterF32: true, Score: moe.Sigmoid, SelectionBias: true, Renormalize: moe.RenormSum, NormEpsilon: 1e-20}},
 	{"ERNIE, bf16", moe.Config{NumExperts: 33, TopK: 6, Score: moe.SoftmaxAll, SelectionBias: true, Renormalize: moe.RenormClamp, NormEpsilon: 1e-12}},
 	{"gpt-oss", moe.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
 	{"gpt-oss, FP32", moe.Config{NumExperts: 37, TopK: 4, RouterBias: true, Logits: moe.LogitsF32}},
@@ -39,7 +42,7 @@ var kinds = []struct {
 // Every kind of routing, forward and backward, against float64.
 func TestRoutingKinds(t *testing.T) {
 	for i, g := range kinds {
-		if testing.Short() && i > 2 {
+		if testing.Short() && i > 3 {
 			break
 		}
 		t.Run(g.name, func(t *testing.T) {
@@ -71,7 +74,7 @@ func TestRoutingKinds(t *testing.T) {
 // those of the reference.
 func TestRoutingKindsOfFewTokens(t *testing.T) {
 	for i, g := range kinds {
-		if testing.Short() && i > 2 {
+		if testing.Short() && i > 3 {
 			break
 		}
 		t.Run(g.name, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 )
 
 // Check returns nil for a configuration that [New] can make a layer of, else an
@@ -33,17 +32,8 @@ func unsupported(c Config) error {
 			lack(w.field, w.width, "a multiple of 64, at least %d", w.least)
 		}
 	}
-	plain := spec.Config{}
-	for _, f := range []struct {
-		field     string
-		got, want any
-	}{
-		{"Type", c.Type, plain.Type},
-		{"RouterF32", c.RouterF32, plain.RouterF32},
-	} {
-		if f.got != f.want {
-			lack(f.field, f.got, "%v, which is all that the kernels compute", f.want)
-		}
+	if c.Type != BF16 {
+		lack("Type", c.Type, "%v, which is all that the kernels compute", BF16)
 	}
 	if c.Rounds() && (!route.ScoresTellLogits(c) || c.Groups != 0) {
 		lack("Rounding", c.Rounding, "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded")

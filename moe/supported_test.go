@@ -30,7 +30,7 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Limit = 7 }, ""},
 		{func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }, ""},
 		{func(c *moe.Config) { c.Bias = true }, ""},
-		{func(c *moe.Config) { c.RouterF32, c.Logits = true, moe.LogitsF32 }, "Config.RouterF32 is true, must be false, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.RouterF32, c.Logits = true, moe.LogitsF32 }, ""},
 		{func(c *moe.Config) { c.RouterBias = true }, ""},
 		{func(c *moe.Config) { c.Score, c.SelectionBias, c.Renormalize = moe.Sigmoid, true, moe.RenormSum }, ""},
 		{func(c *moe.Config) { c.Groups, c.TopGroups = 4, 2 }, ""},
@@ -40,9 +40,9 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
 			"Config.Rounding is nearest/128, must be none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"},
 		{func(c *moe.Config) { // every reason, a line each
-			c.Intermediate, c.RouterF32, c.Logits = 96, true, moe.LogitsF32
+			c.Intermediate, c.Type, c.Logits = 96, moe.F16, moe.LogitsF16
 		}, "Config.Intermediate is 96, must be a multiple of 64, at least 64\n" +
-			"Config.RouterF32 is true, must be false, which is all that the kernels compute"},
+			"Config.Type is f16, must be bf16, which is all that the kernels compute"},
 		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},

@@ -36,6 +36,8 @@ type indices struct {
 	keys, raw, choices int64
 	// ids are the rows' experts of shared experts, and weights their scores.
 	ids int64
+	// terms are the router's weights, where these are FP32.
+	terms int64
 }
 
 // tiles are the tiles of the which-th product of a call with the workspace at p.
@@ -101,6 +103,9 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
+	if c.RouterF32 {
+		w.terms = s.take(route.TermsOf(c).Bytes())
+	}
 	if n.list || c.ScoreOnInput {
 		w.pairs = s.take(4 * rows)
 	}
@@ -150,7 +155,8 @@ type Sizes struct {
 	// buffer of the largest size.
 	BackwardWorkspace int64
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
-	// every multiprocessor and expert, expert offsets, a row pair for each expert.
+	// every multiprocessor and expert, expert offsets, a row pair for each expert, and
+	// 6 bytes a weight of a router in FP32.
 	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
 	// bytes a row of indices, 2·d + 12 a token with shared experts, and alignment.
 	Fixed int64

@@ -66,7 +66,6 @@ func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
 	for name, c := range map[string]struct{ json, why string }{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer"},
-		"a router in f32":  {`{"model_type":"minimax_m2",` + sizes + `}`, "Config.RouterF32 is true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseModel([]byte(c.json), whole)

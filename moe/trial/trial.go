@@ -51,13 +51,27 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 	bias := func(seed uint64, of moe.Shape) []uint16 {
 		return reference.NewNormal(seed, ScaleBias).Values(of.Elements())
 	}
-	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), reference.Weights{
-		Router: weight(seed+1, s.Router), W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
+	w := reference.Weights{
+		W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
 		B1: bias(seed+5, s.B1), B3: bias(seed+6, s.B3), B2: bias(seed+7, s.B2),
 		SharedW1: weight(seed+8, s.SharedW1), SharedW3: weight(seed+9, s.SharedW3), SharedW2: weight(seed+10, s.SharedW2), SharedGate: weight(seed+11, s.SharedGate),
 		RouterBias: numbers(seed+12, ScaleBias, 0, s.RouterBias), SelectionBias: numbers(seed+13, ScaleBias/float64(l.Config().NumExperts), 0, s.SelectionBias),
 		ExpertScale: numbers(seed+14, ScaleBias, 1, s.ExpertScale),
-	})
+	}
+	if w.Router = weight(seed+1, s.Router); l.Config().RouterF32 {
+		w.Router, w.RouterF32 = nil, wide(w.Router, weight(seed+15, s.Router))
+	}
+	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), w)
+}
+
+// wide are numbers with more of a fraction than 16 bits have, a little off some
+// that have no more.
+func wide(of, off []uint16) []float32 {
+	list := make([]float32, len(of))
+	for i := range list {
+		list[i] = float32(num.BF16ToFloat64(of[i]) + num.BF16ToFloat64(off[i])/300)
+	}
+	return list
 }
 
 // numbers are those of experts around a mean, none where there is no shape.
@@ -104,7 +118,7 @@ func (t *Trial) upload() (err error) {
 		from []uint16
 	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2},
 		{t.Args.SharedW1, t.SharedW1}, {t.Args.SharedW3, t.SharedW3}, {t.Args.SharedW2, t.SharedW2}, {t.Args.SharedGate, t.SharedGate}} {
-		if in.to.IsZero() {
+		if len(in.from) == 0 {
 			continue
 		}
 		if err := moe.Write(t.stream, in.to, in.from); err != nil {
@@ -114,8 +128,8 @@ func (t *Trial) upload() (err error) {
 	for _, in := range []struct {
 		to   moe.Tensor
 		from []float32
-	}{{t.Args.RouterBias, t.RouterBias}, {t.Args.SelectionBias, t.SelectionBias}, {t.Args.ExpertScale, t.ExpertScale}} {
-		if in.to.IsZero() {
+	}{{t.Args.Router, t.RouterF32}, {t.Args.RouterBias, t.RouterBias}, {t.Args.SelectionBias, t.SelectionBias}, {t.Args.ExpertScale, t.ExpertScale}} {
+		if len(in.from) == 0 {
 			continue
 		}
 		if err := moe.Write(t.stream, in.to, in.from); err != nil {

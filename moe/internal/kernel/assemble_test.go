@@ -58,6 +58,7 @@ var routings = []kt.Layer{
 	{Name: "widest", Config: spec.Config{NumExperts: 1024, TopK: 32, Logits: spec.LogitsF32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,
 		Groups: 128, TopGroups: 64, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormClamp, NormEpsilon: 1e-12}},
 	{Name: "odd", Config: spec.Config{NumExperts: 999, TopK: 32, Score: spec.SqrtSoftplus, Renormalize: spec.RenormSum}},
+	{Name: "sigmoid, router in FP32", Config: spec.Config{NumExperts: 264, TopK: 8, Logits: spec.LogitsF32, RouterF32: true, Score: spec.Sigmoid}},
 	{Name: "shared, no gate", Config: spec.Config{NumExperts: 60, TopK: 4, SharedExperts: 2}},
 }
 
@@ -145,6 +146,10 @@ var spilling = []struct {
 	// In the epilogue: the gradient of an activation that clamps keeps the values
 	// and what says which were clamped.
 	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
+	// So does that of scores on the input, which is of H with the score and without.
+	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 44},
+	// The router's FP32 weights take twice the registers, behind the main loop.
+	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 36},
 	// Stored across the sums, with what is there in flight.
 	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.OutIn }, 128},
 	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut }, 128},

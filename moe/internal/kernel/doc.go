@@ -17,6 +17,7 @@
 //
 // Router is that of a softmax over the chosen; every other routing is two launches,
 // Logits and Select, from the logits that Forward keeps.
+// A router of FP32 weights has Terms before its product, in backward before ExtraRows.
 //
 // Of few tokens FewLogits and Choose (or Select) take the place of Router and Plan, and
 // package decode makes Up and Down; the bits are the same. With expert ids from

@@ -33,7 +33,7 @@ type DXArgs struct {
 	// DX [R, d] bf16 is written: the gradient of each packed row.
 	DX driver.DevicePtr
 	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit,
-	// RouterWeights [E, d] bf16.
+	// RouterWeights [E, d] bf16, or f32 with RouterF32.
 	DLogitByRow   driver.DevicePtr
 	RouterWeights driver.DevicePtr
 	// Rows is R.
@@ -104,9 +104,11 @@ func (e *dxEpilogue) Finish() { e.store.Finish() }
 type dxTile struct {
 	*dxEpilogue
 	gemm.NoLoads
-	t       gemm.Tile
-	scale   [2]ptx.F32
-	weights [8]ptx.BF16x2 // of the next 64 columns
+	t     gemm.Tile
+	scale [2]ptx.F32
+	// weights are of the next 64 columns, or wide, with RouterF32.
+	weights [8]ptx.BF16x2
+	wide    [8][2]ptx.F32
 }
 
 // UnderLastMMA loads the rows' factors and the first weights.
@@ -129,6 +131,13 @@ func (e *dxTile) fragment() tile.Fragment {
 // the last column repeat it: they are dropped.
 func (e *dxTile) fetch(i int) {
 	column := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i).Min(ptx.Uint(e.of.Hidden - 64)).Add(e.fragment().Column)
+	if e.of.RouterF32 {
+		group := e.router.Index(e.t.Expert, 4*e.of.Hidden).Index(column, 4)
+		for j := range e.wide {
+			e.wide[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](group.At(4*8*j), 2, ".nc"))
+		}
+		return
+	}
 	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
 	for j := range e.weights {
 		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc").AsBF16x2()
@@ -155,6 +164,9 @@ func (e *dxTile) Store(acc []ptx.F32) {
 // withRouter adds the router's term to the values of a 64-column group.
 func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
 	return func(j int) ptx.F32 {
+		if e.of.RouterF32 {
+			return e.scale[j/2%2].Fma(e.wide[j/4][j%2], sum(j))
+		}
 		lo, hi := e.weights[j/4].Unpack()
 		if j%2 == 1 {
 			lo = hi

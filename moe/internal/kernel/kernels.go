@@ -17,7 +17,7 @@ import (
 // experts launch those of [SharedKernels], which are these but for the plan,
 // EveryToken's.
 var Kernels = registry.Registry{
-	route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
 	route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,

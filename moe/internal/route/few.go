@@ -19,6 +19,8 @@ type FewLogits struct {
 	// Logits is the format of what is written, Bias is added before.
 	Logits spec.Logits
 	Bias   bool
+	// F32 is [Router]'s.
+	F32 bool
 }
 
 const (
@@ -33,7 +35,7 @@ const (
 
 // FewLogitsArgs are the arguments of [FewLogits].
 type FewLogitsArgs struct {
-	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
+	// X [T, d] bf16 are the tokens, Weights [E, d] bf16 or terms.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
@@ -52,12 +54,17 @@ type fewLogits struct {
 	first, expert, box, tokens ptx.U32
 }
 
+// router is that of the same product.
+func (r FewLogits) router() Router {
+	return Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Logits: r.Logits, Bias: r.Bias, F32: r.F32}
+}
+
 // Build emits the kernel.
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
 	groups := (r.NumExperts + fewExperts - 1) / fewExperts
 	k.CTAs(func(a *FewLogitsArgs) int { return groups * ((a.Tokens + gemm.WarpgroupM - 1) / gemm.WarpgroupM) })
-	e := fewLogits{router: router{Router: Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Logits: r.Logits, Bias: r.Bias}, k: k.Kernel}}
+	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}}
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
 	if r.Bias {
@@ -72,8 +79,10 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	e.clear()
 	cta.Ready(e.tid)
 	// Whatever the kernel before this one does to the weights, they may come to
-	// the L2 cache.
-	k.If(e.tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(e.w, e.tid.MulI(tile.K), e.expert) })
+	// the L2 cache. Terms come from there.
+	if !r.F32 {
+		k.If(e.tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(e.w, e.tid.MulI(tile.K), e.expert) })
+	}
 	k.GridDepWait()
 	k.GridDepLaunch()
 	pipeline.Run(k.Kernel, e.tid.ShrI(7),
@@ -88,7 +97,7 @@ func (r FewLogits) xMap(a *FewLogitsArgs) driver.TensorMap {
 }
 
 func (r FewLogits) wMap(a *FewLogitsArgs) driver.TensorMap {
-	return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, fewExperts)
+	return tile.RowMap(a.Weights, r.Hidden, r.router().lines(), fewExperts)
 }
 
 // clear writes the zeros of tokens that there are not. A box has no more rows than
@@ -109,7 +118,7 @@ func (e *fewLogits) math() {
 	k, bytes := e.k, int(e.Logits.Type().Bytes())
 	acc := k.Accumulators(fewExperts / 2)
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
-	loop.Run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
+	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
 		a, b := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(fewXBytes))
 		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
 	}, nil)
@@ -129,11 +138,11 @@ func (e *fewLogits) load() {
 	k := e.k
 	k.If(k.ElectOne(), func() {
 		at := e.ring.Producer()
-		k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+		e.eachKTile(func(column ptx.U32, line int) {
 			s := at.Acquire()
 			k.MbarrierArriveExpectTx(s.Full, e.box.AddI(fewWBytes))
 			k.TMALoad(s.Data, e.x, s.Full, column, e.first)
-			k.TMALoad(s.Data.At(fewXBytes), e.w, s.Full, column, e.expert)
+			k.TMALoad(s.Data.At(fewXBytes), e.w, s.Full, column, e.expert.AddI(line))
 			at.Advance()
 		})
 	})
@@ -275,7 +284,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 // FewLogitsKernel and ChooseKernel are the routing of few tokens.
 var (
 	FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
-		f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Logits: spec.LogitsF32, Bias: l.RouterBias}
+		f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Logits: spec.LogitsF32, Bias: l.RouterBias, F32: l.RouterF32}
 		if !InRouter(l.Config) {
 			f.Logits = l.Logits // for Select
 		}

@@ -21,6 +21,8 @@ type Router struct {
 	Logits spec.Logits
 	// Bias is added to logits.
 	Bias bool
+	// F32: the weights are FP32, and come as [Terms].
+	F32 bool
 	// LogitsOnly leaves the choice to [Select]: logits are all that is written.
 	LogitsOnly bool
 }
@@ -70,7 +72,7 @@ type router struct {
 
 // RouterArgs are the arguments of [Router].
 type RouterArgs struct {
-	// X [T, d] bf16 are the tokens, Weights [E, d] bf16.
+	// X [T, d] bf16 are the tokens, Weights [E, d] bf16 or terms.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
@@ -182,12 +184,12 @@ func (e *router) load() {
 				both := second.Lt(e.to)
 				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
 				e.eachChunk(func(chunk ptx.U32) {
-					k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) {
+					e.eachKTile(func(column ptx.U32, line int) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, bytes)
 						k.TMALoad(s.Data, e.x, s.Full, column, first)
 						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
-						k.TMALoad(s.Data.At(gemm.TileABytes), e.w, s.Full, column, chunk.MulI(e.chunk))
+						k.TMALoad(s.Data.At(gemm.TileABytes), e.w, s.Full, column, chunk.MulI(e.chunk).AddI(line))
 						at.Advance()
 					})
 				})
@@ -229,7 +231,7 @@ func (e *router) math() {
 				sel.merge(sums, chunk)
 			})
 			e.write(sel, first())
-		}, func() { loop.Drain(ptx.Uint(e.count*e.Hidden/tile.K), nil) })
+		}, func() { loop.Drain(ptx.Uint(e.count*e.kTiles()), nil) })
 	})
 }
 
@@ -237,7 +239,7 @@ func (e *router) math() {
 func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32) {
 	k := e.k
 	rowsAt := wg.MulI(gemm.WarpgroupM * tile.RowBytes)
-	loop.Run(ptx.Uint(e.Hidden/tile.K), func(s pipeline.Stage, kt ptx.U32) {
+	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
 		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
@@ -336,7 +338,7 @@ func (r Router) xMap(a *RouterArgs) driver.TensorMap {
 
 func (r Router) wMap(a *RouterArgs) driver.TensorMap {
 	_, chunk := r.chunks()
-	return tile.RowMap(a.Weights, r.Hidden, r.NumExperts, chunk)
+	return tile.RowMap(a.Weights, r.Hidden, r.lines(), chunk)
 }
 
 // InRouter reports whether the router's epilogue makes a layer's choice and
@@ -364,7 +366,7 @@ var (
 )
 
 func routerOf(l registry.Layer) Router {
-	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Bias: l.RouterBias}
+	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Bias: l.RouterBias, F32: l.RouterF32}
 }
 
 // logitsWork is the product's.

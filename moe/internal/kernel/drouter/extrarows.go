@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/ptx"
 )
 
@@ -14,13 +15,15 @@ import (
 // gradient: rows [T, d] = extra · W_r, one bf16 row a token, rounded once.
 type ExtraRows struct {
 	Hidden, NumExperts int
+	// F32: the router's weights are FP32, and come as [route.Terms].
+	F32 bool
 }
 
 // ExtraRowsArgs are the arguments of [ExtraRows].
 type ExtraRowsArgs struct {
 	// DLogits [T, E] f32 are dense gradients of the logits.
 	DLogits driver.DevicePtr
-	// RouterWeights [E, d] bf16.
+	// RouterWeights [E, d] bf16 or terms.
 	RouterWeights driver.DevicePtr
 	// Rows [T, d] bf16 is written.
 	Rows driver.DevicePtr
@@ -30,13 +33,25 @@ type ExtraRowsArgs struct {
 
 func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
+// steps are those of the sum, in k-tiles of experts, for each of terms; the
+// weights have so many lines.
+func (x ExtraRows) steps() (each, terms, lines int) {
+	each = (x.NumExperts + tile.K - 1) / tile.K
+	if !x.F32 {
+		return each, 1, x.NumExperts
+	}
+	of := route.Terms{Hidden: x.Hidden, NumExperts: x.NumExperts}
+	return each, of.Count(), of.Count() * of.Lines()
+}
+
 // Build emits the kernel.
 func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
+	steps, terms, lines := x.steps()
 	k := jit.NewBuilder[ExtraRowsArgs]("moe_extrarows", gemm.Threads, 1)
 	k.CTAs(func(a *ExtraRowsArgs) int { return (a.Tokens + gemm.TileM - 1) / gemm.TileM * x.tiles() })
 	extra := k.Ptr(&k.Args.DLogits)
 	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
-		return tile.AtomMap(a.RouterWeights, x.Hidden, x.NumExperts, gemm.TwoTermN)
+		return tile.AtomMap(a.RouterWeights, x.Hidden, lines, gemm.TwoTermN)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
 	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, k.TidX()), from: extra, to: out, tokens: tokens}
@@ -44,9 +59,8 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	cta := k.CtaidX()
 	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
 	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
-	steps := (x.NumExperts + tile.K - 1) / tile.K
 	active := func(wg ptx.U32) ptx.Pred { return e.token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) }
-	e.p.Run(ptx.Uint(0), ptx.Uint(steps), active, e.newFiller, e.store)
+	e.p.Run(ptx.Uint(0), ptx.Uint(terms*steps), active, e.newFiller, e.store)
 	return k.Build()
 }
 
@@ -71,6 +85,10 @@ func (e *extraRows) newFiller() gemm.Filler {
 
 // Fill writes the gradients of 64 experts.
 func (e *extraRows) Fill(kt ptx.U32, stage func() ptx.Shared) {
+	if e.of.F32 {
+		steps, _, _ := e.of.steps()
+		kt = kt.RemI(steps) // the same for each term
+	}
 	var values [gemm.TileM / passLines][]ptx.F32
 	for i := range values {
 		t := e.token.Add(e.line).AddI(i * passLines)
@@ -102,5 +120,5 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 
 // ExtraRowsKernel is ExtraRows'.
 var ExtraRowsKernel = &registry.Kernel[ExtraRowsArgs]{KernelName: "extra-rows", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ExtraRowsArgs], error) {
-	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts}.Build()
+	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts, F32: l.RouterF32}.Build()
 }}

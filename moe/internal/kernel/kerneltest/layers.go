@@ -48,6 +48,7 @@ var Layers = []Layer{
 	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, SharedExperts: 4, SharedGate: true}},
 	{Name: "score-on-input", Config: spec.Config{Hidden: 5120, Intermediate: 8192, NumExperts: 16, TopK: 1, WeightOrder: spec.InOut,
 		Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1}},
+	{Name: "router-f32", Config: spec.Config{Hidden: 4096, Intermediate: 3072, NumExperts: 72, TopK: 8, Logits: spec.LogitsF32, RouterF32: true}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 
