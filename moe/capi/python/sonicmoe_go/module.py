@@ -194,7 +194,7 @@ class SonicMoE(nn.Module):
         c, x = self.config, hidden_states
         at = _at if torch.compiler.is_compiling() else _at_once
         weights = [path and at(self, path) for path in self._paths]
-        if torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type):
             kept = [weights[i] for i in self._f32]
             x, *weights = autocast(x, *weights)
             for i, w in zip(self._f32, kept):
