@@ -23,6 +23,27 @@ type Call struct {
 	observer  Observer
 	// shared is the shared experts', nil without them.
 	shared *Call
+	// last is what the last forward pass looked like.
+	last laid
+}
+
+// laid is the workspace and the shapes of a forward pass of so much work.
+type laid struct {
+	known     bool
+	of        work
+	workspace workspace
+	shapes    spec.Shapes
+	h         spec.Shape
+}
+
+// laid gives them, kept from the last pass where that was alike, as those of a
+// model are: they cost the host as much as a launch.
+func (c *Call) laid(n work) *laid {
+	if !c.last.known || c.last.of != n {
+		cfg := c.layer.of.Config
+		c.last = laid{known: true, of: n, workspace: c.layer.workspace(n), shapes: cfg.Shapes(n.tokens), h: cfg.ListShapes(n.rows).H}
+	}
+	return &c.last
 }
 
 // Observer is told of a kernel, by its name in [Layer.Kernels], right before
@@ -81,7 +102,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 		return c.roundedExperts(s, n, &f)
 	}
 	if !c.layer.choosesAtOnce(t) {
-		if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, c.layer.workspace(n).indices); err != nil {
+		if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
 			return err
 		}
 	}
@@ -126,7 +147,7 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 	if n.list {
 		return c.listExperts(s, n, &f)
 	}
-	w := c.layer.workspace(n)
+	w := c.laid(n).workspace
 	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
@@ -168,29 +189,30 @@ func (c *Call) end() { c.busy.Store(false) }
 // checkRouting checks what all passes share; written says whether scores and
 // ids come out or go in.
 func (c *Call) checkRouting(t int, f *Forward, written bool) {
-	want := c.layer.of.Config.Shapes(t)
+	want := c.laid(c.layer.work(t)).shapes
 	c.check.tensor("X", f.X, want.X, false)
 	c.check.tensor("Scores", f.Scores, want.Scores, written)
 	c.check.tensor("ExpertIDs", f.ExpertIDs, want.ExpertIDs, written)
 }
 
 func (c *Call) checkRouter(t int, f *Forward) {
-	want := c.layer.of.Config.Shapes(t)
+	want := c.laid(c.layer.work(t)).shapes
 	c.check.routerWeights(&f.Weights, want, true)
 	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
 func (c *Call) checkExperts(n work, f *Forward) {
-	want := c.layer.of.Config.Shapes(n.tokens)
+	laid := c.laid(n)
+	want := laid.shapes
 	c.check.weights(&f.Weights, want)
 	c.check.tensor("O", f.O, want.O, true)
-	c.check.optional("H", f.H, c.layer.of.ListShapes(n.rows).H, true)
+	c.check.optional("H", f.H, laid.h, true)
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)
 }
 
 // checked ends the checks.
 func (c *Call) checked(n work, w Buffer) error {
-	return c.checkedFor(n.tokens, w, c.layer.workspace(n).bytes, "Workspace")
+	return c.checkedFor(n.tokens, w, c.laid(n).workspace.bytes, "Workspace")
 }
 
 // checkedFor ends the checks; the workspace must have need bytes, which is that
@@ -209,7 +231,7 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
 
 func (c *Call) route(s driver.Stream, n work, f *Forward) error {
-	w := c.layer.workspace(n)
+	w := c.laid(n).workspace
 	if err := c.splitRouter(s, f.Router, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
@@ -271,7 +293,7 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 
 // experts queues everything after the plan.
 func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
-	w, p := c.layer.workspace(n), f.Workspace.Ptr
+	w, p := c.laid(n).workspace, f.Workspace.Ptr
 	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (c *Call) checkNoList(l List) {
 
 // listExperts queues a pass over a list.
 func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
-	w, p := c.layer.workspace(n), f.Workspace.Ptr
+	w, p := c.laid(n).workspace, f.Workspace.Ptr
 	if err := c.planList(s, n, f.List, p, w.indices); err != nil {
 		return err
 	}

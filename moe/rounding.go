@@ -26,7 +26,7 @@ func (c *Call) checkRounded(t int, l List, logits Tensor, written bool) work {
 
 // roundedExperts queues rounding and a pass over the list that it makes.
 func (c *Call) roundedExperts(s driver.Stream, n work, f *Forward) error {
-	w, p, of := c.layer.workspace(n), f.Workspace.Ptr, c.layer.of
+	w, p, of := c.laid(n).workspace, f.Workspace.Ptr, c.layer.of
 	if err := launch(c, s, route.PreferKernel, route.PreferArgs{
 		Logits: f.Logits.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Keys: at(p, w.keys), Raw: at(p, w.raw), Tokens: n.tokens,
 	}); err != nil {

@@ -1,0 +1,28 @@
+package moe
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"sonicmoe/moe/internal/registry"
+)
+
+// What a call keeps of its last pass is that of the next one where they are alike,
+// and made again where they are not.
+func TestLaidIsOfTheWork(t *testing.T) {
+	cfg := Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Lists: true}
+	l := &Layer{of: registry.Layer{Config: cfg}, sms: 132}
+	c := l.NewCall()
+	for _, n := range []work{
+		l.work(0), l.work(24), {tokens: 24, rows: 31, list: true}, l.work(24), l.work(7),
+		{tokens: 7, rows: 14, list: true, sorted: true}, l.work(7), l.work(0),
+	} {
+		for range 2 {
+			got := c.laid(n)
+			assert.Equal(t, l.workspace(n), got.workspace, "%+v", n)
+			assert.Equal(t, cfg.Shapes(n.tokens), got.shapes, "%+v", n)
+			assert.Equal(t, cfg.ListShapes(n.rows).H, got.h, "%+v", n)
+		}
+	}
+}
