@@ -147,9 +147,9 @@ var spilling = []struct {
 	// and what says which were clamped.
 	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
 	// So does that of scores on the input, which is of H with the score and without.
-	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 44},
+	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 40},
 	// The router's FP32 weights take twice the registers, behind the main loop.
-	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 36},
+	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 44},
 	// Stored across the sums, with what is there in flight.
 	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.OutIn }, 128},
 	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut }, 128},

@@ -54,6 +54,7 @@ func TestRegistry(t *testing.T) {
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
 	chosen := l // with the router's other kinds
 	chosen.Score, chosen.RouterBias, chosen.ExpertScale = spec.Sigmoid, true, true
+	chosen.RouterF32, chosen.Logits = true, spec.LogitsF32
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())
 		names[k.Name()] = true

@@ -198,6 +198,15 @@ func (e *router) load() {
 	})
 }
 
+// eachKTile runs body for each k-tile of the product: its column of X and of the
+// weights, and the first line of the term that it is of.
+func (e *router) eachKTile(body func(column ptx.U32, line int)) {
+	count, lines := e.terms()
+	for term := range count {
+		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
+	}
+}
+
 // math multiplies and selects, each warpgroup its 64 rows of each block. One
 // that has none only gives the stages back.
 func (e *router) math() {

@@ -100,12 +100,3 @@ func (r Router) kTiles() int {
 	count, _ := r.terms()
 	return count * r.Hidden / tile.K
 }
-
-// eachKTile runs body for each k-tile of the product: its column of X and of the
-// weights, and the first line of the term that it is of.
-func (e *router) eachKTile(body func(column ptx.U32, line int)) {
-	count, lines := e.terms()
-	for term := range count {
-		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
-	}
-}
