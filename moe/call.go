@@ -95,6 +95,9 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
+	if c.layer.isLone(n) {
+		return c.loneToken(s, n, &f)
+	}
 	if err := c.route(s, n, &f); err != nil {
 		return err
 	}

@@ -74,6 +74,42 @@ func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits d
 	})
 }
 
+// isLone reports whether a pass has one token only, whose products choose its
+// experts themselves.
+func (l *Layer) isLone(n work) bool {
+	return n.tokens == 1 && !n.list && l.choosesAtOnce(1) && route.HasLone(l.of.Config)
+}
+
+// loneToken queues a whole pass of one token.
+func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
+	w, p := c.laid(n).workspace, f.Workspace.Ptr
+	// The router's sums and the choice take the place of the table, which there is
+	// none of, and is 16 bytes an expert.
+	sums := at(p, w.table)
+	chosen := sums + driver.DevicePtr(4*c.layer.of.NumExperts)
+	if err := launch(c, s, route.LoneLogitsKernel, route.LoneLogitsArgs{
+		X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Sums: sums, Chosen: chosen,
+	}); err != nil {
+		return err
+	}
+	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {
+		return err
+	}
+	up := decode.LoneUpInferenceKernel
+	if !f.H.IsZero() {
+		up = decode.LoneUpKernel
+	}
+	if err := launch(c, s, up, decode.LoneUpArgs{
+		Sums: sums, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
+		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
+	}); err != nil {
+		return err
+	}
+	return launch(c, s, decode.LoneDownKernel, decode.LoneDownArgs{
+		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
+	})
+}
+
 // products queues up- and down-projection.
 func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 	p := f.Workspace.Ptr

@@ -75,19 +75,21 @@ func forward(t testing.TB, tr *trial.Trial, f moe.Forward) trial.Results {
 
 // When asynchronous work completes and how warps interleave does not show.
 func TestForwardTimings(t *testing.T) {
-	var first trial.Results
-	for _, d := range timedDevices(t) {
-		t.Run(d.name, func(t *testing.T) {
-			tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, 150, moe.WithoutBackward())
-			r := forward(t, tr, tr.Args)
-			if first.O == nil {
-				first = r
-				rep, err := tr.Check(r, 150)
-				require.NoError(t, err)
-				require.NoError(t, rep.Check())
-			}
-			require.Equal(t, first, r)
-		})
+	for _, tokens := range []int{1, 150} {
+		var first trial.Results
+		for _, d := range timedDevices(t) {
+			t.Run(fmt.Sprintf("%d tokens %s", tokens, d.name), func(t *testing.T) {
+				tr := trialOn(t, d.dev, moe.Config{Hidden: 320, Intermediate: 192, NumExperts: 5, TopK: 3}, tokens, moe.WithoutBackward())
+				r := forward(t, tr, tr.Args)
+				if first.O == nil {
+					first = r
+					rep, err := tr.Check(r, tokens)
+					require.NoError(t, err)
+					require.NoError(t, rep.Check())
+				}
+				require.Equal(t, first, r)
+			})
+		}
 	}
 }
 

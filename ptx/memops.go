@@ -237,6 +237,15 @@ func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, tran
 	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
 }
 
+// WgmmaRegisters is [Kernel.Wgmma] with A in registers: lane l of warp w has of
+// rows 16w + l/4 and that plus 8 the columns 2(l%4) and the next, then the same
+// columns plus 8 of both rows.
+func (k *Kernel) WgmmaRegisters(acc []F32, a [4]U32, descB U64, scaleD Pred) {
+	f := &isa.Table[isa.WgmmaBF16Registers]
+	shape, one := Mod(".m64n"+strconv.Itoa(2*len(acc))+"k16"), Operand{Kind: OpInt, Imm: 1}
+	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a[:]), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), one, one, Operand{Kind: OpInt})
+}
+
 func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	f := &isa.Table[id]
 	flag := func(b bool) Operand {

@@ -12,9 +12,13 @@ const (
 	KStep = 16
 )
 
-// swizzle128 is what the upper word of a descriptor of a tile with 128-byte
-// swizzle holds: 1024 bytes between groups of 8 rows of 128 bytes, mode 1.
-const swizzle128 = 64 | 1<<30
+// swizzle128 is the mode in the upper word of a descriptor of a tile with
+// 128-byte swizzle. Below it is the distance between groups of 8 rows of 128
+// bytes, in 16 bytes: 1024 bytes where a tile is one piece.
+const (
+	swizzle128 = 1 << 30
+	rows8Bytes = 8 * RowBytes
+)
 
 // Descriptor is a bf16 tile in shared memory with 128-byte swizzle, aligned to
 // 1024 bytes.
@@ -24,13 +28,20 @@ type Descriptor struct {
 	// step and rows8 are how far, in 16 bytes, the next 16-deep step lies and
 	// the next 8 rows.
 	step, rows8 int
+	upper       int
 }
 
 // NewDescriptor describes the K-major tile at address at: rows of 64 elements
 // along K.
 func NewDescriptor(k *ptx.Kernel, at ptx.Shared) Descriptor {
+	return NewDescriptorApart(k, at, rows8Bytes)
+}
+
+// NewDescriptorApart describes a K-major tile whose groups of 8 rows lie so many
+// bytes apart, a multiple of 1024.
+func NewDescriptorApart(k *ptx.Kernel, at ptx.Shared, bytes int) Descriptor {
 	const ignored = 1 << 16 // the leading offset means nothing here
-	return Descriptor{k, descriptorStart(at).OrI(ignored), KStep * 2 / 16, 8 * RowBytes / 16}
+	return Descriptor{k, descriptorStart(at).OrI(ignored), KStep * 2 / 16, bytes / 16, swizzle128 | bytes/16}
 }
 
 // Block is the rows of an MN-major tile that lie side by side in 128 bytes,
@@ -45,7 +56,7 @@ const (
 // elements. A box of {64, 64, blocks} of a [K, rows] matrix lands so; wgmma
 // must be told that the operand is transposed.
 func NewDescriptorMN(k *ptx.Kernel, at ptx.Shared) Descriptor {
-	return Descriptor{k, descriptorStart(at).OrI(BlockBytes / 16 << 16), KStep * RowBytes / 16, 8 * BlockBytes / Block / 16}
+	return Descriptor{k, descriptorStart(at).OrI(BlockBytes / 16 << 16), KStep * RowBytes / 16, 8 * BlockBytes / Block / 16, swizzle128 | rows8Bytes/16}
 }
 
 // descriptorStart is the start field of a descriptor.
@@ -54,7 +65,7 @@ func descriptorStart(at ptx.Shared) ptx.U32 { return at.Addr().AndI(0x3ffff).Shr
 // Step is the descriptor of 16-deep step i, for rows from the given one on: a
 // multiple of 8, or of 64 in an MN-major tile.
 func (d Descriptor) Step(i, row int) ptx.U64 {
-	return d.k.Pack64(d.lo.AddI(i*d.step+row/8*d.rows8), ptx.Uint(swizzle128))
+	return d.k.Pack64(d.lo.AddI(i*d.step+row/8*d.rows8), ptx.Uint(d.upper))
 }
 
 // Swizzled is the offset in a 128-byte-swizzled tile of the 16-byte chunk

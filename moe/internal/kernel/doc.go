@@ -20,8 +20,9 @@
 // A router of FP32 weights has Terms before its product, in backward before ExtraRows.
 //
 // Of few tokens FewLogits and Choose (or Select) take the place of Router and Plan, and
-// package decode makes Up and Down; the bits are the same. With expert ids from
-// elsewhere Count takes the router's place. A list of tokens and experts has
+// package decode makes Up and Down; the bits are the same. A lone token has three
+// launches, LoneLogits, LoneUp, which chooses the experts, and LoneDown, which sums
+// over them. With expert ids from elsewhere Count takes the router's place. A list of tokens and experts has
 // Count, Plan and Aggregate of its own, and ByToken, which finds each token's
 // rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens
 // by), Allot (how many each gets), Take (which); as this list is sorted, one
@@ -72,6 +73,8 @@
 //	DW      dw/dw.go, dw/load.go (the queue, too), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  route/router.go, gemm/math.go, route/topk.go, route/sortnet.go, route/count.go
 //	Decode  decode/up.go or decode/down.go, decode/units.go, decode/product.go, gemm/math.go
+//	LoneUp  decode/loneup.go, decode/lone.go, route/choose.go, route/topk.go, route/router.go (how logits are written)
+//	LoneDown decode/lonedown.go, decode/lone.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //
 // TestReading holds the list, and its length, against the lines that emit each

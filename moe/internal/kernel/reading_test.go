@@ -26,9 +26,11 @@ const mostFiles = 5
 // emit the kernels' instructions, in every layer; none is longer than mostFiles.
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
-		"Router":  {Kernels.Find("router")},
-		"Decode":  {Kernels.Find("decode-up"), Kernels.Find("decode-up-inference"), Kernels.Find("decode-down")},
-		"DRouter": {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
+		"Router":   {Kernels.Find("router")},
+		"Decode":   {Kernels.Find("decode-up"), Kernels.Find("decode-up-inference"), Kernels.Find("decode-down")},
+		"LoneUp":   {Kernels.Find("lone-up"), Kernels.Find("lone-up-inference")},
+		"LoneDown": {Kernels.Find("lone-down")},
+		"DRouter":  {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}
 	for product, name := range map[string]string{"up": "Up", "down": "Down", "dx": "DX", "dh": "DH", "dw1": "DW", "dw2": "DW"} {
 		p, err := Kernels.FindProduct(product)

@@ -365,17 +365,18 @@ func outsideRouter(c spec.Config) bool { return !InRouter(c) }
 // for others.
 var (
 	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
-		return routerOf(l).Build()
+		return RouterOf(l.Config).Build()
 	}}
 	LogitsKernel = &registry.Kernel[RouterArgs]{KernelName: "logits", Roofline: logitsWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
-		r := routerOf(l)
+		r := RouterOf(l.Config)
 		r.LogitsOnly = true
 		return r.Build()
 	}}
 )
 
-func routerOf(l registry.Layer) Router {
-	return Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Bias: l.RouterBias, F32: l.RouterF32}
+// RouterOf is a layer's.
+func RouterOf(c spec.Config) Router {
+	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32}
 }
 
 // logitsWork is the product's.

@@ -8,6 +8,12 @@
 // them on an SM. Where one has ended, a CTA of the next kernel starts with its
 // weights while the last units of this one are under way.
 //
+// A lone token has kernels of its own: every byte is read once, so what counts is
+// that all SMs read all of the time. Its experts' rows are shared out evenly, eight
+// at a time, one CTA an SM; LoneUp chooses the experts in every CTA, while another
+// kernel would have to start and end for it, and in LoneDown a CTA has the same
+// rows of all experts, and sums them.
+//
 // Sums run over the same steps of 16 in the same order as in the kernels of
 // many tokens, and give the same bits.
 package decode

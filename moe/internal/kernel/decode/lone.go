@@ -1,0 +1,233 @@
+package decode
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// This file is what both products of a lone token share: even shares of the rows
+// of its experts, one for each SM, and the way of a share through the ring.
+
+const (
+	// depth is the k-tiles of a stage: 256 bytes of a row of weights.
+	depth = 2
+	// An octet is 8 rows of weights in a stage, one below the other: a k-tile of
+	// them, then the next.
+	octetRows  = 8
+	octetBytes = depth * octetRows * tile.RowBytes
+	// octetsOfM are those of one wgmma.
+	octetsOfM = unitRows / octetRows
+	// mostOctets is how many a stage has where a granule is not more.
+	mostOctets = 2 * octetsOfM
+	// loneBytes is the shared memory of a CTA's ring. CTAs of both products that
+	// fit on an SM side by side, with half of it each, were 4 % slower.
+	loneBytes = 160 << 10
+)
+
+// lone is a lone token's product that is being emitted.
+type lone struct {
+	spec.Config
+	k                  *ptx.Kernel
+	thread, warp, lane ptx.U32
+	cta                *pipeline.CTA
+	// ids are the token's experts by slot.
+	ids ptx.Shared
+	// granules is how many there are, each of that many octets; most how many of
+	// them are multiplied at once. A granule is what no two CTAs share.
+	granules, octets, most int
+	// kTiles is the depth of a sum in tiles of 64, columns those of wgmma.
+	kTiles, columns int
+	ring            *pipeline.Ring
+	first, end      ptx.U32 // the CTA's granules
+}
+
+func newLone(k *ptx.Kernel, c spec.Config, granules, octets, kTiles, columns int) *lone {
+	thread := k.TidX()
+	p := &lone{Config: c, k: k, thread: thread, warp: thread.ShrI(5), lane: thread.AndI(31), cta: pipeline.NewCTA(k),
+		granules: granules, octets: octets, kTiles: kTiles, columns: columns}
+	// The passes of an SM's share are alike.
+	share := ceil(granules, driver.H200().SMs)
+	p.most = ceil(share, ceil(share, max(1, mostOctets/octets)))
+	bytes := p.weightsBytes() + p.tokenBytes()
+	p.ring = p.cta.Ring("ab", loneBytes/bytes, bytes, 2, mathWarps)
+	p.ids = p.cta.Shared("ids", 4*c.TopK, 4)
+	return p
+}
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+// weightsBytes and tokenBytes are those of a stage: no fewer octets than wgmma
+// reads, whose sums of others are not looked at.
+func (p *lone) weightsBytes() int { return max(octetsOfM, p.most*p.octets) * octetBytes }
+func (p *lone) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
+
+// tokenMap loads both k-tiles of a stage's tokens.
+func (p *lone) tokenMap(at driver.DevicePtr, rows, width int) driver.TensorMap {
+	return tile.LoadMap(at, []int{tile.K, p.columns, depth}, tile.Dim{Extent: tile.K, Stride: 1},
+		tile.Dim{Extent: rows, Stride: width}, tile.Dim{Extent: p.kTiles, Stride: tile.K})
+}
+
+// octetMap loads both k-tiles of an octet of weights, of each part in turn where
+// a box can have them both.
+func octetMap(m weights.Matrix, at driver.DevicePtr) driver.TensorMap {
+	box := append(make([]int, 0, driver.MaxTensorRank), tile.K, octetRows, depth)
+	dims := append(make([]tile.Dim, 0, driver.MaxTensorRank), tile.Dim{Extent: tile.K, Stride: 1}, m.Out, tile.Dim{Extent: m.In.Extent / tile.K, Stride: tile.K})
+	if (units{m}).hasPart() {
+		box, dims = append(box, m.Part.Extent), append(dims, m.Part)
+	}
+	return tile.LoadMap(at, append(box, 1), append(dims, m.Expert)...)
+}
+
+// octetAt are the coordinates of an octet of an expert.
+func octetAt(m weights.Matrix, row, kt, expert ptx.U32) []ptx.U32 {
+	at := []ptx.U32{ptx.Uint(0), row, kt}
+	if (units{m}).hasPart() {
+		at = append(at, ptx.Uint(0))
+	}
+	return append(at, expert)
+}
+
+// loneGrid is a CTA for each SM, or granule.
+func loneGrid(granules, sms int) driver.Dim3 { return driver.Dim3{X: min(sms, granules)} }
+
+// begin gives the CTA its share and makes the ring ready. What wgmma reads of a
+// stage beyond the share is 0 before others' leave something there.
+func (p *lone) begin() {
+	k, ctas := p.k, p.k.NctaidX()
+	each, more := ptx.Uint(p.granules).Div(ctas), ptx.Uint(p.granules).Rem(ctas)
+	p.first = k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
+	p.end = p.first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
+	loaded := p.end.Sub(p.first).MinI(p.most).MulI(p.octets * octetBytes)
+	k.For(loaded.Add(p.thread.MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*threads), func(at ptx.U32) {
+		for i := range p.ring.Stages {
+			ptx.StShared(p.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+		}
+	})
+	k.FenceProxyAsync(".shared::cta") // wgmma shall see the zeros
+	p.cta.Ready(p.thread)
+}
+
+// expert is a slot's.
+func (p *lone) expert(slot ptx.U32) ptx.U32 {
+	return ptx.LdShared[ptx.U32](p.ids.Plus(slot.ShlI(2)))
+}
+
+// each runs body for each pass over the CTA's share: n granules from first on.
+func (p *lone) each(body func(first, n ptx.U32)) {
+	p.k.For(p.first, p.end, ptx.Uint(p.most), func(first ptx.U32) {
+		body(first, p.end.Sub(first).MinI(p.most))
+	})
+}
+
+// eachStage runs body for the k-tiles of a pass.
+func (p *lone) eachStage(body func(kt ptx.U32)) {
+	p.k.For(ptx.Uint(0), ptx.Uint(p.kTiles), ptx.Uint(depth), body)
+}
+
+// loadPiece loads a piece of a stage, whose barrier is full.
+type loadPiece func(to, full ptx.Shared, kt ptx.U32)
+
+// run emits the roles. A lane of the weights' warp brings its piece of each stage
+// of a pass, where it has one: pieces is how many a granule has, piece gives what
+// loads a lane's. The token's warp runs before, unless nil, first; start sets the
+// sums of a pass and store has them.
+func (p *lone) run(pieces int, piece func(granule, number ptx.U32) loadPiece, token ptx.TensorMap, before func(), start, store func(first, n ptx.U32, acc [][]ptx.F32)) {
+	k := p.k
+	pipeline.Run(k, p.thread.ShrI(7),
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(start, store) }},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
+			k.IfElse(p.warp.EqI(weightsWarp), func() { p.loadWeights(pieces, piece) }, func() {
+				if before != nil {
+					before()
+				}
+				k.If(k.ElectOne(), func() { p.loadToken(token) })
+			})
+		}},
+	)
+}
+
+func (p *lone) loadWeights(pieces int, piece func(granule, number ptx.U32) loadPiece) {
+	k, ring := p.k, p.ring.Producer()
+	p.each(func(first, n ptx.U32) {
+		mine := p.lane.Lt(n.MulI(pieces))
+		// Lanes without a piece look at the first one's.
+		lane := ptx.Select(mine, p.lane, ptx.Uint(0))
+		load, to := piece(first.Add(lane.DivI(pieces)), lane.RemI(pieces)), lane.MulI(p.octets/pieces*octetBytes)
+		p.eachStage(func(kt ptx.U32) {
+			s := ring.Acquire()
+			k.If(p.lane.EqI(0), func() { k.MbarrierArriveExpectTx(s.Full, n.MulI(p.octets*octetBytes)) })
+			k.BarWarpSync(ptx.Uint(ptx.FullMask))
+			k.If(mine, func() { load(s.Data.Plus(to), s.Full, kt) })
+			ring.Advance()
+		})
+	})
+}
+
+func (p *lone) loadToken(token ptx.TensorMap) {
+	k, ring := p.k, p.ring.Producer()
+	p.each(func(_, _ ptx.U32) {
+		p.eachStage(func(kt ptx.U32) {
+			s := ring.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.tokenBytes()))
+			k.TMALoad(s.Data.At(p.weightsBytes()), token, s.Full, ptx.Uint(0), ptx.Uint(0), kt)
+			ring.Advance()
+		})
+	})
+}
+
+// tops are the first octets of the rows of each wgmma. The last one's may have
+// been multiplied before: no wgmma has fewer rows.
+func (p *lone) tops() (tops []int) {
+	octets := p.most * p.octets
+	for top := 0; top < octets; top += octetsOfM {
+		tops = append(tops, max(0, min(top, octets-octetsOfM)))
+	}
+	return tops
+}
+
+// math multiplies each pass, start having set the sums, and hands them to store.
+func (p *lone) math(start, store func(first, n ptx.U32, acc [][]ptx.F32)) {
+	k := p.k
+	acc := make([][]ptx.F32, len(p.tops()))
+	for i := range acc {
+		acc[i] = k.Accumulators(p.columns / 2)
+	}
+	ring := p.ring.Consumer()
+	release := pipeline.NewReleaser(k, p.lane, 1)
+	stage := func(kTiles int) {
+		s := ring.Wait()
+		k.WgmmaFence()
+		for kt := range kTiles {
+			token := tile.NewDescriptor(k, s.Data.At(p.weightsBytes()+kt*p.columns*tile.RowBytes))
+			rows := tile.NewDescriptorApart(k, s.Data.At(kt*octetRows*tile.RowBytes), octetBytes)
+			for step := range tile.K / tile.KStep {
+				for i, top := range p.tops() {
+					k.Wgmma(acc[i], rows.Step(step, top*octetRows), token.Step(step, 0), ptx.True(), false, false)
+				}
+			}
+		}
+		k.WgmmaCommit()
+		k.WgmmaWait(0)
+		release.Release(s, ptx.True())
+		ring.Advance()
+	}
+	p.each(func(first, n ptx.U32) {
+		start(first, n, acc)
+		k.Range(ptx.Uint(p.kTiles/depth), func(ptx.U32) { stage(depth) })
+		if p.kTiles%depth != 0 {
+			stage(p.kTiles % depth)
+		}
+		store(first, n, acc)
+	})
+}
+
+// octet is one of the thread's of wgmma i: the upper or the lower (0 or 1) of its
+// warp's two. It is fresh unless a wgmma before had it.
+func (p *lone) octet(i, half int) (octet ptx.U32, fresh ptx.Pred) {
+	octet = p.warp.MulI(2).AddI(p.tops()[i] + half)
+	return octet, octet.GeI(i * octetsOfM)
+}

@@ -1,0 +1,175 @@
+package decode
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// LoneDown is the down-projection of a lone token and the sum over its experts:
+// O = Σ_k score[k]·(W2[k]·A[k] + b2[k]), each expert's rounded, in slot order. A
+// granule is the same 8 rows of every expert, so that a CTA has all that is
+// summed. It is told of the experts as soon as they are chosen: its first weights
+// are on their way before the up-projection has ended.
+type LoneDown struct{ spec.Config }
+
+// LoneDownArgs are the arguments of [LoneDown].
+type LoneDownArgs struct {
+	// Chosen [K] u32 are the slots' experts and 1, or 0 before they are chosen.
+	Chosen driver.DevicePtr
+	// Scores [1, K] f32 are theirs.
+	Scores driver.DevicePtr
+	// A [K, n] bf16 is the activation by slot.
+	A driver.DevicePtr
+	// W2 [E, d, n] are the weights.
+	W2 driver.DevicePtr
+	// B2 [E, d] bf16 is its bias.
+	B2 driver.DevicePtr
+	// SharedRow [1, d] bf16 and SharedScore [1] f32 are the shared experts'.
+	SharedRow   driver.DevicePtr
+	SharedScore driver.DevicePtr
+	// O [1, d] bf16 is written.
+	O driver.DevicePtr
+}
+
+// Build emits the kernel.
+func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
+	k := jit.NewBuilder[LoneDownArgs]("moe_lone_down", threads, 1)
+	granules := d.Hidden / octetRows
+	k.SetGrid(func(_ *LoneDownArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
+	width := weights.A(d.Config).Elements()
+	p := newLone(k.Kernel, d.Config, granules, d.TopK, width/tile.K, (d.TopK+7)/8*8)
+	m := weights.W2(d.Config)
+	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
+	a := k.Map(&k.Args.A, func(g *LoneDownArgs) driver.TensorMap { return p.tokenMap(g.A, d.TopK, width) })
+	w2 := k.Map(&k.Args.W2, func(g *LoneDownArgs) driver.TensorMap { return octetMap(m, g.W2) })
+	s := loneSum{lone: p, o: k.Ptr(&k.Args.O)}
+	if d.Bias {
+		s.b2 = k.Ptr(&k.Args.B2)
+	}
+	if d.SharedExperts > 0 {
+		s.shared = k.Ptr(&k.Args.SharedRow)
+		if d.SharedGate {
+			s.sharedScore = k.Ptr(&k.Args.SharedScore)
+		}
+	}
+	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
+	s.y = p.cta.Shared("y", 2*p.most*octetRows*d.TopK, 4)
+	s.meet = p.cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads)
+	p.begin()
+	s.receive(chosen)
+	piece := func(granule, slot ptx.U32) loadPiece {
+		expert, row := p.expert(slot), granule.MulI(octetRows)
+		return func(to, full ptx.Shared, kt ptx.U32) { k.TMALoad(to, w2, full, octetAt(m, row, kt, expert)...) }
+	}
+	p.run(d.TopK, piece, a, func() {
+		k.GridDepWait()
+		k.GridDepLaunch()
+		s.loadScores(scores)
+	}, s.start, s.store)
+	return k.Build()
+}
+
+// loneSum is the epilogue of a LoneDown: each expert's sums, and their sum.
+type loneSum struct {
+	*lone
+	b2, shared, sharedScore, o ptx.Global
+	// scores are the slots', y a pass's rows of every slot; meet joins those who
+	// write and read these.
+	scores, y ptx.Shared
+	meet      pipeline.NamedBarriers
+}
+
+// receive waits for the experts in the lanes of the first warp: the kernel that
+// chooses them is under way, all of its CTAs, when this one starts.
+func (s loneSum) receive(chosen ptx.Global) {
+	k := s.k
+	k.If(s.thread.LtI(s.TopK), func() {
+		id := ptx.NewVar(k, ptx.Uint(0))
+		at := chosen.Index(s.thread, 4)
+		k.Loop(func() {
+			id.Set(ptx.LdGlobalAcquire(at))
+			k.BreakIf(id.Get().NeI(0))
+		})
+		ptx.StShared(s.ids.Plus(s.thread.ShlI(2)), id.Get().SubI(1))
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
+// loadScores brings the scores to shared memory, before the first stage is full.
+func (s loneSum) loadScores(scores ptx.Global) {
+	s.k.If(s.lane.LtI(s.TopK), func() {
+		ptx.StShared(s.scores.Plus(s.lane.ShlI(2)), ptx.LdGlobal[ptx.F32](scores.Index(s.lane, 4)))
+	})
+	s.k.BarWarpSync(ptx.Uint(ptx.FullMask))
+}
+
+// eachRow runs body for the thread's rows of a pass: register half·2 of the wgmma
+// and the next, and those 4 further, are columns.
+func (s loneSum) eachRow(first, n ptx.U32, body func(wgmma, half int, its ptx.Pred, slot, row ptx.U32)) {
+	line := s.lane.ShrI(2)
+	for i := range s.tops() {
+		for half := range 2 {
+			octet, fresh := s.octet(i, half)
+			granule, slot := octet.DivI(s.TopK), octet.RemI(s.TopK)
+			body(i, half, fresh.And(granule.Lt(n)), slot, granule.Min(n.SubI(1)).MulI(octetRows).Add(line))
+		}
+	}
+}
+
+// start sets the sums of a pass to biases, or to 0.
+func (s loneSum) start(first, n ptx.U32, acc [][]ptx.F32) {
+	s.eachRow(first, n, func(wgmma, half int, _ ptx.Pred, slot, row ptx.U32) {
+		from := ptx.Float(0)
+		if s.Bias {
+			from = weights.B2(s.Config).Column([]ptx.Global{s.b2}, s.expert(slot), first.MulI(octetRows).Add(row))[0]
+		}
+		for j := 2 * half; j < len(acc[wgmma]); j += 4 {
+			ptx.VarOf(acc[wgmma][j]).Set(from)
+			ptx.VarOf(acc[wgmma][j+1]).Set(from)
+		}
+	})
+}
+
+// store sums a pass's rows over the slots, each in one thread.
+func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
+	k, top := s.k, s.TopK
+	column := s.lane.AndI(3).MulI(2)
+	s.eachRow(first, n, func(wgmma, half int, its ptx.Pred, slot, row ptx.U32) {
+		to := s.y.Plus(row.Mad(ptx.Uint(top), slot).ShlI(1))
+		for j := 0; j < len(acc[wgmma])/4; j++ {
+			for i := range 2 {
+				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, acc[wgmma][4*j+2*half+i].BF16()) })
+			}
+		}
+	})
+	s.meet.Sync(ptx.Uint(0))
+	k.If(s.thread.Lt(n.MulI(octetRows)), func() {
+		sum := ptx.Float(0)
+		for slot := range top {
+			y := ptx.LdShared[ptx.B16](s.y.Plus(s.thread.MulI(2 * top)).At(2 * slot)).F32()
+			sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
+		}
+		row := first.MulI(octetRows).Add(s.thread)
+		if s.SharedExperts > 0 {
+			score := ptx.Float(1)
+			if s.SharedGate {
+				score = ptx.LdGlobal[ptx.F32](s.sharedScore)
+			}
+			sum = ptx.LdGlobal[ptx.B16](s.shared.Index(row, 2)).F32().Fma(score, sum)
+		}
+		ptx.StGlobal(s.o.Index(row, 2), sum.BF16())
+	})
+	s.meet.Sync(ptx.Uint(0)) // the next pass writes where this one has read
+}
+
+// LoneDownKernel is the down-projection and sum of a lone token.
+var LoneDownKernel = &registry.Kernel[LoneDownArgs]{KernelName: "lone-down", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneDownArgs], error) {
+	return LoneDown{l.Config}.Build()
+}}

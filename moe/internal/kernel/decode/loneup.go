@@ -1,0 +1,205 @@
+package decode
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/jit/tile"
+	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
+)
+
+// LoneUp is the up-projection of a lone token, behind the choice of its experts,
+// which every CTA makes for itself: Scores, ExpertIDs, and A by slot. A granule is
+// 8 neurons: their gates, then their ups.
+type LoneUp struct {
+	spec.Config
+	// SaveH stores H, which backward needs.
+	SaveH bool
+}
+
+// LoneUpArgs are the arguments of [LoneUp].
+type LoneUpArgs struct {
+	// Sums [E] f32 are the router's sums.
+	Sums driver.DevicePtr
+	// Chosen [K] u32, which were 0, become 1 more than the slots' experts.
+	Chosen driver.DevicePtr
+	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are written, best first, Logits
+	// [1, E], in the layer's format, unless 0.
+	Scores    driver.DevicePtr
+	ExpertIDs driver.DevicePtr
+	Logits    driver.DevicePtr
+	// X [1, d] bf16 is the token.
+	X driver.DevicePtr
+	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	W1, W3 driver.DevicePtr
+	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	B1, B3 driver.DevicePtr
+	W2     driver.DevicePtr
+	// A [K, n] bf16 is written: the activation, by slot.
+	A driver.DevicePtr
+	// H [K, 2n] bf16 is written where SaveH is set: gate, then up, by expert.
+	H driver.DevicePtr
+}
+
+// parts are those of a neuron.
+func (u LoneUp) parts() int { return weights.W1(u.Config).Part.Extent }
+
+// ofExpert is the granules of an expert.
+func (u LoneUp) ofExpert() int { return u.Intermediate / octetRows }
+
+// Build emits the kernel.
+func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
+	name := "moe_lone_up"
+	if !u.SaveH {
+		name = "moe_lone_up_inference"
+	}
+	k := jit.NewBuilder[LoneUpArgs](name, threads, 1)
+	granules := u.TopK * u.ofExpert()
+	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
+	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden/tile.K, 8)
+	c := loneChoice{lone: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
+	x := k.Map(&k.Args.X, func(a *LoneUpArgs) driver.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
+	m := weights.W1(u.Config)
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *LoneUpArgs) driver.TensorMap { return octetMap(m, a.W1) })}
+	if m.Apart {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *LoneUpArgs) driver.TensorMap { return octetMap(m, a.W3) }))
+	}
+	var b1 []ptx.Global
+	if u.Bias {
+		b1 = append(b1, k.Ptr(&k.Args.B1))
+		if m.Apart {
+			b1 = append(b1, k.Ptr(&k.Args.B3))
+		}
+	}
+	a := k.Ptr(&k.Args.A)
+	var h ptx.Global
+	if u.SaveH {
+		h = k.Ptr(&k.Args.H)
+	}
+	p.begin()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	c.choose()
+	piece := func(granule, _ ptx.U32) loadPiece {
+		n := u.neuron(p, granule)
+		return func(to, full ptx.Shared, kt ptx.U32) {
+			for part, w := range w1 {
+				k.TMALoad(to.At(part*octetBytes), w, full, octetAt(m, n.first, kt, n.expert)...)
+			}
+		}
+	}
+	p.run(1, piece, x, nil,
+		func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
+		func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) })
+	return k.Build()
+}
+
+// loneChoice is the choice of the experts.
+type loneChoice struct {
+	*lone
+	sums, chosen, scores, ids, logits ptx.Global
+}
+
+// choose has the first warp of every CTA choose, and the first CTA write what is
+// chosen.
+func (c loneChoice) choose() {
+	k := c.k
+	first := k.CtaidX().EqI(0)
+	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Logits: ptx.GlobalAt(ptx.Select(first, c.logits.Addr(), ptx.Long(0)))}
+	k.If(c.warp.EqI(0), func() {
+		of.Choose(k, c.lane, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+			ptx.StShared(c.lone.ids.Plus(slot.ShlI(2)), id)
+			k.If(first, func() {
+				ptx.StGlobalRelease(c.chosen.Index(slot, 4), id.AddI(1))
+				ptx.StGlobal(c.scores.Index(slot, 4), score)
+				ptx.StGlobal(c.ids.Index(slot, 4), id)
+			})
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
+// neurons are those of a granule.
+type neurons struct{ slot, expert, first ptx.U32 }
+
+func (u LoneUp) neuron(p *lone, granule ptx.U32) neurons {
+	slot := granule.DivI(u.ofExpert())
+	return neurons{slot, p.expert(slot), granule.RemI(u.ofExpert()).MulI(octetRows)}
+}
+
+// eachNeuron runs body for the thread's neurons of a pass: its values are those
+// of the given sums, part by part.
+func (u LoneUp) eachNeuron(p *lone, first, n ptx.U32, body func(wgmma int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32)) {
+	line := p.lane.ShrI(2)
+	for i := range p.tops() {
+		for half := 0; half < 2; half += u.parts() {
+			octet, fresh := p.octet(i, half)
+			granule := octet.DivI(u.parts())
+			its := fresh.And(granule.Lt(n))
+			of := u.neuron(p, first.Add(granule.Min(n.SubI(1))))
+			sums := []int{2 * half}
+			if u.parts() == 2 {
+				sums = []int{0, 2}
+			}
+			body(i, sums, its, of, of.first.Add(line))
+		}
+	}
+}
+
+// start sets the sums of a pass to biases, or to 0.
+func (u LoneUp) start(p *lone, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.Global) {
+	u.eachNeuron(p, first, n, func(wgmma int, sums []int, _ ptx.Pred, of neurons, neuron ptx.U32) {
+		from := []ptx.F32{ptx.Float(0), ptx.Float(0)}
+		if u.Bias {
+			from = weights.B1(u.Config).Column(b1, of.expert, neuron)
+		}
+		for part, sum := range sums {
+			for column := range 2 {
+				ptx.VarOf(acc[wgmma][sum+column]).Set(from[part])
+			}
+		}
+	})
+}
+
+// store stores A, and H where it is saved: the token is the first column.
+func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Global) {
+	k, act := p.k, activation.Of(u.Config).Value
+	aBytes, hBytes := weights.A(u.Config).Elements()*2, u.HWidth()*2
+	isToken := p.lane.AndI(3).EqI(0)
+	u.eachNeuron(p, first, n, func(wgmma int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32) {
+		k.If(its.And(isToken), func() {
+			var v []ptx.F32
+			for _, sum := range sums {
+				v = append(v, acc[wgmma][sum])
+			}
+			if u.SaveH {
+				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, 2)
+				for part, x := range v {
+					ptx.StGlobal(to.At(part*u.Intermediate*2), x.BF16())
+				}
+			}
+			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, 2), act(v[0], v[len(v)-1]).BF16())
+		})
+	})
+}
+
+// rank is the place of an expert among the chosen by number: its packed row.
+func (p *lone) rank(expert ptx.U32) ptx.U32 {
+	rank := ptx.Uint(0)
+	for slot := range p.TopK {
+		before := ptx.LdShared[ptx.U32](p.ids.At(4 * slot)).Lt(expert)
+		rank = rank.Add(ptx.Select(before, ptx.Uint(1), ptx.Uint(0)))
+	}
+	return rank
+}
+
+// LoneUpKernel is for passes that keep H, LoneUpInferenceKernel for those that
+// don't.
+var (
+	LoneUpKernel          = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, true}.Build() }}
+	LoneUpInferenceKernel = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up-inference", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, false}.Build() }}
+)
