@@ -8,18 +8,13 @@ import (
 )
 
 // Tokens are few up to so many rows an expert. Measured on an H200, the kernels
-// of package decode lead by 3 to 9 % at 16 rows; at 32 they lose 3 to 5 % to those
-// for many tokens where these have tiles enough: both are level in between. Where
-// the down-projection has fewer than four tiles for an SM they are level at 32.
+// of package decode lead by 3 to 13 % at 32 rows; at 64 they lead by 2 % or lose 5.
 // Few tokens are no fewer than 64, one block of them, and no more than were
 // measured.
 const (
-	fewRows         = 24
-	fewRowsFewTiles = 32
-	leastFew        = 64
-	mostFew         = 512
-	// downColumns are the columns of a tile for many tokens, as nearly always.
-	downColumns = 256
+	fewRows  = 32
+	leastFew = 64
+	mostFew  = 512
 )
 
 // WithDecode has forward passes over up to so many tokens take the kernels made
@@ -37,11 +32,7 @@ func (o options) decodeUpTo(c Config) int {
 	case o.decode != nil:
 		return *o.decode
 	}
-	rows := fewRows
-	if c.NumExperts*c.Hidden < 4*driver.H200().SMs*downColumns {
-		rows = fewRowsFewTiles
-	}
-	return min(max(leastFew, rows*c.NumExperts/c.TopK), mostFew)
+	return min(max(leastFew, fewRows*c.NumExperts/c.TopK), mostFew)
 }
 
 // decodes reports whether a pass takes the kernels for few tokens.

@@ -2,10 +2,12 @@
 // that of reading the weights of the experts that the tokens chose.
 //
 // Operands are swapped: 64 rows of an expert's weights are M of the tensor
-// cores' instruction, the expert's tokens its N, 8 to 64 columns, so that one
+// cores' instruction, the expert's tokens its N, 8 to 128 columns, so that one
 // token pays for 8 and not for 64. A unit of work is 64 rows of one expert's
-// weights times all tokens of that expert; units go to the CTAs in turn, two of
-// them on an SM. Where one has ended, a CTA of the next kernel starts with its
+// weights times all tokens of that expert; a CTA on each SM takes two of them at
+// a time, by turns, so that tokens come to an SM once for 128 rows: what an SM can
+// take of its neighbours' cache is little more than its share of the memory's
+// bandwidth. Where one has ended, a CTA of the next kernel starts with its
 // weights while the last units of this one are under way.
 //
 // A lone token has kernels of its own: every byte is read once, so what counts is

@@ -35,7 +35,7 @@ func (d Down) units() int { return d.Hidden / unitRows }
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
-	k := jit.NewBuilder[DownArgs]("moe_decode_down", threads, ctasOfSM)
+	k := jit.NewBuilder[DownArgs]("moe_decode_down", threads, 1)
 	k.SetGrid(func(a *DownArgs, sms int) driver.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
 	of := units{weights.W2(d.Config)}
 	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })

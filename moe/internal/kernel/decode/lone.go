@@ -13,6 +13,9 @@ import (
 // of its experts, one for each SM, and the way of a share through the ring.
 
 const (
+	// A warpgroup multiplies, one warp loads weights and one the token.
+	loneThreads   = pipeline.WarpgroupThreads + 64
+	loneMathWarps = pipeline.WarpgroupThreads / 32
 	// depth is the k-tiles of a stage: 256 bytes of a row of weights.
 	depth = 2
 	// An octet is 8 rows of weights in a stage, one below the other: a k-tile of
@@ -53,7 +56,7 @@ func newLone(k *ptx.Kernel, c spec.Config, granules, octets, kTiles, columns int
 	share := ceil(granules, driver.H200().SMs)
 	p.most = ceil(share, ceil(share, max(1, mostOctets/octets)))
 	bytes := p.weightsBytes() + p.tokenBytes()
-	p.ring = p.cta.Ring("ab", loneBytes/bytes, bytes, 2, mathWarps)
+	p.ring = p.cta.Ring("ab", loneBytes/bytes, bytes, 2, loneMathWarps)
 	p.ids = p.cta.Shared("ids", 4*c.TopK, 4)
 	return p
 }
@@ -102,7 +105,7 @@ func (p *lone) begin() {
 	p.first = k.CtaidX().Mul(each).Add(k.CtaidX().Min(more))
 	p.end = p.first.Add(each).Add(ptx.Select(k.CtaidX().Lt(more), ptx.Uint(1), ptx.Uint(0)))
 	loaded := p.end.Sub(p.first).MinI(p.most).MulI(p.octets * octetBytes)
-	k.For(loaded.Add(p.thread.MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*threads), func(at ptx.U32) {
+	k.For(loaded.Add(p.thread.MulI(16)), ptx.Uint(p.weightsBytes()), ptx.Uint(16*loneThreads), func(at ptx.U32) {
 		for i := range p.ring.Stages {
 			ptx.StShared(p.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
 		}
@@ -140,7 +143,7 @@ func (p *lone) run(pieces int, piece func(granule, number ptx.U32) loadPiece, to
 	pipeline.Run(k, p.thread.ShrI(7),
 		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(start, store) }},
 		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
-			k.IfElse(p.warp.EqI(weightsWarp), func() { p.loadWeights(pieces, piece) }, func() {
+			k.IfElse(p.warp.EqI(loneMathWarps), func() { p.loadWeights(pieces, piece) }, func() {
 				if before != nil {
 					before()
 				}

@@ -40,7 +40,7 @@ type LoneDownArgs struct {
 
 // Build emits the kernel.
 func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
-	k := jit.NewBuilder[LoneDownArgs]("moe_lone_down", threads, 1)
+	k := jit.NewBuilder[LoneDownArgs]("moe_lone_down", loneThreads, 1)
 	granules := d.Hidden / octetRows
 	k.SetGrid(func(_ *LoneDownArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
 	width := weights.A(d.Config).Elements()

@@ -57,7 +57,7 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	if !u.SaveH {
 		name = "moe_lone_up_inference"
 	}
-	k := jit.NewBuilder[LoneUpArgs](name, threads, 1)
+	k := jit.NewBuilder[LoneUpArgs](name, loneThreads, 1)
 	granules := u.TopK * u.ofExpert()
 	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
 	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden/tile.K, 8)

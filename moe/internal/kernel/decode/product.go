@@ -12,21 +12,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// The shape of a CTA: a warpgroup multiplies, one warp loads weights and one
-// tokens.
+// The shape of a CTA: two warpgroups multiply, each its unit with the same tokens,
+// one warp loads weights and one tokens.
 const (
-	threads      = pipeline.WarpgroupThreads + 64
-	weightsWarp  = pipeline.WarpgroupThreads / 32
-	ctasOfSM     = 2
-	mathWarps    = pipeline.WarpgroupThreads / 32
+	unitsAtOnce  = 2
+	threads      = unitsAtOnce*pipeline.WarpgroupThreads + 64
+	mathWarps    = unitsAtOnce * pipeline.WarpgroupThreads / 32
+	weightsWarp  = mathWarps
 	unitRows     = 64 // of weights
 	weightsBytes = unitRows * tile.RowBytes
 	// mostTokens is the tokens that are multiplied at once: an expert with more
 	// of them has its weights read again, from the L2 cache.
-	mostTokens = 64
-	stageBytes = weightsBytes + mostTokens*tile.RowBytes
-	// stages are as many as fit twice in an SM's shared memory.
-	stages = 7
+	mostTokens = 128
+	// tokensAt is where a stage's tokens lie, behind the weights.
+	tokensAt   = unitsAtOnce * weightsBytes
+	stageBytes = tokensAt + mostTokens*tile.RowBytes
+	// stages are as many as fit in an SM's shared memory.
+	stages = 6
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
 	copyRows = 32 / gemm.LanesOfRow
@@ -77,41 +79,43 @@ func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units
 	return p
 }
 
-// ctas is the number of CTAs for so many rows of tokens: two on each SM, which
-// read a tenth faster than one of twice the stages, or as many as there can be
-// units.
+// ctas is the number of CTAs for so many rows of tokens: one on each SM, or as
+// many as there can be turns.
 func ctas(rows, experts, units, sms int) driver.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
-	return driver.Dim3{X: max(1, min(ctasOfSM*sms, pairs*units))}
+	return driver.Dim3{X: max(1, min(sms, pairs*turns(units)))}
 }
+
+// turns is how often an expert's units are taken.
+func turns(units int) int { return (units + unitsAtOnce - 1) / unitsAtOnce }
 
 // block is a unit of work: 64 rows of an expert's weights, and some of its
 // tokens.
 type block struct {
 	expert ptx.U32
-	// unit is which 64 rows.
+	// unit is which 64 rows; of a CTA's units the first.
 	unit ptx.U32
 	// row is the first packed row, rows how many there are, 1 to mostTokens.
 	row, rows ptx.U32
 }
 
-// each runs body for each of the CTA's blocks: all roles walk the same ones. A
-// unit's entry of the table is read one unit ahead, the first one's beside the
+// each runs body for the first of the CTA's blocks of each turn: all roles walk the
+// same ones. A turn's entry of the table is read one unit ahead, the first one's beside the
 // table's length: there may be none, but the grid is no larger than the table
 // has room for.
 func (p *product) each(body func(b block)) {
 	k := p.k
 	var end ptx.U32
-	length := func() { end = ptx.LdGlobal[ptx.U32](p.rowPairs).MulI(p.units) }
+	length := func() { end = ptx.LdGlobal[ptx.U32](p.rowPairs).MulI(turns(p.units)) }
 	if p.early {
 		// Nothing of the table may be from a stale cache: the kernel that wrote it
 		// has ended, but this one has not waited for that.
-		length = func() { end = ptx.LdGlobalAcquire(p.rowPairs).MulI(p.units) }
+		length = func() { end = ptx.LdGlobalAcquire(p.rowPairs).MulI(turns(p.units)) }
 		length()
 	}
 	next, entry := ptx.NewVar(k, k.CtaidX()), ptx.NewVars(k, 3, ptx.Uint(0))
 	fetch := func() {
-		ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(next.Get().DivI(p.units), schedule.PairBytes), 4)[:3])
+		ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(next.Get().DivI(turns(p.units)), schedule.PairBytes), 4)[:3])
 	}
 	fetch()
 	if !p.early {
@@ -124,7 +128,7 @@ func (p *product) each(body func(b block)) {
 		next.Set(u.Add(k.NctaidX()))
 		k.If(next.Get().Lt(end), fetch)
 		k.For(ptx.Uint(0), rows, ptx.Uint(mostTokens), func(first ptx.U32) {
-			body(block{expert: expert, unit: u.RemI(p.units), row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
+			body(block{expert: expert, unit: u.RemI(turns(p.units)).MulI(unitsAtOnce), row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
 		})
 	})
 }
@@ -162,8 +166,8 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, pa
 		k.GridDepLaunch()
 	}
 	pipeline.Run(k, p.thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(store) }},
-		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
+		pipeline.Role{Name: "math", First: 0, Count: unitsAtOnce, Body: func() { p.math(store) }},
+		pipeline.Role{Name: "load", First: unitsAtOnce, Count: 1, Body: func() {
 			k.IfElse(p.thread.ShrI(5).EqI(weightsWarp),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
 				func() {
@@ -177,15 +181,20 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, pa
 	)
 }
 
-// loadWeights fills the first part of the stages, in one thread.
+// loadWeights fills the first part of the stages, in one thread. Of units that an
+// expert has not got there are zeros.
 func (p *product) loadWeights(weights func(s pipeline.Stage, b block, column ptx.U32, part int)) {
 	k, ring := p.k, p.ring.Producer()
 	p.each(func(b block) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
 			for part := range p.parts {
 				s := ring.Acquire()
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(weightsBytes))
-				weights(s, b, column, part)
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(unitsAtOnce*weightsBytes))
+				for i := range unitsAtOnce {
+					own, of := s, b
+					own.Data, of.unit = s.Data.At(i*weightsBytes), b.unit.AddI(i)
+					weights(own, of, column, part)
+				}
 				ring.Advance()
 			}
 		})
@@ -213,7 +222,7 @@ func (p *product) loadTokens(t tokens) {
 				for part := range p.parts {
 					s := ring.Acquire()
 					for i := range from {
-						dst := s.Data.At(weightsBytes + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+						dst := s.Data.At(tokensAt + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
 						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes)
 						if part == p.parts-1 {
 							from[i].Set(from[i].Get().AddI(tile.RowBytes))
@@ -227,8 +236,8 @@ func (p *product) loadTokens(t tokens) {
 	})
 }
 
-// math multiplies each block and hands the sums to store: rows are rows of
-// weights, columns tokens.
+// math multiplies each of the warpgroup's blocks and hands the sums to store: rows
+// are rows of weights, columns tokens.
 func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
@@ -240,7 +249,15 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 		newDescriptor = tile.NewDescriptorMN
 	}
 	loop := gemm.MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.thread.AndI(31), 1)}
+	// In this role, thread is that of the warpgroup.
+	warpgroup, ofCTA := p.thread.ShrI(7), p.thread
+	p.thread = p.thread.AndI(pipeline.WarpgroupThreads - 1)
+	defer func() { p.thread = ofCTA }()
+	own := warpgroup.MulI(weightsBytes)
 	p.each(func(b block) {
+		b.unit = b.unit.Add(warpgroup)
+		isUnit := b.unit.LtI(p.units)
+		b.unit = b.unit.MinI(p.units - 1)
 		p.byWidth(b.rows, func(columns int) {
 			acc := make([][]ptx.F32, p.parts)
 			for part := range acc {
@@ -252,7 +269,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 				for part, sum := range acc {
 					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
 						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
-						weights, tokens := newDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(weightsBytes))
+						weights, tokens := newDescriptor(k, s.Data.Plus(own)), tile.NewDescriptor(k, s.Data.At(tokensAt))
 						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
 					})
 				}
@@ -263,7 +280,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 				k.Range(ptx.Uint(p.kTiles), multiply)
 			}
 			f.Finish()
-			store(b, acc)
+			k.If(isUnit, func() { store(b, acc) })
 		})
 	})
 }

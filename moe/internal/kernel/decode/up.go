@@ -67,7 +67,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if !u.SaveH {
 		name = "moe_decode_up_inference" // errors go by the name
 	}
-	k := jit.NewBuilder[UpArgs](name, threads, ctasOfSM)
+	k := jit.NewBuilder[UpArgs](name, threads, 1)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	of := units{weights.W1(u.Config)}
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
