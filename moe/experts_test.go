@@ -11,7 +11,10 @@ import (
 
 // Every kind of expert gives what the reference gives, forward and backward.
 func TestKindsOfExperts(t *testing.T) {
-	base := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}
+	base, tokens := moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 5, TopK: 2}, 150
+	if testing.Short() {
+		base.NumExperts, tokens = 3, 70
+	}
 	for i, change := range []func(c *moe.Config){
 		func(c *moe.Config) { c.Limit = 0.5 },
 		func(c *moe.Config) { c.Activation, c.GateUp = moe.GeGLUTanh, moe.Interleaved },
@@ -60,7 +63,7 @@ func TestKindsOfExperts(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v %v", c, grad), func(t *testing.T) {
-				tr := newTrial(t, c, 150, 6)
+				tr := newTrial(t, c, tokens, 6)
 				saved := withBackward(t, tr, grad)
 				rep, err := tr.Check(saved, 256)
 				require.NoError(t, err)

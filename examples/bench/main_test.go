@@ -11,10 +11,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe/tune"
 )
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // tiny runs the smallest useful layer on the emulated device.
 func tiny(t *testing.T, more ...string) (out, errs string, err error) {

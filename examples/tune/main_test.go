@@ -13,11 +13,13 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/open"
 )
 
 func TestMain(m *testing.M) {
 	autotune.WorkerMain()
-	os.Exit(m.Run())
+	os.Exit(drivertest.Main(m, open.Device))
 }
 
 // tuneWith runs the command on the emulated device.

@@ -11,8 +11,10 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/faulty"
+	"sonicmoe/driver/open"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
@@ -23,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	autotune.WorkerMain()
-	os.Exit(m.Run())
+	os.Exit(drivertest.Main(m, open.Device))
 }
 
 var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
