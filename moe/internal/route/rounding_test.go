@@ -180,10 +180,14 @@ func TestRounding(t *testing.T) {
 // The last key is found among many that begin alike and are laid aside in any
 // order: all scores lie close together, some are equal.
 func TestRoundingAlike(t *testing.T) {
+	cases := 4
+	if testing.Short() {
+		cases = 2
+	}
 	for _, rule := range []spec.RoundingRule{spec.RoundNearest, spec.RoundMass, spec.ExpertChoice, spec.CapacityDrop} {
 		t.Run(rule.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(4, uint64(rule)))
-			for range 4 {
+			for range cases {
 				how := anyRounding(r, rule)
 				how.Tile = min(how.Tile, 8)
 				if how.Rule == spec.CapacityDrop {
