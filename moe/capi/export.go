@@ -50,7 +50,7 @@ func sm_layer_new(dev C.sm_handle, config *C.sm_config, out *C.sm_handle) C.sm_s
 		if err != nil {
 			return err
 		}
-		l, err := moe.New(context.Background(), d.Device, c, opts...)
+		l, err := moe.New(context.Background(), d.Device, c, append(opts, withBundles())...)
 		if err != nil {
 			return err
 		}

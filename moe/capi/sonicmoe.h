@@ -222,6 +222,11 @@ sm_status sm_experts_backward(sm_handle layer, const sm_backward_pass *pass);
  * assembler is found. chip is "H200" or "H100". */
 sm_status sm_warm(const char *chip, const sm_config *config, const char *directory);
 
+/* Lets layers that are made from then on look for their kernels in a bundle, or a
+ * cache directory of somebody else's, after the cache on disk: what is there compiles
+ * nothing. It is only read, each kernel is checked, and it must stay where it is. */
+sm_status sm_add_bundle(const char *path);
+
 /* Closes a layer, or a device; passes of its layers are errors from then on. */
 sm_status sm_close(sm_handle any);
 

@@ -1,9 +1,11 @@
-"""Builds the shared library with Go, and a wheel for every Python 3 of this system."""
+"""Builds the shared library and the kernels of known models with Go, and a wheel for every Python 3
+of this system."""
 
 import os
 import re
 import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -13,10 +15,11 @@ from setuptools.dist import Distribution
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = "libsonicmoe.so"
+BUNDLE = "models.bundle"
 
 
 class Build(build_py):
-    """build_py puts the library beside the modules."""
+    """build_py puts the library beside the modules, and a bundle of kernels beside the library."""
 
     def run(self):
         super().run()
@@ -26,6 +29,16 @@ class Build(build_py):
             cwd=HERE.parent, check=True, env=os.environ | {"CGO_ENABLED": "1"},
         )
         out.with_suffix(".h").unlink()
+        self.bundle(out.with_name(BUNDLE))
+
+    def bundle(self, out):
+        """Emits the kernels of models.json. Where NVIDIA's ptxas is found they are machine code
+        too, else PTX, which a first start compiles: warmup's output says which."""
+        with tempfile.TemporaryDirectory() as cache:
+            subprocess.run(
+                ["go", "run", "./examples/warmup", "fill", "-bar=false", "-layers", str(HERE / "models.json"), "-cache", cache, "-export", str(out)],
+                cwd=HERE.parents[2], check=True,
+            )  # fmt: skip
 
 
 class Wheel(bdist_wheel):

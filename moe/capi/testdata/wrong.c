@@ -101,6 +101,9 @@ int main(void) {
 	said("free", sm_free(device, p));
 	said("free again", sm_free(device, p));
 	said("warm which", sm_warm("B200", &c, ""));
+	said("bundle NULL", sm_add_bundle(NULL));
+	said("bundle nowhere", sm_add_bundle("nowhere.bundle"));
+	said("bundle of C", sm_add_bundle("sonicmoe.h"));
 
 	char text[8] = "?";
 	pthread_t thread;

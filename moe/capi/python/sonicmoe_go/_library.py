@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import threading
+import warnings
 from pathlib import Path
 
 _ENUMS = {
@@ -180,6 +181,7 @@ _SIGNATURES = {
     "sm_experts_backward": (_handle, ctypes.c_char_p),
     "sm_close": (_handle,),
     "sm_warm": (ctypes.c_char_p, ctypes.POINTER(_ConfigStruct), ctypes.c_char_p),
+    "sm_add_bundle": (ctypes.c_char_p,),
     "sm_alloc": (_handle, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64)),
     "sm_free": (_handle, ctypes.c_uint64),
     "sm_write": (_handle, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64),
@@ -217,6 +219,11 @@ def path() -> str:
     return os.environ.get("SONICMOE_GO_LIBRARY") or str(Path(__file__).with_name("libsonicmoe.so"))
 
 
+def bundle() -> Path:
+    """Where the kernels of known models lie, if the wheel was built with them: beside the library."""
+    return Path(path()).with_name("models.bundle")
+
+
 def plans() -> dict:
     """What this process has planned: it goes with the process's layers."""
     return _state.plans
@@ -238,6 +245,9 @@ def library() -> ctypes.CDLL:
             function = getattr(lib, name)
             function.argtypes, function.restype = arguments, ctypes.c_int
         lib.sm_error_text.argtypes, lib.sm_error_text.restype = (), ctypes.c_char_p
+        if bundle().exists() and lib.sm_add_bundle(os.fsencode(bundle())):
+            said = lib.sm_error_text().decode("utf-8", "replace")
+            warnings.warn(f"kernels of known models are compiled, for those of the package can't be used: {said}", stacklevel=2)
         _state.library = lib
     return _state.library
 

@@ -1,0 +1,51 @@
+//go:build cgo
+
+// Bundles of kernels that lie beside the library, for layers to look in.
+
+package main
+
+// #define SONICMOE_TYPES_ONLY
+// #include "sonicmoe.h"
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// bundles are where layers look for kernels after the cache's own places.
+var bundles struct {
+	sync.Mutex
+	paths []string
+}
+
+//export sm_add_bundle
+func sm_add_bundle(path *C.char) C.sm_status {
+	return guarded(func() error {
+		if path == nil || *path == 0 {
+			return &moe.ArgError{Field: "path", Got: "NULL or empty", Want: "a bundle or a cache directory"}
+		}
+		p := C.GoString(path)
+		if err := cache.Open(cache.Options{Dir: p, ReadOnly: true}).Err(); err != nil {
+			return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
+		}
+		bundles.Lock()
+		defer bundles.Unlock()
+		if !slices.Contains(bundles.paths, p) {
+			bundles.paths = append(bundles.paths, p)
+		}
+		return nil
+	})
+}
+
+// withBundles lets a layer look in them.
+func withBundles() moe.Option {
+	bundles.Lock()
+	defer bundles.Unlock()
+	return moe.WithCache(cache.Open(cache.Options{Layers: slices.Clone(bundles.paths)}))
+}
