@@ -66,10 +66,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	}
 	var b1 []ptx.Global
 	if u.Bias {
-		b1 = append(b1, k.Ptr(&k.Args.B1))
-		if b.Maps() > 1 {
-			b1 = append(b1, k.Ptr(&k.Args.B3))
-		}
+		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
 	e := &upEpilogue{Up: u, k: k.Kernel, a: k.Map(&k.Args.A, u.aMap)}
 	if u.SaveH {

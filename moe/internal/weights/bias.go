@@ -1,6 +1,8 @@
 package weights
 
 import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -24,6 +26,14 @@ func B1(c spec.Config) Bias {
 
 // B2 is the down-projection's.
 func B2(c spec.Config) Bias { return Bias{Parts: 1, N: c.Hidden} }
+
+// Tensors are the parameters of a kernel: of gate and up, or of both at once.
+func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Global {
+	if b.Apart {
+		return []ptx.Global{p.Ptr(first), p.Ptr(second)}
+	}
+	return []ptx.Global{p.Ptr(first)}
+}
 
 // Width is the length of an expert's row.
 func (b Bias) Width() int {

@@ -134,20 +134,34 @@ func (p *lone) eachStage(body func(kt ptx.U32)) {
 // loadPiece loads a piece of a stage, whose barrier is full.
 type loadPiece func(to, full ptx.Shared, kt ptx.U32)
 
-// run emits the roles. A lane of the weights' warp brings its piece of each stage
-// of a pass, where it has one: pieces is how many a granule has, piece gives what
-// loads a lane's. The token's warp runs before, unless nil, first; start sets the
-// sums of a pass and store has them.
-func (p *lone) run(pieces int, piece func(granule, number ptx.U32) loadPiece, token ptx.TensorMap, before func(), start, store func(first, n ptx.U32, acc [][]ptx.F32)) {
+// loneLoads is what the loading warps bring. A lane of the weights' warp brings its
+// piece of each stage of a pass, where it has one.
+type loneLoads struct {
+	// pieces is how many a granule has, piece gives what loads a lane's.
+	pieces int
+	piece  func(granule, number ptx.U32) loadPiece
+	token  ptx.TensorMap
+	// before, unless nil, is what the token's warp runs first.
+	before func()
+}
+
+// loneSums is what a pass's sums, of n granules from first on, start from, and
+// where they go.
+type loneSums struct {
+	start, store func(first, n ptx.U32, acc [][]ptx.F32)
+}
+
+// run emits the roles.
+func (p *lone) run(l loneLoads, sums loneSums) {
 	k := p.k
 	pipeline.Run(k, p.thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(start, store) }},
+		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(sums) }},
 		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
-			k.IfElse(p.warp.EqI(loneMathWarps), func() { p.loadWeights(pieces, piece) }, func() {
-				if before != nil {
-					before()
+			k.IfElse(p.warp.EqI(loneMathWarps), func() { p.loadWeights(l.pieces, l.piece) }, func() {
+				if l.before != nil {
+					l.before()
 				}
-				k.If(k.ElectOne(), func() { p.loadToken(token) })
+				k.If(k.ElectOne(), func() { p.loadToken(l.token) })
 			})
 		}},
 	)
@@ -192,8 +206,8 @@ func (p *lone) tops() (tops []int) {
 	return tops
 }
 
-// math multiplies each pass, start having set the sums, and hands them to store.
-func (p *lone) math(start, store func(first, n ptx.U32, acc [][]ptx.F32)) {
+// math multiplies each pass.
+func (p *lone) math(sums loneSums) {
 	k := p.k
 	acc := make([][]ptx.F32, len(p.tops()))
 	for i := range acc {
@@ -219,12 +233,12 @@ func (p *lone) math(start, store func(first, n ptx.U32, acc [][]ptx.F32)) {
 		ring.Advance()
 	}
 	p.each(func(first, n ptx.U32) {
-		start(first, n, acc)
+		sums.start(first, n, acc)
 		k.Range(ptx.Uint(p.kTiles/depth), func(ptx.U32) { stage(depth) })
 		if p.kTiles%depth != 0 {
 			stage(p.kTiles % depth)
 		}
-		store(first, n, acc)
+		sums.store(first, n, acc)
 	})
 }
 

@@ -60,7 +60,7 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 		}
 	}
 	s.scores = p.cta.Shared("scores", 4*d.TopK, 4)
-	s.y = p.cta.Shared("y", 2*p.most*octetRows*d.TopK, 4)
+	s.y = p.cta.Shared("y", tile.ElementBytes*p.most*octetRows*d.TopK, 4)
 	s.meet = p.cta.NamedBarriers("y", 1, pipeline.WarpgroupThreads)
 	p.begin()
 	s.receive(chosen)
@@ -68,11 +68,11 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 		expert, row := p.expert(slot), granule.MulI(octetRows)
 		return func(to, full ptx.Shared, kt ptx.U32) { k.TMALoad(to, w2, full, octetAt(m, row, kt, expert)...) }
 	}
-	p.run(d.TopK, piece, a, func() {
+	p.run(loneLoads{pieces: d.TopK, piece: piece, token: a, before: func() {
 		k.GridDepWait()
 		k.GridDepLaunch()
 		s.loadScores(scores)
-	}, s.start, s.store)
+	}}, loneSums{s.start, s.store})
 	return k.Build()
 }
 
@@ -153,7 +153,7 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 	k.If(s.thread.Lt(n.MulI(octetRows)), func() {
 		sum := ptx.Float(0)
 		for slot := range top {
-			y := ptx.LdShared[ptx.B16](s.y.Plus(s.thread.MulI(2 * top)).At(2 * slot)).F32()
+			y := ptx.LdShared[ptx.B16](s.y.Plus(s.thread.MulI(tile.ElementBytes * top)).At(tile.ElementBytes * slot)).F32()
 			sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
 		}
 		row := first.MulI(octetRows).Add(s.thread)
@@ -162,9 +162,9 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 			if s.SharedGate {
 				score = ptx.LdGlobal[ptx.F32](s.sharedScore)
 			}
-			sum = ptx.LdGlobal[ptx.B16](s.shared.Index(row, 2)).F32().Fma(score, sum)
+			sum = ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes)).F32().Fma(score, sum)
 		}
-		ptx.StGlobal(s.o.Index(row, 2), sum.BF16())
+		ptx.StGlobal(s.o.Index(row, tile.ElementBytes), sum.BF16())
 	})
 	s.meet.Sync(ptx.Uint(0)) // the next pass writes where this one has read
 }

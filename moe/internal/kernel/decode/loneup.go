@@ -38,7 +38,6 @@ type LoneUpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	W2     driver.DevicePtr
 	// A [K, n] bf16 is written: the activation, by slot.
 	A driver.DevicePtr
 	// H [K, 2n] bf16 is written where SaveH is set: gate, then up, by expert.
@@ -70,10 +69,7 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	}
 	var b1 []ptx.Global
 	if u.Bias {
-		b1 = append(b1, k.Ptr(&k.Args.B1))
-		if m.Apart {
-			b1 = append(b1, k.Ptr(&k.Args.B3))
-		}
+		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
 	a := k.Ptr(&k.Args.A)
 	var h ptx.Global
@@ -92,9 +88,10 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 			}
 		}
 	}
-	p.run(1, piece, x, nil,
-		func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
-		func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) })
+	p.run(loneLoads{pieces: 1, piece: piece, token: x}, loneSums{
+		start: func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
+		store: func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) },
+	})
 	return k.Build()
 }
 
@@ -168,7 +165,7 @@ func (u LoneUp) start(p *lone, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.Globa
 // store stores A, and H where it is saved: the token is the first column.
 func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Global) {
 	k, act := p.k, activation.Of(u.Config).Value
-	aBytes, hBytes := weights.A(u.Config).Elements()*2, u.HWidth()*2
+	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
 	isToken := p.lane.AndI(3).EqI(0)
 	u.eachNeuron(p, first, n, func(wgmma int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32) {
 		k.If(its.And(isToken), func() {
@@ -177,12 +174,12 @@ func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Globa
 				v = append(v, acc[wgmma][sum])
 			}
 			if u.SaveH {
-				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, 2)
+				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, tile.ElementBytes)
 				for part, x := range v {
-					ptx.StGlobal(to.At(part*u.Intermediate*2), x.BF16())
+					ptx.StGlobal(to.At(part*u.Intermediate*tile.ElementBytes), x.BF16())
 				}
 			}
-			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, 2), act(v[0], v[len(v)-1]).BF16())
+			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, tile.ElementBytes), act(v[0], v[len(v)-1]).BF16())
 		})
 	})
 }

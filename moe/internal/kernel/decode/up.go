@@ -77,10 +77,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	}
 	var b1 []ptx.Global
 	if u.Bias {
-		b1 = append(b1, k.Ptr(&k.Args.B1))
-		if of.Apart {
-			b1 = append(b1, k.Ptr(&k.Args.B3))
-		}
+		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
 	a := k.Ptr(&k.Args.A)
 	var h ptx.Global
