@@ -18,7 +18,9 @@ func TestCheck(t *testing.T) {
 	@!%p0 bra rest;
 	ld.global.u32 %r4, [%d0];
 	add.u32 %r4, %r4, 1;
+	bar.warp.sync -1;
 	@%p1 st.global.u32 [%d0], %r4;
+	bar.warp.sync -1;
 	cp.async.cg.shared.global [%r0], [%d0], 16;
 	cp.async.commit_group;
 	cp.async.wait_group 0;

@@ -82,7 +82,7 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		mu.Lock()
 		old := readWord(b, size)
 		writeWord(b, size, in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
-		w.synchronise(in, at, true, true)
+		w.synchronise(in, l, at, true, true)
 		mu.Unlock()
 		if d != nil {
 			w.setElem(d, d.slot, l, old)

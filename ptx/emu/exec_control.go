@@ -23,9 +23,9 @@ func controlForms() map[isa.ID]handler {
 		isa.GridDepLaunch: nothing,
 		isa.GridDepWait:   nothing,
 		isa.FenceAcqRel:   {exec: fence},
-		isa.FenceMbarrierInit: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+		isa.FenceMbarrierInit: {exec: func(w *warp, _ *frag, _ *inst, mask uint32) outcome {
 			if r := w.cta.cluster.races; r != nil {
-				r.fenceInits(w)
+				r.fenceInits(w, mask)
 			}
 			return next
 		}},
@@ -33,9 +33,9 @@ func controlForms() map[isa.ID]handler {
 }
 
 // fence is fence.acq_rel, or stronger.
-func fence(w *warp, _ *frag, in *inst, _ uint32) outcome {
+func fence(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
-		r.fence(w, scopeOf(in))
+		r.fence(w, mask, scopeOf(in))
 	}
 	return next
 }

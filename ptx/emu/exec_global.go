@@ -133,7 +133,7 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads boo
 			mu.Lock()
 		}
 		access(l, b)
-		w.synchronise(in, at, loads, !loads)
+		w.synchronise(in, l, at, loads, !loads)
 		if mu != nil {
 			mu.Unlock()
 		}
@@ -141,12 +141,12 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads boo
 	return next
 }
 
-// synchronise notes an access to global memory that may order others.
-func (w *warp) synchronise(in *inst, at uint64, loads, stores bool) {
+// synchronise notes a lane's access to global memory that may order others.
+func (w *warp) synchronise(in *inst, l int, at uint64, loads, stores bool) {
 	if r := w.cta.cluster.races; r != nil && in.strong() {
 		g := r.cl.grid.races
 		g.Lock()
 		defer g.Unlock()
-		r.synchronise(w, in, g.signals, at, loads, stores)
+		r.synchronise(w, l, in, g.signals, at, loads, stores)
 	}
 }

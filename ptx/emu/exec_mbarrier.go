@@ -143,6 +143,14 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 		phase uint64
 		yes   bool
 	}
+	var passed *mbarrier // by lanes of who
+	who := uint32(0)
+	know := func() {
+		if r := w.cta.cluster.races; r != nil && who != 0 {
+			r.waited(w, who, passed)
+		}
+		who = 0
+	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[1], l)
@@ -166,15 +174,16 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 			if err != nil {
 				return 0, w.barrierError(in, l, at, err)
 			}
-			if r := w.cta.cluster.races; yes && r != nil {
-				r.waited(w, b)
-			}
+			know()
+			passed = b
 			last.at, last.phase, last.yes = at, phase, yes
 		}
 		if last.yes {
 			done |= 1 << l
+			who |= 1 << l
 		}
 	}
+	know()
 	return done, next
 }
 

@@ -66,19 +66,23 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 // strong ones order.
 func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
 	r := w.cta.cluster.races
-	r.start()
-	for m := mask; m != 0; m &= m - 1 {
+	r.start(mask)
+	for m := mask; m != 0; m &^= r.by {
 		l := first(m)
-		c, at, ok := w.sharedOf(in, in.space, w.shared32(o, l), l)
+		address := w.shared32(o, l)
+		c, at, ok := w.sharedOf(in, in.space, address, l)
 		if !ok {
 			return failed
 		}
-		r.lane = l
+		r.by = 1 << l
+		if !a.strong {
+			r.by = run(m, func(l int) bool { return w.shared32(o, l) == address })
+		}
 		if p := r.touch(a, c, at, n); p != nil {
-			return w.deny(in, 1<<l, p)
+			return w.deny(in, r.by, p)
 		}
 		if a.strong {
-			r.synchronise(w, in, r.signals, uint64(c.rank)<<sharedRankBit|uint64(at), !a.writes || in.atomic, a.writes)
+			r.synchronise(w, l, in, r.signals, uint64(c.rank)<<sharedRankBit|uint64(at), !a.writes || in.atomic, a.writes)
 		}
 	}
 	return next

@@ -105,7 +105,7 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	}
 	f.begun = false
 	if r := w.cta.cluster.races; r != nil {
-		r.acquire(w, &w.cta.bars[w.r32[in.slot[0]][first(mask)]].done)
+		r.acquire(w, mask, &w.cta.bars[w.r32[in.slot[0]][first(mask)]].done)
 	}
 	return next
 }
@@ -207,7 +207,7 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	c.owed &^= mask
 	if r := w.cta.cluster.races; r != nil {
-		r.acquire(w, &w.cta.cluster.barrier.done)
+		r.acquire(w, mask, &w.cta.cluster.barrier.done)
 	}
 	return next
 }

@@ -38,9 +38,9 @@ func warpForms() map[isa.ID]handler {
 		isa.MatchAny:    sync(matchAny),
 		isa.ReduxSync:   {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
 		isa.ElectSync:   sync(elect),
-		isa.BarWarpSync: sync(func(w *warp, f *frag, in *inst, mask uint32) outcome { return w.members(f, in, mask, &in.args[0]) }),
-		isa.Stmatrix:    {exec: storeMatrix},
-		isa.Ldmatrix:    {exec: loadMatrix},
+		isa.BarWarpSync: sync(barWarp),
+		isa.Stmatrix:    {exec: storeMatrix, prepare: func(in *inst) { in.matrix = true }},
+		isa.Ldmatrix:    {exec: loadMatrix, prepare: func(in *inst) { in.matrix = true }},
 		isa.SetMaxNReg:  {exec: setMaxRegisters, waits: waitsForRegisters},
 	}
 }
@@ -59,6 +59,21 @@ func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
 				return w.fault(in, DivergentAligned, off, "%s with member mask %#x names lanes that are predicated off", in.form.Op, members)
 			}
 			return waiting
+		}
+	}
+	return next
+}
+
+// barWarp lets lanes know what the others of their member mask did.
+func barWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[0]); out != next {
+		return out
+	}
+	if r := w.cta.cluster.races; r != nil {
+		for m := mask; m != 0; {
+			members := w.r32[in.slot[0]][first(m)] & mask
+			r.meet(w, members)
+			m &^= members
 		}
 	}
 	return next
@@ -215,7 +230,7 @@ func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMe
 		return nil, 0, false
 	}
 	if r := c.cluster.races; r != nil {
-		r.start()
+		r.start(fullMask)
 		if p := r.touch(r.ordinary(w, in, !read), c, at, matrixRowBytes); p != nil {
 			w.deny(in, 1<<l, p)
 			return nil, 0, false

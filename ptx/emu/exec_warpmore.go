@@ -131,7 +131,7 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 	}
 	f.begun = false
 	if r := w.cta.cluster.races; r != nil {
-		r.acquire(w, &b.done)
+		r.acquire(w, mask, &b.done)
 	}
 	result := b.votes[f.gen&1]
 	d := &in.args[0]

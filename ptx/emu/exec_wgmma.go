@@ -80,7 +80,7 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 	}
 	a := r.access(w, in, componentProducts, false)
 	a.at, a.async = uint32(w.mma.issued), true
-	r.start()
+	r.start(fullMask)
 	for i, desc := range op.desc {
 		if i == 0 && in.fromRegisters() {
 			continue

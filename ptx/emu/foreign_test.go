@@ -63,7 +63,7 @@ func (r *foreignRun) i64s(n int) []int64 {
 // foreignFindings are what is true of these kernels: atomicCAS's loop of the
 // programming guide begins with an ordinary load.
 var foreignFindings = map[string]string{
-	"TestForeignKernels/atomics_atomics": "by atom (line 83), and nothing orders the two",
+	"TestForeignKernels/atomics_atomics": "by ld.global (line 77) in lanes 1-31, and nothing orders lanes of a warp",
 }
 
 // launchWith runs the kernel with the parameters, in several orders, looking for

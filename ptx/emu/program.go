@@ -195,6 +195,7 @@ type inst struct {
 	atomic     bool        // reads and writes at once
 	uncached   bool        // reads by a cache that sees no writes: .nc
 	constant   bool        // reads constant memory
+	matrix     bool        // accesses shared memory for the warp as one
 	size       uint8
 	target     int32
 

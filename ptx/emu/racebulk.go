@@ -9,7 +9,7 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	a := r.access(b.warp, b.in, componentOwn, true)
 	a.component, a.async, a.bar = bar.sync.component, true, at
 	b.accesses = append(b.accesses, a)
-	r.start()
+	r.start(1 << b.lane)
 	if p := r.touch(a, b.to, b.dst, b.size); p != nil {
 		return p
 	}
@@ -17,9 +17,9 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	from.writes = false
 	b.accesses = append(b.accesses, &from)
 	if b.from == nil {
-		return r.touchRuns(&from, b.runs())
+		return r.touchRuns(&from, 1<<b.lane, b.runs())
 	}
-	r.start()
+	r.start(1 << b.lane)
 	return r.touch(&from, b.from, uint32(b.src), b.size)
 }
 
@@ -28,7 +28,7 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	a := r.access(w, st.in, componentStores, false)
 	a.at, a.async = st.number, true
-	r.start()
+	r.start(1 << st.lane)
 	for run := range st.runs() {
 		if run.InBounds {
 			if p := r.touch(a, w.cta, run.Shared, run.Bytes); p != nil {
@@ -38,7 +38,7 @@ func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	}
 	to := r.access(w, st.in, componentWrites, true)
 	to.at, to.async = st.number, true
-	return r.touchRuns(to, st.runs())
+	return r.touchRuns(to, 1<<st.lane, st.runs())
 }
 
 // completes notes that a load has ended in the mbarrier's present phase.

@@ -42,10 +42,10 @@ func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 }
 
 // touchRuns notes the global memory of a bulk copy.
-func (r *races) touchRuns(a *access, runs iter.Seq[Run]) *problem {
+func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[Run]) *problem {
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
-	r.start()
+	r.start(by)
 	for run := range runs {
 		if run.InBounds {
 			if p := r.touchGlobal(a, run.Global, uint64(run.Bytes)); p != nil {
@@ -61,12 +61,15 @@ func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *acce
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
-	r.start()
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		r.lane = l
-		if p := r.touchGlobal(a, w.address64(o, l), n); p != nil {
-			return w.deny(in, 1<<l, p)
+	r.start(mask)
+	for m := mask; m != 0; m &^= r.by {
+		at := w.address64(o, first(m))
+		r.by = m & -m
+		if !a.strong {
+			r.by = run(m, func(l int) bool { return w.address64(o, l) == at })
+		}
+		if p := r.touchGlobal(a, at, n); p != nil {
+			return w.deny(in, r.by, p)
 		}
 	}
 	return next
@@ -77,9 +80,10 @@ func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) outcome {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
-	r.start()
+	r.start(c.lanes)
 	for m := c.lanes; m != 0; m &= m - 1 {
 		l := first(m)
+		r.by = 1 << l
 		if p := r.touchGlobal(a, c.src[l], uint64(c.bytes[l])); p != nil {
 			return w.deny(in, 1<<l, p)
 		}

@@ -97,10 +97,18 @@ func (r *races) remedy(old, a *access, at spot) string {
 		return then("cp.async.bulk.wait_group by the thread that stored")
 	case old.strong && a.strong:
 		return fmt.Sprintf("scopes that include both, where these are %v and %v", old.scope, a.scope)
-	case at.c == nil && (old.strong || a.strong):
-		return r.meeting(old, a) + "; or both atomic, relaxed or volatile"
+	case at.c == nil:
+		return r.meeting(old, a) + r.orStrong(old, a)
 	}
 	return r.meeting(old, a)
+}
+
+// orStrong is the other remedy where one side is strong.
+func (r *races) orStrong(old, a *access) string {
+	if old.strong || a.strong {
+		return "; or both atomic, relaxed or volatile"
+	}
+	return ""
 }
 
 // meeting is what lets one warp know what another did.

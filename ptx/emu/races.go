@@ -11,7 +11,7 @@ import (
 // be strong both: atomic, volatile, relaxed or more, with scopes that include
 // each other. Clocks count for each warp; asynchronous operations have clocks of
 // their own, so that what a warp started is not done because the warp went on.
-// The lanes of a warp are one.
+// Lanes of one warp are told apart among themselves (racelanes.go).
 //
 // An access of the async proxy (TMA, wgmma) to what ordinary stores wrote needs
 // a fence.proxy.async on that chain as well.
@@ -35,6 +35,7 @@ type access struct {
 type shadowWord struct {
 	write *access
 	reads *readers // since write
+	lanes uint32   // that wrote
 	// The bytes that they touched.
 	written, read uint8
 }
@@ -43,8 +44,14 @@ type shadowWord struct {
 // of which none orders another: strong ones, and the same value's. They are shared among words and never
 // change.
 type readers struct {
-	list   []*access
+	list   []reader
 	writes bool // some do
+}
+
+// reader is an access with the lanes that read, or wrote, the word.
+type reader struct {
+	*access
+	lanes uint32
 }
 
 // maxReaders bounds the readers of a word that are told apart.
@@ -55,15 +62,16 @@ type races struct {
 	cl         *cluster
 	strict     bool
 	warps      []knowledge
-	fences     []fences // of each warp
+	fences     []fences     // of each warp
+	lanes      []lanesKnown // of each warp
 	components int
 	inits      []*mbarrier
 	signals    signals // of words of shared memory
 
 	// While an access goes over its words: what it has already been compared
 	// with, and how the set of readers changed last.
-	lane           int  // of the access, where lanes have their own
-	repeated       bool // the word holds what another warp stores now too
+	by, grewBy     uint32 // lanes of the access to the word
+	repeated       bool   // the word holds what another warp stores now too
 	okWrite        *access
 	okReads        *readers
 	readsOld, grew *readers
@@ -83,7 +91,7 @@ const (
 func newRaces(cl *cluster) *races {
 	r := &races{cl: cl, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
-	r.warps, r.fences = make([]knowledge, n), make([]fences, n)
+	r.warps, r.fences, r.lanes = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n)
 	for i := range r.warps {
 		r.warps[i].seen.set(i*warpComponents+componentOwn, 1)
 	}
@@ -129,17 +137,26 @@ func (r *races) release(w *warp, k *knowledge) {
 	r.advance(w)
 }
 
-func (r *races) acquire(w *warp, k *knowledge) { r.know(w).join(k) }
+// acquire gives lanes of a warp, and so the warp, what k knows.
+func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
+	r.learned(w, lanes, k.seen)
+	r.know(w).join(k)
+}
+
+// acquireFar is acquire of what others published.
+func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
+	if h != nil {
+		if own := h.of[r.cl.number]; own != nil {
+			r.learned(w, lanes, own.seen)
+		}
+	}
+	r.know(w).learn(h, r.cl.number)
+}
 
 // fenceProxy is fence.proxy.async by a warp.
 func (r *races) fenceProxy(w *warp, shared, global bool) {
 	r.know(w).fence(shared, global)
 	r.advance(w)
-}
-
-// done notes that a warp's asynchronous work of a kind is past, up to a number.
-func (r *races) done(w *warp, kind int, upTo uint32) {
-	r.know(w).seen.set(r.component(w, kind), upTo)
 }
 
 // repeats: an ordinary store stores what lies there already. Compilers let
@@ -150,22 +167,27 @@ func (r *races) repeats(a *access, at spot) bool {
 		return false
 	}
 	v, size := &in.args[1], int(in.size)
-	var b []byte
-	if at.c != nil {
-		b = at.c.shared.bytes[w.shared32(&in.args[0], r.lane)&sharedOffset:]
-	} else if b = r.cl.globalBytes(w.address64(&in.args[0], r.lane), uint64(size*len(v.list))); b == nil {
-		return false
-	}
-	for i, slot := range v.list {
-		if bits := 8 * size; readWord(b[i*size:], size) != w.elem(v, slot, r.lane)&(1<<bits-1) {
+	for m := r.by; m != 0; m &= m - 1 {
+		l := first(m)
+		var b []byte
+		if at.c != nil {
+			b = at.c.shared.bytes[w.shared32(&in.args[0], l)&sharedOffset:]
+		} else if b = r.cl.globalBytes(w.address64(&in.args[0], l), uint64(size*len(v.list))); b == nil {
 			return false
+		}
+		for i, slot := range v.list {
+			if bits := 8 * size; readWord(b[i*size:], size) != w.elem(v, slot, l)&(1<<bits-1) {
+				return false
+			}
 		}
 	}
 	return true
 }
 
-// start begins the comparison of an access with the words it touches.
-func (r *races) start() { r.okWrite, r.okReads, r.readsOld, r.grew = nil, nil, nil, nil }
+// start begins the comparison of an access by some lanes with the words it touches.
+func (r *races) start(by uint32) {
+	r.okWrite, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, by
+}
 
 // touch notes an access to bytes of c's shared memory, or says with what it
 // races. The access's start must have been called.
@@ -206,23 +228,25 @@ func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem
 func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	r.repeated = false
 	if w := s.write; w != nil && w != r.okWrite && s.written&mask != 0 {
-		if p := r.compare(w, a, at); p != nil {
+		if p := r.compare(w, s.lanes, a, at); p != nil {
 			return p
 		}
-		if !r.repeated {
+		if !r.repeated && r.oneForLanes(w, a) {
 			r.okWrite = w
 		}
 	}
 	if s.reads != nil && (a.writes || s.reads.writes) && s.reads != r.okReads && s.read&mask != 0 {
+		one := true
 		for _, old := range s.reads.list {
 			if !a.writes && !old.writes {
 				continue
 			}
-			if p := r.compare(old, a, at); p != nil {
+			if p := r.compare(old.access, old.lanes, a, at); p != nil {
 				return p
 			}
+			one = one && r.oneForLanes(old.access, a)
 		}
-		if !r.repeated {
+		if !r.repeated && one {
 			r.okReads = s.reads
 		}
 	}
@@ -231,36 +255,39 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 		s.read |= mask
 		return nil
 	}
-	s.write, s.written, s.reads, s.read = a, mask, nil, 0
+	s.write, s.lanes, s.written, s.reads, s.read = a, r.by, mask, nil, 0
 	return nil
 }
 
 // add is a set of readers with one more.
 func (r *races) add(old *readers, a *access) *readers {
-	if r.grew != nil && old == r.readsOld {
+	if r.grew != nil && old == r.readsOld && r.by == r.grewBy {
 		return r.grew
 	}
-	grew := &readers{}
+	grew, lanes := &readers{}, r.by
 	if old != nil {
-		if old.list[len(old.list)-1] == a {
-			return old
+		if last := &old.list[len(old.list)-1]; last.access == a {
+			if lanes |= last.lanes; lanes == last.lanes {
+				return old
+			}
 		}
 		for _, x := range old.list {
-			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes {
+			if x.component != a.component || x.site.cluster != a.site.cluster || x.strong != a.strong || x.writes != a.writes ||
+				x.lanes&^lanes != 0 && r.unmet(x.access, x.lanes, a) != 0 {
 				grew.list = append(grew.list, x)
 			}
 		}
 		grew.list = grew.list[max(0, len(grew.list)-maxReaders):]
 	}
-	grew.list = append(grew.list, a)
+	grew.list = append(grew.list, reader{a, lanes})
 	grew.writes = a.writes || old != nil && old.writes
-	r.readsOld, r.grew = old, grew
+	r.readsOld, r.grew, r.grewBy = old, grew, r.by
 	return grew
 }
 
-// compare says whether an earlier access (in the emulator's order) is past for
-// the later one.
-func (r *races) compare(old, a *access, at spot) *problem {
+// compare says whether an earlier access by some lanes (in the emulator's order)
+// is past for the later one.
+func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
 	known := r.know(a.warp).of(old.site.cluster, r.cl.number)
 	fenced := &known.fenced
 	if at.c == nil {
@@ -273,10 +300,13 @@ func (r *races) compare(old, a *access, at spot) *problem {
 	case a.in.uncached && old.writes && at.c == nil:
 		return problemf(Race, "%s: .nc reads what no thread of the kernel writes, from a cache that sees no writes; what would do: ld.global without .nc", r.both(old, a, at))
 	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
-		r.repeated = r.repeated || !known.seen.has(old)
+		r.repeated = r.repeated || !known.seen.has(old) || r.unmet(old, lanes, a) != 0
 		return nil
 	case !known.seen.has(old):
 		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
+	case r.unmet(old, lanes, a) != 0:
+		return problemf(Race, "%s in %s, and nothing orders lanes of a warp here; what would: bar.warp.sync (__syncwarp) of both sides' lanes, or a barrier%s",
+			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
 		return problemf(ProxyRace, "%s, without a fence.proxy.async between: the writer executes it before the barrier that the two meet at, or this side behind it",
 			r.both(old, a, at))
@@ -300,11 +330,11 @@ func (r *races) made(w *warp, in *inst, b *mbarrier) {
 }
 
 // fenceInits is fence.mbarrier_init by a warp.
-func (r *races) fenceInits(w *warp) {
+func (r *races) fenceInits(w *warp, lanes uint32) {
 	for _, b := range r.inits {
 		b.sync.fenced = b.sync.fenced || b.sync.init.warp == w
 	}
-	r.fence(w, clusterScope)
+	r.fence(w, lanes, clusterScope)
 }
 
 // uses checks that a warp may use an mbarrier: behind its init.
@@ -328,8 +358,8 @@ func (p *phases) end() {
 	p.now.clear()
 }
 
-// waited notes that a warp has seen a phase complete.
-func (r *races) waited(w *warp, b *mbarrier) {
-	r.acquire(w, &b.sync.done)
+// waited notes that lanes of a warp have seen a phase complete.
+func (r *races) waited(w *warp, lanes uint32, b *mbarrier) {
+	r.acquire(w, lanes, &b.sync.done)
 	r.know(w).seen.set(b.sync.component, uint32(b.phase))
 }

@@ -128,8 +128,8 @@ end:`, mend: []string{"bar.arrive", "bar.sync"}},
 	cp.async.commit_group;
 	cp.async.wait_group 0;
 	// bar.sync 0;
-	ld.shared.u32 %r6, [%r0+512]; // here
-	ld.shared.u32 %r6, [%r0]; // here`, mend: []string{"// bar", "bar"}, says: []string{"cp.async.wait_group by the warp that copied, then a barrier"}},
+	xor.b32 %r2, %r2, 512;
+	ld.shared.u32 %r6, [%r2]; // here`, mend: []string{"// bar", "bar"}, says: []string{"cp.async.wait_group by the warp that copied, then a barrier"}},
 	{name: "a stage loaded again while a warp reads", kind: Race, threads: 64, code: warps + `
 	mad.wide.u32 %d0, %r3, 16, %d0;
 	mad.lo.u32 %r2, %r3, 16, %r0;
@@ -197,6 +197,85 @@ end:`, mend: []string{"	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n	st.shar
 	// bar.sync 0;
 	st.shared.u32 [%r2+512], 0; // here
 	`, mend: []string{"// bar", "bar"}},
+	{name: "a lane loads what another stored", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r3; // there
+	shfl.sync.bfly.b32 %r4, %r3, 1, 31, -1;
+	// bar.warp.sync -1;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 1, and nothing orders lanes", "__syncwarp"}},
+	{name: "a lane stores over what another loaded", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r3;
+	bar.sync 0;
+	xor.b32 %r4, %r3, 4;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // there
+	// bar.warp.sync -1;
+	st.shared.u32 [%r2], %r6; // here`, mend: []string{"// bar", "bar"}},
+	{name: "halves of a warp that meet apart", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r3; // there
+	setp.lt.u32 %p3, %r3, 16;
+	selp.b32 %r7, 0xffff, 0xffff0000, %p3; // or
+	bar.warp.sync %r7;
+	xor.b32 %r4, %r3, 8;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5];
+	xor.b32 %r4, %r3, 16;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// or", "mov.b32 %r7, -1;"}, says: []string{"in lane 16"}},
+	{name: "lanes that meet by the way of others", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r3; // there
+	setp.lt.u32 %p3, %r3, 16;
+	selp.b32 %r7, 0xffff, 0xffff0000, %p3;
+	bar.warp.sync %r7;
+	xor.b32 %r4, %r3, 16;
+	and.b32 %r8, %r3, 8;
+	setp.ne.u32 %p3, %r8, 0;
+	selp.b32 %r7, 0xff00ff00, 0x00ff00ff, %p3;
+	// bar.warp.sync %r7;
+	xor.b32 %r4, %r3, 24;
+	mad.lo.u32 %r5, %r4, 4, %r0;
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 24"}},
+	{name: "a lane waits for its cp.async, the others do not know", kind: Race, threads: 32, code: warps + `
+	mad.wide.u32 %d0, %r3, 16, %d0;
+	mad.lo.u32 %r2, %r3, 16, %r0;
+	cp.async.cg.shared.global [%r2], [%d0], 16; // there
+	cp.async.commit_group;
+	bar.warp.sync -1;
+	cp.async.wait_group 0;
+	// bar.warp.sync -1;
+	ld.shared.u32 %r6, [%r2];
+	xor.b32 %r2, %r2, 16;
+	ld.shared.u32 %r6, [%r2]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 1, and"}},
+	{name: "a bulk store of what other lanes wrote", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r1; // there
+	fence.proxy.async.shared::cta;
+	// bar.warp.sync -1;
+	@!%p1 bra end;
+	cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 128; // here
+	cp.async.bulk.commit_group;
+	cp.async.bulk.wait_group 0;
+end:`, mend: []string{"// bar", "bar"}, says: []string{"in lane 1"}},
+	{name: "ldmatrix of what lanes stored", kind: Race, threads: 32, code: warps + `
+	st.shared.u32 [%r2], %r3; // there
+	// bar.warp.sync -1;
+	and.b32 %r4, %r3, 7;
+	mad.lo.u32 %r5, %r4, 16, %r0;
+	ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r6}, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 0, and"}},
+	{name: "a load of what stmatrix stored", kind: Race, threads: 32, code: warps + `
+	and.b32 %r4, %r3, 7;
+	mad.lo.u32 %r5, %r4, 16, %r0;
+	stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r5], {%r3}; // there
+	// bar.warp.sync -1;
+	ld.shared.u32 %r6, [%r2]; // here`, mend: []string{"// bar", "bar", "bar.warp.sync -1;", "bar.warp.sync -1;"}},
+	{name: "lanes that part", kind: Race, threads: 32, code: warps + `
+	@%p1 st.shared.u32 [%r0+512], 1;
+	bar.warp.sync -1;
+	@%p1 bra one;
+	ld.shared.u32 %r6, [%r0+512]; // side
+	bra end;
+one:
+	st.shared.u32 [%r0+512], %r3; // side
+end:`, mend: []string{"[%r0+512], %r3", "[%r0+516], %r3"}},
 }
 
 func TestRaces(t *testing.T) { testRaces(t, races64) }

@@ -82,10 +82,10 @@ type fences struct {
 }
 
 // fence is fence.acq_rel, or stronger, of a scope by a warp.
-func (r *races) fence(w *warp, s scope) {
+func (r *races) fence(w *warp, lanes uint32, s scope) {
 	o, k := &r.fences[r.number(w)], r.know(w)
 	for i := range s + 1 {
-		k.learn(o.heard[i], r.cl.number)
+		r.acquireFar(w, lanes, o.heard[i])
 	}
 	for i := range s + 1 {
 		o.released[i].join(k)
@@ -98,10 +98,10 @@ func (r *races) releaseFenced(w *warp, k *knowledge) {
 	k.join(&r.fences[r.number(w)].released[clusterScope])
 }
 
-// synchronise notes a strong access to the word at an address: what it acquires
+// synchronise notes a lane's strong access to the word at an address: what it acquires
 // from the signals there, and what it leaves. A store without a load ends what
 // stood there; an atomic goes on with it.
-func (r *races) synchronise(w *warp, in *inst, words signals, at uint64, loads, stores bool) {
+func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, loads, stores bool) {
 	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)
 	acquires := in.has(".acquire") || in.has(".acq_rel")
 	for _, s := range words[at] {
@@ -109,7 +109,7 @@ func (r *races) synchronise(w *warp, in *inst, words signals, at uint64, loads, 
 		switch {
 		case !loads || s.scope < apart || reach < apart:
 		case acquires:
-			r.know(w).learn(s.past, r.cl.number)
+			r.acquireFar(w, 1<<l, s.past)
 		default:
 			o.heard[apart] = o.heard[apart].join(s.past)
 		}
