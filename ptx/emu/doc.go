@@ -20,8 +20,10 @@
 // also finds accesses to shared and global memory that nothing orders, by
 // whatever order they happen to run: loads, stores, atomics and their scopes,
 // cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
-// the kernel wrote. What it does not check: races between the lanes of one warp
-// and between launches; griddepcontrol, since one grid runs at a time.
+// the kernel wrote. Lanes of one warp count as ordered by barriers and
+// bar.warp.sync only, not by shuffles or by running in step (racelanes.go). What it
+// does not check: races between launches; griddepcontrol, since one grid runs at
+// a time.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding

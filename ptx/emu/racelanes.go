@@ -11,8 +11,8 @@ type lanesKnown struct {
 	all uint32 // what the warp did up to this moment is past for each lane
 	// of, where some lanes know more, is what each knows of each other.
 	of *[warpLanes][warpLanes]uint32
-	// waited are moments of the warp at which its asynchronous work of a kind was
-	// waited for, by the work's number.
+	// waited are moments of the warp that let know of its asynchronous work of a
+	// kind, by the work's number: of the wait, or of the arrival that follows it.
 	waited [warpComponents][]uint32
 }
 
@@ -101,9 +101,11 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 	k := &r.lanes[r.number(a.warp)]
 	at := old.at
 	if kind := old.component % warpComponents; kind != componentOwn {
-		if waited := k.waited[kind]; int(at) < len(waited) {
-			at = waited[at]
+		waited := k.waited[kind]
+		if int(at) >= len(waited) {
+			return 0
 		}
+		at = waited[at]
 	}
 	return k.unknown(r.by, lanes, at)
 }
@@ -127,6 +129,12 @@ func (a *access) whole() bool { return a.in.matrix }
 // done notes that a warp's asynchronous work of a kind is past, up to a number.
 func (r *races) done(w *warp, kind int, upTo uint32) {
 	r.know(w).seen.set(r.component(w, kind), upTo)
+	r.follow(w, kind, upTo)
+}
+
+// follow notes that who knows of this moment of the warp may know its asynchronous
+// work of a kind, up to a number.
+func (r *races) follow(w *warp, kind int, upTo uint32) {
 	waited := &r.lanes[r.number(w)].waited[kind]
 	for len(*waited) <= int(upTo) {
 		*waited = append(*waited, r.now(w))
