@@ -32,9 +32,6 @@ func unsupported(c Config) error {
 			lack(w.field, w.width, "a multiple of 64, at least %d", w.least)
 		}
 	}
-	if c.Type != BF16 {
-		lack("Type", c.Type, "%v, which is all that the kernels compute", BF16)
-	}
 	if c.Rounds() && (!route.ScoresTellLogits(c) || c.Groups != 0) {
 		lack("Rounding", c.Rounding, "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded")
 	}

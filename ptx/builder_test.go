@@ -167,13 +167,13 @@ func TestShapes(t *testing.T) {
 			"setp.eq.u32 %p0, %row0, 3;",
 			"mov.u32 %tid0, %tid.x;")},
 		{"stmatrix", func(k *ptx.Kernel) {
-			k.Stmatrix(k.SharedBase().At(16), ptx.Uint(7).AsBF16x2())
+			k.Stmatrix(k.SharedBase().At(16), ptx.Uint(7))
 		}, lines(
 			"mov.u32 %r0, smem;",
 			"mov.b32 %r1, 7;",
 			"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0+16], {%r1};")},
 		{"stmatrix, transposed", func(k *ptx.Kernel) {
-			w := k.Laneid().AsBF16x2()
+			w := k.Laneid()
 			k.StmatrixTrans(k.SharedBase(), w, w)
 		}, lines(
 			"mov.u32 %r0, %laneid;",
@@ -216,7 +216,7 @@ func TestConstantsAssemble(t *testing.T) {
 	ptx.StShared(s.At(8), ptx.Select(p.Get().Negated(), ptx.Uint(1), ptx.Uint(2)))
 	ptx.StShared(s.At(12), k.VoteBallot(p.Get().Negated(), ptx.Uint(ptx.FullMask)))
 	ptx.StShared(s.At(16), h.F32(), ptx.Uint(5).B16().F32())
-	k.Stmatrix(s, ptx.Uint(1).AsBF16x2(), n.AsBF16x2())
+	k.Stmatrix(s, ptx.Uint(1), n)
 	k.Wgmma(k.Accumulators(4), ptx.Long(1), ptx.Long(2), p.Get().Negated(), false, true)
 	k.WgmmaFence()
 	k.If(k.Any(p.Get().Negated()), func() { ptx.StShared(s, n.Mad(ptx.Uint(3), ptx.Uint(4))) })

@@ -94,10 +94,10 @@ func LdSharedVec[T Value](a Shared, n int) []T {
 
 // Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements as [Kernel.Stmatrix]
 // stores them.
-func (k *Kernel) Ldmatrix(a Shared, n int) []BF16x2 {
-	out := make([]BF16x2, n)
+func (k *Kernel) Ldmatrix(a Shared, n int) []U32 {
+	out := make([]U32, n)
 	for i := range out {
-		out[i] = BF16x2{k.result(isa.B32)}
+		out[i] = U32{k.result(isa.B32)}
 	}
 	f := &isa.Table[isa.Ldmatrix]
 	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(n))), vecOperand(out), a.operand())
@@ -241,7 +241,16 @@ func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, tran
 // rows 16w + l/4 and that plus 8 the columns 2(l%4) and the next, then the same
 // columns plus 8 of both rows.
 func (k *Kernel) WgmmaRegisters(acc []F32, a [4]U32, descB U64, scaleD Pred) {
-	f := &isa.Table[isa.WgmmaBF16Registers]
+	k.wgmmaRegisters(isa.WgmmaBF16Registers, acc, a, descB, scaleD)
+}
+
+// WgmmaF16Registers is [Kernel.WgmmaRegisters] of f16 elements.
+func (k *Kernel) WgmmaF16Registers(acc []F32, a [4]U32, descB U64, scaleD Pred) {
+	k.wgmmaRegisters(isa.WgmmaF16Registers, acc, a, descB, scaleD)
+}
+
+func (k *Kernel) wgmmaRegisters(id isa.ID, acc []F32, a [4]U32, descB U64, scaleD Pred) {
+	f := &isa.Table[id]
 	shape, one := Mod(".m64n"+strconv.Itoa(2*len(acc))+"k16"), Operand{Kind: OpInt, Imm: 1}
 	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a[:]), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), one, one, Operand{Kind: OpInt})
 }
@@ -261,13 +270,13 @@ func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, tran
 
 // Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the
 // address of row l%8 of matrix l/8.
-func (k *Kernel) Stmatrix(a Shared, vs ...BF16x2) { k.stmatrix("", a, vs) }
+func (k *Kernel) Stmatrix(a Shared, vs ...U32) { k.stmatrix("", a, vs) }
 
 // StmatrixTrans stores the matrices transposed: lane l gives the address of
 // column l%8 of matrix l/8.
-func (k *Kernel) StmatrixTrans(a Shared, vs ...BF16x2) { k.stmatrix(".trans", a, vs) }
+func (k *Kernel) StmatrixTrans(a Shared, vs ...U32) { k.stmatrix(".trans", a, vs) }
 
-func (k *Kernel) stmatrix(trans Mod, a Shared, vs []BF16x2) {
+func (k *Kernel) stmatrix(trans Mod, a Shared, vs []U32) {
 	vs = slices.Clone(vs)
 	for i := range vs {
 		vs[i] = Materialize(k, vs[i])

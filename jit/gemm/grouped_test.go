@@ -38,7 +38,7 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	k.Persistent(g.tiling.ClusterM)
 	b, c := k.Map(&k.Args.B, g.bMap), k.Map(&k.Args.C, func(a *groupedArgs) driver.TensorMap { return tile.RaggedMap(a.C, g.width, a.Rows) })
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, cta)
+	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	config := gemm.Config{
 		Tiling: g.tiling, KTiles: g.depth / tile.K, Columns: (g.width + g.tiling.TileN - 1) / g.tiling.TileN,
 		Gathered: g.gathered, BMN: g.bMN,

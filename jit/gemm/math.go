@@ -20,14 +20,14 @@ func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 
 // Multiply issues the wgmma group of a k-tile, which adds to the sums so far
 // where keep holds. aMN and bMN: the operand is MN-major.
-func Multiply(k *ptx.Kernel, acc []ptx.F32, a, b tile.Descriptor, keep ptx.Pred, aMN, bMN bool) {
+func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, keep ptx.Pred, aMN, bMN bool) {
 	k.WgmmaFence()
 	for i := range tile.K / tile.KStep {
 		scale := ptx.True()
 		if i == 0 {
 			scale = keep
 		}
-		k.Wgmma(acc, a.Step(i, 0), b.Step(i, 0), scale, aMN, bMN)
+		of.Wgmma(k, acc, a.Step(i, 0), b.Step(i, 0), scale, aMN, bMN)
 	}
 	k.WgmmaCommit()
 }
@@ -148,14 +148,15 @@ const StoreBytes = 2 * storeSlots * tile.StagingBytes
 // shared memory, one elected thread issuing the TMA stores.
 type Store struct {
 	k          *ptx.Kernel
+	element    tile.Element
 	memory     ptx.Shared // of both warpgroups
 	barriers   pipeline.NamedBarriers
-	newStaging func(*ptx.Kernel, ptx.U32) tile.Staging
+	newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging
 }
 
-// NewStore reserves StoreBytes.
-func NewStore(k *ptx.Kernel, cta *pipeline.CTA) *Store {
-	return &Store{k: k, memory: cta.Shared("store", StoreBytes, 1024), newStaging: tile.NewStaging,
+// NewStore reserves StoreBytes, for tensors of the given elements.
+func NewStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Store {
+	return &Store{k: k, element: of, memory: cta.Shared("store", StoreBytes, 1024), newStaging: tile.NewStaging,
 		barriers: cta.NamedBarriers("store", 2, pipeline.WarpgroupThreads)}
 }
 
@@ -179,7 +180,7 @@ func (s *Store) locate() place {
 	tid := s.k.TidX()
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
 	return place{
-		warpgroup: wg, staging: s.newStaging(s.k, thread), slots: s.memory.Plus(wg.MulI(storeSlots * tile.StagingBytes)),
+		warpgroup: wg, staging: s.newStaging(s.k, s.element, thread), slots: s.memory.Plus(wg.MulI(storeSlots * tile.StagingBytes)),
 		elected: s.k.ElectOne().And(thread.LtI(32)),
 	}
 }
@@ -189,7 +190,7 @@ type SubTile struct {
 	// Value is the value of register j of 32, or Pair, unless nil, of registers 2i
 	// and 2i + 1.
 	Value func(j int) ptx.F32
-	Pair  func(i int) ptx.BF16x2
+	Pair  func(i int) ptx.U32
 	// To is the tensor's map, At gives the box's coordinates there.
 	To ptx.TensorMap
 	At func() []ptx.U32

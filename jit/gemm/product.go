@@ -23,6 +23,8 @@ type TileArgs struct {
 // B.
 type Config struct {
 	Tiling
+	// Element is that of A and B.
+	Element tile.Element
 	// KTiles is the depth of the sum in tiles of 64, Columns the width of C in
 	// tiles of TileN.
 	KTiles, Columns int
@@ -242,7 +244,7 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := newB(k, s.Data.At(TileABytes))
-		Multiply(k, acc, a, b, keep(kt), false, p.BMN)
+		Multiply(k, p.Element, acc, a, b, keep(kt), false, p.BMN)
 		stagger.Multiplied(kt)
 		e.PerKTile(kt)
 	}, e.UnderLastMMA)

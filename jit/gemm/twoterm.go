@@ -6,13 +6,16 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TwoTerm is a product with an FP32 factor: A is split into two bf16 terms,
-// together 16 bits of fraction, that the load role writes to shared memory
-// itself; B is bf16, contiguous across the sum, and comes by TMA. One tile of
+// TwoTerm is a product with an FP32 factor: A is split into two terms of B's
+// element, together 16 bits of fraction of bf16 or 22 of fp16, that the load role
+// writes to shared memory itself; B is contiguous across the sum, and comes by TMA.
+// With fp16, A is a multiple of 2^-24 and at most 65504. One tile of
 // 128 x TwoTermN a CTA, two math warpgroups of 64 lines each. Each k16 step
 // multiplies the upper terms, then the lower ones.
 type TwoTerm struct {
 	K *ptx.Kernel
+	// Element is that of B and the terms.
+	Element tile.Element
 	// Thread is the thread's number in its CTA.
 	Thread ptx.U32
 	// AMN: A is MN-major.
@@ -36,8 +39,8 @@ const (
 
 // NewTwoTerm starts the kernel: it lays out shared memory and waits for the kernel
 // before this one. thread is %tid.x.
-func NewTwoTerm(k *ptx.Kernel, thread ptx.U32) *TwoTerm {
-	p, cta := &TwoTerm{K: k, Thread: thread}, pipeline.NewCTA(k)
+func NewTwoTerm(k *ptx.Kernel, of tile.Element, thread ptx.U32) *TwoTerm {
+	p, cta := &TwoTerm{K: k, Element: of, Thread: thread}, pipeline.NewCTA(k)
 	const loadWarps, oneForTheBytes = 4, 1
 	p.ring = cta.Ring("ab", TwoTermStages, 2*TermBytes+twoTermBBytes, loadWarps+oneForTheBytes, MathWarps)
 	cta.Ready(thread)
@@ -88,8 +91,8 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 			if i == 0 {
 				scale = notFirst
 			}
-			k.Wgmma(acc, upper.Step(i, 0), b.Step(i, 0), scale, p.AMN, true)
-			k.Wgmma(acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.AMN, true)
+			p.Element.Wgmma(k, acc, upper.Step(i, 0), b.Step(i, 0), scale, p.AMN, true)
+			p.Element.Wgmma(k, acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.AMN, true)
 		}
 		k.WgmmaCommit()
 	}, nil)
@@ -132,9 +135,9 @@ func (p *TwoTerm) InRole() ptx.U32 { return p.Thread.AndI(pipeline.WarpgroupThre
 
 // Terms splits two FP32 values.
 func (p *TwoTerm) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
-	u := p.K.PackBF16(a, b)
-	lo, hi := u.Unpack()
-	return u.Bits(), p.K.PackBF16(a.Sub(lo), b.Sub(hi)).Bits()
+	upper = p.Element.Pack(p.K, a, b)
+	lo, hi := p.Element.Unpack(upper)
+	return upper, p.Element.Pack(p.K, a.Sub(lo), b.Sub(hi))
 }
 
 // StoreEight writes both terms of 8 neighbours of A.

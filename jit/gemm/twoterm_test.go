@@ -27,7 +27,7 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	k := jit.NewBuilder[splitArgs]("split", gemm.Threads, 1)
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
 	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return tile.AtomMap(a.B, gemm.TwoTermN, s.depth, gemm.TwoTermN) })
-	p := gemm.NewTwoTerm(k.Kernel, k.TidX())
+	p := gemm.NewTwoTerm(k.Kernel, tile.BF16, k.TidX())
 	p.B, p.Column = b, ptx.Uint(0)
 	active := func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }
 	filler := func() gemm.Filler { return &rowFiller{s, p, a, rows} }

@@ -23,40 +23,41 @@ func NewFragment(thread ptx.U32) Fragment {
 	}
 }
 
-// Staging is where a thread's stmatrix instructions write a 64 x 64 bf16
+// Staging is where a thread's stmatrix instructions write a 64 x 64
 // sub-tile with 128-byte swizzle, so that TMA stores it.
 type Staging struct {
-	k *ptx.Kernel
+	k       *ptx.Kernel
+	element Element
 	// offset is for the first 16 columns. The next ones' differ in two bits
 	// only, and registers are dear where this is used.
 	offset     ptx.U32
 	transposed bool
 }
 
-// StagingBytes is the size of one 64 x 64 bf16 sub-tile.
+// StagingBytes is the size of one 64 x 64 sub-tile.
 const StagingBytes = 64 * RowBytes
 
 // NewStaging computes where the thread writes.
-func NewStaging(k *ptx.Kernel, thread ptx.U32) Staging {
+func NewStaging(k *ptx.Kernel, of Element, thread ptx.U32) Staging {
 	lane := thread.AndI(31)
 	// stmatrix x4: lane l gives the row address of matrix l/8; matrices 0 and
 	// 1 are the upper and lower 8 rows of columns 0-7, 2 and 3 of columns 8-15.
 	row := thread.ShrI(5).MulI(16).Add(lane.AndI(15))
-	return Staging{k: k, offset: Swizzled(row, lane.ShrI(4))}
+	return Staging{k: k, element: of, offset: Swizzled(row, lane.ShrI(4))}
 }
 
 // NewTransposedStaging is for sub-tiles stored transposed: the fragment's 64
 // columns become rows.
-func NewTransposedStaging(k *ptx.Kernel, thread ptx.U32) Staging {
+func NewTransposedStaging(k *ptx.Kernel, of Element, thread ptx.U32) Staging {
 	lane := thread.AndI(31)
 	// Of the four matrices, 1 and 3 are the fragment's lower 8 rows, which lie
 	// 8 elements further; 2 and 3 its columns 8-15, 8 lines further.
 	line := lane.ShrI(4).MulI(8).Add(lane.AndI(7))
 	chunk := thread.ShrI(5).MulI(2).Add(lane.ShrI(3).AndI(1))
-	return Staging{k: k, offset: Swizzled(line, chunk), transposed: true}
+	return Staging{k: k, element: of, offset: Swizzled(line, chunk), transposed: true}
 }
 
-// Store writes 64 columns, 32 registers of a fragment, rounded to bf16.
+// Store writes 64 columns, 32 registers of a fragment, rounded.
 func (s Staging) Store(slot ptx.Shared, acc []ptx.F32) {
 	s.StoreEach(slot, func(j int) ptx.F32 { return acc[j] })
 }
@@ -71,16 +72,16 @@ func (s Staging) StoreEach(slot ptx.Shared, value func(j int) ptx.F32) {
 		}
 		to, store := s.quarter(slot, q)
 		store(to,
-			s.k.PackBF16(a[0], a[1]), s.k.PackBF16(a[2], a[3]),
-			s.k.PackBF16(a[4], a[5]), s.k.PackBF16(a[6], a[7]))
+			s.element.Pack(s.k, a[0], a[1]), s.element.Pack(s.k, a[2], a[3]),
+			s.element.Pack(s.k, a[4], a[5]), s.element.Pack(s.k, a[6], a[7]))
 	}
 }
 
 // StorePairs is StoreEach of values that are packed: pair i is registers 2i and
 // 2i + 1.
-func (s Staging) StorePairs(slot ptx.Shared, pair func(i int) ptx.BF16x2) {
+func (s Staging) StorePairs(slot ptx.Shared, pair func(i int) ptx.U32) {
 	for q := range 4 {
-		var words []ptx.BF16x2
+		var words []ptx.U32
 		for i := range 4 {
 			words = append(words, pair(4*q+i))
 		}
@@ -90,7 +91,7 @@ func (s Staging) StorePairs(slot ptx.Shared, pair func(i int) ptx.BF16x2) {
 }
 
 // quarter is where 16 columns go, and how.
-func (s Staging) quarter(slot ptx.Shared, q int) (ptx.Shared, func(ptx.Shared, ...ptx.BF16x2)) {
+func (s Staging) quarter(slot ptx.Shared, q int) (ptx.Shared, func(ptx.Shared, ...ptx.U32)) {
 	to, store := slot.Plus(s.offset.XorI(2*q*16)), s.k.Stmatrix
 	if s.transposed {
 		to, store = slot.Plus(s.offset).At(q*16*RowBytes), s.k.StmatrixTrans
@@ -98,7 +99,7 @@ func (s Staging) quarter(slot ptx.Shared, q int) (ptx.Shared, func(ptx.Shared, .
 	return to, store
 }
 
-// WarpStaging is where a warp loads and stores fragments of 16 rows of 32 bf16
+// WarpStaging is where a warp loads and stores fragments of 16 rows of 32
 // columns, in rows of 64 bytes with 64-byte swizzle: for TMA, or for copies by
 // rows. Word 2i+h of a fragment is columns 8i + 2(l%4) and the next of the
 // thread's row h.
@@ -123,12 +124,12 @@ func (w WarpStaging) eachHalf(slot ptx.Shared, do func(i int, at ptx.Shared)) {
 }
 
 // Load reads a fragment's 8 words.
-func (w WarpStaging) Load(slot ptx.Shared) (words []ptx.BF16x2) {
+func (w WarpStaging) Load(slot ptx.Shared) (words []ptx.U32) {
 	w.eachHalf(slot, func(_ int, at ptx.Shared) { words = append(words, w.k.Ldmatrix(at, 4)...) })
 	return words
 }
 
 // Store writes what Load reads.
-func (w WarpStaging) Store(slot ptx.Shared, words []ptx.BF16x2) {
+func (w WarpStaging) Store(slot ptx.Shared, words []ptx.U32) {
 	w.eachHalf(slot, func(i int, at ptx.Shared) { w.k.Stmatrix(at, words[4*i:][:4]...) })
 }

@@ -9,8 +9,9 @@ type Dim struct{ Extent, Stride int }
 // ElementBytes is the size of an element of a tile: all are 16-bit.
 const ElementBytes = 2
 
-// Map is the tensor map of a bf16 tensor at p that is moved in boxes, with
-// 128-byte swizzle: the innermost dimension first, whose neighbours touch.
+// Map is the tensor map of a tensor at p that is moved in boxes, with 128-byte
+// swizzle: the innermost dimension first, whose neighbours touch. Bits are moved as
+// they are, and what lies outside is 0: one map does for every [Element].
 func Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	m := driver.TensorMap{Elem: driver.BF16, Rank: len(dims), Address: p, Swizzle: driver.Swizzle128}
 	for i, d := range dims {

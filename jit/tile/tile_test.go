@@ -103,7 +103,7 @@ func TestDescriptorMN(t *testing.T) {
 // word by word through Swizzled, multiplied by descriptors, stored by
 // Fragment. Both warpgroups take 64 rows. B's words are pairs along K, or
 // along its rows when it is MN-major.
-func product(n int, bMN bool) *ptx.Kernel {
+func product(of tile.Element, n int, bMN bool) *ptx.Kernel {
 	const threads, words = 256, tile.K / 2
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
@@ -138,7 +138,7 @@ func product(n int, bMN bool) *ptx.Kernel {
 			if i == 0 {
 				scale = ptx.False()
 			}
-			k.Wgmma(acc, da.Step(i, first), db.Step(i, 0), scale, false, bMN)
+			of.Wgmma(k, acc, da.Step(i, first), db.Step(i, 0), scale, false, bMN)
 		}
 		k.WgmmaCommit()
 		k.WgmmaWait(0)
@@ -152,9 +152,32 @@ func product(n int, bMN bool) *ptx.Kernel {
 	return k
 }
 
-// bf16Pair packs two small integers.
-func bf16Pair(lo, hi int) uint32 {
-	return math.Float32bits(float32(lo))>>16 | math.Float32bits(float32(hi))&0xffff0000
+// format is an element, and how a number is rounded to it.
+type format struct {
+	name    string
+	element tile.Element
+	bits    func(float32) uint16
+}
+
+var formats = []format{
+	{"bf16", tile.BF16, func(x float32) uint16 { return nearest(x, 16, 0) }},
+	{"fp16", tile.F16, func(x float32) uint16 { return nearest(x, 13, 127-15) }},
+}
+
+// nearest rounds a number of the format's normal ones, or 0, whose fraction is so
+// many bits shorter than FP32's and whose exponents are that much smaller.
+func nearest(x float32, shorter, less uint32) uint16 {
+	bits := math.Float32bits(x)
+	sign, magnitude := uint16(bits>>16)&0x8000, bits&math.MaxInt32
+	if magnitude == 0 {
+		return sign
+	}
+	return sign | uint16((magnitude+1<<(shorter-1)-1+magnitude>>shorter&1)>>shorter-less<<(23-shorter))
+}
+
+// pair packs two small integers.
+func (f format) pair(lo, hi int) uint32 {
+	return uint32(f.bits(float32(lo))) | uint32(f.bits(float32(hi)))<<16
 }
 
 // Swizzled, Descriptor and Fragment agree with each other and with wgmma: a
@@ -162,35 +185,38 @@ func bf16Pair(lo, hi int) uint32 {
 func TestLayoutsMultiply(t *testing.T) {
 	a := func(row, k int) int { return (row*7+k*3+row*k)%11 - 5 }
 	b := func(row, k int) int { return (row*5+k*k)%13 - 6 }
-	words := func(rows int, v func(row, k int) int) (list []uint32) {
+	words := func(of format, rows int, v func(row, k int) int) (list []uint32) {
 		for row := range rows {
 			for k := 0; k < tile.K; k += 2 {
-				list = append(list, bf16Pair(v(row, k), v(row, k+1)))
+				list = append(list, of.pair(v(row, k), v(row, k+1)))
 			}
 		}
 		return list
 	}
-	blocks := func(n int) (list []uint32) { // for each 64 rows, for each k, these rows
+	blocks := func(of format, n int) (list []uint32) { // for each 64 rows, for each k, these rows
 		for i := range n * tile.K / 2 {
 			row, k := i/(tile.K*32)*64+i%32*2, i/32%tile.K
-			list = append(list, bf16Pair(b(row, k), b(row+1, k)))
+			list = append(list, of.pair(b(row, k), b(row+1, k)))
 		}
 		return list
 	}
 	for _, c := range []struct {
+		of format
 		n  int
 		mn bool
-	}{{8, false}, {64, false}, {72, false}, {256, false}, {64, true}, {128, true}, {192, true}, {256, true}} {
+	}{{formats[0], 8, false}, {formats[0], 64, false}, {formats[0], 72, false}, {formats[0], 256, false},
+		{formats[0], 64, true}, {formats[0], 128, true}, {formats[0], 192, true}, {formats[0], 256, true},
+		{formats[1], 72, false}, {formats[1], 192, true}} {
 		n := c.n
-		t.Run(fmt.Sprintf("N=%d MN-major B %v", n, c.mn), func(t *testing.T) {
-			bWords := words(n, b)
+		t.Run(fmt.Sprintf("%s N=%d MN-major B %v", c.of.name, n, c.mn), func(t *testing.T) {
+			bWords := words(c.of, n, b)
 			if c.mn {
-				bWords = blocks(n)
+				bWords = blocks(c.of, n)
 			}
-			p := probe.New(t, product(n, c.mn), 256, (128+n)*tile.RowBytes)
+			p := probe.New(t, product(c.of.element, n, c.mn), 256, (128+n)*tile.RowBytes)
 			for _, timing := range probe.Timings() {
 				out := p.Room(128 * n)
-				p.Run(timing, 1, p.Words(words(128, a)...), p.Words(bWords...), out)
+				p.Run(timing, 1, p.Words(words(c.of, 128, a)...), p.Words(bWords...), out)
 				for i, bits := range p.Read(out, 128*n) {
 					var want int
 					for k := range tile.K {
@@ -203,27 +229,67 @@ func TestLayoutsMultiply(t *testing.T) {
 	}
 }
 
-// Staging writes the fragment's values, rounded to bf16, where Swizzled says;
-// transposed, columns are lines.
+// Staging writes the fragment's values, rounded, where Swizzled says; transposed,
+// columns are lines.
 func TestStaging(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { testStaging(t, tile.NewStaging, func(line, i int) int { return 64*line + i }) })
-	t.Run("transposed", func(t *testing.T) {
-		testStaging(t, tile.NewTransposedStaging, func(line, i int) int { return 64*i + line })
-	})
+	for _, of := range formats {
+		t.Run(of.name, func(t *testing.T) {
+			testStaging(t, of, tile.NewStaging, func(line, i int) int { return 64*line + i })
+		})
+		t.Run(of.name+" transposed", func(t *testing.T) {
+			testStaging(t, of, tile.NewTransposedStaging, func(line, i int) int { return 64*i + line })
+		})
+	}
+}
+
+// What an element can't hold is infinite, what it can is kept, by all of its
+// instructions.
+func TestElement(t *testing.T) {
+	for _, tt := range []struct {
+		of     tile.Element
+		number float32
+		bits   uint32
+		wide   float32
+	}{
+		{tile.BF16, 1 + 0x1p-8, 0x3f80, 1}, // ties to even
+		{tile.BF16, 65520, 0x4780, 65536},
+		{tile.BF16, math.MaxFloat32, 0x7f80, float32(math.Inf(1))},
+		{tile.F16, 1 + 0x1p-8, 0x3c04, 1 + 0x1p-8},
+		{tile.F16, 65519, 0x7bff, 65504},
+		{tile.F16, 65520, 0x7c00, float32(math.Inf(1))},
+		{tile.F16, 0x1p-24, 1, 0x1p-24},
+		{tile.F16, 0x1.8p-25, 1, 0x1p-24},
+		{tile.F16, 0x1p-25, 0, 0},
+	} {
+		k := ptx.NewKernel("k")
+		out, v := k.ParamPtr("out"), ptx.Materialize(k, ptx.Float(float64(tt.number)))
+		word := tt.of.Pack(k, v, v.Neg())
+		lo, hi := tt.of.Unpack(word)
+		one := tt.of.Round(v)
+		got := []ptx.U32{word, lo.Bits(), hi.Bits(), one.U32(), tt.of.Wide(one).Bits(), tt.of.Upper(one.U32().ShlI(16)).Bits()}
+		for i, w := range got {
+			ptx.StGlobal(out.At(4*i), w)
+		}
+		p := probe.New(t, k, 1, 0)
+		at := p.Room(len(got))
+		p.Run(early, 1, at)
+		wide := math.Float32bits(tt.wide)
+		require.Equal(t, []uint32{tt.bits | (tt.bits|0x8000)<<16, wide, wide | 1<<31, tt.bits, wide, wide}, p.Read(at, len(got)), "%v %g", tt.of, tt.number)
+	}
 }
 
 // testStaging expects value want(l, i) as element i of line l.
-func testStaging(t *testing.T, newStaging func(*ptx.Kernel, ptx.U32) tile.Staging, want func(line, i int) int) {
+func testStaging(t *testing.T, of format, newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging, want func(line, i int) int) {
 	const threads, words = 128, 32
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(threads, 1)
 	out := k.ParamPtr("out")
 	tid := k.TidX()
 	f := tile.NewFragment(tid)
-	staging := newStaging(k, tid)
+	staging := newStaging(k, of.element, tid)
 	acc := make([]ptx.F32, 32)
 	for i := range acc {
-		// 64·row + column, plus a fraction that bf16 rounds away.
+		// 64·row + column, plus a fraction that is rounded away.
 		at := f.Row.AddI(i / 2 % 2 * 8).MulI(64).Add(f.Column).AddI(i/4*8 + i%2)
 		acc[i] = at.F32().Mul(ptx.Float(1 + 0x1p-20))
 	}
@@ -236,10 +302,7 @@ func testStaging(t *testing.T, newStaging func(*ptx.Kernel, ptx.U32) tile.Stagin
 	p := probe.New(t, k, threads, 2*tile.StagingBytes)
 	at := p.Room(64 * words)
 	p.Run(early, 1, at)
-	nearest := func(i int) uint32 {
-		bits := math.Float32bits(float32(i) * (1 + 0x1p-20))
-		return (bits + 0x7fff + bits>>16&1) >> 16
-	}
+	nearest := func(i int) uint32 { return uint32(of.bits(float32(i) * (1 + 0x1p-20))) }
 	for i, got := range p.Read(at, 64*words) {
 		line, first := i/words, 2*i%64
 		require.Equal(t, nearest(want(line, first))|nearest(want(line, first+1))<<16, got, "line %d elements %d and next", line, first)
@@ -264,7 +327,7 @@ func TestWarpStaging(t *testing.T) {
 	loaded := staging.Load(from)
 	for i, w := range loaded {
 		at := f.Row.AddI(i % 2 * 8).MulI(words).Add(f.Column.ShrI(1)).AddI(4 * (i / 2))
-		ptx.StGlobal(out.Index(at, 4), w.Bits())
+		ptx.StGlobal(out.Index(at, 4), w)
 	}
 	staging.Store(to, loaded)
 	k.BarSync(ptx.Uint(0))

@@ -2,8 +2,8 @@ package tile
 
 import "sonicmoe/ptx"
 
-// RowBytes is the width of a row of a K-major tile: 64 bf16, the span of the
-// 128-byte swizzle.
+// RowBytes is the width of a row of a K-major tile: 64 elements, the span of
+// the 128-byte swizzle.
 const RowBytes = 128
 
 // K is the depth of a tile in elements, KStep that of one wgmma.
@@ -20,7 +20,7 @@ const (
 	rows8Bytes = 8 * RowBytes
 )
 
-// Descriptor is a bf16 tile in shared memory with 128-byte swizzle, aligned to
+// Descriptor is a tile in shared memory with 128-byte swizzle, aligned to
 // 1024 bytes.
 type Descriptor struct {
 	k  *ptx.Kernel

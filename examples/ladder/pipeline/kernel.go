@@ -99,7 +99,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 	loop.Run(p.depth, func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(warpgroup.MulI(64*tile.RowBytes)))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
-		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false) // the first overwrites what acc held
+		gemm.Multiply(k, tile.BF16, acc, a, b, kt.NeI(0), false, false) // the first overwrites what acc held
 	}, nil)
 	p.store(warpgroup, acc)
 }
@@ -109,7 +109,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	k := p.k
 	thread := p.tid.AndI(pipeline.WarpgroupThreads - 1)
-	staging := tile.NewStaging(k, thread)
+	staging := tile.NewStaging(k, tile.BF16, thread)
 	mine := p.staging.Plus(warpgroup.MulI(tileN / 64 * tile.StagingBytes))
 	for i := range tileN / 64 {
 		staging.Store(mine.At(i*tile.StagingBytes), acc[32*i:32*i+32])

@@ -1,4 +1,4 @@
-// Package gradient is how the gradient of a weight is written: in bf16 or FP32,
+// Package gradient is how the gradient of a weight is written: in the layer's type or FP32,
 // over what is there or added to it.
 package gradient
 
@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"sonicmoe/jit"
+	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
 
 // Mode is how a gradient is written.
 type Mode struct {
-	// F32 is FP32 instead of bf16.
+	// F32 is FP32 instead of the layer's type.
 	F32 bool
 	// Accumulate adds to what is there, in FP32 with one rounding.
 	Accumulate bool
@@ -38,7 +39,7 @@ func (g Mode) Bytes() int {
 }
 
 // Load gives 2 or 4 neighbours of what is there.
-func (g Mode) Load(at ptx.Global, n int) []ptx.F32 {
+func (g Mode) Load(of tile.Element, at ptx.Global, n int) []ptx.F32 {
 	if g.F32 {
 		return ptx.LdGlobalVec[ptx.F32](at, n)
 	}
@@ -48,33 +49,33 @@ func (g Mode) Load(at ptx.Global, n int) []ptx.F32 {
 	}
 	var v []ptx.F32
 	for _, w := range words {
-		lo, hi := w.AsBF16x2().Unpack()
+		lo, hi := of.Unpack(w)
 		v = append(v, lo, hi)
 	}
 	return v
 }
 
 // Store writes 2 or 4 neighbours.
-func (g Mode) Store(k *ptx.Kernel, at ptx.Global, v ...ptx.F32) {
+func (g Mode) Store(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32) {
 	if g.F32 {
 		ptx.StGlobal(at, v...)
 		return
 	}
 	var words []ptx.U32
 	for i := 0; i < len(v); i += 2 {
-		words = append(words, k.PackBF16(v[i], v[i+1]).Bits())
+		words = append(words, of.Pack(k, v[i], v[i+1]))
 	}
 	ptx.StGlobal(at, words...)
 }
 
 // Write writes 2 or 4 neighbours, or adds them to what is there.
-func (g Mode) Write(k *ptx.Kernel, at ptx.Global, v ...ptx.F32) {
+func (g Mode) Write(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32) {
 	if g.Accumulate {
-		for i, old := range g.Load(at, len(v)) {
+		for i, old := range g.Load(of, at, len(v)) {
 			v[i] = old.Add(v[i])
 		}
 	}
-	g.Store(k, at, v...)
+	g.Store(k, of, at, v...)
 }
 
 // Modes are all of them.

@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
@@ -15,6 +16,8 @@ import (
 // columns of a token and has all its rows in flight at once.
 type Aggregate struct {
 	Hidden, TopK int
+	// Element is that of rows and sums.
+	Element tile.Element
 	// Unit leaves the scores out: every weight is 1, as dX needs it. ScoreOnInput
 	// leaves those of the slots out.
 	Unit, ScoreOnInput bool
@@ -33,11 +36,12 @@ const (
 	columnsOfThread  = 8
 )
 
-// AggregateArgs are the arguments of [Aggregate].
+// AggregateArgs are the arguments of [Aggregate]. Tensors without another type
+// are of its Element.
 type AggregateArgs struct {
-	// Y [R, d] bf16 are the packed rows.
+	// Y [R, d] are the packed rows.
 	Y driver.DevicePtr
-	// O [T, d] bf16 is written.
+	// O [T, d] is written.
 	O driver.DevicePtr
 	// Inverse [T, K] u32 is the packed row of each (token, slot), or route.NoRow.
 	Inverse driver.DevicePtr
@@ -49,7 +53,7 @@ type AggregateArgs struct {
 	// SharedRows [T, d] bf16 and SharedScores [T] f32 are the shared experts'.
 	SharedRows   driver.DevicePtr
 	SharedScores driver.DevicePtr
-	// AddRows [T, d] bf16 are added last, with Extra.
+	// AddRows [T, d] are added last, with Extra.
 	AddRows driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -164,18 +168,18 @@ func (e *aggregation) slice(token, slice ptx.U32) {
 		}
 	}
 	for i, v := range ofShared {
-		lo, hi := v.AsBF16x2().Unpack()
+		lo, hi := e.Element.Unpack(v)
 		sum[2*i].Set(lo.Fma(sharedScore, sum[2*i].Get()))
 		sum[2*i+1].Set(hi.Fma(sharedScore, sum[2*i+1].Get()))
 	}
 	for i, v := range last {
-		lo, hi := v.AsBF16x2().Unpack()
+		lo, hi := e.Element.Unpack(v)
 		sum[2*i].Set(sum[2*i].Get().Add(lo))
 		sum[2*i+1].Set(sum[2*i+1].Get().Add(hi))
 	}
 	out := make([]ptx.U32, columnsOfThread/2)
 	for i := range out {
-		out[i] = k.PackBF16(sum[2*i].Get(), sum[2*i+1].Get()).Bits()
+		out[i] = e.Element.Pack(k, sum[2*i].Get(), sum[2*i+1].Get())
 	}
 	ptx.StGlobal(e.o.Index(token, e.Hidden*tile.ElementBytes).Plus(column), out...)
 }
@@ -233,7 +237,7 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 	}
 	for i := range n {
 		for j, v := range values[i] {
-			lo, hi := v.Get().AsBF16x2().Unpack()
+			lo, hi := a.Element.Unpack(v.Get())
 			sum[2*j].Set(lo.Fma(score[i], sum[2*j].Get()))
 			sum[2*j+1].Set(hi.Fma(score[i], sum[2*j+1].Get()))
 		}
@@ -265,7 +269,8 @@ var (
 
 // aggregateOf is a sum of a layer's, with its shared experts.
 func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], error) {
-	a.Hidden, a.ScoreOnInput, a.Shared, a.SharedGate = l.Hidden, l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate
+	a.Hidden, a.Element = l.Hidden, element.Of(l.Config)
+	a.ScoreOnInput, a.Shared, a.SharedGate = l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate
 	return a.Build()
 }
 

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
@@ -20,15 +21,15 @@ type Down struct {
 	Tiling gemm.Tiling
 }
 
-// DownArgs are the arguments of [Down].
+// DownArgs are the arguments of [Down]. Tensors are of the layer's type.
 type DownArgs struct {
-	// A [R, n] bf16 is the activation by packed row.
+	// A [R, n] is the activation by packed row.
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
-	// B2 [E, d] bf16 is its bias.
+	// B2 [E, d] is its bias.
 	B2 driver.DevicePtr
-	// Y [R, d] bf16 is written.
+	// Y [R, d] is written.
 	Y driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -47,9 +48,9 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	}
 	y := k.Map(&k.Args.Y, d.yMap)
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, cta)
+	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, KTiles: d.Intermediate / tile.K, Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.Intermediate / tile.K, Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
@@ -24,16 +25,17 @@ type DX struct {
 	Tiling gemm.Tiling
 }
 
-// DXArgs are the arguments of [DX].
+// DXArgs are the arguments of [DX]. Tensors without another type are of the
+// layer's.
 type DXArgs struct {
-	// DH [R, 2n] or [R, n] bf16 is the gradient of H.
+	// DH [R, 2n] or [R, n] is the gradient of H.
 	DH driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
-	// DX [R, d] bf16 is written: the gradient of each packed row.
+	// DX [R, d] is written: the gradient of each packed row.
 	DX driver.DevicePtr
 	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit,
-	// RouterWeights [E, d] bf16, or f32 with RouterF32.
+	// RouterWeights [E, d], f32 with RouterF32.
 	DLogitByRow   driver.DevicePtr
 	RouterWeights driver.DevicePtr
 	// Rows is R.
@@ -59,12 +61,12 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 	}
 	dx := k.Map(&k.Args.DX, x.dxMap)
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dxEpilogue{store: gemm.NewStore(k.Kernel, cta), k: k.Kernel, of: x, to: dx}
+	e := &dxEpilogue{store: gemm.NewStore(k.Kernel, element.Of(x.Config), cta), k: k.Kernel, of: x, to: dx}
 	if x.Router {
 		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
 	}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: x.Tiling, KTiles: x.HWidth() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
+		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: x.HWidth() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -107,7 +109,7 @@ type dxTile struct {
 	t     gemm.Tile
 	scale [2]ptx.F32
 	// weights are of the next 64 columns, or wide, with RouterF32.
-	weights [8]ptx.BF16x2
+	weights [8]ptx.U32
 	wide    [8][2]ptx.F32
 }
 
@@ -140,7 +142,7 @@ func (e *dxTile) fetch(i int) {
 	}
 	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
 	for j := range e.weights {
-		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc").AsBF16x2()
+		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc")
 	}
 }
 
@@ -167,7 +169,7 @@ func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
 		if e.of.RouterF32 {
 			return e.scale[j/2%2].Fma(e.wide[j/4][j%2], sum(j))
 		}
-		lo, hi := e.weights[j/4].Unpack()
+		lo, hi := element.Of(e.of.Config).Unpack(e.weights[j/4])
 		if j%2 == 1 {
 			lo = hi
 		}

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
@@ -46,13 +47,15 @@ func SharedSuits(k registry.Any, c spec.Config) bool {
 type EveryToken struct {
 	Hidden int
 	Gate   bool
+	// Element is that of tokens and the gate's weights.
+	Element tile.Element
 }
 
 const everyTokenThreads = 256
 
 // EveryTokenArgs are the arguments of [EveryToken].
 type EveryTokenArgs struct {
-	// X [T, d] bf16 are the tokens and Gate [d] bf16 the gate's weights, with Gate.
+	// X [T, d] are the tokens and Gate [d] the gate's weights, with Gate.
 	X    driver.DevicePtr
 	Gate driver.DevicePtr
 	// Rows [T] u32 is written: 0, 1, 2 and so on, which is each row's token, each
@@ -133,8 +136,8 @@ func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32
 	k.For(lane, ptx.Uint(e.Hidden/columns), ptx.Uint(32), func(chunk ptx.U32) {
 		a, b := ptx.LdGlobalVec[ptx.U32](x.Index(chunk, gemm.CopyBytes), 4), ptx.LdGlobalVec[ptx.U32](gate.Index(chunk, gemm.CopyBytes), 4)
 		for i := range a {
-			a0, a1 := a[i].AsBF16x2().Unpack()
-			b0, b1 := b[i].AsBF16x2().Unpack()
+			a0, a1 := e.Element.Unpack(a[i])
+			b0, b1 := e.Element.Unpack(b[i])
 			sum.Set(a1.Fma(b1, a0.Fma(b0, sum.Get())))
 		}
 	})
@@ -148,5 +151,5 @@ func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32
 
 // EveryTokenKernel is the plan of a layer of shared experts.
 var EveryTokenKernel = &registry.Kernel[EveryTokenArgs]{KernelName: "every-token", Emit: func(l registry.Layer) (*jit.Kernel[EveryTokenArgs], error) {
-	return EveryToken{Hidden: l.Hidden, Gate: l.SharedGate}.Build()
+	return EveryToken{Hidden: l.Hidden, Gate: l.SharedGate, Element: element.Of(l.Config)}.Build()
 }}

@@ -8,6 +8,7 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
@@ -28,21 +29,22 @@ type Up struct {
 	Tiling gemm.Tiling
 }
 
-// UpArgs are the arguments of [Up].
+// UpArgs are the arguments of [Up]. Tensors without another type are of the
+// layer's.
 type UpArgs struct {
-	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each packed row.
+	// X [T, d] are the tokens, Gather [R] u32 the token of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
-	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row: with
 	// ScoreOnInput.
 	Scores, Pairs driver.DevicePtr
-	// A [R, n] bf16 is written: the activation.
+	// A [R, n] is written: the activation.
 	A driver.DevicePtr
-	// H [R, 2n] or [R, n] bf16 is written where SaveH is set: gate, then up.
+	// H [R, 2n] or [R, n] is written where SaveH is set: gate, then up.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -76,9 +78,9 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
 	cta := pipeline.NewCTA(k.Kernel)
-	e.store = gemm.NewStore(k.Kernel, cta)
+	e.store = gemm.NewStore(k.Kernel, element.Of(u.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: u.Tiling, KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
+		Tiling: u.Tiling, Element: element.Of(u.Config), KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
 		Gathered: true, BMN: b.MNMajor(),
 	})
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -172,9 +174,9 @@ func (e *upEpilogue) pairTile(t gemm.Tile, acc []ptx.F32) {
 			sub.To, sub.At = e.h, func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }
 			value = func(at int) ptx.F32 { return pairs[at+kind] }
 		}
-		sub.Pair = func(i int) ptx.BF16x2 {
+		sub.Pair = func(i int) ptx.U32 {
 			at := i/2*8 + i%2*2 // of the first; the second is 8 columns further
-			return swapQuads(e.k, value(at), value(at+4))
+			return e.swapQuads(value(at), value(at+4))
 		}
 		return sub
 	})
@@ -183,12 +185,12 @@ func (e *upEpilogue) pairTile(t gemm.Tile, acc []ptx.F32) {
 // swapQuads gives thread q of a quad the values of neurons 2q and 2q + 1, of
 // threads that have q and 4 + q: threads change one of theirs with their
 // neighbour, and the middle two then both.
-func swapQuads(k *ptx.Kernel, first, second ptx.F32) ptx.BF16x2 {
-	thread := k.TidX()
+func (e *upEpilogue) swapQuads(first, second ptx.F32) ptx.U32 {
+	thread := e.k.TidX()
 	odd, middle := thread.AndI(1).NeI(0), thread.AddI(1).AndI(2).NeI(0)
 	got := ptx.Select(odd, first, second).Bits().ShflXor(1).AsF32()
-	word := k.PackBF16(ptx.Select(odd, got, first), ptx.Select(odd, second, got)).Bits()
-	return ptx.Select(middle, word.ShflXor(3), word).AsBF16x2()
+	word := element.Of(e.Config).Pack(e.k, ptx.Select(odd, got, first), ptx.Select(odd, second, got))
+	return ptx.Select(middle, word.ShflXor(3), word)
 }
 
 // hMap stores clipped boxes of a part of H: dimensions neuron, part, and rows as

@@ -43,7 +43,7 @@ func (r Relu) Build() (*jit.Kernel[ReluArgs], error) {
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
 	w, z := k.Map(&k.Args.W, r.wMap), k.Map(&k.Args.Z, r.zMap)
 	cta := pipeline.NewCTA(k.Kernel)
-	store := gemm.NewStore(k.Kernel, cta)
+	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: r.Tiling, KTiles: r.Hidden / tile.K, Columns: (r.Intermediate + r.Tiling.TileN - 1) / r.Tiling.TileN, Gathered: true,
 	})

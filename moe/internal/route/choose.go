@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -88,7 +89,7 @@ func (e *router) choose(from ptx.Global, token, lane ptx.U32, take func(slot ptx
 	if e.Logits == spec.LogitsF32 {
 		chooseBy(e, longKeys(e.k), from, token, lane, take)
 	} else {
-		chooseBy(e, shortKeys(e.k), from, token, lane, take)
+		chooseBy(e, shortKeys(e.k, element.OfLogits(e.Logits)), from, token, lane, take)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -16,6 +17,8 @@ import (
 // Router's, bit by bit.
 type FewLogits struct {
 	Hidden, NumExperts int
+	// Element is [Router]'s.
+	Element tile.Element
 	// Logits is the format of what is written, Bias is added before.
 	Logits spec.Logits
 	Bias   bool
@@ -35,7 +38,7 @@ const (
 
 // FewLogitsArgs are the arguments of [FewLogits].
 type FewLogitsArgs struct {
-	// X [T, d] bf16 are the tokens, Weights [E, d] bf16 or terms.
+	// X [T, d] are the tokens, Weights [E, d] or terms, of FewLogits' Element.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
@@ -56,7 +59,7 @@ type fewLogits struct {
 
 // router is that of the same product.
 func (r FewLogits) router() Router {
-	return Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Logits: r.Logits, Bias: r.Bias, F32: r.F32}
+	return Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Element: r.Element, Logits: r.Logits, Bias: r.Bias, F32: r.F32}
 }
 
 // Build emits the kernel.
@@ -120,7 +123,7 @@ func (e *fewLogits) math() {
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
 	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
 		a, b := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(fewXBytes))
-		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
+		gemm.Multiply(k, e.Element, acc, a, b, kt.NeI(0), false, false)
 	}, nil)
 	f := tile.NewFragment(e.tid)
 	for i, sum := range acc {
@@ -150,7 +153,7 @@ func (e *fewLogits) load() {
 
 // FewLogitsKernel is the router product of few tokens.
 var FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
-	f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Logits: spec.LogitsF32, Bias: l.RouterBias, F32: l.RouterF32}
+	f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Logits: spec.LogitsF32, Bias: l.RouterBias, F32: l.RouterF32}
 	if !InRouter(l.Config) {
 		f.Logits = l.Logits // for Select
 	}

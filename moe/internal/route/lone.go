@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -16,13 +17,15 @@ import (
 // Router's, bit by bit.
 type LoneLogits struct {
 	Hidden, NumExperts, TopK int
+	// Element is [Router]'s.
+	Element tile.Element
 	// Bias is added to the sums.
 	Bias bool
 }
 
 // LoneLogitsArgs are the arguments of [LoneLogits].
 type LoneLogitsArgs struct {
-	// X [1, d] bf16 is the token, Weights [E, d] bf16.
+	// X [1, d] is the token, Weights [E, d], both of LoneLogits' Element.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
@@ -151,7 +154,7 @@ func (e *loneLogits) math() {
 			w := tile.NewDescriptor(k, s.Data.At(kt*fewWBytes))
 			for step := range tile.K / tile.KStep {
 				i := 2 * (kt*tile.K/tile.KStep + step)
-				k.WgmmaRegisters(acc, [4]ptx.U32{f[i].Get(), none, f[i+1].Get(), none}, w.Step(step, 0), ptx.True())
+				e.Element.WgmmaRegisters(k, acc, [4]ptx.U32{f[i].Get(), none, f[i+1].Get(), none}, w.Step(step, 0), ptx.True())
 			}
 		}
 		k.WgmmaCommit()
@@ -189,10 +192,10 @@ func (e *loneLogits) math() {
 // HasLone reports whether a layer's products choose a lone token's experts: by
 // the router's sums alone, and rows of their weights must be lines.
 func HasLone(c spec.Config) bool {
-	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.Type == spec.BF16 && c.WeightOrder == spec.OutIn && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
+	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.WeightOrder == spec.OutIn && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
 }
 
 // LoneLogitsKernel is the router product of a lone token.
 var LoneLogitsKernel = &registry.Kernel[LoneLogitsArgs]{KernelName: "lone-logits", Only: HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneLogitsArgs], error) {
-	return LoneLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Bias: l.RouterBias}.Build()
+	return LoneLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config), Bias: l.RouterBias}.Build()
 }}

@@ -6,17 +6,20 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
 // Router is the router product with top-K and softmax in its epilogue:
-// logits = X·Wrᵀ, rounded to bf16 or kept in FP32, the K largest (ties to the lower expert),
+// logits = X·Wrᵀ, rounded to 16 bits or kept in FP32, the K largest (ties to the lower expert),
 // softmax over those K. Each CTA takes a contiguous range of tokens and
 // counts its experts for Plan.
 type Router struct {
 	Hidden, NumExperts, TopK int
+	// Element is that of tokens and weights.
+	Element tile.Element
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Logits
 	// Bias is added to logits.
@@ -72,7 +75,7 @@ type router struct {
 
 // RouterArgs are the arguments of [Router].
 type RouterArgs struct {
-	// X [T, d] bf16 are the tokens, Weights [E, d] bf16 or terms.
+	// X [T, d] are the tokens, Weights [E, d] or terms, of Router's Element.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
@@ -251,7 +254,7 @@ func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32) {
 	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
-		gemm.Multiply(k, acc, a, b, kt.NeI(0), false, false)
+		gemm.Multiply(k, e.Element, acc, a, b, kt.NeI(0), false, false)
 	}, nil)
 }
 
@@ -315,9 +318,9 @@ func (e *router) writeLogit(at ptx.Global, logits []ptx.F32) {
 	case e.Logits == spec.LogitsF32:
 		ptx.StGlobal(at, logits...)
 	case len(logits) == 2:
-		ptx.StGlobal(at, e.k.PackBF16(logits[0], logits[1]).Bits())
+		ptx.StGlobal(at, element.OfLogits(e.Logits).Pack(e.k, logits[0], logits[1]))
 	default:
-		ptx.StGlobal(at, logits[0].BF16())
+		ptx.StGlobal(at, element.OfLogits(e.Logits).Round(logits[0]))
 	}
 }
 
@@ -376,7 +379,7 @@ var (
 
 // RouterOf is a layer's.
 func RouterOf(c spec.Config) Router {
-	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32}
+	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32}
 }
 
 // logitsWork is the product's.

@@ -3,6 +3,7 @@ package route
 import (
 	"math"
 
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -14,7 +15,7 @@ func loadLogit(format spec.Logits, row ptx.Global, expert ptx.U32) ptx.F32 {
 	if format == spec.LogitsF32 {
 		return ptx.LdGlobal[ptx.F32](row.Index(expert, 4))
 	}
-	return ptx.LdGlobal[ptx.B16](row.Index(expert, 2)).F32()
+	return element.OfLogits(format).Wide(ptx.LdGlobal[ptx.B16](row.Index(expert, 2)))
 }
 
 // exp is eˣ, 0 where that is below FP32's normal numbers.

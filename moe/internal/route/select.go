@@ -6,6 +6,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -76,8 +77,8 @@ func (s Select) Build() (*jit.Kernel[SelectArgs], error) {
 	k.GridDepLaunch()
 	from := k.CtaidX().Mul(perCTA)
 	k.For(from.Add(warp), from.Add(perCTA).Min(tokens), ptx.Uint(selectWarps), func(token ptx.U32) {
-		if s.Logits == spec.LogitsBF16 && !s.SelectionBias {
-			selectBy(&e, shortKeys(k.Kernel), token)
+		if s.Logits != spec.LogitsF32 && !s.SelectionBias {
+			selectBy(&e, shortKeys(k.Kernel, element.OfLogits(s.Logits)), token)
 		} else {
 			selectBy(&e, longKeys(k.Kernel), token)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
 )
 
@@ -23,7 +24,7 @@ func onesThenZeros(ones, length int) []ptx.U32 {
 
 // Networks run on constants while they are emitted.
 func TestSorted(t *testing.T) {
-	key := shortKeys(ptx.NewKernel("k"))
+	key := shortKeys(ptx.NewKernel("k"), tile.BF16)
 	for length := range 13 {
 		for bits := range 1 << length {
 			keys, ones := make([]ptx.U32, length), 0
@@ -37,7 +38,7 @@ func TestSorted(t *testing.T) {
 }
 
 func TestLargest(t *testing.T) {
-	key := shortKeys(ptx.NewKernel("k"))
+	key := shortKeys(ptx.NewKernel("k"), tile.BF16)
 	lengths := []int{0, 1, 2, 3, 4, 5, 8, 10, 16}
 	for _, a := range lengths {
 		for _, b := range lengths {

@@ -5,21 +5,27 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
-// Terms writes FP32 router weights as sums of bf16 ones, which the tensor cores
-// multiply: three terms of 8 bits of fraction are a weight's 24, exactly. The
-// least comes first, so that sums that begin with it lose least of it.
-type Terms struct{ Hidden, NumExperts int }
+// Terms writes FP32 router weights as sums of three of the tokens' elements, which
+// the tensor cores multiply. Of bf16 they have 8 bits of fraction each, together a
+// weight's 24, exactly; of fp16 they have more, but end at 2^-24, to which a
+// weight is rounded, and hold none beyond 65504. The least comes first, so that
+// sums that begin with it lose least of it.
+type Terms struct {
+	Hidden, NumExperts int
+	Element            tile.Element
+}
 
 // TermsArgs are the arguments of [Terms].
 type TermsArgs struct {
 	// Weights [E, d] f32 are the router's.
 	Weights driver.DevicePtr
-	// Terms [3, Lines, d] bf16 is written, 0 in lines past the last expert.
+	// Terms [3, Lines, d] is written, 0 in lines past the last expert.
 	Terms driver.DevicePtr
 }
 
@@ -60,11 +66,11 @@ func (t Terms) Build() (*jit.Kernel[TermsArgs], error) {
 		for term := t.Count() - 1; term >= 0; term-- {
 			var words []ptx.U32
 			for i := 0; i < weightsOfThread; i += 2 {
-				word := k.PackBF16(rest[i].Get(), rest[i+1].Get())
-				lo, hi := word.Unpack()
+				word := t.Element.Pack(k.Kernel, rest[i].Get(), rest[i+1].Get())
+				lo, hi := t.Element.Unpack(word)
 				rest[i].Set(rest[i].Get().Sub(lo))
 				rest[i+1].Set(rest[i+1].Get().Sub(hi))
-				words = append(words, word.Bits())
+				words = append(words, word)
 			}
 			ptx.StGlobal(to.At(term*t.Lines()*t.Hidden*tile.ElementBytes).Index(piece, gemm.CopyBytes), words...)
 		}
@@ -73,7 +79,9 @@ func (t Terms) Build() (*jit.Kernel[TermsArgs], error) {
 }
 
 // TermsOf are those of a layer's router.
-func TermsOf(c spec.Config) Terms { return Terms{Hidden: c.Hidden, NumExperts: c.NumExperts} }
+func TermsOf(c spec.Config) Terms {
+	return Terms{Hidden: c.Hidden, NumExperts: c.NumExperts, Element: element.Of(c)}
+}
 
 // TermsKernel is for routers of FP32 weights.
 var TermsKernel = &registry.Kernel[TermsArgs]{KernelName: "router-terms", Only: func(c spec.Config) bool { return c.RouterF32 }, Emit: func(l registry.Layer) (*jit.Kernel[TermsArgs], error) {

@@ -2,6 +2,7 @@ package route
 
 import (
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -198,10 +199,10 @@ type keyMath[K ptx.Value] struct {
 // expertMask is the part of a key that holds the expert's complement.
 const expertMask = 0xffff
 
-// shortKeys hold a logit rounded to bf16 in the upper half of 32 bits: as a two's
-// complement number, from which -0 and +0 are the same, and then moved up to be
-// unsigned. NaN, which cvt makes 0x7fff, is the largest of all.
-func shortKeys(k *ptx.Kernel) keyMath[ptx.U32] {
+// shortKeys hold a logit rounded to an element in the upper half of 32 bits: as a
+// two's complement number, from which -0 and +0 are the same, and then moved up to
+// be unsigned. NaN, which cvt makes 0x7fff, is the largest of all.
+func shortKeys(k *ptx.Kernel, e tile.Element) keyMath[ptx.U32] {
 	const (
 		up        = 0x80000000
 		signBit   = 0x80000000
@@ -215,10 +216,10 @@ func shortKeys(k *ptx.Kernel) keyMath[ptx.U32] {
 		xor:  func(a ptx.U32, lanes int) ptx.U32 { return a.ShflXor(lanes) },
 		from: func(a, lane ptx.U32) ptx.U32 { return a.ShflIdx(lane) },
 		of: func(logits [2]ptx.F32, codes [2]int) (keys [2]ptx.U32) {
-			lo, hi := k.PackBF16(logits[0], logits[1]).Unpack()
-			for i, f := range []ptx.F32{lo, hi} {
-				sign := f.Bits().Signed().ShrI(31).Bits()
-				keys[i] = f.Bits().Xor(sign.AndI(magnitude)).Sub(sign).AddI(up + codes[i])
+			word := e.Pack(k, logits[0], logits[1])
+			for i, bits := range []ptx.U32{word.ShlI(16), upper(word)} {
+				sign := bits.Signed().ShrI(31).Bits()
+				keys[i] = bits.Xor(sign.AndI(magnitude)).Sub(sign).AddI(up + codes[i])
 			}
 			return keys
 		},
@@ -227,7 +228,7 @@ func shortKeys(k *ptx.Kernel) keyMath[ptx.U32] {
 		value: func(key ptx.U32) ptx.F32 {
 			number := upper(key).Sub(ptx.Uint(up))
 			negative := number.Signed().Lt(ptx.Int(0))
-			return ptx.Select(negative, ptx.Uint(signBit).Sub(number), number).AsF32()
+			return e.Upper(ptx.Select(negative, ptx.Uint(signBit).Sub(number), number))
 		},
 		code:    func(key ptx.U32) ptx.U32 { return key.AndI(expertMask) },
 		warpMax: func(key ptx.U32) ptx.U32 { return key.ReduxMax() },
@@ -298,5 +299,5 @@ func newTopK(k *ptx.Kernel, r Router, thread ptx.U32) topKSelection {
 	if r.Logits == spec.LogitsF32 {
 		return newSelection(k, longKeys(k), r, thread)
 	}
-	return newSelection(k, shortKeys(k), r, thread)
+	return newSelection(k, shortKeys(k, element.OfLogits(r.Logits)), r, thread)
 }

@@ -4,12 +4,15 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
 // Bias is the bias of one of the experts' products: [E, Width], or two of them.
 type Bias struct {
+	// Element is its.
+	Element tile.Element
 	// Parts are gate and up, or one of N columns.
 	Parts, N int
 	// Apart: each part is a tensor of its own; Interleaved: a neuron's two touch.
@@ -19,13 +22,13 @@ type Bias struct {
 // B1 is the up-projection's bias, ordered as the rows of W1.
 func B1(c spec.Config) Bias {
 	if InPairs(c) {
-		return Bias{Parts: 1, N: c.HWidth()} // as the columns of W1
+		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth()} // as the columns of W1
 	}
-	return Bias{Parts: c.HParts(), N: c.Intermediate, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
+	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
 
 // B2 is the down-projection's.
-func B2(c spec.Config) Bias { return Bias{Parts: 1, N: c.Hidden} }
+func B2(c spec.Config) Bias { return Bias{Element: element.Of(c), Parts: 1, N: c.Hidden} }
 
 // Tensors are the parameters of a kernel: of gate and up, or of both at once.
 func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Global {
@@ -73,8 +76,8 @@ func (b Bias) pairs(tensors []ptx.Global, expert, column ptx.U32, behind int) (p
 	}
 	if b.Interleaved {
 		v := ptx.LdGlobalVec[ptx.U32](at(tensors[0], column, 2), 2, ".nc")
-		g0, u0 := v[0].AsBF16x2().Unpack()
-		g1, u1 := v[1].AsBF16x2().Unpack()
+		g0, u0 := b.Element.Unpack(v[0])
+		g1, u1 := b.Element.Unpack(v[1])
 		return [][2]ptx.F32{{g0, g1}, {u0, u1}}
 	}
 	for part := range b.Parts {
@@ -84,7 +87,7 @@ func (b Bias) pairs(tensors []ptx.Global, expert, column ptx.U32, behind int) (p
 		} else {
 			tensor = tensor.At(part * b.N * tile.ElementBytes)
 		}
-		lo, hi := ptx.LdGlobal[ptx.U32](at(tensor, column, 1), ".nc").AsBF16x2().Unpack()
+		lo, hi := b.Element.Unpack(ptx.LdGlobal[ptx.U32](at(tensor, column, 1), ".nc"))
 		pairs = append(pairs, [2]ptx.F32{lo, hi})
 	}
 	return pairs
@@ -102,7 +105,7 @@ func (b Bias) Column(tensors []ptx.Global, expert, column ptx.U32) (parts []ptx.
 		default:
 			at = column.AddI(part * b.N)
 		}
-		parts = append(parts, ptx.LdGlobal[ptx.B16](tensor.Index(expert, b.Width()*tile.ElementBytes).Index(at, tile.ElementBytes), ".nc").F32())
+		parts = append(parts, b.Element.Wide(ptx.LdGlobal[ptx.B16](tensor.Index(expert, b.Width()*tile.ElementBytes).Index(at, tile.ElementBytes), ".nc")))
 	}
 	return parts
 }

@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
@@ -13,7 +14,9 @@ import (
 // token with one slot.
 type Dot struct {
 	Hidden, NumExperts, TopK int
-	List                     bool
+	// Element is that of dO and b2.
+	Element tile.Element
+	List    bool
 }
 
 const (
@@ -27,7 +30,7 @@ const (
 
 // DotArgs are the arguments of [Dot].
 type DotArgs struct {
-	// DO [T, d] bf16 is the gradient of O, B2 [E, d] bf16 the bias, ExpertIDs
+	// DO [T, d] is the gradient of O, B2 [E, d] the bias, ExpertIDs
 	// [T, K] i32 the experts.
 	DO        driver.DevicePtr
 	B2        driver.DevicePtr
@@ -95,9 +98,9 @@ func (d Dot) slots(k *ptx.Kernel, row, b2, ids, dots ptx.Global, lane ptx.U32, f
 			biases[i] = load(of[i])
 		}
 		for j, g := range grad {
-			g0, g1 := g.AsBF16x2().Unpack()
+			g0, g1 := d.Element.Unpack(g)
 			for i, b := range biases {
-				b0, b1 := b[j].AsBF16x2().Unpack()
+				b0, b1 := d.Element.Unpack(b[j])
 				sums[i].Set(g1.Fma(b1, g0.Fma(b0, sums[i].Get())))
 			}
 		}
@@ -114,9 +117,9 @@ func (d Dot) slots(k *ptx.Kernel, row, b2, ids, dots ptx.Global, lane ptx.U32, f
 // DotKernel is b2's part of the scores' gradients, DotListKernel that of a list's.
 var (
 	DotKernel = &registry.Kernel[DotArgs]{KernelName: "bias-dot", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[DotArgs], error) {
-		return Dot{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+		return Dot{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config)}.Build()
 	}}
 	DotListKernel = &registry.Kernel[DotArgs]{KernelName: "bias-dot-list", Backward: true, Only: hasLists, Emit: func(l registry.Layer) (*jit.Kernel[DotArgs], error) {
-		return Dot{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: 1, List: true}.Build()
+		return Dot{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: 1, Element: element.Of(l.Config), List: true}.Build()
 	}}
 )

@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -43,7 +44,7 @@ const (
 
 // PartialsArgs are the arguments of [Partials].
 type PartialsArgs struct {
-	// Rows are dH [R, 2n] or [R, n], or dO [T, d], bf16.
+	// Rows are dH [R, 2n] or [R, n], or dO [T, d].
 	Rows driver.DevicePtr
 	// For B2: Gather [R] u32 is the token of each packed row, Pairs [R] u32 the
 	// index of its score in Scores [T, K] f32.
@@ -108,7 +109,8 @@ func (p Partials) Build() (*jit.Kernel[PartialsArgs], error) {
 			}
 			for i, v := range values {
 				for j, word := range v {
-					for h, x := range both(word) {
+					lo, hi := element.Of(p.Config).Unpack(word)
+					for h, x := range [2]ptx.F32{lo, hi} {
 						sum := sums[2*j+h]
 						if p.Of == B2 {
 							sum.Set(x.Fma(weight[i], sum.Get()))
@@ -132,12 +134,6 @@ func (p Partials) Build() (*jit.Kernel[PartialsArgs], error) {
 		}
 	})
 	return k.Build()
-}
-
-// both are the two numbers of a word.
-func both(word ptx.U32) [2]ptx.F32 {
-	lo, hi := word.AsBF16x2().Unpack()
-	return [2]ptx.F32{lo, hi}
 }
 
 // B1PartialsKernel and B2PartialsKernel sum row pairs.

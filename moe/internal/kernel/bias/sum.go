@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
@@ -89,7 +90,7 @@ func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
 		for _, sum := range sums {
 			v = append(v, sum.Get())
 		}
-		s.Store.Write(k.Kernel, to, v...)
+		s.Store.Write(k.Kernel, element.Of(s.Config), to, v...)
 	})
 	return k.Build()
 }

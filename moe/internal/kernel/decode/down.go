@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
@@ -16,15 +17,15 @@ import (
 // up-projection has ended.
 type Down struct{ spec.Config }
 
-// DownArgs are the arguments of [Down].
+// DownArgs are the arguments of [Down]. Tensors are of the layer's type.
 type DownArgs struct {
-	// A [R, n] bf16 is the activation by packed row.
+	// A [R, n] is the activation by packed row.
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
-	// B2 [E, d] bf16 is its bias.
+	// B2 [E, d] is its bias.
 	B2 driver.DevicePtr
-	// Y [R, d] bf16 is written.
+	// Y [R, d] is written.
 	Y driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -41,7 +42,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
 	y := k.Ptr(&k.Args.Y)
 	width := weights.A(d.Config).Elements()
-	p := newProduct(k.Kernel, k, &k.Args.TableArgs, width/tile.K, d.units())
+	p := newProduct(k.Kernel, element.Of(d.Config), k, &k.Args.TableArgs, width/tile.K, d.units())
 	p.mnMajor = of.mnMajor()
 	if d.Bias {
 		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}
@@ -64,7 +65,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		to := y.Index(b.row.Add(f.Column), rowBytes).Index(b.unit.MulI(unitRows).Add(f.Row), tile.ElementBytes)
 		eachToken(k.Kernel, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
 			for i, v := range parts[0] {
-				ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), v.BF16())
+				ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), element.Of(d.Config).Round(v))
 			}
 		})
 	})

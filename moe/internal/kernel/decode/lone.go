@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -223,7 +224,7 @@ func (p *lone) math(sums loneSums) {
 			rows := tile.NewDescriptorApart(k, s.Data.At(kt*octetRows*tile.RowBytes), octetBytes)
 			for step := range tile.K / tile.KStep {
 				for i, top := range p.tops() {
-					k.Wgmma(acc[i], rows.Step(step, top*octetRows), token.Step(step, 0), ptx.True(), false, false)
+					element.Of(p.Config).Wgmma(k, acc[i], rows.Step(step, top*octetRows), token.Step(step, 0), ptx.True(), false, false)
 				}
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
@@ -19,22 +20,23 @@ import (
 // are on their way before the up-projection has ended.
 type LoneDown struct{ spec.Config }
 
-// LoneDownArgs are the arguments of [LoneDown].
+// LoneDownArgs are the arguments of [LoneDown]. Tensors without another type are
+// of the layer's.
 type LoneDownArgs struct {
 	// Chosen [K] u32 are the slots' experts and 1, or 0 before they are chosen.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 are theirs.
 	Scores driver.DevicePtr
-	// A [K, n] bf16 is the activation by slot.
+	// A [K, n] is the activation by slot.
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights.
 	W2 driver.DevicePtr
-	// B2 [E, d] bf16 is its bias.
+	// B2 [E, d] is its bias.
 	B2 driver.DevicePtr
-	// SharedRow [1, d] bf16 and SharedScore [1] f32 are the shared experts'.
+	// SharedRow [1, d] and SharedScore [1] f32 are the shared experts'.
 	SharedRow   driver.DevicePtr
 	SharedScore driver.DevicePtr
-	// O [1, d] bf16 is written.
+	// O [1, d] is written.
 	O driver.DevicePtr
 }
 
@@ -145,7 +147,7 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 		to := s.y.Plus(row.Mad(ptx.Uint(top), slot).ShlI(1))
 		for j := 0; j < len(acc[wgmma])/4; j++ {
 			for i := range 2 {
-				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, acc[wgmma][4*j+2*half+i].BF16()) })
+				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, element.Of(s.Config).Round(acc[wgmma][4*j+2*half+i])) })
 			}
 		}
 	})
@@ -153,7 +155,7 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 	k.If(s.thread.Lt(n.MulI(octetRows)), func() {
 		sum := ptx.Float(0)
 		for slot := range top {
-			y := ptx.LdShared[ptx.B16](s.y.Plus(s.thread.MulI(tile.ElementBytes * top)).At(tile.ElementBytes * slot)).F32()
+			y := element.Of(s.Config).Wide(ptx.LdShared[ptx.B16](s.y.Plus(s.thread.MulI(tile.ElementBytes * top)).At(tile.ElementBytes * slot)))
 			sum = y.Fma(ptx.LdShared[ptx.F32](s.scores.At(4*slot)), sum)
 		}
 		row := first.MulI(octetRows).Add(s.thread)
@@ -162,9 +164,9 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 			if s.SharedGate {
 				score = ptx.LdGlobal[ptx.F32](s.sharedScore)
 			}
-			sum = ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes)).F32().Fma(score, sum)
+			sum = element.Of(s.Config).Wide(ptx.LdGlobal[ptx.B16](s.shared.Index(row, tile.ElementBytes))).Fma(score, sum)
 		}
-		ptx.StGlobal(s.o.Index(row, tile.ElementBytes), sum.BF16())
+		ptx.StGlobal(s.o.Index(row, tile.ElementBytes), element.Of(s.Config).Round(sum))
 	})
 	s.meet.Sync(ptx.Uint(0)) // the next pass writes where this one has read
 }

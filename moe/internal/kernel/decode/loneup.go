@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
@@ -21,7 +22,8 @@ type LoneUp struct {
 	SaveH bool
 }
 
-// LoneUpArgs are the arguments of [LoneUp].
+// LoneUpArgs are the arguments of [LoneUp]. Tensors without another type are of
+// the layer's.
 type LoneUpArgs struct {
 	// Sums [E] f32 are the router's sums.
 	Sums driver.DevicePtr
@@ -32,15 +34,15 @@ type LoneUpArgs struct {
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
 	Logits    driver.DevicePtr
-	// X [1, d] bf16 is the token.
+	// X [1, d] is the token.
 	X driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
-	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A [K, n] bf16 is written: the activation, by slot.
+	// A [K, n] is written: the activation, by slot.
 	A driver.DevicePtr
-	// H [K, 2n] bf16 is written where SaveH is set: gate, then up, by expert.
+	// H [K, 2n] is written where SaveH is set: gate, then up, by expert.
 	H driver.DevicePtr
 }
 
@@ -176,10 +178,10 @@ func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Globa
 			if u.SaveH {
 				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, tile.ElementBytes)
 				for part, x := range v {
-					ptx.StGlobal(to.At(part*u.Intermediate*tile.ElementBytes), x.BF16())
+					ptx.StGlobal(to.At(part*u.Intermediate*tile.ElementBytes), element.Of(u.Config).Round(x))
 				}
 			}
-			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, tile.ElementBytes), act(v[0], v[len(v)-1]).BF16())
+			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, tile.ElementBytes), element.Of(u.Config).Round(act(v[0], v[len(v)-1])))
 		})
 	})
 }

@@ -37,7 +37,7 @@ const (
 // Supports reports whether the kernels of this package compute a layer: sums
 // must be whole tiles, and a neuron's gate and up in boxes of their own or 8 by 8.
 func Supports(c spec.Config) bool {
-	return !weights.InPairs(c) && !c.ScoreOnInput && c.Type == spec.BF16 && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
+	return !weights.InPairs(c) && !c.ScoreOnInput && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
 }
 
 // TableArgs are the arguments of both products: the table of row pairs, see
@@ -51,6 +51,7 @@ type TableArgs struct {
 // weights times tokens.
 type product struct {
 	k               *ptx.Kernel
+	element         tile.Element
 	table, rowPairs ptx.Global
 	// kTiles is the depth of a sum in tiles of 64, units the units of an expert.
 	kTiles, units int
@@ -70,8 +71,8 @@ type product struct {
 	ring  *pipeline.Ring
 }
 
-func newProduct(k *ptx.Kernel, params jit.Params, args *TableArgs, kTiles, units int) *product {
-	p := &product{k: k, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
+func newProduct(k *ptx.Kernel, of tile.Element, params jit.Params, args *TableArgs, kTiles, units int) *product {
+	p := &product{k: k, element: of, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
@@ -270,7 +271,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
 						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 						weights, tokens := newDescriptor(k, s.Data.Plus(own)), tile.NewDescriptor(k, s.Data.At(tokensAt))
-						gemm.Multiply(k, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
+						gemm.Multiply(k, p.element, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
 					})
 				}
 			}

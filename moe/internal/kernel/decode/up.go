@@ -6,6 +6,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
@@ -22,18 +23,18 @@ type Up struct {
 	SaveH bool
 }
 
-// UpArgs are the arguments of [Up].
+// UpArgs are the arguments of [Up]. Tensors are of the layer's type.
 type UpArgs struct {
-	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each packed row.
+	// X [T, d] are the tokens, Gather [R] u32 the token of each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr
-	// B1 and B3 bf16 are their biases, [E, rows of W1] and [E, rows of W3].
+	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A [R, n] bf16 is written: the activation.
+	// A [R, n] is written: the activation.
 	A driver.DevicePtr
-	// H [R, 2n] bf16 is written where SaveH is set: gate, then up.
+	// H [R, 2n] is written where SaveH is set: gate, then up.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -84,7 +85,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.SaveH {
 		h = k.Ptr(&k.Args.H)
 	}
-	p := newProduct(k.Kernel, k, &k.Args.TableArgs, u.Hidden/tile.K, u.units())
+	p := newProduct(k.Kernel, element.Of(u.Config), k, &k.Args.TableArgs, u.Hidden/tile.K, u.units())
 	p.mnMajor = of.mnMajor()
 	if u.Bias {
 		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
@@ -173,10 +174,10 @@ func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
 			further := 8 * i * tile.ElementBytes
 			if u.SaveH {
 				for part, x := range v {
-					ptx.StGlobal(toH.At(beyond*hBytes+part*u.Intermediate*tile.ElementBytes+further), x.BF16())
+					ptx.StGlobal(toH.At(beyond*hBytes+part*u.Intermediate*tile.ElementBytes+further), element.Of(u.Config).Round(x))
 				}
 			}
-			ptx.StGlobal(toA.At(beyond*aBytes+further), act(v[0], v[len(v)-1]).BF16())
+			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(u.Config).Round(act(v[0], v[len(v)-1])))
 		}
 	})
 }

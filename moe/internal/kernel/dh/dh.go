@@ -10,6 +10,7 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
@@ -36,18 +37,19 @@ type DH struct {
 	Tiling gemm.Tiling
 }
 
-// Args are the arguments of [DH].
+// Args are the arguments of [DH]. Tensors without another type are of the
+// layer's.
 type Args struct {
-	// DO [T, d] bf16 is the gradient of O, Gather [R] u32 the token of each
+	// DO [T, d] is the gradient of O, Gather [R] u32 the token of each
 	// packed row.
 	DO     driver.DevicePtr
 	Gather driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr
-	// H [R, 2n] or [R, n] bf16 is the pre-activation.
+	// H [R, 2n] or [R, n] is the pre-activation.
 	H driver.DevicePtr
 	// DH, shaped as H but with neurons in pairs where W1 has them so, and A [R, n]
-	// bf16 are written: dH and the activation times score.
+	// are written: dH and the activation times score.
 	DH driver.DevicePtr
 	A  driver.DevicePtr
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row.
@@ -72,14 +74,14 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
 	e := &dhEpilogue{
 		act: activation.Of(d.Config).Gradient, onInput: d.ScoreOnInput,
-		k: k.Kernel, groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
+		k: k.Kernel, element: element.Of(d.Config), groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}
 	cta := pipeline.NewCTA(k.Kernel)
 	e.slots = cta.Shared("slots", dhEpilogueBytes, 1024)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, KTiles: d.Hidden / tile.K, Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.Hidden / tile.K, Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
 		Gathered: true, BMN: b.MNMajor(),
 	})
 	e.full = cta.Mbarriers("slots.full", dhSlotBarriers, 1)

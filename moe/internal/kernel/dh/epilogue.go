@@ -13,8 +13,9 @@ import (
 // under the main loop. A slot also turns fragments into rows of 64 bytes on
 // their way out: dH takes the place of H, then A' that of dH's gate.
 type dhEpilogue struct {
-	k   *ptx.Kernel
-	act func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
+	k       *ptx.Kernel
+	element tile.Element
+	act     func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
 	// onInput: scores multiply H, not the activation.
 	onInput bool
 	// groups of 64 neurons are those of a tile, neurons those of an expert.
@@ -171,7 +172,7 @@ func (e *dhTile) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 
 // storePart stores a part's dH, which is in its slot, and its A' by way of it,
 // and loads another part's H into it.
-func (e *dhTile) storePart(part int, weighted []ptx.BF16x2) {
+func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	k := e.k
 	slot := e.slot(part)
 	e.sync()
@@ -217,33 +218,32 @@ func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, c
 
 // differentiate puts dH in the place of a part's H, gives its A' and adds to the
 // sums of the score's gradient.
-func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
-	k := e.k
+func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.U32 {
 	slot := e.slot(part)
-	var halves [][]ptx.BF16x2
+	var halves [][]ptx.U32
 	for _, half := range slot {
 		halves = append(halves, e.staging.Load(half))
 	}
 	gates, ups := halves[0], halves[len(halves)-1]
-	var weighted []ptx.BF16x2
+	var weighted []ptx.U32
 	for i := range gates {
 		h := i % 2 // of the thread's rows
-		g0, g1 := gates[i].Unpack()
+		g0, g1 := e.element.Unpack(gates[i])
 		u0, u1 := g0, g1
 		if e.hParts > 1 {
-			u0, u1 = ups[i].Unpack()
+			u0, u1 = e.element.Unpack(ups[i])
 		}
 		lo := e.neuronGradient(g0, u0, grad[2*i], e.score[h])
 		hi := e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
 		switch {
 		case e.inPairs: // of the two neurons
-			gates[i], ups[i] = k.PackBF16(lo.gate, lo.up), k.PackBF16(hi.gate, hi.up)
+			gates[i], ups[i] = e.element.Pack(e.k, lo.gate, lo.up), e.element.Pack(e.k, hi.gate, hi.up)
 		case e.hParts > 1:
-			gates[i], ups[i] = k.PackBF16(lo.gate, hi.gate), k.PackBF16(lo.up, hi.up)
+			gates[i], ups[i] = e.element.Pack(e.k, lo.gate, hi.gate), e.element.Pack(e.k, lo.up, hi.up)
 		default:
-			gates[i] = k.PackBF16(lo.gate, hi.gate)
+			gates[i] = e.element.Pack(e.k, lo.gate, hi.gate)
 		}
-		weighted = append(weighted, k.PackBF16(lo.weighted, hi.weighted))
+		weighted = append(weighted, e.element.Pack(e.k, lo.weighted, hi.weighted))
 		if i < 2 && part*dhPart%ScoreGroup == 0 {
 			e.sum[h] = lo.score[0].Mul(lo.score[1])
 			e.add(h, lo.score[2:])
@@ -265,13 +265,13 @@ func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.BF16x2 {
 
 // stagePairs puts 64 columns of dH in a slot, the first 32 in its first half:
 // each thread gate and up of two neighbours, first and second, at a time.
-func (e *dhTile) stagePairs(slot []ptx.Shared, first, second []ptx.BF16x2) {
+func (e *dhTile) stagePairs(slot []ptx.Shared, first, second []ptx.U32) {
 	quad := e.lane.AndI(3)
 	at := tile.SwizzledNarrow(e.fragment.Row, quad.ShrI(1)) // of 8 neurons: 32 bytes, 8 of them the thread's
 	for i := range first {
 		block, h := i/2, i%2
 		to := slot[block/2].Plus(at.XorI(block % 2 * 2 * gemm.CopyBytes)).Plus(quad.AndI(1).ShlI(3))
-		ptx.StShared(to.At(h*dhHalfBytes/2), first[i].Bits(), second[i].Bits())
+		ptx.StShared(to.At(h*dhHalfBytes/2), first[i], second[i])
 	}
 }
 

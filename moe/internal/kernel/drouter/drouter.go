@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
@@ -17,6 +18,8 @@ import (
 // outside [0, E) add nothing.
 type DRouter struct {
 	Hidden, NumExperts, TopK int
+	// Element is the tokens'.
+	Element tile.Element
 	// Extra adds dense gradients of the logits [T, E].
 	Extra bool
 }
@@ -53,7 +56,7 @@ func (d DRouter) PartialBytes(tokens int) int64 {
 
 // Args are the arguments of [DRouter].
 type Args struct {
-	// X [T, d] bf16 are the tokens.
+	// X [T, d] are the tokens.
 	X driver.DevicePtr
 	// DLogits [T, K] f32 are the gradients of the chosen logits, ExpertIDs
 	// [T, K] i32 whose they are.
@@ -97,7 +100,7 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	}
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
-	e.p = gemm.NewTwoTerm(k.Kernel, k.TidX())
+	e.p = gemm.NewTwoTerm(k.Kernel, d.Element, k.TidX())
 	e.p.AMN, e.p.B = true, x
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
@@ -138,6 +141,8 @@ func (e *drouter) store(partials ptx.Global, part, wg ptx.U32, acc []ptx.F32) {
 type Sum struct {
 	Hidden, NumExperts int
 	Store              gradient.Mode
+	// Element is the gradient's, unless FP32.
+	Element tile.Element
 }
 
 const (
@@ -188,7 +193,7 @@ func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
 				}
 			}
 		})
-		d.Store.Write(k.Kernel, out.Index(at, d.Store.Bytes()), sum[0].Get(), sum[1].Get(), sum[2].Get(), sum[3].Get())
+		d.Store.Write(k.Kernel, d.Element, out.Index(at, d.Store.Bytes()), sum[0].Get(), sum[1].Get(), sum[2].Get(), sum[3].Get())
 	})
 	return k.Build()
 }
@@ -203,11 +208,11 @@ var (
 		return Of(l, true).Build()
 	}}
 	SumKernels = gradient.Kernels("drouter-sum", func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
-		return Sum{Hidden: l.Hidden, NumExperts: l.NumExperts, Store: g}.Build()
+		return Sum{Hidden: l.Hidden, NumExperts: l.NumExperts, Store: g, Element: element.Of(l.Config)}.Build()
 	})
 )
 
 // Of is the gradient of a layer's router.
 func Of(l registry.Layer, extra bool) DRouter {
-	return DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Extra: extra}
+	return DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Element: element.Of(l.Config), Extra: extra}
 }

@@ -6,15 +6,18 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/ptx"
 )
 
 // ExtraRows is what dense gradients of the logits [T, E] add to the tokens'
-// gradient: rows [T, d] = extra · W_r, one bf16 row a token, rounded once.
+// gradient: rows [T, d] = extra · W_r, one row a token, rounded once.
 type ExtraRows struct {
 	Hidden, NumExperts int
+	// Element is that of weights and rows.
+	Element tile.Element
 	// F32: the router's weights are FP32, and come as [route.Terms].
 	F32 bool
 }
@@ -23,9 +26,9 @@ type ExtraRows struct {
 type ExtraRowsArgs struct {
 	// DLogits [T, E] f32 are dense gradients of the logits.
 	DLogits driver.DevicePtr
-	// RouterWeights [E, d] bf16 or terms.
+	// RouterWeights [E, d] or terms.
 	RouterWeights driver.DevicePtr
-	// Rows [T, d] bf16 is written.
+	// Rows [T, d] is written.
 	Rows driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -54,7 +57,7 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 		return tile.AtomMap(a.RouterWeights, x.Hidden, lines, gemm.TwoTermN)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
-	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, k.TidX()), from: extra, to: out, tokens: tokens}
+	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, x.Element, k.TidX()), from: extra, to: out, tokens: tokens}
 	e.p.B = w
 	cta := k.CtaidX()
 	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
@@ -100,7 +103,7 @@ func (e *extraRows) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// store writes a warpgroup's rows, rounded to bf16.
+// store writes a warpgroup's rows, rounded.
 func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 	k, column := e.p.K, e.p.Column
 	f := tile.NewFragment(e.p.InRole())
@@ -111,7 +114,7 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 			k.If(t.Lt(e.tokens).And(column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
 				for j := range 8 {
 					v := acc[32*i+4*j+2*h:]
-					ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), k.PackBF16(v[0], v[1]).Bits())
+					ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), e.of.Element.Pack(k, v[0], v[1]))
 				}
 			})
 		}
@@ -120,5 +123,5 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 
 // ExtraRowsKernel is ExtraRows'.
 var ExtraRowsKernel = &registry.Kernel[ExtraRowsArgs]{KernelName: "extra-rows", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ExtraRowsArgs], error) {
-	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts, F32: l.RouterF32}.Build()
+	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), F32: l.RouterF32}.Build()
 }}

@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
@@ -46,7 +47,7 @@ type DW struct {
 
 // Args are the arguments of [DW].
 type Args struct {
-	// X [T, d] bf16 are the rows that are gathered (X or dO), Gather [R] u32
+	// X [T, d] are the rows that are gathered (X or dO), Gather [R] u32
 	// the number of each packed row's.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
@@ -143,7 +144,7 @@ func (d DW) Build() (*jit.Kernel[Args], error) {
 	}
 	e.tid = k.TidX()
 	cta := pipeline.NewCTA(k.Kernel)
-	e.store, e.stagger = gemm.NewStore(k.Kernel, cta), gemm.StaggerBarrier(cta)
+	e.store, e.stagger = gemm.NewStore(k.Kernel, element.Of(d.Config), cta), gemm.StaggerBarrier(cta)
 	const loadWarps, oneForTheBytes = pipeline.WarpgroupThreads / 32, 1
 	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+oneForTheBytes, gemm.MathWarps)
 	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)

@@ -4,6 +4,7 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
 	"sonicmoe/ptx"
 )
 
@@ -50,7 +51,7 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stag
 	sum.Each(full, func(s pipeline.Stage, kt ptx.U32) {
 		k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 		a, b := operands(s, ptx.Uint(0))
-		gemm.Multiply(k, acc, a, b, kt.NeI(0), true, true)
+		gemm.Multiply(k, element.Of(e.Config), acc, a, b, kt.NeI(0), true, true)
 		stagger.Multiplied(kt)
 	})
 	k.If(left.NeI(0).Or(full.EqI(0)), func() {
@@ -60,7 +61,7 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stag
 			k.Range(parts, func(i ptx.U32) {
 				a, b := operands(s, i)
 				k.WgmmaFence()
-				k.Wgmma(acc, a.Step(0, 0), b.Step(0, 0), full.Or(i).NeI(0), true, true)
+				element.Of(e.Config).Wgmma(k, acc, a.Step(0, 0), b.Step(0, 0), full.Or(i).NeI(0), true, true)
 				k.WgmmaCommit()
 				k.WgmmaWait(1)
 			})
@@ -227,7 +228,7 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 	old := make([][]ptx.F32, len(pairs))
 	if s.Store.Accumulate {
 		for i, p := range pairs {
-			old[i] = s.Store.Load(at.At(p.offset*s.Store.Bytes()), 2)
+			old[i] = s.Store.Load(element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), 2)
 		}
 	}
 	for i, p := range pairs {
@@ -235,7 +236,7 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 		if s.Store.Accumulate {
 			lo, hi = old[i][0].Add(lo), old[i][1].Add(hi)
 		}
-		s.Store.Store(s.k, at.At(p.offset*s.Store.Bytes()), lo, hi)
+		s.Store.Store(s.k, element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), lo, hi)
 	}
 }
 
