@@ -95,8 +95,8 @@ func (a *Arena) Weights(l *Layer) Weights {
 		SharedW1: a.Tensor(s.SharedW1), SharedW3: a.Tensor(s.SharedW3), SharedW2: a.Tensor(s.SharedW2), SharedGate: a.Tensor(s.SharedGate)}
 }
 
-// Gradients allocates gradients of a layer's weights, all of one type, BF16 or
-// F32.
+// Gradients allocates gradients of a layer's weights, all of one type, the
+// layer's or F32.
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
 	g := l.Config().Gradients(0, t)
 	of := func(s Shape) Gradient { return Gradient{Tensor: a.Tensor(s)} }

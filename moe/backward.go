@@ -48,7 +48,7 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 }
 
 func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
-	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16), c.layer.work(t)
+	want, grad, n := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type), c.layer.work(t)
 	if b.List.IsZero() || routed {
 		if !b.List.IsZero() {
 			n = c.checkRounded(t, b.List, b.Logits, false)
@@ -90,7 +90,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 
 // checkLogits checks the inputs of a pass through the router.
 func (c *Call) checkLogits(t int, b *Backward) {
-	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, BF16)
+	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type)
 	c.check.routerWeights(&b.Weights, want, false)
 	c.check.optional("DLogits", b.DLogits, grad.DLogits, false)
 	for _, f := range []struct {
@@ -135,15 +135,16 @@ func (c *argCheck) optional(field string, t Tensor, want spec.Shape, written boo
 	}
 }
 
-// gradient checks a gradient of weights, which may be absent, bf16 or FP32.
+// gradient checks a gradient of weights, which may be absent, FP32 or as wanted.
 func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
+	own := want.Type
 	switch want.Type = g.Shape.Type; {
 	case g.IsZero():
 		if g.Accumulate {
 			c.fail(field, "missing, but to be added to", "a tensor, or Accumulate false")
 		}
-	case g.Shape != want || want.Type != BF16 && want.Type != F32:
-		want.Type = BF16
+	case g.Shape != want || want.Type != own && want.Type != F32:
+		want.Type = own
 		c.fail(field, g.Shape.String(), fmt.Sprintf("%v or the same in %v", want, F32))
 	default:
 		c.tensor(field, g.Tensor, want, true)

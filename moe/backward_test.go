@@ -61,11 +61,11 @@ func sameGradients(t testing.TB, want, got map[string]trial.Values, format strin
 	require.Len(t, got, len(want), format, args)
 	for name, w := range want {
 		g := got[name]
-		require.Len(t, g.BF16, len(w.BF16), name)
+		require.Len(t, g.Bits, len(w.Bits), name)
 		require.Len(t, g.F32, len(w.F32), name)
-		for i, v := range w.BF16 {
-			if g.BF16[i] != v {
-				t.Fatalf("%s: %s[%d] is %#x, not %#x", fmt.Sprintf(format, args...), name, i, g.BF16[i], v)
+		for i, v := range w.Bits {
+			if g.Bits[i] != v {
+				t.Fatalf("%s: %s[%d] is %#x, not %#x", fmt.Sprintf(format, args...), name, i, g.Bits[i], v)
 			}
 		}
 		for i, v := range w.F32 {
@@ -141,7 +141,7 @@ func TestBackwardExperts(t *testing.T) {
 			require.NoError(t, tr.Stream().Synchronize(testContext(t)))
 			checkBackward(t, tr, b, saved, false)
 			got := gradients(t, tr, b)
-			require.Equal(t, make([]uint16, c.Hidden), got["DX"].BF16[:c.Hidden], "a token without experts")
+			require.Equal(t, make([]uint16, c.Hidden), got["DX"].Bits[:c.Hidden], "a token without experts")
 			for i, id := range saved.ExpertIDs {
 				if id < 0 || int(id) >= c.NumExperts {
 					require.Zero(t, math.Float32bits(got["DScores"].F32[i]), "a skipped slot")
@@ -193,7 +193,7 @@ func TestBackwardOneExpert(t *testing.T) {
 	require.NoError(t, tr.Call().BackwardExperts(s, expertsBackward(b)))
 	require.NoError(t, s.Synchronize(testContext(t)))
 	checkBackward(t, tr, b, saved, false)
-	dw1 := gradients(t, tr, b)["DW1"].BF16
+	dw1 := gradients(t, tr, b)["DW1"].Bits
 	expert := 2 * c.Intermediate * c.Hidden
 	require.Equal(t, make([]uint16, 3*expert), dw1[:3*expert], "experts without tokens")
 
@@ -203,7 +203,7 @@ func TestBackwardOneExpert(t *testing.T) {
 	b.DW1.Accumulate, b.DW2.Accumulate = true, true
 	require.NoError(t, tr.Call().BackwardExperts(s, expertsBackward(b)))
 	require.NoError(t, s.Synchronize(testContext(t)))
-	added := gradients(t, tr, b)["DW1"].BF16
+	added := gradients(t, tr, b)["DW1"].Bits
 	require.Equal(t, dw1[3*expert:4*expert], added[3*expert:4*expert], "zero and the gradient")
 	for i, v := range append(append([]uint16{}, added[:3*expert]...), added[4*expert:]...) {
 		require.Equal(t, reference.Poison, v, "an expert without tokens was written, at %d", i)
@@ -240,7 +240,7 @@ func TestBackwardFrozen(t *testing.T) {
 				require.Equal(t, all[name], v, "%s alone", name)
 				continue
 			}
-			for i, x := range v.BF16 {
+			for i, x := range v.Bits {
 				require.Equal(t, reference.Poison, x, "%s alone wrote %s, at %d", name, other, i)
 			}
 			for i, x := range v.F32 {

@@ -36,7 +36,7 @@ func TestBackwardAccumulate(t *testing.T) {
 	require.Equal(t, exact["DX"], rounded["DX"])
 	for _, name := range []string{"DW1", "DW2", "DRouter"} {
 		for i, v := range exact[name].F32 {
-			require.Equal(t, num.Float32ToBF16(v), rounded[name].BF16[i], "%s[%d]", name, i)
+			require.Equal(t, num.Float32ToBF16(v), rounded[name].Bits[i], "%s[%d]", name, i)
 		}
 	}
 
@@ -61,7 +61,7 @@ func TestBackwardAccumulate(t *testing.T) {
 					require.Equal(t, v*-3.14159+v, added[name].F32[i], "%s[%d] in FP32", name, i)
 				} else {
 					old := float32(num.BF16ToFloat64(num.Float32ToBF16(v * -3.14159)))
-					require.Equal(t, num.Float32ToBF16(old+v), added[name].BF16[i], "%s[%d] in bf16", name, i)
+					require.Equal(t, num.Float32ToBF16(old+v), added[name].Bits[i], "%s[%d] in bf16", name, i)
 				}
 			}
 		}

@@ -122,9 +122,9 @@ type Backward struct {
 	// a score of the top-K goes through the softmax over the K, that of a raw one
 	// through the softmax over all; dropping and adding have none.
 	List List
-	// DO [T, d] bf16 is the gradient of O.
+	// DO [T, d] is the gradient of O.
 	DO Tensor
-	// DX [T, d] bf16 is written, with the part that comes through the router,
+	// DX [T, d] is written, with the part that comes through the router,
 	// which BackwardExperts leaves out.
 	DX Tensor
 	// DScores [T, K] f32 is written: the gradient of the scores as if they
@@ -172,7 +172,7 @@ func (g *WeightGradients) all() [13]Gradient {
 	return [...]Gradient{g.DRouter, g.DRouterBias, g.DExpertScale, g.DW1, g.DW3, g.DW2, g.DB1, g.DB3, g.DB2, g.DSharedW1, g.DSharedW3, g.DSharedW2, g.DSharedGate}
 }
 
-// Gradient is a gradient of weights to be made, bf16 or f32. Sums are FP32 and
+// Gradient is a gradient of weights to be made, of the layer's Type or f32. Sums are FP32 and
 // rounded once. An expert without tokens gets zeros, or when accumulating stays
 // as it was.
 type Gradient struct {

@@ -174,10 +174,10 @@ func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
 		return 0, &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
 	}
 	cfg, t := c.layer.of.Config, x.Shape.Dims[0]
-	if want := "bf16 [T %d] with T·K below 2^31"; x.IsZero() {
-		return 0, &ArgError{Field: "X", Got: missing, Want: fmt.Sprintf(want, cfg.Hidden)}
+	if want := "%v [T %d] with T·K below 2^31"; x.IsZero() {
+		return 0, &ArgError{Field: "X", Got: missing, Want: fmt.Sprintf(want, cfg.Type, cfg.Hidden)}
 	} else if x.Shape.Rank != 2 || t < 0 || t > spec.MaxRows/int64(cfg.TopK) {
-		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf(want, cfg.Hidden)}
+		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf(want, cfg.Type, cfg.Hidden)}
 	}
 	if !c.busy.CompareAndSwap(false, true) {
 		return 0, &ArgError{Field: "Call", Got: "in use", Want: "one goroutine's at a time; NewCall makes one for each"}

@@ -10,7 +10,7 @@
 //
 // All buffers are the caller's: Layer.Sizes says how many bytes to bring, an
 // [Arena] brings them, [Write] and [Read] copy numbers. Tensors are row-major
-// bf16 unless said otherwise:
+// and of Config.Type, bf16 or fp16, unless said otherwise:
 //
 //	X         [T, d]      tokens
 //	Router    [E, d]      router weights
@@ -34,7 +34,7 @@
 // Tensor) the pass is for inference and gives the same O.
 //
 // Call.Backward gives the gradients that are wanted, from that of O: of X, W1,
-// W2, Router and Scores. Weights' gradients are bf16 or f32 and may be added to
+// W2, Router and Scores. Weights' gradients are of Config.Type or f32 and may be added to
 // what is there; a weight whose gradient is not wanted costs nothing. Load
 // balancing and z-loss are two coefficients, see [Backward]. What a layer keeps
 // from forward to backward is X, H, scores and experts, 2Td + 4TKn bytes and 8TK
@@ -45,7 +45,9 @@
 // Results are deterministic: the same input gives the same bits on every run
 // and for every tile shape. Each of H, A, Y, O and, in backward, of dH, A times
 // score, each row's and each token's dX and the weights' gradients is rounded
-// once; sums are FP32.
+// once; sums are FP32. In fp16 what passes 65504 becomes infinite and what is below
+// 2^-25 becomes 0, as in PyTorch: gradients want a loss scale. So do those of the
+// logits, which are FP32 but are multiplied as fp16 numbers.
 //
 // [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
 // so that New compiles nothing where it runs; examples/warmup is the command.

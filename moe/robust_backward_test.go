@@ -162,7 +162,7 @@ func TestConcurrentBackwards(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					if !slices.Equal(got.BF16, alone[name].BF16) || !bytes.Equal(num.Bytes(got.F32), num.Bytes(alone[name].F32)) {
+					if !slices.Equal(got.Bits, alone[name].Bits) || !bytes.Equal(num.Bytes(got.F32), num.Bytes(alone[name].F32)) {
 						return fmt.Errorf("%d tokens: other bits of %s beside other calls", tr.Tokens, name)
 					}
 				}

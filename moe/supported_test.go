@@ -23,7 +23,9 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Hidden = 64 }, "Config.Hidden is 64, must be a multiple of 64, at least 128"},
 		{func(c *moe.Config) { c.Intermediate = 96 }, "Config.Intermediate is 96, must be a multiple of 64, at least 64"},
 		{func(c *moe.Config) { c.TopK = 17 }, ""},
-		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF16 }, "Config.Type is f16, must be bf16, which is all that the kernels compute"},
+		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF16 }, ""},
+		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF32 }, ""},
+		{func(c *moe.Config) { c.Type = moe.F16 }, "Config.Logits is bf16, must be LogitsF16, or LogitsF32, where Type is f16"},
 		{func(c *moe.Config) { c.GateUp = moe.Apart }, ""},
 		{func(c *moe.Config) { c.WeightOrder = moe.InOut }, ""},
 		{func(c *moe.Config) { c.Activation = moe.ReLU2 }, ""},
@@ -40,9 +42,9 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
 			"Config.Rounding is nearest/128, must be none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"},
 		{func(c *moe.Config) { // every reason, a line each
-			c.Intermediate, c.Type, c.Logits = 96, moe.F16, moe.LogitsF16
-		}, "Config.Intermediate is 96, must be a multiple of 64, at least 64\n" +
-			"Config.Type is f16, must be bf16, which is all that the kernels compute"},
+			c.Hidden, c.Intermediate = 64, 96
+		}, "Config.Hidden is 64, must be a multiple of 64, at least 128\n" +
+			"Config.Intermediate is 96, must be a multiple of 64, at least 64"},
 		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},

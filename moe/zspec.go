@@ -22,7 +22,7 @@ import "sonicmoe/moe/spec"
 //		TopK int
 //
 //		// Type is the element type of tokens, weights and what is made of them:
-//		// BF16 or F16.
+//		// BF16 or F16. With F16, Logits are LogitsF16 or LogitsF32.
 //		Type Type
 //		// GateUp says where gate and up lie in W1, WeightOrder the order of its and
 //		// W2's last two dimensions.

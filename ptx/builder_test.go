@@ -170,7 +170,7 @@ func TestShapes(t *testing.T) {
 			k.Stmatrix(k.SharedBase().At(16), ptx.Uint(7))
 		}, lines(
 			"mov.u32 %r0, smem;",
-			"mov.b32 %r1, 7;",
+			"mov.u32 %r1, 7;",
 			"stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r0+16], {%r1};")},
 		{"stmatrix, transposed", func(k *ptx.Kernel) {
 			w := k.Laneid()

@@ -21,11 +21,24 @@ type Bounds struct {
 }
 
 var (
-	// VsUnrounded bounds a kernel's result against [Unrounded].
+	// VsUnrounded bounds a kernel's bf16 result against [Unrounded].
 	VsUnrounded = Bounds{Frobenius: 6e-3, Row: 6e-3, Element: 2e-2}
-	// VsRounded bounds a kernel's result against [Rounded].
+	// VsRounded bounds a kernel's bf16 result against [Rounded].
 	VsRounded = Bounds{Frobenius: 2e-3}
 )
+
+// BoundsOf are the bounds of results of a layer's type against the reference of
+// that rounding: fp16 has three bits of fraction more than bf16.
+func BoundsOf(t spec.Type, r Rounding) Bounds {
+	b := VsUnrounded
+	if r == Rounded {
+		b = VsRounded
+	}
+	if t == spec.F16 {
+		b.Frobenius, b.Row, b.Element = b.Frobenius/8, b.Row/8, b.Element/8
+	}
+	return b
+}
 
 // Report says how far a matrix is from what it should be.
 type Report struct {
@@ -77,6 +90,21 @@ func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report
 	}
 	r.Frobenius = relative(math.Sqrt(diff), math.Sqrt(norm))
 	return r
+}
+
+// CompareOf is Compare of bits of a layer's type.
+func CompareOf(t spec.Type, got []uint16, want []float64, rows, cols int) Report {
+	if t == spec.BF16 {
+		return Compare(got, want, rows, cols)
+	}
+	wide := make([]float32, len(got))
+	num.DecodeF16(wide, got)
+	for i, bits := range got {
+		if bits == Poison {
+			wide[i] = math.Float32frombits(math.MaxUint32)
+		}
+	}
+	return Compare(wide, want, rows, cols)
 }
 
 // compareRow adds a row to the report and gives its sums of squares.

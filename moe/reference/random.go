@@ -4,7 +4,7 @@ import (
 	"math"
 	"sync"
 
-	"sonicmoe/moe/num"
+	"sonicmoe/moe/spec"
 )
 
 // Scales of the measuring rule: standard deviations of a layer's random
@@ -15,7 +15,7 @@ const (
 	ScaleOutput = 0.2 // the gradient of O
 )
 
-// Normal is an endless row of random bf16 values with normal distribution of
+// Normal is an endless row of random 16-bit values with normal distribution of
 // mean 0. Value i depends on seed, scale and i alone: a tensor is the same on
 // every machine, however many goroutines fill it and in whatever pieces.
 //
@@ -26,12 +26,15 @@ type Normal struct {
 	table func() *[1 << 16]uint16 // of the values, made when the first is drawn
 }
 
-// NewNormal gives the row for a seed, of standard deviation scale.
-func NewNormal(seed uint64, scale float64) *Normal {
+// NewNormal gives the row of bf16 values for a seed, of standard deviation scale.
+func NewNormal(seed uint64, scale float64) *Normal { return NewNormalOf(spec.BF16, seed, scale) }
+
+// NewNormalOf is NewNormal of values of a layer's type.
+func NewNormalOf(t spec.Type, seed uint64, scale float64) *Normal {
 	return &Normal{seed: mix(seed), table: sync.OnceValue(func() *[1 << 16]uint16 {
 		table := new([1 << 16]uint16)
 		for i, q := range quantiles() {
-			table[i] = num.Float64ToBF16(scale * math.Sqrt2 * q)
+			table[i] = toBits(t, scale*math.Sqrt2*q)
 		}
 		return table
 	})}

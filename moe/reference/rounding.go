@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"sonicmoe/moe/num"
 	"sonicmoe/moe/spec"
 )
 
@@ -36,10 +35,15 @@ func (r rounder) to(t spec.Type, x float64) float64 {
 	switch {
 	case r.rounding == Unrounded:
 		return x
-	case t == spec.BF16:
-		return num.BF16ToFloat64(num.Float64ToBF16(x))
-	case t == spec.F16:
-		return num.F16ToFloat64(num.Float64ToF16(x))
+	case t == spec.F32:
+		return float64(float32(x))
 	}
-	return float64(float32(x))
+	return stored([]uint16{toBits(t, x)}, t).at(0)
+}
+
+// Round rounds values to a layer's type, in place.
+func Round(t spec.Type, values []float64) {
+	for i, x := range values {
+		values[i] = rounder{rounding: Rounded}.to(t, x)
+	}
 }

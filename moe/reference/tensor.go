@@ -46,6 +46,14 @@ func (t tensor) decode(dst []float64) {
 	}
 }
 
+// toBits rounds x to a type of 16 bits.
+func toBits(t spec.Type, x float64) uint16 {
+	if t == spec.F16 {
+		return num.Float64ToF16(x)
+	}
+	return num.Float64ToBF16(x)
+}
+
 // values are all elements, nil of no tensor.
 func (t tensor) values() []float64 {
 	if t.len() == 0 {

@@ -17,7 +17,7 @@ const ScaleOutput = 0.2
 // weights in the given type.
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	s := t.Layer.Config().Gradients(t.Tokens, weights)
-	t.DO = reference.NewNormal(seed, ScaleOutput).Values(s.DO.Elements())
+	t.DO = reference.NewNormalOf(s.DO.Type, seed, ScaleOutput).Values(s.DO.Elements())
 	b := t.Args.Backward()
 	b.DO, b.DX, b.DScores = t.memory.Tensor(s.DO), t.memory.Tensor(s.DX), t.memory.Tensor(s.DScores)
 	b.WeightGradients = t.memory.Gradients(t.Layer, weights)
@@ -32,7 +32,7 @@ func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 // AddLogitGradients gives the backward pass extra gradients of the logits, of
 // the size of those it has.
 func (t *Trial) AddLogitGradients(seed uint64) error {
-	s := t.Layer.Config().Gradients(t.Tokens, moe.BF16).DLogits
+	s := t.Layer.Config().Gradients(t.Tokens, moe.F32).DLogits
 	t.Extra = make([]float32, s.Elements())
 	for i, v := range reference.NewNormal(seed, ScaleOutput).Values(s.Elements()) {
 		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // not a bf16
@@ -70,20 +70,21 @@ func (t *Trial) RunBackward(ctx context.Context, b moe.Backward) error {
 	return t.stream.Synchronize(ctx)
 }
 
-// Values are a tensor's elements on the host, in one of its two types.
+// Values are a tensor's elements on the host: FP32, or bits of the layer's Type.
 type Values struct {
-	BF16 []uint16
+	Type moe.Type
+	Bits []uint16
 	F32  []float32
 }
 
-// Rows copies rows of so many elements each of a bf16 or f32 tensor, by their
+// Rows copies rows of so many elements each of a tensor, by their
 // numbers; nil: all of them.
 func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	total := of.Shape.Elements() / int64(cols)
 	if rows == nil {
 		return t.read(of, 0, of.Shape.Elements())
 	}
-	var v Values
+	v := Values{Type: of.Shape.Type}
 	for _, r := range rows {
 		if r < 0 || r >= total {
 			return v, &moe.ArgError{Field: "rows", Got: "a row past the end", Want: "rows of the tensor"}
@@ -92,20 +93,21 @@ func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 		if err != nil {
 			return v, err
 		}
-		v.BF16, v.F32 = append(v.BF16, row.BF16...), append(v.F32, row.F32...)
+		v.Bits, v.F32 = append(v.Bits, row.Bits...), append(v.F32, row.F32...)
 	}
 	return v, nil
 }
 
 // read copies elements of a tensor.
 func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
+	v.Type = of.Shape.Type
 	at := of.Ptr + driver.DevicePtr(first*of.Shape.Type.Bytes())
 	if of.Shape.Type == moe.F32 {
 		v.F32 = make([]float32, count)
 		return v, t.stream.CopyToHost(num.Bytes(v.F32), at)
 	}
-	v.BF16 = make([]uint16, count)
-	return v, t.stream.CopyToHost(num.Bytes(v.BF16), at)
+	v.Bits = make([]uint16, count)
+	return v, t.stream.CopyToHost(num.Bytes(v.Bits), at)
 }
 
 // compare holds values against what they should be.
@@ -113,5 +115,5 @@ func (v Values) compare(want []float64, rows, cols int) reference.Report {
 	if v.F32 != nil {
 		return reference.Compare(v.F32, want, rows, cols)
 	}
-	return reference.Compare(v.BF16, want, rows, cols)
+	return reference.CompareOf(v.Type, v.Bits, want, rows, cols)
 }

@@ -16,6 +16,8 @@ type Report struct {
 	// scores and experts. H, and SharedH with shared experts, are empty where they
 	// were not compared.
 	O, H, SharedH reference.Report
+	// Bounds are what Check asks of them.
+	Bounds reference.Bounds
 	// Score is the largest error of a score, ScoreBound what is allowed.
 	Score, ScoreBound float64
 	// Routing is the first token routed wrongly, or nil.
@@ -26,10 +28,15 @@ type Report struct {
 // about 2^-8 of the logit.
 const (
 	scoreBoundBF16 = 2e-2
+	scoreBoundF16  = scoreBoundBF16 / 8
 	scoreBoundF32  = 1e-4
 	// scoreStep bounds one relative to itself, given its logits.
 	scoreStep = 2e-5
 )
+
+func scoreBoundOf(l moe.Logits) float64 {
+	return map[moe.Logits]float64{moe.LogitsBF16: scoreBoundBF16, moe.LogitsF16: scoreBoundF16, moe.LogitsF32: scoreBoundF32}[l]
+}
 
 // Check returns nil when everything is inside the bounds.
 func (r Report) Check() error {
@@ -39,7 +46,7 @@ func (r Report) Check() error {
 	if !(r.Score <= r.ScoreBound) {
 		return fmt.Errorf("a score is off by %.3g, at most %.3g is allowed", r.Score, r.ScoreBound)
 	}
-	if err := r.O.Check(reference.VsUnrounded); err != nil {
+	if err := r.O.Check(r.Bounds); err != nil {
 		return fmt.Errorf("O: %w", err)
 	}
 	for _, h := range []struct {
@@ -49,7 +56,7 @@ func (r Report) Check() error {
 		if h.report.Rows == 0 {
 			continue
 		}
-		if err := h.report.Check(reference.VsUnrounded); err != nil {
+		if err := h.report.Check(r.Bounds); err != nil {
 			return fmt.Errorf("%s: %w", h.name, err)
 		}
 	}
@@ -76,10 +83,7 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 		}
 	}
 	tokens := reference.SampleTokens(r.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, want)
-	rep := Report{Sampled: len(tokens), ScoreBound: scoreBoundBF16}
-	if c.Logits == moe.LogitsF32 {
-		rep.ScoreBound = scoreBoundF32
-	}
+	rep := Report{Sampled: len(tokens), Bounds: reference.BoundsOf(c.Type, reference.Unrounded), ScoreBound: scoreBoundOf(c.Logits)}
 	if routed {
 		if rep.Score, rep.Routing, err = t.checkRouting(ref, r, tokens); err != nil {
 			return rep, err
@@ -96,23 +100,23 @@ func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, token
 	if err != nil {
 		return err
 	}
-	rep.O = reference.Compare(reference.Gather(r.O, tokens, c.Hidden), out.O, len(tokens), c.Hidden)
+	rep.O = reference.CompareOf(c.Type, reference.Gather(r.O, tokens, c.Hidden), out.O, len(tokens), c.Hidden)
 	if r.H != nil {
 		rows := reference.Group(r.ExpertIDs, c.NumExperts).Row
 		var of []int32
 		for _, token := range tokens {
 			of = append(of, rows[int(token)*c.TopK:int(token+1)*c.TopK]...)
 		}
-		rep.H = reference.Compare(reference.Gather(r.H, of, c.HWidth()), out.H, len(of), c.HWidth())
+		rep.H = reference.CompareOf(c.Type, reference.Gather(r.H, of, c.HWidth()), out.H, len(of), c.HWidth())
 		if width := c.HParts() * c.SharedWidth(); width > 0 {
-			rep.SharedH = reference.Compare(reference.Gather(r.SharedH, tokens, width), out.SharedH, len(tokens), width)
+			rep.SharedH = reference.CompareOf(c.Type, reference.Gather(r.SharedH, tokens, width), out.SharedH, len(tokens), width)
 		}
 	}
 	return nil
 }
 
 // checkRouting holds experts and scores of the tokens against float64 logits.
-// Logits that rounding to bf16 may swap are not told apart.
+// Logits that rounding may swap are not told apart.
 func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (score float64, wrong, err error) {
 	c := t.Layer.Config()
 	routing, err := ref.Route(t.X, tokens, reference.Unrounded)
@@ -204,12 +208,9 @@ func (t *Trial) logits(tokens []int32) ([]float64, error) {
 }
 
 // step is how far apart, relative to their size, two logits must be that
-// rounding can't change their order: a step of bf16, or of an FP32 sum.
+// rounding can't change their order: a step of their format, or of an FP32 sum.
 func step(l moe.Logits) float64 {
-	if l == moe.LogitsF32 {
-		return 1e-5
-	}
-	return 1.0 / 128
+	return map[moe.Logits]float64{moe.LogitsBF16: 1.0 / 128, moe.LogitsF16: 1.0 / 1024, moe.LogitsF32: 1e-5}[l]
 }
 
 // plausible checks that no expert left out is clearly better than one chosen,

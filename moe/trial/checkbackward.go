@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -82,10 +81,7 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 		return BackwardReport{}, err
 	}
 	k := backwardCheck{t: t, g: g, b: b, saved: saved, rounding: o.Rounding}
-	k.report.Bounds = reference.VsUnrounded
-	if o.Rounding == reference.Rounded {
-		k.report.Bounds = reference.VsRounded
-	}
+	k.report.Bounds = reference.BoundsOf(c.Type, o.Rounding)
 	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
 	k.report.DW1 = k.weights(c, []moe.Tensor{b.DW1.Tensor, b.DW3.Tensor}, g.W1, c.HWidth(), c.Hidden, o.Rows)
 	k.report.DW2 = k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
@@ -184,7 +180,7 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 			if k.err = err; err != nil {
 				return reference.Report{}
 			}
-			got.BF16, got.F32 = append(got.BF16, v.BF16...), append(got.F32, v.F32...)
+			got.Type, got.Bits, got.F32 = v.Type, append(got.Bits, v.Bits...), append(got.F32, v.F32...)
 		}
 	}
 	return k.judge(got, want, experts, width)
@@ -209,16 +205,17 @@ func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols
 		if err != nil {
 			return v, err
 		}
-		v.BF16, v.F32 = append(v.BF16, row.BF16...), append(v.F32, row.F32...)
+		v.Type, v.Bits, v.F32 = row.Type, append(v.Bits, row.Bits...), append(v.F32, row.F32...)
 	}
 	return v, nil
 }
 
 // column is a column of a matrix of that width.
 func (v Values) column(column, width int) (c Values) {
-	for i := column; i < max(len(v.BF16), len(v.F32)); i += width {
-		if v.BF16 != nil {
-			c.BF16 = append(c.BF16, v.BF16[i])
+	c.Type = v.Type
+	for i := column; i < max(len(v.Bits), len(v.F32)); i += width {
+		if v.Bits != nil {
+			c.Bits = append(c.Bits, v.Bits[i])
 		} else {
 			c.F32 = append(c.F32, v.F32[i])
 		}
@@ -275,10 +272,8 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 
 // judge holds rows of a gradient against want.
 func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
-	if k.rounding == reference.Rounded && v.BF16 != nil {
-		for i, w := range want { // the reference leaves weights' gradients as they are
-			want[i] = num.BF16ToFloat64(num.Float64ToBF16(w))
-		}
+	if k.rounding == reference.Rounded {
+		reference.Round(v.Type, want) // the reference leaves weights' gradients as they are
 	}
 	return v.compare(want, rows, cols)
 }

@@ -28,7 +28,7 @@ type Trial struct {
 	reference.Weights
 	// Args are the same tensors on the device, with outputs and workspace.
 	Args moe.Forward
-	// DO is the gradient of O as bf16 bits, Extra the gradients of the logits that
+	// DO is the gradient of O as bits of the layer's Type, Extra the gradients of the logits that
 	// do not come through the scores, by DLogits, Balance and ZLoss, and Back the tensors of a backward pass; see PrepareBackward.
 	DO    []uint16
 	Extra []float32
@@ -46,10 +46,10 @@ type Trial struct {
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
 	s := l.Config().Shapes(tokens)
 	weight := func(seed uint64, of moe.Shape) []uint16 {
-		return reference.NewNormal(seed, ScaleWeight*boost).Values(of.Elements())
+		return reference.NewNormalOf(of.Type, seed, ScaleWeight*boost).Values(of.Elements())
 	}
 	bias := func(seed uint64, of moe.Shape) []uint16 {
-		return reference.NewNormal(seed, ScaleBias).Values(of.Elements())
+		return reference.NewNormalOf(of.Type, seed, ScaleBias).Values(of.Elements())
 	}
 	w := reference.Weights{
 		W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
@@ -61,7 +61,7 @@ func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64
 	if w.Router = weight(seed+1, s.Router); l.Config().RouterF32 {
 		w.Router, w.RouterF32 = nil, wide(w.Router, weight(seed+15, s.Router))
 	}
-	return FromHost(dev, l, tokens, reference.NewNormal(seed, ScaleX).Values(s.X.Elements()), w)
+	return FromHost(dev, l, tokens, reference.NewNormalOf(s.X.Type, seed, ScaleX).Values(s.X.Elements()), w)
 }
 
 // wide are numbers with more of a fraction than 16 bits have, a little off some

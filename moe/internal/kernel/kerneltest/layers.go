@@ -19,7 +19,7 @@ type Layer struct {
 }
 
 // Layers have every kernel of the registry between them: all layouts of
-// weights, both formats of logits, gated and plain activations, biases, rounding,
+// weights, all formats of logits, both types of elements, gated and plain activations, biases, rounding,
 // shared experts, odd sizes, the widest routing, and tilings that are nobody's default. A kernel
 // that none of them has fails moe's TestPTX and package kernel's TestAssemble.
 var Layers = []Layer{
@@ -49,6 +49,9 @@ var Layers = []Layer{
 	{Name: "score-on-input", Config: spec.Config{Hidden: 5120, Intermediate: 8192, NumExperts: 16, TopK: 1, WeightOrder: spec.InOut,
 		Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1}},
 	{Name: "router-f32", Config: spec.Config{Hidden: 4096, Intermediate: 3072, NumExperts: 72, TopK: 8, Logits: spec.LogitsF32, RouterF32: true}},
+	{Name: "fp16", Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8, Type: spec.F16, Logits: spec.LogitsF16}},
+	{Name: "fp16-bias-shared", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 60, TopK: 6, Type: spec.F16, Logits: spec.LogitsF32, RouterF32: true,
+		WeightOrder: spec.InOut, GateUp: spec.Interleaved, Bias: true, SharedExperts: 1, SharedGate: true, Lists: true}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 

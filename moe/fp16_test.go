@@ -1,0 +1,61 @@
+package moe_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
+)
+
+// fp16 is a layer in fp16.
+func fp16(c moe.Config) moe.Config {
+	if c.Type = moe.F16; c.Logits == moe.LogitsBF16 {
+		c.Logits = moe.LogitsF16
+	}
+	return c
+}
+
+// checkPasses runs a layer forward and backward and holds all that it writes
+// against float64, in bounds of its type.
+func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
+	t.Helper()
+	tr := newTrial(t, c, tokens, 12)
+	require.NoError(t, tr.PrepareBackward(3, weights))
+	r := forward(t, tr, tr.Args)
+	report, err := tr.Check(r, tokens)
+	require.NoError(t, err)
+	require.NoError(t, report.Check())
+	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
+		report, err := tr.CheckBackward(tr.Back, r, trial.BackwardCheck{Routed: true, Rounding: rounding, Tokens: tokens, Rows: 200})
+		require.NoError(t, err)
+		require.NoError(t, report.Check())
+	}
+}
+
+// fp16Layers touch what has code of its own: the router's epilogue and Select,
+// lists, rounding, shared experts, both orders of weights, FP32 router weights.
+var fp16Layers = []moe.Config{
+	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 3},
+	{Hidden: 128, Intermediate: 64, NumExperts: 40, TopK: 5, Score: moe.Sigmoid, Renormalize: moe.RenormSum, SharedExperts: 2, SharedGate: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 12, TopK: 2, Logits: moe.LogitsF32, RouterF32: true, GateUp: moe.Interleaved, Bias: true},
+	{Hidden: 128, Intermediate: 128, NumExperts: 6, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, Score: moe.SoftmaxAll},
+	{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Apart, Bias: true, RouterBias: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 1, Score: moe.Sigmoid, ScoreOnInput: true, WeightOrder: moe.InOut},
+	{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 8, Activation: moe.ReLU2, Score: moe.SoftmaxAll, ExpertScale: true, Logits: moe.LogitsF32},
+}
+
+// Layers in fp16, forward and backward.
+func TestFP16(t *testing.T) {
+	for i, c := range fp16Layers {
+		if testing.Short() && i%3 != 0 {
+			continue
+		}
+		weights := []moe.Type{moe.F16, moe.F32}[i%2]
+		t.Run(fmt.Sprintf("%v %v", c, weights), func(t *testing.T) { checkPasses(t, fp16(c), 70, weights) })
+	}
+}
