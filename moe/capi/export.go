@@ -126,8 +126,11 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 		if err != nil {
 			return err
 		}
-		f := forwardOf(l, p)
-		return l.pass(func(c *moe.Call) error { return which(c, l.dev.WrapStream(uintptr(p.stream)), f) })
+		c := l.borrow()
+		c.setForward(l, &p)
+		err = which(c.Call, c.on(l.dev, p.stream), c.forward)
+		l.giveBack(c)
+		return err
 	})
 }
 
@@ -152,11 +155,12 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, dr
 		if err != nil {
 			return err
 		}
-		b, err := backwardOf(l, p)
-		if err != nil {
-			return err
+		c := l.borrow()
+		if err = c.setBackward(l, &p); err == nil {
+			err = which(c.Call, c.on(l.dev, p.stream), c.backward)
 		}
-		return l.pass(func(c *moe.Call) error { return which(c, l.dev.WrapStream(uintptr(p.stream)), b) })
+		l.giveBack(c)
+		return err
 	})
 }
 

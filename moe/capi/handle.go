@@ -13,6 +13,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
 )
 
 // handles are the open devices and layers. A number is never given twice, so
@@ -32,7 +33,37 @@ type layer struct {
 	*moe.Layer
 	dev  driver.Device
 	lock sync.Mutex
-	idle []*moe.Call
+	idle []*call
+}
+
+// call is a call with what it keeps from pass to pass, so that a pass takes no
+// memory of the host: addresses alone, which are not looked at again.
+type call struct {
+	*moe.Call
+	forward  moe.Forward
+	backward moe.Backward
+
+	stream driver.Stream
+	raw    C.uint64_t // stream's
+
+	shapes    moe.Shapes
+	gradients spec.GradientShapes
+	tokens    C.int64_t // those of shapes and gradients
+}
+
+// on is the stream of a pass.
+func (c *call) on(dev driver.Device, raw C.uint64_t) driver.Stream {
+	if c.stream == nil || c.raw != raw {
+		c.stream, c.raw = dev.WrapStream(uintptr(raw)), raw
+	}
+	return c.stream
+}
+
+// shape sets the shapes of l for so many tokens.
+func (c *call) shape(l *layer, tokens C.int64_t) {
+	if c.shapes.X.IsZero() || c.tokens != tokens {
+		c.shapes, c.gradients, c.tokens = l.Shapes(int(tokens)), l.Config().Gradients(int(tokens), moe.BF16), tokens
+	}
 }
 
 func (*device) String() string { return "device" }
@@ -72,22 +103,24 @@ func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	return found, &moe.ArgError{Field: found.String(), Got: got, Want: "the handle of an open " + found.String()}
 }
 
-// pass runs f with a call that is nobody else's.
-func (l *layer) pass(f func(*moe.Call) error) error {
-	var c *moe.Call
+// borrow gives a call that is nobody else's, until it is given back: one of a
+// pass that panicked never is.
+func (l *layer) borrow() *call {
 	l.lock.Lock()
+	defer l.lock.Unlock()
 	if n := len(l.idle); n > 0 {
-		c, l.idle = l.idle[n-1], l.idle[:n-1]
+		c := l.idle[n-1]
+		l.idle = l.idle[:n-1]
+		return c
 	}
-	l.lock.Unlock()
-	if c == nil {
-		c = l.NewCall()
-	}
-	err := f(c)
+	return &call{Call: l.NewCall()}
+}
+
+// giveBack ends what borrow began.
+func (l *layer) giveBack(c *call) {
 	l.lock.Lock()
+	defer l.lock.Unlock()
 	l.idle = append(l.idle, c)
-	l.lock.Unlock()
-	return err
 }
 
 //export sm_close

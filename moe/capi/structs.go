@@ -161,10 +161,11 @@ func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradie
 	return moe.Gradient{Tensor: optional(g.address, s), Accumulate: g.accumulate != 0}
 }
 
-// forwardOf are the buffers of a forward pass of l.
-func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
-	s := l.Shapes(int(p.tokens))
-	f := moe.Forward{
+// setForward takes the buffers of a forward pass of l.
+func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
+	c.shape(l, p.tokens)
+	s, f := &c.shapes, &c.forward
+	*f = moe.Forward{
 		X:       tensor(p.x, s.X),
 		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
@@ -179,7 +180,6 @@ func forwardOf(l *layer, p C.sm_forward_pass) moe.Forward {
 		s := l.Config().ListShapes(int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
 	}
-	return f
 }
 
 // weight is one that not every layer has. Of one that its configuration has none
@@ -192,7 +192,7 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 }
 
 // weightsOf are a layer's weights, but for what few routers have.
-func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
+func weightsOf(s *moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
 	return moe.Weights{
 		Router: tensor(router, s.Router), W1: tensor(w1, s.W1), W3: weight(w3, s.W3), W2: tensor(w2, s.W2),
 		B1: weight(b1, s.B1), B3: weight(b3, s.B3), B2: weight(b2, s.B2),
@@ -200,7 +200,7 @@ func weightsOf(s moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weig
 }
 
 // sharedOf adds those of its shared experts.
-func sharedOf(w *moe.Weights, s moe.Shapes, w1, w3, w2, gate C.uint64_t) {
+func sharedOf(w *moe.Weights, s *moe.Shapes, w1, w3, w2, gate C.uint64_t) {
 	w.SharedW1, w.SharedW3, w.SharedW2, w.SharedGate = weight(w1, s.SharedW1), weight(w3, s.SharedW3), weight(w2, s.SharedW2), weight(gate, s.SharedGate)
 }
 
@@ -213,12 +213,11 @@ func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t
 	return moe.List{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
-// backwardOf are the buffers of a backward pass of l.
-func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
-	var err error
-	s := l.Shapes(int(p.tokens))
-	g := l.Config().Gradients(int(p.tokens), moe.BF16)
-	b := moe.Backward{
+// setBackward takes the buffers of a backward pass of l.
+func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
+	c.shape(l, p.tokens)
+	s, g, b := &c.shapes, &c.gradients, &c.backward
+	*b = moe.Backward{
 		X:       tensor(p.x, s.X),
 		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
 		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
@@ -250,5 +249,5 @@ func backwardOf(l *layer, p C.sm_backward_pass) (moe.Backward, error) {
 		s := l.Config().ListShapes(int(p.entries))
 		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)
 	}
-	return b, err
+	return err
 }

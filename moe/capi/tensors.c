@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -18,52 +19,76 @@ typedef struct {
 	uint64_t offset;
 } tensor;
 
+typedef struct owned {
+	uint32_t major, minor;
+	void *owner;
+	void (*release)(struct owned *);
+	uint64_t flags;
+	tensor of;
+} owned;
+
 typedef struct {
 	uint32_t major, minor;
 	const void *previous;
-	void *allocate, *from_object, *to_object;
+	int (*allocate)(const tensor *like, owned **out, void *context, void (*fail)(void *context, const char *kind, const char *text));
+	void *from_object, *to_object;
 	int (*borrow)(void *object, tensor *out);
 	int (*current_stream)(int32_t device_type, int32_t device_index, void **out);
 } exchange;
 
-/* Whether a tensor lies densely and is what a plan wants. */
+static sm_python python;
+
+void sm_use_python(const sm_python *p) { python = *p; }
+
+static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data + t->offset; }
+
+/* Whether a tensor's rows lie densely: where a layer has tokens the tensor may have
+ * batches of sequences. */
 static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, int64_t tokens) {
 	if (t->device.type != p->device_type || t->device.index != p->device_index) return 0;
-	if (w->any) return 1;
-	if (t->rank != w->rank || t->type.code != w->code || t->type.bits != w->bits || t->type.lanes != 1) return 0;
-	int64_t step = 1;
+	if (t->type.code != w->code || t->type.bits != w->bits || t->type.lanes != 1) return 0;
+	int64_t step = 1, rows = 1;
 	for (int i = t->rank - 1; i >= 0; i--) {
-		if (t->shape[i] != (w->shape[i] < 0 ? tokens : w->shape[i])) return 0;
 		if (t->strides != NULL && t->shape[i] != 1 && t->strides[i] != step) return 0;
 		step *= t->shape[i];
+		if (i < t->rank - 1) rows *= t->shape[i];
 	}
+	if (w->rows) return t->rank > 1 && t->shape[t->rank - 1] == w->shape[1] && rows == tokens;
+	if (t->rank != w->rank) return 0;
+	for (int i = 0; i < t->rank; i++)
+		if (t->shape[i] != (w->shape[i] < 0 ? tokens : w->shape[i])) return 0;
 	return 1;
 }
 
+/* How many tokens x has. */
+static int64_t tokens_of(const tensor *x) {
+	int64_t n = 1;
+	for (int i = 0; i < x->rank - 1; i++) n *= x->shape[i];
+	return n;
+}
+
 /* Whether an object is of a type whose tensors DLPack's interface knows. */
-static int known(const sm_plan *p, void *object) {
-	void *type = p->type_of(object);
-	p->forget(type);
-	return type == p->types[0] || type == p->types[1];
+static int known(void *object) {
+	void *type = python.type_of(object);
+	python.forget(type);
+	return type == python.types[0] || type == python.types[1];
 }
 
 /* Writes the tensors' addresses to a pass; 0 where one is not what is wanted. */
-static int filled(const sm_plan *p, void *tuple, sm_forward_pass *pass) {
-	const exchange *dl = p->exchange;
+static int filled(const sm_plan *p, void *const *tensors, sm_forward_pass *pass) {
+	const exchange *dl = python.exchange;
 	for (uint32_t i = 0; i < p->count; i++) {
 		const sm_wanted *w = &p->wanted[i];
-		void *object = p->item(tuple, i);
-		if (object == NULL) return 0;
-		if (object == p->none || w->rank == 0) {
-			if (object != p->none || w->rank != 0) return 0;
+		if (tensors[i] == python.none || w->rank == 0) {
+			if (tensors[i] != python.none || w->rank != 0) return 0;
 			continue;
 		}
 		tensor t;
-		if (!known(p, object) || dl->borrow(object, &t) != 0) return 0;
-		if (i == 0 && t.rank == 2) pass->tokens = t.shape[0];
+		if (!known(tensors[i]) || dl->borrow(tensors[i], &t) != 0) return 0;
+		if (i == 0) pass->tokens = tokens_of(&t);
 		if (!fits(p, w, &t, pass->tokens)) return 0;
-		uint64_t address = (uint64_t)(uintptr_t)t.data + t.offset;
-		memcpy((char *)pass + w->field, &address, sizeof address);
+		uint64_t at = address(&t);
+		memcpy((char *)pass + w->field, &at, sizeof at);
 	}
 	void *stream = NULL;
 	if (dl->current_stream(p->device_type, p->device_index, &stream) != 0) return 0;
@@ -71,21 +96,55 @@ static int filled(const sm_plan *p, void *tuple, sm_forward_pass *pass) {
 	return 1;
 }
 
-int32_t sm_queue_tensors(const sm_plan *p, void *tuple, int64_t need) {
+/* The bytes of workspace that a pass needs, less than 0 where the layer refuses so many tokens. */
+static int64_t workspace_of(sm_plan *p, int64_t tokens) {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	sm_sizes_of s = {.size = sizeof s};
+	sm_kept *kept = &p->kept[tokens % SM_KEPT_SIZES];
+	int64_t bytes = -1;
+	pthread_mutex_lock(&lock);
+	if (kept->bytes == 0 || kept->tokens != tokens) {
+		if (p->sizes(p->layer, tokens, 0, &s) == SM_OK) *kept = (sm_kept){tokens, (s.workspace + 15) & ~(int64_t)15};
+	}
+	if (kept->tokens == tokens && kept->bytes != 0) bytes = kept->bytes;
+	pthread_mutex_unlock(&lock);
+	return bytes;
+}
+
+static void no_room(void *context, const char *kind, const char *text) { (void)context, (void)kind, (void)text; }
+
+/* Gives a pass its workspace, which the caller releases, and room for a routing that nobody
+ * asks for. NULL where there is none. */
+static owned *lend_workspace(sm_plan *p, sm_forward_pass *pass) {
+	const exchange *dl = python.exchange;
+	int64_t need = workspace_of(p, pass->tokens), each = (pass->tokens * p->top_k * 4 + 15) & ~(int64_t)15;
+	if (need < 0 || dl->allocate == NULL) return NULL;
+	int64_t bytes = need + (p->inner_routing ? 2 * each : 0);
+	tensor like = {.device = {p->device_type, p->device_index}, .rank = 1, .type = {1, 8, 1}, .shape = &bytes};
+	owned *room = NULL;
+	if (dl->allocate(&like, &room, NULL, no_room) != 0 || room == NULL) return NULL;
+	pass->workspace = address(&room->of);
+	pass->workspace_bytes = need;
+	if (p->inner_routing) {
+		pass->scores = pass->workspace + (uint64_t)need;
+		pass->expert_ids = pass->scores + (uint64_t)each;
+	}
+	return room;
+}
+
+void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
+	sm_plan *p = python.pointer_in(capsule, NULL);
 	sm_forward_pass pass;
 	memset(&pass, 0, sizeof pass);
 	pass.size = sizeof pass;
-	if (!filled(p, tuple, &pass)) {
-		p->unraise();
-		return -1;
+	owned *room = NULL;
+	if (count != p->count || !filled(p, tensors, &pass) || (room = lend_workspace(p, &pass)) == NULL) {
+		python.unraise();
+		return python.number(-1);
 	}
-	pass.workspace_bytes = need;
-	if (p->inner_routing) {
-		pass.scores = pass.workspace + (uint64_t)need;
-		pass.expert_ids = pass.scores + (((uint64_t)(pass.tokens * p->top_k) * 4 + 15) & ~(uint64_t)15);
-	}
-	void *state = p->leave();
+	void *state = python.leave();
 	sm_status status = p->queue(p->layer, &pass);
-	p->enter(state);
-	return (int32_t)status;
+	python.enter(state);
+	room->release(room);
+	return python.number((long)status);
 }

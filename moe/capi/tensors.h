@@ -12,8 +12,8 @@
 
 #include "sonicmoe.h"
 
-/* The most tensors of a pass. */
-enum { SM_TENSORS = 24 };
+/* The most tensors of a pass, and the numbers of tokens whose sizes a plan keeps. */
+enum { SM_TENSORS = 24, SM_KEPT_SIZES = 64 };
 
 /* What a tensor of a pass must be, and where in the pass its address goes. */
 typedef struct sm_wanted {
@@ -21,34 +21,52 @@ typedef struct sm_wanted {
 	uint8_t code;     /* of its type, as DLPack has it */
 	uint8_t bits;
 	uint8_t rank;     /* 0 where there must be None */
-	uint8_t any;      /* not 0: the caller made it for this pass */
+	uint8_t rows;     /* not 0: [-1, shape[1]] with as many dimensions as the tensor has */
 	int64_t shape[3]; /* -1 is the number of tokens */
 } sm_wanted;
+
+/* The workspace of so many tokens; 0 bytes is not known. */
+typedef struct sm_kept {
+	int64_t tokens, bytes;
+} sm_kept;
+
+/* What a process with Python has, once for all plans. */
+typedef struct sm_python {
+	const void *exchange;  /* torch's DLPackExchangeAPI */
+	const void *none;      /* Python's None */
+	const void *types[2];  /* the types that a tensor may have */
+	void *(*pointer_in)(void *capsule, const char *name);
+	void *(*number)(long); /* makes one of Python's */
+	void *(*type_of)(void *);
+	void (*forget)(void *);
+	void (*unraise)(void); /* drops the exception of an object that is no tensor */
+	void *(*leave)(void);  /* lets other threads of Python run, until enter */
+	void (*enter)(void *);
+} sm_python;
+
+/* Tells the library of Python, before any plan is used. */
+void sm_use_python(const sm_python *python);
 
 /* All of a kind of pass that is the same for each of its calls. */
 typedef struct sm_plan {
 	sm_handle layer;
-	/* sm_forward or sm_experts. */
+	/* sm_forward or sm_experts, and sm_sizes. */
 	sm_status (*queue)(sm_handle, const sm_forward_pass *);
-	const void *exchange;    /* a DLPackExchangeAPI */
-	const void *none;        /* Python's None */
-	const void *types[2];    /* the types that a tensor may have */
-	void *(*item)(void *tuple, intptr_t i);
-	void *(*type_of)(void *);
-	void (*forget)(void *);
-	void (*unraise)(void);   /* drops the exception of an object that is no tensor */
-	void *(*leave)(void);    /* lets other threads of Python run, until enter */
-	void (*enter)(void *);
+	sm_status (*sizes)(sm_handle, int64_t tokens, int64_t entries, sm_sizes_of *);
 	int32_t device_type, device_index;
 	int64_t top_k;
-	uint32_t count;          /* of wanted */
-	uint32_t inner_routing;  /* not 0: scores and ids lie behind the workspace */
+	uint32_t count;         /* of wanted */
+	uint32_t inner_routing; /* not 0: scores and ids lie behind the workspace */
 	sm_wanted wanted[SM_TENSORS];
+	sm_kept kept[SM_KEPT_SIZES]; /* each at its tokens modulo SM_KEPT_SIZES */
 } sm_plan;
 
-/* Queues a pass on the current stream of the plan's device: tuple are the tensors that
- * are wanted, x the first and then the workspace, of which the pass may use need bytes.
- * -1, with nothing queued, where one is not what is wanted. */
-int32_t sm_queue_tensors(const sm_plan *plan, void *tuple, int64_t need);
+/* A function of Python's, METH_FASTCALL, of a capsule with a plan: queues a pass of the
+ * tensors that are wanted, x the first, on the current stream of the plan's device. x and
+ * o may have more dimensions than two, all but the last of tokens. It gives the status, and
+ * -1, with nothing queued, where a tensor is not what is wanted. The workspace is torch's
+ * and goes back as soon as the pass is queued: what torch puts there next runs behind it,
+ * on the same stream. */
+void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count);
 
 #endif

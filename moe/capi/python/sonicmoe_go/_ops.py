@@ -79,13 +79,20 @@ def _inferred_experts(c: Config) -> Shapes:
     return x, o, ("scores", torch.float32, chosen), ("expert_ids", torch.int32, chosen), *expert_shapes(c)
 
 
+def quick(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None] | None:
+    """infer where the library itself finds all as it should be, of x [..., d]; None where it does not."""
+    plan = _plans.plan(c.key, False, x, _inferred_logits if logits else _inferred)
+    if plan is None:
+        return None
+    o, l_out = torch.empty_like(x), x.new_empty((x.numel() // c.hidden, c.num_experts), dtype=DTYPES[c.logits]) if logits else None
+    return (o, l_out) if plan.queue(x, o, l_out, *weights) else None
+
+
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
     """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
-    plan = _plans.plan(c.key, False, x, _inferred_logits if logits else _inferred)
-    if plan is not None:
-        o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
-        if plan.queue(x, o, l_out, *weights):
-            return o, l_out
+    given = quick(x, weights, c, logits) if x.dim() == 2 else None
+    if given is not None:
+        return given
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     _passes.forward(layer(c.key, name_of(x)), False, x, weights, None, None, l_out, o, None, None)
@@ -258,7 +265,7 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
 
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
     """Output of experts, past torch's dispatcher, for calls that nothing follows."""
-    plan = _plans.plan(config, True, x, _inferred_experts) if tokens is None else None
+    plan = _plans.plan(config, True, x, _inferred_experts) if tokens is None and x.dim() == 2 else None
     if plan is not None:
         o = torch.empty_like(x)
         if plan.queue(x, o, scores, expert_ids, *weights):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._weights import shapes
+from ._ops import eager, quick
+from ._weights import WEIGHTS, shapes
 from .functional import moe_of
 
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
@@ -120,7 +121,7 @@ class SonicMoE(nn.Module):
         if c.shared_gate:
             self.shared_expert_gate = _Weights()
         names = _names(c)
-        self._paths = tuple(_split(names[n]) if dtype else None for n, dtype, _ in shapes(c))
+        self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
             if dtype is not None:
@@ -172,9 +173,8 @@ class SonicMoE(nn.Module):
     def _covers(self, block: nn.Module) -> None:
         """Refuses a block that has other weights than this layer."""
         kind, names, ours = type(block).__name__, _names(self.config), set()
-        for (what, _, shape), path in zip(shapes(self.config), self._paths):
-            if path is None:
-                continue
+        for i, path in self._paths:
+            what, _, shape = shapes(self.config)[i]
             try:
                 w = _at(self, path)
             except AttributeError:
@@ -191,10 +191,13 @@ class SonicMoE(nn.Module):
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""
-        c, x = self.config, hidden_states
-        at = _at if torch.compiler.is_compiling() else _at_once
-        weights = [path and at(self, path) for path in self._paths]
-        if torch.is_autocast_enabled("cuda" if x.is_cuda else x.device.type):
+        c, x, rounds = self.config, hidden_states, self.training and self.config.rounds
+        compiling = torch.compiler.is_compiling()
+        weights, at = [None] * len(WEIGHTS), _at if compiling else _at_once
+        for i, path in self._paths:
+            weights[i] = at(self, path)
+        # The first question is the cheap one.
+        if (compiling or torch._C._is_any_autocast_enabled()) and torch.is_autocast_enabled(x.device.type):
             kept = [weights[i] for i in self._f32]
             x, *weights = autocast(x, *weights)
             for i, w in zip(self._f32, kept):
@@ -203,9 +206,13 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
+        if not rounds and eager(x, *weights):
+            given = quick(x, weights, c, logits)
+            if given is not None:
+                return given
         if x.dim() != 2:
             x = x.reshape(-1, c.hidden)
-        o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, self.training and c.rounds, None)
+        o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, rounds, None)
         return o if hidden_states.dim() == 2 else o.view(hidden_states.shape), l
 
     def extra_repr(self) -> str:

@@ -41,7 +41,7 @@ def plan():
     l = _library.layer(CONFIG.key, "emulated")
     address = ctypes.cast(queue, ctypes.c_void_p).value
     made = _plans.Plan(l, address, _ops._inferred(CONFIG), True, (1, 0))
-    made.kept = queue
+    made.layer, made.kept = l, queue
     return made, queued
 
 
@@ -50,8 +50,8 @@ def test_pass(plan):
     given = tensors()
     assert made.queue(*given)
     (handle, got), = queued
-    need, _ = _passes.room(made._layer, TOKENS, 0, True)
-    assert handle == made._layer.handle
+    need, _ = _passes.room(made.layer, TOKENS, 0, True)
+    assert handle == made.layer.handle
     assert (got["size"], got["tokens"], got["workspace_bytes"], got["stream"]) == (BYTES, TOKENS, need, 0)
     names = [name for name, *_ in _ops._inferred(CONFIG)]
     assert {n: got[n] for n in names} == {n: 0 if t is None else t.data_ptr() for n, t in zip(names, given)}
@@ -59,6 +59,27 @@ def test_pass(plan):
     assert got["expert_ids"] == got["scores"] + 4 * TOKENS * CONFIG.top_k
     rest = set(_passes.FIELDS) - set(names) - {"size", "tokens", "workspace_bytes", "workspace", "scores", "expert_ids"}
     assert not any(got[n] for n in rest)
+
+
+def test_batches_of_sequences(plan):
+    made, queued = plan
+    x, o, *rest = tensors()
+    assert made.queue(x.view(2, 3, 4, -1), o.view(1, TOKENS, -1), *rest)
+    assert queued[0][1]["tokens"] == TOKENS
+    assert not made.queue(x.view(2, 12, -1).transpose(0, 1), o, *rest)
+
+
+def test_workspace_of_each_number_of_tokens(plan):
+    """Numbers that share a place in the plan's table have sizes of their own."""
+    made, queued = plan
+    x, o, *rest = tensors()
+    for t in (1, 65, 1, 129, 0, 64, 65):
+        x, o = torch.zeros(t, 128, dtype=torch.bfloat16), torch.zeros(t, 128, dtype=torch.bfloat16)
+        assert made.queue(x, o, *rest)
+        got = queued[-1][1]
+        need, _ = _passes.room(made.layer, t, 0, True)
+        assert (got["tokens"], got["workspace_bytes"]) == (t, need)
+        assert got["expert_ids"] - got["workspace"] == need + (4 * t * CONFIG.top_k + 15 & -16)
 
 
 class Other(torch.Tensor):
@@ -77,11 +98,11 @@ def _with(i, change):
     "change",
     [
         _with(0, lambda x: x.float()), _with(0, lambda x: x.half()), _with(0, lambda x: x[:, :32].contiguous()),
-        _with(0, lambda x: x.t().contiguous().t()), _with(0, lambda x: x.view(TOKENS, 1, -1)), _with(0, lambda x: x.to("meta")),
+        _with(0, lambda x: x.t().contiguous().t()), _with(0, lambda x: x.flatten()), _with(0, lambda x: x.to("meta")),
         _with(0, lambda x: x.as_subclass(Other)), _with(1, lambda o: o[1:]), _with(1, lambda o: None), _with(1, lambda o: [o]),
         _with(1, lambda o: o.to_sparse()), _with(2, lambda _: torch.zeros(TOKENS, 4)), _with(3, lambda r: r[:, ::2]),
         _with(4, lambda _: torch.zeros(4)), _with(7, lambda w: w.transpose(1, 2)), _with(7, lambda w: "w1"),
-        lambda ts: ts[:-1],
+        _with(7, lambda w: w.flatten(0, 1)), lambda ts: ts[:-1], lambda ts: [],
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_not_queued(plan, change):
@@ -94,7 +115,7 @@ def test_what_does_not_fit_is_not_queued(plan, change):
 def test_error_of_a_pass(plan):
     made, _ = plan
     lib = _library.library()
-    refused = _plans.Plan(made._layer, ctypes.cast(lib.sm_forward, ctypes.c_void_p).value, _ops._inferred(CONFIG), True, (1, 0))
-    refused._struct.layer = 0
+    refused = _plans.Plan(made.layer, ctypes.cast(lib.sm_forward, ctypes.c_void_p).value, _ops._inferred(CONFIG), True, (1, 0))
+    refused._struct.layer, refused._struct.kept[TOKENS] = 0, (TOKENS, 1)
     with pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
         refused.queue(*tensors())
