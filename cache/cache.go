@@ -39,7 +39,9 @@ type Options struct {
 	// directory (os.UserCacheDir). Off turns the cache off.
 	Dir string
 	// Layers are more directories or bundles (see Export), looked up in order
-	// after Dir and never written: what an image or an administrator brings.
+	// after Dir and never written: what an image or an administrator brings. An
+	// earlier place's module whose machine code is of no use to the caller, or
+	// that has none, does not hide a later one's.
 	Layers []string
 	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
 	// Dir may be a bundle then.
@@ -198,31 +200,43 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 	c.log.Warn("cache: file ignored", "path", path, "reason", err, "moved_to", moved)
 }
 
-// lookup finds a file in the first layer that has a sound one.
-func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error)) (found T, o Outcome) {
+// lookup finds a file in the first layer that has a sound one whose content is
+// enough, or in the first that has a sound one at all.
+func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o Outcome) {
 	if len(c.layers) == 0 {
 		return found, Disabled
 	}
 	o = Miss
 	for _, l := range c.layers {
 		data, fi, err := l.read(name)
+		var v T
 		if err == nil {
-			if found, err = decode(data); err == nil {
-				l.touch(name, fi)
-				c.counters.bytesRead.Add(int64(len(data)))
-				return found, Hit
-			}
+			v, err = decode(data)
 		}
-		if isDamage(err) {
+		switch {
+		case err == nil:
+			l.touch(name, fi)
+			c.counters.bytesRead.Add(int64(len(data)))
+			if enough(v) {
+				return v, Hit
+			}
+			if o != Hit {
+				found, o = v, Hit
+			}
+		case isDamage(err):
 			c.reportDamage(l, name, fi, err)
-			o = Damaged
-		} else if !errors.Is(err, fs.ErrNotExist) {
+			if o != Hit {
+				o = Damaged
+			}
+		case !errors.Is(err, fs.ErrNotExist):
 			c.trouble("file can't be read", err)
 		}
 	}
-	var none T
-	return none, o
+	return found, o
 }
+
+// sound is enough for a caller whom any content serves.
+func sound[T any](T) bool { return true }
 
 // isDamage tells a bad file from one that is absent or can't be read now.
 func isDamage(err error) bool { return errors.Is(err, ErrDamaged) || errors.Is(err, ErrVersion) }

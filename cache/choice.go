@@ -15,7 +15,7 @@ func (c *Cache) choice(key string) ([]byte, Outcome) {
 	return lookup(c, fileName(KindChoice, name), func(data []byte) ([]byte, error) {
 		_, value, err := decodeChoice(data, name)
 		return value, err
-	})
+	}, sound)
 }
 
 // PutChoice stores a value, in place of an earlier one. Like Put's, its

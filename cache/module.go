@@ -1,18 +1,29 @@
 package cache
 
+import "slices"
+
 // Get returns the entry of a key if a sound one is in any layer. The entry's
 // slices are the caller's own. With every Outcome but Hit the entry is empty
 // and the caller does the work itself.
 func (c *Cache) Get(key Key) (Entry, Outcome) {
-	e, o := c.module(key)
+	e, o := c.module(key, sound)
 	return e, c.counters.count(o)
 }
 
-// module is Get uncounted.
-func (c *Cache) module(key Key) (Entry, Outcome) {
+// GetFor is Get for a caller who has a use for some producers' images: the
+// first entry that has one of those, and the first of all where none has.
+func (c *Cache) GetFor(key Key, use func(producer string) bool) (Entry, Outcome) {
+	e, o := c.module(key, func(e Entry) bool {
+		return slices.ContainsFunc(e.Images, func(im Image) bool { return use(im.Producer) })
+	})
+	return e, c.counters.count(o)
+}
+
+// module looks for the first entry that is good enough, uncounted.
+func (c *Cache) module(key Key, enough func(Entry) bool) (Entry, Outcome) {
 	return lookup(c, fileName(KindModule, key), func(data []byte) (Entry, error) {
 		return decodeEntry(data, key)
-	})
+	}, enough)
 }
 
 // Put stores an entry. Images that are on disk for the same PTX and other
@@ -29,7 +40,7 @@ func (c *Cache) Put(key Key, e Entry) Outcome {
 	mu := &c.merging[key[0]%byte(len(c.merging))]
 	mu.Lock()
 	defer mu.Unlock()
-	if old, o := c.module(key); o == Hit {
+	if old, o := c.module(key, sound); o == Hit {
 		if old.covers(e) {
 			return c.counters.count(Unchanged)
 		}

@@ -132,3 +132,54 @@ func TestModes(t *testing.T) {
 		assert.Equal(t, want, fi.Mode().Perm(), path)
 	}
 }
+
+// A caller who has a use for some producers' machine code gets the first entry
+// that has it, however many places before hold the module without.
+func TestModuleOfUseInALaterLayer(t *testing.T) {
+	key, e := testEntry(1, 100)
+	images := map[string][]Image{
+		"PTX":    nil,
+		"driver": e.Images[:1],
+		"ptxas":  e.Images[1:],
+		"both":   e.Images,
+	}
+	for _, c := range []struct {
+		places []string
+		use    string
+		want   int // which place's entry comes; -1 is none
+	}{
+		{[]string{"PTX", "ptxas"}, "ptxas 13.0.88", 1},
+		{[]string{"PTX", "driver", "ptxas", "both"}, "ptxas 13.0.88", 2},
+		{[]string{"driver", "PTX", "both"}, "ptxas 13.0.88", 2},
+		{[]string{"ptxas", "both"}, "ptxas 13.0.88", 0},
+		{[]string{"PTX", "driver"}, "driver 14000", 0},
+		{[]string{"none", "driver", "PTX"}, "driver 14000", 1},
+		{[]string{"damaged", "PTX"}, "driver 14000", 1},
+		{[]string{"PTX", "damaged"}, "driver 14000", 0},
+		{[]string{"PTX", "damaged", "both"}, "driver 13000", 2},
+		{[]string{"none", "none"}, "driver 13000", -1},
+	} {
+		t.Run(strings.Join(c.places, ", ")+" for "+c.use, func(t *testing.T) {
+			var dirs []string
+			for _, place := range c.places {
+				in, _ := testCache(t)
+				dirs = append(dirs, in.Dir())
+				switch place {
+				case "none":
+				case "damaged":
+					writeFile(t, modulePath(in, key), []byte("damage"))
+				default:
+					require.Equal(t, Stored, in.Put(key, Entry{Label: place, PTX: e.PTX, Images: images[place]}))
+				}
+			}
+			got, o := Open(Options{Dir: dirs[0], Layers: dirs[1:]}).GetFor(key, func(producer string) bool { return producer == c.use })
+			if c.want < 0 {
+				assert.Equal(t, Miss, o)
+				return
+			}
+			assert.Equal(t, Hit, o)
+			assert.Equal(t, c.places[c.want], got.Label)
+			assert.Equal(t, len(images[got.Label]), len(got.Images))
+		})
+	}
+}

@@ -272,7 +272,7 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 // that the device may take. Nil and no error is a miss, an error says why the
 // device refused all that it was given.
 func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Source) (driver.Function, error) {
-	e, outcome := c.Get(key)
+	e, outcome := c.GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
 	if outcome != cache.Hit {
 		return nil, nil
 	}

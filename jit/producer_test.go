@@ -33,6 +33,34 @@ func (u *updated) Accepts(producer string) bool {
 	return false
 }
 
+// PTX alone, or machine code that the device does not take, in the user's cache
+// does not hide a bundle's: nothing is compiled.
+func TestMachineCodeInALaterPlace(t *testing.T) {
+	s, _ := adder(t, 1)
+	bundle := cache.Open(cache.Options{Dir: t.TempDir()})
+	dev := &updated{newDevice(t), "ptxas", nil}
+	_, err := jit.Of(dev).Load(context.Background(), bundle, s, driver.CompileOptions{})
+	require.NoError(t, err)
+	jit.Forget(dev)
+	key := onlyKey(t, bundle)
+	e, _ := bundle.Get(key)
+	for name, images := range map[string][]cache.Image{"PTX alone": nil, "another driver's": {{Producer: "driver 1", Code: []byte("other")}}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.Equal(t, cache.Stored, cache.Open(cache.Options{Dir: dir}).Put(key, cache.Entry{PTX: e.PTX, Images: images}))
+			for _, places := range [][]string{{dir, bundle.Dir()}, {dir}} {
+				dev := &updated{newDevice(t), "driver 2", []string{"ptxas"}}
+				defer jit.Forget(dev)
+				c := cache.Open(cache.Options{Dir: places[0], Layers: places[1:]})
+				f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
+				require.NoError(t, err)
+				assert.Equal(t, uint32(8), runAdder(t, dev, f, 7))
+				assert.EqualValues(t, 2-len(places), dev.Count(faulty.Compile), "compilations with %d places", len(places))
+			}
+		})
+	}
+}
+
 // An entry holds machine code of several producers. A device takes its own,
 // then what it accepts, and compiles only when neither will do.
 func TestProducers(t *testing.T) {

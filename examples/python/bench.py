@@ -7,7 +7,6 @@ Times are medians of device time between events, host time of a call included wh
 
 import argparse
 import statistics
-import time
 
 import torch
 import transformers
@@ -28,30 +27,6 @@ def median_ms(f, rounds: int) -> float:
         end.synchronize()
         times.append(start.elapsed_time(end))
     return statistics.median(times)
-
-
-def host_us(f, rounds: int = 400) -> float:
-    """The host's median time of a call that nothing waits for."""
-    times = []
-    for i in range(rounds):
-        if i % 20 == 0:  # the queue of launches never fills
-            torch.cuda.synchronize()
-        before = time.perf_counter_ns()
-        f()
-        times.append(time.perf_counter_ns() - before)
-    return statistics.median(times) / 1e3
-
-
-@torch.no_grad()
-def host(layer: sonicmoe_go.SonicMoE, x: torch.Tensor) -> None:
-    """Prints what a call costs the host in Python."""
-    weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
-    rows = {
-        "moe": lambda: sonicmoe_go.moe(x, *weights, layer.config),
-        "SonicMoE": lambda: layer(x),
-    }
-    for name, f in rows.items():
-        print(f"host, {name:18s}{host_us(f):12.1f} µs")
 
 
 def main() -> None:
@@ -86,7 +61,6 @@ def main() -> None:
         model.set_experts_implementation(name)
         measure(name, block)
     measure("sonicmoe_go.from_hf", whole)
-    host(whole, few[0])
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph):
         whole(x)

@@ -1,0 +1,79 @@
+"""What a call costs the host, in Python and in Go, in turns on one machine.
+
+    CGO_ENABLED=0 go build -o bench ./examples/bench
+    python host.py --go ./bench [--turns 5 --tokens 16,4096] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
+
+Of each turn the median time of a call that nothing waits for, with the tenths below and above which a tenth of the
+calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+
+import torch
+
+import sonicmoe_go
+
+
+def host_us(f, batches: int = 20, batch: int = 20) -> tuple[float, float, float]:
+    """The host's median time of a call, with the first and the last tenth. The queue of launches never fills: the
+    device is waited for before each batch."""
+    times = []
+    for _ in range(batches):
+        torch.cuda.synchronize()
+        for _ in range(batch):
+            before = time.perf_counter_ns()
+            f()
+            times.append((time.perf_counter_ns() - before) / 1e3)
+    first, *_, last = statistics.quantiles(times, n=10)
+    return statistics.median(times), first, last
+
+
+def go_us(program: str, shape: str, tokens: int, which: str) -> tuple[float, float, float]:
+    """The same of examples/bench, in a process of its own."""
+    command = [program, "-device", "cuda", "-shape", shape, "-tokens", str(tokens), "-pass", which, "-warm", "0s", "-repeats", "1", "-json", "-"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if ran.returncode:
+        raise SystemExit(f"{' '.join(command)}: {ran.stderr}")
+    host = json.loads(ran.stdout)["rows"][0]["host"]
+    return tuple(host[k] for k in ("eager_us", "eager_low_us", "eager_high_us"))
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in {"hidden": 2048, "intermediate": 768, "experts": 128, "top-k": 8, "turns": 5}.items():
+        flags.add_argument("--" + name, type=int, default=value)
+    flags.add_argument("--go", required=True, help="the program bench of Go")
+    flags.add_argument("--tokens", default="16,4096")
+    args = flags.parse_args()
+    layer = sonicmoe_go.SonicMoE(args.hidden, args.intermediate, args.experts, args.top_k, device="cuda")
+    weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
+    shape = f"{args.hidden},{args.intermediate},{args.experts},{args.top_k}"
+    print(f"{'turn':>4s}{'tokens':>8s}{'pass':>10s}" + "".join(f"{name:>24s}" for name in ("Go", "moe", "SonicMoE")) + f"{'later':>8s}")
+    most = 0.0
+    for turn in range(args.turns):
+        for tokens in map(int, args.tokens.split(",")):
+            x = torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16)
+            d_o = torch.randn_like(x)
+
+            def backward(of):
+                return lambda: torch.autograd.grad(of, [x, *weights], d_o, retain_graph=True)
+
+            with torch.no_grad():
+                forward = [host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config)), host_us(lambda: layer(x))]
+            x.requires_grad_()
+            back = [host_us(backward(sonicmoe_go.moe(x, *weights, layer.config)[0])), host_us(backward(layer(x)))]
+            for which, python in (("forward", forward), ("backward", back)):
+                rows = [go_us(args.go, shape, tokens, which), *python]
+                later = max(r[0] for r in python) - rows[0][0]
+                most = max(most, later) if which == "forward" else most
+                columns = "".join(f"{f'{m:.1f} ({a:.1f} to {b:.1f})':>24s}" for m, a, b in rows)
+                print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later:8.1f}", flush=True)
+    print(f"forward, Python later than Go by {most:.1f} µs at most")
+
+
+if __name__ == "__main__":
+    main()
