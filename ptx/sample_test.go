@@ -42,7 +42,7 @@ func sampleModule() *ptx.Module {
 		}
 	}
 	return &ptx.Module{
-		Version: 80, Arch: isa.SM90a, Entries: []*ptx.Entry{e},
+		Version: 84, Arch: isa.SM90a, Entries: []*ptx.Entry{e},
 		Globals: []ptx.Variable{{Name: "smem", Extern: true, Align: 1024}},
 	}
 }

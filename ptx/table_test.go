@@ -123,7 +123,7 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 // The claimed needs are the lowest: one version or one target below, the
 // assembler refuses.
 func TestNeedsAreTheLowest(t *testing.T) {
-	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81}
+	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 83, 84}
 	below := map[need][]ptx.Inst{}
 	for _, in := range everyForm() {
 		n := needOf(in)

@@ -133,6 +133,16 @@ func (v *verifier) limits(in *Inst) {
 		}
 		return in.Args[i].Imm, true
 	}
+	for i, a := range in.Form.Args {
+		n, ok := imm(i)
+		switch {
+		case !ok:
+		case (a.Name == "scaleA" || a.Name == "scaleB") && n != 1 && n != -1:
+			v.errorf(in, "wgmma scale %d, must be 1 or -1", n)
+		case (a.Name == "transA" || a.Name == "transB") && n != 0 && n != 1:
+			v.errorf(in, "wgmma transposition %d, must be 0 or 1", n)
+		}
+	}
 	switch in.Form.ID {
 	case isa.SetMaxNReg:
 		if n, _ := imm(0); n < 24 || n > 256 || n%8 != 0 {
@@ -159,17 +169,6 @@ func (v *verifier) limits(in *Inst) {
 	case isa.MbarrierInit:
 		if n, ok := imm(1); ok && (n < 1 || n >= 1<<20) {
 			v.errorf(in, "mbarrier count %d, must be 1 to %d", n, 1<<20-1)
-		}
-	case isa.WgmmaBF16, isa.WgmmaF16:
-		for _, i := range []int{4, 5} {
-			if n, _ := imm(i); n != 1 && n != -1 {
-				v.errorf(in, "wgmma scale %d, must be 1 or -1", n)
-			}
-		}
-		for _, i := range []int{6, 7} {
-			if n, _ := imm(i); n != 0 && n != 1 {
-				v.errorf(in, "wgmma transposition %d, must be 0 or 1", n)
-			}
 		}
 	case isa.MbarrierTryWaitParity, isa.MbarrierTestWaitParity:
 		if n, ok := imm(2); ok && n != 0 && n != 1 {

@@ -60,8 +60,10 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		}
 		d.k.code = append(d.k.code, in)
 		switch in.form.ID {
-		case isa.WgmmaBF16, isa.WgmmaF16, isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore, isa.WgmmaBF16Registers, isa.WgmmaF16Registers:
+		case isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore:
 			d.k.asyncShared = true
+		default:
+			d.k.asyncShared = d.k.asyncShared || in.product != nil
 		}
 	}
 	// Running off the end is a ret.

@@ -8,9 +8,6 @@ import (
 // mma.sync: a warp multiplies from registers, at once. That the chip adds floats
 // as wgmma does is assumed, and so are the bits that it keeps of tf32.
 
-// tf32Elements are FP32 numbers whose lower 13 bits the chip does not read.
-var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
-
 func mmaForms() map[isa.ID]handler {
 	forms := map[isa.ID]handler{}
 	for _, id := range []isa.ID{isa.MmaF16, isa.MmaBF16, isa.MmaF16K8, isa.MmaBF16K8, isa.MmaTF32, isa.MmaTF32K4, isa.MmaInt8, isa.MmaInt8K16} {
@@ -30,11 +27,8 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		return w.fault(in, DivergentAligned, mask, "mma.sync needs all 32 lanes")
 	}
-	format := map[string]*mma.Format{".f16": f16Elements, ".bf16": bf16Elements, ".tf32": tf32Elements}[in.mod("a")]
-	size := 1
-	if format != nil {
-		size = format.Bytes
-	}
+	format := elementFormats[in.mod("a")]
+	size := format.Bytes
 	per := 4 / size // elements of a register
 	element := func(x uint32, i int) uint32 {
 		if size == 4 {
@@ -59,7 +53,7 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for r, s := range in.args[3].list {
 		for l := range warpLanes {
 			row, column := l>>2+8*(r>>1), l&3*2+r&1
-			if format == nil {
+			if in.form.Args[0].Type == isa.S32 {
 				sums[r][l] = in.dotBytes(w.r32[s][l], &a[row], &b[column])
 			} else {
 				sums[r][l] = mma.Dot(w.r32[s][l], a[row][:format.Depth()], b[column][:format.Depth()], format)

@@ -10,10 +10,7 @@ import (
 const wgmmaRows = mma.Rows
 
 func wgmmaForms() map[isa.ID]handler {
-	product := func(elements *mma.Format) handler {
-		return handler{exec: wgmmaIssue, prepare: func(in *inst) { in.product = elements }}
-	}
-	return map[isa.ID]handler{
+	forms := map[isa.ID]handler{
 		isa.WgmmaFence: {exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
 			w.mma.fenced = true
 			w.mma.epoch++
@@ -24,11 +21,19 @@ func wgmmaForms() map[isa.ID]handler {
 			return next
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
-		isa.WgmmaBF16: product(bf16Elements),
-		isa.WgmmaF16:  product(f16Elements),
+	}
+	for _, id := range []isa.ID{isa.WgmmaBF16, isa.WgmmaF16, isa.WgmmaTF32, isa.WgmmaFP8, isa.WgmmaS8, isa.WgmmaU8, isa.WgmmaS8U8, isa.WgmmaU8S8,
+		isa.WgmmaBF16Registers, isa.WgmmaF16Registers, isa.WgmmaTF32Registers, isa.WgmmaFP8Registers,
+		isa.WgmmaS8Registers, isa.WgmmaU8Registers, isa.WgmmaS8U8Registers, isa.WgmmaU8S8Registers} {
+		forms[id] = handler{exec: wgmmaIssue, prepare: prepareProduct}
+	}
+	return forms
+}
 
-		isa.WgmmaBF16Registers: product(bf16Elements),
-		isa.WgmmaF16Registers:  product(f16Elements),
+// prepareProduct finds the formats of A and B: the last two modifiers.
+func prepareProduct(in *inst) {
+	for i := len(in.form.Mods) - 2; i < len(in.form.Mods); i++ {
+		in.product = append(in.product, elementFormats[in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]])
 	}
 }
 
@@ -140,10 +145,19 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 
 // major and matrixRows describe operand 0, A, or 1, B.
 func (in *inst) major(operand int) Major {
-	if in.fromRegisters() {
-		return Major(in.args[6].imm & int64(operand)) // A has no place for it
+	at := 6 + operand
+	if in.fromRegisters() { // A has no place for it
+		at = 5 + operand
 	}
-	return Major(in.args[6+operand].imm & 1)
+	if at < 6 || at >= len(in.args) { // nor have elements of other than 16 bits
+		return KMajor
+	}
+	return Major(in.args[at].imm & 1)
+}
+
+// negates: the signs of operand 0, A, or 1, B, are changed.
+func (in *inst) negates(operand int) bool {
+	return 4+operand < len(in.args) && in.args[4+operand].imm < 0
 }
 
 // fromRegisters: A lies in registers.

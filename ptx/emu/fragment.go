@@ -12,11 +12,11 @@ func accumulatorPosition(thread, i int) (row, col int) {
 	return 16*warp + lane>>2 + 8*(i>>1&1), 8*(i>>2) + 2*(lane&3) + i&1
 }
 
-// aPosition is the row (of 64) and k (of 16) of half 0 (low) or 1 of register
-// j, 0..3, of wgmma's A operand in registers, 16-bit elements.
-func aPosition(thread, j, half int) (row, k int) {
+// aPosition is the row (of 64) and k of element i, the lowest first, of register j,
+// 0..3, of wgmma's A operand in registers, each of which holds per elements.
+func aPosition(thread, j, i, per int) (row, k int) {
 	warp, lane := thread>>5, thread&31
-	return 16*warp + lane>>2 + 8*(j&1), 8*(j>>1) + 2*(lane&3) + half
+	return 16*warp + lane>>2 + 8*(j&1), per*(4*(j>>1)+lane&3) + i
 }
 
 // matrixPosition is the row and column, in 8x8 matrix j, of one half of a

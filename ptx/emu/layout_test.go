@@ -146,7 +146,7 @@ func TestFragments(t *testing.T) {
 			seen[[2]int{row, col}] = true
 			// Columns 16q..16q+15, packed in pairs, are A of k step q.
 			q := i / 8
-			arow, k := aPosition(thread, i%8/2, i&1)
+			arow, k := aPosition(thread, i%8/2, i&1, 2)
 			require.Equal(t, [2]int{row, col}, [2]int{arow, 16*q + k})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/isa"
 )
 
 // Products of wgmma wait for nothing once their operands are read: until a
@@ -19,7 +20,9 @@ type product struct {
 	b    mma.B
 	list []int32 // slots of the accumulator
 	keep bool
-	left atomic.Int32 // warps that have not multiplied yet
+	// integers: the elements are, and saturate says how their sums end.
+	integers, saturate bool
+	left               atomic.Int32 // warps that have not multiplied yet
 }
 
 var productPool = sync.Pool{New: func() any { return &product{} }}
@@ -27,6 +30,7 @@ var productPool = sync.Pool{New: func() any { return &product{} }}
 func newProduct(op *wgmmaOp) *product {
 	p := productPool.Get().(*product)
 	p.list, p.keep = op.in.args[0].list, op.keep
+	p.integers, p.saturate = op.in.form.Args[0].Type == isa.S32, op.in.has(".satfinite")
 	p.left.Store(4)
 	return p
 }
@@ -71,7 +75,11 @@ func (w *warp) multiply(p *product) {
 }
 
 func (w *warp) add(p *product) {
-	mma.Add(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+	if p.integers {
+		mma.AddIntegers(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep, p.saturate)
+	} else {
+		mma.Add(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+	}
 	if p.left.Add(-1) == 0 {
 		productPool.Put(p)
 	}

@@ -188,14 +188,14 @@ type inst struct {
 	checkGuard bool
 	checks     []slotRef
 	marks      []slotRef
-	aligned    bool        // needs the whole warp
-	accs       bool        // touches registers that some wgmma uses
-	product    *mma.Format // of the elements that it multiplies asynchronously, or nil
-	polls      bool        // may spin on global memory
-	atomic     bool        // reads and writes at once
-	uncached   bool        // reads by a cache that sees no writes: .nc
-	constant   bool        // reads constant memory
-	matrix     bool        // accesses shared memory for the warp as one
+	aligned    bool          // needs the whole warp
+	accs       bool          // touches registers that some wgmma uses
+	product    []*mma.Format // of the elements of A and B that it multiplies asynchronously, or nil
+	polls      bool          // may spin on global memory
+	atomic     bool          // reads and writes at once
+	uncached   bool          // reads by a cache that sees no writes: .nc
+	constant   bool          // reads constant memory
+	matrix     bool          // accesses shared memory for the warp as one
 	size       uint8
 	target     int32
 

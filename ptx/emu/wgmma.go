@@ -1,6 +1,10 @@
 package emu
 
-import "sonicmoe/ptx/emu/internal/mma"
+import (
+	"math"
+
+	"sonicmoe/ptx/emu/internal/mma"
+)
 
 // bf16Elements is the format of wgmma's and mma's bf16 operands; package mma
 // says how products are added.
@@ -11,6 +15,33 @@ var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 // least normal one.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 	ToF32: func(x uint32) uint32 { return f32FromF16(uint16(x)) }}
+
+// tf32Elements are FP32 numbers whose lower 13 bits the chip does not read.
+var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
+
+// e4m3Elements and e5m2Elements are FP8, of whose sums the chip keeps 13 fraction bits.
+var (
+	e4m3Elements = fp8Elements(formatE4M3)
+	e5m2Elements = fp8Elements(formatE5M2)
+)
+
+func fp8Elements(f floatFormat) *mma.Format {
+	var values [256]uint32
+	for x := range values {
+		values[x] = math.Float32bits(float32(fromFP8(f, uint64(x))))
+	}
+	return &mma.Format{Bytes: 1, Fraction: 13, Cut: 10, LeastExponent: f.least, ToF32: func(x uint32) uint32 { return values[x] }}
+}
+
+// s8Elements and u8Elements are bytes.
+var (
+	s8Elements = &mma.Format{Bytes: 1, ToF32: func(x uint32) uint32 { return uint32(int8(x)) }}
+	u8Elements = &mma.Format{Bytes: 1, ToF32: func(x uint32) uint32 { return x }}
+)
+
+// elementFormats are those of wgmma's operands, by the instruction's names.
+var elementFormats = map[string]*mma.Format{".bf16": bf16Elements, ".f16": f16Elements, ".tf32": tf32Elements, ".e4m3": e4m3Elements, ".e5m2": e5m2Elements,
+	".s8": s8Elements, ".u8": u8Elements}
 
 // slabDepth is the k extent of one wgmma with 16-bit inputs.
 const slabDepth = 16
@@ -55,8 +86,8 @@ func (g *warpgroup) completeTo(number int) bool {
 func (g *warpgroup) compute(op *wgmmaOp) bool {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
-	p.a.Reset(op.in.product)
-	p.b.Reset(op.in.product, n)
+	p.a.Reset(op.in.product[0])
+	p.b.Reset(op.in.product[1], n)
 	for i := range op.desc {
 		if i == 0 && op.in.fromRegisters() {
 			op.loadRows(&p.a)
@@ -72,13 +103,14 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 
 // loadRows takes A from registers.
 func (op *wgmmaOp) loadRows(a *mma.A) {
-	negate := op.in.args[4].imm < 0
+	negate, f := op.in.negates(0), op.in.product[0]
+	per := 4 / f.Bytes // elements of a register
 	for w := range op.rows {
 		for j := range op.rows[w] {
 			for l, v := range op.rows[w][j] {
-				for half := range 2 {
-					row, k := aPosition(w*warpLanes+l, j, half)
-					a.Set(row, k, v>>(16*half)&0xffff, negate)
+				for i := range per {
+					row, k := aPosition(w*warpLanes+l, j, i, per)
+					a.Set(row, k, uint32(uint64(v)>>(8*f.Bytes*i)&(1<<(8*f.Bytes)-1)), negate)
 				}
 			}
 		}
@@ -89,7 +121,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, p *product) bool {
 	s := &g.warps[0].cta.shared
 	d, _ := DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
-	major, negate := op.in.major(operand), op.in.args[4+operand].imm < 0
+	major, negate := op.in.major(operand), op.in.negates(operand)
 	fenced := uint64(0)
 	for _, w := range g.warps {
 		fenced = max(fenced, w.latestFence(fullMask))

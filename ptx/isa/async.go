@@ -8,10 +8,15 @@ func tensor() Arg {
 	return Arg{Name: "at", Kind: TensorAddr, Type: S32, LenOf: "dim"}
 }
 
-func wgmmaShapes() Mod {
+// wgmmaShapes are those of products with such an extent in k, each multiple of 8
+// wide. Products of integers are more than 32 wide only in multiples of 16.
+func wgmmaShapes(k int, integers bool) Mod {
 	m := Mod{Name: "shape"}
 	for n := 8; n <= 256; n += 8 {
-		m.Alts = append(m.Alts, fmt.Sprintf(".m64n%dk16", n))
+		if integers && n > 32 && n%16 != 0 {
+			continue
+		}
+		m.Alts = append(m.Alts, fmt.Sprintf(".m64n%dk%d", n, k))
 	}
 	return m
 }
@@ -60,7 +65,7 @@ var async = []Form{
 // wgmmaForm is the product of 16-bit elements, both from shared memory, summed
 // in FP32.
 func wgmmaForm(name, elem string) Form {
-	return Form{Name: name, Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(), fix(".f32"), fix(elem), fix(elem)}, Version: 80, Arch: SM90a,
+	return Form{Name: name, Op: "wgmma.mma_async.sync.aligned", Mods: []Mod{wgmmaShapes(16, false), fix(".f32"), fix(elem), fix(elem)}, Version: 80, Arch: SM90a,
 		Args: []Arg{{Name: "acc", Dir: InOut, Kind: Vec, Type: F32, LenOf: "shape"}, in("descA", B64), in("descB", B64), pred("scaleD"),
 			imm("scaleA"), imm("scaleB"), imm("transA"), imm("transB")},
 		Effects: Aligned | Varies, Manual: "wgmma.mma_async"}

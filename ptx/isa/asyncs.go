@@ -27,8 +27,14 @@ var asyncs = slices.Concat([]Form{
 		Args: []Arg{out("done", Pred), addr("bar", Shared), register(in("state", B64))}, Effects: Uniform, Manual: "mbarrier.test_wait"},
 	{Name: "MbarrierTryWaitParityOrder", Op: "mbarrier.try_wait.parity.acquire", Mods: []Mod{one("scope", ".cta", ".cluster"), fix(".shared::cta.b64")}, Version: 80, Arch: SM90,
 		Args: []Arg{out("done", Pred), addr("bar", Shared), in("parity", U32)}, Effects: Uniform, Manual: "mbarrier.try_wait"},
-	wgmmaRegisters("WgmmaBF16Registers", ".bf16"),
-	wgmmaRegisters("WgmmaF16Registers", ".f16"),
+	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
+	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
+	wgmmaTF32("WgmmaTF32"), wgmmaRegisters("WgmmaTF32Registers", wgmmaTF32("")),
+	wgmmaFP8("WgmmaFP8"), wgmmaRegisters("WgmmaFP8Registers", wgmmaFP8("")),
+	wgmmaInt8("WgmmaS8", ".s8", ".s8", 80), wgmmaRegisters("WgmmaS8Registers", wgmmaInt8("", ".s8", ".s8", 80)),
+	wgmmaInt8("WgmmaU8", ".u8", ".u8", 80), wgmmaRegisters("WgmmaU8Registers", wgmmaInt8("", ".u8", ".u8", 80)),
+	wgmmaInt8("WgmmaS8U8", ".s8", ".u8", 84), wgmmaRegisters("WgmmaS8U8Registers", wgmmaInt8("", ".s8", ".u8", 84)),
+	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
 }, shortShared(), products)
 
 // shortShared are the mbarrier forms that say .shared instead of .shared::cta.
@@ -52,11 +58,39 @@ func shortShared() (forms []Form) {
 	return forms
 }
 
-// wgmmaRegisters is the product of 16-bit elements, A from registers.
-func wgmmaRegisters(name, elem string) Form {
-	f := wgmmaForm(name, elem)
-	acc, b := f.Args[0], f.Args[2]
-	f.Args = []Arg{acc, register(Arg{Name: "a", Kind: Vec, Type: B32, Len: 4}), b, pred("scaleD"), imm("scaleA"), imm("scaleB"), imm("transB")}
+// wgmmaRegisters is a product with A from registers, which has no transposition.
+func wgmmaRegisters(name string, f Form) Form {
+	args := []Arg{f.Args[0], register(Arg{Name: "a", Kind: Vec, Type: B32, Len: 4})}
+	for _, a := range f.Args[2:] {
+		if a.Name != "transA" {
+			args = append(args, a)
+		}
+	}
+	f.Name, f.Args = name, args
+	return f
+}
+
+// wgmmaTF32 and wgmmaFP8 are products of elements that are contiguous in k, summed
+// in FP32.
+func wgmmaTF32(name string) Form {
+	f := wgmmaForm(name, ".tf32")
+	f.Mods[0], f.Args = wgmmaShapes(8, false), f.Args[:6]
+	return f
+}
+
+func wgmmaFP8(name string) Form {
+	f := wgmmaForm(name, "")
+	f.Mods = []Mod{wgmmaShapes(32, false), fix(".f32"), one("a", ".e4m3", ".e5m2"), one("b", ".e4m3", ".e5m2")}
+	f.Args = f.Args[:6]
+	return f
+}
+
+// wgmmaInt8 is the product of bytes, summed in 32 bits.
+func wgmmaInt8(name, a, b string, version Version) Form {
+	f := wgmmaForm(name, "")
+	f.Mods = []Mod{wgmmaShapes(32, true), opt("satfinite", ".satfinite"), fix(".s32"), fix(a), fix(b)}
+	f.Args, f.Version = f.Args[:4], version
+	f.Args[0].Type = S32
 	return f
 }
 

@@ -317,6 +317,18 @@ const (
 	MbarrierTryWaitParityOrder
 	WgmmaBF16Registers
 	WgmmaF16Registers
+	WgmmaTF32
+	WgmmaTF32Registers
+	WgmmaFP8
+	WgmmaFP8Registers
+	WgmmaS8
+	WgmmaS8Registers
+	WgmmaU8
+	WgmmaU8Registers
+	WgmmaS8U8
+	WgmmaS8U8Registers
+	WgmmaU8S8
+	WgmmaU8S8Registers
 	MbarrierInitShared
 	MbarrierInvalShared
 	MbarrierTryWaitParityShared

@@ -9,7 +9,17 @@ type Registers [][Lanes]uint32
 // counts as zero.
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
-	if addVector(registers, slots, a, warp, b, keep, &left) {
+	all := addVector(registers, slots, a, warp, b, keep, &left)
+	if a.format.Cut > 0 {
+		for i, s := range slots {
+			for l, sum := range registers[s] {
+				if !left[i] {
+					registers[s][l] = a.format.cut(sum)
+				}
+			}
+		}
+	}
+	if all {
 		return
 	}
 	var rows [2 * Group]vector

@@ -93,7 +93,7 @@ func dot(acc uint32, a, b *vector, f *Format) uint32 {
 		s0 += int64(x[2] * y[2] * inverse)
 		s1 += int64(x[3] * y[3] * inverse)
 	}
-	return cutToF32(s0+s1, exponent)
+	return f.cut(cutToF32(s0+s1, exponent))
 }
 
 // top is 2*laneBias plus the largest exponent of a product of nonzero

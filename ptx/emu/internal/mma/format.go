@@ -6,11 +6,21 @@ type Format struct {
 	Bytes int
 	// Fraction is how many bits below the largest exponent a term keeps.
 	Fraction int
+	// Cut is how many bits at the end of the FP32 sum are 0.
+	Cut int
 	// LeastExponent is that of the smallest normal number.
 	LeastExponent int
 	// ToF32 widens an element to FP32 bits, exactly; nil if an element is the
-	// upper bits of an FP32 number.
+	// upper bits of an FP32 number. Of an integer it gives the 32 bits.
 	ToF32 func(uint32) uint32
+}
+
+// cut ends a sum.
+func (f *Format) cut(sum uint32) uint32 {
+	if sum&^f32Sign > f32Inf {
+		return sum
+	}
+	return sum >> f.Cut << f.Cut
 }
 
 // stepBytes is the extent in k of one step.
