@@ -21,6 +21,7 @@ type foreignRun struct {
 	*program
 	rng     *rand.Rand
 	dropped bool // a line is missing: the launch ends the run
+	source  []byte
 }
 
 // put makes a buffer of the values.
@@ -90,9 +91,10 @@ func (r *foreignRun) launchWith(grid, block [3]int, params ...any) {
 		err = r.run()
 	}
 	require.NoError(r.t, err)
+	r.onForeign(before)
 }
 
-// close compares floats up to a number of last places of single precision.
+// near compares floats up to a number of last places of single precision.
 func near(t *testing.T, want, got []float32, places float64) {
 	t.Helper()
 	for i := range want {
@@ -864,7 +866,7 @@ func TestForeignKernels(t *testing.T) {
 			require.NoError(t, err)
 			k, err := m.Kernel(string(entry))
 			require.NoError(t, err)
-			twin(t, &foreignRun{program: &program{t: t, kernel: k, mem: NewMemory(1 << 24)}, rng: rand.New(rand.NewPCG(7, uint64(len(name))))})
+			twin(t, &foreignRun{program: &program{t: t, kernel: k, mem: NewMemory(1 << 24)}, rng: rand.New(rand.NewPCG(7, uint64(len(name)))), source: text})
 		})
 	}
 }

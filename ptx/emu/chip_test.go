@@ -1,0 +1,625 @@
+package emu_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/cuda"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/internal/mma"
+)
+
+// What the emulator computes is compared with a GPU's bits here. The tests of
+// a GPU run where SONICMOE_DEVICE is cuda.
+
+// onGPU is a real device, or skips.
+func onGPU(t *testing.T) driver.Device {
+	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
+		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
+	}
+	dev, err := cuda.Open(context.Background(), 0, cuda.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+// tileType is a product of one step by a warpgroup, or by each of its warps:
+// of 64 rows and 8 columns.
+type tileType struct {
+	name, version string
+	op            string // with the modifiers
+	a, b          bits
+	registersA    int    // 0: in shared memory
+	registersB    int    // of mma.sync
+	ends          string // operands behind A and B
+	saturates     bool
+}
+
+// bits are those of an element: an integer has no exponent.
+type bits struct {
+	format              string
+	exponent, fraction  int
+	noInfinity, signed8 bool
+}
+
+var (
+	bf16 = bits{format: ".bf16", exponent: 8, fraction: 7}
+	f16  = bits{format: ".f16", exponent: 5, fraction: 10}
+	tf32 = bits{format: ".tf32", exponent: 8, fraction: 23}
+	e4m3 = bits{format: ".e4m3", exponent: 4, fraction: 3, noInfinity: true}
+	e5m2 = bits{format: ".e5m2", exponent: 5, fraction: 2}
+	s8   = bits{format: ".s8", signed8: true}
+	u8   = bits{format: ".u8"}
+)
+
+func (b bits) bytes() int {
+	if b.exponent == 0 {
+		return 1
+	}
+	return (1 + b.exponent + b.fraction) / 8
+}
+
+func (b bits) integer() bool { return b.exponent == 0 }
+
+// wgmmaOf and mmaOf make the types.
+func wgmmaOf(a, b bits, registers bool, end string) tileType {
+	sums := ".f32"
+	if a.integer() {
+		sums = ".s32"
+	}
+	t := tileType{name: "wgmma" + a.format + b.format, version: "8.0", a: a, b: b, ends: ", 1" + end,
+		op: fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n8k%d%s%s%s", 32/a.bytes(), sums, a.format, b.format)}
+	if a.integer() && a != b {
+		t.version = "8.4"
+	}
+	if registers {
+		t.name, t.registersA = t.name+" A in registers", 4
+		t.ends = strings.TrimSuffix(t.ends, ", 0") // A has no transposition
+	}
+	return t
+}
+
+func saturating(t tileType) tileType {
+	t.name, t.op, t.saturates = t.name+" satfinite", strings.Replace(t.op, ".s32", ".satfinite.s32", 1), true
+	return t
+}
+
+func mmaOf(shape string, a, b bits, registersA int) tileType {
+	sums := ".f32"
+	if a.integer() {
+		sums = ".s32"
+	}
+	return tileType{name: "mma" + shape + a.format + b.format, version: "8.0", a: a, b: b, registersA: registersA, registersB: registersA / 2,
+		op: "mma.sync.aligned" + shape + ".row.col" + sums + a.format + b.format + sums}
+}
+
+var tileTypes = []tileType{
+	wgmmaOf(bf16, bf16, false, ", 1, 1, 0, 0"), wgmmaOf(f16, f16, false, ", 1, 1, 0, 0"),
+	wgmmaOf(tf32, tf32, false, ", 1, 1"), wgmmaOf(e4m3, e4m3, false, ", 1, 1"), wgmmaOf(e5m2, e5m2, false, ", 1, 1"),
+	wgmmaOf(e4m3, e5m2, false, ", 1, 1"), wgmmaOf(e5m2, e4m3, false, ", 1, 1"),
+	wgmmaOf(s8, s8, false, ""), wgmmaOf(u8, u8, false, ""), wgmmaOf(s8, u8, false, ""), wgmmaOf(u8, s8, false, ""),
+	saturating(wgmmaOf(s8, s8, false, "")), saturating(wgmmaOf(u8, u8, false, "")),
+	wgmmaOf(bf16, bf16, true, ", 1, 1, 0, 0"), wgmmaOf(tf32, tf32, true, ", -1, 1"), wgmmaOf(e4m3, e4m3, true, ", 1, -1"), wgmmaOf(s8, s8, true, ""),
+	mmaOf(".m16n8k16", bf16, bf16, 4), mmaOf(".m16n8k16", f16, f16, 4), mmaOf(".m16n8k8", bf16, bf16, 2), mmaOf(".m16n8k8", f16, f16, 2),
+	mmaOf(".m16n8k8", tf32, tf32, 4), mmaOf(".m16n8k4", tf32, tf32, 2), mmaOf(".m16n8k32", s8, s8, 4), mmaOf(".m16n8k16", u8, s8, 2),
+}
+
+const (
+	tileBytes = 64*32 + 8*32 // of A and B
+	bAt       = 64 * 32
+	tileSums  = 64 * 8
+)
+
+// text is a kernel whose CTA multiplies one tile.
+func (t tileType) text() string {
+	class, typ := "f", "f32"
+	if t.a.integer() {
+		class, typ = "s", "s32"
+	}
+	list := func(name string, n int) string {
+		var s []string
+		for i := range n {
+			s = append(s, fmt.Sprintf("%%%s%d", name, i))
+		}
+		return "{" + strings.Join(s, ", ") + "}"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `.version %s
+.target sm_90a
+.address_size 64
+.visible .entry tile(.param .u64 image, .param .u64 sums)
+{
+.reg .b32 %%r<8>, %%a<4>, %%b<2>;
+.reg .f32 %%f<4>;
+.reg .s32 %%s<4>;
+.reg .b64 %%d<10>;
+.reg .b32 %%v<4>;
+.reg .pred %%p<2>;
+.shared .align 1024 .b8 tile[%d];
+ld.param.u64 %%d0, [image];
+ld.param.u64 %%d1, [sums];
+mov.u32 %%r0, %%tid.x;
+mov.u32 %%r1, %%ctaid.x;
+mul.wide.u32 %%d2, %%r1, %d;
+add.u64 %%d0, %%d0, %%d2;
+mul.wide.u32 %%d2, %%r1, %d;
+add.u64 %%d1, %%d1, %%d2;
+mul.wide.u32 %%d2, %%r0, 4;
+add.u64 %%d1, %%d1, %%d2;
+mov.u32 %%r2, tile;
+`, t.version, tileBytes, tileBytes, 4*tileSums)
+	for i := range 4 {
+		fmt.Fprintf(&b, "ld.global.%s %%%s%d, [%%d1+%d];\n", typ, class, i, 512*i)
+	}
+	if t.registersA > 0 { // word 128*(4*warp+j)+lane
+		b.WriteString("shr.u32 %r3, %r0, 5;\nand.b32 %r4, %r0, 31;\nmul.wide.u32 %d3, %r3, 512;\nmul.wide.u32 %d4, %r4, 4;\nadd.u64 %d4, %d4, %d0;\nadd.u64 %d3, %d3, %d4;\n")
+		for j := range t.registersA {
+			fmt.Fprintf(&b, "ld.global.b32 %%a%d, [%%d3+%d];\n", j, 128*j)
+		}
+		for j := range t.registersB {
+			fmt.Fprintf(&b, "ld.global.b32 %%b%d, [%%d4+%d];\n", j, bAt+128*j)
+		}
+	}
+	if t.registersB > 0 {
+		acc := list(class, 4)
+		fmt.Fprintf(&b, "%s %s, %s, %s, %s;\n", t.op, acc, list("a", t.registersA), list("b", t.registersB), acc)
+	} else {
+		b.WriteString(`mul.wide.u32 %d3, %r0, 16;
+add.u64 %d3, %d3, %d0;
+mad.lo.u32 %r3, %r0, 16, %r2;
+ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%d3];
+st.shared.v4.b32 [%r3], {%v0, %v1, %v2, %v3};
+setp.ge.u32 %p0, %r0, 16;
+@%p0 bra filled;
+ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%d3+2048];
+st.shared.v4.b32 [%r3+2048], {%v0, %v1, %v2, %v3};
+filled:
+fence.proxy.async.shared::cta;
+bar.sync 0;
+shr.u32 %r4, %r2, 4;
+and.b32 %r4, %r4, 0x3fff;
+cvt.u64.u32 %d5, %r4;
+or.b64 %d5, %d5, 0x1000080000;
+add.u64 %d6, %d5, 128;
+wgmma.fence.sync.aligned;
+`)
+		a := "%d5"
+		if t.registersA > 0 {
+			a = list("a", 4)
+		}
+		fmt.Fprintf(&b, "%s %s, %s, %%d6%s;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n", t.op, list(class, 4), a, t.ends)
+	}
+	for i := range 4 {
+		fmt.Fprintf(&b, "st.global.%s [%%d1+%d], %%%s%d;\n", typ, 512*i, class, i)
+	}
+	b.WriteString("ret;\n}\n")
+	return b.String()
+}
+
+// depth is the extent in k.
+func (t tileType) depth() int {
+	if t.registersB > 0 {
+		return 4 / t.a.bytes() * 4 * t.registersB
+	}
+	return 32 / t.a.bytes()
+}
+
+// operands are the elements of a sum, in the order of k.
+func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
+	size := t.a.bytes()
+	element := func(at int) uint32 {
+		var x [4]byte
+		copy(x[:], image[at:at+size])
+		return binary.LittleEndian.Uint32(x[:])
+	}
+	chunk := func(row, k int) int { return row/8*256 + k*size/16*128 + row%8*16 + k*size%16 }
+	a, b = make([]uint32, t.depth()), make([]uint32, t.depth())
+	for k := range a {
+		if t.registersA == 0 {
+			a[k] = element(chunk(row, k))
+		}
+		if t.registersB == 0 {
+			b[k] = element(bAt + chunk(column, k))
+		}
+	}
+	per := 4 / size
+	for lane := range 32 {
+		for i := range per {
+			for j := range t.registersA {
+				if r, k := emu.APosition(row/16*32+lane, j, i, per); r == row {
+					a[k] = element((row/16*4+j)*128 + lane*4 + i*size)
+				}
+			}
+			for j := range t.registersB {
+				if lane/4 == column {
+					b[per*(4*j+lane&3)+i] = element(bAt + j*128 + lane*4 + i*size)
+				}
+			}
+		}
+	}
+	return a, b
+}
+
+// draws are the kinds of tiles.
+var tileDraws = []string{"near", "spread", "wide", "tiny", "tiny by large", "zeros", "special", "cancel"}
+
+// draw is an element of a kind.
+func (b bits) draw(r *rand.Rand, kind string) uint32 {
+	if b.integer() {
+		return []uint32{r.Uint32() & 0xff, []uint32{0, 0x7f, 0x80, 0xff}[r.IntN(4)]}[r.IntN(2)]
+	}
+	bias, top := 1<<(b.exponent-1)-1, 1<<b.exponent-1
+	last := top - 1
+	if b.noInfinity {
+		last = top
+	}
+	exponent, fraction := bias-r.IntN(4), r.Uint32()&(1<<b.fraction-1)
+	switch kind {
+	case "spread", "special":
+		exponent = min(max(bias+r.IntN(25)-12, 1), last)
+	case "wide":
+		exponent = 1 + r.IntN(last)
+	case "tiny":
+		exponent = max(0, r.IntN(8)-3)
+	case "tiny by large":
+		if exponent = r.IntN(3); r.IntN(2) == 0 {
+			exponent = last - r.IntN(4)
+		}
+	case "zeros":
+		if r.IntN(3) > 0 {
+			exponent, fraction = 0, 0
+		}
+	case "cancel":
+		exponent, fraction = max(bias-[]int{0, 0, 0, 6, 12}[r.IntN(5)], 1), uint32(r.IntN(2))<<(b.fraction-1)
+	}
+	x := uint32(exponent)<<b.fraction | fraction
+	if b.noInfinity && x == 1<<(b.exponent+b.fraction)-1 {
+		x--
+	}
+	if kind == "special" && r.IntN(60) == 0 { // an infinity, or any NaN
+		x = uint32(top)<<b.fraction | fraction
+		if r.IntN(2) == 0 {
+			x &^= 1<<b.fraction - 1
+		}
+		if b.noInfinity {
+			x |= 1<<b.fraction - 1
+		}
+	}
+	return x | uint32(r.IntN(2))<<(b.exponent+b.fraction)
+}
+
+// drawSum is an accumulator.
+func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
+	if t.a.integer() {
+		return []uint32{r.Uint32(), 0x7fffffff - r.Uint32()&0xffff, 0x80000000 + r.Uint32()&0xffff}[r.IntN(3)]
+	}
+	// Of the size of a product, or up to 30 bits from it.
+	exponentOf := func(b bits) int {
+		return int(b.draw(r, kind)>>b.fraction)&(1<<b.exponent-1) - (1<<(b.exponent-1) - 1)
+	}
+	if r.IntN(8) == 0 {
+		return uint32(r.IntN(2)) << 31
+	}
+	exponent := min(max(127+exponentOf(t.a)+exponentOf(t.b)+r.IntN(30)-15, 0), 254)
+	if kind == "special" && r.IntN(60) == 0 {
+		exponent = 255
+	}
+	x := uint32(exponent)<<23 | r.Uint32()&0x7fffff
+	if kind == "cancel" || r.IntN(8) == 0 {
+		x &^= 0x3fffff
+	}
+	return x | uint32(r.IntN(2))<<31
+}
+
+// kind is that of a tile by its number.
+func tileKind(i int) string { return tileDraws[i%len(tileDraws)] }
+
+// inputs are so many tiles and their accumulators.
+func (t tileType) inputs(tiles int) (image, sums []byte) {
+	r := rand.New(rand.NewPCG(20, uint64(len(t.op))))
+	for i := range tiles {
+		kind := tileKind(i)
+		for at := 0; at < tileBytes; at += t.a.bytes() {
+			b := t.a
+			if at >= bAt {
+				b = t.b
+			}
+			image = append(image, binary.LittleEndian.AppendUint32(nil, b.draw(r, kind))[:b.bytes()]...)
+		}
+		for range tileSums {
+			sums = binary.LittleEndian.AppendUint32(sums, t.drawSum(r, kind))
+		}
+	}
+	return image, sums
+}
+
+// run multiplies tiles on a device.
+func (t tileType) run(tb testing.TB, dev driver.Device, image, sums []byte) []uint32 {
+	bed := &bed{tb, dev}
+	a, b := bed.put(image), bed.put(sums)
+	bed.launch([]byte(t.text()), "tile", driver.Launch{Grid: driver.Dim3{X: len(sums) / 4 / tileSums}, Block: driver.Dim3{X: 128}},
+		binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(a)), uint64(b)))
+	out := bed.get(b, len(sums))
+	words := make([]uint32, len(out)/4)
+	require.NoError(tb, binary.Read(bytes.NewReader(out), binary.LittleEndian, words))
+	return words
+}
+
+// bed runs kernels on a device.
+type bed struct {
+	t   testing.TB
+	dev driver.Device
+}
+
+func (b *bed) stream(use func(driver.Stream) error) {
+	s, err := b.dev.NewStream()
+	require.NoError(b.t, err)
+	require.NoError(b.t, use(s))
+	require.NoError(b.t, s.Synchronize(context.Background()))
+	require.NoError(b.t, s.Close())
+}
+
+func (b *bed) put(bytes []byte) driver.DevicePtr {
+	p, err := b.dev.Alloc(int64(max(len(bytes), 1)))
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { require.NoError(b.t, b.dev.Free(p)) })
+	b.stream(func(s driver.Stream) error { return s.CopyToDevice(p, bytes) })
+	return p
+}
+
+func (b *bed) get(p driver.DevicePtr, n int) []byte {
+	out := make([]byte, n)
+	b.stream(func(s driver.Stream) error { return s.CopyToHost(out, p) })
+	return out
+}
+
+func (b *bed) launch(text []byte, entry string, l driver.Launch, params []byte) {
+	image, err := b.dev.Compile(context.Background(), text, driver.CompileOptions{})
+	require.NoError(b.t, err)
+	m, err := b.dev.Load(image.Code)
+	require.NoError(b.t, err)
+	f, err := m.Function(entry)
+	require.NoError(b.t, err)
+	if l.SharedBytes > 0 {
+		require.NoError(b.t, f.AllowSharedBytes(l.SharedBytes))
+	}
+	b.stream(func(s driver.Stream) error { return s.Launch(f, &l, params) })
+	require.NoError(b.t, m.Unload())
+}
+
+// model is the sum by the definition, or false where that is of one format only.
+func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool) {
+	if t.a.integer() {
+		sum := int64(int32(acc))
+		for k := range a {
+			x, y := int64(a[k]), int64(b[k])
+			if t.a.signed8 {
+				x = int64(int8(x))
+			}
+			if t.b.signed8 {
+				y = int64(int8(y))
+			}
+			sum += x * y
+		}
+		if t.saturates {
+			sum = min(max(sum, math.MinInt32), math.MaxInt32)
+		}
+		return uint32(sum), true
+	}
+	if t.a != t.b {
+		return 0, false
+	}
+	sign := uint32(0)
+	if strings.Contains(t.ends, "-1") { // of one of the two
+		sign = 1 << (t.a.exponent + t.a.fraction)
+	}
+	x, y := make([]uint32, f.Depth()), make([]uint32, f.Depth())
+	for k := range a {
+		x[k], y[k] = a[k]^sign, b[k]
+	}
+	return mma.Dot(acc, x, y, f), true
+}
+
+// each visits the sums of a tile: the index of the sum, and its operands.
+func (t tileType) each(image []byte, visit func(i, row, column int, a, b []uint32)) {
+	for i := range tileSums {
+		row, column := emu.AccumulatorPosition(i%128, i/128)
+		a, b := t.operands(image, row, column)
+		visit(i, row, column, a, b)
+	}
+}
+
+// Tiles of every type are added as their definition says.
+func TestTiles(t *testing.T) {
+	tiles := 2 * len(tileDraws)
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	for _, ty := range tileTypes {
+		t.Run(ty.name, func(t *testing.T) {
+			image, sums := ty.inputs(tiles)
+			got := ty.run(t, dev, image, sums)
+			for tile := range tiles {
+				ty.each(image[tile*tileBytes:], func(i, row, column int, a, b []uint32) {
+					at := tile*tileSums + i
+					want, ok := ty.model(binary.LittleEndian.Uint32(sums[4*at:]), a, b, emu.ElementFormats[ty.a.format])
+					if ok {
+						require.Equal(t, want, got[at], "%s tile %d, row %d, column %d", tileKind(tile), tile, row, column)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A GPU adds as the emulator does, bit for bit: 10,000 tiles of each type where
+// SONICMOE_LONG is set, else 400. Of what differs, the kinds are counted and a
+// few sums printed with their operands: the chip's bits, the emulator's, the
+// accumulator, A and B in the order of k.
+func TestTilesOnGPU(t *testing.T) {
+	chip := onGPU(t)
+	emulator, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	tiles := 400
+	if os.Getenv("SONICMOE_LONG") != "" {
+		tiles = 10000
+	}
+	for _, ty := range tileTypes {
+		t.Run(ty.name, func(t *testing.T) {
+			image, sums := ty.inputs(tiles)
+			got, want := ty.run(t, chip, image, sums), ty.run(t, emulator, image, sums)
+			different := map[string]int{}
+			var lines []string
+			f := ty.fits()
+			for tile := range tiles {
+				from := tile * tileSums
+				if slices.Equal(got[from:from+tileSums], want[from:from+tileSums]) && tile >= 4*len(tileDraws) {
+					continue
+				}
+				kind := tileKind(tile)
+				ty.each(image[tile*tileBytes:], func(i, row, column int, a, b []uint32) {
+					acc := binary.LittleEndian.Uint32(sums[4*(from+i):])
+					if tile < 4*len(tileDraws) {
+						f.count(acc, a, b, got[from+i])
+					}
+					if got[from+i] == want[from+i] {
+						return
+					}
+					if different[kind]++; different[kind] <= 3 {
+						lines = append(lines, fmt.Sprintf("%s: chip %08x emulator %08x sum %08x A %s B %s", kind, got[from+i], want[from+i], acc,
+							ty.a.hex(a), ty.b.hex(b)))
+					}
+				})
+			}
+			if len(different) > 0 {
+				t.Errorf("of %d sums of %d tiles differ, by kind: %v\n%s\n%s", len(got), tiles, different, strings.Join(lines, "\n"), f)
+			}
+		})
+	}
+}
+
+func (b bits) hex(list []uint32) string {
+	var s []string
+	for _, x := range list {
+		s = append(s, fmt.Sprintf("%0*x", 2*b.bytes(), x))
+	}
+	return strings.Join(s, " ")
+}
+
+// fits counts how many sums models with other fraction bits and cuts give.
+type fits struct {
+	t      tileType
+	models []*mma.Format
+	hits   []int
+	of     int
+}
+
+func (t tileType) fits() *fits {
+	f := &fits{t: t}
+	if t.a.integer() || t.a != t.b {
+		return f
+	}
+	base := emu.ElementFormats[t.a.format]
+	for fraction := base.Fraction - 2; fraction <= base.Fraction+2; fraction++ {
+		for _, cut := range []int{0, 9, 10, 11} {
+			m := *base
+			m.Fraction, m.Cut = fraction, cut
+			f.models = append(f.models, &m)
+		}
+	}
+	f.hits = make([]int, len(f.models))
+	return f
+}
+
+func (f *fits) count(acc uint32, a, b []uint32, chip uint32) {
+	f.of++
+	for i, m := range f.models {
+		if x, _ := f.t.model(acc, a, b, m); x == chip {
+			f.hits[i]++
+		}
+	}
+}
+
+// String is the models by what they hit.
+func (f *fits) String() string {
+	var s []string
+	for i, m := range f.models {
+		s = append(s, fmt.Sprintf("fraction %d cut %d: %d of %d", m.Fraction, m.Cut, f.hits[i], f.of))
+	}
+	return strings.Join(s, "; ")
+}
+
+// inexact are instructions that a chip may round, or fuse, as it likes.
+var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
+
+// Kernels of other compilers leave in a GPU's memory what they leave in the
+// emulator's.
+func TestForeignOnGPU(t *testing.T) {
+	chip := onGPU(t)
+	launches, same, kernels := 0, 0, map[string]bool{}
+	emu.OnForeign = func(t testing.TB, l emu.ForeignLaunch) {
+		b := &bed{t, chip}
+		params := append([]byte(nil), l.Launch.Params...)
+		at := map[uint64]driver.DevicePtr{}
+		for _, p := range l.Kernel.Params() {
+			switch p.Bytes {
+			case 8:
+				x := binary.LittleEndian.Uint64(params[p.Offset:])
+				for base, bytes := range l.Before {
+					if x >= base && x-base < uint64(len(bytes)) {
+						if at[base] == 0 {
+							at[base] = b.put(bytes)
+						}
+						binary.LittleEndian.PutUint64(params[p.Offset:], uint64(at[base])+x-base)
+					}
+				}
+			case 128:
+				t.Logf("%s: a tensor map, not run on the chip", t.Name())
+				return
+			}
+		}
+		dim := func(d [3]int) driver.Dim3 { return driver.Dim3{X: d[0], Y: d[1], Z: d[2]} }
+		b.launch(l.Text, l.Kernel.Name(), driver.Launch{Grid: dim(l.Launch.Grid), Block: dim(l.Launch.Block), Cluster: dim(l.Launch.Cluster),
+			SharedBytes: l.Launch.SharedBytes}, params)
+		words, differ, far := 0, 0, 0
+		for base, p := range at {
+			want := l.After[base]
+			got := b.get(p, len(want))
+			for i := 0; i+4 <= len(want); i += 4 {
+				x, y := binary.LittleEndian.Uint32(got[i:]), binary.LittleEndian.Uint32(want[i:])
+				if words++; x == y {
+					continue
+				}
+				differ++
+				if u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y)); !inexact.Match(l.Text) || !(math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)) {
+					if far++; far <= 3 {
+						t.Errorf("word %d of the buffer at %#x: chip %08x, emulator %08x", i/4, base, x, y)
+					}
+				}
+			}
+		}
+		launches++
+		if differ == 0 {
+			same++
+		}
+		kernels[l.Kernel.Name()] = true
+		t.Logf("%s: %d of %d words differ from the chip's, %d by more than approximation and fusing may", t.Name(), differ, words, far)
+	}
+	defer func() { emu.OnForeign = nil }()
+	emu.RunForeign(t)
+	t.Logf("%d launches of %d kernels on %s: %d leave the same bits", launches, len(kernels), chip.Target().Name, same)
+	assert.GreaterOrEqual(t, len(kernels), 20)
+}

@@ -1,0 +1,37 @@
+package emu
+
+import "testing"
+
+// ForeignLaunch is a launch of a kernel of ../testdata/foreign, and the memory
+// before and after it, by the allocations' addresses.
+type ForeignLaunch struct {
+	Text          []byte
+	Kernel        *Kernel
+	Launch        Launch
+	Before, After map[uint64][]byte
+}
+
+// OnForeign, where it is set, is told of each.
+var OnForeign func(t testing.TB, l ForeignLaunch)
+
+// RunForeign launches the kernels of ../testdata/foreign.
+func RunForeign(t *testing.T) { TestForeignKernels(t) }
+
+// onForeign tells of a launch that has run.
+func (r *foreignRun) onForeign(before snapshot) {
+	if OnForeign == nil {
+		return
+	}
+	l := ForeignLaunch{r.source, r.kernel, r.launch, map[uint64][]byte{}, map[uint64][]byte{}}
+	for a, b := range before {
+		l.Before[a.base], l.After[a.base] = b, append([]byte(nil), a.bytes...)
+	}
+	OnForeign(r.t, l)
+}
+
+// AccumulatorPosition and APosition are the functions without capitals.
+var (
+	AccumulatorPosition = accumulatorPosition
+	APosition           = aPosition
+	ElementFormats      = elementFormats
+)
