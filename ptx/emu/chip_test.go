@@ -471,14 +471,15 @@ func TestTiles(t *testing.T) {
 // accumulator, A and B in the order of k.
 func TestTilesOnGPU(t *testing.T) {
 	chip := onGPU(t)
-	emulator, err := emulated.New(emulated.Options{})
-	require.NoError(t, err)
 	tiles := 400
 	if os.Getenv("SONICMOE_LONG") != "" {
 		tiles = 10000
 	}
 	for _, ty := range tileTypes {
 		t.Run(ty.name, func(t *testing.T) {
+			t.Parallel()
+			emulator, err := emulated.New(emulated.Options{})
+			require.NoError(t, err)
 			image, sums := ty.inputs(tiles)
 			got, want := ty.run(t, chip, image, sums), ty.run(t, emulator, image, sums)
 			different := map[string]int{}
