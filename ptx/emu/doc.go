@@ -30,7 +30,7 @@
 // (exact.go; sums and products that do not say .rn are not contracted, as an
 // assembler may). mma.sync adds floats as wgmma does, which is assumed.
 // Not yet: functions, jumps through tables, tensor maps in global memory, wgmma
-// of elements other than bf16 and f16.
+// with f16 sums.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

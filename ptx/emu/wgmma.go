@@ -19,7 +19,7 @@ var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 // tf32Elements are FP32 numbers whose lower 13 bits the chip does not read.
 var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
 
-// e4m3Elements and e5m2Elements are FP8, of whose sums the chip keeps 13 fraction bits.
+// e4m3Elements and e5m2Elements are FP8, of whose sums 13 fraction bits are kept.
 var (
 	e4m3Elements = fp8Elements(formatE4M3)
 	e5m2Elements = fp8Elements(formatE5M2)

@@ -9,6 +9,10 @@
 // 0, not 1. The result does not depend on N, on the layout of A or B, nor on
 // whether A comes from registers.
 //
+// FP8 keeps 13 fraction bits of each term and, it is assumed, of the sum, as
+// published measurements of other chips of the kind have it; tf32 is assumed to
+// add as bf16 does. Integers add exactly.
+//
 // Not measured, and assumed: subnormal inputs count with their value at the
 // exponent of the smallest normal number; a zero, or a product with a zero,
 // takes no part in the alignment; a sum of zero is +0; a sum below FP32's
