@@ -51,7 +51,7 @@ func (l *Layer) backwardWorkspace(n work) backwardWorkspace {
 // backwardWorkspaceFrom lays it out behind what is taken.
 func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	tokens, rows := n.tokens, n.rows
-	c, g, r := l.of.Config, l.of.Gradients(tokens, BF16), l.of.ListShapes(rows)
+	c, g, r := l.of.Config, l.of.Gradients(tokens, l.of.Type), l.of.ListShapes(rows)
 	plan := dw.Plan{NumExperts: c.NumExperts}
 	w := backwardWorkspace{indices: l.indices(&s, n), slots: max(1, plan.Slots(rows, l.sms))}
 	if w.pairs == 0 {

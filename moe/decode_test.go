@@ -17,7 +17,7 @@ import (
 )
 
 // decodeConfigs are layers with all orders of gate and up, both formats of
-// logits, more experts than a wgmma of the router covers, and sums of more
+// logits, both types, more experts than a wgmma of the router covers, and sums of more
 // tiles than a ring has stages.
 var decodeConfigs = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
@@ -31,12 +31,14 @@ var decodeConfigs = []moe.Config{
 	// wgmmas some rows are the same.
 	{Hidden: 192, Intermediate: 320, NumExperts: 20, TopK: 16, RouterBias: true, SharedExperts: 1, SharedGate: true},
 	{Hidden: 1152, Intermediate: 192, NumExperts: 12, TopK: 8, Bias: true, SharedExperts: 1},
+	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved, Bias: true}),
+	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, WeightOrder: moe.InOut, SharedExperts: 1, SharedGate: true}),
 }
 
 // A pass of the kernels for few tokens gives the bits of the kernels for many.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
-		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}}[i]
+		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}}[i]
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}

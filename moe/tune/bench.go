@@ -120,7 +120,7 @@ func (b *bench) prepare(ctx context.Context) error {
 		}
 	}
 	if b.Backward {
-		if err := b.trial.PrepareBackward(seed+10, moe.BF16); err != nil {
+		if err := b.trial.PrepareBackward(seed+10, b.Config.Type); err != nil {
 			return err
 		}
 		s := b.Config.Gradients(tokens, moe.F32)

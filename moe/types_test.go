@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
@@ -20,20 +21,76 @@ func fp16(c moe.Config) moe.Config {
 }
 
 // checkPasses runs a layer forward and backward and holds all that it writes
-// against float64, in bounds of its type.
+// against float64, in bounds of its type; fewer tokens, and one, must have the
+// bits of these.
 func checkPasses(t *testing.T, c moe.Config, tokens int, weights moe.Type) {
 	t.Helper()
-	tr := newTrial(t, c, tokens, 12)
+	const fewer = 9
+	tr := newTrial(t, c, tokens, 12, moe.WithDecode(fewer))
 	require.NoError(t, tr.PrepareBackward(3, weights))
 	r := forward(t, tr, tr.Args)
 	report, err := tr.Check(r, tokens)
 	require.NoError(t, err)
 	require.NoError(t, report.Check())
+	for _, n := range []int{fewer, 1} {
+		args, err := tr.Args.Tokens(n)
+		require.NoError(t, err)
+		require.Equal(t, r.O[:n*c.Hidden], forward(t, tr, args).O[:n*c.Hidden], "O of %d tokens has other bits", n)
+	}
+	require.NoError(t, tr.Run(testContext(t), tr.Args)) // backward's H
 	require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 	for _, rounding := range []reference.Rounding{reference.Unrounded, reference.Rounded} {
 		report, err := tr.CheckBackward(tr.Back, r, trial.BackwardCheck{Routed: true, Rounding: rounding, Tokens: tokens, Rows: 200})
 		require.NoError(t, err)
 		require.NoError(t, report.Check())
+	}
+}
+
+// combinations are layers of every activation, with biases and without, in every
+// layout of weights, of both types.
+func combinations() (list []moe.Config) {
+	for activation := moe.SwiGLU; activation <= moe.GELUErf; activation++ {
+		for _, order := range []moe.WeightOrder{moe.OutIn, moe.InOut} {
+			for _, gateUp := range []moe.GateUp{moe.Concatenated, moe.Interleaved, moe.Apart} {
+				for _, bias := range []bool{false, true} {
+					c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2, Activation: activation, WeightOrder: order, GateUp: gateUp, Bias: bias}
+					switch {
+					case !activation.Gated() && gateUp != moe.Concatenated:
+						continue
+					case activation == moe.SwiGLUOAI:
+						c.Alpha, c.Limit = 1.702, 0.7
+					}
+					list = append(list, c, fp16(c))
+				}
+			}
+		}
+	}
+	return list
+}
+
+// sampled are so many combinations, spread over all: biases and types, which are
+// neighbours in the list, take turns.
+func sampled(list []moe.Config, count int) (part []moe.Config) {
+	for i := range count {
+		part = append(part, list[i*(len(list)/count)+i%4])
+	}
+	return part
+}
+
+// Every combination on the emulated device, with -short 10 of them; 40 on a GPU,
+// where each is compiled.
+func TestCombinations(t *testing.T) {
+	list := combinations()
+	require.Len(t, list, 160)
+	switch {
+	case drivertest.Name() != "emulated":
+		list = sampled(list, 40)
+	case testing.Short():
+		list = sampled(list, 10)
+	}
+	for i, c := range list {
+		weights := []moe.Type{c.Type, moe.F32}[i/2%2]
+		t.Run(fmt.Sprintf("%v %v", c, weights), func(t *testing.T) { checkPasses(t, c, 40, weights) })
 	}
 }
 
