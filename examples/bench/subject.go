@@ -67,7 +67,7 @@ func (u *subject) forward() error {
 		{u.args.W1, trial.ScaleWeight, repeatAfter},
 		{u.args.W2, trial.ScaleWeight, repeatAfter},
 	} {
-		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormal(uint64(1+i), in.scale)); err != nil {
+		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormalOf(u.row.Config.Type, uint64(1+i), in.scale)); err != nil {
 			return err
 		}
 	}
@@ -77,13 +77,13 @@ func (u *subject) forward() error {
 
 // backward makes the tensors of a backward pass and, with a forward pass, what
 // it starts from. Wanted are the gradients of X, of the experts' weights and of the
-// router's, bf16, overwritten.
+// router's, of the layer's type, overwritten.
 func (u *subject) backward(ctx context.Context) error {
 	c := u.row.Config
-	shapes := c.Gradients(u.row.Tokens, moe.BF16)
+	shapes := c.Gradients(u.row.Tokens, c.Type)
 	u.back = u.args.Backward()
 	u.back.DO, u.back.DX = u.memory.Tensor(shapes.DO), u.memory.Tensor(shapes.DX)
-	u.back.WeightGradients = u.memory.Gradients(u.layer, moe.BF16)
+	u.back.WeightGradients = u.memory.Gradients(u.layer, c.Type)
 	if err := u.memory.Err(); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (u *subject) backward(ctx context.Context) error {
 		{name: "DW2", Tensor: u.back.DW2.Tensor, sample: sampledRows(c.NumExperts, c.Hidden)},
 	}
 	elements := shapes.DO.Elements()
-	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormal(9, trial.ScaleOutput)); err != nil {
+	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormalOf(c.Type, 9, trial.ScaleOutput)); err != nil {
 		return err
 	}
 	if err := u.call.Forward(u.s, u.args); err != nil {
@@ -119,7 +119,7 @@ func (u *subject) makeWorkspace() error {
 	return u.memory.Err()
 }
 
-// fill writes n random bf16 values that repeat after a period.
+// fill writes n random values of 16 bits that repeat after a period.
 func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.Normal) error {
 	have := min(n, period)
 	if err := u.s.CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {

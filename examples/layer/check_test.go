@@ -88,7 +88,7 @@ func TestPython(t *testing.T) {
 
 // write puts results into the output file.
 func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
-	writeFile(t, p.output, bf16(nameO, r.O, tokens, c.Hidden),
+	writeFile(t, p.output, tensors{config: c}.of(nameO, r.O, tokens, c.Hidden),
 		fileTensor(nameScores, safetensors.F32, bytes.NewReader(bytesOf(r.Scores)), tokens, c.TopK),
 		fileTensor(nameExperts, safetensors.I32, bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }

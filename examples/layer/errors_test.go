@@ -234,7 +234,7 @@ func TestHugeSizes(t *testing.T) {
 		b := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
 		f, err := safetensors.New(header{append(b, text...)}, int64(len(b)+len(text))+data)
 		require.NoError(t, err)
-		return source{"file", f}
+		return source{path: "file", File: f}
 	}
 	weights := open(`{"router.weight":{"dtype":"BF16","shape":[8,128],"data_offsets":[0,2048]},
 		"experts.gate_up":{"dtype":"BF16","shape":[8,128,128],"data_offsets":[2048,264192]},

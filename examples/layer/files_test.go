@@ -20,7 +20,7 @@ var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}
 // weightScale makes small layers' logits and outputs of order 1.
 const weightScale = 0.12
 
-// tensors are a layer's inputs as bf16 bits, W1 in the order of the config.
+// tensors are a layer's inputs as bits of its type, W1 in the order of the config.
 type tensors struct {
 	config            moe.Config
 	tokens            int
@@ -30,10 +30,10 @@ type tensors struct {
 
 func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
 	s := c.Shapes(tokens)
-	weight := func(seed uint64, n int64) []uint16 { return reference.NewNormal(seed, weightScale).Values(n) }
+	weight := func(seed uint64, n int64) []uint16 { return reference.NewNormalOf(c.Type, seed, weightScale).Values(n) }
 	return tensors{
 		config: c, tokens: tokens,
-		x:      reference.NewNormal(seed, reference.ScaleX).Values(s.X.Elements()),
+		x:      reference.NewNormalOf(c.Type, seed, reference.ScaleX).Values(s.X.Elements()),
 		router: weight(seed+1, s.Router.Elements()),
 		w1:     weight(seed+2, s.W1.Elements()),
 		w2:     weight(seed+3, s.W2.Elements()),
@@ -42,7 +42,7 @@ func randomTensors(c moe.Config, tokens int, seed uint64) tensors {
 
 // withDO adds a random gradient of the output.
 func (x tensors) withDO(seed uint64) tensors {
-	x.do = reference.NewNormal(seed, reference.ScaleOutput).Values(int64(len(x.x)))
+	x.do = reference.NewNormalOf(x.config.Type, seed, reference.ScaleOutput).Values(int64(len(x.x)))
 	return x
 }
 
@@ -67,19 +67,20 @@ func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name
 	return list
 }
 
-func bf16(name string, bits []uint16, shape ...int) safetensors.Source {
-	return fileTensor(name, safetensors.BF16, bytes.NewReader(bytesOf(bits)), shape...)
+// of is a tensor of a file, of the layer's type.
+func (x tensors) of(name string, bits []uint16, shape ...int) safetensors.Source {
+	return fileTensor(name, dtypes[x.config.Type], bytes.NewReader(bytesOf(bits)), shape...)
 }
 
 // weights are the tensors of a weights file.
 func (x tensors) weights(separate bool) []safetensors.Source {
 	c := x.config
 	list := []safetensors.Source{
-		bf16(nameRouter, x.router, c.NumExperts, c.Hidden),
-		bf16(nameDown, x.w2, c.NumExperts, c.Hidden, c.Intermediate),
+		x.of(nameRouter, x.router, c.NumExperts, c.Hidden),
+		x.of(nameDown, x.w2, c.NumExperts, c.Hidden, c.Intermediate),
 	}
 	if !separate {
-		return append(list, bf16(nameGateUp, x.w1, c.NumExperts, 2*c.Intermediate, c.Hidden))
+		return append(list, x.of(nameGateUp, x.w1, c.NumExperts, 2*c.Intermediate, c.Hidden))
 	}
 	var gate, up []uint16
 	half := c.Intermediate * c.Hidden
@@ -87,7 +88,7 @@ func (x tensors) weights(separate bool) []safetensors.Source {
 		gate = append(gate, x.w1[2*e*half:][:half]...)
 		up = append(up, x.w1[(2*e+1)*half:][:half]...)
 	}
-	return append(list, bf16(nameGate, gate, c.NumExperts, c.Intermediate, c.Hidden), bf16(nameUp, up, c.NumExperts, c.Intermediate, c.Hidden))
+	return append(list, x.of(nameGate, gate, c.NumExperts, c.Intermediate, c.Hidden), x.of(nameUp, up, c.NumExperts, c.Intermediate, c.Hidden))
 }
 
 func writeFile(t testing.TB, path string, list ...safetensors.Source) {
@@ -108,9 +109,9 @@ func newPaths(t testing.TB) paths {
 func (x tensors) write(t testing.TB, separate bool) paths {
 	p := newPaths(t)
 	writeFile(t, p.weights, x.weights(separate)...)
-	list := []safetensors.Source{bf16(nameX, x.x, x.tokens, x.config.Hidden)}
+	list := []safetensors.Source{x.of(nameX, x.x, x.tokens, x.config.Hidden)}
 	if x.do != nil {
-		list = append(list, bf16(nameDO, x.do, x.tokens, x.config.Hidden))
+		list = append(list, x.of(nameDO, x.do, x.tokens, x.config.Hidden))
 	}
 	writeFile(t, p.input, list...)
 	return p

@@ -9,7 +9,7 @@ import (
 // reserveGradients makes room for H and the gradients, and sets what the
 // backward pass takes from the forward pass.
 func (p *pass) reserveGradients() (err error) {
-	g := p.job.config.Gradients(p.job.tokens, moe.BF16)
+	g := p.job.config.Gradients(p.job.tokens, p.job.config.Type)
 	for _, out := range []room{
 		{"H", &p.args.H, p.job.shapes().H},
 		{nameDX, &p.back.DX, g.DX},
@@ -65,4 +65,4 @@ func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source 
 }
 
 // dtypes are the files' names of element types.
-var dtypes = map[spec.Type]safetensors.DType{moe.BF16: safetensors.BF16, moe.F32: safetensors.F32, moe.I32: safetensors.I32}
+var dtypes = map[spec.Type]safetensors.DType{moe.BF16: safetensors.BF16, moe.F16: safetensors.F16, moe.F32: safetensors.F32, moe.I32: safetensors.I32}

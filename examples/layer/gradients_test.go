@@ -28,17 +28,17 @@ func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) 
 		count = 9
 	}
 	f := p.open(t, count)
-	const bf = safetensors.BF16
+	of := dtypes[c.Type]
 	rows, d, n, e := int64(tokens), int64(c.Hidden), int64(c.Intermediate), int64(c.NumExperts)
-	g.dx = numbers[uint16](t, f, "dx", bf, rows, d)
+	g.dx = numbers[uint16](t, f, "dx", of, rows, d)
 	g.dscores = numbers[float32](t, f, "dscores", safetensors.F32, rows, int64(c.TopK))
-	g.drouter = numbers[uint16](t, f, "drouter.weight", bf, e, d)
-	g.dw2 = numbers[uint16](t, f, "dexperts.down", bf, e, d, n)
+	g.drouter = numbers[uint16](t, f, "drouter.weight", of, e, d)
+	g.dw2 = numbers[uint16](t, f, "dexperts.down", of, e, d, n)
 	if !separate {
-		g.dw1 = numbers[uint16](t, f, "dexperts.gate_up", bf, e, 2*n, d)
+		g.dw1 = numbers[uint16](t, f, "dexperts.gate_up", of, e, 2*n, d)
 		return g
 	}
-	gate, up := numbers[uint16](t, f, "dexperts.gate", bf, e, n, d), numbers[uint16](t, f, "dexperts.up", bf, e, n, d)
+	gate, up := numbers[uint16](t, f, "dexperts.gate", of, e, n, d), numbers[uint16](t, f, "dexperts.up", of, e, n, d)
 	for i := range e {
 		g.dw1 = append(g.dw1, gate[i*n*d:][:n*d]...)
 		g.dw1 = append(g.dw1, up[i*n*d:][:n*d]...)
@@ -55,12 +55,13 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	scores := reference.Widen(r.Scores)
 	out, err := ref.Experts(x.x, scores, r.ExpertIDs, nil, reference.Rounded)
 	require.NoError(t, err)
-	// The layer's H is in bf16, and its rows are in the order of the experts.
+	// The layer's H is in its type, and its rows are in the order of the experts.
 	rows, width := reference.Group(r.ExpertIDs, c.NumExperts).Row, 2*c.Intermediate
+	toBits := map[moe.Type]func(float64) uint16{moe.BF16: num.Float64ToBF16, moe.F16: num.Float64ToF16}[c.Type]
 	h := make([]uint16, len(out.H))
 	for pair, row := range rows {
 		for j, v := range out.H[pair*width:][:width] {
-			h[int(row)*width+j] = num.Float64ToBF16(v)
+			h[int(row)*width+j] = toBits(v)
 		}
 	}
 	back, err := ref.Gradients(reference.Backward{
@@ -76,20 +77,21 @@ func (x tensors) checkGradients(t testing.TB, r trial.Results, g gradients) {
 	dw2, err := back.W2(reference.AllRows(c.NumExperts, c.Hidden))
 	require.NoError(t, err)
 	for name, report := range map[string]reference.Report{
-		"dx":      reference.Compare(g.dx, tokens.DX, x.tokens, c.Hidden),
+		"dx":      reference.CompareOf(c.Type, g.dx, tokens.DX, x.tokens, c.Hidden),
 		"dscores": reference.Compare(g.dscores, tokens.DScores, x.tokens, c.TopK),
-		"drouter": reference.Compare(g.drouter, router, c.NumExperts, c.Hidden),
-		"dw1":     reference.Compare(g.dw1, dw1, c.NumExperts*width, c.Hidden),
-		"dw2":     reference.Compare(g.dw2, dw2, c.NumExperts*c.Hidden, c.Intermediate),
+		"drouter": reference.CompareOf(c.Type, g.drouter, router, c.NumExperts, c.Hidden),
+		"dw1":     reference.CompareOf(c.Type, g.dw1, dw1, c.NumExperts*width, c.Hidden),
+		"dw2":     reference.CompareOf(c.Type, g.dw2, dw2, c.NumExperts*c.Hidden, c.Intermediate),
 	} {
-		assert.NoError(t, report.Check(reference.VsUnrounded), name)
+		assert.NoError(t, report.Check(reference.BoundsOf(c.Type, reference.Unrounded)), name)
 	}
 }
 
 // A file with do beside x gives gradients too, and the same outputs.
 func TestGradients(t *testing.T) {
-	interleaved := small
+	interleaved, half := small, small
 	interleaved.GateUp = moe.Interleaved
+	half.Type, half.Logits = moe.F16, moe.LogitsF16
 	tests := []struct {
 		name     string
 		config   moe.Config
@@ -99,6 +101,7 @@ func TestGradients(t *testing.T) {
 		{"concatenated", small, false, nil},
 		{"interleaved", interleaved, false, []string{"-gateup", "interleaved"}},
 		{"separate", small, true, nil},
+		{"fp16", half, false, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

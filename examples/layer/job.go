@@ -34,6 +34,8 @@ const (
 type source struct {
 	path string
 	*safetensors.File
+	// of is the type that its tensors have.
+	of safetensors.DType
 }
 
 // job is what the files ask for, checked: every size is known and fits.
@@ -59,7 +61,7 @@ func openJob(o options) (*job, error) {
 		if x, err = safetensors.Open(o.input); err != nil {
 			err = fmt.Errorf("input: %w", err)
 		} else {
-			j.input = source{o.input, x}
+			j.input = source{path: o.input, File: x}
 		}
 	}
 	if err == nil {
@@ -81,7 +83,7 @@ func (j *job) openWeights(o options) error {
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	j.weights = source{o.weights, w}
+	j.weights = source{path: o.weights, File: w}
 	return nil
 }
 
@@ -111,6 +113,7 @@ func (j *job) planModel() error {
 	if err := j.inputNames(); err != nil {
 		return err
 	}
+	j.input.of = dtypes[j.config.Type]
 	x, err := j.input.matrix(nameX, "[T, d]", 2)
 	if err != nil {
 		return err
@@ -152,6 +155,7 @@ func (j *job) plan(o options) error {
 	if err := j.names(o); err != nil {
 		return err
 	}
+	element := j.setType()
 	router, err := j.weights.matrix(nameRouter, "[E, d]", 2)
 	if err != nil {
 		return err
@@ -181,9 +185,23 @@ func (j *job) plan(o options) error {
 	}
 	j.tokens = int(x.Shape[0])
 	j.config = moe.Config{
-		Hidden: int(d), Intermediate: int(n), NumExperts: int(e), TopK: o.topK, GateUp: o.gateUp, TokensHint: j.tokens,
+		Hidden: int(d), Intermediate: int(n), NumExperts: int(e), TopK: o.topK, Type: element, GateUp: o.gateUp, TokensHint: j.tokens,
+	}
+	if element == moe.F16 {
+		j.config.Logits = moe.LogitsF16
 	}
 	return moe.Check(j.config)
+}
+
+// setType has all tensors be of the router's type, F16 or BF16, and gives the
+// layer's.
+func (j *job) setType() spec.Type {
+	element := spec.BF16
+	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == safetensors.F16 {
+		element = spec.F16
+	}
+	j.weights.of, j.input.of = dtypes[element], dtypes[element]
+	return element
 }
 
 // names checks that the files hold the tensors of a layer and no others: a
@@ -310,19 +328,19 @@ func (s source) list() string {
 	return strings.Join(names, ", ")
 }
 
-// matrix gives a tensor that is BF16 and of the given rank.
+// matrix gives a tensor of the file's type and of the given rank.
 func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, error) {
 	t, err := s.Tensor(name)
 	if err != nil {
 		return t, fmt.Errorf("%s: %w", s.path, err)
 	}
-	if t.DType != safetensors.BF16 || len(t.Shape) != rank {
-		return t, s.errorf(name, "must be %s %s", safetensors.BF16, wantShape)
+	if t.DType != s.of || len(t.Shape) != rank {
+		return t, s.errorf(name, "must be %s %s", s.of, wantShape)
 	}
 	return t, nil
 }
 
-// shape checks that a tensor is BF16 of exactly these extents.
+// shape checks that a tensor is of the file's type and of exactly these extents.
 func (s source) shape(name, meaning string, dims ...int64) error {
 	t, err := s.matrix(name, meaning, len(dims))
 	if err != nil {
@@ -330,7 +348,7 @@ func (s source) shape(name, meaning string, dims ...int64) error {
 	}
 	for i, d := range dims {
 		if t.Shape[i] != d {
-			return s.errorf(name, "must be %s %v (%s)", safetensors.BF16, dims, meaning)
+			return s.errorf(name, "must be %s %v (%s)", s.of, dims, meaning)
 		}
 	}
 	return nil

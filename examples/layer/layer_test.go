@@ -33,7 +33,7 @@ func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Resu
 	f := p.open(t, count)
 	n, k := int64(tokens), int64(c.TopK)
 	return trial.Results{
-		O:         numbers[uint16](t, f, nameO, safetensors.BF16, n, int64(c.Hidden)),
+		O:         numbers[uint16](t, f, nameO, dtypes[c.Type], n, int64(c.Hidden)),
 		Scores:    numbers[float32](t, f, nameScores, safetensors.F32, n, k),
 		ExpertIDs: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
 	}
@@ -50,7 +50,7 @@ func (p paths) open(t testing.TB, count int) *safetensors.File {
 }
 
 // check holds results against float64: experts and scores against the router
-// with logits rounded to bf16, o against the experts fed with those scores.
+// with logits rounded to its type, o against the experts fed with those scores.
 func (x tensors) check(t testing.TB, r trial.Results) {
 	ref, err := reference.NewLayer(x.config, x.router, x.w1, x.w2)
 	require.NoError(t, err)
@@ -60,13 +60,15 @@ func (x tensors) check(t testing.TB, r trial.Results) {
 	assert.InDeltaSlice(t, routing.Scores, reference.Widen(r.Scores), 1e-5)
 	out, err := ref.Experts(x.x, reference.Widen(r.Scores), r.ExpertIDs, nil, reference.Unrounded)
 	require.NoError(t, err)
-	report := reference.Compare(r.O, out.O, x.tokens, x.config.Hidden)
-	require.NoError(t, report.Check(reference.VsUnrounded))
+	report := reference.CompareOf(x.config.Type, r.O, out.O, x.tokens, x.config.Hidden)
+	require.NoError(t, report.Check(reference.BoundsOf(x.config.Type, reference.Unrounded)))
 }
 
 func TestLayer(t *testing.T) {
 	interleaved := small
 	interleaved.GateUp = moe.Interleaved
+	half := small
+	half.Type, half.Logits = moe.F16, moe.LogitsF16
 	tests := []struct {
 		name     string
 		config   moe.Config
@@ -76,6 +78,8 @@ func TestLayer(t *testing.T) {
 		{"concatenated", small, false, nil},
 		{"interleaved", interleaved, false, []string{"-gateup", "interleaved"}},
 		{"separate", small, true, nil},
+		{"fp16", half, false, nil},
+		{"fp16, separate", half, true, nil},
 		{"separate, said", small, true, []string{"-gateup", "concatenated"}},
 	}
 	for _, tt := range tests {

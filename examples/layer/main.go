@@ -9,7 +9,8 @@
 // config.json and its safetensors files, whose tensors go by the model's own
 // names. Gradients of weights have the names below.
 //
-// Sizes come from the files, all of whose tensors are BF16, row-major:
+// Sizes come from the files, all of whose tensors are BF16, or all F16, as the
+// router's or the model is, row-major:
 //
 //	weights  router.weight    [E, d]
 //	         experts.gate_up  [E, 2n, d], rows in the order that -gateup says,
@@ -18,11 +19,11 @@
 //	input    x                [T, d]
 //	         do               [T, d], for a backward pass: the gradient of o
 //
-// The output file holds o [T, d] BF16, scores [T, K] F32 (softmax over the
+// The output file holds o [T, d] of that type, scores [T, K] F32 (softmax over the
 // chosen logits) and experts [T, K] I32, by falling score. With do it also
-// holds the gradients: dx [T, d] BF16, dscores [T, K] F32 (of the scores as if
+// holds the gradients: dx [T, d], dscores [T, K] F32 (of the scores as if
 // they were inputs), and of each tensor of the weights one of its name after a
-// "d", such as dexperts.down, BF16 of the same shape and layout.
+// "d", such as dexperts.down, of the same type, shape and layout.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage. When it fails nothing is left
 // in place of the output, and an older output stays as it was.
@@ -85,11 +86,11 @@ usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -
              [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
        layer -model DIR -layer N -input X.safetensors -output O.safetensors [-device …] [-cache …]
   -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,
-            each [E, n, d]), experts.down [E, d, n], all BF16
+            each [E, n, d]), experts.down [E, d, n], all BF16 or all F16
   -model    a published model's folder: config.json and safetensors files; -layer counts from 0
-  -input    x [T, d] BF16, and for a backward pass do [T, d] BF16, the gradient of o
-  -output   is written: o [T, d] BF16, scores [T, K] F32, experts [T, K] I32, and after a backward
-            pass dx [T, d] BF16, dscores [T, K] F32 and of each weight W its gradient dW, BF16
+  -input    x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type
+  -output   is written: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward
+            pass dx [T, d], dscores [T, K] F32 and of each weight W its gradient dW
   -topk     K, the experts of each token
   -device   where to run; by default the first GPU, or the emulated device if there is none
   -gateup   the rows of experts.gate_up: n of gate, then n of up (concatenated, the default),

@@ -46,7 +46,7 @@ func twoTensors(t *testing.T) source {
 		fileTensor("a", "U8", bytes.NewReader(data[:24]), 24), fileTensor("b", "U8", bytes.NewReader(data[24:]), 24)))
 	f, err := safetensors.New(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	require.NoError(t, err)
-	return source{"file", f}
+	return source{path: "file", File: f}
 }
 
 // Whatever the chunk, two tensors of three blocks end up by turns.
@@ -102,8 +102,8 @@ func TestLoadErrors(t *testing.T) {
 	shrunk, err := safetensors.New(&shrinking{whole, 1}, int64(len(whole)))
 	require.NoError(t, err)
 	m.stream = &hostMemory{bytes: make([]byte, 48)}
-	require.NoError(t, m.load(context.Background(), 0, source{"file", short}, "a", 24, 24))
-	err = m.load(context.Background(), 0, source{"file", shrunk}, "a", 24, 24)
+	require.NoError(t, m.load(context.Background(), 0, source{path: "file", File: short}, "a", 24, 24))
+	err = m.load(context.Background(), 0, source{path: "file", File: shrunk}, "a", 24, 24)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	assert.ErrorContains(t, err, `file: reading tensor "a" at byte 20 of 24`)
 }

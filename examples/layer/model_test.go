@@ -12,44 +12,50 @@ import (
 
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe"
 )
 
-const modelConfig = `{"model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
-	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "dtype": "bfloat16", "shared_expert_intermediate_size": %d}`
+const modelConfig = `{"dtype": "%s", "model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
+	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "shared_expert_intermediate_size": %d}`
 
 // model writes x as layer 1 of a Qwen3-MoE, expert by expert.
 func (x tensors) model(t *testing.T, kind string, shared int) string {
 	c, dir := x.config, t.TempDir()
 	d, n := c.Hidden, c.Intermediate
-	list := []safetensors.Source{bf16("model.layers.1.mlp.gate.weight", x.router, c.NumExperts, d)}
+	list := []safetensors.Source{x.of("model.layers.1.mlp.gate.weight", x.router, c.NumExperts, d)}
 	for e := range c.NumExperts {
 		at := fmt.Sprintf("model.layers.1.mlp.experts.%d.", e)
 		w1, w2 := x.w1[e*2*n*d:][:2*n*d], x.w2[e*n*d:][:n*d]
-		list = append(list, bf16(at+"gate_proj.weight", w1[:n*d], n, d), bf16(at+"up_proj.weight", w1[n*d:], n, d), bf16(at+"down_proj.weight", w2, d, n))
+		list = append(list, x.of(at+"gate_proj.weight", w1[:n*d], n, d), x.of(at+"up_proj.weight", w1[n*d:], n, d), x.of(at+"down_proj.weight", w2, d, n))
 	}
 	var file bytes.Buffer
 	require.NoError(t, safetensors.Write(&file, nil, list...))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), file.Bytes(), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, modelConfig, kind, shared), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), fmt.Appendf(nil, modelConfig, map[moe.Type]string{moe.BF16: "bfloat16", moe.F16: "float16"}[c.Type], kind, shared), 0o600))
 	return dir
 }
 
 // A model's own files give what its tensors in one file give.
 func TestModel(t *testing.T) {
-	const tokens = 20
-	x := randomTensors(small, tokens, 51).withDO(52)
-	p := x.write(t, false)
-	one := p.run(t, "-topk", "2", "-device", drivertest.Name())
-	require.NotEmpty(t, one)
-	want, err := os.ReadFile(p.output)
-	require.NoError(t, err)
+	half := small
+	half.Type, half.Logits = moe.F16, moe.LogitsF16
+	for _, c := range []moe.Config{small, half} {
+		t.Run(c.Type.String(), func(t *testing.T) {
+			x := randomTensors(c, 20, 51).withDO(52)
+			p := x.write(t, false)
+			one := p.run(t, "-topk", "2", "-device", drivertest.Name())
+			require.NotEmpty(t, one)
+			want, err := os.ReadFile(p.output)
+			require.NoError(t, err)
 
-	var stdout, stderr bytes.Buffer
-	args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
-	require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
-	got, err := os.ReadFile(p.output)
-	require.NoError(t, err)
-	assert.True(t, bytes.Equal(want, got), "the output differs")
+			var stdout, stderr bytes.Buffer
+			args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
+			require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
+			got, err := os.ReadFile(p.output)
+			require.NoError(t, err)
+			assert.True(t, bytes.Equal(want, got), "the output differs")
+		})
+	}
 }
 
 func TestModelRefuses(t *testing.T) {

@@ -93,7 +93,7 @@ func (p *pass) load(ctx context.Context) error {
 	}
 	list = append(list, input{&p.args.X, s.X, p.job.input, []string{nameX}})
 	if p.job.backward {
-		list = append(list, input{&p.back.DO, p.job.config.Gradients(p.job.tokens, moe.BF16).DO, p.job.input, []string{nameDO}})
+		list = append(list, input{&p.back.DO, p.job.config.Gradients(p.job.tokens, p.job.config.Type).DO, p.job.input, []string{nameDO}})
 	}
 	for _, in := range list {
 		var err error

@@ -6,6 +6,7 @@ type DType string
 // The formats that a MoE layer is made of. Others are known by name and size.
 const (
 	BF16 DType = "BF16"
+	F16  DType = "F16"
 	F32  DType = "F32"
 	I32  DType = "I32"
 )
@@ -14,7 +15,7 @@ const (
 var bits = map[DType]int64{
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-	"I16": 16, "U16": 16, "F16": 16, BF16: 16,
+	"I16": 16, "U16": 16, F16: 16, BF16: 16,
 	I32: 32, "U32": 32, F32: 32,
 	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
 }

@@ -62,7 +62,7 @@ func (l *Layer) raw(name string, dims []int64) ([]byte, safetensors.Tensor, erro
 }
 
 // types are the formats that are read as they are.
-var types = map[safetensors.DType]spec.Type{safetensors.BF16: spec.BF16, "F16": spec.F16, safetensors.F32: spec.F32}
+var types = map[safetensors.DType]spec.Type{safetensors.BF16: spec.BF16, safetensors.F16: spec.F16, safetensors.F32: spec.F32}
 
 // convert brings elements from one type to another, rounded once.
 func convert(to []byte, t spec.Type, raw []byte, from safetensors.DType) error {
