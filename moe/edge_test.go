@@ -268,7 +268,7 @@ func checkH(t *testing.T, c moe.Config, got []uint16, want []float64, ids []int3
 			}
 		}
 	}
-	require.NoError(t, reference.Compare(got[:row*width], ordered, row, width).Check(reference.VsRounded), "H")
+	require.NoError(t, reference.CompareOf(c.Type, got[:row*width], ordered, row, width).Check(reference.BoundsOf(c.Type, reference.Rounded)), "H")
 	for i, v := range got[row*width:] {
 		require.Equal(t, reference.Poison, v, "H past the last row, at %d", i)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -101,7 +100,7 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	require.NoError(t, b.arena.Err())
 	b.poison(b.f.O, b.f.H, b.f.SharedH, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
 	values := func(of moe.Tensor, seed uint64, std float64) []uint16 {
-		v := reference.NewNormal(seed, std).Values(of.Shape.Elements())
+		v := reference.NewNormalOf(of.Shape.Type, seed, std).Values(of.Shape.Elements())
 		require.NoError(t, moe.Write(b.s, of, v))
 		return v
 	}
@@ -114,7 +113,7 @@ func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBen
 	if c.SharedExperts > 0 {
 		w.SharedW1, w.SharedW3, w.SharedW2 = values(b.f.SharedW1, 8, 0.1), values(b.f.SharedW3, 9, 0.1), values(b.f.SharedW2, 10, 0.1)
 	}
-	b.do = reference.NewNormal(4, 1).Values(shapes.O.Elements())
+	b.do = reference.NewNormalOf(c.Type, 4, 1).Values(shapes.O.Elements())
 	require.NoError(t, moe.Write(b.s, b.f.List.Tokens, l.tokens))
 	require.NoError(t, moe.Write(b.s, b.f.List.ExpertIDs, l.ids))
 	require.NoError(t, moe.Write(b.s, b.f.List.Scores, l.scores))
@@ -137,7 +136,7 @@ func (b *listBench) poison(of ...moe.Tensor) {
 func (b *listBench) check(what string, of moe.Tensor, want []float64, rows int) {
 	got := make([]uint16, of.Shape.Elements())
 	require.NoError(b, moe.Read(b.s, of, got), what)
-	require.NoError(b, reference.Compare(got, want, rows, len(want)/rows).Check(reference.VsRounded), what)
+	require.NoError(b, reference.CompareOf(of.Shape.Type, got, want, rows, len(want)/rows).Check(reference.BoundsOf(of.Shape.Type, reference.Rounded)), what)
 }
 
 // Lists of any order against the reference, forward and backward: O and all
@@ -152,6 +151,7 @@ func TestLists(t *testing.T) {
 	for i := range cases {
 		tokens := []int{70, 3, 130, 1}[i%4]
 		c.Bias, c.SharedExperts = i%2 == 0, i%4/2
+		c := typed([]moe.Type{moe.BF16, moe.F16, moe.F16, moe.BF16}[i%4], c)
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
 		b := newListBench(t, c, l, tokens)
 		call := b.layer.NewCall()
@@ -165,11 +165,11 @@ func TestLists(t *testing.T) {
 
 func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	c := b.layer.Config()
-	g := c.Gradients(tokens, moe.BF16)
+	g := c.Gradients(tokens, c.Type)
 	back := b.f.Backward()
 	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
 	back.DScores = b.arena.Tensor(c.ListShapes(len(l.ids)).DScores)
-	back.WeightGradients = b.arena.Gradients(b.layer, moe.BF16)
+	back.WeightGradients = b.arena.Gradients(b.layer, c.Type)
 	back.DRouter = moe.Gradient{}
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
@@ -190,10 +190,10 @@ func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	if c.Bias {
 		db1, err := want.B1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
 		require.NoError(b, err)
-		b.check("DB1", back.DB1.Tensor, stored(db1), c.NumExperts)
+		b.check("DB1", back.DB1.Tensor, rounded(c, db1), c.NumExperts)
 		db2, err := want.B2(reference.AllRows(c.NumExperts, c.Hidden))
 		require.NoError(b, err)
-		b.check("DB2", back.DB2.Tensor, stored(db2), c.NumExperts)
+		b.check("DB2", back.DB2.Tensor, rounded(c, db2), c.NumExperts)
 	}
 
 	got := make([]float32, len(l.ids))
@@ -209,12 +209,10 @@ func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	require.NoError(b, reference.Compare(got, wanted, 1, len(wanted)).Check(reference.VsRounded), "DScores")
 }
 
-// stored are weights' gradients, which the reference does not round, as a bf16
-// tensor has them: they are few, and one rounding is most of the bound.
-func stored(v []float64) []float64 {
-	for i, x := range v {
-		v[i] = num.BF16ToFloat64(num.Float64ToBF16(x))
-	}
+// rounded are weights' gradients, which the reference does not round, as a tensor
+// of the layer's type has them: they are few, and one rounding is most of the bound.
+func rounded(c moe.Config, v []float64) []float64 {
+	reference.Round(c.Type, v)
 	return v
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 )
 
@@ -25,10 +24,10 @@ func TestRoundedLayer(t *testing.T) {
 		}
 		list = append(list, moe.Rounding{Rule: moe.CapacityDrop, Capacity: 0.75})
 	}
-	for _, how := range list {
+	for i, how := range list {
 		t.Run(how.String(), func(t *testing.T) {
 			const tokens = 70
-			b := newRoundedBench(t, how, tokens)
+			b := newRoundedBench(t, []moe.Type{moe.BF16, moe.F16}[i%2], how, tokens)
 			call := b.layer.NewCall()
 			require.NoError(t, call.Forward(b.s, b.f))
 			r := b.rounded(tokens)
@@ -57,8 +56,8 @@ func wider[E any](v []E, c moe.Config, none E) (out []E) {
 	return out
 }
 
-func newRoundedBench(t *testing.T, how moe.Rounding, tokens int) *listBench {
-	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how}
+func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens int) *listBench {
+	c := typed(element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how})
 	if how.RawScores {
 		c.SharedExperts = 2
 	}
@@ -121,10 +120,10 @@ func (b *listBench) rounded(tokens int) roundedRouting {
 
 func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int) {
 	c := b.layer.Config()
-	g := c.Gradients(tokens, moe.BF16)
+	g := c.Gradients(tokens, c.Type)
 	back := b.f.Backward()
 	back.DO, back.DX = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX)
-	back.WeightGradients = b.arena.Gradients(b.layer, moe.BF16)
+	back.WeightGradients = b.arena.Gradients(b.layer, c.Type)
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
 	b.poison(back.DX, back.DW1.Tensor, back.DW2.Tensor, back.DRouter.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
@@ -143,14 +142,14 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 	for i, v := range dlogits {
 		token, expert := i/c.NumExperts, i%c.NumExperts
 		for j := range c.Hidden {
-			dx[token*c.Hidden+j] += v * num.BF16ToFloat64(b.router[expert*c.Hidden+j])
-			dr[expert*c.Hidden+j] += v * num.BF16ToFloat64(b.x[token*c.Hidden+j])
+			dx[token*c.Hidden+j] += v * numberOf(c.Type, b.router[expert*c.Hidden+j])
+			dr[expert*c.Hidden+j] += v * numberOf(c.Type, b.x[token*c.Hidden+j])
 		}
 	}
 	within := func(what string, of moe.Tensor, want []float64, rows int) {
 		got := make([]uint16, of.Shape.Elements())
 		require.NoError(b, moe.Read(b.s, of, got), what)
-		require.NoError(b, reference.Compare(got, want, rows, len(want)/rows).Check(reference.VsUnrounded), what)
+		require.NoError(b, reference.CompareOf(c.Type, got, want, rows, len(want)/rows).Check(reference.BoundsOf(c.Type, reference.Unrounded)), what)
 	}
 	within("DX", back.DX, dx, tokens)
 	within("DRouter", back.DRouter.Tensor, dr, c.NumExperts)
@@ -161,7 +160,7 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 
 // Rounding asks for logits and a list of its own length.
 func TestWrongRounding(t *testing.T) {
-	b := newRoundedBench(t, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
+	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundNearest, Tile: 16}, 20)
 	for _, tt := range []struct {
 		change func(*moe.Forward)
 		field  string
@@ -186,7 +185,7 @@ func TestWrongRounding(t *testing.T) {
 // A pass that rounds, replayed from a graph over poisoned outputs, gives the same
 // list and the same bits of O.
 func TestRoundedGraph(t *testing.T) {
-	b := newRoundedBench(t, moe.Rounding{Rule: moe.RoundStochastic, Tile: 16}, 70)
+	b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundStochastic, Tile: 16}, 70)
 	call := b.layer.NewCall()
 	outputs := []moe.Tensor{b.f.O, b.f.List.Tokens, b.f.List.ExpertIDs, b.f.List.Scores}
 	read := func() (all [][]byte) {

@@ -28,6 +28,12 @@ type routing struct {
 	nan func(token int) bool
 }
 
+// routingIn is a routing of a layer of that type.
+type routingIn struct {
+	routing
+	element moe.Type
+}
+
 func always[T any](x T) func(int) T { return func(int) T { return x } }
 
 // logitsOf gives the named experts logits, the other ones 0.
@@ -91,17 +97,17 @@ func routings() []routing {
 	}
 }
 
-func (g routing) config() moe.Config {
-	return moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK}
+func (g routingIn) config() moe.Config {
+	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK})
 }
 
 // inputs are X and the router: logit e is column e of X times 1, or times
 // infinity where it is to be infinite (by the sign) or NaN (by a zero). The
 // router does not see the other columns.
-func (g routing) inputs() (x, router []uint16) {
+func (g routingIn) inputs() (x, router []uint16) {
 	d := g.config().Hidden
 	s := g.config().Shapes(g.tokens)
-	x, router = reference.NewNormal(1, trial.ScaleX).Values(s.X.Elements()), make([]uint16, s.Router.Elements())
+	x, router = reference.NewNormalOf(g.element, 1, trial.ScaleX).Values(s.X.Elements()), make([]uint16, s.Router.Elements())
 	for t := range g.tokens {
 		for e, v := range g.logits(t) {
 			weight := 1.0
@@ -111,19 +117,19 @@ func (g routing) inputs() (x, router []uint16) {
 			case math.IsInf(v, 0):
 				weight, v = math.Inf(1), math.Copysign(1, v)
 			}
-			router[e*d+e], x[t*d+e] = num.Float64ToBF16(weight), num.Float64ToBF16(v)
+			router[e*d+e], x[t*d+e] = bitsOf(g.element, weight), bitsOf(g.element, v)
 		}
 	}
 	return x, router
 }
 
-func (g routing) trial(t *testing.T, dev driver.Device) *trial.Trial {
+func (g routingIn) trial(t *testing.T, dev driver.Device) *trial.Trial {
 	l, err := moe.New(context.Background(), dev, g.config(), moe.WithCache(nil), moe.WithoutBackward())
 	require.NoError(t, err)
 	x, router := g.inputs()
 	s := g.config().Shapes(g.tokens)
 	tr, err := trial.FromHost(dev, l, g.tokens, x, reference.Weights{
-		Router: router, W1: reference.NewNormal(2, 0.12).Values(s.W1.Elements()), W2: reference.NewNormal(3, 0.12).Values(s.W2.Elements()),
+		Router: router, W1: reference.NewNormalOf(g.element, 2, 0.12).Values(s.W1.Elements()), W2: reference.NewNormalOf(g.element, 3, 0.12).Values(s.W2.Elements()),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
@@ -172,23 +178,26 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 			continue
 		}
 		for i, bits := range row {
-			v := num.BF16ToFloat64(bits)
+			v := numberOf(c.Type, bits)
 			require.True(t, v != v && bits != reference.Poison, "O of token %d, column %d is %#x, must be a NaN that was written", token, i, bits)
 		}
 	}
-	require.NoError(t, reference.Compare(got, want, len(got)/c.Hidden, c.Hidden).Check(reference.VsRounded), "O")
+	require.NoError(t, reference.CompareOf(c.Type, got, want, len(got)/c.Hidden, c.Hidden).Check(reference.BoundsOf(c.Type, reference.Rounded)), "O")
 }
 
 // Where tokens go, by name: first the choice, exactly, then the products.
 func TestRoutings(t *testing.T) {
-	for _, g := range routings() {
-		t.Run(g.name, func(t *testing.T) {
-			tr := g.trial(t, testDevice(t))
-			r := forward(t, tr, tr.Args)
-			checkProducts(t, tr, r, g.checkRouting(t, r))
-			infer := forward(t, tr, tr.Inference())
-			require.Equal(t, r.O, infer.O, "inference gives the bits of training")
-		})
+	for _, element := range []moe.Type{moe.BF16, moe.F16} {
+		for _, g := range routings() {
+			g := routingIn{g, element}
+			t.Run(element.String()+" "+g.name, func(t *testing.T) {
+				tr := g.trial(t, testDevice(t))
+				r := forward(t, tr, tr.Args)
+				checkProducts(t, tr, r, g.checkRouting(t, r))
+				infer := forward(t, tr, tr.Inference())
+				require.Equal(t, r.O, infer.O, "inference gives the bits of training")
+			})
+		}
 	}
 }
 

@@ -2,22 +2,42 @@ package moe_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
 
-// fp16 is a layer in fp16.
-func fp16(c moe.Config) moe.Config {
-	if c.Type = moe.F16; c.Logits == moe.LogitsBF16 {
+// fp16 is a layer in fp16, typed one in either type.
+func fp16(c moe.Config) moe.Config { return typed(moe.F16, c) }
+
+func typed(t moe.Type, c moe.Config) moe.Config {
+	if c.Type = t; t == moe.F16 && c.Logits == moe.LogitsBF16 {
 		c.Logits = moe.LogitsF16
 	}
 	return c
+}
+
+// bitsOf rounds a number to a type, numberOf is the number of bits.
+func bitsOf(t moe.Type, x float64) uint16 {
+	if t == moe.F16 {
+		return num.Float64ToF16(x)
+	}
+	return num.Float64ToBF16(x)
+}
+
+func numberOf(t moe.Type, bits uint16) float64 {
+	if t == moe.F16 {
+		return num.F16ToFloat64(bits)
+	}
+	return num.BF16ToFloat64(bits)
 }
 
 // checkPasses runs a layer forward and backward and holds all that it writes
@@ -114,5 +134,42 @@ func TestFP16(t *testing.T) {
 		}
 		weights := []moe.Type{moe.F16, moe.F32}[i%2]
 		t.Run(fmt.Sprintf("%v %v", c, weights), func(t *testing.T) { checkPasses(t, fp16(c), 70, weights) })
+	}
+}
+
+// What fp16 can't hold is infinite, with its sign, in rows that are and nowhere
+// else, as in PyTorch; bf16 holds it.
+func TestOverflow(t *testing.T) {
+	for _, tt := range []struct {
+		element moe.Type
+		want    float64
+	}{{moe.F16, math.Inf(1)}, {moe.BF16, 524288}} {
+		c := typed(tt.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 2, TopK: 1, Activation: moe.ReLU})
+		const tokens = 3
+		s := c.Shapes(tokens)
+		full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(tt.element, x)}, int(n)) }
+		// Tokens are 8, 8 and 2^-6; W2's rows 1 and -1 by turns.
+		x, w2 := full(s.X.Elements(), 8), full(s.W2.Elements(), 1)
+		copy(x[2*c.Hidden:], full(int64(c.Hidden), 0x1p-6))
+		for i := range w2 {
+			if i/c.Intermediate%2 == 1 {
+				w2[i] |= 0x8000
+			}
+		}
+		l, err := moe.New(testContext(t), testDevice(t), c, moe.WithCache(nil), moe.WithoutBackward())
+		require.NoError(t, err)
+		tr, err := trial.FromHost(testDevice(t), l, tokens, x, reference.Weights{Router: full(s.Router.Elements(), 0), W1: full(s.W1.Elements(), 8), W2: w2})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		for i, bits := range forward(t, tr, tr.Args).O {
+			want := tt.want
+			if i/c.Hidden == 2 {
+				want = 64 * 128 * 8 * 0x1p-6
+			}
+			if i%2 == 1 {
+				want = -want
+			}
+			require.Equal(t, want, numberOf(tt.element, bits), "%v, element %d", tt.element, i)
+		}
 	}
 }
