@@ -6,25 +6,38 @@ import (
 	"sonicmoe/moe/spec"
 )
 
-// reserveGradients makes room for H and the gradients, and sets what the
-// backward pass takes from the forward pass.
+// reserveGradients makes room for what backward takes from the forward pass, and
+// for the gradients of all weights that the layer has.
 func (p *pass) reserveGradients() (err error) {
-	g := p.job.config.Gradients(p.job.tokens, p.job.config.Type)
-	for _, out := range []room{
-		{"H", &p.args.H, p.job.shapes().H},
-		{nameDX, &p.back.DX, g.DX},
-		{nameDScores, &p.back.DScores, g.DScores},
-		{gradientOf + nameRouter, &p.back.DRouter.Tensor, g.DRouter},
-		{gradientOf + nameGateUp, &p.back.DW1.Tensor, g.DW1},
-		{gradientOf + nameDown, &p.back.DW2.Tensor, g.DW2},
-	} {
+	s, g := p.job.shapes(), p.job.config.Gradients(p.job.tokens, p.job.config.Type)
+	for _, out := range []room{{"H", &p.args.H, s.H}, {"SharedH", &p.args.SharedH, s.SharedH}, {"logits", &p.args.Logits, s.Logits}} {
+		if out.shape.IsZero() {
+			continue
+		}
 		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
 			return err
 		}
 	}
-	a, b := p.args, &p.back
-	b.X, b.Weights = a.X, a.Weights
-	b.H, b.Scores, b.ExpertIDs, b.Workspace = a.H, a.Scores, a.ExpertIDs, a.Workspace
+	back := p.args.Backward()
+	back.DO = p.back.DO
+	p.back = back
+	for _, out := range []room{{nameDX, &p.back.DX, g.DX}, {nameDScores, &p.back.DScores, g.DScores}} {
+		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
+			return err
+		}
+	}
+	for _, w := range p.weights() {
+		if w.to.IsZero() || w.grad == nil {
+			continue
+		}
+		shape := w.to.Shape
+		if shape.Type != moe.F32 || w.name == "Router" {
+			shape.Type = p.job.config.Type
+		}
+		if w.grad.Tensor, err = p.tensor(gradientOf+w.file, shape); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -34,14 +47,15 @@ func (p *pass) gradients() []safetensors.Source {
 	if !p.job.backward {
 		return nil
 	}
-	b := p.back
-	list := []safetensors.Source{
-		p.whole(nameDX, b.DX), p.whole(nameDScores, b.DScores),
-		p.whole(gradientOf+nameRouter, b.DRouter.Tensor), p.whole(gradientOf+nameDown, b.DW2.Tensor),
-	}
-	names := p.job.w1Names()
-	for i, name := range names {
-		list = append(list, p.part(gradientOf+name, b.DW1.Tensor, i, len(names)))
+	list := []safetensors.Source{p.whole(nameDX, p.back.DX), p.whole(nameDScores, p.back.DScores)}
+	for _, w := range p.weights() {
+		switch {
+		case w.grad == nil || w.grad.IsZero():
+		case w.name == "W1" && p.job.separate:
+			list = append(list, p.part(gradientOf+nameGate, w.grad.Tensor, 0, 2), p.part(gradientOf+nameUp, w.grad.Tensor, 1, 2))
+		default:
+			list = append(list, p.whole(gradientOf+w.file, w.grad.Tensor))
+		}
 	}
 	return list
 }

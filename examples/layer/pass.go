@@ -81,7 +81,7 @@ func (p *pass) load(ctx context.Context) error {
 	s := p.job.shapes()
 	var list []input
 	if p.job.model != nil {
-		if err := p.loadModel(s); err != nil {
+		if err := p.loadModel(); err != nil {
 			return err
 		}
 	} else {
@@ -112,24 +112,56 @@ func (p *pass) load(ctx context.Context) error {
 	return p.memory.stream.Synchronize(ctx)
 }
 
-// loadModel brings a model's weights to the device.
-func (p *pass) loadModel(s spec.Shapes) error {
-	for _, w := range []struct {
-		name  string
-		to    *moe.Tensor
-		shape spec.Shape
-	}{{"Router", &p.args.Router, s.Router}, {"W1", &p.args.W1, s.W1}, {"W2", &p.args.W2, s.W2}} {
+// weight is one of the layer's, and its gradient where it has one.
+type weight struct {
+	name string // in spec.Shapes
+	file string // in the files of the command
+	to   *moe.Tensor
+	grad *moe.Gradient
+}
+
+// weights are all that a layer may have.
+func (p *pass) weights() []weight {
+	w, g := &p.args.Weights, &p.back.WeightGradients
+	up := nameGateUp
+	if p.job.config.GateUp == moe.Apart {
+		up = nameGate
+	}
+	return []weight{
+		{"Router", nameRouter, &w.Router, &g.DRouter},
+		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias},
+		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil},
+		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale},
+		{"W1", up, &w.W1, &g.DW1},
+		{"W3", nameUp, &w.W3, &g.DW3},
+		{"W2", nameDown, &w.W2, &g.DW2},
+		{"B1", up + "_bias", &w.B1, &g.DB1},
+		{"B3", nameUp + "_bias", &w.B3, &g.DB3},
+		{"B2", nameDown + "_bias", &w.B2, &g.DB2},
+		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1},
+		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3},
+		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2},
+		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate},
+	}
+}
+
+// loadModel brings a model's weights to the device, those that its layer has.
+func (p *pass) loadModel() error {
+	for _, w := range p.weights() {
 		data, err := p.job.model.Tensor(w.name)
 		if err != nil {
 			return err
 		}
-		if *w.to, err = p.tensor(w.name, w.shape); err != nil {
+		if data == nil {
+			continue
+		}
+		if *w.to, err = p.tensor(w.name, p.job.model.Shape(w.name)); err != nil {
 			return err
 		}
 		if err := p.memory.stream.CopyToDevice(w.to.Ptr, data); err != nil {
 			return err
 		}
-		p.bytes += w.shape.Bytes()
+		p.bytes += int64(len(data))
 	}
 	return nil
 }

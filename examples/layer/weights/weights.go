@@ -130,6 +130,9 @@ func (l *Layer) shapes() map[string]spec.Shape {
 	}
 }
 
+// Shape is that of a weight, by its name in [spec.Shapes].
+func (l *Layer) Shape(name string) spec.Shape { return l.shapes()[name] }
+
 // Close closes the files.
 func (l *Layer) Close() error {
 	var errs []error

@@ -233,4 +233,5 @@ def main():
         f.write(",\n".join(lines) + "\n}}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
