@@ -5,12 +5,13 @@ the blocks of the transformers package in float32: output, routing, and the grad
     python3 moe/internal/golden/layers.py --layer ./layer --device cuda --folder /dev/shm
 
 Weights are random, sizes and switches those of the model's config.json. A token whose experts change when its values
-change in the seventh bit nearly ties: its experts may be others here, so it is left out of the output's norm and its
+change in the sixth bit nearly ties: its experts may be others here, so it is left out of the output's norm and its
 gradient is zero. The others' experts must be the block's. One line a model; exit code 1 where one is beyond a bound.
 """
 
 import argparse
 import copy
+import gc
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from safetensors.torch import save_file
 import golden
 
 BOUND, ROUTER_BOUND = 6e-3, 1e-2  # relative norms; the router's gradients are differences of scores'
-NEAR, TRIES = 2**-7, 24  # how far a token's values move, and how often
+NEAR, TRIES = 2**-6, 48  # how far a token's values move, and how often
 
 # One model of each family; its block's code stands in golden.BLOCKS.
 MODELS = (
@@ -278,13 +279,12 @@ def compare(name, reference, x, d_o, ids, ties, got, started):
     add("o", got.get_tensor("o")[~ties.cpu()], o.detach()[~ties])
     add("dx", got.get_tensor("dx")[~ties.cpu()], wide.grad[~ties])
     for path, p in reference.block.named_parameters():
-        if not path.startswith("experts."):
+        if path in ours_of and not path.startswith("experts."):
             ours = got.get_tensor(ours_of[path] if ours_of[path] in got.keys() else "dshared.gate")
             add(ours_of[path], ours.reshape(p.shape), p.grad)
     far = {k: (a / b) ** 0.5 for k, (a, b) in errors.items()}
     wrong = int((other & ~ties).sum())
     good = not wrong and all(v <= (ROUTER_BOUND if k.startswith("drouter") else BOUND) for k, v in far.items())
-    e, d, *_ = reference.block.experts.down_proj.shape
     line = f"{name}: {len(x)} tokens, {int(ties.sum())} nearly tie, of those {int((other & ties).sum())} go elsewhere, of the others {wrong}; "
     return line + ", ".join(f"{k} {v:.4f}" for k, v in far.items()) + f"; {time.time() - started:.0f} s", good
 
@@ -303,9 +303,13 @@ def main():
     bad = 0
     for name in args.models.split(","):
         config = golden.small(published[name]) if args.small else published[name]
-        line, good = measure(name, config, args)
+        try:
+            line, good = measure(name, config, args)
+        except Exception as err:  # the other models are measured still
+            line, good = f"{name}: {type(err).__name__}: {err}", False
         bad += not good
         print("" if good else "BEYOND  ", line, sep="", flush=True)
+        gc.collect()  # a block and its reference hold each other
         if args.device == "cuda":
             torch.cuda.empty_cache()
     sys.exit(bad > 0)
