@@ -7,7 +7,10 @@
 //
 // With -model the layer is number N, from 0, of a published model: DIR has its
 // config.json and its safetensors files, whose tensors go by the model's own
-// names. Gradients of weights have the names below.
+// names: router, experts, biases, shared experts. Gradients of weights have the
+// names below, and of what only models have router.bias [E] F32,
+// experts.gate_up_bias, experts.down_bias, shared.gate, shared.up, shared.down and
+// shared.score, the shared experts' own gate.
 //
 // Sizes come from the files, all of whose tensors are BF16, or all F16, as the
 // router's or the model is, row-major:
