@@ -91,6 +91,9 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 			continue
 		}
 		d, _ := DecodeMatrixDescriptor(desc) // checked
+		if p := w.checkLayout(in, i, d); p != nil {
+			return w.deny(in, fullMask, p)
+		}
 		from, to := uint32(0), in.matrixRows(i)
 		if i == 0 {
 			from = uint32(w.id%4) * wgmmaRows / 4

@@ -7,7 +7,7 @@ package emu
 // mbarrier completes.
 func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	a := r.access(b.warp, b.in, componentOwn, true)
-	a.component, a.async, a.bar = bar.sync.component, true, at
+	a.component, a.async, a.bar, a.load = bar.sync.component, true, at, b
 	b.accesses = append(b.accesses, a)
 	r.start(1 << b.lane)
 	if p := r.touch(a, b.to, b.dst, b.size); p != nil {

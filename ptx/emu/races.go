@@ -28,7 +28,8 @@ type access struct {
 	scope               scope
 	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
 	site                site
-	id                  int // of the warp
+	id                  int       // of the warp
+	load                *bulkLoad // that writes
 }
 
 // shadowWord is what has happened to 4 bytes of memory.

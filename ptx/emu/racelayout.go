@@ -1,0 +1,121 @@
+package emu
+
+import "fmt"
+
+// Where races are looked for, shared memory also knows which box of which tensor
+// map lies there: a matrix descriptor must find the rows of that box where TMA put
+// them. Boxes whose rows are as wide as the swizzle are looked at, and what one
+// instruction wrote.
+
+// boxSpot is a 16-byte chunk of shared memory as a place in the box that a load
+// wrote there.
+type boxSpot struct {
+	load *bulkLoad
+	at   uint32 // in shared memory
+	x, y uint32 // bytes into a row of the box, and the row
+}
+
+// boxAt finds what lies at an address, if that is a box.
+func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
+	if int(at/4) >= len(c.shared.shadow) {
+		return s, false
+	}
+	write := c.shared.shadow[at/4].write
+	if write == nil || write.load == nil || write.load.tensor == nil || write.load.tensor.Rank < 2 {
+		return s, false
+	}
+	s.load, s.at = write.load, at
+	linear := s.load.tensor.Swizzle.Apply(at) - s.load.dst
+	s.x, s.y = linear%s.load.rowBytes(), linear/s.load.rowBytes()
+	return s, true
+}
+
+func (b *bulkLoad) rowBytes() uint32 { return b.tensor.Box[0] * uint32(b.tensor.Elem.Bytes()) }
+
+// describe is what lies at a spot, in words.
+func (s *boxSpot) describe(cl *cluster) string {
+	t := s.load.tensor
+	box := fmt.Sprint(t.Box[0])
+	for _, n := range t.Box[1:t.Rank] {
+		box += fmt.Sprintf(" x %d", n)
+	}
+	return fmt.Sprintf("what %s (%s) wrote to shared memory %s with %v, box %s of %d bytes each", s.load.in.form.Op, cl.place(s.load.in),
+		s.load.to.symbolic(s.load.dst), t.Swizzle, box, t.Elem.Bytes())
+}
+
+// checkLayout says where a descriptor of operand 0, A, or 1, B, does not find the
+// rows of the box that lies there.
+func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
+	major, n := in.major(operand), in.matrixRows(operand)
+	from, ok := w.cta.boxAt(d.group(major, 0)[0])
+	if !ok {
+		return nil
+	}
+	cl := w.cta.cluster
+	wrong := func(format string, args ...any) *problem {
+		return problemf(IllegalDescriptor, "%c: matrix descriptor %#016x (%v, %v) reads %s: %s", 'A'+operand, d.Encode(), major, d.Swizzle,
+			from.describe(cl), fmt.Sprintf(format, args...))
+	}
+	width := d.Swizzle.Width()
+	if from.load.tensor.Swizzle != d.Swizzle {
+		return wrong("the two must have one swizzle")
+	}
+	if from.load.rowBytes() != width {
+		return nil
+	}
+	rows := from.load.size / width
+	// must says that 8 rows of the box lie where the descriptor has them.
+	must := func(at uint32, what string, row uint32, offset string, has uint32) *problem {
+		to, ok := w.cta.boxAt(at)
+		if row+8 > rows || ok && to.load == from.load && to.x == from.x && to.y == row {
+			return nil
+		}
+		where := "no box"
+		if ok {
+			where = fmt.Sprintf("row %d of the box", to.y)
+			if to.load != from.load {
+				where = fmt.Sprintf("row %d of another box", to.y)
+			}
+		}
+		return wrong("%s at %s, which is %s, not its row %d: the %s is %d bytes, must be %d", what, w.cta.symbolic(at), where, row, offset, has,
+			(row-from.y)*width)
+	}
+	if major == KMajor {
+		for row := uint32(8); row < n; row += 8 {
+			if p := must(d.group(major, row)[0], fmt.Sprintf("it takes row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
+				return p
+			}
+		}
+		return nil
+	}
+	offset, has := "stride byte offset", d.SBO
+	if d.Swizzle == SwizzleNone {
+		offset, has = "leading byte offset", d.LBO
+	}
+	if p := must(d.group(major, 0)[8], "it takes k 8", from.y+8, offset, has); p != nil {
+		return p
+	}
+	return w.checkBlocks(d, from, n, wrong)
+}
+
+// checkBlocks says where blocks of an MN-major operand are of other k, or the
+// same one again.
+func (w *warp) checkBlocks(d MatrixDescriptor, from boxSpot, n uint32, wrong func(string, ...any) *problem) *problem {
+	offset, has := "leading byte offset", d.LBO
+	if d.Swizzle == SwizzleNone {
+		offset, has = "stride byte offset", d.SBO
+	}
+	k := func(s boxSpot) uint32 { return s.y % s.load.tensor.Box[1] }
+	block := d.Swizzle.Width() / 2
+	for mn := block; mn < n; mn += block {
+		to, ok := w.cta.boxAt(d.group(MNMajor, mn)[0])
+		switch {
+		case !ok || to.load.tensor.Box != from.load.tensor.Box || to.load.tensor.Swizzle != d.Swizzle:
+		case k(to) != k(from):
+			return wrong("it takes m or n %d from row %d of a box, where m or n 0 is of row %d: the %s is %d bytes, must be from block to block", mn, to.y, from.y, offset, has)
+		case to.at == from.at:
+			return wrong("it takes m or n %d where it takes 0: the %s is %d bytes, must be from block to block", mn, offset, has)
+		}
+	}
+	return nil
+}

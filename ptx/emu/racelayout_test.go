@@ -1,0 +1,117 @@
+package emu
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tiled multiplies by wgmma what two boxes of a tensor map hold, one behind the
+// other: A through a descriptor, and B, its first rows, through another.
+const tiled = `.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .align 64 .b8 map[128], .param .u64 a, .param .u64 b, .param .u32 bytes, .param .u32 column)
+{
+.reg .b32 %%r<10>;
+.reg .f32 %%f<4>;
+.reg .b64 %%d<4>;
+.reg .pred %%p<2>;
+.shared .align 1024 .b8 tile[16384];
+.shared .align 8 .b8 full[8];
+ld.param.u64 %%d0, [a];
+ld.param.u64 %%d1, [b];
+ld.param.u32 %%r2, [bytes];
+ld.param.u32 %%r4, [column];
+mov.u32 %%r0, full;
+mov.u32 %%r1, tile;
+mov.u32 %%r3, %%tid.x;
+setp.ne.u32 %%p0, %%r3, 0;
+@%%p0 bra made;
+mbarrier.init.shared::cta.b64 [%%r0], 1;
+fence.mbarrier_init.release.cluster;
+mov.u64 %%d2, map;
+cvta.param.u64 %%d2, %%d2;
+shl.b32 %%r5, %%r2, 1;
+add.u32 %%r6, %%r1, %%r2;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%%r0], %%r5;
+cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%%r1], [%%d2, {0, 0}], [%%r0]; // first
+cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%%r6], [%%d2, {%%r4, 0}], [%%r0]; // second
+made:
+bar.sync 0;
+full:
+mbarrier.try_wait.parity.shared::cta.b64 %%p1, [%%r0], 0;
+@!%%p1 bra full;
+wgmma.fence.sync.aligned;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%%f0, %%f1, %%f2, %%f3}, %%d0, %%d1, 0, 1, 1, %d, 0;
+wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 0;
+ret;
+}
+`
+
+// A descriptor that does not fit what TMA wrote is named, with what lies there.
+func TestLayoutMistakes(t *testing.T) {
+	right := MatrixDescriptor{Start: sharedBase, LBO: 16, SBO: 1024, Swizzle: Swizzle128}
+	for _, c := range []struct {
+		name    string
+		trans   int
+		swizzle Swizzle // of the map, whose boxes have rows as wide and rows of them
+		rows    uint32
+		a       func(d *MatrixDescriptor)
+		says    string
+	}{
+		{name: "K-major", swizzle: Swizzle128, rows: 64},
+		{name: "K-major, the second k step", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 32 }},
+		{name: "another swizzle in the descriptor", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.SBO = Swizzle64, 512 },
+			says: `A: matrix descriptor .* \(K-major, 64B swizzle\) reads what cp.async.bulk.tensor \(line \d+\) wrote to shared memory 0x400 with 128B swizzle, box 64 x 64 of 2 bytes each: the two must have one swizzle`},
+		{name: "no swizzle in the map", swizzle: SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* one swizzle"},
+		{name: "half the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 512 },
+			says: "takes row 8 at 0x640, which is row 4 of the box, not its row 8: the stride byte offset is 512 bytes, must be 1024"},
+		{name: "twice the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 2048 },
+			says: "row 16 of the box, not its row 8: the stride byte offset is 2048 bytes, must be 1024"},
+		{name: "the strides exchanged", swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 512, 16 },
+			says: "the stride byte offset is 16 bytes, must be 512"},
+		{name: "without swizzle", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 1024, 128 }},
+		{name: "without swizzle, another stride", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 128, 256 },
+			says: "the stride byte offset is 256 bytes, must be 128"},
+		{name: "MN-major", trans: 1, swizzle: Swizzle128, rows: 64},
+		{name: "MN-major, the second k step", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 2048 }},
+		{name: "MN-major, another stride", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 4096 },
+			says: "takes k 8 at 0x1400, which is row 32 of the box, not its row 8: the stride byte offset is 4096 bytes, must be 1024"},
+		{name: "MN-major, two blocks", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 4096, 512 }},
+		{name: "MN-major, another leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 2048, 512 },
+			says: "takes m or n 32 from row 32 of a box, where m or n 0 is of row 0: the leading byte offset is 2048 bytes, must be from block to block"},
+		{name: "MN-major, no leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 0, 512 },
+			says: "takes m or n 32 where it takes 0: the leading byte offset is 0 bytes, must be from block to block"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := assemble(t, fmt.Sprintf(tiled, c.trans), "k")
+			columns := c.swizzle.Width() / 2
+			m := TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(make([]uint32, 64*64)...), Dims: [5]uint64{uint64(2 * columns), 64},
+				Strides: [4]uint64{uint64(4 * columns)}, Box: [5]uint32{columns, c.rows}, Swizzle: c.swizzle}
+			a := right
+			if c.a != nil {
+				c.a(&a)
+			}
+			b := a
+			b.SBO = right.SBO // of 8 rows it says nothing
+			if c.says != "" {
+				b = MatrixDescriptor{Start: sharedBase, LBO: m.BoxBytes(), SBO: 8 * c.swizzle.Width(), Swizzle: c.swizzle}
+			}
+			p.params(m, a.Encode(), b.Encode(), m.BoxBytes(), columns)
+			p.launch.Block, p.launch.Races = [3]int{128}, true
+			err := p.run()
+			if c.says == "" {
+				require.NoError(t, err)
+				return
+			}
+			var f *Fault
+			require.True(t, errors.As(err, &f), "%v", err)
+			require.Equal(t, IllegalDescriptor, f.Kind, f.Error())
+			require.Regexp(t, c.says, f.Error())
+		})
+	}
+}
