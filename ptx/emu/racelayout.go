@@ -63,8 +63,10 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	if from.load.rowBytes() != width {
 		return nil
 	}
-	rows := from.load.size / width
-	// must says that 8 rows of the box lie where the descriptor has them.
+	// must says that 8 rows of the box lie where the descriptor has them: those of
+	// its second dimension. A kernel may choose among its slices as it likes.
+	lines := from.load.tensor.Box[1]
+	rows := from.y/lines*lines + lines
 	must := func(at uint32, what string, row uint32, offset string, has uint32) *problem {
 		to, ok := w.cta.boxAt(at)
 		if row+8 > rows || ok && to.load == from.load && to.x == from.x && to.y == row {

@@ -85,7 +85,16 @@ func TestDeadlocksOfUp(t *testing.T) {
 // hang runs the kernel on rows of several experts and gives the error.
 func hang(t *testing.T, timing kt.Timing, k *jit.Kernel[UpArgs]) string {
 	t.Helper()
-	b, p := kt.NewToBreak(t, timing), kt.Small()
+	err := runUp(t, kt.NewToBreak(t, timing), k)
+	var of *driver.Error
+	require.True(t, errors.As(err, &of), "%v", err)
+	return err.Error()
+}
+
+// runUp runs the kernel on rows of several experts.
+func runUp(t *testing.T, b *kt.Bed, k *jit.Kernel[UpArgs]) error {
+	t.Helper()
+	p := kt.Small()
 	const d, n = 320, 128
 	fn, err := jit.Of(b.Device).Load(context.Background(), nil, k.Source(t.Name()), driver.CompileOptions{})
 	require.NoError(t, err)
@@ -96,7 +105,5 @@ func hang(t *testing.T, timing kt.Timing, k *jit.Kernel[UpArgs]) string {
 	if err == nil {
 		err = fn.Explain(b.Stream.Synchronize(context.Background()))
 	}
-	var of *driver.Error
-	require.True(t, errors.As(err, &of), "%v", err)
-	return err.Error()
+	return err
 }

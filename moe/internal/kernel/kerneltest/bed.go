@@ -106,6 +106,15 @@ func NewToBreak(t testing.TB, when Timing) *Bed {
 	return on(&Bed{T: t, Device: dev, toBreak: true})
 }
 
+// NewToCheck is NewToBreak on a device that runs each launch early, late and in so
+// many random orders, and looks for races and for every proxy fence.
+func NewToCheck(t testing.TB, seeds int) *Bed {
+	dev, err := emulated.New(emulated.Options{Check: seeds, StrictProxy: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { jit.Forget(dev) })
+	return on(&Bed{T: t, Device: dev, toBreak: true})
+}
+
 func on(b *Bed) *Bed {
 	var err error
 	b.Stream, err = b.Device.NewStream()

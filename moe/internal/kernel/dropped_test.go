@@ -1,0 +1,68 @@
+package kernel
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/jit"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/spec"
+	"sonicmoe/ptx/emu"
+)
+
+// orders are the beginnings of instructions that order others.
+var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
+	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster"}
+
+// needless are instructions that a check may miss in the up-projection at this
+// size: the second sub-tile's wait for its slot and the barrier behind it, where
+// the first has waited for both; and the order of the two warpgroups, which is
+// for speed.
+var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1}
+
+// Each instruction of the up-projection that orders others is taken out in turn,
+// nobody choosing: a check names it, but those that are needless.
+func TestDroppedLinesOfUp(t *testing.T) {
+	if drivertest.Name() != "emulated" {
+		t.Skip("a GPU would hang for ever")
+	}
+	if testing.Short() {
+		t.Skip("58 checks of a kernel: not with -short")
+	}
+	build := func() *jit.Kernel[UpArgs] {
+		k, err := Up{Config: spec.Config{Hidden: 320, Intermediate: 128, NumExperts: 4}, SaveH: true, Tiling: kt.Shallow(128)}.Build()
+		require.NoError(t, err)
+		return k
+	}
+	whole := build()
+	body := whole.Module.Entry(whole.Name).Body
+	named, kinds, passed := 0, map[string]int{}, map[string]int{}
+	require.NoError(t, runUp(t, kt.NewToCheck(t, 1), whole))
+	for i, in := range body {
+		if in.Form == nil || !slices.ContainsFunc(orders, func(s string) bool { return strings.HasPrefix(in.Form.Op, s) }) {
+			continue
+		}
+		k := build()
+		e := k.Module.Entry(k.Name)
+		e.Body = slices.Delete(e.Body, i, i+1)
+		err := runUp(t, kt.NewToCheck(t, 1), k)
+		var f *emu.Fault
+		if !errors.As(err, &f) {
+			require.NoError(t, err)
+			passed[in.Form.Op]++
+			t.Logf("%s without %s passes", in.Pos(), in.Form.Op)
+			continue
+		}
+		named++
+		kinds[f.Kind.String()]++
+	}
+	t.Logf("%d named: %v", named, kinds)
+	assert.Equal(t, needless, passed)
+	assert.GreaterOrEqual(t, named, 50)
+}
