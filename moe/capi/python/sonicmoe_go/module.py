@@ -112,6 +112,8 @@ class SonicMoE(nn.Module):
         device=None, dtype: torch.dtype = torch.bfloat16, **config,
     ):  # fmt: skip
         super().__init__()
+        if dtype is torch.float16:
+            config.setdefault("logits", "f16")
         self.config = c = Config(hidden, intermediate, num_experts, top_k, type=config_type(dtype), **config)
         self.balance, self.z_loss = balance, z_loss
         self.gate, self.experts = _Weights(), _Weights()
