@@ -18,7 +18,7 @@ func (k *Kernel) label(what string) string {
 	return "$" + what + strconv.Itoa(n)
 }
 
-func (k *Kernel) place(label string) { k.body = append(k.body, Inst{Label: label}) }
+func (k *Kernel) place(label string) { k.add(Inst{Label: label}) }
 
 // jump appends a branch or exit that is taken where p holds, or where it does
 // not. It reports whether it can be taken at all.
@@ -40,7 +40,7 @@ func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
 	} else if (p.v.imm != 0) == not {
 		return false
 	}
-	k.body = append(k.body, in)
+	k.add(in)
 	return true
 }
 

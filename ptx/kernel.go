@@ -3,6 +3,7 @@ package ptx
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"sonicmoe/ptx/isa"
 )
@@ -163,6 +164,15 @@ func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
 	}
 	if k.guarded {
 		in.Guard, in.GuardNot = k.guard.reg+1, k.guard.negate
+	}
+	k.add(in)
+}
+
+// add appends to the body, whose room doubles: append alone copies a large one
+// four times over.
+func (k *Kernel) add(in Inst) {
+	if len(k.body) == cap(k.body) {
+		k.body = slices.Grow(k.body, len(k.body))
 	}
 	k.body = append(k.body, in)
 }

@@ -11,10 +11,13 @@ type token struct {
 	line int
 }
 
+// tokenBytes is about how many bytes of a kernel's text are a token's.
+const tokenBytes = 4
+
 // lex cuts PTX into tokens. Words are runs of letters, digits and _ $ % . :
 // (a trailing colon is its own token); comments and white space go.
 func lex(src string) ([]token, error) {
-	var out []token
+	out := make([]token, 0, len(src)/tokenBytes)
 	line := 1
 	for i := 0; i < len(src); {
 		c := src[i]

@@ -241,6 +241,7 @@ func (p *parser) entry() error {
 	if err := p.expect("{"); err != nil {
 		return err
 	}
+	p.e.Body = make([]Inst, 0, p.statements())
 	for len(p.scopes) > 0 {
 		if p.at >= len(p.toks) {
 			return p.errorf("kernel %s is not closed by }", name)
@@ -262,6 +263,25 @@ func (p *parser) entry() error {
 	}
 	p.m.Entries = append(p.m.Entries, p.e)
 	return nil
+}
+
+// statements is how many end before the open brace is closed, at most 2^14.
+func (p *parser) statements() int {
+	n, open := 0, 1
+	for _, t := range p.toks[p.at:] {
+		switch t.text {
+		case ";":
+			n++
+		case "{":
+			open++
+		case "}":
+			open--
+		}
+		if open == 0 || n == 1<<14 {
+			break
+		}
+	}
+	return n
 }
 
 func (p *parser) directives() error {

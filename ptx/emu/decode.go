@@ -50,6 +50,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 			n++
 		}
 	}
+	d.k.code = make([]inst, 0, n+1)
 	for i := range e.Body {
 		if e.Body[i].Form == nil {
 			continue

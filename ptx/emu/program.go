@@ -36,6 +36,9 @@ func Load(text []byte) (*Module, error) {
 			return nil, fmt.Errorf("ptx: kernel %s: %w", e.Name, err)
 		}
 		out.kernels[e.Name] = k
+		if len(m.Files) == 0 {
+			e.Body = nil // of which only source lines are still looked up
+		}
 	}
 	return out, nil
 }
