@@ -101,6 +101,6 @@ var DownProduct = &registry.Product{
 }
 
 // DownKernel is the down-projection's.
-var DownKernel = &registry.Kernel[DownArgs]{KernelName: "down", Of: DownProduct, ShownBy: registry.Training, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
+var DownKernel = &registry.Kernel[DownArgs]{KernelName: "down", Of: DownProduct, ShownBy: registry.Training, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
 	return Down{Config: l.Config, Tiling: l.Tiling(DownProduct)}.Build()
 }}

@@ -205,6 +205,7 @@ var (
 		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
 	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true,
 		ShownBy: registry.Pass{Name: "backward of the experts to X", Backward: true, Given: true, Outputs: []string{"DX"}},
+		From:    registry.OfExperts,
 		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
 )
 

@@ -222,8 +222,10 @@ var UpProduct = &registry.Product{
 // UpKernel is for passes that keep H, UpInferenceKernel for those that don't.
 var (
 	UpKernel = &registry.Kernel[UpArgs]{KernelName: "up", Of: UpProduct, ShownBy: registry.Training,
+		From: registry.OfExperts,
 		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, true).Build() }}
 	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "up-inference", Of: UpProduct, ShownBy: registry.Inference, Roofline: upInferenceWork,
+		From: registry.OfExperts,
 		Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return upOf(l, false).Build() }}
 )
 

@@ -26,6 +26,9 @@ type emission struct {
 // emission is what the kernel is in a layer.
 func (k *Kernel[A]) emission(l Layer) emission {
 	e := emission{kernel: k, config: l.Config, isShared: l.IsShared}
+	if k.From != nil {
+		e.config = k.From(l.Config)
+	}
 	e.config.TokensHint = 0 // it steers the choice of tilings alone
 	if k.Of != nil {
 		e.tiling = l.Tiling(k.Of)
@@ -40,4 +43,13 @@ func (e emission) layer() Layer {
 		l.Tiles = tiles.Choice{p.Name: e.tiling}
 	}
 	return l
+}
+
+// OfExperts is what the experts' products follow from, a [Kernel.From]: a layer
+// but for its router, what it makes of logits, and its shared experts.
+func OfExperts(c spec.Config) spec.Config {
+	return spec.Config{
+		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, WeightOrder: c.WeightOrder,
+		Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias, ScoreOnInput: c.ScoreOnInput,
+	}
 }

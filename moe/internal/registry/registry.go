@@ -52,7 +52,11 @@ type Kernel[A any] struct {
 	// Roofline is the least that it has to do, where that is not its product's
 	// work; nil for what a roofline leaves out.
 	Roofline func(c spec.Config, tokens int) []spec.Work
-	// Emit emits it for a layer: by its Config but TokensHint, and Of's tiling.
+	// From is what of a layer's Config its text follows from; nil: all. Layers in
+	// which it is equal share the kernel.
+	From func(c spec.Config) spec.Config
+	// Emit emits it for a layer: by its Config but TokensHint, or From's, and Of's
+	// tiling.
 	Emit func(l Layer) (*jit.Kernel[A], error)
 }
 

@@ -73,4 +73,4 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 }
 
 // DownKernel is the down-projection's.
-var DownKernel = &registry.Kernel[DownArgs]{KernelName: "decode-down", Only: Supports, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) { return Down{l.Config}.Build() }}
+var DownKernel = &registry.Kernel[DownArgs]{KernelName: "decode-down", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) { return Down{l.Config}.Build() }}

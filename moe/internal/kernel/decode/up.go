@@ -184,6 +184,6 @@ func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
 
 // UpKernel is for passes that keep H, UpInferenceKernel for those that don't.
 var (
-	UpKernel          = &registry.Kernel[UpArgs]{KernelName: "decode-up", Only: Supports, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, true}.Build() }}
-	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "decode-up-inference", Only: Supports, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, false}.Build() }}
+	UpKernel          = &registry.Kernel[UpArgs]{KernelName: "decode-up", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, true}.Build() }}
+	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "decode-up-inference", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, false}.Build() }}
 )

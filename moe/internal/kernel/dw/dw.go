@@ -235,7 +235,7 @@ func weightKernels(p *registry.Product, of Weight, output string) [4]*registry.K
 	list := gradient.Kernels(p.Name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
 	for i, g := range gradient.Modes {
 		k := list[i]
-		k.Of = p
+		k.Of, k.From = p, registry.OfExperts
 		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []string{output}, F32: g.F32, Accumulate: g.Accumulate}
 	}
 	return list
