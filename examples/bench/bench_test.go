@@ -96,7 +96,7 @@ func TestTimeout(t *testing.T) {
 // On the emulated device a row that takes too long is ended where it is, and
 // the next one runs.
 func TestEmulatedTimeout(t *testing.T) {
-	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "2s"),
+	b := &bench{options: parsed(t, "-device", "emulated", "-cache", "off", "-warm", "0", "-repeats", "1", "-timeout", "500ms"),
 		ctx: t.Context(), out: io.Discard, stderr: io.Discard, stdout: io.Discard, log: slog.New(slog.DiscardHandler)}
 	require.NoError(t, b.open())
 	defer func() { require.NoError(t, b.close()) }()
@@ -105,7 +105,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	start := time.Now()
 	require.NoError(t, b.measure([]spec.Row{long}))
 	require.Less(t, time.Since(start), 20*time.Second)
-	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 2s")
+	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 500ms")
 	b.timeout = time.Minute
 	require.NoError(t, b.measure(smallest(t, 1)))
 	require.Empty(t, b.report.Rows[1].Error)

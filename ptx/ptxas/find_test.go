@@ -10,6 +10,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// Whoever takes Python out of PATH takes its packages' assembler too, also when
+// it was found before.
+func TestFoundByPath(t *testing.T) {
+	for _, name := range []string{"PTXAS", "CUDA_HOME"} {
+		t.Setenv(name, "")
+	}
+	if _, err := os.Stat("/usr/local/cuda"); err == nil {
+		t.Skip("the toolkit in /usr/local/cuda needs no PATH")
+	}
+	before, _ := Find()
+	t.Run("no PATH", func(t *testing.T) {
+		t.Setenv("PATH", "")
+		_, err := Find()
+		require.ErrorIs(t, err, ErrNotFound)
+	})
+	again, _ := Find()
+	assert.Equal(t, before, again)
+}
+
 // A folder that holds what the search looks for has nothing of it run: not a
 // package of that name, not a program, not through PYTHONPATH or PATH.
 func TestNothingOfTheCurrentFolderRuns(t *testing.T) {

@@ -51,11 +51,22 @@ func Installed(name string) (files []string) {
 	return files
 }
 
-// pythonFolders are those of NVIDIA's packages for Python; asked once. Python
-// only says where packages lie: with -I, and from the root, it runs nothing of
-// the current folder, of PYTHONPATH or of the packages.
-var pythonFolders = sync.OnceValue(askPython)
+// asked is what askPython said, by the $PATH that it was asked under.
+var asked sync.Map
 
+// pythonFolders are those of NVIDIA's packages for Python; asked once for a $PATH.
+func pythonFolders() []string {
+	path := os.Getenv("PATH")
+	folders, ok := asked.Load(path)
+	if !ok {
+		folders, _ = asked.LoadOrStore(path, askPython())
+	}
+	return folders.([]string)
+}
+
+// askPython asks Python where packages lie and nothing else: with -I, and from
+// the root, it runs nothing of the current folder, of PYTHONPATH or of the
+// packages.
 func askPython() (folders []string) {
 	const sites = "import site; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))"
 	for _, name := range []string{"python3", "python"} {
