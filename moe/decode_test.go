@@ -42,7 +42,7 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}
-		if !slices.Contains(counts, 1) {
+		if !slices.Contains(counts, 1) && (!testing.Short() || i%3 == 0 || len(counts) == 0) {
 			counts = append(counts, 1)
 		}
 		for _, tokens := range counts {

@@ -47,6 +47,9 @@ func TestReading(t *testing.T) {
 					continue
 				}
 				filesOf(t, k, registry.Layer{Config: l.Config, Tiles: l.Tiles.OrElse(Choose(l.Config, driver.H200()))}, emitting)
+				if testing.Short() {
+					break // one layer has no file that is not listed
+				}
 			}
 		}
 		var files []string
@@ -55,7 +58,10 @@ func TestReading(t *testing.T) {
 				files = append(files, file)
 			}
 		}
-		assert.ElementsMatch(t, files, listed[name], "%s: the lists of the kernel's lines and of doc.go", name)
+		assert.Subset(t, listed[name], files, "%s: the lists of doc.go and of the kernel's lines", name)
+		if !testing.Short() {
+			assert.ElementsMatch(t, files, listed[name], "%s: the lists of the kernel's lines and of doc.go", name)
+		}
 		assert.LessOrEqual(t, len(files), mostFiles, "%s: files that a reader opens: %v", name, files)
 	}
 }
