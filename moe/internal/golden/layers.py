@@ -113,7 +113,8 @@ def write(folder, config, layer, block, kind):
                     put(f"experts.{e}.{part}.weight", t)
             else:
                 put(f"experts.{e}.{down if name.endswith('down_proj') else up}.weight", p[e])
-    flush()
+    if tensors:
+        flush()
 
 
 class Experts(torch.autograd.Function):
