@@ -303,3 +303,27 @@ def test_cuda_graph(device):
     graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(out, step()))
+
+
+@pytest.mark.skipif("not torch.cuda.is_available()")
+def test_cuda_graph_of_inference(device):
+    """A module's pass in a graph keeps its workspace to itself: passes on another stream don't reach it."""
+    if device != "cuda":
+        pytest.skip("captures are of a GPU's streams")
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, device=device)
+    x, others = (torch.randn(3, 33, 128, device=device, dtype=torch.bfloat16) for _ in range(2))
+    with torch.no_grad():
+        want, of_others = block(x), block(others)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = block(x)
+        side = torch.cuda.Stream()
+        for _ in range(20):
+            got.zero_()
+            side.wait_stream(torch.cuda.current_stream())
+            graph.replay()
+            with torch.cuda.stream(side):
+                again = block(others)
+            torch.cuda.synchronize()
+            assert torch.equal(got, want) and torch.equal(again, of_others)

@@ -82,6 +82,23 @@ def test_workspace_of_each_number_of_tokens(plan):
         assert got["expert_ids"] - got["workspace"] == need + (4 * t * CONFIG.top_k + 15 & -16)
 
 
+def test_the_workspace_goes_back(plan):
+    made, queued = plan
+    x, o, *rest = tensors()
+    x, o = (t.new_zeros(1 << 14, 128) for t in (x, o))
+
+    def reserved():
+        """KiB of this process's addresses."""
+        with open("/proc/self/status") as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmSize"))
+
+    assert made.queue(x, o, *rest)
+    before = reserved()
+    for _ in range(100):
+        assert made.queue(x, o, *rest)
+    assert reserved() - before < 10 * queued[0][1]["workspace_bytes"] >> 10
+
+
 class Other(torch.Tensor):
     """A type that DLPack's functions are not asked about."""
 

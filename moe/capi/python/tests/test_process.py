@@ -278,10 +278,13 @@ def work(rounds):
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
+def lent():  # bytes of the GPU
+    return torch.cuda.memory_allocated() if DEVICE == "cuda" else 0
+
 work(1_000)
-before = peak()
+before, given = peak(), lent()
 work(10_000)
-print(peak() - before)
+print(peak() - before, lent() - given)
 """
 
 
@@ -292,4 +295,6 @@ def test_nothing_leaks():
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(here), os.environ.get("PYTHONPATH"))))}
     run = subprocess.run([sys.executable, "-c", LEAKS], capture_output=True, text=True, timeout=300, env=env)
     assert run.returncode == 0, run.stderr
-    assert int(run.stdout) < 16 << 10, "KiB"
+    host, device = map(int, run.stdout.split())
+    assert host < 16 << 10, "KiB"
+    assert device == 0, "bytes"
