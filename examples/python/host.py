@@ -1,14 +1,16 @@
-"""What a call costs the host, in Python and in Go, in turns on one machine.
+"""What a call costs the host, in Python and in Go, in turns on the same cores of one machine.
 
     CGO_ENABLED=0 go build -o bench ./examples/bench
-    python host.py --go ./bench [--turns 5 --tokens 16,4096] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
+    python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
 
 Of each turn the median time of a call that nothing waits for, with the tenths below and above which a tenth of the
-calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is.
+calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is. All
+run on the same --cores cores, so that which cores the system picks does not stand between them.
 """
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import time
@@ -18,18 +20,19 @@ import torch
 import sonicmoe_go
 
 
-def host_us(f, batches: int = 20, batch: int = 20) -> tuple[float, float, float]:
-    """The host's median time of a call, with the first and the last tenth. The queue of launches never fills: the
-    device is waited for before each batch."""
-    times = []
+def host_us(*calls, batches: int = 20, batch: int = 20) -> list[tuple[float, float, float]]:
+    """The host's median time of each call, with the first and the last tenth. Batches of the calls take turns, and the
+    device is waited for before each: the queue of launches never fills."""
+    times = [[] for _ in calls]
     for _ in range(batches):
-        torch.cuda.synchronize()
-        for _ in range(batch):
-            before = time.perf_counter_ns()
-            f()
-            times.append((time.perf_counter_ns() - before) / 1e3)
-    first, *_, last = statistics.quantiles(times, n=10)
-    return statistics.median(times), first, last
+        for f, of in zip(calls, times):
+            torch.cuda.synchronize()
+            for _ in range(batch):
+                before = time.perf_counter_ns()
+                f()
+                of.append((time.perf_counter_ns() - before) / 1e3)
+    tenths = [statistics.quantiles(of, n=10) for of in times]
+    return [(statistics.median(of), t[0], t[-1]) for of, t in zip(times, tenths)]
 
 
 def go_us(program: str, shape: str, tokens: int, which: str) -> tuple[float, float, float]:
@@ -48,12 +51,15 @@ def main() -> None:
         flags.add_argument("--" + name, type=int, default=value)
     flags.add_argument("--go", required=True, help="the program bench of Go")
     flags.add_argument("--tokens", default="16,4096")
+    flags.add_argument("--backward", action="store_true", help="backward passes too: in Python through autograd, which has a thread of its own")
+    flags.add_argument("--cores", type=int, default=4)
     args = flags.parse_args()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # bench's too, which this process starts
     layer = sonicmoe_go.SonicMoE(args.hidden, args.intermediate, args.experts, args.top_k, device="cuda")
     weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
     shape = f"{args.hidden},{args.intermediate},{args.experts},{args.top_k}"
     print(f"{'turn':>4s}{'tokens':>8s}{'pass':>10s}" + "".join(f"{name:>24s}" for name in ("Go", "moe", "SonicMoE")) + f"{'later':>8s}")
-    most = 0.0
+    later = {"forward": [], "backward": []}
     for turn in range(args.turns):
         for tokens in map(int, args.tokens.split(",")):
             x = torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16)
@@ -62,17 +68,20 @@ def main() -> None:
             def backward(of):
                 return lambda: torch.autograd.grad(of, [x, *weights], d_o, retain_graph=True)
 
-            with torch.no_grad():
-                forward = [host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config)), host_us(lambda: layer(x))]
-            x.requires_grad_()
-            back = [host_us(backward(sonicmoe_go.moe(x, *weights, layer.config)[0])), host_us(backward(layer(x)))]
-            for which, python in (("forward", forward), ("backward", back)):
+            def line(which, python):
                 rows = [go_us(args.go, shape, tokens, which), *python]
-                later = max(r[0] for r in python) - rows[0][0]
-                most = max(most, later) if which == "forward" else most
+                later[which].append(max(r[0] for r in python) - rows[0][0])
                 columns = "".join(f"{f'{m:.1f} ({a:.1f} to {b:.1f})':>24s}" for m, a, b in rows)
-                print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later:8.1f}", flush=True)
-    print(f"forward, Python later than Go by {most:.1f} µs at most")
+                print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later[which][-1]:8.1f}", flush=True)
+
+            with torch.no_grad():
+                line("forward", host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config), lambda: layer(x)))
+            if args.backward:
+                x.requires_grad_()
+                line("backward", host_us(backward(sonicmoe_go.moe(x, *weights, layer.config)[0]), backward(layer(x))))
+    for which, of in later.items():
+        if of:
+            print(f"{which}: Python later than Go by {statistics.median(of):.1f} µs, {min(of):.1f} to {max(of):.1f}")
 
 
 if __name__ == "__main__":
