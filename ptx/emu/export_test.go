@@ -8,6 +8,7 @@ type ForeignLaunch struct {
 	Text          []byte
 	Kernel        *Kernel
 	Launch        Launch
+	Version       int
 	Before, After map[uint64][]byte
 }
 
@@ -22,7 +23,7 @@ func (r *foreignRun) onForeign(before snapshot) {
 	if OnForeign == nil {
 		return
 	}
-	l := ForeignLaunch{r.source, r.kernel, r.launch, map[uint64][]byte{}, map[uint64][]byte{}}
+	l := ForeignLaunch{r.source, r.kernel, r.launch, r.kernel.module.Version(), map[uint64][]byte{}, map[uint64][]byte{}}
 	for a, b := range before {
 		l.Before[a.base], l.After[a.base] = b, append([]byte(nil), a.bytes...)
 	}

@@ -10,9 +10,7 @@ import (
 // says how products are added.
 var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
-// f16Elements is that of f16 operands: measured to add as bf16 does. How the
-// chip takes subnormal operands is assumed: as numbers, of the exponent of the
-// least normal one.
+// f16Elements is that of f16 operands, which add as bf16 does.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 	ToF32: func(x uint32) uint32 { return f32FromF16(uint16(x)) }}
 

@@ -138,12 +138,16 @@ func cutToF32(sum int64, exponent int) uint32 {
 		kept := uint32(magnitude << (64 - length) >> 40)
 		return sign | uint32(e+126)<<23 + kept
 	}
-	// Subnormal: the last bit weighs 2^-149.
+	// Subnormal: the last bit weighs 2^-149. What is less is +0, whatever its sign.
 	if shift := exponent + 149; shift >= 0 {
-		return sign | uint32(magnitude<<shift)
+		magnitude <<= shift
 	} else {
-		return sign | uint32(magnitude>>min(-shift, 63))
+		magnitude >>= min(-shift, 63)
 	}
+	if magnitude == 0 {
+		return 0
+	}
+	return sign | uint32(magnitude)
 }
 
 // dotSpecial is a step in which an infinity or a NaN takes part: the result is

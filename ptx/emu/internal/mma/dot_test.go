@@ -89,9 +89,6 @@ func cutOracle(v *big.Float) uint32 {
 	limit := uint(24)
 	if e := v.MantExp(nil); e < -125 { // v = m * 2^e, 0.5 <= m < 1
 		if e+149 <= 0 {
-			if v.Sign() < 0 {
-				return f32Sign
-			}
 			return 0
 		}
 		limit = uint(e + 149)

@@ -20,7 +20,10 @@ func (f *Format) cut(sum uint32) uint32 {
 	if sum&^f32Sign > f32Inf {
 		return sum
 	}
-	return sum >> f.Cut << f.Cut
+	if sum = sum >> f.Cut << f.Cut; sum == f32Sign {
+		return 0
+	}
+	return sum
 }
 
 // stepBytes is the extent in k of one step.
