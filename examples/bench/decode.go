@@ -68,7 +68,7 @@ func (b *bench) decode() error {
 	var points []DecodePoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "layer\tT\texperts\tMB\tµs\tfew µs\tprefill µs\troof µs\tshare\t")
-	for _, row := range b.rows {
+	for _, row := range b.typed(b.rows...) {
 		err := b.decodeRow(row.Name, row.Config, func(p DecodePoint) {
 			points = append(points, p)
 			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f %%\t\n", p.Name, p.Tokens, p.Experts, p.MB, p.US, p.FewUS, p.PrefillUS, p.RoofUS, 100*p.Share)
@@ -147,10 +147,10 @@ func (d *decodeBench) fill(tokens int) error {
 	if err := d.memory.Err(); err != nil {
 		return err
 	}
-	random := noise.New()
+	random := noise.New(l.Config().Type)
 	for i, f := range d.passes {
 		for j, t := range []moe.Tensor{f.X, f.Router} {
-			if err := moe.Write(d.s, t, reference.NewNormal(uint64(10*i+j), 1).Values(t.Shape.Elements())); err != nil {
+			if err := moe.Write(d.s, t, reference.NewNormalOf(t.Shape.Type, uint64(10*i+j), 1).Values(t.Shape.Elements())); err != nil {
 				return err
 			}
 		}

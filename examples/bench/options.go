@@ -20,6 +20,7 @@ type options struct {
 	device, cache string
 	passName      string
 	passes        []pass
+	element       moe.Type
 	rows          []spec.Row // empty: the device's own default
 	kinds         []string   // of routing
 	warm          time.Duration
@@ -47,6 +48,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f := program.Flags()
 	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
 	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames()+"; both is forward, then backward")
+	f.Func("type", "the layers' `type`: bf16 or f16 (default bf16)", o.setType)
 	f.Func("routing", "beside the router's: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
@@ -97,6 +99,9 @@ func (o *options) check() error {
 	if o.repeats < 1 || o.warm < 0 || o.timeout <= 0 {
 		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
 	}
+	if o.withRounding && o.element != moe.BF16 {
+		return command.Usagef("-type %v stands beside -rounding, which measures bf16", o.element)
+	}
 	if err := o.round.Check(); err != nil {
 		return command.Usagef("-round, -round-tile: %v", err)
 	}
@@ -120,16 +125,40 @@ func (o *options) setBatches(list string) error {
 	return nil
 }
 
+// setType reads the type of the layers.
+func (o *options) setType(name string) error {
+	for _, t := range []moe.Type{moe.BF16, moe.F16} {
+		if name == t.String() {
+			o.element = t
+			return nil
+		}
+	}
+	return fmt.Errorf("%q must be %v or %v", name, moe.BF16, moe.F16)
+}
+
+// typed are rows of layers in the type that is asked for, which their names say.
+func (o *options) typed(rows ...spec.Row) []spec.Row {
+	if o.element == moe.BF16 {
+		return rows
+	}
+	rows = slices.Clone(rows)
+	for i := range rows {
+		c := &rows[i].Config
+		rows[i].Name, c.Type, c.Logits = rows[i].Name+" f16", moe.F16, moe.LogitsF16
+	}
+	return rows
+}
+
 // sizes are the rows to run. Without any flag it is one that the device is up to.
 func (o *options) sizes(gpu bool) ([]spec.Row, error) {
 	switch {
 	case len(o.rows) > 0:
-		return o.rows, nil
+		return o.typed(o.rows...), nil
 	case gpu:
 		r, err := command.Row("7B n=256")
-		return []spec.Row{r}, err
+		return o.typed(r), err
 	}
-	return []spec.Row{emulatedRow}, nil
+	return o.typed(emulatedRow), nil
 }
 
 func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passLists)), ", ") }

@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/moe"
 )
 
 func parsed(t *testing.T, args ...string) options {
@@ -37,6 +38,13 @@ func TestRowFlags(t *testing.T) {
 	small, err := o.sizes(false)
 	require.NoError(t, err)
 	require.Equal(t, "256,128,64,4,2", report.ShapeOf(small[0]))
+	half := parsed(t, "-type", "f16", "-row", "7B n=256")
+	halves, err := half.sizes(true)
+	require.NoError(t, err)
+	require.Equal(t, "7B n=256 f16", halves[0].Name)
+	require.NoError(t, moe.Check(halves[0].Config))
+	require.Equal(t, moe.F16, halves[0].Config.Type)
+	require.Equal(t, moe.BF16, half.rows[0].Config.Type)
 	require.Equal(t, 200*time.Millisecond, o.warm)
 	require.GreaterOrEqual(t, o.repeats, 20)
 	for _, r := range command.Known() {
@@ -58,6 +66,8 @@ func TestWrongFlags(t *testing.T) {
 		`"x" must be a whole number from 1`: {"-shape", "1,2,x,4"},
 		"-pass sideways, must be one of":    {"-pass", "sideways"},
 		`-routing "none", must be all`:      {"-routing", "none"},
+		"-type f16 stands beside":           {"-type", "f16", "-rounding"},
+		`"f32" must be bf16 or f16`:         {"-type", "f32"},
 		"-repeats 0":                        {"-repeats", "0"},
 		"must be .png or .svg":              {"-plot", "x.gif"},
 		`"all" is no flag`:                  {"all"},

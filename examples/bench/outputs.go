@@ -12,7 +12,7 @@ import (
 	"sonicmoe/moe/trial"
 )
 
-// output is a bf16 tensor that a pass writes.
+// output is a tensor of the layer's type that a pass writes.
 type output struct {
 	name string
 	moe.Tensor
@@ -58,8 +58,9 @@ func (u *subject) hash(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		exponent := map[moe.Type]uint16{moe.BF16: 0x7f80, moe.F16: 0x7c00}[o.Shape.Type]
 		for i, v := range values {
-			if v&0x7f80 == 0x7f80 {
+			if v&exponent == exponent {
 				row := int64(i) / o.width()
 				if o.sample != nil {
 					row = o.sample[row]

@@ -48,7 +48,7 @@ func newModel(ctx context.Context, dev driver.Device, c moe.Config, layers, most
 
 // fill allocates everything and draws weights and tokens.
 func (m *model) fill(layers, most int) error {
-	work, random := m.memory.Workspace(most, m.layer), noise.New()
+	work, random := m.memory.Workspace(most, m.layer), noise.New(m.layer.Config().Type)
 	for i := range layers {
 		f := m.memory.Forward(m.layer, most)
 		f.Weights, f.Workspace = m.memory.Weights(m.layer), work

@@ -14,13 +14,16 @@ import (
 // patternBytes is the random memory that is drawn.
 const patternBytes = 32 << 20
 
-// Pattern is random bf16 weights.
+// Pattern is random weights, as bits of a type.
 type Pattern []uint16
 
-// New draws a pattern of normal numbers of the scale of weights.
-func New() Pattern { return reference.NewNormal(1, reference.ScaleWeight).Values(patternBytes / 2) }
+// New draws a pattern of normal numbers of the scale of weights, of a layer's
+// type.
+func New(of moe.Type) Pattern {
+	return reference.NewNormalOf(of, 1, reference.ScaleWeight).Values(patternBytes / 2)
+}
 
-// Fill fills bf16 tensors with copies of the pattern, each shifted by chance, so
+// Fill fills tensors of that type with copies of the pattern, each shifted by chance, so
 // that no two tensors are the same. A zero Tensor is left alone.
 func (p Pattern) Fill(s driver.Stream, tensors ...moe.Tensor) error {
 	for _, t := range tensors {
