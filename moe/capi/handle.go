@@ -62,7 +62,7 @@ func (c *call) on(dev driver.Device, raw C.uint64_t) driver.Stream {
 // shape sets the shapes of l for so many tokens.
 func (c *call) shape(l *layer, tokens C.int64_t) {
 	if c.shapes.X.IsZero() || c.tokens != tokens {
-		c.shapes, c.gradients, c.tokens = l.Shapes(int(tokens)), l.Config().Gradients(int(tokens), moe.BF16), tokens
+		c.shapes, c.gradients, c.tokens = l.Shapes(int(tokens)), l.Config().Gradients(int(tokens), l.Config().Type), tokens
 	}
 }
 

@@ -141,7 +141,7 @@ typedef struct sm_forward_pass {
 	uint64_t shared_h;
 } sm_forward_pass;
 
-/* A gradient of weights to make: SM_BF16 or SM_F32, added to what is there
+/* A gradient of weights to make: the layer's type or SM_F32, added to what is there
  * where accumulate is not 0. */
 typedef struct sm_gradient {
 	uint64_t address;

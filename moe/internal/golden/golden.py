@@ -123,10 +123,11 @@ class Gemma4(torch.nn.Module):
         self.router = module.Gemma4TextRouter(config)
         self.experts = module.Gemma4TextExperts(config)
         self.router.norm = torch.nn.Identity()
-        self.router.scale = torch.nn.Parameter(torch.full((D,), D**0.5), requires_grad=False)
+        d = config.hidden_size
+        self.router.scale = torch.nn.Parameter(torch.full((d,), d**0.5), requires_grad=False)
 
     def forward(self, x):
-        x = x.reshape(-1, D)
+        x = x.reshape(-1, x.shape[-1])
         _, weights, ids = self.router(x)
         return self.experts(x, ids, weights)
 

@@ -34,8 +34,11 @@ NEAR, TRIES = 2**-6, 48  # how far a token's values move, and how often
 MODELS = (
     "Granite 3.1 3B-A800M", "OLMoE-1B-7B", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "ERNIE-4.5-21B-A3B", "gpt-oss-20b", "Mixtral 8x7B",
     "Qwen3-Next-80B-A3B", "Qwen2-57B-A14B", "Kimi-Linear-48B-A3B", "Nemotron-3-Nano", "Llama-4 Scout", "Hunyuan-A13B", "GLM-4.5", "MiniMax-M2",
-    "MiniMax-M1", "DeepSeek-V3",
+    "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DeepSeek-V3",
 )  # fmt: skip
+
+# Those whose router no layer has: experts alone, by the Python package, with the routing of the block's router.
+ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 
 # Where checkpoints keep a layer's experts, and what they call an expert's matrices.
 PLACES = {
@@ -186,6 +189,7 @@ class Reference:
         self.logits = out[1] if isinstance(out, tuple) else out
 
     def experts(self, x, ids=None, scores=None):
+        self.given = x, ids, scores
         self.ids = self.logits.topk(1).indices if ids is None else ids
         if self.quick:
             return torch.zeros_like(x)
@@ -221,10 +225,6 @@ class Reference:
         return first, ties
 
 
-def off(a, b):
-    return (a.float() - b.float()).square().sum().item(), b.float().square().sum().item()
-
-
 def measure(name, config, args):
     """The line of a model, and whether it is within bounds."""
     started, kind = time.time(), golden.BLOCKS[name][0]
@@ -256,14 +256,55 @@ def measure(name, config, args):
         shutil.rmtree(folder)
 
 
+def measure_routed(name, config, args):
+    """measure of a model among ROUTED: o, dx, the gradient of the scores and of every weight."""
+    import sonicmoe_go
+    from sonicmoe_go import transformers as ours
+
+    if args.device == "cpu":
+        sonicmoe_go.emulate()
+    started = time.time()
+    torch.manual_seed(1)
+    reference = Reference(block_of(config, *golden.BLOCKS[name], args.device), False)
+    experts = reference.block.experts
+    reference.chosen(torch.randn(args.tokens, config.get("text_config", config)["hidden_size"], device=args.device))
+    x, ids, scores = reference.given
+    x, scores = x.detach().bfloat16().requires_grad_(), scores.detach().float().requires_grad_()
+    d_o = torch.randn_like(x)
+    o = ours._forward(experts, x, ids, scores)
+    of = {"dx": x, "dscores": scores, **{"dexperts." + n: p for n, p in experts._parameters.items()}}
+    got = dict(zip(of, torch.autograd.grad(o, list(of.values()), d_o)))
+    errors = Errors()
+    wide, given = x.detach().float().requires_grad_(), scores.detach().requires_grad_()
+    want = Experts.apply(wide, given, ids, experts, lambda e, n, g: errors.add("dexperts." + n, got["dexperts." + n][e], g))
+    want.backward(d_o.float())
+    errors.add("o", o.detach(), want.detach())
+    errors.add("dx", got["dx"], wide.grad)
+    errors.add("dscores", got["dscores"], given.grad)
+    return f"{name}: {len(x)} tokens routed by the block; {errors}; {time.time() - started:.0f} s", errors.good()
+
+
+class Errors(dict):
+    """Squares of differences and of what they are from, by tensor."""
+
+    def add(self, what, ours, theirs):
+        was = self.get(what, (0, 0))
+        theirs = theirs.float()
+        difference = ours.to(theirs.device).float() - theirs
+        self[what] = was[0] + difference.square().sum().item(), was[1] + theirs.square().sum().item()
+
+    def far(self):
+        return {k: (a / b) ** 0.5 for k, (a, b) in self.items()}
+
+    def good(self):
+        return all(v <= (ROUTER_BOUND if k.startswith("drouter") else BOUND) for k, v in self.far().items())
+
+    def __str__(self):
+        return ", ".join(f"{k} {v:.4f}" for k, v in self.far().items())
+
+
 def compare(name, reference, x, d_o, ids, ties, got, started):
-    errors = {}
-
-    def add(what, ours, theirs):
-        a, b = off(ours.to(theirs.device), theirs)
-        was = errors.get(what, (0, 0))
-        errors[what] = was[0] + a, was[1] + b
-
+    errors = Errors()
     chosen = got.get_tensor("experts").to(x.device).sort(-1).values
     other = (chosen != ids).any(-1)
     ours_of = {path: GRADIENTS[next(to for pattern, to in golden.NAMES if re.search(pattern, path))]
@@ -271,23 +312,21 @@ def compare(name, reference, x, d_o, ids, ties, got, started):
     slices = {p: got.get_slice(n) for p, n in ours_of.items() if p.startswith("experts.")}
 
     def expert(e, parameter, gradient):
-        add(ours_of["experts." + parameter], slices["experts." + parameter][e], gradient)
+        errors.add(ours_of["experts." + parameter], slices["experts." + parameter][e], gradient)
 
     reference.found = expert
     wide = x.float().requires_grad_()
     o = reference(wide)
     o.backward(d_o.float())
-    add("o", got.get_tensor("o")[~ties.cpu()], o.detach()[~ties])
-    add("dx", got.get_tensor("dx")[~ties.cpu()], wide.grad[~ties])
+    errors.add("o", got.get_tensor("o")[~ties.cpu()], o.detach()[~ties])
+    errors.add("dx", got.get_tensor("dx")[~ties.cpu()], wide.grad[~ties])
     for path, p in reference.block.named_parameters():
         if path in ours_of and not path.startswith("experts."):
             ours = got.get_tensor(ours_of[path] if ours_of[path] in got.keys() else "dshared.gate")
-            add(ours_of[path], ours.reshape(p.shape), p.grad)
-    far = {k: (a / b) ** 0.5 for k, (a, b) in errors.items()}
+            errors.add(ours_of[path], ours.reshape(p.shape), p.grad)
     wrong = int((other & ~ties).sum())
-    good = not wrong and all(v <= (ROUTER_BOUND if k.startswith("drouter") else BOUND) for k, v in far.items())
     line = f"{name}: {len(x)} tokens, {int(ties.sum())} nearly tie, of those {int((other & ties).sum())} go elsewhere, of the others {wrong}; "
-    return line + ", ".join(f"{k} {v:.4f}" for k, v in far.items()) + f"; {time.time() - started:.0f} s", good
+    return f"{line}{errors}; {time.time() - started:.0f} s", errors.good() and not wrong
 
 
 def main():
@@ -305,7 +344,7 @@ def main():
     for name in args.models.split(","):
         config = golden.small(published[name]) if args.small else published[name]
         try:
-            line, good = measure(name, config, args)
+            line, good = (measure_routed if name in ROUTED else measure)(name, config, args)
         except Exception as err:  # the other models are measured still
             line, good = f"{name}: {type(err).__name__}: {err}", False
         bad += not good
