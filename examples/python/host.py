@@ -53,6 +53,7 @@ def main() -> None:
     flags.add_argument("--tokens", default="16,4096")
     flags.add_argument("--backward", action="store_true", help="backward passes too: in Python through autograd, which has a thread of its own")
     flags.add_argument("--cores", type=int, default=4)
+    flags.add_argument("--own-stream", action="store_true", help="not on the default stream, which Go does not use")
     args = flags.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # bench's too, which this process starts
     layer = sonicmoe_go.SonicMoE(args.hidden, args.intermediate, args.experts, args.top_k, device="cuda")
@@ -74,7 +75,7 @@ def main() -> None:
                 columns = "".join(f"{f'{m:.1f} ({a:.1f} to {b:.1f})':>24s}" for m, a, b in rows)
                 print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later[which][-1]:8.1f}", flush=True)
 
-            with torch.no_grad():
+            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream() if args.own_stream else None):
                 line("forward", host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config), lambda: layer(x)))
             if args.backward:
                 x.requires_grad_()
