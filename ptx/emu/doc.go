@@ -21,8 +21,9 @@
 // whatever order they happen to run: loads, stores, atomics and their scopes,
 // cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
 // the kernel wrote. Lanes of one warp count as ordered by barriers and
-// bar.warp.sync only, not by shuffles or by running in step (racelanes.go). What it
-// does not check: races between launches; griddepcontrol, since one grid runs at
+// bar.warp.sync only, not by shuffles or by running in step (racelanes.go). A
+// matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
+// What it does not check: races between launches; griddepcontrol, since one grid runs at
 // a time.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the

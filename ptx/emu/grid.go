@@ -66,7 +66,9 @@ type Launch struct {
 	// kernels omit.
 	StrictProxy bool
 	// Races looks for accesses to shared and global memory that nothing orders,
-	// whatever order they happen to run in. It takes about twice the time.
+	// whatever order they happen to run in, and for matrix descriptors that do not
+	// fit what TMA wrote. Products take some four times as long, loops of loads and
+	// stores more.
 	Races bool
 	// Where gives the Go line behind a line of the PTX, for messages; nil means
 	// Kernel.Source.

@@ -46,7 +46,8 @@ type shadowWord struct {
 // change.
 type readers struct {
 	list   []reader
-	writes bool // some do
+	one    [1]reader // room for a list of one
+	writes bool      // some do
 }
 
 // reader is an access with the lanes that read, or wrote, the word.
@@ -71,11 +72,12 @@ type races struct {
 
 	// While an access goes over its words: what it has already been compared
 	// with, and how the set of readers changed last.
-	by, grewBy     uint32 // lanes of the access to the word
-	repeated       bool   // the word holds what another warp stores now too
-	okWrite        *access
+	by, grewBy     uint32  // lanes of the access to the word
+	repeated       bool    // the word holds what another warp stores now too
+	okWrite, okOwn *access // for any lane, and for the lane that wrote
 	okReads        *readers
 	readsOld, grew *readers
+	room           []readers // for more of them
 }
 
 // Components: for each warp its own time, its cp.async, its wgmma, the reads and
@@ -187,7 +189,7 @@ func (r *races) repeats(a *access, at spot) bool {
 
 // start begins the comparison of an access by some lanes with the words it touches.
 func (r *races) start(by uint32) {
-	r.okWrite, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, by
+	r.okWrite, r.okOwn, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, nil, by
 }
 
 // touch notes an access to bytes of c's shared memory, or says with what it
@@ -228,12 +230,16 @@ func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem
 // word notes an access to some bytes of one word.
 func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	r.repeated = false
-	if w := s.write; w != nil && w != r.okWrite && s.written&mask != 0 {
+	if w := s.write; w != nil && w != r.okWrite && (w != r.okOwn || s.lanes != r.by) && s.written&mask != 0 {
 		if p := r.compare(w, s.lanes, a, at); p != nil {
 			return p
 		}
-		if !r.repeated && r.oneForLanes(w, a) {
+		switch {
+		case r.repeated:
+		case r.oneForLanes(w, a):
 			r.okWrite = w
+		case s.lanes == r.by && s.lanes&(s.lanes-1) == 0:
+			r.okOwn = w
 		}
 	}
 	if s.reads != nil && (a.writes || s.reads.writes) && s.reads != r.okReads && s.read&mask != 0 {
@@ -265,7 +271,11 @@ func (r *races) add(old *readers, a *access) *readers {
 	if r.grew != nil && old == r.readsOld && r.by == r.grewBy {
 		return r.grew
 	}
-	grew, lanes := &readers{}, r.by
+	if len(r.room) == 0 {
+		r.room = make([]readers, 64)
+	}
+	grew, lanes := &r.room[0], r.by
+	grew.list = grew.one[:0]
 	if old != nil {
 		if last := &old.list[len(old.list)-1]; last.access == a {
 			if lanes |= last.lanes; lanes == last.lanes {
@@ -280,6 +290,7 @@ func (r *races) add(old *readers, a *access) *readers {
 		}
 		grew.list = grew.list[max(0, len(grew.list)-maxReaders):]
 	}
+	r.room = r.room[1:]
 	grew.list = append(grew.list, reader{a, lanes})
 	grew.writes = a.writes || old != nil && old.writes
 	r.readsOld, r.grew, r.grewBy = old, grew, r.by
@@ -295,17 +306,18 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		fenced = &known.fencedGlobal
 	}
 	apart := old.site.apart(a.site)
+	past := known.seen.has(old) && r.unmet(old, lanes, a) == 0
 	switch {
-	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart:
+	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.in.uncached:
 		return nil
 	case a.in.uncached && old.writes && at.c == nil:
 		return problemf(Race, "%s: .nc reads what no thread of the kernel writes, from a cache that sees no writes; what would do: ld.global without .nc", r.both(old, a, at))
 	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
-		r.repeated = r.repeated || !known.seen.has(old) || r.unmet(old, lanes, a) != 0
+		r.repeated = r.repeated || !past
 		return nil
 	case !known.seen.has(old):
 		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
-	case r.unmet(old, lanes, a) != 0:
+	case !past:
 		return problemf(Race, "%s in %s, and nothing orders lanes of a warp here; what would: bar.warp.sync (__syncwarp) of both sides' lanes, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
