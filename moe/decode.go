@@ -50,7 +50,7 @@ func (l *Layer) choosesAtOnce(tokens int) bool {
 func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
+	if err := c.fewLogits(s, t, f, w.indices, logits, 0); err != nil {
 		return err
 	}
 	return launch(c, s, route.ChooseKernel, route.ChooseArgs{
@@ -58,10 +58,11 @@ func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	})
 }
 
-// fewLogits queues the router product of few tokens.
-func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits driver.DevicePtr) error {
+// fewLogits queues the router product of few tokens, and that of a lone one, whose
+// choice begins with zeros in chosen.
+func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits, chosen driver.DevicePtr) error {
 	return launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{
-		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
+		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Chosen: chosen, Tokens: t,
 	})
 }
 
@@ -78,9 +79,7 @@ func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	// none of, and is 16 bytes an expert.
 	sums := at(p, w.table)
 	chosen := sums + driver.DevicePtr(4*c.layer.of.NumExperts)
-	if err := launch(c, s, route.LoneLogitsKernel, route.LoneLogitsArgs{
-		X: f.X.Ptr, Weights: f.Router.Ptr, Bias: f.RouterBias.Ptr, Sums: sums, Chosen: chosen,
-	}); err != nil {
+	if err := c.fewLogits(s, 1, f, w.indices, sums, chosen); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {

@@ -237,22 +237,18 @@ func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, tran
 	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
 }
 
-// WgmmaRegisters is [Kernel.Wgmma] with A in registers: lane l of warp w has of
-// rows 16w + l/4 and that plus 8 the columns 2(l%4) and the next, then the same
-// columns plus 8 of both rows.
-func (k *Kernel) WgmmaRegisters(acc []F32, a [4]U32, descB U64, scaleD Pred) {
-	k.wgmmaRegisters(isa.WgmmaBF16Registers, acc, a, descB, scaleD)
-}
+// Mma adds to acc a warp's product of 16 rows by 8 columns, 16 deep, of bf16 in
+// registers. Lane l has of A the rows l/4 and that plus 8 of the columns 2(l%4)
+// and the next, then of those plus 8; of B the same columns of line l/4; of acc two
+// neighbours of A's rows each, which B's lines 2(l%4) and the next make.
+func (k *Kernel) Mma(acc []F32, a, b []U32) { k.mma(isa.MmaBF16, acc, a, b) }
 
-// WgmmaF16Registers is [Kernel.WgmmaRegisters] of f16 elements.
-func (k *Kernel) WgmmaF16Registers(acc []F32, a [4]U32, descB U64, scaleD Pred) {
-	k.wgmmaRegisters(isa.WgmmaF16Registers, acc, a, descB, scaleD)
-}
+// MmaF16 is [Kernel.Mma] of f16.
+func (k *Kernel) MmaF16(acc []F32, a, b []U32) { k.mma(isa.MmaF16, acc, a, b) }
 
-func (k *Kernel) wgmmaRegisters(id isa.ID, acc []F32, a [4]U32, descB U64, scaleD Pred) {
+func (k *Kernel) mma(id isa.ID, acc []F32, a, b []U32) {
 	f := &isa.Table[id]
-	shape, one := Mod(".m64n"+strconv.Itoa(2*len(acc))+"k16"), Operand{Kind: OpInt, Imm: 1}
-	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a[:]), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), one, one, Operand{Kind: OpInt})
+	k.emit(f, k.mods(f), vecOperand(acc), vecOperand(a), vecOperand(b), vecOperand(acc))
 }
 
 func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {

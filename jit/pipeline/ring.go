@@ -63,7 +63,8 @@ func (r *Ring) cursor(phase int) *Cursor {
 	return c
 }
 
-func (c *Cursor) stage() Stage {
+// Stage is the next stage, for a role that has waited for it before.
+func (c *Cursor) Stage() Stage {
 	bar := c.index.Get().ShlI(3)
 	return Stage{
 		Data:  c.r.data.Plus(c.index.Get().MulI(c.r.StageBytes)),
@@ -77,14 +78,14 @@ func (c *Cursor) Index() ptx.U32 { return c.index.Get() }
 
 // Acquire waits until the next stage is empty and gives it to the producer.
 func (c *Cursor) Acquire() Stage {
-	s := c.stage()
+	s := c.Stage()
 	WaitParity(c.r.k, s.empty, c.phase.Get())
 	return s
 }
 
 // Wait waits until the next stage is full and gives it to a consumer.
 func (c *Cursor) Wait() Stage {
-	s := c.stage()
+	s := c.Stage()
 	WaitParity(c.r.k, s.Full, c.phase.Get())
 	return s
 }

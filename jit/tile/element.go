@@ -64,11 +64,11 @@ func (e Element) Wgmma(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred
 	k.Wgmma(acc, a, b, keep, aMN, bMN)
 }
 
-// WgmmaRegisters is [ptx.Kernel.WgmmaRegisters] of these elements.
-func (e Element) WgmmaRegisters(k *ptx.Kernel, acc []ptx.F32, a [4]ptx.U32, b ptx.U64, keep ptx.Pred) {
+// Mma is [ptx.Kernel.Mma] of these elements.
+func (e Element) Mma(k *ptx.Kernel, acc []ptx.F32, a, b []ptx.U32) {
 	if e == F16 {
-		k.WgmmaF16Registers(acc, a, b, keep)
+		k.MmaF16(acc, a, b)
 		return
 	}
-	k.WgmmaRegisters(acc, a, b, keep)
+	k.Mma(acc, a, b)
 }

@@ -50,19 +50,40 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	var sums [4][warpLanes]uint32 // d may be a or b
 	for r, s := range in.args[3].list {
-		for l := range warpLanes {
-			row, column := l>>2+8*(r>>1), l&3*2+r&1
-			if in.form.Args[0].Type == isa.S32 {
-				sums[r][l] = in.dotBytes(w.r32[s][l], &a[row], &b[column])
-			} else {
-				sums[r][l] = mma.Dot(w.r32[s][l], a[row][:format.Depth()], b[column][:format.Depth()], format)
+		sums[r] = w.r32[s]
+		if in.form.Args[0].Type == isa.S32 {
+			for l := range warpLanes {
+				sums[r][l] = in.dotBytes(sums[r][l], &a[l>>2+8*(r>>1)], &b[l&3*2+r&1])
 			}
 		}
 	}
 	for r, s := range in.args[0].list {
 		w.r32[s] = sums[r]
 	}
+	if in.form.Args[0].Type != isa.S32 {
+		w.sync.set(format, &a, &b)
+		mma.Add(w.r32, in.args[0].list, &w.sync.a, 0, &w.sync.b, true)
+	}
 	return next
+}
+
+// mmaOperands are decoded: the rows of A are those of the first warp of a wgmma.
+type mmaOperands struct {
+	a mma.A
+	b mma.B
+}
+
+func (o *mmaOperands) set(format *mma.Format, a *[mmaRows][mmaDepth]uint32, b *[mmaColumns][mmaDepth]uint32) {
+	o.a.Reset(format)
+	o.b.Reset(format, mmaColumns)
+	for k := range format.Depth() {
+		for row := range a {
+			o.a.Set(row, k, a[row][k], false)
+		}
+		for column := range b {
+			o.b.Set(column, k, b[column][k])
+		}
+	}
 }
 
 // dotBytes is the sum of products of bytes, which wraps around or saturates.

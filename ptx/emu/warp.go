@@ -62,6 +62,8 @@ type warp struct {
 	mma     mmaState
 
 	products productQueue
+	// sync are the operands of the last mma.sync.
+	sync mmaOperands
 }
 
 // newWarp makes the register files of a kernel's warp, with its constants.

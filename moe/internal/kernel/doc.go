@@ -21,7 +21,7 @@
 //
 // Of few tokens FewLogits and Choose (or Select) take the place of Router and Plan, and
 // package decode makes Up and Down; the bits are the same. A lone token has three
-// launches, LoneLogits, LoneUp, which chooses the experts, and LoneDown, which sums
+// launches, FewLogits, LoneUp, which chooses the experts, and LoneDown, which sums
 // over them. With expert ids from elsewhere Count takes the router's place. A list of tokens and experts has
 // Count, Plan and Aggregate of its own, and ByToken, which finds each token's
 // rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens

@@ -3,7 +3,6 @@ package route
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
@@ -13,8 +12,9 @@ import (
 )
 
 // FewLogits is the router product of few tokens, logits = X·Wrᵀ: a CTA takes 8
-// experts and 64 tokens, so that the weights are read by many SMs. The sums are
-// Router's, bit by bit.
+// experts and 16 tokens, so that the weights are read by many SMs. One warp
+// multiplies, as nothing hides how long a step waits for the one before; the sums
+// are Router's, bit by bit.
 type FewLogits struct {
 	Hidden, NumExperts int
 	// Element is [Router]'s.
@@ -24,16 +24,23 @@ type FewLogits struct {
 	Bias   bool
 	// F32 is [Router]'s.
 	F32 bool
+	// Clear is how many words of Chosen become 0.
+	Clear int
 }
 
 const (
-	fewThreads   = pipeline.WarpgroupThreads + 32
-	fewExperts   = 8
-	fewXBytes    = gemm.WarpgroupM * tile.RowBytes
-	fewRows      = 8 // of tokens, which a box has whole groups of
+	fewThreads = 2 * 32
+	// A CTA's experts and tokens, which come in one or two groups of 8.
+	fewExperts = tile.WarpColumns
+	fewTokens  = tile.WarpRows
+	fewGroup   = fewTokens / 2
+	// mostFewDepth is how many k-tiles a stage has at most.
+	mostFewDepth = 4
 	fewWBytes    = fewExperts * tile.RowBytes
-	fewStages    = 20
-	fewMathWarps = pipeline.WarpgroupThreads / 32
+	fewXBytes    = fewTokens * tile.RowBytes
+	// fewRing bounds the shared memory of the ring: with 60 KB a lone token's pass
+	// took 0.2 to 1.1 µs longer, with 200 as long.
+	fewRing = 100 << 10
 )
 
 // FewLogitsArgs are the arguments of [FewLogits].
@@ -45,6 +52,8 @@ type FewLogitsArgs struct {
 	Bias driver.DevicePtr
 	// Logits [T, E] are written.
 	Logits driver.DevicePtr
+	// Chosen [Clear] u32 become 0, unless it is 0.
+	Chosen driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
@@ -52,9 +61,14 @@ type FewLogitsArgs struct {
 // fewLogits is the emission of a FewLogits: what its roles share.
 type fewLogits struct {
 	router
-	// first and expert are the CTA's first token and expert, box the bytes of its
-	// tokens in a stage.
-	first, expert, box, tokens ptx.U32
+	lane ptx.U32
+	// first and expert are the CTA's first token and expert.
+	first, expert, tokens ptx.U32
+	// box is the bytes of a k-tile's tokens in a stage.
+	box ptx.U32
+	// zeros are read in place of a second group of tokens that there is not.
+	zeros ptx.Shared
+	depth int
 }
 
 // router is that of the same product.
@@ -62,72 +76,163 @@ func (r FewLogits) router() Router {
 	return Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Element: r.Element, Logits: r.Logits, Bias: r.Bias, F32: r.F32}
 }
 
+// depth is the k-tiles of a stage: a part of all, so that stages are alike.
+func (r FewLogits) depth() int {
+	depth := mostFewDepth
+	for r.Hidden/tile.K%depth != 0 {
+		depth--
+	}
+	return depth
+}
+
+// groups is how many CTAs all experts take.
+func (r FewLogits) groups() int { return (r.NumExperts + fewExperts - 1) / fewExperts }
+
 // Build emits the kernel.
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
-	groups := (r.NumExperts + fewExperts - 1) / fewExperts
-	k.CTAs(func(a *FewLogitsArgs) int { return groups * ((a.Tokens + gemm.WarpgroupM - 1) / gemm.WarpgroupM) })
-	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}}
+	k.CTAs(func(a *FewLogitsArgs) int { return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) })
+	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}, depth: r.depth()}
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
 	if r.Bias {
 		e.bias = k.Ptr(&k.Args.Bias)
 	}
+	var chosen ptx.Global
+	if r.Clear > 0 {
+		chosen = k.Ptr(&k.Args.Chosen)
+	}
 	e.tokens, e.tid = k.U32(&k.Args.Tokens), k.TidX()
-	block := k.CtaidX().DivI(groups)
-	e.first, e.expert = block.MulI(gemm.WarpgroupM), k.CtaidX().Sub(block.MulI(groups)).MulI(fewExperts)
+	e.lane = e.tid.AndI(31)
+	block := k.CtaidX().DivI(r.groups())
+	e.first, e.expert = block.MulI(fewTokens), k.CtaidX().Sub(block.MulI(r.groups())).MulI(fewExperts)
+	e.box = ptx.Select(e.tokens.LeI(fewGroup), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(fewXBytes))
 	cta := pipeline.NewCTA(k.Kernel)
-	// Stages start on 1024 bytes, as both of their tiles must.
-	e.ring = cta.Ring("ab", min(fewStages, r.Hidden/tile.K), fewXBytes+fewWBytes, 1, fewMathWarps)
-	e.clear()
+	stageBytes := e.depth * (fewXBytes + fewWBytes)
+	e.ring = cta.Ring("ab", min(fewRing/stageBytes, e.stages()), stageBytes, 1, 1)
+	e.zeros = cta.Shared("zeros", fewGroup*tile.RowBytes, 1024)
+	k.For(e.tid.MulI(16), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
+		ptx.StShared(e.zeros.Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+	})
 	cta.Ready(e.tid)
 	// Whatever the kernel before this one does to the weights, they may come to
 	// the L2 cache. Terms come from there.
 	if !r.F32 {
-		k.If(e.tid.LtI(r.Hidden/tile.K), func() { k.TMAPrefetch(e.w, e.tid.MulI(tile.K), e.expert) })
+		k.If(e.tid.LtI(e.stages()), func() { k.TMAPrefetch(e.w, ptx.Uint(0), e.expert, e.tid.MulI(e.depth)) })
 	}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	pipeline.Run(k.Kernel, e.tid.ShrI(7),
+	if r.Clear > 0 {
+		k.If(k.CtaidX().EqI(0).And(e.tid.LtI(r.Clear)).And(chosen.Given()), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
+	}
+	pipeline.Run(k.Kernel, e.tid.ShrI(5),
 		pipeline.Role{Name: "math", First: 0, Count: 1, Body: e.math},
-		pipeline.Role{Name: "load", First: 1, Count: 1, Body: e.load},
+		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() { k.If(k.ElectOne(), e.load) }},
 	)
 	return k.Build()
 }
 
+// xMap loads a group of 8 tokens, or two: a box of 64 rows takes as long to load
+// whether they are there or not. Rows past the last token are 0.
 func (r FewLogits) xMap(a *FewLogitsArgs) driver.TensorMap {
-	return tile.RowMap(a.X, r.Hidden, a.Tokens, min((a.Tokens+fewRows-1)/fewRows*fewRows, gemm.WarpgroupM))
+	rows := fewTokens
+	if a.Tokens <= fewGroup {
+		rows = fewGroup
+	}
+	return r.stageMap(a.X, a.Tokens, rows)
 }
 
 func (r FewLogits) wMap(a *FewLogitsArgs) driver.TensorMap {
-	return tile.RowMap(a.Weights, r.Hidden, r.router().lines(), fewExperts)
+	return r.stageMap(a.Weights, r.router().lines(), fewExperts)
 }
 
-// clear writes the zeros of tokens that there are not. A box has no more rows than
-// there are tokens, in groups of 8: one of 64 takes as long to load whether they
-// are there or not.
-func (e *fewLogits) clear() {
-	k := e.k
-	e.box = e.tokens.AddI(fewRows - 1).DivI(fewRows).MulI(fewRows * tile.RowBytes).Min(ptx.Uint(fewXBytes))
-	k.For(e.box.Add(e.tid.MulI(16)), ptx.Uint(fewXBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
-		for i := range e.ring.Stages {
-			ptx.StShared(e.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
-		}
+// stageMap loads a stage's k-tiles of so many rows.
+func (r FewLogits) stageMap(at driver.DevicePtr, lines, rows int) driver.TensorMap {
+	return tile.LoadMap(at, []int{tile.K, rows, r.depth()}, tile.Dim{Extent: tile.K, Stride: 1},
+		tile.Dim{Extent: lines, Stride: r.Hidden}, tile.Dim{Extent: r.Hidden / tile.K, Stride: tile.K})
+}
+
+// stages is how many the product has.
+func (e *fewLogits) stages() int { return e.kTiles() / e.depth }
+
+func (e *fewLogits) load() {
+	k, at := e.k, e.ring.Producer()
+	bytes := e.box.AddI(fewWBytes).MulI(e.depth)
+	e.eachKTile(e.depth, func(column ptx.U32, line int) {
+		kt := column.DivI(tile.K)
+		s := at.Acquire()
+		k.MbarrierArriveExpectTx(s.Full, bytes)
+		k.TMALoad(s.Data, e.w, s.Full, ptx.Uint(0), e.expert.AddI(line), kt)
+		k.TMALoad(s.Data.At(e.depth*fewWBytes), e.x, s.Full, ptx.Uint(0), e.first, kt)
+		at.Advance()
 	})
-	k.FenceProxyAsync(".shared::cta") // wgmma shall see the zeros
 }
 
 func (e *fewLogits) math() {
+	k := e.k
+	acc := k.Accumulators(tile.WarpSums)
+	for _, sum := range acc {
+		ptx.VarOf(sum).Set(ptx.Float(0))
+	}
+	product := tile.NewWarpProduct(k, e.Element, e.lane)
+	load := func(s pipeline.Stage, kt int) (x, w []ptx.U32) {
+		first := s.Data.At(e.depth * fewWBytes).Plus(e.box.MulI(kt))
+		second := ptx.SharedAt(ptx.Select(e.box.EqI(fewXBytes), first.At(fewGroup*tile.RowBytes).Addr(), e.zeros.Addr()))
+		return product.A(first, second), product.B(s.Data.At(kt * fewWBytes))
+	}
+	at, release := e.ring.Consumer(), pipeline.NewReleaser(k, e.lane, 1)
+	firstX, firstW := load(at.Wait(), 0)
+	carriedX, carriedW := varsOf(k, firstX), varsOf(k, firstW)
+	// Each k-tile is loaded among the products of the one before.
+	stage := func(more bool) {
+		const half = tile.K / tile.KStep / 2
+		x, w, s := valuesOf(carriedX), valuesOf(carriedW), at.Stage()
+		for kt := range e.depth {
+			product.Multiply(acc, x, w, 0, half)
+			last := kt == e.depth-1
+			if last {
+				release.Release(s, ptx.True())
+				at.Advance()
+			}
+			if last && more {
+				s = at.Wait()
+			}
+			nowX, nowW := x, w
+			if !last || more {
+				x, w = load(s, (kt+1)%e.depth)
+			}
+			product.Multiply(acc, nowX, nowW, half, 2*half)
+		}
+		if more {
+			ptx.SetAll(carriedX, x)
+			ptx.SetAll(carriedW, w)
+		}
+	}
+	k.Range(ptx.Uint(e.stages()-1), func(ptx.U32) { stage(true) })
+	stage(false)
+	e.store(acc)
+}
+
+func varsOf(k *ptx.Kernel, of []ptx.U32) []*ptx.Var[ptx.U32] {
+	vars := make([]*ptx.Var[ptx.U32], len(of))
+	for i, v := range of {
+		vars[i] = ptx.NewVar(k, v)
+	}
+	return vars
+}
+
+func valuesOf(vars []*ptx.Var[ptx.U32]) (of []ptx.U32) {
+	for _, v := range vars {
+		of = append(of, v.Get())
+	}
+	return of
+}
+
+// store writes the sums: tokens a group apart, of two experts that touch.
+func (e *fewLogits) store(acc []ptx.F32) {
 	k, bytes := e.k, int(e.Logits.Type().Bytes())
-	acc := k.Accumulators(fewExperts / 2)
-	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
-	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
-		a, b := tile.NewDescriptor(k, s.Data), tile.NewDescriptor(k, s.Data.At(fewXBytes))
-		gemm.Multiply(k, e.Element, acc, a, b, kt.NeI(0), false, false)
-	}, nil)
-	f := tile.NewFragment(e.tid)
 	for i, sum := range acc {
-		token, expert := e.first.Add(f.Row).AddI(8*(i/2)), e.expert.Add(f.Column).AddI(i%2)
+		token, expert := e.first.Add(e.lane.ShrI(2)).AddI(fewGroup*(i/2)), e.expert.Add(e.lane.AndI(3).MulI(2)).AddI(i%2)
 		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
 			if e.Bias {
 				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
@@ -137,25 +242,14 @@ func (e *fewLogits) math() {
 	}
 }
 
-func (e *fewLogits) load() {
-	k := e.k
-	k.If(k.ElectOne(), func() {
-		at := e.ring.Producer()
-		e.eachKTile(func(column ptx.U32, line int) {
-			s := at.Acquire()
-			k.MbarrierArriveExpectTx(s.Full, e.box.AddI(fewWBytes))
-			k.TMALoad(s.Data, e.x, s.Full, column, e.first)
-			k.TMALoad(s.Data.At(fewXBytes), e.w, s.Full, column, e.expert.AddI(line))
-			at.Advance()
-		})
-	})
-}
-
 // FewLogitsKernel is the router product of few tokens.
 var FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
 	f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Logits: spec.LogitsF32, Bias: l.RouterBias, F32: l.RouterF32}
 	if !InRouter(l.Config) {
 		f.Logits = l.Logits // for Select
+	}
+	if HasLone(l.Config) {
+		f.Clear = l.TopK
 	}
 	return f.Build()
 }}

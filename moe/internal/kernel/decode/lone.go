@@ -23,10 +23,8 @@ const (
 	// them, then the next.
 	octetRows  = 8
 	octetBytes = depth * octetRows * tile.RowBytes
-	// octetsOfM are those of one wgmma.
-	octetsOfM = unitRows / octetRows
 	// mostOctets is how many a stage has where a granule is not more.
-	mostOctets = 2 * octetsOfM
+	mostOctets = 16
 	// loneBytes is the shared memory of a CTA's ring. CTAs of both products that
 	// fit on an SM side by side, with half of it each, were 4 % slower.
 	loneBytes = 160 << 10
@@ -43,7 +41,7 @@ type lone struct {
 	// granules is how many there are, each of that many octets; most how many of
 	// them are multiplied at once. A granule is what no two CTAs share.
 	granules, octets, most int
-	// kTiles is the depth of a sum in tiles of 64, columns those of wgmma.
+	// kTiles is the depth of a sum in tiles of 64, columns the token's lines, in groups of 8.
 	kTiles, columns int
 	ring            *pipeline.Ring
 	first, end      ptx.U32 // the CTA's granules
@@ -64,9 +62,8 @@ func newLone(k *ptx.Kernel, c spec.Config, granules, octets, kTiles, columns int
 
 func ceil(a, b int) int { return (a + b - 1) / b }
 
-// weightsBytes and tokenBytes are those of a stage: no fewer octets than wgmma
-// reads, whose sums of others are not looked at.
-func (p *lone) weightsBytes() int { return max(octetsOfM, p.most*p.octets) * octetBytes }
+// weightsBytes and tokenBytes are those of a stage, of whole pairs of octets.
+func (p *lone) weightsBytes() int { return 2 * p.mostPairs() * octetBytes }
 func (p *lone) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
 
 // tokenMap loads both k-tiles of a stage's tokens.
@@ -98,8 +95,8 @@ func octetAt(m weights.Matrix, row, kt, expert ptx.U32) []ptx.U32 {
 // loneGrid is a CTA for each SM, or granule.
 func loneGrid(granules, sms int) driver.Dim3 { return driver.Dim3{X: min(sms, granules)} }
 
-// begin gives the CTA its share and makes the ring ready. What wgmma reads of a
-// stage beyond the share is 0 before others' leave something there.
+// begin gives the CTA its share and makes the ring ready. What is multiplied of a
+// stage beyond the share, and not looked at, is 0.
 func (p *lone) begin() {
 	k, ctas := p.k, p.k.NctaidX()
 	each, more := ptx.Uint(p.granules).Div(ctas), ptx.Uint(p.granules).Rem(ctas)
@@ -111,7 +108,6 @@ func (p *lone) begin() {
 			ptx.StShared(p.ring.Data(i).Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
 		}
 	})
-	k.FenceProxyAsync(".shared::cta") // wgmma shall see the zeros
 	p.cta.Ready(p.thread)
 }
 
@@ -197,39 +193,38 @@ func (p *lone) loadToken(token ptx.TensorMap) {
 	})
 }
 
-// tops are the first octets of the rows of each wgmma. The last one's may have
-// been multiplied before: no wgmma has fewer rows.
-func (p *lone) tops() (tops []int) {
-	octets := p.most * p.octets
-	for top := 0; top < octets; top += octetsOfM {
-		tops = append(tops, max(0, min(top, octets-octetsOfM)))
-	}
-	return tops
-}
+// mostPairs is how many pairs of octets a stage has, and tiles how many of them a
+// warp multiplies: its own number, and each fourth further on.
+func (p *lone) mostPairs() int { return ceil(p.most*p.octets, 2) }
+func (p *lone) tiles() int     { return ceil(p.mostPairs(), loneMathWarps) }
 
 // math multiplies each pass.
 func (p *lone) math(sums loneSums) {
 	k := p.k
-	acc := make([][]ptx.F32, len(p.tops()))
+	acc := make([][]ptx.F32, p.tiles())
 	for i := range acc {
-		acc[i] = k.Accumulators(p.columns / 2)
+		acc[i] = k.Accumulators(p.columns / tile.WarpColumns * tile.WarpSums)
 	}
+	product := tile.NewWarpProduct(k, element.Of(p.Config), p.lane)
 	ring := p.ring.Consumer()
 	release := pipeline.NewReleaser(k, p.lane, 1)
 	stage := func(kTiles int) {
 		s := ring.Wait()
-		k.WgmmaFence()
 		for kt := range kTiles {
-			token := tile.NewDescriptor(k, s.Data.At(p.weightsBytes()+kt*p.columns*tile.RowBytes))
-			rows := tile.NewDescriptorApart(k, s.Data.At(kt*octetRows*tile.RowBytes), octetBytes)
-			for step := range tile.K / tile.KStep {
-				for i, top := range p.tops() {
-					element.Of(p.Config).Wgmma(k, acc[i], rows.Step(step, top*octetRows), token.Step(step, 0), ptx.True(), false, false)
+			var tokens [][]ptx.U32
+			for first := 0; first < p.columns; first += tile.WarpColumns {
+				tokens = append(tokens, product.B(s.Data.At(p.weightsBytes()+(kt*p.columns+first)*tile.RowBytes)))
+			}
+			for i := range acc {
+				// A pair that there is not is the last one once more.
+				pair := p.warp.AddI(i * loneMathWarps).MinI(p.mostPairs() - 1)
+				rows := s.Data.Plus(pair.MulI(2 * octetBytes)).At(kt * octetRows * tile.RowBytes)
+				a := product.A(rows, rows.At(octetBytes))
+				for j, b := range tokens {
+					product.Multiply(acc[i][j*tile.WarpSums:][:tile.WarpSums], a, b, 0, tile.K/tile.KStep)
 				}
 			}
 		}
-		k.WgmmaCommit()
-		k.WgmmaWait(0)
 		release.Release(s, ptx.True())
 		ring.Advance()
 	}
@@ -243,9 +238,7 @@ func (p *lone) math(sums loneSums) {
 	})
 }
 
-// octet is one of the thread's of wgmma i: the upper or the lower (0 or 1) of its
-// warp's two. It is fresh unless a wgmma before had it.
-func (p *lone) octet(i, half int) (octet ptx.U32, fresh ptx.Pred) {
-	octet = p.warp.MulI(2).AddI(p.tops()[i] + half)
-	return octet, octet.GeI(i * octetsOfM)
+// octet is one of the warp's tile i: the upper or the lower (0 or 1).
+func (p *lone) octet(i, half int) ptx.U32 {
+	return p.warp.AddI(i * loneMathWarps).MulI(2).AddI(half)
 }

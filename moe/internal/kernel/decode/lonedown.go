@@ -112,29 +112,29 @@ func (s loneSum) loadScores(scores ptx.Global) {
 	s.k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// eachRow runs body for the thread's rows of a pass: register half·2 of the wgmma
+// eachRow runs body for the thread's rows of a pass: register half·2 of a pair of octets
 // and the next, and those 4 further, are columns.
-func (s loneSum) eachRow(first, n ptx.U32, body func(wgmma, half int, its ptx.Pred, slot, row ptx.U32)) {
+func (s loneSum) eachRow(first, n ptx.U32, body func(pair, half int, its ptx.Pred, slot, row ptx.U32)) {
 	line := s.lane.ShrI(2)
-	for i := range s.tops() {
+	for i := range s.tiles() {
 		for half := range 2 {
-			octet, fresh := s.octet(i, half)
+			octet := s.octet(i, half)
 			granule, slot := octet.DivI(s.TopK), octet.RemI(s.TopK)
-			body(i, half, fresh.And(granule.Lt(n)), slot, granule.Min(n.SubI(1)).MulI(octetRows).Add(line))
+			body(i, half, granule.Lt(n), slot, granule.Min(n.SubI(1)).MulI(octetRows).Add(line))
 		}
 	}
 }
 
 // start sets the sums of a pass to biases, or to 0.
 func (s loneSum) start(first, n ptx.U32, acc [][]ptx.F32) {
-	s.eachRow(first, n, func(wgmma, half int, _ ptx.Pred, slot, row ptx.U32) {
+	s.eachRow(first, n, func(pair, half int, _ ptx.Pred, slot, row ptx.U32) {
 		from := ptx.Float(0)
 		if s.Bias {
 			from = weights.B2(s.Config).Column([]ptx.Global{s.b2}, s.expert(slot), first.MulI(octetRows).Add(row))[0]
 		}
-		for j := 2 * half; j < len(acc[wgmma]); j += 4 {
-			ptx.VarOf(acc[wgmma][j]).Set(from)
-			ptx.VarOf(acc[wgmma][j+1]).Set(from)
+		for j := 2 * half; j < len(acc[pair]); j += 4 {
+			ptx.VarOf(acc[pair][j]).Set(from)
+			ptx.VarOf(acc[pair][j+1]).Set(from)
 		}
 	})
 }
@@ -143,11 +143,11 @@ func (s loneSum) start(first, n ptx.U32, acc [][]ptx.F32) {
 func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 	k, top := s.k, s.TopK
 	column := s.lane.AndI(3).MulI(2)
-	s.eachRow(first, n, func(wgmma, half int, its ptx.Pred, slot, row ptx.U32) {
+	s.eachRow(first, n, func(pair, half int, its ptx.Pred, slot, row ptx.U32) {
 		to := s.y.Plus(row.Mad(ptx.Uint(top), slot).ShlI(1))
-		for j := 0; j < len(acc[wgmma])/4; j++ {
+		for j := 0; j < len(acc[pair])/4; j++ {
 			for i := range 2 {
-				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, element.Of(s.Config).Round(acc[wgmma][4*j+2*half+i])) })
+				k.If(its.And(slot.Eq(column.AddI(8*j+i))), func() { ptx.StShared(to, element.Of(s.Config).Round(acc[pair][4*j+2*half+i])) })
 			}
 		}
 	})

@@ -132,13 +132,12 @@ func (u LoneUp) neuron(p *lone, granule ptx.U32) neurons {
 
 // eachNeuron runs body for the thread's neurons of a pass: its values are those
 // of the given sums, part by part.
-func (u LoneUp) eachNeuron(p *lone, first, n ptx.U32, body func(wgmma int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32)) {
+func (u LoneUp) eachNeuron(p *lone, first, n ptx.U32, body func(pair int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32)) {
 	line := p.lane.ShrI(2)
-	for i := range p.tops() {
+	for i := range p.tiles() {
 		for half := 0; half < 2; half += u.parts() {
-			octet, fresh := p.octet(i, half)
-			granule := octet.DivI(u.parts())
-			its := fresh.And(granule.Lt(n))
+			granule := p.octet(i, half).DivI(u.parts())
+			its := granule.Lt(n)
 			of := u.neuron(p, first.Add(granule.Min(n.SubI(1))))
 			sums := []int{2 * half}
 			if u.parts() == 2 {
@@ -151,14 +150,14 @@ func (u LoneUp) eachNeuron(p *lone, first, n ptx.U32, body func(wgmma int, sums 
 
 // start sets the sums of a pass to biases, or to 0.
 func (u LoneUp) start(p *lone, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.Global) {
-	u.eachNeuron(p, first, n, func(wgmma int, sums []int, _ ptx.Pred, of neurons, neuron ptx.U32) {
+	u.eachNeuron(p, first, n, func(pair int, sums []int, _ ptx.Pred, of neurons, neuron ptx.U32) {
 		from := []ptx.F32{ptx.Float(0), ptx.Float(0)}
 		if u.Bias {
 			from = weights.B1(u.Config).Column(b1, of.expert, neuron)
 		}
 		for part, sum := range sums {
 			for column := range 2 {
-				ptx.VarOf(acc[wgmma][sum+column]).Set(from[part])
+				ptx.VarOf(acc[pair][sum+column]).Set(from[part])
 			}
 		}
 	})
@@ -169,11 +168,11 @@ func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Globa
 	k, act := p.k, activation.Of(u.Config).Value
 	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
 	isToken := p.lane.AndI(3).EqI(0)
-	u.eachNeuron(p, first, n, func(wgmma int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32) {
+	u.eachNeuron(p, first, n, func(pair int, sums []int, its ptx.Pred, of neurons, neuron ptx.U32) {
 		k.If(its.And(isToken), func() {
 			var v []ptx.F32
 			for _, sum := range sums {
-				v = append(v, acc[wgmma][sum])
+				v = append(v, acc[pair][sum])
 			}
 			if u.SaveH {
 				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, tile.ElementBytes)

@@ -102,6 +102,13 @@ func (b *B) Decode(column int, t *Tile, across, negate bool) {
 	})
 }
 
+// Set sets one element, as it lies in a register.
+func (b *B) Set(column, k int, element uint32) {
+	at := b.index(column, k)
+	b.value[at] = b.format.widen(element)
+	b.exponent[at] = b.format.exponent(b.value[at])
+}
+
 // truncated: elements are the upper halves of FP32 numbers.
 func (f *Format) truncated() bool { return f.ToF32 == nil && f.Bytes == 2 }
 
