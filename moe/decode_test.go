@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route"
@@ -85,43 +86,98 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 	kt.SameBits(t, a.O, b.O, "O")
 }
 
-// A token's output depends on nothing else in the batch: alone, in another
-// order and in a batch that the kernels for many tokens take it is the same.
+// A token's output depends on nothing else in the batch: alone, in another order,
+// in a captured pass and in a batch that the kernels for many tokens take it is the
+// same. SONICMOE_LONG has 200 batches on a GPU, of up to 512 of 4096 tokens.
 func TestBatchInvariance(t *testing.T) {
-	configs := decodeConfigs[:2]
+	configs, tokens, most, more := decodeConfigs[:2], 150, 150, 0
+	switch {
+	case kt.Long() && drivertest.Name() == "cuda":
+		tokens, most, more = 4096, 512, 200
+	case kt.Long():
+		more = 50
+	}
 	if kt.Long() {
 		configs = append(slices.Clone(configs), decodeConfigs[4:6]...)
 	}
 	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
-			whole := newTrial(t, c, 150, 6, moe.WithoutBackward())
+			whole := newTrial(t, c, tokens, 6, moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
 			require.NoError(t, err)
-			d := c.Hidden
 			random := rand.New(rand.NewPCG(1, 2))
-			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, random.Perm(150)[:64]}
-			if kt.Long() { // of any size, by the kernels for few or for many
-				for range 50 {
-					batches = append(batches, random.Perm(150)[:1+random.IntN(150)])
-				}
+			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, random.Perm(tokens)[:64]}
+			for range more { // by the kernels for few or for many
+				batch := random.Perm(tokens)[:1+random.IntN(most)]
+				batches = append(batches, batch, batch[:1])
 			}
-			for i, tokens := range batches {
-				var x, o []uint16
-				for _, i := range tokens {
-					x, o = append(x, whole.X[i*d:][:d]...), append(o, want.O[i*d:][:d]...)
-				}
-				part, err := trial.FromHost(testDevice(t), whole.Layer, len(tokens), x, whole.Weights)
-				require.NoError(t, err)
+			for i, batch := range batches {
+				part, o := partOf(t, whole, batch, want.O)
 				if kernels := launched(t, part); i < 4 {
-					require.Contains(t, kernels, decodesBy(part.Layer, len(tokens)))
+					require.Contains(t, kernels, decodesBy(part.Layer, len(batch)))
 				}
 				got, err := part.Results(false)
 				require.NoError(t, err)
-				kt.SameBits(t, o, got.O, fmt.Sprint("O of tokens ", tokens))
+				kt.SameBits(t, o, got.O, fmt.Sprint("O of tokens ", batch))
+				require.NoError(t, part.Poison())
+				captured(t, part)
+				got, err = part.Results(false)
+				require.NoError(t, err)
+				kt.SameBits(t, o, got.O, fmt.Sprint("O of a captured pass over tokens ", batch))
 				require.NoError(t, part.Close())
 			}
 		})
+	}
+}
+
+// partOf is a trial of some tokens of another's, and their rows of its output.
+func partOf(t *testing.T, whole *trial.Trial, tokens []int, of []uint16) (*trial.Trial, []uint16) {
+	var x, o []uint16
+	d := whole.Layer.Config().Hidden
+	for _, i := range tokens {
+		x, o = append(x, whole.X[i*d:][:d]...), append(o, of[i*d:][:d]...)
+	}
+	part, err := trial.FromHost(testDevice(t), whole.Layer, len(tokens), x, whole.Weights)
+	require.NoError(t, err)
+	return part, o
+}
+
+// captured runs a trial's inference pass in a graph.
+func captured(t *testing.T, tr *trial.Trial) {
+	s := tr.Stream()
+	require.NoError(t, s.BeginCapture())
+	require.NoError(t, tr.Call().Forward(s, tr.Inference()))
+	g, err := s.EndCapture()
+	require.NoError(t, err)
+	defer g.Close()
+	require.NoError(t, g.Launch(s))
+	require.NoError(t, s.Synchronize(testContext(t)))
+}
+
+// Passes over few tokens are as near to float64 as those over many. SONICMOE_LONG
+// takes every number of tokens to 257.
+func TestDecodeBounds(t *testing.T) {
+	numbers := []int{2, 65}
+	if !testing.Short() {
+		numbers = []int{1, 2, 7, 8, 9, 63, 64, 65, 129, 257}
+	}
+	if kt.Long() {
+		numbers = nil
+		for n := range 257 {
+			numbers = append(numbers, n+1)
+		}
+	}
+	c := decodeConfigs[1]
+	l, err := moe.New(testContext(t), testDevice(t), c, moe.WithDecode(slices.Max(numbers)), moe.WithoutBackward(), moe.WithCache(nil))
+	require.NoError(t, err)
+	for _, tokens := range numbers {
+		tr, err := trial.New(testDevice(t), l, tokens, uint64(tokens), 6)
+		require.NoError(t, err)
+		rep, err := tr.Check(forward(t, tr, tr.Args), tokens)
+		require.NoError(t, err)
+		require.NoError(t, rep.Check(), "%d tokens", tokens)
+		require.NoError(t, tr.Close())
 	}
 }
 
