@@ -566,6 +566,32 @@ func (f *fits) String() string {
 // inexact are instructions that a chip may round, or fuse, as it likes.
 var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
 
+// halves: the numbers that a kernel may round as it likes are FP16.
+var halves = regexp.MustCompile(`\b(add|sub|mul)\.f16`)
+
+// near: two words are the same number, or pair of FP16 numbers, but for a rounding
+// more or less.
+func near(x, y uint32, pair bool) bool {
+	if !pair {
+		u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
+		return math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)
+	}
+	half := func(bits uint32) float64 { // of a normal one, or one near 0
+		v := math.Ldexp(float64(1<<10|bits&(1<<10-1)), int(bits>>10&31)-25)
+		if bits>>15&1 != 0 {
+			return -v
+		}
+		return v
+	}
+	for shift := 0; shift < 32; shift += 16 {
+		u, v := half(x>>shift), half(y>>shift)
+		if !(math.Abs(u-v) <= 0x1p-9*math.Max(math.Abs(u), 1)) {
+			return false
+		}
+	}
+	return true
+}
+
 var versionLine = regexp.MustCompile(`(?m)^\.version \d+\.\d+`)
 
 // Kernels of other compilers leave in a GPU's memory what they leave in the
@@ -605,7 +631,7 @@ func TestForeignOnGPU(t *testing.T) {
 					continue
 				}
 				differ++
-				if u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y)); !inexact.Match(l.Text) || !(math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)) {
+				if !inexact.Match(l.Text) || !near(x, y, halves.Match(l.Text)) {
 					if far++; far <= 3 {
 						t.Errorf("word %d of the buffer at %#x: chip %08x, emulator %08x", i/4, base, x, y)
 					}
