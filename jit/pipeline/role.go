@@ -5,7 +5,7 @@ import "sonicmoe/ptx"
 // WarpgroupThreads is the number of threads of a warpgroup.
 const WarpgroupThreads = 128
 
-// Role is a part that some warpgroups of a CTA play.
+// Role is a part that some warpgroups of a CTA play; or warps, where Run gets their number.
 type Role struct {
 	// Name is that of the labels of its part of the text: "load", "math".
 	Name string
