@@ -1,7 +1,6 @@
 #include "tensors.h"
 
 #include <pthread.h>
-#include <stddef.h>
 #include <string.h>
 
 /* DLPack's structs, version 1. */
@@ -46,15 +45,18 @@ static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data +
  * batches of sequences. */
 static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, int64_t tokens) {
 	if (t->device.type != p->device_type || t->device.index != p->device_index) return 0;
-	if (t->type.code != w->code || t->type.bits != w->bits || t->type.lanes != 1) return 0;
+	int own = t->type.code == w->code && t->type.bits == w->bits;
+	int single = w->how & SM_ADDED && t->type.code == 2 && t->type.bits == 32;
+	if (t->type.lanes != 1 || !(own || single)) return 0;
 	int64_t step = 1, rows = 1;
 	for (int i = t->rank - 1; i >= 0; i--) {
 		if (t->strides != NULL && t->shape[i] != 1 && t->strides[i] != step) return 0;
 		step *= t->shape[i];
 		if (i < t->rank - 1) rows *= t->shape[i];
 	}
-	if (w->rows) return t->rank > 1 && t->shape[t->rank - 1] == w->shape[1] && rows == tokens;
+	if (w->how & SM_ROWS) return t->rank > 1 && t->shape[t->rank - 1] == w->shape[1] && rows == tokens;
 	if (t->rank != w->rank) return 0;
+	if (w->how & SM_KEPT) return 1;
 	for (int i = 0; i < t->rank; i++)
 		if (t->shape[i] != (w->shape[i] < 0 ? tokens : w->shape[i])) return 0;
 	return 1;
@@ -74,25 +76,49 @@ static int known(void *object) {
 	return type == python.types[0] || type == python.types[1];
 }
 
-/* Writes the tensors' addresses to a pass; 0 where one is not what is wanted. */
-static int filled(const sm_plan *p, void *const *tensors, sm_forward_pass *pass) {
+static void put(sm_pass *pass, int64_t field, uint64_t at) { memcpy(pass->bytes + field, &at, sizeof at); }
+
+/* Lays out the parts of a pass from an address on, and gives their bytes. */
+static int64_t lay_parts(const sm_plan *p, sm_pass *pass, uint64_t from) {
+	int64_t at = 0;
+	for (uint32_t i = 0; i < p->parts_count; i++) {
+		put(pass, p->parts[i].field, from + (uint64_t)at);
+		at += (p->parts[i].token_bytes * pass->forward.tokens + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN;
+	}
+	return at;
+}
+
+/* What a tensor's type is to an sm_gradient. */
+static int32_t gradient_type(const tensor *t) { return t->type.code == 4 ? SM_BF16 : t->type.bits == 32 ? SM_F32 : SM_F16; }
+
+/* Takes a tensor that is what is wanted into a pass. */
+static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_pass *pass) {
+	if (w->how & SM_KEPT) return lay_parts(p, pass, address(t)) <= t->shape[0];
+	put(pass, w->field, address(t));
+	if (w->how & SM_GRADIENT) {
+		sm_gradient g = {address(t), gradient_type(t), (w->how & SM_ADDED) != 0};
+		memcpy(pass->bytes + w->field, &g, sizeof g);
+	}
+	return 1;
+}
+
+/* Writes the tensors' addresses to a pass, and the stream; 0 where one is not what is wanted. */
+static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass) {
 	const exchange *dl = python.exchange;
 	for (uint32_t i = 0; i < p->count; i++) {
 		const sm_wanted *w = &p->wanted[i];
-		if (tensors[i] == python.none || w->rank == 0) {
-			if (tensors[i] != python.none || w->rank != 0) return 0;
+		if (tensors[i] == python.none) {
+			if (w->rank != 0 && !(w->how & SM_OPTIONAL)) return 0;
 			continue;
 		}
 		tensor t;
-		if (!known(tensors[i]) || dl->borrow(tensors[i], &t) != 0) return 0;
-		if (i == 0) pass->tokens = tokens_of(&t);
-		if (!fits(p, w, &t, pass->tokens)) return 0;
-		uint64_t at = address(&t);
-		memcpy((char *)pass + w->field, &at, sizeof at);
+		if (w->rank == 0 || !known(tensors[i]) || dl->borrow(tensors[i], &t) != 0) return 0;
+		if (i == 0) pass->forward.tokens = tokens_of(&t);
+		if (!fits(p, w, &t, pass->forward.tokens) || !taken(p, w, &t, pass)) return 0;
 	}
 	void *stream = NULL;
 	if (dl->current_stream(p->device_type, p->device_index, &stream) != 0) return 0;
-	pass->stream = (uint64_t)(uintptr_t)stream;
+	pass->forward.stream = (uint64_t)(uintptr_t)stream;
 	return 1;
 }
 
@@ -100,43 +126,39 @@ static int filled(const sm_plan *p, void *const *tensors, sm_forward_pass *pass)
 static int64_t workspace_of(sm_plan *p, int64_t tokens) {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	sm_sizes_of s = {.size = sizeof s};
-	sm_kept *kept = &p->kept[tokens % SM_KEPT_SIZES];
+	sm_known *known = &p->known[tokens % SM_KNOWN_SIZES];
 	int64_t bytes = -1;
 	pthread_mutex_lock(&lock);
-	if (kept->bytes == 0 || kept->tokens != tokens) {
-		if (p->sizes(p->layer, tokens, 0, &s) == SM_OK) *kept = (sm_kept){tokens, (s.workspace + 15) & ~(int64_t)15};
+	if (known->bytes == 0 || known->tokens != tokens) {
+		if (p->sizes(p->layer, tokens, 0, &s) == SM_OK)
+			*known = (sm_known){tokens, ((p->backward ? s.backward_workspace : s.workspace) + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN};
 	}
-	if (kept->tokens == tokens && kept->bytes != 0) bytes = kept->bytes;
+	if (known->tokens == tokens && known->bytes != 0) bytes = known->bytes;
 	pthread_mutex_unlock(&lock);
 	return bytes;
 }
 
 static void no_room(void *context, const char *kind, const char *text) { (void)context, (void)kind, (void)text; }
 
-/* Gives a pass its workspace, which the caller releases, and room for a routing that nobody
- * asks for. NULL where there is none. */
-static owned *lend_workspace(sm_plan *p, sm_forward_pass *pass) {
+/* Gives a pass its workspace, which the caller releases, and behind it room for parts that
+ * nothing keeps. NULL where there is none. */
+static owned *lend_workspace(sm_plan *p, sm_pass *pass) {
 	const exchange *dl = python.exchange;
-	int64_t need = workspace_of(p, pass->tokens), each = (pass->tokens * p->top_k * 4 + 15) & ~(int64_t)15;
+	int64_t need = workspace_of(p, pass->forward.tokens);
 	if (need < 0 || dl->allocate == NULL) return NULL;
-	int64_t bytes = need + (p->inner_routing ? 2 * each : 0);
+	int64_t bytes = p->kept ? need : need + lay_parts(p, pass, 0);
 	tensor like = {.device = {p->device_type, p->device_index}, .rank = 1, .type = {1, 8, 1}, .shape = &bytes};
 	owned *room = NULL;
 	if (dl->allocate(&like, &room, NULL, no_room) != 0 || room == NULL) return NULL;
-	pass->workspace = address(&room->of);
-	pass->workspace_bytes = need;
-	if (p->inner_routing) {
-		pass->scores = pass->workspace + (uint64_t)need;
-		pass->expert_ids = pass->scores + (uint64_t)each;
-	}
+	pass->forward.workspace = address(&room->of);
+	pass->forward.workspace_bytes = need;
+	if (!p->kept) lay_parts(p, pass, pass->forward.workspace + (uint64_t)need);
 	return room;
 }
 
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
 	sm_plan *p = python.pointer_in(capsule, NULL);
-	sm_forward_pass pass;
-	memset(&pass, 0, sizeof pass);
-	pass.size = sizeof pass;
+	sm_pass pass = p->pass;
 	owned *room = NULL;
 	if (count != p->count || !filled(p, tensors, &pass) || (room = lend_workspace(p, &pass)) == NULL) {
 		python.unraise();

@@ -1,5 +1,5 @@
 /*
- * A forward pass straight from Python's tensors, for the package in python/ alone.
+ * Passes straight from Python's tensors, for the package in python/ alone.
  *
  * What torch's tensors are is asked through DLPack's exchange interface, and what
  * Python needs comes as addresses of its stable interface: the library is built
@@ -12,8 +12,18 @@
 
 #include "sonicmoe.h"
 
-/* The most tensors of a pass, and the numbers of tokens whose sizes a plan keeps. */
-enum { SM_TENSORS = 24, SM_KEPT_SIZES = 64 };
+/* The most tensors of a pass, the most parts, and the numbers of tokens whose sizes a plan
+ * knows. */
+enum { SM_TENSORS = 52, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
+
+/* How a tensor is taken, as bits. */
+enum {
+	SM_ROWS = 1,     /* [-1, shape[1]] with as many dimensions as the tensor has */
+	SM_OPTIONAL = 2, /* may be None */
+	SM_GRADIENT = 4, /* its field is an sm_gradient */
+	SM_ADDED = 8,    /* and what is there is added to: f32 too */
+	SM_KEPT = 16     /* bytes that hold the plan's parts */
+};
 
 /* What a tensor of a pass must be, and where in the pass its address goes. */
 typedef struct sm_wanted {
@@ -21,14 +31,29 @@ typedef struct sm_wanted {
 	uint8_t code;     /* of its type, as DLPack has it */
 	uint8_t bits;
 	uint8_t rank;     /* 0 where there must be None */
-	uint8_t rows;     /* not 0: [-1, shape[1]] with as many dimensions as the tensor has */
+	uint8_t how;
 	int64_t shape[3]; /* -1 is the number of tokens */
 } sm_wanted;
 
+/* Memory of a pass that is no tensor of its own: so many bytes a token, at a multiple of
+ * SM_PART_ALIGN. */
+typedef struct sm_part {
+	int64_t field, token_bytes;
+} sm_part;
+
+enum { SM_PART_ALIGN = 256 };
+
+/* A pass of either direction, which begin alike. */
+typedef union sm_pass {
+	sm_forward_pass forward;
+	sm_backward_pass backward;
+	unsigned char bytes[sizeof(sm_backward_pass)];
+} sm_pass;
+
 /* The workspace of so many tokens; 0 bytes is not known. */
-typedef struct sm_kept {
+typedef struct sm_known {
 	int64_t tokens, bytes;
-} sm_kept;
+} sm_known;
 
 /* What a process with Python has, once for all plans. */
 typedef struct sm_python {
@@ -50,23 +75,25 @@ void sm_use_python(const sm_python *python);
 /* All of a kind of pass that is the same for each of its calls. */
 typedef struct sm_plan {
 	sm_handle layer;
-	/* sm_forward or sm_experts, and sm_sizes. */
-	sm_status (*queue)(sm_handle, const sm_forward_pass *);
+	/* One of the passes' functions, and sm_sizes. */
+	sm_status (*queue)(sm_handle, const void *pass);
 	sm_status (*sizes)(sm_handle, int64_t tokens, int64_t entries, sm_sizes_of *);
 	int32_t device_type, device_index;
-	int64_t top_k;
-	uint32_t count;         /* of wanted */
-	uint32_t inner_routing; /* not 0: scores and ids lie behind the workspace */
+	uint32_t backward;    /* not 0: the pass is an sm_backward_pass */
+	uint32_t count;       /* of wanted */
+	uint32_t parts_count; /* of parts */
+	uint32_t kept;        /* not 0: the parts lie in the tensor that is SM_KEPT, else behind the workspace */
 	sm_wanted wanted[SM_TENSORS];
-	sm_kept kept[SM_KEPT_SIZES]; /* each at its tokens modulo SM_KEPT_SIZES */
+	sm_part parts[SM_PARTS];
+	sm_known known[SM_KNOWN_SIZES]; /* each at its tokens modulo SM_KNOWN_SIZES */
+	sm_pass pass;                   /* before its tensors are known */
 } sm_plan;
 
 /* A function of Python's, METH_FASTCALL, of a capsule with a plan: queues a pass of the
- * tensors that are wanted, x the first, on the current stream of the plan's device. x and
- * o may have more dimensions than two, all but the last of tokens. It gives the status, and
- * -1, with nothing queued, where a tensor is not what is wanted. The workspace is torch's
- * and goes back as soon as the pass is queued: what torch puts there next runs behind it,
- * on the same stream. */
+ * tensors that are wanted, the first of which is SM_ROWS, on the current stream of the plan's
+ * device. It gives the status, and -1, with nothing queued, where a tensor is not what is
+ * wanted. The workspace is torch's and goes back as soon as the pass is queued: what torch
+ * puts there next runs behind it, on the same stream. */
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count);
 
 #endif

@@ -311,9 +311,9 @@ class Layer:
         """Queues sm_forward, or sm_experts where the caller routed."""
         check((self._experts if routed else self._forward)(self.handle, packed))
 
-    def address(self, routed: bool) -> int:
-        """Where the function of forward lies."""
-        return ctypes.cast(self._experts if routed else self._forward, ctypes.c_void_p).value
+    def address(self, function: str) -> int:
+        """Where a pass's function lies."""
+        return ctypes.cast(getattr(self, "_" + function), ctypes.c_void_p).value
 
     def backward(self, packed: bytes, *, routed: bool) -> None:
         """Queues sm_backward, or sm_experts_backward where the caller routed."""

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from . import _passes, _plans
 from ._device import name_of
-from ._library import ArgumentError, Config, layer
+from ._library import ArgumentError, Config, Error, layer
+from ._library import check as library_check
 from ._weights import (
-    DTYPES, EXPERTS, WEIGHTS, Shapes, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
+    DTYPES, EXPERTS, WEIGHTS, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
 )  # fmt: skip
 
 _ALWAYS = ("router", "w1", "w2")
@@ -61,38 +62,24 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
     )
 
 
-def _inferred(c: Config) -> Shapes:
-    """The tensors of a forward pass that nothing follows."""
-    dtype, rows = DTYPES[c.type], (-1, c.hidden)
-    return ("x", dtype, rows), ("o", dtype, rows), ("logits", None, ()), *shapes(c)
-
-
-def _inferred_logits(c: Config) -> Shapes:
-    """_inferred with logits."""
-    return tuple((name, DTYPES[c.logits], (-1, c.num_experts)) if name == "logits" else (name, *of) for name, *of in _inferred(c))
-
-
-def _inferred_experts(c: Config) -> Shapes:
-    """The tensors of a pass of experts that nothing follows."""
-    x, o, *_ = _inferred(c)
-    chosen = (-1, c.top_k)
-    return x, o, ("scores", torch.float32, chosen), ("expert_ids", torch.int32, chosen), *expert_shapes(c)
-
-
-def quick(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None] | None:
-    """infer where the library itself finds all as it should be, of x [..., d]; None where it does not."""
-    plan = _plans.plan(c.key, False, x, _inferred_logits if logits else _inferred)
+def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
+    """Output and logits of forward where nothing follows operators but autograd, and the library itself finds all as it
+    should be, of x [..., d]; None where it does not."""
+    if watched():
+        return None
+    if torch.is_grad_enabled() and _any_requires_grad(x, weights):
+        plan = None if logits else _plans.plan(_plans.Training, c.key, x, False, balance, z_loss)
+        o = plan and _train(plan, x, *weights)
+        return None if o is None else (o, None)
+    plan = _plans.plan(_plans.Inference, c.key, x, False, logits)
     if plan is None:
         return None
     o, l_out = torch.empty_like(x), x.new_empty((x.numel() // c.hidden, c.num_experts), dtype=DTYPES[c.logits]) if logits else None
-    return (o, l_out) if plan.queue(x, o, l_out, *weights) else None
+    return (o, l_out) if _queued(plan.queue(x, o, l_out, *weights)) else None
 
 
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
     """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
-    given = quick(x, weights, c, logits) if x.dim() == 2 else None
-    if given is not None:
-        return given
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     _passes.forward(layer(c.key, name_of(x)), False, x, weights, None, None, l_out, o, None, None)
@@ -263,13 +250,22 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
     check_routing(c, x, scores, expert_ids, tokens)
 
 
+def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, weights: Weights, config: str) -> Tensor | None:
+    """short of experts."""
+    if watched():
+        return None
+    if torch.is_grad_enabled() and (scores.requires_grad or _any_requires_grad(x, weights)):
+        plan = _plans.plan(_plans.Training, config, x, True, 0.0, 0.0)
+        return plan and _train(plan, x, scores, expert_ids, *weights)
+    plan = _plans.plan(_plans.Inference, config, x, True, False)
+    if plan is None:
+        return None
+    o = torch.empty_like(x)
+    return o if _queued(plan.queue(x, o, None, scores, expert_ids, *weights)) else None
+
+
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
     """Output of experts, past torch's dispatcher, for calls that nothing follows."""
-    plan = _plans.plan(config, True, x, _inferred_experts) if tokens is None and x.dim() == 2 else None
-    if plan is not None:
-        o = torch.empty_like(x)
-        if plan.queue(x, o, scores, expert_ids, *weights):
-            return o
     _check_given(Config.of(config), x, scores, expert_ids, tokens, weights)
     o = torch.empty_like(x)
     l = layer(config, name_of(x))
@@ -369,6 +365,78 @@ def watched() -> bool:
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
-def eager(*tensors: Tensor | None) -> bool:
+def _any_requires_grad(x: Tensor, weights: Weights) -> bool:
+    if x.requires_grad:
+        return True
+    for w in weights:
+        if w is not None and w.requires_grad:
+            return True
+    return False
+
+
+def eager(x: Tensor, *weights: Tensor | None) -> bool:
     """Whether a call may go past the dispatcher: nobody watches, no gradients are wanted."""
-    return not watched() and not (torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors))
+    return not watched() and not (torch.is_grad_enabled() and _any_requires_grad(x, weights))
+
+
+def _queued(status: int) -> bool:
+    """Whether a plan's pass was queued: not where a tensor is not what is wanted."""
+    if status > 0:
+        library_check(status)
+    return status == 0
+
+
+class _Refused(Exception):
+    """A tensor is not what a plan wants."""
+
+
+class _Trained(torch.autograd.Function):
+    """A pass that the library itself looks through, and its gradients. Tensors are x, and what the plan wants behind it:
+    the caller's routing and EXPERTS, or WEIGHTS."""
+
+    @staticmethod
+    def forward(ctx, plan, x, *tensors):
+        o = torch.empty_like(x)
+        kept = torch.empty(plan.kept_bytes(x.numel() // x.shape[-1]), dtype=torch.uint8, device=x.device)
+        if not _queued(plan.forward.queue(x, o, kept, *tensors)):
+            raise _Refused
+        if not plan.routed:
+            tensors = *tensors[:_SELECTION_BIAS], None, *tensors[_SELECTION_BIAS + 1 :]
+        ctx.save_for_backward(x, kept, *tensors)
+        ctx.plan = plan
+        ctx.set_materialize_grads(False)
+        return o
+
+    @staticmethod
+    def backward(ctx, d_o):
+        x, kept, *tensors = ctx.saved_tensors
+        if d_o is None:
+            return (None,) * (2 + len(tensors))
+        plan, (_, wants_dx, *wanted) = ctx.plan, ctx.needs_input_grad
+        gradients, into = [], []
+        for t, wants in zip(tensors, wanted):
+            main = None
+            if wants and t is not None:
+                main = getattr(t, "main_grad", None)
+                if main is not None:
+                    t.grad_added_to_main_grad = True
+            into.append(main)
+            gradients.append(torch.empty_like(t) if wants and t is not None and main is None else None)
+        d_o = d_o.contiguous()
+        dx = torch.empty_like(x) if wants_dx else None
+        if not _queued(plan.backward.queue(d_o, x, kept, *tensors, dx, *gradients, *into)):
+            want("the gradient of o", d_o, x.dtype, x.shape, x.device)
+            check_into(EXPERTS if plan.routed else WEIGHTS, tensors[2 * plan.routed :], into[2 * plan.routed :])
+            raise Error("a gradient or a main_grad is not a plain tensor of the device of x, must be")
+        return None, dx, *gradients
+
+
+_SELECTION_BIAS = WEIGHTS.index("selection_bias")
+
+
+def _train(plan: _plans.Training, *tensors: Tensor | None) -> Tensor | None:
+    """The output of a pass that autograd follows; None where a tensor is not what is wanted."""
+    try:
+        return _Trained.apply(plan, *tensors)
+    except _Refused:
+        return None

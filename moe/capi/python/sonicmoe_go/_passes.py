@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import torch
@@ -9,16 +10,34 @@ from torch import Tensor
 
 from ._device import Emulated, Gpu
 from ._library import Layer
-from ._weights import EXPERTS, GRADIENT_TYPES, ROUTER, Weights
+from ._weights import GRADIENT_TYPES, ROUTER, WEIGHTS, Weights
 
-# sm_forward_pass, its fields of 8 bytes each, and sm_backward_pass.
-_FORWARD = struct.Struct("=QqQQq 4Q 3Q 2Q qQ 4Q 3Q 3Q 5Q")
-FIELDS = (
-    "size", "tokens", "stream", "workspace", "workspace_bytes", "x", "router", "w1", "w2", "scores", "expert_ids", "logits", "o",
-    "h", "entries", "token_indices", "w3", "b1", "b3", "b2", "list_expert_ids", "list_scores", "seed", "router_bias",
-    "selection_bias", "expert_scale", "shared_w1", "shared_w3", "shared_w2", "shared_gate", "shared_h",
-)  # fmt: skip
-_BACKWARD = struct.Struct("=QqQQq 4Q 3Q 2Q 4Q QiiQiiQii 2d qQ 4Q QiiQiiQiiQii 2Q 2Q QiiQii 5Q QiiQiiQiiQii")
+
+def _laid_out(fields: str) -> tuple[struct.Struct, dict[str, int]]:
+    """A struct of the interface, and where its fields lie. Those of weights' gradients are sm_gradient."""
+    names, floats = fields.split(), ("balance", "z_loss")
+    kinds = ["Qii" if n.startswith("d_") and n[2:] in WEIGHTS else "d" if n in floats else "Q" for n in names]
+    ends = itertools.accumulate((struct.calcsize("=" + k) for k in kinds), initial=0)
+    return struct.Struct("=" + "".join(kinds)), dict(zip(names, ends))
+
+
+# sm_forward_pass and sm_backward_pass.
+_FORWARD, FORWARD = _laid_out(
+    "size tokens stream workspace workspace_bytes x router w1 w2 scores expert_ids logits o h entries token_indices w3 b1 b3 b2"
+    " list_expert_ids list_scores seed router_bias selection_bias expert_scale shared_w1 shared_w3 shared_w2 shared_gate shared_h"
+)
+_BACKWARD, BACKWARD = _laid_out(
+    "size tokens stream workspace workspace_bytes x router w1 w2 scores expert_ids logits d_o h dx d_scores d_logits router_losses"
+    " d_router d_w1 d_w2 balance z_loss entries token_indices w3 b1 b3 b2 d_w3 d_b1 d_b3 d_b2 list_expert_ids list_scores"
+    " router_bias expert_scale d_router_bias d_expert_scale shared_w1 shared_w3 shared_w2 shared_gate shared_h"
+    " d_shared_w1 d_shared_w3 d_shared_w2 d_shared_gate"
+)
+
+
+def size_of(backward: bool) -> int:
+    """The bytes of a pass's struct."""
+    return (_BACKWARD if backward else _FORWARD).size
+
 
 NO_ROUTER: Weights = (None,) * len(ROUTER)
 
@@ -75,7 +94,7 @@ def backward(
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         packed = {}
-        for name, g, added in zip(ROUTER + EXPERTS, gradients, into, strict=True):
+        for name, g, added in zip(WEIGHTS, gradients, into, strict=True):
             to = g if added is None else added
             packed[name] = (0, 0, 0) if to is None else (p.written(to), GRADIENT_TYPES[to.dtype], added is not None)
 

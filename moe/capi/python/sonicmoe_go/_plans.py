@@ -1,4 +1,4 @@
-"""Forward passes past ctypes and Python's checks: the library itself looks at torch's tensors.
+"""Passes past ctypes and Python's checks: the library itself looks at torch's tensors.
 
 sm_queue_tensors of tensors.h takes a plan, what each tensor must be and where its address goes,
 and the tensors; what does not fit goes the way of _passes, which says what is wrong.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from . import _library, _passes
 from ._library import Config
-from ._weights import Shapes
+from ._weights import DTYPES, expert_shapes, shapes
 
-_DLPACK_TYPES = {torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
+_DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
 _CUDA = 2  # as DLPack numbers devices
-_TENSORS, _KEPT_SIZES = 24, 64
+_TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 52, 5, 256, 64
+_ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT = 1, 2, 4, 8, 16
 _FASTCALL = 0x80
 
 
@@ -27,17 +28,19 @@ def _struct(name: str, /, **fields) -> type[ctypes.Structure]:
     return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
-_pointer, _u8, _i32, _u32, _i64 = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64
-# sm_wanted, sm_kept, sm_python and sm_plan, and Python's PyMethodDef.
-_Wanted = _struct("_Wanted", field=_u32, code=_u8, bits=_u8, rank=_u8, rows=_u8, shape=_i64 * 3)
-_Kept = _struct("_Kept", tokens=_i64, bytes=_i64)
+_pointer, _u8, _i32, _u32, _i64, _u64 = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
+# sm_wanted, sm_part, sm_known, sm_python and sm_plan, and Python's PyMethodDef.
+_Wanted = _struct("_Wanted", field=_u32, code=_u8, bits=_u8, rank=_u8, how=_u8, shape=_i64 * 3)
+_Part = _struct("_Part", field=_i64, token_bytes=_i64)
+_Known = _struct("_Known", tokens=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
     forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer,
 )  # fmt: skip
 _Plan = _struct(
-    "_Plan", layer=ctypes.c_uint64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, top_k=_i64, count=_u32,
-    inner_routing=_u32, wanted=_Wanted * _TENSORS, kept=_Kept * _KEPT_SIZES,
+    "_Plan", layer=_u64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, backward=_u32, count=_u32,
+    parts_count=_u32, kept=_u32, wanted=_Wanted * _TENSORS, parts=_Part * _PARTS, known=_Known * _KNOWN_SIZES,
+    begins=_u64, rest=_u8 * (_passes.size_of(backward=True) - 8),
 )  # fmt: skip
 _Method = _struct("_Method", name=ctypes.c_char_p, function=_pointer, flags=ctypes.c_int, doc=ctypes.c_char_p)
 
@@ -75,45 +78,112 @@ def _method() -> _Method:
     return _Method(b"queue", _address(lib.sm_queue_tensors), _FASTCALL, None)
 
 
-class Plan:
-    """Passes of one kind of a layer on one device: tensors are what they take, x first."""
+# Of a tensor of a pass: the field of its address, its type, None where there must be none, its shape, how it is taken.
+Wanted = tuple[str, torch.dtype | None, tuple[int, ...], int]
+# Of memory that is no tensor of its own: the field of its address, its bytes a token.
+Part = tuple[str, int]
 
-    def __init__(self, l: _library.Layer, queue: int, tensors: Shapes, inner_routing: bool, device: tuple[int, int]):
+
+class Plan:
+    """Passes of one kind of a layer on one device.
+
+    queue of the wanted tensors gives the status of the pass, -1 and nothing queued where a tensor is not what is wanted;
+    it is no more than the plan is.
+    """
+
+    def __init__(
+        self, l: _library.Layer, function: int, wanted: Iterable[Wanted], parts: Iterable[Part], device: tuple[int, int],
+        fields: dict[str, int] = _passes.FORWARD, **constants: float,
+    ):  # fmt: skip
+        wanted, parts, backward = list(wanted), list(parts), fields is _passes.BACKWARD
         self._struct = s = _Plan(
-            layer=l.handle, queue=queue, sizes=_address(_library.library().sm_sizes), device_type=device[0], device_index=device[1],
-            top_k=l.config.top_k, count=len(tensors), inner_routing=inner_routing,
+            layer=l.handle, queue=function, sizes=_address(_library.library().sm_sizes), device_type=device[0], device_index=device[1],
+            backward=backward, count=len(wanted), parts_count=len(parts), kept=any(how & _KEPT for *_, how in wanted),
+            begins=_passes.size_of(backward),
         )  # fmt: skip
-        for w, (name, dtype, shape) in zip(s.wanted, tensors):
-            w.field, w.rows = 8 * _passes.FIELDS.index(name), name in ("x", "o")
+        for w, (name, dtype, shape, how) in zip(s.wanted, wanted):
+            w.field, w.how = fields.get(name, 0), how
             if dtype is not None:
                 w.code, w.bits = _DLPACK_TYPES[dtype]
                 w.shape[: len(shape)] = shape
                 w.rank = len(shape)
+        for p, (name, token_bytes) in zip(s.parts, parts):
+            p.field, p.token_bytes = fields[name], token_bytes
+        for name, value in constants.items():
+            ctypes.c_double.from_buffer(s, _Plan.begins.offset + fields[name]).value = value
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
         function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, _pointer), ctypes.py_object
-        # A function that Python calls without ctypes: the status, -1 where a tensor is not what is wanted.
-        self._queue = function(_method(), capsule(ctypes.addressof(s), None, None), None)
-
-    def queue(self, *tensors: Tensor | None) -> bool:
-        """Queues a pass; False, and nothing queued, where a tensor is not what is wanted."""
-        status = self._queue(*tensors)
-        if status > 0:
-            _library.check(status)
-        return status == 0
+        # A function that Python calls without ctypes.
+        self.queue = function(_method(), capsule(ctypes.addressof(s), None, None), None)
 
 
-def plan(key: str, routed: bool, x: Tensor, tensors: Callable[[Config], Shapes]) -> Plan | None:
-    """The plan of passes on x; None where the way of _passes must be gone."""
-    if not x.is_cuda:
-        return None
+def _operands(c: Config, routed: bool) -> list[Wanted]:
+    """What comes behind x in a pass: the caller's routing, and weights."""
+    chosen = (-1, c.top_k)
+    routing = [("scores", torch.float32, chosen, 0), ("expert_ids", torch.int32, chosen, 0)]
+    return (routing if routed else []) + [(*of, 0) for of in (expert_shapes if routed else shapes)(c)]
+
+
+def _routing(c: Config) -> list[Part]:
+    """The scores and ids of a pass that routes itself."""
+    return [("scores", 4 * c.top_k), ("expert_ids", 4 * c.top_k)]
+
+
+class Inference(Plan):
+    """x, o, logits, and the operands: a forward pass that nothing follows."""
+
+    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool):
+        c = l.config
+        own, rows = DTYPES[c.type], (-1, c.hidden)
+        outputs = ("x", own, rows, _ROWS), ("o", own, rows, _ROWS), ("logits", DTYPES[c.logits] if logits else None, (-1, c.num_experts), 0)
+        super().__init__(l, l.address("experts" if routed else "forward"), [*outputs, *_operands(c, routed)], [] if routed else _routing(c), device)
+
+
+class Training:
+    """A forward pass of x, o, what it keeps and the operands, and the backward pass of all that."""
+
+    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, balance: float, z_loss: float):
+        c, self.routed = l.config, routed
+        own, rows, width = DTYPES[c.type], (-1, c.hidden), DTYPES[c.type].itemsize
+        # What backward must be given again lies in one tensor: every tensor costs the host as much as half a kernel.
+        parts = [("h", c.top_k * c.h_width * width)]
+        if c.shared_experts:
+            parts.append(("shared_h", c.shared_experts * c.h_width * width))
+        if not routed:
+            parts += _routing(c)
+            if balance or z_loss or c.saves_logits:
+                parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize))
+        self.bytes = tuple(n for _, n in parts)
+        operands = _operands(c, routed)
+        x, kept = ("x", own, rows, _ROWS), ("kept", torch.uint8, (-1,), _KEPT)
+        forward = [x, ("o", own, rows, _ROWS), kept, *operands]
+        self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
+        # Backward has no use of a selection bias, and nothing but weights has a main_grad.
+        operands = [(name, None if name == "selection_bias" else dtype, *of) for name, dtype, *of in operands]
+        gradients, into = [("dx", own, rows, _ROWS | _OPTIONAL)], []
+        for name, dtype, shape, _ in operands:
+            weight = name not in ("scores", "expert_ids")
+            dtype = None if name == "expert_ids" else dtype
+            gradients.append(("d_" + name, dtype, shape, _OPTIONAL | _GRADIENT * weight))
+            into.append(("d_" + name, dtype if weight else None, shape, _OPTIONAL | _GRADIENT | _ADDED))
+        backward = [("d_o", own, rows, _ROWS), x, kept, *operands, *gradients, *into]
+        function = l.address("experts_backward" if routed else "backward")
+        self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, balance=balance, z_loss=z_loss)
+
+    def kept_bytes(self, tokens: int) -> int:
+        """The bytes of what a forward pass of so many tokens keeps."""
+        return sum(n * tokens + _PART_ALIGN - 1 & -_PART_ALIGN for n in self.bytes)
+
+
+def plan(kind: type, key: str, x: Tensor, *of) -> Inference | Training | None:
+    """The plan of a kind of passes on x; None where the way of _passes must be gone."""
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
-    if index != torch._C._cuda_getDevice():
+    if index < 0 or index != torch._C._cuda_getDevice():
         return None
     plans = _library.plans()
-    found = plans.get((key, index, tensors))
-    if found is None and _exchange():
-        l = _library.layer(key, f"cuda:{index}")
-        found = plans[key, index, tensors] = Plan(l, l.address(routed), tensors(l.config), not routed, (_CUDA, index))
+    found = plans.get((kind, key, index, of))
+    if found is None and x.is_cuda and _exchange():
+        found = plans[kind, key, index, of] = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), *of)
     return found

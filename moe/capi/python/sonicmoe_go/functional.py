@@ -57,8 +57,12 @@ def moe_of(
     """moe with weights in the order of the operators."""
     if rounds and not config.rounds:
         raise ArgumentError("rounds is True, must be False with Config.rounding_rule 'none'")
-    if not rounds and _ops.eager(x, *weights):
-        return _ops.infer(x, weights, config, logits)
+    if not rounds:
+        given = _ops.short(x, weights, config, logits, balance, z_loss) if x.dim() == 2 else None
+        if given is not None:
+            return given
+        if _ops.eager(x, *weights):
+            return _ops.infer(x, weights, config, logits)
     kept = logits or rounds or balance != 0 or z_loss != 0 or config.saves_logits
     o, _, _, _, _, l, *_ = _ops.forward(x, *weights, config.key, True, kept, balance, z_loss, rounds, seed)
     return o, l if logits else None
@@ -85,6 +89,9 @@ def moe_experts(
 
 def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
     """moe_experts of a configuration's key, with weights in the order of the operators."""
+    given = _ops.short_experts(x, scores, expert_ids, weights, key) if tokens is None and x.dim() == 2 else None
+    if given is not None:
+        return given
     if _ops.eager(x, scores, *weights):
         return _ops.infer_experts(x, scores, expert_ids, tokens, weights, key)
     return _ops.experts(x, scores, expert_ids, tokens, *weights, key, True)[0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import eager, quick
+from ._ops import short
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of
 
@@ -81,15 +81,6 @@ def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
     for m in modules:
         module = getattr(module, m)
     return getattr(module, name)
-
-
-def _at_once(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
-    """_at without nn.Module's search, which costs the host as much as all checks do."""
-    modules, name = path
-    for m in modules:
-        module = module._modules[m]
-    w = module._parameters.get(name)
-    return getattr(module, name) if w is None else w
 
 
 class SonicMoE(nn.Module):
@@ -195,9 +186,17 @@ class SonicMoE(nn.Module):
         """The layer's output and the router's logits [T, E], for other losses on them."""
         c, x, rounds = self.config, hidden_states, self.training and self.config.rounds
         compiling = torch.compiler.is_compiling()
-        weights, at = [None] * len(WEIGHTS), _at if compiling else _at_once
+        weights = [None] * len(WEIGHTS)
         for i, path in self._paths:
-            weights[i] = at(self, path)
+            if compiling:
+                weights[i] = _at(self, path)
+                continue
+            # _at without nn.Module's search, which costs the host as much as all checks do.
+            m = self
+            for part in path[0]:
+                m = m._modules[part]
+            w = m._parameters.get(path[1])
+            weights[i] = getattr(m, path[1]) if w is None else w
         # The first question is the cheap one.
         if (compiling or torch._C._is_any_autocast_enabled()) and torch.is_autocast_enabled(x.device.type):
             kept = [weights[i] for i in self._f32]
@@ -208,10 +207,9 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
-        if not rounds and eager(x, *weights):
-            given = quick(x, weights, c, logits)
-            if given is not None:
-                return given
+        given = None if rounds else short(x, weights, c, logits, self.balance, self.z_loss)
+        if given is not None:
+            return given
         if x.dim() != 2:
             x = x.reshape(-1, c.hidden)
         o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, rounds, None)

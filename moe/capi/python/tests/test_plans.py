@@ -1,72 +1,145 @@
-"""Passes for which the library looks at torch's tensors itself, with a function of the test in
-place of sm_forward and tensors of the CPU in place of a GPU's."""
+"""Passes for which the library looks at torch's tensors itself, with tensors of the CPU in place of a GPU's."""
 
-import ctypes
+import dataclasses
 import struct
 
 import pytest
+import standin
+import test_half
+import test_layer
+import test_modules
 import torch
 from torch import nn
 
 import sonicmoe_go
-from sonicmoe_go import _library, _ops, _passes, _plans
+from sonicmoe_go import _ops, _passes, _plans, _weights
 
 CONFIG = sonicmoe_go.Config(128, 64, 4, 2, bias=True)
 TOKENS = 24
-BYTES = 8 * len(_passes.FIELDS)
+BYTES = _passes.size_of(backward=False)
 
 pytestmark = pytest.mark.skipif(not _plans._exchange(), reason="this torch has no DLPack functions for C")
 
 
+@pytest.fixture
+def passes(monkeypatch):
+    """The passes that went by plans, which all can that may."""
+    sonicmoe_go.emulate()
+    return standin.use(monkeypatch)
+
+
+# Tests of other files whose passes go by plans, with how many do.
+WHOLE = {
+    (test_layer.test_forward_and_gradients,): 2,
+    (test_layer.test_losses_on_the_router,): 2,
+    (test_layer.test_experts_with_given_routing,): 2,
+    (test_layer.test_only_wanted_gradients,): 2,
+    (test_layer.test_biases_into_main_grad,): 4,
+    (test_layer.test_accumulation_into_grad_and_main_grad,): 10,
+    (test_layer.test_training_and_inference_give_the_same_bits,): 2,
+    (test_layer.test_checkpointing,): 5,
+    (test_layer.test_token_counts, 0): 2,
+    (test_layer.test_token_counts, 129): 2,
+    (test_layer.test_biases_and_orders, "apart", "in-out", False): 2,
+    (test_layer.test_biases_and_orders, "concatenated", "out-in", True): 2,
+    (test_modules.test_module_trains,): 2,
+    (test_modules.test_from_hf, "deepseek_v3"): 2,
+    (test_modules.test_from_hf, "qwen2_moe"): 2,
+    (test_modules.test_from_hf, "gpt_oss"): 2,
+    (test_half.test_module_in_half,): 2,
+}
+
+
+@pytest.mark.parametrize("test", WHOLE, ids=lambda t: "-".join([t[0].__name__, *map(str, t[1:])]))
+def test_whole_passes(passes, test):
+    """Numbers and gradients, of passes of CPU tensors that are copied to the emulated device under the plan."""
+    test[0]("cpu", *test[1:])
+    assert len(passes) == WHOLE[test]
+
+
 def tensors():
     """x, o, no logits, and the weights of CONFIG."""
-    made = [None if dtype is None else torch.randn([TOKENS if n < 0 else n for n in shape]).to(dtype)
-            for _, dtype, shape in _ops._inferred(CONFIG)]  # fmt: skip
-    made[3] = nn.Parameter(made[3])
-    return made
+    rows = [torch.randn(TOKENS, CONFIG.hidden).bfloat16() for _ in range(2)]
+    weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(CONFIG)]
+    weights[0] = nn.Parameter(weights[0])
+    return [*rows, None, *weights]
+
+
+class Noted(standin.StandIn):
+    """A layer whose passes are written down and do nothing."""
+
+    def _run(self, function, address):
+        self.passes.append(standin.fields(function, address)[1])
+        return 0
 
 
 @pytest.fixture
 def plan():
-    """A plan, and the passes that it queued."""
+    """A plan of inference, and the passes that it queued."""
     sonicmoe_go.emulate()
-    queued = []
+    made = _plans.Inference(layer := Noted(CONFIG.key), (1, 0), False, False)
+    made.layer = layer
+    return made, layer.passes
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)
-    def queue(handle, address):
-        words = struct.unpack(f"={len(_passes.FIELDS)}Q", ctypes.string_at(address, BYTES))
-        queued.append((handle, dict(zip(_passes.FIELDS, words, strict=True))))
-        return 0
 
-    l = _library.layer(CONFIG.key, "emulated")
-    address = ctypes.cast(queue, ctypes.c_void_p).value
-    made = _plans.Plan(l, address, _ops._inferred(CONFIG), True, (1, 0))
-    made.layer, made.kept = l, queue
-    return made, queued
+def workspace_of(made, tokens):
+    """The bytes of a forward pass's workspace in a plan."""
+    return made.layer.real.sizes(tokens).workspace + 255 & -256
 
 
 def test_pass(plan):
     made, queued = plan
     given = tensors()
-    assert made.queue(*given)
-    (handle, got), = queued
-    need, _ = _passes.room(made.layer, TOKENS, 0, True)
-    assert handle == made.layer.handle
+    assert made.queue(*given) == 0
+    (got,) = queued
+    need = workspace_of(made, TOKENS)
     assert (got["size"], got["tokens"], got["workspace_bytes"], got["stream"]) == (BYTES, TOKENS, need, 0)
-    names = [name for name, *_ in _ops._inferred(CONFIG)]
-    assert {n: got[n] for n in names} == {n: 0 if t is None else t.data_ptr() for n, t in zip(names, given)}
+    names = ["x", "o", "logits", *_weights.WEIGHTS]
+    assert {n: got[n] for n in names} == {n: 0 if t is None else t.data_ptr() for n, t in zip(names, given, strict=True)}
     assert got["workspace"] and got["scores"] == got["workspace"] + need
-    assert got["expert_ids"] == got["scores"] + 4 * TOKENS * CONFIG.top_k
-    rest = set(_passes.FIELDS) - set(names) - {"size", "tokens", "workspace_bytes", "workspace", "scores", "expert_ids"}
+    assert got["expert_ids"] == got["scores"] + 256
+    rest = set(_passes.FORWARD) - set(names) - {"size", "tokens", "workspace_bytes", "workspace", "scores", "expert_ids"}
     assert not any(got[n] for n in rest)
+
+
+def test_training_keeps_its_parts_in_one_tensor():
+    c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid")
+    made = _plans.Training(layer := Noted(c.key), (1, 0), False, 0.5, 0.25)
+    x, o, _, *_ = tensors()
+    weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(c)]
+    bytes_of = {"h": 2 * TOKENS * 128 * 2, "shared_h": TOKENS * 128 * 2, "scores": TOKENS * 2 * 4, "expert_ids": TOKENS * 2 * 4, "logits": TOKENS * 4 * 2}
+    kept = torch.empty(made.kept_bytes(TOKENS), dtype=torch.uint8)
+    assert kept.numel() == sum(b + 255 & -256 for b in bytes_of.values())
+    assert made.forward.queue(x, o, kept[:-1], *weights) == -1 and not layer.passes
+    assert made.forward.queue(x, o, kept, *weights) == 0
+    into = [None if w is None else torch.zeros_like(w, dtype=torch.float32) for w in weights]
+    gradients = [None if w is None or i % 2 else torch.empty_like(w) for i, w in enumerate(weights)]
+    assert made.backward.queue(o, x, kept, *weights, None, *gradients, *[None] * 14) == 0
+    assert made.backward.queue(o, x, kept, *weights, x, *[None] * 14, *into) == 0
+    forward, backward, added = layer.passes
+    at = kept.data_ptr()
+    for name, size in bytes_of.items():
+        assert forward[name] == backward[name] == at, name
+        at += size + 255 & -256
+    assert (backward["d_o"], backward["dx"], added["dx"]) == (o.data_ptr(), 0, x.data_ptr())
+    assert struct.unpack("=2d", struct.pack("=2Q", backward["balance"], backward["z_loss"])) == (0.5, 0.25)
+    for name, g, to in zip(_weights.WEIGHTS, gradients, into):
+        if "d_" + name in backward:
+            assert (backward["d_" + name], backward["d_" + name, "how"]) == ((0, (0, 0)) if g is None else (g.data_ptr(), (0, 0))), name
+            assert (added["d_" + name], added["d_" + name, "how"]) == ((0, (0, 0)) if to is None else (to.data_ptr(), (1, 1))), name
+    for wrong in (x.float(), x[1:], None):
+        assert made.backward.queue(wrong, x, kept, *weights, None, *gradients, *[None] * 14) == -1
+    into[0] = into[0].half()
+    assert made.backward.queue(o, x, kept, *weights, None, *gradients, *into) == -1
+    assert len(layer.passes) == 3
 
 
 def test_batches_of_sequences(plan):
     made, queued = plan
     x, o, *rest = tensors()
-    assert made.queue(x.view(2, 3, 4, -1), o.view(1, TOKENS, -1), *rest)
-    assert queued[0][1]["tokens"] == TOKENS
-    assert not made.queue(x.view(2, 12, -1).transpose(0, 1), o, *rest)
+    assert made.queue(x.view(2, 3, 4, -1), o.view(1, TOKENS, -1), *rest) == 0
+    assert queued[0]["tokens"] == TOKENS
+    assert made.queue(x.view(2, 12, -1).transpose(0, 1), o, *rest) == -1
 
 
 def test_workspace_of_each_number_of_tokens(plan):
@@ -75,11 +148,10 @@ def test_workspace_of_each_number_of_tokens(plan):
     x, o, *rest = tensors()
     for t in (1, 65, 1, 129, 0, 64, 65):
         x, o = torch.zeros(t, 128, dtype=torch.bfloat16), torch.zeros(t, 128, dtype=torch.bfloat16)
-        assert made.queue(x, o, *rest)
-        got = queued[-1][1]
-        need, _ = _passes.room(made.layer, t, 0, True)
+        assert made.queue(x, o, *rest) == 0
+        got, need = queued[-1], workspace_of(made, t)
         assert (got["tokens"], got["workspace_bytes"]) == (t, need)
-        assert got["expert_ids"] - got["workspace"] == need + (4 * t * CONFIG.top_k + 15 & -16)
+        assert got["expert_ids"] - got["workspace"] == need + (4 * t * CONFIG.top_k + 255 & -256)
 
 
 def test_the_workspace_goes_back(plan):
@@ -92,11 +164,11 @@ def test_the_workspace_goes_back(plan):
         with open("/proc/self/status") as f:
             return next(int(line.split()[1]) for line in f if line.startswith("VmSize"))
 
-    assert made.queue(x, o, *rest)
+    assert made.queue(x, o, *rest) == 0
     before = reserved()
     for _ in range(100):
-        assert made.queue(x, o, *rest)
-    assert reserved() - before < 10 * queued[0][1]["workspace_bytes"] >> 10
+        assert made.queue(x, o, *rest) == 0
+    assert reserved() - before < 10 * queued[0]["workspace_bytes"] >> 10
 
 
 class Other(torch.Tensor):
@@ -124,15 +196,40 @@ def _with(i, change):
 )  # fmt: skip
 def test_what_does_not_fit_is_not_queued(plan, change):
     made, queued = plan
-    assert not made.queue(*change(tensors()))
+    assert made.queue(*change(tensors())) == -1
     assert not queued
-    assert made.queue(*tensors())  # nothing of it stays
+    assert made.queue(*tensors()) == 0  # nothing of it stays
 
 
-def test_error_of_a_pass(plan):
+def test_error_of_a_pass(plan, monkeypatch):
+    """What the library refuses is said in its words."""
     made, _ = plan
-    lib = _library.library()
-    refused = _plans.Plan(made.layer, ctypes.cast(lib.sm_forward, ctypes.c_void_p).value, _ops._inferred(CONFIG), True, (1, 0))
-    refused._struct.layer, refused._struct.kept[TOKENS] = 0, (TOKENS, 1)
-    with pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
-        refused.queue(*tensors())
+    refused = _plans.Inference(made.layer.real, (1, 0), False, False)
+    refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 1)
+    monkeypatch.setattr(_plans, "plan", lambda *_: refused)
+    x, _, _, router, *weights = tensors()
+    with torch.no_grad(), pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
+        _ops.short(x, (router, *weights), CONFIG, False, 0.0, 0.0)
+
+
+def test_a_gradient_that_does_not_fit_is_said(passes):
+    """As test_wrong_tensors does it of what goes in."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(2, 12, 128, dtype=torch.bfloat16)
+    for main, words in (
+        (torch.zeros(4, 128, dtype=torch.float64), "main_grad of router is torch.float64, must be"),
+        (torch.zeros(4, 64), "main_grad of router is \\[4, 64\\], must be"),
+        (torch.zeros(4, 128).as_subclass(Other), "is not a plain tensor"),
+    ):
+        block.gate.weight.main_grad = main
+        with pytest.raises(sonicmoe_go.Error, match=words):
+            block(x).sum().backward()
+    assert [f for f, _ in passes] == ["forward"] * 3
+
+
+def test_what_plans_do_not_take_trains_all_the_same(passes):
+    """A subclass of Tensor goes the way of the operators."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(12, 128, dtype=torch.bfloat16)
+    block(x.as_subclass(Other)).sum().backward()
+    assert not passes and all(p.grad.any() for p in block.parameters())

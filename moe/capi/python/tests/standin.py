@@ -1,0 +1,89 @@
+"""Plans of CPU tensors: a function in place of a pass's that copies to the emulated device and back."""
+
+import ctypes
+import math
+import struct
+
+import torch
+
+from sonicmoe_go import _library, _passes, _plans, _weights
+from sonicmoe_go._device import Emulated
+from sonicmoe_go._weights import DTYPES
+
+_BYTES = {0: 2, 1: 4, 3: 2}  # of an element of an sm_gradient's type
+
+
+def _region(address: int, size: int) -> torch.Tensor:
+    """The memory at an address as a tensor."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+
+
+def fields(function: str, address: int) -> tuple[bytearray, dict]:
+    """The struct of a pass, and its fields; of an sm_gradient's type and accumulate too."""
+    backward = "backward" in function
+    of, raw = _passes.BACKWARD if backward else _passes.FORWARD, bytearray(ctypes.string_at(address, _passes.size_of(backward)))
+    got = {n: struct.unpack_from("=Q", raw, at)[0] for n, at in of.items()}
+    return raw, got | {(n, "how"): struct.unpack_from("=ii", raw, at + 8) for n, at in of.items() if n[2:] in _weights.WEIGHTS and n[:2] == "d_"}
+
+
+class StandIn:
+    """A layer whose passes are of CPU tensors. passes are the functions and fields of those that were queued."""
+
+    def __init__(self, key: str):
+        self.real = _library.layer(key, "emulated")
+        self.config, self.handle, self.passes, self._kept = self.real.config, self.real.handle, [], []
+
+    def address(self, function: str) -> int:
+        @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p)
+        def queue(_, address):
+            return self._run(function, address)
+
+        self._kept.append(queue)
+        return ctypes.cast(queue, ctypes.c_void_p).value
+
+    def _run(self, function: str, address: int) -> int:
+        raw, got = fields(function, address)
+        self.passes.append((function, got))
+        with Emulated(self.real.device) as device:
+            for name, at in (_passes.BACKWARD if "backward" in function else _passes.FORWARD).items():
+                size = self._bytes(got, name)
+                if got[name] and size is not None:
+                    struct.pack_into("=Q", raw, at, device.written(_region(got[name], size)))
+            status = getattr(_library.library(), "sm_" + function)(self.handle, bytes(raw))
+            if status:
+                device.back.clear()
+        return status
+
+    def _bytes(self, got: dict, name: str) -> int | None:
+        """How many lie at an address of a pass; None where a field is no address."""
+        c, t = self.config, got["tokens"]
+        own, logits = (DTYPES[n].itemsize for n in (c.type, c.logits))
+        weights = {n: (math.prod(shape), dtype.itemsize) for n, dtype, shape in _weights.shapes(c) if dtype}
+        if name in weights:
+            return math.prod(weights[name])
+        if name[:2] == "d_" and name[2:] in weights:
+            return weights[name[2:]][0] * _BYTES[got[name, "how"][0]]
+        return {
+            "workspace": got["workspace_bytes"], "h": t * c.top_k * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
+            "logits": t * c.num_experts * logits,
+            **dict.fromkeys(("x", "o", "d_o", "dx"), t * c.hidden * own), **dict.fromkeys(("scores", "expert_ids", "d_scores"), t * c.top_k * 4),
+        }.get(name)  # fmt: skip
+
+
+def use(monkeypatch) -> list:
+    """Lets all that can go by plans go by them, on CPU tensors, and gives the passes that do."""
+    plans, passes = {}, []
+
+    def plan(kind, key, x, *of):
+        if x.device.type != "cpu":
+            return None
+        if (kind, key, of) not in plans:
+            layer = StandIn(key)
+            layer.passes = passes
+            plans[kind, key, of] = kind(layer, (1, 0), *of)
+        return plans[kind, key, of]
+
+    monkeypatch.setattr(_plans, "plan", plan)
+    return passes
