@@ -1,14 +1,19 @@
 """What a call costs the host, in Python and in Go, in turns on the same cores of one machine.
 
     CGO_ENABLED=0 go build -o bench ./examples/bench
-    python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
+    python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward --parts] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
 
 Of each turn the median time of a call that nothing waits for, with the tenths below and above which a tenth of the
 calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is. All
 run on the same --cores cores, so that which cores the system picks does not stand between them.
+
+Backward is autograd.grad's: "autograd" is what that takes with a function that does nothing, and "here" are the same passes
+with autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts tells what a call of the module
+is made of.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -18,6 +23,7 @@ import time
 import torch
 
 import sonicmoe_go
+from sonicmoe_go import _library, _plans, _weights
 
 
 def host_us(*calls, batches: int = 20, batch: int = 20) -> list[tuple[float, float, float]]:
@@ -45,6 +51,43 @@ def go_us(program: str, shape: str, tokens: int, which: str) -> tuple[float, flo
     return tuple(host[k] for k in ("eager_us", "eager_low_us", "eager_high_us"))
 
 
+class Nothing(torch.autograd.Function):
+    """A function of tensors whose gradients lie ready."""
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        ctx.gradients = [torch.empty_like(t) for t in tensors]
+        return torch.empty_like(tensors[0])
+
+    @staticmethod
+    def backward(ctx, _):
+        return tuple(ctx.gradients)
+
+
+def parts(layer, x) -> None:
+    """Prints what a call of the module is made of."""
+    library, c = _library.library(), layer.config
+    inference = _plans.plan(_plans.Inference, c.key, x, False, False)
+    # A pass of a function that gives 1 at once: all but the pass itself.
+    looked = _plans.Inference(_library.layer(c.key, f"cuda:{x.get_device()}"), (2, x.get_device()), False, False)
+    looked._struct.queue = ctypes.cast(library.sm_abi, ctypes.c_void_p).value
+    weights = [None] * len(_weights.WEIGHTS)
+    for name, w in (("router", layer.gate.weight), ("w1", layer.experts.gate_up_proj), ("w2", layer.experts.down_proj)):
+        weights[_weights.WEIGHTS.index(name)] = w
+    o, nothing = torch.empty_like(x), torch.nn.Identity()
+    calls = {
+        "the call of a module that does nothing": lambda: nothing(x),
+        "room for the output": lambda: torch.empty_like(x),
+        "the plan": lambda: _plans.plan(_plans.Inference, c.key, x, False, False),
+        "looking at the tensors, and a workspace": lambda: looked.queue(x, o, None, *weights),
+        "that and the pass": lambda: inference.queue(x, o, None, *weights),
+        "moe": lambda: sonicmoe_go.moe(x, weights[0], layer.experts.gate_up_proj, layer.experts.down_proj, c),
+        "SonicMoE": lambda: layer(x),
+    }
+    for (name, _), (median, low, high) in zip(calls.items(), host_us(*calls.values())):
+        print(f"{len(x):12d}  {name:42s}{median:7.2f} ({low:.2f} to {high:.2f}) µs", flush=True)
+
+
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in {"hidden": 2048, "intermediate": 768, "experts": 128, "top-k": 8, "turns": 5}.items():
@@ -52,6 +95,7 @@ def main() -> None:
     flags.add_argument("--go", required=True, help="the program bench of Go")
     flags.add_argument("--tokens", default="16,4096")
     flags.add_argument("--backward", action="store_true", help="backward passes too: in Python through autograd, which has a thread of its own")
+    flags.add_argument("--parts", action="store_true", help="what a call of the module is made of, too")
     flags.add_argument("--cores", type=int, default=4)
     flags.add_argument("--own-stream", action="store_true", help="not on the default stream, which Go does not use")
     args = flags.parse_args()
@@ -60,7 +104,11 @@ def main() -> None:
     weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
     shape = f"{args.hidden},{args.intermediate},{args.experts},{args.top_k}"
     print(f"{'turn':>4s}{'tokens':>8s}{'pass':>10s}" + "".join(f"{name:>24s}" for name in ("Go", "moe", "SonicMoE")) + f"{'later':>8s}")
-    later = {"forward": [], "backward": []}
+    if args.parts:
+        with torch.no_grad():
+            for tokens in map(int, args.tokens.split(",")):
+                parts(layer, torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16))
+    later = {"forward": [], "backward": [], "here": []}
     for turn in range(args.turns):
         for tokens in map(int, args.tokens.split(",")):
             x = torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16)
@@ -70,7 +118,7 @@ def main() -> None:
                 return lambda: torch.autograd.grad(of, [x, *weights], d_o, retain_graph=True)
 
             def line(which, python):
-                rows = [go_us(args.go, shape, tokens, which), *python]
+                rows = [go_us(args.go, shape, tokens, "forward" if which == "forward" else "backward"), *python]
                 later[which].append(max(r[0] for r in python) - rows[0][0])
                 columns = "".join(f"{f'{m:.1f} ({a:.1f} to {b:.1f})':>24s}" for m, a, b in rows)
                 print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later[which][-1]:8.1f}", flush=True)
@@ -79,7 +127,14 @@ def main() -> None:
                 line("forward", host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config), lambda: layer(x)))
             if args.backward:
                 x.requires_grad_()
-                line("backward", host_us(backward(sonicmoe_go.moe(x, *weights, layer.config)[0]), backward(layer(x))))
+                calls = backward(sonicmoe_go.moe(x, *weights, layer.config)[0]), backward(layer(x))
+                nothing = backward(Nothing.apply(x, *weights))
+                line("backward", host_us(*calls))
+                autograd = host_us(nothing)
+                with torch.autograd.set_multithreading_enabled(False):
+                    line("here", host_us(*calls))
+                    autograd += host_us(nothing)
+                print(f"{'':14s}autograd {autograd[0][0]:.1f}, here {autograd[1][0]:.1f}", flush=True)
     for which, of in later.items():
         if of:
             print(f"{which}: Python later than Go by {statistics.median(of):.1f} µs, {min(of):.1f} to {max(of):.1f}")
