@@ -132,7 +132,7 @@ func TestNeighboursAreNoOverlap(t *testing.T) {
 func TestConfigErrors(t *testing.T) {
 	for field, c := range map[string]moe.Config{
 		"Config.Hidden":       {Hidden: 100, Intermediate: 64, NumExperts: 4, TopK: 2},
-		"Config.Intermediate": {Hidden: 128, Intermediate: 32, NumExperts: 4, TopK: 2},
+		"Config.Intermediate": {Hidden: 128, Intermediate: 40, NumExperts: 4, TopK: 2},
 		"Config.NumExperts":   {Hidden: 128, Intermediate: 64, NumExperts: 1025, TopK: 2},
 		"Config.TopK":         {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 5},
 		"Config.Logits":       {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: 7},

@@ -21,7 +21,16 @@ func TestBackwardAccumulate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
 	}
-	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: moe.Interleaved}, 90)
+	for _, c := range []moe.Config{
+		{Hidden: 192, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: moe.Interleaved},
+		{Hidden: 144, Intermediate: 80, NumExperts: 3, TopK: 2},
+		{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: moe.Interleaved, WeightOrder: moe.InOut},
+	} {
+		t.Run(c.String(), func(t *testing.T) { checkAccumulate(t, trialOn(t, testDevice(t), c, 90)) })
+	}
+}
+
+func checkAccumulate(t *testing.T, tr *trial.Trial) {
 	withBackward(t, tr, moe.F32)
 	require.NoError(t, tr.AddLogitGradients(23))
 	wide := tr.Back

@@ -8,6 +8,7 @@ import (
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/weights"
 )
 
 // backwardWorkspace is the layout of a backward call's scratch memory: offsets
@@ -86,13 +87,13 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	first := last
 	first.take(g.DX.Bytes())
 	last.take(drouter.Of(l.of, false).PartialBytes(tokens))
-	s.take(r.DH.Bytes())
+	s.take(weights.DH(c).Bytes(rows))
 	s.bytes = max(s.bytes, first.bytes)
 
 	w.dxRows = s.bytes
 	end := s
 	end.take(r.DXRows.Bytes())
-	w.scaledA = s.take(r.ScaledA.Bytes())
+	w.scaledA = s.take(weights.A(c).Bytes(rows))
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes
 	if plan.Slots(rows, l.sms) > 0 {

@@ -93,6 +93,9 @@ func TestExactSizes(t *testing.T) {
 		{129, moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 2, TopK: 2}},
 		{3, moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 20, TopK: 7, Logits: moe.LogitsF32}},
 		{261, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 1, TopK: 1}},
+		{1, moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2}},
+		{40, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved}},
+		{150, moe.Config{Hidden: 208, Intermediate: 16, NumExperts: 1, TopK: 1, WeightOrder: moe.InOut}},
 	} {
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
 			ctx := limited(t, time.Minute)

@@ -20,8 +20,10 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) {}, ""},
 		{func(c *moe.Config) { c.GateUp, c.Logits = moe.Interleaved, moe.LogitsF32 }, ""},
 		{func(c *moe.Config) { c.ScoreScale = 1 }, ""},
-		{func(c *moe.Config) { c.Hidden = 64 }, "Config.Hidden is 64, must be a multiple of 64, at least 128"},
-		{func(c *moe.Config) { c.Intermediate = 96 }, "Config.Intermediate is 96, must be a multiple of 64, at least 64"},
+		{func(c *moe.Config) { c.Hidden = 16 }, ""},
+		{func(c *moe.Config) { c.Intermediate = 16 }, ""},
+		{func(c *moe.Config) { c.Hidden = 72 }, "Config.Hidden is 72, must be a multiple of 16, at least 16"},
+		{func(c *moe.Config) { c.Intermediate = 8 }, "Config.Intermediate is 8, must be a multiple of 16, at least 16"},
 		{func(c *moe.Config) { c.TopK = 17 }, ""},
 		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF16 }, ""},
 		{func(c *moe.Config) { c.Type, c.Logits = moe.F16, moe.LogitsF32 }, ""},
@@ -41,10 +43,6 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 		{func(c *moe.Config) { c.Rounding.Rule, c.RouterBias = moe.RoundNearest, true }, ""},
 		{func(c *moe.Config) { c.Rounding.Rule, c.Score = moe.RoundNearest, moe.Sigmoid },
 			"Config.Rounding is nearest/128, must be none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"},
-		{func(c *moe.Config) { // every reason, a line each
-			c.Hidden, c.Intermediate = 64, 96
-		}, "Config.Hidden is 64, must be a multiple of 64, at least 128\n" +
-			"Config.Intermediate is 96, must be a multiple of 64, at least 64"},
 		{func(c *moe.Config) { c.ScoreOnInput = true }, ""},
 		{func(c *moe.Config) { c.SharedExperts = 1 }, ""},
 		{func(c *moe.Config) { c.TopK = 33 }, "Config.TopK is 33, must be 1 to 32 (with 32 experts)"},

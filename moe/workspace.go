@@ -5,6 +5,7 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 )
 
@@ -138,7 +139,11 @@ func (l *Layer) workspace(n work) workspace {
 	if !route.InRouter(l.of.Config) {
 		w.logits = early.take(shared.Logits.Bytes())
 	}
-	w.a = s.take(max(shapes.A.Bytes(), shared.SharedA.Bytes()))
+	a := weights.A(l.of.Config).Bytes(n.rows)
+	if l.shared != nil {
+		a = max(a, weights.A(l.shared.of.Config).Bytes(n.tokens))
+	}
+	w.a = s.take(a)
 	w.shared.a = w.a
 	w.y = s.take(shapes.Y.Bytes())
 	w.bytes = max(s.bytes, early.bytes)
@@ -157,8 +162,9 @@ type Sizes struct {
 	// Fixed is the part of Workspace that does not grow with tokens: counts of
 	// every multiprocessor and expert, expert offsets, a row pair for each expert, and
 	// 6 bytes a weight of a router in FP32.
-	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, about 8
-	// bytes a row of indices, 2·d + 12 a token with shared experts, and alignment.
+	// The rest is 2·R·(d + n) bytes for the rows R = T·K of Y and A, n rounded up to
+	// a multiple of 64, about 8 bytes a row of indices, 2·d + 12 a token with shared
+	// experts, and alignment.
 	Fixed int64
 	// H, and SharedH with shared experts, are what a training pass saves beside X,
 	// scores and experts.

@@ -76,7 +76,7 @@ type Gather struct {
 	// X are the rows of RowBytes that are gathered, Rows the number of each
 	// packed row's.
 	X, Rows  ptx.Global
-	RowBytes int
+	RowBytes int // what the k-tiles have beyond them is 0
 	// LoadB starts the loads of a stage's B.
 	LoadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)
 }
@@ -144,8 +144,13 @@ func (g Gather) Load() {
 				g.LoadB(s, t, kt)
 			})
 			to := s.Data.Plus(dst)
+			var bytes []ptx.U32
+			if g.RowBytes != g.KTiles*tile.RowBytes {
+				there := kt.MulI(LanesOfRow).Add(chunk).LtI(g.RowBytes / CopyBytes)
+				bytes = append(bytes, ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0)))
+			}
 			for i := range from {
-				k.CpAsyncCG(to.At(i*passRows*tile.RowBytes), ptx.GlobalAt(from[i].Get()), CopyBytes)
+				k.CpAsyncCG(to.At(i*passRows*tile.RowBytes), ptx.GlobalAt(from[i].Get()), CopyBytes, bytes...)
 				from[i].Set(from[i].Get().AddI(tile.RowBytes))
 			}
 			k.CpAsyncMbarrierArriveNoInc(s.Full)

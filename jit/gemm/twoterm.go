@@ -20,8 +20,9 @@ type TwoTerm struct {
 	Thread ptx.U32
 	// AMN: A is MN-major.
 	AMN bool
-	// B is B's map, Column the tile's first column.
+	// B is B's map, of Atoms, Column the tile's first column.
 	B      ptx.TensorMap
+	Atoms  tile.Atoms
 	Column ptx.U32
 
 	ring *pipeline.Ring
@@ -106,7 +107,7 @@ func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
 	elected := k.ElectOne().And(p.InRole().LtI(32))
 	copyB := func(s pipeline.Stage, kt ptx.U32) {
 		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermBBytes))
-		k.TMALoad(s.Data.At(2*TermBytes), p.B, s.Full, ptx.Uint(0), first.Add(kt.MulI(tile.K)), p.Column.DivI(tile.Block))
+		p.Atoms.Load(k, s.Data.At(2*TermBytes), p.B, s.Full, first.Add(kt.MulI(tile.K)), p.Column)
 	}
 	ahead := p.ring.Producer()
 	k.Range(steps.Min(ptx.Uint(TwoTermStages)), func(kt ptx.U32) {
@@ -127,6 +128,21 @@ func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
 		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 		k.Guarded(lane.EqI(0), func() { k.MbarrierArrive(s.Full) })
 		at.Advance()
+	})
+}
+
+// EachEight runs body for each 8 columns of the tile's i-th 64 that a width has,
+// where there.
+func (p *TwoTerm) EachEight(i, width int, there ptx.Pred, body func(j int)) {
+	block := p.Column.AddI(i * tile.Block)
+	p.K.If(there.And(block.LtI(width)), func() {
+		for j := range tile.Block / 8 {
+			if width%tile.Block == 0 {
+				body(j)
+			} else {
+				p.K.If(block.AddI(8*j).LtI(width), func() { body(j) })
+			}
+		}
 	})
 }
 

@@ -26,9 +26,10 @@ type splitArgs struct {
 func (s split) build() (*jit.Kernel[splitArgs], error) {
 	k := jit.NewBuilder[splitArgs]("split", gemm.Threads, 1)
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
-	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return tile.AtomMap(a.B, gemm.TwoTermN, s.depth, gemm.TwoTermN) })
+	atoms := tile.Atoms{Width: gemm.TwoTermN, Columns: gemm.TwoTermN}
+	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return atoms.Map(a.B, s.depth) })
 	p := gemm.NewTwoTerm(k.Kernel, tile.BF16, k.TidX())
-	p.B, p.Column = b, ptx.Uint(0)
+	p.B, p.Atoms, p.Column = b, atoms, ptx.Uint(0)
 	active := func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }
 	filler := func() gemm.Filler { return &rowFiller{s, p, a, rows} }
 	p.Run(ptx.Uint(0), ptx.Uint(s.depth/tile.K), active, filler, func(wg ptx.U32, acc []ptx.F32) {

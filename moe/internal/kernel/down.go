@@ -50,7 +50,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.Intermediate / tile.K, Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -80,7 +80,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 }
 
 func (d Down) aMap(a *DownArgs) driver.TensorMap {
-	return tile.RowMap(a.A, d.Intermediate, a.Rows, gemm.TileM)
+	return tile.RowMap(a.A, weights.A(d.Config).Elements(), a.Rows, gemm.TileM)
 }
 
 func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }

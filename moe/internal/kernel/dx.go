@@ -66,7 +66,7 @@ func (x DX) Build() (*jit.Kernel[DXArgs], error) {
 		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
 	}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: x.HWidth() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
+		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: weights.DH(x.Config).Elements() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
 		BMN: b.MNMajor(),
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
@@ -133,6 +133,10 @@ func (e *dxTile) fragment() tile.Fragment {
 // the last column repeat it: they are dropped.
 func (e *dxTile) fetch(i int) {
 	column := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i).Min(ptx.Uint(e.of.Hidden - 64)).Add(e.fragment().Column)
+	if e.of.Hidden%64 != 0 {
+		e.fetchInPart(i)
+		return
+	}
 	if e.of.RouterF32 {
 		group := e.router.Index(e.t.Expert, 4*e.of.Hidden).Index(column, 4)
 		for j := range e.wide {
@@ -143,6 +147,24 @@ func (e *dxTile) fetch(i int) {
 	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
 	for j := range e.weights {
 		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc")
+	}
+}
+
+// fetchInPart is fetch where the last 64 columns may end early, at a multiple of 8.
+func (e *dxTile) fetchInPart(i int) {
+	first := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i)
+	bytes := tile.ElementBytes
+	if e.of.RouterF32 {
+		bytes = 4
+	}
+	row := e.router.Index(e.t.Expert, bytes*e.of.Hidden).Index(e.fragment().Column, bytes)
+	for j := range e.weights {
+		at := row.Index(first.AddI(8*j).Min(ptx.Uint(e.of.Hidden-8)), bytes)
+		if e.of.RouterF32 {
+			e.wide[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](at, 2, ".nc"))
+		} else {
+			e.weights[j] = ptx.LdGlobal[ptx.U32](at, ".nc")
+		}
 	}
 }
 
@@ -178,7 +200,7 @@ func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
 }
 
 func (x DX) dhMap(a *DXArgs) driver.TensorMap {
-	return tile.RowMap(a.DH, x.HWidth(), a.Rows, gemm.TileM)
+	return tile.RowMap(a.DH, weights.DH(x.Config).Elements(), a.Rows, gemm.TileM)
 }
 
 func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }

@@ -80,7 +80,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	e.store = gemm.NewStore(k.Kernel, element.Of(u.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: u.Tiling, Element: element.Of(u.Config), KTiles: u.Hidden / tile.K, Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
+		Tiling: u.Tiling, Element: element.Of(u.Config), KTiles: tile.Tiles(u.Hidden), Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
 		Gathered: true, BMN: b.MNMajor(),
 	})
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
@@ -132,6 +132,15 @@ func (e *upEpilogue) act(gate, up ptx.F32, row int) ptx.F32 {
 	return activation.Of(e.Config).Value(gate, up)
 }
 
+// inA is a value of A at a neuron so far beyond a column, where a multiple of 4
+// are or are not: 0 past the last.
+func (e *upEpilogue) inA(column ptx.U32, beyond int, value ptx.F32) ptx.F32 {
+	if e.Intermediate%64 == 0 {
+		return value
+	}
+	return ptx.Select(column.AddI(beyond).LtI(e.Intermediate), value, ptx.Float(0))
+}
+
 // saved is how many parts of H are stored.
 func (e *upEpilogue) saved() int {
 	if e.SaveH {
@@ -158,7 +167,7 @@ func (e *upEpilogue) tile(t gemm.Tile, acc []ptx.F32) {
 		if kind < saved {
 			return gemm.SubTile{Value: gemm.Registers(of[kind]), To: e.h, At: func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }}
 		}
-		return gemm.SubTile{Value: func(j int) ptx.F32 { return e.act(of[0][j], of[parts-1][j], j/2%2) }, To: e.a, At: func() []ptx.U32 { return t.Ragged(column) }}
+		return gemm.SubTile{Value: func(j int) ptx.F32 { return e.inA(column, j/4*8, e.act(of[0][j], of[parts-1][j], j/2%2)) }, To: e.a, At: func() []ptx.U32 { return t.Ragged(column) }}
 	})
 }
 
@@ -169,7 +178,9 @@ func (e *upEpilogue) pairTile(t gemm.Tile, acc []ptx.F32) {
 		group, kind := i/(saved+1), i%(saved+1)
 		column, pairs := neuron.AddI(64*group), acc[64*group:][:64]
 		sub := gemm.SubTile{To: e.a, At: func() []ptx.U32 { return t.Ragged(column) }}
-		value := func(at int) ptx.F32 { return e.act(pairs[at], pairs[at+1], at/2%2) }
+		value := func(at int) ptx.F32 {
+			return e.inA(column, at/8*4, e.act(pairs[at], pairs[at+1], at/2%2))
+		}
 		if kind < saved {
 			sub.To, sub.At = e.h, func() []ptx.U32 { return t.Ragged(column, ptx.Uint(kind)) }
 			value = func(at int) ptx.F32 { return pairs[at+kind] }
@@ -202,7 +213,9 @@ func (u Up) hMap(a *UpArgs) driver.TensorMap {
 }
 
 // aMap stores clipped boxes of A.
-func (u Up) aMap(a *UpArgs) driver.TensorMap { return tile.RaggedMap(a.A, u.Intermediate, a.Rows) }
+func (u Up) aMap(a *UpArgs) driver.TensorMap {
+	return tile.RaggedMap(a.A, weights.A(u.Config).Elements(), a.Rows)
+}
 
 // UpProduct is the up-projection. Half of a tile's columns is gate, half up,
 // stored 64 at a time. Clusters cost nothing here, and where the weights of the

@@ -69,6 +69,7 @@ type fewLogits struct {
 	// zeros are read in place of a second group of tokens that there is not.
 	zeros ptx.Shared
 	depth int
+	deep  tile.Deep
 }
 
 // router is that of the same product.
@@ -79,7 +80,7 @@ func (r FewLogits) router() Router {
 // depth is the k-tiles of a stage: a part of all, so that stages are alike.
 func (r FewLogits) depth() int {
 	depth := mostFewDepth
-	for r.Hidden/tile.K%depth != 0 {
+	for tile.Tiles(r.Hidden)%depth != 0 {
 		depth--
 	}
 	return depth
@@ -92,7 +93,7 @@ func (r FewLogits) groups() int { return (r.NumExperts + fewExperts - 1) / fewEx
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
 	k.CTAs(func(a *FewLogitsArgs) int { return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) })
-	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}, depth: r.depth()}
+	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}, depth: r.depth(), deep: r.deep()}
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
 	if r.Bias {
@@ -118,7 +119,9 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	// Whatever the kernel before this one does to the weights, they may come to
 	// the L2 cache. Terms come from there.
 	if !r.F32 {
-		k.If(e.tid.LtI(e.stages()), func() { k.TMAPrefetch(e.w, ptx.Uint(0), e.expert, e.tid.MulI(e.depth)) })
+		k.If(e.tid.LtI(e.stages()), func() {
+			e.deep.Each(e.tid.MulI(e.depth), e.expert, func(_ int, at []ptx.U32) { k.TMAPrefetch(e.w, at...) })
+		})
 	}
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -148,9 +151,10 @@ func (r FewLogits) wMap(a *FewLogitsArgs) driver.TensorMap {
 
 // stageMap loads a stage's k-tiles of so many rows.
 func (r FewLogits) stageMap(at driver.DevicePtr, lines, rows int) driver.TensorMap {
-	return tile.LoadMap(at, []int{tile.K, rows, r.depth()}, tile.Dim{Extent: tile.K, Stride: 1},
-		tile.Dim{Extent: lines, Stride: r.Hidden}, tile.Dim{Extent: r.Hidden / tile.K, Stride: tile.K})
+	return r.deep().Map(at, []int{rows}, tile.Dim{Extent: lines, Stride: r.Hidden})
 }
+
+func (r FewLogits) deep() tile.Deep { return tile.Deep{Width: r.Hidden, Tiles: r.depth()} }
 
 // stages is how many the product has.
 func (e *fewLogits) stages() int { return e.kTiles() / e.depth }
@@ -162,8 +166,12 @@ func (e *fewLogits) load() {
 		kt := column.DivI(tile.K)
 		s := at.Acquire()
 		k.MbarrierArriveExpectTx(s.Full, bytes)
-		k.TMALoad(s.Data, e.w, s.Full, ptx.Uint(0), e.expert.AddI(line), kt)
-		k.TMALoad(s.Data.At(e.depth*fewWBytes), e.x, s.Full, ptx.Uint(0), e.first, kt)
+		e.deep.Each(kt, e.expert.AddI(line), func(first int, at []ptx.U32) {
+			k.TMALoad(s.Data.At(first*fewWBytes), e.w, s.Full, at...)
+		})
+		e.deep.Each(kt, e.first, func(first int, at []ptx.U32) {
+			k.TMALoad(s.Data.At(e.depth*fewWBytes).Plus(e.box.MulI(first)), e.x, s.Full, at...)
+		})
 		at.Advance()
 	})
 }

@@ -106,5 +106,5 @@ func (r Router) lines() int {
 // kTiles is the depth of the product.
 func (r Router) kTiles() int {
 	count, _ := r.terms()
-	return count * r.Hidden / tile.K
+	return count * tile.Tiles(r.Hidden)
 }

@@ -98,7 +98,7 @@ func kTile(p gemm.Tiling) (mma, port float64) {
 func (m Model) Grouped(p gemm.Tiling, load Load, columns, depth int, epilogue float64, t driver.Target) float64 {
 	rowTiles := load.Rows/gemm.TileM + load.Experts/2 // half a tile of each expert is padding
 	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
-	kTiles := float64(depth / tile.K)
+	kTiles := float64(tile.Tiles(depth))
 	mma, port := kTile(p)
 	hidden := m.HiddenClocks * min(float64(p.Stages), kTiles)
 	loads := float64(gemm.TileABytes + p.TileBBytes()/p.ClusterM)

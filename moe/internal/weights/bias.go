@@ -54,12 +54,16 @@ func (b Bias) Sums(tensors []ptx.Global, expert, column ptx.U32, columns int, f 
 	sums := make([]ptx.F32, b.Parts*columns/2)
 	for i := range columns / block {
 		first := column.AddI(i * block)
-		if b.N%columns != 0 {
+		if b.N%columns != 0 && b.N%block == 0 {
 			first = first.Min(ptx.Uint(b.N - block))
 		}
-		first = first.Add(f.Column)
+		own := first.Add(f.Column)
 		for j := range block / 8 {
-			for part, pair := range b.pairs(tensors, expert, first, 8*j) {
+			at, behind := own, 8*j
+			if b.N%block != 0 { // a block may end at any 8 columns
+				at, behind = first.AddI(8*j).Min(ptx.Uint(b.N-8)).Add(f.Column), 0
+			}
+			for part, pair := range b.pairs(tensors, expert, at, behind) {
 				at := part*columns/2 + i*block/2 + 4*j
 				copy(sums[at:], []ptx.F32{pair[0], pair[1], pair[0], pair[1]}) // of both rows
 			}

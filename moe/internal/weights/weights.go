@@ -61,6 +61,9 @@ type Rows struct{ Parts, Width int }
 // Elements is the length of a row.
 func (r Rows) Elements() int { return r.Parts * r.Width }
 
+// Bytes is the size of so many.
+func (r Rows) Bytes(rows int) int64 { return int64(rows) * int64(r.Elements()) * tile.ElementBytes }
+
 // A are the rows of the activation.
 func A(c spec.Config) Rows { return Rows{1, whole(c.Intermediate)} }
 
@@ -76,7 +79,7 @@ func DH(c spec.Config) Rows {
 	return A(c)
 }
 
-func whole(n int) int { return (n + tile.K - 1) / tile.K * tile.K }
+func whole(n int) int { return tile.Tiles(n) * tile.K }
 
 // W2 is a layer's W2.
 func W2(c spec.Config) Matrix {
@@ -158,9 +161,14 @@ func (b B) hasPart() bool { return b.matrix.Part.Extent > 1 && !b.matrix.Apart }
 // Load starts the loads of a stage: of the sum the 64 from k on, of the columns
 // the tile's. part is gate (0) or up (1) of a tile that is of one of them.
 func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t schedule.Tile, k func() ptx.U32, part int) {
-	whole := b.MNMajor() && b.wholeAtoms() && !b.Halves
-	if whole && b.Tiling.ClusterM == 1 {
-		p.K.TMALoad(s.Data.At(gemm.TileABytes), b.of(maps, ptx.Uint(part)), s.Full, b.at(t, ptx.Uint(0), 0, k, ptx.Uint(part))...)
+	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // whose halves need not be whole atoms
+		boxes := 1
+		if !b.wholeAtoms() {
+			boxes = b.Tiling.TileN / tile.Block
+		}
+		for i := range boxes {
+			p.K.TMALoad(s.Data.At(gemm.TileABytes+i*tile.BlockBytes), b.of(maps, ptx.Uint(part)), s.Full, b.at(t, ptx.Uint(0), i, k, ptx.Uint(part))...)
+		}
 		return
 	}
 	p.LoadB(s, t, func(half ptx.U32) []gemm.Box {

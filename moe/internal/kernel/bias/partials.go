@@ -7,6 +7,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -25,6 +26,14 @@ const (
 func (o Of) width(c spec.Config) int {
 	if o == B1 {
 		return c.HWidth()
+	}
+	return c.Hidden
+}
+
+// rowWidth is the length of a row that is summed: a part of dH is whole tiles.
+func (o Of) rowWidth(c spec.Config) int {
+	if o == B1 {
+		return weights.DH(c).Elements()
 	}
 	return c.Hidden
 }
@@ -95,7 +104,11 @@ func (p Partials) Build() (*jit.Kernel[PartialsArgs], error) {
 	k.If(pair.Lt(ptx.LdGlobal[ptx.U32](count)).And(column.LtI(width)), func() {
 		entry := table.Index(pair, schedule.PairBytes)
 		first, n := ptx.LdGlobal[ptx.U32](entry.At(4)), ptx.LdGlobal[ptx.U32](entry.At(8))
-		from := rows.Index(column, tile.ElementBytes)
+		inRow := column
+		if of := weights.DH(p.Config); p.Of == B1 && of.Parts > 1 && of.Elements() != width {
+			inRow = column.Add(ptx.Select(column.GeI(p.Intermediate), ptx.Uint(of.Width-p.Intermediate), ptx.Uint(0)))
+		}
+		from := rows.Index(inRow, tile.ElementBytes)
 		sums := ptx.NewVars(k.Kernel, copied, ptx.Float(0))
 		add := func(row ptx.U32, n int) {
 			values, weight := make([][]ptx.U32, n), make([]ptx.F32, n)
@@ -105,7 +118,7 @@ func (p Partials) Build() (*jit.Kernel[PartialsArgs], error) {
 					weight[i] = ptx.LdGlobal[ptx.F32](scores.Index(ptx.LdGlobal[ptx.U32](pairOf.Index(of, 4)), 4))
 					of = ptx.LdGlobal[ptx.U32](gather.Index(of, 4))
 				}
-				values[i] = ptx.LdGlobalVec[ptx.U32](from.Index(of, width*tile.ElementBytes), 4)
+				values[i] = ptx.LdGlobalVec[ptx.U32](from.Index(of, p.Of.rowWidth(p.Config)*tile.ElementBytes), 4)
 			}
 			for i, v := range values {
 				for j, word := range v {

@@ -75,13 +75,14 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	e := &dhEpilogue{
 		act: activation.Of(d.Config).Gradient, onInput: d.ScoreOnInput,
 		k: k.Kernel, element: element.Of(d.Config), groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
+		width: weights.DH(d.Config).Elements(), aWidth: weights.A(d.Config).Elements(),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
 	}
 	cta := pipeline.NewCTA(k.Kernel)
 	e.slots = cta.Shared("slots", dhEpilogueBytes, 1024)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.Hidden / tile.K, Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.kTiles(), Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
 		Gathered: true, BMN: b.MNMajor(),
 	})
 	e.full = cta.Mbarriers("slots.full", dhSlotBarriers, 1)
@@ -97,18 +98,22 @@ func (d DH) check(name string) error {
 	if err := d.Tiling.CheckAtoms(name); err != nil {
 		return err
 	}
-	switch parts := d.Tiling.TileN / dhPart; {
-	case parts%(2*dhSlots) != 0:
+	if parts := d.Tiling.TileN / dhPart; parts%(2*dhSlots) != 0 {
 		return fmt.Errorf("%s: tiling %v: TileN must be a multiple of %d, for its slots' parity", name, d.Tiling, 2*dhSlots*dhPart)
-	case d.Hidden < 2*tile.K:
-		return fmt.Errorf("%s: hidden size %d, must be at least %d: H is loaded behind the second k-tile", name, d.Hidden, 2*tile.K)
 	}
 	return nil
 }
 
+// kTiles is the depth of the product: two at least, the second one's all zeros if
+// need be, as H is loaded behind that.
+func (d DH) kTiles() int { return max(2, tile.Tiles(d.Hidden)) }
+
+// groups is how many groups of neurons have a partial sum of a score's gradient.
+func groups(neurons int) int { return (neurons + ScoreGroup - 1) / ScoreGroup }
+
 // PartialBytes is the size of the scores' partial gradients for packed rows.
 func (d DH) PartialBytes(rows int) int64 {
-	return 4 * int64(rows) * int64(d.Intermediate/ScoreGroup)
+	return 4 * int64(rows) * int64(groups(d.Intermediate))
 }
 
 // hMap loads boxes of 16 rows of 32 neurons' parts of H: dimensions neuron,

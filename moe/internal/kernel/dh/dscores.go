@@ -122,7 +122,7 @@ func (e *dscores) gradient() {
 			e.score.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.pair, 4)))
 		}
 		k.If(e.row.Get().NeI(route.NoRow), func() {
-			e.sum(k, e.partial.Index(e.row.Get(), e.Intermediate/ScoreGroup*4), e.grad)
+			e.sum(k, e.partial.Index(e.row.Get(), groups(e.Intermediate)*4), e.grad)
 			if e.Bias {
 				e.grad.Set(e.grad.Get().Add(ptx.LdGlobal[ptx.F32](e.dots.Index(e.pair, 4))))
 			}
@@ -155,7 +155,7 @@ func (e *dscores) throughChosen(products ptx.Shared) {
 
 // sum adds a row's partial sums, several loads in flight.
 func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
-	n, width, inFlight := d.Intermediate/ScoreGroup, 4, 8
+	n, width, inFlight := groups(d.Intermediate), 4, 8
 	for n%width != 0 {
 		width /= 2 // rows are as far apart as they are long: they limit alignment
 	}

@@ -22,8 +22,10 @@ type dhEpilogue struct {
 	groups, neurons int
 	// hParts are the parts of H: gate and up, or one. inPairs: dH has gate and up of
 	// a neuron side by side.
-	hParts                  int
-	inPairs                 bool
+	hParts  int
+	inPairs bool
+	// width and aWidth are the lengths of a row of dH and of A', of whole tiles.
+	width, aWidth           int
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
 	scores, pairs, partials ptx.Global
@@ -156,6 +158,7 @@ func (e *dhTile) Store(acc []ptx.F32) {
 	e.k.If(e.rows.NeI(0), func() {
 		for part := range e.parts() {
 			e.waitFor(part)
+			e.clearPast(part, acc[part*dhPart/2:][:dhPart/2])
 			weighted := e.differentiate(part, acc[part*dhPart/2:][:dhPart/2])
 			if (part+1)*dhPart%ScoreGroup == 0 {
 				e.sumQuads(part * dhPart / ScoreGroup)
@@ -176,19 +179,18 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	k := e.k
 	slot := e.slot(part)
 	e.sync()
-	pitch := e.hParts * e.neurons
-	dh := e.dh.Index(e.row, pitch*tile.ElementBytes)
+	dh := e.dh.Index(e.row, e.width*tile.ElementBytes)
 	for i, half := range slot {
 		if e.inPairs {
-			e.copyRows(part, half, dh.At(i*dhPart*tile.ElementBytes), pitch, e.pairColumn)
+			e.copyRows(part, half, dh.At(i*dhPart*tile.ElementBytes), e.width, e.pairColumn, e.width-i*dhPart)
 			continue
 		}
-		e.copyRows(part, half, dh.At(i*e.neurons*tile.ElementBytes), pitch, e.neuron)
+		e.copyRows(part, half, dh.At(i*e.aWidth*tile.ElementBytes), e.width, e.neuron, e.aWidth)
 	}
 	e.sync()
 	e.staging.Store(slot[0], weighted)
 	e.sync()
-	e.copyRows(part, slot[0], e.a.Index(e.row, e.neurons*tile.ElementBytes), e.neurons, e.neuron)
+	e.copyRows(part, slot[0], e.a.Index(e.row, e.aWidth*tile.ElementBytes), e.aWidth, e.neuron, e.aWidth)
 	// What the warp has read and written comes before what TMA brings next: here,
 	// or in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
@@ -200,8 +202,8 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 
 // copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
 // for each lane at a time, to rows that are pitch elements apart, from the
-// part's column on.
-func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(part int) ptx.U32) {
+// part's column on, and end at a column.
+func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(part int) ptx.U32, end int) {
 	k := e.k
 	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)
 	from = from.Plus(tile.SwizzledNarrow(row, chunk))
@@ -209,11 +211,32 @@ func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, c
 	for h := range 2 {
 		valid := row.AddI(8 * h).Lt(e.rows)
 		if e.neurons%(e.groups*ScoreGroup) != 0 {
-			valid = valid.And(e.neuron(part).LtI(e.neurons))
+			inside := e.neuron(part).LtI(e.neurons)
+			if e.neurons%ScoreGroup != 0 {
+				inside = column(part).LtI(end)
+			}
+			valid = valid.And(inside)
 		}
 		v := ptx.LdSharedVec[ptx.U32](from.At(h*dhHalfBytes/2), 4)
 		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*tile.ElementBytes), v...) })
 	}
+}
+
+// clearPast makes a part's dA' 0 past the last neuron, whatever dO is: so are dH and
+// the sums of the score's gradient, as H is 0 there.
+func (e *dhTile) clearPast(part int, grad []ptx.F32) {
+	if e.neurons%ScoreGroup == 0 {
+		return
+	}
+	e.k.If(e.neuron(part).AddI(dhPart).GtI(e.neurons), func() {
+		for i := 0; i < len(grad); i += 4 {
+			e.k.If(e.neuron(part).AddI(i/4*8).GeI(e.neurons), func() {
+				for _, v := range grad[i:][:4] {
+					ptx.VarOf(v).Set(ptx.Float(0))
+				}
+			})
+		}
+	})
 }
 
 // differentiate puts dH in the place of a part's H, gives its A' and adds to the
@@ -318,8 +341,8 @@ func (e *dhTile) storePartials() {
 	group := e.t.Column.MulI(e.groups).Add(lane)
 	for h, sum := range e.joined {
 		row := e.rowInWarpgroup(h)
-		valid := row.Lt(e.t.ValidRows).And(lane.LtI(e.groups)).And(group.LtI(e.neurons / ScoreGroup))
-		at := e.partials.Index(e.t.FirstRow.Add(row), e.neurons/ScoreGroup*4).Index(group, 4)
+		valid := row.Lt(e.t.ValidRows).And(lane.LtI(e.groups)).And(group.LtI(groups(e.neurons)))
+		at := e.partials.Index(e.t.FirstRow.Add(row), groups(e.neurons)*4).Index(group, 4)
 		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
 	}
 }

@@ -101,7 +101,7 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
 	e.p = gemm.NewTwoTerm(k.Kernel, d.Element, k.TidX())
-	e.p.AMN, e.p.B = true, x
+	e.p.AMN, e.p.B, e.p.Atoms = true, x, d.xAtoms()
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
 	in := cta.Sub(part.MulI(m * n))
@@ -115,23 +115,22 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	return k.Build()
 }
 
+func (d DRouter) xAtoms() tile.Atoms { return tile.Atoms{Width: d.Hidden, Columns: gemm.TwoTermN} }
+
 func (d DRouter) xMap(a *Args) driver.TensorMap {
-	return tile.AtomMap(a.X, d.Hidden, a.Tokens, gemm.TwoTermN)
+	return d.xAtoms().Map(a.X, a.Tokens)
 }
 
 // store writes the warpgroup's part of the partial sums.
 func (e *drouter) store(partials ptx.Global, part, wg ptx.U32, acc []ptx.F32) {
-	k := e.p.K
 	f := tile.NewFragment(e.p.InRole())
 	for h := range 2 {
 		expert := e.m.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
 		row := partials.Index(part.MulI(e.of.NumExperts).Add(expert), 4*e.of.Hidden).Index(e.p.Column.Add(f.Column), 4)
 		for i := range gemm.TwoTermN / tile.Block {
-			k.If(expert.LtI(e.of.NumExperts).And(e.p.Column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
-				for j := range 8 {
-					a := acc[32*i+4*j+2*h:]
-					ptx.StGlobal(row.At(4*(i*tile.Block+8*j)), a[0], a[1])
-				}
+			e.p.EachEight(i, e.of.Hidden, expert.LtI(e.of.NumExperts), func(j int) {
+				a := acc[32*i+4*j+2*h:]
+				ptx.StGlobal(row.At(4*(i*tile.Block+8*j)), a[0], a[1])
 			})
 		}
 	}

@@ -53,12 +53,13 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	k := jit.NewBuilder[ExtraRowsArgs]("moe_extrarows", gemm.Threads, 1)
 	k.CTAs(func(a *ExtraRowsArgs) int { return (a.Tokens + gemm.TileM - 1) / gemm.TileM * x.tiles() })
 	extra := k.Ptr(&k.Args.DLogits)
+	atoms := tile.Atoms{Width: x.Hidden, Columns: gemm.TwoTermN}
 	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
-		return tile.AtomMap(a.RouterWeights, x.Hidden, lines, gemm.TwoTermN)
+		return atoms.Map(a.RouterWeights, lines)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
 	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, x.Element, k.TidX()), from: extra, to: out, tokens: tokens}
-	e.p.B = w
+	e.p.B, e.p.Atoms = w, atoms
 	cta := k.CtaidX()
 	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
 	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
@@ -111,11 +112,9 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 		t := e.token.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
 		row := e.to.Index(t, tile.ElementBytes*e.of.Hidden).Index(column.Add(f.Column), tile.ElementBytes)
 		for i := range gemm.TwoTermN / tile.Block {
-			k.If(t.Lt(e.tokens).And(column.AddI(i*tile.Block).LtI(e.of.Hidden)), func() {
-				for j := range 8 {
-					v := acc[32*i+4*j+2*h:]
-					ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), e.of.Element.Pack(k, v[0], v[1]))
-				}
+			e.p.EachEight(i, e.of.Hidden, t.Lt(e.tokens), func(j int) {
+				v := acc[32*i+4*j+2*h:]
+				ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), e.of.Element.Pack(k, v[0], v[1]))
 			})
 		}
 	}

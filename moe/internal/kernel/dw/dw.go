@@ -180,9 +180,12 @@ func kTiles(t item) ptx.U32 {
 	return t.rows.AddI(tile.K - 1).DivI(tile.K).Max(ptx.Uint(1))
 }
 
+// rowsAtoms are the tiles of the packed rows.
+func (d DW) rowsAtoms() tile.Atoms { return tile.Atoms{Width: d.width(), Columns: d.Tiling.TileN} }
+
 // rowsMap loads the packed rows in boxes of 64 rows x TileN columns.
 func (d DW) rowsMap(a *Args) driver.TensorMap {
-	return tile.AtomMap(a.PackedRows, d.width(), a.Rows, d.Tiling.TileN)
+	return d.rowsAtoms().Map(a.PackedRows, a.Rows)
 }
 
 // outMapOf stores a 16-bit gradient that is overwritten, in boxes of 64 x 64: the

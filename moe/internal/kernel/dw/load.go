@@ -40,7 +40,7 @@ func (e *dw) load() {
 			k.IfElse(kt.Lt(full), func() {
 				k.If(elected, func() {
 					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(e.Tiling.TileBBytes()))
-					k.TMALoad(s.Data.At(gemm.TileABytes), e.rowsMap, s.Full, ptx.Uint(0), t.row.Add(kt.MulI(tile.K)), t.n.DivI(tile.Block))
+					e.rowsAtoms().Load(k, s.Data.At(gemm.TileABytes), e.rowsMap, s.Full, t.row.Add(kt.MulI(tile.K)), t.n)
 				})
 				g.copy(s, tokens, ptx.Uint(tile.K))
 			}, func() {

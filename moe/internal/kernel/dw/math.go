@@ -205,6 +205,8 @@ type pair struct {
 	offset int // in elements from the thread's place
 	// values gives them; all threads of a warp ask.
 	values func() (lo, hi ptx.F32)
+	// line and neuron are how far they are from the thread's place.
+	line, neuron int
 }
 
 // direct writes 64 columns from the accumulators.
@@ -223,6 +225,10 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 		neuron, pairs = s.straight(f, neuron, acc)
 	}
 	at := s.place(t, line, neuron, part)
+	if s.inPart() {
+		s.directInPart(at, line, neuron, pairs)
+		return
+	}
 	// All loads of what is there are in flight at once; the sums come one by one,
 	// as no register is left for those of 64 columns beside them.
 	old := make([][]ptx.F32, len(pairs))
@@ -240,11 +246,30 @@ func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
 	}
 }
 
+// inPart: blocks of 64 x 64 may end past the last line or neuron.
+func (d DW) inPart() bool { return d.Hidden%tile.Block != 0 || d.neurons()%tile.Block != 0 }
+
+// neurons is how many columns the gradient has of each part.
+func (d DW) neurons() int {
+	_, _, columns := d.matrix()
+	return columns.Extent
+}
+
+// directInPart writes the pairs that are there, from a line and neuron on.
+func (s *writer) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
+	for _, p := range pairs {
+		lo, hi := p.values()
+		s.k.If(line.AddI(p.line).LtI(s.Hidden).And(neuron.AddI(p.neuron).LtI(s.neurons())), func() {
+			s.Store.Write(s.k, element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), lo, hi)
+		})
+	}
+}
+
 // follow: up's columns follow gate's in the gradient as they do in the packed
 // rows, so that a column is its own place.
 func (d DW) follow() bool {
 	of, _, columns := d.matrix()
-	return !of.Apart && of.Part.Stride == columns.Extent*columns.Stride
+	return !of.Apart && !d.inPart() && of.Part.Stride == columns.Extent*columns.Stride
 }
 
 // straight gives the pairs along the neurons, and the thread's first neuron.
@@ -253,7 +278,7 @@ func (s *writer) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U
 	var pairs []pair
 	for j := range 8 {
 		for h := range 2 {
-			pairs = append(pairs, pair{8*j + 8*h*lines.Stride, func() (lo, hi ptx.F32) { return acc[4*j+2*h], acc[4*j+2*h+1] }})
+			pairs = append(pairs, pair{8*j + 8*h*lines.Stride, func() (lo, hi ptx.F32) { return acc[4*j+2*h], acc[4*j+2*h+1] }, 8 * h, 8 * j})
 		}
 	}
 	return neuron.Add(f.Column), pairs
@@ -274,7 +299,7 @@ func (s *writer) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32)
 				got := ptx.Select(isOdd, a, b).Bits().ShflXor(4).AsF32()
 				return ptx.Select(isOdd, got, a), ptx.Select(isOdd, b, got)
 			}
-			pairs = append(pairs, pair{8*j*columns.Stride + 8*h, swap})
+			pairs = append(pairs, pair{8*j*columns.Stride + 8*h, swap, 8 * h, 8 * j})
 		}
 	}
 	return line.Sub(odd), neuron.Add(f.Column).Add(odd), pairs

@@ -52,6 +52,11 @@ var Layers = []Layer{
 	{Name: "fp16", Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8, Type: spec.F16, Logits: spec.LogitsF16}},
 	{Name: "fp16-bias-shared", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 60, TopK: 6, Type: spec.F16, Logits: spec.LogitsF32, RouterF32: true,
 		WeightOrder: spec.InOut, GateUp: spec.Interleaved, Bias: true, SharedExperts: 1, SharedGate: true, Lists: true}},
+	{Name: "uneven", Config: spec.Config{Hidden: 1456, Intermediate: 464, NumExperts: 60, TopK: 4, SharedExperts: 1, SharedGate: true}},
+	{Name: "uneven-in-out", Config: spec.Config{Hidden: 848, Intermediate: 176, NumExperts: 24, TopK: 3, WeightOrder: spec.InOut, GateUp: spec.Interleaved, Bias: true,
+		RouterF32: true, Logits: spec.LogitsF32, Lists: true}},
+	{Name: "uneven-apart", Config: spec.Config{Hidden: 720, Intermediate: 336, NumExperts: 16, TopK: 2, GateUp: spec.Apart, WeightOrder: spec.InOut, Activation: spec.GeGLUErf,
+		Type: spec.F16, Logits: spec.LogitsF16}},
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 
