@@ -83,10 +83,7 @@ type flight struct {
 	in     *inst
 }
 
-func (s *mmaState) reset(k *Kernel) {
-	if s.classes == nil {
-		s.classes = make([]accumulator, len(k.classes))
-	}
+func (s *mmaState) reset() {
 	clear(s.classes)
 	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
 }

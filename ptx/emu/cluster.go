@@ -15,7 +15,7 @@ type cta struct {
 	linear    int
 	warps     []*warp
 	groups    []*warpgroup
-	shared    sharedMemory
+	shared    *sharedMemory
 	bars      [16]namedBarrier
 	// freeRegs are registers that setmaxnreg.dec gave back, counted in
 	// registers of a thread of one warp.

@@ -211,7 +211,7 @@ func (b *bulkLoad) global(at uint64, n uint32) []byte {
 
 // complete moves the bytes and signals the barrier.
 func (b *bulkLoad) complete() outcome {
-	cl, s := b.warp.cta.cluster, &b.to.shared
+	cl, s := b.warp.cta.cluster, b.to.shared
 	switch {
 	case b.from != nil:
 		copy(s.bytes[b.dst:][:b.size], b.from.shared.bytes[b.src:])
@@ -359,7 +359,7 @@ func (w *warp) limitStores() outcome {
 
 // finishStore reads shared memory, and unless readOnly writes global memory.
 func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
-	s, cl := &w.cta.shared, w.cta.cluster
+	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {
 		st.read = true
 		for r := range st.runs() {

@@ -178,7 +178,7 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 	if r.arrive {
 		return
 	}
-	cl, s := w.cta.cluster, &w.cta.shared
+	cl, s := w.cta.cluster, w.cta.shared
 	for m := r.lanes & lanes; m != 0; m &= m - 1 {
 		l := first(m)
 		dst := s.bytes[r.dst[l] : r.dst[l]+r.size]

@@ -39,7 +39,7 @@ func (c *cta) exited() bool {
 // their own CTA: the offsets go to w.offsets. Otherwise the lanes are to be
 // looked at one by one. reads demands that the bytes were written.
 func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
-	s := &w.cta.shared
+	s := w.cta.shared
 	base := &w.r32[o.slot]
 	by := uint32(o.imm) - uint32(w.cta.rank)<<sharedRankBit
 	last := uint32(len(s.bytes)) - size
@@ -126,7 +126,7 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return failed
 	}
 	if w.own(a, mask, n, false) {
-		s := &w.cta.shared
+		s := w.cta.shared
 		w.storeLanes(s.bytes, v, int(size), mask)
 		bits := uint64(1)<<n - 1
 		for m := mask; m != 0; m &= m - 1 {

@@ -243,7 +243,7 @@ func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMe
 	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil && w.deny(in, 1<<l, p) == failed {
 		return nil, 0, false
 	}
-	return &c.shared, at, true
+	return c.shared, at, true
 }
 
 func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {

@@ -112,6 +112,7 @@ type grid struct {
 	mu    sync.Mutex
 	next  int64 // the cluster that begins next
 	made  int64 // clusters that were given memory
+	ended []*cluster
 	fault *Fault
 	at    int64 // cluster of fault
 }
@@ -187,6 +188,9 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		close(g.helpers)
 		helping.Wait()
 	}
+	for _, cl := range g.ended {
+		cl.leave()
+	}
 	if g.fault != nil {
 		return g.fault
 	}
@@ -257,6 +261,11 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 // on a GPU that holds them all.
 func (g *grid) work() {
 	var waiting, free []*cluster
+	defer func() {
+		g.mu.Lock()
+		g.ended = append(g.ended, free...)
+		g.mu.Unlock()
+	}()
 	for !g.stop.Load() {
 		cl := g.begin(&free)
 		if cl == nil && len(waiting) > 0 {
@@ -336,7 +345,7 @@ func (g *grid) report(cl *cluster) {
 func (g *grid) newCluster() *cluster {
 	cl := &cluster{grid: g}
 	for rank := range g.cluster.Count() {
-		c := &cta{cluster: cl, rank: rank}
+		c := &cta{cluster: cl, rank: rank, shared: sharedPool.Get().(*sharedMemory)}
 		for id := range (g.threads + warpLanes - 1) / warpLanes {
 			w := newWarp(g.kernel)
 			w.cta, w.id = c, id
@@ -349,6 +358,20 @@ func (g *grid) newCluster() *cluster {
 		cl.ctas = append(cl.ctas, c)
 	}
 	return cl
+}
+
+// leave gives the memory of a finished cluster to later launches.
+// Reports of races may name its warps until the launch ends.
+func (cl *cluster) leave() {
+	for _, w := range cl.warps {
+		w.settle()
+		w.cta = nil
+		warpPool.Put(w)
+	}
+	for _, c := range cl.ctas {
+		c.shared.shadow = nil
+		sharedPool.Put(c.shared)
+	}
 }
 
 // reset starts the cluster's life as number i of the grid.

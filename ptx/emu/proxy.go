@@ -24,10 +24,8 @@ func (p *proxyState) reset(on bool, bytes, threads int) {
 	if !on {
 		return
 	}
-	if len(p.words) < bytes/4+1 {
-		p.words = make([]uint64, bytes/4+1)
-		p.fenced = make([]uint64, (threads+warpLanes-1)/warpLanes*warpLanes)
-	}
+	p.words = sized(p.words, bytes/4+1)
+	p.fenced = sized(p.fenced, (threads+warpLanes-1)/warpLanes*warpLanes)
 	clear(p.words)
 	clear(p.fenced)
 }

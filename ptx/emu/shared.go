@@ -28,12 +28,9 @@ type sharedMemory struct {
 
 func (s *sharedMemory) reset(bytes int) {
 	size := sharedBase + bytes
-	if cap(s.bytes) < size {
-		s.bytes = make([]byte, size)
-		s.written = make([]uint64, size/64+2)
-		s.barriers = make([]uint64, size/512+2)
-	}
-	s.bytes = s.bytes[:size]
+	s.bytes = sized(s.bytes, size)
+	s.written = sized(s.written, size/64+2)
+	s.barriers = sized(s.barriers, size/512+2)
 	fillBytes(s.bytes, poison)
 	clear(s.written)
 	clear(s.barriers)

@@ -2,6 +2,8 @@ package emu
 
 import (
 	"math/bits"
+	"slices"
+	"sync"
 
 	"sonicmoe/ptx/emu/internal/mma"
 )
@@ -66,19 +68,29 @@ type warp struct {
 	sync mmaOperands
 }
 
-// newWarp makes the register files of a kernel's warp, with its constants.
-func newWarp(k *Kernel) *warp {
-	w := &warp{
-		r32: make(mma.Registers, k.slots[bank32]),
-		r64: make([][warpLanes]uint64, k.slots[bank64]),
-		p:   make([]uint32, k.slots[bankPred]),
+// warpPool and sharedPool hold what clusters that ended leave to those of later
+// launches: to map and clear it anew took longer than many a launch.
+var (
+	warpPool   = sync.Pool{New: func() any { w := &warp{}; w.products.done.L = &w.products.mu; return w }}
+	sharedPool = sync.Pool{New: func() any { return &sharedMemory{} }}
+)
 
-		local: make([]byte, k.localBytes*warpLanes),
-	}
-	w.products.done.L = &w.products.mu
+// sized is a slice of n elements, in s's memory if there is room; what they hold
+// is undefined.
+func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
+
+// newWarp makes the register files of a kernel's warp, with its constants.
+// Registers keep what an earlier warp left there: ok says that nobody wrote them.
+func newWarp(k *Kernel) *warp {
+	w := warpPool.Get().(*warp)
+	w.r32 = sized(w.r32, k.slots[bank32])
+	w.r64 = sized(w.r64, k.slots[bank64])
+	w.p = sized(w.p, k.slots[bankPred])
+	w.local = sized(w.local, k.localBytes*warpLanes)
 	for b := range w.ok {
-		w.ok[b] = make([]uint32, k.slots[b])
+		w.ok[b] = sized(w.ok[b], k.slots[b])
 	}
+	w.mma.classes = sized(w.mma.classes, len(k.classes))
 	for _, c := range k.const32 {
 		for l := range warpLanes {
 			w.r32[c.slot][l] = c.value
@@ -89,7 +101,7 @@ func newWarp(k *Kernel) *warp {
 			w.r64[c.slot][l] = c.value
 		}
 	}
-	w.p[slotTrue] = fullMask
+	w.p[slotZero], w.p[slotTrue] = 0, fullMask
 	return w
 }
 
@@ -135,7 +147,7 @@ func (w *warp) reset(c *cta, id, threads int) {
 	w.cluster = clusterWait{}
 	w.copies = copyQueue{}
 	w.bulk = bulkQueue{}
-	w.mma.reset(k)
+	w.mma.reset()
 }
 
 func (w *warp) fill32(slot int32, v uint32) {

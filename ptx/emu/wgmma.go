@@ -117,7 +117,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 
 // loadSlab reads and decodes operand 0, A, or 1, B.
 func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, p *product) bool {
-	s := &g.warps[0].cta.shared
+	s := g.warps[0].cta.shared
 	d, _ := DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
 	major, negate := op.in.major(operand), op.in.negates(operand)
 	fenced := uint64(0)
