@@ -40,7 +40,7 @@ def _present(t: Tensor | None) -> Tensor | None:
 
 
 def _new_logits(c: Config, x: Tensor) -> Tensor:
-    return x.new_empty((x.shape[0], c.num_experts), dtype=DTYPES[c.logits])
+    return x.new_empty((x.numel() // c.hidden, c.num_experts), dtype=DTYPES[c.logits])
 
 
 def _new_h(c: Config, x: Tensor, rows: int) -> Weights:
@@ -68,13 +68,12 @@ def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, 
     if watched():
         return None
     if torch.is_grad_enabled() and _any_requires_grad(x, weights):
-        plan = None if logits else _plans.plan(_plans.Training, c.key, x, False, balance, z_loss)
-        o = plan and _train(plan, x, *weights)
-        return None if o is None else (o, None)
+        plan = _plans.plan(_plans.Training, c.key, x, False, logits, balance, z_loss)
+        return plan and _train(plan, x, *weights)
     plan = _plans.plan(_plans.Inference, c.key, x, False, logits)
     if plan is None:
         return None
-    o, l_out = torch.empty_like(x), x.new_empty((x.numel() // c.hidden, c.num_experts), dtype=DTYPES[c.logits]) if logits else None
+    o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     return (o, l_out) if _queued(plan.queue(x, o, l_out, *weights)) else None
 
 
@@ -255,8 +254,9 @@ def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, weights: Weight
     if watched():
         return None
     if torch.is_grad_enabled() and (scores.requires_grad or _any_requires_grad(x, weights)):
-        plan = _plans.plan(_plans.Training, config, x, True, 0.0, 0.0)
-        return plan and _train(plan, x, scores, expert_ids, *weights)
+        plan = _plans.plan(_plans.Training, config, x, True, False, 0.0, 0.0)
+        given = plan and _train(plan, x, scores, expert_ids, *weights)
+        return given and given[0]
     plan = _plans.plan(_plans.Inference, config, x, True, False)
     if plan is None:
         return None
@@ -396,21 +396,22 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, plan, x, *tensors):
-        o = torch.empty_like(x)
-        kept = torch.empty(plan.kept_bytes(x.numel() // x.shape[-1]), dtype=torch.uint8, device=x.device)
-        if not _queued(plan.forward.queue(x, o, kept, *tensors)):
+        c = plan.config
+        o, l_out = torch.empty_like(x), _new_logits(c, x) if plan.logits else None
+        kept = torch.empty(plan.kept_bytes(x.numel() // c.hidden), dtype=torch.uint8, device=x.device)
+        if not _queued(plan.forward.queue(x, o, l_out, kept, *tensors)):
             raise _Refused
         if not plan.routed:
             tensors = *tensors[:_SELECTION_BIAS], None, *tensors[_SELECTION_BIAS + 1 :]
-        ctx.save_for_backward(x, kept, *tensors)
+        ctx.save_for_backward(x, l_out, kept, *tensors)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
-        return o
+        return o, l_out
 
     @staticmethod
-    def backward(ctx, d_o):
-        x, kept, *tensors = ctx.saved_tensors
-        if d_o is None:
+    def backward(ctx, d_o, d_logits):
+        x, l_out, kept, *tensors = ctx.saved_tensors
+        if d_o is None and d_logits is None:
             return (None,) * (2 + len(tensors))
         plan, (_, wants_dx, *wanted) = ctx.plan, ctx.needs_input_grad
         gradients, into = [], []
@@ -422,9 +423,11 @@ class _Trained(torch.autograd.Function):
                     t.grad_added_to_main_grad = True
             into.append(main)
             gradients.append(torch.empty_like(t) if wants and t is not None and main is None else None)
-        d_o = d_o.contiguous()
+        d_o = torch.zeros_like(x) if d_o is None else d_o.contiguous()
+        if d_logits is not None:
+            d_logits = d_logits.float().contiguous()
         dx = torch.empty_like(x) if wants_dx else None
-        if not _queued(plan.backward.queue(d_o, x, kept, *tensors, dx, *gradients, *into)):
+        if not _queued(plan.backward.queue(d_o, d_logits, x, l_out, kept, *tensors, dx, *gradients, *into)):
             want("the gradient of o", d_o, x.dtype, x.shape, x.device)
             check_into(EXPERTS if plan.routed else WEIGHTS, tensors[2 * plan.routed :], into[2 * plan.routed :])
             raise Error("a gradient or a main_grad is not a plain tensor of the device of x, must be")
@@ -434,8 +437,8 @@ class _Trained(torch.autograd.Function):
 _SELECTION_BIAS = WEIGHTS.index("selection_bias")
 
 
-def _train(plan: _plans.Training, *tensors: Tensor | None) -> Tensor | None:
-    """The output of a pass that autograd follows; None where a tensor is not what is wanted."""
+def _train(plan: _plans.Training, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
+    """Output and logits of a pass that autograd follows; None where a tensor is not what is wanted."""
     try:
         return _Trained.apply(plan, *tensors)
     except _Refused:

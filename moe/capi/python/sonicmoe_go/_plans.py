@@ -130,44 +130,51 @@ def _routing(c: Config) -> list[Part]:
     return [("scores", 4 * c.top_k), ("expert_ids", 4 * c.top_k)]
 
 
+def _given(c: Config, logits: bool) -> list[Wanted]:
+    """x, o and logits, which all forward passes begin with."""
+    own, rows = DTYPES[c.type], (-1, c.hidden)
+    return [("x", own, rows, _ROWS), ("o", own, rows, _ROWS), ("logits", DTYPES[c.logits] if logits else None, (-1, c.num_experts), 0)]
+
+
 class Inference(Plan):
     """x, o, logits, and the operands: a forward pass that nothing follows."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool):
         c = l.config
-        own, rows = DTYPES[c.type], (-1, c.hidden)
-        outputs = ("x", own, rows, _ROWS), ("o", own, rows, _ROWS), ("logits", DTYPES[c.logits] if logits else None, (-1, c.num_experts), 0)
-        super().__init__(l, l.address("experts" if routed else "forward"), [*outputs, *_operands(c, routed)], [] if routed else _routing(c), device)
+        wanted, parts = [*_given(c, logits), *_operands(c, routed)], [] if routed else _routing(c)
+        super().__init__(l, l.address("experts" if routed else "forward"), wanted, parts, device)
 
 
 class Training:
-    """A forward pass of x, o, what it keeps and the operands, and the backward pass of all that."""
+    """A forward pass of x, o, logits, what it keeps and the operands. Then backward of d_o, d_logits, those without o, and
+    room for dx, for gradients of the operands, and for those that are added to what is there."""
 
-    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, balance: float, z_loss: float):
-        c, self.routed = l.config, routed
-        own, rows, width = DTYPES[c.type], (-1, c.hidden), DTYPES[c.type].itemsize
+    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool, balance: float, z_loss: float):
+        self.config, self.routed, self.logits = l.config, routed, logits
+        c = l.config
         # What backward must be given again lies in one tensor: every tensor costs the host as much as half a kernel.
+        width = DTYPES[c.type].itemsize
         parts = [("h", c.top_k * c.h_width * width)]
         if c.shared_experts:
             parts.append(("shared_h", c.shared_experts * c.h_width * width))
         if not routed:
             parts += _routing(c)
-            if balance or z_loss or c.saves_logits:
+            if not logits and (balance or z_loss or c.saves_logits):
                 parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize))
         self.bytes = tuple(n for _, n in parts)
-        operands = _operands(c, routed)
-        x, kept = ("x", own, rows, _ROWS), ("kept", torch.uint8, (-1,), _KEPT)
-        forward = [x, ("o", own, rows, _ROWS), kept, *operands]
+        (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routed)
+        forward = [x, o, l_out, kept, *operands]
         self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
         # Backward has no use of a selection bias, and nothing but weights has a main_grad.
         operands = [(name, None if name == "selection_bias" else dtype, *of) for name, dtype, *of in operands]
-        gradients, into = [("dx", own, rows, _ROWS | _OPTIONAL)], []
+        gradients, into = [("dx", *x[1:3], _ROWS | _OPTIONAL)], []
         for name, dtype, shape, _ in operands:
             weight = name not in ("scores", "expert_ids")
             dtype = None if name == "expert_ids" else dtype
             gradients.append(("d_" + name, dtype, shape, _OPTIONAL | _GRADIENT * weight))
             into.append(("d_" + name, dtype if weight else None, shape, _OPTIONAL | _GRADIENT | _ADDED))
-        backward = [("d_o", own, rows, _ROWS), x, kept, *operands, *gradients, *into]
+        d_logits = ("d_logits", torch.float32 if logits else None, (-1, c.num_experts), _OPTIONAL)
+        backward = [("d_o", *x[1:]), d_logits, x, l_out, kept, *operands, *gradients, *into]
         function = l.address("experts_backward" if routed else "backward")
         self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, balance=balance, z_loss=z_loss)
 

@@ -145,12 +145,17 @@ class SonicMoE(nn.Module):
         """
         experts, kind = getattr(block, "experts", None), type(block).__name__
         gate = getattr(block, "gate", None) or getattr(block, "router", None)
-        config = getattr(experts, "config", None)
-        if gate is None or config is None:
+        # Llama-4's experts have none: then it is their neighbours'.
+        config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
+        if gate is None or experts is None or config is None:
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
-        if getattr(block, "jitter_noise", 0):
-            raise ArgumentError(f"{kind} has jitter_noise {block.jitter_noise}, must be 0")
-        c = Config.of_model(config.to_json_string(use_diff=False))
+        for name in ("jitter_noise", "input_jitter_noise"):
+            if getattr(block, name, 0):
+                raise ArgumentError(f"{kind} has {name} {getattr(block, name)}, must be 0")
+        try:
+            c = Config.of_model(config.to_json_string(use_diff=False))
+        except ArgumentError as err:
+            raise ArgumentError(f"{err}; register_with_transformers() runs a model's experts with its own router") from None
         own = next(experts.parameters()).dtype
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
         fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
@@ -160,6 +165,10 @@ class SonicMoE(nn.Module):
             self.add_module(_shared(c), getattr(block, "shared_experts", None) or getattr(block, "shared_expert", None))
         if c.shared_gate:
             self.shared_expert_gate = block.shared_expert_gate
+        bias = block._buffers.get("e_score_correction_bias")
+        if bias is not None:  # MiniMax-M2's, which its router is given
+            self.register_buffer("e_score_correction_bias", bias)
+            self._paths = tuple((i, ((), name) if name == "e_score_correction_bias" else (m, name)) for i, (m, name) in self._paths)
         self._covers(block)
         return self
 

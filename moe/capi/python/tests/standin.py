@@ -67,7 +67,7 @@ class StandIn:
             return weights[name[2:]][0] * _BYTES[got[name, "how"][0]]
         return {
             "workspace": got["workspace_bytes"], "h": t * c.top_k * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
-            "logits": t * c.num_experts * logits,
+            "logits": t * c.num_experts * logits, "d_logits": t * c.num_experts * 4,
             **dict.fromkeys(("x", "o", "d_o", "dx"), t * c.hidden * own), **dict.fromkeys(("scores", "expert_ids", "d_scores"), t * c.top_k * 4),
         }.get(name)  # fmt: skip
 

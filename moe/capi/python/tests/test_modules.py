@@ -184,6 +184,7 @@ FAMILIES = {
         "intermediate_size": 256, "moe_intermediate_size": 64, "n_routed_experts": 4, "head_dim": 32, "first_k_dense_replace": 1,
         "n_group": 1, "topk_group": 1,
     },
+    "phimoe": {"intermediate_size": 64, "num_local_experts": 4},
     "deepseek_v3": {
         "intermediate_size": 256, "moe_intermediate_size": 64, "n_routed_experts": 4, "first_k_dense_replace": 1, "n_group": 2,
         "topk_group": 1, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32,
@@ -198,7 +199,8 @@ def model_of(family, device, families=FAMILIES):
         "num_experts_per_tok": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.08,
     }  # fmt: skip
     config = transformers.AutoConfig.for_model(family, **(common | families[family]))
-    return transformers.AutoModelForCausalLM.from_config(config).to(device, torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(device, torch.bfloat16)
+    return model.eval()  # Phi-3.5's router draws while it trains
 
 
 def switch(model, name):
@@ -238,7 +240,6 @@ BLOCKS = FAMILIES | {
     "minimax": {"intermediate_size": 64, "num_local_experts": 4, "head_dim": 32},
     "granitemoe": {"intermediate_size": 64, "num_local_experts": 4},
     "deepseek_v2": FAMILIES["deepseek_v3"],
-    "phimoe": {"intermediate_size": 64, "num_local_experts": 4},
     "llama4_text": {"intermediate_size": 64, "num_local_experts": 4},
     "minimax_m2": {"intermediate_size": 64, "num_local_experts": 4, "head_dim": 32},
 }  # fmt: skip
@@ -256,20 +257,21 @@ def block_of(family, device):
 
 
 @pytest.mark.parametrize(
-    "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2"]
+    "family", ["mixtral", "qwen3_moe", "olmoe", "glm4_moe", "deepseek_v3", "gpt_oss", "qwen2_moe", "qwen3_next", "minimax", "granitemoe", "deepseek_v2", "llama4_text", "minimax_m2"]
 )  # fmt: skip
 def test_from_hf(device, family):
     """A block and its gradients beside the eager one in float64. Tokens whose experts are almost
     level may go elsewhere here: the median of tokens tells."""
     block = block_of(family, device)
     truth = copy.deepcopy(block).double()
-    truth.experts.config._experts_implementation = "eager"
+    if hasattr(truth.experts, "config"):  # Llama-4's know no other
+        truth.experts.config._experts_implementation = "eager"
     ours = sonicmoe_go.SonicMoE.from_hf(block)
     assert ours.experts.down_proj is block.experts.down_proj
     x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
     wide_x = x.detach().double().requires_grad_()
     want = truth(wide_x)
-    want = want[0] if isinstance(want, tuple) else want
+    want = (want[0] if isinstance(want, tuple) else want).view(x.shape)
     got = ours(x)
     d_o = torch.randn_like(x)
     got.backward(d_o)
@@ -291,9 +293,7 @@ def test_from_hf(device, family):
 @pytest.mark.parametrize(
     "family, words",
     [
-        ("phimoe", "SparseMixer"),
-        ("llama4_text", "no router and experts"),
-        ("minimax_m2", "has no gate.e_score_correction_bias, must have one"),
+        ("phimoe", "SparseMixer, .* register_with_transformers\\(\\) runs a model's experts with its own router"),
     ],
 )
 def test_from_hf_says_what_it_can_not(device, family, words):

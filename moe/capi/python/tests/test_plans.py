@@ -32,6 +32,9 @@ def passes(monkeypatch):
 WHOLE = {
     (test_layer.test_forward_and_gradients,): 2,
     (test_layer.test_losses_on_the_router,): 2,
+    (test_layer.test_logits_are_differentiable,): 2,
+    (test_layer.test_logits_alone,): 2,
+    (test_modules.test_sonicmoes_layer, "constructor", True): 2,
     (test_layer.test_experts_with_given_routing,): 2,
     (test_layer.test_only_wanted_gradients,): 2,
     (test_layer.test_biases_into_main_grad,): 4,
@@ -104,18 +107,18 @@ def test_pass(plan):
 
 def test_training_keeps_its_parts_in_one_tensor():
     c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid")
-    made = _plans.Training(layer := Noted(c.key), (1, 0), False, 0.5, 0.25)
+    made = _plans.Training(layer := Noted(c.key), (1, 0), False, False, 0.5, 0.25)
     x, o, _, *_ = tensors()
     weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(c)]
     bytes_of = {"h": 2 * TOKENS * 128 * 2, "shared_h": TOKENS * 128 * 2, "scores": TOKENS * 2 * 4, "expert_ids": TOKENS * 2 * 4, "logits": TOKENS * 4 * 2}
     kept = torch.empty(made.kept_bytes(TOKENS), dtype=torch.uint8)
     assert kept.numel() == sum(b + 255 & -256 for b in bytes_of.values())
-    assert made.forward.queue(x, o, kept[:-1], *weights) == -1 and not layer.passes
-    assert made.forward.queue(x, o, kept, *weights) == 0
+    assert made.forward.queue(x, o, None, kept[:-1], *weights) == -1 and not layer.passes
+    assert made.forward.queue(x, o, None, kept, *weights) == 0
     into = [None if w is None else torch.zeros_like(w, dtype=torch.float32) for w in weights]
     gradients = [None if w is None or i % 2 else torch.empty_like(w) for i, w in enumerate(weights)]
-    assert made.backward.queue(o, x, kept, *weights, None, *gradients, *[None] * 14) == 0
-    assert made.backward.queue(o, x, kept, *weights, x, *[None] * 14, *into) == 0
+    assert made.backward.queue(o, None, x, None, kept, *weights, None, *gradients, *[None] * 14) == 0
+    assert made.backward.queue(o, None, x, None, kept, *weights, x, *[None] * 14, *into) == 0
     forward, backward, added = layer.passes
     at = kept.data_ptr()
     for name, size in bytes_of.items():
@@ -128,9 +131,9 @@ def test_training_keeps_its_parts_in_one_tensor():
             assert (backward["d_" + name], backward["d_" + name, "how"]) == ((0, (0, 0)) if g is None else (g.data_ptr(), (0, 0))), name
             assert (added["d_" + name], added["d_" + name, "how"]) == ((0, (0, 0)) if to is None else (to.data_ptr(), (1, 1))), name
     for wrong in (x.float(), x[1:], None):
-        assert made.backward.queue(wrong, x, kept, *weights, None, *gradients, *[None] * 14) == -1
+        assert made.backward.queue(wrong, None, x, None, kept, *weights, None, *gradients, *[None] * 14) == -1
     into[0] = into[0].half()
-    assert made.backward.queue(o, x, kept, *weights, None, *gradients, *into) == -1
+    assert made.backward.queue(o, None, x, None, kept, *weights, None, *gradients, *into) == -1
     assert len(layer.passes) == 3
 
 

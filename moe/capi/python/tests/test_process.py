@@ -46,6 +46,27 @@ def test_two_layers_at_once(device):
         assert torch.equal(second, sonicmoe_go.moe(*wide, other)[0])
 
 
+def test_two_streams(device):
+    """Training steps on two streams, of two layers, at the same time."""
+    if device != "cuda":
+        pytest.skip("the emulated device has one stream")
+    others = sonicmoe_go.Config(hidden=128, intermediate=64, num_experts=4, top_k=1)
+    given = [(tensors(device, tokens=1 << 12), c) for c in (CONFIG, others)]
+
+    def step(ts, c):
+        return torch.autograd.grad(sonicmoe_go.moe(*ts, c)[0].float().square().sum(), ts)
+
+    want = [step(*g) for g in given]
+    torch.cuda.synchronize()
+    for _ in range(10):
+        got = []
+        for g in given:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                got.append(step(*g))
+        torch.cuda.synchronize()
+        assert all(torch.equal(a, b) for w, g in zip(want, got) for a, b in zip(w, g))
+
+
 def test_child_of_a_fork_is_told(device):
     if device == "cuda":
         pytest.skip("CUDA itself does not live on after a fork")
@@ -261,7 +282,7 @@ import sonicmoe_go
 from conftest import DEVICE
 from reference import CONFIG, tensors
 
-ts = [t.detach() for t in tensors(DEVICE, tokens=1)]
+ts = tensors(DEVICE, tokens=1)
 wrong = [ts[0].float(), *ts[1:]]
 
 def work(rounds):
@@ -273,7 +294,9 @@ def work(rounds):
         else:
             sys.exit("no error")
         if i % 50 == 0 or DEVICE == "cuda":
-            sonicmoe_go.moe(*ts, CONFIG)
+            torch.autograd.grad(sonicmoe_go.moe(*ts, CONFIG)[0].sum(), ts)
+            with torch.no_grad():
+                sonicmoe_go.moe(*ts, CONFIG)
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
