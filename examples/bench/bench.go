@@ -95,7 +95,7 @@ func (b *bench) measure(rows []spec.Row) error {
 // runs; the report's file is written after each.
 func (b *bench) section(rows []spec.Row, to *report.Section) error {
 	for _, row := range rows {
-		r := report.Row{Name: row.Name, Shape: report.ShapeOf(row)}
+		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}
 		if err := b.rowSafely(row, &r); err != nil {
 			r.Error = err.Error()
 		}

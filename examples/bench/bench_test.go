@@ -40,7 +40,7 @@ func onDevice(t *testing.T, out io.Writer, args ...string) (*bench, *faulty.Devi
 func smallest(t *testing.T, n int) (rows []spec.Row) {
 	t.Helper()
 	for range n {
-		r, err := report.ParseShape("8,128,64,2,1")
+		r, err := report.Size{Shape: "128,64,2,1", Tokens: 8}.Row()
 		require.NoError(t, err)
 		rows = append(rows, r)
 	}

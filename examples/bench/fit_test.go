@@ -53,7 +53,7 @@ func measuredBy(m tune.Model) *report.Report {
 			}
 			all = append(all, evaluate(p, row, target, points, times)...)
 		}
-		r.Rows = append(r.Rows, report.Row{Name: row.Name, Shape: report.ShapeOf(row), Points: all})
+		r.Rows = append(r.Rows, report.Row{Name: row.Name, Size: report.SizeOf(row), Points: all})
 	}
 	return r
 }
@@ -83,7 +83,7 @@ func TestFitFindsConstants(t *testing.T) {
 	}
 	require.Greater(t, worstBefore, 0.0)
 
-	_, err = report.NewFit(tune.H200(), &report.Report{Section: report.Section{Rows: []report.Row{{Shape: "256,128,64,4,2"}}}})
+	_, err = report.NewFit(tune.H200(), &report.Report{Section: report.Section{Rows: []report.Row{{Size: report.Size{Shape: "128,64,4,2", Tokens: 256}}}}})
 	require.ErrorContains(t, err, "measure some with -points")
 }
 

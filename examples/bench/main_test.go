@@ -216,7 +216,7 @@ func TestRounding(t *testing.T) {
 	out, errs, err := tiny(t, "-rounding", "-round-tile", "16", "-json", file, "-plot", picture)
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "nearest/16")
-	require.Contains(t, out, "150,128,64,4,2")
+	require.Contains(t, out, "128,64,4,2  150 ")
 	require.FileExists(t, picture)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ func TestRowFlags(t *testing.T) {
 	require.Equal(t, "7B n=256", gpu[0].Name)
 	small, err := o.sizes(false)
 	require.NoError(t, err)
-	require.Equal(t, "256,128,64,4,2", report.ShapeOf(small[0]))
+	require.Equal(t, report.Size{Shape: "128,64,4,2", Tokens: 256}, report.SizeOf(small[0]))
 	half := parsed(t, "-type", "f16", "-row", "7B n=256")
 	halves, err := half.sizes(true)
 	require.NoError(t, err)
@@ -49,12 +49,12 @@ func TestRowFlags(t *testing.T) {
 	require.GreaterOrEqual(t, o.repeats, 20)
 	for _, r := range command.Known() {
 		require.NoError(t, r.Config.Check(), r.Name)
-		again, err := report.ParseShape(report.ShapeOf(r))
+		again, err := report.SizeOf(r).Row()
 		require.NoError(t, err)
 		require.Equal(t, r.Config, again.Config)
 	}
-	_, err = report.ParseShape("1,2,3")
-	require.ErrorContains(t, err, "must be T,d,n,E,K")
+	_, err = report.Size{Shape: "1,2,3"}.Row()
+	require.ErrorContains(t, err, "must be d,n,E,K")
 }
 
 // A flag that makes no sense is refused with what would.

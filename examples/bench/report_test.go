@@ -21,7 +21,7 @@ import (
 func rowAt(row spec.Row, part float64) report.Row {
 	p := passes["forward"]
 	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
-	r := report.Row{Name: row.Name, Shape: report.ShapeOf(row), RooflineMS: report.Milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
+	r := report.Row{Name: row.Name, Size: report.SizeOf(row), RooflineMS: report.Milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
 	ms := r.RooflineMS / part
 	r.Eager, r.Graph = sampled(ms, ms*0.99, ms*1.01, 1.7, 1.71), sampled(ms*1.01, ms, ms*1.02, 1.7, 1.71)
 	r.TFLOPS, r.Peers = r.Roofline*part, peersOf(row, p)
@@ -102,7 +102,11 @@ func TestReportFile(t *testing.T) {
 	require.Equal(t, r, again)
 	require.NoError(t, os.WriteFile(name, []byte("{"), 0o600))
 	_, err = report.Read(name)
-	require.Error(t, err)
+	require.ErrorContains(t, err, "r.json")
+	r.Schema--
+	require.NoError(t, r.Write(name))
+	_, err = report.Read(name)
+	require.ErrorContains(t, err, "r.json is a report of schema 3, must be 4: measure again")
 	b, err := json.Marshal(again)
 	require.NoError(t, err)
 	require.NotContains(t, string(b), "NaN")

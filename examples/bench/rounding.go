@@ -27,7 +27,7 @@ func roundingRows(gpu bool) (rows []spec.Row) {
 	for _, e := range experts {
 		c.NumExperts, c.TokensHint = e, tokens
 		r := spec.Row{Tokens: tokens, Config: c}
-		r.Name = report.ShapeOf(r)
+		r.Name = report.SizeOf(r).String()
 		rows = append(rows, r)
 	}
 	return rows
@@ -42,16 +42,16 @@ func (b *bench) rounding() error {
 	b.pass = passes["backward"] // which a layer then has
 	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "T,d,n,E,K\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
+	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
 	for _, row := range rows {
 		p, err := b.roundingRow(row)
 		if err != nil {
 			_ = w.Flush()
-			return fmt.Errorf("%s: %w", report.ShapeOf(row), err)
+			return fmt.Errorf("%v: %w", report.SizeOf(row), err)
 		}
 		points = append(points, p)
 		f, g := p.Plain, p.Rounded
-		fmt.Fprintf(w, "%s\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape,
+		fmt.Fprintf(w, "%s\t%d\t%.3f\t%.3f\t%+.1f %%\t%.3f\t%.3f\t%+.1f %%\t%.1f %%\t%+.1f %%\t%.1f %%\t%+.1f %%\t\n", p.Shape, p.Tokens,
 			f.ForwardMS, g.ForwardMS, 100*report.Faster(f.ForwardMS, g.ForwardMS), f.BackwardMS, g.BackwardMS, 100*report.Faster(f.BackwardMS, g.BackwardMS),
 			100*spec.Padding(f.Counts, 64), 100*p.Predicted(64), 100*spec.Padding(f.Counts, 128), 100*p.Predicted(128))
 		if err := w.Flush(); err != nil {
@@ -98,7 +98,7 @@ func (b *bench) roundingRow(row spec.Row) (p report.RoundingPoint, err error) {
 	}
 	defer release(ctx, &err, t.close)
 
-	p = report.RoundingPoint{Shape: report.ShapeOf(row), Rounding: b.round.String()}
+	p = report.RoundingPoint{Size: report.SizeOf(row), Rounding: b.round.String()}
 	rounded, back, err := u.rounded()
 	if err != nil {
 		return p, err

@@ -76,7 +76,7 @@ func problems(reports ...*Report) ([]problem, error) {
 
 // problemsOf collects the points of a row.
 func problemsOf(row Row, target driver.Target) ([]problem, error) {
-	shape, err := ParseShape(row.Shape)
+	shape, err := row.Size.Row()
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -15,7 +16,7 @@ import (
 
 // Schema is the version of [Report]: a field that changes its meaning or goes
 // raises it, a new field does not.
-const Schema = 3
+const Schema = 4
 
 // Report is everything one run measured; -json writes it.
 type Report struct {
@@ -66,8 +67,7 @@ func (r *Report) Sections() []*Section {
 // Row is one size.
 type Row struct {
 	Name string `json:"name"`
-	// Shape is T,d,n,E,K.
-	Shape string `json:"shape"`
+	Size
 	// Error is why the row is not complete.
 	Error string `json:"error,omitempty"`
 	// Tiles are the tilings of the pass's products.
@@ -307,7 +307,10 @@ func Read(path string) (*Report, error) {
 	}
 	r := new(Report)
 	if err := json.Unmarshal(b, r); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if r.Schema != Schema {
+		return nil, fmt.Errorf("%s is a report of schema %d, must be %d: measure again with this bench", path, r.Schema, Schema)
 	}
 	return r, nil
 }

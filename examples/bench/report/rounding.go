@@ -12,7 +12,7 @@ import (
 
 // RoundingPoint is a layer with and without rounding.
 type RoundingPoint struct {
-	Shape    string `json:"shape"` // T,d,n,E,K
+	Size
 	Rounding string `json:"rounding"`
 	// Plain and Rounded are without and with it.
 	Plain   RoundingSide `json:"plain"`
@@ -58,13 +58,13 @@ func DrawRounding(points []RoundingPoint, file string) error {
 	}
 	least := 0.0
 	for _, p := range points {
-		labels = append(labels, p.Shape)
+		labels = append(labels, p.Size.String())
 		for i := range series {
 			v := 100 * series[i].of(p)
 			series[i].values, least = append(series[i].values, v), min(least, v)
 		}
 	}
-	c := newChart("Time that "+points[0].Rounding+" saves of plain top-K, by T,d,n,E,K", "%", labels, len(series))
+	c := newChart("Time that "+points[0].Rounding+" saves of plain top-K, by d,n,E,K and tokens", "%", labels, len(series))
 	for i, s := range series {
 		c.bars(s.name, s.values, s.fill, vg.Points(barWidth), float64(i)-float64(len(series)-1)/2, nil)
 	}

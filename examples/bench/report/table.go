@@ -74,8 +74,7 @@ func (r *Report) passes() string {
 
 // PrintRow prints one size in detail.
 func PrintRow(w io.Writer, r Row) {
-	tokens, shape, _ := strings.Cut(r.Shape, ",")
-	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %s)\n", r.Name, shape, tokens)
+	fmt.Fprintf(w, "%s  (d,n,E,K = %s, T = %d)\n", r.Name, r.Shape, r.Tokens)
 	printMade(w, r)
 	printWhole(w, r)
 	printKernels(w, r)

@@ -39,7 +39,8 @@ func (p Pair) Ratio() float64 { return p[1] / p[0] }
 
 // Row is a layer in the two regimes of equal bursts.
 type Row struct {
-	Name, Shape       string
+	Name, Shape       string // d,n,E,K
+	Tokens            int
 	Forward, Backward Pass
 }
 
