@@ -26,11 +26,13 @@ type role struct {
 type piece int
 
 const (
-	whole  piece = iota
-	gate         // the rows of W1 that are gate
-	up           // those that are up; all of W1 where there is no gate
-	blocks       // MXFP4 numbers, 32 in 16 bytes
-	scales       // their scales, one for 32
+	whole   piece = iota
+	gate          // the rows of W1 that are gate
+	up            // those that are up; all of W1 where there is no gate
+	blocks        // MXFP4 numbers, 32 in 16 bytes
+	scales        // their scales, one for 32
+	stacked       // the experts' matrices one below another, in one matrix
+	turned        // the same, each transposed
 )
 
 // rules tell roles by what follows the layer's number. The first capture, where
@@ -48,6 +50,9 @@ var rules = []struct {
 	{regexp.MustCompile(`experts\.(\d+)\.(?:down_proj|w2)\.weight$`), role{"W2", whole}},
 	{regexp.MustCompile(`(?:experts\.(?:gate_up_proj|up_proj)|input_linear\.weight)$`), role{"W1", whole}},
 	{regexp.MustCompile(`(?:experts\.down_proj|output_linear\.weight)$`), role{"W2", whole}},
+	{regexp.MustCompile(`experts\.mlp\.w1$`), role{"W1", stacked}},
+	{regexp.MustCompile(`experts\.mlp\.v1$`), role{"W3", stacked}},
+	{regexp.MustCompile(`experts\.mlp\.w2$`), role{"W2", turned}},
 	{regexp.MustCompile(`experts\.gate_up_proj_blocks$`), role{"W1", blocks}},
 	{regexp.MustCompile(`experts\.gate_up_proj_scales$`), role{"W1", scales}},
 	{regexp.MustCompile(`experts\.down_proj_blocks$`), role{"W2", blocks}},

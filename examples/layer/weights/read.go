@@ -19,7 +19,28 @@ func (l *Layer) read(to []byte, t spec.Type, p part, all []part) error {
 	if err != nil {
 		return err
 	}
-	return convert(to, t, raw, from.DType)
+	if p.piece != turned {
+		return convert(to, t, raw, from.DType)
+	}
+	lying := make([]byte, len(to))
+	if err := convert(lying, t, raw, from.DType); err != nil {
+		return err
+	}
+	transpose(to, lying, l.shapes()[p.tensor])
+	return nil
+}
+
+// transpose gives matrices of a shape [E, rows, columns] from as many that are
+// [columns, rows].
+func transpose(to, from []byte, s spec.Shape) {
+	rows, columns, size := s.Dims[1], s.Dims[2], s.Type.Bytes()
+	for each := rows * columns * size; len(to) > 0; to, from = to[each:], from[each:] {
+		for r := range rows {
+			for c := range columns {
+				copy(to[(r*columns+c)*size:][:size], from[(c*rows+r)*size:])
+			}
+		}
+	}
 }
 
 // dims are what a part's extents must be, nil where the number of elements is
@@ -29,6 +50,10 @@ func (l *Layer) dims(p part, count int64) []int64 {
 	switch {
 	case p.expert >= 0:
 		return []int64{count / s.Dims[2], s.Dims[2]}
+	case p.piece == stacked:
+		return []int64{s.Dims[0] * s.Dims[1], s.Dims[2]}
+	case p.piece == turned:
+		return []int64{s.Dims[0] * s.Dims[2], s.Dims[1]}
 	case s.Rank < 2 || p.tensor == "SharedGate":
 		return []int64{count}
 	}

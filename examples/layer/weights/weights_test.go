@@ -136,6 +136,11 @@ func TestFamilies(t *testing.T) {
 			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), saved{"model.layers.3.block_sparse_moe.gate.weight", safetensors.F32, []int64{e, d}},
 				saved{"model.layers.3.block_sparse_moe.e_score_correction_bias", safetensors.F32, []int64{e}}),
 			map[string][]string{"Router": {"model.layers.3.block_sparse_moe.gate.weight"}, "SelectionBias": {"model.layers.3.block_sparse_moe.e_score_correction_bias"}}},
+		{"dbrx", `{"model_type": "dbrx", "d_model": 32, "n_layers": 8, "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 2, "moe_top_k": 1, "moe_normalize_expert_weights": 1}, "dtype": "bfloat16"}`,
+			[]saved{bf16("transformer.blocks.3.ffn.router.layer.weight", e, d), bf16("transformer.blocks.3.ffn.experts.mlp.w1", e*n, d),
+				bf16("transformer.blocks.3.ffn.experts.mlp.v1", e*n, d), bf16("transformer.blocks.3.ffn.experts.mlp.w2", e*n, d)},
+			map[string][]string{"Router": {"transformer.blocks.3.ffn.router.layer.weight"}, "W1": {"transformer.blocks.3.ffn.experts.mlp.w1"},
+				"W3": {"transformer.blocks.3.ffn.experts.mlp.v1"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tensors := append(tt.tensors, bf16("model.layers.3.self_attn.o_proj.weight", 4, 4), bf16("model.layers.13.mlp.gate.weight", 4, 4), bf16("model.layers.4.mlp.other", 4))
@@ -162,6 +167,14 @@ func TestFamilies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// DBRX keeps the down-projections [in, out], each below the last.
+func TestTransposed(t *testing.T) {
+	from := []byte{1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8, 0, 9, 0, 10, 0, 11, 0, 12, 0} // two of 3 by 2
+	to := make([]byte, len(from))
+	transpose(to, from, spec.Shape{Type: spec.BF16, Rank: 3, Dims: [3]int64{2, 2, 3}})
+	assert.Equal(t, []byte{1, 0, 3, 0, 5, 0, 2, 0, 4, 0, 6, 0, 7, 0, 9, 0, 11, 0, 8, 0, 10, 0, 12, 0}, to)
 }
 
 const gptOSS = `{"model_type": "gpt_oss", ` + sizes + `"intermediate_size": 32, "num_local_experts": 2, "swiglu_limit": 7.0}`
