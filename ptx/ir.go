@@ -13,6 +13,7 @@ type Module struct {
 	Arch    isa.Arch
 	Globals []Variable // of the module, such as .extern .shared
 	Entries []*Entry
+	Funcs   []*Func
 	// Files are the .file of parsed text, by number.
 	Files map[int]string
 }
@@ -27,12 +28,24 @@ func (m *Module) Entry(name string) *Entry {
 	return nil
 }
 
+// Func finds a function by name: where it has a body, that.
+func (m *Module) Func(name string) *Func {
+	var found *Func
+	for _, f := range m.Funcs {
+		if f.Name == name && (found == nil || !f.Declared) {
+			found = f
+		}
+	}
+	return found
+}
+
 // Variable is a declared array: in shared memory, in a thread's own, or, of the
 // module, in global or constant memory.
 type Variable struct {
 	Name   string
 	Space  isa.Space // Generic counts as Shared
 	Extern bool
+	Scalar isa.Type // of what is no array: where parameters are passed, that matters
 	Align  int
 	Bytes  int // 0 for an unsized extern array
 	// Init are the first bytes, the rest is zero; Addresses are what stands
@@ -97,6 +110,15 @@ type Entry struct {
 	Body      []Inst
 }
 
+// Func is a function that kernels call. Its Entry has the parts that a function may
+// have: parameters, variables, registers and a body.
+type Func struct {
+	Entry
+	Results  []Param
+	Declared bool // only: its body is elsewhere in the module, or nowhere
+	Extern   bool
+}
+
 // ParamBytes is the size of the packed parameter buffer.
 func (e *Entry) ParamBytes() int {
 	if len(e.Params) == 0 {
@@ -157,6 +179,9 @@ type Inst struct {
 	GuardNot bool
 	// Label is the label's name when Form is nil.
 	Label string
+	// Directive, of a label, is what stands behind it: .branchtargets, whose labels
+	// are Args, or all of another.
+	Directive string
 	// Line is the line of the text that it was parsed from, 0 where it was built.
 	Line int
 	// Loc is the source line, of parsed text that says so.
@@ -213,6 +238,7 @@ const (
 	OpTensor              // [Reg, {List}]
 	OpSink                // _
 	OpPair                // List[0]|List[1]
+	OpPassed              // (List)
 )
 
 // Operand is an operand of an instruction.

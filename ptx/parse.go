@@ -45,6 +45,7 @@ const (
 	maxWord      = 1 << 10 // bytes
 	maxOpcode    = 1 << 8  // bytes
 	maxKernels   = 1 << 8
+	maxFunctions = 1 << 12 // and their declarations
 	maxVariables = 1 << 16
 	maxRegisters = 1 << 16 // of one kernel
 	maxDeclared  = 1 << 18 // registers of all kernels
@@ -176,6 +177,9 @@ func (p *parser) module() error {
 				return p.errorf("unknown target %q", name)
 			}
 			p.m.Arch = a
+			for p.accept(",") { // debug, texmode_independent: the emulator does not care
+				p.next()
+			}
 		case ".address_size":
 			if err := p.expect("64"); err != nil {
 				return err
@@ -196,6 +200,9 @@ func (p *parser) module() error {
 			err = p.debug(t)
 		case ".entry":
 			err = p.entry()
+		case ".func":
+			err = p.function(extern)
+			extern = false
 		default:
 			if _, ok := parseName(t); ok {
 				continue // outside a kernel it is a comment
@@ -221,15 +228,8 @@ func (p *parser) entry() error {
 	}
 	p.e = &Entry{Name: name}
 	p.begin()
-	if p.accept("(") {
-		for !p.accept(")") {
-			if err := p.param(); err != nil {
-				return err
-			}
-			if !p.accept(",") && p.peek() != ")" {
-				return p.errorf("%q where , or ) is expected", p.peek())
-			}
-		}
+	if p.e.Params, err = p.params(); err != nil {
+		return err
 	}
 	layoutParams(p.e.Params)
 	if p.e.ParamBytes() > maxParams {
@@ -238,13 +238,76 @@ func (p *parser) entry() error {
 	if err := p.directives(); err != nil {
 		return err
 	}
+	if err := p.body(); err != nil {
+		return err
+	}
+	p.m.Entries = append(p.m.Entries, p.e)
+	return nil
+}
+
+// function parses [(result)] name [(parameters)] and a body, or ; where that stands
+// elsewhere.
+func (p *parser) function(extern bool) error {
+	p.loc = Loc{}
+	f := &Func{Extern: extern}
+	var err error
+	if f.Results, err = p.params(); err != nil {
+		return err
+	}
+	if len(f.Results) > 1 {
+		return p.errorf("a function has one result at most")
+	}
+	if f.Name, err = p.name(); err != nil {
+		return err
+	}
+	if len(p.m.Funcs) == maxFunctions {
+		return p.overBudget("more than %d functions", maxFunctions)
+	}
+	p.e = &f.Entry
+	p.begin()
+	if f.Params, err = p.params(); err != nil {
+		return err
+	}
+	for _, list := range [][]Param{f.Results, f.Params} {
+		layoutParams(list)
+	}
+	p.m.Funcs = append(p.m.Funcs, f)
+	if err := p.directives(); err != nil {
+		return err
+	}
+	if f.Declared = p.accept(";"); f.Declared {
+		return nil
+	}
+	return p.body()
+}
+
+// params parses (a, b, ...), or nothing.
+func (p *parser) params() (list []Param, err error) {
+	if !p.accept("(") {
+		return nil, nil
+	}
+	for !p.accept(")") {
+		a, err := p.param()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+		if !p.accept(",") && p.peek() != ")" {
+			return nil, p.errorf("%q where , or ) is expected", p.peek())
+		}
+	}
+	return list, nil
+}
+
+// body parses the braces of a kernel or function.
+func (p *parser) body() error {
 	if err := p.expect("{"); err != nil {
 		return err
 	}
 	p.e.Body = make([]Inst, 0, p.statements())
 	for len(p.scopes) > 0 {
 		if p.at >= len(p.toks) {
-			return p.errorf("kernel %s is not closed by }", name)
+			return p.errorf("%s is not closed by }", p.e.Name)
 		}
 		if p.accept("}") {
 			p.close()
@@ -261,7 +324,6 @@ func (p *parser) entry() error {
 			}
 		}
 	}
-	p.m.Entries = append(p.m.Entries, p.e)
 	return nil
 }
 
@@ -343,49 +405,46 @@ func (p *parser) atMost(n int) error {
 	return nil
 }
 
-func (p *parser) param() error {
+func (p *parser) param() (a Param, err error) {
 	if err := p.expect(".param"); err != nil {
-		return err
+		return a, err
 	}
-	a := Param{}
-	var err error
 	if p.accept(".align") {
 		if a.Align, err = p.int(); err != nil {
-			return err
+			return a, err
 		}
 		if a.Align < 1 || a.Align&(a.Align-1) != 0 || a.Align > 1024 {
-			return p.errorf("alignment %d is not a power of two up to 1024", a.Align)
+			return a, p.errorf("alignment %d is not a power of two up to 1024", a.Align)
 		}
 	}
 	t, ok := isa.TypeNamed(strings.TrimPrefix(p.next(), "."))
 	if !ok || t.Bytes() == 0 {
-		return p.errorf("unknown type of a parameter")
+		return a, p.errorf("unknown type of a parameter")
 	}
 	a.Type, a.Bytes = t, t.Bytes()
 	if a.Align == 0 {
 		a.Align = t.Bytes()
 	}
 	if err := p.pointer(); err != nil {
-		return err
+		return a, err
 	}
 	if a.Name, err = p.name(); err != nil {
-		return err
+		return a, err
 	}
 	if p.accept("[") {
 		n, err := p.int()
 		if err != nil {
-			return err
+			return a, err
 		}
 		if n < 1 || n > maxParams {
-			return p.errorf("parameter %s has %d elements", a.Name, n)
+			return a, p.errorf("parameter %s has %d elements", a.Name, n)
 		}
 		a.Bytes *= n
 		if err := p.expect("]"); err != nil {
-			return err
+			return a, err
 		}
 	}
-	p.e.Params = append(p.e.Params, a)
-	return nil
+	return a, nil
 }
 
 // skipStatement goes to the statement behind the next semicolon, or to the end
@@ -407,14 +466,14 @@ func (p *parser) statement() error {
 	case ".reg":
 		p.at++
 		return p.registers()
-	case ".shared", ".local":
+	case ".shared", ".local", ".param":
 		p.at++
 		v, err := p.variable(t)
 		if err != nil {
 			return err
 		}
 		v.Name = p.declare(v.Name)
-		if v.Space == isa.Local {
+		if v.Space == isa.Local || v.Space == isa.Param {
 			p.e.Local = append(p.e.Local, v)
 		} else {
 			p.e.Shared = append(p.e.Shared, v)
@@ -443,10 +502,49 @@ func (p *parser) statement() error {
 		}
 		at := p.toks[p.at-1].line
 		p.at++
-		p.e.Body = append(p.e.Body, Inst{Label: p.label(name), Line: at})
+		in := Inst{Label: p.label(name), Line: at}
+		if err := p.labelled(&in); err != nil {
+			return err
+		}
+		p.e.Body = append(p.e.Body, in)
+		p.jumps(&in)
 		return nil
 	}
 	return p.inst()
+}
+
+// labelled parses a directive behind a label.
+func (p *parser) labelled(in *Inst) error {
+	switch p.peek() {
+	case ".branchtargets":
+		in.Directive = p.next()
+		for {
+			name, err := p.name()
+			if err != nil {
+				return err
+			}
+			in.Args = append(in.Args, Operand{Kind: OpLabel, Sym: name})
+			if p.accept(";") {
+				return nil
+			}
+			if err := p.expect(","); err != nil {
+				return err
+			}
+		}
+	case ".callprototype", ".calltargets":
+		in.Directive = p.next()
+		for !p.accept(";") {
+			t := p.next()
+			if t == "" {
+				return p.errorf("%s is not closed by ;", in.Directive)
+			}
+			if !strings.HasSuffix(in.Directive, "(") && !strings.HasSuffix(in.Directive, "[") && !strings.Contains(",)[]", t) {
+				in.Directive += " "
+			}
+			in.Directive += t
+		}
+	}
+	return nil
 }
 
 func (p *parser) registers() error {

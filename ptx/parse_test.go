@@ -124,7 +124,7 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 		{".version 8\n", ".version must be like 8.0"},
 		{"// nothing\n", "no .version"},
 		{".version 8.0\n.target sm_12\n", `line 2: unknown target "sm_12"`},
-		{".version 8.0\n.func f", `unknown directive ".func"`},
+		{".version 8.0\n.alias f, g;", `unknown directive ".alias"`},
 		{".version 8.0 /* open", "comment is not closed"},
 		{body("foo.u32 %r0, %r1;"), "line 5: unknown form foo.u32"},
 		{body("add.u8 %h, %h, %h;"), `modifier ".u8" does not fit add`},

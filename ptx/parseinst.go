@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -36,6 +37,9 @@ func (p *parser) inst() error {
 			return p.errorf("%q where , or ; is expected", p.peek())
 		}
 	}
+	if opcode == "call" || opcode == "call.uni" {
+		args = wholeCall(args)
+	}
 	in.Args = args
 	if err := p.match(&in, opcode); err != nil {
 		return err
@@ -43,6 +47,18 @@ func (p *parser) inst() error {
 	p.e.Body = append(p.e.Body, in)
 	p.jumps(&in)
 	return nil
+}
+
+// wholeCall gives a call the parentheses that it may leave out.
+func wholeCall(args []Operand) []Operand {
+	none := Operand{Kind: OpPassed}
+	if len(args) > 0 && args[0].Kind != OpPassed {
+		args = append([]Operand{none}, args...)
+	}
+	if len(args) == 2 || len(args) > 2 && args[2].Kind != OpPassed {
+		args = slices.Insert(args, 2, none)
+	}
+	return args
 }
 
 // match finds the form that fits opcode and operands.
@@ -159,6 +175,23 @@ func (p *parser) operand(depth int) (Operand, error) {
 			}
 		}
 		return Operand{Kind: OpVec, List: list}, nil
+	case t == "(":
+		if depth > 0 {
+			return Operand{}, p.errorf("nested parentheses")
+		}
+		p.at++
+		o := Operand{Kind: OpPassed}
+		for !p.accept(")") {
+			name, err := p.name()
+			if err != nil {
+				return o, err
+			}
+			o.List = append(o.List, Operand{Kind: OpSymbol, Sym: p.symbol(name)})
+			if !p.accept(",") && p.peek() != ")" {
+				return o, p.errorf("%q where , or ) is expected", p.peek())
+			}
+		}
+		return o, nil
 	case t == "!":
 		p.at++
 		r, ok := p.regs[p.peek()]
@@ -339,6 +372,8 @@ func argFits(e *Entry, f *isa.Form, m isa.Mods, i int, o *Operand) bool {
 		return o.Kind == OpPair && pairFits(e, t, &o.List[0]) && pairFits(e, isa.Pred, &o.List[1])
 	case isa.Imm:
 		return o.Kind == OpInt
+	case isa.Passed:
+		return o.Kind == OpPassed
 	case isa.Sink:
 		return o.Kind == OpSink
 	case isa.Label:
@@ -384,7 +419,7 @@ func scalarFits(e *Entry, f *isa.Form, a *isa.Arg, t isa.Type, o *Operand) bool 
 	case OpSpecial:
 		return a.Dir == isa.In && f.ID == isa.Mov && isa.Specials[o.Reg].Type.Class() == t.Class()
 	case OpSymbol:
-		return a.Dir == isa.In && f.ID == isa.Mov
+		return a.Dir == isa.In && (f.ID == isa.Mov || f.ID == isa.Call)
 	}
 	return false
 }

@@ -30,6 +30,9 @@ func (m *Module) Print() Text {
 	for _, e := range m.Entries {
 		n += len(e.Body) + 64
 	}
+	for _, f := range m.Funcs {
+		n += len(f.Body) + 64
+	}
 	p := printer{line: 1, pos: make([]position, n)}
 	p.buf.Grow(40 * n)
 	p.writeLine(".version " + m.Version.String())
@@ -37,6 +40,9 @@ func (m *Module) Print() Text {
 	p.writeLine(".address_size 64")
 	for _, v := range m.Globals {
 		p.variable(v)
+	}
+	for _, f := range m.Funcs {
+		p.function(f)
 	}
 	for _, e := range m.Entries {
 		p.entry(e)
@@ -78,13 +84,17 @@ func (p *printer) endLine() {
 }
 
 func (p *printer) variable(v Variable) {
-	space := map[isa.Space]string{isa.Local: ".local", isa.Global: ".global", isa.Const: ".const"}[v.Space]
+	space := map[isa.Space]string{isa.Local: ".local", isa.Global: ".global", isa.Const: ".const", isa.Param: ".param"}[v.Space]
 	if v.Shared() {
 		space = ".shared"
 	}
 	s := space + " .align " + strconv.Itoa(v.Align)
 	if v.Extern {
 		s = ".extern " + s
+	}
+	if v.Scalar != isa.NoType {
+		p.writeLine(s + " ." + v.Scalar.String() + " " + v.Name + ";")
+		return
 	}
 	unit, name := 1, " .b8 "
 	if len(v.Addresses) > 0 {
@@ -125,18 +135,7 @@ func (v *Variable) initial(unit int) string {
 func (p *printer) entry(e *Entry) {
 	p.e = e
 	p.writeLine(".visible .entry " + e.Name + "(")
-	for i, a := range e.Params {
-		s := "\t.param "
-		if a.Bytes != a.Type.Bytes() || a.Align != a.Type.Bytes() {
-			s += ".align " + strconv.Itoa(a.Align) + " .b8 " + a.Name + "[" + strconv.Itoa(a.Bytes) + "]"
-		} else {
-			s += "." + a.Type.String() + " " + a.Name
-		}
-		if i < len(e.Params)-1 {
-			s += ","
-		}
-		p.writeLine(s)
-	}
+	p.params(e.Params)
 	p.writeLine(")")
 	directives := []struct {
 		name string
@@ -147,6 +146,47 @@ func (p *printer) entry(e *Entry) {
 			p.writeLine(d.name + " " + d.dims.String())
 		}
 	}
+	p.body(e)
+}
+
+// params writes a line for each.
+func (p *printer) params(list []Param) {
+	for i, a := range list {
+		s := "\t" + a.declaration()
+		if i < len(list)-1 {
+			s += ","
+		}
+		p.writeLine(s)
+	}
+}
+
+func (a *Param) declaration() string {
+	if a.Bytes != a.Type.Bytes() || a.Align != a.Type.Bytes() {
+		return ".param .align " + strconv.Itoa(a.Align) + " .b8 " + a.Name + "[" + strconv.Itoa(a.Bytes) + "]"
+	}
+	return ".param ." + a.Type.String() + " " + a.Name
+}
+
+func (p *printer) function(f *Func) {
+	p.e = &f.Entry
+	s := ".func "
+	if f.Extern {
+		s = ".extern .func "
+	}
+	for _, r := range f.Results {
+		s += "(" + r.declaration() + ") "
+	}
+	p.writeLine(s + f.Name + "(")
+	p.params(f.Params)
+	p.writeLine(")")
+	if f.Declared {
+		p.writeLine(";")
+		return
+	}
+	p.body(&f.Entry)
+}
+
+func (p *printer) body(e *Entry) {
 	p.writeLine("{")
 	for _, d := range e.Decls {
 		s := "\t.reg ." + d.Class.String() + " " + d.Prefix
@@ -174,7 +214,16 @@ func (p *printer) entry(e *Entry) {
 
 func (p *printer) inst(in *Inst) {
 	if in.Form == nil {
-		p.writeLine(in.Label + ":")
+		p.buf.WriteString(in.Label + ":")
+		if in.Directive != "" {
+			p.buf.WriteString(" " + in.Directive)
+			for i := range in.Args {
+				p.buf.WriteString([]string{" ", ", "}[min(i, 1)])
+				p.operand(&in.Args[i])
+			}
+			p.buf.WriteByte(';')
+		}
+		p.endLine()
 		return
 	}
 	if in.pos[0] != 0 {
@@ -198,12 +247,13 @@ func (p *printer) inst(in *Inst) {
 			p.buf.WriteString(in.Form.Mods[i].Alts[n-1])
 		}
 	}
+	separator := " "
 	for i := range in.Args {
-		if i == 0 {
-			p.buf.WriteByte(' ')
-		} else {
-			p.buf.WriteString(", ")
+		if in.Args[i].Kind == OpPassed && in.Form.Args[i].Dir == isa.Out && len(in.Args[i].List) == 0 {
+			continue
 		}
+		p.buf.WriteString(separator)
+		separator = ", "
 		if in.Form.Args[i].Kind == isa.SinkPred {
 			p.buf.WriteString("_|")
 		}
@@ -261,6 +311,15 @@ func (p *printer) operand(o *Operand) {
 		p.buf.WriteByte(']')
 	case OpVec:
 		p.list(o.List)
+	case OpPassed:
+		p.buf.WriteByte('(')
+		for i := range o.List {
+			if i > 0 {
+				p.buf.WriteString(", ")
+			}
+			p.operand(&o.List[i])
+		}
+		p.buf.WriteByte(')')
 	case OpTensor:
 		p.buf.WriteByte('[')
 		p.buf.WriteString(p.e.Registers[o.Reg].Name)

@@ -33,7 +33,8 @@ func sampleModule() *ptx.Module {
 			{Name: "word", Type: isa.U32, Align: 4, Bytes: 4},
 		},
 		Shared: []ptx.Variable{{Name: "tile", Align: 16, Bytes: 1024}},
-		Local:  []ptx.Variable{{Name: "own", Space: isa.Local, Align: 16, Bytes: 128}},
+		Local: []ptx.Variable{{Name: "own", Space: isa.Local, Align: 16, Bytes: 128}, {Name: "passed", Space: isa.Param, Align: 16, Bytes: 128},
+			{Name: "result", Space: isa.Param, Scalar: isa.B32, Align: 4, Bytes: 4}},
 	}
 	for _, p := range pools {
 		e.Decls = append(e.Decls, ptx.RegDecl{Class: p.class, Prefix: p.name, Count: p.count})
@@ -42,8 +43,10 @@ func sampleModule() *ptx.Module {
 		}
 	}
 	return &ptx.Module{
-		Version: 84, Arch: isa.SM90a, Entries: []*ptx.Entry{e},
+		Version: 87, Arch: isa.SM90a, Entries: []*ptx.Entry{e},
 		Globals: []ptx.Variable{{Name: "smem", Extern: true, Align: 1024}},
+		Funcs: []*ptx.Func{{Entry: ptx.Entry{Name: "helper", Params: []ptx.Param{{Name: "given", Type: isa.B8, Align: 16, Bytes: 128}}, Body: []ptx.Inst{{Form: &isa.Table[isa.Ret]}}},
+			Results: []ptx.Param{{Name: "returned", Type: isa.B32, Align: 4, Bytes: 4}}}},
 	}
 }
 
@@ -58,9 +61,27 @@ func (s *sampler) reg(t isa.Type) ptx.Operand {
 	panic("no registers of type " + t.String())
 }
 
+// start is what every sample's labels are.
+func start() []ptx.Inst {
+	to := []ptx.Operand{{Kind: ptx.OpLabel, Sym: "$start"}}
+	return []ptx.Inst{{Label: "$start"}, {Label: "$table", Directive: ".branchtargets", Args: to},
+		{Label: "$prototype", Directive: ".callprototype (.param .b32 _) _ (.param .align 16 .b8 _[128])"}}
+}
+
 // inst is an instruction of the form with the modifiers.
 func (s *sampler) inst(f *isa.Form, m isa.Mods) ptx.Inst {
 	in := ptx.Inst{Form: f, Mods: m}
+	if f.ID == isa.Call {
+		passed := func(name string) ptx.Operand {
+			return ptx.Operand{Kind: ptx.OpPassed, List: []ptx.Operand{{Kind: ptx.OpSymbol, Sym: name}}}
+		}
+		in.Args = []ptx.Operand{passed("result"), {Kind: ptx.OpSymbol, Sym: "helper"}, passed("passed")}
+		if s.rng.IntN(2) == 0 {
+			in.Args[1] = s.reg(isa.U64)
+			in.Args = append(in.Args, ptx.Operand{Kind: ptx.OpLabel, Sym: "$prototype"})
+		}
+		return in
+	}
 	for i := range f.Args {
 		if f.Args[i].Opt && s.rng.IntN(2) == 0 {
 			break
@@ -97,9 +118,12 @@ func (s *sampler) arg(f *isa.Form, m isa.Mods, i int) ptx.Operand {
 	case isa.Sink:
 		return ptx.Operand{Kind: ptx.OpSink}
 	case isa.Label:
+		if f.ID == isa.BrxIdx {
+			return ptx.Operand{Kind: ptx.OpLabel, Sym: "$table"}
+		}
 		return ptx.Operand{Kind: ptx.OpLabel, Sym: "$start"}
 	case isa.Addr:
-		return s.address(f.ArgSpace(m, i))
+		return s.address(f, f.ArgSpace(m, i))
 	case isa.TensorAddr:
 		return ptx.Operand{Kind: ptx.OpTensor, Reg: s.reg(isa.U64).Reg, List: s.list(f, a, isa.S32, f.ArgLen(m, i))}
 	case isa.Vec:
@@ -112,11 +136,13 @@ func (s *sampler) arg(f *isa.Form, m isa.Mods, i int) ptx.Operand {
 	return s.scalar(f, a, t)
 }
 
-func (s *sampler) address(space isa.Space) ptx.Operand {
+func (s *sampler) address(f *isa.Form, space isa.Space) ptx.Operand {
 	o := ptx.Operand{Kind: ptx.OpAddr, Reg: -1, Imm: 16 * int64(s.rng.IntN(4))}
 	switch space {
 	case isa.Param:
-		o.Sym = "map"
+		if o.Sym = "map"; f.ID == isa.StParam {
+			o.Sym = "passed"
+		}
 	case isa.Shared:
 		if s.rng.IntN(4) == 0 {
 			o.Sym = "tile"

@@ -67,7 +67,7 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	m := sampleModule()
 	m.Version, m.Arch = n.version, n.arch
 	e := m.Entries[0]
-	e.Body = append([]ptx.Inst{{Label: "$start"}}, body...)
+	e.Body = append(start(), body...)
 	for i := range e.Body { // all reachable: exits and branches are conditional
 		if f := e.Body[i].Form; f != nil && f.Effects&(isa.Branches|isa.Exits) != 0 {
 			e.Body[i].Guard = 1
@@ -83,7 +83,7 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 	lines := strings.Split(string(text.PTX), "\n")
 	byLine := map[int]int{}
 	for i, in := range printed.Entries[0].Body {
-		byLine[in.Line] = i - 1
+		byLine[in.Line] = i - len(start())
 	}
 	for _, msg := range ptxas.Messages(report) {
 		if i, ok := byLine[msg.Line]; ok {
@@ -123,7 +123,7 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 // The claimed needs are the lowest: one version or one target below, the
 // assembler refuses.
 func TestNeedsAreTheLowest(t *testing.T) {
-	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 83, 84}
+	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 83, 84, 86, 87}
 	below := map[need][]ptx.Inst{}
 	for _, in := range everyForm() {
 		n := needOf(in)
@@ -159,12 +159,12 @@ func TestNeedsAreTheLowest(t *testing.T) {
 func TestEveryFormSurvivesPrintAndParse(t *testing.T) {
 	body := everyForm()
 	m := sampleModule()
-	m.Entries[0].Body = append([]ptx.Inst{{Label: "$start"}}, body...)
+	m.Entries[0].Body = append(start(), body...)
 	first := m.Print()
 	parsed, err := ptx.Parse(first.PTX)
 	require.NoError(t, err)
 	require.Equal(t, string(first.PTX), string(parsed.Print().PTX))
-	for i, in := range parsed.Entries[0].Body[1:] {
+	for i, in := range parsed.Entries[0].Body[len(start()):] {
 		require.Equal(t, body[i].Form.Name, in.Form.Name, "line %d", in.Line)
 		require.Equal(t, body[i].Mods, in.Mods, "row %s", in.Form.Name)
 	}
@@ -198,7 +198,7 @@ func randomModule(seed uint64) *ptx.Module {
 		e.Decls = append(e.Decls, ptx.RegDecl{Class: isa.F32, Prefix: "%alone"})
 		e.Registers = append(e.Registers, ptx.Register{Name: "%alone", Class: isa.B32})
 	}
-	e.Body = append(e.Body, ptx.Inst{Label: "$start"})
+	e.Body = append(e.Body, start()...)
 	for i := range 1 + rng.IntN(30) {
 		f := &isa.Table[rng.IntN(len(isa.Table))]
 		in := s.inst(f, s.mods(f))

@@ -13,7 +13,7 @@ import (
 // variable parses .SPACE [.align N] .TYPE name[n] [= initial value]; behind its
 // first token.
 func (p *parser) variable(space string) (Variable, error) {
-	v := Variable{Align: 1, Space: map[string]isa.Space{".global": isa.Global, ".const": isa.Const, ".local": isa.Local}[space]}
+	v := Variable{Align: 1, Space: map[string]isa.Space{".global": isa.Global, ".const": isa.Const, ".local": isa.Local, ".param": isa.Param}[space]}
 	if p.variables++; p.variables > maxVariables {
 		return v, p.overBudget("more than %d variables", maxVariables)
 	}
@@ -62,11 +62,14 @@ func (p *parser) variable(space string) (Variable, error) {
 			return v, err
 		}
 	}
+	if v.Space == isa.Param && v.Bytes == t.Bytes() && p.toks[p.at-1].text != "]" && v.Align == t.Bytes() {
+		v.Scalar = t
+	}
 	if p.accept("=") {
 		if err := p.initial(&v, t, 0); err != nil {
 			return v, err
 		}
-		if v.Bytes = max(v.Bytes, len(v.Init)); v.Shared() || v.Space == isa.Local {
+		if v.Bytes = max(v.Bytes, len(v.Init)); v.Shared() || v.Space == isa.Local || v.Space == isa.Param {
 			return v, p.errorf("variable %s has an initial value: only .global and .const do", v.Name)
 		}
 		v.Init = trimZeros(v.Init, v.Addresses)

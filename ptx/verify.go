@@ -22,6 +22,18 @@ func (m *Module) Verify() error {
 		v.run()
 		errs = append(errs, v.errs...)
 	}
+	for _, f := range m.Funcs {
+		if names[f.Name] && !f.Declared {
+			errs = append(errs, fmt.Errorf("function %s stands twice", f.Name))
+		}
+		names[f.Name] = names[f.Name] || !f.Declared
+		v := verifier{m: m, e: &f.Entry, symbols: map[string]bool{}, labels: map[string]bool{}}
+		for _, r := range f.Results {
+			v.declare(r.Name)
+		}
+		v.run()
+		errs = append(errs, v.errs...)
+	}
 	return errors.Join(errs...)
 }
 
@@ -66,6 +78,9 @@ func (v *verifier) run() {
 	for _, p := range v.e.Params {
 		v.declare(p.Name)
 	}
+	for _, f := range v.m.Funcs {
+		v.symbols[f.Name] = true
+	}
 	shared := 0
 	for _, list := range [][]Variable{v.m.Globals, v.e.Shared, v.e.Local} {
 		for _, g := range list {
@@ -91,9 +106,12 @@ func (v *verifier) run() {
 		}
 	}
 	for i := range v.e.Body {
-		if in := &v.e.Body[i]; in.Form != nil {
+		in := &v.e.Body[i]
+		if in.Form != nil {
 			v.inst(in)
+			continue
 		}
+		v.operands(in)
 	}
 }
 
@@ -113,8 +131,19 @@ func (v *verifier) inst(in *Inst) {
 		v.errorf(in, "%s", why)
 		return
 	}
+	v.operands(in)
+	v.limits(in)
+}
+
+// operands checks that labels and names stand somewhere.
+func (v *verifier) operands(in *Inst) {
 	for i := range in.Args {
 		o := &in.Args[i]
+		for _, x := range o.List {
+			if o.Kind == OpPassed && !v.symbols[x.Sym] {
+				v.errorf(in, "no parameter or variable %s", x.Sym)
+			}
+		}
 		switch {
 		case o.Kind == OpLabel && !v.labels[o.Sym]:
 			v.errorf(in, "no label %s", o.Sym)
@@ -122,7 +151,6 @@ func (v *verifier) inst(in *Inst) {
 			v.errorf(in, "no parameter or variable %s", o.Sym)
 		}
 	}
-	v.limits(in)
 }
 
 // limits checks immediates that the assembler would refuse or, worse, not.

@@ -39,6 +39,10 @@ type Options struct {
 	// from Seed on, looking for races. The launch's error, an [emu.Findings],
 	// has what any of the runs found. 0 runs it once, as Timing says.
 	Check int
+	// Launching, if not nil, is shown each launch before it runs, with the memory
+	// that it will find: for tools that check or measure kernels on a
+	// [emu.Memory.Clone] of it. Memory itself it must leave as it is.
+	Launching func(k *emu.Kernel, mem *emu.Memory, l emu.Launch)
 	// Parallel is how many clusters of CTAs run at once; 0 means GOMAXPROCS.
 	Parallel int
 	// Context ends the launch under way, and every later one, when it ends:

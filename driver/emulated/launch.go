@@ -43,6 +43,9 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
 		Races: d.options.Races, StrictProxy: d.options.StrictProxy,
 	}
+	if see := d.options.Launching; see != nil {
+		see(f.kernel, d.mem.Load(), launch)
+	}
 	var err error
 	if d.options.Check > 0 {
 		err = f.kernel.Check(d.life, d.mem.Load(), launch, d.options.Check)

@@ -146,9 +146,7 @@ func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
 				return pc, true
 			}
 			in := &k.code[pc]
-			if in.branches() {
-				work = append(work, in.target)
-			}
+			work = append(work, in.jumps()...)
 			if (in.branches() || in.exits()) && in.guard < 0 || int(pc)+1 == len(k.code) {
 				break
 			}

@@ -47,6 +47,7 @@ type tileType struct {
 	registersB    int    // of mma.sync
 	ends          string // operands behind A and B
 	saturates     bool
+	halves        bool // sums are FP16
 }
 
 // bits are those of an element: an integer has no exponent.
@@ -98,12 +99,22 @@ func saturating(t tileType) tileType {
 	return t
 }
 
+// inHalves has FP16 sums.
+func inHalves(t tileType) tileType {
+	t.name, t.op, t.halves = t.name+" FP16 sums", strings.ReplaceAll(t.op, ".f32", ".f16"), true
+	return t
+}
+
 func mmaOf(shape string, a, b bits, registersA int) tileType {
 	sums := ".f32"
 	if a.integer() {
 		sums = ".s32"
 	}
-	return tileType{name: "mma" + shape + a.format + b.format, version: "8.0", a: a, b: b, registersA: registersA, registersB: registersA / 2,
+	version := "8.0"
+	if a.bytes() == 1 && !a.integer() {
+		version = "8.7"
+	}
+	return tileType{name: "mma" + shape + a.format + b.format, version: version, a: a, b: b, registersA: registersA, registersB: registersA / 2,
 		op: "mma.sync.aligned" + shape + ".row.col" + sums + a.format + b.format + sums}
 }
 
@@ -115,6 +126,11 @@ var tileTypes = []tileType{
 	saturating(wgmmaOf(s8, s8, false, "")), saturating(wgmmaOf(u8, u8, false, "")),
 	wgmmaOf(bf16, bf16, true, ", 1, 1, 0, 0"), wgmmaOf(tf32, tf32, true, ", -1, 1"), wgmmaOf(e4m3, e4m3, true, ", 1, -1"), wgmmaOf(s8, s8, true, ""),
 	mmaOf(".m16n8k16", bf16, bf16, 4), mmaOf(".m16n8k16", f16, f16, 4), mmaOf(".m16n8k8", bf16, bf16, 2), mmaOf(".m16n8k8", f16, f16, 2),
+	inHalves(wgmmaOf(f16, f16, false, ", 1, 1, 0, 0")), inHalves(wgmmaOf(f16, f16, true, ", -1, 1, 0, 0")),
+	inHalves(wgmmaOf(e4m3, e4m3, false, ", 1, 1")), inHalves(wgmmaOf(e5m2, e5m2, true, ", 1, 1")), inHalves(wgmmaOf(e4m3, e5m2, false, ", 1, 1")),
+	inHalves(mmaOf(".m16n8k16", f16, f16, 4)), inHalves(mmaOf(".m16n8k8", f16, f16, 2)),
+	mmaOf(".m16n8k32", e4m3, e4m3, 4), mmaOf(".m16n8k32", e5m2, e5m2, 4), mmaOf(".m16n8k32", e4m3, e5m2, 4), mmaOf(".m16n8k16", e5m2, e4m3, 2),
+	inHalves(mmaOf(".m16n8k32", e4m3, e4m3, 4)), inHalves(mmaOf(".m16n8k16", e5m2, e4m3, 2)),
 	mmaOf(".m16n8k8", tf32, tf32, 4), mmaOf(".m16n8k4", tf32, tf32, 2), mmaOf(".m16n8k32", s8, s8, 4), mmaOf(".m16n8k16", u8, s8, 2),
 }
 
@@ -127,8 +143,12 @@ const (
 // text is a kernel whose CTA multiplies one tile.
 func (t tileType) text() string {
 	class, typ := "f", "f32"
+	registers := 4 // of sums
 	if t.a.integer() {
 		class, typ = "s", "s32"
+	}
+	if t.halves {
+		class, typ, registers = "h", "b32", 2
 	}
 	list := func(name string, n int) string {
 		var s []string
@@ -146,6 +166,7 @@ func (t tileType) text() string {
 .reg .b32 %%r<8>, %%a<4>, %%b<2>;
 .reg .f32 %%f<4>;
 .reg .s32 %%s<4>;
+.reg .b32 %%h<2>;
 .reg .b64 %%d<10>;
 .reg .b32 %%v<4>;
 .reg .pred %%p<2>;
@@ -162,7 +183,7 @@ mul.wide.u32 %%d2, %%r0, 4;
 add.u64 %%d1, %%d1, %%d2;
 mov.u32 %%r2, tile;
 `, t.version, tileBytes, tileBytes, 4*tileSums)
-	for i := range 4 {
+	for i := range registers {
 		fmt.Fprintf(&b, "ld.global.%s %%%s%d, [%%d1+%d];\n", typ, class, i, 512*i)
 	}
 	if t.registersA > 0 { // word 128*(4*warp+j)+lane
@@ -175,7 +196,7 @@ mov.u32 %%r2, tile;
 		}
 	}
 	if t.registersB > 0 {
-		acc := list(class, 4)
+		acc := list(class, registers)
 		fmt.Fprintf(&b, "%s %s, %s, %s, %s;\n", t.op, acc, list("a", t.registersA), list("b", t.registersB), acc)
 	} else {
 		b.WriteString(`mul.wide.u32 %d3, %r0, 16;
@@ -201,9 +222,9 @@ wgmma.fence.sync.aligned;
 		if t.registersA > 0 {
 			a = list("a", 4)
 		}
-		fmt.Fprintf(&b, "%s %s, %s, %%d6%s;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n", t.op, list(class, 4), a, t.ends)
+		fmt.Fprintf(&b, "%s %s, %s, %%d6%s;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n", t.op, list(class, registers), a, t.ends)
 	}
-	for i := range 4 {
+	for i := range registers {
 		fmt.Fprintf(&b, "st.global.%s [%%d1+%d], %%%s%d;\n", typ, 512*i, class, i)
 	}
 	b.WriteString("ret;\n}\n")
@@ -311,6 +332,13 @@ func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	exponentOf := func(b bits) int {
 		return int(b.draw(r, kind)>>b.fraction)&(1<<b.exponent-1) - (1<<(b.exponent-1) - 1)
 	}
+	if t.halves {
+		x := f16.draw(r, kind)
+		if r.IntN(8) == 0 {
+			x &= 1 << 15
+		}
+		return x
+	}
 	if r.IntN(8) == 0 {
 		return uint32(r.IntN(2)) << 31
 	}
@@ -350,13 +378,40 @@ func (t tileType) inputs(tiles int) (image, sums []byte) {
 // run multiplies tiles on a device.
 func (t tileType) run(tb testing.TB, dev driver.Device, image, sums []byte) []uint32 {
 	bed := &bed{tb, dev}
-	a, b := bed.put(image), bed.put(sums)
+	a, b := bed.put(image), bed.put(t.pack(sums))
 	bed.launch([]byte(t.text()), "tile", driver.Launch{Grid: driver.Dim3{X: len(sums) / 4 / tileSums}, Block: driver.Dim3{X: 128}},
 		binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(a)), uint64(b)))
 	out := bed.get(b, len(sums))
 	words := make([]uint32, len(out)/4)
 	require.NoError(tb, binary.Read(bytes.NewReader(out), binary.LittleEndian, words))
-	return words
+	return t.unpack(words)
+}
+
+// pack puts the FP16 sums of neighbouring columns, which here are words, into the
+// registers that hold two, the rest of a tile's words stay unused.
+func (t tileType) pack(sums []byte) []byte {
+	if !t.halves {
+		return sums
+	}
+	out := make([]byte, len(sums))
+	for at := range len(sums) / 4 {
+		i := at % tileSums
+		copy(out[at/tileSums*4*tileSums+i/256*512+i%128*4+i/128%2*2:], sums[4*at:4*at+2])
+	}
+	return out
+}
+
+// unpack undoes pack.
+func (t tileType) unpack(words []uint32) []uint32 {
+	if !t.halves {
+		return words
+	}
+	out := make([]uint32, len(words))
+	for at := range out {
+		i := at % tileSums
+		out[at] = words[at/tileSums*tileSums+i/256*128+i%128] >> (i / 128 % 2 * 16) & 0xffff
+	}
+	return out
 }
 
 // bed runs kernels on a device.
@@ -420,6 +475,9 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool)
 		}
 		return uint32(sum), true
 	}
+	if h := emu.HalvesOfFP8; t.registersB > 0 && h[t.a.format] != nil {
+		return t.modelOfFP8(acc, a, b), t.a == t.b
+	}
 	if t.a != t.b {
 		return 0, false
 	}
@@ -431,7 +489,31 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool)
 	for k := range a {
 		x[k], y[k] = a[k]^sign, b[k]
 	}
-	return mma.Dot(acc, x, y, f), true
+	return t.sum(acc, x, y, f), true
+}
+
+// sum adds products to a sum.
+func (t tileType) sum(acc uint32, a, b []uint32, f *mma.Format) uint32 {
+	if t.halves {
+		return emu.F16Nearest(mma.Dot(emu.F32FromF16(uint16(acc)), a, b, f))
+	}
+	return mma.Dot(acc, a, b, f)
+}
+
+// modelOfFP8 is mma.sync's sum of FP8 elements of one format.
+func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
+	sum := uint32(0)
+	for step := 0; step < 4; step += 2 {
+		var x, y [16]uint32
+		for k := range len(a) / 2 {
+			x[k], y[k] = a[k/2*4+step+k%2], b[k/2*4+step+k%2]
+		}
+		sum = t.sum(sum, x[:], y[:], emu.HalvesOfFP8[t.a.format])
+	}
+	if t.halves {
+		return emu.AddF16(sum, acc)
+	}
+	return emu.AddF32(sum, acc, false)
 }
 
 // each visits the sums of a tile: the index of the sum, and its operands.

@@ -25,10 +25,18 @@ type decoder struct {
 	shared map[string]int
 	// params is the offset of each parameter.
 	params map[string]int
+	linked linked
+	tables map[string][]int32   // of .branchtargets, by their labels
+	frames map[string]*function // whose variables are
 }
 
 func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
-	d := &decoder{m: module.text, e: e, k: &Kernel{module: module, entry: e},
+	of, err := link(module.text, e)
+	if err != nil {
+		return nil, err
+	}
+	e = of.entry
+	d := &decoder{m: module.text, e: e, linked: of, k: &Kernel{module: module, entry: e},
 		consts32: map[uint32]int32{}, consts64: map[uint64]int32{}, special: map[int32]int32{}, symbol: map[string]int32{}, wide: map[string]int32{}, params: map[string]int{}}
 	for _, p := range e.Params {
 		d.params[p.Name] = p.Offset
@@ -51,6 +59,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		}
 	}
 	d.k.code = make([]inst, 0, n+1)
+	d.beginFunctions(labels)
 	for i := range e.Body {
 		if e.Body[i].Form == nil {
 			continue
@@ -70,6 +79,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 	// Running off the end is a ret.
 	ret := &isa.Table[isa.Ret]
 	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1})
+	d.endFunctions()
 	d.k.nameRoles()
 	d.markAccumulators()
 	d.k.resolveReads()
@@ -141,6 +151,7 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 	if h.exec == nil {
 		return inst{}, fmt.Errorf("%s is not emulated", f.Op)
 	}
+	var err error
 	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, line: src.Line}
 	in.aligned = f.NeedsWarp(src.Mods)
 	if src.Guard > 0 {
@@ -151,7 +162,8 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		in.size = uint8(in.typ.Bytes())
 	}
 	for i := range src.Args {
-		o, err := d.operand(src, i, labels, &in)
+		var o operand
+		o, err = d.operand(src, i, labels, &in)
 		if err != nil {
 			return in, err
 		}
@@ -176,10 +188,18 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 			in.args[i].list = []int32{o.slot} // a vector of one
 		}
 	}
+	if f.ID == isa.Call {
+		if in.called, err = d.call(src); err != nil {
+			return in, err
+		}
+	}
 	if h.prepare != nil {
 		if h.prepare(&in); in.exec == nil {
 			return in, fmt.Errorf("%s%s is not emulated", f.Op, in.typ)
 		}
+	}
+	if f.ID == isa.LdParam && d.ofCall(&src.Args[1]) {
+		in.exec = loadLocal
 	}
 	d.extendLoaded(&in)
 	if in.narrow != nil {
@@ -195,6 +215,12 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		}
 	}
 	return in, nil
+}
+
+// ofCall: an address is that of a parameter of a function, or of a result.
+func (d *decoder) ofCall(o *ptx.Operand) bool {
+	_, own := d.local[o.Sym]
+	return own
 }
 
 // uses notes which slots the instruction reads and writes. Accumulators are
@@ -233,6 +259,9 @@ func (d *decoder) operand(src *ptx.Inst, i int, labels map[string]int32, in *ins
 		return operand{bank: bankNone}, nil
 	case isa.Label:
 		in.target = labels[o.Sym]
+		in.targets = d.tables[o.Sym]
+		return operand{bank: bankNone}, nil
+	case isa.Passed:
 		return operand{bank: bankNone}, nil
 	case isa.Addr:
 		return d.address(f.ArgSpace(src.Mods, i), o)
@@ -322,6 +351,9 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 // symbolValue is a symbol as mov's operand: a parameter's offset, or a shared
 // variable's address.
 func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
+	if n := numberOf(d.m, name); n >= 0 && b == bank64 {
+		return operand{bank: b, slot: d.const64(functionAddress(n))}, nil
+	}
 	if _, shared := d.shared[name]; b == bank64 && d.params[name] == 0 || add != 0 {
 		if _, param := d.params[name]; !param {
 			if b != bank64 {
@@ -346,6 +378,9 @@ func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 
 // wideSymbol is the 64-bit slot of a variable's address in its state space.
 func (d *decoder) wideSymbol(name string, add int64, shared bool) (int32, error) {
+	if f := d.frames[name]; f != nil {
+		return d.frameSlot(f, name, add), nil
+	}
 	if at, ok := d.local[name]; ok {
 		return d.const64(uint64(int64(at) + add)), nil
 	}
@@ -398,6 +433,11 @@ func (d *decoder) address(space isa.Space, o *ptx.Operand) (operand, error) {
 	case o.Sym == "":
 	case space == isa.Param:
 		offset, ok := d.params[o.Sym]
+		if _, own := d.local[o.Sym]; own { // of a call
+			s, err := d.wideSymbol(o.Sym, 0, false)
+			out.slot = s
+			return out, err
+		}
 		if !ok {
 			return out, fmt.Errorf("no parameter %s", o.Sym)
 		}

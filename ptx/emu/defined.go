@@ -94,16 +94,33 @@ func (a *definedness) has(set []uint64, b bank, s int32) bool {
 }
 
 func (in *inst) branches() bool { return in.form.Effects&isa.Branches != 0 }
-func (in *inst) exits() bool    { return in.form.Effects&isa.Exits != 0 }
+
+// jumps are where the instruction may branch to.
+func (in *inst) jumps() []int32 {
+	switch {
+	case !in.branches():
+		return nil
+	case in.targets != nil:
+		return in.targets
+	}
+	return []int32{in.target}
+}
+
+func (in *inst) exits() bool { return in.form.Effects&isa.Exits != 0 }
 
 // split cuts the code into blocks.
 func (a *definedness) split() {
 	code := a.k.code
 	leader := make([]bool, len(code)+1)
 	leader[0], leader[len(code)] = true, true
+	for _, f := range a.k.functions {
+		if f.start >= 0 {
+			leader[f.start] = true
+		}
+	}
 	for i := range code {
-		if code[i].branches() {
-			leader[code[i].target] = true
+		for _, to := range code[i].jumps() {
+			leader[to] = true
 		}
 		if code[i].branches() || code[i].exits() {
 			leader[i+1] = true
@@ -151,6 +168,12 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
+	for _, f := range a.k.functions { // of which only what every kernel has is known
+		if f.start >= 0 {
+			a.in[a.block[f.start]] = append([]uint64(nil), start...)
+			work = append(work, a.block[f.start])
+		}
+	}
 	for walked := 0; len(work) > 0; walked += a.words {
 		if walked > maxProofWork {
 			clear(a.in)
@@ -195,8 +218,8 @@ func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uin
 
 func (a *definedness) successors(block int) (next []int) {
 	last := &a.k.code[a.starts[block+1]-1]
-	if last.branches() {
-		next = append(next, a.block[last.target])
+	for _, to := range last.jumps() {
+		next = append(next, a.block[to])
 	}
 	falls := last.guard >= 0 || !last.branches() && !last.exits()
 	if falls && block+2 < len(a.starts) {

@@ -23,15 +23,22 @@
 // the kernel wrote. Lanes of one warp count as ordered by barriers and
 // bar.warp.sync only, not by shuffles or by running in step (racelanes.go). A
 // matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
+//
+// How much is named: of 814 instructions of our 22 kernels that order others, each
+// dropped or weakened in turn while a layer runs forward, backward and on few tokens,
+// 746 are reached and 680 of these named (moe, TestDroppedLines).
+//
 // What it does not check: races between launches; griddepcontrol, since one grid runs at
 // a time.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding
 // (exact.go; sums and products that do not say .rn are not contracted, as an
-// assembler may). mma.sync adds floats as wgmma does.
-// Not yet: functions, jumps through tables, tensor maps in global memory, wgmma
-// with f16 sums.
+// assembler may). mma.sync adds floats as wgmma does. Functions are called, by
+// address and by themselves too (functions.go); of those that the driver brings a
+// program, __assertfail is a fault that says the assertion, and printf prints nothing.
+// Not yet: tensor maps in global memory, sparse products and those of single bits,
+// mma.sync of doubles and of 4 bits.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

@@ -13,7 +13,15 @@ func controlForms() map[isa.ID]handler {
 			w.split(f, mask, in.target)
 			return jumped
 		}},
-		isa.Ret:  exit,
+		isa.BrxIdx: {exec: branchIndexed},
+		isa.Call:   {exec: callFunction},
+		isa.Ret: {exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
+			if len(f.calls) > 0 {
+				return w.comeBack(f, mask)
+			}
+			w.exit(f, mask)
+			return jumped
+		}},
 		isa.Exit: exit,
 		isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")

@@ -8,6 +8,7 @@ func memoryForms() map[isa.ID]handler {
 	}
 	return map[isa.ID]handler{
 		isa.LdParam:         {exec: loadParam},
+		isa.StParam:         {exec: storeLocal},
 		isa.LdGlobal:        {exec: loadGlobal, prepare: prepareCached},
 		isa.LdGlobalSync:    polling(loadGlobal),
 		isa.StGlobal:        {exec: storeGlobal},

@@ -5,11 +5,15 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// mma.sync: a warp multiplies from registers, at once, and adds as wgmma does.
+// mma.sync: a warp multiplies from registers, at once, and adds as wgmma does, but
+// FP8: Hopper has no such product of a warp, and the assembler makes two of FP16,
+// of the elements 0 and 1 of each register and of 2 and 3, from zero, and adds
+// their sum to C.
 
 func mmaForms() map[isa.ID]handler {
 	forms := map[isa.ID]handler{}
-	for _, id := range []isa.ID{isa.MmaF16, isa.MmaBF16, isa.MmaF16K8, isa.MmaBF16K8, isa.MmaTF32, isa.MmaTF32K4, isa.MmaInt8, isa.MmaInt8K16} {
+	for _, id := range []isa.ID{isa.MmaF16, isa.MmaBF16, isa.MmaF16K8, isa.MmaBF16K8, isa.MmaTF32, isa.MmaTF32K4, isa.MmaInt8, isa.MmaInt8K16,
+		isa.MmaF16Halves, isa.MmaF16K8Halves, isa.MmaFP8, isa.MmaFP8K16, isa.MmaFP8Halves, isa.MmaFP8K16Halves} {
 		forms[id] = handler{exec: mmaSync}
 	}
 	return forms
@@ -60,11 +64,48 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for r, s := range in.args[0].list {
 		w.r32[s] = sums[r]
 	}
-	if in.form.Args[0].Type != isa.S32 {
+	add := mma.Add
+	if in.inHalves() {
+		add = addHalves
+	}
+	d := in.args[0].list
+	switch halves := halvesOfFP8[in.mod("a")]; {
+	case in.form.Args[0].Type == isa.S32:
+	case halves != nil:
+		for step := range 2 {
+			w.sync.a.Reset(halves)
+			w.sync.b.Reset(halvesOfFP8[in.mod("b")], mmaColumns)
+			for k := range mmaDepth / 2 {
+				from := k/2*4 + 2*step + k%2
+				for row := range a {
+					w.sync.a.Set(row, k, a[row][from], false)
+				}
+				for column := range b {
+					w.sync.b.Set(column, k, b[column][from])
+				}
+			}
+			add(w.r32, d, &w.sync.a, 0, &w.sync.b, step > 0)
+		}
+		for r, s := range d {
+			for l, c := range sums[r] {
+				if in.inHalves() {
+					w.r32[s][l] = addF16(w.r32[s][l], c) | addF16(w.r32[s][l]>>16, c>>16)<<16
+				} else {
+					w.r32[s][l] = addF32(w.r32[s][l], c, false)
+				}
+			}
+		}
+	default:
 		w.sync.set(format, &a, &b)
-		mma.Add(w.r32, in.args[0].list, &w.sync.a, 0, &w.sync.b, true)
+		add(w.r32, d, &w.sync.a, 0, &w.sync.b, true)
 	}
 	return next
+}
+
+// addF16 adds the FP16 numbers in the lower halves.
+func addF16(a, b uint32) uint32 {
+	f := formatOf(isa.F16)
+	return uint32(f.encode(f.compute(opAdd, roundNearest, floatOf(isa.F16, uint64(a&0xffff)), floatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
 // mmaOperands are decoded: the rows of A are those of the first warp of a wgmma.

@@ -140,7 +140,7 @@ func (d *decoder) extendLoaded(in *inst) {
 // generic one may be.
 func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 	at := w.address64(o, l) &^ localWindow
-	size := uint64(w.cta.cluster.grid.kernel.localBytes)
+	size := uint64(w.ownBytes)
 	if at > size || n > size-at {
 		w.fault(in, OutOfBounds, 1<<l, "%s: %d bytes at %#x of the thread's own memory of %d", in.form.Op, n, at, size)
 		return nil

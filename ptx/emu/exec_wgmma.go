@@ -24,6 +24,7 @@ func wgmmaForms() map[isa.ID]handler {
 	}
 	for _, id := range []isa.ID{isa.WgmmaBF16, isa.WgmmaF16, isa.WgmmaTF32, isa.WgmmaFP8, isa.WgmmaS8, isa.WgmmaU8, isa.WgmmaS8U8, isa.WgmmaU8S8,
 		isa.WgmmaBF16Registers, isa.WgmmaF16Registers, isa.WgmmaTF32Registers, isa.WgmmaFP8Registers,
+		isa.WgmmaF16Halves, isa.WgmmaFP8Halves, isa.WgmmaF16HalvesRegisters, isa.WgmmaFP8HalvesRegisters,
 		isa.WgmmaS8Registers, isa.WgmmaU8Registers, isa.WgmmaS8U8Registers, isa.WgmmaU8S8Registers} {
 		forms[id] = handler{exec: wgmmaIssue, prepare: prepareProduct}
 	}
@@ -166,11 +167,18 @@ func (in *inst) negates(operand int) bool {
 // fromRegisters: A lies in registers.
 func (in *inst) fromRegisters() bool { return in.args[1].bank == bank32 }
 
+// inHalves: sums are in FP16, two a register.
+func (in *inst) inHalves() bool { return in.form.Args[0].Type == isa.F16x2 }
+
 func (in *inst) matrixRows(operand int) uint32 {
 	if operand == 0 {
 		return wgmmaRows
 	}
-	return uint32(2 * len(in.args[0].list))
+	n := uint32(2 * len(in.args[0].list))
+	if in.inHalves() {
+		n *= 2
+	}
+	return n
 }
 
 // wgmmaWait finishes all but the latest groups.

@@ -35,4 +35,9 @@ var (
 	AccumulatorPosition = accumulatorPosition
 	APosition           = aPosition
 	ElementFormats      = elementFormats
+	HalvesOfFP8         = halvesOfFP8
+	F16Nearest          = f16Nearest
+	F32FromF16          = f32FromF16
+	AddF16              = addF16
+	AddF32              = addF32
 )

@@ -193,6 +193,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 				int64(hx/hy) + int64(hx%hy) + int64(cx/cy) + int64(cx%cy)
 		})
 	},
+	"functions functions":       functionsTwin,
+	"functions_debug functions": functionsTwin,
 	"carry carry": func(t *testing.T, r *foreignRun) {
 		a, b := r.u32s(128), r.u32s(128)
 		out := put(r, make([]uint32, 128))
@@ -870,4 +872,30 @@ func TestForeignKernels(t *testing.T) {
 			twin(t, &foreignRun{program: &program{t: t, kernel: k, mem: NewMemory(1 << 24)}, rng: rand.New(rand.NewPCG(7, uint64(len(name)))), source: text})
 		})
 	}
+}
+
+// functionsTwin is of calls: of values and structures, by address, of themselves and
+// through a table of virtual functions.
+func functionsTwin(t *testing.T, r *foreignRun) {
+	const n = 70
+	in := draw(n, func() int32 { return r.rng.Int32N(1000) })
+	out := put(r, make([]int32, n))
+	r.launchWith(x(2), x(64), out, put(r, in), int32(n))
+	each(r, out, n, func(i int) int32 {
+		at := int32(i)
+		v := in[i] + at
+		v += v + at + (at - at) + at // the structure's parts: its double is i/2, doubled
+		if i%2 == 0 {
+			v += v + 3
+		} else {
+			v += v - 3
+		}
+		v += []int32{0, 1, 1, 2, 3, 5}[i%6]
+		if in[i]%2 == 1 {
+			v += in[i] * at
+		} else {
+			v += in[i] + 7
+		}
+		return v + []int32{5, 13, 3, 9, 64, -1, 77, 0}[in[i]%8]
+	})
 }

@@ -32,7 +32,7 @@ func newImage(m *ptx.Module) (image, error) {
 		}
 	}
 	for _, a := range im.addresses {
-		if _, ok := im.offsets[a.Sym]; !ok {
+		if _, ok := im.offsets[a.Sym]; !ok && m.Func(a.Sym) == nil {
 			return im, fmt.Errorf("ptx: an initial value is the address of %s, which is no variable of the module's global or constant memory", a.Sym)
 		}
 	}
@@ -64,6 +64,10 @@ func (m *Memory) image(mod *Module) (uint64, error) {
 	b := m.bytes(at, uint64(len(mod.image.bytes)))
 	copy(b, mod.image.bytes)
 	for _, a := range mod.image.addresses {
+		if n := numberOf(mod.text, a.Sym); n >= 0 {
+			binary.LittleEndian.PutUint64(b[a.At:], functionAddress(n))
+			continue
+		}
 		binary.LittleEndian.PutUint64(b[a.At:], at+uint64(int64(mod.image.offsets[a.Sym])+a.Add))
 	}
 	m.mu.Lock()

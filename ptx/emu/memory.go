@@ -1,10 +1,13 @@
 package emu
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -123,6 +126,21 @@ func (m *Memory) freedNote(address uint64) string {
 		}
 	}
 	return ""
+}
+
+// Clone is a memory with the same allocations at the same addresses, which holds
+// what m holds now: what runs on one does not show in the other. Variables of
+// modules are not shared either.
+func (m *Memory) Clone() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &Memory{limit: m.limit, used: m.used, next: m.next, freed: slices.Clone(m.freed), images: maps.Clone(m.images)}
+	list := slices.Clone(*m.allocs.Load())
+	for i, a := range list {
+		list[i] = &allocation{base: a.base, bytes: bytes.Clone(a.bytes)}
+	}
+	c.allocs.Store(&list)
+	return c
 }
 
 // Used is the number of allocated bytes.

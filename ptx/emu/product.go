@@ -22,6 +22,7 @@ type product struct {
 	keep bool
 	// integers: the elements are, and saturate says how their sums end.
 	integers, saturate bool
+	halves             bool         // sums are FP16
 	left               atomic.Int32 // warps that have not multiplied yet
 }
 
@@ -31,6 +32,7 @@ func newProduct(op *wgmmaOp) *product {
 	p := productPool.Get().(*product)
 	p.list, p.keep = op.in.args[0].list, op.keep
 	p.integers, p.saturate = op.in.form.Args[0].Type == isa.S32, op.in.has(".satfinite")
+	p.halves = op.in.inHalves()
 	p.left.Store(4)
 	return p
 }
@@ -75,13 +77,34 @@ func (w *warp) multiply(p *product) {
 }
 
 func (w *warp) add(p *product) {
-	if p.integers {
+	switch {
+	case p.integers:
 		mma.AddIntegers(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep, p.saturate)
-	} else {
+	case p.halves:
+		addHalves(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+	default:
 		mma.Add(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
 	}
 	if p.left.Add(-1) == 0 {
 		productPool.Put(p)
+	}
+}
+
+// addHalves is [mma.Add] of FP16 sums, which are added as FP32 ones are and then
+// rounded.
+func addHalves(registers mma.Registers, list []int32, a *mma.A, warp int, b *mma.B, keep bool) {
+	sums, slots := make(mma.Registers, 2*len(list)), make([]int32, 2*len(list))
+	for i := range slots {
+		slots[i] = int32(i)
+		for l, pair := range registers[list[i/2]] {
+			sums[i][l] = f32FromF16(uint16(pair >> (i % 2 * 16)))
+		}
+	}
+	mma.Add(sums, slots, a, warp, b, keep)
+	for i, s := range list {
+		for l := range registers[s] {
+			registers[s][l] = f16Nearest(sums[2*i][l]) | f16Nearest(sums[2*i+1][l])<<16
+		}
 	}
 }
 

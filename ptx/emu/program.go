@@ -71,7 +71,8 @@ type Kernel struct {
 	symbols  []constant[uint32] // shared symbols, as offsets in the window
 	// wideSymbols are symbols in 64-bit registers.
 	wideSymbols []wideSymbol
-	localBytes  int // of a thread's own memory
+	localBytes  int         // of a thread's own memory
+	functions   []*function // that the kernel may call
 	// classes are the registers of accumulators, classOf the class of each
 	// 32-bit slot; see accumulator.go.
 	classes [][]int32
@@ -201,6 +202,8 @@ type inst struct {
 	matrix     bool          // accesses shared memory for the warp as one
 	size       uint8
 	target     int32
+	targets    []int32 // of a jump through a table
+	called     *calledWith
 
 	// lane computes one lane of an instruction of any widths, from its inputs.
 	lane func(v [4]uint64) uint64

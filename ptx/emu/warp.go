@@ -31,6 +31,7 @@ type execFunc func(w *warp, f *frag, in *inst, mask uint32) outcome
 type frag struct {
 	pc    int32
 	mask  uint32
+	calls []call // that the lanes are in, the outermost first
 	stuck bool   // waits; since is the cluster's event count at that time
 	apart bool   // waits for the rest of its warp, to run an aligned instruction
 	begun bool   // has arrived at the named barrier, in generation gen
@@ -47,11 +48,12 @@ type warp struct {
 	frags []*frag
 	turns int
 
-	local []byte // the lanes' own memory, one behind the other
-	carry uint32 // the lanes' condition code
-	r32   mma.Registers
-	r64   [][warpLanes]uint64
-	p     []uint32
+	local    []byte // the lanes' own memory, one behind the other, ownBytes each
+	ownBytes int
+	carry    uint32 // the lanes' condition code
+	r32      mma.Registers
+	r64      [][warpLanes]uint64
+	p        []uint32
 	// offsets are where the lanes' present access goes, in its memory.
 	offsets [warpLanes]uint64
 	// ok has, for each slot, the lanes that hold a value.
@@ -138,6 +140,8 @@ func (w *warp) reset(c *cta, id, threads int) {
 		}
 		w.ok[bank64][s.slot] = fullMask
 	}
+	w.ownBytes = k.localBytes
+	w.local = w.local[:k.localBytes*warpLanes]
 	fillBytes(w.local, poison)
 	w.carry = 0
 	for _, s := range k.symbols {
@@ -170,7 +174,7 @@ func (w *warp) pick() *frag {
 		if len(w.frags) > 1 && w.turns%16 == 0 && i == w.turns/16%len(w.frags) {
 			return f
 		}
-		if best == nil || f.pc < best.pc {
+		if best == nil || f.before(best) {
 			best = f
 		}
 	}
@@ -253,7 +257,7 @@ func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
 	if mask == f.mask {
 		late := uint32(0)
 		for _, g := range w.frags {
-			if g != f && g.pc < f.pc {
+			if g != f && g.before(f) {
 				late |= g.mask
 			}
 		}
@@ -274,12 +278,13 @@ func (w *warp) meet(f *frag) bool {
 		g := w.frags[i]
 		switch {
 		case g == f:
-		case g.pc == f.pc:
+		case g.sameAs(f):
+			f.adopt(g)
 			f.mask |= g.mask
 			f.stuck = false
 			w.frags = append(w.frags[:i], w.frags[i+1:]...)
 			i--
-		case g.pc < f.pc && !(g.stuck && g.since == w.cta.cluster.events):
+		case g.before(f) && !(g.stuck && g.since == w.cta.cluster.events):
 			behind = true
 		}
 	}
@@ -294,14 +299,20 @@ func (w *warp) split(f *frag, mask uint32, pc int32) {
 	}
 	f.mask &^= mask
 	f.pc++
+	w.place(&frag{pc: pc, mask: mask, calls: f.calls})
+}
+
+// place adds a fragment to the warp's, to one that is there already if it can.
+func (w *warp) place(x *frag) {
 	for _, g := range w.frags {
-		if g.pc == pc && g != f {
-			g.mask |= mask
+		if g.mask != 0 && g.sameAs(x) {
+			g.adopt(x)
+			g.mask |= x.mask
 			g.stuck = false
 			return
 		}
 	}
-	w.frags = append(w.frags, &frag{pc: pc, mask: mask})
+	w.frags = append(w.frags, x)
 }
 
 // exit ends lanes.

@@ -23,6 +23,15 @@ var (
 	e5m2Elements = fp8Elements(formatE5M2)
 )
 
+// halvesOfFP8 are FP8 elements as mma.sync has them: made FP16 first.
+var halvesOfFP8 = map[string]*mma.Format{".e4m3": asF16(e4m3Elements), ".e5m2": asF16(e5m2Elements)}
+
+func asF16(f *mma.Format) *mma.Format {
+	h := *f16Elements
+	h.ToF32 = f.ToF32
+	return &h
+}
+
 func fp8Elements(f floatFormat) *mma.Format {
 	var values [256]uint32
 	for x := range values {

@@ -31,6 +31,8 @@ var asyncs = slices.Concat([]Form{
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
 	wgmmaTF32("WgmmaTF32"), wgmmaRegisters("WgmmaTF32Registers", wgmmaTF32("")),
 	wgmmaFP8("WgmmaFP8"), wgmmaRegisters("WgmmaFP8Registers", wgmmaFP8("")),
+	inHalves("WgmmaF16Halves", wgmmaForm("", ".f16")), wgmmaRegisters("WgmmaF16HalvesRegisters", inHalves("", wgmmaForm("", ".f16"))),
+	inHalves("WgmmaFP8Halves", wgmmaFP8("")), wgmmaRegisters("WgmmaFP8HalvesRegisters", inHalves("", wgmmaFP8(""))),
 	wgmmaInt8("WgmmaS8", ".s8", ".s8", 80), wgmmaRegisters("WgmmaS8Registers", wgmmaInt8("", ".s8", ".s8", 80)),
 	wgmmaInt8("WgmmaU8", ".u8", ".u8", 80), wgmmaRegisters("WgmmaU8Registers", wgmmaInt8("", ".u8", ".u8", 80)),
 	wgmmaInt8("WgmmaS8U8", ".s8", ".u8", 84), wgmmaRegisters("WgmmaS8U8Registers", wgmmaInt8("", ".s8", ".u8", 84)),
@@ -70,6 +72,13 @@ func wgmmaRegisters(name string, f Form) Form {
 	return f
 }
 
+// inHalves is a product summed in FP16, two sums a register.
+func inHalves(name string, f Form) Form {
+	f.Name, f.Mods, f.Args = name, slices.Clone(f.Mods), slices.Clone(f.Args)
+	f.Mods[1], f.Args[0].Type = fix(".f16"), F16x2
+	return f
+}
+
 // wgmmaTF32 and wgmmaFP8 are products of elements that are contiguous in k, summed
 // in FP32.
 func wgmmaTF32(name string) Form {
@@ -102,6 +111,12 @@ var products = []Form{
 	mmaForm("MmaBF16K8", ".m16n8k8", ".f32", []string{".bf16"}, 2, 1, SM80, 70),
 	mmaForm("MmaTF32", ".m16n8k8", ".f32", []string{".tf32"}, 4, 2, SM80, 70),
 	mmaForm("MmaTF32K4", ".m16n8k4", ".f32", []string{".tf32"}, 2, 1, SM80, 70),
+	mmaForm("MmaF16Halves", ".m16n8k16", ".f16", []string{".f16"}, 4, 2, SM80, 70),
+	mmaForm("MmaF16K8Halves", ".m16n8k8", ".f16", []string{".f16"}, 2, 1, SM80, 70),
+	mmaForm("MmaFP8", ".m16n8k32", ".f32", []string{".e4m3", ".e5m2"}, 4, 2, SM90, 84),
+	mmaForm("MmaFP8K16", ".m16n8k16", ".f32", []string{".e4m3", ".e5m2"}, 2, 1, SM90, 87),
+	mmaForm("MmaFP8Halves", ".m16n8k32", ".f16", []string{".e4m3", ".e5m2"}, 4, 2, SM90, 87),
+	mmaForm("MmaFP8K16Halves", ".m16n8k16", ".f16", []string{".e4m3", ".e5m2"}, 2, 1, SM90, 87),
 	mmaForm("MmaInt8", ".m16n8k32", ".s32", []string{".s8", ".u8"}, 4, 2, SM80, 70),
 	mmaForm("MmaInt8K16", ".m16n8k16", ".s32", []string{".s8", ".u8"}, 2, 1, SM80, 70),
 }
@@ -109,12 +124,16 @@ var products = []Form{
 // mmaForm is a product of a warp with so many registers of A and B.
 func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, version Version) Form {
 	t, _ := TypeNamed(sums[1:])
+	length := 4
+	if t == F16 { // two a register
+		t, length = F16x2, 2
+	}
 	mods := []Mod{fix(shape), fix(".row"), fix(".col")}
 	if sums == ".s32" {
 		mods = append(mods, opt("satfinite", ".satfinite"))
 	}
 	return Form{Name: name, Op: "mma.sync.aligned", Mods: append(mods, fix(sums), one("a", elems...), one("b", elems...), fix(sums)), Version: version, Arch: arch,
-		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: t, Len: 4}, register(Arg{Name: "a", Kind: Vec, Type: B32, Len: a}),
-			register(Arg{Name: "b", Kind: Vec, Type: B32, Len: b}), register(Arg{Name: "c", Kind: Vec, Type: t, Len: 4})},
+		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: t, Len: length}, register(Arg{Name: "a", Kind: Vec, Type: B32, Len: a}),
+			register(Arg{Name: "b", Kind: Vec, Type: B32, Len: b}), register(Arg{Name: "c", Kind: Vec, Type: t, Len: length})},
 		Effects: Aligned | Varies, Manual: "mma.sync"}
 }

@@ -114,6 +114,8 @@ const (
 	SinkPred
 	// Pair is r|p: a register of Type, or _, and a predicate, or _.
 	Pair
+	// Passed is (a, b, ...): variables in parameter space, none printed where there are none.
+	Passed
 )
 
 // Space is the state space of an address operand.
@@ -326,6 +328,8 @@ func (f *Form) ArgLen(m Mods, i int) int {
 	switch {
 	case text == "":
 		return 1
+	case a.LenOf == "shape" && a.Type == F16x2: // two a register
+		return WgmmaN(text) / 4
 	case a.LenOf == "shape": // .m64n{N}k16: N/2 accumulators a thread
 		return WgmmaN(text) / 2
 	}

@@ -50,6 +50,8 @@ var (
 var memory = []Form{
 	{Name: "LdParam", Op: "ld.param", Mods: []Mod{vec(), memTypes()},
 		Args: []Arg{vecArg("d", Out), addr("a", Param)}, Not: wide, Effects: Uniform, Manual: "Data Movement: ld"},
+	{Name: "StParam", Op: "st.param", Mods: []Mod{vec(), memTypes()},
+		Args: []Arg{addr("a", Param), vecArg("b", In)}, Not: wide, Manual: "Data Movement: st"},
 	{Name: "LdGlobal", Op: "ld.global", Mods: []Mod{loadCaches(), opt("nc", ".nc"), opt("l1", ".L1::no_allocate", ".L1::evict_first", ".L1::evict_last").since(74, SM70), prefetchL2(), vec(), memTypes()},
 		Args: []Arg{vecArg("d", Out), addr("a", Global)}, Not: slices.Concat(wide, loadCache), Manual: "Data Movement: ld"},
 	{Name: "LdGlobalSync", Op: "ld", Mods: []Mod{one("sem", ".acquire", ".relaxed"), one("scope", ".gpu", ".sys", ".cta"), fix(".global"), types(".b32", ".u32", ".b64", ".u64", ".s32", ".f32", ".s64", ".f64")},

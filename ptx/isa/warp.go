@@ -25,6 +25,9 @@ var warp = []Form{
 // Control flow.
 var control = []Form{
 	{Name: "Bra", Op: "bra", Mods: []Mod{opt("uni", ".uni")}, Args: []Arg{{Name: "target", Kind: Label}}, Effects: Branches, Manual: "bra"},
+	{Name: "BrxIdx", Op: "brx.idx", Mods: []Mod{opt("uni", ".uni")}, Args: []Arg{register(in("index", U32)), {Name: "targets", Kind: Label}}, Effects: Branches, Manual: "brx.idx"},
+	{Name: "Call", Op: "call", Mods: []Mod{opt("uni", ".uni")}, Args: []Arg{{Name: "results", Dir: Out, Kind: Passed}, register(in("function", U64)), {Name: "arguments", Kind: Passed},
+		optional(Arg{Name: "prototype", Kind: Label})}, Manual: "call"},
 	{Name: "Ret", Op: "ret", Effects: Exits, Manual: "ret"},
 	{Name: "Exit", Op: "exit", Effects: Exits, Manual: "exit"},
 	{Name: "Trap", Op: "trap", Effects: Exits, Manual: "trap", Go: "k.Trap"},

@@ -55,6 +55,7 @@ const (
 	CvtF32ToF16x2
 	CvtF16ToF32
 	LdParam
+	StParam
 	LdGlobal
 	LdGlobalSync
 	LdShared
@@ -113,6 +114,8 @@ const (
 	Ldmatrix
 	SetMaxNReg
 	Bra
+	BrxIdx
+	Call
 	Ret
 	Exit
 	Trap
@@ -321,6 +324,10 @@ const (
 	WgmmaTF32Registers
 	WgmmaFP8
 	WgmmaFP8Registers
+	WgmmaF16Halves
+	WgmmaF16HalvesRegisters
+	WgmmaFP8Halves
+	WgmmaFP8HalvesRegisters
 	WgmmaS8
 	WgmmaS8Registers
 	WgmmaU8
@@ -339,6 +346,12 @@ const (
 	MmaBF16K8
 	MmaTF32
 	MmaTF32K4
+	MmaF16Halves
+	MmaF16K8Halves
+	MmaFP8
+	MmaFP8K16
+	MmaFP8Halves
+	MmaFP8K16Halves
 	MmaInt8
 	MmaInt8K16
 

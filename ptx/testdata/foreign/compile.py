@@ -44,9 +44,8 @@ class Compiler:
         program = ctypes.c_void_p()
         name = os.path.basename(path).encode()
         self.check(self.rtc.nvrtcCreateProgram(ctypes.byref(program), source, name, 0, None, None), "create")
-        options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-default-device", b"-I" + self.include.encode(), b"-I" + self.include.encode() + b"/cccl"]
-        if b"-lineinfo" in source.split(b"\n")[0]:
-            options.append(b"-lineinfo")
+        options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"-default-device", b"-I" + self.include.encode(), b"-I" + self.include.encode() + b"/cccl", b"-I" + HERE.encode()]
+        options += [o for o in (b"-lineinfo", b"--device-debug") if o in source.split(b"\n")[0]]
         given = (ctypes.c_char_p * len(options))(*options)
         if self.rtc.nvrtcCompileProgram(program, len(options), given) != 0:
             raise RuntimeError(f"{path}: {self.text(program, 'ProgramLog')}")

@@ -9,14 +9,17 @@
 // The result does not depend on N, on the layout of A or B, nor on whether A comes
 // from registers. Integers add exactly, wrap around or saturate.
 //
+// Sums in FP16 are added as those in FP32 are, and then rounded to the nearest: that
+// is assumed. mma.sync of FP8 is what the assembler makes of it, two products of FP16.
+//
 // Subnormal inputs count with their value at the exponent of the smallest normal
 // number; a zero, or a product with a zero, takes no part in the alignment; a sum
 // of zero, or one that is cut to zero, is +0; a sum below FP32's normal range is
 // cut to a subnormal, one beyond the range becomes infinite; infinities and NaN
 // follow IEEE rules, every NaN result being 0x7fffffff.
 //
-// 10,000 tiles of each type of element and of each shape of mma.sync in the table,
-// in every range of exponents, had these bits on the chip but for the sign of a sum
+// 10,000 tiles of each type of element summed in FP32 or 32 bits and of the shapes of
+// mma.sync that Hopper has, in every range of exponents, had these bits on the chip but for the sign of a sum
 // that is cut to zero, which was learnt from them (chip_test.go).
 //
 // [A] and [B] hold the operands of a step, decoded into the order in which

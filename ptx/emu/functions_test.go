@@ -1,0 +1,142 @@
+package emu
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// withFunctions is a kernel and functions before it.
+func withFunctions(functions, code string) string {
+	return strings.Replace(body(code), ".visible .entry", functions+"\n.visible .entry", 1)
+}
+
+// nested calls itself, with the address of its own variable: that of the innermost
+// call is added to each.
+const nested = `
+.func (.param .b32 sum) nested(.param .b32 depth, .param .b64 outer)
+{
+	.local .align 8 .b8 mine[8];
+	.reg .b32 %r<8>;
+	.reg .b64 %d<4>;
+	.reg .pred %p<2>;
+	ld.param.u32 %r0, [depth];
+	ld.param.u64 %d0, [outer];
+	mov.u64 %d1, mine;
+	mov.u32 %r3, 1;
+	st.local.u32 [%d1], %r0;
+	setp.eq.u32 %p0, %r0, 0;
+	@%p0 bra end;
+	sub.u32 %r1, %r0, 1;
+	{
+	.param .b32 a;
+	.param .b64 b;
+	.param .b32 r;
+	st.param.b32 [a], %r1;
+	st.param.b64 [b], %d1;
+	call (r), nested, (a, b);
+	ld.param.u32 %r3, [r];
+	}
+	ld.local.u32 %r4, [%d1];
+	add.u32 %r3, %r3, %r4;
+end:
+	ld.local.u32 %r5, [%d0];
+	add.u32 %r5, %r5, 1000;
+	st.local.u32 [%d0], %r5;
+	st.param.b32 [sum], %r3;
+	ret;
+}`
+
+// Each thread calls a function to a depth of its own, and only some of a warp call
+// at all; a switch follows.
+func TestCalls(t *testing.T) {
+	p := assemble(t, withFunctions(nested, `
+	.local .align 8 .b8 root[8];
+	ld.param.u64 %d0, [out];
+	mov.u32 %r0, %tid.x;
+	mul.wide.u32 %d1, %r0, 4;
+	add.u64 %d0, %d0, %d1;
+	mov.u64 %d2, root;
+	st.local.u32 [%d2], 0;
+	mov.u32 %r2, 7;
+	and.b32 %r1, %r0, 3;
+	setp.eq.u32 %p0, %r1, 3;
+	@%p0 bra skip;
+	{
+	.param .b32 a;
+	.param .b64 b;
+	.param .b32 r;
+	st.param.b32 [a], %r0;
+	st.param.b64 [b], %d2;
+	call.uni (r), nested, (a, b);
+	ld.param.u32 %r2, [r];
+	}
+skip:
+	bar.warp.sync 0xffffffff;
+ways: .branchtargets one, two, two, three;
+	brx.idx %r1, ways;
+one: add.u32 %r2, %r2, 100000;
+	bra done;
+two: add.u32 %r2, %r2, 200000;
+	bra done;
+three: add.u32 %r2, %r2, 300000;
+done:
+	shfl.sync.idx.b32 %r3, %r2, 0, 31, 0xffffffff;
+	ld.local.u32 %r4, [%d2];
+	add.u32 %r2, %r2, %r4;
+	st.global.u32 [%d0], %r2;`), "k")
+	out := p.u32s(make([]uint32, 32)...)
+	p.params(out, 0)
+	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+		p.launch.Timing, p.launch.Seed = timing, seed
+		require.NoError(t, p.run())
+		for i, got := range p.read(out, 32) {
+			want := uint32(307)
+			if i%4 < 3 { // root has 1000; each call's variable its depth, and 1000 from the call within
+				want = 1 + 1000
+				for depth := 1; depth <= i; depth++ {
+					want += uint32(depth) + 1000
+				}
+				want += []uint32{100000, 200000, 200000}[i%4]
+			} else {
+				want = 7 + 300000
+			}
+			assert.Equal(t, want, got, "thread %d", i)
+		}
+	})
+}
+
+// What is wrong about a call is said with the function's name.
+func TestWrongCalls(t *testing.T) {
+	const outside = `
+.global .align 1 .b8 what[6] = {120, 32, 62, 32, 48, 0};
+.global .align 1 .b8 where[5] = {97, 46, 99, 117, 0};
+.extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 s);
+.extern .func elsewhere();
+.func forever() { call forever, (); ret; }
+.func (.param .b32 r) one(.param .b32 a) { st.param.b32 [r], 1; ret; }
+`
+	for name, c := range map[string]struct{ code, want string }{
+		"assertion": {`.param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;
+			mov.u64 %d0, what; cvta.global.u64 %d0, %d0; mov.u64 %d1, where; cvta.global.u64 %d1, %d1;
+			st.param.b64 [a], %d0; st.param.b64 [b], %d1; st.param.b32 [c], 12; st.param.b64 [d], %d1; st.param.b64 [e], 1;
+			call __assertfail, (a, b, c, d, e);`, "assertion failed: x > 0, at a.cu:12, a.cu"},
+		"elsewhere":       {`call elsewhere, ();`, "function elsewhere has no body in the module: it is not emulated"},
+		"without end":     {`call forever, ();`, "forever calls itself"},
+		"no address":      {`mov.u64 %d0, 64; P: .callprototype _ (); call %d0, (), P;`, "call of 0x40, where no function is"},
+		"by wrong type":   {`mov.u64 %d0, one; P: .callprototype _ (); call %d0, (), P;`, "a call of one with 0 parameters, it has 1"},
+		"past the labels": {`mov.u32 %r0, 1; T: .branchtargets L; brx.idx %r0, T; L:`, "brx.idx to number 1 of 1 labels"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := assemble(t, withFunctions(outside, c.code), "k")
+			p.params(p.u32s(0), 0)
+			require.ErrorContains(t, p.run(), c.want)
+		})
+	}
+	_, err := Load([]byte(withFunctions(outside, `.param .b64 a; .param .b32 b; call (b), one, (a);`)))
+	assert.ErrorContains(t, err, "a call of one: number 1 of its parameters has 4 bytes, not 8")
+	_, err = Load([]byte(withFunctions(outside, `call two, ();`)))
+	assert.ErrorContains(t, err, "no parameter or variable two")
+}

@@ -1,0 +1,2 @@
+// --device-debug: variables live in memory, every function is called.
+#include "functions.cu"
