@@ -18,8 +18,8 @@ import (
 //	first:  dH, until dX~ and dW1 have read it; then the dense logit
 //	        gradients, and their rows, until dX is summed
 //	second: A' and the score's partial sums, until dW2 has read the one and
-//	        DScores the other, and the partial sums of split weight gradients;
-//	        then dX~
+//	        DScores the other, and the partial sums of biases' gradients, then of
+//	        split weight gradients; then dX~
 //
 // The partial sums of the router's gradient, the last of all, take both but for
 // the dense logit gradients. The backward pass of shared experts, before all, has
@@ -35,11 +35,12 @@ type backwardWorkspace struct {
 	splits, splitCounts, splitTickets, states int64
 	slots                                     int
 	lossPartials                              int64
-	// biasDots [T, K] and biasPartials are there in layers with biases.
-	biasDots, biasPartials               int64
+	// biasByExpert [T, E] is there in layers with biases: dO·b2, then the scores.
+	biasByExpert                         int64
 	sharedRows                           int64 // dX of the shared experts
 	dh, denseDLogits, extra              int64 // the first piece
 	scaledA, partial, dwPartials, dxRows int64 // the second
+	biasSums, biasPartials               int64 // in place of dwPartials: db1's and db2's
 	router                               int64 // both
 	bytes                                int64
 }
@@ -72,8 +73,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	w.lossPartials = s.take(route.Losses{}.PartialBytes(l.sms))
 
 	if c.Bias {
-		w.biasDots = s.take(r.DScores.Bytes())
-		w.biasPartials = s.take(bias.PartialBytes(c, rows))
+		w.biasByExpert = s.take(g.DLogits.Bytes())
 	}
 
 	if l.shared != nil {
@@ -96,11 +96,16 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	w.scaledA = s.take(weights.A(c).Bytes(rows))
 	w.partial = s.take(dh.DH{Config: c}.PartialBytes(rows))
 	w.dwPartials = s.bytes
+	biases := s
+	if c.Bias {
+		w.biasSums = biases.take(dh.ColumnSumBytes(c, rows))
+		w.biasPartials = biases.take(bias.B2(l.of).PartialBytes(tokens))
+	}
 	if plan.Slots(rows, l.sms) > 0 {
 		each := max(dw.Of(l.of, dw.W1, gradient.Mode{}).PartialBytes(), dw.Of(l.of, dw.W2, gradient.Mode{}).PartialBytes())
 		s.take(int64(w.slots) * int64(each))
 	}
-	w.bytes = max(s.bytes, end.bytes, last.bytes, l.workspace(n).bytes)
+	w.bytes = max(s.bytes, end.bytes, biases.bytes, last.bytes, l.workspace(n).bytes)
 	if l.shared != nil {
 		w.bytes = max(w.bytes, l.shared.backwardWorkspaceFrom(space{w.dh}, l.shared.work(tokens)).bytes)
 	}

@@ -3,6 +3,7 @@ package moe_test
 import (
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // What each kind of expert takes, beside SwiGLU with the same sizes, in turns.
-// It runs where SONICMOE_ROWS is "kinds".
+// It runs where SONICMOE_ROWS is "kinds"; SONICMOE_KINDS may name some of them.
 func TestKindsTime(t *testing.T) {
 	if os.Getenv("SONICMOE_ROWS") != "kinds" {
 		t.Skip("SONICMOE_ROWS=kinds times the kinds of experts on a GPU")
@@ -42,6 +43,9 @@ func TestKindsTime(t *testing.T) {
 			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
 		} {
+			if only := os.Getenv("SONICMOE_KINDS"); only != "" && !slices.Contains(strings.Split(only, ","), kind.name) {
+				continue
+			}
 			changed := row.config
 			kind.change(&changed)
 			plainForward, plainBackward := passTimes(t, row.config, row.tokens)

@@ -10,7 +10,6 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 )
 
@@ -126,7 +125,7 @@ func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Work
 func (r *backwardRun) dH() error {
 	return launch(r.call, r.s, dh.Kernel, dh.Args{
 		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
-		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), Rows: r.rows, TileArgs: r.tiles(0),
+		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), ColumnSums: r.at(r.w.biasSums), Rows: r.rows, TileArgs: r.tiles(0),
 	})
 }
 
@@ -149,13 +148,9 @@ func (r *backwardRun) experts() Tensor {
 // dScores sums the scores' gradients and gives the logits'.
 func (r *backwardRun) dScores() error {
 	if r.layer.of.Bias {
-		args := bias.DotArgs{DO: r.DO.Ptr, B2: r.B2.Ptr, ExpertIDs: r.experts().Ptr, Dots: r.at(r.w.biasDots), Tokens: r.tokens}
-		which := bias.DotKernel
-		if r.list {
-			which, args.Tokens = bias.DotListKernel, r.rows
-			args.TokenOf, args.NumTokens = r.List.Tokens.Ptr, r.tokens
-		}
-		if err := launch(r.call, r.s, which, args); err != nil {
+		if err := launch(r.call, r.s, bias.DotKernel, route.RouterArgs{
+			X: r.DO.Ptr, Weights: r.B2.Ptr, Logits: r.at(r.w.biasByExpert), TokenRanges: r.call.ranges(r.tokens),
+		}); err != nil {
 			return err
 		}
 	}
@@ -168,7 +163,8 @@ func (r *backwardRun) dScores() error {
 		which, tokens = dh.ScoresListKernel, r.rows // an entry is a token with one slot
 	}
 	return launch(r.call, r.s, which, dh.ScoresArgs{
-		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), BiasDots: r.at(r.w.biasDots), DScores: r.dScoresAt(),
+		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
+		BiasDots: r.at(r.w.biasByExpert), ExpertIDs: r.experts().Ptr, TokenOf: r.List.Tokens.Ptr,
 		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: tokens,
 	})
 }
@@ -198,26 +194,33 @@ func (r *backwardRun) dLogits() error {
 
 // dB1 is Σ dH of each expert's rows.
 func (r *backwardRun) dB1() error {
-	args := bias.SumArgs{DB: r.DB1.Ptr, DB3: r.DB3.Ptr}
-	return r.biasGradient(bias.B1PartialsKernel, bias.B1Kernels[gradientOf(r.DB1).Index()], r.at(r.w.dh), args)
+	return launch(r.call, r.s, bias.B1Kernels[gradientOf(r.DB1).Index()], bias.SumArgs{
+		ColumnSums: r.at(r.w.biasSums), Offsets: r.at(r.w.offsets), DB: r.DB1.Ptr, DB3: r.DB3.Ptr,
+	})
 }
 
-// dB2 is Σ score·dO of each expert's rows.
+// dB2 is Σ score·dO of each expert's rows: a product of the scores by expert with
+// dO, as the router's gradient.
 func (r *backwardRun) dB2() error {
-	args := bias.SumArgs{DB: r.DB2.Ptr}
-	return r.biasGradient(bias.B2PartialsKernel, bias.B2Kernels[gradientOf(r.DB2).Index()], r.DO.Ptr, args)
-}
-
-// biasGradient sums rows by expert, in two steps.
-func (r *backwardRun) biasGradient(first *registry.Kernel[bias.PartialsArgs], second *registry.Kernel[bias.SumArgs], rows driver.DevicePtr, to bias.SumArgs) error {
-	if err := launch(r.call, r.s, first, bias.PartialsArgs{
-		Rows: rows, Gather: r.at(r.w.gather), Pairs: r.at(r.w.pairs), Scores: r.weights().Ptr,
-		Table: r.at(r.w.table), RowPairs: r.at(r.w.rowPairs), Partials: r.at(r.w.biasPartials), PackedRows: r.rows,
+	which := bias.ScoresKernel
+	if r.list {
+		which = bias.ScoresListKernel
+	}
+	if err := launch(r.call, r.s, which, bias.ScoresArgs{
+		Scores: r.weights().Ptr, ExpertIDs: r.experts().Ptr, Starts: r.at(r.w.starts), TokenRows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs),
+		ByExpert: r.at(r.w.biasByExpert), Tokens: r.tokens,
 	}); err != nil {
 		return err
 	}
-	to.Partials, to.Offsets = r.at(r.w.biasPartials), r.at(r.w.offsets)
-	return launch(r.call, r.s, second, to)
+	ranges, perRange := bias.B2(r.layer.of).Ranges(r.tokens)
+	if err := launch(r.call, r.s, bias.B2Kernel, drouter.Args{
+		X: r.DO.Ptr, AddDense: r.at(r.w.biasByExpert), Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange,
+	}); err != nil {
+		return err
+	}
+	return launch(r.call, r.s, drouter.SumKernels[gradientOf(r.DB2).Index()], drouter.SumArgs{
+		Partials: r.at(r.w.biasPartials), DRouter: r.DB2.Ptr, Ranges: ranges,
+	})
 }
 
 // dScoresAt is where the scores' gradients are, wanted or not.

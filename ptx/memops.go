@@ -94,13 +94,19 @@ func LdSharedVec[T Value](a Shared, n int) []T {
 
 // Ldmatrix loads 1, 2 or 4 matrices of 8x8 16-bit elements as [Kernel.Stmatrix]
 // stores them.
-func (k *Kernel) Ldmatrix(a Shared, n int) []U32 {
+func (k *Kernel) Ldmatrix(a Shared, n int) []U32 { return k.ldmatrix("", a, n) }
+
+// LdmatrixTrans loads the matrices transposed: lane l gives the address of
+// column l%8 of matrix l/8.
+func (k *Kernel) LdmatrixTrans(a Shared, n int) []U32 { return k.ldmatrix(".trans", a, n) }
+
+func (k *Kernel) ldmatrix(trans Mod, a Shared, n int) []U32 {
 	out := make([]U32, n)
 	for i := range out {
 		out[i] = U32{k.result(isa.B32)}
 	}
 	f := &isa.Table[isa.Ldmatrix]
-	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(n))), vecOperand(out), a.operand())
+	k.emit(f, k.mods(f, Mod(".x"+strconv.Itoa(n)), trans), vecOperand(out), a.operand())
 	return out
 }
 

@@ -55,6 +55,14 @@ func (e Element) Wide(x ptx.B16) ptx.F32 {
 	return x.F32()
 }
 
+// Ones is a word of two ones.
+func (e Element) Ones() ptx.U32 {
+	if e == F16 {
+		return ptx.Uint(0x3c003c00)
+	}
+	return ptx.Uint(0x3f803f80)
+}
+
 // Wgmma is [ptx.Kernel.Wgmma] of these elements.
 func (e Element) Wgmma(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred, aMN, bMN bool) {
 	if e == F16 {

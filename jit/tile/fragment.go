@@ -133,3 +133,32 @@ func (w WarpStaging) Load(slot ptx.Shared) (words []ptx.U32) {
 func (w WarpStaging) Store(slot ptx.Shared, words []ptx.U32) {
 	w.eachHalf(slot, func(i int, at ptx.Shared) { w.k.Stmatrix(at, words[4*i:][:4]...) })
 }
+
+// ClearFrom makes the rows that Store wrote 0, from the given one of the 16 on.
+func (w WarpStaging) ClearFrom(slot ptx.Shared, lane, row ptx.U32) {
+	const each = WarpStagingBytes / 32
+	zero := ptx.Uint(0)
+	w.k.If(lane.ShrI(1).Ge(row), func() {
+		for at := 0; at < each; at += 16 {
+			ptx.StShared(slot.Plus(lane.MulI(each)).At(at), zero, zero, zero, zero)
+		}
+	})
+}
+
+// ColumnSums sums the columns of what Store wrote over the 16 rows: lane l gets the
+// sum of column 8(l%4) + l/4. Columns are lines of A of a product with ones.
+func (w WarpStaging) ColumnSums(of Element, slot ptx.Shared, lane ptx.U32) ptx.F32 {
+	ones, sum := ptx.Materialize(w.k, of.Ones()), ptx.Float(0)
+	w.eachHalf(slot, func(i int, at ptx.Shared) {
+		words := w.k.LdmatrixTrans(at, 4)
+		acc := w.k.Accumulators(WarpSums)
+		for _, v := range acc {
+			ptx.VarOf(v).Set(ptx.Float(0))
+		}
+		of.Mma(w.k, acc, []ptx.U32{words[0], words[2], words[1], words[3]}, []ptx.U32{ones, ones})
+		for block, v := range []ptx.F32{acc[0], acc[2]} {
+			sum = ptx.Select(lane.AndI(3).EqI(2*i+block), v, sum)
+		}
+	})
+	return sum
+}

@@ -24,8 +24,8 @@ var Kernels = registry.Registry{
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
-	bias.DotKernel, bias.DotListKernel, bias.B1PartialsKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],
-	bias.B2PartialsKernel, bias.B2Kernels[0], bias.B2Kernels[1], bias.B2Kernels[2], bias.B2Kernels[3],
+	bias.DotKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],
+	bias.ScoresKernel, bias.ScoresListKernel, bias.B2Kernel,
 	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel,
 	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
 }

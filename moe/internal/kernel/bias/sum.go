@@ -3,120 +3,146 @@ package bias
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/jit/schedule"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
-// Sum adds up the partial sums of each expert's row pairs, in their order, and
-// writes the bias's gradient, laid out as the bias is. A thread owns 4 numbers.
+// Sum adds up the sums of dH's columns that [dh.DH] makes of an expert's rows, and
+// writes db1, laid out as b1 is. A CTA has 32 numbers of an expert, a thread 4 of
+// them and every 16th of the sums; then the threads' are added, in order.
 type Sum struct {
 	spec.Config
-	Of    Of
 	Store gradient.Mode
 }
 
+const (
+	sumThreads = 128
+	// ofThread is the numbers of a thread, ofCTA those of a CTA.
+	ofThread = 4
+	ofCTA    = 32
+	// strides is how many threads have the same numbers.
+	strides = sumThreads * ofThread / ofCTA
+	// inFlight are the sums whose loads a thread starts together.
+	inFlight = 4
+)
+
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// Partials are what [Partials] wrote, Offsets [E+1] u32 the experts' first
-	// packed rows.
-	Partials driver.DevicePtr
-	Offsets  driver.DevicePtr
-	// DB [E, width] is written, in the format of Store; DB3 is db1's other half
-	// where gate and up are apart.
+	// ColumnSums are dH's, Offsets [E+1] u32 the experts' first packed rows.
+	ColumnSums driver.DevicePtr
+	Offsets    driver.DevicePtr
+	// DB [E, width] is written, in the format of Store; DB3 is its other half where
+	// gate and up are apart.
 	DB, DB3 driver.DevicePtr
-}
-
-// ofThread is the numbers of a thread.
-const ofThread = 4
-
-// layout is how the bias lies in memory.
-func (s Sum) layout() weights.Bias {
-	if s.Of == B1 {
-		return weights.B1(s.Config)
-	}
-	return weights.B2(s.Config)
 }
 
 // Build emits the kernel.
 func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
-	name, width, layout := "moe_db1", s.Of.width(s.Config), s.layout()
-	if s.Of == B2 {
-		name = "moe_db2"
-	}
-	k := jit.NewBuilder[SumArgs](name+s.Store.Suffix(), sumThreads, 1)
-	k.CTAs(func(*SumArgs) int { return s.NumExperts * chunks(width, ofThread) })
-	partials, offsets := k.Ptr(&k.Args.Partials), k.Ptr(&k.Args.Offsets)
+	width, layout := s.HWidth(), weights.B1(s.Config)
+	chunks := (width + ofCTA - 1) / ofCTA
+	k := jit.NewBuilder[SumArgs]("moe_db1"+s.Store.Suffix(), sumThreads, 1)
+	k.CTAs(func(*SumArgs) int { return s.NumExperts * chunks })
+	columns, offsets := k.Ptr(&k.Args.ColumnSums), k.Ptr(&k.Args.Offsets)
 	out := []ptx.Global{k.Ptr(&k.Args.DB)}
 	if layout.Apart {
 		out = append(out, k.Ptr(&k.Args.DB3))
 	}
-	expert := k.CtaidX().DivI(chunks(width, ofThread))
-	chunk := k.CtaidX().Sub(expert.MulI(chunks(width, ofThread)))
-	column := chunk.MulI(sumThreads).Add(k.TidX()).MulI(ofThread)
+	sums := pipeline.NewCTA(k.Kernel).Shared("sums", 4*ofThread*sumThreads, 16)
+	tid := k.TidX()
+	expert := k.CtaidX().DivI(chunks)
+	column := k.CtaidX().Sub(expert.MulI(chunks)).MulI(ofCTA).Add(tid.AndI(ofCTA/ofThread - 1).MulI(ofThread))
+	stride := tid.DivI(ofCTA / ofThread)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	first, n := s.pairsOf(k.Kernel, offsets, expert)
-	wanted := column.LtI(width)
+	at := offsets.Index(expert, 4)
+	row := ptx.LdGlobal[ptx.U32](at)
+	n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(row).AddI(dh.ColumnSumRows - 1).DivI(dh.ColumnSumRows)
+	k.If(column.LtI(width), func() {
+		first := dh.ColumnSumsOf(row, expert)
+		own := s.columns(k.Kernel, columns, layout, column, first.Add(stride), first.Add(n))
+		ptx.StShared(sums.Plus(tid.MulI(4*ofThread)), own...)
+	})
+	k.BarSync(ptx.Uint(0))
+	wanted := column.LtI(width).And(stride.EqI(0))
 	if s.Store.Accumulate {
 		wanted = wanted.And(n.NeI(0)) // an expert without rows stays as it is
 	}
 	k.If(wanted, func() {
-		// From where the thread's numbers are summed, and where they go.
-		from, count, to := []ptx.U32{column}, ofThread, out[0].Index(expert, layout.Width()*s.Store.Bytes()).Index(column, s.Store.Bytes())
-		switch {
-		case layout.Interleaved: // two neurons' gates and ups
-			neuron := column.ShrI(1)
-			from, count = []ptx.U32{neuron, neuron.AddI(layout.N)}, ofThread/2
-		case layout.Apart:
+		total := make([]ptx.F32, ofThread)
+		for i := range strides {
+			for j, v := range ptx.LdSharedVec[ptx.F32](sums.Plus(tid.MulI(4*ofThread)).At(4*ofCTA*i), ofThread) {
+				if i > 0 {
+					v = total[j].Add(v)
+				}
+				total[j] = v
+			}
+		}
+		to := out[0].Index(expert, layout.Width()*s.Store.Bytes()).Index(column, s.Store.Bytes())
+		if layout.Apart {
 			isUp := column.GeI(layout.N)
 			at := column.Sub(ptx.Select(isUp, ptx.Uint(layout.N), ptx.Uint(0)))
 			to = ptx.GlobalAt(ptx.Select(isUp, out[1].Addr(), out[0].Addr())).Index(expert, layout.N*s.Store.Bytes()).Index(at, s.Store.Bytes())
 		}
-		sums := ptx.NewVars(k.Kernel, ofThread, ptx.Float(0))
-		k.For(first, first.Add(n), ptx.Uint(1), func(pair ptx.U32) {
-			for part, c := range from {
-				for i, v := range ptx.LdGlobalVec[ptx.F32](partials.Index(pair, width*4).Index(c, 4), count) {
-					sum := sums[i*len(from)+part]
-					sum.Set(sum.Get().Add(v))
-				}
-			}
-		})
-		var v []ptx.F32
-		for _, sum := range sums {
-			v = append(v, sum.Get())
-		}
-		s.Store.Write(k.Kernel, element.Of(s.Config), to, v...)
+		s.Store.Write(k.Kernel, element.Of(s.Config), to, total...)
 	})
 	return k.Build()
 }
 
-// pairsOf are the expert's first row pair and how many it has: every warp counts
-// those of the experts before.
-func (s Sum) pairsOf(k *ptx.Kernel, offsets ptx.Global, expert ptx.U32) (first, n ptx.U32) {
-	of := func(e ptx.U32) ptx.U32 {
-		at := offsets.Index(e, 4)
-		return ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at)).AddI(schedule.PairRows - 1).DivI(schedule.PairRows)
+// columns adds up a thread's numbers, from the given column of b1 on, of every
+// strides-th of the sums from one to before another.
+func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column, first, end ptx.U32) []ptx.F32 {
+	row := weights.DH(s.Config)
+	at, count := []ptx.U32{column}, ofThread
+	switch {
+	case layout.Interleaved: // gates and ups of two neurons
+		neuron := column.ShrI(1)
+		at, count = []ptx.U32{neuron, neuron.AddI(row.Width)}, ofThread/2
+	case row.Parts > 1 && row.Width != s.Intermediate: // a part is whole tiles
+		at[0] = column.Add(ptx.Select(column.GeI(s.Intermediate), ptx.Uint(row.Width-s.Intermediate), ptx.Uint(0)))
 	}
-	before := ptx.NewVar(k, ptx.Uint(0))
-	k.For(k.TidX().AndI(31), expert, ptx.Uint(32), func(e ptx.U32) { before.Set(before.Get().Add(of(e))) })
-	k.BarWarpSync(ptx.Uint(ptx.FullMask))
-	return before.Get().ReduxAdd(), of(expert)
+	sums := ptx.NewVars(k, ofThread, ptx.Float(0))
+	add := func(of ptx.U32, n int) {
+		var values [][]ptx.F32
+		for i := range n {
+			for _, c := range at {
+				values = append(values, ptx.LdGlobalVec[ptx.F32](from.Index(of.AddI(i*strides), 4*row.Elements()).Index(c, 4), count))
+			}
+		}
+		for i, list := range values {
+			for j, v := range list {
+				sum := sums[j*len(at)+i%len(at)]
+				sum.Set(sum.Get().Add(v))
+			}
+		}
+	}
+	const together = inFlight * strides
+	// As long as the last of those loaded together is there.
+	next := ptx.NewVar(k, first)
+	k.Loop(func() {
+		k.BreakIf(next.Get().AddI(together - strides).Ge(end))
+		add(next.Get(), inFlight)
+		next.Set(next.Get().AddI(together))
+	})
+	k.For(next.Get(), end, ptx.Uint(strides), func(of ptx.U32) { add(of, 1) })
+	list := make([]ptx.F32, ofThread)
+	for i, sum := range sums {
+		list[i] = sum.Get()
+	}
+	return list
 }
 
-// B1Kernels and B2Kernels write the gradients in each of the [gradient.Modes].
-var (
-	B1Kernels = sumKernels("db1", B1)
-	B2Kernels = sumKernels("db2", B2)
-)
+// B1Kernels write db1 in each of the [gradient.Modes].
+var B1Kernels = b1Kernels()
 
-func sumKernels(name string, of Of) [4]*registry.Kernel[SumArgs] {
-	list := gradient.Kernels(name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
-		return Sum{Config: l.Config, Of: of, Store: g}.Build()
+func b1Kernels() [4]*registry.Kernel[SumArgs] {
+	list := gradient.Kernels("db1", func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+		return Sum{Config: l.Config, Store: g}.Build()
 	})
 	for _, k := range list {
 		k.Only = Has

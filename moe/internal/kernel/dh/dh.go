@@ -26,7 +26,7 @@ import (
 //	dH = dA times the derivatives of act by gate and up
 //	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
-// With ScoreOnInput the derivatives are those at s·H, and
+// and in layers with biases the sums of dH's columns over each 16 rows. With ScoreOnInput the derivatives are those at s·H, and
 //
 //	A' = act(s·H)
 //	partials = Σ H times dA' times the derivatives, over each 64 neurons
@@ -57,6 +57,9 @@ type Args struct {
 	Pairs  driver.DevicePtr
 	// DScorePartials [R, n/64] f32 is written.
 	DScorePartials driver.DevicePtr
+	// ColumnSums [R/16 + E, 2n] or [.., n] f32 is written in layers with biases: the
+	// sums of dH's columns, see [ColumnSumsOf].
+	ColumnSums driver.DevicePtr
 	// Rows is R.
 	Rows int
 	gemm.TileArgs
@@ -78,6 +81,10 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 		width: weights.DH(d.Config).Elements(), aWidth: weights.A(d.Config).Elements(),
 		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
 		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
+		bias: d.Bias,
+	}
+	if d.Bias {
+		e.columns = k.Ptr(&k.Args.ColumnSums)
 	}
 	cta := pipeline.NewCTA(k.Kernel)
 	e.slots = cta.Shared("slots", dhEpilogueBytes, 1024)

@@ -1,8 +1,10 @@
 package dh
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
@@ -174,4 +177,43 @@ func TestRefusals(t *testing.T) {
 	cluster.Tiling.TileN, cluster.Tiling.ClusterM = 192, 2
 	_, err = cluster.Build()
 	require.ErrorContains(t, err, "TileN must be a multiple of 64 for each CTA of the cluster")
+}
+
+// In layers with biases the columns of dH, as it is stored, are summed over each 16
+// rows of an expert; rows past its end, NaN among them, add nothing.
+func TestColumnSums(t *testing.T) {
+	for i, config := range []spec.Config{
+		{Intermediate: 80}, {Intermediate: 144, WeightOrder: spec.InOut, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {WeightOrder: spec.InOut, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
+	} {
+		t.Run(config.String(), func(t *testing.T) {
+			c := dhCase{128, cmp.Or(config.Intermediate, 192), kt.Ragged()}
+			in, rows, n := c.inputs(), len(c.p.Expert), c.intermediate
+			config.Hidden, config.Intermediate, config.NumExperts, config.Bias = c.hidden, n, len(c.p.Rows), true
+			width, points := weights.DH(config).Elements(), Product.Space(driver.H200())
+			b := kt.New(t, kt.Timings()[i%len(kt.Timings())])
+			dh, sums := b.Room(2*rows*width), b.Room(int(ColumnSumBytes(config, rows)))
+			kt.Run(b, DH{Config: config, Tiling: points[i%len(points)]}, 2, Args{
+				DO: kt.Upload(b, in.do), Gather: kt.Upload(b, c.p.Gather), W2: kt.Upload(b, in.w), H: kt.Upload(b, in.h), DH: dh, A: b.Room(2 * rows * weights.A(config).Elements()),
+				Scores: kt.Upload(b, in.scores), Pairs: kt.Upload(b, in.pairs), DScorePartials: b.Room(4 * rows * groups(n)), ColumnSums: sums, Rows: rows, TileArgs: c.p.Tiles(b),
+			})
+			stored, got := kt.Download[uint16](b, dh, rows*width), kt.Download[float32](b, sums, int(ColumnSumBytes(config, rows))/4)
+			number := num.BF16ToFloat64
+			if config.Type == spec.F16 {
+				number = num.F16ToFloat64
+			}
+			for e, count := range c.p.Rows {
+				first := slices.Index(c.p.Expert, e)
+				for block := 0; block*ColumnSumRows < count; block++ {
+					for column := range width {
+						var want, size float64
+						for row := block * ColumnSumRows; row < min(count, (block+1)*ColumnSumRows); row++ {
+							v := number(stored[(first+row)*width+column])
+							want, size = want+v, size+math.Abs(v)
+						}
+						require.InDelta(t, want, got[(first/ColumnSumRows+e+block)*width+column], size*0x1p-20, "expert %d, block %d, column %d", e, block, column)
+					}
+				}
+			}
+		})
+	}
 }

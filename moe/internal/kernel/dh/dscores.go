@@ -22,8 +22,9 @@ import (
 // (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
 type DScores struct {
 	Intermediate, TopK int
-	// Bias adds b2's part.
-	Bias bool
+	// Bias adds b2's part, of NumExperts.
+	Bias       bool
+	NumExperts int
 	// Scores stores dS; Router stores DLogits and DLogitByRow. One at least is set.
 	Scores, Router bool
 	// List: the tokens are entries of a list, with one slot each.
@@ -41,8 +42,9 @@ type ScoresArgs struct {
 	// packed row of each (token, slot).
 	DScorePartials driver.DevicePtr
 	Inverse        driver.DevicePtr
-	// BiasDots [T, K] f32 is b2's part, with Bias.
-	BiasDots driver.DevicePtr
+	// BiasDots [T, E] f32 is b2's part, with Bias; ExpertIDs [T, K] i32 are the
+	// experts and, with List, TokenOf [entries] i32 the entries' tokens.
+	BiasDots, ExpertIDs, TokenOf driver.DevicePtr
 	// DScores [T, K] f32 is written, with Scores.
 	DScores driver.DevicePtr
 	// With Router: Scores [T, K] f32; DLogits [T, K] and DLogitByRow [R] f32 are
@@ -58,14 +60,14 @@ type ScoresArgs struct {
 type dscores struct {
 	DScores
 	k *ptx.Kernel
-	// partial, inverse, dots and scores are read, out, dlogits and dlogitByRow
-	// written: those that there are.
-	partial, inverse, dots, scores, out, dlogits, dlogitByRow ptx.Global
+	// partial, inverse, dots, ids, tokenOf and scores are read, out, dlogits and
+	// dlogitByRow written: those that there are.
+	partial, inverse, dots, ids, tokenOf, scores, out, dlogits, dlogitByRow ptx.Global
 	// inCTA is the pair's token among the CTA's; mine says that there is one.
-	tid, inCTA, pair ptx.U32
-	mine             ptx.Pred
-	row              *ptx.Var[ptx.U32]
-	score, grad      *ptx.Var[ptx.F32]
+	tid, inCTA, token, pair ptx.U32
+	mine                    ptx.Pred
+	row                     *ptx.Var[ptx.U32]
+	score, grad             *ptx.Var[ptx.F32]
 }
 
 // Build emits the kernel.
@@ -77,7 +79,10 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + d.perCTA() - 1) / d.perCTA() })
 	e := dscores{DScores: d, k: k.Kernel, partial: k.Ptr(&k.Args.DScorePartials), inverse: k.Ptr(&k.Args.Inverse)}
 	if d.Bias {
-		e.dots = k.Ptr(&k.Args.BiasDots)
+		e.dots, e.ids = k.Ptr(&k.Args.BiasDots), k.Ptr(&k.Args.ExpertIDs)
+		if d.List {
+			e.tokenOf = k.Ptr(&k.Args.TokenOf)
+		}
 	}
 	if d.Scores {
 		e.out = k.Ptr(&k.Args.DScores)
@@ -88,10 +93,10 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	tokens := k.U32(&k.Args.Tokens)
 	e.tid = k.TidX()
 	e.inCTA = e.tid.DivI(d.TopK)
-	token := k.CtaidX().MulI(d.perCTA()).Add(e.inCTA)
-	e.mine = e.inCTA.LtI(d.perCTA()).And(token.Lt(tokens))
+	e.token = k.CtaidX().MulI(d.perCTA()).Add(e.inCTA)
+	e.mine = e.inCTA.LtI(d.perCTA()).And(e.token.Lt(tokens))
 	slot := e.tid.Sub(e.inCTA.MulI(d.TopK))
-	e.pair = token.MulI(d.TopK).Add(slot)
+	e.pair = e.token.MulI(d.TopK).Add(slot)
 	k.GridDepWait()
 	k.GridDepLaunch()
 	e.gradient()
@@ -124,13 +129,23 @@ func (e *dscores) gradient() {
 		k.If(e.row.Get().NeI(route.NoRow), func() {
 			e.sum(k, e.partial.Index(e.row.Get(), groups(e.Intermediate)*4), e.grad)
 			if e.Bias {
-				e.grad.Set(e.grad.Get().Add(ptx.LdGlobal[ptx.F32](e.dots.Index(e.pair, 4))))
+				e.grad.Set(e.grad.Get().Add(e.biasDot()))
 			}
 		})
 		if e.Scores {
 			ptx.StGlobal(e.out.Index(e.pair, 4), e.grad.Get())
 		}
 	})
+}
+
+// biasDot is b2's part, of a pair that has a row.
+func (e *dscores) biasDot() ptx.F32 {
+	token := e.token
+	if e.List {
+		token = ptx.LdGlobal[ptx.U32](e.tokenOf.Index(e.pair, 4))
+	}
+	expert := ptx.LdGlobal[ptx.U32](e.ids.Index(e.pair, 4))
+	return ptx.LdGlobal[ptx.F32](e.dots.Index(token, 4*e.NumExperts).Index(expert, 4))
 }
 
 // throughChosen makes the logit's gradient of those of the token's scores, whose
@@ -187,12 +202,12 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 // to it.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: route.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true, Router: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true, Router: true}.Build()
 	}}
 	ScoresGivenKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, Scores: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true}.Build()
 	}}
 	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-list", Backward: true, Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
-		return DScores{Intermediate: l.Intermediate, TopK: 1, Bias: l.Bias, Scores: true, List: true}.Build()
+		return DScores{Intermediate: l.Intermediate, TopK: 1, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true, List: true}.Build()
 	}}
 )

@@ -4,6 +4,8 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -29,6 +31,9 @@ type dhEpilogue struct {
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
 	scores, pairs, partials ptx.Global
+	// columns is where dH's columns are summed, in layers with biases.
+	bias    bool
+	columns ptx.Global
 
 	// slots is the memory of all warps, full a barrier for each slot.
 	slots, full ptx.Shared
@@ -179,6 +184,9 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	k := e.k
 	slot := e.slot(part)
 	e.sync()
+	if e.bias {
+		e.sumColumns(part, slot)
+	}
 	dh := e.dh.Index(e.row, e.width*tile.ElementBytes)
 	for i, half := range slot {
 		if e.inPairs {
@@ -200,6 +208,45 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	}
 }
 
+// sumColumns stores the sums of a part's dH over the warp's rows, which lie as dH
+// does.
+func (e *dhTile) sumColumns(part int, slot []ptx.Shared) {
+	// What comes of rows past the expert's end is not its own, nor a number always.
+	e.k.If(e.rows.LtI(dhRows), func() {
+		for _, half := range slot {
+			e.staging.ClearFrom(half, e.lane, e.rows)
+		}
+		e.sync()
+	})
+	columnOf, apart := e.neuron, e.aWidth
+	if e.inPairs {
+		columnOf, apart = e.pairColumn, dhPart
+	}
+	column := columnOf(part).Add(e.lane.AndI(3).ShlI(3)).Add(e.lane.ShrI(2))
+	to := e.columns.Index(ColumnSumsOf(e.row, e.t.Expert), 4*e.width).Index(column, 4)
+	for i, half := range slot {
+		end := e.aWidth
+		if e.inPairs {
+			end = e.width - i*dhPart
+		}
+		sum := e.staging.ColumnSums(e.element, half, e.lane)
+		e.k.Guarded(e.inside(part, columnOf, end), func() { ptx.StGlobal(to.At(4*i*apart), sum) })
+	}
+}
+
+// ColumnSumRows are the rows that dH sums together for the gradient of b1: a
+// warp's, from an expert's first on.
+const ColumnSumRows = dhRows
+
+// ColumnSumsOf is which of the sums are those of an expert's rows from the given
+// one on. Those of an expert are neighbours, and before the next one's.
+func ColumnSumsOf(row, expert ptx.U32) ptx.U32 { return row.DivI(ColumnSumRows).Add(expert) }
+
+// ColumnSumBytes is the size of all, of so many packed rows.
+func ColumnSumBytes(c spec.Config, rows int) int64 {
+	return 4 * int64(rows/ColumnSumRows+c.NumExperts) * int64(weights.DH(c).Elements())
+}
+
 // copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
 // for each lane at a time, to rows that are pitch elements apart, from the
 // part's column on, and end at a column.
@@ -209,17 +256,21 @@ func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, c
 	from = from.Plus(tile.SwizzledNarrow(row, chunk))
 	to = to.Index(row, pitch*tile.ElementBytes).Index(column(part).Add(chunk.MulI(gemm.CopyBytes/tile.ElementBytes)), 2)
 	for h := range 2 {
-		valid := row.AddI(8 * h).Lt(e.rows)
-		if e.neurons%(e.groups*ScoreGroup) != 0 {
-			inside := e.neuron(part).LtI(e.neurons)
-			if e.neurons%ScoreGroup != 0 {
-				inside = column(part).LtI(end)
-			}
-			valid = valid.And(inside)
-		}
+		valid := row.AddI(8 * h).Lt(e.rows).And(e.inside(part, column, end))
 		v := ptx.LdSharedVec[ptx.U32](from.At(h*dhHalfBytes/2), 4)
 		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*tile.ElementBytes), v...) })
 	}
+}
+
+// inside holds where a part's column is before the end of rows.
+func (e *dhTile) inside(part int, column func(part int) ptx.U32, end int) ptx.Pred {
+	switch {
+	case e.neurons%(e.groups*ScoreGroup) == 0:
+		return ptx.True()
+	case e.neurons%ScoreGroup == 0:
+		return e.neuron(part).LtI(e.neurons)
+	}
+	return column(part).LtI(end)
 }
 
 // clearPast makes a part's dA' 0 past the last neuron, whatever dO is: so are dH and

@@ -1,0 +1,123 @@
+package bias
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel/dh"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/weights"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// Scores go to their experts: repeated ids add up in the order of slots, ids
+// outside [0, E) and, of a list, entries without rows add nothing.
+func TestScores(t *testing.T) {
+	for _, tt := range []struct {
+		tokens, experts, topK int
+		list                  bool
+	}{{1, 1, 1, false}, {19, 48, 3, false}, {9, 130, 32, false}, {30, 33, 5, true}, {3, 7, 40, true}} {
+		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
+			pairs := tt.tokens * tt.topK
+			var ids []int32
+			var scores []float32
+			want := make([]float32, tt.tokens*tt.experts)
+			starts, rows, pairOf := []uint32{0}, []uint32{}, kt.Poisoned[uint32](pairs)
+			for token := range tt.tokens {
+				for slot := range tt.topK {
+					pair := token*tt.topK + slot
+					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbours alike, -1 and E too
+					ids, scores = append(ids, id), append(scores, float32(math.Sin(float64(pair+1))))
+					if id < 0 || int(id) >= tt.experts {
+						continue
+					}
+					want[token*tt.experts+int(id)] += scores[pair]
+					row := uint32(pairs - 1 - len(rows)) // any
+					rows, pairOf[row] = append(rows, row), uint32(pair)
+				}
+				starts = append(starts, uint32(len(rows)))
+			}
+			for _, when := range kt.Timings() {
+				b := kt.New(t, when)
+				out := b.Room(4*len(want) + 4)
+				kt.Run(b, Scores{NumExperts: tt.experts, TopK: tt.topK, List: tt.list}, 0, ScoresArgs{
+					Scores: kt.Upload(b, scores), ExpertIDs: kt.Upload(b, ids), Starts: kt.Upload(b, starts), TokenRows: kt.Upload(b, append(rows, kt.Poison)),
+					Pairs: kt.Upload(b, pairOf), ByExpert: out, Tokens: tt.tokens,
+				})
+				require.Equal(t, want, kt.Download[float32](b, out, len(want)))
+				require.EqualValues(t, kt.Poison, kt.Download[uint32](b, out, len(want)+1)[len(want)])
+			}
+		})
+	}
+}
+
+// Sums of columns become db1 wherever gate and up lie, of experts with none of
+// them, one, and more than all threads of a CTA load at once; an expert without
+// rows stays as it is where gradients are added.
+func TestSum(t *testing.T) {
+	counts := []int{0, 1, 16, 2000, 17, 0, 300}
+	offsets := []uint32{0}
+	for _, n := range counts {
+		offsets = append(offsets, offsets[len(offsets)-1]+uint32(n))
+	}
+	for i, c := range []spec.Config{
+		{Intermediate: 64}, {Intermediate: 192, GateUp: spec.Interleaved}, {Intermediate: 80, GateUp: spec.Apart},
+		{Intermediate: 144, GateUp: spec.Interleaved, WeightOrder: spec.InOut}, {Intermediate: 64, Activation: spec.ReLU2},
+	} {
+		c.NumExperts, c.Hidden, c.Bias = len(counts), 128, true
+		for _, store := range []gradient.Mode{{F32: true}, {F32: true, Accumulate: true}} {
+			t.Run(fmt.Sprintf("%v add=%v", c, store.Accumulate), func(t *testing.T) {
+				width, n, row := c.HWidth(), c.Intermediate, weights.DH(c)
+				all := int(dh.ColumnSumBytes(c, int(offsets[len(counts)]))) / 4
+				parts := make([]float32, all)
+				for j, v := range reference.NewNormal(3, 1).Values(int64(all)) {
+					parts[j] = math.Float32frombits(uint32(v) << 16)
+				}
+				b := kt.New(t, kt.Timings()[i%len(kt.Timings())])
+				db, db3 := b.Room(4*len(counts)*width), b.Room(4*len(counts)*width)
+				kt.Run(b, Sum{Config: c, Store: store}, 0, SumArgs{ColumnSums: kt.Upload(b, parts), Offsets: kt.Upload(b, offsets), DB: db, DB3: db3})
+				got := kt.Download[float32](b, db, len(counts)*width)
+				up := kt.Download[float32](b, db3, len(counts)*width)
+				for e, rows := range counts {
+					for column := range width {
+						var want, size float64
+						for block := range (rows + dh.ColumnSumRows - 1) / dh.ColumnSumRows {
+							v := float64(parts[(int(offsets[e])/dh.ColumnSumRows+e+block)*row.Elements()+inRow(c, row, column)])
+							want, size = want+v, size+math.Abs(v)
+						}
+						x := got[e*width+place(c, column)]
+						if c.GateUp == spec.Apart {
+							x = []float32{got[e*n+column%n], up[e*n+column%n]}[column/n]
+						}
+						if store.Accumulate {
+							require.True(t, math.IsNaN(float64(x)), "what is there is NaN")
+							continue
+						}
+						require.InDelta(t, want, x, size*0x1p-20, "expert %d, column %d", e, column)
+					}
+				}
+			})
+		}
+	}
+}
+
+// inRow is where a column of H is in a row of dH.
+func inRow(c spec.Config, row weights.Rows, column int) int {
+	if row.Parts == 2 {
+		return column/c.Intermediate*row.Width + column%c.Intermediate
+	}
+	return column
+}
+
+// place is where a column of H is in b1.
+func place(c spec.Config, column int) int {
+	if c.GateUp == spec.Interleaved && c.WeightOrder == spec.OutIn {
+		return column%c.Intermediate*2 + column/c.Intermediate
+	}
+	return column
+}

@@ -1,0 +1,110 @@
+package bias
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/jit"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/kernel/drouter"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/ptx"
+)
+
+// Scores writes the scores of each token's slots by expert, [T, E]: those of an
+// expert that a token has more than once are added, in the order of its slots, and
+// ids outside [0, E) are left out. A warp owns a token, lane l experts l, l+32 and on.
+type Scores struct {
+	NumExperts, TopK int
+	// List: a token's rows are those of a list.
+	List bool
+}
+
+const (
+	scoresThreads = 256
+	scoresWarps   = scoresThreads / 32
+)
+
+// ScoresArgs are the arguments of [Scores].
+type ScoresArgs struct {
+	// Scores and ExpertIDs [T, K] f32 and i32, or by entry of a list.
+	Scores, ExpertIDs driver.DevicePtr
+	// With List: Starts [T+1] u32 are where each token's rows begin in TokenRows [R]
+	// u32, Pairs [R] u32 the entries of packed rows.
+	Starts, TokenRows, Pairs driver.DevicePtr
+	// ByExpert [T, E] f32 is written.
+	ByExpert driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// Build emits the kernel.
+func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
+	name := "moe_bias_scores"
+	if s.List {
+		name = "moe_bias_scores_list"
+	}
+	k := jit.NewBuilder[ScoresArgs](name, scoresThreads, 1)
+	k.CTAs(func(a *ScoresArgs) int { return (a.Tokens + scoresWarps - 1) / scoresWarps })
+	scores, ids, out := k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.ByExpert)
+	var starts, rows, pairs ptx.Global
+	if s.List {
+		starts, rows, pairs = k.Ptr(&k.Args.Starts), k.Ptr(&k.Args.TokenRows), k.Ptr(&k.Args.Pairs)
+	}
+	tokens := k.U32(&k.Args.Tokens)
+	lane := k.TidX().AndI(31)
+	token := k.CtaidX().MulI(scoresWarps).Add(k.TidX().ShrI(5))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(token.Lt(tokens), func() {
+		from, to := token.MulI(s.TopK), token.AddI(1).MulI(s.TopK)
+		if s.List {
+			at := starts.Index(token, 4)
+			from, to = ptx.LdGlobal[ptx.U32](at), ptx.LdGlobal[ptx.U32](at.At(4))
+		}
+		sums := ptx.NewVars(k.Kernel, (s.NumExperts+31)/32, ptx.Float(0))
+		k.For(from, to, ptx.Uint(32), func(first ptx.U32) {
+			id, score, slot := ptx.NewVar(k.Kernel, ptx.Uint(route.NoRow)), ptx.NewVar(k.Kernel, ptx.Float(0)), first.Add(lane)
+			k.If(slot.Lt(to), func() {
+				if s.List {
+					slot = ptx.LdGlobal[ptx.U32](pairs.Index(ptx.LdGlobal[ptx.U32](rows.Index(slot, 4)), 4))
+				}
+				id.Set(ptx.LdGlobal[ptx.U32](ids.Index(slot, 4)))
+				score.Set(ptx.LdGlobal[ptx.F32](scores.Index(slot, 4)))
+			})
+			k.For(ptx.Uint(0), to.Sub(first).MinI(32), ptx.Uint(1), func(i ptx.U32) {
+				in, add := id.Get().ShflIdx(i).Sub(lane), score.Get().Bits().ShflIdx(i).AsF32()
+				for j, sum := range sums {
+					sum.Set(ptx.Select(in.EqI(32*j), sum.Get().Add(add), sum.Get()))
+				}
+			})
+		})
+		row := out.Index(token, 4*s.NumExperts).Index(lane, 4)
+		for j, sum := range sums {
+			k.If(lane.AddI(32*j).LtI(s.NumExperts), func() { ptx.StGlobal(row.At(4*32*j), sum.Get()) })
+		}
+	})
+	return k.Build()
+}
+
+// ScoresKernel is of K scores a token, ScoresListKernel of a list. B2Kernel makes
+// db2's partial sums of either's; [drouter.SumKernels] add them.
+var (
+	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "bias-scores", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
+		return Scores{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+	}}
+	ScoresListKernel = &registry.Kernel[ScoresArgs]{KernelName: "bias-scores-list", Backward: true, Only: hasLists, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
+		return Scores{NumExperts: l.NumExperts, List: true}.Build()
+	}}
+	B2Kernel = &registry.Kernel[drouter.Args]{KernelName: "db2", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[drouter.Args], error) {
+		k, err := B2(l).Build()
+		if err == nil {
+			k.Rename("moe_db2")
+		}
+		return k, err
+	}}
+)
+
+// B2 is the product Sᵀ·dO.
+func B2(l registry.Layer) drouter.DRouter {
+	return drouter.DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Extra: true}
+}
