@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"sonicmoe/moe"
 	"sonicmoe/moe/spec"
 )
 
@@ -32,7 +31,7 @@ func beyond() []spec.Row {
 }
 
 func size(name string, tokens, d, n, e, k int) spec.Row {
-	return spec.Row{Name: name, Tokens: tokens, Config: moe.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
+	return spec.Row{Name: name, Tokens: tokens, Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
 }
 
 // Known are all sizes that have a name.
