@@ -116,12 +116,25 @@ func TestBackwardTimings(t *testing.T) {
 
 // The same bits at every tile point, and so on repeats.
 func TestBackwardPoints(t *testing.T) {
+	for _, c := range []moe.Config{
+		{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 1, SharedExperts: 1},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 1, WeightOrder: moe.InOut, GateUp: moe.Interleaved},
+	} {
+		checkBackwardPoints(t, c)
+		if testing.Short() {
+			return
+		}
+	}
+}
+
+func checkBackwardPoints(t *testing.T, c moe.Config) {
 	target := testDevice(t).Target()
 	dhs, dxs, dws := dh.Product.Space(target), kernel.DXProduct.Space(target), dw.W1Product.Space(target)
 	var first map[string]trial.Values
 	for i := range max(len(dhs), len(dxs), len(dws)) {
 		choice := tiles.Choice{"dh": dhs[i%len(dhs)], "dx": dxs[i%len(dxs)], "dw1": dws[i%len(dws)], "dw2": dws[(i+1)%len(dws)]}
-		tr := trialOn(t, testDevice(t), moe.Config{Hidden: 192, Intermediate: 192, NumExperts: 4, TopK: 2}, 90, moe.WithTiles(choice))
+		tr := trialOn(t, testDevice(t), c, 90, moe.WithTiles(choice))
 		require.Equal(t, choice["dh"], tr.Layer.Tiles()["dh"])
 		withBackward(t, tr, moe.F32)
 		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
@@ -129,7 +142,7 @@ func TestBackwardPoints(t *testing.T) {
 		if first == nil {
 			first = got
 		}
-		sameGradients(t, first, got, "%v", choice)
+		sameGradients(t, first, got, "%v %v", c, choice)
 	}
 }
 

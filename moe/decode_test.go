@@ -34,12 +34,17 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 1152, Intermediate: 192, NumExperts: 12, TopK: 8, Bias: true, SharedExperts: 1},
 	fp16(moe.Config{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved, Bias: true}),
 	fp16(moe.Config{Hidden: 128, Intermediate: 192, NumExperts: 20, TopK: 5, WeightOrder: moe.InOut, SharedExperts: 1, SharedGate: true}),
+	// Widths that end within tiles, and within a lone token's two k-tiles.
+	{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, GateUp: moe.Interleaved, Bias: true},
+	{Hidden: 208, Intermediate: 48, NumExperts: 20, TopK: 16, SharedExperts: 3, SharedGate: true},
+	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, Bias: true}),
+	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
 }
 
 // A pass of the kernels for few tokens gives the bits of the kernels for many.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
-		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}}[i]
+		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}}[i]
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}

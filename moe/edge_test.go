@@ -95,12 +95,25 @@ func TestForwardTimings(t *testing.T) {
 
 // The same bits with every tiling of up and of down, and those are right.
 func TestForwardPoints(t *testing.T) {
+	for _, c := range []moe.Config{
+		tiny,
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true},
+		{Hidden: 272, Intermediate: 208, NumExperts: 3, TopK: 2, Bias: true, WeightOrder: moe.InOut, GateUp: moe.Apart},
+	} {
+		checkForwardPoints(t, c)
+		if testing.Short() {
+			return
+		}
+	}
+}
+
+func checkForwardPoints(t *testing.T, c moe.Config) {
 	target := testDevice(t).Target()
 	ups, downs := kernel.UpProduct.Space(target), kernel.DownProduct.Space(target)
 	var first trial.Results
 	for i := range max(len(ups), len(downs)) {
 		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
-		tr := trialOn(t, testDevice(t), tiny, 130, moe.WithTiles(choice), moe.WithoutBackward())
+		tr := trialOn(t, testDevice(t), c, 130, moe.WithTiles(choice), moe.WithoutBackward())
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {
 			first = r

@@ -151,6 +151,9 @@ func TestLists(t *testing.T) {
 	for i := range cases {
 		tokens := []int{70, 3, 130, 1}[i%4]
 		c.Bias, c.SharedExperts = i%2 == 0, i%4/2
+		if i%4 > 1 {
+			c.Hidden, c.Intermediate = 144, 80
+		}
 		c := typed([]moe.Type{moe.BF16, moe.F16, moe.F16, moe.BF16}[i%4], c)
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
 		b := newListBench(t, c, l, tokens)

@@ -59,7 +59,7 @@ func wider[E any](v []E, c moe.Config, none E) (out []E) {
 func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens int) *listBench {
 	c := typed(element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how})
 	if how.RawScores {
-		c.SharedExperts = 2
+		c.SharedExperts, c.Hidden, c.Intermediate = 2, 80, 48
 	}
 	rows := int(how.MaxRows(c, tokens))
 	b := newListBench(t, c, routedList{width: c.NumExperts, tokens: make([]int32, rows), ids: make([]int32, rows), scores: make([]float32, rows)}, tokens)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
 )
@@ -44,5 +46,36 @@ func TestWidths(t *testing.T) {
 		}
 		weights := []moe.Type{c.Type, moe.F32}[i/2%2]
 		t.Run(fmt.Sprintf("%v %v", c, weights), func(t *testing.T) { checkPasses(t, c, 70, weights) })
+	}
+}
+
+// When asynchronous work completes and how warps interleave does not show in them,
+// and nothing races.
+func TestWidthsTimings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too long for -short")
+	}
+	for _, c := range uneven[:3] {
+		var first []any
+		for _, d := range timedDevices(t) {
+			t.Run(fmt.Sprintf("%v %s", c, d.name), func(t *testing.T) {
+				tr := trialOn(t, d.dev, c, 70, moe.WithDecode(9))
+				require.NoError(t, tr.PrepareBackward(3, moe.F32))
+				require.NoError(t, tr.AddLogitGradients(5))
+				var all []any
+				for _, tokens := range []int{1, 9, 70} {
+					args, err := tr.Args.Tokens(tokens)
+					require.NoError(t, err)
+					r := forward(t, tr, args)
+					all = append(all, r.O[:tokens*c.Hidden])
+				}
+				require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
+				all = append(all, gradients(t, tr, tr.Back))
+				if first == nil {
+					first = all
+				}
+				require.Equal(t, first, all)
+			})
+		}
 	}
 }

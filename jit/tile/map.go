@@ -76,17 +76,17 @@ func (a Atoms) Load(k *ptx.Kernel, to ptx.Shared, m ptx.TensorMap, full ptx.Shar
 // loaded one below the other. What lies past the width is 0.
 type Deep struct{ Width, Tiles int }
 
-// whole: all tiles of the matrix are, so that one box has those of a load, in
+// Whole: all tiles of the matrix are, so that one box has those of a load, in
 // dimensions column in its tile, row, tile. Else each is a box, which the width
 // clips.
-func (d Deep) whole() bool { return d.Width%K == 0 }
+func (d Deep) Whole() bool { return d.Width%K == 0 }
 
 // Map is the map of the matrix at p whose further dimensions, and boxes, begin with
 // its rows.
 func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 	// Of a constant capacity, so that a launch takes no memory.
 	boxes, all := append(make([]int, 0, driver.MaxTensorRank), K), make([]Dim, 0, driver.MaxTensorRank)
-	if d.whole() {
+	if d.Whole() {
 		boxes, all = append(boxes, box[0], d.Tiles), append(all, Dim{K, 1}, dims[0], Dim{d.Width / K, K})
 	} else {
 		boxes, all = append(boxes, box[0]), append(all, Dim{d.Width, 1}, dims[0])
@@ -97,7 +97,7 @@ func (d Deep) Map(p driver.DevicePtr, box []int, dims ...Dim) driver.TensorMap {
 // Each calls body for each box of a load from tile kt and a row on: the first of its
 // tiles in the load, and its coordinates before those of further dimensions.
 func (d Deep) Each(kt, row ptx.U32, body func(first int, at []ptx.U32)) {
-	if d.whole() {
+	if d.Whole() {
 		body(0, []ptx.U32{ptx.Uint(0), row, kt})
 		return
 	}

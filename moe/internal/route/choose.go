@@ -4,7 +4,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
-	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
@@ -80,7 +79,7 @@ type Lone struct {
 // HasLone reports whether a layer's products choose a lone token's experts: by
 // the router's sums alone, and rows of their weights must be lines.
 func HasLone(c spec.Config) bool {
-	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.WeightOrder == spec.OutIn && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
+	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.WeightOrder == spec.OutIn
 }
 
 // Choose emits the choice. In the lane that has a slot's, take gets its score and

@@ -32,7 +32,10 @@ type DownArgs struct {
 	TableArgs
 }
 
-func (d Down) units() int { return d.Hidden / unitRows }
+func (d Down) units() int { return (d.Hidden + unitRows - 1) / unitRows }
+
+// inPart: the last unit may end past the last row.
+func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
@@ -48,6 +51,9 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}
 		p.bias = func(b block) [][2]ptx.F32 {
 			row := b.unit.MulI(unitRows).Add(tile.NewFragment(p.thread).Row)
+			if d.inPart() {
+				row = row.MinI(d.Hidden - 9) // with the one 8 further
+			}
 			bias := weights.B2(d.Config)
 			return [][2]ptx.F32{{bias.Column(b2, b.expert, row)[0], bias.Column(b2, b.expert, row.AddI(8))[0]}}
 		}
@@ -62,10 +68,17 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	p.run(load, rows, func(b block, acc [][]ptx.F32) {
 		f := tile.NewFragment(p.thread)
 		rowBytes := d.Hidden * tile.ElementBytes
-		to := y.Index(b.row.Add(f.Column), rowBytes).Index(b.unit.MulI(unitRows).Add(f.Row), tile.ElementBytes)
+		column := func() ptx.U32 { return b.unit.MulI(unitRows).Add(f.Row) }
+		to := y.Index(b.row.Add(f.Column), rowBytes).Index(column(), tile.ElementBytes)
 		eachToken(k.Kernel, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
 			for i, v := range parts[0] {
-				ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), element.Of(d.Config).Round(v))
+				is := ptx.True()
+				if d.inPart() {
+					is = column().AddI(8 * i).LtI(d.Hidden)
+				}
+				k.If(is, func() {
+					ptx.StGlobal(to.At(beyond*rowBytes+8*i*tile.ElementBytes), element.Of(d.Config).Round(v))
+				})
 			}
 		})
 	})

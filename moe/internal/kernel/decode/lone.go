@@ -1,6 +1,8 @@
 package decode
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
@@ -41,16 +43,17 @@ type lone struct {
 	// granules is how many there are, each of that many octets; most how many of
 	// them are multiplied at once. A granule is what no two CTAs share.
 	granules, octets, most int
-	// kTiles is the depth of a sum in tiles of 64, columns the token's lines, in groups of 8.
-	kTiles, columns int
-	ring            *pipeline.Ring
-	first, end      ptx.U32 // the CTA's granules
+	// width is the depth of a sum, kTiles that in tiles of 64, columns the token's
+	// lines, in groups of 8.
+	width, kTiles, columns int
+	ring                   *pipeline.Ring
+	first, end             ptx.U32 // the CTA's granules
 }
 
-func newLone(k *ptx.Kernel, c spec.Config, granules, octets, kTiles, columns int) *lone {
+func newLone(k *ptx.Kernel, c spec.Config, granules, octets, width, columns int) *lone {
 	thread := k.TidX()
 	p := &lone{Config: c, k: k, thread: thread, warp: thread.ShrI(5), lane: thread.AndI(31), cta: pipeline.NewCTA(k),
-		granules: granules, octets: octets, kTiles: kTiles, columns: columns}
+		granules: granules, octets: octets, width: width, kTiles: tile.Tiles(width), columns: columns}
 	// The passes of an SM's share are alike.
 	share := ceil(granules, driver.H200().SMs)
 	p.most = ceil(share, ceil(share, max(1, mostOctets/octets)))
@@ -66,30 +69,45 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 func (p *lone) weightsBytes() int { return 2 * p.mostPairs() * octetBytes }
 func (p *lone) tokenBytes() int   { return depth * p.columns * tile.RowBytes }
 
+// ofStage are a stage's k-tiles of the product.
+func (p *lone) ofStage() tile.Deep { return tile.Deep{Width: p.width, Tiles: depth} }
+
 // tokenMap loads both k-tiles of a stage's tokens.
-func (p *lone) tokenMap(at driver.DevicePtr, rows, width int) driver.TensorMap {
-	return tile.LoadMap(at, []int{tile.K, p.columns, depth}, tile.Dim{Extent: tile.K, Stride: 1},
-		tile.Dim{Extent: rows, Stride: width}, tile.Dim{Extent: p.kTiles, Stride: tile.K})
+func (p *lone) tokenMap(at driver.DevicePtr, rows, pitch int) driver.TensorMap {
+	return p.ofStage().Map(at, []int{p.columns}, tile.Dim{Extent: rows, Stride: pitch})
 }
 
 // octetMap loads both k-tiles of an octet of weights, of each part in turn where
 // a box can have them both.
-func octetMap(m weights.Matrix, at driver.DevicePtr) driver.TensorMap {
-	box := append(make([]int, 0, driver.MaxTensorRank), tile.K, octetRows, depth)
-	dims := append(make([]tile.Dim, 0, driver.MaxTensorRank), tile.Dim{Extent: tile.K, Stride: 1}, m.Out, tile.Dim{Extent: m.In.Extent / tile.K, Stride: tile.K})
+func (p *lone) octetMap(m weights.Matrix, at driver.DevicePtr) driver.TensorMap {
+	// Of a constant capacity, so that a launch takes no memory.
+	box, dims := append(make([]int, 0, driver.MaxTensorRank), octetRows), append(make([]tile.Dim, 0, driver.MaxTensorRank), m.Out)
 	if (units{m}).hasPart() {
-		box, dims = append(box, m.Part.Extent), append(dims, m.Part)
+		parts := 1
+		if p.ofStage().Whole() {
+			parts = m.Part.Extent
+		}
+		box, dims = append(box, parts), append(dims, m.Part)
 	}
-	return tile.LoadMap(at, append(box, 1), append(dims, m.Expert)...)
+	return p.ofStage().Map(at, append(box, 1), append(dims, m.Expert)...)
 }
 
-// octetAt are the coordinates of an octet of an expert.
-func octetAt(m weights.Matrix, row, kt, expert ptx.U32) []ptx.U32 {
-	at := []ptx.U32{ptx.Uint(0), row, kt}
-	if (units{m}).hasPart() {
-		at = append(at, ptx.Uint(0))
-	}
-	return append(at, expert)
+// loadOctet starts the loads of a stage's k-tiles, from kt on, of an octet of an
+// expert: 8 rows of each part that the map has.
+func (p *lone) loadOctet(m weights.Matrix, w ptx.TensorMap, to, full ptx.Shared, row, kt, expert ptx.U32) {
+	p.ofStage().Each(kt, row, func(first int, at []ptx.U32) {
+		to := to.At(first * octetRows * tile.RowBytes)
+		switch {
+		case !(units{m}).hasPart():
+			p.k.TMALoad(to, w, full, append(at, expert)...)
+		case p.ofStage().Whole():
+			p.k.TMALoad(to, w, full, append(at, ptx.Uint(0), expert)...)
+		default:
+			for part := range m.Part.Extent {
+				p.k.TMALoad(to.At(part*octetBytes), w, full, append(slices.Clone(at), ptx.Uint(part), expert)...)
+			}
+		}
+	})
 }
 
 // loneGrid is a CTA for each SM, or granule.
@@ -187,7 +205,9 @@ func (p *lone) loadToken(token ptx.TensorMap) {
 		p.eachStage(func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.tokenBytes()))
-			k.TMALoad(s.Data.At(p.weightsBytes()), token, s.Full, ptx.Uint(0), ptx.Uint(0), kt)
+			p.ofStage().Each(kt, ptx.Uint(0), func(first int, at []ptx.U32) {
+				k.TMALoad(s.Data.At(p.weightsBytes()+first*p.columns*tile.RowBytes), token, s.Full, at...)
+			})
 			ring.Advance()
 		})
 	})

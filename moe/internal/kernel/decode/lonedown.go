@@ -45,12 +45,11 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 	k := jit.NewBuilder[LoneDownArgs]("moe_lone_down", loneThreads, 1)
 	granules := d.Hidden / octetRows
 	k.SetGrid(func(_ *LoneDownArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
-	width := weights.A(d.Config).Elements()
-	p := newLone(k.Kernel, d.Config, granules, d.TopK, width/tile.K, (d.TopK+7)/8*8)
+	p := newLone(k.Kernel, d.Config, granules, d.TopK, d.Intermediate, (d.TopK+7)/8*8)
 	m := weights.W2(d.Config)
 	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
-	a := k.Map(&k.Args.A, func(g *LoneDownArgs) driver.TensorMap { return p.tokenMap(g.A, d.TopK, width) })
-	w2 := k.Map(&k.Args.W2, func(g *LoneDownArgs) driver.TensorMap { return octetMap(m, g.W2) })
+	a := k.Map(&k.Args.A, func(g *LoneDownArgs) driver.TensorMap { return p.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements()) })
+	w2 := k.Map(&k.Args.W2, func(g *LoneDownArgs) driver.TensorMap { return p.octetMap(m, g.W2) })
 	s := loneSum{lone: p, o: k.Ptr(&k.Args.O)}
 	if d.Bias {
 		s.b2 = k.Ptr(&k.Args.B2)
@@ -68,7 +67,7 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 	s.receive(chosen)
 	piece := func(granule, slot ptx.U32) loadPiece {
 		expert, row := p.expert(slot), granule.MulI(octetRows)
-		return func(to, full ptx.Shared, kt ptx.U32) { k.TMALoad(to, w2, full, octetAt(m, row, kt, expert)...) }
+		return func(to, full ptx.Shared, kt ptx.U32) { p.loadOctet(m, w2, to, full, row, kt, expert) }
 	}
 	p.run(loneLoads{pieces: d.TopK, piece: piece, token: a, before: func() {
 		k.GridDepWait()

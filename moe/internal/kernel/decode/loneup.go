@@ -61,13 +61,13 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	k := jit.NewBuilder[LoneUpArgs](name, loneThreads, 1)
 	granules := u.TopK * u.ofExpert()
 	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
-	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden/tile.K, 8)
+	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden, 8)
 	c := loneChoice{lone: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
 	x := k.Map(&k.Args.X, func(a *LoneUpArgs) driver.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
 	m := weights.W1(u.Config)
-	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *LoneUpArgs) driver.TensorMap { return octetMap(m, a.W1) })}
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *LoneUpArgs) driver.TensorMap { return p.octetMap(m, a.W1) })}
 	if m.Apart {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *LoneUpArgs) driver.TensorMap { return octetMap(m, a.W3) }))
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *LoneUpArgs) driver.TensorMap { return p.octetMap(m, a.W3) }))
 	}
 	var b1 []ptx.Global
 	if u.Bias {
@@ -86,7 +86,7 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 		n := u.neuron(p, granule)
 		return func(to, full ptx.Shared, kt ptx.U32) {
 			for part, w := range w1 {
-				k.TMALoad(to.At(part*octetBytes), w, full, octetAt(m, n.first, kt, n.expert)...)
+				p.loadOctet(m, w, to.At(part*octetBytes), full, n.first, kt, n.expert)
 			}
 		}
 	}

@@ -34,11 +34,9 @@ const (
 	copyRows = 32 / gemm.LanesOfRow
 )
 
-// Supports reports whether the kernels of this package compute a layer: sums
-// must be whole tiles, and a neuron's gate and up in boxes of their own or 8 by 8.
-func Supports(c spec.Config) bool {
-	return !weights.InPairs(c) && !c.ScoreOnInput && c.Hidden%tile.K == 0 && c.Intermediate%tile.K == 0
-}
+// Supports reports whether the kernels of this package compute a layer: a neuron's
+// gate and up must be in boxes of their own or 8 by 8.
+func Supports(c spec.Config) bool { return !weights.InPairs(c) && !c.ScoreOnInput }
 
 // TableArgs are the arguments of both products: the table of row pairs, see
 // [schedule.Tiles], and the address of its length.
@@ -151,7 +149,7 @@ func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
 // tokens are where the rows of tokens come from.
 type tokens struct {
 	at ptx.Global
-	// rowBytes is the length of a row.
+	// rowBytes is the length of a row: what the k-tiles have beyond it is 0.
 	rowBytes int
 	// number is which row a packed row is.
 	number func(row ptx.U32) ptx.U32
@@ -219,12 +217,17 @@ func (p *product) loadTokens(t tokens) {
 				row := b.row.Add(first.AddI(copyRows * i).Min(last))
 				from[i] = ptx.NewVar(k, at.Index(t.number(row), t.rowBytes).Addr())
 			}
-			k.Range(ptx.Uint(p.kTiles), func(ptx.U32) {
+			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
+				var bytes []ptx.U32
+				if t.rowBytes != p.kTiles*tile.RowBytes {
+					there := kt.MulI(gemm.LanesOfRow).Add(chunk).LtI(t.rowBytes / gemm.CopyBytes)
+					bytes = append(bytes, ptx.Select(there, ptx.Uint(gemm.CopyBytes), ptx.Uint(0)))
+				}
 				for part := range p.parts {
 					s := ring.Acquire()
 					for i := range from {
 						dst := s.Data.At(tokensAt + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
-						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes)
+						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes, bytes...)
 						if part == p.parts-1 {
 							from[i].Set(from[i].Get().AddI(tile.RowBytes))
 						}

@@ -59,6 +59,9 @@ func (u Up) neurons() int {
 	return unitRows
 }
 
+// inPart: the last unit may end past the last neuron.
+func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
+
 // units is the units of an expert.
 func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
@@ -85,7 +88,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.SaveH {
 		h = k.Ptr(&k.Args.H)
 	}
-	p := newProduct(k.Kernel, element.Of(u.Config), k, &k.Args.TableArgs, u.Hidden/tile.K, u.units())
+	p := newProduct(k.Kernel, element.Of(u.Config), k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
 	p.mnMajor = of.mnMajor()
 	if u.Bias {
 		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
@@ -133,6 +136,9 @@ func (u Up) neuron(p *product) func(b block) ptx.U32 {
 // bias is what the thread's sums start from.
 func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
 	of, neuron := weights.B1(u.Config), u.neuron(p)(b)
+	if u.inPart() { // past the last neurons, which 16 rows have or have not, are others' biases
+		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
+	}
 	upper := of.Column(b1, b.expert, neuron)
 	if u.byTurns() {
 		return [][2]ptx.F32{{upper[0], upper[1]}}
@@ -172,12 +178,23 @@ func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
 	eachToken(p.k, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
 		for i, v := range u.values(parts) {
 			further := 8 * i * tile.ElementBytes
-			if u.SaveH {
+			is := ptx.True()
+			if u.inPart() {
+				is = neuron.AddI(8 * i).LtI(u.Intermediate)
+			}
+			storeH := func() {
 				for part, x := range v {
 					ptx.StGlobal(toH.At(beyond*hBytes+part*u.Intermediate*tile.ElementBytes+further), element.Of(u.Config).Round(x))
 				}
 			}
-			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(u.Config).Round(act(v[0], v[len(v)-1])))
+			if u.SaveH {
+				p.k.If(is, storeH)
+			}
+			value := act(v[0], v[len(v)-1])
+			if u.inPart() {
+				value = ptx.Select(is, value, ptx.Float(0)) // A's rows are whole tiles
+			}
+			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(u.Config).Round(value))
 		}
 	})
 }
