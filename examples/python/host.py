@@ -67,7 +67,7 @@ class Nothing(torch.autograd.Function):
 def parts(layer, x) -> None:
     """Prints what a call of the module is made of."""
     library, c = _library.library(), layer.config
-    inference = _plans.plan(_plans.Inference, c.key, x, False, False)
+    inference = _plans.find(_plans.Inference, x, c.key, False, False)
     # A pass of a function that gives 1 at once: all but the pass itself.
     looked = _plans.Inference(_library.layer(c.key, f"cuda:{x.get_device()}"), (2, x.get_device()), False, False)
     looked._struct.queue = ctypes.cast(library.sm_abi, ctypes.c_void_p).value
@@ -78,7 +78,7 @@ def parts(layer, x) -> None:
     calls = {
         "the call of a module that does nothing": lambda: nothing(x),
         "room for the output": lambda: torch.empty_like(x),
-        "the plan": lambda: _plans.plan(_plans.Inference, c.key, x, False, False),
+        "the plan": lambda: _plans.find(_plans.Inference, x, c.key, False, False),
         "looking at the tensors, and a workspace": lambda: looked.queue(x, o, None, *weights),
         "that and the pass": lambda: inference.queue(x, o, None, *weights),
         "moe": lambda: sonicmoe_go.moe(x, weights[0], layer.experts.gate_up_proj, layer.experts.down_proj, c),

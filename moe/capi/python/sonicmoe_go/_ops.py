@@ -63,18 +63,17 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
 
 
 def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of forward where nothing follows operators but autograd, and the library itself finds all as it
-    should be, of x [..., d]; None where it does not."""
-    if watched():
-        return None
+    """Output and logits of forward, of x [..., d], that none but autograd follows: where the library itself finds all as
+    it should be, None where it does not."""
     if torch.is_grad_enabled() and _any_requires_grad(x, weights):
-        plan = _plans.plan(_plans.Training, c.key, x, False, logits, balance, z_loss)
+        plan = _plans.find(_plans.Training, x, c.key, False, logits, balance, z_loss)
         return plan and _train(plan, x, *weights)
-    plan = _plans.plan(_plans.Inference, c.key, x, False, logits)
+    plan = _plans.find(_plans.Inference, x, c.key, False, logits)
     if plan is None:
         return None
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
-    return (o, l_out) if _queued(plan.queue(x, o, l_out, *weights)) else None
+    status = plan.queue(x, o, l_out, *weights)
+    return (o, l_out) if status == 0 else _refused(status)
 
 
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
@@ -251,17 +250,16 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
 
 def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, weights: Weights, config: str) -> Tensor | None:
     """short of experts."""
-    if watched():
-        return None
     if torch.is_grad_enabled() and (scores.requires_grad or _any_requires_grad(x, weights)):
-        plan = _plans.plan(_plans.Training, config, x, True, False, 0.0, 0.0)
+        plan = _plans.find(_plans.Training, x, config, True, False, 0.0, 0.0)
         given = plan and _train(plan, x, scores, expert_ids, *weights)
         return given and given[0]
-    plan = _plans.plan(_plans.Inference, config, x, True, False)
+    plan = _plans.find(_plans.Inference, x, config, True, False)
     if plan is None:
         return None
     o = torch.empty_like(x)
-    return o if _queued(plan.queue(x, o, None, scores, expert_ids, *weights)) else None
+    status = plan.queue(x, o, None, scores, expert_ids, *weights)
+    return o if status == 0 else _refused(status)
 
 
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
@@ -379,11 +377,10 @@ def eager(x: Tensor, *weights: Tensor | None) -> bool:
     return not watched() and not (torch.is_grad_enabled() and _any_requires_grad(x, weights))
 
 
-def _queued(status: int) -> bool:
-    """Whether a plan's pass was queued: not where a tensor is not what is wanted."""
+def _refused(status: int) -> None:
+    """Raises the error of a plan's pass that was not queued, unless a tensor is not what is wanted: that is -1."""
     if status > 0:
         library_check(status)
-    return status == 0
 
 
 class _Refused(Exception):
@@ -399,10 +396,11 @@ class _Trained(torch.autograd.Function):
         c = plan.config
         o, l_out = torch.empty_like(x), _new_logits(c, x) if plan.logits else None
         kept = torch.empty(plan.kept_bytes(x.numel() // c.hidden), dtype=torch.uint8, device=x.device)
-        if not _queued(plan.forward.queue(x, o, l_out, kept, *tensors)):
+        if status := plan.forward.queue(x, o, l_out, kept, *tensors):
+            _refused(status)
             raise _Refused
-        if not plan.routed:
-            tensors = *tensors[:_SELECTION_BIAS], None, *tensors[_SELECTION_BIAS + 1 :]
+        if plan.bias_at is not None:
+            tensors = *tensors[: plan.bias_at], *tensors[plan.bias_at + 1 :]
         ctx.save_for_backward(x, l_out, kept, *tensors)
         ctx.plan = plan
         ctx.set_materialize_grads(False)
@@ -411,35 +409,39 @@ class _Trained(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_o, d_logits):
         x, l_out, kept, *tensors = ctx.saved_tensors
-        if d_o is None and d_logits is None:
-            return (None,) * (2 + len(tensors))
         plan, (_, wants_dx, *wanted) = ctx.plan, ctx.needs_input_grad
+        if d_o is None and d_logits is None:
+            return (None,) * (2 + len(wanted))
+        if plan.bias_at is not None:
+            del wanted[plan.bias_at]
         gradients, into = [], []
         for t, wants in zip(tensors, wanted):
-            main = None
-            if wants and t is not None:
-                main = getattr(t, "main_grad", None)
-                if main is not None:
-                    t.grad_added_to_main_grad = True
+            main = getattr(t, "main_grad", None) if wants else None
+            if main is not None:
+                t.grad_added_to_main_grad = True
             into.append(main)
-            gradients.append(torch.empty_like(t) if wants and t is not None and main is None else None)
+            gradients.append(torch.empty_like(t) if wants and main is None else None)
         d_o = torch.zeros_like(x) if d_o is None else d_o.contiguous()
         if d_logits is not None:
             d_logits = d_logits.float().contiguous()
         dx = torch.empty_like(x) if wants_dx else None
-        if not _queued(plan.backward.queue(d_o, d_logits, x, l_out, kept, *tensors, dx, *gradients, *into)):
+        if status := plan.backward.queue(d_o, d_logits, x, l_out, kept, *tensors, dx, *gradients, *into):
+            _refused(status)
             want("the gradient of o", d_o, x.dtype, x.shape, x.device)
-            check_into(EXPERTS if plan.routed else WEIGHTS, tensors[2 * plan.routed :], into[2 * plan.routed :])
+            check_into(plan.names, tensors, into)
             raise Error("a gradient or a main_grad is not a plain tensor of the device of x, must be")
+        if plan.bias_at is not None:
+            gradients.insert(plan.bias_at, None)
         return None, dx, *gradients
-
-
-_SELECTION_BIAS = WEIGHTS.index("selection_bias")
 
 
 def _train(plan: _plans.Training, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
     """Output and logits of a pass that autograd follows; None where a tensor is not what is wanted."""
+    x, *operands = tensors
+    there = [t for t in operands if t is not None]
+    if len(there) != len(operands) and [t is not None for t in operands] != plan.there:
+        return None
     try:
-        return _Trained.apply(plan, *tensors)
+        return _Trained.apply(plan, x, *there)
     except _Refused:
         return None

@@ -146,8 +146,8 @@ class Inference(Plan):
 
 
 class Training:
-    """A forward pass of x, o, logits, what it keeps and the operands. Then backward of d_o, d_logits, those without o, and
-    room for dx, for gradients of the operands, and for those that are added to what is there."""
+    """A forward pass of x, o, logits, what it keeps and those operands that there are. Then backward of d_o, d_logits, those
+    without o, and room for dx, for gradients of the operands, and for those that are added to what is there."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool, balance: float, z_loss: float):
         self.config, self.routed, self.logits = l.config, routed, logits
@@ -163,10 +163,16 @@ class Training:
                 parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize))
         self.bytes = tuple(n for _, n in parts)
         (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routed)
+        # None costs autograd as much as a tensor.
+        self.there = [dtype is not None for _, dtype, *_ in operands]
+        operands = [of for of, there in zip(operands, self.there) if there]
         forward = [x, o, l_out, kept, *operands]
         self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
         # Backward has no use of a selection bias, and nothing but weights has a main_grad.
-        operands = [(name, None if name == "selection_bias" else dtype, *of) for name, dtype, *of in operands]
+        self.names = [name for name, *_ in operands]
+        self.bias_at = self.names.index("selection_bias") if "selection_bias" in self.names else None
+        if self.bias_at is not None:
+            del self.names[self.bias_at], operands[self.bias_at]
         gradients, into = [("dx", *x[1:3], _ROWS | _OPTIONAL)], []
         for name, dtype, shape, _ in operands:
             weight = name not in ("scores", "expert_ids")
@@ -183,14 +189,14 @@ class Training:
         return sum(n * tokens + _PART_ALIGN - 1 & -_PART_ALIGN for n in self.bytes)
 
 
-def plan(kind: type, key: str, x: Tensor, *of) -> Inference | Training | None:
+def find(kind: type, x: Tensor, key: str, routed: bool, logits: bool, *losses: float) -> Inference | Training | None:
     """The plan of a kind of passes on x; None where the way of _passes must be gone."""
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
     if index < 0 or index != torch._C._cuda_getDevice():
         return None
-    plans = _library.plans()
-    found = plans.get((kind, key, index, of))
+    plans, which = _library.plans(), (kind, index, key, routed, logits, *losses)
+    found = plans.get(which)
     if found is None and x.is_cuda and _exchange():
-        found = plans[kind, key, index, of] = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), *of)
+        found = plans[which] = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routed, logits, *losses)
     return found

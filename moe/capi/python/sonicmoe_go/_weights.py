@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -104,7 +105,7 @@ def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, toke
 GRADIENT_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 3}
 
 
-def check_into(names: tuple[str, ...], weights: Weights, into: Weights) -> None:
+def check_into(names: Sequence[str], weights: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
     """Refuses tensors that gradients of weights can't be added to."""
     for name, weight, to in zip(names, weights, into, strict=True):
         if to is not None:

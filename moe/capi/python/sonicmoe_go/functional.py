@@ -57,7 +57,7 @@ def moe_of(
     """moe with weights in the order of the operators."""
     if rounds and not config.rounds:
         raise ArgumentError("rounds is True, must be False with Config.rounding_rule 'none'")
-    if not rounds:
+    if not rounds and not _ops.watched():
         given = _ops.short(x, weights, config, logits, balance, z_loss) if x.dim() == 2 else None
         if given is not None:
             return given
@@ -89,9 +89,10 @@ def moe_experts(
 
 def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
     """moe_experts of a configuration's key, with weights in the order of the operators."""
-    given = _ops.short_experts(x, scores, expert_ids, weights, key) if tokens is None and x.dim() == 2 else None
-    if given is not None:
-        return given
+    if not _ops.watched():
+        given = _ops.short_experts(x, scores, expert_ids, weights, key) if tokens is None and x.dim() == 2 else None
+        if given is not None:
+            return given
     if _ops.eager(x, scores, *weights):
         return _ops.infer_experts(x, scores, expert_ids, tokens, weights, key)
     return _ops.experts(x, scores, expert_ids, tokens, *weights, key, True)[0]

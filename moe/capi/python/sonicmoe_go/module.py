@@ -193,8 +193,8 @@ class SonicMoE(nn.Module):
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""
-        c, x, rounds = self.config, hidden_states, self.training and self.config.rounds
-        compiling = torch.compiler.is_compiling()
+        c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
+        rounds = self.training and c.rounds
         weights = [None] * len(WEIGHTS)
         for i, path in self._paths:
             if compiling:
@@ -216,9 +216,10 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
-        given = None if rounds else short(x, weights, c, logits, self.balance, self.z_loss)
-        if given is not None:
-            return given
+        if not (rounds or compiling or torch._C._len_torch_dispatch_stack()):
+            given = short(x, weights, c, logits, self.balance, self.z_loss)
+            if given is not None:
+                return given
         if x.dim() != 2:
             x = x.reshape(-1, c.hidden)
         o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, rounds, None)

@@ -76,7 +76,7 @@ def use(monkeypatch) -> list:
     """Lets all that can go by plans go by them, on CPU tensors, and gives the passes that do."""
     plans, passes = {}, []
 
-    def plan(kind, key, x, *of):
+    def find(kind, x, key, *of):
         if x.device.type != "cpu":
             return None
         if (kind, key, of) not in plans:
@@ -85,5 +85,5 @@ def use(monkeypatch) -> list:
             plans[kind, key, of] = kind(layer, (1, 0), *of)
         return plans[kind, key, of]
 
-    monkeypatch.setattr(_plans, "plan", plan)
+    monkeypatch.setattr(_plans, "find", find)
     return passes

@@ -4,6 +4,7 @@ import dataclasses
 import struct
 
 import pytest
+import reference
 import standin
 import test_half
 import test_layer
@@ -106,35 +107,51 @@ def test_pass(plan):
 
 
 def test_training_keeps_its_parts_in_one_tensor():
-    c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid")
+    c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid", selection_bias=True)
     made = _plans.Training(layer := Noted(c.key), (1, 0), False, False, 0.5, 0.25)
-    x, o, _, *_ = tensors()
-    weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.shapes(c)]
+    x, o, *_ = tensors()
+    weights = {name: torch.randn(shape).to(dtype) for name, dtype, shape in _weights.shapes(c) if dtype}
     bytes_of = {"h": 2 * TOKENS * 128 * 2, "shared_h": TOKENS * 128 * 2, "scores": TOKENS * 2 * 4, "expert_ids": TOKENS * 2 * 4, "logits": TOKENS * 4 * 2}
     kept = torch.empty(made.kept_bytes(TOKENS), dtype=torch.uint8)
     assert kept.numel() == sum(b + 255 & -256 for b in bytes_of.values())
-    assert made.forward.queue(x, o, None, kept[:-1], *weights) == -1 and not layer.passes
-    assert made.forward.queue(x, o, None, kept, *weights) == 0
-    into = [None if w is None else torch.zeros_like(w, dtype=torch.float32) for w in weights]
-    gradients = [None if w is None or i % 2 else torch.empty_like(w) for i, w in enumerate(weights)]
-    assert made.backward.queue(o, None, x, None, kept, *weights, None, *gradients, *[None] * 14) == 0
-    assert made.backward.queue(o, None, x, None, kept, *weights, x, *[None] * 14, *into) == 0
-    forward, backward, added = layer.passes
+    assert made.forward.queue(x, o, None, kept[:-1], *weights.values()) == -1 and not layer.passes
+    assert made.forward.queue(x, o, None, kept, *weights.values()) == 0
+    (forward,) = layer.passes
+    assert {n: forward[n] for n in weights} == {n: w.data_ptr() for n, w in weights.items()}
+
+    del weights["selection_bias"]
+    given, none = (None, x, None, kept, *weights.values()), [None] * len(weights)
+    assert made.names == [*weights]
+    into = {n: torch.zeros_like(w, dtype=torch.float32) for n, w in weights.items()}
+    gradients = {n: None if i % 2 else torch.empty_like(w) for i, (n, w) in enumerate(weights.items())}
+    assert made.backward.queue(o, *given, None, *gradients.values(), *none) == 0
+    assert made.backward.queue(o, *given, x, *none, *into.values()) == 0
+    _, backward, added = layer.passes
     at = kept.data_ptr()
     for name, size in bytes_of.items():
         assert forward[name] == backward[name] == at, name
         at += size + 255 & -256
     assert (backward["d_o"], backward["dx"], added["dx"]) == (o.data_ptr(), 0, x.data_ptr())
     assert struct.unpack("=2d", struct.pack("=2Q", backward["balance"], backward["z_loss"])) == (0.5, 0.25)
-    for name, g, to in zip(_weights.WEIGHTS, gradients, into):
-        if "d_" + name in backward:
-            assert (backward["d_" + name], backward["d_" + name, "how"]) == ((0, (0, 0)) if g is None else (g.data_ptr(), (0, 0))), name
-            assert (added["d_" + name], added["d_" + name, "how"]) == ((0, (0, 0)) if to is None else (to.data_ptr(), (1, 1))), name
+    for name, g in gradients.items():
+        d = "d_" + name
+        assert (backward[d], backward[d, "how"]) == (0 if g is None else g.data_ptr(), (0, 0)), name
+        assert (added[d], added[d, "how"]) == (into[name].data_ptr(), (1, 1)), name
     for wrong in (x.float(), x[1:], None):
-        assert made.backward.queue(wrong, None, x, None, kept, *weights, None, *gradients, *[None] * 14) == -1
-    into[0] = into[0].half()
-    assert made.backward.queue(o, None, x, None, kept, *weights, None, *gradients, *into) == -1
+        assert made.backward.queue(wrong, *given, None, *gradients.values(), *none) == -1
+    into["router"] = into["router"].half()
+    assert made.backward.queue(o, *given, None, *gradients.values(), *into.values()) == -1
     assert len(layer.passes) == 3
+
+
+def test_weights_of_another_configuration_do_not_train_by_a_plan(passes):
+    """A bias in place of another that has its type and shape."""
+    c = dataclasses.replace(CONFIG, bias=False, router_bias=True, score="sigmoid")
+    x, router, w1, w2 = reference.tensors("cpu", c)
+    bias = torch.zeros(4, requires_grad=True)
+    with pytest.raises(sonicmoe_go.ArgumentError, match="router_bias is None, must be"):
+        sonicmoe_go.moe(x, router, w1, w2, c, selection_bias=bias)
+    assert not passes
 
 
 def test_batches_of_sequences(plan):
@@ -209,7 +226,7 @@ def test_error_of_a_pass(plan, monkeypatch):
     made, _ = plan
     refused = _plans.Inference(made.layer.real, (1, 0), False, False)
     refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 1)
-    monkeypatch.setattr(_plans, "plan", lambda *_: refused)
+    monkeypatch.setattr(_plans, "find", lambda *_: refused)
     x, _, _, router, *weights = tensors()
     with torch.no_grad(), pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
         _ops.short(x, (router, *weights), CONFIG, False, 0.0, 0.0)
