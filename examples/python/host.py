@@ -14,6 +14,7 @@ is made of.
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import statistics
@@ -75,6 +76,7 @@ def parts(layer, x) -> None:
     for name, w in (("router", layer.gate.weight), ("w1", layer.experts.gate_up_proj), ("w2", layer.experts.down_proj)):
         weights[_weights.WEIGHTS.index(name)] = w
     o, nothing = torch.empty_like(x), torch.nn.Identity()
+    turns = itertools.cycle([layer, sonicmoe_go.SonicMoE(c.hidden, c.intermediate, c.num_experts, c.top_k, device="cuda")])
     calls = {
         "the call of a module that does nothing": lambda: nothing(x),
         "room for the output": lambda: torch.empty_like(x),
@@ -83,6 +85,7 @@ def parts(layer, x) -> None:
         "that and the pass": lambda: inference.queue(x, o, None, *weights),
         "moe": lambda: sonicmoe_go.moe(x, weights[0], layer.experts.gate_up_proj, layer.experts.down_proj, c),
         "SonicMoE": lambda: layer(x),
+        "SonicMoE, another's weights each time": lambda: next(turns)(x),
     }
     for (name, _), (median, low, high) in zip(calls.items(), host_us(*calls.values())):
         print(f"{len(x):12d}  {name:42s}{median:7.2f} ({low:.2f} to {high:.2f}) µs", flush=True)

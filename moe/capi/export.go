@@ -126,10 +126,10 @@ func forward(of C.sm_handle, pass *C.sm_forward_pass, which func(*moe.Call, driv
 		if err != nil {
 			return err
 		}
-		c := l.borrow()
+		c := l.borrow(uint64(p.w1))
 		c.setForward(l, &p)
 		err = which(c.Call, c.on(l.dev, p.stream), c.forward)
-		l.giveBack(c)
+		l.giveBack(uint64(p.w1), c)
 		return err
 	})
 }
@@ -155,11 +155,11 @@ func backward(of C.sm_handle, pass *C.sm_backward_pass, which func(*moe.Call, dr
 		if err != nil {
 			return err
 		}
-		c := l.borrow()
+		c := l.borrow(uint64(p.w1))
 		if err = c.setBackward(l, &p); err == nil {
 			err = which(c.Call, c.on(l.dev, p.stream), c.backward)
 		}
-		l.giveBack(c)
+		l.giveBack(uint64(p.w1), c)
 		return err
 	})
 }

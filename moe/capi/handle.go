@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"sonicmoe/driver"
@@ -27,14 +28,25 @@ var handles struct {
 // device is an open device.
 type device struct{ driver.Device }
 
-// layer is a layer with calls that no pass uses: as many as passes ever ran at
-// the same time.
+// layer is a layer with its calls that no pass uses, the last used last. One layer
+// serves all of a model's that are alike: a call keeps the tensor maps of weights,
+// so that those of each have one of their own, up to mostCalls.
 type layer struct {
 	*moe.Layer
-	dev  driver.Device
-	lock sync.Mutex
-	idle []*call
+	dev   driver.Device
+	lock  sync.Mutex
+	calls int // that were made
+	idle  []idleCall
 }
+
+// idleCall is a call and the address of W1 that it ran with.
+type idleCall struct {
+	w1 uint64
+	*call
+}
+
+// mostCalls is more than any model has layers.
+const mostCalls = 256
 
 // call is a call with what it keeps from pass to pass, so that a pass takes no
 // memory of the host: addresses alone, which are not looked at again.
@@ -104,23 +116,27 @@ func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 }
 
 // borrow gives a call that is nobody else's, until it is given back: one of a
-// pass that panicked never is.
-func (l *layer) borrow() *call {
+// pass that panicked never is. It is the one of the same weights, a new one, or
+// that which was not used for longest.
+func (l *layer) borrow(w1 uint64) *call {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	if n := len(l.idle); n > 0 {
-		c := l.idle[n-1]
-		l.idle = l.idle[:n-1]
-		return c
+	// A model's layers take turns: theirs was not used for longest.
+	i := slices.IndexFunc(l.idle, func(c idleCall) bool { return c.w1 == w1 })
+	if i < 0 && (l.calls < mostCalls || len(l.idle) == 0) {
+		l.calls++
+		return &call{Call: l.NewCall()}
 	}
-	return &call{Call: l.NewCall()}
+	c := l.idle[max(i, 0)].call
+	l.idle = slices.Delete(l.idle, max(i, 0), max(i, 0)+1)
+	return c
 }
 
 // giveBack ends what borrow began.
-func (l *layer) giveBack(c *call) {
+func (l *layer) giveBack(w1 uint64, c *call) {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	l.idle = append(l.idle, c)
+	l.idle = append(l.idle, idleCall{w1, c})
 }
 
 //export sm_close
