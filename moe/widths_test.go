@@ -2,12 +2,16 @@ package moe_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/trial"
 )
 
 // widths end within tiles of 64, within blocks of 8 tokens or experts' rows, or
@@ -76,6 +80,58 @@ func TestWidthsTimings(t *testing.T) {
 				}
 				require.Equal(t, first, all)
 			})
+		}
+	}
+}
+
+// What lies past a width is 0 and no more: infinities of a row stay what they are,
+// its numbers' signs, where 0 times them would be NaN.
+func TestWidthsInfinities(t *testing.T) {
+	c := moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 2, TopK: 1, Activation: moe.ReLU, Score: moe.Sigmoid}
+	const tokens = 3
+	s := c.Shapes(tokens)
+	full := func(n int64, x float64) []uint16 { return slices.Repeat([]uint16{bitsOf(c.Type, x)}, int(n)) }
+	x, w2 := full(s.X.Elements(), 1), full(s.W2.Elements(), 1)
+	copy(x[c.Hidden:], full(int64(c.Hidden), math.Inf(1)))
+	for i := range w2 {
+		if i/c.Intermediate%2 == 1 {
+			w2[i] |= 0x8000 // the outputs' signs take turns
+		}
+	}
+	for _, few := range []int{0, tokens} {
+		l, err := moe.New(testContext(t), testDevice(t), c, moe.WithCache(nil), moe.WithDecode(few))
+		require.NoError(t, err)
+		tr, err := trial.FromHost(testDevice(t), l, tokens, x, reference.Weights{Router: full(s.Router.Elements(), 1), W1: full(s.W1.Elements(), 0.125), W2: w2})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		for i, bits := range forward(t, tr, tr.Args).O {
+			want := 80 * 144 * 0.125
+			if i/c.Hidden == 1 {
+				want = math.Inf(1)
+			}
+			if i%2 == 1 {
+				want = -want
+			}
+			require.Equal(t, numberOf(c.Type, bitsOf(c.Type, want)), numberOf(c.Type, bits), "few=%d, element %d of O", few, i)
+		}
+		require.NoError(t, tr.PrepareBackward(3, moe.BF16))
+		do := full(s.O.Elements(), 0)
+		for token := range tokens {
+			do[token*c.Hidden] = bitsOf(c.Type, []float64{1, 0, math.Inf(1)}[token])
+		}
+		require.NoError(t, moe.Write(tr.Stream(), tr.Back.DO, do))
+		w2 := full(s.W2.Elements(), 1)
+		require.NoError(t, moe.Write(tr.Stream(), tr.Args.W2, w2))
+		b := expertsBackward(tr.Back) // the router's gradient of an infinity is NaN
+		require.NoError(t, tr.PoisonGradients(b))
+		require.NoError(t, tr.Call().BackwardExperts(tr.Stream(), b))
+		require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+		got := gradients(t, tr, b)
+		for _, token := range []int{0, 2} {
+			for i, bits := range got["DX"].Bits[token*c.Hidden:][:c.Hidden] {
+				require.Equal(t, []float64{80 * 0.125, 0, math.Inf(1)}[token], numberOf(c.Type, bits), "token %d, element %d of DX", token, i)
+			}
+			require.Equal(t, []float32{80 * 144 * 0.125, 0, float32(math.Inf(1))}[token], got["DScores"].F32[token], "token %d of DScores", token)
 		}
 	}
 }

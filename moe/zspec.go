@@ -308,8 +308,8 @@ type Shape = spec.Shape
 //		// Scores [T, K] f32 and ExpertIDs [T, K] i32 are the routing, best first.
 //		Scores, ExpertIDs Shape
 //		// H [R, 2n], or [R, n] without a gate, is the pre-activation, gate then up;
-//		// A [R, n] the activation; Y [R, d] the experts' output. Rows are grouped by
-//		// expert.
+//		// A [R, n] the activation, whose rows in the workspace are rounded up to whole
+//		// tiles of 64; Y [R, d] the experts' output. Rows are grouped by expert.
 //		H, A, Y Shape
 //		// SharedH [T, 2sn] or [T, sn], SharedA [T, sn] and SharedY [T, d] are the
 //		// same of the shared experts, a row a token.
@@ -345,7 +345,8 @@ type Shapes = spec.Shapes
 //		// DH [R, 2n] or [R, n] is the gradient of H times what multiplies the row,
 //		// gate then up; ScaledA [R, n] the activation times its row's score; DXRows
 //		// [R, d] the gradient of each row's input. All in the layer's Type, rows
-//		// grouped by expert, in the workspace.
+//		// grouped by expert, in the workspace, where neurons are rounded up to whole tiles
+//		// of 64.
 //		DH, ScaledA, DXRows Shape
 //		// SharedDH, SharedScaledA and SharedDX are the same of the shared experts,
 //		// a row a token.

@@ -25,7 +25,8 @@ type GradientShapes struct {
 	// DH [R, 2n] or [R, n] is the gradient of H times what multiplies the row,
 	// gate then up; ScaledA [R, n] the activation times its row's score; DXRows
 	// [R, d] the gradient of each row's input. All in the layer's Type, rows
-	// grouped by expert, in the workspace.
+	// grouped by expert, in the workspace, where neurons are rounded up to whole tiles
+	// of 64.
 	DH, ScaledA, DXRows Shape
 	// SharedDH, SharedScaledA and SharedDX are the same of the shared experts,
 	// a row a token.

@@ -27,8 +27,8 @@ type Shapes struct {
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are the routing, best first.
 	Scores, ExpertIDs Shape
 	// H [R, 2n], or [R, n] without a gate, is the pre-activation, gate then up;
-	// A [R, n] the activation; Y [R, d] the experts' output. Rows are grouped by
-	// expert.
+	// A [R, n] the activation, whose rows in the workspace are rounded up to whole
+	// tiles of 64; Y [R, d] the experts' output. Rows are grouped by expert.
 	H, A, Y Shape
 	// SharedH [T, 2sn] or [T, sn], SharedA [T, sn] and SharedY [T, d] are the
 	// same of the shared experts, a row a token.

@@ -23,7 +23,7 @@ type Down struct {
 
 // DownArgs are the arguments of [Down]. Tensors are of the layer's type.
 type DownArgs struct {
-	// A [R, n] is the activation by packed row.
+	// A is the activation by packed row, as [weights.A] has it.
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights, as Config has them.
 	W2 driver.DevicePtr

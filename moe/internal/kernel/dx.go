@@ -28,7 +28,7 @@ type DX struct {
 // DXArgs are the arguments of [DX]. Tensors without another type are of the
 // layer's.
 type DXArgs struct {
-	// DH [R, 2n] or [R, n] is the gradient of H.
+	// DH is the gradient of H, as [weights.DH] has it.
 	DH driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
 	W1, W3 driver.DevicePtr

@@ -42,7 +42,7 @@ type UpArgs struct {
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row: with
 	// ScoreOnInput.
 	Scores, Pairs driver.DevicePtr
-	// A [R, n] is written: the activation.
+	// A is written, as [weights.A] has it: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] or [R, n] is written where SaveH is set: gate, then up.
 	H driver.DevicePtr

@@ -27,7 +27,7 @@ type LoneDownArgs struct {
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 are theirs.
 	Scores driver.DevicePtr
-	// A [K, n] is the activation by slot.
+	// A is the activation by slot, in rows as [weights.A] has them.
 	A driver.DevicePtr
 	// W2 [E, d, n] are the weights.
 	W2 driver.DevicePtr

@@ -40,7 +40,7 @@ type LoneUpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A [K, n] is written: the activation, by slot.
+	// A is written: the activation, by slot, in rows as [weights.A] has them.
 	A driver.DevicePtr
 	// H [K, 2n] is written where SaveH is set: gate, then up, by expert.
 	H driver.DevicePtr

@@ -32,7 +32,7 @@ type UpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
-	// A [R, n] is written: the activation.
+	// A is written, as [weights.A] has it: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] is written where SaveH is set: gate, then up.
 	H driver.DevicePtr

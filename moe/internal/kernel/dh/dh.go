@@ -48,14 +48,14 @@ type Args struct {
 	W2 driver.DevicePtr
 	// H [R, 2n] or [R, n] is the pre-activation.
 	H driver.DevicePtr
-	// DH, shaped as H but with neurons in pairs where W1 has them so, and A [R, n]
-	// are written: dH and the activation times score.
+	// DH and A are written, as [weights.DH] and [weights.A] have them: dH, and the
+	// activation times score.
 	DH driver.DevicePtr
 	A  driver.DevicePtr
 	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row.
 	Scores driver.DevicePtr
 	Pairs  driver.DevicePtr
-	// DScorePartials [R, n/64] f32 is written.
+	// DScorePartials [R, n/64, rounded up] f32 is written.
 	DScorePartials driver.DevicePtr
 	// ColumnSums [R/16 + E, 2n] or [.., n] f32 is written in layers with biases: the
 	// sums of dH's columns, see [ColumnSumsOf].

@@ -38,7 +38,7 @@ func (d DScores) perCTA() int { return dscoresThreads / d.TopK }
 
 // ScoresArgs are the arguments of [DScores].
 type ScoresArgs struct {
-	// DScorePartials [R, n/64] f32 are what [DH] wrote, Inverse [T, K] u32 the
+	// DScorePartials [R, n/64, rounded up] f32 are what [DH] wrote, Inverse [T, K] u32 the
 	// packed row of each (token, slot).
 	DScorePartials driver.DevicePtr
 	Inverse        driver.DevicePtr

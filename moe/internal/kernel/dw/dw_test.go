@@ -139,7 +139,7 @@ func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 // and NaN must stay theirs.
 func TestDW2(t *testing.T) {
 	points := W1Product.Space(driver.H200())
-	for i, size := range [][2]int{{128, 64}, {192, 192}} {
+	for i, size := range [][2]int{{128, 64}, {192, 192}, {208, 64}} {
 		for parity := range 2 {
 			t.Run(fmt.Sprintf("d=%d n=%d bad=%d", size[0], size[1], parity), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == parity }}
@@ -152,7 +152,7 @@ func TestDW2(t *testing.T) {
 
 func TestDW1(t *testing.T) {
 	points := W1Product.Space(driver.H200())
-	for i, size := range [][2]int{{128, 64}, {192, 192}} {
+	for i, size := range [][2]int{{128, 64}, {192, 192}, {144, 128}} {
 		for _, layout := range []spec.GateUp{spec.Concatenated, spec.Interleaved} {
 			t.Run(fmt.Sprintf("d=%d n=%d %v", size[0], size[1], layout), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == i%2 }}
