@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -495,7 +496,7 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool)
 // sum adds products to a sum.
 func (t tileType) sum(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 	if t.halves {
-		return emu.F16Nearest(mma.Dot(emu.F32FromF16(uint16(acc)), a, b, f))
+		return emu.F16Nearest(mma.Dot(emu.F32FromF16(uint16(acc)), a, b, f.InHalves()))
 	}
 	return mma.Dot(acc, a, b, f)
 }
@@ -544,6 +545,36 @@ func TestTiles(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// What an H200 made of sums in FP16: the exact sum is rounded, not one that was cut;
+// what is rounded to zero is +0; a subnormal sum's exponent is that of the least normal.
+func TestSumsInFP16(t *testing.T) {
+	ofF16, ofE4M3, ofE5M2 := inHalves(wgmmaOf(f16, f16, false, "")), inHalves(wgmmaOf(e4m3, e4m3, false, "")), inHalves(wgmmaOf(e5m2, e5m2, true, ""))
+	for _, c := range []struct {
+		of        tileType
+		chip, sum uint32
+		a, b      string
+	}{
+		{ofF16, 0x417b, 0xbe00, "3e00 3c00 3c00 be00 a600 3c00 8c00 2600 be00 8c00 a600 0c00 3c00 3c00 be00 3e00", "0c00 bc00 0e00 bc00 be00 0c00 8e00 2400 be00 3e00 bc00 8c00 a600 a600 bc00 a400"},
+		{ofF16, 0, 0, "8140 8457 0820 07df 03b0 0394 84ec 0df5 0092 0335 8bd1 0104 12ad 05a2 114f 8efd", "8a36 8543 81fe 0187 0d6a 8324 8279 8181 01d3 83d5 0002 8969 83ef 0bc2 0083 808c"},
+		{ofE4M3, 0xf527, 0, "70 df 3d f3 da a6 96 40 b5 c7 12 d4 a7 5a c2 28 9d ef 98 f1 9c 39 9b de ac dd e6 c3 ca f4 4b 36",
+			"cf 92 31 96 3a e4 b5 54 95 e8 09 e7 40 8b df b1 2b e1 dd 51 8d a2 ce ac 7c a0 6d 42 bb 6c c0 75"},
+		{ofE5M2, 0x838e, 0x8392, "0d 08 91 8c 80 84 80 83 08 12 00 08 05 8a 02 03 91 07 83 81 8a 83 89 87 02 01 81 0c 02 0e 00 0c",
+			"0d 83 01 01 11 81 80 08 80 02 06 09 03 01 0e 00 86 80 93 82 03 8d 89 0b 0c 03 04 0b 86 82 8a 00"},
+	} {
+		words := func(text string) (list []uint32) {
+			for _, word := range strings.Fields(text) {
+				x, err := strconv.ParseUint(word, 16, 32)
+				require.NoError(t, err)
+				list = append(list, uint32(x))
+			}
+			return list
+		}
+		got, ok := c.of.model(c.sum, words(c.a), words(c.b), emu.ElementFormats[c.of.a.format])
+		require.True(t, ok)
+		assert.Equal(t, c.chip, got, "%s of %s by %s", c.of.name, c.a, c.b)
 	}
 }
 

@@ -66,13 +66,16 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	add := mma.Add
 	if in.inHalves() {
-		add = addHalves
+		add, format = addHalves, format.InHalves()
 	}
 	d := in.args[0].list
 	switch halves := halvesOfFP8[in.mod("a")]; {
 	case in.form.Args[0].Type == isa.S32:
 	case halves != nil:
 		for step := range 2 {
+			if in.inHalves() {
+				halves = halves.InHalves()
+			}
 			w.sync.a.Reset(halves)
 			w.sync.b.Reset(halvesOfFP8[in.mod("b")], mmaColumns)
 			for k := range mmaDepth / 2 {

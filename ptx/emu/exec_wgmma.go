@@ -34,7 +34,11 @@ func wgmmaForms() map[isa.ID]handler {
 // prepareProduct finds the formats of A and B: the last two modifiers.
 func prepareProduct(in *inst) {
 	for i := len(in.form.Mods) - 2; i < len(in.form.Mods); i++ {
-		in.product = append(in.product, elementFormats[in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]])
+		f := elementFormats[in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]]
+		if in.inHalves() {
+			f = f.InHalves()
+		}
+		in.product = append(in.product, f)
 	}
 }
 

@@ -90,8 +90,7 @@ func (w *warp) add(p *product) {
 	}
 }
 
-// addHalves is [mma.Add] of FP16 sums, which are added as FP32 ones are and then
-// rounded.
+// addHalves is [mma.Add] of FP16 sums, for which A's format is.
 func addHalves(registers mma.Registers, list []int32, a *mma.A, warp int, b *mma.B, keep bool) {
 	sums, slots := make(mma.Registers, 2*len(list)), make([]int32, 2*len(list))
 	for i := range slots {

@@ -9,7 +9,12 @@ type Registers [][Lanes]uint32
 // counts as zero.
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
-	all := addVector(registers, slots, a, warp, b, keep, &left)
+	all := false
+	if a.format.Halves { // the vector code's sums have lost what rounding needs
+		addNone(slots, &left)
+	} else {
+		all = addVector(registers, slots, a, warp, b, keep, &left)
+	}
 	if a.format.Cut > 0 {
 		for i, s := range slots {
 			for l, sum := range registers[s] {

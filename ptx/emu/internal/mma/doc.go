@@ -9,8 +9,8 @@
 // The result does not depend on N, on the layout of A or B, nor on whether A comes
 // from registers. Integers add exactly, wrap around or saturate.
 //
-// Sums in FP16 are added as those in FP32 are, and then rounded to the nearest: that
-// is assumed. mma.sync of FP8 is what the assembler makes of it, two products of FP16.
+// Sums in FP16 are added as those in FP32 are, and the exact sum is rounded to the
+// nearest FP16 number; what is rounded to zero is +0. mma.sync of FP8 is what the assembler makes of it, two products of FP16.
 //
 // Subnormal inputs count with their value at the exponent of the smallest normal
 // number; a zero, or a product with a zero, takes no part in the alignment; a sum

@@ -75,7 +75,7 @@ func dot(acc uint32, a, b *vector, f *Format) uint32 {
 	c := 0.0
 	if acc&^f32Sign != 0 {
 		c = float64(math.Float32frombits(acc))
-		top = max(top, max(int(acc>>23&f32MaxBiased), 1)-f32Bias+2*laneBias)
+		top = max(top, f.sumExponent(acc)+2*laneBias)
 	}
 	if top < laneFloor {
 		return 0 // the accumulator and every product are zero
@@ -92,6 +92,9 @@ func dot(acc uint32, a, b *vector, f *Format) uint32 {
 		s1 += int64(x[1] * y[1] * inverse)
 		s0 += int64(x[2] * y[2] * inverse)
 		s1 += int64(x[3] * y[3] * inverse)
+	}
+	if f.Halves {
+		return roundToF16(s0+s1, exponent)
 	}
 	return f.cut(cutToF32(s0+s1, exponent))
 }
@@ -148,6 +151,34 @@ func cutToF32(sum int64, exponent int) uint32 {
 		return 0
 	}
 	return sign | uint32(magnitude)
+}
+
+// sumExponent is the exponent of an accumulator that is not zero.
+func (f *Format) sumExponent(acc uint32) int {
+	least := -126
+	if f.Halves {
+		least = -14
+	}
+	return max(int(acc>>23&f32MaxBiased)-f32Bias, least)
+}
+
+// roundToF16 is sum*2^exponent as the nearest FP16 number, ties to even, in FP32 bits;
+// |sum| is below 2^53. What is rounded to zero is +0.
+func roundToF16(sum int64, exponent int) uint32 {
+	magnitude := uint64(max(sum, -sum))
+	last := max(exponent+bits.Len64(magnitude)-11, -24) // weighs 2^last
+	value := math.Ldexp(math.RoundToEven(math.Ldexp(float64(magnitude), exponent-last)), last)
+	switch {
+	case value == 0:
+		return 0
+	case value > 65504:
+		value = math.Inf(1)
+	}
+	rounded := math.Float32bits(float32(value))
+	if sum < 0 {
+		rounded |= f32Sign
+	}
+	return rounded
 }
 
 // dotSpecial is a step in which an infinity or a NaN takes part: the result is

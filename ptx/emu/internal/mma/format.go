@@ -8,11 +8,20 @@ type Format struct {
 	Fraction int
 	// Cut is how many bits at the end of the FP32 sum are 0.
 	Cut int
+	// Halves: the sum is rounded to the nearest FP16 number, given as FP32 bits.
+	Halves bool
 	// LeastExponent is that of the smallest normal number.
 	LeastExponent int
 	// ToF32 widens an element to FP32 bits, exactly; nil if an element is the
 	// upper bits of an FP32 number. Of an integer it gives the 32 bits.
 	ToF32 func(uint32) uint32
+}
+
+// InHalves is the format with sums in FP16.
+func (f *Format) InHalves() *Format {
+	h := *f
+	h.Halves = true
+	return &h
 }
 
 // cut ends a sum.
