@@ -195,6 +195,10 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 	switch a.Name {
 	case "bytes":
 		return 16
+	case "mapBytes":
+		return 128
+	case "dimension", "value": // of a tensor map
+		return int64(s.rng.IntN(3))
 	case "n":
 		return 24 + 8*int64(s.rng.IntN(4)) // the assembler gives the sample little more
 	case "scaleA", "scaleB":

@@ -65,22 +65,31 @@ func bulkForms() map[isa.ID]handler {
 		isa.BulkCommit:        {exec: bulkCommit},
 		isa.BulkWait:          {exec: bulkWait},
 		isa.PrefetchTensorMap: {exec: prefetchMap},
+
+		isa.TensormapReplaceAddress: {exec: replaceInMap}, isa.TensormapReplaceRank: {exec: replaceInMap}, isa.TensormapReplaceStride: {exec: replaceInMap},
+		isa.TensormapReplaceDim: {exec: replaceInMap}, isa.TensormapReplaceMode: {exec: replaceInMap}, isa.TensormapCopy: {exec: copyMap},
+		isa.FenceTensormapAcquire: {exec: fence}, isa.FenceTensormapRelease: {exec: fence},
 	}
 }
 
-// tensorMap decodes the map at a generic address: one of the parameters.
+// tensorMap decodes the map at a generic address: one of the parameters, or in
+// global memory.
 func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
-	params := w.cta.cluster.grid.params
-	off := at - paramWindow
+	var bytes []byte
+	if params := w.cta.cluster.grid.params; at < paramWindow {
+		bytes = w.cta.cluster.globalBytes(at, TensorMapBytes)
+	} else if off := at - paramWindow; off+TensorMapBytes <= uint64(len(params)) {
+		bytes = params[off : off+TensorMapBytes]
+	}
 	switch {
-	case at < paramWindow || off+TensorMapBytes > uint64(len(params)):
-		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x is no kernel parameter: take its address with mov and cvta.param", in.form.Op, at)
+	case bytes == nil:
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x is neither a kernel parameter, whose address mov and cvta.param take, nor global memory", in.form.Op, at)
 		return nil, false
 	case at%64 != 0:
 		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x: must be a multiple of 64", in.form.Op, at)
 		return nil, false
 	}
-	m, err := DecodeTensorMap(params[off : off+TensorMapBytes])
+	m, err := DecodeTensorMap(bytes)
 	if err != nil {
 		w.fault(in, IllegalDescriptor, 1<<l, "%s: %v", in.form.Op, err)
 		return nil, false

@@ -27,6 +27,16 @@ var asyncs = slices.Concat([]Form{
 		Args: []Arg{out("done", Pred), addr("bar", Shared), register(in("state", B64))}, Effects: Uniform, Manual: "mbarrier.test_wait"},
 	{Name: "MbarrierTryWaitParityOrder", Op: "mbarrier.try_wait.parity.acquire", Mods: []Mod{one("scope", ".cta", ".cluster"), fix(".shared::cta.b64")}, Version: 80, Arch: SM90,
 		Args: []Arg{out("done", Pred), addr("bar", Shared), in("parity", U32)}, Effects: Uniform, Manual: "mbarrier.try_wait"},
+	tensormapReplace("TensormapReplaceAddress", in("value", B64), one("field", ".global_address")),
+	tensormapReplace("TensormapReplaceRank", in("value", B32), one("field", ".rank")),
+	tensormapReplace("TensormapReplaceStride", in("value", B64), one("field", ".global_stride"), imm("dimension")),
+	tensormapReplace("TensormapReplaceDim", in("value", B32), one("field", ".box_dim", ".global_dim", ".element_stride"), imm("dimension")),
+	tensormapReplace("TensormapReplaceMode", imm("value"), one("field", ".elemtype", ".interleave_layout", ".swizzle_mode", ".fill_mode")),
+	{Name: "TensormapCopy", Op: "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys"), fix(".sync"), fix(".aligned")}, Version: 83, Arch: SM90,
+		Args: []Arg{addr("dst", Global), addr("src", Shared), imm("mapBytes")}, Effects: Aligned, Manual: "tensormap.cp_fenceproxy"},
+	{Name: "FenceTensormapAcquire", Op: "fence.proxy.tensormap::generic.acquire", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90,
+		Args: []Arg{addr("tensorMap", Generic), imm("mapBytes")}, Manual: "membar/fence"},
+	{Name: "FenceTensormapRelease", Op: "fence.proxy.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90, Manual: "membar/fence"},
 	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
 	wgmmaTF32("WgmmaTF32"), wgmmaRegisters("WgmmaTF32Registers", wgmmaTF32("")),
@@ -58,6 +68,17 @@ func shortShared() (forms []Form) {
 		}
 	}
 	return forms
+}
+
+// tensormapReplace changes a field of a tensor map in memory, of a dimension where
+// there are several.
+func tensormapReplace(name string, value Arg, field Mod, before ...Arg) Form {
+	bits := fix(".b32")
+	if value.Type == B64 {
+		bits = fix(".b64")
+	}
+	return Form{Name: name, Op: "tensormap.replace.tile", Mods: []Mod{field, opt("space", ".global", ".shared::cta"), fix(".b1024"), bits}, Version: 83, Arch: SM90a,
+		Args: append(append([]Arg{addrIn()}, before...), value), Manual: "tensormap.replace"}
 }
 
 // wgmmaRegisters is a product with A from registers, which has no transposition.

@@ -318,6 +318,14 @@ const (
 	MbarrierTryWait
 	MbarrierTestWait
 	MbarrierTryWaitParityOrder
+	TensormapReplaceAddress
+	TensormapReplaceRank
+	TensormapReplaceStride
+	TensormapReplaceDim
+	TensormapReplaceMode
+	TensormapCopy
+	FenceTensormapAcquire
+	FenceTensormapRelease
 	WgmmaBF16Registers
 	WgmmaF16Registers
 	WgmmaTF32

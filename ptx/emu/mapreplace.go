@@ -1,0 +1,126 @@
+package emu
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Tensor maps that kernels make in memory: 128 bytes of zeros, field by field, or a
+// map with other fields. What one thread writes there and another's copy reads is not
+// looked at for races.
+
+// mapElements are the element types by the numbers of .elemtype; others are of maps
+// that nothing here loads by.
+var mapElements = map[uint64]ElemType{0: ElemU8, 1: ElemU16, 2: ElemU32, 3: ElemS32, 6: ElemF16, 7: ElemF32, 10: ElemBF16}
+
+// mapBytes are those of a map at an instruction's address in one lane.
+func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, l int) []byte {
+	if !inSharedSpace(space) {
+		at := w.address64(o, l)
+		if at&windowMask == sharedWindow {
+			return w.sharedMap(in, uint32(at), l)
+		}
+		if b := w.cta.cluster.globalBytes(at, TensorMapBytes); b != nil && at%64 == 0 {
+			return b
+		}
+		w.fault(in, OutOfBounds, 1<<l, "%s: a tensor map at %#x: must be 128 bytes of memory, at a multiple of 64", in.form.Op, at)
+		return nil
+	}
+	return w.sharedMap(in, w.shared32(o, l), l)
+}
+
+func (w *warp) sharedMap(in *inst, at uint32, l int) []byte {
+	c, offset, ok := w.sharedOf(in, isa.Shared, at, l)
+	if !ok {
+		return nil
+	}
+	if p := c.shared.checkRead(offset, TensorMapBytes, 64); p != nil {
+		w.deny(in, 1<<l, p)
+		return nil
+	}
+	return c.shared.bytes[offset : offset+TensorMapBytes]
+}
+
+// replaceInMap is tensormap.replace.
+func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	last := len(in.args) - 1
+	field := strings.TrimPrefix(in.mod("field"), ".")
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		b := w.mapBytes(in, &in.args[0], in.space, l)
+		if b == nil {
+			return failed
+		}
+		value := uint64(in.args[last].imm)
+		if in.args[last].bank != bankNone {
+			value = w.elem(&in.args[last], in.args[last].slot, l)
+		}
+		dimension := 0
+		if last == 2 {
+			dimension = int(in.args[1].imm)
+		}
+		if why := replaceField(b, field, dimension, value); why != "" {
+			return w.fault(in, IllegalDescriptor, 1<<l, "tensormap.replace: %s", why)
+		}
+	}
+	w.cta.cluster.progress()
+	return next
+}
+
+// replaceField changes a field of an encoded map, or says why not.
+func replaceField(b []byte, field string, dimension int, value uint64) string {
+	le := binary.LittleEndian
+	switch isNew := strings.Trim(string(b), "\x00") == ""; {
+	case isNew:
+		copy(b, tensorMapMagic)
+		b[tmRank] = 1
+	case string(b[:len(tensorMapMagic)]) != tensorMapMagic:
+		return "the 128 bytes are neither zeros nor a tensor map"
+	}
+	if dimension < 0 || dimension > 4 || field == "global_stride" && dimension > 3 {
+		return "there is no such dimension"
+	}
+	switch field {
+	case "global_address":
+		le.PutUint64(b[tmAddress:], value)
+	case "rank":
+		b[tmRank] = byte(min(value, 254) + 1)
+	case "box_dim":
+		le.PutUint16(b[tmBox+2*dimension:], uint16(min(value, 1<<16-1)))
+	case "global_dim":
+		le.PutUint32(b[tmDims+4*dimension:], uint32(value)-1)
+	case "global_stride":
+		le.PutUint64(b[tmStrides+8*dimension:], value)
+	case "elemtype":
+		b[tmElem] = byte(mapElements[value])
+	case "swizzle_mode":
+		b[tmSwizzle] = byte(min(value, 255))
+	case "element_stride":
+		if value != 1 {
+			return "element strides other than 1 are not emulated"
+		}
+	default: // interleave_layout and fill_mode
+		if value != 0 {
+			return "a " + field + " other than 0 is not emulated"
+		}
+	}
+	le.PutUint32(b[tmChecksum:], crc32.ChecksumIEEE(b[:tmChecksum]))
+	return ""
+}
+
+// copyMap is tensormap.cp_fenceproxy: the warp as one copies a map to global memory.
+func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
+	l := first(mask)
+	if in.args[2].imm != TensorMapBytes {
+		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, must be 128", in.args[2].imm)
+	}
+	from, to := w.mapBytes(in, &in.args[1], isa.Shared, l), w.mapBytes(in, &in.args[0], isa.Global, l)
+	if from == nil || to == nil {
+		return failed
+	}
+	copy(to, from)
+	return fence(w, f, in, mask)
+}

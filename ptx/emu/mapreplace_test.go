@@ -1,0 +1,121 @@
+package emu
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A kernel makes a tensor map of zeros in shared memory, copies it to global memory
+// and loads by it; a second field is changed there and it loads again.
+const madeMap = `
+	.shared .align 128 .b8 map[128];
+	.shared .align 128 .b8 box[256];
+	.shared .align 8 .b8 bar[8];
+	ld.param.u64 %d0, [out];
+	add.u64 %d1, %d0, 1024;
+	mov.u32 %r0, %tid.x;
+	mul.lo.u32 %r1, %r0, 4;
+	mov.u32 %r2, map;
+	add.u32 %r2, %r2, %r1;
+	st.shared.u32 [%r2], 0;
+	setp.eq.u32 %p0, %r0, 0;
+	bar.warp.sync 0xffffffff;
+	@!%p0 bra copy;
+	mbarrier.init.shared::cta.b64 [bar], 1;
+	fence.mbarrier_init.release.cluster;
+	tensormap.replace.tile.global_address.shared::cta.b1024.b64 [map], %d0;
+	tensormap.replace.tile.rank.shared::cta.b1024.b32 [map], 1;
+	tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [map], 0, 8;
+	tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [map], 1, 4;
+	tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [map], 0, 16;
+	tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [map], 1, 8;
+	tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [map], 0, 64;
+	tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [map], 0, 1;
+	tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [map], 2;
+	tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [map], 0;
+	tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [map], 0;
+	tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [map], 0;
+copy:
+	bar.warp.sync 0xffffffff;
+	mov.u32 %r3, map;
+	tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%d1], [%r3], 128;
+	fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;
+	mov.u32 %r4, box;
+	mov.u32 %r5, bar;
+	mov.u32 %r6, 0;
+again:
+	@!%p0 bra wait;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 128;
+	cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%d1, {8, 4}], [%r5];
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r5], %r6;
+	@!%p1 bra wait;
+	mov.u32 %r7, box;
+	add.u32 %r7, %r7, %r1;
+	ld.shared.u32 %r8, [%r7];
+	mul.wide.u32 %d2, %r0, 4;
+	add.u64 %d2, %d2, %d1;
+	mul.wide.u32 %d3, %r6, 128;
+	add.u64 %d2, %d2, %d3;
+	st.global.u32 [%d2+128], %r8;
+	bar.warp.sync 0xffffffff;
+	@!%p0 bra next;
+	add.u64 %d4, %d0, 64;
+	tensormap.replace.tile.global_address.global.b1024.b64 [%d1], %d4;
+	fence.proxy.tensormap::generic.release.gpu;
+next:
+	bar.warp.sync 0xffffffff;
+	fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;
+	add.u32 %r6, %r6, 1;
+	setp.lt.u32 %p2, %r6, 2;
+	@%p2 bra again;
+`
+
+func TestMapsMadeInMemory(t *testing.T) {
+	p := assemble(t, strings.Replace(body(madeMap), ".version 8.0", ".version 8.3", 1), "k")
+	words := make([]uint32, 512)
+	for i := range words {
+		words[i] = uint32(i)
+	}
+	out := p.u32s(words...)
+	p.params(out, 0)
+	p.launch.Races = true
+	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+		p.launch.Timing, p.launch.Seed = timing, seed
+		require.NoError(t, p.run())
+		got := p.read(out+1024+128, 64)
+		for i, v := range got {
+			row := 4 + i%32/8 + i/32 // the second map begins a row later
+			assert.Equal(t, uint32(16*row+8+i%8), v, "word %d", i)
+		}
+	})
+}
+
+// What tensormap.replace does not take is said.
+func TestReplaceField(t *testing.T) {
+	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()
+	damaged := whole
+	damaged[0]++
+	for name, c := range map[string]struct {
+		bytes     [TensorMapBytes]byte
+		field     string
+		dimension int
+		value     uint64
+		want      string
+	}{
+		"no map":         {damaged, "rank", 0, 0, "the 128 bytes are neither zeros nor a tensor map"},
+		"dimension":      {whole, "box_dim", 5, 1, "there is no such dimension"},
+		"stride":         {whole, "global_stride", 4, 16, "there is no such dimension"},
+		"element stride": {whole, "element_stride", 0, 2, "element strides other than 1 are not emulated"},
+		"fill":           {whole, "fill_mode", 0, 1, "a fill_mode other than 0 is not emulated"},
+	} {
+		assert.Equal(t, c.want, replaceField(c.bytes[:], c.field, c.dimension, c.value), name)
+	}
+	assert.Empty(t, replaceField(whole[:], "global_address", 0, 128))
+	m, err := DecodeTensorMap(whole[:])
+	require.NoError(t, err)
+	assert.Equal(t, uint64(128), m.Address)
+}
