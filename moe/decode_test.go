@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/trial"
@@ -19,12 +20,12 @@ import (
 
 // decodeConfigs are layers with all orders of gate and up, both formats of
 // logits, both types, more experts than a wgmma of the router covers, and sums of more
-// tiles than a ring has stages.
+// tiles than a ring has stages; more than one chain of logits too.
 var decodeConfigs = []moe.Config{
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
 	{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved},
 	{Hidden: 576, Intermediate: 64, NumExperts: 5, TopK: 1, Logits: moe.LogitsF32},
-	{Hidden: 128, Intermediate: 192, NumExperts: 300, TopK: 10},
+	{Hidden: 320, Intermediate: 192, NumExperts: 300, TopK: 10},
 	{Hidden: 192, Intermediate: 64, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
 	{Hidden: 128, Intermediate: 128, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut, Activation: moe.GeGLUErf},
 	{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Activation: moe.ReLU2, Bias: true},
@@ -239,6 +240,9 @@ func TestDecodeGivenExperts(t *testing.T) {
 func decodesBy(l *moe.Layer, tokens int) string {
 	if tokens == 1 && route.HasLone(l.Config()) {
 		return "lone-up"
+	}
+	if from := decode.WideFrom(l.Config()); from > 0 && tokens >= from {
+		return "decode-wide-up"
 	}
 	return "decode-up"
 }

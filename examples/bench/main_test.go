@@ -90,7 +90,7 @@ func TestRun(t *testing.T) {
 	require.Positive(t, row.Host.EagerUS)
 	require.Positive(t, row.Host.GraphLowUS)
 	require.Equal(t, 1, row.Host.Batches*row.Host.Batch)
-	require.Equal(t, []int{15, 15}, []int{row.New, row.Compiled}, "no kernel of backward")
+	require.Equal(t, []int{18, 18}, []int{row.New, row.Compiled}, "no kernel of backward")
 	require.Nil(t, r.Backward)
 	require.Len(t, row.Routing, 2)
 	require.EqualValues(t, 1, row.Routing[0].Uniform)

@@ -151,7 +151,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 		to := e.logits.Index(token, bytes*e.NumExperts).Index(first, bytes)
 		for j, pair := range logits {
 			for i, x := range pair {
-				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { e.writeLogit(to.At(bytes*(64*j+i)), []ptx.F32{x}) })
+				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { writeLogit(k, e.Logits, to.At(bytes*(64*j+i)), x) })
 			}
 		}
 	})

@@ -5,42 +5,36 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
 // FewLogits is the router product of few tokens, logits = X·Wrᵀ: a CTA takes 8
-// experts and 16 tokens, so that the weights are read by many SMs. One warp
-// multiplies, as nothing hides how long a step waits for the one before; the sums
-// are Router's, bit by bit.
+// experts and 16 tokens, so that the weights are read by many SMs. A warp
+// multiplies for each chain of sums, as nothing hides how long a step waits for the
+// one before; the sums are Router's, bit by bit.
 type FewLogits struct {
-	Hidden, NumExperts int
-	// Element is [Router]'s.
-	Element tile.Element
-	// Logits is the format of what is written, Bias is added before.
-	Logits spec.Logits
-	Bias   bool
-	// F32 is [Router]'s.
-	F32 bool
+	// Router is that of the same product.
+	Router
+	// Written is the format of what is written.
+	Written spec.Logits
 	// Clear is how many words of Chosen become 0.
 	Clear int
 }
 
 const (
-	fewThreads = 2 * 32
 	// A CTA's experts and tokens, which come in one or two groups of 8.
 	fewExperts = tile.WarpColumns
 	fewTokens  = tile.WarpRows
 	fewGroup   = fewTokens / 2
-	// mostFewDepth is how many k-tiles a stage has at most.
-	mostFewDepth = 4
-	fewWBytes    = fewExperts * tile.RowBytes
-	fewXBytes    = fewTokens * tile.RowBytes
+	fewWBytes  = fewExperts * tile.RowBytes
+	fewXBytes  = fewTokens * tile.RowBytes
 	// fewRing bounds the shared memory of the ring: with 60 KB a lone token's pass
 	// took 0.2 to 1.1 µs longer, with 200 as long.
 	fewRing = 100 << 10
+	// mostFewDepth is how many k-tiles of a chain a stage has at most.
+	mostFewDepth = 4
 )
 
 // FewLogitsArgs are the arguments of [FewLogits].
@@ -61,24 +55,27 @@ type FewLogitsArgs struct {
 // fewLogits is the emission of a FewLogits: what its roles share.
 type fewLogits struct {
 	router
-	lane ptx.U32
+	written spec.Logits
+	lane    ptx.U32
 	// first and expert are the CTA's first token and expert.
 	first, expert, tokens ptx.U32
 	// box is the bytes of a k-tile's tokens in a stage.
 	box ptx.U32
 	// zeros are read in place of a second group of tokens that there is not.
 	zeros ptx.Shared
-	depth int
 	deep  tile.Deep
+	// A stage has so many k-tiles of each of the chains, which have stages of them,
+	// the last chain lastStages.
+	depth, chains, stages, lastStages int
+	// partial are the chains' sums, where there are several; meet joins those who
+	// write and read them.
+	partial ptx.Shared
+	meet    pipeline.NamedBarriers
 }
 
-// router is that of the same product.
-func (r FewLogits) router() Router {
-	return Router{Hidden: r.Hidden, NumExperts: r.NumExperts, Element: r.Element, Logits: r.Logits, Bias: r.Bias, F32: r.F32}
-}
-
-// depth is the k-tiles of a stage: a part of all, so that stages are alike.
-func (r FewLogits) depth() int {
+// fewDepth is the k-tiles of a chain in a stage: a part of all, so that stages are
+// alike.
+func (r Router) fewDepth() int {
 	depth := mostFewDepth
 	for tile.Tiles(r.Hidden)%depth != 0 {
 		depth--
@@ -91,9 +88,13 @@ func (r FewLogits) groups() int { return (r.NumExperts + fewExperts - 1) / fewEx
 
 // Build emits the kernel.
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
-	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", fewThreads, 1)
+	chains, chainDepth := r.chains()
+	threads := (chains + 1) * 32
+	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", threads, 1)
 	k.CTAs(func(a *FewLogitsArgs) int { return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) })
-	e := fewLogits{router: router{Router: r.router(), k: k.Kernel}, depth: r.depth(), deep: r.deep()}
+	e := fewLogits{router: router{Router: r.Router, k: k.Kernel}, written: r.Written, depth: r.fewDepth(), deep: r.deep(), chains: chains}
+	e.stages = chainDepth / e.depth
+	e.lastStages = r.kTiles()/e.depth - (chains-1)*e.stages
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
 	if r.Bias {
@@ -109,17 +110,21 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	e.first, e.expert = block.MulI(fewTokens), k.CtaidX().Sub(block.MulI(r.groups())).MulI(fewExperts)
 	e.box = ptx.Select(e.tokens.LeI(fewGroup), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(fewXBytes))
 	cta := pipeline.NewCTA(k.Kernel)
-	stageBytes := e.depth * (fewXBytes + fewWBytes)
-	e.ring = cta.Ring("ab", min(fewRing/stageBytes, e.stages()), stageBytes, 1, 1)
+	stageBytes := e.chains * e.chainBytes()
+	e.ring = cta.Ring("ab", min(fewRing/stageBytes, e.stages), stageBytes, 1, e.chains)
 	e.zeros = cta.Shared("zeros", fewGroup*tile.RowBytes, 1024)
-	k.For(e.tid.MulI(16), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(16*fewThreads), func(at ptx.U32) {
+	k.For(e.tid.MulI(16), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(16*threads), func(at ptx.U32) {
 		ptx.StShared(e.zeros.Plus(at), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
 	})
+	if e.chains > 1 {
+		e.partial = cta.Shared("partial", e.chains*fewSumsBytes, 16)
+		e.meet = cta.NamedBarriers("partial", 1, e.chains*32)
+	}
 	cta.Ready(e.tid)
 	// Whatever the kernel before this one does to the weights, they may come to
 	// the L2 cache. Terms come from there.
 	if !r.F32 {
-		k.If(e.tid.LtI(e.stages()), func() {
+		k.If(e.tid.LtI(e.kTiles()/e.depth), func() {
 			e.deep.Each(e.tid.MulI(e.depth), e.expert, func(_ int, at []ptx.U32) { k.TMAPrefetch(e.w, at...) })
 		})
 	}
@@ -129,8 +134,8 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 		k.If(k.CtaidX().EqI(0).And(e.tid.LtI(r.Clear)).And(chosen.Given()), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
 	}
 	pipeline.Run(k.Kernel, e.tid.ShrI(5),
-		pipeline.Role{Name: "math", First: 0, Count: 1, Body: e.math},
-		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() { k.If(k.ElectOne(), e.load) }},
+		pipeline.Role{Name: "math", First: 0, Count: e.chains, Body: e.math},
+		pipeline.Role{Name: "load", First: e.chains, Count: 1, Body: func() { k.If(k.ElectOne(), e.load) }},
 	)
 	return k.Build()
 }
@@ -146,7 +151,7 @@ func (r FewLogits) xMap(a *FewLogitsArgs) driver.TensorMap {
 }
 
 func (r FewLogits) wMap(a *FewLogitsArgs) driver.TensorMap {
-	return r.stageMap(a.Weights, r.router().lines(), fewExperts)
+	return r.stageMap(a.Weights, r.lines(), fewExperts)
 }
 
 // stageMap loads a stage's k-tiles of so many rows.
@@ -154,24 +159,43 @@ func (r FewLogits) stageMap(at driver.DevicePtr, lines, rows int) driver.TensorM
 	return r.deep().Map(at, []int{rows}, tile.Dim{Extent: lines, Stride: r.Hidden})
 }
 
-func (r FewLogits) deep() tile.Deep { return tile.Deep{Width: r.Hidden, Tiles: r.depth()} }
+func (r FewLogits) deep() tile.Deep { return tile.Deep{Width: r.Hidden, Tiles: r.fewDepth()} }
 
-// stages is how many the product has.
-func (e *fewLogits) stages() int { return e.kTiles() / e.depth }
+// chainBytes is a chain's part of a stage.
+func (e *fewLogits) chainBytes() int { return e.depth * (fewWBytes + fewXBytes) }
 
 func (e *fewLogits) load() {
 	k, at := e.k, e.ring.Producer()
 	bytes := e.box.AddI(fewWBytes).MulI(e.depth)
-	e.eachKTile(e.depth, func(column ptx.U32, line int) {
-		kt := column.DivI(tile.K)
+	terms, lines := e.terms()
+	k.Range(ptx.Uint(e.stages), func(i ptx.U32) {
 		s := at.Acquire()
-		k.MbarrierArriveExpectTx(s.Full, bytes)
-		e.deep.Each(kt, e.expert.AddI(line), func(first int, at []ptx.U32) {
-			k.TMALoad(s.Data.At(first*fewWBytes), e.w, s.Full, at...)
-		})
-		e.deep.Each(kt, e.first, func(first int, at []ptx.U32) {
-			k.TMALoad(s.Data.At(e.depth*fewWBytes).Plus(e.box.MulI(first)), e.x, s.Full, at...)
-		})
+		hasLast := ptx.True()
+		if e.lastStages < e.stages {
+			hasLast = i.LtI(e.lastStages)
+		}
+		k.MbarrierArriveExpectTx(s.Full, bytes.MulI(e.chains-1).Add(ptx.Select(hasLast, bytes, ptx.Uint(0))))
+		for chain := range e.chains {
+			load := func() {
+				kt, expert := i.AddI(chain*e.stages).MulI(e.depth), e.expert
+				if terms > 1 {
+					ofTerm := e.kTiles() / terms
+					kt, expert = kt.RemI(ofTerm), expert.Add(kt.DivI(ofTerm).MulI(lines))
+				}
+				to := s.Data.At(chain * e.chainBytes())
+				e.deep.Each(kt, expert, func(first int, at []ptx.U32) {
+					k.TMALoad(to.At(first*fewWBytes), e.w, s.Full, at...)
+				})
+				e.deep.Each(kt, e.first, func(first int, at []ptx.U32) {
+					k.TMALoad(to.At(e.depth*fewWBytes).Plus(e.box.MulI(first)), e.x, s.Full, at...)
+				})
+			}
+			if chain == e.chains-1 {
+				k.If(hasLast, load)
+			} else {
+				load()
+			}
+		}
 		at.Advance()
 	})
 }
@@ -183,10 +207,13 @@ func (e *fewLogits) math() {
 		ptx.VarOf(sum).Set(ptx.Float(0))
 	}
 	product := tile.NewWarpProduct(k, e.Element, e.lane)
+	chain := e.tid.ShrI(5)
+	own := chain.MulI(e.chainBytes())
 	load := func(s pipeline.Stage, kt int) (x, w []ptx.U32) {
-		first := s.Data.At(e.depth * fewWBytes).Plus(e.box.MulI(kt))
+		part := s.Data.Plus(own)
+		first := part.At(e.depth * fewWBytes).Plus(e.box.MulI(kt))
 		second := ptx.SharedAt(ptx.Select(e.box.EqI(fewXBytes), first.At(fewGroup*tile.RowBytes).Addr(), e.zeros.Addr()))
-		return product.A(first, second), product.B(s.Data.At(kt * fewWBytes))
+		return product.A(first, second), product.B(part.At(kt * fewWBytes))
 	}
 	at, release := e.ring.Consumer(), pipeline.NewReleaser(k, e.lane, 1)
 	firstX, firstW := load(at.Wait(), 0)
@@ -216,9 +243,41 @@ func (e *fewLogits) math() {
 			ptx.SetAll(carriedW, w)
 		}
 	}
-	k.Range(ptx.Uint(e.stages()-1), func(ptx.U32) { stage(true) })
+	stages := ptx.Uint(e.stages)
+	if e.lastStages < e.stages {
+		stages = ptx.Select(chain.EqI(e.chains-1), ptx.Uint(e.lastStages), stages)
+	}
+	k.Range(stages.SubI(1), func(ptx.U32) { stage(true) })
 	stage(false)
-	e.store(acc)
+	if e.chains == 1 {
+		e.store(acc)
+		return
+	}
+	k.Range(ptx.Uint(e.stages).Sub(stages), func(ptx.U32) { // of the last chain
+		release.Release(at.Wait(), ptx.True())
+		at.Advance()
+	})
+	e.join(acc, chain)
+}
+
+// fewSumsBytes are a chain's sums.
+const fewSumsBytes = 32 * tile.WarpSums * 4
+
+// join adds the chains' sums in the first one's warp, and stores.
+func (e *fewLogits) join(acc []ptx.F32, chain ptx.U32) {
+	k := e.k
+	mine := e.partial.Plus(e.lane.MulI(tile.WarpSums * 4))
+	ptx.StShared(mine.Plus(chain.MulI(fewSumsBytes)), acc...)
+	e.meet.Sync(ptx.Uint(0))
+	k.If(chain.EqI(0), func() {
+		sums := []ptx.F32{ptx.Float(0), ptx.Float(0), ptx.Float(0), ptx.Float(0)}
+		for chain := range e.chains {
+			for i, sum := range ptx.LdSharedVec[ptx.F32](mine.At(chain*fewSumsBytes), tile.WarpSums) {
+				sums[i] = sums[i].Add(sum)
+			}
+		}
+		e.store(sums)
+	})
 }
 
 func varsOf(k *ptx.Kernel, of []ptx.U32) []*ptx.Var[ptx.U32] {
@@ -238,23 +297,23 @@ func valuesOf(vars []*ptx.Var[ptx.U32]) (of []ptx.U32) {
 
 // store writes the sums: tokens a group apart, of two experts that touch.
 func (e *fewLogits) store(acc []ptx.F32) {
-	k, bytes := e.k, int(e.Logits.Type().Bytes())
+	k, bytes := e.k, int(e.written.Type().Bytes())
 	for i, sum := range acc {
 		token, expert := e.first.Add(e.lane.ShrI(2)).AddI(fewGroup*(i/2)), e.expert.Add(e.lane.AndI(3).MulI(2)).AddI(i%2)
 		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
 			if e.Bias {
 				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
 			}
-			e.writeLogit(e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), []ptx.F32{sum})
+			writeLogit(k, e.written, e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), sum)
 		})
 	}
 }
 
 // FewLogitsKernel is the router product of few tokens.
 var FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
-	f := FewLogits{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Logits: spec.LogitsF32, Bias: l.RouterBias, F32: l.RouterF32}
+	f := FewLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32}
 	if !InRouter(l.Config) {
-		f.Logits = l.Logits // for Select
+		f.LogitsOnly, f.Written = true, l.Logits // for Select
 	}
 	if HasLone(l.Config) {
 		f.Clear = l.TopK

@@ -37,6 +37,13 @@ const (
 	maxChunkKeys = 128
 	// RangeStep is what a CTA's range of tokens is a multiple of.
 	RangeStep = 64
+	// mostChains is how many sums a logit is of, each of a part of the columns, one
+	// behind the other. The steps of a chain wait for each other, which is most of the
+	// time that a lone token's logits take: its chains have a warp each. Here they
+	// come one after another, and take registers of their own, so that only chunks of
+	// up to maxChunkChains experts have them.
+	mostChains     = 4
+	maxChunkChains = 128
 	// maxRouterRing bounds the shared memory of the load ring.
 	maxRouterRing = 208 << 10
 )
@@ -51,6 +58,17 @@ func (r Router) chunks() (count, chunk int) {
 	count = (r.NumExperts + most - 1) / most
 	chunk = (r.NumExperts + count - 1) / count
 	return count, (chunk + 7) / 8 * 8
+}
+
+// chains is how many sums a logit is of, each of depth k-tiles, the last one of
+// what is left.
+func (r Router) chains() (count, depth int) {
+	if _, chunk := r.chunks(); chunk > maxChunkChains {
+		return 1, r.kTiles()
+	}
+	stages := r.kTiles() / r.fewDepth()
+	depth = (stages + mostChains - 1) / mostChains * r.fewDepth()
+	return (r.kTiles() + depth - 1) / depth, depth
 }
 
 func (r Router) stageBytes() int {
@@ -216,7 +234,7 @@ func (e *router) math() {
 	k := e.k
 	wg := e.tid.ShrI(7)
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
-	acc := k.Accumulators(e.chunk / 2)
+	acc := e.newSums()
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
 	var sel topKSelection
 	var at tile.Fragment
@@ -248,23 +266,52 @@ func (e *router) math() {
 }
 
 // multiply makes the logits of a chunk of experts.
-func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32) {
+func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc chainSums) {
 	k := e.k
 	rowsAt := wg.MulI(gemm.WarpgroupM * tile.RowBytes)
-	loop.Run(ptx.Uint(e.kTiles()), func(s pipeline.Stage, kt ptx.U32) {
-		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-		b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
-		gemm.Multiply(k, e.Element, acc, a, b, kt.NeI(0), false, false)
-	}, nil)
+	chain := func(kTiles ptx.U32) {
+		loop.Run(kTiles, func(s pipeline.Stage, kt ptx.U32) {
+			a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+			b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
+			gemm.Multiply(k, e.Element, acc.chain, a, b, kt.NeI(0), false, false)
+		}, nil)
+	}
+	count, depth := e.chains()
+	if count == 1 {
+		chain(ptx.Uint(e.kTiles()))
+		return
+	}
+	for _, sum := range acc.all {
+		ptx.VarOf(sum).Set(ptx.Float(0))
+	}
+	k.For(ptx.Uint(0), ptx.Uint(e.kTiles()), ptx.Uint(depth), func(first ptx.U32) {
+		chain(ptx.Uint(e.kTiles()).Sub(first).MinI(depth))
+		for i, sum := range acc.all {
+			ptx.VarOf(sum).Set(sum.Add(acc.chain[i]))
+		}
+	})
+}
+
+// chainSums are a thread's sums of a chain and of all chains, which are the same
+// where there is one.
+type chainSums struct{ chain, all []ptx.F32 }
+
+func (e *router) newSums() chainSums {
+	s := chainSums{chain: e.k.Accumulators(e.chunk / 2)}
+	s.all = s.chain
+	if count, _ := e.chains(); count > 1 {
+		s.all = e.k.Accumulators(e.chunk / 2)
+	}
+	return s
 }
 
 // sums makes the logits of a chunk of experts; column is the thread's first.
-func (e *router) sums(loop gemm.MainLoop, wg ptx.U32, acc []ptx.F32, chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
+func (e *router) sums(loop gemm.MainLoop, wg ptx.U32, acc chainSums, chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
 	e.multiply(loop, wg, acc)
 	if !e.Bias {
-		return acc
+		return acc.all
 	}
-	return e.biased(acc, chunk.MulI(e.chunk).Add(column()))
+	return e.biased(acc.all, chunk.MulI(e.chunk).Add(column()))
 }
 
 // biased adds the bias to a thread's part of a chunk of sums, whose first expert
@@ -300,7 +347,7 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 			for i := 0; i < len(acc); i += 4 {
 				for j := 0; j < 2; j += together {
 					on := 2*i + j
-					store := func() { e.writeLogit(row.At(bytes*on), acc[i+2*h+j:][:together]) }
+					store := func() { writeLogit(e.k, e.Logits, row.At(bytes*on), acc[i+2*h+j:][:together]...) }
 					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // of a lane's first columns
 						store()
 					} else {
@@ -313,14 +360,14 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 }
 
 // writeLogit stores one logit or two.
-func (e *router) writeLogit(at ptx.Global, logits []ptx.F32) {
+func writeLogit(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
 	switch {
-	case e.Logits == spec.LogitsF32:
+	case format == spec.LogitsF32:
 		ptx.StGlobal(at, logits...)
 	case len(logits) == 2:
-		ptx.StGlobal(at, element.OfLogits(e.Logits).Pack(e.k, logits[0], logits[1]))
+		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
 	default:
-		ptx.StGlobal(at, element.OfLogits(e.Logits).Round(logits[0]))
+		ptx.StGlobal(at, element.OfLogits(format).Round(logits[0]))
 	}
 }
 

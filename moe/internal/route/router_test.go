@@ -131,7 +131,7 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	}
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
-	kt.Run(b, FewLogits{Hidden: in.hidden, NumExperts: in.experts, Logits: spec.LogitsF32}, 0, FewLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
+	kt.Run(b, FewLogits{Router: shape, Written: spec.LogitsF32}, 0, FewLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
 	args := ChooseArgs{FewLogits: sums, Scores: scores, Tokens: in.tokens, PlanTensors: PlanTensors{
 		ExpertIDs: ids, Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (in.experts + 1)),
 		Table: b.Room(int(Plan{NumExperts: in.experts}.TableBytes(pairs))), RowPairs: b.Room(4), Tickets: b.Room(8),

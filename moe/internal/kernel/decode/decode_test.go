@@ -22,6 +22,9 @@ import (
 var plans = map[string]func() *kt.Packed{
 	"few":  func() *kt.Packed { return kt.NewPacked(9, []int{1, 0, 8, 9, 3}, []int{0, 2}) },
 	"many": func() *kt.Packed { return kt.NewPacked(50, []int{0, 16, 17, 33, 64, 65, 300}, []int{1, 0, 3}) },
+	"widths": func() *kt.Packed {
+		return kt.NewPacked(50, []int{24, 25, 48, 49, 72, 73, 80, 81, 88, 89, 96, 97, 112, 113, 128}, []int{0, 5})
+	},
 }
 
 // up is what both up-projections read and write.
@@ -47,10 +50,15 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	return u
 }
 
+// hasWide: gate and up are sums of one stage, so that CTAs may be wide.
+func hasWide(c spec.Config) bool {
+	return !c.Activation.Gated() || c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart
+}
+
 // decode runs the kernel of few tokens.
-func (u up) decode(b *kt.Bed, saveH bool, ctas int) (h, a []uint16) {
+func (u up) decode(b *kt.Bed, saveH, wide bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
-	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
+	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 		A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
@@ -85,18 +93,19 @@ func TestUp(t *testing.T) {
 			{Hidden: 128, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.ReLU2, Bias: true},
 			{Hidden: 192, Intermediate: 128, Activation: spec.SiLU, Bias: true},
 		} {
-			if testing.Short() && i > 2 && name == "many" {
+			if testing.Short() && i > map[string]int{"few": 9, "many": 2, "widths": -1}[name] {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
 				u := newUp(c, plan())
 				h, a := u.prefill(kt.New(t, kt.Early))
 				for j, when := range kt.Timings() {
-					gotH, gotA := u.decode(kt.New(t, when), true, 1+(i+j)%4)
-					kt.SameBits(t, h, gotH, "H "+when.Name)
-					kt.SameBits(t, a, gotA, "A "+when.Name)
+					wide := hasWide(c) && j%2 == 1
+					gotH, gotA := u.decode(kt.New(t, when), true, wide, 1+(i+j)%4)
+					kt.SameBits(t, h, gotH, fmt.Sprintf("H %s wide=%v", when.Name, wide))
+					kt.SameBits(t, a, gotA, fmt.Sprintf("A %s wide=%v", when.Name, wide))
 				}
-				gotH, gotA := u.decode(kt.New(t, kt.Early), false, 0)
+				gotH, gotA := u.decode(kt.New(t, kt.Early), false, false, 0)
 				kt.SameBits(t, a, gotA, "A of inference")
 				kt.SameBits(t, kt.Poisoned[uint16](u.hValues), gotH, "H is not stored")
 			})
@@ -108,7 +117,7 @@ func TestUp(t *testing.T) {
 func TestUpWithoutGate(t *testing.T) {
 	u := newUp(spec.Config{Hidden: 128, Intermediate: 192, Activation: spec.ReLU2}, plans["few"]())
 	d, n := u.c.Hidden, u.c.Intermediate
-	h, a := u.decode(kt.New(t, kt.Early), true, 3)
+	h, a := u.decode(kt.New(t, kt.Early), true, true, 3)
 	for row, e := range u.p.Expert {
 		if e < 0 {
 			require.Equal(t, kt.Poisoned[uint16](n), h[row*n:][:n])
@@ -130,6 +139,9 @@ func TestDown(t *testing.T) {
 			{Hidden: 128, Intermediate: 64}, {Hidden: 320, Intermediate: 576},
 			{Hidden: 192, Intermediate: 64, Bias: true}, {Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, Bias: true},
 		} {
+			if testing.Short() && i > 0 && name == "widths" {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {
 				p := plan()
 				c.NumExperts = len(p.Rows)
@@ -145,7 +157,7 @@ func TestDown(t *testing.T) {
 				for j, when := range kt.Timings() {
 					b := kt.New(t, when)
 					got := b.Room(2 * rows * c.Hidden)
-					kt.Run(b, decode.Down{Config: c}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: got, Rows: rows, TableArgs: table(b, p)})
+					kt.Run(b, decode.Down{Config: c, Wide: j%2 == 1}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: got, Rows: rows, TableArgs: table(b, p)})
 					kt.SameBits(t, y, kt.Download[uint16](b, got, rows*c.Hidden), "Y "+when.Name)
 				}
 			})

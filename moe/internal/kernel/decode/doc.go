@@ -5,9 +5,9 @@
 // cores' instruction, the expert's tokens its N, 8 to 128 columns, so that one
 // token pays for 8 and not for 64. A unit of work is 64 rows of one expert's
 // weights times all tokens of that expert; a CTA on each SM takes two of them at
-// a time, by turns, so that tokens come to an SM once for 128 rows: what an SM can
-// take of its neighbours' cache is little more than its share of the memory's
-// bandwidth. Where one has ended, a CTA of the next kernel starts with its
+// a time, by turns, so that tokens come to an SM once for 128 rows, or four where
+// experts have many tokens: what an SM can take of its neighbours' cache is little
+// more than its share of the memory's bandwidth. Where one has ended, a CTA of the next kernel starts with its
 // weights while the last units of this one are under way.
 //
 // A lone token has kernels of its own: every byte is read once, so what counts is

@@ -3,7 +3,6 @@ package decode
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
@@ -15,7 +14,11 @@ import (
 // Down is the down-projection of few tokens: Y = W2·A + b2 of each expert's packed
 // rows. The weights of its first stages are on their way before the
 // up-projection has ended.
-type Down struct{ spec.Config }
+type Down struct {
+	spec.Config
+	// Wide: CTAs are for experts of many tokens.
+	Wide bool
+}
 
 // DownArgs are the arguments of [Down]. Tensors are of the layer's type.
 type DownArgs struct {
@@ -39,13 +42,13 @@ func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
-	k := jit.NewBuilder[DownArgs]("moe_decode_down", threads, 1)
+	k := jit.NewBuilder[DownArgs]("moe_decode_"+prefix(d.Wide)+"down", shapeOf(d.Wide).threads(), 1)
 	k.SetGrid(func(a *DownArgs, sms int) driver.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
 	of := units{weights.W2(d.Config)}
 	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
 	y := k.Ptr(&k.Args.Y)
 	width := weights.A(d.Config).Elements()
-	p := newProduct(k.Kernel, element.Of(d.Config), k, &k.Args.TableArgs, width/tile.K, d.units())
+	p := newProduct(k.Kernel, shapeOf(d.Wide), element.Of(d.Config), k, &k.Args.TableArgs, width/tile.K, d.units())
 	p.mnMajor = of.mnMajor()
 	if d.Bias {
 		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}
@@ -58,8 +61,8 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 			return [][2]ptx.F32{{bias.Column(b2, b.expert, row)[0], bias.Column(b2, b.expert, row.AddI(8))[0]}}
 		}
 	}
-	load := func(s pipeline.Stage, b block, column ptx.U32, part int) {
-		k.TMALoad(s.Data, w2, s.Full, of.at(b, column, part)...)
+	load := func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+		k.TMALoad(to, w2, full, of.at(b, column, part)...)
 	}
 	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 { return row }}
 	// The plan, which wrote the table, is done: the up-projection let this
@@ -85,5 +88,14 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// DownKernel is the down-projection's.
-var DownKernel = &registry.Kernel[DownArgs]{KernelName: "decode-down", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) { return Down{l.Config}.Build() }}
+// DownKernel is the down-projection's, WideDownKernel for passes from [WideFrom] on.
+var (
+	DownKernel     = downKernel("decode-down", Supports, false)
+	WideDownKernel = downKernel("decode-wide-down", hasWide, true)
+)
+
+func downKernel(name string, only func(c spec.Config) bool, wide bool) *registry.Kernel[DownArgs] {
+	return &registry.Kernel[DownArgs]{KernelName: name, Only: only, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
+		return Down{l.Config, wide}.Build()
+	}}
+}

@@ -12,23 +12,47 @@ import (
 	"sonicmoe/ptx"
 )
 
-// The shape of a CTA: two warpgroups multiply, each its unit with the same tokens,
-// one warp loads weights and one tokens.
+// shape is that of a CTA: so many warpgroups multiply, each its unit with the same
+// tokens, one warp loads weights and one tokens.
+type shape int
+
 const (
-	unitsAtOnce  = 2
-	threads      = unitsAtOnce*pipeline.WarpgroupThreads + 64
-	mathWarps    = unitsAtOnce * pipeline.WarpgroupThreads / 32
-	weightsWarp  = mathWarps
+	narrow shape = 2
+	// wide has tokens come to an SM once for 256 rows of weights: where experts have
+	// many, they take more of its way in than weights do.
+	wide shape = 4
+)
+
+func shapeOf(isWide bool) shape {
+	if isWide {
+		return wide
+	}
+	return narrow
+}
+
+// prefix is that of kernels' names.
+func prefix(isWide bool) string {
+	if isWide {
+		return "wide_"
+	}
+	return ""
+}
+
+func (s shape) mathWarps() int { return int(s) * pipeline.WarpgroupThreads / 32 }
+func (s shape) threads() int   { return 32 * (s.mathWarps() + 2) }
+
+// tokensAt is where a stage's tokens lie, behind the weights.
+func (s shape) tokensAt() int   { return int(s) * weightsBytes }
+func (s shape) stageBytes() int { return s.tokensAt() + mostTokens*tile.RowBytes }
+
+const (
+	// ringBytes are as many as fit in an SM's shared memory.
+	ringBytes    = 192 << 10
 	unitRows     = 64 // of weights
 	weightsBytes = unitRows * tile.RowBytes
 	// mostTokens is the tokens that are multiplied at once: an expert with more
 	// of them has its weights read again, from the L2 cache.
 	mostTokens = 128
-	// tokensAt is where a stage's tokens lie, behind the weights.
-	tokensAt   = unitsAtOnce * weightsBytes
-	stageBytes = tokensAt + mostTokens*tile.RowBytes
-	// stages are as many as fit in an SM's shared memory.
-	stages = 6
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
 	copyRows = 32 / gemm.LanesOfRow
@@ -37,6 +61,27 @@ const (
 // Supports reports whether the kernels of this package compute a layer: a neuron's
 // gate and up must be in boxes of their own or 8 by 8.
 func Supports(c spec.Config) bool { return !weights.InPairs(c) && !c.ScoreOnInput }
+
+// MostTokens are the tokens of a pass up to which these kernels were measured.
+const MostTokens = 512
+
+// WideFrom is the tokens of a pass from which CTAs are better wide: 48 an expert, on
+// average, measured on an H200. 0 means that they never are.
+func WideFrom(c spec.Config) int {
+	const rows = 48
+	switch {
+	case c.NumExperts <= 1: // all of whose units are last turns'
+		return 0
+	case (Up{Config: c}).parts() > 1: // whose sums don't fit in the registers
+		return 0
+	case rows*c.NumExperts > MostTokens*c.TopK:
+		return 0
+	}
+	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
+}
+
+// hasWide: there are kernels whose CTAs are wide.
+func hasWide(c spec.Config) bool { return Supports(c) && WideFrom(c) > 0 }
 
 // TableArgs are the arguments of both products: the table of row pairs, see
 // [schedule.Tiles], and the address of its length.
@@ -48,6 +93,7 @@ type TableArgs struct {
 // product is a product that is being emitted: for each expert with tokens,
 // weights times tokens.
 type product struct {
+	shape
 	k               *ptx.Kernel
 	element         tile.Element
 	table, rowPairs ptx.Global
@@ -69,81 +115,95 @@ type product struct {
 	ring  *pipeline.Ring
 }
 
-func newProduct(k *ptx.Kernel, of tile.Element, params jit.Params, args *TableArgs, kTiles, units int) *product {
-	p := &product{k: k, element: of, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
+func newProduct(k *ptx.Kernel, of shape, element tile.Element, params jit.Params, args *TableArgs, kTiles, units int) *product {
+	p := &product{shape: of, k: k, element: element, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
-	p.ring = p.cta.Ring("ab", stages, stageBytes, 1+32, mathWarps)
+	p.ring = p.cta.Ring("ab", ringBytes/of.stageBytes(), of.stageBytes(), 1+32, of.mathWarps())
 	return p
 }
 
 // ctas is the number of CTAs for so many rows of tokens: one on each SM, or as
-// many as there can be turns.
+// many as there can be units.
 func ctas(rows, experts, units, sms int) driver.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
-	return driver.Dim3{X: max(1, min(sms, pairs*turns(units)))}
+	return driver.Dim3{X: max(1, min(sms, pairs*units))}
 }
 
-// turns is how often an expert's units are taken.
-func turns(units int) int { return (units + unitsAtOnce - 1) / unitsAtOnce }
-
-// block is a unit of work: 64 rows of an expert's weights, and some of its
-// tokens.
+// block is a piece of work: a unit of an expert's weights for each math warpgroup,
+// or for some of them, and some of its tokens.
 type block struct {
 	expert ptx.U32
-	// unit is which 64 rows; of a CTA's units the first.
-	unit ptx.U32
+	// unit is the first of the units, of a math warpgroup's block its own, units how
+	// many there are.
+	unit, units ptx.U32
 	// row is the first packed row, rows how many there are, 1 to mostTokens.
 	row, rows ptx.U32
 }
 
-// each runs body for the first of the CTA's blocks of each turn: all roles walk the
-// same ones. A turn's entry of the table is read one unit ahead, the first one's beside the
-// table's length: there may be none, but the grid is no larger than the table
-// has room for.
+// each runs body for each of the CTA's blocks: all roles walk the same ones. CTAs
+// take turns, side by side in memory. Where the last turns are not for all CTAs, more
+// CTAs take fewer units each. A turn's entry of the table is read one ahead.
 func (p *product) each(body func(b block)) {
-	k := p.k
-	var end ptx.U32
-	length := func() { end = ptx.LdGlobal[ptx.U32](p.rowPairs).MulI(turns(p.units)) }
+	k, cta, ctas, atOnce := p.k, p.k.CtaidX(), p.k.NctaidX(), int(p.shape)
+	ofExpert := (p.units + atOnce - 1) / atOnce // turns
+	length := func() ptx.U32 { return ptx.LdGlobal[ptx.U32](p.rowPairs) }
 	if p.early {
 		// Nothing of the table may be from a stale cache: the kernel that wrote it
 		// has ended, but this one has not waited for that.
-		length = func() { end = ptx.LdGlobalAcquire(p.rowPairs).MulI(turns(p.units)) }
-		length()
+		length = func() ptx.U32 { return ptx.LdGlobalAcquire(p.rowPairs) }
 	}
-	next, entry := ptx.NewVar(k, k.CtaidX()), ptx.NewVars(k, 3, ptx.Uint(0))
+	end := length().MulI(ofExpert)
+	rest := end.Rem(ctas)
+	last := end.Sub(rest) // the first of the last turns
+	most := ptx.Uint(atOnce)
+	for n := atOnce / 2; n > 0; n /= 2 {
+		most = ptx.Select(rest.MulI(atOnce/n).Le(ctas), ptx.Uint(n), most)
+	}
+	// place is the first of the CTA's units at a turn, of the units of all turns.
+	place := func(turn ptx.U32) ptx.U32 {
+		return ptx.Select(turn.Lt(last), turn.MulI(atOnce), last.MulI(atOnce).Add(turn.Sub(last).Mul(most)))
+	}
+	next, entry := ptx.NewVar(k, cta), ptx.NewVars(k, 3, ptx.Uint(0))
 	fetch := func() {
-		ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(next.Get().DivI(turns(p.units)), schedule.PairBytes), 4)[:3])
+		at := place(next.Get()).DivI(atOnce)
+		k.If(at.Lt(end), func() {
+			ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(at.DivI(ofExpert), schedule.PairBytes), 4)[:3])
+		})
 	}
 	fetch()
-	if !p.early {
-		length()
-	}
 	k.Loop(func() {
-		u := next.Copy()
-		k.BreakIf(u.Ge(end))
+		turn := next.Copy()
+		at := place(turn)
+		k.BreakIf(at.Ge(end.MulI(atOnce)))
 		expert, row, rows := entry[0].Copy(), entry[1].Copy(), entry[2].Copy()
-		next.Set(u.Add(k.NctaidX()))
-		k.If(next.Get().Lt(end), fetch)
+		next.Set(turn.Add(ctas))
+		fetch()
+		unit := at.RemI(ofExpert * atOnce)
+		units := ptx.Uint(p.units).Sub(unit.MinI(p.units)).Min(ptx.Select(turn.Lt(last), ptx.Uint(atOnce), most))
 		k.For(ptx.Uint(0), rows, ptx.Uint(mostTokens), func(first ptx.U32) {
-			body(block{expert: expert, unit: u.RemI(turns(p.units)).MulI(unitsAtOnce), row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
+			body(block{expert: expert, unit: unit, units: units, row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
 		})
 	})
 }
 
-// byWidth emits body for each number of columns that the tokens of a block may
-// take, and runs that of the narrowest.
+// widths are the numbers of columns that the tokens of a block may take: every one
+// more is brought to the SM as weights are.
+var widths = []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, mostTokens}
+
+// byWidth emits body for each width, and runs that of the narrowest that has so many
+// rows.
 func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
-	var from func(columns int)
-	from = func(columns int) {
-		if columns == mostTokens {
-			body(columns)
+	var from func(widths []int)
+	from = func(widths []int) {
+		if len(widths) == 1 {
+			body(widths[0])
 			return
 		}
-		p.k.IfElse(rows.LeI(columns), func() { body(columns) }, func() { from(2 * columns) })
+		p.k.IfElse(rows.LeI(widths[0]), func() { body(widths[0]) }, func() { from(widths[1:]) })
 	}
-	from(8)
+	from(widths)
 }
 
 // tokens are where the rows of tokens come from.
@@ -155,9 +215,9 @@ type tokens struct {
 	number func(row ptx.U32) ptx.U32
 }
 
-// run emits the roles. weights loads a stage's 64 rows of a part, and columns
-// from the given one on; store has the sums of each part.
-func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, part int), t tokens, store func(b block, acc [][]ptx.F32)) {
+// run emits the roles. weights loads a unit's part of a stage, columns from the given
+// one on; store has the sums of each part.
+func (p *product) run(weights func(to, full ptx.Shared, b block, column ptx.U32, part int), t tokens, store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	p.cta.Ready(p.thread)
 	if !p.early {
@@ -165,9 +225,9 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, pa
 		k.GridDepLaunch()
 	}
 	pipeline.Run(k, p.thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: unitsAtOnce, Body: func() { p.math(store) }},
-		pipeline.Role{Name: "load", First: unitsAtOnce, Count: 1, Body: func() {
-			k.IfElse(p.thread.ShrI(5).EqI(weightsWarp),
+		pipeline.Role{Name: "math", First: 0, Count: int(p.shape), Body: func() { p.math(store) }},
+		pipeline.Role{Name: "load", First: int(p.shape), Count: 1, Body: func() {
+			k.IfElse(p.thread.ShrI(5).EqI(p.mathWarps()),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
 				func() {
 					if p.early {
@@ -180,19 +240,18 @@ func (p *product) run(weights func(s pipeline.Stage, b block, column ptx.U32, pa
 	)
 }
 
-// loadWeights fills the first part of the stages, in one thread. Of units that an
-// expert has not got there are zeros.
-func (p *product) loadWeights(weights func(s pipeline.Stage, b block, column ptx.U32, part int)) {
+// loadWeights fills the first part of the stages, in one thread.
+func (p *product) loadWeights(weights func(to, full ptx.Shared, b block, column ptx.U32, part int)) {
 	k, ring := p.k, p.ring.Producer()
 	p.each(func(b block) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
 			for part := range p.parts {
 				s := ring.Acquire()
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(unitsAtOnce*weightsBytes))
-				for i := range unitsAtOnce {
-					own, of := s, b
-					own.Data, of.unit = s.Data.At(i*weightsBytes), b.unit.AddI(i)
-					weights(own, of, column, part)
+				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(weightsBytes))
+				for i := range int(p.shape) {
+					of := b
+					of.unit = b.unit.AddI(i)
+					k.If(b.units.GtI(i), func() { weights(s.Data.At(i*weightsBytes), s.Full, of, column, part) })
 				}
 				ring.Advance()
 			}
@@ -226,7 +285,7 @@ func (p *product) loadTokens(t tokens) {
 				for part := range p.parts {
 					s := ring.Acquire()
 					for i := range from {
-						dst := s.Data.At(tokensAt + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+						dst := s.Data.At(p.tokensAt() + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
 						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes, bytes...)
 						if part == p.parts-1 {
 							from[i].Set(from[i].Get().AddI(tile.RowBytes))
@@ -257,36 +316,40 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	warpgroup, ofCTA := p.thread.ShrI(7), p.thread
 	p.thread = p.thread.AndI(pipeline.WarpgroupThreads - 1)
 	defer func() { p.thread = ofCTA }()
-	own := warpgroup.MulI(weightsBytes)
+	unit := warpgroup.MulI(weightsBytes)
 	p.each(func(b block) {
+		has := warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(warpgroup)
-		isUnit := b.unit.LtI(p.units)
-		b.unit = b.unit.MinI(p.units - 1)
-		p.byWidth(b.rows, func(columns int) {
-			acc := make([][]ptx.F32, p.parts)
-			for part := range acc {
-				acc[part] = sums[part][:columns/2]
-			}
-			p.startSums(b, acc)
-			f := loop.Begin()
-			multiply := func(kt ptx.U32) {
-				for part, sum := range acc {
-					f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
-						k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
-						weights, tokens := newDescriptor(k, s.Data.Plus(own)), tile.NewDescriptor(k, s.Data.At(tokensAt))
-						gemm.Multiply(k, p.element, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
-					})
-				}
-			}
-			if p.kTiles == 1 {
-				multiply(ptx.Uint(0))
-			} else {
-				k.Range(ptx.Uint(p.kTiles), multiply)
-			}
-			f.Finish()
-			k.If(isUnit, func() { store(b, acc) })
-		})
+		k.IfElse(has, func() {
+			p.byWidth(b.rows, func(columns int) { p.multiply(loop, newDescriptor, unit, sums, columns, b) })
+			store(b, sums)
+		}, func() { loop.Drain(ptx.Uint(p.kTiles*p.parts), nil) })
 	})
+}
+
+// multiply sums a block of so many columns.
+func (p *product) multiply(loop gemm.MainLoop, newDescriptor func(k *ptx.Kernel, at ptx.Shared) tile.Descriptor, unit ptx.U32, sums [][]ptx.F32, columns int, b block) {
+	k, acc := p.k, make([][]ptx.F32, p.parts)
+	for part := range acc {
+		acc[part] = sums[part][:columns/2]
+	}
+	p.startSums(b, acc)
+	f := loop.Begin()
+	multiply := func(kt ptx.U32) {
+		for part, sum := range acc {
+			f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
+				k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+				weights, tokens := newDescriptor(k, s.Data.Plus(unit)), tile.NewDescriptor(k, s.Data.At(p.tokensAt()))
+				gemm.Multiply(k, p.element, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
+			})
+		}
+	}
+	if p.kTiles == 1 {
+		multiply(ptx.Uint(0))
+	} else {
+		k.Range(ptx.Uint(p.kTiles), multiply)
+	}
+	f.Finish()
 }
 
 // isLater: a k-tile is not the first, or something comes before that one too.
@@ -325,14 +388,22 @@ func (p *product) startSums(b block, acc [][]ptx.F32) {
 // as a constant beyond that of the thread's first, and of each part the two sums
 // of it, 8 rows of weights apart.
 func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
-	for i := 0; i < len(acc[0]); i += 4 {
-		for j := range 2 {
-			beyond := 2*i + j
-			var parts [][2]ptx.F32
-			for _, sums := range acc {
-				parts = append(parts, [2]ptx.F32{sums[i+j], sums[i+2+j]})
-			}
-			k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, parts) })
+	var from func(i int)
+	from = func(i int) {
+		if i == len(acc[0]) {
+			return
 		}
+		k.If(b.rows.GtI(2*i), func() { // then there are more tokens
+			for j := range 2 {
+				beyond := 2*i + j
+				var parts [][2]ptx.F32
+				for _, sums := range acc {
+					parts = append(parts, [2]ptx.F32{sums[i+j], sums[i+2+j]})
+				}
+				k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, parts) })
+			}
+			from(i + 4)
+		})
 	}
+	from(0)
 }

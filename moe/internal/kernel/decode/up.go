@@ -3,7 +3,6 @@ package decode
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
@@ -21,6 +20,8 @@ type Up struct {
 	spec.Config
 	// SaveH stores H, which backward needs.
 	SaveH bool
+	// Wide: CTAs are for experts of many tokens.
+	Wide bool
 }
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
@@ -59,6 +60,14 @@ func (u Up) neurons() int {
 	return unitRows
 }
 
+// parts is the sums of a neuron that have stages of their own.
+func (u Up) parts() int {
+	if u.Activation.Gated() && !u.byTurns() {
+		return 2
+	}
+	return 1
+}
+
 // inPart: the last unit may end past the last neuron.
 func (u Up) inPart() bool { return u.Intermediate%unitRows != 0 }
 
@@ -67,11 +76,11 @@ func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	name := "moe_decode_up"
+	name := "moe_decode_" + prefix(u.Wide) + "up"
 	if !u.SaveH {
-		name = "moe_decode_up_inference" // errors go by the name
+		name += "_inference" // errors go by the name
 	}
-	k := jit.NewBuilder[UpArgs](name, threads, 1)
+	k := jit.NewBuilder[UpArgs](name, shapeOf(u.Wide).threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	of := units{weights.W1(u.Config)}
 	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
@@ -88,22 +97,20 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.SaveH {
 		h = k.Ptr(&k.Args.H)
 	}
-	p := newProduct(k.Kernel, element.Of(u.Config), k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
+	p := newProduct(k.Kernel, shapeOf(u.Wide), element.Of(u.Config), k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
 	p.mnMajor = of.mnMajor()
 	if u.Bias {
 		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
 	}
-	load := func(s pipeline.Stage, b block, column ptx.U32, part int) {
-		k.TMALoad(s.Data, w1[part%len(w1)], s.Full, of.at(b, column, part)...)
+	load := func(to, full ptx.Shared, b block, column ptx.U32, part int) {
+		k.TMALoad(to, w1[part%len(w1)], full, of.at(b, column, part)...)
 	}
-	switch {
-	case u.byTurns():
-		load = func(s pipeline.Stage, b block, column ptx.U32, _ int) {
-			k.TMALoad(s.Data, w1[0], s.Full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
+	if u.byTurns() {
+		load = func(to, full ptx.Shared, b block, column ptx.U32, _ int) {
+			k.TMALoad(to, w1[0], full, column, ptx.Uint(0), ptx.Uint(0), b.unit.MulI(u.neurons()/gateBlock), b.expert)
 		}
-	case u.Activation.Gated():
-		p.parts = 2
 	}
+	p.parts = u.parts()
 	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 {
 		return ptx.LdGlobal[ptx.U32](gather.Index(row, 4))
 	}}
@@ -199,8 +206,19 @@ func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
 	})
 }
 
-// UpKernel is for passes that keep H, UpInferenceKernel for those that don't.
+// UpKernel is for passes that keep H, UpInferenceKernel for those that don't, and the
+// wide ones for passes from [WideFrom] on.
 var (
-	UpKernel          = &registry.Kernel[UpArgs]{KernelName: "decode-up", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, true}.Build() }}
-	UpInferenceKernel = &registry.Kernel[UpArgs]{KernelName: "decode-up-inference", Only: Supports, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) { return Up{l.Config, false}.Build() }}
+	UpKernel              = upKernel("decode-up", Supports, Up{SaveH: true})
+	UpInferenceKernel     = upKernel("decode-up-inference", Supports, Up{})
+	WideUpKernel          = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
+	WideUpInferenceKernel = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
 )
+
+func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
+	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {
+		up := of
+		up.Config = l.Config
+		return up.Build()
+	}}
+}
