@@ -40,12 +40,15 @@ var decodeConfigs = []moe.Config{
 	{Hidden: 208, Intermediate: 48, NumExperts: 20, TopK: 16, SharedExperts: 3, SharedGate: true},
 	fp16(moe.Config{Hidden: 336, Intermediate: 176, NumExperts: 5, TopK: 2, WeightOrder: moe.InOut, Bias: true}),
 	{Hidden: 16, Intermediate: 32, NumExperts: 4, TopK: 2, GateUp: moe.Apart, Bias: true},
+	// Softmax over all, chosen by the router: its sums have one order.
+	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: moe.SoftmaxAll, RouterBias: true},
+	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: moe.SoftmaxAll, Logits: moe.LogitsF32},
 }
 
 // A pass of the kernels for few tokens gives the bits of the kernels for many.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
-		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}}[i]
+		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}}[i]
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}

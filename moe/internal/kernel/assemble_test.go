@@ -53,6 +53,8 @@ var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
 	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.LogitsF32}},
 	{Name: "softmax over all", Config: spec.Config{NumExperts: 64, TopK: 8, Score: spec.SoftmaxAll}},
+	{Name: "softmax over all 128", Config: spec.Config{NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Logits: spec.LogitsF32, RouterBias: true}},
+	{Name: "softmax over all 256", Config: spec.Config{NumExperts: 256, TopK: 8, Score: spec.SoftmaxAll}},
 	{Name: "sigmoid in groups", Config: spec.Config{NumExperts: 256, TopK: 8, Logits: spec.LogitsF32, Score: spec.Sigmoid, SelectionBias: true,
 		Groups: 8, TopGroups: 4, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5}},
 	{Name: "widest", Config: spec.Config{NumExperts: 1024, TopK: 32, Logits: spec.LogitsF32, Score: spec.SoftmaxAll, SelectionBias: true, RouterBias: true, ExpertScale: true,

@@ -104,6 +104,9 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	first := lane.MulI(2)
 	keys := warpKeys(e, key, from, token, first)
 	sel := newSelection(k, key, e.Router, lane)
+	if e.All {
+		sel.sumWarp(keys)
+	}
 	// The best of the warp leaves its lane, K times.
 	var top []K
 	for range e.TopK {
@@ -170,5 +173,5 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 
 // ChooseKernel is the choice of few tokens.
 var ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
-	return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}, l.ScoreOnInput}.Build()
+	return Choose{Router{Hidden: l.Hidden, NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, All: l.Score == spec.SoftmaxAll}, l.ScoreOnInput}.Build()
 }}

@@ -14,7 +14,7 @@ import (
 
 // Router is the router product with top-K and softmax in its epilogue:
 // logits = X·Wrᵀ, rounded to 16 bits or kept in FP32, the K largest (ties to the lower expert),
-// softmax over those K. Each CTA takes a contiguous range of tokens and
+// softmax over those K, or over all. Each CTA takes a contiguous range of tokens and
 // counts its experts for Plan.
 type Router struct {
 	Hidden, NumExperts, TopK int
@@ -26,6 +26,8 @@ type Router struct {
 	Bias bool
 	// F32: the weights are FP32, and come as [Terms].
 	F32 bool
+	// All: scores are a softmax over all logits, not over the K. There is one chunk.
+	All bool
 	// LogitsOnly leaves the choice to [Select]: logits are all that is written.
 	LogitsOnly bool
 }
@@ -403,7 +405,10 @@ func (r Router) wMap(a *RouterArgs) driver.TensorMap {
 // InRouter reports whether the router's epilogue makes a layer's choice and
 // scores; else [Select] does.
 func InRouter(c spec.Config) bool {
-	return c.Score == spec.SoftmaxTopK && c.TopK <= maxFusedTopK && c.Groups == 0 && ScoresTellLogits(c)
+	if c.TopK > maxFusedTopK || c.Groups != 0 || c.Scale() != 1 || c.ExpertScale {
+		return false
+	}
+	return c.Score == spec.SoftmaxTopK || c.Score == spec.SoftmaxAll && c.NumExperts <= maxChunkKeys && !c.SelectionBias && c.Renormalize == spec.NoRenorm
 }
 
 // maxFusedTopK is how many keys of two rows a thread's registers hold.
@@ -426,7 +431,7 @@ var (
 
 // RouterOf is a layer's.
 func RouterOf(c spec.Config) Router {
-	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32}
+	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32, All: c.Score == spec.SoftmaxAll}
 }
 
 // logitsWork is the product's.

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"math"
+
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
@@ -38,6 +40,8 @@ type selection[K ptx.Value] struct {
 	quad   ptx.U32 // the quad's first lane
 	// list[h][s] is the key of slot 4s + lane of row h.
 	list [2][]*ptx.Var[K]
+	// total[h] is the sum of all logits' exponentials in row h, with All.
+	total [2]ptx.F32
 }
 
 func newSelection[K ptx.Value](k *ptx.Kernel, key keyMath[K], r Router, thread ptx.U32) *selection[K] {
@@ -71,6 +75,9 @@ func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	count, width := s.chunks()
 	first := chunk.MulI(width).Add(s.column())
 	for h := range s.list {
+		if s.All {
+			s.sumRow(h, acc, first)
+		}
 		top := s.own(h, acc, first)
 		for i := range top {
 			top[i] = s.key.beyond(top[i], first)
@@ -155,19 +162,100 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 		}
 		scores = append(scores, p)
 		experts = append(experts, ptx.Uint(expertMask).Sub(s.key.code(v.Get())))
+		if s.All {
+			continue
+		}
 		if i == 0 {
 			sum = p
 		} else {
 			sum = sum.Add(p)
 		}
 	}
-	sum = sum.Add(sum.Bits().ShflXor(1).AsF32())
-	sum = sum.Add(sum.Bits().ShflXor(2).AsF32())
+	if s.All {
+		sum = s.total[h]
+	} else {
+		sum = overLanes(sum, plus, 1, 2)
+	}
 	inverse := sum.RcpApprox(".ftz")
 	for i := range scores {
 		scores[i] = scores[i].Mul(inverse)
 	}
 	return scores, experts
+}
+
+// The exponentials of all logits of a row are summed by pairs of experts: pair p
+// after pair p-32, then the sums of the 32 in a tree, over bits 4, 3 and 2 of p and
+// last over bits 0 and 1, which are the lane in the quad; so in sumRow, of a
+// fragment, and in sumWarp, whose lane has pairs alike modulo 32.
+
+// sumRow sums a row of a fragment.
+func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
+	values := make([]ptx.F32, len(acc)/2)
+	for i := range values {
+		column := i/2*8 + i%2
+		x := s.compared(acc[i/2*4+2*h+i%2])
+		if column+8 > s.NumExperts {
+			x = ptx.Select(first.AddI(column).LtI(s.NumExperts), x, ptx.Float(math.Inf(-1)))
+		}
+		values[i] = x
+	}
+	top := values[0]
+	for _, x := range values[1:] {
+		top = larger(top, x)
+	}
+	pair := pairsBelow(overLanes(top, larger, 1, 2))
+	var tree func(from, step int) ptx.F32
+	tree = func(from, step int) ptx.F32 {
+		if step < 8 {
+			a := tree(from, 2*step)
+			if 2*(from+step) >= len(values) {
+				return a
+			}
+			return a.Add(tree(from+step, 2*step))
+		}
+		sum := pair(values[2*from:])
+		for i := from + 8; 2*i < len(values); i += 8 {
+			sum = sum.Add(pair(values[2*i:]))
+		}
+		return sum
+	}
+	s.total[h] = overLanes(tree(0, 1), plus, 1, 2)
+}
+
+// sumWarp sums the row of a warp, whose lanes have the keys of two experts of each
+// 64.
+func (s *selection[K]) sumWarp(keys []*ptx.Var[K]) {
+	var values []ptx.F32
+	for _, v := range keys {
+		is := s.key.equal(v.Get(), s.key.none)
+		values = append(values, ptx.Select(is, ptx.Float(math.Inf(-1)), s.key.value(v.Get())))
+	}
+	top := values[0]
+	for _, x := range values[1:] {
+		top = larger(top, x)
+	}
+	pair := pairsBelow(acrossWarp(top, larger))
+	sum := pair(values)
+	for i := 2; i < len(values); i += 2 {
+		sum = sum.Add(pair(values[i:]))
+	}
+	s.total[0] = overLanes(sum, plus, 16, 8, 4, 1, 2)
+}
+
+// pairsBelow gives the sum of the exponentials of two logits less the largest.
+func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
+	less := top.Mul(ptx.Float(-math.Log2E))
+	exp := func(x ptx.F32) ptx.F32 { return x.Fma(ptx.Float(math.Log2E), less).Ex2Approx(".ftz") }
+	return func(of []ptx.F32) ptx.F32 { return exp(of[0]).Add(exp(of[1])) }
+}
+
+// compared is a logit as it is compared.
+func (s *selection[K]) compared(x ptx.F32) ptx.F32 {
+	if s.Logits == spec.LogitsF32 {
+		return x
+	}
+	of := element.OfLogits(s.Logits)
+	return of.Wide(of.Round(x))
 }
 
 // A key is a logit and its expert as one unsigned number: the logit, mapped so
