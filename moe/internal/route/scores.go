@@ -73,22 +73,3 @@ func normed(c spec.Config, weight ptx.F32, has ptx.Pred) (share, sum ptx.F32) {
 	}
 	return weight.Mul(z.RcpApprox()), sum
 }
-
-// acrossWarp combines the lanes' values; every lane gets the result.
-func acrossWarp(x ptx.F32, combine func(a, b ptx.F32) ptx.F32) ptx.F32 {
-	return overLanes(x, combine, 1, 2, 4, 8, 16)
-}
-
-// overLanes combines the values of lanes that differ in the given bits, in their
-// order.
-func overLanes(x ptx.F32, combine func(a, b ptx.F32) ptx.F32, bits ...int) ptx.F32 {
-	for _, lanes := range bits {
-		x = combine(x, x.Bits().ShflXor(lanes).AsF32())
-	}
-	return x
-}
-
-func plus(a, b ptx.F32) ptx.F32 { return a.Add(b) }
-
-// larger is the larger of two numbers, NaN if one is.
-func larger(a, b ptx.F32) ptx.F32 { return a.Max(b, ".NaN") }
