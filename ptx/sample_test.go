@@ -197,8 +197,10 @@ func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
 		return 16
 	case "mapBytes":
 		return 128
-	case "dimension", "value": // of a tensor map
+	case "dimension": // of a tensor map
 		return int64(s.rng.IntN(3))
+	case "value": // of each of its fields
+		return int64(s.rng.IntN(2))
 	case "n":
 		return 24 + 8*int64(s.rng.IntN(4)) // the assembler gives the sample little more
 	case "scaleA", "scaleB":

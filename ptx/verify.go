@@ -3,6 +3,7 @@ package ptx
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"sonicmoe/ptx/isa"
 )
@@ -153,6 +154,9 @@ func (v *verifier) operands(in *Inst) {
 	}
 }
 
+// mapModes are the largest values of a tensor map's fields that are immediates.
+var mapModes = map[string]int64{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1}
+
 // limits checks immediates that the assembler would refuse or, worse, not.
 func (v *verifier) limits(in *Inst) {
 	imm := func(i int) (int64, bool) {
@@ -201,6 +205,13 @@ func (v *verifier) limits(in *Inst) {
 	case isa.MbarrierTryWaitParity, isa.MbarrierTestWaitParity:
 		if n, ok := imm(2); ok && n != 0 && n != 1 {
 			v.errorf(in, "parity %d, must be 0 or 1", n)
+		}
+	case isa.TensormapReplaceMode:
+		n, _ := imm(1)
+		for field, most := range mapModes {
+			if strings.Contains(in.opcode(), field) && (n < 0 || n > most) {
+				v.errorf(in, "tensormap.replace%s %d, must be 0 to %d", field, n, most)
+			}
 		}
 	case isa.BulkLoad:
 		if n, ok := imm(2); ok && (n <= 0 || n%16 != 0) {

@@ -282,3 +282,18 @@ func TestDivergence(t *testing.T) {
 		})
 	}
 }
+
+// What a tensor map's fields may be is known of each.
+func TestTensorMapModes(t *testing.T) {
+	for field, most := range map[string]int{".elemtype": 15, ".interleave_layout": 2, ".swizzle_mode": 3, ".fill_mode": 1} {
+		for value := range most + 2 {
+			m, err := ptx.Parse(fmt.Appendf(nil, ".version 8.3\n.target sm_90a\n.entry k(.param .u64 m) {\n.reg .b64 %%d;\nld.param.u64 %%d, [m];\ntensormap.replace.tile%s.global.b1024.b32 [%%d], %d;\nret;\n}\n", field, value))
+			require.NoError(t, err)
+			if err = m.Verify(); value <= most {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, fmt.Sprintf("line 6: tensormap.replace%s %d, must be 0 to %d", field, value, most))
+			}
+		}
+	}
+}
