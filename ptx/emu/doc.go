@@ -24,7 +24,7 @@
 // bar.warp.sync only, not by shuffles or by running in step (racelanes.go). A
 // matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
 //
-// How much is named: of 814 instructions of our 22 kernels that order others, each
+// How much is named: of 814 instructions of our kernels that order others, each
 // dropped or weakened in turn while a layer runs forward, backward and on few tokens,
 // 746 are reached and 680 of these named (moe, TestDroppedLines).
 //
