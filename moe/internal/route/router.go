@@ -207,7 +207,7 @@ func (e *router) load() {
 				both := second.Lt(e.to)
 				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
 				e.eachChunk(func(chunk ptx.U32) {
-					e.eachKTile(1, func(column ptx.U32, line int) {
+					e.eachKTile(func(column ptx.U32, line int) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, bytes)
 						k.TMALoad(s.Data, e.x, s.Full, column, first)
@@ -221,12 +221,12 @@ func (e *router) load() {
 	})
 }
 
-// eachKTile runs body for so many k-tiles of the product at a time: their first
-// column of X and of the weights, and the first line of the term that they are of.
-func (e *router) eachKTile(depth int, body func(column ptx.U32, line int)) {
+// eachKTile runs body for each k-tile of the product: its first column of X and of
+// the weights, and the first line of the term that it is of.
+func (e *router) eachKTile(body func(column ptx.U32, line int)) {
 	count, lines := e.terms()
 	for term := range count {
-		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(depth*tile.K), func(column ptx.U32) { body(column, term*lines) })
+		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
 	}
 }
 
