@@ -53,7 +53,8 @@ type Reader[T Item[T]] struct {
 }
 
 // Reader starts at the first item. leader holds in the one lane of each
-// reading warp that releases what the warp has read.
+// reading warp that releases what the warp has read; [ptx.True] where one lane
+// reads alone.
 func (q *Queue[T]) Reader(leader ptx.Pred) *Reader[T] {
 	return &Reader[T]{q: q, at: q.ring.Consumer(), leader: leader}
 }
@@ -65,6 +66,9 @@ func (r *Reader[T]) Next() T {
 	var words []ptx.U32
 	for at := 0; at < r.q.bytes; at += 16 {
 		words = append(words, ptx.LdSharedVec[ptx.U32](s.Data.At(at), 4)...)
+	}
+	if r.leader != ptx.True() { // it releases what all lanes have read
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
 	}
 	k.Guarded(r.leader, func() {
 		if r.q.clustered() {

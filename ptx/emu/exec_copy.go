@@ -167,7 +167,7 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if races := w.cta.cluster.races; races != nil {
 		r.gives = &knowledge{}
 		races.follow(w, componentCopies, w.copies.issued)
-		races.release(w, r.gives)
+		races.release(w, mask, r.gives)
 		r.gives.seen.set(races.component(w, componentCopies), w.copies.issued)
 	}
 	return w.queueCopy(r)

@@ -110,7 +110,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
 		if r := w.cta.cluster.races; r != nil && given != b {
-			r.release(w, &b.sync.now)
+			r.release(w, run(m, func(l int) bool { return w.shared32(&in.args[1], l) == at }), &b.sync.now)
 			given = b
 		}
 		var state mbarrierState

@@ -73,7 +73,7 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	b.arrived += warpLanes
 	b.by = append(b.by, w.id)
 	if r := w.cta.cluster.races; r != nil {
-		r.release(w, &b.now)
+		r.release(w, mask, &b.now)
 	}
 	if b.arrived == b.threads {
 		b.gen++
@@ -180,9 +180,9 @@ func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	if r := w.cta.cluster.races; r != nil {
 		if in.has(".relaxed") {
-			r.releaseFenced(w, &w.cta.cluster.barrier.now)
+			r.releaseFenced(w, mask, &w.cta.cluster.barrier.now)
 		} else {
-			r.release(w, &w.cta.cluster.barrier.now)
+			r.release(w, mask, &w.cta.cluster.barrier.now)
 		}
 	}
 	c.arrived |= mask

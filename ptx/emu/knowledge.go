@@ -45,23 +45,83 @@ func (c clock) has(a *access) bool {
 // moments is what is known of one cluster.
 type moments struct {
 	seen clock
+	// lanes are the components of which some lanes are known up to earlier moments
+	// than seen's: a warp's own time, when lanes that did not know what the others
+	// did gave it away.
+	lanes map[int]*[warpLanes]uint32
 	// fenced is the part that the async proxy sees too, by fence.proxy.async: in
 	// shared and in global memory.
 	fenced, fencedGlobal clock
 }
 
 func (m *moments) join(o *moments) {
+	for c := range m.lanes {
+		m.joinLanes(c, o)
+	}
+	for c := range o.lanes {
+		m.joinLanes(c, o)
+	}
 	m.seen.join(o.seen)
 	m.fenced.join(o.fenced)
 	m.fencedGlobal.join(o.fencedGlobal)
 }
 
+// joinLanes joins what is known of the lanes of a component.
+func (m *moments) joinLanes(component int, o *moments) {
+	of, latest, all := [warpLanes]uint32{}, uint32(0), true
+	for l := range of {
+		of[l] = max(m.upTo(component, l), o.upTo(component, l))
+		all = all && (l == 0 || of[l] == latest)
+		latest = max(latest, of[l])
+	}
+	if all {
+		delete(m.lanes, component)
+		return
+	}
+	if m.lanes == nil {
+		m.lanes = map[int]*[warpLanes]uint32{}
+	}
+	m.lanes[component] = &of
+}
+
+// upTo is the latest moment of a lane of a component that is known to be past.
+func (m *moments) upTo(component, lane int) uint32 {
+	switch of := m.lanes[component]; {
+	case of != nil:
+		return of[lane]
+	case component < len(m.seen):
+		return m.seen[component]
+	}
+	return 0
+}
+
+// lacks are those of lanes that made an access and are not known to be past it.
+func (m *moments) lacks(a *access, lanes uint32) (some uint32) {
+	of := m.lanes[a.component]
+	if of == nil {
+		return 0
+	}
+	for x := lanes; x != 0; x &= x - 1 {
+		if of[first(x)] < a.at {
+			some |= x & -x
+		}
+	}
+	return some
+}
+
 func (m *moments) covers(o *moments) bool {
+	for c := range m.lanes {
+		for l := range warpLanes {
+			if m.upTo(c, l) < o.upTo(c, l) {
+				return false
+			}
+		}
+	}
 	return m.seen.covers(o.seen) && m.fenced.covers(o.fenced) && m.fencedGlobal.covers(o.fencedGlobal)
 }
 
 func (m *moments) clone() *moments {
-	return &moments{slices.Clone(m.seen), slices.Clone(m.fenced), slices.Clone(m.fencedGlobal)}
+	return &moments{slices.Clone(m.seen), maps.Clone(m.lanes), slices.Clone(m.fenced), slices.Clone(m.fencedGlobal)}
 }
 
 // horizon is what is known of clusters by their numbers. It never changes, so
@@ -107,6 +167,7 @@ func (k *knowledge) join(o *knowledge) {
 
 func (k *knowledge) clear() {
 	clear(k.seen)
+	clear(k.lanes)
 	clear(k.fenced)
 	clear(k.fencedGlobal)
 	k.far = nil
@@ -161,7 +222,7 @@ func (k *knowledge) fence(shared, global bool) {
 	}
 	far := &horizon{map[int64]*moments{}}
 	for number, m := range k.far.of {
-		far.of[number] = &moments{m.seen, m.fenced, m.seen}
+		far.of[number] = &moments{m.seen, m.lanes, m.fenced, m.seen}
 	}
 	k.far = far
 }

@@ -391,4 +391,46 @@ end:`, bugs: []bug{
 		{classLayout, "a copy of what nobody wrote", []string{"mov.u32 %r8, 256;", "mov.u32 %r8, 512;"}},
 		{classLayout, "a copy from past shared memory", []string{"[%d0+1024], [%r0]", "[%d0+1024], [%r0+16256]"}},
 	}},
+	{name: "one lane signals for its warp", block: 64, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r3, %tid.x;
+	ld.param.u64 %d0, [out];
+	setp.eq.u32 %p1, %r3, 0;
+	setp.ge.u32 %p0, %r3, 32;
+	and.b32 %r4, %r3, 31;
+	xor.b32 %r5, %r4, 1;
+	mad.lo.u32 %r6, %r4, 4, %r0;
+	mad.lo.u32 %r7, %r5, 4, %r0;
+	mad.wide.u32 %d1, %r4, 4, %d0;
+	mad.wide.u32 %d2, %r5, 4, %d0;
+	mov.u32 %r9, 1;
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 1;
+	bar.sync 0;
+	@%p0 bra other;
+	st.shared.u32 [%r6], %r3;
+	bar.warp.sync -1;
+	@%p1 mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
+	st.global.u32 [%d1+1024], %r3;
+	bar.warp.sync 0xffffffff;
+	@%p1 st.release.gpu.global.u32 [%d0], %r9;
+	bra end;
+other:
+full:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1024], 0;
+	@!%p2 bra full;
+	ld.shared.u32 %r8, [%r7];
+flag:
+	ld.acquire.gpu.global.u32 %r8, [%d0];
+	setp.ne.u32 %p2, %r8, 1;
+	@%p2 bra flag;
+	ld.global.u32 %r8, [%d2+1024];
+end:`, bugs: []bug{
+		{classShared, "no warp barrier before the arrival", []string{"bar.warp.sync -1;", ""}},
+		{classShared, "a shuffle for a warp barrier", []string{"bar.warp.sync -1;", "shfl.sync.idx.b32 %r8, %r3, 0, 31, 0xffffffff;"}},
+		{classShared, "the arrival before the warp barrier", []string{"bar.warp.sync -1;\n\t@%p1 mbarrier.arrive.shared::cta.b64 _, [%r0+1024];", "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n\tbar.warp.sync -1;"}},
+		{classShared, "the arrival by half of the lanes", []string{"[%r0+1024], 1;\n\tbar", "[%r0+1024], 16;\n\tbar", "bar.warp.sync -1;", "and.b32 %r8, %r4, 1; setp.eq.u32 %p1, %r8, 0;"}},
+		{classGlobal, "no warp barrier before the flag", []string{"bar.warp.sync 0xffffffff;", ""}},
+		{classGlobal, "each lane's fence for a warp barrier", []string{"bar.warp.sync 0xffffffff;\n\t@%p1 st.release", "fence.acq_rel.gpu;\n\t@%p1 st.relaxed"}},
+		{classGlobal, "the flag before the warp barrier", []string{"bar.warp.sync 0xffffffff;\n\t@%p1 st.release.gpu.global.u32 [%d0], %r9;", "@%p1 st.release.gpu.global.u32 [%d0], %r9;\n\tbar.warp.sync 0xffffffff;"}},
+	}},
 }

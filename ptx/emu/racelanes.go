@@ -1,10 +1,15 @@
 package emu
 
+import (
+	"maps"
+	"slices"
+)
+
 // The lanes of one warp are ordered by their program only with themselves. What
 // one does another knows behind bar.warp.sync of both, or behind a barrier, or
 // whatever else brings the warp's own past back to it; shfl.sync, votes and the
-// like wait for lanes but order no memory. What a warp gives to others is of all
-// its lanes.
+// like wait for lanes but order no memory. What some lanes give to others is what
+// these know of the rest; what one lane hears, all lanes of its warp know.
 
 // lanesKnown is what the lanes of a warp know of each other.
 type lanesKnown struct {
@@ -82,10 +87,53 @@ func (r *races) meet(w *warp, lanes uint32) {
 func (r *races) now(w *warp) uint32 { return r.know(w).seen[r.component(w, componentOwn)] }
 
 // learned: lanes have acquired knowledge, with what it holds of their own warp.
-func (r *races) learned(w *warp, lanes uint32, seen clock) {
-	if own := r.component(w, componentOwn); own < len(seen) {
-		r.lanes[r.number(w)].learn(lanes, w.live, seen[own])
+func (r *races) learned(w *warp, lanes uint32, m *moments) {
+	own, k := r.component(w, componentOwn), &r.lanes[r.number(w)]
+	of := m.lanes[own]
+	if of == nil {
+		k.learn(lanes, w.live, m.upTo(own, 0))
+		return
 	}
+	k.learn(lanes, w.live, slices.Min(of[:]))
+	for x := lanes; x != 0; x &= x - 1 {
+		knows := k.lane(first(x))
+		for o, at := range of {
+			knows[o] = max(knows[o], at)
+		}
+	}
+}
+
+// given is what lanes of a warp give away of what it knows, or knew: of the other
+// lanes' past only what these know.
+func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
+	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
+	at := k.upTo(own, 0)
+	unknown := uint32(0) // to each of lanes
+	if lanes&w.live != w.live {
+		unknown = w.live
+	}
+	for x := lanes; x != 0 && unknown != 0; x &= x - 1 {
+		unknown &= of.unknown(x&-x, unknown, at)
+	}
+	if unknown == 0 {
+		return k
+	}
+	some := [warpLanes]uint32{}
+	for o := range some {
+		if some[o] = at; unknown>>o&1 == 0 {
+			continue
+		}
+		some[o] = of.all
+		for x := lanes; x != 0 && of.of != nil; x &= x - 1 {
+			some[o] = max(some[o], of.of[first(x)][o])
+		}
+	}
+	g := *k
+	if g.lanes = maps.Clone(k.lanes); g.lanes == nil {
+		g.lanes = map[int]*[warpLanes]uint32{}
+	}
+	g.lanes[own] = &some
+	return &g
 }
 
 // sameWarp: both are of one warp.
@@ -112,7 +160,10 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 
 // oneForLanes: whether an earlier access is past does not depend on the lane.
 func (r *races) oneForLanes(old, a *access) bool {
-	return !old.sameWarp(a) || old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
+	if !old.sameWarp(a) {
+		return r.know(a.warp).of(old.site.cluster, r.cl.number).lanes[old.component] == nil
+	}
+	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
 
 // run is the first lanes of a mask, up to one for which same does not hold.

@@ -134,15 +134,15 @@ func (r *races) advance(w *warp) {
 	r.know(w).seen[own]++
 }
 
-// release gives what the warp knows to who acquires from k.
-func (r *races) release(w *warp, k *knowledge) {
-	k.join(r.know(w))
+// release gives what lanes of the warp know to who acquires from k.
+func (r *races) release(w *warp, lanes uint32, k *knowledge) {
+	k.join(r.given(w, lanes, r.know(w)))
 	r.advance(w)
 }
 
 // acquire gives lanes of a warp, and so the warp, what k knows.
 func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
-	r.learned(w, lanes, k.seen)
+	r.learned(w, lanes, &k.moments)
 	r.know(w).join(k)
 }
 
@@ -150,7 +150,7 @@ func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
 func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
 	if h != nil {
 		if own := h.of[r.cl.number]; own != nil {
-			r.learned(w, lanes, own.seen)
+			r.learned(w, lanes, own)
 		}
 	}
 	r.know(w).learn(h, r.cl.number)
@@ -306,7 +306,7 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		fenced = &known.fencedGlobal
 	}
 	apart := old.site.apart(a.site)
-	past := known.seen.has(old) && r.unmet(old, lanes, a) == 0
+	past := known.seen.has(old) && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
 	switch {
 	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.in.uncached:
 		return nil
@@ -317,6 +317,9 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		return nil
 	case !known.seen.has(old):
 		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
+	case !past && !old.sameWarp(a):
+		return problemf(Race, "%s in %s, and the lane that told this side so did not know what these lanes did; what would: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
+			r.both(old, a, at), laneList(known.lacks(old, lanes)), r.orStrong(old, a))
 	case !past:
 		return problemf(Race, "%s in %s, and nothing orders lanes of a warp here; what would: bar.warp.sync (__syncwarp) of both sides' lanes, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))

@@ -94,8 +94,8 @@ func (r *races) fence(w *warp, lanes uint32, s scope) {
 }
 
 // releaseFenced is a release by a relaxed operation on a barrier of the cluster.
-func (r *races) releaseFenced(w *warp, k *knowledge) {
-	k.join(&r.fences[r.number(w)].released[clusterScope])
+func (r *races) releaseFenced(w *warp, lanes uint32, k *knowledge) {
+	k.join(r.given(w, lanes, &r.fences[r.number(w)].released[clusterScope]))
 }
 
 // synchronise notes a lane's strong access to the word at an address: what it acquires
@@ -121,13 +121,13 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 		delete(words, at)
 	}
 	if in.has(".release") || in.has(".acq_rel") {
-		words.leave(at, signal{here, reach, r.know(w).published(r.cl.number)})
+		words.leave(at, signal{here, reach, r.given(w, 1<<l, r.know(w)).published(r.cl.number)})
 		r.advance(w)
 		return
 	}
 	for s := range scopes {
 		if k := &o.released[s]; len(k.seen) > 0 {
-			words.leave(at, signal{here, min(s, reach), k.published(r.cl.number)})
+			words.leave(at, signal{here, min(s, reach), r.given(w, 1<<l, k).published(r.cl.number)})
 		}
 	}
 }
