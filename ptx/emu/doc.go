@@ -21,7 +21,8 @@
 // whatever order they happen to run: loads, stores, atomics and their scopes,
 // cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
 // the kernel wrote. Lanes of one warp count as ordered by barriers and
-// bar.warp.sync only, not by shuffles or by running in step (racelanes.go). A
+// bar.warp.sync only, not by shuffles or by running in step, and one that signals
+// for its warp tells of what it knows of the others (racelanes.go). A
 // matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
 //
 // How much is named: of 814 instructions of our kernels that order others, each

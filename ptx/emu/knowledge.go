@@ -98,7 +98,7 @@ func (m *moments) upTo(component, lane int) uint32 {
 // lacks are those of lanes that made an access and are not known to be past it.
 func (m *moments) lacks(a *access, lanes uint32) (some uint32) {
 	of := m.lanes[a.component]
-	if of == nil {
+	if of == nil || a.whole() {
 		return 0
 	}
 	for x := lanes; x != 0; x &= x - 1 {
