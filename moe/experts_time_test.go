@@ -1,6 +1,7 @@
 package moe_test
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func TestKindsTime(t *testing.T) {
 		config moe.Config
 	}{
 		{"Qwen3-30B-A3B", 32768, moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, TokensHint: 32768}},
+		{"DeepSeek-V2-Lite", 32768, moe.Config{Hidden: 2048, Intermediate: 1408, NumExperts: 64, TopK: 6, TokensHint: 32768}},
 		{"gpt-oss-20b", 16384, moe.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, TokensHint: 16384}},
 	} {
 		for _, kind := range []struct {
@@ -42,34 +44,47 @@ func TestKindsTime(t *testing.T) {
 			{"in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }},
 			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
+			{"n + 16", func(c *moe.Config) { c.Intermediate += 16 }},
+			{"d + 16", func(c *moe.Config) { c.Hidden += 16 }},
 		} {
 			if only := os.Getenv("SONICMOE_KINDS"); only != "" && !slices.Contains(strings.Split(only, ","), kind.name) {
 				continue
 			}
 			changed := row.config
 			kind.change(&changed)
-			plainForward, plainBackward := passTimes(t, row.config, row.tokens)
-			forward, backward := passTimes(t, changed, row.tokens)
-			againForward, againBackward := passTimes(t, row.config, row.tokens)
-			t.Logf("%s %-10s forward %.3f ms beside %.3f and %.3f (%+.1f %%), backward %.3f beside %.3f and %.3f (%+.1f %%)", row.name, kind.name,
-				forward, plainForward, againForward, 200*forward/(plainForward+againForward)-100,
-				backward, plainBackward, againBackward, 200*backward/(plainBackward+againBackward)-100)
+			plain, times, again := timePasses(t, row.config, row.tokens), timePasses(t, changed, row.tokens), timePasses(t, row.config, row.tokens)
+			for i, pass := range []string{"forward", "backward"} {
+				a, b, c := plain[i], times[i], again[i]
+				t.Logf("%s %-10s %-8s %.3f ms beside %.3f and %.3f (%+.1f %%; %+.1f %% the work)", row.name, kind.name, pass, b.ms, a.ms, c.ms, 200*b.ms/(a.ms+c.ms)-100,
+					100*float64(changed.Hidden*changed.Intermediate)/float64(row.config.Hidden*row.config.Intermediate)-100)
+				for _, kernel := range slices.Sorted(maps.Keys(b.kernels)) {
+					t.Logf("  %-20s %.4f beside %.4f and %.4f", kernel, b.kernels[kernel], a.kernels[kernel], c.kernels[kernel])
+				}
+			}
 		}
 	}
 }
 
-// passTimes are the medians of both passes, in milliseconds.
-func passTimes(t *testing.T, c moe.Config, tokens int) (forward, backward float64) {
+// passTimes are the medians of a pass and of its kernels, in milliseconds.
+type passTimes struct {
+	ms      float64
+	kernels map[string]float64
+}
+
+// timePasses are those of forward and of backward.
+func timePasses(t *testing.T, c moe.Config, tokens int) (passes [2]passTimes) {
 	tr := newTrial(t, c, tokens, 1)
 	defer func() { require.NoError(t, tr.Close()) }()
 	require.NoError(t, tr.PrepareBackward(17, moe.BF16))
-	median := func(pass func() error) float64 {
+	for i, pass := range []func() error{
+		func() error { return tr.Call().Forward(tr.Stream(), tr.Args) },
+		func() error { return tr.Call().Backward(tr.Stream(), tr.Back) },
+	} {
 		m, err := trial.Measure(testContext(t), testDevice(t), tr.Stream(), 100*time.Millisecond, 16, pass)
 		require.NoError(t, err)
-		return float64(m.Median) / 1e6
+		passes[i] = passTimes{float64(m.Median) / 1e6, kernelTimes(t, tr, pass)}
 	}
-	forward = median(func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
-	return forward, median(func() error { return tr.Call().Backward(tr.Stream(), tr.Back) })
+	return passes
 }
 
 // What rounding to whole tiles costs and gains beside plain top-K, in turns, and
@@ -111,7 +126,7 @@ func TestRoundingTime(t *testing.T) {
 		graphs := [2]float64{graphTime(t, tr, tr.Args), graphTime(t, tr, rounded)}
 		t.Logf("  as graphs: plain %.4f ms, rounded %.4f (%+.4f)", graphs[0], graphs[1], graphs[1]-graphs[0])
 		for i, f := range []moe.Forward{tr.Args, rounded} {
-			for kernel, ms := range kernelTimes(t, tr, f) {
+			for kernel, ms := range kernelTimes(t, tr, func() error { return tr.Call().Forward(s, f) }) {
 				t.Logf("  %s %-14s %.4f ms", [...]string{"plain", "rounded"}[i], kernel, ms)
 			}
 		}
@@ -134,7 +149,7 @@ func graphTime(t *testing.T, tr *trial.Trial, f moe.Forward) float64 {
 // kernelTimes are the median times of a pass's kernels in their places, in
 // milliseconds: of passes queued one behind the other, so that none waits for the
 // host.
-func kernelTimes(t *testing.T, tr *trial.Trial, f moe.Forward) map[string]float64 {
+func kernelTimes(t *testing.T, tr *trial.Trial, pass func() error) map[string]float64 {
 	const passes = 12
 	dev, s := testDevice(t), tr.Stream()
 	var names []string
@@ -149,7 +164,7 @@ func kernelTimes(t *testing.T, tr *trial.Trial, f moe.Forward) map[string]float6
 	}
 	tr.Call().Observe(mark)
 	for range passes {
-		require.NoError(t, tr.Call().Forward(s, f))
+		require.NoError(t, pass())
 		require.NoError(t, mark("", s))
 	}
 	tr.Call().Observe(nil)

@@ -34,9 +34,10 @@ func TestRoutingKindsTime(t *testing.T) {
 			c.Hidden, c.Intermediate = 2048, 256
 			tr := newTrial(t, c, tokens, 1, moe.WithoutBackward())
 			dev := testDevice(t)
-			times, err := trial.Measure(context.Background(), dev, tr.Stream(), 300*time.Millisecond, 200, func() error { return tr.Call().Route(tr.Stream(), tr.Args) })
+			route := func() error { return tr.Call().Route(tr.Stream(), tr.Args) }
+			times, err := trial.Measure(context.Background(), dev, tr.Stream(), 300*time.Millisecond, 200, route)
 			require.NoError(t, err)
-			t.Logf("%s: %v", g.name, times)
+			t.Logf("%s: %v, kernel by kernel %v", g.name, times, kernelTimes(t, tr, route))
 			for _, small := range []int{64} {
 				f, err := tr.Inference().Tokens(small)
 				require.NoError(t, err)

@@ -28,7 +28,11 @@ func TestMain(m *testing.M) {
 	os.Exit(drivertest.Main(m, open.Device))
 }
 
-var small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
+var (
+	small = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 24}
+	// uneven ends within tiles of 64.
+	uneven = moe.Config{Hidden: 144, Intermediate: 80, NumExperts: 4, TopK: 2, Bias: true, TokensHint: 24}
+)
 
 func newDevice(t testing.TB) *faulty.Device {
 	t.Helper()
@@ -61,6 +65,7 @@ func TestBench(t *testing.T) {
 		"routed":       {Config: small, Backward: true},
 		"by histogram": {Config: small, Backward: true, Histogram: []int64{10, 0, 1, 5}},
 		"forward":      {Config: small},
+		"uneven":       {Config: uneven, Backward: true},
 	} {
 		if name == "routed" && testing.Short() {
 			continue // its forward and its backward are in the others
@@ -69,7 +74,7 @@ func TestBench(t *testing.T) {
 			dev := newDevice(t)
 			b, err := openBench(t, dev, s)
 			require.NoError(t, err)
-			choice := kernel.Choose(small, dev.Target())
+			choice := kernel.Choose(s.Config, dev.Target())
 			for _, p := range kernel.Kernels.Products() {
 				if p.Backward && !s.Backward {
 					continue

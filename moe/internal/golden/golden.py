@@ -137,7 +137,7 @@ def make(kind, config_class, block_class, config):
     classes = importlib.import_module(f"transformers.models.{kind}.configuration_{kind}")
     config = {k: v for k, v in config.get("text_config", config).items() if k not in ("model_type",)}
     if kind == "dbrx":
-        ffn = dict(config["ffn_config"], hidden_size=D)
+        ffn = dict(config["ffn_config"], hidden_size=config["d_model"])
         ffn.pop("model_type", None)
         ffn["moe_normalize_expert_weights"] = float(ffn["moe_normalize_expert_weights"])
         config = dict(config, ffn_config=ffn)

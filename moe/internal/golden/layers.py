@@ -34,7 +34,7 @@ NEAR, TRIES = 2**-6, 48  # how far a token's values move, and how often
 MODELS = (
     "Granite 3.1 3B-A800M", "OLMoE-1B-7B", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "ERNIE-4.5-21B-A3B", "gpt-oss-20b", "Mixtral 8x7B",
     "Qwen3-Next-80B-A3B", "Qwen2-57B-A14B", "Kimi-Linear-48B-A3B", "Nemotron-3-Nano", "Llama-4 Scout", "Hunyuan-A13B", "GLM-4.5", "MiniMax-M2",
-    "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DeepSeek-V3",
+    "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DBRX", "DeepSeek-V3",
 )  # fmt: skip
 
 # Those whose router no layer has: experts alone, by the Python package, with the routing of the block's router.
@@ -42,18 +42,18 @@ ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 
 # Where checkpoints keep a layer's experts, and what they call an expert's matrices.
 PLACES = {
-    "llama4": "language_model.model.layers.{}.feed_forward.", "nemotron_h": "backbone.layers.{}.mixer.",
+    "llama4": "language_model.model.layers.{}.feed_forward.", "nemotron_h": "backbone.layers.{}.mixer.", "dbrx": "transformer.blocks.{}.ffn.",
     **dict.fromkeys(("mixtral", "minimax", "minimax_m2", "granitemoe", "kimi_linear"), "model.layers.{}.block_sparse_moe."),
 }  # fmt: skip
 TOGETHER = {
-    "gpt_oss": {}, "llama4": {}, "qwen3_5_moe": {},
+    "dbrx": {}, "gpt_oss": {}, "llama4": {}, "qwen3_5_moe": {},
     "granitemoe": {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight", "router.weight": "router.layer.weight"},
 }  # fmt: skip
 LETTERS = ("mixtral", "minimax", "minimax_m2", "kimi_linear")
 
 # What examples/layer calls the gradients of golden's tensors.
 GRADIENTS = {
-    "router": "drouter.weight", "routerBias": "drouter.bias", "w1": "dexperts.gate_up", "w2": "dexperts.down", "b1": "dexperts.gate_up_bias",
+    "router": "drouter.weight", "routerBias": "drouter.bias", "w1": "dexperts.gate_up", "w3": "dexperts.up", "w2": "dexperts.down", "b1": "dexperts.gate_up_bias",
     "b2": "dexperts.down_bias", "sharedW1": "dshared.gate", "sharedW3": "dshared.up", "sharedW2": "dshared.down", "sharedGate": "dshared.score",
 }  # fmt: skip
 
@@ -79,7 +79,10 @@ def block_of(config, kind, config_class, block_class, device):
                 p.uniform_(-0.1, 0.1)
             else:
                 turned = p.dim() == 3 and kind in ("gpt_oss", "llama4")  # [E, in, out]
-                p.normal_(std=p.shape[-2 if turned else -1] ** -0.5)
+                inputs = p.shape[-2 if turned else -1]
+                if name == "experts.mlp.w2":  # DBRX's are [in, out], each below the last
+                    inputs = p.shape[0] // block.experts.num_experts
+                p.normal_(std=inputs**-0.5)
     for name, m in block.named_children():
         if name != "experts":
             m.float()
@@ -141,13 +144,14 @@ class Experts(torch.autograd.Function):
             with torch.enable_grad():
                 rows, given = x[token].requires_grad_(), None if scores is None else scores.detach().requires_grad_()
                 o = run(one, rows, given, token, slot)
-                of = [rows, *([] if given is None else [given]), *one._parameters.values()]
+                weights = dict(one.named_parameters())
+                of = [rows, *([] if given is None else [given]), *weights.values()]
                 d_rows, *got = torch.autograd.grad(o, of, d_o[token])
             dx.index_add_(0, token, d_rows)
             if given is not None:
                 d_scores += got.pop(0)
-            for name, g in zip(one._parameters, got):
-                found(e, name, g[0])
+            for name, g in zip(weights, got):
+                found(e, name, g.squeeze(0))
         return dx, d_scores, None, None, None
 
 
@@ -155,8 +159,7 @@ def each(experts, x, ids):
     """Each expert that has tokens, in float32 as a module of one, with the rows of x that it gets."""
     count = experts.num_experts
     for e in range(count):
-        one = copy.copy(experts)
-        one._parameters = {n: p.detach()[e : e + 1].float().requires_grad_() for n, p in experts._parameters.items()}
+        one = only(experts, e, count)
         one.num_experts = 1
         if ids is None:  # every expert has rows of its own for all tokens
             rows = x.shape[0] // count
@@ -167,10 +170,18 @@ def each(experts, x, ids):
             yield e, one, token, slot
 
 
+def only(module, e, count):
+    """The module with the parameters of one expert of so many, which lie one behind the other."""
+    one = copy.copy(module)
+    one._parameters = {n: p.detach().chunk(count)[e].float().requires_grad_() for n, p in module._parameters.items()}
+    one._modules = {n: only(m, e, count) for n, m in module._modules.items()}
+    return one
+
+
 def run(one, rows, scores, token, slot):
     if scores is None:
         return one.eager(rows)
-    return one.eager(rows, torch.zeros(len(token), 1, dtype=torch.long, device=rows.device), scores[token, slot, None])
+    return one.eager(rows, torch.zeros(len(token), 1, dtype=torch.long, device=rows.device), scores[token, slot, None]).reshape(rows.shape)
 
 
 class Reference:
@@ -189,6 +200,7 @@ class Reference:
         self.logits = out[1] if isinstance(out, tuple) else out
 
     def experts(self, x, ids=None, scores=None):
+        x = x.reshape(-1, x.shape[-1])
         self.given = x, ids, scores
         self.ids = self.logits.topk(1).indices if ids is None else ids
         if self.quick:
@@ -309,10 +321,13 @@ def compare(name, reference, x, d_o, ids, ties, got, started):
     other = (chosen != ids).any(-1)
     ours_of = {path: GRADIENTS[next(to for pattern, to in golden.NAMES if re.search(pattern, path))]
                for path, p in reference.block.named_parameters() if p.requires_grad}  # fmt: skip
+    if "dexperts.gate" in got.keys():
+        ours_of = {path: {"dexperts.gate_up": "dexperts.gate"}.get(n, n) for path, n in ours_of.items()}
     slices = {p: got.get_slice(n) for p, n in ours_of.items() if p.startswith("experts.")}
 
     def expert(e, parameter, gradient):
-        errors.add(ours_of["experts." + parameter], slices["experts." + parameter][e], gradient)
+        ours = slices["experts." + parameter][e]
+        errors.add(ours_of["experts." + parameter], ours.T if parameter == "mlp.w2" else ours, gradient)
 
     reference.found = expert
     wide = x.float().requires_grad_()

@@ -19,10 +19,10 @@ def near(got, want, bound=6e-3):
         assert distance(g, w) < bound, f"{i}: {distance(g, w)}"
 
 
-def truth(ts, d_o, d_logits=None):
+def truth(ts, d_o, d_logits=None, config=CONFIG):
     """Output and gradients in float64."""
     ws = wide(*ts)
-    ids = topk(ts[0].cpu(), ts[1].cpu(), CONFIG.top_k)
+    ids = topk(ts[0].cpu(), ts[1].cpu(), config.top_k)
     o, logits = layer(*ws, ids)
     loss = (o * d_o.double().cpu()).sum()
     if d_logits is not None:
@@ -30,12 +30,15 @@ def truth(ts, d_o, d_logits=None):
     return o, gradients(loss, *ws)
 
 
-def test_forward_and_gradients(device):
-    ts = tensors(device)
+# Widths that end within tiles of 64 too.
+@pytest.mark.parametrize(("hidden", "intermediate"), [(128, 64), (144, 80)])
+def test_forward_and_gradients(device, hidden, intermediate):
+    config = dataclasses.replace(CONFIG, hidden=hidden, intermediate=intermediate)
+    ts = tensors(device, config)
     d_o = torch.randn_like(ts[0])
-    o, none = sonicmoe_go.moe(*ts, CONFIG)
+    o, none = sonicmoe_go.moe(*ts, config)
     assert none is None
-    want, grads = truth(ts, d_o)
+    want, grads = truth(ts, d_o, config=config)
     near([o], [want])
     near(gradients((o * d_o).sum(), *ts), grads, 1e-2)
 
