@@ -2,6 +2,7 @@ package moe_test
 
 import (
 	"errors"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -27,7 +28,7 @@ type routedList struct {
 // newList makes entries of any order: some tokens have none, some repeat an
 // expert, some experts and tokens are out of range.
 func newList(r *rand.Rand, c moe.Config, tokens, entries int) routedList {
-	l := routedList{width: c.NumExperts}
+	l := routedList{width: min(c.NumExperts, 32)}
 	l.slotIDs, l.slotScores = make([]int32, tokens*l.width), make([]float64, tokens*l.width)
 	for i := range l.slotIDs {
 		l.slotIDs[i] = -1
@@ -162,11 +163,65 @@ func TestLists(t *testing.T) {
 		want, err := b.ref.Experts(b.x, l.slotScores, l.slotIDs, nil, reference.Rounded)
 		require.NoError(t, err)
 		b.check("O", b.f.O, want.O, tokens)
-		b.backward(call, l, tokens)
+		back := b.newBackward(l, tokens)
+		require.NoError(t, call.BackwardExperts(b.s, back))
+		b.checkBackward(back, l, tokens)
+		b.runsAlike(call, back, 1)
 	}
 }
 
-func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
+// A large layer's, of as many entries as a batch has, run after run; O of some
+// tokens against the reference. It runs where SONICMOE_ROWS is "lists".
+func TestListsAtFullSize(t *testing.T) {
+	if os.Getenv("SONICMOE_ROWS") != "lists" {
+		t.Skip("SONICMOE_ROWS=lists runs large lists on a GPU")
+	}
+	c := moe.Config{Hidden: 2048, Intermediate: 768, NumExperts: 128, TopK: 8, Lists: true, Bias: true}
+	const tokens = 32768
+	l := newList(rand.New(rand.NewPCG(7, 8)), c, tokens, c.TopK*tokens)
+	b := newListBench(t, c, l, tokens)
+	call := b.layer.NewCall()
+	require.NoError(t, call.ForwardExperts(b.s, b.f))
+	sample := []int32{0, 1, 2, tokens/2 - 1, tokens / 2, tokens/2 + 1, tokens - 2, tokens - 1}
+	want, err := b.ref.Experts(b.x, l.slotScores, l.slotIDs, sample, reference.Rounded)
+	require.NoError(t, err)
+	all := make([]uint16, b.f.O.Shape.Elements())
+	require.NoError(t, moe.Read(b.s, b.f.O, all))
+	var got []uint16
+	for _, token := range sample {
+		got = append(got, all[int(token)*c.Hidden:][:c.Hidden]...)
+	}
+	require.NoError(t, reference.Compare(got, want.O, len(sample), c.Hidden).Check(reference.VsRounded), "O")
+	back := b.newBackward(l, tokens)
+	require.NoError(t, call.BackwardExperts(b.s, back))
+	b.runsAlike(call, back, 4)
+}
+
+// runsAlike runs both passes again, so many times, and wants the bits that are there.
+func (b *listBench) runsAlike(call *moe.Call, back moe.Backward, times int) {
+	written := []moe.Tensor{b.f.O, back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor}
+	if b.layer.Config().Bias {
+		written = append(written, back.DB1.Tensor, back.DB2.Tensor)
+	}
+	digest := func() (digests []uint32) {
+		for _, of := range written {
+			data := make([]byte, of.Shape.Bytes())
+			require.NoError(b, b.s.CopyToHost(data, of.Ptr))
+			digests = append(digests, crc32.ChecksumIEEE(data))
+		}
+		return digests
+	}
+	want := digest()
+	for range times {
+		b.poison(append(written, b.f.H, b.f.SharedH, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))...)
+		require.NoError(b, call.ForwardExperts(b.s, b.f))
+		require.NoError(b, call.BackwardExperts(b.s, back))
+		require.Equal(b, want, digest(), "O, DX, DScores, DW1, DW2, DB1, DB2")
+	}
+}
+
+// newBackward has outputs that are poisoned.
+func (b *listBench) newBackward(l routedList, tokens int) moe.Backward {
 	c := b.layer.Config()
 	g := c.Gradients(tokens, c.Type)
 	back := b.f.Backward()
@@ -177,8 +232,12 @@ func (b *listBench) backward(call *moe.Call, l routedList, tokens int) {
 	require.NoError(b, b.arena.Err())
 	require.NoError(b, moe.Write(b.s, back.DO, b.do))
 	b.poison(back.DX, back.DScores, back.DW1.Tensor, back.DW2.Tensor, back.DB1.Tensor, back.DB2.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
-	require.NoError(b, call.BackwardExperts(b.s, back))
+	return back
+}
 
+// checkBackward holds all gradients against the reference's.
+func (b *listBench) checkBackward(back moe.Backward, l routedList, tokens int) {
+	c := b.layer.Config()
 	want, err := b.ref.Gradients(reference.Backward{X: b.x, DO: b.do, Scores: l.slotScores, ExpertIDs: l.slotIDs}, reference.Rounded)
 	require.NoError(b, err)
 	of, err := want.Tokens(nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,10 +29,11 @@ type routing struct {
 	nan func(token int) bool
 }
 
-// routingIn is a routing of a layer of that type.
+// routingIn is a routing of a layer of that type, with scores of that kind.
 type routingIn struct {
 	routing
 	element moe.Type
+	score   moe.Score
 }
 
 func always[T any](x T) func(int) T { return func(int) T { return x } }
@@ -98,7 +100,7 @@ func routings() []routing {
 }
 
 func (g routingIn) config() moe.Config {
-	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK})
+	return typed(g.element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: g.experts, TopK: g.topK, Score: g.score})
 }
 
 // inputs are X and the router: logit e is column e of X times 1, or times
@@ -136,25 +138,47 @@ func (g routingIn) trial(t *testing.T, dev driver.Device) *trial.Trial {
 	return tr
 }
 
-// checkRouting holds experts and scores against what the case says. It gives
-// whether each token's output is of numbers.
-func (g routing) checkRouting(t *testing.T, r trial.Results) (number []bool) {
-	for token := range g.tokens {
-		logits, want := g.logits(token), g.chosen(token)
-		require.Equal(t, want, r.ExpertIDs[token*g.topK:][:g.topK], "experts of token %d", token)
-		isNaN := g.nan != nil && g.nan(token)
-		number = append(number, !isNaN)
-		var sum float64
-		for _, e := range want {
-			sum += math.Exp(logits[e])
+// scores are those of a token's experts.
+func (g routingIn) scores(token int) (scores []float64) {
+	logits, chosen := g.logits(token), g.chosen(token)
+	sum, isNaN := 0., g.nan != nil && g.nan(token)
+	for e, x := range logits {
+		if g.score == moe.SoftmaxAll || slices.Contains(chosen, int32(e)) {
+			sum += math.Exp(x)
 		}
-		for k, e := range want {
-			got := float64(r.Scores[token*g.topK+k])
-			if isNaN {
+	}
+	for _, e := range chosen {
+		x := logits[e]
+		switch {
+		case g.score == moe.Sigmoid:
+			x = 1 / (1 + math.Exp(-x))
+		case g.score == moe.SqrtSoftplus:
+			x = math.Sqrt(math.Log1p(math.Exp(x)))
+		case isNaN: // one is not finite, or none is
+			x = math.NaN()
+		default:
+			x = math.Exp(x) / sum
+		}
+		scores = append(scores, x)
+	}
+	return scores
+}
+
+// checkRouting holds experts and scores of the first tokens against what the case
+// says. It gives whether each token's output is of numbers.
+func (g routingIn) checkRouting(t *testing.T, r trial.Results, tokens int) (number []bool) {
+	for token := range tokens {
+		require.Equal(t, g.chosen(token), r.ExpertIDs[token*g.topK:][:g.topK], "experts of token %d", token)
+		number = append(number, g.nan == nil || !g.nan(token))
+		for k, want := range g.scores(token) {
+			switch got := float64(r.Scores[token*g.topK+k]); {
+			case math.IsNaN(want):
 				require.True(t, got != got, "score of token %d, slot %d is %g, must be NaN", token, k, got)
-				continue
+			case math.IsInf(want, 0):
+				require.Equal(t, want, got, "score of token %d, slot %d", token, k)
+			default:
+				require.InDelta(t, want, got, 1e-6, "score of token %d, slot %d", token, k)
 			}
-			require.InDelta(t, math.Exp(logits[e])/sum, got, 1e-6, "score of token %d, slot %d", token, k)
 		}
 	}
 	return number
@@ -189,13 +213,34 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
 		for _, g := range routings() {
-			g := routingIn{g, element}
+			g := routingIn{g, element, moe.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
 				tr := g.trial(t, testDevice(t))
 				r := forward(t, tr, tr.Args)
-				checkProducts(t, tr, r, g.checkRouting(t, r))
+				checkProducts(t, tr, r, g.checkRouting(t, r, g.tokens))
 				infer := forward(t, tr, tr.Inference())
 				require.Equal(t, r.O, infer.O, "inference gives the bits of training")
+			})
+		}
+	}
+}
+
+// The same choices with scores of every other kind, which each make something else
+// of what is no number; of few tokens too.
+func TestRoutingsOfKinds(t *testing.T) {
+	for i, g := range routings() {
+		for _, kind := range []moe.Score{moe.SoftmaxAll, moe.Sigmoid, moe.SqrtSoftplus} {
+			g := routingIn{g, []moe.Type{moe.BF16, moe.F16}[i%2], kind}
+			t.Run(kind.String()+" "+g.name, func(t *testing.T) {
+				tr := g.trial(t, testDevice(t))
+				for _, tokens := range []int{g.tokens, 33} {
+					require.NoError(t, tr.Poison())
+					require.NoError(t, tr.Call().Route(tr.Stream(), first(t, tr, tokens)))
+					require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+					r, err := tr.Results(false)
+					require.NoError(t, err)
+					g.checkRouting(t, r, tokens)
+				}
 			})
 		}
 	}
