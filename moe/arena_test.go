@@ -20,8 +20,7 @@ func TestArena(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
 	tr := trialOn(t, testDevice(t), tiny, 40)
 	idle := dev.Live()
-	l, err := moe.New(t.Context(), dev, tiny, moe.WithCache(nil))
-	require.NoError(t, err)
+	l := newLayer(t, dev, tiny)
 	s, err := dev.NewStream()
 	require.NoError(t, err)
 	a := moe.NewArena(dev)
@@ -68,8 +67,7 @@ func TestArena(t *testing.T) {
 // The first error stays, later allocations are none, and Free still frees.
 func TestArenaErrors(t *testing.T) {
 	dev := faulty.Wrap(testDevice(t))
-	l, err := moe.New(t.Context(), dev, tiny, moe.WithCache(nil))
-	require.NoError(t, err)
+	l := newLayer(t, dev, tiny)
 	idle := dev.Live().Allocations
 	a := moe.NewArena(dev)
 	require.False(t, a.Tensor(l.Shapes(3).X).IsZero())

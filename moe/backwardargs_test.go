@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,8 +117,7 @@ func TestLayersShareAWorkspace(t *testing.T) {
 	var all []*trial.Trial
 	var alone []map[string]trial.Values
 	for seed := range uint64(4) {
-		l, err := moe.New(context.Background(), testDevice(t), tiny, moe.WithCache(nil))
-		require.NoError(t, err)
+		l := newLayer(t, testDevice(t), tiny)
 		tr, err := trial.New(testDevice(t), l, tokens, seed, 6)
 		require.NoError(t, err)
 		defer tr.Close()

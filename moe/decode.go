@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
+	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 )
 
@@ -19,8 +20,10 @@ const (
 // WithDecode has forward passes over up to so many tokens take the kernels made
 // for few tokens, whose time is that of reading the weights; 0 means none do.
 // Without it a layer decides itself. Results are the same bits with any: a
-// token's depend on nothing else in the batch, nor on its size. Layers whose W1 is
-// in-out and interleaved, and those with ScoreOnInput, have no such kernels.
+// token's depend on nothing else in the batch, nor on its size. New compiles no
+// kernel for more tokens than that: with 0 there is half as much to compile, of a
+// layer WithoutBackward a fifth. Layers whose W1 is in-out and interleaved, and
+// those with ScoreOnInput, have no such kernels.
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.
@@ -36,6 +39,19 @@ func (o options) decodeUpTo(c Config) int {
 
 // decodes reports whether a pass takes the kernels for few tokens.
 func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
+
+// launches reports whether a layer that decodes up to so many tokens ever launches a
+// kernel, one that suits it.
+func launches(k registry.Any, c Config, upTo int) bool {
+	switch k {
+	case route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
+		return upTo > 0
+	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
+		return upTo >= decode.WideFrom(c)
+	}
+	return true
+}
 
 // choosesAtOnce reports whether a pass that routes has one kernel for choosing
 // experts and the plan. The router's sums, 4 bytes a token and expert, lie where

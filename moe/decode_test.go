@@ -72,6 +72,33 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 	}
 }
 
+// A layer has the kernels that its passes launch: those for few tokens where some
+// are few, wide ones where so many are.
+func TestDecodeKernels(t *testing.T) {
+	c := decodeConfigs[0]
+	wideFrom := decode.WideFrom(c)
+	require.Positive(t, wideFrom)
+	for _, tt := range []struct {
+		few          int
+		decode, wide bool
+	}{{0, false, false}, {1, true, false}, {wideFrom - 1, true, false}, {wideFrom, true, true}} {
+		sources, err := moe.Sources(driver.H200(), c, moe.WithDecode(tt.few), moe.WithoutBackward())
+		require.NoError(t, err)
+		var names []string
+		for _, s := range sources {
+			names = append(names, s.Name)
+		}
+		has := func(name string) bool { return slices.Contains(names, name) }
+		for _, name := range []string{"moe_few_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down", "moe_lone_up", "moe_lone_down"} {
+			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
+		}
+		for _, name := range []string{"moe_decode_wide_up", "moe_decode_wide_up_inference", "moe_decode_wide_down"} {
+			require.Equal(t, tt.wide, has(name), "%d tokens are few, %s", tt.few, name)
+		}
+		require.True(t, has("moe_up") && has("moe_down") && has("moe_plan"), "%v", names)
+	}
+}
+
 // launched names the kernels of a training pass.
 func launched(t *testing.T, tr *trial.Trial) (names []string) {
 	tr.Call().Observe(func(kernel string, _ driver.Stream) error {
@@ -111,7 +138,8 @@ func TestBatchInvariance(t *testing.T) {
 	}
 	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
-			whole := newTrial(t, c, tokens, 6, moe.WithoutBackward())
+			few := 64 * c.NumExperts / c.TopK // as a layer decides itself
+			whole := newTrial(t, c, tokens, 6, moe.WithDecode(few), moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
 			require.NoError(t, err)

@@ -51,9 +51,7 @@ func timedDevices(t testing.TB) []timedDevice {
 }
 
 func trialOn(t testing.TB, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
-	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
-	require.NoError(t, err)
-	tr, err := trial.New(dev, l, tokens, 1, 6)
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr
@@ -304,8 +302,7 @@ func TestPartsAreForward(t *testing.T) {
 // One layer on several goroutines, each with its own call and buffers.
 func TestConcurrentCalls(t *testing.T) {
 	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, tiny, moe.WithCache(nil), moe.WithoutBackward())
-	require.NoError(t, err)
+	l := newLayer(t, dev, tiny, moe.WithoutBackward())
 	var g errgroup.Group
 	for i := range 4 {
 		tr, err := trial.New(dev, l, 40+30*i, uint64(i), 6)

@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -82,8 +81,7 @@ func TestEstimateIsTheLayers(t *testing.T) {
 	dev, err := emulated.New(emulated.Options{Target: driver.H200()})
 	require.NoError(t, err)
 	defer dev.Close()
-	layer, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
-	require.NoError(t, err)
+	layer := newLayer(t, dev, c)
 	sizes, err := layer.Sizes(100)
 	require.NoError(t, err)
 	f, err := moe.Estimate(c, moe.Load{Tokens: 100})

@@ -32,12 +32,24 @@ func testDevice(t testing.TB) driver.Device {
 
 func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe.Option) *trial.Trial {
 	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
-	require.NoError(t, err)
-	tr, err := trial.New(dev, l, tokens, 1, boost)
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, boost)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr
+}
+
+// newLayer makes a layer without a cache. With -short it has the kernels for few
+// tokens only if opts say so: they are most of what a layer loads, and few tests
+// are about them.
+func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
+	t.Helper()
+	all := []moe.Option{moe.WithCache(nil)}
+	if testing.Short() {
+		all = append(all, moe.WithDecode(0))
+	}
+	l, err := moe.New(context.Background(), dev, c, append(all, opts...)...)
+	require.NoError(t, err)
+	return l
 }
 
 func TestForwardSmall(t *testing.T) {

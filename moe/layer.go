@@ -179,8 +179,9 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 		from, suits = kernel.SharedKernels, kernel.SharedSuits
 	}
 	var list registry.Registry
+	few := o.decodeUpTo(l.Config)
 	for _, k := range from {
-		if suits(k, l.Config) && (!k.IsBackward() || !o.forwardOnly) {
+		if suits(k, l.Config) && launches(k, l.Config, few) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}

@@ -82,12 +82,11 @@ type listBench struct {
 
 func newListBench(t *testing.T, c moe.Config, l routedList, tokens int) *listBench {
 	dev := testDevice(t)
-	layer, err := moe.New(testContext(t), dev, c, moe.WithCache(nil))
+	layer := newLayer(t, dev, c)
+	stream, err := dev.NewStream()
 	require.NoError(t, err)
-	b := &listBench{T: t, layer: layer, arena: moe.NewArena(dev)}
+	b := &listBench{T: t, layer: layer, s: stream, arena: moe.NewArena(dev)}
 	t.Cleanup(func() { require.NoError(t, b.arena.Free()) })
-	b.s, err = dev.NewStream()
-	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.s.Close()) })
 	entries := len(l.ids)
 	sizes, err := layer.ListSizes(tokens, entries)
@@ -307,9 +306,8 @@ func TestWrongLists(t *testing.T) {
 	}
 	without := c
 	without.Lists = false
-	plain, err := moe.New(testContext(t), testDevice(t), without, moe.WithCache(nil), moe.WithoutBackward())
-	require.NoError(t, err)
-	_, err = plain.ListSizes(5, 9)
+	plain := newLayer(t, testDevice(t), without, moe.WithoutBackward())
+	_, err := plain.ListSizes(5, 9)
 	require.ErrorContains(t, err, "Config.Lists is false, must be true for calls with a List")
 	require.ErrorContains(t, plain.NewCall().ForwardExperts(b.s, b.f), "Config.Lists is false")
 }

@@ -9,12 +9,13 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/faulty"
+	"sonicmoe/moe"
 )
 
 // An observer hears of each kernel of a pass, in order, before it is queued;
 // its error ends the pass; without it all is as before.
 func TestObserve(t *testing.T) {
-	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10)
+	dev, tr := faultyTrial(t, testDevice(t), faultConfig, 10, moe.WithDecode(10))
 	ctx := limited(t, time.Minute)
 	want, err := digest(ctx, tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)

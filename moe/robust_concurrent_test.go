@@ -104,8 +104,7 @@ func TestManyLayersAtOnce(t *testing.T) {
 	dev := testDevice(t)
 	var users []user
 	for i, c := range fourWidths() {
-		l, err := moe.New(context.Background(), dev, c.config, moe.WithCache(nil), moe.WithoutBackward())
-		require.NoError(t, err)
+		l := newLayer(t, dev, c.config, moe.WithoutBackward())
 		s := newStream(t, dev)
 		for g := range 2 {
 			// The two have different inputs, so that mixing them up shows.
@@ -118,8 +117,7 @@ func TestManyLayersAtOnce(t *testing.T) {
 // Two calls of one layer, each on its own stream with its own workspace.
 func TestTwoCallsOfOneLayer(t *testing.T) {
 	dev := testDevice(t)
-	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil), moe.WithoutBackward())
-	require.NoError(t, err)
+	l := newLayer(t, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutBackward())
 	hammer(t, []user{newUser(t, "one", dev, l, 20, newStream(t, dev)), newUser(t, "two", dev, l, 70, newStream(t, dev))}, rounds(6))
 }
 
@@ -155,8 +153,7 @@ func TestSeveralDevices(t *testing.T) {
 	}
 	var users []user
 	for i, dev := range devices {
-		l, err := moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil), moe.WithoutBackward())
-		require.NoError(t, err)
+		l := newLayer(t, dev, faultConfig, moe.WithoutBackward())
 		users = append(users, newUser(t, fmt.Sprintf("device %d", i), dev, l, 20+i, newStream(t, dev)))
 	}
 	hammer(t, users, rounds(4))

@@ -36,9 +36,7 @@ func rounds(short int) int {
 func faultyTrial(t testing.TB, inner driver.Device, c moe.Config, tokens int, opts ...moe.Option) (*faulty.Device, *trial.Trial) {
 	t.Helper()
 	dev := faulty.Wrap(inner)
-	l, err := moe.New(context.Background(), dev, c, append(opts, moe.WithCache(nil))...)
-	require.NoError(t, err)
-	tr, err := trial.New(dev, l, tokens, 1, 6)
+	tr, err := trial.New(dev, newLayer(t, dev, c, opts...), tokens, 1, 6)
 	require.NoError(t, err)
 	dev.ResetCounts()
 	return dev, tr

@@ -1,7 +1,6 @@
 package moe_test
 
 import (
-	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -126,8 +125,7 @@ func (g routingIn) inputs() (x, router []uint16) {
 }
 
 func (g routingIn) trial(t *testing.T, dev driver.Device) *trial.Trial {
-	l, err := moe.New(context.Background(), dev, g.config(), moe.WithCache(nil), moe.WithoutBackward())
-	require.NoError(t, err)
+	l := newLayer(t, dev, g.config(), moe.WithoutBackward())
 	x, router := g.inputs()
 	s := g.config().Shapes(g.tokens)
 	tr, err := trial.FromHost(dev, l, g.tokens, x, reference.Weights{

@@ -97,8 +97,7 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
 	choice := otherWidths(tr.Layer, target, kernel.UpProduct, kernel.DownProduct)
-	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithTiles(choice))
-	require.NoError(t, err)
+	l := newLayer(t, testDevice(t), c, moe.WithTiles(choice))
 	require.NoError(t, tr.Poison())
 	require.NoError(t, l.NewCall().Forward(tr.Stream(), tr.Args))
 	require.NoError(t, tr.Stream().Synchronize(ctx))

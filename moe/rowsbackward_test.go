@@ -92,8 +92,7 @@ func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
 func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
 	choice := otherWidths(tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
-	l, err := moe.New(ctx, testDevice(t), c, moe.WithCache(nil), moe.WithTiles(choice))
-	require.NoError(t, err)
+	l := newLayer(t, testDevice(t), c, moe.WithTiles(choice))
 	require.NoError(t, tr.PoisonGradients(tr.Back))
 	require.NoError(t, l.NewCall().Backward(tr.Stream(), tr.Back))
 	require.NoError(t, tr.Stream().Synchronize(ctx))

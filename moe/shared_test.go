@@ -80,12 +80,12 @@ func TestAddSharedGradients(t *testing.T) {
 
 // Kernels of shared experts have names of their own, and are what Sources lists.
 func TestSharedKernels(t *testing.T) {
-	tr := newTrial(t, withShared, 200, 6) // not few
+	tr := newTrial(t, withShared, 200, 6, moe.WithDecode(0))
 	names := tr.Layer.Kernels()
 	require.Contains(t, names, "shared-up")
 	require.Contains(t, names, "shared-drouter")
 	require.NotContains(t, names, "shared-dx-given", "the gate has a gradient")
-	sources, err := moe.Sources(driver.H200(), withShared)
+	sources, err := moe.Sources(driver.H200(), withShared, moe.WithDecode(0))
 	require.NoError(t, err)
 	require.Len(t, sources, len(names))
 	seen := map[string]bool{}

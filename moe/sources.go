@@ -8,8 +8,8 @@ import (
 
 // Sources emits the kernels that [New] would compile for a device of that
 // target, with the same options, without a device: the list that [jit.Warm]
-// fills a cache from. Of the options WithTiles, WithTunedFrom and
-// WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
+// fills a cache from. Of the options WithTiles, WithTunedFrom,
+// WithDecode and WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
 // Errors: *ArgError for a wrong Config or tiling, and one that names the target
 // where it is not of compute capability 9.0. Modules are not to be changed: layers
 // share them.

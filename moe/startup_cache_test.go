@@ -76,7 +76,7 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 
 	// A second layer of the same process touches neither cache nor device.
 	dev.ResetCounts()
-	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward())
+	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward(), moe.WithDecode(0))
 	require.NoError(t, err)
 	assert.Zero(t, dev.Count(faulty.Any))
 	for kernel, origin := range again.Origins() {
@@ -104,7 +104,7 @@ func TestManyStartsAtOnce(t *testing.T) {
 	const starts = 8
 	for range starts {
 		go func() {
-			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward())
+			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward(), moe.WithDecode(0))
 			errs <- err
 		}()
 	}

@@ -137,7 +137,7 @@ func TestEveryStepFails(t *testing.T) {
 		jit.Forget(dev)
 		dev.Arm(faulty.Fault{N: n, Err: errInjected})
 		c := cache.Open(cache.Options{Dir: t.TempDir()})
-		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward())
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithDecode(0))
 		require.ErrorIs(t, err, errInjected, "step %d of %d", n, steps)
 		assert.ErrorContains(t, err, "kernel ")
 		left, _, err := dev.Memory()
@@ -146,7 +146,7 @@ func TestEveryStepFails(t *testing.T) {
 
 		require.True(t, dev.Disarm())
 		dev.ResetCounts()
-		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward())
+		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithDecode(0))
 		require.NoError(t, err)
 		assert.LessOrEqual(t, dev.Count(faulty.Compile), int64(1), "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})

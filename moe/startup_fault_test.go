@@ -165,7 +165,7 @@ func TestStartWithoutDeviceMemory(t *testing.T) {
 				return nil
 			})
 			w := &warnings{}
-			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithLogger(newLogger(w)),
+			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithDecode(0), moe.WithLogger(newLogger(w)),
 				moe.WithCache(cache.Open(cache.Options{Dir: f.dir, Logger: newLogger(w)})))
 			require.ErrorIs(t, err, kind)
 			assert.ErrorContains(t, err, "kernel moe_")

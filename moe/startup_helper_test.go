@@ -70,12 +70,13 @@ func start(t testing.TB, dev *faulty.Device, o cache.Options) started {
 	return startWith(t, dev, w, moe.WithCache(cache.Open(o)))
 }
 
-// startWith makes the layer without backward: its kernels load as all do.
+// startWith makes the layer without the kernels of backward and of few tokens,
+// which load as all do.
 func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option) started {
 	t.Helper()
 	jit.Forget(dev)
 	dev.ResetCounts()
-	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)), moe.WithoutBackward())...)
+	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithDecode(0))...)
 	require.NoError(t, err)
 	return started{l, int(dev.Count(faulty.Compile)), w.said}
 }

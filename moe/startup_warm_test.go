@@ -35,7 +35,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
 	maker, dev := newCounted(t), carried{newCounted(t)}
-	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithoutBackward())
+	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithoutBackward(), moe.WithDecode(0))
 	require.NoError(t, err)
 	require.Len(t, sources, f.kernels)
 
@@ -61,7 +61,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 			jit.Forget(dev)
 			t.Cleanup(func() { jit.Forget(dev) })
 			dev.ResetCounts()
-			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)), moe.WithoutBackward())
+			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithDecode(0))
 			require.NoError(t, err)
 			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))

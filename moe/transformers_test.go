@@ -2,7 +2,6 @@ package moe_test
 
 import (
 	"bytes"
-	"context"
 	"reflect"
 	"strings"
 	"testing"
@@ -60,8 +59,7 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	layer, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
-	require.NoError(t, err)
+	layer := newLayer(t, dev, c)
 	stream, err := dev.NewStream()
 	require.NoError(t, err)
 	defer stream.Close()

@@ -156,8 +156,7 @@ func TestOverflow(t *testing.T) {
 				w2[i] |= 0x8000
 			}
 		}
-		l, err := moe.New(testContext(t), testDevice(t), c, moe.WithCache(nil), moe.WithoutBackward())
-		require.NoError(t, err)
+		l := newLayer(t, testDevice(t), c, moe.WithoutBackward())
 		tr, err := trial.FromHost(testDevice(t), l, tokens, x, reference.Weights{Router: full(s.Router.Elements(), 0), W1: full(s.W1.Elements(), 8), W2: w2})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, tr.Close()) })
