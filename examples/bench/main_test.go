@@ -11,10 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/moe"
 	"sonicmoe/moe/tune"
 )
 
@@ -90,7 +92,7 @@ func TestRun(t *testing.T) {
 	require.Positive(t, row.Host.EagerUS)
 	require.Positive(t, row.Host.GraphLowUS)
 	require.Equal(t, 1, row.Host.Batches*row.Host.Batch)
-	require.Equal(t, []int{18, 18}, []int{row.New, row.Compiled}, "no kernel of backward")
+	require.Equal(t, []int{7, 7}, []int{row.New, row.Compiled}, "no kernel of backward")
 	require.Nil(t, r.Backward)
 	require.Len(t, row.Routing, 2)
 	require.EqualValues(t, 1, row.Routing[0].Uniform)
@@ -140,7 +142,11 @@ func TestBoth(t *testing.T) {
 	require.Empty(t, row.Startup, "once is enough")
 	startup := r.Rows[0].Startup
 	require.Len(t, startup, 2)
-	require.Equal(t, row.New, startup[1].Kernels)
+	all, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2})
+	require.NoError(t, err)
+	many, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2}, moe.WithDecode(0))
+	require.NoError(t, err)
+	require.Equal(t, []int{len(many), len(all)}, []int{row.New, startup[1].Kernels}, "a layer starts with all kernels, rows have many tokens")
 	for _, s := range startup {
 		require.Positive(t, s.ColdMS)
 		require.Positive(t, s.WarmMS)
