@@ -1,6 +1,9 @@
 package emu
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // Rates are given for the time on the clock and for the time that this process
 // spent on CPUs, which other work on the machine does not stretch. Run with
@@ -22,13 +25,19 @@ func rates(b *testing.B, p *program, work float64, unit string) {
 	}
 }
 
-// BenchmarkPipeline is a product of 64 rows by wgmma m64n256k16, fed by TMA.
+// BenchmarkPipeline is a product of 64 rows by wgmma m64n256k16, fed by TMA: by one
+// CTA, of which a second core multiplies a part, and by eight, each the same.
 func BenchmarkPipeline(b *testing.B) {
-	g := gemm{n: 256, stages: 3}
-	p := g.build(b)
-	const steps = 16
-	g.arguments(p, steps)
-	rates(b, p, 2*64*256*gemmDepth*steps*1e-9, "GFLOP")
+	for _, ctas := range []int{1, 8} {
+		b.Run(fmt.Sprintf("CTAs=%d", ctas), func(b *testing.B) {
+			g := gemm{n: 256, stages: 3}
+			p := g.build(b)
+			const steps = 16
+			g.arguments(p, steps)
+			p.launch.Grid[0] = ctas
+			rates(b, p, float64(ctas)*2*64*256*gemmDepth*steps*1e-9, "GFLOP")
+		})
+	}
 }
 
 // scalarLoops are loops of a kernel of one warp, with the instructions of a turn.

@@ -174,7 +174,7 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	}
 	var wg, helping sync.WaitGroup
 	if spare := int64(workers) - g.clusters; spare > 0 && len(k.classes) > 0 {
-		g.helpers = make(chan *warp)
+		g.helpers = make(chan *warp, int(g.clusters)*g.cluster.Count()*((g.threads+warpLanes-1)/warpLanes))
 		for range spare {
 			helping.Go(func() { help(g.helpers) })
 		}

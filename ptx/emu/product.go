@@ -47,6 +47,7 @@ type productQueue struct {
 	done    sync.Cond
 	list    []*product
 	running bool // some goroutine multiplies
+	offered bool // to the helpers, none of which has come yet
 }
 
 // multiply adds a product to the warp's accumulator, now or a little later.
@@ -63,15 +64,13 @@ func (w *warp) multiply(p *product) {
 		q.done.Wait()
 	}
 	q.list = append(q.list, p)
-	if !q.running {
-		select {
-		case helpers <- w:
-			q.running = true
-		default: // all are busy: the products wait, or are multiplied here
-			if len(q.list) >= maxProducts {
-				q.run(w)
-			}
-		}
+	switch {
+	case q.running:
+	case !q.offered:
+		q.offered = true
+		helpers <- w // which has room for every warp
+	case len(q.list) >= maxProducts: // all are busy
+		q.run(w)
 	}
 	q.mu.Unlock()
 }
@@ -141,8 +140,11 @@ func (w *warp) settle() {
 // help multiplies for warps until there are no more.
 func help(warps <-chan *warp) {
 	for w := range warps {
-		w.products.mu.Lock()
-		w.products.run(w)
-		w.products.mu.Unlock()
+		q := &w.products
+		q.mu.Lock()
+		if q.offered = false; !q.running {
+			q.run(w)
+		}
+		q.mu.Unlock()
 	}
 }
