@@ -68,9 +68,9 @@ class Nothing(torch.autograd.Function):
 def parts(layer, x) -> None:
     """Prints what a call of the module is made of."""
     library, c = _library.library(), layer.config
-    inference = _plans.find(_plans.Inference, x, c.key, False, False)
+    inference = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, False)
     # A pass of a function that gives 1 at once: all but the pass itself.
-    looked = _plans.Inference(_library.layer(c.key, f"cuda:{x.get_device()}"), (2, x.get_device()), False, False)
+    looked = _plans.Inference(_library.layer(c.key, f"cuda:{x.get_device()}"), (2, x.get_device()), _plans.ROUTER, False)
     looked._struct.queue = ctypes.cast(library.sm_abi, ctypes.c_void_p).value
     weights = [None] * len(_weights.WEIGHTS)
     for name, w in (("router", layer.gate.weight), ("w1", layer.experts.gate_up_proj), ("w2", layer.experts.down_proj)):
@@ -80,7 +80,7 @@ def parts(layer, x) -> None:
     calls = {
         "the call of a module that does nothing": lambda: nothing(x),
         "room for the output": lambda: torch.empty_like(x),
-        "the plan": lambda: _plans.find(_plans.Inference, x, c.key, False, False),
+        "the plan": lambda: _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, False),
         "looking at the tensors, and a workspace": lambda: looked.queue(x, o, None, *weights),
         "that and the pass": lambda: inference.queue(x, o, None, *weights),
         "moe": lambda: sonicmoe_go.moe(x, weights[0], layer.experts.gate_up_proj, layer.experts.down_proj, c),

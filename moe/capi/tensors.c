@@ -43,7 +43,7 @@ static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data +
 
 /* Whether a tensor's rows lie densely: where a layer has tokens the tensor may have
  * batches of sequences. */
-static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, int64_t tokens) {
+static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work of) {
 	if (t->device.type != p->device_type || t->device.index != p->device_index) return 0;
 	int own = t->type.code == w->code && t->type.bits == w->bits;
 	int single = w->how & SM_ADDED && t->type.code == 2 && t->type.bits == 32;
@@ -54,11 +54,11 @@ static int fits(const sm_plan *p, const sm_wanted *w, const tensor *t, int64_t t
 		step *= t->shape[i];
 		if (i < t->rank - 1) rows *= t->shape[i];
 	}
-	if (w->how & SM_ROWS) return t->rank > 1 && t->shape[t->rank - 1] == w->shape[1] && rows == tokens;
+	if (w->how & SM_ROWS) return t->rank > 1 && t->shape[t->rank - 1] == w->shape[1] && rows == of.tokens;
 	if (t->rank != w->rank) return 0;
 	if (w->how & SM_KEPT) return 1;
 	for (int i = 0; i < t->rank; i++)
-		if (t->shape[i] != (w->shape[i] < 0 ? tokens : w->shape[i])) return 0;
+		if (t->shape[i] != (w->shape[i] == -1 ? of.tokens : w->shape[i] == -2 ? of.entries : w->shape[i])) return 0;
 	return 1;
 }
 
@@ -79,11 +79,12 @@ static int known(void *object) {
 static void put(sm_pass *pass, int64_t field, uint64_t at) { memcpy(pass->bytes + field, &at, sizeof at); }
 
 /* Lays out the parts of a pass from an address on, and gives their bytes. */
-static int64_t lay_parts(const sm_plan *p, sm_pass *pass, uint64_t from) {
+static int64_t lay_parts(const sm_plan *p, sm_pass *pass, sm_work of, uint64_t from) {
 	int64_t at = 0;
 	for (uint32_t i = 0; i < p->parts_count; i++) {
-		put(pass, p->parts[i].field, from + (uint64_t)at);
-		at += (p->parts[i].token_bytes * pass->forward.tokens + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN;
+		const sm_part *part = &p->parts[i];
+		put(pass, part->field, from + (uint64_t)at);
+		at += (part->token_bytes * of.tokens + part->entry_bytes * of.entries + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN;
 	}
 	return at;
 }
@@ -92,8 +93,8 @@ static int64_t lay_parts(const sm_plan *p, sm_pass *pass, uint64_t from) {
 static int32_t gradient_type(const tensor *t) { return t->type.code == 4 ? SM_BF16 : t->type.bits == 32 ? SM_F32 : SM_F16; }
 
 /* Takes a tensor that is what is wanted into a pass. */
-static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_pass *pass) {
-	if (w->how & SM_KEPT) return lay_parts(p, pass, address(t)) <= t->shape[0];
+static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_work of, sm_pass *pass) {
+	if (w->how & SM_KEPT) return lay_parts(p, pass, of, address(t)) <= t->shape[0];
 	put(pass, w->field, address(t));
 	if (w->how & SM_GRADIENT) {
 		sm_gradient g = {address(t), gradient_type(t), (w->how & SM_ADDED) != 0};
@@ -102,8 +103,8 @@ static int taken(const sm_plan *p, const sm_wanted *w, const tensor *t, sm_pass 
 	return 1;
 }
 
-/* Writes the tensors' addresses to a pass, and the stream; 0 where one is not what is wanted. */
-static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass) {
+/* Writes the tensors' addresses to a pass, how much they are, and the stream; 0 where one is not what is wanted. */
+static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass, sm_work *of) {
 	const exchange *dl = python.exchange;
 	for (uint32_t i = 0; i < p->count; i++) {
 		const sm_wanted *w = &p->wanted[i];
@@ -113,8 +114,14 @@ static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass) {
 		}
 		tensor t;
 		if (w->rank == 0 || !known(tensors[i]) || dl->borrow(tensors[i], &t) != 0) return 0;
-		if (i == 0) pass->forward.tokens = tokens_of(&t);
-		if (!fits(p, w, &t, pass->forward.tokens) || !taken(p, w, &t, pass)) return 0;
+		if (i == 0) of->tokens = tokens_of(&t);
+		if (w->how & SM_LISTED) of->entries = t.rank == 1 ? t.shape[0] : 0;
+		if (!fits(p, w, &t, *of) || !taken(p, w, &t, *of, pass)) return 0;
+	}
+	pass->forward.tokens = of->tokens;
+	if (p->entries != 0) {
+		if (of->entries == 0) return 0;
+		put(pass, p->entries, (uint64_t)of->entries);
 	}
 	void *stream = NULL;
 	if (dl->current_stream(p->device_type, p->device_index, &stream) != 0) return 0;
@@ -122,18 +129,18 @@ static int filled(const sm_plan *p, void *const *tensors, sm_pass *pass) {
 	return 1;
 }
 
-/* The bytes of workspace that a pass needs, less than 0 where the layer refuses so many tokens. */
-static int64_t workspace_of(sm_plan *p, int64_t tokens) {
+/* The bytes of workspace that a pass needs, less than 0 where the layer refuses so much work. */
+static int64_t workspace_of(sm_plan *p, sm_work of) {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	sm_sizes_of s = {.size = sizeof s};
-	sm_known *known = &p->known[tokens % SM_KNOWN_SIZES];
+	sm_known *known = &p->known[(of.tokens + of.entries) % SM_KNOWN_SIZES];
 	int64_t bytes = -1;
 	pthread_mutex_lock(&lock);
-	if (known->bytes == 0 || known->tokens != tokens) {
-		if (p->sizes(p->layer, tokens, 0, &s) == SM_OK)
-			*known = (sm_known){tokens, ((p->backward ? s.backward_workspace : s.workspace) + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN};
+	if (known->bytes == 0 || known->of.tokens != of.tokens || known->of.entries != of.entries) {
+		if (p->sizes(p->layer, of.tokens, of.entries, &s) == SM_OK)
+			*known = (sm_known){of, ((p->backward ? s.backward_workspace : s.workspace) + SM_PART_ALIGN - 1) & -(int64_t)SM_PART_ALIGN};
 	}
-	if (known->tokens == tokens && known->bytes != 0) bytes = known->bytes;
+	if (known->of.tokens == of.tokens && known->of.entries == of.entries && known->bytes != 0) bytes = known->bytes;
 	pthread_mutex_unlock(&lock);
 	return bytes;
 }
@@ -142,25 +149,26 @@ static void no_room(void *context, const char *kind, const char *text) { (void)c
 
 /* Gives a pass its workspace, which the caller releases, and behind it room for parts that
  * nothing keeps. NULL where there is none. */
-static owned *lend_workspace(sm_plan *p, sm_pass *pass) {
+static owned *lend_workspace(sm_plan *p, sm_work of, sm_pass *pass) {
 	const exchange *dl = python.exchange;
-	int64_t need = workspace_of(p, pass->forward.tokens);
+	int64_t need = workspace_of(p, of);
 	if (need < 0 || dl->allocate == NULL) return NULL;
-	int64_t bytes = p->kept ? need : need + lay_parts(p, pass, 0);
+	int64_t bytes = p->kept ? need : need + lay_parts(p, pass, of, 0);
 	tensor like = {.device = {p->device_type, p->device_index}, .rank = 1, .type = {1, 8, 1}, .shape = &bytes};
 	owned *room = NULL;
 	if (dl->allocate(&like, &room, NULL, no_room) != 0 || room == NULL) return NULL;
 	pass->forward.workspace = address(&room->of);
 	pass->forward.workspace_bytes = need;
-	if (!p->kept) lay_parts(p, pass, pass->forward.workspace + (uint64_t)need);
+	if (!p->kept) lay_parts(p, pass, of, pass->forward.workspace + (uint64_t)need);
 	return room;
 }
 
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
 	sm_plan *p = python.pointer_in(capsule, NULL);
 	sm_pass pass = p->pass;
+	sm_work of = {0, 0};
 	owned *room = NULL;
-	if (count != p->count || !filled(p, tensors, &pass) || (room = lend_workspace(p, &pass)) == NULL) {
+	if (count != p->count || !filled(p, tensors, &pass, &of) || (room = lend_workspace(p, of, &pass)) == NULL) {
 		python.unraise();
 		return python.number(-1);
 	}

@@ -22,7 +22,8 @@ enum {
 	SM_OPTIONAL = 2, /* may be None */
 	SM_GRADIENT = 4, /* its field is an sm_gradient */
 	SM_ADDED = 8,    /* and what is there is added to: f32 too */
-	SM_KEPT = 16     /* bytes that hold the plan's parts */
+	SM_KEPT = 16,    /* bytes that hold the plan's parts */
+	SM_LISTED = 32   /* its length is the number of entries */
 };
 
 /* What a tensor of a pass must be, and where in the pass its address goes. */
@@ -32,13 +33,13 @@ typedef struct sm_wanted {
 	uint8_t bits;
 	uint8_t rank;     /* 0 where there must be None */
 	uint8_t how;
-	int64_t shape[3]; /* -1 is the number of tokens */
+	int64_t shape[3]; /* -1 is the number of tokens, -2 that of entries */
 } sm_wanted;
 
-/* Memory of a pass that is no tensor of its own: so many bytes a token, at a multiple of
- * SM_PART_ALIGN. */
+/* Memory of a pass that is no tensor of its own: so many bytes a token and an entry, at a
+ * multiple of SM_PART_ALIGN. */
 typedef struct sm_part {
-	int64_t field, token_bytes;
+	int64_t field, token_bytes, entry_bytes;
 } sm_part;
 
 enum { SM_PART_ALIGN = 256 };
@@ -50,9 +51,15 @@ typedef union sm_pass {
 	unsigned char bytes[sizeof(sm_backward_pass)];
 } sm_pass;
 
-/* The workspace of so many tokens; 0 bytes is not known. */
+/* How much a pass has to do; a pass without a list has no entries. */
+typedef struct sm_work {
+	int64_t tokens, entries;
+} sm_work;
+
+/* The workspace of so much work; 0 bytes is not known. */
 typedef struct sm_known {
-	int64_t tokens, bytes;
+	sm_work of;
+	int64_t bytes;
 } sm_known;
 
 /* What a process with Python has, once for all plans. */
@@ -80,12 +87,13 @@ typedef struct sm_plan {
 	sm_status (*sizes)(sm_handle, int64_t tokens, int64_t entries, sm_sizes_of *);
 	int32_t device_type, device_index;
 	uint32_t backward;    /* not 0: the pass is an sm_backward_pass */
+	uint32_t entries;     /* where in the pass their number goes, 0 without a list */
 	uint32_t count;       /* of wanted */
 	uint32_t parts_count; /* of parts */
 	uint32_t kept;        /* not 0: the parts lie in the tensor that is SM_KEPT, else behind the workspace */
 	sm_wanted wanted[SM_TENSORS];
 	sm_part parts[SM_PARTS];
-	sm_known known[SM_KNOWN_SIZES]; /* each at its tokens modulo SM_KNOWN_SIZES */
+	sm_known known[SM_KNOWN_SIZES]; /* each at its tokens and entries modulo SM_KNOWN_SIZES */
 	sm_pass pass;                   /* before its tensors are known */
 } sm_plan;
 

@@ -191,7 +191,7 @@ _INVALID = 1
 
 
 class _State:
-    """What this process has loaded."""
+    """What this process has loaded, and what it has planned."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -202,13 +202,13 @@ class _State:
         self.plans = {}
 
 
-_state = _State()
+current = _State()
 
 
 def _after_fork():
-    forked = _state.library is not None or _state.forked
-    _state.__init__()  # the lock may have been held by a thread that is not here
-    _state.forked = forked
+    forked = current.library is not None or current.forked
+    current.__init__()  # the lock may have been held by a thread that is not here
+    current.forked = forked
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -224,15 +224,10 @@ def bundle() -> Path:
     return Path(path()).with_name("models.bundle")
 
 
-def plans() -> dict:
-    """What this process has planned: it goes with the process's layers."""
-    return _state.plans
-
-
 def library() -> ctypes.CDLL:
     """The loaded library."""
-    if _state.library is None:
-        if _state.forked:
+    if current.library is None:
+        if current.forked:
             raise Error(
                 "this process was forked from one that had used sonicmoe_go, which can't go on here: start workers with "
                 "multiprocessing's 'spawn' or 'forkserver', or use sonicmoe_go in the children only"
@@ -248,8 +243,8 @@ def library() -> ctypes.CDLL:
         if bundle().exists() and lib.sm_add_bundle(os.fsencode(bundle())):
             said = lib.sm_error_text().decode("utf-8", "replace")
             warnings.warn(f"kernels of known models are compiled, for those of the package can't be used: {said}", stacklevel=2)
-        _state.library = lib
-    return _state.library
+        current.library = lib
+    return current.library
 
 
 def check(status: int) -> None:
@@ -261,12 +256,12 @@ def check(status: int) -> None:
 
 def device(name: str) -> int:
     """The handle of an open device: "cuda:0", or "emulated"."""
-    with _state.lock:
-        handle = _state.devices.get(name)
+    with current.lock:
+        handle = current.devices.get(name)
         if handle is None:
             out = _handle()
             check(library().sm_open(name.encode(), out))
-            handle = _state.devices[name] = out.value
+            handle = current.devices[name] = out.value
         return handle
 
 
@@ -322,10 +317,10 @@ class Layer:
 
 def layer(key: str, name: str) -> Layer:
     """The layer of a configuration's key on a device, made at the first call."""
-    found = _state.layers.get((key, name))
+    found = current.layers.get((key, name))
     if found is None:
         made = Layer(Config.of(key), name)
-        found = _state.layers.setdefault((key, name), made)
+        found = current.layers.setdefault((key, name), made)
         if found is not made:  # another thread made it too
             check(library().sm_close(made.handle))
     return found

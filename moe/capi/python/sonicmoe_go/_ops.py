@@ -66,9 +66,9 @@ def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, 
     """Output and logits of forward, of x [..., d], that none but autograd follows: where the library itself finds all as
     it should be, None where it does not."""
     if torch.is_grad_enabled() and _any_requires_grad(x, weights):
-        plan = _plans.find(_plans.Training, x, c.key, False, logits, balance, z_loss)
+        plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss)
         return plan and _train(plan, x, *weights)
-    plan = _plans.find(_plans.Inference, x, c.key, False, logits)
+    plan = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, logits)
     if plan is None:
         return None
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
@@ -248,17 +248,18 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
     check_routing(c, x, scores, expert_ids, tokens)
 
 
-def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, weights: Weights, config: str) -> Tensor | None:
+def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor | None:
     """short of experts."""
+    routing, given = (_plans.GIVEN, (scores, expert_ids)) if tokens is None else (_plans.LISTED, (scores, expert_ids, tokens))
     if torch.is_grad_enabled() and (scores.requires_grad or _any_requires_grad(x, weights)):
-        plan = _plans.find(_plans.Training, x, config, True, False, 0.0, 0.0)
-        given = plan and _train(plan, x, scores, expert_ids, *weights)
-        return given and given[0]
-    plan = _plans.find(_plans.Inference, x, config, True, False)
+        plan = _plans.find(_plans.Training, x, config, routing, False, 0.0, 0.0)
+        trained = plan and _train(plan, x, *given, *weights)
+        return trained and trained[0]
+    plan = _plans.find(_plans.Inference, x, config, routing, False)
     if plan is None:
         return None
     o = torch.empty_like(x)
-    status = plan.queue(x, o, None, scores, expert_ids, *weights)
+    status = plan.queue(x, o, None, *given, *weights)
     return o if status == 0 else _refused(status)
 
 
@@ -395,7 +396,8 @@ class _Trained(torch.autograd.Function):
     def forward(ctx, plan, x, *tensors):
         c = plan.config
         o, l_out = torch.empty_like(x), _new_logits(c, x) if plan.logits else None
-        kept = torch.empty(plan.kept_bytes(x.numel() // c.hidden), dtype=torch.uint8, device=x.device)
+        entries = tensors[0].numel() if plan.listed else 0
+        kept = torch.empty(plan.kept_bytes(x.numel() // c.hidden, entries), dtype=torch.uint8, device=x.device)
         if status := plan.forward.queue(x, o, l_out, kept, *tensors):
             _refused(status)
             raise _Refused

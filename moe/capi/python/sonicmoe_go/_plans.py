@@ -20,7 +20,7 @@ from ._weights import DTYPES, expert_shapes, shapes
 _DLPACK_TYPES = {torch.uint8: (1, 8), torch.int32: (0, 32), torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16)}
 _CUDA = 2  # as DLPack numbers devices
 _TENSORS, _PARTS, _PART_ALIGN, _KNOWN_SIZES = 52, 5, 256, 64
-_ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT = 1, 2, 4, 8, 16
+_ROWS, _OPTIONAL, _GRADIENT, _ADDED, _KEPT, _LISTED = 1, 2, 4, 8, 16, 32
 _FASTCALL = 0x80
 
 
@@ -31,15 +31,15 @@ def _struct(name: str, /, **fields) -> type[ctypes.Structure]:
 _pointer, _u8, _i32, _u32, _i64, _u64 = ctypes.c_void_p, ctypes.c_uint8, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
 # sm_wanted, sm_part, sm_known, sm_python and sm_plan, and Python's PyMethodDef.
 _Wanted = _struct("_Wanted", field=_u32, code=_u8, bits=_u8, rank=_u8, how=_u8, shape=_i64 * 3)
-_Part = _struct("_Part", field=_i64, token_bytes=_i64)
-_Known = _struct("_Known", tokens=_i64, bytes=_i64)
+_Part = _struct("_Part", field=_i64, token_bytes=_i64, entry_bytes=_i64)
+_Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
     forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer,
 )  # fmt: skip
 _Plan = _struct(
-    "_Plan", layer=_u64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, backward=_u32, count=_u32,
-    parts_count=_u32, kept=_u32, wanted=_Wanted * _TENSORS, parts=_Part * _PARTS, known=_Known * _KNOWN_SIZES,
+    "_Plan", layer=_u64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, backward=_u32, entries=_u32,
+    count=_u32, parts_count=_u32, kept=_u32, wanted=_Wanted * _TENSORS, parts=_Part * _PARTS, known=_Known * _KNOWN_SIZES,
     begins=_u64, rest=_u8 * (_passes.size_of(backward=True) - 8),
 )  # fmt: skip
 _Method = _struct("_Method", name=ctypes.c_char_p, function=_pointer, flags=ctypes.c_int, doc=ctypes.c_char_p)
@@ -80,8 +80,8 @@ def _method() -> _Method:
 
 # Of a tensor of a pass: the field of its address, its type, None where there must be none, its shape, how it is taken.
 Wanted = tuple[str, torch.dtype | None, tuple[int, ...], int]
-# Of memory that is no tensor of its own: the field of its address, its bytes a token.
-Part = tuple[str, int]
+# Of memory that is no tensor of its own: the field of its address, its bytes a token and an entry.
+Part = tuple[str, int, int]
 
 
 class Plan:
@@ -98,8 +98,8 @@ class Plan:
         wanted, parts, backward = list(wanted), list(parts), fields is _passes.BACKWARD
         self._struct = s = _Plan(
             layer=l.handle, queue=function, sizes=_address(_library.library().sm_sizes), device_type=device[0], device_index=device[1],
-            backward=backward, count=len(wanted), parts_count=len(parts), kept=any(how & _KEPT for *_, how in wanted),
-            begins=_passes.size_of(backward),
+            backward=backward, entries=fields["entries"] * any(how & _LISTED for *_, how in wanted), count=len(wanted),
+            parts_count=len(parts), kept=any(how & _KEPT for *_, how in wanted), begins=_passes.size_of(backward),
         )  # fmt: skip
         for w, (name, dtype, shape, how) in zip(s.wanted, wanted):
             w.field, w.how = fields.get(name, 0), how
@@ -107,8 +107,8 @@ class Plan:
                 w.code, w.bits = _DLPACK_TYPES[dtype]
                 w.shape[: len(shape)] = shape
                 w.rank = len(shape)
-        for p, (name, token_bytes) in zip(s.parts, parts):
-            p.field, p.token_bytes = fields[name], token_bytes
+        for p, (name, token_bytes, entry_bytes) in zip(s.parts, parts):
+            p.field, p.token_bytes, p.entry_bytes = fields[name], token_bytes, entry_bytes
         for name, value in constants.items():
             ctypes.c_double.from_buffer(s, _Plan.begins.offset + fields[name]).value = value
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
@@ -118,16 +118,23 @@ class Plan:
         self.queue = function(_method(), capsule(ctypes.addressof(s), None, None), None)
 
 
-def _operands(c: Config, routed: bool) -> list[Wanted]:
+# Who chooses the experts of a pass: its router, or the caller, top_k for each token or in a list.
+ROUTER, GIVEN, LISTED = range(3)
+
+
+def _operands(c: Config, routing: int) -> list[Wanted]:
     """What comes behind x in a pass: the caller's routing, and weights."""
-    chosen = (-1, c.top_k)
-    routing = [("scores", torch.float32, chosen, 0), ("expert_ids", torch.int32, chosen, 0)]
-    return (routing if routed else []) + [(*of, 0) for of in (expert_shapes if routed else shapes)(c)]
+    if routing == ROUTER:
+        return [(*of, 0) for of in shapes(c)]
+    listed = routing == LISTED
+    each = (-2,) if listed else (-1, c.top_k)
+    given = [("scores", torch.float32, each, _LISTED * listed), ("expert_ids", torch.int32, each, 0)]
+    return given + [("token_indices", torch.int32, each, 0)] * listed + [(*of, 0) for of in expert_shapes(c)]
 
 
-def _routing(c: Config) -> list[Part]:
+def _chosen(c: Config) -> list[Part]:
     """The scores and ids of a pass that routes itself."""
-    return [("scores", 4 * c.top_k), ("expert_ids", 4 * c.top_k)]
+    return [("scores", 4 * c.top_k, 0), ("expert_ids", 4 * c.top_k, 0)]
 
 
 def _given(c: Config, logits: bool) -> list[Wanted]:
@@ -139,9 +146,9 @@ def _given(c: Config, logits: bool) -> list[Wanted]:
 class Inference(Plan):
     """x, o, logits, and the operands: a forward pass that nothing follows."""
 
-    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool):
-        c = l.config
-        wanted, parts = [*_given(c, logits), *_operands(c, routed)], [] if routed else _routing(c)
+    def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool):
+        c, routed = l.config, routing != ROUTER
+        wanted, parts = [*_given(c, logits), *_operands(c, routing)], [] if routed else _chosen(c)
         super().__init__(l, l.address("experts" if routed else "forward"), wanted, parts, device)
 
 
@@ -149,20 +156,21 @@ class Training:
     """A forward pass of x, o, logits, what it keeps and those operands that there are. Then backward of d_o, d_logits, those
     without o, and room for dx, for gradients of the operands, and for those that are added to what is there."""
 
-    def __init__(self, l: _library.Layer, device: tuple[int, int], routed: bool, logits: bool, balance: float, z_loss: float):
-        self.config, self.routed, self.logits = l.config, routed, logits
-        c = l.config
+    def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float):
+        self.config, self.logits = l.config, logits
+        c, routed, listed = l.config, routing != ROUTER, routing == LISTED
         # What backward must be given again lies in one tensor: every tensor costs the host as much as half a kernel.
         width = DTYPES[c.type].itemsize
-        parts = [("h", c.top_k * c.h_width * width)]
+        row = c.h_width * width
+        parts = [("h", 0, row) if listed else ("h", c.top_k * row, 0)]
         if c.shared_experts:
-            parts.append(("shared_h", c.shared_experts * c.h_width * width))
+            parts.append(("shared_h", c.shared_experts * row, 0))
         if not routed:
-            parts += _routing(c)
+            parts += _chosen(c)
             if not logits and (balance or z_loss or c.saves_logits):
-                parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize))
-        self.bytes = tuple(n for _, n in parts)
-        (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routed)
+                parts.append(("logits", c.num_experts * DTYPES[c.logits].itemsize, 0))
+        self.bytes, self.listed = tuple(n for _, *n in parts), listed
+        (x, o, l_out), kept, operands = _given(c, logits), ("kept", torch.uint8, (-1,), _KEPT), _operands(c, routing)
         # None costs autograd as much as a tensor.
         self.there = [dtype is not None for _, dtype, *_ in operands]
         operands = [of for of, there in zip(operands, self.there) if there]
@@ -175,8 +183,8 @@ class Training:
             del self.names[self.bias_at], operands[self.bias_at]
         gradients, into = [("dx", *x[1:3], _ROWS | _OPTIONAL)], []
         for name, dtype, shape, _ in operands:
-            weight = name not in ("scores", "expert_ids")
-            dtype = None if name == "expert_ids" else dtype
+            weight = name not in ("scores", "expert_ids", "token_indices")
+            dtype = dtype if weight or name == "scores" else None
             gradients.append(("d_" + name, dtype, shape, _OPTIONAL | _GRADIENT * weight))
             into.append(("d_" + name, dtype if weight else None, shape, _OPTIONAL | _GRADIENT | _ADDED))
         d_logits = ("d_logits", torch.float32 if logits else None, (-1, c.num_experts), _OPTIONAL)
@@ -184,19 +192,20 @@ class Training:
         function = l.address("experts_backward" if routed else "backward")
         self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, balance=balance, z_loss=z_loss)
 
-    def kept_bytes(self, tokens: int) -> int:
-        """The bytes of what a forward pass of so many tokens keeps."""
-        return sum(n * tokens + _PART_ALIGN - 1 & -_PART_ALIGN for n in self.bytes)
+    def kept_bytes(self, tokens: int, entries: int = 0) -> int:
+        """The bytes of what a forward pass of so many tokens keeps, and of a list of so many entries."""
+        return sum(n * tokens + m * entries + _PART_ALIGN - 1 & -_PART_ALIGN for n, m in self.bytes)
 
 
-def find(kind: type, x: Tensor, key: str, routed: bool, logits: bool, *losses: float) -> Inference | Training | None:
+def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float) -> Inference | Training | None:
     """The plan of a kind of passes on x; None where the way of _passes must be gone."""
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
     if index < 0 or index != torch._C._cuda_getDevice():
         return None
-    plans, which = _library.plans(), (kind, index, key, routed, logits, *losses)
-    found = plans.get(which)
+    which = kind, index, key, routing, logits, losses
+    found = _library.current.plans.get(which)
     if found is None and x.is_cuda and _exchange():
-        found = plans[which] = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routed, logits, *losses)
+        found = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routing, logits, *losses)
+        _library.current.plans[which] = found
     return found

@@ -90,7 +90,7 @@ def moe_experts(
 def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
     """moe_experts of a configuration's key, with weights in the order of the operators."""
     if not _ops.watched():
-        given = _ops.short_experts(x, scores, expert_ids, weights, key) if tokens is None and x.dim() == 2 else None
+        given = _ops.short_experts(x, scores, expert_ids, tokens, weights, key) if x.dim() == 2 else None
         if given is not None:
             return given
     if _ops.eager(x, scores, *weights):

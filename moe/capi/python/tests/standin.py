@@ -59,6 +59,7 @@ class StandIn:
     def _bytes(self, got: dict, name: str) -> int | None:
         """How many lie at an address of a pass; None where a field is no address."""
         c, t = self.config, got["tokens"]
+        rows = got["entries"] or t * c.top_k
         own, logits = (DTYPES[n].itemsize for n in (c.type, c.logits))
         weights = {n: (math.prod(shape), dtype.itemsize) for n, dtype, shape in _weights.shapes(c) if dtype}
         if name in weights:
@@ -66,21 +67,21 @@ class StandIn:
         if name[:2] == "d_" and name[2:] in weights:
             return weights[name[2:]][0] * _BYTES[got[name, "how"][0]]
         return {
-            "workspace": got["workspace_bytes"], "h": t * c.top_k * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
+            "workspace": got["workspace_bytes"], "h": rows * c.h_width * own, "shared_h": t * c.shared_experts * c.h_width * own,
             "logits": t * c.num_experts * logits, "d_logits": t * c.num_experts * 4,
-            **dict.fromkeys(("x", "o", "d_o", "dx"), t * c.hidden * own), **dict.fromkeys(("scores", "expert_ids", "d_scores"), t * c.top_k * 4),
+            **dict.fromkeys(("x", "o", "d_o", "dx"), t * c.hidden * own), **dict.fromkeys(("scores", "expert_ids", "d_scores", "token_indices"), rows * 4),
         }.get(name)  # fmt: skip
 
 
 def use(monkeypatch) -> list:
     """Lets all that can go by plans go by them, on CPU tensors, and gives the passes that do."""
-    plans, passes = {}, []
+    plans, passes, layers = {}, [], []
 
     def find(kind, x, key, *of):
         if x.device.type != "cpu":
             return None
         if (kind, key, of) not in plans:
-            layer = StandIn(key)
+            layers.append(layer := StandIn(key))  # a plan holds addresses alone
             layer.passes = passes
             plans[kind, key, of] = kind(layer, (1, 0), *of)
         return plans[kind, key, of]

@@ -51,6 +51,7 @@ WHOLE = {
     (test_modules.test_from_hf, "qwen2_moe"): 2,
     (test_modules.test_from_hf, "gpt_oss"): 2,
     (test_half.test_module_in_half,): 2,
+    (test_modules.test_general_routing,): 3,
 }
 
 
@@ -81,7 +82,7 @@ class Noted(standin.StandIn):
 def plan():
     """A plan of inference, and the passes that it queued."""
     sonicmoe_go.emulate()
-    made = _plans.Inference(layer := Noted(CONFIG.key), (1, 0), False, False)
+    made = _plans.Inference(layer := Noted(CONFIG.key), (1, 0), _plans.ROUTER, False)
     made.layer = layer
     return made, layer.passes
 
@@ -108,7 +109,7 @@ def test_pass(plan):
 
 def test_training_keeps_its_parts_in_one_tensor():
     c = dataclasses.replace(CONFIG, shared_experts=1, score="sigmoid", selection_bias=True)
-    made = _plans.Training(layer := Noted(c.key), (1, 0), False, False, 0.5, 0.25)
+    made = _plans.Training(layer := Noted(c.key), (1, 0), _plans.ROUTER, False, 0.5, 0.25)
     x, o, *_ = tensors()
     weights = {name: torch.randn(shape).to(dtype) for name, dtype, shape in _weights.shapes(c) if dtype}
     bytes_of = {"h": 2 * TOKENS * 128 * 2, "shared_h": TOKENS * 128 * 2, "scores": TOKENS * 2 * 4, "expert_ids": TOKENS * 2 * 4, "logits": TOKENS * 4 * 2}
@@ -142,6 +143,39 @@ def test_training_keeps_its_parts_in_one_tensor():
     into["router"] = into["router"].half()
     assert made.backward.queue(o, *given, None, *gradients.values(), *into.values()) == -1
     assert len(layer.passes) == 3
+
+
+def test_lists():
+    """Sizes and rows of h go by a list's length, which all of its tensors have."""
+    c = dataclasses.replace(CONFIG, lists=True)
+    layer = Noted(c.key)
+    inference = _plans.Inference(layer, (1, 0), _plans.LISTED, False)
+    training = _plans.Training(layer, (1, 0), _plans.LISTED, False, 0.0, 0.0)
+    weights = [None if dtype is None else torch.randn(shape).to(dtype) for _, dtype, shape in _weights.expert_shapes(c)]
+    there = [w for w in weights if w is not None]
+
+    def given(tokens, entries):
+        rows = [torch.zeros(tokens, c.hidden, dtype=torch.bfloat16) for _ in range(2)]
+        return rows, [torch.zeros(entries, dtype=dtype) for dtype in (torch.float32, torch.int32, torch.int32)]
+
+    for tokens, entries in ((3, 7), (7, 3), (3, 71), (3, 7)):
+        rows, routing = given(tokens, entries)
+        kept = torch.empty(training.kept_bytes(tokens, entries), dtype=torch.uint8)
+        assert kept.numel() == entries * c.h_width * 2 + 255 & -256
+        assert inference.queue(*rows, None, *routing, *weights) == 0
+        assert training.forward.queue(*rows, None, kept, *routing, *there) == 0
+        none = [None] * (3 + len(there))
+        assert training.backward.queue(rows[0], None, rows[1], None, kept, *routing, *there, None, *none, *none) == 0
+        sizes = layer.real.sizes(tokens, entries)
+        for got, need in zip(layer.passes[-3:], (sizes.workspace, sizes.workspace, sizes.backward_workspace), strict=True):
+            assert (got["tokens"], got["entries"], got["workspace_bytes"]) == (tokens, entries, need + 255 & -256)
+            assert [got[n] for n in ("scores", "expert_ids", "token_indices")] == [t.data_ptr() for t in routing]
+    queued = len(layer.passes)
+    rows, (scores, ids, at) = given(3, 7)
+    empty = [t[:0] for t in (scores, ids, at)]
+    for wrong in ((scores, ids[1:], at), (scores, ids, at[1:]), (scores[1:], ids, at), (scores, ids, None), (scores[:, None], ids, at), empty):
+        assert inference.queue(*rows, None, *wrong, *weights) == -1
+    assert len(layer.passes) == queued
 
 
 def test_weights_of_another_configuration_do_not_train_by_a_plan(passes):
@@ -224,8 +258,8 @@ def test_what_does_not_fit_is_not_queued(plan, change):
 def test_error_of_a_pass(plan, monkeypatch):
     """What the library refuses is said in its words."""
     made, _ = plan
-    refused = _plans.Inference(made.layer.real, (1, 0), False, False)
-    refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 1)
+    refused = _plans.Inference(made.layer.real, (1, 0), _plans.ROUTER, False)
+    refused._struct.layer, refused._struct.known[TOKENS] = 0, (TOKENS, 0, 1)
     monkeypatch.setattr(_plans, "find", lambda *_: refused)
     x, _, _, router, *weights = tensors()
     with torch.no_grad(), pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
