@@ -22,16 +22,12 @@ const (
 // Without it a layer decides itself. Results are the same bits with any: a
 // token's depend on nothing else in the batch, nor on its size. New compiles no
 // kernel for more tokens than that: with 0 there is half as much to compile, of a
-// layer WithoutBackward a fifth. Layers whose W1 is in-out and interleaved, and
-// those with ScoreOnInput, have no such kernels.
+// layer WithoutBackward a fifth.
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.
 func (o options) decodeUpTo(c Config) int {
-	switch {
-	case !decode.Supports(c):
-		return 0
-	case o.decode != nil:
+	if o.decode != nil {
 		return *o.decode
 	}
 	return min(max(leastFew, fewRows*c.NumExperts/c.TopK), decode.MostTokens)
@@ -130,7 +126,7 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 			up = upInference
 		}
 		if err := launch(c, s, up, decode.UpArgs{
-			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
+			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
 		}); err != nil {
 			return err
 		}

@@ -43,12 +43,18 @@ var decodeConfigs = []moe.Config{
 	// Softmax over all, chosen by the router: its sums have one order.
 	{Hidden: 192, Intermediate: 64, NumExperts: 100, TopK: 6, Score: moe.SoftmaxAll, RouterBias: true},
 	{Hidden: 128, Intermediate: 64, NumExperts: 37, TopK: 3, Score: moe.SoftmaxAll, Logits: moe.LogitsF32},
+	// Gate and up in pairs, and scores on the input, of experts that the router or another kernel chooses.
+	{Hidden: 192, Intermediate: 128, NumExperts: 8, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true, Activation: moe.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
+	fp16(moe.Config{Hidden: 208, Intermediate: 112, NumExperts: 5, TopK: 3, WeightOrder: moe.InOut, GateUp: moe.Interleaved, Bias: true}),
+	{Hidden: 192, Intermediate: 64, NumExperts: 8, TopK: 1, WeightOrder: moe.InOut, Score: moe.Sigmoid, ScoreOnInput: true, SharedExperts: 1},
+	{Hidden: 128, Intermediate: 80, NumExperts: 6, TopK: 3, ScoreOnInput: true, Activation: moe.SiLU},
+	fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 2, WeightOrder: moe.InOut, GateUp: moe.Interleaved, ScoreOnInput: true}),
 }
 
 // A pass of the kernels for few tokens gives the bits of the kernels for many.
 func TestDecodeHasPrefillsBits(t *testing.T) {
 	for i, c := range decodeConfigs {
-		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}}[i]
+		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {65}}[i]
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}

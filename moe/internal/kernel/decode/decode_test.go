@@ -33,6 +33,8 @@ type up struct {
 	p              *kt.Packed
 	x              []uint16
 	w1, w3, b1, b3 []uint16
+	scores         []float32 // of rows
+	pairs          []uint32
 	rows, hValues  int
 }
 
@@ -40,6 +42,9 @@ func newUp(c spec.Config, p *kt.Packed) up {
 	c.NumExperts = len(p.Rows)
 	u := up{c: c, p: p, rows: len(p.Expert), hValues: len(p.Expert) * c.HWidth(),
 		x: reference.NewNormal(4, 1).Values(int64(p.Tokens * c.Hidden))}
+	for row := range u.rows { // those of the rows from the last one on
+		u.scores, u.pairs = append(u.scores, float32(row%7-2)/4), append(u.pairs, uint32(u.rows-1-row))
+	}
 	s := c.Shapes(0)
 	for i, of := range []struct {
 		values *[]uint16
@@ -52,7 +57,7 @@ func newUp(c spec.Config, p *kt.Packed) up {
 
 // hasWide: gate and up are sums of one stage, so that CTAs may be wide.
 func hasWide(c spec.Config) bool {
-	return !c.Activation.Gated() || c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart
+	return !c.Activation.Gated() || c.GateUp == spec.Interleaved || c.WeightOrder == spec.OutIn && c.GateUp != spec.Apart
 }
 
 // decode runs the kernel of few tokens.
@@ -60,7 +65,7 @@ func (u up) decode(b *kt.Bed, saveH, wide bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
-		A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
+		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
@@ -70,7 +75,7 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 	k := kernel.Up{Config: u.c, SaveH: true, Tiling: kernel.UpProduct.Space(driver.H200())[0]}
 	kt.Run(b, k, 2, kernel.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
-		A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
+		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
@@ -92,8 +97,12 @@ func TestUp(t *testing.T) {
 			{Hidden: 192, Intermediate: 128, WeightOrder: spec.InOut, GateUp: spec.Apart},
 			{Hidden: 128, Intermediate: 128, WeightOrder: spec.InOut, Activation: spec.ReLU2, Bias: true},
 			{Hidden: 192, Intermediate: 128, Activation: spec.SiLU, Bias: true},
+			{Hidden: 192, Intermediate: 192, WeightOrder: spec.InOut, GateUp: spec.Interleaved, Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 0.7},
+			{Hidden: 128, Intermediate: 128, ScoreOnInput: true},
+			{Hidden: 192, Intermediate: 64, WeightOrder: spec.InOut, GateUp: spec.Interleaved, ScoreOnInput: true},
+			{Hidden: 128, Intermediate: 128, Activation: spec.SiLU, ScoreOnInput: true},
 		} {
-			if testing.Short() && i > map[string]int{"few": 9, "many": 2, "widths": -1}[name] {
+			if testing.Short() && i > map[string]int{"few": 20, "many": 2, "widths": -1}[name] {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s %v", name, c), func(t *testing.T) {

@@ -73,7 +73,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		rowBytes := d.Hidden * tile.ElementBytes
 		column := func() ptx.U32 { return b.unit.MulI(unitRows).Add(f.Row) }
 		to := y.Index(b.row.Add(f.Column), rowBytes).Index(column(), tile.ElementBytes)
-		eachToken(k.Kernel, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
+		eachToken(k.Kernel, f, b, acc, nil, func(beyond int, parts [][2]ptx.F32) {
 			for i, v := range parts[0] {
 				is := ptx.True()
 				if d.inPart() {
@@ -90,7 +90,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 
 // DownKernel is the down-projection's, WideDownKernel for passes from [WideFrom] on.
 var (
-	DownKernel     = downKernel("decode-down", Supports, false)
+	DownKernel     = downKernel("decode-down", nil, false)
 	WideDownKernel = downKernel("decode-wide-down", hasWide, true)
 )
 

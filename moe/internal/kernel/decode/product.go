@@ -7,7 +7,6 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -58,10 +57,6 @@ const (
 	copyRows = 32 / gemm.LanesOfRow
 )
 
-// Supports reports whether the kernels of this package compute a layer: a neuron's
-// gate and up must be in boxes of their own or 8 by 8.
-func Supports(c spec.Config) bool { return !weights.InPairs(c) && !c.ScoreOnInput }
-
 // MostTokens are the tokens of a pass up to which these kernels were measured.
 const MostTokens = 512
 
@@ -81,7 +76,7 @@ func WideFrom(c spec.Config) int {
 }
 
 // hasWide: there are kernels whose CTAs are wide.
-func hasWide(c spec.Config) bool { return Supports(c) && WideFrom(c) > 0 }
+func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 
 // TableArgs are the arguments of both products: the table of row pairs, see
 // [schedule.Tiles], and the address of its length.
@@ -386,8 +381,9 @@ func (p *product) startSums(b block, acc [][]ptx.F32) {
 
 // eachToken runs body for each of the thread's tokens: its number in the block,
 // as a constant beyond that of the thread's first, and of each part the two sums
-// of it, 8 rows of weights apart.
-func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
+// of it, 8 rows of weights apart, or what join, where there is one, has a warp make of
+// them.
+func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join func(rows [2]ptx.F32) [2]ptx.F32, body func(beyond int, parts [][2]ptx.F32)) {
 	var from func(i int)
 	from = func(i int) {
 		if i == len(acc[0]) {
@@ -398,7 +394,11 @@ func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, body fu
 				beyond := 2*i + j
 				var parts [][2]ptx.F32
 				for _, sums := range acc {
-					parts = append(parts, [2]ptx.F32{sums[i+j], sums[i+2+j]})
+					rows := [2]ptx.F32{sums[i+j], sums[i+2+j]}
+					if join != nil {
+						rows = join(rows)
+					}
+					parts = append(parts, rows)
 				}
 				k.If(f.Column.AddI(beyond).Lt(b.rows), func() { body(beyond, parts) })
 			}

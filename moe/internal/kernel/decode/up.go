@@ -13,9 +13,10 @@ import (
 )
 
 // Up is the up-projection of few tokens: H = W1·X[rows] + b1, and A, the
-// activation of H. A thread holds both values of a neuron: each 16 rows of a unit
-// are gate and up of 8 neurons, or, where no box of TMA has both, gate and up of
-// 64 neurons come in stages of their own.
+// activation of H, or with ScoreOnInput of H times the row's score. A thread holds
+// both values of a neuron: each 16 rows of a unit are gate and up of 8 neurons, by
+// turns or in pairs of rows, which lanes then change with each other, or, where no box
+// of TMA has both, gate and up of 64 neurons come in stages of their own.
 type Up struct {
 	spec.Config
 	// SaveH stores H, which backward needs.
@@ -33,6 +34,9 @@ type UpArgs struct {
 	W1, W3 driver.DevicePtr
 	// B1 and B3 are their biases, [E, rows of W1] and [E, rows of W3].
 	B1, B3 driver.DevicePtr
+	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row: with
+	// ScoreOnInput.
+	Scores, Pairs driver.DevicePtr
 	// A is written, as [weights.A] has it: the activation.
 	A driver.DevicePtr
 	// H [R, 2n] is written where SaveH is set: gate, then up.
@@ -46,15 +50,21 @@ type UpArgs struct {
 // unit.
 const gateBlock = 8
 
-// byTurns: each 16 rows of a unit are gate and up of 8 neurons.
+// byTurns: each 16 rows of a unit are the gates of 8 neurons, then their ups.
 func (u Up) byTurns() bool {
 	m := units{weights.W1(u.Config)}
 	return m.hasPart() && !m.mnMajor()
 }
 
+// inPairs: each two rows of a unit are gate and up of a neuron.
+func (u Up) inPairs() bool { return weights.InPairs(u.Config) }
+
+// together: a unit has gate and up of its neurons.
+func (u Up) together() bool { return u.byTurns() || u.inPairs() }
+
 // neurons is how many a unit has.
 func (u Up) neurons() int {
-	if u.byTurns() {
+	if u.together() {
 		return unitRows / 2
 	}
 	return unitRows
@@ -62,7 +72,7 @@ func (u Up) neurons() int {
 
 // parts is the sums of a neuron that have stages of their own.
 func (u Up) parts() int {
-	if u.Activation.Gated() && !u.byTurns() {
+	if u.Activation.Gated() && !u.together() {
 		return 2
 	}
 	return 1
@@ -92,10 +102,12 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.Bias {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
-	a := k.Ptr(&k.Args.A)
-	var h ptx.Global
+	e := upEpilogue{Up: u, a: k.Ptr(&k.Args.A)}
 	if u.SaveH {
-		h = k.Ptr(&k.Args.H)
+		e.h = k.Ptr(&k.Args.H)
+	}
+	if u.ScoreOnInput {
+		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
 	p := newProduct(k.Kernel, shapeOf(u.Wide), element.Of(u.Config), k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
 	p.mnMajor = of.mnMajor()
@@ -114,7 +126,8 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 {
 		return ptx.LdGlobal[ptx.U32](gather.Index(row, 4))
 	}}
-	p.run(load, rows, func(b block, acc [][]ptx.F32) { u.store(p, b, acc, a, h) })
+	e.product = p
+	p.run(load, rows, e.store)
 	return k.Build()
 }
 
@@ -130,19 +143,49 @@ func (u Up) weightsMap(p driver.DevicePtr) driver.TensorMap {
 }
 
 // neuron gives the thread's first of a block; a thread has a second one, 8
-// further, unless gate and up come by turns.
+// further, unless a unit has gate and up.
 func (u Up) neuron(p *product) func(b block) ptx.U32 {
 	if u.byTurns() {
 		warp, line := p.thread.ShrI(5), p.thread.AndI(31).ShrI(2)
 		return func(b block) ptx.U32 { return b.unit.MulI(u.neurons()).Add(warp.MulI(gateBlock)).Add(line) }
 	}
 	row := tile.NewFragment(p.thread).Row
+	if u.inPairs() { // that of an even upper row, or of an odd lower one
+		own := row.ShrI(1).Add(row.AndI(1).MulI(gateBlock / 2))
+		return func(b block) ptx.U32 { return b.unit.MulI(u.neurons()).Add(own) }
+	}
 	return func(b block) ptx.U32 { return b.unit.MulI(unitRows).Add(row) }
+}
+
+// isOdd: the thread's rows are, which in pairs are ups.
+func (p *product) isOdd() ptx.Pred { return tile.NewFragment(p.thread).Row.AndI(1).NeI(0) }
+
+// join gives a thread gate and up of its neuron, where they are in pairs of rows: of
+// its upper row and its lower one it keeps the one and changes the other with
+// the lane that has the neighbouring rows. The whole warp takes part.
+func (u Up) join(p *product) func(rows [2]ptx.F32) [2]ptx.F32 {
+	if !u.inPairs() {
+		return nil
+	}
+	odd := p.isOdd()
+	return func(rows [2]ptx.F32) [2]ptx.F32 {
+		const lanesOfRow = 4
+		got := ptx.Select(odd, rows[0], rows[1]).Bits().ShflXor(lanesOfRow).AsF32()
+		return [2]ptx.F32{ptx.Select(odd, got, rows[0]), ptx.Select(odd, rows[1], got)}
+	}
 }
 
 // bias is what the thread's sums start from.
 func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
-	of, neuron := weights.B1(u.Config), u.neuron(p)(b)
+	of := weights.B1(u.Config)
+	if u.inPairs() { // as the rows
+		row := b.unit.MulI(unitRows).Add(tile.NewFragment(p.thread).Row)
+		if u.inPart() {
+			row = row.MinI(of.N - 9) // with the one 8 further
+		}
+		return [][2]ptx.F32{{of.Column(b1, b.expert, row)[0], of.Column(b1, b.expert, row.AddI(8))[0]}}
+	}
+	neuron := u.neuron(p)(b)
 	if u.inPart() { // past the last neurons, which 16 rows have or have not, are others' biases
 		neuron = neuron.MinI(u.Intermediate - u.neurons()/unitRows*8 - 1)
 	}
@@ -160,7 +203,7 @@ func (u Up) bias(p *product, b block, b1 []ptx.Global) [][2]ptx.F32 {
 
 // values are gate and up, or the one value, of each of the thread's neurons.
 func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
-	if u.byTurns() {
+	if u.together() {
 		return [][]ptx.F32{{parts[0][0], parts[0][1]}}
 	}
 	neurons := make([][]ptx.F32, 2)
@@ -172,36 +215,52 @@ func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	return neurons
 }
 
-// store stores A, and H where it is saved.
-func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
-	f, act := tile.NewFragment(p.thread), activation.Of(u.Config).Value
-	neuronOf, row := u.neuron(p), b.row.Add(f.Column)
+// upEpilogue stores A, and H where it is saved.
+type upEpilogue struct {
+	Up
+	*product
+	a, h ptx.Global
+	// scores and pairs are there with ScoreOnInput.
+	scores, pairs ptx.Global
+}
+
+func (e upEpilogue) store(b block, acc [][]ptx.F32) {
+	f, act := tile.NewFragment(e.thread), activation.Of(e.Config).Value
+	neuronOf, row := e.neuron(e.product), b.row.Add(f.Column)
 	neuron := neuronOf(b)
-	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
-	toA, toH := a.Index(row, aBytes).Index(neuron, tile.ElementBytes), h
-	if u.SaveH {
-		toH = h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
+	aBytes, hBytes := weights.A(e.Config).Elements()*tile.ElementBytes, e.HWidth()*tile.ElementBytes
+	toA, toH := e.a.Index(row, aBytes).Index(neuron, tile.ElementBytes), e.h
+	if e.SaveH {
+		toH = e.h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
 	}
-	eachToken(p.k, f, b, acc, func(beyond int, parts [][2]ptx.F32) {
-		for i, v := range u.values(parts) {
+	eachToken(e.k, f, b, acc, e.join(e.product), func(beyond int, parts [][2]ptx.F32) {
+		var score ptx.F32
+		if e.ScoreOnInput {
+			score = ptx.LdGlobal[ptx.F32](e.scores.Index(ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4).At(4*beyond)), 4))
+		}
+		for i, v := range e.values(parts) {
 			further := 8 * i * tile.ElementBytes
 			is := ptx.True()
-			if u.inPart() {
-				is = neuron.AddI(8 * i).LtI(u.Intermediate)
+			if e.inPart() {
+				is = neuron.AddI(8 * i).LtI(e.Intermediate)
 			}
 			storeH := func() {
 				for part, x := range v {
-					ptx.StGlobal(toH.At(beyond*hBytes+part*u.Intermediate*tile.ElementBytes+further), element.Of(u.Config).Round(x))
+					ptx.StGlobal(toH.At(beyond*hBytes+part*e.Intermediate*tile.ElementBytes+further), element.Of(e.Config).Round(x))
 				}
 			}
-			if u.SaveH {
-				p.k.If(is, storeH)
+			if e.SaveH {
+				e.k.If(is, storeH)
 			}
-			value := act(v[0], v[len(v)-1])
-			if u.inPart() {
+			gate, up := v[0], v[len(v)-1]
+			if e.ScoreOnInput {
+				gate, up = gate.Mul(score), up.Mul(score)
+			}
+			value := act(gate, up)
+			if e.inPart() {
 				value = ptx.Select(is, value, ptx.Float(0)) // A's rows are whole tiles
 			}
-			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(u.Config).Round(value))
+			ptx.StGlobal(toA.At(beyond*aBytes+further), element.Of(e.Config).Round(value))
 		}
 	})
 }
@@ -209,8 +268,8 @@ func (u Up) store(p *product, b block, acc [][]ptx.F32, a, h ptx.Global) {
 // UpKernel is for passes that keep H, UpInferenceKernel for those that don't, and the
 // wide ones for passes from [WideFrom] on.
 var (
-	UpKernel              = upKernel("decode-up", Supports, Up{SaveH: true})
-	UpInferenceKernel     = upKernel("decode-up-inference", Supports, Up{})
+	UpKernel              = upKernel("decode-up", nil, Up{SaveH: true})
+	UpInferenceKernel     = upKernel("decode-up-inference", nil, Up{})
 	WideUpKernel          = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
 	WideUpInferenceKernel = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
 )
