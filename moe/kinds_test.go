@@ -42,8 +42,8 @@ var kinds = []struct {
 // Every kind of routing, forward and backward, against float64.
 func TestRoutingKinds(t *testing.T) {
 	for i, g := range kinds {
-		if testing.Short() && i > 3 {
-			break
+		if testing.Short() && i != 0 && i != 2 && i != 3 {
+			continue
 		}
 		t.Run(g.name, func(t *testing.T) {
 			c := g.config

@@ -124,8 +124,8 @@ func (g routingIn) inputs() (x, router []uint16) {
 	return x, router
 }
 
-func (g routingIn) trial(t *testing.T, dev driver.Device) *trial.Trial {
-	l := newLayer(t, dev, g.config(), moe.WithoutBackward())
+func (g routingIn) trial(t *testing.T, dev driver.Device, few int) *trial.Trial {
+	l := newLayer(t, dev, g.config(), moe.WithoutBackward(), moe.WithDecode(few))
 	x, router := g.inputs()
 	s := g.config().Shapes(g.tokens)
 	tr, err := trial.FromHost(dev, l, g.tokens, x, reference.Weights{
@@ -210,10 +210,17 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 // Where tokens go, by name: first the choice, exactly, then the products.
 func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
-		for _, g := range routings() {
+		for i, g := range routings() {
+			if testing.Short() && element == moe.F16 && i%3 != 0 {
+				continue
+			}
 			g := routingIn{g, element, moe.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
-				tr := g.trial(t, testDevice(t))
+				few := 0
+				if !testing.Short() {
+					few = i % 2 * g.tokens // by the kernels for few tokens and for many in turns
+				}
+				tr := g.trial(t, testDevice(t), few)
 				r := forward(t, tr, tr.Args)
 				checkProducts(t, tr, r, g.checkRouting(t, r, g.tokens))
 				infer := forward(t, tr, tr.Inference())
@@ -227,11 +234,15 @@ func TestRoutings(t *testing.T) {
 // of what is no number; of few tokens too.
 func TestRoutingsOfKinds(t *testing.T) {
 	for i, g := range routings() {
-		for _, kind := range []moe.Score{moe.SoftmaxAll, moe.Sigmoid, moe.SqrtSoftplus} {
+		for j, kind := range []moe.Score{moe.SoftmaxAll, moe.Sigmoid, moe.SqrtSoftplus} {
+			if testing.Short() && (i+j)%3 != 0 {
+				continue // each of a third of them
+			}
 			g := routingIn{g, []moe.Type{moe.BF16, moe.F16}[i%2], kind}
 			t.Run(kind.String()+" "+g.name, func(t *testing.T) {
-				tr := g.trial(t, testDevice(t))
-				for _, tokens := range []int{g.tokens, 33} {
+				const few = 33
+				tr := g.trial(t, testDevice(t), few)
+				for _, tokens := range []int{g.tokens, few} {
 					require.NoError(t, tr.Poison())
 					require.NoError(t, tr.Call().Route(tr.Stream(), first(t, tr, tokens)))
 					require.NoError(t, tr.Stream().Synchronize(testContext(t)))
