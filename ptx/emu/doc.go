@@ -38,8 +38,8 @@
 // assembler may). mma.sync adds floats as wgmma does. Functions are called, by
 // address and by themselves too (functions.go); of those that the driver brings a
 // program, __assertfail is a fault that says the assertion, and printf prints nothing.
-// Tensor maps may lie in global memory, made field by field by tensormap.replace; who
-// writes and reads those is not looked at for races.
+// Tensor maps may lie in global memory, made field by field by tensormap.replace: who
+// uses one needs fence.proxy.tensormap between the changes and the use.
 // Not yet: sparse products and those of single bits,
 // mma.sync of doubles and of 4 bits.
 //

@@ -68,7 +68,7 @@ func bulkForms() map[isa.ID]handler {
 
 		isa.TensormapReplaceAddress: {exec: replaceInMap}, isa.TensormapReplaceRank: {exec: replaceInMap}, isa.TensormapReplaceStride: {exec: replaceInMap},
 		isa.TensormapReplaceDim: {exec: replaceInMap}, isa.TensormapReplaceMode: {exec: replaceInMap}, isa.TensormapCopy: {exec: copyMap},
-		isa.FenceTensormapAcquire: {exec: fence}, isa.FenceTensormapRelease: {exec: fence},
+		isa.FenceTensormapAcquire: {exec: acquireMaps}, isa.FenceTensormapRelease: {exec: releaseMaps},
 	}
 }
 
@@ -78,6 +78,9 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
 	var bytes []byte
 	if params := w.cta.cluster.grid.params; at < paramWindow {
 		bytes = w.cta.cluster.globalBytes(at, TensorMapBytes)
+		if bytes != nil && at%64 == 0 && w.touchMap(in, at, 1<<l, false, true) == failed {
+			return nil, false
+		}
 	} else if off := at - paramWindow; off+TensorMapBytes <= uint64(len(params)) {
 		bytes = params[off : off+TensorMapBytes]
 	}

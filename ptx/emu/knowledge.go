@@ -52,6 +52,9 @@ type moments struct {
 	// fenced is the part that the async proxy sees too, by fence.proxy.async: in
 	// shared and in global memory.
 	fenced, fencedGlobal clock
+	// mapsReleased and mapsAcquired are the parts that fence.proxy.tensormap, of
+	// release and then of acquire, shows who reads tensor maps.
+	mapsReleased, mapsAcquired clock
 }
 
 func (m *moments) join(o *moments) {
@@ -64,6 +67,8 @@ func (m *moments) join(o *moments) {
 	m.seen.join(o.seen)
 	m.fenced.join(o.fenced)
 	m.fencedGlobal.join(o.fencedGlobal)
+	m.mapsReleased.join(o.mapsReleased)
+	m.mapsAcquired.join(o.mapsAcquired)
 }
 
 // joinLanes joins what is known of the lanes of a component.
@@ -98,7 +103,7 @@ func (m *moments) upTo(component, lane int) uint32 {
 // lacks are those of lanes that made an access and are not known to be past it.
 func (m *moments) lacks(a *access, lanes uint32) (some uint32) {
 	of := m.lanes[a.component]
-	if of == nil || a.whole() {
+	if of == nil || a.whole() || a.each() {
 		return 0
 	}
 	for x := lanes; x != 0; x &= x - 1 {
@@ -117,11 +122,13 @@ func (m *moments) covers(o *moments) bool {
 			}
 		}
 	}
-	return m.seen.covers(o.seen) && m.fenced.covers(o.fenced) && m.fencedGlobal.covers(o.fencedGlobal)
+	return m.seen.covers(o.seen) && m.fenced.covers(o.fenced) && m.fencedGlobal.covers(o.fencedGlobal) &&
+		m.mapsReleased.covers(o.mapsReleased) && m.mapsAcquired.covers(o.mapsAcquired)
 }
 
 func (m *moments) clone() *moments {
-	return &moments{slices.Clone(m.seen), maps.Clone(m.lanes), slices.Clone(m.fenced), slices.Clone(m.fencedGlobal)}
+	return &moments{slices.Clone(m.seen), maps.Clone(m.lanes), slices.Clone(m.fenced), slices.Clone(m.fencedGlobal),
+		slices.Clone(m.mapsReleased), slices.Clone(m.mapsAcquired)}
 }
 
 // horizon is what is known of clusters by their numbers. It never changes, so
@@ -170,6 +177,8 @@ func (k *knowledge) clear() {
 	clear(k.lanes)
 	clear(k.fenced)
 	clear(k.fencedGlobal)
+	clear(k.mapsReleased)
+	clear(k.mapsAcquired)
 	k.far = nil
 }
 
@@ -217,12 +226,30 @@ func (k *knowledge) fence(shared, global bool) {
 		return
 	}
 	k.fencedGlobal.join(k.seen)
+	k.eachFar(func(m *moments) { m.fencedGlobal = m.seen })
+}
+
+// releaseMaps is fence.proxy.tensormap of release, acquireMaps the one of acquire.
+func (k *knowledge) releaseMaps() {
+	k.mapsReleased.join(k.seen)
+	k.eachFar(func(m *moments) { m.mapsReleased = m.seen })
+}
+
+func (k *knowledge) acquireMaps() {
+	k.mapsAcquired.join(k.mapsReleased)
+	k.eachFar(func(m *moments) { m.mapsAcquired = m.mapsReleased })
+}
+
+// eachFar changes what is known of other clusters.
+func (k *knowledge) eachFar(change func(m *moments)) {
 	if k.far == nil {
 		return
 	}
 	far := &horizon{map[int64]*moments{}}
 	for number, m := range k.far.of {
-		far.of[number] = &moments{m.seen, m.lanes, m.fenced, m.seen}
+		changed := *m
+		change(&changed)
+		far.of[number] = &changed
 	}
 	k.far = far
 }

@@ -9,36 +9,65 @@ import (
 )
 
 // Tensor maps that kernels make in memory: 128 bytes of zeros, field by field, or a
-// map with other fields. What one thread writes there and another's copy reads is not
-// looked at for races.
+// map with other fields. Changes are writes of all of the map, and who copies by one in
+// global memory reads it through a proxy of its own, which fence.proxy.tensormap orders
+// behind them.
 
 // mapElements are the element types by the numbers of .elemtype; others are of maps
 // that nothing here loads by.
 var mapElements = map[uint64]ElemType{0: ElemU8, 1: ElemU16, 2: ElemU32, 3: ElemS32, 6: ElemF16, 7: ElemF32, 10: ElemBF16}
 
-// mapBytes are those of a map at an instruction's address in one lane.
-func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, l int) []byte {
+// mapBytes are those of a map at an instruction's address in the first of lanes, which
+// read or write it.
+func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, writes bool) []byte {
+	l := first(lanes)
 	if !inSharedSpace(space) {
 		at := w.address64(o, l)
 		if at&windowMask == sharedWindow {
-			return w.sharedMap(in, uint32(at), l)
+			return w.sharedMap(in, uint32(at), lanes, writes)
 		}
 		if b := w.cta.cluster.globalBytes(at, TensorMapBytes); b != nil && at%64 == 0 {
+			if w.touchMap(in, at, lanes, writes, false) == failed {
+				return nil
+			}
 			return b
 		}
 		w.fault(in, OutOfBounds, 1<<l, "%s: a tensor map at %#x: must be 128 bytes of memory, at a multiple of 64", in.form.Op, at)
 		return nil
 	}
-	return w.sharedMap(in, w.shared32(o, l), l)
+	return w.sharedMap(in, w.shared32(o, l), lanes, writes)
 }
 
-func (w *warp) sharedMap(in *inst, at uint32, l int) []byte {
+// touchMap looks for races of an access to a map in global memory.
+func (w *warp) touchMap(in *inst, at uint64, lanes uint32, writes, asMap bool) outcome {
+	r := w.cta.cluster.races
+	if r == nil {
+		return next
+	}
+	a := r.ordinary(w, in, writes)
+	a.asMap = asMap
+	r.cl.grid.races.Lock()
+	defer r.cl.grid.races.Unlock()
+	r.start(lanes)
+	if p := r.touchGlobal(a, at, TensorMapBytes); p != nil {
+		return w.deny(in, lanes, p)
+	}
+	return next
+}
+
+func (w *warp) sharedMap(in *inst, at uint32, lanes uint32, writes bool) []byte {
+	l := first(lanes)
 	c, offset, ok := w.sharedOf(in, isa.Shared, at, l)
 	if !ok {
 		return nil
 	}
-	if p := c.shared.checkRead(offset, TensorMapBytes, 64); p != nil {
-		w.deny(in, 1<<l, p)
+	p := c.shared.checkRead(offset, TensorMapBytes, 64)
+	if r := w.cta.cluster.races; r != nil && p == nil {
+		r.start(lanes)
+		p = r.touch(r.ordinary(w, in, writes), c, offset, TensorMapBytes)
+	}
+	if p != nil {
+		w.deny(in, lanes, p)
 		return nil
 	}
 	return c.shared.bytes[offset : offset+TensorMapBytes]
@@ -50,7 +79,7 @@ func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	field := strings.TrimPrefix(in.mod("field"), ".")
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
-		b := w.mapBytes(in, &in.args[0], in.space, l)
+		b := w.mapBytes(in, &in.args[0], in.space, 1<<l, true)
 		if b == nil {
 			return failed
 		}
@@ -113,14 +142,33 @@ func replaceField(b []byte, field string, dimension int, value uint64) string {
 
 // copyMap is tensormap.cp_fenceproxy: the warp as one copies a map to global memory.
 func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
-	l := first(mask)
 	if in.args[2].imm != TensorMapBytes {
 		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, must be 128", in.args[2].imm)
 	}
-	from, to := w.mapBytes(in, &in.args[1], isa.Shared, l), w.mapBytes(in, &in.args[0], isa.Global, l)
-	if from == nil || to == nil {
+	from, to := w.mapBytes(in, &in.args[1], isa.Shared, mask, false), []byte(nil)
+	if from != nil {
+		to = w.mapBytes(in, &in.args[0], isa.Global, mask, true)
+	}
+	if to == nil {
 		return failed
 	}
 	copy(to, from)
+	return releaseMaps(w, f, in, mask)
+}
+
+// releaseMaps and acquireMaps are the fences between ordinary writes to a map and its
+// use.
+func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if r := w.cta.cluster.races; r != nil {
+		r.know(w).releaseMaps()
+	}
 	return fence(w, f, in, mask)
+}
+
+func acquireMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
+	out := fence(w, f, in, mask)
+	if r := w.cta.cluster.races; r != nil {
+		r.know(w).acquireMaps()
+	}
+	return out
 }

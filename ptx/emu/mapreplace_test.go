@@ -94,6 +94,91 @@ func TestMapsMadeInMemory(t *testing.T) {
 	})
 }
 
+// handedMap is made by one CTA, field by field in global memory, and used by another.
+const handedMap = `
+	.shared .align 128 .b8 box[256];
+	.shared .align 8 .b8 bar[8];
+	ld.param.u64 %d0, [out];
+	add.u64 %d1, %d0, 1024;
+	mov.u32 %r0, %tid.x;
+	mov.u32 %r1, %ctaid.x;
+	mov.u32 %r9, 1;
+	setp.eq.u32 %p0, %r0, 0;
+	setp.eq.u32 %p1, %r1, 0;
+	@!%p0 bra end;
+	@!%p1 bra use;
+	tensormap.replace.tile.global_address.global.b1024.b64 [%d1], %d0;
+	tensormap.replace.tile.rank.global.b1024.b32 [%d1], 0;
+	tensormap.replace.tile.box_dim.global.b1024.b32 [%d1], 0, 8;
+	tensormap.replace.tile.global_dim.global.b1024.b32 [%d1], 0, 16;
+	tensormap.replace.tile.element_stride.global.b1024.b32 [%d1], 0, 1;
+	tensormap.replace.tile.elemtype.global.b1024.b32 [%d1], 2;
+	fence.proxy.tensormap::generic.release.gpu;
+	st.release.gpu.global.u32 [%d1+1024], %r9;
+	bra end;
+use:
+	mbarrier.init.shared::cta.b64 [bar], 1;
+	fence.mbarrier_init.release.cluster;
+flag:
+	ld.acquire.gpu.global.u32 %r3, [%d1+1024];
+	setp.ne.u32 %p2, %r3, 1;
+	@%p2 bra flag;
+	fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;
+	mov.u32 %r4, box;
+	mov.u32 %r5, bar;
+	mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 32;
+	cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%d1, {8}], [%r5];
+wait:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r5], 0;
+	@!%p2 bra wait;
+end:`
+
+// A map that is used before its changes can be seen is a race, with both sides.
+func TestRacesOfMaps(t *testing.T) {
+	const release, acquire = "fence.proxy.tensormap::generic.release.gpu;", "fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;"
+	for _, c := range []struct {
+		name, code string
+		ctas       int
+		edit       []string
+		want       string
+	}{
+		{"whole", madeMap, 1, nil, ""},
+		{"the warp copies what one lane may still write", madeMap, 1, []string{"copy:\n\tbar.warp.sync 0xffffffff;", "copy:"}, "which warp 0 wrote by tensormap.replace"},
+		{"one lane writes what others may still clear", madeMap, 1, []string{"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;"}, "which warp 0 wrote by st"},
+		{"no acquire behind the copy", madeMap, 1, []string{acquire, ""}, "which warp 0 wrote by tensormap.cp_fenceproxy"},
+		{"no release behind the change", madeMap, 1, []string{release, ""}, "which warp 0 wrote by tensormap.replace"},
+		{"no acquire behind the change", madeMap, 1, []string{"next:\n\tbar.warp.sync 0xffffffff;\n\t" + acquire, "next:\n\tbar.warp.sync 0xffffffff;"}, "without fence.proxy.tensormap between"},
+		{"handed over", handedMap, 2, nil, ""},
+		{"no release", handedMap, 2, []string{release, ""}, "without fence.proxy.tensormap between"},
+		{"no acquire", handedMap, 2, []string{acquire, ""}, "without fence.proxy.tensormap between"},
+		{"the acquire before the flag", handedMap, 2, []string{acquire, "", "flag:", "\t" + acquire + "\nflag:"}, "without fence.proxy.tensormap between"},
+		{"a release of ordinary memory", handedMap, 2, []string{release, "fence.acq_rel.gpu;"}, "without fence.proxy.tensormap between"},
+		{"the flag relaxed", handedMap, 2, []string{release, "", "st.release.gpu", "st.relaxed.gpu"}, "and nothing orders the two"},
+		{"no flag", handedMap, 2, []string{"ld.acquire.gpu.global.u32 %r3, [%d1+1024];\n\tsetp.ne.u32 %p2, %r3, 1;\n\t@%p2 bra flag;", ""}, "and nothing orders the two"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code := c.code
+			for i := 0; i < len(c.edit); i += 2 {
+				require.Contains(t, code, c.edit[i])
+				code = strings.Replace(code, c.edit[i], c.edit[i+1], 1)
+			}
+			p := assemble(t, strings.Replace(body(code), ".version 8.0", ".version 8.3", 1), "k")
+			p.params(p.u32s(make([]uint32, 1024)...), 0)
+			p.launch.Grid[0], p.launch.Races, p.launch.Parallel = c.ctas, true, 1
+			eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
+				p.launch.Timing, p.launch.Seed = timing, seed
+				err := p.run()
+				if c.want == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, c.want)
+				require.ErrorContains(t, err, "(line ")
+			})
+		})
+	}
+}
+
 // What tensormap.replace does not take is said.
 func TestReplaceField(t *testing.T) {
 	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()

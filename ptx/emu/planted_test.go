@@ -3,7 +3,6 @@ package emu
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -80,11 +79,7 @@ func TestPlanted(t *testing.T) {
 	for i := range plantedKernels {
 		k := &plantedKernels[i]
 		t.Run(k.name, func(t *testing.T) {
-			seeds := uint64(5)
-			if os.Getenv("SONICMOE_LONG") != "" {
-				seeds = 100
-			}
-			for seed := range seeds {
+			for seed := range uint64(max(5, seedsOfTwins())) {
 				require.NoError(t, k.run(t, k.code, plantedMode{timing: Random, seed: seed}), "seed %d", seed)
 			}
 			for _, m := range modes {

@@ -3,6 +3,8 @@ package emu
 import (
 	"maps"
 	"slices"
+
+	"sonicmoe/ptx/isa"
 )
 
 // The lanes of one warp are ordered by their program only with themselves. What
@@ -143,7 +145,7 @@ func (a *access) sameWarp(b *access) bool { return a.id == b.id && a.site == b.s
 // not past for its lanes, which no clock of components tells. What the warp does as one (wgmma
 // reads its operands, stmatrix and ldmatrix follow each other) its program orders.
 func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
-	if !old.sameWarp(a) || old.bar != 0 || old.in.product != nil || a.in.product != nil || old.whole() && (a.whole() || !old.writes) {
+	if !old.sameWarp(a) || old.bar != 0 || old.in.product != nil || a.in.product != nil || old.each() || old.whole() && (a.whole() || !old.writes) {
 		return 0
 	}
 	k := &r.lanes[r.number(a.warp)]
@@ -176,6 +178,9 @@ func run(mask uint32, same func(l int) bool) (lanes uint32) {
 
 // whole: the instruction accesses memory for the warp as one.
 func (a *access) whole() bool { return a.in.matrix }
+
+// each: every lane does what the instruction does, as one.
+func (a *access) each() bool { return a.in.form.ID == isa.TensormapCopy }
 
 // done notes that a warp's asynchronous work of a kind is past, up to a number.
 func (r *races) done(w *warp, kind int, upTo uint32) {

@@ -25,6 +25,7 @@ type access struct {
 	writes    bool
 	// async: through the async proxy. copy: cp.async. strong: of a scope.
 	async, copy, strong bool
+	asMap               bool // read as a tensor map
 	scope               scope
 	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
 	site                site
@@ -308,7 +309,7 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 	apart := old.site.apart(a.site)
 	past := known.seen.has(old) && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
 	switch {
-	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.in.uncached:
+	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.asMap && !a.in.uncached:
 		return nil
 	case a.in.uncached && old.writes && at.c == nil:
 		return problemf(Race, "%s: .nc reads what no thread of the kernel writes, from a cache that sees no writes; what would do: ld.global without .nc", r.both(old, a, at))
@@ -323,6 +324,9 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 	case !past:
 		return problemf(Race, "%s in %s, and nothing orders lanes of a warp here; what would: bar.warp.sync (__syncwarp) of both sides' lanes, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
+	case a.asMap && old.writes && !known.mapsAcquired.has(old):
+		return problemf(ProxyRace, "%s, without fence.proxy.tensormap between: ….release behind the writes, and ….acquire of the map's 128 bytes on this side behind the barrier that the two meet at",
+			r.both(old, a, at))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
 		return problemf(ProxyRace, "%s, without a fence.proxy.async between: the writer executes it before the barrier that the two meet at, or this side behind it",
 			r.both(old, a, at))
