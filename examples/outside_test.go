@@ -3,6 +3,7 @@
 package examples_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -26,6 +27,12 @@ func TestOutside(t *testing.T) {
 	programs := t.TempDir()
 	out, err := goCommand(bin, "build", "-mod=readonly", "-ldflags=-s -w", "-o", programs, "./service", "./train").CombinedOutput()
 	require.NoError(t, err, string(out))
+	out, err = goCommand(bin, "version", "-m", programs).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "github.com/ebitengine/purego")
+	for _, name := range []string{"mumax", "gonum", "plot", "progressbar", "testify"} {
+		require.NotContains(t, string(out), name, "what the programs are built from")
+	}
 	for program, check := range map[string]func(t *testing.T, out string){
 		"service": func(t *testing.T, out string) { require.Contains(t, out, "8 clients; the first got [") },
 		"train": func(t *testing.T, out string) {
@@ -45,6 +52,24 @@ func TestOutside(t *testing.T) {
 			require.NoError(t, err, string(out))
 			check(t, string(out))
 		})
+	}
+}
+
+// What the memory of calls costs a program is at most ten lines: to allocate,
+// to describe and to free it.
+func TestOutsidePlumbing(t *testing.T) {
+	plumbing := regexp.MustCompile(`\bmemory\.|moe\.(NewArena|Dense|Tensor\{|Buffer\{|Shape\{)|\.Alloc\(|\.Free\(`)
+	for _, program := range []string{"service", "train"} {
+		text, err := os.ReadFile(filepath.Join("outside", program, "main.go"))
+		require.NoError(t, err)
+		var lines []string
+		for line := range strings.Lines(string(text)) {
+			if plumbing.MatchString(line) {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		require.NotEmpty(t, lines, program)
+		require.LessOrEqual(t, len(lines), 10, "%s:\n%s", program, strings.Join(lines, "\n"))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/cuda"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
 )
 
@@ -38,11 +39,11 @@ func TestUsage(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			assert.Equal(t, exitUsage, run(tt.args, &stdout, &stderr))
+			assert.Equal(t, command.Misuse, exit(tt.args, &stdout, &stderr))
 			first, rest, _ := strings.Cut(stderr.String(), "\n")
 			assert.True(t, strings.HasPrefix(first, "layer: "), first)
 			assert.Contains(t, first, tt.want)
-			assert.Equal(t, usage, rest)
+			assert.Equal(t, "layer -h lists the flags\n", rest)
 			assert.Empty(t, stdout.String())
 			assert.Empty(t, p.entries(t))
 		})
@@ -51,8 +52,11 @@ func TestUsage(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitDone, run([]string{"-h"}, &stdout, &stderr))
-	assert.Equal(t, usage, stdout.String())
+	assert.Equal(t, command.Done, exit([]string{"-h"}, &stdout, &stderr))
+	assert.True(t, strings.HasPrefix(stdout.String(), "layer runs a Mixture-of-Experts layer, "), stdout.String())
+	for _, name := range []string{"weights", "model", "layer", "input", "output", "topk", "gateup", "device", "cache"} {
+		assert.Contains(t, stdout.String(), "\n  -"+name+" ")
+	}
 	assert.Empty(t, stderr.String())
 }
 
@@ -167,7 +171,7 @@ func (p paths) fails(t *testing.T, want string, args ...string) {
 	t.Helper()
 	before := p.entries(t)
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitFailed, run(args, &stdout, &stderr))
+	assert.Equal(t, command.Failed, exit(args, &stdout, &stderr))
 	assert.Contains(t, stderr.String(), want)
 	assert.True(t, strings.HasPrefix(stderr.String(), "layer: "), stderr.String())
 	assert.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
@@ -180,6 +184,10 @@ func TestPathErrors(t *testing.T) {
 	absent := filepath.Join(p.dir, "absent")
 	damaged := filepath.Join(p.dir, "damaged")
 	require.NoError(t, os.WriteFile(damaged, []byte("not safetensors at all"), 0o666))
+	index := filepath.Join(p.dir, "model.safetensors.index.json")
+	require.NoError(t, os.WriteFile(index, []byte(`{"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}`), 0o666))
+	torch := filepath.Join(p.dir, "w.pt")
+	require.NoError(t, os.WriteFile(torch, []byte("PK\x03\x04 and more of a zip"), 0o666))
 	truncated := filepath.Join(p.dir, "truncated")
 	whole, err := os.ReadFile(p.weights)
 	require.NoError(t, err)
@@ -190,6 +198,8 @@ func TestPathErrors(t *testing.T) {
 	p.fails(t, "weights: open "+absent, other(absent, p.input, p.output)...)
 	p.fails(t, "input: open "+absent, other(p.weights, absent, p.output)...)
 	p.fails(t, "weights: "+damaged+": safetensors: header", other(damaged, p.input, p.output)...)
+	p.fails(t, "weights: "+index+": safetensors: header: starts as JSON, such as the index of a sharded model, does", other(index, p.input, p.output)...)
+	p.fails(t, "weights: "+torch+": safetensors: header: starts as a file of torch.save", other(torch, p.input, p.output)...)
 	p.fails(t, "weights: "+truncated+": safetensors: tensor", other(truncated, p.input, p.output)...)
 	p.fails(t, "no such file or directory", other(p.weights, p.input, filepath.Join(absent, "o"))...)
 	p.fails(t, "output: "+p.dir+" is there and no regular file", other(p.weights, p.input, p.dir)...)
@@ -212,7 +222,7 @@ func TestNoGPU(t *testing.T) {
 func TestUnknownDevice(t *testing.T) {
 	p := randomTensors(small, 1, 1).write(t, false)
 	var stdout, stderr bytes.Buffer
-	assert.Equal(t, exitUsage, run(p.args("-topk", "2", "-device", "gpu"), &stdout, &stderr))
+	assert.Equal(t, command.Misuse, exit(p.args("-topk", "2", "-device", "gpu"), &stdout, &stderr))
 	assert.Contains(t, stderr.String(), `-device is "gpu", must be one of cuda, cuda:N`)
 	assert.Len(t, p.entries(t), 2)
 }

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver"
-	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
 )
 
@@ -29,7 +27,7 @@ func execute(ctx context.Context, o options, stderr io.Writer) (line string, err
 		return "", err
 	}
 	defer closing(out.discard)
-	dev, err := openDevice(ctx, o.device, stderr)
+	dev, _, err := command.OpenDevice(ctx, o.device, stderr)
 	if err != nil {
 		return "", err
 	}
@@ -60,24 +58,6 @@ func execute(ctx context.Context, o options, stderr io.Writer) (line string, err
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }
-
-// openDevice opens the named device, or without a name the first GPU; where
-// there is none it says so and takes the emulated device.
-func openDevice(ctx context.Context, name string, stderr io.Writer) (driver.Device, error) {
-	dev, err := open.Device(ctx, name)
-	switch {
-	case err == nil:
-		return dev, nil
-	case errors.Is(err, driver.ErrInvalid):
-		return nil, usageErrorf("-device is %q, must be one of %s (N counts from 0)", name, strings.Join(open.Names(), ", "))
-	case name != "":
-		return nil, fmt.Errorf("-device %s: %w", name, err)
-	case !errors.Is(err, driver.ErrNoDevice):
-		return nil, err
-	}
-	fmt.Fprintf(stderr, "layer: no GPU (%v), so the emulated device is used: the same kernels, much slower\n", err)
-	return open.Device(ctx, "emulated")
-}
 
 // layerOptions are where compiled kernels are kept, who hears of trouble, and
 // which kernels there are.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"os"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 	"sonicmoe/moe/reference"
@@ -19,10 +22,15 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
+// exit runs the command and gives its exit code.
+func exit(args []string, stdout, stderr io.Writer) int {
+	return program.Exit(run(context.Background(), args, stdout, stderr), stderr)
+}
+
 // run runs the command to its end and gives its line.
 func (p paths) run(t testing.TB, args ...string) string {
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitDone, run(p.args(args...), &stdout, &stderr), stderr.String())
+	require.Equal(t, command.Done, exit(p.args(args...), &stdout, &stderr), stderr.String())
 	require.Empty(t, stderr.String())
 	return stdout.String()
 }
@@ -110,8 +118,7 @@ func TestFallback(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 0, 7).write(t, false)
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitDone, run(p.args("-topk", "2"), &stdout, &stderr), stderr.String())
-	assert.Contains(t, stderr.String(), "layer: no GPU (open GPU 0: ")
-	assert.Contains(t, stderr.String(), "so the emulated device is used")
+	require.Equal(t, command.Done, exit(p.args("-topk", "2"), &stdout, &stderr), stderr.String())
+	assert.Contains(t, stderr.String(), "no GPU: this is the emulated device")
 	assert.Contains(t, stdout.String(), "T=0 ")
 }

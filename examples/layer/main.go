@@ -33,81 +33,35 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"sonicmoe/driver/open"
-	"sonicmoe/examples/internal/interrupt"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
 )
 
-func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
-}
+var program = command.Program{Name: "layer", Purpose: `runs a Mixture-of-Experts layer, forward and backward, on tensors of safetensors files:
+  layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K [-gateup concatenated|interleaved]
+  layer -model DIR -layer N -input X.safetensors -output O.safetensors`}
 
-// Exit codes.
-const (
-	exitDone = iota
-	exitFailed
-	exitUsage
-)
+func main() { program.Main(run) }
 
-// run is the command: it writes one line to stdout when all went well, and one
-// to stderr for what did not.
-func run(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stdout, usage)
-		return exitDone
+// run is the command: it writes one line to stdout when all went well.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stdout)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		// An interrupt ends the work in order, so that the unfinished output goes.
-		ctx, stop := interrupt.Context()
-		defer stop()
-		var line string
-		if line, err = execute(ctx, o, stderr); err == nil {
-			fmt.Fprintln(stdout, line)
-			return exitDone
-		}
+	line, err := execute(ctx, o, stderr)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintln(stderr, "layer:", err)
-	var wrong *usageError
-	if errors.As(err, &wrong) {
-		fmt.Fprint(stderr, usage)
-		return exitUsage
-	}
-	return exitFailed
-}
-
-const usage = `layer runs a Mixture-of-Experts layer, forward and backward, on tensors of safetensors files.
-
-usage: layer -weights W.safetensors -input X.safetensors -output O.safetensors -topk K
-             [-device cuda|cuda:N|emulated] [-gateup concatenated|interleaved] [-cache DIR|off]
-       layer -model DIR -layer N -input X.safetensors -output O.safetensors [-device …] [-cache …]
-  -weights  router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up,
-            each [E, n, d]), experts.down [E, d, n], all BF16 or all F16
-  -model    a published model's folder: config.json and safetensors files; -layer counts from 0
-  -input    x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type
-  -output   is written: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward
-            pass dx [T, d], dscores [T, K] F32 and of each weight W its gradient dW
-  -topk     K, the experts of each token
-  -device   where to run; by default the first GPU, or the emulated device if there is none
-  -gateup   the rows of experts.gate_up: n of gate, then n of up (concatenated, the default),
-            or gate and up by turns (interleaved)
-  -cache    a directory for compiled kernels, or off; by default the user's own
-`
-
-// usageError is a command line that makes no sense, whatever the files hold.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
-
-func usageErrorf(format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...)}
+	fmt.Fprintln(stdout, line)
+	return nil
 }
 
 // options are the command line.
@@ -121,28 +75,23 @@ type options struct {
 	cache                  string // "" is the user's own
 }
 
-// parse reads the command line. Errors: *usageError, flag.ErrHelp.
-func parse(args []string) (options, error) {
+// parse reads the command line. Asked for help it writes that to stdout and gives
+// flag.ErrHelp; other errors are command.Misuse.
+func parse(args []string, stdout io.Writer) (options, error) {
 	var o options
-	f := flag.NewFlagSet("layer", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
-	f.StringVar(&o.weights, "weights", "", "")
-	f.StringVar(&o.model, "model", "", "")
-	f.IntVar(&o.layer, "layer", 0, "")
-	f.StringVar(&o.input, "input", "", "")
-	f.StringVar(&o.output, "output", "", "")
-	f.IntVar(&o.topK, "topk", 0, "")
-	f.StringVar(&o.device, "device", "", "")
-	gateUp := f.String("gateup", moe.Concatenated.String(), "")
-	f.StringVar(&o.cache, "cache", "", "")
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+	f := program.Flags()
+	f.StringVar(&o.weights, "weights", "", "`file` with router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up, each [E, n, d]),\nexperts.down [E, d, n], all BF16 or all F16")
+	f.StringVar(&o.model, "model", "", "`folder` of a published model, in place of -weights: config.json and safetensors files")
+	f.IntVar(&o.layer, "layer", 0, "`number` of the layer of -model, from 0")
+	f.StringVar(&o.input, "input", "", "`file` with x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type")
+	f.StringVar(&o.output, "output", "", "`file` to write: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward pass dx [T, d],\ndscores [T, K] F32 and of each weight W its gradient dW")
+	f.IntVar(&o.topK, "topk", 0, "`K`, the experts of each token")
+	gateUp := f.String("gateup", moe.Concatenated.String(), "`order` of the rows of experts.gate_up: n of gate, then n of up (concatenated), or gate and up by turns (interleaved)")
+	device, cache := command.DeviceFlag(f), command.CacheFlag(f)
+	if err := program.Parse(f, args, stdout); err != nil {
 		return o, err
-	} else if err != nil {
-		return o, usageErrorf("%v", err)
 	}
-	if f.NArg() > 0 {
-		return o, usageErrorf("%q is no flag, all arguments are", f.Arg(0))
-	}
+	o.device, o.cache = *device, *cache
 	given := map[string]bool{}
 	f.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	of := []struct{ name, value, what string }{
@@ -155,17 +104,17 @@ func parse(args []string) (options, error) {
 	}
 	for _, need := range of {
 		if need.value == "" {
-			return o, usageErrorf("-%s is missing, must be %s", need.name, need.what)
+			return o, command.Usagef("-%s is missing, must be %s", need.name, need.what)
 		}
 	}
 	if err := o.ofModel(given); err != nil {
 		return o, err
 	}
 	if o.model == "" && !given["topk"] {
-		return o, usageErrorf("-topk is missing, must be the number of experts of each token")
+		return o, command.Usagef("-topk is missing, must be the number of experts of each token")
 	}
 	if o.model == "" && o.topK < 1 {
-		return o, usageErrorf("-topk is %d, must be at least 1", o.topK)
+		return o, command.Usagef("-topk is %d, must be at least 1", o.topK)
 	}
 	return o, o.choose(*gateUp, given["device"])
 }
@@ -174,15 +123,15 @@ func parse(args []string) (options, error) {
 func (o *options) ofModel(given map[string]bool) error {
 	switch {
 	case o.model == "" && given["layer"]:
-		return usageErrorf("-layer is %d, must be without, or with -model", o.layer)
+		return command.Usagef("-layer is %d, must be without, or with -model", o.layer)
 	case o.model == "":
 		return nil
 	case !given["layer"]:
-		return usageErrorf("-layer is missing, must be the number of a layer of -model, from 0")
+		return command.Usagef("-layer is missing, must be the number of a layer of -model, from 0")
 	}
 	for _, name := range []string{"weights", "topk", "gateup"} {
 		if given[name] {
-			return usageErrorf("-%s stands beside -model, which says it, must be left out", name)
+			return command.Usagef("-%s stands beside -model, which says it, must be left out", name)
 		}
 	}
 	return nil
@@ -196,10 +145,10 @@ func (o *options) choose(gateUp string, deviceGiven bool) error {
 	case moe.Interleaved.String():
 		o.gateUp = moe.Interleaved
 	default:
-		return usageErrorf("-gateup is %q, must be %v or %v", gateUp, moe.Concatenated, moe.Interleaved)
+		return command.Usagef("-gateup is %q, must be %v or %v", gateUp, moe.Concatenated, moe.Interleaved)
 	}
 	if deviceGiven && o.device == "" {
-		return usageErrorf("-device is empty, must be one of %s", strings.Join(open.Names(), ", "))
+		return command.Usagef("-device is empty, must be one of %s", strings.Join(open.Names(), ", "))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/drivertest"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 )
@@ -50,7 +51,7 @@ func TestModel(t *testing.T) {
 
 			var stdout, stderr bytes.Buffer
 			args := []string{"-model", x.model(t, "qwen3_moe", 0), "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
-			require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
+			require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
 			got, err := os.ReadFile(p.output)
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(want, got), "the output differs")
@@ -67,17 +68,17 @@ func TestModelRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"-model", dir}, exitUsage, "-layer is missing, must be the number of a layer of -model, from 0"},
-		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, exitUsage, "-layer is 1, must be without, or with -model"},
-		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, exitUsage, "-topk stands beside -model, which says it, must be left out"},
-		{[]string{"-model", dir, "-layer", "0"}, exitFailed, "no tensor of layer 0's experts is there"},
-		{[]string{"-model", dir, "-layer", "2"}, exitFailed, "layer 2 has no experts; those that have: [0 1]"},
-		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, exitFailed, "the layer has no SharedGate bf16 [128], must have it"},
-		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, exitFailed, `model_type "mystery" is not known`},
+		{[]string{"-model", dir}, command.Misuse, "-layer is missing, must be the number of a layer of -model, from 0"},
+		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, command.Misuse, "-layer is 1, must be without, or with -model"},
+		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, command.Misuse, "-topk stands beside -model, which says it, must be left out"},
+		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
+		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; those that have: [0 1]"},
+		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedGate bf16 [128], must have it"},
+		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, command.Failed, `model_type "mystery" is not known`},
 	} {
 		var stdout, stderr bytes.Buffer
 		args := append(tt.args, "-input", p.input, "-output", p.output, "-device", "emulated")
-		assert.Equal(t, tt.code, run(args, &stdout, &stderr), tt.args)
+		assert.Equal(t, tt.code, exit(args, &stdout, &stderr), tt.args)
 		assert.Contains(t, stderr.String(), tt.want)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe"
 )
@@ -102,7 +103,7 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 
 	var stdout, stderr bytes.Buffer
 	args := []string{"-model", dir, "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
-	require.Equal(t, exitDone, run(args, &stdout, &stderr), stderr.String())
+	require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
 	out, err := safetensors.Open(p.output)
 	require.NoError(t, err)
 	defer out.Close()

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -92,7 +93,7 @@ func TestMutatedFiles(t *testing.T) {
 		file := mutate(r, bytes.Clone(weights), headerBytes)
 		require.NoError(t, os.WriteFile(p.weights, file, 0o600))
 		start := time.Now()
-		o, err := parse(p.args("-topk", "2", "-device", "emulated"))
+		o, err := parse(p.args("-topk", "2", "-device", "emulated"), io.Discard)
 		require.NoError(t, err)
 		j, err := openJob(o)
 		require.Less(t, time.Since(start), 5*time.Second, "file %d took too long", i)

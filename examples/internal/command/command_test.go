@@ -132,6 +132,10 @@ func TestOpenDevice(t *testing.T) {
 	errs.Reset()
 	_, _, err = OpenDevice(t.Context(), "cuda", &errs)
 	require.ErrorIs(t, err, driver.ErrNoDevice)
+	assert.ErrorContains(t, err, "-device cuda: ")
+	_, _, err = OpenDevice(t.Context(), "gpu", &errs)
+	assert.Equal(t, Misuse, Code(err))
+	assert.ErrorContains(t, err, `-device is "gpu", must be one of cuda`)
 	assert.Empty(t, errs.String())
 	assert.False(t, Terminal(&errs))
 }

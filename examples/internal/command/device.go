@@ -29,8 +29,13 @@ func CacheFlag(set *flag.FlagSet) *string {
 // stderr, the emulated device. gpu reports which of them it is.
 func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.Device, gpu bool, err error) {
 	if name != "" {
-		dev, err = open.Device(ctx, name)
-		return dev, name != Emulated, err
+		switch dev, err = open.Device(ctx, name); {
+		case errors.Is(err, driver.ErrInvalid):
+			return nil, false, Usagef("-device is %q, must be one of %s (N counts from 0)", name, strings.Join(open.Names(), ", "))
+		case err != nil:
+			return nil, false, fmt.Errorf("-device %s: %w", name, err)
+		}
+		return dev, name != Emulated, nil
 	}
 	if dev, err = open.Device(ctx, "cuda"); !errors.Is(err, driver.ErrNoDevice) {
 		return dev, true, err
