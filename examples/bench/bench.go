@@ -24,6 +24,7 @@ type bench struct {
 	options
 	ctx    context.Context // ends all
 	out    io.Writer       // for people
+	stdin  io.Reader       // of -turns
 	stdout io.Writer       // for machines
 	stderr io.Writer
 	log    *slog.Logger
@@ -98,6 +99,8 @@ func (b *bench) section(rows []spec.Row, to *report.Section) error {
 		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}
 		if err := b.rowSafely(row, &r); err != nil {
 			r.Error = err.Error()
+		} else if b.withTurns {
+			continue // nothing was measured
 		}
 		if b.gpu {
 			r.Warnings = disturbances(r)
@@ -221,6 +224,9 @@ func (b *bench) row(ctx context.Context, row spec.Row, r *report.Row) (err error
 		return err
 	}
 	defer release(ctx, &err, t.close)
+	if b.withTurns {
+		return turns(ctx, s, b.stdin, b.stdout, u.queue)
+	}
 	for _, step := range []func(*timer, *subject, *report.Row) error{b.whole, b.byKernel, b.routings, b.points, b.startups} {
 		if err := step(t, u, r); err != nil {
 			return err

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -241,6 +242,17 @@ func TestHostTimes(t *testing.T) {
 	require.Equal(t, 12, calls)
 	require.True(t, sort.Float64sAreSorted(all))
 	require.Greater(t, all[11], 2e4, "the slow one, in microseconds")
+	var answers strings.Builder
+	require.NoError(t, turns(context.Background(), s, strings.NewReader("2\n3\n"), &answers, call))
+	require.Equal(t, 17, calls)
+	for i, line := range strings.Split(strings.TrimSpace(answers.String()), "\n") {
+		var of []float64
+		require.NoError(t, json.Unmarshal([]byte(line), &of))
+		require.Len(t, of, 2+i)
+	}
+	for _, wrong := range []string{"0\n", "many\n", "\n"} {
+		require.ErrorContains(t, turns(context.Background(), s, strings.NewReader(wrong), io.Discard, call), "must have a number of calls")
+	}
 	h, err := host(context.Background(), s, runs, call, call)
 	require.NoError(t, err)
 	require.Less(t, h.EagerUS, 1e4)

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"runtime"
 	"slices"
+	"strconv"
 	"time"
 
 	"sonicmoe/driver"
@@ -35,6 +40,27 @@ func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error)
 	}
 	slices.Sort(all)
 	return all, s.Synchronize(ctx)
+}
+
+// turns answers each line of in, a number of calls, with their times in
+// microseconds. What another program does in between runs on the same machine at
+// the same speed, which changes within seconds where its cores are shared.
+func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, call func() error) error {
+	answers, lines := json.NewEncoder(out), bufio.NewScanner(in)
+	for lines.Scan() {
+		n, err := strconv.Atoi(lines.Text())
+		if err != nil || n < 1 {
+			return fmt.Errorf("standard input has %q, must have a number of calls from 1", lines.Text())
+		}
+		all, err := hostRuns{batches: 1, batch: n}.times(ctx, s, call)
+		if err != nil {
+			return err
+		}
+		if err := answers.Encode(all); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
 
 // allocs is the objects that a call puts on the Go heap, on average, the

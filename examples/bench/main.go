@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
@@ -47,10 +48,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return fitFiles(stdout, o.fitFrom)
 	}
 	people := stdout
-	if o.json == stdoutName {
+	if o.json == stdoutName || o.withTurns {
 		people = stderr
 	}
-	b := &bench{options: o, ctx: ctx, out: people, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	b := &bench{options: o, ctx: ctx, out: people, stdin: os.Stdin, stdout: stdout, stderr: stderr, log: slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if err := b.open(); err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ type options struct {
 	withStartup   bool
 	withDecode    bool
 	batches       []int // tokens of -decode
+	withTurns     bool
 	withRounding  bool
 	round         spec.Rounding // of -rounding
 	fitFrom       []string      // report files
@@ -63,6 +64,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
 	f.BoolVar(&o.withDecode, "decode", false, "measure inference over few tokens: layers that take turns in a graph, routing included, by share of the memory's bandwidth")
+	f.BoolVar(&o.withTurns, "turns", false, "instead of measuring, queue as many passes as each line of standard input says, and answer with the host's microseconds of each, a list of JSON: for a program that takes turns with this one")
 	f.Func("batches", "with -decode: `tokens` of a call, with commas (default 1 to 512 in powers of two)", o.setBatches)
 	f.BoolVar(&o.withRounding, "rounding", false, "measure token rounding beside plain top-K, both passes, routing included, with the padding that it saves; without sizes over 64 to 512 experts")
 	o.round = spec.Rounding{Rule: spec.RoundNearest}

@@ -4,8 +4,9 @@
     python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward --parts] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
 
 Of each turn the median time of a call that nothing waits for, with the tenths below and above which a tenth of the
-calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is. All
-run on the same --cores cores, so that which cores the system picks does not stand between them.
+calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is. They
+alternate every 20 calls, on the same --cores cores: where a machine's cores are shared all that they do takes half as
+long again, or not, for seconds. "nothing" is a loop's own step, in ns, which tells how fast they were.
 
 Backward is autograd.grad's: "autograd" is what that takes with a function that does nothing, and "here" are the same passes
 with autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts tells what a call of the module
@@ -20,6 +21,7 @@ import os
 import statistics
 import subprocess
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -27,29 +29,45 @@ import sonicmoe_go
 from sonicmoe_go import _library, _plans, _weights
 
 
-def host_us(*calls, batches: int = 20, batch: int = 20) -> list[tuple[float, float, float]]:
-    """The host's median time of each call, with the first and the last tenth. Batches of the calls take turns, and the
-    device is waited for before each: the queue of launches never fills."""
-    times = [[] for _ in calls]
+def of_python(call) -> Callable[[int], list[float]]:
+    """Times of so many calls, in µs. The device is waited for before and behind them: the queue of launches never fills."""
+
+    def batch(calls: int) -> list[float]:
+        torch.cuda.synchronize()
+        times = []
+        for _ in range(calls):
+            before = time.perf_counter_ns()
+            call()
+            times.append((time.perf_counter_ns() - before) / 1e3)
+        torch.cuda.synchronize()
+        return times
+
+    return batch
+
+
+class Go:
+    """The same of examples/bench, in a process of its own."""
+
+    def __init__(self, program: str, shape: str, tokens: int, which: str):
+        command = [program, "-device", "cuda", "-shape", shape, "-tokens", str(tokens), "-pass", which, "-timeout", "1h", "-turns"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    def __call__(self, calls: int) -> list[float]:
+        self.process.stdin.write(f"{calls}\n")
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"{' '.join(self.process.args)} ended with {self.process.wait()}")
+        return json.loads(answer)
+
+
+def host_us(*sources, batches: int = 20, batch: int = 20) -> list[tuple[float, float, float]]:
+    """The median time of each source's calls, with the first and the last tenth. They take turns."""
+    times = [[] for _ in sources]
     for _ in range(batches):
-        for f, of in zip(calls, times):
-            torch.cuda.synchronize()
-            for _ in range(batch):
-                before = time.perf_counter_ns()
-                f()
-                of.append((time.perf_counter_ns() - before) / 1e3)
+        for source, of in zip(sources, times):
+            of += source(batch)
     tenths = [statistics.quantiles(of, n=10) for of in times]
     return [(statistics.median(of), t[0], t[-1]) for of, t in zip(times, tenths)]
-
-
-def go_us(program: str, shape: str, tokens: int, which: str) -> tuple[float, float, float]:
-    """The same of examples/bench, in a process of its own."""
-    command = [program, "-device", "cuda", "-shape", shape, "-tokens", str(tokens), "-pass", which, "-warm", "0s", "-repeats", "1", "-json", "-"]
-    ran = subprocess.run(command, capture_output=True, text=True)
-    if ran.returncode:
-        raise SystemExit(f"{' '.join(command)}: {ran.stderr}")
-    host = json.loads(ran.stdout)["rows"][0]["host"]
-    return tuple(host[k] for k in ("eager_us", "eager_low_us", "eager_high_us"))
 
 
 class Nothing(torch.autograd.Function):
@@ -87,7 +105,7 @@ def parts(layer, x) -> None:
         "SonicMoE": lambda: layer(x),
         "SonicMoE, another's weights each time": lambda: next(turns)(x),
     }
-    for (name, _), (median, low, high) in zip(calls.items(), host_us(*calls.values())):
+    for (name, _), (median, low, high) in zip(calls.items(), host_us(*map(of_python, calls.values()))):
         print(f"{len(x):12d}  {name:42s}{median:7.2f} ({low:.2f} to {high:.2f}) µs", flush=True)
 
 
@@ -106,36 +124,43 @@ def main() -> None:
     layer = sonicmoe_go.SonicMoE(args.hidden, args.intermediate, args.experts, args.top_k, device="cuda")
     weights = layer.gate.weight, layer.experts.gate_up_proj, layer.experts.down_proj
     shape = f"{args.hidden},{args.intermediate},{args.experts},{args.top_k}"
-    print(f"{'turn':>4s}{'tokens':>8s}{'pass':>10s}" + "".join(f"{name:>24s}" for name in ("Go", "moe", "SonicMoE")) + f"{'later':>8s}")
+    print(f"{'turn':>4s}{'tokens':>8s}{'pass':>10s}" + "".join(f"{name:>24s}" for name in ("Go", "moe", "SonicMoE")) + f"{'later':>8s}{'nothing':>9s}")
     if args.parts:
         with torch.no_grad():
             for tokens in map(int, args.tokens.split(",")):
                 parts(layer, torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16))
-    later = {"forward": [], "backward": [], "here": []}
+    later, programs = {"forward": [], "backward": [], "here": []}, {}
+
+    def go(tokens: int, which: str) -> Go:
+        if (tokens, which) not in programs:
+            programs[tokens, which] = Go(args.go, shape, tokens, which)
+            programs[tokens, which](1)
+        return programs[tokens, which]
+
     for turn in range(args.turns):
         for tokens in map(int, args.tokens.split(",")):
             x = torch.randn(tokens, args.hidden, device="cuda", dtype=torch.bfloat16)
             d_o = torch.randn_like(x)
 
             def backward(of):
-                return lambda: torch.autograd.grad(of, [x, *weights], d_o, retain_graph=True)
+                return of_python(lambda: torch.autograd.grad(of, [x, *weights], d_o, retain_graph=True))
 
-            def line(which, python):
-                rows = [go_us(args.go, shape, tokens, "forward" if which == "forward" else "backward"), *python]
-                later[which].append(max(r[0] for r in python) - rows[0][0])
+            def line(which, *python):
+                *rows, (nothing, *_) = host_us(go(tokens, "forward" if which == "forward" else "backward"), *python, of_python(lambda: None))
+                later[which].append(max(r[0] for r in rows[1:]) - rows[0][0])
                 columns = "".join(f"{f'{m:.1f} ({a:.1f} to {b:.1f})':>24s}" for m, a, b in rows)
-                print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later[which][-1]:8.1f}", flush=True)
+                print(f"{turn:4d}{tokens:8d}{which:>10s}{columns}{later[which][-1]:8.1f}{1e3 * nothing:9.0f}", flush=True)
 
             with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream() if args.own_stream else None):
-                line("forward", host_us(lambda: sonicmoe_go.moe(x, *weights, layer.config), lambda: layer(x)))
+                line("forward", of_python(lambda: sonicmoe_go.moe(x, *weights, layer.config)), of_python(lambda: layer(x)))
             if args.backward:
                 x.requires_grad_()
                 calls = backward(sonicmoe_go.moe(x, *weights, layer.config)[0]), backward(layer(x))
                 nothing = backward(Nothing.apply(x, *weights))
-                line("backward", host_us(*calls))
+                line("backward", *calls)
                 autograd = host_us(nothing)
                 with torch.autograd.set_multithreading_enabled(False):
-                    line("here", host_us(*calls))
+                    line("here", *calls)
                     autograd += host_us(nothing)
                 print(f"{'':14s}autograd {autograd[0][0]:.1f}, here {autograd[1][0]:.1f}", flush=True)
     for which, of in later.items():
