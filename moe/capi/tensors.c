@@ -163,18 +163,72 @@ static owned *lend_workspace(sm_plan *p, sm_work of, sm_pass *pass) {
 	return room;
 }
 
-void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
-	sm_plan *p = python.pointer_in(capsule, NULL);
+/* Queues a pass of tensors and gives its status, -1 where one is not what is wanted. */
+static long queue(sm_plan *p, void *const *tensors) {
 	sm_pass pass = p->pass;
 	sm_work of = {0, 0};
 	owned *room = NULL;
-	if (count != p->count || !filled(p, tensors, &pass, &of) || (room = lend_workspace(p, of, &pass)) == NULL) {
+	if (!filled(p, tensors, &pass, &of) || (room = lend_workspace(p, of, &pass)) == NULL) {
 		python.unraise();
-		return python.number(-1);
+		return -1;
 	}
 	void *state = python.leave();
 	sm_status status = p->queue(p->layer, &pass);
 	python.enter(state);
 	room->release(room);
-	return python.number((long)status);
+	return (long)status;
+}
+
+void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count) {
+	sm_plan *p = python.pointer_in(capsule, NULL);
+	return python.number(count == p->count ? queue(p, tensors) : -1);
+}
+
+/* A dictionary that an object keeps, which the object goes on holding. */
+static void *kept_by(void *object, const void *name) {
+	void *dict = python.attribute(object, name);
+	if (dict != NULL) python.forget(dict);
+	return dict;
+}
+
+/* The parameter or buffer at a place, NULL where there is none. */
+static void *weight_at(void *modules, void *place) {
+	void *way = python.item(place, 0), *name = python.item(place, 1), *module = NULL;
+	for (intptr_t i = 0; i < python.length(way); i++) {
+		if (module != NULL && (modules = kept_by(module, python.modules)) == NULL) return NULL;
+		if ((module = python.in(modules, python.item(way, i))) == NULL) return NULL;
+	}
+	void *parameters = module ? kept_by(module, python.parameters) : NULL, *found = parameters ? python.in(parameters, name) : NULL;
+	void *buffers = parameters && !found ? kept_by(module, python.buffers) : NULL;
+	return buffers ? python.in(buffers, name) : found;
+}
+
+/* Holds the weights at places of modules, each in its place behind x, o and logits; 0 where one is not there. */
+static int hold_weights(const sm_plan *p, void *modules, void *places, void **tensors) {
+	for (intptr_t i = 0; i < python.length(places); i++) {
+		void *of = python.item(places, i), *weight = weight_at(modules, python.item(of, 1));
+		intptr_t which = SM_BEFORE_WEIGHTS + python.integer(python.item(of, 0));
+		if (weight == NULL || which < SM_BEFORE_WEIGHTS || which >= p->count || tensors[which] != python.none) return 0;
+		python.hold(tensors[which] = weight);
+	}
+	return 1;
+}
+
+void *sm_infer(void *capsule, void *const *arguments, intptr_t count) {
+	sm_plan *p = python.pointer_in(capsule, NULL);
+	void *tensors[SM_TENSORS], *o = NULL;
+	for (uint32_t i = 0; i < p->count; i++) tensors[i] = (void *)python.none;
+	if (count != 3 || !known(arguments[2])) return python.number(-1);
+	long status = -1;
+	if (hold_weights(p, arguments[0], arguments[1], tensors) && (o = python.call(python.empty_like, arguments[2], NULL)) != NULL) {
+		tensors[0] = arguments[2], tensors[1] = o;
+		status = queue(p, tensors);
+	} else {
+		python.unraise();
+	}
+	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++)
+		if (tensors[i] != python.none) python.forget(tensors[i]);
+	if (status == SM_OK) return o;
+	if (o != NULL) python.forget(o);
+	return python.number(status);
 }

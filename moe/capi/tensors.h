@@ -16,6 +16,9 @@
  * knows. */
 enum { SM_TENSORS = 52, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 
+/* x, o and logits come before the weights of a forward pass. */
+enum { SM_BEFORE_WEIGHTS = 3 };
+
 /* How a tensor is taken, as bits. */
 enum {
 	SM_ROWS = 1,     /* [-1, shape[1]] with as many dimensions as the tensor has */
@@ -70,10 +73,19 @@ typedef struct sm_python {
 	void *(*pointer_in)(void *capsule, const char *name);
 	void *(*number)(long); /* makes one of Python's */
 	void *(*type_of)(void *);
+	void (*hold)(void *);
 	void (*forget)(void *);
 	void (*unraise)(void); /* drops the exception of an object that is no tensor */
 	void *(*leave)(void);  /* lets other threads of Python run, until enter */
 	void (*enter)(void *);
+	intptr_t (*length)(void *tuple);
+	void *(*item)(void *tuple, intptr_t);
+	intptr_t (*integer)(void *);
+	void *(*in)(void *dict, void *key);
+	void *(*attribute)(void *, const void *name);
+	void *(*call)(const void *function, ...);
+	const void *empty_like;                     /* torch's */
+	const void *modules, *parameters, *buffers; /* the names of what torch's modules keep */
 } sm_python;
 
 /* Tells the library of Python, before any plan is used. */
@@ -103,5 +115,11 @@ typedef struct sm_plan {
  * wanted. The workspace is torch's and goes back as soon as the pass is queued: what torch
  * puts there next runs behind it, on the same stream. */
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count);
+
+/* The same for a plan of a forward pass, of the modules that a module of torch has, a dictionary;
+ * the places of its weights there, a tuple of (which weight, (the names of modules on the way, a
+ * parameter's or buffer's name)); and x. It makes o and gives it, or the status as a number. The
+ * other tensors are None. */
+void *sm_infer(void *capsule, void *const *arguments, intptr_t count);
 
 #endif

@@ -35,7 +35,8 @@ _Part = _struct("_Part", field=_i64, token_bytes=_i64, entry_bytes=_i64)
 _Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
-    forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer,
+    hold=_pointer, forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer, length=_pointer, item=_pointer, integer=_pointer, within=_pointer,
+    attribute=_pointer, call=_pointer, empty_like=_pointer, modules=_pointer, parameters=_pointer, buffers=_pointer,
 )  # fmt: skip
 _Plan = _struct(
     "_Plan", layer=_u64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, backward=_u32, entries=_u32,
@@ -61,21 +62,29 @@ def _exchange() -> int:
     return address if _u32.from_address(address).value == 1 else 0
 
 
+# What the library keeps the addresses of.
+_EMPTY_LIKE, _NAMES = torch.empty_like, ("_modules", "_parameters", "_buffers")
+
+
 @functools.cache
-def _method() -> _Method:
-    """sm_queue_tensors as Python's interface has functions, of the library that knows this Python."""
+def _methods() -> tuple[_Method, _Method]:
+    """sm_queue_tensors and sm_infer as Python's interface has functions, of the library that knows this Python."""
     api, lib = ctypes.pythonapi, _library.library()
+    modules, parameters, buffers = map(id, _NAMES)
     lib.sm_use_python.restype = None
     lib.sm_use_python(
         ctypes.byref(
             _Python(
                 exchange=_exchange(), none=id(None), types=(id(Tensor), id(nn.Parameter)), pointer_in=_address(api.PyCapsule_GetPointer),
-                number=_address(api.PyLong_FromLong), type_of=_address(api.PyObject_Type), forget=_address(api.Py_DecRef),
+                number=_address(api.PyLong_FromLong), type_of=_address(api.PyObject_Type), hold=_address(api.Py_IncRef), forget=_address(api.Py_DecRef),
                 unraise=_address(api.PyErr_Clear), leave=_address(api.PyEval_SaveThread), enter=_address(api.PyEval_RestoreThread),
+                length=_address(api.PyTuple_Size), item=_address(api.PyTuple_GetItem), integer=_address(api.PyLong_AsSsize_t),
+                within=_address(api.PyDict_GetItemWithError), attribute=_address(api.PyObject_GetAttr),
+                call=_address(api.PyObject_CallFunctionObjArgs), empty_like=id(_EMPTY_LIKE), modules=modules, parameters=parameters, buffers=buffers,
             )  # fmt: skip
         )
     )
-    return _Method(b"queue", _address(lib.sm_queue_tensors), _FASTCALL, None)
+    return _Method(b"queue", _address(lib.sm_queue_tensors), _FASTCALL, None), _Method(b"infer", _address(lib.sm_infer), _FASTCALL, None)
 
 
 # Of a tensor of a pass: the field of its address, its type, None where there must be none, its shape, how it is taken.
@@ -88,7 +97,7 @@ class Plan:
     """Passes of one kind of a layer on one device.
 
     queue of the wanted tensors gives the status of the pass, -1 and nothing queued where a tensor is not what is wanted;
-    it is no more than the plan is.
+    infer of a module's modules, the places of its weights, and x, gives o or that status. They are no more than the plan is.
     """
 
     def __init__(
@@ -114,8 +123,8 @@ class Plan:
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
         function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, _pointer), ctypes.py_object
-        # A function that Python calls without ctypes.
-        self.queue = function(_method(), capsule(ctypes.addressof(s), None, None), None)
+        # Functions that Python calls without ctypes.
+        self.queue, self.infer = (function(m, capsule(ctypes.addressof(s), None, None), None) for m in _methods())
 
 
 # Who chooses the experts of a pass: its router, or the caller, top_k for each token or in a list.

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import short
+from ._ops import infer_module, short
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of
 
+_any_autocast, _modes = torch._C._is_any_autocast_enabled, torch._C._len_torch_dispatch_stack
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
@@ -115,6 +116,8 @@ class SonicMoE(nn.Module):
             self.shared_expert_gate = _Weights()
         names = _names(c)
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
+        # Whether weights go to the library as they are.
+        self._plain = not (c.rounds or c.shared_gate)
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
             if dtype is not None:
@@ -189,6 +192,11 @@ class SonicMoE(nn.Module):
             raise ArgumentError(f"{kind} has {', '.join(others)} as well, must have what its configuration says alone")
 
     def forward(self, hidden_states: Tensor) -> Tensor:
+        # Without gradients the library finds the weights itself: what Python looks at costs the host as much as two kernels.
+        if self._plain and not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _any_autocast() or _modes()):
+            given = infer_module(hidden_states, self._modules, self._paths, self.config)
+            if given is not None:
+                return given
         return self.with_logits(hidden_states, False)[0]
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
@@ -207,7 +215,7 @@ class SonicMoE(nn.Module):
             w = m._parameters.get(path[1])
             weights[i] = getattr(m, path[1]) if w is None else w
         # The first question is the cheap one.
-        if (compiling or torch._C._is_any_autocast_enabled()) and torch.is_autocast_enabled(x.device.type):
+        if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
             kept = [weights[i] for i in self._f32]
             x, *weights = autocast(x, *weights)
             for i, w in zip(self._f32, kept):
@@ -216,7 +224,7 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
-        if not (rounds or compiling or torch._C._len_torch_dispatch_stack()):
+        if not (rounds or compiling or _modes()):
             given = short(x, weights, c, logits, self.balance, self.z_loss)
             if given is not None:
                 return given

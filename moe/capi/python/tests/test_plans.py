@@ -1,7 +1,9 @@
 """Passes for which the library looks at torch's tensors itself, with tensors of the CPU in place of a GPU's."""
 
+import copy
 import dataclasses
 import struct
+import sys
 
 import pytest
 import reference
@@ -31,7 +33,8 @@ def passes(monkeypatch):
 
 # Tests of other files whose passes go by plans, with how many do.
 WHOLE = {
-    (test_layer.test_forward_and_gradients,): 2,
+    (test_layer.test_forward_and_gradients, 128, 64): 2,
+    (test_layer.test_forward_and_gradients, 144, 80): 2,
     (test_layer.test_losses_on_the_router,): 2,
     (test_layer.test_logits_are_differentiable,): 2,
     (test_layer.test_logits_alone,): 2,
@@ -279,6 +282,70 @@ def test_a_gradient_that_does_not_fit_is_said(passes):
         with pytest.raises(sonicmoe_go.Error, match=words):
             block(x).sum().backward()
     assert [f for f, _ in passes] == ["forward"] * 3
+
+
+@pytest.mark.parametrize(
+    "config, found",
+    [
+        ({}, True), ({"bias": True}, True), ({"shared_experts": 2}, True), ({"activation": "relu2"}, True),
+        ({"score": "sigmoid", "selection_bias": True, "router_bias": True, "expert_scale": True}, True),
+        ({"score": "softmax", "shared_experts": 1, "shared_gate": True}, False), ({"rounding_rule": "nearest", "rounding_tile": 8}, False),
+    ],
+)  # fmt: skip
+@torch.no_grad()
+def test_modules_whose_weights_the_library_finds(passes, monkeypatch, config, found):
+    """The same bits as with Python's own search; weights that are others now, or in another module, are those."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2, **config).eval()
+    x, searched = torch.randn(2, 12, 128, dtype=torch.bfloat16), []
+    search = sonicmoe_go.SonicMoE.with_logits
+    monkeypatch.setattr(sonicmoe_go.SonicMoE, "with_logits", lambda *args: searched.append(1) or search(*args))
+
+    def gives(block, want):
+        before = len(passes)
+        got = block(x)
+        assert torch.equal(got, want) and len(passes) == before + 1 and bool(searched) != found
+        searched.clear()
+        return got
+
+    first = gives(block, search(block, x, False)[0])
+    other = copy.deepcopy(block)
+    for p in other.parameters():
+        p.copy_(torch.randn_like(p) * 0.1)
+    second = gives(other, search(other, x, False)[0])
+    assert not torch.equal(first, second)
+    gives(block, first)
+    block.experts.down_proj = other.experts.down_proj
+    gives(block, search(block, x, False)[0])
+    for name, module in other.named_children():
+        setattr(block, name, module)
+    gives(block, second)
+
+
+@torch.no_grad()
+def test_modules_whose_weights_the_library_does_not_find(passes):
+    """What is wrong is said, and what is another way in Python goes it."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(12, 128, dtype=torch.bfloat16)
+    want = block(x)
+    for wrong, words in ((x.float(), "x is torch.float32"), (x[:, :64], "x is \\[12, 64\\]"), (x.as_subclass(Other).half(), "x is torch.float16")):
+        with pytest.raises(sonicmoe_go.ArgumentError, match=words):
+            block(wrong)
+    assert torch.equal(block(x.t().contiguous().t()), want) and torch.equal(block(x.as_subclass(Other)), want)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(block(x), want)
+    made = _plans.find(_plans.Inference, x, block.config.key, _plans.ROUTER, False)
+    paths = block._paths
+    queued = len(passes)
+    held = [sys.getrefcount(p) for p in block.parameters()]
+    nowhere = ((0, (("gate",), "bias")),), ((0, (("other",), "weight")),), ((0, (("gate", "gate"), "weight")),), ((0, ((), "gate")),), ((99, paths[0][1]),), ((-4, paths[0][1]),)
+    for places in (*nowhere, paths[1:]):
+        assert made.infer(block._modules, places, x) == -1
+    assert made.infer(block._modules, paths) == made.infer(block._modules, paths, None) == made.infer(block._modules, paths, x.float()) == -1
+    assert held == [sys.getrefcount(p) for p in block.parameters()]
+    del block.gate
+    with pytest.raises((KeyError, AttributeError)):
+        block(x)
+    assert len(passes) == queued
 
 
 def test_what_plans_do_not_take_trains_all_the_same(passes):
