@@ -18,11 +18,15 @@ import (
 )
 
 // device is the tests', drivertest.Name.
-var device = sync.OnceValues(func() (driver.Device, error) {
-	return open.Device(context.Background(), drivertest.Name())
-})
+var device = sync.OnceValues(openTestDevice)
 
-func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+func TestMain(m *testing.M) {
+	code := drivertest.Main(m, open.Device)
+	if checked > 0 {
+		reportChecked()
+	}
+	os.Exit(code)
+}
 
 func testDevice(t testing.TB) driver.Device {
 	dev, err := device()

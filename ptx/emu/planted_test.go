@@ -114,6 +114,7 @@ func TestPlanted(t *testing.T) {
 	}
 	t.Logf("%d mistakes %v; not named: %s", total, classes, strings.Join(missed, "; "))
 	for i, m := range modes {
+		t.Logf("%s: %d of %d named", m.name, named[i], total)
 		assert.GreaterOrEqual(t, 10*named[i], 9*total, m.name)
 	}
 	assert.Len(t, classes, 9)
