@@ -20,7 +20,7 @@ var decodeColours = []color.RGBA{
 func drawDecode(points []DecodePoint, device string, gpu bool, file string) error {
 	title := fmt.Sprintf("Inference over few tokens on %s: reading the chosen experts' weights at %g TB/s, of the time taken", device, peakTBps)
 	if !gpu {
-		title += ": EMULATED, these times mean nothing"
+		title += picture.Emulated
 	}
 	p := picture.New(title, "tokens", "%")
 	p.X.Scale = plot.LogScale{}

@@ -218,12 +218,14 @@ func TestList(t *testing.T) {
 // picture, and counts that are multiples of the tile.
 func TestRounding(t *testing.T) {
 	dir := t.TempDir()
-	file, picture := filepath.Join(dir, "rounding.json"), filepath.Join(dir, "rounding.png")
+	file, picture := filepath.Join(dir, "rounding.json"), filepath.Join(dir, "rounding.svg")
 	out, errs, err := tiny(t, "-rounding", "-round-tile", "16", "-json", file, "-plot", picture)
 	require.NoError(t, err, errs)
 	require.Contains(t, out, "nearest/16")
 	require.Contains(t, out, "128,64,4,2  150 ")
-	require.FileExists(t, picture)
+	drawn, err := os.ReadFile(picture)
+	require.NoError(t, err)
+	require.Contains(t, string(drawn), "EMULATED")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	var points []report.RoundingPoint

@@ -70,7 +70,7 @@ func (b *bench) rounding() error {
 	if b.plot == "" {
 		return nil
 	}
-	return report.DrawRounding(points, b.plot)
+	return report.DrawRounding(points, !b.gpu, b.plot)
 }
 
 // roundingRow measures one layer.

@@ -17,7 +17,7 @@ import (
 func (t *traffic) draw(what, file string, gpu bool) error {
 	title := fmt.Sprintf("%s: %.0f tokens/s, p50 %v, p99 %v", what, float64(t.tokens)/t.took.Seconds(), t.latency.at(0.5), t.latency.at(0.99))
 	if !gpu {
-		title += ": EMULATED, these times mean nothing"
+		title += picture.Emulated
 	}
 	p := picture.New(title, "latency of a token, and of a step, µs", "% of them")
 	p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, picture.LogTicks

@@ -54,7 +54,7 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	}
 	title := plan.Config.String() + " on " + plan.Target.Name
 	if !gpu {
-		title += ": EMULATED, these times mean nothing"
+		title += picture.Emulated
 	}
 	p := picture.New(title, "", "% of the H200's roofline")
 	for _, group := range []struct {

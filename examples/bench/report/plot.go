@@ -141,7 +141,7 @@ func drawRows(r *Report, s *Section, file string) error {
 func title(r *Report, s *Section, what string) string {
 	text := fmt.Sprintf("%s%s on %s, %s, %s", s.Pass, what, r.Device, r.Driver, r.Time.Format("2006-01-02"))
 	if r.Emulated {
-		text += ": EMULATED, these times mean nothing"
+		text += picture.Emulated
 	}
 	return text
 }

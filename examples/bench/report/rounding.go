@@ -3,10 +3,12 @@ package report
 import (
 	"fmt"
 	"image/color"
+	"math"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
+	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe/spec"
 )
 
@@ -38,8 +40,9 @@ func (p RoundingPoint) Predicted(tile int) float64 {
 }
 
 // DrawRounding draws what rounding saves of each pass beside what padding
-// predicts, over the shapes.
-func DrawRounding(points []RoundingPoint, file string) error {
+// predicts, over the shapes; of times without a GPU the picture says what they are
+// worth.
+func DrawRounding(points []RoundingPoint, emulated bool, file string) error {
 	if len(points) == 0 {
 		return fmt.Errorf("no row was measured")
 	}
@@ -64,10 +67,14 @@ func DrawRounding(points []RoundingPoint, file string) error {
 			series[i].values, least = append(series[i].values, v), min(least, v)
 		}
 	}
-	c := newChart("Time that "+points[0].Rounding+" saves of plain top-K, by d,n,E,K and tokens", "%", labels, len(series))
+	title := "Time that " + points[0].Rounding + " saves of plain top-K, by d,n,E,K and tokens"
+	if emulated {
+		title += picture.Emulated
+	}
+	c := newChart(title, "%", labels, len(series))
 	for i, s := range series {
 		c.bars(s.name, s.values, s.fill, vg.Points(barWidth), float64(i)-float64(len(series)-1)/2, nil)
 	}
-	c.Y.Min = least
+	c.Y.Min = 10 * math.Floor(least/10)
 	return c.save(file)
 }

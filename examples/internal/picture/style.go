@@ -16,6 +16,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
+// Emulated is what a title ends with where the picture's times are of no GPU.
+const Emulated = ": EMULATED, these times mean nothing"
+
 // New is an empty plot in the style of all pictures, with lines at round values
 // of y.
 func New(title, x, y string) *plot.Plot {
