@@ -202,24 +202,34 @@ func (r *backwardRun) dB1() error {
 // dB2 is Σ score·dO of each expert's rows: a product of the scores by expert with
 // dO, as the router's gradient.
 func (r *backwardRun) dB2() error {
-	which := bias.ScoresKernel
-	if r.list {
-		which = bias.ScoresListKernel
-	}
-	if err := launch(r.call, r.s, which, bias.ScoresArgs{
-		Scores: r.weights().Ptr, ExpertIDs: r.experts().Ptr, Starts: r.at(r.w.starts), TokenRows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs),
-		ByExpert: r.at(r.w.biasByExpert), Tokens: r.tokens,
-	}); err != nil {
-		return err
-	}
 	ranges, perRange := bias.B2(r.layer.of).Ranges(r.tokens)
-	if err := launch(r.call, r.s, bias.B2Kernel, drouter.Args{
-		X: r.DO.Ptr, AddDense: r.at(r.w.biasByExpert), Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange,
-	}); err != nil {
+	args := drouter.Args{X: r.DO.Ptr, Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange}
+	which := bias.B2Kernel
+	if r.routed && !r.list && route.Sparse(r.layer.of.Config) { // a token's experts differ
+		which, args.DLogits, args.ExpertIDs = drouter.Kernel, r.weights().Ptr, r.experts().Ptr
+	} else {
+		args.AddDense = r.at(r.w.biasByExpert)
+		if err := r.scoresByExpert(args.AddDense); err != nil {
+			return err
+		}
+	}
+	if err := launch(r.call, r.s, which, args); err != nil {
 		return err
 	}
 	return launch(r.call, r.s, drouter.SumKernels[gradientOf(r.DB2).Index()], drouter.SumArgs{
 		Partials: r.at(r.w.biasPartials), DRouter: r.DB2.Ptr, Ranges: ranges,
+	})
+}
+
+// scoresByExpert writes the scores [T, E], each where its expert is.
+func (r *backwardRun) scoresByExpert(to driver.DevicePtr) error {
+	which := bias.ScoresKernel
+	if r.list {
+		which = bias.ScoresListKernel
+	}
+	return launch(r.call, r.s, which, bias.ScoresArgs{
+		Scores: r.weights().Ptr, ExpertIDs: r.experts().Ptr, Starts: r.at(r.w.starts), TokenRows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs),
+		ByExpert: to, Tokens: r.tokens,
 	})
 }
 
