@@ -52,7 +52,7 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	k.GridDepLaunch()
 	r := router{Router: c.Router, k: k.Kernel, logits: to}
 	k.For(e.warp, tokens, ptx.Uint(planWarps), func(token ptx.U32) {
-		r.choose(from.Index(token, 4*c.NumExperts), token, e.lane, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+		r.choose(from.Index(token, 4*c.NumExperts), token, e.lane, func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
 			at := token.Mad(ptx.Uint(c.TopK), slot)
 			ptx.StGlobal(scores.Index(at, 4), score)
 			ptx.StGlobal(ids.Index(at, 4), id)
@@ -82,24 +82,25 @@ func HasLone(c spec.Config) bool {
 	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.WeightOrder == spec.OutIn
 }
 
-// Choose emits the choice. In the lane that has a slot's, take gets its score and
-// expert; slots go by score, the best first.
-func (l Lone) Choose(k *ptx.Kernel, lane ptx.U32, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+// Choose emits the choice; slots go by score, the best first. Every lane finds the
+// slots' experts. Then, where they are scored, take gets a slot's score and expert in
+// the lane that has them.
+func (l Lone) Choose(k *ptx.Kernel, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	r := router{Router: l.Router, k: k, logits: l.Logits}
-	r.choose(l.Sums, ptx.Uint(0), lane, take)
+	r.choose(l.Sums, ptx.Uint(0), lane, found, scored, take)
 }
 
 // choose has one warp choose a token's experts: lane l has the logits of
 // experts 2l and 2l+1 of each 64.
-func (e *router) choose(from ptx.Global, token, lane ptx.U32, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	if e.Logits == spec.LogitsF32 {
-		chooseBy(e, longKeys(e.k), from, token, lane, take)
+		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
 	} else {
-		chooseBy(e, shortKeys(e.k, element.OfLogits(e.Logits)), from, token, lane, take)
+		chooseBy(e, shortKeys(e.k, element.OfLogits(e.Logits)), from, token, lane, found, scored, take)
 	}
 }
 
-func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, lane ptx.U32, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
 	k := e.k
 	first := lane.MulI(2)
 	keys := warpKeys(e, key, from, token, first)
@@ -107,47 +108,63 @@ func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, la
 	if e.All {
 		sel.sumWarp(keys)
 	}
-	// The best of the warp leaves its lane, K times.
-	var top []K
-	for range e.TopK {
-		best := keys[0].Get()
-		for _, v := range keys[1:] {
-			best = key.max(best, v.Get())
-		}
-		best = key.warpMax(best)
-		top = append(top, best)
-		for _, v := range keys {
-			v.Set(ptx.Select(key.equal(v.Get(), best), key.none, v.Get()))
-		}
+	top := warpTop(key, keys, e.TopK)
+	experts := make([]ptx.U32, e.TopK)
+	for slot, best := range top {
+		experts[slot] = expertOf(key, best)
 	}
-	sel.keep(0, top)
-	score, id := sel.finish(0)
-	k.If(lane.LtI(4), func() {
-		for s := range score {
-			slot := lane.AddI(4 * s)
-			k.If(slot.LtI(e.TopK), func() { take(slot, score[s], id[s]) })
-		}
+	found(experts)
+	k.If(scored, func() {
+		sel.keep(0, top)
+		score, id := sel.finish(0)
+		k.If(lane.LtI(4), func() {
+			for s := range score {
+				slot := lane.AddI(4 * s)
+				k.If(slot.LtI(e.TopK), func() { take(slot, score[s], id[s]) })
+			}
+		})
 	})
 }
 
+// warpTop is the n largest of a warp's keys, in all of its lanes. A lane has its own
+// by size: the largest of all is the first of a lane, which it leaves, n times.
+func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
+	queue := topOf(key, own, n)
+	for len(top) < n {
+		best := key.warpMax(queue[0])
+		top = append(top, best)
+		leaves := key.equal(queue[0], best)
+		next := make([]K, min(len(queue), n-len(top)))
+		for i := range next {
+			behind := key.none
+			if i+1 < len(queue) {
+				behind = queue[i+1]
+			}
+			next[i] = ptx.Select(leaves, behind, queue[i])
+		}
+		queue = next
+	}
+	return top
+}
+
 // warpKeys are the keys of a lane's experts, whose logits it writes out too.
-func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []*ptx.Var[K]) {
+func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
 	k := e.k
 	var logits [][2]ptx.F32
 	at := from.Index(first, 4)
+	// With an even number of experts pairs are aligned, and whole or not there.
+	together := 2 - e.NumExperts%2
 	for column := 0; column < e.NumExperts; column += 64 {
-		var pair [2]ptx.F32
-		for i := range pair {
-			v := ptx.NewVar(k, ptx.Float(0))
-			load := func() { v.Set(ptx.LdGlobal[ptx.F32](at.At(4 * (column + i)))) }
+		pair := ptx.NewVars(k, 2, ptx.Float(0))
+		for i := 0; i < 2; i += together {
+			load := func() { ptx.SetAll(pair[i:i+together], ptx.LdGlobalVec[ptx.F32](at.At(4*(column+i)), together)) }
 			if column+64 <= e.NumExperts {
 				load()
 			} else {
 				k.If(first.AddI(column+i).LtI(e.NumExperts), load)
 			}
-			pair[i] = v.Get()
 		}
-		logits = append(logits, pair)
+		logits = append(logits, [2]ptx.F32{pair[0].Get(), pair[1].Get()})
 	}
 	bytes := int(e.Logits.Type().Bytes())
 	k.If(e.logits.Given(), func() {
@@ -165,7 +182,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 			if 64*(j+1) > e.NumExperts {
 				v = ptx.Select(first.AddI(64*j+i).LtI(e.NumExperts), v, key.none)
 			}
-			keys = append(keys, ptx.NewVar(k, v))
+			keys = append(keys, v)
 		}
 	}
 	return keys

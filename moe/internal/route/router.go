@@ -34,7 +34,8 @@ type Router struct {
 
 const (
 	// maxChunk is the experts that one wgmma covers, maxChunkKeys where keys of FP32
-	// logits take twice the registers, or biases on their way take some.
+	// logits take twice the registers, or biases on their way take some, and where
+	// experts come in several chunks, whose logits may then have chains.
 	maxChunk     = 256
 	maxChunkKeys = 128
 	// RangeStep is what a CTA's range of tokens is a multiple of.
@@ -54,7 +55,7 @@ const (
 // chunk experts.
 func (r Router) chunks() (count, chunk int) {
 	most := maxChunk
-	if r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
+	if r.NumExperts > maxChunk || r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
 		most = maxChunkKeys
 	}
 	count = (r.NumExperts + most - 1) / most
@@ -358,18 +359,6 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 				}
 			}
 		})
-	}
-}
-
-// writeLogit stores one logit or two.
-func writeLogit(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
-	switch {
-	case format == spec.LogitsF32:
-		ptx.StGlobal(at, logits...)
-	case len(logits) == 2:
-		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
-	default:
-		ptx.StGlobal(at, element.OfLogits(format).Round(logits[0]))
 	}
 }
 

@@ -98,7 +98,7 @@ func selectBy[K ptx.Value](e *selecting, key keyMath[K], token ptx.U32) {
 		e.keepGroups(keys, raw)
 	}
 	slot := bestKeys(k, key, e, keys)
-	id := ptx.Uint(expertMask).Sub(key.code(slot))
+	id := expertOf(key, slot)
 	has := e.lane.LtI(e.TopK)
 	logit := ptx.NewVar(k, key.value(slot))
 	if e.SelectionBias { // the key is not of the logit alone

@@ -29,6 +29,19 @@ func sorted[K ptx.Value](key keyMath[K], keys []K) []K {
 	return keys
 }
 
+// widestSorted is the keys that are sorted at once: wider groups take as many
+// comparisons and spill more.
+const widestSorted = 8
+
+// topOf is the n largest keys, or all where there are fewer, by size: groups of them
+// are sorted one after the other.
+func topOf[K ptx.Value](key keyMath[K], keys []K, n int) (top []K) {
+	for from := 0; from < len(keys); from += widestSorted {
+		top = largest(key, top, sorted(key, keys[from:min(from+widestSorted, len(keys))]), n)
+	}
+	return top
+}
+
 // largest is the n largest keys, or all where there are fewer, of two sorted lists.
 func largest[K ptx.Value](key keyMath[K], a, b []K, n int) []K {
 	n = min(n, len(a)+len(b))

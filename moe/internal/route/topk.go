@@ -115,11 +115,9 @@ func (s *selection[K]) keep(h int, top []K) {
 // are fewer. Their experts count from first, the thread's first column, so that
 // codes are constants.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
-	// Wider groups take as many comparisons and spill more: each is sorted while
-	// most logits still wait in registers.
-	const widest = 8
+	// Each group is sorted while most logits still wait in registers.
 	group := 2
-	for group < min(s.TopK, widest) {
+	for group < min(s.TopK, widestSorted) {
 		group *= 2
 	}
 	columns := len(acc) / 2
@@ -161,7 +159,7 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 			p = ptx.Select(s.lane.AddI(4*i).LtI(s.TopK), p, ptx.Float(0))
 		}
 		scores = append(scores, p)
-		experts = append(experts, ptx.Uint(expertMask).Sub(s.key.code(v.Get())))
+		experts = append(experts, expertOf(s.key, v.Get()))
 		if s.All {
 			continue
 		}
@@ -224,11 +222,11 @@ func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 
 // sumWarp sums the row of a warp, whose lanes have the keys of two experts of each
 // 64.
-func (s *selection[K]) sumWarp(keys []*ptx.Var[K]) {
+func (s *selection[K]) sumWarp(keys []K) {
 	var values []ptx.F32
 	for _, v := range keys {
-		is := s.key.equal(v.Get(), s.key.none)
-		values = append(values, ptx.Select(is, ptx.Float(math.Inf(-1)), s.key.value(v.Get())))
+		is := s.key.equal(v, s.key.none)
+		values = append(values, ptx.Select(is, ptx.Float(math.Inf(-1)), s.key.value(v)))
 	}
 	top := values[0]
 	for _, x := range values[1:] {
@@ -282,6 +280,11 @@ type keyMath[K ptx.Value] struct {
 	// warpMax is the largest key of the warp.
 	warpMax func(K) K
 	equal   func(a, b K) ptx.Pred
+}
+
+// expertOf is a key's expert.
+func expertOf[K ptx.Value](key keyMath[K], of K) ptx.U32 {
+	return ptx.Uint(expertMask).Sub(key.code(of))
 }
 
 // expertMask is the part of a key that holds the expert's complement.
@@ -379,6 +382,18 @@ func longKeys(k *ptx.Kernel) keyMath[ptx.U64] {
 			return k.Pack64(ptx.Select(hi.Eq(best), lo, ptx.Uint(0)).ReduxMax(), best)
 		},
 		equal: func(a, b ptx.U64) ptx.Pred { return a.Eq(b) },
+	}
+}
+
+// writeLogit stores one logit or two.
+func writeLogit(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
+	switch {
+	case format == spec.LogitsF32:
+		ptx.StGlobal(at, logits...)
+	case len(logits) == 2:
+		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
+	default:
+		ptx.StGlobal(at, element.OfLogits(format).Round(logits[0]))
 	}
 }
 

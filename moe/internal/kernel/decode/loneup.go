@@ -103,23 +103,27 @@ type loneChoice struct {
 	sums, chosen, scores, ids, logits ptx.Global
 }
 
-// choose has the first warp of every CTA choose, and the first CTA write what is
-// chosen.
+// choose has the first warp of every CTA choose. The first CTA's then scores, and
+// writes what is chosen, while its other warps go on.
 func (c loneChoice) choose() {
 	k := c.k
 	first := k.CtaidX().EqI(0)
 	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Logits: ptx.GlobalAt(ptx.Select(first, c.logits.Addr(), ptx.Long(0)))}
-	k.If(c.warp.EqI(0), func() {
-		of.Choose(k, c.lane, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
-			ptx.StShared(c.lone.ids.Plus(slot.ShlI(2)), id)
-			k.If(first, func() {
-				ptx.StGlobalRelease(c.chosen.Index(slot, 4), id.AddI(1))
-				ptx.StGlobal(c.scores.Index(slot, 4), score)
-				ptx.StGlobal(c.ids.Index(slot, 4), id)
+	meet := func() { k.BarSync(ptx.Uint(0)) }
+	k.IfElse(c.warp.EqI(0), func() {
+		of.Choose(k, c.lane, func(experts []ptx.U32) {
+			k.If(c.lane.EqI(0), func() {
+				for slot, id := range experts {
+					ptx.StShared(c.lone.ids.At(4*slot), id)
+				}
 			})
+			meet()
+		}, first, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+			ptx.StGlobalRelease(c.chosen.Index(slot, 4), id.AddI(1))
+			ptx.StGlobal(c.scores.Index(slot, 4), score)
+			ptx.StGlobal(c.ids.Index(slot, 4), id)
 		})
-	})
-	k.BarSync(ptx.Uint(0))
+	}, meet)
 }
 
 // neurons are those of a granule.
