@@ -223,7 +223,7 @@ func TestUnknownDevice(t *testing.T) {
 	p := randomTensors(small, 1, 1).write(t, false)
 	var stdout, stderr bytes.Buffer
 	assert.Equal(t, command.Misuse, exit(p.args("-topk", "2", "-device", "gpu"), &stdout, &stderr))
-	assert.Contains(t, stderr.String(), `-device is "gpu", must be one of cuda, cuda:N`)
+	assert.Contains(t, stderr.String(), `-device gpu: open device: no device is named "gpu", must be one of cuda, cuda:N`)
 	assert.Len(t, p.entries(t), 2)
 }
 

@@ -135,7 +135,7 @@ func TestOpenDevice(t *testing.T) {
 	assert.ErrorContains(t, err, "-device cuda: ")
 	_, _, err = OpenDevice(t.Context(), "gpu", &errs)
 	assert.Equal(t, Misuse, Code(err))
-	assert.ErrorContains(t, err, `-device is "gpu", must be one of cuda`)
+	assert.ErrorContains(t, err, `-device gpu: open device: no device is named "gpu", must be one of cuda, cuda:N`)
 	assert.Empty(t, errs.String())
 	assert.False(t, Terminal(&errs))
 }

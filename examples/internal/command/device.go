@@ -31,7 +31,7 @@ func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.
 	if name != "" {
 		switch dev, err = open.Device(ctx, name); {
 		case errors.Is(err, driver.ErrInvalid):
-			return nil, false, Usagef("-device is %q, must be one of %s (N counts from 0)", name, strings.Join(open.Names(), ", "))
+			return nil, false, Usagef("-device %s: %w", name, err)
 		case err != nil:
 			return nil, false, fmt.Errorf("-device %s: %w", name, err)
 		}
