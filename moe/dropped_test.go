@@ -189,6 +189,7 @@ func TestDroppedLines(t *testing.T) {
 		{"60 tokens", small, 60, false, 4, nil},
 		{"a lone token", small, 1, false, 4, nil},
 		{"several tiles a CTA", small, 400, true, 2, []string{"moe_dh", "moe_dw1", "moe_dw2", "moe_up"}},
+		{"a queue that goes round", layer(192, 192, 6, 2), 2500, true, 2, []string{"moe_up", "moe_down", "moe_dh", "moe_dx"}},
 		{"few rows an expert", small, 100, true, 2, []string{"moe_dw1", "moe_dw2"}},
 		{"many experts", layer(128, 64, 48, 10), 600, true, 4, []string{"moe_plan", "moe_plan_pairs"}},
 		{"many experts, few tokens", layer(128, 64, 48, 10), 60, false, 4, []string{"moe_choose"}},
@@ -267,6 +268,10 @@ type needlessLine struct {
 var needless = []needlessLine{
 	{"moe_up moe_down moe_dh moe_dx moe_dw1 moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go without bar.sync",
 		"the stagger of the two warpgroups is for speed"},
+	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/product.go < pipeline/role.go without bar.warp.sync",
+		"as the next line; of a CTA's first item, which is not read ahead, the rings at these sizes order it"},
+	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/load.go < gemm/product.go without bar.warp.sync",
+		"a tile's item is read a tile ahead, before the arrivals on the stages of that one, which math waits for before it releases the item"},
 	{"moe_up", 2, "pipeline/barrier.go < gemm/product.go < gemm/product.go < pipeline/role.go without barrier.cluster.wait",
 		"both roles wait at the end, and each alone keeps the CTA there until the other one has come"},
 	{"moe_up", 1, "pipeline/cta.go < pipeline/cta.go < gemm/product.go without fence.mbarrier_init.release.cluster",

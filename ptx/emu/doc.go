@@ -27,7 +27,8 @@
 //
 // How much is named: of the instructions of our kernels that order others, each
 // dropped or weakened in turn while a layer runs forward, backward and on few tokens,
-// 767 are reached, 727 of these named, and the others needless (moe, TestDroppedLines).
+// 767 were reached, in several runs, 727 of these named, and moe's TestDroppedLines says
+// of the others what else orders them.
 //
 // What it does not check: races between launches; griddepcontrol, since one grid runs at
 // a time; that what one lane is told by a flag or an mbarrier the others of its warp use

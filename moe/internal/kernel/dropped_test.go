@@ -22,9 +22,10 @@ var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.m
 
 // needless are instructions that a check may miss in the up-projection at this
 // size: the second sub-tile's wait for its slot and the barrier behind it, where
-// the first has waited for both; and the order of the two warpgroups, which is
-// for speed.
-var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1}
+// the first has waited for both; the order of the two warpgroups, which is
+// for speed; and where the gathering warps read the queue, a tile ahead: they arrive
+// behind that on the tile's stages, which math waits for before it releases the item.
+var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
 // Each instruction of the up-projection that orders others is taken out in turn,
 // nobody choosing: a check names it, but those that are needless.

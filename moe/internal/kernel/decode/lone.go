@@ -164,6 +164,8 @@ type loneLoads struct {
 // where they go.
 type loneSums struct {
 	start, store func(first, n ptx.U32, acc [][]ptx.F32)
+	// before, unless nil, is what the first warp that multiplies runs first.
+	before func()
 }
 
 // run emits the roles.
@@ -228,6 +230,9 @@ func (p *lone) math(sums loneSums) {
 	product := tile.NewWarpProduct(k, element.Of(p.Config), p.lane)
 	ring := p.ring.Consumer()
 	release := pipeline.NewReleaser(k, p.lane, 1)
+	if sums.before != nil {
+		k.If(p.warp.EqI(0), sums.before)
+	}
 	stage := func(kTiles int) {
 		s := ring.Wait()
 		for kt := range kTiles {

@@ -72,8 +72,10 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 	p.run(loneLoads{pieces: d.TopK, piece: piece, token: a, before: func() {
 		k.GridDepWait()
 		k.GridDepLaunch()
+	}}, loneSums{s.start, s.store, func() {
+		k.GridDepWait()
 		s.loadScores(scores)
-	}}, loneSums{s.start, s.store})
+	}})
 	return k.Build()
 }
 
@@ -103,7 +105,8 @@ func (s loneSum) receive(chosen ptx.Global) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// loadScores brings the scores to shared memory, before the first stage is full.
+// loadScores brings the scores to shared memory. A warp that multiplies does, while it
+// would wait: in front of A's first loads they kept all for half a microsecond.
 func (s loneSum) loadScores(scores ptx.Global) {
 	s.k.If(s.lane.LtI(s.TopK), func() {
 		ptx.StShared(s.scores.Plus(s.lane.ShlI(2)), ptx.LdGlobal[ptx.F32](scores.Index(s.lane, 4)))
