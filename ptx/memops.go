@@ -243,6 +243,17 @@ func (k *Kernel) WgmmaF16(acc []F32, descA, descB U64, scaleD Pred, transA, tran
 	k.wgmma(isa.WgmmaF16, acc, descA, descB, scaleD, transA, transB)
 }
 
+// WgmmaRegisters is [Kernel.Wgmma] with A in registers: warp w of the warpgroup has
+// rows 16w to 16w + 15, as Mma's A.
+func (k *Kernel) WgmmaRegisters(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
+	k.wgmmaRegisters(isa.WgmmaBF16Registers, acc, a, descB, scaleD, transB)
+}
+
+// WgmmaF16Registers is [Kernel.WgmmaRegisters] of f16.
+func (k *Kernel) WgmmaF16Registers(acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
+	k.wgmmaRegisters(isa.WgmmaF16Registers, acc, a, descB, scaleD, transB)
+}
+
 // Mma adds to acc a warp's product of 16 rows by 8 columns, 16 deep, of bf16 in
 // registers. Lane l has of A the rows l/4 and that plus 8 of the columns 2(l%4)
 // and the next, then of those plus 8; of B the same columns of line l/4; of acc two
@@ -259,15 +270,27 @@ func (k *Kernel) mma(id isa.ID, acc []F32, a, b []U32) {
 
 func (k *Kernel) wgmma(id isa.ID, acc []F32, descA, descB U64, scaleD Pred, transA, transB bool) {
 	f := &isa.Table[id]
-	flag := func(b bool) Operand {
-		if b {
-			return Operand{Kind: OpInt, Imm: 1}
-		}
-		return Operand{Kind: OpInt}
-	}
 	shape := Mod(".m64n" + strconv.Itoa(2*len(acc)) + "k16")
 	k.emit(f, k.mods(f, shape), vecOperand(acc), descA.v.operand(isa.B64), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred),
 		flag(true), flag(true), flag(transA), flag(transB))
+}
+
+func (k *Kernel) wgmmaRegisters(id isa.ID, acc []F32, a []U32, descB U64, scaleD Pred, transB bool) {
+	f := &isa.Table[id]
+	a = slices.Clone(a)
+	for i := range a {
+		a[i] = Materialize(k, a[i])
+	}
+	shape := Mod(".m64n" + strconv.Itoa(2*len(acc)) + "k16")
+	k.emit(f, k.mods(f, shape), vecOperand(acc), vecOperand(a), descB.v.operand(isa.B64), scaleD.v.operand(isa.Pred), flag(true), flag(true), flag(transB))
+}
+
+// flag is an operand that is 1 or 0.
+func flag(b bool) Operand {
+	if b {
+		return Operand{Kind: OpInt, Imm: 1}
+	}
+	return Operand{Kind: OpInt}
 }
 
 // Stmatrix stores 1, 2 or 4 matrices of 8x8 16-bit elements; lane l gives the

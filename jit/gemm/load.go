@@ -79,6 +79,8 @@ type Gather struct {
 	RowBytes int // what the k-tiles have beyond them is 0
 	// LoadB starts the loads of a stage's B.
 	LoadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)
+	// LoadRow starts the loads of a tile's row, where there is one.
+	LoadRow func(s pipeline.Stage, t schedule.Tile)
 }
 
 // The gather's geometry.
@@ -137,6 +139,15 @@ func (g Gather) Load() {
 		k.If(publishes, publisher.Publish)
 		next.set(reader.Next())
 		fetch()
+		if g.Row {
+			s := ring.Acquire()
+			k.If(elected, func() {
+				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.RowStageBytes()))
+				g.LoadRow(s, t)
+			})
+			k.MbarrierArrive(s.Full)
+			ring.Advance()
+		}
 		k.Range(ptx.Uint(g.KTiles), func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.If(elected, func() {

@@ -44,7 +44,12 @@ type MainLoop struct {
 // group; underLast, unless nil, what may run under the last one.
 func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32), underLast func()) {
 	f := m.Begin()
-	f.Each(kTiles, multiply)
+	f.Each(kTiles, false, multiply)
+	f.End(underLast)
+}
+
+// End finishes the sum, with what may run under its last group.
+func (f *InFlight) End(underLast func()) {
 	if underLast != nil {
 		underLast()
 	}
@@ -61,10 +66,15 @@ type InFlight struct {
 // Begin starts a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
-// Each multiplies kTiles stages, which may be none.
-func (f *InFlight) Each(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32)) {
+// Each multiplies kTiles stages, which may be none. behind says that the sum has
+// one before them.
+func (f *InFlight) Each(kTiles ptx.U32, behind bool, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f.m.K.Range(kTiles, func(kt ptx.U32) {
-		f.One(kt.NeI(0), 1, func(s pipeline.Stage) { multiply(s, kt) })
+		follows := kt.NeI(0)
+		if behind {
+			follows = ptx.True()
+		}
+		f.One(follows, 1, func(s pipeline.Stage) { multiply(s, kt) })
 	})
 }
 

@@ -32,7 +32,16 @@ type Config struct {
 	Gathered bool
 	// BMN: B's tile is MN-major, contiguous across the sum.
 	BMN bool
+	// Row: the sums start from a row of TileN columns, which comes as a stage of its
+	// own ahead of the first k-tile: a box of [tile.NewDescriptorStep] with the row
+	// on its first line and 0 on the others. (Where threads load or set what sums
+	// start from all of it shows: a warpgroup's epilogue is as long as the other one
+	// can multiply without it.)
+	Row bool
 }
+
+// RowStageBytes are loaded for the stage of a row.
+func (c Config) RowStageBytes() int { return c.TileN / tile.Block * tile.StepBlockBytes }
 
 // Product is a grouped product that is being emitted: two math warpgroups of 64
 // rows each, which share every stage's B but wait, store and release on their
@@ -209,7 +218,7 @@ func (p *Product) math(e Epilogue) {
 	acc := k.Accumulators(p.TileN / 2)
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)
-	stagger.SetLead(ptx.Uint(min(p.Stages, p.KTiles)))
+	stagger.SetLead(ptx.Uint(min(p.Stages-p.rowStages(), p.KTiles)))
 	p.Queue.Reader(leader).Each(func(t schedule.Tile) {
 		stagger.WaitForLeader()
 		first := wg.MulI(WarpgroupM)
@@ -220,7 +229,12 @@ func (p *Product) math(e Epilogue) {
 			epilogue := e.Begin(mine)
 			p.multiply(loop, wg, stagger, acc, epilogue)
 			epilogue.Store(acc)
-		}, func() { loop.Drain(ptx.Uint(p.KTiles), stagger.Multiplied) })
+		}, func() {
+			if p.Row {
+				loop.Drain(ptx.Uint(p.rowStages()), nil)
+			}
+			loop.Drain(ptx.Uint(p.KTiles), stagger.Multiplied)
+		})
 		stagger.TileDone()
 	})
 	e.Finish()
@@ -235,10 +249,14 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 	}
 	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
 	keep := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) }
-	if e.Start(acc) {
+	if e.Start(acc) || p.Row {
 		keep = func(ptx.U32) ptx.Pred { return ptx.True() }
 	}
-	loop.Run(ptx.Uint(p.KTiles), func(s pipeline.Stage, kt ptx.U32) {
+	f := loop.Begin()
+	if p.Row {
+		f.One(ptx.False(), 1, func(s pipeline.Stage) { p.startFromRow(s, acc) })
+	}
+	f.Each(ptx.Uint(p.KTiles), p.Row, func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
 			k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 		}
@@ -247,5 +265,25 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 		Multiply(k, p.Element, acc, a, b, keep(kt), false, p.BMN)
 		stagger.Multiplied(kt)
 		e.PerKTile(kt)
-	}, e.UnderLastMMA)
+	})
+	f.End(e.UnderLastMMA)
+}
+
+// rowStages is how many stages a row is.
+func (p *Product) rowStages() int {
+	if p.Row {
+		return 1
+	}
+	return 0
+}
+
+// startFromRow makes each row of the sums the row of a stage, exactly: A's first
+// column is 1, its others are 0.
+func (p *Product) startFromRow(s pipeline.Stage, acc []ptx.F32) {
+	k := p.K
+	one := ptx.Select(p.Thread.AndI(3).EqI(0), p.Element.Ones().AndI(0xffff), ptx.Uint(0))
+	a := []ptx.U32{one, one, ptx.Uint(0), ptx.Uint(0)}
+	k.WgmmaFence()
+	p.Element.WgmmaRegisters(k, acc, a, tile.NewDescriptorStep(k, s.Data), ptx.False(), true)
+	k.WgmmaCommit()
 }

@@ -72,6 +72,15 @@ func (e Element) Wgmma(k *ptx.Kernel, acc []ptx.F32, a, b ptx.U64, keep ptx.Pred
 	k.Wgmma(acc, a, b, keep, aMN, bMN)
 }
 
+// WgmmaRegisters is [ptx.Kernel.WgmmaRegisters] of these elements.
+func (e Element) WgmmaRegisters(k *ptx.Kernel, acc []ptx.F32, a []ptx.U32, b ptx.U64, keep ptx.Pred, bMN bool) {
+	if e == F16 {
+		k.WgmmaF16Registers(acc, a, b, keep, bMN)
+		return
+	}
+	k.WgmmaRegisters(acc, a, b, keep, bMN)
+}
+
 // Mma is [ptx.Kernel.Mma] of these elements.
 func (e Element) Mma(k *ptx.Kernel, acc []ptx.F32, a, b []ptx.U32) {
 	if e == F16 {

@@ -59,6 +59,15 @@ func NewDescriptorMN(k *ptx.Kernel, at ptx.Shared) Descriptor {
 	return Descriptor{k, descriptorStart(at).OrI(BlockBytes / 16 << 16), KStep * RowBytes / 16, 8 * BlockBytes / Block / 16, swizzle128 | rows8Bytes/16}
 }
 
+// StepBlockBytes is the distance between the blocks of a step's tile.
+const StepBlockBytes = KStep * RowBytes
+
+// NewDescriptorStep describes an MN-major tile that is one step deep: a box of {64,
+// 16, blocks} of a [K, rows] matrix.
+func NewDescriptorStep(k *ptx.Kernel, at ptx.Shared) ptx.U64 {
+	return k.Pack64(descriptorStart(at).OrI(StepBlockBytes/16<<16), ptx.Uint(swizzle128|rows8Bytes/16))
+}
+
 // descriptorStart is the start field of a descriptor.
 func descriptorStart(at ptx.Shared) ptx.U32 { return at.Addr().AndI(0x3ffff).ShrI(4) }
 

@@ -42,18 +42,24 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	k.Persistent(d.Tiling.ClusterM)
 	b := weights.W2(d.Config).Forward(d.Tiling)
 	a, w2 := k.Map(&k.Args.A, d.aMap), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return b.Map(a.W2) })
-	var b2 []ptx.Global
+	bias, b2 := weights.B2(d.Config), []ptx.TensorMap(nil)
 	if d.Bias {
-		b2 = append(b2, k.Ptr(&k.Args.B2))
+		b2 = append(b2, k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2) }))
 	}
 	y := k.Map(&k.Args.Y, d.yMap)
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
-		BMN: b.MNMajor(),
+		BMN: b.MNMajor(), Row: d.Bias,
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
+		if d.Bias {
+			s := ring.Acquire()
+			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.RowStageBytes()))
+			bias.LoadRow(k.Kernel, s, b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN)
+			ring.Advance()
+		}
 		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
@@ -69,13 +75,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 			return gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: y, At: func() []ptx.U32 { return t.Ragged(at) }}
 		})
 	}
-	e := gemm.StoreOnly{Store: store, Each: each}
-	if d.Bias {
-		e.Bias = func(t gemm.Tile) []ptx.F32 {
-			return weights.B2(d.Config).Sums(b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN, p.Fragment())
-		}
-	}
-	p.Run(func() { p.LoadTMA(load) }, e)
+	p.Run(func() { p.LoadTMA(load) }, gemm.StoreOnly{Store: store, Each: each})
 	return k.Build()
 }
 

@@ -66,9 +66,17 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if b.Maps() > 1 {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return b.Map(a.W3) }))
 	}
-	var b1 []ptx.Global
-	if u.Bias {
-		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
+	var b1 ptx.Global
+	bias, rows := weights.B1(u.Config), []ptx.TensorMap(nil)
+	columns := u.Tiling.TileN / bias.Parts
+	switch {
+	case u.Bias && bias.IsRows():
+		rows = append(rows, k.Map(&k.Args.B1, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B1) }))
+		if bias.Apart {
+			rows = append(rows, k.Map(&k.Args.B3, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B3) }))
+		}
+	case u.Bias:
+		b1 = k.Ptr(&k.Args.B1)
 	}
 	e := &upEpilogue{Up: u, k: k.Kernel, a: k.Map(&k.Args.A, u.aMap)}
 	if u.SaveH {
@@ -81,20 +89,20 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	e.store = gemm.NewStore(k.Kernel, element.Of(u.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: u.Tiling, Element: element.Of(u.Config), KTiles: tile.Tiles(u.Hidden), Columns: (u.Intermediate + u.neurons() - 1) / u.neurons(),
-		Gathered: true, BMN: b.MNMajor(),
+		Gathered: true, BMN: b.MNMajor(), Row: rows != nil,
 	})
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		b.Load(p, w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
+	}, LoadRow: func(s pipeline.Stage, t schedule.Tile) {
+		bias.LoadRow(k.Kernel, s, rows, t.Expert, t.Column.MulI(columns), columns)
 	}}
 	of := gemm.StoreOnly{Store: e.store, Each: e.tile}
 	if u.ScoreOnInput {
 		of.Load = func(t gemm.Tile) { e.loadScores(t, p.Fragment()) }
 	}
-	if u.Bias {
+	if u.Bias && rows == nil {
 		of.Bias = func(t gemm.Tile) []ptx.F32 {
-			b := weights.B1(u.Config)
-			columns := u.Tiling.TileN / b.Parts
-			return b.Sums(b1, t.Expert, t.Column.MulI(columns), columns, p.Fragment())
+			return bias.Sums(b1, t.Expert, t.Column.MulI(columns), columns, p.Fragment())
 		}
 	}
 	p.Run(load.Load, of)

@@ -3,6 +3,7 @@ package weights
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
@@ -15,6 +16,8 @@ type Bias struct {
 	Element tile.Element
 	// Parts are gate and up, or one of N columns.
 	Parts, N int
+	// Experts is how many rows there are.
+	Experts int
 	// Apart: each part is a tensor of its own; Interleaved: a neuron's two touch.
 	Apart, Interleaved bool
 }
@@ -22,13 +25,15 @@ type Bias struct {
 // B1 is the up-projection's bias, ordered as the rows of W1.
 func B1(c spec.Config) Bias {
 	if InPairs(c) {
-		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth()} // as the columns of W1
+		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // as the columns of W1
 	}
-	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
+	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Experts: c.NumExperts, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
 
 // B2 is the down-projection's.
-func B2(c spec.Config) Bias { return Bias{Element: element.Of(c), Parts: 1, N: c.Hidden} }
+func B2(c spec.Config) Bias {
+	return Bias{Element: element.Of(c), Parts: 1, N: c.Hidden, Experts: c.NumExperts}
+}
 
 // Tensors are the parameters of a kernel: of gate and up, or of both at once.
 func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Global {
@@ -46,55 +51,65 @@ func (b Bias) Width() int {
 	return b.Parts * b.N
 }
 
-// Sums gives what a thread's sums of a tile start from: its columns of each part
-// of a tile that begins at that column and has so many of each. Columns past the
-// last repeat others: they are dropped.
-func (b Bias) Sums(tensors []ptx.Global, expert, column ptx.U32, columns int, f tile.Fragment) []ptx.F32 {
-	const block = tile.Block
-	sums := make([]ptx.F32, b.Parts*columns/2)
-	for i := range columns / block {
-		first := column.AddI(i * block)
-		if b.N%columns != 0 && b.N%block == 0 {
+// IsRows reports whether the columns of a part are neighbours, so that boxes of TMA
+// have them.
+func (b Bias) IsRows() bool { return !b.Interleaved }
+
+// RowMap is the map of a tensor at p in boxes of 64 columns as a product's first
+// stage has them (see gemm.Config.Row): dimensions column, line, part, expert. Lines
+// but the first are outside, and 0.
+func (b Bias) RowMap(p driver.DevicePtr) driver.TensorMap {
+	parts := b.Parts
+	if b.Apart {
+		parts = 1
+	}
+	return tile.LoadMap(p, []int{tile.Block, tile.KStep, 1, 1},
+		tile.Dim{Extent: b.N, Stride: 1}, tile.Dim{Extent: 1, Stride: b.N}, tile.Dim{Extent: parts, Stride: b.N}, tile.Dim{Extent: b.Experts, Stride: b.Width()})
+}
+
+// LoadRow starts the loads of a tile's columns, so many of each part from the given
+// one on.
+func (b Bias) LoadRow(k *ptx.Kernel, s pipeline.Stage, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
+	for part := range b.Parts {
+		m, of := maps[0], part
+		if b.Apart {
+			m, of = maps[part], 0
+		}
+		for i := range columns / tile.Block {
+			to := s.Data.At((part*columns/tile.Block + i) * tile.StepBlockBytes)
+			k.TMALoad(to, m, s.Full, column.AddI(i*tile.Block), ptx.Uint(0), ptx.Uint(of), expert)
+		}
+	}
+}
+
+// Sums gives what a thread's sums of a tile start from where [Bias.IsRows] says no:
+// its columns of gate, then of up, of a tile that begins at that neuron and has so
+// many. Neurons past the last repeat others: they are dropped.
+func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f tile.Fragment) []ptx.F32 {
+	const block, bytes = tile.Block, 2 * tile.ElementBytes // of a neuron
+	row := tensor.Index(expert, b.N*bytes)
+	sums := make([]ptx.F32, neurons)
+	for i := range neurons / block {
+		first := neuron.AddI(i * block)
+		if b.N%neurons != 0 && b.N%block == 0 {
 			first = first.Min(ptx.Uint(b.N - block))
 		}
-		own := first.Add(f.Column)
 		for j := range block / 8 {
-			at, behind := own, 8*j
-			if b.N%block != 0 { // a block may end at any 8 columns
-				at, behind = first.AddI(8*j).Min(ptx.Uint(b.N-8)).Add(f.Column), 0
+			at := row.Index(first.Add(f.Column), bytes).At(8 * j * bytes)
+			if b.N%block != 0 { // a block may end at any 8
+				at = row.Index(first.AddI(8*j).Min(ptx.Uint(b.N-8)).Add(f.Column), bytes)
 			}
-			for part, pair := range b.pairs(tensors, expert, at, behind) {
-				at := part*columns/2 + i*block/2 + 4*j
-				copy(sums[at:], []ptx.F32{pair[0], pair[1], pair[0], pair[1]}) // of both rows
+			v := ptx.LdGlobalVec[ptx.U32](at, 2, ".nc")
+			for h, word := range v { // of a neuron and the next
+				gate, up := b.Element.Unpack(word)
+				for row := range 2 {
+					to := i*block/2 + 4*j + 2*row + h
+					sums[to], sums[neurons/2+to] = gate, up
+				}
 			}
 		}
 	}
 	return sums
-}
-
-// pairs loads each part's biases of two columns that touch: of those so many
-// behind a column.
-func (b Bias) pairs(tensors []ptx.Global, expert, column ptx.U32, behind int) (pairs [][2]ptx.F32) {
-	at := func(tensor ptx.Global, column ptx.U32, columns int) ptx.Global {
-		return tensor.Index(expert, b.Width()*tile.ElementBytes).Index(column, columns*tile.ElementBytes).At(behind * columns * tile.ElementBytes)
-	}
-	if b.Interleaved {
-		v := ptx.LdGlobalVec[ptx.U32](at(tensors[0], column, 2), 2, ".nc")
-		g0, u0 := b.Element.Unpack(v[0])
-		g1, u1 := b.Element.Unpack(v[1])
-		return [][2]ptx.F32{{g0, g1}, {u0, u1}}
-	}
-	for part := range b.Parts {
-		tensor := tensors[0]
-		if b.Apart {
-			tensor = tensors[part]
-		} else {
-			tensor = tensor.At(part * b.N * tile.ElementBytes)
-		}
-		lo, hi := b.Element.Unpack(ptx.LdGlobal[ptx.U32](at(tensor, column, 1), ".nc"))
-		pairs = append(pairs, [2]ptx.F32{lo, hi})
-	}
-	return pairs
 }
 
 // Column gives each part's bias of one column.

@@ -10,7 +10,8 @@
 // sums beside its tiles; and db2 = Sᵀ·dO, with a token's scores by expert in the
 // place that gradients of logits have in the router's gradient.
 //
-// Forward adds biases where it starts its sums, see gemm.TileEpilogue.
+// Forward's sums start from the biases: see gemm.Config.Row, and of gate and up that
+// touch gemm.TileEpilogue.
 package bias
 
 import "sonicmoe/moe/spec"

@@ -48,7 +48,7 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stag
 	}
 	full, left := t.rows.DivI(tile.K), t.rows.AndI(tile.K-1)
 	sum := loop.Begin()
-	sum.Each(full, func(s pipeline.Stage, kt ptx.U32) {
+	sum.Each(full, false, func(s pipeline.Stage, kt ptx.U32) {
 		k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 		a, b := operands(s, ptx.Uint(0))
 		gemm.Multiply(k, element.Of(e.Config), acc, a, b, kt.NeI(0), true, true)
