@@ -135,7 +135,7 @@ func samePass(t *testing.T, want, got *trial.Trial) {
 // in a captured pass and in a batch that the kernels for many tokens take it is the
 // same. SONICMOE_LONG has 200 batches on a GPU, of up to 512 of 4096 tokens.
 func TestBatchInvariance(t *testing.T) {
-	configs, tokens, most, more := decodeConfigs[:2], 150, 150, 0
+	configs, tokens, most, more := decodeConfigs[:2], 200, 200, 0
 	switch {
 	case kt.Long() && drivertest.Name() == "cuda":
 		tokens, most, more = 4096, 512, 200
@@ -147,7 +147,7 @@ func TestBatchInvariance(t *testing.T) {
 	}
 	for _, c := range configs {
 		t.Run(c.String(), func(t *testing.T) {
-			few := 64 * c.NumExperts / c.TopK // as a layer decides itself
+			few := 96 * c.NumExperts / c.TopK // as a layer decides itself
 			whole := newTrial(t, c, tokens, 6, moe.WithDecode(few), moe.WithoutBackward())
 			require.Contains(t, launched(t, whole), "up")
 			want, err := whole.Results(false)
