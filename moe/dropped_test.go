@@ -302,7 +302,7 @@ var needless = []needlessLine{
 		"an acquire of what the kernel before wrote, which may still run on a GPU: here one grid runs at a time"},
 	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go without ld",
 		"an acquire of what the kernel before writes while this one waits: here one grid runs at a time"},
-	{"moe_lone_up", 1, "decode/loneup.go < decode/loneup.go < route/choose.go without st",
+	{"moe_lone_up", 1, "decode/loneup.go < route/choose.go < route/choose.go without st",
 		"a release to the kernel behind, which waits for it while this one runs: here one grid runs at a time"},
 	{"moe_lone_up moe_lone_down", 1, "decode/lone.go < decode/lone.go without bar.warp.sync",
 		"bytes may come before they are expected: the phase does not end before lane 0, which expects them, arrives"},
