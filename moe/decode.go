@@ -9,7 +9,7 @@ import (
 )
 
 // Tokens are few up to so many rows an expert. Measured on an H200, the kernels
-// of package decode lead by 5 to 15 % at 32 rows, by 4 to 19 at 64 and by 4 to 13
+// of package decode lead by 5 to 15 % at 32 rows, by 4 to 19 at 64 and by 6 to 13
 // at 96; at 112 some experts have more than their widest product's 128.
 // Few tokens are no fewer than 64, one block of them, and no more than were
 // measured.
