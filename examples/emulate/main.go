@@ -4,7 +4,7 @@
 // -lineinfo, Triton), of its source. debug-a-kernel.md shows how to read
 // what it says.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N] [-report all] [-timeout 1m]
 //
 // LAUNCH.json names the kernel, the shape of the launch and what it is given: type
 // launch has the fields, testdata/sum.json is an example.
@@ -12,9 +12,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"sonicmoe/examples/internal/command"
@@ -30,6 +33,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	file := flags.String("ptx", "", "the PTX `file`")
 	launchFile := flags.String("launch", "", "the `file` that describes the launch")
 	seeds := flags.Int("check", 4, "how many random orders to run beside the earliest and the latest; 0 runs the earliest alone and looks for no races")
+	parts := flags.String("report", "", fmt.Sprintf("print a report of the first run, as counted: some of %v, with commas between, or \"all\"", emu.Parts))
 	timeout := flags.Duration("timeout", time.Minute, "the longest that all runs may take")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
@@ -67,17 +71,44 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
+	report, err := reportOf(*parts)
+	if err != nil {
+		return err
+	}
 	shape := emu.Launch{Grid: l.Grid, Block: l.Block, Cluster: l.Cluster, SharedBytes: l.Shared, Params: params}
+	if report != nil {
+		shape.Report = &emu.Report{}
+	}
 	if *seeds > 0 {
 		err = kernel.Check(ctx, memory, shape, *seeds)
 	} else {
 		err = kernel.Launch(ctx, memory, shape)
+	}
+	if report != nil {
+		err = errors.Join(shape.Report.Write(stdout, report...), err)
 	}
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(stdout, "kernel %s: nothing found in %d runs\n", l.Kernel, runs(*seeds))
 	return l.show(stdout, memory, buffers)
+}
+
+// reportOf are the parts of a report that a flag names, nil for none.
+func reportOf(names string) (list []emu.Part, err error) {
+	if names == "all" {
+		return emu.Parts, nil
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		switch {
+		case names == "":
+		case !slices.Contains(emu.Parts, emu.Part(name)):
+			return nil, command.Usagef("-report names %q, must be some of %v, or all", name, emu.Parts)
+		default:
+			list = append(list, emu.Part(name))
+		}
+	}
+	return list, nil
 }
 
 func runs(seeds int) int {

@@ -55,6 +55,28 @@ func TestMended(t *testing.T) {
 	}
 }
 
+// A report says what the kernel did, whether or not something is wrong with it;
+// debug-a-kernel.md has it word for word.
+func TestReport(t *testing.T) {
+	guide, err := os.ReadFile("debug-a-kernel.md")
+	require.NoError(t, err)
+	var out strings.Builder
+	var found *emu.Findings
+	err = run(t.Context(), arguments(kernelFile, launchFile, "-report", "all"), &out, io.Discard)
+	require.True(t, errors.As(err, &found), "%v", err)
+	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		assert.Contains(t, string(guide), line+"\n")
+	}
+	for part, begins := range map[string]string{"conflicts": "wavefronts", "sectors": "sectors", "bytes": "bytes", "mix": "instructions", "timeline": "CTA (0,0,0)"} {
+		out.Reset()
+		require.Error(t, run(t.Context(), arguments(kernelFile, launchFile, "-report", part), &out, io.Discard))
+		assert.Contains(t, out.String(), "no times\n\n"+begins, part)
+	}
+	err = run(t.Context(), arguments(kernelFile, launchFile, "-report", "bytes,times"), io.Discard, io.Discard)
+	assert.Equal(t, command.Misuse, command.Code(err))
+	assert.ErrorContains(t, err, `-report names "times", must be some of [bytes conflicts`)
+}
+
 // What the launch file has wrong is said; no run outlives its time.
 func TestWrongArguments(t *testing.T) {
 	launch, err := os.ReadFile(launchFile)

@@ -55,7 +55,8 @@ func (f *Findings) Unwrap() []error {
 // Check launches the kernel several times on the same memory: with Early, with
 // Late, and with so many random orders, seeded from l.Seed on, always looking
 // for races. Memory then holds what the Early run left. The error is *Findings
-// when the kernel broke a rule in any run, else as [Kernel.Launch]'s.
+// when the kernel broke a rule in any run, else as [Kernel.Launch]'s. A report is
+// made by a run more, with Early, which looks for no races.
 func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
 	if mem == nil {
 		return fmt.Errorf("check of kernel %s: no memory", k.entry.Name)
@@ -65,6 +66,15 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 		return err
 	}
 	before := mem.snapshot()
+	if l.Report != nil { // a run of its own, which a race does not end
+		counted := l
+		counted.Races, counted.Timing = false, Early
+		if err := k.Launch(ctx, mem, counted); err != nil && !errors.As(err, new(*Fault)) {
+			return err
+		}
+		mem.restore(before)
+		l.Report = nil
+	}
 	var after snapshot
 	found := &Findings{}
 	runs := 2 + seeds

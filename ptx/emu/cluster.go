@@ -37,6 +37,10 @@ type cluster struct {
 	order  uint64 // of asynchronous copies
 	fault  *Fault
 	races  *races // nil: not looked for
+	// counter counts for a report, timeline is a part of it; nil where none is
+	// wanted.
+	counter  *counter
+	timeline *Timeline
 	// unwritten is the first read of shared memory that nobody had written, if
 	// races are looked for: its writer may still come, and is then named.
 	unwritten *Fault
@@ -95,7 +99,12 @@ func (cl *cluster) run() status {
 				continue
 			}
 			alive = true
-			if f := w.pick(); f != nil {
+			f := w.pick()
+			if cl.timeline != nil {
+				limit = 1
+				cl.timeline.turn(w, f)
+			}
+			if f != nil {
 				if n := w.run(f, limit); n > 0 {
 					ran = true
 					cl.idle += n
@@ -123,6 +132,9 @@ func (cl *cluster) run() status {
 
 // between decides what happens after a round of all warps.
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
+	if cl.timeline != nil {
+		cl.endTurn()
+	}
 	if cl.moved {
 		cl.moved = false
 		cl.grid.progress.Add(1)

@@ -78,7 +78,7 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 	}
 	// Running off the end is a ret.
 	ret := &isa.Table[isa.Ret]
-	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1})
+	d.k.code = append(d.k.code, inst{form: ret, exec: forms[isa.Ret].exec, guard: -1, number: len(d.k.code)})
 	d.endFunctions()
 	d.k.nameRoles()
 	d.markAccumulators()
@@ -152,7 +152,7 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		return inst{}, fmt.Errorf("%s is not emulated", f.Op)
 	}
 	var err error
-	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, line: src.Line}
+	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, number: len(d.k.code), line: src.Line}
 	in.aligned = f.NeedsWarp(src.Mods)
 	if src.Guard > 0 {
 		in.guard, in.guardNot = d.reg[src.Guard-1], src.GuardNot

@@ -30,6 +30,11 @@
 // 767 were reached, in several runs, 727 of these named, and moe's TestDroppedLines says
 // of the others what else orders them.
 //
+// With Launch.Report it counts what a launch does: bytes at each level, bank
+// conflicts, sectors of global memory, instructions by role, and in which turn
+// which warp of a CTA waits for what. Counts, not times: counter.go says what follows
+// from documented rules and what is assumed.
+//
 // What it does not check: races between launches; griddepcontrol, since one grid runs at
 // a time; that what one lane is told by a flag or an mbarrier the others of its warp use
 // without bar.warp.sync.

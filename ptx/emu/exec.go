@@ -11,8 +11,10 @@ type handler struct {
 	exec execFunc
 	// prepare fixes, when decoding, what depends on modifiers.
 	prepare func(in *inst)
-	// waits is what a fragment that waits here waits for.
+	// waits is what a fragment that waits here waits for, at names it in short; nil
+	// where the instruction says as much.
 	waits func(w *warp, f *frag, in *inst) need
+	at    func(w *warp, f *frag, in *inst) string
 	// spaces execute a form with a generic address in each state space.
 	spaces *spaceExecs
 }

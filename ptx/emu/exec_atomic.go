@@ -71,6 +71,9 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, uint64(size), r.ordinary(w, in, true)) == failed {
 		return failed
 	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.global(w, in, a, mask, uint64(size), readsAndWrites)
+	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.address64(a, l)
@@ -96,6 +99,9 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	size := uint32(in.size)
 	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, size, r.ordinary(w, in, true)) == failed {
 		return failed
+	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, a, mask, size, readsAndWrites)
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)

@@ -20,6 +20,7 @@ type bulkLoad struct {
 	from   *cta   // nil: from global memory
 	tensor *TensorMap
 	coords []int32
+	again  bool // a multicast that has begun at another CTA: memory is read once
 	// accesses are those of memory, where races are looked for.
 	accesses []*access
 }
@@ -178,6 +179,9 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	if b.size == 0 {
 		return next
 	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.load(b)
+	}
 	bar, ok := w.mbarrierAt(b.in, isa.SharedCluster, at, b.lane)
 	if !ok {
 		return failed
@@ -334,6 +338,9 @@ func (b *bulkLoad) runs() iter.Seq[Run] {
 // startStore queues a store whose addresses are checked.
 func (w *warp) startStore(st *bulkStore) outcome {
 	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
+	if count := c.cluster.counter; count != nil {
+		count.store(st)
+	}
 	w.bulk.issued++
 	st.number = w.bulk.issued
 	if r := c.cluster.races; r != nil {

@@ -27,7 +27,7 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			if to.exited() {
 				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
 			}
-			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords}
+			b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: at, size: tensor.BoxBytes(), tensor: tensor, coords: coords, again: ctas&(1<<rank-1) != 0}
 			if w.startLoad(b, uint32(rank)<<sharedRankBit|bar) == failed {
 				return failed
 			}

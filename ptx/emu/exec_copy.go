@@ -85,6 +85,9 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.copied(w, in, r)
+	}
 	return w.queueCopy(r)
 }
 

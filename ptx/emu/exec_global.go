@@ -83,6 +83,9 @@ func loadGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil && !in.constant && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, false)) == failed {
 		return failed
 	}
+	if c := w.cta.cluster.counter; c != nil && !in.constant {
+		c.global(w, in, a, mask, n, reads)
+	}
 	if !in.polls {
 		w.cta.cluster.looked = true
 		if mem := w.whole(a, mask, n); mem != nil {
@@ -104,6 +107,9 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.cta.cluster.progress()
 	if r := w.cta.cluster.races; r != nil && w.touchGlobals(in, a, mask, n, r.ordinary(w, in, true)) == failed {
 		return failed
+	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.global(w, in, a, mask, n, writes)
 	}
 	if !in.polls {
 		if mem := w.whole(a, mask, n); mem != nil {

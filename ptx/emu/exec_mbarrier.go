@@ -5,26 +5,27 @@ import (
 )
 
 func mbarrierForms() map[isa.ID]handler {
+	tryWait := handler{exec: mbarrierTryWait, waits: waitsForPhase, at: phaseBarrier}
 	return map[isa.ID]handler{
 		isa.MbarrierInitShared:            {exec: mbarrierInit},
 		isa.MbarrierInvalShared:           {exec: mbarrierInval},
-		isa.MbarrierTryWaitParityShared:   {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTryWaitParityShared:   tryWait,
 		isa.MbarrierTestWaitParityShared:  {exec: mbarrierTestWait},
 		isa.MbarrierArriveState:           {exec: mbarrierArrive},
 		isa.MbarrierArriveExpectTxState:   {exec: mbarrierArrive},
 		isa.MbarrierArriveOrder:           {exec: mbarrierArrive},
 		isa.MbarrierArriveOrderCluster:    {exec: mbarrierArrive},
 		isa.MbarrierArriveExpectTxOrder:   {exec: mbarrierArrive},
-		isa.MbarrierTryWait:               {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTryWait:               tryWait,
 		isa.MbarrierTestWait:              {exec: mbarrierTestWait},
-		isa.MbarrierTryWaitParityOrder:    {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTryWaitParityOrder:    tryWait,
 		isa.MbarrierInit:                  {exec: mbarrierInit},
 		isa.MbarrierInval:                 {exec: mbarrierInval},
 		isa.MbarrierArrive:                {exec: mbarrierArrive},
 		isa.MbarrierArriveCluster:         {exec: mbarrierArrive},
 		isa.MbarrierArriveExpectTx:        {exec: mbarrierArrive},
 		isa.MbarrierArriveExpectTxCluster: {exec: mbarrierArrive},
-		isa.MbarrierTryWaitParity:         {exec: mbarrierTryWait, waits: waitsForPhase},
+		isa.MbarrierTryWaitParity:         tryWait,
 		isa.MbarrierTestWaitParity:        {exec: mbarrierTestWait},
 	}
 }
@@ -184,6 +185,9 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 		}
 	}
 	know()
+	if done != 0 {
+		w.passed(last.at)
+	}
 	return done, next
 }
 
@@ -221,6 +225,11 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 // byState: the instruction waits for the phase of a state, not of a parity.
 func (in *inst) byState() bool { return in.args[2].bank == bank64 }
+
+// phaseBarrier is the mbarrier that a fragment waits at.
+func phaseBarrier(w *warp, f *frag, in *inst) string {
+	return "mbarrier " + w.cta.symbolic(w.shared32(&in.args[1], first(f.mask)))
+}
 
 func waitsForPhase(w *warp, f *frag, in *inst) need {
 	l := first(f.mask)

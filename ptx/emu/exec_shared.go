@@ -96,6 +96,9 @@ func loadShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, false)) == failed {
 		return failed
 	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, a, mask, n, reads)
+	}
 	if w.own(a, mask, n, true) {
 		w.loadLanes(w.cta.shared.bytes, d, int(size), mask)
 		return next
@@ -124,6 +127,9 @@ func storeShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.cta.cluster.progress()
 	if r := w.cta.cluster.races; r != nil && w.touchLanes(in, a, mask, n, r.ordinary(w, in, true)) == failed {
 		return failed
+	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, a, mask, n, writes)
 	}
 	if w.own(a, mask, n, false) {
 		s := w.cta.shared

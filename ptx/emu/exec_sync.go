@@ -29,7 +29,7 @@ type votes struct {
 func barrierForms() map[isa.ID]handler {
 	cluster := func(exec execFunc) handler { return handler{exec: exec, waits: waitsForCluster} }
 	return map[isa.ID]handler{
-		isa.BarSync:       {exec: barSync, waits: waitsAtBarrier},
+		isa.BarSync:       {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
 		isa.BarArrive:     {exec: barArrive},
 		isa.ClusterArrive: cluster(clusterArrive),
 		isa.ClusterWait:   cluster(clusterWaitExec),
@@ -110,12 +110,22 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func waitsAtBarrier(w *warp, f *frag, in *inst) need {
+// barrierNumber is that of the named barrier at which a fragment is.
+func barrierNumber(w *warp, f *frag, in *inst) int {
 	number := 0
 	if in.form.Args[0].Dir == isa.Out {
 		number = 1
 	}
-	id := int(w.r32[in.slot[number]][first(f.mask)] & 15)
+	return int(w.r32[in.slot[number]][first(f.mask)] & 15)
+}
+
+// namedBarrierAt is the named barrier that a fragment waits at.
+func namedBarrierAt(w *warp, f *frag, in *inst) string {
+	return w.cta.cluster.grid.kernel.namedBarrierName(barrierNumber(w, f, in))
+}
+
+func waitsAtBarrier(w *warp, f *frag, in *inst) need {
+	id := barrierNumber(w, f, in)
 	b := &w.cta.bars[id]
 	n := need{what: fmt.Sprintf("waits at %s: %d of %d threads have arrived (%s)", w.cta.cluster.grid.kernel.namedBarrierName(id),
 		b.arrived, b.threads, plural("warp", b.by))}

@@ -39,8 +39,8 @@ func warpForms() map[isa.ID]handler {
 		isa.ReduxSync:   {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
 		isa.ElectSync:   sync(elect),
 		isa.BarWarpSync: sync(barWarp),
-		isa.Stmatrix:    {exec: storeMatrix, prepare: func(in *inst) { in.matrix = true }},
-		isa.Ldmatrix:    {exec: loadMatrix, prepare: func(in *inst) { in.matrix = true }},
+		isa.Stmatrix:    {exec: storeMatrix, prepare: prepareMatrix},
+		isa.Ldmatrix:    {exec: loadMatrix, prepare: prepareMatrix},
 		isa.SetMaxNReg:  {exec: setMaxRegisters, waits: waitsForRegisters},
 	}
 }
@@ -222,6 +222,15 @@ func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
 
 const matrixRowBytes = 16
 
+func prepareMatrix(in *inst) { in.matrix = true }
+
+// countMatrices notes the rows of so many 8x8 matrices.
+func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, o, fullMask>>(warpLanes-8*matrices), matrixRowBytes, d)
+	}
+}
+
 // matrixRow is the shared memory of one row of an 8x8 matrix.
 func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
 	l := matrixRowLane(j, row)
@@ -252,6 +261,7 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	trans := in.has(".trans")
 	w.cta.cluster.progress()
+	w.countMatrices(in, &in.args[0], len(in.args[1].list), writes)
 	for j, slot := range in.args[1].list {
 		var rows [8]uint32
 		var s *sharedMemory
@@ -281,6 +291,7 @@ func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes")
 	}
 	trans := in.has(".trans")
+	w.countMatrices(in, &in.args[1], len(in.args[0].list), reads)
 	var loaded [4][warpLanes]uint32 // the address register may be a result
 	for j := range in.args[0].list {
 		var rows [8]uint32

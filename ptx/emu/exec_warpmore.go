@@ -34,12 +34,12 @@ func warpMoreForms() map[isa.ID]handler {
 			}
 			return next
 		}},
-		isa.BarrierSync:   {exec: barSync, waits: waitsAtBarrier},
+		isa.BarrierSync:   {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
 		isa.BarrierArrive: {exec: barArrive},
-		isa.BarRedPopc:    {exec: barReduce, waits: waitsAtBarrier},
-		isa.BarRed:        {exec: barReduce, waits: waitsAtBarrier},
-		isa.LdmatrixCTA:   {exec: loadMatrix},
-		isa.StmatrixCTA:   {exec: storeMatrix},
+		isa.BarRedPopc:    {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
+		isa.BarRed:        {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
+		isa.LdmatrixCTA:   {exec: loadMatrix, prepare: prepareMatrix},
+		isa.StmatrixCTA:   {exec: storeMatrix, prepare: prepareMatrix},
 		isa.Nanosleep:     {exec: func(*warp, *frag, *inst, uint32) outcome { return yielded }},
 		isa.Brkpt: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed brkpt")

@@ -58,6 +58,9 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if w.touchOperands(in, op) == failed {
 		return failed
 	}
+	if c := w.cta.cluster.counter; c != nil {
+		c.product(in)
+	}
 	g := w.cta.groups[w.id/4]
 	at := s.issued - 1 - g.base
 	if at == len(g.ops) {

@@ -70,6 +70,9 @@ type Launch struct {
 	// fit what TMA wrote. Products take some four times as long, loops of loads and
 	// stores more.
 	Races bool
+	// Report, if not nil, is filled with what the launch did, up to its fault if it
+	// has one. A launch without takes no longer for it.
+	Report *Report
 	// Where gives the Go line behind a line of the PTX, for messages; nil means
 	// Kernel.Source.
 	Where func(line int) string
@@ -108,6 +111,8 @@ type grid struct {
 	room     int64 // clusters that have memory
 	stop     atomic.Bool
 	progress atomic.Uint64 // rounds in which some cluster got somewhere
+
+	counters []*counter // of all clusters, for the report
 
 	mu    sync.Mutex
 	next  int64 // the cluster that begins next
@@ -184,6 +189,9 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	}
 	g.work()
 	wg.Wait()
+	if l.Report != nil {
+		g.fill(l.Report)
+	}
 	if g.helpers != nil {
 		close(g.helpers)
 		helping.Wait()
@@ -314,6 +322,7 @@ func (g *grid) begin(free *[]*cluster) *cluster {
 		cl, *free = (*free)[n-1], (*free)[:n-1]
 	} else {
 		cl = g.newCluster()
+		g.count(cl)
 	}
 	cl.reset(i)
 	return cl
@@ -383,6 +392,11 @@ func (cl *cluster) reset(i int64) {
 	cl.barrier, cl.steps, cl.idle, cl.polls, cl.polled = clusterBarrier{}, 0, 0, 0, false
 	cl.moved, cl.looked, cl.others = false, false, 0
 	cl.races, cl.unwritten = nil, nil
+	cl.timeline = nil
+	if g.launch.Report != nil && i == 0 {
+		cl.timeline = &g.launch.Report.Timeline
+		*cl.timeline = Timeline{Warps: make([]WarpTimeline, len(cl.ctas[0].warps))}
+	}
 	cl.index, cl.count = g.clusterIndex(i)
 	for rank, c := range cl.ctas {
 		c.inCluster = unravel(rank, g.cluster)

@@ -223,6 +223,7 @@ type inst struct {
 	form     *isa.Form
 	mods     isa.Mods
 	typ      isa.Type
+	number   int // in the kernel's code
 	line     int
 	role     string // the part of the kernel that it belongs to; see names.go
 }

@@ -66,6 +66,7 @@ type warp struct {
 	mma     mmaState
 
 	products productQueue
+	stage    int // of the ring whose barrier let it pass last; for timelines
 	// sync are the operands of the last mma.sync.
 	sync mmaOperands
 }
@@ -152,6 +153,7 @@ func (w *warp) reset(c *cta, id, threads int) {
 	w.copies = copyQueue{}
 	w.bulk = bulkQueue{}
 	w.mma.reset()
+	w.stage = noStage
 }
 
 func (w *warp) fill32(slot int32, v uint32) {
@@ -183,7 +185,7 @@ func (w *warp) pick() *frag {
 
 // run executes up to limit instructions of a fragment and returns how many.
 func (w *warp) run(f *frag, limit int) int {
-	code := w.cta.cluster.grid.kernel.code
+	code, counter := w.cta.cluster.grid.kernel.code, w.cta.cluster.counter
 	n := 0
 	for n < limit {
 		in := &code[f.pc]
@@ -212,6 +214,9 @@ func (w *warp) run(f *frag, limit int) int {
 			return n
 		}
 		n++
+		if counter != nil {
+			counter.executed(in, mask)
+		}
 		f.stuck, f.apart = false, false
 		switch out {
 		case next, yielded:

@@ -1,0 +1,218 @@
+package emu
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// Counting for reports. What follows documented rules: shared memory has 32 banks
+// of 4 bytes, lanes that want the same word share it, and global memory moves in
+// sectors of 32 bytes. Measured by others and assumed here: a warp's accesses of 8
+// bytes go by halves of the warp and those of 16 by quarters, even where two would
+// fit in one; atomics on one word of shared memory go one after the other. What
+// banks TMA and wgmma keep busy is not counted, only their bytes.
+
+// counter counts what one cluster does.
+type counter struct {
+	by            []Counts // by the number of the instruction
+	read, written pages
+}
+
+// executed notes an instruction of a warp.
+func (c *counter) executed(in *inst, mask uint32) {
+	n := &c.by[in.number]
+	n.Warps++
+	n.Lanes += uint64(bits.OnesCount32(mask))
+}
+
+// direction is which way an access goes.
+type direction uint8
+
+const (
+	reads direction = iota
+	writes
+	readsAndWrites // atomics
+)
+
+const (
+	banks     = 32
+	wordBytes = 4
+)
+
+// shared notes the lanes' accesses of n bytes to shared memory.
+func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direction) {
+	to := &c.by[in.number]
+	var at [warpLanes]uint32
+	own := uint32(0)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if at[l] = w.shared32(o, l); int(at[l]>>sharedRankBit) == w.cta.rank {
+			own |= 1 << l
+		}
+	}
+	note := func(read, written *uint64, lanes uint32) {
+		bytes := uint64(bits.OnesCount32(lanes)) * uint64(n)
+		if d != writes {
+			*read += bytes
+		}
+		if d != reads {
+			*written += bytes
+		}
+	}
+	note(&to.SharedRead, &to.SharedWritten, own)
+	note(&to.ClusterRead, &to.ClusterWritten, mask&^own)
+	is, least := wavefronts(&at, own, n, d == readsAndWrites)
+	to.Wavefronts += is
+	to.LeastWavefronts += least
+}
+
+// wavefronts is in how many steps shared memory serves lanes that access n bytes
+// each, and in how many it would without conflicts: a step has one word of each
+// bank.
+func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least uint64) {
+	together := uint32(warpLanes) // lanes that are served in one step at best
+	if n > wordBytes {
+		together = warpLanes * wordBytes / n
+	}
+	for from := uint32(0); from < warpLanes; from += together {
+		part := lanes >> from & uint32(1<<together-1) << from
+		if part == 0 {
+			continue
+		}
+		var used [banks]uint64
+		var words []uint32
+		for m := part; m != 0; m &= m - 1 {
+			for word := at[first(m)] / wordBytes; word <= (at[first(m)]+n-1)/wordBytes; word++ {
+				if atomic || !slices.Contains(words, word) {
+					words = append(words, word)
+					used[word%banks]++
+				}
+			}
+		}
+		is += slices.Max(used[:])
+		least++
+	}
+	return is, least
+}
+
+// global notes the lanes' accesses of n bytes to global memory.
+func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d direction) {
+	var at [warpLanes]uint64
+	var bytes [warpLanes]uint32
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		at[l], bytes[l] = w.address64(o, l), uint32(n)
+	}
+	c.lanes(in, &at, &bytes, d)
+}
+
+// lanes notes accesses to global memory of one instruction of a warp, each within
+// a sector.
+func (c *counter) lanes(in *inst, at *[warpLanes]uint64, bytes *[warpLanes]uint32, d direction) {
+	var list [warpLanes]uint64
+	var asked [warpLanes]uint32 // bytes of each
+	to, sectors, distinct, all := &c.by[in.number], list[:0], 0, uint64(0)
+	for l, n := range bytes {
+		if n == 0 {
+			continue
+		}
+		all += uint64(n)
+		i := slices.Index(sectors, at[l]/sectorBytes)
+		if i < 0 {
+			i = len(sectors)
+			sectors = append(sectors, at[l]/sectorBytes)
+		}
+		asked[i] |= uint32(1<<uint64(n)-1) << (at[l] % sectorBytes)
+	}
+	for i, s := range sectors {
+		distinct += bits.OnesCount32(asked[i])
+		c.touch(s, d)
+	}
+	c.noteGlobal(to, all, uint64(len(sectors)), uint64(distinct+sectorBytes-1)/sectorBytes, d)
+}
+
+func (c *counter) noteGlobal(to *Counts, bytes, sectors, least uint64, d direction) {
+	to.Sectors += sectors
+	to.LeastSectors += least
+	if d != reads {
+		to.GlobalWritten += bytes
+		to.SectorsWritten += sectors
+	}
+	if d != writes {
+		to.GlobalRead += bytes
+	}
+}
+
+func (c *counter) touch(sector uint64, d direction) {
+	if d != writes {
+		c.read.add(sector)
+	}
+	if d != reads {
+		c.written.add(sector)
+	}
+}
+
+// row notes contiguous bytes that TMA moves.
+func (c *counter) row(to *Counts, at, n uint64, d direction) {
+	if n == 0 {
+		return
+	}
+	end := (at + n - 1) / sectorBytes
+	for s := at / sectorBytes; s <= end; s++ {
+		c.touch(s, d)
+	}
+	c.noteGlobal(to, n, end-at/sectorBytes+1, (n+sectorBytes-1)/sectorBytes, d)
+}
+
+// rows notes what TMA moves in global memory: a box, or size bytes.
+func (c *counter) rows(to *Counts, t *TensorMap, coords []int32, at uint64, size uint32, d direction) {
+	if t == nil {
+		c.row(to, at, uint64(size), d)
+		return
+	}
+	t.rows(coords, 0, func(r *boxRow) bool {
+		c.row(to, r.global+uint64(r.lo), uint64(r.hi-r.lo), d)
+		return true
+	})
+}
+
+// load notes a copy of TMA into shared memory. A multicast reads global memory
+// once, for the first CTA that it goes to.
+func (c *counter) load(b *bulkLoad) {
+	to := &c.by[b.in.number]
+	switch {
+	case b.from != nil:
+		to.SharedRead += uint64(b.size)
+	case !b.again:
+		c.rows(to, b.tensor, b.coords, b.src, b.size, reads)
+	}
+	if b.to == b.warp.cta {
+		to.SharedWritten += uint64(b.size)
+	} else {
+		to.ClusterWritten += uint64(b.size)
+	}
+}
+
+// store notes a copy of TMA from shared memory.
+func (c *counter) store(st *bulkStore) {
+	to := &c.by[st.in.number]
+	to.SharedRead += uint64(st.size)
+	c.rows(to, st.tensor, st.coords, st.dst, st.size, writes)
+}
+
+// product notes the operands of a wgmma that one warp of four reads from shared
+// memory: its own rows of A and, as if they shared it, a quarter of B.
+func (c *counter) product(in *inst) {
+	const rowBytes = 32 // of both, whatever the elements
+	rows := in.matrixRows(1) / 4
+	if !in.fromRegisters() {
+		rows += wgmmaRows / 4
+	}
+	c.by[in.number].SharedRead += uint64(rows) * rowBytes
+}
+
+// copied notes a cp.async.
+func (c *counter) copied(w *warp, in *inst, r *copyRecord) {
+	c.shared(w, in, &in.args[0], r.lanes, r.size, writes)
+	c.lanes(in, &r.src, &r.bytes, reads)
+}

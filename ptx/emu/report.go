@@ -1,0 +1,301 @@
+package emu
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Report is what a launch did, counted: numbers of instructions, accesses, bytes
+// and turns, from which no times follow.
+type Report struct {
+	Kernel string
+	// Instructions are those that ran, in the order of the text.
+	Instructions []Counts
+	// TouchedRead and TouchedWritten are the sectors of global memory that the
+	// launch read and wrote, each counted once: what must pass between the L2 cache
+	// and memory at least.
+	TouchedRead, TouchedWritten uint64
+	// Timeline is that of the grid's first CTA.
+	Timeline Timeline
+}
+
+// Counts are what one instruction of the kernel did in a launch.
+type Counts struct {
+	Line     int
+	Where    string // the source line behind Line, if it is known
+	Op, Role string
+	// By moves the bytes: threads, or the unit that copies or multiplies for them.
+	By Mover
+	// Warps is how often a warp executed it, Lanes with how many lanes together.
+	Warps, Lanes uint64
+	// Wavefronts is how many steps shared memory took for accesses by threads, and
+	// LeastWavefronts how many they would have taken without bank conflicts.
+	Wavefronts, LeastWavefronts uint64
+	// Sectors is how many sectors of 32 bytes of global memory its warps touched,
+	// each access by itself, and LeastSectors how many would hold as many bytes.
+	Sectors, LeastSectors uint64
+	// Bytes that lanes, copies and products asked for. Those of other CTAs' shared
+	// memory count as the cluster's.
+	SharedRead, SharedWritten, ClusterRead, ClusterWritten, GlobalRead, GlobalWritten uint64
+	// SectorsWritten are those of Sectors that were written; atomics write.
+	SectorsWritten uint64
+}
+
+// Mover is who moves the bytes of an instruction.
+type Mover uint8
+
+// Movers.
+const (
+	ByThreads Mover = iota
+	ByCpAsync
+	ByTMA
+	ByWgmma
+)
+
+var moverNames = [...]string{"threads", "cp.async", "TMA", "wgmma"}
+
+// String is the mover in a word.
+func (m Mover) String() string { return moverNames[m] }
+
+func (in *inst) mover() Mover {
+	switch in.form.ID {
+	case isa.CpAsyncCG, isa.CpAsyncCA:
+		return ByCpAsync
+	case isa.TMALoad, isa.TMALoadMulticast, isa.TMAStore, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore:
+		return ByTMA
+	}
+	if in.product != nil {
+		return ByWgmma
+	}
+	return ByThreads
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Warps, c.Lanes = c.Warps+o.Warps, c.Lanes+o.Lanes
+	c.Wavefronts, c.LeastWavefronts = c.Wavefronts+o.Wavefronts, c.LeastWavefronts+o.LeastWavefronts
+	c.Sectors, c.LeastSectors, c.SectorsWritten = c.Sectors+o.Sectors, c.LeastSectors+o.LeastSectors, c.SectorsWritten+o.SectorsWritten
+	c.SharedRead, c.SharedWritten = c.SharedRead+o.SharedRead, c.SharedWritten+o.SharedWritten
+	c.ClusterRead, c.ClusterWritten = c.ClusterRead+o.ClusterRead, c.ClusterWritten+o.ClusterWritten
+	c.GlobalRead, c.GlobalWritten = c.GlobalRead+o.GlobalRead, c.GlobalWritten+o.GlobalWritten
+}
+
+// count makes a cluster count for the report, if one is wanted.
+func (g *grid) count(cl *cluster) {
+	if g.launch.Report == nil {
+		return
+	}
+	cl.counter = &counter{by: make([]Counts, len(g.kernel.code))}
+	g.mu.Lock()
+	g.counters = append(g.counters, cl.counter)
+	g.mu.Unlock()
+}
+
+// fill makes a report of what the clusters counted.
+func (g *grid) fill(r *Report) {
+	*r = Report{Kernel: g.kernel.entry.Name, Timeline: r.Timeline}
+	var read, written pages
+	sums := make([]Counts, len(g.kernel.code))
+	for _, c := range g.counters {
+		for i := range sums {
+			sums[i].add(&c.by[i])
+		}
+		read.join(c.read)
+		written.join(c.written)
+	}
+	r.TouchedRead, r.TouchedWritten = read.count(), written.count()
+	lines := map[int]string{}
+	where := func(line int) string {
+		if _, ok := lines[line]; !ok {
+			lines[line] = g.where(line)
+		}
+		return lines[line]
+	}
+	for i := range sums {
+		if c := &sums[i]; c.Warps > 0 {
+			in := &g.kernel.code[i]
+			c.Line, c.Where, c.Op, c.Role, c.By = in.line, where(in.line), in.form.Op, in.role, in.mover()
+			r.Instructions = append(r.Instructions, *c)
+		}
+	}
+	r.Timeline.explain(where)
+}
+
+// sectorBytes is the unit in which global memory and its caches move.
+const sectorBytes = 32
+
+// pages are sets of sectors: of each page of memory that has any, a bit each.
+type pages map[uint64]*[pageSectors / 64]uint64
+
+const pageSectors = 2048
+
+func (p *pages) add(sector uint64) {
+	if *p == nil {
+		*p = pages{}
+	}
+	page := (*p)[sector/pageSectors]
+	if page == nil {
+		page = &[pageSectors / 64]uint64{}
+		(*p)[sector/pageSectors] = page
+	}
+	page[sector%pageSectors/64] |= 1 << (sector % 64)
+}
+
+func (p *pages) join(o pages) {
+	if *p == nil {
+		*p = pages{}
+	}
+	for at, from := range o {
+		to := (*p)[at]
+		if to == nil {
+			to = &[pageSectors / 64]uint64{}
+			(*p)[at] = to
+		}
+		for i, b := range from {
+			to[i] |= b
+		}
+	}
+}
+
+func (p pages) count() (n uint64) {
+	for _, page := range p {
+		for _, b := range page {
+			n += uint64(bits.OnesCount64(b))
+		}
+	}
+	return n
+}
+
+// Part is a part of a report's text.
+type Part string
+
+// Parts are the parts of a report's text, in their order.
+var Parts = []Part{"bytes", "conflicts", "sectors", "mix", "timeline"}
+
+// mostLines is how many lines of the text conflicts and sectors are told of.
+const mostLines = 12
+
+// Write writes parts of the report as text.
+func (r *Report) Write(w io.Writer, parts ...Part) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "kernel %s, as counted: these are no times\n", r.Kernel)
+	for _, p := range parts {
+		write := map[Part]func(*strings.Builder){"bytes": r.bytes, "conflicts": r.conflicts, "sectors": r.sectors, "mix": r.mix, "timeline": r.Timeline.write}[p]
+		if write == nil {
+			return fmt.Errorf("no part %q of a report: must be of %v", p, Parts)
+		}
+		b.WriteString("\n")
+		write(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// bytes is the table of what moved at each level.
+func (r *Report) bytes(b *strings.Builder) {
+	fmt.Fprintf(b, "%-44s%14s%14s\n", "bytes", "read", "written")
+	row := func(name string, read, written uint64) {
+		if read+written > 0 {
+			fmt.Fprintf(b, "  %-42s%14d%14d\n", name, read, written)
+		}
+	}
+	var all Counts
+	by := [len(moverNames)]Counts{}
+	for i := range r.Instructions {
+		all.add(&r.Instructions[i])
+		by[r.Instructions[i].By].add(&r.Instructions[i])
+	}
+	for m := range by {
+		row("shared memory, by "+Mover(m).String(), by[m].SharedRead, by[m].SharedWritten)
+	}
+	for m := range by {
+		row("other CTAs' shared memory, by "+Mover(m).String(), by[m].ClusterRead, by[m].ClusterWritten)
+	}
+	for m := range by {
+		row("global memory, by "+Mover(m).String(), by[m].GlobalRead, by[m].GlobalWritten)
+	}
+	row("L2, in sectors, if L1 held nothing", (all.Sectors-all.SectorsWritten)*sectorBytes, all.SectorsWritten*sectorBytes)
+	row("memory, in sectors, if L2 held everything", r.TouchedRead*sectorBytes, r.TouchedWritten*sectorBytes)
+}
+
+// place is where a line is, with its instruction.
+func (c *Counts) place() string {
+	text := fmt.Sprintf("line %d", c.Line)
+	if c.Where != "" {
+		text += " = " + c.Where
+	}
+	return text + " " + c.Op
+}
+
+// worst lists the instructions that cost more than the least, the dearest first.
+func (r *Report) worst(b *strings.Builder, what string, cost func(c *Counts) (is, least uint64)) {
+	var list []*Counts
+	var is, least uint64
+	for i := range r.Instructions {
+		c := &r.Instructions[i]
+		x, y := cost(c)
+		if is, least = is+x, least+y; x > y {
+			list = append(list, c)
+		}
+	}
+	fmt.Fprintf(b, "%s: %d, least %d\n", what, is, least)
+	slices.SortStableFunc(list, func(c, o *Counts) int {
+		x, y := cost(c)
+		u, v := cost(o)
+		return cmp.Compare(u-v, x-y)
+	})
+	for i, c := range list {
+		if i == mostLines {
+			fmt.Fprintf(b, "  and %d lines more\n", len(list)-i)
+			break
+		}
+		x, y := cost(c)
+		fmt.Fprintf(b, "  %d, least %d, in %d warps: %s\n", x, y, c.Warps, c.place())
+	}
+}
+
+func (r *Report) conflicts(b *strings.Builder) {
+	r.worst(b, "wavefronts of shared memory", func(c *Counts) (is, least uint64) { return c.Wavefronts, c.LeastWavefronts })
+}
+
+func (r *Report) sectors(b *strings.Builder) {
+	r.worst(b, "sectors of global memory", func(c *Counts) (is, least uint64) { return c.Sectors, c.LeastSectors })
+}
+
+// mix is how often each kind of instruction ran, by role.
+func (r *Report) mix(b *strings.Builder) {
+	type tally struct{ warps, lanes uint64 }
+	roles, totals := map[string]map[string]uint64{}, map[string]*tally{}
+	for i := range r.Instructions {
+		c := &r.Instructions[i]
+		if roles[c.Role] == nil {
+			roles[c.Role], totals[c.Role] = map[string]uint64{}, &tally{}
+		}
+		roles[c.Role][c.Op] += c.Warps
+		totals[c.Role].warps += c.Warps
+		totals[c.Role].lanes += c.Lanes
+	}
+	b.WriteString("instructions of warps\n")
+	for _, role := range slices.SortedFunc(maps.Keys(roles), func(x, y string) int {
+		return cmp.Or(cmp.Compare(totals[y].warps, totals[x].warps), cmp.Compare(x, y))
+	}) {
+		ops, total := roles[role], totals[role]
+		name := cmp.Or(role, "outside roles")
+		fmt.Fprintf(b, "  %s: %d, of %.1f lanes each:", name, total.warps, float64(total.lanes)/float64(total.warps))
+		sorted := slices.SortedFunc(maps.Keys(ops), func(x, y string) int { return cmp.Or(cmp.Compare(ops[y], ops[x]), cmp.Compare(x, y)) })
+		for i, op := range sorted {
+			if i == mostLines {
+				fmt.Fprintf(b, ", %d others", len(sorted)-i)
+				break
+			}
+			fmt.Fprintf(b, "%s %s %d", strings.Repeat(",", min(i, 1)), op, ops[op])
+		}
+		b.WriteString("\n")
+	}
+}
