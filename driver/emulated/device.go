@@ -39,6 +39,12 @@ type Options struct {
 	// from Seed on, looking for races. The launch's error, an [emu.Findings],
 	// has what any of the runs found. 0 runs it once, as Timing says.
 	Check int
+	// Explore runs each launch in one order of its steps after the other, looking for
+	// races, until there is no other one or so many have run, as [emu.Kernel.Explore]
+	// does; Explored, if not nil, is told how much that was. The launch's error is as
+	// Check's. Not both at once.
+	Explore  int
+	Explored func(k *emu.Kernel, e emu.Exploration)
 	// Launching, if not nil, is shown each launch before it runs, with the memory
 	// that it will find: for tools that check or measure kernels on a
 	// [emu.Memory.Clone] of it. Memory itself it must leave as it is.
@@ -96,6 +102,10 @@ func New(o Options) (driver.Device, error) {
 		return nil, invalid("emulated.New", "Timing is %d, must be a known one", o.Timing)
 	case o.Check < 0:
 		return nil, invalid("emulated.New", "Check is %d, must not be negative", o.Check)
+	case o.Explore < 0:
+		return nil, invalid("emulated.New", "Explore is %d, must not be negative", o.Explore)
+	case o.Explore > 0 && o.Check > 0:
+		return nil, invalid("emulated.New", "Explore is %d and Check %d, one of them must be 0", o.Explore, o.Check)
 	case o.Parallel < 0:
 		return nil, invalid("emulated.New", "Parallel is %d, must not be negative", o.Parallel)
 	}

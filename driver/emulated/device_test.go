@@ -75,6 +75,8 @@ func TestOptions(t *testing.T) {
 		"timing":   {Timing: 9},
 		"parallel": {Parallel: -1},
 		"check":    {Check: -1},
+		"explore":  {Explore: -1},
+		"both":     {Explore: 1, Check: 1},
 	} {
 		_, err := New(o)
 		require.ErrorIs(t, err, driver.ErrInvalid, name)
@@ -89,6 +91,22 @@ func TestOptions(t *testing.T) {
 	require.ErrorIs(t, dev.Free(p), driver.ErrInvalid)
 	require.ErrorContains(t, dev.Free(p), "freed before")
 	assert.Equal(t, "emulated H200", newDevice(t, Options{}).Target().Name)
+}
+
+// A device that explores tells how much, and leaves what one run does.
+func TestExplore(t *testing.T) {
+	var told []string
+	dev := newDevice(t, Options{Explore: 4, Explored: func(k *emu.Kernel, e emu.Exploration) { told = append(told, k.Name()+": "+e.String()) }})
+	f, s := loadPoke(t, dev)
+	p, err := dev.Alloc(4)
+	require.NoError(t, err)
+	launch := &driver.Launch{Grid: driver.Dim3{X: 3}}
+	require.NoError(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, uint64(p))))
+	assert.Equal(t, []string{"poke: all that can differ is run: there is one order"}, told)
+	got := make([]byte, 4)
+	require.NoError(t, s.CopyToHost(got, p))
+	assert.Equal(t, []byte{1, 0, 0, 0}, got)
+	require.ErrorIs(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
 }
 
 // Each complaint stands in the log with its line, as an assembler writes it.

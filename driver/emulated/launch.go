@@ -47,9 +47,16 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 		see(f.kernel, d.mem.Load(), launch)
 	}
 	var err error
-	if d.options.Check > 0 {
+	switch {
+	case d.options.Explore > 0:
+		var e emu.Exploration
+		e, err = f.kernel.Explore(d.life, d.mem.Load(), launch, d.options.Explore)
+		if told := d.options.Explored; told != nil {
+			told(f.kernel, e)
+		}
+	case d.options.Check > 0:
 		err = f.kernel.Check(d.life, d.mem.Load(), launch, d.options.Check)
-	} else {
+	default:
 		err = f.kernel.Launch(d.life, d.mem.Load(), launch)
 	}
 	var fault *emu.Fault

@@ -4,7 +4,7 @@
 // -lineinfo, Triton), of its source. debug-a-kernel.md shows how to read
 // what it says.
 //
-//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N] [-report all] [-timeout 1m]
+//	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-timeout 1m]
 //
 // LAUNCH.json names the kernel, the shape of the launch and what it is given: type
 // launch has the fields, testdata/sum.json is an example.
@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	launchFile := flags.String("launch", "", "the `file` that describes the launch")
 	seeds := flags.Int("check", 4, "how many random orders to run beside the earliest and the latest; 0 runs the earliest alone and looks for no races")
 	parts := flags.String("report", "", fmt.Sprintf("print a report of the first run, as counted: some of %v, with commas between, or \"all\"", emu.Parts))
+	orders := flags.Int("explore", 0, "how many orders to run instead, one after the other, unless there are no more: it says how much that was")
 	timeout := flags.Duration("timeout", time.Minute, "the longest that all runs may take")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
@@ -41,8 +42,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
 	case *file == "" || *launchFile == "":
 		return command.Usagef("-ptx and -launch must both name a file")
-	case *seeds < 0 || *timeout <= 0:
-		return command.Usagef("-check is %d and -timeout %v, must be 0 or more, and above 0", *seeds, *timeout)
+	case *seeds < 0 || *orders < 0 || *timeout <= 0:
+		return command.Usagef("-check is %d, -explore %d and -timeout %v, must be 0 or more, and above 0", *seeds, *orders, *timeout)
 	}
 	text, err := os.ReadFile(*file)
 	if err != nil {
@@ -79,9 +80,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if report != nil {
 		shape.Report = &emu.Report{}
 	}
-	if *seeds > 0 {
+	ran := "1 run"
+	switch {
+	case *orders > 0:
+		var e emu.Exploration
+		e, err = kernel.Explore(ctx, memory, shape, *orders)
+		ran = e.String()
+	case *seeds > 0:
 		err = kernel.Check(ctx, memory, shape, *seeds)
-	} else {
+		ran = fmt.Sprintf("%d runs", 2+*seeds)
+	default:
 		err = kernel.Launch(ctx, memory, shape)
 	}
 	if report != nil {
@@ -90,7 +98,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "kernel %s: nothing found in %d runs\n", l.Kernel, runs(*seeds))
+	fmt.Fprintf(stdout, "kernel %s: nothing found in %s\n", l.Kernel, ran)
 	return l.show(stdout, memory, buffers)
 }
 
@@ -109,11 +117,4 @@ func reportOf(names string) (list []emu.Part, err error) {
 		}
 	}
 	return list, nil
-}
-
-func runs(seeds int) int {
-	if seeds == 0 {
-		return 1
-	}
-	return 2 + seeds
 }

@@ -47,7 +47,7 @@ func TestMended(t *testing.T) {
 	require.NoError(t, err)
 	mended := filepath.Join(t.TempDir(), "mended.ptx")
 	require.NoError(t, os.WriteFile(mended, []byte(strings.Replace(string(text), "\t.loc 1 8 3\n", "\tbar.sync 0;\n\t.loc 1 8 3\n", 1)), 0o600))
-	for _, args := range [][]string{arguments(mended, launchFile), arguments(mended, launchFile, "-check", "0")} {
+	for _, args := range [][]string{arguments(mended, launchFile), arguments(mended, launchFile, "-check", "0"), arguments(mended, launchFile, "-explore", "9")} {
 		var out strings.Builder
 		require.NoError(t, run(t.Context(), args, &out, io.Discard))
 		assert.Contains(t, out.String(), "kernel sum: nothing found in ")

@@ -11,17 +11,20 @@ import (
 type Finding struct {
 	*Fault
 	// Timing and Seed are those of the first run that found it: a launch with
-	// them, Races and a Parallel of 1 finds it again.
-	Timing Timing
-	Seed   uint64
+	// them, Races and a Parallel of 1 finds it again. Choices are those of Chosen.
+	Timing  Timing
+	Seed    uint64
+	Choices string
 	// Runs is how many runs found it.
 	Runs int
 }
 
-// Findings is what [Kernel.Check] found; errors.As finds its faults.
+// Findings is what [Kernel.Check] or [Kernel.Explore] found; errors.As finds its faults.
 type Findings struct {
 	List []Finding
 	Runs int // of the check
+	// Exploration is how much Explore has covered; nil of Check's.
+	Exploration *Exploration
 }
 
 // Error is one paragraph for each finding.
@@ -35,10 +38,16 @@ func (f *Findings) Error() string {
 	for i := range f.List {
 		x := &f.List[i]
 		fmt.Fprintf(&b, "\n%v (%d of %d runs, first with timing %v", x.Fault, x.Runs, f.Runs, x.Timing)
-		if x.Timing == Random {
+		switch x.Timing {
+		case Random:
 			fmt.Fprintf(&b, ", seed %d", x.Seed)
+		case Chosen:
+			fmt.Fprintf(&b, ", choices %q", x.Choices)
 		}
 		b.WriteString(")")
+	}
+	if f.Exploration != nil {
+		fmt.Fprintf(&b, "\n%v", f.Exploration)
 	}
 	return b.String()
 }
@@ -58,56 +67,78 @@ func (f *Findings) Unwrap() []error {
 // when the kernel broke a rule in any run, else as [Kernel.Launch]'s. A report is
 // made by a run more, with Early, which looks for no races.
 func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
-	if mem == nil {
-		return fmt.Errorf("check of kernel %s: no memory", k.entry.Name)
-	}
-	l.Races, l.Parallel = true, 1                  // in one goroutine the same is found each time
-	if _, err := mem.image(k.module); err != nil { // before what is restored
-		return err
-	}
-	before := mem.snapshot()
-	if l.Report != nil { // a run of its own, which a race does not end
-		counted := l
-		counted.Races, counted.Timing = false, Early
-		if err := k.Launch(ctx, mem, counted); err != nil && !errors.As(err, new(*Fault)) {
+	l.Races, l.Parallel = true, 1 // in one goroutine the same is found each time
+	found := &Findings{Runs: 2 + seeds}
+	err := mem.unchanged(k.module, func(restore func()) error {
+		if err := k.report(ctx, mem, &l, restore); err != nil {
 			return err
 		}
-		mem.restore(before)
-		l.Report = nil
-	}
-	var after snapshot
-	found := &Findings{}
-	runs := 2 + seeds
-	for i := range runs {
-		run := l
-		switch i {
-		case 0:
-			run.Timing = Early
-		case 1:
-			run.Timing = Late
-		default:
-			run.Timing, run.Seed = Random, l.Seed+uint64(i-2)
+		for i := range found.Runs {
+			run := l
+			switch i {
+			case 0:
+				run.Timing = Early
+			case 1:
+				run.Timing = Late
+			default:
+				run.Timing, run.Seed = Random, l.Seed+uint64(i-2)
+			}
+			if i > 0 {
+				restore()
+			}
+			err := k.Launch(ctx, mem, run)
+			var fault *Fault
+			switch {
+			case errors.As(err, &fault):
+				found.add(fault, run)
+			case err != nil:
+				return err
+			}
 		}
-		if i > 0 {
-			mem.restore(before)
-		}
-		err := k.Launch(ctx, mem, run)
-		var fault *Fault
-		if err != nil && !errors.As(err, &fault) {
-			return err
-		}
-		if fault != nil {
-			found.add(fault, run)
-		}
-		if i == 0 {
-			after = mem.snapshot()
-		}
-	}
-	mem.restore(after)
-	if found.Runs = runs; len(found.List) > 0 {
+		return nil
+	})
+	if err == nil && len(found.List) > 0 {
 		return found
 	}
-	return nil
+	return err
+}
+
+// report makes a launch's report in a run of its own, which a race does not end.
+func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore func()) error {
+	if l.Report == nil {
+		return nil
+	}
+	counted := *l
+	counted.Races, counted.Timing, l.Report = false, Early, nil
+	err := k.Launch(ctx, mem, counted)
+	restore()
+	if errors.As(err, new(*Fault)) {
+		return nil
+	}
+	return err
+}
+
+// unchanged calls runs, whose restore puts back what the memory holds now; afterwards
+// the memory holds what it did when restore was first called.
+func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
+	if m == nil {
+		return errors.New("emu: no memory")
+	}
+	if _, err := m.image(of); err != nil { // before what is restored
+		return err
+	}
+	before := m.snapshot()
+	var after snapshot
+	err := runs(func() {
+		if after == nil {
+			after = m.snapshot()
+		}
+		m.restore(before)
+	})
+	if after != nil && err == nil {
+		m.restore(after)
+	}
+	return err
 }
 
 // add notes a fault; those of one kind at one line are one.
@@ -118,7 +149,7 @@ func (f *Findings) add(fault *Fault, run Launch) {
 			return
 		}
 	}
-	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Runs: 1})
+	f.List = append(f.List, Finding{Fault: fault, Timing: run.Timing, Seed: run.Seed, Choices: run.Choices, Runs: 1})
 }
 
 // snapshot is the contents of a memory.

@@ -76,6 +76,7 @@ func TestDeadline(t *testing.T) {
 			for _, launch := range []func() error{
 				func() error { return p.kernel.Launch(ctx, p.mem, p.launch) },
 				func() error { return p.kernel.Check(ctx, p.mem, p.launch, 2) },
+				func() error { _, err := p.kernel.Explore(ctx, p.mem, p.launch, 2); return err },
 			} {
 				start := time.Now()
 				require.ErrorIs(t, launch(), context.DeadlineExceeded)

@@ -41,6 +41,8 @@ type cluster struct {
 	// wanted.
 	counter  *counter
 	timeline *Timeline
+	// schedule is the order in which the grid runs, or nil.
+	schedule *schedule
 	// unwritten is the first read of shared memory that nobody had written, if
 	// races are looked for: its writer may still come, and is then named.
 	unwritten *Fault

@@ -208,6 +208,7 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 	if in.space == isa.Generic && h.spaces != nil {
 		d.chooseSpace(&in, h.spaces)
 	}
+	in.meets = in.meetsOthers()
 	if f.ID == isa.Mov && src.Args[1].Kind == ptx.OpSpecial {
 		if read := clocks[isa.Specials[src.Args[1].Reg].Name]; read != nil {
 			in.exec = readClock(read)

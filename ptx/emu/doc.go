@@ -25,6 +25,10 @@
 // for its warp tells of what it knows of the others (racelanes.go). A
 // matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
 //
+// [Kernel.Check] runs a launch early, late and in random orders; [Kernel.Explore]
+// runs a small one in one order after the other until there is no other that a warp
+// could tell from these, and says how much of them it has run (schedule.go, explore.go).
+//
 // How much is named: of the instructions of our kernels that order others, each
 // dropped or weakened in turn while a layer runs forward, backward and on few tokens,
 // 767 were reached, in several runs, 727 of these named, and moe's TestDroppedLines says

@@ -84,7 +84,9 @@ func atomic32or64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		mu := w.cta.cluster.grid.mem.lock(at)
 		mu.Lock()
 		old := readWord(b, size)
-		writeWord(b, size, in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
+		now := in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l))
+		writeWord(b, size, now)
+		w.cta.cluster.changedWord(at, old, now)
 		w.synchronise(in, l, at, true, true)
 		mu.Unlock()
 		if d != nil {
@@ -114,7 +116,9 @@ func atomicShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		b := c.shared.bytes[at:]
 		old := readWord(b, int(size))
-		writeWord(b, int(size), in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l)))
+		now := in.op64(old, w.elem(v, v.slot, l), w.elem(swap, swap.slot, l))
+		writeWord(b, int(size), now)
+		w.cta.cluster.changedWord(uint64(c.rank)<<sharedRankBit|uint64(at), old, now)
 		c.shared.proxy.wrote(at, size, w.id*warpLanes+l)
 		if d != nil {
 			w.setElem(d, d.slot, l, old)

@@ -212,6 +212,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 		return b.complete()
 	}
 	cl.loads = append(cl.loads, b)
+	cl.issued(b)
 	return next
 }
 
@@ -262,7 +263,9 @@ func (b *bulkLoad) complete() outcome {
 		if r := cl.races; r != nil {
 			r.completes(b, bar)
 		}
+		phase := bar.phase
 		err = bar.completeTx(b.size)
+		b.to.usesBarrier(anMbarrier, uint64(b.bar), toArrive, phase, bar.phase != phase, nil)
 	}
 	if err != nil {
 		return b.warp.barrierError(b.in, b.lane, b.bar, err)

@@ -1,6 +1,10 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"slices"
+
+	"sonicmoe/ptx/isa"
+)
 
 // copyQueue is the cp.async work of a warp's threads, in order.
 type copyQueue struct {
@@ -30,6 +34,7 @@ type copyRecord struct {
 	bytes  [warpLanes]uint32 // read from src; the rest is zero
 	size   uint32            // written to dst
 	gives  *knowledge        // of an arrival, where races are looked for
+	past   clock             // of an arrival: the steps before it, in a schedule
 }
 
 func copyForms() map[isa.ID]handler {
@@ -169,6 +174,9 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	if races := w.cta.cluster.races; races != nil {
 		r.gives = &knowledge{}
+		if s := w.cta.cluster.schedule; s != nil {
+			r.past = slices.Clone(s.actors[s.acting].past)
+		}
 		races.follow(w, componentCopies, w.copies.issued)
 		races.release(w, mask, r.gives)
 		r.gives.seen.set(races.component(w, componentCopies), w.copies.issued)
@@ -236,7 +244,9 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 		if r.gives != nil {
 			b.sync.now.join(r.gives)
 		}
-		if _, err = b.arrive(1); b.phase != phase {
+		_, err = b.arrive(1)
+		w.cta.usesBarrier(anMbarrier, uint64(r.dst[l]), toArrive, phase, b.phase != phase, nil)
+		if b.phase != phase {
 			w.cta.cluster.event()
 		}
 	}

@@ -44,6 +44,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, true)
+		c.usesBarrier(anMbarrier, uint64(at), toWrite, 0, false, nil)
 		if r := w.cta.cluster.races; r != nil {
 			r.made(w, in, c.shared.mbar[at])
 		}
@@ -63,6 +64,7 @@ func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, false)
+		c.usesBarrier(anMbarrier, uint64(at), toWrite, 0, false, nil)
 	}
 	return next
 }
@@ -127,6 +129,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if in.form.Args[0].Kind == isa.Reg {
 			w.r64[in.slot[0]][l] = uint64(state)
 		}
+		w.usesMbarrier(in, at, toArrive, phase, b.phase != phase)
 		if b.phase != phase {
 			ended = b
 			w.cta.cluster.event()
@@ -136,8 +139,8 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// testPhase is the lanes whose phase has completed.
-func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
+// testPhase is the lanes whose phase has completed. A schedule has the use as how says.
+func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outcome) {
 	byState := in.byState()
 	var last struct { // the lane before: most often all ask for the same
 		at    uint32
@@ -177,6 +180,9 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 			}
 			know()
 			passed = b
+			if yes || how == toRead {
+				w.usesMbarrier(in, at, how, b.phase, false)
+			}
 			last.at, last.phase, last.yes = at, phase, yes
 		}
 		if last.yes {
@@ -196,11 +202,11 @@ func (w *warp) testPhase(in *inst, mask uint32) (done uint32, out outcome) {
 // get that. But for Early, all do so once before they are suspended: who takes
 // false for true shows it.
 func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
-	done, out := w.testPhase(in, mask)
+	done, out := w.testPhase(in, mask, toWait)
 	if out != next {
 		return out
 	}
-	if done == 0 && (f.tried || w.cta.cluster.grid.launch.Timing == Early) {
+	if done == 0 && (f.tried || w.cta.cluster.grid.launch.Timing == Early || w.cta.cluster.schedule != nil) {
 		return waiting
 	}
 	f.tried = done == 0
@@ -210,7 +216,7 @@ func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 
 // mbarrierTestWait answers at once.
 func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	done, out := w.testPhase(in, mask)
+	done, out := w.testPhase(in, mask, toRead)
 	if out != next {
 		return out
 	}

@@ -75,6 +75,7 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	if r := w.cta.cluster.races; r != nil {
 		r.release(w, mask, &b.now)
 	}
+	w.cta.usesBarrier(aNamedBarrier, uint64(id), toArrive, b.gen, b.arrived == b.threads, nil)
 	if b.arrived == b.threads {
 		b.gen++
 		b.arrived, b.threads = 0, 0
@@ -104,6 +105,7 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 		return waiting
 	}
 	f.begun = false
+	w.cta.usesBarrier(aNamedBarrier, uint64(w.r32[in.slot[0]][first(mask)]), toWait, f.gen, false, nil)
 	if r := w.cta.cluster.races; r != nil {
 		r.acquire(w, mask, &w.cta.bars[w.r32[in.slot[0]][first(mask)]].done)
 	}
@@ -200,7 +202,9 @@ func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		c.target[first(m)] = w.cta.cluster.barrier.gen + 1
 	}
+	gen := w.cta.cluster.barrier.gen
 	w.cta.cluster.clusterCheck()
+	w.usesClusterBarrier(toArrive, gen)
 	return next
 }
 
@@ -216,6 +220,7 @@ func clusterWaitExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 	}
 	c.owed &^= mask
+	w.usesClusterBarrier(toWait, c.target[first(mask)]-1)
 	if r := w.cta.cluster.races; r != nil {
 		r.acquire(w, mask, &w.cta.cluster.barrier.done)
 	}

@@ -23,9 +23,12 @@ const (
 	Late
 	// Random completes it at random moments, and runs warps in random order.
 	Random
+	// Chosen is Late in the order of Launch.Choices, all clusters together, and looks
+	// for races.
+	Chosen
 )
 
-var timingNames = [...]string{"early", "late", "random"}
+var timingNames = [...]string{"early", "late", "random", "chosen"}
 
 // String is the timing in a word.
 func (t Timing) String() string {
@@ -48,6 +51,8 @@ type Launch struct {
 	Timing Timing
 	// Seed chooses among the orders of Random.
 	Seed uint64
+	// Choices are those of Chosen, as a [Finding] of [Kernel.Explore] has them.
+	Choices string
 	// Parallel is how many goroutines the launch may use: one a cluster, and
 	// with fewer clusters than that the rest for products. 0 means GOMAXPROCS.
 	Parallel int
@@ -165,6 +170,17 @@ func atLeastOne(d [3]int) [3]int {
 // broke a rule, ctx's error when ctx ended first, or says which part of the
 // launch is wrong.
 func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
+	if l.Timing == Chosen {
+		choices, err := parseChoices(l.Choices)
+		if err != nil {
+			return fmt.Errorf("launch of kernel %s: %w", k.entry.Name, err)
+		}
+		s, err := k.follow(ctx, mem, l, choices)
+		if err == nil && s.wrong != nil {
+			err = fmt.Errorf("launch of kernel %s: choice %d:%d: no such actor can take that step", k.entry.Name, s.wrong.step, s.wrong.actor)
+		}
+		return err
+	}
 	g, err := k.newGrid(mem, l)
 	if err != nil {
 		return fmt.Errorf("launch of kernel %s: %w", k.entry.Name, err)
@@ -196,19 +212,25 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		close(g.helpers)
 		helping.Wait()
 	}
+	return g.end(ctx)
+}
+
+// end gives back what the launch took and says how it ended.
+func (g *grid) end(ctx context.Context) error {
 	for _, cl := range g.ended {
 		cl.leave()
 	}
-	if g.fault != nil {
+	switch {
+	case g.fault != nil:
 		return g.fault
-	}
-	if g.stop.Load() {
+	case g.stop.Load():
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
 func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
+	l.Races = l.Races || l.Timing == Chosen
 	e := k.entry
 	g := &grid{kernel: k, mem: mem, launch: l, params: l.Params, size: atLeastOne(l.Grid), block: atLeastOne(l.Block), cluster: atLeastOne(l.Cluster)}
 	if l.Cluster == [3]int{} && e.Cluster.Count() > 0 {
@@ -253,6 +275,9 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	}
 	if g.room = l.HostBytes / g.clusterBytes(); g.room == 0 {
 		return nil, fmt.Errorf("a cluster takes %d bytes of the host's memory for registers and shared memory, at most %d", g.clusterBytes(), l.HostBytes)
+	}
+	if l.Timing == Chosen && g.room < g.clusters {
+		return nil, fmt.Errorf("an order of choice has all %d clusters together, memory is for %d: HostBytes is %d", g.clusters, g.room, l.HostBytes)
 	}
 	var err error
 	if g.image, err = mem.image(k.module); err != nil {

@@ -53,16 +53,21 @@ func plantedModes() []plantedMode {
 }
 
 func (k *whole) run(t *testing.T, code string, m plantedMode) error {
+	p := k.program(t, code)
+	p.launch.Timing, p.launch.Seed, p.launch.Races, p.launch.StrictProxy = m.timing, m.seed, true, m.strict
+	return p.run()
+}
+
+func (k *whole) program(t *testing.T, code string) *program {
 	p := assemble(t, body(code), "k")
 	words := make([]uint32, 1024)
 	for i := 32; i < len(words); i++ { // before that stand flags and counters
 		words[i] = uint32(i)
 	}
 	p.params(p.u32s(words...), 0)
-	p.launch.Timing, p.launch.Seed, p.launch.Races, p.launch.StrictProxy = m.timing, m.seed, true, m.strict
 	p.launch.Grid, p.launch.Block, p.launch.Cluster = [3]int{max(k.grid, 1)}, [3]int{k.block}, [3]int{max(k.cluster, 1)}
 	p.launch.SharedBytes, p.launch.SpinLimit, p.launch.Parallel = 16384, 1<<14, 1
-	return p.run()
+	return p
 }
 
 // sided are the kinds of findings that have two sides; of the others the line

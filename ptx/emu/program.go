@@ -196,6 +196,7 @@ type inst struct {
 	accs       bool          // touches registers that some wgmma uses
 	product    []*mma.Format // of the elements of A and B that it multiplies asynchronously, or nil
 	polls      bool          // may spin on global memory
+	meets      bool          // a step of a schedule begins here
 	atomic     bool          // reads and writes at once
 	uncached   bool          // reads by a cache that sees no writes: .nc
 	constant   bool          // reads constant memory

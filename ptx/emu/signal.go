@@ -102,6 +102,7 @@ func (r *races) releaseFenced(w *warp, lanes uint32, k *knowledge) {
 // from the signals there, and what it leaves. A store without a load ends what
 // stood there; an atomic goes on with it.
 func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, loads, stores bool) {
+	w.usesWord(in, at, loads, stores)
 	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)
 	acquires := in.has(".acquire") || in.has(".acq_rel")
 	for _, s := range words[at] {

@@ -185,10 +185,13 @@ func (w *warp) pick() *frag {
 
 // run executes up to limit instructions of a fragment and returns how many.
 func (w *warp) run(f *frag, limit int) int {
-	code, counter := w.cta.cluster.grid.kernel.code, w.cta.cluster.counter
+	code, counter, paused := w.cta.cluster.grid.kernel.code, w.cta.cluster.counter, w.cta.cluster.schedule != nil
 	n := 0
 	for n < limit {
 		in := &code[f.pc]
+		if paused && n > 0 && in.meets {
+			return n
+		}
 		mask := f.mask
 		if in.guard >= 0 {
 			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 && in.checkGuard {
@@ -333,6 +336,7 @@ func (w *warp) exit(f *frag, mask uint32) {
 			}
 		}
 	}
+	w.cta.usesBarrier(aLife, 0, toArrive, 0, w.cta.exited(), nil)
 	w.cta.cluster.event()
 }
 

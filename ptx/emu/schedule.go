@@ -1,0 +1,555 @@
+package emu
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sonicmoe/ptx/isa"
+)
+
+// A schedule runs all clusters of a grid in one goroutine, in an order made of
+// choices. Warps, TMA loads, and the arrivals that follow a warp's cp.async are its
+// actors; a step is one use, by one of them, of what orders others (an mbarrier, a
+// barrier, a word of strong accesses, the life of a CTA), with all that it does until
+// the next. What lies between such uses no other actor sees, or it is a race, which is
+// found in whatever order. Other asynchronous work completes when a wait forces it.
+//
+// Without choices an actor runs until it waits, then the next one does; loads
+// complete when no warp can go on.
+
+// choice is a step that goes to an actor out of turn.
+type choice struct{ step, actor int }
+
+// choicesText writes choices as Launch.Choices has them.
+func choicesText(list []choice) string {
+	words := make([]string, len(list))
+	for i, c := range list {
+		words[i] = fmt.Sprintf("%d:%d", c.step, c.actor)
+	}
+	return strings.Join(words, " ")
+}
+
+func parseChoices(text string) ([]choice, error) {
+	var list []choice
+	last := -1
+	for _, word := range strings.Fields(text) {
+		step, actor, _ := strings.Cut(word, ":")
+		c := choice{}
+		var errs [2]error
+		c.step, errs[0] = strconv.Atoi(step)
+		c.actor, errs[1] = strconv.Atoi(actor)
+		if errs[0] != nil || errs[1] != nil || c.step <= last || c.actor < 0 {
+			return nil, fmt.Errorf("choice %q: must be STEP:ACTOR, two numbers, with steps that rise", word)
+		}
+		last = c.step
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// object is what a step uses.
+type object struct {
+	kind    objectKind
+	cluster int64
+	rank    int
+	at      uint64
+}
+
+type objectKind uint8
+
+const (
+	globalWord objectKind = iota
+	sharedWord
+	anMbarrier
+	aNamedBarrier
+	theClusterBarrier
+	aLife // of a CTA
+)
+
+// use is how a step uses an object.
+type use uint8
+
+const (
+	toRead   use = iota // and go on, whatever it finds
+	toWrite             // or to read and write at once
+	toAdd               // to write, and in any order with others of its like the same
+	toArrive            // in any order with others of its phase the same
+	toWait              // it can't go on before a phase has ended
+)
+
+// touch is the use of an object by a step.
+type touch struct {
+	object
+	use   use
+	like  string // of adds
+	phase uint64 // of arrivals
+	ends  bool   // an arrival that ends the phase
+	in    *inst  // that may spin, or nil
+	step  int
+	actor int
+	clock clock // what is past for the step, and itself
+	mark  uint64
+}
+
+// depends: the two uses of one object don't commute.
+func (t *touch) depends(o *touch) bool {
+	switch {
+	case t.use > o.use:
+		return o.depends(t)
+	case t.use == toWrite || o.use == toWrite:
+		return true
+	case t.use == toRead:
+		return o.use == toAdd || o.use == toArrive && o.ends
+	case t.use == toAdd:
+		return o.use == toAdd && t.like != o.like
+	case t.use == toArrive:
+		return o.use == toArrive && t.phase != o.phase || o.use == toWait && t.ends
+	}
+	return false
+}
+
+// actor is who takes steps.
+type actor struct {
+	name   int // the same in all orders
+	w      *warp
+	copies bool      // the arrivals behind the warp's cp.async
+	load   *bulkLoad // or a load of the warp's
+	past   clock     // steps, by actors
+	mark   uint64    // of its latest step, and what that follows
+	issues int       // loads that it began
+	// polled are the versions of what each polling instruction found last, vain those
+	// instructions that have found the same again since the latest step, and on what
+	// the actor then leaves the others to change, from the versions of before.
+	polled map[*inst]int
+	vain   []*inst
+	on     []object
+	before int
+}
+
+// step is one that was taken.
+type step struct {
+	actor int
+	clock clock
+	mark  uint64
+}
+
+// schedule is the order under way.
+type schedule struct {
+	g        *grid
+	clusters []*cluster
+	actors   []actor // first the warps, then their copies, then loads
+	warps    int
+	forced   []choice
+	made     []choice // those of forced that changed the order
+	wrong    *choice  // that could not be made
+
+	steps   []step
+	races   [][2]int // steps that could come the other way round
+	history map[object][]touch
+	// arrived is what those did who arrived at a barrier, ended the same up to the
+	// latest phase that ended.
+	arrived, ended map[object]clock
+
+	acting   int // its actor
+	current  int // the latest warp
+	uses     []touch
+	versions map[object]int
+	mark     uint64 // of all steps: the same for orders that differ in nothing seen
+}
+
+// mix is a number that stands for two.
+func mix(a, b uint64) uint64 {
+	a ^= b + 0x9e3779b97f4a7c15 + a<<6 + a>>2
+	a *= 0xbf58476d1ce4e5b9
+	return a ^ a>>29
+}
+
+// follow launches a kernel in the order of choices.
+func (k *Kernel) follow(ctx context.Context, mem *Memory, l Launch, choices []choice) (*schedule, error) {
+	g, err := k.newGrid(mem, l)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("launch of kernel %s: %w", k.entry.Name, err)
+	}
+	defer context.AfterFunc(ctx, func() { g.stop.Store(true) })()
+	s := g.newSchedule(choices)
+	s.run()
+	return s, g.end(ctx)
+}
+
+func (g *grid) newSchedule(choices []choice) *schedule {
+	s := &schedule{g: g, forced: choices, current: -1, history: map[object][]touch{}, arrived: map[object]clock{}, ended: map[object]clock{}, versions: map[object]int{}}
+	for i := range g.clusters {
+		cl := g.newCluster()
+		cl.reset(i)
+		cl.schedule = s
+		s.clusters = append(s.clusters, cl)
+		for _, w := range cl.warps {
+			s.actors = append(s.actors, actor{name: len(s.actors), w: w, polled: map[*inst]int{}})
+		}
+	}
+	s.warps = len(s.actors)
+	for i := range s.warps {
+		s.actors = append(s.actors, actor{name: len(s.actors), w: s.actors[i].w, copies: true})
+	}
+	return s
+}
+
+// run takes steps until all clusters have ended, one is broken, or a choice can't be
+// made.
+func (s *schedule) run() {
+	for !s.g.stop.Load() && s.wrong == nil {
+		if s.next() {
+			continue
+		}
+		if s.g.fault == nil && s.wrong == nil && !s.allEnded() {
+			s.stuck()
+		}
+		break
+	}
+	for _, cl := range s.clusters {
+		cl.schedule = nil
+	}
+	s.g.ended = s.clusters
+}
+
+func (s *schedule) allEnded() bool {
+	for i := range s.warps {
+		if s.actors[i].w.live != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// stuck reports a cluster that can't go on; those that poll wait for others.
+func (s *schedule) stuck() {
+	for _, polls := range []bool{false, true} {
+		for _, cl := range s.clusters {
+			if cl.ended() || cl.runnable() != polls {
+				continue
+			}
+			if polls {
+				cl.spinning()
+			} else {
+				cl.deadlock()
+			}
+			s.g.report(cl)
+			return
+		}
+	}
+}
+
+// next has one actor take a step.
+func (s *schedule) next() bool {
+	if at := len(s.steps); len(s.forced) > 0 && s.forced[0].step == at {
+		c := s.forced[0]
+		s.forced = s.forced[1:]
+		i := slices.IndexFunc(s.actors, func(x actor) bool { return x.name == c.actor })
+		byItself := i >= 0 && i == s.current && !s.leaves(i)
+		if i < 0 || !s.ready(i) || !s.act(i) {
+			s.wrong = &c
+			return false
+		}
+		if !byItself {
+			s.made = append(s.made, c)
+		}
+		return s.note()
+	}
+	// The warp of the latest step, those behind it in turn, loads and copies.
+	for k := range s.actors {
+		i := k
+		if k < s.warps {
+			i = (max(s.current, 0) + k) % s.warps
+		}
+		switch {
+		case !s.ready(i) || s.leaves(i):
+		case s.act(i):
+			return s.note()
+		case s.g.fault != nil:
+			return false
+		}
+	}
+	return s.spin()
+}
+
+// spin lets those go on that poll in vain, when nobody else can: their patience may
+// have an end.
+func (s *schedule) spin() bool {
+	for ran := true; ran; {
+		ran = false
+		for i := range s.warps {
+			x := &s.actors[i]
+			if x.on == nil || !s.ready(i) {
+				continue
+			}
+			if x.w.cta.cluster.idle > s.g.spinLimit || s.g.stop.Load() {
+				return false
+			}
+			x.on, ran = nil, true
+			if s.act(i) {
+				return s.note()
+			}
+			if s.g.fault != nil {
+				return false
+			}
+		}
+	}
+	return false
+}
+
+// act has an actor go on to the end of a step, and reports that there was one. Who polls
+// and finds what it found before has taken none.
+func (s *schedule) act(i int) bool {
+	for s.take(i) {
+		in, x := s.uses[0].in, &s.actors[i]
+		if in == nil || x.polled == nil || x.polled[in] != s.version() || s.g.fault != nil {
+			return true
+		}
+		again := slices.Contains(x.vain, in)
+		x.vain = append(x.vain, in)
+		for _, t := range s.uses {
+			x.on = append(x.on, t.object)
+		}
+		if again {
+			x.vain, x.before = nil, s.sum(x.on)
+			return false
+		}
+	}
+	return false
+}
+
+// leaves: the actor has polled in vain, and nothing that it polls has changed since.
+func (s *schedule) leaves(i int) bool {
+	x := &s.actors[i]
+	return x.on != nil && x.vain == nil && s.sum(x.on) == x.before
+}
+
+func (s *schedule) sum(list []object) (versions int) {
+	for _, o := range list {
+		versions += s.versions[o]
+	}
+	return versions
+}
+
+// version is a number for the state of what a step used.
+func (s *schedule) version() int {
+	sum := 1
+	for _, t := range s.uses {
+		sum += s.versions[t.object]
+	}
+	return sum
+}
+
+// ready: the actor may be able to take a step.
+func (s *schedule) ready(i int) bool {
+	switch x := &s.actors[i]; {
+	case x.load != nil:
+		return slices.Contains(x.w.cta.cluster.loads, x.load)
+	case x.copies:
+		return slices.ContainsFunc(x.w.copies.recs, func(r *copyRecord) bool { return r.arrive })
+	default:
+		events := x.w.cta.cluster.events
+		return x.w.live != 0 && slices.ContainsFunc(x.w.frags, func(f *frag) bool { return !f.stuck || f.since != events })
+	}
+}
+
+// take has an actor use something, and reports that it did.
+func (s *schedule) take(i int) bool {
+	x := &s.actors[i]
+	w, cl := x.w, x.w.cta.cluster
+	s.acting, s.uses = i, s.uses[:0]
+	switch {
+	case x.load != nil:
+		cl.completeLoad(slices.Index(cl.loads, x.load))
+	case x.copies:
+		at := slices.IndexFunc(w.copies.recs, func(r *copyRecord) bool { return r.arrive })
+		s.actors[i].past.join(w.copies.recs[at].past)
+		for _, r := range w.copies.recs[:at] {
+			w.completeCopy(r, fullMask)
+		}
+		w.sweepCopies()
+	default:
+		for len(s.uses) == 0 && w.live != 0 && cl.fault == nil && !s.g.stop.Load() {
+			f := w.pick()
+			if f == nil {
+				break
+			}
+			n := w.run(f, quantum)
+			cl.idle += n
+			cl.steps += uint64(n)
+			if cl.idle > computeLimit*s.g.spinLimit && cl.fault == nil {
+				cl.spinning()
+			}
+		}
+	}
+	cl.moved = false
+	if cl.fault == nil && cl.ended() {
+		cl.finish()
+	}
+	if cl.fault != nil {
+		s.g.report(cl)
+	}
+	return len(s.uses) > 0
+}
+
+// note records the step that was taken, and finds those before it that could as well
+// have come behind it.
+func (s *schedule) note() bool {
+	x, at := &s.actors[s.acting], len(s.steps)
+	s.steps = append(s.steps, step{actor: s.acting})
+	for i := range s.uses {
+		o := &s.uses[i]
+		follows := mix(mix(mix(uint64(o.kind), o.at), uint64(o.rank)), mix(o.phase, uint64(o.cluster)))
+		if o.use == toWait {
+			x.past.join(s.ended[o.object])
+		}
+		list := s.history[o.object]
+		for k := len(list) - 1; k >= 0; k-- {
+			t := &list[k]
+			if !t.depends(o) || t.actor == s.acting {
+				continue
+			}
+			if x.past.at(t.actor) > t.step {
+				if t.use == toWrite {
+					break // what came before is past as well
+				}
+				continue
+			}
+			if t.use != toWait || s.arrived[o.object].at(t.actor) <= t.step {
+				s.races = append(s.races, [2]int{t.step, at})
+			}
+			x.past.join(t.clock)
+			follows += t.mark
+		}
+		if o.use == toRead {
+			x.past.join(s.ended[o.object])
+		}
+		x.past.set(s.acting, uint32(at+1))
+		x.mark = mix(x.mark, follows+uint64(x.name))
+		s.steps[at].mark += x.mark
+		o.step, o.actor, o.clock, o.mark = at, s.acting, slices.Clone(x.past), x.mark
+		s.history[o.object] = append(list, *o)
+		if o.use == toArrive {
+			all := s.arrived[o.object]
+			all.join(o.clock)
+			if s.arrived[o.object] = all; o.ends {
+				s.ended[o.object] = slices.Clone(all)
+			}
+		}
+	}
+	s.mark += s.steps[at].mark
+	s.steps[at].clock = slices.Clone(x.past)
+	if x.load != nil || x.copies {
+		return s.g.fault == nil
+	}
+	s.current, x.vain, x.on = s.acting, nil, nil
+	if in := s.uses[0].in; in != nil {
+		x.polled[in] = s.version()
+	}
+	return s.g.fault == nil
+}
+
+// at is the moment of a component.
+func (c clock) at(component int) int {
+	if component >= len(c) {
+		return 0
+	}
+	return int(c[component])
+}
+
+// uses notes that the acting actor uses an object, and whether others may see it.
+func (cl *cluster) uses(t touch, changed bool) {
+	s := cl.schedule
+	if s == nil {
+		return
+	}
+	if changed {
+		s.versions[t.object]++
+	}
+	if slices.ContainsFunc(s.uses, func(o touch) bool {
+		return o.object == t.object && o.use == t.use && o.phase == t.phase && o.ends == t.ends && o.like == t.like
+	}) {
+		return
+	}
+	s.uses = append(s.uses, t)
+}
+
+// word is a word of shared or global memory.
+func (cl *cluster) word(at uint64) object {
+	if at < memoryBase {
+		return object{kind: sharedWord, cluster: cl.number, at: at &^ 3}
+	}
+	return object{kind: globalWord, at: at &^ 3}
+}
+
+// usesWord notes a strong access.
+func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
+	cl := w.cta.cluster
+	t := touch{object: cl.word(at), in: in}
+	switch {
+	case !stores:
+	case in.atomic && in.form.Args[0].Dir != isa.Out && !in.typ.Float():
+		t.use, t.like = toAdd, in.mod("op")
+	default:
+		t.use = toWrite
+	}
+	cl.uses(t, stores && !loads)
+}
+
+// changedWord notes that an atomic has changed its word.
+func (cl *cluster) changedWord(at, old, now uint64) {
+	if s := cl.schedule; s != nil && old != now {
+		s.versions[cl.word(at)]++
+	}
+}
+
+// usesBarrier notes an arrival at a barrier in a phase, or a wait.
+func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
+	c.cluster.uses(touch{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
+}
+
+// usesMbarrier is usesBarrier of the mbarrier at an address of the cluster.
+func (w *warp) usesMbarrier(in *inst, at uint32, how use, phase uint64, ends bool) {
+	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(anMbarrier, uint64(at&sharedOffset), how, phase, ends, in)
+}
+
+// usesClusterBarrier is usesBarrier of the cluster's.
+func (w *warp) usesClusterBarrier(how use, phase uint64) {
+	cl := w.cta.cluster
+	cl.ctas[0].usesBarrier(theClusterBarrier, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
+}
+
+// issued makes a load an actor.
+func (cl *cluster) issued(b *bulkLoad) {
+	if s := cl.schedule; s != nil {
+		by := &s.actors[s.acting]
+		by.issues++
+		s.actors = append(s.actors, actor{name: by.name + s.warps*(1+by.issues), w: b.warp, load: b, past: slices.Clone(by.past)})
+	}
+}
+
+// meetsOthers: a step begins here.
+func (in *inst) meetsOthers() bool {
+	switch in.form.ID {
+	case isa.FenceProxyAsync:
+		return false
+	case isa.Exit, isa.Ret, isa.CpAsyncMbarrierArriveNoInc:
+		return true
+	}
+	return in.strong() || in.space == isa.SharedCluster || barriers[in.form.ID].exec != nil
+}
+
+// barriers are the forms that use barriers.
+var barriers = func() map[isa.ID]handler {
+	all := barrierForms()
+	for id, h := range mbarrierForms() {
+		all[id] = h
+	}
+	return all
+}()
