@@ -193,6 +193,11 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 			return in, err
 		}
 	}
+	if h.scratch {
+		for b := range bankPred {
+			in.scratch.address[b], in.scratch.value[b] = d.newSlot(b), d.newSlot(b)
+		}
+	}
 	if h.prepare != nil {
 		if h.prepare(&in); in.exec == nil {
 			return in, fmt.Errorf("%s%s is not emulated", f.Op, in.typ)

@@ -46,13 +46,12 @@
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding
 // (exact.go; sums and products that do not say .rn are not contracted, as an
-// assembler may). mma.sync adds floats as wgmma does. Functions are called, by
+// assembler may). mma.sync and wmma add floats as wgmma does. Functions are called, by
 // address and by themselves too (functions.go); of those that the driver brings a
 // program, __assertfail is a fault that says the assertion, and printf prints nothing.
 // Tensor maps may lie in global memory, made field by field by tensormap.replace: who
 // uses one needs fence.proxy.tensormap between the changes and the use.
-// Not yet: sparse products and those of single bits,
-// mma.sync of doubles and of 4 bits.
+// Not yet: sparse products.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

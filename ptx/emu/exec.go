@@ -15,6 +15,8 @@ type handler struct {
 	// where the instruction says as much.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
+	// scratch: it needs registers of its own.
+	scratch bool
 	// spaces execute a form with a generic address in each state space.
 	spaces *spaceExecs
 }

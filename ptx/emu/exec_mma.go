@@ -1,6 +1,10 @@
 package emu
 
 import (
+	"math"
+	"math/bits"
+	"strings"
+
 	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
 )
@@ -11,10 +15,12 @@ import (
 // their sum to C.
 
 func mmaForms() map[isa.ID]handler {
-	forms := map[isa.ID]handler{}
-	for _, id := range []isa.ID{isa.MmaF16, isa.MmaBF16, isa.MmaF16K8, isa.MmaBF16K8, isa.MmaTF32, isa.MmaTF32K4, isa.MmaInt8, isa.MmaInt8K16,
-		isa.MmaF16Halves, isa.MmaF16K8Halves, isa.MmaFP8, isa.MmaFP8K16, isa.MmaFP8Halves, isa.MmaFP8K16Halves} {
-		forms[id] = handler{exec: mmaSync}
+	forms := wmmaMoves()
+	for i := range isa.Table {
+		f := &isa.Table[i]
+		if strings.HasPrefix(f.Op, "mma.sync.") || strings.HasPrefix(f.Op, "wmma.mma.") {
+			forms[f.ID] = handler{exec: mmaSync, prepare: prepareWarpProduct}
+		}
 	}
 	return forms
 }
@@ -22,87 +28,175 @@ func mmaForms() map[isa.ID]handler {
 const (
 	mmaRows    = 16
 	mmaColumns = 8
-	mmaDepth   = 32 // at most
 )
 
-// mmaSync multiplies 16 rows by 8 columns.
+// warpProduct is how a product of a warp lies in its registers and how it is summed.
+type warpProduct struct {
+	m, n, k    int
+	a, b, c, d *warpFragment
+	sum        func(w *warp, in *inst)
+	// steps are those of floats, one after the other; after is whether C is added
+	// behind them.
+	steps []warpStep
+	after bool
+}
+
+// warpStep multiplies some k, -1 for zeros, of elements of formats.
+type warpStep struct {
+	a, b *mma.Format
+	k    []int
+}
+
+func prepareWarpProduct(in *inst) {
+	p := &warpProduct{}
+	in.warpProduct = p
+	a, b := in.mod("a"), in.mod("b")
+	if a == "" { // wmma of FP16 does not say so
+		a, b = ".f16", ".f16"
+	}
+	p.m, p.n, p.k = shapeOf(in.mod("shape"))
+	p.a, p.b = operandFragment(p.m, p.k, a), operandFragment(p.n, p.k, b)
+	d, c := in.form.Args[0].Type, in.form.Args[3].Type
+	p.c, p.d = sumsFragment(p.m, p.n, c), sumsFragment(p.m, p.n, d)
+	switch {
+	case a == ".b1":
+		p.sum = sumBits
+	case d == isa.S32:
+		p.sum = sumIntegers
+	case d == isa.F64:
+		p.sum = sumDoubles
+	default:
+		p.sum = sumFloats
+		p.steps, p.after = stepsOf(a, b, p.k), halvesOfFP8[a] != nil
+		if in.inHalves() {
+			for i := range p.steps {
+				p.steps[i].a = p.steps[i].a.InHalves()
+			}
+		}
+	}
+}
+
+// stepsOf are the steps of a product of floats of so many k.
+func stepsOf(a, b string, k int) (steps []warpStep) {
+	if halves := halvesOfFP8[a]; halves != nil {
+		for i := range 2 {
+			s := warpStep{a: halves, b: halvesOfFP8[b]}
+			for j := range s.a.Depth() {
+				if from := j/2*4 + 2*i + j%2; from < k {
+					s.k = append(s.k, from)
+				} else {
+					s.k = append(s.k, -1)
+				}
+			}
+			steps = append(steps, s)
+		}
+		return steps
+	}
+	for from := 0; from < k; {
+		s := warpStep{a: elementFormats[a], b: elementFormats[b]}
+		for range s.a.Depth() {
+			if from < k {
+				s.k = append(s.k, from)
+			} else {
+				s.k = append(s.k, -1)
+			}
+			from++
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// mmaSync multiplies what the fragments hold.
 func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "mma.sync needs all 32 lanes")
+		return w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes", in.form.Op)
 	}
-	format := elementFormats[in.mod("a")]
-	size := format.Bytes
-	per := 4 / size // elements of a register
-	element := func(x uint32, i int) uint32 {
-		if size == 4 {
-			return x
-		}
-		return x >> (8 * size * i) & (1<<(8*size) - 1)
-	}
-	var a [mmaRows][mmaDepth]uint32
-	var b [mmaColumns][mmaDepth]uint32
-	for l := range warpLanes {
-		for i := range per {
-			k := l&3*per + i
-			for j, s := range in.args[1].list {
-				a[l>>2+8*(j&1)][k+4*per*(j>>1)] = element(w.r32[s][l], i)
-			}
-			for j, s := range in.args[2].list {
-				b[l>>2][k+4*per*j] = element(w.r32[s][l], i)
-			}
-		}
-	}
-	var sums [4][warpLanes]uint32 // d may be a or b
-	for r, s := range in.args[3].list {
-		sums[r] = w.r32[s]
-		if in.form.Args[0].Type == isa.S32 {
-			for l := range warpLanes {
-				sums[r][l] = in.dotBytes(sums[r][l], &a[l>>2+8*(r>>1)], &b[l&3*2+r&1])
-			}
-		}
-	}
-	for r, s := range in.args[0].list {
-		w.r32[s] = sums[r]
-	}
-	add := mma.Add
-	if in.inHalves() {
-		add, format = addHalves, format.InHalves()
-	}
-	d := in.args[0].list
-	switch halves := halvesOfFP8[in.mod("a")]; {
-	case in.form.Args[0].Type == isa.S32:
-	case halves != nil:
-		for step := range 2 {
-			if in.inHalves() {
-				halves = halves.InHalves()
-			}
-			w.sync.a.Reset(halves)
-			w.sync.b.Reset(halvesOfFP8[in.mod("b")], mmaColumns)
-			for k := range mmaDepth / 2 {
-				from := k/2*4 + 2*step + k%2
-				for row := range a {
-					w.sync.a.Set(row, k, a[row][from], false)
-				}
-				for column := range b {
-					w.sync.b.Set(column, k, b[column][from])
-				}
-			}
-			add(w.r32, d, &w.sync.a, 0, &w.sync.b, step > 0)
-		}
-		for r, s := range d {
-			for l, c := range sums[r] {
-				if in.inHalves() {
-					w.r32[s][l] = addF16(w.r32[s][l], c) | addF16(w.r32[s][l]>>16, c>>16)<<16
-				} else {
-					w.r32[s][l] = addF32(w.r32[s][l], c, false)
-				}
-			}
-		}
-	default:
-		w.sync.set(format, &a, &b)
-		add(w.r32, d, &w.sync.a, 0, &w.sync.b, true)
-	}
+	p, s := in.warpProduct, &w.sync
+	s.elements[0] = sized(s.elements[0], p.m*p.a.columns)
+	s.elements[1] = sized(s.elements[1], p.n*p.b.columns)
+	s.sums = sized(s.sums, p.m*p.n)
+	p.a.gather(w, &in.args[1], s.elements[0])
+	p.b.gather(w, &in.args[2], s.elements[1])
+	p.c.gather(w, &in.args[3], s.sums)
+	p.sum(w, in)
+	p.d.scatter(w, &in.args[0], s.sums)
 	return next
+}
+
+// sumFloats multiplies 16 rows by 8 columns at a time.
+func sumFloats(w *warp, in *inst) {
+	p, s := in.warpProduct, &w.sync
+	halves := in.form.Args[3].Type == isa.F16x2
+	for row := 0; row < p.m; row += mmaRows {
+		for column := 0; column < p.n; column += mmaColumns {
+			var tile [4][warpLanes]uint32 // as an accumulator of m16n8
+			place := func(r, l int) *uint64 {
+				i, j := row+l>>2+8*(r>>1), column+l&3*2+r&1
+				if i >= p.m {
+					return nil
+				}
+				return &s.sums[i*p.n+j]
+			}
+			each := func(visit func(sum *uint64, x *uint32)) {
+				for r := range tile {
+					for l := range tile[r] {
+						if sum := place(r, l); sum != nil {
+							visit(sum, &tile[r][l])
+						}
+					}
+				}
+			}
+			if !p.after {
+				each(func(sum *uint64, x *uint32) {
+					if *x = uint32(*sum); halves {
+						*x = f32FromF16(uint16(*sum))
+					}
+				})
+			}
+			for i := range p.steps {
+				w.multiplyStep(p, &tile, &p.steps[i], row, column)
+			}
+			each(func(sum *uint64, x *uint32) {
+				y := *x
+				if in.inHalves() {
+					y = f16Nearest(y)
+				}
+				switch {
+				case !p.after:
+				case in.inHalves():
+					y = addF16(y, uint32(*sum))
+				default:
+					y = addF32(y, uint32(*sum), false)
+				}
+				*sum = uint64(y)
+			})
+		}
+	}
+}
+
+// multiplyStep adds the products of a step to a tile.
+func (w *warp) multiplyStep(p *warpProduct, tile *[4][warpLanes]uint32, step *warpStep, row, column int) {
+	s := &w.sync
+	s.a.Reset(step.a)
+	s.b.Reset(step.b, mmaColumns)
+	for i, k := range step.k {
+		for r := range mmaRows {
+			x := uint32(0)
+			if at := (row + r) * p.k; k >= 0 && row+r < p.m {
+				x = uint32(s.elements[0][at+k])
+			}
+			s.a.Set(r, i, x, false)
+		}
+		for c := range mmaColumns {
+			x := uint32(0)
+			if k >= 0 {
+				x = uint32(s.elements[1][(column+c)*p.k+k])
+			}
+			s.b.Set(c, i, x)
+		}
+	}
+	mma.Add(tile[:], []int32{0, 1, 2, 3}, &s.a, 0, &s.b, true)
 }
 
 // addF16 adds the FP16 numbers in the lower halves.
@@ -111,34 +205,67 @@ func addF16(a, b uint32) uint32 {
 	return uint32(f.encode(f.compute(opAdd, roundNearest, floatOf(isa.F16, uint64(a&0xffff)), floatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
-// mmaOperands are decoded: the rows of A are those of the first warp of a wgmma.
+// mmaOperands are the elements of a product of a warp, and those of a step decoded: the
+// rows of A are those of the first warp of a wgmma.
 type mmaOperands struct {
-	a mma.A
-	b mma.B
+	elements [2][]uint64 // of A and B
+	sums     []uint64
+	a        mma.A
+	b        mma.B
 }
 
-func (o *mmaOperands) set(format *mma.Format, a *[mmaRows][mmaDepth]uint32, b *[mmaColumns][mmaDepth]uint32) {
-	o.a.Reset(format)
-	o.b.Reset(format, mmaColumns)
-	for k := range format.Depth() {
-		for row := range a {
-			o.a.Set(row, k, a[row][k], false)
+// sumIntegers adds products of integers, which wrap around or saturate.
+func sumIntegers(w *warp, in *inst) {
+	p, s := in.warpProduct, &w.sync
+	ta, tb := intType{uint(p.a.bits), in.mod("a")[1] == 's'}, intType{uint(p.b.bits), in.mod("b")[1] == 's'}
+	s.dots(p, func(sum uint64, a, b []uint64) uint64 {
+		total := int64(int32(sum))
+		for k := range a {
+			total += int64(ta.extend(a[k]) * tb.extend(b[k]))
 		}
-		for column := range b {
-			o.b.Set(column, k, b[column][k])
+		if in.has(".satfinite") {
+			return intType{32, true}.clamp(total)
 		}
-	}
+		return uint64(uint32(total))
+	})
 }
 
-// dotBytes is the sum of products of bytes, which wraps around or saturates.
-func (in *inst) dotBytes(sum uint32, a, b *[mmaDepth]uint32) uint32 {
-	ta, tb := intType{8, in.mod("a") == ".s8"}, intType{8, in.mod("b") == ".s8"}
-	total := int64(int32(sum))
-	for k := range a {
-		total += int64(ta.extend(uint64(a[k])) * tb.extend(uint64(b[k])))
+// sumBits counts the bits of each pair of words, exclusive or common.
+func sumBits(w *warp, in *inst) {
+	and := in.has(".and") || in.form.ID == isa.WmmaBitsAnd
+	w.sync.dots(in.warpProduct, func(sum uint64, a, b []uint64) uint64 {
+		for k := range a {
+			x := a[k] ^ b[k]
+			if and {
+				x = a[k] & b[k]
+			}
+			sum += uint64(bits.OnesCount64(x))
+		}
+		return uint64(uint32(sum))
+	})
+}
+
+// sumDoubles multiplies and adds one k after the other.
+func sumDoubles(w *warp, in *inst) {
+	mode := in.roundMode()
+	w.sync.dots(in.warpProduct, func(sum uint64, a, b []uint64) uint64 {
+		x := math.Float64frombits(sum)
+		for k := range a {
+			if a, b := math.Float64frombits(a[k]), math.Float64frombits(b[k]); mode == roundNearest {
+				x = math.FMA(a, b, x)
+			} else {
+				x = format64.compute(opFma, mode, a, b, x)
+			}
+		}
+		return format64.encode(x)
+	})
+}
+
+// dots gives each sum what dot makes of it, a row of A and a column of B.
+func (s *mmaOperands) dots(p *warpProduct, dot func(sum uint64, a, b []uint64) uint64) {
+	depth := p.a.columns
+	for i := range s.sums {
+		row, column := i/p.n*depth, i%p.n*depth
+		s.sums[i] = dot(s.sums[i], s.elements[0][row:row+depth], s.elements[1][column:column+depth])
 	}
-	if in.has(".satfinite") {
-		return uint32(intType{32, true}.clamp(total))
-	}
-	return uint32(total)
 }

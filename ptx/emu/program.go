@@ -211,12 +211,18 @@ type inst struct {
 	// narrow are addresses of 64 bits that the instruction takes as 32; generic is
 	// the instruction as it is in each state space, of those with an address that
 	// says the space, and space that of its address otherwise.
-	narrow  []narrowing
-	generic *genericForms
-	space   isa.Space
-	op32    func(a, b, c uint32) uint32
-	op64    func(a, b, c uint64) uint64
-	cmp32   func(a, b uint32) bool
+	narrow []narrowing
+	// warpProduct is what mma.sync multiplies, fragment what wmma loads or stores, across
+	// if its columns lie together in memory.
+	warpProduct *warpProduct
+	fragment    *warpFragment
+	across      bool
+	scratch     scratch
+	generic     *genericForms
+	space       isa.Space
+	op32        func(a, b, c uint32) uint32
+	op64        func(a, b, c uint64) uint64
+	cmp32       func(a, b uint32) bool
 
 	use, def [numBanks][]int32
 	args     []operand

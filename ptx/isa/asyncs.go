@@ -1,6 +1,9 @@
 package isa
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Asynchronous copies, barriers and products that other compilers print and
 // kernels here don't need.
@@ -47,7 +50,7 @@ var asyncs = slices.Concat([]Form{
 	wgmmaInt8("WgmmaU8", ".u8", ".u8", 80), wgmmaRegisters("WgmmaU8Registers", wgmmaInt8("", ".u8", ".u8", 80)),
 	wgmmaInt8("WgmmaS8U8", ".s8", ".u8", 84), wgmmaRegisters("WgmmaS8U8Registers", wgmmaInt8("", ".s8", ".u8", 84)),
 	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
-}, shortShared(), products)
+}, shortShared(), products, wmmaForms())
 
 // shortShared are the mbarrier forms that say .shared instead of .shared::cta.
 func shortShared() (forms []Form) {
@@ -140,21 +143,45 @@ var products = []Form{
 	mmaForm("MmaFP8K16Halves", ".m16n8k16", ".f16", []string{".e4m3", ".e5m2"}, 2, 1, SM90, 87),
 	mmaForm("MmaInt8", ".m16n8k32", ".s32", []string{".s8", ".u8"}, 4, 2, SM80, 70),
 	mmaForm("MmaInt8K16", ".m16n8k16", ".s32", []string{".s8", ".u8"}, 2, 1, SM80, 70),
+	mmaForm("MmaInt8M8", ".m8n8k16", ".s32", []string{".s8", ".u8"}, 1, 1, SM80, 70),
+	mmaForm("MmaInt4", ".m16n8k64", ".s32", []string{".s4", ".u4"}, 4, 2, SM80, 70),
+	mmaForm("MmaInt4K32", ".m16n8k32", ".s32", []string{".s4", ".u4"}, 2, 1, SM80, 70),
+	mmaForm("MmaInt4M8", ".m8n8k32", ".s32", []string{".s4", ".u4"}, 1, 1, SM80, 70),
+	mmaBits("MmaBits", ".m16n8k256", 4, 2), mmaBits("MmaBitsK128", ".m16n8k128", 2, 1), mmaBits("MmaBitsM8", ".m8n8k128", 1, 1),
+	mmaForm("MmaF64", ".m16n8k16", ".f64", []string{".f64"}, 8, 4, SM90, 78),
+	mmaForm("MmaF64K8", ".m16n8k8", ".f64", []string{".f64"}, 4, 2, SM90, 78),
+	mmaForm("MmaF64K4", ".m16n8k4", ".f64", []string{".f64"}, 2, 1, SM90, 78),
+	mmaForm("MmaF64M8", ".m8n8k4", ".f64", []string{".f64"}, 1, 1, SM80, 70),
 }
 
 // mmaForm is a product of a warp with so many registers of A and B.
 func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, version Version) Form {
 	t, _ := TypeNamed(sums[1:])
-	length := 4
-	if t == F16 { // two a register
+	length, of := 4, B32
+	switch {
+	case t == F16: // two a register
 		t, length = F16x2, 2
+	case t == F64:
+		of = F64
 	}
-	mods := []Mod{fix(shape), fix(".row"), fix(".col")}
+	if strings.HasPrefix(shape, ".m8") {
+		length = 2
+	}
+	mods := []Mod{fixed("shape", shape), fix(".row"), fix(".col")}
 	if sums == ".s32" {
 		mods = append(mods, opt("satfinite", ".satfinite"))
 	}
 	return Form{Name: name, Op: "mma.sync.aligned", Mods: append(mods, fix(sums), one("a", elems...), one("b", elems...), fix(sums)), Version: version, Arch: arch,
-		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: t, Len: length}, register(Arg{Name: "a", Kind: Vec, Type: B32, Len: a}),
-			register(Arg{Name: "b", Kind: Vec, Type: B32, Len: b}), register(Arg{Name: "c", Kind: Vec, Type: t, Len: length})},
+		Args: []Arg{{Name: "d", Dir: Out, Kind: Vec, Type: t, Len: length}, register(Arg{Name: "a", Kind: Vec, Type: of, Len: a}),
+			register(Arg{Name: "b", Kind: Vec, Type: of, Len: b}), register(Arg{Name: "c", Kind: Vec, Type: t, Len: length})},
 		Effects: Aligned | Varies, Manual: "mma.sync"}
+}
+
+// mmaBits is a product of bits, whose sums count those of each pair's exclusive or,
+// or of what both have.
+func mmaBits(name, shape string, a, b int) Form {
+	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, 70)
+	f.Mods = slices.DeleteFunc(f.Mods, func(m Mod) bool { return m.Name == "satfinite" })
+	f.Mods = append(f.Mods, one("op", ".xor", ".and"), fix(".popc"))
+	return f
 }

@@ -362,6 +362,66 @@ const (
 	MmaFP8K16Halves
 	MmaInt8
 	MmaInt8K16
+	MmaInt8M8
+	MmaInt4
+	MmaInt4K32
+	MmaInt4M8
+	MmaBits
+	MmaBitsK128
+	MmaBitsM8
+	MmaF64
+	MmaF64K8
+	MmaF64K4
+	MmaF64M8
+	WmmaLoadAF16
+	WmmaLoadBF16
+	WmmaF16HalvesOfHalves
+	WmmaF16Halves
+	WmmaF16OfHalves
+	WmmaF16
+	WmmaLoadABF16M16n1
+	WmmaLoadBBF16M16n1
+	WmmaBF16M16n1
+	WmmaLoadABF16M8n3
+	WmmaLoadBBF16M8n3
+	WmmaBF16M8n3
+	WmmaLoadABF16M32n
+	WmmaLoadBBF16M32n
+	WmmaBF16M32n
+	WmmaLoadATF32
+	WmmaLoadBTF32
+	WmmaTF32
+	WmmaLoadAInt8M16n1
+	WmmaLoadBInt8M16n1
+	WmmaInt8M16n1
+	WmmaLoadAInt8M8n3
+	WmmaLoadBInt8M8n3
+	WmmaInt8M8n3
+	WmmaLoadAInt8M32n
+	WmmaLoadBInt8M32n
+	WmmaInt8M32n
+	WmmaLoadAInt4
+	WmmaLoadBInt4
+	WmmaInt4
+	WmmaLoadABits
+	WmmaLoadBBits
+	WmmaBits
+	WmmaBitsAnd
+	WmmaLoadAF64
+	WmmaLoadBF64
+	WmmaF64
+	WmmaLoadCHalves
+	WmmaStoreHalves
+	WmmaLoadC
+	WmmaStore
+	WmmaLoadCTF32
+	WmmaStoreTF32
+	WmmaLoadCInts
+	WmmaStoreInts
+	WmmaLoadCSmallInts
+	WmmaStoreSmallInts
+	WmmaLoadCF64
+	WmmaStoreF64
 
 	// NumForms is the number of forms.
 	NumForms

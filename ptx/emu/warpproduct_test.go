@@ -1,0 +1,504 @@
+package emu_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/internal/mma"
+)
+
+// Products of a warp with the matrices in memory, by wmma: on the emulated device,
+// and where SONICMOE_DEVICE is cuda on a GPU, whose bits are the reference's.
+
+// matrices is a product by wmma of m by n sums over k.
+type matrices struct {
+	m, n, k int
+	element string // of A and B
+	c, d    string // of the sums
+	more    string // rounding, saturation, the operation on bits
+}
+
+func (p matrices) String() string {
+	return fmt.Sprintf("m%dn%dk%d %s %s %s %s", p.m, p.n, p.k, p.element, p.c, p.d, p.more)
+}
+
+var wmmaElement = map[string]bits{"f16": f16, "bf16": bf16, "tf32": tf32, "s8": s8, "u8": u8}
+
+// width is the bits of a type of element.
+func width(element string) int {
+	switch element {
+	case "bf16":
+		return 16
+	case "tf32":
+		return 32
+	}
+	n := 0
+	fmt.Sscanf(element[1:], "%d", &n)
+	return n
+}
+
+func wmmaProducts() (list []matrices) {
+	for _, s := range [][2]int{{16, 16}, {8, 32}, {32, 8}} {
+		for _, c := range []string{"f16", "f32"} {
+			for _, d := range []string{"f16", "f32"} {
+				list = append(list, matrices{s[0], s[1], 16, "f16", c, d, ""})
+			}
+		}
+		list = append(list, matrices{s[0], s[1], 16, "bf16", "f32", "f32", ""})
+		for _, e := range []string{"s8", "u8"} {
+			list = append(list, matrices{s[0], s[1], 16, e, "s32", "s32", ""}, matrices{s[0], s[1], 16, e, "s32", "s32", ".satfinite"})
+		}
+	}
+	for _, rnd := range []string{"", ".rn", ".rz", ".rm", ".rp"} {
+		list = append(list, matrices{8, 8, 4, "f64", "f64", "f64", rnd})
+	}
+	return append(list, matrices{16, 16, 8, "tf32", "f32", "f32", ""},
+		matrices{8, 8, 32, "s4", "s32", "s32", ""}, matrices{8, 8, 32, "u4", "s32", "s32", ".satfinite"},
+		matrices{8, 8, 128, "b1", "s32", "s32", ".xor"}, matrices{8, 8, 128, "b1", "s32", "s32", ".and"})
+}
+
+// layout is how the matrices lie in memory.
+type layout struct {
+	a, b, c, d string
+	space      string
+	pad        int // elements behind each row, or column: of 32 bytes
+}
+
+// small elements have one layout.
+func (p matrices) small() bool { return width(p.element) < 8 }
+
+// lines is the bytes from a row, or column, to the next, of a matrix whose lines
+// have so many elements; stride the same in elements.
+func (l layout) lines(elements int, element string) (bytes, stride int) {
+	stride = elements + l.pad*256/width(element)
+	return stride * width(element) / 8, stride
+}
+
+// text is the kernel, and the bytes of A, B, C and D.
+func (p matrices) text(l layout) (text string, sizes [4]int) {
+	shape := fmt.Sprintf("m%dn%dk%d", p.m, p.n, p.k)
+	var strides [4]int
+	for i, x := range []struct {
+		rows, columns   int
+		element, layout string
+	}{{p.m, p.k, p.element, l.a}, {p.k, p.n, p.element, l.b}, {p.m, p.n, p.c, l.c}, {p.m, p.n, p.d, l.d}} {
+		if x.layout == "col" {
+			x.rows, x.columns = x.columns, x.rows
+		}
+		line, stride := l.lines(x.columns, x.element)
+		sizes[i], strides[i] = x.rows*line, stride
+	}
+	registers := func(element string, sums int) (string, int) {
+		switch {
+		case element == "f64":
+			return "x", 1 + sums
+		case sums > 0 && p.m*p.n == 64:
+			return "r", 2
+		case sums > 0 && element == "f16":
+			return "r", 4
+		case sums > 0, element == "f16":
+			return "r", 8
+		}
+		return "r", 0
+	}
+	fragment := func(name, element string, sums, elements int) string {
+		class, n := registers(element, sums)
+		if n == 0 {
+			n = elements * width(element) / 1024
+		}
+		var s []string
+		for i := range n {
+			s = append(s, fmt.Sprintf("%%%s%s%d", class, name, i))
+		}
+		return "{" + strings.Join(s, ", ") + "}"
+	}
+	a, b := fragment("a", p.element, 0, p.m*p.k), fragment("b", p.element, 0, p.k*p.n)
+	c, d := fragment("c", p.c, 1, 0), fragment("d", p.d, 1, 0)
+	var t strings.Builder
+	fmt.Fprintf(&t, `.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry tile(.param .u64 image, .param .u64 sums)
+{
+.reg .b32 %%ra<8>, %%rb<8>, %%rc<8>, %%rd<8>, %%i, %%at, %%end, %%s<2>;
+.reg .b64 %%xa<2>, %%xb<2>, %%xc<2>, %%xd<2>, %%p<6>, %%q<2>;
+.reg .pred %%more;
+.shared .align 128 .b8 tile[%d];
+ld.param.u64 %%p0, [image];
+ld.param.u64 %%p3, [sums];
+`, sizes[0]+sizes[1]+sizes[2])
+	space, base := l.space, "%p0"
+	if l.space == ".shared" {
+		fmt.Fprintf(&t, `mov.u32 %%i, %%tid.x;
+shl.b32 %%i, %%i, 2;
+mov.u32 %%at, tile;
+fill:
+cvt.u64.u32 %%q0, %%i;
+add.u64 %%q0, %%q0, %%p0;
+ld.global.b32 %%s0, [%%q0];
+add.u32 %%s1, %%at, %%i;
+st.shared.b32 [%%s1], %%s0;
+add.u32 %%i, %%i, 128;
+setp.lt.u32 %%more, %%i, %d;
+@%%more bra fill;
+bar.sync 0;
+`, sizes[0]+sizes[1]+sizes[2])
+		base = "%at"
+	}
+	for i, x := range []struct{ matrix, layout, fragment, element string }{{"a", l.a, a, p.element}, {"b", l.b, b, p.element}, {"c", l.c, c, p.c}} {
+		at := 0
+		for _, size := range sizes[:i] {
+			at += size
+		}
+		stride := fmt.Sprintf(", %d", strides[i])
+		if l.pad == 0 {
+			stride = "" // the width
+		}
+		fmt.Fprintf(&t, "wmma.load.%s.sync.aligned.%s.%s%s.%s %s, [%s+%d]%s;\n", x.matrix, x.layout, shape, space, x.element, x.fragment, base, at, stride)
+	}
+	more, op, types := p.more, "wmma.mma", fmt.Sprintf(".%s.%s.%s.%s", p.d, p.element, p.element, p.c)
+	rounding := ""
+	switch p.element {
+	case "f16":
+		types = fmt.Sprintf(".%s.%s", p.d, p.c)
+	case "f64":
+		rounding, more = more, ""
+	case "b1":
+		op, more = op+more+".popc", ""
+	}
+	fmt.Fprintf(&t, "%s.sync.aligned.%s.%s.%s%s%s%s %s, %s, %s, %s;\n", op, l.a, l.b, shape, rounding, types, more, d, a, b, c)
+	into := ".global"
+	if space == "" {
+		into = ""
+	}
+	fmt.Fprintf(&t, "wmma.store.d.sync.aligned.%s.%s%s.%s [%%p3], %s, %d;\nret;\n}\n", l.d, shape, into, p.d, d, strides[3])
+	return t.String(), sizes
+}
+
+// matrix is elements in memory.
+type matrix struct {
+	bytes         []byte
+	line, element int // bytes and bits
+	across        bool
+}
+
+func (m matrix) at(row, column int) uint64 {
+	if m.across {
+		row, column = column, row
+	}
+	var x [8]byte
+	bit := column * m.element
+	copy(x[:], m.bytes[row*m.line+bit/8:][:max(m.element/8, 1)])
+	v := binary.LittleEndian.Uint64(x[:])
+	if m.element < 8 {
+		v = v >> (bit % 8) & (1<<m.element - 1)
+	}
+	return v
+}
+
+// sum is that of a row and a column, by the definition.
+func (p matrices) sum(c uint64, a, b []uint64) uint64 {
+	w := width(p.element)
+	signed := func(x uint64) int64 {
+		if p.element[0] == 's' {
+			return int64(x) << (64 - w) >> (64 - w)
+		}
+		return int64(x)
+	}
+	switch p.element {
+	case "f64":
+		x := math.Float64frombits(c)
+		for k := range a {
+			x = fused(math.Float64frombits(a[k]), math.Float64frombits(b[k]), x, p.more)
+		}
+		return math.Float64bits(x)
+	case "b1":
+		n := 0
+		for k := range a {
+			if p.more == ".xor" {
+				n += int(a[k] ^ b[k])
+			} else {
+				n += int(a[k] & b[k])
+			}
+		}
+		return uint64(uint32(c) + uint32(n))
+	case "s4", "u4", "s8", "u8":
+		total := int64(int32(c))
+		for k := range a {
+			total += signed(a[k]) * signed(b[k])
+		}
+		if p.more != "" {
+			total = min(max(total, math.MinInt32), math.MaxInt32)
+		}
+		return uint64(uint32(total))
+	}
+	format := emu.ElementFormats["."+p.element]
+	sum := uint32(c)
+	if p.c == "f16" {
+		sum = emu.F32FromF16(uint16(c))
+	}
+	if p.d == "f16" {
+		format = format.InHalves()
+	}
+	narrow := func(list []uint64) (out []uint32) {
+		for _, x := range list {
+			out = append(out, uint32(x))
+		}
+		return out
+	}
+	sum = mma.Dot(sum, narrow(a), narrow(b), format)
+	if p.d == "f16" {
+		return uint64(emu.F16Nearest(sum))
+	}
+	return uint64(sum)
+}
+
+// fused is a*b+c, rounded once.
+func fused(a, b, c float64, rounding string) float64 {
+	mode, ok := map[string]big.RoundingMode{".rz": big.ToZero, ".rm": big.ToNegativeInf, ".rp": big.ToPositiveInf}[rounding]
+	if !ok {
+		return math.FMA(a, b, c)
+	}
+	exact := new(big.Float).SetPrec(2000).Mul(big.NewFloat(a), big.NewFloat(b))
+	exact.Add(exact, big.NewFloat(c))
+	if exact.Sign() == 0 {
+		return 0
+	}
+	x, _ := new(big.Float).SetPrec(53).SetMode(mode).Set(exact).Float64()
+	return x
+}
+
+// draw fills so many bytes with elements of a type.
+func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
+	for len(out) < n {
+		switch b, ok := wmmaElement[element]; {
+		case element == "f64":
+			x := math.Ldexp(1+r.Float64(), r.IntN(12)-6) * float64(1-2*r.IntN(2))
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(x))
+		case element == "f32":
+			out = binary.LittleEndian.AppendUint32(out, tileType{a: bf16, b: bf16}.drawSum(r, kind))
+		case ok:
+			out = append(out, binary.LittleEndian.AppendUint32(nil, b.draw(r, kind))[:b.bytes()]...)
+		case element == "s32":
+			out = binary.LittleEndian.AppendUint32(out, tileType{a: s8}.drawSum(r, kind))
+		default:
+			out = append(out, byte(r.Uint32()))
+		}
+	}
+	return out
+}
+
+func TestWmma(t *testing.T) {
+	var dev driver.Device
+	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
+		dev = onGPU(t)
+	} else {
+		var err error
+		dev, err = emulated.New(emulated.Options{Races: true})
+		require.NoError(t, err)
+	}
+	r := rand.New(rand.NewPCG(7, 11))
+	for i, p := range wmmaProducts() {
+		t.Run(p.String(), func(t *testing.T) {
+			b := &bed{t, dev}
+			layouts := []layout{{"row", "col", "row", "row", ".global", 0}, {"row", "col", "col", "row", ".shared", 1}, {"row", "col", "row", "col", "", 2}}
+			if !p.small() {
+				layouts = append(layouts, layout{"col", "row", "col", "col", ".shared", 0}, layout{"col", "col", "row", "col", ".global", 1}, layout{"row", "row", "row", "row", "", 1})
+			}
+			for _, l := range layouts {
+				for j, kind := range []string{"near", tileDraws[i%len(tileDraws)]} {
+					if testing.Short() && j > 0 {
+						continue
+					}
+					text, sizes := p.text(l)
+					image := slices.Concat(drawElements(r, p.element, kind, sizes[0]), drawElements(r, p.element, kind, sizes[1]), drawElements(r, p.c, kind, sizes[2]))
+					in, out := b.put(image), b.put(bytes.Repeat([]byte{0xa5}, sizes[3]))
+					b.launch([]byte(text), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 32}},
+						binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(in)), uint64(out)))
+					of := func(bytes []byte, columns int, element, layout string, rows int) matrix {
+						if layout == "col" {
+							columns = rows
+						}
+						line, _ := l.lines(columns, element)
+						return matrix{bytes, line, width(element), layout == "col"}
+					}
+					ma := of(image, p.k, p.element, l.a, p.m)
+					mb := of(image[sizes[0]:], p.n, p.element, l.b, p.k)
+					mc := of(image[sizes[0]+sizes[1]:], p.n, p.c, l.c, p.m)
+					md := of(b.get(out, sizes[3]), p.n, p.d, l.d, p.m)
+					for row := range p.m {
+						for column := range p.n {
+							var x, y []uint64
+							for k := range p.k {
+								x, y = append(x, ma.at(row, k)), append(y, mb.at(k, column))
+							}
+							require.Equal(t, p.sum(mc.at(row, column), x, y), md.at(row, column), "%s, %+v, row %d, column %d", kind, l, row, column)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// registerProduct is a product of mma.sync, in registers.
+type registerProduct struct {
+	op      string
+	m, n, k int
+	element string
+	a, b, c int // registers
+}
+
+func registerProducts() (list []registerProduct) {
+	add := func(m, n, k int, element string, a, b, c int, more ...string) {
+		sums := "s32"
+		if element == "f64" {
+			sums = "f64"
+		}
+		for _, x := range append([]string{""}, more...) {
+			op := fmt.Sprintf("mma.sync.aligned.m%dn%dk%d.row.col", m, n, k)
+			if x == ".satfinite" {
+				op, x = op+x, ""
+			}
+			if op += fmt.Sprintf(".%s.%s.%s.%s%s", sums, element, element, sums, x); element == "b1" && x == "" {
+				continue
+			}
+			list = append(list, registerProduct{op, m, n, k, element, a, b, c})
+		}
+	}
+	for _, e := range []string{"s4", "u4"} {
+		add(16, 8, 64, e, 4, 2, 4, ".satfinite")
+		add(16, 8, 32, e, 2, 1, 4)
+		add(8, 8, 32, e, 1, 1, 2)
+	}
+	add(8, 8, 16, "s8", 1, 1, 2, ".satfinite")
+	add(16, 8, 256, "b1", 4, 2, 4, ".xor.popc", ".and.popc")
+	add(16, 8, 128, "b1", 2, 1, 4, ".xor.popc")
+	add(8, 8, 128, "b1", 1, 1, 2, ".and.popc")
+	add(16, 8, 16, "f64", 8, 4, 4)
+	add(16, 8, 8, "f64", 4, 2, 4)
+	add(16, 8, 4, "f64", 2, 1, 4)
+	add(8, 8, 4, "f64", 1, 1, 2)
+	return list
+}
+
+// text is a kernel of one warp: register r of lane l is word r*32+l, of A, B and C in
+// turn; D goes where sums point.
+func (p registerProduct) text() string {
+	bytes, class := 4, "r"
+	if p.element == "f64" {
+		bytes, class = 8, "x"
+	}
+	var t strings.Builder
+	fmt.Fprintf(&t, `.version 8.0
+.target sm_90a
+.address_size 64
+.visible .entry tile(.param .u64 image, .param .u64 sums)
+{
+.reg .b32 %%i, %%ra<8>, %%rb<4>, %%rc<4>;
+.reg .b64 %%p<3>, %%xa<8>, %%xb<4>, %%xc<4>;
+ld.param.u64 %%p0, [image];
+ld.param.u64 %%p1, [sums];
+mov.u32 %%i, %%tid.x;
+mul.wide.u32 %%p2, %%i, %d;
+add.u64 %%p0, %%p0, %%p2;
+add.u64 %%p1, %%p1, %%p2;
+`, bytes)
+	at := 0
+	list := func(name string, n int, load bool) string {
+		var s []string
+		for i := range n {
+			s = append(s, fmt.Sprintf("%%%s%s%d", class, name, i))
+			if load {
+				fmt.Fprintf(&t, "ld.global.b%d %s, [%%p0+%d];\n", 8*bytes, s[i], at)
+				at += 32 * bytes
+			}
+		}
+		return "{" + strings.Join(s, ", ") + "}"
+	}
+	a, b, c := list("a", p.a, true), list("b", p.b, true), list("c", p.c, true)
+	fmt.Fprintf(&t, "%s %s, %s, %s, %s;\n", p.op, c, a, b, c)
+	for i := range p.c {
+		fmt.Fprintf(&t, "st.global.b%d [%%p1+%d], %%%sc%d;\n", 8*bytes, 32*i*bytes, class, i)
+	}
+	t.WriteString("ret;\n}\n")
+	return t.String()
+}
+
+// operand is where element (row, k) of A or B lies: the manual's registers of 8 rows
+// by 4 lanes.
+func (p registerProduct) operand(words []uint64, rows, row, k int) uint64 {
+	w := width(p.element)
+	per := max(32/w, 1)
+	group := k / per
+	register := group/4*(rows/8) + row/8
+	x := words[register*32+row%8*4+group%4]
+	if w < 32 {
+		x = x >> (k % per * w) & (1<<w - 1)
+	}
+	return x
+}
+
+func TestMmaOfSmallAndWide(t *testing.T) {
+	var dev driver.Device
+	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
+		dev = onGPU(t)
+	} else {
+		var err error
+		dev, err = emulated.New(emulated.Options{})
+		require.NoError(t, err)
+	}
+	r := rand.New(rand.NewPCG(3, 5))
+	for _, p := range registerProducts() {
+		t.Run(p.op, func(t *testing.T) {
+			b := &bed{t, dev}
+			bytes, element, sums := 4, p.element, "s32"
+			if p.element == "f64" {
+				bytes, sums = 8, "f64"
+			}
+			image := slices.Concat(drawElements(r, element, "near", 32*bytes*(p.a+p.b)), drawElements(r, sums, "near", 32*bytes*p.c))
+			in, out := b.put(image), b.put(make([]byte, 32*bytes*p.c))
+			b.launch([]byte(p.text()), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 32}},
+				binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(in)), uint64(out)))
+			read := func(b []byte) (words []uint64) {
+				for at := 0; at < len(b); at += bytes {
+					var x [8]byte
+					copy(x[:], b[at:at+bytes])
+					words = append(words, binary.LittleEndian.Uint64(x[:]))
+				}
+				return words
+			}
+			words, got := read(image), read(b.get(out, 32*bytes*p.c))
+			of := matrices{element: p.element}
+			if i := strings.Index(p.op, ".popc"); i > 0 {
+				of.more = p.op[i-4 : i]
+			} else if strings.Contains(p.op, ".satfinite") {
+				of.more = ".satfinite"
+			}
+			for register := range p.c {
+				for lane := range 32 {
+					row, column := lane/4+register/2*8, lane%4*2+register%2
+					var x, y []uint64
+					for k := range p.k {
+						x, y = append(x, p.operand(words, p.m, row, k)), append(y, p.operand(words[32*p.a:], p.n, column, k))
+					}
+					at := register*32 + lane
+					require.Equal(t, of.sum(words[32*(p.a+p.b)+at], x, y), got[at], "row %d, column %d", row, column)
+				}
+			}
+		})
+	}
+}
