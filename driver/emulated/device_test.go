@@ -109,6 +109,51 @@ func TestExplore(t *testing.T) {
 	require.ErrorIs(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, 0x1000)), driver.ErrBroken)
 }
 
+// A programmatic launch that does not wait races with the one before, unless other
+// work of the stream is between the two, or a graph begins.
+func TestProgrammaticLaunches(t *testing.T) {
+	type enqueue = func(s driver.Stream, p driver.DevicePtr) error
+	fill := func(s driver.Stream, p driver.DevicePtr) error { return s.Fill32(p, 0, 1) }
+	for name, x := range map[string]struct {
+		ordinary, graph bool
+		between         enqueue
+		race            bool
+	}{
+		"one behind the other": {race: true},
+		"ordinary":             {ordinary: true},
+		"a fill between":       {between: fill},
+		"in a graph":           {graph: true, race: true},
+		"a fill in a graph":    {graph: true, between: fill},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dev := newDevice(t, Options{Check: 1})
+			f, s := loadPoke(t, dev)
+			p, err := dev.Alloc(4)
+			require.NoError(t, err)
+			args := binary.LittleEndian.AppendUint64(nil, uint64(p))
+			if x.graph {
+				require.NoError(t, s.BeginCapture())
+			}
+			require.NoError(t, s.Launch(f, &driver.Launch{Programmatic: !x.ordinary}, args))
+			if x.between != nil {
+				require.NoError(t, x.between(s, p))
+			}
+			err = s.Launch(f, &driver.Launch{Programmatic: !x.ordinary}, args)
+			if x.graph {
+				require.NoError(t, err)
+				g, err2 := s.EndCapture()
+				require.NoError(t, err2)
+				err = g.Launch(s)
+			}
+			if x.race {
+				require.ErrorContains(t, err, "griddepcontrol.wait")
+				return
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
 // Each complaint stands in the log with its line, as an assembler writes it.
 func TestCompileLog(t *testing.T) {
 	dev := newDevice(t, Options{})

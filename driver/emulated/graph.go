@@ -10,7 +10,7 @@ import (
 // their parameters, in the order of their calls.
 type graph struct {
 	dev    *device
-	nodes  []func() error
+	nodes  []operation
 	closed atomic.Bool
 }
 
@@ -56,7 +56,11 @@ func (g *graph) Launch(s driver.Stream) error {
 	if g.closed.Load() {
 		return invalid("Graph.Launch", "the graph is closed")
 	}
-	return st.do(g.nodes...)
+	work := g.nodes
+	if !st.capturing() { // a graph waits for what is before it
+		work = append([]operation{alone(func() error { return nil })}, work...)
+	}
+	return st.do(work...)
 }
 
 func (g *graph) Nodes() int { return len(g.nodes) }

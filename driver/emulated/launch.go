@@ -33,7 +33,7 @@ func (d *device) checkLaunch(op string, f driver.Function, l *driver.Launch) (*f
 }
 
 // launch runs a kernel to its end. The caller holds work.
-func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
+func (d *device) launch(f *function, s *stream, l *driver.Launch, params []byte) error {
 	if err := d.ready("Launch"); err != nil {
 		return err
 	}
@@ -41,10 +41,12 @@ func (d *device) launch(f *function, l *driver.Launch, params []byte) error {
 		Grid: [3]int{l.Grid.X, l.Grid.Y, l.Grid.Z}, Block: [3]int{l.Block.X, l.Block.Y, l.Block.Z},
 		Cluster: [3]int{l.Cluster.X, l.Cluster.Y, l.Cluster.Z}, SharedBytes: l.SharedBytes, Params: params,
 		Timing: d.options.Timing, Seed: d.options.Seed, Parallel: d.options.Parallel, SMs: d.options.Target.SMs,
-		Races: d.options.Races, StrictProxy: d.options.StrictProxy,
+		Races: d.options.Races, StrictProxy: d.options.StrictProxy, Stream: &s.launches, Programmatic: l.Programmatic,
 	}
 	if see := d.options.Launching; see != nil {
-		see(f.kernel, d.mem.Load(), launch)
+		seen := launch
+		seen.Stream = launch.Stream.Clone()
+		see(f.kernel, d.mem.Load(), seen)
 	}
 	var err error
 	switch {
@@ -89,7 +91,7 @@ func (s *stream) Launch(f driver.Function, l *driver.Launch, params []byte) erro
 	if s.capturing() {
 		params = bytes.Clone(params)
 	}
-	return s.do(func() error { return s.dev.launch(fn, &shape, params) })
+	return s.do(func(s *stream) error { return s.dev.launch(fn, s, &shape, params) })
 }
 
 // Limits of one multiprocessor of compute capability 9.0.

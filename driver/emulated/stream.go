@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/ptx/emu"
 )
 
 // stream implements driver.Stream. All streams run their work at once, so they
@@ -17,6 +18,19 @@ type stream struct {
 
 	mu     sync.Mutex
 	record *graph // of a capture under way
+
+	launches emu.Stream // that the next one may overtake
+}
+
+// operation is work of a stream, which it is told.
+type operation func(s *stream) error
+
+// alone is an operation that waits for the launches before it.
+func alone(work func() error) operation {
+	return func(s *stream) error {
+		s.launches.Wait()
+		return work()
+	}
 }
 
 // NewStream implements driver.Device.
@@ -48,7 +62,7 @@ func (s *stream) capturing() bool {
 }
 
 // do runs work now, or records it.
-func (s *stream) do(work ...func() error) error {
+func (s *stream) do(work ...operation) error {
 	s.mu.Lock()
 	if s.record != nil {
 		defer s.mu.Unlock()
@@ -59,7 +73,7 @@ func (s *stream) do(work ...func() error) error {
 	s.dev.work.Lock()
 	defer s.dev.work.Unlock()
 	for _, w := range work {
-		if err := w(); err != nil {
+		if err := w(s); err != nil {
 			return err
 		}
 	}
@@ -99,7 +113,7 @@ func (s *stream) CopyToDevice(dst driver.DevicePtr, src []byte) error {
 	if err := s.notCapturing("CopyToDevice"); err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("CopyToDevice", s.dev.mem.Load().Write(uint64(dst), src)) })
+	return s.do(alone(func() error { return wrongAddress("CopyToDevice", s.dev.mem.Load().Write(uint64(dst), src)) }))
 }
 
 func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
@@ -109,14 +123,14 @@ func (s *stream) CopyToHost(dst []byte, src driver.DevicePtr) error {
 	if err := s.notCapturing("CopyToHost"); err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("CopyToHost", s.dev.mem.Load().Read(dst, uint64(src))) })
+	return s.do(alone(func() error { return wrongAddress("CopyToHost", s.dev.mem.Load().Read(dst, uint64(src))) }))
 }
 
 func (s *stream) Copy(dst, src driver.DevicePtr, bytes int64) error {
 	if more, err := s.span("Copy", bytes, dst, src); !more || err != nil {
 		return err
 	}
-	return s.do(func() error { return wrongAddress("Copy", s.dev.mem.Load().Copy(uint64(dst), uint64(src), bytes)) })
+	return s.do(alone(func() error { return wrongAddress("Copy", s.dev.mem.Load().Copy(uint64(dst), uint64(src), bytes)) }))
 }
 
 func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
@@ -126,7 +140,7 @@ func (s *stream) Fill32(dst driver.DevicePtr, value uint32, count int64) error {
 	if dst%4 != 0 {
 		return invalid("Fill32", "the device address is %#x, must be a multiple of 4", uint64(dst))
 	}
-	return s.do(func() error { return wrongAddress("Fill32", s.dev.mem.Load().Fill32(uint64(dst), value, count)) })
+	return s.do(alone(func() error { return wrongAddress("Fill32", s.dev.mem.Load().Fill32(uint64(dst), value, count)) }))
 }
 
 func (s *stream) AllocAsync(bytes int64) (driver.DevicePtr, error) {

@@ -73,8 +73,12 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 		if err := k.report(ctx, mem, &l, restore); err != nil {
 			return err
 		}
+		stream := l.Stream.Clone()
 		for i := range found.Runs {
 			run := l
+			if i > 0 {
+				run.Stream = stream.Clone()
+			}
 			switch i {
 			case 0:
 				run.Timing = Early
@@ -109,7 +113,7 @@ func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore fun
 		return nil
 	}
 	counted := *l
-	counted.Races, counted.Timing, l.Report = false, Early, nil
+	counted.Races, counted.Timing, counted.Stream, l.Report = false, Early, nil, nil
 	err := k.Launch(ctx, mem, counted)
 	restore()
 	if errors.As(err, new(*Fault)) {

@@ -20,6 +20,10 @@ type cta struct {
 	// freeRegs are registers that setmaxnreg.dec gave back, counted in
 	// registers of a thread of one warp.
 	freeRegs int
+	// triggered: a warp has executed griddepcontrol.launch_dependents, with atTrigger
+	// of the launches before known to have ended.
+	triggered bool
+	atTrigger launches
 }
 
 // cluster is the CTAs that run together in one goroutine.
@@ -197,6 +201,11 @@ func (cl *cluster) finish() status {
 	if cl.unwritten != nil {
 		cl.fault = cl.unwritten
 		return broken
+	}
+	for _, c := range cl.ctas {
+		if cl.races != nil {
+			cl.races.exits(c)
+		}
 	}
 	for _, l := range cl.loads {
 		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes into shared address %#x was under way: wait for its mbarrier", l.size, l.dst)

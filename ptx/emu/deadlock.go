@@ -213,9 +213,11 @@ func (cl *cluster) tell(g *waiters) []string {
 }
 
 // place is an instruction's line, with the Go line where that is known.
-func (cl *cluster) place(in *inst) string {
+func (cl *cluster) place(in *inst) string { return cl.grid.place(in) }
+
+func (g *grid) place(in *inst) string {
 	text := fmt.Sprintf("line %d", in.line)
-	if g := cl.grid.where(in.line); g != "" {
+	if g := g.where(in.line); g != "" {
 		text += " = " + g
 	}
 	return text

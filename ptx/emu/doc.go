@@ -39,9 +39,12 @@
 // which warp of a CTA waits for what. Counts, not times: counter.go says what follows
 // from documented rules and what is assumed.
 //
-// What it does not check: races between launches; griddepcontrol, since one grid runs at
-// a time; that what one lane is told by a flag or an mbarrier the others of its warp use
-// without bar.warp.sync.
+// Launches of one [Stream] race too, where a programmatic one touches what launches
+// before it do that may still run: what it has not waited for by griddepcontrol.wait, and
+// what those in between had not (racelaunches.go).
+//
+// What it does not check: races between streams; that what one lane is told by a flag or
+// an mbarrier the others of its warp use without bar.warp.sync.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding

@@ -3,7 +3,14 @@ package emu
 import "sonicmoe/ptx/isa"
 
 func controlForms() map[isa.ID]handler {
-	nothing := handler{exec: func(*warp, *frag, *inst, uint32) outcome { return next }}
+	gridDepends := func(note func(r *races, w *warp)) handler {
+		return handler{exec: func(w *warp, _ *frag, _ *inst, _ uint32) outcome {
+			if r := w.cta.cluster.races; r != nil {
+				note(r, w)
+			}
+			return next
+		}}
+	}
 	exit := handler{exec: func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		w.exit(f, mask)
 		return jumped
@@ -26,10 +33,9 @@ func controlForms() map[isa.ID]handler {
 		isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
-		// The emulator runs one grid at a time and each of its memory
-		// accesses at once: these order what is ordered already.
-		isa.GridDepLaunch: nothing,
-		isa.GridDepWait:   nothing,
+		// The emulator runs one grid at a time: only races of launches need these.
+		isa.GridDepLaunch: gridDepends((*races).trigger),
+		isa.GridDepWait:   gridDepends((*races).gridWait),
 		isa.FenceAcqRel:   {exec: fence},
 		isa.FenceMbarrierInit: {exec: func(w *warp, _ *frag, _ *inst, mask uint32) outcome {
 			if r := w.cta.cluster.races; r != nil {

@@ -81,11 +81,13 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 			return err
 		}
 		l.Timing = Chosen
+		stream := l.Stream.Clone()
 		for !e.All && e.Orders < orders {
 			choices := e.now[0]
 			e.now = e.now[1:]
 			if e.Orders > 0 {
 				restore()
+				l.Stream = stream.Clone()
 			}
 			s, err := k.follow(ctx, mem, l, choices)
 			if s == nil {

@@ -75,6 +75,12 @@ type Launch struct {
 	// fit what TMA wrote. Products take some four times as long, loops of loads and
 	// stores more.
 	Races bool
+	// Stream, if not nil, is the stream of the launch. Programmatic lets it begin before
+	// the launch before it there has ended, as griddepcontrol says (programmatic
+	// dependent launch): with Races, accesses are named that race with those of launches
+	// before. Else these are past.
+	Stream       *Stream
+	Programmatic bool
 	// Report, if not nil, is filled with what the launch did, up to its fault if it
 	// has one. A launch without takes no longer for it.
 	Report *Report
@@ -110,12 +116,18 @@ type grid struct {
 	// helpers takes warps with products to multiply; nil without helpers.
 	helpers chan *warp
 
-	races    *globalRaces // nil: not looked for
-	image    uint64       // address of the module's variables
-	clusters int64
-	room     int64 // clusters that have memory
-	stop     atomic.Bool
-	progress atomic.Uint64 // rounds in which some cluster got somewhere
+	races  *globalRaces // nil: not looked for
+	before []*grid      // launches of the stream that may still run
+	number int          // of the launch in the stream
+	base   int64        // number of its first cluster there
+	// finished are the launches that are known to have ended when this one has,
+	// triggered those when the next one begins.
+	finished, triggered launches
+	image               uint64 // address of the module's variables
+	clusters            int64
+	room                int64 // clusters that have memory
+	stop                atomic.Bool
+	progress            atomic.Uint64 // rounds in which some cluster got somewhere
 
 	counters []*counter // of all clusters, for the report
 
@@ -220,6 +232,10 @@ func (g *grid) end(ctx context.Context) error {
 	for _, cl := range g.ended {
 		cl.leave()
 	}
+	g.ended = nil
+	if s := g.launch.Stream; s != nil {
+		s.end(g)
+	}
 	switch {
 	case g.fault != nil:
 		return g.fault
@@ -282,6 +298,9 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	var err error
 	if g.image, err = mem.image(k.module); err != nil {
 		return nil, err
+	}
+	if l.Stream != nil {
+		l.Stream.begin(g)
 	}
 	if g.spinLimit = l.SpinLimit; g.spinLimit <= 0 {
 		g.spinLimit = 1 << 24
@@ -432,7 +451,7 @@ func (cl *cluster) reset(i int64) {
 		c.shared.reset(g.smem)
 		c.shared.proxy.reset(g.kernel.asyncShared && !g.launch.Races, sharedBase+g.smem, g.threads)
 		c.bars = [16]namedBarrier{}
-		c.freeRegs = 0
+		c.freeRegs, c.triggered = 0, false
 		for _, wg := range c.groups {
 			wg.reset()
 		}

@@ -133,7 +133,10 @@ func (m *moments) clone() *moments {
 
 // horizon is what is known of clusters by their numbers. It never changes, so
 // that warps of all clusters may share it; nil knows nothing.
-type horizon struct{ of map[int64]*moments }
+type horizon struct {
+	of    map[int64]*moments
+	ended launches
+}
 
 // join is what the two know together: one of them, where it knows all.
 func (h *horizon) join(o *horizon) *horizon {
@@ -144,13 +147,16 @@ func (h *horizon) join(o *horizon) *horizon {
 		return o
 	}
 	out := h
+	if h.ended|o.ended != h.ended {
+		out = &horizon{maps.Clone(h.of), h.ended | o.ended}
+	}
 	for number, m := range o.of {
 		have := out.of[number]
 		if have == m || have != nil && have.covers(m) {
 			continue
 		}
 		if out == h {
-			out = &horizon{maps.Clone(h.of)}
+			out = &horizon{maps.Clone(h.of), h.ended}
 		}
 		if have != nil && !m.covers(have) {
 			m = m.clone()
@@ -165,11 +171,14 @@ func (h *horizon) join(o *horizon) *horizon {
 type knowledge struct {
 	moments
 	far *horizon
+	// ended are launches before, by griddepcontrol.wait.
+	ended launches
 }
 
 func (k *knowledge) join(o *knowledge) {
 	k.moments.join(&o.moments)
 	k.far = k.far.join(o.far)
+	k.ended |= o.ended
 }
 
 func (k *knowledge) clear() {
@@ -179,12 +188,12 @@ func (k *knowledge) clear() {
 	clear(k.fencedGlobal)
 	clear(k.mapsReleased)
 	clear(k.mapsAcquired)
-	k.far = nil
+	k.far, k.ended = nil, 0
 }
 
 // published is the knowledge of a warp of the numbered cluster, for others.
 func (k *knowledge) published(cluster int64) *horizon {
-	out := &horizon{map[int64]*moments{}}
+	out := &horizon{map[int64]*moments{}, k.ended}
 	if k.far != nil {
 		maps.Copy(out.of, k.far.of)
 	}
@@ -198,6 +207,7 @@ func (k *knowledge) learn(h *horizon, cluster int64) {
 		return
 	}
 	k.far = k.far.join(h)
+	k.ended |= h.ended
 	if own := h.of[cluster]; own != nil {
 		k.moments.join(own)
 	}
@@ -245,7 +255,7 @@ func (k *knowledge) eachFar(change func(m *moments)) {
 	if k.far == nil {
 		return
 	}
-	far := &horizon{map[int64]*moments{}}
+	far := &horizon{map[int64]*moments{}, k.far.ended}
 	for number, m := range k.far.of {
 		changed := *m
 		change(&changed)

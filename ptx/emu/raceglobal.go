@@ -7,7 +7,8 @@ import (
 
 // Races in global memory: what the warps of all clusters of a launch did to each
 // word, and the signals that they left. What came before the launch is past, and
-// what it leaves is past for the next.
+// what it leaves is past for the next, but for launches of a stream that may begin
+// before the one before has ended (racelaunches.go).
 
 const pageBytes = 4096
 
@@ -31,6 +32,9 @@ func (g *globalRaces) page(at uint64) *[pageBytes / 4]shadowWord {
 // touchGlobal notes an access to n bytes of global memory, or says with what it
 // races. The launch's lock must be held.
 func (r *races) touchGlobal(a *access, at, n uint64) *problem {
+	if p := r.touchBefore(a, at, n); p != nil {
+		return p
+	}
 	for n > 0 {
 		k := min(n, pageBytes-at%pageBytes)
 		if p := r.words(a, r.cl.grid.races.page(at)[at%pageBytes/4:], spot{at: at}, uint32(k)); p != nil {

@@ -163,7 +163,7 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 // oneForLanes: whether an earlier access is past does not depend on the lane.
 func (r *races) oneForLanes(old, a *access) bool {
 	if !old.sameWarp(a) {
-		return r.know(a.warp).of(old.site.cluster, r.cl.number).lanes[old.component] == nil
+		return r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
 	}
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }

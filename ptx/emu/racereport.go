@@ -16,7 +16,17 @@ func (r *races) both(old, a *access, at spot) string {
 	if old.writes {
 		did = "wrote"
 	}
-	return fmt.Sprintf("%s %s, which %s %s by %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.cl.place(old.in))
+	return fmt.Sprintf("%s %s, which %s %s by %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.gridOf(old).place(old.in))
+}
+
+// gridOf is the launch of an access.
+func (r *races) gridOf(a *access) *grid {
+	for _, g := range r.cl.grid.before {
+		if n := a.site.cluster - g.base; n >= 0 && n < g.clusters {
+			return g
+		}
+	}
+	return r.cl.grid
 }
 
 // place is a spot in words.
@@ -63,8 +73,8 @@ func (r *races) actor(old, a *access) string {
 	if old.in.role != "" {
 		text = old.in.role + " " + text
 	}
-	g := r.cl.grid
-	index, _ := g.clusterIndex(old.site.cluster)
+	g := r.gridOf(old)
+	index, _ := g.clusterIndex(old.site.cluster - g.base)
 	inside := unravel(old.site.rank, g.cluster)
 	for d := range index {
 		index[d] = index[d]*g.cluster[d] + inside[d]

@@ -63,6 +63,7 @@ const maxReaders = 1024
 // races is the state of a cluster.
 type races struct {
 	cl         *cluster
+	cluster    int64 // its number in the stream
 	strict     bool
 	warps      []knowledge
 	fences     []fences     // of each warp
@@ -93,7 +94,7 @@ const (
 )
 
 func newRaces(cl *cluster) *races {
-	r := &races{cl: cl, strict: cl.grid.launch.StrictProxy, signals: signals{}}
+	r := &races{cl: cl, cluster: cl.grid.base + cl.number, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
 	r.warps, r.fences, r.lanes = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n)
 	for i := range r.warps {
@@ -110,7 +111,7 @@ func (r *races) number(w *warp) int { return w.cta.rank*len(w.cta.warps) + w.id 
 
 func (r *races) component(w *warp, kind int) int { return r.number(w)*warpComponents + kind }
 
-func (r *races) site(w *warp) site { return site{r.cl.number, w.cta.rank} }
+func (r *races) site(w *warp) site { return site{r.cluster, w.cta.rank} }
 
 func (r *races) know(w *warp) *knowledge { return &r.warps[r.number(w)] }
 
@@ -150,11 +151,11 @@ func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
 // acquireFar is acquire of what others published.
 func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
 	if h != nil {
-		if own := h.of[r.cl.number]; own != nil {
+		if own := h.of[r.cluster]; own != nil {
 			r.learned(w, lanes, own)
 		}
 	}
-	r.know(w).learn(h, r.cl.number)
+	r.know(w).learn(h, r.cluster)
 }
 
 // fenceProxy is fence.proxy.async by a warp.
@@ -301,7 +302,7 @@ func (r *races) add(old *readers, a *access) *readers {
 // compare says whether an earlier access by some lanes (in the emulator's order)
 // is past for the later one.
 func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
-	known := r.know(a.warp).of(old.site.cluster, r.cl.number)
+	known := r.know(a.warp).of(old.site.cluster, r.cluster)
 	fenced := &known.fenced
 	if at.c == nil {
 		fenced = &known.fencedGlobal

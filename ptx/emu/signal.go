@@ -105,7 +105,13 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 	w.usesWord(in, at, loads, stores)
 	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)
 	acquires := in.has(".acquire") || in.has(".acq_rel")
-	for _, s := range words[at] {
+	heard := words[at]
+	for _, g := range r.cl.grid.before {
+		if at >= memoryBase && loads {
+			heard = append(heard[:len(heard):len(heard)], g.races.signals[at]...)
+		}
+	}
+	for _, s := range heard {
 		apart := s.from.apart(here)
 		switch {
 		case !loads || s.scope < apart || reach < apart:
@@ -122,13 +128,13 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 		delete(words, at)
 	}
 	if in.has(".release") || in.has(".acq_rel") {
-		words.leave(at, signal{here, reach, r.given(w, 1<<l, r.know(w)).published(r.cl.number)})
+		words.leave(at, signal{here, reach, r.given(w, 1<<l, r.know(w)).published(r.cluster)})
 		r.advance(w)
 		return
 	}
 	for s := range scopes {
 		if k := &o.released[s]; len(k.seen) > 0 {
-			words.leave(at, signal{here, min(s, reach), r.given(w, 1<<l, k).published(r.cl.number)})
+			words.leave(at, signal{here, min(s, reach), r.given(w, 1<<l, k).published(r.cluster)})
 		}
 	}
 }
