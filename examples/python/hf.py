@@ -4,7 +4,7 @@ logits against float64, greedy text, losses of a training run, and speed.
     python hf.py [--device cpu] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
 
 The models are random and small; the text they learn is made up. Speeds are of models --width
-wide, without which none are measured.
+wide, without which none are measured; with --steps 0 nothing else is.
 """
 
 import argparse
@@ -129,18 +129,8 @@ def measure(family: str, args: argparse.Namespace, ours: str) -> None:
             print(f"{family:12s} {name:12s} {type(err).__name__}: {str(err).splitlines()[0][:80]}", flush=True)
 
 
-def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    flags.add_argument("--steps", type=int, default=100)
-    flags.add_argument("--rate", type=float, default=0.1, help="learning rate")
-    flags.add_argument("--families", default=",".join(families(1, 1)), help="which of " + ", ".join(families(1, 1)))
-    for name, value in {"width": 0, "experts": 64, "top-k": 8, "tokens": 4096}.items():
-        flags.add_argument("--" + name, type=int, default=value)
-    args = flags.parse_args()
-    if args.device == "cpu":
-        sonicmoe_go.emulate()
-    ours = sonicmoe_go.register_with_transformers()
+def learn(args: argparse.Namespace, ours: str) -> None:
+    """Prints how near to eager small models are, after a training run."""
     names = "eager", ours
     print(f"{'':12s}{'logits from float64':>24s}{'greedy':>18s}{'loss of ' + str(args.steps) + ' steps':>32s}{'eager, FP32':>20s}")
     print(f"{'':12s}{'eager':>12s}{'here':>12s}{'same':>9s}{'margin':>9s}{'eager':>12s}{'here':>10s}{'%':>10s}{'':>10s}{'%':>10s}")
@@ -161,6 +151,22 @@ def main() -> None:
         a, b, c = (sum(losses[n][-tail:]) / tail for n in (*names, "fp32"))
         print(f"{family:12s}{off['eager']:12.5f}{off[ours]:12.5f}{f'{same}/{of}':>9s}{margin:9.4f}{a:12.4f}{b:10.4f}{100 * (b / a - 1):+10.2f}"
               f"{c:10.4f}{100 * (c / a - 1):+10.2f}", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    flags.add_argument("--steps", type=int, default=100)
+    flags.add_argument("--rate", type=float, default=0.1, help="learning rate")
+    flags.add_argument("--families", default=",".join(families(1, 1)), help="which of " + ", ".join(families(1, 1)))
+    for name, value in {"width": 0, "experts": 64, "top-k": 8, "tokens": 4096}.items():
+        flags.add_argument("--" + name, type=int, default=value)
+    args = flags.parse_args()
+    if args.device == "cpu":
+        sonicmoe_go.emulate()
+    ours = sonicmoe_go.register_with_transformers()
+    if args.steps:
+        learn(args, ours)
     if args.width:
         print(f"{'ms':12s} {'experts by':12s}{'prefill':>12s}{'decode':>12s}{'training':>12s}")
         for family in args.families.split(","):

@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <string.h>
 
-/* DLPack's structs, version 1. */
+/* DLPack's structs, version 1, and its number of GPUs. */
+enum { DL_CUDA = 2 };
+
 typedef struct {
 	void *data;
 	struct {
@@ -37,7 +39,15 @@ typedef struct {
 
 static sm_python python;
 
-void sm_use_python(const sm_python *p) { python = *p; }
+/* Whether this is a child of the process that had the plans. */
+static int forked;
+
+static void in_child(void) { forked = 1; }
+
+void sm_use_python(const sm_python *p) {
+	python = *p;
+	(void)pthread_atfork(NULL, NULL, in_child);
+}
 
 static uint64_t address(const tensor *t) { return (uint64_t)(uintptr_t)t->data + t->offset; }
 
@@ -214,21 +224,68 @@ static int hold_weights(const sm_plan *p, void *modules, void *places, void **te
 	return 1;
 }
 
-void *sm_infer(void *capsule, void *const *arguments, intptr_t count) {
+/* The whole number that a function of Python's gives, -1 where it gives none. */
+static intptr_t answer(const void *function) {
+	void *given = python.call(function, NULL);
+	intptr_t number = given != NULL ? python.integer(given) : -1;
+	if (given != NULL) python.forget(given);
+	return number;
+}
+
+/* The plan of a capsule where an inference pass of x may go by it, else NULL. The library makes the
+ * device's context current on this thread: torch must be there too. */
+static sm_plan *unwatched(void *capsule, void *x) {
+	if (forked || !known(x)) return NULL;
+	for (int i = 0; i < SM_WATCHERS; i++)
+		if (answer(python.watchers[i]) != 0) return NULL;
 	sm_plan *p = python.pointer_in(capsule, NULL);
-	void *tensors[SM_TENSORS], *o = NULL;
-	for (uint32_t i = 0; i < p->count; i++) tensors[i] = (void *)python.none;
-	if (count != 3 || !known(arguments[2])) return python.number(-1);
-	long status = -1;
-	if (hold_weights(p, arguments[0], arguments[1], tensors) && (o = python.call(python.empty_like, arguments[2], NULL)) != NULL) {
-		tensors[0] = arguments[2], tensors[1] = o;
-		status = queue(p, tensors);
-	} else {
-		python.unraise();
+	return p->device_type != DL_CUDA || answer(python.current_device) == p->device_index ? p : NULL;
+}
+
+/* Output of a pass of x and the weights behind it, NULL where it was not queued. */
+static void *output(sm_plan *p, void *x, void **tensors) {
+	void *o = python.call(python.empty_like, x, NULL);
+	tensors[0] = x, tensors[1] = o, tensors[2] = (void *)python.none;
+	if (o == NULL || queue(p, tensors) == SM_OK) return o;
+	python.forget(o);
+	return NULL;
+}
+
+static void *or_none(void *o) {
+	if (o != NULL) return o;
+	python.unraise();
+	python.hold((void *)python.none);
+	return (void *)python.none;
+}
+
+void *sm_infer(void *capsule, void *const *arguments, intptr_t count) {
+	sm_plan *p = count == 2 ? unwatched(capsule, arguments[0]) : NULL;
+	const exchange *dl = python.exchange;
+	void *tensors[SM_TENSORS];
+	tensor x;
+	if (p == NULL || dl->borrow(arguments[0], &x) != 0 || x.rank != 2 || python.length(arguments[1]) != p->count - SM_BEFORE_WEIGHTS) return or_none(NULL);
+	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++) tensors[i] = python.item(arguments[1], i - SM_BEFORE_WEIGHTS);
+	return or_none(output(p, arguments[0], tensors));
+}
+
+/* Whether the call of a module that keeps these things has hooks, or is another function's. */
+static int hooked(void *kept) {
+	for (intptr_t i = 0; i < python.length(python.hooks); i++) {
+		void *of = python.in(kept, python.item(python.hooks, i));
+		if (of != NULL && of != python.none && python.size(of) != 0) return 1;
 	}
+	for (intptr_t i = 0; i < python.length(python.global_hooks); i++)
+		if (python.size(python.item(python.global_hooks, i)) != 0) return 1;
+	return 0;
+}
+
+void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count) {
+	sm_plan *p = count == 3 ? unwatched(capsule, arguments[0]) : NULL;
+	void *modules = p != NULL && !hooked(arguments[1]) ? python.in(arguments[1], python.modules) : NULL, *tensors[SM_TENSORS];
+	if (modules == NULL) return or_none(NULL);
+	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++) tensors[i] = (void *)python.none;
+	void *o = hold_weights(p, modules, arguments[2], tensors) ? output(p, arguments[0], tensors) : NULL;
 	for (uint32_t i = SM_BEFORE_WEIGHTS; i < p->count; i++)
 		if (tensors[i] != python.none) python.forget(tensors[i]);
-	if (status == SM_OK) return o;
-	if (o != NULL) python.forget(o);
-	return python.number(status);
+	return or_none(o);
 }

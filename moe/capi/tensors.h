@@ -19,6 +19,9 @@ enum { SM_TENSORS = 52, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 /* x, o and logits come before the weights of a forward pass. */
 enum { SM_BEFORE_WEIGHTS = 3 };
 
+/* What may watch a pass: autograd, and modes of torch's dispatcher. */
+enum { SM_WATCHERS = 2 };
+
 /* How a tensor is taken, as bits. */
 enum {
 	SM_ROWS = 1,     /* [-1, shape[1]] with as many dimensions as the tensor has */
@@ -81,11 +84,18 @@ typedef struct sm_python {
 	intptr_t (*length)(void *tuple);
 	void *(*item)(void *tuple, intptr_t);
 	intptr_t (*integer)(void *);
-	void *(*in)(void *dict, void *key);
+	void *(*in)(void *dict, const void *key);
+	intptr_t (*size)(void *dict);
 	void *(*attribute)(void *, const void *name);
 	void *(*call)(const void *function, ...);
-	const void *empty_like;                     /* torch's */
-	const void *modules, *parameters, *buffers; /* the names of what torch's modules keep */
+	/* torch's: the number of the current GPU, a tensor like another, and whether something
+	 * watches, which gives 0 or False where it does not. */
+	const void *current_device, *empty_like, *watchers[SM_WATCHERS];
+	/* The names of what torch's modules keep. */
+	const void *modules, *parameters, *buffers;
+	/* Tuples of what makes a module's call more than this: names of what it keeps then, or has
+	 * something in; and dictionaries that have something then, for modules all. */
+	void *hooks, *global_hooks;
 } sm_python;
 
 /* Tells the library of Python, before any plan is used. */
@@ -116,10 +126,14 @@ typedef struct sm_plan {
  * puts there next runs behind it, on the same stream. */
 void *sm_queue_tensors(void *capsule, void *const *tensors, intptr_t count);
 
-/* The same for a plan of a forward pass, of the modules that a module of torch has, a dictionary;
- * the places of its weights there, a tuple of (which weight, (the names of modules on the way, a
- * parameter's or buffer's name)); and x. It makes o and gives it, or the status as a number. The
- * other tensors are None. */
+/* The same for a plan of a forward pass without logits that nothing watches: of x [T, d], and all
+ * weights, a tuple. It makes o and gives it, or None where another way must be gone, which then
+ * says what is wrong. */
 void *sm_infer(void *capsule, void *const *arguments, intptr_t count);
+
+/* And of x [..., d], what a module of torch keeps, a dictionary, and the places of its weights in
+ * its modules, a tuple of (which weight, (the names of modules on the way, a parameter's or
+ * buffer's name)). The other weights are None. A module whose call has hooks goes another way. */
+void *sm_infer_module(void *capsule, void *const *arguments, intptr_t count);
 
 #endif

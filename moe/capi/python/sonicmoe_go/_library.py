@@ -96,6 +96,17 @@ class Config:
         # The configuration as text, key, is what operators of torch can pass.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
+    # How the last inference pass went, which others try first.
+    plan = None
+
+    def keep(self, plan) -> None:
+        """Has passes of this configuration try a plan first."""
+        if plan is not self.plan:
+            object.__setattr__(self, "plan", plan)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "plan"}
+
     # By the text, whose hash is there already: a call compares configurations more than once.
     def __hash__(self):
         return hash(self.key)

@@ -71,19 +71,11 @@ def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, 
     plan = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, logits)
     if plan is None:
         return None
+    if not logits:
+        c.keep(plan)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     status = plan.queue(x, o, l_out, *weights)
     return (o, l_out) if status == 0 else _refused(status)
-
-
-def infer_module(x: Tensor, modules: dict, paths: tuple, c: Config) -> Tensor | None:
-    """Output of forward of a module's weights, of x [..., d]: where the library itself finds all as it should be, None where
-    it does not."""
-    plan = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, False)
-    if plan is None:
-        return None
-    given = plan.infer(modules, paths, x)
-    return given if type(given) is not int else _refused(given)
 
 
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:

@@ -36,7 +36,8 @@ _Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
     hold=_pointer, forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer, length=_pointer, item=_pointer, integer=_pointer, within=_pointer,
-    attribute=_pointer, call=_pointer, empty_like=_pointer, modules=_pointer, parameters=_pointer, buffers=_pointer,
+    size=_pointer, attribute=_pointer, call=_pointer, current_device=_pointer, empty_like=_pointer, watchers=_pointer * 2,
+    modules=_pointer, parameters=_pointer, buffers=_pointer, hooks=_pointer, global_hooks=_pointer,
 )  # fmt: skip
 _Plan = _struct(
     "_Plan", layer=_u64, queue=_pointer, sizes=_pointer, device_type=_i32, device_index=_i32, backward=_u32, entries=_u32,
@@ -64,11 +65,16 @@ def _exchange() -> int:
 
 # What the library keeps the addresses of.
 _EMPTY_LIKE, _NAMES = torch.empty_like, ("_modules", "_parameters", "_buffers")
+_WATCHERS = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
+# What nn.Module's call looks at, and what instances are given in place of their class's.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl", "forward")
+_GLOBAL_HOOKS = tuple(getattr(nn.modules.module, "_global" + name) for name in _HOOKS[:4])
+_current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a torch without CUDA has not
 
 
 @functools.cache
-def _methods() -> tuple[_Method, _Method]:
-    """sm_queue_tensors and sm_infer as Python's interface has functions, of the library that knows this Python."""
+def _methods() -> tuple[_Method, ...]:
+    """sm_queue_tensors, sm_infer and sm_infer_module as Python's interface has functions, of the library that knows this Python."""
     api, lib = ctypes.pythonapi, _library.library()
     modules, parameters, buffers = map(id, _NAMES)
     lib.sm_use_python.restype = None
@@ -79,12 +85,14 @@ def _methods() -> tuple[_Method, _Method]:
                 number=_address(api.PyLong_FromLong), type_of=_address(api.PyObject_Type), hold=_address(api.Py_IncRef), forget=_address(api.Py_DecRef),
                 unraise=_address(api.PyErr_Clear), leave=_address(api.PyEval_SaveThread), enter=_address(api.PyEval_RestoreThread),
                 length=_address(api.PyTuple_Size), item=_address(api.PyTuple_GetItem), integer=_address(api.PyLong_AsSsize_t),
-                within=_address(api.PyDict_GetItemWithError), attribute=_address(api.PyObject_GetAttr),
-                call=_address(api.PyObject_CallFunctionObjArgs), empty_like=id(_EMPTY_LIKE), modules=modules, parameters=parameters, buffers=buffers,
+                within=_address(api.PyDict_GetItemWithError), size=_address(api.PyDict_Size), attribute=_address(api.PyObject_GetAttr),
+                call=_address(api.PyObject_CallFunctionObjArgs), current_device=id(_current_device), empty_like=id(_EMPTY_LIKE),
+                watchers=tuple(map(id, _WATCHERS)), modules=modules, parameters=parameters, buffers=buffers,
+                hooks=id(_HOOKS), global_hooks=id(_GLOBAL_HOOKS),
             )  # fmt: skip
         )
     )
-    return _Method(b"queue", _address(lib.sm_queue_tensors), _FASTCALL, None), _Method(b"infer", _address(lib.sm_infer), _FASTCALL, None)
+    return tuple(_Method(name.encode(), _address(getattr(lib, "sm_" + name)), _FASTCALL, None) for name in ("queue_tensors", "infer", "infer_module"))
 
 
 # Of a tensor of a pass: the field of its address, its type, None where there must be none, its shape, how it is taken.
@@ -97,7 +105,8 @@ class Plan:
     """Passes of one kind of a layer on one device.
 
     queue of the wanted tensors gives the status of the pass, -1 and nothing queued where a tensor is not what is wanted;
-    infer of a module's modules, the places of its weights, and x, gives o or that status. They are no more than the plan is.
+    infer of x [T, d] and all weights, and infer_module of x, a module's __dict__ and the places of its weights, give o, None
+    where another way must be gone. All of them hold the memory that is the plan's.
     """
 
     def __init__(
@@ -122,9 +131,9 @@ class Plan:
             ctypes.c_double.from_buffer(s, _Plan.begins.offset + fields[name]).value = value
         capsule, function = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCFunction_NewEx
         capsule.argtypes, capsule.restype = (_pointer, _pointer, _pointer), ctypes.py_object
-        function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, _pointer), ctypes.py_object
+        function.argtypes, function.restype = (ctypes.POINTER(_Method), ctypes.py_object, ctypes.py_object), ctypes.py_object
         # Functions that Python calls without ctypes.
-        self.queue, self.infer = (function(m, capsule(ctypes.addressof(s), None, None), None) for m in _methods())
+        self.queue, self.infer, self.infer_module = (function(m, capsule(ctypes.addressof(s), None, None), s) for m in _methods())
 
 
 # Who chooses the experts of a pass: its router, or the caller, top_k for each token or in a list.
@@ -210,7 +219,7 @@ def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: f
     """The plan of a kind of passes on x; None where the way of _passes must be gone."""
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
-    if index < 0 or index != torch._C._cuda_getDevice():
+    if index < 0 or index != _current_device():
         return None
     which = kind, index, key, routing, logits, losses
     found = _library.current.plans.get(which)

@@ -46,6 +46,12 @@ def moe(
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate,
     )  # fmt: skip
+    # The library sees all who may follow but torch.compile, which reads this line.
+    if not (logits or rounds or torch.compiler.is_dynamo_compiling()):
+        plan = config.plan
+        given = plan and plan.infer(x, weights)
+        if given is not None:
+            return given, None
     if not isinstance(x, Tensor):
         x, *weights = _tensors(x, *weights)
     return moe_of(x, weights, config, balance, z_loss, logits, rounds, seed)

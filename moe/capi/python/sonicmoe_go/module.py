@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import infer_module, short
+from ._ops import short
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of
 
@@ -191,12 +191,17 @@ class SonicMoE(nn.Module):
         if others:
             raise ArgumentError(f"{kind} has {', '.join(others)} as well, must have what its configuration says alone")
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        # Without gradients the library finds the weights itself: what Python looks at costs the host as much as two kernels.
-        if self._plain and not (torch.compiler.is_compiling() or torch.is_grad_enabled() or _any_autocast() or _modes()):
-            given = infer_module(hidden_states, self._modules, self._paths, self.config)
+    def __call__(self, *args, **kwargs):
+        # Without gradients and hooks the library finds the weights itself: nn.Module's call and Python's search cost the
+        # host as much as two kernels.
+        if not torch.compiler.is_dynamo_compiling() and len(args) == 1 and not kwargs and self._plain and self.__class__ is SonicMoE:
+            plan = self.config.plan
+            given = plan and plan.infer_module(args[0], self.__dict__, self._paths)
             if given is not None:
                 return given
+        return super().__call__(*args, **kwargs)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return self.with_logits(hidden_states, False)[0]
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:

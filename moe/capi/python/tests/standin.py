@@ -87,4 +87,6 @@ def use(monkeypatch) -> list:
         return plans[kind, key, of]
 
     monkeypatch.setattr(_plans, "find", find)
+    # Configurations outlive the plans of a test.
+    monkeypatch.setattr(_library.Config, "keep", lambda c, plan: monkeypatch.setitem(vars(c), "plan", plan))
     return passes

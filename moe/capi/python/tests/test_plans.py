@@ -2,8 +2,11 @@
 
 import copy
 import dataclasses
+import os
+import pickle
 import struct
 import sys
+import warnings
 
 import pytest
 import reference
@@ -266,7 +269,7 @@ def test_error_of_a_pass(plan, monkeypatch):
     monkeypatch.setattr(_plans, "find", lambda *_: refused)
     x, _, _, router, *weights = tensors()
     with torch.no_grad(), pytest.raises(sonicmoe_go.ArgumentError, match="layer is 0, must be the handle of an open layer"):
-        _ops.short(x, (router, *weights), CONFIG, False, 0.0, 0.0)
+        _ops.short(x, (router, *weights), dataclasses.replace(CONFIG), False, 0.0, 0.0)
 
 
 def test_a_gradient_that_does_not_fit_is_said(passes):
@@ -338,14 +341,105 @@ def test_modules_whose_weights_the_library_does_not_find(passes):
     queued = len(passes)
     held = [sys.getrefcount(p) for p in block.parameters()]
     nowhere = ((0, (("gate",), "bias")),), ((0, (("other",), "weight")),), ((0, (("gate", "gate"), "weight")),), ((0, ((), "gate")),), ((99, paths[0][1]),), ((-4, paths[0][1]),)
-    for places in (*nowhere, paths[1:]):
-        assert made.infer(block._modules, places, x) == -1
-    assert made.infer(block._modules, paths) == made.infer(block._modules, paths, None) == made.infer(block._modules, paths, x.float()) == -1
+    kept = vars(block)
+    for of in (*((x, kept, places) for places in (*nowhere, paths[1:], None)), (x, {}, paths), (x, None, paths), (x, kept), (None, kept, paths), (x.float(), kept, paths)):
+        assert made.infer_module(*of) is None
     assert held == [sys.getrefcount(p) for p in block.parameters()]
     del block.gate
     with pytest.raises((KeyError, AttributeError)):
         block(x)
     assert len(passes) == queued
+
+
+def _given(block):
+    return block.gate.weight, None, None, None, block.experts.gate_up_proj, None, block.experts.down_proj, *[None] * 7
+
+
+@torch.no_grad()
+def test_passes_of_moe_that_the_library_takes_whole(passes):
+    """A call is one of the library's once its configuration has a plan; the rest goes the other way, which says what is wrong."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    c, weights = block.config, _given(block)
+    x = torch.randn(12, 128, dtype=torch.bfloat16)
+    of = (x, block.gate.weight, block.experts.gate_up_proj, block.experts.down_proj, c)
+    assert c.plan is None
+    want, _ = sonicmoe_go.moe(*of)
+    plan, queued = c.plan, len(passes)
+    held = [sys.getrefcount(t) for t in (None, x, *block.parameters())]
+    for _ in range(100):
+        assert torch.equal(plan.infer(x, weights), want)
+    for wrong in ((x,), (x, weights[:-1]), (x, list(weights)), (x, None), (x[None], weights), (x[0], weights), (x.tolist(), weights), (x.float(), weights), (x, (None, *weights[1:]))):
+        assert plan.infer(*wrong) is None
+    assert all(after - before < 50 for before, after in zip(held, (sys.getrefcount(t) for t in (None, x, *block.parameters())), strict=True))
+    assert len(passes) == queued + 100
+    assert torch.equal(sonicmoe_go.moe(*of)[0], want) and len(passes) == queued + 101
+    with pytest.raises(sonicmoe_go.ArgumentError, match="x is \\[1, 12, 128\\]"):
+        sonicmoe_go.moe(x[None], *of[1:])
+    assert torch.equal(sonicmoe_go.moe(*of, logits=True)[0], want)
+    for other in (copy.deepcopy(c), pickle.loads(pickle.dumps(c)), dataclasses.replace(c)):
+        assert other == c and other.plan is None
+
+
+def test_calls_that_more_follows(passes):
+    """Gradients, hooks, modes and replaced methods have their part although a plan is there."""
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x, seen = torch.randn(12, 128, dtype=torch.bfloat16), []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Own(sonicmoe_go.SonicMoE):
+        def forward(self, x):
+            seen.append("forward")
+            return super().forward(x)
+
+    def note(*_):
+        seen.append("hook")
+
+    def replaced(x):
+        seen.append("replaced")
+        return sonicmoe_go.SonicMoE.forward(block, x)
+
+    with torch.no_grad():
+        want = block(x)
+        assert block.config.plan.infer_module(x, vars(block), block._paths) is not None
+        hooks = [lambda: block.register_forward_hook(note), lambda: block.register_forward_pre_hook(note)]
+        hooks += [lambda: nn.modules.module.register_module_forward_hook(note), lambda: nn.modules.module.register_module_forward_pre_hook(note)]
+        for hook in hooks:
+            handle = hook()
+            assert torch.equal(block(x), want) and seen == ["hook"]
+            handle.remove()
+            assert torch.equal(block(x), want) and seen.pop() == "hook" and not seen
+        with Mode():
+            assert torch.equal(block(x), want) and torch.ops.sonicmoe_go.forward.default in seen
+        block.forward = replaced
+        assert torch.equal(block(x), want) and seen[-1] == "replaced"
+        del block.forward
+        own = Own(128, 64, 4, 2)
+        own.load_state_dict(block.state_dict())
+        assert all(torch.equal(own(x), want) and seen.pop() == "forward" for _ in range(2))
+        assert torch.equal(block(hidden_states=x), want)
+        with pytest.raises(TypeError, match="positional argument"):
+            block(x, x)
+    for y in (block(x), sonicmoe_go.moe(x, block.gate.weight, block.experts.gate_up_proj, block.experts.down_proj, block.config)[0]):
+        assert torch.equal(y, want) and y.requires_grad
+
+
+@torch.no_grad()
+def test_plans_end_with_a_fork(passes):
+    block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
+    x = torch.randn(12, 128, dtype=torch.bfloat16)
+    block(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        plan = block.config.plan
+        os._exit(plan.infer_module(x, vars(block), block._paths) is not None or plan.infer(x, _given(block)) is not None)
+    assert os.waitpid(child, 0)[1] == 0
+    assert block.config.plan.infer(x, _given(block)) is not None
 
 
 def test_what_plans_do_not_take_trains_all_the_same(passes):
