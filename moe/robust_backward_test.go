@@ -89,7 +89,7 @@ func TestEveryCallOfBackwardFails(t *testing.T) {
 
 // Exactly the bytes of Sizes are enough, and nothing else is written.
 func TestBackwardExactSizes(t *testing.T) {
-	for _, c := range []struct {
+	for i, c := range []struct {
 		tokens int
 		config moe.Config
 	}{
@@ -100,6 +100,9 @@ func TestBackwardExactSizes(t *testing.T) {
 		{70, moe.Config{Hidden: 80, Intermediate: 48, NumExperts: 3, TopK: 2, GateUp: moe.Interleaved, WeightOrder: moe.InOut}},
 	} {
 		if testing.Short() {
+			if i%3 == 0 {
+				continue
+			}
 			c.config.NumExperts = min(c.config.NumExperts, 13)
 		}
 		t.Run(fmt.Sprintf("%d %v", c.tokens, c.config), func(t *testing.T) {
