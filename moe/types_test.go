@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/num"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
@@ -97,16 +98,16 @@ func sampled(list []moe.Config, count int) (part []moe.Config) {
 	return part
 }
 
-// Every combination on the emulated device, with -short 4 of them; 40 on a GPU,
-// where each is compiled.
+// 40 of the combinations, with -short 4; SONICMOE_LONG has all of them on the
+// emulated device.
 func TestCombinations(t *testing.T) {
 	list := combinations()
 	require.Len(t, list, 160)
 	switch {
-	case drivertest.Name() != "emulated":
-		list = sampled(list, 40)
-	case testing.Short():
+	case drivertest.Name() == "emulated" && testing.Short():
 		list = sampled(list, 4)
+	case drivertest.Name() != "emulated" || !kt.Long():
+		list = sampled(list, 40)
 	}
 	for i, c := range list {
 		weights := []moe.Type{c.Type, moe.F32}[i/2%2]

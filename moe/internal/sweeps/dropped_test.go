@@ -1,10 +1,11 @@
-package moe_test
+package sweeps_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,14 +14,29 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/trial"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/isa"
 )
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+
+// trialOn is a layer on a device, without a cache, with what its passes take.
+func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
+	l, err := moe.New(context.Background(), dev, c, append([]moe.Option{moe.WithCache(nil)}, opts...)...)
+	require.NoError(t, err)
+	tr, err := trial.New(dev, l, tokens, 1, 6)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
 
 // orders are the beginnings of instructions that order others.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
@@ -212,7 +228,7 @@ func TestDroppedLines(t *testing.T) {
 			// Races, for what launches leave to those that may begin before they have ended.
 			dev, err := emulated.New(emulated.Options{Target: target, Races: of.again == nil, Launching: s.launching})
 			require.NoError(t, err)
-			options := []moe.Option{moe.WithCache(nil)}
+			var options []moe.Option
 			if !of.backward {
 				options = append(options, moe.WithoutBackward())
 			}
