@@ -174,7 +174,11 @@ func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []b
 // A stochastic count is f on average: over 10,000 seeds within four standard
 // errors, expert by expert, and draws of different experts don't go together.
 func TestRoundStochasticIsFair(t *testing.T) {
-	const tile, seeds = 8, 10000
+	const tile = 8
+	seeds := 10000
+	if testing.Short() {
+		seeds = 2000
+	}
 	var v roundingCase
 	for r := rand.New(rand.NewPCG(3, 1)); v.tokens < 60 || v.c.NumExperts != 8; {
 		v = newRoundingCase(r)
@@ -198,10 +202,10 @@ func TestRoundStochasticIsFair(t *testing.T) {
 			part = 0 // it can't go up
 			f[e] = f[e] / tile * tile
 		}
-		stderr := tile * math.Sqrt(part*(1-part)/seeds)
-		assert.InDelta(t, float64(f[e]), sum[e]/seeds, 4*stderr+1e-9, "expert %d", e)
+		stderr := tile * math.Sqrt(part*(1-part)/float64(seeds))
+		assert.InDelta(t, float64(f[e]), sum[e]/float64(seeds), 4*stderr+1e-9, "expert %d", e)
 	}
-	assert.InDelta(t, 0.5, pairs/seeds, 3*0.5/math.Sqrt(seeds))
+	assert.InDelta(t, 0.5, pairs/float64(seeds), 3*0.5/math.Sqrt(float64(seeds)))
 }
 
 // The rules on counts whose rounding is plain to see: f = 5, 4, 3, 9 with tiles

@@ -67,8 +67,8 @@ func TestBench(t *testing.T) {
 		"forward":      {Config: small},
 		"uneven":       {Config: uneven, Backward: true},
 	} {
-		if name == "routed" && testing.Short() {
-			continue // its forward and its backward are in the others
+		if testing.Short() && (name == "routed" || name == "by histogram") {
+			continue // forward and backward are in the others, a histogram in the command's test
 		}
 		t.Run(name, func(t *testing.T) {
 			dev := newDevice(t)
@@ -138,7 +138,10 @@ func TestVerifyCanFail(t *testing.T) {
 	require.NoError(t, err)
 	defer b.Close()
 	ctx, choice := t.Context(), kernel.Choose(small, dev.Target())
-	for _, p := range kernel.Kernels.Products() {
+	for i, p := range kernel.Kernels.Products() {
+		if i%2 == 0 && testing.Short() {
+			continue // half of each pass
+		}
 		point := choice[p.Name]
 		require.NoError(t, b.Verify(ctx, p.Name, point))
 		runs, err := b.runs(p.Name)

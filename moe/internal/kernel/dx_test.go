@@ -91,8 +91,8 @@ func (c dxCase) check(t *testing.T, r dxResult) {
 func TestDX(t *testing.T) {
 	points := DXProduct.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {448, 64}, {256, 320}} {
-		if i > 2 && testing.Short() {
-			break
+		if i != 1 && i != 2 && testing.Short() {
+			continue
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
 			c := dxCase{size[0], size[1], i%3 != 2, kt.Ragged()}

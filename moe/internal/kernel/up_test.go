@@ -82,8 +82,8 @@ func (c upCase) check(t *testing.T, r upResult) {
 func TestUp(t *testing.T) {
 	points := UpProduct.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {128, 320}} {
-		if i%2 == 0 && testing.Short() {
-			continue // those left have tails of either size
+		if i != 1 && testing.Short() {
+			continue // what is left has tails of either size
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
 			c := upCase{size[0], size[1], kt.Ragged()}

@@ -141,6 +141,9 @@ func TestDW2(t *testing.T) {
 	points := W1Product.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {208, 64}} {
 		for parity := range 2 {
+			if testing.Short() && parity == i%2 {
+				continue
+			}
 			t.Run(fmt.Sprintf("d=%d n=%d bad=%d", size[0], size[1], parity), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == parity }}
 				k := DW{Of: W2, Tiling: points[i%len(points)]}
@@ -153,7 +156,10 @@ func TestDW2(t *testing.T) {
 func TestDW1(t *testing.T) {
 	points := W1Product.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {144, 128}} {
-		for _, layout := range []spec.GateUp{spec.Concatenated, spec.Interleaved} {
+		for j, layout := range []spec.GateUp{spec.Concatenated, spec.Interleaved} {
+			if testing.Short() && j == i%2 {
+				continue
+			}
 			t.Run(fmt.Sprintf("d=%d n=%d %v", size[0], size[1], layout), func(t *testing.T) {
 				c := dwCase{hidden: size[0], intermediate: size[1], tokens: 90, rows: everyRows, bad: func(e int) bool { return e%2 == i%2 }}
 				k := DW{Config: spec.Config{GateUp: layout}, Of: W1, Tiling: points[(i+1)%len(points)]}
@@ -190,6 +196,9 @@ func TestDWPoints(t *testing.T) {
 		var first []uint32
 		for i, point := range append(W1Product.Space(driver.H200()), gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}) {
 			for j, when := range kt.Timings() {
+				if testing.Short() && j != i%len(kt.Timings()) {
+					continue // each tiling under one, in turns
+				}
 				t.Run(fmt.Sprintf("W%d %v %s", of+1, point, when.Name), func(t *testing.T) {
 					k := DW{Of: of, Tiling: point}
 					got := c.run(kt.New(t, when), k, 1+2*j, 1+i)
