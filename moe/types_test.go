@@ -98,16 +98,18 @@ func sampled(list []moe.Config, count int) (part []moe.Config) {
 	return part
 }
 
-// 40 of the combinations, with -short 4; SONICMOE_LONG has all of them on the
-// emulated device.
+// 20 of the combinations, with -short 4, on a GPU 40; SONICMOE_LONG has all of them
+// on the emulated device.
 func TestCombinations(t *testing.T) {
 	list := combinations()
 	require.Len(t, list, 160)
 	switch {
 	case drivertest.Name() == "emulated" && testing.Short():
 		list = sampled(list, 4)
-	case drivertest.Name() != "emulated" || !kt.Long():
+	case drivertest.Name() != "emulated":
 		list = sampled(list, 40)
+	case !kt.Long():
+		list = sampled(list, 20)
 	}
 	for i, c := range list {
 		weights := []moe.Type{c.Type, moe.F32}[i/2%2]

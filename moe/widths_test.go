@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/reference"
 	"sonicmoe/moe/trial"
 )
@@ -33,7 +34,8 @@ var uneven = []moe.Config{
 }
 
 // Layers of widths that are no multiples of 64, forward and backward, on the
-// emulated device, with -short 2 of them; on a GPU 40 combinations more.
+// emulated device, with -short 2 of them; with SONICMOE_LONG 10 combinations more,
+// on a GPU 40.
 func TestWidths(t *testing.T) {
 	list := uneven
 	switch combined := combinations(); {
@@ -41,7 +43,7 @@ func TestWidths(t *testing.T) {
 		list = append(list, sampled(combined, 40)...)
 	case testing.Short():
 		list = []moe.Config{uneven[1], uneven[7]}
-	default:
+	case kt.Long():
 		list = append(list, sampled(combined, 10)...)
 	}
 	for i, c := range list {
@@ -59,7 +61,11 @@ func TestWidthsTimings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
 	}
-	for _, c := range uneven[:3] {
+	list := uneven[1:2]
+	if kt.Long() {
+		list = uneven[:3]
+	}
+	for _, c := range list {
 		var first []any
 		for _, d := range timedDevices(t) {
 			t.Run(fmt.Sprintf("%v %s", c, d.name), func(t *testing.T) {

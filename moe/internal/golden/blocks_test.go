@@ -1,7 +1,8 @@
-package moe_test
+package golden_test
 
 import (
 	"bytes"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -9,10 +10,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/golden"
 )
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // The blocks of transformers, config.json to gradients, on the layer's kernels:
 // those that Check says are computed.
@@ -59,7 +64,12 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	layer := newLayer(t, dev, c)
+	options := []moe.Option{moe.WithCache(nil)}
+	if testing.Short() {
+		options = append(options, moe.WithDecode(0)) // half of what is loaded
+	}
+	layer, err := moe.New(t.Context(), dev, c, options...)
+	require.NoError(t, err)
 	stream, err := dev.NewStream()
 	require.NoError(t, err)
 	defer stream.Close()
