@@ -2,6 +2,7 @@ package moe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
@@ -19,9 +21,11 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// With SONICMOE_CHECK=n this package's tests run on a device that runs each launch
-// early, late and in n random orders and looks for races and for every proxy fence;
-// at the end they say which kernels of the registry no test launched.
+// With SONICMOE_CHECK=n this package's tests run on a device that looks for races and
+// for every proxy fence, and checks launches of each kernel of the registry early, late
+// and in n random orders: of up to three of a kernel's texts each the first launch that
+// takes no more than checkedTime. In the end they fail where something was found, or a
+// kernel of the registry was not launched.
 var checked = func() int {
 	n, err := strconv.Atoi(os.Getenv("SONICMOE_CHECK"))
 	if err != nil || drivertest.Name() != "emulated" {
@@ -30,50 +34,70 @@ var checked = func() int {
 	return n
 }()
 
+const (
+	checkedTexts = 3
+	checkedTime  = 2 * time.Minute
+)
+
 // openTestDevice opens the tests' device.
 func openTestDevice() (driver.Device, error) {
 	if checked == 0 {
 		return open.Device(context.Background(), drivertest.Name())
 	}
-	return emulated.New(emulated.Options{Check: checked, StrictProxy: true, Launching: checks.note})
+	return emulated.New(emulated.Options{Races: true, StrictProxy: true, Launching: checks.launching})
 }
 
-// checks are how often each kernel was checked.
-var checks = counter{of: map[string]int{}}
+// checks are the kernels that were checked, and what was found.
+var checks = checkedKernels{of: map[string][]*emu.Kernel{}}
 
-type counter struct {
+type checkedKernels struct {
 	sync.Mutex
-	of map[string]int
+	of    map[string][]*emu.Kernel
+	found []string
 }
 
-func (c *counter) note(k *emu.Kernel, _ *emu.Memory, _ emu.Launch) {
+// launching checks a launch, on memory of its own.
+func (c *checkedKernels) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	c.Lock()
 	defer c.Unlock()
-	c.of[k.Name()]++
+	if texts := c.of[k.Name()]; len(texts) == checkedTexts || slices.Contains(texts, k) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), checkedTime)
+	defer cancel()
+	err := k.Check(ctx, mem.Clone(), l, checked)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return // a smaller one may come
+	}
+	if err != nil {
+		c.found = append(c.found, err.Error())
+	}
+	c.of[k.Name()] = append(c.of[k.Name()], k)
 }
 
-// reportChecked says which kernels were checked, and which not.
-func reportChecked() {
-	left, least := map[string]bool{}, 0
+// report says which kernels were checked, which not, and what was found. It reports
+// that all is well.
+func (c *checkedKernels) report() bool {
+	left, launches := map[string]bool{}, 0
 	for _, l := range kt.Layers {
 		sources, err := moe.Sources(driver.H200(), l.Config, moe.WithTiles(l.Tiles))
 		if err != nil {
 			fmt.Println(err)
-			return
+			return false
 		}
 		for _, s := range sources {
 			left[s.Name] = true
 		}
 	}
 	total := len(left)
-	for name := range left {
-		if n := checks.of[name]; n > 0 {
-			delete(left, name)
-			if least == 0 || n < least {
-				least = n
-			}
-		}
+	for name, texts := range c.of {
+		delete(left, name)
+		launches += len(texts)
 	}
-	fmt.Printf("%d of %d kernels checked in %d orders a launch, each in %d launches at least; left out: %s\n",
-		total-len(left), total, 2+checked, least, strings.Join(slices.Sorted(maps.Keys(left)), ", "))
+	fmt.Printf("%d of %d kernels checked in %d launches, each in %d orders; left out: %s\n",
+		total-len(left), total, launches, 2+checked, strings.Join(slices.Sorted(maps.Keys(left)), ", "))
+	for _, f := range c.found {
+		fmt.Println(f)
+	}
+	return len(left) == 0 && len(c.found) == 0
 }

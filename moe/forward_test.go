@@ -22,8 +22,8 @@ var device = sync.OnceValues(openTestDevice)
 
 func TestMain(m *testing.M) {
 	code := drivertest.Main(m, open.Device)
-	if checked > 0 {
-		reportChecked()
+	if checked > 0 && !checks.report() {
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }

@@ -334,6 +334,8 @@ var needless = []needlessLine{
 		"the word says all: nothing else that the kernel before writes is read before griddepcontrol.wait"},
 	{"moe_lone_up", 1, "decode/loneup.go < route/choose.go < route/choose.go without st",
 		"the word says all: the kernel behind reads nothing else before griddepcontrol.wait"},
+	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go < decode/lone.go without bar.warp.sync",
+		"all who multiply meet at y's barrier before one reads the scores"},
 	{"moe_lone_up moe_lone_down", 1, "decode/lone.go < decode/lone.go without bar.warp.sync",
 		"bytes may come before they are expected: the phase does not end before lane 0, which expects them, arrives"},
 	{"moe_lone_down", 1, "pipeline/cta.go < decode/lone.go < decode/lonedown.go < decode/lonedown.go without bar.sync",
