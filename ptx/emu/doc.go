@@ -22,7 +22,8 @@
 // cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
 // the kernel wrote. Lanes of one warp count as ordered by barriers and
 // bar.warp.sync only, not by shuffles or by running in step, and one that signals
-// for its warp tells of what it knows of the others (racelanes.go). A
+// for its warp tells of what it knows of the others, as what one lane was told the
+// others know behind such a barrier only (racelanes.go, racetold.go). A
 // matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
 //
 // [Kernel.Check] runs a launch early, late and in random orders; [Kernel.Explore]
@@ -43,8 +44,7 @@
 // before it do that may still run: what it has not waited for by griddepcontrol.wait, and
 // what those in between had not (racelaunches.go).
 //
-// What it does not check: races between streams; that what one lane is told by a flag or
-// an mbarrier the others of its warp use without bar.warp.sync.
+// What it does not check: races between streams.
 //
 // PTX that other compilers print runs too: generic addresses, variables of the
 // module, a thread's own memory, doubles and halves, every direction of rounding

@@ -181,6 +181,10 @@ func (k *knowledge) join(o *knowledge) {
 	k.ended |= o.ended
 }
 
+func (k *knowledge) clone() knowledge {
+	return knowledge{*k.moments.clone(), k.far, k.ended}
+}
+
 func (k *knowledge) clear() {
 	clear(k.seen)
 	clear(k.lanes)

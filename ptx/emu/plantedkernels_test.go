@@ -433,4 +433,58 @@ end:`, bugs: []bug{
 		{classGlobal, "each lane's fence for a warp barrier", []string{"bar.warp.sync 0xffffffff;\n\t@%p1 st.release", "fence.acq_rel.gpu;\n\t@%p1 st.relaxed"}},
 		{classGlobal, "the flag before the warp barrier", []string{"bar.warp.sync 0xffffffff;\n\t@%p1 st.release.gpu.global.u32 [%d0], %r9;", "@%p1 st.release.gpu.global.u32 [%d0], %r9;\n\tbar.warp.sync 0xffffffff;"}},
 	}},
+	{name: "one lane waits for its warp", block: 96, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r3, %tid.x;
+	ld.param.u64 %d0, [out];
+	setp.eq.u32 %p1, %r3, 0;
+	and.b32 %r4, %r3, 31;
+	shr.u32 %r1, %r3, 5;
+	setp.eq.u32 %p0, %r1, 0;
+	setp.eq.u32 %p3, %r1, 1;
+	setp.ne.u32 %p4, %r4, 0;
+	setp.eq.u32 %p5, %r4, 1;
+	mad.lo.u32 %r6, %r4, 4, %r0;
+	mad.wide.u32 %d1, %r4, 4, %d0;
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 32;
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1032], 1;
+	bar.sync 0;
+	@%p3 bra second;
+	@!%p0 bra third;
+	st.shared.u32 [%r6], %r3;
+	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
+	st.global.u32 [%d1+1024], %r3;
+	bar.warp.sync -1;
+	@%p1 st.release.gpu.global.u32 [%d0], 1;
+	bra end;
+second:
+	@%p4 bra waited;
+full:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1024], 0;
+	@!%p2 bra full;
+waited:
+	bar.warp.sync -1;
+	ld.shared.u32 %r8, [%r6];
+	@%p5 mbarrier.arrive.shared::cta.b64 _, [%r0+1032];
+	@%p4 bra seen;
+flag:
+	ld.acquire.gpu.global.u32 %r8, [%d0];
+	setp.ne.u32 %p2, %r8, 1;
+	@%p2 bra flag;
+seen:
+	bar.warp.sync 0xffffffff;
+	ld.global.u32 %r8, [%d1+1024];
+	bra end;
+third:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1032], 0;
+	@!%p2 bra third;
+	ld.shared.u32 %r8, [%r6];
+end:`, bugs: []bug{
+		{classShared, "no warp barrier behind the wait", []string{"waited:\n\tbar.warp.sync -1;", "waited:"}},
+		{classShared, "a shuffle behind the wait", []string{"waited:\n\tbar.warp.sync -1;", "waited:\n\tshfl.sync.idx.b32 %r8, %r3, 0, 31, 0xffffffff;"}},
+		{classShared, "a warp barrier of half of the lanes", []string{"waited:\n\tbar.warp.sync -1;", "waited:\n\tsetp.lt.u32 %p6, %r4, 16;\n\t@%p6 bar.warp.sync 0xffff;"}},
+		{classShared, "a lane that was not told tells others", []string{"waited:\n\tbar.warp.sync -1;\n\tld.shared.u32 %r8, [%r6];", "waited:"}},
+		{classGlobal, "no warp barrier behind the flag", []string{"seen:\n\tbar.warp.sync 0xffffffff;", "seen:"}},
+		{classGlobal, "each lane's fence behind the flag", []string{"ld.acquire", "ld.relaxed", "seen:\n\tbar.warp.sync 0xffffffff;", "seen:\n\tfence.acq_rel.gpu;"}},
+	}},
 }

@@ -11,7 +11,7 @@ import (
 // one does another knows behind bar.warp.sync of both, or behind a barrier, or
 // whatever else brings the warp's own past back to it; shfl.sync, votes and the
 // like wait for lanes but order no memory. What some lanes give to others is what
-// these know of the rest; what one lane hears, all lanes of its warp know.
+// these know of the rest; what one lane hears, it alone knows (racetold.go).
 
 // lanesKnown is what the lanes of a warp know of each other.
 type lanesKnown struct {
@@ -65,6 +65,7 @@ func (k *lanesKnown) lane(l int) *[warpLanes]uint32 {
 
 // meet is bar.warp.sync of lanes: each knows what any did, and knew.
 func (r *races) meet(w *warp, lanes uint32) {
+	r.meetTold(w, lanes)
 	k, now := &r.lanes[r.number(w)], r.now(w)
 	if lanes == w.live {
 		k.all = now
@@ -108,6 +109,9 @@ func (r *races) learned(w *warp, lanes uint32, m *moments) {
 // given is what lanes of a warp give away of what it knows, or knew: of the other
 // lanes' past only what these know.
 func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
+	if k == r.know(w) {
+		k = r.knownTo(w, lanes)
+	}
 	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	at := k.upTo(own, 0)
 	unknown := uint32(0) // to each of lanes
@@ -163,7 +167,7 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 // oneForLanes: whether an earlier access is past does not depend on the lane.
 func (r *races) oneForLanes(old, a *access) bool {
 	if !old.sameWarp(a) {
-		return r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
+		return r.told[r.number(a.warp)] == nil && r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
 	}
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }

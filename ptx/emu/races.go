@@ -68,6 +68,7 @@ type races struct {
 	warps      []knowledge
 	fences     []fences     // of each warp
 	lanes      []lanesKnown // of each warp
+	told       []*told      // of each warp whose lanes know different things, else nil
 	components int
 	inits      []*mbarrier
 	signals    signals // of words of shared memory
@@ -96,7 +97,7 @@ const (
 func newRaces(cl *cluster) *races {
 	r := &races{cl: cl, cluster: cl.grid.base + cl.number, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
-	r.warps, r.fences, r.lanes = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n)
+	r.warps, r.fences, r.lanes, r.told = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*told, n)
 	for i := range r.warps {
 		r.warps[i].seen.set(i*warpComponents+componentOwn, 1)
 	}
@@ -145,7 +146,7 @@ func (r *races) release(w *warp, lanes uint32, k *knowledge) {
 // acquire gives lanes of a warp, and so the warp, what k knows.
 func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
 	r.learned(w, lanes, &k.moments)
-	r.know(w).join(k)
+	r.hears(w, lanes, func(to *knowledge) { to.join(k) })
 }
 
 // acquireFar is acquire of what others published.
@@ -155,7 +156,7 @@ func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
 			r.learned(w, lanes, own)
 		}
 	}
-	r.know(w).learn(h, r.cluster)
+	r.hears(w, lanes, func(to *knowledge) { to.learn(h, r.cluster) })
 }
 
 // fenceProxy is fence.proxy.async by a warp.
@@ -240,7 +241,7 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 		case r.repeated:
 		case r.oneForLanes(w, a):
 			r.okWrite = w
-		case s.lanes == r.by && s.lanes&(s.lanes-1) == 0:
+		case s.lanes == r.by && s.lanes&(s.lanes-1) == 0 && w.sameWarp(a):
 			r.okOwn = w
 		}
 	}
@@ -308,7 +309,8 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		fenced = &known.fencedGlobal
 	}
 	apart := old.site.apart(a.site)
-	past := known.seen.has(old) && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
+	untold := r.untold(old, a)
+	past := known.seen.has(old) && untold == 0 && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
 	switch {
 	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.asMap && !a.in.uncached:
 		return nil
@@ -319,6 +321,9 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		return nil
 	case !known.seen.has(old):
 		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
+	case untold != 0:
+		return problemf(Race, "%s; other lanes of this warp were told so, %s was not; what would: bar.warp.sync (__syncwarp) of the warp behind the wait, or a wait by each lane%s",
+			r.both(old, a, at), laneList(untold), r.orStrong(old, a))
 	case !past && !old.sameWarp(a):
 		return problemf(Race, "%s in %s, and the lane that told this side so did not know what these lanes did; what would: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
 			r.both(old, a, at), laneList(known.lacks(old, lanes)), r.orStrong(old, a))
@@ -381,6 +386,9 @@ func (p *phases) end() {
 
 // waited notes that lanes of a warp have seen a phase complete.
 func (r *races) waited(w *warp, lanes uint32, b *mbarrier) {
-	r.acquire(w, lanes, &b.sync.done)
-	r.know(w).seen.set(b.sync.component, uint32(b.phase))
+	r.learned(w, lanes, &b.sync.done.moments)
+	r.hears(w, lanes, func(to *knowledge) {
+		to.join(&b.sync.done)
+		to.seen.set(b.sync.component, uint32(b.phase))
+	})
 }

@@ -79,13 +79,16 @@ type fences struct {
 	// heard is what relaxed reads brought from the same CTA, the same cluster and
 	// others: a fence of that scope acquires it.
 	heard [scopes]*horizon
+	by    uint32 // lanes that heard any of it
 }
 
 // fence is fence.acq_rel, or stronger, of a scope by a warp.
 func (r *races) fence(w *warp, lanes uint32, s scope) {
 	o, k := &r.fences[r.number(w)], r.know(w)
 	for i := range s + 1 {
-		r.acquireFar(w, lanes, o.heard[i])
+		if by := lanes & o.by; by != 0 {
+			r.acquireFar(w, by, o.heard[i])
+		}
 	}
 	for i := range s + 1 {
 		o.released[i].join(k)
@@ -119,6 +122,7 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 			r.acquireFar(w, 1<<l, s.past)
 		default:
 			o.heard[apart] = o.heard[apart].join(s.past)
+			o.by |= 1 << l
 		}
 	}
 	if !stores {
