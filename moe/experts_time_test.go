@@ -44,6 +44,7 @@ func TestKindsTime(t *testing.T) {
 			{"in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }},
 			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
+			{"in pairs, biases", func(c *moe.Config) { c.WeightOrder, c.GateUp, c.Bias = moe.InOut, moe.Interleaved, true }},
 			{"n + 16", func(c *moe.Config) { c.Intermediate += 16 }},
 			{"d + 16", func(c *moe.Config) { c.Hidden += 16 }},
 		} {
@@ -55,7 +56,7 @@ func TestKindsTime(t *testing.T) {
 			plain, times, again := timePasses(t, row.config, row.tokens), timePasses(t, changed, row.tokens), timePasses(t, row.config, row.tokens)
 			for i, pass := range []string{"forward", "backward"} {
 				a, b, c := plain[i], times[i], again[i]
-				t.Logf("%s %-10s %-8s %.3f ms beside %.3f and %.3f (%+.1f %%; %+.1f %% the work)", row.name, kind.name, pass, b.ms, a.ms, c.ms, 200*b.ms/(a.ms+c.ms)-100,
+				t.Logf("%s %-16s %-8s %.3f ms beside %.3f and %.3f (%+.1f %%; %+.1f %% the work)", row.name, kind.name, pass, b.ms, a.ms, c.ms, 200*b.ms/(a.ms+c.ms)-100,
 					100*float64(changed.Hidden*changed.Intermediate)/float64(row.config.Hidden*row.config.Intermediate)-100)
 				for _, kernel := range slices.Sorted(maps.Keys(b.kernels)) {
 					t.Logf("  %-20s %.4f beside %.4f and %.4f", kernel, b.kernels[kernel], a.kernels[kernel], c.kernels[kernel])

@@ -34,10 +34,20 @@ func TestRoutingKindsTime(t *testing.T) {
 			c.Hidden, c.Intermediate = 2048, 256
 			tr := newTrial(t, c, tokens, 1, moe.WithoutBackward())
 			dev := testDevice(t)
-			route := func() error { return tr.Call().Route(tr.Stream(), tr.Args) }
-			times, err := trial.Measure(context.Background(), dev, tr.Stream(), 300*time.Millisecond, 200, route)
-			require.NoError(t, err)
-			t.Logf("%s: %v, kernel by kernel %v", g.name, times, kernelTimes(t, tr, route))
+			memory := moe.NewArena(dev)
+			defer func() { require.NoError(t, memory.Free()) }()
+			written := memory.Tensor(tr.Layer.Shapes(tokens).Logits)
+			require.NoError(t, memory.Err())
+			// The logits, which kinds differ in whether backward needs them, are an output that
+			// costs any of them the same: with it and without.
+			for _, logits := range []moe.Tensor{{}, written} {
+				f := tr.Args
+				f.Logits = logits
+				route := func() error { return tr.Call().Route(tr.Stream(), f) }
+				times, err := trial.Measure(context.Background(), dev, tr.Stream(), 300*time.Millisecond, 200, route)
+				require.NoError(t, err)
+				t.Logf("%s, logits written %v: %v, kernel by kernel %v", g.name, logits.Ptr != 0, times, kernelTimes(t, tr, route))
+			}
 			for _, small := range []int{64} {
 				f, err := tr.Inference().Tokens(small)
 				require.NoError(t, err)

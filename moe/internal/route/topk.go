@@ -188,14 +188,14 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 
 // sumRow sums a row of a fragment.
 func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
-	values := make([]ptx.F32, len(acc)/2)
-	for i := range values {
-		column := i/2*8 + i%2
-		x := s.compared(acc[i/2*4+2*h+i%2])
-		if column+8 > s.NumExperts {
-			x = ptx.Select(first.AddI(column).LtI(s.NumExperts), x, ptx.Float(math.Inf(-1)))
+	var values []ptx.F32
+	for i := 0; i < len(acc); i += 4 {
+		for j, x := range s.compared(acc[i+2*h], acc[i+2*h+1]) {
+			if column := 2*i + j; column+8 > s.NumExperts {
+				x = ptx.Select(first.AddI(column).LtI(s.NumExperts), x, ptx.Float(math.Inf(-1)))
+			}
+			values = append(values, x)
 		}
-		values[i] = x
 	}
 	top := values[0]
 	for _, x := range values[1:] {
@@ -247,13 +247,15 @@ func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 	return func(of []ptx.F32) ptx.F32 { return exp(of[0]).Add(exp(of[1])) }
 }
 
-// compared is a logit as it is compared.
-func (s *selection[K]) compared(x ptx.F32) ptx.F32 {
+// compared is two logits as they are compared: rounded by one instruction, and
+// by the one that their keys are made of.
+func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	if s.Logits == spec.LogitsF32 {
-		return x
+		return [2]ptx.F32{lo, hi}
 	}
 	of := element.OfLogits(s.Logits)
-	return of.Wide(of.Round(x))
+	lo, hi = of.Unpack(of.Pack(s.k, lo, hi))
+	return [2]ptx.F32{lo, hi}
 }
 
 // A key is a logit and its expert as one unsigned number: the logit, mapped so

@@ -45,7 +45,7 @@ var Layers = []Layer{
 	{Name: "in-out-pairs", Config: spec.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, WeightOrder: spec.InOut, GateUp: spec.Interleaved,
 		Bias: true, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7}},
 	{Name: "apart", Config: spec.Config{Hidden: 1024, Intermediate: 1408, NumExperts: 64, TopK: 6, GateUp: spec.Apart, Bias: true, Lists: true}},
-	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, SharedExperts: 4, SharedGate: true}},
+	{Name: "shared", Config: spec.Config{Hidden: 2048, Intermediate: 512, NumExperts: 60, TopK: 4, Score: spec.SoftmaxAll, SharedExperts: 4, SharedGate: true}},
 	{Name: "score-on-input", Config: spec.Config{Hidden: 5120, Intermediate: 8192, NumExperts: 16, TopK: 1, WeightOrder: spec.InOut,
 		Score: spec.Sigmoid, ScoreOnInput: true, SharedExperts: 1}},
 	{Name: "router-f32", Config: spec.Config{Hidden: 4096, Intermediate: 3072, NumExperts: 72, TopK: 8, Logits: spec.LogitsF32, RouterF32: true}},
