@@ -44,7 +44,7 @@ func TestKindsTime(t *testing.T) {
 			{"in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp = moe.InOut, moe.Interleaved }},
 			{"shared", func(c *moe.Config) { c.SharedExperts, c.SharedGate = 1, true }},
 			{"biases", func(c *moe.Config) { c.Bias = true }},
-			{"in pairs, biases", func(c *moe.Config) { c.WeightOrder, c.GateUp, c.Bias = moe.InOut, moe.Interleaved, true }},
+			{"biases in pairs", func(c *moe.Config) { c.WeightOrder, c.GateUp, c.Bias = moe.InOut, moe.Interleaved, true }},
 			{"n + 16", func(c *moe.Config) { c.Intermediate += 16 }},
 			{"d + 16", func(c *moe.Config) { c.Hidden += 16 }},
 		} {
