@@ -340,6 +340,10 @@ func biasOf(bias ptx.Global, expert ptx.U32, experts int) ptx.F32 {
 // writeLogits stores a thread's part of a chunk of logits: rows token and token
 // + 8, pairs of experts from the given one on, 8 apart.
 func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
+	if e.Logits != spec.LogitsF32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
+		e.writeFours(acc, token, expert)
+		return
+	}
 	bytes := int(e.Logits.Type().Bytes())
 	// With an even number of experts pairs are aligned, and whole or not there.
 	together := 2 - e.NumExperts%2
@@ -359,6 +363,34 @@ func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
 				}
 			}
 		})
+	}
+}
+
+// writeFours is writeLogits of 16 bits by fours. A lane has two of each 8 columns;
+// two neighbours exchange theirs of every other 8, so that each has four in a row.
+// A quad then fills a sector of 32 bytes at once; by twos, half of one, the stores
+// take twice the time (T=32768, 128 experts: 7 µs behind the products' 43).
+func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
+	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Type().Bytes())
+	odd := e.k.TidX().AndI(1)
+	isOdd := odd.NeI(0)
+	// Columns 0, 2, 4, 6 of the quad's lanes become 0, 8, 4, 12.
+	expert = expert.Add(odd.MulI(6))
+	for h := range 2 {
+		token := token.AddI(8 * h)
+		there := token.Lt(e.to)
+		row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
+		for i := 0; i < len(acc); i += 8 {
+			on := 2 * i
+			a, b := of.Pack(e.k, acc[i+2*h], acc[i+2*h+1]), of.Pack(e.k, acc[i+4+2*h], acc[i+4+2*h+1])
+			other := ptx.Select(isOdd, a, b).ShflXor(1)
+			first, second := ptx.Select(isOdd, other, a), ptx.Select(isOdd, b, other)
+			stored := there
+			if (e.count-1)*e.chunk+on+16 > e.NumExperts {
+				stored = there.And(expert.AddI(on).LtI(e.NumExperts))
+			}
+			e.k.Guarded(stored, func() { ptx.StGlobal(row.At(bytes*on), first, second) })
+		}
 	}
 }
 
