@@ -656,6 +656,41 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			assert.InDelta(t, sum, float64(got), 1e-5)
 		}
 	},
+	"fragments fragments_halves": func(t *testing.T, r *foreignRun) {
+		const depth = 80
+		half := func() uint16 { return uint16(f16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
+		value := func(h uint16) float64 { return float64(toF32(f32FromF16(h))) }
+		a, b, c, out := draw(32*depth, half), draw(32*depth, half), r.f32s(32*32), put(r, make([]float32, 32*32))
+		r.launchWith(x(1), x(128), out, put(r, a), put(r, b), put(r, c), int32(depth))
+		for i, got := range get[float32](r, out, 32*32) {
+			sum := float64(c[i%32*32+i/32])
+			for k := range depth {
+				sum += 2 * value(a[i/32*depth+k]) * value(b[i%32*depth+k])
+			}
+			assert.InDelta(t, sum, float64(got), 2e-5)
+		}
+	},
+	"fragments fragments_shared": func(t *testing.T, r *foreignRun) {
+		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		value := func(h uint16) float64 { return float64(toF32(f32FromBF16(h))) }
+		number := func() uint8 { return uint8(r.rng.Uint32()) }
+		a, b, c, d := draw(8*16, bf16), draw(16*32, bf16), draw(32*16, number), draw(16*8, number)
+		out, counts := put(r, make([]float32, 8*32)), put(r, make([]int32, 32*8))
+		r.launchWith(x(1), x(32), out, counts, put(r, a), put(r, b), put(r, c), put(r, d))
+		for i, got := range get[float32](r, out, 8*32) {
+			sum := 1.0
+			for k := range 16 {
+				sum += value(a[i/32*16+k]) * value(b[k*32+i%32])
+			}
+			assert.InDelta(t, sum, float64(got), 1e-5)
+		}
+		each(r, counts, 32*8, func(i int) (sum int32) {
+			for k := range 16 {
+				sum += int32(c[k*32+i/8]) * int32(d[i%8*16+k])
+			}
+			return sum
+		})
+	},
 	"tensor8 mma8": func(t *testing.T, r *foreignRun) {
 		a, b, out := r.u32s(128), r.u32s(64), put(r, make([]int32, 128))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
