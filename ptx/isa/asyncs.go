@@ -147,7 +147,9 @@ var products = []Form{
 	mmaForm("MmaInt4", ".m16n8k64", ".s32", []string{".s4", ".u4"}, 4, 2, SM80, 70),
 	mmaForm("MmaInt4K32", ".m16n8k32", ".s32", []string{".s4", ".u4"}, 2, 1, SM80, 70),
 	mmaForm("MmaInt4M8", ".m8n8k32", ".s32", []string{".s4", ".u4"}, 1, 1, SM80, 70),
-	mmaBits("MmaBits", ".m16n8k256", 4, 2), mmaBits("MmaBitsK128", ".m16n8k128", 2, 1), mmaBits("MmaBitsM8", ".m8n8k128", 1, 1),
+	mmaBits("MmaBits", ".m16n8k256", 4, 2, ".xor", 70), mmaBits("MmaBitsAnd", ".m16n8k256", 4, 2, ".and", 71),
+	mmaBits("MmaBitsK128", ".m16n8k128", 2, 1, ".xor", 70), mmaBits("MmaBitsK128And", ".m16n8k128", 2, 1, ".and", 71),
+	mmaBits("MmaBitsM8", ".m8n8k128", 1, 1, ".xor", 70), mmaBits("MmaBitsM8And", ".m8n8k128", 1, 1, ".and", 71),
 	mmaForm("MmaF64", ".m16n8k16", ".f64", []string{".f64"}, 8, 4, SM90, 78),
 	mmaForm("MmaF64K8", ".m16n8k8", ".f64", []string{".f64"}, 4, 2, SM90, 78),
 	mmaForm("MmaF64K4", ".m16n8k4", ".f64", []string{".f64"}, 2, 1, SM90, 78),
@@ -179,9 +181,9 @@ func mmaForm(name, shape, sums string, elems []string, a, b int, arch Arch, vers
 
 // mmaBits is a product of bits, whose sums count those of each pair's exclusive or,
 // or of what both have.
-func mmaBits(name, shape string, a, b int) Form {
-	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, 70)
+func mmaBits(name, shape string, a, b int, op string, version Version) Form {
+	f := mmaForm(name, shape, ".s32", []string{".b1"}, a, b, SM80, version)
 	f.Mods = slices.DeleteFunc(f.Mods, func(m Mod) bool { return m.Name == "satfinite" })
-	f.Mods = append(f.Mods, one("op", ".xor", ".and"), fix(".popc"))
+	f.Mods = append(f.Mods, fix(op), fix(".popc"))
 	return f
 }

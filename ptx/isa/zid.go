@@ -367,8 +367,11 @@ const (
 	MmaInt4K32
 	MmaInt4M8
 	MmaBits
+	MmaBitsAnd
 	MmaBitsK128
+	MmaBitsK128And
 	MmaBitsM8
+	MmaBitsM8And
 	MmaF64
 	MmaF64K8
 	MmaF64K4
