@@ -211,8 +211,8 @@ func checkProducts(t *testing.T, tr *trial.Trial, r trial.Results, number []bool
 func TestRoutings(t *testing.T) {
 	for _, element := range []moe.Type{moe.BF16, moe.F16} {
 		for i, g := range routings() {
-			if testing.Short() && element == moe.F16 && i%3 != 0 {
-				continue
+			if testing.Short() && (element == moe.F16) != (i%3 == 0) {
+				continue // each in one type
 			}
 			g := routingIn{g, element, moe.SoftmaxTopK}
 			t.Run(element.String()+" "+g.name, func(t *testing.T) {
