@@ -32,8 +32,8 @@
 //
 // How much is named: of the instructions of our kernels that order others, each
 // dropped or weakened in turn while a layer runs forward, backward and on few tokens,
-// 767 were reached, in several runs, 727 of these named, and moe's TestDroppedLines says
-// of the others what else orders them.
+// 767 were reached, in several runs, 727 of these named, and TestDroppedLines of
+// moe/internal/sweeps says of the others what else orders them.
 //
 // With Launch.Report it counts what a launch does: bytes at each level, bank
 // conflicts, sectors of global memory, instructions by role, and in which turn
