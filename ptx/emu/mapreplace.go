@@ -160,7 +160,7 @@ func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
 // use.
 func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
-		r.know(w).releaseMaps()
+		r.each(w, (*knowledge).releaseMaps)
 	}
 	return fence(w, f, in, mask)
 }
@@ -168,7 +168,7 @@ func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 func acquireMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 	out := fence(w, f, in, mask)
 	if r := w.cta.cluster.races; r != nil {
-		r.know(w).acquireMaps()
+		r.each(w, (*knowledge).acquireMaps)
 	}
 	return out
 }

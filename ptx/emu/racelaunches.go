@@ -76,7 +76,7 @@ func (r *races) gridWait(w *warp) {
 	g := r.cl.grid
 	if n := len(g.before); n > 0 {
 		last := g.before[n-1]
-		r.know(w).ended |= last.bit() | last.finished
+		r.each(w, func(k *knowledge) { k.ended |= last.bit() | last.finished })
 	}
 }
 

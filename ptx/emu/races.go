@@ -161,7 +161,7 @@ func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
 
 // fenceProxy is fence.proxy.async by a warp.
 func (r *races) fenceProxy(w *warp, shared, global bool) {
-	r.know(w).fence(shared, global)
+	r.each(w, func(k *knowledge) { k.fence(shared, global) })
 	r.advance(w)
 }
 

@@ -45,6 +45,18 @@ func (r *races) hears(w *warp, lanes uint32, learn func(k *knowledge)) {
 	}
 }
 
+// each changes what a warp knows, and what its lanes do.
+func (r *races) each(w *warp, change func(k *knowledge)) {
+	change(r.know(w))
+	if o := r.told[r.number(w)]; o != nil {
+		r.ownTime(w, &o.all)
+		change(&o.all)
+		for i := range o.some {
+			change(&o.some[i].k)
+		}
+	}
+}
+
 // ownTime gives k what a warp knows of itself.
 func (r *races) ownTime(w *warp, k *knowledge) {
 	for kind := range warpComponents {
