@@ -142,6 +142,9 @@ func (g Gather) Load() {
 		if g.Row {
 			s := ring.Acquire()
 			k.If(elected, func() {
+				// TMA writes where cp.async wrote: products are behind such a fence, but
+				// of tiles without rows there are none.
+				k.FenceProxyAsync(".shared::cta")
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.RowStageBytes()))
 				g.LoadRow(s, t)
 			})

@@ -67,8 +67,13 @@ func prepareWarpProduct(in *inst) {
 		p.sum = sumDoubles
 	default:
 		p.sum = sumFloats
-		p.steps, p.after = stepsOf(a, b, p.k), halvesOfFP8[a] != nil
-		if in.inHalves() {
+		most := p.k
+		if a == ".tf32" && strings.HasPrefix(in.form.Op, "wmma.") {
+			most = 4 // the assembler makes two products of a wmma's 8
+		}
+		p.steps, p.after = stepsOf(a, b, p.k, most), halvesOfFP8[a] != nil
+		// Sums of a C in FP32 are in FP32, and a D in FP16 is rounded from them.
+		if in.inHalves() && c == d {
 			for i := range p.steps {
 				p.steps[i].a = p.steps[i].a.InHalves()
 			}
@@ -76,8 +81,8 @@ func prepareWarpProduct(in *inst) {
 	}
 }
 
-// stepsOf are the steps of a product of floats of so many k.
-func stepsOf(a, b string, k int) (steps []warpStep) {
+// stepsOf are the steps of a product of floats of so many k, each of at most so many.
+func stepsOf(a, b string, k, most int) (steps []warpStep) {
 	if halves := halvesOfFP8[a]; halves != nil {
 		for i := range 2 {
 			s := warpStep{a: halves, b: halvesOfFP8[b]}
@@ -94,13 +99,14 @@ func stepsOf(a, b string, k int) (steps []warpStep) {
 	}
 	for from := 0; from < k; {
 		s := warpStep{a: elementFormats[a], b: elementFormats[b]}
+		end := min(from+most, k)
 		for range s.a.Depth() {
-			if from < k {
+			if from < end {
 				s.k = append(s.k, from)
+				from++
 			} else {
 				s.k = append(s.k, -1)
 			}
-			from++
 		}
 		steps = append(steps, s)
 	}

@@ -250,7 +250,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	if p.c == "f16" {
 		sum = emu.F32FromF16(uint16(c))
 	}
-	if p.d == "f16" {
+	if p.d == "f16" && p.c == "f16" {
 		format = format.InHalves()
 	}
 	narrow := func(list []uint64) (out []uint32) {
@@ -258,6 +258,11 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 			out = append(out, uint32(x))
 		}
 		return out
+	}
+	if p.element == "tf32" { // as two of 4, each with zeros for what a step has more
+		zeros := make([]uint64, 4)
+		sum = mma.Dot(sum, narrow(append(a[:4:4], zeros...)), narrow(append(b[:4:4], zeros...)), format)
+		a, b = append(a[4:], zeros...), append(b[4:], zeros...)
 	}
 	sum = mma.Dot(sum, narrow(a), narrow(b), format)
 	if p.d == "f16" {
