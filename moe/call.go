@@ -279,7 +279,7 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 	}
 	var err error
 	if c.layer.decodes(t) {
-		err = c.fewLogits(s, t, f, w.indices, logits, 0)
+		err = c.fewLogits(s, t, f, w.indices, logits)
 	} else {
 		args := c.routerArgs(t, f, w)
 		args.Logits = logits

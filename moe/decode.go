@@ -41,7 +41,7 @@ func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
 // kernel, one that suits it.
 func launches(k registry.Any, c Config, upTo int) bool {
 	switch k {
-	case route.FewLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+	case route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
 		return upTo > 0
 	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
@@ -62,7 +62,7 @@ func (l *Layer) choosesAtOnce(tokens int) bool {
 func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := c.fewLogits(s, t, f, w.indices, logits, 0); err != nil {
+	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
 		return err
 	}
 	return launch(c, s, route.ChooseKernel, route.ChooseArgs{
@@ -70,11 +70,10 @@ func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	})
 }
 
-// fewLogits queues the router product of few tokens, and that of a lone one, whose
-// choice begins with zeros in chosen.
-func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits, chosen driver.DevicePtr) error {
+// fewLogits queues the router product of few tokens.
+func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits driver.DevicePtr) error {
 	return launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{
-		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Chosen: chosen, Tokens: t,
+		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
 
@@ -87,11 +86,10 @@ func (l *Layer) isLone(n work) bool {
 // loneToken queues a whole pass of one token.
 func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	w, p := c.laid(n).workspace, f.Workspace.Ptr
-	// The router's sums and the choice take the place of the table, which there is
-	// none of, and is 16 bytes an expert.
-	sums := at(p, w.table)
-	chosen := sums + driver.DevicePtr(4*c.layer.of.NumExperts)
-	if err := c.fewLogits(s, 1, f, w.indices, sums, chosen); err != nil {
+	// There is no plan: the sums of the router's chains take the place of the table,
+	// which is 16 bytes an expert, the choice that of the offsets.
+	sums, chosen := at(p, w.table), at(p, w.offsets)
+	if err := launch(c, s, route.LoneLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tokens: 1}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {
@@ -102,7 +100,7 @@ func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 		up = decode.LoneUpKernel
 	}
 	if err := launch(c, s, up, decode.LoneUpArgs{
-		Sums: sums, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
+		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
 	}); err != nil {
 		return err

@@ -70,8 +70,10 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 // Choose does, without a plan.
 type Lone struct {
 	Router
-	// Sums [E] f32 are the router's.
+	// Sums [chains, E] f32 are the router's, before biases.
 	Sums ptx.Global
+	// Bias [E] f32, where there is one.
+	Bias ptx.Global
 	// Logits [E], in the layer's format, are written unless its address is 0.
 	Logits ptx.Global
 }
@@ -86,7 +88,7 @@ func HasLone(c spec.Config) bool {
 // slots' experts. Then, where they are scored, take gets a slot's score and expert in
 // the lane that has them.
 func (l Lone) Choose(k *ptx.Kernel, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
-	r := router{Router: l.Router, k: k, logits: l.Logits}
+	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true}
 	r.choose(l.Sums, ptx.Uint(0), lane, found, scored, take)
 }
 
@@ -157,7 +159,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 	for column := 0; column < e.NumExperts; column += 64 {
 		pair := ptx.NewVars(k, 2, ptx.Float(0))
 		for i := 0; i < 2; i += together {
-			load := func() { ptx.SetAll(pair[i:i+together], ptx.LdGlobalVec[ptx.F32](at.At(4*(column+i)), together)) }
+			load := func() { ptx.SetAll(pair[i:i+together], e.sumsOf(at, first, column+i, together)) }
 			if column+64 <= e.NumExperts {
 				load()
 			} else {
@@ -186,6 +188,34 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 		}
 	}
 	return keys
+}
+
+// sumsOf are the router's of neighbours among the experts, that many behind the first
+// one, whose place is given: where chains come apart they are added up here, and biases
+// come to them.
+func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
+	at = at.At(4 * behind)
+	sums := ptx.LdGlobalVec[ptx.F32](at, together)
+	if !e.apart {
+		return sums
+	}
+	chains, _ := e.chains()
+	for i := range sums {
+		if chains > 1 {
+			sums[i] = ptx.Float(0).Add(sums[i])
+		}
+	}
+	for chain := 1; chain < chains; chain++ {
+		for i, sum := range ptx.LdGlobalVec[ptx.F32](at.At(4*e.NumExperts*chain), together) {
+			sums[i] = sums[i].Add(sum)
+		}
+	}
+	for i := range sums {
+		if e.Bias {
+			sums[i] = sums[i].Add(biasOf(e.bias, first.AddI(behind+i), e.NumExperts))
+		}
+	}
+	return sums
 }
 
 // ChooseKernel is the choice of few tokens.

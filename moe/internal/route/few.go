@@ -13,14 +13,15 @@ import (
 // FewLogits is the router product of few tokens, logits = X·Wrᵀ: a CTA takes 8
 // experts and 16 tokens, so that the weights are read by many SMs. A warp
 // multiplies for each chain of sums, as nothing hides how long a step waits for the
-// one before; the sums are Router's, bit by bit.
+// one before; the sums are Router's, bit by bit. A lone token's chains have CTAs of
+// their own, on more SMs, and who chooses adds them up, see [Lone].
 type FewLogits struct {
 	// Router is that of the same product.
 	Router
 	// Written is the format of what is written.
 	Written spec.Logits
-	// Clear is how many words of Chosen become 0.
-	Clear int
+	// Lone: there is one token, and each chain's sums are written.
+	Lone bool
 }
 
 const (
@@ -44,9 +45,9 @@ type FewLogitsArgs struct {
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
 	Bias driver.DevicePtr
-	// Logits [T, E] are written.
+	// Logits [T, E] are written, those of a lone token [chains, E] f32, without biases.
 	Logits driver.DevicePtr
-	// Chosen [Clear] u32 become 0, unless it is 0.
+	// Chosen [K] u32 become 0 with a lone token.
 	Chosen driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -56,17 +57,18 @@ type FewLogitsArgs struct {
 type fewLogits struct {
 	router
 	written spec.Logits
+	lone    bool
 	lane    ptx.U32
-	// first and expert are the CTA's first token and expert.
-	first, expert, tokens ptx.U32
+	// first, expert and chain are the CTA's first token, expert and chain.
+	first, expert, chain, tokens ptx.U32
 	// box is the bytes of a k-tile's tokens in a stage.
 	box ptx.U32
 	// zeros are read in place of a second group of tokens that there is not.
 	zeros ptx.Shared
 	deep  tile.Deep
-	// A stage has so many k-tiles of each of the chains, which have stages of them,
-	// the last chain lastStages.
-	depth, chains, stages, lastStages int
+	// A stage has so many k-tiles of each of the CTA's chains. The chains, all of them,
+	// have stages of them, the last one lastStages.
+	depth, chains, all, stages, lastStages int
 	// partial are the chains' sums, where there are several; meet joins those who
 	// write and read them.
 	partial ptx.Shared
@@ -88,26 +90,35 @@ func (r FewLogits) groups() int { return (r.NumExperts + fewExperts - 1) / fewEx
 
 // Build emits the kernel.
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
-	chains, chainDepth := r.chains()
+	all, chainDepth := r.chains()
+	name, chains := "moe_few_logits", all
+	if r.Lone {
+		name, chains = "moe_lone_logits", 1
+	}
 	threads := (chains + 1) * 32
-	k := jit.NewBuilder[FewLogitsArgs]("moe_few_logits", threads, 1)
-	k.CTAs(func(a *FewLogitsArgs) int { return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) })
-	e := fewLogits{router: router{Router: r.Router, k: k.Kernel}, written: r.Written, depth: r.fewDepth(), deep: r.deep(), chains: chains}
+	k := jit.NewBuilder[FewLogitsArgs](name, threads, 1)
+	k.CTAs(func(a *FewLogitsArgs) int {
+		return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) * all / chains
+	})
+	e := fewLogits{router: router{Router: r.Router, k: k.Kernel}, written: r.Written, lone: r.Lone, depth: r.fewDepth(), deep: r.deep(), chains: chains, all: all}
 	e.stages = chainDepth / e.depth
-	e.lastStages = r.kTiles()/e.depth - (chains-1)*e.stages
+	e.lastStages = r.kTiles()/e.depth - (all-1)*e.stages
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
-	if r.Bias {
-		e.bias = k.Ptr(&k.Args.Bias)
-	}
 	var chosen ptx.Global
-	if r.Clear > 0 {
+	if r.Lone {
 		chosen = k.Ptr(&k.Args.Chosen)
+	} else if r.Bias {
+		e.bias = k.Ptr(&k.Args.Bias)
 	}
 	e.tokens, e.tid = k.U32(&k.Args.Tokens), k.TidX()
 	e.lane = e.tid.AndI(31)
 	block := k.CtaidX().DivI(r.groups())
 	e.first, e.expert = block.MulI(fewTokens), k.CtaidX().Sub(block.MulI(r.groups())).MulI(fewExperts)
+	if r.Lone {
+		e.first, e.chain = ptx.Uint(0), block
+		e.logits = e.logits.Index(e.chain, 4*r.NumExperts)
+	}
 	e.box = ptx.Select(e.tokens.LeI(fewGroup), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(fewXBytes))
 	cta := pipeline.NewCTA(k.Kernel)
 	stageBytes := e.chains * e.chainBytes()
@@ -124,14 +135,18 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	// Whatever the kernel before this one does to the weights, they may come to
 	// the L2 cache. Terms come from there.
 	if !r.F32 {
-		k.If(e.tid.LtI(e.kTiles()/e.depth), func() {
-			e.deep.Each(e.tid.MulI(e.depth), e.expert, func(_ int, at []ptx.U32) { k.TMAPrefetch(e.w, at...) })
+		mine := ptx.Uint(e.kTiles() / e.depth)
+		if r.Lone {
+			mine = e.stagesOf(e.chain)
+		}
+		k.If(e.tid.Lt(mine), func() {
+			e.deep.Each(e.kTile(0, e.tid), e.expert, func(_ int, at []ptx.U32) { k.TMAPrefetch(e.w, at...) })
 		})
 	}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	if r.Clear > 0 {
-		k.If(k.CtaidX().EqI(0).And(e.tid.LtI(r.Clear)).And(chosen.Given()), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
+	if r.Lone {
+		k.If(k.CtaidX().EqI(0).And(e.tid.LtI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
 	}
 	pipeline.Run(k.Kernel, e.tid.ShrI(5),
 		pipeline.Role{Name: "math", First: 0, Count: e.chains, Body: e.math},
@@ -164,20 +179,41 @@ func (r FewLogits) deep() tile.Deep { return tile.Deep{Width: r.Hidden, Tiles: r
 // chainBytes is a chain's part of a stage.
 func (e *fewLogits) chainBytes() int { return e.depth * (fewWBytes + fewXBytes) }
 
+// stagesOf is the stages of a chain.
+func (e *fewLogits) stagesOf(chain ptx.U32) ptx.U32 {
+	if e.lastStages == e.stages {
+		return ptx.Uint(e.stages)
+	}
+	return ptx.Select(chain.EqI(e.all-1), ptx.Uint(e.lastStages), ptx.Uint(e.stages))
+}
+
+// kTile is the first k-tile of stage i of one of the CTA's chains.
+func (e *fewLogits) kTile(chain int, i ptx.U32) ptx.U32 {
+	i = i.AddI(chain * e.stages)
+	if e.lone {
+		i = e.chain.Mad(ptx.Uint(e.stages), i)
+	}
+	return i.MulI(e.depth)
+}
+
 func (e *fewLogits) load() {
 	k, at := e.k, e.ring.Producer()
 	bytes := e.box.AddI(fewWBytes).MulI(e.depth)
 	terms, lines := e.terms()
-	k.Range(ptx.Uint(e.stages), func(i ptx.U32) {
+	stages := ptx.Uint(e.stages)
+	if e.lone {
+		stages = e.stagesOf(e.chain)
+	}
+	k.Range(stages, func(i ptx.U32) {
 		s := at.Acquire()
 		hasLast := ptx.True()
-		if e.lastStages < e.stages {
+		if e.lastStages < e.stages && !e.lone {
 			hasLast = i.LtI(e.lastStages)
 		}
 		k.MbarrierArriveExpectTx(s.Full, bytes.MulI(e.chains-1).Add(ptx.Select(hasLast, bytes, ptx.Uint(0))))
 		for chain := range e.chains {
 			load := func() {
-				kt, expert := i.AddI(chain*e.stages).MulI(e.depth), e.expert
+				kt, expert := e.kTile(chain, i), e.expert
 				if terms > 1 {
 					ofTerm := e.kTiles() / terms
 					kt, expert = kt.RemI(ofTerm), expert.Add(kt.DivI(ofTerm).MulI(lines))
@@ -243,10 +279,10 @@ func (e *fewLogits) math() {
 			ptx.SetAll(carriedW, w)
 		}
 	}
-	stages := ptx.Uint(e.stages)
-	if e.lastStages < e.stages {
-		stages = ptx.Select(chain.EqI(e.chains-1), ptx.Uint(e.lastStages), stages)
+	if e.lone {
+		chain = e.chain
 	}
+	stages := e.stagesOf(chain)
 	k.Range(stages.SubI(1), func(ptx.U32) { stage(true) })
 	stage(false)
 	if e.chains == 1 {
@@ -301,7 +337,7 @@ func (e *fewLogits) store(acc []ptx.F32) {
 	for i, sum := range acc {
 		token, expert := e.first.Add(e.lane.ShrI(2)).AddI(fewGroup*(i/2)), e.expert.Add(e.lane.AndI(3).MulI(2)).AddI(i%2)
 		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
-			if e.Bias {
+			if e.Bias && !e.lone {
 				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
 			}
 			writeLogit(k, e.written, e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), sum)
@@ -315,8 +351,10 @@ var FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", 
 	if !InRouter(l.Config) {
 		f.LogitsOnly, f.Written = true, l.Logits // for Select
 	}
-	if HasLone(l.Config) {
-		f.Clear = l.TopK
-	}
 	return f.Build()
+}}
+
+// LoneLogitsKernel is that of a lone token.
+var LoneLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "lone-logits", Only: HasLone, Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
+	return FewLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32, Lone: true}.Build()
 }}

@@ -91,7 +91,9 @@ type router struct {
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
 	logits, bias ptx.Global
-	from, to     ptx.U32 // the CTA's tokens
+	// apart: who chooses adds up the chains' sums.
+	apart    bool
+	from, to ptx.U32 // the CTA's tokens
 }
 
 // RouterArgs are the arguments of [Router].

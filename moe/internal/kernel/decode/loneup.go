@@ -25,8 +25,8 @@ type LoneUp struct {
 // LoneUpArgs are the arguments of [LoneUp]. Tensors without another type are of
 // the layer's.
 type LoneUpArgs struct {
-	// Sums [E] f32 are the router's sums.
-	Sums driver.DevicePtr
+	// Sums are the router's, as [route.Lone] takes them, RouterBias its biases.
+	Sums, RouterBias driver.DevicePtr
 	// Chosen [K] u32, which were 0, become 1 more than the slots' experts.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are written, best first, Logits
@@ -63,6 +63,9 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
 	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden, 8)
 	c := loneChoice{lone: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
+	if u.RouterBias {
+		c.bias = k.Ptr(&k.Args.RouterBias)
+	}
 	x := k.Map(&k.Args.X, func(a *LoneUpArgs) driver.TensorMap { return p.tokenMap(a.X, 1, u.Hidden) })
 	m := weights.W1(u.Config)
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *LoneUpArgs) driver.TensorMap { return p.octetMap(m, a.W1) })}
@@ -100,7 +103,7 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 // loneChoice is the choice of the experts.
 type loneChoice struct {
 	*lone
-	sums, chosen, scores, ids, logits ptx.Global
+	sums, bias, chosen, scores, ids, logits ptx.Global
 }
 
 // choose has the first warp of every CTA choose. The first CTA's then scores, and
@@ -108,7 +111,7 @@ type loneChoice struct {
 func (c loneChoice) choose() {
 	k := c.k
 	first := k.CtaidX().EqI(0)
-	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Logits: ptx.GlobalAt(ptx.Select(first, c.logits.Addr(), ptx.Long(0)))}
+	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Logits: ptx.GlobalAt(ptx.Select(first, c.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(c.warp.EqI(0), func() {
 		of.Choose(k, c.lane, func(experts []ptx.U32) {
