@@ -380,7 +380,7 @@ def test_passes_of_moe_that_the_library_takes_whole(passes):
         assert other == c and other.plan is None
 
 
-def test_calls_that_more_follows(passes):
+def test_calls_that_more_follows(passes, monkeypatch):
     """Gradients, hooks, modes and replaced methods have their part although a plan is there."""
     block = sonicmoe_go.SonicMoE(128, 64, 4, 2)
     x, seen = torch.randn(12, 128, dtype=torch.bfloat16), []
@@ -417,6 +417,10 @@ def test_calls_that_more_follows(passes):
         block.forward = replaced
         assert torch.equal(block(x), want) and seen[-1] == "replaced"
         del block.forward
+        with monkeypatch.context() as m:
+            kept = sonicmoe_go.SonicMoE.forward
+            m.setattr(sonicmoe_go.SonicMoE, "forward", lambda self, x: seen.append("of all") or kept(self, x))
+            assert torch.equal(block(x), want) and seen[-1] == "of all"
         own = Own(128, 64, 4, 2)
         own.load_state_dict(block.state_dict())
         assert all(torch.equal(own(x), want) and seen.pop() == "forward" for _ in range(2))
