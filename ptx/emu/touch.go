@@ -1,0 +1,153 @@
+package emu
+
+import (
+	"slices"
+
+	"sonicmoe/ptx/isa"
+)
+
+// This file is what a step of a schedule uses, when two uses of an object depend on
+// each other, and where instructions note theirs.
+
+// object is what a step uses.
+type object struct {
+	kind    objectKind
+	cluster int64
+	rank    int
+	at      uint64
+}
+
+type objectKind uint8
+
+const (
+	globalWord objectKind = iota
+	sharedWord
+	anMbarrier
+	aNamedBarrier
+	theClusterBarrier
+	aLife // of a CTA
+)
+
+// use is how a step uses an object.
+type use uint8
+
+const (
+	toRead   use = iota // and go on, whatever it finds
+	toWrite             // or to read and write at once
+	toAdd               // to write, and in any order with others of its like the same
+	toArrive            // in any order with others of its phase the same
+	toWait              // it can't go on before a phase has ended
+)
+
+// touch is the use of an object by a step.
+type touch struct {
+	object
+	use   use
+	like  string // of adds
+	phase uint64 // of arrivals
+	ends  bool   // an arrival that ends the phase
+	in    *inst  // that may spin, or nil
+	step  int
+	actor int
+	clock clock // what is past for the step, and itself
+	mark  uint64
+}
+
+// depends: the two uses of one object don't commute.
+func (t *touch) depends(o *touch) bool {
+	switch {
+	case t.use > o.use:
+		return o.depends(t)
+	case t.use == toWrite || o.use == toWrite:
+		return true
+	case t.use == toRead:
+		return o.use == toAdd || o.use == toArrive && o.ends
+	case t.use == toAdd:
+		return o.use == toAdd && t.like != o.like
+	case t.use == toArrive:
+		return o.use == toArrive && t.phase != o.phase || o.use == toWait && t.ends
+	}
+	return false
+}
+
+// uses notes that the acting actor uses an object, and whether others may see it.
+func (cl *cluster) uses(t touch, changed bool) {
+	s := cl.schedule
+	if s == nil {
+		return
+	}
+	if changed {
+		s.versions[t.object]++
+	}
+	if slices.ContainsFunc(s.uses, func(o touch) bool {
+		return o.object == t.object && o.use == t.use && o.phase == t.phase && o.ends == t.ends && o.like == t.like
+	}) {
+		return
+	}
+	s.uses = append(s.uses, t)
+}
+
+// word is a word of shared or global memory.
+func (cl *cluster) word(at uint64) object {
+	if at < memoryBase {
+		return object{kind: sharedWord, cluster: cl.number, at: at &^ 3}
+	}
+	return object{kind: globalWord, at: at &^ 3}
+}
+
+// usesWord notes a strong access.
+func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
+	cl := w.cta.cluster
+	t := touch{object: cl.word(at), in: in}
+	switch {
+	case !stores:
+	case in.atomic && in.form.Args[0].Dir != isa.Out && !in.typ.Float():
+		t.use, t.like = toAdd, in.mod("op")
+	default:
+		t.use = toWrite
+	}
+	cl.uses(t, stores && !loads)
+}
+
+// changedWord notes that an atomic has changed its word.
+func (cl *cluster) changedWord(at, old, now uint64) {
+	if s := cl.schedule; s != nil && old != now {
+		s.versions[cl.word(at)]++
+	}
+}
+
+// usesBarrier notes an arrival at a barrier in a phase, or a wait.
+func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
+	c.cluster.uses(touch{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
+}
+
+// usesMbarrier is usesBarrier of the mbarrier at an address of the cluster.
+func (w *warp) usesMbarrier(in *inst, at uint32, how use, phase uint64, ends bool) {
+	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(anMbarrier, uint64(at&sharedOffset), how, phase, ends, in)
+}
+
+// usesClusterBarrier is usesBarrier of the cluster's.
+func (w *warp) usesClusterBarrier(how use, phase uint64) {
+	cl := w.cta.cluster
+	cl.ctas[0].usesBarrier(theClusterBarrier, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
+}
+
+// meetsOthers: a step begins here.
+func (in *inst) meetsOthers() bool {
+	switch in.form.ID {
+	case isa.FenceProxyAsync:
+		return false
+	case isa.Exit, isa.Ret, isa.CpAsyncMbarrierArriveNoInc:
+		return true
+	}
+	return in.strong() || in.space == isa.SharedCluster || barriers[in.form.ID].exec != nil
+}
+
+// barriers are the forms that use barriers.
+var barriers = func() map[isa.ID]handler {
+	all := barrierForms()
+	for id, h := range mbarrierForms() {
+		all[id] = h
+	}
+	return all
+}()
