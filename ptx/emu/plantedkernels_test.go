@@ -487,4 +487,47 @@ end:`, bugs: []bug{
 		{classGlobal, "no warp barrier behind the flag", []string{"seen:\n\tbar.warp.sync 0xffffffff;", "seen:"}},
 		{classGlobal, "each lane's fence behind the flag", []string{"ld.acquire", "ld.relaxed", "seen:\n\tbar.warp.sync 0xffffffff;", "seen:\n\tfence.acq_rel.gpu;"}},
 	}},
+	{name: "one lane waits and its warp fences", block: 96, code: `
+	mov.u32 %r0, smem;
+	mov.u32 %r3, %tid.x;
+	ld.param.u64 %d0, [out];
+	setp.eq.u32 %p1, %r3, 0;
+	and.b32 %r4, %r3, 31;
+	shr.u32 %r1, %r3, 5;
+	setp.eq.u32 %p0, %r1, 0;
+	setp.eq.u32 %p3, %r1, 1;
+	setp.ne.u32 %p4, %r4, 0;
+	setp.eq.u32 %p5, %r4, 0;
+	mad.lo.u32 %r6, %r4, 4, %r0;
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 32;
+	@%p1 mbarrier.init.shared::cta.b64 [%r0+1032], 1;
+	bar.sync 0;
+	@%p3 bra second;
+	@!%p0 bra third;
+	st.shared.u32 [%r6], %r3;
+	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
+	bra end;
+second:
+	@%p4 bra waited;
+full:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1024], 0;
+	@!%p2 bra full;
+waited:
+	fence.proxy.async.shared::cta;
+	@%p5 mbarrier.arrive.shared::cta.b64 _, [%r0+1032];
+	bra end;
+third:
+	@%p4 bra end;
+copy:
+	mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r0+1032], 0;
+	@!%p2 bra copy;
+	cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 128;
+	cp.async.bulk.commit_group;
+	cp.async.bulk.wait_group 0;
+end:`, bugs: []bug{
+		{classProxy, "the proxy fence dropped", []string{"fence.proxy.async.shared::cta;", ""}},
+		{classProxy, "the proxy fence before the wait", []string{"fence.proxy.async.shared::cta;", "", "second:", "second:\n\tfence.proxy.async.shared::cta;"}},
+		{classProxy, "the proxy fence of global memory", []string{"fence.proxy.async.shared::cta", "fence.proxy.async.global"}},
+		{classShared, "the arrival by a lane that was not told", []string{"setp.eq.u32 %p5, %r4, 0;", "setp.eq.u32 %p5, %r4, 1;"}},
+	}},
 }
