@@ -306,15 +306,18 @@ func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
 	return out
 }
 
-func TestWmma(t *testing.T) {
-	var dev driver.Device
+// eitherDevice is the GPU where SONICMOE_DEVICE says so, else an emulated one.
+func eitherDevice(t *testing.T, o emulated.Options) driver.Device {
 	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
-		dev = onGPU(t)
-	} else {
-		var err error
-		dev, err = emulated.New(emulated.Options{Races: true})
-		require.NoError(t, err)
+		return onGPU(t)
 	}
+	dev, err := emulated.New(o)
+	require.NoError(t, err)
+	return dev
+}
+
+func TestWmma(t *testing.T) {
+	dev := eitherDevice(t, emulated.Options{Races: true})
 	r := rand.New(rand.NewPCG(7, 11))
 	for i, p := range wmmaProducts() {
 		t.Run(p.String(), func(t *testing.T) {
@@ -458,14 +461,7 @@ func (p registerProduct) operand(words []uint64, rows, row, k int) uint64 {
 }
 
 func TestMmaOfSmallAndWide(t *testing.T) {
-	var dev driver.Device
-	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
-		dev = onGPU(t)
-	} else {
-		var err error
-		dev, err = emulated.New(emulated.Options{})
-		require.NoError(t, err)
-	}
+	dev := eitherDevice(t, emulated.Options{})
 	r := rand.New(rand.NewPCG(3, 5))
 	for _, p := range registerProducts() {
 		t.Run(p.op, func(t *testing.T) {

@@ -9,10 +9,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/jit"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/reference"
 	"sonicmoe/moe/spec"
+	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 )
 
@@ -66,4 +69,43 @@ func TestDroppedLinesOfUp(t *testing.T) {
 	t.Logf("%d named: %v", named, kinds)
 	assert.Equal(t, needless, passed)
 	assert.GreaterOrEqual(t, named, 50)
+}
+
+// A bias's row comes by TMA to a stage where cp.async wrote. Products have a proxy
+// fence between; in clusters with an odd number of columns there are tiles without
+// products too, and without the load's own fence a check names the copies.
+func TestRowBehindATileWithoutProducts(t *testing.T) {
+	if drivertest.Name() != "emulated" {
+		t.Skip("a GPU looks for no races")
+	}
+	const d, n = 320, 64
+	tiling := kt.Shallow(128)
+	tiling.ClusterM = 2
+	p, normal := kt.Small(), reference.NewNormal(3, 1)
+	run := func(drop bool) error {
+		k, err := Up{Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: len(p.Rows), Bias: true}, SaveH: true, Tiling: tiling}.Build()
+		require.NoError(t, err)
+		if drop {
+			e := k.Module.Entry(k.Name)
+			before := len(e.Body)
+			e.Body = slices.DeleteFunc(e.Body, func(in ptx.Inst) bool {
+				return in.Form != nil && strings.HasPrefix(in.Form.Op, "fence.proxy.async") && strings.HasPrefix(in.Pos().String(), "gemm/load.go")
+			})
+			require.Equal(t, before-1, len(e.Body))
+		}
+		b := kt.NewToCheck(t, 1)
+		fn, err := jit.Of(b.Device).Load(t.Context(), nil, k.Source(t.Name()), driver.CompileOptions{})
+		require.NoError(t, err)
+		args := UpArgs{X: kt.Upload(b, normal.Values(int64(p.Tokens*d))), Gather: kt.Upload(b, p.Gather), W1: kt.Upload(b, normal.Values(int64(len(p.Rows)*2*n*d))),
+			B1: kt.Upload(b, normal.Values(int64(len(p.Rows)*2*n))), A: b.Room(2 * len(p.Expert) * n), H: b.Room(4 * len(p.Expert) * n), Rows: len(p.Expert), TileArgs: p.Tiles(b)}
+		err = k.Launcher(fn, b.Device).LaunchGrid(b.Stream, args, driver.Dim3{X: 2})
+		if err == nil {
+			err = b.Stream.Synchronize(t.Context())
+		}
+		return err
+	}
+	require.NoError(t, run(false))
+	var f *emu.Fault
+	require.ErrorAs(t, run(true), &f)
+	assert.Equal(t, emu.ProxyRace, f.Kind)
 }

@@ -199,21 +199,18 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 	if !e.apart {
 		return sums
 	}
+	add := func(i int, x ptx.F32) { sums[i] = sums[i].Add(x) }
 	chains, _ := e.chains()
-	for i := range sums {
-		if chains > 1 {
-			sums[i] = ptx.Float(0).Add(sums[i])
-		}
+	for i := 0; i < together && chains > 1; i++ {
+		sums[i] = ptx.Float(0).Add(sums[i]) // as Router's sums start
 	}
 	for chain := 1; chain < chains; chain++ {
 		for i, sum := range ptx.LdGlobalVec[ptx.F32](at.At(4*e.NumExperts*chain), together) {
-			sums[i] = sums[i].Add(sum)
+			add(i, sum)
 		}
 	}
-	for i := range sums {
-		if e.Bias {
-			sums[i] = sums[i].Add(biasOf(e.bias, first.AddI(behind+i), e.NumExperts))
-		}
+	for i := 0; i < together && e.Bias; i++ {
+		add(i, biasOf(e.bias, first.AddI(behind+i), e.NumExperts))
 	}
 	return sums
 }
