@@ -154,7 +154,7 @@ func (b *bench) reopen() error {
 	if err := b.dev.Close(); err != nil {
 		fmt.Fprintln(b.stderr, "closing the broken device:", err)
 	}
-	dev, _, err := command.OpenDevice(b.ctx, b.device, b.stderr)
+	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has said which device it is
 	if err != nil {
 		return errors.Join(cause, err)
 	}
