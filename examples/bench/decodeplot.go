@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -24,14 +26,14 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 	}
 	p := picture.New(title, "tokens", "%")
 	p.X.Scale = plot.LogScale{}
-	var ticks []plot.Tick
+	var tokens []int
 	for from, layer := 0, 0; from < len(points); layer++ {
 		var xys plotter.XYs
 		name := points[from].Name
 		for ; from < len(points) && points[from].Name == name; from++ {
 			xys = append(xys, plotter.XY{X: float64(points[from].Tokens), Y: 100 * points[from].Share})
 			if layer == 0 {
-				ticks = append(ticks, plot.Tick{Value: float64(points[from].Tokens), Label: fmt.Sprint(points[from].Tokens)})
+				tokens = append(tokens, points[from].Tokens)
 			}
 		}
 		line, dots, err := plotter.NewLinePoints(xys)
@@ -44,10 +46,28 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 		p.Legend.Add(name, line, dots)
 	}
 	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a lone number of tokens has a range too
-	p.X.Tick.Marker = plot.ConstantTicks(ticks)
+	p.X.Tick.Marker = plot.ConstantTicks(tokenTicks(tokens))
 	p.Y.Min = 0
 	if gpu { // else the points lie at the bottom
 		p.Y.Max = 100
 	}
 	return picture.Save(p, vg.Points(560), vg.Points(340), file)
+}
+
+// tokenTicks are at every number of tokens that was measured. Powers of two have their
+// number beside them, and of the others those that stand apart from every number.
+func tokenTicks(tokens []int) []plot.Tick {
+	ticks := make([]plot.Tick, len(tokens))
+	var named []int
+	for _, powers := range []bool{true, false} {
+		for i, t := range tokens {
+			near := func(other int) bool { return 5*max(t, other) < 8*min(t, other) } // three digits' width
+			if (t&(t-1) == 0) == powers && !slices.ContainsFunc(named, near) {
+				named = append(named, t)
+				ticks[i].Label = strconv.Itoa(t)
+			}
+			ticks[i].Value = float64(t)
+		}
+	}
+	return ticks
 }
