@@ -192,6 +192,9 @@ func (s *sampler) scalar(f *isa.Form, a *isa.Arg, t isa.Type) ptx.Operand {
 }
 
 func (s *sampler) immediate(f *isa.Form, a *isa.Arg) int64 {
+	if a.Below > 0 {
+		return s.rng.Int64N(a.Below)
+	}
 	switch a.Name {
 	case "bytes":
 		return 16

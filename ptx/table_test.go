@@ -86,6 +86,9 @@ func assembleAt(t *testing.T, n need, body []ptx.Inst) map[int]string {
 		byLine[in.Line] = i - len(start())
 	}
 	for _, msg := range ptxas.Messages(report) {
+		if strings.HasPrefix(msg.Text, "info") { // no refusal: what is slow on other chips
+			continue
+		}
 		if i, ok := byLine[msg.Line]; ok {
 			bad[i] = fmt.Sprintf("%s: %s", strings.TrimSpace(lines[msg.Line-1]), msg.Text)
 		} else {
@@ -123,7 +126,7 @@ func TestAssemblerAcceptsEveryForm(t *testing.T) {
 // The claimed needs are the lowest: one version or one target below, the
 // assembler refuses.
 func TestNeedsAreTheLowest(t *testing.T) {
-	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 83, 84, 86, 87}
+	versions := []isa.Version{70, 71, 72, 73, 74, 75, 76, 77, 78, 80, 81, 82, 83, 84, 85, 86, 87}
 	below := map[need][]ptx.Inst{}
 	for _, in := range everyForm() {
 		n := needOf(in)

@@ -35,6 +35,11 @@ func (m *Module) Verify() error {
 		v.run()
 		errs = append(errs, v.errs...)
 	}
+	for _, g := range m.Globals {
+		if names[g.Name] { // assemblers crash
+			errs = append(errs, fmt.Errorf("variable %s has the name of a kernel or function", g.Name))
+		}
+	}
 	return errors.Join(errs...)
 }
 
@@ -173,6 +178,10 @@ func (v *verifier) limits(in *Inst) {
 			v.errorf(in, "wgmma scale %d, must be 1 or -1", n)
 		case (a.Name == "transA" || a.Name == "transB") && n != 0 && n != 1:
 			v.errorf(in, "wgmma transposition %d, must be 0 or 1", n)
+		case a.Below == 1 && n != 0:
+			v.errorf(in, "%s: %s %d, must be 0", in.opcode(), a.Name, n)
+		case a.Below > 0 && (n < 0 || n >= a.Below):
+			v.errorf(in, "%s: %s %d, must be 0 to %d", in.opcode(), a.Name, n, a.Below-1)
 		}
 	}
 	switch in.Form.ID {

@@ -151,6 +151,7 @@ func TestVerifierRules(t *testing.T) {
 // Rules that the builder cannot break.
 func TestVerifierRulesOfText(t *testing.T) {
 	const head = ".version 8.0\n.target sm_90a\n.entry k(.param .u32 n) {\n.reg .b32 %r<4>; .reg .b64 %d;\n"
+	const sparse = head + "mma.sp.sync.aligned.m16n8k32.row.col.f16.f16.f16.f16 {%r0, %r1}, {%r0, %r1, %r2, %r3}, "
 	for _, c := range []struct{ src, want string }{
 		{head + "$a: bra $a;\n}", ""},
 		{head + "bra $a;\n}", "line 5: no label $a"},
@@ -163,6 +164,11 @@ func TestVerifierRulesOfText(t *testing.T) {
 		{".version 7.0\n.target sm_70\n.entry k() { .reg .b32 %r; mov.u32 %r, %cluster_ctarank; }", "needs .target sm_90"},
 		{".version 8.0\n.target sm_90a\n.entry k() {}\n.entry k() {}", "kernel k stands twice"},
 		{head + ".shared .b8 n[4];\n}", "n is declared twice"},
+		{head + ".shared .b8 k[4];\n}", ""},
+		{".version 8.0\n.target sm_90a\n.extern .shared .b8 k[];\n.entry k() {}", "variable k has the name of a kernel or function"},
+		{sparse + "{%r0, %r1, %r2, %r3}, {%r0, %r1}, %r0, 1;\n}", ""},
+		{sparse + "{%r0, %r1, %r2, %r3}, {%r0, %r1}, %r0, 2;\n}", "mma.sp.sync.aligned.m16n8k32.row.col.f16.f16.f16.f16: selector 2, must be 0 to 1"},
+		{head + "mma.sp.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%r0, %r1, %r2, %r3}, {%r0, %r1, %r2, %r3}, {%r0, %r1, %r2, %r3}, {%r0, %r1, %r2, %r3}, %r0, 1;\n}", "selector 1, must be 0"},
 		{head + ".shared .b8 x[232448];\n.shared .b8 y[1];\n}", "232449 bytes of shared variables"},
 		{head + "atom.global.add.b32 %r0, [%d], %r1;\n}", ".add does not go with .b32"},
 	} {

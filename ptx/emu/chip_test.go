@@ -49,6 +49,7 @@ type tileType struct {
 	ends          string // operands behind A and B
 	saturates     bool
 	halves        bool // sums are FP16
+	sparse        *sparseTile
 }
 
 // bits are those of an element: an integer has no exponent.
@@ -119,7 +120,9 @@ func mmaOf(shape string, a, b bits, registersA int) tileType {
 		op: "mma.sync.aligned" + shape + ".row.col" + sums + a.format + b.format + sums}
 }
 
-var tileTypes = []tileType{
+var tileTypes = slices.Concat(denseTiles, sparseTiles())
+
+var denseTiles = []tileType{
 	wgmmaOf(bf16, bf16, false, ", 1, 1, 0, 0"), wgmmaOf(f16, f16, false, ", 1, 1, 0, 0"),
 	wgmmaOf(tf32, tf32, false, ", 1, 1"), wgmmaOf(e4m3, e4m3, false, ", 1, 1"), wgmmaOf(e5m2, e5m2, false, ", 1, 1"),
 	wgmmaOf(e4m3, e5m2, false, ", 1, 1"), wgmmaOf(e5m2, e4m3, false, ", 1, 1"),
@@ -136,9 +139,10 @@ var tileTypes = []tileType{
 }
 
 const (
-	tileBytes = 64*32 + 8*32 // of A and B
-	bAt       = 64 * 32
-	tileSums  = 64 * 8
+	bAt        = 64 * 32          // behind A
+	metadataAt = bAt + 8*64       // behind B, of which a dense product takes half
+	tileBytes  = metadataAt + 512 // a word of metadata a thread
+	tileSums   = 64 * 8
 )
 
 // text is a kernel whose CTA multiplies one tile.
@@ -164,7 +168,7 @@ func (t tileType) text() string {
 .address_size 64
 .visible .entry tile(.param .u64 image, .param .u64 sums)
 {
-.reg .b32 %%r<8>, %%a<4>, %%b<2>;
+.reg .b32 %%r<8>, %%a<4>, %%b<4>, %%e;
 .reg .f32 %%f<4>;
 .reg .s32 %%s<4>;
 .reg .b32 %%h<2>;
@@ -183,7 +187,10 @@ add.u64 %%d1, %%d1, %%d2;
 mul.wide.u32 %%d2, %%r0, 4;
 add.u64 %%d1, %%d1, %%d2;
 mov.u32 %%r2, tile;
-`, t.version, tileBytes, tileBytes, 4*tileSums)
+mul.wide.u32 %%d3, %%r0, 4;
+add.u64 %%d3, %%d3, %%d0;
+ld.global.b32 %%e, [%%d3+%d];
+`, t.version, tileBytes, tileBytes, 4*tileSums, metadataAt)
 	for i := range registers {
 		fmt.Fprintf(&b, "ld.global.%s %%%s%d, [%%d1+%d];\n", typ, class, i, 512*i)
 	}
@@ -198,14 +205,14 @@ mov.u32 %%r2, tile;
 	}
 	if t.registersB > 0 {
 		acc := list(class, registers)
-		fmt.Fprintf(&b, "%s %s, %s, %s, %s;\n", t.op, acc, list("a", t.registersA), list("b", t.registersB), acc)
+		fmt.Fprintf(&b, "%s %s, %s, %s, %s%s;\n", t.op, acc, list("a", t.registersA), list("b", t.registersB), acc, t.sparse.operands())
 	} else {
 		b.WriteString(`mul.wide.u32 %d3, %r0, 16;
 add.u64 %d3, %d3, %d0;
 mad.lo.u32 %r3, %r0, 16, %r2;
 ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%d3];
 st.shared.v4.b32 [%r3], {%v0, %v1, %v2, %v3};
-setp.ge.u32 %p0, %r0, 16;
+setp.ge.u32 %p0, %r0, 32;
 @%p0 bra filled;
 ld.global.v4.b32 {%v0, %v1, %v2, %v3}, [%d3+2048];
 st.shared.v4.b32 [%r3+2048], {%v0, %v1, %v2, %v3};
@@ -223,7 +230,7 @@ wgmma.fence.sync.aligned;
 		if t.registersA > 0 {
 			a = list("a", 4)
 		}
-		fmt.Fprintf(&b, "%s %s, %s, %%d6%s;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n", t.op, list(class, registers), a, t.ends)
+		fmt.Fprintf(&b, "%s %s, %s, %%d6%s%s;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n", t.op, list(class, registers), a, t.sparse.operands(), t.ends)
 	}
 	for i := range registers {
 		fmt.Fprintf(&b, "st.global.%s [%%d1+%d], %%%s%d;\n", typ, 512*i, class, i)
@@ -232,15 +239,16 @@ wgmma.fence.sync.aligned;
 	return b.String()
 }
 
-// depth is the extent in k.
+// depth is the extent in k of B.
 func (t tileType) depth() int {
 	if t.registersB > 0 {
 		return 4 / t.a.bytes() * 4 * t.registersB
 	}
-	return 32 / t.a.bytes()
+	return 32 / t.a.bytes() * t.sparse.share()
 }
 
-// operands are the elements of a sum, in the order of k.
+// operands are the elements of a sum, in the order of k; of a sparse A those that are
+// there, and those of B that they multiply.
 func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	size := t.a.bytes()
 	element := func(at int) uint32 {
@@ -249,12 +257,14 @@ func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 		return binary.LittleEndian.Uint32(x[:])
 	}
 	chunk := func(row, k int) int { return row/8*256 + k*size/16*128 + row%8*16 + k*size%16 }
-	a, b = make([]uint32, t.depth()), make([]uint32, t.depth())
-	for k := range a {
-		if t.registersA == 0 {
+	a, b = make([]uint32, t.depth()/t.sparse.share()), make([]uint32, t.depth())
+	if t.registersA == 0 {
+		for k := range a {
 			a[k] = element(chunk(row, k))
 		}
-		if t.registersB == 0 {
+	}
+	if t.registersB == 0 {
+		for k := range b {
 			b[k] = element(bAt + chunk(column, k))
 		}
 	}
@@ -273,7 +283,7 @@ func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 			}
 		}
 	}
-	return a, b
+	return a, pick(t.sparse, image[metadataAt:], row, b)
 }
 
 // draws are the kinds of tiles.
@@ -362,12 +372,15 @@ func (t tileType) inputs(tiles int) (image, sums []byte) {
 	r := rand.New(rand.NewPCG(20, uint64(len(t.op))))
 	for i := range tiles {
 		kind := tileKind(i)
-		for at := 0; at < tileBytes; at += t.a.bytes() {
+		for at := 0; at < metadataAt; at += t.a.bytes() {
 			b := t.a
 			if at >= bAt {
 				b = t.b
 			}
 			image = append(image, binary.LittleEndian.AppendUint32(nil, b.draw(r, kind))[:b.bytes()]...)
+		}
+		for range 128 {
+			image = binary.LittleEndian.AppendUint32(image, t.sparse.draw(r))
 		}
 		for range tileSums {
 			sums = binary.LittleEndian.AppendUint32(sums, t.drawSum(r, kind))
@@ -457,8 +470,8 @@ func (b *bed) launch(text []byte, entry string, l driver.Launch, params []byte) 
 	require.NoError(b.t, m.Unload())
 }
 
-// model is the sum by the definition, or false where that is of one format only.
-func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool) {
+// model is the sum by the definition, of elements of A of a format.
+func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 	if t.a.integer() {
 		sum := int64(int32(acc))
 		for k := range a {
@@ -474,13 +487,10 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool)
 		if t.saturates {
 			sum = min(max(sum, math.MinInt32), math.MaxInt32)
 		}
-		return uint32(sum), true
+		return uint32(sum)
 	}
-	if h := emu.HalvesOfFP8; t.registersB > 0 && h[t.a.format] != nil {
-		return t.modelOfFP8(acc, a, b), t.a == t.b
-	}
-	if t.a != t.b {
-		return 0, false
+	if t.registersB > 0 && emu.HalvesOfFP8[t.a.format] != nil {
+		return t.modelOfFP8(acc, a, b)
 	}
 	sign := uint32(0)
 	if strings.Contains(t.ends, "-1") { // of one of the two
@@ -490,18 +500,18 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) (uint32, bool)
 	for k := range a {
 		x[k], y[k] = a[k]^sign, b[k]
 	}
-	return t.sum(acc, x, y, f), true
+	return t.sum(acc, x, y, f, emu.ElementFormats[t.b.format])
 }
 
 // sum adds products to a sum.
-func (t tileType) sum(acc uint32, a, b []uint32, f *mma.Format) uint32 {
+func (t tileType) sum(acc uint32, a, b []uint32, ofA, ofB *mma.Format) uint32 {
 	if t.halves {
-		return emu.F16Nearest(mma.Dot(emu.F32FromF16(uint16(acc)), a, b, f.InHalves()))
+		return emu.F16Nearest(mma.DotOf(emu.F32FromF16(uint16(acc)), a, b, ofA.InHalves(), ofB))
 	}
-	return mma.Dot(acc, a, b, f)
+	return mma.DotOf(acc, a, b, ofA, ofB)
 }
 
-// modelOfFP8 is mma.sync's sum of FP8 elements of one format.
+// modelOfFP8 is a warp's sum of FP8 elements.
 func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 	sum := uint32(0)
 	for step := 0; step < 4; step += 2 {
@@ -509,7 +519,7 @@ func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 		for k := range len(a) / 2 {
 			x[k], y[k] = a[k/2*4+step+k%2], b[k/2*4+step+k%2]
 		}
-		sum = t.sum(sum, x[:], y[:], emu.HalvesOfFP8[t.a.format])
+		sum = t.sum(sum, x[:], y[:], emu.HalvesOfFP8[t.a.format], emu.HalvesOfFP8[t.b.format])
 	}
 	if t.halves {
 		return emu.AddF16(sum, acc)
@@ -538,10 +548,8 @@ func TestTiles(t *testing.T) {
 			for tile := range tiles {
 				ty.each(image[tile*tileBytes:], func(i, row, column int, a, b []uint32) {
 					at := tile*tileSums + i
-					want, ok := ty.model(binary.LittleEndian.Uint32(sums[4*at:]), a, b, emu.ElementFormats[ty.a.format])
-					if ok {
-						require.Equal(t, want, got[at], "%s tile %d, row %d, column %d", tileKind(tile), tile, row, column)
-					}
+					want := ty.model(binary.LittleEndian.Uint32(sums[4*at:]), a, b, emu.ElementFormats[ty.a.format])
+					require.Equal(t, want, got[at], "%s tile %d, row %d, column %d", tileKind(tile), tile, row, column)
 				})
 			}
 		})
@@ -572,8 +580,7 @@ func TestSumsInFP16(t *testing.T) {
 			}
 			return list
 		}
-		got, ok := c.of.model(c.sum, words(c.a), words(c.b), emu.ElementFormats[c.of.a.format])
-		require.True(t, ok)
+		got := c.of.model(c.sum, words(c.a), words(c.b), emu.ElementFormats[c.of.a.format])
 		assert.Equal(t, c.chip, got, "%s of %s by %s", c.of.name, c.a, c.b)
 	}
 }
@@ -643,7 +650,7 @@ type fits struct {
 
 func (t tileType) fits() *fits {
 	f := &fits{t: t}
-	if t.a.integer() || t.a != t.b {
+	if t.a.integer() {
 		return f
 	}
 	base := emu.ElementFormats[t.a.format]
@@ -661,7 +668,7 @@ func (t tileType) fits() *fits {
 func (f *fits) count(acc uint32, a, b []uint32, chip uint32) {
 	f.of++
 	for i, m := range f.models {
-		if x, _ := f.t.model(acc, a, b, m); x == chip {
+		if f.t.model(acc, a, b, m) == chip {
 			f.hits[i]++
 		}
 	}

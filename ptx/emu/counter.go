@@ -204,7 +204,7 @@ func (c *counter) store(st *bulkStore) {
 // memory: its own rows of A and, as if they shared it, a quarter of B.
 func (c *counter) product(in *inst) {
 	const rowBytes = 32 // of both, whatever the elements
-	rows := in.matrixRows(1) / 4
+	rows := in.matrixRows(1) / 4 * in.slabs(1)
 	if !in.fromRegisters() {
 		rows += wgmmaRows / 4
 	}

@@ -58,7 +58,8 @@ func (m Major) String() string {
 // swizzle, 8 rows of the swizzle's width with it.
 //
 //	K-major,  none: LBO between the two k halves, SBO between 8-row groups
-//	K-major,  swizzled: SBO between 8-row groups, LBO ignored
+//	K-major,  swizzled: SBO between 8-row groups; LBO, which a dense product
+//	          ignores, from one row of the swizzle's width to the next in k
 //	MN-major, none: LBO between 8-k groups, SBO between groups of 8 mn
 //	MN-major, swizzled: LBO between blocks of width/2 mn, SBO between 8-k groups
 func (d MatrixDescriptor) unswizzled(major Major, mn, k uint32) uint32 {
@@ -67,7 +68,7 @@ func (d MatrixDescriptor) unswizzled(major Major, mn, k uint32) uint32 {
 	case major == KMajor && d.Swizzle == SwizzleNone:
 		return d.Start + mn/8*d.SBO + mn%8*16 + k/8*d.LBO + k%8*2
 	case major == KMajor:
-		return d.Start + mn/8*d.SBO + mn%8*w + k*2
+		return d.Start + mn/8*d.SBO + mn%8*w + k*2/w*d.LBO + k*2%w
 	case d.Swizzle == SwizzleNone:
 		return d.Start + mn/8*d.SBO + mn%8*2 + k/8*d.LBO + k%8*16
 	}
@@ -83,7 +84,10 @@ func (d MatrixDescriptor) Address(major Major, mn, k uint32) uint32 {
 // Check reports what makes the descriptor illegal for a slab of mn rows of
 // 16-bit elements (64 for A, N for B), or what this emulator does not know:
 // a base offset, whose effect nobody has measured.
-func (d MatrixDescriptor) Check(major Major, mn uint32) error {
+func (d MatrixDescriptor) Check(major Major, mn uint32) error { return d.check(major, mn, 1) }
+
+// check is Check of so many slabs, one after the other in k.
+func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("matrix descriptor %#016x (%v, %v): %s", d.Encode(), major, d.Swizzle, fmt.Sprintf(format, args...))
 	}
@@ -99,8 +103,8 @@ func (d MatrixDescriptor) Check(major Major, mn uint32) error {
 	if at >= w {
 		return fail("start %#x lies in row %d of the swizzle pattern: the tile must be aligned to %d bytes", d.Start, at/w, d.Swizzle.Period())
 	}
-	if major == KMajor && at+2*slabDepth > w {
-		return fail("16 k from start %#x, %d bytes into a row, run past its %d bytes", d.Start, at, w)
+	if depth := min(slabs*slabDepth, w/2); major == KMajor && at+2*depth > w {
+		return fail("%d k from start %#x, %d bytes into a row, run past its %d bytes", depth, d.Start, at, w)
 	}
 	if major == MNMajor && at != 0 && at+2*mn > w {
 		return fail("%d elements from start %#x, %d bytes into a row, run past its %d bytes", mn, d.Start, at, w)
@@ -108,11 +112,11 @@ func (d MatrixDescriptor) Check(major Major, mn uint32) error {
 	return nil
 }
 
-// group gives the addresses of the 16-byte chunks that hold 8 rows of the
-// slab, from row mn on. A K-major row has two, one after the other; MN-major
+// group gives the addresses of the 16-byte chunks that hold 8 rows of a
+// slab, from row mn on: the first is at the descriptor's start. A K-major row has two, one after the other; MN-major
 // chunks hold the 8 rows of one k each, in the order of k.
-func (d MatrixDescriptor) group(major Major, mn uint32) (at [16]uint32) {
-	first := d.unswizzled(major, mn, 0)
+func (d MatrixDescriptor) group(major Major, mn, slab uint32) (at [16]uint32) {
+	first := d.unswizzled(major, mn, slab*slabDepth)
 	// From a chunk to the next: of one row, of the next row or k, and from k 7 to 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)

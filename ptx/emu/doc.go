@@ -54,7 +54,8 @@
 // program, __assertfail is a fault that says the assertion, and printf prints nothing.
 // Tensor maps may lie in global memory, made field by field by tensormap.replace: who
 // uses one needs fence.proxy.tensormap between the changes and the use.
-// Not yet: sparse products.
+// Sparse products, mma.sp and wgmma's, add what the metadata pick as dense ones add all
+// (sparse.go); metadata that the manual leaves undefined are a fault.
 //
 // The parts that need no program: FP32 arithmetic (float.go) and the
 // approximate functions (approx.go), conversions (convert.go), the way wgmma

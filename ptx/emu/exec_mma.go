@@ -18,7 +18,7 @@ func mmaForms() map[isa.ID]handler {
 	forms := wmmaMoves()
 	for i := range isa.Table {
 		f := &isa.Table[i]
-		if strings.HasPrefix(f.Op, "mma.sync.") || strings.HasPrefix(f.Op, "wmma.mma.") {
+		if strings.HasPrefix(f.Op, "mma.s") || strings.HasPrefix(f.Op, "wmma.mma.") { // mma.sync, mma.sp
 			forms[f.ID] = handler{exec: mmaSync, prepare: prepareWarpProduct}
 		}
 	}
@@ -55,7 +55,11 @@ func prepareWarpProduct(in *inst) {
 		a, b = ".f16", ".f16"
 	}
 	p.m, p.n, p.k = shapeOf(in.mod("shape"))
-	p.a, p.b = operandFragment(p.m, p.k, a), operandFragment(p.n, p.k, b)
+	depth := p.k // that A has
+	if in.sparse = newSparsity(in, a); in.sparse != nil {
+		depth /= sparseShare
+	}
+	p.a, p.b = operandFragment(p.m, depth, a), operandFragment(p.n, p.k, b)
 	d, c := in.form.Args[0].Type, in.form.Args[3].Type
 	p.c, p.d = sumsFragment(p.m, p.n, c), sumsFragment(p.m, p.n, d)
 	switch {
@@ -67,11 +71,14 @@ func prepareWarpProduct(in *inst) {
 		p.sum = sumDoubles
 	default:
 		p.sum = sumFloats
-		most := p.k
+		if in.sparse != nil {
+			p.sum = sumSparseFloats
+		}
+		most := depth
 		if a == ".tf32" && strings.HasPrefix(in.form.Op, "wmma.") {
 			most = 4 // the assembler makes two products of a wmma's 8
 		}
-		p.steps, p.after = stepsOf(a, b, p.k, most), halvesOfFP8[a] != nil
+		p.steps, p.after = stepsOf(a, b, depth, most), halvesOfFP8[a] != nil
 		// Sums of a C in FP32 are in FP32, and a D in FP16 is rounded from them.
 		if in.inHalves() && c == d {
 			for i := range p.steps {
@@ -125,6 +132,12 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	p.a.gather(w, &in.args[1], s.elements[0])
 	p.b.gather(w, &in.args[2], s.elements[1])
 	p.c.gather(w, &in.args[3], s.sums)
+	if in.sparse != nil {
+		s.picks = sized(s.picks, p.m*p.a.columns)
+		if wrong := in.sparse.picks(w, in, func(row int) []uint8 { return s.picks[row*p.a.columns:][:p.a.columns] }); wrong != nil {
+			return w.deny(in, mask, wrong)
+		}
+	}
 	p.sum(w, in)
 	p.d.scatter(w, &in.args[0], s.sums)
 	return next
@@ -133,7 +146,6 @@ func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 // sumFloats multiplies 16 rows by 8 columns at a time.
 func sumFloats(w *warp, in *inst) {
 	p, s := in.warpProduct, &w.sync
-	halves := in.form.Args[3].Type == isa.F16x2
 	for row := 0; row < p.m; row += mmaRows {
 		for column := 0; column < p.n; column += mmaColumns {
 			var tile [4][warpLanes]uint32 // as an accumulator of m16n8
@@ -153,32 +165,58 @@ func sumFloats(w *warp, in *inst) {
 					}
 				}
 			}
-			if !p.after {
-				each(func(sum *uint64, x *uint32) {
-					if *x = uint32(*sum); halves {
-						*x = f32FromF16(uint16(*sum))
-					}
-				})
-			}
+			each(func(sum *uint64, x *uint32) { *x = in.startSum(*sum) })
 			for i := range p.steps {
 				w.multiplyStep(p, &tile, &p.steps[i], row, column)
 			}
-			each(func(sum *uint64, x *uint32) {
-				y := *x
-				if in.inHalves() {
-					y = f16Nearest(y)
-				}
-				switch {
-				case !p.after:
-				case in.inHalves():
-					y = addF16(y, uint32(*sum))
-				default:
-					y = addF32(y, uint32(*sum), false)
-				}
-				*sum = uint64(y)
-			})
+			each(func(sum *uint64, x *uint32) { *sum = in.endSum(*x, *sum) })
 		}
 	}
+}
+
+// startSum is what products are added to, of an element of C.
+func (in *inst) startSum(c uint64) uint32 {
+	switch {
+	case in.warpProduct.after:
+		return 0
+	case in.form.Args[3].Type == isa.F16x2:
+		return f32FromF16(uint16(c))
+	}
+	return uint32(c)
+}
+
+// endSum is the element of D.
+func (in *inst) endSum(sum uint32, c uint64) uint64 {
+	if in.inHalves() {
+		sum = f16Nearest(sum)
+	}
+	switch {
+	case !in.warpProduct.after:
+	case in.inHalves():
+		sum = addF16(sum, uint32(c))
+	default:
+		sum = addF32(sum, uint32(c), false)
+	}
+	return uint64(sum)
+}
+
+// sumSparseFloats is sumFloats of what the metadata pick.
+func sumSparseFloats(w *warp, in *inst) {
+	p := in.warpProduct
+	w.sync.dots(in, func(c uint64, a, b []uint64) uint64 {
+		sum := in.startSum(c)
+		for i := range p.steps {
+			step := &p.steps[i]
+			var x, y [mma.MaxDepth]uint32
+			for i, k := range step.k {
+				if k >= 0 {
+					x[i], y[i] = uint32(a[k]), uint32(b[k])
+				}
+			}
+			sum = mma.DotOf(sum, x[:len(step.k)], y[:len(step.k)], step.a, step.b)
+		}
+		return in.endSum(sum, c)
+	})
 }
 
 // multiplyStep adds the products of a step to a tile.
@@ -216,15 +254,17 @@ func addF16(a, b uint32) uint32 {
 type mmaOperands struct {
 	elements [2][]uint64 // of A and B
 	sums     []uint64
+	picks    []uint8  // of a sparse A, the k of its elements
+	picked   []uint64 // those of a column of B
 	a        mma.A
 	b        mma.B
 }
 
 // sumIntegers adds products of integers, which wrap around or saturate.
 func sumIntegers(w *warp, in *inst) {
-	p, s := in.warpProduct, &w.sync
+	p := in.warpProduct
 	ta, tb := intType{uint(p.a.bits), in.mod("a")[1] == 's'}, intType{uint(p.b.bits), in.mod("b")[1] == 's'}
-	s.dots(p, func(sum uint64, a, b []uint64) uint64 {
+	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
 		total := int64(int32(sum))
 		for k := range a {
 			total += int64(ta.extend(a[k]) * tb.extend(b[k]))
@@ -239,7 +279,7 @@ func sumIntegers(w *warp, in *inst) {
 // sumBits counts the bits of each pair of words, exclusive or common.
 func sumBits(w *warp, in *inst) {
 	and := in.has(".and") || in.form.ID == isa.WmmaBitsAnd
-	w.sync.dots(in.warpProduct, func(sum uint64, a, b []uint64) uint64 {
+	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
 		for k := range a {
 			x := a[k] ^ b[k]
 			if and {
@@ -254,7 +294,7 @@ func sumBits(w *warp, in *inst) {
 // sumDoubles multiplies and adds one k after the other.
 func sumDoubles(w *warp, in *inst) {
 	mode := in.roundMode()
-	w.sync.dots(in.warpProduct, func(sum uint64, a, b []uint64) uint64 {
+	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
 		x := math.Float64frombits(sum)
 		for k := range a {
 			if a, b := math.Float64frombits(a[k]), math.Float64frombits(b[k]); mode == roundNearest {
@@ -267,11 +307,21 @@ func sumDoubles(w *warp, in *inst) {
 	})
 }
 
-// dots gives each sum what dot makes of it, a row of A and a column of B.
-func (s *mmaOperands) dots(p *warpProduct, dot func(sum uint64, a, b []uint64) uint64) {
+// dots gives each sum what dot makes of it, a row of A and a column of B, of which a
+// sparse A has some.
+func (s *mmaOperands) dots(in *inst, dot func(sum uint64, a, b []uint64) uint64) {
+	p := in.warpProduct
 	depth := p.a.columns
 	for i := range s.sums {
-		row, column := i/p.n*depth, i%p.n*depth
-		s.sums[i] = dot(s.sums[i], s.elements[0][row:row+depth], s.elements[1][column:column+depth])
+		row, column := i/p.n*depth, i%p.n*p.b.columns
+		a, b := s.elements[0][row:row+depth], s.elements[1][column:column+p.b.columns]
+		if in.sparse != nil {
+			s.picked = s.picked[:0]
+			for _, k := range s.picks[row : row+depth] {
+				s.picked = append(s.picked, b[k])
+			}
+			b = s.picked
+		}
+		s.sums[i] = dot(s.sums[i], a, b)
 	}
 }

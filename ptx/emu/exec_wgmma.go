@@ -2,6 +2,7 @@ package emu
 
 import (
 	"fmt"
+	"strings"
 
 	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
@@ -22,11 +23,10 @@ func wgmmaForms() map[isa.ID]handler {
 		}},
 		isa.WgmmaWait: {exec: wgmmaWait, waits: waitsForWarpgroup},
 	}
-	for _, id := range []isa.ID{isa.WgmmaBF16, isa.WgmmaF16, isa.WgmmaTF32, isa.WgmmaFP8, isa.WgmmaS8, isa.WgmmaU8, isa.WgmmaS8U8, isa.WgmmaU8S8,
-		isa.WgmmaBF16Registers, isa.WgmmaF16Registers, isa.WgmmaTF32Registers, isa.WgmmaFP8Registers,
-		isa.WgmmaF16Halves, isa.WgmmaFP8Halves, isa.WgmmaF16HalvesRegisters, isa.WgmmaFP8HalvesRegisters,
-		isa.WgmmaS8Registers, isa.WgmmaU8Registers, isa.WgmmaS8U8Registers, isa.WgmmaU8S8Registers} {
-		forms[id] = handler{exec: wgmmaIssue, prepare: prepareProduct}
+	for i := range isa.Table {
+		if f := &isa.Table[i]; strings.HasPrefix(f.Op, "wgmma.mma_async.") {
+			forms[f.ID] = handler{exec: wgmmaIssue, prepare: prepareProduct}
+		}
 	}
 	return forms
 }
@@ -34,7 +34,11 @@ func wgmmaForms() map[isa.ID]handler {
 // prepareProduct finds the formats of A and B: the last two modifiers.
 func prepareProduct(in *inst) {
 	for i := len(in.form.Mods) - 2; i < len(in.form.Mods); i++ {
-		f := elementFormats[in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]]
+		name := in.form.Mods[i].Alts[max(int(in.mods[i]), 1)-1]
+		if in.product == nil {
+			in.sparse = newSparsity(in, name)
+		}
+		f := elementFormats[name]
 		if in.inHalves() {
 			f = f.InHalves()
 		}
@@ -68,6 +72,14 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	} else if first := g.ops[at]; first.in != in || first.desc != op.desc || first.keep != op.keep {
 		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this one",
 			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])
+	}
+	if in.sparse != nil {
+		if g.ops[at].picks == nil {
+			g.ops[at].picks = new(mma.Picks)
+		}
+		if p := in.sparse.picks(w, in, func(row int) []uint8 { return g.ops[at].picks[w.id%4*mmaRows+row][:] }); p != nil {
+			return w.deny(in, fullMask, p)
+		}
 	}
 	if in.fromRegisters() {
 		if g.ops[at].rows == nil {
@@ -108,10 +120,12 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 			to = from + wgmmaRows/4
 		}
 		for row := from; row < to; row += mma.Group {
-			for _, at := range d.group(in.major(i), row) {
-				if p := r.touch(a, w.cta, at, 16); p != nil {
-					p.text = fmt.Sprintf("%c: %s", 'A'+i, p.text)
-					return w.deny(in, fullMask, p)
+			for slab := range in.slabs(i) {
+				for _, at := range d.group(in.major(i), row, slab) {
+					if p := r.touch(a, w.cta, at, 16); p != nil {
+						p.text = fmt.Sprintf("%c: %s", 'A'+i, p.text)
+						return w.deny(in, fullMask, p)
+					}
 				}
 			}
 		}
@@ -134,7 +148,7 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	if !same[0] || !same[1] {
 		return nil, w.fault(in, IllegalDescriptor, fullMask, "lanes of the warp give different matrix descriptors")
 	}
-	keep := w.pred(&in.args[3])
+	keep := w.pred(&in.args[in.scaleD()])
 	if keep != 0 && keep != fullMask {
 		return nil, w.fault(in, DivergentAligned, keep, "lanes of the warp give different scale-d")
 	}
@@ -145,7 +159,7 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 		}
 		m, err := DecodeMatrixDescriptor(d)
 		if err == nil {
-			err = m.Check(in.major(i), in.matrixRows(i))
+			err = m.check(in.major(i), in.matrixRows(i), in.slabs(i))
 		}
 		if err != nil {
 			return nil, w.fault(in, IllegalDescriptor, fullMask, "%c: %v", 'A'+i, err)
@@ -154,21 +168,40 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	return op, next
 }
 
-// major and matrixRows describe operand 0, A, or 1, B.
-func (in *inst) major(operand int) Major {
-	at := 6 + operand
-	if in.fromRegisters() { // A has no place for it
-		at = 5 + operand
+// scaleD is its place among the operands, behind which the scales of A and B stand and
+// what transposes them.
+func (in *inst) scaleD() int {
+	if in.sparse != nil {
+		return in.sparse.at + 2
 	}
-	if at < 6 || at >= len(in.args) { // nor have elements of other than 16 bits
+	return 3
+}
+
+// major, slabs and matrixRows describe operand 0, A, or 1, B.
+func (in *inst) major(operand int) Major {
+	first := in.scaleD() + 3
+	at := first + operand
+	if in.fromRegisters() { // A has no place for it
+		at--
+	}
+	if at < first || at >= len(in.args) { // nor have elements of other than 16 bits
 		return KMajor
 	}
 	return Major(in.args[at].imm & 1)
 }
 
+// slabs is the extent in k in steps of dense products.
+func (in *inst) slabs(operand int) uint32 {
+	if operand == 1 && in.sparse != nil {
+		return sparseShare
+	}
+	return 1
+}
+
 // negates: the signs of operand 0, A, or 1, B, are changed.
 func (in *inst) negates(operand int) bool {
-	return 4+operand < len(in.args) && in.args[4+operand].imm < 0
+	at := in.scaleD() + 1 + operand
+	return at < len(in.args) && in.args[at].imm < 0
 }
 
 // fromRegisters: A lies in registers.

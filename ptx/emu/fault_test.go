@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -271,7 +272,7 @@ apart:
 }
 
 func TestPlantedFaults(t *testing.T) {
-	for _, c := range plantedFaults {
+	for _, c := range slices.Concat(plantedFaults, sparseFaults) {
 		t.Run(c.name, func(t *testing.T) {
 			code := strings.ReplaceAll(c.code, "%tidx", "%r0")
 			text := body(code)

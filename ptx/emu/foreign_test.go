@@ -2,6 +2,7 @@ package emu
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"math"
@@ -691,6 +692,27 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			return sum
 		})
 	},
+	"sparse sparse_mma": func(t *testing.T, r *foreignRun) {
+		const depth = 96
+		half := func() uint16 { return uint16(f16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
+		value := func(h uint16) float64 { return float64(toF32(f32FromF16(h))) }
+		a, b, c := draw(16*depth, half), draw(8*depth, half), r.f32s(16*8)
+		out := put(r, c)
+		r.launchWith(x(1), x(32), out, put(r, a), put(r, b), int32(depth))
+		for i, got := range get[float32](r, out, len(c)) {
+			assert.InDelta(t, float64(c[i])+prunedDot(a[i/8*depth:][:depth], b[i%8*depth:][:depth], value), float64(got), 1e-5)
+		}
+	},
+	"sparse sparse_wgmma": func(t *testing.T, r *foreignRun) {
+		const depth = 64
+		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		value := func(h uint16) float64 { return float64(toF32(f32FromBF16(h))) }
+		a, b, out := draw(64*depth, bf16), draw(8*depth, bf16), put(r, make([]float32, 64*8))
+		r.launchWith(x(1), x(128), out, put(r, a), put(r, b))
+		for i, got := range get[float32](r, out, 64*8) {
+			assert.InDelta(t, prunedDot(a[i/8*depth:][:depth], b[i%8*depth:][:depth], value), float64(got), 1e-5)
+		}
+	},
 	"tensor8 mma8": func(t *testing.T, r *foreignRun) {
 		a, b, out := r.u32s(128), r.u32s(64), put(r, make([]int32, 128))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
@@ -941,4 +963,16 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 		}
 		return v + []int32{5, 13, 3, 9, 64, -1, 77, 0}[in[i]%8]
 	})
+}
+
+// prunedDot is the product of two vectors, of the first the two largest of each four.
+func prunedDot(a, b []uint16, value func(uint16) float64) (sum float64) {
+	for at := 0; at < len(a); at += 4 {
+		order := []int{0, 1, 2, 3}
+		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(math.Abs(value(a[at+j])), math.Abs(value(a[at+i]))) })
+		for _, k := range order[:2] {
+			sum += value(a[at+k]) * value(b[at+k])
+		}
+	}
+	return sum
 }

@@ -89,7 +89,7 @@ func TestDescriptorGroup(t *testing.T) {
 		} {
 			seen := map[uint32]bool{}
 			for mn := uint32(0); mn < 64; mn += 8 {
-				for i, at := range d.group(major, mn) {
+				for i, at := range d.group(major, mn, 0) {
 					require.False(t, seen[at], "two chunks at one address")
 					seen[at] = true
 					for e := range uint32(8) {

@@ -16,10 +16,12 @@ import (
 
 // product is one wgmma with its operands.
 type product struct {
-	a    mma.A
-	b    mma.B
-	list []int32 // slots of the accumulator
-	keep bool
+	a mma.A
+	b [sparseShare]mma.B // the second half of k is there where A is sparse
+	// picks are what a sparse A multiplies, nil if it is dense.
+	picks *mma.Picks
+	list  []int32 // slots of the accumulator
+	keep  bool
 	// integers: the elements are, and saturate says how their sums end.
 	integers, saturate bool
 	halves             bool         // sums are FP16
@@ -32,7 +34,7 @@ func newProduct(op *wgmmaOp) *product {
 	p := productPool.Get().(*product)
 	p.list, p.keep = op.in.args[0].list, op.keep
 	p.integers, p.saturate = op.in.form.Args[0].Type == isa.S32, op.in.has(".satfinite")
-	p.halves = op.in.inHalves()
+	p.halves, p.picks = op.in.inHalves(), op.picks
 	p.left.Store(4)
 	return p
 }
@@ -76,30 +78,42 @@ func (w *warp) multiply(p *product) {
 }
 
 func (w *warp) add(p *product) {
+	warp := w.id % 4
 	switch {
+	case p.integers && p.picks != nil:
+		mma.AddSparseIntegers(w.r32, p.list, &p.a, warp, &p.b, p.picks, p.keep, p.saturate)
 	case p.integers:
-		mma.AddIntegers(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep, p.saturate)
+		mma.AddIntegers(w.r32, p.list, &p.a, warp, &p.b[0], p.keep, p.saturate)
 	case p.halves:
-		addHalves(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+		p.addHalves(w.r32, warp)
 	default:
-		mma.Add(w.r32, p.list, &p.a, w.id%4, &p.b, p.keep)
+		p.addFloats(w.r32, p.list, warp)
 	}
 	if p.left.Add(-1) == 0 {
 		productPool.Put(p)
 	}
 }
 
-// addHalves is [mma.Add] of FP16 sums, for which A's format is.
-func addHalves(registers mma.Registers, list []int32, a *mma.A, warp int, b *mma.B, keep bool) {
-	sums, slots := make(mma.Registers, 2*len(list)), make([]int32, 2*len(list))
+// addFloats adds to FP32 numbers.
+func (p *product) addFloats(registers mma.Registers, list []int32, warp int) {
+	if p.picks != nil {
+		mma.AddSparse(registers, list, &p.a, warp, &p.b, p.picks, p.keep)
+	} else {
+		mma.Add(registers, list, &p.a, warp, &p.b[0], p.keep)
+	}
+}
+
+// addHalves is addFloats of FP16 sums, for which A's format is.
+func (p *product) addHalves(registers mma.Registers, warp int) {
+	sums, slots := make(mma.Registers, 2*len(p.list)), make([]int32, 2*len(p.list))
 	for i := range slots {
 		slots[i] = int32(i)
-		for l, pair := range registers[list[i/2]] {
+		for l, pair := range registers[p.list[i/2]] {
 			sums[i][l] = f32FromF16(uint16(pair >> (i % 2 * 16)))
 		}
 	}
-	mma.Add(sums, slots, a, warp, b, keep)
-	for i, s := range list {
+	p.addFloats(sums, slots, warp)
+	for i, s := range p.list {
 		for l := range registers[s] {
 			registers[s][l] = f16Nearest(sums[2*i][l]) | f16Nearest(sums[2*i+1][l])<<16
 		}

@@ -195,6 +195,7 @@ type inst struct {
 	aligned    bool          // needs the whole warp
 	accs       bool          // touches registers that some wgmma uses
 	product    []*mma.Format // of the elements of A and B that it multiplies asynchronously, or nil
+	sparse     *sparsity     // of a sparse product, or nil
 	polls      bool          // may spin on global memory
 	meets      bool          // a step of a schedule begins here
 	atomic     bool          // reads and writes at once

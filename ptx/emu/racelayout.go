@@ -47,7 +47,7 @@ func (s *boxSpot) describe(cl *cluster) string {
 // rows of the box that lies there.
 func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	major, n := in.major(operand), in.matrixRows(operand)
-	from, ok := w.cta.boxAt(d.group(major, 0)[0])
+	from, ok := w.cta.boxAt(d.group(major, 0, 0)[0])
 	if !ok {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	}
 	if major == KMajor {
 		for row := uint32(8); row < n; row += 8 {
-			if p := must(d.group(major, row)[0], fmt.Sprintf("it takes row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
+			if p := must(d.group(major, row, 0)[0], fmt.Sprintf("it takes row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
 				return p
 			}
 		}
@@ -94,7 +94,7 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	if d.Swizzle == SwizzleNone {
 		offset, has = "leading byte offset", d.LBO
 	}
-	if p := must(d.group(major, 0)[8], "it takes k 8", from.y+8, offset, has); p != nil {
+	if p := must(d.group(major, 0, 0)[8], "it takes k 8", from.y+8, offset, has); p != nil {
 		return p
 	}
 	return w.checkBlocks(d, from, n, wrong)
@@ -110,7 +110,7 @@ func (w *warp) checkBlocks(d MatrixDescriptor, from boxSpot, n uint32, wrong fun
 	k := func(s boxSpot) uint32 { return s.y % s.load.tensor.Box[1] }
 	block := d.Swizzle.Width() / 2
 	for mn := block; mn < n; mn += block {
-		to, ok := w.cta.boxAt(d.group(MNMajor, mn)[0])
+		to, ok := w.cta.boxAt(d.group(MNMajor, mn, 0)[0])
 		switch {
 		case !ok || to.load.tensor.Box != from.load.tensor.Box || to.load.tensor.Swizzle != d.Swizzle:
 		case k(to) != k(from):

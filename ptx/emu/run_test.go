@@ -56,7 +56,7 @@ func assemble(t testing.TB, text, name string) *program {
 
 // body wraps instructions in a kernel with parameters out (u64) and n (u32).
 func body(instructions string) string {
-	return `.version 8.0
+	return `.version 8.5
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 smem[];

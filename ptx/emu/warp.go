@@ -240,7 +240,7 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 		return w.unaligned(f, in, mask)
 	}
 	for _, r := range in.checks {
-		if bad := mask &^ w.ok[r.bank][r.slot]; bad != 0 {
+		if bad := mask &^ w.ok[r.bank][r.slot] &^ in.unread(r); bad != 0 {
 			return w.fault(in, UninitializedRegister, bad, "%s is read by %s but was never written", w.slotName(r.bank, r.slot), in.form.Op)
 		}
 	}

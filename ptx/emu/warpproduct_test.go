@@ -368,6 +368,7 @@ type registerProduct struct {
 	m, n, k int
 	element string
 	a, b, c int // registers
+	sparse  *sparseTile
 }
 
 func registerProducts() (list []registerProduct) {
@@ -384,13 +385,19 @@ func registerProducts() (list []registerProduct) {
 			if op += fmt.Sprintf(".%s.%s.%s.%s%s", sums, element, element, sums, x); element == "b1" && x == "" {
 				continue
 			}
-			list = append(list, registerProduct{op, m, n, k, element, a, b, c})
+			list = append(list, registerProduct{op, m, n, k, element, a, b, c, nil})
 		}
 	}
 	for _, e := range []string{"s4", "u4"} {
 		add(16, 8, 64, e, 4, 2, 4, ".satfinite")
 		add(16, 8, 32, e, 2, 1, 4)
 		add(8, 8, 32, e, 1, 1, 2)
+		for k, registers := range map[int]int{64: 2, 128: 4} {
+			for selector := range 256 / k / 2 {
+				list = append(list, registerProduct{fmt.Sprintf("mma.sp.sync.aligned.m16n8k%d.row.col.satfinite.s32.%s.%s.s32", k, e, e), 16, 8, k, e, registers, registers, 4,
+					&sparseTile{chunk: 8, bits: 4, lanes: k / 32, selector: selector, nibbles: allNibbles}})
+			}
+		}
 	}
 	add(8, 8, 16, "s8", 1, 1, 2, ".satfinite")
 	add(16, 8, 256, "b1", 4, 2, 4, ".xor.popc", ".and.popc")
@@ -416,7 +423,7 @@ func (p registerProduct) text() string {
 .address_size 64
 .visible .entry tile(.param .u64 image, .param .u64 sums)
 {
-.reg .b32 %%i, %%ra<8>, %%rb<4>, %%rc<4>;
+.reg .b32 %%i, %%ra<8>, %%rb<4>, %%rc<4>, %%e;
 .reg .b64 %%p<3>, %%xa<8>, %%xb<4>, %%xc<4>;
 ld.param.u64 %%p0, [image];
 ld.param.u64 %%p1, [sums];
@@ -438,7 +445,10 @@ add.u64 %%p1, %%p1, %%p2;
 		return "{" + strings.Join(s, ", ") + "}"
 	}
 	a, b, c := list("a", p.a, true), list("b", p.b, true), list("c", p.c, true)
-	fmt.Fprintf(&t, "%s %s, %s, %s, %s;\n", p.op, c, a, b, c)
+	if p.sparse != nil {
+		fmt.Fprintf(&t, "ld.global.b32 %%e, [%%p0+%d];\n", at)
+	}
+	fmt.Fprintf(&t, "%s %s, %s, %s, %s%s;\n", p.op, c, a, b, c, p.sparse.operands())
 	for i := range p.c {
 		fmt.Fprintf(&t, "st.global.b%d [%%p1+%d], %%%sc%d;\n", 8*bytes, 32*i*bytes, class, i)
 	}
@@ -471,7 +481,11 @@ func TestMmaOfSmallAndWide(t *testing.T) {
 				bytes, sums = 8, "f64"
 			}
 			image := slices.Concat(drawElements(r, element, "near", 32*bytes*(p.a+p.b)), drawElements(r, sums, "near", 32*bytes*p.c))
-			in, out := b.put(image), b.put(make([]byte, 32*bytes*p.c))
+			metadata := []byte{}
+			for range 32 {
+				metadata = binary.LittleEndian.AppendUint32(metadata, p.sparse.draw(r))
+			}
+			in, out := b.put(slices.Concat(image, metadata)), b.put(make([]byte, 32*bytes*p.c))
 			b.launch([]byte(p.text()), "tile", driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 32}},
 				binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(in)), uint64(out)))
 			read := func(b []byte) (words []uint64) {
@@ -493,9 +507,13 @@ func TestMmaOfSmallAndWide(t *testing.T) {
 				for lane := range 32 {
 					row, column := lane/4+register/2*8, lane%4*2+register%2
 					var x, y []uint64
-					for k := range p.k {
-						x, y = append(x, p.operand(words, p.m, row, k)), append(y, p.operand(words[32*p.a:], p.n, column, k))
+					for k := range p.k / p.sparse.share() {
+						x = append(x, p.operand(words, p.m, row, k))
 					}
+					for k := range p.k {
+						y = append(y, p.operand(words[32*p.a:], p.n, column, k))
+					}
+					y = pick(p.sparse, metadata, row, y)
 					at := register*32 + lane
 					require.Equal(t, of.sum(words[32*(p.a+p.b)+at], x, y), got[at], "row %d, column %d", row, column)
 				}

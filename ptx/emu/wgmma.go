@@ -69,6 +69,8 @@ type wgmmaOp struct {
 	// rows are the registers of A, of each warp when it executed the instruction.
 	// That nobody changes them before a wait_group is not checked.
 	rows *[4][4][warpLanes]uint32
+	// picks is what the metadata of a sparse product said then.
+	picks *mma.Picks
 }
 
 const allWarps = 0xf
@@ -94,11 +96,13 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
 	p.a.Reset(op.in.product[0])
-	p.b.Reset(op.in.product[1], n)
+	for slab := range op.in.slabs(1) {
+		p.b[slab].Reset(op.in.product[1], n)
+	}
 	for i := range op.desc {
 		if i == 0 && op.in.fromRegisters() {
 			op.loadRows(&p.a)
-		} else if !g.loadSlab(op, i, p) {
+		} else if !g.loadSlabs(op, i, p) {
 			return false
 		}
 	}
@@ -124,8 +128,8 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 	}
 }
 
-// loadSlab reads and decodes operand 0, A, or 1, B.
-func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, p *product) bool {
+// loadSlabs reads and decodes operand 0, A, or 1, B.
+func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 	s := g.warps[0].cta.shared
 	d, _ := DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
 	major, negate := op.in.major(operand), op.in.negates(operand)
@@ -134,18 +138,20 @@ func (g *warpgroup) loadSlab(op *wgmmaOp, operand int, p *product) bool {
 		fenced = max(fenced, w.latestFence(fullMask))
 	}
 	var tile mma.Tile
-	for row := uint32(0); row < op.in.matrixRows(operand); row += mma.Group {
-		for i, at := range d.group(major, row) {
-			if bad := s.checkChunk(at, fenced); bad != nil && g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
-				'A'+operand, op.desc[operand], major, d.Swizzle, bad.text) == failed {
-				return false
+	for slab := range op.in.slabs(operand) {
+		for row := uint32(0); row < op.in.matrixRows(operand); row += mma.Group {
+			for i, at := range d.group(major, row, slab) {
+				if bad := s.checkChunk(at, fenced); bad != nil && g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
+					'A'+operand, op.desc[operand], major, d.Swizzle, bad.text) == failed {
+					return false
+				}
+				*(*[16]byte)(tile[16*i:]) = [16]byte(s.bytes[at:])
 			}
-			*(*[16]byte)(tile[16*i:]) = [16]byte(s.bytes[at:])
-		}
-		if operand == 0 {
-			p.a.Decode(int(row), &tile, major == MNMajor, negate)
-		} else {
-			p.b.Decode(int(row), &tile, major == MNMajor, negate)
+			if operand == 0 {
+				p.a.Decode(int(row), &tile, major == MNMajor, negate)
+			} else {
+				p.b[slab].Decode(int(row), &tile, major == MNMajor, negate)
+			}
 		}
 	}
 	return true

@@ -40,6 +40,10 @@ var asyncs = slices.Concat([]Form{
 	{Name: "FenceTensormapAcquire", Op: "fence.proxy.tensormap::generic.acquire", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90,
 		Args: []Arg{addr("tensorMap", Generic), imm("mapBytes")}, Manual: "membar/fence"},
 	{Name: "FenceTensormapRelease", Op: "fence.proxy.tensormap::generic.release", Mods: []Mod{one("scope", ".gpu", ".cta", ".cluster", ".sys")}, Version: 83, Arch: SM90, Manual: "membar/fence"},
+}, wgmmas, shortShared(), products, wmmaForms(), sparse())
+
+// wgmmas are the dense products that kernels here don't need.
+var wgmmas = []Form{
 	wgmmaRegisters("WgmmaBF16Registers", wgmmaForm("", ".bf16")),
 	wgmmaRegisters("WgmmaF16Registers", wgmmaForm("", ".f16")),
 	wgmmaTF32("WgmmaTF32"), wgmmaRegisters("WgmmaTF32Registers", wgmmaTF32("")),
@@ -50,7 +54,7 @@ var asyncs = slices.Concat([]Form{
 	wgmmaInt8("WgmmaU8", ".u8", ".u8", 80), wgmmaRegisters("WgmmaU8Registers", wgmmaInt8("", ".u8", ".u8", 80)),
 	wgmmaInt8("WgmmaS8U8", ".s8", ".u8", 84), wgmmaRegisters("WgmmaS8U8Registers", wgmmaInt8("", ".s8", ".u8", 84)),
 	wgmmaInt8("WgmmaU8S8", ".u8", ".s8", 84), wgmmaRegisters("WgmmaU8S8Registers", wgmmaInt8("", ".u8", ".s8", 84)),
-}, shortShared(), products, wmmaForms())
+}
 
 // shortShared are the mbarrier forms that say .shared instead of .shared::cta.
 func shortShared() (forms []Form) {

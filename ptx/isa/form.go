@@ -154,6 +154,9 @@ type Arg struct {
 	Wider bool
 	// RegOnly: an input that cannot be a constant.
 	RegOnly bool
+	// Below bounds an immediate from above, where it is not 0: it is from 0 to
+	// Below-1.
+	Below int64
 	// Opt marks a trailing operand that may be absent.
 	Opt bool
 }

@@ -425,6 +425,52 @@ const (
 	WmmaStoreSmallInts
 	WmmaLoadCF64
 	WmmaStoreF64
+	MmaSpF16
+	MmaSpF16K16
+	MmaSpF16Halves
+	MmaSpF16K16Halves
+	MmaSpBF16
+	MmaSpBF16K16
+	MmaSpTF32
+	MmaSpTF32K8
+	MmaSpFP8
+	MmaSpInt8
+	MmaSpInt8K32
+	MmaSpInt4
+	MmaSpInt4K64
+	MmaSpOrderedF16
+	MmaSpOrderedF16K16
+	MmaSpOrderedF16Halves
+	MmaSpOrderedF16K16Halves
+	MmaSpOrderedBF16
+	MmaSpOrderedBF16K16
+	MmaSpOrderedTF32
+	MmaSpOrderedTF32K8
+	MmaSpOrderedFP8
+	MmaSpOrderedInt8
+	MmaSpOrderedInt8K32
+	MmaSpOrderedInt4
+	MmaSpOrderedInt4K64
+	WgmmaSpBF16
+	WgmmaSpF16
+	WgmmaSpBF16Registers
+	WgmmaSpF16Registers
+	WgmmaSpTF32
+	WgmmaSpTF32Registers
+	WgmmaSpFP8
+	WgmmaSpFP8Registers
+	WgmmaSpF16Halves
+	WgmmaSpF16HalvesRegisters
+	WgmmaSpFP8Halves
+	WgmmaSpFP8HalvesRegisters
+	WgmmaSpS8
+	WgmmaSpS8Registers
+	WgmmaSpU8
+	WgmmaSpU8Registers
+	WgmmaSpS8U8
+	WgmmaSpS8U8Registers
+	WgmmaSpU8S8
+	WgmmaSpU8S8Registers
 
 	// NumForms is the number of forms.
 	NumForms

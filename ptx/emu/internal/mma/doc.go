@@ -18,9 +18,15 @@
 // cut to a subnormal, one beyond the range becomes infinite; infinities and NaN
 // follow IEEE rules, every NaN result being 0x7fffffff.
 //
+// A sparse product takes a step for the elements of A that are there, with those of B
+// that they multiply: as many products as a dense one of half the k, aligned together.
+// What B has elsewhere takes no part, an infinity neither. In K-major B with the 32-byte
+// swizzle the second 32 bytes of a row lie the leading byte offset behind the first.
+//
 // 10,000 tiles of each type of element summed in FP32 or 32 bits and of the shapes of
 // mma.sync that Hopper has, in every range of exponents, had these bits on the chip but for the sign of a sum
-// that is cut to zero, which was learnt from them (chip_test.go).
+// that is cut to zero, which was learnt from them, and so had 10,000 of each sparse type, shape and selector
+// (chip_test.go).
 //
 // [A] and [B] hold the operands of a step, decoded into the order in which
 // [Add] reads them: that of the accumulator's registers, so that sums never

@@ -8,16 +8,16 @@ import (
 // The definition, for one accumulator. It is what the vector code is tested
 // against, and what runs where that does not.
 
-// maxDepth is the largest k extent of a step, of 8-bit elements.
-const maxDepth = 32
+// MaxDepth is the largest k extent of a step, of 8-bit elements.
+const MaxDepth = 32
 
 // vector is a row of A or a column of B.
 type vector struct {
-	value [maxDepth]float64
+	value [MaxDepth]float64
 	// exponents has 16 bits for each element: laneBias plus its exponent, or
 	// 0 for a zero. Lanes of two vectors add without carry, and the sum with
 	// a zero's stays below laneFloor, any other sum is above.
-	exponents [maxDepth / 4]uint64
+	exponents [MaxDepth / 4]uint64
 	special   bool // holds an infinity or a NaN
 }
 
@@ -31,33 +31,38 @@ const (
 func (v *vector) take(o *operand, at, stride int) {
 	*v = vector{}
 	for k := range o.format.Depth() {
-		v.value[k] = float64(math.Float32frombits(o.value[at]))
-		switch e := o.exponent[at]; e {
-		case exponentOfSpecial:
-			v.special = true
-		case exponentOfZero:
-		default:
-			v.exponents[k/4] |= uint64(e+laneBias) << (k % 4 * 16)
-		}
+		v.set(k, o.value[at], o.exponent[at])
 		at += stride
+	}
+}
+
+// set sets an element of a vector that has none there yet.
+func (v *vector) set(k int, value uint32, e int16) {
+	v.value[k] = float64(math.Float32frombits(value))
+	switch e {
+	case exponentOfSpecial:
+		v.special = true
+	case exponentOfZero:
+	default:
+		v.exponents[k/4] |= uint64(e+laneBias) << (k % 4 * 16)
 	}
 }
 
 // Dot is one k step for one accumulator: acc plus the products of the elements
 // of a row of A and a column of B.
-func Dot(acc uint32, a, b []uint32, f *Format) uint32 {
-	x, y := vectorOf(a, f), vectorOf(b, f)
-	return dot(acc, &x, &y, f)
+func Dot(acc uint32, a, b []uint32, f *Format) uint32 { return DotOf(acc, a, b, f, f) }
+
+// DotOf is [Dot] of elements of two formats, which add as A's do.
+func DotOf(acc uint32, a, b []uint32, ofA, ofB *Format) uint32 {
+	x, y := vectorOf(a, ofA), vectorOf(b, ofB)
+	return dot(acc, &x, &y, ofA)
 }
 
 func vectorOf(elements []uint32, f *Format) (v vector) {
-	var o operand
-	o.reset(f, f.Depth())
 	for k, x := range elements {
-		o.value[k] = f.widen(x)
-		o.exponent[k] = f.exponent(o.value[k])
+		value := f.widen(x)
+		v.set(k, value, f.exponent(value))
 	}
-	v.take(&o, 0, 1)
 	return v
 }
 

@@ -4,23 +4,34 @@ import "math"
 
 // AddIntegers is [Add] of integers, whose sums wrap around or saturate.
 func AddIntegers(registers Registers, slots []int32, a *A, warp int, b *B, keep, saturate bool) {
+	each(registers, slots, warp, keep, func(acc uint32, row, column int) uint32 {
+		sum, x, y := int64(int32(acc)), a.index(row, 0), b.index(column, 0)
+		for range a.format.Depth() {
+			sum += int64(int32(a.value[x])) * int64(int32(b.value[y]))
+			x, y = x+Group*rowCopies, y+columnGroup
+		}
+		return integer(sum, saturate)
+	})
+}
+
+// integer ends a sum.
+func integer(sum int64, saturate bool) uint32 {
+	if saturate {
+		sum = min(max(sum, math.MinInt32), math.MaxInt32)
+	}
+	return uint32(sum)
+}
+
+// each gives every sum of a warp's accumulator what add makes of it.
+func each(registers Registers, slots []int32, warp int, keep bool, add func(acc uint32, row, column int) uint32) {
 	for i, s := range slots {
 		acc := &registers[s]
 		for l := range acc {
-			row, column := 16*warp+l/4+8*(i/2%2), 8*(i/4)+2*(l%4)+i%2
-			sum := int64(0)
-			if keep {
-				sum = int64(int32(acc[l]))
+			old := acc[l]
+			if !keep {
+				old = 0
 			}
-			x, y := a.index(row, 0), b.index(column, 0)
-			for range a.format.Depth() {
-				sum += int64(int32(a.value[x])) * int64(int32(b.value[y]))
-				x, y = x+Group*rowCopies, y+columnGroup
-			}
-			if saturate {
-				sum = min(max(sum, math.MinInt32), math.MaxInt32)
-			}
-			acc[l] = uint32(sum)
+			acc[l] = add(old, 16*warp+l/4+8*(i/2%2), 8*(i/4)+2*(l%4)+i%2)
 		}
 	}
 }
