@@ -73,20 +73,22 @@ func (m *moments) join(o *moments) {
 
 // joinLanes joins what is known of the lanes of a component.
 func (m *moments) joinLanes(component int, o *moments) {
-	of, latest, all := [warpLanes]uint32{}, uint32(0), true
+	of, others := m.lanesUpTo(component), o.lanesUpTo(component)
+	one, changed := true, false
 	for l := range of {
-		of[l] = max(m.upTo(component, l), o.upTo(component, l))
-		all = all && (l == 0 || of[l] == latest)
-		latest = max(latest, of[l])
+		changed = changed || of[l] < others[l]
+		of[l] = max(of[l], others[l])
+		one = one && of[l] == of[0]
 	}
-	if all {
+	switch {
+	case one:
 		delete(m.lanes, component)
-		return
+	case changed || m.lanes[component] == nil:
+		if m.lanes == nil {
+			m.lanes = map[int]*[warpLanes]uint32{}
+		}
+		m.lanes[component] = &of // the old ones may be a clone's too
 	}
-	if m.lanes == nil {
-		m.lanes = map[int]*[warpLanes]uint32{}
-	}
-	m.lanes[component] = &of
 }
 
 // upTo is the latest moment of a lane of a component that is known to be past.
@@ -98,6 +100,18 @@ func (m *moments) upTo(component, lane int) uint32 {
 		return m.seen[component]
 	}
 	return 0
+}
+
+// lanesUpTo are the latest moments of all lanes.
+func (m *moments) lanesUpTo(component int) (of [warpLanes]uint32) {
+	if lanes := m.lanes[component]; lanes != nil {
+		return *lanes
+	}
+	at := m.upTo(component, 0)
+	for l := range of {
+		of[l] = at
+	}
+	return of
 }
 
 // lacks are those of lanes that made an access and are not known to be past it.
@@ -115,9 +129,9 @@ func (m *moments) lacks(a *access, lanes uint32) (some uint32) {
 }
 
 func (m *moments) covers(o *moments) bool {
-	for c := range m.lanes {
-		for l := range warpLanes {
-			if m.upTo(c, l) < o.upTo(c, l) {
+	for c, lanes := range m.lanes {
+		for l, at := range o.lanesUpTo(c) {
+			if lanes[l] < at {
 				return false
 			}
 		}
