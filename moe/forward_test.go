@@ -18,15 +18,11 @@ import (
 )
 
 // device is the tests', drivertest.Name.
-var device = sync.OnceValues(openTestDevice)
+var device = sync.OnceValues(func() (driver.Device, error) {
+	return open.Device(context.Background(), drivertest.Name())
+})
 
-func TestMain(m *testing.M) {
-	code := drivertest.Main(m, open.Device)
-	if checked > 0 && !checks.report() {
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 func testDevice(t testing.TB) driver.Device {
 	dev, err := device()

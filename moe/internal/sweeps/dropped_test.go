@@ -343,34 +343,3 @@ var needless = []needlessLine{
 	{"moe_lone_up", 1, "pipeline/cta.go < decode/lone.go < decode/loneup.go < decode/loneup.go without bar.sync",
 		"all meet again behind the choice, before one uses an mbarrier"},
 }
-
-// All kernels of a layer, forward, backward and on few tokens, break no rule in any of
-// 100 random orders (2 where SONICMOE_LONG is not set), looking for races and for every
-// proxy fence.
-func TestCleanInManyOrders(t *testing.T) {
-	if drivertest.Name() != "emulated" {
-		t.Skip("orders are the emulator's")
-	}
-	if testing.Short() {
-		t.Skip("checks of kernels: not with -short")
-	}
-	orders := 2
-	if kt.Long() {
-		orders = 100
-	}
-	for _, config := range []moe.Config{
-		{Hidden: 320, Intermediate: 192, NumExperts: 6, TopK: 2},
-		{Hidden: 192, Intermediate: 128, NumExperts: 16, TopK: 8, GateUp: moe.Interleaved, Bias: true, RouterBias: true, SharedExperts: 1},
-	} {
-		for _, tokens := range []int{1, 20, 150} {
-			t.Run(fmt.Sprintf("%d %v", tokens, config), func(t *testing.T) {
-				dev, err := emulated.New(emulated.Options{Check: orders, StrictProxy: true})
-				require.NoError(t, err)
-				tr := trialOn(t, dev, config, tokens)
-				require.NoError(t, tr.Run(context.Background(), tr.Args))
-				require.NoError(t, tr.PrepareBackward(17, moe.BF16))
-				require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
-			})
-		}
-	}
-}

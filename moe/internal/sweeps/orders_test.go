@@ -1,0 +1,248 @@
+package sweeps_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/kernel"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/trial"
+	"sonicmoe/ptx/emu"
+)
+
+// Every kernel of the registry breaks no rule in any of 100 random orders, nor early
+// nor late, looking for races and for every proxy fence: in small layers of the kinds
+// whose digests are kept, a launch of one text of each kernel, then of all others.
+// Without SONICMOE_LONG it is one random order and one text.
+func TestEveryKernelInManyOrders(t *testing.T) {
+	if drivertest.Name() != "emulated" {
+		t.Skip("orders are the emulator's")
+	}
+	if testing.Short() {
+		t.Skip("checks of kernels: not with -short")
+	}
+	o := &ordered{orders: 1, checks: map[string]int{}, texts: map[[sha256.Size]byte]bool{}}
+	if kt.Long() {
+		o.orders = 100
+	}
+	t.Run("one text of each", o.sweep)
+	for name, n := range o.checks {
+		assert.Positive(t, n, "%s was not launched", name)
+	}
+	if kt.Long() {
+		o.everyText = true
+		t.Run("all texts", o.sweep)
+	}
+}
+
+// sweep runs all layers that have a kernel to check.
+func (o *ordered) sweep(t *testing.T) {
+	began := time.Now()
+	for i, l := range kt.Layers {
+		sources, err := moe.Sources(driver.H200(), l.Config, moe.WithTiles(l.Tiles))
+		require.NoError(t, err)
+		wanted := o.everyText
+		for _, s := range sources {
+			wanted = wanted || o.checks[s.Name] == 0
+			o.checks[s.Name] += 0 // it is to be there
+		}
+		if !wanted {
+			continue
+		}
+		t.Run(l.Name, func(t *testing.T) {
+			start := time.Now()
+			target := emulated.Target()
+			target.SMs = 2 + i%2*2 // a CTA has several tiles, or there are several clusters
+			tilings := kernel.Choose(l.Config, driver.H200())
+			maps.Copy(tilings, l.Tiles)
+			o.layer(t, target, small(l.Config), i, moe.WithCache(nil), moe.WithTiles(tilings), moe.WithDecode(wideTokens))
+			t.Logf("%v: %d of %d kernels, %.1f s", small(l.Config), o.here, len(o.textOf), time.Since(start).Seconds())
+		})
+	}
+	checks := 0
+	for _, n := range o.checks {
+		checks += n
+	}
+	t.Logf("%d kernels, %d launches in %d orders each, %.0f s", len(o.checks), checks, 2+o.orders, time.Since(began).Seconds())
+}
+
+// layer runs all passes of a layer, with gradients from the kind-th on.
+func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind int, opts ...moe.Option) {
+	sources, err := moe.Sources(target, c, opts...)
+	require.NoError(t, err)
+	o.t, o.textOf, o.here = t, map[string][sha256.Size]byte{}, 0
+	for _, s := range sources {
+		o.textOf[s.Name] = sha256.Sum256(s.Module.Print().PTX)
+	}
+	dev, err := emulated.New(emulated.Options{Target: target, Races: true, StrictProxy: true, Launching: o.launching})
+	require.NoError(t, err)
+	layer, err := moe.New(context.Background(), dev, c, opts...)
+	require.NoError(t, err)
+	p := passes{t, dev, layer, moe.NewArena(dev)}
+	for _, tokens := range []int{manyTokens, wideTokens, fewTokens, 1} {
+		tr := p.forward(tokens)
+		if tokens == manyTokens {
+			p.backward(tr, kind)
+		}
+		if tokens == manyTokens && c.HasLists() {
+			p.list(tr)
+		}
+		require.NoError(t, tr.Close())
+	}
+	require.NoError(t, p.arena.Free())
+}
+
+// ordered checks launches of kernels in many orders.
+type ordered struct {
+	orders    int
+	everyText bool           // or one of each kernel
+	checks    map[string]int // of each kernel
+	texts     map[[sha256.Size]byte]bool
+
+	// Of the layer that runs:
+	t      *testing.T
+	textOf map[string][sha256.Size]byte // by the kernels' names
+	here   int                          // kernels checked
+}
+
+// launching checks a kernel's first launch.
+func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
+	text, ok := o.textOf[k.Name()]
+	require.True(o.t, ok, "%s is none of the layer's sources", k.Name())
+	if o.texts[text] || !o.everyText && o.checks[k.Name()] > 0 {
+		return
+	}
+	o.texts[text] = true
+	o.checks[k.Name()]++
+	o.here++
+	assert.NoError(o.t, k.Check(context.Background(), mem.Clone(), l, o.orders), k.Name())
+}
+
+// Tokens of the passes: experts have two tiles of rows, one or none; wide decoding,
+// and a last round of tokens that is not whole.
+const (
+	manyTokens = 150
+	wideTokens = 96
+	fewTokens  = 20
+)
+
+// small is a layer with the kinds of another's kernels, and sizes that an emulator is
+// soon done with: widths are as even as the other's, and no whole number of tiles.
+func small(c moe.Config) moe.Config {
+	width := func(of int) int { return 129 + (of-1)%64 }
+	c.Hidden, c.Intermediate, c.SharedExperts = width(c.Hidden), width(c.Intermediate), min(c.SharedExperts, 1)
+	switch {
+	case c.NumExperts > 512: // more than a chunk of the router's
+		c.NumExperts = 264
+	case c.Groups > 0:
+		c.NumExperts, c.TopK, c.Groups, c.TopGroups = 8, 3, 4, 2
+	default:
+		c.NumExperts, c.TopK = min(c.NumExperts, 4), min(c.TopK, 2+c.TopK%2)
+	}
+	return c
+}
+
+// passes are those of a layer.
+type passes struct {
+	t     *testing.T
+	dev   driver.Device
+	layer *moe.Layer
+	arena *moe.Arena
+}
+
+// forward routes so many tokens and runs the experts, without what is saved and
+// with it.
+func (p passes) forward(tokens int) *trial.Trial {
+	tr, err := trial.New(p.dev, p.layer, tokens, 1, 6)
+	require.NoError(p.t, err)
+	p.lean(tr)
+	tr.Args.Logits = p.arena.Tensor(p.layer.Shapes(tokens).Logits)
+	require.NoError(p.t, p.arena.Err())
+	require.NoError(p.t, tr.Run(context.Background(), tr.Inference()))
+	require.NoError(p.t, tr.Run(context.Background(), tr.Args))
+	return tr
+}
+
+// lean has the router prefer the first experts, and none want the last one.
+func (p passes) lean(tr *trial.Trial) {
+	c := p.layer.Config()
+	x, router := make([]float64, tr.Tokens*c.Hidden), make([]float64, c.NumExperts*c.Hidden)
+	require.NoError(p.t, moe.Read(tr.Stream(), tr.Args.X, x))
+	require.NoError(p.t, moe.Read(tr.Stream(), tr.Args.Router, router))
+	for token := range tr.Tokens {
+		x[token*c.Hidden] = 1
+	}
+	for e := range c.NumExperts {
+		router[e*c.Hidden] = -0.7 * float64(e)
+	}
+	router[(c.NumExperts-1)*c.Hidden] = -100
+	require.NoError(p.t, moe.Write(tr.Stream(), tr.Args.X, x))
+	require.NoError(p.t, moe.Write(tr.Stream(), tr.Args.Router, router))
+}
+
+// backward runs backward passes behind forward: as the layer routed, with losses
+// on its logits, and of the experts alone; each with gradients of another of four
+// kinds, from the first on.
+func (p passes) backward(tr *trial.Trial, first int) {
+	c := p.layer.Config()
+	for i, pass := range []func(driver.Stream, moe.Backward) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
+		kind := first + i
+		weights := []moe.Type{c.Type, moe.F32}[kind%2]
+		require.NoError(p.t, tr.PrepareBackward(17, weights))
+		b := tr.Back
+		for _, g := range []*moe.Gradient{&b.DRouter, &b.DRouterBias, &b.DExpertScale, &b.DW1, &b.DW3, &b.DW2, &b.DB1, &b.DB3, &b.DB2, &b.DSharedW1, &b.DSharedW3, &b.DSharedW2, &b.DSharedGate} {
+			g.Accumulate = kind/2%2 == 1 && !g.IsZero()
+		}
+		switch i {
+		case 1:
+			require.NoError(p.t, tr.AddLogitGradients(18))
+			b.DLogits, b.RouterLosses, b.Balance, b.ZLoss = tr.Back.DLogits, p.arena.Tensor(c.Gradients(tr.Tokens, weights).RouterLosses), 0.1, 0.1
+			require.NoError(p.t, p.arena.Err())
+		case 2:
+			b.DRouter, b.DRouterBias, b.DExpertScale = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
+		}
+		require.NoError(p.t, tr.PoisonGradients(b))
+		require.NoError(p.t, pass(tr.Stream(), b))
+	}
+}
+
+// list runs passes over a list: one that the layer rounds to or, where it does not,
+// one of the caller's, in which tokens have any number of experts and experts of
+// entries are out of range.
+func (p passes) list(tr *trial.Trial) {
+	c, call := p.layer.Config(), tr.Call()
+	forward, backward, entries := call.Forward, call.Backward, p.layer.RoundedRows(tr.Tokens)
+	if !c.Rounds() {
+		forward, backward, entries = call.ForwardExperts, call.BackwardExperts, 2*tr.Tokens
+	}
+	sizes, err := p.layer.ListSizes(tr.Tokens, entries)
+	require.NoError(p.t, err)
+	shapes, f := c.ListShapes(entries), tr.Args
+	f.List, f.H, f.Workspace = p.arena.List(p.layer, entries), p.arena.Tensor(shapes.H), p.arena.Buffer(max(sizes.Workspace, sizes.BackwardWorkspace))
+	b := f.Backward()
+	b.DO, b.DX, b.DScores, b.WeightGradients = tr.Back.DO, tr.Back.DX, p.arena.Tensor(shapes.DScores), tr.Back.WeightGradients
+	require.NoError(p.t, p.arena.Err())
+	if !c.Rounds() {
+		b.DRouter, b.DRouterBias, b.DExpertScale = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
+		tokens, experts := make([]int32, entries), make([]int32, entries)
+		for i := range entries {
+			tokens[i], experts[i] = int32(i*i%tr.Tokens), int32(i*i%7)
+		}
+		require.NoError(p.t, moe.Write(tr.Stream(), f.List.Tokens, tokens))
+		require.NoError(p.t, moe.Write(tr.Stream(), f.List.ExpertIDs, experts))
+		require.NoError(p.t, moe.Write(tr.Stream(), f.List.Scores, slices.Repeat([]float32{0.5}, entries)))
+	}
+	require.NoError(p.t, forward(tr.Stream(), f))
+	require.NoError(p.t, backward(tr.Stream(), b))
+}
