@@ -153,6 +153,30 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 	}
 }
 
+// Modifiers that may be absent stand anywhere, as in the assembler; those that must
+// stand keep their order.
+func TestParseOptionalModifiersAnywhere(t *testing.T) {
+	const registers = "{%r0, %r1, %r2, %r3}"
+	for _, c := range []struct{ written, printed string }{
+		{"mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32.satfinite " + registers + ", {%r0, %r1}, {%r0}, " + registers + ";",
+			"mma.sync.aligned.m16n8k16.row.col.satfinite.s32.u8.s8.s32 " + registers},
+		{"wgmma.mma_async.sp.sync.aligned.m64n8k64.s32.s8.u8.satfinite " + registers + ", %d0, %d1, %r0, 0, 1;",
+			"wgmma.mma_async.sp.sync.aligned.m64n8k64.satfinite.s32.s8.u8 " + registers},
+		{"add.rn.f32.ftz %r0, %r1, %r2;", "add.rn.ftz.f32 %r0, %r1, %r2;"},
+		{"mma.sync.aligned.m16n8k16.row.col.satfinite.s32.s8.s8.s32.satfinite " + registers + ", {%r0, %r1}, {%r0}, " + registers + ";", ""},
+		{"mma.sync.aligned.m16n8k16.col.row.s32.s8.s8.s32 " + registers + ", {%r0, %r1}, {%r0}, " + registers + ";", ""},
+	} {
+		m, err := ptx.Parse([]byte(".version 8.4\n.target sm_90a\n.entry k() {\n.reg .b32 %r<4>; .reg .b64 %d<2>;\n" + c.written + "\nret;\n}\n"))
+		if c.printed == "" {
+			assert.ErrorContains(t, err, "unknown form", c.written)
+			continue
+		}
+		require.NoError(t, err, c.written)
+		assert.NoError(t, m.Verify())
+		assert.Contains(t, string(m.Print().PTX), c.printed)
+	}
+}
+
 func TestParseDeepInputDoesNotRecurse(t *testing.T) {
 	depth := 1 << 20
 	if testing.Short() {

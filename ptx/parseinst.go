@@ -67,27 +67,29 @@ func (p *parser) match(in *Inst, opcode string) error {
 		return &FormError{Line: in.Line, Opcode: opcode[:maxOpcode] + "...", Why: ": it has " + strconv.Itoa(len(opcode)) + " bytes"}
 	}
 	why, fits := "", false // fits: the modifiers of some form do
-	for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
-		for _, f := range isa.ByOp[opcode[:end]] {
-			m, rest, ok := parseMods(f, opcode[end:])
-			if !ok {
-				if why == "" {
-					why = "modifier " + strconv.Quote(rest) + " does not fit " + f.Op
+	for _, read := range []func(*isa.Form, string) (isa.Mods, string, bool){parseMods, looseMods} {
+		for end := len(opcode); end > 0; end = strings.LastIndexByte(opcode[:end], '.') {
+			for _, f := range isa.ByOp[opcode[:end]] {
+				m, rest, ok := read(f, opcode[end:])
+				if !ok {
+					if why == "" {
+						why = "modifier " + strconv.Quote(rest) + " does not fit " + f.Op
+					}
+					continue
 				}
-				continue
-			}
-			bad := argsFit(p.e, f, m, in.Args)
-			if bad == "" {
-				bad = sinksFit(f, in.Args)
-			}
-			if bad != "" {
-				if !fits {
-					why, fits = bad, true
+				bad := argsFit(p.e, f, m, in.Args)
+				if bad == "" {
+					bad = sinksFit(f, in.Args)
 				}
-				continue
+				if bad != "" {
+					if !fits {
+						why, fits = bad, true
+					}
+					continue
+				}
+				in.Form, in.Mods = f, m
+				return nil
 			}
-			in.Form, in.Mods = f, m
-			return nil
 		}
 	}
 	if why != "" {
@@ -140,6 +142,28 @@ func parseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
 		}
 	}
 	return m, text, text == ""
+}
+
+// looseMods is parseMods where modifiers that may be absent stand anywhere, as the
+// assembler takes them: CUTLASS writes .satfinite last.
+func looseMods(f *isa.Form, text string) (m isa.Mods, rest string, ok bool) {
+	var loose isa.Mods
+	for i := range f.Mods {
+		for j, alt := range f.Mods[i].Alts {
+			before, after, found := strings.Cut(text+".", alt+".")
+			if found && f.Mods[i].Opt && loose[i] == 0 {
+				loose[i], text = uint8(j+1), before+strings.TrimSuffix("."+after, ".")
+			}
+		}
+	}
+	m, rest, ok = parseMods(f, text)
+	for i, n := range loose {
+		if n != 0 && m[i] != 0 { // it stands twice
+			return m, f.Mods[i].Alts[n-1], false
+		}
+		m[i] |= n
+	}
+	return m, rest, ok
 }
 
 func (p *parser) operand(depth int) (Operand, error) {
