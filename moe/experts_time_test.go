@@ -15,8 +15,10 @@ import (
 	"sonicmoe/moe/trial"
 )
 
-// What each kind of expert takes, beside SwiGLU with the same sizes, in turns.
-// It runs where SONICMOE_ROWS is "kinds"; SONICMOE_KINDS may name some of them.
+// What each kind of expert takes, beside SwiGLU with the same sizes and that once
+// more, which tells how far to believe it: rested, and under load that holds the chip
+// at 700 W. It runs where SONICMOE_ROWS is "kinds"; SONICMOE_KINDS may name some of
+// them, each of which takes three minutes.
 func TestKindsTime(t *testing.T) {
 	if os.Getenv("SONICMOE_ROWS") != "kinds" {
 		t.Skip("SONICMOE_ROWS=kinds times the kinds of experts on a GPU")
@@ -30,7 +32,7 @@ func TestKindsTime(t *testing.T) {
 		{"DeepSeek-V2-Lite", 32768, moe.Config{Hidden: 2048, Intermediate: 1408, NumExperts: 64, TopK: 6, TokensHint: 32768}},
 		{"gpt-oss-20b", 16384, moe.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, TokensHint: 16384}},
 	} {
-		plain := newTimedTrial(t, row.config, row.tokens)
+		plain, again := newTimedTrial(t, row.config, row.tokens), newTimedTrial(t, row.config, row.tokens)
 		for _, kind := range []struct {
 			name   string
 			change func(c *moe.Config)
@@ -56,28 +58,26 @@ func TestKindsTime(t *testing.T) {
 			kind.change(&changed)
 			with := newTimedTrial(t, changed, row.tokens)
 			for i, pass := range []string{"forward", "backward"} {
-				// In turns, for the clock changes by more than kinds differ.
-				const turns = 5
-				var before, after, more []float64
-				for turn := range turns {
-					before = append(before, medianTime(t, plain, passesOf(plain)[i]))
-					after = append(after, medianTime(t, with, passesOf(with)[i]))
-					more = append(more, 100*after[turn]/before[turn]-100)
+				passes := []timedPass{{plain, passesOf(plain)[i]}, {again, passesOf(again)[i]}, {with, passesOf(with)[i]}}
+				for _, pause := range []time.Duration{rest, 0} {
+					times := inTurns(t, 150, pause, passes)
+					t.Logf("%s %-16s %-8s pauses of %v: %.3f ms beside %.3f: %v; %+.1f %% the work; the same layer once more: %v", row.name, kind.name, pass, pause, middle(times[2]), middle(times[0]), moreThan(times[0], times[2]),
+						100*float64(changed.Hidden*changed.Intermediate)/float64(row.config.Hidden*row.config.Intermediate)-100, moreThan(times[0], times[1]))
 				}
-				for _, list := range [][]float64{before, after, more} {
-					slices.Sort(list)
-				}
-				t.Logf("%s %-16s %-8s %.3f ms beside %.3f: %+.1f %% (%+.1f to %+.1f); %+.1f %% the work", row.name, kind.name, pass, after[turns/2], before[turns/2], more[turns/2], more[0], more[turns-1],
-					100*float64(changed.Hidden*changed.Intermediate)/float64(row.config.Hidden*row.config.Intermediate)-100)
-				beside := kernelTimes(t, plain, passesOf(plain)[i])
-				kernels := kernelTimes(t, with, passesOf(with)[i])
-				for _, kernel := range slices.Sorted(maps.Keys(kernels)) {
-					t.Logf("  %-20s %.4f beside %.4f", kernel, kernels[kernel], beside[kernel])
+				kernels := kernelsInTurns(t, 25, passes)
+				for _, kernel := range slices.Sorted(maps.Keys(kernels[2])) {
+					if kernels[0][kernel] == nil {
+						t.Logf("  %-20s %.4f", kernel, middle(kernels[2][kernel]))
+						continue
+					}
+					t.Logf("  %-20s %.4f beside %.4f: %v; once more: %v", kernel, middle(kernels[2][kernel]), middle(kernels[0][kernel]),
+						moreThan(kernels[0][kernel], kernels[2][kernel]), moreThan(kernels[0][kernel], kernels[1][kernel]))
 				}
 			}
 			require.NoError(t, with.Close())
 		}
 		require.NoError(t, plain.Close())
+		require.NoError(t, again.Close())
 	}
 }
 
@@ -94,13 +94,6 @@ func passesOf(tr *trial.Trial) [2]func() error {
 		func() error { return tr.Call().Forward(tr.Stream(), tr.Args) },
 		func() error { return tr.Call().Backward(tr.Stream(), tr.Back) },
 	}
-}
-
-// medianTime is a pass's, in milliseconds, after enough load for the clock to settle.
-func medianTime(t *testing.T, tr *trial.Trial, pass func() error) float64 {
-	m, err := trial.Measure(testContext(t), testDevice(t), tr.Stream(), 300*time.Millisecond, 16, pass)
-	require.NoError(t, err)
-	return float64(m.Median) / 1e6
 }
 
 // What rounding to whole tiles costs and gains beside plain top-K, in turns, and

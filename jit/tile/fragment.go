@@ -148,17 +148,19 @@ func (w WarpStaging) ClearFrom(slot ptx.Shared, lane, row ptx.U32) {
 // ColumnSums sums the columns of what Store wrote over the 16 rows: lane l gets the
 // sum of column 8(l%4) + l/4. Columns are lines of A of a product with ones.
 func (w WarpStaging) ColumnSums(of Element, slot ptx.Shared, lane ptx.U32) ptx.F32 {
-	ones, sum := ptx.Materialize(w.k, of.Ones()), ptx.Float(0)
-	w.eachHalf(slot, func(i int, at ptx.Shared) {
-		words := w.k.LdmatrixTrans(at, 4)
+	// The second eight lanes have the next eight columns' first rows, where Load's
+	// have the next rows: words are then A's without a move.
+	offset := SwizzledNarrow(lane.AndI(7).Add(lane.ShrI(4).ShlI(3)), lane.ShrI(3).AndI(1))
+	ones := ptx.Materialize(w.k, of.Ones())
+	var sums []ptx.F32
+	for i := range 2 {
 		acc := w.k.Accumulators(WarpSums)
 		for _, v := range acc {
 			ptx.VarOf(v).Set(ptx.Float(0))
 		}
-		of.Mma(w.k, acc, []ptx.U32{words[0], words[2], words[1], words[3]}, []ptx.U32{ones, ones})
-		for block, v := range []ptx.F32{acc[0], acc[2]} {
-			sum = ptx.Select(lane.AndI(3).EqI(2*i+block), v, sum)
-		}
-	})
-	return sum
+		of.Mma(w.k, acc, w.k.LdmatrixTrans(slot.Plus(offset.XorI(32*i)), 4), []ptx.U32{ones, ones})
+		sums = append(sums, acc[0], acc[2])
+	}
+	odd := lane.AndI(1).NeI(0)
+	return ptx.Select(lane.AndI(2).NeI(0), ptx.Select(odd, sums[3], sums[2]), ptx.Select(odd, sums[1], sums[0]))
 }

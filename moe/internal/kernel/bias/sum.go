@@ -28,8 +28,8 @@ const (
 	ofCTA    = 32
 	// strides is how many threads have the same numbers.
 	strides = sumThreads * ofThread / ofCTA
-	// inFlight are the sums whose loads a thread starts together.
-	inFlight = 4
+	// inFlight are the sums whose loads a thread starts together: those of 2,048 rows.
+	inFlight = 8
 )
 
 // SumArgs are the arguments of [Sum].
@@ -107,29 +107,23 @@ func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column
 		at[0] = column.Add(ptx.Select(column.GeI(s.Intermediate), ptx.Uint(row.Width-s.Intermediate), ptx.Uint(0)))
 	}
 	sums := ptx.NewVars(k, ofThread, ptx.Float(0))
-	add := func(of ptx.U32, n int) {
+	last := end.SubI(1)
+	k.For(first, end, ptx.Uint(inFlight*strides), func(of ptx.U32) {
 		var values [][]ptx.F32
-		for i := range n {
+		for i := range inFlight {
+			row := from.Index(of.AddI(i*strides).Min(last), 4*row.Elements())
 			for _, c := range at {
-				values = append(values, ptx.LdGlobalVec[ptx.F32](from.Index(of.AddI(i*strides), 4*row.Elements()).Index(c, 4), count))
+				values = append(values, ptx.LdGlobalVec[ptx.F32](row.Index(c, 4), count))
 			}
 		}
 		for i, list := range values {
+			there := of.AddI(i / len(at) * strides).Lt(end)
 			for j, v := range list {
 				sum := sums[j*len(at)+i%len(at)]
-				sum.Set(sum.Get().Add(v))
+				sum.Set(sum.Get().Add(ptx.Select(there, v, ptx.Float(0))))
 			}
 		}
-	}
-	const together = inFlight * strides
-	// As long as the last of those loaded together is there.
-	next := ptx.NewVar(k, first)
-	k.Loop(func() {
-		k.BreakIf(next.Get().AddI(together - strides).Ge(end))
-		add(next.Get(), inFlight)
-		next.Set(next.Get().AddI(together))
 	})
-	k.For(next.Get(), end, ptx.Uint(strides), func(of ptx.U32) { add(of, 1) })
 	list := make([]ptx.F32, ofThread)
 	for i, sum := range sums {
 		list[i] = sum.Get()

@@ -184,8 +184,9 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	k := e.k
 	slot := e.slot(part)
 	e.sync()
+	var sums []ptx.F32
 	if e.bias {
-		e.sumColumns(part, slot)
+		sums = e.sumColumns(slot)
 	}
 	dh := e.dh.Index(e.row, e.width*tile.ElementBytes)
 	for i, half := range slot {
@@ -199,6 +200,9 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	e.staging.Store(slot[0], weighted)
 	e.sync()
 	e.copyRows(part, slot[0], e.a.Index(e.row, e.aWidth*tile.ElementBytes), e.aWidth, e.neuron, e.aWidth)
+	if e.bias { // behind the copies, which would wait for the sums
+		e.storeSums(part, sums)
+	}
 	// What the warp has read and written comes before what TMA brings next: here,
 	// or in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
@@ -208,9 +212,9 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	}
 }
 
-// sumColumns stores the sums of a part's dH over the warp's rows, which lie as dH
-// does.
-func (e *dhTile) sumColumns(part int, slot []ptx.Shared) {
+// sumColumns sums a part's dH over the warp's rows, which lie as dH does: a lane has
+// a column of each half.
+func (e *dhTile) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 	// What comes of rows past the expert's end is not its own, nor a number always.
 	e.k.If(e.rows.LtI(dhRows), func() {
 		for _, half := range slot {
@@ -218,18 +222,25 @@ func (e *dhTile) sumColumns(part int, slot []ptx.Shared) {
 		}
 		e.sync()
 	})
-	columnOf, apart := e.neuron, e.aWidth
-	if e.inPairs {
-		columnOf, apart = e.pairColumn, dhPart
+	for _, half := range slot {
+		sums = append(sums, e.staging.ColumnSums(e.element, half, e.lane))
 	}
-	column := columnOf(part).Add(e.lane.AndI(3).ShlI(3)).Add(e.lane.ShrI(2))
-	to := e.columns.Index(ColumnSumsOf(e.row, e.t.Expert), 4*e.width).Index(column, 4)
-	for i, half := range slot {
+	return sums
+}
+
+// storeSums stores what sumColumns gives.
+func (e *dhTile) storeSums(part int, sums []ptx.F32) {
+	columnOf, apart, ofPart := e.neuron, e.aWidth, dhPart
+	if e.inPairs {
+		columnOf, apart, ofPart = e.pairColumn, dhPart, 2*dhPart
+	}
+	column := columnOf(0).Add(e.lane.AndI(3).ShlI(3)).Add(e.lane.ShrI(2))
+	to := e.columns.Index(ColumnSumsOf(e.row, e.t.Expert), 4*e.width).Index(column, 4).At(4 * part * ofPart)
+	for i, sum := range sums {
 		end := e.aWidth
 		if e.inPairs {
 			end = e.width - i*dhPart
 		}
-		sum := e.staging.ColumnSums(e.element, half, e.lane)
 		e.k.Guarded(e.inside(part, columnOf, end), func() { ptx.StGlobal(to.At(4*i*apart), sum) })
 	}
 }
