@@ -1,6 +1,8 @@
 package moe
 
 import (
+	"math"
+
 	"sonicmoe/driver"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
@@ -8,15 +10,8 @@ import (
 	"sonicmoe/moe/internal/route"
 )
 
-// Tokens are few up to so many rows an expert. Measured on an H200, the kernels
-// of package decode lead by 5 to 15 % at 32 rows, by 4 to 19 at 64 and by 6 to 13
-// at 96; at 112 some experts have more than their widest product's 128.
-// Few tokens are no fewer than 64, one block of them, and no more than were
-// measured.
-const (
-	fewRows  = 96
-	leastFew = 64
-)
+// leastFew tokens, one block of them, are always few.
+const leastFew = 64
 
 // WithDecode has forward passes over up to so many tokens take the kernels made
 // for few tokens, whose time is that of reading the weights; 0 means none do.
@@ -27,11 +22,17 @@ const (
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.
+// Measured on an H200, the kernels of package decode lead by 5 to 15 % at 32 rows an
+// expert, by 4 to 19 at 64, and then by less, until products take longer than reading
+// the weights or an expert has more rows than their widest product's 128. The more
+// experts there are, the further the largest of them is from the mean: both kinds were
+// level at 118 rows an expert with 8 experts, at 98 to 104 with 32, and at 88 with 128.
 func (o options) decodeUpTo(c Config) int {
 	if o.decode != nil {
 		return *o.decode
 	}
-	return min(max(leastFew, fewRows*c.NumExperts/c.TopK), decode.MostTokens)
+	rows := 138 - 7.5*math.Log2(max(8, float64(c.NumExperts)))
+	return min(max(leastFew, int(rows*float64(c.NumExperts)/float64(c.TopK))), decode.MostTokens(c))
 }
 
 // decodes reports whether a pass takes the kernels for few tokens.

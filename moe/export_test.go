@@ -110,3 +110,6 @@ func (l *Layer) BackwardPieces(tokens int) map[string]int64 {
 	}
 	return pieces
 }
+
+// FewTokens is how many tokens a layer with no option takes the kernels for few for.
+func FewTokens(c Config) int { return options{}.decodeUpTo(c) }

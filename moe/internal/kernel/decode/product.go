@@ -57,8 +57,10 @@ const (
 	copyRows = 32 / gemm.LanesOfRow
 )
 
-// MostTokens are the tokens of a pass up to which these kernels were measured.
-const MostTokens = 512
+// MostTokens is the number of tokens of a pass up to which these kernels were measured:
+// 2048, and no more than 16384 for all experts, beyond which reading and writing tokens'
+// rows takes as long as reading weights.
+func MostTokens(c spec.Config) int { return min(2048, 16384/c.TopK) }
 
 // WideFrom is the tokens of a pass from which CTAs are better wide: 48 an expert, on
 // average, measured on an H200. 0 means that they never are.
@@ -69,7 +71,7 @@ func WideFrom(c spec.Config) int {
 		return 0
 	case (Up{Config: c}).parts() > 1: // whose sums don't fit in the registers
 		return 0
-	case rows*c.NumExperts > MostTokens*c.TopK:
+	case rows*c.NumExperts > MostTokens(c)*c.TopK:
 		return 0
 	}
 	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
