@@ -30,14 +30,11 @@ type Findings struct {
 // Error is one paragraph for each finding.
 func (f *Findings) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d findings in %d runs", len(f.List), f.Runs)
-	if len(f.List) == 1 {
-		b.Reset()
-		fmt.Fprintf(&b, "1 finding in %d runs", f.Runs)
-	}
+	runs := numbered(f.Runs, "run")
+	b.WriteString(numbered(len(f.List), "finding") + " in " + runs)
 	for i := range f.List {
 		x := &f.List[i]
-		fmt.Fprintf(&b, "\n%v (%d of %d runs, first with timing %v", x.Fault, x.Runs, f.Runs, x.Timing)
+		fmt.Fprintf(&b, "\n%v (%d of %s, first with timing %v", x.Fault, x.Runs, runs, x.Timing)
 		switch x.Timing {
 		case Random:
 			fmt.Fprintf(&b, ", seed %d", x.Seed)
@@ -50,6 +47,14 @@ func (f *Findings) Error() string {
 		fmt.Fprintf(&b, "\n%v", f.Exploration)
 	}
 	return b.String()
+}
+
+// numbered is so many things.
+func numbered(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // Unwrap gives the faults.

@@ -26,7 +26,7 @@ func (e Exploration) String() string {
 	s := fmt.Sprintf("%d orders run, %d of them different: ", e.Orders, e.Different)
 	switch {
 	case e.All && e.Different == 1:
-		return "all that can differ is run: there is one order"
+		return "one order run, which is all there is"
 	case e.All:
 		return s + "there is no other"
 	}

@@ -224,7 +224,11 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		close(g.helpers)
 		helping.Wait()
 	}
-	return g.end(ctx)
+	err = g.end(ctx)
+	if l.Report != nil {
+		errors.As(err, &l.Report.Fault)
+	}
+	return err
 }
 
 // end gives back what the launch took and says how it ended.

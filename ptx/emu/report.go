@@ -24,6 +24,8 @@ type Report struct {
 	TouchedRead, TouchedWritten uint64
 	// Timeline is that of the grid's first CTA.
 	Timeline Timeline
+	// Fault ended the launch, which is counted up to there; nil for none.
+	Fault *Fault
 }
 
 // Counts are what one instruction of the kernel did in a launch.
@@ -185,6 +187,9 @@ const mostLines = 12
 func (r *Report) Write(w io.Writer, parts ...Part) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernel %s, as counted: these are no times\n", r.Kernel)
+	if r.Fault != nil {
+		fmt.Fprintf(&b, "It did not end: what is counted is up to its fault, %v, in line %d\n", r.Fault.Kind, r.Fault.Line)
+	}
 	for _, p := range parts {
 		write := map[Part]func(*strings.Builder){"bytes": r.bytes, "conflicts": r.conflicts, "sectors": r.sectors, "mix": r.mix, "timeline": r.Timeline.write}[p]
 		if write == nil {
@@ -290,7 +295,7 @@ func (r *Report) mix(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s: %d, of %.1f lanes each:", name, total.warps, float64(total.lanes)/float64(total.warps))
 		sorted := slices.SortedFunc(maps.Keys(ops), func(x, y string) int { return cmp.Or(cmp.Compare(ops[y], ops[x]), cmp.Compare(x, y)) })
 		for i, op := range sorted {
-			if i == mostLines {
+			if i == mostLines && i < len(sorted)-1 {
 				fmt.Fprintf(b, ", %d others", len(sorted)-i)
 				break
 			}

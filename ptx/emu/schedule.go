@@ -144,7 +144,7 @@ func (s *schedule) run() {
 		if s.next() {
 			continue
 		}
-		if s.g.fault == nil && s.wrong == nil && !s.allEnded() {
+		if s.g.fault == nil && s.wrong == nil && !s.g.stop.Load() && !s.allEnded() {
 			s.stuck()
 		}
 		break
