@@ -14,6 +14,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
@@ -87,6 +88,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	}
 	dev, err := emulated.New(emulated.Options{Target: target, Races: true, StrictProxy: true, Launching: o.launching})
 	require.NoError(t, err)
+	defer jit.Forget(dev)
 	layer, err := moe.New(context.Background(), dev, c, opts...)
 	require.NoError(t, err)
 	p := passes{t, dev, layer, moe.NewArena(dev)}
