@@ -79,7 +79,7 @@ func panels(plans []plan) ([]*plot.Plot, error) {
 			return 0
 		}
 	}
-	saved, err := panel("Saved for backward", "kB a token", plans, true,
+	saved, err := panel("Saved for backward", "kB a token, without shared experts", plans, true,
 		series{"SonicMoE's method", method("SonicMoE")}, series{"ScatterMoE's", method("ScatterMoE")})
 	if err != nil {
 		return nil, err

@@ -28,8 +28,9 @@ const (
 	ofCTA    = 32
 	// strides is how many threads have the same numbers.
 	strides = sumThreads * ofThread / ofCTA
-	// inFlight are the sums whose loads a thread starts together: those of 2,048 rows.
-	inFlight = 8
+	// inFlight are the sums whose loads a thread starts together: all of an expert's
+	// 2,048 rows, and some more.
+	inFlight = 10
 )
 
 // SumArgs are the arguments of [Sum].
