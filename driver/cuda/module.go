@@ -100,6 +100,7 @@ const (
 	funcPTXVersion      = 5
 	funcBinaryVersion   = 6
 	funcMaxDynamic      = 8
+	funcCarveout        = 9
 	funcBigClusters     = 14
 	portableClusterCTAs = 8
 )
@@ -137,6 +138,11 @@ func (f *function) AllowSharedBytes(bytes int) error {
 		return invalid("AllowSharedBytes", "bytes is %d for function %q, must be 0 to %d on %s", bytes, f.name, limit, f.dev.target.Name)
 	}
 	err := f.dev.doNumbers(symFuncSetAttribute, f.raw, funcMaxDynamic, uintptr(bytes))
+	if err == nil {
+		// An SM changes how much of its memory is shared only while it has no CTAs: with
+		// all of it for every kernel, one need not have ended for the next to begin.
+		err = f.dev.doNumbers(symFuncSetAttribute, f.raw, funcCarveout, 100)
+	}
 	return withText(err, "%d dynamic shared bytes for function %q (%s has %d for a CTA, static ones included)",
 		bytes, f.name, f.dev.target.Name, limit)
 }

@@ -47,7 +47,7 @@ type FewLogitsArgs struct {
 	Bias driver.DevicePtr
 	// Logits [T, E] are written, those of a lone token [chains, E] f32, without biases.
 	Logits driver.DevicePtr
-	// Chosen [K] u32 become 0 with a lone token.
+	// Chosen [K+1] u32 become 0 with a lone token.
 	Chosen driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -146,7 +146,7 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 	if r.Lone {
-		k.If(k.CtaidX().EqI(0).And(e.tid.LtI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
+		k.If(k.CtaidX().EqI(0).And(e.tid.LeI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
 	}
 	pipeline.Run(k.Kernel, e.tid.ShrI(5),
 		pipeline.Role{Name: "math", First: 0, Count: e.chains, Body: e.math},

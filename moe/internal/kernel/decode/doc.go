@@ -14,8 +14,9 @@
 // that all SMs read all of the time. Its experts' rows are shared out evenly, eight
 // at a time, one CTA an SM; LoneUp chooses the experts in every CTA, while another
 // kernel would have to start and end for it, and in LoneDown a CTA has the same
-// rows of all experts, and sums them. They multiply by mma.sync, whose steps wait
-// half as long for each other as wgmma's.
+// rows of all experts, and sums them. Where experts are small CTAs of both lie side
+// by side on an SM, and the memory reads W2 as soon as it has read W1. They multiply
+// by mma.sync, whose steps wait half as long for each other as wgmma's.
 //
 // Sums run over the same steps of 16 in the same order as in the kernels of
 // many tokens, and give the same bits.

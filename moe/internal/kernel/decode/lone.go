@@ -27,10 +27,37 @@ const (
 	octetBytes = depth * octetRows * tile.RowBytes
 	// mostOctets is how many a stage has where a granule is not more.
 	mostOctets = 16
-	// loneBytes is the shared memory of a CTA's ring. CTAs of both products that
-	// fit on an SM side by side, with half of it each, were 4 % slower.
-	loneBytes = 160 << 10
 )
+
+// loneRings are the shared memory of both products' rings.
+type loneRings struct{ up, down int }
+
+// A CTA of the one product leaves its SM to one of the other, or they lie there side
+// by side: then the down-projection has begun while the up-projection is under way,
+// and its first weights come right behind the last of that one's, whose loads have
+// less room. Both and what else the CTAs have must fit on an SM.
+var (
+	inTurn     = loneRings{160 << 10, 160 << 10}
+	sideBySide = loneRings{90 << 10, 137 << 10}
+)
+
+// mostBeside is an SM's share of the down-projection up to which CTAs lie side by side.
+// There the time between the products counts for more than the room: measured with
+// shares of 160 and 192 KB, which gain, 528 KB and more, which lose.
+const mostBeside = 224 << 10
+
+// isBeside reports whether CTAs of both products lie side by side.
+func isBeside(c spec.Config) bool {
+	rows := ceil(c.Hidden/octetRows, driver.H200().SMs) * octetRows
+	return rows*c.TopK*tile.Tiles(c.Intermediate)*tile.RowBytes <= mostBeside
+}
+
+func ringsOf(c spec.Config) loneRings {
+	if isBeside(c) {
+		return sideBySide
+	}
+	return inTurn
+}
 
 // lone is a lone token's product that is being emitted.
 type lone struct {
@@ -50,7 +77,7 @@ type lone struct {
 	first, end             ptx.U32 // the CTA's granules
 }
 
-func newLone(k *ptx.Kernel, c spec.Config, granules, octets, width, columns int) *lone {
+func newLone(k *ptx.Kernel, c spec.Config, granules, octets, width, columns, ringBytes int) *lone {
 	thread := k.TidX()
 	p := &lone{Config: c, k: k, thread: thread, warp: thread.ShrI(5), lane: thread.AndI(31), cta: pipeline.NewCTA(k),
 		granules: granules, octets: octets, width: width, kTiles: tile.Tiles(width), columns: columns}
@@ -58,7 +85,7 @@ func newLone(k *ptx.Kernel, c spec.Config, granules, octets, width, columns int)
 	share := ceil(granules, driver.H200().SMs)
 	p.most = ceil(share, ceil(share, max(1, mostOctets/octets)))
 	bytes := p.weightsBytes() + p.tokenBytes()
-	p.ring = p.cta.Ring("ab", loneBytes/bytes, bytes, 2, loneMathWarps)
+	p.ring = p.cta.Ring("ab", max(2, ringBytes/bytes), bytes, 2, loneMathWarps)
 	p.ids = p.cta.Shared("ids", 4*c.TopK, 4)
 	return p
 }
@@ -156,8 +183,9 @@ type loneLoads struct {
 	pieces int
 	piece  func(granule, number ptx.U32) loadPiece
 	token  ptx.TensorMap
-	// before, unless nil, is what the token's warp runs first.
-	before func()
+	// before, unless nil, is what the token's warp runs first, first and last what
+	// the weights' warp does before its first loads and behind its last.
+	before, first, last func()
 }
 
 // loneSums is what a pass's sums, of n granules from first on, start from, and
@@ -174,7 +202,7 @@ func (p *lone) run(l loneLoads, sums loneSums) {
 	pipeline.Run(k, p.thread.ShrI(7),
 		pipeline.Role{Name: "math", First: 0, Count: 1, Body: func() { p.math(sums) }},
 		pipeline.Role{Name: "load", First: 1, Count: 1, Body: func() {
-			k.IfElse(p.warp.EqI(loneMathWarps), func() { p.loadWeights(l.pieces, l.piece) }, func() {
+			k.IfElse(p.warp.EqI(loneMathWarps), func() { p.loadWeights(l) }, func() {
 				if l.before != nil {
 					l.before()
 				}
@@ -184,13 +212,16 @@ func (p *lone) run(l loneLoads, sums loneSums) {
 	)
 }
 
-func (p *lone) loadWeights(pieces int, piece func(granule, number ptx.U32) loadPiece) {
+func (p *lone) loadWeights(l loneLoads) {
 	k, ring := p.k, p.ring.Producer()
+	if l.first != nil {
+		l.first()
+	}
 	p.each(func(first, n ptx.U32) {
-		mine := p.lane.Lt(n.MulI(pieces))
+		mine := p.lane.Lt(n.MulI(l.pieces))
 		// Lanes without a piece look at the first one's.
 		lane := ptx.Select(mine, p.lane, ptx.Uint(0))
-		load, to := piece(first.Add(lane.DivI(pieces)), lane.RemI(pieces)), lane.MulI(p.octets/pieces*octetBytes)
+		load, to := l.piece(first.Add(lane.DivI(l.pieces)), lane.RemI(l.pieces)), lane.MulI(p.octets/l.pieces*octetBytes)
 		p.eachStage(func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.If(p.lane.EqI(0), func() { k.MbarrierArriveExpectTx(s.Full, n.MulI(p.octets*octetBytes)) })
@@ -199,6 +230,9 @@ func (p *lone) loadWeights(pieces int, piece func(granule, number ptx.U32) loadP
 			ring.Advance()
 		})
 	})
+	if l.last != nil {
+		l.last()
+	}
 }
 
 func (p *lone) loadToken(token ptx.TensorMap) {

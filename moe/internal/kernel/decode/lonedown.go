@@ -17,13 +17,15 @@ import (
 // O = Σ_k score[k]·(W2[k]·A[k] + b2[k]), each expert's rounded, in slot order. A
 // granule is the same 8 rows of every expert, so that a CTA has all that is
 // summed. It is told of the experts as soon as they are chosen: its first weights
-// are on their way before the up-projection has ended.
+// are on their way before the up-projection has ended, but, where CTAs of both lie side
+// by side, behind that one's.
 type LoneDown struct{ spec.Config }
 
 // LoneDownArgs are the arguments of [LoneDown]. Tensors without another type are
 // of the layer's.
 type LoneDownArgs struct {
-	// Chosen [K] u32 are the slots' experts and 1, or 0 before they are chosen.
+	// Chosen [K+1] u32 are the slots' experts and 1, or 0 before they are chosen, and
+	// the number of LoneUp's CTAs whose last weights are on their way.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 are theirs.
 	Scores driver.DevicePtr
@@ -45,7 +47,7 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 	k := jit.NewBuilder[LoneDownArgs]("moe_lone_down", loneThreads, 1)
 	granules := d.Hidden / octetRows
 	k.SetGrid(func(_ *LoneDownArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
-	p := newLone(k.Kernel, d.Config, granules, d.TopK, d.Intermediate, (d.TopK+7)/8*8)
+	p := newLone(k.Kernel, d.Config, granules, d.TopK, d.Intermediate, (d.TopK+7)/8*8, ringsOf(d.Config).down)
 	m := weights.W2(d.Config)
 	chosen, scores := k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Scores)
 	a := k.Map(&k.Args.A, func(g *LoneDownArgs) driver.TensorMap { return p.tokenMap(g.A, d.TopK, weights.A(d.Config).Elements()) })
@@ -69,10 +71,14 @@ func (d LoneDown) Build() (*jit.Kernel[LoneDownArgs], error) {
 		expert, row := p.expert(slot), granule.MulI(octetRows)
 		return func(to, full ptx.Shared, kt ptx.U32) { p.loadOctet(m, w2, to, full, row, kt, expert) }
 	}
-	p.run(loneLoads{pieces: d.TopK, piece: piece, token: a, before: func() {
+	loads := loneLoads{pieces: d.TopK, piece: piece, token: a, before: func() {
 		k.GridDepWait()
 		k.GridDepLaunch()
-	}}, loneSums{s.start, s.store, func() {
+	}}
+	if isBeside(d.Config) {
+		loads.first = func() { s.follow(chosen.At(4 * d.TopK)) }
+	}
+	p.run(loads, loneSums{s.start, s.store, func() {
 		k.GridDepWait()
 		s.loadScores(scores)
 	}})
@@ -103,6 +109,18 @@ func (s loneSum) receive(chosen ptx.Global) {
 		ptx.StShared(s.ids.Plus(s.thread.ShlI(2)), id.Get().SubI(1))
 	})
 	k.BarSync(ptx.Uint(0))
+}
+
+// follow has a warp wait until half of the up-projection's CTAs have their last weights
+// on their way. Weights that come before those only keep them waiting.
+func (s loneSum) follow(under ptx.Global) {
+	k := s.k
+	// No more than the CTAs that there are of either product.
+	half := k.NctaidX().MinI(LoneUp{Config: s.Config}.granules()).AddI(1).ShrI(1)
+	k.If(s.lane.EqI(0), func() {
+		k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(under).Ge(half)) })
+	})
+	k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
 // loadScores brings the scores to shared memory. A warp that multiplies does, while it

@@ -27,7 +27,9 @@ type LoneUp struct {
 type LoneUpArgs struct {
 	// Sums are the router's, as [route.Lone] takes them, RouterBias its biases.
 	Sums, RouterBias driver.DevicePtr
-	// Chosen [K] u32, which were 0, become 1 more than the slots' experts.
+	// Chosen [K+1] u32 were 0: the first K become 1 more than the slots' experts, the
+	// last the number of CTAs whose last weights are on their way, where LoneDown's
+	// lie beside them.
 	Chosen driver.DevicePtr
 	// Scores [1, K] f32 and ExpertIDs [1, K] i32 are written, best first, Logits
 	// [1, E], in the layer's format, unless 0.
@@ -52,6 +54,9 @@ func (u LoneUp) parts() int { return weights.W1(u.Config).Part.Extent }
 // ofExpert is the granules of an expert.
 func (u LoneUp) ofExpert() int { return u.Intermediate / octetRows }
 
+// granules is all that there are.
+func (u LoneUp) granules() int { return u.TopK * u.ofExpert() }
+
 // Build emits the kernel.
 func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	name := "moe_lone_up"
@@ -59,9 +64,9 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 		name = "moe_lone_up_inference"
 	}
 	k := jit.NewBuilder[LoneUpArgs](name, loneThreads, 1)
-	granules := u.TopK * u.ofExpert()
+	granules := u.granules()
 	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
-	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden, 8)
+	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden, 8, ringsOf(u.Config).up)
 	c := loneChoice{lone: p, sums: k.Ptr(&k.Args.Sums), chosen: k.Ptr(&k.Args.Chosen), scores: k.Ptr(&k.Args.Scores), ids: k.Ptr(&k.Args.ExpertIDs), logits: k.Ptr(&k.Args.Logits)}
 	if u.RouterBias {
 		c.bias = k.Ptr(&k.Args.RouterBias)
@@ -93,7 +98,13 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 			}
 		}
 	}
-	p.run(loneLoads{pieces: 1, piece: piece, token: x}, loneSums{
+	loads := loneLoads{pieces: 1, piece: piece, token: x}
+	if isBeside(u.Config) {
+		loads.last = func() {
+			k.If(p.lane.EqI(0), func() { k.RedGlobalAdd(c.chosen.At(4*u.TopK), ptx.Uint(1)) })
+		}
+	}
+	p.run(loads, loneSums{
 		start: func(first, n ptx.U32, acc [][]ptx.F32) { u.start(p, first, n, acc, b1) },
 		store: func(first, n ptx.U32, acc [][]ptx.F32) { u.store(p, first, n, acc, a, h) },
 	})
@@ -106,12 +117,13 @@ type loneChoice struct {
 	sums, bias, chosen, scores, ids, logits ptx.Global
 }
 
-// choose has the first warp of every CTA choose. The first CTA's then scores, and
-// writes what is chosen, while its other warps go on.
+// choose has the first warp of every CTA choose. The last CTA's, whose share is no
+// larger than another's, then scores, and writes what is chosen, while its other warps
+// go on.
 func (c loneChoice) choose() {
 	k := c.k
-	first := k.CtaidX().EqI(0)
-	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Logits: ptx.GlobalAt(ptx.Select(first, c.logits.Addr(), ptx.Long(0)))}
+	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
+	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(c.warp.EqI(0), func() {
 		of.Choose(k, c.lane, func(experts []ptx.U32) {
@@ -121,8 +133,9 @@ func (c loneChoice) choose() {
 				}
 			})
 			meet()
-		}, first, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
-			ptx.StGlobalRelease(c.chosen.Index(slot, 4), id.AddI(1))
+		}, scores, func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+			// Nothing but the word itself is told: a release would wait for other stores.
+			k.RedGlobalAdd(c.chosen.Index(slot, 4), id.AddI(1))
 			ptx.StGlobal(c.scores.Index(slot, 4), score)
 			ptx.StGlobal(c.ids.Index(slot, 4), id)
 		})
