@@ -28,6 +28,8 @@ type decoder struct {
 	linked linked
 	tables map[string][]int32   // of .branchtargets, by their labels
 	frames map[string]*function // whose variables are
+	// operands is what room gives of.
+	operands []operand
 }
 
 func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
@@ -68,7 +70,6 @@ func decodeKernel(module *Module, e *ptx.Entry) (*Kernel, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", e.Body[i].Line, err)
 		}
-		d.k.code = append(d.k.code, in)
 		switch in.form.ID {
 		case isa.TMAStore, isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster, isa.BulkStore:
 			d.k.asyncShared = true
@@ -145,14 +146,19 @@ func (d *decoder) const64(v uint64) int32 {
 	return s
 }
 
-func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
+// inst appends an instruction to the code, which has the room: it is half a KiB,
+// too much to be copied there.
+func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (*inst, error) {
 	f := src.Form
 	h := &forms[f.ID]
 	if h.exec == nil {
-		return inst{}, fmt.Errorf("%s is not emulated", f.Op)
+		return nil, fmt.Errorf("%s is not emulated", f.Op)
 	}
 	var err error
-	in := inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, number: len(d.k.code), line: src.Line}
+	number := len(d.k.code)
+	d.k.code = append(d.k.code, inst{form: f, mods: src.Mods, exec: h.exec, guard: -1, number: number, line: src.Line})
+	in := &d.k.code[number]
+	in.args = d.room(len(src.Args))
 	in.aligned = f.NeedsWarp(src.Mods)
 	if src.Guard > 0 {
 		in.guard, in.guardNot = d.reg[src.Guard-1], src.GuardNot
@@ -163,13 +169,13 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 	}
 	for i := range src.Args {
 		var o operand
-		o, err = d.operand(src, i, labels, &in)
+		o, err = d.operand(src, i, labels, in)
 		if err != nil {
 			return in, err
 		}
 		if f.Args[i].Kind == isa.Addr {
 			if in.space = f.ArgSpace(src.Mods, i); inSharedSpace(in.space) && o.bank == bank64 {
-				d.uses(&in, &f.Args[i], &o)
+				d.uses(in, &f.Args[i], &o)
 				in.narrow = append(in.narrow, narrowing{arg: i, from: o, to: d.newSlot(bank32)})
 				n := &in.narrow[len(in.narrow)-1]
 				in.args = append(in.args, operand{bank: bank32, slot: n.to, list: []int32{n.to}})
@@ -183,7 +189,7 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 			in.slot[i] = o.slot
 		}
 		in.args = append(in.args, o)
-		d.uses(&in, &f.Args[i], &in.args[i])
+		d.uses(in, &f.Args[i], &in.args[i])
 		if o.list == nil {
 			in.args[i].list = []int32{o.slot} // a vector of one
 		}
@@ -199,19 +205,19 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		}
 	}
 	if h.prepare != nil {
-		if h.prepare(&in); in.exec == nil {
+		if h.prepare(in); in.exec == nil {
 			return in, fmt.Errorf("%s%s is not emulated", f.Op, in.typ)
 		}
 	}
 	if f.ID == isa.LdParam && d.ofCall(&src.Args[1]) {
 		in.exec = loadLocal
 	}
-	d.extendLoaded(&in)
+	d.extendLoaded(in)
 	if in.narrow != nil {
-		narrowed(&in)
+		narrowed(in)
 	}
 	if in.space == isa.Generic && h.spaces != nil {
-		d.chooseSpace(&in, h.spaces)
+		d.chooseSpace(in, h.spaces)
 	}
 	in.meets = in.meetsOthers()
 	if f.ID == isa.Mov && src.Args[1].Kind == ptx.OpSpecial {
@@ -221,6 +227,16 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (inst, error) {
 		}
 	}
 	return in, nil
+}
+
+// room is for so many operands of an instruction, a piece of what is made for many.
+func (d *decoder) room(operands int) []operand {
+	if operands > len(d.operands) {
+		d.operands = make([]operand, max(operands, 512))
+	}
+	out := d.operands[:0:operands]
+	d.operands = d.operands[operands:]
+	return out
 }
 
 // ofCall: an address is that of a parameter of a function, or of a result.

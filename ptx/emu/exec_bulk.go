@@ -30,6 +30,7 @@ type bulkQueue struct {
 	stores  []*bulkStore
 	issued  uint32
 	commits [warpLanes]uint32
+	spare   [][]byte // for what the next stores read
 }
 
 // bulkStore is one store by TMA: it first reads shared memory, then writes
@@ -384,6 +385,9 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {
 		st.read = true
+		if n := len(w.bulk.spare); n > 0 {
+			st.data, w.bulk.spare = w.bulk.spare[n-1][:0], w.bulk.spare[:n-1]
+		}
 		for r := range st.runs() {
 			if !r.InBounds {
 				continue
@@ -409,7 +413,7 @@ func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 		}
 		data = data[copy(to, data):]
 	}
-	st.data = nil
+	w.bulk.spare, st.data = append(w.bulk.spare, st.data), nil
 	cl.progress()
 	return next
 }

@@ -9,6 +9,7 @@ import (
 // copyQueue is the cp.async work of a warp's threads, in order.
 type copyQueue struct {
 	recs    []*copyRecord
+	free    []*copyRecord     // empty, for the next ones
 	commits [warpLanes]uint32 // groups that each lane has committed
 	// issued counts cp.async, and open are those not waited for, where races are
 	// looked for.
@@ -37,6 +38,17 @@ type copyRecord struct {
 	past   clock             // of an arrival: the steps before it, in a schedule
 }
 
+// record is an empty one.
+func (q *copyQueue) record() *copyRecord {
+	n := len(q.free)
+	if n == 0 {
+		return new(copyRecord)
+	}
+	r := q.free[n-1]
+	q.free = q.free[:n-1]
+	return r
+}
+
 func copyForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
 		isa.CpAsyncCG: {exec: cpAsync},
@@ -53,7 +65,8 @@ func copyForms() map[isa.ID]handler {
 
 func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	copyBytes := uint32(in.args[2].imm)
-	r := &copyRecord{in: in, lanes: mask, group: w.copies.commits, size: copyBytes}
+	r := w.copies.record()
+	r.in, r.lanes, r.group, r.size = in, mask, w.copies.commits, copyBytes
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[0], l), l)
@@ -159,7 +172,8 @@ func (q *copyQueue) waited(mask, keep uint32) uint32 {
 }
 
 func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
-	r := &copyRecord{in: in, lanes: mask, arrive: true}
+	r := w.copies.record()
+	r.in, r.lanes, r.arrive = in, mask, true
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[0], l)
@@ -229,6 +243,9 @@ func (w *warp) sweepCopies() outcome {
 		}
 		if r.lanes != 0 {
 			kept = append(kept, r)
+		} else {
+			*r = copyRecord{}
+			w.copies.free = append(w.copies.free, r)
 		}
 	}
 	clear(w.copies.recs[len(kept):])

@@ -150,8 +150,8 @@ func (w *warp) reset(c *cta, id, threads int) {
 	}
 	w.regs = k.Registers()
 	w.cluster = clusterWait{}
-	w.copies = copyQueue{}
-	w.bulk = bulkQueue{}
+	w.copies = copyQueue{free: w.copies.free}
+	w.bulk = bulkQueue{spare: w.bulk.spare}
 	w.mma.reset()
 	w.stage = noStage
 }
