@@ -24,7 +24,7 @@ func (k *Kernel) place(label string) { k.add(Inst{Label: label}) }
 // not. It reports whether it can be taken at all.
 func (k *Kernel) jump(id isa.ID, p Pred, not bool, args ...Operand) bool {
 	f := &isa.Table[id]
-	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here()}
+	in := Inst{Form: f, Mods: k.mods(f), Args: args, pos: here(k.position())}
 	switch {
 	case k.guarded:
 		k.Errorf("%s stands in a guarded body", f.Op)

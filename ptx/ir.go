@@ -187,7 +187,7 @@ type Inst struct {
 	// Loc is the source line, of parsed text that says so.
 	Loc Loc
 	// pos is where Go emitted it.
-	pos position
+	pos *position
 }
 
 // Pos is where Go emitted the instruction.

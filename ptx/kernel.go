@@ -22,8 +22,10 @@ type Kernel struct {
 	class  map[string]isa.Type
 	body   []Inst
 	args   []Operand // arena
-	errs   []error
-	hint   string
+	// positions are room for those of the next instructions.
+	positions []position
+	errs      []error
+	hint      string
 
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
@@ -63,7 +65,7 @@ func (k *Kernel) SetCluster(ctas int) { k.cluster = ctas }
 
 // Errorf records an error at the caller's Go line; Build returns it.
 func (k *Kernel) Errorf(format string, args ...any) {
-	k.errs = append(k.errs, fmt.Errorf("%s: %s", here().resolve(), fmt.Sprintf(format, args...)))
+	k.errs = append(k.errs, fmt.Errorf("%s: %s", here(new(position)).resolve(), fmt.Sprintf(format, args...)))
 }
 
 // newReg makes a register of the type's class. Its name is the current hint
@@ -152,10 +154,10 @@ func setMod(f *isa.Form, m *isa.Mods, text string) bool {
 
 // emit appends an instruction. args are copied.
 func (k *Kernel) emit(f *isa.Form, m isa.Mods, args ...Operand) {
-	in := Inst{Form: f, Mods: m, pos: here()}
+	in := Inst{Form: f, Mods: m, pos: here(k.position())}
 	if len(args) > 0 {
 		if len(k.args)+len(args) > cap(k.args) {
-			k.args = make([]Operand, 0, 4096)
+			k.args = make([]Operand, 0, 1024)
 		}
 		at := len(k.args)
 		k.args = append(k.args, args...)

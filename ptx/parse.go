@@ -72,6 +72,9 @@ type parser struct {
 	loc                 Loc // of the latest .loc
 	errs                []error
 	spent               bool // a budget is passed
+
+	args []Operand // of the instruction that is read
+	kept []Operand // room for those of the next ones
 }
 
 func (p *parser) peek() string {

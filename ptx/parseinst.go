@@ -26,7 +26,7 @@ func (p *parser) inst() error {
 	if err != nil {
 		return err
 	}
-	var args []Operand
+	args := p.args[:0]
 	for !p.accept(";") {
 		o, err := p.operand(0)
 		if err != nil {
@@ -37,16 +37,32 @@ func (p *parser) inst() error {
 			return p.errorf("%q where , or ; is expected", p.peek())
 		}
 	}
+	p.args = args
 	if opcode == "call" || opcode == "call.uni" {
 		args = wholeCall(args)
 	}
-	in.Args = args
+	in.Args = p.keep(args)
 	if err := p.match(&in, opcode); err != nil {
 		return err
 	}
 	p.e.Body = append(p.e.Body, in)
 	p.jumps(&in)
 	return nil
+}
+
+// keep copies operands into a piece of what is made for many.
+func (p *parser) keep(args []Operand) []Operand {
+	n := len(args)
+	if n == 0 {
+		return nil
+	}
+	if n > len(p.kept) {
+		p.kept = make([]Operand, max(n, 256))
+	}
+	out := p.kept[:n:n]
+	p.kept = p.kept[n:]
+	copy(out, args)
+	return out
 }
 
 // wholeCall gives a call the parentheses that it may leave out.

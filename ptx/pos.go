@@ -10,8 +10,19 @@ import (
 // position is the call stack of an emission, innermost first, unresolved.
 type position [6]uintptr
 
-func here() (p position) {
+// here notes the stack of its caller's caller.
+func here(p *position) *position {
 	runtime.Callers(3, p[:])
+	return p
+}
+
+// position is room for an instruction's position, a piece of what is made for many.
+func (k *Kernel) position() *position {
+	if len(k.positions) == 0 {
+		k.positions = make([]position, 256)
+	}
+	p := &k.positions[0]
+	k.positions = k.positions[1:]
 	return p
 }
 
@@ -39,7 +50,10 @@ func (p Pos) String() string {
 	return s
 }
 
-func (p position) resolve() Pos {
+func (p *position) resolve() Pos {
+	if p == nil {
+		return nil
+	}
 	n := 0
 	for n < len(p) && p[n] != 0 {
 		n++

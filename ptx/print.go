@@ -13,7 +13,7 @@ import (
 // Text is printed PTX with the side table of where Go emitted each line.
 type Text struct {
 	PTX []byte
-	pos []position // by line
+	pos []*position // by line
 }
 
 // Pos is where Go emitted a line of the text, counted from 1.
@@ -33,7 +33,7 @@ func (m *Module) Print() Text {
 	for _, f := range m.Funcs {
 		n += len(f.Body) + 64
 	}
-	p := printer{line: 1, pos: make([]position, n)}
+	p := printer{line: 1, pos: make([]*position, n)}
 	p.buf.Grow(40 * n)
 	p.writeLine(".version " + m.Version.String())
 	p.writeLine(".target " + m.Arch.String())
@@ -69,7 +69,7 @@ func (t Text) Listing() []byte {
 type printer struct {
 	buf  bytes.Buffer
 	line int
-	pos  []position
+	pos  []*position
 	e    *Entry
 }
 
@@ -226,9 +226,9 @@ func (p *printer) inst(in *Inst) {
 		p.endLine()
 		return
 	}
-	if in.pos[0] != 0 {
+	if in.pos != nil {
 		if grow := p.line + 1 - len(p.pos); grow > 0 {
-			p.pos = append(p.pos, make([]position, grow)...)
+			p.pos = append(p.pos, make([]*position, grow)...)
 		}
 		p.pos[p.line] = in.pos
 	}

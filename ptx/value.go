@@ -20,7 +20,7 @@ type val struct {
 
 // noVal is a value that is neither register nor constant, and says why.
 func noVal(format string, args ...any) val {
-	why := fmt.Sprintf(format, args...) + " (" + here().resolve().String() + ")"
+	why := fmt.Sprintf(format, args...) + " (" + here(new(position)).resolve().String() + ")"
 	return val{why: &why}
 }
 

@@ -53,7 +53,7 @@ type verifier struct {
 
 func (v *verifier) errorf(in *Inst, format string, args ...any) {
 	where := fmt.Sprintf("line %d", in.Line)
-	if in.pos[0] != 0 {
+	if in.pos != nil {
 		where = in.pos.resolve().String()
 	}
 	v.report(fmt.Errorf("kernel %s, %s: %s", v.e.Name, where, fmt.Sprintf(format, args...)))
