@@ -175,8 +175,8 @@ func TestBackwardOneExpert(t *testing.T) {
 	tokens := dw.SplitRows + 70
 	if onGPU() {
 		tokens += 2 * dw.SplitRows
-	} else if raceDetector {
-		tokens = 300
+	} else if raceDetector || testing.Short() {
+		tokens = 300 // whose rows are not split: dw's tests have split ones
 	}
 	tr := trialOn(t, testDevice(t), c, tokens)
 	s, a := tr.Stream(), tr.Args
