@@ -2,6 +2,7 @@ package moe_test
 
 import (
 	"errors"
+	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
 	"os"
@@ -159,16 +160,18 @@ func TestLists(t *testing.T) {
 		}
 		c := typed([]moe.Type{moe.BF16, moe.F16, moe.F16, moe.BF16}[i%4], c)
 		l := newList(r, c, tokens, 1+r.IntN(4*tokens))
-		b := newListBench(t, c, l, tokens)
-		call := b.layer.NewCall()
-		require.NoError(t, call.ForwardExperts(b.s, b.f))
-		want, err := b.ref.Experts(b.x, l.slotScores, l.slotIDs, nil, reference.Rounded)
-		require.NoError(t, err)
-		b.check("O", b.f.O, want.O, tokens)
-		back := b.newBackward(l, tokens)
-		require.NoError(t, call.BackwardExperts(b.s, back))
-		b.checkBackward(back, l, tokens)
-		b.runsAlike(call, back, 1)
+		t.Run(fmt.Sprintf("%d: %d tokens, %d entries, %v", i, tokens, len(l.ids), c), func(t *testing.T) { // and its memory is given back
+			b := newListBench(t, c, l, tokens)
+			call := b.layer.NewCall()
+			require.NoError(t, call.ForwardExperts(b.s, b.f))
+			want, err := b.ref.Experts(b.x, l.slotScores, l.slotIDs, nil, reference.Rounded)
+			require.NoError(t, err)
+			b.check("O", b.f.O, want.O, tokens)
+			back := b.newBackward(l, tokens)
+			require.NoError(t, call.BackwardExperts(b.s, back))
+			b.checkBackward(back, l, tokens)
+			b.runsAlike(call, back, 1)
+		})
 	}
 }
 
