@@ -60,7 +60,7 @@ func TestScores(t *testing.T) {
 // them, one, and more than all threads of a CTA load at once; an expert without
 // rows stays as it is where gradients are added.
 func TestSum(t *testing.T) {
-	counts := []int{0, 1, 16, 2000, 17, 0, 300}
+	counts := []int{0, 1, 64, 3300, 65, 0, 300}
 	offsets := []uint32{0}
 	for _, n := range counts {
 		offsets = append(offsets, offsets[len(offsets)-1]+uint32(n))

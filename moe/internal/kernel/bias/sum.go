@@ -30,7 +30,7 @@ const (
 	strides = sumThreads * ofThread / ofCTA
 	// inFlight are the sums whose loads a thread starts together: all of an expert's
 	// 2,048 rows, and some more.
-	inFlight = 10
+	inFlight = 3
 )
 
 // SumArgs are the arguments of [Sum].

@@ -26,7 +26,7 @@ import (
 //	dH = dA times the derivatives of act by gate and up
 //	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
-// and in layers with biases the sums of dH's columns over each 16 rows. With ScoreOnInput the derivatives are those at s·H, and
+// and in layers with biases the sums of dH's columns over each 64 rows. With ScoreOnInput the derivatives are those at s·H, and
 //
 //	A' = act(s·H)
 //	partials = Σ H times dA' times the derivatives, over each 64 neurons
@@ -57,7 +57,7 @@ type Args struct {
 	Pairs  driver.DevicePtr
 	// DScorePartials [R, n/64, rounded up] f32 is written.
 	DScorePartials driver.DevicePtr
-	// ColumnSums [R/16 + E, 2n] or [.., n] f32 is written in layers with biases: the
+	// ColumnSums [R/64 + E, 2n] or [.., n] f32 is written in layers with biases: the
 	// sums of dH's columns, see [ColumnSumsOf].
 	ColumnSums driver.DevicePtr
 	// Rows is R.
@@ -88,6 +88,9 @@ func (d DH) Build() (*jit.Kernel[Args], error) {
 	}
 	cta := pipeline.NewCTA(k.Kernel)
 	e.slots = cta.Shared("slots", dhEpilogueBytes, 1024)
+	if d.Bias {
+		e.joined = cta.NamedBarriers("sums", 2, pipeline.WarpgroupThreads)
+	}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
 		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.kTiles(), Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
 		Gathered: true, BMN: b.MNMajor(),

@@ -182,7 +182,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "TileN must be a multiple of 64 for each CTA of the cluster")
 }
 
-// In layers with biases the columns of dH, as it is stored, are summed over each 16
+// In layers with biases the columns of dH, as it is stored, are summed over each 64
 // rows of an expert; rows past its end, NaN among them, add nothing.
 func TestColumnSums(t *testing.T) {
 	for i, config := range []spec.Config{

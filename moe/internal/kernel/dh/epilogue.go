@@ -13,7 +13,9 @@ import (
 // gradients. Each warp works alone, on its 16 rows and a part of 32 neurons at a
 // time: H comes in by TMA, into two slots that take turns, the first two parts'
 // under the main loop. A slot also turns fragments into rows of 64 bytes on
-// their way out: dH takes the place of H, then A' that of dH's gate.
+// their way out: dH takes the place of H, then A' that of dH's gate. In layers with
+// biases the warps of a warpgroup add their sums of dH's columns, by way of the slots,
+// when all parts are out.
 type dhEpilogue struct {
 	k       *ptx.Kernel
 	element tile.Element
@@ -31,9 +33,11 @@ type dhEpilogue struct {
 	h                       ptx.TensorMap
 	dh, a                   ptx.Global
 	scores, pairs, partials ptx.Global
-	// columns is where dH's columns are summed, in layers with biases.
+	// columns is where dH's columns are summed, in layers with biases, and joined joins
+	// the warps of a warpgroup for it.
 	bias    bool
 	columns ptx.Global
+	joined  pipeline.NamedBarriers
 
 	// slots is the memory of all warps, full a barrier for each slot.
 	slots, full ptx.Shared
@@ -73,8 +77,8 @@ type dhTile struct {
 
 	// Of the thread's two rows: their scores, the sums for the score's gradient of the present
 	// group, and of the group that the lane stores.
-	score       [2]ptx.F32
-	sum, joined [2]ptx.F32
+	score      [2]ptx.F32
+	sum, quads [2]ptx.F32
 }
 
 // locate computes the thread's place where it is needed: cheaper than registers
@@ -97,6 +101,9 @@ func (e *dhTile) Start([]ptx.F32) bool { return false }
 func (e *dhTile) PerKTile(kt ptx.U32) {
 	e.k.If(kt.EqI(1), func() {
 		e.locate()
+		if e.bias {
+			e.joined.Sync(e.warpgroup()) // the tile before: all have read the sums in the slots
+		}
 		e.k.If(e.loads(), func() {
 			for part := range e.parts() {
 				if part < dhSlots {
@@ -161,6 +168,7 @@ func (e *dhTile) waitFor(part int) {
 // Store makes and stores all parts of the tile.
 func (e *dhTile) Store(acc []ptx.F32) {
 	e.k.If(e.rows.NeI(0), func() {
+		var sums [][]ptx.F32
 		for part := range e.parts() {
 			e.waitFor(part)
 			e.clearPast(part, acc[part*dhPart/2:][:dhPart/2])
@@ -168,10 +176,18 @@ func (e *dhTile) Store(acc []ptx.F32) {
 			if (part+1)*dhPart%ScoreGroup == 0 {
 				e.sumQuads(part * dhPart / ScoreGroup)
 			}
-			e.storePart(part, weighted)
+			sums = append(sums, e.storePart(part, weighted))
 		}
 		e.storePartials()
+		if e.bias {
+			e.shareSums(sums)
+		}
 	})
+	if e.bias {
+		e.joined.Sync(e.warpgroup())
+		e.addSums()
+		e.k.FenceProxyAsync(".shared::cta") // before the next tile's loads, see PerKTile
+	}
 }
 
 // sync joins the warp: what one lane writes to the slot others read, and the
@@ -179,12 +195,11 @@ func (e *dhTile) Store(acc []ptx.F32) {
 func (e *dhTile) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 
 // storePart stores a part's dH, which is in its slot, and its A' by way of it,
-// and loads another part's H into it.
-func (e *dhTile) storePart(part int, weighted []ptx.U32) {
+// and loads another part's H into it. It gives the sums of dH's columns.
+func (e *dhTile) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
 	k := e.k
 	slot := e.slot(part)
 	e.sync()
-	var sums []ptx.F32
 	if e.bias {
 		sums = e.sumColumns(slot)
 	}
@@ -200,9 +215,6 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	e.staging.Store(slot[0], weighted)
 	e.sync()
 	e.copyRows(part, slot[0], e.a.Index(e.row, e.aWidth*tile.ElementBytes), e.aWidth, e.neuron, e.aWidth)
-	if e.bias { // behind the copies, which would wait for the sums
-		e.storeSums(part, sums)
-	}
 	// What the warp has read and written comes before what TMA brings next: here,
 	// or in the next tile's main loop.
 	k.FenceProxyAsync(".shared::cta")
@@ -210,6 +222,7 @@ func (e *dhTile) storePart(part int, weighted []ptx.U32) {
 	if next := part + dhSlots; next < e.parts() {
 		k.If(e.loads(), func() { e.load(next) })
 	}
+	return sums
 }
 
 // sumColumns sums a part's dH over the warp's rows, which lie as dH does: a lane has
@@ -228,26 +241,59 @@ func (e *dhTile) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
 	return sums
 }
 
-// storeSums stores what sumColumns gives.
-func (e *dhTile) storeSums(part int, sums []ptx.F32) {
-	columnOf, apart, ofPart := e.neuron, e.aWidth, dhPart
+// tileColumns is the columns of dH that a tile has.
+func (e *dhTile) tileColumns() int { return e.hParts * e.parts() * dhPart }
+
+// shareSums puts the warp's sums into its slots, in the order of dH's columns: gates
+// and ups of all parts, or each part's pairs.
+func (e *dhTile) shareSums(sums [][]ptx.F32) {
+	ofPart, ofHalf := dhPart, e.parts()*dhPart
 	if e.inPairs {
-		columnOf, apart, ofPart = e.pairColumn, dhPart, 2*dhPart
+		ofPart, ofHalf = 2*dhPart, dhPart
 	}
-	column := columnOf(0).Add(e.lane.AndI(3).ShlI(3)).Add(e.lane.ShrI(2))
-	to := e.columns.Index(ColumnSumsOf(e.row, e.t.Expert), 4*e.width).Index(column, 4).At(4 * part * ofPart)
-	for i, sum := range sums {
-		end := e.aWidth
-		if e.inPairs {
-			end = e.width - i*dhPart
+	to := e.mine.Plus(e.lane.AndI(3).ShlI(3).Add(e.lane.ShrI(2)).ShlI(2))
+	for part, halves := range sums {
+		for i, sum := range halves {
+			ptx.StShared(to.At(4*(part*ofPart+i*ofHalf)), sum)
 		}
-		e.k.Guarded(e.inside(part, columnOf, end), func() { ptx.StGlobal(to.At(4*i*apart), sum) })
 	}
 }
 
+// addSums adds the warps' sums in order, of those that have rows, and stores them: a
+// thread has every 128th column of the tile.
+func (e *dhTile) addSums() {
+	const threads, warps = pipeline.WarpgroupThreads, pipeline.WarpgroupThreads / 32
+	thread := e.k.TidX().AndI(threads - 1)
+	from := e.slots.Plus(e.warpgroup().MulI(warps * dhWarpBytes)).Plus(thread.ShlI(2))
+	to := e.columns.Index(ColumnSumsOf(e.t.FirstRow, e.t.Expert), 4*e.width)
+	for first := 0; first < e.tileColumns(); first += threads {
+		sum := ptx.LdShared[ptx.F32](from.At(4 * first))
+		for warp := 1; warp < warps; warp++ {
+			has := e.t.ValidRows.GtI(warp * dhRows)
+			v := ptx.LdShared[ptx.F32](from.Plus(ptx.Select(has, ptx.Uint(warp*dhWarpBytes), ptx.Uint(0))).At(4 * first))
+			sum = sum.Add(ptx.Select(has, v, ptx.Float(0)))
+		}
+		column, end, half := e.pairColumn(0).AddI(first), e.width, 0
+		if !e.inPairs {
+			ofHalf := e.tileColumns() / e.hParts
+			half = first / ofHalf
+			column, end = e.neuron(0).AddI(first%ofHalf), e.aWidth
+		}
+		column = column.Add(thread)
+		valid := ptx.True()
+		if e.neurons%(e.groups*ScoreGroup) != 0 {
+			valid = column.LtI(end)
+		}
+		e.k.Guarded(valid, func() { ptx.StGlobal(to.Index(column, 4).At(4*half*e.aWidth), sum) })
+	}
+}
+
+// warpgroup is the math warpgroup, 0 or 1.
+func (e *dhTile) warpgroup() ptx.U32 { return e.k.TidX().ShrI(7) }
+
 // ColumnSumRows are the rows that dH sums together for the gradient of b1: a
-// warp's, from an expert's first on.
-const ColumnSumRows = dhRows
+// warpgroup's, from an expert's first on.
+const ColumnSumRows = 64
 
 // ColumnSumsOf is which of the sums are those of an expert's rows from the given
 // one on. Those of an expert are neighbours, and before the next one's.
@@ -391,9 +437,9 @@ func (e *dhTile) sumQuads(group int) {
 			sum = sum.Add(sum.Bits().ShflXor(lanes).AsF32())
 		}
 		if group > 0 {
-			sum = ptx.Select(e.lane.AndI(3).EqI(group), sum, e.joined[h])
+			sum = ptx.Select(e.lane.AndI(3).EqI(group), sum, e.quads[h])
 		}
-		e.joined[h] = sum
+		e.quads[h] = sum
 	}
 }
 
@@ -401,7 +447,7 @@ func (e *dhTile) sumQuads(group int) {
 func (e *dhTile) storePartials() {
 	lane := e.lane.AndI(3)
 	group := e.t.Column.MulI(e.groups).Add(lane)
-	for h, sum := range e.joined {
+	for h, sum := range e.quads {
 		row := e.rowInWarpgroup(h)
 		valid := row.Lt(e.t.ValidRows).And(lane.LtI(e.groups)).And(group.LtI(groups(e.neurons)))
 		at := e.partials.Index(e.t.FirstRow.Add(row), groups(e.neurons)*4).Index(group, 4)
