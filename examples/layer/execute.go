@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"sonicmoe/cache"
@@ -51,6 +52,12 @@ func execute(ctx context.Context, o options, stderr io.Writer) (line string, err
 	line = fmt.Sprintf("%s: %s on %s, T=%d %v: load %s (%.3g MB), moe.New %s, forward %s",
 		j.input.path, o.output, dev.Target().Name, j.tokens, j.config,
 		seconds(p.loaded), float64(p.bytes)/1e6, seconds(made), seconds(p.forwarded))
+	if j.routed {
+		line += ", experts alone, routed as the input says"
+		if j.model != nil && len(j.model.Model.Outside) > 0 {
+			line += " (" + strings.Join(j.model.Model.Outside, "; ") + ")"
+		}
+	}
 	if j.backward {
 		line += ", backward " + seconds(p.backwarded)
 	}

@@ -47,8 +47,9 @@ type job struct {
 	model *weights.Layer
 	// separate says that gate and up are two tensors.
 	separate bool
-	// backward says that there is a gradient of the output.
-	backward bool
+	// backward says that there is a gradient of the output, routed that the input
+	// has scores and ids: the experts run alone.
+	backward, routed bool
 }
 
 // openJob opens the files and checks them against each other. Close the job
@@ -103,9 +104,6 @@ func (j *job) Close() error {
 
 // planModel takes the sizes from the model, and the tokens from the input.
 func (j *job) planModel() error {
-	if out := j.model.Model.Outside; len(out) > 0 {
-		return fmt.Errorf("a layer alone is not this model's block: %s", strings.Join(out, "; "))
-	}
 	j.config = j.model.Config
 	if err := moe.Check(j.config); err != nil {
 		return fmt.Errorf("%v: %w", j.config, err)
@@ -113,16 +111,23 @@ func (j *job) planModel() error {
 	if err := j.inputNames(); err != nil {
 		return err
 	}
+	if out := j.model.Model.Outside; len(out) > 0 && !j.routed {
+		return fmt.Errorf("a layer alone is not this model's block: %s; with %s [T, K] F32 and %s [T, K] I32 beside %s its experts run alone",
+			strings.Join(out, "; "), nameScores, nameExperts, nameX)
+	}
 	j.input.of = dtypes[j.config.Type]
 	x, err := j.input.matrix(nameX, "[T, d]", 2)
 	if err != nil {
 		return err
 	}
 	d := int64(j.config.Hidden)
-	for _, name := range j.inputs() {
+	for _, name := range j.rows() {
 		if err := j.input.shape(name, "[T, d], d as the model has it", x.Shape[0], d); err != nil {
 			return err
 		}
+	}
+	if err := j.checkRouting(x.Shape[0], j.config.TopK); err != nil {
+		return err
 	}
 	if most := int64(spec.MaxRows / j.config.TopK); x.Shape[0] > most {
 		return j.input.errorf(nameX, "has T = %d, must be at most %d with K = %d", x.Shape[0], most, j.config.TopK)
@@ -132,19 +137,39 @@ func (j *job) planModel() error {
 	return nil
 }
 
-// inputs are the tensors of the input file.
-func (j *job) inputs() []string {
+// rows are the input's tensors of a row of d for each token.
+func (j *job) rows() []string {
 	if j.backward {
 		return []string{nameX, nameDO}
 	}
 	return []string{nameX}
 }
 
-// inputNames checks that the input has these and no others.
+// inputNames checks that the input has what belongs together and nothing else.
 func (j *job) inputNames() error {
-	_, noDO := j.input.Tensor(nameDO)
-	j.backward = noDO == nil
-	return j.input.only(j.inputs())
+	has := func(name string) bool {
+		_, err := j.input.Tensor(name)
+		return err == nil
+	}
+	j.backward, j.routed = has(nameDO), has(nameScores) || has(nameExperts)
+	names := j.rows()
+	if j.routed {
+		names = append(names, nameScores, nameExperts)
+	}
+	return j.input.only(names)
+}
+
+// checkRouting checks the routing that the input has, if any.
+func (j *job) checkRouting(tokens int64, topK int) error {
+	if !j.routed {
+		return nil
+	}
+	scores, experts := j.input, j.input
+	scores.of, experts.of = safetensors.F32, safetensors.I32
+	if err := scores.shape(nameScores, "[T, K]", tokens, int64(topK)); err != nil {
+		return err
+	}
+	return experts.shape(nameExperts, "[T, K]", tokens, int64(topK))
 }
 
 // plan takes the sizes from the files' headers and checks all of them.
@@ -182,6 +207,9 @@ func (j *job) plan(o options) error {
 		if err := j.input.shape(nameDO, "[T, d] as "+nameX, x.Shape[0], d); err != nil {
 			return err
 		}
+	}
+	if err := j.checkRouting(x.Shape[0], o.topK); err != nil {
+		return err
 	}
 	j.tokens = int(x.Shape[0])
 	j.config = moe.Config{

@@ -21,12 +21,16 @@
 //	         experts.down     [E, d, n]
 //	input    x                [T, d]
 //	         do               [T, d], for a backward pass: the gradient of o
+//	         scores, experts  [T, K] F32 and I32, both or neither: the routing, where
+//	                          another than the layer's router makes it, as Phi-3.5's
 //
 // The output file holds o [T, d] of that type, scores [T, K] F32 (softmax over the
 // chosen logits) and experts [T, K] I32, by falling score. With do it also
 // holds the gradients: dx [T, d], dscores [T, K] F32 (of the scores as if
 // they were inputs), and of each tensor of the weights one of its name after a
-// "d", such as dexperts.down, of the same type, shape and layout.
+// "d", such as dexperts.down, of the same type, shape and layout. Where the routing
+// is the input's the experts run alone: the output has neither it nor the router's
+// gradients, and dx is without the router's part.
 //
 // Exit codes: 0 done, 1 failed, 2 wrong usage. When it fails nothing is left
 // in place of the output, and an older output stays as it was.
@@ -83,7 +87,7 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	f.StringVar(&o.weights, "weights", "", "`file` with router.weight [E, d], experts.gate_up [E, 2n, d] (or experts.gate and experts.up, each [E, n, d]),\nexperts.down [E, d, n], all BF16 or all F16")
 	f.StringVar(&o.model, "model", "", "`folder` of a published model, in place of -weights: config.json and safetensors files")
 	f.IntVar(&o.layer, "layer", 0, "`number` of the layer of -model, from 0")
-	f.StringVar(&o.input, "input", "", "`file` with x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type")
+	f.StringVar(&o.input, "input", "", "`file` with x [T, d], and for a backward pass do [T, d], the gradient of o, of the weights' type;\nwith scores [T, K] F32 and experts [T, K] I32 the experts run alone, routed so")
 	f.StringVar(&o.output, "output", "", "`file` to write: o [T, d], scores [T, K] F32, experts [T, K] I32, and after a backward pass dx [T, d],\ndscores [T, K] F32 and of each weight W its gradient dW")
 	f.IntVar(&o.topK, "topk", 0, "`K`, the experts of each token")
 	gateUp := f.String("gateup", moe.Concatenated.String(), "`order` of the rows of experts.gate_up: n of gate, then n of up (concatenated), or gate and up by turns (interleaved)")

@@ -34,14 +34,18 @@ func (p *pass) run(ctx context.Context, out *output) error {
 		return err
 	}
 	call := p.layer.NewCall()
+	forward, backward := call.Forward, call.Backward
+	if p.job.routed {
+		forward, backward = call.ForwardExperts, call.BackwardExperts
+	}
 	started = time.Now()
-	if err := p.wait(ctx, "forward", call.Forward(p.memory.stream, p.args)); err != nil {
+	if err := p.wait(ctx, "forward", forward(p.memory.stream, p.args)); err != nil {
 		return err
 	}
 	p.forwarded = time.Since(started)
 	if p.job.backward {
 		started = time.Now()
-		if err := p.wait(ctx, "backward", call.Backward(p.memory.stream, p.back)); err != nil {
+		if err := p.wait(ctx, "backward", backward(p.memory.stream, p.back)); err != nil {
 			return err
 		}
 		p.backwarded = time.Since(started)
@@ -62,6 +66,9 @@ func (p *pass) wait(ctx context.Context, name string, err error) error {
 
 // outputs are what the forward pass has written.
 func (p *pass) outputs() []safetensors.Source {
+	if p.job.routed {
+		return []safetensors.Source{p.whole(nameO, p.args.O)}
+	}
 	return []safetensors.Source{
 		p.whole(nameO, p.args.O), p.whole(nameScores, p.args.Scores), p.whole(nameExperts, p.args.ExpertIDs),
 	}
@@ -86,12 +93,17 @@ func (p *pass) load(ctx context.Context) error {
 		}
 	} else {
 		list = []input{
-			{&p.args.Router, s.Router, p.job.weights, []string{nameRouter}},
 			{&p.args.W1, s.W1, p.job.weights, p.job.w1Names()},
 			{&p.args.W2, s.W2, p.job.weights, []string{nameDown}},
 		}
 	}
 	list = append(list, input{&p.args.X, s.X, p.job.input, []string{nameX}})
+	switch {
+	case p.job.routed:
+		list = append(list, input{&p.args.Scores, s.Scores, p.job.input, []string{nameScores}}, input{&p.args.ExpertIDs, s.ExpertIDs, p.job.input, []string{nameExperts}})
+	case p.job.model == nil:
+		list = append(list, input{&p.args.Router, s.Router, p.job.weights, []string{nameRouter}})
+	}
 	if p.job.backward {
 		list = append(list, input{&p.back.DO, p.job.config.Gradients(p.job.tokens, p.job.config.Type).DO, p.job.input, []string{nameDO}})
 	}
@@ -118,6 +130,8 @@ type weight struct {
 	file string // in the files of the command
 	to   *moe.Tensor
 	grad *moe.Gradient
+	// routes says that experts alone don't take it.
+	routes bool
 }
 
 // weights are all that a layer may have.
@@ -128,26 +142,29 @@ func (p *pass) weights() []weight {
 		up = nameGate
 	}
 	return []weight{
-		{"Router", nameRouter, &w.Router, &g.DRouter},
-		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias},
-		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil},
-		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale},
-		{"W1", up, &w.W1, &g.DW1},
-		{"W3", nameUp, &w.W3, &g.DW3},
-		{"W2", nameDown, &w.W2, &g.DW2},
-		{"B1", up + "_bias", &w.B1, &g.DB1},
-		{"B3", nameUp + "_bias", &w.B3, &g.DB3},
-		{"B2", nameDown + "_bias", &w.B2, &g.DB2},
-		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1},
-		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3},
-		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2},
-		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate},
+		{"Router", nameRouter, &w.Router, &g.DRouter, true},
+		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias, true},
+		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil, true},
+		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale, true},
+		{"W1", up, &w.W1, &g.DW1, false},
+		{"W3", nameUp, &w.W3, &g.DW3, false},
+		{"W2", nameDown, &w.W2, &g.DW2, false},
+		{"B1", up + "_bias", &w.B1, &g.DB1, false},
+		{"B3", nameUp + "_bias", &w.B3, &g.DB3, false},
+		{"B2", nameDown + "_bias", &w.B2, &g.DB2, false},
+		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1, false},
+		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3, false},
+		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2, false},
+		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate, false},
 	}
 }
 
 // loadModel brings a model's weights to the device, those that its layer has.
 func (p *pass) loadModel() error {
 	for _, w := range p.weights() {
+		if w.routes && p.job.routed {
+			continue
+		}
 		data, err := p.job.model.Tensor(w.name)
 		if err != nil {
 			return err
@@ -199,7 +216,11 @@ func (p *pass) reserve() (err error) {
 		return err
 	}
 	p.args.Workspace = w
-	for _, out := range []room{{nameO, &p.args.O, s.O}, {nameScores, &p.args.Scores, s.Scores}, {nameExperts, &p.args.ExpertIDs, s.ExpertIDs}} {
+	rooms := []room{{nameO, &p.args.O, s.O}}
+	if !p.job.routed {
+		rooms = append(rooms, room{nameScores, &p.args.Scores, s.Scores}, room{nameExperts, &p.args.ExpertIDs, s.ExpertIDs})
+	}
+	for _, out := range rooms {
 		if *out.to, err = p.tensor(out.name, out.shape); err != nil {
 			return err
 		}

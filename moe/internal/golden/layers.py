@@ -37,7 +37,7 @@ MODELS = (
     "MiniMax-M1", "Phi-3.5-MoE", "Gemma-4 26B-A4B", "DBRX", "DeepSeek-V3",
 )  # fmt: skip
 
-# Those whose router no layer has: experts alone, by the Python package, with the routing of the block's router.
+# Those whose router no layer has: experts alone, with the routing of the block's router.
 ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 
 # Where checkpoints keep a layer's experts, and what they call an expert's matrices.
@@ -253,47 +253,52 @@ def measure(name, config, args):
         x = torch.randn(args.tokens, of.hidden, device=args.device).bfloat16()
         ids, ties = reference.nearly_ties(x.float())
         d_o = torch.randn_like(x) * ~ties[:, None]
-        put, out = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
-        save_file({"x": x.cpu(), "do": d_o.cpu()}, put)
-        ran = subprocess.run(
-            [args.layer, "-model", os.path.join(folder, "model"), "-layer", str(layer), "-input", put, "-output", out,
-             "-device", "cuda" if args.device == "cuda" else "emulated"], capture_output=True, text=True,
-        )  # fmt: skip
-        shutil.rmtree(os.path.join(folder, "model"))
-        if ran.returncode:
-            return f"{name}: {ran.stderr.strip().splitlines()[-1]}", False
-        with safe_open(out, "pt") as got:
+        with safe_open(ran_on(folder, layer, args, x=x, do=d_o), "pt") as got:
             return compare(name, reference, x, d_o, ids, ties, got, started)
     finally:
         shutil.rmtree(folder)
 
 
-def measure_routed(name, config, args):
-    """measure of a model among ROUTED: o, dx, the gradient of the scores and of every weight."""
-    import sonicmoe_go
-    from sonicmoe_go import transformers as ours
+def ran_on(folder, layer, args, **tensors):
+    """The output of examples/layer, run on these tensors with the model in the folder, which goes."""
+    put, out, model = (os.path.join(folder, name) for name in ("in.safetensors", "out.safetensors", "model"))
+    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, put)
+    ran = subprocess.run(
+        [args.layer, "-model", model, "-layer", str(layer), "-input", put, "-output", out, "-device", "cuda" if args.device == "cuda" else "emulated"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    shutil.rmtree(model)
+    if ran.returncode:
+        raise RuntimeError(ran.stderr.strip().splitlines()[-1])
+    return out
 
-    if args.device == "cpu":
-        sonicmoe_go.emulate()
-    started = time.time()
+
+def measure_routed(name, config, args):
+    """measure of a model among ROUTED: o, dx, the gradient of the scores and of every expert's weight."""
+    started, kind = time.time(), golden.BLOCKS[name][0]
     torch.manual_seed(1)
-    reference = Reference(block_of(config, *golden.BLOCKS[name], args.device), False)
-    experts = reference.block.experts
-    reference.chosen(torch.randn(args.tokens, config.get("text_config", config)["hidden_size"], device=args.device))
-    x, ids, scores = reference.given
-    x, scores = x.detach().bfloat16().requires_grad_(), scores.detach().float().requires_grad_()
-    d_o = torch.randn_like(x)
-    o = ours._forward(experts, x, ids, scores)
-    of = {"dx": x, "dscores": scores, **{"dexperts." + n: p for n, p in experts._parameters.items()}}
-    got = dict(zip(of, torch.autograd.grad(o, list(of.values()), d_o)))
-    errors = Errors()
-    wide, given = x.detach().float().requires_grad_(), scores.detach().requires_grad_()
-    want = Experts.apply(wide, given, ids, experts, lambda e, n, g: errors.add("dexperts." + n, got["dexperts." + n][e], g))
-    want.backward(d_o.float())
-    errors.add("o", o.detach(), want.detach())
-    errors.add("dx", got["dx"], wide.grad)
-    errors.add("dscores", got["dscores"], given.grad)
-    return f"{name}: {len(x)} tokens routed by the block; {errors}; {time.time() - started:.0f} s", errors.good()
+    block = block_of(config, *golden.BLOCKS[name], args.device)
+    folder = tempfile.mkdtemp(dir=args.folder)
+    try:
+        layer = first_layer(config)
+        write(os.path.join(folder, "model"), config, layer, block, kind)
+        reference = Reference(block, False)
+        reference.chosen(torch.randn(args.tokens, config.get("text_config", config)["hidden_size"], device=args.device))
+        x, ids, scores = reference.given
+        x, scores = x.detach().bfloat16(), scores.detach().float()
+        d_o = torch.randn_like(x)
+        with safe_open(ran_on(folder, layer, args, x=x, do=d_o, scores=scores, experts=ids.int()), "pt") as got:
+            errors, wide, given = Errors(), x.float().requires_grad_(), scores.requires_grad_()
+            slices = {name: got.get_slice("d" + name) for name in ("experts.gate_up", "experts.down")}
+            found = lambda e, n, g: errors.add("dexperts." + n, slices["experts." + n.removesuffix("_proj")][e], g)  # noqa: E731
+            want = Experts.apply(wide, given, ids, block.experts, found)
+            want.backward(d_o.float())
+            errors.add("o", got.get_tensor("o"), want.detach())
+            errors.add("dx", got.get_tensor("dx"), wide.grad)
+            errors.add("dscores", got.get_tensor("dscores"), given.grad)
+        return f"{name}: {len(x)} tokens routed by the block; {errors}; {time.time() - started:.0f} s", errors.good()
+    finally:
+        shutil.rmtree(folder)
 
 
 class Errors(dict):
