@@ -11,7 +11,7 @@ import (
 func (p *pass) reserveGradients() (err error) {
 	s, g := p.job.shapes(), p.job.config.Gradients(p.job.tokens, p.job.config.Type)
 	for _, out := range []room{{"H", &p.args.H, s.H}, {"SharedH", &p.args.SharedH, s.SharedH}, {"logits", &p.args.Logits, s.Logits}} {
-		if out.shape.IsZero() || p.job.routed && out.name == "logits" {
+		if out.shape.IsZero() {
 			continue
 		}
 		if *out.to, err = p.tensor(out.name, out.shape); err != nil {

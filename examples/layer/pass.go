@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"sonicmoe/examples/layer/safetensors"
@@ -130,9 +131,10 @@ type weight struct {
 	file string // in the files of the command
 	to   *moe.Tensor
 	grad *moe.Gradient
-	// routes says that experts alone don't take it.
-	routes bool
 }
+
+// routerWeights are those that experts alone don't take.
+var routerWeights = []string{"Router", "RouterBias", "SelectionBias", "ExpertScale"}
 
 // weights are all that a layer may have.
 func (p *pass) weights() []weight {
@@ -142,27 +144,27 @@ func (p *pass) weights() []weight {
 		up = nameGate
 	}
 	return []weight{
-		{"Router", nameRouter, &w.Router, &g.DRouter, true},
-		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias, true},
-		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil, true},
-		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale, true},
-		{"W1", up, &w.W1, &g.DW1, false},
-		{"W3", nameUp, &w.W3, &g.DW3, false},
-		{"W2", nameDown, &w.W2, &g.DW2, false},
-		{"B1", up + "_bias", &w.B1, &g.DB1, false},
-		{"B3", nameUp + "_bias", &w.B3, &g.DB3, false},
-		{"B2", nameDown + "_bias", &w.B2, &g.DB2, false},
-		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1, false},
-		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3, false},
-		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2, false},
-		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate, false},
+		{"Router", nameRouter, &w.Router, &g.DRouter},
+		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias},
+		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil},
+		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale},
+		{"W1", up, &w.W1, &g.DW1},
+		{"W3", nameUp, &w.W3, &g.DW3},
+		{"W2", nameDown, &w.W2, &g.DW2},
+		{"B1", up + "_bias", &w.B1, &g.DB1},
+		{"B3", nameUp + "_bias", &w.B3, &g.DB3},
+		{"B2", nameDown + "_bias", &w.B2, &g.DB2},
+		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1},
+		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3},
+		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2},
+		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate},
 	}
 }
 
 // loadModel brings a model's weights to the device, those that its layer has.
 func (p *pass) loadModel() error {
 	for _, w := range p.weights() {
-		if w.routes && p.job.routed {
+		if p.job.routed && slices.Contains(routerWeights, w.name) {
 			continue
 		}
 		data, err := p.job.model.Tensor(w.name)

@@ -273,13 +273,12 @@ func (e *dhTile) addSums() {
 			v := ptx.LdShared[ptx.F32](from.Plus(ptx.Select(has, ptx.Uint(warp*dhWarpBytes), ptx.Uint(0))).At(4 * first))
 			sum = sum.Add(ptx.Select(has, v, ptx.Float(0)))
 		}
-		column, end, half := e.pairColumn(0).AddI(first), e.width, 0
+		at, end, half, within := e.pairColumn, e.width, 0, first
 		if !e.inPairs {
 			ofHalf := e.tileColumns() / e.hParts
-			half = first / ofHalf
-			column, end = e.neuron(0).AddI(first%ofHalf), e.aWidth
+			at, end, half, within = e.neuron, e.aWidth, first/ofHalf, first%ofHalf
 		}
-		column = column.Add(thread)
+		column := at(0).AddI(within).Add(thread)
 		valid := ptx.True()
 		if e.neurons%(e.groups*ScoreGroup) != 0 {
 			valid = column.LtI(end)
