@@ -105,7 +105,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 		return c.roundedExperts(s, n, &f)
 	}
 	if !c.layer.choosesAtOnce(t) {
-		if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
+		if err := c.plan(s, route.PlanKernel, c.routed(t), f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
-	if err := c.plan(s, route.PlanKernel, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
+	if err := c.plan(s, route.PlanKernel, c.ranges(t), f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
 	return c.experts(s, n, &f)
@@ -233,6 +233,14 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 // ranges are the tokens of each CTA of router, count and plan.
 func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
 
+// routed are the ranges whose experts the routing of a pass has counted.
+func (c *Call) routed(tokens int) route.TokenRanges {
+	if c.layer.choosesByWarps(tokens) {
+		return route.ChosenRanges(tokens, c.layer.sms)
+	}
+	return c.ranges(tokens)
+}
+
 func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 	w := c.laid(n).workspace
 	if err := c.splitRouter(s, f.Router, f.Workspace.Ptr, w.indices); err != nil {
@@ -243,6 +251,8 @@ func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 		return c.selectExperts(s, n.tokens, f, w)
 	case !n.list && c.layer.choosesAtOnce(n.tokens):
 		return c.choose(s, n.tokens, f, w)
+	case !n.list && c.layer.choosesByWarps(n.tokens):
+		return c.chooseRanges(s, n.tokens, f, w)
 	}
 	return launch(c, s, route.RouterKernel, c.routerArgs(n.tokens, f, w))
 }
@@ -310,6 +320,6 @@ func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 }
 
 // plan queues one of the two plan kernels.
-func (c *Call) plan(s driver.Stream, which *registry.Kernel[route.PlanArgs], t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, which, route.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
+func (c *Call) plan(s driver.Stream, which *registry.Kernel[route.PlanArgs], ranges route.TokenRanges, experts Tensor, p driver.DevicePtr, w indices) error {
+	return launch(c, s, which, route.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: ranges})
 }

@@ -45,18 +45,25 @@ func launches(k registry.Any, c Config, upTo int) bool {
 	case route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
 		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
 		return upTo > 0
+	case route.ChooseRangesKernel:
+		return upTo > route.MostAtOnce
 	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
 		return upTo >= decode.WideFrom(c)
 	}
 	return true
 }
 
-// choosesAtOnce reports whether a pass that routes has one kernel for choosing
-// experts and the plan. The router's sums, 4 bytes a token and expert, lie where
-// Y is to come.
-func (l *Layer) choosesAtOnce(tokens int) bool {
+// choosesByWarps reports whether a pass that routes has a warp choose a token's
+// experts, from the router's sums of few tokens. These, 4 bytes a token and expert, lie
+// where Y is to come.
+func (l *Layer) choosesByWarps(tokens int) bool {
 	c := l.of.Config
-	return route.InRouter(c) && l.decodes(tokens) && tokens <= route.MostAtOnce && 4*c.NumExperts <= 2*c.TopK*c.Hidden
+	return l.decodes(tokens) && tokens <= route.MostByWarps(c) && 4*c.NumExperts <= 2*c.TopK*c.Hidden
+}
+
+// choosesAtOnce reports whether it has one kernel for that and the plan.
+func (l *Layer) choosesAtOnce(tokens int) bool {
+	return l.choosesByWarps(tokens) && tokens <= route.MostAtOnce
 }
 
 // choose queues the routing of few tokens, and the plan.
@@ -68,6 +75,18 @@ func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	}
 	return launch(c, s, route.ChooseKernel, route.ChooseArgs{
 		FewLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
+	})
+}
+
+// chooseRanges queues the routing of few tokens that have a plan of several CTAs.
+func (c *Call) chooseRanges(s driver.Stream, t int, f *Forward, w workspace) error {
+	p := f.Workspace.Ptr
+	logits := at(p, w.y)
+	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
+		return err
+	}
+	return launch(c, s, route.ChooseRangesKernel, route.ChooseRangesArgs{
+		FewLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: c.routed(t),
 	})
 }
 

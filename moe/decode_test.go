@@ -100,9 +100,9 @@ func TestDecodeKernels(t *testing.T) {
 	wideFrom := decode.WideFrom(c)
 	require.Positive(t, wideFrom)
 	for _, tt := range []struct {
-		few          int
-		decode, wide bool
-	}{{0, false, false}, {1, true, false}, {wideFrom - 1, true, false}, {wideFrom, true, true}} {
+		few                  int
+		decode, ranges, wide bool
+	}{{0, false, false, false}, {1, true, false, false}, {64, true, false, false}, {65, true, true, false}, {wideFrom - 1, true, true, false}, {wideFrom, true, true, true}} {
 		sources, err := moe.Sources(driver.H200(), c, moe.WithDecode(tt.few), moe.WithoutBackward())
 		require.NoError(t, err)
 		var names []string
@@ -113,6 +113,7 @@ func TestDecodeKernels(t *testing.T) {
 		for _, name := range []string{"moe_few_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down", "moe_lone_up", "moe_lone_down"} {
 			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
 		}
+		require.Equal(t, tt.ranges, has("moe_choose_ranges"), "%d tokens are few", tt.few)
 		for _, name := range []string{"moe_decode_wide_up", "moe_decode_wide_up_inference", "moe_decode_wide_down"} {
 			require.Equal(t, tt.wide, has(name), "%d tokens are few, %s", tt.few, name)
 		}

@@ -115,7 +115,7 @@ func (r *backwardRun) planRows() error {
 	if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 		return err
 	}
-	return r.call.plan(r.s, route.PlanPairsKernel, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
+	return r.call.plan(r.s, route.PlanPairsKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
 // tiles are the tiles of the which-th product.
@@ -285,7 +285,7 @@ func (r *backwardRun) losses() error {
 		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 			return err
 		}
-		if err := r.call.plan(r.s, route.PlanKernel, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
+		if err := r.call.plan(r.s, route.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 			return err
 		}
 	}

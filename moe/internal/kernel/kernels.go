@@ -18,7 +18,7 @@ import (
 // EveryToken's.
 var Kernels = registry.Registry{
 	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
-	route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
+	route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
 	decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,

@@ -117,15 +117,18 @@ type RouterArgs struct {
 // for a struct of arguments to embed. Those of router or count, which counts by
 // CTA, and of the plan behind it are the same; other kernels have theirs.
 type TokenRanges struct {
-	// Tokens is T, PerCTA the tokens of a range, a multiple of RangeStep.
+	// Tokens is T, PerCTA the tokens of a range, of Router's a multiple of RangeStep.
 	Tokens int
 	PerCTA int
 }
 
 // RangesOf splits the tokens among the SMs.
-func RangesOf(tokens, sms int) TokenRanges {
+func RangesOf(tokens, sms int) TokenRanges { return rangesBy(RangeStep, tokens, sms) }
+
+// rangesBy has ranges of a multiple of step.
+func rangesBy(step, tokens, sms int) TokenRanges {
 	each := (tokens + sms - 1) / sms
-	return TokenRanges{Tokens: tokens, PerCTA: (each + RangeStep - 1) / RangeStep * RangeStep}
+	return TokenRanges{Tokens: tokens, PerCTA: (each + step - 1) / step * step}
 }
 
 // Count is the number of ranges.

@@ -123,15 +123,16 @@ func (in routerInput) check(b *kt.Bed) {
 	require.True(b.T, slices.Equal(want, kt.Download[uint32](b, counts, len(want))), "counts, %v", in.routerCase)
 }
 
-// checkFew holds the routing of few tokens, with its plan, against what the
-// router has written: the same bits.
+// checkFew holds the routing of few tokens, by ranges and with its plan, against what
+// the router has written: the same bits.
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
-	if in.tokens > MostAtOnce {
-		return
-	}
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
 	kt.Run(b, FewLogits{Router: shape, Written: spec.LogitsF32}, 0, FewLogitsArgs{X: of.X, Weights: of.Weights, Logits: sums, Tokens: in.tokens})
+	in.checkRanges(b, of, sums)
+	if in.tokens > MostAtOnce {
+		return
+	}
 	args := ChooseArgs{FewLogits: sums, Scores: scores, Tokens: in.tokens, PlanTensors: PlanTensors{
 		ExpertIDs: ids, Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (in.experts + 1)),
 		Table: b.Room(int(Plan{NumExperts: in.experts}.TableBytes(pairs))), RowPairs: b.Room(4), Tickets: b.Room(8),
@@ -155,6 +156,23 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	} {
 		kt.SameBits(b.T, out.want, kt.Download[uint32](b, out.at, len(out.want)), out.name+" of few tokens")
 	}
+}
+
+// checkRanges holds the choice by ranges, from such sums, against what the router has
+// written.
+func (in routerInput) checkRanges(b *kt.Bed, of RouterArgs, sums driver.DevicePtr) {
+	pairs, ranges := in.tokens*in.topK, ChosenRanges(in.tokens, 5)
+	args := ChooseRangesArgs{FewLogits: sums, Scores: b.Room(4 * pairs), ExpertIDs: b.Room(4 * pairs), Counts: b.Room(4 * ranges.Count() * in.experts), TokenRanges: ranges}
+	if of.Logits != 0 {
+		args.Logits = b.Room(2 * in.tokens * in.experts)
+	}
+	kt.Run(b, ChooseRanges{in.shape()}, 0, args)
+	in.checkLogits(b, args.Logits)
+	chosen := kt.Download[int32](b, args.ExpertIDs, pairs)
+	kt.SameBits(b.T, kt.Download[int32](b, of.ExpertIDs, pairs), chosen, "experts by ranges")
+	kt.SameBits(b.T, kt.Download[uint32](b, of.Scores, pairs), kt.Download[uint32](b, args.Scores, pairs), "scores by ranges")
+	want := countsOf(chosen, in.experts, ranges.PerCTA*in.topK, ranges.Count())
+	kt.SameBits(b.T, want, kt.Download[uint32](b, args.Counts, len(want)), "counts by ranges")
 }
 
 // checkLogits compares the logits, if any were written: these are exact in bf16.
