@@ -13,7 +13,8 @@ type Weights struct {
 	// them change places.
 	W1, W3, W2 Tensor
 	// B1 [E, 2n] or [E, n] is the bias of W1, ordered as its rows, B3 [E, n] that
-	// of W3 and B2 [E, d] that of W2.
+	// of W3 and B2 [E, d] that of W2. Biases must be finite: one that is not makes
+	// neighbours' sums NaN too.
 	B1, B3, B2 Tensor
 	// SharedW1 [sn, d] is the shared experts' gate, SharedW3 [sn, d] their up, which
 	// is not there without a gate, and SharedW2 [d, sn] their down, whatever GateUp

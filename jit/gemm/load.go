@@ -33,6 +33,19 @@ func (p *Product) LoadTMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) {
 	})
 }
 
+// Expect tells a stage's barrier how many bytes of a k-tile's copies to wait for.
+// Of the first k-tile the sums' row is one of them, whose loads loadRow starts.
+func (p *Product) Expect(s pipeline.Stage, kt ptx.U32, bytes int, loadRow func()) {
+	k := p.K
+	if !p.Row {
+		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(bytes))
+		return
+	}
+	first := kt.EqI(0)
+	k.MbarrierArriveExpectTx(s.Full, ptx.Select(first, ptx.Uint(bytes+p.TileN*tile.ElementBytes), ptx.Uint(bytes)))
+	k.If(first, loadRow)
+}
+
 // Box is one load of a part of a stage's B tile.
 type Box struct {
 	Map ptx.TensorMap
@@ -79,8 +92,9 @@ type Gather struct {
 	RowBytes int // what the k-tiles have beyond them is 0
 	// LoadB starts the loads of a stage's B.
 	LoadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)
-	// LoadRow starts the loads of a tile's row, where there is one.
-	LoadRow func(s pipeline.Stage, t schedule.Tile)
+	// LoadRow starts the loads of a tile's row, where there is one, for the stage of
+	// its first k-tile.
+	LoadRow func(to, full ptx.Shared, t schedule.Tile)
 }
 
 // The gather's geometry.
@@ -139,22 +153,10 @@ func (g Gather) Load() {
 		k.If(publishes, publisher.Publish)
 		next.set(reader.Next())
 		fetch()
-		if g.Row {
-			s := ring.Acquire()
-			k.If(elected, func() {
-				// TMA writes where cp.async wrote: products are behind such a fence, but
-				// of tiles without rows there are none.
-				k.FenceProxyAsync(".shared::cta")
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.RowStageBytes()))
-				g.LoadRow(s, t)
-			})
-			k.MbarrierArrive(s.Full)
-			ring.Advance()
-		}
 		k.Range(ptx.Uint(g.KTiles), func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.If(elected, func() {
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(g.TileBBytes()))
+				g.Expect(s, kt, g.TileBBytes(), func() { g.LoadRow(g.RowOf(ring), s.Full, t) })
 				g.LoadB(s, t, kt)
 			})
 			to := s.Data.Plus(dst)

@@ -32,16 +32,12 @@ type Config struct {
 	Gathered bool
 	// BMN: B's tile is MN-major, contiguous across the sum.
 	BMN bool
-	// Row: the sums start from a row of TileN columns, which comes as a stage of its
-	// own ahead of the first k-tile: a box of [tile.NewDescriptorStep] with the row
-	// on its first line and 0 on the others. (Where threads load or set what sums
-	// start from all of it shows: a warpgroup's epilogue is as long as the other one
-	// can multiply without it.)
+	// Row: the sums start from a row of TileN columns, which comes with the first
+	// k-tile, see [Product.RowOf]. (Where threads load or set what sums start from all
+	// of it shows: a warpgroup's epilogue is as long as the other one can multiply
+	// without it.)
 	Row bool
 }
-
-// RowStageBytes are loaded for the stage of a row.
-func (c Config) RowStageBytes() int { return c.TileN / tile.Block * tile.StepBlockBytes }
 
 // Product is a grouped product that is being emitted: two math warpgroups of 64
 // rows each, which share every stage's B but wait, store and release on their
@@ -57,6 +53,7 @@ type Product struct {
 	Thread ptx.U32
 
 	cta     *pipeline.CTA
+	rows    ptx.Shared // of the stages, where sums start from one
 	stagger pipeline.NamedBarriers
 	release pipeline.Releaser // gives stages back, to both CTAs of a cluster
 }
@@ -79,6 +76,9 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 		arrivals, readers = gatherArrivals, gatherReaders
 	}
 	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, MathWarps*c.ClusterM)
+	if c.Row {
+		p.rows = cta.Shared("rows", c.Stages*c.RowBytes(), rowAlign)
+	}
 	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
 	p.Queue = schedule.NewQueue[schedule.Tile](k, cta, schedule.TileWords, MathWarps+readers, c.ClusterM)
 	return p
@@ -86,6 +86,9 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 
 // start makes the barriers valid and waits for the kernel before this one.
 func (p *Product) start() {
+	if p.Row {
+		p.clearTails()
+	}
 	p.cta.Ready(p.Thread)
 	p.syncCluster()
 	p.K.GridDepWait()
@@ -218,7 +221,7 @@ func (p *Product) math(e Epilogue) {
 	acc := k.Accumulators(p.TileN / 2)
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)
-	stagger.SetLead(ptx.Uint(min(p.Stages-p.rowStages(), p.KTiles)))
+	stagger.SetLead(ptx.Uint(min(p.Stages, p.KTiles)))
 	p.Queue.Reader(leader).Each(func(t schedule.Tile) {
 		stagger.WaitForLeader()
 		first := wg.MulI(WarpgroupM)
@@ -230,9 +233,6 @@ func (p *Product) math(e Epilogue) {
 			p.multiply(loop, wg, stagger, acc, epilogue)
 			epilogue.Store(acc)
 		}, func() {
-			if p.Row {
-				loop.Drain(ptx.Uint(p.rowStages()), nil)
-			}
 			loop.Drain(ptx.Uint(p.KTiles), stagger.Multiplied)
 		})
 		stagger.TileDone()
@@ -253,10 +253,7 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 		keep = func(ptx.U32) ptx.Pred { return ptx.True() }
 	}
 	f := loop.Begin()
-	if p.Row {
-		f.One(ptx.False(), 1, func(s pipeline.Stage) { p.startFromRow(s, acc) })
-	}
-	f.Each(ptx.Uint(p.KTiles), p.Row, func(s pipeline.Stage, kt ptx.U32) {
+	kTile := func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
 			k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 		}
@@ -265,25 +262,48 @@ func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []pt
 		Multiply(k, p.Element, acc, a, b, keep(kt), false, p.BMN)
 		stagger.Multiplied(kt)
 		e.PerKTile(kt)
-	})
+	}
+	if !p.Row {
+		f.Each(ptx.Uint(p.KTiles), false, kTile)
+	} else {
+		f.One(ptx.False(), 1, func(s pipeline.Stage) {
+			p.startFromRow(p.RowOf(loop.Ring), acc)
+			kTile(s, ptx.Uint(0))
+		})
+		f.Each(ptx.Uint(p.KTiles-1), true, func(s pipeline.Stage, kt ptx.U32) { kTile(s, kt.AddI(1)) })
+	}
 	f.End(e.UnderLastMMA)
 }
 
-// rowStages is how many stages a row is.
-func (p *Product) rowStages() int {
-	if p.Row {
-		return 1
-	}
-	return 0
+// rowAlign is where copies may put a row.
+const rowAlign = 128
+
+// RowBytes is the room of a stage's row, with what lies behind it.
+func (t Tiling) RowBytes() int { return t.TileN*tile.ElementBytes + tile.RowTailBytes }
+
+// RowOf is where the row of a tile lies whose first k-tile is a role's next stage:
+// boxes without swizzle, side by side.
+func (p *Product) RowOf(ring *pipeline.Cursor) ptx.Shared {
+	return p.rows.Plus(ring.Index().MulI(p.RowBytes()))
 }
 
-// startFromRow makes each row of the sums the row of a stage, exactly: A's first
-// column is 1, its others are 0.
-func (p *Product) startFromRow(s pipeline.Stage, acc []ptx.F32) {
+// clearTails sets what lies behind the rows to 0, for products to read once the
+// barriers are valid.
+func (p *Product) clearTails() {
+	const chunk, chunks = 16, tile.RowTailBytes / 16
+	p.K.If(p.Thread.LtI(p.Stages*chunks), func() {
+		tail := p.rows.At(p.RowBytes() - tile.RowTailBytes).Plus(p.Thread.DivI(chunks).MulI(p.RowBytes()))
+		ptx.StShared(tail.Plus(p.Thread.RemI(chunks).MulI(chunk)), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0), ptx.Uint(0))
+		p.K.FenceProxyAsync(".shared::cta")
+	})
+}
+
+// startFromRow makes each row of the sums that one, exactly: A's first column is 1,
+// its others are 0.
+func (p *Product) startFromRow(row ptx.Shared, acc []ptx.F32) {
 	k := p.K
 	one := ptx.Select(p.Thread.AndI(3).EqI(0), p.Element.Ones().AndI(0xffff), ptx.Uint(0))
 	a := []ptx.U32{one, one, ptx.Uint(0), ptx.Uint(0)}
 	k.WgmmaFence()
-	p.Element.WgmmaRegisters(k, acc, a, tile.NewDescriptorStep(k, s.Data), ptx.False(), true)
-	k.WgmmaCommit()
+	p.Element.WgmmaRegisters(k, acc, a, tile.NewDescriptorRow(k, row), ptx.False(), true)
 }

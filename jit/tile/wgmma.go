@@ -59,13 +59,17 @@ func NewDescriptorMN(k *ptx.Kernel, at ptx.Shared) Descriptor {
 	return Descriptor{k, descriptorStart(at).OrI(BlockBytes / 16 << 16), KStep * RowBytes / 16, 8 * BlockBytes / Block / 16, swizzle128 | rows8Bytes/16}
 }
 
-// StepBlockBytes is the distance between the blocks of a step's tile.
-const StepBlockBytes = KStep * RowBytes
+// RowTailBytes are behind a row that [NewDescriptorRow] describes, and must be
+// finite elements.
+const RowTailBytes = 128
 
-// NewDescriptorStep describes an MN-major tile that is one step deep: a box of {64,
-// 16, blocks} of a [K, rows] matrix.
-func NewDescriptorStep(k *ptx.Kernel, at ptx.Shared) ptx.U64 {
-	return k.Pack64(descriptorStart(at).OrI(StepBlockBytes/16<<16), ptx.Uint(swizzle128|rows8Bytes/16))
+// NewDescriptorRow describes a row of elements, without swizzle, as an MN-major tile
+// that is one step deep: line 0 is the row. Line l of the others is the row from
+// element 8(l mod 8) on and what lies behind it, so that the row takes no more room
+// than it has: an A that is 0 but for its first column drops them.
+func NewDescriptorRow(k *ptx.Kernel, at ptx.Shared) ptx.U64 {
+	// From 8 columns to the next 16 bytes, from 8 lines to the next none.
+	return k.Pack64(descriptorStart(at), ptx.Uint(1))
 }
 
 // descriptorStart is the start field of a descriptor.

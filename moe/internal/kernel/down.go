@@ -44,7 +44,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	a, w2 := k.Map(&k.Args.A, d.aMap), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return b.Map(a.W2) })
 	bias, b2 := weights.B2(d.Config), []ptx.TensorMap(nil)
 	if d.Bias {
-		b2 = append(b2, k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2) }))
+		b2 = append(b2, k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2, d.Tiling.TileN) }))
 	}
 	y := k.Map(&k.Args.Y, d.yMap)
 	cta := pipeline.NewCTA(k.Kernel)
@@ -54,15 +54,11 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 		BMN: b.MNMajor(), Row: d.Bias,
 	})
 	load := func(ring *pipeline.Cursor, t schedule.Tile) {
-		if d.Bias {
-			s := ring.Acquire()
-			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.RowStageBytes()))
-			bias.LoadRow(k.Kernel, s, b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN)
-			ring.Advance()
-		}
 		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
 			s := ring.Acquire()
-			k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+			p.Expect(s, kt, p.StageBytes(), func() {
+				bias.LoadRow(k.Kernel, p.RowOf(ring), s.Full, b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN)
+			})
 			k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
 			b.Load(p, []ptx.TensorMap{w2}, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
 			ring.Advance()
@@ -91,9 +87,9 @@ func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.
 var DownProduct = &registry.Product{
 	Name: "down",
 	Space: func(t driver.Target) []gemm.Tiling {
-		return tiles.OrClusters(tiles.Deepest(t, registry.StoreBytes, 256, 128))
+		return tiles.OrClusters(tiles.Deepest(t, registry.RowStoreBytes, 256, 128))
 	},
-	SharedBytes: registry.StoreBytes,
+	SharedBytes: registry.RowStoreBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Hidden, c.Intermediate, m.DownEpilogueClocks, t)
 	},

@@ -71,9 +71,9 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	columns := u.Tiling.TileN / bias.Parts
 	switch {
 	case u.Bias && bias.IsRows():
-		rows = append(rows, k.Map(&k.Args.B1, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B1) }))
+		rows = append(rows, k.Map(&k.Args.B1, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B1, columns) }))
 		if bias.Apart {
-			rows = append(rows, k.Map(&k.Args.B3, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B3) }))
+			rows = append(rows, k.Map(&k.Args.B3, func(a *UpArgs) driver.TensorMap { return bias.RowMap(a.B3, columns) }))
 		}
 	case u.Bias:
 		b1 = k.Ptr(&k.Args.B1)
@@ -93,8 +93,8 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	})
 	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: u.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
 		b.Load(p, w1, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
-	}, LoadRow: func(s pipeline.Stage, t schedule.Tile) {
-		bias.LoadRow(k.Kernel, s, rows, t.Expert, t.Column.MulI(columns), columns)
+	}, LoadRow: func(to, full ptx.Shared, t schedule.Tile) {
+		bias.LoadRow(k.Kernel, to, full, rows, t.Expert, t.Column.MulI(columns), columns)
 	}}
 	of := gemm.StoreOnly{Store: e.store, Each: e.tile}
 	if u.ScoreOnInput {
@@ -231,9 +231,9 @@ func (u Up) aMap(a *UpArgs) driver.TensorMap {
 var UpProduct = &registry.Product{
 	Name: "up",
 	Space: func(t driver.Target) []gemm.Tiling {
-		return tiles.InClusters(tiles.Deepest(t, registry.StoreBytes, 256, 128))
+		return tiles.InClusters(tiles.Deepest(t, registry.RowStoreBytes, 256, 128))
 	},
-	SharedBytes: registry.StoreBytes,
+	SharedBytes: registry.RowStoreBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.HWidth(), c.Hidden, m.UpEpilogueClocks, t)
 	},

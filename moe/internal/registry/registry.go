@@ -285,3 +285,7 @@ func EvenLoad(c spec.Config) tiles.Load { return tiles.EvenLoad(c.TokensHint, c.
 
 // StoreBytes is the shared memory of a product that stores by gemm.Store.
 func StoreBytes(p gemm.Tiling) int { return p.SharedBytes(gemm.StoreBytes) }
+
+// RowStoreBytes is that of one whose sums may start from a row too: tilings are the
+// same with biases and without.
+func RowStoreBytes(p gemm.Tiling) int { return StoreBytes(p) + p.Stages*p.RowBytes() }

@@ -3,7 +3,6 @@ package weights
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
-	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/spec"
@@ -55,30 +54,29 @@ func (b Bias) Width() int {
 // have them.
 func (b Bias) IsRows() bool { return !b.Interleaved }
 
-// RowMap is the map of a tensor at p in boxes of 64 columns as a product's first
-// stage has them (see gemm.Config.Row): dimensions column, line, part, expert. Lines
-// but the first are outside, and 0.
-func (b Bias) RowMap(p driver.DevicePtr) driver.TensorMap {
+// RowMap is the map of a tensor at p in boxes of so many columns: dimensions column,
+// part, expert. What lies past a part's columns is 0.
+func (b Bias) RowMap(p driver.DevicePtr, columns int) driver.TensorMap {
 	parts := b.Parts
 	if b.Apart {
 		parts = 1
 	}
-	return tile.LoadMap(p, []int{tile.Block, tile.KStep, 1, 1},
-		tile.Dim{Extent: b.N, Stride: 1}, tile.Dim{Extent: 1, Stride: b.N}, tile.Dim{Extent: parts, Stride: b.N}, tile.Dim{Extent: b.Experts, Stride: b.Width()})
+	m := tile.LoadMap(p, []int{columns, 1, 1},
+		tile.Dim{Extent: b.N, Stride: 1}, tile.Dim{Extent: parts, Stride: b.N}, tile.Dim{Extent: b.Experts, Stride: b.Width()})
+	m.Swizzle = driver.SwizzleNone
+	return m
 }
 
 // LoadRow starts the loads of a tile's columns, so many of each part from the given
-// one on.
-func (b Bias) LoadRow(k *ptx.Kernel, s pipeline.Stage, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
+// one on: a product's row (see gemm.Config.Row), whose biases must be finite, since
+// it multiplies those beside a column with 0.
+func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
 	for part := range b.Parts {
 		m, of := maps[0], part
 		if b.Apart {
 			m, of = maps[part], 0
 		}
-		for i := range columns / tile.Block {
-			to := s.Data.At((part*columns/tile.Block + i) * tile.StepBlockBytes)
-			k.TMALoad(to, m, s.Full, column.AddI(i*tile.Block), ptx.Uint(0), ptx.Uint(of), expert)
-		}
+		k.TMALoad(to.At(part*columns*tile.ElementBytes), m, full, column, ptx.Uint(of), expert)
 	}
 }
 
