@@ -6,7 +6,10 @@ import (
 )
 
 // Registers of accumulators are tracked in classes: registers that stand
-// together in every wgmma of the kernel that uses one of them.
+// together in every wgmma of the kernel that uses one of them. Registers of A are
+// tracked one by one. A product may read them as long as it is in flight: they may
+// be read by others then, not written. (A wgmma.fence behind a write is not asked
+// for, though the manual does: compilers load A behind the fence, and it works.)
 
 // markAccumulators finds the classes, and the instructions that touch them.
 func (d *decoder) markAccumulators() {
@@ -47,11 +50,36 @@ func (d *decoder) markAccumulators() {
 			}
 		}
 	}
+	d.markFragments()
 	for i := range k.code {
 		in := &k.code[i]
 		for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
 			for _, s := range slots {
 				in.accs = in.accs || k.classOf[s] != noClass
+			}
+		}
+		for _, s := range in.def[bank32] {
+			in.accs = in.accs || k.fragmentOf[s] != noClass
+		}
+	}
+}
+
+// markFragments finds the registers that products read A from.
+func (d *decoder) markFragments() {
+	k := d.k
+	k.fragmentOf = make([]int32, k.slots[bank32])
+	for s := range k.fragmentOf {
+		k.fragmentOf[s] = noClass
+	}
+	for i := range k.code {
+		in := &k.code[i]
+		if in.product == nil || !in.fromRegisters() {
+			continue
+		}
+		for _, s := range in.args[1].list {
+			if k.fragmentOf[s] == noClass {
+				k.fragmentOf[s] = int32(k.fragments)
+				k.fragments++
 			}
 		}
 	}
@@ -66,7 +94,10 @@ type mmaState struct {
 	fenced  bool
 	epoch   uint32 // wgmma.fence executed
 	classes []accumulator
-	live    []flight
+	// fragments are the registers that products read A from: 1 + the number of the
+	// latest wgmma that does and that no wait covers.
+	fragments []int
+	live      []flight
 }
 
 // accumulator is the state of a class of registers.
@@ -85,12 +116,24 @@ type flight struct {
 
 func (s *mmaState) reset() {
 	clear(s.classes)
+	clear(s.fragments)
 	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
 }
 
-// touch is called for ordinary instructions on accumulators.
+// touch is called for ordinary instructions on accumulators, and for those that write
+// registers of A.
 func (s *mmaState) touch(w *warp, in *inst) outcome {
-	classOf := w.cta.cluster.grid.kernel.classOf
+	k := w.cta.cluster.grid.kernel
+	for _, slot := range in.def[bank32] {
+		if k.fragmentOf[slot] == noClass {
+			continue
+		}
+		if reader := s.fragments[k.fragmentOf[slot]]; reader > 0 {
+			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: wgmma.wait_group first",
+				w.slotName(bank32, slot), in.form.Op, reader)
+		}
+	}
+	classOf := k.classOf
 	for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
 		for _, slot := range slots {
 			if classOf[slot] == noClass {
@@ -132,6 +175,11 @@ func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
 		}
 	}
 	s.issued++
+	if in.fromRegisters() {
+		for _, slot := range in.args[1].list {
+			s.fragments[w.cta.cluster.grid.kernel.fragmentOf[slot]] = s.issued
+		}
+	}
 	for _, c := range in.classes {
 		acc := &s.classes[c]
 		acc.flight = s.issued
@@ -166,6 +214,13 @@ func (s *mmaState) land(upTo int) {
 		for _, c := range f.in.classes {
 			if s.classes[c].flight == f.number+1 {
 				s.classes[c].flight = 0
+			}
+		}
+		if f.in.fromRegisters() {
+			for i, reader := range s.fragments {
+				if reader == f.number+1 {
+					s.fragments[i] = 0
+				}
 			}
 		}
 	}

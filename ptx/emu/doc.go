@@ -11,7 +11,7 @@
 // A kernel that breaks a rule ends with a [Fault] that names the rule, the line
 // of the PTX, and what was wrong in words: deadlocks (who waits for which
 // barrier and phase), accesses out of bounds or misaligned, reads of registers
-// and shared memory that nobody wrote, accumulators touched in flight, missing
+// and shared memory that nobody wrote, registers of products touched in flight, missing
 // fences, descriptors, barriers and divergence against the manual.
 //
 // The emulator is a strict reader of the manual where hardware is lenient: a

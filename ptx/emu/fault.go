@@ -22,7 +22,8 @@ const (
 	UninitializedRegister
 	// UninitializedShared: shared memory read before it was written.
 	UninitializedShared
-	// AccumulatorInFlight: a register touched while wgmma may still use it.
+	// AccumulatorInFlight: a register of D touched, or one of A written, while wgmma may
+	// still use it.
 	AccumulatorInFlight
 	// MissingFence: wgmma without the wgmma.fence that orders its registers.
 	MissingFence

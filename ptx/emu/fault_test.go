@@ -38,7 +38,14 @@ fill:
 const (
 	wgmma     = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 0, 1, 1, 0, 0;"
 	wgmmaKeep = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, 1, 1, 1, 0, 0;"
-	fenceMMA  = "wgmma.fence.sync.aligned;\n\t"
+	// wgmmaA has its A in registers.
+	wgmmaA = `
+	mov.u32 %r7, 0;
+	mov.u32 %r8, 0;
+	mov.u32 %r9, 0;
+	mov.u32 %r10, 0;
+	` + fenceMMA + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, {%r7, %r8, %r9, %r10}, %d1, 0, 1, 1, 0;"
+	fenceMMA = "wgmma.fence.sync.aligned;\n\t"
 )
 
 // plantedFaults: one for each rule that the emulator holds kernels to.
@@ -112,6 +119,10 @@ var plantedFaults = []planted{
 	{name: "no wgmma.fence behind a write", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
 	mov.f32 %f3, 0f00000000;
 	` + wgmma + " // here", says: []string{"%f3"}},
+	{name: "A's register written in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + wgmmaA + `
+	wgmma.commit_group.sync.aligned;
+	add.u32 %r11, %r8, 1;
+	mov.u32 %r9, 0; // here`, says: []string{"%r9", "A", "wait_group"}},
 	{name: "accumulator never written", kind: UninitializedRegister, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmmaKeep + " // here"},
 	{name: "wgmma of one warp", kind: DivergentAligned, threads: 32, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + " // here"},
 	{name: "descriptors that differ in the warpgroup", kind: DivergentAligned, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `

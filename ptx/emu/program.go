@@ -77,6 +77,9 @@ type Kernel struct {
 	// 32-bit slot; see accumulator.go.
 	classes [][]int32
 	classOf []int32
+	// fragmentOf numbers the 32-bit slots, so many fragments, that wgmma read A from.
+	fragmentOf []int32
+	fragments  int
 	// asyncShared: the kernel uses shared memory through the async proxy.
 	asyncShared bool
 }

@@ -94,6 +94,7 @@ func newWarp(k *Kernel) *warp {
 		w.ok[b] = sized(w.ok[b], k.slots[b])
 	}
 	w.mma.classes = sized(w.mma.classes, len(k.classes))
+	w.mma.fragments = sized(w.mma.fragments, k.fragments)
 	for _, c := range k.const32 {
 		for l := range warpLanes {
 			w.r32[c.slot][l] = c.value
