@@ -98,6 +98,9 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if c.layer.isLone(n) {
 		return c.loneToken(s, n, &f)
 	}
+	if c.layer.isSmall(n) {
+		return c.smallPass(s, n, &f)
+	}
 	if err := c.route(s, n, &f); err != nil {
 		return err
 	}
@@ -306,13 +309,19 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 
 // experts queues everything after the plan.
 func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
-	w, p := c.laid(n).workspace, f.Workspace.Ptr
+	w := c.laid(n).workspace
 	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
 		return err
 	}
 	if err := c.products(s, n, f, w.pieces); err != nil {
 		return err
 	}
+	return c.aggregate(s, n, f, w)
+}
+
+// aggregate queues the sum over a token's experts.
+func (c *Call) aggregate(s driver.Stream, n work, f *Forward, w workspace) error {
+	p := f.Workspace.Ptr
 	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: n.tokens,
 		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),

@@ -58,7 +58,7 @@ func TestCountsOfKernels(t *testing.T) {
 		}
 	}})
 	require.NoError(t, err)
-	for _, tokens := range []int{1, 40, 70, 300} {
+	for _, tokens := range []int{1, 5, 40, 70, 300} {
 		tr := trialOn(t, dev, config, tokens, moe.WithCache(nil), moe.WithDecode(70)) // so that 300 are many
 		require.NoError(t, tr.Run(context.Background(), tr.Args))
 		if tokens == 300 {
@@ -66,7 +66,7 @@ func TestCountsOfKernels(t *testing.T) {
 			require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
 		}
 	}
-	for _, name := range []string{"moe_lone_up", "moe_decode_up", "moe_up", "moe_down", "moe_dh", "moe_dw1", "moe_dx", "moe_dwr"} {
+	for _, name := range []string{"moe_lone_up", "moe_decode_small_up", "moe_decode_up", "moe_up", "moe_down", "moe_dh", "moe_dw1", "moe_dx", "moe_dwr"} {
 		assert.True(t, seen[name], name)
 	}
 	for _, w := range []string{"moe_up load empty ab", "moe_up math full ab", "moe_down load empty ab"} {

@@ -42,8 +42,8 @@ func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
 // kernel, one that suits it.
 func launches(k registry.Any, c Config, upTo int) bool {
 	switch k {
-	case route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
-		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
+	case route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel, decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel:
 		return upTo > 0
 	case route.ChooseRangesKernel:
 		return upTo > route.MostAtOnce
@@ -97,6 +97,41 @@ func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits d
 	})
 }
 
+// isSmall reports whether a pass has so few tokens that its up-projection chooses their
+// experts itself.
+func (l *Layer) isSmall(n work) bool {
+	c := l.of.Config
+	return !n.list && n.tokens <= decode.MostSmall && l.choosesAtOnce(n.tokens) && route.ChoosesInProducts(c) && route.ChainBytes(c) <= 2*c.TopK*c.Hidden
+}
+
+// smallPass queues a whole pass of so few tokens.
+func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
+	w, p := c.laid(n).workspace, f.Workspace.Ptr
+	// The sums of the router's chains lie where Y is to come. The table's length takes the
+	// place of the offsets, words of which become 0 with the sums.
+	sums, table := at(p, w.y), decode.TableArgs{Table: at(p, w.table), RowPairs: at(p, w.offsets)}
+	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: table.RowPairs, Tokens: n.tokens}); err != nil {
+		return err
+	}
+	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
+		return err
+	}
+	up := decode.SmallUpInferenceKernel
+	if !f.H.IsZero() {
+		up = decode.SmallUpKernel
+	}
+	if err := launch(c, s, up, decode.UpArgs{
+		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TableArgs: table,
+		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
+	}); err != nil {
+		return err
+	}
+	if err := launch(c, s, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TableArgs: table}); err != nil {
+		return err
+	}
+	return c.aggregate(s, n, f, w)
+}
+
 // isLone reports whether a pass has one token only, whose products choose its
 // experts themselves.
 func (l *Layer) isLone(n work) bool {
@@ -109,7 +144,7 @@ func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	// There is no plan: the sums of the router's chains take the place of the table,
 	// which is 16 bytes an expert, the choice that of the offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
-	if err := launch(c, s, route.LoneLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tokens: 1}); err != nil {
+	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tokens: 1}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {

@@ -59,7 +59,7 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 		if testing.Short() && i%6 != 1 && i != len(decodeConfigs)-1 {
 			continue // left: pairs, several granules, uneven fp16, scores on the input; others are TestCombinations' and TestRoutingKindsOfFewTokens' too
 		}
-		counts := [][]int{{1, 3, 64, 200}, {33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {65}, {1}}[i]
+		counts := [][]int{{1, 3, 64, 200}, {8, 33}, {2, 65}, {5}, {1, 20}, {3, 70}, {9}, {}, {2}, {2, 65}, {33}, {1, 70}, {1, 20}, {40}, {1, 7}, {1, 40}, {1, 9}, {1, 70}, {33}, {1, 40}, {9}, {4, 65}, {1}}[i]
 		if testing.Short() && len(counts) > 0 {
 			counts = counts[len(counts)-1:]
 		}
@@ -110,7 +110,8 @@ func TestDecodeKernels(t *testing.T) {
 			names = append(names, s.Name)
 		}
 		has := func(name string) bool { return slices.Contains(names, name) }
-		for _, name := range []string{"moe_few_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down", "moe_lone_up", "moe_lone_down"} {
+		for _, name := range []string{"moe_few_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down",
+			"moe_decode_small_up", "moe_decode_small_up_inference", "moe_decode_small_down", "moe_lone_up", "moe_lone_down"} {
 			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.Equal(t, tt.ranges, has("moe_choose_ranges"), "%d tokens are few", tt.few)
@@ -166,14 +167,14 @@ func TestBatchInvariance(t *testing.T) {
 			want, err := whole.Results(false)
 			require.NoError(t, err)
 			random := rand.New(rand.NewPCG(1, 2))
-			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, random.Perm(tokens)[:64]}
+			batches := [][]int{{0}, {77}, {149, 3, 60, 5, 4, 2, 1, 148, 20}, {20, 1, 77, 0, 150}, random.Perm(tokens)[:64]}
 			for range more { // by the kernels for few or for many
 				batch := random.Perm(tokens)[:1+random.IntN(most)]
 				batches = append(batches, batch, batch[:1])
 			}
 			for i, batch := range batches {
 				part, o := partOf(t, whole, batch, want.O)
-				if kernels := launched(t, part); i < 4 {
+				if kernels := launched(t, part); i < 5 {
 					require.Contains(t, kernels, decodesBy(part.Layer, len(batch)))
 				}
 				got, err := part.Results(false)
@@ -296,6 +297,9 @@ func decodesBy(l *moe.Layer, tokens int) string {
 	}
 	if from := decode.WideFrom(l.Config()); from > 0 && tokens >= from {
 		return "decode-wide-up"
+	}
+	if tokens <= decode.MostSmall && route.ChoosesInProducts(l.Config()) {
+		return "decode-small-up"
 	}
 	return "decode-up"
 }

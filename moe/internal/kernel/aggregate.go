@@ -109,6 +109,9 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
 	token := thread.DivI(slices).U32()
 	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
+	if a.early() {
+		e.row, e.score = a.slots(e.inverse, e.scores, token.Min(tokens.SubI(1)), 0, min(e.inFlight(), e.TopK))
+	}
 	k.GridDepWait()
 	k.GridDepLaunch()
 	k.If(token.Lt(tokens), func() { e.slice(token, slice) })
@@ -123,7 +126,15 @@ type aggregation struct {
 	extra                 ptx.Global // with Extra
 	shared, sharedScores  ptx.Global // with Shared, and its gate
 	starts                ptx.Global // with List
+	// row and score are those of the first slots, where they are early.
+	row   []ptx.U32
+	score []ptx.F32
 }
+
+// early: rows and scores of the first slots are loaded while the down-projection is
+// under way. It let this kernel start behind its own wait for the up-projection, and so
+// for all that makes them.
+func (a Aggregate) early() bool { return !a.Unit && !a.List }
 
 // weighted: the slots' rows have scores.
 func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
@@ -163,7 +174,10 @@ func (e *aggregation) slice(token, slice ptx.U32) {
 	} else {
 		for first := 0; first < e.TopK; first += inFlight {
 			at := e.y.Plus(column)
-			row, score := e.slots(e.inverse, e.scores, token, first, min(inFlight, e.TopK-first))
+			row, score := e.row, e.score
+			if first > 0 || !e.early() {
+				row, score = e.slots(e.inverse, e.scores, token, first, min(inFlight, e.TopK-first))
+			}
 			e.add(k, at, row, score, sum)
 		}
 	}
@@ -189,7 +203,12 @@ func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int
 	row, score = make([]ptx.U32, n), make([]ptx.F32, n)
 	at := inverse.Index(token, 4*a.TopK).At(4 * first)
 	for i := range n {
-		row[i], score[i] = ptx.LdGlobal[ptx.U32](at.At(4*i)), ptx.Float(1)
+		if i == 0 && first == 0 && a.early() {
+			row[i] = ptx.LdGlobalAcquire(at) // behind which nothing is from a stale cache
+		} else {
+			row[i] = ptx.LdGlobal[ptx.U32](at.At(4 * i))
+		}
+		score[i] = ptx.Float(1)
 	}
 	if a.weighted() {
 		scoreAt := scores.Index(token, 4*a.TopK).At(4 * first)

@@ -18,8 +18,8 @@ import (
 // EveryToken's.
 var Kernels = registry.Registry{
 	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
-	route.FewLogitsKernel, route.LoneLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
-	decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
+	route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
+	decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
 	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],

@@ -282,11 +282,11 @@ func (e *allot) findDigit(key, rest ptx.U32, shift, each int) {
 		n[i] = ptx.LdShared[ptx.U32](e.hist.Plus(top.Sub(ptx.Uint(i)).ShlI(2)))
 		sum = sum.Add(n[i])
 	}
-	up := inclusive(sum, lane)
+	up := Inclusive(sum, lane)
 	k.If(lane.EqI(31), func() { ptx.StShared(e.sums.Plus(warp.ShlI(2)), up) })
 	k.BarSync(ptx.Uint(0))
 	ofWarp := ptx.LdShared[ptx.U32](e.sums.Plus(lane.ShlI(2)))
-	before := inclusive(ofWarp, lane).Sub(ofWarp).ShflIdx(warp).Add(up).Sub(sum)
+	before := Inclusive(ofWarp, lane).Sub(ofWarp).ShflIdx(warp).Add(up).Sub(sum)
 	for i := range n {
 		after := before.Add(n[i])
 		k.If(before.Lt(rest).And(after.Ge(rest)), func() {

@@ -167,7 +167,7 @@ func (e *byToken) scan() {
 		token := first.Add(e.tid)
 		n := ptx.NewVar(k, ptx.Uint(0))
 		k.If(token.Lt(e.to), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.cursor, token))) })
-		up := inclusive(n.Get(), e.tid)
+		up := Inclusive(n.Get(), e.tid)
 		k.If(token.Lt(e.to), func() {
 			start := at.Get().Add(up).Sub(n.Get())
 			ptx.StShared(e.word(e.start, token), start)

@@ -131,30 +131,34 @@ func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
 	return k.Build()
 }
 
-// Lone is the choice of a lone token's experts by one warp of another kernel: what
-// Choose does, without a plan.
-type Lone struct {
+// ByChains is the choice of a token's experts by a warp of another kernel: what Choose
+// does, without a plan, from the sums of the router's chains.
+type ByChains struct {
 	Router
-	// Sums [chains, E] f32 are the router's, before biases.
+	// Sums [chains, T, E] f32 are the router's, before biases.
 	Sums ptx.Global
 	// Bias [E] f32, where there is one.
 	Bias ptx.Global
-	// Logits [E], in the layer's format, are written unless its address is 0.
+	// Logits [T, E], in the layer's format, are written unless its address is 0.
 	Logits ptx.Global
+	// Tokens is T.
+	Tokens ptx.U32
 }
 
-// HasLone reports whether a layer's products choose a lone token's experts: by
-// the router's sums alone, and rows of their weights must be lines.
-func HasLone(c spec.Config) bool {
-	return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput && c.WeightOrder == spec.OutIn
-}
+// ChoosesInProducts reports whether a layer's up-projections choose the experts of up to
+// MostApart tokens: by the router's sums alone, and scores are not on their input.
+func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
+
+// HasLone reports whether there are products of a lone token: rows of their weights must
+// be lines.
+func HasLone(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
 
 // Choose emits the choice; slots go by score, the best first. Every lane finds the
 // slots' experts. Then, where they are scored, take gets a slot's score and expert in
 // the lane that has them.
-func (l Lone) Choose(k *ptx.Kernel, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
-	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true}
-	r.choose(l.Sums, ptx.Uint(0), lane, found, scored, take)
+func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
+	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
 }
 
 // choose has one warp choose a token's experts: lane l has the logits of
@@ -270,7 +274,7 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 		sums[i] = ptx.Float(0).Add(sums[i]) // as Router's sums start
 	}
 	for chain := 1; chain < chains; chain++ {
-		for i, sum := range ptx.LdGlobalVec[ptx.F32](at.At(4*e.NumExperts*chain), together) {
+		for i, sum := range ptx.LdGlobalVec[ptx.F32](e.ofChain(at, chain), together) {
 			add(i, sum)
 		}
 	}
@@ -278,6 +282,14 @@ func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []pt
 		add(i, biasOf(e.bias, first.AddI(behind+i), e.NumExperts))
 	}
 	return sums
+}
+
+// ofChain is where a chain's sums lie that are the first one's at the given place.
+func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
+	if tokens, ok := e.tokens.Const(); ok { // the load's own offset
+		return at.At(4 * e.NumExperts * int(tokens) * chain)
+	}
+	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)
 }
 
 // ChooseKernel is the choice of few tokens, ChooseRangesKernel that of those from

@@ -13,18 +13,20 @@ import (
 // FewLogits is the router product of few tokens, logits = X·Wrᵀ: a CTA takes 8
 // experts and 16 tokens, so that the weights are read by many SMs. A warp
 // multiplies for each chain of sums, as nothing hides how long a step waits for the
-// one before; the sums are Router's, bit by bit. A lone token's chains have CTAs of
-// their own, on more SMs, and who chooses adds them up, see [Lone].
+// one before; the sums are Router's, bit by bit. The chains of up to [MostApart] tokens
+// have CTAs of their own, on more SMs, and who chooses adds them up, see [ByChains].
 type FewLogits struct {
 	// Router is that of the same product.
 	Router
 	// Written is the format of what is written.
 	Written spec.Logits
-	// Lone: there is one token, and each chain's sums are written.
-	Lone bool
+	// Apart: there are no more tokens than MostApart, and each chain's sums are written.
+	Apart bool
 }
 
 const (
+	// MostApart is the tokens whose chains have CTAs of their own: a group of them.
+	MostApart = fewGroup
 	// A CTA's experts and tokens, which come in one or two groups of 8.
 	fewExperts = tile.WarpColumns
 	fewTokens  = tile.WarpRows
@@ -45,9 +47,9 @@ type FewLogitsArgs struct {
 	Weights driver.DevicePtr
 	// Bias [E] f32, where there is one.
 	Bias driver.DevicePtr
-	// Logits [T, E] are written, those of a lone token [chains, E] f32, without biases.
+	// Logits [T, E] are written, where chains are apart [chains, T, E] f32, without biases.
 	Logits driver.DevicePtr
-	// Chosen [K+1] u32 become 0 with a lone token.
+	// Chosen [K+1] u32 become 0 where chains are apart.
 	Chosen driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -57,7 +59,6 @@ type FewLogitsArgs struct {
 type fewLogits struct {
 	router
 	written spec.Logits
-	lone    bool
 	lane    ptx.U32
 	// first, expert and chain are the CTA's first token, expert and chain.
 	first, expert, chain, tokens ptx.U32
@@ -92,21 +93,21 @@ func (r FewLogits) groups() int { return (r.NumExperts + fewExperts - 1) / fewEx
 func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	all, chainDepth := r.chains()
 	name, chains := "moe_few_logits", all
-	if r.Lone {
-		name, chains = "moe_lone_logits", 1
+	if r.Apart {
+		name, chains = "moe_chain_logits", 1
 	}
 	threads := (chains + 1) * 32
 	k := jit.NewBuilder[FewLogitsArgs](name, threads, 1)
 	k.CTAs(func(a *FewLogitsArgs) int {
 		return r.groups() * ((a.Tokens + fewTokens - 1) / fewTokens) * all / chains
 	})
-	e := fewLogits{router: router{Router: r.Router, k: k.Kernel}, written: r.Written, lone: r.Lone, depth: r.fewDepth(), deep: r.deep(), chains: chains, all: all}
+	e := fewLogits{router: router{Router: r.Router, k: k.Kernel, apart: r.Apart}, written: r.Written, depth: r.fewDepth(), deep: r.deep(), chains: chains, all: all}
 	e.stages = chainDepth / e.depth
 	e.lastStages = r.kTiles()/e.depth - (all-1)*e.stages
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
 	var chosen ptx.Global
-	if r.Lone {
+	if r.Apart {
 		chosen = k.Ptr(&k.Args.Chosen)
 	} else if r.Bias {
 		e.bias = k.Ptr(&k.Args.Bias)
@@ -115,9 +116,9 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	e.lane = e.tid.AndI(31)
 	block := k.CtaidX().DivI(r.groups())
 	e.first, e.expert = block.MulI(fewTokens), k.CtaidX().Sub(block.MulI(r.groups())).MulI(fewExperts)
-	if r.Lone {
+	if r.Apart {
 		e.first, e.chain = ptx.Uint(0), block
-		e.logits = e.logits.Index(e.chain, 4*r.NumExperts)
+		e.logits = e.logits.Index(e.chain.Mul(e.tokens), 4*r.NumExperts)
 	}
 	e.box = ptx.Select(e.tokens.LeI(fewGroup), ptx.Uint(fewGroup*tile.RowBytes), ptx.Uint(fewXBytes))
 	cta := pipeline.NewCTA(k.Kernel)
@@ -136,7 +137,7 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	// the L2 cache. Terms come from there.
 	if !r.F32 {
 		mine := ptx.Uint(e.kTiles() / e.depth)
-		if r.Lone {
+		if r.Apart {
 			mine = e.stagesOf(e.chain)
 		}
 		k.If(e.tid.Lt(mine), func() {
@@ -145,7 +146,7 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	}
 	k.GridDepWait()
 	k.GridDepLaunch()
-	if r.Lone {
+	if r.Apart {
 		k.If(k.CtaidX().EqI(0).And(e.tid.LeI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
 	}
 	pipeline.Run(k.Kernel, e.tid.ShrI(5),
@@ -153,6 +154,12 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 		pipeline.Role{Name: "load", First: e.chains, Count: 1, Body: func() { k.If(k.ElectOne(), e.load) }},
 	)
 	return k.Build()
+}
+
+// ChainBytes is how much room a token's sums by chains take.
+func ChainBytes(c spec.Config) int {
+	chains, _ := RouterOf(c).chains()
+	return 4 * chains * c.NumExperts
 }
 
 // xMap loads a group of 8 tokens, or two: a box of 64 rows takes as long to load
@@ -190,7 +197,7 @@ func (e *fewLogits) stagesOf(chain ptx.U32) ptx.U32 {
 // kTile is the first k-tile of stage i of one of the CTA's chains.
 func (e *fewLogits) kTile(chain int, i ptx.U32) ptx.U32 {
 	i = i.AddI(chain * e.stages)
-	if e.lone {
+	if e.apart {
 		i = e.chain.Mad(ptx.Uint(e.stages), i)
 	}
 	return i.MulI(e.depth)
@@ -201,13 +208,13 @@ func (e *fewLogits) load() {
 	bytes := e.box.AddI(fewWBytes).MulI(e.depth)
 	terms, lines := e.terms()
 	stages := ptx.Uint(e.stages)
-	if e.lone {
+	if e.apart {
 		stages = e.stagesOf(e.chain)
 	}
 	k.Range(stages, func(i ptx.U32) {
 		s := at.Acquire()
 		hasLast := ptx.True()
-		if e.lastStages < e.stages && !e.lone {
+		if e.lastStages < e.stages && !e.apart {
 			hasLast = i.LtI(e.lastStages)
 		}
 		k.MbarrierArriveExpectTx(s.Full, bytes.MulI(e.chains-1).Add(ptx.Select(hasLast, bytes, ptx.Uint(0))))
@@ -279,7 +286,7 @@ func (e *fewLogits) math() {
 			ptx.SetAll(carriedW, w)
 		}
 	}
-	if e.lone {
+	if e.apart {
 		chain = e.chain
 	}
 	stages := e.stagesOf(chain)
@@ -337,7 +344,7 @@ func (e *fewLogits) store(acc []ptx.F32) {
 	for i, sum := range acc {
 		token, expert := e.first.Add(e.lane.ShrI(2)).AddI(fewGroup*(i/2)), e.expert.Add(e.lane.AndI(3).MulI(2)).AddI(i%2)
 		k.If(token.Lt(e.tokens).And(expert.LtI(e.NumExperts)), func() {
-			if e.Bias && !e.lone {
+			if e.Bias && !e.apart {
 				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
 			}
 			writeLogit(k, e.written, e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), sum)
@@ -354,7 +361,7 @@ var FewLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "few-logits", 
 	return f.Build()
 }}
 
-// LoneLogitsKernel is that of a lone token.
-var LoneLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "lone-logits", Only: HasLone, Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
-	return FewLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32, Lone: true}.Build()
+// ChainLogitsKernel is that of the fewest, for products that choose.
+var ChainLogitsKernel = &registry.Kernel[FewLogitsArgs]{KernelName: "chain-logits", Only: ChoosesInProducts, Emit: func(l registry.Layer) (*jit.Kernel[FewLogitsArgs], error) {
+	return FewLogits{Router: RouterOf(l.Config), Written: spec.LogitsF32, Apart: true}.Build()
 }}

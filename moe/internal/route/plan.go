@@ -263,7 +263,7 @@ func (e *plan) scan() {
 		pairs = append(pairs, n.Get().AddI(schedule.PairRows-1).DivI(schedule.PairRows))
 		allRows, allPairs = allRows.Add(rows[i]), allPairs.Add(pairs[i])
 	}
-	rowsTo, pairsTo := inclusive(allRows, e.lane), inclusive(allPairs, e.lane)
+	rowsTo, pairsTo := Inclusive(allRows, e.lane), Inclusive(allPairs, e.lane)
 	k.If(e.lane.EqI(31), func() { ptx.StShared(e.sum, rowsTo, pairsTo) })
 	row, pair := rowsTo.Sub(allRows), pairsTo.Sub(allPairs)
 	for i := range each {
@@ -275,8 +275,8 @@ func (e *plan) scan() {
 	}
 }
 
-// inclusive is the sum over the warp's lanes up to this one.
-func inclusive(x, lane ptx.U32) ptx.U32 {
+// Inclusive is the sum over the warp's lanes up to this one.
+func Inclusive(x, lane ptx.U32) ptx.U32 {
 	for d := 1; d < 32; d *= 2 {
 		up := x.ShflUp(d)
 		x = x.Add(ptx.Select(lane.GeI(d), up, ptx.Uint(0)))

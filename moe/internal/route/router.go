@@ -91,8 +91,9 @@ type router struct {
 	x, w         ptx.TensorMap
 	scores, ids  ptx.Global
 	logits, bias ptx.Global
-	// apart: who chooses adds up the chains' sums.
+	// apart: who chooses adds up the chains' sums, each of so many tokens.
 	apart    bool
+	tokens   ptx.U32
 	from, to ptx.U32 // the CTA's tokens
 }
 

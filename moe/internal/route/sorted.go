@@ -196,7 +196,7 @@ func (e *planSorted) sumAhead() {
 	k.For(ptx.Uint(0), ptx.Uint(e.experts), ptx.Uint(32), func(first ptx.U32) {
 		expert, n := first.Add(e.lane), ptx.NewVar(k, ptx.Uint(0))
 		k.If(expert.LtI(e.experts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.ahead, expert))) })
-		up := inclusive(n.Get(), e.lane)
+		up := Inclusive(n.Get(), e.lane)
 		k.If(expert.LtI(e.experts), func() {
 			ptx.StShared(e.word(e.ahead, expert), sum.Get().Add(up).Sub(n.Get()))
 		})
@@ -250,7 +250,7 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 			n.Set(n.Get().Add(ptx.LdShared[ptx.U32](e.bits(token).At(4 * word)).Popc()))
 		}
 	})
-	up := inclusive(n.Get(), e.lane)
+	up := Inclusive(n.Get(), e.lane)
 	k.If(e.lane.EqI(31), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(2)), up) })
 	k.BarSync(ptx.Uint(0))
 	start := ptx.LdShared[ptx.U32](e.used).Add(up).Sub(n.Get())

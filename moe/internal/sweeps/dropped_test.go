@@ -203,6 +203,7 @@ func TestDroppedLines(t *testing.T) {
 		{"many tokens", small, 400, true, 4, nil},
 		{"20 tokens", small, 20, false, 4, nil},
 		{"60 tokens", small, 60, false, 4, nil},
+		{"5 tokens", small, 5, false, 4, nil},
 		{"a lone token", small, 1, false, 4, nil},
 		{"several tiles a CTA", small, 400, true, 2, []string{"moe_dh", "moe_dw1", "moe_dw2", "moe_up"}},
 		{"a queue that goes round", layer(192, 192, 6, 2), 2500, true, 2, []string{"moe_up", "moe_down", "moe_dh", "moe_dx"}},

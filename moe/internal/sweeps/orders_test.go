@@ -92,7 +92,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	layer, err := moe.New(context.Background(), dev, c, opts...)
 	require.NoError(t, err)
 	p := passes{t, dev, layer, moe.NewArena(dev)}
-	for _, tokens := range []int{manyTokens, wideTokens, fewTokens, 1} {
+	for _, tokens := range []int{manyTokens, wideTokens, fewTokens, smallTokens, 1} {
 		tr := p.forward(tokens)
 		if tokens == manyTokens {
 			p.backward(tr, kind)
@@ -134,9 +134,10 @@ func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 // Tokens of the passes: experts have two tiles of rows, one or none; wide decoding,
 // and a last round of tokens that is not whole.
 const (
-	manyTokens = 150
-	wideTokens = 96
-	fewTokens  = 20
+	manyTokens  = 150
+	wideTokens  = 96
+	fewTokens   = 20
+	smallTokens = 5
 )
 
 // small is a layer with the kinds of another's kernels, and sizes that an emulator is

@@ -6,6 +6,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -16,8 +17,8 @@ import (
 // up-projection has ended.
 type Down struct {
 	spec.Config
-	// Wide: CTAs are for experts of many tokens.
-	Wide bool
+	// Wide: CTAs are for experts of many tokens, Small: for up to [MostSmall] tokens.
+	Wide, Small bool
 }
 
 // DownArgs are the arguments of [Down]. Tensors are of the layer's type.
@@ -42,13 +43,14 @@ func (d Down) inPart() bool { return d.Hidden%unitRows != 0 }
 
 // Build emits the kernel.
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
-	k := jit.NewBuilder[DownArgs]("moe_decode_"+prefix(d.Wide)+"down", shapeOf(d.Wide).threads(), 1)
+	shape := shapeOf(d.Wide, d.Small)
+	k := jit.NewBuilder[DownArgs]("moe_decode_"+shape.prefix()+"down", shape.threads(), 1)
 	k.SetGrid(func(a *DownArgs, sms int) driver.Dim3 { return ctas(a.Rows, d.NumExperts, d.units(), sms) })
 	of := units{weights.W2(d.Config)}
 	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
 	y := k.Ptr(&k.Args.Y)
 	width := weights.A(d.Config).Elements()
-	p := newProduct(k.Kernel, shapeOf(d.Wide), element.Of(d.Config), k, &k.Args.TableArgs, width/tile.K, d.units())
+	p := newProduct(k.Kernel, shape, d.Config, k, &k.Args.TableArgs, width/tile.K, d.units())
 	p.mnMajor = of.mnMajor()
 	if d.Bias {
 		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}
@@ -64,10 +66,10 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	load := func(to, full ptx.Shared, b block, column ptx.U32, part int) {
 		k.TMALoad(to, w2, full, of.at(b, column, part)...)
 	}
-	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 { return row }}
+	rows := tokens{at: a, rowBytes: width * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 { return b.row.Add(row) }}
 	// The plan, which wrote the table, is done: the up-projection let this
-	// kernel start behind its own wait for it.
-	p.early = true
+	// kernel start behind its own wait for it. Of small CTAs that one writes the table.
+	p.early, p.told = true, d.Small
 	p.run(load, rows, func(b block, acc [][]ptx.F32) {
 		f := tile.NewFragment(p.thread)
 		rowBytes := d.Hidden * tile.ElementBytes
@@ -88,14 +90,18 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	return k.Build()
 }
 
-// DownKernel is the down-projection's, WideDownKernel for passes from [WideFrom] on.
+// DownKernel is the down-projection's, WideDownKernel for passes from [WideFrom] on,
+// SmallDownKernel for those up to [MostSmall].
 var (
-	DownKernel     = downKernel("decode-down", nil, false)
-	WideDownKernel = downKernel("decode-wide-down", hasWide, true)
+	DownKernel      = downKernel("decode-down", nil, Down{})
+	WideDownKernel  = downKernel("decode-wide-down", hasWide, Down{Wide: true})
+	SmallDownKernel = downKernel("decode-small-down", route.ChoosesInProducts, Down{Small: true})
 )
 
-func downKernel(name string, only func(c spec.Config) bool, wide bool) *registry.Kernel[DownArgs] {
+func downKernel(name string, only func(c spec.Config) bool, of Down) *registry.Kernel[DownArgs] {
 	return &registry.Kernel[DownArgs]{KernelName: name, Only: only, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
-		return Down{l.Config, wide}.Build()
+		down := of
+		down.Config = l.Config
+		return down.Build()
 	}}
 }

@@ -25,7 +25,7 @@ type LoneUp struct {
 // LoneUpArgs are the arguments of [LoneUp]. Tensors without another type are of
 // the layer's.
 type LoneUpArgs struct {
-	// Sums are the router's, as [route.Lone] takes them, RouterBias its biases.
+	// Sums are the router's, as [route.ByChains] takes them, RouterBias its biases.
 	Sums, RouterBias driver.DevicePtr
 	// Chosen [K+1] u32 were 0: the first K become 1 more than the slots' experts, the
 	// last the number of CTAs whose last weights are on their way, where LoneDown's
@@ -123,10 +123,10 @@ type loneChoice struct {
 func (c loneChoice) choose() {
 	k := c.k
 	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
-	of := route.Lone{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
+	of := route.ByChains{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Tokens: ptx.Uint(1), Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(c.warp.EqI(0), func() {
-		of.Choose(k, c.lane, func(experts []ptx.U32) {
+		of.Choose(k, ptx.Uint(0), c.lane, func(experts []ptx.U32) {
 			k.If(c.lane.EqI(0), func() {
 				for slot, id := range experts {
 					ptx.StShared(c.lone.ids.At(4*slot), id)

@@ -7,51 +7,75 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
 // shape is that of a CTA: so many warpgroups multiply, each its unit with the same
-// tokens, one warp loads weights and one tokens.
-type shape int
+// tokens, up to so many at once, one warp loads weights and one tokens. An expert with
+// more tokens has its weights read again, from the L2 cache.
+type shape struct{ units, tokens int }
 
-const (
-	narrow shape = 2
+var (
+	narrow = shape{2, mostTokens}
 	// wide has tokens come to an SM once for 256 rows of weights: where experts have
 	// many, they take more of its way in than weights do.
-	wide shape = 4
+	wide = shape{4, mostTokens}
+	// small has room for twice the weights on their way, as stages have few tokens.
+	small = shape{2, MostSmall}
 )
 
-func shapeOf(isWide bool) shape {
-	if isWide {
+func shapeOf(isWide, isSmall bool) shape {
+	switch {
+	case isWide:
 		return wide
+	case isSmall:
+		return small
 	}
 	return narrow
 }
 
 // prefix is that of kernels' names.
-func prefix(isWide bool) string {
-	if isWide {
+func (s shape) prefix() string {
+	switch s {
+	case wide:
 		return "wide_"
+	case small:
+		return "small_"
 	}
 	return ""
 }
 
-func (s shape) mathWarps() int { return int(s) * pipeline.WarpgroupThreads / 32 }
+func (s shape) mathWarps() int { return s.units * pipeline.WarpgroupThreads / 32 }
 func (s shape) threads() int   { return 32 * (s.mathWarps() + 2) }
 
 // tokensAt is where a stage's tokens lie, behind the weights.
-func (s shape) tokensAt() int   { return int(s) * weightsBytes }
-func (s shape) stageBytes() int { return s.tokensAt() + mostTokens*tile.RowBytes }
+func (s shape) tokensAt() int   { return s.units * weightsBytes }
+func (s shape) stageBytes() int { return s.tokensAt() + s.tokens*tile.RowBytes }
+
+// stages is how many the ring has.
+func (s shape) stages(c spec.Config) int {
+	if s == small && c.Hidden*c.Intermediate <= lightWeights {
+		return smallRingBytes / s.stageBytes()
+	}
+	return ringBytes / s.stageBytes()
+}
 
 const (
-	// ringBytes are as many as fit in an SM's shared memory.
-	ringBytes    = 192 << 10
-	unitRows     = 64 // of weights
-	weightsBytes = unitRows * tile.RowBytes
-	// mostTokens is the tokens that are multiplied at once: an expert with more
-	// of them has its weights read again, from the L2 cache.
-	mostTokens = 128
+	// ringBytes are about as many as fit in an SM's shared memory.
+	ringBytes = 192 << 10
+	// smallRingBytes are those of small CTAs where an expert's W2 has up to lightWeights:
+	// a stage more. On an H200 8 tokens take 114.2 µs with it and 114.5 without at
+	// Qwen3-30B's sizes; where W2 has 14 million and more they take 0.4 % longer with it.
+	smallRingBytes = 208 << 10
+	lightWeights   = 4 << 20
+	unitRows       = 64 // of weights
+	weightsBytes   = unitRows * tile.RowBytes
+	mostTokens     = 128
+	// MostSmall is the tokens of a pass for small CTAs.
+	MostSmall = route.MostApart
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
 	copyRows = 32 / gemm.LanesOfRow
@@ -106,18 +130,20 @@ type product struct {
 	bias   func(b block) [][2]ptx.F32
 	thread ptx.U32
 	// early: weights and table do not depend on the kernel before this one, only
-	// the tokens do.
-	early bool
-	cta   *pipeline.CTA
-	ring  *pipeline.Ring
+	// the tokens do; or, told, the table's length is 0 until that one has written it.
+	early, told bool
+	// chosen, unless nil, is the plan that the CTA has made itself.
+	chosen *choice
+	cta    *pipeline.CTA
+	ring   *pipeline.Ring
 }
 
-func newProduct(k *ptx.Kernel, of shape, element tile.Element, params jit.Params, args *TableArgs, kTiles, units int) *product {
-	p := &product{shape: of, k: k, element: element, table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
+func newProduct(k *ptx.Kernel, of shape, c spec.Config, params jit.Params, args *TableArgs, kTiles, units int) *product {
+	p := &product{shape: of, k: k, element: element.Of(c), table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
-	p.ring = p.cta.Ring("ab", ringBytes/of.stageBytes(), of.stageBytes(), 1+32, of.mathWarps())
+	p.ring = p.cta.Ring("ab", of.stages(c), of.stageBytes(), 1+32, of.mathWarps())
 	return p
 }
 
@@ -135,23 +161,19 @@ type block struct {
 	// unit is the first of the units, of a math warpgroup's block its own, units how
 	// many there are.
 	unit, units ptx.U32
-	// row is the first packed row, rows how many there are, 1 to mostTokens.
+	// row is the first packed row, rows how many there are, 1 to the shape's.
 	row, rows ptx.U32
+	// set has a bit for each token, where the CTA has chosen.
+	set ptx.U32
 }
 
 // each runs body for each of the CTA's blocks: all roles walk the same ones. CTAs
 // take turns, side by side in memory. Where the last turns are not for all CTAs, more
 // CTAs take fewer units each. A turn's entry of the table is read one ahead.
 func (p *product) each(body func(b block)) {
-	k, cta, ctas, atOnce := p.k, p.k.CtaidX(), p.k.NctaidX(), int(p.shape)
+	k, cta, ctas, atOnce := p.k, p.k.CtaidX(), p.k.NctaidX(), p.shape.units
 	ofExpert := (p.units + atOnce - 1) / atOnce // turns
-	length := func() ptx.U32 { return ptx.LdGlobal[ptx.U32](p.rowPairs) }
-	if p.early {
-		// Nothing of the table may be from a stale cache: the kernel that wrote it
-		// has ended, but this one has not waited for that.
-		length = func() ptx.U32 { return ptx.LdGlobalAcquire(p.rowPairs) }
-	}
-	end := length().MulI(ofExpert)
+	end := p.length().MulI(ofExpert)
 	rest := end.Rem(ctas)
 	last := end.Sub(rest) // the first of the last turns
 	most := ptx.Uint(atOnce)
@@ -162,11 +184,11 @@ func (p *product) each(body func(b block)) {
 	place := func(turn ptx.U32) ptx.U32 {
 		return ptx.Select(turn.Lt(last), turn.MulI(atOnce), last.MulI(atOnce).Add(turn.Sub(last).Mul(most)))
 	}
-	next, entry := ptx.NewVar(k, cta), ptx.NewVars(k, 3, ptx.Uint(0))
+	next, entry := ptx.NewVar(k, cta), ptx.NewVars(k, p.entryWords(), ptx.Uint(0))
 	fetch := func() {
 		at := place(next.Get()).DivI(atOnce)
 		k.If(at.Lt(end), func() {
-			ptx.SetAll(entry, ptx.LdGlobalVec[ptx.U32](p.table.Index(at.DivI(ofExpert), schedule.PairBytes), 4)[:3])
+			ptx.SetAll(entry, p.entry(at.DivI(ofExpert)))
 		})
 	}
 	fetch()
@@ -174,15 +196,55 @@ func (p *product) each(body func(b block)) {
 		turn := next.Copy()
 		at := place(turn)
 		k.BreakIf(at.Ge(end.MulI(atOnce)))
-		expert, row, rows := entry[0].Copy(), entry[1].Copy(), entry[2].Copy()
+		expert, row, rows, set := entry[0].Copy(), entry[1].Copy(), entry[2].Copy(), ptx.Uint(0)
+		if p.chosen != nil {
+			set = entry[3].Copy()
+		}
 		next.Set(turn.Add(ctas))
 		fetch()
 		unit := at.RemI(ofExpert * atOnce)
 		units := ptx.Uint(p.units).Sub(unit.MinI(p.units)).Min(ptx.Select(turn.Lt(last), ptx.Uint(atOnce), most))
-		k.For(ptx.Uint(0), rows, ptx.Uint(mostTokens), func(first ptx.U32) {
-			body(block{expert: expert, unit: unit, units: units, row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(mostTokens))})
+		k.For(ptx.Uint(0), rows, ptx.Uint(p.tokens), func(first ptx.U32) {
+			body(block{expert: expert, unit: unit, units: units, row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(p.tokens)), set: set})
 		})
 	})
+}
+
+// length is the number of the table's entries.
+func (p *product) length() ptx.U32 {
+	switch {
+	case p.chosen != nil:
+		return ptx.LdShared[ptx.U32](p.chosen.count)
+	case p.told:
+		// The kernel that writes the table is under way, all of its CTAs.
+		length := ptx.NewVar(p.k, ptx.Uint(0))
+		p.k.Loop(func() {
+			length.Set(ptx.LdGlobalAcquire(p.rowPairs))
+			p.k.BreakIf(length.Get().NeI(0))
+		})
+		return length.Get()
+	case p.early:
+		// Nothing of the table may be from a stale cache: the kernel that wrote it
+		// has ended, but this one has not waited for that.
+		return ptx.LdGlobalAcquire(p.rowPairs)
+	}
+	return ptx.LdGlobal[ptx.U32](p.rowPairs)
+}
+
+// entry is one of the table's.
+func (p *product) entry(i ptx.U32) []ptx.U32 {
+	if p.chosen != nil {
+		return ptx.LdSharedVec[ptx.U32](p.chosen.entries.Plus(i.MulI(schedule.PairBytes)), 4)
+	}
+	return ptx.LdGlobalVec[ptx.U32](p.table.Index(i, schedule.PairBytes), 4)[:p.entryWords()]
+}
+
+// entryWords is how many words of an entry say something.
+func (p *product) entryWords() int {
+	if p.chosen != nil {
+		return 4
+	}
+	return 3
 }
 
 // widths are the numbers of columns that the tokens of a block may take: every one
@@ -192,6 +254,10 @@ var widths = []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, mostTokens}
 // byWidth emits body for each width, and runs that of the narrowest that has so many
 // rows.
 func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
+	if p.shape == small {
+		body(p.tokens)
+		return
+	}
 	var from func(widths []int)
 	from = func(widths []int) {
 		if len(widths) == 1 {
@@ -208,8 +274,8 @@ type tokens struct {
 	at ptx.Global
 	// rowBytes is the length of a row: what the k-tiles have beyond it is 0.
 	rowBytes int
-	// number is which row a packed row is.
-	number func(row ptx.U32) ptx.U32
+	// number is which row one of a block's is.
+	number func(b block, row ptx.U32) ptx.U32
 }
 
 // run emits the roles. weights loads a unit's part of a stage, columns from the given
@@ -221,9 +287,12 @@ func (p *product) run(weights func(to, full ptx.Shared, b block, column ptx.U32,
 		k.GridDepWait()
 		k.GridDepLaunch()
 	}
+	if p.chosen != nil {
+		p.chosen.choose()
+	}
 	pipeline.Run(k, p.thread.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: int(p.shape), Body: func() { p.math(store) }},
-		pipeline.Role{Name: "load", First: int(p.shape), Count: 1, Body: func() {
+		pipeline.Role{Name: "math", First: 0, Count: p.shape.units, Body: func() { p.math(store) }},
+		pipeline.Role{Name: "load", First: p.shape.units, Count: 1, Body: func() {
 			k.IfElse(p.thread.ShrI(5).EqI(p.mathWarps()),
 				func() { k.If(k.ElectOne(), func() { p.loadWeights(weights) }) },
 				func() {
@@ -245,7 +314,7 @@ func (p *product) loadWeights(weights func(to, full ptx.Shared, b block, column 
 			for part := range p.parts {
 				s := ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(weightsBytes))
-				for i := range int(p.shape) {
+				for i := range p.shape.units {
 					of := b
 					of.unit = b.unit.AddI(i)
 					k.If(b.units.GtI(i), func() { weights(s.Data.At(i*weightsBytes), s.Full, of, column, part) })
@@ -270,8 +339,8 @@ func (p *product) loadTokens(t tokens) {
 		p.byWidth(b.rows, func(columns int) {
 			from := make([]*ptx.Var[ptx.U64], columns/copyRows)
 			for i := range from {
-				row := b.row.Add(first.AddI(copyRows * i).Min(last))
-				from[i] = ptx.NewVar(k, at.Index(t.number(row), t.rowBytes).Addr())
+				row := first.AddI(copyRows * i).Min(last)
+				from[i] = ptx.NewVar(k, at.Index(t.number(b, row), t.rowBytes).Addr())
 			}
 			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
 				var bytes []ptx.U32
@@ -302,7 +371,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	k := p.k
 	sums := make([][]ptx.F32, p.parts)
 	for part := range sums {
-		sums[part] = k.Accumulators(mostTokens / 2)
+		sums[part] = k.Accumulators(p.tokens / 2)
 	}
 	newDescriptor := tile.NewDescriptor
 	if p.mnMajor {

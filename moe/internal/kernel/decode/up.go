@@ -7,6 +7,7 @@ import (
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
@@ -23,6 +24,9 @@ type Up struct {
 	SaveH bool
 	// Wide: CTAs are for experts of many tokens.
 	Wide bool
+	// Small: CTAs are for up to [MostSmall] tokens, and each chooses their experts itself
+	// from the router's sums; the last one writes what is chosen, and the plan.
+	Small bool
 }
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
@@ -43,7 +47,10 @@ type UpArgs struct {
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
+	// TableArgs are written where CTAs are small.
 	TableArgs
+	// ChoiceArgs are theirs.
+	ChoiceArgs
 }
 
 // gateBlock is the neurons whose gates, and then whose ups, are neighbours in a
@@ -86,14 +93,18 @@ func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
-	name := "moe_decode_" + prefix(u.Wide) + "up"
+	shape := shapeOf(u.Wide, u.Small)
+	name := "moe_decode_" + shape.prefix() + "up"
 	if !u.SaveH {
 		name += "_inference" // errors go by the name
 	}
-	k := jit.NewBuilder[UpArgs](name, shapeOf(u.Wide).threads(), 1)
+	k := jit.NewBuilder[UpArgs](name, shape.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	of := units{weights.W1(u.Config)}
-	x, gather := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
+	x, gather := k.Ptr(&k.Args.X), ptx.Global{}
+	if !u.Small {
+		gather = k.Ptr(&k.Args.Gather)
+	}
 	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W1) })}
 	if of.Apart {
 		w1 = append(w1, k.Map(&k.Args.W3, func(a *UpArgs) driver.TensorMap { return u.weightsMap(a.W3) }))
@@ -109,7 +120,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.ScoreOnInput {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
-	p := newProduct(k.Kernel, shapeOf(u.Wide), element.Of(u.Config), k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
+	p := newProduct(k.Kernel, shape, u.Config, k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
 	p.mnMajor = of.mnMajor()
 	if u.Bias {
 		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
@@ -123,9 +134,13 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 		}
 	}
 	p.parts = u.parts()
-	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(row ptx.U32) ptx.U32 {
-		return ptx.LdGlobal[ptx.U32](gather.Index(row, 4))
+	rows := tokens{at: x, rowBytes: u.Hidden * tile.ElementBytes, number: func(b block, row ptx.U32) ptx.U32 {
+		return ptx.LdGlobal[ptx.U32](gather.Index(b.row.Add(row), 4))
 	}}
+	if u.Small {
+		p.chosen = newChoice(p, u.Config, k, &k.Args.ChoiceArgs)
+		rows.number = tokenOf
+	}
 	e.product = p
 	p.run(load, rows, e.store)
 	return k.Build()
@@ -265,17 +280,23 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 	})
 }
 
-// UpKernel is for passes that keep H, UpInferenceKernel for those that don't, and the
-// wide ones for passes from [WideFrom] on.
+// UpKernel is for passes that keep H, UpInferenceKernel for those that don't, the
+// wide ones for passes from [WideFrom] on, the small ones for those up to [MostSmall].
 var (
-	UpKernel              = upKernel("decode-up", nil, Up{SaveH: true})
-	UpInferenceKernel     = upKernel("decode-up-inference", nil, Up{})
-	WideUpKernel          = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
-	WideUpInferenceKernel = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
+	UpKernel               = upKernel("decode-up", nil, Up{SaveH: true})
+	UpInferenceKernel      = upKernel("decode-up-inference", nil, Up{})
+	WideUpKernel           = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
+	WideUpInferenceKernel  = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
+	SmallUpKernel          = upKernel("decode-small-up", route.ChoosesInProducts, Up{SaveH: true, Small: true})
+	SmallUpInferenceKernel = upKernel("decode-small-up-inference", route.ChoosesInProducts, Up{Small: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
-	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {
+	from := registry.OfExperts
+	if of.Small { // which is of the router too
+		from = nil
+	}
+	return &registry.Kernel[UpArgs]{KernelName: name, Only: only, From: from, Emit: func(l registry.Layer) (*jit.Kernel[UpArgs], error) {
 		up := of
 		up.Config = l.Config
 		return up.Build()

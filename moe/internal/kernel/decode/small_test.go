@@ -1,0 +1,105 @@
+package decode_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe/internal/kernel/decode"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/num"
+	"sonicmoe/moe/reference"
+	"sonicmoe/moe/spec"
+)
+
+// routed are the tensors that a choice makes.
+type routed struct {
+	route.PlanTensors
+	scores, logits driver.DevicePtr
+}
+
+func newRouted(b *kt.Bed, c spec.Config, tokens int) routed {
+	pairs := tokens * c.TopK
+	return routed{scores: b.Room(4 * pairs), logits: b.Room(2 * tokens * c.NumExperts), PlanTensors: route.PlanTensors{
+		ExpertIDs: b.Room(4 * pairs), Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (c.NumExperts + 1)),
+		Table: b.Room(int(route.Plan{NumExperts: c.NumExperts}.TableBytes(pairs))), RowPairs: kt.Upload(b, []uint32{0}), Tickets: b.Room(8),
+	}}
+}
+
+// The up-projection of small CTAs chooses and plans as the kernel for that does, and
+// has the bits of the one behind it, whichever warps are first.
+func TestSmallUp(t *testing.T) {
+	for i, c := range []spec.Config{
+		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2},
+		{Hidden: 192, Intermediate: 128, NumExperts: 37, TopK: 8, GateUp: spec.Apart, Bias: true, RouterBias: true},
+		{Hidden: 320, Intermediate: 64, NumExperts: 300, TopK: 10, WeightOrder: spec.InOut},
+		{Hidden: 64, Intermediate: 128, NumExperts: 128, TopK: 16, Score: spec.SoftmaxAll, Activation: spec.ReLU2},
+		{Hidden: 64, Intermediate: 64, NumExperts: 16, TopK: 16},
+	} {
+		for tokens := 1 + i%3; tokens <= decode.MostSmall; tokens += 2 + i%2 {
+			if testing.Short() && tokens < decode.MostSmall-2 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
+				pairs := tokens * c.TopK
+				u := newUp(c, &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, pairs), Tokens: tokens})
+				chains, values := route.ChainBytes(c)/4/c.NumExperts, tokens*c.NumExperts
+				sums, bias := make([]float32, chains*values), make([]float32, c.NumExperts)
+				for i, v := range reference.NewNormal(8, 1).Values(int64(len(sums))) {
+					sums[i] = num.BF16ToFloat32(v)
+				}
+				for i := range bias {
+					bias[i] = float32(i%3) / 4
+				}
+				added := make([]float32, values) // as the router of more tokens gives them
+				for i := range added {
+					for chain := range chains {
+						added[i] += sums[chain*values+i]
+					}
+					if c.RouterBias {
+						added[i] += bias[i%c.NumExperts]
+					}
+				}
+				b := kt.New(t, kt.Early)
+				want := newRouted(b, c, tokens)
+				kt.Run(b, route.Choose{Router: route.RouterOf(c)}, 0, route.ChooseArgs{FewLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
+				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
+				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
+					A: a, H: h, Rows: pairs, TableArgs: decode.TableArgs{Table: want.Table, RowPairs: want.RowPairs}}
+				kt.Run(b, decode.Up{Config: c, SaveH: true}, 2, args)
+				outputs := func(b *kt.Bed, of routed, args decode.UpArgs) map[string][]uint32 {
+					at := map[string][]uint32{}
+					for what, out := range map[string]struct {
+						at    driver.DevicePtr
+						words int
+					}{
+						"experts": {of.ExpertIDs, pairs}, "scores": {of.scores, pairs}, "logits": {of.logits, tokens * c.NumExperts / 2}, "inverse": {of.Inverse, pairs},
+						"H": {args.H, u.hValues / 2}, "A": {args.A, u.rows * c.Intermediate / 2}, "entries": {of.RowPairs, 1},
+					} {
+						at[what] = kt.Download[uint32](b, out.at, out.words)
+					}
+					at["table"] = kt.Download[uint32](b, of.Table, 4*int(at["entries"][0]))
+					for i := 3; i < len(at["table"]); i += 4 {
+						at["table"][i] = 0 // the set of tokens, or nothing
+					}
+					return at
+				}
+				wanted := outputs(b, want, args)
+				for j, when := range kt.Timings() {
+					b := kt.New(t, when)
+					got := newRouted(b, c, tokens)
+					args := args
+					args.X, args.W1, args.W3, args.B1, args.B3 = kt.Upload(b, u.x), kt.Upload(b, u.w1), kt.Upload(b, u.w3), kt.Upload(b, u.b1), kt.Upload(b, u.b3)
+					args.Gather = 0
+					args.A, args.H, args.TableArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), decode.TableArgs{Table: got.Table, RowPairs: got.RowPairs}
+					args.ChoiceArgs = decode.ChoiceArgs{Sums: kt.Upload(b, sums), RouterBias: kt.Upload(b, bias), ChosenScores: got.scores, ExpertIDs: got.ExpertIDs, Logits: got.logits, Inverse: got.Inverse, Tokens: tokens}
+					kt.Run(b, decode.Up{Config: c, SaveH: true, Small: true}, 1+(i+j)%4, args)
+					require.Equal(t, wanted, outputs(b, got, args), when.Name)
+				}
+			})
+		}
+	}
+}
