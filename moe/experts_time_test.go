@@ -18,7 +18,7 @@ import (
 // What each kind of expert takes, beside SwiGLU with the same sizes and that once
 // more, which tells how far to believe it: rested, and under load that holds the chip
 // at 700 W. It runs where SONICMOE_ROWS is "kinds"; SONICMOE_KINDS may name some of
-// them, each of which takes three minutes.
+// them, SONICMOE_SIZES some of the layers, each of which takes a minute a kind.
 func TestKindsTime(t *testing.T) {
 	if os.Getenv("SONICMOE_ROWS") != "kinds" {
 		t.Skip("SONICMOE_ROWS=kinds times the kinds of experts on a GPU")
@@ -32,6 +32,9 @@ func TestKindsTime(t *testing.T) {
 		{"DeepSeek-V2-Lite", 32768, moe.Config{Hidden: 2048, Intermediate: 1408, NumExperts: 64, TopK: 6, TokensHint: 32768}},
 		{"gpt-oss-20b", 16384, moe.Config{Hidden: 2880, Intermediate: 2880, NumExperts: 32, TopK: 4, TokensHint: 16384}},
 	} {
+		if !named("SONICMOE_SIZES", row.name) {
+			continue
+		}
 		plain, again := newTimedTrial(t, row.config, row.tokens), newTimedTrial(t, row.config, row.tokens)
 		for _, kind := range []struct {
 			name   string
@@ -51,7 +54,7 @@ func TestKindsTime(t *testing.T) {
 			{"n + 16", func(c *moe.Config) { c.Intermediate += 16 }},
 			{"d + 16", func(c *moe.Config) { c.Hidden += 16 }},
 		} {
-			if only := os.Getenv("SONICMOE_KINDS"); only != "" && !slices.Contains(strings.Split(only, ","), kind.name) {
+			if !named("SONICMOE_KINDS", kind.name) {
 				continue
 			}
 			changed := row.config
@@ -79,6 +82,12 @@ func TestKindsTime(t *testing.T) {
 		require.NoError(t, plain.Close())
 		require.NoError(t, again.Close())
 	}
+}
+
+// named: a variable of the environment, unless empty, has the name in its list.
+func named(variable, name string) bool {
+	list := os.Getenv(variable)
+	return list == "" || slices.Contains(strings.Split(list, ","), name)
 }
 
 // newTimedTrial can run both passes.

@@ -206,7 +206,7 @@ func (r *backwardRun) dB2() error {
 	args := drouter.Args{X: r.DO.Ptr, Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange}
 	which := bias.B2Kernel
 	if r.routed && !r.list && route.Sparse(r.layer.of.Config) { // a token's experts differ
-		which, args.DLogits, args.ExpertIDs = drouter.Kernel, r.weights().Ptr, r.experts().Ptr
+		which, args.DLogits, args.ExpertIDs = bias.B2RoutedKernel, r.weights().Ptr, r.experts().Ptr
 	} else {
 		args.AddDense = r.at(r.w.biasByExpert)
 		if err := r.scoresByExpert(args.AddDense); err != nil {

@@ -20,6 +20,8 @@ type TwoTerm struct {
 	Thread ptx.U32
 	// AMN: A is MN-major.
 	AMN bool
+	// Rounded: the upper terms are all of A.
+	Rounded bool
 	// B is B's map, of Atoms, Column the tile's first column.
 	B      ptx.TensorMap
 	Atoms  tile.Atoms
@@ -38,16 +40,23 @@ const (
 	twoTermBBytes = TwoTermN * tile.RowBytes
 )
 
-// NewTwoTerm starts the kernel: it lays out shared memory and waits for the kernel
-// before this one. thread is %tid.x.
-func NewTwoTerm(k *ptx.Kernel, of tile.Element, thread ptx.U32) *TwoTerm {
-	p, cta := &TwoTerm{K: k, Element: of, Thread: thread}, pipeline.NewCTA(k)
+// Start begins the kernel: it lays out shared memory and waits for the kernel before
+// this one.
+func (p *TwoTerm) Start() {
+	k, cta := p.K, pipeline.NewCTA(p.K)
 	const loadWarps, oneForTheBytes = 4, 1
-	p.ring = cta.Ring("ab", TwoTermStages, 2*TermBytes+twoTermBBytes, loadWarps+oneForTheBytes, MathWarps)
-	cta.Ready(thread)
+	p.ring = cta.Ring("ab", TwoTermStages, p.bAt()+twoTermBBytes, loadWarps+oneForTheBytes, MathWarps)
+	cta.Ready(p.Thread)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	return p
+}
+
+// bAt is where a stage has B.
+func (p *TwoTerm) bAt() int {
+	if p.Rounded {
+		return TermBytes
+	}
+	return 2 * TermBytes
 }
 
 // Filler writes both terms of A with the load role's threads.
@@ -84,7 +93,7 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	loop.Run(steps, func(s pipeline.Stage, kt ptx.U32) {
 		upper := newA(k, s.Data.Plus(rowsAt))
 		lower := newA(k, s.Data.At(TermBytes).Plus(rowsAt))
-		b := tile.NewDescriptorMN(k, s.Data.At(2*TermBytes))
+		b := tile.NewDescriptorMN(k, s.Data.At(p.bAt()))
 		notFirst := kt.NeI(0)
 		k.WgmmaFence()
 		for i := range tile.K / tile.KStep {
@@ -93,7 +102,9 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 				scale = notFirst
 			}
 			p.Element.Wgmma(k, acc, upper.Step(i, 0), b.Step(i, 0), scale, p.AMN, true)
-			p.Element.Wgmma(k, acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.AMN, true)
+			if !p.Rounded {
+				p.Element.Wgmma(k, acc, lower.Step(i, 0), b.Step(i, 0), ptx.True(), p.AMN, true)
+			}
 		}
 		k.WgmmaCommit()
 	}, nil)
@@ -107,7 +118,7 @@ func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
 	elected := k.ElectOne().And(p.InRole().LtI(32))
 	copyB := func(s pipeline.Stage, kt ptx.U32) {
 		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermBBytes))
-		p.Atoms.Load(k, s.Data.At(2*TermBytes), p.B, s.Full, first.Add(kt.MulI(tile.K)), p.Column)
+		p.Atoms.Load(k, s.Data.At(p.bAt()), p.B, s.Full, first.Add(kt.MulI(tile.K)), p.Column)
 	}
 	ahead := p.ring.Producer()
 	k.Range(steps.Min(ptx.Uint(TwoTermStages)), func(kt ptx.U32) {
@@ -164,7 +175,9 @@ func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 		upper, lower = append(upper, u), append(lower, l)
 	}
 	ptx.StShared(to, upper...)
-	ptx.StShared(to.At(TermBytes), lower...)
+	if !p.Rounded {
+		ptx.StShared(to.At(TermBytes), lower...)
+	}
 }
 
 // LoadEight loads 8 neighbours of a row, columns wide, of FP32 values: zeros

@@ -16,7 +16,10 @@ import (
 
 // split is C = A·B with A [rows, depth] in FP32 and B [depth, TwoTermN] in bf16,
 // one CTA.
-type split struct{ depth int }
+type split struct {
+	depth   int
+	rounded bool
+}
 
 type splitArgs struct {
 	A, B, C driver.DevicePtr
@@ -28,8 +31,8 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
 	atoms := tile.Atoms{Width: gemm.TwoTermN, Columns: gemm.TwoTermN}
 	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return atoms.Map(a.B, s.depth) })
-	p := gemm.NewTwoTerm(k.Kernel, tile.BF16, k.TidX())
-	p.B, p.Atoms, p.Column = b, atoms, ptx.Uint(0)
+	p := &gemm.TwoTerm{K: k.Kernel, Element: tile.BF16, Thread: k.TidX(), Rounded: s.rounded, B: b, Atoms: atoms, Column: ptx.Uint(0)}
+	p.Start()
 	active := func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }
 	filler := func() gemm.Filler { return &rowFiller{s, p, a, rows} }
 	p.Run(ptx.Uint(0), ptx.Uint(s.depth/tile.K), active, filler, func(wg ptx.U32, acc []ptx.F32) {
@@ -65,11 +68,12 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 }
 
 // Two bf16 terms have 16 bits of A's fraction: the sums are that near to those
-// in float64, and far nearer than bf16 alone would be. A ring of three stages is
-// used again, and the second warpgroup has rows or none.
+// in float64, and far nearer than bf16 alone would be. Of one that is rounded they are
+// A's in bf16. A ring of three stages is used again, and the second warpgroup has rows
+// or none.
 func TestTwoTerm(t *testing.T) {
-	for _, rows := range []int{100, 64, 1} {
-		s := split{depth: 5 * tile.K}
+	for i, rows := range []int{100, 64, 1, 100} {
+		s := split{depth: 5 * tile.K, rounded: i == 3}
 		rng := rand.New(rand.NewPCG(3, uint64(rows)))
 		a, b := make([]float32, rows*s.depth), whole(rng, s.depth*gemm.TwoTermN)
 		for i := range a {
@@ -91,7 +95,12 @@ func TestTwoTerm(t *testing.T) {
 				}
 				var sum, size float64
 				for d := range s.depth {
-					x := float64(a[row*s.depth+d]) * float(b[d*gemm.TwoTermN+column])
+					x := float64(a[row*s.depth+d])
+					if s.rounded {
+						bits := math.Float32bits(a[row*s.depth+d])
+						x = float(uint16((bits + 0x7fff + bits>>16&1) >> 16))
+					}
+					x *= float(b[d*gemm.TwoTermN+column])
 					sum += x
 					size += math.Abs(x)
 				}

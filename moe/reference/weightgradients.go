@@ -225,7 +225,7 @@ func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 		p.eachRows(r.Expert, func(_ int, flat []int32) {
 			do := p.outputColumn(r.Row, flat)
 			for j, f := range flat {
-				out[i] += p.outputScore(int(f)) * do[j]
+				out[i] += p.rounding.store(p.outputScore(int(f))) * do[j]
 			}
 		})
 	}

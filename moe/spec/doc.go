@@ -92,7 +92,7 @@
 //	dS  = f32(dA'·act(H) + dO·b2_e)
 //	dH  = round(s·act'(H)·dA')
 //	A'  = round(s·act(H))
-//	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ s·dO
+//	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ round(s)·dO
 //	dX~ = dH·W1_e
 //
 // act is taken of the saved H. With ScoreOnInput it is taken of s·H:

@@ -25,7 +25,7 @@ var Kernels = registry.Registry{
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
 	bias.DotKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],
-	bias.ScoresKernel, bias.ScoresListKernel, bias.B2Kernel,
+	bias.ScoresKernel, bias.ScoresListKernel, bias.B2Kernel, bias.B2RoutedKernel,
 	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel,
 	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
 }

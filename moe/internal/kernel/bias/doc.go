@@ -3,7 +3,7 @@
 //
 //	dS[t,k] += dO[t] · b2[e]
 //	db1[e] = Σ_p dH[p]          over the expert's packed rows p
-//	db2[e] = Σ_p s_p · dO[t_p]  s the row's score, t its token
+//	db2[e] = Σ_p s_p · dO[t_p]  s the row's score, rounded, t its token
 //
 // None of them reads the gathered rows again, which took 6 % of backward: dO · b2
 // is the router's product with b2 for weights, of all experts; db1 adds up what dH

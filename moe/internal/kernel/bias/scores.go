@@ -7,6 +7,7 @@ import (
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 
@@ -87,7 +88,8 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 }
 
 // ScoresKernel is of K scores a token, ScoresListKernel of a list. B2Kernel makes
-// db2's partial sums of either's; [drouter.SumKernels] add them.
+// db2's partial sums of either's, B2RoutedKernel of the router's choice, whose experts
+// of a token differ; [drouter.SumKernels] add them.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "bias-scores", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return Scores{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
@@ -96,15 +98,27 @@ var (
 		return Scores{NumExperts: l.NumExperts, List: true}.Build()
 	}}
 	B2Kernel = &registry.Kernel[drouter.Args]{KernelName: "db2", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[drouter.Args], error) {
-		k, err := B2(l).Build()
-		if err == nil {
-			k.Rename("moe_db2")
-		}
-		return k, err
+		return buildB2(B2(l), "moe_db2")
+	}}
+	B2RoutedKernel = &registry.Kernel[drouter.Args]{KernelName: "db2-routed", Backward: true, Only: hasRouted, Emit: func(l registry.Layer) (*jit.Kernel[drouter.Args], error) {
+		p := B2(l)
+		p.TopK, p.Extra = l.TopK, false
+		return buildB2(p, "moe_db2_routed")
 	}}
 )
 
-// B2 is the product Sᵀ·dO.
+func hasRouted(c spec.Config) bool { return c.Bias && route.Sparse(c) }
+
+// B2 is the product Sᵀ·dO. A score is rounded as an activation times its score is,
+// for the gradients of weights that multiply one.
 func B2(l registry.Layer) drouter.DRouter {
-	return drouter.DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Extra: true}
+	return drouter.DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Extra: true, Rounded: true}
+}
+
+func buildB2(p drouter.DRouter, name string) (*jit.Kernel[drouter.Args], error) {
+	k, err := p.Build()
+	if err == nil {
+		k.Rename(name)
+	}
+	return k, err
 }

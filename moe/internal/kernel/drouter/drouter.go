@@ -22,6 +22,8 @@ type DRouter struct {
 	Element tile.Element
 	// Extra adds dense gradients of the logits [T, E].
 	Extra bool
+	// Rounded rounds the gradients to the tokens' element first.
+	Rounded bool
 }
 
 // Tokens are split into ranges: enough that the tiles of 128 x 256 of [E, d],
@@ -84,7 +86,7 @@ type drouter struct {
 func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	name := "moe_dwr"
 	if d.Extra {
-		name = "moe_dwr_extra"
+		name += "_extra"
 	}
 	k := jit.NewBuilder[Args](name, gemm.Threads, 1)
 	m, n := d.tiles()
@@ -100,8 +102,8 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 	}
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
-	e.p = gemm.NewTwoTerm(k.Kernel, d.Element, k.TidX())
-	e.p.AMN, e.p.B, e.p.Atoms = true, x, d.xAtoms()
+	e.p = &gemm.TwoTerm{K: k.Kernel, Element: d.Element, Thread: k.TidX(), AMN: true, Rounded: d.Rounded, B: x, Atoms: d.xAtoms()}
+	e.p.Start()
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
 	in := cta.Sub(part.MulI(m * n))

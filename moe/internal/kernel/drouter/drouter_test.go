@@ -21,6 +21,7 @@ type drouterCase struct {
 	// perRange, unless 0, is the tokens of a range: so few tokens else make
 	// many ranges of one step.
 	perRange int
+	rounded  bool
 }
 
 // drouterData is a case's inputs. Some ids lie outside [0, E), with a NaN
@@ -54,6 +55,11 @@ func (c drouterCase) data() drouterData {
 			d.dense[t*c.experts+e] += float64(v)
 		}
 	}
+	if c.rounded {
+		for i, v := range d.dense {
+			d.dense[i] = num.BF16ToFloat64(num.Float64ToBF16(float64(float32(v))))
+		}
+	}
 	for _, v := range reference.NewNormal(22, 5).Values(int64(c.experts * c.hidden)) {
 		d.old = append(d.old, float32(num.BF16ToFloat64(v)))
 	}
@@ -63,7 +69,7 @@ func (c drouterCase) data() drouterData {
 // run gives the gradient as FP32 bits.
 func (c drouterCase) run(b *kt.Bed, store gradient.Mode) []uint32 {
 	d := c.data()
-	k := DRouter{Hidden: c.hidden, NumExperts: c.experts, TopK: c.topK, Extra: c.extra}
+	k := DRouter{Hidden: c.hidden, NumExperts: c.experts, TopK: c.topK, Extra: c.extra, Rounded: c.rounded}
 	ranges, perRange := k.Ranges(c.tokens)
 	if c.perRange > 0 {
 		ranges, perRange = (c.tokens+c.perRange-1)/c.perRange, c.perRange
@@ -102,9 +108,10 @@ func (c drouterCase) check(t *testing.T, store gradient.Mode, got []uint32) {
 
 func TestDRouter(t *testing.T) {
 	for i, c := range []drouterCase{
-		{128, 5, 2, 1, false, 0}, {192, 70, 3, 63, false, 0}, {320, 130, 1, 200, true, 0}, {192, 9, 8, 129, true, 0}, {128, 64, 16, 700, false, 0}, {128, 3, 1, 0, false, 0},
+		{128, 5, 2, 1, false, 0, false}, {192, 70, 3, 63, false, 0, false}, {320, 130, 1, 200, true, 0, false}, {192, 9, 8, 129, true, 0, false}, {128, 64, 16, 700, false, 0, false}, {128, 3, 1, 0, false, 0, false},
 		// More steps than stages, which are used again.
-		{128, 40, 1, 400, false, 448}, {64, 70, 16, 700, false, 448}, {64, 40, 5, 450, false, 448}, {64, 136, 10, 330, true, 384}, {64, 140, 4, 400, true, 448},
+		{128, 40, 1, 400, false, 448, false}, {64, 70, 16, 700, false, 448, false}, {64, 40, 5, 450, false, 448, false}, {64, 136, 10, 330, true, 384, false}, {64, 140, 4, 400, true, 448, false},
+		{192, 70, 3, 63, false, 0, true}, {64, 40, 5, 450, false, 448, true}, {64, 136, 10, 330, true, 384, true},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			for _, store := range gradient.Modes {
@@ -118,7 +125,7 @@ func TestDRouter(t *testing.T) {
 
 // The same bits under every timing.
 func TestDRouterTimings(t *testing.T) {
-	for _, c := range []drouterCase{{192, 130, 5, 300, false, 0}, {192, 130, 5, 300, true, 0}, {64, 136, 8, 300, false, 320}, {64, 136, 8, 300, true, 320}} {
+	for _, c := range []drouterCase{{192, 130, 5, 300, false, 0, false}, {192, 130, 5, 300, false, 0, true}, {192, 130, 5, 300, true, 0, false}, {64, 136, 8, 300, false, 320, false}, {64, 136, 8, 300, true, 320, false}} {
 		var first []uint32
 		for _, when := range kt.Timings() {
 			t.Run(fmt.Sprintf("%+v %s", c, when.Name), func(t *testing.T) {

@@ -58,8 +58,8 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 		return atoms.Map(a.RouterWeights, lines)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
-	e := &extraRows{of: x, p: gemm.NewTwoTerm(k.Kernel, x.Element, k.TidX()), from: extra, to: out, tokens: tokens}
-	e.p.B, e.p.Atoms = w, atoms
+	e := &extraRows{of: x, p: &gemm.TwoTerm{K: k.Kernel, Element: x.Element, Thread: k.TidX(), B: w, Atoms: atoms}, from: extra, to: out, tokens: tokens}
+	e.p.Start()
 	cta := k.CtaidX()
 	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
 	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.TwoTermN)

@@ -118,7 +118,9 @@ func (s *scatter) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	for _, p := range places {
 		to := a.Plus(p.offset)
 		k.Guarded(p.there, func() { ptx.StShared(to, p.upper) })
-		k.Guarded(p.there, func() { ptx.StShared(to.At(gemm.TermBytes), p.lower) })
+		if !s.of.Rounded {
+			k.Guarded(p.there, func() { ptx.StShared(to.At(gemm.TermBytes), p.lower) })
+		}
 	}
 }
 
@@ -160,13 +162,18 @@ func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 		zero := ptx.Uint(0)
 		s.eachChunk(a, func(_ int, to ptx.Shared) {
 			ptx.StShared(to, zero, zero, zero, zero)
-			ptx.StShared(to.At(gemm.TermBytes), zero, zero, zero, zero)
+			if !s.of.Rounded {
+				ptx.StShared(to.At(gemm.TermBytes), zero, zero, zero, zero)
+			}
 		})
 	})
 	zero := ptx.Materialize(k, ptx.Uint(0)).B16()
 	for _, w := range s.written[gemm.TwoTermStages-1] {
 		to := a.Plus(w.Get())
 		k.Guarded(w.Get().NeI(nowhere), func() { ptx.StShared(to, zero) })
+	}
+	if s.of.Rounded {
+		return
 	}
 	for _, w := range s.written[gemm.TwoTermStages-1] {
 		to := a.Plus(w.Get())
