@@ -11,7 +11,7 @@ import (
 )
 
 // This file is the choice from logits by warps: of few tokens, in one CTA or in
-// several, and of a lone one in another kernel.
+// several, and of the fewest in other kernels.
 
 // Choose is top-K, scores and the plan of few tokens, in one CTA: what Router
 // does behind its product, a warp for each token, and then Plan.
