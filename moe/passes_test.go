@@ -1,0 +1,121 @@
+package moe_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/driver/drivertest"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/trial"
+)
+
+// Passes of all kinds and numbers of tokens come right behind each other, in one
+// workspace and with one room for what routing writes: each kernel may begin while the
+// last ones of the pass before are under way. Nothing races, and each pass has the bits
+// that it has alone.
+func TestPassesBehindEachOther(t *testing.T) {
+	for i, c := range []moe.Config{
+		{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Lists: true},
+		{Hidden: 144, Intermediate: 48, NumExperts: 12, TopK: 9, RouterBias: true, Bias: true, SharedExperts: 1, SharedGate: true}, // and slots that the sum loads later
+		fp16(moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 6, TopK: 3, WeightOrder: moe.InOut, Logits: moe.LogitsF32}),     // a lone token has no kernels of its own
+		{Hidden: 16, Intermediate: 16, NumExperts: 40, TopK: 1},                                                                    // the router's sums have no room where Y is to come
+	} {
+		if testing.Short() && i > 0 {
+			continue
+		}
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			dev := testDevice(t)
+			if drivertest.Name() == "emulated" {
+				target := emulated.Target()
+				target.SMs = 4
+				var err error
+				dev, err = emulated.New(emulated.Options{Target: target, Races: true, StrictProxy: true})
+				require.NoError(t, err)
+				defer jit.Forget(dev)
+			}
+			passesBehindEachOther(t, dev, newLayer(t, dev, c, moe.WithDecode(100)))
+		})
+	}
+}
+
+func passesBehindEachOther(t *testing.T, dev driver.Device, layer *moe.Layer) {
+	const most = 130
+	c := layer.Config()
+	all, err := trial.New(dev, layer, most, 1, 6)
+	require.NoError(t, err)
+	defer all.Close()
+	require.NoError(t, all.PrepareBackward(17, c.Type))
+	require.NoError(t, all.Run(testContext(t), all.Args))
+	call, s, memory := all.Call(), all.Stream(), moe.NewArena(dev)
+	defer memory.Free()
+	args := all.Args
+	args.Workspace = all.Back.Workspace
+	// The routing for passes that are given one, which others don't write.
+	experts, scores, tokens := memory.Tensor(args.ExpertIDs.Shape), memory.Tensor(args.Scores.Shape), memory.Tensor(c.ListShapes(most*c.TopK).ExpertIDs)
+	require.NoError(t, memory.Err())
+	require.NoError(t, s.Copy(experts.Ptr, args.ExpertIDs.Ptr, experts.Shape.Bytes()))
+	require.NoError(t, s.Copy(scores.Ptr, args.Scores.Ptr, scores.Shape.Bytes()))
+	ofEntry := make([]int32, most*c.TopK)
+	for i := range ofEntry {
+		ofEntry[i] = int32(i / c.TopK)
+	}
+	require.NoError(t, moe.Write(s, tokens, ofEntry))
+
+	type pass struct {
+		tokens      int
+		given       string // ids or, where the layer takes them, a list
+		keeps, back bool
+		f           moe.Forward
+		alone       []uint16
+	}
+	passes := []*pass{
+		{tokens: 1}, {tokens: 5}, {tokens: 100}, {tokens: 8, keeps: true}, {tokens: 2}, {tokens: 1, keeps: true}, {tokens: 3}, {tokens: 30, given: "ids"}, {tokens: 4},
+		{tokens: most, keeps: true, back: true}, {tokens: 7}, {tokens: 20, given: "list"}, {tokens: 2}, {tokens: 70, keeps: true}, {tokens: 5, given: "ids"}, {tokens: 6}, {tokens: 6}, {tokens: 20}, {tokens: 1}, {tokens: 1},
+	}
+	queue := func(p *pass) {
+		forward := call.Forward
+		if p.given != "" {
+			forward = call.ForwardExperts
+		}
+		require.NoError(t, forward(s, p.f))
+		if p.back {
+			require.NoError(t, call.Backward(s, all.Back))
+		}
+	}
+	for _, p := range passes {
+		p.f, err = args.Tokens(p.tokens)
+		require.NoError(t, err)
+		if !p.keeps {
+			p.f.H, p.f.SharedH = moe.Tensor{}, moe.Tensor{}
+		}
+		switch {
+		case p.given == "list" && c.HasLists():
+			shapes := c.ListShapes(p.tokens * c.TopK)
+			p.f.List = moe.List{Tokens: moe.Tensor{Ptr: tokens.Ptr, Shape: shapes.ExpertIDs}, ExpertIDs: moe.Tensor{Ptr: experts.Ptr, Shape: shapes.ExpertIDs}, Scores: moe.Tensor{Ptr: scores.Ptr, Shape: shapes.Scores}}
+		case p.given != "":
+			p.f.Scores.Ptr, p.f.ExpertIDs.Ptr = scores.Ptr, experts.Ptr
+		}
+		p.f.O = memory.Tensor(p.f.O.Shape)
+		require.NoError(t, memory.Err())
+		require.NoError(t, s.Fill32(args.Workspace.Ptr, 0xffffffff, args.Workspace.Bytes/4))
+		queue(p)
+		p.alone = make([]uint16, p.f.O.Shape.Elements())
+		require.NoError(t, moe.Read(s, p.f.O, p.alone))
+		require.NoError(t, s.Fill32(p.f.O.Ptr, 0xffffffff, p.f.O.Shape.Bytes()/4))
+	}
+	for _, p := range passes {
+		queue(p)
+	}
+	require.NoError(t, layer.Explain(s.Synchronize(testContext(t))))
+	for i, p := range passes {
+		o := make([]uint16, len(p.alone))
+		require.NoError(t, moe.Read(s, p.f.O, o))
+		kt.SameBits(t, p.alone, o, fmt.Sprintf("O of pass %d, %d tokens", i, p.tokens))
+	}
+}
