@@ -95,6 +95,7 @@
 //	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ round(s)·dO
 //	dX~ = dH·W1_e
 //
+// In db2 an expert that a token has more than once has the sum of its scores for s.
 // act is taken of the saved H. With ScoreOnInput it is taken of s·H:
 //
 //	dS  = f32(act'(s·H)·dA'·H)

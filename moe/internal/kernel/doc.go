@@ -19,10 +19,12 @@
 // Logits and Select, from the logits that Forward keeps.
 // A router of FP32 weights has Terms before its product, in backward before ExtraRows.
 //
-// Of few tokens FewLogits and Choose (or Select) take the place of Router and Plan, and
-// package decode makes Up and Down; the bits are the same. A lone token has three
-// launches, FewLogits, LoneUp, which chooses the experts, and LoneDown, which sums
-// over them. With expert ids from elsewhere Count takes the router's place. A list of tokens and experts has
+// Of few tokens package decode makes Up and Down, and FewLogits and Choose take the place
+// of Router and Plan, or of Router alone FewLogits and ChooseRanges where there are more
+// than 64, FewLogits and Select where scores are no such softmax; the bits are the same.
+// Up to 8 tokens have four launches, FewLogits, Up, which chooses the experts and makes
+// the table, Down and Aggregate; a lone one has three, FewLogits, LoneUp, which chooses,
+// and LoneDown, which sums over the experts. With expert ids from elsewhere Count takes the router's place. A list of tokens and experts has
 // Count, Plan and Aggregate of its own, and ByToken, which finds each token's
 // rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens
 // by), Allot (how many each gets), Take (which); as this list is sorted, one
@@ -50,9 +52,9 @@
 //	DRouter      dW_r = dlogitsᵀ·X over ranges of tokens, Sum adds the ranges (package drouter)
 //	ExpertSums   the gradients of the router's bias and of the experts' scales (package route)
 //
-// Products run one CTA an SM (those of decode two): two math warpgroups and one
-// that loads, 168 registers a thread (see [sonicmoe/jit/pipeline.Run] for why not
-// more). In clusters of two CTAs each loads half of the weights into both. The
+// Products run one CTA an SM; of a lone token, where experts are small, one of either
+// product. Those of many tokens have two math warpgroups and one that loads, 168
+// registers a thread (see [sonicmoe/jit/pipeline.Run] for why not more). In clusters of two CTAs each loads half of the weights into both. The
 // cost model of moe/internal/tiles always takes clusters for Up, and for Down and
 // DH where their sums are long; narrow DX may have them.
 //

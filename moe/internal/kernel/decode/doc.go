@@ -7,8 +7,8 @@
 // weights times all tokens of that expert; a CTA on each SM takes two of them at
 // a time, by turns, so that tokens come to an SM once for 128 rows, or four where
 // experts have many tokens: what an SM can take of its neighbours' cache is little
-// more than its share of the memory's bandwidth. Where one has ended, a CTA of the next kernel starts with its
-// weights while the last units of this one are under way.
+// more than its share of the memory's bandwidth. Where one has ended, a CTA of the next
+// kernel starts with its weights while the last units of this one are under way.
 //
 // For up to 8 tokens CTAs are small: a stage of their ring has little room for tokens,
 // and so there are more of them, and each CTA of the up-projection chooses the experts

@@ -31,7 +31,8 @@ type Up struct {
 
 // UpArgs are the arguments of [Up]. Tensors are of the layer's type.
 type UpArgs struct {
-	// X [T, d] are the tokens, Gather [R] u32 the token of each packed row.
+	// X [T, d] are the tokens, Gather [R] u32 the token of each packed row, which small
+	// CTAs know themselves.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
 	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
