@@ -321,8 +321,11 @@ func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 
 // aggregate queues the sum over a token's experts.
 func (c *Call) aggregate(s driver.Stream, n work, f *Forward, w workspace) error {
-	p := f.Workspace.Ptr
-	return launch(c, s, kernel.AggregateKernel, kernel.AggregateArgs{
+	p, which := f.Workspace.Ptr, kernel.AggregateKernel
+	if c.layer.decodes(n.tokens) {
+		which = kernel.EarlyAggregateKernel
+	}
+	return launch(c, s, which, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: n.tokens,
 		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})

@@ -43,7 +43,8 @@ func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
 func launches(k registry.Any, c Config, upTo int) bool {
 	switch k {
 	case route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
-		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel, decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel:
+		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel, decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel,
+		kernel.EarlyAggregateKernel:
 		return upTo > 0
 	case route.ChooseRangesKernel:
 		return upTo > route.MostAtOnce

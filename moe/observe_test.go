@@ -30,10 +30,10 @@ func TestObserve(t *testing.T) {
 		run  func() error
 		want []string
 	}{
-		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"few-logits", "choose", "decode-up", "decode-down", "aggregate"}},
-		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"few-logits", "choose", "decode-up-inference", "decode-down", "aggregate"}},
+		"training":  {func() error { return tr.Call().Forward(tr.Stream(), tr.Args) }, []string{"few-logits", "choose", "decode-up", "decode-down", "aggregate-early"}},
+		"inference": {func() error { return tr.Call().Forward(tr.Stream(), tr.Inference()) }, []string{"few-logits", "choose", "decode-up-inference", "decode-down", "aggregate-early"}},
 		"route":     {func() error { return tr.Call().Route(tr.Stream(), tr.Args) }, []string{"few-logits", "choose"}},
-		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "decode-up", "decode-down", "aggregate"}},
+		"experts":   {func() error { return tr.Call().ForwardExperts(tr.Stream(), tr.Args) }, []string{"count", "plan", "decode-up", "decode-down", "aggregate-early"}},
 	} {
 		names = nil
 		require.NoError(t, run.run(), pass)

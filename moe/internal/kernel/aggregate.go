@@ -29,6 +29,11 @@ type Aggregate struct {
 	// List: tokens have any number of rows, as route.ByToken lists them, about
 	// TopK, instead of TopK slots.
 	List bool
+	// Early loads rows and scores of the first slots while the down-projection is under
+	// way. That let this kernel start behind its own wait for the up-projection, and so
+	// for all that makes them. It saves few tokens the time; many have CTAs enough that
+	// wait for other things meanwhile.
+	Early bool
 }
 
 const (
@@ -79,6 +84,9 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.List {
 		name += "_list"
 	}
+	if a.Early {
+		name += "_early"
+	}
 	ctas := 4
 	if a.List && a.inFlight() == 4 {
 		ctas = 6 // they have the registers then, and take 16 % less time
@@ -109,7 +117,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
 	token := thread.DivI(slices).U32()
 	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
-	if a.early() {
+	if a.Early {
 		e.row, e.score = a.slots(e.inverse, e.scores, token.Min(tokens.SubI(1)), 0, min(e.inFlight(), e.TopK))
 	}
 	k.GridDepWait()
@@ -126,15 +134,10 @@ type aggregation struct {
 	extra                 ptx.Global // with Extra
 	shared, sharedScores  ptx.Global // with Shared, and its gate
 	starts                ptx.Global // with List
-	// row and score are those of the first slots, where they are early.
+	// row and score are those of the first slots, with Early.
 	row   []ptx.U32
 	score []ptx.F32
 }
-
-// early: rows and scores of the first slots are loaded while the down-projection is
-// under way. It let this kernel start behind its own wait for the up-projection, and so
-// for all that makes them.
-func (a Aggregate) early() bool { return !a.Unit && !a.List }
 
 // weighted: the slots' rows have scores.
 func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
@@ -175,7 +178,7 @@ func (e *aggregation) slice(token, slice ptx.U32) {
 		for first := 0; first < e.TopK; first += inFlight {
 			at := e.y.Plus(column)
 			row, score := e.row, e.score
-			if first > 0 || !e.early() {
+			if first > 0 || !e.Early {
 				row, score = e.slots(e.inverse, e.scores, token, first, min(inFlight, e.TopK-first))
 			}
 			e.add(k, at, row, score, sum)
@@ -203,7 +206,7 @@ func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int
 	row, score = make([]ptx.U32, n), make([]ptx.F32, n)
 	at := inverse.Index(token, 4*a.TopK).At(4 * first)
 	for i := range n {
-		if i == 0 && first == 0 && a.early() {
+		if i == 0 && first == 0 && a.Early {
 			row[i] = ptx.LdGlobalAcquire(at) // behind which nothing is from a stale cache
 		} else {
 			row[i] = ptx.LdGlobal[ptx.U32](at.At(4 * i))
@@ -263,11 +266,14 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 	}
 }
 
-// AggregateKernel makes O; SumKernel and SumExtraKernel make dX. Of each there is
-// one for lists.
+// AggregateKernel makes O, EarlyAggregateKernel that of few tokens; SumKernel and
+// SumExtraKernel make dX. Of each there is one for lists.
 var (
 	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK})
+	}}
+	EarlyAggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate-early", Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
+		return aggregateOf(l, Aggregate{TopK: l.TopK, Early: true})
 	}}
 	SumKernel = &registry.Kernel[AggregateArgs]{KernelName: "sum", Backward: true, Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK, Unit: true})

@@ -86,7 +86,7 @@ func (c aggregateCase) run(b *kt.Bed) {
 			want[t*c.hidden+col] = num.Float32ToBF16(sum)
 		}
 	}
-	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra, Shared: c.shared, SharedGate: c.gate}
+	kernel := Aggregate{Hidden: c.hidden, TopK: c.topK, Unit: c.unit, Extra: c.extra, Shared: c.shared, SharedGate: c.gate, Early: !c.unit && c.tokens%2 != 0}
 	o := b.Room(2 * len(want))
 	kt.Run(b, kernel, 0, AggregateArgs{Y: kt.Upload(b, y), O: o, Inverse: kt.Upload(b, inverse), Scores: kt.Upload(b, scores), AddRows: kt.Upload(b, extra),
 		SharedRows: kt.Upload(b, shared), SharedScores: kt.Upload(b, gates), Tokens: c.tokens})

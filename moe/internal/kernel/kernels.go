@@ -17,7 +17,7 @@ import (
 // experts launch those of [SharedKernels], which are these but for the plan,
 // EveryToken's.
 var Kernels = registry.Registry{
-	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel,
+	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel, EarlyAggregateKernel,
 	route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
 	decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
