@@ -196,7 +196,7 @@ func TestNoTokens(t *testing.T) {
 // buffers.
 func TestReplay(t *testing.T) {
 	const tokens = 100
-	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutBackward())
+	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithDecode(0), moe.WithoutBackward())
 	ctx, s := testContext(t), tr.Stream()
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, tr.Args))

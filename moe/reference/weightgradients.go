@@ -216,18 +216,22 @@ func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
 	return do
 }
 
+// dB2 sums dO by the scores of tokens, each rounded: of a token that has the expert
+// more than once their sum is.
 func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.d); err != nil {
 		return nil, err
 	}
-	out := make([]float64, len(list))
+	out, do := make([]float64, len(list)), stored(p.do, p.rounding.config.Type)
 	for i, r := range list {
-		p.eachRows(r.Expert, func(_ int, flat []int32) {
-			do := p.outputColumn(r.Row, flat)
-			for j, f := range flat {
-				out[i] += p.rounding.store(p.outputScore(int(f))) * do[j]
+		flat := p.grouping.Flat[p.grouping.Offsets[r.Expert]:p.grouping.Offsets[r.Expert+1]]
+		for len(flat) > 0 {
+			token, score := int(flat[0])/p.topK, 0.0
+			for ; len(flat) > 0 && int(flat[0])/p.topK == token; flat = flat[1:] {
+				score = p.rounding.f32(score + p.outputScore(int(flat[0])))
 			}
-		})
+			out[i] += p.rounding.store(score) * do.at(token*p.d+r.Row)
+		}
 	}
 	return out, nil
 }

@@ -128,7 +128,9 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 		require.NoError(s.t, err)
 		without, err := code.Kernel(k.Name())
 		require.NoError(s.t, err)
-		return without.Check(context.Background(), mem.Clone(), l, 1)
+		once := l
+		once.Stream = l.Stream.Clone() // this launch is not before the next check's
+		return without.Check(context.Background(), mem.Clone(), once, 1)
 	}
 	for i := range whole {
 		in := &whole[i]
@@ -269,7 +271,11 @@ func TestDroppedLines(t *testing.T) {
 	}
 	named := len(s.found) - kinds[isMissed] - kinds[isUnreached]
 	t.Logf("%d lines: %d named, %v", s.lines, named, kinds)
-	assert.GreaterOrEqual(t, 10*named, 9*(named+kinds[isMissed]))
+	share := 90 // percent that are named, of all lines
+	if s.every > 1 {
+		share = 80 // of so few of them
+	}
+	assert.GreaterOrEqual(t, 100*named, share*(named+kinds[isMissed]))
 }
 
 var lineNumbers = regexp.MustCompile(`:\d+`)
@@ -279,6 +285,9 @@ const (
 	firstOfPass    = "the first kernel of the pass: none of it is before"
 	forThoseBehind = "the one launch that may still run when this one begins touches nothing that this one does: the wait is for those behind, which count on it for what came before that"
 )
+
+// toldTheNext is why a release passes whose reader is the next launch, and its acquire.
+const toldTheNext = "the up-projection tells its table to the down-projection, and these checks launch one of the two"
 
 // needlessLine is an instruction without which nothing is amiss that a launch by
 // itself could show: where it stands, by files, at most so often in each of the kernels.
@@ -318,17 +327,24 @@ var needless = []needlessLine{
 		"redux.sync behind it waits for the same lanes, and nothing in memory goes from one to another"},
 	{"moe_dwr", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
 		"of a CTA's last stage, which none fills again"},
-	{"moe_few_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < route/few.go without mbarrier.arrive.shared::cta.b64",
+	{"moe_few_logits moe_chain_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < route/few.go without mbarrier.arrive.shared::cta.b64",
 		"of the last stages of a chain, which none fills again; and of all of them where the ring has as many"},
 	{"moe_choose", 1, "route/plan.go < route/choose.go < route/choose.go < registry/registry.go without bar.sync",
 		"all meet again behind the choice, before they count in what was cleared"},
-	{"moe_few_logits", 1, "route/few.go < route/few.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
+	{"moe_few_logits moe_chain_logits", 1, "route/few.go < route/few.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
 	{"moe_router", 1, "route/router.go < route/router.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
 	{"moe_count", 1, "route/count.go < route/count.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
 	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", forThoseBehind},
 	{"moe_dw1", 1, "dw/dw.go < dw/dw.go < gradient/gradient.go < registry/registry.go without griddepcontrol.wait", forThoseBehind},
 	{"moe_dx", 1, "gemm/product.go < gemm/product.go < kernel/dx.go < kernel/dx.go without griddepcontrol.wait", forThoseBehind},
 	{"moe_dwr", 1, "gemm/twoterm.go < drouter/drouter.go < drouter/drouter.go < registry/registry.go without griddepcontrol.wait", forThoseBehind},
+	{"moe_decode_small_up moe_decode_small_down", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
+		"rings have more stages than a CTA loads at these sizes: none is filled again"},
+	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without bar.warp.sync", toldTheNext},
+	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without st", toldTheNext},
+	{"moe_decode_small_down", 1, "decode/product.go < decode/product.go < decode/product.go without ld", toldTheNext},
+	{"moe_aggregate_early", 1, "kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go without ld",
+		"as the next line"},
 	{"moe_decode_down", 3, "decode/product.go < decode/product.go < decode/product.go < decode/product.go without ld",
 		"the kernel that wrote the word has ended, as the ones between tell: on a GPU the acquire keeps stale caches away, which are not here"},
 	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go without ld",
