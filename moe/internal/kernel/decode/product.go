@@ -81,10 +81,9 @@ const (
 	copyRows = 32 / gemm.LanesOfRow
 )
 
-// MostTokens is the number of tokens of a pass up to which these kernels gain: 2048,
-// and no more than 16384 for all experts together. On an H200 they were level with those
-// for many at 16384 rows with 256 experts, and at more than 23,000 with 512.
-func MostTokens(c spec.Config) int { return min(2048, 16384/c.TopK) }
+// MostTokens is the number of tokens of a pass up to which these kernels gain: on an H200
+// they were level at more than 23,000 rows of 512 experts.
+const MostTokens = 2048
 
 // WideFrom is the tokens of a pass from which CTAs are better wide: 48 an expert, on
 // average, measured on an H200. 0 means that they never are.
@@ -95,7 +94,7 @@ func WideFrom(c spec.Config) int {
 		return 0
 	case (Up{Config: c}).parts() > 1: // whose sums don't fit in the registers
 		return 0
-	case rows*c.NumExperts > MostTokens(c)*c.TopK:
+	case rows*c.NumExperts > min(16384, MostTokens*c.TopK): // more rows than they were measured with
 		return 0
 	}
 	return (rows*c.NumExperts + c.TopK - 1) / c.TopK
