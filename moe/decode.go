@@ -26,7 +26,7 @@ func WithDecode(tokens int) Option { return func(o *options) { o.decode = &token
 // expert, by 4 to 19 at 64, and then by less, until products take longer than reading
 // the weights or an expert has more rows than their widest product's 128. The more
 // experts there are, the further the largest of them is from the mean: both kinds were
-// level at 122 rows an expert with 8 experts, at 99 to 102 with 32, at 86 with 128 and at
+// level at 121 or 122 rows an expert with 8 experts, at 99 to 102 with 32, at 86 with 128 and at
 // 50 to 64 with 256; with 512 those for few led by half a percent still at 39.
 func (o options) decodeUpTo(c Config) int {
 	if o.decode != nil {
@@ -36,7 +36,7 @@ func (o options) decodeUpTo(c Config) int {
 	doublings := math.Log2(max(8, experts)) - 5 // of 32 experts
 	fewer := 7.5                                // rows each
 	if doublings < 0 {
-		fewer = 10.75
+		fewer = 10.25
 	}
 	rows := min(100.5-fewer*doublings, max(64, 16384/experts))
 	return min(max(leastFew, int(rows*experts/float64(c.TopK))), decode.MostTokens)

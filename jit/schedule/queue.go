@@ -22,8 +22,8 @@ type Queue[T Item[T]] struct {
 	bytes int // of an item
 	ctas  int // of the cluster
 	ring  *pipeline.Ring
-	// outbox is where the publisher of a cluster writes the items of both CTAs
-	// before they are copied to each.
+	// outbox is where the publisher of a cluster writes the other CTA's items
+	// before they are copied there.
 	outbox ptx.Shared
 }
 
@@ -36,7 +36,7 @@ const queueDepth = 4
 func NewQueue[T Item[T]](k *ptx.Kernel, cta *pipeline.CTA, words, readers, ctas int) *Queue[T] {
 	q := &Queue[T]{k: k, bytes: 4 * words, ctas: ctas}
 	if q.clustered() {
-		q.outbox = cta.Shared("queue.outbox", queueDepth*2*q.bytes, 16)
+		q.outbox = cta.Shared("queue.outbox", queueDepth*q.bytes, 16)
 		readers *= 2
 	}
 	q.ring = cta.Ring("queue", queueDepth, q.bytes, 1, readers)
@@ -112,29 +112,33 @@ func (q *Queue[T]) Publisher() *Publisher[T] { return &Publisher[T]{q, q.ring.Pr
 
 // Publish gives the readers of a CTA without a cluster their next item.
 func (p *Publisher[T]) Publish(t T) {
-	k, s := p.q.k, p.at.Acquire()
-	words := t.Words()
-	for i := 0; i < len(words); i += 4 {
-		ptx.StShared(s.Data.At(4*i), words[i:i+4]...)
-	}
+	s := p.at.Acquire()
+	p.q.store(t, s.Data)
+	p.q.k.MbarrierArrive(s.Full)
+	p.at.Advance()
+}
+
+// PublishPair gives the readers of each CTA of a cluster their next item: the other
+// CTA's is copied there. (A copy to the CTA itself would be right too, but
+// compute-sanitizer's memcheck ends the kernel at one.)
+func (p *Publisher[T]) PublishPair(pair [2]T) {
+	k, s, bytes := p.q.k, p.at.Acquire(), p.q.bytes
+	out := p.q.outbox.Plus(p.at.Index().MulI(bytes))
+	p.q.store(pair[1], out)
+	k.FenceProxyAsync(".shared::cta")
+	there := func(s ptx.Shared) ptx.Shared { return ptx.SharedAt(s.Addr().MapaI(1)) }
+	full := there(s.Full)
+	k.MbarrierArriveExpectTxCluster(full, ptx.Uint(bytes))
+	k.BulkCopyCluster(there(s.Data), out, ptx.Uint(bytes), full)
+	p.q.store(pair[0], s.Data)
 	k.MbarrierArrive(s.Full)
 	p.at.Advance()
 }
 
-// PublishPair gives the readers of each CTA of a cluster their next item.
-func (p *Publisher[T]) PublishPair(pair [2]T) {
-	k, s := p.q.k, p.at.Acquire()
-	bytes := p.q.bytes
-	out := p.q.outbox.Plus(p.at.Index().MulI(2 * bytes))
-	for rank, item := range pair {
-		ptx.StShared(out.At(rank*bytes), item.Words()...)
+// store writes an item to the CTA's shared memory.
+func (q *Queue[T]) store(t T, to ptx.Shared) {
+	words := t.Words()
+	for i := 0; i < len(words); i += 4 {
+		ptx.StShared(to.At(4*i), words[i:i+4]...)
 	}
-	k.FenceProxyAsync(".shared::cta")
-	for rank := range 2 {
-		there := func(s ptx.Shared) ptx.Shared { return ptx.SharedAt(s.Addr().MapaI(rank)) }
-		full := there(s.Full)
-		k.MbarrierArriveExpectTxCluster(full, ptx.Uint(bytes))
-		k.BulkCopyCluster(there(s.Data), out.At(rank*bytes), ptx.Uint(bytes), full)
-	}
-	p.at.Advance()
 }
