@@ -10,7 +10,7 @@ import (
 // Arena is device memory for tensors: many allocations, one error, one Free.
 // Memory comes as the device gives it, with unspecified content. After an error
 // an arena gives zero Tensors, and Err tells what went wrong. It belongs to one
-// goroutine at a time.
+// goroutine at a time. A nil one has no memory, and its Err says so.
 type Arena struct {
 	dev   driver.Device
 	owned []driver.DevicePtr
@@ -27,11 +27,19 @@ func NewArena(dev driver.Device) *Arena {
 }
 
 // Err is the arena's first error.
-func (a *Arena) Err() error { return a.err }
+func (a *Arena) Err() error {
+	if a == nil {
+		return &ArgError{Field: "Arena", Got: "nil", Want: "made by NewArena"}
+	}
+	return a.err
+}
 
 // Free gives all memory back, whether there was an error or not. The arena is
 // empty then and may be used again.
 func (a *Arena) Free() error {
+	if a == nil {
+		return nil
+	}
 	var first error
 	failed := 0
 	for _, p := range a.owned {
@@ -54,6 +62,8 @@ func (a *Arena) Free() error {
 // Buffer allocates so many bytes. What is 0 bytes long has an address too.
 func (a *Arena) Buffer(bytes int64) Buffer {
 	switch {
+	case a == nil:
+		return Buffer{}
 	case a.err == nil && a.dev == nil:
 		a.err = &ArgError{Field: "Arena", Got: "of no device", Want: "made by NewArena"}
 	case a.err == nil && bytes < 0:
@@ -77,7 +87,7 @@ func (a *Arena) Tensor(s Shape) Tensor {
 		return Tensor{}
 	}
 	b := a.Buffer(s.Bytes())
-	if a.err != nil {
+	if a.Err() != nil {
 		return Tensor{}
 	}
 	return Tensor{Ptr: b.Ptr, Shape: s}
@@ -151,7 +161,7 @@ func (a *Arena) Workspace(tokens int, layers ...*Layer) Buffer {
 
 // fail keeps the first error.
 func (a *Arena) fail(err error) {
-	if a.err == nil {
+	if a != nil && a.err == nil {
 		a.err = err
 	}
 }

@@ -57,6 +57,8 @@ func TestArena(t *testing.T) {
 	}
 	_, err = moe.Forward{}.Tokens(5)
 	require.NoError(t, err, "what is missing is Forward's affair")
+	_, err = moe.Forward{H: moe.Dense(16, moe.BF16, 4, 8), Scores: moe.Dense(16, moe.F32, 4, 0)}.Tokens(2)
+	wantArgError(t, err, "Scores")
 
 	require.NoError(t, a.Free())
 	require.NoError(t, s.Close())
@@ -103,6 +105,13 @@ func TestArenaErrors(t *testing.T) {
 	wantArgError(t, none.Err(), "device")
 	require.NoError(t, none.Free())
 	wantArgError(t, none.Err(), "device")
+
+	none = nil
+	require.Equal(t, moe.Weights{}, none.Weights(l))
+	require.Equal(t, moe.Buffer{}, none.Workspace(1, l))
+	require.Equal(t, moe.Forward{}, none.Forward(l, -1))
+	wantArgError(t, none.Err(), "Arena")
+	require.NoError(t, none.Free())
 }
 
 // Numbers arrive rounded once, bits and integers as they are, long tensors in

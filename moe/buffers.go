@@ -94,7 +94,9 @@ func (f Forward) Tokens(tokens int) (Forward, error) {
 		}
 		each := int64(1)
 		if t == &f.H && f.Scores.Shape.Rank == 2 {
-			each = f.Scores.Shape.Dims[1]
+			if each = f.Scores.Shape.Dims[1]; each < 1 {
+				return f, argErrorf("Scores", f.Scores.Shape, "[T, K], K 1 or more: H has K rows a token")
+			}
 		}
 		if most := t.Shape.Dims[0] / each; tokens < 0 || int64(tokens) > most {
 			return f, argErrorf("tokens", tokens, "0 to %d, which the buffers are for", most)

@@ -15,8 +15,8 @@ import (
 type Load struct {
 	// Tokens is T. It may be 0 where Histogram is given.
 	Tokens int
-	// Histogram is the number of rows of each expert, [E]. Nil: every token's
-	// experts are any K of the E, as likely as any others.
+	// Histogram is the number of rows of each expert, [E], T·K in all. Nil: every
+	// token's experts are any K of the E, as likely as any others.
 	Histogram []int
 }
 
@@ -107,7 +107,10 @@ func (l Load) tokens(c Config) (int, error) {
 		}
 		rows += n
 	}
-	tokens := (rows + c.TopK - 1) / c.TopK
+	if rows%c.TopK != 0 {
+		return 0, argErrorf("Load.Histogram", fmt.Sprintf("%d rows", rows), "of a multiple of %d, each token's experts", c.TopK)
+	}
+	tokens := rows / c.TopK
 	if l.Tokens != 0 && l.Tokens != tokens {
 		return 0, argErrorf("Load.Tokens", l.Tokens, "0, or %d: the histogram has %d rows, %d a token", tokens, rows, c.TopK)
 	}

@@ -125,6 +125,7 @@ func TestEstimateRefuses(t *testing.T) {
 		{c, moe.Load{Histogram: []int{1}}, "Load.Histogram is 1 experts, must be of 4"},
 		{c, moe.Load{Histogram: []int{1, -1, 0, 0}}, "Load.Histogram[1] is -1, must be 0 or more"},
 		{c, moe.Load{Histogram: []int{1, math.MaxInt, 0, 0}}, "all together below 2^31"},
+		{c, moe.Load{Histogram: []int{7, 0, 0, 0}}, "Load.Histogram is 7 rows, must be of a multiple of 2, each token's experts"},
 		{c, moe.Load{Tokens: 9, Histogram: []int{1, 1, 0, 0}}, "Load.Tokens is 9, must be 0, or 1: the histogram has 2 rows, 2 a token"},
 	} {
 		_, err := moe.Estimate(tt.config, tt.load)

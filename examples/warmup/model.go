@@ -83,11 +83,15 @@ func parseModel(data []byte, of part) (layer, error) {
 
 // experts is the layer without what its own router would do.
 func experts(c moe.Config) moe.Config {
-	return moe.Config{
+	e := moe.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK, Type: c.Type,
 		GateUp: c.GateUp, WeightOrder: c.WeightOrder, Activation: c.Activation, Alpha: c.Alpha, Limit: c.Limit, Bias: c.Bias,
 		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
 	}
+	if e.Type == moe.F16 {
+		e.Logits = moe.LogitsF16 // those of that type, of no use to experts
+	}
+	return e
 }
 
 // note says a list of things, where there are any.

@@ -64,8 +64,12 @@ func TestModels(t *testing.T) {
 // and never passes for the whole.
 func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
-	for name, c := range map[string]struct{ json, why string }{
-		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer"},
+	for name, c := range map[string]struct {
+		json, why string
+		want      moe.Config // beside the sizes
+	}{
+		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
+		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.LogitsF16}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parseModel([]byte(c.json), whole)
@@ -73,7 +77,8 @@ func TestExpertsOnly(t *testing.T) {
 			require.ErrorContains(t, err, "-experts-only takes its experts")
 			l, err := parseModel([]byte(c.json), expertsOnly)
 			require.NoError(t, err)
-			assert.Equal(t, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}, l.config)
+			c.want.Hidden, c.want.Intermediate, c.want.NumExperts, c.want.TopK = 128, 64, 8, 2
+			assert.Equal(t, c.want, l.config)
 			assert.Contains(t, l.notes[0], "each call gives their ids and scores")
 		})
 	}

@@ -2,7 +2,9 @@ package spec
 
 // PaddedRows is how many rows tiles of so many cover, given how many each expert
 // has: what products pay for. Ours skip what a warpgroup's 64 rows don't reach.
+// A tile of fewer rows than one is taken for one row, which pads nothing.
 func PaddedRows(counts []int, tile int) (rows int64) {
+	tile = max(tile, 1)
 	for _, n := range counts {
 		rows += int64((n + tile - 1) / tile * tile)
 	}
