@@ -11,7 +11,10 @@
 // nothing: what a Config can't say is an error, or stands in [Model.Outside]
 // where the experts alone are right; a field that is missing and was taken for
 // its default stands in [Model.Assumed]; a field that looks as if it belonged to
-// an expert layer and that nobody read stands in [Model.Unknown].
+// an expert layer and that nobody read stands in [Model.Unknown]. Of a model of
+// several parts the text model's fields count, as there: those around them only for
+// the model_type and the dtype that it lacks. Null counts as what transformers takes
+// it for, and is an error where that is one.
 //
 // [Published] are models by name.
 package checkpoint

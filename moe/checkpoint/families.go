@@ -383,10 +383,6 @@ func hunyuan(f *fields, c *spec.Config) func(int) bool {
 }
 
 func dbrx(f *fields, c *spec.Config) func(int) bool {
-	// d is the model's: what ffn_config has under hidden_size is a default.
-	if f.object["d_model"] != nil {
-		delete(f.object, "hidden_size")
-	}
 	f.sizes(c, "ffn_hidden_size")
 	if _, raw := f.find("ffn_act_fn"); raw != nil {
 		act := value[map[string]any](f, nil, "an object with a name", "ffn_act_fn")
@@ -396,6 +392,7 @@ func dbrx(f *fields, c *spec.Config) func(int) bool {
 	}
 	c.GateUp = spec.Apart
 	f.jitter("moe_jitter_eps")
+	f.notNull("1", "moe_normalize_expert_weights") // which would be no normalisation
 	f.fixed("moe_normalize_expert_weights", 1.)
 	return nil
 }

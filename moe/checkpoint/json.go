@@ -3,8 +3,10 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -19,41 +21,101 @@ const (
 // inner are the objects in which models of several parts keep the text model's.
 var inner = []string{"text_config", "language_config", "llm_config", "thinker_config", "ffn_config"}
 
+// outer are the fields that count for a text model though they stand around it, in
+// sets of names for one thing: each where the text model itself has none of them.
+var outer = [][]string{{"model_type"}, {"dtype", "torch_dtype"}}
+
 // object is the fields of a config.json.
 type object map[string]json.RawMessage
 
-// parse reads a config.json, the text model's fields over those around it.
-func parse(data []byte) (object, error) {
+// has tells a field that is there and not null.
+func (o object) has(name string) bool { return o[name] != nil && string(o[name]) != "null" }
+
+// null tells a field that is there and null.
+func (o object) null(name string) bool { return o[name] != nil && !o.has(name) }
+
+// part is the name of the object in o that has the text model's fields, "" if they
+// are o's own.
+func (o object) part() string {
+	for _, name := range inner {
+		if o.has(name) && (name != "ffn_config" || string(o["model_type"]) == `"dbrx"`) {
+			return name
+		}
+	}
+	return ""
+}
+
+// parse reads a config.json into the text model's fields, and those around them.
+func parse(data []byte) (*fields, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("config.json has %d bytes, must be at most %d", len(data), maxBytes)
 	}
-	data = numbers(bytes.TrimPrefix(data, []byte("\ufeff")))
-	var o object
-	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
+	f := &fields{around: object{}, read: map[string]bool{}}
+	var err error
+	if f.object, err = unmarshal("config.json", numbers(bytes.TrimPrefix(data, []byte("\ufeff")))); err != nil {
+		return nil, err
 	}
 	for depth := 0; ; depth++ {
 		if depth == maxDepth {
 			return nil, fmt.Errorf("config.json: models in models %d deep, must be at most %d", depth, maxDepth-1)
 		}
-		at := slices.IndexFunc(inner, func(name string) bool { return o[name] != nil })
-		if at < 0 {
-			return o, nil
+		name := f.part()
+		if name == "" {
+			return f, nil
 		}
-		var part object
-		if err := json.Unmarshal(o[inner[at]], &part); err != nil {
-			return nil, fmt.Errorf("config.json: %s: %w", inner[at], err)
+		part, err := unmarshal("config.json: "+name, f.object[name])
+		if err != nil {
+			return nil, err
 		}
-		delete(o, inner[at])
-		// transformers writes an empty model_type into parts that have none.
-		if string(part["model_type"]) == `""` || inner[at] == "ffn_config" {
-			delete(part, "model_type")
-		}
-		maps.Copy(o, part)
+		f.enter(name, part)
 	}
 }
 
-// numbers writes null for the numbers that Python's json has and JSON has not.
+// enter makes a part's fields the text model's.
+func (f *fields) enter(name string, part object) {
+	sets := outer
+	if name == "ffn_config" { // DBRX's is half a layer's: the sizes of the model stand around it
+		delete(part, "model_type")
+		delete(part, "hidden_size")
+		sets = append(slices.Clone(outer), []string{"d_model", "hidden_size"}, []string{"n_layers", "num_hidden_layers"}, []string{"per_layer_config"})
+	}
+	// transformers writes an empty model_type into parts that have none.
+	if string(part["model_type"]) == `""` {
+		delete(part, "model_type")
+	}
+	delete(f.object, name)
+	for _, set := range sets {
+		if slices.ContainsFunc(set, part.has) {
+			continue
+		}
+		for _, name := range set {
+			if f.has(name) {
+				part[name] = f.object[name]
+			}
+		}
+	}
+	maps.Copy(f.around, f.object)
+	f.object = part
+}
+
+// unmarshal reads an object.
+func unmarshal(what string, data []byte) (object, error) {
+	var o object
+	err := json.Unmarshal(data, &o)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		return nil, fmt.Errorf("%s is a JSON %s, must be an object", what, wrong.Value)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", what, err)
+	case o == nil:
+		return nil, fmt.Errorf("%s is null, must be an object", what)
+	}
+	return o, nil
+}
+
+// numbers writes the numbers that Python's json has and JSON has not as transformers
+// does: NaN as {"__float__":"NaN"}.
 func numbers(data []byte) []byte {
 	var out bytes.Buffer
 	for i := 0; i < len(data); {
@@ -71,14 +133,14 @@ func numbers(data []byte) []byte {
 			continue
 		}
 		name := ""
-		for _, n := range []string{"-Infinity", "Infinity", "NaN"} {
+		for _, n := range notFinite {
 			if bytes.HasPrefix(data[i:], []byte(n)) {
 				name = n
 				break
 			}
 		}
 		if name != "" {
-			out.WriteString("null")
+			out.WriteString(tagged(name))
 			i += len(name)
 			continue
 		}
@@ -88,10 +150,31 @@ func numbers(data []byte) []byte {
 	return out.Bytes()
 }
 
+var notFinite = []string{"-Infinity", "Infinity", "NaN"}
+
+func tagged(name string) string { return `{"__float__":"` + name + `"}` }
+
+// shown is a value for a message, its numbers as Python writes them.
+func shown(raw json.RawMessage) string {
+	s := string(raw)
+	for _, name := range notFinite {
+		s = strings.ReplaceAll(s, tagged(name), name)
+	}
+	return s
+}
+
+// equal tells values that are the same one, however they are written.
+func equal(a, b json.RawMessage) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
 // fields reads an object and remembers what it was asked for. Its methods give
 // zero after the first error.
 type fields struct {
 	object
+	// around are the fields that stand around the text model's, and aren't its.
+	around  object
 	read    map[string]bool
 	assumed []string
 	outside []string
@@ -110,11 +193,19 @@ func (f *fields) fail(format string, args ...any) {
 func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	for _, n := range names {
 		f.read[n] = true
-		if raw == nil && f.object[n] != nil && string(f.object[n]) != "null" {
+		if raw == nil && f.has(n) {
 			name, raw = n, f.object[n]
 		}
 	}
 	return name, raw
+}
+
+// elsewhere says that a field which the text model lacks stands around it.
+func (f *fields) elsewhere(names ...string) string {
+	if at := slices.IndexFunc(names, f.around.has); at >= 0 {
+		return fmt.Sprintf(" among the text model's fields: the %s around them is not its", names[at])
+	}
+	return ""
 }
 
 // size is a positive whole number that must be there, under one of its names. A
@@ -122,7 +213,8 @@ func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 func (f *fields) size(names ...string) int {
 	name, raw := f.find(names...)
 	if raw == nil {
-		f.fail("config.json has no %s", strings.Join(names, " or "))
+		f.notNull("a whole number", names...)
+		f.fail("config.json has no %s%s", strings.Join(names, " or "), f.elsewhere(names...))
 		return 0
 	}
 	v := f.whole(name, raw)
@@ -136,6 +228,7 @@ func (f *fields) size(names ...string) int {
 func (f *fields) count(missing int, names ...string) int {
 	name, raw := f.find(names...)
 	if raw == nil {
+		f.notNull("a whole number", names...)
 		return assume(f, names[0], missing)
 	}
 	v := f.whole(name, raw)
@@ -152,7 +245,7 @@ func (f *fields) whole(name string, raw json.RawMessage) int {
 	}
 	var v float64
 	if err := json.Unmarshal(raw, &v); err != nil || v != float64(int(v)) {
-		f.fail("%s is %s, must be a whole number", name, raw)
+		f.fail("%s is %s, must be a whole number", name, shown(raw))
 		return 0
 	}
 	return int(v)
@@ -160,7 +253,7 @@ func (f *fields) whole(name string, raw json.RawMessage) int {
 
 // number and truth may be missing.
 func (f *fields) number(missing float64, names ...string) float64 {
-	return value(f, missing, "a number", names...)
+	return value(f, missing, "a finite number", names...)
 }
 
 func (f *fields) truth(missing bool, names ...string) bool {
@@ -175,11 +268,12 @@ func (f *fields) text(missing string, names ...string) string {
 func value[T any](f *fields, missing T, want string, names ...string) T {
 	name, raw := f.find(names...)
 	if raw == nil {
+		f.notNull(want, names...)
 		return assume(f, names[0], missing)
 	}
 	var v T
 	if err := json.Unmarshal(raw, &v); err != nil {
-		f.fail("%s is %s, must be %s", name, raw, want)
+		f.fail("%s is %s, must be %s", name, shown(raw), want)
 	}
 	return v
 }
@@ -198,18 +292,23 @@ func (f *fields) fixed(name string, want any) {
 	if raw == nil {
 		return
 	}
-	var got any
-	if err := json.Unmarshal(raw, &got); err != nil {
-		f.fail("%s is %s: %v", name, raw, err)
-		return
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		list = []json.RawMessage{raw}
 	}
-	list, ok := got.([]any)
-	if !ok {
-		list = []any{got}
-	}
-	for _, v := range list {
-		if v != want {
-			f.fail("%s is %v, must be %#v, which is all that this family's layer computes", name, v, want)
+	for _, raw := range list {
+		var got any
+		if err := json.Unmarshal(raw, &got); err != nil {
+			f.fail("%s is %s: %v", name, raw, err)
+			return
 		}
+		if got == nil || got == want {
+			continue
+		}
+		text := shown(raw)
+		if s, ok := got.(string); ok {
+			text = s
+		}
+		f.fail("%s is %s, must be %#v, which is all that this family's layer computes", name, text, want)
 	}
 }

@@ -3,12 +3,14 @@ package checkpoint
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sonicmoe/moe/spec"
 )
+
+// maxLayers is many times what published models have.
+const maxLayers = 4096
 
 // Model is what a config.json says of a model's expert layers.
 type Model struct {
@@ -32,20 +34,23 @@ type Model struct {
 // Read reads a config.json. An error names the field, and what would be right. Of
 // a model type that is refused or not known, Unknown alone is given.
 func Read(data []byte) (Model, error) {
-	o, err := parse(data)
+	f, err := parse(data)
 	if err != nil {
 		return Model{}, err
 	}
-	f := &fields{object: o, read: map[string]bool{}}
 	name, _ := f.find("model_type")
 	kind := ""
 	if name != "" {
 		kind = f.text("", "model_type")
 	}
+	if f.err != nil {
+		return Model{}, f.err
+	}
 	kind, read, err := lookup(kind)
 	if err != nil {
 		return Model{Unknown: f.unknown()}, err
 	}
+	f.defaults()
 	m := Model{Type: kind}
 	m.Config.Type = f.elementType()
 	sparse := read(f, &m.Config)
@@ -55,12 +60,16 @@ func Read(data []byte) (Model, error) {
 	if m.Layers = f.listed; m.Layers == 0 {
 		m.Layers = f.size("num_hidden_layers", "n_layers")
 	}
+	if m.Layers > maxLayers {
+		return Model{}, fmt.Errorf("%s: the model has %d layers, must have at most %d", kind, m.Layers, maxLayers)
+	}
 	for i := range m.Layers {
 		if sparse == nil || sparse(i) {
 			m.MoE = append(m.MoE, i)
 		}
 	}
-	m.Outside, m.Assumed, m.Unknown = f.outside, f.assumed, f.unknown()
+	unknown := f.overrides()
+	m.Outside, m.Assumed, m.Unknown = f.outside, f.assumed, append(f.unknown(), unknown...)
 	if f.err == nil && len(m.MoE) == 0 {
 		f.fail("none of its %d layers has experts", m.Layers)
 	}
@@ -116,22 +125,4 @@ func (f *fields) elementType() spec.Type {
 		f.assumed = append(f.assumed, fmt.Sprintf("%s is %q: the layer computes in bfloat16", name, t))
 		return spec.BF16
 	}
-}
-
-// Fields of expert layers are told by their names, of which some change nothing
-// that a layer computes: what training adds to the loss, how work is spread.
-var (
-	telling  = regexp.MustCompile(`expert|moe|router|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp`)
-	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|quantization|_token|dropped_token|overlap|^num_nextn|mtp|load_balanc|grouped_(gemm|mm)|experts_implementation|per_layer_input|loss_weight|^mlp_(alpha|beta)_factor$|layernorm`)
-)
-
-// unknown lists fields that nobody read though they may belong to the layer.
-func (f *fields) unknown() []string {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(f.object)) {
-		if !f.read[name] && telling.MatchString(name) && !harmless.MatchString(name) && string(f.object[name]) != "null" {
-			list = append(list, fmt.Sprintf("%s = %s", name, f.object[name]))
-		}
-	}
-	return list
 }

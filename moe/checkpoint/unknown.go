@@ -1,0 +1,50 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Fields of expert layers are told by their names, of which some change nothing
+// that a layer computes: what training adds to the loss, how work is spread; and
+// some are other parts' of the model, unless experts or a router are named too.
+var (
+	telling = regexp.MustCompile(`expert|moe|rout|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp|` +
+		`bias|limit|scaling|activation|(layer|block|ffn)s?_(config|override)`)
+	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|quantization|dropped_token|overlap|load_balanc|` +
+		`grouped_(gemm|mm)|experts_implementation|loss_weight|dropout|^mlp_(alpha|beta)_factor$`)
+	elsewhere = regexp.MustCompile(`kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|_token|^num_nextn|mtp|per_layer_input|layernorm|` +
+		`conv|qkv|rope|head|projector|prenorm|logits?_scaling|log_scaling|time_step`)
+	experts = regexp.MustCompile(`expert|rout`)
+)
+
+// tells tells the name of a field that may belong to an expert layer.
+func tells(name string) bool {
+	name = strings.ToLower(name)
+	return telling.MatchString(name) && !harmless.MatchString(name) && (experts.MatchString(name) || !elsewhere.MatchString(name))
+}
+
+// off tells a switch for a bias that is off: the layer has none.
+func off(name string, raw json.RawMessage) bool {
+	return string(raw) == "false" && strings.HasSuffix(strings.ToLower(name), "bias")
+}
+
+// unknown lists fields that nobody read though they may belong to the layer.
+func (f *fields) unknown() []string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(f.object)) {
+		if !f.read[name] && tells(name) && f.has(name) && !off(name, f.object[name]) {
+			list = append(list, fmt.Sprintf("%s = %s", name, shown(f.object[name])))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.around)) {
+		if tells(name) && f.around.has(name) && !equal(f.around[name], f.object[name]) {
+			list = append(list, fmt.Sprintf("%s = %s, around the text model's fields", name, shown(f.around[name])))
+		}
+	}
+	return list
+}
