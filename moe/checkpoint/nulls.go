@@ -7,13 +7,15 @@ import "encoding/json"
 // class puts in. Null in another field that is read is an error there, of the class
 // or of the layer, and here.
 var nulls = map[string]map[string]string{
-	"axk1":          {"norm_topk_prob": "false"},
-	"axk2":          {"n_group": "1", "topk_group": "1"},
-	"deepseek_v3":   {"norm_topk_prob": "false"},
-	"dots1":         {"norm_topk_prob": "false"},
-	"kimi_k2":       {"norm_topk_prob": "false"},
-	"mimo_v2_flash": {"routed_scaling_factor": "1"},
-	"mistral4":      {"norm_topk_prob": "false"},
+	"axk1":           {"norm_topk_prob": "false"},
+	"axk2":           {"n_group": "1", "topk_group": "1"},
+	"bailing_hybrid": {"moe_renormalize": "false"},
+	"deepseek_v3":    {"norm_topk_prob": "false"},
+	"dots1":          {"norm_topk_prob": "false"},
+	"kimi_k2":        {"norm_topk_prob": "false"},
+	"kimi_linear":    {"moe_renormalize": "false"},
+	"mimo_v2_flash":  {"routed_scaling_factor": "1"},
+	"mistral4":       {"norm_topk_prob": "false"},
 }
 
 // defaults puts in what nulls count as.

@@ -36,6 +36,8 @@ func TestNull(t *testing.T) {
 		{"in A.X-K1", sigmoids("axk1", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"in dots.llm1", sigmoids("dots1", scaled+`, "norm_topk_prob": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"in Mistral 4", sigmoids("mistral4", scaled+`, "norm_topk_prob": null`), "score=softmax scale=2 shared=1"},
+		{"in Kimi-Linear, by its own name", sigmoids("kimi_linear", scaled+`, "moe_renormalize": null`), "score=sigmoid selection-bias scale=2 shared=1"},
+		{"in Ling, too", sigmoids("bailing_hybrid", scaled+`, "moe_renormalize": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"not in GLM-4.5", sigmoids("glm4_moe", scaled+`, "norm_topk_prob": null`), "norm_topk_prob is null, must be true or false"},
 		{"nor in Qwen3", fmt.Sprintf(qwen3, `, "norm_topk_prob": null`), "norm_topk_prob is null, must be true or false"},
 		{"no scale in MiMo, nor a shared expert", sigmoids("mimo_v2_flash", `, "routed_scaling_factor": null, "n_shared_experts": null`), "renorm=sum epsilon=1e-20"},
