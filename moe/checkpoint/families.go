@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -87,6 +88,31 @@ func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.TopK = f.size("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 }
 
+// one finds a field that has several names, which must not differ.
+func (f *fields) one(names ...string) (name string, raw json.RawMessage) {
+	name, raw = f.find(names...)
+	for _, other := range names {
+		if f.has(other) && !equal(single(raw), single(f.object[other])) {
+			f.fail("%s is %s and %s is %s, must be the same: they are two names of one field", name, shown(raw), other, shown(f.object[other]))
+		}
+	}
+	return name, raw
+}
+
+// single is the value of a list whose values are equal, or the value itself.
+func single(raw json.RawMessage) json.RawMessage {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
+		return raw
+	}
+	for _, of := range list {
+		if !equal(of, list[0]) {
+			return raw
+		}
+	}
+	return list[0]
+}
+
 // gated reads the activation of experts with a gate.
 func (f *fields) gated(c *spec.Config, missing string, names ...string) {
 	f.activation(c, missing, map[string]spec.Activation{
@@ -121,30 +147,28 @@ func normed(c *spec.Config, norm bool) {
 	}
 }
 
-// shared reads the width of shared experts, which is a multiple of an expert's.
-func (f *fields) shared(c *spec.Config, width int) {
-	if f.err != nil || width == 0 {
+// shared is so many shared experts of a width, together a multiple of an expert's.
+func (f *fields) shared(c *spec.Config, n, width int) {
+	if f.err != nil || n == 0 || width == 0 {
 		return
 	}
-	if width%c.Intermediate != 0 {
-		f.fail("the shared experts are %d wide, must be a multiple of an expert's %d", width, c.Intermediate)
+	if n > spec.MaxWidth/width {
+		f.fail("there are %d shared experts of width %d, must be at most %d wide together", n, width, spec.MaxWidth)
 		return
 	}
-	c.SharedExperts = width / c.Intermediate
+	if n*width%c.Intermediate != 0 {
+		f.fail("the shared experts are %d wide, must be a multiple of an expert's %d", n*width, c.Intermediate)
+		return
+	}
+	c.SharedExperts = n * width / c.Intermediate
 }
 
-// after are the layers from the first on that is not dense, every so many.
-func (f *fields) after(missing int) func(int) bool {
-	if _, raw := f.find("mlp_layer_types"); raw != nil {
-		f.find("first_k_dense_replace", "moe_layer_freq") // the same once more
-		return f.words("sparse", "mlp_layer_types")
+// scale reads what scores are multiplied by. Models multiply by 0 where it is 0,
+// which a Config takes for 1.
+func (f *fields) scale(c *spec.Config, missing float64, name string) {
+	if c.ScoreScale = f.number(missing, name); c.ScoreScale == 0 {
+		f.fail("%s is 0, must be above 0: the experts would add nothing", name)
 	}
-	first := f.count(missing, "first_k_dense_replace")
-	every := 1
-	if _, raw := f.find("moe_layer_freq"); raw != nil {
-		every = f.size("moe_layer_freq")
-	}
-	return func(i int) bool { return i >= first && i%max(every, 1) == 0 }
 }
 
 func mixtral(f *fields, c *spec.Config) func(int) bool {
@@ -169,26 +193,16 @@ func qwen(f *fields, c *spec.Config) func(int) bool {
 	if vision || slices.Contains([]string{"qwen3_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "mellum"}, kind) {
 		f.fixed("shared_expert_intermediate_size", 0.)
 	} else {
-		f.shared(c, f.size("shared_expert_intermediate_size"))
+		f.shared(c, 1, f.size("shared_expert_intermediate_size"))
 		c.SharedGate = true
 	}
-	if _, raw := f.find("mlp_layer_types"); raw != nil {
-		return f.words("sparse", "mlp_layer_types")
+	switch kind {
+	case "mellum":
+		return f.after(0, byWord)
+	case "qwen3_5_moe", "qwen4_exp", "qwen3_omni_moe_talker":
+		return nil
 	}
 	return f.stepped()
-}
-
-// stepped are every so many layers but those that are listed, or dense where no
-// list is there.
-func (f *fields) stepped(dense ...int) func(int) bool {
-	step := 1
-	if _, raw := f.find("decoder_sparse_step"); raw != nil {
-		step = f.size("decoder_sparse_step")
-	}
-	if _, raw := f.find("mlp_only_layers"); raw != nil {
-		dense = value[[]int](f, nil, "a list of layers", "mlp_only_layers")
-	}
-	return func(i int) bool { return !slices.Contains(dense, i) && (i+1)%max(step, 1) == 0 }
 }
 
 func olmoe(f *fields, c *spec.Config) func(int) bool {
@@ -203,7 +217,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
 	c.Logits, c.Score = spec.LogitsF32, spec.SoftmaxAll
-	c.ScoreScale = f.number(1, "routed_scaling_factor")
+	f.scale(c, 1, "routed_scaling_factor")
 	f.fixed("scoring_func", "softmax")
 	f.fixed("norm_topk_prob", false)
 	switch method := f.text("greedy", "topk_method"); method {
@@ -214,11 +228,17 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 		f.fail("topk_method is %q, must be \"greedy\" or \"group_limited_greedy\"", method)
 	}
 	f.find("n_group", "topk_group") // null or 1 without groups
-	f.shared(c, c.Intermediate*f.count(2, "n_shared_experts"))
-	if f.kind() != "deepseek_v2" && f.object["first_k_dense_replace"] == nil {
-		return f.listedSparse()
+	f.shared(c, f.count(2, "n_shared_experts"), c.Intermediate)
+	switch f.kind() {
+	case "deepseek_ocr2":
+		if !f.has("mlp_layer_types") && !f.has("first_k_dense_replace") {
+			f.fail("config.json has no mlp_layer_types or first_k_dense_replace")
+		}
+		return f.after(0, byWord|byFirst)
+	case "unlimited_ocr":
+		return f.after(1, byWord|byFirst)
 	}
-	return f.after(0)
+	return f.after(0, byFirst)
 }
 
 // groups reads in how many groups experts stand; one is none.
@@ -242,7 +262,7 @@ func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64, norm boo
 	if f.truth(norm, "norm_topk_prob", "moe_renormalize") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20
 	}
-	c.ScoreScale = f.number(scale, "routed_scaling_factor")
+	f.scale(c, scale, "routed_scaling_factor")
 }
 
 func kimiLinear(f *fields, c *spec.Config) func(int) bool {
@@ -250,8 +270,8 @@ func kimiLinear(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.noaux(c, 1, 1, 2.446, true)
 	f.find("use_grouped_topk") // one group is none
-	f.shared(c, c.Intermediate*f.count(1, "num_shared_experts", "n_shared_experts"))
-	return f.after(1)
+	f.shared(c, f.count(1, "num_shared_experts", "n_shared_experts"), c.Intermediate)
+	return f.after(1, byWord|byFirst)
 }
 
 func nemotron(f *fields, c *spec.Config) func(int) bool {
@@ -263,25 +283,8 @@ func nemotron(f *fields, c *spec.Config) func(int) bool {
 		f.fail("moe_latent_size is %s: its experts work in a space of their own, between two projections that no layer here has", raw)
 	}
 	f.find("n_shared_experts") // one, of the width that follows
-	f.shared(c, f.size("moe_shared_expert_intermediate_size"))
+	f.shared(c, 1, f.size("moe_shared_expert_intermediate_size"))
 	return f.pattern()
-}
-
-// pattern are the layers of a hybrid model that have experts: a letter a layer,
-// or a word.
-func (f *fields) pattern() func(int) bool {
-	if _, raw := f.find("hybrid_override_pattern"); raw != nil {
-		text := f.text("", "hybrid_override_pattern")
-		return func(i int) bool { return i < len(text) && text[i] == 'E' }
-	}
-	return f.words("moe", "layers_block_type", "layer_types")
-}
-
-// words are the layers that a list has a word for.
-func (f *fields) words(sparse string, names ...string) func(int) bool {
-	list := value[[]string](f, nil, "a list of words", names...)
-	f.listed = len(list)
-	return func(i int) bool { return i < len(list) && list[i] == sparse }
 }
 
 func gptOSS(f *fields, c *spec.Config) func(int) bool {
@@ -289,7 +292,7 @@ func gptOSS(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("hidden_act", "silu")
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
 	c.WeightOrder, c.GateUp, c.Bias, c.RouterBias = spec.InOut, spec.Interleaved, true, true
-	f.find("experts_per_token") // num_experts_per_tok again
+	f.one("num_experts_per_tok", "experts_per_token") // the same once more
 	return nil
 }
 
@@ -301,11 +304,7 @@ func llama4(f *fields, c *spec.Config) func(int) bool {
 	f.find("intermediate_size_mlp") // of the layers without experts
 	if _, raw := f.find("moe_layers"); raw != nil {
 		f.find("interleave_moe_layer_step") // not looked at then
-		list := map[int]bool{}
-		for _, i := range value[[]int](f, nil, "a list of layers", "moe_layers") {
-			list[i] = true
-		}
-		return func(i int) bool { return list[i] }
+		return among(value[[]int](f, nil, "a list of layers", "moe_layers"))
 	}
 	step := f.count(1, "interleave_moe_layer_step")
 	return func(i int) bool { return step > 0 && (i+1)%step == 0 }
@@ -342,9 +341,10 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 		c.SelectionBias = f.truth(true, "moe_use_aux_free")
 	}
 	f.fixed("moe_gate", "topk")
-	f.find("moe_capacity") // a bound of its training
-	f.shared(c, c.Intermediate*f.count(2, "moe_num_shared_experts"))
-	first, interval := f.count(1, "moe_layer_start_index"), f.size1("moe_layer_interval")
+	f.fixed("use_bias", false) // which the shared experts would have too
+	f.find("moe_capacity")     // a bound of its training
+	f.shared(c, f.count(2, "moe_num_shared_experts"), c.Intermediate)
+	first, interval := f.count(1, "moe_layer_start_index"), f.positive(1, "moe_layer_interval")
 	last := -1
 	if _, raw := f.find("moe_layer_end_index"); raw != nil && string(raw) != "-1" {
 		last = f.count(-1, "moe_layer_end_index")
@@ -352,10 +352,10 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 	return func(i int) bool { return i >= first && (last < 0 || i <= last) && (i+1)%max(interval, 1) == 0 }
 }
 
-// size1 is a positive number that is 1 where it is missing.
-func (f *fields) size1(name string) int {
+// positive is a size that may be missing.
+func (f *fields) positive(missing int, name string) int {
 	if _, raw := f.find(name); raw == nil {
-		return assume(f, name, 1)
+		return assume(f, name, missing)
 	}
 	return f.size(name)
 }
@@ -375,10 +375,6 @@ func hunyuan(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("group_limited_greedy", false)
 	f.fixed("routed_scaling_factor", 1.)
 	f.find("n_group", "topk_group") // of group_limited_greedy
-	if _, raw := f.find("moe_layer_num_skipped"); raw != nil {
-		first := f.count(0, "moe_layer_num_skipped")
-		return func(i int) bool { return i >= first }
-	}
 	return nil
 }
 

@@ -211,7 +211,7 @@ func (f *fields) elsewhere(names ...string) string {
 // size is a positive whole number that must be there, under one of its names. A
 // list of one number for each layer will do where all are equal.
 func (f *fields) size(names ...string) int {
-	name, raw := f.find(names...)
+	name, raw := f.one(names...)
 	if raw == nil {
 		f.notNull("a whole number", names...)
 		f.fail("config.json has no %s%s", strings.Join(names, " or "), f.elsewhere(names...))
@@ -226,7 +226,7 @@ func (f *fields) size(names ...string) int {
 
 // count is a whole number, 0 or more, that may be missing.
 func (f *fields) count(missing int, names ...string) int {
-	name, raw := f.find(names...)
+	name, raw := f.one(names...)
 	if raw == nil {
 		f.notNull("a whole number", names...)
 		return assume(f, names[0], missing)
@@ -266,7 +266,7 @@ func (f *fields) text(missing string, names ...string) string {
 
 // value reads a field that may be missing.
 func value[T any](f *fields, missing T, want string, names ...string) T {
-	name, raw := f.find(names...)
+	name, raw := f.one(names...)
 	if raw == nil {
 		f.notNull(want, names...)
 		return assume(f, names[0], missing)

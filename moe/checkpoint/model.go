@@ -68,6 +68,7 @@ func Read(data []byte) (Model, error) {
 			m.MoE = append(m.MoE, i)
 		}
 	}
+	f.agree(m.MoE, m.Layers)
 	unknown := f.overrides()
 	m.Outside, m.Assumed, m.Unknown = f.outside, f.assumed, append(f.unknown(), unknown...)
 	if f.err == nil && len(m.MoE) == 0 {

@@ -17,30 +17,32 @@ type v3 struct {
 	scale         float64
 	norm          bool
 	shared, dense int // shared experts, -1: the family has none; layers before the first with experts
+	by            choice
 }
 
 var v3s = map[string]v3{
-	"axk1":           {8, 4, 2.5, true, 1, 1},
-	"axk2":           {1, 1, 2.5, true, 1, 1},
-	"bailing_hybrid": {8, 4, 2.5, true, 1, 2},
-	"beam":           {8, 4, 2.5, true, -1, 3},
-	"dots1":          {1, 1, 1, false, 0, 0},
-	"dots3_note":     {1, 1, 1, true, 1, 1},
-	"exaone_moe":     {1, 1, 2.5, true, 1, 1},
-	"glm4_moe":       {1, 1, 1, true, 1, 1},
-	"glm4_moe_lite":  {1, 1, 1.8, true, 1, 1},
-	"glm4v_moe":      {1, 1, 1, true, 1, 1},
-	"glm5_next":      {1, 1, 2.5, true, 1, 3},
-	"glm_moe_dsa":    {1, 1, 2.5, true, 1, 3},
-	"mimo_v2_flash":  {1, 1, 1, true, -1, 1},
-	"solar_open":     {1, 1, 1, true, 1, 0},
+	"axk1":           {8, 4, 2.5, true, 1, 1, byWord | byFirst | byFreq},
+	"axk2":           {1, 1, 2.5, true, 1, 1, byWord | byFirst | byFreq},
+	"bailing_hybrid": {8, 4, 2.5, true, 1, 2, byWord | byFirst},
+	"beam":           {8, 4, 2.5, true, -1, 3, byWord},
+	"deepseek_v32":   {8, 4, 2.5, true, 1, 3, byWord | byFirst},
+	"dots1":          {1, 1, 1, false, 0, 0, byFirst},
+	"dots3_note":     {1, 1, 1, true, 1, 1, byWord | byFirst | byFreq},
+	"exaone_moe":     {1, 1, 2.5, true, 1, 1, byWord | byFirst},
+	"glm4_moe":       {1, 1, 1, true, 1, 1, byFirst},
+	"glm4_moe_lite":  {1, 1, 1.8, true, 1, 1, byWord},
+	"glm4v_moe":      {1, 1, 1, true, 1, 1, byFirst},
+	"glm5_next":      {1, 1, 2.5, true, 1, 3, byWord},
+	"glm_moe_dsa":    {1, 1, 2.5, true, 1, 3, byWord | byFirst},
+	"mimo_v2_flash":  {1, 1, 1, true, -1, 1, byWord},
+	"solar_open":     {1, 1, 1, true, 1, 0, 0},
 }
 
 func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	kind := f.kind()
 	of, ok := v3s[kind]
 	if !ok {
-		of = v3{8, 4, 2.5, true, 1, 3} // DeepSeek-V3 and Kimi-K2
+		of = v3{8, 4, 2.5, true, 1, 3, byFirst} // DeepSeek-V3 and Kimi-K2
 	}
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -53,20 +55,25 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 		f.fixed("n_group", 1.) // it masks with 0, which groups with negative biases would tell from the others' -∞
 	case "glm5_next":
 		f.fixed("hidden_act", "silu")
-		c.Limit = f.number(10, "swiglu_limit")
-	case "solar_open":
-		f.fixed("first_k_dense_replace", 0.)
+		if c.Limit = f.number(10, "swiglu_limit"); c.Limit == 0 {
+			f.fail("swiglu_limit is 0, must be above 0: gate and up would be clamped to 0")
+		}
+	case "beam":
+		c.RouterF32 = true
 	}
 	if of.shared < 0 {
 		f.fixed("n_shared_experts", 0.)
 	} else {
 		width := c.Intermediate
 		if kind == "dots3_note" {
-			width = f.count(c.Intermediate, "shared_experts_intermediate_size")
+			width = f.count(1536, "shared_experts_intermediate_size", "moe_shared_expert_intermediate_size")
 		}
-		f.shared(c, width*f.count(of.shared, "n_shared_experts", "num_shared_experts"))
+		f.shared(c, f.count(of.shared, "n_shared_experts", "num_shared_experts"), width)
 	}
-	return f.after(of.dense)
+	if kind == "dots3_note" {
+		f.cut("moe_layer_freq")
+	}
+	return f.after(of.dense, of.by)
 }
 
 // biased is a router that chooses by sigmoids with a bias, and divides the
@@ -80,13 +87,13 @@ func afmoe(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	biased(c, spec.LogitsBF16, 1e-20)
-	c.ScoreScale = f.number(1, "route_scale")
+	f.scale(c, 1, "route_scale")
 	f.fixed("route_norm", true)
 	f.fixed("score_func", "sigmoid")
 	for _, groups := range []string{"n_group", "topk_group", "num_expert_groups", "num_limited_groups"} {
 		f.fixed(groups, 1.)
 	}
-	f.shared(c, c.Intermediate*f.count(2, "num_shared_experts"))
+	f.shared(c, f.count(2, "num_shared_experts"), c.Intermediate)
 	first := f.count(1, "num_dense_layers")
 	return func(i int) bool { return i >= first }
 }
@@ -99,7 +106,7 @@ func lfm2(f *fields, c *spec.Config) func(int) bool {
 	if !f.truth(true, "norm_topk_prob") {
 		c.Renormalize, c.NormEpsilon = spec.NoRenorm, 0
 	}
-	c.ScoreScale = f.number(1, "routed_scaling_factor")
+	f.scale(c, 1, "routed_scaling_factor")
 	first := f.count(2, "num_dense_layers")
 	return func(i int) bool { return i >= first }
 }
@@ -109,21 +116,21 @@ func hyV3(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
 	biased(c, spec.LogitsF32, 1e-20)
-	c.ScoreScale = f.number(1, "router_scaling_factor")
+	f.scale(c, 2.826, "router_scaling_factor")
 	f.find("enable_moe_fp32_combine") // the shared expert's sum, which is f32 here always
-	f.shared(c, c.Intermediate*f.count(1, "num_shared_experts"))
-	return f.after(1)
+	f.shared(c, f.count(1, "num_shared_experts"), c.Intermediate)
+	return f.after(1, byWord)
 }
 
 func laguna(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	biased(c, spec.LogitsBF16, 0)
-	c.ScoreScale = f.number(1, "moe_routed_scaling_factor")
+	f.scale(c, 1, "moe_routed_scaling_factor")
 	f.fixed("moe_router_logit_softcapping", 0.)
 	f.fixed("moe_apply_router_weight_on_input", false)
-	f.shared(c, f.size("shared_expert_intermediate_size"))
-	return f.after(1)
+	f.shared(c, 1, f.size("shared_expert_intermediate_size"))
+	return f.after(1, byWord)
 }
 
 func minimaxM2(f *fields, c *spec.Config) func(int) bool {
@@ -131,6 +138,8 @@ func minimaxM2(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
 	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.LogitsF32, true, spec.Sigmoid, spec.RenormSum
+	// The published weights have it so, and the model's code computes in its type.
+	f.assumed = append(f.assumed, "the router's weight is f32, as published: transformers rounds it to the model's dtype where it loads one")
 	c.SelectionBias = true
 	if _, raw := f.find("use_routing_bias"); raw != nil {
 		c.SelectionBias = f.truth(true, "use_routing_bias")
@@ -146,9 +155,12 @@ func minimaxM3(f *fields, c *spec.Config) func(int) bool {
 	biased(c, spec.LogitsBF16, 0)
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
 	f.find("hidden_act", "dense_intermediate_size") // swiglu_alpha's activation always; of layers without experts
-	c.ScoreScale = f.number(2, "routed_scaling_factor")
-	f.shared(c, f.size("shared_intermediate_size"))
-	return f.listedSparse()
+	f.scale(c, 2, "routed_scaling_factor")
+	f.shared(c, 1, f.size("shared_intermediate_size"))
+	if f.find("moe_layer_freq"); f.has("moe_layer_freq") && !f.has("mlp_layer_types") {
+		return f.flagged("moe_layer_freq")
+	}
+	return f.after(0, byWord)
 }
 
 func step3(f *fields, c *spec.Config) func(int) bool {
@@ -156,20 +168,24 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.fixed("mlp_bias", false)
 	biased(c, spec.LogitsBF16, 0)
-	c.ScoreScale = f.number(1, "moe_router_scaling_factor")
+	f.scale(c, 1, "moe_router_scaling_factor")
+	f.cut("swiglu_limits", "swiglu_limits_shared", "mlp_layer_types")
 	f.fixed("swiglu_limits", 0.) // they clamp after the activation
 	f.fixed("swiglu_limits_shared", 0.)
-	f.shared(c, f.size("share_expert_dim", "share_expert_dims"))
-	return f.listedSparse()
+	f.shared(c, 1, f.size("share_expert_dim", "share_expert_dims"))
+	if f.find("moe_layers_enum"); f.has("moe_layers_enum") && !f.has("mlp_layer_types") {
+		return f.enumerated("moe_layers_enum")
+	}
+	return f.after(3, byWord)
 }
 
 func flint(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	c.Logits, c.Score = spec.LogitsF32, spec.Sigmoid
+	c.Logits, c.RouterF32, c.Score = spec.LogitsF32, true, spec.Sigmoid
 	if f.truth(true, "norm_topk_prob") {
 		c.Renormalize = spec.RenormSum
 	}
-	f.shared(c, f.size("shared_expert_intermediate_size"))
+	f.shared(c, 1, f.size("shared_expert_intermediate_size"))
 	return f.stepped(0, 1)
 }

@@ -4,19 +4,15 @@ import "sonicmoe/moe/spec"
 
 // This file has families whose routers are softmaxes, beside those of families.go.
 
-// listedSparse are the layers that mlp_layer_types, which must be there, calls sparse.
-func (f *fields) listedSparse() func(int) bool {
-	if _, raw := f.find("mlp_layer_types"); raw == nil {
-		f.fail("config.json has no mlp_layer_types")
-	}
-	return f.words("sparse", "mlp_layer_types")
-}
-
 // granite is Mixtral's layer, and a shared expert.
 func granite(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
-	f.shared(c, f.count(0, "shared_intermediate_size"))
+	missing := 0
+	if f.kind() == "granitemoehybrid" {
+		missing = 1024
+	}
+	f.shared(c, 1, f.count(missing, "shared_intermediate_size"))
 	return nil
 }
 
@@ -24,8 +20,9 @@ func jamba(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	c.Score = spec.SoftmaxAll
-	period, offset := f.size1("expert_layer_period"), f.count(1, "expert_layer_offset")
-	return func(i int) bool { return i%max(period, 1) == offset }
+	period, offset := f.positive(2, "expert_layer_period"), f.count(1, "expert_layer_offset")
+	one := c.NumExperts == 1 // which transformers takes for a dense layer
+	return func(i int) bool { return !one && i%max(period, 1) == offset }
 }
 
 func aria(f *fields, c *spec.Config) func(int) bool {
@@ -33,7 +30,7 @@ func aria(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("hidden_act", "silu")
 	f.fixed("mlp_bias", false)
 	c.WeightOrder = spec.InOut
-	f.shared(c, c.Intermediate*f.count(2, "moe_num_shared_experts"))
+	f.shared(c, f.count(2, "moe_num_shared_experts"), c.Intermediate)
 	return nil
 }
 
@@ -52,12 +49,14 @@ func cohere2(f *fields, c *spec.Config) func(int) bool {
 		f.fail("expert_selection_fn is %q, must be \"softmax\" or \"sigmoid\"", kind)
 	}
 	if n := f.count(0, "num_shared_experts"); n > 0 {
-		f.shared(c, n*c.Intermediate)
-		f.fixed("shared_expert_combination_strategy", "sum")
+		f.shared(c, n, c.Intermediate)
+		if strategy := f.text("average", "shared_expert_combination_strategy"); strategy != "sum" {
+			f.fail("shared_expert_combination_strategy is %s, must be \"sum\": no layer here halves what it adds up (where the field is missing, transformers averages)", strategy)
+		}
 	} else {
 		f.find("shared_expert_combination_strategy")
 	}
-	return f.after(0)
+	return f.after(0, byWord|byFirst)
 }
 
 // mistral4 is DeepSeek's router with softmaxes in place of sigmoids.
@@ -71,18 +70,18 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	c.Score = spec.SoftmaxAll
 	large := f.kind() == "mistral_large4"
 	if large {
-		c.Logits = spec.LogitsF32
+		c.Logits, c.RouterF32 = spec.LogitsF32, true
 		f.fixed("norm_topk_prob", true) // it has no such switch
 	}
 	if large || f.truth(true, "norm_topk_prob") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20
 	}
-	c.ScoreScale = f.number(1, "routed_scaling_factor")
-	f.shared(c, c.Intermediate*f.count(1, "n_shared_experts"))
+	f.scale(c, 1, "routed_scaling_factor")
+	f.shared(c, f.count(1, "n_shared_experts"), c.Intermediate)
 	if large {
-		return f.after(1)
+		return f.after(1, byWord|byFirst)
 	}
-	return f.after(0)
+	return f.after(0, byFirst)
 }
 
 // privacyFilter is gpt-oss's layer with the router in f32 and gate above up.
