@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
 
 	"sonicmoe/cache"
@@ -14,9 +13,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// execute does the job and gives the line that says so. Files are checked
-// before a device is opened.
-func execute(ctx context.Context, o options, stderr io.Writer) (line string, err error) {
+// execute does the job and gives the line that says so, and below it what there
+// is to say of a model. Files are checked before a device is opened.
+func execute(ctx context.Context, o options, stderr io.Writer) (text string, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
 	j, err := openJob(o)
 	if err != nil {
@@ -49,19 +48,21 @@ func execute(ctx context.Context, o options, stderr io.Writer) (line string, err
 	if err := p.run(ctx, out); err != nil {
 		return "", err
 	}
-	line = fmt.Sprintf("%s: %s on %s, T=%d %v: load %s (%.3g MB), moe.New %s, forward %s",
+	text = fmt.Sprintf("%s: %s on %s, T=%d %v: load %s (%.3g MB), moe.New %s, forward %s",
 		j.input.path, o.output, dev.Target().Name, j.tokens, j.config,
 		seconds(p.loaded), float64(p.bytes)/1e6, seconds(made), seconds(p.forwarded))
 	if j.routed {
-		line += ", experts alone, routed as the input says"
-		if j.model != nil && len(j.model.Model.Outside) > 0 {
-			line += " (" + strings.Join(j.model.Model.Outside, "; ") + ")"
-		}
+		text += ", experts alone, routed as the input says"
 	}
 	if j.backward {
-		line += ", backward " + seconds(p.backwarded)
+		text += ", backward " + seconds(p.backwarded)
 	}
-	return line, nil
+	if j.model != nil {
+		for _, remark := range command.Remarks(j.model.Model) {
+			text += fmt.Sprintf("\n%s: %s", o.model, remark)
+		}
+	}
+	return text, nil
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }

@@ -10,7 +10,8 @@
 // names: router, experts, biases, shared experts. Gradients of weights have the
 // names below, and of what only models have router.bias [E] F32,
 // experts.gate_up_bias, experts.down_bias, shared.gate, shared.up, shared.down and
-// shared.score, the shared experts' own gate.
+// shared.score, the shared experts' own gate. What of config.json was assumed, and
+// what was not understood, is printed as plan prints it.
 //
 // Sizes come from the files, all of whose tensors are BF16, or all F16, as the
 // router's or the model is, row-major:
@@ -54,17 +55,18 @@ var program = command.Program{Name: "layer", Purpose: `runs a Mixture-of-Experts
 
 func main() { program.Main(run) }
 
-// run is the command: it writes one line to stdout when all went well.
+// run is the command: it writes a line to stdout when all went well, and one for
+// each remark on a model.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stdout)
 	if err != nil {
 		return err
 	}
-	line, err := execute(ctx, o, stderr)
+	text, err := execute(ctx, o, stderr)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, line)
+	fmt.Fprintln(stdout, text)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,7 +18,7 @@ import (
 )
 
 const modelConfig = `{"dtype": "%s", "model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
-	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "shared_expert_intermediate_size": %d}`
+	"norm_topk_prob": true, "hidden_act": "silu", "num_hidden_layers": 2, "decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": %d}`
 
 // model writes x as layer 1 of a Qwen3-MoE, expert by expert.
 func (x tensors) model(t *testing.T, kind string, shared int) string {
@@ -55,8 +56,24 @@ func TestModel(t *testing.T) {
 			got, err := os.ReadFile(p.output)
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(want, got), "the output differs")
+			assert.Equal(t, 1, strings.Count(stdout.String(), "\n"), "nothing to remark: %s", stdout.String())
 		})
 	}
+}
+
+// What of a config.json was assumed or not understood is said beside the result.
+func TestModelRemarks(t *testing.T) {
+	x := randomTensors(small, 3, 54)
+	p, dir := x.write(t, false), x.model(t, "qwen3_moe", 0)
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	other := strings.NewReplacer(`"dtype": "bfloat16",`, `"expert_choice": true,`).Replace(string(text))
+	require.NoError(t, os.WriteFile(path, []byte(other), 0o600))
+	var stdout, stderr bytes.Buffer
+	require.Equal(t, command.Done, exit([]string{"-model", dir, "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}, &stdout, &stderr), stderr.String())
+	_, remarks, _ := strings.Cut(stdout.String(), "\n")
+	assert.Equal(t, dir+": assumed: dtype is not there: bfloat16\n"+dir+": not understood: expert_choice = true\n", remarks)
 }
 
 func TestModelRefuses(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+
+	"sonicmoe/examples/internal/command"
 )
 
 // write gives the table, and below it what there is to say of single models.
@@ -52,16 +54,7 @@ func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }
 
 // remarks are what the figures alone would hide.
 func (p plan) remarks() []string {
-	var list []string
-	for _, text := range p.Outside {
-		list = append(list, "outside the layer: "+text)
-	}
-	for _, text := range p.Assumed {
-		list = append(list, "assumed: "+text)
-	}
-	for _, text := range p.Unknown {
-		list = append(list, "not understood: "+text)
-	}
+	list := command.Remarks(p.Model)
 	if p.beyond != nil {
 		list = append(list, "no kernel computes it yet: "+p.beyond.Error())
 	}

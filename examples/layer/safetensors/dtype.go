@@ -9,6 +9,9 @@ const (
 	F16  DType = "F16"
 	F32  DType = "F32"
 	I32  DType = "I32"
+	// MXFP4's numbers are bytes, and so are its scales, or exponents by name.
+	U8     DType = "U8"
+	F8E8M0 DType = "F8_E8M0"
 )
 
 // bits of one element, of every format known.

@@ -8,5 +8,6 @@
 // Tensors are found by the names that each family gives them, expert by expert
 // or stacked. They are put together as the layer's Config lays them out, and
 // brought to its types; gpt-oss's MXFP4 blocks are dequantised. A tensor of the
-// layer that has no place in the Config is an error, not left out.
+// layer that has no place in the Config is an error, not left out, and so is one
+// that gives again what another gives.
 package weights

@@ -2,9 +2,11 @@ package weights
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 
+	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/moe/spec"
 )
 
@@ -33,13 +35,19 @@ func (l *Layer) readBlocks(to []byte, t spec.Type, p part, all []part) error {
 		return errors.New("has rows of other than groups of 32")
 	}
 	dims := []int64{s.Dims[0], s.Dims[1], groups}
-	packed, _, err := l.raw(p.name, append(slices.Clone(dims), groupBytes))
+	packed, of, err := l.raw(p.name, append(slices.Clone(dims), groupBytes))
 	if err != nil {
 		return err
 	}
-	scale, _, err := l.raw(all[at].name, dims)
+	if of.DType != safetensors.U8 {
+		return fmt.Errorf("is %s, must be %s, two numbers a byte", of.DType, safetensors.U8)
+	}
+	scale, of, err := l.raw(all[at].name, dims)
+	if err == nil && of.DType != safetensors.U8 && of.DType != safetensors.F8E8M0 {
+		err = fmt.Errorf("is %s, must be %s or %s", of.DType, safetensors.U8, safetensors.F8E8M0)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("its scales, tensor %q: %w", all[at].name, err)
 	}
 	return encode(to, t, dequantise(packed, scale))
 }

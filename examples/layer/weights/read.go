@@ -19,6 +19,12 @@ func (l *Layer) read(to []byte, t spec.Type, p part, all []part) error {
 	if err != nil {
 		return err
 	}
+	switch half := len(raw) / 2; p.piece {
+	case above:
+		raw = raw[:half]
+	case below:
+		raw = raw[half:]
+	}
 	if p.piece != turned {
 		return convert(to, t, raw, from.DType)
 	}
@@ -50,6 +56,8 @@ func (l *Layer) dims(p part, count int64) []int64 {
 	switch {
 	case p.expert >= 0:
 		return []int64{count / s.Dims[2], s.Dims[2]}
+	case p.piece == above || p.piece == below:
+		return []int64{2 * s.Dims[0], s.Dims[1]}
 	case p.piece == stacked:
 		return []int64{s.Dims[0] * s.Dims[1], s.Dims[2]}
 	case p.piece == turned:

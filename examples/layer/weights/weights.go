@@ -59,7 +59,11 @@ func files(dir string) (map[string]string, error) {
 		var of struct {
 			WeightMap map[string]string `json:"weight_map"`
 		}
-		if err := json.Unmarshal(data, &of); err != nil {
+		err := json.Unmarshal(data, &of)
+		if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) || err == nil && of.WeightMap == nil {
+			err = errors.New("must be an object whose weight_map has the file of each tensor")
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", index, err)
 		}
 		for name, file := range of.WeightMap {
@@ -83,6 +87,9 @@ func files(dir string) (map[string]string, error) {
 			return nil, err
 		}
 		for _, t := range f.Tensors() {
+			if other, ok := where[t.Name]; ok {
+				return nil, errors.Join(fmt.Errorf("tensor %q is in %s and in %s, must be in one, or %s say in which", t.Name, other, filepath.Base(path), index), f.Close())
+			}
 			where[t.Name] = filepath.Base(path)
 		}
 		if err := f.Close(); err != nil {
@@ -94,18 +101,21 @@ func files(dir string) (map[string]string, error) {
 
 // find sorts the layer's tensors.
 func (l *Layer) find(layer int) error {
-	list, err := parts(slices.Sorted(maps.Keys(l.where)), layer, len(l.Model.Outside) > 0)
+	list, err := parts(slices.Sorted(maps.Keys(l.where)), layer, l.Model.Type)
 	if err != nil {
 		return err
 	}
 	for _, p := range list {
-		if p.piece == blocks {
-			l.Config.WeightOrder = spec.OutIn // which blocks are in
-		}
 		if p.tensor == "SharedW3" && !l.Config.Activation.Gated() {
 			p.tensor = "SharedW1"
 		}
 		l.parts[p.tensor] = append(l.parts[p.tensor], p)
+	}
+	if l.Model.Type == "axk1" && l.parts["SelectionBias"] == nil {
+		l.Config.SelectionBias = false // the released files have none, and transformers takes zeros
+	}
+	if err := l.lay(); err != nil {
+		return err
 	}
 	shapes := l.shapes()
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
@@ -115,6 +125,9 @@ func (l *Layer) find(layer int) error {
 			return fmt.Errorf("tensor %q is the layer's %s, which %v does not have", of[0].name, name, l.Config)
 		case !s.IsZero() && of == nil:
 			return fmt.Errorf("the layer has no %s %v, must have it with %v", name, s, l.Config)
+		}
+		if err := l.cover(name, s); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -154,7 +167,6 @@ func (l *Layer) Tensor(name string) ([]byte, error) {
 		return nil, nil
 	}
 	to := make([]byte, s.Bytes())
-	filled := int64(0)
 	list := l.parts[name]
 	for _, p := range list {
 		if p.piece == scales {
@@ -167,34 +179,8 @@ func (l *Layer) Tensor(name string) ([]byte, error) {
 		if err := l.read(to[at*s.Type.Bytes():][:count*s.Type.Bytes()], s.Type, p, list); err != nil {
 			return nil, fmt.Errorf("%s: tensor %q: %w", l.where[p.name], p.name, err)
 		}
-		filled += count
-	}
-	if filled != s.Elements() {
-		return nil, fmt.Errorf("%s: the files have %d elements of %s, must have %d (%v)", l.dir, filled, name, s.Elements(), s)
 	}
 	return to, nil
-}
-
-// place is where in its tensor a part stands, and how many elements it has.
-func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
-	if p.expert < 0 {
-		return 0, s.Elements(), nil
-	}
-	if p.expert >= l.Config.NumExperts {
-		return 0, 0, fmt.Errorf("tensor %q is of expert %d, config.json has %d", p.name, p.expert, l.Config.NumExperts)
-	}
-	each := s.Elements() / int64(l.Config.NumExperts)
-	at, count = int64(p.expert)*each, each
-	if p.tensor == "W1" && l.Config.Activation.Gated() {
-		if l.Config.GateUp != spec.Concatenated || l.Config.WeightOrder != spec.OutIn {
-			return 0, 0, fmt.Errorf("tensor %q is of one expert, where %v has all in one", p.name, l.Config)
-		}
-		count /= 2
-		if p.piece == up {
-			at += count
-		}
-	}
-	return at, count, nil
 }
 
 // file opens the file of a tensor, once.
