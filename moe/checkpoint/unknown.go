@@ -17,7 +17,7 @@ var (
 		`bias|limit|scaling|activation|(layer|block|ffn)s?_(config|override)`)
 	harmless = regexp.MustCompile(`aux_loss|output_router_logits|^seq_aux$|^ep_size$|_loss_coef|z_loss|index_topk|quantization|dropped_token|overlap|load_balanc|` +
 		`grouped_(gemm|mm)|experts_implementation|loss_weight|dropout|^mlp_(alpha|beta)_factor$`)
-	elsewhere = regexp.MustCompile(`kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|_token|^num_nextn|mtp|per_layer_input|layernorm|` +
+	others = regexp.MustCompile(`kv_shared|mamba|attention|attn|linear_|^n_groups$|vision|audio|_token|^num_nextn|mtp|per_layer_input|layernorm|` +
 		`conv|qkv|rope|head|projector|prenorm|logits?_scaling|log_scaling|time_step`)
 	experts = regexp.MustCompile(`expert|rout`)
 )
@@ -25,7 +25,7 @@ var (
 // tells tells the name of a field that may belong to an expert layer.
 func tells(name string) bool {
 	name = strings.ToLower(name)
-	return telling.MatchString(name) && !harmless.MatchString(name) && (experts.MatchString(name) || !elsewhere.MatchString(name))
+	return telling.MatchString(name) && !harmless.MatchString(name) && (experts.MatchString(name) || !others.MatchString(name))
 }
 
 // off tells a switch for a bias that is off: the layer has none.
