@@ -354,7 +354,7 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 
 // positive is a size that may be missing.
 func (f *fields) positive(missing int, name string) int {
-	if _, raw := f.find(name); raw == nil {
+	if _, raw := f.find(name); raw == nil && !f.null(name) {
 		return assume(f, name, missing)
 	}
 	return f.size(name)

@@ -35,11 +35,26 @@ func TestFamilies(t *testing.T) {
 	})
 }
 
+// Step-3.5's fields, by the names that it is published with.
+func TestStep(t *testing.T) {
+	m, err := checkpoint.Read([]byte(`{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "moe_num_experts": 8, "moe_top_k": 2,
+		"share_expert_dim": 32, "moe_layers_enum": "2,3", "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_router_activation": "sigmoid",
+		"moe_router_scaling_factor": 3.0, "norm_expert_weight": true, "use_moe_router_bias": true, "need_fp32_gate": true, "hidden_act": "silu",
+		"swiglu_limits": [0.0, 0.0, 0.0, 0.0, 7], "torch_dtype": "bfloat16"}`))
+	require.NoError(t, err)
+	assert.Equal(t, "d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 score=sigmoid selection-bias renorm=sum scale=3 shared=1", m.Config.String())
+	assert.Equal(t, []int{2, 3}, m.MoE)
+	assert.Equal(t, []string{"need_fp32_gate is true: the router's logits are bf16 all the same, as transformers has them"}, m.Assumed)
+	assert.Empty(t, m.Unknown)
+}
+
 func TestFamiliesRefuse(t *testing.T) {
 	const layers = `, "num_hidden_layers": 4`
 	for _, tt := range []struct{ name, kind, more, want string }{
 		{"shared experts that are averaged, being nothing else", "cohere2_moe", `, "num_shared_experts": 1`, `shared_expert_combination_strategy is average, must be "sum"`},
 		{"shared experts with biases", "ernie4_5_moe", `, "use_bias": true`, "use_bias is true, must be false"},
+		{"no interval", "ernie4_5_moe", `, "moe_layer_interval": null`, "moe_layer_interval is null, must be a whole number"},
+		{"another router of Step", "step3p5", `, "moe_router_activation": "softmax"`, `moe_router_activation is softmax, must be "sigmoid"`},
 		{"no scale", "deepseek_v3", `, "routed_scaling_factor": 0`, "routed_scaling_factor is 0, must be above 0"},
 		{"no scale of DeepSeek-V2", "deepseek_v2", `, "routed_scaling_factor": 0.0`, "routed_scaling_factor is 0, must be above 0"},
 		{"no scale of Mistral-4", "mistral4", `, "routed_scaling_factor": 0`, "routed_scaling_factor is 0, must be above 0"},

@@ -169,6 +169,12 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("mlp_bias", false)
 	biased(c, spec.LogitsBF16, 0)
 	f.scale(c, 1, "moe_router_scaling_factor")
+	f.fixed("moe_router_activation", "sigmoid")
+	f.fixed("norm_expert_weight", true)
+	f.fixed("use_moe_router_bias", true)
+	if f.has("need_fp32_gate") && f.truth(false, "need_fp32_gate") {
+		f.assumed = append(f.assumed, "need_fp32_gate is true: the router's logits are bf16 all the same, as transformers has them")
+	}
 	f.cut("swiglu_limits", "swiglu_limits_shared", "mlp_layer_types")
 	f.fixed("swiglu_limits", 0.) // they clamp after the activation
 	f.fixed("swiglu_limits_shared", 0.)
