@@ -29,7 +29,7 @@ func (l *Layer) lay() error {
 		return nil
 	}
 	// Qwen3-VL's are [in, out], and transformers turns them. A square tells nothing,
-	// but W1 and W2 are not both square.
+	// but where W1 has gate and up, 2n rows for d columns, W2 is not square beside it.
 	straight, err := l.lies(experts, spec.OutIn)
 	if err != nil || straight {
 		return err
