@@ -83,7 +83,7 @@ func TestAround(t *testing.T) {
 			[]string{"n_shared_experts = 5, around the text model's fields", "norm_topk_prob = false, around the text model's fields", "routed_scaling_factor = 7, around the text model's fields"}},
 		{"the same ones", around(`"n_routed_experts": 8.0, "vision_config": {"hidden_act": "gelu"}, `, text("")), "E=8", nil},
 		{"dtype", around(`"torch_dtype": "float16", `, text("")), "type=f16", nil},
-		{"dtype that both have", around(`"dtype": "float16", `, text(`, "torch_dtype": "bfloat16"`)), "d=64 n=32", nil},
+		{"dtype that both have", around(`"dtype": "float16", `, text(`, "torch_dtype": "bfloat16"`)), "logits=f32 score=sigmoid selection-bias renorm=sum epsilon=1e-20 shared=1", nil},
 		{"dtype that is null inside", around(`"dtype": "float16", `, text(`, "dtype": null`)), "type=f16", nil},
 		{"the model_type of a part without one", around("", strings.Replace(text(""), "glm4v_moe_text", "", 1)), "E=8", nil},
 		{"a part that is null", strings.Replace(fmt.Sprintf(qwen3, ""), "{", `{"text_config": null, `, 1), "E=8", nil},
