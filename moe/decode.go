@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/registry"
@@ -117,8 +118,13 @@ func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
 	w, p := c.laid(n).workspace, f.Workspace.Ptr
 	// The sums of the router's chains lie where Y is to come. The table's length takes the
 	// place of the offsets, words of which become 0 with the sums.
-	sums, table := at(p, w.y), decode.TableArgs{Table: at(p, w.table), RowPairs: at(p, w.offsets)}
-	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: table.RowPairs, Tokens: n.tokens}); err != nil {
+	sums, length := at(p, w.y), at(p, w.offsets)
+	tiles := func(which int64) gemm.TileArgs {
+		t := w.tiles(p, which)
+		t.RowPairs = length
+		return t
+	}
+	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
@@ -129,12 +135,12 @@ func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
 		up = decode.SmallUpKernel
 	}
 	if err := launch(c, s, up, decode.UpArgs{
-		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TableArgs: table,
+		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
 		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
 	}); err != nil {
 		return err
 	}
-	if err := launch(c, s, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TableArgs: table}); err != nil {
+	if err := launch(c, s, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)}); err != nil {
 		return err
 	}
 	return c.aggregate(s, n, f, w)
@@ -152,7 +158,7 @@ func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	// There is no plan: the sums of the router's chains take the place of the table,
 	// which is 16 bytes an expert, the choice that of the offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
-	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tokens: 1}); err != nil {
+	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {
@@ -179,7 +185,6 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 	rows, save := n.rows, !f.H.IsZero()
 	// A list may give an expert more rows than there are tokens.
 	if !n.list && c.layer.decodes(n.tokens) {
-		table := decode.TableArgs{Table: at(p, w.table), RowPairs: at(p, w.rowPairs)}
 		up, upInference, down := decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel
 		if from := decode.WideFrom(c.layer.of.Config); from > 0 && n.tokens >= from {
 			up, upInference, down = decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel
@@ -188,11 +193,11 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 			up = upInference
 		}
 		if err := launch(c, s, up, decode.UpArgs{
-			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TableArgs: table,
+			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
 		}); err != nil {
 			return err
 		}
-		return launch(c, s, down, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TableArgs: table})
+		return launch(c, s, down, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1)})
 	}
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
 	if save {

@@ -74,7 +74,7 @@
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (the queue, too), gemm/math.go, dw/math.go, gradient/gradient.go
 //	Router  route/router.go, gemm/math.go, route/topk.go, route/sortnet.go, route/count.go
-//	Decode  decode/up.go or decode/down.go, decode/units.go, decode/product.go, gemm/math.go
+//	Decode  decode/up.go or decode/down.go, decode/product.go, decode/turns.go, gemm/math.go
 //	LoneUp  decode/loneup.go, decode/lone.go, route/choose.go, route/topk.go, route/sortnet.go
 //	LoneDown decode/lonedown.go, decode/lone.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go

@@ -4,6 +4,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/spec"
@@ -49,8 +50,9 @@ type FewLogitsArgs struct {
 	Bias driver.DevicePtr
 	// Logits [T, E] are written, where chains are apart [chains, T, E] f32, without biases.
 	Logits driver.DevicePtr
-	// Chosen [K+1] u32 become 0 where chains are apart.
-	Chosen driver.DevicePtr
+	// Chosen [K+1] and Tickets [2] u32 become 0 where chains are apart.
+	Chosen  driver.DevicePtr
+	Tickets driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
@@ -106,9 +108,9 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	e.lastStages = r.kTiles()/e.depth - (all-1)*e.stages
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	e.logits = k.Ptr(&k.Args.Logits)
-	var chosen ptx.Global
+	var chosen, tickets ptx.Global
 	if r.Apart {
-		chosen = k.Ptr(&k.Args.Chosen)
+		chosen, tickets = k.Ptr(&k.Args.Chosen), k.Ptr(&k.Args.Tickets)
 	} else if r.Bias {
 		e.bias = k.Ptr(&k.Args.Bias)
 	}
@@ -148,6 +150,7 @@ func (r FewLogits) Build() (*jit.Kernel[FewLogitsArgs], error) {
 	k.GridDepLaunch()
 	if r.Apart {
 		k.If(k.CtaidX().EqI(0).And(e.tid.LeI(r.TopK)), func() { ptx.StGlobal(chosen.Index(e.tid, 4), ptx.Uint(0)) })
+		k.If(k.CtaidX().EqI(0).And(e.tid.EqI(0)), func() { schedule.ClearTickets(tickets) })
 	}
 	pipeline.Run(k.Kernel, e.tid.ShrI(5),
 		pipeline.Role{Name: "math", First: 0, Count: e.chains, Body: e.math},

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
@@ -66,7 +65,7 @@ func (u up) decode(b *kt.Bed, saveH, wide bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
 	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
-		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TableArgs: table(b, u.p)})
+		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 
@@ -78,11 +77,6 @@ func (u up) prefill(b *kt.Bed) (h, a []uint16) {
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
-}
-
-func table(b *kt.Bed, p *kt.Packed) decode.TableArgs {
-	t := p.Tiles(b)
-	return decode.TableArgs{Table: t.Table, RowPairs: t.RowPairs}
 }
 
 // The up-projection has the bits of the kernel of many tokens, rows that belong
@@ -167,7 +161,7 @@ func TestDown(t *testing.T) {
 				for j, when := range kt.Timings() {
 					b := kt.New(t, when)
 					got := b.Room(2 * rows * c.Hidden)
-					kt.Run(b, decode.Down{Config: c, Wide: j%2 == 1}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: got, Rows: rows, TableArgs: table(b, p)})
+					kt.Run(b, decode.Down{Config: c, Wide: j%2 == 1}, 1+i+j, decode.DownArgs{A: kt.Upload(b, a), W2: kt.Upload(b, w2), B2: kt.Upload(b, b2), Y: got, Rows: rows, TileArgs: p.Tiles(b)})
 					kt.SameBits(t, y, kt.Download[uint16](b, got, rows*c.Hidden), "Y "+when.Name)
 				}
 			})
@@ -179,10 +173,9 @@ func TestDown(t *testing.T) {
 func TestNoRows(t *testing.T) {
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3}
 	b := kt.New(t, kt.Early)
-	at := decode.TableArgs{Table: kt.Upload(b, kt.Poisoned[uint32](c.NumExperts*schedule.PairBytes/4)), RowPairs: kt.Upload(b, []uint32{0})}
 	a, y := b.Room(2*6*64), b.Room(2*6*128)
-	kt.Run(b, decode.Up{Config: c}, 0, decode.UpArgs{X: b.Room(2 * 128), Gather: b.Room(4 * 6), W1: b.Room(2 * 3 * 128 * 128), A: a, Rows: 6, TableArgs: at})
-	kt.Run(b, decode.Down{Config: c}, 0, decode.DownArgs{A: a, W2: b.Room(2 * 3 * 128 * 64), Y: y, Rows: 6, TableArgs: at})
+	kt.Run(b, decode.Up{Config: c}, 0, decode.UpArgs{X: b.Room(2 * 128), Gather: b.Room(4 * 6), W1: b.Room(2 * 3 * 128 * 128), A: a, Rows: 6, TileArgs: kt.NoTiles(b)})
+	kt.Run(b, decode.Down{Config: c}, 0, decode.DownArgs{A: a, W2: b.Room(2 * 3 * 128 * 64), Y: y, Rows: 6, TileArgs: kt.NoTiles(b)})
 	require.Equal(t, kt.Poisoned[uint16](6*128), kt.Download[uint16](b, y, 6*128))
 	require.Equal(t, kt.Poisoned[uint16](6*64), kt.Download[uint16](b, a, 6*64))
 }

@@ -3,6 +3,7 @@ package decode
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
@@ -33,7 +34,7 @@ type DownArgs struct {
 	Y driver.DevicePtr
 	// Rows is R.
 	Rows int
-	TableArgs
+	gemm.TileArgs
 }
 
 func (d Down) units() int { return (d.Hidden + unitRows - 1) / unitRows }
@@ -50,7 +51,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	a, w2 := k.Ptr(&k.Args.A), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return of.tensorMap(a.W2) })
 	y := k.Ptr(&k.Args.Y)
 	width := weights.A(d.Config).Elements()
-	p := newProduct(k.Kernel, shape, d.Config, k, &k.Args.TableArgs, width/tile.K, d.units())
+	p := newProduct(k.Kernel, shape, d.Config, k, &k.Args.TileArgs, width/tile.K, d.units())
 	p.mnMajor = of.mnMajor()
 	if d.Bias {
 		b2 := []ptx.Global{k.Ptr(&k.Args.B2)}

@@ -9,6 +9,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/weights"
 	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
@@ -103,13 +104,6 @@ func WideFrom(c spec.Config) int {
 // hasWide: there are kernels whose CTAs are wide.
 func hasWide(c spec.Config) bool { return WideFrom(c) > 0 }
 
-// TableArgs are the arguments of both products: the table of row pairs, see
-// [schedule.Tiles], and the address of its length.
-type TableArgs struct {
-	Table    driver.DevicePtr
-	RowPairs driver.DevicePtr
-}
-
 // product is a product that is being emitted: for each expert with tokens,
 // weights times tokens.
 type product struct {
@@ -135,14 +129,16 @@ type product struct {
 	chosen *choice
 	cta    *pipeline.CTA
 	ring   *pipeline.Ring
+	turns  *turns
 }
 
-func newProduct(k *ptx.Kernel, of shape, c spec.Config, params jit.Params, args *TableArgs, kTiles, units int) *product {
+func newProduct(k *ptx.Kernel, of shape, c spec.Config, params jit.Params, args *gemm.TileArgs, kTiles, units int) *product {
 	p := &product{shape: of, k: k, element: element.Of(c), table: params.Ptr(&args.Table), rowPairs: params.Ptr(&args.RowPairs), kTiles: kTiles, units: units, parts: 1,
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
 	p.ring = p.cta.Ring("ab", of.stages(c), of.stageBytes(), 1+32, of.mathWarps())
+	p.turns = newTurns(p, params.Ptr(&args.Tickets))
 	return p
 }
 
@@ -151,99 +147,6 @@ func newProduct(k *ptx.Kernel, of shape, c spec.Config, params jit.Params, args 
 func ctas(rows, experts, units, sms int) driver.Dim3 {
 	pairs := min(rows, experts+rows/schedule.PairRows)
 	return driver.Dim3{X: max(1, min(sms, pairs*units))}
-}
-
-// block is a piece of work: a unit of an expert's weights for each math warpgroup,
-// or for some of them, and some of its tokens.
-type block struct {
-	expert ptx.U32
-	// unit is the first of the units, of a math warpgroup's block its own, units how
-	// many there are.
-	unit, units ptx.U32
-	// row is the first packed row, rows how many there are, 1 to the shape's.
-	row, rows ptx.U32
-	// set has a bit for each token, where the CTA has chosen.
-	set ptx.U32
-}
-
-// each runs body for each of the CTA's blocks: all roles walk the same ones. CTAs
-// take turns, side by side in memory. Where the last turns are not for all CTAs, more
-// CTAs take fewer units each. A turn's entry of the table is read one ahead.
-func (p *product) each(body func(b block)) {
-	k, cta, ctas, atOnce := p.k, p.k.CtaidX(), p.k.NctaidX(), p.shape.units
-	ofExpert := (p.units + atOnce - 1) / atOnce // turns
-	end := p.length().MulI(ofExpert)
-	rest := end.Rem(ctas)
-	last := end.Sub(rest) // the first of the last turns
-	most := ptx.Uint(atOnce)
-	for n := atOnce / 2; n > 0; n /= 2 {
-		most = ptx.Select(rest.MulI(atOnce/n).Le(ctas), ptx.Uint(n), most)
-	}
-	// place is the first of the CTA's units at a turn, of the units of all turns.
-	place := func(turn ptx.U32) ptx.U32 {
-		return ptx.Select(turn.Lt(last), turn.MulI(atOnce), last.MulI(atOnce).Add(turn.Sub(last).Mul(most)))
-	}
-	next, entry := ptx.NewVar(k, cta), ptx.NewVars(k, p.entryWords(), ptx.Uint(0))
-	fetch := func() {
-		at := place(next.Get()).DivI(atOnce)
-		k.If(at.Lt(end), func() {
-			ptx.SetAll(entry, p.entry(at.DivI(ofExpert)))
-		})
-	}
-	fetch()
-	k.Loop(func() {
-		turn := next.Copy()
-		at := place(turn)
-		k.BreakIf(at.Ge(end.MulI(atOnce)))
-		expert, row, rows, set := entry[0].Copy(), entry[1].Copy(), entry[2].Copy(), ptx.Uint(0)
-		if p.chosen != nil {
-			set = entry[3].Copy()
-		}
-		next.Set(turn.Add(ctas))
-		fetch()
-		unit := at.RemI(ofExpert * atOnce)
-		units := ptx.Uint(p.units).Sub(unit.MinI(p.units)).Min(ptx.Select(turn.Lt(last), ptx.Uint(atOnce), most))
-		k.For(ptx.Uint(0), rows, ptx.Uint(p.tokens), func(first ptx.U32) {
-			body(block{expert: expert, unit: unit, units: units, row: row.Add(first), rows: rows.Sub(first).Min(ptx.Uint(p.tokens)), set: set})
-		})
-	})
-}
-
-// length is the number of the table's entries.
-func (p *product) length() ptx.U32 {
-	switch {
-	case p.chosen != nil:
-		return ptx.LdShared[ptx.U32](p.chosen.count)
-	case p.told:
-		// The kernel that writes the table is under way, all of its CTAs.
-		length := ptx.NewVar(p.k, ptx.Uint(0))
-		p.k.Loop(func() {
-			length.Set(ptx.LdGlobalAcquire(p.rowPairs))
-			p.k.BreakIf(length.Get().NeI(0))
-		})
-		return length.Get()
-	case p.early:
-		// Nothing of the table may be from a stale cache: the kernel that wrote it
-		// has ended, but this one has not waited for that.
-		return ptx.LdGlobalAcquire(p.rowPairs)
-	}
-	return ptx.LdGlobal[ptx.U32](p.rowPairs)
-}
-
-// entry is one of the table's.
-func (p *product) entry(i ptx.U32) []ptx.U32 {
-	if p.chosen != nil {
-		return ptx.LdSharedVec[ptx.U32](p.chosen.entries.Plus(i.MulI(schedule.PairBytes)), 4)
-	}
-	return ptx.LdGlobalVec[ptx.U32](p.table.Index(i, schedule.PairBytes), 4)[:p.entryWords()]
-}
-
-// entryWords is how many words of an entry say something.
-func (p *product) entryWords() int {
-	if p.chosen != nil {
-		return 4
-	}
-	return 3
 }
 
 // widths are the numbers of columns that the tokens of a block may take: every one
@@ -308,8 +211,9 @@ func (p *product) run(weights func(to, full ptx.Shared, b block, column ptx.U32,
 // loadWeights fills the first part of the stages, in one thread.
 func (p *product) loadWeights(weights func(to, full ptx.Shared, b block, column ptx.U32, part int)) {
 	k, ring := p.k, p.ring.Producer()
-	p.each(func(b block) {
+	p.turns.publish(func(b block, before func(column ptx.U32)) {
 		k.For(ptx.Uint(0), ptx.Uint(p.kTiles*tile.K), ptx.Uint(tile.K), func(column ptx.U32) {
+			before(column)
 			for part := range p.parts {
 				s := ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, b.units.MulI(weightsBytes))
@@ -333,7 +237,7 @@ func (p *product) loadTokens(t tokens) {
 	at := t.at.Plus(chunk.MulI(gemm.CopyBytes).U64())
 	// Every other pass is in the lower half of a swizzle pattern of 8 rows.
 	to := [2]ptx.U32{tile.Swizzled(first, chunk), tile.Swizzled(first.AddI(copyRows), chunk)}
-	p.each(func(b block) {
+	p.turns.read(func(b block) {
 		last := b.rows.SubI(1)
 		p.byWidth(b.rows, func(columns int) {
 			from := make([]*ptx.Var[ptx.U64], columns/copyRows)
@@ -382,7 +286,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 	p.thread = p.thread.AndI(pipeline.WarpgroupThreads - 1)
 	defer func() { p.thread = ofCTA }()
 	unit := warpgroup.MulI(weightsBytes)
-	p.each(func(b block) {
+	p.turns.read(func(b block) {
 		has := warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(warpgroup)
 		k.IfElse(has, func() {
@@ -476,4 +380,41 @@ func eachToken(k *ptx.Kernel, f tile.Fragment, b block, acc [][]ptx.F32, join fu
 		})
 	}
 	from(0)
+}
+
+// units are weights in boxes of 64 rows of one part.
+type units struct{ weights.Matrix }
+
+// mnMajor reports whether neighbours in memory are rows.
+func (u units) mnMajor() bool { return u.Out.Stride == 1 }
+
+// hasPart: the map has a dimension for gate and up.
+func (u units) hasPart() bool { return u.Part.Extent > 1 && !u.Apart }
+
+// tensorMap is the map of the tensor at p.
+func (u units) tensorMap(p driver.DevicePtr) driver.TensorMap {
+	// Of a constant capacity, so that a launch takes no memory.
+	box, dims := append(make([]int, 0, driver.MaxTensorRank), tile.K, unitRows), make([]tile.Dim, 0, driver.MaxTensorRank)
+	if u.mnMajor() {
+		dims = append(dims, u.Out, u.In)
+	} else {
+		dims = append(dims, u.In, u.Out)
+	}
+	if u.hasPart() {
+		box, dims = append(box, 1), append(dims, u.Part)
+	}
+	return tile.LoadMap(p, append(box, 1), append(dims, u.Expert)...)
+}
+
+// at are the coordinates of a block's weights: of the sum the 64 from column on.
+func (u units) at(b block, column ptx.U32, part int) []ptx.U32 {
+	row := b.unit.MulI(unitRows)
+	at := []ptx.U32{column, row}
+	if u.mnMajor() {
+		at = []ptx.U32{row, column}
+	}
+	if u.hasPart() {
+		at = append(at, ptx.Uint(part))
+	}
+	return append(at, b.expert)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route"
@@ -27,6 +28,11 @@ func newRouted(b *kt.Bed, c spec.Config, tokens int) routed {
 		ExpertIDs: b.Room(4 * pairs), Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (c.NumExperts + 1)),
 		Table: b.Room(int(route.Plan{NumExperts: c.NumExperts}.TableBytes(pairs))), RowPairs: kt.Upload(b, []uint32{0}), Tickets: b.Room(8),
 	}}
+}
+
+// tiles are what the products take of them, and tickets that nobody has drawn from.
+func (r routed) tiles(b *kt.Bed) gemm.TileArgs {
+	return gemm.TileArgs{Table: r.Table, RowPairs: r.RowPairs, Tickets: kt.Upload(b, []uint32{0})}
 }
 
 // The up-projection of small CTAs chooses and plans as the kernel for that does, and
@@ -68,7 +74,7 @@ func TestSmallUp(t *testing.T) {
 				kt.Run(b, route.Choose{Router: route.RouterOf(c)}, 0, route.ChooseArgs{FewLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
 				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
 				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
-					A: a, H: h, Rows: pairs, TableArgs: decode.TableArgs{Table: want.Table, RowPairs: want.RowPairs}}
+					A: a, H: h, Rows: pairs, TileArgs: want.tiles(b)}
 				kt.Run(b, decode.Up{Config: c, SaveH: true}, 2, args)
 				outputs := func(b *kt.Bed, of routed, args decode.UpArgs) map[string][]uint32 {
 					at := map[string][]uint32{}
@@ -94,7 +100,7 @@ func TestSmallUp(t *testing.T) {
 					args := args
 					args.X, args.W1, args.W3, args.B1, args.B3 = kt.Upload(b, u.x), kt.Upload(b, u.w1), kt.Upload(b, u.w3), kt.Upload(b, u.b1), kt.Upload(b, u.b3)
 					args.Gather = 0
-					args.A, args.H, args.TableArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), decode.TableArgs{Table: got.Table, RowPairs: got.RowPairs}
+					args.A, args.H, args.TileArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), got.tiles(b)
 					args.ChoiceArgs = decode.ChoiceArgs{Sums: kt.Upload(b, sums), RouterBias: kt.Upload(b, bias), ChosenScores: got.scores, ExpertIDs: got.ExpertIDs, Logits: got.logits, Inverse: got.Inverse, Tokens: tokens}
 					kt.Run(b, decode.Up{Config: c, SaveH: true, Small: true}, 1+(i+j)%4, args)
 					require.Equal(t, wanted, outputs(b, got, args), when.Name)

@@ -3,6 +3,7 @@ package decode
 import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
@@ -48,8 +49,8 @@ type UpArgs struct {
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
-	// TableArgs are written where CTAs are small.
-	TableArgs
+	// Table and RowPairs are written where CTAs are small.
+	gemm.TileArgs
 	// ChoiceArgs are theirs.
 	ChoiceArgs
 }
@@ -121,7 +122,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.ScoreOnInput {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
-	p := newProduct(k.Kernel, shape, u.Config, k, &k.Args.TableArgs, tile.Tiles(u.Hidden), u.units())
+	p := newProduct(k.Kernel, shape, u.Config, k, &k.Args.TileArgs, tile.Tiles(u.Hidden), u.units())
 	p.mnMajor = of.mnMajor()
 	if u.Bias {
 		p.bias = func(b block) [][2]ptx.F32 { return u.bias(p, b, b1) }
