@@ -124,14 +124,8 @@ func (s *mmaState) reset() {
 // registers of A.
 func (s *mmaState) touch(w *warp, in *inst) outcome {
 	k := w.cta.cluster.grid.kernel
-	for _, slot := range in.def[bank32] {
-		if k.fragmentOf[slot] == noClass {
-			continue
-		}
-		if reader := s.fragments[k.fragmentOf[slot]]; reader > 0 {
-			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: wgmma.wait_group first",
-				w.slotName(bank32, slot), in.form.Op, reader)
-		}
+	if s.overwritesA(w, in, in.def[bank32]) == failed {
+		return failed
 	}
 	classOf := k.classOf
 	for _, slots := range [2][]int32{in.use[bank32], in.def[bank32]} {
@@ -151,10 +145,28 @@ func (s *mmaState) touch(w *warp, in *inst) outcome {
 	return next
 }
 
+// overwritesA refuses an instruction that writes registers of an A in flight.
+func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) outcome {
+	k := w.cta.cluster.grid.kernel
+	for _, slot := range writes {
+		if k.fragmentOf[slot] == noClass {
+			continue
+		}
+		if reader := s.fragments[k.fragmentOf[slot]]; reader > 0 {
+			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: wgmma.wait_group first",
+				w.slotName(bank32, slot), in.form.Op, reader)
+		}
+	}
+	return next
+}
+
 // issue checks the accumulator of a new wgmma and puts it in flight.
 func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
 	if !s.fenced {
 		return w.fault(in, MissingFence, fullMask, "the first wgmma needs a wgmma.fence before it")
+	}
+	if s.overwritesA(w, in, in.args[0].list) == failed {
+		return failed
 	}
 	for _, c := range in.classes {
 		acc := &s.classes[c]

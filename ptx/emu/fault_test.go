@@ -123,6 +123,9 @@ var plantedFaults = []planted{
 	wgmma.commit_group.sync.aligned;
 	add.u32 %r11, %r8, 1;
 	mov.u32 %r9, 0; // here`, says: []string{"%r9", "A", "wait_group"}},
+	{name: "A's register written by a later wgmma", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + wgmmaA + `
+	wgmma.commit_group.sync.aligned;
+	` + fenceMMA + strings.Replace(wgmma, "%f2", "%r9", 1) + " // here", says: []string{"%r9 is written by wgmma.mma_async", "may still read A from it", "wait_group"}},
 	{name: "accumulator never written", kind: UninitializedRegister, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmmaKeep + " // here"},
 	{name: "wgmma of one warp", kind: DivergentAligned, threads: 32, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + " // here"},
 	{name: "descriptors that differ in the warpgroup", kind: DivergentAligned, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
