@@ -95,10 +95,11 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	if c.layer.isLone(n) {
+	few := &c.layer.few
+	switch {
+	case !n.list && few.isLone(t):
 		return c.loneToken(s, n, &f)
-	}
-	if c.layer.isSmall(n) {
+	case !n.list && few.isSmall(t):
 		return c.smallPass(s, n, &f)
 	}
 	if err := c.route(s, n, &f); err != nil {
@@ -107,7 +108,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if n.list {
 		return c.roundedExperts(s, n, &f)
 	}
-	if !c.layer.choosesAtOnce(t) {
+	if !few.choosesAtOnce(t) {
 		if err := c.plan(s, route.PlanKernel, c.routed(t), f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
 			return err
 		}
@@ -238,7 +239,7 @@ func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(toke
 
 // routed are the ranges whose experts the routing of a pass has counted.
 func (c *Call) routed(tokens int) route.TokenRanges {
-	if c.layer.choosesByWarps(tokens) {
+	if c.layer.few.choosesByWarps(tokens) {
 		return route.ChosenRanges(tokens, c.layer.sms)
 	}
 	return c.ranges(tokens)
@@ -252,9 +253,9 @@ func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 	switch {
 	case !route.InRouter(c.layer.of.Config):
 		return c.selectExperts(s, n.tokens, f, w)
-	case !n.list && c.layer.choosesAtOnce(n.tokens):
+	case !n.list && c.layer.few.choosesAtOnce(n.tokens):
 		return c.choose(s, n.tokens, f, w)
-	case !n.list && c.layer.choosesByWarps(n.tokens):
+	case !n.list && c.layer.few.choosesByWarps(n.tokens):
 		return c.chooseRanges(s, n.tokens, f, w)
 	}
 	return launch(c, s, route.RouterKernel, c.routerArgs(n.tokens, f, w))
@@ -291,7 +292,7 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 		logits = at(p, w.logits)
 	}
 	var err error
-	if c.layer.decodes(t) {
+	if c.layer.few.decodes(t) {
 		err = c.fewLogits(s, t, f, w.indices, logits)
 	} else {
 		args := c.routerArgs(t, f, w)
@@ -322,7 +323,7 @@ func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
 // aggregate queues the sum over a token's experts.
 func (c *Call) aggregate(s driver.Stream, n work, f *Forward, w workspace) error {
 	p, which := f.Workspace.Ptr, kernel.AggregateKernel
-	if c.layer.decodes(n.tokens) {
+	if c.layer.few.decodes(n.tokens) {
 		which = kernel.EarlyAggregateKernel
 	}
 	return launch(c, s, which, kernel.AggregateArgs{

@@ -19,7 +19,7 @@ const leastFew = 64
 // Without it a layer decides itself. Results are the same bits with any: a
 // token's depend on nothing else in the batch, nor on its size. New compiles no
 // kernel for more tokens than that: with 0 there is half as much to compile, of a
-// layer WithoutBackward a fifth.
+// layer WithoutBackward about a sixth.
 func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
 
 // decodeUpTo is the number of tokens that a layer with these options decodes.
@@ -43,36 +43,65 @@ func (o options) decodeUpTo(c Config) int {
 	return min(max(leastFew, int(rows*experts/float64(c.TopK))), decode.MostTokens)
 }
 
-// decodes reports whether a pass takes the kernels for few tokens.
-func (l *Layer) decodes(tokens int) bool { return tokens <= l.decodeUpTo }
+// few says which kernels the passes of a layer over few tokens take: those over up to
+// so many, 1 or more.
+type few struct {
+	Config
+	upTo int
+}
 
-// launches reports whether a layer that decodes up to so many tokens ever launches a
-// kernel, one that suits it.
-func launches(k registry.Any, c Config, upTo int) bool {
+func (o options) few(c Config) few { return few{c, o.decodeUpTo(c)} }
+
+// decodes reports whether a pass takes the kernels for few tokens.
+func (f *few) decodes(tokens int) bool { return 0 < tokens && tokens <= f.upTo }
+
+// launches reports whether some pass launches a kernel, one that suits the layer.
+func (f *few) launches(k registry.Any) bool {
 	switch k {
-	case route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
-		decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel, decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel,
-		kernel.EarlyAggregateKernel:
-		return upTo > 0
-	case route.ChooseRangesKernel:
-		return upTo > route.MostAtOnce
+	case decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
+		return f.decodes(1)
 	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
-		return upTo >= decode.WideFrom(c)
+		return f.decodes(decode.WideFrom(f.Config))
+	case route.FewLogitsKernel:
+		return f.choosesByWarps(1) || f.decodes(1) && !route.InRouter(f.Config)
+	case route.ChooseKernel: // of one token by Call.Route
+		return f.choosesAtOnce(1)
+	case route.ChooseRangesKernel:
+		return f.choosesByWarps(route.MostAtOnce + 1)
+	case route.ChainLogitsKernel:
+		return f.isLone(1) || f.isSmall(1) || f.isSmall(2)
+	case decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
+		return f.isLone(1)
+	case decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel:
+		return f.isSmall(1) || f.isSmall(2)
 	}
 	return true
 }
 
+// hasRoom reports whether so many bytes a token fit where Y is to come.
+func (f *few) hasRoom(bytes int) bool { return bytes <= 2*f.TopK*f.Hidden }
+
 // choosesByWarps reports whether a pass that routes has a warp choose a token's
-// experts, from the router's sums of few tokens. These, 4 bytes a token and expert, lie
-// where Y is to come.
-func (l *Layer) choosesByWarps(tokens int) bool {
-	c := l.of.Config
-	return l.decodes(tokens) && tokens <= route.MostByWarps(c) && 4*c.NumExperts <= 2*c.TopK*c.Hidden
+// experts, from the router's sums of few tokens, 4 bytes a token and expert.
+func (f *few) choosesByWarps(tokens int) bool {
+	return f.decodes(tokens) && tokens <= route.MostByWarps(f.Config) && f.hasRoom(4*f.NumExperts)
 }
 
 // choosesAtOnce reports whether it has one kernel for that and the plan.
-func (l *Layer) choosesAtOnce(tokens int) bool {
-	return l.choosesByWarps(tokens) && tokens <= route.MostAtOnce
+func (f *few) choosesAtOnce(tokens int) bool {
+	return f.choosesByWarps(tokens) && tokens <= route.MostAtOnce
+}
+
+// isLone reports whether a pass has one token only, whose products choose its
+// experts themselves.
+func (f *few) isLone(tokens int) bool {
+	return tokens == 1 && f.choosesAtOnce(1) && route.HasLone(f.Config)
+}
+
+// isSmall reports whether a pass has so few tokens that its up-projection chooses their
+// experts itself, from the sums of the router's chains.
+func (f *few) isSmall(tokens int) bool {
+	return tokens <= decode.MostSmall && !f.isLone(tokens) && f.choosesAtOnce(tokens) && route.ChoosesInProducts(f.Config) && f.hasRoom(route.ChainBytes(f.Config))
 }
 
 // choose queues the routing of few tokens, and the plan.
@@ -104,13 +133,6 @@ func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits d
 	return launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{
 		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
-}
-
-// isSmall reports whether a pass has so few tokens that its up-projection chooses their
-// experts itself.
-func (l *Layer) isSmall(n work) bool {
-	c := l.of.Config
-	return !n.list && n.tokens <= decode.MostSmall && l.choosesAtOnce(n.tokens) && route.ChoosesInProducts(c) && route.ChainBytes(c) <= 2*c.TopK*c.Hidden
 }
 
 // smallPass queues a whole pass of so few tokens.
@@ -146,12 +168,6 @@ func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
 	return c.aggregate(s, n, f, w)
 }
 
-// isLone reports whether a pass has one token only, whose products choose its
-// experts themselves.
-func (l *Layer) isLone(n work) bool {
-	return n.tokens == 1 && !n.list && l.choosesAtOnce(1) && route.HasLone(l.of.Config)
-}
-
 // loneToken queues a whole pass of one token.
 func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	w, p := c.laid(n).workspace, f.Workspace.Ptr
@@ -184,7 +200,7 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 	p := f.Workspace.Ptr
 	rows, save := n.rows, !f.H.IsZero()
 	// A list may give an expert more rows than there are tokens.
-	if !n.list && c.layer.decodes(n.tokens) {
+	if !n.list && c.layer.few.decodes(n.tokens) {
 		up, upInference, down := decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel
 		if from := decode.WideFrom(c.layer.of.Config); from > 0 && n.tokens >= from {
 			up, upInference, down = decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel

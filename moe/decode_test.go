@@ -3,6 +3,7 @@ package moe_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -94,15 +95,16 @@ func TestFewTokens(t *testing.T) {
 }
 
 // A layer has the kernels that its passes launch: those for few tokens where some
-// are few, wide ones where so many are.
+// are few, of two or more where more than a lone one is, wide ones where so many are.
 func TestDecodeKernels(t *testing.T) {
 	c := decodeConfigs[0]
 	wideFrom := decode.WideFrom(c)
 	require.Positive(t, wideFrom)
 	for _, tt := range []struct {
-		few                  int
-		decode, ranges, wide bool
-	}{{0, false, false, false}, {1, true, false, false}, {64, true, false, false}, {65, true, true, false}, {wideFrom - 1, true, true, false}, {wideFrom, true, true, true}} {
+		few                         int
+		decode, small, ranges, wide bool
+	}{{0, false, false, false, false}, {1, true, false, false, false}, {2, true, true, false, false}, {64, true, true, false, false}, {65, true, true, true, false},
+		{wideFrom - 1, true, true, true, false}, {wideFrom, true, true, true, true}} {
 		sources, err := moe.Sources(driver.H200(), c, moe.WithDecode(tt.few), moe.WithoutBackward())
 		require.NoError(t, err)
 		var names []string
@@ -111,14 +113,70 @@ func TestDecodeKernels(t *testing.T) {
 		}
 		has := func(name string) bool { return slices.Contains(names, name) }
 		for _, name := range []string{"moe_few_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down",
-			"moe_decode_small_up", "moe_decode_small_up_inference", "moe_decode_small_down", "moe_lone_up", "moe_lone_down"} {
+			"moe_lone_up", "moe_lone_down"} {
 			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
+		}
+		for _, name := range []string{"moe_decode_small_up", "moe_decode_small_up_inference", "moe_decode_small_down"} {
+			require.Equal(t, tt.small, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.Equal(t, tt.ranges, has("moe_choose_ranges"), "%d tokens are few", tt.few)
 		for _, name := range []string{"moe_decode_wide_up", "moe_decode_wide_up_inference", "moe_decode_wide_down"} {
 			require.Equal(t, tt.wide, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.True(t, has("moe_up") && has("moe_down") && has("moe_plan"), "%v", names)
+	}
+}
+
+// Every kernel that a layer has for few tokens is launched by a pass over some number
+// of them, and these alone are.
+func TestDecodeKernelsAreLaunched(t *testing.T) {
+	plain := []string{"decode-up", "decode-up-inference", "decode-down", "aggregate-early"}
+	chooses := append([]string{"few-logits", "choose"}, plain...)
+	lone := []string{"chain-logits", "lone-up", "lone-up-inference", "lone-down"}
+	small := []string{"chain-logits", "decode-small-up", "decode-small-up-inference", "decode-small-down"}
+	for _, tt := range []struct {
+		name   string
+		few    int
+		config moe.Config
+		want   []string
+	}{
+		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone)},
+		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:])},
+		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-up-inference", "decode-wide-down"})},
+		{"one token, which the order of the weights leaves to small CTAs", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small)},
+		{"room for sums, and not for those of chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"})},
+		{"the same without a lone token's products", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"})},
+		{"no room for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain},
+		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"})},
+		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses},
+		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"few-logits"}, plain...)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dev, seen := testDevice(t), map[string]bool{}
+			l := newLayer(t, dev, tt.config, moe.WithDecode(tt.few), moe.WithoutBackward())
+			many := newLayer(t, dev, tt.config, moe.WithDecode(0), moe.WithoutBackward()).Kernels()
+			for _, tokens := range []int{1, 2, 65, 96} {
+				if tokens > tt.few {
+					break
+				}
+				tr, err := trial.New(dev, l, tokens, 1, 6)
+				require.NoError(t, err)
+				tr.Call().Observe(func(kernel string, _ driver.Stream) error {
+					seen[kernel] = true
+					return nil
+				})
+				for _, f := range []moe.Forward{tr.Args, tr.Inference()} {
+					for _, pass := range []func(driver.Stream, moe.Forward) error{tr.Call().Forward, tr.Call().Route, tr.Call().ForwardExperts} {
+						require.NoError(t, pass(tr.Stream(), f))
+					}
+				}
+				require.NoError(t, tr.Stream().Synchronize(testContext(t)))
+				require.NoError(t, tr.Close())
+			}
+			isOfMany := func(kernel string) bool { return slices.Contains(many, kernel) }
+			require.ElementsMatch(t, tt.want, slices.DeleteFunc(l.Kernels(), isOfMany), "the layer's")
+			require.ElementsMatch(t, tt.want, slices.DeleteFunc(slices.Collect(maps.Keys(seen)), isOfMany), "launched")
+		})
 	}
 }
 

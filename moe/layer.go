@@ -26,8 +26,8 @@ type Layer struct {
 	of  registry.Layer
 	dev driver.Device
 	sms int
-	// decodeUpTo is how many tokens a pass of the kernels for few may have.
-	decodeUpTo int
+	// few says what passes over few tokens take.
+	few few
 	// chosenBy says where each product's tiling comes from.
 	chosenBy map[string]autotune.Origin
 	// kernels are the layer's, in the registry's order.
@@ -123,7 +123,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		o.choices = o.cache
 	}
 	target := dev.Target()
-	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, decodeUpTo: o.decodeUpTo(c)}
+	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, few: o.few(c)}
 	emitted, err := l.choose(target, o)
 	if err != nil {
 		return nil, err
@@ -179,9 +179,9 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 		from, suits = kernel.SharedKernels, kernel.SharedSuits
 	}
 	var list registry.Registry
-	few := o.decodeUpTo(l.Config)
+	few := o.few(l.Config)
 	for _, k := range from {
-		if suits(k, l.Config) && launches(k, l.Config, few) && (!k.IsBackward() || !o.forwardOnly) {
+		if suits(k, l.Config) && few.launches(k) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}
