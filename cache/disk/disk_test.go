@@ -136,6 +136,35 @@ func TestFailedWrites(t *testing.T) {
 
 // What earlier writers of the same file left goes; others' temporary files, new
 // ones and what only looks like one stay.
+// What is no regular file keeps its place: a pipe or a directory, by way of a
+// link too, as /dev/stdout is one. A link to a file, or to nothing, gives way.
+func TestPlaceIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	require.NoError(t, syscall.Mkfifo(in("pipe"), 0o600))
+	require.NoError(t, os.Mkdir(in("folder"), 0o700))
+	require.NoError(t, os.WriteFile(in("file"), nil, 0o600))
+	for link, to := range map[string]string{"to a pipe": "pipe", "to a folder": "folder", "to a file": "file", "to nothing": "none"} {
+		require.NoError(t, os.Symlink(in(to), in(link)))
+	}
+	for _, name := range []string{"pipe", "folder", "to a pipe", "to a folder"} {
+		before, err := os.Lstat(in(name))
+		require.NoError(t, err)
+		err = disk.WriteFile(disk.OS, in(name), 0o644, text("one"))
+		require.ErrorIs(t, err, disk.ErrOccupied, name)
+		assert.ErrorContains(t, err, in(name))
+		after, err := os.Lstat(in(name))
+		require.NoError(t, err)
+		assert.True(t, os.SameFile(before, after), name)
+	}
+	for _, name := range []string{"file", "to a file", "to nothing", "new"} {
+		require.NoError(t, disk.WriteFile(disk.OS, in(name), 0o644, text("one")), name)
+	}
+	left, err := filepath.Glob(in("*" + disk.TempSuffix))
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
 func TestLeftOvers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "warm.tar")

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -30,9 +31,17 @@ type Pending struct {
 	mode fs.FileMode
 }
 
+// ErrOccupied: what lies in the new file's place is no regular file.
+var ErrOccupied = errors.New("not a regular file, which a new one may replace")
+
 // Begin begins to write a file that will have the mode. What writers of the
-// same file left that died goes.
+// same file left that died goes. A device, a pipe or a directory at the path, by
+// way of a link too, is an ErrOccupied: who writes to /dev/stdout or /dev/null
+// does not want a file in its place, where root would get one.
 func Begin(fsys FS, path string, mode fs.FileMode) (*Pending, error) {
+	if fi, err := fsys.Stat(path, true); err == nil && !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: %v", path, ErrOccupied, fi.Mode())
+	}
 	sweepTemps(fsys, path)
 	return begin(fsys, path, mode)
 }

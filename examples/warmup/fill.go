@@ -70,6 +70,9 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	if *f.sign != "" && f.export == "" {
 		return command.Usagef("-sign signs the bundle of -export")
 	}
+	if f.ptxOnly && f.by != auto {
+		return command.Usagef("-by %s makes machine code, and -ptx-only wants none", f.by)
+	}
 	if f.sizes.Listed(f.out) {
 		return nil
 	}
@@ -97,7 +100,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	}
 	fmt.Fprintf(f.out, "cache          %s: %d kernels %s, %d there already, %v\n", c.Dir(), counts[jit.Compiled], did, counts[jit.Cached], time.Since(start).Round(time.Millisecond))
 	if by == nil {
-		fmt.Fprintln(f.out, "machine code   none: the first start on a GPU compiles")
+		fmt.Fprintln(f.out, "machine code   none made: the first start on a GPU compiles what has none")
 	}
 	if n := c.Stats().Evicted; n > 0 {
 		return fmt.Errorf("%d files were removed to keep the cache's size bound: fill a directory of its own with -cache", n)
@@ -119,6 +122,8 @@ func (f *fill) collect() ([]layer, error) {
 	switch {
 	case f.sizesOnly && f.expertsOnly:
 		return nil, command.Usagef("-experts-only and -sizes-only are two parts, want one")
+	case (f.sizesOnly || f.expertsOnly) && len(f.models) == 0:
+		return nil, command.Usagef("-sizes-only and -experts-only are of a -config, which is not given")
 	case f.sizesOnly:
 		of = sizesOnly
 	case f.expertsOnly:

@@ -164,11 +164,34 @@ func TestUsage(t *testing.T) {
 		{command.Misuse, []string{"prune", "x"}, "no flag"},
 		{command.Misuse, []string{"prune", "-max-mb", "-1"}, "bounds"},
 		{command.Failed, []string{"prune", "-cache", "off"}, "no cache directory"},
+		{command.Misuse, []string{"prune", "-all", "-max-mb", "5"}, "want one of them"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-by", "driver"}, "-ptx-only wants none"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-sizes-only"}, "of a -config"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-experts-only"}, "of a -config"},
+		{command.Misuse, []string{"verify", "-by", "driver", dir}, "with -recompile"},
 	} {
 		assert.Contains(t, warmup(t, c.code, c.args...), c.say, "%v", c.args)
 	}
 	for _, args := range [][]string{{"help"}, {"-h"}, {"fill", "-h"}} {
 		assert.Contains(t, warmup(t, command.Done, args...), "-ptx-only")
+	}
+}
+
+// A bound beyond any cache removes nothing: in bytes it would be negative, which
+// is everything.
+func TestPruneBoundBeyondAll(t *testing.T) {
+	dir := t.TempDir()
+	require.Equal(t, cache.Stored, cache.Open(cache.Options{Dir: dir}).PutChoice("a", []byte("b")))
+	for _, most := range []string{"8796093022207", "8796093022208", "9223372036854775807"} {
+		assert.Contains(t, warmup(t, command.Done, "prune", "-cache", dir, "-max-mb", most), ": 0 files removed", most)
+	}
+}
+
+// Nothing found in a cache that is off would read as nothing wrong.
+func TestCacheIsOff(t *testing.T) {
+	t.Setenv(cache.EnvDir, cache.Off)
+	for _, args := range [][]string{{"list"}, {"verify"}, {"export", filepath.Join(t.TempDir(), "warm.tar")}} {
+		assert.Contains(t, warmup(t, command.Failed, args...), "the cache is off", "%v", args)
 	}
 }
 

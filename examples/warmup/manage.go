@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ func cacheFlag(set *flag.FlagSet) *string {
 // openToRead opens a directory or a bundle without writing to it; "" is the
 // user's cache.
 func openToRead(place string) (*cache.Cache, error) {
+	if err := notOff(place); err != nil {
+		return nil, err
+	}
 	if place == "" && os.Getenv(cache.EnvDir) == "" {
 		dir, err := cache.DefaultDir()
 		if err != nil {
@@ -37,6 +41,15 @@ func openToRead(place string) (*cache.Cache, error) {
 	}
 	c := cache.Open(cache.Options{Dir: place, ReadOnly: true})
 	return c, c.Err()
+}
+
+// notOff refuses the user's cache where it is turned off: nothing is there, and
+// nothing found in it would be no finding.
+func notOff(place string) error {
+	if place == "" && os.Getenv(cache.EnvDir) == cache.Off {
+		return fmt.Errorf("the cache is off, %s says so: name a directory or a bundle", cache.EnvDir)
+	}
+	return nil
 }
 
 func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -146,11 +159,14 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 		if *most < 0 || *age < 0 {
 			return command.Usagef("-max-mb and -max-age are bounds, not less than 0")
 		}
+		if *all && (*most > 0 || *age > 0) {
+			return command.Usagef("-all keeps nothing, and -max-mb and -max-age say what to keep: want one of them")
+		}
 		from := cache.Open(cache.Options{Dir: *dir})
 		if from.Dir() == "" {
 			return errors.Join(from.Err(), errors.New("there is no cache directory to prune"))
 		}
-		o := cache.PruneOptions{MaxBytes: *most << 20, MaxAge: *age}
+		o := cache.PruneOptions{MaxBytes: min(*most, math.MaxInt64>>20) << 20, MaxAge: *age}
 		if *all {
 			o.MaxBytes = -1
 		}

@@ -35,6 +35,9 @@ func (v *verify) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if v.by != auto && !v.recompile {
+		return command.Usagef("-by %s says who compiles with -recompile, which is not given", v.by)
+	}
 	var from *cache.Cache
 	if fi, err := os.Stat(place); err == nil && fi.Mode().IsRegular() {
 		options, err := v.origin.options(place)
@@ -63,6 +66,9 @@ func (v *verify) run(ctx context.Context, args []string) error {
 // openToVerify opens a directory so that damaged files can be set aside, if
 // it may be written.
 func openToVerify(place string) (*cache.Cache, error) {
+	if err := notOff(place); err != nil {
+		return nil, err
+	}
 	if place != "" { // a directory that is not there is an error, not a new cache
 		if _, err := openToRead(place); err != nil {
 			return nil, err
