@@ -215,6 +215,8 @@ func TestDroppedLines(t *testing.T) {
 		{"deep sums", layer(8192, 64, 6, 2), 1280, true, 4, []string{"moe_dwr", "moe_router"}},
 		{"deep sums, few tokens", layer(8192, 64, 6, 2), 10, false, 4, []string{"moe_few_logits"}},
 		{"deep sums of the down-projection, few tokens", layer(128, 4096, 6, 2), 10, false, 4, []string{"moe_decode_down"}},
+		{"turns of one step, 60 tokens", layer(64, 64, 32, 8), 60, false, 2, []string{"moe_decode_up", "moe_decode_down"}},
+		{"turns of one step, 5 tokens", layer(64, 64, 32, 8), 5, false, 2, []string{"moe_decode_small_up", "moe_decode_small_down"}},
 	} {
 		s.again = nil
 		if of.again != nil {
@@ -342,10 +344,9 @@ var needless = []needlessLine{
 		"rings have more stages than a CTA loads at these sizes: none is filled again"},
 	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without bar.warp.sync", toldTheNext},
 	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without st", toldTheNext},
-	{"moe_decode_small_down", 1, "decode/product.go < decode/product.go < decode/product.go without ld", toldTheNext},
 	{"moe_aggregate_early", 1, "kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go without ld",
 		"as the next line"},
-	{"moe_decode_down", 3, "decode/product.go < decode/product.go < decode/product.go < decode/product.go without ld",
+	{"moe_decode_down", 1, "decode/turns.go < decode/turns.go < decode/product.go < decode/product.go without ld",
 		"the kernel that wrote the word has ended, as the ones between tell: on a GPU the acquire keeps stale caches away, which are not here"},
 	{"moe_lone_down", 2, "decode/lonedown.go < decode/lonedown.go without ld",
 		"the word says all: nothing else that the kernel before writes is read before griddepcontrol.wait"},
