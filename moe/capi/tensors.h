@@ -19,8 +19,8 @@ enum { SM_TENSORS = 52, SM_PARTS = 5, SM_KNOWN_SIZES = 64 };
 /* x, o and logits come before the weights of a forward pass. */
 enum { SM_BEFORE_WEIGHTS = 3 };
 
-/* What may watch a pass: autograd, and modes of torch's dispatcher. */
-enum { SM_WATCHERS = 2 };
+/* What may watch a pass: autograd, modes of torch's dispatcher, and who would not see the library. */
+enum { SM_WATCHERS = 3 };
 
 /* How a tensor is taken, as bits. */
 enum {

@@ -65,7 +65,7 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
 def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
     """Output and logits of forward, of x [..., d], that none but autograd follows: where the library itself finds all as
     it should be, None where it does not."""
-    if torch.is_grad_enabled() and _any_requires_grad(x, weights):
+    if _differentiated(x, weights):
         plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss)
         return plan and _train(plan, x, *weights)
     plan = _plans.find(_plans.Inference, x, c.key, _plans.ROUTER, logits)
@@ -95,7 +95,7 @@ def _forward(x, *args) -> Weights:
     o, h, shared_h, scores, expert_ids, l_out, *lists = outputs
     tokens, list_ids, list_scores = lists
     if seed is None:
-        seed = torch.randint(2**63 - 1, ()).item() if rounds and c.draws else 0
+        seed = torch.randint(2**63 - 1, (), device="cpu").item() if rounds and c.draws else 0
     _passes.forward(
         l, False, x, weights, scores, expert_ids, l_out, o, h, shared_h,
         tokens=tokens, list_ids=list_ids, list_scores=list_scores, seed=seed,
@@ -189,6 +189,15 @@ def _wanted(needs) -> int:
     return sum(1 << i for i, need in enumerate(needs) if need)
 
 
+def _last(gradients: Weights) -> Weights:
+    """Gradients of a function whose own gradients nobody has. With create_graph autograd would take them for constants:
+    they are made to fail where it comes to them."""
+    if not torch.is_grad_enabled():
+        return gradients
+    fail = torch._C._functions.DelayedError(b"sonicmoe_go has no gradients of gradients: create_graph must be False", len(gradients))
+    return fail(*(None if g is None else g.detach().requires_grad_() for g in gradients))
+
+
 def _save(ctx, inputs, output):
     *tensors, config, save, logits, balance, z_loss, rounds, seed = inputs
     o, *saved = output
@@ -232,7 +241,9 @@ def _direct(run, save, gradients) -> Callable[..., tuple[Tensor, ...]]:
             save(ctx, args, output)
             return output
 
-        backward = staticmethod(gradients)
+        @staticmethod
+        def backward(ctx, *d_outputs):
+            return _last(gradients(ctx, *d_outputs))
 
     return Direct.apply
 
@@ -253,7 +264,7 @@ def _check_given(c: Config, x, scores, expert_ids, tokens, weights) -> None:
 def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor | None:
     """short of experts."""
     routing, given = (_plans.GIVEN, (scores, expert_ids)) if tokens is None else (_plans.LISTED, (scores, expert_ids, tokens))
-    if torch.is_grad_enabled() and (scores.requires_grad or _any_requires_grad(x, weights)):
+    if _differentiated(x, (scores, *weights)):
         plan = _plans.find(_plans.Training, x, config, routing, False, 0.0, 0.0)
         trained = plan and _train(plan, x, *given, *weights)
         return trained and trained[0]
@@ -362,8 +373,8 @@ def experts(*args) -> tuple[Tensor, ...]:
 
 
 def watched() -> bool:
-    """Whether something follows operators: a compiler, or a mode of torch's dispatcher."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    """Whether something follows operators: a compiler, a mode of torch's dispatcher, or torch.jit's record."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _plans.is_tracing()
 
 
 def _any_requires_grad(x: Tensor, weights: Weights) -> bool:
@@ -375,9 +386,14 @@ def _any_requires_grad(x: Tensor, weights: Weights) -> bool:
     return False
 
 
+def _differentiated(x: Tensor, weights: Weights) -> bool:
+    """Whether gradients may be wanted. There are none forward, which autograd says where it sees a function of its own."""
+    return _plans.forward_mode() or torch.is_grad_enabled() and _any_requires_grad(x, weights)
+
+
 def eager(x: Tensor, *weights: Tensor | None) -> bool:
     """Whether a call may go past the dispatcher: nobody watches, no gradients are wanted."""
-    return not watched() and not (torch.is_grad_enabled() and _any_requires_grad(x, weights))
+    return not watched() and not _differentiated(x, weights)
 
 
 def _refused(status: int) -> None:
@@ -436,7 +452,7 @@ class _Trained(torch.autograd.Function):
             raise Error("a gradient or a main_grad is not a plain tensor of the device of x, must be")
         if plan.bias_at is not None:
             gradients.insert(plan.bias_at, None)
-        return None, dx, *gradients
+        return None, *_last((dx, *gradients))
 
 
 def _train(plan: _plans.Training, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from . import _library, _passes
 from ._library import Config
@@ -36,7 +37,7 @@ _Known = _struct("_Known", tokens=_i64, entries=_i64, bytes=_i64)
 _Python = _struct(
     "_Python", exchange=_pointer, none=_pointer, types=_pointer * 2, pointer_in=_pointer, number=_pointer, type_of=_pointer,
     hold=_pointer, forget=_pointer, unraise=_pointer, leave=_pointer, enter=_pointer, length=_pointer, item=_pointer, integer=_pointer, within=_pointer,
-    size=_pointer, attribute=_pointer, call=_pointer, current_device=_pointer, empty_like=_pointer, watchers=_pointer * 2,
+    size=_pointer, attribute=_pointer, call=_pointer, current_device=_pointer, empty_like=_pointer, watchers=_pointer * 3,
     modules=_pointer, parameters=_pointer, buffers=_pointer, hooks=_pointer, global_hooks=_pointer,
 )  # fmt: skip
 _Plan = _struct(
@@ -63,12 +64,23 @@ def _exchange() -> int:
     return address if _u32.from_address(address).value == 1 else 0
 
 
+def forward_mode() -> bool:
+    """Whether autograd differentiates forward, which no tensor but one of its own says."""
+    return forward_ad._current_level >= 0
+
+
+def _unseen() -> bool:
+    """Whether somebody follows who would not see the library: autograd forward, or torch.jit, which records operators."""
+    return forward_ad._current_level >= 0 or is_tracing()
+
+
 # What the library keeps the addresses of.
 _EMPTY_LIKE, _NAMES = torch.empty_like, ("_modules", "_parameters", "_buffers")
-_WATCHERS = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack
+_WATCHERS = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, _unseen
 # What nn.Module's call looks at, and what instances are given in place of their class's.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl", "forward")
 _GLOBAL_HOOKS = tuple(getattr(nn.modules.module, "_global" + name) for name in _HOOKS[:4])
+is_tracing = torch._C._is_tracing
 _current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a torch without CUDA has not
 
 
@@ -224,6 +236,8 @@ def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: f
     which = kind, index, key, routing, logits, losses
     found = _library.current.plans.get(which)
     if found is None and x.is_cuda and _exchange():
+        if len(_library.current.plans) >= 1024:  # of losses whose coefficients change from step to step
+            _library.current.plans.clear()
         found = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routing, logits, *losses)
         _library.current.plans[which] = found
     return found

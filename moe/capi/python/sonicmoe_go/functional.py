@@ -33,7 +33,7 @@ def moe(
 
     Gives o [T, d] and, if wanted, the router's logits [T, E], both differentiable. balance and
     z_loss are coefficients of the load balancing loss and the z-loss: their gradients are added
-    in backward, as if the losses had been added to the loss.
+    in backward, as if the losses had been added to the loss; whoever scales that scales them.
 
     Tensors may be arrays of other libraries, as JAX and CuPy, whose memory is taken by DLPack
     without a copy; what comes back are tensors, which those take the same way.

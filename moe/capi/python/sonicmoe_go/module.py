@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
-from ._ops import short
+from ._ops import short, watched
 from ._weights import WEIGHTS, shapes
 from .functional import moe_of
 
-_any_autocast, _modes = torch._C._is_any_autocast_enabled, torch._C._len_torch_dispatch_stack
+_any_autocast = torch._C._is_any_autocast_enabled
 _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
@@ -30,6 +30,13 @@ def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
     return tuple(None if t is None else t.to(dtype) for t in (x, *others))
+
+
+def rows(x: Tensor, hidden: int) -> Tensor:
+    """x [..., d] as the tokens [T, d] that functions take."""
+    if x.shape[-1:] != (hidden,):
+        raise ArgumentError(f"x is {list(x.shape)}, must be [..., {hidden}]")
+    return x.reshape(-1, hidden).contiguous()
 
 
 _INIT_ONES, _INIT_ZEROS = ("expert_scale",), ("router_bias", "selection_bias", "b1", "b3", "b2")
@@ -230,13 +237,11 @@ class SonicMoE(nn.Module):
             weights[i] = weights[i].float()
         if c.shared_gate:
             weights[-1] = weights[-1].view(-1)
-        if not (rounds or compiling or _modes()):
+        if not (rounds or watched()):
             given = short(x, weights, c, logits, self.balance, self.z_loss)
             if given is not None:
                 return given
-        if x.dim() != 2:
-            x = x.reshape(-1, c.hidden)
-        o, l = moe_of(x.contiguous(), weights, c, self.balance, self.z_loss, logits, rounds, None)
+        o, l = moe_of(rows(x, c.hidden), weights, c, self.balance, self.z_loss, logits, rounds, None)
         return o if hidden_states.dim() == 2 else o.view(hidden_states.shape), l
 
     def extra_repr(self) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
 from .functional import moe, moe_experts
-from .module import autocast, config_type
+from .module import autocast, config_type, rows
 
 __all__ = ["ActivationType", "Experts", "KernelBackendMoE", "MoE", "moe_TC_softmax_topk_layer", "moe_general_routing_inputs"]
 
@@ -69,9 +69,10 @@ def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: ActivationTy
 
 
 def _frequency(expert_ids: Tensor, e: int) -> Tensor:
-    """How many slots name each expert; no host waits for it."""
+    """How many slots name each expert; no host waits for it. An id outside [0, e) counts for none."""
     ids = expert_ids.flatten().long()
-    return torch.zeros(e, dtype=torch.int32, device=ids.device).scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))
+    ids = torch.where((ids >= 0) & (ids < e), ids, e)
+    return torch.zeros(e + 1, dtype=torch.int32, device=ids.device).scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))[:e]
 
 
 def moe_TC_softmax_topk_layer(
@@ -160,7 +161,7 @@ class MoE(nn.Module):
             hidden_states, self.router.weight, self.c_fc.weight, self.c_proj.weight, self.c_fc.bias, self.c_proj.bias
         )
         o, logits, frequency = moe_TC_softmax_topk_layer(
-            x.reshape(-1, self.hidden_size).contiguous(), router, w1.permute(1, 2, 0), b1,
+            rows(x, self.hidden_size), router, w1.permute(1, 2, 0), b1,
             w2.permute(1, 2, 0), b2, self.top_k, 0, self.activation_function,
             is_inference_mode or not self.training,
         )  # fmt: skip

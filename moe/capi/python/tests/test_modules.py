@@ -169,6 +169,10 @@ def test_general_routing(device):
     assert distance(o, want) < 6e-3
     for g, w in zip(got, torch.autograd.grad((want * d_o.double().cpu()).sum(), ws)):
         assert distance(g, w) < 1e-2
+    *_, outside = sonicmoe.moe_general_routing_inputs(
+        x, scores[:5], token[:5].to(device), torch.tensor([3, -1, 4, 0, 3], device=device), w1.permute(1, 2, 0), None, w2.permute(1, 2, 0), None, 4, 0, "swiglu"
+    )
+    assert outside.tolist() == [1, 0, 0, 2]
     none = torch.zeros(0, dtype=torch.int32, device=device)
     o, freq = sonicmoe.moe_general_routing_inputs(
         x, none.float(), none, none, w1.permute(1, 2, 0), None, w2.permute(1, 2, 0), None, 4, 0, "swiglu", True
@@ -386,6 +390,8 @@ def test_module_rounds(device, rule):
     block.train()
     again = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
     torch.autograd.grad(again.float().sum(), x)
+    with torch.device("meta"):  # the seed is one of the CPU's, wherever new tensors lie
+        assert block(x).isfinite().all()
     with pytest.raises(sonicmoe_go.ArgumentError, match="rounds is True, must be False"):
         sonicmoe_go.moe(x, plain.gate.weight, plain.experts.gate_up_proj, plain.experts.down_proj, plain.config, rounds=True)
 

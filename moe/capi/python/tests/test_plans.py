@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import sonicmoe_go
-from sonicmoe_go import _ops, _passes, _plans, _weights
+from sonicmoe_go import _library, _ops, _passes, _plans, _weights
 
 CONFIG = sonicmoe_go.Config(128, 64, 4, 2, bias=True)
 TOKENS = 24
@@ -57,7 +57,7 @@ WHOLE = {
     (test_modules.test_from_hf, "qwen2_moe"): 2,
     (test_modules.test_from_hf, "gpt_oss"): 2,
     (test_half.test_module_in_half,): 2,
-    (test_modules.test_general_routing,): 3,
+    (test_modules.test_general_routing,): 4,
 }
 
 
@@ -452,3 +452,18 @@ def test_what_plans_do_not_take_trains_all_the_same(passes):
     x = torch.randn(12, 128, dtype=torch.bfloat16)
     block(x.as_subclass(Other)).sum().backward()
     assert not passes and all(p.grad.any() for p in block.parameters())
+
+
+def test_plans_of_losses_that_change(monkeypatch):
+    """They are not kept for the life of a process."""
+
+    class OnGpu:
+        is_cuda = True
+        get_device = staticmethod(lambda: 0)
+
+    monkeypatch.setattr(_plans, "_current_device", lambda: 0)
+    monkeypatch.setattr(_library, "layer", lambda *_: None)
+    monkeypatch.setattr(_library.current, "plans", plans := {})
+    for step in range(5000):
+        assert _plans.find(lambda *of: of, OnGpu, CONFIG.key, _plans.ROUTER, False, step / 5000, 0.0)
+    assert len(plans) <= 1024
