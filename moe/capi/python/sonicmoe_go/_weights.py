@@ -6,7 +6,8 @@ import functools
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._library import ArgumentError, Config
 
@@ -54,8 +55,15 @@ def expert_shapes(c: Config) -> Shapes:
     return shapes(c)[len(ROUTER) :]
 
 
+def _of_others(t: Tensor) -> bool:
+    """Whether a tensor is made of others, as FSDP's shards and quantised weights are."""
+    return t.__class__ not in (Tensor, nn.Parameter) and is_traceable_wrapper_subclass(t)
+
+
 def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.device) -> None:
     """Refuses a tensor that the kernels would misread."""
+    if _of_others(t):
+        raise ArgumentError(f"{field} is a {type(t).__name__}, must be a plain tensor (FSDP has to gather the layer as one, not modules in it)")
     if t.dtype is not dtype:
         raise ArgumentError(f"{field} is {t.dtype}, must be {dtype}")
     if t.shape != shape:
@@ -86,7 +94,7 @@ def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
                 raise ArgumentError(f"{name} is None, must be {list(shape)}")
         elif dtype is None:
             raise ArgumentError(f"{name} is {list(w.shape)}, must be None with {_why(c, name)}")
-        elif w.dtype is not dtype or w.shape != shape or w.device != device or not w.is_contiguous():
+        elif w.dtype is not dtype or w.shape != shape or w.device != device or _of_others(w) or not w.is_contiguous():
             want(name, w, dtype, shape, device)
 
 

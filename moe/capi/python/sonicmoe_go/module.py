@@ -91,6 +91,28 @@ def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
     return getattr(module, name)
 
 
+def _child(block: nn.Module, *names: str) -> tuple[str, nn.Module | None]:
+    """The first of these names that a block has a module by, and the module."""
+    return next(((n, m) for n in names if (m := getattr(block, n, None)) is not None), (names[0], None))
+
+
+# Blocks of transformers whose forward gives two things, of which their models drop the second.
+_PAIRS = ("GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
+
+
+def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, config, c: Config) -> None:
+    """Refuses a block that computes with other numbers than its configuration says, because either was changed since."""
+    said = {"top_k": c.top_k, "num_group": getattr(config, "n_group", None)}
+    said |= {name: getattr(config, name, None) for name in ("norm_topk_prob", "routed_scaling_factor", "topk_group")}
+    if c.activation == "swiglu-oai":
+        said |= {"alpha": c.alpha, "limit": c.limit}
+    for module in (block, gate, experts):
+        for name, want in said.items():
+            got = getattr(module, name, want)
+            if want is not None and got != want:
+                raise ArgumentError(f"{type(module).__name__} has {name} {got}, must be {want}, as its configuration says")
+
+
 class SonicMoE(nn.Module):
     """A Mixture-of-Experts layer: tokens [..., d] in, tokens out.
 
@@ -105,6 +127,8 @@ class SonicMoE(nn.Module):
     themselves. Where the config has a rounding_rule the layer rounds while it trains. More
     keywords are fields of Config.
     """
+
+    _pair = False
 
     def __init__(
         self, hidden: int, intermediate: int, num_experts: int, top_k: int, *, balance: float = 0.0, z_loss: float = 0.0,
@@ -150,11 +174,11 @@ class SonicMoE(nn.Module):
         """The same layer as a block of transformers 5, on its very parameters.
 
         What the block computes is read from its configuration, as the Go package reads a
-        config.json. A block whose router or experts are not those of Config is an error that
+        config.json; names of modules and weights are the block's. Where its forward gives two
+        things, as gpt-oss's and Llama-4's, this gives the output and None. A block whose router or experts are not those of Config is an error that
         says why; register_with_transformers covers more of these, with their own routers.
         """
-        experts, kind = getattr(block, "experts", None), type(block).__name__
-        gate = getattr(block, "gate", None) or getattr(block, "router", None)
+        kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
         # Llama-4's experts have none: then it is their neighbours'.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
         if gate is None or experts is None or config is None:
@@ -170,11 +194,15 @@ class SonicMoE(nn.Module):
         c = dataclasses.replace(c, type=config_type(own), logits="f16" if own is torch.float16 and c.logits == "bf16" else c.logits)
         fields = {f.name: getattr(c, f.name) for f in dataclasses.fields(c) if f.name != "type"}
         self = cls(**fields, device="meta", dtype=own)
-        self.gate, self.experts = gate, experts
-        if c.shared_experts:
-            self.add_module(_shared(c), getattr(block, "shared_experts", None) or getattr(block, "shared_expert", None))
-        if c.shared_gate:
-            self.shared_expert_gate = block.shared_expert_gate
+        _check_unchanged(block, gate, experts, config, c)
+        self.training, self._pair = block.training, kind in _PAIRS
+        # Modules keep the block's names, that its checkpoints are this layer's.
+        others = {"gate": ("router",), "shared_experts": ("shared_expert",)}
+        modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
+        self._modules.clear()
+        for name, module in modules.values():
+            self.add_module(name, module)
+        self._paths = tuple((i, ((modules[m[0]][0], *m[1:]), name)) for i, (m, name) in self._paths)
         bias = block._buffers.get("e_score_correction_bias")
         if bias is not None:  # MiniMax-M2's, which its router is given
             self.register_buffer("e_score_correction_bias", bias)
@@ -184,15 +212,15 @@ class SonicMoE(nn.Module):
 
     def _covers(self, block: nn.Module) -> None:
         """Refuses a block that has other weights than this layer."""
-        kind, names, ours = type(block).__name__, _names(self.config), set()
+        kind, ours = type(block).__name__, set()
         for i, path in self._paths:
-            what, _, shape = shapes(self.config)[i]
+            name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
             try:
                 w = _at(self, path)
             except AttributeError:
-                raise ArgumentError(f"{kind} has no {names[what]}, must have one, {list(shape)}") from None
+                raise ArgumentError(f"{kind} has no {name}, must have one, {list(shape)}") from None
             if w.shape != shape and w.shape != (1, *shape):
-                raise ArgumentError(f"{kind} has a {names[what]} of {list(w.shape)}, must be {list(shape)}")
+                raise ArgumentError(f"{kind} has a {name} of {list(w.shape)}, must be {list(shape)}")
             ours.add(w)
         others = [n for n, p in (*block.named_parameters(), *block.named_buffers()) if p not in ours]
         if others:
@@ -206,11 +234,12 @@ class SonicMoE(nn.Module):
             plan = self.config.plan
             given = plan and plan.infer_module(args[0], self.__dict__, self._paths)
             if given is not None:
-                return given
+                return (given, None) if self._pair else given
         return super().__call__(*args, **kwargs)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.with_logits(hidden_states, False)[0]
+    def forward(self, hidden_states: Tensor) -> Tensor | tuple[Tensor, None]:
+        o, _ = self.with_logits(hidden_states, False)
+        return (o, None) if self._pair else o
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
         """The layer's output and the router's logits [T, E], for other losses on them."""

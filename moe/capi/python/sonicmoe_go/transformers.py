@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ._library import ArgumentError, Config
 from .functional import experts_by_key
-from .module import _activation, config_type
+from .module import _activation, autocast, config_type
 
 NAME = "sonicmoe_go"
 
@@ -51,6 +51,10 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     if getattr(self, "has_post_expert_norm", False):  # newer than the registry
         raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
     w1, w2 = self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj
+    b1 = b2 = None
+    if self.has_bias:
+        b1, b2 = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias, self.down_proj_bias
+    w1, w2, b1, b2 = autocast(w1, w2, b1, b2)
     num_experts, intermediate, hidden = w2.shape if self.is_transposed else (w2.shape[0], w2.shape[2], w2.shape[1])
     layout = {
         "type": config_type(w1.dtype),
@@ -61,7 +65,4 @@ def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_
     key = _key(hidden, intermediate, num_experts, top_k_index.shape[-1], **layout, **_formula(self))
     x = hidden_states.to(w1.dtype).contiguous()
     scores, ids = top_k_weights.float().contiguous(), top_k_index.int().contiguous()
-    b1 = b2 = None
-    if self.has_bias:
-        b1, b2 = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias, self.down_proj_bias
     return experts_by_key(x, scores, ids, None, (w1, None, w2, b1, None, b2, None, None, None, None), key).to(hidden_states.dtype)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import pickle
 
 import pytest
 import torch
@@ -305,6 +306,7 @@ def test_from_hf(device, family):
     want = truth(wide_x)
     want = (want[0] if isinstance(want, tuple) else want).view(x.shape)
     got = ours(x)
+    got = got[0] if isinstance(got, tuple) else got
     d_o = torch.randn_like(x)
     got.backward(d_o)
     want.backward(d_o.double())
@@ -320,6 +322,60 @@ def test_from_hf(device, family):
         got, want = (g.double().view(-1, g.shape[-1]) for g in (p.grad, q.grad))
         rows = (got - want).norm(dim=-1) / want.norm(dim=-1).clamp(min=1e-9)
         assert rows.median() < 0.1, (name, rows.median())
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "granitemoe", "llama4_text", "minimax_m2", "qwen2_moe"])
+def test_from_hf_in_a_model(device, family):
+    """In the places of blocks: a model unpacks what gpt-oss's and Llama-4's give, and two sequences were such a pair. Names of its state stay."""
+    model = model_of(family, device, BLOCKS)
+    ours, text = copy.deepcopy(model), torch.randint(1, 96, (2, 12), device=device)
+    for parent in list(ours.modules()):
+        for name, block in list(parent.named_children()):
+            if isinstance(getattr(block, "experts", None), torch.nn.Module):
+                setattr(parent, name, made := sonicmoe_go.SonicMoE.from_hf(block))
+                assert made.training == block.training
+    assert ours.state_dict().keys() == model.state_dict().keys()
+    for grad in (True, False, False):
+        with torch.set_grad_enabled(grad):
+            got, want = ours(text).logits, model(text).logits
+            assert ((got - want).norm(dim=-1) / want.norm(dim=-1)).median() < 0.03
+    ours.load_state_dict(model.state_dict())
+    assert torch.equal(pickle.loads(pickle.dumps(made))(torch.ones(2, 2, 128, device=device).bfloat16())[0], made(torch.ones(2, 2, 128, device=device).bfloat16())[0])
+
+
+@pytest.mark.parametrize(
+    "family, change, words",
+    [
+        ("qwen3_moe", lambda block: setattr(block.gate, "top_k", 1), "Qwen3MoeTopKRouter has top_k 1, must be 2"),
+        ("qwen3_moe", lambda block: setattr(block.experts.config, "num_experts_per_tok", 1), "has top_k 2, must be 1"),
+        ("qwen3_moe", lambda block: setattr(block.gate, "norm_topk_prob", False), "has norm_topk_prob False, must be True"),
+        ("deepseek_v3", lambda block: setattr(block.gate, "routed_scaling_factor", 1.0), "has routed_scaling_factor 1.0, must be 2.5"),
+        ("deepseek_v3", lambda block: setattr(block.gate, "num_group", 1), "has num_group 1, must be 2"),
+        ("gpt_oss", lambda block: setattr(block.experts, "limit", 5.0), "GptOssExperts has limit 5.0, must be 7.0"),
+    ],
+)
+def test_from_hf_of_a_changed_block(device, family, change, words):
+    """It computes with its own numbers, and was read by its configuration's."""
+    change(block := block_of(family, device))
+    with pytest.raises(sonicmoe_go.ArgumentError, match=words):
+        sonicmoe_go.SonicMoE.from_hf(block)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_of_transformers_under_autocast(device, family):
+    """Weights in FP32, as those who train keep them, and their gradients."""
+    experts = block_of(family, device).experts.float()
+    experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
+    x, ids = torch.randn(24, 128, device=device), torch.randint(0, 4, (24, 2), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        got = experts(x, ids, scores := torch.rand(24, 2, device=device))
+    got.sum().backward()
+    grads = {n: p.grad for n, p in experts.named_parameters()}
+    want = copy.deepcopy(experts).bfloat16()(x.bfloat16(), ids, scores)
+    assert got.dtype == torch.float32 and torch.equal(got, want.float())
+    assert all(g.dtype == torch.float32 and g.any() for g in grads.values())
+    with pytest.raises(sonicmoe_go.ArgumentError, match="weights are torch.float32"):
+        experts(x, ids, scores)
 
 
 @pytest.mark.parametrize(

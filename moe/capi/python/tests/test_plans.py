@@ -56,6 +56,7 @@ WHOLE = {
     (test_modules.test_from_hf, "deepseek_v3"): 2,
     (test_modules.test_from_hf, "qwen2_moe"): 2,
     (test_modules.test_from_hf, "gpt_oss"): 2,
+    (test_modules.test_from_hf_in_a_model, "gpt_oss"): 14,
     (test_half.test_module_in_half,): 2,
     (test_modules.test_general_routing,): 4,
 }

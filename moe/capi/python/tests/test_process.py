@@ -108,6 +108,26 @@ def configs(**changes):
     return sonicmoe_go.Config(**({"hidden": 128, "intermediate": 64, "num_experts": 4, "top_k": 2} | changes))
 
 
+class Shards(torch.Tensor):
+    """A tensor of others, as FSDP's parameters are before it gathers them."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    __tensor_unflatten__ = staticmethod(lambda tensors, *_: Shards(tensors["inner"]))
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return cls(args[0].inner) if function is torch.ops.aten.detach.default else NotImplemented
+
+
 # What is wrong, and what the error must say.
 TENSORS = [
     ("x dtype", 0, lambda t: t.float(), "x is torch.float32, must be torch.bfloat16"),
@@ -117,6 +137,8 @@ TENSORS = [
     ("x width", 0, lambda t: t[:, :64], "x is [24, 64], must be [24, 128]"),
     ("x strides", 0, lambda t: t.repeat(1, 2)[:, ::2], "must be contiguous"),
     ("x turned", 0, lambda t: t.T.contiguous().T, "must be contiguous"),
+    ("x shards", 0, Shards, "x is a Shards, must be a plain tensor"),
+    ("router shards", 1, Shards, "router is a Shards, must be a plain tensor (FSDP has to gather the layer as one"),
     ("router dtype", 1, lambda t: t.float(), "router is torch.float32"),
     ("router experts", 1, lambda t: t[:3], "router is [3, 128], must be [4, 128]"),
     ("router strides", 1, lambda t: t.T.contiguous().T, "router has strides"),
