@@ -44,10 +44,12 @@
 //
 // Results are deterministic: the same input gives the same bits on every run
 // and for every tile shape. Each of H, A, Y, O and, in backward, of dH, A times
-// score, each row's and each token's dX and the weights' gradients is rounded
-// once; sums are FP32. In fp16 what passes 65504 becomes infinite and what is below
-// 2^-25 becomes 0, as in PyTorch: gradients want a loss scale. So do those of the
-// logits, which are FP32 but are multiplied as fp16 numbers.
+// score, each row's and each token's dX, the scores that db2 multiplies and the
+// weights' gradients is rounded once; sums are FP32. In fp16 what passes 65504
+// becomes infinite and what is below 2^-25 becomes 0, as in PyTorch: gradients want a
+// loss scale. So do those of the logits, which are FP32 but are multiplied as fp16
+// numbers. With any scale a score below 2^-25 adds nothing to DB2, and one that passes
+// 65504 makes it infinite, or NaN.
 //
 // [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
 // so that New compiles nothing where it runs; examples/warmup is the command.

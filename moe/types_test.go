@@ -175,3 +175,24 @@ func TestOverflow(t *testing.T) {
 		}
 	}
 }
+
+// db2 multiplies scores that are rounded to the layer's type: fp16 holds none below
+// 2^-25, nor above 65504, whatever dO is.
+func TestScoresOfDB2(t *testing.T) {
+	scores := []float32{0x1p-26, 0.5, 0x1p17}
+	for element, rounded := range map[moe.Type][]float64{moe.F16: {0, 0.5, math.Inf(1)}, moe.BF16: {0x1p-26, 0.5, 0x1p17}} {
+		c := typed(element, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 3, TopK: 1, Bias: true})
+		tr := newTrial(t, c, 3, 6)
+		s := tr.Stream()
+		require.NoError(t, moe.Write(s, tr.Args.ExpertIDs, []int32{0, 1, 2})) // each expert has one token
+		require.NoError(t, moe.Write(s, tr.Args.Scores, scores))
+		require.NoError(t, tr.Call().ForwardExperts(s, tr.Args))
+		require.NoError(t, tr.PrepareBackward(17, moe.F32))
+		require.NoError(t, tr.Call().BackwardExperts(s, expertsBackward(tr.Back)))
+		require.NoError(t, s.Synchronize(testContext(t)))
+		for i, got := range gradients(t, tr, tr.Back)["DB2"].F32 {
+			want := rounded[i/c.Hidden] * numberOf(element, tr.DO[i])
+			require.Equal(t, float32(want), got, "%v, expert %d, column %d", element, i/c.Hidden, i%c.Hidden)
+		}
+	}
+}
