@@ -128,7 +128,7 @@ func TestDecodeKernels(t *testing.T) {
 }
 
 // Every kernel that a layer has for few tokens is launched by a pass over some number
-// of them, and these alone are.
+// of them, and these alone are; package kernel's table says how many a pass launches.
 func TestDecodeKernelsAreLaunched(t *testing.T) {
 	plain := []string{"decode-up", "decode-up-inference", "decode-down", "aggregate-early"}
 	chooses := append([]string{"few-logits", "choose"}, plain...)
@@ -139,28 +139,29 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		few    int
 		config moe.Config
 		want   []string
+		// launches are a pass's over 1, 2, 9, 65 and 96 tokens, where they are few.
+		launches []int
 	}{
-		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone)},
-		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:])},
-		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-up-inference", "decode-wide-down"})},
-		{"one token, which the order of the weights leaves to small CTAs", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small)},
-		{"room for sums, and not for those of chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"})},
-		{"the same without a lone token's products", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"})},
-		{"no room for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain},
-		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"})},
-		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses},
-		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"few-logits"}, plain...)},
+		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
+		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:]), []int{3, 4}},
+		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-up-inference", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
+		{"one token, which the order of the weights leaves to small CTAs", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small), []int{4}},
+		{"room for sums, and not for those of chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"}), []int{3, 5, 5, 6}},
+		{"the same without a lone token's products", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
+		{"no room for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain, []int{5, 5, 5, 5}},
+		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
+		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses, []int{6, 6}},
+		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-up-inference", "shared-decode-down"}), []int{6, 7, 8, 9}},
+		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"few-logits"}, plain...), []int{6, 6, 6, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dev, seen := testDevice(t), map[string]bool{}
 			l := newLayer(t, dev, tt.config, moe.WithDecode(tt.few), moe.WithoutBackward())
 			many := newLayer(t, dev, tt.config, moe.WithDecode(0), moe.WithoutBackward()).Kernels()
-			for _, tokens := range []int{1, 2, 65, 96} {
-				if tokens > tt.few {
-					break
-				}
+			for i, tokens := range []int{1, 2, 9, 65, 96}[:len(tt.launches)] {
 				tr, err := trial.New(dev, l, tokens, 1, 6)
 				require.NoError(t, err)
+				require.Len(t, launched(t, tr), tt.launches[i], "%d tokens", tokens)
 				tr.Call().Observe(func(kernel string, _ driver.Stream) error {
 					seen[kernel] = true
 					return nil

@@ -128,7 +128,7 @@ func TestQueue(t *testing.T) {
 					what := fmt.Sprintf("%+v, %d pairs, %d CTAs or clusters, %s", c, pairs, runners, timing.Name)
 					var table []uint32
 					for b := range pairs {
-						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), 0)
+						table = append(table, uint32(b), uint32(schedulePitch*b), uint32(rowsOfPair(b)), ^uint32(0)) // nobody reads the last
 					}
 					all := runners * c.ctas
 					out, count := p.Room(all*readers*maxTiles*tileWords), p.Room(all*readers)

@@ -2,8 +2,8 @@ package schedule
 
 import "sonicmoe/ptx"
 
-// PairBytes is the size of a row-pair table entry: expert, first row, row
-// count (1 to PairRows), 0 as 32-bit words.
+// PairBytes is the size of a row-pair table entry, of 32-bit words: expert, first row,
+// row count (1 to PairRows) and one that is for its maker alone.
 const PairBytes = 16
 
 // TileRows is the rows of a tile, PairRows those of a pair of tiles.

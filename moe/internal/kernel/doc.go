@@ -15,23 +15,35 @@
 //	Down       Y = A·W2ᵀ + b2
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
-// Router is that of a softmax over the chosen; every other routing is two launches,
+// Router chooses where [route.InRouter] says so; every other routing is two launches,
 // Logits and Select, from the logits that Forward keeps.
 // A router of FP32 weights has Terms before its product, in backward before ExtraRows.
 //
-// Of few tokens package decode makes Up and Down, and FewLogits and Choose take the place
-// of Router and Plan, or of Router alone FewLogits and ChooseRanges where there are more
-// than 64, FewLogits and Select where scores are no such softmax; the bits are the same.
-// Up to 8 tokens have four launches, FewLogits, Up, which chooses the experts and makes
-// the table, Down and Aggregate; a lone one has three, FewLogits, LoneUp, which chooses,
-// and LoneDown, which sums over the experts. With expert ids from elsewhere Count takes the router's place. A list of tokens and experts has
-// Count, Plan and Aggregate of its own, and ByToken, which finds each token's
-// rows. Rounding makes such a list behind Router: Prefer (what experts rank tokens
-// by), Allot (how many each gets), Take (which); as this list is sorted, one
+// Of few tokens package decode makes Up and Down, and the router is FewLogits and
+// whatever chooses from its sums; the bits are the same. Which that is depends on the
+// layer and on what room there is where Y is to come, 2·K·d bytes a token:
+//
+//	1 token, 3 launches         ChainLogits, LoneUp, which chooses, LoneDown, which sums over the experts
+//	up to 8, 4 launches         ChainLogits, Up, which chooses and makes the table, Down, Aggregate
+//	up to 64, 5 launches        FewLogits, Choose, which plans too, Up, Down, Aggregate
+//	to route.MostByWarps, 6     FewLogits, ChooseRanges, Plan, Up, Down, Aggregate
+//
+// All four are for layers whose Router chooses and whose sums, 4·E bytes, have room there.
+// The first two are for those of [route.ChoosesInProducts], too: no FP32 router and no
+// scores on the input; a lone token's wants weights in the order OutIn besides
+// ([route.HasLone]), the other one room for the sums of all chains
+// ([route.ChainBytes], up to 16·E). What is not for a layer, or not for so many tokens, falls
+// to the line below, and behind the last to Router and Plan, or to FewLogits, Select and
+// Plan where Router does not choose.
+//
+// With expert ids from elsewhere Count takes the router's place, of few tokens too. A
+// list of tokens and experts has Count, Plan and Aggregate of its own, and ByToken, which
+// finds each token's rows. Rounding makes such a list behind Router: Prefer (what experts
+// rank tokens by), Allot (how many each gets), Take (which); as this list is sorted, one
 // kernel, Sorted, plans it.
 //
-// Shared experts are a layer of one expert that every token goes to, of the same
-// kernels behind EveryToken's plan; Aggregate adds their rows last.
+// Shared experts are a layer of one expert that every token goes to, three launches more:
+// EveryToken's plan, and the same Up and Down; Aggregate, or LoneDown, adds their rows last.
 //
 // The backward pass, in the order of its launches, each only where its result is
 // wanted:

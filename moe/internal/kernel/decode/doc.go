@@ -10,12 +10,13 @@
 // more than its share of the memory's bandwidth. Where one has ended, a CTA of the next
 // kernel starts with its weights while the last units of this one are under way.
 //
-// For up to 8 tokens CTAs are small: a stage of their ring has little room for tokens,
-// and so there are more of them, and each CTA of the up-projection chooses the experts
-// itself, and makes the table of those that have tokens. The last one writes it for the
-// down-projection, which may start before it is there.
+// For up to 8 tokens there are small CTAs, in layers that package kernel has in its
+// table: a stage of their ring has little room for tokens, and so there are more of
+// them, and each CTA of the up-projection chooses the experts itself, and makes the table
+// of those that have tokens. The last one writes it for the down-projection, which may
+// start before it is there.
 //
-// A lone token has kernels of its own: every byte is read once, so what counts is
+// A lone token has kernels of its own in such layers: every byte is read once, so what counts is
 // that all SMs read all of the time. Its experts' rows are shared out evenly, eight
 // at a time, one CTA an SM; LoneUp chooses the experts in every CTA, while another
 // kernel would have to start and end for it, and in LoneDown a CTA has the same
