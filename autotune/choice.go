@@ -12,6 +12,12 @@ type Store interface {
 	GetChoice(key string) ([]byte, cache.Outcome)
 }
 
+// layered is a Store of several places, such as a cache with a bundle behind
+// it: see cache.GetChoiceFor.
+type layered interface {
+	GetChoiceFor(key string, use func(value []byte) bool) ([]byte, cache.Outcome)
+}
+
 // Origin is where a point comes from.
 type Origin uint8
 
@@ -56,16 +62,32 @@ func Encode[P comparable](p P, digest string) ([]byte, error) {
 	return json.Marshal(record[P]{recordVersion, p, digest})
 }
 
-// Pick reads the choice stored under a key. digest emits a point's kernels and
-// gives their Digest; its error, such as of a point that the kernels no longer
-// have, makes the choice stale. With every Origin but Tuned the point is not to
-// be used, and the error, if any, says why.
-func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (P, Origin, error) {
-	var none P
-	value, outcome := s.GetChoice(key.String())
-	if outcome != cache.Hit {
-		return none, CostModel, nil
+// Pick reads the choice stored under a key, of a store with several places the
+// first that is valid: what one's own directory has kept from before an update
+// does not hide what a bundle brings. digest emits a point's kernels and gives
+// their Digest; its error, such as of a point that the kernels no longer have,
+// makes the choice stale. With every Origin but Tuned the point is not to be
+// used, and the error, if any, says why of the first choice.
+func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found P, origin Origin, err error) {
+	origin = CostModel
+	valid := func(value []byte) bool {
+		p, o, why := read(value, key, digest)
+		if o == Tuned || origin == CostModel {
+			found, origin, err = p, o, why
+		}
+		return o == Tuned
 	}
+	if places, ok := s.(layered); ok {
+		places.GetChoiceFor(key.String(), valid)
+	} else if value, outcome := s.GetChoice(key.String()); outcome == cache.Hit {
+		valid(value)
+	}
+	return found, origin, err
+}
+
+// read is Pick of what is stored.
+func read[P comparable](value []byte, key Key, digest func(P) (string, error)) (P, Origin, error) {
+	var none P
 	var r record[P]
 	if err := json.Unmarshal(value, &r); err != nil {
 		return none, Unreadable, fmt.Errorf("the choice %q is unreadable: %w", key, err)

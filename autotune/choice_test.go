@@ -75,6 +75,49 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// What a directory has kept from before an update does not hide what a bundle
+// behind it brings; where all is stale the first says why.
+func TestPickBehindAStaleChoice(t *testing.T) {
+	digest, chosen := digestOf(t), point{Threads: 64}
+	now, err := digest(chosen)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		places [][2]string // the digests of a place's points, of 32 threads and of those chosen
+		origin autotune.Origin
+		says   string
+	}{
+		{[][2]string{{"old", ""}, {"", now}}, autotune.Tuned, ""},
+		{[][2]string{{"", ""}, {"", "older"}, {"", now}}, autotune.Tuned, ""},
+		{[][2]string{{"", now}, {"old", ""}}, autotune.Tuned, ""},
+		{[][2]string{{"old", ""}, {"", "older"}}, autotune.Stale, "tuned with old;"},
+		{[][2]string{{"", ""}, {"", ""}}, autotune.CostModel, ""},
+	} {
+		var dirs []string
+		for _, place := range c.places {
+			in := cache.Open(cache.Options{Dir: t.TempDir()})
+			dirs = append(dirs, in.Dir())
+			for i, p := range []point{{Threads: 32}, chosen} {
+				if place[i] == "" {
+					continue
+				}
+				value, err := autotune.Encode(p, place[i])
+				require.NoError(t, err)
+				require.Equal(t, cache.Stored, in.PutChoice(key.String(), value))
+			}
+		}
+		got, origin, err := autotune.Pick(cache.Open(cache.Options{Dir: dirs[0], Layers: dirs[1:]}), key, digest)
+		assert.Equal(t, c.origin, origin, "%v", c.places)
+		if c.says != "" {
+			assert.ErrorContains(t, err, c.says)
+		} else {
+			assert.NoError(t, err)
+		}
+		if origin == autotune.Tuned {
+			assert.Equal(t, chosen, got)
+		}
+	}
+}
+
 // Another bucket, GPU or number of SMs has no choice; all readers of one file
 // pick the same.
 func TestFile(t *testing.T) {

@@ -41,7 +41,8 @@ type Options struct {
 	// Layers are more directories or bundles (see Export), looked up in order
 	// after Dir and never written: what an image or an administrator brings. An
 	// earlier place's module whose machine code is of no use to the caller, or
-	// that has none, does not hide a later one's.
+	// that has none, does not hide a later one's, nor does a choice (GetFor,
+	// GetChoiceFor).
 	Layers []string
 	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
 	// Dir may be a bundle then.

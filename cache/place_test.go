@@ -183,3 +183,42 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 		})
 	}
 }
+
+// A caller who has a use for some values gets the first of those, however many
+// places before hold others.
+func TestChoiceOfUseInALaterLayer(t *testing.T) {
+	for _, c := range []struct {
+		places []string
+		use    string
+		want   string
+		o      Outcome
+	}{
+		{[]string{"stale", "valid", "other"}, "valid", "valid", Hit},
+		{[]string{"", "stale", "valid"}, "valid", "valid", Hit},
+		{[]string{"damaged", "stale", "valid"}, "valid", "valid", Hit},
+		{[]string{"stale", "damaged", "other"}, "valid", "stale", Hit},
+		{[]string{"", ""}, "valid", "", Miss},
+		{[]string{"", "damaged"}, "valid", "", Damaged},
+	} {
+		t.Run(strings.Join(c.places, ", "), func(t *testing.T) {
+			var dirs []string
+			for _, place := range c.places {
+				in, _ := testCache(t)
+				dirs = append(dirs, in.Dir())
+				switch place {
+				case "":
+				case "damaged":
+					writeFile(t, in.top.path(fileName(KindChoice, choiceKey("up"))), []byte("damage"))
+				default:
+					require.Equal(t, Stored, in.PutChoice("up", []byte(place)))
+				}
+			}
+			in := Open(Options{Dir: dirs[0], Layers: dirs[1:]})
+			got, o := in.GetChoiceFor("up", func(value []byte) bool { return string(value) == c.use })
+			assert.Equal(t, c.o, o)
+			assert.Equal(t, c.want, string(got))
+			s := in.Stats()
+			assert.EqualValues(t, 1, s.Hits+s.Misses+s.Damaged, "one look")
+		})
+	}
+}

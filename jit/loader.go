@@ -51,7 +51,13 @@ const (
 )
 
 // String names the origin.
-func (o Origin) String() string { return [...]string{"loaded", "cached", "compiled"}[o] }
+func (o Origin) String() string {
+	names := [...]string{"loaded", "cached", "compiled"}
+	if int(o) >= len(names) {
+		return fmt.Sprintf("Origin(%d)", int(o))
+	}
+	return names[o]
+}
 
 // Function is a loaded kernel.
 type Function struct {

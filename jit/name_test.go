@@ -29,3 +29,9 @@ func TestPersistentGrid(t *testing.T) {
 		assert.Equal(t, driver.Dim3{X: c.want}, b.grid(&args{}, c.sms), "%+v", c)
 	}
 }
+
+func TestOriginNames(t *testing.T) {
+	for o, want := range map[Origin]string{Loaded: "loaded", Compiled: "compiled", 7: "Origin(7)"} {
+		assert.Equal(t, want, o.String())
+	}
+}

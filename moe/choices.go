@@ -3,6 +3,7 @@ package moe
 import (
 	"fmt"
 	"maps"
+	"reflect"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,6 +21,9 @@ import (
 // decides. Either way every process that is told the same takes the same
 // tilings. Results are the same bits with any.
 func WithTunedFrom(s autotune.Store) Option {
+	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
+		s = nil // a *autotune.File that nobody has read
+	}
 	return func(o *options) { o.choices, o.ownChoices = s, true }
 }
 

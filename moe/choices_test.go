@@ -96,6 +96,12 @@ func TestStoredChoices(t *testing.T) {
 	assert.Empty(t, alone.warnings)
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
+	// A nil file or cache is nil too.
+	for _, none := range []autotune.Store{(*autotune.File)(nil), (*cache.Cache)(nil)} {
+		alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(none))
+		assert.Equal(t, def, alone.layer.Tiles())
+	}
+
 	// What the caller names stands above what is stored.
 	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTiles(tiles.Choice{"up": def["up"]}))
 	assert.Equal(t, autotune.Given, given.layer.ChosenBy()["up"])

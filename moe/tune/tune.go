@@ -59,6 +59,8 @@ type Plan struct {
 
 	cache       *cache.Cache
 	forwardOnly bool
+	// valid are the choices of Valid as they are stored, by product.
+	valid map[string][]byte
 }
 
 // Layer tunes a layer's products on a device of the kind at hand, one after
@@ -82,7 +84,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c, Target: dev.Target(), Choice: tiles.Choice{}, cache: o.Cache, forwardOnly: o.ForwardOnly}
+	p := &Plan{Config: c, Target: dev.Target(), Choice: tiles.Choice{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
 	products, err := p.open(o)
 	if err == nil {
 		err = p.fits(dev)
@@ -148,13 +150,20 @@ func (p *Plan) fits(dev driver.Device) error {
 	return nil
 }
 
-// stored is a product's valid choice.
+// stored is a product's valid choice, which it keeps for Put.
 func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
+	var digest string
 	point, origin, _ := autotune.Pick(p.cache, moe.ChoiceKey(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
 		sources, err := moe.ProductSources(p.Target, p.Config, product.Name, q)
-		return autotune.Digest(sources), err
+		digest = autotune.Digest(sources)
+		return digest, err
 	})
-	return point, origin == autotune.Tuned
+	if origin != autotune.Tuned {
+		return gemm.Tiling{}, false
+	}
+	var err error
+	p.valid[product.Name], err = autotune.Encode(point, digest)
+	return point, err == nil
 }
 
 // tuneEmulated is tune that ends with the budget, whatever is under way.
@@ -226,11 +235,8 @@ func (p *Plan) Put(to interface {
 		return nil
 	}
 	for _, name := range p.Valid {
-		key := moe.ChoiceKey(p.Target, p.Config, name)
-		if value, outcome := p.cache.GetChoice(key.String()); outcome == cache.Hit {
-			if err := put(name, key, value); err != nil {
-				return err
-			}
+		if err := put(name, moe.ChoiceKey(p.Target, p.Config, name), p.valid[name]); err != nil {
+			return err
 		}
 	}
 	for _, r := range p.Reports {

@@ -81,6 +81,18 @@ func TestSecondProcess(t *testing.T) {
 	require.NoError(t, err)
 	c = cache.Open(cache.Options{Dir: dir})
 	c.PutChoice(key, value)
+
+	// With the bundle behind it nothing is, and the valid choice is the plan's.
+	behind, err := Layer(ctx, second, small, quick(cache.Open(cache.Options{Dir: dir, Layers: []string{bundle}})))
+	require.NoError(t, err)
+	assert.Empty(t, behind.Reports)
+	assert.Equal(t, plan.Choice, behind.Choice)
+	f = autotune.NewFile()
+	require.NoError(t, behind.Put(f))
+	stored, outcome := f.GetChoice(key)
+	assert.Equal(t, cache.Hit, outcome)
+	assert.NotEqual(t, value, stored)
+
 	third, err := Layer(ctx, second, small, quick(c))
 	require.NoError(t, err)
 	require.Len(t, third.Reports, 1)
