@@ -62,7 +62,6 @@ type remote[P comparable] struct {
 	cmd *exec.Cmd
 	// requests goes to the process, from which come the replies, by number.
 	requests io.WriteCloser
-	encode   *json.Encoder
 	last     uint64
 	replies  chan reply
 	// silent is closed when no more replies will come, gone when the process
@@ -88,11 +87,13 @@ const (
 // startWorker starts this program as a worker and waits until its bench is
 // ready.
 func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration) (*remote[P], error) {
-	exe, err := os.Executable()
+	exe, err := program()
 	if err != nil {
 		return nil, err
 	}
-	r := &remote[P]{cmd: exec.Command(exe), replies: make(chan reply), silent: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
+	cmd := exec.Command(exe)
+	copy(cmd.Args, os.Args[:min(1, len(os.Args))])
+	r := &remote[P]{cmd: cmd, replies: make(chan reply), silent: make(chan struct{}), gone: make(chan struct{}), done: make(chan struct{})}
 	if err := r.start(); err != nil {
 		return nil, err
 	}
@@ -105,6 +106,16 @@ func startWorker[P comparable](ctx context.Context, h hello, limit time.Duration
 		return nil, err
 	}
 	return r, nil
+}
+
+// program is the file of this program: the one that runs, where the system shows
+// it, for an update may have put another one under its name by now.
+func program() (string, error) {
+	const running = "/proc/self/exe"
+	if _, err := os.Stat(running); err == nil {
+		return running, nil
+	}
+	return os.Executable()
 }
 
 // start starts the process with two pipes of its own.
@@ -132,7 +143,7 @@ func (r *remote[P]) start() error {
 		replies.Close()
 		return err
 	}
-	r.requests, r.encode = requests, json.NewEncoder(requests)
+	r.requests = requests
 	go r.listen(replies)
 	go r.wait()
 	return nil
@@ -180,16 +191,26 @@ func (r *remote[P]) wait() {
 
 // ask sends a message and waits for the reply of that number.
 func (r *remote[P]) ask(ctx context.Context, n uint64, message any, limit time.Duration) (reply, error) {
-	if err := r.encode.Encode(message); err != nil {
-		// A process that has ended takes no message; it says more itself.
-		r.kill()
-		return reply{}, r.died()
+	text, err := json.Marshal(message)
+	if err != nil {
+		return reply{}, &failure{Wrong, "it can't be sent to a worker: " + err.Error()}
 	}
+	// A process that reads nothing takes no more than a pipe holds.
+	sent := make(chan error, 1)
+	go func() {
+		_, err := r.requests.Write(append(text, '\n'))
+		sent <- err
+	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	gone, silent := r.gone, r.silent
 	for {
 		select {
+		case err := <-sent:
+			if err != nil { // a process that has ended takes no message; it says more itself
+				r.kill()
+				return reply{}, r.died()
+			}
 		case a := <-r.replies:
 			if a.N == n { // others were for somebody who left, or are of a candidate
 				return a, nil

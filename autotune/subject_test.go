@@ -19,8 +19,14 @@ import (
 	"sonicmoe/ptx"
 )
 
+// envStuck, in the environment of a worker, has it begin nothing.
+const envStuck = "SONICMOE_TEST_WORKER_STUCK"
+
 // The tests' program is its own worker.
 func TestMain(m *testing.M) {
+	if os.Getenv(envStuck) != "" && os.Getenv("SONICMOE_AUTOTUNE_WORKER") != "" {
+		time.Sleep(time.Hour)
+	}
 	autotune.WorkerMain()
 	os.Exit(drivertest.Main(m, open.Device))
 }

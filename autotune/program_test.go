@@ -1,0 +1,87 @@
+//go:build unix
+
+package autotune_test
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/autotune"
+)
+
+// tuneOdd tunes two points that do nothing odd.
+func tuneOdd(t *testing.T, spec string, o autotune.Options) (*autotune.Report[odd], error) {
+	t.Helper()
+	o.Rounds, o.Warm = 1, time.Nanosecond
+	s, err := autotune.NewSession(newDevice(t), oddities, spec, o)
+	require.NoError(t, err)
+	r, err := s.Tune(t.Context(), autotune.Problem[odd]{Name: "odd", Default: odd{500, "default"}, Sources: oddSource,
+		Space: []autotune.Candidate[odd]{{Point: odd{100, "fine"}, Estimate: 1}}})
+	require.NoError(t, s.Close())
+	return r, err
+}
+
+// A worker is the program that runs, whatever an update has put under its name
+// since: another program's kernels would be tried, and the choice stored as this
+// one's.
+func TestWorkerOfAReplacedProgram(t *testing.T) {
+	const inCopy = "SONICMOE_TEST_REPLACED"
+	if runtime.GOOS != "linux" {
+		t.Skip("a running program's file is not to be had under another name")
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	if how := os.Getenv(inCopy); how != "" {
+		require.NoError(t, os.Remove(exe))
+		if how == "replaced" {
+			require.NoError(t, os.WriteFile(exe, []byte("#!/bin/sh\necho the new program is started >&2\n"), 0o700))
+		}
+		r, err := tuneOdd(t, "", autotune.Options{})
+		require.NoError(t, err)
+		assert.Equal(t, "a worker process", r.Where)
+		assert.Equal(t, 2, r.Count(autotune.Measured), r)
+		return
+	}
+	for _, how := range []string{"replaced", "removed"} {
+		again := filepath.Join(t.TempDir(), "program")
+		from, err := os.Open(exe)
+		require.NoError(t, err)
+		to, err := os.OpenFile(again, os.O_WRONLY|os.O_CREATE, 0o700)
+		require.NoError(t, err)
+		_, err = io.Copy(to, from)
+		require.NoError(t, err)
+		require.NoError(t, from.Close())
+		require.NoError(t, to.Close())
+		cmd := exec.CommandContext(t.Context(), again, "-test.run=^TestWorkerOfAReplacedProgram$")
+		cmd.Env = append(os.Environ(), inCopy+"="+how)
+		out, err := cmd.CombinedOutput()
+		assert.NoError(t, err, "%s: %s", how, out)
+	}
+}
+
+// A worker that reads nothing takes as much as a pipe holds, and then its time is
+// up as any other's.
+func TestWorkerThatReadsNothing(t *testing.T) {
+	t.Setenv(envStuck, "1")
+	done := make(chan *autotune.Report[odd], 1)
+	go func() {
+		r, err := tuneOdd(t, strings.Repeat("x", 1<<20), autotune.Options{Setup: 200 * time.Millisecond})
+		assert.NoError(t, err)
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		assert.Contains(t, r.Where, "the worker process did not start: hung: no answer in 200ms")
+	case <-time.After(30 * time.Second):
+		t.Fatal("the search waits for ever")
+	}
+}
