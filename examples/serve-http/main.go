@@ -74,6 +74,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		row.Tokens = 4096 // of the largest batch
 	}
+	row = sizes.Call(row)
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	b, err := newBatcher(ctx, dev, row.Config, row.Tokens, *queue, *window, cache.Open(cache.Options{Dir: *dir, Logger: log}))
 	if err != nil {

@@ -222,6 +222,26 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, run(t.Context(), []string{"-shape", "128,64,4,2"}, &out, &errs), "-tokens")
 }
 
+// first calls a function with what is written first.
+type first func(text string)
+
+func (f first) Write(b []byte) (int, error) {
+	f(string(b))
+	return len(b), nil
+}
+
+// -tokens are those of the device's own layer too.
+func TestTokensOfTheDefaultLayer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := ""
+	require.NoError(t, run(ctx, []string{"-device", "emulated", "-cache", "off", "-tokens", "17", "-listen", "127.0.0.1:0"}, first(func(text string) {
+		said = text
+		cancel()
+	}), io.Discard))
+	require.Contains(t, said, "up to 17 tokens a pass")
+}
+
 // envShots names a folder that keeps the screenshot.
 const envShots = "SONICMOE_SHOTS"
 

@@ -13,6 +13,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,7 @@ import (
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 
@@ -39,7 +41,8 @@ func main() {
 
 // job is the command line.
 type job struct {
-	config         moe.Config
+	config         moe.Config // zero: the device's own default
+	call           func(spec.Row) spec.Row
 	device, dir    string
 	choices, plot  string
 	products       string
@@ -51,8 +54,8 @@ type job struct {
 	listed         bool // the known sizes were printed
 }
 
-// emulatedConfig is what the emulated device tunes in seconds.
-var emulatedConfig = moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}
+// emulatedRow is what the emulated device tunes in seconds.
+var emulatedRow = spec.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
 
 func parse(args []string, stdout io.Writer) (job, error) {
 	var j job
@@ -70,13 +73,16 @@ func parse(args []string, stdout io.Writer) (job, error) {
 		if err != nil {
 			return err
 		}
-		return json.Unmarshal(data, &j.histogram)
+		if err := json.Unmarshal(data, &j.histogram); err != nil || j.histogram == nil {
+			return errors.Join(err, errors.New("want an array of whole numbers"))
+		}
+		return nil
 	})
 	set.BoolVar(&j.quiet, "quiet", false, "no progress, which only a terminal gets anyway")
 	if err := program.Parse(set, args, stdout); err != nil {
 		return j, err
 	}
-	j.device, j.dir, j.listed = *device, *dir, sizes.Listed(stdout)
+	j.call, j.device, j.dir, j.listed = sizes.Call, *device, *dir, sizes.Listed(stdout)
 	rows, err := sizes.Calls()
 	if err != nil {
 		return j, err
@@ -125,6 +131,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if j.histogram != nil && len(plan.Valid) > 0 {
+		fmt.Fprintf(stdout, "histogram      not used for %s, tuned before: -again tunes them by it\n", strings.Join(plan.Valid, ", "))
+	}
 	if gpu {
 		if err := j.store(ctx, plan, dev, stdout); err != nil {
 			return err
@@ -150,15 +159,15 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 			fmt.Fprintf(stdout, "candidates     %d of each product: -most tries more\n", j.most)
 		}
 	}
-	if j.config == (moe.Config{}) {
-		j.config = emulatedConfig
-		if gpu {
-			row, err := command.Row("7B n=256")
-			j.config = row.Config
-			return err
-		}
+	if j.config != (moe.Config{}) {
+		return nil
 	}
-	return nil
+	row, err := emulatedRow, error(nil)
+	if gpu {
+		row, err = command.Row("7B n=256")
+	}
+	j.config = j.call(row).Config
+	return err
 }
 
 // options are those of the search.

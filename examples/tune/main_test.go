@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,9 @@ func TestHistogram(t *testing.T) {
 	var errs bytes.Buffer
 	err := run(t.Context(), []string{"-device", "emulated", "-histogram", file, "-cache", t.TempDir()}, &errs, &errs)
 	assert.ErrorContains(t, err, "Histogram is 2 experts, must be 4")
+	require.NoError(t, os.WriteFile(file, []byte("null"), 0o600))
+	_, err = parse([]string{"-histogram", file}, io.Discard)
+	assert.ErrorContains(t, err, "an array of whole numbers")
 }
 
 func TestCommandLine(t *testing.T) {
@@ -94,9 +98,21 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"-device", "abacus"}, "abacus"},
 		{[]string{"-device", "emulated", "-shape", "100,64,4,2", "-tokens", "8"}, "Config.Hidden"},
 		{[]string{"-device", "emulated", "-products", "sideways"}, "must be one of"},
+		{[]string{"-device", "emulated", "-products", "dh", "-forward"}, "of backward"},
 	} {
 		var out, errs bytes.Buffer
 		assert.ErrorContains(t, run(t.Context(), c.args, &out, &errs), c.says, "%v", c.args)
+	}
+}
+
+// -tokens are those of the device's own layer too.
+func TestTokensOfTheDefaultLayer(t *testing.T) {
+	for _, gpu := range []bool{false, true} {
+		j, err := parse([]string{"-tokens", "24"}, io.Discard)
+		require.NoError(t, err)
+		require.NoError(t, j.suit(gpu, io.Discard))
+		assert.Equal(t, 24, j.config.TokensHint)
+		assert.NotZero(t, j.config.Hidden)
 	}
 }
 

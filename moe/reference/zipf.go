@@ -33,10 +33,41 @@ func (z Zipf) Draw(u float64) int32 {
 // [0, 1).
 func (z Zipf) Distinct(k int, next func() float64) []int32 {
 	var list []int32
-	for len(list) < k {
-		if e := z.Draw(next()); !slices.Contains(list, e) {
-			list = append(list, e)
+	for misses := 0; len(list) < k; misses++ {
+		e := z.Draw(next())
+		if misses == mostMisses {
+			e = z.other(list, next())
+		}
+		if !slices.Contains(list, e) {
+			list, misses = append(list, e), -1
 		}
 	}
 	return list
+}
+
+// mostMisses is how many draws may meet chosen experts only: those may have all
+// but nothing of the shares.
+const mostMisses = 64
+
+// other draws among the experts that are not in the list.
+func (z Zipf) other(list []int32, u float64) (e int32) {
+	shares, rest, before := make([]float64, len(z)), 0.0, 0.0
+	for i, sum := range z {
+		if !slices.Contains(list, int32(i)) {
+			shares[i] = sum - before
+			rest += shares[i]
+		}
+		before = sum
+	}
+	u *= rest
+	for i, share := range shares {
+		if slices.Contains(list, int32(i)) || share == 0 && rest > 0 {
+			continue
+		}
+		e = int32(i)
+		if u -= share; u < 0 {
+			break
+		}
+	}
+	return e
 }

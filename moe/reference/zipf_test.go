@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"sonicmoe/moe/reference"
 )
@@ -36,4 +37,24 @@ func TestZipfDistinct(t *testing.T) {
 		want := 10000 / (2.717857 * float64(i+1))
 		assert.InDelta(t, want, n, 250, "expert %d", i)
 	}
+}
+
+// Experts that have hardly a share, or none, are found too, in draws that can be
+// counted, and by their shares among themselves.
+func TestZipfDistinctOfTheRare(t *testing.T) {
+	r, draws := rand.New(rand.NewPCG(1, 2)), 0
+	next := func() float64 {
+		draws++
+		require.Less(t, draws, 1_000_000, "drawn without end")
+		return r.Float64()
+	}
+	second := map[int32]int{}
+	for range 2000 {
+		list := reference.Zipf{1 - 4e-15, 1 - 4e-15, 1 - 3e-15, 1}.Distinct(3, next)
+		require.Len(t, list, 3)
+		require.ElementsMatch(t, []int32{0, 2, 3}, list, "expert 1 has no share")
+		second[list[1]]++
+	}
+	assert.InDelta(t, 3, float64(second[3])/float64(second[2]), 0.5)
+	assert.ElementsMatch(t, []int32{0, 1, 2}, reference.Zipf{1, 1, 1}.Distinct(3, next))
 }

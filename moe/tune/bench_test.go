@@ -116,6 +116,8 @@ func TestHistogram(t *testing.T) {
 		_, err = Layer(t.Context(), newDevice(t), small, Options{Histogram: h})
 		require.ErrorAs(t, err, &arg)
 	}
+	_, err = openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1 << 62, 1, 1, 1}})
+	require.ErrorAs(t, err, &arg)
 	b, err := openBench(t, newDevice(t), task{Config: small, Histogram: []int64{1, 100, 100, 0}})
 	require.NoError(t, err)
 	defer b.Close()

@@ -116,8 +116,12 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 		}
 	}
 	for _, name := range o.Products {
-		if _, err := kernel.Kernels.FindProduct(name); err != nil {
+		product, err := kernel.Kernels.FindProduct(name)
+		if err != nil {
 			return nil, err
+		}
+		if o.ForwardOnly && product.Backward {
+			return nil, &moe.ArgError{Field: "Products", Got: fmt.Sprintf("%q, of backward", name), Want: "products of forward, as ForwardOnly is set"}
 		}
 	}
 	var list []*registry.Product

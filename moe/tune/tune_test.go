@@ -118,8 +118,12 @@ func TestSomeProducts(t *testing.T) {
 	o.Products = []string{"sideways"}
 	_, err = Layer(ctx, dev, small, o)
 	assert.ErrorContains(t, err, "must be one of")
+	o.Products = nil
 	_, err = Layer(ctx, dev, moe.Config{}, o)
 	assert.ErrorContains(t, err, "Config.Hidden")
+	o.Products, o.ForwardOnly = []string{"down", "dh"}, true
+	_, err = Layer(ctx, dev, small, o)
+	assert.ErrorContains(t, err, "ForwardOnly")
 }
 
 // A layer in use is the same while and after its configuration is tuned.

@@ -142,17 +142,23 @@ func (s *Sizes) Listed(w io.Writer) bool {
 }
 
 // Rows are the sizes, in the order in which they were given, with -tokens for
-// their tokens: 0 where a -shape came without. One with other tokens than its
-// own has no recorded peers.
+// their tokens: 0 where a -shape came without.
 func (s *Sizes) Rows() []spec.Row {
 	list := slices.Clone(s.rows)
 	for i, r := range list {
-		if s.tokens > 0 && s.tokens != r.Tokens {
-			r.Config.TokensHint = s.tokens
-			list[i] = spec.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
-		}
+		list[i] = s.Call(r)
 	}
 	return list
+}
+
+// Call is a size, such as a program's own where none was given, with -tokens for
+// its tokens. One with other tokens than its own has no recorded peers.
+func (s *Sizes) Call(r spec.Row) spec.Row {
+	if s.tokens == 0 || s.tokens == r.Tokens {
+		return r
+	}
+	r.Config.TokensHint = s.tokens
+	return spec.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
 }
 
 // Tokens is -tokens, 0 where it was not given.
