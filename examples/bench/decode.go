@@ -2,14 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
 
+	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/noise"
@@ -85,19 +84,12 @@ func (b *bench) decode() error {
 			return err
 		}
 	}
-	if b.json == "" || b.json == stdoutName {
-		return nil
-	}
-	text, err := json.MarshalIndent(points, "", " ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(b.json, append(text, '\n'), 0o644)
+	return b.writeJSON(points)
 }
 
 // decodeRow measures one layer at each number of tokens.
 func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) error {
-	ctx, cancel := context.WithTimeout(context.Background(), b.timeout)
+	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()
 	s, err := b.dev.NewStream()
 	if err != nil {
@@ -107,8 +99,9 @@ func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) er
 	d := decodeBench{ctx: ctx, dev: b.dev, s: s, c: c, memory: moe.NewArena(b.dev)}
 	defer d.memory.Free()
 	most := slices.Max(b.batches)
+	kept := moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))
 	for i, options := range [][]moe.Option{nil, {moe.WithDecode(most)}, {moe.WithDecode(0)}} {
-		if d.layers[i], err = moe.New(ctx, b.dev, c, append(options, moe.WithoutBackward())...); err != nil {
+		if d.layers[i], err = moe.New(ctx, b.dev, c, append(options, kept, moe.WithoutBackward())...); err != nil {
 			return err
 		}
 	}

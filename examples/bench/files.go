@@ -7,20 +7,25 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// outputs writes what -json and -plot ask for.
-func (b *bench) outputs() error {
+// writeJSON writes what was measured where -json says.
+func (b *bench) writeJSON(v any) error {
 	switch b.json {
 	case "":
+		return nil
 	case stdoutName:
 		e := json.NewEncoder(b.stdout)
 		e.SetIndent("", "  ")
-		if err := e.Encode(b.report); err != nil {
-			return err
-		}
-	default:
-		if err := b.report.Write(b.json); err != nil {
-			return err
-		}
+		return e.Encode(v)
+	}
+	return report.WriteJSON(b.json, v)
+}
+
+// outputs writes what -json and -plot ask for.
+func (b *bench) outputs() error {
+	if err := b.writeJSON(b.report); err != nil {
+		return err
+	}
+	if b.json != "" && b.json != stdoutName {
 		fmt.Fprintln(b.out, "wrote", b.json)
 	}
 	if b.plot == "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"image/png"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
@@ -52,6 +54,38 @@ func TestDecode(t *testing.T) {
 	}
 	_, _, err = tiny(t, "-decode", "-batches", "1,none")
 	require.ErrorContains(t, err, `"none" must be a whole number from 1`)
+}
+
+// -json - is standard output, and the table goes to standard error, whatever is
+// measured; kernels stay in the cache that is named, or in none.
+func TestPointsToStandardOutput(t *testing.T) {
+	user, named := t.TempDir(), t.TempDir()
+	t.Setenv(cache.EnvDir, user)
+	for flag, more := range map[string][]string{"-decode": {"-shape", "128,64,4,2", "-batches", "1"}, "-rounding": {"-shape", "128,64,2,2", "-tokens", "20"}} {
+		for _, kept := range []string{"off", named} {
+			out, errs, err := tiny(t, append([]string{flag, "-json", "-", "-cache", kept}, more...)...)
+			require.NoError(t, err, errs)
+			var points []map[string]any
+			require.NoError(t, json.Unmarshal([]byte(out), &points), "%s: %s", flag, out)
+			require.Len(t, points, 1)
+			require.Contains(t, errs, "128,64,")
+		}
+	}
+	for dir, holds := range map[string]bool{user: false, named: true} {
+		files, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Equal(t, holds, len(files) > 0, dir)
+	}
+}
+
+// -decode ends with the program.
+func TestDecodeEnds(t *testing.T) {
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := run(ctx, []string{"-device", "emulated", "-cache", "off", "-decode", "-shape", "128,64,4,2", "-batches", "1"}, &out, &errs)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "loading kernel", "before anything runs")
 }
 
 // One run with everything: table, JSON and pictures.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/moe"
@@ -21,8 +23,9 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
-	rows          []spec.Row // empty: the device's own default
-	kinds         []string   // of routing
+	rows          []spec.Row              // empty: the device's own default
+	call          func(spec.Row) spec.Row // the default with -tokens
+	kinds         []string                // of routing
 	warm          time.Duration
 	repeats       int
 	timeout       time.Duration
@@ -80,7 +83,10 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	if err := program.Parse(f, args, stdout); err != nil {
 		return o, err
 	}
-	o.device, o.cache, o.list = *device, *cache, sizes.Listed(stdout)
+	if err := together(f); err != nil {
+		return o, err
+	}
+	o.device, o.cache, o.list, o.call = *device, *cache, sizes.Listed(stdout), sizes.Call
 	if o.withDecode { // its calls have the tokens of -batches
 		o.rows = sizes.Rows()
 	} else if o.rows, err = sizes.Calls(); err != nil {
@@ -89,7 +95,38 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	return o, o.check()
 }
 
-// check looks at the flags together.
+// alone are the flags that have the program do something else than measure passes,
+// each with those that then have no part.
+var alone = []struct{ flag, without string }{
+	{"decode", "pass routing full points fit startup turns rounding fit-from"},
+	{"rounding", "pass routing full points fit startup turns fit-from"},
+	{"turns", "routing full points fit startup json plot fit-from"},
+	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
+}
+
+// parts are flags that say how another one's work goes.
+var parts = map[string]string{"batches": "decode", "round": "rounding", "round-tile": "rounding"}
+
+// together refuses flags of which one would be ignored.
+func together(set *flag.FlagSet) error {
+	given := map[string]bool{}
+	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, a := range alone {
+		for _, name := range strings.Fields(a.without) {
+			if given[a.flag] && given[name] {
+				return command.Usagef("-%s has no part in -%s: want one of them", name, a.flag)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		if given[name] && !given[parts[name]] {
+			return command.Usagef("-%s is of -%s, which is not given", name, parts[name])
+		}
+	}
+	return nil
+}
+
+// check looks at the flags' values.
 func (o *options) check() error {
 	list, ok := passLists[o.passName]
 	if !ok {
@@ -108,6 +145,11 @@ func (o *options) check() error {
 		return command.Usagef("-round, -round-tile: %v", err)
 	}
 	o.withPoints = o.withPoints || o.withFit
+	if o.json != "" && o.json != stdoutName {
+		if err := report.CheckFile(o.json); err != nil {
+			return command.Usagef("-json: %w", err)
+		}
+	}
 	if o.plot != "" {
 		return picture.Check(o.plot)
 	}
@@ -158,9 +200,9 @@ func (o *options) sizes(gpu bool) ([]spec.Row, error) {
 		return o.typed(o.rows...), nil
 	case gpu:
 		r, err := command.Row("7B n=256")
-		return o.typed(r), err
+		return o.typed(o.call(r)), err
 	}
-	return o.typed(emulatedRow), nil
+	return o.typed(o.call(emulatedRow)), nil
 }
 
 func passNames() string { return strings.Join(slices.Sorted(maps.Keys(passLists)), ", ") }

@@ -38,6 +38,12 @@ func TestRowFlags(t *testing.T) {
 	small, err := o.sizes(false)
 	require.NoError(t, err)
 	require.Equal(t, report.Size{Shape: "128,64,4,2", Tokens: 256}, report.SizeOf(small[0]))
+	fewer := parsed(t, "-tokens", "64")
+	for _, gpu := range []bool{false, true} {
+		own, err := fewer.sizes(gpu)
+		require.NoError(t, err)
+		require.Equal(t, []int{64, 64}, []int{own[0].Tokens, own[0].Config.TokensHint})
+	}
 	half := parsed(t, "-type", "f16", "-row", "7B n=256")
 	halves, err := half.sizes(true)
 	require.NoError(t, err)
@@ -72,6 +78,16 @@ func TestWrongFlags(t *testing.T) {
 		"must be .png or .svg":              {"-plot", "x.gif"},
 		`"all" is no flag`:                  {"all"},
 		"flag provided but not defined":     {"-nothing"},
+		"-pass has no part in -decode":      {"-decode", "-pass", "both"},
+		"-rounding has no part in -decode":  {"-decode", "-rounding"},
+		"-routing has no part in -rounding": {"-rounding", "-routing", "all"},
+		"-json has no part in -turns":       {"-turns", "-json", "-"},
+		"-row has no part in -fit-from":     {"-fit-from", "a.json", "-row", "7B n=256"},
+		"-batches is of -decode":            {"-batches", "1,2"},
+		"-round is of -rounding":            {"-round", "nearest"},
+		"-round-tile is of -rounding":       {"-decode", "-round-tile", "16"},
+		"-json: open /no/such/folder/a.":    {"-json", "/no/such/folder/a"},
+		"not a regular file":                {"-json", "/dev/null"},
 	} {
 		_, err := parse(args, io.Discard)
 		require.ErrorContains(t, err, want, "%v", args)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
 	"text/tabwriter"
 
 	"sonicmoe/examples/bench/report"
@@ -37,7 +35,9 @@ func roundingRows(gpu bool) (rows []spec.Row) {
 func (b *bench) rounding() error {
 	rows := b.rows
 	if len(rows) == 0 {
-		rows = roundingRows(b.gpu)
+		for _, r := range roundingRows(b.gpu) {
+			rows = append(rows, b.call(r))
+		}
 	}
 	b.pass = passes["backward"] // which a layer then has
 	var points []report.RoundingPoint
@@ -58,14 +58,8 @@ func (b *bench) rounding() error {
 			return err
 		}
 	}
-	if b.json != "" && b.json != stdoutName {
-		text, err := json.MarshalIndent(points, "", " ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(b.json, append(text, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := b.writeJSON(points); err != nil {
+		return err
 	}
 	if b.plot == "" {
 		return nil

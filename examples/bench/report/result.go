@@ -6,11 +6,13 @@ package report
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"slices"
 	"time"
 
+	"sonicmoe/cache/disk"
 	"sonicmoe/jit/gemm"
 )
 
@@ -287,16 +289,28 @@ func (r Row) rested() float64 {
 }
 
 // Write puts the report in a file, as a whole or not at all.
-func (r *Report) Write(path string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
+func (r *Report) Write(path string) error { return WriteJSON(path, r) }
+
+// WriteJSON puts a value in a file, as a whole or not at all.
+func WriteJSON(path string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	temp := path + ".tmp"
-	if err := os.WriteFile(temp, append(b, '\n'), 0o644); err != nil {
+	return disk.WriteFile(disk.OS, path, 0o644, func(w io.Writer) error {
+		_, err := w.Write(append(b, '\n'))
+		return err
+	})
+}
+
+// CheckFile says why no report can be written to a path, before hours are spent
+// on what is to be written. It changes nothing.
+func CheckFile(path string) error {
+	p, err := disk.Begin(disk.OS, path, 0o644)
+	if err != nil {
 		return err
 	}
-	return os.Rename(temp, path)
+	return p.Discard()
 }
 
 // Read reads what write wrote.
