@@ -27,6 +27,8 @@ func TestOutside(t *testing.T) {
 	programs := t.TempDir()
 	out, err := goCommand(bin, "build", "-mod=readonly", "-ldflags=-s -w", "-o", programs, "./service", "./train").CombinedOutput()
 	require.NoError(t, err, string(out))
+	out, err = goCommand(bin, "test", "-mod=readonly", "./service").CombinedOutput()
+	require.NoError(t, err, string(out))
 	out, err = goCommand(bin, "version", "-m", programs).CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "github.com/ebitengine/purego")

@@ -54,8 +54,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 			return command.Usagef("%w", err)
 		}
 	}
-	if *layers < 0 || *length < 0 || !(*load > 0) {
-		return command.Usagef("-layers %d, -time %v, -load %v: must not be negative, -load above 0", *layers, *length, *load)
+	if *layers < 0 || *length < 0 || !(*load > 0 && *load <= mostLoad) {
+		return command.Usagef("-layers %d, -time %v, -load %v: must not be negative, -load above 0 and at most %v", *layers, *length, *load, mostLoad)
 	}
 	dev, gpu, err := command.OpenDevice(ctx, *device, stderr)
 	if err != nil {
@@ -101,6 +101,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	return nil
 }
+
+// mostLoad bounds -load: all that arrives is served in the end, which takes -load
+// times -time.
+const mostLoad = 1000
 
 // byDefault gives a flag that is 0 one of two values.
 func byDefault[T int | time.Duration](flag *T, gpu bool, onGPU, emulated T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -54,8 +55,26 @@ func TestArrivals(t *testing.T) {
 	require.Equal(t, waiting{4}, r)
 }
 
+// Where next to nothing arrives, the time is waited for, and a signal ends that.
+func TestHardlyAnyTraffic(t *testing.T) {
+	require.Greater(t, newTraffic(1e-300, 1).gap(), 24*365*time.Hour)
+	require.Positive(t, time.Hour+newTraffic(1e-300, 1).gap())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- newTraffic(1e-6, 1).run(ctx, nil, 1000*time.Hour) }()
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case <-time.After(10 * time.Second):
+		t.Fatal("it sleeps on")
+	}
+	// Nothing arrives in the time at all.
+	require.NoError(t, newTraffic(1e-300, 1).run(t.Context(), nil, time.Millisecond))
+}
+
 func TestMisuse(t *testing.T) {
-	for _, args := range [][]string{{"-load", "0"}, {"-layers", "-1"}, {"-plot", "serve.txt"}} {
+	for _, args := range [][]string{{"-load", "0"}, {"-load", "inf"}, {"-load", "1e300"}, {"-load", "nan"}, {"-layers", "-1"}, {"-plot", "serve.txt"}} {
 		require.Equal(t, command.Misuse, command.Code(run(t.Context(), args, new(bytes.Buffer), new(bytes.Buffer))), "%v", args)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"time"
@@ -54,7 +55,11 @@ func (t *traffic) run(ctx context.Context, m *model, length time.Duration) error
 			}
 			// The clock of sleeping is coarser than a step.
 			if wait := next - now; wait > time.Millisecond {
-				time.Sleep(wait - time.Millisecond)
+				select {
+				case <-time.After(wait - time.Millisecond):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 			continue
 		}
@@ -72,9 +77,9 @@ func (t *traffic) run(ctx context.Context, m *model, length time.Duration) error
 	}
 }
 
-// gap is the time to the next arrival.
+// gap is the time to the next arrival, at most a century: twice that is a time too.
 func (t *traffic) gap() time.Duration {
-	return time.Duration(t.random.ExpFloat64() / t.rate * float64(time.Second))
+	return time.Duration(min(t.random.ExpFloat64()/t.rate*float64(time.Second), math.MaxInt64/3))
 }
 
 // held is memory in use, and how often memory was asked for.

@@ -48,8 +48,12 @@ type request struct {
 
 func run(ctx context.Context) error {
 	requests, ready := make(chan request), make(chan error, 1)
-	go func() { ready <- serve(ctx, requests) }()
-	web := httptest.NewServer(handler(requests))
+	ctx, ended := context.WithCancel(ctx)
+	go func() {
+		defer ended()
+		ready <- serve(ctx, requests)
+	}()
+	web := httptest.NewServer(handler(ctx, requests))
 	defer web.Close()
 	asked := make(chan error, 1)
 	go func() {
@@ -57,7 +61,7 @@ func run(ctx context.Context) error {
 		asked <- ask(web.URL)
 	}()
 	select {
-	case err := <-ready: // before anybody was answered
+	case err := <-ready: // before all were answered
 		return err
 	case err := <-asked:
 		return errors.Join(err, <-ready)
@@ -127,8 +131,9 @@ func waiting(first request, more <-chan request) (batch []request, x []float32) 
 	return batch, x
 }
 
-// handler answers a JSON array of d numbers with another.
-func handler(requests chan<- request) http.Handler {
+// handler answers a JSON array of d numbers with another. Whoever waits when the
+// layer ends, by an error of the device say, is told so.
+func handler(ctx context.Context, requests chan<- request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var x []float32
 		if err := json.NewDecoder(r.Body).Decode(&x); err != nil || len(x) != d {
@@ -136,12 +141,20 @@ func handler(requests chan<- request) http.Handler {
 			return
 		}
 		answer := make(chan []float32, 1)
-		select {
-		case requests <- request{x, answer}:
-		case <-r.Context().Done():
-			return // the client went away
+		for to := requests; ; {
+			select {
+			case to <- request{x, answer}:
+				to = nil // it is on its way
+			case o := <-answer:
+				_ = json.NewEncoder(w).Encode(o) // the client may have gone away
+				return
+			case <-ctx.Done():
+				http.Error(w, "the layer has ended", http.StatusServiceUnavailable)
+				return
+			case <-r.Context().Done():
+				return // the client went away
+			}
 		}
-		_ = json.NewEncoder(w).Encode(<-answer) // as above
 	})
 }
 
