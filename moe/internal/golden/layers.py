@@ -43,10 +43,11 @@ ROUTED = ("Phi-3.5-MoE", "Gemma-4 26B-A4B")
 # Where checkpoints keep a layer's experts, and what they call an expert's matrices.
 PLACES = {
     "llama4": "language_model.model.layers.{}.feed_forward.", "nemotron_h": "backbone.layers.{}.mixer.", "dbrx": "transformer.blocks.{}.ffn.",
+    "gemma4": "model.language_model.layers.{}.",
     **dict.fromkeys(("mixtral", "minimax", "minimax_m2", "granitemoe", "kimi_linear"), "model.layers.{}.block_sparse_moe."),
 }  # fmt: skip
 TOGETHER = {
-    "dbrx": {}, "gpt_oss": {}, "llama4": {}, "qwen3_5_moe": {},
+    "dbrx": {}, "gemma4": {}, "gpt_oss": {}, "llama4": {}, "qwen3_5_moe": {},
     "granitemoe": {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight", "router.weight": "router.layer.weight"},
 }  # fmt: skip
 LETTERS = ("mixtral", "minimax", "minimax_m2", "kimi_linear")
