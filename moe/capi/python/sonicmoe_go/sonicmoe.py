@@ -135,7 +135,7 @@ class Experts(nn.Module):
 
 
 class MoE(nn.Module):
-    """SonicMoE's layer: tokens in, tokens and the Switch loss out. Gate and up of one neuron
+    """SonicMoE's layer: tokens in, tokens and the Switch loss out, None in its place with is_inference_mode. Gate and up of one neuron
     lie in neighbouring rows of c_fc.weight."""
 
     def __init__(
@@ -154,7 +154,7 @@ class MoE(nn.Module):
     def forward(
         self, hidden_states: Tensor, kernel_backend_moe: KernelBackendMoE = KernelBackendMoE.sonicmoe,
         is_inference_mode: bool = False,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         if kernel_backend_moe is not KernelBackendMoE.sonicmoe:
             raise ArgumentError(f"kernel_backend_moe is {kernel_backend_moe}, must be {KernelBackendMoE.sonicmoe}")
         x, router, w1, w2, b1, b2 = autocast(
@@ -165,6 +165,9 @@ class MoE(nn.Module):
             w2.permute(1, 2, 0), b2, self.top_k, 0, self.activation_function,
             is_inference_mode or not self.training,
         )  # fmt: skip
+        o = o.view(hidden_states.shape)
+        if is_inference_mode:
+            return o, None
         probs = F.softmax(logits, dim=-1, dtype=torch.float32).sum(0)
         shares = F.normalize(probs, p=1, dim=0) * F.normalize(frequency.float(), p=1, dim=0)
-        return o.view(hidden_states.shape), self.num_experts * shares.sum()
+        return o, self.num_experts * shares.sum()

@@ -29,10 +29,13 @@ def register_with_transformers() -> str:
     return NAME
 
 
+_config = functools.lru_cache(maxsize=4096)(Config)
+
+
+# torch.compile looks through a cache, and past what is said of it: this is a function of its own.
 @torch.compiler.assume_constant_result
-@functools.lru_cache(maxsize=4096)
-def _key(hidden: int, intermediate: int, num_experts: int, top_k: int, **config) -> str:
-    return Config(hidden, intermediate, num_experts, top_k, **config).key
+def _key(*sizes: int, **config) -> str:
+    return _config(*sizes, **config).key
 
 
 def _formula(experts: nn.Module) -> dict:

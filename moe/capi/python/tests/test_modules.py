@@ -123,6 +123,8 @@ def test_sonicmoes_constructor(device, kind, bias):
     x = torch.randn(3, 7, 192, device=device, dtype=torch.bfloat16)
     got, loss = block(x)
     assert got.shape == x.shape and loss.shape == () and loss.isfinite()
+    alone, none = block(x, is_inference_mode=True)
+    assert torch.equal(alone, got) and none is None
     biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
     x, router, w1, w2, *b = wide(x.flatten(0, 1), block.router.weight, block.c_fc.weight, block.c_proj.weight, *biases)
     ids = topk(x, router, 3)
@@ -359,6 +361,18 @@ def test_from_hf_of_a_changed_block(device, family, change, words):
     change(block := block_of(family, device))
     with pytest.raises(sonicmoe_go.ArgumentError, match=words):
         sonicmoe_go.SonicMoE.from_hf(block)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_of_transformers_compile(device, family):
+    """In one graph, router and all, and with gradients."""
+    block = block_of(family, device)
+    block.experts.config._experts_implementation = sonicmoe_go.register_with_transformers()
+    x = torch.randn(2, 12, 128, device=device, dtype=torch.bfloat16, requires_grad=True)
+    torch._dynamo.reset()
+    got, want = (y[0] if isinstance(y, tuple) else y for y in (torch.compile(block, fullgraph=True, backend="aot_eager")(x), block(x)))
+    assert torch.equal(got, want)
+    assert all(map(torch.equal, *(torch.autograd.grad(y.float().sum(), (x, block.experts.down_proj)) for y in (got, want))))
 
 
 @pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
