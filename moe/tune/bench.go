@@ -124,7 +124,11 @@ func (b *bench) prepare(ctx context.Context) error {
 			return err
 		}
 		s := b.Config.Gradients(tokens, moe.F32)
-		if b.wide, err = b.alloc(max(s.DW1.Bytes(), s.DW2.Bytes())); err != nil {
+		first := s.DW1.Bytes()
+		if b.Config.GateUp == moe.Apart {
+			first += s.DW3.Bytes()
+		}
+		if b.wide, err = b.alloc(max(first, s.DW2.Bytes())); err != nil {
 			return err
 		}
 	}
@@ -280,11 +284,14 @@ func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum,
 // sameInputs reports an input that is not what it was.
 func (b *bench) sameInputs() error {
 	a, back := &b.trial.Args, &b.trial.Back
-	tensors := []named{{"X", a.X}, {"Router", a.Router}, {"W1", a.W1}, {"W2", a.W2}}
+	tensors := []named{{"X", a.X}, {"Router", a.Router}, {"W1", a.W1}, {"W3", a.W3}, {"W2", a.W2}, {"B1", a.B1}, {"B3", a.B3}, {"B2", a.B2}}
 	if b.Backward {
 		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
 	}
 	for _, t := range tensors {
+		if t.IsZero() {
+			continue // of other layers
+		}
 		p, err := b.fingerprinter.sum(t.Tensor)
 		if err != nil {
 			return err
@@ -338,10 +345,16 @@ func (b *bench) queue(a *candidate, product string, around span) error {
 	if err != nil {
 		return err
 	}
+	// A layer whose logits have gradients beside the scores' runs another of the
+	// product's kernels in the pass.
+	var kernels []string
+	for _, r := range runs {
+		kernels = append(kernels, r.kernel)
+	}
 	recorded, r := 0, runs[0]
 	a.call.Observe(func(name string, s driver.Stream) error {
 		switch {
-		case recorded == 0 && name == r.kernel:
+		case recorded == 0 && slices.Contains(kernels, name):
 			recorded = 1
 			return around[0].Record(s)
 		case recorded == 1:

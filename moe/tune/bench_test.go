@@ -3,6 +3,7 @@ package tune
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"testing"
 
@@ -103,6 +104,49 @@ func TestBench(t *testing.T) {
 			assert.Zero(t, live.Streams)
 			assert.Zero(t, live.Events)
 		})
+	}
+}
+
+// Layers of every kind can be tuned: each product's default is right, with all
+// that its kernels write, and can be timed.
+func TestBenchOfKinds(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(c *moe.Config)
+		outputs []string // of dh's pass, among others
+	}{
+		"gate and up apart, biases": {func(c *moe.Config) { c.GateUp, c.Bias = moe.Apart, true }, []string{"DW1", "DW3", "DB1", "DB3"}},
+		"shared experts":            {func(c *moe.Config) { c.SharedExperts = 1 }, nil},
+		"sigmoids":                  {func(c *moe.Config) { c.Score, c.SelectionBias = moe.Sigmoid, true }, nil},
+		"softmax over all":          {func(c *moe.Config) { c.Score = moe.SoftmaxAll }, nil},
+		"router's bias and scales":  {func(c *moe.Config) { c.RouterBias, c.ExpertScale = true, true }, nil},
+	} {
+		for _, h := range [][]int64{nil, {10, 1, 1, 5}} {
+			if testing.Short() && h != nil && name != "router's bias and scales" {
+				continue
+			}
+			t.Run(fmt.Sprint(name, h), func(t *testing.T) {
+				config := small
+				c.change(&config)
+				dev := newDevice(t)
+				b, err := openBench(t, dev, task{Config: config, Backward: true, Histogram: h})
+				require.NoError(t, err)
+				choice := kernel.Choose(config, dev.Target())
+				for _, p := range kernel.Kernels.Products() {
+					require.NoError(t, b.Verify(t.Context(), p.Name, choice[p.Name]), p.Name)
+					_, err := b.Time(t.Context(), p.Name, choice[p.Name])
+					require.NoError(t, err, p.Name)
+				}
+				runs, err := b.runs("dh")
+				require.NoError(t, err)
+				var names []string
+				for _, out := range runs[0].outputs {
+					names = append(names, out.name)
+				}
+				assert.Subset(t, names, c.outputs)
+				require.NoError(t, b.Close())
+				assert.Zero(t, dev.Live().Allocations)
+			})
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 
+	"sonicmoe/driver"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
@@ -61,20 +62,17 @@ func (b *bench) run(p registry.Pass) (run, error) {
 		r.before = 0
 	}
 	given := p.Given || b.Histogram != nil
-	all, wanted := any(&b.trial.Args), any(nil)
+	all, wanted, wide := any(&b.trial.Args), any(nil), int64(0)
 	if p.Backward {
 		g := b.trial.Args.Backward()
 		g.DO = b.trial.Back.DO
 		r.do, all, wanted = b.backward(&g, given), &b.trial.Back, &g
 	} else {
 		f := b.trial.Args
-		f.H = moe.Tensor{}
+		f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
 		r.do, wanted = b.forward(&f, given), &f
 	}
-	for _, name := range p.Outputs {
-		if given && (name == "Scores" || name == "ExpertIDs") {
-			continue // inputs then
-		}
+	for _, name := range b.outputs(p, given) {
 		from, _ := output(all, name)
 		if from == nil || from.IsZero() {
 			return run{}, fmt.Errorf("%q has no output %q", p.Name, name)
@@ -82,7 +80,8 @@ func (b *bench) run(p registry.Pass) (run, error) {
 		to, accumulate := output(wanted, name)
 		*to = *from
 		if p.F32 {
-			to.Ptr, to.Shape.Type = b.wide, moe.F32
+			to.Ptr, to.Shape.Type = b.wide+driver.DevicePtr(wide), moe.F32
+			wide += to.Shape.Bytes()
 		}
 		if p.Accumulate {
 			*accumulate = true
@@ -93,6 +92,30 @@ func (b *bench) run(p registry.Pass) (run, error) {
 		return run{}, fmt.Errorf("%q has no outputs", p.Name)
 	}
 	return r, nil
+}
+
+// outputs are those of a pass that a layer of this configuration has: of biases
+// where there are any, and with one the other that its kernel writes beside it.
+func (b *bench) outputs(p registry.Pass, given bool) (list []string) {
+	apart, c := b.Config.GateUp == moe.Apart, b.Config
+	for _, name := range p.Outputs {
+		switch {
+		case given && (name == "Scores" || name == "ExpertIDs"):
+			continue // inputs then
+		case name == "DB1" && !c.Bias:
+			continue
+		}
+		list = append(list, name)
+		switch {
+		case name == "H" && c.SharedExperts > 0:
+			list = append(list, "SharedH")
+		case name == "DW1" && apart:
+			list = append(list, "DW3")
+		case name == "DB1" && apart:
+			list = append(list, "DB3")
+		}
+	}
+	return list
 }
 
 // output is the tensor, or the gradient's with its Accumulate, of that name
@@ -208,7 +231,7 @@ func (b *bench) prove(ctx context.Context) error {
 func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	g, routed := b.trial.Back, b.Histogram == nil
 	if !routed {
-		g.DRouter = moe.Gradient{}
+		g.DRouter, g.DRouterBias, g.DExpertScale = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
 	}
 	if err := b.trial.PoisonGradients(g); err != nil {
 		return err

@@ -153,9 +153,10 @@ var Product = &registry.Product{
 
 func dhBytes(p gemm.Tiling) int { return p.SharedBytes(dhEpilogueBytes) }
 
-// Kernel is Product's. A' shows in dW2, dH in dX and dW1.
+// Kernel is Product's. A' shows in dW2, dH in dX and dW1, its sums beside the
+// tiles in dB1.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true,
-	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []string{"DX", "DScores", "DW1", "DW2"}},
+	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []string{"DX", "DScores", "DW1", "DW2", "DB1"}},
 	From:    registry.OfExperts,
 	Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return DH{Config: l.Config, Tiling: l.Tiling(Product)}.Build()
