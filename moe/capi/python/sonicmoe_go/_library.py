@@ -93,6 +93,8 @@ class Config:
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a whole number")
             if field.type == "float" and not isinstance(value, (int, float)):
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
+            if field.type == "bool" and not (isinstance(value, int) and value in (0, 1)):
+                raise ArgumentError(f"Config.{field.name} is {value!r}, must be True or False")
         # The configuration as text, key, is what operators of torch can pass.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 

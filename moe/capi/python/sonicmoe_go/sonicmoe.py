@@ -140,13 +140,13 @@ class MoE(nn.Module):
 
     def __init__(
         self, num_experts: int, num_experts_per_tok: int, hidden_size: int, intermediate_size: int,
-        activation_function: ActivationType, add_bias: bool, std: float,
+        activation_function: ActivationType | str, add_bias: bool, std: float,
     ):  # fmt: skip
         super().__init__()
         self.num_experts, self.top_k = num_experts, num_experts_per_tok
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
-        self.activation_function = activation_function
-        rows = 2 * intermediate_size if activation_function in _GATED else intermediate_size
+        self.activation_function = ActivationType(activation_function)
+        rows = 2 * intermediate_size if self.activation_function in _GATED else intermediate_size
         self.router = nn.Linear(hidden_size, num_experts, bias=False)
         self.c_fc = Experts(num_experts, hidden_size, rows, add_bias, std)
         self.c_proj = Experts(num_experts, intermediate_size, hidden_size, add_bias, std)

@@ -113,6 +113,7 @@ def test_sonicmoes_constructor(device, kind, bias):
     assert tuple(inspect.signature(sonicmoe.MoE).parameters) == ARGUMENTS
     block = sonicmoe.MoE(**dict(zip(ARGUMENTS, values))).to(device, torch.bfloat16)
     rows = 128 if kind in GATED else 64
+    assert sonicmoe.MoE(*values[:4], kind, *values[5:]).c_fc.weight.shape == block.c_fc.weight.shape
     names = {"router.weight": [5, 192], "c_fc.weight": [5, rows, 192], "c_proj.weight": [5, 192, 64]}
     names |= {"c_fc.bias": [5, rows], "c_proj.bias": [5, 192]} if bias else {}
     assert {n: list(t.shape) for n, t in block.state_dict().items()} == names

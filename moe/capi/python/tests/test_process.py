@@ -248,6 +248,8 @@ CONFIGS = [
     ({"activation": "tanh"}, "Config.activation is 'tanh'"),
     ({"gate_up": 3}, "Config.gate_up is 3"),
     ({"score": "max"}, "Config.score is 'max'"),
+    ({"bias": "no"}, "Config.bias is 'no', must be True or False"),
+    ({"shared_gate": 2}, "Config.shared_gate is 2, must be True or False"),
     ({"limit": "7"}, "Config.limit is '7', must be a number"),
     ({"limit": -1.0}, "Config.Limit is -1"),
     ({"alpha": float("nan")}, "Config.Alpha"),
