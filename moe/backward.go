@@ -11,7 +11,8 @@ import (
 // captured in a graph, together with the forward pass or alone. What that one
 // saved must stay untouched until then: X, H, scores and experts, which is all.
 // Errors are *ArgError for a wrong buffer, when nothing was queued, or the
-// device's own. Without tokens, weights' gradients that are overwritten become 0.
+// device's own. Without tokens, weights' gradients that are overwritten become 0,
+// and a list's DScores.
 //
 // The same input gives the same bits on every run and for every tile shape.
 func (c *Call) Backward(s driver.Stream, b Backward) error {
@@ -204,7 +205,7 @@ func added(g Gradient) string {
 
 // noTokens zeroes what is overwritten.
 func (c *Call) noTokens(s driver.Stream, b *Backward) error {
-	zero := []Tensor{b.RouterLosses}
+	zero := []Tensor{b.RouterLosses, b.DScores} // a list has entries even so
 	for _, g := range b.WeightGradients.all() {
 		if !g.Accumulate {
 			zero = append(zero, g.Tensor)

@@ -281,11 +281,14 @@ func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 // added, and the losses.
 func (r *backwardRun) losses() error {
 	if r.list {
-		// Loads are those of the choice, before rounding.
-		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
+		// Loads are those of the choice, before rounding. Its pairs are not the list's,
+		// by which logits get their gradients after this.
+		choice := r.w.indices
+		choice.pairs = choice.unordered
+		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
 			return err
 		}
-		if err := r.call.plan(r.s, route.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
+		if err := r.call.plan(r.s, route.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
 			return err
 		}
 	}

@@ -175,6 +175,22 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// Without tokens no entry counts: scores' gradients are 0, and weights' too.
+func TestListWithoutTokens(t *testing.T) {
+	c := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Lists: true}
+	l := routedList{tokens: []int32{-1, 0, 3}, ids: []int32{0, 1, -1}, scores: []float32{0.5, 0.25, 1}, width: 9, slot: []int{-1, -1, -1}}
+	b := newListBench(t, c, l, 0)
+	call := b.layer.NewCall()
+	require.NoError(t, call.ForwardExperts(b.s, b.f))
+	back := b.newBackward(l, 0)
+	require.NoError(t, call.BackwardExperts(b.s, back))
+	for _, of := range []moe.Tensor{back.DScores, back.DW1.Tensor, back.DW2.Tensor} {
+		got := make([]float64, of.Shape.Elements())
+		require.NoError(t, moe.Read(b.s, of, got))
+		require.Equal(t, make([]float64, len(got)), got)
+	}
+}
+
 // A large layer's, of as many entries as a batch has, run after run; O of some
 // tokens against the reference. It runs where SONICMOE_ROWS is "lists".
 func TestListsAtFullSize(t *testing.T) {

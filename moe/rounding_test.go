@@ -59,10 +59,13 @@ func wider[E any](v []E, c moe.Config, none E) (out []E) {
 	return out
 }
 
-func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens int) *listBench {
+func newRoundedBench(t *testing.T, element moe.Type, how moe.Rounding, tokens int, changes ...func(*moe.Config)) *listBench {
 	c := typed(element, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 9, TopK: 2, Rounding: how})
 	if how.RawScores {
 		c.SharedExperts, c.Hidden, c.Intermediate = 2, 80, 48
+	}
+	for _, change := range changes {
+		change(&c)
 	}
 	rows := int(how.MaxRows(c, tokens))
 	b := newListBench(t, c, routedList{width: c.NumExperts, tokens: make([]int32, rows), ids: make([]int32, rows), scores: make([]float32, rows)}, tokens)
@@ -159,6 +162,52 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 	dw1, err := want.W1(reference.AllRows(c.NumExperts, 2*c.Intermediate))
 	require.NoError(b, err)
 	b.check("DW1", back.DW1.Tensor, dw1, c.NumExperts)
+}
+
+// Losses behind rounding are of the choice before it, and have the gradients that
+// the caller would give. With scores on the input the choice's plan names pairs of
+// its own, and the list's stay.
+func TestRoundedLosses(t *testing.T) {
+	const tokens, balance, zLoss = 40, 40, 3
+	for _, onInput := range []bool{true, false} {
+		if testing.Short() && !onInput {
+			break
+		}
+		b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundUp, Tile: 16}, tokens, func(c *moe.Config) { c.ScoreOnInput = onInput })
+		c, call := b.layer.Config(), b.layer.NewCall()
+		require.NoError(t, call.Forward(b.s, b.f))
+		logits, ids := make([]float64, tokens*c.NumExperts), make([]int32, tokens*c.TopK)
+		require.NoError(t, moe.Read(b.s, b.f.Logits, logits))
+		require.NoError(t, moe.Read(b.s, b.f.ExpertIDs, ids))
+		values, extra := routerLosses(c, logits, ids, balance, zLoss)
+
+		g, back := c.Gradients(tokens, moe.F32), b.f.Backward()
+		back.DO, back.DX, back.DRouter.Tensor = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX), b.arena.Tensor(g.DRouter)
+		given, asked := back, back
+		given.DLogits = b.arena.Tensor(g.DLogits)
+		asked.Balance, asked.ZLoss, asked.RouterLosses = balance, zLoss, b.arena.Tensor(g.RouterLosses)
+		require.NoError(t, b.arena.Err())
+		require.NoError(t, moe.Write(b.s, back.DO, b.do))
+		require.NoError(t, moe.Write(b.s, given.DLogits, extra))
+		run := func(of moe.Backward) (dx, dRouter []float64) {
+			b.poison(of.DX, of.DRouter.Tensor, moe.Dense(b.f.Workspace.Ptr, moe.I32, int(b.f.Workspace.Bytes/4)))
+			require.NoError(t, call.Backward(b.s, of))
+			dx, dRouter = make([]float64, tokens*c.Hidden), make([]float64, c.NumExperts*c.Hidden)
+			require.NoError(t, moe.Read(b.s, of.DX, dx))
+			require.NoError(t, moe.Read(b.s, of.DRouter.Tensor, dRouter))
+			return dx, dRouter
+		}
+		wantDX, wantDRouter := run(given)
+		run(asked)
+		b.check("DX", asked.DX, wantDX, tokens)
+		dRouter := make([]float32, len(wantDRouter))
+		require.NoError(t, moe.Read(b.s, asked.DRouter.Tensor, dRouter))
+		require.NoError(t, reference.Compare(dRouter, wantDRouter, c.NumExperts, c.Hidden).Check(reference.VsRounded), "DRouter, score on input %v", onInput)
+		got := make([]float64, 2)
+		require.NoError(t, moe.Read(b.s, asked.RouterLosses, got))
+		require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss")
+		require.InEpsilon(t, values[1], got[1], 1e-5, "z-loss")
+	}
 }
 
 // Rounding asks for logits and a list of its own length.
