@@ -74,6 +74,9 @@ func readFile(path string) (*File, []byte, error) {
 	}
 	f := NewFile()
 	for _, c := range j.Choices {
+		if _, twice := f.choices[c.Key]; twice { // as a merge leaves it
+			return nil, nil, fmt.Errorf("%s is no file of choices: it has %q twice", path, c.Key)
+		}
 		f.choices[c.Key] = c.Value
 	}
 	return f, data, nil
@@ -138,7 +141,11 @@ func (f *File) WriteFile(path string) error {
 // locked gives the choices of a file, and its bytes, nil where there is none, to
 // do under its lock.
 func locked(ctx context.Context, path string, do func(f *File, old []byte) error) error {
-	unlock, err := disk.Lock(ctx, disk.OS, path+".lock", lockWait)
+	lock := path // of a link it is the file's, which others may know by another name
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		lock = target
+	}
+	unlock, err := disk.Lock(ctx, disk.OS, lock+".lock", lockWait)
 	switch {
 	case err == nil:
 		defer unlock()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,6 +39,7 @@ func TestForeignFilesStay(t *testing.T) {
 		"broken":          `{"Format":"sonicmoe choices 1","Choices":[{"Key":"my tuned row","Value":{"Version":1}},]}`,
 		"more after it":   `{"Format":"sonicmoe choices 1","Choices":[]} and notes`,
 		"fields of mine":  `{"Format":"sonicmoe choices 1","Notes":"precious","Choices":[]}`,
+		"a key twice":     `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1},{"Key":"a","Value":2}]}`,
 		"fields in a row": `{"Format":"sonicmoe choices 1","Choices":[{"Key":"a","Value":1,"Note":"precious"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,6 +72,31 @@ func TestForeignFilesStay(t *testing.T) {
 	_, err := autotune.ReadFile(huge)
 	assert.ErrorContains(t, err, "regular file of at most")
 	assert.Error(t, autotune.CheckFile(t.Context(), filepath.Join(t.TempDir(), "no", "choices.json")))
+}
+
+// No change is lost of those who know the file by a link and of those who know it
+// by its name.
+func TestUpdateByALink(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("links are for administrators")
+	}
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "choices.json"), filepath.Join(t.TempDir(), "link.json")
+	require.NoError(t, autotune.NewFile().WriteFile(path))
+	require.NoError(t, os.Symlink(path, link))
+	done := make(chan error, 1)
+	require.NoError(t, autotune.UpdateFile(t.Context(), path, func(f *autotune.File) error {
+		go func() { done <- autotune.UpdateFile(t.Context(), link, putOne("by the link")) }()
+		time.Sleep(50 * time.Millisecond) // it is at it
+		return putOne("by the name")(f)
+	}))
+	require.NoError(t, <-done)
+	f, err := autotune.ReadFile(path)
+	require.NoError(t, err)
+	for _, key := range []string{"by the name", "by the link"} {
+		_, o := f.GetChoice(key)
+		assert.Equal(t, cache.Hit, o, key)
+	}
 }
 
 // A file is made where none is, keeps its rights and the link to it, is not
