@@ -180,7 +180,7 @@ func (t *tuning[P]) decide() {
 	case best == base:
 		r.Why = "the default stays: it is the fastest"
 	case best.Rounds < leastRounds:
-		r.Why = fmt.Sprintf("the default stays: time was up after %d rounds, %d are needed to leave it", best.Rounds, leastRounds)
+		r.Why = fmt.Sprintf("the default stays: %d rounds were measured, %d are needed to leave it", best.Rounds, leastRounds)
 	case best.Gain <= max(best.Noise, t.options.MinGain):
 		r.Why = fmt.Sprintf("the default stays: %v is faster by %.1f %%, which is not beyond the noise (%.1f %%) or the least gain asked for (%.1f %%)",
 			best.Point, 100*best.Gain, 100*best.Noise, 100*t.options.MinGain)

@@ -187,6 +187,21 @@ func TestPruneBoundBeyondAll(t *testing.T) {
 	}
 }
 
+// A bundle behind one's own cache is listed where that is not there yet.
+func TestBundleBehindNoCacheYet(t *testing.T) {
+	dir := t.TempDir()
+	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
+	require.Equal(t, cache.Stored, cache.Open(cache.Options{Dir: from}).PutChoice("a", []byte("b")))
+	warmup(t, command.Done, "export", "-cache", from, bundle)
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(dir, "fresh"))
+	t.Setenv("HOME", filepath.Join(dir, "fresh"))
+	t.Setenv(cache.EnvDir, string(filepath.ListSeparator)+bundle)
+	assert.Contains(t, warmup(t, command.Done, "list"), "1 files")
+	warmup(t, command.Done, "export", filepath.Join(dir, "again.tar"))
+	t.Setenv(cache.EnvDir, string(filepath.ListSeparator)+bundle+"x")
+	assert.Contains(t, warmup(t, command.Failed, "list"), "warm.tarx")
+}
+
 // Nothing found in a cache that is off would read as nothing wrong.
 func TestCacheIsOff(t *testing.T) {
 	t.Setenv(cache.EnvDir, cache.Off)

@@ -7,9 +7,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +41,18 @@ func openToRead(place string) (*cache.Cache, error) {
 	if _, err := os.Stat(place); place != "" && err != nil {
 		return nil, err
 	}
-	c := cache.Open(cache.Options{Dir: place, ReadOnly: true})
+	o := cache.Options{Dir: place, ReadOnly: true}
+	if list := filepath.SplitList(os.Getenv(cache.EnvDir)); place == "" && len(list) > 1 && list[0] == "" {
+		// One's own directory that is not there yet hides none of the others.
+		own, err := cache.DefaultDir()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(own); errors.Is(err, fs.ErrNotExist) {
+			o.Dir, o.Layers = list[1], list[2:]
+		}
+	}
+	c := cache.Open(o)
 	return c, c.Err()
 }
 
