@@ -102,6 +102,9 @@ func (c *Call) checkLogits(t int, b *Backward) {
 			c.check.fail(f.name, fmt.Sprint(f.of), "a finite coefficient")
 		}
 	}
+	if b.Sequence < 0 || b.Sequence > 0 && t%b.Sequence != 0 {
+		c.check.fail("Sequence", fmt.Sprint(b.Sequence), fmt.Sprintf("0, or a divisor of the %d tokens", t))
+	}
 	if b.hasLosses() || !b.RouterLosses.IsZero() || c.layer.of.SavesLogits() {
 		c.check.tensor("Logits", b.Logits, want.Logits, false)
 	} else {
@@ -126,6 +129,8 @@ func (c *Call) checkNoRouter(b *Backward) {
 		c.check.fail("Balance", fmt.Sprint(b.Balance), want)
 	case b.ZLoss != 0:
 		c.check.fail("ZLoss", fmt.Sprint(b.ZLoss), want)
+	case b.Sequence != 0:
+		c.check.fail("Sequence", fmt.Sprint(b.Sequence), want)
 	}
 }
 

@@ -148,6 +148,11 @@ type Backward struct {
 	// Forward gave.
 	Balance, ZLoss float32
 	Logits         Tensor
+	// Sequence, unless 0, is the tokens of a sequence, a divisor of T: the balance loss
+	// is then the mean of those of the sequences, each with its own counts and T, so that
+	// no sequence goes to few experts only: DeepSeek-V2's expert-level loss (arXiv
+	// 2405.04434, equation 23).
+	Sequence int
 	// RouterLosses [2] f32, unless zero, is written: the balance loss and the
 	// z-loss, without coefficients. It wants Logits too.
 	RouterLosses Tensor

@@ -280,7 +280,7 @@ func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 // losses makes the gradients of the losses on the logits, with the caller's
 // added, and the losses.
 func (r *backwardRun) losses() error {
-	if r.list {
+	if r.list && r.Sequence == 0 {
 		// Loads are those of the choice, before rounding. Its pairs are not the list's,
 		// by which logits get their gradients after this.
 		choice := r.w.indices
@@ -292,12 +292,14 @@ func (r *backwardRun) losses() error {
 			return err
 		}
 	}
-	of, t := r.layer.of.Config, float64(r.tokens)
-	balance := float64(of.NumExperts) / (float64(of.TopK) * t * t)
-	args := route.LossesArgs{
-		Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials),
-		Balance: float32(float64(r.Balance) * balance), ZLoss: float32(float64(r.ZLoss) * 2 / t), TokenRanges: r.call.ranges(r.tokens),
+	of, t, length := r.layer.of.Config, float64(r.tokens), r.tokens
+	args := route.LossesArgs{Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials)}
+	if r.Sequence > 0 {
+		length, args.ExpertIDs = r.Sequence, r.ExpertIDs.Ptr
 	}
+	balance := float64(of.NumExperts) / (float64(of.TopK) * float64(length) * t)
+	args.Balance, args.ZLoss = float32(float64(r.Balance)*balance), float32(float64(r.ZLoss)*2/t)
+	args.Sequences = route.SequencesOf(length, r.tokens, r.layer.sms)
 	if r.hasLosses() {
 		args.DLogits = r.at(r.w.denseDLogits)
 	}
@@ -305,7 +307,7 @@ func (r *backwardRun) losses() error {
 		return err
 	}
 	return launch(r.call, r.s, route.LossSumKernel, route.LossSumArgs{
-		Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.Count(), Balance: float32(balance), ZLoss: float32(1 / t),
+		Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.CTAs(r.layer.sms), Balance: float32(balance), ZLoss: float32(1 / t),
 	})
 }
 

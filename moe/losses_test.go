@@ -29,15 +29,18 @@ func withLogits(t testing.TB, tr *trial.Trial) (trial.Results, []float64) {
 }
 
 // routerLosses are balance loss, z-loss and, times their coefficients, the
-// gradients of the logits, from the definition in float64.
-func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss float64) (values [2]float64, gradients []float32) {
+// gradients of the logits, from the definition in float64: sequences have so many tokens.
+func routerLosses(c moe.Config, logits []float64, ids []int32, balance, zLoss float64, sequence int) (values [2]float64, gradients []float32) {
 	tokens := len(logits) / c.NumExperts
 	counts := make([]float64, c.NumExperts)
-	for _, id := range ids {
-		counts[id]++
-	}
-	share := float64(c.NumExperts) / float64(len(ids)) / float64(tokens)
+	share := float64(c.NumExperts) / float64(c.TopK*sequence) / float64(tokens)
 	for t := range tokens {
+		if t%sequence == 0 {
+			clear(counts)
+			for _, id := range ids[t*c.TopK:][:sequence*c.TopK] {
+				counts[id]++
+			}
+		}
 		row := logits[t*c.NumExperts:][:c.NumExperts]
 		var sum, dot float64
 		for e, l := range row {
@@ -78,23 +81,34 @@ func TestRouterLosses(t *testing.T) {
 			require.NoError(t, tr.RunBackward(testContext(t), plain))
 			without := gradients(t, tr, plain)
 
-			const balance, zLoss = 40, 3 // so large that they show
-			values, extra := routerLosses(c.config, logits, saved.ExpertIDs, balance, zLoss)
 			if i%2 == 1 { // beside gradients of the caller's
 				require.NoError(t, tr.AddLogitGradients(23))
-				for j, v := range tr.Extra {
+			}
+			given := tr.Extra
+			const balance, zLoss = 40, 3 // so large that they show
+			b, got := tr.Back, make([]float64, 2)
+			b.Balance, b.ZLoss = balance, zLoss
+			lengths := []int{c.tokens} // the last one is the whole batch
+			if c.tokens%5 == 0 {
+				lengths = []int{c.tokens / 5, 1, c.tokens}
+			} else if c.tokens%2 == 0 {
+				lengths = []int{c.tokens / 2, c.tokens}
+			}
+			for _, length := range lengths {
+				if b.Sequence = length; length == c.tokens {
+					b.Sequence = 0
+				}
+				values, extra := routerLosses(c.config, logits, saved.ExpertIDs, balance, zLoss, length)
+				for j, v := range given {
 					extra[j] += v
 				}
+				require.NoError(t, tr.RunBackward(testContext(t), b))
+				tr.Extra = extra
+				checkBackward(t, tr, b, saved, true)
+				require.NoError(t, moe.Read(tr.Stream(), b.RouterLosses, got))
+				require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss of sequences of %d", length)
+				require.InEpsilon(t, values[1], got[1], 1e-5, "z-loss")
 			}
-			b := tr.Back
-			b.Balance, b.ZLoss = balance, zLoss
-			require.NoError(t, tr.RunBackward(testContext(t), b))
-			tr.Extra = extra
-			checkBackward(t, tr, b, saved, true)
-			got := make([]float64, 2)
-			require.NoError(t, moe.Read(tr.Stream(), b.RouterLosses, got))
-			require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss")
-			require.InEpsilon(t, values[1], got[1], 1e-5, "z-loss")
 			with := gradients(t, tr, b)
 			for _, name := range []string{"DW1", "DW2", "DScores"} {
 				require.Equal(t, without[name], with[name], "%s is none of the logits' affair", name)
@@ -148,6 +162,9 @@ func TestWrongRouterLosses(t *testing.T) {
 		{"Balance", "Balance is NaN, must be a finite coefficient", false, func(b *moe.Backward) { b.Balance = float32(math.NaN()) }},
 		{"ZLoss", "ZLoss is -Inf, must be a finite coefficient", false, func(b *moe.Backward) { b.ZLoss = float32(math.Inf(-1)) }},
 		{"RouterLosses", "RouterLosses is f32 [3], must be f32 [2]", false, func(b *moe.Backward) { b.RouterLosses.Shape.Dims[0] = 3 }},
+		{"Sequence", "Sequence is 20, must be 0, or a divisor of the 70 tokens", false, func(b *moe.Backward) { b.Sequence = 20 }},
+		{"Sequence", "Sequence is -7, must be 0, or a divisor of the 70 tokens", false, func(b *moe.Backward) { b.Sequence = -7 }},
+		{"Sequence", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses, b.Balance, b.Sequence = moe.Tensor{}, 0, 35 }},
 		{"DX", "must be apart from RouterLosses", false, func(b *moe.Backward) { b.RouterLosses.Ptr = b.DX.Ptr }},
 		{"Balance", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses = moe.Tensor{} }},
 		{"ZLoss", "BackwardExperts knows nothing of the router", true, func(b *moe.Backward) { b.RouterLosses, b.Balance, b.ZLoss = moe.Tensor{}, 0, 1 }},

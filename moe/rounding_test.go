@@ -169,23 +169,29 @@ func (b *listBench) roundedBackward(call *moe.Call, r roundedRouting, tokens int
 // its own, and the list's stay.
 func TestRoundedLosses(t *testing.T) {
 	const tokens, balance, zLoss = 40, 40, 3
-	for _, onInput := range []bool{true, false} {
-		if testing.Short() && !onInput {
+	for i, tt := range []struct {
+		onInput  bool
+		sequence int
+	}{{true, tokens}, {true, 8}, {false, tokens}} {
+		if testing.Short() && i > 0 {
 			break
 		}
-		b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundUp, Tile: 16}, tokens, func(c *moe.Config) { c.ScoreOnInput = onInput })
+		b := newRoundedBench(t, moe.BF16, moe.Rounding{Rule: moe.RoundUp, Tile: 16}, tokens, func(c *moe.Config) { c.ScoreOnInput = tt.onInput })
 		c, call := b.layer.Config(), b.layer.NewCall()
 		require.NoError(t, call.Forward(b.s, b.f))
 		logits, ids := make([]float64, tokens*c.NumExperts), make([]int32, tokens*c.TopK)
 		require.NoError(t, moe.Read(b.s, b.f.Logits, logits))
 		require.NoError(t, moe.Read(b.s, b.f.ExpertIDs, ids))
-		values, extra := routerLosses(c, logits, ids, balance, zLoss)
+		values, extra := routerLosses(c, logits, ids, balance, zLoss, tt.sequence)
 
 		g, back := c.Gradients(tokens, moe.F32), b.f.Backward()
 		back.DO, back.DX, back.DRouter.Tensor = b.arena.Tensor(g.DO), b.arena.Tensor(g.DX), b.arena.Tensor(g.DRouter)
 		given, asked := back, back
 		given.DLogits = b.arena.Tensor(g.DLogits)
 		asked.Balance, asked.ZLoss, asked.RouterLosses = balance, zLoss, b.arena.Tensor(g.RouterLosses)
+		if tt.sequence < tokens {
+			asked.Sequence = tt.sequence
+		}
 		require.NoError(t, b.arena.Err())
 		require.NoError(t, moe.Write(b.s, back.DO, b.do))
 		require.NoError(t, moe.Write(b.s, given.DLogits, extra))
@@ -202,7 +208,7 @@ func TestRoundedLosses(t *testing.T) {
 		b.check("DX", asked.DX, wantDX, tokens)
 		dRouter := make([]float32, len(wantDRouter))
 		require.NoError(t, moe.Read(b.s, asked.DRouter.Tensor, dRouter))
-		require.NoError(t, reference.Compare(dRouter, wantDRouter, c.NumExperts, c.Hidden).Check(reference.VsRounded), "DRouter, score on input %v", onInput)
+		require.NoError(t, reference.Compare(dRouter, wantDRouter, c.NumExperts, c.Hidden).Check(reference.VsRounded), "DRouter, %+v", tt)
 		got := make([]float64, 2)
 		require.NoError(t, moe.Read(b.s, asked.RouterLosses, got))
 		require.InEpsilon(t, values[0], got[0], 1e-5, "balance loss")

@@ -14,15 +14,17 @@ import (
 // Losses makes, of the logits [T, E] and the experts' counts, the gradients of
 // two losses on the logits, and the losses:
 //
-//	balance = E/(K·T²) · Σ_t s_t      s_t = Σ_e count_e·p_te, p = softmax of all logits
+//	balance = E/(K·S·T) · Σ_t s_t     s_t = Σ_e count_e·p_te, p = softmax of all logits
 //	z-loss  = 1/T · Σ_t lse_t²        lse_t = log Σ_e exp l_te
 //	dlogit_te = balance' · p_te·(count_e - s_t) + z' · p_te·lse_t
 //
-// A warp owns a token, a CTA a range of tokens. Sums over tokens run in one
-// order for each range and then over the ranges, see [LossSum], in FP32.
+// where counts are those of all T tokens, S, or of each sequence of S. A warp owns a
+// token, a CTA a range of tokens, of a sequence, or several: who has a part of a sequence
+// counts all of it. Sums over tokens run in one order for each CTA and then over the
+// CTAs, see [LossSum], in FP32.
 type Losses struct {
-	NumExperts int
-	Logits     spec.Logits
+	NumExperts, TopK int
+	Logits           spec.Logits
 }
 
 const (
@@ -35,16 +37,43 @@ type LossesArgs struct {
 	// Logits [T, E] are in the layer's format; Offsets [E+1] u32 are [Plan]'s.
 	Logits  driver.DevicePtr
 	Offsets driver.DevicePtr
+	// ExpertIDs [T, K] i32, unless 0, are counted by sequence, in place of Offsets.
+	ExpertIDs driver.DevicePtr
 	// AddDLogits [T, E] f32, unless 0, is added to DLogits [T, E] f32, which is
 	// written unless 0. The two may be one.
 	AddDLogits driver.DevicePtr
 	DLogits    driver.DevicePtr
-	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² of each range.
+	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² of each CTA's tokens.
 	Partials driver.DevicePtr
-	// Balance is the coefficient times E/(K·T²), ZLoss the coefficient times 2/T.
+	// Balance is the coefficient times E/(K·S·T), ZLoss the coefficient times 2/T.
 	Balance, ZLoss float32
+	Sequences
+}
+
+// Sequences are T tokens as sequences of as many, one behind the other, each split into
+// ranges.
+type Sequences struct {
+	// Length is a sequence's tokens: T, or a divisor of it.
+	Length int
 	TokenRanges
 }
+
+// SequencesOf splits sequences of so many tokens among the SMs.
+func SequencesOf(length, tokens, sms int) Sequences {
+	if length == tokens {
+		return Sequences{length, RangesOf(tokens, sms)}
+	}
+	parts := max(1, sms*length/tokens)
+	return Sequences{length, TokenRanges{Tokens: tokens, PerCTA: (length + parts - 1) / parts}}
+}
+
+// CTAs is how many take the ranges by turns: no more than there are SMs.
+func (s *Sequences) CTAs(sms int) int {
+	return min(sms, s.Tokens/s.Length*s.parts())
+}
+
+// parts is the ranges of a sequence.
+func (s *Sequences) parts() int { return (s.Length + s.PerCTA - 1) / s.PerCTA }
 
 // PartialBytes is the size of Partials on a chip with that many SMs.
 func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
@@ -63,13 +92,13 @@ type losses struct {
 // Build emits the kernel.
 func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	k := jit.NewBuilder[LossesArgs]("moe_losses", lossThreads, 1)
-	k.CTAs(func(a *LossesArgs) int { return a.Count() })
+	k.SetGrid(func(a *LossesArgs, sms int) driver.Dim3 { return driver.Dim3{X: a.CTAs(sms)} })
 	e := losses{Losses: l, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
-	offsets := k.Ptr(&k.Args.Offsets)
+	offsets, ids := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.ExpertIDs)
 	e.add, e.write = k.Ptr(&k.Args.AddDLogits), k.Ptr(&k.Args.DLogits)
 	partials := k.Ptr(&k.Args.Partials)
 	e.balance, e.zLoss = k.F32(&k.Args.Balance), k.F32(&k.Args.ZLoss)
-	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	tokens, perCTA, length := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA), k.U32(&k.Args.Length)
 
 	tid := k.TidX()
 	warp := tid.ShrI(5)
@@ -79,17 +108,37 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	sums := cta.Shared("sums", 8*lossWarps, 16)
 	k.GridDepWait()
 	k.GridDepLaunch()
-	k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
-		at := offsets.Index(expert, 4)
-		n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at))
-		ptx.StShared(e.counts.Plus(expert.ShlI(2)), n.F32())
-	})
-	k.BarSync(ptx.Uint(0))
-
 	e.balanceSum, e.zSquare = ptx.NewVar(k.Kernel, ptx.Float(0)), ptx.NewVar(k.Kernel, ptx.Float(0))
-	from := k.CtaidX().Mul(perCTA)
-	to := from.Add(perCTA).Min(tokens)
-	k.For(from.Add(warp), to, ptx.Uint(lossWarps), e.token)
+	parts := length.Add(perCTA).SubI(1).Div(perCTA)
+	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(turn ptx.U32) {
+		of := turn.Div(parts)
+		first := of.Mul(length)
+		k.BarSync(ptx.Uint(0)) // nobody has tokens of the turn before
+		k.IfElse(ids.Given(), func() {
+			clearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
+			k.BarSync(ptx.Uint(0))
+			end := first.Add(length).MulI(l.TopK)
+			k.For(first.MulI(l.TopK).Add(tid), end, ptx.Uint(lossThreads), func(i ptx.U32) {
+				id := ptx.LdGlobal[ptx.U32](ids.Index(i, 4))
+				k.If(id.LtI(l.NumExperts), func() { k.RedSharedAdd(e.counts.Plus(id.ShlI(2)), ptx.Uint(1)) })
+			})
+			k.BarSync(ptx.Uint(0))
+			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+				at := e.counts.Plus(expert.ShlI(2))
+				ptx.StShared(at, ptx.LdShared[ptx.U32](at).F32())
+			})
+		}, func() {
+			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+				at := offsets.Index(expert, 4)
+				n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at))
+				ptx.StShared(e.counts.Plus(expert.ShlI(2)), n.F32())
+			})
+		})
+		k.BarSync(ptx.Uint(0))
+		from := first.Add(turn.Sub(of.Mul(parts)).Mul(perCTA))
+		to := from.Add(perCTA).Min(first.Add(length))
+		k.For(from.Add(warp), to, ptx.Uint(lossWarps), e.token)
+	})
 
 	k.If(e.lane.EqI(0), func() { ptx.StShared(sums.Plus(warp.ShlI(3)), e.balanceSum.Get(), e.zSquare.Get()) })
 	k.BarSync(ptx.Uint(0))
@@ -175,7 +224,7 @@ func (e *losses) reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
 	return x
 }
 
-// LossSum adds the ranges' partial sums to the two losses.
+// LossSum adds the CTAs' partial sums to the two losses.
 type LossSum struct{}
 
 // LossSumArgs are the arguments of [LossSum].
@@ -185,7 +234,7 @@ type LossSumArgs struct {
 	// Losses [2] f32 is written: balance and z-loss.
 	Losses driver.DevicePtr
 	Ranges int
-	// Balance is E/(K·T²), ZLoss 1/T.
+	// Balance is E/(K·S·T), ZLoss 1/T.
 	Balance, ZLoss float32
 }
 
@@ -212,7 +261,7 @@ func (LossSum) Build() (*jit.Kernel[LossSumArgs], error) {
 // LossesKernel is Losses', LossSumKernel LossSum's.
 var (
 	LossesKernel = &registry.Kernel[LossesArgs]{KernelName: "losses", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[LossesArgs], error) {
-		return Losses{NumExperts: l.NumExperts, Logits: l.Logits}.Build()
+		return Losses{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()
 	}}
 	LossSumKernel = &registry.Kernel[LossSumArgs]{KernelName: "loss-sum", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[LossSumArgs], error) {
 		return LossSum{}.Build()
