@@ -171,23 +171,42 @@ func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr,
 
 // begin starts a pass: the call is this goroutine's until end, T is X's.
 func (c *Call) begin(s driver.Stream, x Tensor) (int, error) {
+	if err := c.ready(s); err != nil {
+		return 0, err
+	}
+	t, err := c.layer.tokensOf("X", x, c.layer.of.Type, c.layer.of.Hidden)
+	if err != nil {
+		c.end()
+	}
+	return t, err
+}
+
+// ready makes the call this goroutine's until end.
+func (c *Call) ready(s driver.Stream) error {
 	switch {
 	case c == nil || !c.layer.made():
-		return 0, &ArgError{Field: "Call", Got: "none of a layer", Want: "made by Layer.NewCall"}
+		return &ArgError{Field: "Call", Got: "none of a layer", Want: "made by Layer.NewCall"}
 	case s == nil:
-		return 0, &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
-	}
-	cfg, t := c.layer.of.Config, x.Shape.Dims[0]
-	if want := "%v [T %d] with T·K below 2^31"; x.IsZero() {
-		return 0, &ArgError{Field: "X", Got: missing, Want: fmt.Sprintf(want, cfg.Type, cfg.Hidden)}
-	} else if x.Shape.Rank != 2 || t < 0 || t > spec.MaxRows/int64(cfg.TopK) {
-		return 0, &ArgError{Field: "X", Got: x.Shape.String(), Want: fmt.Sprintf(want, cfg.Type, cfg.Hidden)}
-	}
-	if !c.busy.CompareAndSwap(false, true) {
-		return 0, &ArgError{Field: "Call", Got: "in use", Want: "one goroutine's at a time; NewCall makes one for each"}
+		return &ArgError{Field: "stream", Got: "nil", Want: "a stream of the layer's device"}
+	case !c.busy.CompareAndSwap(false, true):
+		return &ArgError{Field: "Call", Got: "in use", Want: "one goroutine's at a time; NewCall makes one for each"}
 	}
 	c.check.reset()
-	return int(t), nil
+	return nil
+}
+
+// tokensOf is the T of a tensor [T, width], whose pairs the layer's kernels can
+// number. The rest of it is checked with the others.
+func (l *Layer) tokensOf(field string, x Tensor, of Type, width int) (int, error) {
+	t := x.Shape.Dims[0]
+	if x.Shape.Rank == 2 && 0 <= t && t <= spec.MaxRows/int64(l.of.TopK) {
+		return int(t), nil
+	}
+	got := x.Shape.String()
+	if x.IsZero() {
+		got = missing
+	}
+	return 0, &ArgError{Field: field, Got: got, Want: fmt.Sprintf("%v [T %d] with T·K below 2^31", of, width)}
 }
 
 // end lets others use the call.

@@ -36,7 +36,8 @@
 // Call.Backward gives the gradients that are wanted, from that of O: of X, W1,
 // W2, Router and Scores. Weights' gradients are of Config.Type or f32 and may be added to
 // what is there; a weight whose gradient is not wanted costs nothing. Load
-// balancing and z-loss are two coefficients, see [Backward]. What a layer keeps
+// balancing and z-loss are two coefficients, see [Backward]; balancing without a loss
+// is [Call.Loads] and [Call.UpdateSelectionBias]. What a layer keeps
 // from forward to backward is X, H, scores and experts, 2Td + 4TKn bytes and 8TK
 // of metadata; the workspace can be shared by layers that run one after the other.
 // Call.ForwardExperts and BackwardExperts are for callers who route themselves,

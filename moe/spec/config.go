@@ -66,8 +66,9 @@ type Config struct {
 	// Score makes raw scores of logits.
 	Score Score
 	// SelectionBias: experts are chosen by raw score + a bias [E] f32, which
-	// enters nothing else. It is what loss-free balancing adjusts, and has no
-	// gradient.
+	// enters nothing else. It is what auxiliary-loss-free load balancing (arXiv
+	// 2408.15664) adjusts, and has no gradient; moe.Call.UpdateSelectionBias is
+	// that step.
 	SelectionBias bool
 	// Groups is the number of equal groups of neighbouring experts, of which a
 	// token uses the TopGroups best by GroupScore; 0: experts are not grouped.

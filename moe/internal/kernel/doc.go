@@ -64,6 +64,10 @@
 //	DRouter      dW_r = dlogitsᵀ·X over ranges of tokens, Sum adds the ranges (package drouter)
 //	ExpertSums   the gradients of the router's bias and of the experts' scales (package route)
 //
+// Between the passes of a training step, where they are asked for: Loads counts the
+// tokens that chose each expert, BalanceBias moves the selection bias by them
+// (package route).
+//
 // Products run one CTA an SM; of a lone token, where experts are small, one of either
 // product. Those of many tokens have two math warpgroups and one that loads, 168
 // registers a thread (see [sonicmoe/jit/pipeline.Run] for why not more). In clusters of two CTAs each loads half of the weights into both. The

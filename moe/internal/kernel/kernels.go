@@ -21,7 +21,7 @@ var Kernels = registry.Registry{
 	route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
 	decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
 	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
-	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
+	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, route.LoadsKernel, route.BalanceBiasKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
 	bias.DotKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],

@@ -53,7 +53,7 @@ func TestRegistry(t *testing.T) {
 	other := l // with all that only some layers have
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
 	chosen := l // with the router's other kinds
-	chosen.Score, chosen.RouterBias, chosen.ExpertScale = spec.Sigmoid, true, true
+	chosen.Score, chosen.RouterBias, chosen.ExpertScale, chosen.SelectionBias = spec.Sigmoid, true, true, true
 	chosen.RouterF32, chosen.Logits = true, spec.LogitsF32
 	for _, k := range Kernels {
 		require.False(t, names[k.Name()], k.Name())

@@ -24,6 +24,20 @@ func storeCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 	})
 }
 
+// countIDs counts in shared memory the experts that a thread finds in ids, from
+// the first on, every countThreads-th below to. Ids outside [0, E) are not counted,
+// nor those that only, unless nil, refuses.
+func countIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, only func(f ptx.U32) ptx.Pred) {
+	k.For(first, to, ptx.Uint(countThreads), func(f ptx.U32) {
+		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
+		valid := id.LtI(experts)
+		if only != nil {
+			valid = valid.And(only(f))
+		}
+		k.If(valid, func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
+	})
+}
+
 // Count counts the experts of each CTA's range of tokens: what Router does on
 // the way, for expert ids that come from elsewhere. Ids outside [0, E) are
 // not counted.
@@ -68,14 +82,11 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	k.GridDepLaunch()
 	from := k.CtaidX().Mul(perCTA)
 	to := from.Add(perCTA).Min(tokens)
-	k.For(from.MulI(c.TopK).Add(tid), to.MulI(c.TopK), ptx.Uint(countThreads), func(f ptx.U32) {
-		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
-		valid := id.LtI(c.NumExperts)
-		if c.List {
-			valid = valid.And(list.token(f).Lt(list.tokens))
-		}
-		k.If(valid, func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
-	})
+	var only func(f ptx.U32) ptx.Pred
+	if c.List {
+		only = func(f ptx.U32) ptx.Pred { return list.token(f).Lt(list.tokens) }
+	}
+	countIDs(k.Kernel, own, c.NumExperts, ids, from.MulI(c.TopK).Add(tid), to.MulI(c.TopK), only)
 	k.BarSync(ptx.Uint(0))
 	storeCounts(k.Kernel, counts, own, c.NumExperts, tid, countThreads)
 	return k.Build()

@@ -96,6 +96,7 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 		tr := p.forward(tokens)
 		if tokens == manyTokens {
 			p.backward(tr, kind)
+			p.balance(tr)
 		}
 		if tokens == manyTokens && c.HasLists() {
 			p.list(tr)
@@ -217,6 +218,19 @@ func (p passes) backward(tr *trial.Trial, first int) {
 		}
 		require.NoError(p.t, tr.PoisonGradients(b))
 		require.NoError(p.t, pass(tr.Stream(), b))
+	}
+}
+
+// balance counts what a pass chose and, where there is one, updates the selection's
+// bias by it.
+func (p passes) balance(tr *trial.Trial) {
+	c, s := p.layer.Config(), tr.Stream()
+	loads := p.arena.Tensor(moe.Dense(0, moe.I32, c.NumExperts).Shape)
+	require.NoError(p.t, p.arena.Err())
+	require.NoError(p.t, s.Fill32(loads.Ptr, 0, int64(c.NumExperts)))
+	require.NoError(p.t, tr.Call().Loads(s, tr.Args.ExpertIDs, loads))
+	if c.SelectionBias {
+		require.NoError(p.t, tr.Call().UpdateSelectionBias(s, loads, tr.Args.SelectionBias, 1e-3))
 	}
 }
 
