@@ -34,8 +34,8 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 		return err
 	}
 	defer c.end()
-	if !c.layer.hasBackward() {
-		return &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
+	if err := c.layer.trains(); err != nil {
+		return err
 	}
 	n := c.checkBackward(t, b, routed)
 	w := c.layer.backwardWorkspace(n)

@@ -43,17 +43,30 @@ func (o options) decodeUpTo(c Config) int {
 	return min(max(leastFew, int(rows*experts/float64(c.TopK))), decode.MostTokens)
 }
 
-// few says which kernels the passes of a layer over few tokens take: those over up to
-// so many, 1 or more.
+// few says which kernels the passes of a layer over few tokens take. It is worked out
+// once, by New.
 type few struct {
-	Config
-	upTo int
+	// upTo tokens are few, from wideFrom on, unless 0, with wide CTAs.
+	upTo, wideFrom int
+	// byWarps is up to how many of them a warp chooses a token's experts, from the
+	// router's sums.
+	byWarps int
+	// inRouter: the router chooses where these don't. lone and small: products choose
+	// the experts themselves, of one token, of a few.
+	inRouter, lone, small bool
 }
 
-func (o options) few(c Config) few { return few{c, o.decodeUpTo(c)} }
-
-// decodes reports whether a pass takes the kernels for few tokens.
-func (f *few) decodes(tokens int) bool { return 0 < tokens && tokens <= f.upTo }
+func (o options) few(c Config) few {
+	f := few{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: route.InRouter(c)}
+	// Sums of the router lie where a token's rows of Y are to come.
+	room := 2 * c.TopK * c.Hidden
+	if 4*c.NumExperts <= room {
+		f.byWarps = min(f.upTo, route.MostByWarps(c))
+	}
+	f.lone = f.byWarps > 0 && route.HasLone(c)
+	f.small = f.byWarps > 0 && route.ChoosesInProducts(c) && route.ChainBytes(c) <= room
+	return f
+}
 
 // launches reports whether some pass launches a kernel, one that suits the layer.
 func (f *few) launches(k registry.Any) bool {
@@ -61,9 +74,9 @@ func (f *few) launches(k registry.Any) bool {
 	case decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
 		return f.decodes(1)
 	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
-		return f.decodes(decode.WideFrom(f.Config))
+		return f.isWide(f.upTo)
 	case route.FewLogitsKernel:
-		return f.choosesByWarps(1) || f.decodes(1) && !route.InRouter(f.Config)
+		return f.choosesByWarps(1) || f.decodes(1) && !f.inRouter
 	case route.ChooseKernel: // of one token by Call.Route
 		return f.choosesAtOnce(1)
 	case route.ChooseRangesKernel:
@@ -78,14 +91,16 @@ func (f *few) launches(k registry.Any) bool {
 	return true
 }
 
-// hasRoom reports whether so many bytes a token fit where Y is to come.
-func (f *few) hasRoom(bytes int) bool { return bytes <= 2*f.TopK*f.Hidden }
+// decodes reports whether a pass takes the kernels for few tokens.
+func (f *few) decodes(tokens int) bool { return 0 < tokens && tokens <= f.upTo }
 
-// choosesByWarps reports whether a pass that routes has a warp choose a token's
-// experts, from the router's sums of few tokens, 4 bytes a token and expert.
-func (f *few) choosesByWarps(tokens int) bool {
-	return f.decodes(tokens) && tokens <= route.MostByWarps(f.Config) && f.hasRoom(4*f.NumExperts)
+// isWide reports whether it has so many of them that CTAs are wide.
+func (f *few) isWide(tokens int) bool {
+	return f.wideFrom > 0 && f.wideFrom <= tokens && f.decodes(tokens)
 }
+
+// choosesByWarps reports whether a pass that routes has a warp choose a token's experts.
+func (f *few) choosesByWarps(tokens int) bool { return 0 < tokens && tokens <= f.byWarps }
 
 // choosesAtOnce reports whether it has one kernel for that and the plan.
 func (f *few) choosesAtOnce(tokens int) bool {
@@ -94,14 +109,12 @@ func (f *few) choosesAtOnce(tokens int) bool {
 
 // isLone reports whether a pass has one token only, whose products choose its
 // experts themselves.
-func (f *few) isLone(tokens int) bool {
-	return tokens == 1 && f.choosesAtOnce(1) && route.HasLone(f.Config)
-}
+func (f *few) isLone(tokens int) bool { return tokens == 1 && f.lone }
 
 // isSmall reports whether a pass has so few tokens that its up-projection chooses their
 // experts itself, from the sums of the router's chains.
 func (f *few) isSmall(tokens int) bool {
-	return tokens <= decode.MostSmall && !f.isLone(tokens) && f.choosesAtOnce(tokens) && route.ChoosesInProducts(f.Config) && f.hasRoom(route.ChainBytes(f.Config))
+	return f.small && !f.isLone(tokens) && tokens <= decode.MostSmall && f.choosesAtOnce(tokens)
 }
 
 // choose queues the routing of few tokens, and the plan.
@@ -202,7 +215,7 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 	// A list may give an expert more rows than there are tokens.
 	if !n.list && c.layer.few.decodes(n.tokens) {
 		up, upInference, down := decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel
-		if from := decode.WideFrom(c.layer.of.Config); from > 0 && n.tokens >= from {
+		if c.layer.few.isWide(n.tokens) {
 			up, upInference, down = decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel
 		}
 		if !save {

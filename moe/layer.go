@@ -268,6 +268,14 @@ func (l *Layer) Kernels() []string {
 	return names
 }
 
+// trains refuses a layer without the kernels of backward.
+func (l *Layer) trains() error {
+	if !l.hasBackward() {
+		return &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
+	}
+	return nil
+}
+
 // hasBackward says that the layer was made with the kernels of backward.
 func (l *Layer) hasBackward() bool {
 	return l != nil && slices.ContainsFunc(l.kernels, func(k loaded) bool { return k.IsBackward() })

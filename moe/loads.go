@@ -65,10 +65,12 @@ func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate flo
 
 // readyToTrain is ready, and refuses a layer without the kernels of training.
 func (c *Call) readyToTrain(s driver.Stream) error {
-	err := c.ready(s)
-	if err == nil && !c.layer.hasBackward() {
+	if err := c.ready(s); err != nil {
+		return err
+	}
+	err := c.layer.trains()
+	if err != nil {
 		c.end()
-		err = &ArgError{Field: "Layer", Got: "made with WithoutBackward", Want: "made without that option"}
 	}
 	return err
 }
