@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/autotune"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 )
 
 // What sessions of killed processes left goes when the next one starts; that of

@@ -11,8 +11,8 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"

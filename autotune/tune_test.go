@@ -14,9 +14,9 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
-	"sonicmoe/driver/faulty"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 )
 

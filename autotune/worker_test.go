@@ -7,7 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 	"testing"
 	"time"
 

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 func TestRoundTrip(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/cachetest"
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/disktest"
 )
 
 // A disk smaller than the bound keeps the most recently used, as the bound

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 // bundleOf is the bundle of these stored files.

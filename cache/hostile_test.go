@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 // member is a piece of a bundle made by hand.

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 // life is what a program does with a cache, on a file system in memory.

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 // The test binary runs itself as the other process; these variables tell it

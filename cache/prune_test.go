@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 	"syscall"
 	"testing"
 	"time"

@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/cachetest"
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/disktest"
 )
 
 // A directory that others may write holds machine code of anybody: it is

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

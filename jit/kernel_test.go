@@ -11,7 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )

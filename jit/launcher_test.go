@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 )
 

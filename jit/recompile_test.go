@@ -12,8 +12,8 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
-	"sonicmoe/ptx/outside"
 )
 
 // poison replaces the machine code of one entry of a cache, sealed as Put does.

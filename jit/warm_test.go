@@ -12,10 +12,10 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/outside"
 )
 
 // offline stands for an assembler on a machine without a device: it makes

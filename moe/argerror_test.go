@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
 )
 
 // wrong is one mistake in the buffers of a pass.

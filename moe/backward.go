@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // Backward queues a backward pass on s, after a Forward that saved H. It may be

@@ -5,9 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 )
 
 var wrongBackwards = []struct {

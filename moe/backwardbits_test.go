@@ -5,14 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // Each way of writing a weight's gradient follows from the FP32 one in bits:

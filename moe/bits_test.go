@@ -12,12 +12,12 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
 

@@ -10,13 +10,13 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
 

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 )
 
 // Call runs a layer. It keeps packed parameters and tensor maps between runs,

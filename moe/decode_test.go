@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/trial"
 )
 
 // decodeConfigs are layers with all orders of gate and up, both formats of

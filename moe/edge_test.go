@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
 

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 )
 
 // Load is what a call is given to do.

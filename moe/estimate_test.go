@@ -12,9 +12,9 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint"
-	"sonicmoe/moe/spec"
 )
 
 // Qwen3-30B-A3B at 16,384 tokens, by hand.

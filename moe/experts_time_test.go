@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // What each kind of expert takes, beside SwiGLU with the same sizes and that once

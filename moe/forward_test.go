@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // device is the tests', drivertest.Name.

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/trial"
 )
 
 var updateGolden = flag.Bool("update-golden", false, "write testdata/golden.txt from the outputs of today")

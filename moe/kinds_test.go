@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // kinds are layers with every kind of routing, models' own first, at sizes that

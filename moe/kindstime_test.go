@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // TestRoutingKindsTime times routing alone on a GPU, kind beside kind, when

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 )
 
 // checkList checks x and a list, which is read, and gives the work.

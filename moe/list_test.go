@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
 )
 
 // routedList is a list and the same with a slot for each entry of a token,

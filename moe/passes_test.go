@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/trial"
 )
 
 // Passes of all kinds and numbers of tokens come right behind each other, in one

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // argBench runs wrong calls and demands that nothing happens.

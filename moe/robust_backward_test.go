@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/trial"
 )
 
 // Backward takes no memory of the host, and encodes a map once.

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // user is one goroutine's part: its own call, buffers and workspace of a layer,

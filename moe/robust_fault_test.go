@@ -15,7 +15,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"

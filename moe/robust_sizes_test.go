@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 )
 
 // Scratch memory of the known layers is at most Y and three times A, and two

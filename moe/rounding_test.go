@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
 )
 
 // A layer that rounds against the reference: what experts took, O, and all

@@ -12,12 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 )
 
 // rowNames are the full-size rows to run, from SONICMOE_ROWS: names separated

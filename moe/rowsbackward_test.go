@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 )
 
 // TestBackwardRows: full size against the reference, the same bits on repeats,

@@ -2,10 +2,10 @@ package moe
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 )
 
 // A layer's shared experts are a layer of one expert to it, of the same kernels:

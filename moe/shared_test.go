@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 var withShared = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, SharedExperts: 3, SharedGate: true}

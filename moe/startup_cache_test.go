@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // filled is a cache directory that a first start has filled.

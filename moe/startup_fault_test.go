@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
-	"sonicmoe/cache/cachetest"
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )

@@ -15,9 +15,9 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // What a start may take on an H200.

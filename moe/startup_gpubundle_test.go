@@ -17,9 +17,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // envBundle names a bundle that was made on another machine with

@@ -11,10 +11,10 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/trial"
 )
 
 // smallConfig is a layer that starts and runs in milliseconds when emulated.

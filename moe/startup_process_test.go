@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )

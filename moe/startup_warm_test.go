@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/tiles"

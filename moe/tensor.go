@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // Tensor is a dense row-major tensor in device memory. The zero value means

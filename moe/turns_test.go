@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/trial"
+	"sonicmoe/internal/trial"
 )
 
 // timedPass is a pass of a trial's that is timed beside others.

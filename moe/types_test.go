@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // fp16 is a layer in fp16, typed one in either type.

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // widths end within tiles of 64, within blocks of 8 tokens or experts' rows, or

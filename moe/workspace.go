@@ -2,11 +2,11 @@ package moe
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 )
 
 // space hands out aligned pieces of scratch memory.

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/isa"
-	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/cache/disk"
-	"sonicmoe/cache/disk/disktest"
+	"sonicmoe/internal/disktest"
 )
 
 func text(s string) func(io.Writer) error {

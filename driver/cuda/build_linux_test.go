@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 // The producer names the build of the library that was opened, whatever name it

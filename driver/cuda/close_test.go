@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 )
 
 // A device, and a stream, are closed while others use them: every call either

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 )
 
 func TestMain(m *testing.M) {

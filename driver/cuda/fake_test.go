@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 //go:embed testdata/fakecuda.c

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 // Structures and numbers of this package are those of cuda.h.

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/ptx/emu"
 )
 

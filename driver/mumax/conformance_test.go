@@ -15,8 +15,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/mumax"
+	"sonicmoe/internal/drivertest"
 )
 
 // gpu is a real device. Tests that need one run where SONICMOE_DEVICE says

@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 func TestUnknownNames(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // bench is one run: a device and what to measure on it.

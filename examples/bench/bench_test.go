@@ -16,10 +16,10 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 )
 
 // onDevice is a bench on an emulated device that can be made to fail, treated

@@ -12,10 +12,10 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/noise"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // decodeRows are the layers that -decode measures unless told otherwise.

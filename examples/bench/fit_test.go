@@ -9,8 +9,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 

@@ -14,10 +14,10 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tune"
 )

@@ -13,8 +13,8 @@ import (
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // options are the flags.

@@ -2,8 +2,8 @@ package main
 
 import (
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 

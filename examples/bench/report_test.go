@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // rowAt is a made-up measurement of a known row at some part of its roofline.

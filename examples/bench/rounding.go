@@ -6,9 +6,9 @@ import (
 	"text/tabwriter"
 
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/spec"
 )
 
 // This file is -rounding: token rounding beside plain top-K, on the same tensors,

@@ -5,11 +5,11 @@ import (
 	"errors"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 )
 
 // subject is a layer's tensors on the device, random by the measuring rule.

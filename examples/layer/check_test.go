@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/outside"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
-	"sonicmoe/ptx/outside"
 )
 
 // script runs testdata/check.py, with PyTorch's safetensors package. Tests of

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
 )
 
 // small is the layer of most tests.

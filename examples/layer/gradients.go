@@ -2,8 +2,8 @@ package main
 
 import (
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // reserveGradients makes room for what backward takes from the forward pass, and

@@ -7,8 +7,8 @@ import (
 
 	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/examples/layer/weights"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // Names of the tensors in the files.

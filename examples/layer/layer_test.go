@@ -11,13 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/cuda"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 )
 

@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 )
 

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // pass is a forward pass, without saved activations unless a backward pass

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 )
 

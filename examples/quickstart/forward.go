@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"sonicmoe/internal/spec"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
-	"sonicmoe/moe/trial"
 	"sonicmoe/moe/tune"
 )
 

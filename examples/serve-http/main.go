@@ -30,8 +30,8 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 var program = command.Program{Name: "serve-http", Purpose: "answers HTTP requests with a layer's forward pass, many requests in one pass."}

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/emulated"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 // onDevice is a batcher on an emulated device, whose work has not begun.

@@ -27,8 +27,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 var program = command.Program{Name: "serve", Purpose: "decodes with several layers, tokens arriving at random, and tells latency and throughput."}

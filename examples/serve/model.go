@@ -10,8 +10,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/noise"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
 )
 
 // model is some layers of one configuration, each with its own weights, and a

@@ -14,8 +14,8 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // This file is -rounding: trainings that differ in how tokens go to experts.

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/reference"
 )
 
 // hostExperts is the MoE layer in float64 on the host: what the layer on a

@@ -5,7 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"sonicmoe/moe/reference"
+	"sonicmoe/internal/reference"
 )
 
 // model predicts the next byte from those before it:

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
 	"strconv"
 	"strings"
 	"testing"

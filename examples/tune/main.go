@@ -26,9 +26,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 	"sonicmoe/moe/tune"
 )
 

@@ -14,8 +14,8 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 )
 
 func TestMain(m *testing.M) {

@@ -10,7 +10,7 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/examples/internal/picture"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/tune"
 )
 

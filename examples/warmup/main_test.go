@@ -16,9 +16,9 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/ptx/outside"
 )
 
 // warmup runs the command and expects an exit code.

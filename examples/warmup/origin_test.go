@@ -16,9 +16,9 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/ptx/outside"
 )
 
 // A bundle is taken by its digest, by its signature, by both; another one, or

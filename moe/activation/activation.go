@@ -9,7 +9,7 @@ package activation
 import (
 	"math"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 	"sonicmoe/ptx"
 )
 

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/activation"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

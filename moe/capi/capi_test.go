@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/outside"
 	"sonicmoe/moe"
-	"sonicmoe/ptx/outside"
 )
 
 // built is the shared library, made once for all tests.

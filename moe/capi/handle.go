@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // handles are the open devices and layers. A number is never given twice, so

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 // The Python package's own tests, on the emulated device.

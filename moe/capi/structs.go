@@ -11,8 +11,8 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // sized are the structs of the interface, each of which begins with its size.

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/checkpoint"
-	"sonicmoe/moe/spec"
 )
 
 // What each published model's layer is.

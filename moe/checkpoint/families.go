@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // family reads a layer, and gives which of the model's layers are such: nil for all.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // maxLayers is many times what published models have.

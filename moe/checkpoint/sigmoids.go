@@ -3,7 +3,7 @@ package checkpoint
 import (
 	"strings"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // This file has families whose routers score with sigmoids.

@@ -1,6 +1,6 @@
 package checkpoint
 
-import "sonicmoe/moe/spec"
+import "sonicmoe/internal/spec"
 
 // This file has families whose routers are softmaxes, beside those of families.go.
 

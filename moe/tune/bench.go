@@ -12,13 +12,13 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/trial"
 )
 
 // task is what a bench is made from.

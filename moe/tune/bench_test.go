@@ -12,10 +12,10 @@ import (
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"

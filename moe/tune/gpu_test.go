@@ -16,9 +16,9 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // tuneLimit is what tuning a layer from nothing may take on an H200.

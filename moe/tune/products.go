@@ -2,11 +2,11 @@ package tune
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 )
 
 // Product is one of a layer's products that have a tiling: its space of tilings, what the

@@ -7,11 +7,11 @@ import (
 	"reflect"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/trial"
 )
 
 // named is a tensor with its name.

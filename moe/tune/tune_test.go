@@ -14,7 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/driver/faulty"
+	"sonicmoe/internal/faulty"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 )

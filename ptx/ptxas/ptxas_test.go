@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"sonicmoe/examples/internal/picture"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // RoundingPoint is a layer with and without rounding.

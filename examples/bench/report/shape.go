@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // Size is a layer's size and a call's.

@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 var program = Program{Name: "abacus", Purpose: "counts."}

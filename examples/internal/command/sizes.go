@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // slice is the rows that stand for all: small and large, wide and narrow.

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
 )
 
 // patternBytes is the random memory that is drawn.

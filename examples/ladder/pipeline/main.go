@@ -21,9 +21,9 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/internal/reference"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
 )
 
 var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices with roles and a ring of stages, and on a GPU says how fast."}

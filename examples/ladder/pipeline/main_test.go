@@ -7,8 +7,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung/rungtest"
+	"sonicmoe/internal/reference"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
 )
 
 func TestRun(t *testing.T) {

@@ -23,11 +23,11 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/internal/reference"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
 	"sonicmoe/ptx"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/layer/safetensors"
-	"sonicmoe/ptx/outside"
+	"sonicmoe/internal/outside"
 )
 
 func layerSources() []safetensors.Source {

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"sonicmoe/examples/layer/safetensors"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // fp4 are the numbers of four bits, E2M1.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/layer/safetensors"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // The names that tensors of a layer have in published files and in transformers'

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"sonicmoe/examples/layer/safetensors"
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // lay has the Config say how the experts' matrices lie in the files, where that

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/spec"
 )
 
 // read fills to with a part's elements, of a type.

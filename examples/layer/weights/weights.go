@@ -10,8 +10,8 @@ import (
 	"slices"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/spec"
 )
 
 // Layer is one expert layer of a model's files. Close it when done.

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/spec"
 )
 
 // saved is a tensor to be written.

@@ -2,8 +2,8 @@
 package element
 
 import (
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/spec"
 )
 
 // Of are a layer's: of tokens, weights and all that is made of them.

@@ -2,12 +2,12 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

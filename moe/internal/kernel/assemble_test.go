@@ -13,14 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/outside"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

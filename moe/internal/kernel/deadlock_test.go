@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

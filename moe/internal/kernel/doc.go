@@ -126,7 +126,7 @@
 //	           an operand whose neighbours in memory lie along the sum, or across it
 //	group      GroupM row tiles that run together and share weights in the L2 cache
 //	           (Triton's GROUP_SIZE_M): the p of a tiling's name. A router's groups, of
-//	           experts, are [sonicmoe/moe/spec.Config]'s
+//	           experts, are [sonicmoe/internal/spec.Config]'s
 //	cluster    ClusterM CTAs that multicast weights to each other
 //	tiling     TileN, stages, group and cluster of a product: a point of its search space,
 //	           as autotune calls it, which knows no products

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 )

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel"
-	"sonicmoe/moe/spec"
 )
 
 // The cost model picks each product's tiling; a kernel is built with it and says

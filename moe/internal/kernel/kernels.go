@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel/bias"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/kernel/dh"
@@ -10,7 +11,6 @@ import (
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 )
 
 // Kernels are the layer's kernels, each declared in its own file. Its shared

@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/spec"
 )
 
 // No rows at all: every CTA ends without touching anything, the table's

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
@@ -13,7 +14,6 @@ import (
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/moe/spec"
+	"sonicmoe/internal/spec"
 )
 
 // Without a gate shared experts have no scores: neither their gradients, nor

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What go doc shows of moe is what moe/spec says today.
+// What go doc shows of moe is what internal/spec says today.
 func TestFileIsToday(t *testing.T) {
-	want, err := generate("../../spec")
+	want, err := generate("../../../internal/spec")
 	require.NoError(t, err)
 	got, err := os.ReadFile("../../zspec.go")
 	require.NoError(t, err)

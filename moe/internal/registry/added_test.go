@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // kernels are a layer's, with one product more: its row.

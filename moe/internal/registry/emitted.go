@@ -2,9 +2,9 @@ package registry
 
 import (
 	"sonicmoe/cache/recent"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 )
 
 // emitted are the kernels that this process emitted last, of two or three layers:

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -9,7 +10,6 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

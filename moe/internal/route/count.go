@@ -2,10 +2,10 @@ package route
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/spec"
 )
 
 // lossCase is one launch of Losses and one of LossSum.

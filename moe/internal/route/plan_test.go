@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
 	"sonicmoe/jit/schedule"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/reference"
 )
 
 // routing makes the expert ids of tokens·topK pairs.

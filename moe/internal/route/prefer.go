@@ -4,10 +4,10 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // roundingCase is a routing to be rounded: with ties, experts that nobody chose,

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // routerCase is a router whose logits are known exactly: tokens have few

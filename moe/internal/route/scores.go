@@ -3,8 +3,8 @@ package route
 import (
 	"math"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/element"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -4,11 +4,11 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/spec"
 )
 
 // Rows that other routers were found wrong on: what each kind of score makes of

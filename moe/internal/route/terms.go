@@ -2,12 +2,12 @@ package route
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -3,9 +3,9 @@ package route
 import (
 	"math"
 
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/trial"
 	"sonicmoe/ptx/emu"
 )
 

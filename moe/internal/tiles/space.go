@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/spec"
 )
 
 // Choice is the tiling of each product of a layer, by the product's name. A

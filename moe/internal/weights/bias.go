@@ -2,10 +2,10 @@ package weights
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

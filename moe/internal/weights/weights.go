@@ -4,11 +4,11 @@ package weights
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/outside"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/outside"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -7,12 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel/dh"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // Scores go to their experts: repeated ids add up in the order of slots, ids

@@ -15,7 +15,7 @@
 // touch gemm.TileEpilogue.
 package bias
 
-import "sonicmoe/moe/spec"
+import "sonicmoe/internal/spec"
 
 // Has reports whether a layer has biases.
 func Has(c spec.Config) bool { return c.Bias }

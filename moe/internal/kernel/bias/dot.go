@@ -1,11 +1,11 @@
 package bias
 
 import (
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 )
 
 // DotKernel is dO·b2ᵀ [T, E] f32, the product of which each (token, slot) takes its

@@ -2,12 +2,12 @@ package bias
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -2,6 +2,7 @@ package bias
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/element"
@@ -9,7 +10,6 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -2,10 +2,10 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

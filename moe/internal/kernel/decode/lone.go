@@ -4,11 +4,11 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

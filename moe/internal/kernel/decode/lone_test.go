@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel/decode"
-	"sonicmoe/moe/spec"
 )
 
 // Of layers whose experts are small CTAs of both of a lone token's products fit on an

@@ -2,6 +2,7 @@ package decode
 
 import (
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
@@ -9,7 +10,6 @@ import (
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

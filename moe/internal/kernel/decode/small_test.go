@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route"
 	"sonicmoe/moe/num"
-	"sonicmoe/moe/reference"
-	"sonicmoe/moe/spec"
 )
 
 // routed are the tensors that a choice makes.

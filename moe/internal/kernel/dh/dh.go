@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
@@ -14,7 +15,6 @@ import (
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

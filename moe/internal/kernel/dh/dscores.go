@@ -4,11 +4,11 @@ import (
 	"errors"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

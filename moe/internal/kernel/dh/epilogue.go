@@ -1,11 +1,11 @@
 package dh
 
 import (
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/spec"
 	"sonicmoe/ptx"
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/driver/drivertest"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
 	"sonicmoe/jit"
 	"sonicmoe/moe/num"
 	"sonicmoe/ptx/emu"

@@ -1,9 +1,9 @@
 package kerneltest
 
 import (
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/spec"
 )
 
 // Layer is one of the layers whose kernels' texts are kept as digests and

@@ -1,0 +1,139 @@
+package golden_test
+
+import (
+	"bytes"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver/emulated"
+	"sonicmoe/driver/open"
+	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/golden"
+	"sonicmoe/moe"
+)
+
+func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
+
+// The blocks of transformers, config.json to gradients, on the layer's kernels:
+// those that Check says are computed.
+func TestTransformers(t *testing.T) {
+	blocks, tokens, err := golden.Blocks()
+	require.NoError(t, err)
+	computed := 0
+	for name, b := range blocks {
+		model, err := moe.FromConfig(b.Config)
+		require.NoError(t, err, name)
+		if len(model.Outside) > 0 || moe.Check(model.Config) != nil {
+			continue
+		}
+		computed++
+		if testing.Short() && computed > 1 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) { checkBlock(t, model.Config, b, tokens, 1) })
+	}
+	assert.GreaterOrEqual(t, computed, 4)
+}
+
+// Blocks of a config.json that says float16, whose inputs are the same: FP16
+// holds them too. Its fraction has three bits more, so the bounds are an eighth.
+func TestTransformersInF16(t *testing.T) {
+	blocks, tokens, err := golden.Blocks()
+	require.NoError(t, err)
+	names := []string{"Qwen3-30B-A3B", "gpt-oss-20b", "DeepSeek-V3", "Llama-4 Scout", "DBRX", "Qwen2-57B-A14B", "MiniMax-M2", "Nemotron-3-Nano"}
+	if testing.Short() {
+		names = names[:2]
+	}
+	for _, name := range names {
+		b, ok := blocks[name]
+		require.True(t, ok, name)
+		model, err := moe.FromConfig(bytes.ReplaceAll(b.Config, []byte("bfloat16"), []byte("float16")))
+		require.NoError(t, err, name)
+		require.Equal(t, moe.F16, model.Config.Type, name)
+		t.Run(name, func(t *testing.T) { checkBlock(t, model.Config, b, tokens, 8) })
+	}
+}
+
+// checkBlock holds a layer to a block, within bf16's bounds over finer.
+func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer float64) {
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	options := []moe.Option{moe.WithCache(nil)}
+	if testing.Short() {
+		options = append(options, moe.WithDecode(0)) // half of what is loaded
+	}
+	layer, err := moe.New(t.Context(), dev, c, options...)
+	require.NoError(t, err)
+	stream, err := dev.NewStream()
+	require.NoError(t, err)
+	defer stream.Close()
+	memory := moe.NewArena(dev)
+	defer memory.Free()
+
+	f := memory.Forward(layer, tokens)
+	f.Weights, f.Workspace = memory.Weights(layer), memory.Workspace(tokens, layer)
+	back := f.Backward()
+	back.DO, back.DX, back.WeightGradients = memory.Like(f.O), memory.Like(f.X), memory.Gradients(layer, moe.F32)
+	require.NoError(t, memory.Err())
+	write := func(name string, to moe.Tensor) {
+		values := golden.Values(name, to.Shape.Elements())
+		require.NotNil(t, values, name)
+		require.NoError(t, moe.Write(stream, to, values), name)
+	}
+	write("x", f.X)
+	write("do", back.DO)
+	// Whatever weights a layer has, by their names.
+	weights := reflect.ValueOf(f.Weights)
+	for i := range weights.NumField() {
+		if w := weights.Field(i).Interface().(moe.Tensor); !w.IsZero() {
+			write(goldenName(weights.Type().Field(i).Name), w)
+		}
+	}
+	call := layer.NewCall()
+	require.NoError(t, call.Forward(stream, f))
+	require.NoError(t, call.Backward(stream, back))
+	read := func(from moe.Tensor) []float64 {
+		values := make([]float64, from.Shape.Elements())
+		require.NoError(t, moe.Read(stream, from, values))
+		return values
+	}
+	ids := make([]int32, f.ExpertIDs.Shape.Elements())
+	require.NoError(t, moe.Read(stream, f.ExpertIDs, ids))
+	for i := range tokens {
+		require.ElementsMatch(t, b.IDs[i*c.TopK:][:c.TopK], ids[i*c.TopK:][:c.TopK], "token %d", i)
+	}
+	// The block does not round; logits in bf16 move scores, and so their gradients.
+	assert.LessOrEqual(t, golden.Off(b.O.Values(), read(f.O)), 8e-3/finer, "O")
+	assert.LessOrEqual(t, golden.Off(b.Gradients["x"].Values(), read(back.DX)), 1.2e-2/finer, "x")
+	gradients, met := reflect.ValueOf(back.WeightGradients), 1
+	for i := range gradients.NumField() {
+		name := goldenName(strings.TrimPrefix(gradients.Type().Field(i).Name, "D"))
+		want, ok := b.Gradients[name]
+		var of moe.Tensor
+		switch g := gradients.Field(i).Interface().(type) {
+		case moe.Gradient:
+			of = g.Tensor
+		case moe.Tensor:
+			of = g
+		}
+		if !ok || of.IsZero() {
+			continue
+		}
+		met++
+		got := read(of)
+		if s := of.Shape; s.Rank > 1 {
+			got = golden.Project(got, int(s.Dims[s.Rank-1]))
+		}
+		assert.LessOrEqual(t, golden.Off(want.Values(), got), 2e-2/finer, name)
+	}
+	assert.Equal(t, len(b.Gradients), met, "gradients compared")
+}
+
+// goldenName is a weight's name in the golden file: W1 is w1, SharedGate sharedGate.
+func goldenName(field string) string { return strings.ToLower(field[:1]) + field[1:] }

@@ -1,0 +1,150 @@
+package reference
+
+import (
+	"fmt"
+
+	"sonicmoe/internal/spec"
+)
+
+// Backward is what a backward pass starts from: what forward was given and
+// saved, and the gradient of its output. 16-bit values are bits of the layer's
+// Type.
+type Backward struct {
+	// X is the input and DO the gradient of the output, [T, d].
+	X, DO []uint16
+	// Scores and Experts are the routing, [T, K]. Ids outside 0..E-1 are
+	// skipped, and the same expert may stand more than once.
+	Scores    []float64
+	ExpertIDs []int32
+	// H is the pre-activation that forward saved, [R, 2n] or [R, n], rows in
+	// the order of [Group], gate then up. Nil: it is computed anew from X.
+	// SharedH is that of the shared experts, a row a token.
+	H, SharedH []uint16
+	// Routed says that the scores are those of this layer's router: logits then
+	// have gradients, and X a part of its gradient from them.
+	Routed bool
+	// Logits [T, E] are those that the scores were made of, where their
+	// gradients need them. Nil: they are computed anew from X.
+	Logits []float64
+	// Extra is added to the gradients of the logits, [T, E]; it comes from
+	// losses on the logits themselves. Nil: nothing. It needs Routed.
+	Extra []float64
+}
+
+// Gradients computes the gradients of one backward pass, of all tokens and
+// weights or of some. It is safe for concurrent use.
+type Gradients struct {
+	*Layer
+	in       Backward
+	rounding rounder
+	routed   pass
+	shared   *pass
+}
+
+// Gradients checks the lengths of in; an error is an [*spec.ArgError]. The
+// slices are kept, not copied.
+func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
+	c := l.config
+	if _, err := l.tokens(in.X, []int32{}); err != nil {
+		return nil, err
+	}
+	tokens := len(in.X) / c.Hidden
+	if err := checkRouting(tokens*c.TopK, len(in.Scores), len(in.ExpertIDs)); err != nil {
+		return nil, err
+	}
+	g := &Gradients{Layer: l, in: in, rounding: rounder{r, c}}
+	g.routed = pass{bank: &l.routed, layer: l, rounding: g.rounding, x: in.X, do: in.DO, h: in.H,
+		scores: in.Scores, topK: c.TopK, onInput: c.ScoreOnInput, grouping: Group(in.ExpertIDs, c.NumExperts)}
+	if err := in.check(l, tokens, len(g.routed.grouping.Flat)); err != nil {
+		return nil, err
+	}
+	if l.shared != nil {
+		g.shared = &pass{bank: l.shared, layer: l, rounding: g.rounding, x: in.X, do: in.DO, h: in.SharedH,
+			scores: l.sharedScores(l.tokenRows(in.X, allTokens(tokens)), g.rounding), topK: 1, grouping: Group(make([]int32, tokens), 1)}
+	}
+	return g, nil
+}
+
+// check checks what the routing's own lengths don't tell; rows are those in use.
+func (in Backward) check(l *Layer, tokens, rows int) error {
+	c := l.config
+	switch {
+	case len(in.DO) != len(in.X):
+		return lengthError("do", len(in.DO), len(in.X), "[T, d], as x")
+	case in.H != nil && len(in.H) < rows*l.routed.rows:
+		return lengthError("h", len(in.H), rows*l.routed.rows, "[R, 2n] of the rows in use")
+	case in.SharedH != nil && l.shared == nil:
+		return &spec.ArgError{Field: "sharedH", Got: elements(len(in.SharedH)), Want: "nil without shared experts"}
+	case in.SharedH != nil && len(in.SharedH) != tokens*l.shared.rows:
+		return lengthError("sharedH", len(in.SharedH), tokens*l.shared.rows, "[T, 2sn]")
+	case in.Logits != nil && len(in.Logits) != tokens*c.NumExperts:
+		return lengthError("logits", len(in.Logits), tokens*c.NumExperts, "[T, E]")
+	case in.Extra != nil && !in.Routed:
+		return &spec.ArgError{Field: "extra", Got: elements(len(in.Extra)), Want: "nil where the layer does not route"}
+	case in.Extra != nil && len(in.Extra) != tokens*c.NumExperts:
+		return lengthError("extra", len(in.Extra), tokens*c.NumExperts, "[T, E]")
+	}
+	return nil
+}
+
+func lengthError(name string, got, want int, shape string) error {
+	return &spec.ArgError{Field: name, Got: elements(got), Want: fmt.Sprintf("%d (%s)", want, shape)}
+}
+
+// pass is a backward pass through one bank of experts.
+type pass struct {
+	*bank
+	layer    *Layer
+	rounding rounder
+	// x and do are [T, d], h is what forward saved or nil, scores [T, topK] what
+	// multiplies the rows, or with onInput what their activations are of.
+	x, do, h []uint16
+	scores   []float64
+	topK     int
+	onInput  bool
+	grouping Grouping
+}
+
+// preactivations gives H of the pairs, gate then up, of tokens whose decoded rows
+// are x.
+func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
+	if p.h != nil {
+		h = matrix(len(pairs), p.rows)
+		for i, at := range pairs {
+			stored(p.h[int(p.grouping.Row[p.flat(at, tokens)])*p.rows:][:p.rows], p.rounding.config.Type).decode(h[i])
+		}
+		return h
+	}
+	in := make([][]float64, len(pairs))
+	for i, at := range pairs {
+		in[i] = x[at.row/p.topK]
+	}
+	h = p.up(in, pairs)
+	for i, at := range pairs {
+		add(h[i], p.b1, at.expert)
+		for j, v := range h[i] {
+			h[i][j] = p.rounding.store(v)
+		}
+	}
+	return h
+}
+
+// flat is a pair's place t·K + k.
+func (p *pass) flat(at pair, tokens []int32) int {
+	return int(tokens[at.row/p.topK])*p.topK + at.row%p.topK
+}
+
+// inputScore is what a row's H is multiplied by, and outputScore what its output is.
+func (p *pass) inputScore(flat int) float64 {
+	if p.onInput {
+		return p.scores[flat]
+	}
+	return 1
+}
+
+func (p *pass) outputScore(flat int) float64 {
+	if p.onInput {
+		return 1
+	}
+	return p.scores[flat]
+}

@@ -1,0 +1,164 @@
+package reference
+
+import "sonicmoe/internal/spec"
+
+// bank is a set of experts of one width with their weights in one order,
+// whatever order the configuration has: those of a layer that tokens are routed
+// to, or its shared ones, which are one expert.
+type bank struct {
+	activation
+	// d and n are the experts' widths, rows those of W1: 2n, or n without a gate.
+	d, n, rows int
+	experts    int
+	// gateUp is how callers number W1's rows.
+	gateUp spec.GateUp
+	// w1 is [experts, rows, d], gate then up, and w2 [experts, d, n].
+	w1, w2 tensor
+	// b1 [experts, rows], gate then up, and b2 [experts, d] are nil where there
+	// are none.
+	b1, b2 []float64
+}
+
+// weights are a bank's tensors as the configuration lays them out.
+type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
+
+// newBank brings weights in order. Those that are in order are kept, others copied.
+func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.WeightOrder, w weights) bank {
+	b := bank{activation: activationOf(c), d: c.Hidden, n: n, rows: n, experts: experts, gateUp: gateUp}
+	if b.gated {
+		b.rows = 2 * n
+	}
+	// rowsOf gives W1 (and W3 behind it) of all experts, gate then up, with rows
+	// of the given width.
+	rowsOf := func(w1, w3 []uint16, width int, order spec.WeightOrder) []uint16 {
+		parts := [][]uint16{w1}
+		if len(w3) > 0 {
+			parts = append(parts, w3)
+		}
+		if len(parts) == 1 && order == spec.OutIn && gateUp != spec.Interleaved {
+			return w1
+		}
+		out := make([]uint16, experts*b.rows*width)
+		rows := b.rows / len(parts)
+		parallel(experts*len(parts), func() func(int) {
+			return func(task int) {
+				e, part := task/len(parts), task%len(parts)
+				from := parts[part][e*rows*width:][:rows*width]
+				to := out[(e*b.rows+part*rows)*width:][:rows*width]
+				for r := range rows {
+					at := r
+					if gateUp == spec.Interleaved {
+						at = b.place(r)
+					}
+					copyRow(to[at*width:][:width], from, r, rows, order)
+				}
+			}
+		})
+		return out
+	}
+	b.w1 = stored(rowsOf(w.w1, w.w3, b.d, order), c.Type)
+	b.w2 = stored(outIn(w.w2, experts, b.d, n, order), c.Type)
+	if len(w.b1) > 0 {
+		b.b1 = stored(rowsOf(w.b1, w.b3, 1, spec.OutIn), c.Type).values()
+		b.b2 = stored(w.b2, c.Type).values()
+	}
+	return b
+}
+
+// outIn gives matrices [experts, out, in] that are stored in an order.
+func outIn(w []uint16, experts, out, in int, order spec.WeightOrder) []uint16 {
+	if order == spec.OutIn {
+		return w
+	}
+	to := make([]uint16, len(w))
+	parallel(experts, func() func(int) {
+		return func(e int) {
+			for r := range out {
+				copyRow(to[(e*out+r)*in:][:in], w[e*out*in:][:out*in], r, out, order)
+			}
+		}
+	})
+	return to
+}
+
+// copyRow copies row r of a matrix of so many rows.
+func copyRow(to, from []uint16, r, rows int, order spec.WeightOrder) {
+	if order == spec.OutIn {
+		copy(to, from[r*len(to):])
+		return
+	}
+	for i := range to {
+		to[i] = from[i*rows+r]
+	}
+}
+
+// place is where row r of W1, as callers number it, stands: gate then up.
+func (b *bank) place(r int) int {
+	if b.gated && b.gateUp == spec.Interleaved {
+		return r%2*b.n + r/2
+	}
+	return r
+}
+
+// pair is a token with one of its experts.
+type pair struct {
+	row    int // index of the token asked for · K + slot
+	expert int32
+}
+
+// groups gives the runs of pairs with one expert; weights has size elements an
+// expert.
+func groups(pairs []pair, weights tensor, size int) []group {
+	var list []group
+	for i, p := range pairs {
+		if i == 0 || p.expert != pairs[i-1].expert {
+			list = append(list, group{first: i, weights: weights.part(int(p.expert)*size, size)})
+		}
+		list[len(list)-1].count++
+	}
+	return list
+}
+
+// up gives x·W1ᵀ of the pairs, without bias; x has a row a pair.
+func (b *bank) up(x [][]float64, pairs []pair) [][]float64 {
+	return product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
+}
+
+// add adds an expert's bias to a row, if there are biases.
+func add(row, biases []float64, expert int32) {
+	if biases == nil {
+		return
+	}
+	for i, v := range biases[int(expert)*len(row):][:len(row)] {
+		row[i] += v
+	}
+}
+
+// forward gives H and Y of the pairs, H rounded and Y not. The activation is of
+// H times the pair's score, where there are scores.
+func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
+	h = b.up(x, pairs)
+	a := matrix(len(pairs), b.n)
+	parallel(len(pairs), func() func(int) {
+		return func(i int) {
+			score := 1.0
+			if scores != nil {
+				score = scores[i]
+			}
+			add(h[i], b.b1, pairs[i].expert)
+			// A is made of the sums as they are, not of the rounded H.
+			for j := range b.n {
+				gate, up := b.inputs(h[i], j)
+				a[i][j] = r.store(b.value(score*gate, score*up))
+			}
+			for j, v := range h[i] {
+				h[i][j] = r.store(v)
+			}
+		}
+	})
+	y = product(a, groups(pairs, b.w2, b.d*b.n), b.d, b.n)
+	for i, p := range pairs {
+		add(y[i], b.b2, p.expert)
+	}
+	return h, y
+}

@@ -1,0 +1,569 @@
+package reference_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/num"
+)
+
+// definition is a layer as package spec's documentation writes it, on float64
+// tensors as the configuration lays them out. It shares no code with the
+// reference, and its choice of experts stays fixed.
+type definition struct {
+	c       spec.Config
+	tokens  int
+	x, do   []float64
+	extra   []float64
+	scores  []float64
+	experts []int32
+	routed  bool
+	// w are the weights by their names in spec.Shapes.
+	w map[string][]float64
+}
+
+// loss is Σ dO·O and Σ extra·logits.
+func (s *definition) loss() (sum float64) {
+	o := s.output()
+	if s.extra != nil {
+		for t := range s.tokens {
+			for e, l := range s.logits(t) {
+				sum += s.extra[t*s.c.NumExperts+e] * l
+			}
+		}
+	}
+	return sum + inner(s.do, o)
+}
+
+func inner(a, b []float64) (s float64) {
+	for i, v := range a {
+		s += v * b[i]
+	}
+	return s
+}
+
+func (s *definition) token(t int) []float64 { return s.x[t*s.c.Hidden:][:s.c.Hidden] }
+
+func (s *definition) logits(t int) []float64 {
+	l := make([]float64, s.c.NumExperts)
+	for e := range l {
+		l[e] = inner(s.token(t), s.w["router"][e*s.c.Hidden:][:s.c.Hidden])
+		if s.c.RouterBias {
+			l[e] += s.w["routerBias"][e]
+		}
+	}
+	return l
+}
+
+// tokenScores are those of the token's experts.
+func (s *definition) tokenScores(t int) []float64 {
+	k := s.c.TopK
+	chosen, l := s.experts[t*k:][:k], s.logits(t)
+	over := func(of []float64) (sum float64) {
+		for _, v := range of {
+			sum += math.Exp(v)
+		}
+		return sum
+	}
+	var picked []float64
+	for _, e := range chosen {
+		picked = append(picked, l[e])
+	}
+	out, sum := make([]float64, k), 0.0
+	for i, v := range picked {
+		switch s.c.Score {
+		case spec.SoftmaxTopK:
+			out[i] = math.Exp(v) / over(picked)
+		case spec.SoftmaxAll:
+			out[i] = math.Exp(v) / over(l)
+		case spec.Sigmoid:
+			out[i] = 1 / (1 + math.Exp(-v))
+		case spec.SqrtSoftplus:
+			out[i] = math.Sqrt(math.Log(1 + math.Exp(v)))
+		}
+		sum += out[i]
+	}
+	for i, e := range chosen {
+		switch s.c.Renormalize {
+		case spec.RenormSum:
+			out[i] /= sum + s.c.NormEpsilon
+		case spec.RenormClamp:
+			out[i] /= max(sum, s.c.NormEpsilon)
+		}
+		if s.c.ScoreScale != 0 {
+			out[i] *= s.c.ScoreScale
+		}
+		if s.c.ExpertScale {
+			out[i] *= s.w["expertScale"][e]
+		}
+	}
+	return out
+}
+
+// weight is element [out, in] of an expert's matrix of so many rows and columns.
+func (s *definition) weight(name string, expert, out, in, rows, cols int) float64 {
+	w := s.w[name][expert*rows*cols:]
+	if s.c.WeightOrder == spec.InOut {
+		return w[in*rows+out]
+	}
+	return w[out*cols+in]
+}
+
+// row is a row of W1·x plus bias, of a neuron's gate (or only input) or up.
+func (s *definition) row(expert, neuron int, up bool, x []float64, score float64) (sum float64) {
+	w, b, rows, at := "w1", "b1", s.c.HWidth(), neuron
+	switch {
+	case s.c.GateUp == spec.Apart:
+		rows = s.c.Intermediate
+		if up {
+			w, b = "w3", "b3"
+		}
+	case s.c.GateUp == spec.Interleaved:
+		at = 2 * neuron
+		if up {
+			at++
+		}
+	case up:
+		at += s.c.Intermediate
+	}
+	for i, v := range x {
+		sum += v * s.weight(w, expert, at, i, rows, len(x))
+	}
+	sum *= score
+	if s.c.Bias {
+		sum += s.w[b][expert*rows+at]
+	}
+	return sum
+}
+
+func (s *definition) activation(g, u float64) float64 {
+	c := s.c
+	switch c.Activation {
+	case spec.SwiGLU:
+		if c.Limit > 0 {
+			g, u = math.Min(g, c.Limit), math.Max(-c.Limit, math.Min(u, c.Limit))
+		}
+		return g / (1 + math.Exp(-g)) * u
+	case spec.SwiGLUOAI:
+		g, u = math.Min(g, c.Limit), math.Max(-c.Limit, math.Min(u, c.Limit))
+		return g / (1 + math.Exp(-c.Alpha*g)) * (u + 1)
+	case spec.GeGLUTanh, spec.GELUTanh:
+		v := g / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g+0.044715*g*g*g)))
+		if c.Activation == spec.GELUTanh {
+			return v
+		}
+		return v * u
+	case spec.GeGLUErf:
+		return g / 2 * (1 + math.Erf(g/math.Sqrt2)) * u
+	case spec.GELUErf:
+		return g / 2 * (1 + math.Erf(g/math.Sqrt2))
+	case spec.ReGLU:
+		return math.Max(g, 0) * u
+	case spec.ReLU:
+		return math.Max(g, 0)
+	case spec.ReLU2:
+		return math.Max(g, 0) * math.Max(g, 0)
+	}
+	return g / (1 + math.Exp(-g)) // SiLU
+}
+
+func (s *definition) output() []float64 {
+	c, d, n := s.c, s.c.Hidden, s.c.Intermediate
+	o := make([]float64, s.tokens*d)
+	for t := range s.tokens {
+		x, to := s.token(t), o[t*d:][:d]
+		scores := s.scores[t*c.TopK:][:c.TopK]
+		if s.routed {
+			scores = s.tokenScores(t)
+		}
+		for k, score := range scores {
+			e := int(s.experts[t*c.TopK+k])
+			if e < 0 || e >= c.NumExperts {
+				continue
+			}
+			in := 1.0
+			if c.ScoreOnInput {
+				in, score = score, 1
+			}
+			for j := range n {
+				u := 0.0
+				if c.Activation.Gated() {
+					u = s.row(e, j, true, x, in)
+				}
+				a := s.activation(s.row(e, j, false, x, in), u)
+				for i := range d {
+					to[i] += score * a * s.weight("w2", e, i, j, d, n)
+				}
+			}
+			for i := 0; c.Bias && i < d; i++ {
+				to[i] += score * s.w["b2"][e*d+i]
+			}
+		}
+		s.addShared(to, x)
+	}
+	return o
+}
+
+func (s *definition) addShared(to, x []float64) {
+	n := s.c.SharedExperts * s.c.Intermediate
+	g := 1.0
+	if s.c.SharedGate {
+		g = 1 / (1 + math.Exp(-inner(s.w["sharedGate"], x)))
+	}
+	for j := range n {
+		u := 0.0
+		if s.c.Activation.Gated() {
+			u = inner(s.w["sharedW3"][j*len(x):][:len(x)], x)
+		}
+		a := s.activation(inner(s.w["sharedW1"][j*len(x):][:len(x)], x), u)
+		for i := range to {
+			to[i] += g * a * s.w["sharedW2"][i*n+j]
+		}
+	}
+}
+
+// slopes holds gradients against central differences of the loss in some
+// elements of values.
+func (s *definition) slopes(t *testing.T, what string, values, gradient []float64) {
+	t.Helper()
+	require.Len(t, gradient, len(values), what)
+	var largest float64
+	for _, g := range gradient {
+		largest = max(largest, math.Abs(g))
+	}
+	require.Positive(t, largest, what)
+	const h = 1e-5
+	r := rand.New(rand.NewPCG(1, 2))
+	for range min(12, len(values)) {
+		i := r.IntN(len(values))
+		v := values[i]
+		values[i] = v + h
+		up := s.loss()
+		values[i] = v - h
+		down := s.loss()
+		values[i] = v
+		require.InDelta(t, (up-down)/(2*h), gradient[i], 2e-6*largest, "%s[%d]", what, i)
+	}
+}
+
+// tensors are a layer's weights as a kernel has them, and the values of these.
+type tensors struct {
+	reference.Weights
+	x, do  []uint16
+	values map[string][]float64
+}
+
+// newTensors are random, at scales that keep every tensor of order 1.
+func newTensors(c spec.Config, tokens int, seed uint64) tensors {
+	d, n, sn := math.Sqrt(float64(c.Hidden)), math.Sqrt(float64(c.Intermediate)), math.Sqrt(float64(max(c.SharedWidth(), 1)))
+	scales := map[string]float64{
+		"x": 1, "do": 1, "router": 2 / d, "routerBias": 1, "selectionBias": 0.2, "expertScale": 1,
+		"w1": 1.5 / d, "w3": 1.5 / d, "w2": 2 / n, "b1": 1, "b3": 1, "b2": 1,
+		"sharedW1": 1 / d, "sharedW3": 1 / d, "sharedW2": 2 / sn, "sharedGate": 1 / d,
+	}
+	return fillTensors(c, tokens, func(name string, count int64) []float64 {
+		seed++
+		return widen(reference.NewNormal(seed, scales[name]).Values(count))
+	})
+}
+
+// fillTensors are made of values.
+func fillTensors(c spec.Config, tokens int, values func(name string, count int64) []float64) tensors {
+	s := c.Shapes(tokens)
+	w := tensors{values: map[string][]float64{}}
+	fill := func(name string, shape spec.Shape) []float64 {
+		w.values[name] = values(name, shape.Elements())
+		return w.values[name]
+	}
+	bits := func(name string, shape spec.Shape) []uint16 {
+		v := fill(name, shape)
+		out := typed(c, v)
+		if c.Type == spec.F16 {
+			num.DecodeF16(v, out)
+		}
+		return out
+	}
+	f32 := func(name string, shape spec.Shape) []float32 {
+		v := fill(name, shape)
+		out := make([]float32, len(v))
+		for i := range v {
+			out[i] = float32(v[i])
+		}
+		return out
+	}
+	w.x, w.do = bits("x", s.X), bits("do", s.O)
+	if c.RouterF32 {
+		w.RouterF32 = f32("router", s.Router)
+	} else {
+		w.Router = bits("router", s.Router)
+	}
+	w.RouterBias, w.SelectionBias, w.ExpertScale = f32("routerBias", s.RouterBias), f32("selectionBias", s.SelectionBias), f32("expertScale", s.ExpertScale)
+	w.W1, w.W3, w.W2 = bits("w1", s.W1), bits("w3", s.W3), bits("w2", s.W2)
+	w.B1, w.B3, w.B2 = bits("b1", s.B1), bits("b3", s.B3), bits("b2", s.B2)
+	w.SharedW1, w.SharedW3, w.SharedW2 = bits("sharedW1", s.SharedW1), bits("sharedW3", s.SharedW3), bits("sharedW2", s.SharedW2)
+	w.SharedGate = bits("sharedGate", s.SharedGate)
+	return w
+}
+
+func (w tensors) definition(c spec.Config, tokens int, in reference.Backward) *definition {
+	return &definition{c: c, tokens: tokens, x: w.values["x"], do: w.values["do"], extra: in.Extra,
+		scores: in.Scores, experts: in.ExpertIDs, routed: in.Routed, w: w.values}
+}
+
+// Every forward is the definition's, and every gradient the slope of its loss.
+func TestLayersAreTheDefinition(t *testing.T) {
+	const tokens = 3
+	for i, c := range everyConfig() {
+		if testing.Short() && i%17 != 0 {
+			continue
+		}
+		t.Run(c.String(), func(t *testing.T) {
+			w := newTensors(c, tokens, 77)
+			layer, err := reference.New(c, w.Weights)
+			require.NoError(t, err)
+			routing, out, err := layer.Forward(w.x, reference.Unrounded)
+			require.NoError(t, err)
+			in := reference.Backward{X: w.x, DO: w.do, Scores: routing.Scores, ExpertIDs: routing.ExpertIDs,
+				Routed: true, Extra: uniform(tokens * c.NumExperts)}
+			of := w.definition(c, tokens, in)
+			near(t, "O", of.output(), out.O)
+			for i := range tokens {
+				near(t, "scores", of.tokenScores(i), routing.Scores[i*c.TopK:][:c.TopK])
+			}
+			all := everyGradient(t, layer, in, reference.Unrounded)
+			for name, gradient := range all {
+				of.slopes(t, name, w.values[name], gradient)
+			}
+		})
+	}
+}
+
+// Rounding is seen in every tensor and stays inside the bounds of kernels, and H
+// and logits as forward saves them stand for those made anew.
+func TestLayersRound(t *testing.T) {
+	const tokens = 24
+	for i, c := range everyConfig() {
+		if i%6 != 0 && c.Type == spec.BF16 || testing.Short() && i%18 != 0 {
+			continue
+		}
+		t.Run(c.String(), func(t *testing.T) {
+			w := newTensors(c, tokens, 177)
+			layer, err := reference.New(c, w.Weights)
+			require.NoError(t, err)
+			routing, rounded, err := layer.Forward(w.x, reference.Rounded)
+			require.NoError(t, err)
+			exact, err := layer.Experts(w.x, routing.Scores, routing.ExpertIDs, nil, reference.Unrounded)
+			require.NoError(t, err)
+			within(t, c, "O", rounded.O, exact.O)
+			within(t, c, "H", rounded.H, exact.H)
+			if c.SharedExperts > 0 {
+				within(t, c, "shared H", rounded.SharedH, exact.SharedH)
+			}
+
+			in := reference.Backward{X: w.x, DO: w.do, Scores: routing.Scores, ExpertIDs: routing.ExpertIDs, Routed: true}
+			anew := everyGradient(t, layer, in, reference.Rounded)
+			for name, want := range everyGradient(t, layer, in, reference.Unrounded) {
+				within(t, c, name, anew[name], want)
+			}
+			in.H = typed(c, reference.Gather(rounded.H, reference.Group(routing.ExpertIDs, c.NumExperts).Flat, c.HWidth()))
+			in.Logits = routing.Logits
+			if c.SharedExperts > 0 {
+				in.SharedH = typed(c, rounded.SharedH)
+			}
+			require.Equal(t, anew, everyGradient(t, layer, in, reference.Rounded))
+		})
+	}
+}
+
+// within holds rounded values against exact ones.
+func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) {
+	t.Helper()
+	require.Len(t, rounded, len(exact), what)
+	var diff, norm float64
+	for i, v := range exact {
+		diff, norm = diff+(rounded[i]-v)*(rounded[i]-v), norm+v*v
+	}
+	// Rounding to 8 bits is off by 2⁻⁹ at the most, to 11 bits by 2⁻¹², a few
+	// times on the way. H rounded across a clamp's border turns a slope on or off.
+	bound := map[spec.Type]float64{spec.BF16: 1e-2, spec.F16: 1e-3}[c.Type]
+	if c.Limit > 0 {
+		bound *= 5
+	}
+	require.LessOrEqual(t, math.Sqrt(diff), bound*math.Sqrt(norm), what)
+	if what != "b2" && norm > 0 { // db2 is a sum of what goes in
+		require.Positive(t, diff, "%s: nothing was rounded", what)
+	}
+}
+
+// typed are values as bits of the layer's type.
+func typed(c spec.Config, values []float64) []uint16 {
+	bits := make([]uint16, len(values))
+	if c.Type == spec.F16 {
+		num.EncodeF16(bits, values)
+	} else {
+		num.EncodeBF16(bits, values)
+	}
+	return bits
+}
+
+// near wants values within 1e-12 of their largest.
+func near(t *testing.T, what string, want, got []float64) {
+	t.Helper()
+	largest := 0.0
+	for _, v := range want {
+		largest = max(largest, math.Abs(v))
+	}
+	require.InDeltaSlice(t, want, got, 1e-12*largest, what)
+}
+
+// everyGradient gives the gradients of all tensors that have one, laid out as
+// these are.
+func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, r reference.Rounding) map[string][]float64 {
+	t.Helper()
+	c := layer.Config()
+	g, err := layer.Gradients(in, r)
+	require.NoError(t, err)
+	of, err := g.Tokens(nil)
+	require.NoError(t, err)
+	all := map[string][]float64{"x": of.DX}
+	set := func(name string, v []float64, err error) {
+		require.NoError(t, err, name)
+		all[name] = v
+	}
+	if in.Routed {
+		v, err := g.Router(of.DLogits)
+		set("router", v, err)
+		if c.RouterBias {
+			v, err = g.RouterBias(of.DLogits)
+			set("routerBias", v, err)
+		}
+		if c.ExpertScale {
+			v, err = g.ExpertScale(of.DScores)
+			set("expertScale", v, err)
+		}
+	} else {
+		all["scores"] = of.DScores
+	}
+	set1 := func(of func([]reference.ExpertRow) ([]float64, error), cols int, order spec.WeightOrder, first, third string, rows, experts int, apart bool) {
+		v, err := of(reference.AllRows(experts, rows))
+		require.NoError(t, err, first)
+		if !apart {
+			all[first] = inOrder(v, experts, rows, cols, order)
+			return
+		}
+		var a, b []float64
+		for e := range experts {
+			half := rows * cols / 2
+			a, b = append(a, v[2*e*half:][:half]...), append(b, v[(2*e+1)*half:][:half]...)
+		}
+		all[first], all[third] = inOrder(a, experts, rows/2, cols, order), inOrder(b, experts, rows/2, cols, order)
+	}
+	e, apart := c.NumExperts, c.GateUp == spec.Apart
+	set1(g.W1, c.Hidden, c.WeightOrder, "w1", "w3", c.HWidth(), e, apart)
+	set1(g.W2, c.Intermediate, c.WeightOrder, "w2", "", c.Hidden, e, false)
+	if c.Bias {
+		set1(g.B1, 1, spec.OutIn, "b1", "b3", c.HWidth(), e, apart)
+		set1(g.B2, 1, spec.OutIn, "b2", "", c.Hidden, e, false)
+	}
+	if c.SharedExperts > 0 {
+		set1(g.SharedW1, c.Hidden, spec.OutIn, "sharedW1", "sharedW3", c.HWidth()*c.SharedExperts, 1, c.Activation.Gated())
+		set1(g.SharedW2, c.SharedWidth(), spec.OutIn, "sharedW2", "", c.Hidden, 1, false)
+	}
+	if c.SharedGate {
+		v, err := g.SharedGate(of.DSharedGate)
+		set("sharedGate", v, err)
+	}
+	return all
+}
+
+// inOrder lays matrices [experts, rows, cols] out as an order says.
+func inOrder(v []float64, experts, rows, cols int, order spec.WeightOrder) []float64 {
+	if order == spec.OutIn {
+		return v
+	}
+	out := make([]float64, len(v))
+	for e := range experts {
+		for r := range rows {
+			for i := range cols {
+				out[(e*cols+i)*rows+r] = v[(e*rows+r)*cols+i]
+			}
+		}
+	}
+	return out
+}
+
+// everyConfig has every value of every field, with others where they meet.
+func everyConfig() []spec.Config {
+	base := spec.Config{Hidden: 32, Intermediate: 16, NumExperts: 6, TopK: 2, Logits: spec.LogitsF32}
+	var list []spec.Config
+	add := func(change func(*spec.Config)) {
+		c := base
+		change(&c)
+		list = append(list, c)
+	}
+	for a := spec.SwiGLU; a <= spec.GELUErf; a++ {
+		for _, bias := range []bool{false, true} {
+			for _, order := range []spec.WeightOrder{spec.OutIn, spec.InOut} {
+				layouts := []spec.GateUp{spec.Concatenated, spec.Interleaved, spec.Apart}
+				if !a.Gated() {
+					layouts = layouts[:1]
+				}
+				for _, layout := range layouts {
+					add(func(c *spec.Config) {
+						c.Activation, c.Bias, c.WeightOrder, c.GateUp = a, bias, order, layout
+						if a == spec.SwiGLUOAI {
+							c.Alpha, c.Limit = 1.702, 0.9
+						}
+						if a == spec.SwiGLU && bias {
+							c.Limit = 1.1
+						}
+					})
+				}
+			}
+		}
+	}
+	for _, c := range []spec.Config{
+		{SharedExperts: 1}, {SharedExperts: 2, SharedGate: true, GateUp: spec.Interleaved},
+		{SharedExperts: 3, Activation: spec.ReLU2, SharedGate: true}, {SharedExperts: 1, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 2, Bias: true},
+		{ScoreOnInput: true}, {ScoreOnInput: true, Score: spec.Sigmoid, WeightOrder: spec.InOut, SharedExperts: 1}, {ScoreOnInput: true, Activation: spec.ReLU2},
+		{Type: spec.F16, Bias: true, WeightOrder: spec.InOut, GateUp: spec.Apart}, {Type: spec.F16, SharedExperts: 1, SharedGate: true},
+		{RouterBias: true}, {RouterF32: true}, {ExpertScale: true}, {ScoreScale: 2.5}, {ExpertScale: true, ScoreScale: 2.5, RouterBias: true},
+		{Groups: 3, TopGroups: 1}, {TopK: 1}, {TopK: 6}, {NumExperts: 1, TopK: 1},
+		// DeepSeek-V2 and V3, Gemma-4.
+		{Score: spec.SoftmaxAll, Groups: 3, TopGroups: 2, ScoreScale: 16},
+		{Score: spec.Sigmoid, SelectionBias: true, Groups: 3, TopGroups: 2, GroupScore: spec.GroupSumOfTwo, Renormalize: spec.RenormSum, NormEpsilon: 1e-20, ScoreScale: 2.5},
+		{Score: spec.SoftmaxAll, Renormalize: spec.RenormSum, ExpertScale: true},
+	} {
+		add(func(to *spec.Config) {
+			c.Hidden, c.Intermediate, c.Logits = to.Hidden, to.Intermediate, to.Logits
+			if c.NumExperts == 0 {
+				c.NumExperts = to.NumExperts
+			}
+			if c.TopK == 0 {
+				c.TopK = to.TopK
+			}
+			*to = c
+		})
+	}
+	for s := spec.SoftmaxAll; s <= spec.SqrtSoftplus; s++ {
+		for renorm := spec.NoRenorm; renorm <= spec.RenormClamp; renorm++ {
+			for _, epsilon := range []float64{0, 0.3, 5} { // 5: the sum is below it
+				if renorm == spec.NoRenorm && epsilon > 0 || renorm == spec.RenormClamp && epsilon == 0 {
+					continue
+				}
+				for _, bias := range []bool{false, true} {
+					add(func(c *spec.Config) {
+						c.Score, c.Renormalize, c.NormEpsilon, c.SelectionBias = s, renorm, epsilon, bias
+						c.TopK, c.RouterBias = 3, bias
+					})
+				}
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,146 @@
+package reference
+
+import (
+	"fmt"
+	"slices"
+
+	"sonicmoe/internal/spec"
+)
+
+// Output is what the experts make of the tokens asked for.
+type Output struct {
+	// Tokens are the tokens, in the order asked for.
+	Tokens []int32
+	// O is the layer's output of those tokens, [len(Tokens), d].
+	O []float64
+	// H is the pre-activation, gate then up, of token i in slot k at row
+	// i·K + k: [len(Tokens)·K, 2n], or n columns without a gate. Rows of skipped
+	// experts are zero. (A kernel orders its rows by expert.)
+	H []float64
+	// SharedH is the same of the shared experts, a row a token, and SharedScores
+	// [len(Tokens)] what their output is multiplied by. Nil without shared experts.
+	SharedH, SharedScores []float64
+}
+
+// Experts gives O and H of the listed tokens of x [T, d] (nil: all of them).
+// scores and experts are [T, K], of all tokens. An expert outside 0..E-1 is
+// skipped: it adds nothing. The same expert may stand more than once.
+//
+// The work is 6·K·n·d operations a token and the decoding of the weights of
+// each expert met; it is spread over all processors.
+func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r Rounding) (Output, error) {
+	c, round := l.config, rounder{r, l.config}
+	tokens, err := l.tokens(x, tokens)
+	if err != nil {
+		return Output{}, err
+	}
+	if err := checkRouting(len(x)/c.Hidden*c.TopK, len(scores), len(experts)); err != nil {
+		return Output{}, err
+	}
+	rows, pairs := l.tokenRows(x, tokens), l.pairs(tokens, experts)
+	in, weights := make([][]float64, len(pairs)), make([]float64, len(pairs))
+	for i, p := range pairs {
+		in[i] = rows[p.row/c.TopK]
+		weights[i] = scores[int(tokens[p.row/c.TopK])*c.TopK+p.row%c.TopK]
+	}
+	inputs := []float64(nil)
+	if c.ScoreOnInput {
+		inputs, weights = weights, ones(len(pairs))
+	}
+	h, y := l.routed.forward(in, pairs, inputs, round)
+
+	out := Output{
+		Tokens: slices.Clone(tokens),
+		O:      make([]float64, len(tokens)*c.Hidden),
+		H:      make([]float64, len(tokens)*c.TopK*l.routed.rows),
+	}
+	for i, p := range pairs {
+		copy(out.H[p.row*l.routed.rows:], h[i])
+	}
+	at := make([]int, len(tokens)*c.TopK) // 1 + index of the row's pair, 0: skipped
+	for i, p := range pairs {
+		at[p.row] = i + 1
+	}
+	shared := l.sharedForward(&out, rows, round)
+	parallel(len(tokens), func() func(int) {
+		return func(i int) {
+			sum := out.O[i*c.Hidden:][:c.Hidden]
+			add := func(weight float64, row []float64) {
+				for c, v := range row {
+					sum[c] += weight * round.store(v)
+				}
+			}
+			for _, p := range at[i*c.TopK:][:c.TopK] {
+				if p > 0 {
+					add(weights[p-1], y[p-1])
+				}
+			}
+			if shared != nil {
+				add(out.SharedScores[i], shared[i])
+			}
+			for c, v := range sum {
+				sum[c] = round.store(v)
+			}
+		}
+	})
+	return out, nil
+}
+
+// sharedForward gives the shared experts' Y of the tokens, nil without any, and
+// stores what out keeps of them.
+func (l *Layer) sharedForward(out *Output, rows [][]float64, r rounder) [][]float64 {
+	if l.shared == nil {
+		return nil
+	}
+	h, y := l.shared.forward(rows, everyToken(len(rows)), nil, r)
+	out.SharedH = slices.Concat(h...)
+	out.SharedScores = l.sharedScores(rows, r)
+	return y
+}
+
+// everyToken pairs each token with the one shared expert.
+func everyToken(tokens int) []pair {
+	list := make([]pair, tokens)
+	for i := range list {
+		list[i].row = i
+	}
+	return list
+}
+
+// sharedScores is what the shared experts' output of each token is multiplied by.
+func (l *Layer) sharedScores(rows [][]float64, r rounder) []float64 {
+	scores := ones(len(rows))
+	if l.sharedGate != nil {
+		for i, x := range rows {
+			scores[i] = r.f32(sigmoid(dot(l.sharedGate, x)))
+		}
+	}
+	return scores
+}
+
+func ones(n int) []float64 { return slices.Repeat([]float64{1}, n) }
+
+func checkRouting(want, scores, experts int) error {
+	if scores != want {
+		return &spec.ArgError{Field: "scores", Got: elements(scores), Want: fmt.Sprintf("%d ([T, K])", want)}
+	}
+	if experts != want {
+		return &spec.ArgError{Field: "experts", Got: elements(experts), Want: fmt.Sprintf("%d ([T, K])", want)}
+	}
+	return nil
+}
+
+// pairs lists the tokens' experts that are to be computed, by expert.
+func (l *Layer) pairs(tokens, experts []int32) []pair {
+	k := l.config.TopK
+	var list []pair
+	for i, t := range tokens {
+		for j, e := range experts[int(t)*k:][:k] {
+			if l.has(e) {
+				list = append(list, pair{row: i*k + j, expert: e})
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b pair) int { return int(a.expert - b.expert) })
+	return list
+}

@@ -1,0 +1,147 @@
+package reference
+
+import (
+	"fmt"
+	"strconv"
+
+	"sonicmoe/internal/spec"
+)
+
+// Weights are a layer's tensors in row-major order, with the shapes that
+// [spec.Config.Shapes] gives; those that the layer does not have are nil.
+// Elements without another type here are bits of the layer's Type.
+type Weights struct {
+	// Router is [E, d]; RouterF32 stands for it where Config.RouterF32 says so.
+	Router                                 []uint16
+	RouterF32                              []float32
+	RouterBias, SelectionBias, ExpertScale []float32
+	W1, W3, W2                             []uint16
+	B1, B3, B2                             []uint16
+	SharedW1, SharedW3, SharedW2           []uint16
+	SharedGate                             []uint16
+}
+
+// Layer is a configuration with its weights. It only reads them; it is safe
+// for concurrent use.
+type Layer struct {
+	config spec.Config
+	router tensor
+	// routerBias, selectionBias and expertScale are [E], nil where there are none.
+	routerBias, selectionBias, expertScale []float64
+	routed                                 bank
+	// shared is nil without shared experts, sharedGate without their gate.
+	shared     *bank
+	sharedGate []float64
+}
+
+// NewLayer is [New] for a layer that has no other weights: router [E, d], w1
+// [E, 2n, d] and w2 [E, d, n], laid out as c says.
+func NewLayer(c spec.Config, router, w1, w2 []uint16) (*Layer, error) {
+	return New(c, Weights{Router: router, W1: w1, W2: w2})
+}
+
+// New checks the configuration and the lengths of the weights. Slices are
+// kept, but for experts' weights in an order other than [E, 2n, d] with gate
+// and up concatenated, which are copied. An error is an [*spec.ArgError].
+func New(c spec.Config, w Weights) (*Layer, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	if err := w.check(c); err != nil {
+		return nil, err
+	}
+	l := &Layer{
+		config: c, router: stored(w.Router, c.Type),
+		routerBias: tensor{f32: w.RouterBias}.values(), selectionBias: tensor{f32: w.SelectionBias}.values(), expertScale: tensor{f32: w.ExpertScale}.values(),
+		routed: newBank(c, c.NumExperts, c.Intermediate, c.GateUp, c.WeightOrder, weights{w.W1, w.W3, w.W2, w.B1, w.B3, w.B2}),
+	}
+	if c.RouterF32 {
+		l.router = tensor{f32: w.RouterF32}
+	}
+	if c.SharedExperts > 0 {
+		shared := newBank(c, 1, c.SharedWidth(), spec.Apart, spec.OutIn, weights{w1: w.SharedW1, w3: w.SharedW3, w2: w.SharedW2})
+		l.shared, l.sharedGate = &shared, stored(w.SharedGate, c.Type).values()
+	}
+	return l, nil
+}
+
+func (w Weights) check(c spec.Config) error {
+	s := c.Shapes(0)
+	router, routerF32 := s.Router, spec.Shape{}
+	if c.RouterF32 {
+		router, routerF32 = routerF32, router
+	}
+	for _, t := range []struct {
+		name string
+		got  int
+		want spec.Shape
+	}{
+		{"router", len(w.Router), router}, {"routerF32", len(w.RouterF32), routerF32},
+		{"routerBias", len(w.RouterBias), s.RouterBias}, {"selectionBias", len(w.SelectionBias), s.SelectionBias}, {"expertScale", len(w.ExpertScale), s.ExpertScale},
+		{"w1", len(w.W1), s.W1}, {"w3", len(w.W3), s.W3}, {"w2", len(w.W2), s.W2},
+		{"b1", len(w.B1), s.B1}, {"b3", len(w.B3), s.B3}, {"b2", len(w.B2), s.B2},
+		{"sharedW1", len(w.SharedW1), s.SharedW1}, {"sharedW3", len(w.SharedW3), s.SharedW3}, {"sharedW2", len(w.SharedW2), s.SharedW2},
+		{"sharedGate", len(w.SharedGate), s.SharedGate},
+	} {
+		if want := t.want.Elements(); int64(t.got) != want {
+			text := "0, which this layer does not have"
+			if want > 0 {
+				text = fmt.Sprintf("%d (%v)", want, t.want)
+			}
+			return &spec.ArgError{Field: t.name, Got: elements(t.got), Want: text}
+		}
+	}
+	return nil
+}
+
+// Config is the layer's configuration.
+func (l *Layer) Config() spec.Config { return l.config }
+
+// Forward is Route and Experts of all tokens of x [T, d].
+func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
+	routing, err := l.Route(x, nil, r)
+	if err != nil {
+		return Routing{}, Output{}, err
+	}
+	out, err := l.Experts(x, routing.Scores, routing.ExpertIDs, nil, r)
+	return routing, out, err
+}
+
+// tokens checks x [T, d] and the list of its tokens; nil becomes all of them.
+func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
+	d := l.config.Hidden
+	if len(x)%d != 0 {
+		return nil, &spec.ArgError{Field: "x", Got: elements(len(x)), Want: fmt.Sprintf("[T, %d]", d)}
+	}
+	total := len(x) / d
+	if list == nil {
+		list = allTokens(total)
+	}
+	for i, t := range list {
+		if t < 0 || int(t) >= total {
+			return nil, &spec.ArgError{Field: "tokens[" + strconv.Itoa(i) + "]",
+				Got: strconv.Itoa(int(t)), Want: fmt.Sprintf("a token of x, 0 to %d", total-1)}
+		}
+	}
+	return list, nil
+}
+
+func allTokens(total int) []int32 {
+	list := make([]int32, total)
+	for t := range list {
+		list[t] = int32(t)
+	}
+	return list
+}
+
+// tokenRows decodes tokens of x.
+func (l *Layer) tokenRows(x []uint16, tokens []int32) [][]float64 {
+	d := l.config.Hidden
+	rows := matrix(len(tokens), d)
+	for i, t := range tokens {
+		stored(x[int(t)*d:][:d], l.config.Type).decode(rows[i])
+	}
+	return rows
+}
+
+func elements(n int) string { return strconv.Itoa(n) + " elements" }

@@ -1,0 +1,162 @@
+package reference
+
+import (
+	"fmt"
+	"slices"
+
+	"sonicmoe/internal/spec"
+)
+
+// Routing is where tokens go. Row i is for the i-th token asked for.
+type Routing struct {
+	// Logits is [tokens, E].
+	Logits []float64
+	// Scores [tokens, K] are those of the chosen experts, ExpertIDs [tokens, K]
+	// whose they are: the best key first.
+	Scores    []float64
+	ExpertIDs []int32
+}
+
+// Route gives the routing of the listed tokens of x [T, d] (nil: all of them),
+// as package spec defines it.
+func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
+	tokens, err := l.tokens(x, tokens)
+	if err != nil {
+		return Routing{}, err
+	}
+	logits := make([]float64, len(tokens)*l.config.NumExperts)
+	l.eachLogits(x, tokens, rounder{r, l.config}, func(i int, row []float64) {
+		copy(logits[i*l.config.NumExperts:], row)
+	})
+	return l.RouteLogits(logits, r)
+}
+
+// RouteLogits gives the routing of tokens with these logits [tokens, E], which
+// are taken as they are.
+func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
+	e, k := l.config.NumExperts, l.config.TopK
+	if len(logits)%e != 0 {
+		return Routing{}, &spec.ArgError{Field: "logits", Got: elements(len(logits)), Want: fmt.Sprintf("[T, %d]", e)}
+	}
+	tokens, round := len(logits)/e, rounder{r, l.config}
+	out := Routing{Logits: logits, Scores: make([]float64, tokens*k), ExpertIDs: make([]int32, tokens*k)}
+	parallel(tokens, func() func(int) {
+		return func(i int) {
+			row, experts := logits[i*e:][:e], out.ExpertIDs[i*k:][:k]
+			raw := l.rawScores(row, nil, round)
+			l.choose(experts, row, raw, round)
+			if raw == nil {
+				raw = l.rawScores(row, experts, round)
+			}
+			l.scores(out.Scores[i*k:][:k], raw, experts, round)
+		}
+	})
+	return out, nil
+}
+
+// routeTokens bounds the tokens that are decoded at a time, and
+// routeGroup those of one task.
+const (
+	routeTokens = 2048
+	routeGroup  = 64
+)
+
+// eachLogits gives the logits of the i-th token of the list, one after the other.
+func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int, logits []float64)) {
+	for first := 0; first < len(tokens); first += routeTokens {
+		rows := l.tokenRows(x, tokens[first:min(first+routeTokens, len(tokens))])
+		var groups []group
+		for i := 0; i < len(rows); i += routeGroup {
+			groups = append(groups, group{first: i, count: min(routeGroup, len(rows)-i), weights: l.router})
+		}
+		for i, row := range product(rows, groups, l.config.NumExperts, l.config.Hidden) {
+			for e := range row {
+				if l.routerBias != nil {
+					row[e] += l.routerBias[e]
+				}
+				row[e] = r.logit(row[e])
+			}
+			do(first+i, row)
+		}
+	}
+}
+
+// choose fills experts with those of a token, the best first. raw may be nil
+// where nothing but logits is compared.
+func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
+	c := l.config
+	keys, sums := l.keys(logits, raw, r), raw
+	if c.SelectionBias {
+		sums = keys
+	}
+	if c.Groups == 0 {
+		TopK(experts, keys)
+		return
+	}
+	size := c.NumExperts / c.Groups
+	groups := make([]float64, c.Groups)
+	for g := range groups {
+		if c.GroupScore == spec.GroupBest {
+			var best [1]int32
+			TopK(best[:], keys[g*size:][:size])
+			groups[g] = keys[g*size+int(best[0])]
+			continue
+		}
+		var best [2]int32
+		TopK(best[:], keys[g*size:][:size])
+		groups[g] = r.f32(sums[g*size+int(best[0])] + sums[g*size+int(best[1])])
+	}
+	kept := make([]int32, c.TopGroups)
+	TopK(kept, groups)
+	slices.Sort(kept)
+	var from []int32
+	var of []float64
+	for _, g := range kept {
+		for e := int(g) * size; e < (int(g)+1)*size; e++ {
+			from, of = append(from, int32(e)), append(of, keys[e])
+		}
+	}
+	TopK(experts, of)
+	for i, at := range experts {
+		experts[i] = from[at]
+	}
+}
+
+// Keys are what the experts of a token with these logits [E] are compared by.
+func (l *Layer) Keys(logits []float64, r Rounding) []float64 {
+	round := rounder{r, l.config}
+	return l.keys(logits, l.rawScores(logits, nil, round), round)
+}
+
+func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
+	if !l.config.SelectionBias {
+		return logits
+	}
+	keys := make([]float64, len(raw))
+	for e, p := range raw {
+		keys[e] = r.f32(p + l.selectionBias[e])
+	}
+	return keys
+}
+
+// TopK fills experts with the indices of the largest logits, largest first: of
+// equal ones the lower index first, NaN before everything else, as in
+// torch.topk. len(experts) must not be larger than len(logits); more stay as
+// they were.
+func TopK(experts []int32, logits []float64) {
+	order := make([]int32, len(logits))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortStableFunc(order, func(a, b int32) int {
+		x, y := logits[a], logits[b]
+		switch {
+		case x > y || x != x && y == y:
+			return -1
+		case x < y || x == x && y != y:
+			return 1
+		}
+		return 0
+	})
+	copy(experts, order)
+}

@@ -1,0 +1,72 @@
+package reference
+
+import (
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe/num"
+)
+
+// tensor is a row-major tensor as it is stored: bf16 or fp16 bits, or FP32.
+type tensor struct {
+	bits []uint16
+	f16  bool
+	f32  []float32
+}
+
+// stored is a tensor of 16-bit elements of a layer's type.
+func stored(bits []uint16, t spec.Type) tensor { return tensor{bits: bits, f16: t == spec.F16} }
+
+func (t tensor) len() int { return max(len(t.bits), len(t.f32)) }
+
+// part is count elements from first on.
+func (t tensor) part(first, count int) tensor {
+	if t.f32 != nil {
+		t.f32 = t.f32[first:][:count]
+	} else {
+		t.bits = t.bits[first:][:count]
+	}
+	return t
+}
+
+// decode gives the values of all elements; dst is as long.
+func (t tensor) decode(dst []float64) {
+	dst = dst[:t.len()]
+	switch {
+	case t.f32 != nil:
+		for i, v := range t.f32 {
+			dst[i] = float64(v)
+		}
+	case t.f16:
+		for i, b := range t.bits {
+			dst[i] = num.F16ToFloat64(b)
+		}
+	default:
+		for i, b := range t.bits {
+			dst[i] = num.BF16ToFloat64(b)
+		}
+	}
+}
+
+// toBits rounds x to a type of 16 bits.
+func toBits(t spec.Type, x float64) uint16 {
+	if t == spec.F16 {
+		return num.Float64ToF16(x)
+	}
+	return num.Float64ToBF16(x)
+}
+
+// values are all elements, nil of no tensor.
+func (t tensor) values() []float64 {
+	if t.len() == 0 {
+		return nil
+	}
+	v := make([]float64, t.len())
+	t.decode(v)
+	return v
+}
+
+// at is one element.
+func (t tensor) at(i int) float64 {
+	var v [1]float64
+	t.part(i, 1).decode(v[:])
+	return v[0]
+}

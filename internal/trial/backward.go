@@ -1,0 +1,119 @@
+package trial
+
+import (
+	"context"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/reference"
+	"sonicmoe/moe"
+	"sonicmoe/moe/num"
+)
+
+// ScaleOutput is the standard deviation of the gradient of O.
+const ScaleOutput = 0.2
+
+// PrepareBackward makes a random gradient of O from a seed and the buffers of
+// a backward pass, which Back then holds: all gradients are wanted, those of
+// weights in the given type.
+func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
+	s := t.Layer.Config().Gradients(t.Tokens, weights)
+	t.DO = reference.NewNormalOf(s.DO.Type, seed, ScaleOutput).Values(s.DO.Elements())
+	b := t.Args.Backward()
+	b.DO, b.DX, b.DScores = t.memory.Tensor(s.DO), t.memory.Tensor(s.DX), t.memory.Tensor(s.DScores)
+	b.WeightGradients = t.memory.Gradients(t.Layer, weights)
+	b.Workspace = t.memory.Workspace(t.Tokens, t.Layer)
+	if err := t.memory.Err(); err != nil {
+		return err
+	}
+	t.Back = b
+	return moe.Write(t.stream, b.DO, t.DO)
+}
+
+// AddLogitGradients gives the backward pass extra gradients of the logits, of
+// the size of those it has.
+func (t *Trial) AddLogitGradients(seed uint64) error {
+	s := t.Layer.Config().Gradients(t.Tokens, moe.F32).DLogits
+	t.Extra = make([]float32, s.Elements())
+	for i, v := range reference.NewNormal(seed, ScaleOutput).Values(s.Elements()) {
+		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // not a bf16
+	}
+	t.Back.DLogits = t.memory.Tensor(s)
+	if err := t.memory.Err(); err != nil {
+		return err
+	}
+	return moe.Write(t.stream, t.Back.DLogits, t.Extra)
+}
+
+// PoisonGradients overwrites what b writes with NaN, but for what it adds to.
+func (t *Trial) PoisonGradients(b moe.Backward) error {
+	for _, g := range []moe.Gradient{{Tensor: b.DX}, {Tensor: b.DScores}, {Tensor: b.RouterLosses}, b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2,
+		b.DRouter, b.DRouterBias, b.DExpertScale, b.DSharedW1, b.DSharedW3, b.DSharedW2, b.DSharedGate} {
+		if g.IsZero() || g.Accumulate {
+			continue
+		}
+		if err := t.stream.Fill32(g.Ptr, 0xffffffff, g.Shape.Bytes()/4); err != nil {
+			return err
+		}
+	}
+	return t.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4)
+}
+
+// RunBackward poisons gradients and workspace, runs the pass with the given
+// buffers and waits.
+func (t *Trial) RunBackward(ctx context.Context, b moe.Backward) error {
+	if err := t.PoisonGradients(b); err != nil {
+		return err
+	}
+	if err := t.call.Backward(t.stream, b); err != nil {
+		return err
+	}
+	return t.stream.Synchronize(ctx)
+}
+
+// Values are a tensor's elements on the host: FP32, or bits of the layer's Type.
+type Values struct {
+	Type moe.Type
+	Bits []uint16
+	F32  []float32
+}
+
+// Rows copies rows of so many elements each of a tensor, by their
+// numbers; nil: all of them.
+func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
+	total := of.Shape.Elements() / int64(cols)
+	if rows == nil {
+		return t.read(of, 0, of.Shape.Elements())
+	}
+	v := Values{Type: of.Shape.Type}
+	for _, r := range rows {
+		if r < 0 || r >= total {
+			return v, &moe.ArgError{Field: "rows", Got: "a row past the end", Want: "rows of the tensor"}
+		}
+		row, err := t.read(of, r*int64(cols), int64(cols))
+		if err != nil {
+			return v, err
+		}
+		v.Bits, v.F32 = append(v.Bits, row.Bits...), append(v.F32, row.F32...)
+	}
+	return v, nil
+}
+
+// read copies elements of a tensor.
+func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
+	v.Type = of.Shape.Type
+	at := of.Ptr + driver.DevicePtr(first*of.Shape.Type.Bytes())
+	if of.Shape.Type == moe.F32 {
+		v.F32 = make([]float32, count)
+		return v, t.stream.CopyToHost(num.Bytes(v.F32), at)
+	}
+	v.Bits = make([]uint16, count)
+	return v, t.stream.CopyToHost(num.Bytes(v.Bits), at)
+}
+
+// compare holds values against what they should be.
+func (v Values) compare(want []float64, rows, cols int) reference.Report {
+	if v.F32 != nil {
+		return reference.Compare(v.F32, want, rows, cols)
+	}
+	return reference.CompareOf(v.Type, v.Bits, want, rows, cols)
+}

@@ -1,0 +1,297 @@
+package trial
+
+import (
+	"fmt"
+	"slices"
+
+	"sonicmoe/internal/reference"
+	"sonicmoe/moe"
+)
+
+// BackwardCheck says how to judge a backward pass.
+type BackwardCheck struct {
+	// Routed says that it was the layer that routed.
+	Routed bool
+	// Rounding is the reference's. Unrounded bounds each row and element,
+	// Rounded the whole more narrowly.
+	Rounding reference.Rounding
+	// Tokens is how many tokens to sample at least, so that every expert is
+	// touched, Rows how many rows each of W1 and W2. Where there are no more,
+	// all are compared.
+	Tokens, Rows int
+}
+
+// BackwardReport is how far a backward pass is from the reference, fed what the
+// device's forward pass saved. A gradient that was not wanted has an empty
+// report.
+type BackwardReport struct {
+	// Bounds are what Check asks for.
+	Bounds reference.Bounds
+	// Tokens and Rows are how many were compared: of DX and DScores, and of
+	// each expert's weights.
+	Tokens, Rows                   int
+	DX, DScores, DW1, DW2, DRouter reference.Report
+	// Those of biases and of numbers that experts have are compared whole.
+	DB1, DB2, DRouterBias, DExpertScale reference.Report
+	// Those of shared experts: of their weights as many rows as of the others.
+	DSharedW1, DSharedW2, DSharedGate reference.Report
+}
+
+// Check returns nil when every gradient is inside the bounds.
+func (r BackwardReport) Check() error {
+	for _, g := range []struct {
+		name   string
+		report reference.Report
+	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter},
+		{"DRouterBias", r.DRouterBias}, {"DExpertScale", r.DExpertScale},
+		{"DSharedW1", r.DSharedW1}, {"DSharedW2", r.DSharedW2}, {"DSharedGate", r.DSharedGate}} {
+		if err := g.report.Check(r.Bounds); err != nil {
+			return fmt.Errorf("%s: %w", g.name, err)
+		}
+	}
+	return nil
+}
+
+// String has a line for each gradient.
+func (r BackwardReport) String() string {
+	return fmt.Sprintf("%d tokens, %d rows\nDX %v\nDScores %v\nDW1 %v\nDW2 %v\nDRouter %v",
+		r.Tokens, r.Rows, r.DX, r.DScores, r.DW1, r.DW2, r.DRouter)
+}
+
+// CheckBackward compares what b has written with the reference; DRouter whole,
+// given the device's own DScores, which b must have. saved is what forward gave,
+// with H.
+func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (BackwardReport, error) {
+	c := t.Layer.Config()
+	ref, err := reference.New(c, t.Weights)
+	if err != nil {
+		return BackwardReport{}, err
+	}
+	in := reference.Backward{X: t.X, DO: t.DO, Scores: reference.Widen(saved.Scores), ExpertIDs: saved.ExpertIDs, H: saved.H, SharedH: saved.SharedH, Routed: o.Routed}
+	if !b.DLogits.IsZero() || b.Balance != 0 || b.ZLoss != 0 {
+		in.Extra = reference.Widen(t.Extra)
+	}
+	if o.Routed && c.SavesLogits() {
+		if in.Logits, err = t.logits(nil); err != nil {
+			return BackwardReport{}, err
+		}
+	}
+	g, err := ref.Gradients(in, o.Rounding)
+	if err != nil {
+		return BackwardReport{}, err
+	}
+	k := backwardCheck{t: t, g: g, b: b, saved: saved, rounding: o.Rounding}
+	k.report.Bounds = reference.BoundsOf(c.Type, o.Rounding)
+	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
+	k.report.DW1 = k.weights(c, []moe.Tensor{b.DW1.Tensor, b.DW3.Tensor}, g.W1, c.HWidth(), c.Hidden, o.Rows)
+	k.report.DW2 = k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
+	k.report.DB1 = k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth())
+	k.report.DB2 = k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden)
+	if shared, ok := c.Shared(); ok {
+		k.report.DSharedW1 = k.weights(shared, []moe.Tensor{b.DSharedW1.Tensor, b.DSharedW3.Tensor}, g.SharedW1, shared.HWidth(), c.Hidden, o.Rows)
+		k.report.DSharedW2 = k.weights(shared, []moe.Tensor{b.DSharedW2.Tensor}, g.SharedW2, c.Hidden, shared.Intermediate, o.Rows)
+		k.sharedGate()
+	}
+	k.router()
+	return k.report, k.err
+}
+
+// backwardCheck fills a report; the first error stays.
+type backwardCheck struct {
+	t        *Trial
+	g        *reference.Gradients
+	b        moe.Backward
+	saved    Results
+	rounding reference.Rounding
+	report   BackwardReport
+	err      error
+}
+
+// tokens compares DX and DScores of the listed tokens.
+func (k *backwardCheck) tokens(list []int32) {
+	c := k.t.Layer.Config()
+	k.report.Tokens = len(list)
+	if k.b.DX.IsZero() && k.b.DScores.IsZero() {
+		return
+	}
+	want, err := k.g.Tokens(list)
+	if k.err = err; err != nil {
+		return
+	}
+	numbers := make([]int64, len(list))
+	for i, t := range list {
+		numbers[i] = int64(t)
+	}
+	k.report.DX = k.compare(k.b.DX, want.DX, c.Hidden, numbers)
+	k.report.DScores = k.compare(k.b.DScores, want.DScores, c.TopK, numbers)
+}
+
+// weights compares sampled rows of the gradient of a weight of the layer c, which
+// is in one tensor or in halves.
+func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
+	if got = slices.DeleteFunc(got, moe.Tensor.IsZero); len(got) == 0 || k.err != nil {
+		return reference.Report{}
+	}
+	list := SampleRows(c.NumExperts, rows, sample)
+	k.report.Rows = len(list)
+	want, err := of(list)
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	v, err := k.t.weightRows(c.WeightOrder, got, rows, cols, list)
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	return k.judge(v, want, len(list), cols)
+}
+
+// sharedGate compares the gradient of the shared experts' gate, from those of all
+// tokens.
+func (k *backwardCheck) sharedGate() {
+	if k.b.DSharedGate.IsZero() || k.err != nil {
+		return
+	}
+	all, err := k.g.Tokens(nil)
+	if k.err = err; err != nil {
+		return
+	}
+	want, err := k.g.SharedGate(all.DSharedGate)
+	if k.err = err; err == nil {
+		k.report.DSharedGate = k.compare(k.b.DSharedGate.Tensor, want, k.t.Layer.Config().Hidden, []int64{0})
+	}
+}
+
+// biases compares the gradient of a bias, which is in one tensor or in halves,
+// a row an expert.
+func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), width int) reference.Report {
+	parts = slices.DeleteFunc(parts, moe.Tensor.IsZero)
+	if len(parts) == 0 || k.err != nil {
+		return reference.Report{}
+	}
+	experts := k.t.Layer.Config().NumExperts
+	want, err := of(reference.AllRows(experts, width))
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	var got Values
+	for e := range experts {
+		for _, part := range parts {
+			v, err := k.t.Rows(part, width/len(parts), []int64{int64(e)})
+			if k.err = err; err != nil {
+				return reference.Report{}
+			}
+			got.Type, got.Bits, got.F32 = v.Type, append(got.Bits, v.Bits...), append(got.F32, v.F32...)
+		}
+	}
+	return k.judge(got, want, experts, width)
+}
+
+// weightRows reads rows of experts' weights, whichever way they lie.
+func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
+	rows /= len(parts)
+	width, height, inOut := cols, rows, order == moe.InOut
+	if inOut {
+		width, height = rows, cols
+	}
+	for _, r := range list {
+		of, first := parts[r.Row/rows], int64(r.Expert)*int64(height)
+		var row Values
+		if !inOut {
+			row, err = t.Rows(of, cols, []int64{first + int64(r.Row%rows)})
+		} else {
+			row, err = t.read(of, first*int64(width), int64(width)*int64(height))
+			row = row.column(r.Row%rows, width)
+		}
+		if err != nil {
+			return v, err
+		}
+		v.Type, v.Bits, v.F32 = row.Type, append(v.Bits, row.Bits...), append(v.F32, row.F32...)
+	}
+	return v, nil
+}
+
+// column is a column of a matrix of that width.
+func (v Values) column(column, width int) (c Values) {
+	c.Type = v.Type
+	for i := column; i < max(len(v.Bits), len(v.F32)); i += width {
+		if v.Bits != nil {
+			c.Bits = append(c.Bits, v.Bits[i])
+		} else {
+			c.F32 = append(c.F32, v.F32[i])
+		}
+	}
+	return c
+}
+
+// router compares all of DRouter, given the scores' gradients of the device.
+func (k *backwardCheck) router() {
+	if k.b.DRouter.IsZero() || k.err != nil {
+		return
+	}
+	c := k.t.Layer.Config()
+	var ds Values
+	if ds, k.err = k.t.Rows(k.b.DScores, c.TopK, nil); k.err != nil {
+		return
+	}
+	dlogits, err := k.g.DLogits(reference.Widen(ds.F32))
+	if k.err = err; err != nil {
+		return
+	}
+	want, err := k.g.Router(dlogits)
+	if k.err = err; err != nil {
+		return
+	}
+	k.report.DRouter = k.compare(k.b.DRouter.Tensor, want, c.Hidden, nil)
+	k.report.DRouterBias = k.numbers(k.b.DRouterBias, func() ([]float64, error) { return k.g.RouterBias(dlogits) })
+	k.report.DExpertScale = k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) })
+}
+
+// numbers compares a number of each expert, as one row.
+func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) reference.Report {
+	if got.IsZero() || k.err != nil {
+		return reference.Report{}
+	}
+	want, err := of()
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	return k.compare(got.Tensor, want, len(want), []int64{0})
+}
+
+// compare reads rows of a gradient, nil: all, and holds them against want.
+func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows []int64) reference.Report {
+	if got.IsZero() || k.err != nil {
+		return reference.Report{}
+	}
+	v, err := k.t.Rows(got, cols, rows)
+	if k.err = err; err != nil {
+		return reference.Report{}
+	}
+	return k.judge(v, want, len(want)/cols, cols)
+}
+
+// judge holds rows of a gradient against want.
+func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
+	if k.rounding == reference.Rounded {
+		reference.Round(v.Type, want) // the reference leaves weights' gradients as they are
+	}
+	return v.compare(want, rows, cols)
+}
+
+// SampleRows picks rows of experts with so many rows each: all of them, if
+// there are no more than want, else want, over all experts in turn and spread
+// over their rows.
+func SampleRows(experts, rows, want int) []reference.ExpertRow {
+	if experts*rows <= want {
+		return reference.AllRows(experts, rows)
+	}
+	var list []reference.ExpertRow
+	for e := range experts {
+		n := (e+1)*want/experts - e*want/experts
+		for i := range n {
+			const stride = 37 // experts' samples are of other rows
+			list = append(list, reference.ExpertRow{Expert: e, Row: (i*rows/n + e*stride) % rows})
+		}
+	}
+	return list
+}
