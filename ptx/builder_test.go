@@ -166,6 +166,65 @@ func TestShapes(t *testing.T) {
 			"cvt.u64.u32 %d0, %row1;", // another class: the class's own letter
 			"setp.eq.u32 %p0, %row0, 3;",
 			"mov.u32 %tid0, %tid.x;")},
+		{"thread indices", func(k *ptx.Kernel) {
+			k.Lane()
+			k.Warp()
+			k.Warpgroup()
+			k.ThreadInWarpgroup()
+			k.Lane().AddI(1)
+			k.Warpgroup().AddI(1)
+		}, lines(
+			"mov.u32 %tid0, %tid.x;",
+			"and.b32 %r0, %tid0, 31;",
+			"shr.u32 %r1, %tid0, 5;",
+			"shr.u32 %r2, %tid0, 7;",
+			"and.b32 %r3, %tid0, 127;",
+			"add.u32 %r4, %r0, 1;",
+			"add.u32 %r5, %r2, 1;")},
+		{"thread index from the kernel's own %tid.x", func(k *ptx.Kernel) {
+			k.TidX()
+			k.Named("row", func() { k.Lane().AddI(2) })
+			k.TidX()
+		}, lines(
+			"mov.u32 %tid0, %tid.x;",
+			"and.b32 %r0, %tid0, 31;",
+			"add.u32 %row0, %r0, 2;",
+			"mov.u32 %tid1, %tid.x;")},
+		{"thread index after a body that computed it", func(k *ptx.Kernel) {
+			k.IfElse(k.Laneid().EqI(0),
+				func() { k.Range(ptx.Uint(2), func(ptx.U32) { k.Lane(); k.Lane() }) },
+				func() { k.Warp() })
+			k.Guarded(k.Laneid().EqI(1), func() { k.Lane().AddI(1) })
+			k.If(k.Laneid().EqI(2), func() { k.Lane().AddI(2) })
+		}, lines(
+			"mov.u32 %r0, %laneid;",
+			"setp.eq.u32 %p0, %r0, 0;",
+			"@!%p0 bra $else0;",
+			"mov.u32 %r1, 0;",
+			"$loop0:",
+			"setp.ge.u32 %p1, %r1, 2;",
+			"@%p1 bra $end0;",
+			"mov.u32 %tid0, %tid.x;",
+			"and.b32 %r2, %tid0, 31;",
+			"add.u32 %r3, %r1, 1;",
+			"mov.u32 %r1, %r3;",
+			"bra $loop0;",
+			"$end0:",
+			"bra $endif0;",
+			"$else0:",
+			"mov.u32 %tid1, %tid.x;",
+			"shr.u32 %r4, %tid1, 5;",
+			"$endif0:",
+			"mov.u32 %r5, %laneid;",
+			"setp.eq.u32 %p2, %r5, 1;",
+			"mov.u32 %tid2, %tid.x;", // without the guard: later instructions use it
+			"and.b32 %r6, %tid2, 31;",
+			"@%p2 add.u32 %r7, %r6, 1;",
+			"mov.u32 %r8, %laneid;",
+			"setp.eq.u32 %p3, %r8, 2;",
+			"@!%p3 bra $else1;",
+			"add.u32 %r9, %r6, 2;",
+			"$else1:")},
 		{"stmatrix", func(k *ptx.Kernel) {
 			k.Stmatrix(k.SharedBase().At(16), ptx.Uint(7))
 		}, lines(
@@ -321,6 +380,22 @@ func TestErrorsAreAllReported(t *testing.T) {
 	for _, want := range []string{"kernel k", "zero value", "tile of 7 rows"} {
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// A thread index is one register for all its readers: setting it is an error.
+func TestThreadIndexIsReadOnly(t *testing.T) {
+	k := ptx.NewKernel("k")
+	ptx.VarOf(k.Lane()).Set(ptx.Uint(1))
+	_, err := k.Build()
+	require.ErrorContains(t, err, "VarOf of a thread index")
+	assert.ErrorContains(t, err, "builder_test.go:")
+
+	k = ptx.NewKernel("k")
+	lane := k.Lane()
+	ptx.NewVar(k, lane).Set(ptx.Uint(1))
+	ptx.VarOf(lane.AddI(1)).Set(ptx.Uint(1))
+	_, err = k.Build()
+	require.NoError(t, err)
 }
 
 func TestStoreWithoutAKernelSaysSo(t *testing.T) {

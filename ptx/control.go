@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"slices"
 	"strconv"
 
 	"sonicmoe/ptx/isa"
@@ -64,12 +65,12 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	skip := k.label("else")
 	k.bra(skip, p, true)
 	cause := len(k.body) - 1
-	then()
+	k.inBody(then)
 	if otherwise != nil {
 		end := k.label("endif")
 		k.bra(end, True(), false)
 		k.place(skip)
-		otherwise()
+		k.inBody(otherwise)
 		k.place(end)
 	} else {
 		k.place(skip)
@@ -105,7 +106,7 @@ func (k *Kernel) Loop(body func()) {
 	first := len(k.body)
 	k.place(start)
 	k.loops = append(k.loops, l)
-	body()
+	k.inBody(body)
 	k.loops = k.loops[:len(k.loops)-1]
 	k.bra(start, True(), false)
 	k.place(l.end)
@@ -176,7 +177,13 @@ func SetAll[T Value](vars []*Var[T], to []T) {
 
 // VarOf is the variable that x's own register is, such as one of
 // [Kernel.Accumulators]: a value that a loop has made is then set again.
-func VarOf[T Value](x T) *Var[T] { return &Var[T]{x.val()} }
+func VarOf[T Value](x T) *Var[T] {
+	v := x.val()
+	if v.k != nil && slices.Contains(v.k.thread[:], v) {
+		v.k.Errorf("VarOf of a thread index, which its readers share: set a NewVar of it")
+	}
+	return &Var[T]{v}
+}
 
 // Get is the variable's register itself, not a copy: it changes with Set.
 func (x *Var[T]) Get() T { return wrap[T](x.v) }

@@ -30,6 +30,8 @@ type Kernel struct {
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
 	hasShared                    bool
+	// thread has the values of %tid.x and its parts that every thread knows here.
+	thread [threadIndices]val
 
 	labels  map[string]int
 	scope   string

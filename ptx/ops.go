@@ -9,13 +9,17 @@ import (
 // special reads a special register, by its number in isa.Specials.
 func (k *Kernel) special(i int) val {
 	old, sp := k.hint, &isa.Specials[i]
-	if sp.Name == "%tid.x" {
-		k.hint = "tid" // recognised by warpIndex
+	isTid := sp.Name == "%tid.x"
+	if isTid {
+		k.hint = "tid"
 	}
 	d := k.result(sp.Type)
 	k.hint = old
 	f := &isa.Table[isa.Mov]
 	k.emit(f, k.mods(f, Mod("."+sp.Type.String())), d.operand(sp.Type), Operand{Kind: OpSpecial, Reg: int32(i)})
+	if isTid && !k.guarded && k.thread[tidX].missing() {
+		k.thread[tidX] = d
+	}
 	return d
 }
 

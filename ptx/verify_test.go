@@ -216,6 +216,10 @@ func TestDivergence(t *testing.T) {
 	}{
 		{"uniform if", func(k *ptx.Kernel) { k.If(warp(k), func() { sync(k) }) }, true},
 		{"division by 32 is the warp", func(k *ptx.Kernel) { k.If(k.TidX().DivI(32).EqI(0), func() { sync(k) }) }, true},
+		{"Warp", func(k *ptx.Kernel) { k.If(k.Warp().EqI(0), func() { sync(k) }) }, true},
+		{"Warpgroup", func(k *ptx.Kernel) { k.If(k.Warpgroup().EqI(1), func() { sync(k) }) }, true},
+		{"Lane", func(k *ptx.Kernel) { k.If(k.Lane().EqI(0), func() { sync(k) }) }, false},
+		{"ThreadInWarpgroup", func(k *ptx.Kernel) { k.If(k.ThreadInWarpgroup().EqI(0), func() { sync(k) }) }, false},
 		{"half warps", func(k *ptx.Kernel) { k.If(k.TidX().ShrI(4).EqI(0), func() { sync(k) }) }, false},
 		{"a register named tid", func(k *ptx.Kernel) {
 			k.Named("tid", func() { k.If(k.Laneid().ShrI(5).EqI(0), func() { sync(k) }) })

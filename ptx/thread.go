@@ -1,0 +1,65 @@
+package ptx
+
+// threadIndex numbers the values that a kernel computes once from %tid.x.
+type threadIndex int
+
+const (
+	tidX threadIndex = iota // %tid.x itself
+	laneIndex
+	warpIndex
+	warpgroupIndex
+	threadInWarpgroup
+	threadIndices
+)
+
+// Lane is the thread's index in its warp, %tid.x mod 32. Like [Kernel.Warp],
+// [Kernel.Warpgroup] and [Kernel.ThreadInWarpgroup] it is for CTAs of one
+// dimension, is computed where it is first used, and later calls in the same
+// body, or in one nested in it, return the same register.
+func (k *Kernel) Lane() U32 { return k.fromTid(laneIndex, func(tid U32) U32 { return tid.AndI(31) }) }
+
+// Warp is the index of the thread's warp in the CTA, %tid.x / 32.
+func (k *Kernel) Warp() U32 { return k.fromTid(warpIndex, func(tid U32) U32 { return tid.ShrI(5) }) }
+
+// Warpgroup is the index of the thread's warpgroup in the CTA, %tid.x / 128.
+func (k *Kernel) Warpgroup() U32 {
+	return k.fromTid(warpgroupIndex, func(tid U32) U32 { return tid.ShrI(7) })
+}
+
+// ThreadInWarpgroup is the thread's index in its warpgroup, %tid.x mod 128.
+func (k *Kernel) ThreadInWarpgroup() U32 {
+	return k.fromTid(threadInWarpgroup, func(tid U32) U32 { return tid.AndI(127) })
+}
+
+// fromTid returns the value of an index, computed by its first use in a body
+// that encloses the present one.
+func (k *Kernel) fromTid(i threadIndex, of func(tid U32) U32) U32 {
+	if !k.thread[i].missing() {
+		return U32{k.thread[i]}
+	}
+	k.unguarded(func() {
+		tid := k.thread[tidX]
+		if tid.missing() {
+			tid = k.TidX().v // special keeps it
+		}
+		k.thread[i] = of(U32{tid}).v
+	})
+	return U32{k.thread[i]}
+}
+
+// unguarded emits what emit does without the guard and the register name of
+// the present body: later instructions use its registers too.
+func (k *Kernel) unguarded(emit func()) {
+	guarded, hint := k.guarded, k.hint
+	k.guarded, k.hint = false, ""
+	emit()
+	k.guarded, k.hint = guarded, hint
+}
+
+// inBody emits a body that some threads skip: registers that it computes first
+// are unknown after it.
+func (k *Kernel) inBody(body func()) {
+	known := k.thread
+	body()
+	k.thread = known
+}
