@@ -7,7 +7,7 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/training"
 	"sonicmoe/moe/internal/weights"
 )
 
@@ -70,7 +70,7 @@ func (l *Layer) backwardWorkspaceFrom(s space, n work) backwardWorkspace {
 	w.splitTickets = s.take(schedule.TicketsBytes)
 	w.states = s.take(2 * dw.SlotStateBytes * int64(w.slots))
 
-	w.lossPartials = s.take(route.Losses{}.PartialBytes(l.sms))
+	w.lossPartials = s.take(training.Losses{}.PartialBytes(l.sms))
 
 	if c.Bias {
 		w.biasByExpert = s.take(g.DLogits.Bytes())

@@ -8,7 +8,8 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
 )
 
 // Call runs a layer. It keeps packed parameters and tensor maps between runs,
@@ -109,7 +110,7 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 		return c.roundedExperts(s, n, &f)
 	}
 	if !few.choosesAtOnce(t) {
-		if err := c.plan(s, route.PlanKernel, c.routed(t), f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
+		if err := c.plan(s, order.PlanKernel, c.routed(t), f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
 			return err
 		}
 	}
@@ -158,7 +159,7 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
-	if err := c.plan(s, route.PlanKernel, c.ranges(t), f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
+	if err := c.plan(s, order.PlanKernel, c.ranges(t), f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
 		return err
 	}
 	return c.experts(s, n, &f)
@@ -166,7 +167,7 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 
 // count queues the counting of each range's experts.
 func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, route.CountKernel, route.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
+	return launch(c, s, order.CountKernel, order.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
 }
 
 // begin starts a pass: the call is this goroutine's until end, T is X's.
@@ -254,12 +255,12 @@ func (c *Call) checkedFor(t int, w Buffer, need int64, size string) error {
 }
 
 // ranges are the tokens of each CTA of router, count and plan.
-func (c *Call) ranges(tokens int) route.TokenRanges { return route.RangesOf(tokens, c.layer.sms) }
+func (c *Call) ranges(tokens int) order.TokenRanges { return order.RangesOf(tokens, c.layer.sms) }
 
 // routed are the ranges whose experts the routing of a pass has counted.
-func (c *Call) routed(tokens int) route.TokenRanges {
+func (c *Call) routed(tokens int) order.TokenRanges {
 	if c.layer.few.choosesByWarps(tokens) {
-		return route.ChosenRanges(tokens, c.layer.sms)
+		return choose.ChosenRanges(tokens, c.layer.sms)
 	}
 	return c.ranges(tokens)
 }
@@ -270,14 +271,14 @@ func (c *Call) route(s driver.Stream, n work, f *Forward) error {
 		return err
 	}
 	switch {
-	case !route.InRouter(c.layer.of.Config):
+	case !choose.InRouter(c.layer.of.Config):
 		return c.selectExperts(s, n.tokens, f, w)
 	case !n.list && c.layer.few.choosesAtOnce(n.tokens):
 		return c.choose(s, n.tokens, f, w)
 	case !n.list && c.layer.few.choosesByWarps(n.tokens):
 		return c.chooseRanges(s, n.tokens, f, w)
 	}
-	return launch(c, s, route.RouterKernel, c.routerArgs(n.tokens, f, w))
+	return launch(c, s, choose.RouterKernel, c.routerArgs(n.tokens, f, w))
 }
 
 // splitRouter queues the router's terms, where its weights are FP32.
@@ -285,7 +286,7 @@ func (c *Call) splitRouter(s driver.Stream, router Tensor, p driver.DevicePtr, w
 	if !c.layer.of.RouterF32 {
 		return nil
 	}
-	return launch(c, s, route.TermsKernel, route.TermsArgs{Weights: router.Ptr, Terms: at(p, w.terms)})
+	return launch(c, s, choose.TermsKernel, choose.TermsArgs{Weights: router.Ptr, Terms: at(p, w.terms)})
 }
 
 // routerTerms are the router's weights for products: their terms, or as they are.
@@ -296,8 +297,8 @@ func (l *Layer) routerTerms(router Tensor, p driver.DevicePtr, w indices) driver
 	return at(p, w.terms)
 }
 
-func (c *Call) routerArgs(t int, f *Forward, w workspace) route.RouterArgs {
-	return route.RouterArgs{
+func (c *Call) routerArgs(t int, f *Forward, w workspace) choose.RouterArgs {
+	return choose.RouterArgs{
 		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w.indices), Bias: f.RouterBias.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		Counts: at(f.Workspace.Ptr, w.counts), TokenRanges: c.ranges(t),
 	}
@@ -316,12 +317,12 @@ func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) er
 	} else {
 		args := c.routerArgs(t, f, w)
 		args.Logits = logits
-		err = launch(c, s, route.LogitsKernel, args)
+		err = launch(c, s, choose.LogitsKernel, args)
 	}
 	if err != nil {
 		return err
 	}
-	return launch(c, s, route.SelectKernel, route.SelectArgs{
+	return launch(c, s, choose.FromLogitsKernel, choose.FromLogitsArgs{
 		Logits: logits, SelectionBias: f.SelectionBias.Ptr, ExpertScale: f.ExpertScale.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr,
 		Counts: at(p, w.counts), TokenRanges: c.ranges(t),
 	})
@@ -352,6 +353,6 @@ func (c *Call) aggregate(s driver.Stream, n work, f *Forward, w workspace) error
 }
 
 // plan queues one of the two plan kernels.
-func (c *Call) plan(s driver.Stream, which *registry.Kernel[route.PlanArgs], ranges route.TokenRanges, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, which, route.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: ranges})
+func (c *Call) plan(s driver.Stream, which *registry.Kernel[order.PlanArgs], ranges order.TokenRanges, experts Tensor, p driver.DevicePtr, w indices) error {
+	return launch(c, s, which, order.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: ranges})
 }

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/decode"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 )
 
 // leastFew tokens, one block of them, are always few.
@@ -57,14 +57,14 @@ type few struct {
 }
 
 func (o options) few(c Config) few {
-	f := few{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: route.InRouter(c)}
+	f := few{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
 	// Sums of the router lie where a token's rows of Y are to come.
 	room := 2 * c.TopK * c.Hidden
 	if 4*c.NumExperts <= room {
-		f.byWarps = min(f.upTo, route.MostByWarps(c))
+		f.byWarps = min(f.upTo, choose.MostByWarps(c))
 	}
-	f.lone = f.byWarps > 0 && route.HasLone(c)
-	f.small = f.byWarps > 0 && route.ChoosesInProducts(c) && route.ChainBytes(c) <= room
+	f.lone = f.byWarps > 0 && choose.HasLone(c)
+	f.small = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room
 	return f
 }
 
@@ -75,13 +75,13 @@ func (f *few) launches(k registry.Any) bool {
 		return f.decodes(1)
 	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
 		return f.isWide(f.upTo)
-	case route.FewLogitsKernel:
+	case choose.FewLogitsKernel:
 		return f.choosesByWarps(1) || f.decodes(1) && !f.inRouter
-	case route.ChooseKernel: // of one token by Call.Route
+	case choose.ChooseKernel: // of one token by Call.Route
 		return f.choosesAtOnce(1)
-	case route.ChooseRangesKernel:
-		return f.choosesByWarps(route.MostAtOnce + 1)
-	case route.ChainLogitsKernel:
+	case choose.ChooseRangesKernel:
+		return f.choosesByWarps(choose.MostAtOnce + 1)
+	case choose.ChainLogitsKernel:
 		return f.isLone(1) || f.isSmall(1) || f.isSmall(2)
 	case decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
 		return f.isLone(1)
@@ -104,7 +104,7 @@ func (f *few) choosesByWarps(tokens int) bool { return 0 < tokens && tokens <= f
 
 // choosesAtOnce reports whether it has one kernel for that and the plan.
 func (f *few) choosesAtOnce(tokens int) bool {
-	return f.choosesByWarps(tokens) && tokens <= route.MostAtOnce
+	return f.choosesByWarps(tokens) && tokens <= choose.MostAtOnce
 }
 
 // isLone reports whether a pass has one token only, whose products choose its
@@ -124,7 +124,7 @@ func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
 	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
 		return err
 	}
-	return launch(c, s, route.ChooseKernel, route.ChooseArgs{
+	return launch(c, s, choose.ChooseKernel, choose.ChooseArgs{
 		FewLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
 	})
 }
@@ -136,14 +136,14 @@ func (c *Call) chooseRanges(s driver.Stream, t int, f *Forward, w workspace) err
 	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
 		return err
 	}
-	return launch(c, s, route.ChooseRangesKernel, route.ChooseRangesArgs{
+	return launch(c, s, choose.ChooseRangesKernel, choose.ChooseRangesArgs{
 		FewLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: c.routed(t),
 	})
 }
 
 // fewLogits queues the router product of few tokens.
 func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits driver.DevicePtr) error {
-	return launch(c, s, route.FewLogitsKernel, route.FewLogitsArgs{
+	return launch(c, s, choose.FewLogitsKernel, choose.FewLogitsArgs{
 		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
@@ -159,7 +159,7 @@ func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
 		t.RowPairs = length
 		return t
 	}
-	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens}); err != nil {
+	if err := launch(c, s, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
@@ -187,7 +187,7 @@ func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
 	// There is no plan: the sums of the router's chains take the place of the table,
 	// which is 16 bytes an expert, the choice that of the offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
-	if err := launch(c, s, route.ChainLogitsKernel, route.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1}); err != nil {
+	if err := launch(c, s, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1}); err != nil {
 		return err
 	}
 	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 )
 
 // decodeConfigs are layers with all orders of gate and up, both formats of
@@ -351,13 +351,13 @@ func TestDecodeGivenExperts(t *testing.T) {
 
 // decodesBy is the up-projection of a training pass over few tokens.
 func decodesBy(l *moe.Layer, tokens int) string {
-	if tokens == 1 && route.HasLone(l.Config()) {
+	if tokens == 1 && choose.HasLone(l.Config()) {
 		return "lone-up"
 	}
 	if from := decode.WideFrom(l.Config()); from > 0 && tokens >= from {
 		return "decode-wide-up"
 	}
-	if tokens <= decode.MostSmall && route.ChoosesInProducts(l.Config()) {
+	if tokens <= decode.MostSmall && choose.ChoosesInProducts(l.Config()) {
 		return "decode-small-up"
 	}
 	return "decode-up"

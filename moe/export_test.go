@@ -6,7 +6,7 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 )
 
 // ForwardKernels and BackwardKernels are the passes' kernels of a layer like
@@ -14,7 +14,7 @@ import (
 var ForwardKernels, BackwardKernels = passKernels()
 
 func passKernels() (forward, backward []registry.Any) {
-	backward = []registry.Any{route.CountKernel}
+	backward = []registry.Any{order.CountKernel}
 	for _, k := range kernel.Kernels {
 		if !k.Suits(Config{}) {
 			continue

@@ -10,7 +10,9 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/training"
 )
 
 // backwardRun is one backward call on its way: what the kernels need.
@@ -115,7 +117,7 @@ func (r *backwardRun) planRows() error {
 	if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
 		return err
 	}
-	return r.call.plan(r.s, route.PlanPairsKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
+	return r.call.plan(r.s, order.PlanPairsKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
 // tiles are the tiles of the which-th product.
@@ -148,14 +150,14 @@ func (r *backwardRun) experts() Tensor {
 // dScores sums the scores' gradients and gives the logits'.
 func (r *backwardRun) dScores() error {
 	if r.layer.of.Bias {
-		if err := launch(r.call, r.s, bias.DotKernel, route.RouterArgs{
+		if err := launch(r.call, r.s, bias.DotKernel, choose.RouterArgs{
 			X: r.DO.Ptr, Weights: r.B2.Ptr, Logits: r.at(r.w.biasByExpert), TokenRanges: r.call.ranges(r.tokens),
 		}); err != nil {
 			return err
 		}
 	}
 	which := dh.ScoresGivenKernel
-	if r.routed && route.ScoresTellLogits(r.layer.of.Config) {
+	if r.routed && training.ScoresTellLogits(r.layer.of.Config) {
 		which = dh.ScoresKernel
 	}
 	tokens := r.tokens
@@ -170,7 +172,7 @@ func (r *backwardRun) dScores() error {
 }
 
 // dense says that the logits' gradients behind the scores are of all logits.
-func (r *backwardRun) dense() bool { return r.list || route.Dense(r.layer.of.Config) }
+func (r *backwardRun) dense() bool { return r.list || training.Dense(r.layer.of.Config) }
 
 // dLogits makes the logits' gradients where dScores has not: those of the chosen
 // or, with the losses' and the caller's added, of all.
@@ -178,10 +180,10 @@ func (r *backwardRun) dLogits() error {
 	switch {
 	case r.list:
 		return r.roundedDLogits()
-	case route.ScoresTellLogits(r.layer.of.Config):
+	case training.ScoresTellLogits(r.layer.of.Config):
 		return nil
 	}
-	args := route.DLogitsArgs{
+	args := training.DLogitsArgs{
 		Logits: r.Logits.Ptr, Scores: r.Scores.Ptr, ExpertIDs: r.ExpertIDs.Ptr, Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
 		ExpertScale: r.ExpertScale.Ptr, ScaleByRow: r.at(r.w.scaleByRow), DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow),
 		AddDense: r.DLogits.Ptr, Dense: r.at(r.w.denseDLogits), Tokens: r.tokens,
@@ -189,7 +191,7 @@ func (r *backwardRun) dLogits() error {
 	if r.hasLosses() {
 		args.AddDense = args.Dense
 	}
-	return launch(r.call, r.s, route.DLogitsKernel, args)
+	return launch(r.call, r.s, training.DLogitsKernel, args)
 }
 
 // dB1 is Σ dH of each expert's rows.
@@ -205,7 +207,7 @@ func (r *backwardRun) dB2() error {
 	ranges, perRange := bias.B2(r.layer.of).Ranges(r.tokens)
 	args := drouter.Args{X: r.DO.Ptr, Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange}
 	which := bias.B2Kernel
-	if r.routed && !r.list && route.Sparse(r.layer.of.Config) { // a token's experts differ
+	if r.routed && !r.list && training.Sparse(r.layer.of.Config) { // a token's experts differ
 		which, args.DLogits, args.ExpertIDs = bias.B2RoutedKernel, r.weights().Ptr, r.experts().Ptr
 	} else {
 		args.AddDense = r.at(r.w.biasByExpert)
@@ -288,25 +290,25 @@ func (r *backwardRun) losses() error {
 		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
 			return err
 		}
-		if err := r.call.plan(r.s, route.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
+		if err := r.call.plan(r.s, order.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
 			return err
 		}
 	}
 	of, t, length := r.layer.of.Config, float64(r.tokens), r.tokens
-	args := route.LossesArgs{Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials)}
+	args := training.LossesArgs{Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials)}
 	if r.Sequence > 0 {
 		length, args.ExpertIDs = r.Sequence, r.ExpertIDs.Ptr
 	}
 	balance := float64(of.NumExperts) / (float64(of.TopK) * float64(length) * t)
 	args.Balance, args.ZLoss = float32(float64(r.Balance)*balance), float32(float64(r.ZLoss)*2/t)
-	args.Sequences = route.SequencesOf(length, r.tokens, r.layer.sms)
+	args.Sequences = training.SequencesOf(length, r.tokens, r.layer.sms)
 	if r.hasLosses() {
 		args.DLogits = r.at(r.w.denseDLogits)
 	}
-	if err := launch(r.call, r.s, route.LossesKernel, args); err != nil || r.RouterLosses.IsZero() {
+	if err := launch(r.call, r.s, training.LossesKernel, args); err != nil || r.RouterLosses.IsZero() {
 		return err
 	}
-	return launch(r.call, r.s, route.LossSumKernel, route.LossSumArgs{
+	return launch(r.call, r.s, training.LossSumKernel, training.LossSumArgs{
 		Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.CTAs(r.layer.sms), Balance: float32(balance), ZLoss: float32(1 / t),
 	})
 }
@@ -400,12 +402,12 @@ func (r *backwardRun) dRouterBias() error {
 // expertSums adds up values of each expert's rows, which lie there in the
 // workspace unless that is 0, and a column of dense ones.
 func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) error {
-	args := route.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
+	args := training.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
 	if rows != 0 {
 		args.Rows = r.at(rows)
 	}
 	if to.Accumulate {
 		args.Add = to.Ptr
 	}
-	return launch(r.call, r.s, route.ExpertSumsKernel, args)
+	return launch(r.call, r.s, training.ExpertSumsKernel, args)
 }

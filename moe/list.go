@@ -6,7 +6,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 )
 
 // checkList checks x and a list, which is read, and gives the work.
@@ -55,27 +55,27 @@ func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
 // planList queues what orders the entries of a list by expert, and its rows by
 // token.
 func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w indices) error {
-	regrouped := route.Regrouped{
+	regrouped := order.Regrouped{
 		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
 	}
 	if n.sorted {
-		return launch(c, s, route.SortedKernel, route.SortedArgs{
-			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: route.SortedRanges(n.tokens, c.layer.sms),
+		return launch(c, s, order.PlanSortedKernel, order.PlanSortedArgs{
+			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: order.SortedRanges(n.tokens, c.layer.sms),
 		})
 	}
 	ranges := c.ranges(n.rows) // of entries
-	of := route.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
-	if err := launch(c, s, route.CountListKernel, route.CountArgs{
+	of := order.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
+	if err := launch(c, s, order.CountListKernel, order.CountArgs{
 		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
 	}); err != nil {
 		return err
 	}
-	if err := launch(c, s, route.PlanListKernel, route.PlanArgs{
+	if err := launch(c, s, order.PlanListKernel, order.PlanArgs{
 		PlanTensors: w.plan(p, l.ExpertIDs), Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
 	}); err != nil {
 		return err
 	}
-	return launch(c, s, route.ByTokenKernel, route.ByTokenArgs{
-		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: route.ByTokenRanges(n.tokens, c.layer.sms),
+	return launch(c, s, order.ByTokenKernel, order.ByTokenArgs{
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: order.ByTokenRanges(n.tokens, c.layer.sms),
 	})
 }

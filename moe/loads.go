@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/training"
 )
 
 // Loads queues on s the counting of a choice: it adds to loads [E] i32 how many
@@ -30,7 +30,7 @@ func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err := c.check.overlaps(); err != nil || t == 0 {
 		return err
 	}
-	return launch(c, s, route.LoadsKernel, route.LoadsArgs{ExpertIDs: ids.Ptr, Loads: loads.Ptr, TokenRanges: c.ranges(t)})
+	return launch(c, s, training.LoadsKernel, training.LoadsArgs{ExpertIDs: ids.Ptr, Loads: loads.Ptr, TokenRanges: c.ranges(t)})
 }
 
 // UpdateSelectionBias queues on s a step of auxiliary-loss-free load balancing
@@ -60,7 +60,7 @@ func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate flo
 	if err := c.check.overlaps(); err != nil {
 		return err
 	}
-	return launch(c, s, route.BalanceBiasKernel, route.BalanceBiasArgs{Loads: loads.Ptr, Bias: bias.Ptr, Rate: rate})
+	return launch(c, s, training.BalanceBiasKernel, training.BalanceBiasArgs{Loads: loads.Ptr, Bias: bias.Ptr, Rate: rate})
 }
 
 // readyToTrain is ready, and refuses a layer without the kernels of training.

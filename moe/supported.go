@@ -3,7 +3,7 @@ package moe
 import (
 	"fmt"
 
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/training"
 )
 
 // Check returns nil for a configuration that [New] can make a layer of, else an
@@ -19,7 +19,7 @@ func Check(c Config) error {
 // unsupported names what of a right configuration no kernel computes. It is the
 // one place of that: a kernel that learns more takes its part out.
 func unsupported(c Config) error {
-	if c.Rounds() && (!route.ScoresTellLogits(c) || c.Groups != 0) {
+	if c.Rounds() && (!training.ScoresTellLogits(c) || c.Groups != 0) {
 		return &ArgError{Field: "Config.Rounding", Got: fmt.Sprint(c.Rounding), Want: "none, but with SoftmaxTopK without groups and scales, whose scores are all that is rounded"}
 	}
 	return nil

@@ -5,7 +5,9 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/rounding"
 	"sonicmoe/moe/internal/weights"
 )
 
@@ -47,8 +49,8 @@ func (w indices) tiles(p driver.DevicePtr, which int64) gemm.TileArgs {
 }
 
 // plan is what a plan of a call with the workspace at p is made from and of.
-func (w indices) plan(p driver.DevicePtr, experts Tensor) route.PlanTensors {
-	return route.PlanTensors{
+func (w indices) plan(p driver.DevicePtr, experts Tensor) order.PlanTensors {
+	return order.PlanTensors{
 		ExpertIDs: experts.Ptr, Gather: at(p, w.gather), Inverse: at(p, w.inverse), Pairs: at(p, w.pairs), Offsets: at(p, w.offsets),
 		Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets),
 	}
@@ -101,11 +103,11 @@ func (l *Layer) indices(s *space, n work) indices {
 	w.offsets = s.take(4 * int64(c.NumExperts+1))
 	w.rowPairs = s.take(4)
 	w.tickets = s.take(schedule.TicketsBytes)
-	w.table = s.take(route.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
+	w.table = s.take(order.Plan{NumExperts: c.NumExperts}.TableBytes(int(rows)))
 	w.gather = s.take(4 * rows)
 	w.inverse = s.take(4 * rows)
 	if c.RouterF32 {
-		w.terms = s.take(route.TermsOf(c).Bytes())
+		w.terms = s.take(choose.TermsOf(c).Bytes())
 	}
 	if n.list || c.ScoreOnInput {
 		w.pairs = s.take(4 * rows)
@@ -128,15 +130,15 @@ func (l *Layer) workspace(n work) workspace {
 	}
 	early := s
 	if n.list && l.of.Rounds() {
-		w.choices = s.take(route.ChoiceBytes * int64(l.of.NumExperts))
-		table := 4 * int64(route.KeyStride(n.tokens)) * int64(l.of.NumExperts)
+		w.choices = s.take(rounding.CutoffBytes * int64(l.of.NumExperts))
+		table := 4 * int64(rounding.KeyStride(n.tokens)) * int64(l.of.NumExperts)
 		early = s
 		w.keys = early.take(table)
 		if l.of.Rounding.RawScores {
 			w.raw = early.take(table)
 		}
 	}
-	if !route.InRouter(l.of.Config) {
+	if !choose.InRouter(l.of.Config) {
 		w.logits = early.take(shared.Logits.Bytes())
 	}
 	a := weights.A(l.of.Config).Bytes(n.rows)

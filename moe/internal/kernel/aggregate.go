@@ -7,7 +7,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/ptx"
 )
 
@@ -26,7 +26,7 @@ type Aggregate struct {
 	Shared, SharedGate bool
 	// Extra adds row t of one more [T, d] tensor to each sum, last.
 	Extra bool
-	// List: tokens have any number of rows, as route.ByToken lists them, about
+	// List: tokens have any number of rows, as order.ByToken lists them, about
 	// TopK, instead of TopK slots.
 	List bool
 	// Early loads rows and scores of the first slots while the down-projection is under
@@ -48,7 +48,7 @@ type AggregateArgs struct {
 	Y driver.DevicePtr
 	// O [T, d] is written.
 	O driver.DevicePtr
-	// Inverse [T, K] u32 is the packed row of each (token, slot), or route.NoRow.
+	// Inverse [T, K] u32 is the packed row of each (token, slot), or order.NoRow.
 	Inverse driver.DevicePtr
 	// Scores [T, K] f32 are the weights, unless these are 1.
 	Scores driver.DevicePtr
@@ -226,7 +226,7 @@ func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int
 // end.
 func (a Aggregate) listed(k *ptx.Kernel, inverse, scores ptx.Global, first, end ptx.U32, n int) (row []ptx.U32, score []ptx.F32) {
 	for i := range n {
-		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(1))
+		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(1))
 		k.If(place.Lt(end), func() {
 			r.Set(ptx.LdGlobal[ptx.U32](inverse.Index(place, 4)))
 			if a.weighted() {
@@ -243,7 +243,7 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 	n := len(row)
 	values := make([][]*ptx.Var[ptx.U32], n)
 	for i := range n {
-		has := row[i].Ne(ptx.Uint(route.NoRow))
+		has := row[i].Ne(ptx.Uint(order.NoRow))
 		for range columnsOfThread / 2 {
 			values[i] = append(values[i], ptx.NewVar(k, ptx.Uint(0)))
 		}

@@ -10,7 +10,7 @@ import (
 
 	"sonicmoe/internal/reference"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/moe/num"
 )
 
@@ -52,7 +52,7 @@ func (c aggregateCase) run(b *kt.Bed) {
 	for i, row := range r.Perm(rows) {
 		inverse[i], scores[i] = uint32(row), r.Float32()
 		if r.IntN(5) == 0 {
-			inverse[i], scores[i] = route.NoRow, float32(math.NaN())
+			inverse[i], scores[i] = order.NoRow, float32(math.NaN())
 		}
 	}
 	want, extra := make([]uint16, c.tokens*c.hidden), reference.NewNormal(8, 1).Values(int64(c.tokens*c.hidden))
@@ -64,7 +64,7 @@ func (c aggregateCase) run(b *kt.Bed) {
 		for col := range c.hidden {
 			var sum float32
 			for k := t * c.topK; k < (t+1)*c.topK; k++ {
-				if inverse[k] != route.NoRow {
+				if inverse[k] != order.NoRow {
 					v := math.Float32frombits(uint32(y[int(inverse[k])*c.hidden+col]) << 16)
 					weight := scores[k]
 					if c.unit {

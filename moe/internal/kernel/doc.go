@@ -15,7 +15,7 @@
 //	Down       Y = A·W2ᵀ + b2
 //	Aggregate  O[t] = Σ_k score·Y[row of (t,k)]
 //
-// Router chooses where [route.InRouter] says so; every other routing is two launches,
+// Router chooses where [choose.InRouter] says so; every other routing is two launches,
 // Logits and Select, from the logits that Forward keeps.
 // A router of FP32 weights has Terms before its product, in backward before ExtraRows.
 //
@@ -26,13 +26,13 @@
 //	1 token, 3 launches         ChainLogits, LoneUp, which chooses, LoneDown, which sums over the experts
 //	up to 8, 4 launches         ChainLogits, Up, which chooses and makes the table, Down, Aggregate
 //	up to 64, 5 launches        FewLogits, Choose, which plans too, Up, Down, Aggregate
-//	to route.MostByWarps, 6     FewLogits, ChooseRanges, Plan, Up, Down, Aggregate
+//	to choose.MostByWarps, 6     FewLogits, ChooseRanges, Plan, Up, Down, Aggregate
 //
 // All four are for layers whose Router chooses and whose sums, 4·E bytes, have room there.
-// The first two are for those of [route.ChoosesInProducts], too: no FP32 router and no
+// The first two are for those of [choose.ChoosesInProducts], too: no FP32 router and no
 // scores on the input; a lone token's wants weights in the order OutIn besides
-// ([route.HasLone]), the other one room for the sums of all chains
-// ([route.ChainBytes], up to 16·E). What is not for a layer, or not for so many tokens, falls
+// ([choose.HasLone]), the other one room for the sums of all chains
+// ([choose.ChainBytes], up to 16·E). What is not for a layer, or not for so many tokens, falls
 // to the line below, and behind the last to Router and Plan, or to FewLogits, Select and
 // Plan where Router does not choose.
 //

@@ -9,7 +9,10 @@ import (
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/rounding"
+	"sonicmoe/moe/internal/route/training"
 	"sonicmoe/moe/internal/tiles"
 )
 
@@ -17,11 +20,11 @@ import (
 // experts launch those of [SharedKernels], which are these but for the plan,
 // EveryToken's.
 var Kernels = registry.Registry{
-	route.TermsKernel, route.RouterKernel, route.LogitsKernel, route.SelectKernel, route.CountKernel, route.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel, EarlyAggregateKernel,
-	route.FewLogitsKernel, route.ChainLogitsKernel, route.ChooseKernel, route.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
+	choose.TermsKernel, choose.RouterKernel, choose.LogitsKernel, choose.FromLogitsKernel, order.CountKernel, order.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel, EarlyAggregateKernel,
+	choose.FewLogitsKernel, choose.ChainLogitsKernel, choose.ChooseKernel, choose.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
 	decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
-	route.PreferKernel, route.AllotKernel, route.TakeKernel, route.SortedKernel, route.CountListKernel, route.PlanListKernel, route.ByTokenKernel, AggregateListKernel,
-	route.PlanPairsKernel, route.LossesKernel, route.LossSumKernel, route.LoadsKernel, route.BalanceBiasKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, route.DLogitsKernel, route.RoundedDLogitsKernel, route.ExpertSumsKernel, dw.PlanKernel,
+	rounding.KeysKernel, rounding.CutoffKernel, rounding.ListKernel, order.PlanSortedKernel, order.CountListKernel, order.PlanListKernel, order.ByTokenKernel, AggregateListKernel,
+	order.PlanPairsKernel, training.LossesKernel, training.LossSumKernel, training.LoadsKernel, training.BalanceBiasKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, training.DLogitsKernel, training.RoundedDLogitsKernel, training.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
 	bias.DotKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],

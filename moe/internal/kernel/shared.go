@@ -64,7 +64,7 @@ type EveryTokenArgs struct {
 	// ExpertIDs [T] i32 and Scores [T] f32 are written: 0, and the scores.
 	ExpertIDs driver.DevicePtr
 	Scores    driver.DevicePtr
-	// Offsets [2] u32, Table, RowPairs and Tickets are written as route.Plan does.
+	// Offsets [2] u32, Table, RowPairs and Tickets are written as order.Plan does.
 	Offsets  driver.DevicePtr
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr

@@ -1,12 +1,12 @@
-// Package route has the kernels that say which experts a token goes to, and what
-// follows from it: the router's product with top-K and scores, the order of the
-// rows that the experts' products go by (the plan), lists of tokens and experts,
-// token rounding, and the losses on the router's logits. Of few tokens the router
-// and the plan are two kernels of their own, [FewLogits] and [Choose], or the router is,
-// [FewLogits] and [ChooseRanges]; of the fewest, other kernels choose, see [ByChains].
+// Package route only documents the packages below it, which hold the routing kernels: they
+// decide which experts each token goes to, and prepare what the experts' products need.
 //
-// Ties go to the lower expert: the keys of topk.go decide this for
-// [Router], [Choose], [ChooseRanges], [ByChains] and [Select]; those of rounding are decided in take.go.
+//   - choose: the router's product, and the choice of each token's top-K experts with their scores
+//   - order: the order of the rows by expert (the plan), also for lists of tokens and experts
+//   - rounding: token rounding and the choice of tokens by experts
+//   - training: gradients of the logits, losses on them, and load balancing
+//   - scores: the arithmetic between logits and scores, which these share
 //
-// The gradient of the router's weights is package drouter's.
+// Packages choose, rounding and training import order and scores; no other imports run
+// between the five. The gradients of the router's weights are in moe/internal/kernel/drouter.
 package route

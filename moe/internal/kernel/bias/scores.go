@@ -7,7 +7,8 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/training"
 	"sonicmoe/ptx"
 )
 
@@ -64,7 +65,7 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 		}
 		sums := ptx.NewVars(k.Kernel, (s.NumExperts+31)/32, ptx.Float(0))
 		k.For(from, to, ptx.Uint(32), func(first ptx.U32) {
-			id, score, slot := ptx.NewVar(k.Kernel, ptx.Uint(route.NoRow)), ptx.NewVar(k.Kernel, ptx.Float(0)), first.Add(lane)
+			id, score, slot := ptx.NewVar(k.Kernel, ptx.Uint(order.NoRow)), ptx.NewVar(k.Kernel, ptx.Float(0)), first.Add(lane)
 			k.If(slot.Lt(to), func() {
 				if s.List {
 					slot = ptx.LdGlobal[ptx.U32](pairs.Index(ptx.LdGlobal[ptx.U32](rows.Index(slot, 4)), 4))
@@ -107,7 +108,7 @@ var (
 	}}
 )
 
-func hasRouted(c spec.Config) bool { return c.Bias && route.Sparse(c) }
+func hasRouted(c spec.Config) bool { return c.Bias && training.Sparse(c) }
 
 // B2 is the product Sᵀ·dO. A score is rounded as an activation times its score is,
 // for the gradients of weights that multiply one.

@@ -5,7 +5,8 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/ptx"
 )
 
@@ -15,7 +16,7 @@ import (
 
 // ChoiceArgs are the arguments of that.
 type ChoiceArgs struct {
-	// Sums are the router's, as [route.ByChains] takes them, RouterBias its biases.
+	// Sums are the router's, as [choose.ByChains] takes them, RouterBias its biases.
 	Sums, RouterBias driver.DevicePtr
 	// ChosenScores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first, Logits
 	// [T, E], in the layer's format, unless 0.
@@ -65,7 +66,7 @@ func (e *choice) ofLane() int { return ceil(e.NumExperts, 32) }
 func (e *choice) choose() {
 	k, warp, lane := e.k, e.thread.ShrI(5), e.thread.AndI(31)
 	writes := k.CtaidX().Eq(k.NctaidX().SubI(1))
-	of := route.ByChains{Router: route.RouterOf(e.Config), Sums: e.sums, Bias: e.bias, Tokens: e.ofPass, Logits: ptx.GlobalAt(ptx.Select(writes, e.logits.Addr(), ptx.Long(0)))}
+	of := choose.ByChains{Router: choose.RouterOf(e.Config), Sums: e.sums, Bias: e.bias, Tokens: e.ofPass, Logits: ptx.GlobalAt(ptx.Select(writes, e.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(warp.Lt(e.ofPass), func() {
 		mine := ptx.Uint(1).Shl(warp)
@@ -112,7 +113,7 @@ func (e *choice) makeTable(lane ptx.U32) {
 		rows = append(rows, n)
 		all = all.Add(n).Add(ptx.Select(set.EqI(0), ptx.Uint(0), ptx.Uint(entry)))
 	}
-	to := route.Inclusive(all, lane)
+	to := lanes.PrefixSum(all, lane)
 	k.If(lane.EqI(31), func() { ptx.StShared(e.count, to.ShrI(16)) })
 	at := to.Sub(all)
 	for i, set := range sets {

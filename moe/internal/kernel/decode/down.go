@@ -8,7 +8,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -96,7 +96,7 @@ func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 var (
 	DownKernel      = downKernel("decode-down", nil, Down{})
 	WideDownKernel  = downKernel("decode-wide-down", hasWide, Down{Wide: true})
-	SmallDownKernel = downKernel("decode-small-down", route.ChoosesInProducts, Down{Small: true})
+	SmallDownKernel = downKernel("decode-small-down", choose.ChoosesInProducts, Down{Small: true})
 )
 
 func downKernel(name string, only func(c spec.Config) bool, of Down) *registry.Kernel[DownArgs] {

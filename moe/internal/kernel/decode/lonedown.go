@@ -8,7 +8,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -192,6 +192,6 @@ func (s loneSum) store(first, n ptx.U32, acc [][]ptx.F32) {
 }
 
 // LoneDownKernel is the down-projection and sum of a lone token.
-var LoneDownKernel = &registry.Kernel[LoneDownArgs]{KernelName: "lone-down", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneDownArgs], error) {
+var LoneDownKernel = &registry.Kernel[LoneDownArgs]{KernelName: "lone-down", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneDownArgs], error) {
 	return LoneDown{l.Config}.Build()
 }}

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -25,7 +25,7 @@ type LoneUp struct {
 // LoneUpArgs are the arguments of [LoneUp]. Tensors without another type are of
 // the layer's.
 type LoneUpArgs struct {
-	// Sums are the router's, as [route.ByChains] takes them, RouterBias its biases.
+	// Sums are the router's, as [choose.ByChains] takes them, RouterBias its biases.
 	Sums, RouterBias driver.DevicePtr
 	// Chosen [K+1] u32 were 0: the first K become 1 more than the slots' experts, the
 	// last the number of CTAs whose last weights are on their way, where LoneDown's
@@ -123,7 +123,7 @@ type loneChoice struct {
 func (c loneChoice) choose() {
 	k := c.k
 	scores := k.CtaidX().Eq(k.NctaidX().SubI(1))
-	of := route.ByChains{Router: route.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Tokens: ptx.Uint(1), Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
+	of := choose.ByChains{Router: choose.RouterOf(c.Config), Sums: c.sums, Bias: c.bias, Tokens: ptx.Uint(1), Logits: ptx.GlobalAt(ptx.Select(scores, c.logits.Addr(), ptx.Long(0)))}
 	meet := func() { k.BarSync(ptx.Uint(0)) }
 	k.IfElse(c.warp.EqI(0), func() {
 		of.Choose(k, ptx.Uint(0), c.lane, func(experts []ptx.U32) {
@@ -218,6 +218,6 @@ func (p *lone) rank(expert ptx.U32) ptx.U32 {
 // LoneUpKernel is for passes that keep H, LoneUpInferenceKernel for those that
 // don't.
 var (
-	LoneUpKernel          = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, true}.Build() }}
-	LoneUpInferenceKernel = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up-inference", Only: route.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, false}.Build() }}
+	LoneUpKernel          = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, true}.Build() }}
+	LoneUpInferenceKernel = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up-inference", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, false}.Build() }}
 )

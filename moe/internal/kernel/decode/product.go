@@ -9,7 +9,7 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -76,7 +76,7 @@ const (
 	weightsBytes   = unitRows * tile.RowBytes
 	mostTokens     = 128
 	// MostSmall is the tokens of a pass for small CTAs.
-	MostSmall = route.MostApart
+	MostSmall = choose.MostApart
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
 	copyRows = 32 / gemm.LanesOfRow

@@ -12,21 +12,22 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/moe/num"
 )
 
 // routed are the tensors that a choice makes.
 type routed struct {
-	route.PlanTensors
+	order.PlanTensors
 	scores, logits driver.DevicePtr
 }
 
 func newRouted(b *kt.Bed, c spec.Config, tokens int) routed {
 	pairs := tokens * c.TopK
-	return routed{scores: b.Room(4 * pairs), logits: b.Room(2 * tokens * c.NumExperts), PlanTensors: route.PlanTensors{
+	return routed{scores: b.Room(4 * pairs), logits: b.Room(2 * tokens * c.NumExperts), PlanTensors: order.PlanTensors{
 		ExpertIDs: b.Room(4 * pairs), Gather: b.Room(4 * pairs), Inverse: b.Room(4 * pairs), Offsets: b.Room(4 * (c.NumExperts + 1)),
-		Table: b.Room(int(route.Plan{NumExperts: c.NumExperts}.TableBytes(pairs))), RowPairs: kt.Upload(b, []uint32{0}), Tickets: b.Room(8),
+		Table: b.Room(int(order.Plan{NumExperts: c.NumExperts}.TableBytes(pairs))), RowPairs: kt.Upload(b, []uint32{0}), Tickets: b.Room(8),
 	}}
 }
 
@@ -52,7 +53,7 @@ func TestSmallUp(t *testing.T) {
 			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
 				pairs := tokens * c.TopK
 				u := newUp(c, &kt.Packed{Rows: make([]int, c.NumExperts), Expert: make([]int, pairs), Tokens: tokens})
-				chains, values := route.ChainBytes(c)/4/c.NumExperts, tokens*c.NumExperts
+				chains, values := choose.ChainBytes(c)/4/c.NumExperts, tokens*c.NumExperts
 				sums, bias := make([]float32, chains*values), make([]float32, c.NumExperts)
 				for i, v := range reference.NewNormal(8, 1).Values(int64(len(sums))) {
 					sums[i] = num.BF16ToFloat32(v)
@@ -71,7 +72,7 @@ func TestSmallUp(t *testing.T) {
 				}
 				b := kt.New(t, kt.Early)
 				want := newRouted(b, c, tokens)
-				kt.Run(b, route.Choose{Router: route.RouterOf(c)}, 0, route.ChooseArgs{FewLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
+				kt.Run(b, choose.Choose{Router: choose.RouterOf(c)}, 0, choose.ChooseArgs{FewLogits: kt.Upload(b, added), Scores: want.scores, Logits: want.logits, PlanTensors: want.PlanTensors, Tokens: tokens})
 				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
 				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 					A: a, H: h, Rows: pairs, TileArgs: want.tiles(b)}

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
@@ -289,8 +289,8 @@ var (
 	UpInferenceKernel      = upKernel("decode-up-inference", nil, Up{})
 	WideUpKernel           = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
 	WideUpInferenceKernel  = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
-	SmallUpKernel          = upKernel("decode-small-up", route.ChoosesInProducts, Up{SaveH: true, Small: true})
-	SmallUpInferenceKernel = upKernel("decode-small-up-inference", route.ChoosesInProducts, Up{Small: true})
+	SmallUpKernel          = upKernel("decode-small-up", choose.ChoosesInProducts, Up{SaveH: true, Small: true})
+	SmallUpInferenceKernel = upKernel("decode-small-up-inference", choose.ChoosesInProducts, Up{Small: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {

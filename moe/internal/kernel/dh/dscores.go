@@ -8,7 +8,8 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/training"
 	"sonicmoe/ptx"
 )
 
@@ -120,13 +121,13 @@ func (d DScores) name() string {
 // gradient makes the score's gradient, and writes it where it is wanted.
 func (e *dscores) gradient() {
 	k := e.k
-	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(route.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
+	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
 	k.If(e.mine, func() {
 		e.row.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(e.pair, 4)))
 		if e.Router {
 			e.score.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.pair, 4)))
 		}
-		k.If(e.row.Get().NeI(route.NoRow), func() {
+		k.If(e.row.Get().NeI(order.NoRow), func() {
 			e.sum(k, e.partial.Index(e.row.Get(), groups(e.Intermediate)*4), e.grad)
 			if e.Bias {
 				e.grad.Set(e.grad.Get().Add(e.biasDot()))
@@ -152,7 +153,7 @@ func (e *dscores) biasDot() ptx.F32 {
 // products with the scores the threads share.
 func (e *dscores) throughChosen(products ptx.Shared) {
 	k, score, grad := e.k, e.score.Get(), e.grad.Get()
-	has := e.row.Get().NeI(route.NoRow)
+	has := e.row.Get().NeI(order.NoRow)
 	// A slot without a row adds nothing, whatever its score.
 	ptx.StShared(products.Plus(e.tid.ShlI(2)), ptx.Select(has, score.Mul(grad), ptx.Float(0)))
 	k.BarSync(ptx.Uint(0))
@@ -201,7 +202,7 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 // ScoresListKernel for those of a list, whose entries are tokens with one slot
 // to it.
 var (
-	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: route.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
+	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: training.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true, Router: true}.Build()
 	}}
 	ScoresGivenKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores-given", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 )
 
 // dscoresCase has some slots without a row; their score is NaN or not.
@@ -25,7 +25,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 	for i, row := range r.Perm(rows) {
 		inverse[i], scores[i] = uint32(row), r.Float32()
 		if r.IntN(5) == 0 {
-			inverse[i] = route.NoRow
+			inverse[i] = order.NoRow
 		}
 	}
 	for i := range partial {
@@ -43,7 +43,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 	for t := range c.tokens {
 		grads, dot := make([]float32, c.topK), float32(0)
 		for k := range grads {
-			if row := inverse[t*c.topK+k]; row != route.NoRow {
+			if row := inverse[t*c.topK+k]; row != order.NoRow {
 				for _, v := range partial[int(row)*q:][:q] {
 					grads[k] += v
 				}
@@ -57,7 +57,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 			}
 			if c.router {
 				wantLogits[f] = math.Float32bits(scores[f] * (g - dot))
-				if row := inverse[f]; row != route.NoRow {
+				if row := inverse[f]; row != order.NoRow {
 					wantRows[row] = wantLogits[f]
 				}
 			}

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/training"
 	"sonicmoe/ptx"
 )
 
@@ -202,7 +202,7 @@ func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
 // Kernel leaves dense gradients of the logits out, ExtraKernel
 // adds them; SumKernels write in each of the [gradient.Modes].
 var (
-	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Only: route.Sparse, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
+	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Only: training.Sparse, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, false).Build()
 	}}
 	ExtraKernel = &registry.Kernel[Args]{KernelName: "drouter-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {

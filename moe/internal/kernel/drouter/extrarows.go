@@ -8,7 +8,7 @@ import (
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/ptx"
 )
 
@@ -18,7 +18,7 @@ type ExtraRows struct {
 	Hidden, NumExperts int
 	// Element is that of weights and rows.
 	Element tile.Element
-	// F32: the router's weights are FP32, and come as [route.Terms].
+	// F32: the router's weights are FP32, and come as [choose.Terms].
 	F32 bool
 }
 
@@ -43,7 +43,7 @@ func (x ExtraRows) steps() (each, terms, lines int) {
 	if !x.F32 {
 		return each, 1, x.NumExperts
 	}
-	of := route.Terms{Hidden: x.Hidden, NumExperts: x.NumExperts}
+	of := choose.Terms{Hidden: x.Hidden, NumExperts: x.NumExperts}
 	return each, of.Count(), of.Count() * of.Lines()
 }
 

@@ -3,7 +3,7 @@ package drouter
 import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/internal/route"
+	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/ptx"
 )
 
@@ -30,7 +30,7 @@ type scatter struct {
 
 const (
 	linesOfWarp = tile.K / 4
-	nowhere     = route.NoRow
+	nowhere     = order.NoRow
 	// chunksOfLine is the 16-byte chunks, of 8 experts, in a line of a term.
 	chunksOfLine = gemm.TileM / 8
 )
@@ -41,7 +41,7 @@ func newScatter(e *drouter) *scatter {
 	s := &scatter{drouter: e, k: k, line: e.p.InRole().ShrI(1), half: e.p.InRole().AndI(1)}
 	s.live = ptx.Uint(e.of.NumExperts).Sub(e.m).Min(ptx.Uint(gemm.TileM))
 	for range s.slots() {
-		s.ids = append(s.ids, ptx.NewVar(k, ptx.Uint(route.NoRow)))
+		s.ids = append(s.ids, ptx.NewVar(k, ptx.Uint(order.NoRow)))
 		s.values = append(s.values, ptx.NewVar(k, ptx.Float(0)))
 		if e.of.Extra {
 			continue
@@ -75,7 +75,7 @@ func (s *scatter) fetch(kt ptx.U32) {
 	k := s.k
 	t := s.token(kt)
 	for _, id := range s.ids {
-		id.Set(ptx.Uint(route.NoRow))
+		id.Set(ptx.Uint(order.NoRow))
 	}
 	first := t.MulI(s.of.TopK).Add(s.half.MulI(s.slots()))
 	ids, values := s.drouter.ids.Index(first, 4), s.dlogits.Index(first, 4)

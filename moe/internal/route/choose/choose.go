@@ -1,0 +1,313 @@
+package choose
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/scores"
+	"sonicmoe/ptx"
+)
+
+// This file is the choice from logits by warps: of few tokens, in one CTA or in
+// several, and of the fewest in other kernels.
+
+// Choose is top-K, scores and the plan of few tokens, in one CTA: what Router
+// does behind its product, a warp for each token, and then Plan.
+type Choose struct {
+	Router
+	// Pairs is [order.Plan]'s.
+	Pairs bool
+}
+
+// ChooseArgs are the arguments of [Choose].
+type ChooseArgs struct {
+	// FewLogits [T, E] f32 are the router's sums.
+	FewLogits driver.DevicePtr
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
+	Scores driver.DevicePtr
+	// Logits [T, E], in the layer's format, are written unless 0.
+	Logits driver.DevicePtr
+	// PlanTensors are the plan's, of which ExpertIDs is written.
+	order.PlanTensors
+	// Tokens is T, at most MostAtOnce.
+	Tokens int
+}
+
+// MostAtOnce is how many tokens Choose takes: four rounds of a warp for each.
+const MostAtOnce = 64
+
+// Build emits the kernel.
+func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
+	k := jit.NewBuilder[ChooseArgs]("moe_choose", order.PlanThreads, 1)
+	from, scores, to := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Logits)
+	ids, cta := k.Ptr(&k.Args.ExpertIDs), pipeline.NewCTA(k.Kernel)
+	plan := order.Plan{NumExperts: c.NumExperts, TopK: c.TopK, Pairs: c.Pairs}.InOneCTA(k.Kernel, cta, k, &k.Args.PlanTensors)
+	tokens := k.U32(&k.Args.Tokens)
+	chosen := cta.Shared("chosen", 4*MostAtOnce*c.TopK, 4)
+	plan.Clear()
+	k.GridDepWait()
+	k.GridDepLaunch()
+	r := router{Router: c.Router, k: k.Kernel, logits: to}
+	k.For(plan.Warp, tokens, ptx.Uint(order.PlanWarps), func(token ptx.U32) {
+		r.choose(from.Index(token, 4*c.NumExperts), token, plan.Lane, func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+			at := token.Mad(ptx.Uint(c.TopK), slot)
+			ptx.StGlobal(scores.Index(at, 4), score)
+			ptx.StGlobal(ids.Index(at, 4), id)
+			ptx.StShared(chosen.Plus(at.ShlI(2)), id)
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+	plan.Write(tokens.MulI(c.TopK), func(pair ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](chosen.Plus(pair.ShlI(2))) })
+	return k.Build()
+}
+
+// MostByWarps is for how many tokens the router's sums are those of FewLogits and a
+// warp chooses for each, in less time than Router takes, which has one CTA for 64 tokens:
+// 512 CTAs of FewLogits for each of Router's chunks of up to 128 experts, of larger ones
+// for what is beyond that three quarters as many an expert. On an H200 with d=2048 these
+// took 6.3 µs, a chunk 7.9; a pass of 512 tokens was level with 128 experts, and 0.5 %
+// shorter with 512; with d=4096 and 256 experts one of 257 was 1.5 % shorter, of 448
+// level, of 512 0.5 % longer. It is 0 where Router does not choose.
+func MostByWarps(c spec.Config) int {
+	if !InRouter(c) {
+		return 0
+	}
+	r := RouterOf(c)
+	chunks, chunk := r.chunks()
+	experts := chunks * (maxChunkKeys + max(0, chunk-maxChunkKeys)*3/4)
+	return 512 * experts / maxChunkKeys * fewTokens / FewLogits{Router: r}.groups()
+}
+
+// ChooseRanges is top-K and scores of few tokens that are too many for one CTA: each
+// has a range of them, a warp a token, and counts its experts for Plan.
+type ChooseRanges struct{ Router }
+
+// ChooseRangesArgs are the arguments of [ChooseRanges].
+type ChooseRangesArgs struct {
+	// FewLogits [T, E] f32 are the router's sums.
+	FewLogits driver.DevicePtr
+	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
+	Scores    driver.DevicePtr
+	ExpertIDs driver.DevicePtr
+	// Logits [T, E], in the layer's format, are written unless 0.
+	Logits driver.DevicePtr
+	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	Counts driver.DevicePtr
+	// TokenRanges are [ChosenRanges].
+	order.TokenRanges
+}
+
+// ChosenRanges are the ranges of ChooseRanges, and of the plan behind it: a token for
+// each warp where there are SMs enough.
+func ChosenRanges(tokens, sms int) order.TokenRanges {
+	return order.RangesBy(order.PlanWarps, tokens, sms)
+}
+
+// Build emits the kernel.
+func (c ChooseRanges) Build() (*jit.Kernel[ChooseRangesArgs], error) {
+	k := jit.NewBuilder[ChooseRangesArgs]("moe_choose_ranges", order.PlanThreads, 1)
+	k.CTAs(func(a *ChooseRangesArgs) int { return a.Count() })
+	from, scores, ids := k.Ptr(&k.Args.FewLogits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	to, counts := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Counts)
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	tid := k.TidX()
+	own := pipeline.NewCTA(k.Kernel).Shared("counts", 4*c.NumExperts, 16)
+	order.ClearWords(k.Kernel, own, c.NumExperts, tid, order.PlanThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	r := router{Router: c.Router, k: k.Kernel, logits: to}
+	first := k.CtaidX().Mul(perCTA)
+	k.For(first.Add(tid.ShrI(5)), first.Add(perCTA).Min(tokens), ptx.Uint(order.PlanWarps), func(token ptx.U32) {
+		r.choose(from.Index(token, 4*c.NumExperts), token, tid.AndI(31), func([]ptx.U32) {}, ptx.True(), func(slot ptx.U32, score ptx.F32, id ptx.U32) {
+			at := token.Mad(ptx.Uint(c.TopK), slot)
+			ptx.StGlobal(scores.Index(at, 4), score)
+			ptx.StGlobal(ids.Index(at, 4), id)
+			k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1))
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+	order.StoreCounts(k.Kernel, counts, own, c.NumExperts, tid, order.PlanThreads)
+	return k.Build()
+}
+
+// ByChains is the choice of a token's experts by a warp of another kernel: what Choose
+// does, without a plan, from the sums of the router's chains.
+type ByChains struct {
+	Router
+	// Sums [chains, T, E] f32 are the router's, before biases.
+	Sums ptx.Global
+	// Bias [E] f32, where there is one.
+	Bias ptx.Global
+	// Logits [T, E], in the layer's format, are written unless its address is 0.
+	Logits ptx.Global
+	// Tokens is T.
+	Tokens ptx.U32
+}
+
+// ChoosesInProducts reports whether a layer's up-projections choose the experts of up to
+// MostApart tokens: by the router's sums alone, and scores are not on their input.
+func ChoosesInProducts(c spec.Config) bool { return InRouter(c) && !c.RouterF32 && !c.ScoreOnInput }
+
+// HasLone reports whether there are products of a lone token: rows of their weights must
+// be lines.
+func HasLone(c spec.Config) bool { return ChoosesInProducts(c) && c.WeightOrder == spec.OutIn }
+
+// Choose emits the choice; slots go by score, the best first. Every lane finds the
+// slots' experts. Then, where they are scored, take gets a slot's score and expert in
+// the lane that has them.
+func (l ByChains) Choose(k *ptx.Kernel, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+	r := router{Router: l.Router, k: k, logits: l.Logits, bias: l.Bias, apart: true, tokens: l.Tokens}
+	r.choose(l.Sums.Index(token, 4*l.NumExperts), token, lane, found, scored, take)
+}
+
+// choose has one warp choose a token's experts: lane l has the logits of
+// experts 2l and 2l+1 of each 64.
+func (e *router) choose(from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+	if e.Logits == spec.LogitsF32 {
+		chooseBy(e, longKeys(e.k), from, token, lane, found, scored, take)
+	} else {
+		chooseBy(e, shortKeys(e.k, element.OfLogits(e.Logits)), from, token, lane, found, scored, take)
+	}
+}
+
+func chooseBy[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, lane ptx.U32, found func(experts []ptx.U32), scored ptx.Pred, take func(slot ptx.U32, score ptx.F32, id ptx.U32)) {
+	k := e.k
+	first := lane.MulI(2)
+	keys := warpKeys(e, key, from, token, first)
+	sel := newSelection(k, key, e.Router, lane)
+	if e.All {
+		sel.sumWarp(keys)
+	}
+	top := warpTop(key, keys, e.TopK)
+	experts := make([]ptx.U32, e.TopK)
+	for slot, best := range top {
+		experts[slot] = expertOf(key, best)
+	}
+	found(experts)
+	k.If(scored, func() {
+		sel.keep(0, top)
+		score, id := sel.finish(0)
+		k.If(lane.LtI(4), func() {
+			for s := range score {
+				slot := lane.AddI(4 * s)
+				k.If(slot.LtI(e.TopK), func() { take(slot, score[s], id[s]) })
+			}
+		})
+	})
+}
+
+// warpTop is the n largest of a warp's keys, in all of its lanes. A lane has its own
+// by size: the largest of all is the first of a lane, which it leaves, n times.
+func warpTop[K ptx.Value](key keyMath[K], own []K, n int) (top []K) {
+	queue := topOf(key, own, n)
+	for len(top) < n {
+		best := key.warpMax(queue[0])
+		top = append(top, best)
+		leaves := key.equal(queue[0], best)
+		next := make([]K, min(len(queue), n-len(top)))
+		for i := range next {
+			behind := key.none
+			if i+1 < len(queue) {
+				behind = queue[i+1]
+			}
+			next[i] = ptx.Select(leaves, behind, queue[i])
+		}
+		queue = next
+	}
+	return top
+}
+
+// warpKeys are the keys of a lane's experts, whose logits it writes out too.
+func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, first ptx.U32) (keys []K) {
+	k := e.k
+	var logits [][2]ptx.F32
+	at := from.Index(first, 4)
+	// With an even number of experts pairs are aligned, and whole or not there.
+	together := 2 - e.NumExperts%2
+	for column := 0; column < e.NumExperts; column += 64 {
+		pair := ptx.NewVars(k, 2, ptx.Float(0))
+		for i := 0; i < 2; i += together {
+			load := func() { ptx.SetAll(pair[i:i+together], e.sumsOf(at, first, column+i, together)) }
+			if column+64 <= e.NumExperts {
+				load()
+			} else {
+				k.If(first.AddI(column+i).LtI(e.NumExperts), load)
+			}
+		}
+		logits = append(logits, [2]ptx.F32{pair[0].Get(), pair[1].Get()})
+	}
+	bytes := int(e.Logits.Type().Bytes())
+	k.If(e.logits.Given(), func() {
+		to := e.logits.Index(token, bytes*e.NumExperts).Index(first, bytes)
+		for j, pair := range logits {
+			for i, x := range pair {
+				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { scores.StoreLogits(k, e.Logits, to.At(bytes*(64*j+i)), x) })
+			}
+		}
+	})
+	for j, pair := range logits {
+		codes := [2]int{expertMask - 64*j, expertMask - 64*j - 1}
+		for i, v := range key.of(pair, codes) {
+			v = key.beyond(v, first)
+			if 64*(j+1) > e.NumExperts {
+				v = ptx.Select(first.AddI(64*j+i).LtI(e.NumExperts), v, key.none)
+			}
+			keys = append(keys, v)
+		}
+	}
+	return keys
+}
+
+// sumsOf are the router's of neighbours among the experts, that many behind the first
+// one, whose place is given: where chains come apart they are added up here, and biases
+// come to them.
+func (e *router) sumsOf(at ptx.Global, first ptx.U32, behind, together int) []ptx.F32 {
+	at = at.At(4 * behind)
+	sums := ptx.LdGlobalVec[ptx.F32](at, together)
+	if !e.apart {
+		return sums
+	}
+	add := func(i int, x ptx.F32) { sums[i] = sums[i].Add(x) }
+	chains, _ := e.chains()
+	for i := 0; i < together && chains > 1; i++ {
+		sums[i] = ptx.Float(0).Add(sums[i]) // as Router's sums start
+	}
+	for chain := 1; chain < chains; chain++ {
+		for i, sum := range ptx.LdGlobalVec[ptx.F32](e.ofChain(at, chain), together) {
+			add(i, sum)
+		}
+	}
+	for i := 0; i < together && e.Bias; i++ {
+		add(i, biasOf(e.bias, first.AddI(behind+i), e.NumExperts))
+	}
+	return sums
+}
+
+// ofChain is where a chain's sums lie that are the first one's at the given place.
+func (e *router) ofChain(at ptx.Global, chain int) ptx.Global {
+	if tokens, ok := e.tokens.Const(); ok { // the load's own offset
+		return at.At(4 * e.NumExperts * int(tokens) * chain)
+	}
+	return at.Index(e.tokens.MulI(chain), 4*e.NumExperts)
+}
+
+// ChooseKernel is the choice of few tokens, ChooseRangesKernel that of those from
+// MostAtOnce on.
+var (
+	ChooseKernel = &registry.Kernel[ChooseArgs]{KernelName: "choose", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseArgs], error) {
+		return Choose{chooserOf(l.Config), l.ScoreOnInput}.Build()
+	}}
+	ChooseRangesKernel = &registry.Kernel[ChooseRangesArgs]{KernelName: "choose-ranges", Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[ChooseRangesArgs], error) {
+		return ChooseRanges{chooserOf(l.Config)}.Build()
+	}}
+)
+
+// chooserOf is what a layer's choice needs to know of its router.
+func chooserOf(c spec.Config) Router {
+	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Logits: c.Logits, All: c.Score == spec.SoftmaxAll}
+}

@@ -1,0 +1,319 @@
+package choose
+
+import (
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/element"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/scores"
+	"sonicmoe/ptx"
+)
+
+// FromLogits makes choice and scores from logits, for every kind of routing that
+// package spec defines: a warp has a token, a CTA a range of tokens, whose
+// experts it counts for Plan.
+type FromLogits struct{ spec.Config }
+
+const (
+	fromLogitsThreads = 512
+	fromLogitsWarps   = fromLogitsThreads / 32
+)
+
+// FromLogitsArgs are the arguments of [FromLogits].
+type FromLogitsArgs struct {
+	// Logits [T, E] are in the layer's format.
+	Logits driver.DevicePtr
+	// SelectionBias and ExpertScale [E] f32, where the layer has them.
+	SelectionBias, ExpertScale driver.DevicePtr
+	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
+	Scores    driver.DevicePtr
+	ExpertIDs driver.DevicePtr
+	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	Counts driver.DevicePtr
+	order.TokenRanges
+}
+
+// fromLogits is the emission of a FromLogits, for one warp.
+type fromLogits struct {
+	FromLogits
+	k           *ptx.Kernel
+	lane        ptx.U32
+	logits      ptx.Global
+	bias, scale ptx.Global
+	scores, ids ptx.Global
+	counts      ptx.Shared
+	// keys [E] and kept [Groups] u32 are the warp's, where there are groups.
+	keys, kept ptx.Shared
+}
+
+// Build emits the kernel.
+func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
+	k := jit.NewBuilder[FromLogitsArgs]("moe_select", fromLogitsThreads, 1)
+	k.CTAs(func(a *FromLogitsArgs) int { return a.Count() })
+	tid := k.TidX()
+	warp := tid.ShrI(5)
+	e := fromLogits{FromLogits: s, k: k.Kernel, lane: tid.AndI(31), logits: k.Ptr(&k.Args.Logits)}
+	if s.SelectionBias {
+		e.bias = k.Ptr(&k.Args.SelectionBias)
+	}
+	if s.ExpertScale {
+		e.scale = k.Ptr(&k.Args.ExpertScale)
+	}
+	e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
+	counts := k.Ptr(&k.Args.Counts)
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	cta := pipeline.NewCTA(k.Kernel)
+	e.counts = cta.Shared("counts", 4*s.NumExperts, 16)
+	if s.Groups > 0 {
+		e.keys = cta.Shared("keys", 4*s.NumExperts*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.NumExperts))
+		e.kept = cta.Shared("kept", 4*s.Groups*fromLogitsWarps, 16).Plus(warp.MulI(4 * s.Groups))
+	}
+	order.ClearWords(k.Kernel, e.counts, s.NumExperts, tid, fromLogitsThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	from := k.CtaidX().Mul(perCTA)
+	k.For(from.Add(warp), from.Add(perCTA).Min(tokens), ptx.Uint(fromLogitsWarps), func(token ptx.U32) {
+		if s.Logits != spec.LogitsF32 && !s.SelectionBias {
+			selectBy(&e, shortKeys(k.Kernel, element.OfLogits(s.Logits)), token)
+		} else {
+			selectBy(&e, longKeys(k.Kernel), token)
+		}
+	})
+	k.BarSync(ptx.Uint(0))
+	order.StoreCounts(k.Kernel, counts, e.counts, s.NumExperts, tid, fromLogitsThreads)
+	return k.Build()
+}
+
+// selectBy does a token.
+func selectBy[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
+	k := e.k
+	pairs := e.load(token)
+	raw := e.rawScore(pairs)
+	keys := e.keysOf(pairs, raw)
+	if e.Groups > 0 {
+		e.keepGroups(keys, raw)
+	}
+	slot := bestKeys(k, key, e, keys)
+	id := expertOf(key, slot)
+	has := e.lane.LtI(e.TopK)
+	logit := ptx.NewVar(k, key.value(slot))
+	if e.SelectionBias { // the key is not of the logit alone
+		k.If(has, func() { logit.Set(e.logit(token, id)) })
+	}
+	weight, _ := scores.Normalize(e.Config, e.weight(logit.Get(), raw), has)
+	if e.Scale() != 1 {
+		weight = weight.Mul(ptx.Float(e.Scale()))
+	}
+	k.If(has, func() {
+		if e.ExpertScale {
+			weight = weight.Mul(ptx.LdGlobal[ptx.F32](e.scale.Index(id, 4), ".nc"))
+		}
+		at := token.MulI(e.TopK).Add(e.lane)
+		ptx.StGlobal(e.scores.Index(at, 4), weight)
+		ptx.StGlobal(e.ids.Index(at, 4), id)
+		k.RedSharedAdd(e.counts.Plus(id.ShlI(2)), ptx.Uint(1))
+	})
+}
+
+// first is the lane's first expert: it has two neighbours of each 64.
+func (e *fromLogits) first() ptx.U32 { return e.lane.MulI(2) }
+
+// each runs body for the lane's experts, i of the lane's pair j; there says that
+// there is such an expert, or is nil where there always is.
+func (e *fromLogits) each(body func(j, i int, expert ptx.U32, there *ptx.Pred)) {
+	for j := range (e.NumExperts + 63) / 64 {
+		for i := range 2 {
+			expert := e.first().AddI(64*j + i)
+			if 64*(j+1) <= e.NumExperts {
+				body(j, i, expert, nil)
+				continue
+			}
+			p := expert.LtI(e.NumExperts)
+			body(j, i, expert, &p)
+		}
+	}
+}
+
+// load gives the token's logits, -Inf where there is no expert.
+func (e *fromLogits) load(token ptx.U32) [][2]ptx.F32 {
+	pairs := make([][2]ptx.F32, (e.NumExperts+63)/64)
+	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
+		if there == nil {
+			pairs[j][i] = e.logit(token, expert)
+			return
+		}
+		v := ptx.NewVar(e.k, ptx.Float(math.Inf(-1)))
+		e.k.If(*there, func() { v.Set(e.logit(token, expert)) })
+		pairs[j][i] = v.Get()
+	})
+	return pairs
+}
+
+// logit is one logit in FP32.
+func (e *fromLogits) logit(token, expert ptx.U32) ptx.F32 {
+	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
+}
+
+// rawScore gives what makes a raw score of a logit, from all of the token's; nil
+// where raw scores are of the chosen.
+func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
+	if e.Score != spec.SoftmaxAll {
+		return scores.OfLogit(e.Score)
+	}
+	var most, sum ptx.F32
+	for j, p := range pairs {
+		of := p[0].Max(p[1], ".NaN")
+		if j > 0 {
+			of = of.Max(most, ".NaN")
+		}
+		most = of
+	}
+	most = lanes.Max(most)
+	for j, p := range pairs {
+		of := scores.Exp(p[0].Sub(most)).Add(scores.Exp(p[1].Sub(most)))
+		if j > 0 {
+			of = of.Add(sum)
+		}
+		sum = of
+	}
+	inverse := lanes.Sum(sum).RcpApprox(".ftz")
+	return func(logit ptx.F32) ptx.F32 { return scores.Exp(logit.Sub(most)).Mul(inverse) }
+}
+
+// keysOf are the values that the token's experts are compared by.
+func (e *fromLogits) keysOf(pairs [][2]ptx.F32, raw func(ptx.F32) ptx.F32) [][2]ptx.F32 {
+	if !e.SelectionBias {
+		return pairs
+	}
+	keys := make([][2]ptx.F32, len(pairs))
+	e.each(func(j, i int, expert ptx.U32, _ *ptx.Pred) {
+		keys[j][i] = raw(pairs[j][i]).Add(biasOf(e.bias, expert, e.NumExperts))
+	})
+	return keys
+}
+
+// keepGroups finds the token's best groups and notes in shared memory which they
+// are.
+func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
+		store := func() { ptx.StShared(e.keys.Plus(expert.ShlI(2)), ordered(keys[j][i])) }
+		if there == nil {
+			store()
+		} else {
+			k.If(*there, store)
+		}
+	})
+	k.BarWarpSync(all)
+	group := longKeys(k)
+	var list []*ptx.Var[ptx.U64]
+	for from := 0; from < e.Groups; from += 32 {
+		of, v := e.lane.AddI(from), ptx.NewVar(k, group.none)
+		k.If(of.LtI(e.Groups), func() {
+			ptx.StShared(e.kept.Plus(of.ShlI(2)), ptx.Uint(0))
+			v.Set(k.Pack64(ptx.Uint(expertMask).Sub(of), e.groupScore(of, raw)))
+		})
+		list = append(list, v)
+	}
+	k.For(ptx.Uint(0), ptx.Uint(e.TopGroups), ptx.Uint(1), func(ptx.U32) {
+		best := largestOf(group, list)
+		for i, v := range list {
+			mine := group.equal(v.Get(), best)
+			k.If(mine, func() {
+				ptx.StShared(e.kept.Plus(e.lane.AddI(32*i).ShlI(2)), ptx.Uint(1))
+				v.Set(group.none)
+			})
+		}
+	})
+	k.BarWarpSync(all)
+}
+
+// groupScore is the score of a group, as [ordered] has it. Lanes begin at
+// different experts, so that they read different banks.
+func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U32 {
+	size := e.NumExperts / e.Groups
+	at := e.keys.Plus(group.MulI(4 * size))
+	best, second := ptx.NewVar(e.k, ptx.Uint(0)), ptx.NewVar(e.k, ptx.Uint(0))
+	of := ptx.NewVar(e.k, group.RemI(size))
+	e.k.For(ptx.Uint(0), ptx.Uint(size), ptx.Uint(1), func(ptx.U32) {
+		key := ptx.LdShared[ptx.U32](at.Plus(of.Get().ShlI(2)))
+		second.Set(second.Get().Max(key.Min(best.Get())))
+		best.Set(best.Get().Max(key))
+		next := of.Get().AddI(1)
+		of.Set(ptx.Select(next.EqI(size), ptx.Uint(0), next))
+	})
+	if e.GroupScore == spec.GroupBest {
+		return best.Get()
+	}
+	r := [2]ptx.F32{unordered(best.Get()), unordered(second.Get())}
+	if !e.SelectionBias {
+		r = [2]ptx.F32{raw(r[0]), raw(r[1])}
+	}
+	return ordered(r[0].Add(r[1]))
+}
+
+// bestKeys gives lane k the k-th best key: the best of the warp leaves its lane,
+// K times.
+func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values [][2]ptx.F32) K {
+	var keys []*ptx.Var[K]
+	for j, pair := range values {
+		for _, v := range key.of(pair, [2]int{expertMask - 64*j, expertMask - 64*j - 1}) {
+			keys = append(keys, ptx.NewVar(k, key.beyond(v, e.first())))
+		}
+	}
+	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
+		v := keys[2*j+i]
+		if there != nil {
+			v.Set(ptx.Select(*there, v.Get(), key.none))
+		}
+		if e.Groups > 0 {
+			of := expert.Min(ptx.Uint(e.NumExperts - 1)).DivI(e.NumExperts / e.Groups)
+			kept := ptx.LdShared[ptx.U32](e.kept.Plus(of.ShlI(2)))
+			v.Set(ptx.Select(kept.NeI(0), v.Get(), key.none))
+		}
+	})
+	if e.Groups > 0 {
+		k.BarWarpSync(ptx.Uint(ptx.FullMask)) // before the next token's
+	}
+	slot := ptx.NewVar(k, key.none)
+	k.For(ptx.Uint(0), ptx.Uint(e.TopK), ptx.Uint(1), func(i ptx.U32) {
+		best := largestOf(key, keys)
+		slot.Set(ptx.Select(e.lane.Eq(i), best, slot.Get()))
+		for _, v := range keys {
+			v.Set(ptx.Select(key.equal(v.Get(), best), key.none, v.Get()))
+		}
+	})
+	return slot.Get()
+}
+
+// largestOf is the warp's largest key.
+func largestOf[K ptx.Value](key keyMath[K], keys []*ptx.Var[K]) K {
+	best := keys[0].Get()
+	for _, v := range keys[1:] {
+		best = key.max(best, v.Get())
+	}
+	return key.warpMax(best)
+}
+
+// weight is the raw score of the lane's slot.
+func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
+	if raw != nil {
+		return raw(logit)
+	}
+	p := scores.Exp(logit.Sub(logit.Bits().ShflIdx(ptx.Uint(0)).AsF32()))
+	return p.Mul(lanes.Sum(ptx.Select(e.lane.LtI(e.TopK), p, ptx.Float(0))).RcpApprox(".ftz"))
+}
+
+// FromLogitsKernel is FromLogits's.
+var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "select", Roofline: selectWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
+	return FromLogits{l.Config}.Build()
+}}
+
+func selectWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.TopKWork(tokens)} }

@@ -1,0 +1,206 @@
+package order
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// ByToken lists each token's rows, in the order of the rows, and their weights:
+// what sums over the experts of a token need where it may have any number of
+// them. A CTA reads the tokens of all rows and places those of its own range,
+// so there is no sort, and no barrier of the grid.
+type ByToken struct {
+	NumExperts int
+}
+
+const (
+	byTokenThreads = 512
+	// maxByToken is the most tokens of a CTA.
+	maxByToken = 1024
+	// byTokenLoads is how many rows a thread has in flight.
+	byTokenLoads = 4
+)
+
+// ByTokenRanges splits so many tokens among the SMs, for ByToken.
+func ByTokenRanges(tokens, sms int) TokenRanges {
+	r := RangesOf(tokens, sms)
+	r.PerCTA = min(r.PerCTA, maxByToken)
+	return r
+}
+
+// ByTokenArgs are the arguments of [ByToken].
+type ByTokenArgs struct {
+	// Offsets [E+1], Gather [R] and Pairs [R] u32 are Plan's.
+	Offsets, Gather, Pairs driver.DevicePtr
+	Regrouped
+	TokenRanges
+}
+
+// byToken is the emission of a ByToken.
+type byToken struct {
+	k             *ptx.Kernel
+	tid           ptx.U32
+	from, to      ptx.U32 // the CTA's tokens
+	rows          ptx.U32 // of all tokens
+	gather        ptx.Global
+	before        ptx.Shared // rows of the tokens before the CTA's
+	start, cursor ptx.Shared // of each token: its first place, and the next one
+	// each runs body for the thread's part of rows that have all of the CTA's
+	// tokens among them; past the last one the token is nobody's.
+	each func(body func(row, token ptx.U32))
+	regrouped
+}
+
+// Regrouped is what ByToken makes, for a struct of arguments to embed.
+type Regrouped struct {
+	// Scores [L] f32 are the weights of the list's entries.
+	Scores driver.DevicePtr
+	// Starts [T+1] u32 is written: token t's rows are Rows[Starts[t]] up to
+	// Starts[t+1]; Rows [R] u32 and Weights [R] f32 are written. Unordered [R] u32
+	// is scratch memory.
+	Starts, Rows, Weights driver.DevicePtr
+	Unordered             driver.DevicePtr
+}
+
+// regrouped is Regrouped on the device.
+type regrouped struct {
+	scores, starts, places, weights, unordered ptx.Global
+}
+
+func newRegrouped(params jit.Params, r *Regrouped) regrouped {
+	return regrouped{params.Ptr(&r.Scores), params.Ptr(&r.Starts), params.Ptr(&r.Rows), params.Ptr(&r.Weights), params.Ptr(&r.Unordered)}
+}
+
+// Build emits the kernel.
+func (b ByToken) Build() (*jit.Kernel[ByTokenArgs], error) {
+	k := jit.NewBuilder[ByTokenArgs]("moe_by_token", byTokenThreads, 1)
+	k.CTAs(func(a *ByTokenArgs) int { return a.Count() })
+	offsets, pairs := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Pairs)
+	e := byToken{k: k.Kernel, tid: k.TidX(), gather: k.Ptr(&k.Args.Gather), regrouped: newRegrouped(k, &k.Args.Regrouped)}
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	e.from = k.CtaidX().Mul(perCTA)
+	e.to = e.from.Add(perCTA).Min(tokens)
+	e.each = e.eachRow
+	e.reserve(pipeline.NewCTA(k.Kernel))
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	e.rows = ptx.LdGlobal[ptx.U32](offsets.At(4 * b.NumExperts))
+	e.count()
+	e.regroup(tokens, func(row ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](pairs.Index(row, 4)) })
+	return k.Build()
+}
+
+// reserve reserves the shared arrays and clears what is counted in.
+func (e *byToken) reserve(cta *pipeline.CTA) {
+	e.before = cta.Shared("before", 4, 4)
+	e.start, e.cursor = cta.Shared("start", 4*maxByToken, 4), cta.Shared("cursor", 4*maxByToken, 4)
+	ClearWords(e.k, e.before, 1, e.tid, byTokenThreads)
+	ClearWords(e.k, e.cursor, maxByToken, e.tid, byTokenThreads)
+}
+
+// regroup lists the rows of the CTA's tokens, which are counted; entry is a
+// row's.
+func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
+	k := e.k
+	k.BarSync(ptx.Uint(0))
+	k.If(e.tid.LtI(32), e.scan)
+	k.If(e.tid.EqI(0).And(e.to.Eq(tokens)), func() { ptx.StGlobal(e.starts.Index(tokens, 4), e.rows) })
+	k.BarSync(ptx.Uint(0))
+	e.each(func(row, token ptx.U32) {
+		k.If(e.mine(token), func() {
+			ptx.StGlobal(e.unordered.Index(k.AtomSharedAdd(e.word(e.cursor, token), ptx.Uint(1)), 4), row)
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+	e.order(func(row, place ptx.U32) {
+		ptx.StGlobal(e.places.Index(place, 4), row)
+		ptx.StGlobal(e.weights.Index(place, 4), ptx.LdGlobal[ptx.F32](e.scores.Index(entry(row), 4)))
+	})
+}
+
+// word is a token's in an array of the CTA's.
+func (e *byToken) word(array ptx.Shared, token ptx.U32) ptx.Shared {
+	return array.Plus(token.Sub(e.from).ShlI(2))
+}
+
+// mine says that the token is the CTA's.
+func (e *byToken) mine(token ptx.U32) ptx.Pred { return token.Sub(e.from).Lt(e.to.Sub(e.from)) }
+
+// eachRow runs body for the rows of the thread; past the last one the token is
+// nobody's.
+func (e *byToken) eachRow(body func(row, token ptx.U32)) {
+	k := e.k
+	k.For(e.tid, e.rows, ptx.Uint(byTokenLoads*byTokenThreads), func(first ptx.U32) {
+		var tokens [byTokenLoads]*ptx.Var[ptx.U32]
+		for i := range tokens {
+			row := first.AddI(i * byTokenThreads)
+			tokens[i] = ptx.NewVar(k, ptx.Uint(NoRow))
+			k.If(row.Lt(e.rows), func() { tokens[i].Set(ptx.LdGlobal[ptx.U32](e.gather.Index(row, 4))) })
+		}
+		for i, token := range tokens {
+			body(first.AddI(i*byTokenThreads), token.Get())
+		}
+	})
+}
+
+// count counts the rows of each token of the CTA, and of those before.
+func (e *byToken) count() {
+	k := e.k
+	before := ptx.NewVar(k, ptx.Uint(0))
+	e.each(func(_, token ptx.U32) {
+		before.Set(before.Get().Add(ptx.Select(token.Lt(e.from), ptx.Uint(1), ptx.Uint(0))))
+		k.If(e.mine(token), func() { k.RedSharedAdd(e.word(e.cursor, token), ptx.Uint(1)) })
+	})
+	k.RedSharedAdd(e.before, before.Get())
+}
+
+// scan turns the counts into first places, in one warp.
+func (e *byToken) scan() {
+	k := e.k
+	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.before))
+	k.For(e.from, e.to, ptx.Uint(32), func(first ptx.U32) {
+		token := first.Add(e.tid)
+		n := ptx.NewVar(k, ptx.Uint(0))
+		k.If(token.Lt(e.to), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.cursor, token))) })
+		up := lanes.PrefixSum(n.Get(), e.tid)
+		k.If(token.Lt(e.to), func() {
+			start := at.Get().Add(up).Sub(n.Get())
+			ptx.StShared(e.word(e.start, token), start)
+			ptx.StShared(e.word(e.cursor, token), start)
+			ptx.StGlobal(e.starts.Index(token, 4), start)
+		})
+		at.Set(at.Get().Add(up.ShflIdx(ptx.Uint(31))))
+	})
+}
+
+// order gives each of the CTA's rows its place: as many after its token's first
+// as the token has rows below it.
+func (e *byToken) order(place func(row, place ptx.U32)) {
+	k := e.k
+	k.If(e.from.Lt(e.to), func() {
+		first := ptx.LdShared[ptx.U32](e.start)
+		last := ptx.LdShared[ptx.U32](e.word(e.cursor, e.to.Sub(ptx.Uint(1))))
+		k.For(first.Add(e.tid), last, ptx.Uint(byTokenThreads), func(i ptx.U32) {
+			row := ptx.LdGlobal[ptx.U32](e.unordered.Index(i, 4))
+			token := ptx.LdGlobal[ptx.U32](e.gather.Index(row, 4))
+			start := ptx.LdShared[ptx.U32](e.word(e.start, token))
+			at := ptx.NewVar(k, start)
+			k.For(start, ptx.LdShared[ptx.U32](e.word(e.cursor, token)), ptx.Uint(1), func(j ptx.U32) {
+				other := ptx.LdGlobal[ptx.U32](e.unordered.Index(j, 4))
+				at.Set(at.Get().Add(ptx.Select(other.Lt(row), ptx.Uint(1), ptx.Uint(0))))
+			})
+			place(row, at.Get())
+		})
+	})
+}
+
+// ByTokenKernel is ByToken's.
+var ByTokenKernel = &registry.Kernel[ByTokenArgs]{KernelName: "by-token", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ByTokenArgs], error) {
+	return ByToken{NumExperts: l.NumExperts}.Build()
+}}

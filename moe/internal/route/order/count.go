@@ -1,0 +1,103 @@
+package order
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// ClearWords zeroes words of shared memory with all threads of the CTA.
+func ClearWords(k *ptx.Kernel, at ptx.Shared, words int, tid ptx.U32, threads int) {
+	k.For(tid, ptx.Uint(words), ptx.Uint(threads), func(i ptx.U32) {
+		ptx.StShared(at.Plus(i.ShlI(2)), ptx.Uint(0))
+	})
+}
+
+// StoreCounts writes the CTA's expert counts as its row of counts [CTAs, E].
+func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int, tid ptx.U32, threads int) {
+	row := counts.Index(k.CtaidX(), 4*experts)
+	k.For(tid, ptx.Uint(experts), ptx.Uint(threads), func(i ptx.U32) {
+		ptx.StGlobal(row.Index(i, 4), ptx.LdShared[ptx.U32](from.Plus(i.ShlI(2))))
+	})
+}
+
+// CountIDs counts in shared memory the experts that a thread finds in ids, from
+// the first on, every countThreads-th below to. Ids outside [0, E) are not counted,
+// nor those that only, unless nil, refuses.
+func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
+	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
+		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
+		valid := id.LtI(experts)
+		if only != nil {
+			valid = valid.And(only(f))
+		}
+		k.If(valid, func() { k.RedSharedAdd(own.Plus(id.ShlI(2)), ptx.Uint(1)) })
+	})
+}
+
+// Count counts the experts of each CTA's range of tokens: what Router does on
+// the way, for expert ids that come from elsewhere. Ids outside [0, E) are
+// not counted.
+type Count struct {
+	NumExperts, TopK int
+	// List counts the entries of a list instead, as [Plan] does; ranges are then
+	// of entries, and TopK is 1.
+	List bool
+}
+
+const countThreads = 256
+
+// CountArgs are the arguments of [Count].
+type CountArgs struct {
+	// ExpertIDs [T, K] i32 are the chosen experts.
+	ExpertIDs driver.DevicePtr
+	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	Counts driver.DevicePtr
+	TokenRanges
+	Entries
+}
+
+// Build emits the kernel.
+func (c Count) Build() (*jit.Kernel[CountArgs], error) {
+	name := "moe_count"
+	if c.List {
+		name = "moe_count_list"
+	}
+	k := jit.NewBuilder[CountArgs](name, countThreads, 1)
+	k.CTAs(func(a *CountArgs) int { return a.Count() })
+	ids, counts := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Counts)
+	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
+	var list entries
+	if c.List {
+		list = entries{k.Ptr(&k.Args.TokenOf), k.U32(&k.Args.NumTokens)}
+	}
+	tid := k.TidX()
+	own := pipeline.NewCTA(k.Kernel).Shared("counts", 4*c.NumExperts, 16)
+	ClearWords(k.Kernel, own, c.NumExperts, tid, countThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	from := k.CtaidX().Mul(perCTA)
+	to := from.Add(perCTA).Min(tokens)
+	var only func(f ptx.U32) ptx.Pred
+	if c.List {
+		only = func(f ptx.U32) ptx.Pred { return list.token(f).Lt(list.tokens) }
+	}
+	CountIDs(k.Kernel, own, c.NumExperts, ids, from.MulI(c.TopK).Add(tid), to.MulI(c.TopK), countThreads, only)
+	k.BarSync(ptx.Uint(0))
+	StoreCounts(k.Kernel, counts, own, c.NumExperts, tid, countThreads)
+	return k.Build()
+}
+
+// CountKernel is Count's, CountListKernel that of lists.
+var (
+	CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
+		return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
+	}}
+	CountListKernel = &registry.Kernel[CountArgs]{KernelName: "count-list", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
+		return Count{NumExperts: l.NumExperts, TopK: 1, List: true}.Build()
+	}}
+)

@@ -1,0 +1,333 @@
+package rounding
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/ptx"
+)
+
+// Cutoff decides how many tokens each expert gets, and finds the key that the
+// last of them has: digit by digit from the top, by counting the digits of the
+// keys that agree so far. A CTA has one expert.
+type Cutoff struct {
+	NumExperts int
+	spec.Rounding
+}
+
+const (
+	cutoffThreads = 1024
+	cutoffWarps   = cutoffThreads / 32
+	// digits is how many values the largest digit has.
+	digits = 1 << 11
+	// cutoffRoom is how many keys the CTA keeps at hand.
+	cutoffRoom = 8192
+	// CutoffBytes is the size of an expert's choice: count, last key, how many
+	// tokens with that very key it takes, 0.
+	CutoffBytes = 16
+)
+
+// cutoffDigits are the digits below the highest bit, which the count tells: where
+// they start and how many bits they have. The first one parts scores finely, so
+// that few lanes count in one place.
+var cutoffDigits = [...]digit{{20, 11}, {10, 10}, {0, 10}}
+
+type digit struct{ shift, bits int }
+
+// CutoffArgs are the arguments of [Cutoff].
+type CutoffArgs struct {
+	// Keys [E, T] u32 are Keys's, Counts [Ranges, E] u32 Router's.
+	Keys, Counts driver.DevicePtr
+	// Choices [E, 4] u32 is written.
+	Choices driver.DevicePtr
+	Tokens  int
+	Ranges  int
+	// Capacity is spec.Rounding.CapacityOf's, SeedLow and SeedHigh the halves of
+	// the seed.
+	Capacity          int
+	SeedLow, SeedHigh int
+}
+
+// Seed sets the seed of the draws.
+func (a *CutoffArgs) Seed(seed uint64) { a.SeedLow, a.SeedHigh = int(uint32(seed)), int(seed>>32) }
+
+// cutoff is the emission of a Cutoff.
+type cutoff struct {
+	Cutoff
+	k                          *ptx.Kernel
+	tid, expert, tokens        ptx.U32
+	keys                       ptx.Global
+	counts, hist, state, sums  ptx.Shared
+	kept, cursor               ptx.Shared // keys at hand, and how many there are
+	f                          ptx.U32    // tokens that chose the expert
+	capacity, seedLow, seedTop ptx.U32
+}
+
+// Build emits the kernel.
+func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
+	k := jit.NewBuilder[CutoffArgs]("moe_allot", cutoffThreads, 1)
+	k.CTAs(func(*CutoffArgs) int { return c.NumExperts })
+	keys, counts, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Choices)
+	e := cutoff{Cutoff: c, k: k.Kernel, tid: k.TidX(), expert: k.CtaidX(), tokens: k.U32(&k.Args.Tokens)}
+	ranges := k.U32(&k.Args.Ranges)
+	e.capacity, e.seedLow, e.seedTop = k.U32(&k.Args.Capacity), k.U32(&k.Args.SeedLow), k.U32(&k.Args.SeedHigh)
+	cta := pipeline.NewCTA(k.Kernel)
+	e.counts, e.hist = cta.Shared("counts", 4*c.NumExperts, 16), cta.Shared("hist", 4*digits, 16)
+	e.state, e.sums = cta.Shared("state", 16, 16), cta.Shared("sums", 8*cutoffWarps, 16)
+	e.kept, e.cursor = cta.Shared("kept", 4*cutoffRoom, 16), cta.Shared("cursor", 4, 4)
+	order.ClearWords(k.Kernel, e.counts, c.NumExperts, e.tid, cutoffThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+	e.keys = rowOf(keys, e.expert, e.tokens)
+
+	e.addCounts(counts, ranges)
+	k.BarSync(ptx.Uint(0))
+	n, last, take := e.decide()
+	k.If(e.tid.EqI(0), func() {
+		ptx.StGlobal(choices.Index(e.expert, CutoffBytes), n, last, take, ptx.Uint(0))
+	})
+	return k.Build()
+}
+
+// addCounts sums the counts of this expert, and for RoundBalanced of those
+// before it.
+func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
+	k := e.k
+	add := func(expert, row ptx.U32) {
+		n := ptx.LdGlobal[ptx.U32](counts.Index(row, 4*e.NumExperts).Index(expert, 4))
+		k.RedSharedAdd(e.count(expert), n)
+	}
+	if e.Rule != spec.RoundBalanced {
+		k.For(e.tid, ranges, ptx.Uint(cutoffThreads), func(row ptx.U32) { add(e.expert, row) })
+		return
+	}
+	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	k.For(warp, ranges, ptx.Uint(cutoffWarps), func(row ptx.U32) {
+		k.For(lane, e.expert.AddI(1), ptx.Uint(32), func(expert ptx.U32) { add(expert, row) })
+	})
+}
+
+func (e *cutoff) count(expert ptx.U32) ptx.Shared { return e.counts.Plus(expert.ShlI(2)) }
+
+// between are the multiples of the tile next to f, the lower one twice where
+// there are not so many tokens.
+func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
+	tile := e.Rows()
+	down = f.DivI(tile).MulI(tile)
+	up = f.AddI(tile - 1).DivI(tile).MulI(tile)
+	return down, ptx.Select(up.Gt(e.tokens), down, up)
+}
+
+// decide gives how many tokens the expert gets, and their last key. All threads
+// take part.
+func (e *cutoff) decide() (n, last, take ptx.U32) {
+	e.f = ptx.LdShared[ptx.U32](e.count(e.expert))
+	f := e.f
+	down, up := e.between(f)
+	switch e.Rule {
+	case spec.RoundMass:
+		return e.mass(f, down, up)
+	case spec.RoundNearest:
+		n = ptx.Select(up.Sub(f).Lt(f.Sub(down)).And(up.Gt(down)), up, down)
+	case spec.RoundStochastic:
+		n = ptx.Select(e.draw().MulHiI(e.Rows()).Lt(f.Sub(down)), up, down)
+	case spec.RoundBalanced:
+		n = e.balanced()
+	case spec.RoundUp:
+		n = up
+	case spec.RoundDown:
+		n = down
+	case spec.ExpertChoice:
+		n = ptx.Select(e.capacity.EqI(0), f, e.capacity)
+	case spec.CapacityDrop:
+		n = f.Min(e.capacity)
+	}
+	last, take, _ = e.nth(n)
+	return n, last, take
+}
+
+// balanced decides on the experts before this one, and on this one, in order.
+func (e *cutoff) balanced() ptx.U32 {
+	k := e.k
+	magnitude := func(x ptx.U32) ptx.U32 {
+		return ptx.Select(x.Signed().Lt(ptx.Int(0)), ptx.Uint(0).Sub(x), x)
+	}
+	k.If(e.tid.EqI(0), func() {
+		drift, n := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+		k.For(ptx.Uint(0), e.expert.AddI(1), ptx.Uint(1), func(expert ptx.U32) {
+			f := ptx.LdShared[ptx.U32](e.count(expert))
+			down, up := e.between(f)
+			ifDown, ifUp := down.Sub(f).Add(drift.Get()), up.Sub(f).Add(drift.Get())
+			goesUp := magnitude(ifUp).Lt(magnitude(ifDown))
+			n.Set(ptx.Select(goesUp, up, down))
+			drift.Set(ptx.Select(goesUp, ifUp, ifDown))
+		})
+		ptx.StShared(e.state.At(12), n.Get())
+	})
+	k.BarSync(ptx.Uint(0))
+	return ptx.LdShared[ptx.U32](e.state.At(12))
+}
+
+// draw is spec.Rounding.Draw of the expert.
+func (e *cutoff) draw() ptx.U32 {
+	mix := func(x ptx.U32) ptx.U32 {
+		x = x.Xor(x.ShrI(16)).MulI(spec.MixFirst)
+		x = x.Xor(x.ShrI(13)).MulI(spec.MixSecond)
+		return x.Xor(x.ShrI(16))
+	}
+	return mix(mix(e.seedLow.Add(e.expert.AddI(1).MulI(spec.DrawStep))).Xor(e.seedTop))
+}
+
+// eachKey runs body for all keys, the thread's each time; past the last one they
+// are not valid. The whole warp takes part.
+func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
+	eachKeys(e.k, e.keys, ptx.Uint(0), e.tokens, e.tid, cutoffThreads, func(token ptx.U32, keys []ptx.U32) {
+		for i, key := range keys {
+			body(key, token.AddI(i).Lt(e.tokens))
+		}
+	})
+}
+
+// nth is the n-th largest key, how many keys equal to it are among the n
+// largest, and how many there are. No key is among the 0 largest.
+func (e *cutoff) nth(n ptx.U32) (last, take, equal ptx.U32) {
+	k := e.k
+	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
+	if e.Rule != spec.ExpertChoice {
+		// The f with the highest bit come first.
+		chosen := n.Le(e.f)
+		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
+		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
+	}
+	find := func(d digit, each func(body func(key ptx.U32, valid ptx.Pred))) {
+		order.ClearWords(k, e.hist, 1<<d.bits, e.tid, cutoffThreads)
+		k.BarSync(ptx.Uint(0))
+		each(func(of ptx.U32, valid ptx.Pred) {
+			e.countDigit(of.ShrI(d.shift).AndI(1<<d.bits-1), valid.And(of.Xor(key.Get()).ShrI(d.shift+d.bits).EqI(0)))
+		})
+		k.BarSync(ptx.Uint(0))
+		e.findDigit(key.Get(), rest.Get(), d.shift, 1<<d.bits/cutoffThreads)
+		k.BarSync(ptx.Uint(0))
+		s := ptx.LdSharedVec[ptx.U32](e.state, 4)
+		key.Set(s[0])
+		rest.Set(s[1])
+		same.Set(s[2])
+		k.BarSync(ptx.Uint(0))
+	}
+	first, others := cutoffDigits[0], cutoffDigits[1:]
+	k.IfElse(n.EqI(0), func() { key.Set(ptx.Uint(0xffffffff)) }, func() {
+		find(first, e.eachKey)
+		k.IfElse(same.Get().LeI(cutoffRoom), func() {
+			e.keep(key.Get().ShrI(first.shift), first.shift)
+			kept := same.Copy() // which each digit makes fewer
+			for _, d := range others {
+				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(kept, body) })
+			}
+		}, func() {
+			for _, d := range others {
+				find(d, e.eachKey)
+			}
+		})
+	})
+	return key.Get(), rest.Get(), same.Get()
+}
+
+// keep puts the keys with such a start at hand, in no order.
+func (e *cutoff) keep(start ptx.U32, shift int) {
+	k := e.k
+	order.ClearWords(k, e.cursor, 1, e.tid, cutoffThreads)
+	k.BarSync(ptx.Uint(0))
+	e.eachKey(func(key ptx.U32, valid ptx.Pred) {
+		k.If(valid.And(key.ShrI(shift).Eq(start)), func() {
+			ptx.StShared(e.kept.Plus(k.AtomSharedAdd(e.cursor, ptx.Uint(1)).ShlI(2)), key)
+		})
+	})
+	k.BarSync(ptx.Uint(0))
+}
+
+// eachKept runs body for the keys at hand, as eachKey does for all.
+func (e *cutoff) eachKept(n ptx.U32, body func(key ptx.U32, valid ptx.Pred)) {
+	k := e.k
+	k.For(ptx.Uint(0), n, ptx.Uint(cutoffThreads), func(first ptx.U32) {
+		at, key := first.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
+		k.If(at.Lt(n), func() { key.Set(ptx.LdShared[ptx.U32](e.kept.Plus(at.ShlI(2)))) })
+		body(key.Get(), at.Lt(n))
+	})
+}
+
+// countDigit counts a warp's digits. Where all are one, as scores of a router that
+// has learned nothing are, one lane adds for all.
+func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	at := e.hist.Plus(of.ShlI(2))
+	ballot := k.VoteBallot(valid.And(of.Eq(of.ShflIdx(ptx.Uint(0)))), all)
+	one := ballot.Eq(all)
+	k.If(valid.And(one.Not().Or(k.LanemaskLt().EqI(0))), func() {
+		k.RedSharedAdd(at, ptx.Select(one, ptx.Uint(32), ptx.Uint(1)))
+	})
+}
+
+// findDigit finds the digit that the rest-th largest key has, each thread with
+// some neighbours from the largest down.
+func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
+	k := e.k
+	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	n := make([]ptx.U32, each)
+	sum := ptx.Uint(0)
+	top := ptx.Uint(each*cutoffThreads - 1).Sub(e.tid.MulI(each))
+	for i := range n {
+		n[i] = ptx.LdShared[ptx.U32](e.hist.Plus(top.Sub(ptx.Uint(i)).ShlI(2)))
+		sum = sum.Add(n[i])
+	}
+	up := lanes.PrefixSum(sum, lane)
+	k.If(lane.EqI(31), func() { ptx.StShared(e.sums.Plus(warp.ShlI(2)), up) })
+	k.BarSync(ptx.Uint(0))
+	ofWarp := ptx.LdShared[ptx.U32](e.sums.Plus(lane.ShlI(2)))
+	before := lanes.PrefixSum(ofWarp, lane).Sub(ofWarp).ShflIdx(warp).Add(up).Sub(sum)
+	for i := range n {
+		after := before.Add(n[i])
+		k.If(before.Lt(rest).And(after.Ge(rest)), func() {
+			digit := top.Sub(ptx.Uint(i))
+			ptx.StShared(e.state, key.Or(digit.ShlI(shift)), rest.Sub(before), n[i], ptx.Uint(0))
+		})
+		before = after
+	}
+}
+
+// mass decides by the scores between the two multiples.
+func (e *cutoff) mass(f, down, up ptx.U32) (n, last, take ptx.U32) {
+	k := e.k
+	lastDown, takeDown, equalDown := e.nth(down)
+	lastUp, takeUp, _ := e.nth(up)
+	value := func(key ptx.U32) ptx.F32 { return key.AndI(scoreBits).AsF32() }
+	zero := ptx.Float(0)
+	kept, added := ptx.NewVar(k, zero), ptx.NewVar(k, zero)
+	none := down.EqI(0)
+	e.eachKey(func(key ptx.U32, valid ptx.Pred) {
+		chosen := key.Ge(ptx.Uint(chosenBit))
+		kept.Set(kept.Get().Add(ptx.Select(valid.And(chosen).And(key.Lt(lastDown).Or(none)), value(key), zero)))
+		added.Set(added.Get().Add(ptx.Select(valid.And(chosen.Not()).And(key.Gt(lastUp)), value(key), zero)))
+	})
+	sums := [2]ptx.F32{lanes.Sum(kept.Get()), lanes.Sum(added.Get())}
+	k.If(e.tid.AndI(31).EqI(0), func() { ptx.StShared(e.sums.Plus(e.tid.ShrI(5).ShlI(3)), sums[0], sums[1]) })
+	k.BarSync(ptx.Uint(0))
+	top := ptx.Select(none, zero, equalDown.Sub(takeDown).F32().Mul(value(lastDown)))
+	all := takeUp.F32().Mul(value(lastUp))
+	for w := range cutoffWarps {
+		of := ptx.LdSharedVec[ptx.F32](e.sums.At(8*w), 2)
+		top, all = top.Add(of[0]), all.Add(of[1])
+	}
+	all = all.Add(top)
+	goesUp := e.draw().F32().Mul(ptx.Float(0x1p-32)).Mul(all).Lt(top).And(up.Gt(down))
+	return ptx.Select(goesUp, up, down), ptx.Select(goesUp, lastUp, lastDown), ptx.Select(goesUp, takeUp, takeDown)
+}
+
+// CutoffKernel is Cutoff's.
+var CutoffKernel = &registry.Kernel[CutoffArgs]{KernelName: "cutoff", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[CutoffArgs], error) {
+	return Cutoff{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
+}}

@@ -1,0 +1,182 @@
+package rounding
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/ptx"
+)
+
+// List lists the tokens that Cutoff gave each expert, by expert, then token.
+// What is left of the list has no expert. A CTA has one expert, a warp of it a
+// run of tokens.
+type List struct {
+	NumExperts int
+	spec.Rounding
+}
+
+const (
+	listThreads = 1024
+	listWarps   = listThreads / 32
+)
+
+// ListArgs are the arguments of [List].
+type ListArgs struct {
+	// Keys and Raw [E, T] are Keys's, Choices [E, 4] u32 Cutoff's.
+	Keys, Raw, Choices driver.DevicePtr
+	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are written.
+	TokenOf, ExpertIDs, Scores driver.DevicePtr
+	Tokens, Entries            int
+}
+
+// take is the emission of a List.
+type list struct {
+	List
+	k                       *ptx.Kernel
+	tid, warp, lane, expert ptx.U32
+	// raw and the keys are the expert's by the token; raw only where scores are.
+	raw, keys            ptx.Global
+	tokenOf, ids, scores ptx.Global
+	tokens, from, to     ptx.U32 // all, and the warp's
+	last, most           ptx.U32 // the last key, and how many with it are taken
+	rows, perWarp        ptx.Shared
+	above, equal         *ptx.Var[ptx.U32]
+}
+
+// Build emits the kernel.
+func (t List) Build() (*jit.Kernel[ListArgs], error) {
+	k := jit.NewBuilder[ListArgs]("moe_take", listThreads, 1)
+	k.CTAs(func(*ListArgs) int { return t.NumExperts })
+	keys, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Choices)
+	e := list{List: t, k: k.Kernel}
+	if t.RawScores {
+		e.raw = k.Ptr(&k.Args.Raw)
+	}
+	e.tokenOf, e.ids, e.scores = k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
+	tokens, size := k.U32(&k.Args.Tokens), k.U32(&k.Args.Entries)
+	e.tokens, e.tid, e.expert = tokens, k.TidX(), k.CtaidX()
+	e.lane, e.warp = e.tid.AndI(31), e.tid.ShrI(5)
+	cta := pipeline.NewCTA(k.Kernel)
+	e.rows, e.perWarp = cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*listWarps, 8)
+	order.ClearWords(k.Kernel, e.rows, 2, e.tid, listThreads)
+	k.BarSync(ptx.Uint(0))
+	k.GridDepWait()
+	k.GridDepLaunch()
+
+	e.countRows(choices)
+	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(e.expert, CutoffBytes), 4)
+	e.last, e.most = choice[1], choice[2]
+	e.keys = rowOf(keys, e.expert, tokens)
+	each := tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * 32)
+	e.from = e.warp.Mul(each).Min(tokens)
+	e.to = e.from.Add(each).Min(tokens)
+	e.countBefore()
+	first, total := ptx.LdShared[ptx.U32](e.rows), ptx.LdShared[ptx.U32](e.rows.At(4))
+	e.list(first)
+	k.For(total.Add(e.expert.MulI(listThreads)).Add(e.tid), size, ptx.Uint(listThreads*t.NumExperts), func(i ptx.U32) {
+		ptx.StGlobal(e.tokenOf.Index(i, 4), ptx.Uint(order.NoRow))
+		ptx.StGlobal(e.ids.Index(i, 4), ptx.Uint(order.NoRow))
+		ptx.StGlobal(e.scores.Index(i, 4), ptx.Uint(0))
+	})
+	return k.Build()
+}
+
+// countRows counts the rows of the experts before this one, and of all.
+func (e *list) countRows(choices ptx.Global) {
+	e.k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(listThreads), func(of ptx.U32) {
+		n := ptx.LdGlobal[ptx.U32](choices.Index(of, CutoffBytes))
+		e.k.RedSharedAdd(e.rows.At(4), n)
+		e.k.If(of.Lt(e.expert), func() { e.k.RedSharedAdd(e.rows, n) })
+	})
+}
+
+// countBefore counts the keys above the last one and equal to it that are of
+// warps before this one.
+func (e *list) countBefore() {
+	k := e.k
+	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
+	e.eachKeys(func(_ ptx.U32, _ []ptx.U32, isAbove, isEqual ballots) { e.pass(isAbove, isEqual) })
+	k.If(e.lane.EqI(0), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(3)), e.above.Get(), e.equal.Get()) })
+	k.BarSync(ptx.Uint(0))
+	e.above.Set(ptx.Uint(0))
+	e.equal.Set(ptx.Uint(0))
+	k.For(ptx.Uint(0), e.warp, ptx.Uint(1), func(w ptx.U32) {
+		n := ptx.LdSharedVec[ptx.U32](e.perWarp.Plus(w.ShlI(3)), 2)
+		e.above.Set(e.above.Get().Add(n[0]))
+		e.equal.Set(e.equal.Get().Add(n[1]))
+	})
+}
+
+// pass counts the warp's keys at hand as keys before the next.
+func (e *list) pass(isAbove, isEqual ballots) {
+	all := ptx.Uint(ptx.FullMask)
+	e.above.Set(e.above.Get().Add(isAbove.among(all)))
+	e.equal.Set(e.equal.Get().Add(isEqual.among(all)))
+}
+
+// list writes the warp's tokens that are taken, behind the rows of the experts
+// before.
+func (e *list) list(first ptx.U32) {
+	k := e.k
+	below := k.LanemaskLt()
+	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
+		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
+		for i, key := range keys {
+			// Of equal keys the lower tokens, as many as are left to take.
+			place := first.Add(aboveUp).Add(equalUp.Min(e.most))
+			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.most))), func() {
+				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
+				ptx.StGlobal(e.ids.Index(place, 4), e.expert)
+				weight := key.AndI(scoreBits)
+				if e.RawScores {
+					weight = ptx.LdGlobal[ptx.U32](rowOf(e.raw, e.expert, e.tokens).Index(token.AddI(i), 4))
+				}
+				ptx.StGlobal(e.scores.Index(place, 4), weight)
+			})
+			aboveUp = aboveUp.Add(ptx.Select(isAbove.own[i], ptx.Uint(1), ptx.Uint(0)))
+			equalUp = equalUp.Add(ptx.Select(isEqual.own[i], ptx.Uint(1), ptx.Uint(0)))
+		}
+		e.pass(isAbove, isEqual)
+	})
+}
+
+// ballots say of which keys of a warp something holds: ballots of each lane's
+// first, second and so on, and of the own ones.
+type ballots struct {
+	perKey []ptx.U32
+	own    []ptx.Pred
+}
+
+// among counts them in some lanes.
+func (l ballots) among(mask ptx.U32) ptx.U32 {
+	n := ptx.Uint(0)
+	for _, b := range l.perKey {
+		n = n.Add(b.And(mask).Popc())
+	}
+	return n
+}
+
+// eachKeys runs body for neighbours of the warp's keys, with those above the last
+// one and equal to it.
+func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots)) {
+	eachKeys(e.k, e.keys, e.from, e.to, e.lane, 32, func(token ptx.U32, keys []ptx.U32) {
+		var isAbove, isEqual ballots
+		add := func(l *ballots, p ptx.Pred) {
+			l.perKey, l.own = append(l.perKey, e.k.VoteBallot(p, ptx.Uint(ptx.FullMask))), append(l.own, p)
+		}
+		for i, key := range keys {
+			there := token.AddI(i).Lt(e.to)
+			add(&isAbove, there.And(key.Gt(e.last)))
+			add(&isEqual, there.And(key.Eq(e.last)))
+		}
+		body(token, keys, isAbove, isEqual)
+	})
+}
+
+// ListKernel is List's.
+var ListKernel = &registry.Kernel[ListArgs]{KernelName: "take", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[ListArgs], error) {
+	return List{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
+}}

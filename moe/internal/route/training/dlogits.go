@@ -1,0 +1,232 @@
+package training
+
+import (
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/scores"
+	"sonicmoe/ptx"
+)
+
+// DLogits makes the logits' gradients of those of the scores, for the kinds of
+// routing whose gradient is not told by the scores alone. With share_k = w_k/z and
+// dv_k = dS_k times all that multiplies a share,
+//
+//	u_k = share_k·(dv_k - Σ_j share_j·dv_j)    without the sum where z does not move
+//
+//	SoftmaxTopK    dl_k = u_k - w_k·Σ_j u_j
+//	SoftmaxAll     dl_e = u_e - p_e·Σ_j u_j    of all experts: Dense
+//	Sigmoid        dl_k = u_k·sigmoid(-l_k)
+//	SqrtSoftplus   dl_k = u_k·sigmoid(l_k)/(2·softplus(l_k))
+//
+// A warp has a token, lane k its slot k.
+type DLogits struct{ spec.Config }
+
+// DLogitsArgs are the arguments of [DLogits].
+type DLogitsArgs struct {
+	// Logits [T, E] are in the layer's format; where these are not saved, Scores
+	// [T, K] f32 stand for them. ExpertIDs [T, K] i32 are the chosen experts, Inverse
+	// [T, K] u32 their rows.
+	Logits, Scores, ExpertIDs, Inverse driver.DevicePtr
+	// DScores [T, K] f32 are the gradients of the scores.
+	DScores driver.DevicePtr
+	// ExpertScale [E] f32, where there is one; ScaleByRow [R] f32 is then written,
+	// what each row adds to its gradient.
+	ExpertScale, ScaleByRow driver.DevicePtr
+	// DLogits [T, K] and DLogitByRow [R] f32 are written, unless the gradients are
+	// dense.
+	DLogits, DLogitByRow driver.DevicePtr
+	// Dense [T, E] f32 is written where they are, with AddDense, unless 0, added.
+	// The two may be one.
+	AddDense, Dense driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// ScoresTellLogits reports whether scores tell the gradients of the chosen logits
+// by themselves: they are a softmax over the K.
+func ScoresTellLogits(c spec.Config) bool {
+	return c.Score == spec.SoftmaxTopK && c.Scale() == 1 && !c.ExpertScale
+}
+
+// Dense reports whether all logits of a token have gradients from its scores.
+func Dense(c spec.Config) bool { return c.Score == spec.SoftmaxAll }
+
+// Sparse reports whether only the chosen logits have them.
+func Sparse(c spec.Config) bool { return !Dense(c) }
+
+// dlogits is the emission of a DLogits, for one warp.
+type dlogits struct {
+	DLogits
+	k              *ptx.Kernel
+	lane, token    ptx.U32
+	logits, scores ptx.Global
+	// scale and scaleByRow are there with ExpertScale; add and dense with dense
+	// gradients, out and byRow without.
+	scale, scaleByRow, out, byRow, add, dense ptx.Global
+	// slot is the lane's, if it is mine; id its expert, row its packed row; has
+	// says that there are.
+	slot, id, row ptx.U32
+	mine, has     ptx.Pred
+	// own [E] f32 is the warp's, shares are those of its experts, 32 apart, where
+	// gradients are dense.
+	own    ptx.Shared
+	shares []ptx.F32
+}
+
+// Build emits the kernel.
+func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
+	k := jit.NewBuilder[DLogitsArgs]("moe_dlogits", dlogitsThreads, 1)
+	k.CTAs(func(a *DLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
+	tid := k.TidX()
+	warp := tid.ShrI(5)
+	e := dlogits{DLogits: d, k: k.Kernel, lane: tid.AndI(31), token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
+	if d.SavesLogits() {
+		e.logits = k.Ptr(&k.Args.Logits)
+	} else {
+		e.scores = k.Ptr(&k.Args.Scores)
+	}
+	ids, inverse, dscores := k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Inverse), k.Ptr(&k.Args.DScores)
+	if d.ExpertScale {
+		e.scale, e.scaleByRow = k.Ptr(&k.Args.ExpertScale), k.Ptr(&k.Args.ScaleByRow)
+	}
+	if Dense(d.Config) {
+		e.add, e.dense = k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
+		e.own = pipeline.NewCTA(k.Kernel).Shared("own", 4*dlogitsWarps*d.NumExperts, 16).Plus(warp.MulI(4 * d.NumExperts))
+	} else {
+		e.out, e.byRow = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.DLogitByRow)
+	}
+	tokens := k.U32(&k.Args.Tokens)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(e.token.Lt(tokens), func() {
+		ds := e.loadSlot(ids, inverse, dscores)
+		weight, slope := e.weight()
+		weight = ptx.Select(e.has, weight, ptx.Float(0))
+		u := e.throughShare(weight, ds)
+		if Dense(d.Config) {
+			e.writeDense(u, weight)
+			return
+		}
+		if d.Score == spec.SoftmaxTopK {
+			u = u.Sub(weight.Mul(lanes.Sum(u)))
+		} else {
+			u = ptx.Select(e.has, u.Mul(slope), ptx.Float(0))
+		}
+		k.If(e.mine, func() { ptx.StGlobal(e.out.Index(e.slot, 4), u) })
+		k.If(e.row.NeI(order.NoRow), func() { ptx.StGlobal(e.byRow.Index(e.row, 4), u) })
+	})
+	return k.Build()
+}
+
+// loadSlot loads the lane's slot and gives the gradient of its score.
+func (e *dlogits) loadSlot(ids, inverse, dscores ptx.Global) ptx.F32 {
+	k := e.k
+	id, row, ds := ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0))
+	e.slot = e.token.MulI(e.TopK).Add(e.lane)
+	e.mine = e.lane.LtI(e.TopK)
+	k.If(e.mine, func() {
+		id.Set(ptx.LdGlobal[ptx.U32](ids.Index(e.slot, 4)))
+		row.Set(ptx.LdGlobal[ptx.U32](inverse.Index(e.slot, 4)))
+		ds.Set(ptx.LdGlobal[ptx.F32](dscores.Index(e.slot, 4)))
+	})
+	e.id, e.row, e.has = id.Get(), row.Get(), id.Get().LtI(e.NumExperts)
+	return ds.Get()
+}
+
+// throughShare gives u_k, of the slot's raw score and the gradient of its score;
+// what ExpertScale's gradient takes of it is written.
+func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
+	k, zero := e.k, ptx.Float(0)
+	share, sum := scores.Normalize(e.Config, weight, e.has)
+	share = ptx.Select(e.has, share, zero)
+	grad := ds.Mul(ptx.Float(e.Scale()))
+	if e.ExpertScale {
+		k.If(e.row.NeI(order.NoRow), func() { ptx.StGlobal(e.scaleByRow.Index(e.row, 4), share.Mul(grad)) })
+		of := ptx.NewVar(k, zero)
+		k.If(e.has, func() { of.Set(ptx.LdGlobal[ptx.F32](e.scale.Index(e.id, 4))) })
+		grad = grad.Mul(of.Get())
+	}
+	grad = ptx.Select(e.has, grad, zero)
+	if e.Renormalize != spec.NoRenorm {
+		mean := lanes.Sum(share.Mul(grad))
+		if e.Renormalize == spec.RenormClamp {
+			mean = ptx.Select(sum.Lt(ptx.Float(e.NormEpsilon)), zero, mean)
+		}
+		grad = grad.Sub(mean)
+	}
+	return share.Mul(grad)
+}
+
+// weight gives the raw score of the lane's slot and, where that is of its logit
+// alone, what the slope is of the score.
+func (e *dlogits) weight() (weight, slope ptx.F32) {
+	k := e.k
+	if Dense(e.Config) {
+		row := scores.Softmax{K: k, Experts: e.NumExperts, Format: e.Logits, Lane: e.lane}
+		e.shares = row.Probabilities(e.logits, e.token)
+		e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share) })
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		w := ptx.NewVar(k, ptx.Float(0))
+		k.If(e.has, func() { w.Set(ptx.LdShared[ptx.F32](e.own.Plus(e.id.ShlI(2)))) })
+		k.BarWarpSync(ptx.Uint(ptx.FullMask))
+		return w.Get(), slope
+	}
+	if !e.SavesLogits() {
+		w := ptx.NewVar(k, ptx.Float(0))
+		k.If(e.has, func() { w.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(e.token.MulI(e.TopK).Add(e.lane), 4))) })
+		return w.Get().Mul(ptx.Float(1 / e.Scale())), slope
+	}
+	v := ptx.NewVar(k, ptx.Float(math.Inf(-1)))
+	k.If(e.has, func() {
+		v.Set(scores.LoadLogit(e.Logits, e.logits.Index(e.token, int(e.Logits.Type().Bytes())*e.NumExperts), e.id))
+	})
+	logit := v.Get()
+	switch e.Score {
+	case spec.Sigmoid:
+		return scores.Sigmoid(logit), scores.Sigmoid(logit.Neg())
+	case spec.SqrtSoftplus:
+		of := scores.Softplus(logit)
+		slope = scores.Sigmoid(logit).Mul(of.RcpApprox()).Mul(ptx.Float(0.5))
+		return scores.OfLogit(e.Score)(logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
+	}
+	most := lanes.Max(logit)
+	p := scores.Exp(logit.Sub(most))
+	return p.Mul(lanes.Sum(p).RcpApprox(".ftz")), slope
+}
+
+// eachShare runs body for the lane's experts.
+func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
+	for i, share := range e.shares {
+		expert := e.lane.AddI(32 * i)
+		e.k.If(expert.LtI(e.NumExperts), func() { body(e.own.Plus(expert.ShlI(2)), expert, share) })
+	}
+}
+
+// writeDense writes a token's row of dense gradients.
+func (e *dlogits) writeDense(u, weight ptx.F32) {
+	k, all := e.k, ptx.Uint(ptx.FullMask)
+	sum := lanes.Sum(u)
+	e.eachShare(func(at ptx.Shared, _ ptx.U32, share ptx.F32) { ptx.StShared(at, share.Mul(sum).Neg()) })
+	k.BarWarpSync(all)
+	k.If(e.has, func() { ptx.StShared(e.own.Plus(e.id.ShlI(2)), u.Sub(weight.Mul(sum))) })
+	k.BarWarpSync(all)
+	row := func(of ptx.Global, expert ptx.U32) ptx.Global {
+		return of.Index(e.token, 4*e.NumExperts).Index(expert, 4)
+	}
+	e.eachShare(func(at ptx.Shared, expert ptx.U32, _ ptx.F32) {
+		v := ptx.NewVar(k, ptx.LdShared[ptx.F32](at))
+		k.If(e.add.Given(), func() { v.Set(v.Get().Add(ptx.LdGlobal[ptx.F32](row(e.add, expert)))) })
+		ptx.StGlobal(row(e.dense, expert), v.Get())
+	})
+}
+
+// DLogitsKernel is DLogits'.
+var DLogitsKernel = &registry.Kernel[DLogitsArgs]{KernelName: "dlogits", Backward: true, Only: func(c spec.Config) bool { return !ScoresTellLogits(c) },
+	Emit: func(l registry.Layer) (*jit.Kernel[DLogitsArgs], error) { return DLogits{l.Config}.Build() }}

@@ -1,0 +1,78 @@
+package training
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx"
+)
+
+// ExpertSums adds up what the tokens add to a number that each expert has: a
+// value of each of its packed rows, and a column of a dense tensor. A CTA has an
+// expert; sums run in one order.
+type ExpertSums struct{ NumExperts int }
+
+const (
+	sumsThreads = 256
+	sumsWarps   = sumsThreads / 32
+)
+
+// ExpertSumsArgs are the arguments of [ExpertSums].
+type ExpertSumsArgs struct {
+	// Rows [R] f32, unless 0, are the rows' values, Offsets [E+1] u32 Plan's.
+	Rows, Offsets driver.DevicePtr
+	// Dense [T, E] f32, unless 0, is added.
+	Dense driver.DevicePtr
+	// Add [E] f32, unless 0, is added last; Sums [E] f32 is written and may be the
+	// same.
+	Add, Sums driver.DevicePtr
+	// Tokens is T.
+	Tokens int
+}
+
+// Build emits the kernel.
+func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
+	k := jit.NewBuilder[ExpertSumsArgs]("moe_expert_sums", sumsThreads, 1)
+	k.CTAs(func(*ExpertSumsArgs) int { return s.NumExperts })
+	rows, offsets, dense := k.Ptr(&k.Args.Rows), k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.Dense)
+	add, sums, tokens := k.Ptr(&k.Args.Add), k.Ptr(&k.Args.Sums), k.U32(&k.Args.Tokens)
+	tid, expert := k.TidX(), k.CtaidX()
+	perWarp := pipeline.NewCTA(k.Kernel).Shared("perWarp", 4*sumsWarps, 16)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	sum := ptx.NewVar(k.Kernel, ptx.Float(0))
+	each := func(from, to ptx.U32, at func(i ptx.U32) ptx.Global) {
+		k.For(from.Add(tid), to, ptx.Uint(sumsThreads), func(i ptx.U32) {
+			sum.Set(sum.Get().Add(ptx.LdGlobal[ptx.F32](at(i))))
+		})
+	}
+	k.If(rows.Given(), func() {
+		of := offsets.Index(expert, 4)
+		each(ptx.LdGlobal[ptx.U32](of), ptx.LdGlobal[ptx.U32](of.At(4)), func(row ptx.U32) ptx.Global { return rows.Index(row, 4) })
+	})
+	k.If(dense.Given(), func() {
+		each(ptx.Uint(0), tokens, func(token ptx.U32) ptx.Global { return dense.Index(token, 4*s.NumExperts).Index(expert, 4) })
+	})
+	total := lanes.Sum(sum.Get())
+	k.If(tid.AndI(31).EqI(0), func() { ptx.StShared(perWarp.Plus(tid.ShrI(5).ShlI(2)), total) })
+	k.BarSync(ptx.Uint(0))
+	k.If(tid.EqI(0), func() {
+		all := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](perWarp))
+		for w := 1; w < sumsWarps; w++ {
+			all.Set(all.Get().Add(ptx.LdShared[ptx.F32](perWarp.At(4 * w))))
+		}
+		k.If(add.Given(), func() { all.Set(all.Get().Add(ptx.LdGlobal[ptx.F32](add.Index(expert, 4)))) })
+		ptx.StGlobal(sums.Index(expert, 4), all.Get())
+	})
+	return k.Build()
+}
+
+// ExpertSumsKernel is ExpertSums'.
+var ExpertSumsKernel = &registry.Kernel[ExpertSumsArgs]{KernelName: "expert-sums", Backward: true,
+	Only: func(c spec.Config) bool { return c.RouterBias || c.ExpertScale },
+	Emit: func(l registry.Layer) (*jit.Kernel[ExpertSumsArgs], error) {
+		return ExpertSums{l.NumExperts}.Build()
+	}}

@@ -1,0 +1,269 @@
+package training
+
+import (
+	"math"
+
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/route/order"
+	"sonicmoe/moe/internal/route/scores"
+	"sonicmoe/ptx"
+)
+
+// Losses makes, of the logits [T, E] and the experts' counts, the gradients of
+// two losses on the logits, and the losses:
+//
+//	balance = E/(K·S·T) · Σ_t s_t     s_t = Σ_e count_e·p_te, p = softmax of all logits
+//	z-loss  = 1/T · Σ_t lse_t²        lse_t = log Σ_e exp l_te
+//	dlogit_te = balance' · p_te·(count_e - s_t) + z' · p_te·lse_t
+//
+// where counts are those of all T tokens, S, or of each sequence of S. A warp owns a
+// token, a CTA a range of tokens, of a sequence, or several: who has a part of a sequence
+// counts all of it. Sums over tokens run in one order for each CTA and then over the
+// CTAs, see [LossSum], in FP32.
+type Losses struct {
+	NumExperts, TopK int
+	Logits           spec.Logits
+}
+
+const (
+	lossWarps   = 8
+	lossThreads = 32 * lossWarps
+)
+
+// LossesArgs are the arguments of [Losses].
+type LossesArgs struct {
+	// Logits [T, E] are in the layer's format; Offsets [E+1] u32 are [Plan]'s.
+	Logits  driver.DevicePtr
+	Offsets driver.DevicePtr
+	// ExpertIDs [T, K] i32, unless 0, are counted by sequence, in place of Offsets.
+	ExpertIDs driver.DevicePtr
+	// AddDLogits [T, E] f32, unless 0, is added to DLogits [T, E] f32, which is
+	// written unless 0. The two may be one.
+	AddDLogits driver.DevicePtr
+	DLogits    driver.DevicePtr
+	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² of each CTA's tokens.
+	Partials driver.DevicePtr
+	// Balance is the coefficient times E/(K·S·T), ZLoss the coefficient times 2/T.
+	Balance, ZLoss float32
+	Sequences
+}
+
+// Sequences are T tokens as sequences of as many, one behind the other, each split into
+// ranges.
+type Sequences struct {
+	// Length is a sequence's tokens: T, or a divisor of it.
+	Length int
+	order.TokenRanges
+}
+
+// SequencesOf splits sequences of so many tokens among the SMs.
+func SequencesOf(length, tokens, sms int) Sequences {
+	if length == tokens {
+		return Sequences{length, order.RangesOf(tokens, sms)}
+	}
+	parts := max(1, sms*length/tokens)
+	return Sequences{length, order.TokenRanges{Tokens: tokens, PerCTA: (length + parts - 1) / parts}}
+}
+
+// CTAs is how many take the ranges by turns: no more than there are SMs.
+func (s *Sequences) CTAs(sms int) int {
+	return min(sms, s.Tokens/s.Length*s.parts())
+}
+
+// parts is the ranges of a sequence.
+func (s *Sequences) parts() int { return (s.Length + s.PerCTA - 1) / s.PerCTA }
+
+// PartialBytes is the size of Partials on a chip with that many SMs.
+func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
+
+// losses is the emission of a Losses.
+type losses struct {
+	Losses
+	k                   *ptx.Kernel
+	lane                ptx.U32
+	counts              ptx.Shared // [E] f32
+	logits, add, write  ptx.Global
+	balance, zLoss      ptx.F32
+	balanceSum, zSquare *ptx.Var[ptx.F32]
+}
+
+// Build emits the kernel.
+func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
+	k := jit.NewBuilder[LossesArgs]("moe_losses", lossThreads, 1)
+	k.SetGrid(func(a *LossesArgs, sms int) driver.Dim3 { return driver.Dim3{X: a.CTAs(sms)} })
+	e := losses{Losses: l, k: k.Kernel, logits: k.Ptr(&k.Args.Logits)}
+	offsets, ids := k.Ptr(&k.Args.Offsets), k.Ptr(&k.Args.ExpertIDs)
+	e.add, e.write = k.Ptr(&k.Args.AddDLogits), k.Ptr(&k.Args.DLogits)
+	partials := k.Ptr(&k.Args.Partials)
+	e.balance, e.zLoss = k.F32(&k.Args.Balance), k.F32(&k.Args.ZLoss)
+	tokens, perCTA, length := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA), k.U32(&k.Args.Length)
+
+	tid := k.TidX()
+	warp := tid.ShrI(5)
+	e.lane = tid.AndI(31)
+	cta := pipeline.NewCTA(k.Kernel)
+	e.counts = cta.Shared("counts", 4*l.NumExperts, 16)
+	sums := cta.Shared("sums", 8*lossWarps, 16)
+	k.GridDepWait()
+	k.GridDepLaunch()
+	e.balanceSum, e.zSquare = ptx.NewVar(k.Kernel, ptx.Float(0)), ptx.NewVar(k.Kernel, ptx.Float(0))
+	parts := length.Add(perCTA).SubI(1).Div(perCTA)
+	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(turn ptx.U32) {
+		of := turn.Div(parts)
+		first := of.Mul(length)
+		k.BarSync(ptx.Uint(0)) // nobody has tokens of the turn before
+		k.IfElse(ids.Given(), func() {
+			order.ClearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
+			k.BarSync(ptx.Uint(0))
+			end := first.Add(length).MulI(l.TopK)
+			k.For(first.MulI(l.TopK).Add(tid), end, ptx.Uint(lossThreads), func(i ptx.U32) {
+				id := ptx.LdGlobal[ptx.U32](ids.Index(i, 4))
+				k.If(id.LtI(l.NumExperts), func() { k.RedSharedAdd(e.counts.Plus(id.ShlI(2)), ptx.Uint(1)) })
+			})
+			k.BarSync(ptx.Uint(0))
+			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+				at := e.counts.Plus(expert.ShlI(2))
+				ptx.StShared(at, ptx.LdShared[ptx.U32](at).F32())
+			})
+		}, func() {
+			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
+				at := offsets.Index(expert, 4)
+				n := ptx.LdGlobal[ptx.U32](at.At(4)).Sub(ptx.LdGlobal[ptx.U32](at))
+				ptx.StShared(e.counts.Plus(expert.ShlI(2)), n.F32())
+			})
+		})
+		k.BarSync(ptx.Uint(0))
+		from := first.Add(turn.Sub(of.Mul(parts)).Mul(perCTA))
+		to := from.Add(perCTA).Min(first.Add(length))
+		k.For(from.Add(warp), to, ptx.Uint(lossWarps), e.token)
+	})
+
+	k.If(e.lane.EqI(0), func() { ptx.StShared(sums.Plus(warp.ShlI(3)), e.balanceSum.Get(), e.zSquare.Get()) })
+	k.BarSync(ptx.Uint(0))
+	k.If(tid.EqI(0), func() {
+		total := [2]ptx.F32{ptx.Float(0), ptx.Float(0)}
+		for w := range lossWarps {
+			of := ptx.LdSharedVec[ptx.F32](sums.At(8*w), 2)
+			total[0], total[1] = total[0].Add(of[0]), total[1].Add(of[1])
+		}
+		ptx.StGlobal(partials.Index(k.CtaidX(), 8), total[0], total[1])
+	})
+	return k.Build()
+}
+
+// token takes a token's row of logits, each lane every 32nd expert.
+func (e *losses) token(token ptx.U32) {
+	var logits []ptx.F32
+	largest := ptx.Float(math.Inf(-1))
+	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
+		l := ptx.NewVar(e.k, ptx.Float(math.Inf(-1)))
+		e.k.If(valid, func() { l.Set(e.logit(token, expert)) })
+		logits = append(logits, l.Get())
+		largest = largest.Max(l.Get(), ".NaN")
+	})
+	largest = reduce(largest, lanes.Larger)
+	sum, dot := ptx.Float(0), ptx.Float(0)
+	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
+		p := scores.Exp(logits[i].Sub(largest))
+		count := ptx.NewVar(e.k, ptx.Float(0))
+		e.k.If(valid, func() { count.Set(e.count(expert)) })
+		sum, dot = sum.Add(p), p.Fma(count.Get(), dot)
+		logits[i] = p
+	})
+	sum, dot = reduce(sum, lanes.Add), reduce(dot, lanes.Add)
+	inverse := sum.RcpApprox(".ftz")
+	s, lse := dot.Mul(inverse), sum.Lg2Approx(".ftz").Fma(ptx.Float(math.Ln2), largest)
+	e.balanceSum.Set(e.balanceSum.Get().Add(s))
+	e.zSquare.Set(lse.Fma(lse, e.zSquare.Get()))
+	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
+}
+
+// gradients writes a token's row; p are its logits' exponentials.
+func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) {
+	z := e.zLoss.Mul(lse)
+	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
+		e.k.If(valid, func() {
+			d := ptx.NewVar(e.k, p[i].Mul(inverse).Mul(e.count(expert).Sub(s).Fma(e.balance, z)))
+			e.k.If(e.add.Given(), func() {
+				d.Set(d.Get().Add(ptx.LdGlobal[ptx.F32](e.at(e.add, token, expert, 4))))
+			})
+			ptx.StGlobal(e.at(e.write, token, expert, 4), d.Get())
+		})
+	})
+}
+
+// each runs body for the lane's experts; valid says which there are.
+func (e *losses) each(body func(i int, expert ptx.U32, valid ptx.Pred)) {
+	for i := range (e.NumExperts + 31) / 32 {
+		expert := e.lane.AddI(32 * i)
+		body(i, expert, expert.LtI(e.NumExperts))
+	}
+}
+
+func (e *losses) count(expert ptx.U32) ptx.F32 {
+	return ptx.LdShared[ptx.F32](e.counts.Plus(expert.ShlI(2)))
+}
+
+// logit is one logit in FP32.
+func (e *losses) logit(token, expert ptx.U32) ptx.F32 {
+	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
+}
+
+// at is an element of a tensor [T, E].
+func (e *losses) at(of ptx.Global, token, expert ptx.U32, bytes int) ptx.Global {
+	return of.Index(token, bytes*e.NumExperts).Index(expert, bytes)
+}
+
+// reduce combines the lanes' values, from the largest lane distance down.
+func reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
+	return lanes.Combine(x, with, 16, 8, 4, 2, 1)
+}
+
+// LossSum adds the CTAs' partial sums to the two losses.
+type LossSum struct{}
+
+// LossSumArgs are the arguments of [LossSum].
+type LossSumArgs struct {
+	// Partials [Ranges, 2] f32 are what [Losses] wrote.
+	Partials driver.DevicePtr
+	// Losses [2] f32 is written: balance and z-loss.
+	Losses driver.DevicePtr
+	Ranges int
+	// Balance is E/(K·S·T), ZLoss 1/T.
+	Balance, ZLoss float32
+}
+
+// Build emits the kernel.
+func (LossSum) Build() (*jit.Kernel[LossSumArgs], error) {
+	k := jit.NewBuilder[LossSumArgs]("moe_losssum", 32, 1)
+	k.CTAs(func(*LossSumArgs) int { return 1 })
+	partials, out := k.Ptr(&k.Args.Partials), k.Ptr(&k.Args.Losses)
+	ranges := k.U32(&k.Args.Ranges)
+	scale := [2]ptx.F32{k.F32(&k.Args.Balance), k.F32(&k.Args.ZLoss)}
+	k.GridDepWait()
+	k.GridDepLaunch()
+	lane := k.TidX()
+	k.If(lane.LtI(len(scale)), func() {
+		sum := ptx.NewVar(k.Kernel, ptx.Float(0))
+		k.For(ptx.Uint(0), ranges, ptx.Uint(1), func(i ptx.U32) {
+			sum.Set(sum.Get().Add(ptx.LdGlobal[ptx.F32](partials.Index(i.ShlI(1).Add(lane), 4))))
+		})
+		ptx.StGlobal(out.Index(lane, 4), sum.Get().Mul(ptx.Select(lane.EqI(0), scale[0], scale[1])))
+	})
+	return k.Build()
+}
+
+// LossesKernel is Losses', LossSumKernel LossSum's.
+var (
+	LossesKernel = &registry.Kernel[LossesArgs]{KernelName: "losses", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[LossesArgs], error) {
+		return Losses{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()
+	}}
+	LossSumKernel = &registry.Kernel[LossSumArgs]{KernelName: "loss-sum", Backward: true, Emit: func(registry.Layer) (*jit.Kernel[LossSumArgs], error) {
+		return LossSum{}.Build()
+	}}
+)
