@@ -1,118 +1,156 @@
-// Command serve decodes: several layers of a model run one after the other over
-// the tokens that have arrived, again and again.
+// Command serve answers HTTP requests with a layer's forward pass.
 //
-//	go run ./examples/serve -plot serve.png
-//	go run ./examples/serve -row "Mixtral 8x7B" -layers 4 -load 0.8 -time 1m
+//	go run ./examples/serve -demo 8      # then look at http://localhost:8080
+//	curl -d '{"tokens": [[0.1, …], …]}' http://localhost:8080/forward
+//	go run ./examples/serve -decode 10s  # no HTTP: decode latency of several layers
 //
-// Tokens arrive at random times (a Poisson process), one of each sequence that
-// is being continued. A step takes all that wait, up to -tokens of them, through
-// all layers; what a token waits for is the step under way and its own. There is
-// a graph for each number of tokens, captured once, so that a step is one launch:
-// nothing is allocated, nothing is padded, and a token's results are the same
-// bits in every batch.
+// A pass over 64 tokens takes hardly longer than a pass over one token, because
+// both read all weights. One goroutine therefore owns the device's stream and puts
+// as many waiting requests into a pass as fit. A client gets the same bits in every
+// batch, because tokens are independent of each other.
 //
-// What stands between the layers of a model, attention above all, is left out:
-// each layer reads the tokens of the step.
+// The service stays responsive under load by four rules:
+//
+//   - A request whose client has gone away before its pass is dropped.
+//   - The queue is bounded. A request that finds it full gets 503 at once.
+//   - A few bodies are read at a time, each token by token up to the tokens of a
+//     pass, so that no body takes more memory than a pass.
+//   - Headers, bodies, answers and idle connections have time limits. SIGTERM ends
+//     idle and slow connections at once and waits for the requests in progress.
+//
+// / shows load and latency live, /metrics reports them to Prometheus.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
+	"net"
+	"net/http"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/internal/picture"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
-var program = command.Program{Name: "serve", Purpose: "decodes with several layers, tokens arriving at random, and tells latency and throughput."}
+var program = command.Program{Name: "serve", Purpose: "answers HTTP requests with a layer's forward pass, many requests in one pass."}
 
 func main() { program.Main(run) }
 
-// emulatedRow is what the emulated device decodes in a tenth of a second.
-var emulatedRow = spec.Row{Name: "small", Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 8, TopK: 2}}
+// emulatedRow is a layer that the emulated device runs in a tenth of a second.
+var emulatedRow = spec.Row{Name: "small", Tokens: 64, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2, TokensHint: 64}}
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := program.Flags()
 	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
-	layers := set.Int("layers", 0, "`layers` of the model (default: 4, emulated 2)")
-	load := set.Float64("load", 0.5, "tokens arrive at this `share` of the rate of full steps")
-	length := set.Duration("time", 0, "how `long` tokens arrive (default: 10s, emulated 1s)")
-	seed := set.Uint64("seed", 1, "`number` that the times of arrival follow from")
-	plot := set.String("plot", "", "draw the latencies to `file`.png or .svg")
+	listen := set.String("listen", "localhost:8080", "`address` to listen on")
+	queue := set.Int("queue", 256, "`requests` that may wait, with the tokens of at most 16 passes; further requests get 503")
+	window := set.Duration("window", 2*time.Millisecond, "`time` that the first request of a pass waits for others")
+	demo := set.Int("demo", 0, "`clients` of its own that send requests all the time, to have something to look at")
+	length := set.Duration("decode", 0, "instead of HTTP, decode for this `time` and print latencies: layers in sequence, tokens arriving at random")
+	layers := set.Int("layers", 0, "with -decode: `layers` in sequence (default: 4, emulated 2)")
+	load := set.Float64("load", 0.5, "with -decode: tokens arrive at this `share` of the rate of full steps")
 	if err := program.Parse(set, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}
-	if *plot != "" {
-		if err := picture.Check(*plot); err != nil {
-			return command.Usagef("%w", err)
-		}
+	decoded := *length != 0
+	rows, err := sizes.Calls()
+	if decoded { // whose steps have fewer tokens than a named size
+		rows, err = sizes.Rows(), nil
 	}
-	if *layers < 0 || *length < 0 || !(*load > 0 && *load <= mostLoad) {
-		return command.Usagef("-layers %d, -time %v, -load %v: must not be negative, -load above 0 and at most %v", *layers, *length, *load, mostLoad)
+	switch {
+	case err != nil:
+		return err
+	case *queue < 1 || *window < 0 || *demo < 0:
+		return command.Usagef("-queue %d, -window %v, -demo %d: want at least 1, 0, 0", *queue, *window, *demo)
+	case *length < 0 || *layers < 0 || !(*load > 0 && *load <= maxLoad):
+		return command.Usagef("-decode %v, -layers %d, -load %v: want at least 0, at least 0, above 0 and at most %v", *length, *layers, *load, maxLoad)
 	}
-	dev, gpu, err := command.OpenDevice(ctx, *device, stderr)
+	// Requests in progress are answered after ctx has ended, so the device outlives it.
+	dev, gpu, err := command.OpenDevice(context.WithoutCancel(ctx), *device, stderr)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
-	row := emulatedRow
-	switch rows := sizes.Rows(); {
-	case len(rows) > 0:
-		row = rows[0]
-	case gpu:
-		if row, err = command.Row("Qwen3-30B-A3B"); err != nil {
-			return err
-		}
-	}
-	byDefault(layers, gpu, 4, 2)
-	most := sizes.Tokens()
-	byDefault(&most, gpu, 64, 4)
-	row.Config.TokensHint = most
-	byDefault(length, gpu, 10*time.Second, time.Second)
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	m, err := newModel(ctx, dev, row.Config, *layers, most, cache.Open(cache.Options{Dir: *dir, Logger: log}))
+	kept := cache.Open(cache.Options{Dir: *dir, Logger: log})
+	row, err := choose(rows, gpu, decoded)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.close()) }()
-	full, err := m.stepTime(ctx, most)
+	if row = sizes.Call(row); decoded {
+		return decode(ctx, dev, row, kept, decoding{layers: cmp.Or(*layers, defaultLayers(gpu)), load: *load, length: *length}, stdout)
+	}
+	b, err := newBatcher(ctx, dev, row.Config, row.Tokens, *queue, *window, kept)
 	if err != nil {
 		return err
 	}
-	rate := *load * float64(most) / full.Seconds()
-	fmt.Fprintf(stdout, "%d layers of %s (%v) on %s, steps of up to %d tokens, a full one takes %v\n",
-		*layers, row.Name, row.Config, dev.Target().Name, most, full.Round(time.Microsecond))
-	t := newTraffic(rate, *seed)
-	runtime.GC()
-	before := memory(dev)
-	if err := t.run(ctx, m, *length); err != nil {
-		return err
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return errors.Join(err, b.close())
 	}
-	t.report(stdout, before, memory(dev))
-	if *plot != "" {
-		return t.draw(fmt.Sprintf("%d layers of %s on %s", *layers, row.Name, dev.Target().Name), *plot, gpu)
-	}
-	return nil
+	fmt.Fprintf(stdout, "%v on %s, up to %d tokens a pass: http://%v\n", row.Config, dev.Target().Name, row.Tokens, l.Addr())
+	return serve(ctx, l, newServer(b, defaultLimits), *demo)
 }
 
-// mostLoad bounds -load: all that arrives is served in the end, which takes -load
-// times -time.
-const mostLoad = 1000
-
-// byDefault gives a flag that is 0 one of two values.
-func byDefault[T int | time.Duration](flag *T, gpu bool, onGPU, emulated T) {
+// choose returns the layer that the command line names, or the device's default. Its
+// tokens are the largest batch.
+func choose(rows []spec.Row, gpu, decoded bool) (row spec.Row, err error) {
+	row = emulatedRow
 	switch {
-	case *flag != 0:
+	case len(rows) > 0:
+		row = rows[0]
+	case gpu && decoded:
+		row, err = command.Row("Qwen3-30B-A3B")
 	case gpu:
-		*flag = onGPU
-	default:
-		*flag = emulated
+		row, err = command.Row("7B n=256")
+		row.Tokens = 4096
 	}
+	if decoded {
+		if row.Tokens = 4; gpu {
+			row.Tokens = 64
+		}
+		row.Config.TokensHint = row.Tokens
+	}
+	return row, err
+}
+
+// defaultLayers returns the layers of -decode without -layers.
+func defaultLayers(gpu bool) int {
+	if gpu {
+		return 4
+	}
+	return 2
+}
+
+// serve answers requests until ctx ends, then waits for those in progress.
+func serve(ctx context.Context, l net.Listener, s *server, demo int) error {
+	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.answer}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(s.work)
+	g.Go(func() error {
+		if err := web.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	for i := range demo {
+		g.Go(func() error {
+			ask(ctx, "http://"+l.Addr().String()+"/forward", s.width(), uint64(i))
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-ctx.Done()
+		defer s.stop()
+		return s.shutdown(web)
+	})
+	return errors.Join(g.Wait(), s.close())
 }

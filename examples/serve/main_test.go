@@ -3,78 +3,283 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/internal/command"
+	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/outside"
 )
 
-// A short service on the emulated device answers every token and draws.
-func TestServe(t *testing.T) {
-	picture := filepath.Join(t.TempDir(), "serve.png")
-	var out, errs bytes.Buffer
-	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-time", "200ms", "-tokens", "3", "-plot", picture}, &out, &errs), errs.String())
-	require.Contains(t, out.String(), "2 layers of small")
-	require.Regexp(t, `[1-9]\d* tokens in .* p50 [1-9].*, p99 [1-9]`, joined(out.String()))
-	require.FileExists(t, picture)
+// onDevice returns a server on an emulated device. Its passes do not run until
+// working.
+func onDevice(t *testing.T, queue int) *server {
+	t.Helper()
+	dev, err := emulated.New(emulated.Options{})
+	require.NoError(t, err)
+	b, err := newBatcher(t.Context(), dev, emulatedRow.Config, 8, queue, time.Millisecond, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, b.close())
+		require.NoError(t, dev.Close())
+	})
+	return newServer(b, defaultLimits)
 }
 
-func joined(s string) string { return string(bytes.ReplaceAll([]byte(s), []byte("\n"), []byte(" "))) }
-
-// Percentiles are those of what was counted, to the width of a bin.
-func TestHistogram(t *testing.T) {
-	var h histogram
-	require.Zero(t, h.at(0.5))
-	for i := range 1000 {
-		h.add(time.Duration(i+1) * time.Millisecond)
-	}
-	for _, share := range []float64{0.01, 0.5, 0.9, 0.99} {
-		require.InEpsilon(t, share*float64(time.Second), float64(h.at(share)), binWidth-1, "at %v", share)
-	}
-	require.Equal(t, time.Second, h.at(1))
-	h.add(time.Hour)
-	require.Equal(t, time.Hour, h.longest)
-}
-
-// Arrivals are exponential and the same for the same seed; what waits leaves in
-// its order.
-func TestArrivals(t *testing.T) {
-	a, b := newTraffic(1000, 7), newTraffic(1000, 7)
-	var sum time.Duration
-	for range 10000 {
-		gap := a.gap()
-		require.Equal(t, gap, b.gap())
-		sum += gap
-	}
-	require.InEpsilon(t, 10*time.Second, sum, 0.05)
-	r := waiting{1, 2, 3, 4}
-	r.take(3)
-	require.Equal(t, waiting{4}, r)
-}
-
-// Where next to nothing arrives, the time is waited for, and a signal ends that.
-func TestHardlyAnyTraffic(t *testing.T) {
-	require.Greater(t, newTraffic(1e-300, 1).gap(), 24*365*time.Hour)
-	require.Positive(t, time.Hour+newTraffic(1e-300, 1).gap())
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+// working runs passes until the test ends.
+func working(t *testing.T, b *server) {
 	done := make(chan error, 1)
-	go func() { done <- newTraffic(1e-6, 1).run(ctx, nil, 1000*time.Hour) }()
-	select {
-	case err := <-done:
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-	case <-time.After(10 * time.Second):
-		t.Fatal("it sleeps on")
-	}
-	// Nothing arrives in the time at all.
-	require.NoError(t, newTraffic(1e-300, 1).run(t.Context(), nil, time.Millisecond))
+	go func() { done <- b.work() }()
+	t.Cleanup(func() {
+		b.stop()
+		require.NoError(t, <-done)
+	})
 }
 
-func TestMisuse(t *testing.T) {
-	for _, args := range [][]string{{"-load", "0"}, {"-load", "inf"}, {"-load", "1e300"}, {"-load", "nan"}, {"-layers", "-1"}, {"-plot", "serve.txt"}} {
-		require.Equal(t, command.Misuse, command.Code(run(t.Context(), args, new(bytes.Buffer), new(bytes.Buffer))), "%v", args)
+func token(b *server, seed int) []float32 {
+	x := make([]float32, b.width())
+	for i := range x {
+		x[i] = float32((i*i+7*seed)%13-6) / 4
+	}
+	return x
+}
+
+func post(t *testing.T, url string, list ...[]float32) (int, [][]float32) {
+	t.Helper()
+	body, err := json.Marshal(tokens{list})
+	assert.NoError(t, err)
+	resp, err := http.Post(url+"/forward", "application/json", bytes.NewReader(body))
+	if !assert.NoError(t, err) {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	var out tokens
+	if resp.StatusCode == http.StatusOK {
+		assert.NoError(t, json.NewDecoder(resp.Body).Decode(&out))
+	}
+	return resp.StatusCode, out.Tokens
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	resp, err := http.Get(url)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	return string(text)
+}
+
+// Requests at the same time share passes. Each gets the bits that it gets when it
+// is alone. /metrics and /stats count the requests.
+func TestBatches(t *testing.T) {
+	b := onDevice(t, 64)
+	web := httptest.NewServer(b.handler())
+	defer web.Close()
+	working(t, b)
+	const clients = 12
+	var alone [clients][][]float32
+	for i := range clients {
+		code, o := post(t, web.URL, token(b, i), token(b, 2*i))
+		require.Equal(t, http.StatusOK, code)
+		require.Len(t, o, 2)
+		alone[i] = o
+	}
+	require.NotEqual(t, alone[0], alone[1])
+	before := b.metrics.snapshot(0)
+	require.EqualValues(t, clients, before.Passes)
+	b.window = 100 * time.Millisecond
+	var all sync.WaitGroup
+	for i := range clients {
+		all.Go(func() {
+			code, o := post(t, web.URL, token(b, i), token(b, 2*i))
+			assert.Equal(t, http.StatusOK, code)
+			assert.Equal(t, alone[i], o, "client %d", i)
+		})
+	}
+	all.Wait()
+	after := b.metrics.snapshot(0)
+	require.Less(t, after.Passes-before.Passes, int64(clients), "requests share passes")
+	require.EqualValues(t, 2*2*clients, after.Tokens)
+
+	text := get(t, web.URL+"/metrics")
+	rows := 0
+	for _, m := range regexp.MustCompile(`sonicmoe_expert_rows_total\{expert="\d+"\} (\d+)`).FindAllStringSubmatch(text, -1) {
+		n, err := strconv.Atoi(m[1])
+		require.NoError(t, err)
+		rows += n
+	}
+	require.Equal(t, 2*2*clients*emulatedRow.Config.TopK, rows)
+	for _, want := range []string{
+		fmt.Sprintf("sonicmoe_tokens_total %d\n", 4*clients), fmt.Sprintf("sonicmoe_answers_total{status=\"200\"} %d\n", 2*clients),
+		fmt.Sprintf("sonicmoe_latency_seconds_bucket{le=\"+Inf\"} %d\n", 2*clients), "# TYPE sonicmoe_latency_seconds histogram\n",
+	} {
+		require.Contains(t, text, want)
+	}
+	line := regexp.MustCompile(`^(# (HELP|TYPE) \w+ .+|\w+(\{\w+="[^"]*"\})? [-+.e\d]+)$`)
+	for l := range strings.Lines(text) {
+		require.Regexp(t, line, strings.TrimSuffix(l, "\n"))
+	}
+	var s snapshot
+	require.NoError(t, json.Unmarshal([]byte(get(t, web.URL+"/stats")), &s))
+	require.Positive(t, s.P50)
+	require.GreaterOrEqual(t, s.P99, s.P50)
+}
+
+func TestWrongRequests(t *testing.T) {
+	b := onDevice(t, 1)
+	web := httptest.NewServer(b.handler())
+	defer web.Close()
+	one := "[0" + strings.Repeat(", 1", 127) + "]"
+	for body, want := range map[string]string{
+		"":                             "want {",
+		"[]":                           "want {",
+		`{"tokens": []}`:               "0 tokens, want 1 to 8",
+		`{"tokens": [[1, 2]]}`:         "token 0 has 2 numbers, want 128",
+		`{"tokens": [["one"]]}`:        "want {",
+		`{"tokens": [[1, 2,]]}`:        `"" is not an FP32 number`,
+		`{"tokens": [[1e39]]}`:         `"1e39" is not an FP32 number`,
+		`{"tokens": [[01]]}`:           `"01" is not an FP32 number`,
+		`{"tokens": [[1`:               "unexpected EOF",
+		`{"tokens": [` + one + `}`:     "in the place of a comma or ]",
+		`{"tokens": [` + one + `]`:     "unexpected EOF",
+		`{"tokens": [` + one + `]} {}`: "'{' after the end of the JSON",
+		`{"tokens": [` + strings.Repeat(one+",", 8) + `[1]]}`: "more than 8 tokens, want 1 to 8",
+		`{"tokens": [[` + strings.Repeat("1,", 128) + `1]]}`:  "token 0 has more than 128 numbers, want 128",
+		`{"tokens": [[` + strings.Repeat("1", 100) + `]]}`:    "a number of more than 64 characters",
+		strings.Repeat(" ", 1<<20):                            "too large",
+	} {
+		resp, err := http.Post(web.URL+"/forward", "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusBadRequest, resp.StatusCode)
+		assert.Contains(t, string(text), want)
+	}
+}
+
+// A request that finds the queue full gets 503 at once. A request whose client has
+// gone away costs no pass.
+func TestBusyAndGone(t *testing.T) {
+	b := onDevice(t, 2)
+	web := httptest.NewServer(b.handler())
+	defer web.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	errs := make(chan error, 2)
+	for i := range 2 {
+		go func() {
+			_, err := b.submit(ctx, token(b, i))
+			errs <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return len(b.queue) == 2 }, time.Minute, time.Millisecond)
+	code, _ := post(t, web.URL, token(b, 5))
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	cancel()
+	for range 2 {
+		require.ErrorIs(t, <-errs, context.Canceled)
+	}
+	working(t, b)
+	require.Eventually(t, func() bool { return len(b.queue) == 0 }, time.Minute, time.Millisecond)
+	code, _ = post(t, web.URL, token(b, 5))
+	require.Equal(t, http.StatusOK, code)
+	s := b.metrics.snapshot(0)
+	require.Equal(t, []int64{2, 1, 1}, []int64{s.Dropped, s.Passes, s.Tokens})
+	require.EqualValues(t, 1, s.Answers[http.StatusServiceUnavailable])
+}
+
+// The program's own clients get answers, and the program ends when its context does.
+func TestRun(t *testing.T) {
+	b := onDevice(t, 64)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, l, b, 3) }()
+	url := "http://" + l.Addr().String()
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(url + "/stats")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		var s snapshot
+		return json.NewDecoder(resp.Body).Decode(&s) == nil && s.Passes > 2
+	}, 2*time.Minute, 20*time.Millisecond)
+	t.Run("browser", func(t *testing.T) { inBrowser(t, url) })
+	cancel()
+	require.NoError(t, <-done)
+	_, err = b.submit(t.Context(), token(b, 1))
+	require.ErrorIs(t, err, errStopped)
+
+	var out, errs bytes.Buffer
+	require.ErrorContains(t, run(t.Context(), []string{"-queue", "0"}, &out, &errs), "-queue 0")
+	require.ErrorContains(t, run(t.Context(), []string{"-shape", "128,64,4,2"}, &out, &errs), "-tokens")
+}
+
+// first is a writer that calls a function with each text.
+type first func(text string)
+
+func (f first) Write(b []byte) (int, error) {
+	f(string(b))
+	return len(b), nil
+}
+
+// -tokens without a size is the largest batch of the device's default layer.
+func TestTokensOfTheDefaultLayer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said := ""
+	require.NoError(t, run(ctx, []string{"-device", "emulated", "-cache", "off", "-tokens", "17", "-listen", "127.0.0.1:0"}, first(func(text string) {
+		said = text
+		cancel()
+	}), io.Discard))
+	require.Contains(t, said, "up to 17 tokens a pass")
+}
+
+// inBrowser checks the page in headless Chromium: it shows numbers, and a bar for
+// each expert.
+func inBrowser(t *testing.T, url string) {
+	bin := outside.Chromium(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	args := []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--user-data-dir=" + t.TempDir(),
+		"--virtual-time-budget=8000", "--window-size=1000,760"}
+	shot := filepath.Join(t.TempDir(), "serve.png")
+	out, err := exec.CommandContext(ctx, bin, append(args, "--screenshot="+shot, url)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.FileExists(t, shot)
+	var dom, errs bytes.Buffer
+	c := exec.CommandContext(ctx, bin, append(args, "--dump-dom", url)...)
+	c.Stdout, c.Stderr = &dom, &errs
+	require.NoError(t, c.Run(), errs.String())
+	text := dom.String()
+	bars := regexp.MustCompile(`data-expert="\d+" data-rows="(\d+)"`).FindAllStringSubmatch(text, -1)
+	require.Len(t, bars, emulatedRow.Config.NumExperts)
+	rows := 0
+	for _, m := range bars {
+		n, err := strconv.Atoi(m[1])
+		require.NoError(t, err)
+		rows += n
+	}
+	require.Positive(t, rows)
+	for _, want := range []string{`<polyline class="p50" points="[\d.,]+`, `id="p50">[\d.]+ ms<`, `id="batch">[\d.]+ requests a pass<`, `<p id="lost"></p>`} {
+		require.Regexp(t, want, text)
 	}
 }

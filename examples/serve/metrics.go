@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// bounds of the latency histogram, in seconds.
+// bounds are the upper bounds of the latency histogram's buckets, in seconds.
 var bounds = []float64{0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5}
 
-// recent is how many latencies the page's quantiles are of.
+// recent is the number of latencies in the page's quantiles.
 const recent = 512
 
-// metrics count what happened. They are safe for concurrent use.
+// metrics counts requests and passes. It is safe for concurrent use.
 type metrics struct {
-	mu                     *sync.Mutex
-	answers                map[int]int64 // by HTTP status
-	passes, tokens, gaveUp int64
-	requests               int64   // that were in passes
-	experts                []int64 // rows of each
-	latency                []int64 // by bounds, the last without
-	seconds                float64
-	last                   []float64 // of the latest answers, a ring
-	at                     int
+	mu                      *sync.Mutex
+	answers                 map[int]int64 // by HTTP status
+	passes, tokens, dropped int64
+	requests                int64     // in all passes
+	experts                 []int64   // rows of each expert
+	latency                 []int64   // answers by bounds, the last above all
+	seconds                 float64   // sum of latencies
+	last                    []float64 // a ring of the latest latencies
+	at                      int       // its next place
 }
 
 func newMetrics(experts int) metrics {
 	return metrics{mu: new(sync.Mutex), answers: map[int]int64{}, experts: make([]int64, experts), latency: make([]int64, len(bounds)+1)}
 }
 
-// answered counts an answer.
+// answered counts an answer by its status and, if it succeeded, its latency.
 func (m *metrics) answered(status int, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,14 +52,14 @@ func (m *metrics) answered(status int, took time.Duration) {
 	m.at = (m.at + 1) % recent
 }
 
-// dropped counts a request whose client gave up before its pass.
-func (m *metrics) dropped() {
+// drop counts a request whose client went away before its pass.
+func (m *metrics) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.gaveUp++
+	m.dropped++
 }
 
-// passed counts a pass and the rows of each expert.
+// passed counts a pass and the rows of each expert by their ids.
 func (m *metrics) passed(requests, tokens int, ids []int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +71,7 @@ func (m *metrics) passed(requests, tokens int, ids []int32) {
 	}
 }
 
-// snapshot is what the page shows.
+// snapshot is the metrics at one time, as the page shows them.
 type snapshot struct {
 	Answers  map[int]int64 `json:"answers"`
 	Passes   int64         `json:"passes"`
@@ -80,7 +80,7 @@ type snapshot struct {
 	Dropped  int64         `json:"dropped"`
 	Waiting  int           `json:"waiting"`
 	Experts  []int64       `json:"experts"`
-	// P50 and P99 are of the latest answers, in milliseconds.
+	// P50 and P99 are quantiles of the latest latencies, in milliseconds.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 }
@@ -88,7 +88,7 @@ type snapshot struct {
 func (m *metrics) snapshot(waiting int) snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := snapshot{maps.Clone(m.answers), m.passes, m.requests, m.tokens, m.gaveUp, waiting, slices.Clone(m.experts), 0, 0}
+	s := snapshot{maps.Clone(m.answers), m.passes, m.requests, m.tokens, m.dropped, waiting, slices.Clone(m.experts), 0, 0}
 	if n := len(m.last); n > 0 {
 		sorted := slices.Sorted(slices.Values(m.last))
 		s.P50, s.P99 = 1e3*sorted[n/2], 1e3*sorted[n*99/100]
@@ -96,7 +96,7 @@ func (m *metrics) snapshot(waiting int) snapshot {
 	return s
 }
 
-// write gives everything in Prometheus's text format.
+// write writes all metrics in Prometheus's text format.
 func (m *metrics) write(w io.Writer, waiting int) {
 	s := m.snapshot(waiting)
 	m.mu.Lock()
@@ -109,8 +109,8 @@ func (m *metrics) write(w io.Writer, waiting int) {
 		{"sonicmoe_passes_total", "counter", "Forward passes.", s.Passes},
 		{"sonicmoe_batched_requests_total", "counter", "Requests in those passes.", s.Requests},
 		{"sonicmoe_tokens_total", "counter", "Tokens in those passes.", s.Tokens},
-		{"sonicmoe_dropped_requests_total", "counter", "Requests whose client gave up before their pass.", s.Dropped},
-		{"sonicmoe_waiting_requests", "gauge", "Requests that wait.", int64(s.Waiting)},
+		{"sonicmoe_dropped_requests_total", "counter", "Requests whose client went away before their pass.", s.Dropped},
+		{"sonicmoe_waiting_requests", "gauge", "Requests that are waiting.", int64(s.Waiting)},
 	} {
 		head(c.name, c.kind, c.help)
 		fmt.Fprintf(w, "%s %d\n", c.name, c.value)
@@ -119,7 +119,7 @@ func (m *metrics) write(w io.Writer, waiting int) {
 	for _, status := range slices.Sorted(maps.Keys(s.Answers)) {
 		fmt.Fprintf(w, "sonicmoe_answers_total{status=\"%d\"} %d\n", status, s.Answers[status])
 	}
-	head("sonicmoe_expert_rows_total", "counter", "Tokens that an expert got.")
+	head("sonicmoe_expert_rows_total", "counter", "Rows of each expert.")
 	for e, n := range s.Experts {
 		fmt.Fprintf(w, "sonicmoe_expert_rows_total{expert=\"%d\"} %d\n", e, n)
 	}

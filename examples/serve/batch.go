@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"sonicmoe/cache"
@@ -13,17 +14,17 @@ import (
 	"sonicmoe/moe"
 )
 
-// Why a request gets no answer.
+// Errors of requests that were not run.
 var (
-	errBusy    = errors.New("too many requests wait")
-	errStopped = errors.New("the service ends")
+	errBusy    = errors.New("too many requests are waiting")
+	errStopped = errors.New("the service is ending")
 )
 
 // request is some tokens on their way through the layer.
 type request struct {
 	ctx    context.Context
 	x      []float32
-	answer chan<- answer // has room for one
+	answer chan<- answer // with a buffer of one
 }
 
 type answer struct {
@@ -31,8 +32,8 @@ type answer struct {
 	err error
 }
 
-// batcher runs passes over as many requests as fit. submit may be called by any
-// goroutine; all else of the layer belongs to work.
+// batcher runs passes over as many requests as fit. Any goroutine may call submit;
+// the goroutine of work owns everything else of the layer.
 type batcher struct {
 	layer  *moe.Layer
 	call   *moe.Call
@@ -43,12 +44,13 @@ type batcher struct {
 	window time.Duration
 
 	queue   chan request
+	waiting atomic.Int64 // numbers of the tokens in queue
 	stopped context.Context
 	stop    context.CancelFunc
 	metrics metrics
 }
 
-// newBatcher makes a layer with random weights, and its buffers.
+// newBatcher creates a layer with random weights, and its buffers.
 func newBatcher(ctx context.Context, dev driver.Device, c moe.Config, most, queue int, window time.Duration, kept *cache.Cache) (*batcher, error) {
 	layer, err := moe.New(ctx, dev, c, moe.WithoutBackward(), moe.WithCache(kept))
 	if err != nil {
@@ -79,19 +81,28 @@ func newBatcher(ctx context.Context, dev driver.Device, c moe.Config, most, queu
 	return b, nil
 }
 
-// width is the numbers of a token.
+// width returns the numbers of a token.
 func (b *batcher) width() int { return b.layer.Config().Hidden }
 
-// close gives back what the device has of it. work must have ended.
+// close frees the device's memory. work must have ended.
 func (b *batcher) close() error { return errors.Join(b.memory.Free(), b.stream.Close()) }
 
-// submit waits for the outputs of some tokens. Errors: errBusy at once, ctx's,
-// errStopped, the device's.
+// maxWaiting is the number of passes whose tokens may wait.
+const maxWaiting = 16
+
+// submit runs some tokens through the layer and returns their outputs. It returns
+// errBusy at once when the queue is full, errStopped after stop, and otherwise the
+// error of ctx or of the device.
 func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
-	got := make(chan answer, 1)
+	got, n := make(chan answer, 1), int64(len(x))
+	if b.waiting.Add(n) > int64(maxWaiting*b.most*b.width()) {
+		b.waiting.Add(-n)
+		return nil, errBusy
+	}
 	select {
 	case b.queue <- request{ctx, x, got}:
 	default:
+		b.waiting.Add(-n)
 		return nil, errBusy
 	}
 	select {
@@ -106,7 +117,7 @@ func (b *batcher) submit(ctx context.Context, x []float32) ([]float32, error) {
 
 // work runs passes until stop.
 func (b *batcher) work() error {
-	defer b.stop() // after an error too
+	defer b.stop() // also after an error
 	var next *request
 	for {
 		batch, rest := b.gather(next)
@@ -127,14 +138,14 @@ func (b *batcher) work() error {
 	}
 }
 
-// gather waits for a request and then, for a moment, for those that fit into the
-// same pass. rest is one that no longer did. No batch means stop.
+// gather waits for a request and then, for the window, for requests that fit into
+// the same pass. rest is a request that no longer fits. An empty batch means stop.
 func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	room := b.most * b.width()
 	var window <-chan time.Time
 	add := func(r request) bool {
-		if r.ctx.Err() != nil { // nobody waits any more
-			b.metrics.dropped()
+		if r.ctx.Err() != nil { // the client has gone away
+			b.metrics.drop()
 			return true
 		}
 		if len(r.x) > room {
@@ -153,6 +164,7 @@ func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	for {
 		select {
 		case r := <-b.queue:
+			b.waiting.Add(-int64(len(r.x)))
 			if !add(r) {
 				return batch, rest
 			}
@@ -164,7 +176,7 @@ func (b *batcher) gather(first *request) (batch []request, rest *request) {
 	}
 }
 
-// pass runs the layer over the requests' tokens, one after the other.
+// pass runs the layer over all tokens of a batch, request by request.
 func (b *batcher) pass(batch []request) ([]float32, error) {
 	var x []float32
 	for _, r := range batch {

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// readTokens reads {"tokens": [[…], …]}: 1 to most tokens of width numbers each.
+// It counts while it reads, so that a body takes no more memory than its tokens.
+func readTokens(body io.Reader, width, most int) ([]float32, error) {
+	p := parser{in: bufio.NewReader(body)}
+	var x []float32
+	for _, want := range []string{"{", `"tokens"`, ":", "["} {
+		p.expect(want)
+	}
+	for first := true; p.more(first); first = false {
+		if len(x) == most*width {
+			p.failf("more than %d tokens, want 1 to %[1]d", most)
+		}
+		p.expect("[")
+		token, n := len(x)/width, 0
+		for ; p.more(n == 0); n++ {
+			if n == width {
+				p.failf("token %d has more than %d numbers, want %[2]d", token, width)
+			}
+			x = append(x, p.number())
+		}
+		if n != width {
+			p.failf("token %d has %d numbers, want %d", token, n, width)
+		}
+	}
+	if len(x) == 0 {
+		p.failf("0 tokens, want 1 to %d", most)
+	}
+	p.expect("}")
+	if p.err != nil {
+		return nil, p.err
+	}
+	return x, p.end()
+}
+
+// parser reads JSON from a stream. It keeps its first error and reads nothing after
+// it.
+type parser struct {
+	in  *bufio.Reader
+	err error
+}
+
+func (p *parser) failf(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf(format, args...)
+	}
+}
+
+// byte returns the next byte, 0 after an error.
+func (p *parser) byte() (c byte) {
+	if p.err == nil {
+		c, p.err = p.in.ReadByte()
+	}
+	if p.err == io.EOF {
+		p.err = io.ErrUnexpectedEOF
+	}
+	return c
+}
+
+// skip returns the next byte that is not blank, 0 after an error.
+func (p *parser) skip() byte {
+	c := p.byte()
+	for c == ' ' || c == '\t' || c == '\n' || c == '\r' {
+		c = p.byte()
+	}
+	return c
+}
+
+// expect reads some text, with blanks before it.
+func (p *parser) expect(want string) {
+	got := p.skip()
+	for i := range len(want) {
+		if i > 0 {
+			got = p.byte()
+		}
+		if got != want[i] {
+			p.failf("%q in the place of %s", got, want)
+			return
+		}
+	}
+}
+
+// more reports whether an array has another element, and reads the comma before it.
+func (p *parser) more(first bool) bool {
+	switch c := p.skip(); {
+	case c == ']' || p.err != nil:
+		return false
+	case first:
+		p.err = p.in.UnreadByte()
+	case c != ',':
+		p.failf("%q in the place of a comma or ]", c)
+	}
+	return p.err == nil
+}
+
+// number reads a number that FP32 holds.
+func (p *parser) number() float32 {
+	const longest = 64
+	var text []byte
+	for c := p.skip(); p.err == nil; c = p.byte() {
+		if !strings.ContainsRune("+-.0123456789eE", rune(c)) {
+			p.err = p.in.UnreadByte()
+			break
+		}
+		if text = append(text, c); len(text) > longest {
+			p.failf("a number of more than %d characters", longest)
+		}
+	}
+	v, err := strconv.ParseFloat(string(text), 32)
+	if err != nil || !json.Valid(text) {
+		p.failf("%.64q is not an FP32 number", text)
+	}
+	return float32(v)
+}
+
+// end returns an error unless nothing but blanks is left.
+func (p *parser) end() error {
+	c := p.skip()
+	if p.err == io.ErrUnexpectedEOF {
+		return nil
+	}
+	p.failf("%q after the end of the JSON", c)
+	return p.err
+}

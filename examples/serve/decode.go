@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"sonicmoe/cache"
+	"sonicmoe/driver"
+	"sonicmoe/examples/internal/noise"
+	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
+	"sonicmoe/moe"
+)
+
+// This file is -decode: layers of one configuration run in sequence over the
+// tokens that have arrived, step by step. Tokens arrive as a Poisson process. A
+// step takes all waiting tokens, up to the largest batch. One graph for each batch
+// size is captured before, so that a step is one launch: a step allocates nothing
+// and pads nothing. Attention and the other parts of a model are left out.
+
+// decoding is the flags of -decode.
+type decoding struct {
+	layers int
+	load   float64
+	length time.Duration
+}
+
+// maxLoad bounds -load: all tokens that arrive are decoded, which takes -load times
+// -decode.
+const maxLoad = 1000
+
+// decode decodes and prints latencies, throughput and allocations.
+func decode(ctx context.Context, dev driver.Device, row spec.Row, kept *cache.Cache, o decoding, stdout io.Writer) (err error) {
+	m, err := newModel(ctx, dev, row, o.layers, kept)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
+	var full [5]time.Duration
+	for i := range full {
+		start := time.Now()
+		if err := m.step(ctx, row.Tokens); err != nil {
+			return m.layer.Explain(err)
+		}
+		full[i] = time.Since(start)
+	}
+	slices.Sort(full[:])
+	median := full[len(full)/2]
+	fmt.Fprintf(stdout, "%d layers of %s (%v) on %s, steps of up to %d tokens, a full step takes %v\n",
+		o.layers, row.Name, row.Config, dev.Target().Name, row.Tokens, median.Round(time.Microsecond))
+	t := newTraffic(o.load * float64(row.Tokens) / median.Seconds())
+	runtime.GC()
+	before := measure(dev)
+	if err := t.run(ctx, row.Tokens, m.step, o.length); err != nil {
+		return m.layer.Explain(err)
+	}
+	t.report(stdout, before, measure(dev))
+	return nil
+}
+
+// model is layers of one configuration, each with its own weights, and for each
+// number of tokens a graph of all layers.
+type model struct {
+	layer  *moe.Layer
+	stream driver.Stream
+	memory *moe.Arena
+	passes []moe.Forward // one a layer, over the largest batch
+	graphs []driver.Graph
+	done   driver.Event
+}
+
+// newModel creates the layers, with random weights, and captures their graphs.
+func newModel(ctx context.Context, dev driver.Device, row spec.Row, layers int, kept *cache.Cache) (*model, error) {
+	layer, err := moe.New(ctx, dev, row.Config, moe.WithoutBackward(), moe.WithCache(kept))
+	if err != nil {
+		return nil, err
+	}
+	stream, err := dev.NewStream()
+	if err != nil {
+		return nil, err
+	}
+	m := &model{layer: layer, stream: stream, memory: moe.NewArena(dev)}
+	if m.done, err = dev.NewEvent(); err == nil {
+		err = m.fill(layers, row.Tokens)
+	}
+	call := layer.NewCall()
+	if err == nil { // without a graph first: then a kernel's error has its line
+		err = errors.Join(m.queue(call, 1), layer.Explain(stream.Synchronize(ctx)))
+	}
+	for tokens := 1; tokens <= row.Tokens && err == nil; tokens++ {
+		if err = stream.BeginCapture(); err == nil {
+			queued := m.queue(call, tokens)
+			g, end := stream.EndCapture()
+			m.graphs, err = append(m.graphs, g), errors.Join(queued, end)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// fill allocates the tensors and fills weights and tokens with random values.
+func (m *model) fill(layers, tokens int) error {
+	work, random := m.memory.Workspace(tokens, m.layer), noise.New(m.layer.Config().Type)
+	for i := range layers {
+		f := m.memory.Forward(m.layer, tokens)
+		f.Weights, f.Workspace = m.memory.Weights(m.layer), work
+		if err := m.memory.Err(); err != nil {
+			return err
+		}
+		err := errors.Join(random.Fill(m.stream, f.W1, f.W3, f.W2, f.B1, f.B3, f.B2),
+			moe.Write(m.stream, f.X, reference.NewNormal(1, 1).Values(f.X.Shape.Elements())),
+			moe.Write(m.stream, f.Router, reference.NewNormal(uint64(2+i), 1).Values(f.Router.Shape.Elements())))
+		if err != nil {
+			return err
+		}
+		m.passes = append(m.passes, f)
+	}
+	return nil
+}
+
+// queue queues all layers over a number of tokens.
+func (m *model) queue(call *moe.Call, tokens int) error {
+	for _, f := range m.passes {
+		f, err := f.Tokens(tokens)
+		if err = errors.Join(err, call.Forward(m.stream, f)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step runs all layers over a number of tokens and waits for them. It polls the
+// event, which is faster than blocking and allocates nothing.
+func (m *model) step(ctx context.Context, tokens int) error {
+	if err := m.graphs[tokens-1].Launch(m.stream); err != nil {
+		return err
+	}
+	if err := m.done.Record(m.stream); err != nil {
+		return err
+	}
+	for {
+		if done, err := m.done.Done(); done || err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// close frees the device's memory.
+func (m *model) close() error {
+	var errs []error
+	for _, g := range m.graphs {
+		if g != nil {
+			errs = append(errs, g.Close())
+		}
+	}
+	if m.done != nil {
+		errs = append(errs, m.done.Close())
+	}
+	return errors.Join(append(errs, m.memory.Free(), m.stream.Close())...)
+}
+
+// traffic is tokens that arrive at random, and their latencies. It does not grow.
+type traffic struct {
+	rate    float64 // tokens a second
+	random  *rand.Rand
+	arrived []time.Duration // times of the waiting tokens, the earliest first
+	latency histogram       // of tokens
+	steps   histogram
+	took    time.Duration
+}
+
+// maxArrived bounds the waiting tokens; further arrivals are delayed.
+const maxArrived = 1 << 16
+
+func newTraffic(rate float64) *traffic {
+	return &traffic{rate: rate, random: rand.New(rand.NewPCG(1, 0)), arrived: make([]time.Duration, 0, maxArrived)}
+}
+
+// run lets tokens arrive for some time. It calls step for at most most tokens at a
+// time until no token waits.
+func (t *traffic) run(ctx context.Context, most int, step func(context.Context, int) error, length time.Duration) error {
+	start := time.Now()
+	next := t.gap()
+	for {
+		now := time.Since(start)
+		for next <= min(now, length) && len(t.arrived) < maxArrived {
+			t.arrived = append(t.arrived, next)
+			next += t.gap()
+		}
+		if len(t.arrived) == 0 {
+			if next > length {
+				t.took = now
+				return nil
+			}
+			// A timer is coarser than a step.
+			if wait := next - now; wait > time.Millisecond {
+				select {
+				case <-time.After(wait - time.Millisecond):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			continue
+		}
+		n := min(len(t.arrived), most)
+		if err := step(ctx, n); err != nil {
+			return err
+		}
+		end := time.Since(start)
+		for _, at := range t.arrived[:n] {
+			t.latency.add(end - at)
+		}
+		t.steps.add(end - now)
+		t.arrived = t.arrived[:copy(t.arrived, t.arrived[n:])]
+	}
+}
+
+// gap returns the time to the next arrival, at most a century: a sum of two fits a
+// Duration.
+func (t *traffic) gap() time.Duration {
+	return time.Duration(min(t.random.ExpFloat64()/t.rate*float64(time.Second), math.MaxInt64/3))
+}
+
+// usage is memory in use, and the number of allocations so far.
+type usage struct {
+	heap, device int64
+	allocations  uint64
+}
+
+// measure returns the usage of the process and the device.
+func measure(dev driver.Device) usage {
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	u := usage{heap: int64(s.HeapAlloc), allocations: s.Mallocs}
+	if free, total, err := dev.Memory(); err == nil {
+		u.device = total - free
+	}
+	return u
+}
+
+// report prints throughput, latencies and allocations.
+func (t *traffic) report(w io.Writer, before, after usage) {
+	tokens, steps := float64(t.latency.count), float64(max(1, t.steps.count))
+	fmt.Fprintf(w, "%.0f tokens in %v, %.0f/s (%.0f/s arrived), %d steps of %.1f tokens\n",
+		tokens, t.took.Round(time.Millisecond), tokens/t.took.Seconds(), t.rate, t.steps.count, tokens/steps)
+	for _, h := range []struct {
+		name string
+		of   *histogram
+	}{{"latency of a token", &t.latency}, {"step", &t.steps}} {
+		fmt.Fprintf(w, "%-18s p50 %v, p90 %v, p99 %v, longest %v\n", h.name, h.of.at(0.5), h.of.at(0.9), h.of.at(0.99), h.of.longest.Round(time.Microsecond))
+	}
+	fmt.Fprintf(w, "%.3f allocations a step, heap %+d bytes, device memory %+d bytes\n",
+		float64(after.allocations-before.allocations)/steps, after.heap-before.heap, after.device-before.device)
+}
+
+// histogram counts durations in bins from a microsecond to over a minute, each bin
+// binWidth times the one before. The zero value is empty.
+type histogram struct {
+	bins    [1000]int
+	count   int
+	longest time.Duration
+}
+
+const binWidth = 1.02
+
+func (h *histogram) add(d time.Duration) {
+	bin := int(math.Log(float64(max(d, time.Microsecond))/float64(time.Microsecond)) / math.Log(binWidth))
+	h.bins[min(bin, len(h.bins)-1)]++
+	h.count++
+	h.longest = max(h.longest, d)
+}
+
+// at returns the duration that a share of all durations stay under: the end of their
+// last bin.
+func (h *histogram) at(share float64) time.Duration {
+	wanted, seen := int(math.Ceil(share*float64(h.count))), 0
+	for bin, n := range h.bins {
+		if seen += n; seen >= wanted && n > 0 {
+			end := time.Duration(math.Pow(binWidth, float64(bin+1)) * float64(time.Microsecond))
+			return min(end, h.longest).Round(time.Microsecond)
+		}
+	}
+	return 0
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/internal/command"
+)
+
+// Decoding for a short time on the emulated device decodes every token.
+func TestDecode(t *testing.T) {
+	var out, errs bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-decode", "200ms", "-tokens", "3"}, &out, &errs), errs.String())
+	require.Contains(t, out.String(), "2 layers of small")
+	require.Contains(t, out.String(), "steps of up to 3 tokens")
+	require.Regexp(t, `[1-9]\d* tokens in .* p50 [1-9].*, p99 [1-9]`, strings.ReplaceAll(out.String(), "\n", " "))
+}
+
+// Percentiles are right to the width of a bin.
+func TestHistogram(t *testing.T) {
+	var h histogram
+	require.Zero(t, h.at(0.5))
+	for i := range 1000 {
+		h.add(time.Duration(i+1) * time.Millisecond)
+	}
+	for _, share := range []float64{0.01, 0.5, 0.9, 0.99} {
+		require.InEpsilon(t, share*float64(time.Second), float64(h.at(share)), binWidth-1, "at %v", share)
+	}
+	require.Equal(t, time.Second, h.at(1))
+	h.add(time.Hour)
+	require.Equal(t, time.Hour, h.longest)
+}
+
+// Arrivals have the wanted rate, and tokens are decoded in the order of arrival, at
+// most a full step at a time.
+func TestArrivals(t *testing.T) {
+	a := newTraffic(1000)
+	var sum time.Duration
+	for range 10000 {
+		sum += a.gap()
+	}
+	require.InEpsilon(t, 10*time.Second, sum, 0.05)
+	b, decoded := newTraffic(1e5), 0
+	require.NoError(t, b.run(t.Context(), 3, func(_ context.Context, n int) error {
+		require.LessOrEqual(t, n, 3)
+		require.IsIncreasing(t, append([]time.Duration{0}, b.arrived...))
+		decoded += n
+		return nil
+	}, 5*time.Millisecond))
+	require.Positive(t, decoded)
+	require.Equal(t, decoded, b.latency.count)
+	require.Empty(t, b.arrived)
+}
+
+// At a very low rate run waits for the next token, and the end of its context ends
+// the wait.
+func TestHardlyAnyTraffic(t *testing.T) {
+	require.Greater(t, newTraffic(1e-300).gap(), 24*365*time.Hour)
+	require.Positive(t, time.Hour+newTraffic(1e-300).gap())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- newTraffic(1e-6).run(ctx, 1, nil, 1000*time.Hour) }()
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case <-time.After(10 * time.Second):
+		t.Fatal("run still waits")
+	}
+	// Nothing arrives in the time at all.
+	require.NoError(t, newTraffic(1e-300).run(t.Context(), 1, nil, time.Millisecond))
+}
+
+func TestMisuse(t *testing.T) {
+	for _, args := range [][]string{{"-load", "0"}, {"-load", "inf"}, {"-load", "1e300"}, {"-load", "nan"}, {"-layers", "-1"}, {"-decode", "-1s"}} {
+		require.Equal(t, command.Misuse, command.Code(run(t.Context(), args, new(bytes.Buffer), new(bytes.Buffer))), "%v", args)
+	}
+}

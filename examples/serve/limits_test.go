@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// blanks is a reader of endless text that counts what is read.
+type blanks struct {
+	text string
+	read int
+}
+
+func (b *blanks) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = b.text[(b.read+i)%len(b.text)]
+	}
+	b.read += len(p)
+	return len(p), nil
+}
+
+// A body of too many tokens is refused at the first token above the limit, and takes
+// no more memory than the tokens below it.
+func TestBodyIsCountedWhileItIsRead(t *testing.T) {
+	for name, text := range map[string]string{"numbers": "1,", "empty tokens": "[],", "tokens": "[1,2],", "digits": "1", "a string": "a"} {
+		endless := &blanks{text: text}
+		_, err := readTokens(io.MultiReader(strings.NewReader(`{"tokens":[`+map[bool]string{true: "["}[name == "numbers" || name == "digits"]), endless), 2, 100)
+		require.Error(t, err, name)
+		require.Less(t, endless.read, 1<<16, name)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := readTokens(io.MultiReader(strings.NewReader(`{"tokens":[`), io.LimitReader(&blanks{text: "[],"}, 64<<20)), 128, 4096)
+	runtime.ReadMemStats(&after)
+	require.ErrorContains(t, err, "token 0 has 0 numbers")
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+// Outputs that JSON cannot hold get 422, and the metrics count the same status.
+func TestOverflow(t *testing.T) {
+	s := onDevice(t, 2)
+	web := httptest.NewServer(s.handler())
+	defer web.Close()
+	working(t, s)
+	x := token(s, 0)
+	for i := range x {
+		x[i] = 3e38
+	}
+	code, _ := post(t, web.URL, x)
+	require.Equal(t, http.StatusUnprocessableEntity, code)
+	got := s.metrics.snapshot(0)
+	require.Equal(t, map[int]int64{http.StatusUnprocessableEntity: 1}, got.Answers)
+}
+
+// Waiting requests hold the tokens of at most 16 passes.
+func TestQueueIsBoundedInTokens(t *testing.T) {
+	s := onDevice(t, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	full := make([]float32, s.most*s.width())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range maxWaiting {
+		all.Go(func() { _, _ = s.submit(ctx, full) })
+	}
+	require.Eventually(t, func() bool { return len(s.queue) == maxWaiting }, time.Minute, time.Millisecond)
+	_, err := s.submit(ctx, full[:s.width()])
+	require.ErrorIs(t, err, errBusy)
+}
+
+// send opens a connection and sends the beginning of a request.
+func send(t *testing.T, url, text string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	_, err = io.WriteString(c, text)
+	require.NoError(t, err)
+	return c
+}
+
+const slowBody = "POST /forward HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"tokens\""
+
+// A few bodies are read at a time. Another waits for its turn, and a slow body has a
+// time limit.
+func TestSlowBodies(t *testing.T) {
+	s := onDevice(t, 2)
+	s.limits.body = time.Second
+	s.bodies = make(chan struct{}, 1)
+	web := httptest.NewServer(s.handler())
+	defer web.Close()
+	working(t, s)
+	slow := send(t, web.URL, slowBody)
+	require.Eventually(t, func() bool { return len(s.bodies) == 1 }, time.Minute, time.Millisecond)
+	s.limits.body = time.Minute // of the next one
+	code, _ := post(t, web.URL, token(s, 1))
+	require.Equal(t, http.StatusOK, code)
+	answer, err := io.ReadAll(slow)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "408 Request Timeout")
+
+	s.limits.body = 10 * time.Millisecond
+	s.bodies <- struct{}{}
+	code, _ = post(t, web.URL, token(s, 1))
+	require.Equal(t, http.StatusServiceUnavailable, code)
+}
+
+// The signal to stop ends the service at once, whatever slow and idle clients do.
+func TestDrain(t *testing.T) {
+	s := onDevice(t, 2)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, l, s, 0) }()
+	url := "http://" + l.Addr().String()
+	code, _ := post(t, url, token(s, 1)) // leaves an idle connection
+	require.Equal(t, http.StatusOK, code)
+	for range 5 {
+		send(t, url, "")
+		send(t, url, "GET / HT")
+		send(t, url, slowBody)
+	}
+	require.Eventually(t, func() bool { return s.inside.Load() == 5 }, time.Minute, time.Millisecond)
+	start := time.Now()
+	cancel()
+	require.NoError(t, <-done)
+	require.Less(t, time.Since(start), 3*time.Second)
+}
+
+// Headers and idle connections have time limits.
+func TestIdleConnections(t *testing.T) {
+	s := onDevice(t, 2)
+	s.limits.header, s.limits.idle = 50*time.Millisecond, 50*time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, l, s, 0) }()
+	url := "http://" + l.Addr().String()
+	for _, text := range []string{"", "GET / HT", "GET /stats HTTP/1.1\r\nHost: x\r\n\r\n"} {
+		c := send(t, url, text)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+		_, err := io.ReadAll(c)
+		require.NoError(t, err, fmt.Sprintf("%q: the connection must be closed", text))
+	}
+	cancel()
+	require.NoError(t, <-done)
+}
