@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A module outside has, tidied and vendored, what its program is made of and
-// nothing else: no driver under the GPL, no library that draws or tests.
+// The go.mod and the vendor folder of a module outside have the packages of its
+// program and nothing else: no driver under the GPL, no library for pictures or tests.
 func TestOutsideIsTidy(t *testing.T) {
 	bin, err := exec.LookPath("go")
 	if err != nil {
