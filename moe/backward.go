@@ -42,10 +42,13 @@ func (c *Call) backward(s driver.Stream, b *Backward, routed bool) error {
 	if err := c.checkedFor(t, b.Workspace, w.bytes, "BackwardWorkspace"); err != nil {
 		return err
 	}
+	q := c.queue(s)
 	if t == 0 {
-		return c.noTokens(s, b)
+		q.zero(b)
+	} else {
+		q.gradients(n, b, w, routed)
 	}
-	return c.gradients(s, n, b, w, routed)
+	return q.err
 }
 
 func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
@@ -208,21 +211,21 @@ func added(g Gradient) string {
 	return ""
 }
 
-// noTokens zeroes what is overwritten.
-func (c *Call) noTokens(s driver.Stream, b *Backward) error {
-	zero := []Tensor{b.RouterLosses, b.DScores} // a list has entries even so
+// zero sets the outputs of a pass without tokens to 0, except gradients that are
+// added to.
+func (q *queue) zero(b *Backward) {
+	outputs := []Tensor{b.RouterLosses, b.DScores} // a list has entries without tokens too
 	for _, g := range b.WeightGradients.all() {
 		if !g.Accumulate {
-			zero = append(zero, g.Tensor)
+			outputs = append(outputs, g.Tensor)
 		}
 	}
-	for _, t := range zero {
-		if t.IsZero() {
-			continue
-		}
-		if err := s.Fill32(t.Ptr, 0, t.Shape.Bytes()/4); err != nil {
-			return fmt.Errorf("zeroing what no token adds to: %w", err)
+	for _, t := range outputs {
+		if !t.IsZero() {
+			q.fill(t.Ptr, 0, t.Shape.Bytes()/4)
 		}
 	}
-	return nil
+	if q.err != nil {
+		q.err = fmt.Errorf("writing zeros, as there are no tokens: %w", q.err)
+	}
 }

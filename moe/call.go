@@ -96,25 +96,56 @@ func (c *Call) Forward(s driver.Stream, f Forward) error {
 	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	few := &c.layer.few
+	q := c.queue(s)
+	q.forward(n, &f)
+	return q.err
+}
+
+// forward queues the kernels of a pass that routes.
+func (q *queue) forward(n work, f *Forward) {
+	few := &q.layer.few
 	switch {
-	case !n.list && few.isLone(t):
-		return c.loneToken(s, n, &f)
-	case !n.list && few.isSmall(t):
-		return c.smallPass(s, n, &f)
+	case n.list:
+		q.route(n, f)
+		q.round(n, f)
+		q.planList(n, f.List, f.Workspace.Ptr, q.laid(n).workspace.indices)
+		q.experts(n, f)
+	case few.isLone(n.tokens):
+		q.loneToken(n, f)
+	case few.isSmall(n.tokens):
+		q.smallPass(n, f)
+	case few.choosesAtOnce(n.tokens):
+		q.route(n, f)
+		q.experts(n, f)
+	default:
+		q.route(n, f)
+		q.plan(order.PlanKernel, q.routed(n.tokens), f.ExpertIDs, f.Workspace.Ptr, q.laid(n).workspace.indices)
+		q.experts(n, f)
 	}
-	if err := c.route(s, n, &f); err != nil {
-		return err
-	}
+}
+
+// forwardGiven queues the kernels of a pass whose routing is given.
+func (q *queue) forwardGiven(n work, f *Forward) {
+	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	if n.list {
-		return c.roundedExperts(s, n, &f)
+		q.planList(n, f.List, p, w.indices)
+	} else {
+		q.count(n.tokens, f.ExpertIDs, p, w.indices)
+		q.plan(order.PlanKernel, q.ranges(n.tokens), f.ExpertIDs, p, w.indices)
 	}
-	if !few.choosesAtOnce(t) {
-		if err := c.plan(s, order.PlanKernel, c.routed(t), f.ExpertIDs, f.Workspace.Ptr, c.laid(n).workspace.indices); err != nil {
-			return err
-		}
+	q.experts(n, f)
+}
+
+// experts queues the products after a plan and the sum over each token's experts.
+func (q *queue) experts(n work, f *Forward) {
+	w := q.laid(n).workspace
+	q.sharedProducts(n.tokens, f, w.shared)
+	q.products(n, f, w.pieces)
+	if n.list {
+		q.aggregateList(n, f, w)
+	} else {
+		q.aggregate(n, f, w)
 	}
-	return c.experts(s, n, &f)
 }
 
 // Route queues router product, top-K and softmax on s: the part of Forward that
@@ -131,7 +162,9 @@ func (c *Call) Route(s driver.Stream, f Forward) error {
 	if err := c.checked(c.layer.work(t), f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	return c.route(s, c.layer.work(t), &f)
+	q := c.queue(s)
+	q.route(c.layer.work(t), &f)
+	return q.err
 }
 
 // ForwardExperts queues the experts and their weighted sum on s, with scores and
@@ -152,22 +185,14 @@ func (c *Call) ForwardExperts(s driver.Stream, f Forward) error {
 	if err := c.checked(n, f.Workspace); err != nil || t == 0 {
 		return err
 	}
-	if n.list {
-		return c.listExperts(s, n, &f)
-	}
-	w := c.laid(n).workspace
-	if err := c.count(s, t, f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
-		return err
-	}
-	if err := c.plan(s, order.PlanKernel, c.ranges(t), f.ExpertIDs, f.Workspace.Ptr, w.indices); err != nil {
-		return err
-	}
-	return c.experts(s, n, &f)
+	q := c.queue(s)
+	q.forwardGiven(n, &f)
+	return q.err
 }
 
 // count queues the counting of each range's experts.
-func (c *Call) count(s driver.Stream, t int, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, order.CountKernel, order.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: c.ranges(t)})
+func (q *queue) count(t int, experts Tensor, p driver.DevicePtr, w indices) {
+	launch(q, order.CountKernel, order.CountArgs{ExpertIDs: experts.Ptr, Counts: at(p, w.counts), TokenRanges: q.ranges(t)})
 }
 
 // begin starts a pass: the call is this goroutine's until end, T is X's.
@@ -265,31 +290,31 @@ func (c *Call) routed(tokens int) order.TokenRanges {
 	return c.ranges(tokens)
 }
 
-func (c *Call) route(s driver.Stream, n work, f *Forward) error {
-	w := c.laid(n).workspace
-	if err := c.splitRouter(s, f.Router, f.Workspace.Ptr, w.indices); err != nil {
-		return err
-	}
+// route queues the router's product, the choice of experts and their scores.
+func (q *queue) route(n work, f *Forward) {
+	w, few := q.laid(n).workspace, &q.layer.few
+	q.splitRouter(f.Router, f.Workspace.Ptr, w.indices)
 	switch {
-	case !choose.InRouter(c.layer.of.Config):
-		return c.selectExperts(s, n.tokens, f, w)
-	case !n.list && c.layer.few.choosesAtOnce(n.tokens):
-		return c.choose(s, n.tokens, f, w)
-	case !n.list && c.layer.few.choosesByWarps(n.tokens):
-		return c.chooseRanges(s, n.tokens, f, w)
+	case !choose.InRouter(q.layer.of.Config):
+		q.selectExperts(n.tokens, f, w)
+	case !n.list && few.choosesAtOnce(n.tokens):
+		q.choose(n.tokens, f, w)
+	case !n.list && few.choosesByWarps(n.tokens):
+		q.chooseRanges(n.tokens, f, w)
+	default:
+		launch(q, choose.RouterKernel, q.routerArgs(n.tokens, f, w))
 	}
-	return launch(c, s, choose.RouterKernel, c.routerArgs(n.tokens, f, w))
 }
 
-// splitRouter queues the router's terms, where its weights are FP32.
-func (c *Call) splitRouter(s driver.Stream, router Tensor, p driver.DevicePtr, w indices) error {
-	if !c.layer.of.RouterF32 {
-		return nil
+// splitRouter queues the split of FP32 router weights into 16-bit terms.
+func (q *queue) splitRouter(router Tensor, p driver.DevicePtr, w indices) {
+	if q.layer.of.RouterF32 {
+		launch(q, choose.TermsKernel, choose.TermsArgs{Weights: router.Ptr, Terms: at(p, w.terms)})
 	}
-	return launch(c, s, choose.TermsKernel, choose.TermsArgs{Weights: router.Ptr, Terms: at(p, w.terms)})
 }
 
-// routerTerms are the router's weights for products: their terms, or as they are.
+// routerTerms returns the router weights that products read: the terms of FP32
+// weights, or the weights themselves.
 func (l *Layer) routerTerms(router Tensor, p driver.DevicePtr, w indices) driver.DevicePtr {
 	if !l.of.RouterF32 {
 		return router.Ptr
@@ -304,55 +329,39 @@ func (c *Call) routerArgs(t int, f *Forward, w workspace) choose.RouterArgs {
 	}
 }
 
-// selectExperts queues the router product, of few tokens or many, and the choice
-// from its logits.
-func (c *Call) selectExperts(s driver.Stream, t int, f *Forward, w workspace) error {
+// selectExperts queues the router's product and, in a second kernel, the choice
+// of experts from the logits.
+func (q *queue) selectExperts(t int, f *Forward, w workspace) {
 	p, logits := f.Workspace.Ptr, f.Logits.Ptr
 	if logits == 0 {
 		logits = at(p, w.logits)
 	}
-	var err error
-	if c.layer.few.decodes(t) {
-		err = c.fewLogits(s, t, f, w.indices, logits)
+	if q.layer.few.decodes(t) {
+		q.fewLogits(t, f, w.indices, logits)
 	} else {
-		args := c.routerArgs(t, f, w)
+		args := q.routerArgs(t, f, w)
 		args.Logits = logits
-		err = launch(c, s, choose.LogitsKernel, args)
+		launch(q, choose.LogitsKernel, args)
 	}
-	if err != nil {
-		return err
-	}
-	return launch(c, s, choose.FromLogitsKernel, choose.FromLogitsArgs{
+	launch(q, choose.FromLogitsKernel, choose.FromLogitsArgs{
 		Logits: logits, SelectionBias: f.SelectionBias.Ptr, ExpertScale: f.ExpertScale.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr,
-		Counts: at(p, w.counts), TokenRanges: c.ranges(t),
+		Counts: at(p, w.counts), TokenRanges: q.ranges(t),
 	})
 }
 
-// experts queues everything after the plan.
-func (c *Call) experts(s driver.Stream, n work, f *Forward) error {
-	w := c.laid(n).workspace
-	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
-		return err
-	}
-	if err := c.products(s, n, f, w.pieces); err != nil {
-		return err
-	}
-	return c.aggregate(s, n, f, w)
-}
-
-// aggregate queues the sum over a token's experts.
-func (c *Call) aggregate(s driver.Stream, n work, f *Forward, w workspace) error {
+// aggregate queues the weighted sum over each token's experts.
+func (q *queue) aggregate(n work, f *Forward, w workspace) {
 	p, which := f.Workspace.Ptr, kernel.AggregateKernel
-	if c.layer.few.decodes(n.tokens) {
+	if q.layer.few.decodes(n.tokens) {
 		which = kernel.EarlyAggregateKernel
 	}
-	return launch(c, s, which, kernel.AggregateArgs{
+	launch(q, which, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.inverse), Scores: f.Scores.Ptr, Tokens: n.tokens,
 		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})
 }
 
-// plan queues one of the two plan kernels.
-func (c *Call) plan(s driver.Stream, which *registry.Kernel[order.PlanArgs], ranges order.TokenRanges, experts Tensor, p driver.DevicePtr, w indices) error {
-	return launch(c, s, which, order.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: ranges})
+// plan queues a plan kernel, which orders the rows by expert.
+func (q *queue) plan(which *registry.Kernel[order.PlanArgs], ranges order.TokenRanges, experts Tensor, p driver.DevicePtr, w indices) {
+	launch(q, which, order.PlanArgs{PlanTensors: w.plan(p, experts), Counts: at(p, w.counts), TokenRanges: ranges})
 }

@@ -118,39 +118,35 @@ func (f *few) isSmall(tokens int) bool {
 }
 
 // choose queues the routing of few tokens, and the plan.
-func (c *Call) choose(s driver.Stream, t int, f *Forward, w workspace) error {
+func (q *queue) choose(t int, f *Forward, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
-		return err
-	}
-	return launch(c, s, choose.ChooseKernel, choose.ChooseArgs{
+	q.fewLogits(t, f, w.indices, logits)
+	launch(q, choose.ChooseKernel, choose.ChooseArgs{
 		FewLogits: logits, Scores: f.Scores.Ptr, Logits: f.Logits.Ptr, PlanTensors: w.plan(p, f.ExpertIDs), Tokens: t,
 	})
 }
 
 // chooseRanges queues the routing of few tokens that have a plan of several CTAs.
-func (c *Call) chooseRanges(s driver.Stream, t int, f *Forward, w workspace) error {
+func (q *queue) chooseRanges(t int, f *Forward, w workspace) {
 	p := f.Workspace.Ptr
 	logits := at(p, w.y)
-	if err := c.fewLogits(s, t, f, w.indices, logits); err != nil {
-		return err
-	}
-	return launch(c, s, choose.ChooseRangesKernel, choose.ChooseRangesArgs{
-		FewLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: c.routed(t),
+	q.fewLogits(t, f, w.indices, logits)
+	launch(q, choose.ChooseRangesKernel, choose.ChooseRangesArgs{
+		FewLogits: logits, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Counts: at(p, w.counts), TokenRanges: q.routed(t),
 	})
 }
 
 // fewLogits queues the router product of few tokens.
-func (c *Call) fewLogits(s driver.Stream, t int, f *Forward, w indices, logits driver.DevicePtr) error {
-	return launch(c, s, choose.FewLogitsKernel, choose.FewLogitsArgs{
-		X: f.X.Ptr, Weights: c.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
+func (q *queue) fewLogits(t int, f *Forward, w indices, logits driver.DevicePtr) {
+	launch(q, choose.FewLogitsKernel, choose.FewLogitsArgs{
+		X: f.X.Ptr, Weights: q.layer.routerTerms(f.Router, f.Workspace.Ptr, w), Bias: f.RouterBias.Ptr, Logits: logits, Tokens: t,
 	})
 }
 
 // smallPass queues a whole pass of so few tokens.
-func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
-	w, p := c.laid(n).workspace, f.Workspace.Ptr
+func (q *queue) smallPass(n work, f *Forward) {
+	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	// The sums of the router's chains lie where Y is to come. The table's length takes the
 	// place of the offsets, words of which become 0 with the sums.
 	sums, length := at(p, w.y), at(p, w.offsets)
@@ -159,74 +155,59 @@ func (c *Call) smallPass(s driver.Stream, n work, f *Forward) error {
 		t.RowPairs = length
 		return t
 	}
-	if err := launch(c, s, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens}); err != nil {
-		return err
-	}
-	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
-		return err
-	}
+	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens})
+	q.sharedProducts(n.tokens, f, w.shared)
 	up := decode.SmallUpInferenceKernel
 	if !f.H.IsZero() {
 		up = decode.SmallUpKernel
 	}
-	if err := launch(c, s, up, decode.UpArgs{
+	launch(q, up, decode.UpArgs{
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
 		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
-	}); err != nil {
-		return err
-	}
-	if err := launch(c, s, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)}); err != nil {
-		return err
-	}
-	return c.aggregate(s, n, f, w)
+	})
+	launch(q, decode.SmallDownKernel, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: n.rows, TileArgs: tiles(1)})
+	q.aggregate(n, f, w)
 }
 
 // loneToken queues a whole pass of one token.
-func (c *Call) loneToken(s driver.Stream, n work, f *Forward) error {
-	w, p := c.laid(n).workspace, f.Workspace.Ptr
+func (q *queue) loneToken(n work, f *Forward) {
+	w, p := q.laid(n).workspace, f.Workspace.Ptr
 	// There is no plan: the sums of the router's chains take the place of the table,
 	// which is 16 bytes an expert, the choice that of the offsets.
 	sums, chosen := at(p, w.table), at(p, w.offsets)
-	if err := launch(c, s, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1}); err != nil {
-		return err
-	}
-	if err := c.sharedProducts(s, 1, f, w.shared); err != nil {
-		return err
-	}
+	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
+	q.sharedProducts(1, f, w.shared)
 	up := decode.LoneUpInferenceKernel
 	if !f.H.IsZero() {
 		up = decode.LoneUpKernel
 	}
-	if err := launch(c, s, up, decode.LoneUpArgs{
+	launch(q, up, decode.LoneUpArgs{
 		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
-	}); err != nil {
-		return err
-	}
-	return launch(c, s, decode.LoneDownKernel, decode.LoneDownArgs{
+	})
+	launch(q, decode.LoneDownKernel, decode.LoneDownArgs{
 		Chosen: chosen, Scores: f.Scores.Ptr, A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, SharedRow: at(p, w.shared.y), SharedScore: at(p, w.shared.weights), O: f.O.Ptr,
 	})
 }
 
 // products queues up- and down-projection.
-func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
+func (q *queue) products(n work, f *Forward, w pieces) {
 	p := f.Workspace.Ptr
 	rows, save := n.rows, !f.H.IsZero()
 	// A list may give an expert more rows than there are tokens.
-	if !n.list && c.layer.few.decodes(n.tokens) {
+	if !n.list && q.layer.few.decodes(n.tokens) {
 		up, upInference, down := decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel
-		if c.layer.few.isWide(n.tokens) {
+		if q.layer.few.isWide(n.tokens) {
 			up, upInference, down = decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel
 		}
 		if !save {
 			up = upInference
 		}
-		if err := launch(c, s, up, decode.UpArgs{
+		launch(q, up, decode.UpArgs{
 			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
-		}); err != nil {
-			return err
-		}
-		return launch(c, s, down, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1)})
+		})
+		launch(q, down, decode.DownArgs{A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1)})
+		return
 	}
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
 	if save {
@@ -235,13 +216,11 @@ func (c *Call) products(s driver.Stream, n work, f *Forward, w pieces) error {
 	if n.list {
 		scores = f.List.Scores.Ptr
 	}
-	if err := launch(c, s, up, kernel.UpArgs{
+	launch(q, up, kernel.UpArgs{
 		X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: scores, Pairs: at(p, w.pairs),
 		A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
-	}); err != nil {
-		return err
-	}
-	return launch(c, s, kernel.DownKernel, kernel.DownArgs{
+	})
+	launch(q, kernel.DownKernel, kernel.DownArgs{
 		A: at(p, w.a), W2: f.W2.Ptr, B2: f.B2.Ptr, Y: at(p, w.y), Rows: rows, TileArgs: w.tiles(p, 1),
 	})
 }

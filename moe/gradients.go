@@ -15,31 +15,26 @@ import (
 	"sonicmoe/moe/internal/route/training"
 )
 
-// backwardRun is one backward call on its way: what the kernels need.
+// backwardRun is what the kernels of one backward pass need.
 type backwardRun struct {
-	call     *Call
-	layer    *Layer
-	Backward // a copy: behind a pointer it would go to the heap
-	s        driver.Stream
+	*queue
+	Backward // a copy: a pointer would move it to the heap
 	work
 	w backwardWorkspace
-	// routed: the rows' scores are made of logits, by this layer's router or, of
-	// shared experts, by their gate.
+	// routed reports whether scores come from logits: of the router, or of the
+	// shared experts' gate.
 	routed bool
 }
 
-// at is an address in the workspace.
+// at returns an address in the workspace.
 func (r *backwardRun) at(offset int64) driver.DevicePtr { return at(r.Workspace.Ptr, offset) }
 
-// wanted says which gradients a backward pass is to make.
+// wanted lists the gradients that a backward pass computes.
 type wanted struct {
 	dX, dW1, dW2, dB1, dB2, dRouter, dRouterBias, dExpertScale, dScores bool
-	// shared are those of the shared experts' weights.
+	// shared: any gradient of the shared experts' weights.
 	shared bool
 }
-
-// logits says that those of the logits are needed.
-func (w wanted) logits() bool { return w.dX || w.dRouter || w.dRouterBias }
 
 func (b *Backward) wanted() wanted {
 	return wanted{
@@ -49,89 +44,63 @@ func (b *Backward) wanted() wanted {
 	}
 }
 
-// hasLosses says that losses on the logits are part of the loss.
+// hasLosses reports whether the pass adds gradients of the balance loss or the z-loss.
 func (b *Backward) hasLosses() bool { return b.Balance != 0 || b.ZLoss != 0 }
 
-// gradients queues the kernels, each only where its result is wanted. The
-// order lets pieces of the workspace be used twice; see backwardWorkspace.
-func (c *Call) gradients(s driver.Stream, n work, b *Backward, w backwardWorkspace, routed bool) error {
-	r := backwardRun{call: c, layer: c.layer, Backward: *b, s: s, work: n, w: w, routed: routed}
+// gradients queues the kernels whose results are wanted. Their order lets pieces
+// of the workspace be used twice; see backwardWorkspace.
+func (q *queue) gradients(n work, b *Backward, w backwardWorkspace, routed bool) {
+	q.sharedGradients(n.tokens, b, w)
+	r := backwardRun{queue: q, Backward: *b, work: n, w: w, routed: routed}
 	of := b.wanted()
-	err := c.sharedGradients(s, n.tokens, b, w)
-	if err == nil {
-		err = r.planRows()
-	}
-	if err == nil {
-		err = r.dH()
-	}
-	if err == nil && (of.dScores || routed && (of.logits() || of.dExpertScale)) {
-		err = r.dScores()
-	}
-	if err == nil && routed && !r.dense() && (of.logits() || of.dExpertScale) {
-		err = r.dLogits()
-	}
-	if err == nil && of.dB1 {
-		err = r.dB1()
-	}
-	if err == nil && of.dB2 {
-		err = r.dB2()
-	}
-	if err == nil && (of.dW1 || of.dW2) {
-		err = r.planSplits()
-	}
-	if err == nil && of.dW2 {
-		err = r.dW2()
-	}
-	if err == nil && of.dW1 {
-		err = r.dW1()
-	}
-	if err == nil && of.dX {
-		err = r.dXRows()
-	}
-	if err == nil && (b.hasLosses() || !b.RouterLosses.IsZero()) {
-		err = r.losses()
-	}
-	if err == nil && routed && r.dense() && (of.logits() || of.dExpertScale) {
-		err = r.dLogits()
-	}
-	if err == nil && of.dX {
-		err = r.dX()
-	}
-	if err == nil && of.dRouter {
-		err = r.dRouter()
-	}
-	if err == nil && of.dRouterBias {
-		err = r.dRouterBias()
-	}
-	if err == nil && of.dExpertScale {
-		err = r.expertSums(r.w.scaleByRow, 0, r.DExpertScale)
-	}
-	return err
+	throughRouter := routed && (of.dX || of.dRouter || of.dRouterBias || of.dExpertScale)
+	r.planRows()
+	r.dH()
+	r.when(of.dScores || throughRouter, (*backwardRun).dScores)
+	r.when(throughRouter && !r.dense(), (*backwardRun).dLogits)
+	r.when(of.dB1, (*backwardRun).dB1)
+	r.when(of.dB2, (*backwardRun).dB2)
+	r.when(of.dW1 || of.dW2, (*backwardRun).planSplits)
+	r.when(of.dW2, (*backwardRun).dW2)
+	r.when(of.dW1, (*backwardRun).dW1)
+	r.when(of.dX, (*backwardRun).dXRows)
+	r.when(b.hasLosses() || !b.RouterLosses.IsZero(), (*backwardRun).losses)
+	r.when(throughRouter && r.dense(), (*backwardRun).dLogits)
+	r.when(of.dX, (*backwardRun).dX)
+	r.when(of.dRouter, (*backwardRun).dRouter)
+	r.when(of.dRouterBias, (*backwardRun).dRouterBias)
+	r.when(of.dExpertScale, (*backwardRun).dExpertScale)
 }
 
-// planRows makes the order of the rows again from the experts' ids.
-func (r *backwardRun) planRows() error {
+// when queues the kernels of a step if its result is wanted.
+func (r *backwardRun) when(wanted bool, step func(*backwardRun)) {
+	if wanted {
+		step(r)
+	}
+}
+
+// planRows recomputes the order of the rows from the experts' ids.
+func (r *backwardRun) planRows() {
 	if r.list {
-		return r.call.planList(r.s, r.work, r.List, r.Workspace.Ptr, r.w.indices)
+		r.planList(r.work, r.List, r.Workspace.Ptr, r.w.indices)
+		return
 	}
-	if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices); err != nil {
-		return err
-	}
-	return r.call.plan(r.s, order.PlanPairsKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
+	r.count(r.tokens, r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
+	r.plan(order.PlanPairsKernel, r.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, r.w.indices)
 }
 
-// tiles are the tiles of the which-th product.
+// tiles returns the tiles of the which-th product.
 func (r *backwardRun) tiles(which int64) gemm.TileArgs { return r.w.tiles(r.Workspace.Ptr, which) }
 
-// dH makes dH, A' and the partial sums of the scores' gradients.
-func (r *backwardRun) dH() error {
-	return launch(r.call, r.s, dh.Kernel, dh.Args{
+// dH computes dH, A' and the partial sums of the scores' gradients.
+func (r *backwardRun) dH() {
+	launch(r.queue, dh.Kernel, dh.Args{
 		DO: r.DO.Ptr, Gather: r.at(r.w.gather), W2: r.W2.Ptr, H: r.H.Ptr, DH: r.at(r.w.dh), A: r.at(r.w.scaledA),
 		Scores: r.weights().Ptr, Pairs: r.at(r.w.pairs), DScorePartials: r.at(r.w.partial), ColumnSums: r.at(r.w.biasSums), Rows: r.rows, TileArgs: r.tiles(0),
 	})
 }
 
-// weights are the rows' by Pairs.
+// weights returns the scores that Pairs indexes.
 func (r *backwardRun) weights() Tensor {
 	if r.list {
 		return r.List.Scores
@@ -139,7 +108,7 @@ func (r *backwardRun) weights() Tensor {
 	return r.Scores
 }
 
-// experts are the ids of the rows by Pairs.
+// experts returns the expert ids that Pairs indexes.
 func (r *backwardRun) experts() Tensor {
 	if r.list {
 		return r.List.ExpertIDs
@@ -147,14 +116,13 @@ func (r *backwardRun) experts() Tensor {
 	return r.ExpertIDs
 }
 
-// dScores sums the scores' gradients and gives the logits'.
-func (r *backwardRun) dScores() error {
+// dScores sums the partial gradients of the scores. If scores determine the
+// logits' gradients, it computes those too.
+func (r *backwardRun) dScores() {
 	if r.layer.of.Bias {
-		if err := launch(r.call, r.s, bias.DotKernel, choose.RouterArgs{
-			X: r.DO.Ptr, Weights: r.B2.Ptr, Logits: r.at(r.w.biasByExpert), TokenRanges: r.call.ranges(r.tokens),
-		}); err != nil {
-			return err
-		}
+		launch(r.queue, bias.DotKernel, choose.RouterArgs{
+			X: r.DO.Ptr, Weights: r.B2.Ptr, Logits: r.at(r.w.biasByExpert), TokenRanges: r.ranges(r.tokens),
+		})
 	}
 	which := dh.ScoresGivenKernel
 	if r.routed && training.ScoresTellLogits(r.layer.of.Config) {
@@ -164,24 +132,25 @@ func (r *backwardRun) dScores() error {
 	if r.list {
 		which, tokens = dh.ScoresListKernel, r.rows // an entry is a token with one slot
 	}
-	return launch(r.call, r.s, which, dh.ScoresArgs{
+	launch(r.queue, which, dh.ScoresArgs{
 		DScorePartials: r.at(r.w.partial), Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
 		BiasDots: r.at(r.w.biasByExpert), ExpertIDs: r.experts().Ptr, TokenOf: r.List.Tokens.Ptr,
 		Scores: r.Scores.Ptr, DLogits: r.at(r.w.dlogits), DLogitByRow: r.at(r.w.dlogitByRow), Tokens: tokens,
 	})
 }
 
-// dense says that the logits' gradients behind the scores are of all logits.
+// dense reports whether every logit has a gradient, not only the chosen K.
 func (r *backwardRun) dense() bool { return r.list || training.Dense(r.layer.of.Config) }
 
-// dLogits makes the logits' gradients where dScores has not: those of the chosen
-// or, with the losses' and the caller's added, of all.
-func (r *backwardRun) dLogits() error {
-	switch {
-	case r.list:
-		return r.roundedDLogits()
-	case training.ScoresTellLogits(r.layer.of.Config):
-		return nil
+// dLogits computes the logits' gradients that dScores does not: of the chosen
+// logits, or of all, to which it adds the gradients of the losses and of the caller.
+func (r *backwardRun) dLogits() {
+	if r.list {
+		r.roundedDLogits()
+		return
+	}
+	if training.ScoresTellLogits(r.layer.of.Config) {
+		return // dScores has written them
 	}
 	args := training.DLogitsArgs{
 		Logits: r.Logits.Ptr, Scores: r.Scores.Ptr, ExpertIDs: r.ExpertIDs.Ptr, Inverse: r.at(r.w.inverse), DScores: r.dScoresAt(),
@@ -191,19 +160,19 @@ func (r *backwardRun) dLogits() error {
 	if r.hasLosses() {
 		args.AddDense = args.Dense
 	}
-	return launch(r.call, r.s, training.DLogitsKernel, args)
+	launch(r.queue, training.DLogitsKernel, args)
 }
 
-// dB1 is Σ dH of each expert's rows.
-func (r *backwardRun) dB1() error {
-	return launch(r.call, r.s, bias.B1Kernels[gradientOf(r.DB1).Index()], bias.SumArgs{
+// dB1 sums dH over each expert's rows.
+func (r *backwardRun) dB1() {
+	launch(r.queue, bias.B1Kernels[gradientOf(r.DB1).Index()], bias.SumArgs{
 		ColumnSums: r.at(r.w.biasSums), Offsets: r.at(r.w.offsets), DB: r.DB1.Ptr, DB3: r.DB3.Ptr,
 	})
 }
 
-// dB2 is Σ score·dO of each expert's rows: a product of the scores by expert with
-// dO, as the router's gradient.
-func (r *backwardRun) dB2() error {
+// dB2 sums score·dO over each expert's rows. It is a matrix product like the
+// router's gradient: scores [T, E] in place of dLogits, dO in place of X.
+func (r *backwardRun) dB2() {
 	ranges, perRange := bias.B2(r.layer.of).Ranges(r.tokens)
 	args := drouter.Args{X: r.DO.Ptr, Partials: r.at(r.w.biasPartials), Tokens: r.tokens, PerRange: perRange}
 	which := bias.B2Kernel
@@ -211,31 +180,28 @@ func (r *backwardRun) dB2() error {
 		which, args.DLogits, args.ExpertIDs = bias.B2RoutedKernel, r.weights().Ptr, r.experts().Ptr
 	} else {
 		args.AddDense = r.at(r.w.biasByExpert)
-		if err := r.scoresByExpert(args.AddDense); err != nil {
-			return err
-		}
+		r.scoresByExpert(args.AddDense)
 	}
-	if err := launch(r.call, r.s, which, args); err != nil {
-		return err
-	}
-	return launch(r.call, r.s, drouter.SumKernels[gradientOf(r.DB2).Index()], drouter.SumArgs{
+	launch(r.queue, which, args)
+	launch(r.queue, drouter.SumKernels[gradientOf(r.DB2).Index()], drouter.SumArgs{
 		Partials: r.at(r.w.biasPartials), DRouter: r.DB2.Ptr, Ranges: ranges,
 	})
 }
 
-// scoresByExpert writes the scores [T, E], each where its expert is.
-func (r *backwardRun) scoresByExpert(to driver.DevicePtr) error {
+// scoresByExpert writes the scores [T, E], each in its expert's column.
+func (r *backwardRun) scoresByExpert(to driver.DevicePtr) {
 	which := bias.ScoresKernel
 	if r.list {
 		which = bias.ScoresListKernel
 	}
-	return launch(r.call, r.s, which, bias.ScoresArgs{
+	launch(r.queue, which, bias.ScoresArgs{
 		Scores: r.weights().Ptr, ExpertIDs: r.experts().Ptr, Starts: r.at(r.w.starts), TokenRows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs),
 		ByExpert: to, Tokens: r.tokens,
 	})
 }
 
-// dScoresAt is where the scores' gradients are, wanted or not.
+// dScoresAt returns the address of the scores' gradients: the caller's tensor, or
+// scratch memory.
 func (r *backwardRun) dScoresAt() driver.DevicePtr {
 	if r.DScores.IsZero() {
 		return r.at(r.w.dscores)
@@ -243,33 +209,33 @@ func (r *backwardRun) dScoresAt() driver.DevicePtr {
 	return r.DScores.Ptr
 }
 
-// planSplits lists the work of the weights' gradients.
-func (r *backwardRun) planSplits() error {
-	return launch(r.call, r.s, dw.PlanKernel, dw.PlanArgs{
+// planSplits lists the tiles of the weights' gradients, with heavy experts split.
+func (r *backwardRun) planSplits() {
+	launch(r.queue, dw.PlanKernel, dw.PlanArgs{
 		Offsets: r.at(r.w.offsets), Splits: r.at(r.w.splits), Counts: r.at(r.w.splitCounts), Tickets: r.at(r.w.splitTickets),
 		State: r.at(r.w.states), StateWords: 2 * dw.SlotStateBytes / 4 * r.w.slots,
 	})
 }
 
-// gradientOf is how a gradient is to be written.
+// gradientOf returns the mode in which a kernel writes a gradient.
 func gradientOf(g Gradient) gradient.Mode {
 	return gradient.Mode{F32: g.Shape.Type == F32, Accumulate: g.Accumulate}
 }
 
-// dW2 is Σ dO·A' of each expert's rows.
-func (r *backwardRun) dW2() error {
+// dW2 sums dO·A' over each expert's rows.
+func (r *backwardRun) dW2() {
 	args := r.dW(1, r.DO, r.w.scaledA, r.DW2.Tensor)
-	return launch(r.call, r.s, dw.W2Kernels[gradientOf(r.DW2).Index()], args)
+	launch(r.queue, dw.W2Kernels[gradientOf(r.DW2).Index()], args)
 }
 
-// dW1 is Σ dH·X of each expert's rows.
-func (r *backwardRun) dW1() error {
+// dW1 sums dH·X over each expert's rows.
+func (r *backwardRun) dW1() {
 	args := r.dW(0, r.X, r.w.dh, r.DW1.Tensor)
 	args.DW3 = r.DW3.Ptr
-	return launch(r.call, r.s, dw.W1Kernels[gradientOf(r.DW1).Index()], args)
+	launch(r.queue, dw.W1Kernels[gradientOf(r.DW1).Index()], args)
 }
 
-// dW are the arguments of dW1 (0) or dW2 (1): tokens' rows of x times packed
+// dW returns the arguments of dW1 (0) or dW2 (1): gathered rows of x times packed
 // rows.
 func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	return dw.Args{
@@ -279,20 +245,16 @@ func (r *backwardRun) dW(which int64, x Tensor, rows int64, to Tensor) dw.Args {
 	}
 }
 
-// losses makes the gradients of the losses on the logits, with the caller's
-// added, and the losses.
-func (r *backwardRun) losses() error {
+// losses computes the losses on the logits and their gradients, and adds the
+// caller's gradients of the logits.
+func (r *backwardRun) losses() {
 	if r.list && r.Sequence == 0 {
-		// Loads are those of the choice, before rounding. Its pairs are not the list's,
-		// by which logits get their gradients after this.
+		// The balance loss counts the choice before rounding, so this plan is of the
+		// choice. It must keep the list's pairs: dLogits reads them later.
 		choice := r.w.indices
 		choice.pairs = choice.unordered
-		if err := r.call.count(r.s, r.tokens, r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
-			return err
-		}
-		if err := r.call.plan(r.s, order.PlanKernel, r.call.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, choice); err != nil {
-			return err
-		}
+		r.count(r.tokens, r.ExpertIDs, r.Workspace.Ptr, choice)
+		r.plan(order.PlanKernel, r.ranges(r.tokens), r.ExpertIDs, r.Workspace.Ptr, choice)
 	}
 	of, t, length := r.layer.of.Config, float64(r.tokens), r.tokens
 	args := training.LossesArgs{Logits: r.Logits.Ptr, Offsets: r.at(r.w.offsets), AddDLogits: r.DLogits.Ptr, Partials: r.at(r.w.lossPartials)}
@@ -305,20 +267,21 @@ func (r *backwardRun) losses() error {
 	if r.hasLosses() {
 		args.DLogits = r.at(r.w.denseDLogits)
 	}
-	if err := launch(r.call, r.s, training.LossesKernel, args); err != nil || r.RouterLosses.IsZero() {
-		return err
+	launch(r.queue, training.LossesKernel, args)
+	if !r.RouterLosses.IsZero() {
+		launch(r.queue, training.LossSumKernel, training.LossSumArgs{
+			Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.CTAs(r.layer.sms), Balance: float32(balance), ZLoss: float32(1 / t),
+		})
 	}
-	return launch(r.call, r.s, training.LossSumKernel, training.LossSumArgs{
-		Partials: args.Partials, Losses: r.RouterLosses.Ptr, Ranges: args.CTAs(r.layer.sms), Balance: float32(balance), ZLoss: float32(1 / t),
-	})
 }
 
-// hasDense says that logits have gradients which don't come through the scores.
+// hasDense reports whether gradients [T, E] of the logits exist next to those of the
+// chosen logits.
 func (r *backwardRun) hasDense() bool {
 	return r.routed && (r.dense() || r.hasLosses() || !r.DLogits.IsZero())
 }
 
-// denseDLogits are these gradients [T, E].
+// denseDLogits returns the address of these gradients.
 func (r *backwardRun) denseDLogits() driver.DevicePtr {
 	if r.dense() || r.hasLosses() {
 		return r.at(r.w.denseDLogits)
@@ -326,69 +289,61 @@ func (r *backwardRun) denseDLogits() driver.DevicePtr {
 	return r.DLogits.Ptr
 }
 
-// dXRows makes the gradient of each row's input.
-func (r *backwardRun) dXRows() error {
+// dXRows computes the gradient of each row's input.
+func (r *backwardRun) dXRows() {
 	which := kernel.DXGivenKernel
 	if r.routed && !r.dense() {
 		which = kernel.DXKernel
 	}
-	return launch(r.call, r.s, which, kernel.DXArgs{
+	launch(r.queue, which, kernel.DXArgs{
 		DH: r.at(r.w.dh), W1: r.W1.Ptr, W3: r.W3.Ptr, DX: r.at(r.w.dxRows), DLogitByRow: r.at(r.w.dlogitByRow), RouterWeights: r.Router.Ptr,
 		Rows: r.rows, TileArgs: r.tiles(1),
 	})
 }
 
-// dX is the sum of the rows of each token and, last, of what dense gradients of
-// the logits add.
-func (r *backwardRun) dX() error {
+// dX sums the rows of each token. The product of the dense gradients of the logits
+// with the router's weights is added last.
+func (r *backwardRun) dX() {
 	sum, extra, inverse := kernel.SumKernel, kernel.SumExtraKernel, r.w.inverse
 	if r.list {
 		sum, extra, inverse = kernel.SumListKernel, kernel.SumExtraListKernel, r.w.tokenRows
 	}
 	if r.hasDense() {
-		if err := r.call.splitRouter(r.s, r.Router, r.Workspace.Ptr, r.w.indices); err != nil {
-			return err
-		}
-		if err := launch(r.call, r.s, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
+		r.splitRouter(r.Router, r.Workspace.Ptr, r.w.indices)
+		launch(r.queue, drouter.ExtraRowsKernel, drouter.ExtraRowsArgs{
 			DLogits: r.denseDLogits(), RouterWeights: r.layer.routerTerms(r.Router, r.Workspace.Ptr, r.w.indices), Rows: r.at(r.w.extra), Tokens: r.tokens,
-		}); err != nil {
-			return err
-		}
+		})
 		sum = extra
 	}
-	return launch(r.call, r.s, sum, kernel.AggregateArgs{
+	launch(r.queue, sum, kernel.AggregateArgs{
 		Y: r.at(r.w.dxRows), O: r.DX.Ptr, Inverse: r.at(inverse), Starts: r.at(r.w.starts), AddRows: r.at(r.w.extra), Tokens: r.tokens,
 		SharedRows: r.at(r.w.sharedRows),
 	})
 }
 
-// dRouter is Σ dlogit·X over the tokens: partial sums of ranges of tokens, then
-// their sum.
-func (r *backwardRun) dRouter() error {
+// dRouter sums dlogit·X over the tokens: first over ranges of tokens, then over the
+// ranges.
+func (r *backwardRun) dRouter() {
 	which := drouter.Kernel
 	if r.hasDense() {
 		which = drouter.ExtraKernel
 	}
-	if r.dense() { // all are in the dense ones
-		if err := r.s.Fill32(r.at(r.w.dlogits), 0, int64(r.tokens)*int64(r.layer.of.TopK)); err != nil {
-			return err
-		}
+	if r.dense() { // the dense gradients include those of the chosen logits
+		r.fill(r.at(r.w.dlogits), 0, int64(r.tokens)*int64(r.layer.of.TopK))
 	}
 	ranges, perRange := drouter.Of(r.layer.of, r.hasDense()).Ranges(r.tokens)
-	if err := launch(r.call, r.s, which, drouter.Args{
+	launch(r.queue, which, drouter.Args{
 		X: r.X.Ptr, DLogits: r.at(r.w.dlogits), ExpertIDs: r.ExpertIDs.Ptr, AddDense: r.denseDLogits(), Partials: r.at(r.w.router),
 		Tokens: r.tokens, PerRange: perRange,
-	}); err != nil {
-		return err
-	}
+	})
 	store := gradientOf(r.DRouter)
-	return launch(r.call, r.s, drouter.SumKernels[store.Index()], drouter.SumArgs{
+	launch(r.queue, drouter.SumKernels[store.Index()], drouter.SumArgs{
 		Partials: r.at(r.w.router), DRouter: r.DRouter.Ptr, Ranges: ranges,
 	})
 }
 
-// dRouterBias is Σ dlogit over the tokens.
-func (r *backwardRun) dRouterBias() error {
+// dRouterBias sums the logits' gradients over the tokens.
+func (r *backwardRun) dRouterBias() {
 	rows, dense := r.w.dlogitByRow, driver.DevicePtr(0)
 	if r.dense() {
 		rows = 0
@@ -396,12 +351,15 @@ func (r *backwardRun) dRouterBias() error {
 	if r.hasDense() {
 		dense = r.denseDLogits()
 	}
-	return r.expertSums(rows, dense, r.DRouterBias)
+	r.expertSums(rows, dense, r.DRouterBias)
 }
 
-// expertSums adds up values of each expert's rows, which lie there in the
-// workspace unless that is 0, and a column of dense ones.
-func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) error {
+// dExpertScale sums the scales' gradients over each expert's rows.
+func (r *backwardRun) dExpertScale() { r.expertSums(r.w.scaleByRow, 0, r.DExpertScale) }
+
+// expertSums sums, for each expert, values of its rows at an offset in the
+// workspace (0: none) and its column of dense values.
+func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient) {
 	args := training.ExpertSumsArgs{Offsets: r.at(r.w.offsets), Dense: dense, Sums: to.Ptr, Tokens: r.tokens}
 	if rows != 0 {
 		args.Rows = r.at(rows)
@@ -409,5 +367,5 @@ func (r *backwardRun) expertSums(rows int64, dense driver.DevicePtr, to Gradient
 	if to.Accumulate {
 		args.Add = to.Ptr
 	}
-	return launch(r.call, r.s, training.ExpertSumsKernel, args)
+	launch(r.queue, training.ExpertSumsKernel, args)
 }

@@ -34,48 +34,36 @@ func (c *Call) checkNoList(l List) {
 	}
 }
 
-// listExperts queues a pass over a list.
-func (c *Call) listExperts(s driver.Stream, n work, f *Forward) error {
-	w, p := c.laid(n).workspace, f.Workspace.Ptr
-	if err := c.planList(s, n, f.List, p, w.indices); err != nil {
-		return err
-	}
-	if err := c.sharedProducts(s, n.tokens, f, w.shared); err != nil {
-		return err
-	}
-	if err := c.products(s, n, f, w.pieces); err != nil {
-		return err
-	}
-	return launch(c, s, kernel.AggregateListKernel, kernel.AggregateArgs{
+// aggregateList queues the weighted sum over each token's entries of a list.
+func (q *queue) aggregateList(n work, f *Forward, w workspace) {
+	p := f.Workspace.Ptr
+	launch(q, kernel.AggregateListKernel, kernel.AggregateArgs{
 		Y: at(p, w.y), O: f.O.Ptr, Inverse: at(p, w.tokenRows), Scores: at(p, w.weights), Starts: at(p, w.starts), Tokens: n.tokens,
 		SharedRows: at(p, w.shared.y), SharedScores: at(p, w.shared.weights),
 	})
 }
 
-// planList queues what orders the entries of a list by expert, and its rows by
-// token.
-func (c *Call) planList(s driver.Stream, n work, l List, p driver.DevicePtr, w indices) error {
+// planList queues the kernels that order the entries of a list by expert, and
+// the rows by token.
+func (q *queue) planList(n work, l List, p driver.DevicePtr, w indices) {
 	regrouped := order.Regrouped{
 		Scores: l.Scores.Ptr, Starts: at(p, w.starts), Rows: at(p, w.tokenRows), Weights: at(p, w.weights), Unordered: at(p, w.unordered),
 	}
 	if n.sorted {
-		return launch(c, s, order.PlanSortedKernel, order.PlanSortedArgs{
-			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: order.SortedRanges(n.tokens, c.layer.sms),
+		launch(q, order.PlanSortedKernel, order.PlanSortedArgs{
+			PlanTensors: w.plan(p, l.ExpertIDs), TokenOf: l.Tokens.Ptr, Entries: n.rows, Regrouped: regrouped, TokenRanges: order.SortedRanges(n.tokens, q.layer.sms),
 		})
+		return
 	}
-	ranges := c.ranges(n.rows) // of entries
+	ranges := q.ranges(n.rows) // of entries
 	of := order.Entries{TokenOf: l.Tokens.Ptr, NumTokens: n.tokens}
-	if err := launch(c, s, order.CountListKernel, order.CountArgs{
+	launch(q, order.CountListKernel, order.CountArgs{
 		ExpertIDs: l.ExpertIDs.Ptr, Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
-	}); err != nil {
-		return err
-	}
-	if err := launch(c, s, order.PlanListKernel, order.PlanArgs{
+	})
+	launch(q, order.PlanListKernel, order.PlanArgs{
 		PlanTensors: w.plan(p, l.ExpertIDs), Counts: at(p, w.counts), TokenRanges: ranges, Entries: of,
-	}); err != nil {
-		return err
-	}
-	return launch(c, s, order.ByTokenKernel, order.ByTokenArgs{
-		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: order.ByTokenRanges(n.tokens, c.layer.sms),
+	})
+	launch(q, order.ByTokenKernel, order.ByTokenArgs{
+		Offsets: at(p, w.offsets), Gather: at(p, w.gather), Pairs: at(p, w.pairs), Regrouped: regrouped, TokenRanges: order.ByTokenRanges(n.tokens, q.layer.sms),
 	})
 }

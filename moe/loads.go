@@ -30,7 +30,9 @@ func (c *Call) Loads(s driver.Stream, ids, loads Tensor) error {
 	if err := c.check.overlaps(); err != nil || t == 0 {
 		return err
 	}
-	return launch(c, s, training.LoadsKernel, training.LoadsArgs{ExpertIDs: ids.Ptr, Loads: loads.Ptr, TokenRanges: c.ranges(t)})
+	q := c.queue(s)
+	launch(q, training.LoadsKernel, training.LoadsArgs{ExpertIDs: ids.Ptr, Loads: loads.Ptr, TokenRanges: c.ranges(t)})
+	return q.err
 }
 
 // UpdateSelectionBias queues on s a step of auxiliary-loss-free load balancing
@@ -60,7 +62,9 @@ func (c *Call) UpdateSelectionBias(s driver.Stream, loads, bias Tensor, rate flo
 	if err := c.check.overlaps(); err != nil {
 		return err
 	}
-	return launch(c, s, training.BalanceBiasKernel, training.BalanceBiasArgs{Loads: loads.Ptr, Bias: bias.Ptr, Rate: rate})
+	q := c.queue(s)
+	launch(q, training.BalanceBiasKernel, training.BalanceBiasArgs{Loads: loads.Ptr, Bias: bias.Ptr, Rate: rate})
+	return q.err
 }
 
 // readyToTrain is ready, and refuses a layer without the kernels of training.

@@ -3,7 +3,6 @@ package moe
 import (
 	"fmt"
 
-	"sonicmoe/driver"
 	"sonicmoe/moe/internal/route/rounding"
 	"sonicmoe/moe/internal/route/training"
 )
@@ -25,35 +24,28 @@ func (c *Call) checkRounded(t int, l List, logits Tensor, written bool) work {
 	return n
 }
 
-// roundedExperts queues rounding and a pass over the list that it makes.
-func (c *Call) roundedExperts(s driver.Stream, n work, f *Forward) error {
-	w, p, of := c.laid(n).workspace, f.Workspace.Ptr, c.layer.of
-	if err := launch(c, s, rounding.KeysKernel, rounding.KeysArgs{
+// round queues the rounding of each expert's tokens, which writes the list.
+func (q *queue) round(n work, f *Forward) {
+	w, p, of := q.laid(n).workspace, f.Workspace.Ptr, q.layer.of
+	launch(q, rounding.KeysKernel, rounding.KeysArgs{
 		Logits: f.Logits.Ptr, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Keys: at(p, w.keys), Raw: at(p, w.raw), Tokens: n.tokens,
-	}); err != nil {
-		return err
-	}
-	ranges := c.ranges(n.tokens)
+	})
+	ranges := q.ranges(n.tokens)
 	cutoff := rounding.CutoffArgs{
 		Keys: at(p, w.keys), Counts: at(p, w.counts), Choices: at(p, w.choices), Tokens: n.tokens, Ranges: ranges.Count(),
 		Capacity: of.Rounding.CapacityOf(of.Config, n.tokens),
 	}
 	cutoff.Seed(f.Seed)
-	if err := launch(c, s, rounding.CutoffKernel, cutoff); err != nil {
-		return err
-	}
-	if err := launch(c, s, rounding.ListKernel, rounding.ListArgs{
+	launch(q, rounding.CutoffKernel, cutoff)
+	launch(q, rounding.ListKernel, rounding.ListArgs{
 		Keys: at(p, w.keys), Raw: at(p, w.raw), Choices: at(p, w.choices),
 		TokenOf: f.List.Tokens.Ptr, ExpertIDs: f.List.ExpertIDs.Ptr, Scores: f.List.Scores.Ptr, Tokens: n.tokens, Entries: n.rows,
-	}); err != nil {
-		return err
-	}
-	return c.listExperts(s, n, f)
+	})
 }
 
-// roundedDLogits makes the dense gradients of the logits behind rounding, with
-// those of losses and the caller's added.
-func (r *backwardRun) roundedDLogits() error {
+// roundedDLogits queues the gradients of all logits through rounding. It adds
+// the gradients of the losses and of the caller.
+func (r *backwardRun) roundedDLogits() {
 	args := training.RoundedDLogitsArgs{
 		Logits: r.Logits.Ptr, Scores: r.Scores.Ptr, ExpertIDs: r.ExpertIDs.Ptr,
 		Starts: r.at(r.w.starts), Rows: r.at(r.w.tokenRows), Pairs: r.at(r.w.pairs), ListIDs: r.List.ExpertIDs.Ptr, DScores: r.dScoresAt(),
@@ -62,5 +54,5 @@ func (r *backwardRun) roundedDLogits() error {
 	if r.hasLosses() {
 		args.AddDense = args.Dense
 	}
-	return launch(r.call, r.s, training.RoundedDLogitsKernel, args)
+	launch(r.queue, training.RoundedDLogitsKernel, args)
 }

@@ -55,63 +55,55 @@ func (c *Call) checkSharedGradients(b *Backward, grad spec.GradientShapes) {
 	c.check.optionalGradient("DSharedGate", b.DSharedGate, grad.DSharedGate)
 }
 
+// ofShared returns a queue of the shared experts' call, with this queue's error.
+func (q *queue) ofShared() *queue { return &queue{q.shared, q.stream, q.err} }
+
 // everyToken queues the plan of shared experts, and their scores.
-func (c *Call) everyToken(s driver.Stream, x, gate Tensor, t int, p driver.DevicePtr, w indices) error {
-	return launch(c, s, kernel.EveryTokenKernel, kernel.EveryTokenArgs{
+func (q *queue) everyToken(x, gate Tensor, t int, p driver.DevicePtr, w indices) {
+	launch(q, kernel.EveryTokenKernel, kernel.EveryTokenArgs{
 		X: x.Ptr, Gate: gate.Ptr, Rows: at(p, w.gather), ExpertIDs: at(p, w.ids), Scores: at(p, w.weights),
 		Offsets: at(p, w.offsets), Table: at(p, w.table), RowPairs: at(p, w.rowPairs), Tickets: at(p, w.tickets), Tokens: t,
 	})
 }
 
-// sharedProducts queues the products of the shared experts of f, if there are any.
-func (c *Call) sharedProducts(s driver.Stream, tokens int, f *Forward, w pieces) error {
-	shared := c.shared
-	if shared == nil {
-		return nil
+// sharedProducts queues the products of the shared experts, if there are any.
+func (q *queue) sharedProducts(tokens int, f *Forward, w pieces) {
+	if q.shared == nil {
+		return
 	}
+	shared := q.ofShared()
 	of := Forward{X: f.X, H: f.SharedH, Workspace: f.Workspace}
 	of.W1, of.W3, of.W2 = f.SharedW1, f.SharedW3, f.SharedW2
-	if err := shared.everyToken(s, f.X, f.SharedGate, tokens, f.Workspace.Ptr, w.indices); err != nil {
-		return err
-	}
-	return shared.products(s, shared.layer.work(tokens), &of, w)
+	shared.everyToken(f.X, f.SharedGate, tokens, f.Workspace.Ptr, w.indices)
+	shared.products(shared.layer.work(tokens), &of, w)
+	q.err = shared.err
 }
 
-// sharedGradients queues the backward pass of the shared experts, if anything of
-// it is wanted. Its scratch memory is what the rest of the pass takes later, but
-// for the rows of dX.
-func (c *Call) sharedGradients(s driver.Stream, tokens int, b *Backward, w backwardWorkspace) error {
-	want, shared := b.wanted(), c.shared
-	if shared == nil || !want.shared && !want.dX {
-		return nil
+// sharedGradients queues the backward pass of the shared experts, if any of its
+// gradients is wanted. Its scratch memory, except the rows of dX, lies where
+// later kernels of the pass have theirs.
+func (q *queue) sharedGradients(tokens int, b *Backward, w backwardWorkspace) {
+	want := b.wanted()
+	if q.shared == nil || !want.shared && !want.dX {
+		return
 	}
+	shared := q.ofShared()
 	n, gate := shared.layer.work(tokens), shared.layer.of.SharedGate
-	r := backwardRun{call: shared, layer: shared.layer, s: s, work: n, w: shared.layer.backwardWorkspaceFrom(space{w.dh}, n), routed: gate}
+	r := backwardRun{queue: shared, work: n, w: shared.layer.backwardWorkspaceFrom(space{w.dh}, n), routed: gate}
 	r.w.dxRows = w.sharedRows
 	r.X, r.DO, r.H, r.Workspace = b.X, b.DO, b.SharedH, b.Workspace
 	r.Weights = Weights{Router: b.SharedGate, W1: b.SharedW1, W3: b.SharedW3, W2: b.SharedW2}
 	r.WeightGradients = WeightGradients{DRouter: b.DSharedGate, DW1: b.DSharedW1, DW3: b.DSharedW3, DW2: b.DSharedW2}
 	r.Scores.Ptr, r.ExpertIDs.Ptr = r.at(r.w.weights), r.at(r.w.ids)
 	of := r.wanted()
-	for _, step := range [...]struct {
-		wanted bool
-		queue  func() error
-	}{
-		{true, func() error { return shared.everyToken(s, r.X, r.Router, tokens, r.Workspace.Ptr, r.w.indices) }},
-		{true, r.dH},
-		{gate && (want.dX || of.dRouter), r.dScores},
-		{of.dW1 || of.dW2, r.planSplits},
-		{of.dW2, r.dW2},
-		{of.dW1, r.dW1},
-		{want.dX, r.dXRows},
-		{of.dRouter, r.dRouter},
-	} {
-		if !step.wanted {
-			continue
-		}
-		if err := step.queue(); err != nil {
-			return err
-		}
-	}
-	return nil
+	of.dX = want.dX
+	r.everyToken(r.X, r.Router, tokens, r.Workspace.Ptr, r.w.indices)
+	r.dH()
+	r.when(gate && (of.dX || of.dRouter), (*backwardRun).dScores)
+	r.when(of.dW1 || of.dW2, (*backwardRun).planSplits)
+	r.when(of.dW2, (*backwardRun).dW2)
+	r.when(of.dW1, (*backwardRun).dW1)
+	r.when(of.dX, (*backwardRun).dXRows)
+	r.when(of.dRouter, (*backwardRun).dRouter)
+	q.err = shared.err
 }
