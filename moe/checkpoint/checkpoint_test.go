@@ -2,6 +2,7 @@ package checkpoint_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -72,23 +73,41 @@ const qwen3 = `{"model_type": "qwen3_moe", "hidden_size": 64, "moe_intermediate_
 
 const v3 = `{"model_type": "deepseek_v3", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 4, "n_group": 1%s}`
 
+var (
+	nested    = regexp.MustCompile(`[\[{][^\[\]{}]*[\]}]`)
+	fieldName = regexp.MustCompile(`"(\w+)":`)
+)
+
+// with puts more fields into a model's text, each in place of the model's field of
+// that name.
+func with(model, more string) string {
+	outer := more
+	for nested.MatchString(outer) {
+		outer = nested.ReplaceAllString(outer, "")
+	}
+	for _, name := range fieldName.FindAllStringSubmatch(outer, -1) {
+		model = regexp.MustCompile(`"`+name[1]+`": [^\[{,}%]+(,\s*)?`).ReplaceAllString(model, "")
+	}
+	return strings.Replace(fmt.Sprintf(model, more), ", , ", ", ", 1)
+}
+
 func TestRead(t *testing.T) {
 	for _, tt := range []struct {
 		name, json string
 		check      func(t *testing.T, m checkpoint.Model)
 	}{
-		{"nothing to say", fmt.Sprintf(qwen3, ""), func(t *testing.T, m checkpoint.Model) {
+		{"nothing to say", with(qwen3, ""), func(t *testing.T, m checkpoint.Model) {
 			assert.Empty(t, m.Assumed)
 			assert.Empty(t, m.Unknown)
 			assert.Equal(t, []int{0, 1, 2, 3}, m.MoE)
 		}},
-		{"an unknown field is named", fmt.Sprintf(qwen3, `, "num_zero_experts": 3, "router_aux_loss_coef": 0.1`), func(t *testing.T, m checkpoint.Model) {
+		{"an unknown field is named", with(qwen3, `, "num_zero_experts": 3, "router_aux_loss_coef": 0.1`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, []string{"num_zero_experts = 3"}, m.Unknown)
 		}},
-		{"dense layers", fmt.Sprintf(qwen3, `, "decoder_sparse_step": 2, "mlp_only_layers": [3]`), func(t *testing.T, m checkpoint.Model) {
+		{"dense layers", with(qwen3, `, "decoder_sparse_step": 2, "mlp_only_layers": [3]`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, []int{1}, m.MoE)
 		}},
-		{"layers by word", strings.Replace(strings.Replace(fmt.Sprintf(v3, `, "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": 1`), `"num_hidden_layers": 4, `, "", 1), "deepseek_v3", "deepseek_v32", 1), func(t *testing.T, m checkpoint.Model) {
+		{"layers by word", strings.Replace(strings.Replace(with(v3, `, "mlp_layer_types": ["dense", "sparse", "sparse"], "first_k_dense_replace": 1`), `"num_hidden_layers": 4, `, "", 1), "deepseek_v3", "deepseek_v32", 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, []int{1, 2}, m.MoE)
 			assert.Equal(t, 3, m.Layers)
 			assert.Empty(t, m.Unknown)
@@ -98,7 +117,7 @@ func TestRead(t *testing.T) {
 			assert.Equal(t, []int{1}, m.MoE)
 			assert.Equal(t, 4, m.Layers)
 		}},
-		{"a model with pictures has no norm switch", strings.NewReplacer("qwen3_moe", "qwen3_vl_moe_text", `"norm_topk_prob": true, `, "").Replace(fmt.Sprintf(qwen3, "")), func(t *testing.T, m checkpoint.Model) {
+		{"a model with pictures has no norm switch", strings.NewReplacer("qwen3_moe", "qwen3_vl_moe_text", `"norm_topk_prob": true, `, "").Replace(with(qwen3, "")), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.SoftmaxTopK, m.Config.Score)
 			assert.Empty(t, m.Assumed)
 		}},
@@ -107,15 +126,15 @@ func TestRead(t *testing.T) {
 			assert.Equal(t, []int{1, 3}, m.MoE)
 			assert.Empty(t, m.Unknown)
 		}},
-		{"defaults are said", strings.Replace(strings.Replace(fmt.Sprintf(qwen3, ""), `"norm_topk_prob": true, `, "", 1), `"bfloat16"`, `"float32"`, 1), func(t *testing.T, m checkpoint.Model) {
+		{"defaults are said", strings.Replace(strings.Replace(with(qwen3, ""), `"norm_topk_prob": true, `, "", 1), `"bfloat16"`, `"float32"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.SoftmaxAll, m.Config.Score)
 			assert.Equal(t, []string{`dtype is "float32": the layer computes in bfloat16`, "norm_topk_prob is not there: false, as transformers has it"}, m.Assumed)
 		}},
-		{"fp16", strings.Replace(fmt.Sprintf(qwen3, ""), `"bfloat16"`, `"float16"`, 1), func(t *testing.T, m checkpoint.Model) {
+		{"fp16", strings.Replace(with(qwen3, ""), `"bfloat16"`, `"float16"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.F16, m.Config.Type)
 			assert.Equal(t, spec.LogitsF16, m.Config.Logits)
 		}},
-		{"a byte order mark, and Python's numbers", "\ufeff" + fmt.Sprintf(qwen3, `, "time_step_limit": [0, Infinity], "x": -Infinity, "y": NaN, "z": "NaN \" Infinity"`), func(t *testing.T, m checkpoint.Model) {
+		{"a byte order mark, and Python's numbers", "\ufeff" + with(qwen3, `, "time_step_limit": [0, Infinity], "x": -Infinity, "y": NaN, "z": "NaN \" Infinity"`), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 8, m.Config.NumExperts)
 		}},
 		{"AFMoE", `{"model_type": "afmoe", "hidden_size": 64, "moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1,
@@ -133,14 +152,14 @@ func TestRead(t *testing.T) {
 			assert.Equal(t, "d=64 n=32 E=8 K=2 w1=concatenated logits=bf16 score=sigmoid renorm=sum shared=2", m.Config.String())
 			assert.Equal(t, []int{1, 2, 3}, m.MoE)
 		}},
-		{"a text model by its outer name", strings.Replace(fmt.Sprintf(v3, `, "first_k_dense_replace": 2`), "deepseek_v3", "glm4v_moe", 1), func(t *testing.T, m checkpoint.Model) {
+		{"a text model by its outer name", strings.Replace(with(v3, `, "first_k_dense_replace": 2`), "deepseek_v3", "glm4v_moe", 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 1.0, m.Config.Scale())
 			assert.Equal(t, []int{2, 3}, m.MoE)
 		}},
-		{"dots.llm1 norms only where it says so", strings.Replace(fmt.Sprintf(v3, ""), "deepseek_v3", "dots1", 1), func(t *testing.T, m checkpoint.Model) {
+		{"dots.llm1 norms only where it says so", strings.Replace(with(v3, ""), "deepseek_v3", "dots1", 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.NoRenorm, m.Config.Renormalize)
 		}},
-		{"a model in a model", `{"model_type": "whole", "hidden_size": 7, "text_config": ` + fmt.Sprintf(qwen3, "") + `}`, func(t *testing.T, m checkpoint.Model) {
+		{"a model in a model", `{"model_type": "whole", "hidden_size": 7, "text_config": ` + with(qwen3, "") + `}`, func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, 64, m.Config.Hidden)
 			assert.Equal(t, "qwen3_moe", m.Type)
 		}},
@@ -161,20 +180,20 @@ func TestReadRefuses(t *testing.T) {
 		{"a model that is known and not covered", `{"model_type": "zaya"}`, `model_type "zaya" is refused: its router is a network of its own`},
 		{"no model", `{}`, `model_type "" is not known`},
 		{"no size", `{"model_type": "mixtral", "hidden_size": 64}`, "mixtral: config.json has no intermediate_size"},
-		{"wrong size", fmt.Sprintf(qwen3, `, "moe_intermediate_size": "wide"`), `qwen3_moe: moe_intermediate_size is "wide", must be a whole number`},
-		{"half a size", fmt.Sprintf(qwen3, `, "moe_intermediate_size": 32.5`), `moe_intermediate_size is 32.5, must be a whole number`},
-		{"negative size", fmt.Sprintf(qwen3, `, "num_experts": -8`), `num_experts is -8, must be above 0`},
-		{"a size that no layer has", fmt.Sprintf(qwen3, `, "hidden_size": 100`), "Config.Hidden is 100, must be a multiple of 16"},
-		{"more than there are", fmt.Sprintf(qwen3, `, "num_experts_per_tok": 9`), "Config.TopK is 9"},
-		{"activation", fmt.Sprintf(qwen3, `, "hidden_act": "mish"`), `hidden_act is "mish", which no activation here is`},
-		{"activation of another type", fmt.Sprintf(qwen3, `, "hidden_act": 3`), `hidden_act is 3, must be a string`},
-		{"a shared expert where there is none", fmt.Sprintf(qwen3, `, "shared_expert_intermediate_size": 48`), "shared_expert_intermediate_size is 48, must be 0"},
-		{"shared width", strings.Replace(fmt.Sprintf(qwen3, `, "shared_expert_intermediate_size": 48`), "qwen3_moe", "qwen2_moe", 1), "the shared experts are 48 wide, must be a multiple of an expert's 32"},
-		{"scoring", fmt.Sprintf(v3, `, "scoring_func": "softmax"`), `deepseek_v3: scoring_func is softmax, must be "sigmoid", which is all that this family's layer computes`},
-		{"bias", fmt.Sprintf(v3, `, "mlp_bias": true`), "mlp_bias is true, must be false"},
+		{"wrong size", with(qwen3, `, "moe_intermediate_size": "wide"`), `qwen3_moe: moe_intermediate_size is "wide", must be a whole number`},
+		{"half a size", with(qwen3, `, "moe_intermediate_size": 32.5`), `moe_intermediate_size is 32.5, must be a whole number`},
+		{"negative size", with(qwen3, `, "num_experts": -8`), `num_experts is -8, must be above 0`},
+		{"a size that no layer has", with(qwen3, `, "hidden_size": 100`), "Config.Hidden is 100, must be a multiple of 16"},
+		{"more than there are", with(qwen3, `, "num_experts_per_tok": 9`), "Config.TopK is 9"},
+		{"activation", with(qwen3, `, "hidden_act": "mish"`), `hidden_act is "mish", which no activation here is`},
+		{"activation of another type", with(qwen3, `, "hidden_act": 3`), `hidden_act is 3, must be a string`},
+		{"a shared expert where there is none", with(qwen3, `, "shared_expert_intermediate_size": 48`), "shared_expert_intermediate_size is 48, must be 0"},
+		{"shared width", strings.Replace(with(qwen3, `, "shared_expert_intermediate_size": 48`), "qwen3_moe", "qwen2_moe", 1), "the shared experts are 48 wide, must be a multiple of an expert's 32"},
+		{"scoring", with(v3, `, "scoring_func": "softmax"`), `deepseek_v3: scoring_func is softmax, must be "sigmoid", which is all that this family's layer computes`},
+		{"bias", with(v3, `, "mlp_bias": true`), "mlp_bias is true, must be false"},
 		{"latent experts", `{"model_type": "nemotron_h", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_latent_size": 16}`, "moe_latent_size is 16: its experts work in a space of their own"},
 		{"Gemma without experts", `{"model_type": "gemma4_text"}`, "enable_moe_block is false: the model has no experts"},
-		{"no layer with experts", fmt.Sprintf(qwen3, `, "decoder_sparse_step": 5`), "none of its 4 layers has experts"},
+		{"no layer with experts", with(qwen3, `, "decoder_sparse_step": 5`), "none of its 4 layers has experts"},
 		{"layers of different kinds", `{"model_type": "hunyuan_v1_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "moe_topk": [2, 4], "num_hidden_layers": 2}`, "moe_topk is [2, 4], must be a whole number"},
 		{"shared experts averaged", `{"model_type": "cohere2_moe", "hidden_size": 64, "intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2, "num_shared_experts": 1,
 			"shared_expert_combination_strategy": "average", "num_hidden_layers": 2}`, `shared_expert_combination_strategy is average, must be "sum"`},
@@ -182,6 +201,9 @@ func TestReadRefuses(t *testing.T) {
 			"moe_router_logit_softcapping": 30, "num_hidden_layers": 2}`, "moe_router_logit_softcapping is 30, must be 0"},
 		{"limits after the activation", `{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "share_expert_dim": 32,
 			"swiglu_limits": [0, 7], "mlp_layer_types": ["dense", "sparse"]}`, "swiglu_limits is 7, must be 0"},
+		{"a field twice", `{"model_type": "mixtral", "num_local_experts": 8, "num_local_\u0065xperts": 4}`, "config.json has the field num_local_experts twice, must have it once"},
+		{"a field of a part twice", `{"a": [1, {"x": 1}, {"x": 2}], "text_config": {"model_type": "mixtral", "rope": [{"k": {"type": 1}}, {"k": {"type": 1, "type": 2}}]}}`,
+			"config.json has the field text_config.rope.k.type twice, must have it once"},
 		{"too deep", deep, "models in models 4 deep, must be at most 3"},
 		{"too long", strings.Repeat(" ", 1<<20+1), "config.json has 1048577 bytes, must be at most 1048576"},
 	} {

@@ -50,10 +50,14 @@ func parse(data []byte) (*fields, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("config.json has %d bytes, must be at most %d", len(data), maxBytes)
 	}
+	data = numbers(bytes.TrimPrefix(data, []byte("\ufeff")))
 	f := &fields{around: object{}, read: map[string]bool{}}
 	var err error
-	if f.object, err = unmarshal("config.json", numbers(bytes.TrimPrefix(data, []byte("\ufeff")))); err != nil {
+	if f.object, err = unmarshal("config.json", data); err != nil {
 		return nil, err
+	}
+	if name := doubled(data); name != "" {
+		return nil, fmt.Errorf("config.json has the field %s twice, must have it once", name)
 	}
 	for depth := 0; ; depth++ {
 		if depth == maxDepth {
@@ -112,6 +116,39 @@ func unmarshal(what string, data []byte) (object, error) {
 		return nil, fmt.Errorf("%s is null, must be an object", what)
 	}
 	return o, nil
+}
+
+// doubled returns the name of a field that stands twice in one object, such as
+// "text_config.num_experts", or "" if there is none. Readers of JSON differ in
+// which of the values they use. data is valid JSON.
+func doubled(data []byte) string {
+	d := json.NewDecoder(bytes.NewReader(data))
+	var inValue func() string
+	inValue = func() string {
+		start, _ := d.Token()
+		if start != json.Delim('{') && start != json.Delim('[') {
+			return ""
+		}
+		seen := map[any]bool{}
+		for d.More() {
+			var name any // stays nil in a list
+			if start == json.Delim('{') {
+				if name, _ = d.Token(); seen[name] {
+					return fmt.Sprint(name)
+				}
+				seen[name] = true
+			}
+			switch inner := inValue(); {
+			case inner != "" && name != nil:
+				return fmt.Sprint(name, ".", inner)
+			case inner != "":
+				return inner
+			}
+		}
+		_, _ = d.Token() // the closing bracket
+		return ""
+	}
+	return inValue()
 }
 
 // numbers writes the numbers that Python's json has and JSON has not as transformers

@@ -12,9 +12,9 @@ import (
 
 // small is a model of a type with all sizes that its families have.
 func small(kind, more string) []byte {
-	return fmt.Appendf(nil, `{"model_type": %q, "hidden_size": 64, "intermediate_size": 32, "moe_intermediate_size": 32, "num_experts": 8,
+	return []byte(with(fmt.Sprintf(`{"model_type": %q, "hidden_size": 64, "intermediate_size": 32, "moe_intermediate_size": 32, "num_experts": 8,
 		"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "shared_expert_intermediate_size": 32, "shared_intermediate_size": 32,
-		"moe_shared_expert_intermediate_size": 32, "share_expert_dim": 32, "dtype": "bfloat16", "hidden_act": "silu"%s}`, kind, more)
+		"moe_shared_expert_intermediate_size": 32, "share_expert_dim": 32, "dtype": "bfloat16", "hidden_act": "silu"%%s}`, kind), more))
 }
 
 // Which layers have experts is what each family's configuration in transformers makes

@@ -13,7 +13,7 @@ import (
 
 // sigmoids is a model of a family like DeepSeek-V3's.
 func sigmoids(kind, more string) string {
-	return strings.Replace(fmt.Sprintf(v3, more), "deepseek_v3", kind, 1)
+	return strings.Replace(with(v3, more), "deepseek_v3", kind, 1)
 }
 
 const gptOSS = `{"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2,
@@ -39,22 +39,22 @@ func TestNull(t *testing.T) {
 		{"in Kimi-Linear, by its own name", sigmoids("kimi_linear", scaled+`, "moe_renormalize": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"in Ling, too", sigmoids("bailing_hybrid", scaled+`, "moe_renormalize": null`), "score=sigmoid selection-bias scale=2 shared=1"},
 		{"not in GLM-4.5", sigmoids("glm4_moe", scaled+`, "norm_topk_prob": null`), "norm_topk_prob is null, must be true or false"},
-		{"nor in Qwen3", fmt.Sprintf(qwen3, `, "norm_topk_prob": null`), "norm_topk_prob is null, must be true or false"},
+		{"nor in Qwen3", with(qwen3, `, "norm_topk_prob": null`), "norm_topk_prob is null, must be true or false"},
 		{"no scale in MiMo, nor a shared expert", sigmoids("mimo_v2_flash", `, "routed_scaling_factor": null, "n_shared_experts": null`), "renorm=sum epsilon=1e-20"},
 		{"not in DeepSeek-V3", sigmoids("deepseek_v3", `, "routed_scaling_factor": null`), "routed_scaling_factor is null, must be a finite number"},
 		{"no groups in A.X-K2", strings.Replace(sigmoids("axk2", `, "topk_group": null`), `"n_group": 1`, `"n_group": null`, 1), "selection-bias renorm=sum"},
 		{"but groups in DeepSeek-V3", sigmoids("deepseek_v3", `, "n_group": null`), "n_group is null, must be a whole number"},
-		{"a size", fmt.Sprintf(qwen3, `, "num_experts": null`), "num_experts is null, must be a whole number"},
-		{"another name's", fmt.Sprintf(qwen3, `, "num_local_experts": null`), "E=8"},
-		{"an activation", fmt.Sprintf(qwen3, `, "hidden_act": null`), "hidden_act is null, must be a string"},
-		{"no layers that are dense", fmt.Sprintf(qwen3, `, "mlp_only_layers": null`), "E=8"},
-		{"scores that nothing divides", fmt.Sprintf(dbrx, `, "moe_normalize_expert_weights": null`), "moe_normalize_expert_weights is null, must be 1"},
-		{"no limits", fmt.Sprintf(step, `, "swiglu_limits": [null, 0], "swiglu_limits_shared": null`), "shared=1"},
+		{"a size", with(qwen3, `, "num_experts": null`), "num_experts is null, must be a whole number"},
+		{"another name's", with(qwen3, `, "num_local_experts": null`), "E=8"},
+		{"an activation", with(qwen3, `, "hidden_act": null`), "hidden_act is null, must be a string"},
+		{"no layers that are dense", with(qwen3, `, "mlp_only_layers": null`), "E=8"},
+		{"scores that nothing divides", with(dbrx, `, "moe_normalize_expert_weights": null`), "moe_normalize_expert_weights is null, must be 1"},
+		{"no limits", with(step, `, "swiglu_limits": [null, 0], "swiglu_limits_shared": null`), "shared=1"},
 		{"no number", sigmoids("deepseek_v3", `, "routed_scaling_factor": NaN`), "routed_scaling_factor is NaN, must be a finite number"},
-		{"infinity", fmt.Sprintf(gptOSS, `, "swiglu_limit": Infinity`), "swiglu_limit is Infinity, must be a finite number"},
-		{"as transformers 5 writes it", fmt.Sprintf(gptOSS, `, "swiglu_limit": {"__float__": "Infinity"}`), `swiglu_limit is {"__float__": "Infinity"}, must be a finite number`},
+		{"infinity", with(gptOSS, `, "swiglu_limit": Infinity`), "swiglu_limit is Infinity, must be a finite number"},
+		{"as transformers 5 writes it", with(gptOSS, `, "swiglu_limit": {"__float__": "Infinity"}`), `swiglu_limit is {"__float__": "Infinity"}, must be a finite number`},
 		{"minus infinity for a count", sigmoids("deepseek_v3", `, "n_shared_experts": -Infinity`), "n_shared_experts is -Infinity, must be a whole number"},
-		{"in a switch of one position", fmt.Sprintf(qwen3, `, "shared_expert_intermediate_size": NaN`), "shared_expert_intermediate_size is NaN, must be 0"},
+		{"in a switch of one position", with(qwen3, `, "shared_expert_intermediate_size": NaN`), "shared_expert_intermediate_size is NaN, must be 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := checkpoint.Read([]byte(tt.json))
@@ -86,9 +86,9 @@ func TestAround(t *testing.T) {
 		{"dtype that both have", around(`"dtype": "float16", `, text(`, "torch_dtype": "bfloat16"`)), "logits=f32 score=sigmoid selection-bias renorm=sum epsilon=1e-20 shared=1", nil},
 		{"dtype that is null inside", around(`"dtype": "float16", `, text(`, "dtype": null`)), "type=f16", nil},
 		{"the model_type of a part without one", around("", strings.Replace(text(""), "glm4v_moe_text", "", 1)), "E=8", nil},
-		{"a part that is null", strings.Replace(fmt.Sprintf(qwen3, ""), "{", `{"text_config": null, `, 1), "E=8", nil},
-		{"DBRX's sizes", fmt.Sprintf(dbrx, ""), "d=64 n=32 E=8 K=2 w1=apart logits=bf16", []string{"moe_top_k = 4, around the text model's fields"}},
-		{"another's ffn_config", fmt.Sprintf(qwen3, `, "ffn_config": {"num_experts": 4}`), "E=8", []string{`ffn_config = {"num_experts": 4}`}},
+		{"a part that is null", strings.Replace(with(qwen3, ""), "{", `{"text_config": null, `, 1), "E=8", nil},
+		{"DBRX's sizes", with(dbrx, ""), "d=64 n=32 E=8 K=2 w1=apart logits=bf16", []string{"moe_top_k = 4, around the text model's fields"}},
+		{"another's ffn_config", with(qwen3, `, "ffn_config": {"num_experts": 4}`), "E=8", []string{`ffn_config = {"num_experts": 4}`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m, err := checkpoint.Read([]byte(tt.json))
@@ -120,7 +120,7 @@ func TestPerLayerConfig(t *testing.T) {
 		{"nothing", gptOSS, `null`, "", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, err := checkpoint.Read([]byte(fmt.Sprintf(tt.model, `, "per_layer_config": `+tt.layers)))
+			m, err := checkpoint.Read([]byte(with(tt.model, `, "per_layer_config": `+tt.layers)))
 			if tt.want != "" {
 				require.ErrorContains(t, err, tt.want)
 				return
@@ -167,7 +167,7 @@ func TestNoConfig(t *testing.T) {
 		{"null", `null`, "config.json is null, must be an object"},
 		{"a text model that is a list", `{"text_config": [1]}`, "config.json: text_config is a JSON array, must be an object"},
 		{"a number for a name", `{"model_type": 3}`, "model_type is 3, must be a string"},
-		{"layers without end", strings.Replace(fmt.Sprintf(qwen3, ""), `"num_hidden_layers": 4`, `"num_hidden_layers": 3000000000`, 1), "qwen3_moe: the model has 3000000000 layers, must have at most 4096"},
+		{"layers without end", strings.Replace(with(qwen3, ""), `"num_hidden_layers": 4`, `"num_hidden_layers": 3000000000`, 1), "qwen3_moe: the model has 3000000000 layers, must have at most 4096"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := checkpoint.Read([]byte(tt.json))
