@@ -44,7 +44,7 @@ type group struct {
 }
 
 var groups = []group{
-	{packages: []string{"./cache", "./cache/disk"}, test: "./cache"},
+	{packages: []string{"./cache", "./internal/disk"}, test: "./cache"},
 	{packages: []string{"./driver/cuda"}, test: "./driver/cuda"},
 	{packages: []string{"./jit"}, test: "./jit"},
 	{packages: []string{"./ptx/emu"}, test: "./ptx/emu"},

@@ -133,7 +133,7 @@ func TestFile(t *testing.T) {
 	first, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for range 3 { // ranks
-		rank, err := autotune.ReadFile(path)
+		rank, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		p, origin, err := autotune.Pick(rank, key, digest)
 		require.NoError(t, err)
@@ -153,7 +153,7 @@ func TestFile(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, string(first), string(again), "the same choices, the same bytes")
 	}
-	_, err = autotune.ReadFile(path + ".gone")
+	_, err = autotune.ReadFile(t.Context(), path+".gone")
 	assert.True(t, errors.Is(err, os.ErrNotExist))
 }
 

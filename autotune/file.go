@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"sonicmoe/cache"
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // File is choices in one file: whoever reads the same file picks the same
@@ -48,14 +48,17 @@ const mostFileBytes = 16 << 20
 
 // ReadFile reads a file of choices. What is none is an error, and none of it is
 // read further than that takes.
-func ReadFile(path string) (*File, error) {
-	f, _, err := readFile(path)
+func ReadFile(ctx context.Context, path string) (*File, error) {
+	f, _, err := readFile(ctx, path)
 	return f, err
 }
 
 // readFile is ReadFile, and gives the bytes.
-func readFile(path string) (*File, []byte, error) {
-	data, err := readBounded(path)
+func readFile(ctx context.Context, path string) (*File, []byte, error) {
+	data, err := disk.ReadFile(ctx, disk.OS, path, mostFileBytes)
+	if errors.Is(err, disk.ErrNotRegular) || errors.Is(err, disk.ErrTooLarge) {
+		err = fmt.Errorf("%s is no file of choices: %w", path, err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,23 +83,6 @@ func readFile(path string) (*File, []byte, error) {
 		f.choices[c.Key] = c.Value
 	}
 	return f, data, nil
-}
-
-// readBounded reads a regular file of a sensible size.
-func readBounded(path string) ([]byte, error) {
-	f, err := disk.OS.Open(path, true)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() || fi.Size() > mostFileBytes {
-		return nil, fmt.Errorf("%s is no file of choices: %v of %d bytes, want a regular file of at most %d", path, fi.Mode(), fi.Size(), mostFileBytes)
-	}
-	return io.ReadAll(io.LimitReader(f, fi.Size()))
 }
 
 // lockWait is how long a file of choices is waited for; who changes one holds
@@ -152,7 +138,8 @@ func locked(ctx context.Context, path string, do func(f *File, old []byte) error
 	case !errors.Is(err, disk.ErrNoLocks):
 		return fmt.Errorf("the choices in %s can't be changed: %w", path, err)
 	}
-	f, old, err := readFile(path)
+	// ctx limits the wait for the lock: a search that was stopped still saves.
+	f, old, err := readFile(context.WithoutCancel(ctx), path)
 	if errors.Is(err, fs.ErrNotExist) {
 		f, old, err = NewFile(), nil, nil
 	}

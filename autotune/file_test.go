@@ -45,7 +45,7 @@ func TestForeignFilesStay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "choices.json")
 			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-			_, err := autotune.ReadFile(path)
+			_, err := autotune.ReadFile(t.Context(), path)
 			require.ErrorContains(t, err, path)
 			for _, err := range []error{
 				autotune.CheckFile(t.Context(), path),
@@ -63,14 +63,14 @@ func TestForeignFilesStay(t *testing.T) {
 		})
 	}
 	for _, path := range []string{t.TempDir(), os.DevNull} {
-		_, err := autotune.ReadFile(path)
+		_, err := autotune.ReadFile(t.Context(), path)
 		assert.ErrorContains(t, err, "no file of choices", path)
 	}
 	huge := filepath.Join(t.TempDir(), "huge")
 	require.NoError(t, os.WriteFile(huge, nil, 0o600))
 	require.NoError(t, os.Truncate(huge, 1<<40))
-	_, err := autotune.ReadFile(huge)
-	assert.ErrorContains(t, err, "regular file of at most")
+	_, err := autotune.ReadFile(t.Context(), huge)
+	assert.ErrorContains(t, err, "is too large: 1099511627776 bytes, must be at most 16777216")
 	assert.Error(t, autotune.CheckFile(t.Context(), filepath.Join(t.TempDir(), "no", "choices.json")))
 }
 
@@ -91,7 +91,7 @@ func TestUpdateByALink(t *testing.T) {
 		return putOne("by the name")(f)
 	}))
 	require.NoError(t, <-done)
-	f, err := autotune.ReadFile(path)
+	f, err := autotune.ReadFile(t.Context(), path)
 	require.NoError(t, err)
 	for _, key := range []string{"by the name", "by the link"} {
 		_, o := f.GetChoice(key)
@@ -121,7 +121,7 @@ func TestUpdateFile(t *testing.T) {
 		fi, err := os.Lstat(link)
 		require.NoError(t, err)
 		assert.NotZero(t, fi.Mode()&fs.ModeSymlink)
-		f, err := autotune.ReadFile(path)
+		f, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		_, outcome := f.GetChoice("b")
 		assert.Equal(t, cache.Hit, outcome)
@@ -175,7 +175,7 @@ func TestUpdatesAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	f, err := autotune.ReadFile(path)
+	f, err := autotune.ReadFile(t.Context(), path)
 	require.NoError(t, err)
 	for g := range goroutines {
 		for i := range each {
@@ -200,4 +200,14 @@ func TestUpdateFileChild(t *testing.T) {
 	for i := range 10 {
 		require.NoError(t, autotune.UpdateFile(t.Context(), path, putOne(fmt.Sprint("process ", os.Getpid(), " ", i))))
 	}
+}
+
+// Reading ends with its context.
+func TestReadFileEndsWithItsContext(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "choices.json")
+	require.NoError(t, autotune.NewFile().WriteFile(path))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := autotune.ReadFile(ctx, path)
+	require.ErrorIs(t, err, context.Canceled)
 }

@@ -21,7 +21,7 @@ func FuzzChoices(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path, other := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 		require.NoError(t, os.WriteFile(path, data, 0o600))
-		read, err := autotune.ReadFile(path)
+		read, err := autotune.ReadFile(t.Context(), path)
 		if err != nil {
 			require.Error(t, autotune.NewFile().WriteFile(path))
 			after, err := os.ReadFile(path)
@@ -32,7 +32,7 @@ func FuzzChoices(f *testing.F) {
 		require.NoError(t, read.WriteFile(path))
 		first, err := os.ReadFile(path)
 		require.NoError(t, err)
-		again, err := autotune.ReadFile(path)
+		again, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		_ = os.Remove(other)
 		require.NoError(t, again.WriteFile(other))

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 const (

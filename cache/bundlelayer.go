@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"sync"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // bundleFile is a bundle that serves as a read-only layer without being
@@ -42,11 +42,11 @@ func openBundle(fsys disk.FS, path string) (*bundleFile, error) {
 // open opens the bundle and gives the index of what it is now: where another
 // file has taken its place, which is how bundles are deployed, it is read anew.
 func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
-	f, err := b.fs.Open(b.path, true)
+	f, info, err := disk.OpenRegular(b.fs, b.path, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	x, err := b.indexOf(f)
+	x, err := b.indexOf(f, info)
 	if err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("%s: neither a cache directory nor a bundle: %w", b.path, err)
@@ -55,14 +55,7 @@ func (b *bundleFile) open() (disk.File, *bundleIndex, error) {
 }
 
 // indexOf is the index of an open bundle.
-func (b *bundleFile) indexOf(f disk.File) (*bundleIndex, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("not a regular file (%s)", info.Mode().Type())
-	}
+func (b *bundleFile) indexOf(f disk.File, info fs.FileInfo) (*bundleIndex, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x := b.index; x != nil && b.fs.SameFile(x.info, info) && x.info.Size() == info.Size() && x.info.ModTime().Equal(info.ModTime()) {

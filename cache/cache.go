@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // EnvDir is the environment variable that places the cache: a directory, a

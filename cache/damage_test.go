@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // reseal gives altered bytes a right checksum.

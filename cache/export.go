@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // BundleReport counts what a bundle holds and what became of it.
@@ -268,13 +266,10 @@ func (c *Cache) importFile(f storedFile, r *BundleReport) error {
 
 // ImportFile is Import of the bundle in a file.
 func (c *Cache) ImportFile(ctx context.Context, path string, options ...BundleOption) (BundleReport, error) {
-	f, err := os.Open(path)
+	f, _, err := disk.OpenRegular(c.fs, path, true)
 	if err != nil {
 		return BundleReport{}, fmt.Errorf("cache: import: %w", err)
 	}
 	defer f.Close()
-	if fi, err := f.Stat(); err == nil && fi.IsDir() {
-		return BundleReport{}, fmt.Errorf("cache: import: %w", &fs.PathError{Op: "read", Path: path, Err: errors.New("is a directory, a bundle is a file")})
-	}
 	return c.Import(ctx, f, options...)
 }

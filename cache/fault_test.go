@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/disk"
 	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 )
 

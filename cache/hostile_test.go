@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 )
 

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 const (
@@ -123,32 +123,20 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
 	}
-	// Links are for read-only layers, which image builders make of them. Looked
-	// at once it is open: a name may be another file's a moment later.
-	f, err := l.fs.Open(l.path(name), !l.writable)
+	// Read-only layers may have links: image builders make them of links.
+	f, fi, err := disk.OpenRegular(l.fs, l.path(name), !l.writable)
+	if errors.Is(err, disk.ErrNotRegular) {
+		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if err != nil {
-		if fi, e := l.fs.Stat(l.path(name), !l.writable); e == nil && !fi.Mode().IsRegular() {
-			return nil, fi, notRegular(fi)
-		}
-		return nil, nil, err
+		return nil, fi, err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	if !fi.Mode().IsRegular() {
-		return nil, fi, notRegular(fi)
-	}
 	if owner := disk.Owner(fi); !mayRead(os.Geteuid(), owner, l.owner) {
 		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", ErrDamaged, owner)
 	}
 	data, err := readStored(f, fi.Size(), name)
 	return data, fi, err
-}
-
-func notRegular(fi fs.FileInfo) error {
-	return fmt.Errorf("%w: not a regular file (%s)", ErrDamaged, fi.Mode().Type())
 }
 
 // readStored reads the stored file of that name, which has size bytes: its

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // Lock waits until no other holder of key's lock is left, in this process or

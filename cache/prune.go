@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 const (

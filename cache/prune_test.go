@@ -4,7 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"os"
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 	"syscall"
 	"testing"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // class is what a file of the folder is; a lower class is removed first.

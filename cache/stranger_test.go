@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/cache/disk"
 	"sonicmoe/internal/cachetest"
+	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
 )
 
@@ -296,4 +296,28 @@ func TestWhatWasJustStoredStays(t *testing.T) {
 	_, o := c.Get(key)
 	assert.Equal(t, Hit, o)
 	assert.Equal(t, []int{1}, present(c, keys))
+}
+
+// A bundle that is a pipe or a device is refused at once, whether it is imported
+// or read in place.
+func TestBundleIsNoFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "warm.tar")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for path, want := range map[string]string{pipe: "a named pipe", "/dev/zero": "a device", t.TempDir(): "a directory"} {
+		done := make(chan bool)
+		go func() {
+			defer close(done)
+			c, _ := testCache(t)
+			_, err := c.ImportFile(t.Context(), path)
+			assert.EqualError(t, err, "cache: import: "+path+" is "+want+", must be a regular file")
+			c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
+			assert.Len(t, log.warnings(), 1)
+			assert.ErrorContains(t, c.Err(), path)
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("something waits")
+		}
+	}
 }

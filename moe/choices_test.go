@@ -120,7 +120,7 @@ func TestChoicesFromAFile(t *testing.T) {
 	for range 2 {
 		dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
 		c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), ""))
-		file, err := autotune.ReadFile(path)
+		file, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(file))
 		want := kernel.Choose(smallConfig, dev.Target())

@@ -3,7 +3,7 @@ package emulated
 import (
 	"crypto/sha256"
 
-	"sonicmoe/cache/recent"
+	"sonicmoe/internal/recent"
 	"sonicmoe/ptx/emu"
 )
 

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 
-	"sonicmoe/cache/disk"
 	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/internal/disk"
 )
 
 // output is the file to be: it grows beside its place and moves there whole.

@@ -14,8 +14,8 @@ import (
 	"os"
 
 	"sonicmoe/cache"
-	"sonicmoe/cache/disk"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/disk"
 )
 
 // signatureSuffix is added to a bundle's name for that of its signature,

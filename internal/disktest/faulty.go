@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // Op is an operation of a file system or of one of its files.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 )
 
 // Memory is a file system in memory. As on a real disk a file's content is

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"sonicmoe/cache/disk"
+	"sonicmoe/internal/disk"
 	"sonicmoe/jit/gemm"
 )
 

@@ -1,7 +1,7 @@
 package registry
 
 import (
-	"sonicmoe/cache/recent"
+	"sonicmoe/internal/recent"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/tiles"

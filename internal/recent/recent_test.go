@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"sonicmoe/cache/recent"
+	"sonicmoe/internal/recent"
 )
 
 // What was used last stays, within the cost.

@@ -1,0 +1,119 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+)
+
+// ErrNotRegular reports that a path names a directory, a pipe, a device or the
+// like where a regular file is read.
+var ErrNotRegular = errors.New("must be a regular file")
+
+// ErrTooLarge reports that a file is longer than its reader allows.
+var ErrTooLarge = errors.New("file is too large")
+
+// OpenRegular opens a regular file to be read. It does not wait for the other
+// end of a pipe. Where links is false a symbolic link is an error too. The file
+// info comes with an ErrNotRegular as well.
+func OpenRegular(fsys FS, path string, links bool) (File, fs.FileInfo, error) {
+	f, err := fsys.Open(path, links)
+	if err != nil {
+		// A socket, or a link that is not followed, can't be opened.
+		if fi, e := fsys.Stat(path, links); e == nil && !fi.Mode().IsRegular() {
+			return nil, fi, notRegular(path, fi)
+		}
+		return nil, nil, err
+	}
+	// The open file is what counts: the path may name another one a moment later.
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = notRegular(path, fi)
+	}
+	if err != nil {
+		_ = f.Close() // the error to report is the first
+		return nil, fi, err
+	}
+	return f, fi, nil
+}
+
+func notRegular(path string, fi fs.FileInfo) error {
+	kind := "a special file"
+	switch mode := fi.Mode(); {
+	case mode.IsDir():
+		kind = "a directory"
+	case mode&fs.ModeSymlink != 0:
+		kind = "a symbolic link"
+	case mode&fs.ModeNamedPipe != 0:
+		kind = "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		kind = "a socket"
+	case mode&fs.ModeDevice != 0:
+		kind = "a device"
+	}
+	return fmt.Errorf("%s is %s, %w", path, kind, ErrNotRegular)
+}
+
+// ReadFile returns the content of a regular file of at most limit bytes, which
+// may be reached through a symbolic link. A longer file is an [ErrTooLarge] and is
+// not read, anything else an [ErrNotRegular]. ReadFile returns when ctx ends, even
+// while a file system hangs.
+func ReadFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	err := ctx.Err()
+	if err == nil {
+		go func() {
+			data, err := readFile(ctx, fsys, path, limit)
+			done <- result{data, err}
+		}()
+		select {
+		case r := <-done:
+			return r.data, r.err
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+}
+
+func readFile(ctx context.Context, fsys FS, path string, limit int64) ([]byte, error) {
+	f, fi, err := OpenRegular(fsys, path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if fi.Size() > limit {
+		return nil, fmt.Errorf("%s: %w: %d bytes, must be at most %d", path, ErrTooLarge, fi.Size(), limit)
+	}
+	var b bytes.Buffer
+	b.Grow(int(fi.Size()) + bytes.MinRead)
+	// The file may grow, and files of the kernel say that they have 0 bytes.
+	if _, err := b.ReadFrom(io.LimitReader(contextReader{ctx, f}, limit+1)); err != nil {
+		return nil, err
+	}
+	if int64(b.Len()) > limit {
+		return nil, fmt.Errorf("%s: %w: more than %d bytes", path, ErrTooLarge, limit)
+	}
+	return b.Bytes(), nil
+}
+
+// contextReader reads until its context ends.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+// Read implements io.Reader.
+func (c contextReader) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.r.Read(p)
+}
