@@ -5,6 +5,7 @@
 //	go run ./examples/plan                                    # published models
 //	go run ./examples/plan Qwen3-30B-A3B "DeepSeek-V3"        # some of them
 //	go run ./examples/plan -tokens 4096 -plot plan.png ~/models/mine
+//	go run ./examples/plan -works                             # what a layer computes of each
 //
 // An argument is the name of a published model, or a config.json or its folder.
 package main
@@ -31,6 +32,7 @@ func run(args []string, out io.Writer) error {
 	set := program.Flags()
 	tokens := set.Int("tokens", 16384, "tokens of a call")
 	plot := set.String("plot", "", "draw it to this `file`, .png or .svg")
+	table := set.Bool("works", false, "write a Markdown table of what a layer computes of each model, and nothing else")
 	if err := program.ParseWithArguments(set, args, out); err != nil {
 		return err
 	}
@@ -46,6 +48,9 @@ func run(args []string, out io.Writer) error {
 	plans, err := estimate(models, *tokens)
 	if err != nil {
 		return err
+	}
+	if *table {
+		return works(out, plans)
 	}
 	if err := write(out, plans, *tokens); err != nil {
 		return err

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReadmeTable checks that the README's table of models is the output of plan -works.
+func TestReadmeTable(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run([]string{"-works"}, &out))
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	require.Contains(t, string(readme), out.String(), "go run ./examples/plan -works writes the README's table anew")
+}
