@@ -18,5 +18,5 @@ func ExampleFromConfig() {
 	fmt.Println(model.Assumed)
 	// Output:
 	// d=2048 n=1024 E=64 K=8 w1=concatenated logits=bf16 score=softmax
-	// [norm_topk_prob is not there: false, as transformers has it]
+	// [norm_topk_prob is not there: false, the default of transformers]
 }

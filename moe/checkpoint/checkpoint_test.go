@@ -13,7 +13,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// What each published model's layer is.
+// TestPublished checks the layer of each published model.
 func TestPublished(t *testing.T) {
 	const from = 3 // DeepSeek-V3's first layer with experts
 	want := map[string]struct {
@@ -128,7 +128,7 @@ func TestRead(t *testing.T) {
 		}},
 		{"defaults are said", strings.Replace(strings.Replace(with(qwen3, ""), `"norm_topk_prob": true, `, "", 1), `"bfloat16"`, `"float32"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.SoftmaxAll, m.Config.Score)
-			assert.Equal(t, []string{`dtype is "float32": the layer computes in bfloat16`, "norm_topk_prob is not there: false, as transformers has it"}, m.Assumed)
+			assert.Equal(t, []string{`dtype is "float32": the layer computes in bfloat16`, "norm_topk_prob is not there: false, the default of transformers"}, m.Assumed)
 		}},
 		{"fp16", strings.Replace(with(qwen3, ""), `"bfloat16"`, `"float16"`, 1), func(t *testing.T, m checkpoint.Model) {
 			assert.Equal(t, spec.F16, m.Config.Type)

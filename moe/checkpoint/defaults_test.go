@@ -15,15 +15,14 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// A field that is missing is taken for what transformers takes it for: each field
-// of each type's default config.json is left out, and the layer is the same or the
-// error says that the field must be there.
+// TestMissingFields removes each field of each type's default config.json: the layer stays
+// the same, or the error says that the field must be present.
 func TestMissingFields(t *testing.T) {
 	data, err := os.ReadFile("testdata/types.json")
 	require.NoError(t, err)
 	var configs map[string]map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(data, &configs))
-	// Defaults that are no model with experts, or one in which a field changes nothing.
+	// Types whose defaults have no experts, or in which a field changes nothing.
 	type change struct{ kind, fields string }
 	changes := []change{
 		{"cohere2_moe", `{"num_shared_experts": 1}`},

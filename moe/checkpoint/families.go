@@ -8,10 +8,10 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// family reads a layer, and gives which of the model's layers are such: nil for all.
+// family reads a layer and returns the numbers of the model's layers of this kind: nil for all.
 type family func(f *fields, c *spec.Config) (sparse func(layer int) bool)
 
-// families are the known model types, as transformers 5 computes them.
+// families lists the known model types, as transformers 5 computes them.
 var families = map[string]family{
 	"afmoe":                 afmoe,
 	"aria":                  aria,
@@ -73,14 +73,14 @@ var families = map[string]family{
 	"dbrx":                  dbrx,
 }
 
-// aliases are model types that have another's layer.
+// aliases maps a model type to the type whose layer it has.
 var aliases = map[string]string{
 	"qwen3_5_moe_text": "qwen3_5_moe", "qwen3_vl_moe": "qwen3_moe", "qwen3_vl_moe_text": "qwen3_moe",
 	"kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "deepseek_v32": "deepseek_v3",
 	"llama4": "llama4_text", "gemma4": "gemma4_text", "qwen3_omni_moe_thinker": "qwen3_omni_moe", "step3p7": "step3p5", "minimax_text_01": "minimax", "minimax_m1": "minimax",
 }
 
-// sizes reads d, n, E and K. Names are those of transformers and of checkpoints.
+// sizes reads d, n, E and K, by the names that transformers and checkpoints use.
 func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.Hidden = f.size("hidden_size", "d_model")
 	c.Intermediate = f.size(intermediate...)
@@ -88,7 +88,7 @@ func (f *fields) sizes(c *spec.Config, intermediate ...string) {
 	c.TopK = f.size("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 }
 
-// one finds a field that has several names, which must not differ.
+// one finds a field that has several names. Their values must be equal.
 func (f *fields) one(names ...string) (name string, raw json.RawMessage) {
 	name, raw = f.find(names...)
 	for _, other := range names {
@@ -99,7 +99,7 @@ func (f *fields) one(names ...string) (name string, raw json.RawMessage) {
 	return name, raw
 }
 
-// single is the value of a list whose values are equal, or the value itself.
+// single returns the one value of a list of equal values, or the value itself.
 func single(raw json.RawMessage) json.RawMessage {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil || len(list) == 0 {
@@ -113,7 +113,7 @@ func single(raw json.RawMessage) json.RawMessage {
 	return list[0]
 }
 
-// gated reads the activation of experts with a gate.
+// gated reads the activation of gated experts.
 func (f *fields) gated(c *spec.Config, missing string, names ...string) {
 	f.activation(c, missing, map[string]spec.Activation{
 		"silu": spec.SwiGLU, "swish": spec.SwiGLU, "gelu": spec.GeGLUErf, "relu": spec.ReGLU,
@@ -130,7 +130,7 @@ func (f *fields) activation(c *spec.Config, missing string, kinds map[string]spe
 	c.Activation = kind
 }
 
-// jitter says that noise which a model adds in training is not added.
+// jitter notes that the layer does not add the noise that a model adds in training.
 func (f *fields) jitter(names ...string) {
 	for _, name := range names {
 		if _, raw := f.find(name); raw != nil && f.number(0, name) > 0 {
@@ -139,7 +139,7 @@ func (f *fields) jitter(names ...string) {
 	}
 }
 
-// normed is a softmax over all logits, divided by the sum of the chosen or not.
+// normed reads a softmax over all logits, with or without division by the sum of the chosen scores.
 func normed(c *spec.Config, norm bool) {
 	c.Score = spec.SoftmaxAll
 	if norm {
@@ -147,7 +147,8 @@ func normed(c *spec.Config, norm bool) {
 	}
 }
 
-// shared is so many shared experts of a width, together a multiple of an expert's.
+// shared sets n shared experts of a width. Their total width must be a multiple of an
+// expert's width.
 func (f *fields) shared(c *spec.Config, n, width int) {
 	if f.err != nil || n == 0 || width == 0 {
 		return
@@ -163,8 +164,8 @@ func (f *fields) shared(c *spec.Config, n, width int) {
 	c.SharedExperts = n * width / c.Intermediate
 }
 
-// scale reads what scores are multiplied by. Models multiply by 0 where it is 0,
-// which a Config takes for 1.
+// scale reads the factor of the scores. It refuses 0: models multiply by 0 then, but a
+// Config means 1 by it.
 func (f *fields) scale(c *spec.Config, missing float64, name string) {
 	if c.ScoreScale = f.number(missing, name); c.ScoreScale == 0 {
 		f.fail("%s is 0, must be above 0: the experts would add nothing", name)
@@ -185,7 +186,7 @@ func qwen(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	vision := strings.HasPrefix(kind, "qwen3_vl")
 	if vision || strings.HasPrefix(kind, "qwen3_5") {
-		f.fixed("norm_topk_prob", true) // they have no such switch
+		f.fixed("norm_topk_prob", true) // these families have no such switch
 		normed(c, true)
 	} else {
 		normed(c, f.truth(slices.Contains([]string{"qwen3_next", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp", "mellum"}, kind), "norm_topk_prob"))
@@ -241,7 +242,7 @@ func deepseekV2(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byFirst)
 }
 
-// groups reads in how many groups experts stand; one is none.
+// groups reads the number of expert groups. One group means none.
 func (f *fields) groups(c *spec.Config, groups, kept int) {
 	c.Groups, c.TopGroups = f.count(groups, "n_group", "num_expert_group"), f.count(kept, "topk_group")
 	if c.Groups <= 1 {
@@ -249,7 +250,7 @@ func (f *fields) groups(c *spec.Config, groups, kept int) {
 	}
 }
 
-// noaux is the routing of DeepSeek-V3: sigmoids, chosen with a bias and in groups.
+// noaux is the routing of DeepSeek-V3: sigmoid scores, selected with a bias and in groups.
 func (f *fields) noaux(c *spec.Config, groups, kept int, scale float64, norm bool) {
 	c.Logits, c.Score, c.SelectionBias = spec.LogitsF32, spec.Sigmoid, true
 	f.fixed("scoring_func", "sigmoid")
@@ -269,7 +270,7 @@ func kimiLinear(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
 	f.noaux(c, 1, 1, 2.446, true)
-	f.find("use_grouped_topk") // one group is none
+	f.find("use_grouped_topk") // one group means none
 	f.shared(c, f.count(1, "num_shared_experts", "n_shared_experts"), c.Intermediate)
 	return f.after(1, byWord|byFirst)
 }
@@ -301,9 +302,9 @@ func llama4(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
 	c.Score, c.ScoreOnInput, c.WeightOrder, c.SharedExperts = spec.Sigmoid, true, spec.InOut, 1
-	f.find("intermediate_size_mlp") // of the layers without experts
+	f.find("intermediate_size_mlp") // the width of layers without experts
 	if _, raw := f.find("moe_layers"); raw != nil {
-		f.find("interleave_moe_layer_step") // not looked at then
+		f.find("interleave_moe_layer_step") // transformers ignores it then
 		return among(value[[]int](f, nil, "a list of layers", "moe_layers"))
 	}
 	step := f.count(1, "interleave_moe_layer_step")
@@ -341,8 +342,8 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 		c.SelectionBias = f.truth(true, "moe_use_aux_free")
 	}
 	f.fixed("moe_gate", "topk")
-	f.fixed("use_bias", false) // which the shared experts would have too
-	f.find("moe_capacity")     // a bound of its training
+	f.fixed("use_bias", false) // the shared experts would have biases too
+	f.find("moe_capacity")     // a limit in training only
 	f.shared(c, f.count(2, "moe_num_shared_experts"), c.Intermediate)
 	first, interval := f.count(1, "moe_layer_start_index"), f.positive(1, "moe_layer_interval")
 	last := -1
@@ -352,7 +353,7 @@ func ernie(f *fields, c *spec.Config) func(int) bool {
 	return func(i int) bool { return i >= first && (last < 0 || i <= last) && (i+1)%max(interval, 1) == 0 }
 }
 
-// positive is a size that may be missing.
+// positive reads a size that may be missing.
 func (f *fields) positive(missing int, name string) int {
 	if _, raw := f.find(name); raw == nil && !f.null(name) {
 		return assume(f, name, missing)
@@ -374,7 +375,7 @@ func hunyuan(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("use_mixed_mlp_moe", true)
 	f.fixed("group_limited_greedy", false)
 	f.fixed("routed_scaling_factor", 1.)
-	f.find("n_group", "topk_group") // of group_limited_greedy
+	f.find("n_group", "topk_group") // used by group_limited_greedy only
 	return nil
 }
 
@@ -388,7 +389,7 @@ func dbrx(f *fields, c *spec.Config) func(int) bool {
 	}
 	c.GateUp = spec.Apart
 	f.jitter("moe_jitter_eps")
-	f.notNull("1", "moe_normalize_expert_weights") // which would be no normalisation
+	f.notNull("1", "moe_normalize_expert_weights") // null would mean no normalisation
 	f.fixed("moe_normalize_expert_weights", 1.)
 	return nil
 }

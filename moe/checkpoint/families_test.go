@@ -9,11 +9,11 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// What families make of fields that are there, or missing.
+// TestFamilies checks the effect of fields that are present or missing.
 func TestFamilies(t *testing.T) {
 	const sigmoid = "d=64 n=32 E=8 K=2 w1=concatenated logits=f32 router=f32 score=sigmoid "
 	for _, tt := range []struct{ name, kind, more, want string }{
-		// transformers keeps these routers' weights in f32.
+		// transformers keeps the weights of these routers in FP32.
 		{"Beam's router", "beam", `, "num_hidden_layers": 4`, sigmoid + "selection-bias renorm=sum epsilon=1e-20 scale=2.5"},
 		{"Flint's router", "flint", `, "num_hidden_layers": 4`, sigmoid + "renorm=sum shared=1"},
 		{"Mistral-Large-4's router", "mistral_large4", `, "num_hidden_layers": 4`, "d=64 n=32 E=8 K=2 w1=concatenated logits=f32 router=f32 score=softmax renorm=sum epsilon=1e-20 shared=1"},
@@ -27,7 +27,7 @@ func TestFamilies(t *testing.T) {
 			assert.Equal(t, tt.want, m.Config.String())
 		})
 	}
-	t.Run("MiniMax-M2's router is not as transformers has it", func(t *testing.T) {
+	t.Run("MiniMax-M2's router differs from transformers", func(t *testing.T) {
 		m, err := checkpoint.Read(small("minimax_m2", `, "num_hidden_layers": 4, "shared_intermediate_size": 0`))
 		require.NoError(t, err)
 		assert.True(t, m.Config.RouterF32)
@@ -35,7 +35,7 @@ func TestFamilies(t *testing.T) {
 	})
 }
 
-// Step-3.5's fields, by the names that it is published with.
+// TestStep checks Step-3.5, with the field names of its published file.
 func TestStep(t *testing.T) {
 	m, err := checkpoint.Read([]byte(`{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "moe_num_experts": 8, "moe_top_k": 2,
 		"share_expert_dim": 32, "moe_layers_enum": "2,3", "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "moe_router_activation": "sigmoid",

@@ -11,31 +11,32 @@ import (
 	"strings"
 )
 
-// Limits of a config.json: the largest published ones have some 10 KB, and two
-// levels of models in models.
+// Limits of a config.json. The largest published files have about 10 KB and two
+// levels of nested models.
 const (
 	maxBytes = 1 << 20
 	maxDepth = 4
 )
 
-// inner are the objects in which models of several parts keep the text model's.
+// inner names the objects in which models of several parts keep the text model's fields.
 var inner = []string{"text_config", "language_config", "llm_config", "thinker_config", "ffn_config"}
 
-// outer are the fields that count for a text model though they stand around it, in
-// sets of names for one thing: each where the text model itself has none of them.
+// outer lists the fields that count for a text model although they stand outside its
+// object. Each entry is a set of names for one thing. The outer field counts if the
+// text model has none of these names.
 var outer = [][]string{{"model_type"}, {"dtype", "torch_dtype"}}
 
-// object is the fields of a config.json.
+// object holds the fields of a config.json.
 type object map[string]json.RawMessage
 
-// has tells a field that is there and not null.
+// has reports whether a field is present and not null.
 func (o object) has(name string) bool { return o[name] != nil && string(o[name]) != "null" }
 
-// null tells a field that is there and null.
+// null reports whether a field is present and null.
 func (o object) null(name string) bool { return o[name] != nil && !o.has(name) }
 
-// part is the name of the object in o that has the text model's fields, "" if they
-// are o's own.
+// part returns the name of the object in o that holds the text model's fields, or "" if
+// o itself holds them.
 func (o object) part() string {
 	for _, name := range inner {
 		if o.has(name) && (name != "ffn_config" || string(o["model_type"]) == `"dbrx"`) {
@@ -45,7 +46,7 @@ func (o object) part() string {
 	return ""
 }
 
-// parse reads a config.json into the text model's fields, and those around them.
+// parse reads a config.json into the text model's fields and the fields outside them.
 func parse(data []byte) (*fields, error) {
 	if len(data) > maxBytes {
 		return nil, fmt.Errorf("config.json has %d bytes, must be at most %d", len(data), maxBytes)
@@ -75,15 +76,15 @@ func parse(data []byte) (*fields, error) {
 	}
 }
 
-// enter makes a part's fields the text model's.
+// enter makes a part's fields the text model's fields.
 func (f *fields) enter(name string, part object) {
 	sets := outer
-	if name == "ffn_config" { // DBRX's is half a layer's: the sizes of the model stand around it
+	if name == "ffn_config" { // in DBRX it holds part of the layer: the model's sizes stand outside it
 		delete(part, "model_type")
 		delete(part, "hidden_size")
 		sets = append(slices.Clone(outer), []string{"d_model", "hidden_size"}, []string{"n_layers", "num_hidden_layers"}, []string{"per_layer_config"})
 	}
-	// transformers writes an empty model_type into parts that have none.
+	// transformers writes an empty model_type into parts without one.
 	if string(part["model_type"]) == `""` {
 		delete(part, "model_type")
 	}
@@ -102,7 +103,7 @@ func (f *fields) enter(name string, part object) {
 	f.object = part
 }
 
-// unmarshal reads an object.
+// unmarshal parses an object.
 func unmarshal(what string, data []byte) (object, error) {
 	var o object
 	err := json.Unmarshal(data, &o)
@@ -151,12 +152,12 @@ func doubled(data []byte) string {
 	return inValue()
 }
 
-// numbers writes the numbers that Python's json has and JSON has not as transformers
-// does: NaN as {"__float__":"NaN"}.
+// numbers rewrites the numbers that Python's json accepts and JSON does not, as
+// transformers does: NaN becomes {"__float__":"NaN"}.
 func numbers(data []byte) []byte {
 	var out bytes.Buffer
 	for i := 0; i < len(data); {
-		if data[i] == '"' { // strings as they are
+		if data[i] == '"' { // skip strings
 			end := i + 1
 			for end < len(data) && data[end] != '"' {
 				if data[end] == '\\' {
@@ -191,7 +192,7 @@ var notFinite = []string{"-Infinity", "Infinity", "NaN"}
 
 func tagged(name string) string { return `{"__float__":"` + name + `"}` }
 
-// shown is a value for a message, its numbers as Python writes them.
+// shown formats a value for a message, with numbers as Python writes them.
 func shown(raw json.RawMessage) string {
 	s := string(raw)
 	for _, name := range notFinite {
@@ -200,22 +201,22 @@ func shown(raw json.RawMessage) string {
 	return s
 }
 
-// equal tells values that are the same one, however they are written.
+// equal reports whether two JSON texts have the same value.
 func equal(a, b json.RawMessage) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// fields reads an object and remembers what it was asked for. Its methods give
-// zero after the first error.
+// fields reads an object and records the names that were read. After the first error
+// its methods return zero.
 type fields struct {
 	object
-	// around are the fields that stand around the text model's, and aren't its.
+	// around holds the fields outside the text model that do not count for it.
 	around  object
 	read    map[string]bool
 	assumed []string
 	outside []string
-	// listed is the number of layers in a list of them, 0 without one.
+	// listed is the length of a list with one entry a layer, or 0 without such a list.
 	listed int
 	err    error
 }
@@ -226,7 +227,7 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-// find gives the first of the names that is there, and whether one is.
+// find returns the first of the names that is present, and whether one is.
 func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	for _, n := range names {
 		f.read[n] = true
@@ -237,7 +238,7 @@ func (f *fields) find(names ...string) (name string, raw json.RawMessage) {
 	return name, raw
 }
 
-// elsewhere says that a field which the text model lacks stands around it.
+// elsewhere explains that a field missing in the text model stands outside it.
 func (f *fields) elsewhere(names ...string) string {
 	if at := slices.IndexFunc(names, f.around.has); at >= 0 {
 		return fmt.Sprintf(" among the text model's fields: the %s around them is not its", names[at])
@@ -245,8 +246,8 @@ func (f *fields) elsewhere(names ...string) string {
 	return ""
 }
 
-// size is a positive whole number that must be there, under one of its names. A
-// list of one number for each layer will do where all are equal.
+// size reads a positive whole number that must be present under one of its names. A
+// list with one number a layer is accepted if all are equal.
 func (f *fields) size(names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -261,7 +262,7 @@ func (f *fields) size(names ...string) int {
 	return v
 }
 
-// count is a whole number, 0 or more, that may be missing.
+// count reads a whole number, 0 or more, that may be missing.
 func (f *fields) count(missing int, names ...string) int {
 	name, raw := f.one(names...)
 	if raw == nil {
@@ -288,7 +289,7 @@ func (f *fields) whole(name string, raw json.RawMessage) int {
 	return int(v)
 }
 
-// number and truth may be missing.
+// number and truth read fields that may be missing.
 func (f *fields) number(missing float64, names ...string) float64 {
 	return value(f, missing, "a finite number", names...)
 }
@@ -315,15 +316,14 @@ func value[T any](f *fields, missing T, want string, names ...string) T {
 	return v
 }
 
-// assume says what a missing field was taken for.
+// assume records the value assumed for a missing field.
 func assume[T any](f *fields, name string, v T) T {
-	f.assumed = append(f.assumed, fmt.Sprintf("%s is not there: %#v, as transformers has it", name, v))
+	f.assumed = append(f.assumed, fmt.Sprintf("%s is not there: %#v, the default of transformers", name, v))
 	return v
 }
 
-// fixed refuses a field, where it is there, with another value than the one that
-// the family's models have and its code computes: a string, a bool or a number,
-// which may stand once for each layer.
+// fixed refuses any value of a field but the one that the family's code computes: a
+// string, a bool or a number, given once or once a layer. The field may be missing.
 func (f *fields) fixed(name string, want any) {
 	_, raw := f.find(name)
 	if raw == nil {

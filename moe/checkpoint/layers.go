@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// This file says which of a model's layers have experts.
+// This file finds the layers of a model that have experts.
 
-// choice is by which fields a family's configuration chooses its layers with experts.
+// choice is a set of fields by which a family marks its layers with experts.
 type choice int
 
 const (
-	byFirst choice = 1 << iota // first_k_dense_replace: those before it are dense
-	byFreq                     // moe_layer_freq: of the others every so many, or a list of 0 and 1
-	byWord                     // mlp_layer_types, over the two
+	byFirst choice = 1 << iota // first_k_dense_replace: the layers before it are dense
+	byFreq                     // moe_layer_freq: every n-th of the other layers, or a list of 0 and 1
+	byWord                     // mlp_layer_types, which overrides the two
 )
 
-// after are the layers after the dense ones, or those that the fields of by choose.
+// after returns the layers after the dense ones, or the layers that the fields of by mark.
 func (f *fields) after(dense int, by choice) func(int) bool {
 	if by&byWord != 0 && f.has("mlp_layer_types") {
 		if by&byFirst != 0 {
-			f.find("first_k_dense_replace") // not looked at then
+			f.find("first_k_dense_replace") // transformers ignores it then
 		}
 		if by&byFreq != 0 {
 			f.find("moe_layer_freq")
@@ -33,7 +33,7 @@ func (f *fields) after(dense int, by choice) func(int) bool {
 	if by&byFirst != 0 {
 		dense = f.count(dense, "first_k_dense_replace")
 	} else if by&byWord != 0 {
-		f.assumed = append(f.assumed, fmt.Sprintf("mlp_layer_types is not there: layers from %d on have experts, as transformers has it", dense))
+		f.assumed = append(f.assumed, fmt.Sprintf("mlp_layer_types is not there: layers from %d on have experts, the default of transformers", dense))
 	}
 	every := func(int) bool { return true }
 	if by&byFreq != 0 && f.has("moe_layer_freq") {
@@ -42,7 +42,7 @@ func (f *fields) after(dense int, by choice) func(int) bool {
 	return func(i int) bool { return i >= dense && every(i) }
 }
 
-// frequent are every so many layers, or those that a list has a 1 for.
+// frequent returns every n-th layer, or the layers for which a list has a 1.
 func (f *fields) frequent() func(int) bool {
 	if strings.HasPrefix(string(f.object["moe_layer_freq"]), "[") {
 		return f.flagged("moe_layer_freq")
@@ -51,14 +51,14 @@ func (f *fields) frequent() func(int) bool {
 	return func(i int) bool { return i%max(every, 1) == 0 }
 }
 
-// flagged are the layers that a list has a 1 for.
+// flagged returns the layers for which a list has a 1.
 func (f *fields) flagged(name string) func(int) bool {
 	list := value[[]int](f, nil, "a list of 0 and 1", name)
 	f.oneEach(name, len(list))
 	return func(i int) bool { return i < len(list) && list[i] != 0 }
 }
 
-// words are the layers that mlp_layer_types calls sparse. It knows no third word.
+// words returns the layers that mlp_layer_types calls sparse. Each word is sparse or dense.
 func (f *fields) words() func(int) bool {
 	const name = "mlp_layer_types"
 	list := value[[]string](f, nil, "a list of words", name)
@@ -71,8 +71,8 @@ func (f *fields) words() func(int) bool {
 	return func(i int) bool { return i < len(list) && list[i] == "sparse" }
 }
 
-// oneEach checks that a list has one entry a layer; where the number of layers
-// does not stand beside it, it is the list's.
+// oneEach checks that a list has one entry a layer. Without num_hidden_layers the
+// list's length is the number of layers.
 func (f *fields) oneEach(name string, entries int) {
 	f.listed = entries
 	if _, raw := f.find("num_hidden_layers", "n_layers"); raw == nil {
@@ -83,8 +83,8 @@ func (f *fields) oneEach(name string, entries int) {
 	}
 }
 
-// cut takes off lists what they have for layers that predict further tokens, which
-// stand behind the model's.
+// cut shortens lists to the model's layers: further entries belong to the layers that
+// predict later tokens.
 func (f *fields) cut(names ...string) {
 	if !f.has("num_hidden_layers") || !f.has("num_nextn_predict_layers") {
 		return
@@ -93,13 +93,13 @@ func (f *fields) cut(names ...string) {
 	for _, name := range names {
 		var list []json.RawMessage
 		if json.Unmarshal(f.object[name], &list) == nil && f.err == nil && len(list)-layers == further && further > 0 {
-			f.object[name], _ = json.Marshal(list[:layers]) // raw messages that were just read
+			f.object[name], _ = json.Marshal(list[:layers]) // raw messages always marshal
 		}
 	}
 }
 
-// stepped are every so many layers but those that are listed, or dense where no
-// list is there.
+// stepped returns every n-th layer without the listed ones. Without a list, the layers
+// of dense are left out.
 func (f *fields) stepped(dense ...int) func(int) bool {
 	step := 1
 	if _, raw := f.find("decoder_sparse_step"); raw != nil {
@@ -112,7 +112,7 @@ func (f *fields) stepped(dense ...int) func(int) bool {
 	return func(i int) bool { return !none(i) && (i+1)%max(step, 1) == 0 }
 }
 
-// among are the layers of a list.
+// among returns the layers of a list.
 func among(list []int) func(int) bool {
 	set := map[int]bool{}
 	for _, i := range list {
@@ -121,7 +121,7 @@ func among(list []int) func(int) bool {
 	return func(i int) bool { return set[i] }
 }
 
-// enumerated are the layers of a list, or of a string of numbers and commas.
+// enumerated returns the layers of a list, or of a string of numbers and commas.
 func (f *fields) enumerated(name string) func(int) bool {
 	var list []int
 	if raw := f.object[name]; strings.HasPrefix(string(raw), "[") {
@@ -141,11 +141,11 @@ func (f *fields) enumerated(name string) func(int) bool {
 	return among(list)
 }
 
-// letters are the kinds of a hybrid model's layers.
+// letters maps a letter to the kind of a hybrid model's layer.
 var letters = map[rune]string{'M': "linear_attention", 'E': "moe", '*': "full_attention", '-': "mlp"}
 
-// pattern are the layers of a hybrid model that have experts: a list of words, or
-// a string with a letter a layer. Their number is the model's.
+// pattern returns the layers of a hybrid model that have experts, from a list of words or a
+// string with a letter a layer. Its length is the model's number of layers.
 func (f *fields) pattern() func(int) bool {
 	name, raw := f.one("layers_block_type", "layer_types")
 	_, text := f.find("hybrid_override_pattern")
@@ -182,15 +182,15 @@ func (f *fields) pattern() func(int) bool {
 	f.listed = len(words)
 	if f.has("num_hidden_layers") {
 		if layers := f.size("num_hidden_layers"); layers != len(words) {
-			f.assumed = append(f.assumed, fmt.Sprintf("num_hidden_layers is %d: the %d of %s, as transformers has it", layers, len(words), name))
+			f.assumed = append(f.assumed, fmt.Sprintf("num_hidden_layers is %d: the %d of %s, the default of transformers", layers, len(words), name))
 		}
 	}
 	return func(i int) bool { return i < len(words) && words[i] == "moe" }
 }
 
-// agree reads fields by which other families choose their layers. One that says
-// other layers is refused, as the file can't tell which are meant; or not read,
-// where the family has its list of them.
+// agree reads the fields by which other families mark their layers. A field that
+// contradicts moe is refused, because the file is then ambiguous. If the family has a
+// list of its own, the field is not read.
 func (f *fields) agree(moe []int, layers int) {
 	for _, name := range []string{"first_k_dense_replace", "moe_layer_freq", "moe_layer_num_skipped", "mlp_layer_types", "decoder_sparse_step", "mlp_only_layers"} {
 		say := says(name, f.object[name])
@@ -208,14 +208,14 @@ func (f *fields) agree(moe []int, layers int) {
 	}
 }
 
-// wordOf is whether a layer has experts, as a word.
+// wordOf returns "sparse" for a layer with experts, else "dense".
 func wordOf(moe []int, layer int) string {
 	_, has := slices.BinarySearch(moe, layer)
 	return sparse(has)
 }
 
-// says is what a field says of a layer: "sparse", "dense" or nothing. It is nil for
-// a field that is not there, or of another form.
+// says returns a function that gives a field's word for a layer: "sparse", "dense" or
+// "". It returns nil for a field that is missing or has another form.
 func says(name string, raw json.RawMessage) func(layer int) string {
 	var n int
 	var list []int
@@ -249,7 +249,7 @@ func says(name string, raw json.RawMessage) func(layer int) string {
 	return nil
 }
 
-// sparse is a layer with experts, or one without; dense one without, or any.
+// sparse returns the word for a layer with experts, or without.
 func sparse(is bool) string {
 	if is {
 		return "sparse"
@@ -257,6 +257,8 @@ func sparse(is bool) string {
 	return "dense"
 }
 
+// dense returns the word for a layer without experts. It returns "", which allows any
+// layer, if the field does not mark it.
 func dense(is bool) string {
 	if is {
 		return "dense"

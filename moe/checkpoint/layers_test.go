@@ -10,15 +10,15 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// small is a model of a type with all sizes that its families have.
+// small returns the config.json of a small model of a type, with every size field.
 func small(kind, more string) []byte {
 	return []byte(with(fmt.Sprintf(`{"model_type": %q, "hidden_size": 64, "intermediate_size": 32, "moe_intermediate_size": 32, "num_experts": 8,
 		"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "shared_expert_intermediate_size": 32, "shared_intermediate_size": 32,
 		"moe_shared_expert_intermediate_size": 32, "share_expert_dim": 32, "dtype": "bfloat16", "hidden_act": "silu"%%s}`, kind), more))
 }
 
-// Which layers have experts is what each family's configuration in transformers makes
-// of its fields, and of none that it does not read.
+// TestLayers checks that the layers with experts follow from the fields that the family's
+// configuration reads in transformers, and from no others.
 func TestLayers(t *testing.T) {
 	for _, tt := range []struct {
 		name, kind, more string

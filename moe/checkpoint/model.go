@@ -9,30 +9,29 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// maxLayers is many times what published models have.
+// maxLayers is many times the number of layers of any published model.
 const maxLayers = 4096
 
 // Model is what a config.json says of a model's expert layers.
 type Model struct {
-	// Type is the model_type, that of the text model where there are several.
+	// Type is the model_type: the text model's if the model has several parts.
 	Type string
 	// Config is the layer, laid out as transformers holds its weights.
 	Config spec.Config
-	// Layers is the number of the model's layers, and MoE lists those of them that
-	// have experts.
+	// Layers is the number of the model's layers. MoE lists the layers with experts.
 	Layers int
 	MoE    []int
-	// Outside says what of the model's block Config does not say. Where it is
-	// empty the layer is the whole block.
+	// Outside names the parts of the model's block that Config does not describe. If
+	// it is empty, the layer is the whole block.
 	Outside []string
-	// Assumed says what missing fields were taken for.
+	// Assumed names the missing fields and the values assumed for them.
 	Assumed []string
-	// Unknown are fields that may belong to the layer, and that were not read.
+	// Unknown lists fields that may belong to the layer and were not read.
 	Unknown []string
 }
 
-// Read reads a config.json. An error names the field, and what would be right. Of
-// a model type that is refused or not known, Unknown alone is given.
+// Read reads a config.json. An error names the field and the values that would be
+// right. If the model type is refused or not known, Read returns Unknown alone.
 func Read(data []byte) (Model, error) {
 	f, err := parse(data)
 	if err != nil {
@@ -83,8 +82,8 @@ func Read(data []byte) (Model, error) {
 	return m, nil
 }
 
-// lookup finds the family of a model_type: its own, another's of which it is a
-// copy, or that of the model whose text part it is.
+// lookup finds the family of a model_type: its own, the family that it copies, or the
+// family of the model whose text part it is.
 func lookup(kind string) (name string, read family, err error) {
 	name = kind
 	if to, ok := aliases[kind]; ok {
@@ -101,16 +100,16 @@ func lookup(kind string) (name string, read family, err error) {
 	return "", nil, fmt.Errorf("model_type %q is not known; checkpoint.Types lists those that are", kind)
 }
 
-// Types lists the model_types that [Read] reads, in order; a text model's own
-// type, with _text behind, is read too.
+// Types lists the model_types that [Read] reads, in order. Read also accepts a text
+// model's own type, which ends in _text.
 func Types() []string {
 	types := slices.AppendSeq(slices.Collect(maps.Keys(families)), maps.Keys(aliases))
 	slices.Sort(types)
 	return types
 }
 
-// elementType is that of the weights, or bf16, where they are kept in some
-// other and computed in that.
+// elementType returns the element type of the weights, or bf16 for weights that are
+// stored in another type and computed in bf16.
 func (f *fields) elementType() spec.Type {
 	name, raw := f.find("dtype", "torch_dtype")
 	if raw == nil {

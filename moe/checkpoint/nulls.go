@@ -2,10 +2,9 @@ package checkpoint
 
 import "encoding/json"
 
-// nulls are the fields that transformers reads where they are null, by model type,
-// and what they count as: false for a switch, no groups, or a default that the
-// class puts in. Null in another field that is read is an error there, of the class
-// or of the layer, and here.
+// nulls lists, by model type, the fields that transformers accepts as null, and the
+// value that null means: false for a switch, no groups, or the class's default. Null in
+// any other field is an error in transformers, and here.
 var nulls = map[string]map[string]string{
 	"axk1":           {"norm_topk_prob": "false"},
 	"axk2":           {"n_group": "1", "topk_group": "1"},
@@ -18,7 +17,7 @@ var nulls = map[string]map[string]string{
 	"mistral4":       {"norm_topk_prob": "false"},
 }
 
-// defaults puts in what nulls count as.
+// defaults replaces nulls by the values that they mean.
 func (f *fields) defaults() {
 	for name, value := range nulls[f.kind()] {
 		if f.null(name) {

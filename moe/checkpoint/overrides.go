@@ -10,11 +10,10 @@ import (
 
 var attention = regexp.MustCompile(`attention|attn`)
 
-// overrides reads per_layer_config, which every model of transformers may have: by
-// a layer's number, fields that are others there, and in "skip" parts that the
-// layer is without. Most models have heads of attention in it. What would make
-// layers with experts different ones is refused; what may is given once, to stand
-// in [Model.Unknown].
+// overrides reads per_layer_config, which any model of transformers may have: by layer
+// number, fields with other values there, and in "skip" the parts that the layer lacks.
+// Most models change attention heads. A field that would make expert layers differ is
+// refused. A field that may do so is returned once, for [Model.Unknown].
 func (f *fields) overrides() (unknown []string) {
 	if _, raw := f.find("per_layer_config"); raw == nil {
 		return nil
@@ -38,7 +37,7 @@ func (f *fields) overrides() (unknown []string) {
 	return unknown
 }
 
-// skips refuses a layer that is without more than its attention.
+// skips refuses a layer that lacks more than its attention.
 func (f *fields) skips(layer string, raw json.RawMessage) {
 	var parts []string
 	if err := json.Unmarshal(raw, &parts); err != nil {

@@ -10,13 +10,13 @@ import (
 //go:embed published.json
 var publishedJSON []byte
 
-// Named is a published model.
+// Named is a published model and its name.
 type Named struct {
 	Name string
 	Model
 }
 
-// published reads the list once.
+// published parses the list once.
 var published = sync.OnceValues(func() ([]Named, error) {
 	var list []struct {
 		Name   string          `json:"name"`
@@ -36,7 +36,6 @@ var published = sync.OnceValues(func() ([]Named, error) {
 	return out, nil
 })
 
-// Published lists models whose sizes and switches are known by name: what their
-// config.json says of their expert layers. The slices are shared; don't change
-// them.
+// Published lists models by name, with the expert layers that their config.json
+// describes. Callers share the slices and must not change them.
 func Published() ([]Named, error) { return published() }

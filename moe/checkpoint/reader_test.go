@@ -11,7 +11,7 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// sigmoids is a model of a family like DeepSeek-V3's.
+// sigmoids returns the config.json of a family like DeepSeek-V3.
 func sigmoids(kind, more string) string {
 	return strings.Replace(with(v3, more), "deepseek_v3", kind, 1)
 }
@@ -25,7 +25,7 @@ const dbrx = `{"model_type": "dbrx", "d_model": 64, "n_layers": 4, "moe_top_k": 
 const step = `{"model_type": "step3p5", "hidden_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2, "share_expert_dim": 32,
 	"num_hidden_layers": 2, "mlp_layer_types": ["dense", "sparse"], "dtype": "bfloat16"%s}`
 
-// Null, and numbers that JSON doesn't have, are what transformers makes of them.
+// TestNull checks that null, NaN and Infinity mean what they mean to transformers.
 func TestNull(t *testing.T) {
 	const scaled = `, "routed_scaling_factor": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "topk_group": 1`
 	for _, tt := range []struct {
@@ -68,8 +68,8 @@ func TestNull(t *testing.T) {
 	}
 }
 
-// Of the fields around a text model's only model_type and dtype are its, where it
-// has none; others are named.
+// TestAround checks that only model_type and dtype count from outside the text model's
+// object, and only if it has none. Other fields are named.
 func TestAround(t *testing.T) {
 	text := func(more string) string { return sigmoids("glm4v_moe_text", more) }
 	around := func(fields, text string) string {
@@ -101,7 +101,7 @@ func TestAround(t *testing.T) {
 	assert.ErrorContains(t, err, "has no num_local_experts or num_experts or n_routed_experts or moe_num_experts among the text model's fields: the n_routed_experts around them is not its")
 }
 
-// per_layer_config may change what is no expert layer's.
+// TestPerLayerConfig checks that per_layer_config may change other parts than expert layers.
 func TestPerLayerConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name, model, layers string
@@ -131,8 +131,8 @@ func TestPerLayerConfig(t *testing.T) {
 	}
 }
 
-// A field that may belong to the layer is named, whatever its case; those of the
-// loss, of attention and of other parts are not.
+// TestUnknownFields checks that a field that may belong to the layer is named, in any case,
+// and that fields of the loss, of attention and of other parts are not.
 func TestUnknownFields(t *testing.T) {
 	const mixtral = `{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 3, %q: %s}`
 	for value, names := range map[string][]string{
@@ -160,7 +160,7 @@ func TestUnknownFields(t *testing.T) {
 	}
 }
 
-// What is no config.json at all is told so in its words.
+// TestNoConfig checks the errors for texts that are no config.json.
 func TestNoConfig(t *testing.T) {
 	for _, tt := range []struct{ name, json, want string }{
 		{"a list", `[1]`, "config.json is a JSON array, must be an object"},

@@ -1,10 +1,10 @@
 package checkpoint
 
-// This file has model types that are known, and that no Config says.
+// This file lists model types that are known and that no Config describes.
 
 const none = "there are no experts in it"
 
-// refused are model types by what of them no layer here is.
+// refused maps a model type to the reason why no Config describes it.
 var refused = map[string]string{
 	"deepseek_v4":                          "some of its layers choose experts by a table of token ids",
 	"doge":                                 "its experts are single rows, chosen by product keys",

@@ -6,17 +6,17 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// This file has families whose routers score with sigmoids.
+// This file reads families whose routers score with sigmoids.
 
-// kind is the model_type; a text model's is that of the model of several parts.
+// kind returns the model_type. A text model has the type of the model that contains it.
 func (f *fields) kind() string { return strings.TrimSuffix(f.text("", "model_type"), "_text") }
 
-// v3 is what a descendant of DeepSeek-V3 takes for fields that are missing.
+// v3 holds the defaults of a descendant of DeepSeek-V3 for missing fields.
 type v3 struct {
 	groups, kept  int
 	scale         float64
 	norm          bool
-	shared, dense int // shared experts, -1: the family has none; layers before the first with experts
+	shared, dense int // number of shared experts (-1: none in this family); dense layers before the first with experts
 	by            choice
 }
 
@@ -52,7 +52,7 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	case "axk1":
 		f.outside = append(f.outside, "an RMS norm over the sum of experts and shared expert: apply it to O")
 	case "axk2":
-		f.fixed("n_group", 1.) // it masks with 0, which groups with negative biases would tell from the others' -∞
+		f.fixed("n_group", 1.) // the model masks with 0, not -∞: with negative biases the two differ
 	case "glm5_next":
 		f.fixed("hidden_act", "silu")
 		if c.Limit = f.number(10, "swiglu_limit"); c.Limit == 0 {
@@ -76,8 +76,8 @@ func deepseekV3(f *fields, c *spec.Config) func(int) bool {
 	return f.after(of.dense, of.by)
 }
 
-// biased is a router that chooses by sigmoids with a bias, and divides the
-// chosen ones by their sum.
+// biased reads a router that selects by sigmoid plus bias and divides the chosen
+// sigmoids by their sum.
 func biased(c *spec.Config, logits spec.Logits, epsilon float64) {
 	c.Logits, c.Score, c.SelectionBias = logits, spec.Sigmoid, true
 	c.Renormalize, c.NormEpsilon = spec.RenormSum, epsilon
@@ -117,7 +117,7 @@ func hyV3(f *fields, c *spec.Config) func(int) bool {
 	f.fixed("mlp_bias", false)
 	biased(c, spec.LogitsF32, 1e-20)
 	f.scale(c, 2.826, "router_scaling_factor")
-	f.find("enable_moe_fp32_combine") // the shared expert's sum, which is f32 here always
+	f.find("enable_moe_fp32_combine") // the sum with the shared expert, which is always FP32 here
 	f.shared(c, f.count(1, "num_shared_experts"), c.Intermediate)
 	return f.after(1, byWord)
 }
@@ -138,7 +138,7 @@ func minimaxM2(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	f.jitter("router_jitter_noise")
 	c.Logits, c.RouterF32, c.Score, c.Renormalize = spec.LogitsF32, true, spec.Sigmoid, spec.RenormSum
-	// The published weights have it so, and the model's code computes in its type.
+	// The published router is FP32, and the model's code computes in that type.
 	f.assumed = append(f.assumed, "the router's weight is f32, as published: transformers rounds it to the model's dtype where it loads one")
 	c.SelectionBias = true
 	if _, raw := f.find("use_routing_bias"); raw != nil {
@@ -154,7 +154,7 @@ func minimaxM3(f *fields, c *spec.Config) func(int) bool {
 	f.jitter("router_jitter_noise")
 	biased(c, spec.LogitsBF16, 0)
 	c.Activation, c.Alpha, c.Limit = spec.SwiGLUOAI, f.number(1.702, "swiglu_alpha"), f.number(7, "swiglu_limit")
-	f.find("hidden_act", "dense_intermediate_size") // swiglu_alpha's activation always; of layers without experts
+	f.find("hidden_act", "dense_intermediate_size") // always swiglu_alpha's activation; the width of layers without experts
 	f.scale(c, 2, "routed_scaling_factor")
 	f.shared(c, 1, f.size("shared_intermediate_size"))
 	if f.find("moe_layer_freq"); f.has("moe_layer_freq") && !f.has("mlp_layer_types") {
@@ -176,7 +176,7 @@ func step3(f *fields, c *spec.Config) func(int) bool {
 		f.assumed = append(f.assumed, "need_fp32_gate is true: the router's logits are bf16 all the same, as transformers has them")
 	}
 	f.cut("swiglu_limits", "swiglu_limits_shared", "mlp_layer_types")
-	f.fixed("swiglu_limits", 0.) // they clamp after the activation
+	f.fixed("swiglu_limits", 0.) // the model clamps after the activation
 	f.fixed("swiglu_limits_shared", 0.)
 	f.shared(c, 1, f.size("share_expert_dim", "share_expert_dims"))
 	if f.find("moe_layers_enum"); f.has("moe_layers_enum") && !f.has("mlp_layer_types") {

@@ -2,9 +2,9 @@ package checkpoint
 
 import "sonicmoe/internal/spec"
 
-// This file has families whose routers are softmaxes, beside those of families.go.
+// This file reads further families whose routers are softmaxes; families.go has the others.
 
-// granite is Mixtral's layer, and a shared expert.
+// granite reads Mixtral's layer plus a shared expert.
 func granite(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -21,7 +21,7 @@ func jamba(f *fields, c *spec.Config) func(int) bool {
 	f.gated(c, "silu", "hidden_act")
 	c.Score = spec.SoftmaxAll
 	period, offset := f.positive(2, "expert_layer_period"), f.count(1, "expert_layer_offset")
-	one := c.NumExperts == 1 // which transformers takes for a dense layer
+	one := c.NumExperts == 1 // transformers makes it a dense layer
 	return func(i int) bool { return !one && i%max(period, 1) == offset }
 }
 
@@ -59,7 +59,7 @@ func cohere2(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byWord|byFirst)
 }
 
-// mistral4 is DeepSeek's router with softmaxes in place of sigmoids.
+// mistral4 reads DeepSeek's router with softmax in place of sigmoid.
 func mistral4(f *fields, c *spec.Config) func(int) bool {
 	f.sizes(c, "moe_intermediate_size")
 	f.gated(c, "silu", "hidden_act")
@@ -71,7 +71,7 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	large := f.kind() == "mistral_large4"
 	if large {
 		c.Logits, c.RouterF32 = spec.LogitsF32, true
-		f.fixed("norm_topk_prob", true) // it has no such switch
+		f.fixed("norm_topk_prob", true) // the family has no such switch
 	}
 	if large || f.truth(true, "norm_topk_prob") {
 		c.Renormalize, c.NormEpsilon = spec.RenormSum, 1e-20
@@ -84,14 +84,14 @@ func mistral4(f *fields, c *spec.Config) func(int) bool {
 	return f.after(0, byFirst)
 }
 
-// privacyFilter is gpt-oss's layer with the router in f32 and gate above up.
+// privacyFilter reads gpt-oss's layer with an FP32 router and gate before up.
 func privacyFilter(f *fields, c *spec.Config) func(int) bool {
 	gptOSS(f, c)
 	c.GateUp, c.Logits = spec.Concatenated, spec.LogitsF32
 	return nil
 }
 
-// diffusionGemma has Gemma-4's experts in every layer.
+// diffusionGemma reads Gemma-4's experts, which are in every layer.
 func diffusionGemma(f *fields, c *spec.Config) func(int) bool {
 	f.object["enable_moe_block"] = []byte("true")
 	return gemma4(f, c)

@@ -1,4 +1,4 @@
-// What is said of every model type of transformers that mentions experts.
+// Tests over every model type of transformers that mentions experts.
 package checkpoint_test
 
 import (
@@ -19,9 +19,8 @@ import (
 
 var update = flag.Bool("update-types", false, "write testdata/types.txt anew")
 
-// Each type's default config.json, as testdata/modeltypes.py has it from transformers,
-// is read into the layer that stands in types.txt, or is refused with the reason
-// that stands there. None is unknown.
+// TestTypes reads each type's default config.json, which testdata/modeltypes.py takes from
+// transformers. The result is the layer, or the refusal, in types.txt. No type is unknown.
 func TestTypes(t *testing.T) {
 	data, err := os.ReadFile("testdata/types.json")
 	require.NoError(t, err)
@@ -52,7 +51,7 @@ func TestTypes(t *testing.T) {
 	assert.Equal(t, string(want), out.String())
 }
 
-// What is listed is known by its name, and by a text part's.
+// TestTypesAreKnown checks that each listed type is known, also by the name of its text part.
 func TestTypesAreKnown(t *testing.T) {
 	types := checkpoint.Types()
 	assert.True(t, slices.IsSorted(types))

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Fields of expert layers are told by their names, of which some change nothing
-// that a layer computes: what training adds to the loss, how work is spread; and
-// some are other parts' of the model, unless experts or a router are named too.
+// These patterns recognise fields of expert layers by name. Some such fields change
+// nothing that a layer computes: terms of the training loss, or how work is distributed.
+// Others belong to other parts of the model, unless they also name experts or a router.
 var (
 	telling = regexp.MustCompile(`expert|moe|rout|top_?k|scor(e|ing)|renorm|group|swiglu|shared|sparse|latent|clamp|_act$|^mlp|` +
 		`bias|limit|scaling|activation|(layer|block|ffn)s?_(config|override)`)
@@ -22,18 +22,18 @@ var (
 	experts = regexp.MustCompile(`expert|rout`)
 )
 
-// tells tells the name of a field that may belong to an expert layer.
+// tells reports whether a name may belong to a field of an expert layer.
 func tells(name string) bool {
 	name = strings.ToLower(name)
 	return telling.MatchString(name) && !harmless.MatchString(name) && (experts.MatchString(name) || !others.MatchString(name))
 }
 
-// off tells a switch for a bias that is off: the layer has none.
+// off reports whether a field switches a bias off.
 func off(name string, raw json.RawMessage) bool {
 	return string(raw) == "false" && strings.HasSuffix(strings.ToLower(name), "bias")
 }
 
-// unknown lists fields that nobody read though they may belong to the layer.
+// unknown lists the fields that were not read and may belong to the layer.
 func (f *fields) unknown() []string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(f.object)) {
