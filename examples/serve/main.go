@@ -40,7 +40,7 @@ import (
 	"sonicmoe/moe"
 )
 
-var program = command.Program{Name: "serve", Purpose: "answers HTTP requests with a layer's forward pass, many requests in one pass."}
+var program = command.Program{Name: "serve", Purpose: "answers HTTP requests with a layer's forward pass, many requests in one pass.", Drain: 15 * time.Second}
 
 func main() { program.Main(run) }
 

@@ -1,10 +1,10 @@
-// Command warmup fills a kernel cache for a list of layers before anybody
-// waits for it, on a machine with or without a GPU, and carries it to others.
+// Command warmup fills a kernel cache for a list of layers before a program needs
+// it, on a machine with or without a GPU, and carries it to other machines.
 //
 //	warmup fill -config config.json -export warm.tar   # machine code by ptxas, else by the GPU's driver
 //	warmup fill -shape 1536,256,128,8 -ptx-only        # where there is neither
 //	warmup import warm.tar                             # on the machines that run the layers, or
-//	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer behind one's own cache
+//	SONICMOE_CACHE=:warm.tar program                   # as a read-only layer below the user's cache
 //	warmup list | verify | prune | export | keygen
 //
 // Run "warmup help" for all flags. Exit codes: 0 done, 1 failed or damage
@@ -13,86 +13,68 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"os"
+	"slices"
+	"strings"
+
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/internal/interrupt"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { program.Main(run) }
 
-// verb is one of the words after warmup.
+// verb is a subcommand.
 type verb struct {
 	name, args, about string
-	// flags declares the command's flags on set and gives its work.
+	// flags declares the subcommand's flags and returns its work.
 	flags func(set *flag.FlagSet, c *console) func(ctx context.Context, args []string) error
 }
 
-// console is where a command writes.
+// console is where a subcommand writes.
 type console struct{ out, err io.Writer }
 
 var verbs = []verb{
-	{"fill", "[layers] [-export FILE]", "compile the kernels of layers into a cache", fillCommand},
-	{"export", "FILE", "write a cache as one bundle", exportCommand},
-	{"import", "FILE", "store a bundle's files in a cache", importCommand},
-	{"keygen", "FILE", "make a pair of ed25519 keys: FILE signs bundles, FILE.pub checks them", keygenCommand},
-	{"list", "[DIR or FILE]", "say what a cache or a bundle holds", listCommand},
-	{"verify", "[DIR or FILE]", "read every file; damaged ones of a cache are set aside", verifyCommand},
-	{"prune", "", "remove what was not used for long, or what exceeds a size", pruneCommand},
+	{"fill", "[layers] [-export FILE]", "compiles the kernels of layers into a cache", fillCommand},
+	{"export", "FILE", "writes a cache to a bundle", exportCommand},
+	{"import", "FILE", "stores a bundle's files in a cache", importCommand},
+	{"keygen", "FILE", "creates a pair of ed25519 keys: FILE signs bundles, FILE.pub checks them", keygenCommand},
+	{"list", "[DIR or FILE]", "lists the content of a cache or a bundle", listCommand},
+	{"verify", "[DIR or FILE]", "reads and checks every file, and sets damaged files of a cache aside", verifyCommand},
+	{"prune", "", "removes files that were not used for long, or that exceed a size", pruneCommand},
 }
 
 var program = command.Program{Name: "warmup", Purpose: "fills a kernel cache for a list of layers and carries it to other machines."}
 
-func run(args []string, stdout, stderr io.Writer) int {
-	// An interrupt ends the work in order: no half-written bundle stays.
-	ctx, stop := interrupt.Context()
-	defer stop()
-	return program.Exit(dispatch(ctx, args, &console{stdout, stderr}), stderr)
-}
-
-// dispatch finds the command and runs it.
-func dispatch(ctx context.Context, args []string, c *console) error {
-	if len(args) == 0 {
-		return command.Usagef("no command, want one of fill, export, import, keygen, list, verify, prune")
+// run runs a subcommand.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
 	}
-	if args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
-		help(c.out)
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, name) {
+		fmt.Fprintf(stdout, "%s %s\n\n", program.Name, program.Purpose)
+		for _, v := range verbs {
+			_ = v.run(ctx, []string{"-h"}, stdout, stderr) // which only prints
+			fmt.Fprintln(stdout)
+		}
 		return nil
 	}
-	for _, cmd := range verbs {
-		if cmd.name != args[0] {
-			continue
+	names := make([]string, len(verbs))
+	for i, v := range verbs {
+		if names[i] = v.name; v.name == name {
+			return v.run(ctx, args[1:], stdout, stderr)
 		}
-		set := flag.NewFlagSet("warmup "+cmd.name, flag.ContinueOnError)
-		set.SetOutput(io.Discard)
-		work := cmd.flags(set, c)
-		if err := set.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
-			describe(c.out, cmd)
-			return err
-		} else if err != nil {
-			return command.Usagef("%w", err)
-		}
-		return work(ctx, set.Args())
 	}
-	return command.Usagef("unknown command %q, want one of fill, export, import, keygen, list, verify, prune", args[0])
+	return command.Usagef("the command is %q, want one of %s", name, strings.Join(names, ", "))
 }
 
-func help(w io.Writer) {
-	fmt.Fprintf(w, "%s %s\n\n", program.Name, program.Purpose)
-	for _, cmd := range verbs {
-		describe(w, cmd)
+func (v verb) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	p := command.Program{Name: program.Name + " " + v.name, Purpose: v.args + "\n    " + v.about}
+	set := p.Flags()
+	work := v.flags(set, &console{stdout, stderr})
+	if err := p.ParseWithArguments(set, args, stdout); err != nil {
+		return err
 	}
-}
-
-// describe prints a command's line and its flags.
-func describe(w io.Writer, cmd verb) {
-	set := flag.NewFlagSet(cmd.name, flag.ContinueOnError)
-	cmd.flags(set, &console{io.Discard, io.Discard})
-	fmt.Fprintf(w, "warmup %s %s\n    %s\n", cmd.name, cmd.args, cmd.about)
-	set.SetOutput(w)
-	set.PrintDefaults()
-	fmt.Fprintln(w)
+	return work(ctx, set.Args())
 }

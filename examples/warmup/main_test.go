@@ -25,7 +25,7 @@ import (
 func warmup(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	var out, errs bytes.Buffer
-	require.Equal(t, code, run(args, &out, &errs), "%v\n%s%s", args, out.String(), errs.String())
+	require.Equal(t, code, program.Exit(run(t.Context(), args, &out, &errs), &errs), "%v\n%s%s", args, out.String(), errs.String())
 	if code == command.Done {
 		return out.String()
 	}
@@ -141,8 +141,8 @@ func TestUsage(t *testing.T) {
 		args []string
 		say  string
 	}{
-		{command.Misuse, nil, "no command"},
-		{command.Misuse, []string{"boil"}, `unknown command "boil"`},
+		{command.Misuse, nil, `the command is "", want one of fill, export, import, keygen, list, verify, prune`},
+		{command.Misuse, []string{"boil"}, `the command is "boil", want one of fill, `},
 		{command.Misuse, []string{"fill", "-no"}, "-no"},
 		{command.Misuse, []string{"fill", "layer"}, "is no flag"},
 		{command.Misuse, []string{"fill", "-cache", dir}, "no layers"},

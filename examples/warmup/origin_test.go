@@ -125,7 +125,7 @@ func TestVerifyRecompiles(t *testing.T) {
 	warmup(t, command.Done, "verify", bundle)
 	for _, place := range []string{bundle, from} {
 		var out, errs bytes.Buffer
-		require.Equal(t, command.Failed, run([]string{"verify", "-recompile", place}, &out, &errs))
+		require.Equal(t, command.Failed, program.Exit(run(t.Context(), []string{"verify", "-recompile", place}, &out, &errs), &errs))
 		assert.Contains(t, out.String(), infos[3].Key.String())
 		assert.Contains(t, out.String(), "is not what ptxas")
 		assert.Contains(t, errs.String(), "1 damaged files")

@@ -1,45 +1,64 @@
-// Package command is what the example programs have in common: help, exit
-// codes, the flags that name layers and devices.
+// Package command has the parts that all example programs share: help, exit codes,
+// signals, and the flags for layers and devices.
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"sonicmoe/examples/internal/interrupt"
+	"os/signal"
+	"syscall"
+	"time"
 )
 
-// Program is a command's name and a sentence of what it is for.
-type Program struct{ Name, Purpose string }
+// Program describes a command.
+type Program struct {
+	Name string
+	// Purpose is a sentence that follows the name.
+	Purpose string
+	// Drain is the longest time from a signal to stop until the process ends. Zero
+	// means 900 ms.
+	Drain time.Duration
+}
 
 // Exit codes of a program.
 const (
-	Done   = iota // help included
-	Failed        // it could not do what was asked
-	Misuse        // the command line makes no sense
+	Done   = iota // also after help
+	Failed        // the program could not do its work
+	Misuse        // the command line is wrong
 )
 
-// usageError is a command line that makes no sense, whatever there is to work on.
+// usageError is a wrong command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// Usagef is the error of a wrong command line.
+// Usagef returns the error of a wrong command line.
 func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Main runs a program and ends the process with its exit code. A signal to stop
-// ends the context.
+// Main runs a program and ends the process with its exit code. SIGINT (Ctrl-C) or
+// SIGTERM (Slurm, Kubernetes) ends the context, so that no half-written file stays
+// and workers end. The process ends p.Drain later, even if run still waits for
+// something, and at once after a second signal.
 func (p Program) Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) error) {
-	ctx, stop := interrupt.Context()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	returned := context.AfterFunc(ctx, func() {
+		time.Sleep(cmp.Or(p.Drain, 900*time.Millisecond))
+		fmt.Fprintf(os.Stderr, "%s: ended by a signal in the middle of its work\n", p.Name)
+		os.Exit(Failed)
+	})
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	returned()
 	stop()
 	os.Exit(p.Exit(err, os.Stderr))
 }
 
-// Exit says what went wrong, if anything did, and gives the exit code.
+// Exit prints the error, if there is one, and returns the exit code.
 func (p Program) Exit(err error, stderr io.Writer) int {
 	code := Code(err)
 	if code != Done {
@@ -51,7 +70,7 @@ func (p Program) Exit(err error, stderr io.Writer) int {
 	return code
 }
 
-// Code is the exit code of an error.
+// Code returns the exit code of an error.
 func Code(err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
@@ -62,28 +81,26 @@ func Code(err error) int {
 	return Failed
 }
 
-// Flags makes the program's flag set, which says nothing by itself: see Parse.
+// Flags returns a flag set that prints nothing: see Parse.
 func (p Program) Flags() *flag.FlagSet {
 	set := flag.NewFlagSet(p.Name, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	return set
 }
 
-// Parse reads a command line that has flags alone. Asked for help it writes the
-// purpose and the flags to stdout and gives flag.ErrHelp; other errors are those
-// of a wrong command line.
+// Parse reads a command line of flags. For -h it writes the purpose and the flags to
+// stdout and returns flag.ErrHelp. Any other error is a usage error.
 func (p Program) Parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
 	if err := p.ParseWithArguments(set, args, stdout); err != nil {
 		return err
 	}
 	if set.NArg() > 0 {
-		return Usagef("%q is no flag, all arguments are", set.Arg(0))
+		return Usagef("%q is no flag, and there are no other arguments", set.Arg(0))
 	}
 	return nil
 }
 
-// ParseWithArguments is Parse of a command line that may have arguments behind
-// its flags.
+// ParseWithArguments is Parse for a command line with arguments after the flags.
 func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.Writer) error {
 	switch err := set.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -98,7 +115,7 @@ func (p Program) ParseWithArguments(set *flag.FlagSet, args []string, stdout io.
 	return nil
 }
 
-// Terminal says that w is one, so that a line may be drawn over.
+// Terminal reports whether w is a terminal, on which a line can be overwritten.
 func Terminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

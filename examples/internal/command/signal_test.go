@@ -1,0 +1,100 @@
+//go:build unix
+
+package command
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// child is set in the processes that the tests start: to the path of a pipe that the
+// program opens, or to "sleep" for a program that waits for a minute after the end
+// of its context.
+const child = "SONICMOE_INTERRUPT_TEST"
+
+func TestMain(m *testing.M) {
+	how := os.Getenv(child)
+	if how == "" {
+		os.Exit(m.Run())
+	}
+	p := Program{Name: "child"}
+	if how == "sleep" {
+		p.Drain = time.Minute
+	}
+	p.Main(func(ctx context.Context, _ []string, stdout, _ io.Writer) error {
+		io.WriteString(stdout, "begun\n")
+		if how != "sleep" {
+			_, err := os.Open(how)
+			return err
+		}
+		<-ctx.Done()
+		io.WriteString(stdout, "ended\n")
+		time.Sleep(time.Minute)
+		return nil
+	})
+}
+
+// A program that waits for a pipe ends within a second of the signal.
+func TestSignalWhileOpeningAPipe(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Env = append(os.Environ(), child+"="+pipe)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	require.True(t, bufio.NewScanner(out).Scan())
+	time.Sleep(50 * time.Millisecond) // until it waits
+	start := time.Now()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.Error(t, cmd.Wait())
+	assert.Less(t, time.Since(start), 5*time.Second)
+	assert.Equal(t, Failed, cmd.ProcessState.ExitCode())
+	assert.Equal(t, "child: ended by a signal in the middle of its work\n", errs.String())
+}
+
+// The first signal ends the context, the second ends the process, for SIGINT and
+// SIGTERM in any order.
+func TestSignals(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	for _, c := range [][2]syscall.Signal{{syscall.SIGINT, syscall.SIGINT}, {syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGTERM, syscall.SIGINT}} {
+		if signal.Ignored(c[1]) {
+			continue // as in a shell's background: a child inherits that
+		}
+		cmd := exec.CommandContext(t.Context(), exe)
+		cmd.Env = append(os.Environ(), child+"=sleep")
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		require.True(t, lines.Scan())
+		require.Equal(t, "begun", lines.Text())
+		require.NoError(t, cmd.Process.Signal(c[0]))
+		require.True(t, lines.Scan())
+		require.Equal(t, "ended", lines.Text())
+		var status syscall.WaitStatus
+		for pid := 0; pid == 0; time.Sleep(time.Millisecond) {
+			_ = cmd.Process.Signal(c[1]) // the first may be handled before the context has ended
+			pid, err = syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil)
+			require.NoError(t, err)
+		}
+		assert.True(t, status.Signaled() && status.Signal() == c[1], "%v: %v", c, status)
+	}
+}
