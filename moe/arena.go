@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
 )
 
 // Arena is device memory for tensors: many allocations, one error, one Free.
@@ -96,23 +97,25 @@ func (a *Arena) Tensor(s Shape) Tensor {
 // Like allocates a tensor of another's type and extents.
 func (a *Arena) Like(t Tensor) Tensor { return a.Tensor(t.Shape) }
 
-// Weights allocates a layer's weights.
+// Weights allocates the weights of a layer.
 func (a *Arena) Weights(l *Layer) Weights {
+	var w Weights
 	s := l.Config().Shapes(0)
-	return Weights{Router: a.Tensor(s.Router), RouterBias: a.Tensor(s.RouterBias), SelectionBias: a.Tensor(s.SelectionBias), ExpertScale: a.Tensor(s.ExpertScale),
-		W1: a.Tensor(s.W1), W3: a.Tensor(s.W3), W2: a.Tensor(s.W2),
-		B1: a.Tensor(s.B1), B3: a.Tensor(s.B3), B2: a.Tensor(s.B2),
-		SharedW1: a.Tensor(s.SharedW1), SharedW3: a.Tensor(s.SharedW3), SharedW2: a.Tensor(s.SharedW2), SharedGate: a.Tensor(s.SharedGate)}
+	for _, id := range spec.Weights {
+		*w.Weight(id) = a.Tensor(s.Of(id))
+	}
+	return w
 }
 
-// Gradients allocates gradients of a layer's weights, all of one type, the
-// layer's or F32.
+// Gradients allocates the gradients of a layer's weights in one type, the layer's or
+// F32. DRouterBias and DExpertScale are F32 with both.
 func (a *Arena) Gradients(l *Layer, t Type) WeightGradients {
-	g := l.Config().Gradients(0, t)
-	of := func(s Shape) Gradient { return Gradient{Tensor: a.Tensor(s)} }
-	return WeightGradients{DRouter: of(g.DRouter), DRouterBias: of(g.DRouterBias), DExpertScale: of(g.DExpertScale),
-		DW1: of(g.DW1), DW3: of(g.DW3), DW2: of(g.DW2), DB1: of(g.DB1), DB3: of(g.DB3), DB2: of(g.DB2),
-		DSharedW1: of(g.DSharedW1), DSharedW3: of(g.DSharedW3), DSharedW2: of(g.DSharedW2), DSharedGate: of(g.DSharedGate)}
+	var g WeightGradients
+	s := l.Config().Gradients(0, t)
+	for _, id := range spec.WeightGradients {
+		g.Gradient(id.Row().Of).Tensor = a.Tensor(s.Of(id))
+	}
+	return g
 }
 
 // Forward allocates input, outputs and routing of a pass over so many tokens,

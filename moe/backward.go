@@ -65,27 +65,19 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 		list := c.layer.of.ListShapes(n.rows)
 		want.H, grad.DScores = list.H, list.DScores
 	}
-	c.check.weights(&b.Weights, want)
+	c.check.weights(spec.ExpertWeights, &b.Weights, &want)
 	c.check.tensor("H", b.H, want.H, false)
 	c.checkSharedH(b.H, b.SharedH, want.SharedH, false)
 	c.check.tensor("DO", b.DO, grad.DO, false)
 	if routed {
 		c.checkLogits(t, b)
-		c.check.gradient("DRouter", b.DRouter, grad.DRouter)
-		c.check.numbers("DRouterBias", b.DRouterBias, grad.DRouterBias)
-		c.check.numbers("DExpertScale", b.DExpertScale, grad.DExpertScale)
+		c.check.gradients(spec.RouterWeights, &b.WeightGradients, &grad)
 	} else {
 		c.checkNoRouter(b)
 	}
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
-	c.check.gradient("DW1", b.DW1, grad.DW1)
-	c.check.partner("DW3", b.DW3, grad.DW3, "DW1", b.DW1)
-	c.check.optionalGradient("DB1", b.DB1, grad.DB1)
-	c.check.partner("DB3", b.DB3, grad.DB3, "DB1", b.DB1)
-	c.check.optionalGradient("DB2", b.DB2, grad.DB2)
-	c.check.gradient("DW2", b.DW2, grad.DW2)
-	c.checkSharedGradients(b, grad)
+	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DScores and the weights' gradients")
 	}
@@ -95,7 +87,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 // checkLogits checks the inputs of a pass through the router.
 func (c *Call) checkLogits(t int, b *Backward) {
 	want, grad := c.layer.of.Shapes(t), c.layer.of.Gradients(t, c.layer.of.Type)
-	c.check.routerWeights(&b.Weights, want, false)
+	c.check.routerWeights(&b.Weights, &want, false)
 	c.check.optional("DLogits", b.DLogits, grad.DLogits, false)
 	for _, f := range []struct {
 		name string
@@ -119,13 +111,12 @@ func (c *Call) checkLogits(t int, b *Backward) {
 // checkNoRouter refuses what BackwardExperts can't give.
 func (c *Call) checkNoRouter(b *Backward) {
 	const want = "none: BackwardExperts knows nothing of the router"
+	for _, id := range spec.RouterWeights {
+		if g := b.Gradient(id); g != nil && !g.IsZero() {
+			c.check.fail(id.Row().GradientID.String(), g.Shape.String(), want)
+		}
+	}
 	switch {
-	case !b.DRouter.IsZero():
-		c.check.fail("DRouter", b.DRouter.Shape.String(), want)
-	case !b.DRouterBias.IsZero():
-		c.check.fail("DRouterBias", b.DRouterBias.Shape.String(), want)
-	case !b.DExpertScale.IsZero():
-		c.check.fail("DExpertScale", b.DExpertScale.Shape.String(), want)
 	case !b.RouterLosses.IsZero():
 		c.check.fail("RouterLosses", b.RouterLosses.Shape.String(), want)
 	case b.Balance != 0:
@@ -144,8 +135,28 @@ func (c *argCheck) optional(field string, t Tensor, want spec.Shape, written boo
 	}
 }
 
-// gradient checks a gradient of weights, which may be absent, FP32 or as wanted.
-func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
+// gradients checks the gradients of weights, by the ids of the weights.
+func (c *argCheck) gradients(ids []TensorID, g *WeightGradients, want *spec.GradientShapes) {
+	for _, id := range ids {
+		got := g.Gradient(id)
+		if got == nil {
+			continue
+		}
+		d := id.Row().GradientID
+		row, shape := d.Row(), want.Of(d)
+		switch {
+		case shape.IsZero() && !got.IsZero():
+			c.fail(row.Name, got.Shape.String(), noWeight)
+		case row.With != "":
+			c.partner(row, got, shape, g.Gradient(row.WithID.Row().Of))
+		default:
+			c.gradient(row.Name, got, shape)
+		}
+	}
+}
+
+// gradient checks a gradient, which may be absent, FP32, or of the type of want.
+func (c *argCheck) gradient(field string, g *Gradient, want spec.Shape) {
 	own := want.Type
 	switch want.Type = g.Shape.Type; {
 	case g.IsZero():
@@ -154,57 +165,39 @@ func (c *argCheck) gradient(field string, g Gradient, want spec.Shape) {
 		}
 	case g.Shape != want || want.Type != own && want.Type != F32:
 		want.Type = own
-		c.fail(field, g.Shape.String(), fmt.Sprintf("%v or the same in %v", want, F32))
+		text := want.String()
+		if own != F32 {
+			text += " or the same in f32"
+		}
+		c.fail(field, g.Shape.String(), text)
 	default:
 		c.tensor(field, g.Tensor, want, true)
 	}
 }
 
-// numbers checks a gradient of FP32 numbers, one an expert, which may be absent.
-func (c *argCheck) numbers(field string, g Gradient, want spec.Shape) {
+// partner checks a gradient that is written by the same kernel as leader: a pass
+// writes both or neither, in the same type and mode.
+func (c *argCheck) partner(row *spec.TensorRow, g *Gradient, want spec.Shape, leader *Gradient) {
 	switch {
-	case g.IsZero():
-		c.gradient(field, g, want)
-	case want.IsZero():
-		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
-	default:
-		c.tensor(field, g.Tensor, want, true)
-	}
-}
-
-// optionalGradient is gradient of what not every layer has.
-func (c *argCheck) optionalGradient(field string, g Gradient, want spec.Shape) {
-	if want.IsZero() && !g.IsZero() {
-		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
-		return
-	}
-	c.gradient(field, g, want)
-}
-
-// partner checks a gradient that the kernel of another makes with it, alike.
-func (c *argCheck) partner(field string, g Gradient, want spec.Shape, with string, leader Gradient) {
-	switch {
-	case want.IsZero() && g.IsZero():
-	case want.IsZero():
-		c.fail(field, g.Shape.String(), "none: the layer has no such weight")
 	case leader.IsZero() && g.IsZero():
+	case want.IsZero():
 	case leader.IsZero():
-		c.fail(field, g.Shape.String(), "none without "+with+": one kernel makes both")
+		c.fail(row.Name, g.Shape.String(), "none without "+row.With+": one kernel makes both")
 	case g.Shape.Type != leader.Shape.Type || g.Accumulate != leader.Accumulate || g.IsZero():
 		want.Type = leader.Shape.Type
 		got := g.Shape.String()
 		if g.IsZero() {
 			got = missing
 		}
-		c.fail(field, got+added(g), want.String()+added(leader)+", as "+with)
+		c.fail(row.Name, got+added(g), want.String()+added(leader)+", as "+row.With)
 	default:
 		want.Type = g.Shape.Type
-		c.tensor(field, g.Tensor, want, true)
+		c.tensor(row.Name, g.Tensor, want, true)
 	}
 }
 
-// added says that a gradient is added to.
-func added(g Gradient) string {
+// added says in an error that a gradient is added to.
+func added(g *Gradient) string {
 	if g.Accumulate {
 		return ", added to"
 	}
@@ -215,8 +208,8 @@ func added(g Gradient) string {
 // added to.
 func (q *queue) zero(b *Backward) {
 	outputs := []Tensor{b.RouterLosses, b.DScores} // a list has entries without tokens too
-	for _, g := range b.WeightGradients.all() {
-		if !g.Accumulate {
+	for _, id := range spec.Weights {
+		if g := b.Gradient(id); g != nil && !g.Accumulate {
 			outputs = append(outputs, g.Tensor)
 		}
 	}

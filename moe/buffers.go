@@ -1,27 +1,5 @@
 package moe
 
-// Weights are a layer's parameters in device memory. What the layer's Config
-// does not have, or a pass does not need, is the zero Tensor.
-type Weights struct {
-	// Router [E, d].
-	Router Tensor
-	// RouterBias, SelectionBias and ExpertScale [E] f32; see [Config].
-	RouterBias, SelectionBias, ExpertScale Tensor
-	// W1 [E, 2n, d] is gate and up, order by Config.GateUp, or [E, n, d] without a
-	// gate; W2 [E, d, n] is down. With GateUp Apart W1 [E, n, d] is gate and W3
-	// [E, n, d] is up. With WeightOrder InOut the last two dimensions of all of
-	// them change places.
-	W1, W3, W2 Tensor
-	// B1 [E, 2n] or [E, n] is the bias of W1, ordered as its rows, B3 [E, n] that
-	// of W3 and B2 [E, d] that of W2. Biases must be finite: one that is not makes
-	// neighbours' sums NaN too.
-	B1, B3, B2 Tensor
-	// SharedW1 [sn, d] is the shared experts' gate, SharedW3 [sn, d] their up, which
-	// is not there without a gate, and SharedW2 [d, sn] their down, whatever GateUp
-	// and WeightOrder say. SharedGate [d] is the weight of their own gate.
-	SharedW1, SharedW3, SharedW2, SharedGate Tensor
-}
-
 // List is a routing in which a token has any number of experts, none included:
 // entry i sends token Tokens[i] to expert ExpertIDs[i], with weight Scores[i].
 // Entries may stand in any order and repeat; one whose expert is outside [0, E)
@@ -162,22 +140,6 @@ type Backward struct {
 	// Workspace has Sizes.BackwardWorkspace bytes. It need not be the one of the
 	// forward pass, and nothing of that one is needed.
 	Workspace Buffer
-}
-
-// WeightGradients are the gradients of the weights, laid out as the weights are.
-// One kernel makes DW1 and DW3, one DB1 and DB3, one DSharedW1 and DSharedW3: both
-// of a pair are wanted together, in one type, and both or neither are added to.
-//
-// DRouterBias and DExpertScale are f32. SelectionBias has no gradient.
-type WeightGradients struct {
-	DRouter, DRouterBias, DExpertScale           Gradient
-	DW1, DW3, DW2, DB1, DB3, DB2                 Gradient
-	DSharedW1, DSharedW3, DSharedW2, DSharedGate Gradient
-}
-
-// all lists them.
-func (g *WeightGradients) all() [13]Gradient {
-	return [...]Gradient{g.DRouter, g.DRouterBias, g.DExpertScale, g.DW1, g.DW3, g.DW2, g.DB1, g.DB3, g.DB2, g.DSharedW1, g.DSharedW3, g.DSharedW2, g.DSharedGate}
 }
 
 // Gradient is a gradient of weights to be made, of the layer's Type or f32. Sums are FP32 and

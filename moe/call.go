@@ -241,22 +241,22 @@ func (c *Call) end() { c.busy.Store(false) }
 // checkRouting checks what all passes share; written says whether scores and
 // ids come out or go in.
 func (c *Call) checkRouting(t int, f *Forward, written bool) {
-	want := c.laid(c.layer.work(t)).shapes
+	want := &c.laid(c.layer.work(t)).shapes
 	c.check.tensor("X", f.X, want.X, false)
 	c.check.tensor("Scores", f.Scores, want.Scores, written)
 	c.check.tensor("ExpertIDs", f.ExpertIDs, want.ExpertIDs, written)
 }
 
 func (c *Call) checkRouter(t int, f *Forward) {
-	want := c.laid(c.layer.work(t)).shapes
+	want := &c.laid(c.layer.work(t)).shapes
 	c.check.routerWeights(&f.Weights, want, true)
 	c.check.optional("Logits", f.Logits, want.Logits, true)
 }
 
 func (c *Call) checkExperts(n work, f *Forward) {
 	laid := c.laid(n)
-	want := laid.shapes
-	c.check.weights(&f.Weights, want)
+	want := &laid.shapes
+	c.check.weights(spec.ExpertWeights, &f.Weights, want)
 	c.check.tensor("O", f.O, want.O, true)
 	c.check.optional("H", f.H, laid.h, true)
 	c.checkSharedH(f.H, f.SharedH, want.SharedH, true)

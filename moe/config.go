@@ -2,6 +2,7 @@ package moe
 
 import "fmt"
 
+//go:generate go run ./internal/tensors
 //go:generate go run ./internal/names
 
 func argErrorf(field string, got any, want string, args ...any) *ArgError {

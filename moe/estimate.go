@@ -65,9 +65,8 @@ func Estimate(c Config, load Load) (Figures, error) {
 	}
 	s := c.Shapes(tokens)
 	f := Figures{Tokens: tokens, Rows: tokens * c.TopK, Saved: c.Saved(tokens), Experts: load.touched(c, tokens)}
-	for _, w := range []Shape{s.Router, s.RouterBias, s.SelectionBias, s.ExpertScale, s.W1, s.W3, s.W2, s.B1, s.B3, s.B2,
-		s.SharedW1, s.SharedW3, s.SharedW2, s.SharedGate} {
-		f.Weights += w.Bytes()
+	for _, id := range spec.Weights {
+		f.Weights += s.Of(id).Bytes()
 	}
 	if Check(c) == nil {
 		t := driver.H200()

@@ -47,14 +47,6 @@ func (c *Call) checkSharedH(h, shared Tensor, want spec.Shape, written bool) {
 	}
 }
 
-// checkSharedGradients checks the gradients of the shared experts' weights.
-func (c *Call) checkSharedGradients(b *Backward, grad spec.GradientShapes) {
-	c.check.optionalGradient("DSharedW1", b.DSharedW1, grad.DSharedW1)
-	c.check.partner("DSharedW3", b.DSharedW3, grad.DSharedW3, "DSharedW1", b.DSharedW1)
-	c.check.optionalGradient("DSharedW2", b.DSharedW2, grad.DSharedW2)
-	c.check.optionalGradient("DSharedGate", b.DSharedGate, grad.DSharedGate)
-}
-
 // ofShared returns a queue of the shared experts' call, with this queue's error.
 func (q *queue) ofShared() *queue { return &queue{q.shared, q.stream, q.err} }
 

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"fmt"
+	"slices"
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
@@ -13,6 +14,13 @@ type Tensor struct {
 	Ptr   driver.DevicePtr
 	Shape spec.Shape
 }
+
+// TensorID names a tensor of a pass; String returns the tensor's name. Ids of weights
+// select fields of [Weights] and [WeightGradients].
+type TensorID = spec.TensorID
+
+// WeightIDs returns the ids of all weights, in the order of the fields of [Weights].
+func WeightIDs() []TensorID { return slices.Clone(spec.Weights) }
 
 // Dense describes a tensor of up to three dimensions at p.
 func Dense(p driver.DevicePtr, t Type, dims ...int) Tensor {
@@ -37,8 +45,12 @@ type Buffer struct {
 // alignment is what TMA and 16-byte accesses need of every buffer.
 const alignment = 16
 
-// missing is what an absent tensor is called.
-const missing = "missing"
+// Texts of errors: an absent tensor, and a weight or its gradient that the layer does
+// not have.
+const (
+	missing  = "missing"
+	noWeight = "none: the layer has no such weight"
+)
 
 // span is a checked argument: its name, where it lies, whether it is written.
 type span struct {
@@ -77,36 +89,29 @@ func (c *argCheck) tensor(field string, t Tensor, want spec.Shape, written bool)
 	}
 }
 
-// weights checks the experts' weights, the shared ones' too.
-func (c *argCheck) weights(w *Weights, want spec.Shapes) {
-	for _, t := range [...]struct {
-		field string
-		got   Tensor
-		want  spec.Shape
-	}{{"W1", w.W1, want.W1}, {"W3", w.W3, want.W3}, {"W2", w.W2, want.W2}, {"B1", w.B1, want.B1}, {"B3", w.B3, want.B3}, {"B2", w.B2, want.B2},
-		{"SharedW1", w.SharedW1, want.SharedW1}, {"SharedW3", w.SharedW3, want.SharedW3}, {"SharedW2", w.SharedW2, want.SharedW2}, {"SharedGate", w.SharedGate, want.SharedGate}} {
-		c.weight(t.field, t.got, t.want)
+// weights checks weights, each against the shape that the layer's weight has.
+func (c *argCheck) weights(ids []TensorID, w *Weights, want *spec.Shapes) {
+	for _, id := range ids {
+		c.weight(id.Row().Name, w.Weight(id), want.Of(id))
 	}
 }
 
-// routerWeights checks those of the router, of which a backward pass does not look
-// at the bias of logits and that of the choice.
-func (c *argCheck) routerWeights(w *Weights, want spec.Shapes, forward bool) {
-	c.tensor("Router", w.Router, want.Router, false)
-	if forward {
-		c.weight("RouterBias", w.RouterBias, want.RouterBias)
-		c.weight("SelectionBias", w.SelectionBias, want.SelectionBias)
+// routerWeights checks the router's weights; a backward pass reads only some.
+func (c *argCheck) routerWeights(w *Weights, want *spec.Shapes, forward bool) {
+	for _, id := range spec.RouterWeights {
+		if r := id.Row(); forward || !r.ForwardOnly {
+			c.weight(r.Name, w.Weight(id), want.Of(id))
+		}
 	}
-	c.weight("ExpertScale", w.ExpertScale, want.ExpertScale)
 }
 
-// weight checks a weight that not every layer has.
-func (c *argCheck) weight(field string, got Tensor, want spec.Shape) {
+// weight checks a weight that some layers do not have.
+func (c *argCheck) weight(field string, got *Tensor, want spec.Shape) {
 	switch {
 	case !want.IsZero():
-		c.tensor(field, got, want, false)
+		c.tensor(field, *got, want, false)
 	case !got.IsZero():
-		c.fail(field, got.Shape.String(), "none: the layer has no such weight")
+		c.fail(field, got.Shape.String(), noWeight)
 	}
 }
 

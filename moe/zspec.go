@@ -281,77 +281,119 @@ const (
 //	}
 type Shape = spec.Shape
 
-// Shapes are the tensors of one forward call, R = T·K. A tensor that the
-// configuration does not have has the zero Shape.
+// Shapes are the shapes of a forward pass's tensors. Tensors have the layer's Type unless
+// the comment names another. A tensor that the layer does not have has the zero
+// Shape.
 //
 //	type Shapes struct {
-//		// X is the input [T, d] and O the output [T, d], of the layer's Type, as are
-//		// all tensors that no other type is said of.
-//		X, O Shape
-//		// Router [E, d] is of the layer's Type, or f32 with RouterF32. RouterBias,
-//		// SelectionBias and ExpertScale are [E] f32.
-//		Router, RouterBias, SelectionBias, ExpertScale Shape
-//		// W1 [E, 2n, d], or [E, n, d] without a gate or with GateUp Apart, whose other
-//		// half is W3 [E, n, d]; W2 [E, d, n]. With InOut the last two dimensions
-//		// change places.
-//		W1, W3, W2 Shape
-//		// B1 [E, 2n] or [E, n], ordered as the rows of W1, and with GateUp Apart B3
-//		// [E, n]; B2 [E, d].
-//		B1, B3, B2 Shape
-//		// SharedW1 [sn, d] is the shared experts' gate, SharedW3 [sn, d] their up, and
-//		// SharedW2 [d, sn], sn = SharedWidth, whatever GateUp and WeightOrder say of
-//		// the others. Without a gate SharedW1 is alone.
-//		SharedW1, SharedW3, SharedW2 Shape
-//		// SharedGate [d] is the weight wg of the shared experts' own gate.
+//		// X [T, d] is the input.
+//		X Shape
+//		// O [T, d] is the output.
+//		O Shape
+//		// Router [E, d] is the router's matrix, of the layer's Type, or f32 with RouterF32.
+//		Router Shape
+//		// RouterBias [E] f32 is added to the logits.
+//		RouterBias Shape
+//		// SelectionBias [E] f32 is added to the raw scores to choose experts. It has no gradient.
+//		SelectionBias Shape
+//		// ExpertScale [E] f32 multiplies the scores of each expert.
+//		ExpertScale Shape
+//		// W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]
+//		// without a gate, and with GateUp Apart, where W1 is the gate and W3 is up.
+//		// With WeightOrder InOut the last two dimensions of W1, W3 and W2 are swapped.
+//		W1 Shape
+//		// W3 [E, n, d] is up with GateUp Apart.
+//		W3 Shape
+//		// W2 [E, d, n] is down.
+//		W2 Shape
+//		// B1 [E, 2n] or [E, n] is the bias of W1, in the order of its rows. Biases must be
+//		// finite: a value that is not makes sums of neighbouring columns NaN.
+//		B1 Shape
+//		// B3 [E, n] is the bias of W3.
+//		B3 Shape
+//		// B2 [E, d] is the bias of W2.
+//		B2 Shape
+//		// SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up
+//		// without a gate. GateUp and WeightOrder do not apply to shared experts.
+//		SharedW1 Shape
+//		// SharedW3 [sn, d] is up of gated shared experts.
+//		SharedW3 Shape
+//		// SharedW2 [d, sn] is down of the shared experts.
+//		SharedW2 Shape
+//		// SharedGate [d] is wg: the output of the shared experts is multiplied by
+//		// sigmoid(x·wg).
 //		SharedGate Shape
-//		// Logits [T, E] are in the Config's format.
+//		// Logits [T, E] have the type of Config.Logits.
 //		Logits Shape
-//		// Scores [T, K] f32 and ExpertIDs [T, K] i32 are the routing, best first.
-//		Scores, ExpertIDs Shape
-//		// H [R, 2n], or [R, n] without a gate, is the pre-activation, gate then up;
-//		// A [R, n] the activation, whose rows in the workspace are rounded up to whole
-//		// tiles of 64; Y [R, d] the experts' output. Rows are grouped by expert.
-//		H, A, Y Shape
-//		// SharedH [T, 2sn] or [T, sn], SharedA [T, sn] and SharedY [T, d] are the
-//		// same of the shared experts, a row a token.
-//		SharedH, SharedA, SharedY Shape
+//		// Scores [T, K] f32 are the weights of each token's experts, best first.
+//		Scores Shape
+//		// ExpertIDs [T, K] i32 are each token's experts.
+//		ExpertIDs Shape
+//		// H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then
+//		// up. Rows are grouped by expert.
+//		H Shape
+//		// A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64.
+//		A Shape
+//		// Y [R, d] is the output of each row's expert.
+//		Y Shape
+//		// SharedH [T, 2sn] or [T, sn] is the pre-activation of the shared experts.
+//		SharedH Shape
+//		// SharedA [T, sn] is the activation of the shared experts.
+//		SharedA Shape
+//		// SharedY [T, d] is the output of the shared experts.
+//		SharedY Shape
 //		// SharedScore [T] f32 is sigmoid(x·wg).
 //		SharedScore Shape
 //	}
 type Shapes = spec.Shapes
 
-// GradientShapes are the tensors that a backward pass reads or writes beside
-// those of the forward pass, R = T·K. A tensor that the configuration does not
-// have has the zero Shape.
+// GradientShapes are the shapes of the tensors that only a backward pass has. Gradients of
+// weights have the layout of the weight and the type asked for, unless the comment
+// names one. A tensor that the layer does not have has the zero Shape.
 //
 //	type GradientShapes struct {
-//		// DO [T, d] is the gradient of the output, DX [T, d] that of the input, in
-//		// the layer's Type.
-//		DO, DX Shape
-//		// DRouter to DB2 are the gradients of the experts' and the router's weights
-//		// and biases, laid out as these are, in the type asked for, BF16, F16 or
-//		// FP32. DRouterBias and DExpertScale are [E] f32 always.
-//		DRouter                   Shape
-//		DW1, DW3, DW2             Shape
-//		DB1, DB3, DB2             Shape
-//		DRouterBias, DExpertScale Shape
-//		// DSharedW1 to DSharedGate are the gradients of the shared experts' weights.
-//		DSharedW1, DSharedW3, DSharedW2, DSharedGate Shape
+//		// DO [T, d] is the gradient of O.
+//		DO Shape
+//		// DX [T, d] is the gradient of X.
+//		DX Shape
 //		// DScores [T, K] f32 is the gradient of the scores.
 //		DScores Shape
-//		// DLogits [T, E] f32 is what other losses add to the logits' gradients.
+//		// DLogits [T, E] f32 is what other losses add to the gradients of the logits.
 //		DLogits Shape
 //		// RouterLosses [2] f32 are the balance loss and the z-loss.
 //		RouterLosses Shape
-//		// DH [R, 2n] or [R, n] is the gradient of H times what multiplies the row,
-//		// gate then up; ScaledA [R, n] the activation times its row's score; DXRows
-//		// [R, d] the gradient of each row's input. All in the layer's Type, rows
-//		// grouped by expert, in the workspace, where neurons are rounded up to whole tiles
-//		// of 64.
-//		DH, ScaledA, DXRows Shape
-//		// SharedDH, SharedScaledA and SharedDX are the same of the shared experts,
-//		// a row a token.
-//		SharedDH, SharedScaledA, SharedDX Shape
+//		// DH [R, 2n] or [R, n] is the gradient of H times the row's weight.
+//		DH Shape
+//		// ScaledA [R, n] is the activation times the row's score.
+//		ScaledA Shape
+//		// DXRows [R, d] is the gradient of each row's input.
+//		DXRows Shape
+//		// DRouter is the gradient of Router.
+//		DRouter Shape
+//		// DRouterBias [E] f32 is the gradient of RouterBias.
+//		DRouterBias Shape
+//		// DExpertScale [E] f32 is the gradient of ExpertScale.
+//		DExpertScale Shape
+//		// DW1 is the gradient of W1.
+//		DW1 Shape
+//		// DW3 is the gradient of W3.
+//		DW3 Shape
+//		// DW2 is the gradient of W2.
+//		DW2 Shape
+//		// DB1 is the gradient of B1.
+//		DB1 Shape
+//		// DB3 is the gradient of B3.
+//		DB3 Shape
+//		// DB2 is the gradient of B2.
+//		DB2 Shape
+//		// DSharedW1 is the gradient of SharedW1.
+//		DSharedW1 Shape
+//		// DSharedW3 is the gradient of SharedW3.
+//		DSharedW3 Shape
+//		// DSharedW2 is the gradient of SharedW2.
+//		DSharedW2 Shape
+//		// DSharedGate is the gradient of SharedGate.
+//		DSharedGate Shape
 //	}
 type GradientShapes = spec.GradientShapes
 

@@ -7,20 +7,6 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Weights are a layer's tensors in row-major order, with the shapes that
-// [spec.Config.Shapes] gives; those that the layer does not have are nil.
-// Elements without another type here are bits of the layer's Type.
-type Weights struct {
-	// Router is [E, d]; RouterF32 stands for it where Config.RouterF32 says so.
-	Router                                 []uint16
-	RouterF32                              []float32
-	RouterBias, SelectionBias, ExpertScale []float32
-	W1, W3, W2                             []uint16
-	B1, B3, B2                             []uint16
-	SharedW1, SharedW3, SharedW2           []uint16
-	SharedGate                             []uint16
-}
-
 // Layer is a configuration with its weights. It only reads them; it is safe
 // for concurrent use.
 type Layer struct {
@@ -65,33 +51,38 @@ func New(c spec.Config, w Weights) (*Layer, error) {
 	return l, nil
 }
 
-func (w Weights) check(c spec.Config) error {
+// check refuses weights with a number of elements that the layer does not have.
+func (w *Weights) check(c spec.Config) error {
 	s := c.Shapes(0)
-	router, routerF32 := s.Router, spec.Shape{}
-	if c.RouterF32 {
-		router, routerF32 = routerF32, router
-	}
-	for _, t := range []struct {
-		name string
-		got  int
-		want spec.Shape
-	}{
-		{"router", len(w.Router), router}, {"routerF32", len(w.RouterF32), routerF32},
-		{"routerBias", len(w.RouterBias), s.RouterBias}, {"selectionBias", len(w.SelectionBias), s.SelectionBias}, {"expertScale", len(w.ExpertScale), s.ExpertScale},
-		{"w1", len(w.W1), s.W1}, {"w3", len(w.W3), s.W3}, {"w2", len(w.W2), s.W2},
-		{"b1", len(w.B1), s.B1}, {"b3", len(w.B3), s.B3}, {"b2", len(w.B2), s.B2},
-		{"sharedW1", len(w.SharedW1), s.SharedW1}, {"sharedW3", len(w.SharedW3), s.SharedW3}, {"sharedW2", len(w.SharedW2), s.SharedW2},
-		{"sharedGate", len(w.SharedGate), s.SharedGate},
-	} {
-		if want := t.want.Elements(); int64(t.got) != want {
-			text := "0, which this layer does not have"
-			if want > 0 {
-				text = fmt.Sprintf("%d (%v)", want, t.want)
+	for _, id := range spec.Weights {
+		bits, f32 := s.Of(id), spec.Shape{}
+		if bits.Type == spec.F32 {
+			bits, f32 = f32, bits
+		}
+		if list := w.Bits(id); list != nil {
+			if err := checkLength(id.String(), len(*list), bits); err != nil {
+				return err
 			}
-			return &spec.ArgError{Field: t.name, Got: elements(t.got), Want: text}
+		}
+		if list := w.F32(id); list != nil {
+			if err := checkLength(id.String()+" as f32", len(*list), f32); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func checkLength(field string, got int, want spec.Shape) error {
+	n := want.Elements()
+	if int64(got) == n {
+		return nil
+	}
+	text := "0, which this layer does not have"
+	if n > 0 {
+		text = fmt.Sprintf("%d (%v)", n, want)
+	}
+	return &spec.ArgError{Field: field, Got: elements(got), Want: text}
 }
 
 // Config is the layer's configuration.

@@ -241,7 +241,7 @@ func TestArgErrors(t *testing.T) {
 	_, err := reference.NewLayer(spec.Config{}, nil, nil, nil)
 	assert.ErrorContains(t, err, "Config.Hidden is 0")
 	_, err = reference.NewLayer(c, r.router, r.w2, r.w1)
-	assert.EqualError(t, err, "w1 is 61440 elements, must be 122880 (bf16 [5 128 192])")
+	assert.EqualError(t, err, "W1 is 61440 elements, must be 122880 (bf16 [5 128 192])")
 	_, err = r.Route(r.x[:200], nil, reference.Rounded)
 	assert.EqualError(t, err, "x is 200 elements, must be [T, 192]")
 	_, err = r.Route(r.x, []int32{0, 2}, reference.Rounded)

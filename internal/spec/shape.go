@@ -45,14 +45,6 @@ type Shape struct {
 // IsZero reports whether the layer has no such tensor.
 func (s Shape) IsZero() bool { return s == Shape{} }
 
-func shape(t Type, dims ...int) Shape {
-	s := Shape{Type: t, Rank: len(dims)}
-	for i, d := range dims {
-		s.Dims[i] = int64(d)
-	}
-	return s
-}
-
 // extents are Dims[:Rank], however wrong the rank.
 func (s *Shape) extents() []int64 { return s.Dims[:min(max(s.Rank, 0), len(s.Dims))] }
 

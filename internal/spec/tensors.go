@@ -1,0 +1,343 @@
+package spec
+
+// TensorID names a tensor of a pass. The constants, TensorX to TensorDSharedGate,
+// are generated from Tensors; the gradients of weights follow the rows.
+type TensorID uint8
+
+// Row returns the tensor's row.
+func (id TensorID) Row() *TensorRow { return &rows[id] }
+
+// String returns the tensor's name: "W1".
+func (id TensorID) String() string {
+	if int(id) < len(rows) {
+		return rows[id].Name
+	}
+	return name("TensorID", nil, id)
+}
+
+// TensorRow describes a tensor: a row of the table that shapes, checks of
+// arguments, allocation, estimates and the bindings for C and Python follow.
+type TensorRow struct {
+	// Name is the tensor's field in Shapes or GradientShapes, and in package moe.
+	Name string
+	// C is the tensor's field in a pass of sonicmoe.h, and its name in Python. It is
+	// empty for a tensor in the workspace.
+	C    string
+	Role Role
+	// Backward reports whether only the backward pass has the tensor.
+	Backward bool
+	Type     TypeRule
+	// Dims are the extents, outermost first; unused ones are 0.
+	Dims [3]Dim
+	// Ordered tensors swap their last two dimensions with WeightOrder InOut.
+	Ordered bool
+	// Needs are the features that a layer must have to have the tensor.
+	Needs Feature
+	// Gradient reports whether the tensor is a weight with a gradient. Its row is the
+	// weight's, with D before the name.
+	Gradient bool
+	// ForwardOnly weights are not read by the backward pass.
+	ForwardOnly bool
+	// With names a tensor whose gradient is written by the same kernel.
+	With string
+	// Doc is the field's comment.
+	Doc string
+
+	// GradientID is the gradient of a weight, WithID the tensor that With names, Of
+	// the weight of a gradient. AllRows sets them; 0 means none.
+	GradientID, WithID, Of TensorID
+}
+
+// Role says what a pass uses a tensor for.
+type Role uint8
+
+const (
+	RoleInput Role = iota
+	RoleOutput
+	// RoleRouting is written by passes that route, and read by the others.
+	RoleRouting
+	// RoleSaved is written by the forward pass and read by the backward pass.
+	RoleSaved
+	// RoleRouterWeight is a weight that only routing reads, RoleExpertWeight any other.
+	RoleRouterWeight
+	RoleExpertWeight
+	RoleWeightGradient
+	// RoleScratch is in the workspace.
+	RoleScratch
+)
+
+// Weight reports whether the tensor is a weight.
+func (r Role) Weight() bool { return r == RoleRouterWeight || r == RoleExpertWeight }
+
+// TypeRule says which element type a tensor has.
+type TypeRule uint8
+
+const (
+	// OfLayer is Config.Type, OfRouter the same or F32 with RouterF32, OfLogits the
+	// format of the logits.
+	OfLayer TypeRule = iota
+	OfRouter
+	OfLogits
+	AlwaysF32
+	AlwaysI32
+	// OfGradient is the type in which weights' gradients are asked for.
+	OfGradient
+)
+
+// Dim is an extent that a Config and the number of tokens give.
+type Dim uint8
+
+const (
+	DimT       Dim = iota + 1 // tokens
+	DimR                      // rows, T·K
+	DimK                      // experts of a token
+	DimE                      // experts
+	DimD                      // Hidden
+	DimN                      // Intermediate
+	DimW1                     // rows of an expert's W1: 2n, or n without a gate or with GateUp Apart
+	DimH                      // HWidth
+	DimShared                 // SharedWidth
+	DimSharedH                // 2·SharedWidth, or SharedWidth without a gate
+	Dim2                      // 2
+)
+
+// Feature is a property of a layer on which the presence of a tensor depends.
+type Feature uint16
+
+const (
+	HasBias Feature = 1 << iota
+	HasRouterBias
+	HasSelectionBias
+	HasExpertScale
+	HasShared
+	HasApart
+	HasGate
+	HasSharedGate
+)
+
+// features returns the layer's features.
+func (c *Config) features() (f Feature) {
+	for i, has := range [...]bool{c.Bias, c.RouterBias, c.SelectionBias, c.ExpertScale,
+		c.SharedWidth() > 0, c.GateUp == Apart, c.Activation.Gated(), c.SharedGate} {
+		if has {
+			f |= 1 << i
+		}
+	}
+	return f
+}
+
+// Tensors is the table. Arguments are checked in its order. After a change run
+// go generate ./moe, which writes the constants, the fields of Shapes and of
+// package moe, the C and Python bindings, and fields for new tensors at the end
+// of the structs of sonicmoe.h.
+var Tensors = []TensorRow{
+	{Name: "X", C: "x", Role: RoleInput, Dims: [3]Dim{DimT, DimD}, Doc: "X [T, d] is the input."},
+	{Name: "O", C: "o", Role: RoleOutput, Dims: [3]Dim{DimT, DimD}, Doc: "O [T, d] is the output."},
+
+	{Name: "Router", C: "router", Role: RoleRouterWeight, Type: OfRouter, Dims: [3]Dim{DimE, DimD}, Gradient: true,
+		Doc: "Router [E, d] is the router's matrix, of the layer's Type, or f32 with RouterF32."},
+	{Name: "RouterBias", C: "router_bias", Role: RoleRouterWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasRouterBias, Gradient: true, ForwardOnly: true,
+		Doc: "RouterBias [E] f32 is added to the logits."},
+	{Name: "SelectionBias", C: "selection_bias", Role: RoleRouterWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasSelectionBias, ForwardOnly: true,
+		Doc: "SelectionBias [E] f32 is added to the raw scores to choose experts. It has no gradient."},
+	{Name: "ExpertScale", C: "expert_scale", Role: RoleRouterWeight, Type: AlwaysF32, Dims: [3]Dim{DimE}, Needs: HasExpertScale, Gradient: true,
+		Doc: "ExpertScale [E] f32 multiplies the scores of each expert."},
+
+	{Name: "W1", C: "w1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1, DimD}, Ordered: true, Gradient: true,
+		Doc: "W1 [E, 2n, d] is gate and up, in the order of Config.GateUp. It is [E, n, d]\nwithout a gate, and with GateUp Apart, where W1 is the gate and W3 is up.\nWith WeightOrder InOut the last two dimensions of W1, W3 and W2 are swapped."},
+	{Name: "W3", C: "w3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN, DimD}, Ordered: true, Needs: HasApart, Gradient: true, With: "W1",
+		Doc: "W3 [E, n, d] is up with GateUp Apart."},
+	{Name: "W2", C: "w2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD, DimN}, Ordered: true, Gradient: true,
+		Doc: "W2 [E, d, n] is down."},
+	{Name: "B1", C: "b1", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimW1}, Needs: HasBias, Gradient: true,
+		Doc: "B1 [E, 2n] or [E, n] is the bias of W1, in the order of its rows. Biases must be\nfinite: a value that is not makes sums of neighbouring columns NaN."},
+	{Name: "B3", C: "b3", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimN}, Needs: HasBias | HasApart, Gradient: true, With: "B1",
+		Doc: "B3 [E, n] is the bias of W3."},
+	{Name: "B2", C: "b2", Role: RoleExpertWeight, Dims: [3]Dim{DimE, DimD}, Needs: HasBias, Gradient: true,
+		Doc: "B2 [E, d] is the bias of W2."},
+	{Name: "SharedW1", C: "shared_w1", Role: RoleExpertWeight, Dims: [3]Dim{DimShared, DimD}, Needs: HasShared, Gradient: true,
+		Doc: "SharedW1 [sn, d], sn = SharedWidth, is the gate of the shared experts, or up\nwithout a gate. GateUp and WeightOrder do not apply to shared experts."},
+	{Name: "SharedW3", C: "shared_w3", Role: RoleExpertWeight, Dims: [3]Dim{DimShared, DimD}, Needs: HasShared | HasGate, Gradient: true, With: "SharedW1",
+		Doc: "SharedW3 [sn, d] is up of gated shared experts."},
+	{Name: "SharedW2", C: "shared_w2", Role: RoleExpertWeight, Dims: [3]Dim{DimD, DimShared}, Needs: HasShared, Gradient: true,
+		Doc: "SharedW2 [d, sn] is down of the shared experts."},
+	{Name: "SharedGate", C: "shared_gate", Role: RoleExpertWeight, Dims: [3]Dim{DimD}, Needs: HasShared | HasSharedGate, Gradient: true,
+		Doc: "SharedGate [d] is wg: the output of the shared experts is multiplied by\nsigmoid(x·wg)."},
+
+	{Name: "Logits", C: "logits", Role: RoleSaved, Type: OfLogits, Dims: [3]Dim{DimT, DimE}, Doc: "Logits [T, E] have the type of Config.Logits."},
+	{Name: "Scores", C: "scores", Role: RoleRouting, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "Scores [T, K] f32 are the weights of each token's experts, best first."},
+	{Name: "ExpertIDs", C: "expert_ids", Role: RoleRouting, Type: AlwaysI32, Dims: [3]Dim{DimT, DimK}, Doc: "ExpertIDs [T, K] i32 are each token's experts."},
+	{Name: "H", C: "h", Role: RoleSaved, Dims: [3]Dim{DimR, DimH},
+		Doc: "H [R, 2n], R = T·K, or [R, n] without a gate, is the pre-activation, gate then\nup. Rows are grouped by expert."},
+	{Name: "A", Role: RoleScratch, Dims: [3]Dim{DimR, DimN}, Doc: "A [R, n] is the activation. In the workspace n is rounded up to a multiple of 64."},
+	{Name: "Y", Role: RoleScratch, Dims: [3]Dim{DimR, DimD}, Doc: "Y [R, d] is the output of each row's expert."},
+	{Name: "SharedH", C: "shared_h", Role: RoleSaved, Dims: [3]Dim{DimT, DimSharedH}, Needs: HasShared,
+		Doc: "SharedH [T, 2sn] or [T, sn] is the pre-activation of the shared experts."},
+	{Name: "SharedA", Role: RoleScratch, Dims: [3]Dim{DimT, DimShared}, Needs: HasShared, Doc: "SharedA [T, sn] is the activation of the shared experts."},
+	{Name: "SharedY", Role: RoleScratch, Dims: [3]Dim{DimT, DimD}, Needs: HasShared, Doc: "SharedY [T, d] is the output of the shared experts."},
+	{Name: "SharedScore", Role: RoleScratch, Type: AlwaysF32, Dims: [3]Dim{DimT}, Needs: HasShared | HasSharedGate, Doc: "SharedScore [T] f32 is sigmoid(x·wg)."},
+
+	{Name: "DO", C: "d_o", Role: RoleInput, Backward: true, Dims: [3]Dim{DimT, DimD}, Doc: "DO [T, d] is the gradient of O."},
+	{Name: "DX", C: "dx", Role: RoleOutput, Backward: true, Dims: [3]Dim{DimT, DimD}, Doc: "DX [T, d] is the gradient of X."},
+	{Name: "DScores", C: "d_scores", Role: RoleOutput, Backward: true, Type: AlwaysF32, Dims: [3]Dim{DimT, DimK}, Doc: "DScores [T, K] f32 is the gradient of the scores."},
+	{Name: "DLogits", C: "d_logits", Role: RoleInput, Backward: true, Type: AlwaysF32, Dims: [3]Dim{DimT, DimE},
+		Doc: "DLogits [T, E] f32 is what other losses add to the gradients of the logits."},
+	{Name: "RouterLosses", C: "router_losses", Role: RoleOutput, Backward: true, Type: AlwaysF32, Dims: [3]Dim{Dim2},
+		Doc: "RouterLosses [2] f32 are the balance loss and the z-loss."},
+	{Name: "DH", Role: RoleScratch, Backward: true, Dims: [3]Dim{DimR, DimH}, Doc: "DH [R, 2n] or [R, n] is the gradient of H times the row's weight."},
+	{Name: "ScaledA", Role: RoleScratch, Backward: true, Dims: [3]Dim{DimR, DimN}, Doc: "ScaledA [R, n] is the activation times the row's score."},
+	{Name: "DXRows", Role: RoleScratch, Backward: true, Dims: [3]Dim{DimR, DimD}, Doc: "DXRows [R, d] is the gradient of each row's input."},
+}
+
+// rows are Tensors, then the gradients of weights, by id.
+var rows = AllRows(Tensors)
+
+// Ids of a kind, in the table's order.
+var (
+	Weights         = idsOf(func(r *TensorRow) bool { return r.Role.Weight() })
+	RouterWeights   = idsOf(func(r *TensorRow) bool { return r.Role == RoleRouterWeight })
+	ExpertWeights   = idsOf(func(r *TensorRow) bool { return r.Role == RoleExpertWeight })
+	WeightGradients = idsOf(func(r *TensorRow) bool { return r.Role == RoleWeightGradient })
+
+	forward  = idsOf(func(r *TensorRow) bool { return !r.Backward })
+	backward = idsOf(func(r *TensorRow) bool { return r.Backward })
+)
+
+func idsOf(is func(*TensorRow) bool) (ids []TensorID) {
+	for id := range rows {
+		if is(&rows[id]) {
+			ids = append(ids, TensorID(id))
+		}
+	}
+	return ids
+}
+
+// AllRows returns a table's rows and, after them, the rows of the weights'
+// gradients. A row's index is its id.
+func AllRows(table []TensorRow) []TensorRow {
+	rows := append([]TensorRow(nil), table...)
+	for of, r := range table {
+		if !r.Gradient {
+			continue
+		}
+		rows[of].GradientID = TensorID(len(rows))
+		d := TensorRow{Name: "D" + r.Name, C: "d_" + r.C, Role: RoleWeightGradient, Backward: true, Type: OfGradient, Dims: r.Dims,
+			Ordered: r.Ordered, Needs: r.Needs, Of: TensorID(of), Doc: "D" + r.Name + " is the gradient of " + r.Name + "."}
+		if r.Type == AlwaysF32 {
+			d.Type = AlwaysF32
+			d.Doc = "D" + r.Name + " [E] f32 is the gradient of " + r.Name + "."
+		}
+		if r.With != "" {
+			d.With = "D" + r.With
+		}
+		rows = append(rows, d)
+	}
+	for id := range rows {
+		r := &rows[id]
+		for with := range rows {
+			if r.With == rows[with].Name {
+				r.WithID = TensorID(with)
+			}
+		}
+	}
+	return rows
+}
+
+// layout is what the shapes of a pass follow from.
+type layout struct {
+	extents  [Dim2 + 1]int64
+	types    [OfGradient + 1]Type
+	features Feature
+	inOut    bool
+}
+
+func (c *Config) layout(tokens, rows int, gradients Type) layout {
+	l := layout{
+		types:    [...]Type{OfLayer: c.Type, OfRouter: c.Type, OfLogits: c.Logits.Type(), AlwaysF32: F32, AlwaysI32: I32, OfGradient: gradients},
+		features: c.features(), inOut: c.WeightOrder == InOut,
+	}
+	for d, n := range [...]int{DimT: tokens, DimR: rows, DimK: c.TopK, DimE: c.NumExperts, DimD: c.Hidden, DimN: c.Intermediate,
+		DimW1: c.HWidth(), DimH: c.HWidth(), DimShared: c.SharedWidth(), DimSharedH: c.HParts() * c.SharedWidth(), Dim2: 2} {
+		l.extents[d] = int64(n)
+	}
+	if c.GateUp == Apart {
+		l.extents[DimW1] = l.extents[DimN]
+	}
+	if c.RouterF32 {
+		l.types[OfRouter] = F32
+	}
+	return l
+}
+
+// shape returns the tensor's shape, or the zero Shape if the layer does not have it.
+func (l *layout) shape(r *TensorRow) (s Shape) {
+	if r.Needs&^l.features != 0 {
+		return s
+	}
+	s.Type = l.types[r.Type]
+	for s.Rank < len(r.Dims) && r.Dims[s.Rank] != 0 {
+		s.Dims[s.Rank] = l.extents[r.Dims[s.Rank]]
+		s.Rank++
+	}
+	if r.Ordered && l.inOut {
+		s.Dims[1], s.Dims[2] = s.Dims[2], s.Dims[1]
+	}
+	return s
+}
+
+// Shapes returns the shapes of a forward pass over a number of tokens.
+func (c Config) Shapes(tokens int) (s Shapes) {
+	l := c.layout(tokens, tokens*c.TopK, c.Type)
+	for _, id := range forward {
+		*s.at(id) = l.shape(id.Row())
+	}
+	return s
+}
+
+// Of returns the shape of a tensor of the forward pass, the zero Shape for any other.
+func (s *Shapes) Of(id TensorID) Shape {
+	if at := s.at(id); at != nil {
+		return *at
+	}
+	return Shape{}
+}
+
+// Gradients returns the shapes that a backward pass over a number of tokens adds,
+// with gradients of weights in the given type.
+func (c Config) Gradients(tokens int, weights Type) (s GradientShapes) {
+	l := c.layout(tokens, tokens*c.TopK, weights)
+	for _, id := range backward {
+		*s.at(id) = l.shape(id.Row())
+	}
+	return s
+}
+
+// Of returns the shape of a tensor of the backward pass, the zero Shape for any other.
+func (s *GradientShapes) Of(id TensorID) Shape {
+	if at := s.at(id); at != nil {
+		return *at
+	}
+	return Shape{}
+}
+
+// ListShapes are the shapes that differ in a pass whose routing is a list: the list
+// itself, and the tensors with a row for each entry.
+type ListShapes struct {
+	// Tokens and ExpertIDs [L] i32 and Scores [L] f32 are the list.
+	Tokens, ExpertIDs, Scores Shape
+	// H, A and Y are as in Shapes, and DH, ScaledA, DXRows and DScores as in
+	// GradientShapes, with L rows.
+	H, A, Y                      Shape
+	DH, ScaledA, DXRows, DScores Shape
+}
+
+// ListShapes returns the shapes for a list with a number of entries.
+func (c Config) ListShapes(entries int) ListShapes {
+	l := c.layout(0, entries, c.Type)
+	of := func(id TensorID) Shape { return l.shape(id.Row()) }
+	ids, scores := Shape{Type: I32, Rank: 1, Dims: [3]int64{int64(entries)}}, Shape{Type: F32, Rank: 1, Dims: [3]int64{int64(entries)}}
+	return ListShapes{
+		Tokens: ids, ExpertIDs: ids, Scores: scores, H: of(TensorH), A: of(TensorA), Y: of(TensorY),
+		DH: of(TensorDH), ScaledA: of(TensorScaledA), DXRows: of(TensorDXRows), DScores: scores,
+	}
+}
