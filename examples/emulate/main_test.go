@@ -74,7 +74,7 @@ func TestReport(t *testing.T) {
 	for part, begins := range map[string]string{"conflicts": "wavefronts", "sectors": "sectors", "bytes": "bytes", "mix": "instructions", "timeline": "CTA (0,0,0)"} {
 		out.Reset()
 		require.Error(t, run(t.Context(), arguments(kernelFile, launchFile, "-report", part), &out, io.Discard))
-		assert.Contains(t, out.String(), "no times\nIt did not end: what is counted is up to its fault, uninitialized shared memory, in line 37\n\n"+begins, part)
+		assert.Contains(t, out.String(), "not times\nThe kernel did not end; counts stop at its fault: uninitialized shared memory in line 37\n\n"+begins, part)
 	}
 	err = run(t.Context(), arguments(kernelFile, launchFile, "-report", "bytes,times"), io.Discard, io.Discard)
 	assert.Equal(t, command.Misuse, command.Code(err))

@@ -89,7 +89,7 @@ func TestDeadlocksAreTold(t *testing.T) {
 	}{
 		"never released": {mistakes{neverReleases: true}, []string{
 			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab .*8 of 8 arrivals and 0 bytes missing$`,
-			`^    nobody is left that could arrive there$`,
+			`^    no warp is left that could arrive there$`,
 			`^  math warps 0-7 ` + at + ` waits at mbarrier full\[0\] of ring ab .*: phase 1, 1 of 1 arrivals`,
 			`^    warp 8 should arrive there, as before at line \d+ = pipeline/deadlock_test.go:\d+`,
 		}},
@@ -107,13 +107,13 @@ func TestDeadlocksAreTold(t *testing.T) {
 		}},
 		"more bytes expected": {mistakes{expectsMore: true}, []string{
 			`^  math warps 0-7 ` + at + ` waits at mbarrier full\[0\] of ring ab .*0 of 1 arrivals and 16 bytes missing`,
-			`^    warp 8 should bring bytes there`,
+			`^    warp 8 should copy bytes there`,
 			`^  load warp 8 lane 0 ` + at + ` waits at mbarrier empty\[0\] of ring ab`,
-			`^    warps 0-7 should arrive there at line \d+ = .*: nobody has yet`,
+			`^    warps 0-7 should arrive there at line \d+ = .*, and no warp has yet`,
 		}},
 		"a named barrier for more": {mistakes{fewMeet: true}, []string{
 			`warpgroup 0 \(warps 0-3\) ` + at + ` waits at named barrier 1 \(meet\): 128 of 256 threads have arrived \(warps 0-3\)`,
-			`^    others of the CTA: `,
+			`^    other warps of the CTA: `,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// Registers of accumulators are tracked in classes: registers that stand
-// together in every wgmma of the kernel that uses one of them. Registers of A are
-// tracked one by one. A product may read them as long as it is in flight: they may
-// be read by others then, not written. (A wgmma.fence behind a write is not asked
-// for, though the manual does: compilers load A behind the fence, and it works.)
+// Accumulator registers are tracked in classes: two registers are in one class if every wgmma
+// of the kernel uses both or neither. Registers of A are tracked one by one: while a product is
+// in flight they may be read but not written. (A wgmma.fence after a write of A is not
+// demanded, although the manual does: compilers load A after the fence, and it works.)
 
 // markAccumulators finds the classes, and the instructions that touch them.
 func (d *decoder) markAccumulators() {
 	k := d.k
-	lists := map[int32][]int{} // the wgmma, by number, that use a slot
+	lists := map[int32][]int{} // indices of the wgmma that use a slot
 	for i := range k.code {
 		if in := &k.code[i]; in.product != nil {
 			for _, s := range in.args[0].list {
@@ -64,7 +63,7 @@ func (d *decoder) markAccumulators() {
 	}
 }
 
-// markFragments finds the registers that products read A from.
+// markFragments finds the registers from which products read A.
 func (d *decoder) markFragments() {
 	k := d.k
 	k.fragmentOf = make([]int32, k.slots[bank32])
@@ -87,24 +86,24 @@ func (d *decoder) markFragments() {
 
 const noClass = -1
 
-// mmaState is a warp's view of its warpgroup's products.
+// mmaState is the state of a warp's wgmma.
 type mmaState struct {
 	issued  int
 	groups  []int // number of wgmma issued when each group was committed
 	fenced  bool
-	epoch   uint32 // wgmma.fence executed
+	epoch   uint32 // number of wgmma.fence executed
 	classes []accumulator
-	// fragments are the registers that products read A from: 1 + the number of the
-	// latest wgmma that does and that no wait covers.
+	// fragments holds, for each register of A, 1 + the number of the latest wgmma that reads it
+	// and that no wait covers.
 	fragments []int
 	live      []flight
 }
 
 // accumulator is the state of a class of registers.
 type accumulator struct {
-	flight  int    // 1 + number of the latest wgmma on it that no wait covers
+	flight  int    // 1 + number of the latest wgmma that uses it and that no wait covers
 	touched uint32 // 1 + epoch of the latest ordinary access
-	slot    int32  // which that touched
+	slot    int32  // register of that access
 	written bool   // by a wgmma: all registers hold values
 }
 
@@ -120,8 +119,7 @@ func (s *mmaState) reset() {
 	s.issued, s.groups, s.fenced, s.epoch, s.live = 0, s.groups[:0], false, 0, s.live[:0]
 }
 
-// touch is called for ordinary instructions on accumulators, and for those that write
-// registers of A.
+// touch checks an ordinary instruction that accesses accumulators or writes registers of A.
 func (s *mmaState) touch(w *warp, in *inst) outcome {
 	k := w.cta.cluster.grid.kernel
 	if s.overwritesA(w, in, in.def[bank32]) == failed {
@@ -135,7 +133,7 @@ func (s *mmaState) touch(w *warp, in *inst) outcome {
 			}
 			acc := &s.classes[classOf[slot]]
 			if acc.flight > 0 {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is touched by %s while wgmma number %d of the warpgroup may still use it: wgmma.wait_group first",
+				return w.fault(in, AccumulatorInFlight, fullMask, "%s is accessed by %s while wgmma number %d of the warpgroup may still use it: want wgmma.wait_group before",
 					w.slotName(bank32, slot), in.form.Op, acc.flight)
 			}
 			acc.touched, acc.slot = s.epoch+1, slot
@@ -153,7 +151,7 @@ func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) outcome {
 			continue
 		}
 		if reader := s.fragments[k.fragmentOf[slot]]; reader > 0 {
-			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: wgmma.wait_group first",
+			return w.fault(in, AccumulatorInFlight, fullMask, "%s is written by %s while wgmma number %d of the warpgroup may still read A from it: want wgmma.wait_group before",
 				w.slotName(bank32, slot), in.form.Op, reader)
 		}
 	}
@@ -163,7 +161,7 @@ func (s *mmaState) overwritesA(w *warp, in *inst, writes []int32) outcome {
 // issue checks the accumulator of a new wgmma and puts it in flight.
 func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
 	if !s.fenced {
-		return w.fault(in, MissingFence, fullMask, "the first wgmma needs a wgmma.fence before it")
+		return w.fault(in, MissingFence, fullMask, "no wgmma.fence has run before the first wgmma")
 	}
 	if s.overwritesA(w, in, in.args[0].list) == failed {
 		return failed
@@ -171,18 +169,18 @@ func (s *mmaState) issue(w *warp, in *inst, keep bool) outcome {
 	for _, c := range in.classes {
 		acc := &s.classes[c]
 		if acc.touched == s.epoch+1 {
-			return w.fault(in, MissingFence, fullMask, "%s was touched since the latest wgmma.fence", w.slotName(bank32, acc.slot))
+			return w.fault(in, MissingFence, fullMask, "%s was accessed after the latest wgmma.fence: want another wgmma.fence before this wgmma", w.slotName(bank32, acc.slot))
 		}
 		if keep && !acc.written {
 			for _, slot := range w.cta.cluster.grid.kernel.classes[c] {
 				if ok := w.ok[bank32][slot]; ok != fullMask {
-					return w.fault(in, UninitializedRegister, ^ok, "%s is added to, but was never written", w.slotName(bank32, slot))
+					return w.fault(in, UninitializedRegister, ^ok, "wgmma adds to %s, which was never written", w.slotName(bank32, slot))
 				}
 			}
 		}
 		if acc.flight > 0 {
 			if other := s.number(acc.flight - 1); other != nil && len(other.args[0].list) != len(in.args[0].list) {
-				return w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape", w.slotName(bank32, in.args[0].list[0]))
+				return w.fault(in, AccumulatorInFlight, fullMask, "%s is in flight in a wgmma of another shape: want wgmma.wait_group before", w.slotName(bank32, in.args[0].list[0]))
 			}
 		}
 	}

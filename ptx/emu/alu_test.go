@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each case computes %d3 (or %r3, or predicate %p1) from %d0..%d2, whose lower
-// halves are %r0..%r2.
+// Each case computes %d3 (or %r3, or predicate %p1) from %d0..%d2. Their lower halves are
+// %r0..%r2.
 const aluFrame = `
 	ld.param.u64 %d8, [out];
 	mov.u32 %r8, %tid.x;
@@ -143,8 +143,8 @@ func TestArithmetic(t *testing.T) {
 	}
 }
 
-// edgeWords are 96 triples of operands as 8 words each, with their results to
-// come, biased to edges.
+// edgeWords returns 96 triples of operands, biased to edge values, as 8 words each with room
+// for the results.
 func edgeWords() (words []uint32, in [][3]uint64) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	edges := []uint64{0, 1, 31, 32, 33, 63, 64, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 63, ^uint64(0),

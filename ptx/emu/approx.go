@@ -2,16 +2,16 @@ package emu
 
 import "math"
 
-// The approximate functions of PTX are specified by an error bound and a table
-// of special cases. Here each is the float64 result rounded to nearest FP32,
-// which is inside every bound (2 ulp for ex2 and lg2 over most of the range,
-// 1 ulp for rcp, 2^-22.9 relative for rsqrt, 2^-11 for tanh), with the special
-// cases of the manual. A GPU's own bits differ inside the bound.
+// PTX specifies the approximate functions by an error bound and a table of special cases. Here
+// each function is the float64 result rounded to the nearest FP32 number, with the manual's
+// special cases. That is within every bound (2 ulp for ex2 and lg2 over most of the range, 1
+// ulp for rcp, 2^-22.9 relative for rsqrt, 2^-11 for tanh). A GPU's bits may differ within the
+// bound.
 
 // unaryF32 is a function of one FP32 register.
 type unaryF32 func(x uint32, ftz bool) uint32
 
-// approxFunctions are the .approx functions by mnemonic.
+// approxFunctions maps mnemonics to .approx functions.
 var approxFunctions = map[string]unaryF32{
 	"ex2":   ex2Approx,
 	"lg2":   lg2Approx,
@@ -36,9 +36,9 @@ var (
 	ex2Approx = viaFloat64(math.Exp2)
 	// lg2Approx: zeros give -Inf, negative numbers NaN.
 	lg2Approx = viaFloat64(log2)
-	// rcpApprox: zeros give infinities and infinities zeros, of the same sign.
+	// rcpApprox: zeros give infinities and infinities zeros, with the same sign.
 	rcpApprox = viaFloat64(func(x float64) float64 { return 1 / x })
-	// rsqrtApprox: zeros give infinities of the same sign, negative numbers NaN.
+	// rsqrtApprox: zeros give infinities with the same sign, negative numbers NaN.
 	rsqrtApprox = viaFloat64(func(x float64) float64 {
 		if x == 0 {
 			return 1 / x
@@ -49,13 +49,13 @@ var (
 	sqrtApprox = viaFloat64(math.Sqrt)
 )
 
-// tanhApprox keeps subnormals and zeros as they are. PTX has no tanh.approx.ftz.
+// tanhApprox keeps subnormals and zeros unchanged. PTX has no tanh.approx.ftz.
 func tanhApprox(x uint32, _ bool) uint32 {
 	return fromF32(float32(math.Tanh(float64(toF32(x)))))
 }
 
-// log2 is math.Log2 kept exact at powers of two and accurate around 1, where
-// math.Log2 cancels a fraction against an exponent.
+// log2 is math.Log2, exact at powers of two and accurate around 1, where math.Log2 suffers from
+// cancellation.
 func log2(x float64) float64 {
 	if x > 0.5 && x < 2 {
 		return math.Log1p(x-1) / math.Ln2

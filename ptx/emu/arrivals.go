@@ -4,12 +4,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Which mbarrier an instruction arrives at can often be told from the text: its
-// address is a shared symbol plus a constant, plus the stage's number times
-// eight. Reports on a phase to which nobody has come yet need it.
+// The mbarrier of an arriving instruction often follows from the text: the address is a shared
+// symbol plus a constant, plus the stage number times eight. Reports on a phase without any
+// arrival need it.
 
-// barrierOperand is the operand that names the mbarrier of an instruction that
-// arrives or brings bytes, or nil.
+// barrierOperand returns the operand that holds the mbarrier's address, for an instruction that
+// arrives or copies bytes, or nil.
 func (in *inst) barrierOperand() *operand {
 	switch in.form.ID {
 	case isa.MbarrierArrive, isa.MbarrierArriveCluster, isa.MbarrierArriveExpectTx, isa.MbarrierArriveExpectTxCluster:
@@ -24,9 +24,9 @@ func (in *inst) barrierOperand() *operand {
 	return nil
 }
 
-// couldArrive are the warps with threads other than f's that can still reach an
-// instruction that arrives (or, if bytes, copies) to the mbarrier at an offset,
-// and one such instruction.
+// couldArrive returns the warps with a fragment other than f that can still reach an
+// instruction that arrives at the mbarrier at an offset (or, if bytes, copies to it), and one
+// such instruction.
 func (cl *cluster) couldArrive(w *warp, f *frag, c *cta, at uint32, bytes bool) (warps []*warp, where *inst) {
 	k := cl.grid.kernel
 	targets := map[int32]bool{}
@@ -50,8 +50,9 @@ func (cl *cluster) couldArrive(w *warp, f *frag, c *cta, at uint32, bytes bool) 
 	return warps, where
 }
 
-// mayName: the operand may be the address at. An address with a part that only
-// running gives may be any in the named region of its constant part.
+// mayName reports whether the operand may hold the address at. If a part of the operand's
+// address is known only at run time, the operand may name any address in the region of its
+// constant part.
 func (k *Kernel) mayName(o *operand, at uint32) bool {
 	v := k.constantPart(o.slot, map[int32]bool{})
 	if !v.address {
@@ -66,11 +67,11 @@ func (k *Kernel) mayName(o *operand, at uint32) bool {
 	return !v.exact && ok && found && n == m
 }
 
-// partly is what is known of a 32-bit register.
+// partly is the statically known part of a 32-bit register's value.
 type partly struct {
 	at      uint32
-	address bool // it holds a shared address
-	exact   bool // at is all of it
+	address bool // the register holds a shared address
+	exact   bool // at is the whole value
 }
 
 // constantPart follows a register's definitions.
@@ -133,7 +134,7 @@ func sum(a, b partly) partly {
 	return partly{a.at + b.at, a.address, a.exact}
 }
 
-// reaches finds an instruction of targets that a thread at pc may come to.
+// reaches returns an instruction of targets that a thread at pc may reach.
 func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
 	seen := make([]bool, len(k.code))
 	work := []int32{pc}

@@ -12,24 +12,24 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// gemm is a kernel of two warpgroups: one thread of the first loads tiles of A
-// and B by TMA into a ring, the second multiplies.
+// gemm is a kernel of two warpgroups: one thread of the first loads tiles of A and B by TMA
+// into a ring, the second multiplies.
 type gemm struct {
 	n, stages int
-	// noWait leaves out the wait for the tiles, noRelease the arrival that
-	// gives a stage back, bytesOff falsifies the expected bytes.
+	// noWait omits the wait for the tiles, noRelease the arrival that releases a stage;
+	// bytesOff changes the expected bytes.
 	noWait, noRelease bool
 	bytesOff          int
 }
 
 const (
-	gemmDepth  = 64 // k of a stage
+	gemmDepth  = 64 // k extent of a stage
 	gemmABytes = wgmmaRows * gemmDepth * 2
 )
 
 func (g gemm) build(t testing.TB) *program {
 	k := ptx.NewKernel("k")
-	k.SetLaunchBounds(256, 2) // 128 registers a thread
+	k.SetLaunchBounds(256, 2) // 128 registers per thread
 	mapA, mapB := k.ParamTensorMap("a"), k.ParamTensorMap("b")
 	out, steps := k.ParamPtr("out"), k.ParamU32("steps")
 	smem := k.SharedBase()
@@ -87,7 +87,7 @@ func (g gemm) build(t testing.TB) *program {
 			}
 		})
 		thread := tid.AndI(127)
-		for i, v := range acc { // register i of every thread side by side
+		for i, v := range acc { // register i of all threads is contiguous
 			ptx.StGlobal(out.Index(thread, 4).At(512*i), v)
 		}
 	})
@@ -96,12 +96,12 @@ func (g gemm) build(t testing.TB) *program {
 	return p
 }
 
-// swizzledDescriptor is the descriptor of a K-major tile with 128-byte swizzle.
+// swizzledDescriptor returns the descriptor of a K-major tile with 128-byte swizzle.
 func swizzledDescriptor(s ptx.Shared) ptx.U64 {
 	return s.Addr().AndI(0x3ffff).ShrI(4).U64().Or(ptx.Long(1<<16 | 64<<32 | 1<<62))
 }
 
-// matrix makes a random bf16 matrix in memory with a map of boxes of its rows.
+// matrix creates a random bf16 matrix in memory, with a tensor map whose boxes are rows of it.
 func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, TensorMap) {
 	elems := make([]uint32, rows*cols)
 	words := make([]uint32, len(elems)/2)
@@ -113,7 +113,7 @@ func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, TensorMap) {
 		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: Swizzle128}
 }
 
-// arguments makes inputs for so many steps and gives the product.
+// arguments creates the inputs for a number of steps and returns the expected product.
 func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact []float64) {
 	rng := rand.New(rand.NewPCG(9, uint64(g.n)))
 	depth := steps * gemmDepth
@@ -131,8 +131,7 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 	return out, want, exact
 }
 
-// multiply adds A*B to acc; the rows of A and the columns of B are depth
-// elements each.
+// multiply adds A*B to acc; the rows of A and the columns of B have depth elements each.
 func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	n := len(b) / depth
 	for k := 0; k < depth; k += slabDepth {
@@ -143,7 +142,7 @@ func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	}
 }
 
-// check compares what the threads stored with the product.
+// check compares the results of the threads with the product.
 func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact []float64) {
 	got := p.read(out, wgmmaRows*g.n)
 	for thread := range 128 {
@@ -156,7 +155,7 @@ func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact [
 	}
 }
 
-// A ring of TMA loads feeding wgmma gives the chip's bits at every timing.
+// A ring of TMA loads that feeds wgmma gives the chip's bits under every timing.
 func TestPipeline(t *testing.T) {
 	for _, g := range []gemm{{n: 8, stages: 2}, {n: 64, stages: 3}} {
 		p := g.build(t)
@@ -169,7 +168,7 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
-// What a pipeline forgets is found.
+// A pipeline without a wait, a release or the right byte count is a fault.
 func TestPipelineFaults(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -182,7 +181,7 @@ func TestPipelineFaults(t *testing.T) {
 		{"stages never given back", gemm{n: 8, stages: 2, noRelease: true}, Deadlock, "mbarrier.try_wait", []string{
 			"warp 0 lane 0", "parity 1", "phase 0, 128 of 128 arrivals", "warpgroup 1 (warps 4-7)", "parity 0", "dynamic shared memory + 0x4800", "async_test.go:"}},
 		{"bytes expected that never come", gemm{n: 8, stages: 2, bytesOff: 16}, Deadlock, "mbarrier.try_wait", []string{"16 bytes missing"}},
-		{"fewer bytes expected", gemm{n: 8, stages: 2, bytesOff: -16}, BarrierMisuse, "cp.async.bulk.tensor", []string{"expect_tx announced too little"}},
+		{"fewer bytes expected", gemm{n: 8, stages: 2, bytesOff: -16}, BarrierMisuse, "cp.async.bulk.tensor", []string{"expect_tx announced too few bytes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := c.g.build(t)
@@ -196,8 +195,8 @@ func TestPipelineFaults(t *testing.T) {
 	}
 }
 
-// One wgmma for each pair of majors, each swizzle and both kinds of 16-bit
-// elements, from an image of shared memory made by the descriptors' rule.
+// One wgmma for each pair of majors, each swizzle and both 16-bit element types, on shared
+// memory laid out by the rule of descriptors.
 func TestWgmmaLayouts(t *testing.T) {
 	const n = 32
 	for _, s := range []Swizzle{SwizzleNone, Swizzle32, Swizzle64, Swizzle128} {
@@ -212,7 +211,7 @@ func TestWgmmaLayouts(t *testing.T) {
 	}
 }
 
-// element is a 16-bit one that wgmma multiplies.
+// element is a 16-bit element type of wgmma.
 type element struct {
 	format  *mma.Format
 	fromF32 func(uint32) uint32
@@ -280,9 +279,9 @@ func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {
 	}
 }
 
-// A ring of cp.async: each thread copies 16 bytes a step, two groups ahead,
-// and every step's sum is right. Even steps come by wait_group, odd ones by
-// the mbarrier; short sources are filled with zeros.
+// A ring of cp.async: each thread copies 16 bytes per step, two groups ahead, and each step's
+// sum is right. Even steps use wait_group, odd steps an mbarrier; short sources are filled with
+// zeros.
 func TestCopyRing(t *testing.T) {
 	const steps, threads = 9, 64
 	k := ptx.NewKernel("k")
@@ -337,8 +336,8 @@ func TestCopyRing(t *testing.T) {
 	})
 }
 
-// A box that hangs over every edge of its tensor comes with zeros outside and
-// goes back without touching anything there.
+// A box that exceeds its tensor on every side is loaded with zeros outside the tensor, and
+// stored without touching memory outside.
 func TestTensorRoundTrip(t *testing.T) {
 	k := ptx.NewKernel("k")
 	from, to := k.ParamTensorMap("from"), k.ParamTensorMap("to")

@@ -2,5 +2,5 @@
 
 package emu
 
-// cpuSeconds is not known here.
+// cpuSeconds is not known on this system.
 func cpuSeconds() float64 { return 0 }

@@ -5,12 +5,10 @@ import (
 	"testing"
 )
 
-// Rates are given for the time on the clock and for the time that this process
-// spent on CPUs, which other work on the machine does not stretch. Run with
-// -cpu 1,2 for one core and two.
+// Rates are given per second of wall time and per second of CPU time of this process. Other
+// work on the machine does not change the latter. Run with -cpu 1,2 for one core and two.
 
-// rates runs a launch again and again and reports how many units of work it
-// does in a second.
+// rates runs a launch repeatedly and reports the units of work per second.
 func rates(b *testing.B, p *program, work float64, unit string) {
 	b.Helper()
 	start := cpuSeconds()
@@ -25,8 +23,8 @@ func rates(b *testing.B, p *program, work float64, unit string) {
 	}
 }
 
-// BenchmarkPipeline is a product of 64 rows by wgmma m64n256k16, fed by TMA: by one
-// CTA, of which a second core multiplies a part, and by eight, each the same.
+// BenchmarkPipeline multiplies 64 rows by wgmma m64n256k16, fed by TMA: with one CTA, for which
+// a second core multiplies a part, and with eight equal CTAs.
 func BenchmarkPipeline(b *testing.B) {
 	for _, ctas := range []int{1, 8} {
 		b.Run(fmt.Sprintf("CTAs=%d", ctas), func(b *testing.B) {
@@ -40,7 +38,7 @@ func BenchmarkPipeline(b *testing.B) {
 	}
 }
 
-// scalarLoops are loops of a kernel of one warp, with the instructions of a turn.
+// scalarLoops are loops in a kernel of one warp, with the number of instructions per iteration.
 var scalarLoops = []struct {
 	name         string
 	instructions int
@@ -72,7 +70,7 @@ var scalarLoops = []struct {
 	ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%d2];`},
 }
 
-// BenchmarkInstructions is the scalar side: warp instructions of one warp.
+// BenchmarkInstructions measures scalar warp instructions of one warp.
 func BenchmarkInstructions(b *testing.B) {
 	const turns = 10000
 	for _, l := range scalarLoops {

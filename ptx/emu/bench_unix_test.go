@@ -4,7 +4,7 @@ package emu
 
 import "syscall"
 
-// cpuSeconds is the CPU time of this process so far.
+// cpuSeconds returns the CPU time that this process has used.
 func cpuSeconds() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Launches that ask for more than there is are refused before any memory is
-// taken, whatever their dimensions' product is in 64 bits.
+// Launches that ask for more than the limits are refused before any memory is allocated, also
+// if the product of their dimensions overflows 64 bits.
 func TestLaunchesBeyondAllBounds(t *testing.T) {
 	p := assemble(t, strings.Replace(body(""), ".maxntid 512\n", "", 1), "k")
 	p.params(uint64(0), 0)
@@ -31,11 +31,11 @@ func TestLaunchesBeyondAllBounds(t *testing.T) {
 		"shared 2^63-1":     {func(l *Launch) { l.SharedBytes = math.MaxInt64 }, "shared memory"},
 		"shared -1":         {func(l *Launch) { l.SharedBytes = -1 }, "shared memory"},
 		"cluster -1":        {func(l *Launch) { l.Cluster[1] = -1 }, "cluster"},
-		"the host's memory": {func(l *Launch) { l.HostBytes = 1000 }, "of the host's memory"},
+		"the host's memory": {func(l *Launch) { l.HostBytes = 1000 }, "of host memory"},
 		"registers of 16 CTAs": {func(l *Launch) {
 			wide := assemble(t, ".version 8.0\n.target sm_90a\n.entry k() {\n.reg .b64 %r<65536>;\nret;\n}\n", "k")
 			p.kernel, l.Params, l.Block, l.Grid, l.Cluster = wide.kernel, nil, [3]int{1024}, [3]int{16}, [3]int{16}
-		}, "of the host's memory"},
+		}, "of host memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kernel := p.kernel
@@ -56,7 +56,7 @@ func TestLaunchesBeyondAllBounds(t *testing.T) {
 	}
 }
 
-// With memory for one cluster at a time, all run nevertheless.
+// With memory for one cluster at a time, all clusters still run.
 func TestClustersByTurns(t *testing.T) {
 	p := assemble(t, body(`	ld.param.u64 %d0, [out];
 	mov.u32 %r0, %ctaid.x;
@@ -83,8 +83,8 @@ func TestClustersByTurns(t *testing.T) {
 	}
 }
 
-// A kernel of so many registers and branches that nothing is proved of its
-// reads runs as others do: a read of what nobody wrote is found, others pass.
+// A kernel with too many registers and branches for the proof still runs: reads of unwritten
+// registers are found, other reads pass.
 func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(".reg .b32 %z<60000>;\n mov.u32 %z0, 5;\n")
@@ -110,8 +110,8 @@ func TestReadsOfKernelsTooLargeToProve(t *testing.T) {
 	assert.Less(t, time.Since(begin), 20*time.Second)
 }
 
-// A proof that would take too much memory is not begun, one that takes too long
-// given up: nothing is proved then.
+// A proof that would take too much memory is not started, and one that takes too long is
+// abandoned. Then nothing is proved.
 func TestProofsAreBounded(t *testing.T) {
 	chain := func(b *strings.Builder, n int) {
 		for i := range n {
@@ -124,8 +124,8 @@ func TestProofsAreBounded(t *testing.T) {
 	chain(&small, 100)
 	wide.WriteString(".reg .b32 %z<60000>;\n")
 	chain(&wide, 5000)
-	// Every jump to L0 proves one register less than the one before it, so that
-	// all blocks behind it are gone through again.
+	// Every jump to L0 proves one register fewer than the one before, so each jump makes the
+	// analysis repeat all later blocks.
 	long.WriteString(".reg .b32 %z<7600>;\n")
 	const jumps = 300
 	for i := range jumps {

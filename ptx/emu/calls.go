@@ -4,18 +4,18 @@ import (
 	"slices"
 )
 
-// This file is calls under way: what lanes keep of them, and how they go and come
-// back; functions.go is what there is to call.
+// Calls in progress: what lanes save for them, and how lanes enter and leave functions.
+// functions.go describes the functions.
 
-// call is one that lanes are in.
+// call is a call that lanes are in.
 type call struct {
-	pc   int32 // of the instruction
+	pc   int32 // of the call instruction
 	fn   *function
-	base int // of its variables in a lane's own memory
+	base int // offset of its variables in a lane's local memory
 	kept *keptRegisters
 }
 
-// keptRegisters are those of an earlier call of the same function.
+// keptRegisters holds the registers of an outer call of the same function.
 type keptRegisters struct {
 	r32 [][warpLanes]uint32
 	r64 [][warpLanes]uint64
@@ -23,7 +23,7 @@ type keptRegisters struct {
 	ok  [numBanks][]uint32
 }
 
-// at is where a fragment is at a depth of calls.
+// at returns the pc of a fragment at a depth of calls.
 func (f *frag) at(depth int) int32 {
 	if depth < len(f.calls) {
 		return f.calls[depth].pc
@@ -31,7 +31,7 @@ func (f *frag) at(depth int) int32 {
 	return f.pc
 }
 
-// before: f has further to go than g to where they may meet.
+// before reports whether f is behind g on the way to where they may merge.
 func (f *frag) before(g *frag) bool {
 	for i := 0; ; i++ {
 		if a, b := f.at(i), g.at(i); a != b {
@@ -43,12 +43,12 @@ func (f *frag) before(g *frag) bool {
 	}
 }
 
-// sameAs: two fragments are at the same instruction, in the same calls.
+// sameAs reports whether two fragments are at the same instruction, in the same calls.
 func (f *frag) sameAs(g *frag) bool {
 	return f.pc == g.pc && slices.EqualFunc(f.calls, g.calls, func(a, b call) bool { return a.pc == b.pc && a.fn == b.fn && a.base == b.base })
 }
 
-// adopt takes what calls of another fragment at the same place keep for its lanes.
+// adopt copies the saved registers of g's lanes from g's calls to f's.
 func (f *frag) adopt(g *frag) {
 	for i := range f.calls {
 		if to, from := f.calls[i].kept, g.calls[i].kept; to != from {
@@ -78,7 +78,7 @@ func (k *keptRegisters) take(from *keptRegisters, lanes uint32) {
 	}
 }
 
-// keep copies a function's registers.
+// keep returns a copy of a function's registers.
 func (w *warp) keep(fn *function) *keptRegisters {
 	k := &keptRegisters{}
 	for _, s := range fn.slots[bank32] {
@@ -98,7 +98,7 @@ func (w *warp) keep(fn *function) *keptRegisters {
 	return k
 }
 
-// giveBack undoes keep for some lanes.
+// giveBack restores the registers of some lanes.
 func (w *warp) giveBack(fn *function, k *keptRegisters, lanes uint32) {
 	now := w.keep(fn)
 	now.take(k, lanes)
@@ -118,11 +118,11 @@ func (w *warp) giveBack(fn *function, k *keptRegisters, lanes uint32) {
 	}
 }
 
-// maxOwnBytes is the most of a lane's own memory that calls may take: a chip's
-// default is 1 KiB, and the program may ask for more.
+// maxOwnBytes is the largest local memory of a lane. A chip's default is 1 KiB, and a program
+// may ask for more.
 const maxOwnBytes = 64 << 10
 
-// growOwn makes room in the lanes' own memory.
+// growOwn enlarges the lanes' local memory.
 func (w *warp) growOwn(bytes int) {
 	if bytes <= w.ownBytes {
 		return
@@ -136,7 +136,7 @@ func (w *warp) growOwn(bytes int) {
 	w.local, w.ownBytes = grown, bytes
 }
 
-// pass copies variables from one call's to another's.
+// pass copies arguments or results between the variables of two calls.
 func (w *warp) pass(lanes uint32, from []place, fromBase int, to []place, toBase int) {
 	for m := lanes; m != 0; m &= m - 1 {
 		own := w.local[first(m)*w.ownBytes:][:w.ownBytes]
@@ -146,7 +146,7 @@ func (w *warp) pass(lanes uint32, from []place, fromBase int, to []place, toBase
 	}
 }
 
-// base is where the variables of a fragment's present call lie.
+// base returns the offset of the variables of a fragment's innermost call.
 func (f *frag) base() int {
 	if n := len(f.calls); n > 0 {
 		return f.calls[n-1].base
@@ -166,7 +166,7 @@ func callFunction(w *warp, f *frag, in *inst, mask uint32) outcome {
 			}
 		}
 		if fn == nil {
-			return w.fault(in, OutOfBounds, lanes, "call of %#x, where no function is", at)
+			return w.fault(in, OutOfBounds, lanes, "call of %#x, which is not the address of a function", at)
 		}
 		if why := c.misfit(fn); why != "" {
 			return w.fault(in, IllegalInstruction, lanes, "%s", why)
@@ -183,7 +183,7 @@ func callFunction(w *warp, f *frag, in *inst, mask uint32) outcome {
 	}
 	if again {
 		if x.base = top; top+fn.bytes > maxOwnBytes || len(f.calls) >= maxOwnBytes/16 {
-			return w.fault(in, OutOfBounds, lanes, "%s calls itself %d calls deep: more than %d bytes of a thread's own memory", fn.Name, len(f.calls), maxOwnBytes)
+			return w.fault(in, OutOfBounds, lanes, "%s calls itself recursively: at depth %d it needs more than %d bytes of a thread's local memory", fn.Name, len(f.calls), maxOwnBytes)
 		}
 		w.growOwn(top + fn.bytes)
 		x.kept = w.keep(fn)
@@ -204,8 +204,8 @@ func callFunction(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return jumped
 }
 
-// leave sends lanes of a fragment, among those of mask that execute an instruction, to
-// another place. The rest of mask still have to execute it, the others go on.
+// leave sends some lanes of a fragment to another place. mask is the set of lanes that execute
+// the instruction. The rest of mask must still execute it; lanes outside mask continue.
 func (w *warp) leave(f *frag, mask, lanes uint32, to frag) {
 	if lanes == f.mask {
 		f.pc, f.calls = to.pc, to.calls
@@ -221,7 +221,7 @@ func (w *warp) leave(f *frag, mask, lanes uint32, to frag) {
 	w.place(&to)
 }
 
-// comeBack ends the present call of lanes.
+// comeBack returns from the innermost call of lanes.
 func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	n := len(f.calls) - 1
 	x := f.calls[n]
@@ -234,8 +234,8 @@ func (w *warp) comeBack(f *frag, mask uint32) outcome {
 	return jumped
 }
 
-// callOutside is a call of a function without a body: of those that the driver gives
-// to every program, or none.
+// callOutside calls a function without a body: one that the driver provides to every program,
+// or an unknown one.
 func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) outcome {
 	l := first(lanes)
 	own := w.local[l*w.ownBytes:][:w.ownBytes]
@@ -246,14 +246,14 @@ func (w *warp) callOutside(f *frag, in *inst, fn *function, mask, lanes uint32) 
 	switch fn.Name {
 	case "__assertfail":
 		return w.fault(in, Trap, lanes, "assertion failed: %s, at %s:%d, %s", w.text(word(0)), w.text(word(1)), word(2), w.text(word(3)))
-	case "vprintf": // its output is nowhere
+	case "vprintf": // the output is discarded
 		w.leave(f, mask, mask, frag{pc: f.pc + 1, calls: f.calls})
 		return jumped
 	}
-	return w.fault(in, IllegalInstruction, lanes, "function %s has no body in the module: it is not emulated", fn.Name)
+	return w.fault(in, IllegalInstruction, lanes, "function %s has no body in the module and is not emulated", fn.Name)
 }
 
-// text is the string at a generic address, as far as global memory has it.
+// text returns the string at a generic address, if it is in global memory.
 func (w *warp) text(at uint64) string {
 	var s []byte
 	for range 256 {
@@ -270,7 +270,7 @@ func (w *warp) text(at uint64) string {
 func branchIndexed(w *warp, f *frag, in *inst, mask uint32) outcome {
 	i := w.r32[in.slot[0]][first(mask)]
 	if i >= uint32(len(in.targets)) {
-		return w.fault(in, OutOfBounds, 1<<first(mask), "brx.idx to number %d of %d labels", i, len(in.targets))
+		return w.fault(in, OutOfBounds, 1<<first(mask), "brx.idx has index %d, want less than %d, the number of labels", i, len(in.targets))
 	}
 	lanes := run(mask, func(l int) bool { return w.r32[in.slot[0]][l] == i })
 	w.leave(f, mask, lanes, frag{pc: in.targets[i], calls: f.calls})

@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// Finding is a fault with the orders of asynchronous work that showed it.
+// Finding is a fault with the order of asynchronous work in which it first occurred.
 type Finding struct {
 	*Fault
-	// Timing and Seed are those of the first run that found it: a launch with
-	// them, Races and a Parallel of 1 finds it again. Choices are those of Chosen.
+	// Timing, Seed and Choices describe the first run with the fault. A launch with them, Races
+	// and a Parallel of 1 reproduces it.
 	Timing  Timing
 	Seed    uint64
 	Choices string
-	// Runs is how many runs found it.
+	// Runs is the number of runs with this fault.
 	Runs int
 }
 
-// Findings is what [Kernel.Check] or [Kernel.Explore] found; errors.As finds its faults.
+// Findings is the error of [Kernel.Check] and [Kernel.Explore]. errors.As finds its faults.
 type Findings struct {
 	List []Finding
-	Runs int // of the check
-	// Exploration is how much Explore has covered; nil of Check's.
+	Runs int // number of runs made
+	// Exploration says how many orders Explore has covered; nil for Check.
 	Exploration *Exploration
 }
 
-// Error is one paragraph for each finding.
+// Error returns one paragraph for each finding.
 func (f *Findings) Error() string {
 	var b strings.Builder
 	runs := numbered(f.Runs, "run")
@@ -49,7 +49,7 @@ func (f *Findings) Error() string {
 	return b.String()
 }
 
-// numbered is so many things.
+// numbered returns a count with its noun, in the plural unless n is 1.
 func numbered(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -57,7 +57,7 @@ func numbered(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// Unwrap gives the faults.
+// Unwrap returns the faults.
 func (f *Findings) Unwrap() []error {
 	list := make([]error, len(f.List))
 	for i := range f.List {
@@ -66,13 +66,13 @@ func (f *Findings) Unwrap() []error {
 	return list
 }
 
-// Check launches the kernel several times on the same memory: with Early, with
-// Late, and with so many random orders, seeded from l.Seed on, always looking
-// for races. Memory then holds what the Early run left. The error is *Findings
-// when the kernel broke a rule in any run, else as [Kernel.Launch]'s. A report is
-// made by a run more, with Early, which looks for no races.
+// Check launches the kernel several times on the same memory contents: with Early, with Late,
+// and with the given number of random orders, whose seeds start at l.Seed. All runs look for
+// races. Afterwards the memory holds the result of the Early run. The error is *Findings if the
+// kernel broke a rule in any run, otherwise as for [Kernel.Launch]. If l.Report is set, one
+// more run with Early and without race checks fills it.
 func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) error {
-	l.Races, l.Parallel = true, 1 // in one goroutine the same is found each time
+	l.Races, l.Parallel = true, 1 // one goroutine makes findings reproducible
 	found := &Findings{Runs: 2 + seeds}
 	err := mem.unchanged(k.module, func(restore func()) error {
 		if err := k.report(ctx, mem, &l, restore); err != nil {
@@ -112,7 +112,8 @@ func (k *Kernel) Check(ctx context.Context, mem *Memory, l Launch, seeds int) er
 	return err
 }
 
-// report makes a launch's report in a run of its own, which a race does not end.
+// report fills l.Report in a run of its own, which looks for no races and so does not end at
+// one.
 func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore func()) error {
 	if l.Report == nil {
 		return nil
@@ -127,13 +128,13 @@ func (k *Kernel) report(ctx context.Context, mem *Memory, l *Launch, restore fun
 	return err
 }
 
-// unchanged calls runs, whose restore puts back what the memory holds now; afterwards
-// the memory holds what it did when restore was first called.
+// unchanged calls runs with a function that restores the present contents of the memory.
+// Afterwards the memory holds what it held when restore was first called.
 func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	if m == nil {
-		return errors.New("emu: no memory")
+		return errors.New("emu: memory is nil")
 	}
-	if _, err := m.image(of); err != nil { // before what is restored
+	if _, err := m.image(of); err != nil { // allocates the variables before the snapshot
 		return err
 	}
 	before := m.snapshot()
@@ -150,7 +151,7 @@ func (m *Memory) unchanged(of *Module, runs func(restore func()) error) error {
 	return err
 }
 
-// add notes a fault; those of one kind at one line are one.
+// add records a fault. Faults of one kind at one line count as one finding.
 func (f *Findings) add(fault *Fault, run Launch) {
 	for i := range f.List {
 		if x := &f.List[i]; x.Kind == fault.Kind && x.Line == fault.Line {
@@ -172,7 +173,7 @@ func (m *Memory) snapshot() snapshot {
 	return s
 }
 
-// restore puts back what a snapshot of the same allocations holds.
+// restore writes a snapshot of the same allocations back.
 func (m *Memory) restore(s snapshot) {
 	for a, b := range s {
 		copy(a.bytes, b)

@@ -9,11 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A check finds what shows in one order only, says which, and leaves memory as
-// the first run does.
+// Check finds a fault that shows in one order only, names that order, and leaves memory as the
+// first run does.
 func TestCheck(t *testing.T) {
-	// Late, one warp's copies have not come when another stores what it read; and
-	// the word at out counts the runs.
+	// Under Late, one warp's copies are incomplete when another stores what it read. The word
+	// at out counts the runs.
 	text := body(warps + `
 	@!%p0 bra rest;
 	ld.global.u32 %r4, [%d0];
@@ -32,7 +32,7 @@ rest:
 	out := p.u32s(make([]uint32, 16)...)
 	p.params(out, 0)
 	p.launch.Block, p.launch.SharedBytes = [3]int{64}, 1024
-	// 32 lanes copy to one place: they are one warp.
+	// 32 lanes of one warp copy to one place.
 	require.NoError(t, p.kernel.Check(context.Background(), p.mem, p.launch, 3))
 	require.Equal(t, uint32(1), p.read(out, 1)[0])
 
@@ -88,7 +88,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// One finding is told in the singular, with nothing before it.
+// The count of findings and runs has the right number: "1 finding", "2 findings".
 func TestFindingsInWords(t *testing.T) {
 	one := Finding{Fault: &Fault{Kind: Race}, Runs: 1}
 	require.Regexp(t, "^1 finding in 5 runs\n", (&Findings{List: []Finding{one}, Runs: 5}).Error())

@@ -24,10 +24,10 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// What the emulator computes is compared with a GPU's bits here. The tests of
-// a GPU run where SONICMOE_DEVICE is cuda.
+// These tests compare the emulator's results with a GPU's bits. The GPU tests run if
+// SONICMOE_DEVICE is cuda.
 
-// onGPU is a real device, or skips.
+// onGPU returns a real device, or skips the test.
 func onGPU(t *testing.T) driver.Device {
 	if os.Getenv("SONICMOE_DEVICE") != "cuda" {
 		t.Skip("SONICMOE_DEVICE is not cuda: not run on a GPU")
@@ -38,21 +38,21 @@ func onGPU(t *testing.T) driver.Device {
 	return dev
 }
 
-// tileType is a product of one step by a warpgroup, or by each of its warps:
-// of 64 rows and 8 columns.
+// tileType is a product of one step by a warpgroup, or by each of its warps, of 64 rows and 8
+// columns.
 type tileType struct {
 	name, version string
 	op            string // with the modifiers
 	a, b          bits
-	registersA    int    // 0: in shared memory
+	registersA    int    // 0 for A in shared memory
 	registersB    int    // of mma.sync
-	ends          string // operands behind A and B
+	ends          string // operands after A and B
 	saturates     bool
 	halves        bool // sums are FP16
 	sparse        *sparseTile
 }
 
-// bits are those of an element: an integer has no exponent.
+// bits is the layout of an element type. An integer has no exponent.
 type bits struct {
 	format              string
 	exponent, fraction  int
@@ -78,7 +78,7 @@ func (b bits) bytes() int {
 
 func (b bits) integer() bool { return b.exponent == 0 }
 
-// wgmmaOf and mmaOf make the types.
+// wgmmaOf returns a tile type of wgmma, mmaOf one of mma.sync.
 func wgmmaOf(a, b bits, registers bool, end string) tileType {
 	sums := ".f32"
 	if a.integer() {
@@ -101,7 +101,7 @@ func saturating(t tileType) tileType {
 	return t
 }
 
-// inHalves has FP16 sums.
+// inHalves returns the type with FP16 sums.
 func inHalves(t tileType) tileType {
 	t.name, t.op, t.halves = t.name+" FP16 sums", strings.ReplaceAll(t.op, ".f32", ".f16"), true
 	return t
@@ -139,16 +139,16 @@ var denseTiles = []tileType{
 }
 
 const (
-	bAt        = 64 * 32          // behind A
-	metadataAt = bAt + 8*64       // behind B, of which a dense product takes half
-	tileBytes  = metadataAt + 512 // a word of metadata a thread
+	bAt        = 64 * 32          // after A
+	metadataAt = bAt + 8*64       // after B, of which a dense product uses half
+	tileBytes  = metadataAt + 512 // one word of metadata per thread
 	tileSums   = 64 * 8
 )
 
-// text is a kernel whose CTA multiplies one tile.
+// text returns a kernel whose CTA multiplies one tile.
 func (t tileType) text() string {
 	class, typ := "f", "f32"
-	registers := 4 // of sums
+	registers := 4 // of the sums
 	if t.a.integer() {
 		class, typ = "s", "s32"
 	}
@@ -247,8 +247,8 @@ func (t tileType) depth() int {
 	return 32 / t.a.bytes() * t.sparse.share()
 }
 
-// operands are the elements of a sum, in the order of k; of a sparse A those that are
-// there, and those of B that they multiply.
+// operands returns the elements of one sum in the order of k. For a sparse A these are the
+// elements that A has and the elements of B that they multiply.
 func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	size := t.a.bytes()
 	element := func(at int) uint32 {
@@ -286,10 +286,10 @@ func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	return a, pick(t.sparse, image[metadataAt:], row, b)
 }
 
-// draws are the kinds of tiles.
+// tileDraws are the kinds of tiles.
 var tileDraws = []string{"near", "spread", "wide", "tiny", "tiny by large", "zeros", "special", "cancel"}
 
-// draw is an element of a kind.
+// draw returns a random element of a kind.
 func (b bits) draw(r *rand.Rand, kind string) uint32 {
 	if b.integer() {
 		return []uint32{r.Uint32() & 0xff, []uint32{0, 0x7f, 0x80, 0xff}[r.IntN(4)]}[r.IntN(2)]
@@ -334,12 +334,12 @@ func (b bits) draw(r *rand.Rand, kind string) uint32 {
 	return x | uint32(r.IntN(2))<<(b.exponent+b.fraction)
 }
 
-// drawSum is an accumulator.
+// drawSum returns a random accumulator.
 func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	if t.a.integer() {
 		return []uint32{r.Uint32(), 0x7fffffff - r.Uint32()&0xffff, 0x80000000 + r.Uint32()&0xffff}[r.IntN(3)]
 	}
-	// Of the size of a product, or up to 30 bits from it.
+	// The size of a product, or up to 30 bits away from it.
 	exponentOf := func(b bits) int {
 		return int(b.draw(r, kind)>>b.fraction)&(1<<b.exponent-1) - (1<<(b.exponent-1) - 1)
 	}
@@ -364,10 +364,10 @@ func (t tileType) drawSum(r *rand.Rand, kind string) uint32 {
 	return x | uint32(r.IntN(2))<<31
 }
 
-// kind is that of a tile by its number.
+// tileKind returns the kind of the tile with a number.
 func tileKind(i int) string { return tileDraws[i%len(tileDraws)] }
 
-// inputs are so many tiles and their accumulators.
+// inputs returns a number of random tiles and their accumulators.
 func (t tileType) inputs(tiles int) (image, sums []byte) {
 	r := rand.New(rand.NewPCG(20, uint64(len(t.op))))
 	for i := range tiles {
@@ -401,8 +401,8 @@ func (t tileType) run(tb testing.TB, dev driver.Device, image, sums []byte) []ui
 	return t.unpack(words)
 }
 
-// pack puts the FP16 sums of neighbouring columns, which here are words, into the
-// registers that hold two, the rest of a tile's words stay unused.
+// pack packs the FP16 sums of neighbouring columns, one per word, in pairs as in registers. The
+// rest of a tile's words is unused.
 func (t tileType) pack(sums []byte) []byte {
 	if !t.halves {
 		return sums
@@ -415,7 +415,7 @@ func (t tileType) pack(sums []byte) []byte {
 	return out
 }
 
-// unpack undoes pack.
+// unpack is the inverse of pack.
 func (t tileType) unpack(words []uint32) []uint32 {
 	if !t.halves {
 		return words
@@ -470,7 +470,7 @@ func (b *bed) launch(text []byte, entry string, l driver.Launch, params []byte) 
 	require.NoError(b.t, m.Unload())
 }
 
-// model is the sum by the definition, of elements of A of a format.
+// model returns the sum by the definition, with elements of A in the given format.
 func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 	if t.a.integer() {
 		sum := int64(int32(acc))
@@ -493,7 +493,7 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 		return t.modelOfFP8(acc, a, b)
 	}
 	sign := uint32(0)
-	if strings.Contains(t.ends, "-1") { // of one of the two
+	if strings.Contains(t.ends, "-1") { // for one of the two operands
 		sign = 1 << (t.a.exponent + t.a.fraction)
 	}
 	x, y := make([]uint32, f.Depth()), make([]uint32, f.Depth())
@@ -511,7 +511,7 @@ func (t tileType) sum(acc uint32, a, b []uint32, ofA, ofB *mma.Format) uint32 {
 	return mma.DotOf(acc, a, b, ofA, ofB)
 }
 
-// modelOfFP8 is a warp's sum of FP8 elements.
+// modelOfFP8 returns a warp's sum of FP8 elements.
 func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 	sum := uint32(0)
 	for step := 0; step < 4; step += 2 {
@@ -536,7 +536,7 @@ func (t tileType) each(image []byte, visit func(i, row, column int, a, b []uint3
 	}
 }
 
-// Tiles of every type are added as their definition says.
+// Tiles of every type are added according to the definition.
 func TestTiles(t *testing.T) {
 	tiles := 2 * len(tileDraws)
 	if testing.Short() {
@@ -552,7 +552,7 @@ func TestTiles(t *testing.T) {
 				ty.each(image[tile*tileBytes:], func(i, row, column int, a, b []uint32) {
 					at := tile*tileSums + i
 					want := ty.model(binary.LittleEndian.Uint32(sums[4*at:]), a, b, emu.ElementFormats[ty.a.format])
-					if got[at] != want { // of so many, asking testify of each takes longer than the sums
+					if got[at] != want { // calling testify for each sum would take longer than the sums
 						require.Equal(t, want, got[at], "%s tile %d, row %d, column %d", tileKind(tile), tile, row, column)
 					}
 				})
@@ -561,8 +561,8 @@ func TestTiles(t *testing.T) {
 	}
 }
 
-// What an H200 made of sums in FP16: the exact sum is rounded, not one that was cut;
-// what is rounded to zero is +0; a subnormal sum's exponent is that of the least normal.
+// FP16 sums as an H200 computes them: the exact sum is rounded without a cut before; a result
+// that rounds to zero is +0; a subnormal sum has the exponent of the smallest normal number.
 func TestSumsInFP16(t *testing.T) {
 	ofF16, ofE4M3, ofE5M2 := inHalves(wgmmaOf(f16, f16, false, "")), inHalves(wgmmaOf(e4m3, e4m3, false, "")), inHalves(wgmmaOf(e5m2, e5m2, true, ""))
 	for _, c := range []struct {
@@ -590,10 +590,10 @@ func TestSumsInFP16(t *testing.T) {
 	}
 }
 
-// A GPU adds as the emulator does, bit for bit: 10,000 tiles of each type where
-// SONICMOE_LONG is set, else 400. Of what differs, the kinds are counted and a
-// few sums printed with their operands: the chip's bits, the emulator's, the
-// accumulator, A and B in the order of k.
+// A GPU and the emulator add bit for bit the same, over 10,000 tiles of each type if
+// SONICMOE_LONG is set, else 400. Differences are counted by kind, and a few sums are printed
+// with their operands: the chip's bits, the emulator's, the accumulator, and A and B in the
+// order of k.
 func TestTilesOnGPU(t *testing.T) {
 	chip := onGPU(t)
 	tiles := 400
@@ -645,7 +645,7 @@ func (b bits) hex(list []uint32) string {
 	return strings.Join(s, " ")
 }
 
-// fits counts how many sums models with other fraction bits and cuts give.
+// fits counts how many sums are reproduced by models with other fraction bits and cuts.
 type fits struct {
 	t      tileType
 	models []*mma.Format
@@ -679,7 +679,7 @@ func (f *fits) count(acc uint32, a, b []uint32, chip uint32) {
 	}
 }
 
-// String is the models by what they hit.
+// String lists the models by the number of sums that they reproduce.
 func (f *fits) String() string {
 	var s []string
 	for i, m := range f.models {
@@ -688,20 +688,20 @@ func (f *fits) String() string {
 	return strings.Join(s, "; ")
 }
 
-// inexact are instructions that a chip may round, or fuse, as it likes.
+// inexact matches instructions that a chip may round or fuse freely.
 var inexact = regexp.MustCompile(`\.approx|\.full|\b(add|sub|mul)\.(ftz\.)?f(16|32|64)`)
 
-// halves: the numbers that a kernel may round as it likes are FP16.
+// halves matches kernels in which such numbers are FP16.
 var halves = regexp.MustCompile(`\b(add|sub|mul)\.f16`)
 
-// near: two words are the same number, or pair of FP16 numbers, but for a rounding
-// more or less.
+// near reports whether two words are the same number, or pair of FP16 numbers, up to one
+// rounding.
 func near(x, y uint32, pair bool) bool {
 	if !pair {
 		u, v := float64(math.Float32frombits(x)), float64(math.Float32frombits(y))
 		return math.Abs(u-v) <= 1e-4*math.Max(math.Abs(u), 1e-2)
 	}
-	half := func(bits uint32) float64 { // of a normal one, or one near 0
+	half := func(bits uint32) float64 { // of a normal number, or one near 0
 		v := math.Ldexp(float64(1<<10|bits&(1<<10-1)), int(bits>>10&31)-25)
 		if bits>>15&1 != 0 {
 			return -v
@@ -719,8 +719,7 @@ func near(x, y uint32, pair bool) bool {
 
 var versionLine = regexp.MustCompile(`(?m)^\.version \d+\.\d+`)
 
-// Kernels of other compilers leave in a GPU's memory what they leave in the
-// emulator's.
+// Kernels of other compilers leave the same bytes in a GPU's memory and in the emulator's.
 func TestForeignOnGPU(t *testing.T) {
 	chip := onGPU(t)
 	launches, same, kernels := 0, 0, map[string]bool{}
@@ -740,7 +739,7 @@ func TestForeignOnGPU(t *testing.T) {
 			}
 		}
 		text := l.Text
-		if most := chip.MaxPTXVersion(); most != 0 && most < l.Version { // it uses nothing of the newer version
+		if most := chip.MaxPTXVersion(); most != 0 && most < l.Version { // the kernel uses nothing of the newer version
 			text = versionLine.ReplaceAll(text, fmt.Appendf(nil, ".version %d.%d", most/10, most%10))
 		}
 		dim := func(d [3]int) driver.Dim3 { return driver.Dim3{X: d[0], Y: d[1], Z: d[2]} }

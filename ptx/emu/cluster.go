@@ -10,82 +10,81 @@ type cta struct {
 	cluster *cluster
 	rank    int // in the cluster
 	index   [3]int
-	// inCluster is its place in the cluster, linear its number in the grid.
+	// inCluster is the CTA's position in its cluster, linear its number in the grid.
 	inCluster [3]int
 	linear    int
 	warps     []*warp
 	groups    []*warpgroup
 	shared    *sharedMemory
 	bars      [16]namedBarrier
-	// freeRegs are registers that setmaxnreg.dec gave back, counted in
-	// registers of a thread of one warp.
+	// freeRegs is the pool that setmaxnreg.dec fills, in registers per thread of one warp.
 	freeRegs int
-	// triggered: a warp has executed griddepcontrol.launch_dependents, with atTrigger
-	// of the launches before known to have ended.
+	// triggered is set when a warp has executed griddepcontrol.launch_dependents; atTrigger is
+	// the set of earlier launches known to have ended at that time.
 	triggered bool
 	atTrigger launches
 }
 
-// cluster is the CTAs that run together in one goroutine.
+// cluster is a cluster of CTAs. Its warps take turns in one goroutine.
 type cluster struct {
 	grid   *grid
 	number int64  // in the grid
-	index  [3]int // its place among the grid's clusters, of which there are count
+	index  [3]int // position among the grid's clusters, whose shape is count
 	count  [3]int
 	ctas   []*cta
 	warps  []*warp
 	rng    *rand.Rand
-	last   *allocation // the latest global memory touched
+	last   *allocation // the allocation of global memory that was accessed last
 	loads  []*bulkLoad
 	events uint64
-	order  uint64 // of asynchronous copies
+	order  uint64 // next sequence number of an asynchronous copy
 	fault  *Fault
-	races  *races // nil: not looked for
-	// counter counts for a report, timeline is a part of it; nil where none is
+	races  *races // nil if races are not looked for
+	// counter counts for a report, timeline is a part of the report; nil if no report is
 	// wanted.
 	counter  *counter
 	timeline *Timeline
-	// schedule is the order in which the grid runs, or nil.
+	// schedule is the order in which the grid runs under Chosen, or nil.
 	schedule *schedule
-	// unwritten is the first read of shared memory that nobody had written, if
-	// races are looked for: its writer may still come, and is then named.
+	// unwritten is the first read of uninitialised shared memory, if races are looked for. A
+	// write that comes later turns it into a race with that writer.
 	unwritten *Fault
 
 	barrier clusterBarrier
 	steps   uint64
-	idle    int    // instructions since anything changed
+	idle    int    // instructions since the last change
 	polls   int    // unanswered mbarrier polls since the last event
-	polled  bool   // atomics, acquiring loads or mbarrier tests since the latest progress
-	looked  bool   // other loads of global memory since then
+	polled  bool   // atomics, acquiring loads or mbarrier tests since the last progress
+	looked  bool   // other loads of global memory since the last progress
 	moved   bool   // progress in this round
 	others  uint64 // the grid's progress when this cluster was parked
 }
 
-// event notes a change that may let waiting fragments go on.
+// event records a change that may let waiting fragments continue.
 func (cl *cluster) event() {
 	cl.events++
 	cl.polls = 0
 	cl.progress()
 }
 
-// progress notes that the cluster gets somewhere.
+// progress records that the cluster did something other than poll.
 func (cl *cluster) progress() { cl.idle, cl.moved, cl.polled, cl.looked = 0, true, false, false }
 
-// status is how a turn of a cluster ended.
+// status is the state of a cluster when run returns.
 type status uint8
 
 const (
 	finished status = iota
-	parked          // spins on global memory: another CTA should run
+	parked          // spins on global memory: another cluster should run
 	broken          // fault is set
 	stopped         // the launch was cancelled
 )
 
 const (
-	quantum   = 256     // instructions of one warp's turn
-	parkAfter = 1 << 15 // idle instructions before a polling cluster is parked
-	// computeLimit is how many times longer a cluster may run that does not
-	// even poll: it computes, or loops for ever.
+	quantum   = 256     // instructions that a warp runs before the next warp's turn
+	parkAfter = 1 << 15 // idle instructions after which a polling cluster is parked
+	// computeLimit is the factor by which a cluster that does not poll may run longer: it
+	// computes, or loops for ever.
 	computeLimit = 64
 )
 
@@ -136,7 +135,7 @@ func (cl *cluster) run() status {
 	}
 }
 
-// between decides what happens after a round of all warps.
+// between decides what happens after each warp has had its turn.
 func (cl *cluster) between(ran, random bool, round int) (status, bool) {
 	if cl.timeline != nil {
 		cl.endTurn()
@@ -186,7 +185,7 @@ func (cl *cluster) runnable() bool {
 	return false
 }
 
-// finish checks what a cluster leaves behind.
+// finish checks what is still pending when the cluster ends.
 func (cl *cluster) finish() status {
 	for _, c := range cl.ctas {
 		for _, w := range c.warps {
@@ -208,14 +207,14 @@ func (cl *cluster) finish() status {
 		}
 	}
 	for _, l := range cl.loads {
-		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes into shared address %#x was under way: wait for its mbarrier", l.size, l.dst)
+		l.warp.fault(l.in, AsyncPending, 1<<l.lane, "the CTA ended while a load of %d bytes to shared address %#x was in flight: wait for its mbarrier first", l.size, l.dst)
 		return broken
 	}
 	return finished
 }
 
-// fault records the first fault of the cluster. Only a read of what nobody has
-// written may give next: where races are looked for, such a warp goes on.
+// fault records the first fault of the cluster. It returns failed, or next for a read of
+// uninitialised shared memory if races are looked for: then the warp continues.
 func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args ...any) outcome {
 	cl := w.cta.cluster
 	if cl.fault != nil {
@@ -231,13 +230,13 @@ func (w *warp) fault(in *inst, kind FaultKind, lanes uint32, format string, args
 		}
 		return next
 	case cl.unwritten != nil:
-		f = cl.unwritten // the cause, perhaps
+		f = cl.unwritten // probably the cause of f
 	}
 	cl.fault = f
 	return failed
 }
 
-// deny records a problem of some lanes.
+// deny records a problem as a fault of some lanes.
 func (w *warp) deny(in *inst, lanes uint32, p *problem) outcome {
 	return w.fault(in, p.kind, lanes, "%s: %s", in.form.Op, p.text)
 }

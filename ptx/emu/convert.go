@@ -2,8 +2,7 @@ package emu
 
 import "math"
 
-// roundMode is how a conversion rounds: .rn, .rz, .rm, .rp (and, to integers,
-// the same with i).
+// roundMode is a rounding mode: .rn, .rz, .rm, .rp (and, to integers, the same with i).
 type roundMode uint8
 
 const (
@@ -28,8 +27,8 @@ var (
 
 const canonicalNaN16 = 0x7fff
 
-// fromF32 is cvt.{rn,rz}{.relu}.FORMAT.f32. relu turns negative numbers, -0
-// among them, into +0; NaN stays NaN.
+// fromF32 is cvt.{rn,rz}{.relu}.FORMAT.f32. relu turns negative numbers and -0 into +0; NaN
+// stays NaN.
 func (n narrowFormat) fromF32(x uint32, mode roundMode, relu bool) uint16 {
 	sign := uint16(x >> 16 & 0x8000)
 	magnitude := x &^ f32Sign
@@ -41,14 +40,14 @@ func (n narrowFormat) fromF32(x uint32, mode roundMode, relu bool) uint16 {
 	case magnitude == f32Inf:
 		return sign | n.infinity
 	}
-	// The significand as an integer with 23 fraction bits, and the exponent;
-	// an FP32 subnormal has exponent 1-127 and no hidden bit.
+	// The significand as an integer with 23 fraction bits, and the exponent; an FP32 subnormal
+	// has exponent 1-127 and no hidden bit.
 	exponent := max(int(magnitude>>23), 1) - 127
 	significand := uint64(magnitude & 0x7fffff)
 	if magnitude>>23 != 0 {
 		significand |= 1 << 23
 	}
-	// Below the narrow format's smallest exponent more bits fall off.
+	// Below the narrow format's smallest exponent more bits are dropped.
 	drop := 23 - n.fractionBits
 	if least := 1 - n.bias; exponent < least {
 		drop = min(drop+least-exponent, 40)
@@ -62,8 +61,8 @@ func (n narrowFormat) fromF32(x uint32, mode roundMode, relu bool) uint16 {
 			kept++
 		}
 	}
-	// A carry out of the fraction moves into the exponent by itself, and a
-	// significand without its hidden bit lands in the subnormals.
+	// A carry out of the fraction increments the exponent, and a significand without its hidden
+	// bit gives a subnormal.
 	bits := kept + uint64(exponent+n.bias-1)<<n.fractionBits
 	if bits >= uint64(n.infinity) {
 		if mode == roundZero {
@@ -79,19 +78,19 @@ func bf16FromF32(x uint32) uint16 {
 	if isNaN32(x) {
 		return canonicalNaN16
 	}
-	// Adding just under half of the last place, plus the last bit, rounds to
-	// nearest even; a carry reaches the exponent, and infinity, rightly.
+	// Adding just under half of the last place, plus the last bit, rounds to nearest even; a
+	// carry correctly reaches the exponent, up to infinity.
 	return uint16((x + 0x7fff + x>>16&1) >> 16)
 }
 
-// bf16Nearest is bf16FromF32 in the lower half of a register.
+// bf16Nearest is bf16FromF32 with the result in the lower half of a register.
 func bf16Nearest(x uint32) uint32 { return uint32(bf16FromF32(x)) }
 
-// f16Nearest is cvt.rn.f16.f32, in the lower half of a register.
+// f16Nearest is cvt.rn.f16.f32 with the result in the lower half of a register.
 func f16Nearest(x uint32) uint32 { return uint32(f16Format.fromF32(x, roundNearest, false)) }
 
-// packF32 is cvt.{rn,rz}{.relu}.{bf16x2,f16x2}.f32: the first source operand
-// goes to the upper half.
+// packF32 is cvt.{rn,rz}{.relu}.{bf16x2,f16x2}.f32: the first source operand goes to the upper
+// half.
 func (n narrowFormat) packF32(first, second uint32, mode roundMode, relu bool) uint32 {
 	return uint32(n.fromF32(first, mode, relu))<<16 | uint32(n.fromF32(second, mode, relu))
 }
@@ -115,8 +114,8 @@ func f32FromF16(h uint16) uint32 {
 	return sign | (exponent+127-15)<<23 | fraction<<13
 }
 
-// roundIntegral rounds to an integral value in floating point, as
-// cvt.{rni,rzi,rmi,rpi}.f32.f32 does.
+// roundIntegral rounds to an integral value in floating point, as cvt.{rni,rzi,rmi,rpi}.f32.f32
+// does.
 func roundIntegral(x float64, mode roundMode) float64 {
 	switch mode {
 	case roundZero:
@@ -135,10 +134,9 @@ type intType struct {
 	signed bool
 }
 
-// fromFloat is cvt.{rni,rzi,rmi,rpi}{.ftz}.TYPE.f32, the source widened
-// exactly to float64. What does not fit saturates. NaN gives 0, and for
-// 64-bit types the top bit alone, as the manual says. The result is sign- or
-// zero-extended to 64 bits.
+// fromFloat is cvt.{rni,rzi,rmi,rpi}{.ftz}.TYPE.f32, with the source widened exactly to
+// float64. Values out of range saturate. NaN gives 0 or, for 64-bit types, the top bit alone,
+// as the manual says. The result is sign- or zero-extended to 64 bits.
 func (t intType) fromFloat(x float64, mode roundMode) uint64 {
 	if x != x {
 		if t.bits == 64 {
@@ -163,7 +161,7 @@ func (t intType) fromFloat(x float64, mode roundMode) uint64 {
 	return uint64(x)
 }
 
-// min is the least value, extended to 64 bits.
+// min returns the smallest value, extended to 64 bits.
 func (t intType) min() uint64 {
 	if t.signed {
 		return ^uint64(0) << (t.bits - 1)
@@ -171,7 +169,7 @@ func (t intType) min() uint64 {
 	return 0
 }
 
-// max is the greatest value.
+// max returns the largest value.
 func (t intType) max() uint64 {
 	if t.signed {
 		return 1<<(t.bits-1) - 1
@@ -188,8 +186,7 @@ func (t intType) toF32(x uint64) uint32 {
 	return math.Float32bits(float32(x))
 }
 
-// extend reads the low bits of x as a value of the type, sign- or
-// zero-extended to 64 bits.
+// extend reads the low bits of x as a value of the type, sign- or zero-extended to 64 bits.
 func (t intType) extend(x uint64) uint64 {
 	free := 64 - t.bits
 	if t.signed {
@@ -198,8 +195,8 @@ func (t intType) extend(x uint64) uint64 {
 	return x << free >> free
 }
 
-// convert is cvt{.sat}.TO.FROM between integers: x is read as a value of type
-// from; the result is that value cut to t, or clamped to its range, and extended.
+// convert is cvt{.sat}.TO.FROM between integers: x is read as a value of type from. The result
+// is truncated to t, or clamped to its range, and extended.
 func (t intType) convert(x uint64, from intType, saturate bool) uint64 {
 	x = from.extend(x)
 	if !saturate {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// narrowValue is the value of 16 bits by the format's definition.
+// narrowValue returns the value of 16 bits by the format's definition.
 func narrowValue(n narrowFormat, h uint16) float64 {
 	fraction := int(h) & (1<<n.fractionBits - 1)
 	exponent := int(h&0x7fff) >> n.fractionBits
@@ -43,22 +43,22 @@ func TestWideningEveryInput(t *testing.T) {
 				continue
 			}
 			require.Equal(t, math.Float32bits(float32(want)), got)
-			// And back: a value of the format is not changed by rounding.
+			// Rounding back does not change a value of the format.
 			require.Equal(t, h, c.n.fromF32(got, roundNearest, false))
 			require.Equal(t, h, c.n.fromF32(got, roundZero, false))
 		}
 	}
 }
 
-// narrowOracle rounds by looking at the two neighbours: magnitudes of a format
-// are in the order of their bits.
+// narrowOracle rounds by comparing with the two neighbours: magnitudes of a format are in the
+// order of their bits.
 func narrowOracle(n narrowFormat, x uint32, mode roundMode) uint16 {
 	if isNaN32(x) {
 		return canonicalNaN16
 	}
 	sign := uint16(x >> 16 & 0x8000)
 	v := math.Abs(float64(toF32(x)))
-	lo, hi := uint16(0), n.infinity // lo: the largest with value <= v
+	lo, hi := uint16(0), n.infinity // lo is the largest code with value <= v
 	if math.IsInf(v, 0) {
 		return sign | n.infinity
 	}
@@ -74,7 +74,7 @@ func narrowOracle(n narrowFormat, x uint32, mode roundMode) uint16 {
 	}
 	below := narrowValue(n, lo)
 	above := narrowValue(n, hi)
-	if hi == n.infinity { // the next value if the exponent went on
+	if hi == n.infinity { // the next value if the exponent range continued
 		above = below + (below - narrowValue(n, lo-1))
 	}
 	switch down, up := v-below, above-v; {
@@ -196,7 +196,7 @@ func TestRoundIntegral(t *testing.T) {
 	}
 }
 
-// Floats go to f16, one or two at a time, and back.
+// FP32 numbers convert to f16, one or two at a time, and back.
 func TestF16Instructions(t *testing.T) {
 	values := []float32{0, 1, -1.5, 0x1p-14, 0x1.ffp-15, -0x1p-24, 0x1p-25, 65504, 65519, 65520, -1e9, float32(math.Inf(1)), 1 + 0x1p-11, 1 + 0x3p-11}
 	k := ptx.NewKernel("k")

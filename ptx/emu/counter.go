@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Counting for reports. What follows documented rules: shared memory has 32 banks
-// of 4 bytes, lanes that want the same word share it, and global memory moves in
-// sectors of 32 bytes. Measured by others and assumed here: a warp's accesses of 8
-// bytes go by halves of the warp and those of 16 by quarters, even where two would
-// fit in one; atomics on one word of shared memory go one after the other. What
-// banks TMA and wgmma keep busy is not counted, only their bytes.
+// Counting for reports. Documented rules: shared memory has 32 banks of 4 bytes, lanes that
+// access the same word share one access, and global memory moves in sectors of 32 bytes.
+// Measured by others and assumed here: a warp's 8-byte accesses are served for half a warp at a
+// time and 16-byte accesses for a quarter, even where two parts would fit in one step; atomics
+// on one word of shared memory are served one after the other. Bank use by TMA and wgmma is not
+// counted, only their bytes.
 
 // counter counts what one cluster does.
 type counter struct {
@@ -18,14 +18,14 @@ type counter struct {
 	read, written pages
 }
 
-// executed notes an instruction of a warp.
+// executed counts an instruction of a warp.
 func (c *counter) executed(in *inst, mask uint32) {
 	n := &c.by[in.number]
 	n.Warps++
 	n.Lanes += uint64(bits.OnesCount32(mask))
 }
 
-// direction is which way an access goes.
+// direction tells whether an access reads or writes.
 type direction uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	wordBytes = 4
 )
 
-// shared notes the lanes' accesses of n bytes to shared memory.
+// shared counts the lanes' accesses of n bytes to shared memory.
 func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direction) {
 	to := &c.by[in.number]
 	var at [warpLanes]uint32
@@ -66,11 +66,10 @@ func (c *counter) shared(w *warp, in *inst, o *operand, mask, n uint32, d direct
 	to.LeastWavefronts += least
 }
 
-// wavefronts is in how many steps shared memory serves lanes that access n bytes
-// each, and in how many it would without conflicts: a step has one word of each
-// bank.
+// wavefronts returns the number of steps in which shared memory serves lanes that access n
+// bytes each, and the number without conflicts. A step serves one word of each bank.
 func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least uint64) {
-	together := uint32(warpLanes) // lanes that are served in one step at best
+	together := uint32(warpLanes) // lanes that one step serves at best
 	if n > wordBytes {
 		together = warpLanes * wordBytes / n
 	}
@@ -95,7 +94,7 @@ func wavefronts(at *[warpLanes]uint32, lanes, n uint32, atomic bool) (is, least 
 	return is, least
 }
 
-// global notes the lanes' accesses of n bytes to global memory.
+// global counts the lanes' accesses of n bytes to global memory.
 func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d direction) {
 	var at [warpLanes]uint64
 	var bytes [warpLanes]uint32
@@ -106,11 +105,10 @@ func (c *counter) global(w *warp, in *inst, o *operand, mask uint32, n uint64, d
 	c.lanes(in, &at, &bytes, d)
 }
 
-// lanes notes accesses to global memory of one instruction of a warp, each within
-// a sector.
+// lanes counts accesses to global memory of one instruction of a warp, each within a sector.
 func (c *counter) lanes(in *inst, at *[warpLanes]uint64, bytes *[warpLanes]uint32, d direction) {
 	var list [warpLanes]uint64
-	var asked [warpLanes]uint32 // bytes of each
+	var asked [warpLanes]uint32 // bytes accessed in each sector
 	to, sectors, distinct, all := &c.by[in.number], list[:0], 0, uint64(0)
 	for l, n := range bytes {
 		if n == 0 {
@@ -152,7 +150,7 @@ func (c *counter) touch(sector uint64, d direction) {
 	}
 }
 
-// row notes contiguous bytes that TMA moves.
+// row counts contiguous bytes that TMA moves.
 func (c *counter) row(to *Counts, at, n uint64, d direction) {
 	if n == 0 {
 		return
@@ -164,7 +162,7 @@ func (c *counter) row(to *Counts, at, n uint64, d direction) {
 	c.noteGlobal(to, n, end-at/sectorBytes+1, (n+sectorBytes-1)/sectorBytes, d)
 }
 
-// rows notes what TMA moves in global memory: a box, or size bytes.
+// rows counts what TMA moves in global memory: a box, or size bytes.
 func (c *counter) rows(to *Counts, t *TensorMap, coords []int32, at uint64, size uint32, d direction) {
 	if t == nil {
 		c.row(to, at, uint64(size), d)
@@ -176,8 +174,8 @@ func (c *counter) rows(to *Counts, t *TensorMap, coords []int32, at uint64, size
 	})
 }
 
-// load notes a copy of TMA into shared memory. A multicast reads global memory
-// once, for the first CTA that it goes to.
+// load counts a copy by TMA into shared memory. A multicast reads global memory once, which is
+// counted at its first CTA.
 func (c *counter) load(b *bulkLoad) {
 	to := &c.by[b.in.number]
 	switch {
@@ -193,17 +191,17 @@ func (c *counter) load(b *bulkLoad) {
 	}
 }
 
-// store notes a copy of TMA from shared memory.
+// store counts a copy by TMA from shared memory.
 func (c *counter) store(st *bulkStore) {
 	to := &c.by[st.in.number]
 	to.SharedRead += uint64(st.size)
 	c.rows(to, st.tensor, st.coords, st.dst, st.size, writes)
 }
 
-// product notes the operands of a wgmma that one warp of four reads from shared
-// memory: its own rows of A and, as if they shared it, a quarter of B.
+// product counts the operands of a wgmma that one of its four warps reads from shared memory:
+// the warp's rows of A and a quarter of B, as if the warps shared B's reads.
 func (c *counter) product(in *inst) {
-	const rowBytes = 32 // of both, whatever the elements
+	const rowBytes = 32 // of A and B, for every element type
 	rows := in.matrixRows(1) / 4 * in.slabs(1)
 	if !in.fromRegisters() {
 		rows += wgmmaRows / 4
@@ -211,7 +209,7 @@ func (c *counter) product(in *inst) {
 	c.by[in.number].SharedRead += uint64(rows) * rowBytes
 }
 
-// copied notes a cp.async.
+// copied counts a cp.async.
 func (c *counter) copied(w *warp, in *inst, r *copyRecord) {
 	c.shared(w, in, &in.args[0], r.lanes, r.size, writes)
 	c.lanes(in, &r.src, &r.bytes, reads)

@@ -10,57 +10,57 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// A deadlock is told as the graph of who waits for whom. Its root comes first:
-// what waits for warps that are gone, or for what nobody does; or else a circle
-// of waiters. Waiters at one line that wait for the same are one.
+// A deadlock report shows which fragments wait for which warps. Root causes come first:
+// fragments that wait for exited warps or for something that no warp can still do, then cycles.
+// Fragments that wait at one line for the same thing form one group.
 
-// need is what a fragment waits for.
+// need describes what a fragment waits for.
 type need struct {
-	what string  // "waits at empty[2] of ring ab …"
-	from []*warp // whose doing would end the wait
-	// how says in words where they would do it, or did before.
+	what string  // such as "waits at empty[2] of ring ab …"
+	from []*warp // warps whose action would end the wait
+	// how says what those warps should do, and where.
 	how string
-	// phase is that of the mbarrier.
+	// phase is the phase of the mbarrier.
 	phase uint64
 }
 
-// waiter is one fragment that can't go on.
+// waiter is a fragment that cannot continue.
 type waiter struct {
 	w *warp
 	f *frag
 	need
 }
 
-// waiters are those at one instruction with the same need.
+// waiters is a group of fragments that wait at one instruction for the same thing.
 type waiters struct {
 	list   []waiter
-	on     []*waiters // that they wait for
-	root   bool       // they wait for nobody who could still come
+	on     []*waiters // groups that this group waits for
+	root   bool       // no live warp can end the wait
 	shown  bool
 	circle bool
 }
 
-const maxWaiters = 8 // told of in one report, each in two lines at most
+const maxWaiters = 8 // groups in one report, of at most two lines each
 
-// deadlock says who waits for what.
-func (cl *cluster) deadlock() { cl.stall("nothing can run") }
+// deadlock reports a cluster in which no warp can run.
+func (cl *cluster) deadlock() { cl.stall("no warp can run") }
 
-// spinning is the fault of a cluster that runs without getting anywhere.
+// spinning reports a cluster that runs without progress.
 func (cl *cluster) spinning() {
 	cl.stall(fmt.Sprintf("no store, barrier or copy in %d warp instructions", cl.idle))
 }
 
-// stall reports the cluster as it stands.
+// stall reports all fragments of the cluster and what they wait for.
 func (cl *cluster) stall(what string) {
 	groups := cl.waitGraph()
-	text, told := []string{what}, 0
+	text, shown := []string{what}, 0
 	for _, g := range order(groups) {
-		if told == maxWaiters {
-			text = append(text, fmt.Sprintf("  and %d more", len(groups)-told))
+		if shown == maxWaiters {
+			text = append(text, fmt.Sprintf("  and %d more", len(groups)-shown))
 			break
 		}
-		told++
-		text = append(text, cl.tell(g)...)
+		shown++
+		text = append(text, cl.describe(g)...)
 	}
 	if gone := cl.gone(); gone != "" {
 		text = append(text, "  "+gone+" exited")
@@ -73,11 +73,11 @@ func (cl *cluster) stall(what string) {
 	first.w.fault(&cl.grid.kernel.code[first.f.pc], kind, first.f.mask, "%s", strings.Join(text, "\n"))
 }
 
-// waitGraph groups the fragments and links those that wait for others.
+// waitGraph groups the fragments and links each group to those that it waits for.
 func (cl *cluster) waitGraph() []*waiters {
 	type key struct {
 		pc   int32
-		mask bool // the whole warp
+		mask bool // whether it is the whole warp
 		need string
 	}
 	var groups []*waiters
@@ -111,7 +111,7 @@ func (cl *cluster) waitGraph() []*waiters {
 	return groups
 }
 
-// missesExited: they wait for warps of which one is gone.
+// missesExited reports whether one of the awaited warps has exited.
 func (g *waiters) missesExited() bool {
 	for _, x := range g.list {
 		for _, w := range x.from {
@@ -123,8 +123,8 @@ func (g *waiters) missesExited() bool {
 	return false
 }
 
-// order puts first what waits apart from its warp, then roots, then circles, each
-// followed by what waits for it.
+// order sorts groups for the report: first fragments that wait for the rest of their warp, then
+// roots, then cycles, each followed by the groups that wait for it.
 func order(groups []*waiters) []*waiters {
 	var out []*waiters
 	for _, g := range groups {
@@ -159,9 +159,8 @@ func order(groups []*waiters) []*waiters {
 		if g.shown || len(g.on) == 0 {
 			continue
 		}
-		// Whom a waiter waits for, and so on, ends in a circle or in what runs. Of
-		// a circle comes first who waits for the phase that should have ended
-		// first.
+		// Following the links ends in a cycle or in a group that runs. A cycle starts with the
+		// group that waits for the earliest phase.
 		at, seen := g, map[*waiters]bool{}
 		for !seen[at] && len(at.on) > 0 {
 			seen[at] = true
@@ -183,7 +182,7 @@ func order(groups []*waiters) []*waiters {
 	return out
 }
 
-// need says what a fragment waits for.
+// need returns what a fragment waits for.
 func (cl *cluster) need(w *warp, f *frag) need {
 	in := &cl.grid.kernel.code[f.pc]
 	switch {
@@ -198,21 +197,21 @@ func (cl *cluster) need(w *warp, f *frag) need {
 	return need{what: "waits at " + in.form.Op}
 }
 
-// tell is the lines about a group.
-func (cl *cluster) tell(g *waiters) []string {
+// describe returns the lines about a group.
+func (cl *cluster) describe(g *waiters) []string {
 	x := g.list[0]
 	in := &cl.grid.kernel.code[x.f.pc]
-	lines := []string{fmt.Sprintf("  %s (%s) %s", cl.who(g.list), cl.place(in), x.what)}
+	lines := []string{fmt.Sprintf("  %s (%s) %s", cl.warpsAt(g.list), cl.place(in), x.what)}
 	if x.how != "" {
 		lines = append(lines, "    "+x.how)
 	}
 	if g.circle {
-		lines[0] += ", in a circle:"
+		lines[0] += ", in a cycle:"
 	}
 	return lines
 }
 
-// place is an instruction's line, with the Go line where that is known.
+// place returns an instruction's line, with its source position if known.
 func (cl *cluster) place(in *inst) string { return cl.grid.place(in) }
 
 func (g *grid) place(in *inst) string {
@@ -223,8 +222,8 @@ func (g *grid) place(in *inst) string {
 	return text
 }
 
-// who names waiters: their role, warps, lanes and CTAs.
-func (cl *cluster) who(list []waiter) string {
+// warpsAt names the waiters: their role, warps, lanes and CTAs.
+func (cl *cluster) warpsAt(list []waiter) string {
 	warps := make([]*warp, len(list))
 	lanes, same := list[0].f.mask, true
 	for i, x := range list {
@@ -244,7 +243,7 @@ func (cl *cluster) who(list []waiter) string {
 	return text
 }
 
-// warpNames is "warp 4", "warpgroup 1 (warps 4-7)", "warps 0-3 of CTAs 0-1".
+// warpNames returns such as "warp 4", "warpgroup 1 (warps 4-7)" or "warps 0-3 of CTAs 0-1".
 func (cl *cluster) warpNames(warps []*warp) string {
 	byCTA := map[int][]int{}
 	for _, w := range warps {
@@ -289,8 +288,7 @@ func (cl *cluster) gone() string {
 	return cl.warpNames(warps) + " have"
 }
 
-// whereabouts says of warps who is expected: those that live, those that are
-// gone.
+// whereabouts names warps, and says which of them have exited.
 func (cl *cluster) whereabouts(warps []*warp) string {
 	var live, gone []*warp
 	for _, w := range warps {
@@ -312,13 +310,13 @@ func (cl *cluster) whereabouts(warps []*warp) string {
 	return strings.Join(parts, " and ")
 }
 
-// arrival is a warp's doing on an mbarrier: an arrival, or bytes.
+// arrival is an instruction of a warp that arrives at an mbarrier or copies bytes to it.
 type arrival struct {
 	warp *warp
 	in   *inst
 }
 
-// copies: it brings bytes.
+// copies reports whether the instruction copies bytes.
 func (a arrival) copies() bool {
 	switch a.in.form.ID {
 	case isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
@@ -327,7 +325,7 @@ func (a arrival) copies() bool {
 	return false
 }
 
-// note remembers who takes part in a phase.
+// note adds an arrival to the list of a phase.
 func note(list []arrival, a arrival) []arrival {
 	if n := len(list); n > 0 && list[n-1] == a || slices.Contains(list, a) {
 		return list
@@ -335,8 +333,8 @@ func note(list []arrival, a arrival) []arrival {
 	return append(list, a)
 }
 
-// needPhase is the need of who waits for a phase of the mbarrier at an offset of
-// c's window.
+// needPhase returns the need of a fragment that waits for a phase of the mbarrier at an offset
+// of c's window.
 func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	b, err := c.shared.mbar.at(at)
 	if err != nil {
@@ -346,10 +344,10 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	wants := func(a arrival) bool { return a.copies() == (b.pending == 0) }
 	doing := "arrive"
 	if b.pending == 0 {
-		doing = "bring bytes"
+		doing = "copy bytes"
 	}
-	// Who did so in the phase before and has not in this one, here or, when
-	// this phase is the first, at the others of its name.
+	// Find the warps that did so in the previous phase and have not in this one. In the first
+	// phase, look at the other mbarriers of the same name.
 	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
 		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
 	})
@@ -372,8 +370,8 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 		n.how = fmt.Sprintf("%s should %s there, as before at %s", cl.whereabouts(n.from), doing, cl.place(last.in))
 		return n
 	}
-	// Nobody has yet: who could, from where it stands?
-	// Who has in this phase has done its part.
+	// No arrival is known. Find the warps that could still arrive, without those that have
+	// arrived in this phase.
 	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
 	var have []*warp
 	could = slices.DeleteFunc(could, func(w *warp) bool {
@@ -385,22 +383,22 @@ func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
 	})
 	switch {
 	case len(could) == 0 && len(have) > 0:
-		n.how = fmt.Sprintf("%s did, and nobody else is left that could %s there", cl.whereabouts(have), doing)
+		n.how = fmt.Sprintf("%s did, and no other warp is left that could %s there", cl.whereabouts(have), doing)
 		return n
 	case len(could) == 0:
-		n.how = fmt.Sprintf("nobody is left that could %s there", doing)
+		n.how = fmt.Sprintf("no warp is left that could %s there", doing)
 		return n
 	}
 	n.from = could
-	n.how = fmt.Sprintf("%s should %s there at %s: nobody has yet", cl.whereabouts(could), doing, cl.place(where))
+	n.how = fmt.Sprintf("%s should %s there at %s, and no warp has yet", cl.whereabouts(could), doing, cl.place(where))
 	if len(have) > 0 {
-		n.how = fmt.Sprintf("%s did, %s should %s there too, at %s perhaps", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
+		n.how = fmt.Sprintf("%s did, %s should %s there too, possibly at %s", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
 	}
 	return n
 }
 
-// siblings are the live mbarriers of the named region that holds the one at an
-// offset, itself included.
+// siblings returns the live mbarriers of the named region that contains the one at an offset,
+// itself included.
 func (c *cta) siblings(at uint32) (out []*mbarrier) {
 	n, _, ok := c.cluster.grid.kernel.region(at)
 	if !ok {

@@ -20,15 +20,15 @@ type decoder struct {
 	special  map[int32]int32
 	symbol   map[string]int32
 	wide     map[string]int32 // symbols in 64-bit registers
-	local    map[string]int   // offset of each variable of a thread
-	// shared is the address of each shared variable in a CTA of rank 0.
+	local    map[string]int   // offset of each variable in a thread's local memory
+	// shared holds the address of each shared variable in a CTA of rank 0.
 	shared map[string]int
-	// params is the offset of each parameter.
+	// params holds the offset of each parameter.
 	params map[string]int
 	linked linked
-	tables map[string][]int32   // of .branchtargets, by their labels
-	frames map[string]*function // whose variables are
-	// operands is what room gives of.
+	tables map[string][]int32   // targets of each .branchtargets label
+	frames map[string]*function // function of each variable of a function
+	// operands is the chunk from which room allocates.
 	operands []operand
 }
 
@@ -101,14 +101,14 @@ func (d *decoder) layoutShared() {
 	}
 	d.k.staticShared, d.k.dynamicAlign = at-sharedBase, 1
 	for _, v := range d.m.Globals {
-		if v.Shared() && v.Extern { // dynamic memory begins behind the static
+		if v.Shared() && v.Extern { // dynamic shared memory begins after static
 			d.shared[v.Name] = (at + v.Align - 1) / v.Align * v.Align
 			d.k.dynamicAlign = max(d.k.dynamicAlign, v.Align)
 		}
 	}
 }
 
-// layoutLocal places the variables of a thread.
+// layoutLocal assigns offsets to the variables in local memory.
 func (d *decoder) layoutLocal() {
 	d.local = map[string]int{}
 	at := 0
@@ -146,8 +146,8 @@ func (d *decoder) const64(v uint64) int32 {
 	return s
 }
 
-// inst appends an instruction to the code, which has the room: it is half a KiB,
-// too much to be copied there.
+// inst decodes an instruction and appends it to the code. The code has the capacity already: an
+// inst is half a KiB, too large to copy.
 func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (*inst, error) {
 	f := src.Form
 	h := &forms[f.ID]
@@ -229,7 +229,8 @@ func (d *decoder) inst(src *ptx.Inst, labels map[string]int32) (*inst, error) {
 	return in, nil
 }
 
-// room is for so many operands of an instruction, a piece of what is made for many.
+// room returns an empty slice with capacity for the operands of an instruction, from a larger
+// allocation.
 func (d *decoder) room(operands int) []operand {
 	if operands > len(d.operands) {
 		d.operands = make([]operand, max(operands, 512))
@@ -239,14 +240,13 @@ func (d *decoder) room(operands int) []operand {
 	return out
 }
 
-// ofCall: an address is that of a parameter of a function, or of a result.
+// ofCall reports whether an address is a parameter or result of a function call.
 func (d *decoder) ofCall(o *ptx.Operand) bool {
 	_, own := d.local[o.Sym]
 	return own
 }
 
-// uses notes which slots the instruction reads and writes. Accumulators are
-// wgmma's own business.
+// uses records which slots the instruction reads and writes, other than accumulators of wgmma.
 func (d *decoder) uses(in *inst, a *isa.Arg, o *operand) {
 	if o.bank == bankNone || a.Dir == isa.InOut {
 		return
@@ -370,8 +370,8 @@ func (d *decoder) specialSlot(b bank, i int32) int32 {
 	return s
 }
 
-// symbolValue is a symbol as mov's operand: a parameter's offset, or a shared
-// variable's address.
+// symbolValue decodes a symbol as mov's operand: the offset of a parameter, or the address of a
+// variable or function.
 func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	if n := numberOf(d.m, name); n >= 0 && b == bank64 {
 		return operand{bank: b, slot: d.const64(functionAddress(n))}, nil
@@ -379,7 +379,7 @@ func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	if _, shared := d.shared[name]; b == bank64 && d.params[name] == 0 || add != 0 {
 		if _, param := d.params[name]; !param {
 			if b != bank64 {
-				return operand{}, fmt.Errorf("the address of %s does not go into a register of 32 bits", name)
+				return operand{}, fmt.Errorf("the address of %s does not fit in a 32-bit register", name)
 			}
 			s, err := d.wideSymbol(name, add, shared)
 			return operand{bank: b, slot: s}, err
@@ -398,7 +398,7 @@ func (d *decoder) symbolValue(b bank, name string, add int64) (operand, error) {
 	return operand{bank: bank32, slot: s}, err
 }
 
-// wideSymbol is the 64-bit slot of a variable's address in its state space.
+// wideSymbol returns the 64-bit slot that holds a variable's address in its state space.
 func (d *decoder) wideSymbol(name string, add int64, shared bool) (int32, error) {
 	if f := d.frames[name]; f != nil {
 		return d.frameSlot(f, name, add), nil
@@ -473,7 +473,7 @@ func (d *decoder) address(space isa.Space, o *ptx.Operand) (operand, error) {
 	default:
 		s, err := d.wideSymbol(o.Sym, 0, false)
 		if err != nil {
-			return out, fmt.Errorf("[%s] is no address in this state space", o.Sym)
+			return out, fmt.Errorf("[%s] is not an address in this state space", o.Sym)
 		}
 		out.slot = s
 	}

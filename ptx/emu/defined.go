@@ -2,11 +2,10 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// A register read before it is written is a fault. Most reads are proved
-// harmless when the kernel is decoded: every path of a thread to them writes
-// the register without a guard. Only what is left is tracked lane by lane; that
-// is all reads of a kernel whose registers and branches are too many for the
-// proof.
+// Reading a register before it is written is a fault. Decoding proves most reads safe: every
+// path to them writes the register without a guard. Only the other reads are checked at run
+// time, lane by lane. If a kernel has too many registers and branches for the proof, all its
+// reads are.
 
 // slotRef names a slot of a bank.
 type slotRef struct {
@@ -14,18 +13,18 @@ type slotRef struct {
 	slot int32
 }
 
-// definedness is the analysis of one kernel: which slots hold a value, on all
-// paths, before each block of instructions.
+// definedness is the analysis of one kernel: which slots hold a value, on all paths, before
+// each block of instructions.
 type definedness struct {
 	k      *Kernel
-	base   [numBanks]int // number of a bank's slot 0 among all slots
+	base   [numBanks]int // index of a bank's slot 0 among all slots
 	words  int
 	starts []int32 // first instruction of each block, and the end
 	block  map[int32]int
-	in     [][]uint64 // nil: not reached yet
+	in     [][]uint64 // nil if not reached yet
 }
 
-// definedness is the kernel's, of which nothing is proved yet.
+// definedness returns the analysis before anything is proved.
 func (k *Kernel) definedness() *definedness {
 	a := &definedness{k: k, block: map[int32]int{}}
 	n := 0
@@ -38,14 +37,14 @@ func (k *Kernel) definedness() *definedness {
 	return a
 }
 
-// resolveReads fills checks and marks of all instructions.
+// resolveReads sets checks and marks of all instructions.
 func (k *Kernel) resolveReads() {
 	a := k.definedness()
 	a.solve()
 	tracked := make([]uint64, a.words)
 	for _, class := range k.classes {
 		for _, s := range class {
-			a.add(tracked, bank32, s) // a wgmma may add to what nobody wrote
+			a.add(tracked, bank32, s) // a wgmma may add to registers that were never written
 		}
 	}
 	for i := range a.starts[:len(a.starts)-1] {
@@ -95,7 +94,7 @@ func (a *definedness) has(set []uint64, b bank, s int32) bool {
 
 func (in *inst) branches() bool { return in.form.Effects&isa.Branches != 0 }
 
-// jumps are where the instruction may branch to.
+// jumps returns the possible targets of a branch.
 func (in *inst) jumps() []int32 {
 	switch {
 	case !in.branches():
@@ -108,7 +107,7 @@ func (in *inst) jumps() []int32 {
 
 func (in *inst) exits() bool { return in.form.Effects&isa.Exits != 0 }
 
-// split cuts the code into blocks.
+// split divides the code into blocks.
 func (a *definedness) split() {
 	code := a.k.code
 	leader := make([]bool, len(code)+1)
@@ -135,15 +134,15 @@ func (a *definedness) split() {
 	a.in = make([][]uint64, len(a.starts))
 }
 
-// maxProof bounds the words of sets that a proof may take, and those that it may
-// go through, as a multiple. A large kernel of ours takes some 2^14.
+// maxProof bounds the size of the proof's sets in words, maxProofWork the words that it may
+// process. Large kernels of the layer take about 2^14.
 const (
 	maxProof     = 1 << 22
 	maxProofWork = maxProof << 6
 )
 
-// solve propagates what is defined until nothing changes. When that takes too
-// long it leaves nothing proved.
+// solve propagates definedness until nothing changes. If that takes too long, nothing is
+// proved.
 func (a *definedness) solve() {
 	if len(a.starts)*a.words > maxProof {
 		return
@@ -168,7 +167,7 @@ func (a *definedness) solve() {
 	}
 	a.in[0] = start
 	work := []int{0}
-	for _, f := range a.k.functions { // of which only what every kernel has is known
+	for _, f := range a.k.functions { // a call may leave any other slot undefined
 		if f.start >= 0 {
 			a.in[a.block[f.start]] = append([]uint64(nil), start...)
 			work = append(work, a.block[f.start])
@@ -190,9 +189,8 @@ func (a *definedness) solve() {
 	}
 }
 
-// walk goes through a block and shows, before each instruction, the slots that
-// hold values. It gives those at the block's end; none of a block that nothing
-// reaches.
+// walk visits the instructions of a block with the slots that hold values before each. It
+// returns the slots that hold values at the block's end, or none if nothing reaches the block.
 func (a *definedness) walk(block int, visit func(in *inst, have []uint64)) []uint64 {
 	have := make([]uint64, a.words)
 	copy(have, a.in[block])
@@ -228,8 +226,8 @@ func (a *definedness) successors(block int) (next []int) {
 	return next
 }
 
-// meet keeps of a block's slots those that hold values on this path too. It
-// reports a change.
+// meet removes from a block's slots those that hold no value on this path. It reports whether
+// that changed the block.
 func (a *definedness) meet(block int, out []uint64) bool {
 	if a.in[block] == nil {
 		a.in[block] = append([]uint64(nil), out...)

@@ -2,11 +2,11 @@ package emu
 
 import "fmt"
 
-// MatrixDescriptor is the decoded 64-bit operand with which wgmma finds A or B
-// in shared memory. Addresses and distances are in bytes.
+// MatrixDescriptor is the decoded 64-bit operand with which wgmma finds A or B in shared
+// memory. Addresses and distances are in bytes.
 type MatrixDescriptor struct {
-	Start      uint32 // of the k16 slab, in the CTA's shared window
-	LBO, SBO   uint32 // leading and stride byte offsets, see ElementOffset
+	Start      uint32 // address of the k16 slab in the CTA's shared window
+	LBO, SBO   uint32 // leading and stride byte offsets, see unswizzled
 	BaseOffset uint8
 	Swizzle    Swizzle
 }
@@ -14,11 +14,11 @@ type MatrixDescriptor struct {
 // descriptorReserved are the bits that must be zero: 14-15, 30-31, 46-48, 52-61.
 const descriptorReserved = 0x3ff1c000c000c000
 
-// DecodeMatrixDescriptor takes a descriptor apart. It fails on reserved bits,
-// which mean that an address went in unmasked.
+// DecodeMatrixDescriptor decodes a descriptor. It fails if reserved bits are set, which happens
+// when an address was not masked.
 func DecodeMatrixDescriptor(d uint64) (MatrixDescriptor, error) {
 	if bad := d & descriptorReserved; bad != 0 {
-		return MatrixDescriptor{}, fmt.Errorf("matrix descriptor %#016x: reserved bits %#x are set; mask each address with 0x3ffff before >>4", d, bad)
+		return MatrixDescriptor{}, fmt.Errorf("matrix descriptor %#016x: reserved bits %#x are set; want each address masked with 0x3ffff before >>4", d, bad)
 	}
 	field := func(at uint) uint32 { return uint32(d>>at&0x3fff) << 4 }
 	return MatrixDescriptor{
@@ -45,7 +45,7 @@ const (
 	MNMajor
 )
 
-// String is the PTX manual's spelling.
+// String returns the PTX manual's spelling.
 func (m Major) String() string {
 	if m == KMajor {
 		return "K-major"
@@ -76,32 +76,31 @@ func (d MatrixDescriptor) unswizzled(major Major, mn, k uint32) uint32 {
 	return d.Start + mn/block*d.LBO + mn%block*2 + k/8*d.SBO + k%8*w
 }
 
-// Address is the shared address of element (mn, k), k below 16, of 16-bit elements.
+// Address returns the shared address of element (mn, k), k below 16, of 16-bit elements.
 func (d MatrixDescriptor) Address(major Major, mn, k uint32) uint32 {
 	return d.Swizzle.Apply(d.unswizzled(major, mn, k))
 }
 
-// Check reports what makes the descriptor illegal for a slab of mn rows of
-// 16-bit elements (64 for A, N for B), or what this emulator does not know:
-// a base offset, whose effect nobody has measured.
+// Check reports what makes the descriptor illegal for a slab of mn rows of 16-bit elements (64
+// for A, N for B). It also refuses a base offset, whose effect has not been measured.
 func (d MatrixDescriptor) Check(major Major, mn uint32) error { return d.check(major, mn, 1) }
 
-// check is Check of so many slabs, one after the other in k.
+// check is Check for the given number of slabs, one after the other in k.
 func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("matrix descriptor %#016x (%v, %v): %s", d.Encode(), major, d.Swizzle, fmt.Sprintf(format, args...))
 	}
 	if d.BaseOffset != 0 {
-		return fail("base offset %d is not emulated: align the tile to %d bytes", d.BaseOffset, d.Swizzle.Period())
+		return fail("base offset %d is not emulated, want 0 and a tile aligned to %d bytes", d.BaseOffset, d.Swizzle.Period())
 	}
 	if d.Swizzle == SwizzleNone {
 		return nil
 	}
-	// Inside its pattern a slab may start along the first row only, and must
-	// end in that row: the k of K-major, one block of MN-major.
+	// Inside its pattern a slab may only start in the first row, and must end in that row: the
+	// k of K-major, one block of MN-major.
 	w, at := d.Swizzle.Width(), d.Start%d.Swizzle.Period()
 	if at >= w {
-		return fail("start %#x lies in row %d of the swizzle pattern: the tile must be aligned to %d bytes", d.Start, at/w, d.Swizzle.Period())
+		return fail("start %#x lies in row %d of the swizzle pattern: want a tile aligned to %d bytes", d.Start, at/w, d.Swizzle.Period())
 	}
 	if depth := min(slabs*slabDepth, w/2); major == KMajor && at+2*depth > w {
 		return fail("%d k from start %#x, %d bytes into a row, run past its %d bytes", depth, d.Start, at, w)
@@ -112,12 +111,12 @@ func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
 	return nil
 }
 
-// group gives the addresses of the 16-byte chunks that hold 8 rows of a
-// slab, from row mn on: the first is at the descriptor's start. A K-major row has two, one after the other; MN-major
-// chunks hold the 8 rows of one k each, in the order of k.
+// group returns the addresses of the 16-byte chunks that hold 8 rows of a slab, from row mn on.
+// The first is at the descriptor's start. A K-major row has two chunks, one after the other;
+// each MN-major chunk holds the 8 rows of one k, in the order of k.
 func (d MatrixDescriptor) group(major Major, mn, slab uint32) (at [16]uint32) {
 	first := d.unswizzled(major, mn, slab*slabDepth)
-	// From a chunk to the next: of one row, of the next row or k, and from k 7 to 8.
+	// Distance between chunks: within one row, to the next row or k, and from k 7 to k 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)
 	switch {

@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Clusters and grids of three dimensions: each CTA has the rank, the place in
-// its cluster and the cluster that the chip gives it.
+// Clusters and grids of three dimensions: each CTA has the same rank, position in its cluster
+// and cluster index as on the chip.
 func TestClustersOfThreeDimensions(t *testing.T) {
 	for name, c := range map[string]struct{ grid, cluster ptx.Dims }{
 		"along x":    {ptx.Dims{4, 2, 1}, ptx.Dims{2, 1, 1}},
@@ -76,7 +76,7 @@ func TestClustersOfThreeDimensions(t *testing.T) {
 	}
 }
 
-// .reqntid and .reqnctapercluster hold for each extent, not for the product.
+// .reqntid and .reqnctapercluster are required in each dimension, not only in the product.
 func TestExtentsAreRequired(t *testing.T) {
 	p := assemble(t, ".version 8.0\n.target sm_90a\n.address_size 64\n.visible .entry k()\n.reqntid 4, 8\n.reqnctapercluster 1, 2\n{\n}\n", "k")
 	for name, c := range map[string]struct {
@@ -85,9 +85,9 @@ func TestExtentsAreRequired(t *testing.T) {
 	}{
 		"as required":        {[3]int{1, 2}, [3]int{4, 8}, [3]int{}, ""},
 		"and said":           {[3]int{1, 2}, [3]int{4, 8, 1}, [3]int{1, 2}, ""},
-		"block of one row":   {[3]int{1, 2}, [3]int{32}, [3]int{}, "CTAs of [32 1 1] threads, .reqntid wants [4 8 1]"},
-		"cluster along x":    {[3]int{2, 2}, [3]int{4, 8}, [3]int{2}, "clusters of [2 1 1] CTAs"},
-		"grid of an odd row": {[3]int{2, 3}, [3]int{4, 8}, [3]int{}, "no multiple of the cluster's [1 2 1]"},
+		"block of one row":   {[3]int{1, 2}, [3]int{32}, [3]int{}, "a CTA is [32 1 1] threads, .reqntid wants [4 8 1]"},
+		"cluster along x":    {[3]int{2, 2}, [3]int{4, 8}, [3]int{2}, "a cluster is [2 1 1] CTAs"},
+		"grid of an odd row": {[3]int{2, 3}, [3]int{4, 8}, [3]int{}, "want a multiple of the cluster's [1 2 1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p.launch.Grid, p.launch.Block, p.launch.Cluster = c.grid, c.block, c.cluster

@@ -1,74 +1,62 @@
-// Package emu runs PTX kernels on the CPU and gives a Hopper GPU's own bits
-// where those are specified or measured.
+// Package emu runs PTX kernels on the CPU. Where a Hopper GPU's arithmetic is specified or
+// measured, results have the GPU's bits.
 //
-// [Load] parses, verifies and decodes PTX text; [Kernel.Launch] runs a grid on a
-// [Memory]. Threads run in warps whose lanes may part and meet again, clusters
-// of CTAs in parallel goroutines, each cluster's warps by turns in one: a launch
-// gives the same result each time. cp.async, TMA and wgmma complete as
-// [Timing] says, at the earliest, the latest or a random legal moment, so that
-// a missing wait shows as a wrong result or a fault.
+// [Load] parses, verifies and decodes PTX text. [Kernel.Launch] runs a grid on a [Memory]. The
+// lanes of a warp may diverge and reconverge. Clusters of CTAs run in parallel goroutines; the
+// warps of one cluster take turns in one goroutine, so a launch gives the same result each
+// time. cp.async, TMA and wgmma complete as [Timing] says: at the earliest, the latest or a
+// random legal moment. A missing wait therefore shows as a wrong result or a fault.
 //
-// A kernel that breaks a rule ends with a [Fault] that names the rule, the line
-// of the PTX, and what was wrong in words: deadlocks (who waits for which
-// barrier and phase), accesses out of bounds or misaligned, reads of registers
-// and shared memory that nobody wrote, registers of products touched in flight, missing
-// fences, descriptors, barriers and divergence against the manual.
+// A kernel that breaks a rule ends with a [Fault]. It names the rule and the line of the PTX,
+// and describes what was wrong: deadlocks (which warp waits for which barrier and phase),
+// accesses out of bounds or misaligned, reads of uninitialised registers and shared memory,
+// accumulators touched in flight, missing fences, illegal descriptors, misused barriers, and
+// divergence at instructions that need the whole warp.
 //
-// The emulator is a strict reader of the manual where hardware is lenient: a
-// CTA must wait for the bulk copies that use its shared memory before it ends,
-// and a barrier that an exited warp misses is a deadlock. With Launch.Races it
-// also finds accesses to shared and global memory that nothing orders, by
-// whatever order they happen to run: loads, stores, atomics and their scopes,
-// cp.async, TMA, what wgmma reads, the use of mbarriers, and ld.global.nc of what
-// the kernel wrote. Lanes of one warp count as ordered by barriers and
-// bar.warp.sync only, not by shuffles or by running in step, and one that signals
-// for its warp tells of what it knows of the others, as what one lane was told the
-// others know behind such a barrier only (racelanes.go, racetold.go). A
-// matrix descriptor must fit the box that TMA wrote where it points (racelayout.go).
+// The emulator follows the manual strictly where hardware is lenient: a CTA must wait for the
+// bulk copies that use its shared memory before it ends, and a barrier that an exited warp
+// misses is a deadlock.
 //
-// [Kernel.Check] runs a launch early, late and in random orders; [Kernel.Explore]
-// runs a small one in one order after the other until there is no other that a warp
-// could tell from these, and says how much of them it has run (schedule.go, explore.go).
+// With Launch.Races the emulator also finds pairs of accesses to shared and global memory that
+// nothing orders, independent of the order in which they happened to run. It covers loads,
+// stores, atomics and their scopes, cp.async, TMA, wgmma's reads, the use of mbarriers, and
+// ld.global.nc of memory that the kernel writes. Only barriers and bar.warp.sync order the
+// lanes of one warp; shuffles and lockstep execution do not. A lane that signals for its warp
+// publishes what it knows of the other lanes, and what a lane learns from a signal reaches the
+// other lanes only at such a barrier. A matrix descriptor must match the box that TMA wrote at
+// its address.
 //
-// How much is named: of the instructions of our kernels that order others, each
-// dropped or weakened in turn while a layer runs forward, backward and on few tokens,
-// 780 of 968 were reached in one run, 736 of these named, and TestDroppedLines of
-// moe/internal/sweeps says of the others what else orders them.
+// [Kernel.Check] runs a launch early, late and in random orders. [Kernel.Explore] runs a small
+// launch in every order that a warp could tell apart from the others, or in as many as the
+// caller allows, and reports how many orders it has covered.
 //
-// With Launch.Report it counts what a launch does: bytes at each level, bank
-// conflicts, sectors of global memory, instructions by role, and in which turn
-// which warp of a CTA waits for what. Counts, not times: counter.go says what follows
-// from documented rules and what is assumed.
+// TestDroppedLines of moe/internal/sweeps measures how much is found: it drops or weakens each
+// ordering instruction of the layer's kernels in turn, counts those that a finding names, and
+// lists what else orders each of the others.
 //
-// Launches of one [Stream] race too, where a programmatic one touches what launches
-// before it do that may still run: what it has not waited for by griddepcontrol.wait, and
-// what those in between had not (racelaunches.go).
+// With Launch.Report the emulator counts what a launch does: bytes at each level, bank
+// conflicts, sectors of global memory, instructions by role, and a timeline of the warps of one
+// CTA with what each waits for. These are counts, not times. counter.go says which counts
+// follow from documented rules and which are assumed.
 //
-// What it does not check: races between streams.
+// Launches of one [Stream] may race with each other too: a programmatic dependent launch may
+// start before its predecessors have ended, and only griddepcontrol.wait orders its accesses
+// after the accesses of its predecessors. Races between different streams are not checked.
 //
-// PTX that other compilers print runs too: generic addresses, variables of the
-// module, a thread's own memory, doubles and halves, every direction of rounding
-// (exact.go; sums and products that do not say .rn are not contracted, as an
-// assembler may). mma.sync and wmma add floats as wgmma does. Functions are called, by
-// address and by themselves too (functions.go); of those that the driver brings a
-// program, __assertfail is a fault that says the assertion, and printf prints nothing.
-// Tensor maps may lie in global memory, made field by field by tensormap.replace: who
-// uses one needs fence.proxy.tensormap between the changes and the use.
-// Sparse products, mma.sp and wgmma's, add what the metadata pick as dense ones add all
-// (sparse.go); metadata that the manual leaves undefined are a fault.
+// PTX from other compilers runs too: generic addresses, module variables, local memory, FP64
+// and FP16, every rounding mode (sums and products without .rn are not contracted to fma,
+// although an assembler may do so), calls of functions, also recursive and by address, sparse
+// products, and tensor maps that a kernel edits in global memory with tensormap.replace
+// (fence.proxy.tensormap must order the edits before the use). mma.sync and wmma add floats as
+// wgmma does. __assertfail, which the driver provides, is a fault with the assertion's text,
+// and printf prints nothing. Sparsity metadata that the manual leaves undefined are a fault.
 //
-// The parts that need no program: FP32 arithmetic (float.go) and the
-// approximate functions (approx.go), conversions (convert.go), the way wgmma
-// adds (internal/mma), matrix descriptors and swizzles, tensor maps and the
-// walk of their boxes, the mbarrier, and which element each thread's registers
-// hold (fragment.go). Simple instructions are the table of internal/gen.
+// One CPU core computes about 10 billion wgmma operations, or 10 to 40 million warp
+// instructions, a second (bench_test.go).
 //
-// A core computes some 10 billion operations of wgmma, or 10 to 40 million warp
-// instructions, in a second (bench_test.go).
-//
-// What the emulator does not know is an error that names it, never a guess.
-// Where a detail of the chip has not been measured and one reading is the
-// obvious one, the comment beside it says that it is assumed.
+// An instruction that the emulator does not know is an error that names it, never a guess.
+// Where a detail of the chip has not been measured and one reading is obvious, a comment says
+// that it is assumed.
 package emu
 
 //go:generate go run ./internal/gen

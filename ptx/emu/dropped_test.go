@@ -17,16 +17,15 @@ import (
 var synchronises = []string{"bar.sync", "barrier.sync", "cp.async.wait", "cp.async.bulk.wait", "cp.async.commit", "cp.async.bulk.commit",
 	"fence.proxy", "fence.mbarrier_init", "mbarrier.init", "mbarrier.arrive", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster.arrive", "barrier.cluster.wait"}
 
-// dropped is what a check of a kernel without one of its lines found.
+// dropped is the finding of a check of a kernel without one of its lines.
 type dropped struct{ err error }
 
-// passing is how many lines of a kernel may be dropped without a finding: those
-// that are needless at the sizes that run (a fence beside another, a commit before
-// wait_all, barriers between atomics or between what one thread does).
+// passing is the number of lines of a kernel that may be dropped without a finding because they
+// are redundant at the tested sizes: a second fence, a commit before wait_all, barriers between
+// atomics or between accesses of one thread.
 var passing = map[string]int{"asynccopy asynccopy": 1, "bulk bulk": 2, "counting counting": 2, "reduce reduce": 1, "triton_count count": 2}
 
-// Each line of the foreign kernels that orders others is dropped in turn, nobody
-// choosing: a check names it.
+// Check finds each line of the foreign kernels that orders others, if it is dropped.
 func TestDroppedLines(t *testing.T) {
 	total, passed := 0, map[string]int{}
 	for _, name := range slices.Sorted(maps.Keys(foreignTwins)) {
@@ -50,7 +49,7 @@ func TestDroppedLines(t *testing.T) {
 			without[i] = ""
 			m, err := Load([]byte(strings.Join(without, "\n")))
 			if err != nil {
-				continue // another instruction wants what this one makes
+				continue // another instruction needs the line's result
 			}
 			k, err := m.Kernel(entry)
 			require.NoError(t, err)
@@ -65,7 +64,7 @@ func TestDroppedLines(t *testing.T) {
 	assert.GreaterOrEqual(t, total, 90)
 }
 
-// checkTwin checks the first launch of an entry's twin that finds something.
+// checkTwin checks the first launch of an entry's twin that has a finding.
 func checkTwin(t *testing.T, k *Kernel, name string) (err error) {
 	defer func() {
 		if d, ok := recover().(dropped); ok {
@@ -78,7 +77,7 @@ func checkTwin(t *testing.T, k *Kernel, name string) (err error) {
 	return nil
 }
 
-// checkDropped ends a twin with what its launch finds.
+// checkDropped ends a twin with the findings of its launch.
 func (r *foreignRun) checkDropped() {
 	panic(dropped{r.kernel.Check(context.Background(), r.mem, r.launch, 2)})
 }

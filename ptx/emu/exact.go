@@ -7,12 +7,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Arithmetic of every float format and direction of rounding, by exact numbers:
-// slow, and for kernels of others.
+// Arithmetic for every float format and rounding mode, on exact numbers. It is slow, and only
+// instructions that the layer's kernels do not use need it.
 
-// floatFormat is a binary format whose values float64 holds.
+// floatFormat is a binary format whose values float64 can represent.
 type floatFormat struct {
-	precision int // bits of the significand, the hidden one too
+	precision int // bits of the significand, with the hidden one
 	least     int // exponent of the smallest normal number
 	most      int // exponent of the largest number
 	nan       uint64
@@ -28,7 +28,7 @@ var (
 	formatE5M2 = floatFormat{3, -14, 15, 0x7f, 8}
 )
 
-// formatOf is the format of a type, of one of a pair's halves too.
+// formatOf returns the format of a type, or of the halves of a pair.
 func formatOf(t isa.Type) floatFormat {
 	switch t {
 	case isa.F64:
@@ -41,7 +41,7 @@ func formatOf(t isa.Type) floatFormat {
 	return format32
 }
 
-// floatOf reads the bits of a type.
+// floatOf returns the value of the bits of a type.
 func floatOf(t isa.Type, x uint64) float64 {
 	switch t {
 	case isa.F64:
@@ -54,7 +54,7 @@ func floatOf(t isa.Type, x uint64) float64 {
 	return float64(toF32(uint32(x)))
 }
 
-// encode gives the bits of a number that the format holds.
+// encode returns the bits of a number that the format can represent.
 func (f floatFormat) encode(x float64) uint64 {
 	if x != x {
 		return f.nan
@@ -77,8 +77,8 @@ func (f floatFormat) encode(x float64) uint64 {
 	return sign | uint64(e-f.least)<<fraction | uint64(math.Ldexp(2*m-1, fraction))
 }
 
-// largest is the greatest finite number. E4M3 has one more where others have
-// infinities, but for NaN.
+// largest returns the largest finite number. E4M3 uses the exponent of infinities for numbers,
+// except for one code, which is NaN.
 func (f floatFormat) largest() float64 {
 	if f == formatE4M3 {
 		return 448
@@ -86,7 +86,7 @@ func (f floatFormat) largest() float64 {
 	return math.Ldexp(2-math.Ldexp(1, 1-f.precision), f.most)
 }
 
-// round brings an exact number into the format.
+// round rounds an exact number to the format.
 func (f floatFormat) round(x *big.Float, mode roundMode) float64 {
 	if x.Sign() == 0 {
 		z, _ := x.Float64()
@@ -125,7 +125,7 @@ func (f floatFormat) round(x *big.Float, mode roundMode) float64 {
 	return r
 }
 
-// floatOp is an operation of arithmetic.
+// floatOp is an arithmetic operation.
 type floatOp uint8
 
 const (
@@ -137,8 +137,8 @@ const (
 	opSqrt
 )
 
-// float is the operation in float64, whose bits count where it is special: NaN,
-// infinite, or of zeros.
+// float computes the operation in float64. Its bits are used if the result is NaN, infinite, or
+// a sum or product of zeros.
 func (op floatOp) float(a, b, c float64) float64 {
 	switch op {
 	case opAdd:
@@ -156,11 +156,11 @@ func (op floatOp) float(a, b, c float64) float64 {
 }
 
 const (
-	exactBits = 4400 // hold any sum of products of float64
-	rootBits  = 256  // settle any quotient and root
+	exactBits = 4400 // enough for any sum of products of float64
+	rootBits  = 256  // enough to round any quotient and root correctly
 )
 
-// compute is the operation rounded once into the format.
+// compute returns the result of the operation, rounded once to the format.
 func (f floatFormat) compute(op floatOp, mode roundMode, a, b, c float64) float64 {
 	r := op.float(a, b, c)
 	for _, x := range []float64{a, b, c} {
@@ -205,8 +205,7 @@ func (f floatFormat) compute(op floatOp, mode roundMode, a, b, c float64) float6
 	return 0
 }
 
-// positiveZeros reports that a sum is of two positive zeros, which is one in
-// every direction of rounding.
+// positiveZeros reports whether a sum adds two positive zeros. It is +0 in every rounding mode.
 func positiveZeros(op floatOp, a, b, c float64) bool {
 	switch op {
 	case opSub:
@@ -217,7 +216,7 @@ func positiveZeros(op floatOp, a, b, c float64) bool {
 	return !math.Signbit(a) && !math.Signbit(b)
 }
 
-// roundMode is the direction that an instruction says, or the nearest.
+// roundMode returns the rounding mode of an instruction; to nearest if it has none.
 func (in *inst) roundMode() roundMode {
 	return map[string]roundMode{".rz": roundZero, ".rm": roundDown, ".rp": roundUp, ".rzi": roundZero, ".rmi": roundDown, ".rpi": roundUp}[in.mod("rnd")]
 }

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// PTX text, run without a GPU: 32 threads count themselves.
+// PTX text runs without a GPU: 32 threads count themselves.
 func Example() {
 	module, err := emu.Load([]byte(`.version 7.0
 .target sm_70
@@ -43,7 +43,7 @@ func Example() {
 		memory.Read(word, total))
 	fmt.Println(binary.LittleEndian.Uint32(word), err)
 
-	// The address 0 is nobody's: a fault with its kind and the line of the text.
+	// Address 0 is not allocated: a fault with its kind and the line of the text.
 	var fault *emu.Fault
 	err = kernel.Launch(context.Background(), memory, emu.Launch{Block: [3]int{32}, Params: make([]byte, 8)})
 	fmt.Println(errors.As(err, &fault), fault.Kind, "at line", fault.Line)

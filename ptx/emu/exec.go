@@ -6,22 +6,22 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// handler is how one row of the instruction table is emulated.
+// handler is how one form of the instruction table is emulated.
 type handler struct {
 	exec execFunc
-	// prepare fixes, when decoding, what depends on modifiers.
+	// prepare is called when an instruction is decoded, and evaluates its modifiers.
 	prepare func(in *inst)
-	// waits is what a fragment that waits here waits for, at names it in short; nil
-	// where the instruction says as much.
+	// waits describes what a fragment waits for at the instruction; at names it briefly. nil if
+	// the instruction's name is enough.
 	waits func(w *warp, f *frag, in *inst) need
 	at    func(w *warp, f *frag, in *inst) string
-	// scratch: it needs registers of its own.
+	// scratch requests scratch registers for each instruction.
 	scratch bool
-	// spaces execute a form with a generic address in each state space.
+	// spaces executes a form with a generic address in each state space.
 	spaces *spaceExecs
 }
 
-// forms has a handler for each row of the table.
+// forms holds the handler of each row of the instruction table.
 var forms [isa.NumForms]handler
 
 func init() {
@@ -38,16 +38,16 @@ func init() {
 	}
 }
 
-// laneKey finds an instruction among those of zlanes.go: by form, type and the
-// modifiers that choose between operations.
+// laneKey identifies a function of zlanes.go: by form, type and the modifiers that select an
+// operation.
 type laneKey struct {
 	form isa.ID
 	typ  isa.Type
 	mod  string
 }
 
-// generated is the handler of the forms in zlanes.go, whose source is the
-// table of internal/gen.
+// generated is the handler of the forms in zlanes.go. internal/gen generates them from its
+// table.
 var generated = handler{
 	exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return w.fault(in, IllegalInstruction, mask, "%s was not decoded", in.form.Op)
@@ -74,7 +74,7 @@ func alu32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// setPred gives a predicate a new value in the lanes of mask.
+// setPred sets a predicate in the lanes of mask.
 func (w *warp) setPred(slot int32, value, mask uint32) {
 	w.p[slot] = w.p[slot]&^mask | value&mask
 }

@@ -2,7 +2,7 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// prepareAtomic chooses the operation; both widths compute in 64 bits.
+// prepareAtomic selects the operation; both widths compute in 64 bits.
 func prepareAtomic(in *inst) {
 	in.atomic = true
 	cut := intType{bits: uint(in.typ.Bits())}
@@ -54,8 +54,8 @@ func prepareAtomic(in *inst) {
 	in.op64 = func(old, v, _ uint64) uint64 { return cut.extend(op(old, v)) }
 }
 
-// atomicArgs are the address, the value and, for atom, the result; swap is the
-// new value of cas, or the value.
+// atomicArgs returns the address, the value and, for atom, the result. swap is the new value of
+// cas, otherwise the value.
 func atomicArgs(in *inst) (a, v, swap, d *operand) {
 	args := in.args
 	if in.form.Args[0].Dir == isa.Out {

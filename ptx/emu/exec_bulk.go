@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// bulkLoad is a load by TMA under way.
+// bulkLoad is a load by TMA in flight.
 type bulkLoad struct {
 	warp   *warp
 	in     *inst
@@ -16,40 +16,39 @@ type bulkLoad struct {
 	dst    uint32 // offset in to's window
 	size   uint32
 	bar    uint32 // offset in to's window
-	src    uint64 // of a bulk load without a map: global, or in from's window
-	from   *cta   // nil: from global memory
+	src    uint64 // for a bulk load without a map: global address, or offset in from's window
+	from   *cta   // nil for global memory
 	tensor *TensorMap
 	coords []int32
-	again  bool // a multicast that has begun at another CTA: memory is read once
-	// accesses are those of memory, where races are looked for.
+	again  bool // a multicast that has already read global memory for another CTA
+	// accesses are the recorded memory accesses, if races are looked for.
 	accesses []*access
 }
 
-// bulkQueue is the TMA stores of a warp's threads.
+// bulkQueue holds the TMA stores of a warp's threads.
 type bulkQueue struct {
 	stores  []*bulkStore
 	issued  uint32
 	commits [warpLanes]uint32
-	spare   [][]byte // for what the next stores read
+	spare   [][]byte // buffers for the data of later stores
 }
 
-// bulkStore is one store by TMA: it first reads shared memory, then writes
-// global memory.
+// bulkStore is one store by TMA: it first reads shared memory, then writes global memory.
 type bulkStore struct {
 	in     *inst
 	lane   int
 	group  uint32
-	number uint32 // among the warp's
+	number uint32 // among the warp's stores
 	src    uint32
-	tensor *TensorMap // nil: size bytes to dst
+	tensor *TensorMap // nil for a store of size bytes to dst
 	coords []int32
 	dst    uint64
 	size   uint32
-	data   []byte // what was read, run after run
+	data   []byte // bytes that were read, run after run
 	read   bool
 	done   bool
 	waited bool // a wait_group, with or without .read, has covered it
-	over   bool // one without .read has
+	over   bool // a wait_group without .read has covered it
 }
 
 // maxUnwritten bounds the stores that Late holds back.
@@ -74,8 +73,8 @@ func bulkForms() map[isa.ID]handler {
 	}
 }
 
-// tensorMap decodes the map at a generic address: one of the parameters, or in
-// global memory.
+// tensorMap decodes the map at a generic address, which is a kernel parameter or in global
+// memory.
 func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
 	var bytes []byte
 	if params := w.cta.cluster.grid.params; at < paramWindow {
@@ -88,10 +87,10 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
 	}
 	switch {
 	case bytes == nil:
-		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x is neither a kernel parameter, whose address mov and cvta.param take, nor global memory", in.form.Op, at)
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x, want the address of a kernel parameter (from mov or cvta.param) or of global memory", in.form.Op, at)
 		return nil, false
 	case at%64 != 0:
-		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x: must be a multiple of 64", in.form.Op, at)
+		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x, want a multiple of 64", in.form.Op, at)
 		return nil, false
 	}
 	m, err := DecodeTensorMap(bytes)
@@ -112,7 +111,7 @@ func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// box is a lane's tensor operand: map and coordinates, checked.
+// box returns a lane's tensor operand, checked: the map and the coordinates.
 func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*TensorMap, []int32, bool) {
 	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
 	if !ok {
@@ -166,7 +165,7 @@ func bulkLoadExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		b := &bulkLoad{warp: w, in: in, lane: l, to: c, dst: at, src: w.address64(&in.args[1], l), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
 		if w.startLoad(b, w.shared32(&in.args[3], l)) == failed {
 			return failed
@@ -195,7 +194,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	if p := b.to.shared.check(b.dst, b.size, 16); p != nil {
 		return w.deny(b.in, 1<<b.lane, p)
 	}
-	fenced := uint64(0) // another CTA's fences are none here
+	fenced := uint64(0) // fences of another CTA do not count
 	if b.to == w.cta {
 		fenced = w.latestFence(1 << b.lane)
 	}
@@ -203,7 +202,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 		return w.deny(b.in, 1<<b.lane, p)
 	}
 	if int(at>>sharedRankBit) != b.to.rank {
-		return w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: data goes to CTA %d, but mbarrier %#x is in CTA %d", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
+		return w.fault(b.in, BarrierMisuse, 1<<b.lane, "%s: the data goes to CTA %d but mbarrier %#x is in CTA %d, want one CTA", b.in.form.Op, b.to.rank, at, at>>sharedRankBit)
 	}
 	b.bar = at & sharedOffset
 	cl := w.cta.cluster
@@ -217,7 +216,7 @@ func (w *warp) startLoad(b *bulkLoad, at uint32) outcome {
 	return next
 }
 
-// global is what the load reads there.
+// global returns the global memory that the load reads.
 func (b *bulkLoad) global(at uint64, n uint32) []byte {
 	cl := b.warp.cta.cluster
 	from := cl.globalBytes(at, uint64(n))
@@ -297,7 +296,7 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return w.limitStores()
 }
 
-// bulkStoreExec is a store of contiguous bytes.
+// bulkStoreExec stores contiguous bytes.
 func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -307,7 +306,7 @@ func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
 		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x: all must be multiples of 16", st.size, at, st.dst)
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
 		}
 		if p := c.shared.check(at, st.size, 16); p != nil {
 			return w.deny(in, 1<<l, p)
@@ -319,7 +318,7 @@ func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return w.limitStores()
 }
 
-// runs are the contiguous pieces of a store.
+// runs returns the contiguous pieces of a store.
 func (st *bulkStore) runs() iter.Seq[Run] {
 	if st.tensor != nil {
 		return st.tensor.Runs(st.coords, st.src)
@@ -329,7 +328,7 @@ func (st *bulkStore) runs() iter.Seq[Run] {
 	}
 }
 
-// runs are the contiguous pieces of a load from global memory.
+// runs returns the contiguous pieces of a load from global memory.
 func (b *bulkLoad) runs() iter.Seq[Run] {
 	if b.tensor != nil {
 		return b.tensor.Runs(b.coords, b.dst)
@@ -367,7 +366,7 @@ func (w *warp) startStore(st *bulkStore) outcome {
 	return next
 }
 
-// limitStores writes the oldest stores when many are held back.
+// limitStores writes the oldest stores when more than maxUnwritten are held back.
 func (w *warp) limitStores() outcome {
 	held := 0
 	for i := len(w.bulk.stores) - 1; i >= 0; i-- {
@@ -380,7 +379,7 @@ func (w *warp) limitStores() outcome {
 	return next
 }
 
-// finishStore reads shared memory, and unless readOnly writes global memory.
+// finishStore reads shared memory and, unless readOnly, writes global memory.
 func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
 	s, cl := w.cta.shared, w.cta.cluster
 	if !st.read {
@@ -458,12 +457,12 @@ func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// bulkAtExit ends the stores of a finished CTA: those that were not waited for
-// would have read shared memory that is no longer the CTA's.
+// bulkAtExit finishes the stores of a finished CTA. A store without a wait may read shared
+// memory after the CTA has given it back, which is a fault.
 func (w *warp) bulkAtExit() {
 	for _, st := range w.bulk.stores {
 		if !st.waited {
-			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: wait with cp.async.bulk.wait_group",
+			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: want cp.async.bulk.wait_group before",
 				st.size, w.cta.symbolic(st.src))
 			return
 		}

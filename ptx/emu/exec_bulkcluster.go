@@ -2,8 +2,8 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// tmaMulticast loads one box into several CTAs of the cluster, at the same
-// offset in each, and signals the barrier at the same offset in each.
+// tmaMulticast loads one box into several CTAs of the cluster, at the same offset in each, and
+// signals the barrier at the same offset in each.
 func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -18,7 +18,7 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		bar := w.shared32(&in.args[2], l) & sharedOffset
 		ctas := w.r32[in.slot[3]][l] & 0xffff
 		if ctas == 0 || int(ctas)>>len(c.cluster.ctas) != 0 {
-			return w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask %#x: must name some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
+			return w.fault(in, OutOfBounds, 1<<l, "%s: CTA mask is %#x, want some of the %d CTAs of the cluster", in.form.Op, ctas, len(c.cluster.ctas))
 		}
 		for rank, to := range c.cluster.ctas {
 			if ctas>>rank&1 == 0 {
@@ -37,7 +37,8 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// bulkCopyExec copies from the CTA's own shared memory into the cluster's.
+// bulkCopyExec copies from the CTA's own shared memory to the shared memory of a CTA of the
+// cluster.
 func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -51,7 +52,7 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		b := &bulkLoad{warp: w, in: in, lane: l, to: to, dst: dst, from: from, src: uint64(src), size: w.r32[in.slot[2]][l]}
 		if b.size%16 != 0 || b.src%16 != 0 || b.dst%16 != 0 {
-			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x: all must be multiples of 16", b.size, b.src, b.dst)
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to shared %#x, want multiples of 16 in all three", b.size, b.src, b.dst)
 		}
 		if p := from.shared.checkRead(src, b.size, 16); p != nil && w.deny(in, 1<<l, p) == failed {
 			return failed
@@ -66,7 +67,7 @@ func bulkCopyExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// tmaPrefetch only checks: there is no cache.
+// tmaPrefetch only checks its operands: there is no cache.
 func tmaPrefetch(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)

@@ -33,7 +33,7 @@ func controlForms() map[isa.ID]handler {
 		isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
-		// The emulator runs one grid at a time: only races of launches need these.
+		// The emulator runs one grid at a time, so only race checks between launches use these.
 		isa.GridDepLaunch: gridDepends((*races).trigger),
 		isa.GridDepWait:   gridDepends((*races).gridWait),
 		isa.FenceAcqRel:   {exec: fence},

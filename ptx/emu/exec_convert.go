@@ -7,15 +7,14 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// convertTypes are the types of cvt's modifiers d and a.
+// convertTypes returns the types of cvt's modifiers d and a.
 func convertTypes(in *inst) (to, from isa.Type) {
 	to, _ = isa.TypeNamed(in.mod("d")[1:])
 	from, _ = isa.TypeNamed(in.mod("a")[1:])
 	return to, from
 }
 
-// convert is cvt between any two types, the result as far as it goes to fill a
-// wider register.
+// convert returns cvt between any two types. The result is extended for a wider register.
 func convert(in *inst) laneFunc {
 	to, from := convertTypes(in)
 	ftz, sat, relu, mode := in.has(".ftz"), in.has(".sat"), in.has(".relu"), in.roundMode()
@@ -67,7 +66,8 @@ func convert(in *inst) laneFunc {
 	}
 }
 
-// intoPair converts two FP32 to one register, the first to the upper half.
+// intoPair returns a conversion of two FP32 numbers to one register, with the first in the
+// upper half.
 func intoPair(f floatFormat, mode roundMode, relu, finite bool) laneFunc {
 	one := func(x float64) uint64 {
 		r := x
@@ -89,7 +89,7 @@ func intoPair(f floatFormat, mode roundMode, relu, finite bool) laneFunc {
 
 var formatFP8 = map[string]floatFormat{".e4m3x2": formatE4M3, ".e5m2x2": formatE5M2}
 
-// fromFP8 reads the bits of an FP8 number.
+// fromFP8 returns the value of an FP8 number.
 func fromFP8(f floatFormat, x uint64) float64 {
 	fraction := f.precision - 1
 	exponent, m := int(x>>fraction)&(1<<(7-fraction)-1), x&(1<<fraction-1)
@@ -123,7 +123,7 @@ func conversionForms() map[isa.ID]handler {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
 			return intoPair(formatOf(to), roundZero, false, false)
 		}),
-		// To nearest, ties away from zero: the lower 13 bits go.
+		// Rounds to nearest, ties away from zero, by dropping the lower 13 bits.
 		isa.CvtTF32: lanewise(func(*inst) laneFunc {
 			return func(v [4]uint64) uint64 {
 				if x := uint32(v[0]); x&f32Inf == f32Inf {
@@ -159,7 +159,7 @@ func conversionForms() map[isa.ID]handler {
 	return forms
 }
 
-// convertMore is convert with the directions that are part of a row.
+// convertMore is convert, also for forms whose rounding mode is part of the form.
 func convertMore(in *inst) laneFunc {
 	f := convert(in)
 	if in.has(".rz") && in.mod("rnd") == "" || in.has(".rzi") && in.mod("rnd") == "" {
@@ -180,7 +180,7 @@ func convertToward(in *inst) laneFunc {
 	}
 }
 
-// packFour puts four quarters, lowest first, into one register.
+// packFour packs four 16-bit quarters, lowest first, into one register.
 func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l, x := first(m), uint64(0)
@@ -192,7 +192,7 @@ func packFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// unpackFour is the reverse.
+// unpackFour splits one register into four 16-bit quarters.
 func unpackFour(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)

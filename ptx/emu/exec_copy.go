@@ -6,12 +6,12 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// copyQueue is the cp.async work of a warp's threads, in order.
+// copyQueue holds the cp.async operations of a warp's threads, in order.
 type copyQueue struct {
 	recs    []*copyRecord
-	free    []*copyRecord     // empty, for the next ones
+	free    []*copyRecord     // empty records for reuse
 	commits [warpLanes]uint32 // groups that each lane has committed
-	// issued counts cp.async, and open are those not waited for, where races are
+	// issued counts cp.async operations, and open lists those not waited for, if races are
 	// looked for.
 	issued uint32
 	open   []openCopy
@@ -28,17 +28,17 @@ type copyRecord struct {
 	in     *inst
 	order  uint64
 	arrive bool
-	lanes  uint32            // still to do
+	lanes  uint32            // lanes that are not complete
 	group  [warpLanes]uint32 // number of the group, in each lane
 	dst    [warpLanes]uint32 // offset in the CTA's window; of the mbarrier for arrivals
 	src    [warpLanes]uint64
-	bytes  [warpLanes]uint32 // read from src; the rest is zero
-	size   uint32            // written to dst
-	gives  *knowledge        // of an arrival, where races are looked for
-	past   clock             // of an arrival: the steps before it, in a schedule
+	bytes  [warpLanes]uint32 // bytes read from src; the rest of size is zero
+	size   uint32            // bytes written to dst
+	gives  *knowledge        // knowledge that an arrival publishes, if races are looked for
+	past   clock             // steps before an arrival, in a schedule
 }
 
-// record is an empty one.
+// record returns an empty record.
 func (q *copyQueue) record() *copyRecord {
 	n := len(q.free)
 	if n == 0 {
@@ -79,13 +79,13 @@ func cpAsync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		n := copyBytes
 		if len(in.args) > 3 {
 			if n = w.r32[in.slot[3]][l]; n > copyBytes {
-				return w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes with src-size %d", copyBytes, n)
+				return w.fault(in, IllegalInstruction, 1<<l, "cp.async of %d bytes has src-size %d, want at most the size", copyBytes, n)
 			}
 		}
 		r.dst[l], r.src[l], r.bytes[l] = at, w.address64(&in.args[1], l), n
 		if n > 0 {
 			if r.src[l]%uint64(copyBytes) != 0 {
-				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x: must be a multiple of %d", r.src[l], copyBytes)
+				return w.fault(in, Misaligned, 1<<l, "cp.async from global address %#x, want a multiple of %d", r.src[l], copyBytes)
 			}
 			if w.cta.cluster.globalBytes(r.src[l], uint64(n)) == nil {
 				return w.fault(in, OutOfBounds, 1<<l, "cp.async: %s", w.cta.cluster.grid.mem.explain(r.src[l], uint64(n)))
@@ -151,8 +151,8 @@ func (w *warp) waitCopies(mask, keep uint32) outcome {
 	return w.sweepCopies()
 }
 
-// waited notes a wait for all but the latest groups, and gives the number of
-// copies that are past.
+// waited records a wait for all but the latest groups, and returns the number of copies that
+// are complete.
 func (q *copyQueue) waited(mask, keep uint32) uint32 {
 	open := q.open[:0]
 	for _, o := range q.open {
@@ -224,10 +224,9 @@ func (w *warp) completeCopy(r *copyRecord, lanes uint32) {
 	r.lanes &^= lanes
 }
 
-// sweepCopies makes the arrivals whose copies are all done and drops finished
-// records.
+// sweepCopies performs the arrivals whose copies are all done, and removes finished records.
 func (w *warp) sweepCopies() outcome {
-	before := uint32(0) // lanes with copies still under way
+	before := uint32(0) // lanes with copies still in flight
 	kept := w.copies.recs[:0]
 	for _, r := range w.copies.recs {
 		if r.arrive {
@@ -273,7 +272,7 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 	return next
 }
 
-// copiesAtExit lets the copies of a finished CTA end.
+// copiesAtExit completes the copies of a finished CTA.
 func (w *warp) copiesAtExit() {
 	for _, r := range w.copies.recs {
 		w.completeCopy(r, fullMask)

@@ -6,7 +6,7 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// saturate is .sat: to 0 to 1, NaN to 0.
+// saturate is .sat: it clamps to [0, 1] and turns NaN into 0.
 func saturate(x float64) float64 {
 	if !(x > 0) {
 		return 0
@@ -14,7 +14,7 @@ func saturate(x float64) float64 {
 	return min(x, 1)
 }
 
-// arithmetic is an operation on float32 or float64.
+// arithmetic handles an operation on float32 or float64.
 func arithmetic(t isa.Type, op floatOp) handler {
 	f := formatOf(t)
 	return lanewise(func(in *inst) laneFunc {
@@ -31,7 +31,7 @@ func arithmetic(t isa.Type, op floatOp) handler {
 			if t == isa.F64 && mode == roundNearest {
 				r = op.float(a, b, c)
 			} else if t == isa.F32 && mode == roundNearest && op != opFma {
-				r = float64(float32(op.float(a, b, c))) // 53 bits are at least 2*24+2
+				r = float64(float32(op.float(a, b, c))) // rounding twice is exact: 53 bits are at least 2*24+2
 			} else {
 				r = f.compute(op, mode, a, b, c)
 			}
@@ -47,7 +47,7 @@ func arithmetic(t isa.Type, op floatOp) handler {
 	})
 }
 
-// onHalves is a function of 16-bit floats, also on pairs.
+// onHalves handles a function of 16-bit floats, also on pairs.
 func onHalves(op func(in *inst) func(t isa.Type, a, b, c uint64) uint64) handler {
 	return lanewise(func(in *inst) laneFunc {
 		t, f := in.typ, op(in)
@@ -79,7 +79,7 @@ func halfArithmetic(op floatOp) handler {
 	})
 }
 
-// halfFunction is a function that is approximate on 16-bit floats.
+// halfFunction handles an approximate function of 16-bit floats.
 func halfFunction(op func(float64) float64) handler {
 	return onHalves(func(*inst) func(t isa.Type, a, b, c uint64) uint64 {
 		return func(t isa.Type, a, _, _ uint64) uint64 {
@@ -93,7 +93,7 @@ func halfFunction(op func(float64) float64) handler {
 	})
 }
 
-// halfExtreme is min or max, by their twins of FP32.
+// halfExtreme handles min or max of 16-bit floats with the FP32 function.
 func halfExtreme(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
 	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz, nan := in.has(".ftz"), in.has(".NaN")
@@ -140,8 +140,7 @@ func floatMoreForms() map[isa.ID]handler {
 		isa.AddF64: arithmetic(isa.F64, opAdd), isa.SubF64: arithmetic(isa.F64, opSub), isa.MulF64: arithmetic(isa.F64, opMul),
 		isa.FmaF64: arithmetic(isa.F64, opFma), isa.MadF64: arithmetic(isa.F64, opFma), isa.DivF64: arithmetic(isa.F64, opDiv),
 		isa.SqrtF64: arithmetic(isa.F64, opSqrt), isa.RcpF64: inverse(isa.F64),
-		// The chip's tables for doubles are good for the upper half of the bits,
-		// of which the lower are zero.
+		// The chip approximates doubles in the upper half of the bits; the lower half is zero.
 		isa.RcpF64Approx: double(func(x, _ float64) float64 { return upperHalf(1 / x) }),
 		isa.RsqrtF64:     double(func(x, _ float64) float64 { return 1 / math.Sqrt(x) }),
 		isa.SqrtApprox:   approx32(sqrtApprox), isa.Rsqrt: approx32(rsqrtApprox),
@@ -187,7 +186,7 @@ func upperHalf(x float64) float64 {
 	return math.Float64frombits(math.Float64bits(x) &^ 0xffffffff)
 }
 
-// extreme64 is min.f64 or max.f64: a NaN loses against a number.
+// extreme64 is min.f64 or max.f64: if one operand is NaN, the result is the other.
 func extreme64(x, y float64, op func(x, y float64) float64) float64 {
 	switch {
 	case x != x:

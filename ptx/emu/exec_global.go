@@ -4,10 +4,10 @@ import (
 	"sync"
 )
 
-// global gives the bytes behind a global address, checked.
+// global returns the memory at a global address after checking it.
 func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	if at%size != 0 {
-		w.fault(in, Misaligned, 1<<l, "%d bytes at global address %#x: must be a multiple of %d", size, at, size)
+		w.fault(in, Misaligned, 1<<l, "%d bytes at global address %#x, want a multiple of %d", size, at, size)
 		return nil
 	}
 	b := w.cta.cluster.globalBytes(at, size)
@@ -17,7 +17,7 @@ func (w *warp) global(in *inst, l int, at, size uint64) []byte {
 	return b
 }
 
-// globalBytes is Memory.bytes with a memory of the latest allocation.
+// globalBytes is Memory.bytes, and remembers the allocation for the next call.
 func (cl *cluster) globalBytes(at, n uint64) []byte {
 	a := cl.last
 	if a == nil || at < a.base || at >= a.end() {
@@ -33,7 +33,7 @@ func (cl *cluster) globalBytes(at, n uint64) []byte {
 	return a.bytes[off : off+n : off+n]
 }
 
-// locked is the lock for an access that synchronises CTAs, or nil.
+// locked returns the lock for an access that synchronises CTAs, or nil.
 func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	if !in.polls {
 		return nil
@@ -42,9 +42,9 @@ func (w *warp) locked(in *inst, at uint64) *sync.Mutex {
 	return w.cta.cluster.grid.mem.lock(at)
 }
 
-// whole finds what all lanes of mask access, if that lies in one allocation:
-// its bytes, with the lanes' offsets in w.offsets. Otherwise nil, and the lanes
-// are to be looked at one by one.
+// whole returns the allocation that all lanes of mask access, and sets w.offsets to the lanes'
+// offsets in it. It returns nil if there is no such allocation or an access is misaligned; then
+// the lanes must be checked one by one.
 func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 	base := &w.r64[o.slot]
 	a := w.cta.cluster.last
@@ -66,7 +66,7 @@ func (w *warp) whole(o *operand, mask uint32, size uint64) []byte {
 			if at > last {
 				return nil
 			}
-			bad |= at // allocations begin at multiples of any size
+			bad |= at // allocations are aligned to any access size
 		}
 	}
 	if bad&(size-1) != 0 {
@@ -124,8 +124,8 @@ func storeGlobal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	})
 }
 
-// eachGlobal checks and does an access of n bytes, a load or a store, lane by
-// lane, under a lock if it synchronises CTAs.
+// eachGlobal checks and performs an access of n bytes, a load or a store, lane by lane. It
+// holds a lock if the access synchronises CTAs.
 func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads bool, access func(l int, b []byte)) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -147,7 +147,7 @@ func (w *warp) eachGlobal(in *inst, o *operand, mask uint32, n uint64, loads boo
 	return next
 }
 
-// synchronise notes a lane's access to global memory that may order others.
+// synchronise records a lane's access to global memory that may order others.
 func (w *warp) synchronise(in *inst, l int, at uint64, loads, stores bool) {
 	if r := w.cta.cluster.races; r != nil && in.strong() {
 		g := r.cl.grid.races

@@ -20,7 +20,7 @@ func integerForms() map[isa.ID]handler {
 	}
 }
 
-// logic is a bitwise operation on registers or, as given, on predicates.
+// logic handles a bitwise operation on registers or predicates.
 func logic(op func(a, b uint32) uint32) handler {
 	return handler{exec: generated.exec, prepare: func(in *inst) {
 		if in.typ != isa.Pred {
@@ -42,8 +42,8 @@ type integer interface {
 	uint32 | int32 | uint64 | int64
 }
 
-// Division by zero gives all ones and leaves the dividend as remainder, as the
-// hardware's own sequence does for unsigned numbers; PTX leaves it open.
+// Division by zero gives all ones, and its remainder is the dividend, as with the hardware's
+// instruction sequence for unsigned numbers. PTX leaves it undefined.
 
 func divide[T integer](a, b T) T {
 	if b == 0 {
@@ -59,8 +59,8 @@ func remainder[T integer](a, b T) T {
 	return a % b
 }
 
-// permute is prmt in its default mode: each nibble of the selector takes one
-// of eight bytes, or with its top bit eight copies of that byte's sign.
+// permute is prmt in its default mode: each nibble of the selector picks one of eight bytes or,
+// with its top bit set, eight copies of that byte's sign.
 func permute(a, b, selector uint32) uint32 {
 	all := uint64(b)<<32 | uint64(a)
 	var d uint32
@@ -85,7 +85,7 @@ func selectPred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// selectLanes gives the lanes of mask a's value where p holds, else b's.
+// selectLanes sets the lanes of mask to a's value where p holds, and to b's elsewhere.
 func selectLanes[T uint32 | uint64](d, a, b *[warpLanes]T, p, mask uint32) {
 	for m := mask; m != 0; m &= m - 1 {
 		if l := first(m); p>>l&1 == 1 {

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// laneFunc computes one lane from its inputs, which stand in the low bits.
+// laneFunc computes one lane from its inputs, which are in the low bits.
 type laneFunc func(v [4]uint64) uint64
 
-// lanewise is an instruction that each lane computes for itself, whatever the
-// widths of its registers.
+// lanewise handles an instruction that computes each lane by itself, for registers of any
+// width.
 func lanewise(prepare func(in *inst) laneFunc) handler {
 	return handler{exec: eachLane, prepare: func(in *inst) { in.lane = prepare(in) }}
 }
@@ -25,7 +25,7 @@ func eachLane(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inputs are the operands behind the first, in one lane.
+// inputs returns the operands after the first, in one lane.
 func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 	for i := range min(len(in.args)-1, len(v)) {
 		switch a := &in.args[1+i]; a.bank {
@@ -40,10 +40,10 @@ func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 	return v
 }
 
-// intOf is the integer type of an instruction.
+// intOf returns the integer type of an instruction.
 func intOf(in *inst) intType { return intType{uint(in.typ.Bits()), in.typ.Signed()} }
 
-// product is a*b of a type in 128 bits.
+// product returns a*b of a type in 128 bits.
 func (t intType) product(a, b uint64) (hi, lo uint64) {
 	a, b = t.extend(a), t.extend(b)
 	hi, lo = bits.Mul64(a, b)
@@ -58,7 +58,7 @@ func (t intType) product(a, b uint64) (hi, lo uint64) {
 	return hi, lo
 }
 
-// high is the upper half of a product of two values of the type.
+// high returns the upper half of a product of two values of the type.
 func (t intType) high(a, b uint64) uint64 {
 	hi, lo := t.product(a, b)
 	if t.bits == 64 {
@@ -76,7 +76,7 @@ func (t intType) less(a, b uint64) bool {
 	return a < b
 }
 
-// clamp brings a sum of two values of 32 bits into the type's range.
+// clamp clamps a sum of two 32-bit values to the type's range.
 func (t intType) clamp(x int64) uint64 {
 	return uint64(max(min(x, int64(t.max())), int64(t.min())))
 }
@@ -248,7 +248,7 @@ func integerMoreForms() map[isa.ID]handler {
 	return forms
 }
 
-// choose is 1 if a condition holds, else 0.
+// choose returns 1 if a condition holds, else 0.
 func choose(holds bool) int {
 	if holds {
 		return 1
@@ -264,7 +264,7 @@ func product24(in *inst) laneFunc {
 	return func(v [4]uint64) uint64 { return t.extend(v[0]) * t.extend(v[1]) >> shift & 0xffffffff }
 }
 
-// funnel is shf: a is the lower half of 64 bits, b the upper.
+// funnel is shf: a is the lower half of 64 bits, b the upper half.
 func funnel(left, clamp bool) laneFunc {
 	return func(v [4]uint64) uint64 {
 		n := v[2] & 31
@@ -279,7 +279,8 @@ func funnel(left, clamp bool) laneFunc {
 	}
 }
 
-// permuteSelector is the selector that prmt's default mode has for another mode.
+// permuteSelector returns the selector in prmt's default mode that is equivalent to a selector
+// in another mode.
 func permuteSelector(mode string, n uint32) uint32 {
 	return map[string][4]uint32{
 		".f4e": {0x3210, 0x4321, 0x5432, 0x6543}, ".b4e": {0x5670, 0x6701, 0x7012, 0x0123},
@@ -288,7 +289,8 @@ func permuteSelector(mode string, n uint32) uint32 {
 	}[mode][n]
 }
 
-// carryKind is an instruction of extended precision.
+// carryKind is an extended-precision instruction: whether it sets and takes the carry,
+// subtracts, and multiplies.
 type carryKind struct{ sets, takes, minus, product bool }
 
 func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -325,7 +327,7 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// prepareCompare makes lane give 1 where the comparison holds.
+// prepareCompare sets lane to return 1 where the comparison holds.
 func prepareCompare(in *inst) {
 	cmp, form := in.mod("cmp")[1:], in.form.ID
 	name := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[cmp]
@@ -344,7 +346,7 @@ func prepareCompare(in *inst) {
 	case !in.typ.Float():
 		t := intOf(in)
 		in.lane = func(v [4]uint64) uint64 {
-			a, b := 0.0, 0.0 // the relation of the numbers is that of a and b
+			a, b := 0.0, 0.0 // a and b have the same relation as the numbers
 			if t.less(v[0], v[1]) {
 				b = 1
 			} else if t.less(v[1], v[0]) {
@@ -357,8 +359,8 @@ func prepareCompare(in *inst) {
 	in.lane = func(v [4]uint64) uint64 { return uint64(choose(rel.f64(number(v[0]), number(v[1])))) }
 }
 
-// setPredicates is setp with everything it may have: a second predicate, which
-// is the opposite, and a third that both are combined with.
+// setPredicates is setp with all options: a second predicate, which is the opposite of the
+// first, and a third predicate that is combined with both.
 func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	holds := uint32(0)
 	for m := mask; m != 0; m &= m - 1 {

@@ -38,7 +38,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		if at < sharedBase || int(at)+mbarrierBytes > len(c.shared.bytes) {
-			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x: the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
+			return w.fault(in, OutOfBounds, 1<<l, "mbarrier at shared address %#x, but the CTA has %#x to %#x", at, sharedBase, len(c.shared.bytes))
 		}
 		if err := c.shared.mbar.init(at, w.r32[in.slot[1]][l]); err != nil {
 			return w.barrierError(in, l, at, err)
@@ -77,7 +77,7 @@ func (w *warp) barrierError(in *inst, l int, at uint32, err error) outcome {
 	return w.fault(in, kind, 1<<l, "%s at %s: %v", in.form.Op, w.cta.symbolic(at), err)
 }
 
-// mbarrierAt finds the object that an operand names.
+// mbarrierAt returns the object at the address of an operand.
 func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mbarrier, bool) {
 	c, at, ok := w.sharedOf(in, space, address, l)
 	if !ok {
@@ -97,7 +97,7 @@ func (w *warp) mbarrierAt(in *inst, space isa.Space, address uint32, l int) (*mb
 	return b, true
 }
 
-// mbarrierArrive is arrive, also in another CTA, and arrive.expect_tx.
+// mbarrierArrive is arrive and arrive.expect_tx, also in another CTA.
 func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	var given, ended *mbarrier
 	for m := mask; m != 0; m &= m - 1 {
@@ -108,7 +108,7 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		if b == ended {
-			return w.fault(in, BarrierMisuse, m, "mbarrier %s: its phase is complete before %s of this %s have arrived: it counts too few arrivals", w.cta.symbolic(at), laneList(m), in.form.Op)
+			return w.fault(in, BarrierMisuse, m, "mbarrier %s completes its phase before %s of this %s have arrived: want a larger arrival count", w.cta.symbolic(at), laneList(m), in.form.Op)
 		}
 		phase := b.phase
 		b.now = note(b.now, arrival{w, in})
@@ -139,15 +139,16 @@ func mbarrierArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// testPhase is the lanes whose phase has completed. A schedule has the use as how says.
+// testPhase returns the lanes whose phase has completed. how is the use that a schedule
+// records.
 func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outcome) {
 	byState := in.byState()
-	var last struct { // the lane before: most often all ask for the same
+	var last struct { // result of the previous lane: usually all lanes test the same phase
 		at    uint32
 		phase uint64
 		yes   bool
 	}
-	var passed *mbarrier // by lanes of who
+	var passed *mbarrier // by the lanes of who
 	who := uint32(0)
 	know := func() {
 		if r := w.cta.cluster.races; r != nil && who != 0 {
@@ -197,10 +198,9 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 	return done, next
 }
 
-// mbarrierTryWait suspends the fragment until one of its lanes may go on: the
-// instruction may return false at any time, so lanes that must wait longer
-// get that. But for Early, all do so once before they are suspended: who takes
-// false for true shows it.
+// mbarrierTryWait suspends the fragment until one of its lanes may continue. The other lanes
+// get false, which the instruction may return at any time. Except under Early, every lane gets
+// one false before it is suspended. That exposes kernels that ignore the result.
 func mbarrierTryWait(w *warp, f *frag, in *inst, mask uint32) outcome {
 	done, out := w.testPhase(in, mask, toWait)
 	if out != next {
@@ -229,10 +229,10 @@ func mbarrierTestWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// byState: the instruction waits for the phase of a state, not of a parity.
+// byState reports whether the instruction tests the phase of a state, not of a parity.
 func (in *inst) byState() bool { return in.args[2].bank == bank64 }
 
-// phaseBarrier is the mbarrier that a fragment waits at.
+// phaseBarrier names the mbarrier at which a fragment waits.
 func phaseBarrier(w *warp, f *frag, in *inst) string {
 	return "mbarrier " + w.cta.symbolic(w.shared32(&in.args[1], first(f.mask)))
 }
@@ -242,7 +242,7 @@ func waitsForPhase(w *warp, f *frag, in *inst) need {
 	at := w.shared32(&in.args[1], l)
 	parity := uint32(0)
 	if in.byState() {
-		phase, _, _ := mbarrierState(w.r64[in.slot[2]][l]).parts() // tested before
+		phase, _, _ := mbarrierState(w.r64[in.slot[2]][l]).parts() // a test before has checked it
 		parity = uint32(phase & 1)
 	} else {
 		parity = w.r32[in.slot[2]][l]

@@ -32,10 +32,10 @@ func loadParam(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		l := first(m)
 		at, size := w.address64(a, l), uint64(in.size)*uint64(len(in.args[0].list))
 		if at%size != 0 {
-			return w.fault(in, Misaligned, 1<<l, "%d bytes at parameter offset %d: must be a multiple of %d", size, at, size)
+			return w.fault(in, Misaligned, 1<<l, "%d bytes at parameter offset %d, want a multiple of %d", size, at, size)
 		}
 		if at+size > uint64(len(params)) || at+size < at {
-			return w.fault(in, OutOfBounds, 1<<l, "%d bytes at parameter offset %d of %d", size, at, len(params))
+			return w.fault(in, OutOfBounds, 1<<l, "%d bytes at parameter offset %d, but there are %d bytes of parameters", size, at, len(params))
 		}
 		for i, s := range in.args[0].list {
 			w.setElem(&in.args[0], s, l, readWord(params[at+uint64(i)*uint64(in.size):], int(in.size)))

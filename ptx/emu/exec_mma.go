@@ -9,10 +9,10 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// mma.sync: a warp multiplies from registers, at once, and adds as wgmma does, but
-// FP8: Hopper has no such product of a warp, and the assembler makes two of FP16,
-// of the elements 0 and 1 of each register and of 2 and 3, from zero, and adds
-// their sum to C.
+// mma.sync multiplies fragments in the registers of one warp, and completes at once. It adds as
+// wgmma does, except for FP8. Hopper has no FP8 product of a warp: the assembler emits two FP16
+// products, one of elements 0 and 1 of each register and one of elements 2 and 3, sums them
+// from zero, and adds the sum to C.
 
 func mmaForms() map[isa.ID]handler {
 	forms := wmmaMoves()
@@ -30,18 +30,19 @@ const (
 	mmaColumns = 8
 )
 
-// warpProduct is how a product of a warp lies in its registers and how it is summed.
+// warpProduct describes how the operands of a product lie in the registers of a warp, and how
+// they are summed.
 type warpProduct struct {
 	m, n, k    int
 	a, b, c, d *warpFragment
 	sum        func(w *warp, in *inst)
-	// steps are those of floats, one after the other; after is whether C is added
-	// behind them.
+	// steps are the steps of a float product, in order; after reports whether C is added after
+	// them.
 	steps []warpStep
 	after bool
 }
 
-// warpStep multiplies some k, -1 for zeros, of elements of formats.
+// warpStep multiplies the elements at the listed k, where -1 means zeros, in the given formats.
 type warpStep struct {
 	a, b *mma.Format
 	k    []int
@@ -51,11 +52,11 @@ func prepareWarpProduct(in *inst) {
 	p := &warpProduct{}
 	in.warpProduct = p
 	a, b := in.mod("a"), in.mod("b")
-	if a == "" { // wmma of FP16 does not say so
+	if a == "" { // wmma of FP16 has no such modifier
 		a, b = ".f16", ".f16"
 	}
 	p.m, p.n, p.k = shapeOf(in.mod("shape"))
-	depth := p.k // that A has
+	depth := p.k // k extent of A
 	if in.sparse = newSparsity(in, a); in.sparse != nil {
 		depth /= sparseShare
 	}
@@ -76,10 +77,10 @@ func prepareWarpProduct(in *inst) {
 		}
 		most := depth
 		if a == ".tf32" && strings.HasPrefix(in.form.Op, "wmma.") {
-			most = 4 // the assembler makes two products of a wmma's 8
+			most = 4 // the assembler emits two products for the 8 k of a wmma
 		}
 		p.steps, p.after = stepsOf(a, b, depth, most), halvesOfFP8[a] != nil
-		// Sums of a C in FP32 are in FP32, and a D in FP16 is rounded from them.
+		// Sums with an FP32 C are FP32, and an FP16 D is rounded from them.
 		if in.inHalves() && c == d {
 			for i := range p.steps {
 				p.steps[i].a = p.steps[i].a.InHalves()
@@ -88,7 +89,7 @@ func prepareWarpProduct(in *inst) {
 	}
 }
 
-// stepsOf are the steps of a product of floats of so many k, each of at most so many.
+// stepsOf returns the steps of a float product of extent k, each of at most most elements.
 func stepsOf(a, b string, k, most int) (steps []warpStep) {
 	if halves := halvesOfFP8[a]; halves != nil {
 		for i := range 2 {
@@ -120,10 +121,10 @@ func stepsOf(a, b string, k, most int) (steps []warpStep) {
 	return steps
 }
 
-// mmaSync multiplies what the fragments hold.
+// mmaSync multiplies the fragments.
 func mmaSync(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes", in.form.Op)
+		return w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
 	}
 	p, s := in.warpProduct, &w.sync
 	s.elements[0] = sized(s.elements[0], p.m*p.a.columns)
@@ -148,7 +149,7 @@ func sumFloats(w *warp, in *inst) {
 	p, s := in.warpProduct, &w.sync
 	for row := 0; row < p.m; row += mmaRows {
 		for column := 0; column < p.n; column += mmaColumns {
-			var tile [4][warpLanes]uint32 // as an accumulator of m16n8
+			var tile [4][warpLanes]uint32 // laid out as an accumulator of m16n8
 			place := func(r, l int) *uint64 {
 				i, j := row+l>>2+8*(r>>1), column+l&3*2+r&1
 				if i >= p.m {
@@ -174,7 +175,7 @@ func sumFloats(w *warp, in *inst) {
 	}
 }
 
-// startSum is what products are added to, of an element of C.
+// startSum returns the value to which products are added, given the element of C.
 func (in *inst) startSum(c uint64) uint32 {
 	switch {
 	case in.warpProduct.after:
@@ -185,7 +186,7 @@ func (in *inst) startSum(c uint64) uint32 {
 	return uint32(c)
 }
 
-// endSum is the element of D.
+// endSum returns the element of D, given the sum and the element of C.
 func (in *inst) endSum(sum uint32, c uint64) uint64 {
 	if in.inHalves() {
 		sum = f16Nearest(sum)
@@ -200,7 +201,7 @@ func (in *inst) endSum(sum uint32, c uint64) uint64 {
 	return uint64(sum)
 }
 
-// sumSparseFloats is sumFloats of what the metadata pick.
+// sumSparseFloats is sumFloats for a sparse A.
 func sumSparseFloats(w *warp, in *inst) {
 	p := in.warpProduct
 	w.sync.dots(in, func(c uint64, a, b []uint64) uint64 {
@@ -249,13 +250,13 @@ func addF16(a, b uint32) uint32 {
 	return uint32(f.encode(f.compute(opAdd, roundNearest, floatOf(isa.F16, uint64(a&0xffff)), floatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
-// mmaOperands are the elements of a product of a warp, and those of a step decoded: the
-// rows of A are those of the first warp of a wgmma.
+// mmaOperands holds the elements of a warp's product, and the decoded operands of one step. A
+// holds the rows of warp 0 of a wgmma.
 type mmaOperands struct {
 	elements [2][]uint64 // of A and B
 	sums     []uint64
-	picks    []uint8  // of a sparse A, the k of its elements
-	picked   []uint64 // those of a column of B
+	picks    []uint8  // for a sparse A, the k of its elements
+	picked   []uint64 // the elements of a column of B that a sparse A multiplies
 	a        mma.A
 	b        mma.B
 }
@@ -276,7 +277,7 @@ func sumIntegers(w *warp, in *inst) {
 	})
 }
 
-// sumBits counts the bits of each pair of words, exclusive or common.
+// sumBits counts the set bits of each pair of words, after exclusive or, or and.
 func sumBits(w *warp, in *inst) {
 	and := in.has(".and") || in.form.ID == isa.WmmaBitsAnd
 	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
@@ -307,8 +308,8 @@ func sumDoubles(w *warp, in *inst) {
 	})
 }
 
-// dots gives each sum what dot makes of it, a row of A and a column of B, of which a
-// sparse A has some.
+// dots sets each sum to the result of dot for it, its row of A and its column of B. For a
+// sparse A, only the elements of B that A multiplies are passed.
 func (s *mmaOperands) dots(in *inst, dot func(sum uint64, a, b []uint64) uint64) {
 	p := in.warpProduct
 	depth := p.a.columns

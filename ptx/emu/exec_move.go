@@ -41,7 +41,7 @@ func movePred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// pack puts two halves, lower first, into one register.
+// pack joins two halves, lower first, into one register.
 func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	lo, hi := &w.r32[in.args[1].list[0]], &w.r32[in.args[1].list[1]]
 	for m := mask; m != 0; m &= m - 1 {
@@ -55,7 +55,7 @@ func pack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// unpack is the reverse.
+// unpack splits a register into two halves.
 func unpack(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	lo, hi := &w.r32[in.args[0].list[0]], &w.r32[in.args[0].list[1]]
 	for m := mask; m != 0; m &= m - 1 {
@@ -78,7 +78,7 @@ func mapShared(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		if rank[l] >= uint32(ctas) {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d of a cluster of %d CTAs", rank[l], ctas)
+			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank[l], ctas)
 		}
 		d[l] = a[l]&sharedOffset | rank[l]<<sharedRankBit
 	}

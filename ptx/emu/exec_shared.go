@@ -2,19 +2,19 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// sharedOf finds the CTA of a shared address. Only operands of the cluster's
-// window may name another one.
+// sharedOf returns the CTA of a shared address. Only operands in the cluster's window may name
+// another CTA.
 func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta, uint32, bool) {
 	rank, c := int(address>>sharedRankBit), w.cta
 	if rank == c.rank {
 		return c, address & sharedOffset, true
 	}
 	if rank >= len(c.cluster.ctas) {
-		w.fault(in, OutOfBounds, 1<<l, "shared address %#x names CTA %d of a cluster of %d", address, rank, len(c.cluster.ctas))
+		w.fault(in, OutOfBounds, 1<<l, "shared address %#x names CTA %d, but the cluster has %d CTAs", address, rank, len(c.cluster.ctas))
 		return nil, 0, false
 	}
 	if space != isa.SharedCluster {
-		w.fault(in, OutOfBounds, 1<<l, "shared address %#x is in CTA %d of the cluster, this one is CTA %d: %s takes its own CTA's only",
+		w.fault(in, OutOfBounds, 1<<l, "shared address %#x is in CTA %d of the cluster, but this is CTA %d: %s only accepts addresses of its own CTA",
 			address, rank, c.rank, in.form.Op)
 		return nil, 0, false
 	}
@@ -36,9 +36,9 @@ func (c *cta) exited() bool {
 	return true
 }
 
-// own finds what all lanes of mask access, if nothing forbids it and it lies in
-// their own CTA: the offsets go to w.offsets. Otherwise the lanes are to be
-// looked at one by one. reads demands that the bytes were written.
+// own reports whether the lanes of mask access only their own CTA and nothing forbids it, and
+// sets w.offsets. Otherwise the lanes must be checked one by one. reads demands that the bytes
+// were written.
 func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	s := w.cta.shared
 	base := &w.r32[o.slot]
@@ -63,8 +63,8 @@ func (w *warp) own(o *operand, mask, size uint32, reads bool) bool {
 	return true
 }
 
-// touchLanes looks for races of the lanes' accesses of n bytes, and notes what
-// strong ones order.
+// touchLanes looks for races of the lanes' accesses of n bytes, and records what strong
+// accesses order.
 func (w *warp) touchLanes(in *inst, o *operand, mask, n uint32, a *access) outcome {
 	r := w.cta.cluster.races
 	r.start(mask)

@@ -2,15 +2,15 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// Generic addresses: those of global and constant memory are themselves, those of
-// shared and of a thread's own memory lie in windows that no memory has.
+// Generic addresses: an address of global or constant memory is unchanged. Shared memory and a
+// thread's local memory have windows that no other memory uses.
 const (
 	sharedWindow = 1 << 56
 	localWindow  = 1 << 57
 	windowMask   = sharedWindow | localWindow
 )
 
-// windowOf is what makes an address of a space generic.
+// windowOf returns the bits that make an address of a space generic.
 func windowOf(space string) uint64 {
 	switch space {
 	case ".shared":
@@ -21,14 +21,14 @@ func windowOf(space string) uint64 {
 	return 0
 }
 
-// narrowing is an address of 64 bits that an instruction takes as 32.
+// narrowing is a 64-bit address that an instruction takes as 32 bits.
 type narrowing struct {
 	arg  int
 	from operand
 	to   int32 // slot
 }
 
-// narrowed makes an instruction narrow its addresses before it executes.
+// narrowed wraps an instruction so that it narrows its addresses before it executes.
 func narrowed(in *inst) {
 	exec := in.exec
 	for i := range in.narrow {
@@ -42,7 +42,7 @@ func narrowed(in *inst) {
 			for m := mask; m != 0; m &= m - 1 {
 				l := first(m)
 				if from[l]>>32 != 0 {
-					return w.fault(in, OutOfBounds, 1<<l, "%s: %#x is no address of shared memory, which 32 bits hold: a generic address needs cvta.to.shared", in.form.Op, from[l])
+					return w.fault(in, OutOfBounds, 1<<l, "%s: %#x is not an address in shared memory, which has 32 bits: want cvta.to.shared for a generic address", in.form.Op, from[l])
 				}
 				to[l] = uint32(from[l])
 			}
@@ -51,15 +51,15 @@ func narrowed(in *inst) {
 	}
 }
 
-// spaceExecs are how a form executes by the space of its address.
+// spaceExecs holds the executions of a form in each state space.
 type spaceExecs struct{ global, shared, local execFunc }
 
-// genericForms are an instruction with a generic address as it is in the spaces
-// other than the global one.
+// genericForms holds the variants of an instruction with a generic address for the state spaces
+// other than global memory.
 type genericForms struct {
 	arg           int
 	shared, local inst
-	slot          int32 // of the address there, 32 bits
+	slot          int32 // of the 32-bit address in shared memory
 }
 
 // chooseSpace prepares an instruction with a generic address for all spaces.
@@ -105,7 +105,7 @@ func (d *decoder) chooseSpace(in *inst, execs *spaceExecs) {
 		}
 		if local != 0 && out == next {
 			if g.local.exec == nil {
-				return w.fault(in, OutOfBounds, local, "%s of a thread's own memory", in.form.Op)
+				return w.fault(in, OutOfBounds, local, "%s of a thread's local memory is not possible", in.form.Op)
 			}
 			out = g.local.exec(w, f, &g.local, local)
 		}
@@ -136,17 +136,16 @@ func (d *decoder) extendLoaded(in *inst) {
 	}
 }
 
-// own is the memory of one lane behind an address of its own space, which a
-// generic one may be.
+// ownMemory returns the local memory of one lane at an address, which may be generic.
 func (w *warp) ownMemory(in *inst, o *operand, l int, n uint64) []byte {
 	at := w.address64(o, l) &^ localWindow
 	size := uint64(w.ownBytes)
 	if at > size || n > size-at {
-		w.fault(in, OutOfBounds, 1<<l, "%s: %d bytes at %#x of the thread's own memory of %d", in.form.Op, n, at, size)
+		w.fault(in, OutOfBounds, 1<<l, "%s: %d bytes at %#x of the thread's local memory, which has %d bytes", in.form.Op, n, at, size)
 		return nil
 	}
 	if at%n != 0 {
-		w.fault(in, Misaligned, 1<<l, "%d bytes at %#x of the thread's own memory: must be a multiple of %d", n, at, n)
+		w.fault(in, Misaligned, 1<<l, "%d bytes at %#x of the thread's local memory, want a multiple of %d", n, at, n)
 		return nil
 	}
 	at += uint64(l) * size
@@ -183,7 +182,7 @@ func storeLocal(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// inSpace chooses the execution by the state space that a modifier gives.
+// inSpace selects the execution by the state space that a modifier gives.
 func inSpace(e *spaceExecs, polls bool) handler {
 	return handler{exec: e.global, spaces: e, prepare: func(in *inst) {
 		in.polls = polls
@@ -250,10 +249,10 @@ func mapGeneric(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		l := first(m)
 		at, rank := w.r64[in.slot[1]][l], w.r32[in.slot[2]][l]
 		if at&windowMask != sharedWindow {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is no generic address of shared memory", at)
+			return w.fault(in, OutOfBounds, 1<<l, "mapa of %#x, which is not a generic address of shared memory", at)
 		}
 		if rank >= uint32(ctas) {
-			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d of a cluster of %d CTAs", rank, ctas)
+			return w.fault(in, OutOfBounds, 1<<l, "mapa to rank %d, but the cluster has %d CTAs", rank, ctas)
 		}
 		w.r64[in.slot[0]][l] = sharedWindow | at&sharedOffset | uint64(rank)<<sharedRankBit
 	}

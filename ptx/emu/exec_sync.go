@@ -13,17 +13,17 @@ type namedBarrier struct {
 	gen     uint64 // completed generations
 	threads int    // expected in this generation, 0 before the first arrival
 	arrived int
-	// by are the warps that arrived in this generation, before in the one before:
-	// for messages.
+	// by lists the warps that arrived in this generation, before those of the previous
+	// generation; for messages.
 	by, before []int
-	now, done  knowledge // of those who arrive, and for those who leave
+	now, done  knowledge // published by arriving warps, and acquired by leaving warps
 	votes      [2]votes  // of the even and the odd generations
 }
 
-// votes are the predicates that met at a barrier.
+// votes combines the predicates of the warps at a barrier.
 type votes struct {
 	count  int
-	misses bool // some did not hold
+	misses bool // some predicate did not hold
 }
 
 func barrierForms() map[isa.ID]handler {
@@ -45,7 +45,7 @@ func barrierForms() map[isa.ID]handler {
 	}
 }
 
-// arriveNamed counts a warp in at a named barrier.
+// arriveNamed records the arrival of a warp at a named barrier.
 func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	number, count := 0, 1 // of the operands
 	if in.form.Args[0].Dir == isa.Out {
@@ -53,16 +53,16 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	}
 	id, same := w.uniform32(in.slot[number], mask)
 	if !same || id > 15 {
-		return nil, w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane: must be one of 0 to 15 and the same in all lanes", in.form.Op, id)
+		return nil, w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane, want 0 to 15 and the same in all lanes", in.form.Op, id)
 	}
 	threads := uint32(len(w.cta.warps) * warpLanes)
 	if len(in.args) > count {
 		if threads, same = w.uniform32(in.slot[count], mask); !same || threads == 0 || threads%warpLanes != 0 {
-			return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads: must be a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
+			return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, want a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
 		}
 	}
 	if have := uint32(len(w.cta.warps) * warpLanes); threads > have {
-		return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads in a CTA of %d", in.form.Op, id, threads, have)
+		return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, but the CTA has %d", in.form.Op, id, threads, have)
 	}
 	b := &w.cta.bars[id]
 	if b.arrived > 0 && b.threads != int(threads) {
@@ -112,7 +112,7 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// barrierNumber is that of the named barrier at which a fragment is.
+// barrierNumber returns the number of the named barrier of a fragment's instruction.
 func barrierNumber(w *warp, f *frag, in *inst) int {
 	number := 0
 	if in.form.Args[0].Dir == isa.Out {
@@ -121,7 +121,7 @@ func barrierNumber(w *warp, f *frag, in *inst) int {
 	return int(w.r32[in.slot[number]][first(f.mask)] & 15)
 }
 
-// namedBarrierAt is the named barrier that a fragment waits at.
+// namedBarrierAt names the barrier at which a fragment waits.
 func namedBarrierAt(w *warp, f *frag, in *inst) string {
 	return w.cta.cluster.grid.kernel.namedBarrierName(barrierNumber(w, f, in))
 }
@@ -131,8 +131,8 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 	b := &w.cta.bars[id]
 	n := need{what: fmt.Sprintf("waits at %s: %d of %d threads have arrived (%s)", w.cta.cluster.grid.kernel.namedBarrierName(id),
 		b.arrived, b.threads, plural("warp", b.by))}
-	// Who came last time, or else every other warp: with as many threads as the
-	// CTA has, each must come.
+	// The warps that came last time, or else every other warp if the barrier counts all threads
+	// of the CTA.
 	for _, x := range w.cta.warps {
 		if !slices.Contains(b.by, x.id) && (b.before == nil || slices.Contains(b.before, x.id)) {
 			n.from = append(n.from, x)
@@ -141,11 +141,11 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 	switch {
 	case len(n.from) == 0:
 	case b.before != nil:
-		n.how = w.cta.cluster.whereabouts(n.from) + " should come, as before"
+		n.how = w.cta.cluster.whereabouts(n.from) + " should arrive, as before"
 	case b.threads == len(w.cta.warps)*warpLanes:
-		n.how = w.cta.cluster.whereabouts(n.from) + " should come"
+		n.how = w.cta.cluster.whereabouts(n.from) + " should arrive"
 	default:
-		n.how = "others of the CTA: " + strings.TrimSuffix(w.cta.cluster.whereabouts(n.from), ",")
+		n.how = "other warps of the CTA: " + strings.TrimSuffix(w.cta.cluster.whereabouts(n.from), ",")
 	}
 	return n
 }
@@ -156,15 +156,15 @@ type clusterBarrier struct {
 	now, done knowledge
 }
 
-// clusterWait is a warp's part in it.
+// clusterWait is the state of a warp at the cluster barrier.
 type clusterWait struct {
 	arrived uint32 // lanes that arrived in the present generation
 	owed    uint32 // lanes that arrived and have not waited yet
 	target  [warpLanes]uint64
 }
 
-// clusterCheck ends the generation when all lanes that have not exited have
-// arrived, at least one of them.
+// clusterCheck ends the generation when all lanes that have not exited have arrived, at least
+// one of them.
 func (cl *cluster) clusterCheck() {
 	some := false
 	for _, w := range cl.warps {
@@ -188,7 +188,7 @@ func (cl *cluster) clusterCheck() {
 func clusterArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	c := &w.cluster
 	if twice := mask & c.owed; twice != 0 {
-		return w.fault(in, BarrierMisuse, twice, "barrier.cluster.arrive a second time without barrier.cluster.wait between")
+		return w.fault(in, BarrierMisuse, twice, "a second barrier.cluster.arrive without a barrier.cluster.wait in between")
 	}
 	if r := w.cta.cluster.races; r != nil {
 		if in.has(".relaxed") {

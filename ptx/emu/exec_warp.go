@@ -45,18 +45,18 @@ func warpForms() map[isa.ID]handler {
 	}
 }
 
-// members lets a warp-synchronous instruction run once all lanes of its member
-// masks, less the exited ones, are here.
+// members lets a warp-synchronous instruction run once all lanes of its member masks that have
+// not exited are at it.
 func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		members := w.r32[o.slot][l]
 		if members>>l&1 == 0 {
-			return w.fault(in, DivergentAligned, 1<<l, "%s with member mask %#x, which does not name the lane itself", in.form.Op, members)
+			return w.fault(in, DivergentAligned, 1<<l, "%s has member mask %#x, which does not include the lane itself", in.form.Op, members)
 		}
 		if missing := members & w.live &^ mask; missing != 0 {
 			if off := missing & f.mask; off != 0 {
-				return w.fault(in, DivergentAligned, off, "%s with member mask %#x names lanes that are predicated off", in.form.Op, members)
+				return w.fault(in, DivergentAligned, off, "%s has member mask %#x, which includes lanes that are predicated off", in.form.Op, members)
 			}
 			return waiting
 		}
@@ -64,7 +64,7 @@ func (w *warp) members(f *frag, in *inst, mask uint32, o *operand) outcome {
 	return next
 }
 
-// barWarp lets lanes know what the others of their member mask did.
+// barWarp is bar.warp.sync: lanes learn what the other lanes of their member mask did.
 func barWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if out := w.members(f, in, mask, &in.args[0]); out != next {
 		return out
@@ -81,14 +81,14 @@ func barWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
 
 func waitsForMembers(w *warp, f *frag, in *inst) need {
 	members := w.r32[in.args[len(in.args)-1].slot][first(f.mask)]
-	return need{from: []*warp{w}, what: fmt.Sprintf("waits at %s for %s, which member mask %#x names",
+	return need{from: []*warp{w}, what: fmt.Sprintf("waits at %s for %s, which member mask %#x includes",
 		in.form.Op, laneList(members&w.live&^f.mask), members)}
 }
 
 func waitsForRegisters(w *warp, _ *frag, in *inst) need {
-	n := need{what: fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d a thread of one warp left",
+	n := need{what: fmt.Sprintf("waits to raise its registers from %d to %d: the CTA's pool has %d left per thread of one warp",
 		w.regs, in.args[0].imm, w.cta.freeRegs)}
-	// Those that may still give some back.
+	// The warps that may still return some.
 	for _, x := range w.cta.warps {
 		if x.live != 0 && x.regs == w.cta.cluster.grid.kernel.Registers() && x.id/4 != w.id/4 {
 			n.from = append(n.from, x)
@@ -102,7 +102,7 @@ func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {
 		return out
 	}
 	mode := in.mod("mode")
-	from := w.r32[in.slot[1]] // a copy: d may be a
+	from := w.r32[in.slot[1]] // a copy, because d may be a
 	d, p := &w.r32[in.slot[0]], uint32(0)
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -121,8 +121,8 @@ func shuffle(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// shuffleSource is the lane that lane l reads, and whether it is inside the
-// segment; else it is the lane's own.
+// shuffleSource returns the lane that lane l reads, and whether it is inside the segment.
+// Otherwise it is the lane itself.
 func shuffleSource(mode string, l int, b, c uint32) (lane int, inside bool) {
 	segment := int(c >> 8 & 31)
 	b &= 31
@@ -204,7 +204,7 @@ func reduceWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// elect chooses the lowest lane of the member mask.
+// elect selects the lowest lane of the member mask.
 func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if out := w.members(f, in, mask, &in.args[1]); out != next {
 		return out
@@ -224,14 +224,14 @@ const matrixRowBytes = 16
 
 func prepareMatrix(in *inst) { in.matrix = true }
 
-// countMatrices notes the rows of so many 8x8 matrices.
+// countMatrices counts the rows of 8x8 matrices.
 func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
 	if c := w.cta.cluster.counter; c != nil {
 		c.shared(w, in, o, fullMask>>(warpLanes-8*matrices), matrixRowBytes, d)
 	}
 }
 
-// matrixRow is the shared memory of one row of an 8x8 matrix.
+// matrixRow returns the shared memory of one row of an 8x8 matrix.
 func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
 	l := matrixRowLane(j, row)
 	c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
@@ -257,7 +257,7 @@ func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMe
 
 func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes")
+		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes of the warp")
 	}
 	trans := in.has(".trans")
 	w.cta.cluster.progress()
@@ -288,7 +288,7 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 
 func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
-		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes")
+		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes of the warp")
 	}
 	trans := in.has(".trans")
 	w.countMatrices(in, &in.args[1], len(in.args[0].list), reads)
@@ -315,19 +315,19 @@ func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// setMaxRegisters moves registers between this warp and the CTA's pool.
+// setMaxRegisters moves registers between the warp and the CTA's pool.
 func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	n := int(in.args[0].imm)
 	switch {
 	case in.has(".dec") && n > w.regs:
-		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.dec to %d from %d registers", n, w.regs)
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.dec to %d, but the warp has %d registers", n, w.regs)
 	case in.has(".inc") && n < w.regs:
-		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.inc to %d from %d registers", n, w.regs)
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg.inc to %d, but the warp has %d registers", n, w.regs)
 	case in.has(".inc") && n-w.regs > w.cta.freeRegs:
 		return waiting
 	}
 	if w.id/4 >= len(w.cta.groups) {
-		return w.fault(in, IllegalInstruction, mask, "setmaxnreg in warp %d, which is in no whole warpgroup", w.id)
+		return w.fault(in, IllegalInstruction, mask, "setmaxnreg in warp %d, which is not in a complete warpgroup", w.id)
 	}
 	w.cta.freeRegs += w.regs - n
 	w.regs = n

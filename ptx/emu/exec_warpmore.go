@@ -54,8 +54,8 @@ func prepareReduceBits(in *inst) {
 	}[in.mod("op")]
 }
 
-// match is match.any of 64 bits and match.all, whose result is the mask of
-// members or 0, and a predicate.
+// match is match.any of 64 bits, and match.all, whose result is the mask of members or 0, and a
+// predicate.
 func match(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if out := w.members(f, in, mask, &in.args[2]); out != next {
 		return out
@@ -87,7 +87,7 @@ func match(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// electLane chooses the lowest lane of the member mask and says which.
+// electLane selects the lowest lane of the member mask and returns its number.
 func electLane(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if out := w.members(f, in, mask, &in.args[1]); out != next {
 		return out
@@ -108,7 +108,7 @@ func electLane(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// barReduce is bar.red: a barrier of the whole CTA at which predicates meet.
+// barReduce is bar.red: a barrier of the whole CTA that combines predicates.
 func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 	id := w.r32[in.slot[1]][first(mask)] & 15
 	b := &w.cta.bars[id]
@@ -121,7 +121,7 @@ func barReduce(w *warp, f *frag, in *inst, mask uint32) outcome {
 		if _, out := w.arriveNamed(in, mask); out != next {
 			return out
 		}
-		if b.gen != gen { // the next generation begins without votes
+		if b.gen != gen { // the next generation starts without votes
 			b.votes[b.gen&1] = votes{}
 		}
 		f.begun, f.gen = true, gen

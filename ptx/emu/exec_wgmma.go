@@ -46,10 +46,10 @@ func prepareProduct(in *inst) {
 	}
 }
 
-// wgmmaIssue adds this warp to the warpgroup's next product.
+// wgmmaIssue adds this warp to the next wgmma of its warpgroup.
 func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask || w.id/4 >= len(w.cta.groups) {
-		return w.fault(in, DivergentAligned, mask, "wgmma needs four whole warps that start at a multiple of four")
+		return w.fault(in, DivergentAligned, mask, "wgmma needs four complete warps, the first a multiple of four")
 	}
 	op, out := w.wgmmaOperands(in)
 	if out != next {
@@ -70,7 +70,7 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if at == len(g.ops) {
 		g.ops = append(g.ops, op)
 	} else if first := g.ops[at]; first.in != in || first.desc != op.desc || first.keep != op.keep {
-		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this one",
+		return w.fault(in, DivergentAligned, mask, "warps of the warpgroup execute different wgmma: line %d with descriptors %#x, %#x in one, line %d with %#x, %#x in this warp",
 			first.in.line, first.desc[0], first.desc[1], in.line, op.desc[0], op.desc[1])
 	}
 	if in.sparse != nil {
@@ -97,7 +97,7 @@ func wgmmaIssue(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// touchOperands looks for races of the reads of A, this warp's rows, and of B.
+// touchOperands looks for races of wgmma's reads of A, this warp's rows, and of B.
 func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 	r := w.cta.cluster.races
 	if r == nil {
@@ -110,7 +110,7 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 		if i == 0 && in.fromRegisters() {
 			continue
 		}
-		d, _ := DecodeMatrixDescriptor(desc) // checked
+		d, _ := DecodeMatrixDescriptor(desc) // already checked
 		if p := w.checkLayout(in, i, d); p != nil {
 			return w.deny(in, fullMask, p)
 		}
@@ -133,8 +133,8 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 	return next
 }
 
-// wgmmaOperands reads the operands, which the whole warp must agree on, and
-// checks the descriptors.
+// wgmmaOperands reads the operands, which must be the same in the whole warp, and checks the
+// descriptors.
 func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	op := &wgmmaOp{in: in}
 	var same [2]bool
@@ -146,11 +146,11 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 		op.desc[i], same[i] = w.uniform64(in.slot[1+i], fullMask)
 	}
 	if !same[0] || !same[1] {
-		return nil, w.fault(in, IllegalDescriptor, fullMask, "lanes of the warp give different matrix descriptors")
+		return nil, w.fault(in, IllegalDescriptor, fullMask, "the matrix descriptors differ between lanes of the warp")
 	}
 	keep := w.pred(&in.args[in.scaleD()])
 	if keep != 0 && keep != fullMask {
-		return nil, w.fault(in, DivergentAligned, keep, "lanes of the warp give different scale-d")
+		return nil, w.fault(in, DivergentAligned, keep, "scale-d differs between lanes of the warp")
 	}
 	op.keep = keep != 0
 	for i, d := range op.desc {
@@ -168,8 +168,8 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 	return op, next
 }
 
-// scaleD is its place among the operands, behind which the scales of A and B stand and
-// what transposes them.
+// scaleD returns the index of scale-d among the operands. The scales of A and B and their
+// transpose flags follow.
 func (in *inst) scaleD() int {
 	if in.sparse != nil {
 		return in.sparse.at + 2
@@ -177,11 +177,11 @@ func (in *inst) scaleD() int {
 	return 3
 }
 
-// major, slabs and matrixRows describe operand 0, A, or 1, B.
+// major returns the layout of operand 0, A, or 1, B.
 func (in *inst) major(operand int) Major {
 	first := in.scaleD() + 3
 	at := first + operand
-	if in.fromRegisters() { // A has no place for it
+	if in.fromRegisters() { // A has no such operand
 		at--
 	}
 	if at < first || at >= len(in.args) { // nor have elements of other than 16 bits
@@ -190,7 +190,7 @@ func (in *inst) major(operand int) Major {
 	return Major(in.args[at].imm & 1)
 }
 
-// slabs is the extent in k in steps of dense products.
+// slabs returns the k extent of an operand in steps of dense products.
 func (in *inst) slabs(operand int) uint32 {
 	if operand == 1 && in.sparse != nil {
 		return sparseShare
@@ -198,16 +198,16 @@ func (in *inst) slabs(operand int) uint32 {
 	return 1
 }
 
-// negates: the signs of operand 0, A, or 1, B, are changed.
+// negates reports whether the signs of operand 0, A, or 1, B, are changed.
 func (in *inst) negates(operand int) bool {
 	at := in.scaleD() + 1 + operand
 	return at < len(in.args) && in.args[at].imm < 0
 }
 
-// fromRegisters: A lies in registers.
+// fromRegisters reports whether A is in registers.
 func (in *inst) fromRegisters() bool { return in.args[1].bank == bank32 }
 
-// inHalves: sums are in FP16, two a register.
+// inHalves reports whether sums are FP16, two in each register.
 func (in *inst) inHalves() bool { return in.form.Args[0].Type == isa.F16x2 }
 
 func (in *inst) matrixRows(operand int) uint32 {
@@ -229,7 +229,7 @@ func wgmmaWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		return next
 	}
 	if w.id/4 >= len(w.cta.groups) {
-		return w.fault(in, DivergentAligned, mask, "wgmma.wait_group needs four whole warps")
+		return w.fault(in, DivergentAligned, mask, "wgmma.wait_group needs four complete warps")
 	}
 	g, upTo := w.cta.groups[w.id/4], s.groups[n-1]
 	for i := g.base; i < upTo; i++ {

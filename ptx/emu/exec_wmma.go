@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// wmmaMoves are the loads and stores of wmma, by the elements that lie next to each
-// other in memory: what each does is that of an ordinary access.
+// wmmaMoves returns the loads and stores of wmma. Each performs ordinary accesses of the
+// elements that are contiguous in memory.
 func wmmaMoves() map[isa.ID]handler {
 	forms := map[isa.ID]handler{}
 	for i := range isa.Table {
@@ -31,7 +31,7 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 		prepareMatrix(in)
 		m, n, k := shapeOf(in.mod("shape"))
 		element, layout := in.mod("element"), in.mod("layout")
-		sums := 0 // the operand
+		sums := 0 // index of the operand
 		if in.form.Args[0].Kind == isa.Addr {
 			sums = 1
 		}
@@ -50,11 +50,11 @@ func moves(fragment func(access execFunc) execFunc, global, shared execFunc) han
 	return h
 }
 
-// pieces visits what a register holds of contiguous memory, in each lane: bytes at
-// an offset from the fragment's address, shift bits up in the register.
+// pieces visits the pieces of a fragment that are contiguous in memory, in all lanes at once.
+// Each has bytes bytes at an offset from the fragment's address, shift bits up in its register.
 func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, offsets *[warpLanes]uint64) outcome) outcome {
 	f := in.fragment
-	step := f.per // elements that lie next to each other
+	step := f.per // elements that are contiguous in memory
 	if in.across {
 		step = 1
 	}
@@ -76,11 +76,11 @@ func (in *inst) pieces(stride uint64, visit func(register, shift, bytes int, off
 	return next
 }
 
-// fragmentAt is the address of a fragment and the elements from a row to the next,
-// which the whole warp must agree on.
+// fragmentAt returns the address of a fragment and the elements from one row to the next, which
+// must be the same in the whole warp.
 func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride uint64, out outcome) {
 	if mask != fullMask {
-		return 0, 0, w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes", in.form.Op)
+		return 0, 0, w.fault(in, DivergentAligned, mask, "%s needs all 32 lanes of the warp", in.form.Op)
 	}
 	f := in.fragment
 	stride = uint64(f.columns * f.bits / f.width)
@@ -102,16 +102,16 @@ func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride u
 		at = uint64(a)
 	}
 	if !same || !agree {
-		return 0, 0, w.fault(in, IllegalInstruction, mask, "lanes of the warp give %s different addresses or strides", in.form.Op)
+		return 0, 0, w.fault(in, IllegalInstruction, mask, "%s: address or stride differ between lanes of the warp", in.form.Op)
 	}
 	return at, stride, next
 }
 
-// scratch are registers of an instruction's own, of each bank.
+// scratch is an instruction's scratch registers in each bank.
 type scratch struct{ address, value [bankPred]int32 }
 
-// eachPiece makes an ordinary access of each piece of the fragment, whose address and
-// value lie in scratch registers.
+// eachPiece performs an ordinary access for each piece of the fragment, with address and value
+// in scratch registers.
 func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, access execFunc, before, after func(o *operand, register, shift int)) outcome {
 	o := in.args[address]
 	at, stride, out := w.fragmentAt(in, mask, &o)
@@ -139,10 +139,10 @@ func (w *warp) eachPiece(f *frag, in *inst, mask uint32, address, value int, acc
 	})
 }
 
-// loadFragment is a load by an ordinary one.
+// loadFragment performs a fragment's load by ordinary loads.
 func loadFragment(load execFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
-		var loaded [8][warpLanes]uint64 // the address may lie in a result
+		var loaded [8][warpLanes]uint64 // the address register may be a result
 		out := w.eachPiece(f, in, mask, 1, 0, load, func(*operand, int, int) {}, func(v *operand, register, shift int) {
 			for l := range warpLanes {
 				loaded[register][l] |= w.elem(v, v.list[0], l) << shift
@@ -161,7 +161,7 @@ func loadFragment(load execFunc) execFunc {
 	}
 }
 
-// storeFragment is a store by an ordinary one.
+// storeFragment performs a fragment's store by ordinary stores.
 func storeFragment(store execFunc) execFunc {
 	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		d := &in.args[1]

@@ -7,43 +7,44 @@ import (
 	"slices"
 )
 
-// Exploration is how much of the orders of a launch [Kernel.Explore] has run.
+// Exploration reports how many of the orders of a launch [Kernel.Explore] has run.
 type Exploration struct {
-	Orders int // that ran
-	// Different are those of them that differ in something a warp could see.
+	Orders int // number of orders that ran
+	// Different is the number of those orders that differ in something a warp could see.
 	Different int
-	// All: there is no other that differs from each of them.
+	// All reports that no other order differs from each of these.
 	All bool
-	// Turned is how many pairs of steps may come the other way round than in the first
-	// order for all such orders to have run: -1 where not even the first did.
+	// Turned is the largest number of pairs of steps such that all orders that swap at most
+	// this number of pairs of the first order's steps have run; -1 if the first order has not
+	// run.
 	Turned int
-	// Next and Known are, of the orders with one pair more, those that ran and all.
+	// Next counts the orders with one more pair swapped that have run; Known counts all such
+	// orders found so far.
 	Next, Known int
 }
 
-// String says it in words.
+// String describes the exploration in one sentence.
 func (e Exploration) String() string {
-	s := fmt.Sprintf("%d orders run, %d of them different: ", e.Orders, e.Different)
+	s := fmt.Sprintf("%d orders run, %d of them different:  ", e.Orders, e.Different)
 	switch {
 	case e.All && e.Different == 1:
-		return "one order run, which is all there is"
+		return "one order run: there is no other"
 	case e.All:
 		return s + "there is no other"
 	}
-	return s + fmt.Sprintf("all that turn at most %d pairs of the first one's steps, and %d %% of those that turn %d (%d of %d)",
+	return s + fmt.Sprintf("all that swap at most %d pairs of the first order's steps, and %d %% of those that swap %d (%d of %d)",
 		e.Turned, 100*e.Next/max(e.Known, 1), e.Turned+1, e.Next, e.Known)
 }
 
-// exploration is the search under way. Each order that differs from those before it
-// gives others: for each two of its steps that depend on each other with nothing else
-// that orders them, the second comes before the first, behind all that does not follow
-// the first. From any order these lead to every other one (Abdulla and others, Optimal
-// Dynamic Partial Order Reduction).
+// exploration is the search in progress. Each new order yields others: for each two steps that
+// depend on each other and that nothing else orders, the second comes before the first,
+// followed by everything that does not depend on the first. From any order this reaches every
+// other one (Abdulla and others, Optimal Dynamic Partial Order Reduction).
 type exploration struct {
 	Exploration
-	now, later [][]choice      // orders with as many pairs turned as are looked at, and with one more
-	seen       map[uint64]bool // their beginnings
-	marks      map[uint64]bool // of orders that differ
+	now, later [][]choice      // orders to run with the present number of swapped pairs, and with one more
+	seen       map[uint64]bool // hashes of the beginnings of known orders
+	marks      map[uint64]bool // hashes of the different orders that have run
 }
 
 func newExploration() *exploration {
@@ -52,19 +53,18 @@ func newExploration() *exploration {
 	return e
 }
 
-// Explore runs a kernel in one order after the other until there is no other one, or
-// so many have run: the one in which each warp runs until it waits, those in which two
-// steps that could come in either order do so the other way round, then those in which two such
-// pairs do, and so on.
-// Of orders that differ only in the turns of steps that do not depend on each other,
-// one is enough: with barriers and waits alone there is one order, however many the
-// warps. All runs look for races and find memory as it was; it then holds what the
-// first one left. The error is *Findings when the kernel broke a rule in any of them,
-// else as [Kernel.Launch]'s.
+// Explore runs a kernel in different orders of its steps, at most the given number. It starts
+// with the order in which each warp runs until it waits, then takes the orders that swap one
+// pair of steps, then those that swap two, and so on, until no other order is left.
 //
-// It is meant for small launches: each order runs anew, all its clusters together.
-// What it takes for granted: that accesses between such steps race in whatever order,
-// and that a loop which polls has no other business.
+// Orders that differ only in the sequence of independent steps count as one: with barriers and
+// waits alone there is one order for any number of warps. All runs look for races and start
+// with the same memory contents; afterwards the memory holds the result of the first run. The
+// error is *Findings if the kernel broke a rule in any run, otherwise as for [Kernel.Launch].
+//
+// Explore is meant for small launches: each order runs from the beginning, with all clusters
+// together. It assumes that accesses between steps race in any order, and that a polling loop
+// has no other effect.
 func (k *Kernel) Explore(ctx context.Context, mem *Memory, l Launch, orders int) (Exploration, error) {
 	e := newExploration()
 	err := e.run(ctx, k, mem, l, orders)
@@ -97,7 +97,7 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 			run.Choices = choicesText(s.made)
 			var fault *Fault
 			switch {
-			case s.wrong != nil: // it polls, and would not see a difference
+			case s.wrong != nil: // the actor polls, and would find no difference
 				e.Known--
 			case errors.As(err, &fault):
 				found.add(fault, run)
@@ -127,7 +127,7 @@ func (e *exploration) run(ctx context.Context, k *Kernel, mem *Memory, l Launch,
 	return err
 }
 
-// turn adds the orders in which two steps that a run took come the other way round.
+// turn adds the orders in which two steps of a run are swapped.
 func (e *exploration) turn(s *schedule) {
 	for _, r := range s.races {
 		first, second := r[0], r[1]
@@ -136,7 +136,7 @@ func (e *exploration) turn(s *schedule) {
 			x := &s.steps[i]
 			switch {
 			case i < second && x.clock.at(s.steps[first].actor) > first:
-				continue // the first, or behind it
+				continue // the first step, or one that depends on it
 			case i < second:
 				mark += x.mark
 			}

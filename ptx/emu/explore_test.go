@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// work is so many instructions of no consequence.
+// work returns n instructions without effect.
 func work(name string, n int) string {
 	return fmt.Sprintf("mov.u32 %%r9, 0;\n%s: add.u32 %%r9, %%r9, 1; setp.lt.u32 %%p7, %%r9, %d; @%%p7 bra %s;\n", name, n, name)
 }
@@ -23,7 +23,7 @@ const (
 	leave = "atom.global.add.u32 %r5, [%d0+16], -1;\n"
 )
 
-// one is the rest of a kernel by lane 0 of each warp.
+// one returns the rest of a kernel, executed by lane 0 of each warp.
 func one(code string) string {
 	return body(warps + `
 	and.b32 %r4, %r3, 31;
@@ -75,8 +75,8 @@ func (p *program) explore(orders int) (Exploration, error) {
 	return p.kernel.Explore(context.Background(), p.mem, p.launch, orders)
 }
 
-// Mistakes that 20 random orders do not show an exploration finds, and says which
-// choices show them again.
+// Explore finds mistakes that 20 random orders do not show, and returns the choices that show
+// them again.
 func TestExplore(t *testing.T) {
 	for _, x := range explored {
 		t.Run(x.name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// All orders are those that chance finds too, of kernels made by chance.
+// Explore finds every outcome that random orders find, in random kernels.
 func TestExploreFindsAll(t *testing.T) {
 	ops := []string{
 		"atom.global.add.u32 %r5, [%d0+W], 1;", "red.global.add.u32 [%d0+W], 1;", "red.global.max.u32 [%d0+W], 3;",
@@ -156,7 +156,7 @@ func TestExploreFindsAll(t *testing.T) {
 			}
 			l := p.launch
 			l.Timing = Chosen
-			for { // without the choices that can't be made
+			for { // without the choices that cannot be made
 				s, err := p.kernel.follow(context.Background(), p.mem, l, choices)
 				require.NoError(t, err)
 				if s.wrong == nil {
@@ -172,18 +172,18 @@ func TestExploreFindsAll(t *testing.T) {
 	require.Greater(t, different, 100)
 }
 
-// Choices that can't be are errors that say so.
+// Invalid choices are errors.
 func TestWrongChoices(t *testing.T) {
 	p := assemble(t, body("exit;"), "k")
 	p.params(p.u32s(0), 0)
 	p.launch.Timing = Chosen
 	require.NoError(t, p.run())
-	for choices, says := range map[string]string{"0": "STEP:ACTOR", "1:0 1:0": "that rise", "0:7": "choice 0:7: no such actor"} {
+	for choices, says := range map[string]string{"0": "STEP:ACTOR", "1:0 1:0": "increasing steps", "0:7": "choice 0:7: actor 7 cannot take step 0"} {
 		p.launch.Choices = choices
 		require.ErrorContains(t, p.run(), says)
 	}
 	_, err := p.kernel.Explore(context.Background(), nil, p.launch, 1)
-	require.ErrorContains(t, err, "no memory")
+	require.ErrorContains(t, err, "memory is nil")
 }
 
 // With barriers and waits alone there is one order.
@@ -198,7 +198,7 @@ func TestExploreOneOrder(t *testing.T) {
 	g.check(t, p, out, want, exact)
 }
 
-// The kernels in which mistakes are planted are clean in other orders too.
+// The kernels of the planted mistakes are clean in other orders too.
 func TestExplorePlanted(t *testing.T) {
 	all := 0
 	for i := range plantedKernels {

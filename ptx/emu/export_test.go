@@ -2,8 +2,8 @@ package emu
 
 import "testing"
 
-// ForeignLaunch is a launch of a kernel of ../testdata/foreign, and the memory
-// before and after it, by the allocations' addresses.
+// ForeignLaunch is a launch of a kernel of ../testdata/foreign, with the memory before and
+// after it, by the allocations' addresses.
 type ForeignLaunch struct {
 	Text          []byte
 	Kernel        *Kernel
@@ -12,13 +12,13 @@ type ForeignLaunch struct {
 	Before, After map[uint64][]byte
 }
 
-// OnForeign, where it is set, is told of each.
+// OnForeign, if set, is called for each launch.
 var OnForeign func(t testing.TB, l ForeignLaunch)
 
 // RunForeign launches the kernels of ../testdata/foreign.
 func RunForeign(t *testing.T) { TestForeignKernels(t) }
 
-// onForeign tells of a launch that has run.
+// onForeign calls OnForeign for a launch that has run.
 func (r *foreignRun) onForeign(before snapshot) {
 	if OnForeign == nil {
 		return
@@ -30,7 +30,7 @@ func (r *foreignRun) onForeign(before snapshot) {
 	OnForeign(r.t, l)
 }
 
-// AccumulatorPosition and APosition are the functions without capitals.
+// AccumulatorPosition and APosition export the unexported functions to tests.
 var (
 	AccumulatorPosition = accumulatorPosition
 	APosition           = aPosition

@@ -6,42 +6,42 @@ import (
 	"strings"
 )
 
-// FaultKind says which rule a kernel broke.
+// FaultKind is the rule that a kernel broke.
 type FaultKind uint8
 
 // The kinds of faults.
 const (
 	// Deadlock: no thread of a CTA or cluster can run, or none makes progress.
 	Deadlock FaultKind = iota + 1
-	// OutOfBounds: an access outside every allocation, the CTA's shared
-	// memory or the parameters.
+	// OutOfBounds: an access outside every allocation, the CTA's shared memory or the
+	// parameters.
 	OutOfBounds
-	// Misaligned: an address that its instruction does not take.
+	// Misaligned: an address without the alignment that its instruction needs.
 	Misaligned
-	// UninitializedRegister: a register read before it was written.
+	// UninitializedRegister: a register is read before it was written.
 	UninitializedRegister
-	// UninitializedShared: shared memory read before it was written.
+	// UninitializedShared: shared memory is read before it was written.
 	UninitializedShared
-	// AccumulatorInFlight: a register of D touched, or one of A written, while wgmma may
-	// still use it.
+	// AccumulatorInFlight: an accumulator is touched, or a register of A is written, while a
+	// wgmma may still use it.
 	AccumulatorInFlight
-	// MissingFence: wgmma without the wgmma.fence that orders its registers.
+	// MissingFence: a wgmma lacks the wgmma.fence that orders its registers.
 	MissingFence
-	// IllegalDescriptor: a matrix descriptor or tensor map that is wrong.
+	// IllegalDescriptor: a matrix descriptor or tensor map is invalid.
 	IllegalDescriptor
-	// BarrierMisuse: a named barrier or mbarrier used against its rules.
+	// BarrierMisuse: a named barrier or mbarrier is used against its rules.
 	BarrierMisuse
-	// DivergentAligned: an instruction for whole warps executed by a part of one,
-	// or warps of a warpgroup that disagree.
+	// DivergentAligned: only a part of a warp executes an instruction for whole warps, or the
+	// warps of a warpgroup disagree.
 	DivergentAligned
-	// ProxyRace: the async proxy reads what ordinary stores wrote without a
-	// proxy fence between.
+	// ProxyRace: no proxy fence lies between an ordinary store and an access of the same bytes
+	// by the async proxy.
 	ProxyRace
-	// Race: two accesses of which one writes, with nothing that orders them.
+	// Race: nothing orders two accesses, at least one of which writes.
 	Race
 	// AsyncPending: a CTA ends while copies still use its shared memory.
 	AsyncPending
-	// IllegalInstruction: operands that the instruction does not take.
+	// IllegalInstruction: operands that the instruction does not accept.
 	IllegalInstruction
 	// Trap: the kernel executed trap.
 	Trap
@@ -56,7 +56,7 @@ var faultNames = [...]string{
 	Race: "race", AsyncPending: "unfinished copies at exit", IllegalInstruction: "illegal instruction", Trap: "trap",
 }
 
-// String is the kind in words.
+// String returns the kind in words.
 func (k FaultKind) String() string {
 	if int(k) < len(faultNames) && faultNames[k] != "" {
 		return faultNames[k]
@@ -64,22 +64,22 @@ func (k FaultKind) String() string {
 	return fmt.Sprintf("FaultKind(%d)", uint8(k))
 }
 
-// Fault is what stopped a kernel.
+// Fault is the broken rule that stopped a kernel.
 type Fault struct {
 	Kind   FaultKind
 	Kernel string
 	// Line is the line of the PTX text, from 1.
 	Line int
-	// Where is the Go line behind Line, if the launch could say.
+	// Where is the source position of Line, if it is known.
 	Where string
 	CTA   [3]int
 	Warp  int
 	Lanes uint32 // the lanes at fault
-	// Text says what was wrong.
+	// Text describes what was wrong and what would be right.
 	Text string
 }
 
-// Error gives kind, place and text.
+// Error returns the place, the kind and the text.
 func (f *Fault) Error() string {
 	where := ""
 	if f.Where != "" {
@@ -93,7 +93,7 @@ func (f *Fault) Error() string {
 		f.Kernel, f.Line, where, f.CTA[0], f.CTA[1], f.CTA[2], f.Warp, lanes, f.Kind, f.Text)
 }
 
-// laneList is "lane 3" or "lanes 0-7,12".
+// laneList returns "lane 3" or "lanes 0-7,12".
 func laneList(mask uint32) string {
 	var parts []string
 	for l := 0; l < 32; l++ {

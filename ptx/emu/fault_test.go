@@ -9,8 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// planted is a kernel with one mistake, on a line that ends with the comment
-// "here".
+// planted is a kernel with one mistake, on a line that ends with the comment "here".
 type planted struct {
 	name    string
 	kind    FaultKind
@@ -48,7 +47,7 @@ const (
 	fenceMMA = "wgmma.fence.sync.aligned;\n\t"
 )
 
-// plantedFaults: one for each rule that the emulator holds kernels to.
+// plantedFaults has a kernel for each rule that the emulator checks.
 var plantedFaults = []planted{
 	{name: "global past the end", kind: OutOfBounds, code: `
 	ld.param.u64 %d0, [out];
@@ -65,16 +64,16 @@ var plantedFaults = []planted{
 	{name: "shared address 0", kind: OutOfBounds, shared: 256, code: "mov.u32 %r0, 0; ld.shared.u32 %r1, [%r0]; // here"},
 	{name: "misaligned vector", kind: Misaligned, code: `
 	ld.param.u64 %d0, [out];
-	ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%d0+8]; // here`, says: []string{"must be a multiple of 16"}},
+	ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%d0+8]; // here`, says: []string{"want a multiple of 16"}},
 	{name: "misaligned copy", kind: Misaligned, shared: 256, code: `
 	mov.u32 %r0, smem;
 	ld.param.u64 %d0, [out];
-	cp.async.cg.shared.global [%r0], [%d0+4], 16; // here`, says: []string{"must be a multiple of 16"}},
+	cp.async.cg.shared.global [%r0], [%d0+4], 16; // here`, says: []string{"want a multiple of 16"}},
 	{name: "copy from past the end", kind: OutOfBounds, shared: 256, code: `
 	mov.u32 %r0, smem;
 	ld.param.u64 %d0, [out];
 	cp.async.cg.shared.global [%r0], [%d0+64], 16; // here`, says: []string{"past the end of the allocation of 64 bytes"}},
-	{name: "matrix of what nobody wrote", kind: UninitializedShared, shared: 1024, code: `
+	{name: "matrix that was never written", kind: UninitializedShared, shared: 1024, code: `
 	mov.u32 %r0, smem;
 	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r0]; // here`},
 	{name: "matrix whose row 3 is not aligned", kind: Misaligned, shared: 1024, code: `
@@ -110,13 +109,13 @@ var plantedFaults = []planted{
 	{name: "accumulator read in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
 	wgmma.commit_group.sync.aligned;
 	add.rn.f32 %f8, %f2, %f2; // here`, says: []string{"%f2", "wait_group"}},
-	{name: "accumulator read before a group that was not committed", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
+	{name: "accumulator read after a wait for an uncommitted group", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
 	wgmma.wait_group.sync.aligned 0;
 	add.rn.f32 %f8, %f2, %f2; // here`},
 	{name: "accumulator written in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + wgmma + `
 	mov.f32 %f1, 0f00000000; // here`},
 	{name: "no wgmma.fence", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + wgmma + " // here"},
-	{name: "no wgmma.fence behind a write", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	{name: "no wgmma.fence after a write", kind: MissingFence, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
 	mov.f32 %f3, 0f00000000;
 	` + wgmma + " // here", says: []string{"%f3"}},
 	{name: "A's register written in flight", kind: AccumulatorInFlight, threads: 128, shared: 16384, code: wgmmaFrame + wgmmaA + `
@@ -139,7 +138,7 @@ var plantedFaults = []planted{
 	{name: "descriptor with rank bits", kind: IllegalDescriptor, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
 	or.b64 %d0, %d0, 0x8000;
 	` + wgmma + " // here", says: []string{"reserved bits"}},
-	{name: "wgmma of a stranger's memory", kind: OutOfBounds, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
+	{name: "wgmma of memory that is not the CTA's", kind: OutOfBounds, threads: 128, shared: 16384, code: wgmmaFrame + fenceMMA + `
 	add.u64 %d0, %d0, 1024;
 	` + wgmma + ` // here
 	wgmma.commit_group.sync.aligned;
@@ -185,7 +184,7 @@ var plantedFaults = []planted{
 	{name: "part of a warp at a barrier", kind: DivergentAligned, code: `
 	mov.u32 %r0, %laneid;
 	setp.lt.u32 %p0, %r0, 16;
-	@%p0 bar.sync 0; // here`, says: []string{"lanes 0-15", "lanes 16-31 do not execute it"}},
+	@%p0 bar.sync 0; // here`, says: []string{"lanes 0-15", "lanes 16-31 did not execute it"}},
 	{name: "part of a warp in a branch with a barrier", kind: DivergentAligned, code: `
 	mov.u32 %r0, %laneid;
 	setp.lt.u32 %p0, %r0, 16;
@@ -205,7 +204,7 @@ over:`},
 one:
 	bar.sync 2, 64;
 end:`, says: []string{"barrier 2 for 96 threads", "began with 64 (warp 0)"}},
-	{name: "mbarrier that was never made", kind: BarrierMisuse, shared: 64, code: `
+	{name: "mbarrier that was never initialised", kind: BarrierMisuse, shared: 64, code: `
 	mov.u32 %r0, smem;
 	mbarrier.arrive.shared::cta.b64 _, [%r0]; // here`, says: []string{"mbarrier.init has not run"}},
 	{name: "more arrivals than the mbarrier counts", kind: BarrierMisuse, threads: 2, shared: 64, code: `
@@ -255,9 +254,9 @@ spin:
 	setp.ne.u32 %p0, %r0, 77;
 	@%p0 bra spin;
 	ret;`, says: []string{"no store, barrier or copy"}},
-	{name: "registers beyond the pool", kind: IllegalInstruction, threads: 128, code: "setmaxnreg.dec.sync.aligned.u32 232; // here", says: []string{"from 128 registers"}},
-	{name: "registers that nobody gives back", kind: Deadlock, threads: 128, code: "setmaxnreg.inc.sync.aligned.u32 232; // here", says: []string{"pool has 0"}},
-	{name: "registers that a warpgroup which waits would give back", kind: Deadlock, threads: 256, code: `
+	{name: "registers beyond the pool", kind: IllegalInstruction, threads: 128, code: "setmaxnreg.dec.sync.aligned.u32 232; // here", says: []string{"has 128 registers"}},
+	{name: "registers that no warpgroup releases", kind: Deadlock, threads: 128, code: "setmaxnreg.inc.sync.aligned.u32 232; // here", says: []string{"pool has 0"}},
+	{name: "registers that a waiting warpgroup would release", kind: Deadlock, threads: 256, code: `
 	mov.u32 %r0, %tid.x;
 	setp.lt.u32 %p0, %r0, 128;
 	@%p0 bra more;
@@ -267,7 +266,7 @@ spin:
 more:
 	setmaxnreg.inc.sync.aligned.u32 232; // here
 	bar.sync 1, 256;
-end:`, says: []string{"pool has 0", "in a circle", "(warps 4-7) (line 18) waits at named barrier 1"}},
+end:`, says: []string{"pool has 0", "in a cycle", "(warps 4-7) (line 18) waits at named barrier 1"}},
 	{name: "wgmma that one warp does not reach", kind: Deadlock, threads: 128, shared: 16384, code: wgmmaFrame + `
 	mov.u32 %r0, %tid.x;
 	setp.ge.u32 %p0, %r0, 96;
@@ -308,7 +307,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// The same kernels without their mistakes run: the rules give no false alarm.
+// The kernels without their mistakes run without a fault.
 func TestNoFault(t *testing.T) {
 	for name, code := range map[string]string{
 		"wgmma": wgmmaFrame + fenceMMA + wgmma + wgmmaKeep + `
@@ -375,7 +374,7 @@ end:
 	}
 }
 
-// What cannot be run is named when it is loaded.
+// Load names the forms that it does not support.
 func TestUnknownForms(t *testing.T) {
 	for code, says := range map[string]string{
 		"tex.2d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%d0, {%r0, %r1}];": "",
@@ -397,18 +396,18 @@ func TestWrongLaunches(t *testing.T) {
 	good := p.launch
 	require.NoError(t, p.run())
 	for says, spoil := range map[string]func(l *Launch){
-		".maxntid allows 512":    func(l *Launch) { l.Block = [3]int{513} },
-		"2048 threads":           func(l *Launch) { l.Block = [3]int{64, 32} },
-		"12 bytes of parameters": func(l *Launch) { l.Params = l.Params[:12] },
-		"shared memory":          func(l *Launch) { l.SharedBytes = 228 << 10 },
-		"no multiple":            func(l *Launch) { l.Cluster, l.Grid = [3]int{2}, [3]int{3} },
-		"grid":                   func(l *Launch) { l.Grid = [3]int{-1} },
+		".maxntid allows 512":      func(l *Launch) { l.Block = [3]int{513} },
+		"2048 threads":             func(l *Launch) { l.Block = [3]int{64, 32} },
+		"parameters have 12 bytes": func(l *Launch) { l.Params = l.Params[:12] },
+		"shared memory":            func(l *Launch) { l.SharedBytes = 228 << 10 },
+		"want a multiple":          func(l *Launch) { l.Cluster, l.Grid = [3]int{2}, [3]int{3} },
+		"grid":                     func(l *Launch) { l.Grid = [3]int{-1} },
 	} {
 		p.launch = good
 		spoil(&p.launch)
-		if says == "12 bytes of parameters" {
+		if says == "parameters have 12 bytes" {
 			p.launch.Params = make([]byte, 13)
-			says = "13 bytes"
+			says = "parameters have 13 bytes"
 		}
 		assert.ErrorContains(t, p.run(), says)
 	}

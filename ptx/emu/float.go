@@ -15,7 +15,7 @@ func isNaN32(x uint32) bool { return x&^f32Sign > f32Inf }
 
 func toF32(x uint32) float32 { return math.Float32frombits(x) }
 
-// fromF32 gives the register bits of an arithmetic result, NaN made canonical.
+// fromF32 returns the register bits of an arithmetic result, with NaN made canonical.
 func fromF32(x float32) uint32 {
 	if x != x {
 		return canonicalNaN
@@ -23,8 +23,7 @@ func fromF32(x float32) uint32 {
 	return math.Float32bits(x)
 }
 
-// flush is what .ftz does to inputs and results: a subnormal becomes the zero
-// of its sign.
+// flush is the effect of .ftz on inputs and results: a subnormal becomes the zero of its sign.
 func flush(x uint32) uint32 {
 	if x&f32Inf == 0 {
 		return x & f32Sign
@@ -39,8 +38,8 @@ func flushIf(ftz bool, x uint32) uint32 {
 	return x
 }
 
-// addF32 is add{.ftz}.f32, rounding to nearest even. As in every function
-// here, .ftz looks at the result after rounding.
+// addF32 is add{.ftz}.f32, rounding to nearest even. In every function here, .ftz applies to
+// the result after rounding.
 func addF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
 		return flush(fromF32(toF32(flush(a)) + toF32(flush(b))))
@@ -69,18 +68,18 @@ func divF32(a, b uint32, ftz bool) uint32 {
 	return fromF32(toF32(a) / toF32(b))
 }
 
-// sqrtRnF32 is sqrt.rn{.ftz}.f32. Rounding a float64 root once more is
-// harmless: 53 bits are at least 2*24+2.
+// sqrtRnF32 is sqrt.rn{.ftz}.f32. Rounding the float64 root again is harmless: 53 bits are at
+// least 2*24+2.
 func sqrtRnF32(a uint32, ftz bool) uint32 {
 	return fromF32(float32(math.Sqrt(float64(toF32(flushIf(ftz, a))))))
 }
 
 // fmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
 //
-// The product of two FP32 numbers is exact in float64, the sum with c is not,
-// and rounding it twice would be wrong in rare cases. So the float64 sum is
-// rounded to odd: if it was inexact its last bit is made 1, which keeps every
-// later rounding on the right side of a tie.
+// The product of two FP32 numbers is exact in float64, but the sum with c is not, and rounding
+// it twice would be wrong in rare cases. So the float64 sum is rounded to odd: if it is
+// inexact, its last bit is set to 1, which keeps every later rounding on the right side of a
+// tie.
 func fmaF32(a, b, c uint32, ftz bool) uint32 {
 	if ftz {
 		a, b, c = flush(a), flush(b), flush(c)
@@ -91,7 +90,7 @@ func fmaF32(a, b, c uint32, ftz bool) uint32 {
 	return flushIf(ftz, s)
 }
 
-// addOdd is x+y rounded to odd in float64; infinities and NaN follow IEEE.
+// addOdd returns x+y rounded to odd in float64; infinities and NaN follow IEEE.
 func addOdd(x, y float64) float64 {
 	s := x + y
 	if math.IsInf(s, 0) || s != s {
@@ -104,21 +103,21 @@ func addOdd(x, y float64) float64 {
 	if e == 0 || bits&1 == 1 {
 		return s
 	}
-	// s is even and the truth lies strictly between s and a neighbour, which
-	// is odd: away from zero when e has the sign of s.
+	// s is even and the exact sum lies strictly between s and a neighbour, which is odd: away
+	// from zero if e has the sign of s.
 	if math.Signbit(e) == math.Signbit(s) {
 		return math.Float64frombits(bits + 1)
 	}
 	return math.Float64frombits(bits - 1)
 }
 
-// minF32 is min{.ftz}{.NaN}.f32. Without .NaN a NaN loses against a number;
-// -0 is below +0.
+// minF32 is min{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; -0 is
+// below +0.
 func minF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	return negateNumber(maxF32(negateNumber(a), negateNumber(b), ftz, keepNaN))
 }
 
-// negateNumber flips the sign of all but NaN.
+// negateNumber flips the sign, except of NaN.
 func negateNumber(x uint32) uint32 {
 	if isNaN32(x) {
 		return canonicalNaN
@@ -126,8 +125,8 @@ func negateNumber(x uint32) uint32 {
 	return x ^ f32Sign
 }
 
-// maxF32 is max{.ftz}{.NaN}.f32. Without .NaN a NaN loses against a number;
-// +0 is above -0.
+// maxF32 is max{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; +0 is
+// above -0.
 func maxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	if ftz {
 		a, b = flush(a), flush(b)
@@ -146,8 +145,8 @@ func maxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	return b
 }
 
-// orderedKey maps the bits of FP32 numbers to integers in the same order,
-// with -0 just below +0.
+// orderedKey maps the bits of FP32 numbers to integers in the same order, with -0 just below
+// +0.
 func orderedKey(x uint32) int32 {
 	if x&f32Sign != 0 {
 		return -1 - int32(x&^f32Sign)
@@ -158,7 +157,7 @@ func orderedKey(x uint32) int32 {
 // floatCompare is a comparison of setp and set on floating-point operands.
 type floatCompare uint8
 
-// The relations of two numbers, as bits, of which a floatCompare is a set.
+// The relations between two numbers, as bits. A floatCompare is a set of them.
 const (
 	relLess floatCompare = 1 << iota
 	relEqual
@@ -166,8 +165,8 @@ const (
 	relUnordered
 )
 
-// floatCompares are the manual's names. The plain ones, ne among them, are
-// false when an operand is NaN, those ending in u are true.
+// floatCompares maps the manual's names to comparisons. Those that end in u are true if an
+// operand is NaN, the others, ne among them, are false.
 var floatCompares = map[string]floatCompare{
 	"eq": relEqual, "ne": relLess | relGreater,
 	"lt": relLess, "le": relLess | relEqual,
@@ -186,7 +185,7 @@ func (c floatCompare) f32(a, b uint32, ftz bool) bool {
 	return c.f64(float64(toF32(a)), float64(toF32(b)))
 }
 
-// f64 compares two numbers of any floating-point type that float64 holds.
+// f64 compares two numbers of any floating-point type that float64 can represent.
 func (c floatCompare) f64(x, y float64) bool {
 	rel := relUnordered
 	switch {

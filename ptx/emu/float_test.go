@@ -21,7 +21,7 @@ const (
 	signalling     = 0xff800001
 )
 
-// randomF32 draws bits of which many are near the ends of the format.
+// randomF32 returns random bits, many of them near the ends of the format.
 func randomF32(r *rand.Rand) uint32 {
 	x := r.Uint32()
 	switch r.IntN(4) {
@@ -69,8 +69,8 @@ func TestArithmeticAgainstExact(t *testing.T) {
 	}
 }
 
-// fma through one float64 rounding gets this one wrong: the sum is just above
-// a tie of FP32, by less than float64 can hold.
+// fma with two roundings through float64 gets this one wrong: the sum exceeds a tie of FP32 by
+// less than float64 can represent.
 func TestFMARoundsOnce(t *testing.T) {
 	a, b, c := f32(1+0x1p-12), f32(1+0x1p-12), f32(0x1p-60)
 	naive := math.Float32bits(float32(float64(toF32(a))*float64(toF32(b)) + float64(toF32(c))))
@@ -154,7 +154,7 @@ func TestApproximateFunctions(t *testing.T) {
 		got := approxFunctions[c.name](c.x, c.ftz)
 		assert.Equalf(t, c.want, got, "%s(%08x) ftz=%v = %08x", c.name, c.x, c.ftz, got)
 	}
-	// Values off the special cases, against identities rather than the same call.
+	// Values off the special cases, checked by identities rather than by the same call.
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 2000 {
 		x := math.Abs(float64(toF32(f32(math.Exp(4 * r.NormFloat64())))))
@@ -197,7 +197,7 @@ func TestFloatCompare(t *testing.T) {
 	assert.False(t, floatCompares["gt"].f32(leastSubnormal, 0, true))
 }
 
-// Whole warps compute as lanes do.
+// Whole warps and single lanes compute the same.
 func TestWholeWarpArithmetic(t *testing.T) {
 	special := []uint32{0, f32Sign, 1, f32Sign | 1, leastNormal, leastNormal - 1, 0x7f7fffff, f32Inf, f32Sign | f32Inf, signalling, 0x7fc12345}
 	r := rand.New(rand.NewPCG(21, 22))
@@ -235,8 +235,7 @@ func TestWholeWarpArithmetic(t *testing.T) {
 	}
 }
 
-// With .ftz, what is too small for a normal number is a zero of its sign: the
-// operands' and the result's.
+// With .ftz, an operand or result that is too small for a normal number is a zero of its sign.
 func TestFlushedQuotients(t *testing.T) {
 	f := math.Float32bits
 	const tiny = 1e-40

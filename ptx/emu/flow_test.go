@@ -9,14 +9,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Lanes take different ways and meet again: each result is that of the same
-// program for one lane.
+// Lanes diverge and reconverge, and results match those of single lanes.
 func TestDivergence(t *testing.T) {
 	k := ptx.NewKernel("k")
 	out := k.ParamPtr("out")
 	tid := k.TidX()
 	sum := ptx.NewVar(k, ptx.Uint(0))
-	// Loops with trip counts of their own, ifs inside.
+	// Loops with different trip counts, and branches inside.
 	k.For(ptx.Uint(0), tid.RemI(7), ptx.Uint(1), func(i ptx.U32) {
 		k.IfElse(i.Add(tid).AndI(1).Eq(ptx.Uint(0)), func() {
 			k.If(tid.Ge(ptx.Uint(20)), func() { sum.Set(sum.Get().AddI(100)) })
@@ -59,7 +58,7 @@ func TestDivergence(t *testing.T) {
 	})
 }
 
-// A lane that spins in front of a join does not starve the lane it waits for.
+// A lane that spins before a join does not starve the lane that it waits for.
 func TestIndependentThreads(t *testing.T) {
 	p := assemble(t, body(`
 	mov.u32 %r0, %tid.x;
@@ -142,7 +141,7 @@ met:
 	}
 }
 
-// CTAs in parallel count exactly.
+// Atomics of parallel CTAs count exactly.
 func TestAtomics(t *testing.T) {
 	for op, want := range map[string]uint32{
 		"add": 1000 + 64*100*3, "max": 1000, "min": 3, "and": 1000 & 3, "or": 1000 | 3, "xor": 1000, "inc": 2,
@@ -181,8 +180,7 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// CTAs wait for each other through global memory, more of them than run at
-// once.
+// CTAs wait for each other through global memory, and more CTAs wait than run at once.
 func TestCTAsWaitForEachOther(t *testing.T) {
 	p := assemble(t, body(`
 	ld.param.u64 %d0, [out];
@@ -241,8 +239,8 @@ end:
 	})
 }
 
-// Each CTA of a cluster writes its rank to its memory and reads its
-// neighbour's, then signals a barrier there.
+// Each CTA of a cluster writes its rank to its memory and reads its neighbour's, then signals a
+// barrier there.
 func TestCluster(t *testing.T) {
 	p := assemble(t, body(`
 	ld.param.u64 %d0, [out];

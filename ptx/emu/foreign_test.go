@@ -26,7 +26,7 @@ type foreignRun struct {
 	source  []byte
 }
 
-// put makes a buffer of the values.
+// put allocates a buffer with the values.
 func put[T any](r *foreignRun, v []T) uint64 {
 	b, err := binary.Append(nil, binary.LittleEndian, v)
 	require.NoError(r.t, err)
@@ -45,7 +45,7 @@ func get[T any](r *foreignRun, a uint64, n int) []T {
 	return v
 }
 
-// draw gives n values.
+// draw returns n random values.
 func draw[T any](n int, value func() T) []T {
 	v := make([]T, n)
 	for i := range v {
@@ -63,13 +63,13 @@ func (r *foreignRun) i64s(n int) []int64 {
 	return draw(n, func() int64 { return int64(r.rng.Uint64() >> r.rng.IntN(60)) })
 }
 
-// foreignFindings are what is true of these kernels: atomicCAS's loop of the
+// foreignFindings are the expected findings of these kernels: atomicCAS's loop from the
 // programming guide begins with an ordinary load.
 var foreignFindings = map[string]string{
-	"atomics_atomics": "by ld.global (line 77) in lanes 1-31, and nothing orders lanes of a warp",
+	"atomics_atomics": "with ld.global (line 77) in lanes 1-31, and nothing orders these lanes of the warp",
 }
 
-// seedsOfTwins is in how many random orders a kernel that is right must be clean.
+// seedsOfTwins is the number of random orders in which a correct kernel must be clean.
 func seedsOfTwins() int {
 	if os.Getenv("SONICMOE_LONG") != "" {
 		return 100
@@ -77,8 +77,7 @@ func seedsOfTwins() int {
 	return 1
 }
 
-// launchWith runs the kernel with the parameters, in several orders, looking for
-// races.
+// launchWith runs the kernel with the parameters in several orders, and looks for races.
 func (r *foreignRun) launchWith(grid, block [3]int, params ...any) {
 	r.t.Helper()
 	b := make([]byte, r.kernel.ParamBytes())
@@ -116,7 +115,7 @@ func near(t *testing.T, want, got []float32, places float64) {
 
 func x(n int) [3]int { return [3]int{n} }
 
-// each compares with a twin of one element.
+// each compares every element with the twin's.
 func each[T any](r *foreignRun, out uint64, n int, twin func(i int) T) {
 	r.t.Helper()
 	want := make([]T, n)
@@ -126,8 +125,8 @@ func each[T any](r *foreignRun, out uint64, n int, twin func(i int) T) {
 	assert.Equal(r.t, want, get[T](r, out, n))
 }
 
-// foreignTwins are kernels that NVIDIA's compiler made of the sources beside
-// them, with what they compute.
+// foreignTwins are kernels that NVIDIA's compiler generated from the sources next to them, with
+// Go functions that compute the same.
 var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	"bytes bytes": func(t *testing.T, r *foreignRun) {
 		a, b := draw(64, func() uint8 { return uint8(r.rng.Uint32()) }), draw(64, func() int8 { return int8(r.rng.Uint32()) })
@@ -255,7 +254,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		a, b, out := r.f32s(32), r.f32s(32), put(r, make([]float32, 256))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b), int32(32))
 		got := get[float32](r, out, 256)
-		down, up := func(v float64) float32 { // directed, of what float64 holds well enough
+		down, up := func(v float64) float32 { // directed rounding of values that float64 represents well enough
 			f := float32(v)
 			if float64(f) > v {
 				f = math.Nextafter32(f, float32(math.Inf(-1)))
@@ -769,7 +768,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			thread, sum := i/4, 0.0
 			row, column := accumulatorPosition(thread, i%4)
 			for k := range 16 {
-				from := row/16*32 + row%8*4 + k%8/2 // the thread that has the element
+				from := row/16*32 + row%8*4 + k%8/2 // the thread that holds the element
 				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16
 				// B is K-major: core matrices of 8 columns by 16 bytes of k.
 				y := b[k/8*64+column*8+k%8]
@@ -860,8 +859,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	},
 }
 
-// triton launches a kernel of Triton's, which takes scratch memory that it does
-// not use behind its own parameters.
+// triton launches a kernel of Triton, which takes unused scratch memory after its own
+// parameters.
 func (r *foreignRun) triton(grid [3]int, params ...any) {
 	for len(params) < len(r.kernel.Params()) {
 		params = append(params, uint64(0))
@@ -870,7 +869,7 @@ func (r *foreignRun) triton(grid [3]int, params ...any) {
 	r.launchWith(grid, r.kernel.entry.Block, params...)
 }
 
-// tritonMatmul is a product of FP16 of two by two tiles.
+// tritonMatmul runs an FP16 product of two by two tiles.
 func (r *foreignRun) tritonMatmul(tile, k int) {
 	n := 2 * tile
 	encode := func(v []float64) []uint16 {
@@ -892,12 +891,12 @@ func (r *foreignRun) tritonMatmul(tile, k int) {
 	}
 }
 
-// kernelScratch runs the one kernel whose threads share a variable of the module.
+// kernelScratch runs the one kernel whose threads share a module variable.
 func (r *foreignRun) kernelScratch(out, sums uint64) {
 	r.launchWith(x(1), x(32), out, sums, int32(32))
 }
 
-// halvesTwin computes in float64 and rounds each step, as FP16 does.
+// halvesTwin computes in float64 and rounds each step to FP16.
 func halvesTwin(t *testing.T, r *foreignRun, _ int) {
 	half := func(v float64) float64 {
 		return float64(toF32(f32FromF16(uint16(f16Nearest(math.Float32bits(float32(v)))))))
@@ -939,8 +938,8 @@ func TestForeignKernels(t *testing.T) {
 	}
 }
 
-// functionsTwin is of calls: of values and structures, by address, of themselves and
-// through a table of virtual functions.
+// functionsTwin tests calls: with values and structures, by address, recursive, and through a
+// table of virtual functions.
 func functionsTwin(t *testing.T, r *foreignRun) {
 	const n = 70
 	in := draw(n, func() int32 { return r.rng.Int32N(1000) })
@@ -949,7 +948,7 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 	each(r, out, n, func(i int) int32 {
 		at := int32(i)
 		v := in[i] + at
-		v += v + at + (at - at) + at // the structure's parts: its double is i/2, doubled
+		v += v + at + (at - at) + at // the structure's fields: its double is i/2, doubled
 		if i%2 == 0 {
 			v += v + 3
 		} else {
@@ -965,7 +964,8 @@ func functionsTwin(t *testing.T, r *foreignRun) {
 	})
 }
 
-// prunedDot is the product of two vectors, of the first the two largest of each four.
+// prunedDot returns the dot product of two vectors; the first keeps the two largest of each
+// four elements.
 func prunedDot(a, b []uint16, value func(uint16) float64) (sum float64) {
 	for at := 0; at < len(a); at += 4 {
 		order := []int{0, 1, 2, 3}

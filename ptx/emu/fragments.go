@@ -7,24 +7,23 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Which element of a matrix each register of a warp holds. mma.sync documents it;
-// of wmma, whose fragments only wmma knows, it is the same, and what a fragment has
-// more registers for than elements are copies.
+// The matrix element that each register of a warp holds. The manual defines it for mma.sync.
+// Fragments of wmma are opaque, and use the same layout here; registers beyond the fragment's
+// elements hold copies.
 
-// warpFragment is a matrix of rows and columns in the registers of a warp: of A the
-// rows and k, of B the columns and k, of the sums rows and columns.
+// warpFragment is a matrix in the registers of a warp: rows and k for A, columns and k for B,
+// rows and columns for the sums.
 type warpFragment struct {
 	rows, columns int
-	bits          int // of an element; single ones come by words of 32
-	per           int // elements of a register
-	width         int // bits that an element of a row in memory has
-	// at are the places of the elements of each register, lane by lane, as
-	// row*columns+column.
+	bits          int // of an element; single bits come in words of 32
+	per           int // elements per register
+	width         int // bits of an element in memory
+	// at holds the elements of each register, lane by lane, as row*columns+column.
 	at [][][warpLanes]uint16
 }
 
-// newFragment places the elements: lanes 4i to 4i+3 hold row i of each 8 rows,
-// together elements of them that lie next to each other.
+// newFragment assigns the elements to registers. Lanes 4i to 4i+3 hold row i of each 8 rows,
+// with the given number of contiguous elements together.
 func newFragment(rows, columns, bits, together, registerBits int) *warpFragment {
 	f := &warpFragment{rows: rows, columns: columns, bits: bits, per: registerBits / bits, width: bits}
 	f.at = make([][][warpLanes]uint16, rows*columns/warpLanes/f.per)
@@ -41,7 +40,7 @@ func newFragment(rows, columns, bits, together, registerBits int) *warpFragment 
 	return f
 }
 
-// shapeOf reads such as ".m16n8k32".
+// shapeOf parses a shape such as ".m16n8k32".
 func shapeOf(text string) (m, n, k int) {
 	text = strings.NewReplacer(".m", "", "n", " ", "k", " ").Replace(text)
 	for i, p := range []*int{&m, &n, &k} {
@@ -50,7 +49,7 @@ func shapeOf(text string) (m, n, k int) {
 	return m, n, k
 }
 
-// elementBits is the width of a type of element.
+// elementBits returns the width of an element type.
 func elementBits(name string) int {
 	switch name {
 	case ".bf16":
@@ -64,7 +63,8 @@ func elementBits(name string) int {
 	return n
 }
 
-// operandFragment is A's or B's of so many rows, or columns.
+// operandFragment returns the fragment of A with the given rows, or of B with the given
+// columns.
 func operandFragment(rows, k int, element string) *warpFragment {
 	bits := elementBits(element)
 	if bits == 1 {
@@ -76,7 +76,7 @@ func operandFragment(rows, k int, element string) *warpFragment {
 	return newFragment(rows, k, bits, register/bits, register)
 }
 
-// sumsFragment is that of m by n sums, of which a lane has pairs of neighbours.
+// sumsFragment returns the fragment of m by n sums. A lane holds pairs of neighbouring columns.
 func sumsFragment(m, n int, t isa.Type) *warpFragment {
 	bits := t.Bits()
 	if t == isa.F16x2 {
@@ -85,8 +85,7 @@ func sumsFragment(m, n int, t isa.Type) *warpFragment {
 	return newFragment(m, n, bits, 2, max(bits, 32))
 }
 
-// gather takes the elements out of registers. Registers beyond the fragment's
-// are copies.
+// gather reads the elements from registers. Registers beyond the fragment's are copies.
 func (f *warpFragment) gather(w *warp, o *operand, to []uint64) {
 	for r, slot := range o.list[:len(f.at)] {
 		for e := range f.at[r] {
@@ -105,7 +104,7 @@ func (f *warpFragment) gather(w *warp, o *operand, to []uint64) {
 	}
 }
 
-// scatter puts them into registers.
+// scatter writes the elements to registers.
 func (f *warpFragment) scatter(w *warp, o *operand, from []uint64) {
 	for i, slot := range o.list {
 		r := i % len(f.at)

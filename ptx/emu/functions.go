@@ -9,10 +9,9 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Functions. When it is loaded a kernel is linked with all that it may call: their
-// bodies stand behind its own, with registers and variables of their own, which
-// are the lanes' whatever calls they are in. A call of a function that is under way
-// keeps its registers until it comes back, and has new variables.
+// Functions. Loading links a kernel with all functions that it may call: their bodies follow
+// the kernel's own, with their own registers and variables. A recursive call saves the
+// function's registers until it returns, and gets new variables.
 
 // linked is a kernel with the functions that it may call.
 type linked struct {
@@ -20,46 +19,47 @@ type linked struct {
 	functions []*function
 }
 
-// function is one of a kernel's.
+// function is one function that the kernel may call.
 type function struct {
 	*ptx.Func
-	start     int32             // of its code; -1 where it has no body
-	registers [2]int            // from and to, among the kernel's
-	slots     [numBanks][]int32 // of its registers and symbols
+	start     int32             // index of its code; -1 without a body
+	registers [2]int            // first and end index among the kernel's registers
+	slots     [numBanks][]int32 // slots of its registers and symbols
 	names     map[string]string
-	// The variables of a call lie together, bytes long; a first call's from from on.
+	// The variables of a call take bytes contiguous bytes; those of the first call begin at
+	// from.
 	from, bytes     int
 	results, params []place
 	symbols         []frameSymbol
 }
 
-// place is where bytes are among a call's variables, or the kernel's.
+// place is a range of bytes among the variables of a call, or of the kernel.
 type place struct{ at, bytes int }
 
-// frameSymbol is a slot that holds the address of a variable of the present call.
+// frameSymbol is a slot that holds the address of a variable of the innermost call.
 type frameSymbol struct {
 	slot int32
 	at   int
 }
 
-// calledWith is what a call passes.
+// calledWith is the decoded operands of a call.
 type calledWith struct {
-	function        *function // nil: by address
+	function        *function // nil if called by address
 	results, params []place
 }
 
-// functionWindow is where the addresses of functions begin, which no memory has.
+// functionWindow is the base of function addresses; no memory has such addresses.
 const functionWindow = 1 << 58
 
-// functionAddress is that of a function by its number in the module.
+// functionAddress returns the address of the function with a number in the module.
 func functionAddress(n int) uint64 { return functionWindow | uint64(n)<<4 }
 
-// numberOf is a function's number in the module, or -1.
+// numberOf returns a function's number in the module, or -1.
 func numberOf(m *ptx.Module, name string) int {
 	return slices.IndexFunc(m.Funcs, func(f *ptx.Func) bool { return f.Name == name })
 }
 
-// link finds what a kernel may call and makes one of them all.
+// link finds the functions that a kernel may call and joins them with the kernel.
 func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 	out := linked{entry: e}
 	if len(m.Funcs) == 0 {
@@ -82,7 +82,7 @@ func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 			if in.Form == nil {
 				continue
 			}
-			if in.Form.ID == isa.Call && in.Args[1].Kind == ptx.OpReg { // of any
+			if in.Form.ID == isa.Call && in.Args[1].Kind == ptx.OpReg { // a call by address may reach any function
 				for _, f := range m.Funcs {
 					add(f.Name)
 				}
@@ -112,7 +112,7 @@ func link(m *ptx.Module, e *ptx.Entry) (linked, error) {
 	return out, nil
 }
 
-// own is the name in the kernel of what the function declares.
+// own returns the name, in the linked kernel, of something that the function declares.
 func (f *function) own(name string) string {
 	if now, ok := f.names[name]; ok {
 		return now
@@ -120,10 +120,10 @@ func (f *function) own(name string) string {
 	return name
 }
 
-// startLabel stands before the function's code.
+// startLabel returns the label before the function's code.
 func (f *function) startLabel() string { return f.Name + "()" }
 
-// appendTo puts the function behind a kernel.
+// appendTo appends the function to a kernel.
 func (f *function) appendTo(e *ptx.Entry) {
 	f.registers[0] = len(e.Registers)
 	e.Registers = append(e.Registers, f.Registers...)
@@ -163,7 +163,7 @@ func (f *function) appendTo(e *ptx.Entry) {
 	}
 }
 
-// shifted are operands with the registers and names that they have in the kernel.
+// shifted returns operands with the registers and names that they have in the linked kernel.
 func (f *function) shifted(args []ptx.Operand) []ptx.Operand {
 	args = slices.Clone(args)
 	for i := range args {
@@ -223,7 +223,7 @@ func (d *decoder) beginFunctions(labels map[string]int32) {
 	}
 }
 
-// unplaced are the parameters of a function without a body.
+// unplaced returns the parameters of a function without a body.
 func unplaced(params []ptx.Param) (list []place) {
 	for _, p := range params {
 		list = append(list, place{0, p.Bytes})
@@ -231,7 +231,7 @@ func unplaced(params []ptx.Param) (list []place) {
 	return list
 }
 
-// endFunctions notes the slots that a call must keep.
+// endFunctions records the slots that a recursive call must save.
 func (d *decoder) endFunctions() {
 	for _, f := range d.k.functions {
 		for _, s := range f.symbols {
@@ -240,7 +240,8 @@ func (d *decoder) endFunctions() {
 	}
 }
 
-// frameSlot is the slot of the address of a variable of a function's present call.
+// frameSlot returns the slot that holds the address of a variable of a function's innermost
+// call.
 func (d *decoder) frameSlot(f *function, name string, add int64) int32 {
 	key := fmt.Sprint(name, "+", add)
 	s, ok := d.wide[key]
@@ -252,14 +253,14 @@ func (d *decoder) frameSlot(f *function, name string, add int64) int32 {
 	return s
 }
 
-// call decodes what a call passes.
+// call decodes the operands of a call.
 func (d *decoder) call(src *ptx.Inst) (*calledWith, error) {
 	c := &calledWith{}
 	places := func(o *ptx.Operand) (list []place, err error) {
 		for _, x := range o.List {
 			at, ok := d.local[x.Sym]
 			if !ok {
-				return nil, fmt.Errorf("%s, which a call passes, is no variable in parameter space", x.Sym)
+				return nil, fmt.Errorf("a call passes %s, which is not a variable in parameter space", x.Sym)
 			}
 			for _, v := range d.e.Local {
 				if v.Name == x.Sym {
@@ -292,18 +293,18 @@ func (d *decoder) call(src *ptx.Inst) (*calledWith, error) {
 	return c, nil
 }
 
-// misfit says why a call does not fit a function, or "".
+// misfit says why a call does not match a function, or returns "".
 func (c *calledWith) misfit(f *function) string {
 	for _, x := range []struct {
 		what        string
 		given, want []place
 	}{{"parameters", c.params, f.params}, {"results", c.results, f.results}} {
 		if len(x.given) != len(x.want) {
-			return fmt.Sprintf("a call of %s with %d %s, it has %d", f.Name, len(x.given), x.what, len(x.want))
+			return fmt.Sprintf("a call of %s passes %d %s, want %d", f.Name, len(x.given), x.what, len(x.want))
 		}
 		for i, p := range x.given {
 			if p.bytes != x.want[i].bytes {
-				return fmt.Sprintf("a call of %s: number %d of its %s has %d bytes, not %d", f.Name, i+1, x.what, x.want[i].bytes, p.bytes)
+				return fmt.Sprintf("a call of %s: item %d of its %s has %d bytes, want %d", f.Name, i+1, x.what, p.bytes, x.want[i].bytes)
 			}
 		}
 	}

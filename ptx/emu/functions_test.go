@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withFunctions is a kernel and functions before it.
+// withFunctions returns a kernel with functions before it.
 func withFunctions(functions, code string) string {
 	return strings.Replace(body(code), ".visible .entry", functions+"\n.visible .entry", 1)
 }
 
-// nested calls itself, with the address of its own variable: that of the innermost
-// call is added to each.
+// nested calls itself with the address of its own variable; each call adds the variable of the
+// innermost call.
 const nested = `
 .func (.param .b32 sum) nested(.param .b32 depth, .param .b64 outer)
 {
@@ -49,8 +49,8 @@ end:
 	ret;
 }`
 
-// Each thread calls a function to a depth of its own, and only some of a warp call
-// at all; a switch follows.
+// Each thread calls a function to a depth of its own, and only some lanes of a warp call at
+// all; a switch follows.
 func TestCalls(t *testing.T) {
 	p := assemble(t, withFunctions(nested, `
 	.local .align 8 .b8 root[8];
@@ -94,7 +94,7 @@ done:
 		require.NoError(t, p.run())
 		for i, got := range p.read(out, 32) {
 			want := uint32(307)
-			if i%4 < 3 { // root has 1000; each call's variable its depth, and 1000 from the call within
+			if i%4 < 3 { // root has 1000; each call's variable holds its depth, and 1000 from the inner call
 				want = 1 + 1000
 				for depth := 1; depth <= i; depth++ {
 					want += uint32(depth) + 1000
@@ -108,7 +108,7 @@ done:
 	})
 }
 
-// What is wrong about a call is said with the function's name.
+// Errors of a call name the function.
 func TestWrongCalls(t *testing.T) {
 	const outside = `
 .global .align 1 .b8 what[6] = {120, 32, 62, 32, 48, 0};
@@ -123,11 +123,11 @@ func TestWrongCalls(t *testing.T) {
 			mov.u64 %d0, what; cvta.global.u64 %d0, %d0; mov.u64 %d1, where; cvta.global.u64 %d1, %d1;
 			st.param.b64 [a], %d0; st.param.b64 [b], %d1; st.param.b32 [c], 12; st.param.b64 [d], %d1; st.param.b64 [e], 1;
 			call __assertfail, (a, b, c, d, e);`, "assertion failed: x > 0, at a.cu:12, a.cu"},
-		"elsewhere":       {`call elsewhere, ();`, "function elsewhere has no body in the module: it is not emulated"},
+		"elsewhere":       {`call elsewhere, ();`, "function elsewhere has no body in the module and is not emulated"},
 		"without end":     {`call forever, ();`, "forever calls itself"},
-		"no address":      {`mov.u64 %d0, 64; P: .callprototype _ (); call %d0, (), P;`, "call of 0x40, where no function is"},
-		"by wrong type":   {`mov.u64 %d0, one; P: .callprototype _ (); call %d0, (), P;`, "a call of one with 0 parameters, it has 1"},
-		"past the labels": {`mov.u32 %r0, 1; T: .branchtargets L; brx.idx %r0, T; L:`, "brx.idx to number 1 of 1 labels"},
+		"no address":      {`mov.u64 %d0, 64; P: .callprototype _ (); call %d0, (), P;`, "call of 0x40, which is not the address of a function"},
+		"by wrong type":   {`mov.u64 %d0, one; P: .callprototype _ (); call %d0, (), P;`, "a call of one passes 0 parameters, want 1"},
+		"past the labels": {`mov.u32 %r0, 1; T: .branchtargets L; brx.idx %r0, T; L:`, "brx.idx has index 1, want less than 1, the number of labels"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := assemble(t, withFunctions(outside, c.code), "k")
@@ -136,7 +136,7 @@ func TestWrongCalls(t *testing.T) {
 		})
 	}
 	_, err := Load([]byte(withFunctions(outside, `.param .b64 a; .param .b32 b; call (b), one, (a);`)))
-	assert.ErrorContains(t, err, "a call of one: number 1 of its parameters has 4 bytes, not 8")
+	assert.ErrorContains(t, err, "a call of one: item 1 of its parameters has 8 bytes, want 4")
 	_, err = Load([]byte(withFunctions(outside, `call two, ();`)))
 	assert.ErrorContains(t, err, "no parameter or variable two")
 }

@@ -12,25 +12,25 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Timing is when asynchronous work (cp.async, TMA, wgmma) completes.
+// Timing selects when asynchronous work (cp.async, TMA, wgmma) completes.
 type Timing uint8
 
-// Timings. Early hides missing waits, Late and Random show them.
+// The timings. Early hides missing waits; Late and Random expose them.
 const (
-	// Early completes work when it is issued.
+	// Early completes work as soon as it is issued.
 	Early Timing = iota
-	// Late completes it when a wait forces it or nothing else can run.
+	// Late completes work when a wait forces it or no warp can run otherwise.
 	Late
-	// Random completes it at random moments, and runs warps in random order.
+	// Random completes work at random moments and runs warps in random order.
 	Random
-	// Chosen is Late in the order of Launch.Choices, all clusters together, and looks
-	// for races.
+	// Chosen is Late with the order of steps that Launch.Choices gives. All clusters run
+	// together, and races are looked for.
 	Chosen
 )
 
 var timingNames = [...]string{"early", "late", "random", "chosen"}
 
-// String is the timing in a word.
+// String returns the timing's name.
 func (t Timing) String() string {
 	if int(t) < len(timingNames) {
 		return timingNames[t]
@@ -38,53 +38,51 @@ func (t Timing) String() string {
 	return fmt.Sprintf("Timing(%d)", uint8(t))
 }
 
-// Launch is the shape of one kernel launch.
+// Launch describes one kernel launch.
 type Launch struct {
 	Grid, Block [3]int // zero fields count as one
-	// Cluster is the CTAs of a cluster; zero means the kernel's own, or 1, and
-	// other zero fields count as one.
+	// Cluster is the shape of a cluster in CTAs. The zero value means the kernel's own shape,
+	// or one CTA; single zero fields count as one.
 	Cluster [3]int
-	// SharedBytes is dynamic shared memory of a CTA.
+	// SharedBytes is the dynamic shared memory of a CTA.
 	SharedBytes int
 	// Params is the packed parameter buffer, laid out as Kernel.Params says.
 	Params []byte
 	Timing Timing
-	// Seed chooses among the orders of Random.
+	// Seed selects the order under Random.
 	Seed uint64
-	// Choices are those of Chosen, as a [Finding] of [Kernel.Explore] has them.
+	// Choices selects the order under Chosen. A [Finding] of [Kernel.Explore] holds such
+	// choices.
 	Choices string
-	// Parallel is how many goroutines the launch may use: one a cluster, and
-	// with fewer clusters than that the rest for products. 0 means GOMAXPROCS.
+	// Parallel is the number of goroutines the launch may use: one for each cluster, the rest
+	// for wgmma products. 0 means GOMAXPROCS.
 	Parallel int
-	// HostBytes bounds the host's memory for registers and shared memory of
-	// the clusters under way; 0 means 4 GiB. Where it is short, fewer clusters
-	// are under way, as on a small chip.
+	// HostBytes bounds the host memory for registers and shared memory of running clusters; 0
+	// means 4 GiB. With a lower bound fewer clusters run at the same time, as on a small chip.
 	HostBytes int64
-	// SMs is what %smid counts to; 0 means 132.
+	// SMs is the number of multiprocessors that %nsmid reports; 0 means 132.
 	SMs int
-	// SpinLimit is how many warp instructions a cluster may poll memory
-	// without any store, barrier or copy, and without progress of another
-	// cluster, before that counts as a deadlock; 0 means 2^24. A cluster that
-	// does not poll may run 64 times as long.
+	// SpinLimit is the number of warp instructions for which a cluster may poll memory before
+	// that counts as a deadlock; 0 means 2^24. Only polling without any store, barrier or copy,
+	// and without progress of another cluster, counts. A cluster that does not poll may run 64
+	// times as long.
 	SpinLimit int
-	// StrictProxy also demands proxy fences behind cp.async, which shipping
-	// kernels omit.
+	// StrictProxy also demands proxy fences after cp.async. Shipping kernels omit them.
 	StrictProxy bool
-	// Races looks for accesses to shared and global memory that nothing orders,
-	// whatever order they happen to run in, and for matrix descriptors that do not
-	// fit what TMA wrote. Products take some four times as long, loops of loads and
-	// stores more.
+	// Races looks for pairs of accesses to shared and global memory that nothing orders, and
+	// for matrix descriptors that do not match what TMA wrote. A launch with many products
+	// takes about four times as long, a launch with many loads and stores longer still.
 	Races bool
-	// Stream, if not nil, is the stream of the launch. Programmatic lets it begin before
-	// the launch before it there has ended, as griddepcontrol says (programmatic
-	// dependent launch): with Races, accesses are named that race with those of launches
-	// before. Else these are past.
+	// Stream, if not nil, is the stream of the launch. Programmatic makes the launch a
+	// programmatic dependent launch: it may start before its predecessor in the stream has
+	// ended. With Races, its accesses are also checked against those of its predecessors.
+	// Otherwise the predecessors count as ended.
 	Stream       *Stream
 	Programmatic bool
-	// Report, if not nil, is filled with what the launch did, up to its fault if it
-	// has one. A launch without takes no longer for it.
+	// Report, if not nil, is filled with counts of what the launch did, up to its fault if it
+	// has one.
 	Report *Report
-	// Where gives the Go line behind a line of the PTX, for messages; nil means
+	// Where returns the source position of a line of the PTX, for messages; nil means
 	// Kernel.Source.
 	Where func(line int) string
 }
@@ -96,12 +94,12 @@ const (
 	maxCTAThreads  = 1024
 	registersPerSM = 65536
 	maxCluster     = 16
-	// paramWindow is the generic address of the parameter buffer, which does
-	// not start at a multiple of a tensor map's alignment.
+	// paramWindow is the generic address of the parameter buffer. It is deliberately no
+	// multiple of a tensor map's alignment.
 	paramWindow = 1<<60 + ptx.ParamBase
 )
 
-// grid is one launch under way.
+// grid is one launch in progress.
 type grid struct {
 	kernel    *Kernel
 	mem       *Memory
@@ -113,26 +111,26 @@ type grid struct {
 	cluster   ptx.Dims
 	smem      int // shared bytes of a CTA, static and dynamic
 	spinLimit int
-	// helpers takes warps with products to multiply; nil without helpers.
+	// helpers receives warps that have products to multiply; nil without helpers.
 	helpers chan *warp
 
-	races  *globalRaces // nil: not looked for
-	before []*grid      // launches of the stream that may still run
+	races  *globalRaces // nil if races are not looked for
+	before []*grid      // predecessors in the stream that may still run
 	number int          // of the launch in the stream
-	base   int64        // number of its first cluster there
-	// finished are the launches that are known to have ended when this one has,
-	// triggered those when the next one begins.
+	base   int64        // number of the launch's first cluster in the stream
+	// finished is the set of launches known to have ended when this launch has ended; triggered
+	// is the set known to have ended when the next launch starts.
 	finished, triggered launches
 	image               uint64 // address of the module's variables
 	clusters            int64
-	room                int64 // clusters that have memory
+	room                int64 // number of clusters that fit in HostBytes
 	stop                atomic.Bool
-	progress            atomic.Uint64 // rounds in which some cluster got somewhere
+	progress            atomic.Uint64 // rounds in which some cluster made progress
 
 	counters []*counter // of all clusters, for the report
 
 	mu    sync.Mutex
-	next  int64 // the cluster that begins next
+	next  int64 // the cluster that starts next
 	made  int64 // clusters that were given memory
 	ended []*cluster
 	fault *Fault
@@ -146,7 +144,7 @@ func (g *grid) where(line int) string {
 	return g.launch.Where(line)
 }
 
-// allFrom1 reports whether each extent is from 1 to the largest cluster's.
+// allFrom1 reports whether each extent is between 1 and maxCluster.
 func allFrom1(d ptx.Dims) bool {
 	for _, n := range d {
 		if n < 1 || n > maxCluster {
@@ -156,12 +154,12 @@ func allFrom1(d ptx.Dims) bool {
 	return true
 }
 
-// unravel is the place of number n among dims, x first.
+// unravel returns the coordinates of linear index n in a grid of shape dims, x first.
 func unravel(n int, dims [3]int) [3]int {
 	return [3]int{n % dims[0], n / dims[0] % dims[1], n / dims[0] / dims[1]}
 }
 
-// clusterIndex is the place of cluster i in the grid, and the grid in clusters.
+// clusterIndex returns the coordinates of cluster i, and the shape of the grid in clusters.
 func (g *grid) clusterIndex(i int64) (index, count [3]int) {
 	for d := range count {
 		count[d] = g.size[d] / g.cluster[d]
@@ -178,9 +176,8 @@ func atLeastOne(d [3]int) [3]int {
 	return d
 }
 
-// Launch runs the kernel to its end. The error is a *Fault when the kernel
-// broke a rule, ctx's error when ctx ended first, or says which part of the
-// launch is wrong.
+// Launch runs the kernel to its end. The error is a *Fault if the kernel broke a rule, ctx's
+// error if ctx ended first, and otherwise names the invalid part of the launch.
 func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	if l.Timing == Chosen {
 		choices, err := parseChoices(l.Choices)
@@ -189,7 +186,7 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 		}
 		s, err := k.follow(ctx, mem, l, choices)
 		if err == nil && s.wrong != nil {
-			err = fmt.Errorf("launch of kernel %s: choice %d:%d: no such actor can take that step", k.entry.Name, s.wrong.step, s.wrong.actor)
+			err = fmt.Errorf("launch of kernel %s: choice %d:%d: actor %d cannot take step %d", k.entry.Name, s.wrong.step, s.wrong.actor, s.wrong.actor, s.wrong.step)
 		}
 		return err
 	}
@@ -231,7 +228,7 @@ func (k *Kernel) Launch(ctx context.Context, mem *Memory, l Launch) error {
 	return err
 }
 
-// end gives back what the launch took and says how it ended.
+// end releases what the launch holds and returns its result.
 func (g *grid) end(ctx context.Context) error {
 	for _, cl := range g.ended {
 		cl.leave()
@@ -263,28 +260,28 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	ctas := int64(1)
 	for i, most := range maxGrid {
 		if g.size[i] < 1 || g.size[i] > most || g.block[i] < 1 || g.block[i] > maxCTAThreads {
-			return nil, fmt.Errorf("grid %v of blocks %v, must be from 1 to %v and, of each block, %d", l.Grid, l.Block, maxGrid, maxCTAThreads)
+			return nil, fmt.Errorf("grid is %v of blocks %v, want 1 to %v blocks and 1 to %d threads in each dimension", l.Grid, l.Block, maxGrid, maxCTAThreads)
 		}
 		ctas *= int64(g.size[i])
 	}
 	g.threads = g.block[0] * g.block[1] * g.block[2]
 	switch {
 	case g.threads > maxCTAThreads:
-		return nil, fmt.Errorf("%d threads in a CTA, at most %d", g.threads, maxCTAThreads)
+		return nil, fmt.Errorf("a CTA has %d threads, want at most %d", g.threads, maxCTAThreads)
 	case e.MaxThreads > 0 && g.threads > e.MaxThreads:
-		return nil, fmt.Errorf("%d threads in a CTA, .maxntid allows %d", g.threads, e.MaxThreads)
+		return nil, fmt.Errorf("a CTA has %d threads, .maxntid allows %d", g.threads, e.MaxThreads)
 	case e.Block.Count() > 0 && g.block != e.Block:
-		return nil, fmt.Errorf("CTAs of %d threads, .reqntid wants %d", g.block, e.Block)
+		return nil, fmt.Errorf("a CTA is %d threads, .reqntid wants %d", g.block, e.Block)
 	case !allFrom1(g.cluster) || g.cluster.Count() > maxCluster || e.Cluster.Count() > 0 && g.cluster != e.Cluster:
-		return nil, fmt.Errorf("clusters of %d CTAs, must be at most %d and what the kernel wants, %d", g.cluster, maxCluster, e.Cluster)
+		return nil, fmt.Errorf("a cluster is %d CTAs, want at most %d in all and the kernel's own shape %d", g.cluster, maxCluster, e.Cluster)
 	case g.size[0]%g.cluster[0] != 0 || g.size[1]%g.cluster[1] != 0 || g.size[2]%g.cluster[2] != 0:
-		return nil, fmt.Errorf("grid of %d CTAs is no multiple of the cluster's %d", g.size, g.cluster)
+		return nil, fmt.Errorf("grid is %d CTAs, want a multiple of the cluster's %d", g.size, g.cluster)
 	case len(l.Params) != k.ParamBytes():
-		return nil, fmt.Errorf("%d bytes of parameters, the kernel takes %d", len(l.Params), k.ParamBytes())
+		return nil, fmt.Errorf("parameters have %d bytes, the kernel wants %d", len(l.Params), k.ParamBytes())
 	case l.SharedBytes < 0 || l.SharedBytes > sharedMaxBytes || g.smem > sharedMaxBytes:
-		return nil, fmt.Errorf("%d static and %d dynamic bytes of shared memory in a CTA, at most %d", k.staticShared, l.SharedBytes, sharedMaxBytes)
+		return nil, fmt.Errorf("a CTA has %d static and %d dynamic bytes of shared memory, want at most %d", k.staticShared, l.SharedBytes, sharedMaxBytes)
 	case mem == nil:
-		return nil, errors.New("no memory")
+		return nil, errors.New("memory is nil")
 	}
 	if l.Races {
 		g.races = &globalRaces{pages: map[uint64]*[pageBytes / 4]shadowWord{}, signals: signals{}}
@@ -294,10 +291,10 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 		l.HostBytes = 4 << 30
 	}
 	if g.room = l.HostBytes / g.clusterBytes(); g.room == 0 {
-		return nil, fmt.Errorf("a cluster takes %d bytes of the host's memory for registers and shared memory, at most %d", g.clusterBytes(), l.HostBytes)
+		return nil, fmt.Errorf("a cluster needs %d bytes of host memory for registers and shared memory, HostBytes allows %d", g.clusterBytes(), l.HostBytes)
 	}
 	if l.Timing == Chosen && g.room < g.clusters {
-		return nil, fmt.Errorf("an order of choice has all %d clusters together, memory is for %d: HostBytes is %d", g.clusters, g.room, l.HostBytes)
+		return nil, fmt.Errorf("Timing Chosen runs all %d clusters together, but HostBytes, %d, is enough for %d", g.clusters, l.HostBytes, g.room)
 	}
 	var err error
 	if g.image, err = mem.image(k.module); err != nil {
@@ -312,9 +309,8 @@ func (k *Kernel) newGrid(mem *Memory, l Launch) (*grid, error) {
 	return g, nil
 }
 
-// work runs clusters, one goroutine's share. A cluster that spins on global
-// memory is parked while others run, so that CTAs may wait for each other as
-// on a GPU that holds them all.
+// work runs clusters in one goroutine. It parks a cluster that spins on global memory while
+// others run, so that CTAs may wait for each other as on a GPU that holds them all.
 func (g *grid) work() {
 	var waiting, free []*cluster
 	defer func() {
@@ -328,7 +324,7 @@ func (g *grid) work() {
 			cl, waiting = waiting[0], waiting[1:]
 			runtime.Gosched()
 			if now := g.progress.Load(); now != cl.others {
-				cl.idle, cl.others = 0, now // what it waits for may have come
+				cl.idle, cl.others = 0, now // another cluster may have written what this one polls
 			}
 		}
 		if cl == nil {
@@ -350,8 +346,8 @@ func (g *grid) work() {
 	}
 }
 
-// begin starts the grid's next cluster: nil when all have begun, or while those
-// under way take the memory that there is.
+// begin starts the next cluster of the grid. It returns nil if all have started, or if the
+// running clusters use all memory.
 func (g *grid) begin(free *[]*cluster) *cluster {
 	g.mu.Lock()
 	n := len(*free)
@@ -376,20 +372,19 @@ func (g *grid) begin(free *[]*cluster) *cluster {
 	return cl
 }
 
-// clusterBytes is the host's memory for the registers and the shared memory of
-// a cluster.
+// clusterBytes returns the host memory that one cluster's registers and shared memory need.
 func (g *grid) clusterBytes() int64 {
 	k := g.kernel
 	warp := 0
 	for b, bytes := range [numBanks]int{bank32: 4 * warpLanes, bank64: 8 * warpLanes, bankPred: 4} {
-		warp += k.slots[b] * (bytes + 4) // and who of the lanes has written it
+		warp += k.slots[b] * (bytes + 4) // the mask of lanes that have written it
 	}
 	warp += k.localBytes * warpLanes
 	warps := (g.threads + warpLanes - 1) / warpLanes
 	return int64(g.cluster.Count()) * int64(warps*warp+g.smem)
 }
 
-// report keeps the fault of the lowest cluster and stops the launch.
+// report keeps the fault of the cluster with the lowest number and stops the launch.
 func (g *grid) report(cl *cluster) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -417,8 +412,8 @@ func (g *grid) newCluster() *cluster {
 	return cl
 }
 
-// leave gives the memory of a finished cluster to later launches.
-// Reports of races may name its warps until the launch ends.
+// leave returns the memory of a finished cluster to the pools. It is called at the end of the
+// launch because race reports may name the cluster's warps until then.
 func (cl *cluster) leave() {
 	for _, w := range cl.warps {
 		w.settle()
@@ -431,7 +426,7 @@ func (cl *cluster) leave() {
 	}
 }
 
-// reset starts the cluster's life as number i of the grid.
+// reset prepares the cluster to run as number i of the grid.
 func (cl *cluster) reset(i int64) {
 	g := cl.grid
 	cl.number = i

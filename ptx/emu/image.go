@@ -8,8 +8,8 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// image is what a module's variables in global and constant memory hold when it
-// is loaded. A memory that runs its kernels has one copy, which stays.
+// image is the initial contents of a module's variables in global and constant memory. A memory
+// that runs the module's kernels holds one copy, which persists.
 type image struct {
 	bytes     []byte
 	offsets   map[string]int
@@ -33,20 +33,20 @@ func newImage(m *ptx.Module) (image, error) {
 	}
 	for _, a := range im.addresses {
 		if _, ok := im.offsets[a.Sym]; !ok && m.Func(a.Sym) == nil {
-			return im, fmt.Errorf("ptx: an initial value is the address of %s, which is no variable of the module's global or constant memory", a.Sym)
+			return im, fmt.Errorf("ptx: an initial value is the address of %s, want a function or a variable in global or constant memory", a.Sym)
 		}
 	}
 	return im, nil
 }
 
-// offset is where a variable stands.
+// offset returns the place of a variable in the image.
 func (im *image) offset(name string) (int, bool) {
 	at, ok := im.offsets[name]
 	return at, ok
 }
 
-// image is the address of a module's variables in the memory, which the first
-// call puts there.
+// image returns the address of a module's variables in the memory. The first call allocates
+// them.
 func (m *Memory) image(mod *Module) (uint64, error) {
 	if len(mod.image.bytes) == 0 {
 		return 0, nil

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Knowledge is what a warp, a barrier or a word of memory knows to be past. Of
-// its own cluster that is a clock of components; what came from other clusters,
-// through global memory, is their clocks as they were given away.
+// Knowledge is the set of accesses that a warp, a barrier or a word of memory knows to be past.
+// Within a cluster it is a vector clock over components. Knowledge from other clusters, through
+// global memory, is a copy of their clocks at the time of publication.
 
-// clock is the latest moment of each component that is known to be past.
+// clock is a vector clock: the latest moment of each component that is known to be past.
 type clock []uint32
 
 func (c *clock) set(component int, at uint32) {
@@ -28,7 +28,7 @@ func (c *clock) join(o clock) {
 	}
 }
 
-// covers: nothing of o is later.
+// covers reports whether nothing in o is later than in c.
 func (c clock) covers(o clock) bool {
 	for i, at := range o {
 		if at != 0 && (i >= len(c) || c[i] < at) {
@@ -42,18 +42,18 @@ func (c clock) has(a *access) bool {
 	return a.at != 0 && a.component < len(c) && c[a.component] >= a.at
 }
 
-// moments is what is known of one cluster.
+// moments is what is known about one cluster.
 type moments struct {
 	seen clock
-	// lanes are the components of which some lanes are known up to earlier moments
-	// than seen's: a warp's own time, when lanes that did not know what the others
-	// did gave it away.
+	// lanes holds, for a warp's own component, the moment of each lane, if some lanes are known
+	// only up to earlier moments than in seen. That happens when lanes that did not know what
+	// the others did published the clock.
 	lanes map[int]*[warpLanes]uint32
-	// fenced is the part that the async proxy sees too, by fence.proxy.async: in
-	// shared and in global memory.
+	// fenced and fencedGlobal are the parts that the async proxy also sees, by
+	// fence.proxy.async: in shared and in global memory.
 	fenced, fencedGlobal clock
-	// mapsReleased and mapsAcquired are the parts that fence.proxy.tensormap, of
-	// release and then of acquire, shows who reads tensor maps.
+	// mapsReleased and mapsAcquired are the parts that readers of tensor maps see, by
+	// fence.proxy.tensormap with release and then with acquire.
 	mapsReleased, mapsAcquired clock
 }
 
@@ -71,7 +71,7 @@ func (m *moments) join(o *moments) {
 	m.mapsAcquired.join(o.mapsAcquired)
 }
 
-// joinLanes joins what is known of the lanes of a component.
+// joinLanes merges what is known about the lanes of a component.
 func (m *moments) joinLanes(component int, o *moments) {
 	of, others := m.lanesUpTo(component), o.lanesUpTo(component)
 	one, changed := true, false
@@ -87,11 +87,11 @@ func (m *moments) joinLanes(component int, o *moments) {
 		if m.lanes == nil {
 			m.lanes = map[int]*[warpLanes]uint32{}
 		}
-		m.lanes[component] = &of // the old ones may be a clone's too
+		m.lanes[component] = &of // a clone may share the old array
 	}
 }
 
-// upTo is the latest moment of a lane of a component that is known to be past.
+// upTo returns the latest moment of a lane of a component that is known to be past.
 func (m *moments) upTo(component, lane int) uint32 {
 	switch of := m.lanes[component]; {
 	case of != nil:
@@ -102,7 +102,7 @@ func (m *moments) upTo(component, lane int) uint32 {
 	return 0
 }
 
-// lanesUpTo are the latest moments of all lanes.
+// lanesUpTo returns the latest moments of all lanes.
 func (m *moments) lanesUpTo(component int) (of [warpLanes]uint32) {
 	if lanes := m.lanes[component]; lanes != nil {
 		return *lanes
@@ -114,7 +114,7 @@ func (m *moments) lanesUpTo(component int) (of [warpLanes]uint32) {
 	return of
 }
 
-// lacks are those of lanes that made an access and are not known to be past it.
+// lacks returns the lanes that made an access and for which it is not known to be past.
 func (m *moments) lacks(a *access, lanes uint32) (some uint32) {
 	of := m.lanes[a.component]
 	if of == nil || a.whole() || a.each() {
@@ -145,14 +145,14 @@ func (m *moments) clone() *moments {
 		slices.Clone(m.mapsReleased), slices.Clone(m.mapsAcquired)}
 }
 
-// horizon is what is known of clusters by their numbers. It never changes, so
-// that warps of all clusters may share it; nil knows nothing.
+// horizon is what is known about other clusters, by number. It is immutable, so warps of all
+// clusters may share it; nil knows nothing.
 type horizon struct {
 	of    map[int64]*moments
 	ended launches
 }
 
-// join is what the two know together: one of them, where it knows all.
+// join returns the combined knowledge: one of the two if it covers the other.
 func (h *horizon) join(o *horizon) *horizon {
 	switch {
 	case o == nil || h == o:
@@ -185,7 +185,7 @@ func (h *horizon) join(o *horizon) *horizon {
 type knowledge struct {
 	moments
 	far *horizon
-	// ended are launches before, by griddepcontrol.wait.
+	// ended is the set of earlier launches that have ended, by griddepcontrol.wait.
 	ended launches
 }
 
@@ -209,7 +209,7 @@ func (k *knowledge) clear() {
 	k.far, k.ended = nil, 0
 }
 
-// published is the knowledge of a warp of the numbered cluster, for others.
+// published returns the knowledge of a warp of the numbered cluster, for other clusters.
 func (k *knowledge) published(cluster int64) *horizon {
 	out := &horizon{map[int64]*moments{}, k.ended}
 	if k.far != nil {
@@ -219,7 +219,7 @@ func (k *knowledge) published(cluster int64) *horizon {
 	return out
 }
 
-// learn takes in what others published.
+// learn adds what others published.
 func (k *knowledge) learn(h *horizon, cluster int64) {
 	if h == nil {
 		return
@@ -231,7 +231,7 @@ func (k *knowledge) learn(h *horizon, cluster int64) {
 	}
 }
 
-// of is what is known of a cluster, by a warp of the one numbered own.
+// of returns what a warp of the cluster numbered own knows about a cluster.
 func (k *knowledge) of(cluster, own int64) *moments {
 	if cluster == own {
 		return &k.moments
@@ -244,8 +244,8 @@ func (k *knowledge) of(cluster, own int64) *moments {
 	return &moments{}
 }
 
-// fence makes all that is known seen by the async proxy: what lies in shared
-// memory, in global memory, or in both.
+// fence makes the known accesses visible to the async proxy: those in shared memory, in global
+// memory, or both.
 func (k *knowledge) fence(shared, global bool) {
 	if shared {
 		k.fenced.join(k.seen)
@@ -257,7 +257,7 @@ func (k *knowledge) fence(shared, global bool) {
 	k.eachFar(func(m *moments) { m.fencedGlobal = m.seen })
 }
 
-// releaseMaps is fence.proxy.tensormap of release, acquireMaps the one of acquire.
+// releaseMaps is fence.proxy.tensormap with release.
 func (k *knowledge) releaseMaps() {
 	k.mapsReleased.join(k.seen)
 	k.eachFar(func(m *moments) { m.mapsReleased = m.seen })
@@ -268,7 +268,7 @@ func (k *knowledge) acquireMaps() {
 	k.eachFar(func(m *moments) { m.mapsAcquired = m.mapsReleased })
 }
 
-// eachFar changes what is known of other clusters.
+// eachFar changes what is known about other clusters.
 func (k *knowledge) eachFar(change func(m *moments)) {
 	if k.far == nil {
 		return

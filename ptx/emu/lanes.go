@@ -2,8 +2,8 @@ package emu
 
 import "encoding/binary"
 
-// loadLanes loads elements of a size from mem[w.offsets] into the registers of
-// an operand, in the lanes of mask.
+// loadLanes loads elements of the given size from mem[w.offsets] into the registers of an
+// operand, in the lanes of mask.
 func (w *warp) loadLanes(mem []byte, d *operand, size int, mask uint32) {
 	if size == 4 && mask == fullMask {
 		switch list := d.list; len(list) {
@@ -38,7 +38,8 @@ func (w *warp) loadLanes(mem []byte, d *operand, size int, mask uint32) {
 	}
 }
 
-// storeLanes is the reverse. Of lanes that store to one place the last wins.
+// storeLanes stores elements to mem[w.offsets]. If lanes store to one place, the last lane
+// wins.
 func (w *warp) storeLanes(mem []byte, v *operand, size int, mask uint32) {
 	if size == 4 && mask == fullMask {
 		switch list := v.list; len(list) {

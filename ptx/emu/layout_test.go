@@ -50,8 +50,8 @@ func TestDescriptorWorkedExamples(t *testing.T) {
 	assert.Equal(t, uint32(9948), d.Address(MNMajor, 70, 13))
 }
 
-// The descriptors of the table of layouts must find every element of a tile,
-// 64 deep and 64 or 128 wide, where TMA boxes of width/2 elements put it.
+// Descriptors find every element of a tile, 64 deep and 64 or 128 wide, where TMA boxes of
+// width/2 elements put it.
 func TestDescriptorsAgreeWithTMA(t *testing.T) {
 	const base, depth = 0x2400 - 0x400, 64
 	for _, s := range []Swizzle{Swizzle32, Swizzle64, Swizzle128} {
@@ -77,7 +77,7 @@ func TestDescriptorsAgreeWithTMA(t *testing.T) {
 	}
 }
 
-// group finds the elements where Address has them.
+// group and Address agree on the places of the elements.
 func TestDescriptorGroup(t *testing.T) {
 	for _, major := range []Major{KMajor, MNMajor} {
 		for _, d := range []MatrixDescriptor{
@@ -153,8 +153,8 @@ func TestFragments(t *testing.T) {
 	require.Len(t, seen, 64*n)
 }
 
-// The stmatrix x4 epilogue: four packed registers of a 16-column block land in
-// rows that lanes address as row 16w + (l&7) + 8*(m&1), chunk 2q + (m>>1).
+// The stmatrix x4 epilogue: four packed registers of a 16-column block go to rows that lanes
+// address as row 16w + (l&7) + 8*(m&1), chunk 2q + (m>>1).
 func TestStoreMatrixMatchesAccumulator(t *testing.T) {
 	for lane := range 32 {
 		for j := range 4 {

@@ -8,17 +8,17 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Tensor maps that kernels make in memory: 128 bytes of zeros, field by field, or a
-// map with other fields. Changes are writes of all of the map, and who copies by one in
-// global memory reads it through a proxy of its own, which fence.proxy.tensormap orders
-// behind them.
+// Tensor maps that kernels build in memory, from 128 zero bytes or from another map, field by
+// field. Each change counts as a write of the whole map. A copy with a map in global memory
+// reads the map through a proxy of its own, so fence.proxy.tensormap must order the changes
+// before it.
 
-// mapElements are the element types by the numbers of .elemtype; others are of maps
-// that nothing here loads by.
+// mapElements maps the numbers of .elemtype to element types. Other types are for maps that no
+// emulated instruction uses.
 var mapElements = map[uint64]ElemType{0: ElemU8, 1: ElemU16, 2: ElemU32, 3: ElemS32, 6: ElemF16, 7: ElemF32, 10: ElemBF16}
 
-// mapBytes are those of a map at an instruction's address in the first of lanes, which
-// read or write it.
+// mapBytes returns the map at an instruction's address in the first of lanes, which read or
+// write it.
 func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, writes bool) []byte {
 	l := first(lanes)
 	if !inSharedSpace(space) {
@@ -32,7 +32,7 @@ func (w *warp) mapBytes(in *inst, o *operand, space isa.Space, lanes uint32, wri
 			}
 			return b
 		}
-		w.fault(in, OutOfBounds, 1<<l, "%s: a tensor map at %#x: must be 128 bytes of memory, at a multiple of 64", in.form.Op, at)
+		w.fault(in, OutOfBounds, 1<<l, "%s: tensor map at %#x, want 128 bytes of memory at a multiple of 64", in.form.Op, at)
 		return nil
 	}
 	return w.sharedMap(in, w.shared32(o, l), lanes, writes)
@@ -99,7 +99,7 @@ func replaceInMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// replaceField changes a field of an encoded map, or says why not.
+// replaceField changes a field of an encoded map, or says why it cannot.
 func replaceField(b []byte, field string, dimension int, value uint64) string {
 	le := binary.LittleEndian
 	switch isNew := strings.Trim(string(b), "\x00") == ""; {
@@ -107,10 +107,10 @@ func replaceField(b []byte, field string, dimension int, value uint64) string {
 		copy(b, tensorMapMagic)
 		b[tmRank] = 1
 	case string(b[:len(tensorMapMagic)]) != tensorMapMagic:
-		return "the 128 bytes are neither zeros nor a tensor map"
+		return "the 128 bytes are not a tensor map, want zeros or a map"
 	}
 	if dimension < 0 || dimension > 4 || field == "global_stride" && dimension > 3 {
-		return "there is no such dimension"
+		return "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"
 	}
 	switch field {
 	case "global_address":
@@ -140,10 +140,10 @@ func replaceField(b []byte, field string, dimension int, value uint64) string {
 	return ""
 }
 
-// copyMap is tensormap.cp_fenceproxy: the warp as one copies a map to global memory.
+// copyMap is tensormap.cp_fenceproxy: the warp as a whole copies a map to global memory.
 func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if in.args[2].imm != TensorMapBytes {
-		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, must be 128", in.args[2].imm)
+		return w.fault(in, IllegalInstruction, mask, "tensormap.cp_fenceproxy of %d bytes, want 128", in.args[2].imm)
 	}
 	from, to := w.mapBytes(in, &in.args[1], isa.Shared, mask, false), []byte(nil)
 	if from != nil {
@@ -156,8 +156,8 @@ func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return releaseMaps(w, f, in, mask)
 }
 
-// releaseMaps and acquireMaps are the fences between ordinary writes to a map and its
-// use.
+// releaseMaps is the release fence between ordinary writes to a map and its use; acquireMaps is
+// the acquire fence.
 func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
 		r.each(w, (*knowledge).releaseMaps)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A kernel makes a tensor map of zeros in shared memory, copies it to global memory
-// and loads by it; a second field is changed there and it loads again.
+// A kernel builds a tensor map from zeros in shared memory, copies it to global memory and
+// loads with it; it changes a second field there and loads again.
 const madeMap = `
 	.shared .align 128 .b8 map[128];
 	.shared .align 128 .b8 box[256];
@@ -94,7 +94,7 @@ func TestMapsMadeInMemory(t *testing.T) {
 	})
 }
 
-// handedMap is made by one CTA, field by field in global memory, and used by another.
+// handedMap: one CTA builds a map field by field in global memory, and another uses it.
 const handedMap = `
 	.shared .align 128 .b8 box[256];
 	.shared .align 8 .b8 bar[8];
@@ -133,7 +133,7 @@ wait:
 	@!%p2 bra wait;
 end:`
 
-// A map that is used before its changes can be seen is a race, with both sides.
+// Using a map before its changes are visible is a race, reported with both sides.
 func TestRacesOfMaps(t *testing.T) {
 	const release, acquire = "fence.proxy.tensormap::generic.release.gpu;", "fence.proxy.tensormap::generic.acquire.gpu [%d1], 128;"
 	for _, c := range []struct {
@@ -143,16 +143,16 @@ func TestRacesOfMaps(t *testing.T) {
 		want       string
 	}{
 		{"whole", madeMap, 1, nil, ""},
-		{"the warp copies what one lane may still write", madeMap, 1, []string{"copy:\n\tbar.warp.sync 0xffffffff;", "copy:"}, "which warp 0 wrote by tensormap.replace"},
-		{"one lane writes what others may still clear", madeMap, 1, []string{"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;"}, "which warp 0 wrote by st"},
-		{"no acquire behind the copy", madeMap, 1, []string{acquire, ""}, "which warp 0 wrote by tensormap.cp_fenceproxy"},
-		{"no release behind the change", madeMap, 1, []string{release, ""}, "which warp 0 wrote by tensormap.replace"},
-		{"no acquire behind the change", madeMap, 1, []string{"next:\n\tbar.warp.sync 0xffffffff;\n\t" + acquire, "next:\n\tbar.warp.sync 0xffffffff;"}, "without fence.proxy.tensormap between"},
+		{"the warp copies what one lane may still write", madeMap, 1, []string{"copy:\n\tbar.warp.sync 0xffffffff;", "copy:"}, "which warp 0 wrote with tensormap.replace"},
+		{"one lane writes what others may still clear", madeMap, 1, []string{"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;"}, "which warp 0 wrote with st"},
+		{"no acquire after the copy", madeMap, 1, []string{acquire, ""}, "which warp 0 wrote with tensormap.cp_fenceproxy"},
+		{"no release after the change", madeMap, 1, []string{release, ""}, "which warp 0 wrote with tensormap.replace"},
+		{"no acquire behind the change", madeMap, 1, []string{"next:\n\tbar.warp.sync 0xffffffff;\n\t" + acquire, "next:\n\tbar.warp.sync 0xffffffff;"}, "without fence.proxy.tensormap in between"},
 		{"handed over", handedMap, 2, nil, ""},
-		{"no release", handedMap, 2, []string{release, ""}, "without fence.proxy.tensormap between"},
-		{"no acquire", handedMap, 2, []string{acquire, ""}, "without fence.proxy.tensormap between"},
-		{"the acquire before the flag", handedMap, 2, []string{acquire, "", "flag:", "\t" + acquire + "\nflag:"}, "without fence.proxy.tensormap between"},
-		{"a release of ordinary memory", handedMap, 2, []string{release, "fence.acq_rel.gpu;"}, "without fence.proxy.tensormap between"},
+		{"no release", handedMap, 2, []string{release, ""}, "without fence.proxy.tensormap in between"},
+		{"no acquire", handedMap, 2, []string{acquire, ""}, "without fence.proxy.tensormap in between"},
+		{"the acquire before the flag", handedMap, 2, []string{acquire, "", "flag:", "\t" + acquire + "\nflag:"}, "without fence.proxy.tensormap in between"},
+		{"a release of ordinary memory", handedMap, 2, []string{release, "fence.acq_rel.gpu;"}, "without fence.proxy.tensormap in between"},
 		{"the flag relaxed", handedMap, 2, []string{release, "", "st.release.gpu", "st.relaxed.gpu"}, "and nothing orders the two"},
 		{"no flag", handedMap, 2, []string{"ld.acquire.gpu.global.u32 %r3, [%d1+1024];\n\tsetp.ne.u32 %p2, %r3, 1;\n\t@%p2 bra flag;", ""}, "and nothing orders the two"},
 	} {
@@ -179,7 +179,7 @@ func TestRacesOfMaps(t *testing.T) {
 	}
 }
 
-// What tensormap.replace does not take is said.
+// Invalid values of tensormap.replace are errors.
 func TestReplaceField(t *testing.T) {
 	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()
 	damaged := whole
@@ -191,9 +191,9 @@ func TestReplaceField(t *testing.T) {
 		value     uint64
 		want      string
 	}{
-		"no map":         {damaged, "rank", 0, 0, "the 128 bytes are neither zeros nor a tensor map"},
-		"dimension":      {whole, "box_dim", 5, 1, "there is no such dimension"},
-		"stride":         {whole, "global_stride", 4, 16, "there is no such dimension"},
+		"no map":         {damaged, "rank", 0, 0, "the 128 bytes are not a tensor map, want zeros or a map"},
+		"dimension":      {whole, "box_dim", 5, 1, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
+		"stride":         {whole, "global_stride", 4, 16, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
 		"element stride": {whole, "element_stride", 0, 2, "element strides other than 1 are not emulated"},
 		"fill":           {whole, "fill_mode", 0, 1, "a fill_mode other than 0 is not emulated"},
 	} {

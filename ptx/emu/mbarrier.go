@@ -4,30 +4,29 @@ import "fmt"
 
 // Limits of an mbarrier object.
 const (
-	mbarrierMaxCount = 1<<20 - 1 // arrivals a phase
+	mbarrierMaxCount = 1<<20 - 1 // arrivals per phase
 	mbarrierMaxTx    = 1<<20 - 1 // magnitude of the transaction count
 	mbarrierBytes    = 8
 )
 
-// mbarrier is one mbarrier object. It lives beside shared memory, in an
-// mbarrierTable, rather than in the 8 bytes of its address: its layout there is
-// opaque by contract, so no program can tell, and beside it there is room for
-// a whole phase number and for telling a live object from stray bytes.
+// mbarrier is one mbarrier object. It is kept outside shared memory, in an mbarrierTable, and
+// not in the 8 bytes at its address. PTX leaves the layout of those bytes opaque, so no program
+// can see the difference. This leaves room for a full phase number and separates live objects
+// from stray bytes.
 type mbarrier struct {
-	phase    uint64 // completed phases
+	phase    uint64 // number of completed phases
 	expected int32  // arrivals of each phase
 	pending  int32  // arrivals still missing in this phase
-	tx       int32  // bytes still missing; negative when copies outrun expect_tx
-	// seen: a wait has returned true for the phase before this one. Arriving
-	// without it risks a waiter two phases late, which parity cannot tell.
+	tx       int32  // bytes still missing; negative if copies complete before expect_tx
+	// seen reports whether a wait has returned true for the previous phase. Arriving before
+	// that could leave a waiter two phases behind, which parity cannot detect.
 	seen bool
-	// now are those that took part in this phase, before in the one before: for
-	// messages.
+	// now lists the arrivals of this phase, before those of the previous phase; for messages.
 	now, before []arrival
-	sync        *phases // nil: races are not looked for
+	sync        *phases // nil if races are not looked for
 }
 
-// String says what the object waits for.
+// String describes what the object waits for.
 func (b *mbarrier) String() string {
 	return fmt.Sprintf("phase %d, %d of %d arrivals and %d bytes missing", b.phase, b.pending, b.expected, b.tx)
 }
@@ -35,21 +34,21 @@ func (b *mbarrier) String() string {
 // expectTx is mbarrier.expect_tx: this phase waits for n more bytes.
 func (b *mbarrier) expectTx(n uint32) error {
 	if n > mbarrierMaxTx || b.tx+int32(n) > mbarrierMaxTx {
-		return fmt.Errorf("expect_tx of %d bytes with %d outstanding: one phase holds at most %d", n, b.tx, mbarrierMaxTx)
+		return fmt.Errorf("expect_tx of %d bytes with %d outstanding, want at most %d in one phase", n, b.tx, mbarrierMaxTx)
 	}
 	b.tx += int32(n)
 	return nil
 }
 
-// completeTx is mbarrier.complete_tx and the signal of a finished bulk copy.
-// More bytes than expected are legal only while arrivals are missing, one of
-// which may still bring its expect_tx.
+// completeTx is mbarrier.complete_tx, and the signal of a completed bulk copy. Completing more
+// bytes than expected is legal only while arrivals are missing, because one of those may still
+// announce bytes with expect_tx.
 func (b *mbarrier) completeTx(n uint32) error {
 	if n > mbarrierMaxTx || b.tx-int32(n) < -mbarrierMaxTx {
-		return fmt.Errorf("complete_tx of %d bytes with %d outstanding: at most %d may run ahead of expect_tx", n, b.tx, mbarrierMaxTx)
+		return fmt.Errorf("complete_tx of %d bytes with %d outstanding, want at most %d bytes ahead of expect_tx", n, b.tx, mbarrierMaxTx)
 	}
 	if b.pending == 0 && b.tx < int32(n) {
-		return fmt.Errorf("complete_tx of %d bytes where only %d are outstanding and every arrival is in: expect_tx announced too little", n, b.tx)
+		return fmt.Errorf("complete_tx of %d bytes, but only %d are outstanding and no arrival is missing: expect_tx announced too few bytes", n, b.tx)
 	}
 	b.tx -= int32(n)
 	b.check()
@@ -60,20 +59,21 @@ func (b *mbarrier) completeTx(n uint32) error {
 func (b *mbarrier) arrive(count uint32) (mbarrierState, error) {
 	before := b.state()
 	if count < 1 || count > mbarrierMaxCount {
-		return 0, fmt.Errorf("arrive with count %d: must be 1 to %d", count, mbarrierMaxCount)
+		return 0, fmt.Errorf("arrive has count %d, want 1 to %d", count, mbarrierMaxCount)
 	}
 	if int32(count) > b.pending {
-		return 0, fmt.Errorf("arrive with count %d in a phase that misses %d arrivals (%v)", count, b.pending, b)
+		return 0, fmt.Errorf("arrive has count %d, but the phase misses only %d arrivals (%v)", count, b.pending, b)
 	}
 	if int32(count) == b.pending && b.tx < 0 {
-		return 0, fmt.Errorf("the last arrival of a phase in which copies completed %d bytes more than expect_tx announced", -b.tx)
+		return 0, fmt.Errorf("the last arrival of the phase comes when copies have completed %d bytes more than expect_tx announced", -b.tx)
 	}
 	b.pending -= int32(count)
 	b.check()
 	return before, nil
 }
 
-// arriveNoComplete is mbarrier.arrive.noComplete: an error if it would end the phase.
+// arriveNoComplete is mbarrier.arrive.noComplete. It fails if the arrival would complete the
+// phase.
 func (b *mbarrier) arriveNoComplete(count uint32) (mbarrierState, error) {
 	if int64(count) == int64(b.pending) && b.tx == 0 {
 		return 0, fmt.Errorf("arrive.noComplete with count %d would complete the phase (%v)", count, b)
@@ -92,13 +92,13 @@ func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 	return b.arrive(1)
 }
 
-// arriveDrop is mbarrier.arrive_drop: later phases expect count arrivals less.
+// arriveDrop is mbarrier.arrive_drop: later phases expect count arrivals fewer.
 func (b *mbarrier) arriveDrop(count uint32) (mbarrierState, error) {
 	if int64(count) >= int64(b.expected) {
-		return 0, fmt.Errorf("arrive_drop with count %d of %d expected arrivals: at least one must remain", count, b.expected)
+		return 0, fmt.Errorf("arrive_drop has count %d of %d expected arrivals, want at least one to remain", count, b.expected)
 	}
 	if int64(count) > int64(b.pending) {
-		return b.arrive(count) // its error says why
+		return b.arrive(count) // returns the error
 	}
 	b.expected -= int32(count)
 	return b.arrive(count)
@@ -115,21 +115,20 @@ func (b *mbarrier) arriveDropExpectTx(n uint32) (mbarrierState, error) {
 	return b.arriveDrop(1)
 }
 
-// asyncArrive is the part of cp.async.mbarrier.arrive done at once: without
-// .noinc the phase waits for one arrival more. The deferred part, when the
-// thread's copies are done, is arrive(1).
+// asyncArrive is the immediate part of cp.async.mbarrier.arrive: without .noinc the phase waits
+// for one more arrival. The deferred part, after the thread's copies, is arrive(1).
 func (b *mbarrier) asyncArrive(noinc bool) error {
 	if noinc {
 		return nil
 	}
 	if b.pending == mbarrierMaxCount {
-		return fmt.Errorf("cp.async.mbarrier.arrive raises the pending count over %d", mbarrierMaxCount)
+		return fmt.Errorf("cp.async.mbarrier.arrive raises the pending count above %d", mbarrierMaxCount)
 	}
 	b.pending++
 	return nil
 }
 
-// check ends the phase when nothing is missing.
+// check completes the phase when nothing is missing.
 func (b *mbarrier) check() {
 	if b.pending == 0 && b.tx == 0 {
 		b.phase++
@@ -142,11 +141,11 @@ func (b *mbarrier) check() {
 	}
 }
 
-// waitParity is test_wait.parity and try_wait.parity: whether the phase with
-// that parity is the one just completed. On a fresh object parity 1 is true.
+// waitParity is test_wait.parity and try_wait.parity: it reports whether the phase with the
+// given parity is the one just completed. For a fresh object parity 1 is true.
 func (b *mbarrier) waitParity(parity uint32) (bool, error) {
 	if parity > 1 {
-		return false, fmt.Errorf("wait.parity with parity %d: must be 0 or 1", parity)
+		return false, fmt.Errorf("wait.parity has parity %d, want 0 or 1", parity)
 	}
 	done := uint32(b.phase&1) != parity
 	b.seen = b.seen || done
@@ -166,12 +165,12 @@ func (b *mbarrier) waitState(s mbarrierState) (bool, error) {
 		b.seen = true
 		return true, nil
 	default:
-		return false, fmt.Errorf("wait on the state of phase %d in phase %d: only the current phase and the one before can be waited for", phase, now)
+		return false, fmt.Errorf("wait with the state of phase %d in phase %d, want the state of this phase or the previous one", phase, now)
 	}
 }
 
-// mbarrierState is the opaque result of an arrive: bits 0-19 the pending
-// count, 20-59 the phase, both before the arrive, and a mark at the top.
+// mbarrierState is the opaque result of an arrive: bits 0-19 hold the pending count and 20-59
+// the phase, both before the arrive; the top bits hold a mark.
 type mbarrierState uint64
 
 const (
@@ -185,7 +184,7 @@ func (b *mbarrier) state() mbarrierState {
 
 func (s mbarrierState) parts() (phase uint64, pending uint32, err error) {
 	if s>>60 != mbarrierStateMark {
-		return 0, 0, fmt.Errorf("%#x is no state that an mbarrier.arrive returned", uint64(s))
+		return 0, 0, fmt.Errorf("%#x is not a state that mbarrier.arrive returned", uint64(s))
 	}
 	return uint64(s) >> 20 & mbarrierPhaseMask, uint32(s & mbarrierMaxCount), nil
 }
@@ -202,27 +201,27 @@ type mbarrierTable map[uint32]*mbarrier
 // init is mbarrier.init.
 func (t mbarrierTable) init(address, count uint32) error {
 	if address%mbarrierBytes != 0 {
-		return fmt.Errorf("mbarrier.init at %#x: must be a multiple of %d", address, mbarrierBytes)
+		return fmt.Errorf("mbarrier.init at %#x, want a multiple of %d", address, mbarrierBytes)
 	}
 	if count < 1 || count > mbarrierMaxCount {
-		return fmt.Errorf("mbarrier.init at %#x with count %d: must be 1 to %d", address, count, mbarrierMaxCount)
+		return fmt.Errorf("mbarrier.init at %#x with count %d, want 1 to %d", address, count, mbarrierMaxCount)
 	}
 	if b := t[address]; b != nil {
-		return fmt.Errorf("mbarrier.init at %#x, which holds a live object (%v): mbarrier.inval it first", address, b)
+		return fmt.Errorf("mbarrier.init at %#x, which holds a live object (%v): want mbarrier.inval before", address, b)
 	}
 	t[address] = &mbarrier{expected: int32(count), pending: int32(count), seen: true}
 	return nil
 }
 
-// at finds the live object that an instruction names.
+// at returns the live object at an address.
 func (t mbarrierTable) at(address uint32) (*mbarrier, error) {
 	if b := t[address]; b != nil {
 		return b, nil
 	}
 	if address%mbarrierBytes != 0 {
-		return nil, fmt.Errorf("mbarrier at %#x: must be a multiple of %d", address, mbarrierBytes)
+		return nil, fmt.Errorf("mbarrier at %#x, want a multiple of %d", address, mbarrierBytes)
 	}
-	return nil, fmt.Errorf("no mbarrier at %#x: mbarrier.init has not run there, or mbarrier.inval has", address)
+	return nil, fmt.Errorf("no mbarrier at %#x: mbarrier.init has not run there, or mbarrier.inval ended it", address)
 }
 
 // inval is mbarrier.inval; the bytes may then be used for anything.
@@ -234,8 +233,8 @@ func (t mbarrierTable) inval(address uint32) error {
 	return nil
 }
 
-// overlapping finds a live object among the bytes that an ordinary access, or
-// a copy, is about to touch; nothing but mbarrier instructions may.
+// overlapping returns a live object among the bytes that an ordinary access or a copy is about
+// to touch. Only mbarrier instructions may touch it.
 func (t mbarrierTable) overlapping(address, bytes uint32) (at uint32, found bool) {
 	if len(t) == 0 || bytes == 0 {
 		return 0, false

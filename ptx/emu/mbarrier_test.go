@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// newBarrier is a fresh object that expects count arrivals.
+// newBarrier returns a fresh object that expects count arrivals.
 func newBarrier(t *testing.T, count uint32) *mbarrier {
 	t.Helper()
 	table := mbarrierTable{}
@@ -17,10 +17,10 @@ func newBarrier(t *testing.T, count uint32) *mbarrier {
 	return b
 }
 
-// A barrierStep does one transition; the state after it is given as text.
+// A barrierStep performs one transition; the state after it is given as text.
 type barrierStep struct {
 	do   func(b *mbarrier) error
-	want string // String() afterwards, or, with fails, part of the error
+	want string // String() afterwards or, with fails, part of the error
 	fail bool
 }
 
@@ -64,10 +64,10 @@ func TestMbarrierTransitions(t *testing.T) {
 		{"bytes before arrivals are over", 1, []barrierStep{
 			ok(arriveExpect(96), "phase 0, 0 of 1 arrivals and 96 bytes missing"),
 			ok(complete(64), "phase 0, 0 of 1 arrivals and 32 bytes missing"),
-			fails(complete(64), "announced too little"),
-			fails(arrive(1), "misses 0 arrivals"),
-			fails(arriveExpect(32), "misses 0 arrivals"),
-			fails(dropExpect(32), "misses 0 arrivals"),
+			fails(complete(64), "announced too few bytes"),
+			fails(arrive(1), "misses only 0 arrivals"),
+			fails(arriveExpect(32), "misses only 0 arrivals"),
+			fails(dropExpect(32), "misses only 0 arrivals"),
 			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
 		}},
 		{"a copy faster than its expect_tx", 1, []barrierStep{
@@ -85,9 +85,9 @@ func TestMbarrierTransitions(t *testing.T) {
 			ok(arriveExpect(0), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
 		}},
 		{"too many arrivals", 2, []barrierStep{
-			fails(arrive(3), "count 3 in a phase that misses 2"),
-			fails(arrive(0), "must be 1 to 1048575"),
-			fails(arrive(1<<20), "must be 1 to 1048575"),
+			fails(arrive(3), "count 3, but the phase misses only 2"),
+			fails(arrive(0), "want 1 to 1048575"),
+			fails(arrive(1<<20), "want 1 to 1048575"),
 		}},
 		{"transaction count overflows", 1, []barrierStep{
 			ok(expect(1<<20-1), "phase 0, 1 of 1 arrivals and 1048575 bytes missing"),
@@ -107,17 +107,17 @@ func TestMbarrierTransitions(t *testing.T) {
 		{"drop", 3, []barrierStep{
 			ok(drop(1), "phase 0, 2 of 2 arrivals and 0 bytes missing"),
 			ok(arrive(2), "phase 1, 2 of 2 arrivals and 0 bytes missing"),
-			fails(drop(2), "at least one must remain"),
+			fails(drop(2), "want at least one to remain"),
 			ok(arrive(1), "phase 1, 1 of 2 arrivals and 0 bytes missing"),
 			ok(drop(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
 		}},
 		{"drop more than pending", 3, []barrierStep{
 			ok(arrive(2), "phase 0, 1 of 3 arrivals and 0 bytes missing"),
-			fails(drop(2), "misses 1 arrivals"),
+			fails(drop(2), "misses only 1 arrivals"),
 		}},
 		{"drop with bytes", 2, []barrierStep{
 			ok(dropExpect(16), "phase 0, 1 of 1 arrivals and 16 bytes missing"),
-			fails(dropExpect(16), "at least one must remain"),
+			fails(dropExpect(16), "want at least one to remain"),
 		}},
 		{"cp.async arrivals", 1, []barrierStep{
 			ok(async(false), "phase 0, 2 of 1 arrivals and 0 bytes missing"),
@@ -127,7 +127,7 @@ func TestMbarrierTransitions(t *testing.T) {
 			ok(arrive(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
 		}},
 		{"cp.async arrivals overflow", 1<<20 - 1, []barrierStep{
-			fails(async(false), "over 1048575"),
+			fails(async(false), "above 1048575"),
 			ok(arrive(1<<20-1), "phase 1, 1048575 of 1048575 arrivals and 0 bytes missing"),
 		}},
 	}
@@ -154,7 +154,7 @@ func TestMbarrierParity(t *testing.T) {
 		require.NoError(t, err)
 		return done
 	}
-	// A fresh object: the phase before the first counts as done.
+	// For a fresh object, the phase before the first counts as complete.
 	assert.True(t, wait(1))
 	assert.False(t, wait(0))
 	for phase := range uint32(5) {
@@ -167,7 +167,7 @@ func TestMbarrierParity(t *testing.T) {
 		assert.True(t, b.seen)
 	}
 	_, err := b.waitParity(2)
-	assert.ErrorContains(t, err, "must be 0 or 1")
+	assert.ErrorContains(t, err, "want 0 or 1")
 }
 
 func TestMbarrierRing(t *testing.T) {
@@ -217,9 +217,9 @@ func TestMbarrierState(t *testing.T) {
 	_, err = b.waitState(first)
 	assert.ErrorContains(t, err, "state of phase 0 in phase 2")
 	_, err = b.waitState(12345)
-	assert.ErrorContains(t, err, "no state")
+	assert.ErrorContains(t, err, "is not a state")
 	_, err = mbarrierState(1).pendingCount()
-	assert.ErrorContains(t, err, "no state")
+	assert.ErrorContains(t, err, "is not a state")
 }
 
 func TestMbarrierTable(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 	"sync/atomic"
 )
 
-// Memory is emulated global memory. Its methods may be called from any
-// goroutine. Allocations lie apart, addresses are never used twice, and fresh
-// memory is filled with 0xff: NaN in every float format.
+// Memory is emulated global memory. Its methods are safe for concurrent use. Gaps separate the
+// allocations, addresses are never reused, and fresh memory is filled with 0xff: NaN in every
+// float format.
 type Memory struct {
 	limit int64
 
 	mu     sync.Mutex
 	used   int64
 	next   uint64
-	freed  []*allocation // the latest ones, for messages
+	freed  []*allocation // the latest, for messages
 	allocs atomic.Pointer[[]*allocation]
-	images map[*Module]uint64 // the variables of modules, at their addresses
+	images map[*Module]uint64 // addresses of the variables of modules
 
 	// locks order atomics and acquire or release accesses of parallel CTAs.
 	locks [64]sync.Mutex
@@ -40,7 +40,7 @@ func (a *allocation) end() uint64 { return a.base + uint64(len(a.bytes)) }
 const (
 	memoryBase   = 0x7_0000_0000 // of the first allocation of space 0
 	spaceBits    = 40
-	memorySpaces = 128 // all below 2^47, as a GPU's addresses
+	memorySpaces = 128 // all below 2^47, like a GPU's addresses
 	memoryAlign  = 256
 	memoryGuard  = 4096 // unmapped bytes between allocations
 	poison       = 0xff
@@ -48,28 +48,27 @@ const (
 
 // Errors of Memory.
 var (
-	// ErrOutOfMemory: an allocation would pass the limit.
+	// ErrOutOfMemory reports that an allocation would exceed the limit.
 	ErrOutOfMemory = errors.New("emulated memory is full")
-	// ErrAddress: an address range is not inside one allocation.
+	// ErrAddress reports that an address range is not inside one allocation.
 	ErrAddress = errors.New("address is not allocated")
 )
 
-// NewMemory makes a memory of so many bytes.
+// NewMemory returns a memory of limit bytes.
 func NewMemory(limit int64) *Memory { return NewMemoryAt(0, limit) }
 
-// NewMemoryAt makes a memory of so many bytes whose addresses are those of a
-// space by its number: memories in two of 128 spaces have no address in common,
-// so that the pointers of one are refused by the other.
+// NewMemoryAt returns a memory of limit bytes in one of 128 address spaces. Memories in
+// different spaces share no address, so each refuses the pointers of the other.
 func NewMemoryAt(space uint64, limit int64) *Memory {
 	m := &Memory{limit: limit, next: memoryBase + space%memorySpaces<<spaceBits}
 	m.allocs.Store(&[]*allocation{})
 	return m
 }
 
-// Alloc reserves memory aligned to 256 bytes and at least one byte.
+// Alloc reserves memory aligned to 256 bytes, at least one byte.
 func (m *Memory) Alloc(bytes int64) (uint64, error) {
 	if bytes < 0 {
-		return 0, fmt.Errorf("emu: allocation of %d bytes", bytes)
+		return 0, fmt.Errorf("emu: allocation of %d bytes, want 0 or more", bytes)
 	}
 	bytes = max(bytes, 1)
 	m.mu.Lock()
@@ -97,7 +96,7 @@ func fillBytes(b []byte, v byte) {
 	}
 }
 
-// Free returns what Alloc gave; freeing 0 does nothing.
+// Free releases an allocation; freeing 0 does nothing.
 func (m *Memory) Free(address uint64) error {
 	if address == 0 {
 		return nil
@@ -107,7 +106,7 @@ func (m *Memory) Free(address uint64) error {
 	old := *m.allocs.Load()
 	i := sort.Search(len(old), func(i int) bool { return old[i].base >= address })
 	if i == len(old) || old[i].base != address {
-		return fmt.Errorf("%w: free of %#x, which is no allocation's start%s", ErrAddress, address, m.freedNote(address))
+		return fmt.Errorf("%w: free of %#x, which is not the start of an allocation%s", ErrAddress, address, m.freedNote(address))
 	}
 	list := append(append(make([]*allocation, 0, len(old)-1), old[:i]...), old[i+1:]...)
 	m.allocs.Store(&list)
@@ -122,15 +121,14 @@ func (m *Memory) Free(address uint64) error {
 func (m *Memory) freedNote(address uint64) string {
 	for _, f := range m.freed {
 		if f.base == address {
-			return ": it was freed before"
+			return ": it is already free"
 		}
 	}
 	return ""
 }
 
-// Clone is a memory with the same allocations at the same addresses, which holds
-// what m holds now: what runs on one does not show in the other. Variables of
-// modules are not shared either.
+// Clone returns a copy of the memory with the same allocations at the same addresses. Later
+// changes of one do not show in the other.
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,17 +141,17 @@ func (m *Memory) Clone() *Memory {
 	return c
 }
 
-// Used is the number of allocated bytes.
+// Used returns the number of allocated bytes.
 func (m *Memory) Used() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.used
 }
 
-// Limit is the size of the memory.
+// Limit returns the size of the memory.
 func (m *Memory) Limit() int64 { return m.limit }
 
-// find gives the allocation that holds address, or the nearest one below it.
+// find returns the allocation that holds address, or the nearest one below it.
 func (m *Memory) find(address uint64) *allocation {
 	list := *m.allocs.Load()
 	lo, hi := 0, len(list)
@@ -171,7 +169,7 @@ func (m *Memory) find(address uint64) *allocation {
 	return list[lo-1]
 }
 
-// bytes is the memory behind an address range, or nil.
+// bytes returns the memory of an address range, or nil.
 func (m *Memory) bytes(address, n uint64) []byte {
 	a := m.find(address)
 	if a == nil || address >= a.end() || n > a.end()-address {
@@ -187,11 +185,11 @@ func (m *Memory) explain(address, n uint64) string {
 	a := m.find(address)
 	switch {
 	case a != nil && address < a.end():
-		return s + fmt.Sprintf(" run past the end of the allocation of %d bytes at %#x by %d", len(a.bytes), a.base, address+n-a.end())
+		return s + fmt.Sprintf(" run past the end of the allocation of %d bytes at %#x by %d bytes", len(a.bytes), a.base, address+n-a.end())
 	case a != nil && address-a.end() < 1<<20:
 		return s + fmt.Sprintf(", %d bytes past the end of the allocation of %d bytes at %#x", address-a.end(), len(a.bytes), a.base)
 	case address >= paramWindow:
-		return s + ", which is in the window of kernel parameters: use ld.param"
+		return s + ", which is in the window of kernel parameters: want ld.param"
 	}
 	if list := *m.allocs.Load(); len(list) > 0 && address < list[0].base && list[0].base-address < 1<<20 {
 		return s + fmt.Sprintf(", %d bytes before the allocation at %#x", list[0].base-address, list[0].base)
@@ -236,7 +234,7 @@ func (m *Memory) Copy(dst, src uint64, bytes int64) error {
 func (m *Memory) Fill32(address uint64, value uint32, count int64) error {
 	switch {
 	case address%4 != 0:
-		return fmt.Errorf("emu: fill: address %#x is not a multiple of 4", address)
+		return fmt.Errorf("emu: fill: address %#x , want a multiple of 4", address)
 	case count < 0 || count > math.MaxInt64/4:
 		return fmt.Errorf("emu: fill: %d words, the memory has %d bytes", count, m.limit)
 	}
@@ -247,5 +245,5 @@ func (m *Memory) Fill32(address uint64, value uint32, count int64) error {
 	return err
 }
 
-// lock guards one address among parallel CTAs.
+// lock returns the lock of one address, for parallel CTAs.
 func (m *Memory) lock(address uint64) *sync.Mutex { return &m.locks[address>>3&63] }

@@ -8,9 +8,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// multicastKernel: each CTA of a cluster of two loads one half of a tile into
-// both, then both write what they see. mask is the CTA mask; tellPeer is
-// whether the leader also sends a note through shared memory.
+// multicastKernel: each CTA of a cluster of two loads one half of a tile into both, then both
+// write what they see. mask is the CTA mask. The leader also sends a note through shared
+// memory.
 func multicastKernel(mask int, fence bool) *ptx.Kernel {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32, 1)
@@ -68,8 +68,8 @@ func runMulticast(t *testing.T, mask int, fence bool, timing Timing, seed uint64
 	return p.read(to, 2*66), err
 }
 
-// A multicast load and a copy into the peer's shared memory arrive in both
-// CTAs, whenever they complete.
+// A multicast load and a copy into the peer's shared memory arrive in both CTAs, under every
+// timing.
 func TestMulticast(t *testing.T) {
 	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
 		got, err := runMulticast(t, 3, true, timing, seed)
@@ -85,15 +85,14 @@ func TestMulticast(t *testing.T) {
 
 func TestMulticastFaults(t *testing.T) {
 	_, err := runMulticast(t, 5, true, Early, 1)
-	require.ErrorContains(t, err, "CTA mask 0x5: must name some of the 2 CTAs")
+	require.ErrorContains(t, err, "CTA mask is 0x5, want some of the 2 CTAs")
 	_, err = runMulticast(t, 1, true, Early, 1)
-	require.ErrorContains(t, err, "nothing can run", "CTA 1 lacks its bytes")
+	require.ErrorContains(t, err, "no warp can run", "CTA 1 lacks its bytes")
 	_, err = runMulticast(t, 3, false, Early, 1)
 	require.ErrorContains(t, err, "fence.proxy.async", "a copy of what was just stored")
 }
 
-// A load into a CTA that has exited is a fault: its shared memory may be
-// another's.
+// A load into a CTA that has exited is a fault: its shared memory may belong to another CTA.
 func TestMulticastIntoAnExitedCTA(t *testing.T) {
 	k := ptx.NewKernel("k")
 	k.SetLaunchBounds(32, 1)
@@ -109,7 +108,7 @@ func TestMulticastIntoAnExitedCTA(t *testing.T) {
 	k.ClusterWait()
 	k.If(rank.EqI(0).And(tid.EqI(0)), func() {
 		counter := ptx.NewVar(k, ptx.Uint(0))
-		k.Loop(func() { // the other CTA is gone by then
+		k.Loop(func() { // the other CTA has exited by then
 			counter.Set(counter.Get().AddI(1))
 			k.BreakIf(counter.Get().EqI(5000))
 		})

@@ -8,17 +8,17 @@ import (
 	"sonicmoe/ptx"
 )
 
-// How reports call things: by the names that stand in the kernel's text
-// (package ptx, [ptx.Name] and Kernel.Scope), by numbers where there are none.
+// Reports use the names in the kernel's text (package ptx, [ptx.Name] and Kernel.Scope), or
+// numbers if there are none.
 
-// dynamicStart is the offset of dynamic shared memory in a CTA's window.
+// dynamicStart returns the offset of dynamic shared memory in a CTA's window.
 func (k *Kernel) dynamicStart() uint32 {
 	a := max(k.dynamicAlign, 1)
 	return uint32((sharedBase + k.staticShared + a - 1) / a * a)
 }
 
-// region is the named piece of dynamic shared memory that holds an offset of
-// the window.
+// region returns the named region of dynamic shared memory that contains an offset of the
+// window.
 func (k *Kernel) region(at uint32) (n ptx.Name, piece int, ok bool) {
 	off := int(at&sharedOffset) - int(k.dynamicStart())
 	for _, n := range k.entry.Names {
@@ -29,7 +29,7 @@ func (k *Kernel) region(at uint32) (n ptx.Name, piece int, ok bool) {
 	return n, 0, false
 }
 
-// pieceName is such as "full[2] of ring ab", or "stage" for what is one piece.
+// pieceName returns a name such as "full[2] of ring ab", or "stage" for a region of one piece.
 func (k *Kernel) pieceName(n ptx.Name, piece int) string {
 	text, ring := n.Text, ""
 	for _, end := range []string{".full", ".empty"} {
@@ -43,8 +43,8 @@ func (k *Kernel) pieceName(n ptx.Name, piece int) string {
 	return text + ring
 }
 
-// symbolic is a shared address as people know it: by its name, or with its
-// offset from the kernel's dynamic shared memory.
+// symbolic returns a readable shared address: the region's name, or the offset in dynamic
+// shared memory.
 func (c *cta) symbolic(at uint32) string {
 	k := c.cluster.grid.kernel
 	at &= sharedOffset
@@ -62,7 +62,7 @@ func (c *cta) symbolic(at uint32) string {
 	return fmt.Sprintf("%s (%#x)", k.pieceName(n, piece), at)
 }
 
-// namedBarrierName is such as "named barrier 3 (store[1])".
+// namedBarrierName returns a name such as "named barrier 3 (store[1])".
 func (k *Kernel) namedBarrierName(id int) string {
 	text := fmt.Sprintf("named barrier %d", id)
 	for _, n := range k.entry.Names {
@@ -73,11 +73,10 @@ func (k *Kernel) namedBarrierName(id int) string {
 	return text
 }
 
-// structural are the labels that the builder's own control flow makes.
+// structural lists the labels that the builder's own control flow makes.
 var structural = []string{"else", "endif", "loop", "end"}
 
-// nameRoles finds, for each instruction, the role that it belongs to: the scope
-// of the label before it.
+// nameRoles sets the role of each instruction: the scope of the label before it.
 func (k *Kernel) nameRoles() {
 	scopes := map[string]bool{}
 	eachLabel := func(visit func(label string)) {
@@ -109,7 +108,7 @@ func (k *Kernel) nameRoles() {
 	}
 }
 
-// ranges is "4", "4-7" or "0,2-3".
+// ranges formats numbers as "4", "4-7" or "0,2-3".
 func ranges(numbers []int) string {
 	sorted := slices.Sorted(slices.Values(numbers))
 	var parts []string
@@ -128,7 +127,7 @@ func ranges(numbers []int) string {
 	return strings.Join(parts, ",")
 }
 
-// plural is "warp 3" or "warps 3,5-7".
+// plural returns "warp 3" or "warps 3,5-7".
 func plural(what string, numbers []int) string {
 	if len(numbers) != 1 {
 		what += "s"

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// whole is a kernel that is right, with mistakes to plant in it.
+// whole is a correct kernel with mistakes to plant in it.
 type whole struct {
 	name                 string
 	grid, block, cluster int
@@ -19,8 +19,7 @@ type whole struct {
 	bugs                 []bug
 }
 
-// bug is a mistake: its class, and pairs of text in the kernel and what stands
-// there instead.
+// bug is a mistake: its class, and pairs of text in the kernel and its replacement.
 type bug struct {
 	class, name string
 	edit        []string
@@ -39,8 +38,7 @@ const (
 	classGlobal   = "between CTAs"
 )
 
-// plantedMode is an order of asynchronous work under which mistakes are looked
-// for.
+// plantedMode is an order of asynchronous work under which mistakes are looked for.
 type plantedMode struct {
 	name   string
 	timing Timing
@@ -61,7 +59,7 @@ func (k *whole) run(t *testing.T, code string, m plantedMode) error {
 func (k *whole) program(t *testing.T, code string) *program {
 	p := assemble(t, body(code), "k")
 	words := make([]uint32, 1024)
-	for i := 32; i < len(words); i++ { // before that stand flags and counters
+	for i := 32; i < len(words); i++ { // flags and counters come before
 		words[i] = uint32(i)
 	}
 	p.params(p.u32s(words...), 0)
@@ -70,13 +68,13 @@ func (k *whole) program(t *testing.T, code string) *program {
 	return p
 }
 
-// sided are the kinds of findings that have two sides; of the others the line
-// at fault is all.
+// sided are the kinds of findings that have two sides; for the others the line at fault is
+// enough.
 var sided = []FaultKind{Race, ProxyRace}
 
-// Mistakes of all classes planted in kernels that are right: nearly each is
-// named under every order, with both sides where there are two, and none passes
-// under all. The kernels themselves are clean.
+// Mistakes of all classes are planted in correct kernels. Nearly each is found under every
+// order, with both sides if there are two, and each under some order. The correct kernels are
+// clean.
 func TestPlanted(t *testing.T) {
 	modes := plantedModes()
 	total, named, missed := 0, make([]int, len(modes)), []string{}
@@ -110,7 +108,7 @@ func TestPlanted(t *testing.T) {
 					found = true
 					named[i]++
 					if slices.Contains(sided, f.Kind) {
-						assert.Regexp(t, `\(line \d+|behind mbarrier.init`, f.Text, b.name)
+						assert.Regexp(t, `\(line \d+|after mbarrier.init`, f.Text, b.name)
 					}
 				}
 				assert.True(t, found, "%s passes in all orders", b.name)

@@ -102,7 +102,7 @@ end:`, bugs: []bug{
 		{classBounds, "a copy over a barrier", []string{"[%r14], [%d0]", "[%r14+768], [%d0]"}},
 		{classBounds, "a read past what was copied", []string{"[%r17];", "[%r17+512];"}},
 		{classBounds, "a read past shared memory", []string{"[%r17];", "[%r17+16384];"}},
-		{classBounds, "a register nobody wrote", []string{"mov.u32 %r15, 256;", ""}},
+		{classBounds, "a register that was never written", []string{"mov.u32 %r15, 256;", ""}},
 	}},
 	{name: "stages by cp.async", block: 64, code: `
 	mov.u32 %r0, smem;
@@ -191,7 +191,7 @@ loop:
 		{classWgmma, "the last wait one too lax", []string{"wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1;"}},
 		{classWgmma, "an accumulator read in flight", []string{"mov.b32 %r10, %f0;", "mov.b32 %r10, %f5;"}},
 		{classWgmma, "an accumulator written in flight", []string{"mov.b32 %r10, %f0;", "mov.b32 %f6, 0; mov.b32 %r10, %f0;"}},
-		{classWgmma, "accumulators that nobody set are added to", []string{"%d0, %d1, 0, 1, 1, 0, 0;", "%d0, %d1, 1, 1, 1, 0, 0;"}},
+		{classWgmma, "adding to accumulators that were never written", []string{"%d0, %d1, 0, 1, 1, 0, 0;", "%d0, %d1, 1, 1, 1, 0, 0;"}},
 		{classWgmma, "three warps multiply", []string{"\twgmma.fence.sync.aligned;", "mov.u32 %r9, %tid.x; setp.ge.u32 %p6, %r9, 96; @%p6 exit;\n\twgmma.fence.sync.aligned;"}},
 		{classWgmma, "half a warp multiplies", []string{"\twgmma.fence.sync.aligned;", "mov.u32 %r9, %tid.x; setp.ge.u32 %p6, %r9, 16; @%p6 bra skip;\n\twgmma.fence.sync.aligned;", "\tbar.sync 1;", "skip:\n\tbar.sync 1;"}},
 		{classShared, "the barrier before the product dropped", []string{"bar.sync 0;", ""}},
@@ -255,7 +255,7 @@ end:`, bugs: []bug{
 		{classBounds, "a thread's word past the end", []string{"mul.wide.u32 %d1, %r3, 4", "mul.wide.u32 %d1, %r3, 64"}},
 		{classBounds, "an index before the beginning", []string{"mul.wide.u32 %d1, %r3, 4", "add.u32 %r8, %r3, -64; mul.wide.s32 %d1, %r8, 4"}},
 		{classBounds, "an address between words", []string{"add.u64 %d1, %d0, %d1;", "add.u64 %d1, %d0, %d1; add.u64 %d1, %d1, 2;"}},
-		{classBounds, "words that nobody stored", []string{"ld.shared.u32 %r5, [%r2+128];", "ld.shared.u32 %r5, [%r2+512];"}},
+		{classBounds, "words that were never stored", []string{"ld.shared.u32 %r5, [%r2+128];", "ld.shared.u32 %r5, [%r2+512];"}},
 		{classBounds, "a shared address that is 0", []string{"mov.u32 %r0, smem;", "mov.u32 %r0, 0;"}},
 		{classBounds, "a shared address between words", []string{"[%r2+256]", "[%r2+254]"}},
 		{classBounds, "a register of a branch not taken", []string{"@!%p0 bra end;\n\tld.shared.u32 %r5", "@!%p0 bra end;\n\tld.shared.u32 %r8", "add.u32 %r6, %r5, %r6;\n\tshfl", "add.u32 %r6, %r9, %r6;\n\tshfl"}},
@@ -388,7 +388,7 @@ end:`, bugs: []bug{
 		{classShared, "the staging written before the wait", []string{"\tcp.async.bulk.wait_group.read 0;", "\tst.shared.u32 [%r0], 0;\n\tcp.async.bulk.wait_group.read 0;"}},
 		{classLayout, "a copy to between 16 bytes", []string{"[%d0+1024], [%r0]", "[%d0+1032], [%r0]"}},
 		{classLayout, "a copy past the end", []string{"[%d0+2048], [%r0]", "[%d0+4000], [%r0]"}},
-		{classLayout, "a copy of what nobody wrote", []string{"mov.u32 %r8, 256;", "mov.u32 %r8, 512;"}},
+		{classLayout, "a copy of unwritten memory", []string{"mov.u32 %r8, 256;", "mov.u32 %r8, 512;"}},
 		{classLayout, "a copy from past shared memory", []string{"[%d0+1024], [%r0]", "[%d0+1024], [%r0+16256]"}},
 	}},
 	{name: "one lane signals for its warp", block: 64, code: `

@@ -8,21 +8,21 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Products of wgmma wait for nothing once their operands are read: until a
-// wait_group nobody may touch their accumulators. So goroutines that have no
-// cluster to run multiply beside the cluster's own, which waits for them only
-// where an instruction touches an accumulator. What the kernel computes, and
-// the faults it makes, do not depend on how many there are.
+// Once its operands are read, a wgmma depends on nothing else, and no instruction may touch its
+// accumulator before a wait_group. Goroutines without a cluster therefore multiply in parallel
+// with the goroutine of the cluster, which waits for them only where an instruction touches an
+// accumulator. The results and faults of a kernel do not depend on the number of such
+// goroutines.
 
 // product is one wgmma with its operands.
 type product struct {
 	a mma.A
-	b [sparseShare]mma.B // the second half of k is there where A is sparse
-	// picks are what a sparse A multiplies, nil if it is dense.
+	b [sparseShare]mma.B // the second half of k is used if A is sparse
+	// picks selects the elements of B for a sparse A; nil if A is dense.
 	picks *mma.Picks
 	list  []int32 // slots of the accumulator
 	keep  bool
-	// integers: the elements are, and saturate says how their sums end.
+	// integers reports whether elements are integers, saturate whether their sums saturate.
 	integers, saturate bool
 	halves             bool         // sums are FP16
 	left               atomic.Int32 // warps that have not multiplied yet
@@ -39,20 +39,20 @@ func newProduct(op *wgmmaOp) *product {
 	return p
 }
 
-// maxProducts bounds those of a warp that are not multiplied yet.
+// maxProducts bounds the queued products of a warp.
 const maxProducts = 16
 
 // productQueue is the products of a warp, in order.
 type productQueue struct {
-	some    bool // there may be products; the cluster's own
+	some    bool // there may be products; used by the cluster's goroutine only
 	mu      sync.Mutex
 	done    sync.Cond
 	list    []*product
 	running bool // some goroutine multiplies
-	offered bool // to the helpers, none of which has come yet
+	offered bool // sent to the helpers, and not yet received
 }
 
-// multiply adds a product to the warp's accumulator, now or a little later.
+// multiply adds a product to the warp's accumulator, at once or later.
 func (w *warp) multiply(p *product) {
 	helpers := w.cta.cluster.grid.helpers
 	if helpers == nil {
@@ -70,8 +70,8 @@ func (w *warp) multiply(p *product) {
 	case q.running:
 	case !q.offered:
 		q.offered = true
-		helpers <- w // which has room for every warp
-	case len(q.list) >= maxProducts: // all are busy
+		helpers <- w // the channel has capacity for every warp
+	case len(q.list) >= maxProducts: // all helpers are busy
 		q.run(w)
 	}
 	q.mu.Unlock()
@@ -103,7 +103,7 @@ func (p *product) addFloats(registers mma.Registers, list []int32, warp int) {
 	}
 }
 
-// addHalves is addFloats of FP16 sums, for which A's format is.
+// addHalves adds to FP16 sums; A's format must have Halves set.
 func (p *product) addHalves(registers mma.Registers, warp int) {
 	sums, slots := make(mma.Registers, 2*len(p.list)), make([]int32, 2*len(p.list))
 	for i := range slots {
@@ -120,7 +120,7 @@ func (p *product) addHalves(registers mma.Registers, warp int) {
 	}
 }
 
-// run multiplies all there is. The caller holds mu.
+// run multiplies all queued products. The caller holds mu.
 func (q *productQueue) run(w *warp) {
 	q.running = true
 	for len(q.list) > 0 {
@@ -151,7 +151,7 @@ func (w *warp) settle() {
 	q.mu.Unlock()
 }
 
-// help multiplies for warps until there are no more.
+// help multiplies for warps until the channel is closed.
 func help(warps <-chan *warp) {
 	for w := range warps {
 		q := &w.products

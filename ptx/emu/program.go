@@ -16,8 +16,8 @@ type Module struct {
 	image   image
 }
 
-// Load parses, verifies and decodes PTX text. A form that the instruction
-// table or the emulator does not know is an error that names it and its line.
+// Load parses, verifies and decodes PTX text. It fails with the name and line of any
+// instruction form that the instruction table or the emulator does not know.
 func Load(text []byte) (*Module, error) {
 	m, err := ptx.Parse(text)
 	if err != nil {
@@ -37,16 +37,16 @@ func Load(text []byte) (*Module, error) {
 		}
 		out.kernels[e.Name] = k
 		if len(m.Files) == 0 {
-			e.Body = nil // of which only source lines are still looked up
+			e.Body = nil // only needed to look up source lines
 		}
 	}
 	return out, nil
 }
 
-// Version is the module's PTX .version times ten.
+// Version returns the module's PTX .version times ten.
 func (m *Module) Version() int { return int(m.text.Version) }
 
-// Kernel finds a kernel by name.
+// Kernel returns the kernel with the given name.
 func (m *Module) Kernel(name string) (*Kernel, error) {
 	k, ok := m.kernels[name]
 	if !ok {
@@ -60,27 +60,28 @@ type Kernel struct {
 	module *Module
 	entry  *ptx.Entry
 	code   []inst
-	// staticShared is where dynamic shared memory may begin, after static.
+	// staticShared is the size of static shared memory, after which dynamic shared memory may
+	// begin.
 	staticShared int
 	dynamicAlign int
 
-	slots    [numBanks]int // registers, constants and specials of each bank
+	slots    [numBanks]int // number of registers, constants and special registers in each bank
 	const32  []constant[uint32]
 	const64  []constant[uint64]
 	specials []specialSlot
 	symbols  []constant[uint32] // shared symbols, as offsets in the window
 	// wideSymbols are symbols in 64-bit registers.
 	wideSymbols []wideSymbol
-	localBytes  int         // of a thread's own memory
-	functions   []*function // that the kernel may call
-	// classes are the registers of accumulators, classOf the class of each
-	// 32-bit slot; see accumulator.go.
+	localBytes  int         // size of a thread's local memory
+	functions   []*function // functions that the kernel may call
+	// classes lists the registers of each accumulator class, classOf the class of each 32-bit
+	// slot; see accumulator.go.
 	classes [][]int32
 	classOf []int32
-	// fragmentOf numbers the 32-bit slots, so many fragments, that wgmma read A from.
+	// fragmentOf numbers the 32-bit slots from which wgmma reads A; fragments is their count.
 	fragmentOf []int32
 	fragments  int
-	// asyncShared: the kernel uses shared memory through the async proxy.
+	// asyncShared reports whether the kernel accesses shared memory through the async proxy.
 	asyncShared bool
 }
 
@@ -89,8 +90,7 @@ type constant[T any] struct {
 	value T
 }
 
-// wideSymbol is the address of a variable: in shared memory, or from the start of
-// the module's image.
+// wideSymbol is the address of a variable: in shared memory, or relative to the module's image.
 type wideSymbol struct {
 	slot   int32
 	offset uint64
@@ -103,8 +103,8 @@ type specialSlot struct {
 	name string
 }
 
-// Source is the source line behind a line of the PTX, such as "sum.cu:12", by
-// the text's .loc; "" where it has none.
+// Source returns the source position of a line of the PTX, such as "sum.cu:12", according to
+// the text's .loc directives, or "".
 func (k *Kernel) Source(line int) string {
 	file, n := k.module.text.Source(k.entry, line)
 	if n == 0 {
@@ -113,19 +113,19 @@ func (k *Kernel) Source(line int) string {
 	return fmt.Sprintf("%s:%d", filepath.Base(file), n)
 }
 
-// Name is the kernel's name.
+// Name returns the kernel's name.
 func (k *Kernel) Name() string { return k.entry.Name }
 
-// Params are the parameters with their offsets in the packed buffer.
+// Params returns the parameters with their offsets in the packed buffer.
 func (k *Kernel) Params() []ptx.Param { return k.entry.Params }
 
-// ParamBytes is the size of the packed parameter buffer.
+// ParamBytes returns the size of the packed parameter buffer.
 func (k *Kernel) ParamBytes() int { return k.entry.ParamBytes() }
 
-// StaticSharedBytes is the shared memory that the kernel declares itself.
+// StaticSharedBytes returns the size of the shared memory that the kernel declares.
 func (k *Kernel) StaticSharedBytes() int { return k.staticShared }
 
-// MaxThreads is the largest CTA in threads.
+// MaxThreads returns the largest number of threads in a CTA.
 func (k *Kernel) MaxThreads() int {
 	for _, n := range []int{k.entry.Block.Count(), k.entry.MaxThreads} {
 		if n > 0 {
@@ -135,11 +135,11 @@ func (k *Kernel) MaxThreads() int {
 	return maxCTAThreads
 }
 
-// Cluster is the required shape of a cluster in CTAs, the zero value for any.
+// Cluster returns the required shape of a cluster in CTAs, or the zero value for any.
 func (k *Kernel) Cluster() ptx.Dims { return k.entry.Cluster }
 
-// Registers is how many registers a thread may have under the kernel's launch
-// bounds, by the hardware's allocation rule.
+// Registers returns the number of registers a thread may have under the kernel's launch bounds,
+// by the hardware's allocation rule.
 func (k *Kernel) Registers() int {
 	ctas := max(k.entry.MinCTAs, 1)
 	threads := (k.MaxThreads() + warpLanes - 1) / warpLanes * warpLanes
@@ -167,13 +167,13 @@ func bankOf(class isa.Type) bank {
 	return bank32
 }
 
-// operand is a decoded operand: a slot of a register file, where constants
-// and special registers have slots of their own.
+// operand is a decoded operand: a slot of a register file. Constants and special registers have
+// slots of their own.
 type operand struct {
 	bank   bank
-	negate bool    // predicates
-	slot   int32   // of the value, or of an address's base
-	imm    int64   // added to an address; or the value of an immediate
+	negate bool    // of a predicate
+	slot   int32   // slot of the value, or of an address's base
+	imm    int64   // offset of an address, or value of an immediate
 	list   []int32 // slots of a vector or of coordinates; the slot of a scalar
 	pair   int32   // slot of the predicate of r|p
 }
@@ -187,37 +187,37 @@ const (
 // inst is a decoded instruction.
 type inst struct {
 	exec     execFunc
-	slot     [4]int32 // of the first four operands; slotZero where absent
+	slot     [4]int32 // slots of the first four operands; slotZero if absent
 	guard    int32    // slot of the guard, -1 for none
 	guardNot bool
-	// checkGuard, checks: registers read that may not have been written;
-	// marks: registers written that such reads look for. See defined.go.
+	// checkGuard and checks name the registers to check for uninitialised reads; marks are the
+	// written registers that such checks look at. See defined.go.
 	checkGuard bool
 	checks     []slotRef
 	marks      []slotRef
 	aligned    bool          // needs the whole warp
 	accs       bool          // touches registers that some wgmma uses
-	product    []*mma.Format // of the elements of A and B that it multiplies asynchronously, or nil
+	product    []*mma.Format // formats of A and B of a wgmma, or nil
 	sparse     *sparsity     // of a sparse product, or nil
 	polls      bool          // may spin on global memory
 	meets      bool          // a step of a schedule begins here
-	atomic     bool          // reads and writes at once
-	uncached   bool          // reads by a cache that sees no writes: .nc
+	atomic     bool          // reads and writes in one operation
+	uncached   bool          // reads through a cache that sees no writes: .nc
 	constant   bool          // reads constant memory
-	matrix     bool          // accesses shared memory for the warp as one
+	matrix     bool          // accesses shared memory for the warp as a whole
 	size       uint8
 	target     int32
 	targets    []int32 // of a jump through a table
 	called     *calledWith
 
-	// lane computes one lane of an instruction of any widths, from its inputs.
+	// lane computes one lane of an instruction from its inputs, for registers of any width.
 	lane func(v [4]uint64) uint64
-	// narrow are addresses of 64 bits that the instruction takes as 32; generic is
-	// the instruction as it is in each state space, of those with an address that
-	// says the space, and space that of its address otherwise.
+	// narrow lists the 64-bit addresses that the instruction takes as 32 bits. generic holds
+	// the variants for each state space of an instruction with a generic address. space is the
+	// state space of the address otherwise.
 	narrow []narrowing
-	// warpProduct is what mma.sync multiplies, fragment what wmma loads or stores, across
-	// if its columns lie together in memory.
+	// warpProduct is the product of mma.sync; fragment is what wmma loads or stores; across
+	// reports whether the fragment's columns are contiguous in memory.
 	warpProduct *warpProduct
 	fragment    *warpFragment
 	across      bool
@@ -230,13 +230,13 @@ type inst struct {
 
 	use, def [numBanks][]int32
 	args     []operand
-	classes  []int32 // of the accumulator
+	classes  []int32 // classes of the accumulator
 	form     *isa.Form
 	mods     isa.Mods
 	typ      isa.Type
-	number   int // in the kernel's code
+	number   int // index in the kernel's code
 	line     int
-	role     string // the part of the kernel that it belongs to; see names.go
+	role     string // the kernel's role that it belongs to; see names.go
 }
 
 func (in *inst) has(mod string) bool     { return in.form.Has(in.mods, mod) }

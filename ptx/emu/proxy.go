@@ -1,23 +1,23 @@
 package emu
 
-// Ordinary stores to shared memory and the reads and writes of wgmma and TMA go
-// through different proxies: between them the writer, or the later thread after
-// it has synchronised with the writer, must execute fence.proxy.async.
+// Ordinary stores to shared memory, and the reads and writes of wgmma and TMA, go through
+// different proxies. Between the two, the writer must execute fence.proxy.async, or the later
+// thread must after it has synchronised with the writer.
 //
-// Each word that an ordinary store wrote remembers its thread and the time; an
-// access through the async proxy is a race when neither that thread nor its own
-// has fenced since. That the two synchronised is not
-// checked: with Launch.Races, races.go takes the place of this.
+// Each word remembers the thread of its latest ordinary store and the time. An access through
+// the async proxy is a fault if neither that thread nor the accessing thread has fenced since.
+// Whether the two have synchronised is not checked here; with Launch.Races, races.go checks it
+// and replaces this file.
 
-// proxyState is the ordinary stores of a CTA that may lack a fence.
+// proxyState records the ordinary stores of a CTA that may lack a fence.
 type proxyState struct {
-	on     bool // the kernel uses shared memory through the async proxy
+	on     bool // the kernel accesses shared memory through the async proxy
 	clock  uint64
-	words  []uint64 // for each 4 bytes: time<<10 | thread, 0 when nothing is missing
+	words  []uint64 // for each 4 bytes: time<<10 | thread, 0 if no fence is missing
 	fenced []uint64 // for each thread, the time of its latest fence
 }
 
-const proxyThreadBits = 10 // maxCTAThreads
+const proxyThreadBits = 10 // log2 of maxCTAThreads
 
 func (p *proxyState) reset(on bool, bytes, threads int) {
 	p.on, p.clock = on, 0
@@ -30,7 +30,7 @@ func (p *proxyState) reset(on bool, bytes, threads int) {
 	clear(p.fenced)
 }
 
-// wrote notes an ordinary store by a thread.
+// wrote records an ordinary store by a thread.
 func (p *proxyState) wrote(offset, n uint32, thread int) {
 	if !p.on {
 		return
@@ -41,14 +41,14 @@ func (p *proxyState) wrote(offset, n uint32, thread int) {
 	}
 }
 
-// replaced notes that asynchronous copies wrote the bytes.
+// replaced records that asynchronous copies wrote the bytes.
 func (p *proxyState) replaced(offset, n uint32) {
 	if p.on {
 		clear(p.words[offset/4 : (offset+n-1)/4+1])
 	}
 }
 
-// fence notes a fence.proxy.async.
+// fence records a fence.proxy.async.
 func (p *proxyState) fence(thread int) {
 	if p.on {
 		p.clock++
@@ -56,8 +56,8 @@ func (p *proxyState) fence(thread int) {
 	}
 }
 
-// check reports a store that an access through the async proxy, by a thread that
-// fenced last at the given time, may come ahead of. does is "reads" or "overwrites".
+// check reports an ordinary store that nothing orders before an access through the async proxy,
+// by a thread whose latest fence was at the given time. does is "reads" or "overwrites".
 func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *problem {
 	if !p.on {
 		return nil
@@ -69,7 +69,7 @@ func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *proble
 		}
 		thread, when := v&(maxCTAThreads-1), v>>proxyThreadBits
 		if p.fenced[thread] < when && fenced < when {
-			return problemf(ProxyRace, "the async proxy %s shared address %#x, which thread %d of warp %d stored without a fence.proxy.async since",
+			return problemf(ProxyRace, "the async proxy %s shared address %#x, which lane %d of warp %d stored, without a fence.proxy.async in between",
 				does, i*4, thread%warpLanes, thread/warpLanes)
 		}
 		p.words[i] = 0
@@ -77,7 +77,7 @@ func (p *proxyState) check(does string, offset, n uint32, fenced uint64) *proble
 	return nil
 }
 
-// latestFence is the time of the latest fence of a warp's lanes.
+// latestFence returns the time of the latest fence of some lanes.
 func (w *warp) latestFence(lanes uint32) uint64 {
 	p := &w.cta.shared.proxy
 	latest := uint64(0)

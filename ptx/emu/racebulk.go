@@ -1,10 +1,10 @@
 package emu
 
-// The accesses of bulk copies: loads until a phase of their mbarrier, stores
-// until their thread waits for the group.
+// Races of bulk copies. A load is done in a phase of its mbarrier, a store when its thread has
+// waited for the group.
 
-// bulkLoad notes the memory that a load writes and reads: until a phase of the
-// mbarrier completes.
+// bulkLoad records the memory that a load writes and reads until a phase of the mbarrier
+// completes.
 func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	a := r.access(b.warp, b.in, componentOwn, true)
 	a.component, a.async, a.bar, a.load = bar.sync.component, true, at, b
@@ -23,8 +23,7 @@ func (r *races) bulkLoad(b *bulkLoad, bar *mbarrier, at uint32) *problem {
 	return r.touch(&from, b.from, uint32(b.src), b.size)
 }
 
-// bulkStore notes the shared memory that a store reads, and the global memory
-// that it writes.
+// bulkStore records the shared memory that a store reads, and the global memory that it writes.
 func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	a := r.access(w, st.in, componentStores, false)
 	a.at, a.async = st.number, true
@@ -41,9 +40,9 @@ func (r *races) bulkStore(w *warp, st *bulkStore) *problem {
 	return r.touchRuns(to, 1<<st.lane, st.runs())
 }
 
-// completes notes that a load has ended in the mbarrier's present phase.
+// completes records that a load has ended in the present phase of the mbarrier.
 func (r *races) completes(b *bulkLoad, bar *mbarrier) {
-	r.cl.grid.races.Lock() // other clusters compare with these
+	r.cl.grid.races.Lock() // other clusters compare with these accesses
 	defer r.cl.grid.races.Unlock()
 	for _, a := range b.accesses {
 		a.at = uint32(bar.phase) + 1

@@ -5,15 +5,14 @@ import (
 	"sync"
 )
 
-// Races in global memory: what the warps of all clusters of a launch did to each
-// word, and the signals that they left. What came before the launch is past, and
-// what it leaves is past for the next, but for launches of a stream that may begin
-// before the one before has ended (racelaunches.go).
+// Races in global memory: the accesses of all clusters of a launch to each word, and the
+// signals that they left. Earlier and later launches are ordered, except programmatic launches
+// of a stream (racelaunches.go).
 
 const pageBytes = 4096
 
-// globalRaces is the state of a launch. Its lock is held while an access goes
-// over its words, and at strong ones while it runs.
+// globalRaces is the state of a launch. Its lock is held while an access goes over its words,
+// and while a strong access executes.
 type globalRaces struct {
 	sync.Mutex
 	pages   map[uint64]*[pageBytes / 4]shadowWord
@@ -29,8 +28,8 @@ func (g *globalRaces) page(at uint64) *[pageBytes / 4]shadowWord {
 	return p
 }
 
-// touchGlobal notes an access to n bytes of global memory, or says with what it
-// races. The launch's lock must be held.
+// touchGlobal records an access to n bytes of global memory, or returns its race. The caller
+// holds the launch's lock.
 func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	if p := r.touchBefore(a, at, n); p != nil {
 		return p
@@ -45,7 +44,7 @@ func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 	return nil
 }
 
-// touchRuns notes the global memory of a bulk copy.
+// touchRuns records the global memory of a bulk copy.
 func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[Run]) *problem {
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
@@ -79,7 +78,7 @@ func (w *warp) touchGlobals(in *inst, o *operand, mask uint32, n uint64, a *acce
 	return next
 }
 
-// touchCopied is touchGlobals for what cp.async reads.
+// touchCopied is touchGlobals for the bytes that cp.async reads.
 func (w *warp) touchCopied(in *inst, c *copyRecord, a *access) outcome {
 	r := w.cta.cluster.races
 	r.cl.grid.races.Lock()

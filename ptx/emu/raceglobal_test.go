@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// ctas puts the CTA's number in %r10, whether it is the first in %p6 and whether
-// the thread is its first in %p1, and the words at out in %d0, of which the
-// first 32 are flags and counters and those from +1024 data.
+// ctas puts the CTA's number in %r10, whether it is the first CTA in %p6 and whether the thread
+// is its first in %p1, and the words at out in %d0: the first 32 are flags and counters, those
+// from +1024 data.
 const ctas = `
 	mov.u32 %r3, %tid.x;
 	mov.u32 %r10, %ctaid.x;
@@ -21,9 +21,9 @@ const ctas = `
 	add.u64 %d3, %d1, %d3;
 `
 
-// handed is a word that the first CTA's threads store and the other's load,
-// behind a flag: what stands between store and flag, the flag's store, its load,
-// and what stands behind that.
+// handed returns a kernel in which the first CTA's threads store a word and the other CTA's
+// threads load it after a flag: behind is the code between the store and the flag, ahead the
+// code between the flag and the load.
 func handed(behind, store, load, ahead string) string {
 	return ctas + `
 	@!%p6 bra other;
@@ -44,7 +44,7 @@ end:`
 var globalRaces64 = []raced{
 	{name: "two CTAs store to one word", kind: Race, threads: 32, ctas: 2, code: ctas + `
 	st.global.u32 [%d1+1024], %r10; // here and there`, mend: []string{"[%d1+1024]", "[%d3]"},
-		says: []string{`wrote by st.global \(line`, `of CTA \([01],0,0\)`, `\(out \+ 1024\)`, "acq_rel.gpu"}},
+		says: []string{`wrote with st.global \(line`, `of CTA \([01],0,0\)`, `\(out \+ 1024\)`, "acq_rel.gpu"}},
 	{name: "a CTA loads what another stores", kind: Race, threads: 32, ctas: 2, code: ctas + `
 	st.global.u32 [%d3], %r10; // side
 	ld.global.u32 %r6, [%d1+1024]; // side`, mend: []string{"[%d1+1024]", "[%d3]"}},
@@ -61,10 +61,10 @@ var globalRaces64 = []raced{
 	st.global.u32 [%d0], %r4; // here`,
 		mend: []string{"st.global.u32 [%d0], %r4;", "red.global.add.u32 [%d0], 1;", "ld.global.u32 %r4, [%d0]; // there", "mov.u32 %r4, 0;"}},
 	{name: "an atomic of a CTA's scope across CTAs", kind: Race, threads: 32, ctas: 2, code: ctas + `
-	red.cta.global.add.u32 [%d0], 1; // here and there`, mend: []string{".cta.", ".gpu."}, says: []string{"where these are .cta and .cta"}},
+	red.cta.global.add.u32 [%d0], 1; // here and there`, mend: []string{".cta.", ".gpu."}, says: []string{"the accesses have .cta and .cta"}},
 	{name: "an atomic and a plain load", kind: Race, threads: 32, ctas: 2, code: ctas + `
 	red.global.add.u32 [%d0], 1; // side
-	ld.global.u32 %r4, [%d0]; // side`, mend: []string{"ld.global", "ld.volatile.global"}, says: []string{"both atomic, relaxed or volatile"}},
+	ld.global.u32 %r4, [%d0]; // side`, mend: []string{"ld.global", "ld.volatile.global"}, says: []string{"both accesses atomic, relaxed or volatile"}},
 	{name: "a flag without a fence", kind: Race, threads: 32, ctas: 2,
 		code: handed("bar.warp.sync -1;", "st.relaxed.gpu.global.u32", "ld.acquire.gpu.global.u32", ""), mend: []string{"bar.warp", "fence.acq_rel.gpu; bar.warp"}},
 	{name: "a flag read without acquire", kind: Race, threads: 32, ctas: 2,
@@ -79,7 +79,7 @@ var globalRaces64 = []raced{
 		code: handed("bar.warp.sync -1; membar.gl;", "st.relaxed.gpu.global.u32", "ld.global.u32", "membar.gl;"), mend: []string{"ld.global.u32 %r4", "ld.relaxed.gpu.global.u32 %r4"}},
 	{name: "a flag by a plain load, whose CTA comes first", kind: Race, threads: 32, ctas: 2,
 		code: strings.Replace(handed("bar.warp.sync -1; membar.gl;", "st.relaxed.gpu.global.u32", "ld.global.u32", "membar.gl;"), "%r10, 0", "%r10, 1", 1), mend: []string{"ld.global.u32 %r4", "ld.relaxed.gpu.global.u32 %r4"}},
-	{name: "a warp that the releasing one did not meet", kind: Race, threads: 64, ctas: 2,
+	{name: "a warp that did not meet the releasing warp", kind: Race, threads: 64, ctas: 2,
 		code: handed("// bar.sync 0;", "st.release.gpu.global.u32", "ld.acquire.gpu.global.u32", ""), mend: []string{"// bar", "bar"}},
 	{name: "a ticket of the last CTA without fences", kind: Race, threads: 32, ctas: 4, code: ctas + `
 	st.global.u32 [%d3], %r10; // side

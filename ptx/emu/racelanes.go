@@ -7,24 +7,25 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// The lanes of one warp are ordered by their program only with themselves. What
-// one does another knows behind bar.warp.sync of both, or behind a barrier, or
-// whatever else brings the warp's own past back to it; shfl.sync, votes and the
-// like wait for lanes but order no memory. What some lanes give to others is what
-// these know of the rest; what one lane hears, it alone knows (racetold.go).
+// Program order orders the accesses of one lane only with each other. A lane knows what another
+// lane of its warp did after a bar.warp.sync of both, after a barrier, or after any other
+// signal that brings the warp's own past back. shfl.sync, votes and the like wait for lanes but
+// order no memory. When some lanes signal, they publish what they know of the other lanes. What
+// one lane learns from a signal, only that lane knows (racetold.go).
 
 // lanesKnown is what the lanes of a warp know of each other.
 type lanesKnown struct {
-	all uint32 // what the warp did up to this moment is past for each lane
-	// of, where some lanes know more, is what each knows of each other.
+	all uint32 // each lane knows what the warp did up to this moment
+	// of holds, for each lane, up to which moment it knows each other lane; nil if no lane
+	// knows more than all.
 	of *[warpLanes][warpLanes]uint32
-	// waited are moments of the warp that let know of its asynchronous work of a
-	// kind, by the work's number: of the wait, or of the arrival that follows it.
+	// waited maps the number of an asynchronous operation of each kind to the moment of the
+	// warp that makes it known: the wait, or the arrival that follows it.
 	waited [warpComponents][]uint32
 }
 
-// unknown are those of others of which some of lanes does not know what they did
-// by a moment.
+// unknown returns the lanes of others for which some lane of lanes does not know what they did
+// up to a moment.
 func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	if at <= k.all {
 		return 0
@@ -40,7 +41,7 @@ func (k *lanesKnown) unknown(lanes, others, at uint32) (some uint32) {
 	return some
 }
 
-// learn lets lanes know what all others did by a moment.
+// learn tells lanes what all other lanes did up to a moment.
 func (k *lanesKnown) learn(lanes, live, at uint32) {
 	switch {
 	case at <= k.all:
@@ -63,9 +64,9 @@ func (k *lanesKnown) lane(l int) *[warpLanes]uint32 {
 	return &k.of[l]
 }
 
-// meet is bar.warp.sync of lanes: each knows what any did, and knew.
+// meet is bar.warp.sync of lanes: each learns what any of them did, and knew.
 func (r *races) meet(w *warp, lanes uint32) {
-	r.meetTold(w, lanes)
+	r.meetKnowledge(w, lanes)
 	k, now := &r.lanes[r.number(w)], r.now(w)
 	if lanes == w.live {
 		k.all = now
@@ -86,10 +87,10 @@ func (r *races) meet(w *warp, lanes uint32) {
 	r.advance(w)
 }
 
-// now is the moment of a warp.
+// now returns the present moment of a warp.
 func (r *races) now(w *warp) uint32 { return r.know(w).seen[r.component(w, componentOwn)] }
 
-// learned: lanes have acquired knowledge, with what it holds of their own warp.
+// learned updates what lanes know of their own warp from knowledge that they acquired.
 func (r *races) learned(w *warp, lanes uint32, m *moments) {
 	own, k := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	of := m.lanes[own]
@@ -106,15 +107,15 @@ func (r *races) learned(w *warp, lanes uint32, m *moments) {
 	}
 }
 
-// given is what lanes of a warp give away of what it knows, or knew: of the other
-// lanes' past only what these know.
+// given returns what lanes of a warp publish when they signal: what the warp knows or knew, but
+// of the other lanes of the warp only what these lanes know.
 func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
 	if k == r.know(w) {
 		k = r.knownTo(w, lanes)
 	}
 	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
 	at := k.upTo(own, 0)
-	unknown := uint32(0) // to each of lanes
+	unknown := uint32(0) // lanes whose past none of the signalling lanes knows
 	if lanes&w.live != w.live {
 		unknown = w.live
 	}
@@ -142,12 +143,12 @@ func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
 	return &g
 }
 
-// sameWarp: both are of one warp.
+// sameWarp reports whether both accesses are by one warp.
 func (a *access) sameWarp(b *access) bool { return a.id == b.id && a.site == b.site }
 
-// unmet are the lanes of an earlier access by the present one's warp that are
-// not past for its lanes, which no clock of components tells. What the warp does as one (wgmma
-// reads its operands, stmatrix and ldmatrix follow each other) its program orders.
+// unmet returns the lanes of an earlier access by the same warp that nothing orders before the
+// present lanes. Clocks of components cannot express this. Program order orders what the warp
+// does as a whole: wgmma's reads of its operands, and stmatrix and ldmatrix after each other.
 func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 	if !old.sameWarp(a) || old.bar != 0 || old.in.product != nil || a.in.product != nil || old.each() || old.whole() && (a.whole() || !old.writes) {
 		return 0
@@ -164,15 +165,15 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 	return k.unknown(r.by, lanes, at)
 }
 
-// oneForLanes: whether an earlier access is past does not depend on the lane.
+// oneForLanes reports whether all lanes of the warp agree on the order of the two accesses.
 func (r *races) oneForLanes(old, a *access) bool {
 	if !old.sameWarp(a) {
-		return r.told[r.number(a.warp)] == nil && r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
+		return r.byLane[r.number(a.warp)] == nil && r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
 	}
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
 
-// run is the first lanes of a mask, up to one for which same does not hold.
+// run returns the first lanes of a mask, up to one for which same does not hold.
 func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	for m := mask; m != 0 && (lanes == 0 || same(first(m))); m &= m - 1 {
 		lanes |= m & -m
@@ -180,20 +181,20 @@ func run(mask uint32, same func(l int) bool) (lanes uint32) {
 	return lanes
 }
 
-// whole: the instruction accesses memory for the warp as one.
+// whole reports whether the instruction accesses memory for the warp as a whole.
 func (a *access) whole() bool { return a.in.matrix }
 
-// each: every lane does what the instruction does, as one.
+// each reports whether every lane performs the whole instruction's access.
 func (a *access) each() bool { return a.in.form.ID == isa.TensormapCopy }
 
-// done notes that a warp's asynchronous work of a kind is past, up to a number.
+// done records that a warp's asynchronous operations of a kind are complete, up to a number.
 func (r *races) done(w *warp, kind int, upTo uint32) {
 	r.know(w).seen.set(r.component(w, kind), upTo)
 	r.follow(w, kind, upTo)
 }
 
-// follow notes that who knows of this moment of the warp may know its asynchronous
-// work of a kind, up to a number.
+// follow records that knowing the present moment of the warp includes its asynchronous
+// operations of a kind, up to a number.
 func (r *races) follow(w *warp, kind int, upTo uint32) {
 	waited := &r.lanes[r.number(w)].waited[kind]
 	for len(*waited) <= int(upTo) {

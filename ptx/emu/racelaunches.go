@@ -2,21 +2,21 @@ package emu
 
 import "sync"
 
-// Races between launches of one stream. A launch that is Programmatic begins when each
-// CTA of the one before has executed griddepcontrol.launch_dependents or ended, and has
-// that one's accesses behind it only where it has met griddepcontrol.wait. What a launch
-// did stays in the shadow words of its own, which a later one reads and does not change.
+// Races between launches of one stream. A Programmatic launch starts when each CTA of its
+// predecessor has executed griddepcontrol.launch_dependents or ended. Only griddepcontrol.wait
+// orders the predecessor's accesses before its own. A launch's accesses stay in its own shadow
+// words, which later launches read and do not change.
 
-// Stream is the launches of a stream of which the next one may begin before they have
-// ended. The zero value is that of a new stream.
+// Stream holds the launches of a stream that may still run when the next one starts. The zero
+// value is a new stream.
 type Stream struct {
 	mu     sync.Mutex
-	before []*grid // that look for races, the latest last
+	before []*grid // launches with race checks, the latest last
 	next   int64   // number of the next cluster
-	number int     // and launch
+	number int     // number of the next launch
 }
 
-// Clone is the stream as it is now: launches in one are none of the other.
+// Clone returns a copy of the stream: later launches in one are not part of the other.
 func (s *Stream) Clone() *Stream {
 	if s == nil {
 		return nil
@@ -26,22 +26,23 @@ func (s *Stream) Clone() *Stream {
 	return &Stream{before: s.before, next: s.next, number: s.number}
 }
 
-// Wait ends what is under way: other work than launches, or the host, has waited for it.
+// Wait marks all launches as ended, because the host or other work than a launch has waited for
+// them.
 func (s *Stream) Wait() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = nil
 }
 
-// launches are launches of a stream, a bit for each, by their numbers.
+// launches is a set of launches of a stream, one bit for each number.
 type launches uint64
 
 const maxBefore = 63
 
-// bit is a launch as one of launches.
+// bit returns the set with this launch alone.
 func (g *grid) bit() launches { return 1 << (g.number % (maxBefore + 1)) }
 
-// begin puts a launch into its stream.
+// begin adds a launch to its stream.
 func (s *Stream) begin(g *grid) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +60,7 @@ func (s *Stream) begin(g *grid) {
 	}
 }
 
-// end leaves what a launch did to those behind it.
+// end keeps a launch and its predecessors for the launches after it.
 func (s *Stream) end(g *grid) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +71,8 @@ func (s *Stream) end(g *grid) {
 	g.before = nil
 }
 
-// waited: a warp has executed griddepcontrol.wait. The launch before has ended, and with
-// it those that it has waited for.
+// gridWait is griddepcontrol.wait of a warp. Its predecessor has ended, and with it all
+// launches that the predecessor has waited for.
 func (r *races) gridWait(w *warp) {
 	g := r.cl.grid
 	if n := len(g.before); n > 0 {
@@ -80,8 +81,8 @@ func (r *races) gridWait(w *warp) {
 	}
 }
 
-// trigger: a warp has executed griddepcontrol.launch_dependents, of which the first in a
-// CTA counts: any of its warps may be that.
+// trigger is griddepcontrol.launch_dependents of a warp. The first one in a CTA counts, and any
+// warp may be the first, so atTrigger keeps what all of them know.
 func (r *races) trigger(w *warp) {
 	c, past := w.cta, r.know(w).ended
 	if c.triggered {
@@ -90,7 +91,7 @@ func (r *races) trigger(w *warp) {
 	c.triggered, c.atTrigger = true, past
 }
 
-// exits notes what the launch has behind it when a CTA ends: no launch behind it begins
+// exits records which launches are known to have ended when a CTA ends: no later launch starts
 // before that, or before the CTA's trigger.
 func (r *races) exits(c *cta) {
 	ended := launches(0)
@@ -106,8 +107,8 @@ func (r *races) exits(c *cta) {
 	g.triggered |= ended
 }
 
-// touchBefore compares an access to n bytes of global memory with what launches did that
-// may still run.
+// touchBefore compares an access to n bytes of global memory with those of launches that may
+// still run.
 func (r *races) touchBefore(a *access, at, n uint64) *problem {
 	ended := r.know(a.warp).ended
 	for _, g := range r.cl.grid.before {
@@ -121,7 +122,7 @@ func (r *races) touchBefore(a *access, at, n uint64) *problem {
 	return nil
 }
 
-// touchLaunch compares an access to global memory with what one launch did.
+// touchLaunch compares an access to global memory with those of one launch.
 func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	for ; at < end; at = at&^3 + 4 {
 		page := g.races.pages[at/pageBytes]
@@ -148,12 +149,13 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 	return nil
 }
 
-// unordered: nothing orders an access behind one of a launch that may still run.
+// unordered reports that nothing orders an access after an earlier one of a launch that may
+// still run.
 func (r *races) unordered(old, a *access) bool {
 	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !r.know(a.warp).of(old.site.cluster, r.cluster).seen.has(old)
 }
 
 func (r *races) raceOfLaunches(g *grid, old, a *access, at uint64) *problem {
-	return problemf(Race, "%s, and the launch of kernel %s before this one may still run; what would order the two: griddepcontrol.wait before, by this thread or one that it then meets at a barrier",
+	return problemf(Race, "%s, and the earlier launch of kernel %s may still run; to order them: griddepcontrol.wait before this access, by this thread or by one that it then meets at a barrier",
 		r.both(old, a, spot{at: at}), g.kernel.entry.Name)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Launches of a stream that may begin before the one before has ended race with it,
-// and with those that it did not wait for, but behind griddepcontrol.wait.
+// A programmatic launch of a stream races with its predecessor, and with earlier launches that
+// it did not wait for, unless its access follows griddepcontrol.wait.
 func TestRacesOfLaunches(t *testing.T) {
 	const (
 		wait    = "griddepcontrol.wait;\n"
@@ -20,15 +20,15 @@ func TestRacesOfLaunches(t *testing.T) {
 	)
 	for _, x := range []struct {
 		name     string
-		launches []string // the last one is at fault
+		launches []string // the last launch is at fault
 		ordinary bool     // not programmatic
 		says     []string
 	}{
 		{name: "reads before the wait", launches: []string{store, load + wait},
-			says: []string{"reads global memory", "(out + 0)", "of CTA (0,0,0) wrote by st.global (line ", "the launch of kernel k before this one may still run", "griddepcontrol.wait before"}},
-		{name: "reads behind the wait", launches: []string{store, wait + load}},
+			says: []string{"reads global memory", "(out + 0)", "of CTA (0,0,0) wrote with st.global (line ", "the earlier launch of kernel k may still run", "griddepcontrol.wait before"}},
+		{name: "reads after the wait", launches: []string{store, wait + load}},
 		{name: "no wait", launches: []string{store + trigger, load}, says: []string{"may still run"}},
-		{name: "writes what is still read", launches: []string{load, store + wait}, says: []string{"writes global memory", "read by ld.global"}},
+		{name: "writes what is still read", launches: []string{load, store + wait}, says: []string{"writes global memory", "read with ld.global"}},
 		{name: "both read", launches: []string{load, load}},
 		{name: "other bytes", launches: []string{"@%p1 st.global.u8 [%d0], 1;", "@%p1 ld.global.u8 %r5, [%d0+1];"}},
 		{name: "one after the other", launches: []string{store, load}, ordinary: true},
@@ -37,14 +37,14 @@ func TestRacesOfLaunches(t *testing.T) {
 		{name: "a flag", launches: []string{store + "@%p1 st.release.gpu.global.u32 [%d0+8], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+8];\n" + load}},
 		{name: "a flag without release", launches: []string{store + "@%p1 st.relaxed.gpu.global.u32 [%d0+8], 1;\n", "@%p1 ld.acquire.gpu.global.u32 %r4, [%d0+8];\n" + load}, says: []string{"(out + 0)"}},
 		{name: "a bulk store", launches: []string{"@%p1 st.shared.u32 [%r0], 1; @%p1 st.shared.u32 [%r0+4], 1; @%p1 st.shared.v2.u32 [%r0+8], {1, 1}; fence.proxy.async; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r0], 16; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n", load},
-			says: []string{"wrote by cp.async.bulk"}},
+			says: []string{"wrote with cp.async.bulk"}},
 		{name: "a copy", launches: []string{store, "@%p1 cp.async.cg.shared.global [%r0], [%d0], 16; cp.async.wait_all;\n"}, says: []string{"cp.async"}},
 		{name: "none waited in between", launches: []string{store, trigger + other, wait + load}, says: []string{"may still run"}},
 		{name: "one that waited in between", launches: []string{store, trigger + wait + other, wait + load}},
-		{name: "one that triggers before its wait", launches: []string{store, trigger + wait + other, load}, says: []string{"wrote by st.global"}},
-		{name: "one that triggers behind its wait", launches: []string{store, wait + trigger + other, load}},
+		{name: "one that triggers before its wait", launches: []string{store, trigger + wait + other, load}, says: []string{"wrote with st.global"}},
+		{name: "one that triggers after its wait", launches: []string{store, wait + trigger + other, load}},
 		{name: "one that never triggers", launches: []string{store, wait + other, load}},
-		{name: "one whose warps trigger before and behind", launches: []string{store, "@%p0 bra w0; " + wait + "w0: " + trigger + other, load}, says: []string{"wrote by st.global"}},
+		{name: "one whose warps trigger before and after", launches: []string{store, "@%p0 bra w0; " + wait + "w0: " + trigger + other, load}, says: []string{"wrote with st.global"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			for _, check := range []bool{false, true} {

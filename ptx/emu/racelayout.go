@@ -2,20 +2,18 @@ package emu
 
 import "fmt"
 
-// Where races are looked for, shared memory also knows which box of which tensor
-// map lies there: a matrix descriptor must find the rows of that box where TMA put
-// them. Boxes whose rows are as wide as the swizzle are looked at, and what one
-// instruction wrote.
+// If races are looked for, shared memory also records which box of which tensor map lies at
+// each address. A matrix descriptor must read the rows of that box where TMA put them. Only
+// boxes that one instruction wrote, with rows as wide as the swizzle, are checked.
 
-// boxSpot is a 16-byte chunk of shared memory as a place in the box that a load
-// wrote there.
+// boxSpot is a 16-byte chunk of shared memory as a place in the box that a load wrote there.
 type boxSpot struct {
 	load *bulkLoad
 	at   uint32 // in shared memory
 	x, y uint32 // bytes into a row of the box, and the row
 }
 
-// boxAt finds what lies at an address, if that is a box.
+// boxAt returns the place at an address in its box, if it is in one.
 func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
 	if int(at/4) >= len(c.shared.shadow) {
 		return s, false
@@ -32,7 +30,7 @@ func (c *cta) boxAt(at uint32) (s boxSpot, ok bool) {
 
 func (b *bulkLoad) rowBytes() uint32 { return b.tensor.Box[0] * uint32(b.tensor.Elem.Bytes()) }
 
-// describe is what lies at a spot, in words.
+// describe describes the box at a spot.
 func (s *boxSpot) describe(cl *cluster) string {
 	t := s.load.tensor
 	box := fmt.Sprint(t.Box[0])
@@ -43,8 +41,8 @@ func (s *boxSpot) describe(cl *cluster) string {
 		s.load.to.symbolic(s.load.dst), t.Swizzle, box, t.Elem.Bytes())
 }
 
-// checkLayout says where a descriptor of operand 0, A, or 1, B, does not find the
-// rows of the box that lies there.
+// checkLayout reports where a descriptor of operand 0, A, or 1, B, does not read the rows of
+// the box at its address.
 func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	major, n := in.major(operand), in.matrixRows(operand)
 	from, ok := w.cta.boxAt(d.group(major, 0, 0)[0])
@@ -58,13 +56,13 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	}
 	width := d.Swizzle.Width()
 	if from.load.tensor.Swizzle != d.Swizzle {
-		return wrong("the two must have one swizzle")
+		return wrong("want the same swizzle in both")
 	}
 	if from.load.rowBytes() != width {
 		return nil
 	}
-	// must says that 8 rows of the box lie where the descriptor has them: those of
-	// its second dimension. A kernel may choose among its slices as it likes.
+	// must checks that 8 rows of the box lie where the descriptor expects them, along the box's
+	// second dimension. A kernel may choose among the slices of further dimensions freely.
 	lines := from.load.tensor.Box[1]
 	rows := from.y/lines*lines + lines
 	must := func(at uint32, what string, row uint32, offset string, has uint32) *problem {
@@ -79,12 +77,12 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 				where = fmt.Sprintf("row %d of another box", to.y)
 			}
 		}
-		return wrong("%s at %s, which is %s, not its row %d: the %s is %d bytes, must be %d", what, w.cta.symbolic(at), where, row, offset, has,
+		return wrong("%s at %s, which is %s, want row %d of the box: the %s is %d bytes, want %d", what, w.cta.symbolic(at), where, row, offset, has,
 			(row-from.y)*width)
 	}
 	if major == KMajor {
 		for row := uint32(8); row < n; row += 8 {
-			if p := must(d.group(major, row, 0)[0], fmt.Sprintf("it takes row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
+			if p := must(d.group(major, row, 0)[0], fmt.Sprintf("it reads row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
 				return p
 			}
 		}
@@ -94,14 +92,14 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 	if d.Swizzle == SwizzleNone {
 		offset, has = "leading byte offset", d.LBO
 	}
-	if p := must(d.group(major, 0, 0)[8], "it takes k 8", from.y+8, offset, has); p != nil {
+	if p := must(d.group(major, 0, 0)[8], "it reads k 8", from.y+8, offset, has); p != nil {
 		return p
 	}
 	return w.checkBlocks(d, from, n, wrong)
 }
 
-// checkBlocks says where blocks of an MN-major operand are of other k, or the
-// same one again.
+// checkBlocks reports where a block of an MN-major operand has other k than the first block, or
+// is the first block again.
 func (w *warp) checkBlocks(d MatrixDescriptor, from boxSpot, n uint32, wrong func(string, ...any) *problem) *problem {
 	offset, has := "leading byte offset", d.LBO
 	if d.Swizzle == SwizzleNone {
@@ -114,9 +112,9 @@ func (w *warp) checkBlocks(d MatrixDescriptor, from boxSpot, n uint32, wrong fun
 		switch {
 		case !ok || to.load.tensor.Box != from.load.tensor.Box || to.load.tensor.Swizzle != d.Swizzle:
 		case k(to) != k(from):
-			return wrong("it takes m or n %d from row %d of a box, where m or n 0 is of row %d: the %s is %d bytes, must be from block to block", mn, to.y, from.y, offset, has)
+			return wrong("it reads m or n %d from row %d of a box, but m or n 0 from row %d: the %s is %d bytes, want the distance between blocks", mn, to.y, from.y, offset, has)
 		case to.at == from.at:
-			return wrong("it takes m or n %d where it takes 0: the %s is %d bytes, must be from block to block", mn, offset, has)
+			return wrong("it reads m or n %d at the address of m or n 0: the %s is %d bytes, want the distance between blocks", mn, offset, has)
 		}
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tiled multiplies by wgmma what two boxes of a tensor map hold, one behind the
-// other: A through a descriptor, and B, its first rows, through another.
+// tiled multiplies two boxes of a tensor map, which follow each other, by wgmma: A through one
+// descriptor, and B, its first rows, through another.
 const tiled = `.version 8.0
 .target sm_90a
 .address_size 64
@@ -52,13 +52,13 @@ ret;
 }
 `
 
-// A descriptor that does not fit what TMA wrote is named, with what lies there.
+// A descriptor that does not match what TMA wrote is a fault that describes the box.
 func TestLayoutMistakes(t *testing.T) {
 	right := MatrixDescriptor{Start: sharedBase, LBO: 16, SBO: 1024, Swizzle: Swizzle128}
 	for _, c := range []struct {
 		name    string
 		trans   int
-		swizzle Swizzle // of the map, whose boxes have rows as wide and rows of them
+		swizzle Swizzle // of the map, whose boxes have rows of the swizzle's width and the given number of rows
 		rows    uint32
 		a       func(d *MatrixDescriptor)
 		says    string
@@ -66,26 +66,26 @@ func TestLayoutMistakes(t *testing.T) {
 		{name: "K-major", swizzle: Swizzle128, rows: 64},
 		{name: "K-major, the second k step", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 32 }},
 		{name: "another swizzle in the descriptor", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.SBO = Swizzle64, 512 },
-			says: `A: matrix descriptor .* \(K-major, 64B swizzle\) reads what cp.async.bulk.tensor \(line \d+\) wrote to shared memory 0x400 with 128B swizzle, box 64 x 64 of 2 bytes each: the two must have one swizzle`},
-		{name: "no swizzle in the map", swizzle: SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* one swizzle"},
+			says: `A: matrix descriptor .* \(K-major, 64B swizzle\) reads what cp.async.bulk.tensor \(line \d+\) wrote to shared memory 0x400 with 128B swizzle, box 64 x 64 of 2 bytes each: want the same swizzle in both`},
+		{name: "no swizzle in the map", swizzle: SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* the same swizzle"},
 		{name: "half the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 512 },
-			says: "takes row 8 at 0x640, which is row 4 of the box, not its row 8: the stride byte offset is 512 bytes, must be 1024"},
+			says: "reads row 8 at 0x640, which is row 4 of the box, want row 8 of the box: the stride byte offset is 512 bytes, want 1024"},
 		{name: "twice the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 2048 },
-			says: "row 16 of the box, not its row 8: the stride byte offset is 2048 bytes, must be 1024"},
+			says: "row 16 of the box, want row 8 of the box: the stride byte offset is 2048 bytes, want 1024"},
 		{name: "the strides exchanged", swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 512, 16 },
-			says: "the stride byte offset is 16 bytes, must be 512"},
+			says: "the stride byte offset is 16 bytes, want 512"},
 		{name: "without swizzle", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 1024, 128 }},
 		{name: "without swizzle, another stride", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 128, 256 },
-			says: "the stride byte offset is 256 bytes, must be 128"},
+			says: "the stride byte offset is 256 bytes, want 128"},
 		{name: "MN-major", trans: 1, swizzle: Swizzle128, rows: 64},
 		{name: "MN-major, the second k step", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 2048 }},
 		{name: "MN-major, another stride", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 4096 },
-			says: "takes k 8 at 0x1400, which is row 32 of the box, not its row 8: the stride byte offset is 4096 bytes, must be 1024"},
+			says: "reads k 8 at 0x1400, which is row 32 of the box, want row 8 of the box: the stride byte offset is 4096 bytes, want 1024"},
 		{name: "MN-major, two blocks", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 4096, 512 }},
 		{name: "MN-major, another leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 2048, 512 },
-			says: "takes m or n 32 from row 32 of a box, where m or n 0 is of row 0: the leading byte offset is 2048 bytes, must be from block to block"},
+			says: "reads m or n 32 from row 32 of a box, but m or n 0 from row 0: the leading byte offset is 2048 bytes, want the distance between blocks"},
 		{name: "MN-major, no leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 0, 512 },
-			says: "takes m or n 32 where it takes 0: the leading byte offset is 0 bytes, must be from block to block"},
+			says: "reads m or n 32 at the address of m or n 0: the leading byte offset is 0 bytes, want the distance between blocks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := assemble(t, fmt.Sprintf(tiled, c.trans), "k")
@@ -97,7 +97,7 @@ func TestLayoutMistakes(t *testing.T) {
 				c.a(&a)
 			}
 			b := a
-			b.SBO = right.SBO // of 8 rows it says nothing
+			b.SBO = right.SBO // does not matter for 8 rows
 			if c.says != "" {
 				b = MatrixDescriptor{Start: sharedBase, LBO: m.BoxBytes(), SBO: 8 * c.swizzle.Width(), Swizzle: c.swizzle}
 			}

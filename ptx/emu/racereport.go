@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// How a race is told: both sides, and what would order them.
+// The text of race findings: both accesses, and what would order them.
 
-// both names the two sides.
+// both describes the two accesses.
 func (r *races) both(old, a *access, at spot) string {
 	does, did := "reads", "read"
 	if a.writes {
@@ -16,10 +16,10 @@ func (r *races) both(old, a *access, at spot) string {
 	if old.writes {
 		did = "wrote"
 	}
-	return fmt.Sprintf("%s %s, which %s %s by %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.gridOf(old).place(old.in))
+	return fmt.Sprintf("%s %s, which %s %s with %s (%s)", does, r.place(at), r.actor(old, a), did, old.in.form.Op, r.gridOf(old).place(old.in))
 }
 
-// gridOf is the launch of an access.
+// gridOf returns the launch of an access.
 func (r *races) gridOf(a *access) *grid {
 	for _, g := range r.cl.grid.before {
 		if n := a.site.cluster - g.base; n >= 0 && n < g.clusters {
@@ -29,7 +29,7 @@ func (r *races) gridOf(a *access) *grid {
 	return r.cl.grid
 }
 
-// place is a spot in words.
+// place describes a spot.
 func (r *races) place(at spot) string {
 	switch {
 	case at.c == nil:
@@ -40,8 +40,8 @@ func (r *races) place(at spot) string {
 	return "shared memory " + at.c.symbolic(uint32(at.at))
 }
 
-// globalName is a global address as people know it: from the kernel's parameter
-// that points to the same allocation, if one does.
+// globalName returns a global address with its distance from the kernel parameter that points
+// into the same allocation, if there is one.
 func (g *grid) globalName(at uint64) string {
 	text := fmt.Sprintf("global memory %#x", at)
 	a := g.mem.find(at)
@@ -64,7 +64,7 @@ func (g *grid) globalName(at uint64) string {
 	return fmt.Sprintf("%s (%s + %d)", text, name, at-best)
 }
 
-// actor names the warp of an earlier access, for a later one.
+// actor names the warp of an earlier access, as seen from a later one.
 func (r *races) actor(old, a *access) string {
 	if old.site.cluster == a.site.cluster {
 		return r.cl.actor(old.warp, old.in)
@@ -82,15 +82,15 @@ func (r *races) actor(old, a *access) string {
 	return fmt.Sprintf("%s of CTA (%d,%d,%d)", text, index[0], index[1], index[2])
 }
 
-// remedy says what would order a behind old.
+// remedy says what would order the access a after old.
 func (r *races) remedy(old, a *access, at spot) string {
 	if u := r.cl.unwritten; u != nil && u.Line == old.in.line {
-		old, a = a, old // it read what a should have written before
+		old, a = a, old // old read what a should have written before
 	}
 	same := old.site == a.site && old.id == a.id
 	then := func(wait string) string {
 		if same {
-			return wait + " before"
+			return wait + " before this access"
 		}
 		return wait + ", then " + r.meeting(old, a)
 	}
@@ -102,37 +102,37 @@ func (r *races) remedy(old, a *access, at spot) string {
 	case old.in.product != nil:
 		return then("wgmma.wait_group by the warps that multiply")
 	case old.async && old.writes:
-		return then("cp.async.bulk.wait_group, without .read, by the thread that stored")
+		return then("cp.async.bulk.wait_group without .read by the thread that stored")
 	case old.async:
 		return then("cp.async.bulk.wait_group by the thread that stored")
 	case old.strong && a.strong:
-		return fmt.Sprintf("scopes that include both, where these are %v and %v", old.scope, a.scope)
+		return fmt.Sprintf("scopes that include both warps; the accesses have %v and %v", old.scope, a.scope)
 	case at.c == nil:
 		return r.meeting(old, a) + r.orStrong(old, a)
 	}
 	return r.meeting(old, a)
 }
 
-// orStrong is the other remedy where one side is strong.
+// orStrong returns the other remedy, which applies if one access is strong.
 func (r *races) orStrong(old, a *access) string {
 	if old.strong || a.strong {
-		return "; or both atomic, relaxed or volatile"
+		return "; or make both accesses atomic, relaxed or volatile"
 	}
 	return ""
 }
 
-// meeting is what lets one warp know what another did.
+// meeting says how one warp learns what another did.
 func (r *races) meeting(old, a *access) string {
 	switch old.site.apart(a.site) {
 	case ctaScope:
-		return "a barrier that both come to, or an mbarrier that the one arrives at and the other waits for"
+		return "a barrier that both warps reach, or an mbarrier at which one warp arrives and the other waits"
 	case clusterScope:
-		return "a barrier of the cluster that both come to, or an mbarrier that the one arrives at and the other waits for"
+		return "a cluster barrier that both warps reach, or an mbarrier at which one warp arrives and the other waits"
 	}
-	return "a word that the one writes behind its access by release (or relaxed, behind fence.acq_rel.gpu) and the other reads before by acquire; or two launches"
+	return "a word that the earlier warp writes after its access with release (or relaxed after fence.acq_rel.gpu) and the later warp reads before its access with acquire; or two launches"
 }
 
-// actor is a warp with its role at an instruction.
+// actor names a warp with its role at an instruction.
 func (cl *cluster) actor(w *warp, in *inst) string {
 	name := cl.warpNames([]*warp{w})
 	if role := in.role; role != "" {

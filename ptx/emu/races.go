@@ -5,86 +5,86 @@ import (
 	"strings"
 )
 
-// Races are found by happens-before, whatever the order in which the emulator
-// happened to run: two accesses to a word of shared or global memory, of which
-// one writes, need a chain of synchronisation between them (knowledge.go), or to
-// be strong both: atomic, volatile, relaxed or more, with scopes that include
-// each other. Clocks count for each warp; asynchronous operations have clocks of
-// their own, so that what a warp started is not done because the warp went on.
-// Lanes of one warp are told apart among themselves (racelanes.go).
+// Races are found by happens-before, independent of the order in which the emulator ran. Two
+// accesses to a word of shared or global memory, at least one of which writes, need a chain of
+// synchronisation between them (knowledge.go). Otherwise both must be strong: atomic, volatile,
+// or relaxed and stronger, with scopes that include each other. Each warp has a clock;
+// asynchronous operations have clocks of their own, so that an operation is not taken as done
+// because the warp went on. The lanes of one warp are distinguished within that warp
+// (racelanes.go).
 //
-// An access of the async proxy (TMA, wgmma) to what ordinary stores wrote needs
-// a fence.proxy.async on that chain as well.
+// An access by the async proxy (TMA, wgmma) to bytes of ordinary stores also needs a
+// fence.proxy.async on that chain.
 
 // access is one execution of an instruction that reads or writes memory.
 type access struct {
 	warp      *warp
 	in        *inst
 	component int
-	at        uint32 // moment of the component by which it is done; 0: not yet known
+	at        uint32 // moment of the component by which it is done; 0 if not yet known
 	writes    bool
-	// async: through the async proxy. copy: cp.async. strong: of a scope.
+	// async marks the async proxy, copy a cp.async, strong an access with a scope.
 	async, copy, strong bool
 	asMap               bool // read as a tensor map
 	scope               scope
 	bar                 uint32 // the mbarrier that a bulk copy signals, with the CTA's rank
 	site                site
 	id                  int       // of the warp
-	load                *bulkLoad // that writes
+	load                *bulkLoad // the load that writes
 }
 
-// shadowWord is what has happened to 4 bytes of memory.
+// shadowWord records the accesses to 4 bytes of memory.
 type shadowWord struct {
 	write *access
-	reads *readers // since write
-	lanes uint32   // that wrote
-	// The bytes that they touched.
+	reads *readers // reads since write
+	lanes uint32   // lanes that wrote
+	// masks of the accessed bytes
 	written, read uint8
 }
 
-// readers are the latest reads of a word, one for each component, and the writes
-// of which none orders another: strong ones, and the same value's. They are shared among words and never
-// change.
+// readers lists the latest reads of a word, one for each component. It also lists writes that
+// need no order among each other: strong ones, and stores of the same value. Words share these
+// lists, so they never change.
 type readers struct {
 	list   []reader
 	one    [1]reader // room for a list of one
-	writes bool      // some do
+	writes bool      // some are writes
 }
 
-// reader is an access with the lanes that read, or wrote, the word.
+// reader is an access with the lanes that read or wrote the word.
 type reader struct {
 	*access
 	lanes uint32
 }
 
-// maxReaders bounds the readers of a word that are told apart.
+// maxReaders bounds the readers of a word.
 const maxReaders = 1024
 
 // races is the state of a cluster.
 type races struct {
 	cl         *cluster
-	cluster    int64 // its number in the stream
+	cluster    int64 // number of the cluster in the stream
 	strict     bool
 	warps      []knowledge
-	fences     []fences     // of each warp
-	lanes      []lanesKnown // of each warp
-	told       []*told      // of each warp whose lanes know different things, else nil
+	fences     []fences          // of each warp
+	lanes      []lanesKnown      // of each warp
+	byLane     []*lanesKnowledge // of each warp whose lanes know different things, else nil
 	components int
 	inits      []*mbarrier
 	signals    signals // of words of shared memory
 
-	// While an access goes over its words: what it has already been compared
-	// with, and how the set of readers changed last.
+	// While an access goes over its words: the accesses already found to be ordered before it,
+	// and the last change of a set of readers.
 	by, grewBy     uint32  // lanes of the access to the word
-	repeated       bool    // the word holds what another warp stores now too
-	okWrite, okOwn *access // for any lane, and for the lane that wrote
+	repeated       bool    // another warp stored the same value to the word
+	okWrite, okOwn *access // ordered for any lane, and for the lane that wrote
 	okReads        *readers
 	readsOld, grew *readers
-	room           []readers // for more of them
+	room           []readers // allocation for further sets
 }
 
-// Components: for each warp its own time, its cp.async, its wgmma, the reads and
-// the writes of its TMA stores; then one for each mbarrier.
+// Components of the clock: for each warp its own time, its cp.async, its wgmma, and the reads
+// and writes of its TMA stores; then one for each mbarrier.
 const (
 	componentOwn = iota
 	componentCopies
@@ -97,7 +97,7 @@ const (
 func newRaces(cl *cluster) *races {
 	r := &races{cl: cl, cluster: cl.grid.base + cl.number, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
-	r.warps, r.fences, r.lanes, r.told = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*told, n)
+	r.warps, r.fences, r.lanes, r.byLane = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*lanesKnowledge, n)
 	for i := range r.warps {
 		r.warps[i].seen.set(i*warpComponents+componentOwn, 1)
 	}
@@ -116,7 +116,7 @@ func (r *races) site(w *warp) site { return site{r.cluster, w.cta.rank} }
 
 func (r *races) know(w *warp) *knowledge { return &r.warps[r.number(w)] }
 
-// ordinary is an access by the warp itself.
+// ordinary returns an access by the warp itself.
 func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
 	a := r.access(w, in, componentOwn, writes)
 	a.at = r.know(w).seen[a.component]
@@ -126,37 +126,37 @@ func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
 	return a
 }
 
-// access is one by the warp's component of a kind.
+// access returns an access by a component of the warp.
 func (r *races) access(w *warp, in *inst, kind int, writes bool) *access {
 	return &access{warp: w, in: in, component: r.component(w, kind), writes: writes, site: r.site(w), id: w.id}
 }
 
-// advance makes later accesses of the warp later than what it has given away.
+// advance separates later accesses of the warp from what it has published.
 func (r *races) advance(w *warp) {
 	own := r.component(w, componentOwn)
 	r.know(w).seen[own]++
 }
 
-// release gives what lanes of the warp know to who acquires from k.
+// release publishes to k what lanes of the warp know, for warps that acquire from k.
 func (r *races) release(w *warp, lanes uint32, k *knowledge) {
 	k.join(r.given(w, lanes, r.know(w)))
 	r.advance(w)
 }
 
-// acquire gives lanes of a warp, and so the warp, what k knows.
+// acquire teaches lanes of a warp, and so the warp, what k knows.
 func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
 	r.learned(w, lanes, &k.moments)
-	r.hears(w, lanes, func(to *knowledge) { to.join(k) })
+	r.teach(w, lanes, func(to *knowledge) { to.join(k) })
 }
 
-// acquireFar is acquire of what others published.
+// acquireFar teaches lanes what other clusters published.
 func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
 	if h != nil {
 		if own := h.of[r.cluster]; own != nil {
 			r.learned(w, lanes, own)
 		}
 	}
-	r.hears(w, lanes, func(to *knowledge) { to.learn(h, r.cluster) })
+	r.teach(w, lanes, func(to *knowledge) { to.learn(h, r.cluster) })
 }
 
 // fenceProxy is fence.proxy.async by a warp.
@@ -165,8 +165,8 @@ func (r *races) fenceProxy(w *warp, shared, global bool) {
 	r.advance(w)
 }
 
-// repeats: an ordinary store stores what lies there already. Compilers let
-// several warps store one value by one instruction, which is no mistake.
+// repeats reports whether an ordinary store writes the value that is already there. Compilers
+// let several warps store one value by one instruction, which is legal.
 func (r *races) repeats(a *access, at spot) bool {
 	in, w := a.in, a.warp
 	if op := in.form.Op; a.strong || op != "st" && !strings.HasPrefix(op, "st.") {
@@ -190,28 +190,27 @@ func (r *races) repeats(a *access, at spot) bool {
 	return true
 }
 
-// start begins the comparison of an access by some lanes with the words it touches.
+// start begins the comparison of an access by some lanes with the words that it touches.
 func (r *races) start(by uint32) {
 	r.okWrite, r.okOwn, r.okReads, r.readsOld, r.grew, r.by = nil, nil, nil, nil, nil, by
 }
 
-// touch notes an access to bytes of c's shared memory, or says with what it
-// races. The access's start must have been called.
+// touch records an access to bytes of c's shared memory, or returns its race. The caller has
+// called start for the access.
 func (r *races) touch(a *access, c *cta, offset, n uint32) *problem {
 	if int(offset+n-1)/4 >= len(c.shared.shadow) {
-		return nil // out of bounds: a fault of its own
+		return nil // out of bounds is reported elsewhere
 	}
 	return r.words(a, c.shared.shadow[offset/4:], spot{c, uint64(offset)}, n)
 }
 
-// spot is a place of shared memory, or of global memory, without a CTA.
+// spot is a place in shared memory, or in global memory if c is nil.
 type spot struct {
 	c  *cta
 	at uint64
 }
 
-// words notes an access to the n bytes from a spot, whose first word is the
-// shadow's first.
+// words records an access to the n bytes from a spot. shadow starts with the spot's word.
 func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem {
 	from := uint32(s.at & 3)
 	end := from + n
@@ -230,7 +229,7 @@ func (r *races) words(a *access, shadow []shadowWord, s spot, n uint32) *problem
 	return nil
 }
 
-// word notes an access to some bytes of one word.
+// word records an access to some bytes of one word.
 func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	r.repeated = false
 	if w := s.write; w != nil && w != r.okWrite && (w != r.okOwn || s.lanes != r.by) && s.written&mask != 0 {
@@ -269,7 +268,7 @@ func (r *races) word(a *access, s *shadowWord, mask uint8, at spot) *problem {
 	return nil
 }
 
-// add is a set of readers with one more.
+// add returns a set of readers with one more access.
 func (r *races) add(old *readers, a *access) *readers {
 	if r.grew != nil && old == r.readsOld && r.by == r.grewBy {
 		return r.grew
@@ -300,8 +299,8 @@ func (r *races) add(old *readers, a *access) *readers {
 	return grew
 }
 
-// compare says whether an earlier access by some lanes (in the emulator's order)
-// is past for the later one.
+// compare returns the race of an access with an earlier one (in the emulator's order) by some
+// lanes, if any.
 func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
 	known := r.know(a.warp).of(old.site.cluster, r.cluster)
 	fenced := &known.fenced
@@ -309,46 +308,46 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 		fenced = &known.fencedGlobal
 	}
 	apart := old.site.apart(a.site)
-	untold := r.untold(old, a)
-	past := known.seen.has(old) && untold == 0 && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
+	uninformed := r.uninformed(old, a)
+	past := known.seen.has(old) && uninformed == 0 && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
 	switch {
 	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.asMap && !a.in.uncached:
 		return nil
 	case a.in.uncached && old.writes && at.c == nil:
-		return problemf(Race, "%s: .nc reads what no thread of the kernel writes, from a cache that sees no writes; what would do: ld.global without .nc", r.both(old, a, at))
+		return problemf(Race, "%s: ld.global.nc may only read memory that no thread of the kernel writes, because its cache sees no writes; want ld.global without .nc", r.both(old, a, at))
 	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
 		r.repeated = r.repeated || !past
 		return nil
 	case !known.seen.has(old):
-		return problemf(Race, "%s, and nothing orders the two; what would: %s", r.both(old, a, at), r.remedy(old, a, at))
-	case untold != 0:
-		return problemf(Race, "%s; other lanes of this warp were told so, %s was not; what would: bar.warp.sync (__syncwarp) of the warp behind the wait, or a wait by each lane%s",
-			r.both(old, a, at), laneList(untold), r.orStrong(old, a))
+		return problemf(Race, "%s, and nothing orders the two accesses; to order them: %s", r.both(old, a, at), r.remedy(old, a, at))
+	case uninformed != 0:
+		return problemf(Race, "%s; other lanes of this warp have synchronised with that access, but %s has not; to order them: bar.warp.sync (__syncwarp) of the warp after the wait, or a wait by each lane%s",
+			r.both(old, a, at), laneList(uninformed), r.orStrong(old, a))
 	case !past && !old.sameWarp(a):
-		return problemf(Race, "%s in %s, and the lane that told this side so did not know what these lanes did; what would: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
+		return problemf(Race, "%s in %s, and the lane that signalled this warp had not synchronised with those lanes; to order them: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
 			r.both(old, a, at), laneList(known.lacks(old, lanes)), r.orStrong(old, a))
 	case !past:
-		return problemf(Race, "%s in %s, and nothing orders lanes of a warp here; what would: bar.warp.sync (__syncwarp) of both sides' lanes, or a barrier%s",
+		return problemf(Race, "%s in %s, and nothing orders these lanes of the warp; to order them: bar.warp.sync (__syncwarp) of the lanes of both accesses, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
 	case a.asMap && old.writes && !known.mapsAcquired.has(old):
-		return problemf(ProxyRace, "%s, without fence.proxy.tensormap between: ….release behind the writes, and ….acquire of the map's 128 bytes on this side behind the barrier that the two meet at",
+		return problemf(ProxyRace, "%s, without fence.proxy.tensormap in between; want fence.proxy.tensormap….release after the writes, and ….acquire of the map's 128 bytes by the reader after the barrier at which the two meet",
 			r.both(old, a, at))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
-		return problemf(ProxyRace, "%s, without a fence.proxy.async between: the writer executes it before the barrier that the two meet at, or this side behind it",
+		return problemf(ProxyRace, "%s, without fence.proxy.async in between; want it in the writer before the barrier at which the two meet, or in this thread after that barrier",
 			r.both(old, a, at))
 	}
 	return nil
 }
 
-// phases is what an mbarrier carries from those who arrive to those who wait.
+// phases is what an mbarrier passes from arriving to waiting threads.
 type phases struct {
-	component int // its phases completed
+	component int // counts its completed phases
 	now, done knowledge
 	init      *access
-	fenced    bool // the init, for other proxies and CTAs
+	fenced    bool // whether the init is fenced, for other proxies and CTAs
 }
 
-// made notes an mbarrier.init.
+// made records an mbarrier.init.
 func (r *races) made(w *warp, in *inst, b *mbarrier) {
 	b.sync = &phases{component: r.components, init: r.ordinary(w, in, true)}
 	r.components++
@@ -363,31 +362,31 @@ func (r *races) fenceInits(w *warp, lanes uint32) {
 	r.fence(w, lanes, clusterScope)
 }
 
-// uses checks that a warp may use an mbarrier: behind its init.
+// uses checks that the init of an mbarrier is ordered before a warp's use.
 func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 	k, init := r.know(w), b.sync.init
 	what := func() string {
-		return fmt.Sprintf("mbarrier %s, which %s made by mbarrier.init (%s)", w.cta.symbolic(at), r.cl.actor(init.warp, init.in), r.cl.place(init.in))
+		return fmt.Sprintf("mbarrier %s, which %s initialised with mbarrier.init (%s)", w.cta.symbolic(at), r.cl.actor(init.warp, init.in), r.cl.place(init.in))
 	}
 	switch {
 	case !k.seen.has(init):
-		return problemf(Race, "%s, and nothing orders the two; what would: fence.mbarrier_init, then a barrier that both come to, of the cluster if they are of two CTAs", what())
+		return problemf(Race, "%s, and nothing orders the two; to order them: fence.mbarrier_init, then a barrier that both warps reach, a cluster barrier if they are in different CTAs", what())
 	case (arrival{w, in}).copies() && !b.sync.fenced && !k.fenced.has(init):
-		return problemf(ProxyRace, "%s, without a fence between: fence.mbarrier_init behind mbarrier.init", what())
+		return problemf(ProxyRace, "%s, without a fence in between; want fence.mbarrier_init after mbarrier.init", what())
 	}
 	return nil
 }
 
-// end: the phase is complete.
+// end passes on what the arrivals of a completed phase know.
 func (p *phases) end() {
 	p.done.join(&p.now)
 	p.now.clear()
 }
 
-// waited notes that lanes of a warp have seen a phase complete.
+// waited records that lanes of a warp have seen a phase complete.
 func (r *races) waited(w *warp, lanes uint32, b *mbarrier) {
 	r.learned(w, lanes, &b.sync.done.moments)
-	r.hears(w, lanes, func(to *knowledge) {
+	r.teach(w, lanes, func(to *knowledge) {
 		to.join(&b.sync.done)
 		to.seen.set(b.sync.component, uint32(b.phase))
 	})

@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// raced is a kernel whose accesses nothing orders: the later one's line ends
-// with the comment "here", the earlier one's with "there". Without its mistake,
-// mended, nothing is found.
+// raced is a kernel with two accesses that nothing orders: the line of the later access ends
+// with the comment "here", that of the earlier one with "there". The mended kernel has no
+// findings.
 type raced struct {
 	name    string
 	kind    FaultKind
 	or      FaultKind // in some orders
 	threads int
-	ctas    int // of the grid; 0 is one
+	ctas    int // of the grid; 0 means one
 	code    string
 	// mend replaces pairs of text.
 	mend []string
 	says []string
 }
 
-// warps puts the warp's number in %r1, shared memory in %r0 and, in %r2, 4
-// times the thread's number plus that.
+// warps puts the warp's number in %r1, shared memory in %r0 and, in %r2, 4 times the thread's
+// number plus that.
 const warps = `
 	mov.u32 %r0, smem;
 	mov.u32 %r3, %tid.x;
@@ -36,7 +36,7 @@ const warps = `
 	ld.param.u64 %d0, [out];
 `
 
-// mbarrierMade is an mbarrier at +1024 for so many arrivals.
+// mbarrierMade initialises an mbarrier at +1024 for a number of arrivals.
 func mbarrierMade(arrivals string) string {
 	return warps + `
 	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], ` + arrivals + `;
@@ -54,7 +54,7 @@ const bulk = `
 issued:
 `
 
-// bulkHere is the same where it is the later access.
+// bulkHere is bulk as the later access.
 var bulkHere = strings.ReplaceAll(bulk, "there", "here")
 
 func waitFor(label, parity string) string {
@@ -69,7 +69,7 @@ var races64 = []raced{
 	// bar.sync 0;
 	xor.b32 %r4, %r3, 32;
 	mad.lo.u32 %r5, %r4, 4, %r0;
-	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"by ld.shared|wrote by st.shared", "a barrier that both come to"}},
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"with ld.shared|wrote with st.shared", "a barrier that both warps reach"}},
 	{name: "a barrier dropped before the next store", kind: Race, threads: 64, code: warps + `
 	st.shared.u32 [%r2], %r1;
 	bar.sync 0;
@@ -79,7 +79,7 @@ var races64 = []raced{
 	// bar.sync 0;
 	st.shared.u32 [%r2], %r6; // here`, mend: []string{"// bar", "bar"}},
 	{name: "two warps store to one word", kind: Race, threads: 64, code: warps + `
-	st.shared.u32 [%r0], %r1; // here and there`, mend: []string{"[%r0]", "[%r2]"}, says: []string{"wrote by st.shared"}},
+	st.shared.u32 [%r0], %r1; // here and there`, mend: []string{"[%r0]", "[%r2]"}, says: []string{"wrote with st.shared"}},
 	{name: "two barriers for one", kind: Race, threads: 64, code: warps + `
 	st.shared.u32 [%r2], %r1; // there
 	add.u32 %r4, %r1, 1;
@@ -87,7 +87,7 @@ var races64 = []raced{
 	xor.b32 %r4, %r3, 32;
 	mad.lo.u32 %r5, %r4, 4, %r0;
 	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"bar.sync %r4, 32", "bar.sync 1, 64"}},
-	{name: "who only arrives knows nothing of the others", kind: Race, threads: 64, code: warps + `
+	{name: "a warp that only arrives learns nothing of the others", kind: Race, threads: 64, code: warps + `
 	st.shared.u32 [%r2], %r1; // there
 	@%p0 bra first;
 	bar.arrive 1, 64;
@@ -163,9 +163,9 @@ end:`, mend: []string{"bar.arrive", "bar.sync"}},
 	{name: "an mbarrier used before its init is known", kind: Race, threads: 64, code: warps + `
 	@%p1 mbarrier.init.shared::cta.b64 [%r0+1024], 64; // there
 	// bar.sync 0;
-	mbarrier.arrive.shared::cta.b64 _, [%r0+1024]; // here`, mend: []string{"// bar", "bar"}, says: []string{"made by mbarrier.init|mbarrier.init has not run"}, or: BarrierMisuse},
+	mbarrier.arrive.shared::cta.b64 _, [%r0+1024]; // here`, mend: []string{"// bar", "bar"}, says: []string{"initialised with mbarrier.init|mbarrier.init has not run"}, or: BarrierMisuse},
 	{name: "no fence between mbarrier.init and a bulk copy", kind: ProxyRace, threads: 64, code: strings.Replace(mbarrierMade("1"), "@%p1 fence", "// fence", 1) +
-		bulkHere + waitFor("w", "0"), mend: []string{"// fence", "@%p1 fence"}, says: []string{"fence.mbarrier_init behind mbarrier.init"}},
+		bulkHere + waitFor("w", "0"), mend: []string{"// fence", "@%p1 fence"}, says: []string{"fence.mbarrier_init after mbarrier.init"}},
 	{name: "an arrival before the store", kind: Race, threads: 64, code: mbarrierMade("32") + `
 	@!%p0 bra second;
 	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];
@@ -202,7 +202,7 @@ end:`, mend: []string{"	mbarrier.arrive.shared::cta.b64 _, [%r0+1024];\n	st.shar
 	shfl.sync.bfly.b32 %r4, %r3, 1, 31, -1;
 	// bar.warp.sync -1;
 	mad.lo.u32 %r5, %r4, 4, %r0;
-	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 1, and nothing orders lanes", "__syncwarp"}},
+	ld.shared.u32 %r6, [%r5]; // here`, mend: []string{"// bar", "bar"}, says: []string{"in lane 1, and nothing orders these lanes", "__syncwarp"}},
 	{name: "a lane stores over what another loaded", kind: Race, threads: 32, code: warps + `
 	st.shared.u32 [%r2], %r3;
 	bar.sync 0;
@@ -280,8 +280,8 @@ end:`, mend: []string{"[%r0+512], %r3", "[%r0+516], %r3"}},
 
 func TestRaces(t *testing.T) { testRaces(t, races64) }
 
-// testRaces tests that each race is named with both sides under every timing,
-// and that its mended twin runs clean.
+// testRaces tests that each race is reported with both sides under every timing, and that the
+// mended kernel is clean.
 func testRaces(t *testing.T, list []raced) {
 	for _, c := range list {
 		t.Run(c.name, func(t *testing.T) {

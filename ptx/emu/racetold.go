@@ -2,53 +2,53 @@ package emu
 
 import "slices"
 
-// What one lane hears by an mbarrier or a flag the others of its warp know behind
-// bar.warp.sync or a barrier only, as what one lane does (racelanes.go). As long as all
-// have heard the same, the knowledge of the warp says it all.
+// What one lane learns from an mbarrier or a flag, the other lanes of its warp know only after
+// bar.warp.sync or a barrier (see also racelanes.go). As long as all lanes have learned the
+// same, the warp has one common knowledge.
 
-// told is what the lanes of a warp know where some know more than others.
-type told struct {
-	all  knowledge // each lane
-	some []hearsay
+// lanesKnowledge is what the lanes of a warp know, if some lanes know more than others.
+type lanesKnowledge struct {
+	all  knowledge // what each lane knows
+	some []partKnowledge
 }
 
-// hearsay is what some lanes have heard beside.
-type hearsay struct {
+// partKnowledge is what some lanes know in addition.
+type partKnowledge struct {
 	lanes uint32
 	k     knowledge
 }
 
-// hears has lanes of a warp, and so the warp, learn something.
-func (r *races) hears(w *warp, lanes uint32, learn func(k *knowledge)) {
+// teach applies learn to what lanes of a warp know, and so to what the warp knows.
+func (r *races) teach(w *warp, lanes uint32, learn func(k *knowledge)) {
 	n, know := r.number(w), r.know(w)
-	o := r.told[n]
+	o := r.byLane[n]
 	part := lanes&w.live != w.live
 	if part && o == nil {
-		o = &told{all: know.clone()}
-		r.told[n] = o
+		o = &lanesKnowledge{all: know.clone()}
+		r.byLane[n] = o
 	}
 	learn(know)
 	switch {
 	case part:
-		i := slices.IndexFunc(o.some, func(h hearsay) bool { return h.lanes == lanes })
+		i := slices.IndexFunc(o.some, func(h partKnowledge) bool { return h.lanes == lanes })
 		if i < 0 {
 			i = len(o.some)
-			o.some = append(o.some, hearsay{lanes: lanes})
+			o.some = append(o.some, partKnowledge{lanes: lanes})
 		}
 		learn(&o.some[i].k)
 	case o != nil:
 		learn(&o.all)
 		r.ownTime(w, &o.all)
 		if o.all.seen.covers(know.seen) && o.all.far.join(know.far) == o.all.far {
-			r.told[n] = nil
+			r.byLane[n] = nil
 		}
 	}
 }
 
-// each changes what a warp knows, and what its lanes do.
+// each applies a change to what a warp and its lanes know.
 func (r *races) each(w *warp, change func(k *knowledge)) {
 	change(r.know(w))
-	if o := r.told[r.number(w)]; o != nil {
+	if o := r.byLane[r.number(w)]; o != nil {
 		r.ownTime(w, &o.all)
 		change(&o.all)
 		for i := range o.some {
@@ -57,7 +57,7 @@ func (r *races) each(w *warp, change func(k *knowledge)) {
 	}
 }
 
-// ownTime gives k what a warp knows of itself.
+// ownTime adds to k what a warp knows of itself.
 func (r *races) ownTime(w *warp, k *knowledge) {
 	for kind := range warpComponents {
 		if c := r.component(w, kind); c < len(r.know(w).seen) {
@@ -67,14 +67,14 @@ func (r *races) ownTime(w *warp, k *knowledge) {
 	}
 }
 
-// meetTold is bar.warp.sync of lanes: each knows what any of them does.
-func (r *races) meetTold(w *warp, lanes uint32) {
+// meetKnowledge is bar.warp.sync of lanes: each learns what any of them knows.
+func (r *races) meetKnowledge(w *warp, lanes uint32) {
 	n := r.number(w)
-	o := r.told[n]
+	o := r.byLane[n]
 	switch {
 	case o == nil:
 	case lanes&w.live == w.live:
-		r.told[n] = nil
+		r.byLane[n] = nil
 	default:
 		k := knowledge{}
 		for i := range o.some {
@@ -82,13 +82,13 @@ func (r *races) meetTold(w *warp, lanes uint32) {
 				k.join(&h.k)
 			}
 		}
-		o.some = append(o.some, hearsay{lanes, k})
+		o.some = append(o.some, partKnowledge{lanes, k})
 	}
 }
 
-// knownTo is what lanes of a warp know between them.
+// knownTo returns what lanes of a warp know together.
 func (r *races) knownTo(w *warp, lanes uint32) *knowledge {
-	o := r.told[r.number(w)]
+	o := r.byLane[r.number(w)]
 	if o == nil || lanes&w.live == w.live {
 		return r.know(w)
 	}
@@ -102,10 +102,11 @@ func (r *races) knownTo(w *warp, lanes uint32) *knowledge {
 	return &k
 }
 
-// untold are those of the present lanes to which an earlier access is not past, though
-// it is to others of their warp. What the warp does as one waits for whom it needs.
-func (r *races) untold(old, a *access) (lanes uint32) {
-	o := r.told[r.number(a.warp)]
+// uninformed returns the present lanes that have not synchronised with an earlier access,
+// although other lanes of their warp have. For an instruction of the whole warp it is enough
+// that some lane has.
+func (r *races) uninformed(old, a *access) (lanes uint32) {
+	o := r.byLane[r.number(a.warp)]
 	if o == nil || old.sameWarp(a) || a.whole() || a.each() || a.in.product != nil {
 		return 0
 	}

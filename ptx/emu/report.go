@@ -12,48 +12,47 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// Report is what a launch did, counted: numbers of instructions, accesses, bytes
-// and turns, from which no times follow.
+// Report counts what a launch did: instructions, accesses, bytes and turns. These are counts,
+// from which no times follow.
 type Report struct {
 	Kernel string
-	// Instructions are those that ran, in the order of the text.
+	// Instructions lists the instructions that ran, in the order of the text.
 	Instructions []Counts
-	// TouchedRead and TouchedWritten are the sectors of global memory that the
-	// launch read and wrote, each counted once: what must pass between the L2 cache
-	// and memory at least.
+	// TouchedRead and TouchedWritten are the sectors of global memory that the launch read and
+	// wrote, each counted once: the least traffic between the L2 cache and memory.
 	TouchedRead, TouchedWritten uint64
-	// Timeline is that of the grid's first CTA.
+	// Timeline shows the grid's first CTA.
 	Timeline Timeline
-	// Fault ended the launch, which is counted up to there; nil for none.
+	// Fault is the fault that ended the launch, or nil. Counts stop there.
 	Fault *Fault
 }
 
 // Counts are what one instruction of the kernel did in a launch.
 type Counts struct {
 	Line     int
-	Where    string // the source line behind Line, if it is known
+	Where    string // source position of Line, if known
 	Op, Role string
-	// By moves the bytes: threads, or the unit that copies or multiplies for them.
+	// By is what moves the bytes: the threads, or the unit that copies or multiplies for them.
 	By Mover
-	// Warps is how often a warp executed it, Lanes with how many lanes together.
+	// Warps is how often warps executed the instruction, Lanes the sum of the executing lanes.
 	Warps, Lanes uint64
-	// Wavefronts is how many steps shared memory took for accesses by threads, and
-	// LeastWavefronts how many they would have taken without bank conflicts.
+	// Wavefronts is the number of steps that shared memory took for accesses by threads,
+	// LeastWavefronts the number without bank conflicts.
 	Wavefronts, LeastWavefronts uint64
-	// Sectors is how many sectors of 32 bytes of global memory its warps touched,
-	// each access by itself, and LeastSectors how many would hold as many bytes.
+	// Sectors is the number of 32-byte sectors of global memory that the accesses touched,
+	// LeastSectors the number that would hold the same bytes.
 	Sectors, LeastSectors uint64
-	// Bytes that lanes, copies and products asked for. Those of other CTAs' shared
-	// memory count as the cluster's.
+	// Bytes that lanes, copies and products accessed. The Cluster fields count the shared
+	// memory of other CTAs.
 	SharedRead, SharedWritten, ClusterRead, ClusterWritten, GlobalRead, GlobalWritten uint64
-	// SectorsWritten are those of Sectors that were written; atomics write.
+	// SectorsWritten is the part of Sectors that was written. Atomics count as writes.
 	SectorsWritten uint64
 }
 
-// Mover is who moves the bytes of an instruction.
+// Mover is what moves the bytes of an instruction.
 type Mover uint8
 
-// Movers.
+// The movers.
 const (
 	ByThreads Mover = iota
 	ByCpAsync
@@ -63,7 +62,7 @@ const (
 
 var moverNames = [...]string{"threads", "cp.async", "TMA", "wgmma"}
 
-// String is the mover in a word.
+// String returns the mover's name.
 func (m Mover) String() string { return moverNames[m] }
 
 func (in *inst) mover() Mover {
@@ -88,7 +87,7 @@ func (c *Counts) add(o *Counts) {
 	c.GlobalRead, c.GlobalWritten = c.GlobalRead+o.GlobalRead, c.GlobalWritten+o.GlobalWritten
 }
 
-// count makes a cluster count for the report, if one is wanted.
+// count gives a cluster a counter, if a report is wanted.
 func (g *grid) count(cl *cluster) {
 	if g.launch.Report == nil {
 		return
@@ -99,7 +98,7 @@ func (g *grid) count(cl *cluster) {
 	g.mu.Unlock()
 }
 
-// fill makes a report of what the clusters counted.
+// fill fills a report from the clusters' counters.
 func (g *grid) fill(r *Report) {
 	*r = Report{Kernel: g.kernel.entry.Name, Timeline: r.Timeline}
 	var read, written pages
@@ -129,10 +128,10 @@ func (g *grid) fill(r *Report) {
 	r.Timeline.explain(where)
 }
 
-// sectorBytes is the unit in which global memory and its caches move.
+// sectorBytes is the unit in which global memory and its caches move data.
 const sectorBytes = 32
 
-// pages are sets of sectors: of each page of memory that has any, a bit each.
+// pages is a set of sectors: one bitmap for each page of memory that has any.
 type pages map[uint64]*[pageSectors / 64]uint64
 
 const pageSectors = 2048
@@ -174,26 +173,26 @@ func (p pages) count() (n uint64) {
 	return n
 }
 
-// Part is a part of a report's text.
+// Part is a section of a report's text.
 type Part string
 
-// Parts are the parts of a report's text, in their order.
+// Parts lists the sections of a report's text in their order.
 var Parts = []Part{"bytes", "conflicts", "sectors", "mix", "timeline"}
 
-// mostLines is how many lines of the text conflicts and sectors are told of.
+// mostLines bounds the lines about conflicts and sectors.
 const mostLines = 12
 
-// Write writes parts of the report as text.
+// Write writes sections of the report as text.
 func (r *Report) Write(w io.Writer, parts ...Part) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "kernel %s, as counted: these are no times\n", r.Kernel)
+	fmt.Fprintf(&b, "kernel %s: counts, not times\n", r.Kernel)
 	if r.Fault != nil {
-		fmt.Fprintf(&b, "It did not end: what is counted is up to its fault, %v, in line %d\n", r.Fault.Kind, r.Fault.Line)
+		fmt.Fprintf(&b, "The kernel did not end; counts stop at its fault: %v in line %d\n", r.Fault.Kind, r.Fault.Line)
 	}
 	for _, p := range parts {
 		write := map[Part]func(*strings.Builder){"bytes": r.bytes, "conflicts": r.conflicts, "sectors": r.sectors, "mix": r.mix, "timeline": r.Timeline.write}[p]
 		if write == nil {
-			return fmt.Errorf("no part %q of a report: must be of %v", p, Parts)
+			return fmt.Errorf("report part is %q, want one of %v", p, Parts)
 		}
 		b.WriteString("\n")
 		write(&b)
@@ -202,7 +201,7 @@ func (r *Report) Write(w io.Writer, parts ...Part) error {
 	return err
 }
 
-// bytes is the table of what moved at each level.
+// bytes writes the table of bytes at each level.
 func (r *Report) bytes(b *strings.Builder) {
 	fmt.Fprintf(b, "%-44s%14s%14s\n", "bytes", "read", "written")
 	row := func(name string, read, written uint64) {
@@ -229,7 +228,7 @@ func (r *Report) bytes(b *strings.Builder) {
 	row("memory, in sectors, if L2 held everything", r.TouchedRead*sectorBytes, r.TouchedWritten*sectorBytes)
 }
 
-// place is where a line is, with its instruction.
+// place returns the line of an instruction, with its source position and name.
 func (c *Counts) place() string {
 	text := fmt.Sprintf("line %d", c.Line)
 	if c.Where != "" {
@@ -238,7 +237,7 @@ func (c *Counts) place() string {
 	return text + " " + c.Op
 }
 
-// worst lists the instructions that cost more than the least, the dearest first.
+// worst lists the instructions that cost more than the minimum, the most expensive first.
 func (r *Report) worst(b *strings.Builder, what string, cost func(c *Counts) (is, least uint64)) {
 	var list []*Counts
 	var is, least uint64
@@ -257,11 +256,11 @@ func (r *Report) worst(b *strings.Builder, what string, cost func(c *Counts) (is
 	})
 	for i, c := range list {
 		if i == mostLines {
-			fmt.Fprintf(b, "  and %d lines more\n", len(list)-i)
+			fmt.Fprintf(b, "  and %d more lines\n", len(list)-i)
 			break
 		}
 		x, y := cost(c)
-		fmt.Fprintf(b, "  %d, least %d, in %d warps: %s\n", x, y, c.Warps, c.place())
+		fmt.Fprintf(b, "  %d, least %d, by %d warps: %s\n", x, y, c.Warps, c.place())
 	}
 }
 
@@ -273,7 +272,7 @@ func (r *Report) sectors(b *strings.Builder) {
 	r.worst(b, "sectors of global memory", func(c *Counts) (is, least uint64) { return c.Sectors, c.LeastSectors })
 }
 
-// mix is how often each kind of instruction ran, by role.
+// mix writes how often each kind of instruction ran, by role.
 func (r *Report) mix(b *strings.Builder) {
 	type tally struct{ warps, lanes uint64 }
 	roles, totals := map[string]map[string]uint64{}, map[string]*tally{}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted runs a kernel of one warp whose registers %r1 are the lane, and gives the
-// counts of the line marked "// here".
+// counted runs a kernel of one warp with the lane in %r1, and returns the counts of the line
+// marked "// here".
 func counted(t *testing.T, instructions string) Counts {
 	t.Helper()
 	fill := ""
@@ -48,7 +48,7 @@ func counted(t *testing.T, instructions string) Counts {
 	return Counts{}
 }
 
-// Wavefronts are those of the bank rules.
+// Wavefronts follow the rules of banks.
 func TestBankConflicts(t *testing.T) {
 	for name, c := range map[string]struct {
 		address   string // %r2 from the lane, %r1
@@ -86,7 +86,8 @@ func TestBankConflicts(t *testing.T) {
 	}
 }
 
-// Sectors are those that a warp touches, beside those that would hold as much.
+// Report counts the sectors that a warp touches, and the least number that would hold the
+// bytes.
 func TestSectors(t *testing.T) {
 	for name, c := range map[string]struct {
 		address   string // %d2 from the lane, %d1
@@ -115,7 +116,7 @@ func TestSectors(t *testing.T) {
 	}
 }
 
-// sum adds up what instructions by a mover did.
+// sum adds up the counts of a mover's instructions.
 func (r *Report) sum(by Mover) (all Counts) {
 	for i := range r.Instructions {
 		if r.Instructions[i].By == by {
@@ -125,7 +126,7 @@ func (r *Report) sum(by Mover) (all Counts) {
 	return all
 }
 
-// Of a pipeline the bytes at each level are known, and who waits for whom.
+// The report of a pipeline has the bytes at each level, and what each warp waits for.
 func TestReportOfPipeline(t *testing.T) {
 	const steps, ctas = 7, 2
 	g := gemm{n: 64, stages: 3}
@@ -165,7 +166,7 @@ func TestReportOfPipeline(t *testing.T) {
 			if timing != Random && (id == 0 || id > 3) {
 				assert.Positive(t, waits["mbarrier"], "warp %d at %v", id, timing)
 			}
-			if timing == Early && id > 0 { // who comes last
+			if timing == Early && id > 0 { // the loading warp comes last
 				assert.Positive(t, waits["named"], "warp %d", id)
 			}
 		}
@@ -180,7 +181,7 @@ func TestReportOfPipeline(t *testing.T) {
 			}
 		}
 	}
-	assert.ErrorContains(t, p.launch.Report.Write(&strings.Builder{}, "sector"), `no part "sector" of a report: must be of [bytes conflicts`)
+	assert.ErrorContains(t, p.launch.Report.Write(&strings.Builder{}, "sector"), `report part is "sector", want one of [bytes conflicts`)
 }
 
 // A multicast reads global memory once and writes each CTA's shared memory.
@@ -192,14 +193,14 @@ func TestReportOfMulticast(t *testing.T) {
 	p.launch.Grid, p.launch.Cluster, p.launch.SharedBytes, p.launch.Report = [3]int{2}, [3]int{2}, 512, &Report{}
 	require.NoError(t, p.run())
 	tma := p.launch.Report.sum(ByTMA)
-	const note = 16 // that CTA 0 copies to both
+	const note = 16 // bytes that CTA 0 copies to both
 	assert.EqualValues(t, 4*words, tma.GlobalRead)
 	assert.EqualValues(t, 4*words+note, tma.SharedWritten)
 	assert.EqualValues(t, 4*words+note, tma.ClusterWritten)
 	assert.EqualValues(t, 2*note, tma.SharedRead)
 }
 
-// A timeline has what each warp waits for, in turns that its picture shows.
+// A timeline shows what each warp waits for, and its picture shows when.
 func TestTimeline(t *testing.T) {
 	p := assemble(t, body(`
 	mov.u32 %r0, %tid.x;

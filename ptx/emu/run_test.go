@@ -72,8 +72,7 @@ func body(instructions string) string {
 ` + instructions + "\n}\n"
 }
 
-// params packs values as the kernel's parameters: uint64, uint32, float32 or
-// TensorMap.
+// params packs values as the kernel's parameters: uint64, uint32, float32 or TensorMap.
 func (p *program) params(values ...any) {
 	p.t.Helper()
 	buf := make([]byte, p.kernel.ParamBytes())
@@ -135,7 +134,7 @@ func eachTiming(t *testing.T, test func(t *testing.T, timing Timing, seed uint64
 	}
 }
 
-// requireFault asserts kind, and that the line at fault holds the fragment.
+// requireFault asserts the kind, and that the line at fault contains the fragment.
 func requireFault(t *testing.T, err error, kind FaultKind, text, fragment string) *Fault {
 	t.Helper()
 	var f *Fault

@@ -8,20 +8,23 @@ import (
 	"strings"
 )
 
-// A schedule runs all clusters of a grid in one goroutine, in an order made of
-// choices. Warps, TMA loads, and the arrivals that follow a warp's cp.async are its
-// actors; a step is one use, by one of them, of what orders others (an mbarrier, a
-// barrier, a word of strong accesses, the life of a CTA), with all that it does until
-// the next. What lies between such uses no other actor sees, or it is a race, which is
-// found in whatever order. Other asynchronous work completes when a wait forces it.
+// A schedule runs all clusters of a grid in one goroutine, in an order given by choices. Its
+// actors are the warps, the TMA loads, and, for each warp, the mbarrier arrivals that follow
+// its cp.async.
 //
-// Without choices an actor runs until it waits, then the next one does; loads
-// complete when no warp can go on.
+// A step of an actor is one use of a synchronisation object (an mbarrier, a barrier, a word
+// that is accessed atomically or with acquire and release, the exit of a CTA), with everything
+// the actor does until its next use. What lies between two such uses is invisible to other
+// actors, or it is a race, which is found in any order. Other asynchronous work completes when
+// a wait forces it.
+//
+// Without choices an actor runs until it waits, then the next actor runs. Loads complete when
+// no warp can run.
 
-// choice is a step that goes to an actor out of turn.
+// choice gives one step to an actor that would not take it by default.
 type choice struct{ step, actor int }
 
-// choicesText writes choices as Launch.Choices has them.
+// choicesText formats choices for Launch.Choices.
 func choicesText(list []choice) string {
 	words := make([]string, len(list))
 	for i, c := range list {
@@ -40,7 +43,7 @@ func parseChoices(text string) ([]choice, error) {
 		c.step, errs[0] = strconv.Atoi(step)
 		c.actor, errs[1] = strconv.Atoi(actor)
 		if errs[0] != nil || errs[1] != nil || c.step <= last || c.actor < 0 {
-			return nil, fmt.Errorf("choice %q: must be STEP:ACTOR, two numbers, with steps that rise", word)
+			return nil, fmt.Errorf("choice is %q, want STEP:ACTOR, two numbers, with increasing steps", word)
 		}
 		last = c.step
 		list = append(list, c)
@@ -48,63 +51,64 @@ func parseChoices(text string) ([]choice, error) {
 	return list, nil
 }
 
-// actor is who takes steps.
+// actor is a warp, the deferred arrivals of a warp, or a load.
 type actor struct {
 	name   int // the same in all orders
 	w      *warp
-	copies bool      // the arrivals behind the warp's cp.async
-	load   *bulkLoad // or a load of the warp's
-	past   clock     // steps, by actors
-	mark   uint64    // of its latest step, and what that follows
-	issues int       // loads that it began
-	// polled are the versions of what each polling instruction found last, vain those
-	// instructions that have found the same again since the latest step, and on what
-	// the actor then leaves the others to change, from the versions of before.
+	copies bool      // the actor is the deferred arrivals after the warp's cp.async
+	load   *bulkLoad // the actor is this load
+	past   clock     // steps that happened before, by actor
+	mark   uint64    // hash of its latest step and of all steps that it depends on
+	issues int       // number of loads that it has issued
+	// polled holds, for each polling instruction, the version of what it found last. vain lists
+	// the polling instructions that have found the same again since the latest step. on lists
+	// the objects that the actor waits for other actors to change; before is the sum of their
+	// versions at that time.
 	polled map[*inst]int
 	vain   []*inst
 	on     []object
 	before int
 }
 
-// step is one that was taken.
+// step is one step that was taken.
 type step struct {
 	actor int
 	clock clock
 	mark  uint64
 }
 
-// schedule is the order under way.
+// schedule is the order in progress.
 type schedule struct {
 	g        *grid
 	clusters []*cluster
-	actors   []actor // first the warps, then their copies, then loads
+	actors   []actor // first the warps, then their deferred arrivals, then loads
 	warps    int
 	forced   []choice
-	made     []choice // those of forced that changed the order
-	wrong    *choice  // that could not be made
+	made     []choice // the choices of forced that changed the order
+	wrong    *choice  // a choice that could not be made
 
 	steps   []step
-	races   [][2]int // steps that could come the other way round
+	races   [][2]int // pairs of steps that could come in the other order
 	history map[object][]touch
-	// arrived is what those did who arrived at a barrier, ended the same up to the
-	// latest phase that ended.
+	// arrived holds, for each barrier, the steps before any arrival; ended holds the same up to
+	// the latest phase that ended.
 	arrived, ended map[object]clock
 
-	acting   int // its actor
-	current  int // the latest warp
+	acting   int // the actor that runs
+	current  int // the warp that ran last
 	uses     []touch
 	versions map[object]int
-	mark     uint64 // of all steps: the same for orders that differ in nothing seen
+	mark     uint64 // hash of all steps: equal for orders that no warp can tell apart
 }
 
-// mix is a number that stands for two.
+// mix returns a hash of two numbers.
 func mix(a, b uint64) uint64 {
 	a ^= b + 0x9e3779b97f4a7c15 + a<<6 + a>>2
 	a *= 0xbf58476d1ce4e5b9
 	return a ^ a>>29
 }
 
-// follow launches a kernel in the order of choices.
+// follow launches a kernel in the order that choices give.
 func (k *Kernel) follow(ctx context.Context, mem *Memory, l Launch, choices []choice) (*schedule, error) {
 	g, err := k.newGrid(mem, l)
 	if err == nil {
@@ -137,8 +141,7 @@ func (g *grid) newSchedule(choices []choice) *schedule {
 	return s
 }
 
-// run takes steps until all clusters have ended, one is broken, or a choice can't be
-// made.
+// run takes steps until all clusters have ended, one has a fault, or a choice cannot be made.
 func (s *schedule) run() {
 	for !s.g.stop.Load() && s.wrong == nil {
 		if s.next() {
@@ -164,7 +167,8 @@ func (s *schedule) allEnded() bool {
 	return true
 }
 
-// stuck reports a cluster that can't go on; those that poll wait for others.
+// stuck reports a cluster that cannot continue. Clusters that poll come last because they may
+// wait for others.
 func (s *schedule) stuck() {
 	for _, polls := range []bool{false, true} {
 		for _, cl := range s.clusters {
@@ -182,7 +186,7 @@ func (s *schedule) stuck() {
 	}
 }
 
-// next has one actor take a step.
+// next lets one actor take a step.
 func (s *schedule) next() bool {
 	if at := len(s.steps); len(s.forced) > 0 && s.forced[0].step == at {
 		c := s.forced[0]
@@ -198,7 +202,8 @@ func (s *schedule) next() bool {
 		}
 		return s.note()
 	}
-	// The warp of the latest step, those behind it in turn, loads and copies.
+	// Try the warp of the latest step first, then the warps after it cyclically, then deferred
+	// arrivals and loads.
 	for k := range s.actors {
 		i := k
 		if k < s.warps {
@@ -215,8 +220,8 @@ func (s *schedule) next() bool {
 	return s.spin()
 }
 
-// spin lets those go on that poll in vain, when nobody else can: their patience may
-// have an end.
+// spin lets polling warps run again when no other actor can: a poll loop may give up after some
+// tries.
 func (s *schedule) spin() bool {
 	for ran := true; ran; {
 		ran = false
@@ -240,8 +245,8 @@ func (s *schedule) spin() bool {
 	return false
 }
 
-// act has an actor go on to the end of a step, and reports that there was one. Who polls
-// and finds what it found before has taken none.
+// act runs an actor to the end of a step and reports whether it took one. A poll that finds the
+// same as before is no step.
 func (s *schedule) act(i int) bool {
 	for s.take(i) {
 		in, x := s.uses[0].in, &s.actors[i]
@@ -261,7 +266,8 @@ func (s *schedule) act(i int) bool {
 	return false
 }
 
-// leaves: the actor has polled in vain, and nothing that it polls has changed since.
+// leaves reports whether the actor has polled in vain and nothing that it polls has changed
+// since.
 func (s *schedule) leaves(i int) bool {
 	x := &s.actors[i]
 	return x.on != nil && x.vain == nil && s.sum(x.on) == x.before
@@ -274,7 +280,7 @@ func (s *schedule) sum(list []object) (versions int) {
 	return versions
 }
 
-// version is a number for the state of what a step used.
+// version returns a number that changes whenever an object of the current step changes.
 func (s *schedule) version() int {
 	sum := 1
 	for _, t := range s.uses {
@@ -283,7 +289,7 @@ func (s *schedule) version() int {
 	return sum
 }
 
-// ready: the actor may be able to take a step.
+// ready reports whether the actor may be able to take a step.
 func (s *schedule) ready(i int) bool {
 	switch x := &s.actors[i]; {
 	case x.load != nil:
@@ -296,7 +302,7 @@ func (s *schedule) ready(i int) bool {
 	}
 }
 
-// take has an actor use something, and reports that it did.
+// take runs an actor until it uses an object, and reports whether it did.
 func (s *schedule) take(i int) bool {
 	x := &s.actors[i]
 	w, cl := x.w, x.w.cta.cluster
@@ -335,8 +341,7 @@ func (s *schedule) take(i int) bool {
 	return len(s.uses) > 0
 }
 
-// note records the step that was taken, and finds those before it that could as well
-// have come behind it.
+// note records the step that was taken, and finds earlier steps that could also come after it.
 func (s *schedule) note() bool {
 	x, at := &s.actors[s.acting], len(s.steps)
 	s.steps = append(s.steps, step{actor: s.acting})
@@ -354,7 +359,7 @@ func (s *schedule) note() bool {
 			}
 			if x.past.at(t.actor) > t.step {
 				if t.use == toWrite {
-					break // what came before is past as well
+					break // earlier steps are ordered before t
 				}
 				continue
 			}
@@ -392,7 +397,7 @@ func (s *schedule) note() bool {
 	return s.g.fault == nil
 }
 
-// at is the moment of a component.
+// at returns the moment of a component.
 func (c clock) at(component int) int {
 	if component >= len(c) {
 		return 0
@@ -400,7 +405,7 @@ func (c clock) at(component int) int {
 	return int(c[component])
 }
 
-// issued makes a load an actor.
+// issued adds a load as an actor.
 func (cl *cluster) issued(b *bulkLoad) {
 	if s := cl.schedule; s != nil {
 		by := &s.actors[s.acting]

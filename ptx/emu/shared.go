@@ -6,24 +6,23 @@ import (
 	"math/bits"
 )
 
-// Layout of the shared window of a CTA. In a cluster, shared addresses carry
-// the CTA's rank from bit 24 up.
+// Layout of the shared window of a CTA. In a cluster, shared addresses carry the CTA's rank
+// from bit 24 up.
 const (
-	sharedBase     = 0x400 // the first KiB is the system's
+	sharedBase     = 0x400 // the system uses the first KiB
 	sharedRankBit  = 24
 	sharedOffset   = 1<<sharedRankBit - 1
 	sharedMaxBytes = 227 << 10 // of one CTA, static and dynamic
 )
 
-// sharedMemory is the shared memory of one CTA, indexed by the offset in its
-// window.
+// sharedMemory is the shared memory of one CTA, indexed by the offset in its window.
 type sharedMemory struct {
 	bytes    []byte
-	written  []uint64 // a bit a byte
-	barriers []uint64 // a bit for each 8 bytes: an mbarrier object lives there
+	written  []uint64 // one bit for each byte
+	barriers []uint64 // one bit for each 8 bytes: an mbarrier object is there
 	mbar     mbarrierTable
 	proxy    proxyState
-	shadow   []shadowWord // for each 4 bytes, where races are looked for
+	shadow   []shadowWord // one for each 4 bytes, if races are looked for
 }
 
 func (s *sharedMemory) reset(bytes int) {
@@ -37,7 +36,7 @@ func (s *sharedMemory) reset(bytes int) {
 	s.mbar = mbarrierTable{}
 }
 
-// maskOf is n ones from bit at of a word.
+// maskOf returns n ones from bit at of a word.
 func maskOf(at, n uint32) uint64 { return (1<<n - 1) << at }
 
 // eachWord visits the bitmap words of a byte range.
@@ -60,7 +59,7 @@ func wordMask(at, n uint32) uint64 {
 	return maskOf(at, n)
 }
 
-// markWritten notes that bytes hold data.
+// markWritten records that bytes hold data.
 func (s *sharedMemory) markWritten(offset, n uint32) {
 	if offset&63+n <= 64 {
 		s.written[offset>>6] |= wordMask(offset&63, n)
@@ -72,7 +71,7 @@ func (s *sharedMemory) markWritten(offset, n uint32) {
 	})
 }
 
-// unwritten finds the first byte of a range that was never written.
+// unwritten returns the first byte of a range that was never written.
 func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	if offset&63+n <= 64 {
 		m := wordMask(offset&63, n)
@@ -90,7 +89,7 @@ func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	return at, found
 }
 
-// barrierIn finds an mbarrier object among the bytes of a range.
+// barrierIn finds an mbarrier object in a range of bytes.
 func (s *sharedMemory) barrierIn(offset, n uint32) (at uint32, found bool) {
 	if len(s.mbar) == 0 {
 		return 0, false
@@ -112,7 +111,7 @@ func (s *sharedMemory) setBarrier(offset uint32, live bool) {
 	}
 }
 
-// problem is a fault before it has a place.
+// problem is a fault without its place.
 type problem struct {
 	kind FaultKind
 	text string
@@ -125,18 +124,18 @@ func problemf(kind FaultKind, format string, args ...any) *problem {
 // check reports what forbids an access of n bytes at an offset of the window.
 func (s *sharedMemory) check(offset, n, align uint32) *problem {
 	if offset < sharedBase || uint64(offset)+uint64(n) > uint64(len(s.bytes)) {
-		return problemf(OutOfBounds, "%d bytes at shared address %#x: the CTA has %#x to %#x", n, offset, sharedBase, len(s.bytes))
+		return problemf(OutOfBounds, "%d bytes at shared address %#x, but the CTA has %#x to %#x", n, offset, sharedBase, len(s.bytes))
 	}
 	if offset%align != 0 {
-		return problemf(Misaligned, "%d bytes at shared address %#x: must be a multiple of %d", n, offset, align)
+		return problemf(Misaligned, "%d bytes at shared address %#x, want a multiple of %d", n, offset, align)
 	}
 	if at, live := s.barrierIn(offset, n); live {
-		return problemf(BarrierMisuse, "%d bytes at shared address %#x touch the mbarrier at %#x", n, offset, at)
+		return problemf(BarrierMisuse, "%d bytes at shared address %#x overlap the mbarrier at %#x", n, offset, at)
 	}
 	return nil
 }
 
-// checkRead is check for data that is read.
+// checkRead also checks that the bytes were written.
 func (s *sharedMemory) checkRead(offset, n, align uint32) *problem {
 	if p := s.check(offset, n, align); p != nil {
 		return p

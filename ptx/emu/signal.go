@@ -2,25 +2,24 @@ package emu
 
 import "sonicmoe/ptx/isa"
 
-// A signal is what a strong write leaves at a word: the knowledge that a strong
-// read of that word may acquire. Release and acquire are said by the access
-// itself or by fences around relaxed ones, and both sides' scopes must include
-// the other.
+// A signal is the knowledge that a strong write leaves at a word, for a strong read of that
+// word to acquire. The access itself may release or acquire, or a fence next to a relaxed
+// access. The scopes of both sides must include each other.
 
-// scope is how far an access or a fence reaches.
+// scope is the scope of an access or a fence.
 type scope uint8
 
 const (
 	ctaScope scope = iota
 	clusterScope
-	gpuScope // and the system's
+	gpuScope // also the system scope
 	scopes
 )
 
-// String is the scope as PTX writes it.
+// String returns the scope's modifier in PTX.
 func (s scope) String() string { return [...]string{".cta", ".cluster", ".gpu"}[s] }
 
-// scopeOf is the scope of an instruction: the GPU's, where it says none.
+// scopeOf returns the scope of an instruction; without a modifier it is the GPU's.
 func scopeOf(in *inst) scope {
 	switch {
 	case in.has(".cta"):
@@ -31,7 +30,7 @@ func scopeOf(in *inst) scope {
 	return gpuScope
 }
 
-// strong: the access is an atomic, or volatile or relaxed at least.
+// strong reports whether the access is atomic, volatile, or relaxed and stronger.
 func (in *inst) strong() bool { return in.polls || in.atomic }
 
 // site is where a warp runs.
@@ -40,7 +39,7 @@ type site struct {
 	rank    int
 }
 
-// apart is the narrowest scope that holds both.
+// apart returns the narrowest scope that contains both sites.
 func (s site) apart(o site) scope {
 	switch {
 	case s.cluster != o.cluster:
@@ -57,7 +56,7 @@ type signal struct {
 	past  *horizon
 }
 
-// signals are those of words by their addresses.
+// signals holds the signals at words by address.
 type signals map[uint64][]signal
 
 // leave adds a signal to a word.
@@ -71,15 +70,15 @@ func (s signals) leave(at uint64, x signal) {
 	s[at] = append(s[at], x)
 }
 
-// fences is what a warp has fenced and heard.
+// fences is what a warp has fenced, and what it has read from relaxed signals.
 type fences struct {
-	// released is what was known at the latest fence of each scope, or a wider
-	// one: what relaxed writes release.
+	// released is what was known at the latest fence of each scope, or a wider one. A relaxed
+	// write releases it.
 	released [scopes]knowledge
-	// heard is what relaxed reads brought from the same CTA, the same cluster and
-	// others: a fence of that scope acquires it.
+	// heard is what relaxed reads found, from the same CTA, the same cluster and other
+	// clusters. A fence of that scope acquires it.
 	heard [scopes]*horizon
-	by    uint32 // lanes that heard any of it
+	by    uint32 // lanes that read any of it
 }
 
 // fence is fence.acq_rel, or stronger, of a scope by a warp.
@@ -96,14 +95,14 @@ func (r *races) fence(w *warp, lanes uint32, s scope) {
 	r.advance(w)
 }
 
-// releaseFenced is a release by a relaxed operation on a barrier of the cluster.
+// releaseFenced is a release by a relaxed arrival at the cluster barrier.
 func (r *races) releaseFenced(w *warp, lanes uint32, k *knowledge) {
 	k.join(r.given(w, lanes, &r.fences[r.number(w)].released[clusterScope]))
 }
 
-// synchronise notes a lane's strong access to the word at an address: what it acquires
-// from the signals there, and what it leaves. A store without a load ends what
-// stood there; an atomic goes on with it.
+// synchronise records a lane's strong access to the word at an address: what it acquires from
+// the signals there, and the signal that it leaves. A store removes earlier signals; an atomic
+// keeps them.
 func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, loads, stores bool) {
 	w.usesWord(in, at, loads, stores)
 	o, here, reach := &r.fences[r.number(w)], r.site(w), scopeOf(in)

@@ -17,11 +17,11 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// sparseTile is what a product with a sparse A has more.
+// sparseTile is the additional data of a product with a sparse A.
 type sparseTile struct {
-	chunk    int // elements of a row that 4 bits of metadata are about
+	chunk    int // elements of a row that 4 bits of metadata describe
 	bits     int // of an element
-	lanes    int // of each four that give metadata
+	lanes    int // lanes of each four that provide metadata
 	selector int
 	// nibbles are the metadata of a chunk that the manual defines.
 	nibbles []uint32
@@ -33,7 +33,7 @@ var (
 	tf32Nibbles    = []uint32{0b0100, 0b1110}
 )
 
-// share is how many elements of a row there are for one of A that is there.
+// share is the ratio of a row's elements to those that A has.
 func (s *sparseTile) share() int {
 	if s == nil {
 		return 1
@@ -49,7 +49,7 @@ func (s *sparseTile) operands() string {
 	return fmt.Sprintf(", %%e, %d", s.selector)
 }
 
-// draw is a word of metadata.
+// draw returns a random word of metadata.
 func (s *sparseTile) draw(r *rand.Rand) (word uint32) {
 	if s == nil {
 		return 0
@@ -60,9 +60,9 @@ func (s *sparseTile) draw(r *rand.Rand) (word uint32) {
 	return word
 }
 
-// place is where the metadata of a chunk of a row are: thread and bit. The manual's
-// figures have, of elements up to a byte, rows 0 to 7 of a warp and 8 to 15 in
-// neighbours, 8 chunks each; of wider ones in the halves of a word.
+// place returns where the metadata of a chunk of a row is: thread and bit. In the manual's
+// figures, for elements up to a byte, rows 0 to 7 of a warp and rows 8 to 15 are in
+// neighbouring lanes, 8 chunks each; for wider elements they are in the halves of a word.
 func (s *sparseTile) place(row, chunk int) (thread, bit int) {
 	thread = row/16*32 + row%8*4 + s.selector*s.lanes
 	if s.bits <= 8 {
@@ -71,7 +71,7 @@ func (s *sparseTile) place(row, chunk int) (thread, bit int) {
 	return thread + chunk/4, row/8%2*16 + chunk%4*4
 }
 
-// pick gives of a column of B what the elements of a row of A multiply.
+// pick returns the elements of a column of B that the elements of a row of A multiply.
 func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 	if s == nil {
 		return b
@@ -92,7 +92,7 @@ func pick[T any](s *sparseTile, metadata []byte, row int, b []T) (picked []T) {
 	return picked
 }
 
-// sparsely is a dense product with a sparse A of the same registers, or bytes.
+// sparsely returns a dense product with a sparse A in the same registers or bytes.
 func sparsely(t tileType, selector int, ordered bool) tileType {
 	s := &sparseTile{chunk: 4, bits: 8 * t.a.bytes(), selector: selector, nibbles: allNibbles}
 	t.version = "8.5"
@@ -143,7 +143,7 @@ func sparseTiles() (list []tileType) {
 	return list
 }
 
-// one is the element of value 1.
+// one returns the element of value 1.
 func (b bits) one() uint32 {
 	if b.integer() {
 		return 1
@@ -151,9 +151,9 @@ func (b bits) one() uint32 {
 	return uint32(1<<(b.exponent-1)-1) << b.fraction
 }
 
-// Each 4 bits of metadata of each thread say which elements of one chunk of one row
-// there are: a tile for each, in which all others pick the chunk's first half. B has
-// the number of the chunk in its columns where a chunk has its second half, bit by bit.
+// Each 4 bits of metadata of each thread select the elements of one chunk of one row. There is
+// one tile for each; all other metadata in it pick the chunk's first half. B's columns hold, in
+// the second half of each chunk, the number of the chunk bit by bit.
 func TestSparseMetadata(t *testing.T) {
 	dev := eitherDevice(t, emulated.Options{})
 	for _, ty := range sparseTiles() {
@@ -173,7 +173,7 @@ func TestSparseMetadata(t *testing.T) {
 			}
 			for k := range ty.depth() {
 				for column := range marked + 1 {
-					at := k*size/16*128 + column*16 + k*size%16 // as operands finds it
+					at := k*size/16*128 + column*16 + k*size%16 // the place where operands finds it
 					if ty.registersB > 0 {
 						at = k*size/16*128 + (column*4+k*size/4%4)*4 + k*size%4
 					}
@@ -181,7 +181,7 @@ func TestSparseMetadata(t *testing.T) {
 					copy(tile[bAt+at:], element(bit && k%s.chunk >= s.chunk/2, ty.b))
 				}
 			}
-			threads := 8 // two of the groups of four that give metadata together
+			threads := 8 // two of the groups of four lanes that provide metadata together
 			if os.Getenv("SONICMOE_DEVICE") == "cuda" {
 				threads = 128
 			}
@@ -233,8 +233,8 @@ func TestSparseMetadata(t *testing.T) {
 	}
 }
 
-// B of a sparse product is two slabs of a dense one, in either order and every
-// swizzle; A is one.
+// B of a sparse product is two slabs of a dense one, in either order and with every swizzle; A
+// is one slab.
 func TestSparseLayouts(t *testing.T) {
 	dev := eitherDevice(t, emulated.Options{Races: true})
 	const n, depth, bytes, base = 64, 32, 32 << 10, 0x400

@@ -10,7 +10,7 @@ import (
 const (
 	sparseWgmma = "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %d0, %d1, %r7, 0, 0, 1, 1, 0, 0;"
 	sparseFrame = wgmmaFrame + "mov.u32 %r7, 0x44444444;\n\t"
-	// Registers of a product of a warp, and metadata of which lane 5 gives others.
+	// Registers of a warp's product, with different metadata in lane 5.
 	sparseWarp = `
 	mov.u32 %r0, 0;
 	mov.u32 %r7, 0x44444444;
@@ -21,17 +21,17 @@ const (
 	sparseTF32    = "mma.sp.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r0, %r0}, {%r0, %r0}, {%r0, %r0, %r0, %r0}, %r7, "
 )
 
-// sparseFaults are those of sparse products.
+// sparseFaults are faults of sparse products.
 var sparseFaults = []planted{
 	{name: "metadata that pick an element twice", kind: IllegalInstruction, code: sparseWarp + `
 	@%p0 mov.u32 %r7, 0x44444454;
-	` + sparseOrdered + "0; // here", says: []string{"metadata 0x44444454 of lane 5 pick units 1 and 1 of k 20 to 23 of row 1 (bits 4 to 7): must differ"}},
+	` + sparseOrdered + "0; // here", says: []string{"metadata 0x44444454 of lane 5 pick units 1 and 1 of k 20 to 23 of row 1 (bits 4 to 7), want two different units"}},
 	{name: "ordered metadata out of order", kind: IllegalInstruction, code: sparseWarp + `
 	@%p0 mov.u32 %r7, 0x44144444;
-	` + sparseOrdered + "0; // here", says: []string{"of k 20 to 23 of row 9 (bits 20 to 23): ordered metadata have the lower one in the lower bits"}},
+	` + sparseOrdered + "0; // here", says: []string{"of k 20 to 23 of row 9 (bits 20 to 23), want the lower unit in the lower bits"}},
 	{name: "metadata that pick half a TF32 number", kind: IllegalInstruction, code: sparseWarp + `
 	@%p0 mov.u32 %r7, 0x4444444c;
-	` + sparseTF32 + "1; // here", says: []string{"pick units 0 and 3 of k 0 to 1 of row 1", "0 and 1 for the first, 2 and 3 for the second"}},
+	` + sparseTF32 + "1; // here", says: []string{"pick units 0 and 3 of k 0 to 1 of row 1", "0 and 1 for the first TF32 number, 2 and 3 for the second"}},
 	{name: "metadata that some lanes lack", kind: UninitializedRegister, code: sparseWarp + `
 	@%p0 mov.u32 %r9, 0x44444444;
 	` + strings.Replace(sparseOrdered, "%r7", "%r9", 1) + "0; // here", says: []string{"lanes 0-1,4,8-9,12-13,16-17,20-21,24-25,28-29", "%r9"}},
@@ -55,7 +55,7 @@ var sparseFaults = []planted{
 	wgmma.wait_group.sync.aligned 0;`},
 }
 
-// Lanes that the selector does not name give no metadata, nor need they have any.
+// Lanes that the selector does not pick provide no metadata and need not have any.
 func TestSelectorPicksLanes(t *testing.T) {
 	p := assemble(t, body(sparseWarp+`
 	@%p0 mov.u32 %r7, 0;

@@ -2,8 +2,7 @@ package emu
 
 import "time"
 
-// setSpecial fills the slot of a special register that does not change while
-// the CTA runs.
+// setSpecial fills the slot of a special register that does not change while the CTA runs.
 func (w *warp) setSpecial(s specialSlot) {
 	c := w.cta
 	g := c.cluster.grid
@@ -15,7 +14,7 @@ func (w *warp) setSpecial(s specialSlot) {
 		w.ok[bank32][s.slot] = fullMask
 	}
 	thread := func(l int) int { return w.id*warpLanes + l }
-	axis := int(s.name[len(s.name)-1]) - 'x' // of those that end in .x, .y or .z
+	axis := int(s.name[len(s.name)-1]) - 'x' // for names that end in .x, .y or .z
 	switch s.name {
 	case "%tid.x":
 		lanes(func(l int) uint32 { return uint32(thread(l) % g.block[0]) })
@@ -66,10 +65,10 @@ func (w *warp) setSpecial(s specialSlot) {
 	}
 }
 
-// warpsPerSM is what %nwarpid counts to.
+// warpsPerSM is the value of %nwarpid.
 const warpsPerSM = 64
 
-// sms is how many multiprocessors the launch has.
+// sms returns the number of multiprocessors.
 func (g *grid) sms() int {
 	if g.launch.SMs > 0 {
 		return g.launch.SMs
@@ -77,7 +76,7 @@ func (g *grid) sms() int {
 	return 132
 }
 
-// setLaunchSpecial fills the slot of a special register that tells of the launch.
+// setLaunchSpecial fills the slot of a special register that describes the launch.
 func (w *warp) setLaunchSpecial(s specialSlot) {
 	g := w.cta.cluster.grid
 	switch s.name {
@@ -93,15 +92,15 @@ func (w *warp) setLaunchSpecial(s specialSlot) {
 	}
 }
 
-// clocks are the special registers that tick: %clock and %clock64 count the
-// cluster's warp instructions, %globaltimer is the host's time in nanoseconds.
+// clocks are the special registers that tick: %clock and %clock64 count the cluster's warp
+// instructions, %globaltimer is the host's time in nanoseconds.
 var clocks = map[string]func(cl *cluster) uint64{
 	"%clock":       func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%clock64":     func(cl *cluster) uint64 { cl.steps++; return cl.steps },
 	"%globaltimer": func(*cluster) uint64 { return uint64(time.Now().UnixNano()) },
 }
 
-// readClock makes the execution of mov from a ticking register.
+// readClock returns the execution of mov from a ticking register.
 func readClock(read func(cl *cluster) uint64) execFunc {
 	return func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		now := read(w.cta.cluster)

@@ -10,7 +10,7 @@ import (
 // ElemType is the element type of a tensor map.
 type ElemType uint8
 
-// The element types, 1 and up so that zeroed memory is none of them.
+// The element types. Zero is none of them, so zeroed memory is not a valid map.
 const (
 	ElemBF16 ElemType = iota + 1
 	ElemF16
@@ -21,7 +21,7 @@ const (
 	ElemS32
 )
 
-// Bytes is the size of an element, 0 for an unknown type.
+// Bytes returns the size of an element, or 0 for an unknown type.
 func (e ElemType) Bytes() int {
 	if int(e) < len(elemBytes) {
 		return elemBytes[e]
@@ -31,12 +31,11 @@ func (e ElemType) Bytes() int {
 
 var elemBytes = [...]int{ElemBF16: 2, ElemF16: 2, ElemF32: 4, ElemU8: 1, ElemU16: 2, ElemU32: 4, ElemS32: 4}
 
-// TensorMap describes a tensor in emulated global memory and the box of it
-// that one TMA instruction moves. Dimension 0 is the contiguous one; entries
-// at and past Rank are ignored.
+// TensorMap describes a tensor in emulated global memory, and the box of it that one TMA
+// instruction moves. Dimension 0 is contiguous; entries from Rank on are ignored.
 //
-// The tensor's address, and the address of any element, is taken modulo 2^64,
-// so it may lie before mapped memory: only elements inside the bounds are touched.
+// The addresses of the tensor and of its elements are taken modulo 2^64, so the tensor may
+// begin before mapped memory: only elements within the bounds are accessed.
 type TensorMap struct {
 	Elem    ElemType
 	Rank    int // 1 to 5
@@ -50,19 +49,19 @@ type TensorMap struct {
 // TensorMapBytes is the size of an encoded tensor map.
 const TensorMapBytes = 128
 
-// tensorMapMagic opens an encoded map. The format is the emulator's own; a
-// GPU's is not published.
+// tensorMapMagic begins an encoded map. The format is the emulator's own; a GPU's is not
+// published.
 const tensorMapMagic = "emu-tmap"
 
-// The encoded map, little endian: magic 0-7, element 8, rank 9, swizzle 10,
-// address 16, dims less one 24, strides 44, box 76, CRC-32 of the rest 124.
+// The encoded map, little endian: magic 0-7, element 8, rank 9, swizzle 10, address 16, dims
+// less one 24, strides 44, box 76, CRC-32 of the rest 124.
 const (
 	tmElem, tmRank, tmSwizzle, tmAddress = 8, 9, 10, 16
 	tmDims, tmStrides, tmBox, tmChecksum = 24, 44, 76, 124
 )
 
-// Encode gives the 128 bytes that kernels take as a parameter. Check first:
-// fields out of range are cut.
+// Encode returns the 128 bytes that kernels take as a parameter. Call Check before: fields out
+// of range are truncated.
 func (m TensorMap) Encode() (b [TensorMapBytes]byte) {
 	le := binary.LittleEndian
 	copy(b[:], tensorMapMagic)
@@ -79,18 +78,18 @@ func (m TensorMap) Encode() (b [TensorMapBytes]byte) {
 	return b
 }
 
-// DecodeTensorMap reads what Encode wrote. It fails on anything else, which is
-// how an instruction given a wrong address for its map is found.
+// DecodeTensorMap reads the result of Encode. It fails on other bytes, which catches an
+// instruction with a wrong address of its map.
 func DecodeTensorMap(b []byte) (TensorMap, error) {
 	if len(b) < TensorMapBytes {
-		return TensorMap{}, fmt.Errorf("tensor map: %d bytes, must be %d", len(b), TensorMapBytes)
+		return TensorMap{}, fmt.Errorf("tensor map: %d bytes, want %d", len(b), TensorMapBytes)
 	}
 	if string(b[:len(tensorMapMagic)]) != tensorMapMagic {
-		return TensorMap{}, fmt.Errorf("tensor map: the bytes % x... are no tensor map of the emulated device; is the address right (cvta.param of the parameter)?", b[:8])
+		return TensorMap{}, fmt.Errorf("tensor map: the bytes % x... are not a tensor map of the emulated device; want the parameter's address from cvta.param", b[:8])
 	}
 	le := binary.LittleEndian
 	if le.Uint32(b[tmChecksum:]) != crc32.ChecksumIEEE(b[:tmChecksum]) {
-		return TensorMap{}, errors.New("tensor map: checksum is wrong: the map was damaged after it was encoded")
+		return TensorMap{}, errors.New("tensor map: wrong checksum: the map was changed after it was encoded")
 	}
 	m := TensorMap{Elem: ElemType(b[tmElem]), Rank: int(b[tmRank]), Swizzle: Swizzle(b[tmSwizzle]), Address: le.Uint64(b[tmAddress:])}
 	for i := range min(m.Rank, 5) {
@@ -103,11 +102,11 @@ func DecodeTensorMap(b []byte) (TensorMap, error) {
 	return m, m.Check()
 }
 
-// Check reports the first rule of tensor maps that m breaks, or what of it
-// this emulator does not know.
+// Check reports the first rule of tensor maps that m breaks, or the first property that this
+// emulator does not support.
 func (m TensorMap) Check() error {
 	bad := func(field string, got any, want string) error {
-		return fmt.Errorf("tensor map: %s is %v, must be %s", field, got, want)
+		return fmt.Errorf("tensor map: %s is %v, want %s", field, got, want)
 	}
 	switch {
 	case m.Elem.Bytes() == 0:
@@ -141,14 +140,14 @@ func (m TensorMap) Check() error {
 		return bad("box row", fmt.Sprintf("%d bytes", inner), fmt.Sprintf("at most %d under %v", m.Swizzle.Width(), m.Swizzle))
 	}
 	if m.BoxBytes() == inner {
-		return nil // one row: nothing depends on the distance between rows
+		return nil // with one row, the distance between rows does not matter
 	}
 	return bad("box row", fmt.Sprintf("%d bytes", inner),
-		fmt.Sprintf("exactly %d under %v: how narrower rows lie in shared memory is not emulated", m.Swizzle.Width(), m.Swizzle))
+		fmt.Sprintf("exactly %d under %v: the layout of narrower rows in shared memory is not emulated", m.Swizzle.Width(), m.Swizzle))
 }
 
-// BoxBytes is the size of the box, which is what one load adds to its
-// mbarrier's transaction count, elements out of bounds included.
+// BoxBytes returns the size of the box, including elements out of bounds. A load adds it to the
+// transaction count of its mbarrier.
 func (m TensorMap) BoxBytes() uint32 {
 	n := uint32(m.Elem.Bytes())
 	for i := range m.Rank {

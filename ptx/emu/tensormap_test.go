@@ -59,16 +59,16 @@ func TestTensorMapErrors(t *testing.T) {
 		assert.ErrorContains(t, m.Check(), c.want)
 	}
 	_, err := DecodeTensorMap(make([]byte, 128))
-	assert.ErrorContains(t, err, "no tensor map")
+	assert.ErrorContains(t, err, "are not a tensor map")
 	_, err = DecodeTensorMap(make([]byte, 64))
 	assert.ErrorContains(t, err, "64 bytes")
-	assert.ErrorContains(t, good.CheckBox([]int32{0}, 0), "1 coordinates of a map of rank 2")
+	assert.ErrorContains(t, good.CheckBox([]int32{0}, 0), "has 1 coordinates, want 2")
 	assert.ErrorContains(t, good.CheckBox([]int32{0, 0}, 0x440), "shared address 0x440")
 	assert.NoError(t, good.CheckBox([]int32{-5, 1 << 30}, 0x480))
 	assert.Equal(t, uint32(64*256*2), good.BoxBytes())
 }
 
-// What an H200 was seen to refuse, or to write past a row's end.
+// An H200 refuses these boxes, or writes past a row's end.
 func TestMeasuredRulesOfBoxes(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{100, 37}, Strides: [4]uint64{208}, Box: [5]uint32{64, 16}}
 	for _, c := range []struct {
@@ -87,8 +87,8 @@ func TestMeasuredRulesOfBoxes(t *testing.T) {
 	}
 }
 
-// boxOracle lists each element's address (0 when out of bounds) by its place
-// in shared memory, element by element.
+// boxOracle maps each element's place in shared memory to its address (0 if out of bounds),
+// element by element.
 func boxOracle(m TensorMap, c []int32, shared uint32) map[uint32]uint64 {
 	out := map[uint32]uint64{}
 	size := uint32(m.Elem.Bytes())
@@ -166,8 +166,8 @@ func TestRunsStopEarly(t *testing.T) {
 	assert.Equal(t, 13, n)
 }
 
-// wantRows are the addresses of the rows r.. of an expert at row off with t
-// rows that a tile of bm rows may touch.
+// wantRows returns the addresses of the rows r.. of an expert at row off with t rows that a
+// tile of bm rows may touch.
 func wantRows(y, s uint64, off, t, r, bm int) (want []uint64) {
 	for j := range bm {
 		if r+j < t {
@@ -187,8 +187,8 @@ func insideAddresses(m TensorMap, c []int32) (got []uint64) {
 	return got
 }
 
-// Ragged stores and loads with one static map: a third dimension of the same
-// stride, and a base moved back by as many rows, clip at the expert's last row.
+// Ragged stores and loads with one static map: a third dimension with the same stride, and a
+// base moved back by the same number of rows, clip at the expert's last row.
 func TestRaggedMaps(t *testing.T) {
 	const y, n = uint64(0x7f00_0000_0000), 64
 	r := rand.New(rand.NewPCG(3, 3))
@@ -221,7 +221,7 @@ func TestRaggedMaps(t *testing.T) {
 	}
 }
 
-// A box of one row under swizzle lands as if a whole tile had been loaded.
+// A box of one row under swizzle is placed as in a load of the whole tile.
 func TestRowGather(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{64, 1000}, Strides: [4]uint64{128}, Box: [5]uint32{64, 1}, Swizzle: Swizzle128}
 	for row := range uint32(16) {

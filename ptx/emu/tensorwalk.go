@@ -13,43 +13,41 @@ type Run struct {
 	Global uint64 // address of its first byte; meaningless out of bounds
 	Shared uint32 // address of its first byte, swizzle applied
 	Bytes  uint32
-	// InBounds: a load reads, a store or reduction writes it. Out of bounds
-	// a load writes zeros to shared memory, a store drops the run.
+	// InBounds reports whether the run lies inside the tensor. Out of bounds a load writes
+	// zeros to shared memory, and a store or reduction skips the run.
 	InBounds bool
 }
 
-// CheckBox reports why a box at the given coordinates, one for each dimension,
-// cannot be moved to or from a shared address. Coordinates themselves may have
-// any value.
+// CheckBox reports why a box at the given coordinates, one for each dimension, cannot be moved
+// to or from a shared address. The coordinates may have any value.
 func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	if len(coordinates) != m.Rank {
-		return fmt.Errorf("tensor copy with %d coordinates of a map of rank %d", len(coordinates), m.Rank)
+		return fmt.Errorf("tensor copy has %d coordinates, want %d, the map's rank", len(coordinates), m.Rank)
 	}
 	if shared%boxAlign != 0 {
-		return fmt.Errorf("tensor copy at shared address %#x: must be a multiple of %d", shared, boxAlign)
+		return fmt.Errorf("tensor copy at shared address %#x, want a multiple of %d", shared, boxAlign)
 	}
 	return nil
 }
 
-// checkMeasured reports what of a box an H200 (driver 580) was seen to refuse
-// as an illegal instruction, or to do otherwise than its manual's words: it
-// moves dimension 0 in pieces of 16 bytes.
+// checkMeasured reports boxes that an H200 (driver 580) refuses as an illegal instruction, or
+// moves differently from the manual, because it moves dimension 0 in pieces of 16 bytes.
 func (m TensorMap) checkMeasured(coordinates []int32, store bool) (FaultKind, error) {
 	size := int64(m.Elem.Bytes())
 	from, end := int64(coordinates[0])*size, int64(m.Dims[0])*size
 	if from%16 != 0 {
-		return IllegalInstruction, fmt.Errorf("coordinate 0 is %d, %d bytes: the chip takes only multiples of 16 bytes", coordinates[0], from)
+		return IllegalInstruction, fmt.Errorf("coordinate 0 is %d, %d bytes, want a multiple of 16 bytes", coordinates[0], from)
 	}
 	if !store {
 		return 0, nil
 	}
 	for d, c := range coordinates {
 		if c < 0 {
-			return IllegalInstruction, fmt.Errorf("coordinate %d is %d: the chip refuses stores that start before the tensor", d, c)
+			return IllegalInstruction, fmt.Errorf("coordinate %d is %d, want 0 or more: the chip refuses stores that start before the tensor", d, c)
 		}
 	}
 	if end%16 != 0 && from < end && from+int64(m.Box[0])*size > end {
-		return OutOfBounds, fmt.Errorf("rows are %d bytes, no multiple of 16: the chip would write past their end, up to byte %d", end, (end+15)/16*16)
+		return OutOfBounds, fmt.Errorf("rows are %d bytes, want a multiple of 16: the chip would write past their end, up to byte %d", end, (end+15)/16*16)
 	}
 	return 0, nil
 }
@@ -59,12 +57,11 @@ type boxRow struct {
 	global uint64 // address of its first byte, modulo 2^64
 	shared uint32 // address of its first byte before swizzle
 	bytes  uint32
-	lo, hi uint32 // the bytes of the row in bounds
+	lo, hi uint32 // the bytes of the row that are in bounds
 }
 
-// rows walks the box whose first element has the given coordinates and which
-// lies at a shared address, in the order of shared memory. The box must have
-// passed CheckBox. Visiting ends when visit returns false.
+// rows visits the rows of the box at the given coordinates and shared address, in the order of
+// shared memory. The box must have passed CheckBox. Visiting ends when visit returns false.
 func (m *TensorMap) rows(coordinates []int32, shared uint32, visit func(r *boxRow) bool) {
 	var index [5]uint32 // of the row in the box; index[0] stays 0
 	size := int64(m.Elem.Bytes())
@@ -95,17 +92,17 @@ func (m *TensorMap) rows(coordinates []int32, shared uint32, visit func(r *boxRo
 	}
 }
 
-// Runs walks the box whose first element has the given coordinates and which
-// lies at a shared address, in the order of shared memory before swizzle. The
-// box must have passed CheckBox. Every byte of the box is in exactly one run.
+// Runs visits the runs of the box at the given coordinates and shared address, in the order of
+// shared memory before swizzle. The box must have passed CheckBox. Every byte of the box is in
+// exactly one run.
 func (m TensorMap) Runs(coordinates []int32, shared uint32) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
 		m.rows(coordinates, shared, func(r *boxRow) bool { return r.runs(m.Swizzle, yield) })
 	}
 }
 
-// rowAddress is the address of element coordinates+index, modulo 2^64, and
-// whether all its coordinates but the first are in bounds.
+// rowAddress returns the address of element coordinates+index, modulo 2^64, and whether all its
+// coordinates but the first are in bounds.
 func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address uint64, inside bool) {
 	address = m.Address + uint64(int64(coordinates[0])*int64(m.Elem.Bytes()))
 	inside = true
@@ -117,8 +114,7 @@ func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address u
 	return address, inside
 }
 
-// runs cuts a row where bounds begin and end and, under swizzle, at every
-// 16-byte chunk.
+// runs splits a row where bounds begin and end and, under swizzle, at every 16-byte chunk.
 func (r *boxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	at := uint32(0)
 	for part, end := range [3]uint32{r.lo, r.hi, r.bytes} {
@@ -137,8 +133,7 @@ func (r *boxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	return true
 }
 
-// load fills a row in shared memory, the CTA's window; from is its bytes in
-// bounds.
+// load fills a row in shared memory, the CTA's window. from holds the row's bytes in bounds.
 func (r *boxRow) load(window, from []byte, s Swizzle) {
 	if r.lo == 0 && r.hi == r.bytes {
 		for at := uint32(0); at < r.bytes; at += 16 {

@@ -7,40 +7,40 @@ import (
 	"strings"
 )
 
-// Timeline is what the warps of a CTA did in turns, of which each executes one
-// instruction of each warp that has no need to wait: an order with causes and
-// effects, not time. Copies and products end as the launch's Timing says.
+// Timeline shows what the warps of a CTA did, turn by turn. In each turn every warp that need
+// not wait executes one instruction. It shows an order with causes and effects, not time.
+// Copies and products complete according to the launch's Timing.
 type Timeline struct {
 	Turns int
-	// Cut: the CTA ran longer than this tells.
+	// Cut reports that the CTA ran longer than the timeline.
 	Cut   bool
 	Warps []WarpTimeline
 }
 
-// WarpTimeline is that of one warp, until it exits.
+// WarpTimeline is the timeline of one warp, until it exits.
 type WarpTimeline struct {
 	Spans []Span
 }
 
-// Span is some turns of a warp in which it did one thing.
+// Span is a range of turns in which a warp ran, or waited for one thing.
 type Span struct {
-	From, To int // turns, To not among them
-	Line     int // of the first instruction
+	From, To int // turns, To excluded
+	Line     int // line of the first instruction
 	Where    string
 	Role     string
-	// Waits is what it waits for, "" when it runs.
+	// Waits names what the warp waits for; "" if it runs.
 	Waits string
-	// Stage is that of the ring whose barrier let the warp pass last, -1 if none has.
+	// Stage is the stage of the ring whose barrier the warp passed last, or -1.
 	Stage int
 }
 
 // mostTurns bounds a timeline.
 const mostTurns = 1 << 18
 
-// noStage is the stage of a warp that no barrier of a ring has let pass.
+// noStage is the stage of a warp that has passed no barrier of a ring.
 const noStage = -1
 
-// passed notes that a phase of the mbarrier at a shared address let the warp go on.
+// passed records that the warp has passed a phase of the mbarrier at a shared address.
 func (w *warp) passed(at uint32) {
 	if w.cta.cluster.timeline == nil {
 		return
@@ -50,8 +50,7 @@ func (w *warp) passed(at uint32) {
 	}
 }
 
-// turn notes what a warp is about to do: to run f, or nothing where f waits or is
-// nil.
+// turn records what a warp is about to do: run f, or wait if f is stuck or nil.
 func (t *Timeline) turn(w *warp, f *frag) {
 	if w.cta.rank != 0 {
 		return
@@ -69,7 +68,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 			last.To = s.To
 			return
 		}
-		if last.From == s.From { // a random order has warps twice in a turn, or not at all
+		if last.From == s.From { // under Random a warp may run twice in a turn, or not at all
 			return
 		}
 		last.To = s.From
@@ -82,7 +81,7 @@ func (t *Timeline) turn(w *warp, f *frag) {
 	x.Spans = append(x.Spans, s)
 }
 
-// awaited names what a stuck fragment waits at.
+// awaited names what a stuck fragment waits for.
 func (w *warp) awaited(f *frag) string {
 	in := &w.cta.cluster.grid.kernel.code[f.pc]
 	switch at := forms[in.form.ID].at; {
@@ -102,7 +101,7 @@ func (cl *cluster) endTurn() {
 	}
 }
 
-// explain adds source lines.
+// explain adds source positions.
 func (t *Timeline) explain(where func(line int) string) {
 	for i := range t.Warps {
 		for j := range t.Warps[i].Spans {
@@ -115,11 +114,10 @@ func (t *Timeline) explain(where func(line int) string) {
 // columns is the width of the picture.
 const columns = 96
 
-// write draws the warps' turns, a column for several, and says what the letters
-// are.
+// write draws the warps' turns, with several turns in a column, and a legend.
 func (t *Timeline) write(b *strings.Builder) {
 	per := max((t.Turns+columns-1)/columns, 1)
-	fmt.Fprintf(b, "CTA (0,0,0) in %d turns, %d a column: one instruction of each warp that need not wait\n", t.Turns, per)
+	fmt.Fprintf(b, "CTA (0,0,0) in %d turns, %d per column; a turn is one instruction of each warp that need not wait\n", t.Turns, per)
 	waits := t.waits()
 	letter := map[string]byte{}
 	for i := range waits {
@@ -136,7 +134,7 @@ func (t *Timeline) write(b *strings.Builder) {
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("  #: runs; 0 to 9: in that stage of a ring, modulo 10; letters: waits, in turns of all warps\n")
+	b.WriteString("  #: runs; 0 to 9: runs in that stage of a ring, modulo 10; letters: waits, with the sum of turns over all warps\n")
 	for i, x := range waits {
 		if i == 26 {
 			fmt.Fprintf(b, "  .  %d others\n", len(waits)-i)
@@ -149,13 +147,13 @@ func (t *Timeline) write(b *strings.Builder) {
 	}
 }
 
-// wait is what warps waited for, and for how many turns.
+// wait is something that warps waited for, and the number of turns.
 type wait struct {
 	what, where string
 	turns       int
 }
 
-// waits are those of all warps, the longest first.
+// waits returns the waits of all warps, the longest first.
 func (t *Timeline) waits() []wait {
 	var list []wait
 	for _, w := range t.Warps {
@@ -179,7 +177,7 @@ func (t *Timeline) waits() []wait {
 	return list
 }
 
-// roles are the warp's, in the order in which it takes them.
+// roles returns the warp's roles, in the order in which it entered them.
 func (w *WarpTimeline) roles() (list []string) {
 	for _, s := range w.Spans {
 		if s.Role != "" && !slices.Contains(list, s.Role) {
@@ -189,7 +187,7 @@ func (w *WarpTimeline) roles() (list []string) {
 	return list
 }
 
-// picture has in each column what the warp did in most of its turns.
+// picture returns one character per column: what the warp did in most of its turns.
 func (w *WarpTimeline) picture(turns, per int, letter map[string]byte) string {
 	out := make([]byte, (turns+per-1)/per)
 	spans := w.Spans

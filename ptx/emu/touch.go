@@ -6,10 +6,10 @@ import (
 	"sonicmoe/ptx/isa"
 )
 
-// This file is what a step of a schedule uses, when two uses of an object depend on
-// each other, and where instructions note theirs.
+// Uses of synchronisation objects: what a step of a schedule uses, when two uses of an object
+// depend on each other, and where instructions record them.
 
-// object is what a step uses.
+// object is a synchronisation object that a step uses.
 type object struct {
 	kind    objectKind
 	cluster int64
@@ -25,35 +25,35 @@ const (
 	anMbarrier
 	aNamedBarrier
 	theClusterBarrier
-	aLife // of a CTA
+	aLife // the life of a CTA, which ends when it exits
 )
 
 // use is how a step uses an object.
 type use uint8
 
 const (
-	toRead   use = iota // and go on, whatever it finds
-	toWrite             // or to read and write at once
-	toAdd               // to write, and in any order with others of its like the same
-	toArrive            // in any order with others of its phase the same
-	toWait              // it can't go on before a phase has ended
+	toRead   use = iota // reads, and continues whatever it finds
+	toWrite             // writes, or reads and writes in one operation
+	toAdd               // adds; the order among additions of the same kind does not matter
+	toArrive            // arrives; the order within a phase does not matter
+	toWait              // cannot continue before a phase has ended
 )
 
 // touch is the use of an object by a step.
 type touch struct {
 	object
 	use   use
-	like  string // of adds
-	phase uint64 // of arrivals
+	like  string // kind of operation, for toAdd
+	phase uint64 // for toArrive
 	ends  bool   // an arrival that ends the phase
-	in    *inst  // that may spin, or nil
+	in    *inst  // the instruction, if it may spin, or nil
 	step  int
 	actor int
-	clock clock // what is past for the step, and itself
+	clock clock // what is past for the step, and the step itself
 	mark  uint64
 }
 
-// depends: the two uses of one object don't commute.
+// depends reports whether two uses of one object do not commute.
 func (t *touch) depends(o *touch) bool {
 	switch {
 	case t.use > o.use:
@@ -70,7 +70,7 @@ func (t *touch) depends(o *touch) bool {
 	return false
 }
 
-// uses notes that the acting actor uses an object, and whether others may see it.
+// uses records that the present actor uses an object, and whether it changed the object.
 func (cl *cluster) uses(t touch, changed bool) {
 	s := cl.schedule
 	if s == nil {
@@ -87,7 +87,7 @@ func (cl *cluster) uses(t touch, changed bool) {
 	s.uses = append(s.uses, t)
 }
 
-// word is a word of shared or global memory.
+// word returns a word of shared or global memory.
 func (cl *cluster) word(at uint64) object {
 	if at < memoryBase {
 		return object{kind: sharedWord, cluster: cl.number, at: at &^ 3}
@@ -95,7 +95,7 @@ func (cl *cluster) word(at uint64) object {
 	return object{kind: globalWord, at: at &^ 3}
 }
 
-// usesWord notes a strong access.
+// usesWord records a strong access.
 func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 	cl := w.cta.cluster
 	t := touch{object: cl.word(at), in: in}
@@ -109,30 +109,30 @@ func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 	cl.uses(t, stores && !loads)
 }
 
-// changedWord notes that an atomic has changed its word.
+// changedWord records that an atomic has changed its word.
 func (cl *cluster) changedWord(at, old, now uint64) {
 	if s := cl.schedule; s != nil && old != now {
 		s.versions[cl.word(at)]++
 	}
 }
 
-// usesBarrier notes an arrival at a barrier in a phase, or a wait.
+// usesBarrier records an arrival at a barrier in a phase, or a wait.
 func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
 	c.cluster.uses(touch{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
 }
 
-// usesMbarrier is usesBarrier of the mbarrier at an address of the cluster.
+// usesMbarrier is usesBarrier for the mbarrier at an address of the cluster.
 func (w *warp) usesMbarrier(in *inst, at uint32, how use, phase uint64, ends bool) {
 	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(anMbarrier, uint64(at&sharedOffset), how, phase, ends, in)
 }
 
-// usesClusterBarrier is usesBarrier of the cluster's.
+// usesClusterBarrier is usesBarrier for the cluster barrier.
 func (w *warp) usesClusterBarrier(how use, phase uint64) {
 	cl := w.cta.cluster
 	cl.ctas[0].usesBarrier(theClusterBarrier, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
 }
 
-// meetsOthers: a step begins here.
+// meetsOthers reports whether a step begins at the instruction.
 func (in *inst) meetsOthers() bool {
 	switch in.form.ID {
 	case isa.FenceProxyAsync:
@@ -143,7 +143,7 @@ func (in *inst) meetsOthers() bool {
 	return in.strong() || in.space == isa.SharedCluster || barriers[in.form.ID].exec != nil
 }
 
-// barriers are the forms that use barriers.
+// barriers holds the forms that use barriers.
 var barriers = func() map[isa.ID]handler {
 	all := barrierForms()
 	for id, h := range mbarrierForms() {

@@ -13,34 +13,34 @@ const (
 	fullMask  = 0xffffffff
 )
 
-// outcome is what executing an instruction did to its fragment.
+// outcome is the effect of an instruction on the fragment that executed it.
 type outcome uint8
 
 const (
-	next    outcome = iota // go on behind the instruction
-	jumped                 // pc, masks and fragments are already right
+	next    outcome = iota // continue after the instruction
+	jumped                 // pc, masks and fragments are already set
 	waiting                // execute the same instruction again after an event
-	yielded                // go on, but let other warps run first
+	yielded                // continue, but let other warps run first
 	failed                 // a fault is recorded
 )
 
 // execFunc executes an instruction for the lanes of mask, which is not 0.
 type execFunc func(w *warp, f *frag, in *inst, mask uint32) outcome
 
-// frag is a part of a warp whose lanes are at the same instruction.
+// frag is a fragment: the lanes of a warp that are at the same instruction.
 type frag struct {
 	pc    int32
 	mask  uint32
-	calls []call // that the lanes are in, the outermost first
+	calls []call // calls that the lanes are in, the outermost first
 	stuck bool   // waits; since is the cluster's event count at that time
-	apart bool   // waits for the rest of its warp, to run an aligned instruction
+	apart bool   // waits for the rest of its warp at an aligned instruction
 	begun bool   // has arrived at the named barrier, in generation gen
-	tried bool   // a try_wait has given up once
-	since uint64 //
+	tried bool   // a try_wait has returned false once
+	since uint64
 	gen   uint64
 }
 
-// warp is 32 threads: registers, and one fragment or more.
+// warp is 32 threads: their registers, and one fragment or more.
 type warp struct {
 	cta   *cta
 	id    int // in the CTA
@@ -48,42 +48,42 @@ type warp struct {
 	frags []*frag
 	turns int
 
-	local    []byte // the lanes' own memory, one behind the other, ownBytes each
+	local    []byte // the lanes' local memory, one lane after the other, ownBytes each
 	ownBytes int
 	carry    uint32 // the lanes' condition code
 	r32      mma.Registers
 	r64      [][warpLanes]uint64
 	p        []uint32
-	// offsets are where the lanes' present access goes, in its memory.
+	// offsets holds, for the access in progress, each lane's offset in the accessed memory.
 	offsets [warpLanes]uint64
-	// ok has, for each slot, the lanes that hold a value.
+	// ok holds, for each slot, the mask of lanes that have written it.
 	ok [numBanks][]uint32
 
-	regs    int // registers a thread, by setmaxnreg
+	regs    int // registers per thread, as setmaxnreg set it
 	cluster clusterWait
 	copies  copyQueue
 	bulk    bulkQueue
 	mma     mmaState
 
 	products productQueue
-	stage    int // of the ring whose barrier let it pass last; for timelines
-	// sync are the operands of the last mma.sync.
+	stage    int // stage of the ring whose barrier the warp passed last; for timelines
+	// sync holds the operands of the last mma.sync.
 	sync mmaOperands
 }
 
-// warpPool and sharedPool hold what clusters that ended leave to those of later
-// launches: to map and clear it anew took longer than many a launch.
+// warpPool and sharedPool keep the memory of ended clusters for later launches: for many a
+// launch, allocating and clearing it anew takes longer than the launch itself.
 var (
 	warpPool   = sync.Pool{New: func() any { w := &warp{}; w.products.done.L = &w.products.mu; return w }}
 	sharedPool = sync.Pool{New: func() any { return &sharedMemory{} }}
 )
 
-// sized is a slice of n elements, in s's memory if there is room; what they hold
-// is undefined.
+// sized returns a slice of n elements with undefined values, in s's memory if it is large
+// enough.
 func sized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
-// newWarp makes the register files of a kernel's warp, with its constants.
-// Registers keep what an earlier warp left there: ok says that nobody wrote them.
+// newWarp returns a warp with the register files and constants of a kernel. Registers keep the
+// values of an earlier launch, but ok marks them as not written.
 func newWarp(k *Kernel) *warp {
 	w := warpPool.Get().(*warp)
 	w.r32 = sized(w.r32, k.slots[bank32])
@@ -109,7 +109,7 @@ func newWarp(k *Kernel) *warp {
 	return w
 }
 
-// reset starts the warp's life in a CTA with so many threads.
+// reset prepares the warp to run in a CTA of the given number of threads.
 func (w *warp) reset(c *cta, id, threads int) {
 	k := c.cluster.grid.kernel
 	w.settle()
@@ -164,8 +164,8 @@ func (w *warp) fill32(slot int32, v uint32) {
 	w.ok[bank32][slot] = fullMask
 }
 
-// pick chooses the fragment to run: the one with the lowest pc, so that
-// others are met where paths join; at times another, so that none starves.
+// pick selects the fragment to run: the one with the lowest pc, so that fragments merge where
+// paths join. At times it selects another one, so that none starves.
 func (w *warp) pick() *frag {
 	events := w.cta.cluster.events
 	var best *frag
@@ -184,7 +184,7 @@ func (w *warp) pick() *frag {
 	return best
 }
 
-// run executes up to limit instructions of a fragment and returns how many.
+// run executes up to limit instructions of a fragment and returns the number executed.
 func (w *warp) run(f *frag, limit int) int {
 	code, counter, paused := w.cta.cluster.grid.kernel.code, w.cta.cluster.counter, w.cta.cluster.schedule != nil
 	n := 0
@@ -196,7 +196,7 @@ func (w *warp) run(f *frag, limit int) int {
 		mask := f.mask
 		if in.guard >= 0 {
 			if bad := mask &^ w.ok[bankPred][in.guard]; bad != 0 && in.checkGuard {
-				w.fault(in, UninitializedRegister, bad, "guard %s was never written", w.slotName(bankPred, in.guard))
+				w.fault(in, UninitializedRegister, bad, "guard %s is read but was never written", w.slotName(bankPred, in.guard))
 				return n
 			}
 			p := w.p[in.guard]
@@ -259,8 +259,9 @@ func (w *warp) step(f *frag, in *inst, mask uint32) outcome {
 	return out
 }
 
-// unaligned handles an aligned instruction that not all lanes are at: lanes
-// that may still come are waited for, as hardware reconverges; else a fault.
+// unaligned handles an aligned instruction that not all lanes have reached. It waits for lanes
+// that are behind and may still reach it, as hardware reconverges. It is a fault if other lanes
+// are missing.
 func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
 	missing := w.live &^ mask
 	if mask == f.mask {
@@ -276,11 +277,11 @@ func (w *warp) unaligned(f *frag, in *inst, mask uint32) outcome {
 		}
 		missing &^= late
 	}
-	return w.fault(in, DivergentAligned, mask, "%s needs the whole warp, %s do not execute it", in.form.Op, laneList(missing))
+	return w.fault(in, DivergentAligned, mask, "%s needs the whole warp, but %s did not execute it", in.form.Op, laneList(missing))
 }
 
-// meet merges f with fragments at the same instruction. It reports that
-// another fragment should run first.
+// meet merges f with fragments at the same instruction. It reports whether another fragment
+// should run first.
 func (w *warp) meet(f *frag) bool {
 	behind := false
 	for i := 0; i < len(w.frags); i++ {
@@ -300,7 +301,7 @@ func (w *warp) meet(f *frag) bool {
 	return behind
 }
 
-// split sends the lanes of mask to another instruction.
+// split sends the lanes of mask to the instruction at pc.
 func (w *warp) split(f *frag, mask uint32, pc int32) {
 	if mask == f.mask {
 		f.pc = pc
@@ -311,7 +312,8 @@ func (w *warp) split(f *frag, mask uint32, pc int32) {
 	w.place(&frag{pc: pc, mask: mask, calls: f.calls})
 }
 
-// place adds a fragment to the warp's, to one that is there already if it can.
+// place adds a fragment to the warp, merged with a fragment at the same instruction if there is
+// one.
 func (w *warp) place(x *frag) {
 	for _, g := range w.frags {
 		if g.mask != 0 && g.sameAs(x) {
@@ -341,10 +343,10 @@ func (w *warp) exit(f *frag, mask uint32) {
 	w.cta.cluster.event()
 }
 
-// first is the lowest lane of a mask.
+// first returns the lowest lane of a mask.
 func first(mask uint32) int { return bits.TrailingZeros32(mask) & 31 }
 
-// uniform32 gives a register's value if it is the same in all lanes of mask.
+// uniform32 returns a register's value, and whether it is the same in all lanes of mask.
 func (w *warp) uniform32(slot int32, mask uint32) (uint32, bool) {
 	r := &w.r32[slot]
 	v := r[first(mask)]
@@ -367,7 +369,7 @@ func (w *warp) uniform64(slot int32, mask uint32) (uint64, bool) {
 	return v, true
 }
 
-// pred is the lanes in which a predicate operand holds.
+// pred returns the lanes in which a predicate operand holds.
 func (w *warp) pred(o *operand) uint32 {
 	if o.negate {
 		return ^w.p[o.slot]
@@ -375,13 +377,13 @@ func (w *warp) pred(o *operand) uint32 {
 	return w.p[o.slot]
 }
 
-// shared32 is the shared address of an operand in one lane.
+// shared32 returns the shared address of an operand in one lane.
 func (w *warp) shared32(o *operand, l int) uint32 { return w.r32[o.slot][l] + uint32(o.imm) }
 
-// address64 is the address of an operand in one lane.
+// address64 returns the address of an operand in one lane.
 func (w *warp) address64(o *operand, l int) uint64 { return w.r64[o.slot][l] + uint64(o.imm) }
 
-// slotName is the register's name in the PTX text.
+// slotName returns the register's name in the PTX text.
 func (w *warp) slotName(b bank, slot int32) string {
 	counts := [numBanks]int32{1, 1, 2}
 	for _, r := range w.cta.cluster.grid.kernel.entry.Registers {

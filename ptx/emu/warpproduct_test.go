@@ -20,8 +20,8 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// Products of a warp with the matrices in memory, by wmma: on the emulated device,
-// and where SONICMOE_DEVICE is cuda on a GPU, whose bits are the reference's.
+// Products of a warp with matrices in memory, by wmma. They run on the emulated device, or on a
+// GPU if SONICMOE_DEVICE is cuda; the GPU's bits are the reference.
 
 // matrices is a product by wmma of m by n sums over k.
 type matrices struct {
@@ -37,7 +37,7 @@ func (p matrices) String() string {
 
 var wmmaElement = map[string]bits{"f16": f16, "bf16": bf16, "tf32": tf32, "s8": s8, "u8": u8}
 
-// width is the bits of a type of element.
+// width returns the bits of an element type.
 func width(element string) int {
 	switch element {
 	case "bf16":
@@ -70,24 +70,24 @@ func wmmaProducts() (list []matrices) {
 		matrices{8, 8, 128, "b1", "s32", "s32", ".xor"}, matrices{8, 8, 128, "b1", "s32", "s32", ".and"})
 }
 
-// layout is how the matrices lie in memory.
+// layout describes how the matrices lie in memory.
 type layout struct {
 	a, b, c, d string
 	space      string
-	pad        int // elements behind each row, or column: of 32 bytes
+	pad        int // elements of padding after each row, or column: 32 bytes
 }
 
-// small elements have one layout.
+// small reports whether elements are smaller than a byte; these have one layout.
 func (p matrices) small() bool { return width(p.element) < 8 }
 
-// lines is the bytes from a row, or column, to the next, of a matrix whose lines
-// have so many elements; stride the same in elements.
+// lines returns the distance between rows, or columns, of a matrix with the given number of
+// elements in a line: in bytes and in elements.
 func (l layout) lines(elements int, element string) (bytes, stride int) {
 	stride = elements + l.pad*256/width(element)
 	return stride * width(element) / 8, stride
 }
 
-// text is the kernel, and the bytes of A, B, C and D.
+// text returns the kernel, and the bytes of A, B, C and D.
 func (p matrices) text(l layout) (text string, sizes [4]int) {
 	shape := fmt.Sprintf("m%dn%dk%d", p.m, p.n, p.k)
 	var strides [4]int
@@ -209,7 +209,7 @@ func (m matrix) at(row, column int) uint64 {
 	return v
 }
 
-// sum is that of a row and a column, by the definition.
+// sum returns the sum for a row and a column, by the definition.
 func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	w := width(p.element)
 	signed := func(x uint64) int64 {
@@ -271,7 +271,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	return uint64(sum)
 }
 
-// fused is a*b+c, rounded once.
+// fused returns a*b+c, rounded once.
 func fused(a, b, c float64, rounding string) float64 {
 	mode, ok := map[string]big.RoundingMode{".rz": big.ToZero, ".rm": big.ToNegativeInf, ".rp": big.ToPositiveInf}[rounding]
 	if !ok {
@@ -286,7 +286,7 @@ func fused(a, b, c float64, rounding string) float64 {
 	return x
 }
 
-// draw fills so many bytes with elements of a type.
+// drawElements returns n bytes of random elements of a type.
 func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
 	for len(out) < n {
 		switch b, ok := wmmaElement[element]; {
@@ -306,7 +306,7 @@ func drawElements(r *rand.Rand, element, kind string, n int) (out []byte) {
 	return out
 }
 
-// eitherDevice is the GPU where SONICMOE_DEVICE says so, else an emulated one.
+// eitherDevice returns the GPU if SONICMOE_DEVICE is cuda, else an emulated device.
 func eitherDevice(t *testing.T, o emulated.Options) driver.Device {
 	if os.Getenv("SONICMOE_DEVICE") == "cuda" {
 		return onGPU(t)
@@ -410,8 +410,8 @@ func registerProducts() (list []registerProduct) {
 	return list
 }
 
-// text is a kernel of one warp: register r of lane l is word r*32+l, of A, B and C in
-// turn; D goes where sums point.
+// text returns a kernel of one warp: register r of lane l is word r*32+l of A, then B, then C;
+// D goes to sums.
 func (p registerProduct) text() string {
 	bytes, class := 4, "r"
 	if p.element == "f64" {
@@ -456,8 +456,8 @@ add.u64 %%p1, %%p1, %%p2;
 	return t.String()
 }
 
-// operand is where element (row, k) of A or B lies: the manual's registers of 8 rows
-// by 4 lanes.
+// operand returns element (row, k) of A or B: in the manual's layout a register holds 8 rows by
+// 4 lanes.
 func (p registerProduct) operand(words []uint64, rows, row, k int) uint64 {
 	w := width(p.element)
 	per := max(32/w, 1)

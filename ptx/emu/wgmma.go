@@ -6,24 +6,24 @@ import (
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
-// bf16Elements is the format of wgmma's and mma's bf16 operands; package mma
-// says how products are added.
+// bf16Elements is the format of wgmma's and mma's bf16 operands. Package mma describes how
+// products are added.
 var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
-// f16Elements is that of f16 operands, which add as bf16 does.
+// f16Elements is the format of f16 operands, which add like bf16.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
 	ToF32: func(x uint32) uint32 { return f32FromF16(uint16(x)) }}
 
-// tf32Elements are FP32 numbers whose lower 13 bits the chip does not read.
+// tf32Elements are FP32 numbers. The chip ignores the lower 13 bits.
 var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
 
-// e4m3Elements and e5m2Elements are FP8, of whose sums 13 fraction bits are kept.
+// e4m3Elements and e5m2Elements are FP8. Their sums keep 13 fraction bits.
 var (
 	e4m3Elements = fp8Elements(formatE4M3)
 	e5m2Elements = fp8Elements(formatE5M2)
 )
 
-// halvesOfFP8 are FP8 elements as mma.sync has them: made FP16 first.
+// halvesOfFP8 are the formats of FP8 elements in mma.sync, which first converts them to FP16.
 var halvesOfFP8 = map[string]*mma.Format{".e4m3": asF16(e4m3Elements), ".e5m2": asF16(e5m2Elements)}
 
 func asF16(f *mma.Format) *mma.Format {
@@ -46,7 +46,7 @@ var (
 	u8Elements = &mma.Format{Bytes: 1, ToF32: func(x uint32) uint32 { return x }}
 )
 
-// elementFormats are those of wgmma's operands, by the instruction's names.
+// elementFormats maps the instruction's names of types to the formats of wgmma's operands.
 var elementFormats = map[string]*mma.Format{".bf16": bf16Elements, ".f16": f16Elements, ".tf32": tf32Elements, ".e4m3": e4m3Elements, ".e5m2": e5m2Elements,
 	".s8": s8Elements, ".u8": u8Elements}
 
@@ -63,13 +63,12 @@ type warpgroup struct {
 // wgmmaOp is one wgmma of a warpgroup.
 type wgmmaOp struct {
 	in     *inst
-	desc   [2]uint64 // of A and B
+	desc   [2]uint64 // descriptors of A and B
 	keep   bool      // scale-d: the accumulator is added
-	issued uint8     // warps that have executed it
-	// rows are the registers of A, of each warp when it executed the instruction.
-	// That nobody changes them before a wait_group is not checked.
+	issued uint8     // mask of the warps that have executed it
+	// rows holds the registers of A of each warp at the time it executed the instruction.
 	rows *[4][4][warpLanes]uint32
-	// picks is what the metadata of a sparse product said then.
+	// picks is the metadata of a sparse product at that time.
 	picks *mma.Picks
 }
 
@@ -91,7 +90,7 @@ func (g *warpgroup) completeTo(number int) bool {
 	return true
 }
 
-// compute multiplies the tiles as they are now.
+// compute reads the operands now, and multiplies.
 func (g *warpgroup) compute(op *wgmmaOp) bool {
 	n := int(op.in.matrixRows(1))
 	p := newProduct(op)
@@ -112,10 +111,10 @@ func (g *warpgroup) compute(op *wgmmaOp) bool {
 	return true
 }
 
-// loadRows takes A from registers.
+// loadRows reads A from registers.
 func (op *wgmmaOp) loadRows(a *mma.A) {
 	negate, f := op.in.negates(0), op.in.product[0]
-	per := 4 / f.Bytes // elements of a register
+	per := 4 / f.Bytes // elements per register
 	for w := range op.rows {
 		for j := range op.rows[w] {
 			for l, v := range op.rows[w][j] {
@@ -157,8 +156,8 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 	return true
 }
 
-// checkChunk reports what forbids the async proxy to read 16 bytes, whose
-// address is a multiple of 16.
+// checkChunk reports why the async proxy may not read 16 bytes at an address that is a multiple
+// of 16.
 func (s *sharedMemory) checkChunk(at uint32, fenced uint64) *problem {
 	const n = 16
 	if uint64(at)+n <= uint64(len(s.bytes)) && at >= sharedBase &&

@@ -21,12 +21,12 @@ func TestRun(t *testing.T) {
 		producer = `producer warp 0 lane 0` + here + `waits at mbarrier empty\[0\] of ring numbers \(0x418\) for the phase of parity 0 .*1 of 1 arrivals`
 		consumer = `consumer warp 1 lane 0` + here + `waits at mbarrier full\[0\] of ring numbers \(0x408\) for the phase of parity `
 	)
-	require.Regexp(t, `^The consumer never releases a stage: deadlock, nothing can run\n +`+producer+`.*\n`+
-		` +nobody is left that could arrive there\n +`+consumer+`1.*\n`+
+	require.Regexp(t, `^The consumer never releases a stage: deadlock, no warp can run\n +`+producer+`.*\n`+
+		` +no warp is left that could arrive there\n +`+consumer+`1.*\n`+
 		` +warp 0 should arrive there, as before at line \d+ = deadlock/main\.go:\d+$`, parts[1])
-	require.Regexp(t, `^The producer takes the consumer's place in the ring: deadlock, nothing can run\n +`+producer+`.*, in a circle:\n`+
-		` +warp 1 should arrive there at line \d+ = pipeline/ring\.go:\d+ < deadlock/main\.go:\d+: nobody has yet\n +`+consumer+`0.*\n`+
-		` +warp 0 should arrive there at line \d+ = deadlock/main\.go:\d+: nobody has yet\n$`, parts[2])
+	require.Regexp(t, `^The producer takes the consumer's place in the ring: deadlock, no warp can run\n +`+producer+`.*, in a cycle:\n`+
+		` +warp 1 should arrive there at line \d+ = pipeline/ring\.go:\d+ < deadlock/main\.go:\d+, and no warp has yet\n +`+consumer+`0.*\n`+
+		` +warp 0 should arrive there at line \d+ = deadlock/main\.go:\d+, and no warp has yet\n$`, parts[2])
 }
 
 // The page on debugging shows what the program says, but for line numbers.

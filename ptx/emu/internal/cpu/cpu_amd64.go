@@ -1,18 +1,16 @@
-// Package cpu says which vector instructions this CPU and operating system run.
-// (golang.org/x/sys/cpu would do, but every program that uses this module would
-// have to require it.)
+// Package cpu detects the vector instructions that this CPU and operating system support.
 package cpu
 
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
 
-// xgetbv is the register states that the operating system saves.
+// xgetbv returns the register states that the operating system saves.
 func xgetbv() uint32
 
-// What there is.
+// The supported instructions.
 var (
 	// AVX2 includes FMA.
 	AVX2 bool
-	// AVX512 is its F, DQ, BW and VL parts.
+	// AVX512 is the F, DQ, BW and VL parts.
 	AVX512 bool
 )
 

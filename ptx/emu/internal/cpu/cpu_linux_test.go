@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The kernel's list of features agrees.
+// The operating system's list of features agrees.
 func TestAgainstKernel(t *testing.T) {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Command gen writes zlanes.go of package emu: how simple instructions compute,
-// as one loop over the lanes of a warp for each of them. Run it by
-// "go generate ./ptx/emu".
+// Command gen writes zlanes.go of package emu: the functions of simple instructions, each a
+// loop over the lanes of a warp. Run it with "go generate ./ptx/emu".
 package main
 
 import (
@@ -13,12 +12,12 @@ import (
 	"strings"
 )
 
-// row is an instruction form of ptx/isa with the types that it computes alike.
+// row is an instruction form of ptx/isa with the types that share one function.
 type row struct {
 	form  string
 	types string // isa.Type names, or modifiers for forms without a type
 	banks string // widths of d, A, B, C: 32, 64, or p for a predicate
-	expr  string // of A, B and C; a condition for a predicate
+	expr  string // in A, B and C; a condition for a predicate
 }
 
 var rows = []row{
@@ -86,7 +85,7 @@ var rows = []row{
 	{"NegF32", "", "32 32", "A ^ f32Sign"},
 }
 
-// compares and conversions are the rows of setp and of cvt between integers.
+// compares returns the rows of setp; conversions returns those of cvt between integers.
 func compares() (out []row) {
 	for _, c := range [][2]string{{".eq", "=="}, {".ne", "!="}, {".lt", "<"}, {".le", "<="}, {".gt", ">"}, {".ge", ">="}} {
 		for _, t := range [][3]string{{"U32", "32", "uint32"}, {"S32", "32", "int32"}, {"U64", "64", "uint64"}, {"S64", "64", "int64"}} {
@@ -114,7 +113,7 @@ func conversions() (out []row) {
 
 var operands = regexp.MustCompile(`\b[ABC]\b`)
 
-// function writes the loop of a row and gives its name.
+// function writes the loop of a row and returns its name.
 func function(b *bytes.Buffer, r row, first string) string {
 	name := "lanes" + r.form + strings.NewReplacer(".", "_").Replace(first)
 	fmt.Fprintf(b, "func %s(w *warp, _ *frag, in *inst, mask uint32) outcome {\n", name)

@@ -20,7 +20,7 @@ func flag(ftz bool) uint64 {
 	return 0
 }
 
-// Add is a+b, or a-b if subtract.
+// Add computes a+b, or a-b if subtract.
 func Add(d, a, b *Vector, subtract, ftz bool) bool {
 	if available {
 		add(d, a, b, flag(subtract)<<31, flag(ftz))
@@ -28,7 +28,7 @@ func Add(d, a, b *Vector, subtract, ftz bool) bool {
 	return available
 }
 
-// Multiply is a*b.
+// Multiply computes a*b.
 func Multiply(d, a, b *Vector, ftz bool) bool {
 	if available {
 		multiply(d, a, b, flag(ftz))
@@ -36,7 +36,7 @@ func Multiply(d, a, b *Vector, ftz bool) bool {
 	return available
 }
 
-// MultiplyAdd is a*b+c, rounded once.
+// MultiplyAdd computes a*b+c, rounded once.
 func MultiplyAdd(d, a, b, c *Vector, ftz bool) bool {
 	if available {
 		multiplyAdd(d, a, b, c, flag(ftz))

@@ -2,11 +2,11 @@
 
 package lanes
 
-// Add is a+b, or a-b if subtract.
+// Add computes a+b, or a-b if subtract.
 func Add(d, a, b *Vector, subtract, ftz bool) bool { return false }
 
-// Multiply is a*b.
+// Multiply computes a*b.
 func Multiply(d, a, b *Vector, ftz bool) bool { return false }
 
-// MultiplyAdd is a*b+c, rounded once.
+// MultiplyAdd computes a*b+c, rounded once.
 func MultiplyAdd(d, a, b, c *Vector, ftz bool) bool { return false }

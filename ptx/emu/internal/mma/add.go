@@ -3,14 +3,13 @@ package mma
 // Registers is a bank of 32-bit registers of a warp, by slot and lane.
 type Registers [][Lanes]uint32
 
-// Add adds A*B to a warp's part of the accumulator, rows 16*warp and up.
-// slots[i] is register i of its accumulator: lane l holds row
-// l/4 + 8*(i/2%2) and column 8*(i/4) + 2*(l%4) + i%2. If !keep the accumulator
-// counts as zero.
+// Add adds A*B to a warp's part of the accumulator, rows 16*warp and up. slots[i] is register i
+// of the accumulator: lane l holds row l/4 + 8*(i/2%2) and column 8*(i/4) + 2*(l%4) + i%2.
+// Without keep, the accumulator counts as zero.
 func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	var left [maxRegisters]bool
 	all := false
-	if a.format.Halves { // the vector code's sums have lost what rounding needs
+	if a.format.Halves { // the vector code's sums lack the bits that rounding needs
 		addNone(slots, &left)
 	} else {
 		all = addVector(registers, slots, a, warp, b, keep, &left)
@@ -32,8 +31,8 @@ func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 		rows[r].take(&a.operand, a.index(16*warp+r, 0), Group*rowCopies)
 	}
 	var columns [columnGroup]vector
-	of := -1 // the group of columns that columns holds
-	// The registers of one group of columns come one after the other.
+	of := -1 // the group of columns in columns
+	// The registers of one group of columns are adjacent in this order.
 	for j := range slots {
 		i := j&^3 | j&1<<1 | j>>1&1
 		if !left[i] {
@@ -49,7 +48,7 @@ func Add(registers Registers, slots []int32, a *A, warp int, b *B, keep bool) {
 	}
 }
 
-// maxRegisters is those of the widest accumulator, 64x256.
+// maxRegisters is the number of registers of the widest accumulator, 64x256.
 const maxRegisters = 128
 
 // addRegister is Add for one register, by the definition.
@@ -63,7 +62,7 @@ func addRegister(acc *[Lanes]uint32, rows *[Group]vector, columns *[columnGroup]
 	}
 }
 
-// addNone is addVector where there is no vector code.
+// addNone is addVector without vector code: all registers are left.
 func addNone(slots []int32, left *[maxRegisters]bool) bool {
 	for i := range slots {
 		left[i] = true

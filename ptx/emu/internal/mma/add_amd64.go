@@ -2,7 +2,7 @@ package mma
 
 import "sonicmoe/ptx/emu/internal/cpu"
 
-// level is the widest vector code that this CPU runs; tests lower it.
+// level is the widest vector code that this CPU supports; tests lower it.
 var level = widest()
 
 const (
@@ -21,12 +21,12 @@ func widest() int {
 	return levelGo
 }
 
-// work is the arguments of the assembly.
+// work holds the arguments of the assembly.
 type work struct {
 	registers *uint32 // of slot 0
 	slots     *int32
 	quads     int64 // registers/4
-	// Of the warp's first 8 rows; the other 8 follow, rowBytes on.
+	// a points to the warp's first 8 rows; the other 8 rows are rowBytes further.
 	a         *uint32
 	aExponent *int16
 	b         *uint32
@@ -37,18 +37,15 @@ type work struct {
 	left      *bool
 }
 
-// add512 and add256 do Add but for the registers that they mark in left,
-// because an exponent is out of the range of the vector code. They report
-// whether there are none.
-//
-//go:noescape
+// add512 and add256 perform Add, except for the registers that they mark in left because an
+// exponent is out of the vector code's range. They report whether they marked none.
 func add512(w *work) bool
 
 //go:noescape
 func add256(w *work) bool
 
-// addVector does Add but for the registers that it marks in left. It reports
-// whether there are none.
+// addVector performs Add, except for the registers that it marks in left. It reports whether it
+// marked none.
 func addVector(registers Registers, slots []int32, a *A, warp int, b *B, keep bool, left *[maxRegisters]bool) bool {
 	if level == levelGo || len(slots) == 0 {
 		return addNone(slots, left)

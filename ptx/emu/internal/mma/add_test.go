@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A problem is the operands of one step, by element.
+// problem is the operands of one step, by element.
 type problem struct {
 	format *Format
 	n      int
@@ -32,7 +32,7 @@ func newProblem(f *Format, n int, r *rand.Rand, acc, element func(r *rand.Rand) 
 	return p
 }
 
-// tile puts 8 rows of elements, depth apart, into the bytes of shared memory.
+// tile returns 8 rows of elements, depth apart, as bytes of shared memory.
 func (p *problem) tile(from []uint32, across bool) *Tile {
 	var t Tile
 	depth, size := p.format.Depth(), p.format.Bytes
@@ -62,13 +62,13 @@ func (p *problem) operands(across, negate bool) (a A, b B) {
 	return a, b
 }
 
-// position is the place of a register in the matrix, as Add's comment says.
+// position returns the place of a register in the matrix, by Add's comment.
 func position(warp, i, l int) (row, column int) {
 	return 16*warp + l/4 + 8*(i/2%2), 8*(i/4) + 2*(l%4) + i%2
 }
 
-// run multiplies in a register bank whose accumulator lies in reverse, with a
-// register of something else after each.
+// run multiplies in a register bank with the accumulator in reverse order and another register
+// after each of its registers.
 func (p *problem) run(a *A, b *B, keep bool) []uint32 {
 	slots := make([]int32, p.n/2)
 	out := make([]uint32, Rows*p.n)
@@ -89,7 +89,7 @@ func (p *problem) run(a *A, b *B, keep bool) []uint32 {
 			}
 			for _, v := range bank[slots[i]+1] {
 				if v != 0 {
-					return nil // wrote beside the accumulator
+					return nil // wrote outside the accumulator
 				}
 			}
 		}
@@ -118,7 +118,7 @@ func (p *problem) want(keep, negate bool) []uint32 {
 	return out
 }
 
-// eachLevel runs a test under every kind of code that this CPU runs.
+// eachLevel runs a test with every kind of code that this CPU supports.
 func eachLevel(t *testing.T, test func(t *testing.T)) {
 	for _, l := range levels() {
 		t.Run(l.name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestAddOfOtherFormats(t *testing.T) {
 	})
 }
 
-// The vector code decodes as the Go code does.
+// The vector code decodes the same as the Go code.
 func TestDecode(t *testing.T) {
 	r := rand.New(rand.NewPCG(13, 14))
 	for _, d := range draws {

@@ -1,16 +1,14 @@
 package mma
 
-// decodeA256 and decodeB256 decode a tile of upper halves of FP32 numbers,
-// which lies across if across is not 0, and flip the bits of sign. They write
-// as many elements as A and B hold of 8 rows or columns.
-//
-//go:noescape
+// decodeA256 and decodeB256 decode a tile of upper halves of FP32 numbers, and flip the bits of
+// sign. The tile is transposed if across is not 0. They write the elements of 8 rows of A or
+// columns of B.
 func decodeA256(value *uint32, exponent *int16, t *Tile, across, sign int)
 
 //go:noescape
 func decodeB256(value *uint32, exponent *int16, t *Tile, across, sign int)
 
-// decodeA is A.Decode of bf16, if the CPU has vectors.
+// decodeA is A.Decode for bf16, if the CPU has vectors.
 func decodeA(value []uint32, exponent []int16, t *Tile, across, negate bool) bool {
 	if level == levelGo {
 		return false
@@ -20,7 +18,7 @@ func decodeA(value []uint32, exponent []int16, t *Tile, across, negate bool) boo
 	return true
 }
 
-// decodeB is B.Decode of bf16, if the CPU has vectors.
+// decodeB is B.Decode for bf16, if the CPU has vectors.
 func decodeB(value []uint32, exponent []int16, t *Tile, across, negate bool) bool {
 	if level == levelGo {
 		return false

@@ -5,18 +5,18 @@ import (
 	"math/bits"
 )
 
-// The definition, for one accumulator. It is what the vector code is tested
-// against, and what runs where that does not.
+// The definition, for one accumulator. Tests compare the vector code with it, and it runs where
+// the vector code does not.
 
-// MaxDepth is the largest k extent of a step, of 8-bit elements.
+// MaxDepth is the largest k extent of a step, for 8-bit elements.
 const MaxDepth = 32
 
 // vector is a row of A or a column of B.
 type vector struct {
 	value [MaxDepth]float64
-	// exponents has 16 bits for each element: laneBias plus its exponent, or
-	// 0 for a zero. Lanes of two vectors add without carry, and the sum with
-	// a zero's stays below laneFloor, any other sum is above.
+	// exponents has 16 bits for each element: laneBias plus its exponent, or 0 for a zero.
+	// Lanes of two vectors add without carry. The sum for a product with a zero stays below
+	// laneFloor, any other sum is above.
 	exponents [MaxDepth / 4]uint64
 	special   bool // holds an infinity or a NaN
 }
@@ -26,8 +26,7 @@ const (
 	laneFloor = 2*laneBias - 300
 )
 
-// take gathers the elements that begin at an index of the operand and lie
-// stride apart.
+// take gathers the elements that begin at an index of the operand and are stride apart.
 func (v *vector) take(o *operand, at, stride int) {
 	*v = vector{}
 	for k := range o.format.Depth() {
@@ -48,11 +47,11 @@ func (v *vector) set(k int, value uint32, e int16) {
 	}
 }
 
-// Dot is one k step for one accumulator: acc plus the products of the elements
-// of a row of A and a column of B.
+// Dot computes one k step for one accumulator: acc plus the products of the elements of a row
+// of A and a column of B.
 func Dot(acc uint32, a, b []uint32, f *Format) uint32 { return DotOf(acc, a, b, f, f) }
 
-// DotOf is [Dot] of elements of two formats, which add as A's do.
+// DotOf is [Dot] for elements of two formats, which add like A's.
 func DotOf(acc uint32, a, b []uint32, ofA, ofB *Format) uint32 {
 	x, y := vectorOf(a, ofA), vectorOf(b, ofB)
 	return dot(acc, &x, &y, ofA)
@@ -66,11 +65,9 @@ func vectorOf(elements []uint32, f *Format) (v vector) {
 	return v
 }
 
-// dot is Dot of decoded elements, by the rule in the package comment.
-// The race detector sees who decodes operands and who stores sums; that it
-// skips what lies between makes products half again as fast under it.
-//
-//go:norace
+// dot is Dot for decoded elements, by the rule in the package comment. The race detector still
+// sees the code that decodes operands and stores sums; skipping this function makes products
+// faster under it.
 func dot(acc uint32, a, b *vector, f *Format) uint32 {
 	depth := f.Depth()
 	if a.special || b.special || acc&f32Inf == f32Inf {
@@ -85,9 +82,9 @@ func dot(acc uint32, a, b *vector, f *Format) uint32 {
 	if top < laneFloor {
 		return 0 // the accumulator and every product are zero
 	}
-	// quantum is the weight of the last bit kept: dividing by it and
-	// converting to an integer is the cut toward zero. Both are exact: the
-	// quantum is a power of two and every term has at most 24 bits.
+	// quantum is the weight of the last bit kept: dividing by it and converting to an integer
+	// cuts toward zero. Both are exact: the quantum is a power of two and every term has at
+	// most 24 bits.
 	exponent := top - 2*laneBias - f.Fraction
 	inverse := math.Float64frombits(uint64(1023-exponent) << 52)
 	s0, s1 := int64(c*inverse), int64(0)
@@ -104,10 +101,8 @@ func dot(acc uint32, a, b *vector, f *Format) uint32 {
 	return f.cut(cutToF32(s0+s1, exponent))
 }
 
-// top is 2*laneBias plus the largest exponent of a product of nonzero
-// elements, or less than laneFloor if there is none.
-//
-//go:norace
+// top returns 2*laneBias plus the largest exponent of a product of nonzero elements, or less
+// than laneFloor if there is none.
 func (v *vector) top(b *vector, depth int) int {
 	m := uint64(0)
 	for k := range depth / 4 {
@@ -117,7 +112,7 @@ func (v *vector) top(b *vector, depth int) int {
 	return int(max(m&0xffff, m>>16&0xffff))
 }
 
-// maxLanes is the larger of each of four 16-bit lanes below 0x8000.
+// maxLanes returns the larger of each of four 16-bit lanes below 0x8000.
 func maxLanes(x, y uint64) uint64 {
 	const tops = 0x8000800080008000
 	ge := ((x | tops) - y) & tops // set where x >= y
@@ -125,7 +120,7 @@ func maxLanes(x, y uint64) uint64 {
 	return y ^ (x^y)&mask
 }
 
-// cutToF32 is sum*2^exponent cut toward zero to FP32; |sum| is below 2^53.
+// cutToF32 returns sum*2^exponent cut toward zero to FP32; |sum| is below 2^53.
 func cutToF32(sum int64, exponent int) uint32 {
 	if sum == 0 {
 		return 0
@@ -141,12 +136,12 @@ func cutToF32(sum int64, exponent int) uint32 {
 	case e > 127:
 		return sign | f32Inf
 	case e >= -126:
-		// Left-align the leading bit at 63, keep 24 bits; adding the hidden
-		// bit to the exponent field completes it.
+		// Left-align the leading bit at 63 and keep 24 bits; adding the hidden bit to the
+		// exponent field completes it.
 		kept := uint32(magnitude << (64 - length) >> 40)
 		return sign | uint32(e+126)<<23 + kept
 	}
-	// Subnormal: the last bit weighs 2^-149. What is less is +0, whatever its sign.
+	// Subnormal: the last bit weighs 2^-149. A smaller sum of either sign is +0.
 	if shift := exponent + 149; shift >= 0 {
 		magnitude <<= shift
 	} else {
@@ -158,7 +153,7 @@ func cutToF32(sum int64, exponent int) uint32 {
 	return sign | uint32(magnitude)
 }
 
-// sumExponent is the exponent of an accumulator that is not zero.
+// sumExponent returns the exponent of an accumulator that is not zero.
 func (f *Format) sumExponent(acc uint32) int {
 	least := -126
 	if f.Halves {
@@ -167,8 +162,8 @@ func (f *Format) sumExponent(acc uint32) int {
 	return max(int(acc>>23&f32MaxBiased)-f32Bias, least)
 }
 
-// roundToF16 is sum*2^exponent as the nearest FP16 number, ties to even, in FP32 bits;
-// |sum| is below 2^53. What is rounded to zero is +0.
+// roundToF16 returns sum*2^exponent as the nearest FP16 number, ties to even, in FP32 bits;
+// |sum| is below 2^53. A result that rounds to zero is +0.
 func roundToF16(sum int64, exponent int) uint32 {
 	magnitude := uint64(max(sum, -sum))
 	last := max(exponent+bits.Len64(magnitude)-11, -24) // weighs 2^last
@@ -186,8 +181,8 @@ func roundToF16(sum int64, exponent int) uint32 {
 	return rounded
 }
 
-// dotSpecial is a step in which an infinity or a NaN takes part: the result is
-// infinite or NaN whatever the finite terms are.
+// dotSpecial computes a step with an infinity or a NaN: the result is infinite or NaN for any
+// finite terms.
 func dotSpecial(acc uint32, a, b *vector, depth int) uint32 {
 	sum := 0.0
 	if acc&f32Inf == f32Inf {

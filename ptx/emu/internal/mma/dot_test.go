@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Formats under test: the measured ones, and two whose steps are 32 and 8 deep.
+// Formats under test: the measured ones, and two with steps of 32 and 8 elements.
 var (
 	bf16 = &Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 	f16  = &Format{Bytes: 2, Fraction: 25, LeastExponent: -14, ToF32: func(x uint32) uint32 { return minifloat(x, 5, 10) }}
@@ -32,8 +32,7 @@ func minifloat(x uint32, exponentBits, fractionBits int) uint32 {
 	return sign | uint32(exponent-bias+f32Bias)<<23 | fraction<<(23-fractionBits)
 }
 
-// oracle is the rule in the package comment taken literally, on integers of
-// any size.
+// oracle is the rule in the package comment taken literally, on integers of unbounded size.
 func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	type term struct {
 		numerator *big.Int // value is numerator * 2^-400, exactly
@@ -65,8 +64,7 @@ func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	for _, t := range terms {
 		top = max(top, t.exponent)
 	}
-	// Work in units of 2^-400; the quantum is 2^(top-fraction). big.Int.Quo
-	// cuts toward zero.
+	// Work in units of 2^-400; the quantum is 2^(top-fraction). big.Int.Quo cuts toward zero.
 	quantum := new(big.Int).Lsh(big.NewInt(1), uint(top-f.Fraction+400))
 	sum := new(big.Int)
 	for _, t := range terms {
@@ -80,7 +78,7 @@ func oracle(acc uint32, a, b []uint32, f *Format) uint32 {
 	return cutOracle(v)
 }
 
-// cutOracle rounds toward zero to FP32, beyond its range to infinity.
+// cutOracle rounds toward zero to FP32, and beyond its range to infinity.
 func cutOracle(v *big.Float) uint32 {
 	bound := new(big.Float).SetMantExp(big.NewFloat(1), 128)
 	if new(big.Float).Abs(v).Cmp(bound) >= 0 {
@@ -98,7 +96,7 @@ func cutOracle(v *big.Float) uint32 {
 	return math.Float32bits(r)
 }
 
-// A draw gives the accumulator and the elements of one bf16 step.
+// A draw returns the accumulator and the elements of one bf16 step.
 type draw struct {
 	name    string
 	acc     func(r *rand.Rand) uint32
@@ -165,7 +163,7 @@ var draws = []draw{
 func TestDotAgainstDefinition(t *testing.T) {
 	for _, d := range draws {
 		if d.name == "infinities and NaN" {
-			continue // no integers; by hand below
+			continue // integers are tested by hand below
 		}
 		t.Run(d.name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 2))
@@ -207,7 +205,7 @@ func TestDotOfOtherFormats(t *testing.T) {
 
 func pad(elements []uint32) []uint32 { return append(elements, make([]uint32, 16-len(elements))...) }
 
-// Hand-worked steps, each of which tells the rule from a neighbour of it.
+// Hand-worked steps that each distinguish the rule from a similar rule.
 func TestDotByHand(t *testing.T) {
 	one := bf16Of(1)
 	bit := func(e int) uint32 { return bf16Of(math.Ldexp(1, e)) }
@@ -221,7 +219,7 @@ func TestDotByHand(t *testing.T) {
 		{"the 26th is not", 0, []uint32{one, bit(-26), bf16Of(-1)}, []uint32{one, one, one}, 0},
 		{"cut of each term is toward zero", 0,
 			[]uint32{one, bf16Of(-0x1.8p-25), bf16Of(-1)}, []uint32{one, one, one}, f32Bits(-0x1p-25)},
-		// 1.5*1.5 = 2.25 counts as exponent 0: 2^-25 survives beside it.
+		// 1.5*1.5 = 2.25 counts as exponent 0: 2^-25 is not cut off.
 		{"products are not normalised", 0,
 			[]uint32{bf16Of(1.5), bit(-25), bf16Of(-1.5)}, []uint32{bf16Of(1.5), one, bf16Of(1.5)}, f32Bits(0x1p-25)},
 		{"the sum is cut, not rounded", f32Bits(1), []uint32{bit(-24), bit(-25)}, []uint32{one, one}, f32Bits(1)},

@@ -1,30 +1,30 @@
 package mma
 
-// Format is a type of matrix element and how products of it are added.
+// Format is a type of matrix element, and how products of it are added.
 type Format struct {
 	// Bytes is the size of an element; a k step is 32 bytes deep.
 	Bytes int
-	// Fraction is how many bits below the largest exponent a term keeps.
+	// Fraction is the number of bits below the largest exponent that a term keeps.
 	Fraction int
-	// Cut is how many bits at the end of the FP32 sum are 0.
+	// Cut is the number of trailing bits of the FP32 sum that are set to 0.
 	Cut int
-	// Halves: the sum is rounded to the nearest FP16 number, given as FP32 bits.
+	// Halves reports whether the sum is rounded to the nearest FP16 number, given as FP32 bits.
 	Halves bool
-	// LeastExponent is that of the smallest normal number.
+	// LeastExponent is the exponent of the smallest normal number.
 	LeastExponent int
-	// ToF32 widens an element to FP32 bits, exactly; nil if an element is the
-	// upper bits of an FP32 number. Of an integer it gives the 32 bits.
+	// ToF32 widens an element to FP32 bits, exactly; nil if an element is the upper bits of an
+	// FP32 number. For an integer it returns the 32 bits.
 	ToF32 func(uint32) uint32
 }
 
-// InHalves is the format with sums in FP16.
+// InHalves returns the format with FP16 sums.
 func (f *Format) InHalves() *Format {
 	h := *f
 	h.Halves = true
 	return &h
 }
 
-// cut ends a sum.
+// cut clears the trailing bits of a sum.
 func (f *Format) cut(sum uint32) uint32 {
 	if sum&^f32Sign > f32Inf {
 		return sum
@@ -35,10 +35,10 @@ func (f *Format) cut(sum uint32) uint32 {
 	return sum
 }
 
-// stepBytes is the extent in k of one step.
+// stepBytes is the k extent of one step in bytes.
 const stepBytes = 32
 
-// Depth is the k extent of one step in elements.
+// Depth returns the k extent of one step in elements.
 func (f *Format) Depth() int { return stepBytes / f.Bytes }
 
 const (
@@ -49,15 +49,15 @@ const (
 	canonicalNaN = 0x7fffffff
 )
 
-// Exponents of elements that are no ordinary numbers: a product with a zero
-// stays below anyZero, one with an infinity or NaN is above every number's.
+// Exponents of elements that are not ordinary numbers: a product with a zero stays below
+// anyZero, one with an infinity or NaN is above every number's.
 const (
 	exponentOfZero    = -0x2000
 	exponentOfSpecial = 0x3000
 	anyZero           = -0x1000
 )
 
-// widen gives an element as FP32 bits.
+// widen returns an element as FP32 bits.
 func (f *Format) widen(x uint32) uint32 {
 	if f.ToF32 == nil {
 		return x << (32 - 8*f.Bytes)
@@ -65,7 +65,7 @@ func (f *Format) widen(x uint32) uint32 {
 	return f.ToF32(x)
 }
 
-// exponent is that of an element, given as FP32 bits.
+// exponent returns the exponent of an element, given as FP32 bits.
 func (f *Format) exponent(value uint32) int16 {
 	switch e := value >> 23 & f32MaxBiased; {
 	case value&^f32Sign == 0:

@@ -2,7 +2,7 @@ package mma
 
 import "math"
 
-// AddIntegers is [Add] of integers, whose sums wrap around or saturate.
+// AddIntegers is [Add] for integers. Their sums wrap around or saturate.
 func AddIntegers(registers Registers, slots []int32, a *A, warp int, b *B, keep, saturate bool) {
 	each(registers, slots, warp, keep, func(acc uint32, row, column int) uint32 {
 		sum, x, y := int64(int32(acc)), a.index(row, 0), b.index(column, 0)
@@ -22,7 +22,7 @@ func integer(sum int64, saturate bool) uint32 {
 	return uint32(sum)
 }
 
-// each gives every sum of a warp's accumulator what add makes of it.
+// each sets every sum of a warp's accumulator to the result of add.
 func each(registers Registers, slots []int32, warp int, keep bool, add func(acc uint32, row, column int) uint32) {
 	for i, s := range slots {
 		acc := &registers[s]

@@ -5,20 +5,19 @@ import "encoding/binary"
 // Rows is the extent in m of one product: four warps of 16 rows.
 const Rows = 64
 
-// Lanes is the threads of a warp.
+// Lanes is the number of threads in a warp.
 const Lanes = 32
 
-// Group is the rows of A, or columns of B, that are decoded together.
+// Group is the number of rows of A, or columns of B, that are decoded together.
 const Group = 8
 
-// Tile is a group of one step as bytes of shared memory. Along k: 32 bytes a
-// row. Across: 16 bytes, 8 rows, a k; elements are of two bytes then.
+// Tile is a group of one step as bytes of shared memory. Along k, a row is 32 bytes. Across,
+// the 8 rows of one k are 16 bytes; then elements have two bytes.
 type Tile [Group * stepBytes]byte
 
-// operand is the elements of a step, values and exponents apart. The elements
-// of one k that belong to one accumulator register of a warp lie together:
-// those of A for 8 rows, each four times, for the lanes of a row; those of B
-// for 4 columns of one parity.
+// operand is the elements of a step, values and exponents apart. The elements of one k that
+// belong to one accumulator register of a warp are contiguous: for A those of 8 rows, each four
+// times, for the lanes of a row; for B those of 4 columns of one parity.
 type operand struct {
 	format   *Format
 	value    []uint32 // FP32 bits
@@ -35,22 +34,21 @@ func (o *operand) reset(f *Format, elements int) {
 
 const (
 	rowCopies   = 4 // lanes that hold a row
-	columnGroup = 4 // columns that lie together
+	columnGroup = 4 // contiguous columns
 )
 
 // A is the 64 rows of a step, decoded.
 type A struct{ operand }
 
-// Reset gives A its format; its elements are to be set with Decode or Set.
+// Reset sets A's format; Decode or Set must then set its elements.
 func (a *A) Reset(f *Format) { a.reset(f, Rows*f.Depth()*rowCopies) }
 
-// index is the place of the first copy of an element.
+// index returns the place of the first copy of an element.
 func (a *A) index(row, k int) int {
 	return ((row/Group*a.format.Depth()+k)*Group + row%Group) * rowCopies
 }
 
-// Decode sets the elements of the 8 rows that begin at row; negate changes
-// their signs.
+// Decode sets the elements of the 8 rows that begin at row; negate changes their signs.
 func (a *A) Decode(row int, t *Tile, across, negate bool) {
 	if at := a.index(row, 0); a.format.truncated() && decodeA(a.value[at:], a.exponent[at:], t, across, negate) {
 		return
@@ -58,7 +56,7 @@ func (a *A) Decode(row int, t *Tile, across, negate bool) {
 	a.format.each(t, across, negate, func(r, k int, v uint32, e int16) { a.put(a.index(row+r, k), v, e) })
 }
 
-// Set sets one element, as it lies in a register.
+// Set sets one element, given as in a register.
 func (a *A) Set(row, k int, element uint32, negate bool) {
 	v := a.format.widen(element)
 	if negate {
@@ -78,13 +76,13 @@ type B struct {
 	n int
 }
 
-// Reset gives B its format and its columns, a multiple of 8.
+// Reset sets B's format and its number of columns, a multiple of 8.
 func (b *B) Reset(f *Format, n int) {
 	b.n = n
 	b.reset(f, n*f.Depth())
 }
 
-// N is the number of columns.
+// N returns the number of columns.
 func (b *B) N() int { return b.n }
 
 func (b *B) index(column, k int) int {
@@ -102,14 +100,14 @@ func (b *B) Decode(column int, t *Tile, across, negate bool) {
 	})
 }
 
-// Set sets one element, as it lies in a register.
+// Set sets one element, given as in a register.
 func (b *B) Set(column, k int, element uint32) {
 	at := b.index(column, k)
 	b.value[at] = b.format.widen(element)
 	b.exponent[at] = b.format.exponent(b.value[at])
 }
 
-// truncated: elements are the upper halves of FP32 numbers.
+// truncated reports whether elements are the upper halves of FP32 numbers.
 func (f *Format) truncated() bool { return f.ToF32 == nil && f.Bytes == 2 }
 
 // each visits the elements of a tile: row, k, value and exponent.
