@@ -155,35 +155,35 @@ func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return tensor(address, s)
 }
 
-// gradient is that of a weight of shape s.
+// gradient returns the gradient of a weight of shape s.
 func gradient(err *error, field string, g C.sm_gradient, s moe.Shape) moe.Gradient {
 	s.Type = enum[moe.Type](err, field+".type", C.int64_t(g._type))
 	return moe.Gradient{Tensor: optional(g.address, s), Accumulate: g.accumulate != 0}
 }
 
-// setForward takes the buffers of a forward pass of l.
+// setForward sets the buffers of a forward pass of l.
 func (c *call) setForward(l *layer, p *C.sm_forward_pass) {
 	c.shape(l, p.tokens)
 	s, f := &c.shapes, &c.forward
 	*f = moe.Forward{
-		X:       tensor(p.x, s.X),
-		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
-		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
+		X:      tensor(p.x, s.X),
+		Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
 		O:      tensor(p.o, s.O), H: optional(p.h, s.H), SharedH: optional(p.shared_h, s.SharedH),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 		Seed:      uint64(p.seed),
 	}
-	f.RouterBias, f.SelectionBias, f.ExpertScale = weight(p.router_bias, s.RouterBias), weight(p.selection_bias, s.SelectionBias), weight(p.expert_scale, s.ExpertScale)
-	sharedOf(&f.Weights, s, p.shared_w1, p.shared_w3, p.shared_w2, p.shared_gate)
+	for _, id := range spec.Weights {
+		*f.Weight(id) = weight(forwardWeight(p, id), s.Of(id))
+	}
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		f.List, f.H = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), optional(p.h, s.H)
 	}
 }
 
-// weight is one that not every layer has. Of one that its configuration has none
-// of it is the zero Tensor where it is not given, and refused by name where it is.
+// weight returns a tensor that some layers do not have. Given an address where the
+// layer has none, it is a tensor that the pass refuses by name.
 func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if s.IsZero() {
 		return optional(address, s)
@@ -191,21 +191,8 @@ func weight(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return tensor(address, s)
 }
 
-// weightsOf are a layer's weights, but for what few routers have.
-func weightsOf(s *moe.Shapes, router, w1, w3, w2, b1, b3, b2 C.uint64_t) moe.Weights {
-	return moe.Weights{
-		Router: tensor(router, s.Router), W1: tensor(w1, s.W1), W3: weight(w3, s.W3), W2: tensor(w2, s.W2),
-		B1: weight(b1, s.B1), B3: weight(b3, s.B3), B2: weight(b2, s.B2),
-	}
-}
-
-// sharedOf adds those of its shared experts.
-func sharedOf(w *moe.Weights, s *moe.Shapes, w1, w3, w2, gate C.uint64_t) {
-	w.SharedW1, w.SharedW3, w.SharedW2, w.SharedGate = weight(w1, s.SharedW1), weight(w3, s.SharedW3), weight(w2, s.SharedW2), weight(gate, s.SharedGate)
-}
-
-// listOf is a list of the entries that s is of: with the pass's ids and scores,
-// or with its own, which rounding writes.
+// listOf returns a list with the entries of s: with the pass's ids and scores, or
+// with its own, which rounding writes.
 func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t) moe.List {
 	if ownIDs != 0 || ownScores != 0 {
 		ids, scores = ownIDs, ownScores
@@ -213,38 +200,26 @@ func listOf(s spec.ListShapes, tokens, ids, scores, ownIDs, ownScores C.uint64_t
 	return moe.List{Tokens: tensor(tokens, s.Tokens), ExpertIDs: tensor(ids, s.ExpertIDs), Scores: tensor(scores, s.Scores)}
 }
 
-// setBackward takes the buffers of a backward pass of l.
+// setBackward sets the buffers of a backward pass of l.
 func (c *call) setBackward(l *layer, p *C.sm_backward_pass) (err error) {
 	c.shape(l, p.tokens)
 	s, g, b := &c.shapes, &c.gradients, &c.backward
 	*b = moe.Backward{
-		X:       tensor(p.x, s.X),
-		Weights: weightsOf(s, p.router, p.w1, p.w3, p.w2, p.b1, p.b3, p.b2),
-		Scores:  tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
+		X:      tensor(p.x, s.X),
+		Scores: tensor(p.scores, s.Scores), ExpertIDs: tensor(p.expert_ids, s.ExpertIDs),
 		Logits: optional(p.logits, s.Logits),
 		H:      tensor(p.h, s.H), SharedH: weight(p.shared_h, s.SharedH), DO: tensor(p.d_o, g.DO),
 		DX: optional(p.dx, g.DX), DScores: optional(p.d_scores, g.DScores),
 		DLogits: optional(p.d_logits, g.DLogits), RouterLosses: optional(p.router_losses, g.RouterLosses),
-		WeightGradients: moe.WeightGradients{
-			DRouter: gradient(&err, "DRouter", p.d_router, s.Router),
-			DW1:     gradient(&err, "DW1", p.d_w1, s.W1),
-			DW3:     gradient(&err, "DW3", p.d_w3, s.W3),
-			DW2:     gradient(&err, "DW2", p.d_w2, s.W2),
-			DB1:     gradient(&err, "DB1", p.d_b1, s.B1),
-			DB3:     gradient(&err, "DB3", p.d_b3, s.B3),
-			DB2:     gradient(&err, "DB2", p.d_b2, s.B2),
-
-			DSharedW1:   gradient(&err, "DSharedW1", p.d_shared_w1, s.SharedW1),
-			DSharedW3:   gradient(&err, "DSharedW3", p.d_shared_w3, s.SharedW3),
-			DSharedW2:   gradient(&err, "DSharedW2", p.d_shared_w2, s.SharedW2),
-			DSharedGate: gradient(&err, "DSharedGate", p.d_shared_gate, s.SharedGate),
-		},
 		Balance: float32(p.balance), ZLoss: float32(p.z_loss),
 		Workspace: moe.Buffer{Ptr: driver.DevicePtr(p.workspace), Bytes: int64(p.workspace_bytes)},
 	}
-	b.RouterBias, b.ExpertScale = optional(p.router_bias, s.RouterBias), weight(p.expert_scale, s.ExpertScale)
-	b.DRouterBias, b.DExpertScale = gradient(&err, "DRouterBias", p.d_router_bias, s.RouterBias), gradient(&err, "DExpertScale", p.d_expert_scale, s.ExpertScale)
-	sharedOf(&b.Weights, s, p.shared_w1, p.shared_w3, p.shared_w2, p.shared_gate)
+	for _, id := range spec.Weights {
+		*b.Weight(id) = weight(backwardWeight(p, id), s.Of(id))
+		if d := b.Gradient(id); d != nil {
+			*d = gradient(&err, id.Row().GradientID.String(), backwardGradient(p, id), s.Of(id))
+		}
+	}
 	if p.entries != 0 {
 		s := l.Config().ListShapes(int(p.entries))
 		b.List, b.H, b.DScores = listOf(s, p.token_indices, p.expert_ids, p.scores, p.list_expert_ids, p.list_scores), tensor(p.h, s.H), optional(p.d_scores, s.DScores)

@@ -12,14 +12,12 @@ from ._device import name_of
 from ._library import ArgumentError, Config, Error, layer
 from ._library import check as library_check
 from ._weights import (
-    DTYPES, EXPERTS, WEIGHTS, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
+    ALWAYS, CONSTANT, DTYPES, EXPERTS, WEIGHTS, Weights, check, check_into, check_routing, expert_shapes, shapes, want,
 )  # fmt: skip
-
-_ALWAYS = ("router", "w1", "w2")
 
 
 def _schema(names: tuple[str, ...]) -> str:
-    return ", ".join(f"Tensor{'' if n in _ALWAYS else '?'} {n}" for n in names)
+    return ", ".join(f"Tensor{'' if n in ALWAYS else '?'} {n}" for n in names)
 
 
 def _into(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -181,8 +179,8 @@ def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Te
     return wanted, into
 
 
-# The bit of the one weight that has no gradient.
-_CONSTANT = 1 << 1 + WEIGHTS.index("selection_bias")
+# The bits of weights without a gradient.
+_CONSTANT = sum(1 << 1 + WEIGHTS.index(name) for name in CONSTANT)
 
 
 def _wanted(needs) -> int:

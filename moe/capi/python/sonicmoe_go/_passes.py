@@ -8,30 +8,35 @@ import struct
 import torch
 from torch import Tensor
 
+from . import _table
 from ._device import Emulated, Gpu
 from ._library import Layer
 from ._weights import GRADIENT_TYPES, ROUTER, WEIGHTS, Weights
 
 
-def _laid_out(fields: str) -> tuple[struct.Struct, dict[str, int]]:
-    """A struct of the interface, and where its fields lie. Those of weights' gradients are sm_gradient."""
-    names, floats = fields.split(), ("balance", "z_loss")
-    kinds = ["Qii" if n.startswith("d_") and n[2:] in WEIGHTS else "d" if n in floats else "Q" for n in names]
-    ends = itertools.accumulate((struct.calcsize("=" + k) for k in kinds), initial=0)
-    return struct.Struct("=" + "".join(kinds)), dict(zip(names, ends))
+def _laid_out(kinds: dict[str, str]) -> tuple[struct.Struct, dict[str, int]]:
+    """A struct of the interface, and the offsets of its fields."""
+    ends = itertools.accumulate((struct.calcsize("=" + k) for k in kinds.values()), initial=0)
+    return struct.Struct("=" + "".join(kinds.values())), dict(zip(kinds, ends))
 
 
 # sm_forward_pass and sm_backward_pass.
-_FORWARD, FORWARD = _laid_out(
-    "size tokens stream workspace workspace_bytes x router w1 w2 scores expert_ids logits o h entries token_indices w3 b1 b3 b2"
-    " list_expert_ids list_scores seed router_bias selection_bias expert_scale shared_w1 shared_w3 shared_w2 shared_gate shared_h"
-)
-_BACKWARD, BACKWARD = _laid_out(
-    "size tokens stream workspace workspace_bytes x router w1 w2 scores expert_ids logits d_o h dx d_scores d_logits router_losses"
-    " d_router d_w1 d_w2 balance z_loss entries token_indices w3 b1 b3 b2 d_w3 d_b1 d_b3 d_b2 list_expert_ids list_scores"
-    " router_bias expert_scale d_router_bias d_expert_scale shared_w1 shared_w3 shared_w2 shared_gate shared_h"
-    " d_shared_w1 d_shared_w3 d_shared_w2 d_shared_gate"
-)
+_FORWARD, FORWARD = _laid_out(_table.FORWARD)
+_BACKWARD, BACKWARD = _laid_out(_table.BACKWARD)
+
+
+def _packed(kinds: dict[str, str], packer: struct.Struct, **values) -> bytes:
+    """A pass of values by field. A gradient is (address, type, accumulate). Fields without a value are 0."""
+    flat = [packer.size]
+    for name, kind in itertools.islice(kinds.items(), 1, None):
+        value = values.pop(name, 0)
+        if kind == "Qii":
+            flat += value or (0, 0, 0)
+        else:
+            flat.append(value)
+    if values:
+        raise TypeError(f"a pass has no field {', '.join(values)}")
+    return packer.pack(*flat)
 
 
 def size_of(backward: bool) -> int:
@@ -71,15 +76,14 @@ def forward(
     workspace = torch.empty(whole, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
         routing, scratch = p.read if routed else p.written, p.written(workspace)
-        router, router_bias, selection_bias, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = p.read_all(weights)
         l.forward(
-            _FORWARD.pack(
-                _FORWARD.size, t, p.stream, scratch, need, p.read(x), router, w1, w2,
-                scratch + need if scores is None else routing(scores),
-                scratch + need + each if scores is None else routing(expert_ids),
-                p.written(logits), p.written(o), p.written(h),
-                entries, routing(tokens), w3, b1, b3, b2, p.written(list_ids), p.written(list_scores), seed & 2**64 - 1,
-                router_bias, selection_bias, expert_scale, s1, s3, s2, sg, p.written(shared_h),
+            _packed(
+                _table.FORWARD, _FORWARD, tokens=t, stream=p.stream, workspace=scratch, workspace_bytes=need, x=p.read(x),
+                scores=scratch + need if scores is None else routing(scores),
+                expert_ids=scratch + need + each if scores is None else routing(expert_ids),
+                logits=p.written(logits), o=p.written(o), h=p.written(h), shared_h=p.written(shared_h), entries=entries,
+                token_indices=routing(tokens), list_expert_ids=p.written(list_ids), list_scores=p.written(list_scores),
+                seed=seed & 2**64 - 1, **dict(zip(WEIGHTS, p.read_all(weights))),
             ),
             routed=routed,
         )  # fmt: skip
@@ -93,23 +97,18 @@ def backward(
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:
-        packed = {}
+        given = {name: at for name, at in zip(WEIGHTS, p.read_all(weights)) if name in BACKWARD}
         for name, g, added in zip(WEIGHTS, gradients, into, strict=True):
             to = g if added is None else added
-            packed[name] = (0, 0, 0) if to is None else (p.written(to), GRADIENT_TYPES[to.dtype], added is not None)
-
-        def d(*names):
-            return [v for name in names for v in packed[name]]
-
-        router, router_bias, _, expert_scale, w1, w3, w2, b1, b3, b2, s1, s3, s2, sg = p.read_all(weights)
+            if to is not None:
+                given["d_" + name] = p.written(to), GRADIENT_TYPES[to.dtype], added is not None
         l.backward(
-            _BACKWARD.pack(
-                _BACKWARD.size, x.shape[0], p.stream, p.written(workspace), need, p.read(x), router, w1, w2,
-                p.read(scores), p.read(expert_ids), p.read(logits), p.read(d_o), p.read(h),
-                p.written(dx), p.written(d_scores), p.read(d_logits), 0, *d("router", "w1", "w2"), balance, z_loss,
-                _entries(tokens), p.read(tokens), w3, b1, b3, b2, *d("w3", "b1", "b3", "b2"),
-                p.read(list_ids), p.read(list_scores), router_bias, expert_scale, *d("router_bias", "expert_scale"),
-                s1, s3, s2, sg, p.read(shared_h), *d("shared_w1", "shared_w3", "shared_w2", "shared_gate"),
+            _packed(
+                _table.BACKWARD, _BACKWARD, tokens=x.shape[0], stream=p.stream, workspace=p.written(workspace), workspace_bytes=need,
+                x=p.read(x), scores=p.read(scores), expert_ids=p.read(expert_ids), logits=p.read(logits), d_o=p.read(d_o), h=p.read(h),
+                shared_h=p.read(shared_h), dx=p.written(dx), d_scores=p.written(d_scores), d_logits=p.read(d_logits),
+                balance=balance, z_loss=z_loss, entries=_entries(tokens), token_indices=p.read(tokens),
+                list_expert_ids=p.read(list_ids), list_scores=p.read(list_scores), **given,
             ),
             routed=routed,
         )  # fmt: skip

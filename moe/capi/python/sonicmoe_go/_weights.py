@@ -10,48 +10,48 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._library import ArgumentError, Config
+from ._table import EXPERT_ROWS, ROUTER_ROWS
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
-# What a configuration has none of is None.
-ROUTER = ("router", "router_bias", "selection_bias", "expert_scale")
-EXPERTS = ("w1", "w3", "w2", "b1", "b3", "b2", "shared_w1", "shared_w3", "shared_w2", "shared_gate")
+# A weight that a configuration does not have is None.
+ROUTER = tuple(name for name, *_ in ROUTER_ROWS)
+EXPERTS = tuple(name for name, *_ in EXPERT_ROWS)
 WEIGHTS = ROUTER + EXPERTS
+# Weights that every configuration has, and weights without a gradient.
+ALWAYS = tuple(name for name, _, _, needs, *_ in ROUTER_ROWS + EXPERT_ROWS if not needs)
+CONSTANT = tuple(name for name, *_, gradient in ROUTER_ROWS + EXPERT_ROWS if not gradient)
 
 Weights = tuple[Tensor | None, ...]
 # Of each tensor its name, type and shape; no type where the configuration has none of it.
 Shapes = tuple[tuple[str, torch.dtype | None, tuple[int, ...]], ...]
 
 
+def _lacks(c: Config, field: str) -> bool:
+    """Whether a configuration lacks the feature that a field of it stands for."""
+    if field == "gate_up":
+        return c.gate_up != "apart"
+    return not (c.gated if field == "activation" else getattr(c, field))
+
+
 @functools.lru_cache(maxsize=4096)
 def shapes(c: Config) -> Shapes:
-    """What WEIGHTS are."""
-    e, d, n, apart = c.num_experts, c.hidden, c.intermediate, c.gate_up == "apart"
-    rows, shared = n if apart else c.h_width, n * c.shared_experts
-    up, down = ((e, d, rows), (e, n, d)) if c.weight_order == "in-out" else ((e, rows, d), (e, d, n))
-    own, f32 = DTYPES[c.type], torch.float32
-    of = {
-        "router": (True, f32 if c.router_f32 else own, (e, d)),
-        "router_bias": (c.router_bias, f32, (e,)),
-        "selection_bias": (c.selection_bias, f32, (e,)),
-        "expert_scale": (c.expert_scale, f32, (e,)),
-        "w1": (True, own, up),
-        "w3": (apart, own, up),
-        "w2": (True, own, down),
-        "b1": (c.bias, own, (e, rows)),
-        "b3": (c.bias and apart, own, (e, rows)),
-        "b2": (c.bias, own, (e, d)),
-        "shared_w1": (shared, own, (shared, d)),
-        "shared_w3": (shared and c.gated, own, (shared, d)),
-        "shared_w2": (shared, own, (d, shared)),
-        "shared_gate": (shared and c.shared_gate, own, (d,)),
-    }
-    return tuple((name, dtype if there else None, shape) for name, (there, dtype, shape) in of.items())
+    """Names, types and shapes of WEIGHTS."""
+    e, d, n = c.num_experts, c.hidden, c.intermediate
+    extents = {"E": e, "d": d, "n": n, "w1": n if c.gate_up == "apart" else c.h_width, "sn": n * c.shared_experts}
+    types = {"layer": DTYPES[c.type], "router": torch.float32 if c.router_f32 else DTYPES[c.type], "f32": torch.float32}
+    found = []
+    for name, kind, dims, needs, ordered, _ in ROUTER_ROWS + EXPERT_ROWS:
+        shape = tuple(extents[dim] for dim in dims)
+        if ordered and c.weight_order == "in-out":
+            shape = shape[0], shape[2], shape[1]
+        found.append((name, None if any(_lacks(c, field) for field in needs) else types[kind], shape))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=4096)
 def expert_shapes(c: Config) -> Shapes:
-    """What EXPERTS are."""
+    """Names, types and shapes of EXPERTS."""
     return shapes(c)[len(ROUTER) :]
 
 
@@ -76,9 +76,8 @@ def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.
 
 def _why(c: Config, name: str) -> str:
     """The field of a configuration by which there is no tensor of a name."""
-    field = {"w3": "gate_up", "b1": "bias", "b2": "bias", "b3": "bias" if not c.bias else "gate_up"}.get(name, name)
-    if name.startswith("shared_"):
-        field = "shared_experts" if not c.shared_experts else "shared_gate" if name == "shared_gate" else "activation"
+    needs = next(row[3] for row in ROUTER_ROWS + EXPERT_ROWS if row[0] == name)
+    field = next(field for field in needs if _lacks(c, field))
     return f"{field} {getattr(c, field)!r}"
 
 
