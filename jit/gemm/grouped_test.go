@@ -40,27 +40,29 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	config := gemm.Config{
-		Tiling: g.tiling, KTiles: g.depth / tile.K, Columns: (g.width + g.tiling.TileN - 1) / g.tiling.TileN,
+		Tiling: g.tiling, KTiles: g.depth / tile.K, Columns: g.tiling.Columns(g.width),
 		Gathered: g.gathered, BMN: g.bMN,
 	}
 	epilogue := gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
-		store.Tile(g.tiling.TileN/64, func(i int) gemm.SubTile {
-			at := t.Column.MulI(g.tiling.TileN).AddI(64 * i)
-			return gemm.SubTile{Value: gemm.Registers(acc[32*i:][:32]), To: c, At: func() []ptx.U32 { return t.Ragged(at) }}
+		store.Tile(g.tiling.SubTiles(), func(i int) gemm.SubTile {
+			at := t.Column.MulI(g.tiling.TileN).AddI(gemm.SubTileColumns * i)
+			return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: c, At: func() []ptx.U32 { return t.Ragged(at) }}
 		})
 	}}
 	if g.gathered {
 		x, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.Gather)
 		p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
-		load := gemm.Gather{Product: p, X: x, Rows: rows, RowBytes: g.depth * tile.ElementBytes,
-			LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { g.loadB(p, b, s, t, kt) }}
-		p.Run(load.Load, epilogue)
+		p.Run(gemm.Roles{
+			Load: p.Gather(gemm.Rows{X: x, Numbers: rows, RowBytes: g.depth * tile.ElementBytes},
+				func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) { g.loadB(p, b, s, t, kt) }),
+			Math: epilogue,
+		})
 		return k.Build()
 	}
 	a := k.Map(&k.Args.A, func(a *groupedArgs) driver.TensorMap { return tile.RowMap(a.A, g.depth, a.Rows, gemm.TileM) })
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, config)
-	p.Run(func() {
-		p.LoadTMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+	p.Run(gemm.Roles{
+		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
 			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
 				s := ring.Acquire()
 				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
@@ -68,8 +70,9 @@ func (g grouped) build() (*jit.Kernel[groupedArgs], error) {
 				g.loadB(p, b, s, t, kt)
 				ring.Advance()
 			})
-		})
-	}, epilogue)
+		}),
+		Math: epilogue,
+	})
 	return k.Build()
 }
 

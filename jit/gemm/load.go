@@ -7,64 +7,69 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Who fills a stage, and who reads the queue, where both operands come by TMA:
-// one thread.
+// This file is the load role.
+
+// Arrivals that fill a stage and readers of the queue, where both operands come by
+// TMA: one thread does all of it.
 const (
 	tmaArrivals = 1
 	tmaReaders  = 1
 )
 
-// LoadTMA is the load role of a product whose operands both come by TMA: one
-// thread, which publishes the tiles too. Rows past the expert's end are the
-// next expert's: they are multiplied and dropped. fill loads all stages of a
-// tile.
-func (p *Product) LoadTMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) {
-	k := p.K
-	k.If(p.Thread.ShrI(5).EqI(MathWarps), func() {
-		k.If(k.ElectOne(), func() {
-			ring := p.Ring.Producer()
-			var publisher *schedule.TilePublisher
-			k.If(p.Queue.Publishes(), func() { publisher = p.Tiles.Publisher(p.Queue) })
-			p.Queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
-				k.If(p.Queue.Publishes(), publisher.Publish)
-				fill(ring, t)
+// TMA returns the load role of a product whose operands both come by TMA. One
+// thread starts all loads and publishes the tiles. Rows past the expert's last
+// row belong to the next expert; their results are dropped. fill loads all stages
+// of a tile.
+func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() {
+	return func() {
+		k := p.K
+		k.If(p.Thread.ShrI(5).EqI(MathWarps), func() {
+			k.If(k.ElectOne(), func() {
+				ring := p.Ring.Producer()
+				var publisher *schedule.TilePublisher
+				k.If(p.Queue.Publishes(), func() { publisher = p.Tiles.Publisher(p.Queue) })
+				p.Queue.Reader(ptx.True()).Each(func(t schedule.Tile) {
+					k.If(p.Queue.Publishes(), publisher.Publish)
+					fill(ring, t)
+				})
 			})
 		})
-	})
+	}
 }
 
-// Expect tells a stage's barrier how many bytes of a k-tile's copies to wait for.
-// Of the first k-tile the sums' row is one of them, whose loads loadRow starts.
-func (p *Product) Expect(s pipeline.Stage, kt ptx.U32, bytes int, loadRow func()) {
+// Expect tells the full barrier of stage s of k-tile kt how many bytes to wait for.
+// With [FromRow], it also starts the loads of the sums' first row together with
+// the tile's first k-tile.
+func (p *Product) Expect(ring *pipeline.Cursor, s pipeline.Stage, t schedule.Tile, kt ptx.U32, bytes int) {
 	k := p.K
-	if !p.Row {
+	if p.Start.kind != fromRow {
 		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(bytes))
 		return
 	}
 	first := kt.EqI(0)
 	k.MbarrierArriveExpectTx(s.Full, ptx.Select(first, ptx.Uint(bytes+p.TileN*tile.ElementBytes), ptx.Uint(bytes)))
-	k.If(first, loadRow)
+	k.If(first, func() { p.Start.load(p.rowOf(ring), s.Full, t) })
 }
 
 // Box is one load of a part of a stage's B tile.
 type Box struct {
 	Map ptx.TensorMap
-	// At are its coordinates, Offset is where it goes in its half of the tile, in
-	// bytes.
-	At     []ptx.U32
+	// At are the box's coordinates in Map.
+	At []ptx.U32
+	// Offset is the box's place in its half of the B tile, in bytes.
 	Offset int
 }
 
-// LoadB starts the loads of both halves of a stage's B tile: boxes gives those
-// of a half. Of a tile that the cluster shares, each CTA loads the half of its
-// rank into both.
+// LoadB starts the loads of both halves of a stage's B tile. boxes returns the
+// boxes of one half. If the CTAs of a cluster share the tile, each CTA loads the
+// half of its own rank and multicasts it to both.
 func (p *Product) LoadB(s pipeline.Stage, t schedule.Tile, boxes func(half ptx.U32) []Box) {
 	k := p.K
-	bytes := p.TileBBytes() / 2
+	halfBytes := p.TileBBytes() / 2
 	both := func() {
 		for half := range 2 {
 			for _, b := range boxes(ptx.Uint(half)) {
-				k.TMALoad(s.Data.At(TileABytes+half*bytes+b.Offset), b.Map, s.Full, b.At...)
+				k.TMALoad(s.Data.At(TileABytes+half*halfBytes+b.Offset), b.Map, s.Full, b.At...)
 			}
 		}
 	}
@@ -76,58 +81,54 @@ func (p *Product) LoadB(s pipeline.Stage, t schedule.Tile, boxes func(half ptx.U
 		rank := k.ClusterCtarank()
 		const bothCTAs = 0b11
 		for _, b := range boxes(rank) {
-			k.TMALoadMulticast(s.Data.At(TileABytes+b.Offset).Plus(rank.MulI(bytes)), b.Map, s.Full, ptx.Uint(bothCTAs).B16(), b.At...)
+			k.TMALoadMulticast(s.Data.At(TileABytes+b.Offset).Plus(rank.MulI(halfBytes)), b.Map, s.Full, ptx.Uint(bothCTAs).B16(), b.At...)
 		}
 	}, both)
 }
 
-// Gather is the load role of a product whose A rows are gathered: 128 threads
-// copy 16 bytes each, 8 lanes a row, 16 rows a pass; one thread starts B's
-// loads.
-type Gather struct {
-	*Product
-	// X are the rows of RowBytes that are gathered, Rows the number of each
-	// packed row's.
-	X, Rows  ptx.Global
-	RowBytes int // what the k-tiles have beyond them is 0
-	// LoadB starts the loads of a stage's B.
-	LoadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)
-	// LoadRow starts the loads of a tile's row, where there is one, for the stage of
-	// its first k-tile.
-	LoadRow func(to, full ptx.Shared, t schedule.Tile)
-}
-
-// The gather's geometry.
 const (
-	// gatherArrivals fill a stage: each thread's copies, and B's bytes.
+	// gatherArrivals is the number of arrivals that fill a stage: the copies of
+	// each thread, and the bytes of B.
 	gatherArrivals = pipeline.WarpgroupThreads + 1
-	// gatherReaders are the role's warps.
+	// gatherReaders is the number of warps that read the queue.
 	gatherReaders = 4
-	// CopyBytes is what one thread copies at a time, LanesOfRow how many
-	// threads that takes for a row of a K-major tile.
-	CopyBytes  = 16
-	LanesOfRow = tile.RowBytes / CopyBytes
 
-	passRows     = pipeline.WarpgroupThreads / LanesOfRow
+	passRows     = pipeline.WarpgroupThreads / tile.LanesOfRow
 	gatherPasses = TileM / passRows
 )
 
-// Load emits the role.
-func (g Gather) Load() {
-	k := g.K
-	thread := g.Thread.AndI(pipeline.WarpgroupThreads - 1)
-	chunk, row := thread.AndI(LanesOfRow-1), thread.ShrI(3)
-	dst := tile.Swizzled(row, chunk)
-	x := g.X.Plus(chunk.MulI(CopyBytes).U64())
+// Rows are the rows that a product gathers.
+type Rows struct {
+	// X [.., RowBytes] are the rows. Numbers [R] u32 is the number in X of each
+	// packed row.
+	X, Numbers ptx.Global
+	// RowBytes is the size of a row. The k-tiles' rest past it is 0.
+	RowBytes int
+}
+
+// Gather returns the load role of a product whose A rows are gathered. 128 threads
+// copy the rows by cp.async, 16 rows a pass; one of them starts the loads of B.
+// loadB starts the loads of B for one stage.
+func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
+	return func() { p.gather(from, loadB) }
+}
+
+func (p *Product) gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) {
+	k := p.K
+	thread := p.Thread.AndI(pipeline.WarpgroupThreads - 1)
+	copier := tile.NewRowCopy(k, thread, tile.LanesOfRow)
+	row := copier.Row()
+	dst := copier.Swizzled(row)
+	x := from.X.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
 	elected := k.ElectOne().And(thread.LtI(32))
-	ring := g.Ring.Producer()
+	ring := p.Ring.Producer()
 	var publisher *schedule.TilePublisher
-	publishes := elected.And(g.Queue.Publishes())
-	k.If(publishes, func() { publisher = g.Tiles.Publisher(g.Queue) })
-	reader := g.Queue.Reader(thread.AndI(31).EqI(0))
+	publishes := elected.And(p.Queue.Publishes())
+	k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
+	reader := p.Queue.Reader(thread.AndI(31).EqI(0))
 
 	// The numbers of the thread's rows are loaded one tile ahead. Rows past the
-	// expert's end repeat its last one: they are multiplied and dropped.
+	// expert's last row repeat it; their results are dropped.
 	next := newTileVar(k, reader.Next())
 	var numbers [gatherPasses]*ptx.Var[ptx.U32]
 	for i := range numbers {
@@ -138,7 +139,7 @@ func (g Gather) Load() {
 			last := next.rows.Get().SubI(1)
 			for i := range numbers {
 				r := row.AddI(passRows * i).Min(last)
-				numbers[i].Set(ptx.LdGlobal[ptx.U32](g.Rows.Index(next.row.Get().Add(r), 4), ".nc"))
+				numbers[i].Set(ptx.LdGlobal[ptx.U32](from.Numbers.Index(next.row.Get().Add(r), 4), ".nc"))
 			}
 		})
 	}
@@ -146,36 +147,25 @@ func (g Gather) Load() {
 	k.Loop(func() {
 		t := next.copy()
 		k.BreakIf(t.IsEnd())
-		var from [gatherPasses]*ptx.Var[ptx.U64]
-		for i := range from {
-			from[i] = ptx.NewVar(k, x.Index(numbers[i].Get(), g.RowBytes).Addr())
-		}
+		rows := copier.Rows(gatherPasses, from.RowBytes, p.KTiles, func(i int) ptx.Global { return x.Index(numbers[i].Get(), from.RowBytes) })
 		k.If(publishes, publisher.Publish)
 		next.set(reader.Next())
 		fetch()
-		k.Range(ptx.Uint(g.KTiles), func(kt ptx.U32) {
+		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
 			s := ring.Acquire()
 			k.If(elected, func() {
-				g.Expect(s, kt, g.TileBBytes(), func() { g.LoadRow(g.RowOf(ring), s.Full, t) })
-				g.LoadB(s, t, kt)
+				p.Expect(ring, s, t, kt, p.TileBBytes())
+				loadB(s, t, kt)
 			})
 			to := s.Data.Plus(dst)
-			var bytes []ptx.U32
-			if g.RowBytes != g.KTiles*tile.RowBytes {
-				there := kt.MulI(LanesOfRow).Add(chunk).LtI(g.RowBytes / CopyBytes)
-				bytes = append(bytes, ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0)))
-			}
-			for i := range from {
-				k.CpAsyncCG(to.At(i*passRows*tile.RowBytes), ptx.GlobalAt(from[i].Get()), CopyBytes, bytes...)
-				from[i].Set(from[i].Get().AddI(tile.RowBytes))
-			}
+			rows.CopyAndAdvance(func(i int) ptx.Shared { return to.At(i * passRows * tile.RowBytes) }, rows.Bytes(kt))
 			k.CpAsyncMbarrierArriveNoInc(s.Full)
 			ring.Advance()
 		})
 	})
 }
 
-// tileVar is a tile kept across passes of a loop.
+// tileVar is a tile kept in registers from one pass of a loop to the next.
 type tileVar struct{ expert, row, rows, column, shared *ptx.Var[ptx.U32] }
 
 func newTileVar(k *ptx.Kernel, t schedule.Tile) tileVar {

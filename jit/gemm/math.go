@@ -6,8 +6,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is what the math warpgroups do: their role, the main loop, their
-// stagger, and the stores of their sums.
+// This file is the math role: the main loop, the distance between its two
+// warpgroups, and the stores of their sums.
 
 // RunRoles emits the two roles of a CTA of [Threads]: math for the first two
 // warpgroups, load for the third. thread is %tid.x.
@@ -18,68 +18,60 @@ func RunRoles(k *ptx.Kernel, thread ptx.U32, math, load func()) {
 	)
 }
 
-// Multiply issues the wgmma group of a k-tile, which adds to the sums so far
-// where keep holds. aMN and bMN: the operand is MN-major.
-func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, keep ptx.Pred, aMN, bMN bool) {
+// Multiply issues the wgmma group of a k-tile. It adds to the accumulators where
+// adds is true, and overwrites them elsewhere. aMN and bMN: the operand is MN-major.
+func Multiply(k *ptx.Kernel, of tile.Element, acc []ptx.F32, a, b tile.Descriptor, adds ptx.Pred, aMN, bMN bool) {
 	k.WgmmaFence()
 	for i := range tile.K / tile.KStep {
 		scale := ptx.True()
 		if i == 0 {
-			scale = keep
+			scale = adds
 		}
 		of.Wgmma(k, acc, a.Step(i, 0), b.Step(i, 0), scale, aMN, bMN)
 	}
 	k.WgmmaCommit()
 }
 
-// MainLoop is a math warpgroup's way through a ring of stages, with one wgmma
-// group in flight: a stage is given back when the group after it has been issued.
+// MainLoop multiplies the stages of a ring in a math warpgroup. One wgmma group is
+// in flight: a stage is released when the group of the next stage has been issued.
 type MainLoop struct {
 	K       *ptx.Kernel
 	Ring    *pipeline.Cursor
 	Release pipeline.Releaser
 }
 
-// Run multiplies kTiles stages, at least one. multiply emits a stage's wgmma
-// group; underLast, unless nil, what may run under the last one.
-func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32), underLast func()) {
+// Run multiplies kTiles stages, at least one. multiply emits the wgmma group of a
+// stage.
+func (m MainLoop) Run(kTiles ptx.U32, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f := m.Begin()
 	f.Each(kTiles, false, multiply)
-	f.End(underLast)
-}
-
-// End finishes the sum, with what may run under its last group.
-func (f *InFlight) End(underLast func()) {
-	if underLast != nil {
-		underLast()
-	}
 	f.Finish()
 }
 
-// InFlight is a main loop under way, for sums that end with a stage of another
-// kind.
+// InFlight is a sum that has begun and not ended, for sums of stages of several
+// kinds.
 type InFlight struct {
 	m       MainLoop
 	pending *pipeline.PendingRelease // the stage of the group in flight
 }
 
-// Begin starts a sum.
+// Begin begins a sum.
 func (m MainLoop) Begin() *InFlight { return &InFlight{m, pipeline.NewPendingRelease(m.K)} }
 
-// Each multiplies kTiles stages, which may be none. behind says that the sum has
-// one before them.
-func (f *InFlight) Each(kTiles ptx.U32, behind bool, multiply func(s pipeline.Stage, kt ptx.U32)) {
+// Each multiplies kTiles stages, which may be none. started: the sum already has a
+// stage.
+func (f *InFlight) Each(kTiles ptx.U32, started bool, multiply func(s pipeline.Stage, kt ptx.U32)) {
 	f.m.K.Range(kTiles, func(kt ptx.U32) {
 		follows := kt.NeI(0)
-		if behind {
+		if started {
 			follows = ptx.True()
 		}
 		f.One(follows, 1, func(s pipeline.Stage) { multiply(s, kt) })
 	})
 }
 
-// One multiplies the next stage and waits until at most that many wgmma groups
-// are in flight. follows says that the sum has a stage before it.
+// One multiplies the next stage and waits until at most the given number of wgmma
+// groups are in flight. follows: the sum has a stage before this one.
 func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.Stage)) {
 	s := f.m.Ring.Wait()
 	multiply(s)
@@ -89,73 +81,87 @@ func (f *InFlight) One(follows ptx.Pred, groups int, multiply func(s pipeline.St
 	f.m.Ring.Advance()
 }
 
-// Finish waits for the sum and gives the last stage back.
+// Finish waits for the sum and releases the last stage.
 func (f *InFlight) Finish() {
 	f.m.K.WgmmaWait(0)
 	f.m.Release.Release(f.pending.Stage(), ptx.True())
 }
 
-// Drain releases kTiles stages unused. each, unless nil, is emitted for every
-// stage that has come.
-func (m MainLoop) Drain(kTiles ptx.U32, each func(kt ptx.U32)) {
+// Drain releases kTiles stages without using them.
+func (m MainLoop) Drain(kTiles ptx.U32) { m.DrainEach(kTiles, func(ptx.U32) {}) }
+
+// DrainEach is Drain, and emits each after the wait for a stage.
+func (m MainLoop) DrainEach(kTiles ptx.U32, each func(kt ptx.U32)) {
 	m.K.Range(kTiles, func(kt ptx.U32) {
 		s := m.Ring.Wait()
-		if each != nil {
-			each(kt)
-		}
+		each(kt)
 		m.Release.Release(s, ptx.True())
 		m.Ring.Advance()
 	})
 }
 
-// Stagger sets the second math warpgroup one ring behind the first, once, at
-// the CTA's first tile. From then on one warpgroup multiplies, as far ahead as
-// the ring is deep, while the other is in its epilogue; side by side, both
-// would leave the tensor cores idle at the same time.
+// Stagger keeps the second math warpgroup one ring behind the first, from the
+// CTA's first tile on. One warpgroup then multiplies, as far ahead as the ring is
+// deep, while the other is in its epilogue. Without the distance both would be in
+// their epilogues at the same time, and the tensor cores would be idle.
 type Stagger struct {
 	k         *ptx.Kernel
 	warpgroup ptx.U32
 	barrier   pipeline.NamedBarriers
 	tile      *ptx.Var[ptx.U32] // 1 until the first tile is done, then 2
-	after     ptx.U32           // the k-tile after which the second may start
 }
 
-// StaggerBarrier is what NewStagger needs.
+// StaggerBarrier reserves the barrier of a [Stagger].
 func StaggerBarrier(cta *pipeline.CTA) pipeline.NamedBarriers {
 	return cta.NamedBarriers("stagger", 1, MathThreads)
 }
 
-// NewStagger is for the math warpgroup of that number, 0 or 1.
+// NewStagger is the stagger of the math warpgroup of the given number, 0 or 1.
 func NewStagger(k *ptx.Kernel, barrier pipeline.NamedBarriers, warpgroup ptx.U32) *Stagger {
 	return &Stagger{k: k, warpgroup: warpgroup, barrier: barrier, tile: ptx.NewVar(k, ptx.Uint(1))}
 }
-
-// SetLead has the second warpgroup start when the first has multiplied kTiles
-// k-tiles, at least 1, of its first tile.
-func (s *Stagger) SetLead(kTiles ptx.U32) { s.after = kTiles.SubI(1) }
 
 // WaitForLeader holds the second warpgroup at its first tile.
 func (s *Stagger) WaitForLeader() {
 	s.k.If(s.tile.Get().Eq(s.warpgroup), func() { s.barrier.Sync(ptx.Uint(0)) })
 }
 
-// Multiplied lets the second start when the first has issued enough k-tiles.
-func (s *Stagger) Multiplied(kt ptx.U32) {
-	now := kt.Eq(s.after).And(s.tile.Get().EqI(1)).And(s.warpgroup.EqI(0))
-	s.k.If(now, func() { s.barrier.Arrive(ptx.Uint(0)) })
-}
-
-// TileDone ends the first tile.
+// TileDone ends a tile.
 func (s *Stagger) TileDone() { s.tile.Set(ptx.Uint(2)) }
 
-// storeSlots are the sub-tiles of a warpgroup that may be on their way.
+// Lead is the number of k-tiles of its first tile that the first warpgroup
+// multiplies before the second one starts.
+type Lead struct {
+	*Stagger
+	last ptx.U32 // the k-tile after which the second may start
+}
+
+// Lead is a lead of kTiles, at least 1.
+func (s *Stagger) Lead(kTiles ptx.U32) Lead { return Lead{s, kTiles.SubI(1)} }
+
+// Multiplied releases the second warpgroup when the first has issued k-tile kt, the
+// last of its lead.
+func (l Lead) Multiplied(kt ptx.U32) {
+	now := kt.Eq(l.last).And(l.tile.Get().EqI(1)).And(l.warpgroup.EqI(0))
+	l.k.If(now, func() { l.barrier.Arrive(ptx.Uint(0)) })
+}
+
+// storeSlots is the number of sub-tiles of a warpgroup that may be in flight.
 const storeSlots = 2
 
-// StoreBytes is the shared memory of both warpgroups' [Store].
+// StoreBytes is the shared memory of a [Store], for both warpgroups.
 const StoreBytes = 2 * storeSlots * tile.StagingBytes
 
-// Store writes a math warpgroup's 64 x 64 sub-tiles through its own slots of
-// shared memory, one elected thread issuing the TMA stores.
+const (
+	// SubTileColumns is the number of columns of a sub-tile.
+	SubTileColumns = tile.Block
+	// SubTileRegisters is the number of accumulators that a thread has of a sub-tile.
+	SubTileRegisters = SubTileColumns / 2
+)
+
+// Store writes the 64 x 64 sub-tiles of the math warpgroups to global memory. Each
+// warpgroup has its own slots of shared memory, from which one elected thread
+// issues TMA stores.
 type Store struct {
 	k          *ptx.Kernel
 	element    tile.Element
@@ -164,32 +170,37 @@ type Store struct {
 	newStaging func(*ptx.Kernel, tile.Element, ptx.U32) tile.Staging
 }
 
-// NewStore reserves StoreBytes, for tensors of the given elements.
+// NewStore reserves the shared memory and barriers of a store.
 func NewStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Store {
 	return &Store{k: k, element: of, memory: cta.Shared("store", StoreBytes, 1024), newStaging: tile.NewStaging,
 		barriers: cta.NamedBarriers("store", 2, pipeline.WarpgroupThreads)}
 }
 
+// NewTransposedStore is NewStore for a tensor that is the transpose of the sums:
+// the columns of a sub-tile become rows.
+func NewTransposedStore(k *ptx.Kernel, of tile.Element, cta *pipeline.CTA) *Store {
+	s := NewStore(k, of, cta)
+	s.newStaging = tile.NewTransposedStaging
+	return s
+}
+
 // SyncWarpgroup joins the threads of a math warpgroup, 0 or 1.
 func (s *Store) SyncWarpgroup(warpgroup ptx.U32) { s.barriers.Sync(warpgroup) }
 
-// Transpose has the columns of sub-tiles stored as lines.
-func (s *Store) Transpose() { s.newStaging = tile.NewTransposedStaging }
-
-// place is a thread's in its warpgroup's slots.
-type place struct {
+// storePlace is where a thread writes in the slots of its warpgroup.
+type storePlace struct {
 	warpgroup ptx.U32
 	staging   tile.Staging
 	slots     ptx.Shared
 	elected   ptx.Pred
 }
 
-// locate computes the thread's place where it is needed: cheaper than registers
-// for it through the main loop.
-func (s *Store) locate() place {
+// locate computes a thread's place when it is needed, which is cheaper than to
+// keep it in registers through the main loop.
+func (s *Store) locate() storePlace {
 	tid := s.k.TidX()
 	wg, thread := tid.ShrI(7), tid.AndI(pipeline.WarpgroupThreads-1)
-	return place{
+	return storePlace{
 		warpgroup: wg, staging: s.newStaging(s.k, s.element, thread), slots: s.memory.Plus(wg.MulI(storeSlots * tile.StagingBytes)),
 		elected: s.k.ElectOne().And(thread.LtI(32)),
 	}
@@ -197,24 +208,42 @@ func (s *Store) locate() place {
 
 // SubTile is 64 columns of a fragment on their way to global memory.
 type SubTile struct {
-	// Value is the value of register j of 32, or Pair, unless nil, of registers 2i
-	// and 2i + 1.
-	Value func(j int) ptx.F32
-	Pair  func(i int) ptx.U32
-	// To is the tensor's map, At gives the box's coordinates there.
+	Values Values
+	// To is the tensor's map, At returns the coordinates of the box in it.
 	To ptx.TensorMap
 	At func() []ptx.U32
-	// Staged, unless nil, is called when all values are in shared memory.
-	Staged func()
 }
 
-// Registers is the value of a sub-tile that is in registers.
-func Registers(acc []ptx.F32) func(int) ptx.F32 {
-	return func(j int) ptx.F32 { return acc[j] }
+// Values writes the values of a sub-tile to its slot: [Registers], [Computed] or
+// [Packed].
+type Values func(to tile.Staging, slot ptx.Shared)
+
+// Registers are the accumulators of a sub-tile.
+func Registers(acc []ptx.F32) Values { return Computed(func(j int) ptx.F32 { return acc[j] }) }
+
+// OfSubTile returns the accumulators of sub-tile i.
+func OfSubTile(acc []ptx.F32, i int) []ptx.F32 { return acc[i*SubTileRegisters:][:SubTileRegisters] }
+
+// Computed are values that are computed when they are stored: value returns that of
+// register j of 32.
+func Computed(value func(j int) ptx.F32) Values {
+	return func(to tile.Staging, slot ptx.Shared) { to.StoreEach(slot, value) }
 }
 
-// Tile stores n sub-tiles; build is called for each just before it is staged.
+// Packed are rounded values: pair returns registers 2i and 2i + 1 as one word.
+func Packed(pair func(i int) ptx.U32) Values {
+	return func(to tile.Staging, slot ptx.Shared) { to.StorePairs(slot, pair) }
+}
+
+// Tile stores n sub-tiles. It calls build for each one just before that sub-tile is
+// written to shared memory.
 func (s *Store) Tile(n int, build func(i int) SubTile) {
+	s.TileAndPrefetch(n, build, func(int) {})
+}
+
+// TileAndPrefetch is Tile, and calls prefetch when all values of sub-tile i are in
+// shared memory, for loads that the next one needs.
+func (s *Store) TileAndPrefetch(n int, build func(i int) SubTile, prefetch func(i int)) {
 	k, at := s.k, s.locate()
 	for i := range n {
 		pending := storeSlots - 1
@@ -225,14 +254,8 @@ func (s *Store) Tile(n int, build func(i int) SubTile) {
 		sub := build(i)
 		k.If(at.elected, func() { k.BulkWait(pending, ".read") })
 		s.SyncWarpgroup(at.warpgroup)
-		if sub.Pair != nil {
-			at.staging.StorePairs(slot, sub.Pair)
-		} else {
-			at.staging.StoreEach(slot, sub.Value)
-		}
-		if sub.Staged != nil {
-			sub.Staged()
-		}
+		sub.Values(at.staging, slot)
+		prefetch(i)
 		k.FenceProxyAsync(".shared::cta")
 		s.SyncWarpgroup(at.warpgroup)
 		k.If(at.elected, func() {

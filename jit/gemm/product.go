@@ -9,8 +9,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TileArgs are the arguments of every grouped product's launch, for a struct of
-// arguments to embed: where its tiles come from, see [schedule.Tiles].
+// TileArgs are the launch arguments that every grouped product has, for a struct
+// of arguments to embed: the source of its tiles, see [schedule.Tiles].
 type TileArgs struct {
 	// Table is the table of row pairs, RowPairs the address of its length.
 	Table    driver.DevicePtr
@@ -19,29 +19,59 @@ type TileArgs struct {
 	Tickets driver.DevicePtr
 }
 
-// Config is a grouped product C = A·Bᵀ: for each packed row of A its expert's
-// B.
+// Config describes a grouped product C = A·Bᵀ, with one B for each expert.
 type Config struct {
 	Tiling
-	// Element is that of A and B.
+	// Element is the type of A and B.
 	Element tile.Element
 	// KTiles is the depth of the sum in tiles of 64, Columns the width of C in
 	// tiles of TileN.
 	KTiles, Columns int
-	// Gathered: A's rows come by cp.async (see [Gather]), not by TMA.
+	// Gathered: A's rows come by cp.async (see [Product.Gather]), not by TMA.
 	Gathered bool
 	// BMN: B's tile is MN-major, contiguous across the sum.
 	BMN bool
-	// Row: the sums start from a row of TileN columns, which comes with the first
-	// k-tile, see [Product.RowOf]. (Where threads load or set what sums start from all
-	// of it shows: a warpgroup's epilogue is as long as the other one can multiply
-	// without it.)
-	Row bool
+	// Start is what the sums of a tile start from. The zero value is [NoBias].
+	Start Start
 }
 
-// Product is a grouped product that is being emitted: two math warpgroups of 64
-// rows each, which share every stage's B but wait, store and release on their
-// own, and one load warpgroup.
+// Start is what the sums of a tile start from: [NoBias], [FromRow] or
+// [FromRegisters].
+type Start struct {
+	kind   startKind
+	load   func(to, full ptx.Shared, t schedule.Tile)
+	values func(t Tile) []ptx.F32
+}
+
+type startKind int
+
+const (
+	fromZero startKind = iota
+	fromRow
+	fromRegisters
+)
+
+// NoBias starts the sums from 0.
+var NoBias = Start{}
+
+// FromRow starts each row of the sums from one row of TileN columns: the bias of the
+// tile's columns. load starts the TMA loads of that row, which complete the full
+// barrier of the tile's first stage. One wgmma then sets the sums. Initialising the
+// sums with loads or moves cannot be hidden: the epilogue of one warpgroup already
+// lasts as long as the main loop of the other.
+func FromRow(load func(to, full ptx.Shared, t schedule.Tile)) Start {
+	return Start{kind: fromRow, load: load}
+}
+
+// FromRegisters starts a thread's sums from values, which are computed ahead of the
+// main loop: for biases that TMA cannot load as a row.
+func FromRegisters(values func(t Tile) []ptx.F32) Start {
+	return Start{kind: fromRegisters, values: values}
+}
+
+// Product is a grouped product that is being emitted. Its two math warpgroups
+// compute 64 rows each. They share the B of every stage, but wait, store and
+// release independently.
 type Product struct {
 	Config
 	K     *ptx.Kernel
@@ -53,13 +83,13 @@ type Product struct {
 	Thread ptx.U32
 
 	cta     *pipeline.CTA
-	rows    ptx.Shared // of the stages, where sums start from one
+	rows    ptx.Shared // a row for each stage, with FromRow
 	stagger pipeline.NamedBarriers
 	release pipeline.Releaser // gives stages back, to both CTAs of a cluster
 }
 
-// New declares the tiles' parameters and reserves the ring and the queue, behind
-// what the epilogue has reserved of the CTA.
+// New declares the parameters of the tiles and reserves the ring "ab" and the queue.
+// They follow the memory that the epilogue has already reserved in the CTA.
 func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c Config) *Product {
 	if c.ClusterM > 1 {
 		k.SetCluster(c.ClusterM)
@@ -76,7 +106,7 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 		arrivals, readers = gatherArrivals, gatherReaders
 	}
 	p.Ring = cta.Ring("ab", c.Stages, c.StageBytes(), arrivals, MathWarps*c.ClusterM)
-	if c.Row {
+	if c.Start.kind == fromRow {
 		p.rows = cta.Shared("rows", c.Stages*c.RowBytes(), rowAlign)
 	}
 	p.release = pipeline.NewReleaser(k, p.Thread.AndI(31), c.ClusterM)
@@ -84,9 +114,29 @@ func New(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *TileArgs, c 
 	return p
 }
 
-// start makes the barriers valid and waits for the kernel before this one.
+// Roles are the two roles of a product.
+type Roles struct {
+	// Load is the role of the third warpgroup: [Product.TMA] or [Product.Gather].
+	Load func()
+	// Math is the epilogue of the first two warpgroups, which multiply.
+	Math Epilogue
+}
+
+// Run initialises the barriers, waits for the predecessor kernel, and emits both
+// roles.
+func (p *Product) Run(r Roles) {
+	p.start()
+	RunRoles(p.K, p.Thread, func() {
+		p.math(r.Math)
+		p.syncCluster()
+	}, func() {
+		r.Load()
+		p.syncCluster()
+	})
+}
+
 func (p *Product) start() {
-	if p.Row {
+	if p.Start.kind == fromRow {
 		p.clearTails()
 	}
 	p.cta.Ready(p.Thread)
@@ -95,125 +145,71 @@ func (p *Product) start() {
 	p.K.GridDepLaunch()
 }
 
-// syncCluster waits for the cluster's other CTA, where there is one.
+// syncCluster waits for the other CTA of the cluster, if there is one.
 func (p *Product) syncCluster() {
 	if p.ClusterM > 1 {
 		pipeline.ClusterSync(p.K)
 	}
 }
 
-// Run makes the barriers of the CTA valid, waits for the kernel before this one,
-// and emits both roles.
-func (p *Product) Run(load func(), e Epilogue) {
-	p.start()
-	RunRoles(p.K, p.Thread, func() {
-		p.math(e)
-		p.syncCluster()
-	}, func() {
-		load()
-		p.syncCluster()
-	})
-}
-
-// Fragment is where a math thread's sums lie in its warpgroup's part of a tile.
-func (p *Product) Fragment() tile.Fragment {
-	return tile.NewFragment(p.Thread.AndI(pipeline.WarpgroupThreads - 1))
-}
-
 // Tile is a math warpgroup's part of a tile.
 type Tile struct {
 	schedule.Tile
-	// FirstRow is the warpgroup's first packed row, ValidRows how many from it
-	// on are the expert's, 1 to 64.
+	// FirstRow is the warpgroup's first packed row. ValidRows is the number of rows
+	// from there on that belong to the expert, 1 to 64.
 	FirstRow, ValidRows ptx.U32
+	thread              ptx.U32 // in the CTA
 }
 
-// Ragged are the coordinates in a map of [tile.RaggedMap] of the warpgroup's
-// rows, behind those that lead.
-func (t Tile) Ragged(lead ...ptx.U32) []ptx.U32 {
-	return append(append([]ptx.U32{}, lead...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
+// Fragment is the layout of a thread's sums in the warpgroup's part of the tile.
+func (t Tile) Fragment() tile.Fragment {
+	return tile.NewFragment(t.thread.AndI(pipeline.WarpgroupThreads - 1))
 }
 
-// Row is the packed row of a thread's h-th row, 0 or 1, of its fragment. Rows past
-// the last one repeat it: what comes of them is dropped.
+// Ragged returns the coordinates of the warpgroup's rows in a map of
+// [tile.RaggedMap], after the leading ones.
+func (t Tile) Ragged(leading ...ptx.U32) []ptx.U32 {
+	return append(append([]ptx.U32{}, leading...), ptx.Uint(WarpgroupM).Sub(t.ValidRows), t.FirstRow.Add(t.ValidRows))
+}
+
+// Row is the packed row of row h, 0 or 1, of a thread's fragment. Rows past the
+// expert's last row repeat it; their results are dropped.
 func (t Tile) Row(f tile.Fragment, h int) ptx.U32 {
 	return t.FirstRow.Add(f.Row.AddI(8 * h).Min(t.ValidRows.SubI(1)))
 }
 
 // Epilogue is what a math warpgroup does with the sums of its tiles.
 type Epilogue interface {
-	// Begin is called ahead of each tile's main loop.
-	Begin(t Tile) TileEpilogue
-	// Finish is emitted behind the last tile.
+	// PerKTile is emitted after the wgmma group of each k-tile.
+	PerKTile(t Tile, kt ptx.U32)
+	// UnderLastMMA is emitted after the main loop, while the tile's last wgmma group
+	// runs. It starts loads whose results would cost registers through the loop, and
+	// returns the function that stores the tile's sums.
+	UnderLastMMA(t Tile) (store func(acc []ptx.F32))
+	// Finish is emitted after the last tile.
 	Finish()
 }
 
-// TileEpilogue is the epilogue of one tile.
-type TileEpilogue interface {
-	// Start, ahead of the main loop, may give the sums their first values instead
-	// of 0, and says whether it did.
-	Start(acc []ptx.F32) bool
-	// PerKTile is emitted behind the wgmma group of each k-tile.
-	PerKTile(kt ptx.U32)
-	// UnderLastMMA is emitted behind the main loop, while its last products are
-	// under way: for loads whose results would cost registers through the loop.
-	UnderLastMMA()
-	// Store stores what it makes of the tile's sums.
-	Store(acc []ptx.F32)
-}
+// NoPerKTile is for epilogues that do nothing in the main loop.
+type NoPerKTile struct{}
 
-// NoLoads is for tile epilogues that do nothing under the main loop.
-type NoLoads struct{}
+// PerKTile implements Epilogue.
+func (NoPerKTile) PerKTile(Tile, ptx.U32) {}
 
-// Start implements TileEpilogue.
-func (NoLoads) Start([]ptx.F32) bool { return false }
-
-// PerKTile implements TileEpilogue.
-func (NoLoads) PerKTile(ptx.U32) {}
-
-// UnderLastMMA implements TileEpilogue.
-func (NoLoads) UnderLastMMA() {}
-
-// StoreOnly is an epilogue that writes by Store: Each does so with a tile's sums.
-// Bias, unless nil, gives what the sums start from; Load, unless nil, loads what
-// Each needs to know, under the last products.
+// StoreOnly is an epilogue that loads nothing: Each stores a tile's sums.
 type StoreOnly struct {
 	*Store
+	NoPerKTile
 	Each func(t Tile, acc []ptx.F32)
-	Bias func(t Tile) []ptx.F32
-	Load func(t Tile)
 }
 
-// Begin implements Epilogue.
-func (s StoreOnly) Begin(t Tile) TileEpilogue { return storeOnlyTile{t: t, of: s} }
-
-type storeOnlyTile struct {
-	NoLoads
-	t  Tile
-	of StoreOnly
+// UnderLastMMA implements Epilogue.
+func (s StoreOnly) UnderLastMMA(t Tile) func(acc []ptx.F32) {
+	return func(acc []ptx.F32) { s.Each(t, acc) }
 }
-
-func (s storeOnlyTile) Start(acc []ptx.F32) bool {
-	if s.of.Bias == nil {
-		return false
-	}
-	for i, v := range s.of.Bias(s.t) {
-		ptx.VarOf(acc[i]).Set(v)
-	}
-	return true
-}
-
-func (s storeOnlyTile) UnderLastMMA() {
-	if s.of.Load != nil {
-		s.of.Load(s.t)
-	}
-}
-
-func (s storeOnlyTile) Store(acc []ptx.F32) { s.of.Each(s.t, acc) }
 
 // math multiplies the warpgroup's rows of each tile and hands the sums to the
-// epilogue. A warpgroup whose rows all lie past the expert's end only gives
-// the stages back.
+// epilogue. A warpgroup without rows in the tile only gives the stages back.
 func (p *Product) math(e Epilogue) {
 	k := p.K
 	wg := p.Thread.ShrI(7)
@@ -221,74 +217,80 @@ func (p *Product) math(e Epilogue) {
 	acc := k.Accumulators(p.TileN / 2)
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)
-	stagger.SetLead(ptx.Uint(min(p.Stages, p.KTiles)))
+	lead := stagger.Lead(ptx.Uint(min(p.Stages, p.KTiles)))
 	p.Queue.Reader(leader).Each(func(t schedule.Tile) {
 		stagger.WaitForLeader()
 		first := wg.MulI(WarpgroupM)
-		mine := Tile{Tile: t}
+		mine := Tile{Tile: t, thread: p.Thread}
 		mine.ValidRows = t.Live.Sub(t.Live.Min(first)).Min(ptx.Uint(WarpgroupM))
 		mine.FirstRow = t.Row.Add(first)
 		k.IfElse(mine.ValidRows.NeI(0), func() {
-			epilogue := e.Begin(mine)
-			p.multiply(loop, wg, stagger, acc, epilogue)
-			epilogue.Store(acc)
+			store := p.multiply(loop, wg, lead, acc, mine, e)
+			store(acc)
 		}, func() {
-			loop.Drain(ptx.Uint(p.KTiles), stagger.Multiplied)
+			loop.DrainEach(ptx.Uint(p.KTiles), lead.Multiplied)
 		})
 		stagger.TileDone()
 	})
 	e.Finish()
 }
 
-// multiply makes a tile's sums.
-func (p *Product) multiply(loop MainLoop, wg ptx.U32, stagger *Stagger, acc []ptx.F32, e TileEpilogue) {
+// multiply computes a tile's sums and returns what stores them.
+func (p *Product) multiply(loop MainLoop, wg ptx.U32, lead Lead, acc []ptx.F32, t Tile, e Epilogue) (store func(acc []ptx.F32)) {
 	k := p.K
 	newB := tile.NewDescriptor
 	if p.BMN {
 		newB = tile.NewDescriptorMN
 	}
 	rowsAt := wg.MulI(WarpgroupM * tile.RowBytes)
-	keep := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) }
-	if e.Start(acc) || p.Row {
-		keep = func(ptx.U32) ptx.Pred { return ptx.True() }
+	adds := func(kt ptx.U32) ptx.Pred { return kt.NeI(0) } // to what acc holds
+	if p.Start.kind != fromZero {
+		adds = func(ptx.U32) ptx.Pred { return ptx.True() }
+	}
+	if p.Start.kind == fromRegisters {
+		for i, v := range p.Start.values(t) {
+			ptx.VarOf(acc[i]).Set(v)
+		}
 	}
 	f := loop.Begin()
 	kTile := func(s pipeline.Stage, kt ptx.U32) {
 		if p.Gathered {
-			k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+			k.FenceProxyAsync(".shared::cta") // makes cp.async's writes visible to wgmma
 		}
 		a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 		b := newB(k, s.Data.At(TileABytes))
-		Multiply(k, p.Element, acc, a, b, keep(kt), false, p.BMN)
-		stagger.Multiplied(kt)
-		e.PerKTile(kt)
+		Multiply(k, p.Element, acc, a, b, adds(kt), false, p.BMN)
+		lead.Multiplied(kt)
+		e.PerKTile(t, kt)
 	}
-	if !p.Row {
+	if p.Start.kind != fromRow {
 		f.Each(ptx.Uint(p.KTiles), false, kTile)
 	} else {
 		f.One(ptx.False(), 1, func(s pipeline.Stage) {
-			p.startFromRow(p.RowOf(loop.Ring), acc)
+			p.startFromRow(p.rowOf(loop.Ring), acc)
 			kTile(s, ptx.Uint(0))
 		})
 		f.Each(ptx.Uint(p.KTiles-1), true, func(s pipeline.Stage, kt ptx.U32) { kTile(s, kt.AddI(1)) })
 	}
-	f.End(e.UnderLastMMA)
+	store = e.UnderLastMMA(t)
+	f.Finish()
+	return store
 }
 
-// rowAlign is where copies may put a row.
+// rowAlign is the alignment of a row in shared memory.
 const rowAlign = 128
 
-// RowBytes is the room of a stage's row, with what lies behind it.
+// RowBytes is the size of a stage's row with its tail of zeros, for [FromRow].
 func (t Tiling) RowBytes() int { return t.TileN*tile.ElementBytes + tile.RowTailBytes }
 
-// RowOf is where the row of a tile lies whose first k-tile is a role's next stage:
-// boxes without swizzle, side by side.
-func (p *Product) RowOf(ring *pipeline.Cursor) ptx.Shared {
+// rowOf is the place of the row that belongs to the cursor's next stage: boxes
+// without swizzle, one after another.
+func (p *Product) rowOf(ring *pipeline.Cursor) ptx.Shared {
 	return p.rows.Plus(ring.Index().MulI(p.RowBytes()))
 }
 
-// clearTails sets what lies behind the rows to 0, for products to read once the
-// barriers are valid.
+// clearTails sets the tails of all rows to 0. Products may read them once the
+// barriers are initialised.
 func (p *Product) clearTails() {
 	const chunk, chunks = 16, tile.RowTailBytes / 16
 	p.K.If(p.Thread.LtI(p.Stages*chunks), func() {
@@ -298,8 +300,8 @@ func (p *Product) clearTails() {
 	})
 }
 
-// startFromRow makes each row of the sums that one, exactly: A's first column is 1,
-// its others are 0.
+// startFromRow sets each row of the sums to the given row, exactly: it multiplies an
+// A whose first column is 1 and whose other columns are 0.
 func (p *Product) startFromRow(row ptx.Shared, acc []ptx.F32) {
 	k := p.K
 	one := ptx.Select(p.Thread.AndI(3).EqI(0), p.Element.Ones().AndI(0xffff), ptx.Uint(0))

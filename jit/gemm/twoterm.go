@@ -6,52 +6,63 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TwoTerm is a product with an FP32 factor: A is split into two terms of B's
-// element, together 16 bits of fraction of bf16 or 22 of fp16, that the load role
-// writes to shared memory itself; B is contiguous across the sum, and comes by TMA.
-// With fp16, A is a multiple of 2^-24 and at most 65504. One tile of
-// 128 x TwoTermN a CTA, two math warpgroups of 64 lines each. Each k16 step
-// multiplies the upper terms, then the lower ones.
+// TwoTerm is a product with an FP32 factor A. A is split into two terms of B's
+// element type, an upper and a lower one. Together they have 16 bits of fraction with
+// bf16 and 22 with fp16. With fp16, A must be a multiple of 2^-24 and at most 65504.
+// The load role writes the terms to shared memory itself. B is contiguous across the
+// sum, and comes by TMA. A CTA computes one tile of 128 x TwoTermN with two math
+// warpgroups of 64 lines each. Each step of 16 multiplies the upper terms, then the
+// lower ones.
 type TwoTerm struct {
 	K *ptx.Kernel
-	// Element is that of B and the terms.
+	// Element is the type of B and of the terms.
 	Element tile.Element
 	// Thread is the thread's number in its CTA.
 	Thread ptx.U32
 	// AMN: A is MN-major.
 	AMN bool
-	// Rounded: the upper terms are all of A.
+	// Rounded leaves the lower terms out: A is rounded to the element type.
 	Rounded bool
-	// B is B's map, of Atoms, Column the tile's first column.
-	B      ptx.TensorMap
-	Atoms  tile.Atoms
-	Column ptx.U32
+	// B is the map of B, of boxes of Atoms.
+	B     ptx.TensorMap
+	Atoms tile.Atoms
 
 	ring *pipeline.Ring
+}
+
+// TwoTermTile is a CTA's tile of the product.
+type TwoTermTile struct {
+	// Column is the tile's first column.
+	Column ptx.U32
+	// The sum covers lines First to First + 64·Steps - 1 of B.
+	First, Steps ptx.U32
+	// HasLines reports whether a math warpgroup has lines of the result.
+	HasLines func(wg ptx.U32) ptx.Pred
 }
 
 // The shape of a TwoTerm.
 const (
 	TwoTermN      = 256
 	TwoTermStages = 3
-	// TermBytes is the tile of one of A's terms: the lower one's follows
-	// the upper one's.
+	// TermBytes is the size of the tile of one term of A. The lower term's tile
+	// follows the upper term's.
 	TermBytes     = TileM * tile.RowBytes
 	twoTermBBytes = TwoTermN * tile.RowBytes
 )
 
-// Start begins the kernel: it lays out shared memory and waits for the kernel before
-// this one.
-func (p *TwoTerm) Start() {
+// Start begins the kernel: it lays out shared memory and waits for the predecessor
+// kernel.
+func (p TwoTerm) Start() *TwoTerm {
 	k, cta := p.K, pipeline.NewCTA(p.K)
-	const loadWarps, oneForTheBytes = 4, 1
-	p.ring = cta.Ring("ab", TwoTermStages, p.bAt()+twoTermBBytes, loadWarps+oneForTheBytes, MathWarps)
+	const loadWarps, bytesOfB = 4, 1 // arrivals that fill a stage
+	p.ring = cta.Ring("ab", TwoTermStages, p.bAt()+twoTermBBytes, loadWarps+bytesOfB, MathWarps)
 	cta.Ready(p.Thread)
 	k.GridDepWait()
 	k.GridDepLaunch()
+	return &p
 }
 
-// bAt is where a stage has B.
+// bAt is the offset of B in a stage.
 func (p *TwoTerm) bAt() int {
 	if p.Rounded {
 		return TermBytes
@@ -59,30 +70,29 @@ func (p *TwoTerm) bAt() int {
 	return 2 * TermBytes
 }
 
-// Filler writes both terms of A with the load role's threads.
+// Filler writes both terms of A with the threads of the load role.
 type Filler interface {
-	// Fill writes those of step kt. What it does before it asks for the stage
-	// runs while that is still in use.
+	// Fill writes the terms of step kt. stage waits for the step's stage and returns
+	// it: work before that call overlaps with the stage's last use.
 	Fill(kt ptx.U32, stage func() ptx.Shared)
 }
 
-// Run multiplies: step kt covers lines kt·64 from first on of B. newFiller is
-// called once, in the load role ahead of its loop. store gets the accumulators
-// of a warpgroup, whose first line is active.
-func (p *TwoTerm) Run(first, steps ptx.U32, active func(wg ptx.U32) ptx.Pred, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
+// Run emits both roles. newFiller is called once, in the load role ahead of its loop.
+// store stores the accumulators of a warpgroup that has lines.
+func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
 	RunRoles(k, p.Thread, func() {
 		wg := p.Thread.ShrI(7)
 		acc := k.Accumulators(TwoTermN / 2)
 		loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
-		k.IfElse(active(wg), func() {
-			p.multiply(loop, wg, steps, acc)
+		k.IfElse(t.HasLines(wg), func() {
+			p.multiply(loop, wg, t.Steps, acc)
 			store(wg, acc)
-		}, func() { loop.Drain(steps, nil) })
-	}, func() { p.load(first, steps, newFiller) })
+		}, func() { loop.Drain(t.Steps) })
+	}, func() { p.load(t, newFiller) })
 }
 
-// multiply makes the sums of all steps.
+// multiply computes the sums of all steps.
 func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 	k := p.K
 	newA, rows := tile.NewDescriptor, WarpgroupM*tile.RowBytes
@@ -107,28 +117,28 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 			}
 		}
 		k.WgmmaCommit()
-	}, nil)
+	})
 }
 
-// load fills the ring: B's first copies start before anything else, the others
-// as soon as a stage is empty.
-func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
+// load fills the ring. The copies of B for the first stages start before anything
+// else, the others as soon as a stage is empty.
+func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	k := p.K
 	lane := p.Thread.AndI(31)
 	elected := k.ElectOne().And(p.InRole().LtI(32))
 	copyB := func(s pipeline.Stage, kt ptx.U32) {
 		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermBBytes))
-		p.Atoms.Load(k, s.Data.At(p.bAt()), p.B, s.Full, first.Add(kt.MulI(tile.K)), p.Column)
+		p.Atoms.Load(k, s.Data.At(p.bAt()), p.B, s.Full, t.First.Add(kt.MulI(tile.K)), t.Column)
 	}
 	ahead := p.ring.Producer()
-	k.Range(steps.Min(ptx.Uint(TwoTermStages)), func(kt ptx.U32) {
+	k.Range(t.Steps.Min(ptx.Uint(TwoTermStages)), func(kt ptx.U32) {
 		s := ahead.Acquire()
 		k.If(elected, func() { copyB(s, kt) })
 		ahead.Advance()
 	})
 	filler := newFiller()
 	at := p.ring.Producer()
-	k.Range(steps, func(kt ptx.U32) {
+	k.Range(t.Steps, func(kt ptx.U32) {
 		var s pipeline.Stage
 		filler.Fill(kt, func() ptx.Shared {
 			s = at.Acquire()
@@ -142,10 +152,11 @@ func (p *TwoTerm) load(first, steps ptx.U32, newFiller func() Filler) {
 	})
 }
 
-// EachEight runs body for each 8 columns of the tile's i-th 64 that a width has,
-// where there.
-func (p *TwoTerm) EachEight(i, width int, there ptx.Pred, body func(j int)) {
-	block := p.Column.AddI(i * tile.Block)
+// EachEight emits body for each group of 8 columns in block i of 64 of the tile that
+// begins at a column. Code for columns past width is skipped, as is all code where
+// there is false.
+func (p *TwoTerm) EachEight(column ptx.U32, i, width int, there ptx.Pred, body func(j int)) {
+	block := column.AddI(i * tile.Block)
 	p.K.If(there.And(block.LtI(width)), func() {
 		for j := range tile.Block / 8 {
 			if width%tile.Block == 0 {
@@ -167,7 +178,7 @@ func (p *TwoTerm) Terms(a, b ptx.F32) (upper, lower ptx.U32) {
 	return upper, p.Element.Pack(p.K, a.Sub(lo), b.Sub(hi))
 }
 
-// StoreEight writes both terms of 8 neighbours of A.
+// StoreEight writes both terms of 8 neighbouring values of A.
 func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	var upper, lower []ptx.U32
 	for i := 0; i < len(v); i += 2 {
@@ -180,8 +191,8 @@ func (p *TwoTerm) StoreEight(to ptx.Shared, v []ptx.F32) {
 	}
 }
 
-// LoadEight loads 8 neighbours of a row, columns wide, of FP32 values: zeros
-// past its end or where the row is not there.
+// LoadEight loads 8 neighbouring FP32 values of a row that is columns wide. Values
+// past the row's end are 0; so are all where there is false.
 func (p *TwoTerm) LoadEight(from ptx.Global, row, column ptx.U32, columns int, there ptx.Pred) []ptx.F32 {
 	v := ptx.NewVars(p.K, 8, ptx.Float(0))
 	at := from.Index(row, columns*4).Index(column, 4)

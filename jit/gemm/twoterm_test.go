@@ -31,11 +31,11 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	a, c, rows := k.Ptr(&k.Args.A), k.Ptr(&k.Args.C), k.U32(&k.Args.Rows)
 	atoms := tile.Atoms{Width: gemm.TwoTermN, Columns: gemm.TwoTermN}
 	b := k.Map(&k.Args.B, func(a *splitArgs) driver.TensorMap { return atoms.Map(a.B, s.depth) })
-	p := &gemm.TwoTerm{K: k.Kernel, Element: tile.BF16, Thread: k.TidX(), Rounded: s.rounded, B: b, Atoms: atoms, Column: ptx.Uint(0)}
-	p.Start()
-	active := func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }
+	p := gemm.TwoTerm{K: k.Kernel, Element: tile.BF16, Thread: k.TidX(), Rounded: s.rounded, B: b, Atoms: atoms}.Start()
+	all := gemm.TwoTermTile{Column: ptx.Uint(0), First: ptx.Uint(0), Steps: ptx.Uint(s.depth / tile.K),
+		HasLines: func(wg ptx.U32) ptx.Pred { return wg.MulI(gemm.WarpgroupM).Lt(rows) }}
 	filler := func() gemm.Filler { return &rowFiller{s, p, a, rows} }
-	p.Run(ptx.Uint(0), ptx.Uint(s.depth/tile.K), active, filler, func(wg ptx.U32, acc []ptx.F32) {
+	p.Run(all, filler, func(wg ptx.U32, acc []ptx.F32) {
 		f := tile.NewFragment(p.InRole())
 		for h := range 2 {
 			row := wg.MulI(gemm.WarpgroupM).Add(f.Row).AddI(8 * h)

@@ -100,7 +100,7 @@ func (p product) multiply(warpgroup ptx.U32) {
 		a := tile.NewDescriptor(k, s.Data.Plus(warpgroup.MulI(64*tile.RowBytes)))
 		b := tile.NewDescriptor(k, s.Data.At(tileABytes))
 		gemm.Multiply(k, tile.BF16, acc, a, b, kt.NeI(0), false, false) // the first overwrites what acc held
-	}, nil)
+	})
 	p.store(warpgroup, acc)
 }
 

@@ -21,13 +21,13 @@ type Down struct {
 	Tiling gemm.Tiling
 }
 
-// DownArgs are the arguments of [Down]. Tensors are of the layer's type.
+// DownArgs are the arguments of [Down]. Tensors have the layer's element type.
 type DownArgs struct {
-	// A is the activation by packed row, as [weights.A] has it.
+	// A is the activation by packed row, laid out as [weights.A] says.
 	A driver.DevicePtr
-	// W2 [E, d, n] are the weights, as Config has them.
+	// W2 [E, d, n] are the weights, laid out as Config says.
 	W2 driver.DevicePtr
-	// B2 [E, d] is its bias.
+	// B2 [E, d] is the bias.
 	B2 driver.DevicePtr
 	// Y [R, d] is written.
 	Y driver.DevicePtr
@@ -40,39 +40,54 @@ type DownArgs struct {
 func (d Down) Build() (*jit.Kernel[DownArgs], error) {
 	k := jit.NewBuilder[DownArgs]("moe_down", gemm.Threads, 1)
 	k.Persistent(d.Tiling.ClusterM)
-	b := weights.W2(d.Config).Forward(d.Tiling)
-	a, w2 := k.Map(&k.Args.A, d.aMap), k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return b.Map(a.W2) })
-	bias, b2 := weights.B2(d.Config), []ptx.TensorMap(nil)
-	if d.Bias {
-		b2 = append(b2, k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2, d.Tiling.TileN) }))
-	}
+
+	// Operands.
+	w := weights.W2(d.Config).Forward(d.Tiling)
+	a := k.Map(&k.Args.A, d.aMap)
+	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *DownArgs) driver.TensorMap { return w.Map(a.W2) })}
+	b2 := d.bias(k)
 	y := k.Map(&k.Args.Y, d.yMap)
+
+	// Rings: "ab" has the stages of A and W2, a queue has the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, element.Of(d.Config), cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: (d.Hidden + d.Tiling.TileN - 1) / d.Tiling.TileN,
-		BMN: b.MNMajor(), Row: d.Bias,
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: tile.Tiles(d.Intermediate), Columns: d.Tiling.Columns(d.Hidden),
+		BMN: w.MNMajor(), Start: b2,
 	})
-	load := func(ring *pipeline.Cursor, t schedule.Tile) {
-		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-			s := ring.Acquire()
-			p.Expect(s, kt, p.StageBytes(), func() {
-				bias.LoadRow(k.Kernel, p.RowOf(ring), s.Full, b2, t.Expert, t.Column.MulI(d.Tiling.TileN), d.Tiling.TileN)
+
+	// Roles.
+	p.Run(gemm.Roles{
+		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
+				s := ring.Acquire()
+				p.Expect(ring, s, t, kt, p.StageBytes())
+				k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
+				w.Load(p, w2, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
+				ring.Advance()
 			})
-			k.TMALoad(s.Data, a, s.Full, kt.MulI(tile.K), t.Row)
-			b.Load(p, []ptx.TensorMap{w2}, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
-			ring.Advance()
-		})
-	}
-	each := func(t gemm.Tile, acc []ptx.F32) {
-		column := t.Column.MulI(d.Tiling.TileN)
-		store.Tile(d.Tiling.TileN/64, func(i int) gemm.SubTile {
-			at := column.AddI(64 * i)
-			return gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: y, At: func() []ptx.U32 { return t.Ragged(at) }}
-		})
-	}
-	p.Run(func() { p.LoadTMA(load) }, gemm.StoreOnly{Store: store, Each: each})
+		}),
+		Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
+			column := t.Column.MulI(d.Tiling.TileN)
+			store.Tile(d.Tiling.SubTiles(), func(i int) gemm.SubTile {
+				at := column.AddI(i * gemm.SubTileColumns)
+				return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: y, At: func() []ptx.U32 { return t.Ragged(at) }}
+			})
+		}},
+	})
 	return k.Build()
+}
+
+// bias is what the sums start from: a tile's columns of b2.
+func (d Down) bias(k *jit.Builder[DownArgs]) gemm.Start {
+	if !d.Bias {
+		return gemm.NoBias
+	}
+	bias, columns := weights.B2(d.Config), d.Tiling.TileN
+	b2 := []ptx.TensorMap{k.Map(&k.Args.B2, func(a *DownArgs) driver.TensorMap { return bias.RowMap(a.B2, columns) })}
+	return gemm.FromRow(func(to, full ptx.Shared, t schedule.Tile) {
+		bias.LoadRow(k.Kernel, to, full, b2, t.Expert, t.Column.MulI(columns), columns)
+	})
 }
 
 func (d Down) aMap(a *DownArgs) driver.TensorMap {
@@ -81,9 +96,9 @@ func (d Down) aMap(a *DownArgs) driver.TensorMap {
 
 func (d Down) yMap(a *DownArgs) driver.TensorMap { return tile.RaggedMap(a.Y, d.Hidden, a.Rows) }
 
-// DownProduct is the down-projection. Where its sums are short (n below 1024)
-// waiting for each other costs clusters more than they save; 192 columns lose 2
-// to 15 %.
+// DownProduct is the down-projection. Clusters pay only for long sums: below
+// n = 1024 the CTAs of a cluster lose more time waiting for each other than they
+// save. Tiles of 192 columns are never the fastest.
 var DownProduct = &registry.Product{
 	Name: "down",
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -96,7 +111,7 @@ var DownProduct = &registry.Product{
 	Work: spec.Config.DownWork,
 }
 
-// DownKernel is the down-projection's.
+// DownKernel is the kernel of the down-projection.
 var DownKernel = &registry.Kernel[DownArgs]{KernelName: "down", Of: DownProduct, ShownBy: registry.Training, From: registry.OfExperts, Emit: func(l registry.Layer) (*jit.Kernel[DownArgs], error) {
 	return Down{Config: l.Config, Tiling: l.Tiling(DownProduct)}.Build()
 }}

@@ -15,27 +15,28 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DX is the gradient of each packed row of X: dX~ = dH·W1, gate then up along
-// the sum, or neurons in pairs where dH has them so. With Router the router's own
-// gradient rides along: DLogitByRow·W_r, a rank-1 term, is added to each row's FP32
-// sums before they are rounded.
+// DX is the gradient of each packed row of X: dX~ = dH·W1. The sum runs over gate,
+// then up, or over neurons in pairs where dH has them in pairs. With Router, the
+// router's own gradient is added to each row's FP32 sums before they are rounded: the
+// rank-1 term DLogitByRow·W_r.
 type DX struct {
 	spec.Config
 	Router bool
 	Tiling gemm.Tiling
 }
 
-// DXArgs are the arguments of [DX]. Tensors without another type are of the
-// layer's.
+// DXArgs are the arguments of [DX]. Tensors without a stated type have the layer's
+// element type.
 type DXArgs struct {
-	// DH is the gradient of H, as [weights.DH] has it.
+	// DH is the gradient of H, laid out as [weights.DH] says.
 	DH driver.DevicePtr
-	// W1 [E, 2n, d] are the weights, as Config has them, W3 their other half.
+	// W1 [E, 2n, d] are the weights, laid out as Config says. W3 is up's half where
+	// gate and up are separate tensors.
 	W1, W3 driver.DevicePtr
-	// DX [R, d] is written: the gradient of each packed row.
+	// DX [R, d] is the gradient of each packed row. It is written.
 	DX driver.DevicePtr
-	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit,
-	// RouterWeights [E, d], f32 with RouterF32.
+	// With Router: DLogitByRow [R] f32 is the gradient of each row's logit.
+	// RouterWeights [E, d] has the layer's element type, or f32 with RouterF32.
 	DLogitByRow   driver.DevicePtr
 	RouterWeights driver.DevicePtr
 	// Rows is R.
@@ -45,158 +46,174 @@ type DXArgs struct {
 
 // Build emits the kernel.
 func (x DX) Build() (*jit.Kernel[DXArgs], error) {
-	name := "moe_dx"
-	if !x.Router {
-		name = "moe_dx_given"
-	}
-	if err := x.Tiling.CheckAtoms(name); err != nil {
+	if err := x.Tiling.CheckAtoms(x.name()); err != nil {
 		return nil, err
 	}
-	k := jit.NewBuilder[DXArgs](name, gemm.Threads, 1)
+	k := jit.NewBuilder[DXArgs](x.name(), gemm.Threads, 1)
 	k.Persistent(x.Tiling.ClusterM)
-	b := weights.W1(x.Config).Backward(x.Tiling)
-	dh, w1 := k.Map(&k.Args.DH, x.dhMap), []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) driver.TensorMap { return b.Map(a.W1) })}
-	if b.Maps() > 1 {
-		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) driver.TensorMap { return b.Map(a.W3) }))
+
+	// Operands.
+	rows, w := weights.DH(x.Config), weights.W1(x.Config).Backward(x.Tiling)
+	dh := k.Map(&k.Args.DH, x.dhMap)
+	w1 := []ptx.TensorMap{k.Map(&k.Args.W1, func(a *DXArgs) driver.TensorMap { return w.Map(a.W1) })}
+	if w.Maps() > 1 {
+		w1 = append(w1, k.Map(&k.Args.W3, func(a *DXArgs) driver.TensorMap { return w.Map(a.W3) }))
 	}
 	dx := k.Map(&k.Args.DX, x.dxMap)
+
+	// Rings: "ab" has the stages of dH and W1, a queue has the tiles.
 	cta := pipeline.NewCTA(k.Kernel)
-	e := &dxEpilogue{store: gemm.NewStore(k.Kernel, element.Of(x.Config), cta), k: k.Kernel, of: x, to: dx}
-	if x.Router {
-		e.dlogit, e.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
-	}
+	e := &dxEpilogue{DX: x, Store: gemm.NewStore(k.Kernel, element.Of(x.Config), cta), k: k.Kernel, to: dx, routerTerm: x.routerTerm(k)}
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: weights.DH(x.Config).Elements() / tile.K, Columns: (x.Hidden + x.Tiling.TileN - 1) / x.Tiling.TileN,
-		BMN: b.MNMajor(),
+		Tiling: x.Tiling, Element: element.Of(x.Config), KTiles: rows.Elements() / tile.K, Columns: x.Tiling.Columns(x.Hidden),
+		BMN: w.MNMajor(),
 	})
-	load := func(ring *pipeline.Cursor, t schedule.Tile) {
-		rows := weights.DH(x.Config)
-		for part := range rows.Parts { // gate's part of the sum first
-			k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
-				s := ring.Acquire()
-				k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
-				k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*rows.Width), t.Row)
-				b.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
-				ring.Advance()
-			})
-		}
-	}
-	p.Run(func() { p.LoadTMA(load) }, e)
+
+	// Roles.
+	p.Run(gemm.Roles{
+		Load: p.TMA(func(ring *pipeline.Cursor, t schedule.Tile) {
+			for part := range rows.Parts { // gate, then up
+				k.For(ptx.Uint(0), ptx.Uint(rows.Width), ptx.Uint(tile.K), func(neuron ptx.U32) {
+					s := ring.Acquire()
+					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(p.StageBytes()))
+					k.TMALoad(s.Data, dh, s.Full, neuron.AddI(part*rows.Width), t.Row)
+					w.Load(p, w1, s, t, func() ptx.U32 { return neuron }, part)
+					ring.Advance()
+				})
+			}
+		}),
+		Math: e, // adds the router's term, stores dX~
+	})
 	return k.Build()
+}
+
+// name is the name of the kernel's entry, which errors show.
+func (x DX) name() string {
+	if !x.Router {
+		return "moe_dx_given"
+	}
+	return "moe_dx"
+}
+
+// routerTerm are the operands of the router's term, with Router.
+type routerTerm struct{ dlogit, router ptx.Global }
+
+func (x DX) routerTerm(k *jit.Builder[DXArgs]) (r routerTerm) {
+	if x.Router {
+		r.dlogit, r.router = k.Ptr(&k.Args.DLogitByRow), k.Ptr(&k.Args.RouterWeights)
+	}
+	return r
 }
 
 // dxEpilogue stores dX~, with the router's term dlogit[row]·W_r[expert].
 type dxEpilogue struct {
-	k              *ptx.Kernel
-	store          *gemm.Store
-	of             DX
-	to             ptx.TensorMap
-	dlogit, router ptx.Global
+	DX
+	*gemm.Store
+	gemm.NoPerKTile
+	k  *ptx.Kernel
+	to ptx.TensorMap
+	routerTerm
 }
 
-// Begin implements gemm.Epilogue.
-func (e *dxEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dxTile{dxEpilogue: e, t: t} }
-
-// Finish implements gemm.Epilogue.
-func (e *dxEpilogue) Finish() { e.store.Finish() }
-
-// dxTile is the epilogue of a tile. What a thread needs of the router's term for
-// the first 64 columns is loaded under the last products, what it needs for the
-// others while those before are stored.
-type dxTile struct {
-	*dxEpilogue
-	gemm.NoLoads
-	t     gemm.Tile
-	scale [2]ptx.F32
-	// weights are of the next 64 columns, or wide, with RouterF32.
-	weights [8]ptx.U32
-	wide    [8][2]ptx.F32
-}
-
-// UnderLastMMA loads the rows' factors and the first weights.
-func (e *dxTile) UnderLastMMA() {
-	if !e.of.Router {
-		return
+// UnderLastMMA implements gemm.Epilogue. With Router, it loads the gradients of the
+// rows' logits and the router's weights for the first 64 columns. The weights for the
+// other columns are loaded while the columns before them are stored.
+func (e *dxEpilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
+	if !e.Router {
+		return func(acc []ptx.F32) {
+			e.Tile(e.Tiling.SubTiles(), e.subTiles(t, func(i int) gemm.Values { return gemm.Registers(gemm.OfSubTile(acc, i)) }))
+		}
 	}
 	f := e.fragment()
-	for h := range e.scale {
-		e.scale[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(e.t.Row(f, h), 4))
+	var dlogits [2]ptx.F32 // of the thread's rows
+	for h := range dlogits {
+		dlogits[h] = ptx.LdGlobal[ptx.F32](e.dlogit.Index(t.Row(f, h), 4))
 	}
-	e.fetch(0)
+	next := e.loadRouter(t, 0)
+	return func(acc []ptx.F32) {
+		groups := e.Tiling.SubTiles()
+		e.TileAndPrefetch(groups, e.subTiles(t, func(i int) gemm.Values {
+			sums, router := gemm.OfSubTile(acc, i), next
+			return gemm.Computed(func(j int) ptx.F32 { return dlogits[j/2%2].Fma(e.weight(router, j), sums[j]) })
+		}), func(i int) {
+			if i+1 < groups {
+				next = e.loadRouter(t, i+1)
+			}
+		})
+	}
 }
 
-func (e *dxTile) fragment() tile.Fragment {
+// subTiles returns what builds the sub-tiles of dX~ from their values.
+func (e *dxEpilogue) subTiles(t gemm.Tile, values func(i int) gemm.Values) func(i int) gemm.SubTile {
+	column := t.Column.MulI(e.Tiling.TileN)
+	return func(i int) gemm.SubTile {
+		at := column.AddI(i * gemm.SubTileColumns)
+		return gemm.SubTile{Values: values(i), To: e.to, At: func() []ptx.U32 { return t.Ragged(at) }}
+	}
+}
+
+func (e *dxEpilogue) fragment() tile.Fragment {
 	return tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
 }
 
-// fetch loads W_r in the thread's columns of 64-column group i. Groups past
-// the last column repeat it: they are dropped.
-func (e *dxTile) fetch(i int) {
-	column := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i).Min(ptx.Uint(e.of.Hidden - 64)).Add(e.fragment().Column)
-	if e.of.Hidden%64 != 0 {
-		e.fetchInPart(i)
-		return
-	}
-	if e.of.RouterF32 {
-		group := e.router.Index(e.t.Expert, 4*e.of.Hidden).Index(column, 4)
-		for j := range e.wide {
-			e.wide[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](group.At(4*8*j), 2, ".nc"))
-		}
-		return
-	}
-	group := e.router.Index(e.t.Expert, e.of.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
-	for j := range e.weights {
-		e.weights[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc")
-	}
+// routerWeights are the router's weights in a thread's columns of a sub-tile: for
+// each 8 columns, a word of two weights, or with RouterF32 two weights.
+type routerWeights struct {
+	words [gemm.SubTileColumns / 8]ptx.U32
+	f32   [gemm.SubTileColumns / 8][2]ptx.F32
 }
 
-// fetchInPart is fetch where the last 64 columns may end early, at a multiple of 8.
-func (e *dxTile) fetchInPart(i int) {
-	first := e.t.Column.MulI(e.of.Tiling.TileN).AddI(64 * i)
+// loadRouter loads the router's weights in the thread's columns of sub-tile i. Columns
+// past the last one repeat others: they are dropped.
+func (e *dxEpilogue) loadRouter(t gemm.Tile, i int) (w routerWeights) {
+	column := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i).Min(ptx.Uint(e.Hidden - gemm.SubTileColumns)).Add(e.fragment().Column)
+	if e.Hidden%gemm.SubTileColumns != 0 {
+		return e.loadRouterInPart(t, i)
+	}
+	if e.RouterF32 {
+		group := e.router.Index(t.Expert, 4*e.Hidden).Index(column, 4)
+		for j := range w.f32 {
+			w.f32[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](group.At(4*8*j), 2, ".nc"))
+		}
+		return w
+	}
+	group := e.router.Index(t.Expert, e.Hidden*tile.ElementBytes).Index(column, tile.ElementBytes)
+	for j := range w.words {
+		w.words[j] = ptx.LdGlobal[ptx.U32](group.At(8*j*tile.ElementBytes), ".nc")
+	}
+	return w
+}
+
+// loadRouterInPart is loadRouter where the last sub-tile may have fewer columns: a
+// multiple of 8.
+func (e *dxEpilogue) loadRouterInPart(t gemm.Tile, i int) (w routerWeights) {
+	first := t.Column.MulI(e.Tiling.TileN).AddI(gemm.SubTileColumns * i)
 	bytes := tile.ElementBytes
-	if e.of.RouterF32 {
+	if e.RouterF32 {
 		bytes = 4
 	}
-	row := e.router.Index(e.t.Expert, bytes*e.of.Hidden).Index(e.fragment().Column, bytes)
-	for j := range e.weights {
-		at := row.Index(first.AddI(8*j).Min(ptx.Uint(e.of.Hidden-8)), bytes)
-		if e.of.RouterF32 {
-			e.wide[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](at, 2, ".nc"))
+	row := e.router.Index(t.Expert, bytes*e.Hidden).Index(e.fragment().Column, bytes)
+	for j := range w.words {
+		at := row.Index(first.AddI(8*j).Min(ptx.Uint(e.Hidden-8)), bytes)
+		if e.RouterF32 {
+			w.f32[j] = [2]ptx.F32(ptx.LdGlobalVec[ptx.F32](at, 2, ".nc"))
 		} else {
-			e.weights[j] = ptx.LdGlobal[ptx.U32](at, ".nc")
+			w.words[j] = ptx.LdGlobal[ptx.U32](at, ".nc")
 		}
 	}
+	return w
 }
 
-// Store stores the tile's sums.
-func (e *dxTile) Store(acc []ptx.F32) {
-	column := e.t.Column.MulI(e.of.Tiling.TileN)
-	groups := e.of.Tiling.TileN / 64
-	e.store.Tile(groups, func(i int) gemm.SubTile {
-		at := column.AddI(64 * i)
-		sub := gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: e.to, At: func() []ptx.U32 { return e.t.Ragged(at) }}
-		if e.of.Router {
-			sub.Value = e.withRouter(sub.Value)
-			if i+1 < groups {
-				sub.Staged = func() { e.fetch(i + 1) }
-			}
-		}
-		return sub
-	})
-}
-
-// withRouter adds the router's term to the values of a 64-column group.
-func (e *dxTile) withRouter(sum func(int) ptx.F32) func(int) ptx.F32 {
-	return func(j int) ptx.F32 {
-		if e.of.RouterF32 {
-			return e.scale[j/2%2].Fma(e.wide[j/4][j%2], sum(j))
-		}
-		lo, hi := element.Of(e.of.Config).Unpack(e.weights[j/4])
-		if j%2 == 1 {
-			lo = hi
-		}
-		return e.scale[j/2%2].Fma(lo, sum(j))
+// weight is the weight for register j of a sub-tile.
+func (e *dxEpilogue) weight(w routerWeights, j int) ptx.F32 {
+	if e.RouterF32 {
+		return w.f32[j/4][j%2]
 	}
+	lo, hi := element.Of(e.Config).Unpack(w.words[j/4])
+	if j%2 == 1 {
+		return hi
+	}
+	return lo
 }
 
 func (x DX) dhMap(a *DXArgs) driver.TensorMap {
@@ -205,8 +222,8 @@ func (x DX) dhMap(a *DXArgs) driver.TensorMap {
 
 func (x DX) dxMap(a *DXArgs) driver.TensorMap { return tile.RaggedMap(a.DX, x.Hidden, a.Rows) }
 
-// DXProduct is the product dX~. In clusters the widest tile's router term finds
-// no registers.
+// DXProduct is the product dX~. The wider tiles have no clusters: with them there are
+// not enough registers for the router's term.
 var DXProduct = &registry.Product{
 	Name: "dx", Backward: true,
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -219,8 +236,8 @@ var DXProduct = &registry.Product{
 	Work: spec.Config.DXWork,
 }
 
-// DXKernel is for layers that route themselves, DXGivenKernel leaves the router
-// out.
+// DXKernel adds the router's term. DXGivenKernel leaves it out, for passes whose
+// routing comes from elsewhere.
 var (
 	DXKernel = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true,
 		ShownBy: registry.Pass{Name: "backward to X", Backward: true, RoutedOnly: true, Outputs: []string{"DX"}},

@@ -4,7 +4,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
-	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
@@ -131,10 +130,10 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 // dot is a token's product with the gate's weights, in every lane of its warp: a
 // lane's columns in order, then the lanes'.
 func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32 {
-	const columns = gemm.CopyBytes / tile.ElementBytes
+	const columns = tile.CopyBytes / tile.ElementBytes
 	sum := ptx.NewVar(k, ptx.Float(0))
 	k.For(lane, ptx.Uint(e.Hidden/columns), ptx.Uint(32), func(chunk ptx.U32) {
-		a, b := ptx.LdGlobalVec[ptx.U32](x.Index(chunk, gemm.CopyBytes), 4), ptx.LdGlobalVec[ptx.U32](gate.Index(chunk, gemm.CopyBytes), 4)
+		a, b := ptx.LdGlobalVec[ptx.U32](x.Index(chunk, tile.CopyBytes), 4), ptx.LdGlobalVec[ptx.U32](gate.Index(chunk, tile.CopyBytes), 4)
 		for i := range a {
 			a0, a1 := e.Element.Unpack(a[i])
 			b0, b1 := e.Element.Unpack(b[i])

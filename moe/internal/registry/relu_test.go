@@ -45,20 +45,22 @@ func (r Relu) Build() (*jit.Kernel[ReluArgs], error) {
 	cta := pipeline.NewCTA(k.Kernel)
 	store := gemm.NewStore(k.Kernel, tile.BF16, cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: r.Tiling, KTiles: r.Hidden / tile.K, Columns: (r.Intermediate + r.Tiling.TileN - 1) / r.Tiling.TileN, Gathered: true,
+		Tiling: r.Tiling, KTiles: r.Hidden / tile.K, Columns: r.Tiling.Columns(r.Intermediate), Gathered: true,
 	})
-	load := gemm.Gather{Product: p, X: x, Rows: gather, RowBytes: r.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		p.LoadB(s, t, func(half ptx.U32) []gemm.Box {
-			return []gemm.Box{{Map: w, At: []ptx.U32{kt.MulI(tile.K), t.Column.MulI(2).Add(half).MulI(r.Tiling.TileN / 2), t.Expert}}}
-		})
-	}}
-	p.Run(load.Load, gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
-		store.Tile(r.Tiling.TileN/64, func(i int) gemm.SubTile {
-			at := t.Column.MulI(r.Tiling.TileN).AddI(64 * i)
-			return gemm.SubTile{Value: func(j int) ptx.F32 { return acc[32*i+j].Max(ptx.Float(0)) }, To: z,
-				At: func() []ptx.U32 { return t.Ragged(at) }}
-		})
-	}})
+	p.Run(gemm.Roles{
+		Load: p.Gather(gemm.Rows{X: x, Numbers: gather, RowBytes: r.Hidden * tile.ElementBytes}, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+			p.LoadB(s, t, func(half ptx.U32) []gemm.Box {
+				return []gemm.Box{{Map: w, At: []ptx.U32{kt.MulI(tile.K), t.Column.MulI(2).Add(half).MulI(r.Tiling.TileN / 2), t.Expert}}}
+			})
+		}),
+		Math: gemm.StoreOnly{Store: store, Each: func(t gemm.Tile, acc []ptx.F32) {
+			store.Tile(r.Tiling.SubTiles(), func(i int) gemm.SubTile {
+				at, sums := t.Column.MulI(r.Tiling.TileN).AddI(gemm.SubTileColumns*i), gemm.OfSubTile(acc, i)
+				return gemm.SubTile{Values: gemm.Computed(func(j int) ptx.F32 { return sums[j].Max(ptx.Float(0)) }), To: z,
+					At: func() []ptx.U32 { return t.Ragged(at) }}
+			})
+		}},
+	})
 	return k.Build()
 }
 

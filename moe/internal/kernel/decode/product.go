@@ -79,7 +79,7 @@ const (
 	MostSmall = choose.MostApart
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
 	// a time.
-	copyRows = 32 / gemm.LanesOfRow
+	copyRows = 32 / tile.LanesOfRow
 )
 
 // MostTokens is the number of tokens of a pass up to which these kernels gain: on an H200
@@ -233,32 +233,28 @@ func (p *product) loadWeights(weights func(to, full ptx.Shared, b block, column 
 func (p *product) loadTokens(t tokens) {
 	k, ring := p.k, p.ring.Producer()
 	lane := p.thread.AndI(31)
-	chunk, first := lane.AndI(gemm.LanesOfRow-1), lane.ShrI(3)
-	at := t.at.Plus(chunk.MulI(gemm.CopyBytes).U64())
+	copier := tile.NewRowCopy(k, lane, tile.LanesOfRow)
+	first := copier.Row()
+	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
 	// Every other pass is in the lower half of a swizzle pattern of 8 rows.
-	to := [2]ptx.U32{tile.Swizzled(first, chunk), tile.Swizzled(first.AddI(copyRows), chunk)}
+	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
 	p.turns.read(func(b block) {
 		last := b.rows.SubI(1)
 		p.byWidth(b.rows, func(columns int) {
-			from := make([]*ptx.Var[ptx.U64], columns/copyRows)
-			for i := range from {
-				row := first.AddI(copyRows * i).Min(last)
-				from[i] = ptx.NewVar(k, at.Index(t.number(b, row), t.rowBytes).Addr())
-			}
+			rows := copier.Rows(columns/copyRows, t.rowBytes, p.kTiles, func(i int) ptx.Global {
+				return at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes)
+			})
 			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
-				var bytes []ptx.U32
-				if t.rowBytes != p.kTiles*tile.RowBytes {
-					there := kt.MulI(gemm.LanesOfRow).Add(chunk).LtI(t.rowBytes / gemm.CopyBytes)
-					bytes = append(bytes, ptx.Select(there, ptx.Uint(gemm.CopyBytes), ptx.Uint(0)))
-				}
+				bytes := rows.Bytes(kt)
 				for part := range p.parts {
 					s := ring.Acquire()
-					for i := range from {
-						dst := s.Data.At(p.tokensAt() + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
-						k.CpAsyncCG(dst, ptx.GlobalAt(from[i].Get()), gemm.CopyBytes, bytes...)
-						if part == p.parts-1 {
-							from[i].Set(from[i].Get().AddI(tile.RowBytes))
-						}
+					place := func(i int) ptx.Shared {
+						return s.Data.At(p.tokensAt() + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+					}
+					if part < p.parts-1 {
+						rows.Copy(place, bytes)
+					} else {
+						rows.CopyAndAdvance(place, bytes)
 					}
 					k.CpAsyncMbarrierArriveNoInc(s.Full)
 					ring.Advance()
@@ -292,7 +288,7 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 		k.IfElse(has, func() {
 			p.byWidth(b.rows, func(columns int) { p.multiply(loop, newDescriptor, unit, sums, columns, b) })
 			store(b, sums)
-		}, func() { loop.Drain(ptx.Uint(p.kTiles*p.parts), nil) })
+		}, func() { loop.Drain(ptx.Uint(p.kTiles * p.parts)) })
 	})
 }
 

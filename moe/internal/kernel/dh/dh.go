@@ -10,7 +10,6 @@ import (
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
@@ -18,47 +17,47 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DH is the backward pass through the down-projection and the activation:
-// dA' = dO[rows]·W2, the rows of dO gathered as they are loaded, and in its
-// epilogue, from the stored H and each row's score s,
+// DH is the backward pass through the down-projection and the activation. The main
+// loop computes dA' = dO[rows]·W2, whose rows of dO are gathered as they are loaded.
+// The epilogue computes, from the saved H and each row's score s,
 //
 //	A = act(H), A' = s·A, dA = s·dA'
 //	dH = dA times the derivatives of act by gate and up
 //	partials = Σ dA'·A over each 64 neurons, in FP32: the score's gradient
 //
-// and in layers with biases the sums of dH's columns over each 64 rows. With ScoreOnInput the derivatives are those at s·H, and
+// and in layers with biases the sums of dH's columns over each 64 rows. With
+// ScoreOnInput the derivatives are taken at s·H, and
 //
 //	A' = act(s·H)
 //	partials = Σ H times dA' times the derivatives, over each 64 neurons
 //
-// H comes by TMA, the first of it under the main loop.
+// H comes by TMA. Its first parts are loaded during the main loop.
 type DH struct {
 	spec.Config
 	Tiling gemm.Tiling
 }
 
-// Args are the arguments of [DH]. Tensors without another type are of the
-// layer's.
+// Args are the arguments of [DH]. Tensors without a stated type have the layer's
+// element type.
 type Args struct {
-	// DO [T, d] is the gradient of O, Gather [R] u32 the token of each
-	// packed row.
+	// DO [T, d] is the gradient of O, Gather [R] u32 is the token of each packed row.
 	DO     driver.DevicePtr
 	Gather driver.DevicePtr
-	// W2 [E, d, n] are the weights, as Config has them.
+	// W2 [E, d, n] are the weights, laid out as Config says.
 	W2 driver.DevicePtr
 	// H [R, 2n] or [R, n] is the pre-activation.
 	H driver.DevicePtr
-	// DH and A are written, as [weights.DH] and [weights.A] have them: dH, and the
-	// activation times score.
+	// DH and A are written: dH, laid out as [weights.DH] says, and the activation times
+	// the score, laid out as [weights.A] says.
 	DH driver.DevicePtr
 	A  driver.DevicePtr
-	// Scores [T, K] f32, Pairs [R] u32 the index in it of each packed row.
+	// Scores [T, K] f32; Pairs [R] u32 is the index of each packed row in Scores.
 	Scores driver.DevicePtr
 	Pairs  driver.DevicePtr
-	// DScorePartials [R, n/64, rounded up] f32 is written.
+	// DScorePartials [R, ceil(n/64)] f32 is written.
 	DScorePartials driver.DevicePtr
-	// ColumnSums [R/64 + E, 2n] or [.., n] f32 is written in layers with biases: the
-	// sums of dH's columns, see [ColumnSumsOf].
+	// ColumnSums [R/64 + E, width of DH] f32 is written in layers with biases: the sums
+	// of dH's columns, see [ColumnSumsOf].
 	ColumnSums driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -67,94 +66,120 @@ type Args struct {
 
 // Build emits the kernel.
 func (d DH) Build() (*jit.Kernel[Args], error) {
-	const name = "moe_dh"
-	if err := d.check(name); err != nil {
+	if err := d.check("moe_dh"); err != nil {
 		return nil, err
 	}
-	k := jit.NewBuilder[Args](name, gemm.Threads, 1)
+	k := jit.NewBuilder[Args]("moe_dh", gemm.Threads, 1)
 	k.Persistent(d.Tiling.ClusterM)
-	b := weights.W2(d.Config).Backward(d.Tiling)
-	do, gather, w2 := k.Ptr(&k.Args.DO), k.Ptr(&k.Args.Gather), k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return b.Map(a.W2) })
-	e := &dhEpilogue{
-		act: activation.Of(d.Config).Gradient, onInput: d.ScoreOnInput,
-		k: k.Kernel, element: element.Of(d.Config), groups: d.Tiling.TileN / ScoreGroup, neurons: d.Intermediate, hParts: d.HParts(), inPairs: weights.InPairs(d.Config),
-		width: weights.DH(d.Config).Elements(), aWidth: weights.A(d.Config).Elements(),
-		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
-		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
-		bias: d.Bias,
-	}
-	if d.Bias {
-		e.columns = k.Ptr(&k.Args.ColumnSums)
-	}
+
+	// Operands.
+	w := weights.W2(d.Config).Backward(d.Tiling)
+	do := gemm.Rows{X: k.Ptr(&k.Args.DO), Numbers: k.Ptr(&k.Args.Gather), RowBytes: d.Hidden * tile.ElementBytes}
+	w2 := []ptx.TensorMap{k.Map(&k.Args.W2, func(a *Args) driver.TensorMap { return w.Map(a.W2) })}
+	io := d.tensors(k)
+
+	// Rings: "ab" has the stages of dO and W2, a queue has the tiles. Each warp of the
+	// epilogue has two slots for parts of H, with a barrier each.
 	cta := pipeline.NewCTA(k.Kernel)
-	e.slots = cta.Shared("slots", dhEpilogueBytes, 1024)
-	if d.Bias {
-		e.joined = cta.NamedBarriers("sums", 2, pipeline.WarpgroupThreads)
-	}
+	slots, joined := cta.Shared("slots", epilogueBytes, 1024), d.joined(cta)
 	p := gemm.New(k.Kernel, cta, k, &k.Args.TileArgs, gemm.Config{
-		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.kTiles(), Columns: (d.Intermediate + d.Tiling.TileN - 1) / d.Tiling.TileN,
-		Gathered: true, BMN: b.MNMajor(),
+		Tiling: d.Tiling, Element: element.Of(d.Config), KTiles: d.kTiles(), Columns: d.Tiling.Columns(d.Intermediate),
+		Gathered: true, BMN: w.MNMajor(),
 	})
-	e.full = cta.Mbarriers("slots.full", dhSlotBarriers, 1)
-	load := gemm.Gather{Product: p, X: do, Rows: gather, RowBytes: d.Hidden * tile.ElementBytes, LoadB: func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
-		b.Load(p, []ptx.TensorMap{w2}, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
-	}}
-	p.Run(load.Load, e)
+	full := cta.Mbarriers("slots.full", mathWarps*slotsOfWarp, 1)
+
+	// Roles.
+	p.Run(gemm.Roles{
+		Load: p.Gather(do, func(s pipeline.Stage, t schedule.Tile, kt ptx.U32) {
+			w.Load(p, w2, s, t, func() ptx.U32 { return kt.MulI(tile.K) }, 0)
+		}),
+		Math: &epilogue{DH: d, k: k.Kernel, element: element.Of(d.Config), tensors: io, slots: slots, full: full, joined: joined},
+	})
 	return k.Build()
 }
 
-// check refuses what the kernel cannot be built for.
+// tensors are the tensors of the epilogue.
+type tensors struct {
+	h                       ptx.TensorMap
+	dh, a                   ptx.Global
+	scores, pairs, partials ptx.Global
+	columnSums              ptx.Global // with Bias
+}
+
+func (d DH) tensors(k *jit.Builder[Args]) tensors {
+	t := tensors{
+		h: k.Map(&k.Args.H, d.hMap), dh: k.Ptr(&k.Args.DH), a: k.Ptr(&k.Args.A),
+		scores: k.Ptr(&k.Args.Scores), pairs: k.Ptr(&k.Args.Pairs), partials: k.Ptr(&k.Args.DScorePartials),
+	}
+	if d.Bias {
+		t.columnSums = k.Ptr(&k.Args.ColumnSums)
+	}
+	return t
+}
+
+// joined are the barriers that join the warps of a math warpgroup, in layers with
+// biases.
+func (d DH) joined(cta *pipeline.CTA) (b pipeline.NamedBarriers) {
+	if d.Bias {
+		b = cta.NamedBarriers("sums", 2, pipeline.WarpgroupThreads)
+	}
+	return b
+}
+
+// check returns an error if the kernel cannot have the tiling.
 func (d DH) check(name string) error {
 	if err := d.Tiling.CheckAtoms(name); err != nil {
 		return err
 	}
-	if parts := d.Tiling.TileN / dhPart; parts%(2*dhSlots) != 0 {
-		return fmt.Errorf("%s: tiling %v: TileN must be a multiple of %d, for its slots' parity", name, d.Tiling, 2*dhSlots*dhPart)
+	if d.parts()%(2*slotsOfWarp) != 0 {
+		return fmt.Errorf("%s: tiling %v: TileN must be a multiple of %d, for its slots' parity", name, d.Tiling, 2*slotsOfWarp*partNeurons)
 	}
 	return nil
 }
 
-// kTiles is the depth of the product: two at least, the second one's all zeros if
-// need be, as H is loaded behind that.
+// kTiles is the depth of the product, at least two: the loads of H start after the
+// second k-tile, which may be all zeros.
 func (d DH) kTiles() int { return max(2, tile.Tiles(d.Hidden)) }
 
-// groups is how many groups of neurons have a partial sum of a score's gradient.
+// groups is the number of groups of neurons that have a partial sum of a score's
+// gradient.
 func groups(neurons int) int { return (neurons + ScoreGroup - 1) / ScoreGroup }
 
-// PartialBytes is the size of the scores' partial gradients for packed rows.
+// PartialBytes is the size of the scores' partial gradients of the given number of
+// packed rows.
 func (d DH) PartialBytes(rows int) int64 {
 	return 4 * int64(rows) * int64(groups(d.Intermediate))
 }
 
-// hMap loads boxes of 16 rows of 32 neurons' parts of H: dimensions neuron,
-// row, part.
+// hMap is the map of boxes of H: 32 neurons of 16 rows, gate and up. Its dimensions
+// are neuron, row, part.
 func (d DH) hMap(a *Args) driver.TensorMap {
 	n := d.Intermediate
-	m := tile.LoadMap(a.H, []int{dhPart, dhRows, d.HParts()},
+	m := tile.LoadMap(a.H, []int{partNeurons, warpRows, d.HParts()},
 		tile.Dim{Extent: n, Stride: 1}, tile.Dim{Extent: max(a.Rows, 1), Stride: d.HWidth()}, tile.Dim{Extent: d.HParts(), Stride: n})
 	m.Swizzle = driver.Swizzle64
 	return m
 }
 
-// Product is the product dA', whose epilogue makes dH: half of the widest
-// tile, so that the ring has stages enough to go on under it. Clusters are good
-// for long sums.
+// Product is the product dA', whose epilogue computes dH. Its tiles have 128 columns,
+// so that the ring has enough stages to go on during the epilogue. Clusters pay for
+// long sums.
 var Product = &registry.Product{
 	Name: "dh", Backward: true,
 	Space: func(t driver.Target) []gemm.Tiling {
-		return tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, dhBytes, 128)))
+		return tiles.WholeAtoms(tiles.OrClusters(tiles.Deepest(t, sharedBytes, 128)))
 	},
-	SharedBytes: dhBytes,
+	SharedBytes: sharedBytes,
 	Clocks: func(m tiles.Model, p gemm.Tiling, c spec.Config, t driver.Target) float64 {
 		return m.Grouped(p, registry.EvenLoad(c), c.Intermediate, c.Hidden, m.DHEpilogueClocks, t)
 	},
 	Work: spec.Config.DHWork,
 }
 
-func dhBytes(p gemm.Tiling) int { return p.SharedBytes(dhEpilogueBytes) }
+func sharedBytes(p gemm.Tiling) int { return p.SharedBytes(epilogueBytes) }
 
-// Kernel is Product's. A' shows in dW2, dH in dX and dW1, its sums beside the
-// tiles in dB1.
+// Kernel is the kernel of Product. Tuning checks A' by dW2, dH by dX and dW1, and the
+// sums of dH's columns by dB1.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true,
 	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []string{"DX", "DScores", "DW1", "DW2", "DB1"}},
 	From:    registry.OfExperts,

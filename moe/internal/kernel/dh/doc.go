@@ -1,5 +1,5 @@
 // Package dh has the kernels that take the output's gradient through an expert's
-// down-projection and activation: [DH], a grouped product whose epilogue gives dH,
-// the activation once more and parts of the scores' gradient, and [DScores], which
-// adds these parts and goes on to the chosen logits.
+// down-projection and activation. [DH] is a grouped product whose epilogue computes
+// dH, the activation once more and parts of the scores' gradient. [DScores] adds these
+// parts and computes the gradients of the chosen logits.
 package dh

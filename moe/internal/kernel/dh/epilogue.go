@@ -5,339 +5,195 @@ import (
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/pipeline"
 	"sonicmoe/jit/tile"
+	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/weights"
 	"sonicmoe/ptx"
 )
 
-// dhEpilogue turns a warpgroup's dA' into dH, A' and the score's partial
-// gradients. Each warp works alone, on its 16 rows and a part of 32 neurons at a
-// time: H comes in by TMA, into two slots that take turns, the first two parts'
-// under the main loop. A slot also turns fragments into rows of 64 bytes on
-// their way out: dH takes the place of H, then A' that of dH's gate. In layers with
-// biases the warps of a warpgroup add their sums of dH's columns, by way of the slots,
-// when all parts are out.
-type dhEpilogue struct {
-	k       *ptx.Kernel
-	element tile.Element
-	act     func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
-	// onInput: scores multiply H, not the activation.
-	onInput bool
-	// groups of 64 neurons are those of a tile, neurons those of an expert.
-	groups, neurons int
-	// hParts are the parts of H: gate and up, or one. inPairs: dH has gate and up of
-	// a neuron side by side.
-	hParts  int
-	inPairs bool
-	// width and aWidth are the lengths of a row of dH and of A', of whole tiles.
-	width, aWidth           int
-	h                       ptx.TensorMap
-	dh, a                   ptx.Global
-	scores, pairs, partials ptx.Global
-	// columns is where dH's columns are summed, in layers with biases, and joined joins
-	// the warps of a warpgroup for it.
-	bias    bool
-	columns ptx.Global
-	joined  pipeline.NamedBarriers
-
-	// slots is the memory of all warps, full a barrier for each slot.
-	slots, full ptx.Shared
-}
-
 const (
-	// ScoreGroup is the neurons of a partial sum of a score's gradient.
-	ScoreGroup      = 64
-	dhPart          = 32 // neurons of a slot
-	dhRows          = 16 // of a warp
-	dhSlots         = 2
-	dhHalfBytes     = tile.WarpStagingBytes // of a slot: gate, up
-	dhWarpBytes     = dhSlots * 2 * dhHalfBytes
-	dhEpilogueBytes = gemm.MathThreads / 32 * dhWarpBytes
-	dhSlotBarriers  = gemm.MathThreads / 32 * dhSlots
+	// ScoreGroup is the number of neurons of a partial sum of a score's gradient.
+	ScoreGroup = 64
+	// ColumnSumRows is the number of rows whose dH is summed together for the gradient
+	// of b1: the rows of a warpgroup.
+	ColumnSumRows = gemm.WarpgroupM
+
+	mathWarps   = gemm.MathThreads / 32
+	warpRows    = 16 // rows of a warp
+	partNeurons = 32 // neurons of a part, which a warp handles at a time
+	slotsOfWarp = 2
+	// A slot has a half for gate and a half for up.
+	halfBytes     = tile.WarpStagingBytes
+	slotBytes     = 2 * halfBytes
+	warpBytes     = slotsOfWarp * slotBytes
+	epilogueBytes = mathWarps * warpBytes
+	barrierBytes  = 8
 )
 
-// Finish implements gemm.Epilogue.
-func (e *dhEpilogue) Finish() {}
-
-// Begin implements gemm.Epilogue.
-func (e *dhEpilogue) Begin(t gemm.Tile) gemm.TileEpilogue { return &dhTile{dhEpilogue: e, t: t} }
-
-// dhTile is the epilogue of one tile.
-type dhTile struct {
-	*dhEpilogue
-	t gemm.Tile
-
-	// The thread's place, see locate: mine is its warp's slots, arrived their
-	// barriers.
-	lane          ptx.U32
-	mine, arrived ptx.Shared
-	staging       tile.WarpStaging
-	fragment      tile.Fragment
-	// row is the warp's first row, rows how many from it on are valid.
-	row, rows ptx.U32
-
-	// Of the thread's two rows: their scores, the sums for the score's gradient of the present
-	// group, and of the group that the lane stores.
-	score      [2]ptx.F32
-	sum, quads [2]ptx.F32
+// epilogue turns a warpgroup's dA' into dH, A' and the partial gradients of the
+// scores. Each warp works alone, on its 16 rows and one part of 32 neurons at a time.
+// H comes by TMA into two slots, which alternate; the first two parts are loaded
+// during the main loop. A slot also turns fragments into rows of 64 bytes: dH
+// overwrites H in the slot, and A' then overwrites dH of gate. In layers with biases
+// the warps of a warpgroup use the slots once more, to add their sums of dH's columns.
+type epilogue struct {
+	DH
+	k       *ptx.Kernel
+	element tile.Element
+	tensors
+	// slots are the slots of all warps, full has a barrier for each slot.
+	slots, full ptx.Shared
+	joined      pipeline.NamedBarriers // with Bias
 }
 
-// locate computes the thread's place where it is needed: cheaper than registers
-// for it through the main loop.
-func (e *dhTile) locate() {
-	tid := e.k.TidX()
-	warp := tid.ShrI(5)
-	e.lane = tid.AndI(31)
-	e.mine, e.arrived = e.slots.Plus(warp.MulI(dhWarpBytes)), e.full.Plus(warp.MulI(8*dhSlots))
-	e.staging, e.fragment = tile.NewWarpStaging(e.k, e.lane), tile.NewFragment(e.lane)
-	before := warp.AndI(3).MulI(dhRows)
-	e.row, e.rows = e.t.FirstRow.Add(before), e.t.ValidRows.Sub(e.t.ValidRows.Min(before))
-}
-
-// Start implements gemm.TileEpilogue.
-func (e *dhTile) Start([]ptx.F32) bool { return false }
-
-// PerKTile starts the loads of H when the main loop is under way. Parts beyond
-// the two slots are only prefetched into the L2 cache.
-func (e *dhTile) PerKTile(kt ptx.U32) {
+// PerKTile implements gemm.Epilogue. It starts the loads of the first two parts of H
+// after k-tile 1. The other parts are prefetched into the L2 cache.
+func (e *epilogue) PerKTile(t gemm.Tile, kt ptx.U32) {
 	e.k.If(kt.EqI(1), func() {
-		e.locate()
-		if e.bias {
-			e.joined.Sync(e.warpgroup()) // the tile before: all have read the sums in the slots
+		w := e.locate(t)
+		if e.Bias {
+			e.joined.Sync(e.warpgroup()) // all warps have read the previous tile's sums in the slots
 		}
-		e.k.If(e.loads(), func() {
+		e.k.If(w.loads(), func() {
 			for part := range e.parts() {
-				if part < dhSlots {
-					e.load(part)
+				if part < slotsOfWarp {
+					w.loadH(part)
 				} else {
-					e.k.TMAPrefetch(e.h, e.neuron(part), e.row, ptx.Uint(0))
+					e.k.TMAPrefetch(e.h, e.neuron(t, part), w.row, ptx.Uint(0))
 				}
 			}
 		})
 	})
 }
 
-// loads holds in the lane that loads for a warp that has rows.
-func (e *dhTile) loads() ptx.Pred { return e.lane.EqI(0).And(e.rows.NeI(0)) }
-
-// UnderLastMMA loads the scores of the thread's rows.
-func (e *dhTile) UnderLastMMA() {
-	e.locate()
-	for h := range e.score {
-		row := e.t.FirstRow.Add(e.rowInWarpgroup(h).Min(e.t.ValidRows.SubI(1))) // rows past the end are dropped
+// UnderLastMMA implements gemm.Epilogue. It loads the scores of the thread's rows.
+func (e *epilogue) UnderLastMMA(t gemm.Tile) func(acc []ptx.F32) {
+	w := e.locate(t)
+	var scores [2]ptx.F32
+	for h := range scores {
+		row := t.FirstRow.Add(w.rowInWarpgroup(h).Min(t.ValidRows.SubI(1))) // results of rows past the end are dropped
 		pair := ptx.LdGlobal[ptx.U32](e.pairs.Index(row, 4))
-		e.score[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
+		scores[h] = ptx.LdGlobal[ptx.F32](e.scores.Index(pair, 4))
+	}
+	return func(acc []ptx.F32) { e.store(w, scores, acc) }
+}
+
+// Finish implements gemm.Epilogue.
+func (e *epilogue) Finish() {}
+
+// store computes and stores all parts of a tile.
+func (e *epilogue) store(w warp, scores [2]ptx.F32, acc []ptx.F32) {
+	const registers = partNeurons / 2 // of a part, in acc
+	e.k.If(w.rows.NeI(0), func() {
+		var dscores scoreSums
+		var columnSums [][]ptx.F32 // of each part: gate's, up's
+		for part := range e.parts() {
+			grad := acc[part*registers:][:registers]
+			w.waitForH(part)
+			w.clearPast(part, grad)
+			weighted := w.differentiate(part, grad, scores, &dscores)
+			if (part+1)*partNeurons%ScoreGroup == 0 {
+				dscores.endGroup(w.lane, part*partNeurons/ScoreGroup)
+			}
+			columnSums = append(columnSums, w.storePart(part, weighted))
+		}
+		w.storeScoreSums(dscores)
+		if e.Bias {
+			w.shareColumnSums(columnSums)
+		}
+	})
+	if e.Bias {
+		e.joined.Sync(e.warpgroup())
+		e.addColumnSums(w.t)
+		e.k.FenceProxyAsync(".shared::cta") // before the next tile's loads into the slots
 	}
 }
 
-// rowInWarpgroup is the thread's row h of the warpgroup's 64.
-func (e *dhTile) rowInWarpgroup(h int) ptx.U32 {
-	return e.row.Sub(e.t.FirstRow).Add(e.fragment.Row).AddI(8 * h)
-}
+// warpgroup is the number of the math warpgroup, 0 or 1.
+func (e *epilogue) warpgroup() ptx.U32 { return e.k.TidX().ShrI(7) }
 
-// parts is the number of 32-neuron parts in a tile.
-func (e *dhTile) parts() int { return e.groups * ScoreGroup / dhPart }
+// parts is the number of parts in a tile.
+func (d DH) parts() int { return d.Tiling.TileN / partNeurons }
 
 // neuron is the first neuron of a part.
-func (e *dhTile) neuron(part int) ptx.U32 {
-	return e.t.Column.MulI(e.groups * ScoreGroup).AddI(part * dhPart)
+func (d DH) neuron(t gemm.Tile, part int) ptx.U32 {
+	return t.Column.MulI(d.Tiling.TileN).AddI(part * partNeurons)
 }
 
-// pairColumn is the first column of a part where gate and up are side by side.
-func (e *dhTile) pairColumn(part int) ptx.U32 { return e.neuron(part).MulI(2) }
-
-// slot is a part's slot of H: its halves are gate and up, or the first is all.
-func (e *dhTile) slot(part int) []ptx.Shared {
-	at := e.mine.At(part % dhSlots * 2 * dhHalfBytes)
-	return []ptx.Shared{at, at.At(dhHalfBytes)}[:e.hParts]
-}
-
-// load starts the load of a part's H; one lane. Rows past the expert's end
-// are dropped with what comes of them.
-func (e *dhTile) load(part int) {
-	full := e.arrived.At(8 * (part % dhSlots))
-	e.k.MbarrierArriveExpectTx(full, ptx.Uint(e.hParts*dhHalfBytes))
-	e.k.TMALoad(e.slot(part)[0], e.h, full, e.neuron(part), e.row, ptx.Uint(0))
-}
-
-// waitFor waits for a part of H. A tile uses each slot an even number of times,
-// so that all tiles begin with the same parity.
-func (e *dhTile) waitFor(part int) {
-	pipeline.WaitParity(e.k, e.arrived.At(8*(part%dhSlots)), ptx.Uint(part/dhSlots%2))
-}
-
-// Store makes and stores all parts of the tile.
-func (e *dhTile) Store(acc []ptx.F32) {
-	e.k.If(e.rows.NeI(0), func() {
-		var sums [][]ptx.F32
-		for part := range e.parts() {
-			e.waitFor(part)
-			e.clearPast(part, acc[part*dhPart/2:][:dhPart/2])
-			weighted := e.differentiate(part, acc[part*dhPart/2:][:dhPart/2])
-			if (part+1)*dhPart%ScoreGroup == 0 {
-				e.sumQuads(part * dhPart / ScoreGroup)
-			}
-			sums = append(sums, e.storePart(part, weighted))
-		}
-		e.storePartials()
-		if e.bias {
-			e.shareSums(sums)
-		}
-	})
-	if e.bias {
-		e.joined.Sync(e.warpgroup())
-		e.addSums()
-		e.k.FenceProxyAsync(".shared::cta") // before the next tile's loads, see PerKTile
+// column is the first column of a part in the rows of dH: of gate, or of gate and up
+// in pairs.
+func (d DH) column(t gemm.Tile, part int) ptx.U32 {
+	if weights.InPairs(d.Config) {
+		return d.neuron(t, part).MulI(2)
 	}
+	return d.neuron(t, part)
 }
 
-// sync joins the warp: what one lane writes to the slot others read, and the
-// other way round.
-func (e *dhTile) sync() { e.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
-
-// storePart stores a part's dH, which is in its slot, and its A' by way of it,
-// and loads another part's H into it. It gives the sums of dH's columns.
-func (e *dhTile) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
-	k := e.k
-	slot := e.slot(part)
-	e.sync()
-	if e.bias {
-		sums = e.sumColumns(slot)
-	}
-	dh := e.dh.Index(e.row, e.width*tile.ElementBytes)
-	for i, half := range slot {
-		if e.inPairs {
-			e.copyRows(part, half, dh.At(i*dhPart*tile.ElementBytes), e.width, e.pairColumn, e.width-i*dhPart)
-			continue
-		}
-		e.copyRows(part, half, dh.At(i*e.aWidth*tile.ElementBytes), e.width, e.neuron, e.aWidth)
-	}
-	e.sync()
-	e.staging.Store(slot[0], weighted)
-	e.sync()
-	e.copyRows(part, slot[0], e.a.Index(e.row, e.aWidth*tile.ElementBytes), e.aWidth, e.neuron, e.aWidth)
-	// What the warp has read and written comes before what TMA brings next: here,
-	// or in the next tile's main loop.
-	k.FenceProxyAsync(".shared::cta")
-	e.sync()
-	if next := part + dhSlots; next < e.parts() {
-		k.If(e.loads(), func() { e.load(next) })
-	}
-	return sums
+// warp is a warp's place in a tile, and a thread's place in its warp.
+type warp struct {
+	*epilogue
+	t    gemm.Tile
+	lane ptx.U32
+	// mine are the warp's slots, arrived their barriers.
+	mine, arrived ptx.Shared
+	staging       tile.WarpStaging
+	fragment      tile.Fragment
+	// row is the warp's first packed row, rows the number of its valid rows.
+	row, rows ptx.U32
 }
 
-// sumColumns sums a part's dH over the warp's rows, which lie as dH does: a lane has
-// a column of each half.
-func (e *dhTile) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
-	// What comes of rows past the expert's end is not its own, nor a number always.
-	e.k.If(e.rows.LtI(dhRows), func() {
-		for _, half := range slot {
-			e.staging.ClearFrom(half, e.lane, e.rows)
-		}
-		e.sync()
-	})
-	for _, half := range slot {
-		sums = append(sums, e.staging.ColumnSums(e.element, half, e.lane))
-	}
-	return sums
+// locate computes the thread's place when it is needed, which is cheaper than to keep
+// it in registers through the main loop.
+func (e *epilogue) locate(t gemm.Tile) warp {
+	tid := e.k.TidX()
+	number := tid.ShrI(5)
+	w := warp{epilogue: e, t: t, lane: tid.AndI(31)}
+	w.mine, w.arrived = e.slots.Plus(number.MulI(warpBytes)), e.full.Plus(number.MulI(barrierBytes*slotsOfWarp))
+	w.staging, w.fragment = tile.NewWarpStaging(e.k, w.lane), tile.NewFragment(w.lane)
+	before := number.AndI(3).MulI(warpRows)
+	w.row, w.rows = t.FirstRow.Add(before), t.ValidRows.Sub(t.ValidRows.Min(before))
+	return w
 }
 
-// tileColumns is the columns of dH that a tile has.
-func (e *dhTile) tileColumns() int { return e.hParts * e.parts() * dhPart }
+// loads is true in the lane that starts the loads of a warp that has rows.
+func (w warp) loads() ptx.Pred { return w.lane.EqI(0).And(w.rows.NeI(0)) }
 
-// shareSums puts the warp's sums into its slots, in the order of dH's columns: gates
-// and ups of all parts, or each part's pairs.
-func (e *dhTile) shareSums(sums [][]ptx.F32) {
-	ofPart, ofHalf := dhPart, e.parts()*dhPart
-	if e.inPairs {
-		ofPart, ofHalf = 2*dhPart, dhPart
-	}
-	to := e.mine.Plus(e.lane.AndI(3).ShlI(3).Add(e.lane.ShrI(2)).ShlI(2))
-	for part, halves := range sums {
-		for i, sum := range halves {
-			ptx.StShared(to.At(4*(part*ofPart+i*ofHalf)), sum)
-		}
-	}
+// rowInWarpgroup is row h, 0 or 1, of the thread among the warpgroup's 64.
+func (w warp) rowInWarpgroup(h int) ptx.U32 {
+	return w.row.Sub(w.t.FirstRow).Add(w.fragment.Row).AddI(8 * h)
 }
 
-// addSums adds the warps' sums in order, of those that have rows, and stores them: a
-// thread has every 128th column of the tile.
-func (e *dhTile) addSums() {
-	const threads, warps = pipeline.WarpgroupThreads, pipeline.WarpgroupThreads / 32
-	thread := e.k.TidX().AndI(threads - 1)
-	from := e.slots.Plus(e.warpgroup().MulI(warps * dhWarpBytes)).Plus(thread.ShlI(2))
-	to := e.columns.Index(ColumnSumsOf(e.t.FirstRow, e.t.Expert), 4*e.width)
-	for first := 0; first < e.tileColumns(); first += threads {
-		sum := ptx.LdShared[ptx.F32](from.At(4 * first))
-		for warp := 1; warp < warps; warp++ {
-			has := e.t.ValidRows.GtI(warp * dhRows)
-			v := ptx.LdShared[ptx.F32](from.Plus(ptx.Select(has, ptx.Uint(warp*dhWarpBytes), ptx.Uint(0))).At(4 * first))
-			sum = sum.Add(ptx.Select(has, v, ptx.Float(0)))
-		}
-		at, end, half, within := e.pairColumn, e.width, 0, first
-		if !e.inPairs {
-			ofHalf := e.tileColumns() / e.hParts
-			at, end, half, within = e.neuron, e.aWidth, first/ofHalf, first%ofHalf
-		}
-		column := at(0).AddI(within).Add(thread)
-		valid := ptx.True()
-		if e.neurons%(e.groups*ScoreGroup) != 0 {
-			valid = column.LtI(end)
-		}
-		e.k.Guarded(valid, func() { ptx.StGlobal(to.Index(column, 4).At(4*half*e.aWidth), sum) })
-	}
+// slot is the slot of a part: a half for each part of H.
+func (w warp) slot(part int) []ptx.Shared {
+	at := w.mine.At(part % slotsOfWarp * slotBytes)
+	return []ptx.Shared{at, at.At(halfBytes)}[:w.HParts()]
 }
 
-// warpgroup is the math warpgroup, 0 or 1.
-func (e *dhTile) warpgroup() ptx.U32 { return e.k.TidX().ShrI(7) }
-
-// ColumnSumRows are the rows that dH sums together for the gradient of b1: a
-// warpgroup's, from an expert's first on.
-const ColumnSumRows = 64
-
-// ColumnSumsOf is which of the sums are those of an expert's rows from the given
-// one on. Those of an expert are neighbours, and before the next one's.
-func ColumnSumsOf(row, expert ptx.U32) ptx.U32 { return row.DivI(ColumnSumRows).Add(expert) }
-
-// ColumnSumBytes is the size of all, of so many packed rows.
-func ColumnSumBytes(c spec.Config, rows int) int64 {
-	return 4 * int64(rows/ColumnSumRows+c.NumExperts) * int64(weights.DH(c).Elements())
+// loadH starts the load of a part of H, in one lane. Rows past the expert's end are
+// loaded too; their results are dropped.
+func (w warp) loadH(part int) {
+	full := w.arrived.At(barrierBytes * (part % slotsOfWarp))
+	w.k.MbarrierArriveExpectTx(full, ptx.Uint(w.HParts()*halfBytes))
+	w.k.TMALoad(w.slot(part)[0], w.h, full, w.neuron(w.t, part), w.row, ptx.Uint(0))
 }
 
-// copyRows stores a part's 16 rows of 64 bytes from a half of its slot, 16 bytes
-// for each lane at a time, to rows that are pitch elements apart, from the
-// part's column on, and end at a column.
-func (e *dhTile) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(part int) ptx.U32, end int) {
-	k := e.k
-	row, chunk := e.lane.ShrI(2), e.lane.AndI(3)
-	from = from.Plus(tile.SwizzledNarrow(row, chunk))
-	to = to.Index(row, pitch*tile.ElementBytes).Index(column(part).Add(chunk.MulI(gemm.CopyBytes/tile.ElementBytes)), 2)
-	for h := range 2 {
-		valid := row.AddI(8 * h).Lt(e.rows).And(e.inside(part, column, end))
-		v := ptx.LdSharedVec[ptx.U32](from.At(h*dhHalfBytes/2), 4)
-		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*tile.ElementBytes), v...) })
-	}
+// waitForH waits for a part of H. A tile uses each slot an even number of times, so
+// every tile begins with the same parity.
+func (w warp) waitForH(part int) {
+	pipeline.WaitParity(w.k, w.arrived.At(barrierBytes*(part%slotsOfWarp)), ptx.Uint(part/slotsOfWarp%2))
 }
 
-// inside holds where a part's column is before the end of rows.
-func (e *dhTile) inside(part int, column func(part int) ptx.U32, end int) ptx.Pred {
-	switch {
-	case e.neurons%(e.groups*ScoreGroup) == 0:
-		return ptx.True()
-	case e.neurons%ScoreGroup == 0:
-		return e.neuron(part).LtI(e.neurons)
-	}
-	return column(part).LtI(end)
-}
+// sync joins the warp: lanes write to a slot what other lanes read.
+func (w warp) sync() { w.k.BarWarpSync(ptx.Uint(ptx.FullMask)) }
 
-// clearPast makes a part's dA' 0 past the last neuron, whatever dO is: so are dH and
-// the sums of the score's gradient, as H is 0 there.
-func (e *dhTile) clearPast(part int, grad []ptx.F32) {
-	if e.neurons%ScoreGroup == 0 {
+// clearPast sets a part's dA' to 0 past the last neuron: W2 is 0 there, but an infinite
+// dO would give NaN. H is 0 there too, and so are dH and the score's gradient.
+func (w warp) clearPast(part int, grad []ptx.F32) {
+	if w.Intermediate%ScoreGroup == 0 {
 		return
 	}
-	e.k.If(e.neuron(part).AddI(dhPart).GtI(e.neurons), func() {
+	w.k.If(w.neuron(w.t, part).AddI(partNeurons).GtI(w.Intermediate), func() {
 		for i := 0; i < len(grad); i += 4 {
-			e.k.If(e.neuron(part).AddI(i/4*8).GeI(e.neurons), func() {
+			w.k.If(w.neuron(w.t, part).AddI(i/4*8).GeI(w.Intermediate), func() {
 				for _, v := range grad[i:][:4] {
 					ptx.VarOf(v).Set(ptx.Float(0))
 				}
@@ -346,110 +202,249 @@ func (e *dhTile) clearPast(part int, grad []ptx.F32) {
 	})
 }
 
-// differentiate puts dH in the place of a part's H, gives its A' and adds to the
-// sums of the score's gradient.
-func (e *dhTile) differentiate(part int, grad []ptx.F32) []ptx.U32 {
-	slot := e.slot(part)
+// differentiate replaces a part of H in its slot by dH, adds to the sums of the scores'
+// gradients, and returns A' in packed words.
+func (w warp) differentiate(part int, grad []ptx.F32, scores [2]ptx.F32, dscores *scoreSums) (weighted []ptx.U32) {
+	slot, inPairs := w.slot(part), weights.InPairs(w.Config)
 	var halves [][]ptx.U32
 	for _, half := range slot {
-		halves = append(halves, e.staging.Load(half))
+		halves = append(halves, w.staging.Load(half))
 	}
 	gates, ups := halves[0], halves[len(halves)-1]
-	var weighted []ptx.U32
 	for i := range gates {
-		h := i % 2 // of the thread's rows
-		g0, g1 := e.element.Unpack(gates[i])
+		h := i % 2 // which of the thread's rows
+		g0, g1 := w.element.Unpack(gates[i])
 		u0, u1 := g0, g1
-		if e.hParts > 1 {
-			u0, u1 = e.element.Unpack(ups[i])
+		if w.HParts() > 1 {
+			u0, u1 = w.element.Unpack(ups[i])
 		}
-		lo := e.neuronGradient(g0, u0, grad[2*i], e.score[h])
-		hi := e.neuronGradient(g1, u1, grad[2*i+1], e.score[h])
+		lo := w.gradient(g0, u0, grad[2*i], scores[h])
+		hi := w.gradient(g1, u1, grad[2*i+1], scores[h])
 		switch {
-		case e.inPairs: // of the two neurons
-			gates[i], ups[i] = e.element.Pack(e.k, lo.gate, lo.up), e.element.Pack(e.k, hi.gate, hi.up)
-		case e.hParts > 1:
-			gates[i], ups[i] = e.element.Pack(e.k, lo.gate, hi.gate), e.element.Pack(e.k, lo.up, hi.up)
+		case inPairs: // a word for each neuron
+			gates[i], ups[i] = w.element.Pack(w.k, lo.gate, lo.up), w.element.Pack(w.k, hi.gate, hi.up)
+		case w.HParts() > 1:
+			gates[i], ups[i] = w.element.Pack(w.k, lo.gate, hi.gate), w.element.Pack(w.k, lo.up, hi.up)
 		default:
-			gates[i] = e.element.Pack(e.k, lo.gate, hi.gate)
+			gates[i] = w.element.Pack(w.k, lo.gate, hi.gate)
 		}
-		weighted = append(weighted, e.element.Pack(e.k, lo.weighted, hi.weighted))
-		if i < 2 && part*dhPart%ScoreGroup == 0 {
-			e.sum[h] = lo.score[0].Mul(lo.score[1])
-			e.add(h, lo.score[2:])
-		} else {
-			e.add(h, lo.score)
-		}
-		e.add(h, hi.score)
+		weighted = append(weighted, w.element.Pack(w.k, lo.weighted, hi.weighted))
+		startsGroup := i < 2 && part*partNeurons%ScoreGroup == 0
+		dscores.add(h, startsGroup, lo.score)
+		dscores.add(h, false, hi.score)
 	}
-	e.sync()
-	if e.inPairs {
-		e.stagePairs(slot, gates, ups)
+	w.sync()
+	if inPairs {
+		w.stagePairs(slot, gates, ups)
 		return weighted
 	}
 	for i, half := range slot {
-		e.staging.Store(half, halves[i])
+		w.staging.Store(half, halves[i])
 	}
 	return weighted
 }
 
-// stagePairs puts 64 columns of dH in a slot, the first 32 in its first half:
-// each thread gate and up of two neighbours, first and second, at a time.
-func (e *dhTile) stagePairs(slot []ptx.Shared, first, second []ptx.U32) {
-	quad := e.lane.AndI(3)
-	at := tile.SwizzledNarrow(e.fragment.Row, quad.ShrI(1)) // of 8 neurons: 32 bytes, 8 of them the thread's
-	for i := range first {
-		block, h := i/2, i%2
-		to := slot[block/2].Plus(at.XorI(block % 2 * 2 * gemm.CopyBytes)).Plus(quad.AndI(1).ShlI(3))
-		ptx.StShared(to.At(h*dhHalfBytes/2), first[i], second[i])
-	}
-}
-
-// gradient is what one element of dA' gives: to the score's gradient the products
-// of pairs of factors.
+// gradient is the result for one element of dA': dH of gate and up, A', and the
+// factors of its products in the score's gradient, two for each product.
 type gradient struct {
 	gate, up, weighted ptx.F32
 	score              []ptx.F32
 }
 
-// add adds products to the sum of the thread's row h.
-func (e *dhTile) add(h int, factors []ptx.F32) {
-	for i := 0; i < len(factors); i += 2 {
-		e.sum[h] = factors[i].Fma(factors[i+1], e.sum[h])
+func (w warp) gradient(gate, up, grad, score ptx.F32) gradient {
+	act := activation.Of(w.Config).Gradient
+	if w.ScoreOnInput {
+		a, dGate, dUp := act(score.Mul(gate), score.Mul(up), grad)
+		return gradient{gate: score.Mul(dGate), up: score.Mul(dUp), weighted: a, score: []ptx.F32{dGate, gate, dUp, up}[:2*w.HParts()]}
 	}
-}
-
-func (e *dhTile) neuronGradient(gate, up, grad, score ptx.F32) gradient {
-	if e.onInput {
-		a, dGate, dUp := e.act(score.Mul(gate), score.Mul(up), grad)
-		return gradient{gate: score.Mul(dGate), up: score.Mul(dUp), weighted: a, score: []ptx.F32{dGate, gate, dUp, up}[:2*e.hParts]}
-	}
-	a, dGate, dUp := e.act(gate, up, score.Mul(grad))
+	a, dGate, dUp := act(gate, up, score.Mul(grad))
 	return gradient{gate: dGate, up: dUp, weighted: score.Mul(a), score: []ptx.F32{grad, a}}
 }
 
-// sumQuads adds a group's sums over each quad: lanes 0+1 and 2+3, then those.
-// Lane i of the quad keeps group i's.
-func (e *dhTile) sumQuads(group int) {
-	for h, sum := range e.sum {
+// stagePairs writes 64 columns of dH to a slot, where gate and up of a neuron are
+// neighbours. The first 32 columns go to the slot's first half. Words of first and
+// second are neighbouring neurons.
+func (w warp) stagePairs(slot []ptx.Shared, first, second []ptx.U32) {
+	quad := w.lane.AndI(3)
+	at := tile.SwizzledNarrow(w.fragment.Row, quad.ShrI(1)) // a block of 8 neurons has 32 bytes, 8 of them the thread's
+	for i := range first {
+		block, h := i/2, i%2
+		to := slot[block/2].Plus(at.XorI(block % 2 * 2 * tile.CopyBytes)).Plus(quad.AndI(1).ShlI(3))
+		ptx.StShared(to.At(h*halfBytes/2), first[i], second[i])
+	}
+}
+
+// storePart stores dH of a part, which is in the part's slot, and A', which passes
+// through the same slot. It then loads the next part of H that has this slot. It
+// returns the sums of dH's columns, in layers with biases.
+func (w warp) storePart(part int, weighted []ptx.U32) (sums []ptx.F32) {
+	k, slot := w.k, w.slot(part)
+	w.sync()
+	if w.Bias {
+		sums = w.sumColumns(slot)
+	}
+	width, aWidth := weights.DH(w.Config).Elements(), weights.A(w.Config).Elements()
+	dh := w.dh.Index(w.row, width*tile.ElementBytes)
+	for i, half := range slot {
+		if weights.InPairs(w.Config) {
+			w.copyRows(part, half, dh.At(i*partNeurons*tile.ElementBytes), width, w.column, width-i*partNeurons)
+			continue
+		}
+		w.copyRows(part, half, dh.At(i*aWidth*tile.ElementBytes), width, w.neuron, aWidth)
+	}
+	w.sync()
+	w.staging.Store(slot[0], weighted)
+	w.sync()
+	w.copyRows(part, slot[0], w.a.Index(w.row, aWidth*tile.ElementBytes), aWidth, w.neuron, aWidth)
+	// Orders the warp's accesses to the slot before the next TMA load into it: the one
+	// below, or the one in the next tile's main loop.
+	k.FenceProxyAsync(".shared::cta")
+	w.sync()
+	if next := part + slotsOfWarp; next < w.parts() {
+		k.If(w.loads(), func() { w.loadH(next) })
+	}
+	return sums
+}
+
+// copyRows stores 16 rows of 64 bytes of a part from a half of its slot to rows that
+// are pitch elements apart, from the part's column on. Each lane copies 16 bytes of two
+// rows. Columns from end on are left out.
+func (w warp) copyRows(part int, from ptx.Shared, to ptx.Global, pitch int, column func(t gemm.Tile, part int) ptx.U32, end int) {
+	k := w.k
+	row, chunk := w.lane.ShrI(2), w.lane.AndI(3)
+	from = from.Plus(tile.SwizzledNarrow(row, chunk))
+	to = to.Index(row, pitch*tile.ElementBytes).Index(column(w.t, part).Add(chunk.MulI(tile.CopyElements)), tile.ElementBytes)
+	for h := range 2 {
+		valid := row.AddI(8 * h).Lt(w.rows).And(w.inside(part, column, end))
+		v := ptx.LdSharedVec[ptx.U32](from.At(h*halfBytes/2), 4)
+		k.Guarded(valid, func() { ptx.StGlobal(to.At(8*h*pitch*tile.ElementBytes), v...) })
+	}
+}
+
+// inside reports whether a part begins before the end of its rows.
+func (w warp) inside(part int, column func(t gemm.Tile, part int) ptx.U32, end int) ptx.Pred {
+	switch {
+	case w.Intermediate%w.Tiling.TileN == 0:
+		return ptx.True()
+	case w.Intermediate%ScoreGroup == 0:
+		return w.neuron(w.t, part).LtI(w.Intermediate)
+	}
+	return column(w.t, part).LtI(end)
+}
+
+// scoreSums are the sums for the gradients of the scores of a thread's two rows: over
+// the thread's values of the present group of neurons, and over the quad's values of
+// the group that the thread stores.
+type scoreSums struct{ group, stored [2]ptx.F32 }
+
+// add adds products of pairs of factors to the sum of row h. The first product of a
+// group starts its sum.
+func (s *scoreSums) add(h int, startsGroup bool, factors []ptx.F32) {
+	for i := 0; i < len(factors); i += 2 {
+		if i == 0 && startsGroup {
+			s.group[h] = factors[0].Mul(factors[1])
+			continue
+		}
+		s.group[h] = factors[i].Fma(factors[i+1], s.group[h])
+	}
+}
+
+// endGroup adds the sums of a quad: lanes 0+1 and 2+3, then both. Lane i of the quad
+// keeps the sums of group i.
+func (s *scoreSums) endGroup(lane ptx.U32, group int) {
+	for h, sum := range s.group {
 		for _, lanes := range []int{1, 2} {
 			sum = sum.Add(sum.Bits().ShflXor(lanes).AsF32())
 		}
 		if group > 0 {
-			sum = ptx.Select(e.lane.AndI(3).EqI(group), sum, e.quads[h])
+			sum = ptx.Select(lane.AndI(3).EqI(group), sum, s.stored[h])
 		}
-		e.quads[h] = sum
+		s.stored[h] = sum
 	}
 }
 
-// storePartials stores a tile's sums.
-func (e *dhTile) storePartials() {
-	lane := e.lane.AndI(3)
-	group := e.t.Column.MulI(e.groups).Add(lane)
-	for h, sum := range e.quads {
-		row := e.rowInWarpgroup(h)
-		valid := row.Lt(e.t.ValidRows).And(lane.LtI(e.groups)).And(group.LtI(groups(e.neurons)))
-		at := e.partials.Index(e.t.FirstRow.Add(row), groups(e.neurons)*4).Index(group, 4)
-		e.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
+// storeScoreSums stores the partial gradients of the scores.
+func (w warp) storeScoreSums(s scoreSums) {
+	perTile, perRow := w.Tiling.TileN/ScoreGroup, groups(w.Intermediate)
+	quad := w.lane.AndI(3)
+	group := w.t.Column.MulI(perTile).Add(quad)
+	for h, sum := range s.stored {
+		row := w.rowInWarpgroup(h)
+		valid := row.Lt(w.t.ValidRows).And(quad.LtI(perTile)).And(group.LtI(perRow))
+		at := w.partials.Index(w.t.FirstRow.Add(row), perRow*4).Index(group, 4)
+		w.k.Guarded(valid, func() { ptx.StGlobal(at, sum) })
+	}
+}
+
+// ColumnSumsOf is the index, in the sums of dH's columns, of the sums over the
+// [ColumnSumRows] rows of an expert from the given packed row on. Each expert has
+// consecutive sums, ahead of the next expert's.
+func ColumnSumsOf(row, expert ptx.U32) ptx.U32 { return row.DivI(ColumnSumRows).Add(expert) }
+
+// ColumnSumBytes is the size of all sums of dH's columns, for the given number of
+// packed rows.
+func ColumnSumBytes(c spec.Config, rows int) int64 {
+	return 4 * int64(rows/ColumnSumRows+c.NumExperts) * int64(weights.DH(c).Elements())
+}
+
+// sumColumns sums a part of dH, which is in its slot, over the warp's rows. A lane gets
+// the sum of one column in each half.
+func (w warp) sumColumns(slot []ptx.Shared) (sums []ptx.F32) {
+	// Rows past the expert's end may hold any value, NaN included.
+	w.k.If(w.rows.LtI(warpRows), func() {
+		for _, half := range slot {
+			w.staging.ClearFrom(half, w.lane, w.rows)
+		}
+		w.sync()
+	})
+	for _, half := range slot {
+		sums = append(sums, w.staging.ColumnSums(w.element, half, w.lane))
+	}
+	return sums
+}
+
+// tileColumns is the number of columns of dH in a tile.
+func (d DH) tileColumns() int { return d.HParts() * d.Tiling.TileN }
+
+// shareColumnSums writes the warp's sums to its slots, in the order of dH's columns:
+// gate of all parts, then up; or each part's pairs.
+func (w warp) shareColumnSums(sums [][]ptx.F32) {
+	ofPart, ofHalf := partNeurons, w.Tiling.TileN
+	if weights.InPairs(w.Config) {
+		ofPart, ofHalf = 2*partNeurons, partNeurons
+	}
+	to := w.mine.Plus(w.lane.AndI(3).ShlI(3).Add(w.lane.ShrI(2)).ShlI(2))
+	for part, halves := range sums {
+		for i, sum := range halves {
+			ptx.StShared(to.At(4*(part*ofPart+i*ofHalf)), sum)
+		}
+	}
+}
+
+// addColumnSums adds the sums of the warps that have rows, in order, and stores them.
+// A thread has every 128th column of the tile.
+func (e *epilogue) addColumnSums(t gemm.Tile) {
+	const threads, warps = pipeline.WarpgroupThreads, pipeline.WarpgroupThreads / 32
+	width, aWidth := weights.DH(e.Config).Elements(), weights.A(e.Config).Elements()
+	thread := e.k.TidX().AndI(threads - 1)
+	from := e.slots.Plus(e.warpgroup().MulI(warps * warpBytes)).Plus(thread.ShlI(2))
+	to := e.columnSums.Index(ColumnSumsOf(t.FirstRow, t.Expert), 4*width)
+	for first := 0; first < e.tileColumns(); first += threads {
+		sum := ptx.LdShared[ptx.F32](from.At(4 * first))
+		for warp := 1; warp < warps; warp++ {
+			has := t.ValidRows.GtI(warp * warpRows)
+			v := ptx.LdShared[ptx.F32](from.Plus(ptx.Select(has, ptx.Uint(warp*warpBytes), ptx.Uint(0))).At(4 * first))
+			sum = sum.Add(ptx.Select(has, v, ptx.Float(0)))
+		}
+		end, half, within := width, 0, first
+		if !weights.InPairs(e.Config) {
+			end, half, within = aWidth, first/e.Tiling.TileN, first%e.Tiling.TileN
+		}
+		column := e.column(t, 0).AddI(within).Add(thread)
+		valid := ptx.True()
+		if e.Intermediate%e.Tiling.TileN != 0 {
+			valid = column.LtI(end)
+		}
+		e.k.Guarded(valid, func() { ptx.StGlobal(to.Index(column, 4).At(4*half*aWidth), sum) })
 	}
 }

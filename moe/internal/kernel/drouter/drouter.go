@@ -73,13 +73,15 @@ type Args struct {
 	PerRange int
 }
 
-// drouter is the emission of a DRouter.
+// drouter is a DRouter that is being emitted.
 type drouter struct {
-	of                  DRouter
-	p                   *gemm.TwoTerm
-	dlogits, ids, extra ptx.Global
-	// m is the tile's first expert; the range's tokens go from first up to end.
-	m, first, end ptx.U32
+	of DRouter
+	p  *gemm.TwoTerm
+	operands
+	// part is the CTA's range of tokens, first to end - 1. m and column are the tile's
+	// first expert and first column.
+	part, first, end ptx.U32
+	m, column        ptx.U32
 }
 
 // Build emits the kernel.
@@ -94,27 +96,42 @@ func (d DRouter) Build() (*jit.Kernel[Args], error) {
 		ranges, _ := d.Ranges(a.Tokens)
 		return m * n * ranges
 	})
-	e := &drouter{of: d}
-	x := k.Map(&k.Args.X, d.xMap)
-	e.dlogits, e.ids = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.ExpertIDs)
-	if d.Extra {
-		e.extra = k.Ptr(&k.Args.AddDense)
-	}
+
+	// Operands.
+	x, in := k.Map(&k.Args.X, d.xMap), d.operands(k)
 	partials := k.Ptr(&k.Args.Partials)
 	tokens, perRange := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerRange)
-	e.p = &gemm.TwoTerm{K: k.Kernel, Element: d.Element, Thread: k.TidX(), AMN: true, Rounded: d.Rounded, B: x, Atoms: d.xAtoms()}
-	e.p.Start()
+
+	// Rings: "ab" has the stages of the gradients' terms and X.
+	p := gemm.TwoTerm{K: k.Kernel, Element: d.Element, Thread: k.TidX(), AMN: true, Rounded: d.Rounded, B: x, Atoms: d.xAtoms()}.Start()
+
+	// The CTA's tile: its experts, columns and tokens.
 	cta := k.CtaidX()
 	part := cta.DivI(m * n)
-	in := cta.Sub(part.MulI(m * n))
-	e.m, e.p.Column = in.DivI(n).MulI(gemm.TileM), in.RemI(n).MulI(gemm.TwoTermN)
-	e.first = part.Mul(perRange)
-	e.end = e.first.Add(perRange).Min(tokens)
-	steps := e.end.Sub(e.first).AddI(tile.K - 1).DivI(tile.K)
-	active := func(wg ptx.U32) ptx.Pred { return e.m.Add(wg.MulI(gemm.WarpgroupM)).LtI(d.NumExperts) }
-	store := func(wg ptx.U32, acc []ptx.F32) { e.store(partials, part, wg, acc) }
-	e.p.Run(e.first, steps, active, func() gemm.Filler { return newScatter(e) }, store)
+	inRange := cta.Sub(part.MulI(m * n))
+	expert, column := inRange.DivI(n).MulI(gemm.TileM), inRange.RemI(n).MulI(gemm.TwoTermN)
+	first := part.Mul(perRange)
+	e := &drouter{of: d, p: p, operands: in, part: part, m: expert, column: column, first: first, end: first.Add(perRange).Min(tokens)}
+
+	// Roles.
+	p.Run(gemm.TwoTermTile{
+		Column: column, First: first, Steps: e.end.Sub(first).AddI(tile.K - 1).DivI(tile.K),
+		HasLines: func(wg ptx.U32) ptx.Pred { return expert.Add(wg.MulI(gemm.WarpgroupM)).LtI(d.NumExperts) },
+	}, func() gemm.Filler { return newScatter(e) }, // load: writes the terms
+		func(wg ptx.U32, acc []ptx.F32) { e.store(partials, wg, acc) }) // math
 	return k.Build()
+}
+
+// operands are the gradients of the logits: those of the chosen experts, and with
+// Extra the dense ones.
+type operands struct{ dlogits, ids, extra ptx.Global }
+
+func (d DRouter) operands(k *jit.Builder[Args]) (in operands) {
+	in.dlogits, in.ids = k.Ptr(&k.Args.DLogits), k.Ptr(&k.Args.ExpertIDs)
+	if d.Extra {
+		in.extra = k.Ptr(&k.Args.AddDense)
+	}
+	return in
 }
 
 func (d DRouter) xAtoms() tile.Atoms { return tile.Atoms{Width: d.Hidden, Columns: gemm.TwoTermN} }
@@ -124,14 +141,14 @@ func (d DRouter) xMap(a *Args) driver.TensorMap {
 }
 
 // store writes the warpgroup's part of the partial sums.
-func (e *drouter) store(partials ptx.Global, part, wg ptx.U32, acc []ptx.F32) {
+func (e *drouter) store(partials ptx.Global, wg ptx.U32, acc []ptx.F32) {
 	f := tile.NewFragment(e.p.InRole())
 	for h := range 2 {
 		expert := e.m.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
-		row := partials.Index(part.MulI(e.of.NumExperts).Add(expert), 4*e.of.Hidden).Index(e.p.Column.Add(f.Column), 4)
+		row := partials.Index(e.part.MulI(e.of.NumExperts).Add(expert), 4*e.of.Hidden).Index(e.column.Add(f.Column), 4)
 		for i := range gemm.TwoTermN / tile.Block {
-			e.p.EachEight(i, e.of.Hidden, expert.LtI(e.of.NumExperts), func(j int) {
-				a := acc[32*i+4*j+2*h:]
+			e.p.EachEight(e.column, i, e.of.Hidden, expert.LtI(e.of.NumExperts), func(j int) {
+				a := gemm.OfSubTile(acc, i)[4*j+2*h:]
 				ptx.StGlobal(row.At(4*(i*tile.Block+8*j)), a[0], a[1])
 			})
 		}

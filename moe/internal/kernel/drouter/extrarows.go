@@ -52,43 +52,58 @@ func (x ExtraRows) Build() (*jit.Kernel[ExtraRowsArgs], error) {
 	steps, terms, lines := x.steps()
 	k := jit.NewBuilder[ExtraRowsArgs]("moe_extrarows", gemm.Threads, 1)
 	k.CTAs(func(a *ExtraRowsArgs) int { return (a.Tokens + gemm.TileM - 1) / gemm.TileM * x.tiles() })
+
+	// Operands.
 	extra := k.Ptr(&k.Args.DLogits)
 	atoms := tile.Atoms{Width: x.Hidden, Columns: gemm.TwoTermN}
 	w := k.Map(&k.Args.RouterWeights, func(a *ExtraRowsArgs) driver.TensorMap {
 		return atoms.Map(a.RouterWeights, lines)
 	})
 	out, tokens := k.Ptr(&k.Args.Rows), k.U32(&k.Args.Tokens)
-	e := &extraRows{of: x, p: &gemm.TwoTerm{K: k.Kernel, Element: x.Element, Thread: k.TidX(), B: w, Atoms: atoms}, from: extra, to: out, tokens: tokens}
-	e.p.Start()
+
+	// Rings: "ab" has the stages of the gradients' terms and the router's weights.
+	p := gemm.TwoTerm{K: k.Kernel, Element: x.Element, Thread: k.TidX(), B: w, Atoms: atoms}.Start()
+
+	// The CTA's tile: its tokens and columns.
 	cta := k.CtaidX()
-	e.token = cta.DivI(x.tiles()).MulI(gemm.TileM)
-	e.p.Column = cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
-	active := func(wg ptx.U32) ptx.Pred { return e.token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) }
-	e.p.Run(ptx.Uint(0), ptx.Uint(terms*steps), active, e.newFiller, e.store)
+	token, column := cta.DivI(x.tiles()).MulI(gemm.TileM), cta.RemI(x.tiles()).MulI(gemm.TwoTermN)
+	e := &extraRows{of: x, p: p, from: extra, to: out, tokens: tokens, token: token, column: column}
+
+	// Roles.
+	p.Run(gemm.TwoTermTile{
+		Column: column, First: ptx.Uint(0), Steps: ptx.Uint(terms * steps),
+		HasLines: func(wg ptx.U32) ptx.Pred { return token.Add(wg.MulI(gemm.WarpgroupM)).Lt(tokens) },
+	}, e.newFiller, // load: writes the terms
+		e.store) // math
 	return k.Build()
 }
 
-// extraRows is the emission of an ExtraRows.
+// extraRows is an ExtraRows that is being emitted.
 type extraRows struct {
 	of       ExtraRows
 	p        *gemm.TwoTerm
 	from, to ptx.Global
 	tokens   ptx.U32
-	token    ptx.U32 // the tile's first
-	// The load role's thread: its chunk of 8 experts, and its line in a pass.
+	// token and column are the first of the tile.
+	token, column ptx.U32
+}
+
+// passLines is the number of lines that the load role writes at a time.
+const passLines = pipeline.WarpgroupThreads / tile.LanesOfRow
+
+// extraFiller is a thread of the load role: it writes a chunk of 8 experts of one line
+// in each pass.
+type extraFiller struct {
+	*extraRows
 	chunk, line ptx.U32
 }
 
-// passLines is the lines that the load role covers at a time.
-const passLines = pipeline.WarpgroupThreads / gemm.LanesOfRow
-
 func (e *extraRows) newFiller() gemm.Filler {
-	e.chunk, e.line = e.p.InRole().AndI(gemm.LanesOfRow-1), e.p.InRole().DivI(gemm.LanesOfRow)
-	return e
+	return extraFiller{e, e.p.InRole().AndI(tile.LanesOfRow - 1), e.p.InRole().DivI(tile.LanesOfRow)}
 }
 
 // Fill writes the gradients of 64 experts.
-func (e *extraRows) Fill(kt ptx.U32, stage func() ptx.Shared) {
+func (e extraFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	if e.of.F32 {
 		steps, _, _ := e.of.steps()
 		kt = kt.RemI(steps) // the same for each term
@@ -106,14 +121,14 @@ func (e *extraRows) Fill(kt ptx.U32, stage func() ptx.Shared) {
 
 // store writes a warpgroup's rows, rounded.
 func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
-	k, column := e.p.K, e.p.Column
+	k, column := e.p.K, e.column
 	f := tile.NewFragment(e.p.InRole())
 	for h := range 2 {
 		t := e.token.Add(wg.MulI(gemm.WarpgroupM)).Add(f.Row).AddI(8 * h)
 		row := e.to.Index(t, tile.ElementBytes*e.of.Hidden).Index(column.Add(f.Column), tile.ElementBytes)
 		for i := range gemm.TwoTermN / tile.Block {
-			e.p.EachEight(i, e.of.Hidden, t.Lt(e.tokens), func(j int) {
-				v := acc[32*i+4*j+2*h:]
+			e.p.EachEight(column, i, e.of.Hidden, t.Lt(e.tokens), func(j int) {
+				v := gemm.OfSubTile(acc, i)[4*j+2*h:]
 				ptx.StGlobal(row.At(tile.ElementBytes*(i*tile.Block+8*j)), e.of.Element.Pack(k, v[0], v[1]))
 			})
 		}

@@ -1,4 +1,4 @@
-// Package dw has the gradients of the experts' weights: products summed over an
-// expert's rows. [Plan] lists their work, a heavy expert's in splits, and [DW] is
-// the product, which adds the splits in order.
+// Package dw has the gradients of the experts' weights, which are products summed over
+// an expert's rows. [Plan] lists the work, with the rows of a heavy expert in several
+// splits. [DW] is the product; it adds the splits in order.
 package dw

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Weight is one of the two weights of an expert.
+// Weight selects one of the two weights of an expert.
 type Weight uint8
 
 const (
@@ -26,42 +26,43 @@ const (
 	W2
 )
 
-// DW is the gradient of an expert's weight, a product over the expert's
-// packed rows p:
+// DW is the gradient of an expert's weight, a sum over the expert's packed rows p:
 //
 //	dW2[e] [d, n]  = Σ_p dO[gather[p]]ᵀ · A'[p]
 //	dW1[e] [2n, d] = Σ_p dH[p]ᵀ · X[gather[p]]
 //
-// Both are multiplied as [d, N]: the gathered rows are A, the packed rows B,
-// both contiguous across the sum; what has d contiguous is stored transposed. Rows past a
-// split's end are zeros in both, never the next expert's, whose infinities
-// would make NaN of the zeros.
+// Both are computed as [d, N]: the gathered rows are operand A, the packed rows are
+// operand B, and both are contiguous across the sum. A gradient whose d is contiguous in
+// memory is stored transposed. Rows past a split's end are zeros in both operands. The
+// next expert's rows would not do in one of them: 0 times infinity is NaN.
 type DW struct {
 	spec.Config
 	Of    Weight
 	Store gradient.Mode
-	// SplitRows is the rows of a split, as in [Plan].
+	// SplitRows is the number of rows of a split, as in [Plan].
 	SplitRows int
 	Tiling    gemm.Tiling
 }
 
 // Args are the arguments of [DW].
 type Args struct {
-	// X [T, d] are the rows that are gathered (X or dO), Gather [R] u32
-	// the number of each packed row's.
+	// X [T, d] are the rows that are gathered: X or dO. Gather [R] u32 is the token of
+	// each packed row.
 	X      driver.DevicePtr
 	Gather driver.DevicePtr
-	// PackedRows [R, N] are the packed rows: dH or A', see [weights.Rows].
+	// PackedRows [R, N] are dH or A', see [weights.Rows].
 	PackedRows driver.DevicePtr
-	// DW is written: dW1 [E, 2n, d] or dW2 [E, d, n], as Config has the weights, in
-	// the format of Store. DW3 is dW1's other half.
+	// DW is written in the format of Store: dW1 [E, 2n, d] or dW2 [E, d, n], laid out as
+	// Config says of the weights. DW3 is up's half of dW1 where gate and up are separate
+	// tensors.
 	DW, DW3 driver.DevicePtr
-	// Splits and Counts are what [Plan] wrote, Tickets one of its words.
+	// Splits and Counts are written by [Plan]. Tickets is one of the two words that Plan
+	// clears.
 	Splits  driver.DevicePtr
 	Counts  driver.DevicePtr
 	Tickets driver.DevicePtr
-	// Partials are the slots for partial sums, each of PartialBytes, State two
-	// words for each of them, 0 at the start.
+	// Partials are Slots slots of PartialBytes each, for partial sums. State has two
+	// words for each slot, 0 at the start.
 	Partials driver.DevicePtr
 	State    driver.DevicePtr
 	Slots    int
@@ -69,7 +70,7 @@ type Args struct {
 	Rows int
 }
 
-// packed are the packed rows.
+// packed is the layout of the packed rows.
 func (d DW) packed() weights.Rows {
 	if d.Of == W1 {
 		return weights.DH(d.Config)
@@ -77,10 +78,10 @@ func (d DW) packed() weights.Rows {
 	return weights.A(d.Config)
 }
 
-// width is N: the width of the packed rows.
+// width is N, the width of the packed rows.
 func (d DW) width() int { return d.packed().Elements() }
 
-// matrix is how the gradient lies in memory: its lines along d, its columns
+// matrix is the layout of the gradient in memory: lines are along d, columns are
 // along the neurons.
 func (d DW) matrix() (m weights.Matrix, lines, columns tile.Dim) {
 	if d.Of == W1 {
@@ -91,112 +92,154 @@ func (d DW) matrix() (m weights.Matrix, lines, columns tile.Dim) {
 	return m, m.Out, m.In
 }
 
-// transposed: lines are contiguous.
+// transposed reports whether the gradient is contiguous along d.
 func (d DW) transposed() bool {
 	_, lines, _ := d.matrix()
 	return lines.Stride == 1
 }
 
-// mapped: the gradient is stored through a tensor map.
+// mapped reports whether the gradient is stored through a tensor map.
 func (d DW) mapped() bool { return d.Store == gradient.Mode{} }
 
 // PartialBytes is the size of a slot for a partial sum.
 func (d DW) PartialBytes() int { return gemm.TileM * d.Tiling.TileN * 4 }
 
-// dw is the emission of a DW.
+// Build emits the kernel.
+func (d DW) Build() (*jit.Kernel[Args], error) {
+	k := jit.NewBuilder[Args](d.name(), gemm.Threads, 1)
+	k.Persistent(1)
+
+	// Operands.
+	in, out := d.operands(k), d.gradient(k)
+	work, partial := d.items(k), d.partials(k)
+	tid := k.TidX()
+
+	// Rings: "ab" has the stages of the gathered and the packed rows, a queue has the
+	// items of work.
+	cta := pipeline.NewCTA(k.Kernel)
+	e := &dw{DW: d, k: k.Kernel, tid: tid, operands: in, gradient: out, items: work, partials: partial}
+	e.store, e.stagger = d.newStore(k.Kernel, cta), gemm.StaggerBarrier(cta)
+	const loadWarps, bytesOfB = pipeline.WarpgroupThreads / 32, 1
+	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+bytesOfB, gemm.MathWarps)
+	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
+	cta.Ready(tid)
+	k.GridDepWait()
+	k.GridDepLaunch()
+
+	// Roles. The math role multiplies, adds the splits of a heavy expert, and stores.
+	gemm.RunRoles(k.Kernel, tid, e.math, e.load)
+	return k.Build()
+}
+
+// name is the name of the kernel's entry, which errors show.
+func (d DW) name() string {
+	if d.Of == W2 {
+		return "moe_dw2" + d.Store.Suffix()
+	}
+	return "moe_dw1" + d.Store.Suffix()
+}
+
+// dw is a DW that is being emitted.
 type dw struct {
 	DW
 	k       *ptx.Kernel
 	tid     ptx.U32
 	ring    *pipeline.Ring
 	queue   *schedule.Queue[item]
-	items   items
 	store   *gemm.Store
 	stagger pipeline.NamedBarriers
-	// x is gathered; rows are the packed rows, rowsMap their map.
+	operands
+	gradient gradientPlace
+	items    items
+	partials partials
+}
+
+// operands are the rows of both operands.
+type operands struct {
+	// x is gathered by the row numbers in gather. rows are the packed rows, packedMap is
+	// their map.
 	x, gather, rows ptx.Global
-	rowsMap         ptx.TensorMap
-	out             []ptx.Global    // of W1 and, apart, W3
-	outMap          []ptx.TensorMap // of the same
-	partials, state ptx.Global
-	slots           ptx.U32
+	packedMap       ptx.TensorMap
 }
 
-// Build emits the kernel.
-func (d DW) Build() (*jit.Kernel[Args], error) {
-	name := "moe_dw1"
-	if d.Of == W2 {
-		name = "moe_dw2"
-	}
-	k := jit.NewBuilder[Args](name+d.Store.Suffix(), gemm.Threads, 1)
-	k.Persistent(1)
-	e := &dw{DW: d, k: k.Kernel}
-	e.x, e.gather = k.Ptr(&k.Args.X), k.Ptr(&k.Args.Gather)
-	e.rows, e.rowsMap = k.Ptr(&k.Args.PackedRows), k.Map(&k.Args.PackedRows, d.rowsMap)
-	e.to(k)
-	e.items = items{
-		k: k.Kernel, splits: k.Ptr(&k.Args.Splits), count: k.Ptr(&k.Args.Counts), tickets: k.Ptr(&k.Args.Tickets), splitRows: splitRows(d.SplitRows),
-		tilesM: (d.Hidden + gemm.TileM - 1) / gemm.TileM, tilesN: (d.width() + d.Tiling.TileN - 1) / d.Tiling.TileN, widthN: d.Tiling.TileN,
-	}
-	e.partials, e.state, e.slots = k.Ptr(&k.Args.Partials), k.Ptr(&k.Args.State), k.U32(&k.Args.Slots)
-	if d.Store.Accumulate {
-		e.items.count = e.items.count.At(4) // experts without rows add nothing
-	}
-	e.tid = k.TidX()
-	cta := pipeline.NewCTA(k.Kernel)
-	e.store, e.stagger = gemm.NewStore(k.Kernel, element.Of(d.Config), cta), gemm.StaggerBarrier(cta)
-	const loadWarps, oneForTheBytes = pipeline.WarpgroupThreads / 32, 1
-	e.ring = cta.Ring("ab", d.Tiling.Stages, d.Tiling.StageBytes(), pipeline.WarpgroupThreads+oneForTheBytes, gemm.MathWarps)
-	e.queue = schedule.NewQueue[item](k.Kernel, cta, itemWords, gemm.MathWarps+loadWarps, 1)
-	cta.Ready(e.tid)
-	k.GridDepWait()
-	k.GridDepLaunch()
-	gemm.RunRoles(k.Kernel, e.tid, e.math, e.load)
-	return k.Build()
+func (d DW) operands(k *jit.Builder[Args]) operands {
+	return operands{x: k.Ptr(&k.Args.X), gather: k.Ptr(&k.Args.Gather), rows: k.Ptr(&k.Args.PackedRows), packedMap: k.Map(&k.Args.PackedRows, d.rowsMap)}
 }
 
-// to declares where the gradient goes.
-func (e *dw) to(k *jit.Builder[Args]) {
-	fields, apart := []*driver.DevicePtr{&k.Args.DW}, false
-	if m, _, _ := e.matrix(); m.Apart {
-		fields, apart = append(fields, &k.Args.DW3), true
+// gradientPlace is where the gradient goes: maps where it is [DW.mapped], else
+// addresses. There are two of them where gate and up are separate tensors.
+type gradientPlace struct {
+	at   []ptx.Global
+	maps []ptx.TensorMap
+}
+
+func (d DW) gradient(k *jit.Builder[Args]) (g gradientPlace) {
+	fields := []*driver.DevicePtr{&k.Args.DW}
+	of := []func(a *Args) driver.DevicePtr{func(a *Args) driver.DevicePtr { return a.DW }, func(a *Args) driver.DevicePtr { return a.DW3 }}
+	if m, _, _ := d.matrix(); m.Apart {
+		fields = append(fields, &k.Args.DW3)
 	}
 	for i, field := range fields {
-		if !e.mapped() {
-			e.out = append(e.out, k.Ptr(field))
-			continue
+		if d.mapped() {
+			g.maps = append(g.maps, k.Map(field, func(a *Args) driver.TensorMap { return d.outMap(of[i](a)) }))
+		} else {
+			g.at = append(g.at, k.Ptr(field))
 		}
-		e.outMap = append(e.outMap, k.Map(field, func(a *Args) driver.TensorMap {
-			if apart && i == 1 {
-				return e.outMapOf(a.DW3)
-			}
-			return e.outMapOf(a.DW)
-		}))
 	}
+	return g
 }
 
-// kTiles is how many 64-row steps an item takes: one, of zeros, without rows.
+// items are the items of work of a launch.
+func (d DW) items(k *jit.Builder[Args]) items {
+	i := items{
+		k: k.Kernel, splits: k.Ptr(&k.Args.Splits), count: k.Ptr(&k.Args.Counts), tickets: k.Ptr(&k.Args.Tickets), splitRows: splitRows(d.SplitRows),
+		tilesM: (d.Hidden + gemm.TileM - 1) / gemm.TileM, tilesN: d.Tiling.Columns(d.width()), widthN: d.Tiling.TileN,
+	}
+	if d.Store.Accumulate {
+		i.count = i.count.At(4) // experts without rows add nothing
+	}
+	return i
+}
+
+// partials are the slots for the partial sums of splits.
+type partials struct {
+	sums, state ptx.Global
+	slots       ptx.U32
+}
+
+func (d DW) partials(k *jit.Builder[Args]) partials {
+	return partials{sums: k.Ptr(&k.Args.Partials), state: k.Ptr(&k.Args.State), slots: k.U32(&k.Args.Slots)}
+}
+
+func (d DW) newStore(k *ptx.Kernel, cta *pipeline.CTA) *gemm.Store {
+	if d.transposed() {
+		return gemm.NewTransposedStore(k, element.Of(d.Config), cta)
+	}
+	return gemm.NewStore(k, element.Of(d.Config), cta)
+}
+
+// kTiles is the number of 64-row steps of an item: at least one, of zeros.
 func kTiles(t item) ptx.U32 {
 	return t.rows.AddI(tile.K - 1).DivI(tile.K).Max(ptx.Uint(1))
 }
 
-// rowsAtoms are the tiles of the packed rows.
+// rowsAtoms are the atoms of a tile of the packed rows.
 func (d DW) rowsAtoms() tile.Atoms { return tile.Atoms{Width: d.width(), Columns: d.Tiling.TileN} }
 
-// rowsMap loads the packed rows in boxes of 64 rows x TileN columns.
+// rowsMap is the map of the packed rows, of boxes of 64 rows x TileN columns.
 func (d DW) rowsMap(a *Args) driver.TensorMap {
 	return d.rowsAtoms().Map(a.PackedRows, a.Rows)
 }
 
-// outMapOf stores a 16-bit gradient that is overwritten, in boxes of 64 x 64: the
-// contiguous dimension, the other one, gate or up, expert.
-func (d DW) outMapOf(p driver.DevicePtr) driver.TensorMap {
+// outMap is the map of a 16-bit gradient at p that is overwritten, of boxes of 64 x 64.
+// Its dimensions are the contiguous one, the other one, gate or up, expert.
+func (d DW) outMap(p driver.DevicePtr) driver.TensorMap {
 	m, lines, columns := d.matrix()
 	if m.Apart {
 		m.Part = tile.Dim{Extent: 1}
 	}
 	if m.Part.Stride == 0 {
-		m.Part.Stride = columns.Extent // of one, but TMA wants a stride
+		m.Part.Stride = columns.Extent // TMA wants a stride for one part too
 	}
 	if d.transposed() {
 		lines, columns = columns, lines
@@ -204,7 +247,7 @@ func (d DW) outMapOf(p driver.DevicePtr) driver.TensorMap {
 	return tile.Map(p, []int{tile.Block, tile.Block, 1, 1}, columns, lines, m.Part, m.Expert)
 }
 
-// W2Product and W1Product are the gradients of the experts' weights.
+// W2Product and W1Product are the products of the weights' gradients.
 var (
 	W2Product = weightProduct("dw2", W2, spec.Config.DW2Work)
 	W1Product = weightProduct("dw1", W1, spec.Config.DW1Work)
@@ -244,7 +287,7 @@ func weightKernels(p *registry.Product, of Weight, output string) [4]*registry.K
 	return list
 }
 
-// Of is the gradient of a layer's weight.
+// Of is the gradient of a weight of a layer.
 func Of(l registry.Layer, of Weight, g gradient.Mode) DW {
 	d := DW{Config: l.Config, Of: of, Store: g, Tiling: l.Tiling(W2Product)}
 	if of == W1 {

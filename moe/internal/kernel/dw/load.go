@@ -8,19 +8,19 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the load role: its copies, and the items of work that it draws
-// and publishes for both roles.
+// This file is the load role: its copies, and the items of work that it draws and
+// publishes for both roles.
 
-// The load role copies the gathered rows by 16 bytes: a row's 128 columns are
-// 16 lanes' work, a pass of the role covers 8 rows.
+// 16 threads copy the 128 columns of a gathered row. A pass of all threads covers 8
+// rows.
 const (
-	lanesOfRow = gemm.TileM * tile.ElementBytes / gemm.CopyBytes
-	passRows   = pipeline.WarpgroupThreads / lanesOfRow
-	passes     = tile.K / passRows
+	chunksOfRow = gemm.TileM * tile.ElementBytes / tile.CopyBytes
+	passRows    = pipeline.WarpgroupThreads / chunksOfRow
+	passes      = tile.K / passRows
 )
 
-// load fills the ring: of each 64 packed rows, the gathered rows' 128 columns
-// and the packed rows' TileN columns.
+// load fills the ring. A stage has 64 packed rows: 128 columns of the gathered rows, and
+// TileN columns of the packed rows.
 func (e *dw) load() {
 	k := e.k
 	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
@@ -40,7 +40,7 @@ func (e *dw) load() {
 			k.IfElse(kt.Lt(full), func() {
 				k.If(elected, func() {
 					k.MbarrierArriveExpectTx(s.Full, ptx.Uint(e.Tiling.TileBBytes()))
-					e.rowsAtoms().Load(k, s.Data.At(gemm.TileABytes), e.rowsMap, s.Full, t.row.Add(kt.MulI(tile.K)), t.n)
+					e.rowsAtoms().Load(k, s.Data.At(gemm.TileABytes), e.packedMap, s.Full, t.row.Add(kt.MulI(tile.K)), t.n)
 				})
 				g.copy(s, tokens, ptx.Uint(tile.K))
 			}, func() {
@@ -56,51 +56,53 @@ func (e *dw) load() {
 	})
 }
 
-// rowGather is a thread's part of the gathered tile: columns of 8 rows. The
-// tokens of the warp's 16 rows are loaded by 16 of its lanes, a step ahead.
+// rowGather is a thread's part of the gathered tile: a chunk of 8 rows. 16 lanes of a
+// warp load the tokens of the warp's 16 rows, one step ahead.
 type rowGather struct {
 	*dw
-	chunk, row ptx.U32 // 16 bytes of a row; the row in a pass
-	dst        ptx.U32
-	fetched    ptx.U32 // the row that this lane loads the token of
-	half       ptx.U32
-	token      *ptx.Var[ptx.U32]
-	from       *ptx.Var[ptx.U64] // the thread's columns of token 0
-	bytes      *ptx.Var[ptx.U32] // 16, or 0 past the last column
+	tile.RowCopy
+	row     ptx.U32           // the thread's row in a pass
+	to      ptx.U32           // the place of its chunk of that row in a stage
+	fetched ptx.U32           // the row whose token this lane loads
+	half    ptx.U32           // the half of the warp that the lane is in
+	token   *ptx.Var[ptx.U32] // that this lane has loaded
+	from    *ptx.Var[ptx.U64] // the thread's chunk of token 0
+	bytes   *ptx.Var[ptx.U32] // 16, or 0 past the last column
 }
 
 func (e *dw) newGather(thread ptx.U32) *rowGather {
 	k := e.k
 	lane := thread.AndI(31)
-	g := &rowGather{dw: e, chunk: thread.AndI(lanesOfRow - 1), row: thread.DivI(lanesOfRow), half: lane.ShrI(4)}
-	g.dst = g.chunk.ShrI(3).MulI(tile.BlockBytes).Add(tile.Swizzled(g.row, g.chunk.AndI(gemm.LanesOfRow-1)))
+	c := tile.NewRowCopy(k, thread, chunksOfRow)
+	g := &rowGather{dw: e, RowCopy: c, row: c.Row(), half: lane.ShrI(4)}
+	g.to = c.Swizzled(g.row)
 	g.fetched = thread.ShrI(5).MulI(2).Add(lane.AndI(1)).Add(lane.ShrI(1).AndI(passes - 1).MulI(passRows))
 	g.token = ptx.NewVar(k, ptx.Uint(0))
 	g.from = ptx.NewVar(k, e.x.Addr())
-	g.bytes = ptx.NewVar(k, ptx.Uint(gemm.CopyBytes))
+	g.bytes = ptx.NewVar(k, ptx.Uint(tile.CopyBytes))
 	return g
 }
 
-// fetch loads the lane's token of step kt; past the split's end it is 0.
+// fetch loads the lane's token for step kt. Past the split's end it is 0.
 func (g *rowGather) fetch(t item, kt ptx.U32) {
 	row := kt.MulI(tile.K).Add(g.fetched)
 	g.token.Set(ptx.Uint(0))
-	g.k.If(row.Lt(t.rows), func() {
+	g.dw.k.If(row.Lt(t.rows), func() {
 		g.token.Set(ptx.LdGlobal[ptx.U32](g.gather.Index(t.row.Add(row), 4), ".nc"))
 	})
 }
 
 // start begins an item.
 func (g *rowGather) start(t item) {
-	column := t.m.Add(g.chunk.MulI(gemm.CopyBytes / tile.ElementBytes))
+	column := t.m.Add(g.Chunk.MulI(tile.CopyElements))
 	inside := column.LtI(g.Hidden)
-	g.bytes.Set(ptx.Select(inside, ptx.Uint(gemm.CopyBytes), ptx.Uint(0)))
+	g.bytes.Set(tile.BytesIf(inside))
 	g.from.Set(g.x.Index(ptx.Select(inside, column, ptx.Uint(0)), tile.ElementBytes).Addr())
 	g.fetch(t, ptx.Uint(0))
 }
 
-// next gives the tokens of the thread's rows of step kt, and loads those of
-// the step after it.
+// next returns the tokens of the thread's rows for step kt, and loads the tokens of the
+// step after it.
 func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	tokens := make([]ptx.U32, passes)
 	for i := range tokens {
@@ -110,10 +112,10 @@ func (g *rowGather) next(t item, kt ptx.U32) []ptx.U32 {
 	return tokens
 }
 
-// copy starts the copies of the tile's first rows; the others become zeros.
-// A constant says that all are there.
+// copy starts the copies of the tile's first rows. The other rows become zeros. If rows
+// is a constant, all rows are copied.
 func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
-	to := s.Data.Plus(g.dst)
+	to := s.Data.Plus(g.to)
 	_, all := rows.Const()
 	for i, token := range tokens {
 		src := ptx.GlobalAt(g.from.Get()).Index(token, g.Hidden*tile.ElementBytes)
@@ -124,43 +126,43 @@ func (g *rowGather) copy(s pipeline.Stage, tokens []ptx.U32, rows ptx.U32) {
 		case g.Hidden%gemm.TileM != 0:
 			bytes = []ptx.U32{g.bytes.Get()}
 		}
-		g.k.CpAsyncCG(to.At(i*passRows*tile.RowBytes), src, gemm.CopyBytes, bytes...)
+		g.Copy(to.At(i*passRows*tile.RowBytes), src, bytes...)
 	}
 }
 
-// copyTail copies the first rows, fewer than 64, of the packed rows' tile and
-// fills it with zeros: TMA would load the next expert's.
+// copyTail copies the first rows, fewer than 64, of the tile of packed rows, and fills
+// the rest with zeros. TMA would load rows of the next expert.
 func (e *dw) copyTail(s pipeline.Stage, t item, kt, rows, thread ptx.U32) {
 	k := e.k
-	const passRows = pipeline.WarpgroupThreads / gemm.LanesOfRow
-	chunk := thread.AndI(gemm.LanesOfRow - 1)
-	column := t.n.Add(chunk.MulI(gemm.CopyBytes / tile.ElementBytes))
-	k.For(thread.DivI(gemm.LanesOfRow), ptx.Uint(tile.K), ptx.Uint(passRows), func(row ptx.U32) {
+	const passRows = pipeline.WarpgroupThreads / tile.LanesOfRow
+	c := tile.NewRowCopy(k, thread, tile.LanesOfRow)
+	column := t.n.Add(c.Chunk.MulI(tile.CopyElements))
+	k.For(c.Row(), ptx.Uint(tile.K), ptx.Uint(passRows), func(row ptx.U32) {
 		there := row.Lt(rows)
-		to := s.Data.At(gemm.TileABytes).Plus(tile.Swizzled(row, chunk))
+		to := s.Data.At(gemm.TileABytes).Plus(c.Swizzled(row))
 		src := e.rows.Index(t.row.Add(kt.MulI(tile.K)).Add(ptx.Select(there, row, ptx.Uint(0))), e.width()*tile.ElementBytes).Index(column, tile.ElementBytes)
 		for block := range e.Tiling.TileN / tile.Block {
 			inside := there
 			if e.width()%e.Tiling.TileN != 0 {
 				inside = there.And(column.AddI(block * tile.Block).LtI(e.width()))
 			}
-			k.CpAsyncCG(to.At(block*tile.BlockBytes), src.At(block*tile.Block*tile.ElementBytes), gemm.CopyBytes,
-				ptx.Select(inside, ptx.Uint(gemm.CopyBytes), ptx.Uint(0)))
+			c.Copy(to.At(block*tile.BlockBytes), src.At(block*tile.Block*tile.ElementBytes), tile.BytesIf(inside))
 		}
 	})
 }
 
-// item is a tile of one expert's weight gradient, summed over one split of
-// its rows.
+// item is the unit of work: a tile of the weight gradient of one expert, summed over
+// one split of its rows.
 type item struct {
 	// m and n are the tile's first line and column of the product [d, N].
 	m, n   ptx.U32
 	expert ptx.U32
-	// row is the split's first packed row, rows how many it has.
+	// row is the split's first packed row, rows the number of its rows.
 	row, rows ptx.U32
-	// split counts from 0; splits is 0 behind the last item.
+	// split is the number of the split, from 0. splits is the expert's number of splits;
+	// it is 0 after the last item.
 	split, splits ptx.U32
-	// serial numbers the tiles of split experts.
+	// serial is the number of the tile among the tiles of split experts.
 	serial ptx.U32
 }
 
@@ -180,10 +182,10 @@ func (item) FromWords(v []ptx.U32) item {
 // IsEnd implements schedule.Item.
 func (t item) IsEnd() ptx.Pred { return t.splits.EqI(0) }
 
-// items are the items of a launch, in the order of the split table, the
-// splits of a tile one after the other. Every ticket, the first too, is drawn
-// by a CTA that runs: a split waits for those before it, which are then at
-// work or done.
+// items are the items of a launch, in the order of the split table. The splits of a
+// tile follow each other. A split waits for the splits before it. That cannot deadlock:
+// every ticket, the first one too, is drawn by a CTA that is already running, so
+// earlier splits are running or done.
 type items struct {
 	k                      *ptx.Kernel
 	splits, count, tickets ptx.Global
@@ -191,24 +193,24 @@ type items struct {
 	tilesM, tilesN, widthN int
 }
 
-// publisher draws tickets and publishes items, in one thread, each drawn
-// one item before it is published. What waits for memory is spread over the
-// steps of the item under way: publish draws a ticket, read asks for its
-// split, makeItem makes an item of it.
+// publisher draws tickets and publishes items, in one thread. A ticket is drawn one
+// item ahead of its publication. The memory accesses are spread over the steps of the
+// current item: publish draws a ticket, read loads its split, makeItem computes its
+// item.
 type publisher struct {
 	of     items
 	queue  *schedule.Publisher[item]
 	tiles  ptx.U32
 	ticket *ptx.Var[ptx.U32]
-	// next is the item to be published; between read and makeItem, from word 2
-	// on, its split: expert, first row, rows, first split, splits, rank.
+	// next is the item to be published. Between read and makeItem, words 2 and on are
+	// its split: expert, first row, rows, first split, splits, rank.
 	next [8]*ptx.Var[ptx.U32]
 }
 
-// splitsWord is where next has the number of splits: 0 behind the last item.
+// splitsWord is the word of next with the number of splits: 0 after the last item.
 const splitsWord = 6
 
-// publisher publishes the first item and has the second ready.
+// publisher publishes the first item and prepares the second.
 func (d items) publisher(q *schedule.Queue[item]) *publisher {
 	k := d.k
 	p := &publisher{of: d, queue: q.Publisher()}
@@ -226,8 +228,7 @@ func (d items) publisher(q *schedule.Queue[item]) *publisher {
 	return p
 }
 
-// publish gives the next item to the readers. Before each item that the CTA
-// starts, it gives the one after it.
+// publish publishes the next item: at the start of each item, the one after it.
 func (p *publisher) publish() {
 	k := p.of.k
 	var words []ptx.U32
@@ -256,7 +257,7 @@ func (p *publisher) read() {
 	})
 }
 
-// makeItem finds the ticket's tile and rows.
+// makeItem computes the tile and rows of the ticket.
 func (p *publisher) makeItem() {
 	k, q := p.of.k, p.of
 	k.If(p.more(), func() {
@@ -279,8 +280,8 @@ func (p *publisher) makeItem() {
 	})
 }
 
-// within runs the publisher's next part at step kt of an item's steps; a short
-// item's last step runs what is left.
+// within emits read at step 1 of an item and makeItem at step 2. The last step of a
+// shorter item runs what is left.
 func (p *publisher) within(kt, steps ptx.U32) {
 	k := p.of.k
 	last := kt.AddI(1).Eq(steps)

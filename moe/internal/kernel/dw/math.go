@@ -8,29 +8,28 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the math role: the main loop, the sum of a heavy expert's splits,
-// and the stores.
+// This file is the math role: the main loop, the sum of a heavy expert's splits, and
+// the stores.
 
-// math multiplies the warpgroup's 64 lines of each tile. A warpgroup past the
-// last line only gives the stages back.
+// math multiplies the warpgroup's 64 lines of each tile. A warpgroup past the last line
+// only gives the stages back.
 func (e *dw) math() {
 	k := e.k
 	wg, lane := e.tid.ShrI(7), e.tid.AndI(31)
 	acc := k.Accumulators(e.Tiling.TileN / 2)
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, lane, 1)}
-	write := e.newWriter()
 	stagger := gemm.NewStagger(k, e.stagger, wg)
 	e.queue.Reader(lane.EqI(0)).Each(func(t item) {
 		steps := kTiles(t)
-		stagger.SetLead(steps.Min(ptx.Uint(e.Tiling.Stages)))
+		lead := stagger.Lead(steps.Min(ptx.Uint(e.Tiling.Stages)))
 		stagger.WaitForLeader()
-		write.m = t.m.Add(wg.MulI(gemm.WarpgroupM))
-		k.IfElse(write.m.LtI(e.Hidden), func() {
-			e.multiply(loop, t, wg, stagger, acc)
+		line := t.m.Add(wg.MulI(gemm.WarpgroupM))
+		k.IfElse(line.LtI(e.Hidden), func() {
+			e.multiply(loop, t, wg, lead, acc)
 			last := e.join(t, wg, acc)
-			k.If(last, func() { write.tile(t, acc) })
+			k.If(last, func() { e.write(t, line, acc) })
 		}, func() {
-			loop.Drain(steps, nil)
+			loop.Drain(steps)
 			e.join(t, wg, nil)
 		})
 		stagger.TileDone()
@@ -38,9 +37,9 @@ func (e *dw) math() {
 	e.store.Finish()
 }
 
-// multiply is the main loop with both operands MN-major, and the rest of a step:
-// as many 16-row parts as have rows. Parts of zeros would change nothing.
-func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stagger, acc []ptx.F32) {
+// multiply is the main loop, with both operands MN-major. Of the last step, if it is
+// not full, it multiplies only the 16-row parts that have rows: the others are zeros.
+func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
 	k := e.k
 	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
 		s.Data = s.Data.Plus(step.MulI(tile.KStep * tile.RowBytes))
@@ -49,10 +48,10 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stag
 	full, left := t.rows.DivI(tile.K), t.rows.AndI(tile.K-1)
 	sum := loop.Begin()
 	sum.Each(full, false, func(s pipeline.Stage, kt ptx.U32) {
-		k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
+		k.FenceProxyAsync(".shared::cta") // makes cp.async's writes visible to wgmma
 		a, b := operands(s, ptx.Uint(0))
 		gemm.Multiply(k, element.Of(e.Config), acc, a, b, kt.NeI(0), true, true)
-		stagger.Multiplied(kt)
+		lead.Multiplied(kt)
 	})
 	k.If(left.NeI(0).Or(full.EqI(0)), func() {
 		sum.One(full.NeI(0), 0, func(s pipeline.Stage) {
@@ -65,23 +64,23 @@ func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, stagger *gemm.Stag
 				k.WgmmaCommit()
 				k.WgmmaWait(1)
 			})
-			stagger.Multiplied(full)
+			lead.Multiplied(full)
 		})
 	})
 	sum.Finish()
 }
 
-// roundBits is the bits of a slot's state that count splits, of which 2^31 rows
-// have 2^18 at most; the rest count the tiles that have been joined in the slot,
-// modulo 4096: as many tiles of one slot are never under way at a time.
+// roundBits is the number of bits of a slot's state that count splits: 2^31 rows have
+// at most 2^18 splits. The other bits count the tiles that have used the slot, modulo
+// 4096; far fewer tiles of one slot are in flight at a time.
 const roundBits = 20
 
-// join adds up the splits of a tile, in order, and reports whether this was
-// the last: its accumulators are then the tile's sum. Each split waits for
-// the sum of those before it, in one of the slots of partial sums, and leaves
-// its own there. A slot's state says which tile and split may have it next.
-// The warpgroups have slots and states of their own; one without lines in the
-// tile, and so without accumulators, takes its turn all the same.
+// join adds up the splits of a tile, in order, and reports whether this split was the
+// last: its accumulators are then the tile's sum. Each split waits until the sum of the
+// splits before it is in the tile's slot, and writes its own sum there. The state of a
+// slot says which tile and split may use it next. Each warpgroup has its own half of a
+// slot and its own state. A warpgroup without lines in the tile, which has no
+// accumulators, advances the state all the same.
 func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	k := e.k
 	last = t.split.AddI(1).Eq(t.splits)
@@ -89,13 +88,13 @@ func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 		thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
 		first := thread.EqI(0)
 		sync := func() { e.store.SyncWarpgroup(wg) }
-		round := t.serial.Div(e.slots)
-		own := t.serial.Sub(round.Mul(e.slots)).MulI(2).Add(wg)
-		turn := round.ShlI(roundBits).Or(t.split)
-		state := e.state.Index(own, 4)
-		part := e.partials.Index(own, e.PartialBytes()/2).Index(thread, 16)
+		round := t.serial.Div(e.partials.slots)
+		own := t.serial.Sub(round.Mul(e.partials.slots)).MulI(2).Add(wg)
+		next := round.ShlI(roundBits).Or(t.split)
+		state := e.partials.state.Index(own, 4)
+		part := e.partials.sums.Index(own, e.PartialBytes()/2).Index(thread, 16)
 		k.If(first, func() {
-			k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(state).Eq(turn)) })
+			k.Loop(func() { k.BreakIf(ptx.LdGlobalAcquire(state).Eq(next)) })
 		})
 		sync()
 		k.If(t.split.NeI(0), func() { addPartial(part, acc) })
@@ -106,17 +105,17 @@ func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 		})
 		sync()
 		k.If(first, func() {
-			ptx.StGlobalRelease(state, ptx.Select(last, round.AddI(1).ShlI(roundBits), turn.AddI(1)))
+			ptx.StGlobalRelease(state, ptx.Select(last, round.AddI(1).ShlI(roundBits), next.AddI(1)))
 		})
 	})
 	return last
 }
 
-// partialStep is from one of a thread's 16 bytes to its next: a warpgroup
-// writes them side by side.
+// partialStep is the distance between two chunks of 16 bytes of a thread: the threads
+// of a warpgroup write their chunks next to each other.
 const partialStep = pipeline.WarpgroupThreads * 16
 
-// addPartial adds the sum of the splits before, some loads at a time.
+// addPartial adds the sum of the earlier splits, with several loads in flight.
 func addPartial(part ptx.Global, acc []ptx.F32) {
 	const inFlight = 32
 	for i := 0; i < len(acc); i += inFlight {
@@ -131,150 +130,135 @@ func addPartial(part ptx.Global, acc []ptx.F32) {
 	}
 }
 
-// writer writes a math warpgroup's 64 lines of a tile of a weight gradient:
-// through shared memory and TMA, or, for FP32 and sums with old values,
-// straight from the accumulators.
-type writer struct {
-	*dw
-	// m is the warpgroup's first line.
-	m ptx.U32
-}
-
-func (e *dw) newWriter() *writer {
-	if e.transposed() {
-		e.store.Transpose()
-	}
-	return &writer{dw: e}
-}
-
-// tile writes a tile.
-func (s *writer) tile(t item, acc []ptx.F32) {
-	k := s.k
-	if s.mapped() {
-		s.store.Tile(s.Tiling.TileN/tile.Block, func(i int) gemm.SubTile {
-			neuron, part := s.neuron(t.n.AddI(i * tile.Block))
-			to := s.outMap[0]
-			if len(s.outMap) > 1 {
-				to, part = ptx.SelectMap(part.EqI(0), s.outMap[0], s.outMap[1]), ptx.Uint(0)
-			}
-			at := []ptx.U32{neuron, s.m, part, t.expert}
-			if s.transposed() {
-				at[0], at[1] = at[1], at[0]
-			}
-			return gemm.SubTile{Value: gemm.Registers(acc[32*i : 32*i+32]), To: to, At: func() []ptx.U32 { return at }}
-		})
+// write writes the warpgroup's 64 lines of a tile of a weight gradient, from the given
+// line on: through shared memory and TMA, or directly from the accumulators for FP32
+// and for sums with old values.
+func (e *dw) write(t item, m ptx.U32, acc []ptx.F32) {
+	if !e.mapped() {
+		for i := range e.Tiling.SubTiles() {
+			column := t.n.AddI(i * tile.Block)
+			e.k.If(column.LtI(e.width()), func() { e.direct(t, m, column, gemm.OfSubTile(acc, i)) })
+		}
 		return
 	}
-	for i := range s.Tiling.TileN / tile.Block {
-		column := t.n.AddI(i * tile.Block)
-		k.If(column.LtI(s.width()), func() { s.direct(t, column, acc[32*i:32*i+32]) })
-	}
+	e.store.Tile(e.Tiling.SubTiles(), func(i int) gemm.SubTile {
+		neuron, part := e.neuron(t.n.AddI(i * tile.Block))
+		to := e.gradient.maps[0]
+		if len(e.gradient.maps) > 1 {
+			to, part = ptx.SelectMap(part.EqI(0), to, e.gradient.maps[1]), ptx.Uint(0)
+		}
+		at := []ptx.U32{neuron, m, part, t.expert}
+		if e.transposed() {
+			at[0], at[1] = at[1], at[0]
+		}
+		return gemm.SubTile{Values: gemm.Registers(gemm.OfSubTile(acc, i)), To: to, At: func() []ptx.U32 { return at }}
+	})
 }
 
-// neuron is what a column of the packed rows belongs to, and whether to its gate
-// (0) or up (1). 64 columns never straddle the two.
-func (s *writer) neuron(column ptx.U32) (neuron, part ptx.U32) {
-	if s.packed().Parts == 1 {
+// neuron returns the neuron of a column of the packed rows, and its part: gate (0) or up
+// (1). Blocks of 64 columns never have both.
+func (e *dw) neuron(column ptx.U32) (neuron, part ptx.U32) {
+	if e.packed().Parts == 1 {
 		return column, ptx.Uint(0)
 	}
-	width := s.packed().Width
+	width := e.packed().Width
 	up := column.GeI(width)
 	return column.Sub(ptx.Select(up, ptx.Uint(width), ptx.Uint(0))), ptx.Select(up, ptx.Uint(1), ptx.Uint(0))
 }
 
-// place is the address of line m of the gradient at a neuron's gate or up.
-func (s *writer) place(t item, m, neuron, part ptx.U32) ptx.Global {
-	of, lines, columns := s.matrix()
-	to := s.out[0]
+// place is the address of line m of the gradient at a part of a neuron.
+func (e *dw) place(t item, m, neuron, part ptx.U32) ptx.Global {
+	of, lines, columns := e.matrix()
+	to := e.gradient.at[0]
 	if of.Apart {
-		to = ptx.GlobalAt(ptx.Select(part.EqI(0), s.out[0].Addr(), s.out[1].Addr()))
+		to = ptx.GlobalAt(ptx.Select(part.EqI(0), to.Addr(), e.gradient.at[1].Addr()))
 		part, of.Part.Stride = ptx.Uint(0), 0
 	}
-	// Along the contiguous dimension last: pitch is the distance of what lies
-	// across it.
+	// along is the index in the contiguous dimension, across the index in the other one,
+	// where pitch is the distance between neighbours.
 	pitch, along, across := lines.Stride, neuron.Add(part.MulI(of.Part.Stride)), m
-	if s.transposed() {
-		pitch = s.Hidden
+	if e.transposed() {
+		pitch = e.Hidden
 		along, across = m, neuron.MulI(columns.Stride/pitch).Add(part.MulI(of.Part.Stride/pitch))
 	}
-	return to.Index(t.expert.MulI(of.Expert.Stride/pitch).Add(across), pitch*s.Store.Bytes()).Index(along, s.Store.Bytes())
+	return to.Index(t.expert.MulI(of.Expert.Stride/pitch).Add(across), pitch*e.Store.Bytes()).Index(along, e.Store.Bytes())
 }
 
-// pair is two neighbours of the gradient.
+// pair is two neighbouring values of the gradient.
 type pair struct {
 	offset int // in elements from the thread's place
-	// values gives them; all threads of a warp ask.
+	// values emits the code for the values, which all threads of a warp must run.
 	values func() (lo, hi ptx.F32)
-	// line and neuron are how far they are from the thread's place.
+	// line and neuron are the distances from the thread's place.
 	line, neuron int
 }
 
-// direct writes 64 columns from the accumulators.
-func (s *writer) direct(t item, column ptx.U32, acc []ptx.F32) {
+// direct writes 64 columns of the lines from m on, from the accumulators.
+func (e *dw) direct(t item, m, column ptx.U32, acc []ptx.F32) {
 	neuron, part := column, ptx.Uint(0)
-	if !s.follow() {
-		neuron, part = s.neuron(column)
+	if !e.follow() {
+		neuron, part = e.neuron(column)
 	}
-	// Made anew for each 64 columns: beside the sums no register is left.
-	f := tile.NewFragment(s.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
-	line := s.m.Add(f.Row)
+	// Computed again for each 64 columns: no registers are left next to the sums.
+	f := tile.NewFragment(e.k.TidX().AndI(pipeline.WarpgroupThreads - 1))
+	line := m.Add(f.Row)
 	var pairs []pair
-	if s.transposed() {
-		line, neuron, pairs = s.transpose(f, line, neuron, acc)
+	if e.transposed() {
+		line, neuron, pairs = e.transpose(f, line, neuron, acc)
 	} else {
-		neuron, pairs = s.straight(f, neuron, acc)
+		neuron, pairs = e.straight(f, neuron, acc)
 	}
-	at := s.place(t, line, neuron, part)
-	if s.inPart() {
-		s.directInPart(at, line, neuron, pairs)
+	at := e.place(t, line, neuron, part)
+	if e.inPart() {
+		e.directInPart(at, line, neuron, pairs)
 		return
 	}
-	// All loads of what is there are in flight at once; the sums come one by one,
-	// as no register is left for those of 64 columns beside them.
+	// All loads of old values are in flight at once. The new values are computed one pair
+	// at a time, because no registers are left for all of them.
 	old := make([][]ptx.F32, len(pairs))
-	if s.Store.Accumulate {
+	if e.Store.Accumulate {
 		for i, p := range pairs {
-			old[i] = s.Store.Load(element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), 2)
+			old[i] = e.Store.Load(element.Of(e.Config), at.At(p.offset*e.Store.Bytes()), 2)
 		}
 	}
 	for i, p := range pairs {
 		lo, hi := p.values()
-		if s.Store.Accumulate {
+		if e.Store.Accumulate {
 			lo, hi = old[i][0].Add(lo), old[i][1].Add(hi)
 		}
-		s.Store.Store(s.k, element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), lo, hi)
+		e.Store.Store(e.k, element.Of(e.Config), at.At(p.offset*e.Store.Bytes()), lo, hi)
 	}
 }
 
-// inPart: blocks of 64 x 64 may end past the last line or neuron.
+// inPart reports whether blocks of 64 x 64 may reach past the last line or neuron.
 func (d DW) inPart() bool { return d.Hidden%tile.Block != 0 || d.neurons()%tile.Block != 0 }
 
-// neurons is how many columns the gradient has of each part.
+// neurons is the number of columns of each part of the gradient.
 func (d DW) neurons() int {
 	_, _, columns := d.matrix()
 	return columns.Extent
 }
 
-// directInPart writes the pairs that are there, from a line and neuron on.
-func (s *writer) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
+// directInPart writes the pairs that are not past the last line or neuron.
+func (e *dw) directInPart(at ptx.Global, line, neuron ptx.U32, pairs []pair) {
 	for _, p := range pairs {
 		lo, hi := p.values()
-		s.k.If(line.AddI(p.line).LtI(s.Hidden).And(neuron.AddI(p.neuron).LtI(s.neurons())), func() {
-			s.Store.Write(s.k, element.Of(s.Config), at.At(p.offset*s.Store.Bytes()), lo, hi)
+		e.k.If(line.AddI(p.line).LtI(e.Hidden).And(neuron.AddI(p.neuron).LtI(e.neurons())), func() {
+			e.Store.Write(e.k, element.Of(e.Config), at.At(p.offset*e.Store.Bytes()), lo, hi)
 		})
 	}
 }
 
-// follow: up's columns follow gate's in the gradient as they do in the packed
-// rows, so that a column is its own place.
+// follow reports whether up's columns follow gate's in the gradient as they do in the
+// packed rows, so that a column is its own place.
 func (d DW) follow() bool {
 	of, _, columns := d.matrix()
 	return !of.Apart && !d.inPart() && of.Part.Stride == columns.Extent*columns.Stride
 }
 
-// straight gives the pairs along the neurons, and the thread's first neuron.
-func (s *writer) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
-	_, lines, _ := s.matrix()
+// straight returns the pairs along the neurons, and the thread's first neuron.
+func (e *dw) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U32, []pair) {
+	_, lines, _ := e.matrix()
 	var pairs []pair
 	for j := range 8 {
 		for h := range 2 {
@@ -284,11 +268,12 @@ func (s *writer) straight(f tile.Fragment, neuron ptx.U32, acc []ptx.F32) (ptx.U
 	return neuron.Add(f.Column), pairs
 }
 
-// transpose gives the pairs along d, and the thread's first line and neuron. A
-// thread holds two neurons of one line, its neighbour four lanes away the same
-// two of the next line: they swap, and each has one neuron of both.
-func (s *writer) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
-	_, _, columns := s.matrix()
+// transpose returns the pairs along d, and the thread's first line and neuron. A thread
+// has two neurons of one line, and the thread four lanes away has the same neurons of
+// the next line. They exchange one value each, and each then has one neuron of both
+// lines.
+func (e *dw) transpose(f tile.Fragment, line, neuron ptx.U32, acc []ptx.F32) (ptx.U32, ptx.U32, []pair) {
+	_, _, columns := e.matrix()
 	odd := f.Row.AndI(1)
 	isOdd := odd.NeI(0)
 	var pairs []pair

@@ -249,7 +249,7 @@ func (e *router) math() {
 				sel.merge(sums, chunk)
 			})
 			e.write(sel, first())
-		}, func() { loop.Drain(ptx.Uint(e.count*e.kTiles()), nil) })
+		}, func() { loop.Drain(ptx.Uint(e.count * e.kTiles())) })
 	})
 }
 
@@ -262,7 +262,7 @@ func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc chainSums) {
 			a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
 			b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
 			gemm.Multiply(k, e.Element, acc.chain, a, b, kt.NeI(0), false, false)
-		}, nil)
+		})
 	}
 	count, depth := e.chains()
 	if count == 1 {

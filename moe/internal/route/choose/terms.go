@@ -4,7 +4,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
-	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
@@ -44,7 +43,7 @@ func (t Terms) Bytes() int64 {
 const (
 	termsThreads = 256
 	// weightsOfThread are neighbours: a store of 16 bytes for each term.
-	weightsOfThread = gemm.CopyBytes / tile.ElementBytes
+	weightsOfThread = tile.CopyBytes / tile.ElementBytes
 )
 
 // Build emits the kernel.
@@ -72,7 +71,7 @@ func (t Terms) Build() (*jit.Kernel[TermsArgs], error) {
 				rest[i+1].Set(rest[i+1].Get().Sub(hi))
 				words = append(words, word)
 			}
-			ptx.StGlobal(to.At(term*t.Lines()*t.Hidden*tile.ElementBytes).Index(piece, gemm.CopyBytes), words...)
+			ptx.StGlobal(to.At(term*t.Lines()*t.Hidden*tile.ElementBytes).Index(piece, tile.CopyBytes), words...)
 		}
 	})
 	return k.Build()

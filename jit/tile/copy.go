@@ -1,0 +1,96 @@
+package tile
+
+import "sonicmoe/ptx"
+
+const (
+	// CopyBytes is the number of bytes that one thread copies at a time.
+	CopyBytes = 16
+	// CopyElements is the number of elements in CopyBytes.
+	CopyElements = CopyBytes / ElementBytes
+	// LanesOfRow is the number of threads that copy one 128-byte row of a tile.
+	LanesOfRow = RowBytes / CopyBytes
+)
+
+// RowCopy is one thread's share of copying rows into swizzled tiles by cp.async:
+// 16 bytes (a chunk) of each row.
+type RowCopy struct {
+	k *ptx.Kernel
+	// Chunk is the thread's chunk of each row.
+	Chunk  ptx.U32
+	thread ptx.U32
+	chunks int
+}
+
+// NewRowCopy divides rows of the given number of chunks, a power of two of at
+// least [LanesOfRow], among threads: neighbouring threads copy one row.
+func NewRowCopy(k *ptx.Kernel, thread ptx.U32, chunks int) RowCopy {
+	return RowCopy{k: k, Chunk: thread.AndI(chunks - 1), thread: thread, chunks: chunks}
+}
+
+// Row is the thread's row in a pass of all threads that copy.
+func (c RowCopy) Row() ptx.U32 { return c.thread.DivI(c.chunks) }
+
+// Swizzled is the offset of the thread's chunk in a row of a tile. A row of more
+// than 128 bytes continues in the next [Block].
+func (c RowCopy) Swizzled(row ptx.U32) ptx.U32 {
+	if c.chunks == LanesOfRow {
+		return Swizzled(row, c.Chunk)
+	}
+	return c.Chunk.DivI(LanesOfRow).MulI(BlockBytes).Add(Swizzled(row, c.Chunk.AndI(LanesOfRow-1)))
+}
+
+// Copy starts the copy of one chunk. bytes is nothing, or what [BytesIf] returns.
+func (c RowCopy) Copy(to ptx.Shared, from ptx.Global, bytes ...ptx.U32) {
+	c.k.CpAsyncCG(to, from, CopyBytes, bytes...)
+}
+
+// BytesIf is the number of bytes that a copy reads: all of them, or none where
+// the condition is false. What a copy does not read becomes 0.
+func BytesIf(there ptx.Pred) ptx.U32 {
+	return ptx.Select(there, ptx.Uint(CopyBytes), ptx.Uint(0))
+}
+
+// GatheredRows are gathered rows that one thread copies k-tile by k-tile.
+type GatheredRows struct {
+	RowCopy
+	rowBytes, kTiles int
+	next             []*ptx.Var[ptx.U64] // the thread's next chunk of each row
+}
+
+// Rows starts n rows of rowBytes at their first k-tile: at returns the address of
+// the thread's chunk of row i.
+func (c RowCopy) Rows(n, rowBytes, kTiles int, at func(i int) ptx.Global) GatheredRows {
+	r := GatheredRows{RowCopy: c, rowBytes: rowBytes, kTiles: kTiles}
+	for i := range n {
+		r.next = append(r.next, ptx.NewVar(c.k, at(i).Addr()))
+	}
+	return r
+}
+
+// Bytes is the argument of Copy for k-tile kt: nothing where rows fill all their
+// k-tiles. Where they end earlier, the rest of the last k-tile becomes 0.
+func (r GatheredRows) Bytes(kt ptx.U32) []ptx.U32 {
+	if r.rowBytes == r.kTiles*RowBytes {
+		return nil
+	}
+	return []ptx.U32{BytesIf(kt.MulI(LanesOfRow).Add(r.Chunk).LtI(r.rowBytes / CopyBytes))}
+}
+
+// Copy starts the copies of one k- to returns the place of row i.
+func (r GatheredRows) Copy(to func(i int) ptx.Shared, bytes []ptx.U32) {
+	for i := range r.next {
+		r.copyRow(i, to(i), bytes)
+	}
+}
+
+// CopyAndAdvance is Copy, and goes on to the next k-
+func (r GatheredRows) CopyAndAdvance(to func(i int) ptx.Shared, bytes []ptx.U32) {
+	for i, next := range r.next {
+		r.copyRow(i, to(i), bytes)
+		next.Set(next.Get().AddI(RowBytes))
+	}
+}
+
+func (r GatheredRows) copyRow(i int, to ptx.Shared, bytes []ptx.U32) {
+	r.RowCopy.Copy(to, ptx.GlobalAt(r.next[i].Get()), bytes...)
+}
