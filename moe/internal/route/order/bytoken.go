@@ -10,23 +10,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ByToken lists each token's rows, in the order of the rows, and their weights:
-// what sums over the experts of a token need where it may have any number of
-// them. A CTA reads the tokens of all rows and places those of its own range,
-// so there is no sort, and no barrier of the grid.
+// ByToken lists the rows of each token in ascending order, with their weights. The sums over a
+// token's experts need these lists if a token may have any number of experts. Each CTA reads
+// the tokens of all rows and places the rows of its own tokens, so there is no sort and no
+// grid barrier.
 type ByToken struct {
 	NumExperts int
 }
 
 const (
 	byTokenThreads = 512
-	// maxByToken is the most tokens of a CTA.
+	// maxByToken is the largest number of tokens of a CTA.
 	maxByToken = 1024
-	// byTokenLoads is how many rows a thread has in flight.
+	// byTokenLoads is the number of loads that a thread has in flight.
 	byTokenLoads = 4
 )
 
-// ByTokenRanges splits so many tokens among the SMs, for ByToken.
+// ByTokenRanges splits the tokens among the SMs for ByToken.
 func ByTokenRanges(tokens, sms int) TokenRanges {
 	r := RangesOf(tokens, sms)
 	r.PerCTA = min(r.PerCTA, maxByToken)
@@ -35,39 +35,36 @@ func ByTokenRanges(tokens, sms int) TokenRanges {
 
 // ByTokenArgs are the arguments of [ByToken].
 type ByTokenArgs struct {
-	// Offsets [E+1], Gather [R] and Pairs [R] u32 are Plan's.
+	// Offsets [E+1], Gather [R] and Pairs [R] u32 come from [Plan].
 	Offsets, Gather, Pairs driver.DevicePtr
 	Regrouped
 	TokenRanges
 }
 
-// byToken is the emission of a ByToken.
+// byToken emits a ByToken.
 type byToken struct {
 	k             *ptx.Kernel
 	tid           ptx.U32
 	from, to      ptx.U32 // the CTA's tokens
-	rows          ptx.U32 // of all tokens
+	rows          ptx.U32 // the number of rows of all tokens
 	gather        ptx.Global
-	before        ptx.Shared // rows of the tokens before the CTA's
-	start, cursor ptx.Shared // of each token: its first place, and the next one
-	// each runs body for the thread's part of rows that have all of the CTA's
-	// tokens among them; past the last one the token is nobody's.
-	each func(body func(row, token ptx.U32))
+	before        ptx.Shared // the number of rows of the tokens before the CTA's
+	start, cursor ptx.Shared // for each token, its first place and its next free place
 	regrouped
 }
 
-// Regrouped is what ByToken makes, for a struct of arguments to embed.
+// Regrouped are the tensors that [ByToken] and [PlanSorted] write. Structs of arguments embed
+// it.
 type Regrouped struct {
-	// Scores [L] f32 are the weights of the list's entries.
+	// Scores [L] f32 has the weights of the list's entries.
 	Scores driver.DevicePtr
-	// Starts [T+1] u32 is written: token t's rows are Rows[Starts[t]] up to
-	// Starts[t+1]; Rows [R] u32 and Weights [R] f32 are written. Unordered [R] u32
-	// is scratch memory.
+	// Written: Starts [T+1] u32, Rows [R] u32 and Weights [R] f32. The rows of token t are
+	// Rows[Starts[t]:Starts[t+1]]. Unordered [R] u32 is scratch memory of ByToken.
 	Starts, Rows, Weights driver.DevicePtr
 	Unordered             driver.DevicePtr
 }
 
-// regrouped is Regrouped on the device.
+// regrouped is Regrouped in the kernel; places is Rows.
 type regrouped struct {
 	scores, starts, places, weights, unordered ptx.Global
 }
@@ -85,7 +82,6 @@ func (b ByToken) Build() (*jit.Kernel[ByTokenArgs], error) {
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
 	e.from = k.CtaidX().Mul(perCTA)
 	e.to = e.from.Add(perCTA).Min(tokens)
-	e.each = e.eachRow
 	e.reserve(pipeline.NewCTA(k.Kernel))
 	k.BarSync(ptx.Uint(0))
 	k.GridDepWait()
@@ -96,7 +92,7 @@ func (b ByToken) Build() (*jit.Kernel[ByTokenArgs], error) {
 	return k.Build()
 }
 
-// reserve reserves the shared arrays and clears what is counted in.
+// reserve reserves the arrays in shared memory and clears the counters.
 func (e *byToken) reserve(cta *pipeline.CTA) {
 	e.before = cta.Shared("before", 4, 4)
 	e.start, e.cursor = cta.Shared("start", 4*maxByToken, 4), cta.Shared("cursor", 4*maxByToken, 4)
@@ -104,15 +100,14 @@ func (e *byToken) reserve(cta *pipeline.CTA) {
 	ClearWords(e.k, e.cursor, maxByToken, e.tid, byTokenThreads)
 }
 
-// regroup lists the rows of the CTA's tokens, which are counted; entry is a
-// row's.
+// regroup lists the rows of the CTA's tokens, after count; entry returns the entry of a row.
 func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
-	k.If(e.tid.LtI(32), e.scan)
+	k.If(e.tid.LtI(lanes.Count), e.scan)
 	k.If(e.tid.EqI(0).And(e.to.Eq(tokens)), func() { ptx.StGlobal(e.starts.Index(tokens, 4), e.rows) })
 	k.BarSync(ptx.Uint(0))
-	e.each(func(row, token ptx.U32) {
+	e.eachRow(func(row, token ptx.U32) {
 		k.If(e.mine(token), func() {
 			ptx.StGlobal(e.unordered.Index(k.AtomSharedAdd(e.word(e.cursor, token), ptx.Uint(1)), 4), row)
 		})
@@ -124,16 +119,16 @@ func (e *byToken) regroup(tokens ptx.U32, entry func(row ptx.U32) ptx.U32) {
 	})
 }
 
-// word is a token's in an array of the CTA's.
+// word is the word of one of the CTA's tokens in an array.
 func (e *byToken) word(array ptx.Shared, token ptx.U32) ptx.Shared {
 	return array.Plus(token.Sub(e.from).ShlI(2))
 }
 
-// mine says that the token is the CTA's.
+// mine reports whether the token is one of the CTA's.
 func (e *byToken) mine(token ptx.U32) ptx.Pred { return token.Sub(e.from).Lt(e.to.Sub(e.from)) }
 
-// eachRow runs body for the rows of the thread; past the last one the token is
-// nobody's.
+// eachRow runs body for the thread's part of all rows, with the row's token. Past the last row
+// the token is NoRow, which no CTA has.
 func (e *byToken) eachRow(body func(row, token ptx.U32)) {
 	k := e.k
 	k.For(e.tid, e.rows, ptx.Uint(byTokenLoads*byTokenThreads), func(first ptx.U32) {
@@ -149,22 +144,22 @@ func (e *byToken) eachRow(body func(row, token ptx.U32)) {
 	})
 }
 
-// count counts the rows of each token of the CTA, and of those before.
+// count counts the rows of each of the CTA's tokens, and of all tokens before them.
 func (e *byToken) count() {
 	k := e.k
 	before := ptx.NewVar(k, ptx.Uint(0))
-	e.each(func(_, token ptx.U32) {
+	e.eachRow(func(_, token ptx.U32) {
 		before.Set(before.Get().Add(ptx.Select(token.Lt(e.from), ptx.Uint(1), ptx.Uint(0))))
 		k.If(e.mine(token), func() { k.RedSharedAdd(e.word(e.cursor, token), ptx.Uint(1)) })
 	})
 	k.RedSharedAdd(e.before, before.Get())
 }
 
-// scan turns the counts into first places, in one warp.
+// scan computes each token's first place from the counts, in one warp.
 func (e *byToken) scan() {
 	k := e.k
 	at := ptx.NewVar(k, ptx.LdShared[ptx.U32](e.before))
-	k.For(e.from, e.to, ptx.Uint(32), func(first ptx.U32) {
+	k.For(e.from, e.to, ptx.Uint(lanes.Count), func(first ptx.U32) {
 		token := first.Add(e.tid)
 		n := ptx.NewVar(k, ptx.Uint(0))
 		k.If(token.Lt(e.to), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.cursor, token))) })
@@ -175,12 +170,12 @@ func (e *byToken) scan() {
 			ptx.StShared(e.word(e.cursor, token), start)
 			ptx.StGlobal(e.starts.Index(token, 4), start)
 		})
-		at.Set(at.Get().Add(up.ShflIdx(ptx.Uint(31))))
+		at.Set(at.Get().Add(up.ShflIdx(ptx.Uint(lanes.Count - 1))))
 	})
 }
 
-// order gives each of the CTA's rows its place: as many after its token's first
-// as the token has rows below it.
+// order runs place for each row of the CTA's tokens. A row's distance from its token's first
+// place is the number of the token's rows below it.
 func (e *byToken) order(place func(row, place ptx.U32)) {
 	k := e.k
 	k.If(e.from.Lt(e.to), func() {
@@ -200,7 +195,7 @@ func (e *byToken) order(place func(row, place ptx.U32)) {
 	})
 }
 
-// ByTokenKernel is ByToken's.
+// ByTokenKernel lists the rows of each token of a list.
 var ByTokenKernel = &registry.Kernel[ByTokenArgs]{KernelName: "by-token", Only: spec.Config.HasLists, Emit: func(l registry.Layer) (*jit.Kernel[ByTokenArgs], error) {
 	return ByToken{NumExperts: l.NumExperts}.Build()
 }}

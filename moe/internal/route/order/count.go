@@ -9,14 +9,15 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ClearWords zeroes words of shared memory with all threads of the CTA.
+// ClearWords zeroes 32-bit words of shared memory. All threads of the CTA take part.
 func ClearWords(k *ptx.Kernel, at ptx.Shared, words int, tid ptx.U32, threads int) {
 	k.For(tid, ptx.Uint(words), ptx.Uint(threads), func(i ptx.U32) {
 		ptx.StShared(at.Plus(i.ShlI(2)), ptx.Uint(0))
 	})
 }
 
-// StoreCounts writes the CTA's expert counts as its row of counts [CTAs, E].
+// StoreCounts copies the CTA's counts by expert from shared memory to its row of counts
+// [CTAs, E].
 func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int, tid ptx.U32, threads int) {
 	row := counts.Index(k.CtaidX(), 4*experts)
 	k.For(tid, ptx.Uint(experts), ptx.Uint(threads), func(i ptx.U32) {
@@ -24,9 +25,9 @@ func StoreCounts(k *ptx.Kernel, counts ptx.Global, from ptx.Shared, experts int,
 	})
 }
 
-// CountIDs counts in shared memory the experts that a thread finds in ids, from
-// the first on, every countThreads-th below to. Ids outside [0, E) are not counted,
-// nor those that only, unless nil, refuses.
+// CountIDs adds to the counts by expert, in shared memory at own, the ids at positions first,
+// first+threads and so on below to. Ids outside [0, E) are skipped, and so are positions for
+// which only is false; a nil only accepts all.
 func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first, to ptx.U32, threads int, only func(f ptx.U32) ptx.Pred) {
 	k.For(first, to, ptx.Uint(threads), func(f ptx.U32) {
 		id := ptx.LdGlobal[ptx.U32](ids.Index(f, 4))
@@ -38,13 +39,13 @@ func CountIDs(k *ptx.Kernel, own ptx.Shared, experts int, ids ptx.Global, first,
 	})
 }
 
-// Count counts the experts of each CTA's range of tokens: what Router does on
-// the way, for expert ids that come from elsewhere. Ids outside [0, E) are
-// not counted.
+// Count counts, for each CTA's range of tokens, how many chose each expert. The kernels that
+// choose experts count them as well; Count is for expert ids that the caller provides. Ids
+// outside [0, E) are not counted.
 type Count struct {
 	NumExperts, TopK int
-	// List counts the entries of a list instead, as [Plan] does; ranges are then
-	// of entries, and TopK is 1.
+	// List counts the entries of a list, see [Plan]: ranges are ranges of entries, and TopK
+	// is 1.
 	List bool
 }
 
@@ -54,7 +55,7 @@ const countThreads = 256
 type CountArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
@@ -92,7 +93,7 @@ func (c Count) Build() (*jit.Kernel[CountArgs], error) {
 	return k.Build()
 }
 
-// CountKernel is Count's, CountListKernel that of lists.
+// CountKernel counts chosen experts, CountListKernel the entries of a list.
 var (
 	CountKernel = &registry.Kernel[CountArgs]{KernelName: "count", Emit: func(l registry.Layer) (*jit.Kernel[CountArgs], error) {
 		return Count{NumExperts: l.NumExperts, TopK: l.TopK}.Build()

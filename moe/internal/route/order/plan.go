@@ -11,100 +11,97 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Plan turns expert ids and counts into everything the products need, in one
-// launch with no sort and no grid barrier: expert offsets, the packed order
-// of the rows (by expert, then token, then slot), its inverse, and the table
-// of row pairs. Every CTA reads all counts and places the tokens of its own
-// range, the same ranges as Router's or Count's.
+// Plan computes, from expert ids and counts, what the experts' products need: the experts'
+// first rows, the order of the rows (by expert, then token, then slot), the inverse of the
+// order, and the table of row pairs. It is one launch without a sort and without a grid
+// barrier: every CTA reads all counts and places the tokens of its own range. The ranges are
+// those of the kernel that counted.
 type Plan struct {
 	NumExperts, TopK int
-	// Pairs also writes each row's (token, slot) pair: backward needs it, and forward
-	// where scores multiply the experts' inputs.
+	// Pairs also writes each row's (token, slot) pair. Backward needs it, and so does forward
+	// if scores multiply the experts' inputs.
 	Pairs bool
-	// List plans a list of entries, each of any token: ranges are of entries, an
-	// entry takes the place of a pair, TopK is 1. An entry whose token is not
-	// below NumTokens has no row.
+	// List plans a list of entries, each with any token and expert, in place of pairs: ranges
+	// are ranges of entries, and TopK is 1. An entry gets no row if its token is not below
+	// NumTokens.
 	List bool
 }
 
-// Entries are the tokens of a list's entries, for a struct of arguments to
-// embed; only kernels of lists look at them.
+// Entries are the tokens of a list's entries. Structs of arguments embed it; only kernels for
+// lists read it.
 type Entries struct {
-	// TokenOf [L] i32 is each entry's token, NumTokens is T.
+	// TokenOf [L] i32 has each entry's token, NumTokens is T.
 	TokenOf   driver.DevicePtr
 	NumTokens int
 }
 
-// entries are Entries on the device.
+// entries are Entries in the kernel.
 type entries struct {
 	tokenOf ptx.Global
 	tokens  ptx.U32
 }
 
-// token is an entry's.
+// token loads an entry's token.
 func (l entries) token(entry ptx.U32) ptx.U32 {
 	return ptx.LdGlobal[ptx.U32](l.tokenOf.Index(entry, 4))
 }
 
 const (
-	// PlanThreads is the number of threads of a CTA of the plan, PlanWarps of its warps.
+	// PlanThreads and PlanWarps are the numbers of threads and warps in a CTA of the plan.
 	PlanThreads = 512
-	PlanWarps   = PlanThreads / 32
-	// NoRow marks a (token, slot) whose expert id is outside [0, E).
+	PlanWarps   = PlanThreads / lanes.Count
+	// NoRow is the row of a (token, slot) pair whose expert id is outside [0, E).
 	NoRow = 0xffffffff
 )
 
-// plan is the emission of a Plan. The shared arrays have one word an expert.
+// plan emits a Plan. The arrays in shared memory have one word per expert.
 type plan struct {
 	Plan
 	k               *ptx.Kernel
 	tid, warp, lane ptx.U32
 	cta             ptx.U32
-	total, before   ptx.Shared // rows of all CTAs; of the CTAs before this one
+	total, before   ptx.Shared // number of rows in all CTAs, and in the CTAs before this one
 	offset, pairsAt ptx.Shared // first row and first row pair of the expert
-	sum             ptx.Shared // rows and row pairs of all experts
-	perWarp         ptx.Shared // [warp][expert]
-	// gather is each row's token, pairs its token·K + slot, inverse each
-	// pair's row.
-	gather, pairs, inverse ptx.Global
-	list                   entries
-	// id is the expert of a pair.
-	id func(pair ptx.U32) ptx.U32
-	// countsTotal: the CTA has all pairs and counts the experts' rows itself.
-	countsTotal                       bool
+	sum             ptx.Shared // number of rows and of row pairs of all experts
+	perWarp         ptx.Shared // [warp][expert]: number of rows, later the next row
+	// The outputs, see [PlanTensors].
+	gather, pairs, inverse            ptx.Global
 	offsets, table, rowPairs, tickets ptx.Global
+	list                              entries
+	// id returns the expert of a pair.
+	id func(pair ptx.U32) ptx.U32
+	// countsTotal: the CTA has all pairs, and counts the experts' rows itself.
+	countsTotal bool
 }
 
 // PlanArgs are the arguments of [Plan].
 type PlanArgs struct {
 	PlanTensors
-	// Counts [CTAs, E] u32 are each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 has the number of each CTA's tokens by expert.
 	Counts driver.DevicePtr
 	TokenRanges
 	Entries
 }
 
-// PlanTensors are what a plan is made from and of, for a struct of arguments to
-// embed.
+// PlanTensors are the expert ids and the tensors of the plan. Structs of arguments embed it.
 type PlanTensors struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's row, or
-	// NoRow) and, with Pairs, Pairs [R] u32 (each row's token·K + slot) are
-	// written.
+	// Written: Gather [R] u32 (each row's token), Inverse [T, K] u32 (each pair's row, or
+	// NoRow) and, with Pairs, Pairs [R] u32 (each row's token·K + slot).
 	Gather  driver.DevicePtr
 	Inverse driver.DevicePtr
 	Pairs   driver.DevicePtr
-	// Offsets [E+1] u32 is written: the experts' first rows.
+	// Offsets [E+1] u32 is written: the first row of each expert, then the number of rows.
 	Offsets driver.DevicePtr
-	// Table is written, see [schedule.Tiles] and TableBytes, RowPairs its
-	// length; Tickets [2] u32 become 0.
+	// Table is written, see [schedule.Tiles] and TableBytes; RowPairs gets its length.
+	// Tickets [2] u32 are set to 0.
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
 	Tickets  driver.DevicePtr
 }
 
-// TableBytes is the size of the table of row pairs, given the packed rows.
+// TableBytes is the size of Table for that number of rows.
 func (p Plan) TableBytes(rows int) int64 {
 	return schedule.PairBytes * (int64(p.NumExperts) + int64(rows)/schedule.PairRows)
 }
@@ -136,8 +133,8 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	return k.Build()
 }
 
-// InOneCTA is the plan of all pairs by one CTA of another kernel, which counts the experts'
-// rows itself. The CTA has PlanThreads threads.
+// InOneCTA is a plan that one CTA of another kernel computes for all pairs. The CTA has
+// PlanThreads threads and counts the experts' rows itself.
 type InOneCTA struct {
 	// Warp and Lane are the thread's.
 	Warp, Lane ptx.U32
@@ -162,7 +159,7 @@ func (o InOneCTA) Write(pairs ptx.U32, expert func(pair ptx.U32) ptx.U32) {
 	o.plan.finish(all)
 }
 
-// declare declares the tensors' parameters and reserves the shared arrays.
+// declare declares the parameters of the tensors and reserves the arrays in shared memory.
 func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args *PlanTensors) *plan {
 	ids := params.Ptr(&args.ExpertIDs)
 	e := &plan{Plan: p, k: k, gather: params.Ptr(&args.Gather), inverse: params.Ptr(&args.Inverse)}
@@ -173,7 +170,7 @@ func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args 
 	e.offsets, e.table = params.Ptr(&args.Offsets), params.Ptr(&args.Table)
 	e.rowPairs, e.tickets = params.Ptr(&args.RowPairs), params.Ptr(&args.Tickets)
 	e.tid = k.TidX()
-	e.warp, e.lane = e.tid.ShrI(5), e.tid.AndI(31)
+	e.warp, e.lane = k.Warp(), k.Lane()
 	e.cta = k.CtaidX()
 	words := func(name string, n int) ptx.Shared { return cta.Shared(name, 4*n, 4) }
 	e.total, e.before = words("total", p.NumExperts), words("before", p.NumExperts)
@@ -183,14 +180,14 @@ func (p Plan) declare(k *ptx.Kernel, cta *pipeline.CTA, params jit.Params, args 
 	return e
 }
 
-// clear zeroes the shared arrays.
+// clear zeroes the arrays in shared memory.
 func (e *plan) clear() {
 	ClearWords(e.k, e.total, (4+PlanWarps)*e.NumExperts, e.tid, PlanThreads)
 	e.k.BarSync(ptx.Uint(0))
 }
 
-// finish does the rest when totals are known, and what comes before the CTA's
-// own pairs, and of these each warp's counts.
+// finish places the pairs and writes the table. Before it, total, before and the warps' own
+// counts must be in shared memory.
 func (e *plan) finish(s segment) {
 	k := e.k
 	k.BarSync(ptx.Uint(0))
@@ -202,13 +199,14 @@ func (e *plan) finish(s segment) {
 	e.writeTable()
 }
 
+// word is an expert's word in an array.
 func (e *plan) word(array ptx.Shared, expert ptx.U32) ptx.Shared { return array.Plus(expert.ShlI(2)) }
 
-// addCounts sums the counts of all CTAs, and of those before this one. Each
-// group of threads strides over the rows of the counts.
+// addCounts sums the counts of all CTAs, and of the CTAs before this one. A group of width
+// threads reads a row of counts; the groups stride over the rows.
 func (e *plan) addCounts(counts ptx.Global) {
 	k := e.k
-	width := 32
+	width := lanes.Count
 	for width < e.NumExperts && width < PlanThreads {
 		width *= 2
 	}
@@ -227,22 +225,23 @@ func (e *plan) addCounts(counts ptx.Global) {
 	})
 }
 
-// segment is the warp's part of the CTA's (token, slot) pairs [from, to): a
-// multiple of 32 long, but for the end.
+// segment is a warp's part [from, to) of the CTA's (token, slot) pairs. Its length is a
+// multiple of 32, except at the end.
 type segment struct{ from, to ptx.U32 }
 
+// segment returns the warp's part of the CTA's pairs [from, to).
 func (e *plan) segment(from, to ptx.U32) segment {
-	// The last CTAs may have no tokens at all: from is then past to.
+	// The last CTAs may have no tokens: from is then past to.
 	n := to.Max(from).Sub(from)
-	each := n.AddI(PlanThreads - 1).DivI(PlanThreads).MulI(32)
+	each := n.AddI(PlanThreads - 1).DivI(PlanThreads).MulI(lanes.Count)
 	start := from.Add(e.warp.Mul(each))
 	return segment{start.Min(to), start.Add(each).Min(to)}
 }
 
-// eachPair runs body for 32 pairs at a time; id is NoRow past the end. The
-// whole warp takes part.
+// eachPair runs body for 32 pairs at a time, one per lane, with the pair's expert id. The id is
+// NoRow past the end. All lanes take part.
 func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
-	e.k.For(s.from, s.to, ptx.Uint(32), func(first ptx.U32) {
+	e.k.For(s.from, s.to, ptx.Uint(lanes.Count), func(first ptx.U32) {
 		f := first.Add(e.lane)
 		id := ptx.NewVar(e.k, ptx.Uint(NoRow))
 		e.k.If(f.Lt(s.to), func() {
@@ -256,7 +255,7 @@ func (e *plan) eachPair(s segment, body func(f, id ptx.U32)) {
 	})
 }
 
-// countWarps counts each warp's experts, with countsTotal those of all warps too.
+// countWarps counts each warp's pairs by expert. With countsTotal it adds them to total too.
 func (e *plan) countWarps(s segment) {
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
 	e.eachPair(s, func(_, id ptx.U32) {
@@ -269,16 +268,16 @@ func (e *plan) countWarps(s segment) {
 	})
 }
 
-// scan sums rows and row pairs over the experts, in one warp: each lane's are
-// neighbours.
+// scan computes the prefix sums of rows and row pairs over the experts, in one warp. Each lane
+// has a run of neighbouring experts.
 func (e *plan) scan() {
 	k := e.k
-	each := (e.NumExperts + 31) / 32
+	each := (e.NumExperts + lanes.Count - 1) / lanes.Count
 	first := e.lane.MulI(each)
 	var rows, pairs []ptx.U32
 	allRows, allPairs := ptx.Uint(0), ptx.Uint(0)
 	mine := func(i int) ptx.Pred {
-		if e.NumExperts%32 == 0 {
+		if e.NumExperts%lanes.Count == 0 {
 			return ptx.True()
 		}
 		return first.AddI(i).LtI(e.NumExperts)
@@ -291,7 +290,7 @@ func (e *plan) scan() {
 		allRows, allPairs = allRows.Add(rows[i]), allPairs.Add(pairs[i])
 	}
 	rowsTo, pairsTo := lanes.PrefixSum(allRows, e.lane), lanes.PrefixSum(allPairs, e.lane)
-	k.If(e.lane.EqI(31), func() { ptx.StShared(e.sum, rowsTo, pairsTo) })
+	k.If(e.lane.EqI(lanes.Count-1), func() { ptx.StShared(e.sum, rowsTo, pairsTo) })
 	row, pair := rowsTo.Sub(allRows), pairsTo.Sub(allPairs)
 	for i := range each {
 		k.If(mine(i), func() {
@@ -302,7 +301,7 @@ func (e *plan) scan() {
 	}
 }
 
-// startWarps turns each warp's counts into the row where its first goes.
+// startWarps replaces each warp's count of an expert by the row of the warp's first pair.
 func (e *plan) startWarps() {
 	k := e.k
 	k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
@@ -316,7 +315,7 @@ func (e *plan) startWarps() {
 	})
 }
 
-// token is a pair's.
+// token returns the token of a pair.
 func (e *plan) token(f ptx.U32) ptx.U32 {
 	if e.List {
 		return e.list.token(f)
@@ -324,8 +323,8 @@ func (e *plan) token(f ptx.U32) ptx.U32 {
 	return f.DivI(e.TopK)
 }
 
-// place gives each pair its row. Lanes with the same expert take rows in lane
-// order, so the order is by token and slot.
+// place gives each pair its row. Lanes with the same expert get consecutive rows in lane
+// order, so rows are ordered by token and slot.
 func (e *plan) place(s segment) {
 	k := e.k
 	own := e.perWarp.Plus(e.warp.MulI(4 * e.NumExperts))
@@ -351,8 +350,7 @@ func (e *plan) place(s segment) {
 	})
 }
 
-// writeTable writes the row pairs of each expert, the CTAs taking turns, and
-// the offsets.
+// writeTable writes the table of row pairs, the experts spread over the CTAs, and the offsets.
 func (e *plan) writeTable() {
 	k := e.k
 	ctas := k.NctaidX()
@@ -378,8 +376,8 @@ func (e *plan) writeTable() {
 	})
 }
 
-// PlanKernel is the forward pass's, PlanPairsKernel the backward pass's,
-// PlanListKernel both passes' of lists.
+// PlanKernel plans the forward pass, PlanPairsKernel the backward pass, and PlanListKernel
+// both passes over a list.
 var (
 	PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan", Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 		return Plan{NumExperts: l.NumExperts, TopK: l.TopK, Pairs: l.ScoreOnInput}.Build()

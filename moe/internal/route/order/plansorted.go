@@ -10,26 +10,25 @@ import (
 	"sonicmoe/ptx"
 )
 
-// PlanSorted plans a list that is sorted by expert, then token, as Take makes it: in
-// one launch all that Count, Plan and ByToken make of any list. Entries are rows
-// already; a CTA finds those of its tokens by binary search in each expert's.
+// PlanSorted plans a list that is sorted by expert, then token, as token rounding makes it. It
+// writes in one launch what Count, Plan and ByToken write for any list. An entry's position is
+// its row. A CTA finds its tokens' rows by binary search in each expert's entries.
 //
-// A list that is not sorted makes wrong sums, but no address outside the tensors:
-// the rows that CTAs find are never shared, tokens are held to the CTA's, and
-// where two rows of an expert then have one token, a place is left, which gets
-// any row.
+// A list that is not sorted gives wrong sums, but no address outside the tensors: no two CTAs
+// find the same row, tokens are clamped to the CTA's range, and if two rows of an expert then
+// have the same token, the place left over gets row 0.
 type PlanSorted struct {
 	NumExperts int
 }
 
 const (
-	// maxSorted is the most tokens of a CTA.
+	// maxSorted is the largest number of tokens of a CTA.
 	maxSorted = 256
-	// guides is how many ids, evenly spaced, a CTA looks at before it searches.
+	// guides is the number of evenly spaced ids that a CTA loads before it searches.
 	guides = 2 * PlanThreads
 )
 
-// SortedRanges splits so many tokens among the SMs, for PlanSorted.
+// SortedRanges splits the tokens among the SMs for PlanSorted.
 func SortedRanges(tokens, sms int) TokenRanges {
 	r := RangesOf(tokens, sms)
 	r.PerCTA = min(r.PerCTA, maxSorted)
@@ -39,18 +38,16 @@ func SortedRanges(tokens, sms int) TokenRanges {
 // PlanSortedArgs are the arguments of [PlanSorted].
 type PlanSortedArgs struct {
 	PlanTensors
-	// TokenOf [L] i32 are the entries' tokens, ExpertIDs [L] their experts,
-	// 0xffffffff past the last row;
-	// Entries is L.
+	// TokenOf [L] i32 has the entries' tokens. ExpertIDs [L] has their experts, 0xffffffff
+	// past the last row. Entries is L.
 	TokenOf driver.DevicePtr
 	Entries int
-	// Regrouped.Unordered is not looked at.
+	// Regrouped.Unordered is not used.
 	Regrouped
 	TokenRanges
 }
 
-// planSorted is the emission of a PlanSorted. Of the shared arrays those of experts
-// have one word an expert.
+// planSorted emits a PlanSorted. Arrays of experts in shared memory have one word per expert.
 type planSorted struct {
 	*plan
 	regrouped
@@ -60,13 +57,13 @@ type planSorted struct {
 	entries  ptx.U32
 	tokens   ptx.U32
 	from, to ptx.U32    // the CTA's tokens
-	guide    ptx.Shared // ids of every so many entries
-	first    ptx.Shared // first row of the expert, and of the one past the last
-	low      ptx.Shared // first row of the CTA's tokens
-	ahead    ptx.Shared // rows of the CTA's tokens in the experts before, and in all
-	taken    ptx.Shared // of each token a bit for each expert
-	start    ptx.Shared // of each token: its first place
-	used     ptx.Shared // the place after the last one
+	guide    ptx.Shared // the evenly spaced ids
+	first    ptx.Shared // the expert's first row; one word more has the number of rows
+	low      ptx.Shared // the expert's first row with one of the CTA's tokens
+	ahead    ptx.Shared // number of rows of the CTA's tokens in the experts before; last: in all
+	taken    ptx.Shared // for each token a bit per expert: the token has a row there
+	start    ptx.Shared // for each token its first place
+	used     ptx.Shared // number of rows of the tokens before the CTA's; place after its last row
 }
 
 // Build emits the kernel.
@@ -118,15 +115,15 @@ func (s PlanSorted) Build() (*jit.Kernel[PlanSortedArgs], error) {
 	return k.Build()
 }
 
-// words is how many words a token's bits take, bits where they are.
+// words is the number of words of a token's bits, bits their address.
 func (e *planSorted) words() int { return (e.experts + 31) / 32 }
 
 func (e *planSorted) bits(token ptx.U32) ptx.Shared {
 	return e.taken.Plus(token.Sub(e.from).MulI(4 * e.words()))
 }
 
-// findExperts finds the experts' first rows: between two of the ids that the CTA
-// looked at, then among what lies between.
+// findExperts finds the experts' first rows: first between two of the guides, then among the
+// entries between these.
 func (e *planSorted) findExperts() {
 	k := e.k
 	step := e.entries.AddI(guides - 1).DivI(guides)
@@ -140,7 +137,7 @@ func (e *planSorted) findExperts() {
 	k.BarSync(ptx.Uint(0))
 	k.For(e.tid, ptx.Uint(e.experts+1), ptx.Uint(PlanThreads), func(expert ptx.U32) {
 		above := search(k, ptx.Uint(0), ptx.Uint(guides), func(i ptx.U32) ptx.U32 { return ptx.LdShared[ptx.U32](guide(i)) }, expert)[0]
-		// The one before is below; nothing is before the first.
+		// The guide before it is below the expert.
 		from := above.Max(ptx.Uint(1)).SubI(1).Mul(step).Min(e.entries)
 		to := above.Mul(step).Min(e.entries)
 		at := search(k, from, to.Sub(from), func(i ptx.U32) ptx.U32 { return ptx.LdGlobal[ptx.U32](e.ids.Index(i, 4)) }, expert)
@@ -148,10 +145,10 @@ func (e *planSorted) findExperts() {
 	})
 }
 
-// findTokens finds the rows of the CTA's tokens in each expert.
+// findTokens finds the first row of the CTA's tokens in each expert, and their number.
 func (e *planSorted) findTokens() {
 	k := e.k
-	// Past the last token are those that no list should have.
+	// The last CTA also covers tokens past the last one, which no valid list has.
 	bound := func(token ptx.U32) ptx.U32 { return ptx.Select(token.Lt(e.tokens), token, ptx.Uint(NoRow)) }
 	k.For(e.tid, ptx.Uint(e.experts), ptx.Uint(PlanThreads), func(expert ptx.U32) {
 		first, end := ptx.LdShared[ptx.U32](e.word(e.first, expert)), ptx.LdShared[ptx.U32](e.word(e.first, expert.AddI(1)))
@@ -163,10 +160,9 @@ func (e *planSorted) findTokens() {
 	})
 }
 
-// search finds, of n words from the first on, the first that is not below each
-// bound; all are below NoRow. All bounds are looked for with the same steps, so
-// that a larger one's place is never before a smaller one's, whatever the words
-// are.
+// search returns for each bound the first of n words, from first on, that is not below the
+// bound; every word counts as below NoRow. All bounds are searched for in the same steps, so
+// that a larger bound never gets an earlier place, even if the words are not sorted.
 func search(k *ptx.Kernel, first, n ptx.U32, word func(i ptx.U32) ptx.U32, bounds ...ptx.U32) (found []ptx.U32) {
 	at := ptx.NewVars(k, len(bounds), first)
 	left := ptx.NewVar(k, n)
@@ -189,32 +185,31 @@ func search(k *ptx.Kernel, first, n ptx.U32, word func(i ptx.U32) ptx.U32, bound
 	return found
 }
 
-// sumAhead turns the counts of the CTA's rows into sums over the experts before,
-// in one warp.
+// sumAhead replaces the numbers of rows in ahead by their prefix sums, in one warp.
 func (e *planSorted) sumAhead() {
 	k := e.k
 	sum := ptx.NewVar(k, ptx.Uint(0))
-	k.For(ptx.Uint(0), ptx.Uint(e.experts), ptx.Uint(32), func(first ptx.U32) {
+	k.For(ptx.Uint(0), ptx.Uint(e.experts), ptx.Uint(lanes.Count), func(first ptx.U32) {
 		expert, n := first.Add(e.lane), ptx.NewVar(k, ptx.Uint(0))
 		k.If(expert.LtI(e.experts), func() { n.Set(ptx.LdShared[ptx.U32](e.word(e.ahead, expert))) })
 		up := lanes.PrefixSum(n.Get(), e.lane)
 		k.If(expert.LtI(e.experts), func() {
 			ptx.StShared(e.word(e.ahead, expert), sum.Get().Add(up).Sub(n.Get()))
 		})
-		sum.Set(sum.Get().Add(up.ShflIdx(ptx.Uint(31))))
+		sum.Set(sum.Get().Add(up.ShflIdx(ptx.Uint(lanes.Count - 1))))
 	})
 	ptx.StShared(e.word(e.ahead, ptx.Uint(e.experts)), sum.Get())
 }
 
-// sortedRow is a row of the CTA's tokens; past the last one it is not there, but a
-// copy of that.
+// sortedRow is a row of one of the CTA's tokens. Past the last row, there is false and the
+// other fields repeat the last row.
 type sortedRow struct {
 	there              ptx.Pred
 	row, expert, token ptx.U32
 }
 
-// eachRow runs body for the thread's part of the rows of the CTA's tokens, some at
-// a time: straight code, for the loads of one not to wait for another's.
+// eachRow runs body for the thread's part of the rows of the CTA's tokens, byTokenLoads at a
+// time. The code is without branches, so that the loads of several rows overlap.
 func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	k := e.k
 	rows := ptx.LdShared[ptx.U32](e.word(e.ahead, ptx.Uint(e.experts)))
@@ -227,7 +222,7 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 		for i := range list {
 			r, nth := &list[i], first.AddI(i*PlanThreads)
 			r.there, nth = nth.Lt(rows), nth.Min(rows.SubI(1))
-			// The last expert with no more rows ahead of it.
+			// The row is in the last expert that has at most nth rows ahead.
 			r.expert = ptx.Uint(0)
 			for half := size / 2; half > 0; half /= 2 {
 				next := r.expert.AddI(half)
@@ -241,7 +236,7 @@ func (e *planSorted) eachRow(body func(list []sortedRow)) {
 	})
 }
 
-// startTokens gives each token its first place, by a thread each.
+// startTokens computes the first place of each token, with one thread per token.
 func (e *planSorted) startTokens(rows ptx.U32) {
 	k := e.k
 	token, n := e.from.Add(e.tid), ptx.NewVar(k, ptx.Uint(0))
@@ -252,7 +247,7 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 		}
 	})
 	up := lanes.PrefixSum(n.Get(), e.lane)
-	k.If(e.lane.EqI(31), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(2)), up) })
+	k.If(e.lane.EqI(lanes.Count-1), func() { ptx.StShared(e.perWarp.Plus(e.warp.ShlI(2)), up) })
 	k.BarSync(ptx.Uint(0))
 	start := ptx.LdShared[ptx.U32](e.used).Add(up).Sub(n.Get())
 	for w := range PlanWarps {
@@ -268,8 +263,8 @@ func (e *planSorted) startTokens(rows ptx.U32) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// regroup lists the rows of the CTA's tokens: as many after its token's first as
-// the token has experts before.
+// regroup lists the rows of the CTA's tokens. A row's distance from its token's first place is
+// the number of the token's experts before the row's.
 func (e *planSorted) regroup() {
 	k := e.k
 	e.eachRow(func(list []sortedRow) {
@@ -295,12 +290,13 @@ func (e *planSorted) regroup() {
 	})
 }
 
+// put writes a place of the lists.
 func (e *planSorted) put(place, row ptx.U32, weight ptx.F32) {
 	ptx.StGlobal(e.places.Index(place, 4), row)
 	ptx.StGlobal(e.weights.Index(place, 4), weight)
 }
 
-// PlanSortedKernel is PlanSorted's.
+// PlanSortedKernel plans the list that token rounding writes.
 var PlanSortedKernel = &registry.Kernel[PlanSortedArgs]{KernelName: "plan-sorted", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[PlanSortedArgs], error) {
 	return PlanSorted{NumExperts: l.NumExperts}.Build()
 }}

@@ -3,16 +3,15 @@ package order
 // RangeStep divides the length of the ranges of [RangesOf].
 const RangeStep = 64
 
-// TokenRanges are the contiguous ranges of tokens that the CTAs of a kernel take,
-// for a struct of arguments to embed. Those of router or count, which counts by
-// CTA, and of the plan behind it are the same; other kernels have theirs.
+// TokenRanges splits the tokens into contiguous ranges, one for each CTA of a kernel. Structs
+// of arguments embed it. A kernel that counts by CTA and the plan after it use the same ranges.
 type TokenRanges struct {
-	// Tokens is T, PerCTA the tokens of a range, of Router's a multiple of RangeStep.
+	// Tokens is T, PerCTA the number of tokens in a range.
 	Tokens int
 	PerCTA int
 }
 
-// RangesOf splits the tokens among the SMs.
+// RangesOf splits the tokens among the SMs, in ranges whose length is a multiple of RangeStep.
 func RangesOf(tokens, sms int) TokenRanges { return RangesBy(RangeStep, tokens, sms) }
 
 // RangesBy splits the tokens among the SMs, in ranges whose length is a multiple of step.
