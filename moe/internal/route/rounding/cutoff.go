@@ -11,9 +11,9 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Cutoff decides how many tokens each expert gets, and finds the key that the
-// last of them has: digit by digit from the top, by counting the digits of the
-// keys that agree so far. A CTA has one expert.
+// Cutoff decides how many tokens each expert gets, and finds the key of the last of them. One
+// CTA does this for one expert, by a radix select: digit by digit from the top, it counts the
+// digits of the keys whose higher digits match.
 type Cutoff struct {
 	NumExperts int
 	spec.Rounding
@@ -21,33 +21,33 @@ type Cutoff struct {
 
 const (
 	cutoffThreads = 1024
-	cutoffWarps   = cutoffThreads / 32
-	// digits is how many values the largest digit has.
+	cutoffWarps   = cutoffThreads / lanes.Count
+	// digits is the number of values of the widest digit.
 	digits = 1 << 11
-	// cutoffRoom is how many keys the CTA keeps at hand.
+	// cutoffRoom is the number of keys that fit in the CTA's shared memory.
 	cutoffRoom = 8192
-	// CutoffBytes is the size of an expert's choice: count, last key, how many
-	// tokens with that very key it takes, 0.
+	// CutoffBytes is the size of an expert's cutoff: the number of its tokens, the key of the
+	// last of them, the number of its tokens that have exactly that key, and 0.
 	CutoffBytes = 16
 )
 
-// cutoffDigits are the digits below the highest bit, which the count tells: where
-// they start and how many bits they have. The first one parts scores finely, so
-// that few lanes count in one place.
+// cutoffDigits are the digits of a key below the highest bit. The highest bit needs no search:
+// the number of tokens that chose the expert determines it. The first digit is wide, so that
+// scores spread over many counters and lanes seldom add to the same one.
 var cutoffDigits = [...]digit{{20, 11}, {10, 10}, {0, 10}}
 
+// digit is the bits [shift, shift+bits) of a key.
 type digit struct{ shift, bits int }
 
 // CutoffArgs are the arguments of [Cutoff].
 type CutoffArgs struct {
-	// Keys [E, T] u32 are Keys's, Counts [Ranges, E] u32 Router's.
+	// Keys [E, T] u32 comes from [Keys], Counts [Ranges, E] u32 from the router.
 	Keys, Counts driver.DevicePtr
-	// Choices [E, 4] u32 is written.
+	// Choices [E, 4] u32 is written: the experts' cutoffs.
 	Choices driver.DevicePtr
 	Tokens  int
 	Ranges  int
-	// Capacity is spec.Rounding.CapacityOf's, SeedLow and SeedHigh the halves of
-	// the seed.
+	// Capacity is [spec.Rounding.CapacityOf]. SeedLow and SeedHigh are the halves of the seed.
 	Capacity          int
 	SeedLow, SeedHigh int
 }
@@ -55,15 +55,15 @@ type CutoffArgs struct {
 // Seed sets the seed of the draws.
 func (a *CutoffArgs) Seed(seed uint64) { a.SeedLow, a.SeedHigh = int(uint32(seed)), int(seed>>32) }
 
-// cutoff is the emission of a Cutoff.
+// cutoff emits a Cutoff.
 type cutoff struct {
 	Cutoff
 	k                          *ptx.Kernel
 	tid, expert, tokens        ptx.U32
 	keys                       ptx.Global
 	counts, hist, state, sums  ptx.Shared
-	kept, cursor               ptx.Shared // keys at hand, and how many there are
-	f                          ptx.U32    // tokens that chose the expert
+	kept, cursor               ptx.Shared // keys in shared memory, and their number
+	f                          ptx.U32    // the number of tokens that chose the expert
 	capacity, seedLow, seedTop ptx.U32
 }
 
@@ -87,15 +87,15 @@ func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
 
 	e.addCounts(counts, ranges)
 	k.BarSync(ptx.Uint(0))
-	n, last, take := e.decide()
+	n, last, ties := e.decide()
 	k.If(e.tid.EqI(0), func() {
-		ptx.StGlobal(choices.Index(e.expert, CutoffBytes), n, last, take, ptx.Uint(0))
+		ptx.StGlobal(choices.Index(e.expert, CutoffBytes), n, last, ties, ptx.Uint(0))
 	})
 	return k.Build()
 }
 
-// addCounts sums the counts of this expert, and for RoundBalanced of those
-// before it.
+// addCounts sums the ranges' counts of this expert. RoundBalanced also needs the sums of the
+// experts before it.
 func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
 	k := e.k
 	add := func(expert, row ptx.U32) {
@@ -106,16 +106,17 @@ func (e *cutoff) addCounts(counts ptx.Global, ranges ptx.U32) {
 		k.For(e.tid, ranges, ptx.Uint(cutoffThreads), func(row ptx.U32) { add(e.expert, row) })
 		return
 	}
-	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	warp, lane := k.Warp(), k.Lane()
 	k.For(warp, ranges, ptx.Uint(cutoffWarps), func(row ptx.U32) {
-		k.For(lane, e.expert.AddI(1), ptx.Uint(32), func(expert ptx.U32) { add(expert, row) })
+		k.For(lane, e.expert.AddI(1), ptx.Uint(lanes.Count), func(expert ptx.U32) { add(expert, row) })
 	})
 }
 
+// count is the place of an expert's count in shared memory.
 func (e *cutoff) count(expert ptx.U32) ptx.Shared { return e.counts.Plus(expert.ShlI(2)) }
 
-// between are the multiples of the tile next to f, the lower one twice where
-// there are not so many tokens.
+// between returns the multiples of the tile next to f. Both are the lower one if the call has
+// fewer tokens than the upper one.
 func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
 	tile := e.Rows()
 	down = f.DivI(tile).MulI(tile)
@@ -123,9 +124,9 @@ func (e *cutoff) between(f ptx.U32) (down, up ptx.U32) {
 	return down, ptx.Select(up.Gt(e.tokens), down, up)
 }
 
-// decide gives how many tokens the expert gets, and their last key. All threads
-// take part.
-func (e *cutoff) decide() (n, last, take ptx.U32) {
+// decide returns the expert's cutoff: the number of its tokens, the key of the last of them, and
+// the number of its tokens that have this key. All threads take part.
+func (e *cutoff) decide() (n, last, ties ptx.U32) {
 	e.f = ptx.LdShared[ptx.U32](e.count(e.expert))
 	f := e.f
 	down, up := e.between(f)
@@ -147,11 +148,11 @@ func (e *cutoff) decide() (n, last, take ptx.U32) {
 	case spec.CapacityDrop:
 		n = f.Min(e.capacity)
 	}
-	last, take, _ = e.nth(n)
-	return n, last, take
+	last, ties, _ = e.nth(n)
+	return n, last, ties
 }
 
-// balanced decides on the experts before this one, and on this one, in order.
+// balanced decides for RoundBalanced: on the experts before this one and on this one, in order.
 func (e *cutoff) balanced() ptx.U32 {
 	k := e.k
 	magnitude := func(x ptx.U32) ptx.U32 {
@@ -173,7 +174,7 @@ func (e *cutoff) balanced() ptx.U32 {
 	return ptx.LdShared[ptx.U32](e.state.At(12))
 }
 
-// draw is spec.Rounding.Draw of the expert.
+// draw is [spec.Rounding.Draw] for the expert.
 func (e *cutoff) draw() ptx.U32 {
 	mix := func(x ptx.U32) ptx.U32 {
 		x = x.Xor(x.ShrI(16)).MulI(spec.MixFirst)
@@ -183,8 +184,8 @@ func (e *cutoff) draw() ptx.U32 {
 	return mix(mix(e.seedLow.Add(e.expert.AddI(1).MulI(spec.DrawStep))).Xor(e.seedTop))
 }
 
-// eachKey runs body for all keys, the thread's each time; past the last one they
-// are not valid. The whole warp takes part.
+// eachKey runs body for the thread's part of the keys; valid is false past the last key. All
+// lanes of a warp take part.
 func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 	eachKeys(e.k, e.keys, ptx.Uint(0), e.tokens, e.tid, cutoffThreads, func(token ptx.U32, keys []ptx.U32) {
 		for i, key := range keys {
@@ -193,13 +194,13 @@ func (e *cutoff) eachKey(body func(key ptx.U32, valid ptx.Pred)) {
 	})
 }
 
-// nth is the n-th largest key, how many keys equal to it are among the n
-// largest, and how many there are. No key is among the 0 largest.
-func (e *cutoff) nth(n ptx.U32) (last, take, equal ptx.U32) {
+// nth returns the n-th largest key, the number of keys equal to it among the n largest, and
+// the number of keys equal to it in all. For n = 0 the key is above every other.
+func (e *cutoff) nth(n ptx.U32) (last, ties, equal ptx.U32) {
 	k := e.k
 	key, rest, same := ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, n), ptx.NewVar(k, ptx.Uint(0))
 	if e.Rule != spec.ExpertChoice {
-		// The f with the highest bit come first.
+		// The f keys with the highest bit come first.
 		chosen := n.Le(e.f)
 		key.Set(ptx.Select(chosen, ptx.Uint(chosenBit), ptx.Uint(0)))
 		rest.Set(ptx.Select(chosen, n, n.Sub(e.f)))
@@ -224,7 +225,7 @@ func (e *cutoff) nth(n ptx.U32) (last, take, equal ptx.U32) {
 		find(first, e.eachKey)
 		k.IfElse(same.Get().LeI(cutoffRoom), func() {
 			e.keep(key.Get().ShrI(first.shift), first.shift)
-			kept := same.Copy() // which each digit makes fewer
+			kept := same.Copy() // find changes same with each digit
 			for _, d := range others {
 				find(d, func(body func(ptx.U32, ptx.Pred)) { e.eachKept(kept, body) })
 			}
@@ -237,7 +238,7 @@ func (e *cutoff) nth(n ptx.U32) (last, take, equal ptx.U32) {
 	return key.Get(), rest.Get(), same.Get()
 }
 
-// keep puts the keys with such a start at hand, in no order.
+// keep copies the keys whose bits from shift on are start to shared memory, in no order.
 func (e *cutoff) keep(start ptx.U32, shift int) {
 	k := e.k
 	order.ClearWords(k, e.cursor, 1, e.tid, cutoffThreads)
@@ -250,7 +251,7 @@ func (e *cutoff) keep(start ptx.U32, shift int) {
 	k.BarSync(ptx.Uint(0))
 }
 
-// eachKept runs body for the keys at hand, as eachKey does for all.
+// eachKept is eachKey for the n keys in shared memory.
 func (e *cutoff) eachKept(n ptx.U32, body func(key ptx.U32, valid ptx.Pred)) {
 	k := e.k
 	k.For(ptx.Uint(0), n, ptx.Uint(cutoffThreads), func(first ptx.U32) {
@@ -260,20 +261,21 @@ func (e *cutoff) eachKept(n ptx.U32, body func(key ptx.U32, valid ptx.Pred)) {
 	})
 }
 
-// countDigit counts a warp's digits. Where all are one, as scores of a router that
-// has learned nothing are, one lane adds for all.
+// countDigit adds the lanes' digits to the counters. If all lanes have the same digit, one lane
+// adds for all: the scores of an untrained router hardly differ.
 func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	at := e.hist.Plus(of.ShlI(2))
 	ballot := k.VoteBallot(valid.And(of.Eq(of.ShflIdx(ptx.Uint(0)))), all)
 	one := ballot.Eq(all)
 	k.If(valid.And(one.Not().Or(k.LanemaskLt().EqI(0))), func() {
-		k.RedSharedAdd(at, ptx.Select(one, ptx.Uint(32), ptx.Uint(1)))
+		k.RedSharedAdd(at, ptx.Select(one, ptx.Uint(lanes.Count), ptx.Uint(1)))
 	})
 }
 
-// findDigit finds the digit that the rest-th largest key has, each thread with
-// some neighbours from the largest down.
+// findDigit finds the digit of the rest-th largest key. The threads share the digits from the
+// largest down, each neighbours per thread. One thread writes state: the key with the digit,
+// the key's rank among the keys with the digit, and the number of these keys.
 func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
 	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
@@ -285,7 +287,7 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 		sum = sum.Add(n[i])
 	}
 	up := lanes.PrefixSum(sum, lane)
-	k.If(lane.EqI(31), func() { ptx.StShared(e.sums.Plus(warp.ShlI(2)), up) })
+	k.If(lane.EqI(lanes.Count-1), func() { ptx.StShared(e.sums.Plus(warp.ShlI(2)), up) })
 	k.BarSync(ptx.Uint(0))
 	ofWarp := ptx.LdShared[ptx.U32](e.sums.Plus(lane.ShlI(2)))
 	before := lanes.PrefixSum(ofWarp, lane).Sub(ofWarp).ShflIdx(warp).Add(up).Sub(sum)
@@ -299,11 +301,11 @@ func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	}
 }
 
-// mass decides by the scores between the two multiples.
-func (e *cutoff) mass(f, down, up ptx.U32) (n, last, take ptx.U32) {
+// mass decides for RoundMass, by the scores between the two multiples.
+func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 	k := e.k
-	lastDown, takeDown, equalDown := e.nth(down)
-	lastUp, takeUp, _ := e.nth(up)
+	lastDown, tiesDown, equalDown := e.nth(down)
+	lastUp, tiesUp, _ := e.nth(up)
 	value := func(key ptx.U32) ptx.F32 { return key.AndI(scoreBits).AsF32() }
 	zero := ptx.Float(0)
 	kept, added := ptx.NewVar(k, zero), ptx.NewVar(k, zero)
@@ -316,18 +318,18 @@ func (e *cutoff) mass(f, down, up ptx.U32) (n, last, take ptx.U32) {
 	sums := [2]ptx.F32{lanes.Sum(kept.Get()), lanes.Sum(added.Get())}
 	k.If(e.tid.AndI(31).EqI(0), func() { ptx.StShared(e.sums.Plus(e.tid.ShrI(5).ShlI(3)), sums[0], sums[1]) })
 	k.BarSync(ptx.Uint(0))
-	top := ptx.Select(none, zero, equalDown.Sub(takeDown).F32().Mul(value(lastDown)))
-	all := takeUp.F32().Mul(value(lastUp))
+	top := ptx.Select(none, zero, equalDown.Sub(tiesDown).F32().Mul(value(lastDown)))
+	all := tiesUp.F32().Mul(value(lastUp))
 	for w := range cutoffWarps {
 		of := ptx.LdSharedVec[ptx.F32](e.sums.At(8*w), 2)
 		top, all = top.Add(of[0]), all.Add(of[1])
 	}
 	all = all.Add(top)
 	goesUp := e.draw().F32().Mul(ptx.Float(0x1p-32)).Mul(all).Lt(top).And(up.Gt(down))
-	return ptx.Select(goesUp, up, down), ptx.Select(goesUp, lastUp, lastDown), ptx.Select(goesUp, takeUp, takeDown)
+	return ptx.Select(goesUp, up, down), ptx.Select(goesUp, lastUp, lastDown), ptx.Select(goesUp, tiesUp, tiesDown)
 }
 
-// CutoffKernel is Cutoff's.
+// CutoffKernel computes the cutoffs of layers that round.
 var CutoffKernel = &registry.Kernel[CutoffArgs]{KernelName: "cutoff", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[CutoffArgs], error) {
 	return Cutoff{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
 }}

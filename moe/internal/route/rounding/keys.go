@@ -5,16 +5,16 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/scores"
 	"sonicmoe/ptx"
 )
 
-// Keys makes what experts choose their tokens by: for each expert and token a
-// number that is larger the more the expert prefers the token, see
-// [spec.Rounding]. It is the score's bits, and the highest bit where the token
-// chose the expert; scores are not negative, so that order is theirs and NaN is
-// the largest. Numbers lie by expert, for Cutoff and List to read.
+// Keys computes a key for each expert and token. The larger the key, the more the expert
+// prefers the token, see [spec.Rounding]. A key is the bits of the score, with the highest bit
+// set if the token chose the expert. Scores are not negative, so keys compare as scores do,
+// and NaN is the largest.
 type Keys struct {
 	NumExperts, TopK int
 	Logits           spec.Logits
@@ -23,25 +23,25 @@ type Keys struct {
 
 const (
 	keysThreads = 256
-	keysWarps   = keysThreads / 32
-	// keysTokens are those of a CTA: a warp's width of each expert's row.
-	keysTokens = 32
-	// keysStride is an expert's row in shared memory, apart from the next one's
-	// banks.
+	keysWarps   = keysThreads / lanes.Count
+	// keysTokens is the number of tokens of a CTA: a warp stores an expert's keys at once.
+	keysTokens = lanes.Count
+	// keysStride is the length of an expert's row in shared memory, in words. It is odd, so
+	// that the lanes of a column use different banks.
 	keysStride = keysTokens + 1
-	// keysLogits is how many logits a thread has in flight.
+	// keysLogits is the number of logits that a thread has in flight.
 	keysLogits = 16
-	// chosenBit says that the token chose the expert.
+	// chosenBit of a key is set if the token chose the expert.
 	chosenBit = 0x80000000
 	scoreBits = 0x7fffffff
 )
 
 // KeysArgs are the arguments of [Keys].
 type KeysArgs struct {
-	// Logits [T, E], Scores and ExpertIDs [T, K] are Router's.
+	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written, rows of
-	// KeyStride.
+	// Keys [E, T] u32 and, with RawScores, Raw [E, T] f32 are written, in rows of KeyStride
+	// words.
 	Keys, Raw driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -59,7 +59,7 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 	}
 	tokens := k.U32(&k.Args.Tokens)
 	tid := k.TidX()
-	warp, lane := tid.ShrI(5), tid.AndI(31)
+	warp, lane := k.Warp(), k.Lane()
 	tile := pipeline.NewCTA(k.Kernel).Shared("tile", 4*keysStride*p.NumExperts, 16)
 	at := func(expert, token ptx.U32) ptx.Shared {
 		return tile.Plus(expert.MulI(4 * keysStride)).Plus(token.ShlI(2))
@@ -77,7 +77,7 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 			})
 		})
 	}
-	// Some tokens at a time, so that loads of one don't wait for another's sums.
+	// Several tokens at a time: the loads of one overlap the sums of another.
 	atOnce := min(max(keysLogits/row.PerLane(), 1), keysTokens/keysWarps)
 	k.For(warp, ptx.Uint(keysTokens), ptx.Uint(atOnce*keysWarps), func(in ptx.U32) {
 		var values [keysTokens / keysWarps][]ptx.F32
@@ -87,7 +87,7 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 		}
 		for i := range atOnce {
 			for j, share := range row.OfLogits(values[i]) {
-				expert := lane.AddI(32 * j)
+				expert := lane.AddI(lanes.Count * j)
 				k.If(expert.LtI(p.NumExperts), func() {
 					ptx.StShared(at(expert, in.AddI(i*keysWarps)), share.Bits().AndI(scoreBits))
 				})
@@ -109,7 +109,7 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 	return k.Build()
 }
 
-// KeysKernel is Keys's.
+// KeysKernel computes the keys of layers that round.
 var KeysKernel = &registry.Kernel[KeysArgs]{KernelName: "prefer", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[KeysArgs], error) {
 	return Keys{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Rounding: l.Rounding}.Build()
 }}

@@ -5,14 +5,15 @@ import (
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/pipeline"
+	"sonicmoe/moe/internal/lanes"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
 	"sonicmoe/ptx"
 )
 
-// List lists the tokens that Cutoff gave each expert, by expert, then token.
-// What is left of the list has no expert. A CTA has one expert, a warp of it a
-// run of tokens.
+// List lists the tokens of each expert, by expert, then token: the tokens above the expert's
+// cutoff, and the lowest of the tokens at the cutoff. The rest of the list gets no expert. One
+// CTA lists one expert's tokens, and each of its warps a run of tokens.
 type List struct {
 	NumExperts int
 	spec.Rounding
@@ -20,30 +21,31 @@ type List struct {
 
 const (
 	listThreads = 1024
-	listWarps   = listThreads / 32
+	listWarps   = listThreads / lanes.Count
 )
 
 // ListArgs are the arguments of [List].
 type ListArgs struct {
-	// Keys and Raw [E, T] are Keys's, Choices [E, 4] u32 Cutoff's.
+	// Keys and Raw [E, T] come from [Keys], Choices [E, 4] u32 from [Cutoff].
 	Keys, Raw, Choices driver.DevicePtr
 	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are written.
 	TokenOf, ExpertIDs, Scores driver.DevicePtr
 	Tokens, Entries            int
 }
 
-// take is the emission of a List.
+// list emits a List.
 type list struct {
 	List
 	k                       *ptx.Kernel
 	tid, warp, lane, expert ptx.U32
-	// raw and the keys are the expert's by the token; raw only where scores are.
+	// raw is the table of raw scores, with RawScores; keys is the expert's row of keys.
 	raw, keys            ptx.Global
 	tokenOf, ids, scores ptx.Global
-	tokens, from, to     ptx.U32 // all, and the warp's
-	last, most           ptx.U32 // the last key, and how many with it are taken
-	rows, perWarp        ptx.Shared
-	above, equal         *ptx.Var[ptx.U32]
+	tokens, from, to     ptx.U32           // the number of tokens, and the warp's tokens [from, to)
+	last, ties           ptx.U32           // the cutoff's key, and the number of tokens to list that have it
+	rows                 ptx.Shared        // the number of rows of the experts before, and of all
+	perWarp              ptx.Shared        // each warp's keys above the cutoff, and at it
+	above, equal         *ptx.Var[ptx.U32] // the number of keys so far above the cutoff, and at it
 }
 
 // Build emits the kernel.
@@ -58,7 +60,7 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	e.tokenOf, e.ids, e.scores = k.Ptr(&k.Args.TokenOf), k.Ptr(&k.Args.ExpertIDs), k.Ptr(&k.Args.Scores)
 	tokens, size := k.U32(&k.Args.Tokens), k.U32(&k.Args.Entries)
 	e.tokens, e.tid, e.expert = tokens, k.TidX(), k.CtaidX()
-	e.lane, e.warp = e.tid.AndI(31), e.tid.ShrI(5)
+	e.lane, e.warp = k.Lane(), k.Warp()
 	cta := pipeline.NewCTA(k.Kernel)
 	e.rows, e.perWarp = cta.Shared("rows", 8, 8), cta.Shared("perWarp", 8*listWarps, 8)
 	order.ClearWords(k.Kernel, e.rows, 2, e.tid, listThreads)
@@ -68,9 +70,9 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 
 	e.countRows(choices)
 	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(e.expert, CutoffBytes), 4)
-	e.last, e.most = choice[1], choice[2]
+	e.last, e.ties = choice[1], choice[2]
 	e.keys = rowOf(keys, e.expert, tokens)
-	each := tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * 32)
+	each := tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * lanes.Count)
 	e.from = e.warp.Mul(each).Min(tokens)
 	e.to = e.from.Add(each).Min(tokens)
 	e.countBefore()
@@ -84,7 +86,7 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	return k.Build()
 }
 
-// countRows counts the rows of the experts before this one, and of all.
+// countRows sums the rows of the experts before this one, and of all experts.
 func (e *list) countRows(choices ptx.Global) {
 	e.k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(listThreads), func(of ptx.U32) {
 		n := ptx.LdGlobal[ptx.U32](choices.Index(of, CutoffBytes))
@@ -93,8 +95,7 @@ func (e *list) countRows(choices ptx.Global) {
 	})
 }
 
-// countBefore counts the keys above the last one and equal to it that are of
-// warps before this one.
+// countBefore counts the keys above the cutoff and at it in the warps before this one.
 func (e *list) countBefore() {
 	k := e.k
 	e.above, e.equal = ptx.NewVar(k, ptx.Uint(0)), ptx.NewVar(k, ptx.Uint(0))
@@ -110,24 +111,23 @@ func (e *list) countBefore() {
 	})
 }
 
-// pass counts the warp's keys at hand as keys before the next.
+// pass adds the keys of the ballots to the keys so far.
 func (e *list) pass(isAbove, isEqual ballots) {
 	all := ptx.Uint(ptx.FullMask)
 	e.above.Set(e.above.Get().Add(isAbove.among(all)))
 	e.equal.Set(e.equal.Get().Add(isEqual.among(all)))
 }
 
-// list writes the warp's tokens that are taken, behind the rows of the experts
-// before.
+// list writes the warp's tokens that the expert gets; the expert's rows start at first.
 func (e *list) list(first ptx.U32) {
 	k := e.k
 	below := k.LanemaskLt()
 	e.eachKeys(func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots) {
 		aboveUp, equalUp := e.above.Get().Add(isAbove.among(below)), e.equal.Get().Add(isEqual.among(below))
 		for i, key := range keys {
-			// Of equal keys the lower tokens, as many as are left to take.
-			place := first.Add(aboveUp).Add(equalUp.Min(e.most))
-			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.most))), func() {
+			// Of the tokens at the cutoff, the expert gets the first ties.
+			place := first.Add(aboveUp).Add(equalUp.Min(e.ties))
+			k.If(isAbove.own[i].Or(isEqual.own[i].And(equalUp.Lt(e.ties))), func() {
 				ptx.StGlobal(e.tokenOf.Index(place, 4), token.AddI(i))
 				ptx.StGlobal(e.ids.Index(place, 4), e.expert)
 				weight := key.AndI(scoreBits)
@@ -143,14 +143,14 @@ func (e *list) list(first ptx.U32) {
 	})
 }
 
-// ballots say of which keys of a warp something holds: ballots of each lane's
-// first, second and so on, and of the own ones.
+// ballots tells for which of the warp's keys a condition is true. perKey[i] has a bit for the
+// i-th key of each lane, own[i] is the lane's own i-th key.
 type ballots struct {
 	perKey []ptx.U32
 	own    []ptx.Pred
 }
 
-// among counts them in some lanes.
+// among counts the keys of the lanes in mask for which the condition is true.
 func (l ballots) among(mask ptx.U32) ptx.U32 {
 	n := ptx.Uint(0)
 	for _, b := range l.perKey {
@@ -159,10 +159,10 @@ func (l ballots) among(mask ptx.U32) ptx.U32 {
 	return n
 }
 
-// eachKeys runs body for neighbours of the warp's keys, with those above the last
-// one and equal to it.
+// eachKeys runs body for each group of neighbouring keys of the warp, and tells which are above
+// the cutoff and which are at it.
 func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqual ballots)) {
-	eachKeys(e.k, e.keys, e.from, e.to, e.lane, 32, func(token ptx.U32, keys []ptx.U32) {
+	eachKeys(e.k, e.keys, e.from, e.to, e.lane, lanes.Count, func(token ptx.U32, keys []ptx.U32) {
 		var isAbove, isEqual ballots
 		add := func(l *ballots, p ptx.Pred) {
 			l.perKey, l.own = append(l.perKey, e.k.VoteBallot(p, ptx.Uint(ptx.FullMask))), append(l.own, p)
@@ -176,7 +176,7 @@ func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqua
 	})
 }
 
-// ListKernel is List's.
+// ListKernel lists the tokens of layers that round.
 var ListKernel = &registry.Kernel[ListArgs]{KernelName: "take", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[ListArgs], error) {
 	return List{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
 }}

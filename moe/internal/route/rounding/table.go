@@ -2,28 +2,28 @@ package rounding
 
 import "sonicmoe/ptx"
 
-// This file says where the keys lie that Keys writes, and Cutoff and List read:
-// tables [E, T] of words, whose rows are padded for loads of several.
+// This file has the layout of the table of keys [E, T]. Rows are padded for loads of several
+// words.
 
 const (
-	// keysAtOnce is how many keys a load takes, keyLoads how many loads a thread has
-	// in flight.
+	// keysAtOnce is the number of keys of a load, keyLoads the number of loads that a thread
+	// has in flight.
 	keysAtOnce = 4
 	keyLoads   = 4
 )
 
-// KeyStride is from one expert's row to the next, in words.
+// KeyStride is the distance between two experts' rows, in words.
 func KeyStride(tokens int) int { return (tokens + keysAtOnce - 1) / keysAtOnce * keysAtOnce }
 
-// rowOf is an expert's row of a table.
+// rowOf returns an expert's row of a table.
 func rowOf(table ptx.Global, expert, tokens ptx.U32) ptx.Global {
 	stride := tokens.AddI(keysAtOnce - 1).DivI(keysAtOnce).MulI(keysAtOnce)
 	return table.Plus(expert.MulWide(stride).MulI(4))
 }
 
-// eachKeys runs body for the keys of tokens from up to to, keysAtOnce neighbours
-// of each thread's at a time, in order within a warp; from is a multiple of
-// that. Those of tokens from to on mean nothing. Whole warps take part.
+// eachKeys runs body for the keys of the tokens [from, to), with keysAtOnce neighbouring
+// tokens per thread; from is a multiple of keysAtOnce. Within a warp the tokens ascend with
+// the lanes. Keys of tokens past the end are meaningless. All lanes of a warp take part.
 func eachKeys(k *ptx.Kernel, row ptx.Global, from, to, thread ptx.U32, threads int, body func(token ptx.U32, keys []ptx.U32)) {
 	k.For(from, to, ptx.Uint(keysAtOnce*keyLoads*threads), func(first ptx.U32) {
 		var keys [keyLoads][]*ptx.Var[ptx.U32]
