@@ -14,68 +14,68 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DLogits makes the logits' gradients of those of the scores, for the kinds of
-// routing whose gradient is not told by the scores alone. With share_k = w_k/z and
-// dv_k = dS_k times all that multiplies a share,
+// DLogits computes the gradients of the logits from the gradients dS of the scores, for the kinds
+// of scores that need more than the scores for this, see [ScoresTellLogits]. w_k is the raw score
+// of slot k, z the norm, share_k = w_k/z, and dv_k is dS_k times the factors that multiply the
+// share:
 //
-//	u_k = share_k·(dv_k - Σ_j share_j·dv_j)    without the sum where z does not move
+//	u_k = share_k·(dv_k - Σ_j share_j·dv_j)    without the sum if z is constant
 //
 //	SoftmaxTopK    dl_k = u_k - w_k·Σ_j u_j
-//	SoftmaxAll     dl_e = u_e - p_e·Σ_j u_j    of all experts: Dense
+//	SoftmaxAll     dl_e = u_e - p_e·Σ_j u_j    for every expert e: dense gradients
 //	Sigmoid        dl_k = u_k·sigmoid(-l_k)
 //	SqrtSoftplus   dl_k = u_k·sigmoid(l_k)/(2·softplus(l_k))
 //
-// A warp has a token, lane k its slot k.
+// One warp computes a token; lane k has slot k.
 type DLogits struct{ spec.Config }
 
 // DLogitsArgs are the arguments of [DLogits].
 type DLogitsArgs struct {
-	// Logits [T, E] are in the layer's format; where these are not saved, Scores
-	// [T, K] f32 stand for them. ExpertIDs [T, K] i32 are the chosen experts, Inverse
-	// [T, K] u32 their rows.
+	// Logits [T, E] are in the layer's format. Scores [T, K] f32 replaces them if forward does
+	// not save logits. ExpertIDs [T, K] i32 are the chosen experts, Inverse [T, K] u32 their
+	// rows.
 	Logits, Scores, ExpertIDs, Inverse driver.DevicePtr
 	// DScores [T, K] f32 are the gradients of the scores.
 	DScores driver.DevicePtr
-	// ExpertScale [E] f32, where there is one; ScaleByRow [R] f32 is then written,
-	// what each row adds to its gradient.
+	// ExpertScale [E] f32 is read if the layer has it. ScaleByRow [R] f32 is then written: what
+	// each row adds to the gradient of its expert's scale.
 	ExpertScale, ScaleByRow driver.DevicePtr
-	// DLogits [T, K] and DLogitByRow [R] f32 are written, unless the gradients are
-	// dense.
+	// DLogits [T, K] and DLogitByRow [R] f32 are written if the gradients are sparse.
 	DLogits, DLogitByRow driver.DevicePtr
-	// Dense [T, E] f32 is written where they are, with AddDense, unless 0, added.
-	// The two may be one.
+	// Dense [T, E] f32 is written if the gradients are dense. AddDense, unless 0, is added and
+	// may be the same tensor.
 	AddDense, Dense driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
 
-// ScoresTellLogits reports whether scores tell the gradients of the chosen logits
-// by themselves: they are a softmax over the K.
+// ScoresTellLogits reports whether the gradients of the chosen logits follow from the scores
+// and their gradients alone: the scores are a softmax over the K chosen logits, unscaled.
 func ScoresTellLogits(c spec.Config) bool {
 	return c.Score == spec.SoftmaxTopK && c.Scale() == 1 && !c.ExpertScale
 }
 
-// Dense reports whether all logits of a token have gradients from its scores.
+// Dense reports whether all logits of a token have gradients, not only the chosen ones.
 func Dense(c spec.Config) bool { return c.Score == spec.SoftmaxAll }
 
-// Sparse reports whether only the chosen logits have them.
+// Sparse reports whether only the chosen logits have gradients.
 func Sparse(c spec.Config) bool { return !Dense(c) }
 
-// dlogits is the emission of a DLogits, for one warp.
+// dlogits emits the work of one warp of a DLogits.
 type dlogits struct {
 	DLogits
 	k              *ptx.Kernel
 	lane, token    ptx.U32
 	logits, scores ptx.Global
-	// scale and scaleByRow are there with ExpertScale; add and dense with dense
-	// gradients, out and byRow without.
+	// scale and scaleByRow are used with ExpertScale, add and dense for dense gradients, out and
+	// byRow for sparse ones.
 	scale, scaleByRow, out, byRow, add, dense ptx.Global
-	// slot is the lane's, if it is mine; id its expert, row its packed row; has
-	// says that there are.
+	// slot is the lane's (token, slot) pair if mine is true, id its expert, row its row. has
+	// is true if the pair has a valid expert.
 	slot, id, row ptx.U32
 	mine, has     ptx.Pred
-	// own [E] f32 is the warp's, shares are those of its experts, 32 apart, where
-	// gradients are dense.
+	// own [E] f32 is the warp's shared memory, and shares the probabilities of the lane's
+	// experts, 32 apart. Both are for dense gradients.
 	own    ptx.Shared
 	shares []ptx.F32
 }
@@ -84,9 +84,9 @@ type dlogits struct {
 func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
 	k := jit.NewBuilder[DLogitsArgs]("moe_dlogits", dlogitsThreads, 1)
 	k.CTAs(func(a *DLogitsArgs) int { return (a.Tokens + dlogitsWarps - 1) / dlogitsWarps })
-	tid := k.TidX()
-	warp := tid.ShrI(5)
-	e := dlogits{DLogits: d, k: k.Kernel, lane: tid.AndI(31), token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
+	k.TidX()
+	warp := k.Warp()
+	e := dlogits{DLogits: d, k: k.Kernel, lane: k.Lane(), token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
 	if d.SavesLogits() {
 		e.logits = k.Ptr(&k.Args.Logits)
 	} else {
@@ -125,7 +125,7 @@ func (d DLogits) Build() (*jit.Kernel[DLogitsArgs], error) {
 	return k.Build()
 }
 
-// loadSlot loads the lane's slot and gives the gradient of its score.
+// loadSlot loads the lane's slot and returns the gradient of its score.
 func (e *dlogits) loadSlot(ids, inverse, dscores ptx.Global) ptx.F32 {
 	k := e.k
 	id, row, ds := ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0))
@@ -140,8 +140,8 @@ func (e *dlogits) loadSlot(ids, inverse, dscores ptx.Global) ptx.F32 {
 	return ds.Get()
 }
 
-// throughShare gives u_k, of the slot's raw score and the gradient of its score;
-// what ExpertScale's gradient takes of it is written.
+// throughShare returns u_k, from the slot's raw score and the gradient of its score. It also
+// writes the slot's part of the gradient of ExpertScale.
 func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
 	k, zero := e.k, ptx.Float(0)
 	share, sum := scores.Normalize(e.Config, weight, e.has)
@@ -164,8 +164,8 @@ func (e *dlogits) throughShare(weight, ds ptx.F32) ptx.F32 {
 	return share.Mul(grad)
 }
 
-// weight gives the raw score of the lane's slot and, where that is of its logit
-// alone, what the slope is of the score.
+// weight returns the raw score of the lane's slot. If the raw score depends on the slot's logit
+// alone, slope is the factor of the last line of the table at [DLogits].
 func (e *dlogits) weight() (weight, slope ptx.F32) {
 	k := e.k
 	if Dense(e.Config) {
@@ -196,15 +196,15 @@ func (e *dlogits) weight() (weight, slope ptx.F32) {
 		slope = scores.Sigmoid(logit).Mul(of.RcpApprox()).Mul(ptx.Float(0.5))
 		return scores.OfLogit(e.Score)(logit), ptx.Select(of.Eq(ptx.Float(0)), ptx.Float(0), slope)
 	}
-	most := lanes.Max(logit)
-	p := scores.Exp(logit.Sub(most))
+	largest := lanes.Max(logit)
+	p := scores.Exp(logit.Sub(largest))
 	return p.Mul(lanes.Sum(p).RcpApprox(".ftz")), slope
 }
 
-// eachShare runs body for the lane's experts.
+// eachShare runs body for the lane's experts, with the place of each in own.
 func (e *dlogits) eachShare(body func(at ptx.Shared, expert ptx.U32, share ptx.F32)) {
 	for i, share := range e.shares {
-		expert := e.lane.AddI(32 * i)
+		expert := e.lane.AddI(lanes.Count * i)
 		e.k.If(expert.LtI(e.NumExperts), func() { body(e.own.Plus(expert.ShlI(2)), expert, share) })
 	}
 }
@@ -227,6 +227,6 @@ func (e *dlogits) writeDense(u, weight ptx.F32) {
 	})
 }
 
-// DLogitsKernel is DLogits'.
+// DLogitsKernel is for layers whose gradients of logits do not follow from the scores.
 var DLogitsKernel = &registry.Kernel[DLogitsArgs]{KernelName: "dlogits", Backward: true, Only: func(c spec.Config) bool { return !ScoresTellLogits(c) },
 	Emit: func(l registry.Layer) (*jit.Kernel[DLogitsArgs], error) { return DLogits{l.Config}.Build() }}

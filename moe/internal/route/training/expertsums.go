@@ -10,24 +10,23 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ExpertSums adds up what the tokens add to a number that each expert has: a
-// value of each of its packed rows, and a column of a dense tensor. A CTA has an
-// expert; sums run in one order.
+// ExpertSums computes a sum for each expert, over the values of its rows and over its column of
+// a dense tensor: the gradients of router biases and expert scales. One CTA sums for one expert,
+// in a fixed order.
 type ExpertSums struct{ NumExperts int }
 
 const (
 	sumsThreads = 256
-	sumsWarps   = sumsThreads / 32
+	sumsWarps   = sumsThreads / lanes.Count
 )
 
 // ExpertSumsArgs are the arguments of [ExpertSums].
 type ExpertSumsArgs struct {
-	// Rows [R] f32, unless 0, are the rows' values, Offsets [E+1] u32 Plan's.
+	// Rows [R] f32, unless 0, has the rows' values. Offsets [E+1] u32 comes from the plan.
 	Rows, Offsets driver.DevicePtr
 	// Dense [T, E] f32, unless 0, is added.
 	Dense driver.DevicePtr
-	// Add [E] f32, unless 0, is added last; Sums [E] f32 is written and may be the
-	// same.
+	// Sums [E] f32 is written. Add [E] f32, unless 0, is added last and may be the same tensor.
 	Add, Sums driver.DevicePtr
 	// Tokens is T.
 	Tokens int
@@ -57,7 +56,7 @@ func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
 		each(ptx.Uint(0), tokens, func(token ptx.U32) ptx.Global { return dense.Index(token, 4*s.NumExperts).Index(expert, 4) })
 	})
 	total := lanes.Sum(sum.Get())
-	k.If(tid.AndI(31).EqI(0), func() { ptx.StShared(perWarp.Plus(tid.ShrI(5).ShlI(2)), total) })
+	k.If(k.Lane().EqI(0), func() { ptx.StShared(perWarp.Plus(k.Warp().ShlI(2)), total) })
 	k.BarSync(ptx.Uint(0))
 	k.If(tid.EqI(0), func() {
 		all := ptx.NewVar(k.Kernel, ptx.LdShared[ptx.F32](perWarp))
@@ -70,7 +69,7 @@ func (s ExpertSums) Build() (*jit.Kernel[ExpertSumsArgs], error) {
 	return k.Build()
 }
 
-// ExpertSumsKernel is ExpertSums'.
+// ExpertSumsKernel is for layers with router biases or expert scales.
 var ExpertSumsKernel = &registry.Kernel[ExpertSumsArgs]{KernelName: "expert-sums", Backward: true,
 	Only: func(c spec.Config) bool { return c.RouterBias || c.ExpertScale },
 	Emit: func(l registry.Layer) (*jit.Kernel[ExpertSumsArgs], error) {

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Loads adds to each expert's load how many tokens chose it. Ids outside [0, E)
-// are not counted. Sums are of integers: the CTAs' order does not show.
+// Loads adds to each expert's load the number of tokens that chose it. Ids outside [0, E) are not
+// counted. The sums are integers, so the order of the CTAs does not change them.
 type Loads struct{ NumExperts, TopK int }
 
 const loadsThreads = 256
@@ -20,7 +20,7 @@ const loadsThreads = 256
 type LoadsArgs struct {
 	// ExpertIDs [T, K] i32 are the chosen experts.
 	ExpertIDs driver.DevicePtr
-	// Loads [E] i32 is added to.
+	// Loads [E] i32 is increased.
 	Loads driver.DevicePtr
 	order.TokenRanges
 }
@@ -48,20 +48,20 @@ func (l Loads) Build() (*jit.Kernel[LoadsArgs], error) {
 	return k.Build()
 }
 
-// BalanceBias is a step of loss-free balancing (arXiv 2408.15664):
+// BalanceBias makes one step of loss-free balancing (arXiv 2408.15664), in one CTA, and clears
+// the loads:
 //
 //	bias_e += rate · sign(mean(load) - load_e)      load_e = 0
 //
-// with one CTA. The mean is not divided for: E·load_e is held against the sum, in
-// 64 bits.
+// It compares E·load_e with the sum of all loads in 64 bits, which is exact, instead of dividing
+// for the mean.
 type BalanceBias struct{ NumExperts int }
 
 // BalanceBiasArgs are the arguments of [BalanceBias].
 type BalanceBiasArgs struct {
-	// Loads [E] i32, none of which is negative, are what [Loads] counted; 0 is
-	// written.
+	// Loads [E] i32 has what [Loads] counted, no value negative; it is set to 0.
 	Loads driver.DevicePtr
-	// Bias [E] f32 is added to.
+	// Bias [E] f32 is updated.
 	Bias driver.DevicePtr
 	Rate float32
 }
@@ -82,15 +82,15 @@ func (b BalanceBias) Build() (*jit.Kernel[BalanceBiasArgs], error) {
 			body(expert, ptx.LdGlobal[ptx.U32](loads.Index(expert, 4)))
 		})
 	}
-	// The loads' lower and upper 16 bits are added up apart: neither sum of 1024
-	// passes 32 bits.
+	// The lower and the upper 16 bits of the loads are summed separately: neither sum over 1024
+	// experts exceeds 32 bits.
 	low, high := ptx.NewVar(k.Kernel, ptx.Uint(0)), ptx.NewVar(k.Kernel, ptx.Uint(0))
 	each(func(_, load ptx.U32) {
 		low.Set(low.Get().Add(load.AndI(0xffff)))
 		high.Set(high.Get().Add(load.ShrI(16)))
 	})
 	of := [2]ptx.U32{low.Get().ReduxAdd(), high.Get().ReduxAdd()}
-	k.If(tid.AndI(31).EqI(0), func() {
+	k.If(k.Lane().EqI(0), func() {
 		k.RedSharedAdd(halves, of[0])
 		k.RedSharedAdd(halves.At(4), of[1])
 	})
@@ -108,8 +108,7 @@ func (b BalanceBias) Build() (*jit.Kernel[BalanceBiasArgs], error) {
 	return k.Build()
 }
 
-// LoadsKernel is Loads', BalanceBiasKernel BalanceBias's: both are training's, and
-// emitted with backward.
+// LoadsKernel and BalanceBiasKernel are part of layers with a backward pass.
 var (
 	LoadsKernel = &registry.Kernel[LoadsArgs]{KernelName: "loads", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[LoadsArgs], error) {
 		return Loads{NumExperts: l.NumExperts, TopK: l.TopK}.Build()

@@ -14,17 +14,17 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Losses makes, of the logits [T, E] and the experts' counts, the gradients of
-// two losses on the logits, and the losses:
+// Losses computes two losses from the logits [T, E] and the experts' counts, and their gradients
+// with respect to the logits:
 //
 //	balance = E/(K·S·T) · Σ_t s_t     s_t = Σ_e count_e·p_te, p = softmax of all logits
 //	z-loss  = 1/T · Σ_t lse_t²        lse_t = log Σ_e exp l_te
 //	dlogit_te = balance' · p_te·(count_e - s_t) + z' · p_te·lse_t
 //
-// where counts are those of all T tokens, S, or of each sequence of S. A warp owns a
-// token, a CTA a range of tokens, of a sequence, or several: who has a part of a sequence
-// counts all of it. Sums over tokens run in one order for each CTA and then over the
-// CTAs, see [LossSum], in FP32.
+// S is the length of a sequence, T for a single one; counts are over the token's sequence. One
+// warp computes a token, one CTA one or several ranges of tokens. A range lies in one sequence,
+// and its CTA counts the whole sequence. The sums over tokens are FP32, in a fixed order within
+// a CTA and then over the CTAs, see [LossSum].
 type Losses struct {
 	NumExperts, TopK int
 	Logits           spec.Logits
@@ -32,36 +32,36 @@ type Losses struct {
 
 const (
 	lossWarps   = 8
-	lossThreads = 32 * lossWarps
+	lossThreads = lanes.Count * lossWarps
 )
 
 // LossesArgs are the arguments of [Losses].
 type LossesArgs struct {
-	// Logits [T, E] are in the layer's format; Offsets [E+1] u32 are [Plan]'s.
+	// Logits [T, E] are in the layer's format. Offsets [E+1] u32 comes from [order.Plan].
 	Logits  driver.DevicePtr
 	Offsets driver.DevicePtr
-	// ExpertIDs [T, K] i32, unless 0, are counted by sequence, in place of Offsets.
+	// ExpertIDs [T, K] i32, unless 0, is counted by sequence and replaces Offsets.
 	ExpertIDs driver.DevicePtr
-	// AddDLogits [T, E] f32, unless 0, is added to DLogits [T, E] f32, which is
-	// written unless 0. The two may be one.
+	// DLogits [T, E] f32 is written unless 0. AddDLogits [T, E] f32, unless 0, is added to it
+	// and may be the same tensor.
 	AddDLogits driver.DevicePtr
 	DLogits    driver.DevicePtr
-	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² of each CTA's tokens.
+	// Partials [CTAs, 2] f32 is written: Σ s_t and Σ lse_t² over each CTA's tokens.
 	Partials driver.DevicePtr
-	// Balance is the coefficient times E/(K·S·T), ZLoss the coefficient times 2/T.
+	// Balance is the loss's coefficient times E/(K·S·T), ZLoss the coefficient times 2/T.
 	Balance, ZLoss float32
 	Sequences
 }
 
-// Sequences are T tokens as sequences of as many, one behind the other, each split into
+// Sequences splits T tokens into consecutive sequences of equal length, and each sequence into
 // ranges.
 type Sequences struct {
-	// Length is a sequence's tokens: T, or a divisor of it.
+	// Length is the number of tokens in a sequence: a divisor of T.
 	Length int
 	order.TokenRanges
 }
 
-// SequencesOf splits sequences of so many tokens among the SMs.
+// SequencesOf splits sequences of the given length among the SMs.
 func SequencesOf(length, tokens, sms int) Sequences {
 	if length == tokens {
 		return Sequences{length, order.RangesOf(tokens, sms)}
@@ -70,18 +70,18 @@ func SequencesOf(length, tokens, sms int) Sequences {
 	return Sequences{length, order.TokenRanges{Tokens: tokens, PerCTA: (length + parts - 1) / parts}}
 }
 
-// CTAs is how many take the ranges by turns: no more than there are SMs.
+// CTAs is the number of CTAs, at most one per SM. They share the ranges round robin.
 func (s *Sequences) CTAs(sms int) int {
 	return min(sms, s.Tokens/s.Length*s.parts())
 }
 
-// parts is the ranges of a sequence.
+// parts is the number of ranges in a sequence.
 func (s *Sequences) parts() int { return (s.Length + s.PerCTA - 1) / s.PerCTA }
 
 // PartialBytes is the size of Partials on a chip with that many SMs.
 func (l Losses) PartialBytes(sms int) int64 { return 8 * int64(sms) }
 
-// losses is the emission of a Losses.
+// losses emits a Losses.
 type losses struct {
 	Losses
 	k                   *ptx.Kernel
@@ -104,8 +104,8 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	tokens, perCTA, length := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA), k.U32(&k.Args.Length)
 
 	tid := k.TidX()
-	warp := tid.ShrI(5)
-	e.lane = tid.AndI(31)
+	warp := k.Warp()
+	e.lane = k.Lane()
 	cta := pipeline.NewCTA(k.Kernel)
 	e.counts = cta.Shared("counts", 4*l.NumExperts, 16)
 	sums := cta.Shared("sums", 8*lossWarps, 16)
@@ -113,18 +113,15 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	k.GridDepLaunch()
 	e.balanceSum, e.zSquare = ptx.NewVar(k.Kernel, ptx.Float(0)), ptx.NewVar(k.Kernel, ptx.Float(0))
 	parts := length.Add(perCTA).SubI(1).Div(perCTA)
-	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(turn ptx.U32) {
-		of := turn.Div(parts)
+	k.For(k.CtaidX(), tokens.Div(length).Mul(parts), k.NctaidX(), func(nth ptx.U32) {
+		of := nth.Div(parts)
 		first := of.Mul(length)
-		k.BarSync(ptx.Uint(0)) // nobody has tokens of the turn before
+		k.BarSync(ptx.Uint(0)) // every warp has read the counts of the range before
 		k.IfElse(ids.Given(), func() {
 			order.ClearWords(k.Kernel, e.counts, l.NumExperts, tid, lossThreads)
 			k.BarSync(ptx.Uint(0))
 			end := first.Add(length).MulI(l.TopK)
-			k.For(first.MulI(l.TopK).Add(tid), end, ptx.Uint(lossThreads), func(i ptx.U32) {
-				id := ptx.LdGlobal[ptx.U32](ids.Index(i, 4))
-				k.If(id.LtI(l.NumExperts), func() { k.RedSharedAdd(e.counts.Plus(id.ShlI(2)), ptx.Uint(1)) })
-			})
+			order.CountIDs(k.Kernel, e.counts, l.NumExperts, ids, first.MulI(l.TopK).Add(tid), end, lossThreads, nil)
 			k.BarSync(ptx.Uint(0))
 			k.For(tid, ptx.Uint(l.NumExperts), ptx.Uint(lossThreads), func(expert ptx.U32) {
 				at := e.counts.Plus(expert.ShlI(2))
@@ -138,7 +135,7 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 			})
 		})
 		k.BarSync(ptx.Uint(0))
-		from := first.Add(turn.Sub(of.Mul(parts)).Mul(perCTA))
+		from := first.Add(nth.Sub(of.Mul(parts)).Mul(perCTA))
 		to := from.Add(perCTA).Min(first.Add(length))
 		k.For(from.Add(warp), to, ptx.Uint(lossWarps), e.token)
 	})
@@ -156,7 +153,7 @@ func (l Losses) Build() (*jit.Kernel[LossesArgs], error) {
 	return k.Build()
 }
 
-// token takes a token's row of logits, each lane every 32nd expert.
+// token adds a token to the sums and writes its gradients. A lane has every 32nd expert.
 func (e *losses) token(token ptx.U32) {
 	var logits []ptx.F32
 	largest := ptx.Float(math.Inf(-1))
@@ -183,7 +180,7 @@ func (e *losses) token(token ptx.U32) {
 	e.k.If(e.write.Given(), func() { e.gradients(token, logits, inverse, s, lse) })
 }
 
-// gradients writes a token's row; p are its logits' exponentials.
+// gradients writes the token's row of gradients; p has the exponentials of its logits.
 func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) {
 	z := e.zLoss.Mul(lse)
 	e.each(func(i int, expert ptx.U32, valid ptx.Pred) {
@@ -197,41 +194,43 @@ func (e *losses) gradients(token ptx.U32, p []ptx.F32, inverse, s, lse ptx.F32) 
 	})
 }
 
-// each runs body for the lane's experts; valid says which there are.
+// each runs body for the lane's experts; valid is false past the last expert.
 func (e *losses) each(body func(i int, expert ptx.U32, valid ptx.Pred)) {
-	for i := range (e.NumExperts + 31) / 32 {
-		expert := e.lane.AddI(32 * i)
+	for i := range (e.NumExperts + lanes.Count - 1) / lanes.Count {
+		expert := e.lane.AddI(lanes.Count * i)
 		body(i, expert, expert.LtI(e.NumExperts))
 	}
 }
 
+// count is an expert's count.
 func (e *losses) count(expert ptx.U32) ptx.F32 {
 	return ptx.LdShared[ptx.F32](e.counts.Plus(expert.ShlI(2)))
 }
 
-// logit is one logit in FP32.
+// logit loads a logit as FP32.
 func (e *losses) logit(token, expert ptx.U32) ptx.F32 {
 	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
 }
 
-// at is an element of a tensor [T, E].
+// at is the address of an element of a tensor [T, E].
 func (e *losses) at(of ptx.Global, token, expert ptx.U32, bytes int) ptx.Global {
 	return of.Index(token, bytes*e.NumExperts).Index(expert, bytes)
 }
 
-// reduce combines the lanes' values, from the largest lane distance down.
+// reduce combines the lanes' values. It starts with lanes 16 apart: the order is part of the
+// losses' bits.
 func reduce(x ptx.F32, with func(a, b ptx.F32) ptx.F32) ptx.F32 {
 	return lanes.Combine(x, with, 16, 8, 4, 2, 1)
 }
 
-// LossSum adds the CTAs' partial sums to the two losses.
+// LossSum computes the two losses from the CTAs' partial sums.
 type LossSum struct{}
 
 // LossSumArgs are the arguments of [LossSum].
 type LossSumArgs struct {
-	// Partials [Ranges, 2] f32 are what [Losses] wrote.
+	// Partials [Ranges, 2] f32 comes from [Losses], one row per CTA.
 	Partials driver.DevicePtr
-	// Losses [2] f32 is written: balance and z-loss.
+	// Losses [2] f32 is written: the balance loss and the z-loss.
 	Losses driver.DevicePtr
 	Ranges int
 	// Balance is E/(K·S·T), ZLoss 1/T.
@@ -240,7 +239,7 @@ type LossSumArgs struct {
 
 // Build emits the kernel.
 func (LossSum) Build() (*jit.Kernel[LossSumArgs], error) {
-	k := jit.NewBuilder[LossSumArgs]("moe_losssum", 32, 1)
+	k := jit.NewBuilder[LossSumArgs]("moe_losssum", lanes.Count, 1)
 	k.CTAs(func(*LossSumArgs) int { return 1 })
 	partials, out := k.Ptr(&k.Args.Partials), k.Ptr(&k.Args.Losses)
 	ranges := k.U32(&k.Args.Ranges)
@@ -258,7 +257,7 @@ func (LossSum) Build() (*jit.Kernel[LossSumArgs], error) {
 	return k.Build()
 }
 
-// LossesKernel is Losses', LossSumKernel LossSum's.
+// LossesKernel and LossSumKernel run when a call asks for losses.
 var (
 	LossesKernel = &registry.Kernel[LossesArgs]{KernelName: "losses", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[LossesArgs], error) {
 		return Losses{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits}.Build()

@@ -12,45 +12,47 @@ import (
 	"sonicmoe/ptx"
 )
 
-// RoundedDLogits makes the gradients of all logits behind rounding, from those
-// of the scores of the tokens that experts took:
+// RoundedDLogits computes the gradients of all logits after token rounding, from the gradients of
+// the scores in the list of rounded tokens:
 //
 //	dl_e = Σ_slots of e s_k·(ds_k - Σ_j s_j·ds_j) + p_e·(dp_e - Σ_j p_j·dp_j)
 //
-// where ds are the gradients of scores of the top-K, 0 of those that were
-// dropped, and dp those of raw scores. A warp has a token.
+// s are the scores of the top-K and ds their gradients, 0 for tokens that rounding dropped. p
+// are the raw scores and dp their gradients. One warp computes a token.
 type RoundedDLogits struct {
 	NumExperts, TopK int
 	Logits           spec.Logits
-	// Raw: all scores are raw.
+	// Raw reports that all scores of the list are raw scores.
 	Raw bool
 }
 
 const (
 	dlogitsThreads = 256
-	dlogitsWarps   = dlogitsThreads / 32
+	dlogitsWarps   = dlogitsThreads / lanes.Count
 )
 
 // RoundedDLogitsArgs are the arguments of [RoundedDLogits].
 type RoundedDLogitsArgs struct {
-	// Logits [T, E], Scores and ExpertIDs [T, K] are Router's.
+	// Logits [T, E], Scores and ExpertIDs [T, K] come from the router.
 	Logits, Scores, ExpertIDs driver.DevicePtr
-	// Starts [T+1] and Rows [R] u32 are ByToken's, Pairs [R] u32 is Plan's,
-	// ListIDs [L] i32 and DScores [L] f32 are of the list's entries.
+	// Starts [T+1], Rows [R] and Pairs [R] u32 come from the plan of the list. ListIDs [L] i32
+	// and DScores [L] f32 have the experts of the list's entries and the gradients of their
+	// scores.
 	Starts, Rows, Pairs, ListIDs, DScores driver.DevicePtr
-	// AddDense [T, E] f32 are added, unless 0; Dense [T, E] f32 is written and may
-	// be the same.
+	// Dense [T, E] f32 is written. AddDense [T, E] f32, unless 0, is added and may be the same
+	// tensor.
 	AddDense, Dense driver.DevicePtr
 	// Tokens is T.
 	Tokens int
 }
 
-// roundedDLogits is the emission of a RoundedDLogits, for one warp.
+// roundedDLogits emits the work of one warp of a RoundedDLogits.
 type roundedDLogits struct {
 	RoundedDLogits
 	k           *ptx.Kernel
 	lane, token ptx.U32
-	// own [E] f32 is the warp's: what there is of each gradient.
+	// own [E] f32 is the warp's shared memory: first the gradients of the raw scores, then the
+	// gradients of the logits.
 	own ptx.Shared
 	// id, s and ds are the expert, score and its gradient of the lane's slot.
 	id    *ptx.Var[ptx.U32]
@@ -68,8 +70,8 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	}
 	add, dense := k.Ptr(&k.Args.AddDense), k.Ptr(&k.Args.Dense)
 	tokens := k.U32(&k.Args.Tokens)
-	tid := k.TidX()
-	warp, lane := tid.ShrI(5), tid.AndI(31)
+	k.TidX()
+	warp, lane := k.Warp(), k.Lane()
 	e := roundedDLogits{RoundedDLogits: r, k: k.Kernel, lane: lane, token: k.CtaidX().MulI(dlogitsWarps).Add(warp)}
 	e.own = pipeline.NewCTA(k.Kernel).Shared("gradients", 4*dlogitsWarps*r.NumExperts, 16).Plus(warp.MulI(4 * r.NumExperts))
 	k.GridDepWait()
@@ -94,15 +96,15 @@ func (r RoundedDLogits) Build() (*jit.Kernel[RoundedDLogitsArgs], error) {
 	return k.Build()
 }
 
-// at is where an expert's gradient is made.
+// at is the place of an expert's gradient.
 func (e *roundedDLogits) at(expert ptx.U32) ptx.Shared { return e.own.Plus(expert.ShlI(2)) }
 
 // each runs body for the lane's experts.
 func (e *roundedDLogits) each(body func(expert ptx.U32)) {
-	e.k.For(e.lane, ptx.Uint(e.NumExperts), ptx.Uint(32), body)
+	e.k.For(e.lane, ptx.Uint(e.NumExperts), ptx.Uint(lanes.Count), body)
 }
 
-// loadSlot loads the lane's slot, whose gradient is yet 0.
+// loadSlot loads the lane's slot and sets its gradient to 0.
 func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) {
 	zero := ptx.Float(0)
 	e.id, e.s, e.ds = ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, zero), ptx.NewVar(e.k, zero)
@@ -113,11 +115,12 @@ func (e *roundedDLogits) loadSlot(ids, scores ptx.Global) {
 	})
 }
 
-// listGradients are the gradients of a list's scores, and where a token's are.
+// listGradients are the gradients of a list's scores, with the tensors that lead from a token
+// to its entries.
 type listGradients struct{ starts, rows, pairs, ids, dscores ptx.Global }
 
-// gather gives the gradients of the token's scores to their slots, and those of
-// raw scores to their experts.
+// gather loads the gradients of the token's scores. The gradient of a slot's score goes to the
+// slot's lane, the gradient of a raw score to the expert's place in shared memory.
 func (e *roundedDLogits) gather(l listGradients) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
 	k.For(ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4)), ptx.LdGlobal[ptx.U32](l.starts.Index(e.token, 4).At(4)), ptx.Uint(1), func(place ptx.U32) {
@@ -134,14 +137,15 @@ func (e *roundedDLogits) gather(l listGradients) {
 	})
 }
 
-// throughAll takes the gradients of raw scores through the softmax over all.
+// throughAll computes the second term: the gradients of raw scores pass through the softmax over
+// all logits.
 func (e *roundedDLogits) throughAll(logits ptx.Global) {
 	k, sum := e.k, ptx.Float(0)
 	var experts []ptx.U32
 	var shares []ptx.F32
 	row := scores.Softmax{K: k, Experts: e.NumExperts, Format: e.Logits, Lane: e.lane}
 	for _, v := range row.Probabilities(logits, e.token) {
-		expert, grad := e.lane.AddI(32*len(experts)), ptx.NewVar(k, ptx.Float(0))
+		expert, grad := e.lane.AddI(lanes.Count*len(experts)), ptx.NewVar(k, ptx.Float(0))
 		k.If(expert.LtI(e.NumExperts), func() { grad.Set(ptx.LdShared[ptx.F32](e.at(expert))) })
 		sum = v.Fma(grad.Get(), sum)
 		experts, shares = append(experts, expert), append(shares, v)
@@ -155,7 +159,8 @@ func (e *roundedDLogits) throughAll(logits ptx.Global) {
 	k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// throughChosen adds those of the slots, through the softmax over the chosen.
+// throughChosen adds the first term: the gradients of the slots pass through the softmax over
+// the chosen logits.
 func (e *roundedDLogits) throughChosen() {
 	s, ds := e.s.Get(), e.ds.Get()
 	mean := lanes.Sum(s.Mul(ds))
@@ -166,7 +171,7 @@ func (e *roundedDLogits) throughChosen() {
 	e.k.BarWarpSync(ptx.Uint(ptx.FullMask))
 }
 
-// RoundedDLogitsKernel is RoundedDLogits'.
+// RoundedDLogitsKernel is for layers that round.
 var RoundedDLogitsKernel = &registry.Kernel[RoundedDLogitsArgs]{KernelName: "rounded-dlogits", Backward: true, Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[RoundedDLogitsArgs], error) {
 	raw := l.Rounding.RawScores || l.Rounding.Rule == spec.ExpertChoice
 	return RoundedDLogits{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Raw: raw}.Build()
