@@ -32,13 +32,13 @@ func (q *queue) round(n work, f *Forward) {
 	})
 	ranges := q.ranges(n.tokens)
 	cutoff := rounding.CutoffArgs{
-		Keys: at(p, w.keys), Counts: at(p, w.counts), Choices: at(p, w.choices), Tokens: n.tokens, Ranges: ranges.Count(),
+		Keys: at(p, w.keys), Counts: at(p, w.counts), Cutoffs: at(p, w.choices), Tokens: n.tokens, Ranges: ranges.Count(),
 		Capacity: of.Rounding.CapacityOf(of.Config, n.tokens),
 	}
 	cutoff.Seed(f.Seed)
 	launch(q, rounding.CutoffKernel, cutoff)
 	launch(q, rounding.ListKernel, rounding.ListArgs{
-		Keys: at(p, w.keys), Raw: at(p, w.raw), Choices: at(p, w.choices),
+		Keys: at(p, w.keys), Raw: at(p, w.raw), Cutoffs: at(p, w.choices),
 		TokenOf: f.List.Tokens.Ptr, ExpertIDs: f.List.ExpertIDs.Ptr, Scores: f.List.Scores.Ptr, Tokens: n.tokens, Entries: n.rows,
 	})
 }

@@ -54,7 +54,7 @@ type fromLogits struct {
 
 // Build emits the kernel.
 func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
-	k := jit.NewBuilder[FromLogitsArgs]("moe_select", fromLogitsThreads, 1)
+	k := jit.NewBuilder[FromLogitsArgs]("moe_topk", fromLogitsThreads, 1)
 	k.CTAs(func(a *FromLogitsArgs) int { return a.Count() })
 	tid := k.TidX()
 	warp := tid.ShrI(5)
@@ -312,7 +312,7 @@ func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
 }
 
 // FromLogitsKernel is FromLogits's.
-var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "select", Roofline: selectWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
+var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: selectWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
 	return FromLogits{l.Config}.Build()
 }}
 

@@ -43,8 +43,8 @@ type digit struct{ shift, bits int }
 type CutoffArgs struct {
 	// Keys [E, T] u32 comes from [Keys], Counts [Ranges, E] u32 from the router.
 	Keys, Counts driver.DevicePtr
-	// Choices [E, 4] u32 is written: the experts' cutoffs.
-	Choices driver.DevicePtr
+	// Cutoffs [E, 4] u32 is written: the experts' cutoffs.
+	Cutoffs driver.DevicePtr
 	Tokens  int
 	Ranges  int
 	// Capacity is [spec.Rounding.CapacityOf]. SeedLow and SeedHigh are the halves of the seed.
@@ -69,9 +69,9 @@ type cutoff struct {
 
 // Build emits the kernel.
 func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
-	k := jit.NewBuilder[CutoffArgs]("moe_allot", cutoffThreads, 1)
+	k := jit.NewBuilder[CutoffArgs]("moe_rounding_cutoff", cutoffThreads, 1)
 	k.CTAs(func(*CutoffArgs) int { return c.NumExperts })
-	keys, counts, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Choices)
+	keys, counts, cutoffs := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Cutoffs)
 	e := cutoff{Cutoff: c, k: k.Kernel, tid: k.TidX(), expert: k.CtaidX(), tokens: k.U32(&k.Args.Tokens)}
 	ranges := k.U32(&k.Args.Ranges)
 	e.capacity, e.seedLow, e.seedTop = k.U32(&k.Args.Capacity), k.U32(&k.Args.SeedLow), k.U32(&k.Args.SeedHigh)
@@ -89,7 +89,7 @@ func (c Cutoff) Build() (*jit.Kernel[CutoffArgs], error) {
 	k.BarSync(ptx.Uint(0))
 	n, last, ties := e.decide()
 	k.If(e.tid.EqI(0), func() {
-		ptx.StGlobal(choices.Index(e.expert, CutoffBytes), n, last, ties, ptx.Uint(0))
+		ptx.StGlobal(cutoffs.Index(e.expert, CutoffBytes), n, last, ties, ptx.Uint(0))
 	})
 	return k.Build()
 }
@@ -278,7 +278,7 @@ func (e *cutoff) countDigit(of ptx.U32, valid ptx.Pred) {
 // the key's rank among the keys with the digit, and the number of these keys.
 func (e *cutoff) findDigit(key, rest ptx.U32, shift, each int) {
 	k := e.k
-	warp, lane := e.tid.ShrI(5), e.tid.AndI(31)
+	warp, lane := k.Warp(), k.Lane()
 	n := make([]ptx.U32, each)
 	sum := ptx.Uint(0)
 	top := ptx.Uint(each*cutoffThreads - 1).Sub(e.tid.MulI(each))
@@ -316,7 +316,7 @@ func (e *cutoff) mass(f, down, up ptx.U32) (n, last, ties ptx.U32) {
 		added.Set(added.Get().Add(ptx.Select(valid.And(chosen.Not()).And(key.Gt(lastUp)), value(key), zero)))
 	})
 	sums := [2]ptx.F32{lanes.Sum(kept.Get()), lanes.Sum(added.Get())}
-	k.If(e.tid.AndI(31).EqI(0), func() { ptx.StShared(e.sums.Plus(e.tid.ShrI(5).ShlI(3)), sums[0], sums[1]) })
+	k.If(k.Lane().EqI(0), func() { ptx.StShared(e.sums.Plus(k.Warp().ShlI(3)), sums[0], sums[1]) })
 	k.BarSync(ptx.Uint(0))
 	top := ptx.Select(none, zero, equalDown.Sub(tiesDown).F32().Mul(value(lastDown)))
 	all := tiesUp.F32().Mul(value(lastUp))

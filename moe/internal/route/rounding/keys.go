@@ -49,7 +49,7 @@ type KeysArgs struct {
 
 // Build emits the kernel.
 func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
-	k := jit.NewBuilder[KeysArgs]("moe_prefer", keysThreads, 1)
+	k := jit.NewBuilder[KeysArgs]("moe_rounding_keys", keysThreads, 1)
 	k.CTAs(func(a *KeysArgs) int { return (a.Tokens + keysTokens - 1) / keysTokens })
 	logits, chosenScores, ids := k.Ptr(&k.Args.Logits), k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
 	keys := k.Ptr(&k.Args.Keys)
@@ -110,6 +110,6 @@ func (p Keys) Build() (*jit.Kernel[KeysArgs], error) {
 }
 
 // KeysKernel computes the keys of layers that round.
-var KeysKernel = &registry.Kernel[KeysArgs]{KernelName: "prefer", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[KeysArgs], error) {
+var KeysKernel = &registry.Kernel[KeysArgs]{KernelName: "rounding-keys", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[KeysArgs], error) {
 	return Keys{NumExperts: l.NumExperts, TopK: l.TopK, Logits: l.Logits, Rounding: l.Rounding}.Build()
 }}

@@ -26,8 +26,8 @@ const (
 
 // ListArgs are the arguments of [List].
 type ListArgs struct {
-	// Keys and Raw [E, T] come from [Keys], Choices [E, 4] u32 from [Cutoff].
-	Keys, Raw, Choices driver.DevicePtr
+	// Keys and Raw [E, T] come from [Keys], Cutoffs [E, 4] u32 from [Cutoff].
+	Keys, Raw, Cutoffs driver.DevicePtr
 	// TokenOf and ExpertIDs [L] i32 and Scores [L] f32 are written.
 	TokenOf, ExpertIDs, Scores driver.DevicePtr
 	Tokens, Entries            int
@@ -50,9 +50,9 @@ type list struct {
 
 // Build emits the kernel.
 func (t List) Build() (*jit.Kernel[ListArgs], error) {
-	k := jit.NewBuilder[ListArgs]("moe_take", listThreads, 1)
+	k := jit.NewBuilder[ListArgs]("moe_rounding_list", listThreads, 1)
 	k.CTAs(func(*ListArgs) int { return t.NumExperts })
-	keys, choices := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Choices)
+	keys, cutoffs := k.Ptr(&k.Args.Keys), k.Ptr(&k.Args.Cutoffs)
 	e := list{List: t, k: k.Kernel}
 	if t.RawScores {
 		e.raw = k.Ptr(&k.Args.Raw)
@@ -68,8 +68,8 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 	k.GridDepWait()
 	k.GridDepLaunch()
 
-	e.countRows(choices)
-	choice := ptx.LdGlobalVec[ptx.U32](choices.Index(e.expert, CutoffBytes), 4)
+	e.countRows(cutoffs)
+	choice := ptx.LdGlobalVec[ptx.U32](cutoffs.Index(e.expert, CutoffBytes), 4)
 	e.last, e.ties = choice[1], choice[2]
 	e.keys = rowOf(keys, e.expert, tokens)
 	each := tokens.AddI(keysAtOnce*listThreads - 1).DivI(keysAtOnce * listThreads).MulI(keysAtOnce * lanes.Count)
@@ -87,9 +87,9 @@ func (t List) Build() (*jit.Kernel[ListArgs], error) {
 }
 
 // countRows sums the rows of the experts before this one, and of all experts.
-func (e *list) countRows(choices ptx.Global) {
+func (e *list) countRows(cutoffs ptx.Global) {
 	e.k.For(e.tid, ptx.Uint(e.NumExperts), ptx.Uint(listThreads), func(of ptx.U32) {
-		n := ptx.LdGlobal[ptx.U32](choices.Index(of, CutoffBytes))
+		n := ptx.LdGlobal[ptx.U32](cutoffs.Index(of, CutoffBytes))
 		e.k.RedSharedAdd(e.rows.At(4), n)
 		e.k.If(of.Lt(e.expert), func() { e.k.RedSharedAdd(e.rows, n) })
 	})
@@ -177,6 +177,6 @@ func (e *list) eachKeys(body func(token ptx.U32, keys []ptx.U32, isAbove, isEqua
 }
 
 // ListKernel lists the tokens of layers that round.
-var ListKernel = &registry.Kernel[ListArgs]{KernelName: "take", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[ListArgs], error) {
+var ListKernel = &registry.Kernel[ListArgs]{KernelName: "rounding-list", Only: spec.Config.Rounds, Emit: func(l registry.Layer) (*jit.Kernel[ListArgs], error) {
 	return List{NumExperts: l.NumExperts, Rounding: l.Rounding}.Build()
 }}

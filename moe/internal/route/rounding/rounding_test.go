@@ -129,21 +129,21 @@ func (v *roundingCase) run(b *kt.Bed) {
 	counts := kt.CountsOf(v.ids, e, ranges.PerCTA*c.TopK, ranges.Count())
 	size := int(how.MaxRows(c, v.tokens))
 	at := CutoffArgs{
-		Keys: kt.Upload(b, keys), Counts: kt.Upload(b, counts), Choices: b.Room(CutoffBytes * e), Tokens: v.tokens, Ranges: ranges.Count(),
+		Keys: kt.Upload(b, keys), Counts: kt.Upload(b, counts), Cutoffs: b.Room(CutoffBytes * e), Tokens: v.tokens, Ranges: ranges.Count(),
 		Capacity: how.CapacityOf(c, v.tokens),
 	}
 	at.Seed(v.seed)
 	kt.Run(b, Cutoff{NumExperts: e, Rounding: how}, 0, at)
 	list := ListArgs{
-		Keys: at.Keys, Raw: kt.Upload(b, raw), Choices: at.Choices, TokenOf: b.Room(4 * size), ExpertIDs: b.Room(4 * size), Scores: b.Room(4 * size),
+		Keys: at.Keys, Raw: kt.Upload(b, raw), Cutoffs: at.Cutoffs, TokenOf: b.Room(4 * size), ExpertIDs: b.Room(4 * size), Scores: b.Room(4 * size),
 		Tokens: v.tokens, Entries: size,
 	}
 	kt.Run(b, List{NumExperts: e, Rounding: how}, 0, list)
 
 	want, wantCounts := p.Round(c, how, v.seed)
-	choices := kt.Download[uint32](b, at.Choices, 4*e)
+	cutoffs := kt.Download[uint32](b, at.Cutoffs, 4*e)
 	for i, n := range wantCounts {
-		require.Equal(b.T, n, int(choices[4*i]), "expert %d gets, of %+v %v T=%d", i, how, c, v.tokens)
+		require.Equal(b.T, n, int(cutoffs[4*i]), "expert %d gets, of %+v %v T=%d", i, how, c, v.tokens)
 	}
 	tokens, ids := kt.Download[int32](b, list.TokenOf, size), kt.Download[int32](b, list.ExpertIDs, size)
 	scores := kt.Download[uint32](b, list.Scores, size)
@@ -263,14 +263,14 @@ func TestRoundingDraw(t *testing.T) {
 				counts[e] = uint32(e)
 			}
 			at := CutoffArgs{
-				Keys: kt.Upload(b, make([]uint32, experts*tokens)), Counts: kt.Upload(b, counts), Choices: b.Room(CutoffBytes * experts), Tokens: tokens, Ranges: 1,
+				Keys: kt.Upload(b, make([]uint32, experts*tokens)), Counts: kt.Upload(b, counts), Cutoffs: b.Room(CutoffBytes * experts), Tokens: tokens, Ranges: 1,
 			}
 			at.Seed(seed)
 			kt.Run(b, Cutoff{NumExperts: experts, Rounding: how}, 0, at)
-			choices := kt.Download[uint32](b, at.Choices, 4*experts)
+			cutoffs := kt.Download[uint32](b, at.Cutoffs, 4*experts)
 			for e := range experts {
 				goesUp := float64(how.Draw(seed, e))/(1<<32) < float64(e)/tile
-				require.Equal(t, goesUp, choices[4*e] == tile, "expert %d", e)
+				require.Equal(t, goesUp, cutoffs[4*e] == tile, "expert %d", e)
 			}
 		})
 	}
