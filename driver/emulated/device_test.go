@@ -102,7 +102,7 @@ func TestExplore(t *testing.T) {
 	require.NoError(t, err)
 	launch := &driver.Launch{Grid: driver.Dim3{X: 3}}
 	require.NoError(t, s.Launch(f, launch, binary.LittleEndian.AppendUint64(nil, uint64(p))))
-	assert.Equal(t, []string{"poke: one order run, which is all there is"}, told)
+	assert.Equal(t, []string{"poke: one order run: there is no other"}, told)
 	got := make([]byte, 4)
 	require.NoError(t, s.CopyToHost(got, p))
 	assert.Equal(t, []byte{1, 0, 0, 0}, got)

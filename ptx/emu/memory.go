@@ -121,7 +121,7 @@ func (m *Memory) Free(address uint64) error {
 func (m *Memory) freedNote(address uint64) string {
 	for _, f := range m.freed {
 		if f.base == address {
-			return ": it is already free"
+			return ": it was freed before"
 		}
 	}
 	return ""
