@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/printer"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,12 +22,66 @@ var updateAPI = flag.Bool("update-api", false, "write testdata/api.txt anew")
 // promised are the packages whose names v1 is to keep.
 var promised = []string{"moe", "moe/num", "moe/checkpoint", "moe/tune", "driver", "driver/open", "driver/cuda", "driver/emulated", "cache"}
 
-// What the promised packages export is what testdata/api.txt says: no name comes,
-// goes or changes unseen.
+// module is the module's path, and specs the package whose types moe has as
+// aliases, which its users see as moe's own.
+const module, specs = "sonicmoe", "internal/spec"
+
+// maxNames is the number of top-level names that the promised packages may have
+// in all.
+const maxNames = 239
+
+// leaks are the types of other packages that promised signatures still have.
+var leaks = []string{
+	"sonicmoe/autotune.Key",
+	"sonicmoe/autotune.Options",
+	"sonicmoe/autotune.Origin",
+	"sonicmoe/autotune.Report",
+	"sonicmoe/autotune.Store",
+	"sonicmoe/internal/spec.ListShapes",
+	"sonicmoe/internal/spec.Saved",
+	"sonicmoe/internal/spec.TensorRow",
+	"sonicmoe/internal/spec.Work",
+	"sonicmoe/jit.Origin",
+	"sonicmoe/jit.Source",
+	"sonicmoe/jit/gemm.Tiling",
+	"sonicmoe/moe/internal/registry.Product",
+	"sonicmoe/moe/internal/tiles.Choice",
+	"sonicmoe/moe/internal/tiles.Model",
+	"sonicmoe/ptx/emu.Exploration",
+	"sonicmoe/ptx/emu.Kernel",
+	"sonicmoe/ptx/emu.Launch",
+	"sonicmoe/ptx/emu.Memory",
+	"sonicmoe/ptx/emu.Timing",
+}
+
+// TestAPI checks that the promised packages export what testdata/api.txt lists,
+// with no type of a package that is not promised, and no more names than
+// maxNames.
 func TestAPI(t *testing.T) {
 	var lines []string
+	names, foreign, own := 0, map[string][]string{}, map[string]bool{}
 	for _, p := range promised {
-		lines = append(lines, exported(t, p)...)
+		e := exports{pkg: p, foreign: foreign, specs: map[string]bool{}}
+		e.list(t)
+		lines = append(lines, e.lines...)
+		names += e.names
+		maps.Copy(own, e.specs)
+	}
+	for name := range own {
+		delete(foreign, module+"/"+specs+"."+name)
+	}
+	if names > maxNames {
+		t.Errorf("%d top-level names are promised, must be at most %d", names, maxNames)
+	}
+	for _, name := range slices.Sorted(maps.Keys(foreign)) {
+		if !slices.Contains(leaks, name) {
+			t.Errorf("%s is of a package that is not promised, in: %s", name, strings.Join(foreign[name], "; "))
+		}
+	}
+	for _, name := range leaks {
+		if foreign[name] == nil {
+			t.Errorf("%s is in no promised signature: remove it from leaks", name)
+		}
 	}
 	got := strings.Join(lines, "\n") + "\n"
 	file := filepath.Join("testdata", "api.txt")
@@ -51,76 +106,162 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// exported are a package's exported names, on whatever system, each with what it
-// is: one line each.
-func exported(t *testing.T, pkg string) (lines []string) {
+// exports collects what one promised package exports, on every system.
+type exports struct {
+	pkg   string
+	fset  *token.FileSet
+	lines []string // one for each name: what it is and its type
+	names int      // of the package itself: constants, variables, functions, types
+	// foreign has the lines with types that users get from no promised package and
+	// not from the standard library, by the type's name.
+	foreign map[string][]string
+	imports map[string]string // of the present file; "" is its own package
+	// specs are the types of internal/spec that the package has as its own.
+	specs map[string]bool
+}
+
+// list collects the package, and the fields and methods of its types that are
+// aliases of internal/spec's.
+func (e *exports) list(t *testing.T) {
+	e.fset = token.NewFileSet()
+	e.folder(t, e.pkg, ast.IsExported)
+	e.folder(t, specs, func(name string) bool { return e.specs[name] })
+	slices.Sort(e.lines)
+	e.lines = slices.Compact(e.lines)
+	for _, line := range e.lines {
+		switch strings.Fields(line)[1] {
+		case "const", "var", "func", "type":
+			e.names++
+		}
+	}
+}
+
+// folder collects a folder's types that are wanted, and all else that the
+// promised package itself exports.
+func (e *exports) folder(t *testing.T, pkg string, wanted func(name string) bool) {
 	files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(pkg), "*.go"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files, pkg)
-	fset := token.NewFileSet()
-	add := func(words ...any) {
-		var b bytes.Buffer
-		b.WriteString(pkg + ":")
-		for _, w := range words {
-			b.WriteByte(' ')
-			if s, ok := w.(string); ok {
-				b.WriteString(s)
-			} else {
-				require.NoError(t, printer.Fprint(&b, fset, w))
-			}
-		}
-		lines = append(lines, strings.Join(strings.Fields(b.String()), " "))
-	}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(e.fset, name, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
+		e.imports = importNames(file)
+		e.imports[""] = module + "/" + pkg
 		ast.FileExports(file)
 		for _, d := range file.Decls {
 			switch d := d.(type) {
 			case *ast.FuncDecl:
-				if d.Recv == nil {
-					add("func", d.Name.Name, d.Type)
-				} else if of := receiver(d.Recv.List[0].Type); ast.IsExported(of) {
-					add("method", of+"."+d.Name.Name, d.Type)
+				if d.Recv == nil && pkg == e.pkg {
+					e.add(t, "func", d.Name.Name, d.Type)
+				} else if d.Recv != nil {
+					if of := receiver(d.Recv.List[0].Type); wanted(of) {
+						e.add(t, "method", of+"."+d.Name.Name, d.Type)
+					}
 				}
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
 					switch s := s.(type) {
 					case *ast.ValueSpec:
 						for _, n := range s.Names {
-							if n.IsExported() {
-								add(d.Tok.String(), n.Name)
+							if n.IsExported() && pkg == e.pkg {
+								e.add(t, d.Tok.String(), n.Name)
 							}
 						}
 					case *ast.TypeSpec:
-						struc, ok := s.Type.(*ast.StructType)
-						if s.Assign.IsValid() {
-							add("type", s.Name.Name, "=", s.Type)
-							continue
-						}
-						if !ok {
-							add("type", s.Name.Name, s.Type)
-							continue
-						}
-						add("type", s.Name.Name, "struct")
-						for _, f := range struc.Fields.List {
-							for _, n := range f.Names {
-								add("field", s.Name.Name+"."+n.Name, f.Type)
-							}
-							if len(f.Names) == 0 {
-								add("embedded", s.Name.Name, f.Type)
-							}
+						if wanted(s.Name.Name) {
+							e.typeSpec(t, s)
 						}
 					}
 				}
 			}
 		}
 	}
-	slices.Sort(lines)
-	return slices.Compact(lines)
+}
+
+func (e *exports) typeSpec(t *testing.T, s *ast.TypeSpec) {
+	name := s.Name.Name
+	struc, isStruct := s.Type.(*ast.StructType)
+	if of, ok := s.Type.(*ast.SelectorExpr); ok && s.Assign.IsValid() && e.imports[of.X.(*ast.Ident).Name] == module+"/"+specs && of.Sel.Name == name {
+		e.specs[name] = true // listed with the fields and methods that it has there
+		return
+	}
+	switch {
+	case s.Assign.IsValid():
+		e.add(t, "type", name, "=", s.Type)
+	case !isStruct:
+		e.add(t, "type", name, s.Type)
+	default:
+		e.add(t, "type", name, "struct")
+		for _, f := range struc.Fields.List {
+			for _, n := range f.Names {
+				e.add(t, "field", name+"."+n.Name, f.Type)
+			}
+			if len(f.Names) == 0 {
+				e.add(t, "embedded", name, f.Type)
+			}
+		}
+	}
+}
+
+// add adds a line of strings and syntax.
+func (e *exports) add(t *testing.T, words ...any) {
+	var b bytes.Buffer
+	b.WriteString(e.pkg + ":")
+	var foreign []string
+	for _, w := range words {
+		b.WriteByte(' ')
+		if s, ok := w.(string); ok {
+			b.WriteString(s)
+			continue
+		}
+		require.NoError(t, printer.Fprint(&b, e.fset, w))
+		foreign = append(foreign, foreignTypes(w.(ast.Node), e.imports)...)
+	}
+	line := strings.Join(strings.Fields(b.String()), " ")
+	e.lines = append(e.lines, line)
+	for _, name := range foreign {
+		e.foreign[name] = append(e.foreign[name], line)
+	}
+}
+
+// importNames returns the path of each import by its name in the file.
+func importNames(file *ast.File) map[string]string {
+	names := map[string]string{}
+	for _, i := range file.Imports {
+		path := strings.Trim(i.Path.Value, `"`)
+		name := path[strings.LastIndexByte(path, '/')+1:]
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		names[name] = path
+	}
+	return names
+}
+
+// foreignTypes returns the types in a signature of packages that are neither
+// promised nor the standard library's.
+func foreignTypes(signature ast.Node, imports map[string]string) (types []string) {
+	ast.Inspect(signature, func(n ast.Node) bool {
+		pkg, name := "", ""
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			pkg, name = n.X.(*ast.Ident).Name, n.Sel.Name
+		case *ast.Ident:
+			name = n.Name
+		default:
+			return true
+		}
+		path := imports[pkg]
+		root, ours, _ := strings.Cut(path, "/")
+		if ast.IsExported(name) && (root == module && !slices.Contains(promised, ours) || root != module && strings.Contains(root, ".")) {
+			types = append(types, path+"."+name)
+		}
+		return false
+	})
+	return types
 }
 
 // receiver is the name of a method's type.
