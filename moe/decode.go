@@ -60,8 +60,8 @@ func (o options) few(c Config) few {
 	f := few{upTo: o.decodeUpTo(c), wideFrom: decode.WideFrom(c), inRouter: choose.InRouter(c)}
 	// Sums of the router lie where a token's rows of Y are to come.
 	room := 2 * c.TopK * c.Hidden
-	if 4*c.NumExperts <= room {
-		f.byWarps = min(f.upTo, choose.MostByWarps(c))
+	if f.inRouter && 4*c.NumExperts <= room {
+		f.byWarps = min(f.upTo, choose.MostByWarps)
 	}
 	f.lone = f.byWarps > 0 && choose.HasLone(c)
 	f.small = f.byWarps > 0 && choose.ChoosesInProducts(c) && choose.ChainBytes(c) <= room

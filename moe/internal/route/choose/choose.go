@@ -65,22 +65,9 @@ func (c Choose) Build() (*jit.Kernel[ChooseArgs], error) {
 	return k.Build()
 }
 
-// MostByWarps is for how many tokens the router's sums are those of FewLogits and a
-// warp chooses for each, in less time than Router takes, which has one CTA for 64 tokens:
-// 512 CTAs of FewLogits for each of Router's chunks of up to 128 experts, of larger ones
-// for what is beyond that three quarters as many an expert. On an H200 with d=2048 these
-// took 6.3 µs, a chunk 7.9; a pass of 512 tokens was level with 128 experts, and 0.5 %
-// shorter with 512; with d=4096 and 256 experts one of 257 was 1.5 % shorter, of 448
-// level, of 512 0.5 % longer. It is 0 where Router does not choose.
-func MostByWarps(c spec.Config) int {
-	if !InRouter(c) {
-		return 0
-	}
-	r := RouterOf(c)
-	chunks, chunk := r.chunks()
-	experts := chunks * (maxChunkKeys + max(0, chunk-maxChunkKeys)*3/4)
-	return 512 * experts / maxChunkKeys * fewTokens / FewLogits{Router: r}.groups()
-}
+// MostByWarps is the number of tokens up to which a warp for each token chooses its
+// experts. For more tokens Router is as fast.
+const MostByWarps = 512
 
 // ChooseRanges is top-K and scores of few tokens that are too many for one CTA: each
 // has a range of them, a warp a token, and counts its experts for Plan.
