@@ -71,9 +71,9 @@ func (o options) few(c Config) few {
 // launches reports whether some pass launches a kernel, one that suits the layer.
 func (f *few) launches(k registry.Any) bool {
 	switch k {
-	case decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
+	case decode.UpKernel, decode.DownKernel, kernel.EarlyAggregateKernel:
 		return f.decodes(1)
-	case decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel:
+	case decode.WideUpKernel, decode.WideDownKernel:
 		return f.isWide(f.upTo)
 	case choose.FewLogitsKernel:
 		return f.choosesByWarps(1) || f.decodes(1) && !f.inRouter
@@ -83,9 +83,9 @@ func (f *few) launches(k registry.Any) bool {
 		return f.choosesByWarps(choose.MostAtOnce + 1)
 	case choose.ChainLogitsKernel:
 		return f.isLone(1) || f.isSmall(1) || f.isSmall(2)
-	case decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel:
+	case decode.LoneUpKernel, decode.LoneDownKernel:
 		return f.isLone(1)
-	case decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel:
+	case decode.SmallUpKernel, decode.SmallDownKernel:
 		return f.isSmall(1) || f.isSmall(2)
 	}
 	return true
@@ -157,11 +157,7 @@ func (q *queue) smallPass(n work, f *Forward) {
 	}
 	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: length, Tickets: at(p, w.tickets), Tokens: n.tokens})
 	q.sharedProducts(n.tokens, f, w.shared)
-	up := decode.SmallUpInferenceKernel
-	if !f.H.IsZero() {
-		up = decode.SmallUpKernel
-	}
-	launch(q, up, decode.UpArgs{
+	launch(q, decode.SmallUpKernel, decode.UpArgs{
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr, Rows: n.rows, TileArgs: tiles(0),
 		ChoiceArgs: decode.ChoiceArgs{Sums: sums, RouterBias: f.RouterBias.Ptr, ChosenScores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr, Inverse: at(p, w.inverse), Tokens: n.tokens},
 	})
@@ -177,11 +173,7 @@ func (q *queue) loneToken(n work, f *Forward) {
 	sums, chosen := at(p, w.table), at(p, w.offsets)
 	launch(q, choose.ChainLogitsKernel, choose.FewLogitsArgs{X: f.X.Ptr, Weights: f.Router.Ptr, Logits: sums, Chosen: chosen, Tickets: at(p, w.tickets), Tokens: 1})
 	q.sharedProducts(1, f, w.shared)
-	up := decode.LoneUpInferenceKernel
-	if !f.H.IsZero() {
-		up = decode.LoneUpKernel
-	}
-	launch(q, up, decode.LoneUpArgs{
+	launch(q, decode.LoneUpKernel, decode.LoneUpArgs{
 		Sums: sums, RouterBias: f.RouterBias.Ptr, Chosen: chosen, Scores: f.Scores.Ptr, ExpertIDs: f.ExpertIDs.Ptr, Logits: f.Logits.Ptr,
 		X: f.X.Ptr, W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, A: at(p, w.a), H: f.H.Ptr,
 	})
@@ -193,15 +185,12 @@ func (q *queue) loneToken(n work, f *Forward) {
 // products queues up- and down-projection.
 func (q *queue) products(n work, f *Forward, w pieces) {
 	p := f.Workspace.Ptr
-	rows, save := n.rows, !f.H.IsZero()
+	rows := n.rows
 	// A list may give an expert more rows than there are tokens.
 	if !n.list && q.layer.few.decodes(n.tokens) {
-		up, upInference, down := decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel
+		up, down := decode.UpKernel, decode.DownKernel
 		if q.layer.few.isWide(n.tokens) {
-			up, upInference, down = decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel
-		}
-		if !save {
-			up = upInference
+			up, down = decode.WideUpKernel, decode.WideDownKernel
 		}
 		launch(q, up, decode.UpArgs{
 			X: f.X.Ptr, Gather: at(p, w.gather), W1: f.W1.Ptr, W3: f.W3.Ptr, B1: f.B1.Ptr, B3: f.B3.Ptr, Scores: f.Scores.Ptr, Pairs: at(p, w.pairs), A: at(p, w.a), H: f.H.Ptr, Rows: rows, TileArgs: w.tiles(p, 0),
@@ -210,7 +199,7 @@ func (q *queue) products(n work, f *Forward, w pieces) {
 		return
 	}
 	up, scores := kernel.UpInferenceKernel, f.Scores.Ptr
-	if save {
+	if !f.H.IsZero() {
 		up = kernel.UpKernel
 	}
 	if n.list {

@@ -112,15 +112,15 @@ func TestDecodeKernels(t *testing.T) {
 			names = append(names, s.Name)
 		}
 		has := func(name string) bool { return slices.Contains(names, name) }
-		for _, name := range []string{"moe_few_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_up_inference", "moe_decode_down",
+		for _, name := range []string{"moe_few_logits", "moe_chain_logits", "moe_choose", "moe_decode_up", "moe_decode_down",
 			"moe_lone_up", "moe_lone_down"} {
 			require.Equal(t, tt.decode, has(name), "%d tokens are few, %s", tt.few, name)
 		}
-		for _, name := range []string{"moe_decode_small_up", "moe_decode_small_up_inference", "moe_decode_small_down"} {
+		for _, name := range []string{"moe_decode_small_up", "moe_decode_small_down"} {
 			require.Equal(t, tt.small, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.Equal(t, tt.ranges, has("moe_choose_ranges"), "%d tokens are few", tt.few)
-		for _, name := range []string{"moe_decode_wide_up", "moe_decode_wide_up_inference", "moe_decode_wide_down"} {
+		for _, name := range []string{"moe_decode_wide_up", "moe_decode_wide_down"} {
 			require.Equal(t, tt.wide, has(name), "%d tokens are few, %s", tt.few, name)
 		}
 		require.True(t, has("moe_up") && has("moe_down") && has("moe_plan"), "%v", names)
@@ -130,10 +130,10 @@ func TestDecodeKernels(t *testing.T) {
 // Every kernel that a layer has for few tokens is launched by a pass over some number
 // of them, and these alone are; package kernel's table says how many a pass launches.
 func TestDecodeKernelsAreLaunched(t *testing.T) {
-	plain := []string{"decode-up", "decode-up-inference", "decode-down", "aggregate-early"}
+	plain := []string{"decode-up", "decode-down", "aggregate-early"}
 	chooses := append([]string{"few-logits", "choose"}, plain...)
-	lone := []string{"chain-logits", "lone-up", "lone-up-inference", "lone-down"}
-	small := []string{"chain-logits", "decode-small-up", "decode-small-up-inference", "decode-small-down"}
+	lone := []string{"chain-logits", "lone-up", "lone-down"}
+	small := []string{"chain-logits", "decode-small-up", "decode-small-down"}
 	for _, tt := range []struct {
 		name   string
 		few    int
@@ -144,14 +144,14 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 	}{
 		{"one token", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone), []int{3}},
 		{"two", 2, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2}, slices.Concat(chooses, lone, small[1:]), []int{3, 4}},
-		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-up-inference", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
+		{"so many that CTAs are wide", 96, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 2, TopK: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "decode-wide-up", "decode-wide-down"}), []int{3, 4, 5, 6, 6}},
 		{"one token, which the order of the weights leaves to small CTAs", 1, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, WeightOrder: moe.InOut}, slices.Concat(chooses, small), []int{4}},
 		{"room for sums, and not for those of chains", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1}, slices.Concat(chooses, lone, []string{"choose-ranges"}), []int{3, 5, 5, 6}},
 		{"the same without a lone token's products", 65, moe.Config{Hidden: 320, Intermediate: 16, NumExperts: 56, TopK: 1, WeightOrder: moe.InOut}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
 		{"no room for the router's sums", 65, moe.Config{Hidden: 32, Intermediate: 16, NumExperts: 17, TopK: 1}, plain, []int{5, 5, 5, 5}},
 		{"scores on the input", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, ScoreOnInput: true}, slices.Concat(chooses, []string{"choose-ranges"}), []int{5, 5, 5, 6}},
 		{"a router of FP32 weights", 8, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, RouterF32: true, Logits: moe.LogitsF32}, chooses, []int{6, 6}},
-		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-up-inference", "shared-decode-down"}), []int{6, 7, 8, 9}},
+		{"shared experts", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, SharedExperts: 1}, slices.Concat(chooses, lone, small[1:], []string{"choose-ranges", "shared-decode-up", "shared-decode-down"}), []int{6, 7, 8, 9}},
 		{"scores by sigmoid", 65, moe.Config{Hidden: 64, Intermediate: 16, NumExperts: 4, TopK: 2, Score: moe.Sigmoid}, append([]string{"few-logits"}, plain...), []int{6, 6, 6, 6}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 // EveryToken's.
 var Kernels = registry.Registry{
 	choose.TermsKernel, choose.RouterKernel, choose.LogitsKernel, choose.FromLogitsKernel, order.CountKernel, order.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel, EarlyAggregateKernel,
-	choose.FewLogitsKernel, choose.ChainLogitsKernel, choose.ChooseKernel, choose.ChooseRangesKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel, decode.WideUpKernel, decode.WideUpInferenceKernel, decode.WideDownKernel,
-	decode.SmallUpKernel, decode.SmallUpInferenceKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneUpInferenceKernel, decode.LoneDownKernel,
+	choose.FewLogitsKernel, choose.ChainLogitsKernel, choose.ChooseKernel, choose.ChooseRangesKernel, decode.UpKernel, decode.DownKernel, decode.WideUpKernel, decode.WideDownKernel,
+	decode.SmallUpKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneDownKernel,
 	rounding.KeysKernel, rounding.CutoffKernel, rounding.ListKernel, order.PlanSortedKernel, order.CountListKernel, order.PlanListKernel, order.ByTokenKernel, AggregateListKernel,
 	order.PlanPairsKernel, training.LossesKernel, training.LossSumKernel, training.LoadsKernel, training.BalanceBiasKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, training.DLogitsKernel, training.RoundedDLogitsKernel, training.ExpertSumsKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],

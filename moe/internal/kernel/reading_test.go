@@ -27,8 +27,8 @@ const mostFiles = 5
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
 		"Router":   {Kernels.Find("router")},
-		"Decode":   {Kernels.Find("decode-up"), Kernels.Find("decode-up-inference"), Kernels.Find("decode-down")},
-		"LoneUp":   {Kernels.Find("lone-up"), Kernels.Find("lone-up-inference")},
+		"Decode":   {Kernels.Find("decode-up"), Kernels.Find("decode-down")},
+		"LoneUp":   {Kernels.Find("lone-up")},
 		"LoneDown": {Kernels.Find("lone-down")},
 		"DRouter":  {Kernels.Find("drouter"), Kernels.Find("drouter-extra")},
 	}

@@ -20,7 +20,7 @@ import (
 // [spec.Config.Shared] gives: one expert, whose packed rows are the tokens. Their
 // gate, where there is one, is that layer's router, and its score the rows'.
 var SharedKernels = registry.Registry{
-	EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.UpInferenceKernel, decode.DownKernel,
+	EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.DownKernel,
 	dh.Kernel, dh.ScoresKernel, dw.PlanKernel,
 	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
 	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],

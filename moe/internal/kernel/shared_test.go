@@ -23,7 +23,7 @@ func TestSharedSuits(t *testing.T) {
 		}
 		return list
 	}
-	both := []string{"every-token", "up", "up-inference", "down", "decode-up", "decode-up-inference", "decode-down", "dh", "plan-splits",
+	both := []string{"every-token", "up", "up-inference", "down", "decode-up", "decode-down", "dh", "plan-splits",
 		"dw2", "dw2-f32", "dw2-add", "dw2-add-f32", "dw1", "dw1-f32", "dw1-add", "dw1-add-f32"}
 	require.ElementsMatch(t, append([]string{"dx-given"}, both...), names(false))
 	require.ElementsMatch(t, append([]string{"dx", "dscores", "drouter", "drouter-sum", "drouter-sum-f32", "drouter-sum-add", "drouter-sum-add-f32"}, both...), names(true))

@@ -61,11 +61,11 @@ func hasWide(c spec.Config) bool {
 }
 
 // decode runs the kernel of few tokens.
-func (u up) decode(b *kt.Bed, saveH, wide bool, ctas int) (h, a []uint16) {
+func (u up) decode(b *kt.Bed, keepsH, wide bool, ctas int) (h, a []uint16) {
 	toH, toA := b.Room(2*u.hValues), b.Room(2*u.rows*u.c.Intermediate)
-	kt.Run(b, decode.Up{Config: u.c, SaveH: saveH, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
+	kt.Run(b, decode.Up{Config: u.c, Wide: wide}, ctas, decode.UpArgs{X: kt.Upload(b, u.x), Gather: kt.Upload(b, u.p.Gather),
 		W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
-		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: toH, Rows: u.rows, TileArgs: u.p.Tiles(b)})
+		Scores: kt.Upload(b, u.scores), Pairs: kt.Upload(b, u.pairs), A: toA, H: map[bool]driver.DevicePtr{true: toH}[keepsH], Rows: u.rows, TileArgs: u.p.Tiles(b)})
 	return kt.Download[uint16](b, toH, u.hValues), kt.Download[uint16](b, toA, u.rows*u.c.Intermediate)
 }
 

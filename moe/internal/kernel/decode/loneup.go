@@ -16,11 +16,7 @@ import (
 // LoneUp is the up-projection of a lone token, behind the choice of its experts,
 // which every CTA makes for itself: Scores, ExpertIDs, and A by slot. A granule is
 // 8 neurons: their gates, then their ups.
-type LoneUp struct {
-	spec.Config
-	// SaveH stores H, which backward needs.
-	SaveH bool
-}
+type LoneUp struct{ spec.Config }
 
 // LoneUpArgs are the arguments of [LoneUp]. Tensors without another type are of
 // the layer's.
@@ -44,7 +40,7 @@ type LoneUpArgs struct {
 	B1, B3 driver.DevicePtr
 	// A is written: the activation, by slot, in rows as [weights.A] has them.
 	A driver.DevicePtr
-	// H [K, 2n] is written where SaveH is set: gate, then up, by expert.
+	// H [K, 2n] is written unless 0: gate, then up, by expert.
 	H driver.DevicePtr
 }
 
@@ -59,11 +55,7 @@ func (u LoneUp) granules() int { return u.TopK * u.ofExpert() }
 
 // Build emits the kernel.
 func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
-	name := "moe_lone_up"
-	if !u.SaveH {
-		name = "moe_lone_up_inference"
-	}
-	k := jit.NewBuilder[LoneUpArgs](name, loneThreads, 1)
+	k := jit.NewBuilder[LoneUpArgs]("moe_lone_up", loneThreads, 1)
 	granules := u.granules()
 	k.SetGrid(func(_ *LoneUpArgs, sms int) driver.Dim3 { return loneGrid(granules, sms) })
 	p := newLone(k.Kernel, u.Config, granules, u.parts(), u.Hidden, 8, ringsOf(u.Config).up)
@@ -81,11 +73,7 @@ func (u LoneUp) Build() (*jit.Kernel[LoneUpArgs], error) {
 	if u.Bias {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
-	a := k.Ptr(&k.Args.A)
-	var h ptx.Global
-	if u.SaveH {
-		h = k.Ptr(&k.Args.H)
-	}
+	a, h := k.Ptr(&k.Args.A), k.Ptr(&k.Args.H)
 	p.begin()
 	k.GridDepWait()
 	k.GridDepLaunch()
@@ -183,7 +171,7 @@ func (u LoneUp) start(p *lone, first, n ptx.U32, acc [][]ptx.F32, b1 []ptx.Globa
 	})
 }
 
-// store stores A, and H where it is saved: the token is the first column.
+// store stores A, and H where the pass keeps it: the token is the first column.
 func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Global) {
 	k, act := p.k, activation.Of(u.Config).Value
 	aBytes, hBytes := weights.A(u.Config).Elements()*tile.ElementBytes, u.HWidth()*tile.ElementBytes
@@ -194,12 +182,12 @@ func (u LoneUp) store(p *lone, first, n ptx.U32, acc [][]ptx.F32, a, h ptx.Globa
 			for _, sum := range sums {
 				v = append(v, acc[pair][sum])
 			}
-			if u.SaveH {
+			k.If(h.Given(), func() {
 				to := h.Index(p.rank(of.expert), hBytes).Index(neuron, tile.ElementBytes)
 				for part, x := range v {
 					ptx.StGlobal(to.At(part*u.Intermediate*tile.ElementBytes), element.Of(u.Config).Round(x))
 				}
-			}
+			})
 			ptx.StGlobal(a.Index(of.slot, aBytes).Index(neuron, tile.ElementBytes), element.Of(u.Config).Round(act(v[0], v[len(v)-1])))
 		})
 	})
@@ -215,9 +203,7 @@ func (p *lone) rank(expert ptx.U32) ptx.U32 {
 	return rank
 }
 
-// LoneUpKernel is for passes that keep H, LoneUpInferenceKernel for those that
-// don't.
-var (
-	LoneUpKernel          = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, true}.Build() }}
-	LoneUpInferenceKernel = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up-inference", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) { return LoneUp{l.Config, false}.Build() }}
-)
+// LoneUpKernel is the up-projection of a lone token.
+var LoneUpKernel = &registry.Kernel[LoneUpArgs]{KernelName: "lone-up", Only: choose.HasLone, Emit: func(l registry.Layer) (*jit.Kernel[LoneUpArgs], error) {
+	return LoneUp{l.Config}.Build()
+}}

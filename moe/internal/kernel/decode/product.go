@@ -57,24 +57,16 @@ func (s shape) tokensAt() int   { return s.units * weightsBytes }
 func (s shape) stageBytes() int { return s.tokensAt() + s.tokens*tile.RowBytes }
 
 // stages is how many the ring has.
-func (s shape) stages(c spec.Config) int {
-	if s == small && c.Hidden*c.Intermediate <= lightWeights {
-		return smallRingBytes / s.stageBytes()
-	}
+func (s shape) stages() int {
 	return ringBytes / s.stageBytes()
 }
 
 const (
 	// ringBytes are about as many as fit in an SM's shared memory.
-	ringBytes = 192 << 10
-	// smallRingBytes are those of small CTAs where an expert's W2 has up to lightWeights:
-	// a stage more. On an H200 8 tokens take 114.2 µs with it and 114.5 without at
-	// Qwen3-30B's sizes; where W2 has 14 million and more they take 0.4 % longer with it.
-	smallRingBytes = 208 << 10
-	lightWeights   = 4 << 20
-	unitRows       = 64 // of weights
-	weightsBytes   = unitRows * tile.RowBytes
-	mostTokens     = 128
+	ringBytes    = 192 << 10
+	unitRows     = 64 // of weights
+	weightsBytes = unitRows * tile.RowBytes
+	mostTokens   = 128
 	// MostSmall is the tokens of a pass for small CTAs.
 	MostSmall = choose.MostApart
 	// copyRows are the tokens that the tokens' warp copies 16 bytes each of at
@@ -137,7 +129,7 @@ func newProduct(k *ptx.Kernel, of shape, c spec.Config, params jit.Params, args 
 		thread: k.TidX(), cta: pipeline.NewCTA(k)}
 	// A stage is full when the weights' bytes have come, and the copies of every
 	// lane of the tokens' warp.
-	p.ring = p.cta.Ring("ab", of.stages(c), of.stageBytes(), 1+32, of.mathWarps())
+	p.ring = p.cta.Ring("ab", of.stages(), of.stageBytes(), 1+32, of.mathWarps())
 	p.turns = newTurns(p, params.Ptr(&args.Tickets))
 	return p
 }
@@ -156,19 +148,24 @@ var widths = []int{8, 16, 24, 32, 48, 64, 72, 80, 88, 96, 112, mostTokens}
 // byWidth emits body for each width, and runs that of the narrowest that has so many
 // rows.
 func (p *product) byWidth(rows ptx.U32, body func(columns int)) {
-	if p.shape == small {
-		body(p.tokens)
-		return
-	}
 	var from func(widths []int)
 	from = func(widths []int) {
 		if len(widths) == 1 {
 			body(widths[0])
 			return
 		}
-		p.k.IfElse(rows.LeI(widths[0]), func() { body(widths[0]) }, func() { from(widths[1:]) })
+		half := len(widths) / 2
+		p.k.IfElse(rows.LeI(widths[half-1]), func() { from(widths[:half]) }, func() { from(widths[half:]) })
 	}
-	from(widths)
+	from(p.widths())
+}
+
+// widths are those that a block may have.
+func (s shape) widths() []int {
+	if s == small {
+		return []int{s.tokens}
+	}
+	return widths
 }
 
 // tokens are where the rows of tokens come from.
@@ -238,30 +235,46 @@ func (p *product) loadTokens(t tokens) {
 	at := t.at.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
 	// Every other pass is in the lower half of a swizzle pattern of 8 rows.
 	to := [2]ptx.U32{copier.Swizzled(first), copier.Swizzled(first.AddI(copyRows))}
+	from := ptx.NewVars(k, p.tokens/copyRows, ptx.Long(0))
 	p.turns.read(func(b block) {
 		last := b.rows.SubI(1)
-		p.byWidth(b.rows, func(columns int) {
-			rows := copier.Rows(columns/copyRows, t.rowBytes, p.kTiles, func(i int) ptx.Global {
-				return at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes)
-			})
-			k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
-				bytes := rows.Bytes(kt)
-				for part := range p.parts {
-					s := ring.Acquire()
-					place := func(i int) ptx.Shared {
-						return s.Data.At(p.tokensAt() + i/2*2*copyRows*tile.RowBytes).Plus(to[i%2])
+		p.eachCopy(b.rows, func(i int) {
+			from[i].Set(at.Index(t.number(b, first.AddI(copyRows*i).Min(last)), t.rowBytes).Addr())
+		})
+		k.Range(ptx.Uint(p.kTiles), func(kt ptx.U32) {
+			var bytes []ptx.U32
+			if t.rowBytes != p.kTiles*tile.RowBytes {
+				bytes = append(bytes, tile.BytesIf(kt.MulI(tile.LanesOfRow).Add(copier.Chunk).LtI(t.rowBytes/tile.CopyBytes)))
+			}
+			for part := range p.parts {
+				s := ring.Acquire()
+				p.eachCopy(b.rows, func(i int) {
+					copier.Copy(s.Data.At(p.tokensAt()+i/2*2*copyRows*tile.RowBytes).Plus(to[i%2]), ptx.GlobalAt(from[i].Get()), bytes...)
+					if part == p.parts-1 {
+						from[i].Set(from[i].Get().AddI(tile.RowBytes))
 					}
-					if part < p.parts-1 {
-						rows.Copy(place, bytes)
-					} else {
-						rows.CopyAndAdvance(place, bytes)
-					}
-					k.CpAsyncMbarrierArriveNoInc(s.Full)
-					ring.Advance()
-				}
-			})
+				})
+				k.CpAsyncMbarrierArriveNoInc(s.Full)
+				ring.Advance()
+			}
 		})
 	})
+}
+
+// eachCopy emits body once for each copyRows rows of a stage, and runs it for those of
+// the narrowest width that has so many rows.
+func (p *product) eachCopy(rows ptx.U32, body func(i int)) {
+	widths := p.widths()
+	var from func(i, width int)
+	from = func(i, width int) {
+		for ; i < widths[width]/copyRows; i++ {
+			body(i)
+		}
+		if width++; width < len(widths) {
+			p.k.If(rows.GtI(widths[width-1]), func() { from(i, width) })
+		}
+	}
+	from(0, 0)
 }
 
 // math multiplies each of the warpgroup's blocks and hands the sums to store: rows
@@ -286,26 +299,25 @@ func (p *product) math(store func(b block, acc [][]ptx.F32)) {
 		has := warpgroup.Lt(b.units)
 		b.unit = b.unit.Add(warpgroup)
 		k.IfElse(has, func() {
-			p.byWidth(b.rows, func(columns int) { p.multiply(loop, newDescriptor, unit, sums, columns, b) })
+			p.multiply(loop, newDescriptor, unit, sums, b)
 			store(b, sums)
 		}, func() { loop.Drain(ptx.Uint(p.kTiles * p.parts)) })
 	})
 }
 
-// multiply sums a block of so many columns.
-func (p *product) multiply(loop gemm.MainLoop, newDescriptor func(k *ptx.Kernel, at ptx.Shared) tile.Descriptor, unit ptx.U32, sums [][]ptx.F32, columns int, b block) {
-	k, acc := p.k, make([][]ptx.F32, p.parts)
-	for part := range acc {
-		acc[part] = sums[part][:columns/2]
-	}
-	p.startSums(b, acc)
+// multiply sums a block.
+func (p *product) multiply(loop gemm.MainLoop, newDescriptor func(k *ptx.Kernel, at ptx.Shared) tile.Descriptor, unit ptx.U32, sums [][]ptx.F32, b block) {
+	k := p.k
+	p.startSums(b, sums)
 	f := loop.Begin()
 	multiply := func(kt ptx.U32) {
-		for part, sum := range acc {
+		for part, sum := range sums {
 			f.One(p.isLater(kt, part > 0), 1, func(s pipeline.Stage) {
 				k.FenceProxyAsync(".shared::cta") // wgmma shall see what cp.async has written
 				weights, tokens := newDescriptor(k, s.Data.Plus(unit)), tile.NewDescriptor(k, s.Data.At(p.tokensAt()))
-				gemm.Multiply(k, p.element, sum, weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
+				p.byWidth(b.rows, func(columns int) {
+					gemm.Multiply(k, p.element, sum[:columns/2], weights, tokens, p.isLater(kt, p.started()), p.mnMajor, false)
+				})
 			})
 		}
 	}

@@ -76,7 +76,7 @@ func TestSmallUp(t *testing.T) {
 				h, a := b.Room(2*u.hValues), b.Room(2*u.rows*c.Intermediate)
 				args := decode.UpArgs{X: kt.Upload(b, u.x), Gather: want.Gather, W1: kt.Upload(b, u.w1), W3: kt.Upload(b, u.w3), B1: kt.Upload(b, u.b1), B3: kt.Upload(b, u.b3),
 					A: a, H: h, Rows: pairs, TileArgs: want.tiles(b)}
-				kt.Run(b, decode.Up{Config: c, SaveH: true}, 2, args)
+				kt.Run(b, decode.Up{Config: c}, 2, args)
 				outputs := func(b *kt.Bed, of routed, args decode.UpArgs) map[string][]uint32 {
 					at := map[string][]uint32{}
 					for what, out := range map[string]struct {
@@ -103,7 +103,7 @@ func TestSmallUp(t *testing.T) {
 					args.Gather = 0
 					args.A, args.H, args.TileArgs = b.Room(2*u.rows*c.Intermediate), b.Room(2*u.hValues), got.tiles(b)
 					args.ChoiceArgs = decode.ChoiceArgs{Sums: kt.Upload(b, sums), RouterBias: kt.Upload(b, bias), ChosenScores: got.scores, ExpertIDs: got.ExpertIDs, Logits: got.logits, Inverse: got.Inverse, Tokens: tokens}
-					kt.Run(b, decode.Up{Config: c, SaveH: true, Small: true}, 1+(i+j)%4, args)
+					kt.Run(b, decode.Up{Config: c, Small: true}, 1+(i+j)%4, args)
 					require.Equal(t, wanted, outputs(b, got, args), when.Name)
 				}
 			})

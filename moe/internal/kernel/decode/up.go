@@ -21,8 +21,6 @@ import (
 // of TMA has both, gate and up of 64 neurons come in stages of their own.
 type Up struct {
 	spec.Config
-	// SaveH stores H, which backward needs.
-	SaveH bool
 	// Wide: CTAs are for experts of many tokens.
 	Wide bool
 	// Small: CTAs are for up to [MostSmall] tokens, and each chooses their experts itself
@@ -45,7 +43,7 @@ type UpArgs struct {
 	Scores, Pairs driver.DevicePtr
 	// A is written, as [weights.A] has it: the activation.
 	A driver.DevicePtr
-	// H [R, 2n] is written where SaveH is set: gate, then up.
+	// H [R, 2n] is written unless 0: gate, then up, which backward needs.
 	H driver.DevicePtr
 	// Rows is R.
 	Rows int
@@ -96,11 +94,7 @@ func (u Up) units() int { return weights.A(u.Config).Width / u.neurons() }
 // Build emits the kernel.
 func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	shape := shapeOf(u.Wide, u.Small)
-	name := "moe_decode_" + shape.prefix() + "up"
-	if !u.SaveH {
-		name += "_inference" // errors go by the name
-	}
-	k := jit.NewBuilder[UpArgs](name, shape.threads(), 1)
+	k := jit.NewBuilder[UpArgs]("moe_decode_"+shape.prefix()+"up", shape.threads(), 1)
 	k.SetGrid(func(a *UpArgs, sms int) driver.Dim3 { return ctas(a.Rows, u.NumExperts, u.units(), sms) })
 	of := units{weights.W1(u.Config)}
 	x, gather := k.Ptr(&k.Args.X), ptx.Global{}
@@ -115,10 +109,7 @@ func (u Up) Build() (*jit.Kernel[UpArgs], error) {
 	if u.Bias {
 		b1 = weights.B1(u.Config).Tensors(k, &k.Args.B1, &k.Args.B3)
 	}
-	e := upEpilogue{Up: u, a: k.Ptr(&k.Args.A)}
-	if u.SaveH {
-		e.h = k.Ptr(&k.Args.H)
-	}
+	e := upEpilogue{Up: u, a: k.Ptr(&k.Args.A), h: k.Ptr(&k.Args.H)}
 	if u.ScoreOnInput {
 		e.scores, e.pairs = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.Pairs)
 	}
@@ -232,7 +223,7 @@ func (u Up) values(parts [][2]ptx.F32) [][]ptx.F32 {
 	return neurons
 }
 
-// upEpilogue stores A, and H where it is saved.
+// upEpilogue stores A, and H where the pass keeps it.
 type upEpilogue struct {
 	Up
 	*product
@@ -246,10 +237,8 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 	neuronOf, row := e.neuron(e.product), b.row.Add(f.Column)
 	neuron := neuronOf(b)
 	aBytes, hBytes := weights.A(e.Config).Elements()*tile.ElementBytes, e.HWidth()*tile.ElementBytes
-	toA, toH := e.a.Index(row, aBytes).Index(neuron, tile.ElementBytes), e.h
-	if e.SaveH {
-		toH = e.h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
-	}
+	toA, toH := e.a.Index(row, aBytes).Index(neuron, tile.ElementBytes), e.h.Index(row, hBytes).Index(neuron, tile.ElementBytes)
+	keepsH := e.h.Given()
 	eachToken(e.k, f, b, acc, e.join(e.product), func(beyond int, parts [][2]ptx.F32) {
 		var score ptx.F32
 		if e.ScoreOnInput {
@@ -261,14 +250,11 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 			if e.inPart() {
 				is = neuron.AddI(8 * i).LtI(e.Intermediate)
 			}
-			storeH := func() {
+			e.k.If(keepsH.And(is), func() {
 				for part, x := range v {
 					ptx.StGlobal(toH.At(beyond*hBytes+part*e.Intermediate*tile.ElementBytes+further), element.Of(e.Config).Round(x))
 				}
-			}
-			if e.SaveH {
-				e.k.If(is, storeH)
-			}
+			})
 			gate, up := v[0], v[len(v)-1]
 			if e.ScoreOnInput {
 				gate, up = gate.Mul(score), up.Mul(score)
@@ -282,15 +268,12 @@ func (e upEpilogue) store(b block, acc [][]ptx.F32) {
 	})
 }
 
-// UpKernel is for passes that keep H, UpInferenceKernel for those that don't, the
-// wide ones for passes from [WideFrom] on, the small ones for those up to [MostSmall].
+// UpKernel is the up-projection's, WideUpKernel for passes from [WideFrom] on,
+// SmallUpKernel for those up to [MostSmall].
 var (
-	UpKernel               = upKernel("decode-up", nil, Up{SaveH: true})
-	UpInferenceKernel      = upKernel("decode-up-inference", nil, Up{})
-	WideUpKernel           = upKernel("decode-wide-up", hasWide, Up{SaveH: true, Wide: true})
-	WideUpInferenceKernel  = upKernel("decode-wide-up-inference", hasWide, Up{Wide: true})
-	SmallUpKernel          = upKernel("decode-small-up", choose.ChoosesInProducts, Up{SaveH: true, Small: true})
-	SmallUpInferenceKernel = upKernel("decode-small-up-inference", choose.ChoosesInProducts, Up{Small: true})
+	UpKernel      = upKernel("decode-up", nil, Up{})
+	WideUpKernel  = upKernel("decode-wide-up", hasWide, Up{Wide: true})
+	SmallUpKernel = upKernel("decode-small-up", choose.ChoosesInProducts, Up{Small: true})
 )
 
 func upKernel(name string, only func(c spec.Config) bool, of Up) *registry.Kernel[UpArgs] {
