@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
@@ -53,7 +54,7 @@ type bench struct {
 	// want are the checksums of base's outputs, by run and tensor, inputs those of
 	// what no kernel may change.
 	want       map[string]checksum
-	inputs     map[string]checksum
+	inputs     map[spec.TensorID]checksum
 	candidates map[string]*candidate
 	spans      [repeats]span
 }
@@ -67,7 +68,7 @@ type candidate struct {
 const seed = 7
 
 func newBench(ctx context.Context, s autotune.Setting) (autotune.Bench[gemm.Tiling], error) {
-	b := &bench{kernels: kernel.Kernels, setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[string]checksum{}, candidates: map[string]*candidate{}}
+	b := &bench{kernels: kernel.Kernels, setting: s, dev: s.Device, want: map[string]checksum{}, inputs: map[spec.TensorID]checksum{}, candidates: map[string]*candidate{}}
 	if err := json.Unmarshal(s.Spec, &b.task); err != nil {
 		return nil, err
 	}
@@ -224,7 +225,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 			return err
 		}
 		for i, out := range r.outputs {
-			name := r.Name + " " + out.name
+			name := r.Name + " " + out.id.String()
 			want, known := b.want[name]
 			if !known {
 				if err := b.learn(ctx, r); err != nil {
@@ -233,7 +234,7 @@ func (b *bench) Verify(ctx context.Context, product string, p gemm.Tiling) error
 				want = b.want[name]
 			}
 			if got[i] != want {
-				return fmt.Errorf("%s: %s has other bits than with the default tiles, which were right against float64", r.Name, out.name)
+				return fmt.Errorf("%s: %s has other bits than with the default tiles, which were right against float64", r.Name, out.id)
 			}
 		}
 	}
@@ -245,7 +246,7 @@ func (b *bench) learn(ctx context.Context, r run) error {
 	got, err := b.checksums(ctx, b.base, r)
 	for i, out := range r.outputs {
 		if err == nil {
-			b.want[r.Name+" "+out.name] = got[i]
+			b.want[r.Name+" "+out.id.String()] = got[i]
 		}
 	}
 	return err
@@ -284,9 +285,13 @@ func (b *bench) checksums(ctx context.Context, a *candidate, r run) ([]checksum,
 // sameInputs reports an input that is not what it was.
 func (b *bench) sameInputs() error {
 	a, back := &b.trial.Args, &b.trial.Back
-	tensors := []named{{"X", a.X}, {"Router", a.Router}, {"W1", a.W1}, {"W3", a.W3}, {"W2", a.W2}, {"B1", a.B1}, {"B3", a.B3}, {"B2", a.B2}}
+	tensors := []named{{spec.TensorX, a.X}}
+	for _, id := range spec.Weights {
+		tensors = append(tensors, named{id, *a.Weight(id)})
+	}
 	if b.Backward {
-		tensors = append(tensors, named{"DO", back.DO}, named{"H", a.H}, named{"Scores", a.Scores}, named{"ExpertIDs", a.ExpertIDs})
+		tensors = append(tensors, named{spec.TensorDO, back.DO}, named{spec.TensorH, a.H},
+			named{spec.TensorScores, a.Scores}, named{spec.TensorExpertIDs, a.ExpertIDs})
 	}
 	for _, t := range tensors {
 		if t.IsZero() {
@@ -296,10 +301,10 @@ func (b *bench) sameInputs() error {
 		if err != nil {
 			return err
 		}
-		if was, ok := b.inputs[t.name]; ok && was != p {
-			return fmt.Errorf("it has changed %s, which it may only read", t.name)
+		if was, ok := b.inputs[t.id]; ok && was != p {
+			return fmt.Errorf("it has changed %s, which it may only read", t.id)
 		}
-		b.inputs[t.name] = p
+		b.inputs[t.id] = p
 	}
 	return nil
 }

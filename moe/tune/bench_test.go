@@ -16,6 +16,7 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
@@ -140,7 +141,7 @@ func TestBenchOfKinds(t *testing.T) {
 				require.NoError(t, err)
 				var names []string
 				for _, out := range runs[0].outputs {
-					names = append(names, out.name)
+					names = append(names, out.id.String())
 				}
 				assert.Subset(t, names, c.outputs)
 				require.NoError(t, b.Close())
@@ -193,10 +194,10 @@ func TestVerifyCanFail(t *testing.T) {
 		runs, err := b.runs(p.Name)
 		require.NoError(t, err)
 		first := runs[0]
-		name := first.Name + " " + first.outputs[0].name
+		name := first.Name + " " + first.outputs[0].id.String()
 		was := b.want[name]
 		b.want[name] = checksum{was[0] ^ 1, was[1]}
-		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].name+" has other bits", p.Name)
+		assert.ErrorContains(t, b.Verify(ctx, p.Name, point), first.outputs[0].id.String()+" has other bits", p.Name)
 		b.want[name] = was
 		require.NoError(t, b.Verify(ctx, p.Name, point))
 	}
@@ -305,13 +306,13 @@ func TestAddedProduct(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, runs, 1)
 	require.Equal(t, "relu", runs[0].kernel)
-	require.Equal(t, []named{{"O", b.trial.Args.O}, {"H", b.trial.Args.H}}, runs[0].outputs, "scores are inputs here")
+	require.Equal(t, []named{{spec.TensorO, b.trial.Args.O}, {spec.TensorH, b.trial.Args.H}}, runs[0].outputs, "scores are inputs here")
 	_, err = b.checksums(t.Context(), b.base, runs[0])
 	require.NoError(t, err)
 
-	row.ShownBy = registry.Pass{Name: "sideways", Outputs: []string{"Z"}}
+	row.ShownBy = registry.Pass{Name: "sideways", Outputs: []spec.TensorID{spec.TensorA}}
 	_, err = b.runs("relu")
-	require.EqualError(t, err, `the pass that shows the work of the kernel "relu": "sideways" has no output "Z"`)
+	require.EqualError(t, err, `the pass that shows the work of the kernel "relu": "sideways" has no output "A"`)
 	row.ShownBy = registry.Pass{}
 	_, err = b.runs("relu")
 	require.ErrorContains(t, err, "has no outputs")

@@ -4,19 +4,20 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
+	"slices"
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/num"
 )
 
-// named is a tensor with its name.
+// named is a tensor with its id.
 type named struct {
-	name string
+	id spec.TensorID
 	moe.Tensor
 }
 
@@ -62,31 +63,32 @@ func (b *bench) run(p registry.Pass) (run, error) {
 		r.before = 0
 	}
 	given := p.Given || b.Histogram != nil
-	all, wanted, wide := any(&b.trial.Args), any(nil), int64(0)
+	var from, to func(spec.TensorID) (*moe.Tensor, *bool)
 	if p.Backward {
 		g := b.trial.Args.Backward()
 		g.DO = b.trial.Back.DO
-		r.do, all, wanted = b.backward(&g, given), &b.trial.Back, &g
+		r.do, from, to = b.backward(&g, given), backwardOutput(&b.trial.Back), backwardOutput(&g)
 	} else {
 		f := b.trial.Args
 		f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
-		r.do, wanted = b.forward(&f, given), &f
+		r.do, from, to = b.forward(&f, given), forwardOutput(&b.trial.Args), forwardOutput(&f)
 	}
-	for _, name := range b.outputs(p, given) {
-		from, _ := output(all, name)
-		if from == nil || from.IsZero() {
-			return run{}, fmt.Errorf("%q has no output %q", p.Name, name)
+	wide := int64(0)
+	for _, id := range b.outputs(p, given) {
+		all, _ := from(id)
+		if all == nil || all.IsZero() {
+			return run{}, fmt.Errorf("%q has no output %q", p.Name, id)
 		}
-		to, accumulate := output(wanted, name)
-		*to = *from
+		wanted, accumulate := to(id)
+		*wanted = *all
 		if p.F32 {
-			to.Ptr, to.Shape.Type = b.wide+driver.DevicePtr(wide), moe.F32
-			wide += to.Shape.Bytes()
+			wanted.Ptr, wanted.Shape.Type = b.wide+driver.DevicePtr(wide), moe.F32
+			wide += wanted.Shape.Bytes()
 		}
 		if p.Accumulate {
 			*accumulate = true
 		}
-		r.outputs = append(r.outputs, named{name, *to})
+		r.outputs = append(r.outputs, named{id, *wanted})
 	}
 	if len(r.outputs) == 0 {
 		return run{}, fmt.Errorf("%q has no outputs", p.Name)
@@ -94,44 +96,63 @@ func (b *bench) run(p registry.Pass) (run, error) {
 	return r, nil
 }
 
-// outputs are those of a pass that a layer of this configuration has: of biases
-// where there are any, and with one the other that its kernel writes beside it.
-func (b *bench) outputs(p registry.Pass, given bool) (list []string) {
-	apart, c := b.Config.GateUp == moe.Apart, b.Config
-	for _, name := range p.Outputs {
-		switch {
-		case given && (name == "Scores" || name == "ExpertIDs"):
-			continue // inputs then
-		case name == "DB1" && !c.Bias:
-			continue
+// outputs returns the outputs of a pass that a layer of this configuration has, each
+// gradient followed by the gradient that the same kernel writes.
+func (b *bench) outputs(p registry.Pass, given bool) []spec.TensorID {
+	var list []spec.TensorID
+	for _, id := range p.Outputs {
+		if given && id.Row().Role == spec.RoleRouting {
+			continue // an input of this pass
 		}
-		list = append(list, name)
-		switch {
-		case name == "H" && c.SharedExperts > 0:
-			list = append(list, "SharedH")
-		case name == "DW1" && apart:
-			list = append(list, "DW3")
-		case name == "DB1" && apart:
-			list = append(list, "DB3")
+		list = append(list, id)
+		if id == spec.TensorH {
+			list = append(list, spec.TensorSharedH)
+		}
+		for _, d := range spec.WeightGradients {
+			if d.Row().WithID == id {
+				list = append(list, d)
+			}
 		}
 	}
-	return list
+	forward, backward := b.Config.Shapes(0), b.Config.Gradients(0, b.Config.Type)
+	return slices.DeleteFunc(list, func(id spec.TensorID) bool { return forward.Of(id).IsZero() && backward.Of(id).IsZero() })
 }
 
-// output is the tensor, or the gradient's with its Accumulate, of that name
-// among the fields of a moe.Forward or moe.Backward; nil where there is none.
-func output(of any, name string) (t *moe.Tensor, accumulate *bool) {
-	field := reflect.ValueOf(of).Elem().FieldByName(name)
-	if !field.IsValid() {
+// forwardOutput returns a function that finds an output of a forward pass by its id,
+// nil for any other tensor. Outputs of a forward pass are never added to.
+func forwardOutput(f *moe.Forward) func(spec.TensorID) (*moe.Tensor, *bool) {
+	return func(id spec.TensorID) (*moe.Tensor, *bool) {
+		switch id {
+		case spec.TensorO:
+			return &f.O, new(bool)
+		case spec.TensorH:
+			return &f.H, new(bool)
+		case spec.TensorSharedH:
+			return &f.SharedH, new(bool)
+		case spec.TensorScores:
+			return &f.Scores, new(bool)
+		case spec.TensorExpertIDs:
+			return &f.ExpertIDs, new(bool)
+		}
 		return nil, nil
 	}
-	switch v := field.Addr().Interface().(type) {
-	case *moe.Tensor:
-		return v, new(bool)
-	case *moe.Gradient:
-		return &v.Tensor, &v.Accumulate
+}
+
+// backwardOutput returns a function that finds an output of a backward pass by its
+// id, and whether the pass adds to it; nil for any other tensor.
+func backwardOutput(b *moe.Backward) func(spec.TensorID) (*moe.Tensor, *bool) {
+	return func(id spec.TensorID) (*moe.Tensor, *bool) {
+		switch {
+		case id == spec.TensorDX:
+			return &b.DX, new(bool)
+		case id == spec.TensorDScores:
+			return &b.DScores, new(bool)
+		case id.Row().Role == spec.RoleWeightGradient:
+			g := b.Gradient(id.Row().Of)
+			return &g.Tensor, &g.Accumulate
+		}
+		return nil, nil
 	}
-	return nil, nil
 }
 
 // forward is a pass with the buffers, whose workspace is today's.
@@ -231,7 +252,11 @@ func (b *bench) prove(ctx context.Context) error {
 func (b *bench) proveBackward(ctx context.Context, saved trial.Results) error {
 	g, routed := b.trial.Back, b.Histogram == nil
 	if !routed {
-		g.DRouter, g.DRouterBias, g.DExpertScale = moe.Gradient{}, moe.Gradient{}, moe.Gradient{}
+		for _, id := range spec.RouterWeights {
+			if d := g.Gradient(id); d != nil {
+				*d = moe.Gradient{}
+			}
+		}
 	}
 	if err := b.trial.PoisonGradients(g); err != nil {
 		return err

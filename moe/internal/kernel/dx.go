@@ -240,10 +240,10 @@ var DXProduct = &registry.Product{
 // routing comes from elsewhere.
 var (
 	DXKernel = &registry.Kernel[DXArgs]{KernelName: "dx", Of: DXProduct, Backward: true,
-		ShownBy: registry.Pass{Name: "backward to X", Backward: true, RoutedOnly: true, Outputs: []string{"DX"}},
+		ShownBy: registry.Pass{Name: "backward to X", Backward: true, RoutedOnly: true, Outputs: []spec.TensorID{spec.TensorDX}},
 		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, true).Build() }}
 	DXGivenKernel = &registry.Kernel[DXArgs]{KernelName: "dx-given", Of: DXProduct, Backward: true,
-		ShownBy: registry.Pass{Name: "backward of the experts to X", Backward: true, Given: true, Outputs: []string{"DX"}},
+		ShownBy: registry.Pass{Name: "backward of the experts to X", Backward: true, Given: true, Outputs: []spec.TensorID{spec.TensorDX}},
 		From:    registry.OfExperts,
 		Emit:    func(l registry.Layer) (*jit.Kernel[DXArgs], error) { return dxOf(l, false).Build() }}
 )

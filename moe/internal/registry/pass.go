@@ -1,26 +1,29 @@
 package registry
 
-// Pass is a pass of a layer that runs a kernel: what tuning holds its product's
-// tilings by.
+import "sonicmoe/internal/spec"
+
+// Pass is a pass of a layer that runs a kernel. Tuning checks the tilings of the
+// kernel's product by the pass's outputs.
 type Pass struct {
-	// Name says it in errors; those of one name are one pass.
+	// Name is the pass in errors. Passes with one name are the same pass.
 	Name string
-	// Backward is a backward pass, after a forward pass of the same layer.
+	// Backward reports whether it is a backward pass, after a forward pass of the same
+	// layer.
 	Backward bool
-	// Given says that the pass is given experts and scores, RoutedOnly that it
-	// never is: only layers that route themselves have it. Of neither kind is a
-	// pass that goes either way.
+	// Given reports whether the pass is always given experts and scores, RoutedOnly
+	// whether it never is. A pass with neither can run both ways.
 	Given, RoutedOnly bool
-	// Outputs are what it is asked for and what shows the kernel's work, as the
-	// fields of moe.Forward and moe.Backward name it: "O", "DW1".
-	Outputs []string
+	// Outputs are the tensors that the pass is asked for and that show the kernel's
+	// work. A tensor that a layer does not have is left out, and a gradient comes with
+	// the gradient that the same kernel writes.
+	Outputs []spec.TensorID
 	// F32 and Accumulate say how gradients of weights are written.
 	F32, Accumulate bool
 }
 
-// Training is the forward pass that keeps what backward needs, Inference the
-// one that doesn't.
+// Training is the forward pass that saves H for backward, Inference the forward pass
+// that does not.
 var (
-	Training  = Pass{Name: "training", Outputs: []string{"O", "H", "Scores", "ExpertIDs"}}
-	Inference = Pass{Name: "inference", Outputs: []string{"O", "Scores", "ExpertIDs"}}
+	Training  = Pass{Name: "training", Outputs: []spec.TensorID{spec.TensorO, spec.TensorH, spec.TensorScores, spec.TensorExpertIDs}}
+	Inference = Pass{Name: "inference", Outputs: []spec.TensorID{spec.TensorO, spec.TensorScores, spec.TensorExpertIDs}}
 )

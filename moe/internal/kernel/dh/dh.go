@@ -181,7 +181,7 @@ func sharedBytes(p gemm.Tiling) int { return p.SharedBytes(epilogueBytes) }
 // Kernel is the kernel of Product. Tuning checks A' by dW2, dH by dX and dW1, and the
 // sums of dH's columns by dB1.
 var Kernel = &registry.Kernel[Args]{KernelName: "dh", Of: Product, Backward: true,
-	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []string{"DX", "DScores", "DW1", "DW2", "DB1"}},
+	ShownBy: registry.Pass{Name: "backward", Backward: true, Outputs: []spec.TensorID{spec.TensorDX, spec.TensorDScores, spec.TensorDW1, spec.TensorDW2, spec.TensorDB1}},
 	From:    registry.OfExperts,
 	Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return DH{Config: l.Config, Tiling: l.Tiling(Product)}.Build()

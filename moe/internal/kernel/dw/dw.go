@@ -273,16 +273,16 @@ func weightProduct(name string, of Weight, work func(spec.Config, int) spec.Work
 
 // W2Kernels and W1Kernels write the gradients in each of the [gradient.Modes].
 var (
-	W2Kernels = weightKernels(W2Product, W2, "DW2")
-	W1Kernels = weightKernels(W1Product, W1, "DW1")
+	W2Kernels = weightKernels(W2Product, W2, spec.TensorDW2)
+	W1Kernels = weightKernels(W1Product, W1, spec.TensorDW1)
 )
 
-func weightKernels(p *registry.Product, of Weight, output string) [4]*registry.Kernel[Args] {
+func weightKernels(p *registry.Product, of Weight, output spec.TensorID) [4]*registry.Kernel[Args] {
 	list := gradient.Kernels(p.Name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
 	for i, g := range gradient.Modes {
 		k := list[i]
 		k.Of, k.From = p, registry.OfExperts
-		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []string{output}, F32: g.F32, Accumulate: g.Accumulate}
+		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []spec.TensorID{output}, F32: g.F32, Accumulate: g.Accumulate}
 	}
 	return list
 }
