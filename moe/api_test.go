@@ -20,7 +20,7 @@ import (
 var updateAPI = flag.Bool("update-api", false, "write testdata/api.txt anew")
 
 // promised are the packages whose names v1 is to keep.
-var promised = []string{"moe", "moe/num", "moe/checkpoint", "moe/tune", "driver", "driver/open", "driver/cuda", "driver/emulated", "cache"}
+var promised = []string{"moe", "moe/num", "moe/checkpoint", "moe/checkpoint/safetensors", "moe/checkpoint/weights", "moe/tune", "driver", "driver/open", "driver/cuda", "driver/emulated", "cache"}
 
 // module is the module's path, and specs the package whose types moe has as
 // aliases, which its users see as moe's own.

@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 	"sonicmoe/moe/num"
 )
 
@@ -92,8 +92,8 @@ func TestPython(t *testing.T) {
 // write puts results into the output file.
 func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 	writeFile(t, p.output, tensors{config: c}.of(nameO, r.O, tokens, c.Hidden),
-		fileTensor(nameScores, safetensors.F32, bytes.NewReader(bytesOf(r.Scores)), tokens, c.TopK),
-		fileTensor(nameExperts, safetensors.I32, bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
+		fileTensor(nameScores, "F32", bytes.NewReader(bytesOf(r.Scores)), tokens, c.TopK),
+		fileTensor(nameExperts, "I32", bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }
 
 // check.py accepts the reference's results and finds each kind of mistake.

@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/driver/cuda"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 func TestUsage(t *testing.T) {
@@ -61,18 +61,17 @@ func TestHelp(t *testing.T) {
 }
 
 // empty is a tensor of zeros.
-func empty(name string, d safetensors.DType, shape ...int) safetensors.Source {
-	n := int(d.Bits() / 8)
-	for _, s := range shape {
-		n *= s
-	}
-	return fileTensor(name, d, bytes.NewReader(make([]byte, n)), shape...)
+func empty(name string, d string, shape ...int) safetensors.Source {
+	t := fileTensor(name, d, nil, shape...)
+	n, _ := safetensors.Tensor{DType: d, Shape: t.Shape}.Bytes()
+	t.Data = bytes.NewReader(make([]byte, n))
+	return t
 }
 
 // Each case breaks one thing in files that are right otherwise. WEIGHTS and
 // INPUT stand for the paths.
 func TestFileErrors(t *testing.T) {
-	const bf, f32 = safetensors.BF16, safetensors.F32
+	const bf, f32 = "BF16", "F32"
 	tests := []struct {
 		name    string
 		weights map[string]safetensors.Source // replaces; the zero Source removes

@@ -17,7 +17,7 @@ import (
 // is to say of a model. Files are checked before a device is opened.
 func execute(ctx context.Context, o options, stderr io.Writer) (text string, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
-	j, err := openJob(o)
+	j, err := openJob(ctx, o)
 	if err != nil {
 		return "", err
 	}

@@ -9,9 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // small is the layer of most tests.
@@ -55,7 +55,7 @@ func bytesOf[E uint16 | int32 | float32](s []E) []byte {
 }
 
 // numbers reads a tensor of a file, and checks its format and shape.
-func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name string, d safetensors.DType, shape ...int64) []E {
+func numbers[E uint16 | int32 | float32](t testing.TB, f *safetensors.File, name string, d string, shape ...int64) []E {
 	tensor, err := f.Tensor(name)
 	require.NoError(t, err)
 	require.Equal(t, d, tensor.DType, name)

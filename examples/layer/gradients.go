@@ -1,9 +1,9 @@
 package main
 
 import (
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // reserveGradients makes room for what backward takes from the forward pass, and
@@ -26,15 +26,16 @@ func (p *pass) reserveGradients() (err error) {
 			return err
 		}
 	}
-	for _, w := range p.weights() {
-		if w.to.IsZero() || w.grad == nil {
+	for _, id := range moe.WeightIDs() {
+		gradient, weight := p.back.Gradient(id), p.args.Weight(id)
+		if gradient == nil || weight.IsZero() {
 			continue
 		}
-		shape := w.to.Shape
-		if shape.Type != moe.F32 || w.name == "Router" {
+		shape := weight.Shape
+		if shape.Type != moe.F32 || id == spec.TensorRouter {
 			shape.Type = p.job.config.Type
 		}
-		if w.grad.Tensor, err = p.tensor(gradientOf+w.file, shape); err != nil {
+		if gradient.Tensor, err = p.tensor(gradientOf+p.job.fileName(id), shape); err != nil {
 			return err
 		}
 	}
@@ -48,13 +49,14 @@ func (p *pass) gradients() []safetensors.Source {
 		return nil
 	}
 	list := []safetensors.Source{p.whole(nameDX, p.back.DX), p.whole(nameDScores, p.back.DScores)}
-	for _, w := range p.weights() {
+	for _, id := range moe.WeightIDs() {
+		gradient := p.back.Gradient(id)
 		switch {
-		case w.grad == nil || w.grad.IsZero():
-		case w.name == "W1" && p.job.separate:
-			list = append(list, p.part(gradientOf+nameGate, w.grad.Tensor, 0, 2), p.part(gradientOf+nameUp, w.grad.Tensor, 1, 2))
+		case gradient == nil || gradient.IsZero():
+		case id == spec.TensorW1 && p.job.separate:
+			list = append(list, p.part(gradientOf+nameGate, gradient.Tensor, 0, 2), p.part(gradientOf+nameUp, gradient.Tensor, 1, 2))
 		default:
-			list = append(list, p.whole(gradientOf+w.file, w.grad.Tensor))
+			list = append(list, p.whole(gradientOf+p.job.fileName(id), gradient.Tensor))
 		}
 	}
 	return list
@@ -79,4 +81,4 @@ func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source 
 }
 
 // dtypes are the files' names of element types.
-var dtypes = map[spec.Type]safetensors.DType{moe.BF16: safetensors.BF16, moe.F16: safetensors.F16, moe.F32: safetensors.F32, moe.I32: safetensors.I32}
+var dtypes = map[spec.Type]string{moe.BF16: "BF16", moe.F16: "F16", moe.F32: "F32", moe.I32: "I32"}

@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
@@ -31,7 +30,7 @@ func (p paths) gradients(t testing.TB, c moe.Config, tokens int, separate bool) 
 	of := dtypes[c.Type]
 	rows, d, n, e := int64(tokens), int64(c.Hidden), int64(c.Intermediate), int64(c.NumExperts)
 	g.dx = numbers[uint16](t, f, "dx", of, rows, d)
-	g.dscores = numbers[float32](t, f, "dscores", safetensors.F32, rows, int64(c.TopK))
+	g.dscores = numbers[float32](t, f, "dscores", "F32", rows, int64(c.TopK))
 	g.drouter = numbers[uint16](t, f, "drouter.weight", of, e, d)
 	g.dw2 = numbers[uint16](t, f, "dexperts.down", of, e, d, n)
 	if !separate {

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
-	"sonicmoe/examples/layer/safetensors"
-	"sonicmoe/examples/layer/weights"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
+	"sonicmoe/moe/checkpoint/weights"
 )
 
 // Names of the tensors in the files.
@@ -35,7 +36,7 @@ type source struct {
 	path string
 	*safetensors.File
 	// of is the type that its tensors have.
-	of safetensors.DType
+	of string
 }
 
 // job is what the files ask for, checked: every size is known and fits.
@@ -54,12 +55,12 @@ type job struct {
 
 // openJob opens the files and checks them against each other. Close the job
 // when done.
-func openJob(o options) (*job, error) {
+func openJob(ctx context.Context, o options) (*job, error) {
 	j := &job{}
-	err := j.openWeights(o)
+	err := j.openWeights(ctx, o)
 	if err == nil {
 		var x *safetensors.File
-		if x, err = safetensors.Open(o.input); err != nil {
+		if x, err = safetensors.Open(ctx, o.input); err != nil {
 			err = fmt.Errorf("input: %w", err)
 		} else {
 			j.input = source{path: o.input, File: x}
@@ -74,13 +75,13 @@ func openJob(o options) (*job, error) {
 	return j, nil
 }
 
-func (j *job) openWeights(o options) error {
+func (j *job) openWeights(ctx context.Context, o options) error {
 	if o.model != "" {
 		var err error
-		j.model, err = weights.Open(o.model, o.layer)
+		j.model, err = weights.Open(ctx, o.model, o.layer)
 		return err
 	}
-	w, err := safetensors.Open(o.weights)
+	w, err := safetensors.Open(ctx, o.weights)
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
@@ -165,7 +166,7 @@ func (j *job) checkRouting(tokens int64, topK int) error {
 		return nil
 	}
 	scores, experts := j.input, j.input
-	scores.of, experts.of = safetensors.F32, safetensors.I32
+	scores.of, experts.of = "F32", "I32"
 	if err := scores.shape(nameScores, "[T, K]", tokens, int64(topK)); err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func (j *job) plan(o options) error {
 // layer's.
 func (j *job) setType() spec.Type {
 	element := spec.BF16
-	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == safetensors.F16 {
+	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == "F16" {
 		element = spec.F16
 	}
 	j.weights.of, j.input.of = dtypes[element], dtypes[element]

@@ -13,11 +13,11 @@ import (
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
@@ -42,14 +42,14 @@ func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Resu
 	n, k := int64(tokens), int64(c.TopK)
 	return trial.Results{
 		O:         numbers[uint16](t, f, nameO, dtypes[c.Type], n, int64(c.Hidden)),
-		Scores:    numbers[float32](t, f, nameScores, safetensors.F32, n, k),
-		ExpertIDs: numbers[int32](t, f, nameExperts, safetensors.I32, n, k),
+		Scores:    numbers[float32](t, f, nameScores, "F32", n, k),
+		ExpertIDs: numbers[int32](t, f, nameExperts, "I32", n, k),
 	}
 }
 
 // open opens an output file of so many tensors.
 func (p paths) open(t testing.TB, count int) *safetensors.File {
-	f, err := safetensors.Open(p.output)
+	f, err := safetensors.Open(t.Context(), p.output)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	require.Len(t, f.Tensors(), count)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // hostMemory stands for a device's memory and stream in an array; addresses

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 const modelConfig = `{"dtype": "%s", "model_type": "%s", "hidden_size": 128, "moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2,
@@ -89,8 +89,8 @@ func TestModelRefuses(t *testing.T) {
 		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, command.Misuse, "-layer is 1, must be without, or with -model"},
 		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, command.Misuse, "-topk stands beside -model, which says it, must be left out"},
 		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
-		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; those that have: [0 1]"},
-		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedGate bf16 [128], must have it"},
+		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; layers with experts: [0 1]"},
+		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedW1 bf16 [64 128], must have it"},
 		{[]string{"-model", x.model(t, "mystery", 0), "-layer", "1"}, command.Failed, `model_type "mystery" is not known`},
 	} {
 		var stdout, stderr bytes.Buffer

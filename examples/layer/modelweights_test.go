@@ -19,9 +19,9 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // What a model has beside router and experts is loaded from its files, and gets its
@@ -104,7 +104,7 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 	var stdout, stderr bytes.Buffer
 	args := []string{"-model", dir, "-layer", "1", "-input", p.input, "-output", p.output, "-device", drivertest.Name()}
 	require.Equal(t, command.Done, exit(args, &stdout, &stderr), stderr.String())
-	out, err := safetensors.Open(p.output)
+	out, err := safetensors.Open(t.Context(), p.output)
 	require.NoError(t, err)
 	defer out.Close()
 	compared := 0
@@ -121,10 +121,10 @@ func checkModel(t *testing.T, text string, names map[string]string) {
 	}
 	same(nameO, f.O)
 	same(nameDX, back.DX)
-	for _, w := range (&pass{job: &job{config: layer.Config()}}).weights() {
-		g := reflect.ValueOf(&back.WeightGradients).Elem().FieldByName("D" + w.name)
-		if g.IsValid() && !g.Interface().(moe.Gradient).IsZero() {
-			same(gradientOf+w.file, g.Interface().(moe.Gradient).Tensor)
+	j := job{config: layer.Config()}
+	for _, id := range moe.WeightIDs() {
+		if g := back.Gradient(id); g != nil && !g.IsZero() {
+			same(gradientOf+j.fileName(id), g.Tensor)
 		}
 	}
 	assert.Equal(t, compared+3, len(out.Tensors()), "scores, experts and dscores are the others")

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/disk"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // output is the file to be: it grows beside its place and moves there whole.
@@ -55,7 +55,7 @@ func (o *output) commit(tensors ...safetensors.Source) error {
 func (o *output) discard() error { return o.file.Discard() }
 
 // fileTensor describes one tensor of the output.
-func fileTensor(name string, t safetensors.DType, data io.Reader, shape ...int) safetensors.Source {
+func fileTensor(name string, t string, data io.Reader, shape ...int) safetensors.Source {
 	dims := make([]int64, len(shape))
 	for i, d := range shape {
 		dims[i] = int64(d)

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // pass is a forward pass, without saved activations unless a backward pass
@@ -89,7 +89,7 @@ func (p *pass) load(ctx context.Context) error {
 	s := p.job.shapes()
 	var list []input
 	if p.job.model != nil {
-		if err := p.loadModel(); err != nil {
+		if err := p.loadModel(ctx); err != nil {
 			return err
 		}
 	} else {
@@ -125,64 +125,42 @@ func (p *pass) load(ctx context.Context) error {
 	return p.memory.stream.Synchronize(ctx)
 }
 
-// weight is one of the layer's, and its gradient where it has one.
-type weight struct {
-	name string // in spec.Shapes
-	file string // in the files of the command
-	to   *moe.Tensor
-	grad *moe.Gradient
+// weightNames are the names of weights in the files of the command.
+var weightNames = map[moe.TensorID]string{
+	spec.TensorRouter: nameRouter, spec.TensorRouterBias: "router.bias", spec.TensorSelectionBias: "router.selection_bias", spec.TensorExpertScale: "router.expert_scale",
+	spec.TensorW1: nameGateUp, spec.TensorW3: nameUp, spec.TensorW2: nameDown,
+	spec.TensorB1: nameGateUp + "_bias", spec.TensorB3: nameUp + "_bias", spec.TensorB2: nameDown + "_bias",
+	spec.TensorSharedW1: "shared.gate", spec.TensorSharedW3: "shared.up", spec.TensorSharedW2: "shared.down", spec.TensorSharedGate: "shared.score",
 }
 
-// routerWeights are those that experts alone don't take.
-var routerWeights = []string{"Router", "RouterBias", "SelectionBias", "ExpertScale"}
-
-// weights are all that a layer may have.
-func (p *pass) weights() []weight {
-	w, g := &p.args.Weights, &p.back.WeightGradients
-	up := nameGateUp
-	if p.job.config.GateUp == moe.Apart {
-		up = nameGate
+// fileName returns the name of a weight in the files of the command.
+func (j *job) fileName(id moe.TensorID) string {
+	if j.config.GateUp == moe.Apart {
+		switch id {
+		case spec.TensorW1:
+			return nameGate
+		case spec.TensorB1:
+			return nameGate + "_bias"
+		}
 	}
-	return []weight{
-		{"Router", nameRouter, &w.Router, &g.DRouter},
-		{"RouterBias", "router.bias", &w.RouterBias, &g.DRouterBias},
-		{"SelectionBias", "router.selection_bias", &w.SelectionBias, nil},
-		{"ExpertScale", "router.expert_scale", &w.ExpertScale, &g.DExpertScale},
-		{"W1", up, &w.W1, &g.DW1},
-		{"W3", nameUp, &w.W3, &g.DW3},
-		{"W2", nameDown, &w.W2, &g.DW2},
-		{"B1", up + "_bias", &w.B1, &g.DB1},
-		{"B3", nameUp + "_bias", &w.B3, &g.DB3},
-		{"B2", nameDown + "_bias", &w.B2, &g.DB2},
-		{"SharedW1", "shared.gate", &w.SharedW1, &g.DSharedW1},
-		{"SharedW3", "shared.up", &w.SharedW3, &g.DSharedW3},
-		{"SharedW2", "shared.down", &w.SharedW2, &g.DSharedW2},
-		{"SharedGate", "shared.score", &w.SharedGate, &g.DSharedGate},
-	}
+	return weightNames[id]
 }
 
-// loadModel brings a model's weights to the device, those that its layer has.
-func (p *pass) loadModel() error {
-	for _, w := range p.weights() {
-		if p.job.routed && slices.Contains(routerWeights, w.name) {
+// loadModel copies the weights of a model's layer to the device. Experts that run
+// alone have no router.
+func (p *pass) loadModel(ctx context.Context) (err error) {
+	shapes := p.job.shapes()
+	for _, id := range moe.WeightIDs() {
+		s := shapes.Of(id)
+		if s.IsZero() || p.job.routed && slices.Contains(spec.RouterWeights, id) {
 			continue
 		}
-		data, err := p.job.model.Tensor(w.name)
-		if err != nil {
+		if *p.args.Weight(id), err = p.tensor(id.String(), s); err != nil {
 			return err
 		}
-		if data == nil {
-			continue
-		}
-		if *w.to, err = p.tensor(w.name, p.job.model.Shape(w.name)); err != nil {
-			return err
-		}
-		if err := p.memory.stream.CopyToDevice(w.to.Ptr, data); err != nil {
-			return err
-		}
-		p.bytes += int64(len(data))
+		p.bytes += s.Bytes()
 	}
-	return nil
+	return p.job.model.Load(ctx, p.memory.stream, p.args.Weights)
 }
 
 // w1Names are the tensors that W1 is made of.

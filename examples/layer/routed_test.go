@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 // contents are a file's tensors, as tensors for another.
 func contents(t *testing.T, path string, names ...string) (list []safetensors.Source) {
-	f, err := safetensors.Open(path)
+	f, err := safetensors.Open(t.Context(), path)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, f.Close()) }()
 	for _, x := range f.Tensors() {

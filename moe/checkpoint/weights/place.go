@@ -2,23 +2,24 @@ package weights
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/spec"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// lay has the Config say how the experts' matrices lie in the files, where that
-// is not how the family keeps them.
-func (l *Layer) lay() error {
-	if l.Config.Activation.Gated() && l.parts["W3"] != nil {
+// lay sets the Config's layout to the layout of the experts' matrices in the files,
+// where it differs from the layout in transformers.
+func (l *Layer) lay(ctx context.Context) error {
+	if l.Config.Activation.Gated() && l.parts[spec.TensorW3] != nil {
 		l.Config.GateUp = spec.Apart
 	}
-	experts := slices.Concat(l.parts["W1"], l.parts["W3"], l.parts["W2"])
+	experts := slices.Concat(l.parts[spec.TensorW1], l.parts[spec.TensorW3], l.parts[spec.TensorW2])
 	packed := func(p part) bool { return p.piece == blocks || p.piece == scales }
 	if at := slices.IndexFunc(experts, packed); at >= 0 {
-		l.Config.WeightOrder = spec.OutIn // which blocks are in
+		l.Config.WeightOrder = spec.OutIn // the order of blocks
 		plain := slices.IndexFunc(experts, func(p part) bool { return !packed(p) })
 		if plain >= 0 {
 			return fmt.Errorf("tensor %q is MXFP4 and %q is not: all of a layer's experts must be, or none", experts[at].name, experts[plain].name)
@@ -28,28 +29,28 @@ func (l *Layer) lay() error {
 	if l.Config.WeightOrder != spec.OutIn {
 		return nil
 	}
-	// Qwen3-VL's are [in, out], and transformers turns them. A square tells nothing,
-	// but where W1 has gate and up, 2n rows for d columns, W2 is not square beside it.
-	straight, err := l.lies(experts, spec.OutIn)
+	// The files of Qwen3-VL are [in, out], and transformers transposes them. A square
+	// matrix does not show its order. But if W1 is square, 2n = d, then W2 is not.
+	straight, err := l.lies(ctx, experts, spec.OutIn)
 	if err != nil || straight {
 		return err
 	}
-	across, err := l.lies(experts, spec.InOut)
+	across, err := l.lies(ctx, experts, spec.InOut)
 	if across {
 		l.Config.WeightOrder = spec.InOut
 	}
 	return err
 }
 
-// lies reports whether the matrices of all experts in one have the extents of an order.
-func (l *Layer) lies(experts []part, order spec.WeightOrder) (bool, error) {
+// lies reports whether the tensors of all experts have the extents of an order.
+func (l *Layer) lies(ctx context.Context, experts []part, order spec.WeightOrder) (bool, error) {
 	as := *l
 	as.Config.WeightOrder = order
 	for _, p := range experts {
 		if p.expert >= 0 || p.piece != whole {
 			continue
 		}
-		t, err := l.header(p.name)
+		t, err := l.header(ctx, p.name)
 		if err != nil {
 			return false, err
 		}
@@ -60,17 +61,17 @@ func (l *Layer) lies(experts []part, order spec.WeightOrder) (bool, error) {
 	return true, nil
 }
 
-// header is a tensor's name, type and extents.
-func (l *Layer) header(name string) (safetensors.Tensor, error) {
-	f, err := l.file(name)
+// header returns a tensor's name, type and extents.
+func (l *Layer) header(ctx context.Context, name string) (safetensors.Tensor, error) {
+	f, err := l.file(ctx, name)
 	if err != nil {
 		return safetensors.Tensor{}, err
 	}
 	return f.Tensor(name)
 }
 
-// cover checks that the parts of a weight fill it, each element once.
-func (l *Layer) cover(name string, s spec.Shape) error {
+// cover checks that the parts of a weight give each of its elements once.
+func (l *Layer) cover(id spec.TensorID, s spec.Shape) error {
 	type run struct {
 		at, count int64
 		name      string
@@ -78,7 +79,7 @@ func (l *Layer) cover(name string, s spec.Shape) error {
 	var runs []run
 	var scale []part
 	packed := false
-	for _, p := range l.parts[name] {
+	for _, p := range l.parts[id] {
 		if p.piece == scales {
 			scale = append(scale, p)
 			continue
@@ -94,21 +95,21 @@ func (l *Layer) cover(name string, s spec.Shape) error {
 	filled := int64(0)
 	for i, r := range runs {
 		if filled += r.count; i > 0 && r.at < runs[i-1].at+runs[i-1].count {
-			return fmt.Errorf("tensors %q and %q are the same part of %s, must be one", runs[i-1].name, r.name, name)
+			return fmt.Errorf("tensors %q and %q are the same part of %s, must be one", runs[i-1].name, r.name, id)
 		}
 	}
 	switch {
 	case len(scale) > 1:
-		return fmt.Errorf("tensors %q and %q are both the scales of %s, must be one", scale[0].name, scale[1].name, name)
+		return fmt.Errorf("tensors %q and %q are both the scales of %s, must be one", scale[0].name, scale[1].name, id)
 	case len(scale) == 1 && !packed:
 		return fmt.Errorf("tensor %q is there without its blocks", scale[0].name)
 	case filled != s.Elements():
-		return fmt.Errorf("the files have %d elements of %s, must have %d (%v)", filled, name, s.Elements(), s)
+		return fmt.Errorf("the files have %d elements of %s, must have %d (%v)", filled, id, s.Elements(), s)
 	}
 	return nil
 }
 
-// place is where in its tensor a part stands, and how many elements it has.
+// place returns the place of a part in its weight and its number of elements.
 func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 	if p.expert < 0 {
 		return 0, s.Elements(), nil
@@ -118,11 +119,11 @@ func (l *Layer) place(p part, s spec.Shape) (at, count int64, err error) {
 	}
 	gated := l.Config.Activation.Gated()
 	if l.Config.WeightOrder != spec.OutIn || gated && l.Config.GateUp != spec.Concatenated {
-		return 0, 0, fmt.Errorf("tensor %q is of one expert, where %v has all in one", p.name, l.Config)
+		return 0, 0, fmt.Errorf("tensor %q has one expert, must have all experts of %v", p.name, l.Config)
 	}
 	each := s.Elements() / int64(l.Config.NumExperts)
 	at, count = int64(p.expert)*each, each
-	if p.tensor == "W1" && gated {
+	if p.tensor == spec.TensorW1 && gated {
 		count /= 2
 		if p.piece == up {
 			at += count

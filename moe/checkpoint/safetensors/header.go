@@ -10,15 +10,15 @@ import (
 	"strconv"
 )
 
-// MaxHeader is the longest header accepted, in bytes; the reference
-// implementation has the same limit.
-const MaxHeader = 100_000_000
+// maxHeader is the longest accepted header in bytes, the same as in the reference
+// implementation.
+const maxHeader = 100_000_000
 
-// metadataKey is the one key of a header that is no tensor: a map of strings.
+// metadataKey is the only key of a header that is no tensor: a map of strings.
 const metadataKey = "__metadata__"
 
-// parseHeader reads a header of so many bytes that is followed by so many bytes
-// of data. It gives the tensors in the order of their data.
+// parseHeader reads a header that data bytes of data follow. It returns the tensors
+// in the order of their data.
 func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error) {
 	p := parser{scanner{in: bufio.NewReaderSize(text, 1<<16)}}
 	if first, err := p.in.Peek(1); err == io.EOF || err == nil && first[0] != '{' {
@@ -37,7 +37,7 @@ func parseHeader(text io.Reader, data int64) ([]Tensor, map[string]string, error
 	return tensors, metadata, checkPlaces(tensors, data)
 }
 
-// checkPlaces sorts tensors by place and checks that they cover the data.
+// checkPlaces sorts the tensors by place and checks that they cover the data.
 func checkPlaces(tensors []Tensor, data int64) error {
 	slices.SortStableFunc(tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End))
@@ -66,11 +66,11 @@ func checkPlaces(tensors []Tensor, data int64) error {
 	return nil
 }
 
-// maxRank is more extents than any library's tensors have (PyTorch and NumPy: 64).
+// maxRank is the largest number of extents, as in PyTorch and NumPy.
 const maxRank = 64
 
-// parser takes a header token by token: nothing is nested deeper than the
-// format is, and a key that stands twice is seen.
+// parser reads a header token by token. It refuses deeper nesting than the format
+// has, and a key that stands twice.
 type parser struct{ scanner }
 
 func (p *parser) header() (tensors []Tensor, metadata map[string]string, err error) {
@@ -105,7 +105,7 @@ func (p *parser) metadata() (map[string]string, error) {
 	return m, err
 }
 
-// tensorKeys are what a tensor's object has.
+// tensorKeys are the keys of a tensor's object.
 var tensorKeys = [3]string{"dtype", "shape", "data_offsets"}
 
 func (p *parser) tensor(name string) (Tensor, error) {
@@ -123,9 +123,7 @@ func (p *parser) tensor(name string) (Tensor, error) {
 		seen[i] = true
 		switch key {
 		case "dtype":
-			var s string
-			s, err = p.text(spot{key, ""})
-			t.DType = DType(s)
+			t.DType, err = p.text(spot{key, ""})
 		case "shape":
 			t.Shape, err = p.integers(name, key)
 		case "data_offsets":
@@ -148,11 +146,11 @@ func (p *parser) tensor(name string) (Tensor, error) {
 	return t, nil
 }
 
-// spot is where in a header something stands; put into words where it is wrong,
-// not for each of a million tensors.
+// spot is a place in a header. It becomes text only in an error: a header may have a
+// million tensors.
 type spot struct{ part, name string }
 
-// String is the spot as an error names it.
+// String returns the spot as an error names it.
 func (p spot) String() string {
 	if p.name == "" {
 		return p.part
@@ -160,7 +158,7 @@ func (p spot) String() string {
 	return fmt.Sprintf("%s %.60q", p.part, p.name)
 }
 
-// object calls member for each key; member must take the value.
+// object reads an object. It calls member for each key, which must read the value.
 func (p *parser) object(where spot, member func(key string) error) error {
 	return p.list(where, '{', '}', func(first token) error {
 		if first.kind != '"' {
@@ -173,7 +171,7 @@ func (p *parser) object(where spot, member func(key string) error) error {
 	})
 }
 
-// integers takes an array of integers that are not negative.
+// integers reads an array of integers that are not negative.
 func (p *parser) integers(name, key string) ([]int64, error) {
 	list := []int64{}
 	err := p.list(spot{key, ""}, '[', ']', func(first token) error {
@@ -190,8 +188,8 @@ func (p *parser) integers(name, key string) ([]int64, error) {
 	return list, err
 }
 
-// list takes what stands, with commas, between two characters. element is given
-// the first token of each part.
+// list reads a list in brackets of some kind. It calls element with the first token
+// of each element, which must read the rest of the element.
 func (p *parser) list(where spot, begin, end byte, element func(first token) error) error {
 	if err := p.expect(where, begin); err != nil {
 		return err
@@ -240,7 +238,7 @@ func (p *parser) unexpected(where spot, tok token, want string) error {
 	return headerErrorf("%v has %v near byte %d, must have %s", where, tok, p.at, want)
 }
 
-// next is the next token of a header that has not ended.
+// next returns the next token. The end of the header is an error.
 func (p *parser) next() (token, error) {
 	tok, err := p.scanner.next()
 	if err == io.EOF {

@@ -11,14 +11,14 @@ import (
 	"unicode/utf8"
 )
 
-// token is a part of JSON text: a punctuation character, a string or a bare
-// word (a number, or null, true, false).
+// token is a part of JSON text: a punctuation character, a string, or a word (a
+// number, null, true or false).
 type token struct {
 	kind byte // the character itself, '"' or 'w'
 	text string
 }
 
-// String is the token as an error quotes it.
+// String returns the token as an error quotes it.
 func (t token) String() string {
 	switch t.kind {
 	case '"':
@@ -29,15 +29,15 @@ func (t token) String() string {
 	return string(t.kind)
 }
 
-// scanner cuts JSON into tokens as it reads, in time linear in the text and
-// memory for one token. It knows nothing of what follows what.
+// scanner splits JSON into tokens while it reads, in time linear in the text and
+// with memory for one token. It does not check their order.
 type scanner struct {
 	in *bufio.Reader
 	at int64  // bytes read
-	b  []byte // of the token
+	b  []byte // bytes of the present token
 }
 
-// next gives the next token; io.EOF at the end of the text.
+// next returns the next token, and io.EOF at the end of the text.
 func (s *scanner) next() (token, error) {
 	for {
 		c, err := s.in.ReadByte()
@@ -64,7 +64,7 @@ func wordByte(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '-' || c == '+' || c == '.'
 }
 
-// maxWord is more than any number that a header may have.
+// maxWord is longer than every number that a header may have.
 const maxWord = 40
 
 func (s *scanner) word(first byte) string {
@@ -84,7 +84,7 @@ func (s *scanner) word(first byte) string {
 	return string(s.b)
 }
 
-// string reads on behind a quote.
+// string reads a string whose opening quote has been read.
 func (s *scanner) string() (string, error) {
 	s.b = append(s.b[:0], '"')
 	for {

@@ -12,32 +12,29 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/spec"
+	"sonicmoe/moe/checkpoint/safetensors"
 	"sonicmoe/moe/num"
 )
 
 // saved is a tensor to be written.
 type saved struct {
 	name  string
-	dtype safetensors.DType
+	dtype string
 	shape []int64
 }
 
 // bits are a tensor's elements, its bytes numbered on from a place that its name
 // tells: no two tensors of a test have the same.
 func (s saved) bytes() []byte {
-	n := s.dtype.Bits() / 8
-	for _, d := range s.shape {
-		n *= d
-	}
+	n, _ := safetensors.Tensor{DType: s.dtype, Shape: s.shape}.Bytes()
 	out, at := make([]byte, n), byte(len(s.name))
 	for _, c := range []byte(s.name) {
 		at = at*31 + c
 	}
 	for i := range out {
 		out[i] = at + byte(i*7)
-		if s.dtype == safetensors.F32 && i%4 < 2 {
+		if s.dtype == "F32" && i%4 < 2 {
 			out[i] = 0 // bf16 holds it
 		}
 		if i%2 == 1 && s.dtype != "U8" {
@@ -73,7 +70,7 @@ const (
 	sizes   = `"hidden_size": 32, "num_hidden_layers": 8, "hidden_act": "silu", "dtype": "bfloat16", "num_experts_per_tok": 1, `
 )
 
-func bf16(name string, shape ...int64) saved { return saved{name, safetensors.BF16, shape} }
+func bf16(name string, shape ...int64) saved { return saved{name, "BF16", shape} }
 
 // experts are those of a layer, each with its own three matrices.
 func experts(prefix, gate, up, down string) []saved {
@@ -106,7 +103,7 @@ func TestFamilies(t *testing.T) {
 				"W2": {"model.layers.3.block_sparse_moe.experts.0.w2.weight", "model.layers.3.block_sparse_moe.experts.1.w2.weight"},
 			}},
 		{"deepseek", `{"model_type": "deepseek_v3", ` + sizes + `"moe_intermediate_size": 16, "n_routed_experts": 2, "n_group": 1, "topk_group": 1, "n_shared_experts": 2, "first_k_dense_replace": 3}`,
-			append(proj(), bf16(at+".gate.weight", e, d), saved{at + ".gate.e_score_correction_bias", safetensors.F32, []int64{e}},
+			append(proj(), bf16(at+".gate.weight", e, d), saved{at + ".gate.e_score_correction_bias", "F32", []int64{e}},
 				bf16(at+".shared_experts.gate_proj.weight", 2*n, d), bf16(at+".shared_experts.up_proj.weight", 2*n, d), bf16(at+".shared_experts.down_proj.weight", d, 2*n)),
 			map[string][]string{
 				"SelectionBias": {at + ".gate.e_score_correction_bias"}, "SharedW1": {at + ".shared_experts.gate_proj.weight"},
@@ -128,13 +125,13 @@ func TestFamilies(t *testing.T) {
 			map[string][]string{"W1": {"language_model.model.layers.3.feed_forward.experts.gate_up_proj"}, "W2": {"language_model.model.layers.3.feed_forward.experts.down_proj"}}},
 		{"nemotron", `{"model_type": "nemotron_h", ` + sizes + `"moe_intermediate_size": 16, "n_routed_experts": 2, "moe_shared_expert_intermediate_size": 32, "hybrid_override_pattern": "MEMEMEME"}`,
 			append(experts("backbone.layers.3.mixer", "", "up_proj", "down_proj"), bf16("backbone.layers.3.mixer.gate.weight", e, d),
-				saved{"backbone.layers.3.mixer.gate.e_score_correction_bias", safetensors.F32, []int64{e}},
+				saved{"backbone.layers.3.mixer.gate.e_score_correction_bias", "F32", []int64{e}},
 				bf16("backbone.layers.3.mixer.shared_experts.up_proj.weight", 2*n, d), bf16("backbone.layers.3.mixer.shared_experts.down_proj.weight", d, 2*n)),
 			map[string][]string{"W1": {"backbone.layers.3.mixer.experts.0.up_proj.weight", "backbone.layers.3.mixer.experts.1.up_proj.weight"},
 				"SharedW1": {"backbone.layers.3.mixer.shared_experts.up_proj.weight"}}},
 		{"minimax", `{"model_type": "minimax_m2", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2}`,
-			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), saved{"model.layers.3.block_sparse_moe.gate.weight", safetensors.F32, []int64{e, d}},
-				saved{"model.layers.3.block_sparse_moe.e_score_correction_bias", safetensors.F32, []int64{e}}),
+			append(experts("model.layers.3.block_sparse_moe", "w1", "w3", "w2"), saved{"model.layers.3.block_sparse_moe.gate.weight", "F32", []int64{e, d}},
+				saved{"model.layers.3.block_sparse_moe.e_score_correction_bias", "F32", []int64{e}}),
 			map[string][]string{"Router": {"model.layers.3.block_sparse_moe.gate.weight"}, "SelectionBias": {"model.layers.3.block_sparse_moe.e_score_correction_bias"}}},
 		{"dbrx", `{"model_type": "dbrx", "d_model": 32, "n_layers": 8, "ffn_config": {"ffn_hidden_size": 16, "moe_num_experts": 2, "moe_top_k": 1, "moe_normalize_expert_weights": 1}, "dtype": "bfloat16"}`,
 			[]saved{bf16("transformer.blocks.3.ffn.router.layer.weight", e, d), bf16("transformer.blocks.3.ffn.experts.mlp.w1", e*n, d),
@@ -151,7 +148,7 @@ func TestFamilies(t *testing.T) {
 
 // made loads layer 3 whole, and holds what it has against what that is made of.
 func made(t *testing.T, config string, tensors []saved, want map[string][]string) *Layer {
-	l, err := Open(write(t, config, tensors...), 3)
+	l, err := Open(t.Context(), write(t, config, tensors...), 3)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	data := map[string][]byte{}
@@ -164,14 +161,15 @@ func made(t *testing.T, config string, tensors []saved, want map[string][]string
 			require.Contains(t, data, part)
 			want = append(want, data[part]...)
 		}
-		got, err := l.Tensor(name)
+		got, err := l.Tensor(t.Context(), idOf(name))
 		require.NoError(t, err)
 		assert.Equal(t, want, got, name)
 	}
-	for name, s := range l.shapes() {
-		got, err := l.Tensor(name)
-		require.NoError(t, err, name)
-		assert.Len(t, got, int(s.Bytes()), name)
+	for _, id := range spec.Weights {
+		got, err := l.Tensor(t.Context(), id)
+		require.NoError(t, err, id)
+		s := l.shape(id)
+		assert.Len(t, got, int(s.Bytes()), id)
 	}
 	return l
 }
@@ -203,12 +201,12 @@ func TestMXFP4(t *testing.T) {
 	assert.Equal(t, []float32{-6. / 128, -0.5 / 128}, got[32:34], "times 1/128")
 
 	tensors := gptOSSTensors()
-	l, err := Open(write(t, gptOSS, tensors...), 0)
+	l, err := Open(t.Context(), write(t, gptOSS, tensors...), 0)
 	require.NoError(t, err)
 	defer l.Close()
 	assert.Equal(t, spec.OutIn, l.Config.WeightOrder)
 	assert.Equal(t, spec.Interleaved, l.Config.GateUp)
-	w1, err := l.Tensor("W1")
+	w1, err := l.Tensor(t.Context(), spec.TensorW1)
 	require.NoError(t, err)
 	want := dequantise(tensors[4].bytes(), tensors[5].bytes())
 	bits := make([]uint16, len(want))
@@ -222,7 +220,7 @@ func TestMXFP4(t *testing.T) {
 		require.True(t, slices.Equal(exact, back), "bf16 holds every number times 2^%d", int(scale)-127)
 	}
 	require.NotEqual(t, float32(0), dequantise(make([]byte, 16), []byte{255})[0], "a scale that is no number")
-	bias, err := l.Tensor("RouterBias")
+	bias, err := l.Tensor(t.Context(), spec.TensorRouterBias)
 	require.NoError(t, err)
 	assert.Len(t, bias, 4*e, "the bias is FP32 here, bf16 in the file")
 }
@@ -240,11 +238,11 @@ func TestRefuses(t *testing.T) {
 		of     []saved
 		want   string
 	}{
-		{"no such layer", "", 8, good(), "layer 8 has no experts; those that have: [0 1 2 3 4 5 6 7]"},
+		{"no such layer", "", 8, good(), "layer 8 has no experts; layers with experts: [0 1 2 3 4 5 6 7]"},
 		{"dense layer", `, "mlp_only_layers": [0]`, 0, good(), "layer 0 has no experts"},
 		{"no tensors", "", 1, good(), "no tensor of layer 1's experts is there, of 7: model.layers.0.mlp.experts.0.down_proj.weight, "},
-		{"a tensor that nobody reads", "", 0, append(good(), bf16(at+".gate.scale", d)), `tensor "model.layers.0.mlp.gate.scale" is of layer 0's experts, but nothing of a layer here`},
-		{"a bias that the layer has not", "", 0, append(good(), saved{at + ".gate.e_score_correction_bias", safetensors.F32, []int64{e}}), `is the layer's SelectionBias, which d=32 n=16`},
+		{"a tensor that nobody reads", "", 0, append(good(), bf16(at+".gate.scale", d)), `tensor "model.layers.0.mlp.gate.scale" is of layer 0's experts, but no weight of the layer`},
+		{"a bias that the layer has not", "", 0, append(good(), saved{at + ".gate.e_score_correction_bias", "F32", []int64{e}}), `is the layer's SelectionBias, which d=32 n=16`},
 		{"no router", "", 0, good()[:6], "the layer has no Router bf16 [2 32], must have it"},
 		{"an expert is missing", "", 0, good()[1:], "the files have 512 elements of W2, must have 1024 (bf16 [2 32 16])"},
 		{"an expert too many", "", 0, append(good(), bf16(at+".experts.2.down_proj.weight", d, n)), "is of expert 2, config.json has 2"},
@@ -252,11 +250,11 @@ func TestRefuses(t *testing.T) {
 		{"fp8", "", 0, append(good()[1:], saved{at + ".experts.0.down_proj.weight", "F8_E4M3", []int64{d, n}}), "is F8_E4M3, must be BF16, F16 or F32"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l, err := Open(write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)
+			l, err := Open(t.Context(), write(t, fmt.Sprintf(config, tt.config), tt.of...), tt.layer)
 			if err == nil {
 				defer l.Close()
-				for name := range l.shapes() {
-					if _, e := l.Tensor(name); e != nil {
+				for _, id := range spec.Weights {
+					if _, e := l.Tensor(t.Context(), id); e != nil {
 						err = e
 					}
 				}
@@ -264,16 +262,22 @@ func TestRefuses(t *testing.T) {
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
-	_, err := Open(t.TempDir(), 0)
+	_, err := Open(t.Context(), t.TempDir(), 0)
 	require.ErrorContains(t, err, "config.json")
 	dir := write(t, fmt.Sprintf(config, ""), good()...)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(`{"weight_map": {"a": "../b"}}`), 0o600))
-	_, err = Open(dir, 0)
+	_, err = Open(t.Context(), dir, 0)
 	require.ErrorContains(t, err, `"a" is in "../b", must be a file of the folder`)
 	require.NoError(t, os.Remove(filepath.Join(dir, "model.safetensors.index.json")))
-	l, err := Open(dir, 0)
+	l, err := Open(t.Context(), dir, 0)
 	require.NoError(t, err, "without an index")
-	_, err = l.Tensor("w1")
-	require.ErrorContains(t, err, "name is w1")
+	_, err = l.Tensor(t.Context(), spec.TensorX)
+	require.ErrorContains(t, err, "id is X, must be a weight")
 	require.NoError(t, l.Close())
+}
+
+// idOf returns the weight with a name.
+func idOf(name string) spec.TensorID {
+	i := slices.IndexFunc(spec.Weights, func(id spec.TensorID) bool { return id.String() == name })
+	return spec.Weights[i]
 }

@@ -6,15 +6,24 @@ import (
 	mathbits "math/bits"
 )
 
-// Error is a file, or a tensor to be written, that is not as the format demands.
+// bits are the bits of one element of every dtype.
+var bits = map[string]int64{
+	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+	"I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+	"I32": 32, "U32": 32, "F32": 32,
+	"F64": 64, "I64": 64, "U64": 64, "C64": 64,
+}
+
+// Error reports a file, or a tensor to be written, that breaks the format.
 type Error struct {
-	// Where is the part concerned: "header", "tensor \"w1\"".
+	// Where is the wrong part: "header", "tensor \"w1\"".
 	Where string
 	// Text says what is wrong and what would be right.
 	Text string
 }
 
-// Error reads "safetensors: tensor "w1": ...".
+// Error returns "safetensors: tensor "w1": …".
 func (e *Error) Error() string { return "safetensors: " + e.Where + ": " + e.Text }
 
 func headerErrorf(format string, args ...any) *Error {
@@ -27,21 +36,22 @@ func tensorErrorf(name, format string, args ...any) *Error {
 
 // Tensor is one entry of a header.
 type Tensor struct {
-	Name  string
-	DType DType
-	// Shape are the extents, outermost first; none for a scalar.
+	Name string
+	// DType is the element type by its name in the format: "BF16", "F32", "I32", "U8".
+	DType string
+	// Shape has the extents, outermost first. A scalar has none.
 	Shape []int64
-	// Begin and End are the tensor's bytes, counted from the end of the header.
-	// A writer sets them itself.
+	// Begin and End are the places of the tensor's first byte and of the byte after
+	// its last, counted from the end of the header.
 	Begin, End int64
 }
 
-// Bytes is the size of the tensor's data, as its dtype and shape say. The
-// error names an unknown dtype, a negative extent, or a size that doesn't fit.
+// Bytes returns the size of the tensor's data by its dtype and shape. The error
+// names an unknown dtype, a negative extent, or a size that does not fit.
 func (t Tensor) Bytes() (int64, error) {
-	size := t.DType.Bits()
+	size := bits[t.DType]
 	if size == 0 {
-		return 0, tensorErrorf(t.Name, "dtype %.40q is unknown", string(t.DType))
+		return 0, tensorErrorf(t.Name, "dtype %.40q is unknown", t.DType)
 	}
 	product := uint64(size)
 	zero, overflow := false, false
@@ -68,5 +78,5 @@ func (t Tensor) Bytes() (int64, error) {
 	return int64(product / 8), nil
 }
 
-// String reads "experts.w1 BF16 [128 512 1536]".
+// String returns "experts.w1 BF16 [128 512 1536]".
 func (t Tensor) String() string { return fmt.Sprintf("%s %s %v", t.Name, t.DType, t.Shape) }

@@ -14,24 +14,23 @@ import (
 // Source is a tensor to be written.
 type Source struct {
 	Name  string
-	DType DType
+	DType string
 	Shape []int64
-	// Data gives exactly the tensor's bytes, little endian, row-major.
+	// Data must return exactly the tensor's bytes, little endian and row-major.
 	Data io.Reader
 }
 
-// headerAlign is what the data's place in the file is a multiple of. The
-// header is filled up with spaces.
+// headerAlign divides the place of the data in the file. Spaces fill the header up.
 const headerAlign = 8
 
-// Write writes a file of these tensors. Each source is read once, as a stream.
-// metadata may be nil.
+// Write writes a file of tensors. It reads each source once, as a stream. metadata may
+// be nil.
 //
-// In the file, tensors of wider elements come first, so that each is aligned to
-// its elements; those of equal width are in the order given.
+// Tensors with wider elements come first in the file, so that each tensor is aligned
+// to its elements. Tensors of equal width keep their order.
 func Write(w io.Writer, metadata map[string]string, sources ...Source) error {
 	sources = slices.Clone(sources)
-	slices.SortStableFunc(sources, func(a, b Source) int { return cmp.Compare(b.DType.Bits(), a.DType.Bits()) })
+	slices.SortStableFunc(sources, func(a, b Source) int { return cmp.Compare(bits[b.DType], bits[a.DType]) })
 	tensors, err := place(sources)
 	if err != nil {
 		return err
@@ -51,7 +50,7 @@ func Write(w io.Writer, metadata map[string]string, sources ...Source) error {
 	return nil
 }
 
-// place gives each source its bytes, one after the other.
+// place places the sources in the file one after the other.
 func place(sources []Source) ([]Tensor, error) {
 	tensors := make([]Tensor, len(sources))
 	seen := map[string]bool{metadataKey: true}
@@ -77,7 +76,7 @@ func place(sources []Source) ([]Tensor, error) {
 	return tensors, nil
 }
 
-// encodeHeader gives length, header and its filling.
+// encodeHeader returns the length, the header and the spaces that fill it up.
 func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, lengthBytes))
@@ -99,28 +98,28 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 			dims = []int64{}
 		}
 		fmt.Fprintf(&b, `%s:{"dtype":%s,"shape":%s,"data_offsets":[%d,%d]}`,
-			quote(t.Name), quote(string(t.DType)), quote(dims), t.Begin, t.End)
+			quote(t.Name), quote(t.DType), quote(dims), t.Begin, t.End)
 	}
 	b.WriteByte('}')
 	for b.Len()%headerAlign != 0 {
 		b.WriteByte(' ')
 	}
 	n := b.Len() - lengthBytes
-	if n > MaxHeader {
-		return nil, headerErrorf("would have %d bytes, must have at most %d", n, MaxHeader)
+	if n > maxHeader {
+		return nil, headerErrorf("would have %d bytes, must have at most %d", n, maxHeader)
 	}
 	binary.LittleEndian.PutUint64(b.Bytes(), uint64(n))
 	return b.Bytes(), nil
 }
 
-// quote is v as JSON. v is a string, a list of integers or a map of
-// strings, which can't fail.
+// quote returns v as JSON. v is a string, a list of integers or a map of strings, for
+// which encoding cannot fail.
 func quote(v any) []byte {
 	text, _ := json.Marshal(v)
 	return text
 }
 
-// copyTensor writes the data of one source, which must have its exact size.
+// copyTensor writes the data of one source, which must have the tensor's exact size.
 func copyTensor(w io.Writer, s Source, t Tensor) error {
 	size := t.End - t.Begin
 	if s.Data == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/outside"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 func layerSources() []safetensors.Source {
@@ -28,10 +28,10 @@ func layerSources() []safetensors.Source {
 	}
 	return []safetensors.Source{
 		source("flags", "BOOL", []int64{3}, []byte{1, 0, 1}),
-		source("experts.w1", safetensors.BF16, []int64{2, 4, 3}, count(48)),
-		source("scores", safetensors.F32, []int64{2}, count(8)),
-		source("<été>\n\"quoted\"", safetensors.I32, nil, count(4)),
-		source("none", safetensors.F32, []int64{0, 5}, nil),
+		source("experts.w1", "BF16", []int64{2, 4, 3}, count(48)),
+		source("scores", "F32", []int64{2}, count(8)),
+		source("<été>\n\"quoted\"", "I32", nil, count(4)),
+		source("none", "F32", []int64{0, 5}, nil),
 	}
 }
 
@@ -54,7 +54,9 @@ func TestWriteThenRead(t *testing.T) {
 		_, err = f.ReadAt(s.Name, buf, 0)
 		require.NoError(t, err)
 		assert.Equal(t, want, buf)
-		assert.Zero(t, got.Begin%(s.DType.Bits()/8), "%s is not aligned", s.Name)
+		size, err := safetensors.Tensor{DType: s.DType}.Bytes()
+		require.NoError(t, err)
+		assert.Zero(t, got.Begin%size, "%s is not aligned", s.Name)
 	}
 	var again bytes.Buffer
 	require.NoError(t, safetensors.Write(&again, map[string]string{"note": "a < b", "format": "pt"}, layerSources()...))
@@ -138,7 +140,7 @@ import sys, numpy, safetensors.numpy
 t = {"w": numpy.arange(4, dtype=numpy.float16).reshape(2, 2), "s": numpy.array(1.5, dtype=numpy.float32)}
 safetensors.numpy.save_file(t, sys.argv[1], {"format": "np"})
 `, path)
-	f, err := safetensors.Open(path)
+	f, err := safetensors.Open(t.Context(), path)
 	require.NoError(t, err)
 	defer f.Close()
 	assert.Equal(t, map[string]string{"format": "np"}, f.Metadata())

@@ -7,17 +7,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/spec"
 )
 
 // load opens layer 3 and reads all of it.
-func load(dir string) error {
-	l, err := Open(dir, 3)
+func load(t *testing.T, dir string) error {
+	l, err := Open(t.Context(), dir, 3)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	for name := range l.shapes() {
-		if _, err := l.Tensor(name); err != nil {
+	for _, id := range spec.Weights {
+		if _, err := l.Tensor(t.Context(), id); err != nil {
 			return err
 		}
 	}
@@ -54,22 +56,22 @@ func TestEachElementOnce(t *testing.T) {
 		"scales of plain weights":       {mixtral, append(good, saved{block3 + ".experts.down_proj_scales", "U8", []int64{e, d, 1}}), `tensor "model.layers.3.mlp.experts.down_proj_scales" is MXFP4 and "model.layers.3.mlp.experts.0.w1.weight" is not`},
 		"a missing piece":               {mixtral, without("1.w3.weight"), "the files have 1536 elements of W1, must have 2048 (bf16 [2 32 32])"},
 		"gate and up apart, no up":      {mixtral, []saved{router, bf16("model.layers.3.moe.gate_proj.weight", e, n, d), bf16("model.layers.3.moe.down_proj.weight", e, d, n)}, "has the extents [2 16 32], must be [2 32 32]"},
-		"another packing":               {mixtral, append(good, at("0.w1.qweight", n, 4)), `tensor "model.layers.3.mlp.experts.0.w1.qweight" is of layer 3's experts, but nothing of a layer here`},
+		"another packing":               {mixtral, append(good, at("0.w1.qweight", n, 4)), `tensor "model.layers.3.mlp.experts.0.w1.qweight" is of layer 3's experts, but no weight of the layer`},
 		"nothing but another packing":   {mixtral, []saved{at("0.w1.qweight", n, 4)}, `tensor "model.layers.3.mlp.experts.0.w1.qweight" is of layer 3's experts`},
 		"two stacks of layers":          {mixtral, append(good, bf16("draft.layers.3.mlp.gate.weight", e, d)), "layer 3 has experts in 2 stacks of layers, must have them in one: draft.layers, model.layers"},
 		"stacks that are other parts'": {mixtral, append(good, bf16("mtp.layers.3.mlp.gate.weight", e, d), bf16("model.mtp.layers.3.mlp.gate.weight", e, d), bf16("talker.model.layers.3.mlp.gate.weight", e, d),
 			bf16("vision_tower.blocks.3.mlp.experts.0.w1.weight", e, d), bf16("model.sam_model.blocks.3.mlp.lin1.weight", e, d)), ""},
-		"a bias beside a router of its own":  {phimoe, append(good, at("0.w1.bias", n)), `tensor "model.layers.3.mlp.experts.0.w1.bias" is of layer 3's experts, but nothing of a layer here`},
-		"a scale beside a router of its own": {phimoe, append(good, at("0.w1.weight_scale", 1)), `experts.0.w1.weight_scale" is of layer 3's experts, but nothing of a layer here`},
+		"a bias beside a router of its own":  {phimoe, append(good, at("0.w1.bias", n)), `tensor "model.layers.3.mlp.experts.0.w1.bias" is of layer 3's experts, but no weight of the layer`},
+		"a scale beside a router of its own": {phimoe, append(good, at("0.w1.weight_scale", 1)), `experts.0.w1.weight_scale" is of layer 3's experts, but no weight of the layer`},
 		"a shared expert that config.json has not": {`{"model_type": "granitemoehybrid", ` + sizes + `"intermediate_size": 16, "num_local_experts": 2, "shared_intermediate_size": 0}`,
 			append(good, bf16("model.layers.3.shared_mlp.input_linear.weight", 2*n, d)), `shared_mlp.input_linear.weight" is the layer's SharedW1, which d=32 n=16`},
 		"a router of its own": {phimoe, good, ""},
 		"single experts where a square could lie either way": {`{"model_type": "llama4", "text_config": {"model_type": "llama4_text", ` + sizes + `"intermediate_size": 32, "num_local_experts": 2}}`,
 			[]saved{router, at("gate_up_proj", e, d, 64), at("0.down_proj.weight", d, 32), at("1.down_proj.weight", d, 32), bf16(block3+".shared_expert.gate_proj.weight", 32, d),
-				bf16(block3+".shared_expert.up_proj.weight", 32, d), bf16(block3+".shared_expert.down_proj.weight", d, 32)}, `experts.0.down_proj.weight" is of one expert, where`},
+				bf16(block3+".shared_expert.up_proj.weight", 32, d), bf16(block3+".shared_expert.down_proj.weight", d, 32)}, `experts.0.down_proj.weight" has one expert, must have all`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := load(write(t, c.config, c.of...))
+			err := load(t, write(t, c.config, c.of...))
 			if c.want == "" {
 				require.NoError(t, err)
 			} else {
@@ -90,14 +92,14 @@ func TestFiles(t *testing.T) {
 		`{"weight_map": `:      index + ": unexpected end",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, index), []byte(text), 0o600))
-		require.ErrorContains(t, load(dir), want)
+		require.ErrorContains(t, load(t, dir), want)
 	}
 	require.NoError(t, os.Remove(filepath.Join(dir, index)))
-	require.NoError(t, load(dir))
+	require.NoError(t, load(t, dir))
 	data, err := os.ReadFile(filepath.Join(dir, "model-0.safetensors"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "other.safetensors"), data, 0o600))
-	require.ErrorContains(t, load(dir), " is in model-0.safetensors and in other.safetensors, must be in one")
+	require.ErrorContains(t, load(t, dir), " is in model-0.safetensors and in other.safetensors, must be in one")
 }
 
 // MXFP4 is read from bytes alone, and for all of a layer's experts.
@@ -119,7 +121,7 @@ func TestMXFP4Types(t *testing.T) {
 		{"wide blocks", 4, bf16(at+"gate_up_proj_blocks", e, 64, 1, 16), `gate_up_proj_blocks": is BF16, must be U8, two numbers a byte`},
 		{"blocks of another type", 6, saved{at + "down_proj_blocks", "I8", []int64{e, d, 1, 16}}, "is I8, must be U8"},
 		{"one plain weight", 6, bf16(at+"down_proj", e, 32, d), `tensor "model.layers.3.mlp.experts.gate_up_proj_blocks" is MXFP4 and "model.layers.3.mlp.experts.down_proj" is not`},
-		{"no scales", 7, bf16("model.layers.3.norm", 4), "has no scales beside it"},
+		{"no scales", 7, bf16("model.layers.3.norm", 4), "has no scales"},
 		{"no blocks", 6, bf16("model.layers.3.norm", 4), `down_proj_scales" is there without its blocks`},
 		{"scales twice", 1, saved{"model.layers.3.experts.down_proj_scales", "U8", []int64{e, d, 1}}, "are both the scales of W2, must be one"},
 	} {
@@ -130,7 +132,7 @@ func TestMXFP4Types(t *testing.T) {
 				list = append(list, good[1])
 			}
 			dir := write(t, gptOSS, list...)
-			err := load(dir)
+			err := load(t, dir)
 			if tt.want == "" {
 				require.NoError(t, err)
 				return

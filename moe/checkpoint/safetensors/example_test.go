@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"fmt"
 
-	"sonicmoe/examples/layer/safetensors"
+	"sonicmoe/moe/checkpoint/safetensors"
 )
 
 func Example() {
 	var file bytes.Buffer // usually an *os.File
 	err := safetensors.Write(&file, map[string]string{"format": "pt"}, safetensors.Source{
-		Name: "experts.w1", DType: safetensors.BF16, Shape: []int64{1, 2, 3},
+		Name: "experts.w1", DType: "BF16", Shape: []int64{1, 2, 3},
 		Data: bytes.NewReader([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}),
 	})
 	if err != nil {

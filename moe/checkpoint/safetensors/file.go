@@ -1,16 +1,18 @@
 package safetensors
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
+
+	"sonicmoe/internal/disk"
 )
 
-// lengthBytes is the size of the header's length, which a file begins with.
+// lengthBytes is the size of the header's length, at the start of a file.
 const lengthBytes = 8
 
 // File is an open safetensors file. It is safe for concurrent use.
@@ -23,49 +25,47 @@ type File struct {
 	metadata map[string]string
 }
 
-// Open opens a file and reads its header. Close it when done.
-func Open(path string) (*File, error) {
-	// Opening a pipe waits for a writer, and nothing but a file has a size.
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file (%s)", path, info.Mode().Type())
-	}
-	file, err := os.Open(path)
+// Open opens a regular file and reads its header. Close it after use. ctx bounds
+// the reading of the header alone.
+func Open(ctx context.Context, path string) (*File, error) {
+	file, info, err := disk.OpenRegular(disk.OS, path, true)
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.Stat()
-	if err == nil {
-		var f *File
-		if f, err = New(file, info.Size()); err == nil {
-			f.closer = file
-			return f, nil
-		}
+	f, err := open(ctx, file, info.Size())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+	f.closer = file
+	return f, nil
 }
 
-// New reads the header of a file of so many bytes. It never reads past them.
+// New reads the header of a file of size bytes, and reads nothing past them.
 func New(source io.ReaderAt, size int64) (*File, error) {
+	return open(context.Background(), source, size)
+}
+
+func open(ctx context.Context, source io.ReaderAt, size int64) (*File, error) {
 	if size < lengthBytes {
-		return nil, headerErrorf("the file has %d bytes, fewer than the 8 of the header's length", size)
+		return nil, headerErrorf("the file has %d bytes, must have the 8 of the header's length", size)
 	}
 	var length [lengthBytes]byte
 	if err := readFull(source, length[:], 0); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(length[:])
-	if n > MaxHeader {
+	if n > maxHeader {
 		if kind := otherKind(length[:]); kind != "" {
-			return nil, headerErrorf("starts as %s does, must be a length and JSON: this is no safetensors file", kind)
+			return nil, headerErrorf("starts as %s does, must start with a length and JSON: this is no safetensors file", kind)
 		}
-		return nil, headerErrorf("has %d bytes, must have at most %d", n, MaxHeader)
+		return nil, headerErrorf("has %d bytes, must have at most %d", n, maxHeader)
 	}
 	if int64(n) > size-lengthBytes {
 		return nil, headerErrorf("has %d bytes, but the file ends after %d of them", n, size-lengthBytes)
 	}
 	f := &File{source: source, data: lengthBytes + int64(n), byName: map[string]int{}}
 	var err error
-	if f.tensors, f.metadata, err = parseHeader(&whole{source: source, at: lengthBytes, left: int64(n)}, size-f.data); err != nil {
+	if f.tensors, f.metadata, err = parseHeader(&headerReader{ctx, source, lengthBytes, int64(n)}, size-f.data); err != nil {
 		return nil, err
 	}
 	for i, t := range f.tensors {
@@ -74,8 +74,7 @@ func New(source io.ReaderAt, size int64) (*File, error) {
 	return f, nil
 }
 
-// otherKind names files that are taken for safetensors, by how they begin; "" is
-// none of them.
+// otherKind returns the name of another format that a file starts as, or "".
 func otherKind(start []byte) string {
 	switch {
 	case start[0] == '{':
@@ -88,28 +87,32 @@ func otherKind(start []byte) string {
 	return ""
 }
 
-// whole reads so many bytes of a source as a stream; a source that ends early is
-// an error.
-type whole struct {
+// headerReader reads left bytes of a source as a stream until its context ends. A
+// source that ends early is an error.
+type headerReader struct {
+	ctx      context.Context
 	source   io.ReaderAt
 	at, left int64
 }
 
 // Read implements io.Reader.
-func (w *whole) Read(p []byte) (int, error) {
-	if w.left == 0 {
-		return 0, io.EOF
-	}
-	p = p[:min(int64(len(p)), w.left)]
-	if err := readFull(w.source, p, w.at); err != nil {
+func (h *headerReader) Read(p []byte) (int, error) {
+	if err := h.ctx.Err(); err != nil {
 		return 0, err
 	}
-	w.at += int64(len(p))
-	w.left -= int64(len(p))
+	if h.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), h.left)]
+	if err := readFull(h.source, p, h.at); err != nil {
+		return 0, err
+	}
+	h.at += int64(len(p))
+	h.left -= int64(len(p))
 	return len(p), nil
 }
 
-// readFull reads all of p; a source that ends early is an error.
+// readFull fills p. A source that ends early is an error.
 func readFull(source io.ReaderAt, p []byte, off int64) error {
 	n, err := source.ReadAt(p, off)
 	if n == len(p) {
@@ -121,7 +124,7 @@ func readFull(source io.ReaderAt, p []byte, off int64) error {
 	return fmt.Errorf("safetensors: %d of %d bytes at %d: %w", n, len(p), off, err)
 }
 
-// Close closes what Open opened.
+// Close closes a file that Open opened.
 func (f *File) Close() error {
 	if f.closer == nil {
 		return nil
@@ -129,13 +132,14 @@ func (f *File) Close() error {
 	return f.closer.Close()
 }
 
-// Tensors lists the tensors in the order of their data. Don't change it.
+// Tensors returns the tensors in the order of their data. Do not change the slice.
 func (f *File) Tensors() []Tensor { return f.tensors }
 
-// Metadata is the file's map of strings, nil if it has none.
+// Metadata returns the file's map of strings, nil if it has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 
-// Tensor gives the entry of that name. The error of an unknown one lists names.
+// Tensor returns the entry with a name. The error for an unknown name lists the names
+// of the file.
 func (f *File) Tensor(name string) (Tensor, error) {
 	if i, ok := f.byName[name]; ok {
 		return f.tensors[i], nil
@@ -148,9 +152,8 @@ func (f *File) Tensor(name string) (Tensor, error) {
 	return Tensor{}, tensorErrorf(name, "the file has no such tensor, it has %d: %q", len(f.tensors), names)
 }
 
-// ReadAt fills p with the named tensor's bytes from off on, little endian,
-// row-major. Like [io.ReaderAt], it returns io.EOF when the tensor ends before
-// p does.
+// ReadAt fills p with the named tensor's bytes from off on, little endian and
+// row-major. Like [io.ReaderAt] it returns io.EOF if the tensor ends before p does.
 func (f *File) ReadAt(name string, p []byte, off int64) (int, error) {
 	section, err := f.Section(name)
 	if err != nil || len(p) == 0 {
@@ -159,7 +162,7 @@ func (f *File) ReadAt(name string, p []byte, off int64) (int, error) {
 	return section.ReadAt(p, off)
 }
 
-// Section gives the named tensor's bytes as a stream.
+// Section returns the named tensor's bytes as a stream.
 func (f *File) Section(name string) (*io.SectionReader, error) {
 	t, err := f.Tensor(name)
 	if err != nil {

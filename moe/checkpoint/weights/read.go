@@ -1,43 +1,44 @@
 package weights
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
 
-	"sonicmoe/examples/layer/safetensors"
 	"sonicmoe/internal/spec"
+	"sonicmoe/moe/checkpoint/safetensors"
 	"sonicmoe/moe/num"
 )
 
-// read fills to with a part's elements, of a type.
-func (l *Layer) read(to []byte, t spec.Type, p part, all []part) error {
+// read fills to with a part's elements, converted to t.
+func (l *Layer) read(ctx context.Context, to []byte, t spec.Type, p part, all []part) error {
 	if p.piece == blocks {
-		return l.readBlocks(to, t, p, all)
+		return l.readBlocks(ctx, to, t, p, all)
 	}
-	raw, from, err := l.raw(p.name, l.dims(p, int64(len(to))/t.Bytes()))
+	raw, from, err := l.raw(ctx, p.name, l.dims(p, int64(len(to))/t.Bytes()))
 	if err != nil {
 		return err
 	}
 	switch half := len(raw) / 2; p.piece {
-	case above:
+	case upperHalf:
 		raw = raw[:half]
-	case below:
+	case lowerHalf:
 		raw = raw[half:]
 	}
-	if p.piece != turned {
+	if p.piece != transposed {
 		return convert(to, t, raw, from.DType)
 	}
-	lying := make([]byte, len(to))
-	if err := convert(lying, t, raw, from.DType); err != nil {
+	columns := make([]byte, len(to))
+	if err := convert(columns, t, raw, from.DType); err != nil {
 		return err
 	}
-	transpose(to, lying, l.shapes()[p.tensor])
+	transpose(to, columns, l.shape(p.tensor))
 	return nil
 }
 
-// transpose gives matrices of a shape [E, rows, columns] from as many that are
-// [columns, rows].
+// transpose transposes E matrices [columns, rows] to matrices of shape s, [E, rows,
+// columns].
 func transpose(to, from []byte, s spec.Shape) {
 	rows, columns, size := s.Dims[1], s.Dims[2], s.Type.Bytes()
 	for each := rows * columns * size; len(to) > 0; to, from = to[each:], from[each:] {
@@ -49,28 +50,28 @@ func transpose(to, from []byte, s spec.Shape) {
 	}
 }
 
-// dims are what a part's extents must be, nil where the number of elements is
-// enough: a vector.
+// dims returns the extents that a part of count elements must have.
 func (l *Layer) dims(p part, count int64) []int64 {
-	s := l.shapes()[p.tensor]
+	s := l.shape(p.tensor)
 	switch {
 	case p.expert >= 0:
 		return []int64{count / s.Dims[2], s.Dims[2]}
-	case p.piece == above || p.piece == below:
+	case p.piece == upperHalf || p.piece == lowerHalf:
 		return []int64{2 * s.Dims[0], s.Dims[1]}
 	case p.piece == stacked:
 		return []int64{s.Dims[0] * s.Dims[1], s.Dims[2]}
-	case p.piece == turned:
+	case p.piece == transposed:
 		return []int64{s.Dims[0] * s.Dims[2], s.Dims[1]}
-	case s.Rank < 2 || p.tensor == "SharedGate":
+	case s.Rank < 2 || p.tensor == spec.TensorSharedGate:
 		return []int64{count}
 	}
 	return s.Dims[:s.Rank]
 }
 
-// raw gives a tensor's bytes, of these extents; extents of 1 in front don't count.
-func (l *Layer) raw(name string, dims []int64) ([]byte, safetensors.Tensor, error) {
-	f, err := l.file(name)
+// raw returns the bytes of a tensor, which must have some extents. Leading extents of 1
+// do not count.
+func (l *Layer) raw(ctx context.Context, name string, dims []int64) ([]byte, safetensors.Tensor, error) {
+	f, err := l.file(ctx, name)
 	if err != nil {
 		return nil, safetensors.Tensor{}, err
 	}
@@ -94,11 +95,11 @@ func (l *Layer) raw(name string, dims []int64) ([]byte, safetensors.Tensor, erro
 	return raw, t, err
 }
 
-// types are the formats that are read as they are.
-var types = map[safetensors.DType]spec.Type{safetensors.BF16: spec.BF16, safetensors.F16: spec.F16, safetensors.F32: spec.F32}
+// types are the formats of unquantised tensors.
+var types = map[string]spec.Type{"BF16": spec.BF16, "F16": spec.F16, "F32": spec.F32}
 
-// convert brings elements from one type to another, rounded once.
-func convert(to []byte, t spec.Type, raw []byte, from safetensors.DType) error {
+// convert converts elements from one type to another, with one rounding.
+func convert(to []byte, t spec.Type, raw []byte, from string) error {
 	of, ok := types[from]
 	if !ok {
 		return fmt.Errorf("is %s, must be BF16, F16 or F32", from)
@@ -110,7 +111,7 @@ func convert(to []byte, t spec.Type, raw []byte, from safetensors.DType) error {
 	return encode(to, t, decode(raw, of))
 }
 
-// decode gives values of little-endian numbers.
+// decode returns the values of little-endian numbers.
 func decode(raw []byte, of spec.Type) []float32 {
 	out := make([]float32, int64(len(raw))/of.Bytes())
 	if of == spec.F32 {
@@ -127,6 +128,7 @@ func decode(raw []byte, of spec.Type) []float32 {
 	return out
 }
 
+// encode stores values as little-endian numbers.
 func encode(to []byte, t spec.Type, values []float32) error {
 	if t == spec.F32 {
 		copy(to, num.Bytes(values))

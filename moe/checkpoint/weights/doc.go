@@ -1,0 +1,18 @@
+// Package weights reads the expert layers of published models: a folder with
+// config.json and safetensors files, one file or many with an index.
+//
+//	l, err := weights.Open(ctx, "Qwen3-30B-A3B", 7)
+//	...
+//	layer, err := moe.New(ctx, dev, l.Config)
+//	...
+//	w := memory.Weights(layer) // memory is a moe.Arena
+//	...
+//	err = l.Load(ctx, stream, w)
+//
+// Open finds tensors by the names that each family of models gives them, expert by
+// expert or stacked. Load puts them together in the layout of the layer's Config and
+// converts them to its types. It dequantises the MXFP4 blocks of gpt-oss.
+//
+// A tensor of the layer that has no place in the Config is an error, and so is a
+// tensor that gives the same part of a weight as another.
+package weights
