@@ -45,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return nil
 	}
 	if len(o.fitFrom) > 0 {
-		return fitFiles(stdout, o.fitFrom)
+		return fitFiles(ctx, stdout, o.fitFrom)
 	}
 	people := stdout
 	if o.json == stdoutName || o.withTurns {
@@ -102,10 +102,10 @@ func (b *bench) fitPoints() error {
 }
 
 // fitFiles fits the cost model to the points of earlier runs.
-func fitFiles(out io.Writer, names []string) error {
+func fitFiles(ctx context.Context, out io.Writer, names []string) error {
 	var reports []*report.Report
 	for _, name := range names {
-		r, err := report.Read(name)
+		r, err := report.Read(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tune"
@@ -101,7 +103,7 @@ func TestRun(t *testing.T) {
 		require.Contains(t, out, want)
 	}
 	require.NotContains(t, out, "warning", "times of the emulated device mean nothing")
-	r, err := report.Read(file)
+	r, err := report.Read(t.Context(), file)
 	require.NoError(t, err)
 	require.Equal(t, report.Schema, r.Schema)
 	require.True(t, r.Emulated)
@@ -149,7 +151,7 @@ func TestBoth(t *testing.T) {
 	for _, want := range []string{"forward, then backward", "FORWARD", "BACKWARD", "dh 128x128", "dw2 128x128", "plan-splits", "start-up, forward: ", "start-up, forward and backward: "} {
 		require.Contains(t, out, want)
 	}
-	r, err := report.Read(file)
+	r, err := report.Read(t.Context(), file)
 	require.NoError(t, err)
 	require.Equal(t, "forward", r.Pass)
 	require.Equal(t, "aggregate", r.Rows[0].Kernels[4].Name)
@@ -232,7 +234,7 @@ func TestFit(t *testing.T) {
 	for _, want := range []string{"up point", "down point", "dh point", "dw2 point", "dw1 point", "dx point", "default", "DWKTileClocks", "var H200 = Model{", "fitted loses"} {
 		require.Contains(t, out, want)
 	}
-	r, err := report.Read(file)
+	r, err := report.Read(t.Context(), file)
 	require.NoError(t, err)
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
 	require.Len(t, r.Fit.Losses, len(tune.Products()))
@@ -278,4 +280,8 @@ func TestRounding(t *testing.T) {
 	}
 	_, _, err = tiny(t, "-rounding", "-round", "sideways")
 	require.ErrorContains(t, err, "sideways")
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	hostile.Refuses(t, func(path string) error { return run(t.Context(), []string{"-fit-from", path}, io.Discard, io.Discard) })
 }

@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 )
@@ -57,8 +58,8 @@ type tensorMap struct {
 	Swizzle int      `json:"swizzle"` // 0, 32, 64 or 128 bytes
 }
 
-func readLaunch(file string) (*launch, error) {
-	text, err := os.ReadFile(file)
+func readLaunch(ctx context.Context, file string) (*launch, error) {
+	text, err := command.ReadText(ctx, file)
 	if err != nil {
 		return nil, err
 	}

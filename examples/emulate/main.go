@@ -15,18 +15,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/disk"
 	"sonicmoe/ptx/emu"
 )
 
 var about = command.Program{Name: "emulate", Purpose: "runs a kernel of a PTX file on the emulator, in several orders of its asynchronous work, and names what is wrong with it."}
 
 func main() { about.Main(run) }
+
+// maxPTX bounds the PTX file, in bytes.
+const maxPTX = 64 << 20
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := about.Flags()
@@ -45,11 +48,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case *seeds < 0 || *orders < 0 || *timeout <= 0:
 		return command.Usagef("-check is %d, -explore %d and -timeout %v, must be 0 or more, and above 0", *seeds, *orders, *timeout)
 	}
-	text, err := os.ReadFile(*file)
+	text, err := disk.ReadFile(ctx, disk.OS, *file, maxPTX)
 	if err != nil {
 		return err
 	}
-	l, err := readLaunch(*launchFile)
+	l, err := readLaunch(ctx, *launchFile)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/ptx/emu"
 )
 
@@ -106,4 +107,13 @@ func TestWrongArguments(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.ErrorIs(t, run(ctx, arguments(kernelFile, launchFile), io.Discard, io.Discard), context.Canceled)
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	hostile.Refuses(t, func(path string) error {
+		return run(t.Context(), []string{"-ptx", path, "-launch", "testdata/sum.json"}, io.Discard, io.Discard)
+	})
+	hostile.Refuses(t, func(path string) error {
+		return run(t.Context(), []string{"-ptx", "testdata/sum.ptx", "-launch", path}, io.Discard, io.Discard)
+	})
 }

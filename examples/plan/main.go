@@ -11,9 +11,11 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -26,9 +28,9 @@ import (
 var program = command.Program{Name: "plan", Purpose: `[flags] [model ...] tells what expert layers cost before anything runs. It needs no GPU.
 A model is a published one by name, or a config.json or its folder; none: all published ones.`}
 
-func main() { os.Exit(program.Exit(run(os.Args[1:], os.Stdout), os.Stderr)) }
+func main() { program.Main(run) }
 
-func run(args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	set := program.Flags()
 	tokens := set.Int("tokens", 16384, "tokens of a call")
 	plot := set.String("plot", "", "draw it to this `file`, .png or .svg")
@@ -41,7 +43,7 @@ func run(args []string, out io.Writer) error {
 			return err
 		}
 	}
-	models, err := find(set.Args())
+	models, err := find(ctx, set.Args())
 	if err != nil {
 		return err
 	}
@@ -62,14 +64,14 @@ func run(args []string, out io.Writer) error {
 }
 
 // find gives the models of these names and paths; of none all that are published.
-func find(names []string) ([]checkpoint.Named, error) {
+func find(ctx context.Context, names []string) ([]checkpoint.Named, error) {
 	published, err := checkpoint.Published()
 	if err != nil || len(names) == 0 {
 		return published, err
 	}
 	var list []checkpoint.Named
 	for _, name := range names {
-		m, err := findOne(published, name)
+		m, err := findOne(ctx, published, name)
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +80,7 @@ func find(names []string) ([]checkpoint.Named, error) {
 	return list, nil
 }
 
-func findOne(published []checkpoint.Named, name string) (checkpoint.Named, error) {
+func findOne(ctx context.Context, published []checkpoint.Named, name string) (checkpoint.Named, error) {
 	var known []string
 	for _, m := range published {
 		if strings.EqualFold(m.Name, name) {
@@ -86,15 +88,10 @@ func findOne(published []checkpoint.Named, name string) (checkpoint.Named, error
 		}
 		known = append(known, m.Name)
 	}
-	path := name
-	info, err := os.Stat(path)
-	if err != nil {
+	path, data, err := command.ReadConfig(ctx, name)
+	if errors.Is(err, fs.ErrNotExist) && path == name {
 		return checkpoint.Named{}, fmt.Errorf("%q is neither a file nor one of %s", name, strings.Join(known, ", "))
 	}
-	if info.IsDir() {
-		path = filepath.Join(path, "config.json")
-	}
-	data, err := os.ReadFile(path)
 	if err != nil {
 		return checkpoint.Named{}, err
 	}

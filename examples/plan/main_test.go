@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,13 +12,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/examples/internal/hostile"
 )
 
 func TestPublished(t *testing.T) {
 	var out bytes.Buffer
 	file := filepath.Join(t.TempDir(), "plan.png")
 	start := time.Now()
-	require.NoError(t, run([]string{"-plot", file}, &out))
+	require.NoError(t, run(t.Context(), []string{"-plot", file}, &out, io.Discard))
 	assert.Less(t, time.Since(start), 5*time.Second) // 0.1 s of one core
 	lines := strings.Split(out.String(), "\n")
 	require.Greater(t, len(lines), 4+31)
@@ -51,7 +54,7 @@ func TestOwnModel(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "mixtral", "hidden_size": 1024,
 		"intermediate_size": 512, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 2, "hidden_act": "silu", "expert_choice": true}`), 0o600))
 	var out bytes.Buffer
-	require.NoError(t, run([]string{"-tokens", "512", dir, "olmoe-1b-7b"}, &out))
+	require.NoError(t, run(t.Context(), []string{"-tokens", "512", dir, "olmoe-1b-7b"}, &out, io.Discard))
 	text := out.String()
 	assert.Contains(t, text, "512 tokens a call")
 	assert.Contains(t, text, "mixtral mine  1024   512   8  2")
@@ -71,9 +74,13 @@ func TestRefuses(t *testing.T) {
 		{[]string{"-plot", "plan.gif"}, "must be .png or .svg"},
 		{[]string{"-tokens", "-1"}, "Load.Tokens is -1"},
 	} {
-		require.ErrorContains(t, run(tt.args, &bytes.Buffer{}), tt.want)
+		require.ErrorContains(t, run(t.Context(), tt.args, &bytes.Buffer{}, io.Discard), tt.want)
 	}
 	var out bytes.Buffer
-	require.Error(t, run([]string{"-h"}, &out))
+	require.Error(t, run(t.Context(), []string{"-h"}, &out, io.Discard))
 	assert.Contains(t, out.String(), "tells what expert layers cost")
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	hostile.Refuses(t, func(path string) error { return run(t.Context(), []string{path}, io.Discard, io.Discard) })
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,7 +13,7 @@ import (
 // TestReadmeTable checks that the README's table of models is the output of plan -works.
 func TestReadmeTable(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, run([]string{"-works"}, &out))
+	require.NoError(t, run(t.Context(), []string{"-works"}, &out, io.Discard))
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	require.NoError(t, err)
 	require.Contains(t, string(readme), out.String(), "go run ./examples/plan -works writes the README's table anew")

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
@@ -57,7 +56,7 @@ type job struct {
 // emulatedRow is what the emulated device tunes in seconds.
 var emulatedRow = spec.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
 
-func parse(args []string, stdout io.Writer) (job, error) {
+func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	var j job
 	set := program.Flags()
 	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
@@ -69,7 +68,7 @@ func parse(args []string, stdout io.Writer) (job, error) {
 	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all; 3 on the emulated device)")
 	set.DurationVar(&j.budget, "budget", 45*time.Second, "time for all products; on the emulated device for everything")
 	set.Func("histogram", "route by this JSON `file`: an array with each expert's rows in real use (default: near-uniform)", func(path string) error {
-		data, err := os.ReadFile(path)
+		data, err := command.ReadText(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -105,7 +104,7 @@ func parse(args []string, stdout io.Writer) (job, error) {
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	start := time.Now()
-	j, err := parse(args, stdout)
+	j, err := parse(ctx, args, stdout)
 	if err != nil || j.listed {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/cache"
 	"sonicmoe/driver/open"
+	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/internal/drivertest"
 )
 
@@ -79,7 +80,7 @@ func TestHistogram(t *testing.T) {
 	err := run(t.Context(), []string{"-device", "emulated", "-histogram", file, "-cache", t.TempDir()}, &errs, &errs)
 	assert.ErrorContains(t, err, "Histogram is 2 experts, must be 4")
 	require.NoError(t, os.WriteFile(file, []byte("null"), 0o600))
-	_, err = parse([]string{"-histogram", file}, io.Discard)
+	_, err = parse(t.Context(), []string{"-histogram", file}, io.Discard)
 	assert.ErrorContains(t, err, "an array of whole numbers")
 }
 
@@ -108,7 +109,7 @@ func TestCommandLine(t *testing.T) {
 // -tokens are those of the device's own layer too.
 func TestTokensOfTheDefaultLayer(t *testing.T) {
 	for _, gpu := range []bool{false, true} {
-		j, err := parse([]string{"-tokens", "24"}, io.Discard)
+		j, err := parse(t.Context(), []string{"-tokens", "24"}, io.Discard)
 		require.NoError(t, err)
 		require.NoError(t, j.suit(gpu, io.Discard))
 		assert.Equal(t, 24, j.config.TokensHint)
@@ -129,4 +130,13 @@ func TestForeignChoicesFileStays(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, text, string(got), name)
 	}
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	hostile.Refuses(t, func(path string) error {
+		return run(t.Context(), []string{"-device", "emulated", "-histogram", path}, io.Discard, io.Discard)
+	})
+	hostile.Refuses(t, func(path string) error {
+		return run(t.Context(), []string{"-device", "emulated", "-choices", path}, io.Discard, io.Discard)
+	})
 }

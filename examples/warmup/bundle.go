@@ -4,10 +4,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/disk"
 )
 
 func exportCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
@@ -32,7 +32,7 @@ func importCommand(set *flag.FlagSet, c *console) func(context.Context, []string
 		if err != nil {
 			return err
 		}
-		options, err := origin.options(path)
+		options, err := origin.options(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func oneFile(verb, what string, args []string) (string, error) {
 
 // exportTo writes a bundle, and its signature where there is a key.
 func exportTo(ctx context.Context, from *cache.Cache, path, keyFile string, c *console) error {
-	sign, err := signer(keyFile)
+	sign, err := signer(ctx, keyFile)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func exportTo(ctx context.Context, from *cache.Cache, path, keyFile string, c *c
 
 // checkedBundle checks every byte of a bundle.
 func checkedBundle(ctx context.Context, path string, options []cache.BundleOption) (cache.BundleReport, error) {
-	f, err := os.Open(path)
+	f, _, err := disk.OpenRegular(disk.OS, path, true)
 	if err != nil {
 		return cache.BundleReport{}, err
 	}

@@ -76,7 +76,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	if f.sizes.Listed(f.out) {
 		return nil
 	}
-	layers, err := f.collect()
+	layers, err := f.collect(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 }
 
 // collect gathers the layers of all flags and checks them.
-func (f *fill) collect() ([]layer, error) {
+func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	var gateUp moe.GateUp
 	var logits moe.Logits
 	if err := errors.Join(parse(&gateUp, "-gateup", f.gateUp), parse(&logits, "-logits", f.logits)); err != nil {
@@ -134,7 +134,7 @@ func (f *fill) collect() ([]layer, error) {
 		layers = append(layers, layer{name: r.Name, config: r.Config, anyHint: r.Tokens == 0})
 	}
 	for _, path := range f.models {
-		l, err := readModel(path, of)
+		l, err := readModel(ctx, path, of)
 		if err != nil {
 			return nil, err
 		}
@@ -153,7 +153,7 @@ func (f *fill) collect() ([]layer, error) {
 		}
 	}
 	for _, path := range f.lists {
-		more, err := readLayers(path)
+		more, err := readLayers(ctx, path)
 		if err != nil {
 			return nil, err
 		}

@@ -2,13 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
 )
 
@@ -71,8 +72,8 @@ type rounding struct {
 //	             "gateUp": "concatenated", "logits": "bf16", "tokensHint": 24576}]}
 //
 // All but the sizes may be missing; listed has the others.
-func readLayers(path string) ([]layer, error) {
-	data, err := readText(path)
+func readLayers(ctx context.Context, path string) ([]layer, error) {
+	data, err := command.ReadText(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -81,23 +82,6 @@ func readLayers(path string) ([]layer, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return layers, nil
-}
-
-// maxText bounds the files that people write, in bytes.
-const maxText = 1 << 20
-
-// readText reads a file of text, whatever it is: a device never ends.
-func readText(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxText+1))
-	if err == nil && len(data) > maxText {
-		err = fmt.Errorf("%s: more than %d bytes", path, maxText)
-	}
-	return data, err
 }
 
 func parseLayers(data []byte) ([]layer, error) {

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
+	"sonicmoe/examples/internal/command"
 	"sonicmoe/moe"
 )
 
@@ -20,11 +20,8 @@ const (
 )
 
 // readModel finds the expert layer that a model's config.json describes.
-func readModel(path string, of part) (layer, error) {
-	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
-		path = filepath.Join(path, "config.json")
-	}
-	data, err := readText(path)
+func readModel(ctx context.Context, path string, of part) (layer, error) {
+	path, data, err := command.ReadConfig(ctx, path)
 	if err != nil {
 		return layer{}, err
 	}

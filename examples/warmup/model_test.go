@@ -1,16 +1,19 @@
 package main
 
 import (
-	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/cache"
+	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/moe"
 )
 
@@ -123,7 +126,7 @@ func TestLayersFile(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	layers, err := readLayers(write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
+	layers, err := readLayers(t.Context(), write(`{"layers":[{"name":"mine","hidden":128,"intermediate":64,"experts":4,"topK":2},
 		{"hidden":256,"intermediate":64,"experts":4,"topK":2,"gateUp":"interleaved","logits":"f32","tokensHint":0},
 		{"hidden":128,"intermediate":64,"experts":8,"topK":2,"type":"f16","gateUp":"apart","weightOrder":"in-out","activation":"swiglu-oai","alpha":1.702,"limit":7,"bias":true,
 		 "logits":"f16","routerF32":true,"routerBias":true,"score":"sigmoid","selectionBias":true,"groups":4,"topGroups":2,"groupScore":"sum2","renormalize":"sum","normEpsilon":1e-20,
@@ -151,28 +154,40 @@ func TestLayersFile(t *testing.T) {
 		`{"layers":[{"logits":"f64"}]}`:      "logits",
 		`{`:                                  "unexpected EOF",
 	} {
-		_, err := readLayers(write(text))
+		_, err := readLayers(t.Context(), write(text))
 		assert.ErrorContains(t, err, say)
 	}
-	_, err = readLayers(filepath.Join(dir, "none"))
+	_, err = readLayers(t.Context(), filepath.Join(dir, "none"))
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Files that never end, or are larger than anything that people write, take no
-// memory; text behind the JSON is not passed over.
-func TestTextIsBounded(t *testing.T) {
-	large := filepath.Join(t.TempDir(), "large.json")
-	require.NoError(t, os.WriteFile(large, append(bytes.Repeat([]byte(" "), maxText), '{', '}'), 0o600))
-	paths := []string{large}
-	if _, err := os.Stat("/dev/zero"); err == nil {
-		paths = append(paths, "/dev/zero")
+// Every file of a command line is read within a limit, and without waiting for a pipe
+// or a device. Text after the JSON is an error.
+func TestFilesAreBounded(t *testing.T) {
+	bundle, dir := filepath.Join(t.TempDir(), "warm.tar"), t.TempDir()
+	require.Equal(t, cache.Stored, cache.Open(cache.Options{Dir: dir}).PutChoice("a", []byte("b")))
+	for _, args := range [][]string{
+		{"fill", "-config"}, {"fill", "-layers"}, {"export", "-sign", "KEY", bundle}, {"import", "-key", "KEY", bundle}, {"verify", "-key", "KEY", "model_test.go"},
+	} {
+		hostile.Refuses(t, func(path string) error {
+			list := append(slices.Clone(args), path)
+			if i := slices.Index(args, "KEY"); i > 0 {
+				list = slices.Clone(args)
+				list[i] = path
+			}
+			if args[0] == "export" {
+				list = slices.Insert(list, 1, "-cache", dir)
+			}
+			return run(t.Context(), list, io.Discard, io.Discard)
+		})
 	}
-	for _, path := range paths {
-		_, err := readModel(path, whole)
-		require.ErrorContains(t, err, "more than 1048576 bytes")
-		_, err = readLayers(path)
-		require.ErrorContains(t, err, "more than 1048576 bytes")
-	}
+	key := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, run(t.Context(), []string{"keygen", key}, io.Discard, io.Discard))
+	hostile.Refuses(t, func(path string) error {
+		bundle := filepath.Join(t.TempDir(), "warm.tar")
+		require.NoError(t, os.Symlink(path, bundle+signatureSuffix))
+		return run(t.Context(), []string{"import", "-key", key + ".pub", bundle}, io.Discard, io.Discard)
+	})
 	_, err := parseLayers([]byte(`{"layers":[{"hidden":128,"intermediate":64,"experts":4,"topK":2}]}{"layers":[]}`))
 	require.ErrorContains(t, err, "after the end")
 }

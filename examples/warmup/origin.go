@@ -80,11 +80,11 @@ func signFlag(set *flag.FlagSet) *string {
 
 // signer reads a private key and gives what writes a bundle's signature; nil
 // without a file.
-func signer(file string) (func(bundle string, d cache.Digest) error, error) {
+func signer(ctx context.Context, file string) (func(bundle string, d cache.Digest) error, error) {
 	if file == "" {
 		return nil, nil
 	}
-	key, err := readKey[ed25519.PrivateKey](file, privateBlock, x509.ParsePKCS8PrivateKey)
+	key, err := readKey[ed25519.PrivateKey](ctx, file, privateBlock, x509.ParsePKCS8PrivateKey)
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +97,9 @@ func signer(file string) (func(bundle string, d cache.Digest) error, error) {
 }
 
 // readKey reads a PEM file with a key of the wanted kind.
-func readKey[K any](file, want string, parse func([]byte) (any, error)) (K, error) {
+func readKey[K any](ctx context.Context, file, want string, parse func([]byte) (any, error)) (K, error) {
 	var none K
-	data, err := os.ReadFile(file)
+	data, err := command.ReadText(ctx, file)
 	if err != nil {
 		return none, err
 	}
@@ -132,7 +132,7 @@ func originFlags(set *flag.FlagSet) *origin {
 }
 
 // options are what a bundle must be, of the flags and its signature.
-func (o *origin) options(bundle string) ([]cache.BundleOption, error) {
+func (o *origin) options(ctx context.Context, bundle string) ([]cache.BundleOption, error) {
 	var wanted []cache.Digest
 	if o.digest != "" {
 		d, err := cache.ParseDigest(o.digest)
@@ -142,7 +142,7 @@ func (o *origin) options(bundle string) ([]cache.BundleOption, error) {
 		wanted = append(wanted, d)
 	}
 	if o.key != "" {
-		d, err := o.signed(bundle)
+		d, err := o.signed(ctx, bundle)
 		if err != nil {
 			return nil, err
 		}
@@ -158,19 +158,14 @@ func (o *origin) options(bundle string) ([]cache.BundleOption, error) {
 }
 
 // signed is the digest of the bundle that the signature beside it is about.
-func (o *origin) signed(bundle string) (cache.Digest, error) {
-	key, err := readKey[ed25519.PublicKey](o.key, publicBlock, x509.ParsePKIXPublicKey)
+func (o *origin) signed(ctx context.Context, bundle string) (cache.Digest, error) {
+	key, err := readKey[ed25519.PublicKey](ctx, o.key, publicBlock, x509.ParsePKIXPublicKey)
 	if err != nil {
 		return cache.Digest{}, err
 	}
-	f, err := os.Open(bundle + signatureSuffix)
+	text, err := disk.ReadFile(ctx, disk.OS, bundle+signatureSuffix, 1<<10) // a signature has 200 bytes
 	if err != nil {
 		return cache.Digest{}, fmt.Errorf("the bundle has no signature: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 1<<10)) // a signature has 200 bytes
-	if err != nil {
-		return cache.Digest{}, err
 	}
 	d, err := cache.CheckSignature(text, key)
 	if err != nil {

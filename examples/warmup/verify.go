@@ -40,7 +40,7 @@ func (v *verify) run(ctx context.Context, args []string) error {
 	}
 	var from *cache.Cache
 	if fi, err := os.Stat(place); err == nil && fi.Mode().IsRegular() {
-		options, err := v.origin.options(place)
+		options, err := v.origin.options(ctx, place)
 		if err != nil {
 			return err
 		}

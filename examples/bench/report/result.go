@@ -4,11 +4,11 @@
 package report
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -313,9 +313,12 @@ func CheckFile(path string) error {
 	return p.Discard()
 }
 
-// Read reads what write wrote.
-func Read(path string) (*Report, error) {
-	b, err := os.ReadFile(path)
+// maxReport bounds a report, in bytes.
+const maxReport = 64 << 20
+
+// Read reads a report that Write wrote.
+func Read(ctx context.Context, path string) (*Report, error) {
+	b, err := disk.ReadFile(ctx, disk.OS, path, maxReport)
 	if err != nil {
 		return nil, err
 	}
