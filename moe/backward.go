@@ -78,6 +78,7 @@ func (c *Call) checkBackward(t int, b *Backward, routed bool) work {
 	c.check.optional("DX", b.DX, grad.DX, true)
 	c.check.optional("DScores", b.DScores, grad.DScores, true)
 	c.check.gradients(spec.ExpertWeights, &b.WeightGradients, &grad)
+	c.checkModes(b)
 	if b.wanted() == (wanted{}) {
 		c.check.fail("Backward", "without a gradient to make", "given at least one of DX, DScores and the weights' gradients")
 	}

@@ -60,6 +60,8 @@ type options struct {
 	decode *int
 	// forwardOnly leaves the kernels of backward out.
 	forwardOnly bool
+	// gradients are the ways of writing that WithGradients named; none: all.
+	gradients []gradientWant
 }
 
 // WithCache keeps compiled modules in c instead of the default directory; nil
@@ -111,6 +113,9 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 		f(&o)
 	}
 	if err := Check(c); err != nil {
+		return nil, err
+	}
+	if err := o.checkGradients(c); err != nil {
 		return nil, err
 	}
 	if err := suits(dev); err != nil {
@@ -181,7 +186,7 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 	var list registry.Registry
 	few := o.few(l.Config)
 	for _, k := range from {
-		if suits(k, l.Config) && few.launches(k) && (!k.IsBackward() || !o.forwardOnly) {
+		if suits(k, l.Config) && few.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // Sources emits the kernels that [New] would compile for a device of that
 // target, with the same options, without a device: the list that [jit.Warm]
 // fills a cache from. Of the options WithTiles, WithTunedFrom,
-// WithDecode and WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
+// WithDecode, WithGradients and WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
 // Errors: *ArgError for a wrong Config or tiling, and one that names the target
 // where it is not of compute capability 9.0. Modules are not to be changed: layers
 // share them.
@@ -22,6 +22,9 @@ func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
 		f(&o)
 	}
 	if err := Check(c); err != nil {
+		return nil, err
+	}
+	if err := o.checkGradients(c); err != nil {
 		return nil, err
 	}
 	if err := suitsTarget(t); err != nil {

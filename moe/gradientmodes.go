@@ -1,0 +1,77 @@
+package moe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"sonicmoe/moe/internal/gradient"
+	"sonicmoe/moe/internal/kernel/dw"
+	"sonicmoe/moe/internal/registry"
+)
+
+// gradientWant is one WithGradients.
+type gradientWant struct {
+	of         Type
+	accumulate bool
+}
+
+// WithGradients names a way in which backward passes write the gradients of the
+// experts' weights (DW1, DW2, DW3 and those of the shared experts): in that type,
+// F32 or the layer's, and added to what is there or not. New then compiles no
+// kernels for ways that are not named, and Backward refuses them. A layer that
+// needs several ways gives the option several times. Without it a layer has all
+// four, which take twice as long to compile. Gradients of biases and of the router
+// may have any type and may be added to.
+func WithGradients(of Type, accumulate bool) Option {
+	return func(o *options) { o.gradients = append(o.gradients, gradientWant{of, accumulate}) }
+}
+
+// checkGradients refuses types that no gradient of the layer has.
+func (o options) checkGradients(c Config) error {
+	for _, g := range o.gradients {
+		if g.of != c.Type && g.of != F32 {
+			return &ArgError{Field: "WithGradients", Got: g.of.String(), Want: fmt.Sprintf("%v, the layer's type, or %v", c.Type, F32)}
+		}
+	}
+	return nil
+}
+
+// writes reports whether a layer with these options has a kernel, as far as its way
+// of writing gradients goes.
+func (o options) writes(k registry.Any) bool {
+	for i, mode := range gradient.Modes {
+		if k == dw.W1Kernels[i] || k == dw.W2Kernels[i] {
+			return len(o.gradients) == 0 || slices.ContainsFunc(o.gradients, func(g gradientWant) bool {
+				return mode == gradient.Mode{F32: g.of == F32, Accumulate: g.accumulate}
+			})
+		}
+	}
+	return true
+}
+
+// checkModes refuses gradients whose kernel WithGradients left out.
+func (c *Call) checkModes(b *Backward) {
+	c.checkMode("DW1", b.DW1)
+	c.checkMode("DW2", b.DW2)
+	c.checkMode("DSharedW1", b.DSharedW1)
+	c.checkMode("DSharedW2", b.DSharedW2)
+}
+
+func (c *Call) checkMode(field string, g Gradient) {
+	if g.IsZero() || c.launchers[dw.W1Kernels[gradientOf(g).Index()]] != nil {
+		return
+	}
+	var ways []string
+	for i, mode := range gradient.Modes {
+		if c.launchers[dw.W1Kernels[i]] != nil {
+			way := Gradient{Accumulate: mode.Accumulate}
+			way.Shape.Type = c.layer.of.Type
+			if mode.F32 {
+				way.Shape.Type = F32
+			}
+			ways = append(ways, way.Shape.Type.String()+added(&way))
+		}
+	}
+	c.check.fail(field, g.Shape.String()+added(&g), strings.Join(ways, ", or ")+", as WithGradients names")
+}

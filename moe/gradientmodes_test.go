@@ -1,0 +1,76 @@
+package moe_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"sonicmoe/driver"
+	"sonicmoe/moe"
+)
+
+// A layer has the kernels of the ways to write gradients that it names, with the
+// bits of a layer that has all, and refuses the others before it queues anything.
+func TestWithGradients(t *testing.T) {
+	c := tiny
+	c.SharedExperts = 1
+	dev := testDevice(t)
+	all, one := trialOn(t, dev, c, 40), trialOn(t, dev, c, 40, moe.WithGradients(moe.F32, false))
+	weights := func(l *moe.Layer) (names []string) {
+		for _, name := range l.Kernels() {
+			if strings.Contains(name, "dw1") || strings.Contains(name, "dw2") {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	require.Len(t, weights(all.Layer), 16)
+	require.Equal(t, []string{"dw1-f32", "dw2-f32", "shared-dw1-f32", "shared-dw2-f32"}, weights(one.Layer))
+
+	withBackward(t, all, moe.F32)
+	withBackward(t, one, moe.F32)
+	require.NoError(t, all.RunBackward(testContext(t), all.Back))
+	require.NoError(t, one.RunBackward(testContext(t), one.Back))
+	require.Equal(t, gradients(t, all, all.Back), gradients(t, one, one.Back))
+
+	for _, tt := range []struct {
+		field  string
+		change func(b *moe.Backward)
+	}{
+		{"DW1", func(b *moe.Backward) { b.DW1.Accumulate = true }},
+		{"DW2", func(b *moe.Backward) { b.DW2.Shape.Type = moe.BF16 }},
+		{"DSharedW1", func(b *moe.Backward) { b.DSharedW1.Accumulate, b.DSharedW3.Accumulate = true, true }},
+		{"DSharedW2", func(b *moe.Backward) { b.DSharedW2.Shape.Type, b.DSharedW2.Accumulate = moe.BF16, true }},
+	} {
+		b := one.Back
+		tt.change(&b)
+		n, err := launches(t, one.Stream(), func() error { return one.Call().Backward(one.Stream(), b) })
+		wantArgError(t, err, tt.field)
+		require.ErrorContains(t, err, "must be f32, as WithGradients names")
+		require.Zero(t, n)
+	}
+	b := one.Back
+	b.DRouter.Accumulate = true
+	require.NoError(t, one.RunBackward(testContext(t), b), "gradients of the router may be written in any way")
+
+	_, err := moe.New(t.Context(), dev, c, moe.WithGradients(moe.F16, false))
+	wantArgError(t, err, "WithGradients")
+	_, err = moe.Sources(driver.H200(), c, moe.WithGradients(moe.F16, true))
+	wantArgError(t, err, "WithGradients")
+}
+
+// Ways of writing add up over several WithGradients.
+func TestWithGradientsTwice(t *testing.T) {
+	sources, err := moe.Sources(driver.H200(), tiny, moe.WithGradients(moe.BF16, true), moe.WithGradients(moe.F32, true))
+	require.NoError(t, err)
+	var names []string
+	for _, s := range sources {
+		if strings.HasPrefix(s.Name, "moe_dw1") {
+			names = append(names, s.Name)
+		}
+	}
+	require.ElementsMatch(t, []string{"moe_dw1_add", "moe_dw1_add_f32"}, names)
+}
