@@ -16,33 +16,38 @@ const (
 // [Kernel.Warpgroup] and [Kernel.ThreadInWarpgroup] it is for CTAs of one
 // dimension, is computed where it is first used, and later calls in the same
 // body, or in one nested in it, return the same register.
-func (k *Kernel) Lane() U32 { return k.fromTid(laneIndex, func(tid U32) U32 { return tid.AndI(31) }) }
+func (k *Kernel) Lane() U32 { return k.fromTid(laneIndex) }
 
 // Warp is the index of the thread's warp in the CTA, %tid.x / 32.
-func (k *Kernel) Warp() U32 { return k.fromTid(warpIndex, func(tid U32) U32 { return tid.ShrI(5) }) }
+func (k *Kernel) Warp() U32 { return k.fromTid(warpIndex) }
 
 // Warpgroup is the index of the thread's warpgroup in the CTA, %tid.x / 128.
-func (k *Kernel) Warpgroup() U32 {
-	return k.fromTid(warpgroupIndex, func(tid U32) U32 { return tid.ShrI(7) })
-}
+func (k *Kernel) Warpgroup() U32 { return k.fromTid(warpgroupIndex) }
 
 // ThreadInWarpgroup is the thread's index in its warpgroup, %tid.x mod 128.
-func (k *Kernel) ThreadInWarpgroup() U32 {
-	return k.fromTid(threadInWarpgroup, func(tid U32) U32 { return tid.AndI(127) })
-}
+func (k *Kernel) ThreadInWarpgroup() U32 { return k.fromTid(threadInWarpgroup) }
 
 // fromTid returns the value of an index, computed by its first use in a body
 // that encloses the present one.
-func (k *Kernel) fromTid(i threadIndex, of func(tid U32) U32) U32 {
+func (k *Kernel) fromTid(i threadIndex) U32 {
 	if !k.thread[i].missing() {
 		return U32{k.thread[i]}
 	}
 	k.unguarded(func() {
-		tid := k.thread[tidX]
-		if tid.missing() {
-			tid = k.TidX().v // special keeps it
+		tid := U32{k.thread[tidX]}
+		if tid.v.missing() {
+			tid = k.TidX() // special keeps it
 		}
-		k.thread[i] = of(U32{tid}).v
+		switch i {
+		case laneIndex:
+			k.thread[i] = tid.AndI(31).v
+		case warpIndex:
+			k.thread[i] = tid.ShrI(5).v
+		case warpgroupIndex:
+			k.thread[i] = tid.ShrI(7).v
+		case threadInWarpgroup:
+			k.thread[i] = tid.AndI(127).v
+		}
 	})
 	return U32{k.thread[i]}
 }
