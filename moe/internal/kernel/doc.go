@@ -79,8 +79,9 @@
 // Rooms that all kernels share are read once: jit/kernel.go and
 // moe/internal/registry (a kernel's parameters, launch and row in the list),
 // jit/pipeline (roles, rings, barriers), jit/tile (fragments, descriptors, tensor
-// maps), jit/schedule (queues, tiles), moe/activation (act) and
-// moe/internal/weights (how weights and biases lie, and their loads). With them,
+// maps), jit/schedule (queues, tiles), moe/activation (act),
+// moe/internal/weights (how weights and biases lie, and their loads) and
+// moe/internal/lanes (sums over a warp). With them,
 // from the operands to the stores, in this order; gemm is jit/gemm, and a name
 // without a folder is of this one. They are at most five:
 //
@@ -89,9 +90,9 @@
 //	DX      dx.go, gemm/product.go, gemm/load.go (LoadTMA), gemm/math.go
 //	DH      dh/dh.go, gemm/product.go, gemm/load.go (Gather), gemm/math.go, dh/epilogue.go
 //	DW      dw/dw.go, dw/load.go (the queue, too), gemm/math.go, dw/math.go, gradient/gradient.go
-//	Router  route/router.go, gemm/math.go, route/topk.go, route/sortnet.go, route/count.go
+//	Router  choose/router.go, gemm/math.go, choose/topk.go, choose/keys.go, order/count.go
 //	Decode  decode/up.go or decode/down.go, decode/product.go, decode/turns.go, gemm/math.go
-//	LoneUp  decode/loneup.go, decode/lone.go, route/choose.go, route/topk.go, route/sortnet.go
+//	LoneUp  decode/loneup.go, decode/lone.go, choose/choose.go, choose/topk.go, choose/keys.go
 //	LoneDown decode/lonedown.go, decode/lone.go
 //	DRouter drouter/drouter.go, drouter/scatter.go, gemm/twoterm.go, gemm/math.go
 //

@@ -17,7 +17,7 @@ import (
 
 // sharedRooms are what a reader of any kernel knows, as the package's
 // documentation has them.
-var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/"}
+var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/", "lanes/"}
 
 // mostFiles are a kernel's, from the operands to the stores.
 const mostFiles = 5

@@ -8,7 +8,6 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/internal/route/scores"
 	"sonicmoe/ptx"
 )
 
@@ -233,7 +232,7 @@ func warpKeys[K ptx.Value](e *router, key keyMath[K], from ptx.Global, token, fi
 		to := e.logits.Index(token, bytes*e.NumExperts).Index(first, bytes)
 		for j, pair := range logits {
 			for i, x := range pair {
-				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { scores.StoreLogits(k, e.Logits, to.At(bytes*(64*j+i)), x) })
+				k.If(first.AddI(64*j+i).LtI(e.NumExperts), func() { storeLogit(k, e.Logits, to.At(bytes*(64*j+i)), x) })
 			}
 		}
 	})

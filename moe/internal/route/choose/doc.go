@@ -6,5 +6,5 @@
 //   - [FewLogits], then [Choose] or [ChooseRanges]: small batches
 //   - [FewLogits], then another kernel that calls [ByChains]: the smallest batches
 //
-// Of equal logits the lower expert wins; the keys in topk.go decide this for all of them.
+// If logits are equal, the lower expert wins; the keys in keys.go decide this for all of them.
 package choose

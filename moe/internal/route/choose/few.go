@@ -8,7 +8,6 @@ import (
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/route/scores"
 	"sonicmoe/ptx"
 )
 
@@ -351,7 +350,7 @@ func (e *fewLogits) store(acc []ptx.F32) {
 			if e.Bias && !e.apart {
 				sum = sum.Add(biasOf(e.bias, expert, e.NumExperts))
 			}
-			scores.StoreLogits(k, e.written, e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), sum)
+			storeLogit(k, e.written, e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes), sum)
 		})
 	}
 }

@@ -15,31 +15,31 @@ import (
 	"sonicmoe/ptx"
 )
 
-// FromLogits makes choice and scores from logits, for every kind of routing that
-// package spec defines: a warp has a token, a CTA a range of tokens, whose
-// experts it counts for Plan.
+// FromLogits chooses and scores each token's K experts from the logits in memory, for all kinds of
+// scores that package spec defines. One warp computes a token, one CTA a range of tokens, whose
+// experts it counts for the plan.
 type FromLogits struct{ spec.Config }
 
 const (
 	fromLogitsThreads = 512
-	fromLogitsWarps   = fromLogitsThreads / 32
+	fromLogitsWarps   = fromLogitsThreads / lanes.Count
 )
 
 // FromLogitsArgs are the arguments of [FromLogits].
 type FromLogitsArgs struct {
 	// Logits [T, E] are in the layer's format.
 	Logits driver.DevicePtr
-	// SelectionBias and ExpertScale [E] f32, where the layer has them.
+	// SelectionBias and ExpertScale [E] f32 are read if the layer has them.
 	SelectionBias, ExpertScale driver.DevicePtr
 	// Scores [T, K] f32 and Experts [T, K] i32 are written, best first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
 	Counts driver.DevicePtr
 	order.TokenRanges
 }
 
-// fromLogits is the emission of a FromLogits, for one warp.
+// fromLogits emits the work of one warp of a FromLogits.
 type fromLogits struct {
 	FromLogits
 	k           *ptx.Kernel
@@ -48,7 +48,7 @@ type fromLogits struct {
 	bias, scale ptx.Global
 	scores, ids ptx.Global
 	counts      ptx.Shared
-	// keys [E] and kept [Groups] u32 are the warp's, where there are groups.
+	// keys [E] and kept [Groups] u32 are the warp's shared memory, if the layer has groups.
 	keys, kept ptx.Shared
 }
 
@@ -57,8 +57,8 @@ func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 	k := jit.NewBuilder[FromLogitsArgs]("moe_topk", fromLogitsThreads, 1)
 	k.CTAs(func(a *FromLogitsArgs) int { return a.Count() })
 	tid := k.TidX()
-	warp := tid.ShrI(5)
-	e := fromLogits{FromLogits: s, k: k.Kernel, lane: tid.AndI(31), logits: k.Ptr(&k.Args.Logits)}
+	warp := k.Warp()
+	e := fromLogits{FromLogits: s, k: k.Kernel, lane: k.Lane(), logits: k.Ptr(&k.Args.Logits)}
 	if s.SelectionBias {
 		e.bias = k.Ptr(&k.Args.SelectionBias)
 	}
@@ -81,9 +81,9 @@ func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 	from := k.CtaidX().Mul(perCTA)
 	k.For(from.Add(warp), from.Add(perCTA).Min(tokens), ptx.Uint(fromLogitsWarps), func(token ptx.U32) {
 		if s.Logits != spec.LogitsF32 && !s.SelectionBias {
-			selectBy(&e, shortKeys(k.Kernel, element.OfLogits(s.Logits)), token)
+			chooseFrom(&e, shortKeys(k.Kernel, element.OfLogits(s.Logits)), token)
 		} else {
-			selectBy(&e, longKeys(k.Kernel), token)
+			chooseFrom(&e, longKeys(k.Kernel), token)
 		}
 	})
 	k.BarSync(ptx.Uint(0))
@@ -91,8 +91,8 @@ func (s FromLogits) Build() (*jit.Kernel[FromLogitsArgs], error) {
 	return k.Build()
 }
 
-// selectBy does a token.
-func selectBy[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
+// chooseFrom chooses and scores the experts of a token.
+func chooseFrom[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
 	k := e.k
 	pairs := e.load(token)
 	raw := e.rawScore(pairs)
@@ -104,7 +104,7 @@ func selectBy[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
 	id := expertOf(key, slot)
 	has := e.lane.LtI(e.TopK)
 	logit := ptx.NewVar(k, key.value(slot))
-	if e.SelectionBias { // the key is not of the logit alone
+	if e.SelectionBias { // the key has the biased score
 		k.If(has, func() { logit.Set(e.logit(token, id)) })
 	}
 	weight, _ := scores.Normalize(e.Config, e.weight(logit.Get(), raw), has)
@@ -122,47 +122,48 @@ func selectBy[K ptx.Value](e *fromLogits, key keyMath[K], token ptx.U32) {
 	})
 }
 
-// first is the lane's first expert: it has two neighbours of each 64.
+// first is the lane's first expert. A lane has two neighbouring experts of each 64.
 func (e *fromLogits) first() ptx.U32 { return e.lane.MulI(2) }
 
-// each runs body for the lane's experts, i of the lane's pair j; there says that
-// there is such an expert, or is nil where there always is.
-func (e *fromLogits) each(body func(j, i int, expert ptx.U32, there *ptx.Pred)) {
+// each runs body for the lane's experts: element i of the lane's pair j. valid is false past the
+// last expert.
+func (e *fromLogits) each(body func(j, i int, expert ptx.U32, valid ptx.Pred)) {
 	for j := range (e.NumExperts + 63) / 64 {
 		for i := range 2 {
-			expert := e.first().AddI(64*j + i)
-			if 64*(j+1) <= e.NumExperts {
-				body(j, i, expert, nil)
-				continue
+			expert, valid := e.first().AddI(64*j+i), ptx.True()
+			if !e.whole(j) {
+				valid = expert.LtI(e.NumExperts)
 			}
-			p := expert.LtI(e.NumExperts)
-			body(j, i, expert, &p)
+			body(j, i, expert, valid)
 		}
 	}
 }
 
-// load gives the token's logits, -Inf where there is no expert.
+// whole reports whether all lanes have experts in their pair j.
+func (e *fromLogits) whole(j int) bool { return 64*(j+1) <= e.NumExperts }
+
+// load loads the token's logits, -Inf past the last expert.
 func (e *fromLogits) load(token ptx.U32) [][2]ptx.F32 {
 	pairs := make([][2]ptx.F32, (e.NumExperts+63)/64)
-	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
-		if there == nil {
+	e.each(func(j, i int, expert ptx.U32, valid ptx.Pred) {
+		if e.whole(j) {
 			pairs[j][i] = e.logit(token, expert)
 			return
 		}
 		v := ptx.NewVar(e.k, ptx.Float(math.Inf(-1)))
-		e.k.If(*there, func() { v.Set(e.logit(token, expert)) })
+		e.k.If(valid, func() { v.Set(e.logit(token, expert)) })
 		pairs[j][i] = v.Get()
 	})
 	return pairs
 }
 
-// logit is one logit in FP32.
+// logit loads a logit as FP32.
 func (e *fromLogits) logit(token, expert ptx.U32) ptx.F32 {
 	return scores.LoadLogit(e.Logits, e.logits.Index(token, int(e.Logits.Type().Bytes())*e.NumExperts), expert)
 }
 
-// rawScore gives what makes a raw score of a logit, from all of the token's; nil
-// where raw scores are of the chosen.
+// rawScore returns the function from a logit to its raw score; pairs are all logits of the token.
+// It returns nil if raw scores depend on the chosen logits.
 func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
 	if e.Score != spec.SoftmaxAll {
 		return scores.OfLogit(e.Score)
@@ -187,29 +188,23 @@ func (e *fromLogits) rawScore(pairs [][2]ptx.F32) func(logit ptx.F32) ptx.F32 {
 	return func(logit ptx.F32) ptx.F32 { return scores.Exp(logit.Sub(most)).Mul(inverse) }
 }
 
-// keysOf are the values that the token's experts are compared by.
+// keysOf returns the values by which the token's experts are compared.
 func (e *fromLogits) keysOf(pairs [][2]ptx.F32, raw func(ptx.F32) ptx.F32) [][2]ptx.F32 {
 	if !e.SelectionBias {
 		return pairs
 	}
 	keys := make([][2]ptx.F32, len(pairs))
-	e.each(func(j, i int, expert ptx.U32, _ *ptx.Pred) {
+	e.each(func(j, i int, expert ptx.U32, _ ptx.Pred) {
 		keys[j][i] = raw(pairs[j][i]).Add(biasOf(e.bias, expert, e.NumExperts))
 	})
 	return keys
 }
 
-// keepGroups finds the token's best groups and notes in shared memory which they
-// are.
+// keepGroups finds the token's best groups and marks them in shared memory.
 func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
 	k, all := e.k, ptx.Uint(ptx.FullMask)
-	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
-		store := func() { ptx.StShared(e.keys.Plus(expert.ShlI(2)), ordered(keys[j][i])) }
-		if there == nil {
-			store()
-		} else {
-			k.If(*there, store)
-		}
+	e.each(func(j, i int, expert ptx.U32, valid ptx.Pred) {
+		k.If(valid, func() { ptx.StShared(e.keys.Plus(expert.ShlI(2)), ordered(keys[j][i])) })
 	})
 	k.BarWarpSync(all)
 	group := longKeys(k)
@@ -235,8 +230,8 @@ func (e *fromLogits) keepGroups(keys [][2]ptx.F32, raw func(ptx.F32) ptx.F32) {
 	k.BarWarpSync(all)
 }
 
-// groupScore is the score of a group, as [ordered] has it. Lanes begin at
-// different experts, so that they read different banks.
+// groupScore returns the score of a group, mapped by [ordered]. Lanes start at different experts
+// of their groups, so that they read different banks.
 func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U32 {
 	size := e.NumExperts / e.Groups
 	at := e.keys.Plus(group.MulI(4 * size))
@@ -259,8 +254,8 @@ func (e *fromLogits) groupScore(group ptx.U32, raw func(ptx.F32) ptx.F32) ptx.U3
 	return ordered(r[0].Add(r[1]))
 }
 
-// bestKeys gives lane k the k-th best key: the best of the warp leaves its lane,
-// K times.
+// bestKeys returns in lane k the k-th largest key of the warp. K times, the largest key is removed
+// from its lane.
 func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values [][2]ptx.F32) K {
 	var keys []*ptx.Var[K]
 	for j, pair := range values {
@@ -268,10 +263,10 @@ func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values 
 			keys = append(keys, ptx.NewVar(k, key.beyond(v, e.first())))
 		}
 	}
-	e.each(func(j, i int, expert ptx.U32, there *ptx.Pred) {
+	e.each(func(j, i int, expert ptx.U32, valid ptx.Pred) {
 		v := keys[2*j+i]
-		if there != nil {
-			v.Set(ptx.Select(*there, v.Get(), key.none))
+		if !e.whole(j) {
+			v.Set(ptx.Select(valid, v.Get(), key.none))
 		}
 		if e.Groups > 0 {
 			of := expert.Min(ptx.Uint(e.NumExperts - 1)).DivI(e.NumExperts / e.Groups)
@@ -280,7 +275,7 @@ func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values 
 		}
 	})
 	if e.Groups > 0 {
-		k.BarWarpSync(ptx.Uint(ptx.FullMask)) // before the next token's
+		k.BarWarpSync(ptx.Uint(ptx.FullMask)) // before kept is overwritten for the next token
 	}
 	slot := ptx.NewVar(k, key.none)
 	k.For(ptx.Uint(0), ptx.Uint(e.TopK), ptx.Uint(1), func(i ptx.U32) {
@@ -293,7 +288,7 @@ func bestKeys[K ptx.Value](k *ptx.Kernel, key keyMath[K], e *fromLogits, values 
 	return slot.Get()
 }
 
-// largestOf is the warp's largest key.
+// largestOf returns the largest key of the warp.
 func largestOf[K ptx.Value](key keyMath[K], keys []*ptx.Var[K]) K {
 	best := keys[0].Get()
 	for _, v := range keys[1:] {
@@ -302,7 +297,7 @@ func largestOf[K ptx.Value](key keyMath[K], keys []*ptx.Var[K]) K {
 	return key.warpMax(best)
 }
 
-// weight is the raw score of the lane's slot.
+// weight returns the raw score of the lane's slot.
 func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
 	if raw != nil {
 		return raw(logit)
@@ -311,9 +306,10 @@ func (e *fromLogits) weight(logit ptx.F32, raw func(ptx.F32) ptx.F32) ptx.F32 {
 	return p.Mul(lanes.Sum(ptx.Select(e.lane.LtI(e.TopK), p, ptx.Float(0))).RcpApprox(".ftz"))
 }
 
-// FromLogitsKernel is FromLogits's.
-var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: selectWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
+// FromLogitsKernel is for layers that do not choose in the router's epilogue.
+var FromLogitsKernel = &registry.Kernel[FromLogitsArgs]{KernelName: "topk", Roofline: topKWork, Only: outsideRouter, Emit: func(l registry.Layer) (*jit.Kernel[FromLogitsArgs], error) {
 	return FromLogits{l.Config}.Build()
 }}
 
-func selectWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.TopKWork(tokens)} }
+// topKWork is the work of the choice alone.
+func topKWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.TopKWork(tokens)} }

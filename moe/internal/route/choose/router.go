@@ -10,108 +10,84 @@ import (
 	"sonicmoe/moe/internal/element"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/internal/route/scores"
 	"sonicmoe/ptx"
 )
 
-// Router is the router product with top-K and softmax in its epilogue:
-// logits = X·Wrᵀ, rounded to 16 bits or kept in FP32, the K largest (ties to the lower expert),
-// softmax over those K, or over all. Each CTA takes a contiguous range of tokens and
-// counts its experts for Plan.
+// Router is the router's product with top-K and softmax in its epilogue. The logits X·Wrᵀ are
+// rounded to 16 bits or kept in FP32. The scores are a softmax over the K largest logits, or
+// over all. Each CTA computes a contiguous range of tokens and counts its experts for the plan.
 type Router struct {
 	Hidden, NumExperts, TopK int
-	// Element is that of tokens and weights.
+	// Element is the element type of tokens and weights.
 	Element tile.Element
 	// Logits is the format in which logits are compared and scored.
 	Logits spec.Logits
-	// Bias is added to logits.
+	// Bias adds a bias to the logits.
 	Bias bool
-	// F32: the weights are FP32, and come as [Terms].
+	// F32 is for FP32 weights, which are read as [Terms].
 	F32 bool
-	// All: scores are a softmax over all logits, not over the K. There is one chunk.
+	// All computes the softmax over all logits, not over the K. There is one chunk.
 	All bool
-	// LogitsOnly leaves the choice to [FromLogits]: logits are all that is written.
+	// LogitsOnly writes only the logits; [FromLogits] then chooses.
 	LogitsOnly bool
 }
 
 const (
-	// maxChunk is the experts that one wgmma covers, maxChunkKeys where keys of FP32
-	// logits take twice the registers, or biases on their way take some, and where
-	// experts come in several chunks, whose logits may then have chains.
+	// maxChunk is the largest number of experts of a wgmma. maxChunkKeys is the limit for
+	// chunks whose epilogue needs more registers: for 64-bit keys of FP32 logits, for biases,
+	// and for several chunks.
 	maxChunk     = 256
 	maxChunkKeys = 128
-	// mostChains is how many sums a logit is of, each of a part of the columns, one
-	// behind the other. The steps of a chain wait for each other, which is most of the
-	// time that a lone token's logits take: its chains have a warp each. Here they
-	// come one after another, and take registers of their own, so that only chunks of
-	// up to maxChunkChains experts have them.
+	// mostChains is the largest number of partial sums of a logit, each over a part of the
+	// columns. FewLogits gives each chain a warp, because the steps of one chain wait for
+	// each other. Router adds the same chains one after another, for the same bits. This
+	// takes a second set of accumulators, so only chunks of up to maxChunkChains experts
+	// have chains.
 	mostChains     = 4
 	maxChunkChains = 128
-	// maxRouterRing bounds the shared memory of the load ring.
-	maxRouterRing = 208 << 10
+	// The load ring has at most maxRouterStages stages and maxRouterRing bytes.
+	maxRouterStages = 8
+	maxRouterRing   = 208 << 10
+	// halfX is the bytes of a k-tile of one math warpgroup's tokens.
+	halfX = gemm.WarpgroupM * tile.RowBytes
 )
-
-// chunks is how many times a block of tokens is multiplied, each time with
-// chunk experts.
-func (r Router) chunks() (count, chunk int) {
-	most := maxChunk
-	if r.NumExperts > maxChunk || r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
-		most = maxChunkKeys
-	}
-	count = (r.NumExperts + most - 1) / most
-	chunk = (r.NumExperts + count - 1) / count
-	return count, (chunk + 7) / 8 * 8
-}
-
-// chains is how many sums a logit is of, each of depth k-tiles, the last one of
-// what is left.
-func (r Router) chains() (count, depth int) {
-	if _, chunk := r.chunks(); chunk > maxChunkChains {
-		return 1, r.kTiles()
-	}
-	stages := r.kTiles() / r.fewDepth()
-	depth = (stages + mostChains - 1) / mostChains * r.fewDepth()
-	return (r.kTiles() + depth - 1) / depth, depth
-}
-
-func (r Router) stageBytes() int {
-	_, chunk := r.chunks()
-	// The weights' tile starts on 1024 bytes and so must the next stage.
-	return gemm.TileABytes + (chunk*tile.RowBytes+1023)/1024*1024
-}
-
-// router is the emission of a Router.
-type router struct {
-	Router
-	k            *ptx.Kernel
-	tid          ptx.U32
-	count, chunk int
-	ring         *pipeline.Ring
-	counts       ptx.Shared
-	x, w         ptx.TensorMap
-	scores, ids  ptx.Global
-	logits, bias ptx.Global
-	// apart: who chooses adds up the chains' sums, each of so many tokens.
-	apart    bool
-	tokens   ptx.U32
-	from, to ptx.U32 // the CTA's tokens
-}
 
 // RouterArgs are the arguments of [Router].
 type RouterArgs struct {
-	// X [T, d] are the tokens, Weights [E, d] or terms, of Router's Element.
+	// X [T, d] are the tokens, Weights [E, d] the weights or their terms.
 	X       driver.DevicePtr
 	Weights driver.DevicePtr
-	// Bias [E] f32, where there is one.
+	// Bias [E] f32 is read with Router.Bias.
 	Bias driver.DevicePtr
 	// Scores [T, K] f32 and ExpertIDs [T, K] i32 are written, best first.
 	Scores    driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// Logits [T, E], in the layer's format, are written unless 0.
+	// Logits [T, E], in the layer's format, is written unless 0.
 	Logits driver.DevicePtr
-	// Counts [CTAs, E] u32 is written: each CTA's tokens by expert.
+	// Counts [CTAs, E] u32 is written: the number of each CTA's tokens by expert.
 	Counts driver.DevicePtr
+	// PerCTA must be a multiple of [order.RangeStep].
 	order.TokenRanges
+}
+
+// router emits a Router. The other kernels of this package share parts of it.
+type router struct {
+	Router
+	k            *ptx.Kernel
+	tid          ptx.U32
+	count, chunk int // the number of chunks, and the experts of a chunk
+	ring         *pipeline.Ring
+	counts       ptx.Shared // the CTA's counts by expert
+	mathWarps    pipeline.NamedBarriers
+	x, w         ptx.TensorMap
+	scores, ids  ptx.Global
+	logits, bias ptx.Global
+	allCounts    ptx.Global
+	from, to     ptx.U32 // the CTA's tokens
+	// apart: the sums of the chains come apart, from FewLogits with Apart, each of tokens
+	// rows.
+	apart  bool
+	tokens ptx.U32
 }
 
 // Build emits the kernel.
@@ -122,50 +98,84 @@ func (r Router) Build() (*jit.Kernel[RouterArgs], error) {
 	}
 	k := jit.NewBuilder[RouterArgs](name, gemm.Threads, 1)
 	k.CTAs(func(a *RouterArgs) int { return a.Count() })
-	e := router{Router: r, k: k.Kernel}
+	e := r.operands(k)
+
+	cta := pipeline.NewCTA(k.Kernel)
+	e.ring = cta.Ring("ab", min(maxRouterRing/r.stageBytes(), maxRouterStages), r.stageBytes(), 1, gemm.MathWarps)
+	if !r.LogitsOnly {
+		e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
+		e.mathWarps = cta.NamedBarriers("math", 1, gemm.MathThreads)
+		order.ClearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
+	}
+	cta.Ready(e.tid)
+	k.GridDepWait()
+	k.GridDepLaunch()
+
+	gemm.RunRoles(k.Kernel, e.tid, e.math, e.load)
+	return k.Build()
+}
+
+// operands declares the parameters.
+func (r Router) operands(k *jit.Builder[RouterArgs]) *router {
+	e := &router{Router: r, k: k.Kernel}
 	e.count, e.chunk = r.chunks()
 	e.x, e.w = k.Map(&k.Args.X, r.xMap), k.Map(&k.Args.Weights, r.wMap)
 	if !r.LogitsOnly {
 		e.scores, e.ids = k.Ptr(&k.Args.Scores), k.Ptr(&k.Args.ExpertIDs)
 	}
 	e.logits = k.Ptr(&k.Args.Logits)
-	var counts ptx.Global
 	if !r.LogitsOnly {
-		counts = k.Ptr(&k.Args.Counts)
+		e.allCounts = k.Ptr(&k.Args.Counts)
 	}
 	if r.Bias {
 		e.bias = k.Ptr(&k.Args.Bias)
 	}
 	tokens, perCTA := k.U32(&k.Args.Tokens), k.U32(&k.Args.PerCTA)
-
 	e.tid = k.TidX()
 	e.from = k.CtaidX().Mul(perCTA)
 	e.to = e.from.Add(perCTA).Min(tokens)
-	cta := pipeline.NewCTA(k.Kernel)
-	stages := min(maxRouterRing/r.stageBytes(), 8)
-	e.ring = cta.Ring("ab", stages, r.stageBytes(), 1, 8)
-	finish := func() {}
-	if !r.LogitsOnly {
-		e.counts = cta.Shared("counts", 4*r.NumExperts, 16)
-		math := cta.NamedBarriers("math", 1, gemm.MathThreads)
-		order.ClearWords(k.Kernel, e.counts, r.NumExperts, e.tid, gemm.Threads)
-		finish = func() {
-			math.Sync(ptx.Uint(0))
-			order.StoreCounts(k.Kernel, counts, e.counts, r.NumExperts, e.tid, gemm.MathThreads)
-		}
-	}
-	cta.Ready(e.tid)
-	k.GridDepWait()
-	k.GridDepLaunch()
+	return e
+}
 
-	pipeline.Run(k.Kernel, e.tid.ShrI(7),
-		pipeline.Role{Name: "math", First: 0, Count: 2, Body: func() {
-			e.math()
-			finish()
-		}},
-		pipeline.Role{Name: "load", First: 2, Count: 1, Body: e.load},
-	)
-	return k.Build()
+// xMap loads the tokens of one math warpgroup.
+func (r Router) xMap(a *RouterArgs) driver.TensorMap {
+	return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM)
+}
+
+// wMap loads a chunk of experts.
+func (r Router) wMap(a *RouterArgs) driver.TensorMap {
+	_, chunk := r.chunks()
+	return tile.RowMap(a.Weights, r.Hidden, r.lines(), chunk)
+}
+
+// chunks returns the number of chunks that the experts are split into, and the number of
+// experts of a chunk. Each block of tokens is multiplied once per chunk.
+func (r Router) chunks() (count, chunk int) {
+	most := maxChunk
+	if r.NumExperts > maxChunk || r.Logits == spec.LogitsF32 && !r.LogitsOnly || r.Bias {
+		most = maxChunkKeys
+	}
+	count = (r.NumExperts + most - 1) / most
+	chunk = (r.NumExperts + count - 1) / count
+	return count, (chunk + 7) / 8 * 8
+}
+
+// chains returns the number of partial sums of a logit, and the number of k-tiles of each; the
+// last one has the k-tiles that are left.
+func (r Router) chains() (count, depth int) {
+	if _, chunk := r.chunks(); chunk > maxChunkChains {
+		return 1, r.kTiles()
+	}
+	stages := r.kTiles() / r.fewDepth()
+	depth = (stages + mostChains - 1) / mostChains * r.fewDepth()
+	return (r.kTiles() + depth - 1) / depth, depth
+}
+
+// stageBytes is the size of a stage: a k-tile of the tokens, then one of the weights. Both start
+// on a multiple of the swizzle pattern's 1024 bytes.
+func (r Router) stageBytes() int {
+	_, chunk := r.chunks()
+	return gemm.TileABytes + (chunk*tile.RowBytes+1023)/1024*1024
 }
 
 // eachBlock runs body for each 128 tokens of the CTA's range.
@@ -182,22 +192,32 @@ func (e *router) eachChunk(body func(chunk ptx.U32)) {
 	e.k.For(ptx.Uint(0), ptx.Uint(e.count), ptx.Uint(1), body)
 }
 
+// eachKTile runs body for each k-tile of the product, with its first column and the first line
+// of its term of the weights.
+func (e *router) eachKTile(body func(column ptx.U32, line int)) {
+	count, lines := e.terms()
+	for term := range count {
+		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
+	}
+}
+
+// load is the load role: one thread fills the ring. The second math warpgroup's tokens are not
+// loaded past the end of the range.
 func (e *router) load() {
 	k := e.k
-	k.If(e.tid.ShrI(5).EqI(8), func() {
+	k.If(k.Warp().EqI(gemm.MathWarps), func() {
 		k.If(k.ElectOne(), func() {
 			at := e.ring.Producer()
 			e.eachBlock(func(first ptx.U32) {
 				second := first.AddI(gemm.WarpgroupM)
-				const half = gemm.WarpgroupM * tile.RowBytes
 				both := second.Lt(e.to)
-				bytes := ptx.Select(both, ptx.Uint(2*half+e.chunk*tile.RowBytes), ptx.Uint(half+e.chunk*tile.RowBytes))
+				bytes := ptx.Select(both, ptx.Uint(2*halfX+e.chunk*tile.RowBytes), ptx.Uint(halfX+e.chunk*tile.RowBytes))
 				e.eachChunk(func(chunk ptx.U32) {
 					e.eachKTile(func(column ptx.U32, line int) {
 						s := at.Acquire()
 						k.MbarrierArriveExpectTx(s.Full, bytes)
 						k.TMALoad(s.Data, e.x, s.Full, column, first)
-						k.If(both, func() { k.TMALoad(s.Data.At(half), e.x, s.Full, column, second) })
+						k.If(both, func() { k.TMALoad(s.Data.At(halfX), e.x, s.Full, column, second) })
 						k.TMALoad(s.Data.At(gemm.TileABytes), e.w, s.Full, column, chunk.MulI(e.chunk).AddI(line))
 						at.Advance()
 					})
@@ -207,103 +227,60 @@ func (e *router) load() {
 	})
 }
 
-// eachKTile runs body for each k-tile of the product: its first column of X and of
-// the weights, and the first line of the term that it is of.
-func (e *router) eachKTile(body func(column ptx.U32, line int)) {
-	count, lines := e.terms()
-	for term := range count {
-		e.k.For(ptx.Uint(0), ptx.Uint(e.Hidden), ptx.Uint(tile.K), func(column ptx.U32) { body(column, term*lines) })
-	}
-}
-
-// math multiplies and selects, each warpgroup its 64 rows of each block. One
-// that has none only gives the stages back.
+// math is the math role: each warpgroup multiplies its 64 tokens of each block. A warpgroup
+// without tokens only releases the stages.
 func (e *router) math() {
 	k := e.k
-	wg := e.tid.ShrI(7)
-	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
-	acc := e.newSums()
-	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, e.tid.AndI(31), 1)}
-	var sel topKSelection
-	var at tile.Fragment
-	if e.LogitsOnly {
-		at = tile.NewFragment(thread)
-	} else {
-		sel = newTopK(k, e.Router, thread)
-	}
+	warpgroup, thread := k.Warpgroup(), k.ThreadInWarpgroup()
+	p := e.newProduct(warpgroup)
+	out := e.newEpilogue(thread)
 	e.eachBlock(func(block ptx.U32) {
-		// The warpgroup's first token is made anew where it is wanted, as selection
-		// makes its places: beside a chunk's sums and 16 keys no register is left.
+		// The warpgroup's first token is computed again at each use: with the sums of a
+		// chunk and 16 keys in registers, none is free to hold it.
 		first := func() ptx.U32 { return block.Add(k.TidX().ShrI(7).MulI(gemm.WarpgroupM)) }
 		k.IfElse(first().Lt(e.to), func() {
-			if e.LogitsOnly {
-				e.eachChunk(func(chunk ptx.U32) {
-					e.writeLogits(e.sums(loop, wg, acc, chunk, func() ptx.U32 { return at.Column }), first().Add(at.Row), chunk.MulI(e.chunk).Add(at.Column))
-				})
-				return
-			}
-			sel.clear()
-			e.eachChunk(func(chunk ptx.U32) {
-				sums := e.sums(loop, wg, acc, chunk, sel.column)
-				k.If(e.logits.Given(), func() { e.writeLogits(sums, first().Add(sel.row()), chunk.MulI(e.chunk).Add(sel.column())) })
-				sel.merge(sums, chunk)
-			})
-			e.write(sel, first())
-		}, func() { loop.Drain(ptx.Uint(e.count * e.kTiles())) })
+			out.begin()
+			e.eachChunk(func(chunk ptx.U32) { out.add(p.logits(chunk, out.column), first, chunk) })
+			out.end(first)
+		}, func() { p.loop.Drain(ptx.Uint(e.count * e.kTiles())) })
 	})
+	if !e.LogitsOnly {
+		e.mathWarps.Sync(ptx.Uint(0))
+		order.StoreCounts(k, e.allCounts, e.counts, e.NumExperts, e.tid, gemm.MathThreads)
+	}
 }
 
-// multiply makes the logits of a chunk of experts.
-func (e *router) multiply(loop gemm.MainLoop, wg ptx.U32, acc chainSums) {
+// routerProduct computes the logits of a math warpgroup. A thread's sums of a chain are in
+// chain, its sums over all chains in all; these are the same if there is one chain.
+type routerProduct struct {
+	*router
+	warpgroup  ptx.U32
+	chain, all []ptx.F32
+	loop       gemm.MainLoop
+}
+
+func (e *router) newProduct(warpgroup ptx.U32) routerProduct {
 	k := e.k
-	rowsAt := wg.MulI(gemm.WarpgroupM * tile.RowBytes)
-	chain := func(kTiles ptx.U32) {
-		loop.Run(kTiles, func(s pipeline.Stage, kt ptx.U32) {
-			a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
-			b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
-			gemm.Multiply(k, e.Element, acc.chain, a, b, kt.NeI(0), false, false)
-		})
-	}
-	count, depth := e.chains()
-	if count == 1 {
-		chain(ptx.Uint(e.kTiles()))
-		return
-	}
-	for _, sum := range acc.all {
-		ptx.VarOf(sum).Set(ptx.Float(0))
-	}
-	k.For(ptx.Uint(0), ptx.Uint(e.kTiles()), ptx.Uint(depth), func(first ptx.U32) {
-		chain(ptx.Uint(e.kTiles()).Sub(first).MinI(depth))
-		for i, sum := range acc.all {
-			ptx.VarOf(sum).Set(sum.Add(acc.chain[i]))
-		}
-	})
-}
-
-// chainSums are a thread's sums of a chain and of all chains, which are the same
-// where there is one.
-type chainSums struct{ chain, all []ptx.F32 }
-
-func (e *router) newSums() chainSums {
-	s := chainSums{chain: e.k.Accumulators(e.chunk / 2)}
-	s.all = s.chain
+	p := routerProduct{router: e, warpgroup: warpgroup, chain: k.Accumulators(e.chunk / 2)}
+	p.all = p.chain
 	if count, _ := e.chains(); count > 1 {
-		s.all = e.k.Accumulators(e.chunk / 2)
+		p.all = k.Accumulators(e.chunk / 2)
 	}
-	return s
+	p.loop = gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
+	return p
 }
 
-// sums makes the logits of a chunk of experts; column is the thread's first.
-func (e *router) sums(loop gemm.MainLoop, wg ptx.U32, acc chainSums, chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
-	e.multiply(loop, wg, acc)
-	if !e.Bias {
-		return acc.all
+// logits computes the thread's logits of a chunk of experts; column is its first column.
+func (p routerProduct) logits(chunk ptx.U32, column func() ptx.U32) []ptx.F32 {
+	p.multiply()
+	if !p.Bias {
+		return p.all
 	}
-	return e.biased(acc.all, chunk.MulI(e.chunk).Add(column()))
+	return p.biased(p.all, chunk.MulI(p.chunk).Add(column()))
 }
 
-// biased adds the bias to a thread's part of a chunk of sums, whose first expert
-// is given.
+// biased returns the thread's sums of a chunk with the biases added; expert is the thread's
+// first expert.
 func (e *router) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
 	sums := make([]ptx.F32, len(acc))
 	for i := 0; i < len(acc); i += 4 {
@@ -317,99 +294,40 @@ func (e *router) biased(acc []ptx.F32, expert ptx.U32) []ptx.F32 {
 	return sums
 }
 
-// biasOf is an expert's bias, of those past the last one any.
+// biasOf loads an expert's bias; past the last expert it loads the last one's.
 func biasOf(bias ptx.Global, expert ptx.U32, experts int) ptx.F32 {
 	return ptx.LdGlobal[ptx.F32](bias.Index(expert.Min(ptx.Uint(experts-1)), 4), ".nc")
 }
 
-// writeLogits stores a thread's part of a chunk of logits: rows token and token
-// + 8, pairs of experts from the given one on, 8 apart.
-func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
-	if e.Logits != spec.LogitsF32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
-		e.writeFours(acc, token, expert)
+// multiply sums a chunk of experts over all k-tiles.
+func (p routerProduct) multiply() {
+	k := p.k
+	rowsAt := p.warpgroup.MulI(halfX)
+	chain := func(kTiles ptx.U32) {
+		p.loop.Run(kTiles, func(s pipeline.Stage, kt ptx.U32) {
+			a := tile.NewDescriptor(k, s.Data.Plus(rowsAt))
+			b := tile.NewDescriptor(k, s.Data.At(gemm.TileABytes))
+			gemm.Multiply(k, p.Element, p.chain, a, b, kt.NeI(0), false, false)
+		})
+	}
+	count, depth := p.chains()
+	if count == 1 {
+		chain(ptx.Uint(p.kTiles()))
 		return
 	}
-	bytes := int(e.Logits.Type().Bytes())
-	// With an even number of experts pairs are aligned, and whole or not there.
-	together := 2 - e.NumExperts%2
-	for h := range 2 {
-		token := token.AddI(8 * h)
-		e.k.If(token.Lt(e.to), func() {
-			row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
-			for i := 0; i < len(acc); i += 4 {
-				for j := 0; j < 2; j += together {
-					on := 2*i + j
-					store := func() { scores.StoreLogits(e.k, e.Logits, row.At(bytes*on), acc[i+2*h+j:][:together]...) }
-					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // of a lane's first columns
-						store()
-					} else {
-						e.k.If(expert.AddI(on).LtI(e.NumExperts), store)
-					}
-				}
-			}
-		})
+	for _, sum := range p.all {
+		ptx.VarOf(sum).Set(ptx.Float(0))
 	}
-}
-
-// writeFours is writeLogits of 16 bits by fours. A lane has two of each 8 columns;
-// two neighbours exchange theirs of every other 8, so that each has four in a row.
-// A quad then fills a sector of 32 bytes at once; by twos, half of one, the stores
-// take twice the time (T=32768, 128 experts: 7 µs behind the products' 43).
-func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
-	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Type().Bytes())
-	odd := e.k.TidX().AndI(1)
-	isOdd := odd.NeI(0)
-	// Columns 0, 2, 4, 6 of the quad's lanes become 0, 8, 4, 12.
-	expert = expert.Add(odd.MulI(6))
-	for h := range 2 {
-		token := token.AddI(8 * h)
-		there := token.Lt(e.to)
-		row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
-		for i := 0; i < len(acc); i += 8 {
-			on := 2 * i
-			a, b := of.Pack(e.k, acc[i+2*h], acc[i+2*h+1]), of.Pack(e.k, acc[i+4+2*h], acc[i+4+2*h+1])
-			other := ptx.Select(isOdd, a, b).ShflXor(1)
-			first, second := ptx.Select(isOdd, other, a), ptx.Select(isOdd, b, other)
-			stored := there
-			if (e.count-1)*e.chunk+on+16 > e.NumExperts {
-				stored = there.And(expert.AddI(on).LtI(e.NumExperts))
-			}
-			e.k.Guarded(stored, func() { ptx.StGlobal(row.At(bytes*on), first, second) })
+	k.For(ptx.Uint(0), ptx.Uint(p.kTiles()), ptx.Uint(depth), func(first ptx.U32) {
+		chain(ptx.Uint(p.kTiles()).Sub(first).MinI(depth))
+		for i, sum := range p.all {
+			ptx.VarOf(sum).Set(sum.Add(p.chain[i]))
 		}
-	}
+	})
 }
 
-// write stores scores and ids of the warpgroup's 64 tokens and counts them.
-func (e *router) write(sel topKSelection, first ptx.U32) {
-	k := e.k
-	for h := range 2 {
-		token := first.Add(sel.row()).AddI(8 * h)
-		score, id := sel.finish(h)
-		k.If(token.Lt(e.to), func() {
-			for s := range score {
-				slot := sel.quadLane().AddI(4 * s)
-				k.If(slot.LtI(e.TopK), func() {
-					at := token.Mad(ptx.Uint(e.TopK), slot)
-					ptx.StGlobal(e.scores.Index(at, 4), score[s])
-					ptx.StGlobal(e.ids.Index(at, 4), id[s])
-					k.RedSharedAdd(e.counts.Plus(id[s].ShlI(2)), ptx.Uint(1))
-				})
-			}
-		})
-	}
-}
-
-func (r Router) xMap(a *RouterArgs) driver.TensorMap {
-	return tile.RowMap(a.X, r.Hidden, a.Tokens, gemm.WarpgroupM)
-}
-
-func (r Router) wMap(a *RouterArgs) driver.TensorMap {
-	_, chunk := r.chunks()
-	return tile.RowMap(a.Weights, r.Hidden, r.lines(), chunk)
-}
-
-// InRouter reports whether the router's epilogue makes a layer's choice and
-// scores; else [FromLogits] does.
+// InRouter reports whether the epilogue of [Router] chooses and scores for the layer. If not,
+// [FromLogits] does.
 func InRouter(c spec.Config) bool {
 	if c.TopK > maxFusedTopK || c.Groups != 0 || c.Scale() != 1 || c.ExpertScale {
 		return false
@@ -417,13 +335,12 @@ func InRouter(c spec.Config) bool {
 	return c.Score == spec.SoftmaxTopK || c.Score == spec.SoftmaxAll && c.NumExperts <= maxChunkKeys && !c.SelectionBias && c.Renormalize == spec.NoRenorm
 }
 
-// maxFusedTopK is how many keys of two rows a thread's registers hold.
+// maxFusedTopK is the largest K whose keys of two rows fit in a quad's registers.
 const maxFusedTopK = 16
 
 func outsideRouter(c spec.Config) bool { return !InRouter(c) }
 
-// RouterKernel is Router's for layers that choose in its epilogue, LogitsKernel
-// for others.
+// RouterKernel is for layers that choose in the router's epilogue, LogitsKernel for the others.
 var (
 	RouterKernel = &registry.Kernel[RouterArgs]{KernelName: "router", Roofline: routerWork, Only: InRouter, Emit: func(l registry.Layer) (*jit.Kernel[RouterArgs], error) {
 		return RouterOf(l.Config).Build()
@@ -435,15 +352,15 @@ var (
 	}}
 )
 
-// RouterOf is a layer's.
+// RouterOf returns the router of a layer.
 func RouterOf(c spec.Config) Router {
 	return Router{Hidden: c.Hidden, NumExperts: c.NumExperts, TopK: c.TopK, Element: element.Of(c), Logits: c.Logits, Bias: c.RouterBias, F32: c.RouterF32, All: c.Score == spec.SoftmaxAll}
 }
 
-// logitsWork is the product's.
+// logitsWork is the work of the product alone.
 func logitsWork(c spec.Config, tokens int) []spec.Work { return []spec.Work{c.RouterWork(tokens)} }
 
-// routerWork is its two parts'.
+// routerWork is the work of the product and of the choice.
 func routerWork(c spec.Config, tokens int) []spec.Work {
 	return []spec.Work{c.RouterWork(tokens), c.TopKWork(tokens)}
 }

@@ -10,11 +10,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Terms writes FP32 router weights as sums of three of the tokens' elements, which
-// the tensor cores multiply. Of bf16 they have 8 bits of fraction each, together a
-// weight's 24, exactly; of fp16 they have more, but end at 2^-24, to which a
-// weight is rounded, and hold none beyond 65504. The least comes first, so that
-// sums that begin with it lose least of it.
+// Terms splits FP32 router weights into sums of three 16-bit terms, which the tensor cores can
+// multiply. Three bf16 terms have 8 bits each, together the 24 bits of a weight, so the sum is
+// exact. fp16 terms have more bits, but the weight is rounded to a multiple of 2^-24, and weights
+// beyond 65504 overflow. The smallest term comes first, because sums that start with it lose
+// the fewest of its bits.
 type Terms struct {
 	Hidden, NumExperts int
 	Element            tile.Element
@@ -22,17 +22,17 @@ type Terms struct {
 
 // TermsArgs are the arguments of [Terms].
 type TermsArgs struct {
-	// Weights [E, d] f32 are the router's.
+	// Weights [E, d] f32 are the router's weights.
 	Weights driver.DevicePtr
-	// Terms [3, Lines, d] is written, 0 in lines past the last expert.
+	// Terms [3, Lines, d] is written, with zeros past the last expert.
 	Terms driver.DevicePtr
 }
 
-// Count is how many terms a weight has.
+// Count is the number of terms of a weight.
 func (t Terms) Count() int { return 3 }
 
-// Lines is a term's number of lines: one for each expert, in whole k-tiles of a
-// product that sums over experts.
+// Lines is the number of lines of a term: one per expert, rounded up to whole k-tiles of the
+// products that sum over experts.
 func (t Terms) Lines() int { return (t.NumExperts + tile.K - 1) / tile.K * tile.K }
 
 // Bytes is the size of all terms.
@@ -42,7 +42,8 @@ func (t Terms) Bytes() int64 {
 
 const (
 	termsThreads = 256
-	// weightsOfThread are neighbours: a store of 16 bytes for each term.
+	// weightsOfThread is the number of neighbouring weights of a thread: a store of 16 bytes
+	// per term.
 	weightsOfThread = tile.CopyBytes / tile.ElementBytes
 )
 
@@ -77,17 +78,17 @@ func (t Terms) Build() (*jit.Kernel[TermsArgs], error) {
 	return k.Build()
 }
 
-// TermsOf are those of a layer's router.
+// TermsOf returns the terms of a layer's router.
 func TermsOf(c spec.Config) Terms {
 	return Terms{Hidden: c.Hidden, NumExperts: c.NumExperts, Element: element.Of(c)}
 }
 
-// TermsKernel is for routers of FP32 weights.
+// TermsKernel is for routers with FP32 weights.
 var TermsKernel = &registry.Kernel[TermsArgs]{KernelName: "router-terms", Only: func(c spec.Config) bool { return c.RouterF32 }, Emit: func(l registry.Layer) (*jit.Kernel[TermsArgs], error) {
 	return TermsOf(l.Config).Build()
 }}
 
-// terms is how many the weights have, of so many lines.
+// terms returns the number of terms of the weights, and the lines of each.
 func (r Router) terms() (count, lines int) {
 	if !r.F32 {
 		return 1, r.NumExperts
@@ -96,13 +97,13 @@ func (r Router) terms() (count, lines int) {
 	return of.Count(), of.Lines()
 }
 
-// lines is how many all terms have.
+// lines is the number of lines of all terms.
 func (r Router) lines() int {
 	count, each := r.terms()
 	return count * each
 }
 
-// kTiles is the depth of the product.
+// kTiles is the number of k-tiles of the product, over all terms.
 func (r Router) kTiles() int {
 	count, _ := r.terms()
 	return count * tile.Tiles(r.Hidden)

@@ -10,38 +10,173 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is the selection of each token's experts in registers: the running
-// top-K first, then the keys that it compares. sortnet.go has the networks.
+// routerEpilogue uses the logits of 64 tokens, which come in chunks of experts.
+type routerEpilogue interface {
+	// column is the thread's first column of a chunk.
+	column() ptx.U32
+	// begin starts a block of tokens, add uses a chunk, and end finishes the block. first
+	// computes the warpgroup's first token.
+	begin()
+	add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32)
+	end(first func() ptx.U32)
+}
 
-// topKSelection is the running top-K of the two rows that a thread shares
-// with the other three lanes of its quad.
+// newEpilogue returns the router's epilogue for a thread of a math warpgroup.
+func (e *router) newEpilogue(thread ptx.U32) routerEpilogue {
+	if e.LogitsOnly {
+		return storeLogits{e, tile.NewFragment(thread)}
+	}
+	return chooseTopK{e, newTopK(e.k, e.Router, thread)}
+}
+
+// storeLogits is the epilogue that only stores the logits.
+type storeLogits struct {
+	*router
+	at tile.Fragment
+}
+
+func (e storeLogits) column() ptx.U32 { return e.at.Column }
+func (storeLogits) begin()            {}
+
+func (e storeLogits) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) {
+	e.writeLogits(logits, first().Add(e.at.Row), chunk.MulI(e.chunk).Add(e.at.Column))
+}
+
+func (storeLogits) end(func() ptx.U32) {}
+
+// chooseTopK is the epilogue that chooses the K experts of each token and scores them.
+type chooseTopK struct {
+	*router
+	sel topKSelection
+}
+
+func (e chooseTopK) column() ptx.U32 { return e.sel.column() }
+func (e chooseTopK) begin()          { e.sel.clear() }
+
+func (e chooseTopK) add(logits []ptx.F32, first func() ptx.U32, chunk ptx.U32) {
+	e.k.If(e.router.logits.Given(), func() {
+		e.writeLogits(logits, first().Add(e.sel.row()), chunk.MulI(e.chunk).Add(e.sel.column()))
+	})
+	e.sel.merge(logits, chunk)
+}
+
+// end stores the scores and expert ids of the warpgroup's 64 tokens, and counts the experts.
+func (e chooseTopK) end(first func() ptx.U32) {
+	k, of := e.k, first()
+	for h := range 2 {
+		token := of.Add(e.sel.row()).AddI(8 * h)
+		score, id := e.sel.finish(h)
+		k.If(token.Lt(e.to), func() {
+			for s := range score {
+				slot := e.sel.quadLane().AddI(4 * s)
+				k.If(slot.LtI(e.TopK), func() {
+					at := token.Mad(ptx.Uint(e.TopK), slot)
+					ptx.StGlobal(e.scores.Index(at, 4), score[s])
+					ptx.StGlobal(e.ids.Index(at, 4), id[s])
+					k.RedSharedAdd(e.counts.Plus(id[s].ShlI(2)), ptx.Uint(1))
+				})
+			}
+		})
+	}
+}
+
+// writeLogits stores the thread's logits of a chunk: of the tokens token and token+8, and of
+// pairs of experts from expert on, 8 apart.
+func (e *router) writeLogits(acc []ptx.F32, token, expert ptx.U32) {
+	if e.Logits != spec.LogitsF32 && e.NumExperts%4 == 0 && e.chunk%16 == 0 {
+		e.writeFours(acc, token, expert)
+		return
+	}
+	bytes := int(e.Logits.Type().Bytes())
+	// With an even number of experts, pairs are aligned and lie inside or outside as a whole.
+	together := 2 - e.NumExperts%2
+	for h := range 2 {
+		token := token.AddI(8 * h)
+		e.k.If(token.Lt(e.to), func() {
+			row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
+			for i := 0; i < len(acc); i += 4 {
+				for j := 0; j < 2; j += together {
+					on := 2*i + j
+					store := func() { storeLogit(e.k, e.Logits, row.At(bytes*on), acc[i+2*h+j:][:together]...) }
+					if last := 6; (e.count-1)*e.chunk+last+on < e.NumExperts { // last is the largest first column of a lane
+						store()
+					} else {
+						e.k.If(expert.AddI(on).LtI(e.NumExperts), store)
+					}
+				}
+			}
+		})
+	}
+}
+
+// writeFours is writeLogits for 16 bits, four logits per store. A lane has two of each 8
+// columns. Two neighbouring lanes exchange pairs, so that each has four logits in a row. The
+// stores of a quad then fill a sector of 32 bytes; stores of two logits fill half a sector and
+// take twice the time.
+func (e *router) writeFours(acc []ptx.F32, token, expert ptx.U32) {
+	of, bytes := element.OfLogits(e.Logits), int(e.Logits.Type().Bytes())
+	odd := e.k.TidX().AndI(1)
+	isOdd := odd.NeI(0)
+	// Columns 0, 2, 4, 6 of the quad's lanes become 0, 8, 4, 12.
+	expert = expert.Add(odd.MulI(6))
+	for h := range 2 {
+		token := token.AddI(8 * h)
+		there := token.Lt(e.to)
+		row := e.logits.Index(token, bytes*e.NumExperts).Index(expert, bytes)
+		for i := 0; i < len(acc); i += 8 {
+			on := 2 * i
+			a, b := of.Pack(e.k, acc[i+2*h], acc[i+2*h+1]), of.Pack(e.k, acc[i+4+2*h], acc[i+4+2*h+1])
+			other := ptx.Select(isOdd, a, b).ShflXor(1)
+			first, second := ptx.Select(isOdd, other, a), ptx.Select(isOdd, b, other)
+			stored := there
+			if (e.count-1)*e.chunk+on+16 > e.NumExperts {
+				stored = there.And(expert.AddI(on).LtI(e.NumExperts))
+			}
+			e.k.Guarded(stored, func() { ptx.StGlobal(row.At(bytes*on), first, second) })
+		}
+	}
+}
+
+// storeLogit stores one logit, or two neighbours at once.
+func storeLogit(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
+	switch {
+	case format == spec.LogitsF32:
+		ptx.StGlobal(at, logits...)
+	case len(logits) == 2:
+		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
+	default:
+		ptx.StGlobal(at, element.OfLogits(format).Round(logits[0]))
+	}
+}
+
+// topKSelection is the running top-K of two rows. The four lanes of a quad share the rows: each
+// has some of their columns.
 type topKSelection interface {
-	// clear starts new rows, where merge takes them in several chunks.
+	// clear starts new rows; it does nothing if there is one chunk.
 	clear()
-	// merge takes the logits of a fragment, a chunk of experts.
+	// merge adds the logits of a chunk of experts, a fragment.
 	merge(acc []ptx.F32, chunk ptx.U32)
-	// finish is the scores and experts of the thread's slots of row h (0 or
-	// 1): slot 4s + lane.
+	// finish returns the scores and experts of the thread's slots of row h (0 or 1). Element s
+	// is slot 4s + quadLane.
 	finish(h int) (scores []ptx.F32, experts []ptx.U32)
-	// row is the thread's first row of 64, the second is 8 below; quadLane is its
-	// place in the quad.
+	// row is the thread's first row of 64; the second is row+8. quadLane is the lane's place
+	// in the quad.
 	row() ptx.U32
 	quadLane() ptx.U32
 	// column is the thread's first column.
 	column() ptx.U32
 }
 
-// selection is a topKSelection with keys of one width.
+// selection is the topKSelection with keys of one width.
 type selection[K ptx.Value] struct {
 	Router
-	k      *ptx.Kernel
-	key    keyMath[K]
-	thread ptx.U32 // of the warpgroup
-	lane   ptx.U32 // in the quad
-	quad   ptx.U32 // the quad's first lane
-	// list[h][s] is the key of slot 4s + lane of row h.
+	k          *ptx.Kernel
+	key        keyMath[K]
+	thread     ptx.U32 // the thread in its warpgroup
+	lane, quad ptx.U32 // the lane in its quad, and the quad's first lane
+	// list[h][s] is the key of slot 4s + lane in row h.
 	list [2][]*ptx.Var[K]
-	// total[h] is the sum of all logits' exponentials in row h, with All.
+	// total[h] is the sum of the exponentials of all logits in row h, with All.
 	total [2]ptx.F32
 }
 
@@ -70,8 +205,8 @@ func (s *selection[K]) clear() {
 	}
 }
 
-// merge sorts the thread's own keys, of which any K may be the row's largest,
-// and then merges the lists of the quad's lanes.
+// merge sorts the thread's own keys, and then merges the sorted lists of the quad's lanes. A
+// thread keeps K keys, because all of the row's largest may be its own.
 func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	count, width := s.chunks()
 	first := chunk.MulI(width).Add(s.column())
@@ -101,7 +236,7 @@ func (s *selection[K]) merge(acc []ptx.F32, chunk ptx.U32) {
 	}
 }
 
-// keep takes the thread's slots of a row's top-K.
+// keep stores the thread's slots of a row's top-K.
 func (s *selection[K]) keep(h int, top []K) {
 	for i, v := range s.list[h] {
 		mine := s.key.none
@@ -112,11 +247,10 @@ func (s *selection[K]) keep(h int, top []K) {
 	}
 }
 
-// own is the K largest keys of the thread's columns of row h, or all where they
-// are fewer. Their experts count from first, the thread's first column, so that
-// codes are constants.
+// own returns the K largest keys of the thread's columns in row h, or all if there are fewer.
+// Their experts are counted from first, the thread's first column, so that codes are constants.
 func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
-	// Each group is sorted while most logits still wait in registers.
+	// One group is sorted after another: only its keys need registers besides the logits.
 	group := 2
 	for group < min(s.TopK, widestSorted) {
 		group *= 2
@@ -134,8 +268,8 @@ func (s *selection[K]) own(h int, acc []ptx.F32, first ptx.U32) (top []K) {
 	return top
 }
 
-// pair is the sort keys of two neighbouring logits, column columns to the right
-// of first. Past the last expert they are below every other.
+// pair returns the keys of two neighbouring logits, column columns to the right of first. Past
+// the last expert the keys are below all others.
 func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 	codes := [2]int{expertMask - column, expertMask - column - 1}
 	keys := s.key.of([2]ptx.F32{lo, hi}, codes)
@@ -151,11 +285,10 @@ func (s *selection[K]) pair(lo, hi ptx.F32, column int, first ptx.U32) [2]K {
 }
 
 func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
-	const log2e = 1.4426950408889634
 	top := s.key.value(s.key.from(s.list[h][0].Get(), s.quad))
 	sum := ptx.Float(0)
 	for i, v := range s.list[h] {
-		p := s.key.value(v.Get()).Sub(top).Mul(ptx.Float(log2e)).Ex2Approx(".ftz")
+		p := s.key.value(v.Get()).Sub(top).Mul(ptx.Float(math.Log2E)).Ex2Approx(".ftz")
 		if 4*i+3 >= s.TopK {
 			p = ptx.Select(s.lane.AddI(4*i).LtI(s.TopK), p, ptx.Float(0))
 		}
@@ -182,12 +315,9 @@ func (s *selection[K]) finish(h int) (scores []ptx.F32, experts []ptx.U32) {
 	return scores, experts
 }
 
-// The exponentials of all logits of a row are summed by pairs of experts: pair p
-// after pair p-32, then the sums of the 32 in a tree, over bits 4, 3 and 2 of p and
-// last over bits 0 and 1, which are the lane in the quad; so in sumRow, of a
-// fragment, and in sumWarp, whose lane has pairs alike modulo 32.
-
-// sumRow sums a row of a fragment.
+// sumRow sums the exponentials of all logits of row h of a fragment. sumRow and sumWarp add in the
+// same order: pairs of experts p, p+32, p+64 and so on one after another, then these 32 sums in a
+// tree over bits 4, 3 and 2 of p, and last over bits 0 and 1, which are the lane in the quad.
 func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 	var values []ptx.F32
 	for i := 0; i < len(acc); i += 4 {
@@ -198,11 +328,7 @@ func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 			values = append(values, x)
 		}
 	}
-	top := values[0]
-	for _, x := range values[1:] {
-		top = lanes.Larger(top, x)
-	}
-	pair := pairsBelow(lanes.Combine(top, lanes.Larger, 1, 2))
+	pair := pairsBelow(lanes.Combine(largestValue(values), lanes.Larger, 1, 2))
 	var tree func(from, step int) ptx.F32
 	tree = func(from, step int) ptx.F32 {
 		if step < 8 {
@@ -221,19 +347,14 @@ func (s *selection[K]) sumRow(h int, acc []ptx.F32, first ptx.U32) {
 	s.total[h] = lanes.Combine(tree(0, 1), lanes.Add, 1, 2)
 }
 
-// sumWarp sums the row of a warp, whose lanes have the keys of two experts of each
-// 64.
+// sumWarp is sumRow for a row that is spread over a warp: a lane has two experts of each 64.
 func (s *selection[K]) sumWarp(keys []K) {
 	var values []ptx.F32
 	for _, v := range keys {
 		is := s.key.equal(v, s.key.none)
 		values = append(values, ptx.Select(is, ptx.Float(math.Inf(-1)), s.key.value(v)))
 	}
-	top := values[0]
-	for _, x := range values[1:] {
-		top = lanes.Larger(top, x)
-	}
-	pair := pairsBelow(lanes.Max(top))
+	pair := pairsBelow(lanes.Max(largestValue(values)))
 	sum := pair(values)
 	for i := 2; i < len(values); i += 2 {
 		sum = sum.Add(pair(values[i:]))
@@ -241,15 +362,25 @@ func (s *selection[K]) sumWarp(keys []K) {
 	s.total[0] = lanes.Combine(sum, lanes.Add, 16, 8, 4, 1, 2)
 }
 
-// pairsBelow gives the sum of the exponentials of two logits less the largest.
+// largestValue returns the largest of a thread's values.
+func largestValue(values []ptx.F32) ptx.F32 {
+	top := values[0]
+	for _, x := range values[1:] {
+		top = lanes.Larger(top, x)
+	}
+	return top
+}
+
+// pairsBelow returns a function that sums the exponentials of two logits after subtracting top,
+// the largest logit.
 func pairsBelow(top ptx.F32) func(of []ptx.F32) ptx.F32 {
 	less := top.Mul(ptx.Float(-math.Log2E))
 	exp := func(x ptx.F32) ptx.F32 { return x.Fma(ptx.Float(math.Log2E), less).Ex2Approx(".ftz") }
 	return func(of []ptx.F32) ptx.F32 { return exp(of[0]).Add(exp(of[1])) }
 }
 
-// compared is two logits as they are compared: rounded by one instruction, and
-// by the one that their keys are made of.
+// compared returns two logits as the keys compare them. They are rounded together by the one
+// instruction that also rounds them for the keys.
 func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	if s.Logits == spec.LogitsF32 {
 		return [2]ptx.F32{lo, hi}
@@ -259,136 +390,7 @@ func (s *selection[K]) compared(lo, hi ptx.F32) [2]ptx.F32 {
 	return [2]ptx.F32{lo, hi}
 }
 
-// A key is a logit and its expert as one unsigned number: the logit, mapped so
-// that unsigned order is numeric order, above the expert's complement. The
-// largest key is then the largest logit and, of equal logits, the lower
-// expert's. -0 and +0 tie; NaN maps above every number, so that a router gone
-// wrong shows in the output, as with torch.topk. Keys are unique and never 0.
-
-// keyMath is what the selection does with keys of one width.
-type keyMath[K ptx.Value] struct {
-	none     K // below every key
-	max, min func(a, b K) K
-	xor      func(a K, lanes int) K    // the key of the lane that differs in these bits
-	from     func(a K, lane ptx.U32) K // the key of the given lane
-	// of is the keys of two logits; codes are the complements of their experts.
-	of func(logits [2]ptx.F32, codes [2]int) [2]K
-	// missing is the key of an expert that there isn't: below those of all that
-	// there are.
-	missing func(code int) K
-	// beyond is the key with the expert's number raised by experts.
-	beyond func(key K, experts ptx.U32) K
-	value  func(K) ptx.F32
-	code   func(K) ptx.U32
-	// warpMax is the largest key of the warp.
-	warpMax func(K) K
-	equal   func(a, b K) ptx.Pred
-}
-
-// expertOf is a key's expert.
-func expertOf[K ptx.Value](key keyMath[K], of K) ptx.U32 {
-	return ptx.Uint(expertMask).Sub(key.code(of))
-}
-
-// expertMask is the part of a key that holds the expert's complement.
-const expertMask = 0xffff
-
-// shortKeys hold a logit rounded to an element in the upper half of 32 bits: as a
-// two's complement number, from which -0 and +0 are the same, and then moved up to
-// be unsigned. NaN, which cvt makes 0x7fff, is the largest of all.
-func shortKeys(k *ptx.Kernel, e tile.Element) keyMath[ptx.U32] {
-	const (
-		up        = 0x80000000
-		signBit   = 0x80000000
-		magnitude = 0x7fffffff
-	)
-	upper := func(x ptx.U32) ptx.U32 { return x.AndI(^expertMask & 0xffffffff) }
-	return keyMath[ptx.U32]{
-		none: ptx.Uint(0),
-		max:  func(a, b ptx.U32) ptx.U32 { return a.Max(b) },
-		min:  func(a, b ptx.U32) ptx.U32 { return a.Min(b) },
-		xor:  func(a ptx.U32, lanes int) ptx.U32 { return a.ShflXor(lanes) },
-		from: func(a, lane ptx.U32) ptx.U32 { return a.ShflIdx(lane) },
-		of: func(logits [2]ptx.F32, codes [2]int) (keys [2]ptx.U32) {
-			word := e.Pack(k, logits[0], logits[1])
-			for i, bits := range []ptx.U32{word.ShlI(16), upper(word)} {
-				sign := bits.Signed().ShrI(31).Bits()
-				keys[i] = bits.Xor(sign.AndI(magnitude)).Sub(sign).AddI(up + codes[i])
-			}
-			return keys
-		},
-		missing: func(code int) ptx.U32 { return ptx.Uint(code) },
-		beyond:  func(key, experts ptx.U32) ptx.U32 { return key.Sub(experts) },
-		value: func(key ptx.U32) ptx.F32 {
-			number := upper(key).Sub(ptx.Uint(up))
-			negative := number.Signed().Lt(ptx.Int(0))
-			return e.Upper(ptx.Select(negative, ptx.Uint(signBit).Sub(number), number))
-		},
-		code:    func(key ptx.U32) ptx.U32 { return key.AndI(expertMask) },
-		warpMax: func(key ptx.U32) ptx.U32 { return key.ReduxMax() },
-		equal:   func(a, b ptx.U32) ptx.Pred { return a.Eq(b) },
-	}
-}
-
-// ordered maps a logit to bits whose unsigned order is its numeric order, NaN
-// to the largest.
-func ordered(f ptx.F32) ptx.U32 {
-	bits := f.Add(ptx.Float(0)).Bits() // -0 becomes +0
-	flip := bits.Signed().ShrI(31).Bits().OrI(0x80000000)
-	return ptx.Select(f.Eq(f), bits.Xor(flip), ptx.Uint(0xffffffff))
-}
-
-// unordered is the inverse of ordered.
-func unordered(bits ptx.U32) ptx.F32 {
-	positive := bits.Signed().Lt(ptx.Int(0))
-	return bits.Xor(ptx.Select(positive, ptx.Uint(0x80000000), ptx.Uint(0xffffffff))).AsF32()
-}
-
-// longKeys hold an FP32 logit in the upper half of 64 bits.
-func longKeys(k *ptx.Kernel) keyMath[ptx.U64] {
-	each := func(a ptx.U64, f func(ptx.U32) ptx.U32) ptx.U64 {
-		lo, hi := a.Unpack()
-		return k.Pack64(f(lo), f(hi))
-	}
-	return keyMath[ptx.U64]{
-		none: ptx.Long(0),
-		max:  func(a, b ptx.U64) ptx.U64 { return a.Max(b) },
-		min:  func(a, b ptx.U64) ptx.U64 { return a.Min(b) },
-		xor: func(a ptx.U64, lanes int) ptx.U64 {
-			return each(a, func(x ptx.U32) ptx.U32 { return x.ShflXor(lanes) })
-		},
-		from: func(a ptx.U64, lane ptx.U32) ptx.U64 {
-			return each(a, func(x ptx.U32) ptx.U32 { return x.ShflIdx(lane) })
-		},
-		of: func(logits [2]ptx.F32, codes [2]int) (keys [2]ptx.U64) {
-			for i, f := range logits {
-				keys[i] = k.Pack64(ptx.Uint(codes[i]), ordered(f))
-			}
-			return keys
-		},
-		missing: func(code int) ptx.U64 { return ptx.Long(uint64(code)) },
-		beyond: func(key ptx.U64, experts ptx.U32) ptx.U64 {
-			lo, hi := key.Unpack()
-			return k.Pack64(lo.Sub(experts), hi)
-		},
-		value: func(key ptx.U64) ptx.F32 {
-			_, hi := key.Unpack()
-			return unordered(hi)
-		},
-		code: func(key ptx.U64) ptx.U32 {
-			lo, _ := key.Unpack()
-			return lo
-		},
-		warpMax: func(key ptx.U64) ptx.U64 {
-			lo, hi := key.Unpack()
-			best := hi.ReduxMax()
-			return k.Pack64(ptx.Select(hi.Eq(best), lo, ptx.Uint(0)).ReduxMax(), best)
-		},
-		equal: func(a, b ptx.U64) ptx.Pred { return a.Eq(b) },
-	}
-}
-
-// newTopK is the selection for the layer's logit format.
+// newTopK returns the selection for the router's format of logits.
 func newTopK(k *ptx.Kernel, r Router, thread ptx.U32) topKSelection {
 	if r.Logits == spec.LogitsF32 {
 		return newSelection(k, longKeys(k), r, thread)

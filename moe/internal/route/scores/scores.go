@@ -17,18 +17,6 @@ func LoadLogit(format spec.Logits, row ptx.Global, expert ptx.U32) ptx.F32 {
 	return element.OfLogits(format).Wide(ptx.LdGlobal[ptx.B16](row.Index(expert, 2)))
 }
 
-// StoreLogits stores one logit, or two neighbours at once.
-func StoreLogits(k *ptx.Kernel, format spec.Logits, at ptx.Global, logits ...ptx.F32) {
-	switch {
-	case format == spec.LogitsF32:
-		ptx.StGlobal(at, logits...)
-	case len(logits) == 2:
-		ptx.StGlobal(at, element.OfLogits(format).Pack(k, logits[0], logits[1]))
-	default:
-		ptx.StGlobal(at, element.OfLogits(format).Round(logits[0]))
-	}
-}
-
 // Exp returns eˣ, and 0 where the result is below the normal numbers of FP32.
 func Exp(x ptx.F32) ptx.F32 { return x.Mul(ptx.Float(math.Log2E)).Ex2Approx(".ftz") }
 
