@@ -348,7 +348,7 @@ func (f *finder) walk(file *ast.File) {
 	})
 }
 
-// up is the node so many levels above the present one.
+// up returns the node a number of levels above the present one.
 func (f *finder) up(levels int) ast.Node {
 	if i := len(f.path) - 1 - levels; i >= 0 {
 		return f.path[i]
