@@ -19,7 +19,7 @@ BUNDLE = "models.bundle"
 
 
 class Build(build_py):
-    """build_py puts the library beside the modules, and a bundle of kernels beside the library."""
+    """Builds the library next to the modules, and a bundle of kernels next to the library."""
 
     def run(self):
         super().run()

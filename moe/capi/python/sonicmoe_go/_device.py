@@ -1,4 +1,4 @@
-"""Where tensors lie: on a GPU as they are, or copied to the emulated device and back."""
+"""Devices of tensors: a GPU in place, or the emulated device by copies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _emulated = False
 
 
 def emulate(on: bool = True) -> None:
-    """Lets tensors of the CPU run on the emulated device: for tests, slow and exact."""
+    """Runs CPU tensors on the emulated device: slow and exact, for tests."""
     global _emulated
     _emulated = on
 
 
 def name_of(x: torch.Tensor) -> str:
-    """The name of the device that runs a layer on x."""
+    """Returns the name of the device that runs a layer on x."""
     if x.device.type == "cuda":
         return f"cuda:{x.device.index}"
     if x.device.type == "cpu" and _emulated:
@@ -29,14 +29,14 @@ def name_of(x: torch.Tensor) -> str:
 
 
 class Gpu:
-    """Tensors of a GPU: their own addresses, the current stream of their device."""
+    """Tensors of a GPU: their addresses, and the current stream of their device."""
 
     def __init__(self, x: torch.Tensor):
         self.index = x.device.index
 
     def __enter__(self):
         # The library makes the device's context current on this thread, so torch
-        # must be there too; the guard costs nothing where it is already.
+        # must do so too; the guard costs nothing if it has.
         self._guard = None
         if torch.cuda.current_device() != self.index:
             self._guard = torch.cuda.device(self.index)
@@ -60,7 +60,7 @@ class Gpu:
 
 
 class Emulated:
-    """Tensors of the CPU: copied to the emulated device, and back where written."""
+    """Tensors of the CPU: copied to the emulated device, and back if the pass writes them."""
 
     stream = 0
 
@@ -85,7 +85,7 @@ class Emulated:
         return address.value
 
     def read(self, t: torch.Tensor | None) -> int:
-        """The address of a tensor's copy."""
+        """Returns the address of a tensor's copy."""
         if t is None:
             return 0
         address = self._alloc(t)
@@ -93,14 +93,14 @@ class Emulated:
         return address
 
     def read_all(self, ts) -> list[int]:
-        """The addresses of tensors' copies."""
+        """Returns the addresses of tensors' copies."""
         return [self.read(t) for t in ts]
 
     def written(self, t: torch.Tensor | None) -> int:
-        """The address of what is copied to a tensor in the end."""
+        """Returns the address of memory that is copied to a tensor at the end."""
         if t is None:
             return 0
-        # What a pass adds to has content already.
+        # A pass that accumulates needs the present content.
         address = self.read(t)
         self.back.append((t, address))
         return address

@@ -34,11 +34,11 @@ _ENUMS = {
 
 
 class Error(RuntimeError):
-    """What the library, or the device, could not do."""
+    """An error of the library or of the device."""
 
 
 class ArgumentError(Error, ValueError):
-    """A wrong argument: its name, what it is, and what would be right."""
+    """A wrong argument: its name, its value, and what would be right."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,21 +95,21 @@ class Config:
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be a number")
             if field.type == "bool" and not (isinstance(value, int) and value in (0, 1)):
                 raise ArgumentError(f"Config.{field.name} is {value!r}, must be True or False")
-        # The configuration as text, key, is what operators of torch can pass.
+        # Operators of torch pass the configuration as text: key.
         object.__setattr__(self, "key", json.dumps(dataclasses.asdict(self)))
 
-    # How the last inference pass went, which others try first.
+    # The way that the last inference pass took; the next pass tries it first.
     plan = None
 
     def keep(self, plan) -> None:
-        """Has passes of this configuration try a plan first."""
+        """Makes passes of this configuration try a plan first."""
         if plan is not self.plan:
             object.__setattr__(self, "plan", plan)
 
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "plan"}
 
-    # By the text, whose hash is there already: a call compares configurations more than once.
+    # Compare by text, whose hash is cached: a call compares configurations more than once.
     def __hash__(self):
         return hash(self.key)
 
@@ -119,13 +119,13 @@ class Config:
     @staticmethod
     @functools.lru_cache(maxsize=4096)
     def of(key: str) -> "Config":
-        """The configuration of a key."""
+        """Returns the configuration of a key."""
         return Config(**json.loads(key))
 
     @staticmethod
     def of_model(config: str) -> "Config":
-        """What a published model's config.json, the text, says of its expert layers. A model
-        whose layers are not those of a Config is an error that says why."""
+        """Reads the text of a published model's config.json. A model whose layers no Config
+        describes is an error that says why."""
         s = _ConfigStruct(size=ctypes.sizeof(_ConfigStruct))
         check(library().sm_config_of_model(config.encode(), s))
         values = {f.name: getattr(s, f.name) for f in dataclasses.fields(Config)}
@@ -144,7 +144,7 @@ class Config:
 
     @property
     def draws(self) -> bool:
-        """Whether rounding goes by chance."""
+        """Whether rounding draws random numbers."""
         return self.rounding_rule in ("stochastic", "mass")
 
     @property
@@ -204,7 +204,7 @@ _INVALID = 1
 
 
 class _State:
-    """What this process has loaded, and what it has planned."""
+    """The library and the plans of this process."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -220,7 +220,7 @@ current = _State()
 
 def _after_fork():
     forked = current.library is not None or current.forked
-    current.__init__()  # the lock may have been held by a thread that is not here
+    current.__init__()  # a thread that fork did not copy may have held the lock
     current.forked = forked
 
 
@@ -228,17 +228,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def path() -> str:
-    """Where the library lies."""
+    """Returns the path of the library."""
     return os.environ.get("SONICMOE_GO_LIBRARY") or str(Path(__file__).with_name("libsonicmoe.so"))
 
 
 def bundle() -> Path:
-    """Where the kernels of known models lie, if the wheel was built with them: beside the library."""
+    """Returns the bundle of known models' kernels next to the library, if the wheel has one."""
     return Path(path()).with_name("models.bundle")
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library."""
+    """Returns the library, loaded at the first call."""
     if current.library is None:
         if current.forked:
             raise Error(
@@ -301,7 +301,7 @@ class Layer:
         self._sizes: dict[tuple[int, int], Sizes] = {}
 
     def sizes(self, tokens: int, entries: int = 0) -> Sizes:
-        """What a pass over so many tokens needs, with a list of so many entries unless 0."""
+        """Returns the bytes that a pass over these tokens needs, with a list of entries unless 0."""
         known = self._sizes.get((tokens, entries))
         if known is None:
             s = _Sizes(size=ctypes.sizeof(_Sizes))
@@ -312,24 +312,24 @@ class Layer:
         return known
 
     def rounded_rows(self, tokens: int) -> int:
-        """The entries of the list that rounding so many tokens writes."""
+        """Returns the number of entries that rounding of these tokens writes."""
         return self.sizes(tokens).rounded_rows
 
     def forward(self, packed: bytes, *, routed: bool) -> None:
-        """Queues sm_forward, or sm_experts where the caller routed."""
+        """Queues sm_forward, or sm_experts if the caller routed."""
         check((self._experts if routed else self._forward)(self.handle, packed))
 
     def address(self, function: str) -> int:
-        """Where a pass's function lies."""
+        """Returns the address of a pass's function."""
         return ctypes.cast(getattr(self, "_" + function), ctypes.c_void_p).value
 
     def backward(self, packed: bytes, *, routed: bool) -> None:
-        """Queues sm_backward, or sm_experts_backward where the caller routed."""
+        """Queues sm_backward, or sm_experts_backward if the caller routed."""
         check((self._experts_backward if routed else self._backward)(self.handle, packed))
 
 
 def layer(key: str, name: str) -> Layer:
-    """The layer of a configuration's key on a device, made at the first call."""
+    """Returns the layer of a configuration's key on a device, made at the first call."""
     found = current.layers.get((key, name))
     if found is None:
         made = Layer(Config.of(key), name)
@@ -341,5 +341,5 @@ def layer(key: str, name: str) -> Layer:
 
 def warm(config: Config, chip: str = "H200", directory: str = "") -> None:
     """Stores a layer's kernels in a cache directory, without a GPU: PTX, and machine
-    code where NVIDIA's ptxas is found. "" is the directory that layers look in."""
+    code if NVIDIA's ptxas is installed. "" is the directory that layers read."""
     check(library().sm_warm(chip.encode(), _ConfigStruct.of(config), directory.encode()))

@@ -29,7 +29,7 @@ def _into_schema(names: tuple[str, ...]) -> str:
 
 
 def _filled(x: Tensor, outputs: Weights) -> tuple[Tensor, ...]:
-    """What an operator gives, which is a tensor always: an empty one for what was not wanted."""
+    """Returns an operator's result: an empty tensor in place of None."""
     return tuple(x.new_empty((0,)) if t is None else t for t in outputs)
 
 
@@ -42,13 +42,13 @@ def _new_logits(c: Config, x: Tensor) -> Tensor:
 
 
 def _new_h(c: Config, x: Tensor, rows: int) -> Weights:
-    """Room for h, and for that of shared experts."""
+    """Allocates h and the shared experts' h."""
     wide = c.h_width * c.shared_experts
     return x.new_empty((rows, c.h_width)), x.new_empty((x.shape[0], wide)) if wide else None
 
 
 def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -> Weights:
-    """Room for what forward gives; rows are those that rounding may make, None where it does not round."""
+    """Allocates the outputs of forward. rows bounds the rows after rounding; None: no rounding."""
     t, i32, f32 = x.shape[0], torch.int32, torch.float32
     return (
         torch.empty_like(x),
@@ -61,8 +61,8 @@ def _outputs(c: Config, x: Tensor, save: bool, logits: bool, rows: int | None) -
 
 
 def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, z_loss: float) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of forward, of x [..., d], that none but autograd follows: where the library itself finds all as
-    it should be, None where it does not."""
+    """Output and logits of forward on x [..., d], if only autograd observes the call. None if the library rejects a
+    tensor."""
     if _differentiated(x, weights):
         plan = _plans.find(_plans.Training, x, c.key, _plans.ROUTER, logits, balance, z_loss)
         return plan and _train(plan, x, *weights)
@@ -77,7 +77,7 @@ def short(x: Tensor, weights: Weights, c: Config, logits: bool, balance: float, 
 
 
 def infer(x: Tensor, weights: Weights, c: Config, logits: bool) -> tuple[Tensor, Tensor | None]:
-    """Output and logits of forward, past torch's dispatcher, for calls that nothing follows."""
+    """Output and logits of forward without torch's dispatcher, for calls that nothing observes."""
     check(c, x, shapes(c), weights)
     o, l_out = torch.empty_like(x), _new_logits(c, x) if logits else None
     _passes.forward(layer(c.key, name_of(x)), False, x, weights, None, None, l_out, o, None, None)
@@ -110,25 +110,25 @@ _forward_op = torch.library.custom_op(
 
 @_forward_op.register_fake
 def _(x, *args):
-    """The checked operator without its work: what torch runs on tensors without content."""
+    """Checks the operator's arguments and allocates its results: torch runs this on fake tensors."""
     *weights, config, save, logits, balance, z_loss, rounds, seed = args
     c = Config.of(config)
     check(c, x, shapes(c), weights)
     return _filled(x, _outputs(c, x, save, logits, torch.library.get_ctx().new_dynamic_size() if rounds else None))
 
 
-# An operator that writes to its inputs can't return a list, so all gradients are there.
+# An operator that writes to its inputs cannot return a list, so every gradient is an output.
 def _gradients_schema(names: tuple[str, ...]) -> str:
     return "(" + ", ".join(["Tensor"] * (1 + len(names))) + ")"
 
 
 def _new_gradients(wanted: int, *of: Tensor | None) -> Weights:
-    """Room for the gradients that bits of wanted name, None for the others."""
+    """Allocates the gradients that the bits of wanted name; None for the others."""
     return tuple(torch.empty_like(t) if wanted & 1 << i else None for i, t in enumerate(of))
 
 
 def _chosen(wanted: int, gradients: Weights) -> Weights:
-    """Those gradients of an operator that wanted names, None for the others."""
+    """Returns the gradients that wanted names; None for the others."""
     return tuple(g if wanted & 1 << i else None for i, g in enumerate(gradients))
 
 
@@ -136,8 +136,8 @@ _SAVED = ("h", "shared_h", "scores", "expert_ids", "logits", "tokens", "list_ids
 
 
 def _backward(d_o, d_logits, x, *args) -> Weights:
-    """Gradients of forward: those that bits of wanted name, of x and WEIGHTS. A weight's is
-    added to its into, f32 or of its own type, where that is given."""
+    """Gradients of forward for x and WEIGHTS: the ones that the bits of wanted name. If a weight has an into, f32 or of
+    the weight's type, its gradient is added to that."""
     weights, args = args[: len(WEIGHTS)], args[len(WEIGHTS) :]
     h, shared_h, scores, expert_ids, logits, tokens, list_ids, list_scores, config, wanted, balance, z_loss, *into = args
     c = Config.of(config)
@@ -167,8 +167,8 @@ def _(d_o, d_logits, x, *args):
 
 
 def _main_grads(wanted: int, first: int, weights: Weights) -> tuple[int, list[Tensor | None]]:
-    """Weights with a main_grad, as Megatron and others give them, have their gradient added
-    to that, and none of autograd's. first is the bit of the first weight."""
+    """If a weight has a main_grad, as in Megatron, its gradient is added to that, and autograd gets none.
+    first is the bit of the first weight."""
     into = []
     for i, weight in enumerate(weights, first):
         main = getattr(weight, "main_grad", None) if wanted & 1 << i else None
@@ -188,8 +188,8 @@ def _wanted(needs) -> int:
 
 
 def _last(gradients: Weights) -> Weights:
-    """Gradients of a function whose own gradients nobody has. With create_graph autograd would take them for constants:
-    they are made to fail where it comes to them."""
+    """Gradients of a function that has no second derivatives. With create_graph autograd would treat them as constants;
+    this makes backward through them an error."""
     if not torch.is_grad_enabled():
         return gradients
     fail = torch._C._functions.DelayedError(b"sonicmoe_go has no gradients of gradients: create_graph must be False", len(gradients))
@@ -207,7 +207,7 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, d_o, *rest):
     d_logits, operands = rest[4], 1 + len(WEIGHTS)
-    everything = ctx.saved_tensors  # which may be asked for once
+    everything = ctx.saved_tensors  # may be read once only
     tensors, (h, shared_h, scores, expert_ids, logits, *lists) = everything[:operands], everything[operands:]
     wanted = _wanted(ctx.needs_input_grad[:operands]) & ~_CONSTANT
     none = (None,) * 7
@@ -230,7 +230,7 @@ _forward_op.register_autograd(_gradients, setup_context=_save)
 
 
 def _direct(run, save, gradients) -> Callable[..., tuple[Tensor, ...]]:
-    """An operator without torch's dispatcher, which costs the host more than a layer does."""
+    """Calls an operator without torch's dispatcher, which costs the host more than a layer does."""
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -275,7 +275,7 @@ def short_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor 
 
 
 def infer_experts(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, config: str) -> Tensor:
-    """Output of experts, past torch's dispatcher, for calls that nothing follows."""
+    """Output of experts without torch's dispatcher, for calls that nothing observes."""
     _check_given(Config.of(config), x, scores, expert_ids, tokens, weights)
     o = torch.empty_like(x)
     l = layer(config, name_of(x))
@@ -309,8 +309,8 @@ _experts_op.register_fake(lambda x, *args: _filled(x, _experts_outputs(x, *args)
 
 
 def _experts_backward(d_o, x, scores, expert_ids, tokens, *args) -> Weights:
-    """Gradients of experts: those that bits of wanted name, of x, scores and EXPERTS. A
-    weight's is added to its into, f32 or of its own type, where that is given."""
+    """Gradients of experts for x, scores and EXPERTS: the ones that the bits of wanted name. If a weight has an into,
+    f32 or of the weight's type, its gradient is added to that."""
     weights, (h, shared_h, config, wanted, *into) = args[: len(EXPERTS)], args[len(EXPERTS) :]
     want("the gradient of o", d_o, x.dtype, x.shape, x.device)
     check_into(EXPERTS, weights, into)
@@ -371,7 +371,7 @@ def experts(*args) -> tuple[Tensor, ...]:
 
 
 def watched() -> bool:
-    """Whether something follows operators: a compiler, a mode of torch's dispatcher, or torch.jit's record."""
+    """Whether something observes operators: a compiler, a mode of torch's dispatcher, or torch.jit's tracer."""
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or _plans.is_tracing()
 
 
@@ -385,28 +385,28 @@ def _any_requires_grad(x: Tensor, weights: Weights) -> bool:
 
 
 def _differentiated(x: Tensor, weights: Weights) -> bool:
-    """Whether gradients may be wanted. There are none forward, which autograd says where it sees a function of its own."""
+    """Whether gradients may be wanted. Forward-mode gradients do not exist; autograd itself raises that error."""
     return _plans.forward_mode() or torch.is_grad_enabled() and _any_requires_grad(x, weights)
 
 
 def eager(x: Tensor, *weights: Tensor | None) -> bool:
-    """Whether a call may go past the dispatcher: nobody watches, no gradients are wanted."""
+    """Whether a call may skip the dispatcher: nothing observes it, and no gradients are wanted."""
     return not watched() and not _differentiated(x, weights)
 
 
 def _refused(status: int) -> None:
-    """Raises the error of a plan's pass that was not queued, unless a tensor is not what is wanted: that is -1."""
+    """Raises the error of a plan's pass that was not queued. Returns for status -1: a tensor does not fit the plan."""
     if status > 0:
         library_check(status)
 
 
 class _Refused(Exception):
-    """A tensor is not what a plan wants."""
+    """A tensor does not fit the plan."""
 
 
 class _Trained(torch.autograd.Function):
-    """A pass that the library itself looks through, and its gradients. Tensors are x, and what the plan wants behind it:
-    the caller's routing and EXPERTS, or WEIGHTS."""
+    """A pass whose tensors the library checks, and its gradients. The tensors are x, then the caller's routing and
+    EXPERTS, or WEIGHTS."""
 
     @staticmethod
     def forward(ctx, plan, x, *tensors):
@@ -454,7 +454,7 @@ class _Trained(torch.autograd.Function):
 
 
 def _train(plan: _plans.Training, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
-    """Output and logits of a pass that autograd follows; None where a tensor is not what is wanted."""
+    """Output and logits of a pass that autograd records; None if a tensor does not fit the plan."""
     x, *operands = tensors
     there = [t for t in operands if t is not None]
     if len(there) != len(operands) and [t is not None for t in operands] != plan.there:

@@ -26,7 +26,7 @@ _BACKWARD, BACKWARD = _laid_out(_table.BACKWARD)
 
 
 def _packed(kinds: dict[str, str], packer: struct.Struct, **values) -> bytes:
-    """A pass of values by field. A gradient is (address, type, accumulate). Fields without a value are 0."""
+    """Fills a pass from values by field. A gradient is (address, type, accumulate). Other fields are 0."""
     flat = [packer.size]
     for name, kind in itertools.islice(kinds.items(), 1, None):
         value = values.pop(name, 0)
@@ -40,7 +40,7 @@ def _packed(kinds: dict[str, str], packer: struct.Struct, **values) -> bytes:
 
 
 def size_of(backward: bool) -> int:
-    """The bytes of a pass's struct."""
+    """Returns the bytes of a pass's struct."""
     return (_BACKWARD if backward else _FORWARD).size
 
 
@@ -56,7 +56,7 @@ def _entries(tokens: Tensor | None) -> int:
 
 
 def room(l: Layer, tokens: int, entries: int, inner_routing: bool) -> tuple[int, int]:
-    """Bytes of a forward pass's workspace, and with the scores and ids that may lie behind it."""
+    """Returns the bytes of a forward workspace, alone and with the scores and ids that may follow it."""
     need = l.sizes(tokens, entries).workspace + 15 & -16
     return need, need + 2 * (4 * tokens * l.config.top_k + 15 & -16) if inner_routing else need
 
@@ -93,7 +93,7 @@ def backward(
     l: Layer, routed: bool, d_o, x, weights: Weights, scores, expert_ids, logits, h, shared_h, d_logits,
     dx, d_scores, gradients: Weights, into: Weights, balance=0.0, z_loss=0.0, *, tokens=None, list_ids=None, list_scores=None,
 ) -> None:  # fmt: skip
-    """Queues a backward pass. gradients are those of WEIGHTS to write, into those to add to instead."""
+    """Queues a backward pass. gradients holds the gradients of WEIGHTS to overwrite, into the ones to add to."""
     need = l.sizes(x.shape[0], _entries(tokens)).backward_workspace
     workspace = torch.empty(need, dtype=torch.uint8, device=x.device)
     with _place(l, x) as p:

@@ -1,4 +1,4 @@
-"""Passes past ctypes and Python's checks: the library itself looks at torch's tensors.
+"""Passes without ctypes and Python's checks: the library itself reads torch's tensors.
 
 sm_queue_tensors of tensors.h takes a plan, what each tensor must be and where its address goes,
 and the tensors; what does not fit goes the way of _passes, which says what is wrong.
@@ -54,7 +54,7 @@ def _address(function) -> int:
 
 @functools.cache
 def _exchange() -> int:
-    """The address of torch's functions for DLPack, 0 where it has none of version 1."""
+    """Returns the address of torch's DLPack functions, 0 if torch has none of version 1."""
     capsule = getattr(Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return 0
@@ -65,28 +65,28 @@ def _exchange() -> int:
 
 
 def forward_mode() -> bool:
-    """Whether autograd differentiates forward, which no tensor but one of its own says."""
+    """Whether forward-mode differentiation is active; only its own tensors show it."""
     return forward_ad._current_level >= 0
 
 
 def _unseen() -> bool:
-    """Whether somebody follows who would not see the library: autograd forward, or torch.jit, which records operators."""
+    """Whether forward-mode autograd or torch.jit observes operators: a plan would be invisible to them."""
     return forward_ad._current_level >= 0 or is_tracing()
 
 
-# What the library keeps the addresses of.
+# Objects whose addresses the library keeps.
 _EMPTY_LIKE, _NAMES = torch.empty_like, ("_modules", "_parameters", "_buffers")
 _WATCHERS = torch.is_grad_enabled, torch._C._len_torch_dispatch_stack, _unseen
-# What nn.Module's call looks at, and what instances are given in place of their class's.
+# Attributes that nn.Module's call reads, and that an instance may override.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl", "forward")
 _GLOBAL_HOOKS = tuple(getattr(nn.modules.module, "_global" + name) for name in _HOOKS[:4])
 is_tracing = torch._C._is_tracing
-_current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a torch without CUDA has not
+_current_device = getattr(torch._C, "_cuda_getDevice", None)  # missing in a torch without CUDA
 
 
 @functools.cache
 def _methods() -> tuple[_Method, ...]:
-    """sm_queue_tensors, sm_infer and sm_infer_module as Python's interface has functions, of the library that knows this Python."""
+    """Returns sm_queue_tensors, sm_infer and sm_infer_module as Python builtins."""
     api, lib = ctypes.pythonapi, _library.library()
     modules, parameters, buffers = map(id, _NAMES)
     lib.sm_use_python.restype = None
@@ -107,9 +107,9 @@ def _methods() -> tuple[_Method, ...]:
     return tuple(_Method(name.encode(), _address(getattr(lib, "sm_" + name)), _FASTCALL, None) for name in ("queue_tensors", "infer", "infer_module"))
 
 
-# Of a tensor of a pass: the field of its address, its type, None where there must be none, its shape, how it is taken.
+# A tensor of a pass: the field of its address, its type (None: must be absent), its shape, how it is passed.
 Wanted = tuple[str, torch.dtype | None, tuple[int, ...], int]
-# Of memory that is no tensor of its own: the field of its address, its bytes a token and an entry.
+# Memory that is no tensor: the field of its address, its bytes a token and an entry.
 Part = tuple[str, int, int]
 
 
@@ -148,12 +148,12 @@ class Plan:
         self.queue, self.infer, self.infer_module = (function(m, capsule(ctypes.addressof(s), None, None), s) for m in _methods())
 
 
-# Who chooses the experts of a pass: its router, or the caller, top_k for each token or in a list.
+# The source of a pass's routing: its router, or the caller, with top_k experts a token or as a list.
 ROUTER, GIVEN, LISTED = range(3)
 
 
 def _operands(c: Config, routing: int) -> list[Wanted]:
-    """What comes behind x in a pass: the caller's routing, and weights."""
+    """Returns the tensors after x in a pass: the caller's routing, and weights."""
     if routing == ROUTER:
         return [(*of, 0) for of in shapes(c)]
     listed = routing == LISTED
@@ -163,18 +163,18 @@ def _operands(c: Config, routing: int) -> list[Wanted]:
 
 
 def _chosen(c: Config) -> list[Part]:
-    """The scores and ids of a pass that routes itself."""
+    """Returns the scores and ids of a pass that runs its own router."""
     return [("scores", 4 * c.top_k, 0), ("expert_ids", 4 * c.top_k, 0)]
 
 
 def _given(c: Config, logits: bool) -> list[Wanted]:
-    """x, o and logits, which all forward passes begin with."""
+    """Returns x, o and logits: the first tensors of every forward pass."""
     own, rows = DTYPES[c.type], (-1, c.hidden)
     return [("x", own, rows, _ROWS), ("o", own, rows, _ROWS), ("logits", DTYPES[c.logits] if logits else None, (-1, c.num_experts), 0)]
 
 
 class Inference(Plan):
-    """x, o, logits, and the operands: a forward pass that nothing follows."""
+    """Returns x, o, logits and the operands of a pass for inference."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool):
         c, routed = l.config, routing != ROUTER
@@ -183,13 +183,13 @@ class Inference(Plan):
 
 
 class Training:
-    """A forward pass of x, o, logits, what it keeps and those operands that there are. Then backward of d_o, d_logits, those
-    without o, and room for dx, for gradients of the operands, and for those that are added to what is there."""
+    """Returns the tensors of a forward pass (x, o, logits, saved tensors, operands) and of its backward pass (d_o,
+    d_logits, the same without o, then dx and the operands' gradients, overwritten or added to)."""
 
     def __init__(self, l: _library.Layer, device: tuple[int, int], routing: int, logits: bool, balance: float, z_loss: float):
         self.config, self.logits = l.config, logits
         c, routed, listed = l.config, routing != ROUTER, routing == LISTED
-        # What backward must be given again lies in one tensor: every tensor costs the host as much as half a kernel.
+        # One tensor holds everything saved for backward: each tensor costs the host as much as half a kernel.
         width = DTYPES[c.type].itemsize
         row = c.h_width * width
         parts = [("h", 0, row) if listed else ("h", c.top_k * row, 0)]
@@ -206,7 +206,7 @@ class Training:
         operands = [of for of, there in zip(operands, self.there) if there]
         forward = [x, o, l_out, kept, *operands]
         self.forward = Plan(l, l.address("experts" if routed else "forward"), forward, parts, device)
-        # Backward has no use of a selection bias, and nothing but weights has a main_grad.
+        # Backward needs no selection bias, and only weights have a main_grad.
         self.names = [name for name, *_ in operands]
         self.bias_at = self.names.index("selection_bias") if "selection_bias" in self.names else None
         if self.bias_at is not None:
@@ -223,12 +223,12 @@ class Training:
         self.backward = Plan(l, function, backward, parts, device, _passes.BACKWARD, balance=balance, z_loss=z_loss)
 
     def kept_bytes(self, tokens: int, entries: int = 0) -> int:
-        """The bytes of what a forward pass of so many tokens keeps, and of a list of so many entries."""
+        """Returns the bytes that a forward pass of these tokens, and a list of these entries, saves."""
         return sum(n * tokens + m * entries + _PART_ALIGN - 1 & -_PART_ALIGN for n, m in self.bytes)
 
 
 def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: float) -> Inference | Training | None:
-    """The plan of a kind of passes on x; None where the way of _passes must be gone."""
+    """Returns the plan of a kind of passes on x; None if the pass must go through _passes."""
     index = x.get_device()
     # The library makes the device's context current on this thread: torch must be there too.
     if index < 0 or index != _current_device():
@@ -236,7 +236,7 @@ def find(kind: type, x: Tensor, key: str, routing: int, logits: bool, *losses: f
     which = kind, index, key, routing, logits, losses
     found = _library.current.plans.get(which)
     if found is None and x.is_cuda and _exchange():
-        if len(_library.current.plans) >= 1024:  # of losses whose coefficients change from step to step
+        if len(_library.current.plans) >= 1024:  # losses whose coefficients change make a plan each step
             _library.current.plans.clear()
         found = kind(_library.layer(key, f"cuda:{index}"), (_CUDA, index), routing, logits, *losses)
         _library.current.plans[which] = found

@@ -1,4 +1,4 @@
-"""The weights of a layer: their order in the operators, their shapes, and what is wrong with some."""
+"""The weights of a layer: their order in the operators, their shapes, and checks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ALWAYS = tuple(name for name, _, _, needs, *_ in ROUTER_ROWS + EXPERT_ROWS if no
 CONSTANT = tuple(name for name, *_, gradient in ROUTER_ROWS + EXPERT_ROWS if not gradient)
 
 Weights = tuple[Tensor | None, ...]
-# Of each tensor its name, type and shape; no type where the configuration has none of it.
+# A tensor's name, type and shape; the type is None if the configuration lacks the tensor.
 Shapes = tuple[tuple[str, torch.dtype | None, tuple[int, ...]], ...]
 
 
 def _lacks(c: Config, field: str) -> bool:
-    """Whether a configuration lacks the feature that a field of it stands for."""
+    """Whether a configuration lacks the feature of a field."""
     if field == "gate_up":
         return c.gate_up != "apart"
     return not (c.gated if field == "activation" else getattr(c, field))
@@ -56,7 +56,7 @@ def expert_shapes(c: Config) -> Shapes:
 
 
 def _of_others(t: Tensor) -> bool:
-    """Whether a tensor is made of others, as FSDP's shards and quantised weights are."""
+    """Whether a tensor wraps other tensors, as FSDP's shards and quantised weights do."""
     return t.__class__ not in (Tensor, nn.Parameter) and is_traceable_wrapper_subclass(t)
 
 
@@ -75,14 +75,14 @@ def want(field: str, t: Tensor, dtype: torch.dtype, shape: tuple, device: torch.
 
 
 def _why(c: Config, name: str) -> str:
-    """The field of a configuration by which there is no tensor of a name."""
+    """Returns the field of a configuration that makes a tensor absent."""
     needs = next(row[3] for row in ROUTER_ROWS + EXPERT_ROWS if row[0] == name)
     field = next(field for field in needs if _lacks(c, field))
     return f"{field} {getattr(c, field)!r}"
 
 
 def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
-    """Refuses x and weights that are not those of a configuration."""
+    """Refuses x and weights that do not fit a configuration."""
     dtype, device = DTYPES[c.type], x.device
     if x.dim() != 2:
         raise ArgumentError(f"x is {list(x.shape)}, must be [T, {c.hidden}]")
@@ -98,7 +98,7 @@ def check(c: Config, x: Tensor, of: Shapes, weights: Weights) -> None:
 
 
 def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None) -> None:
-    """Refuses a routing that is not one of x: a list of entries where tokens are given."""
+    """Refuses a routing that does not fit x. If tokens is given, the routing is a list of entries."""
     shape = (x.shape[0], c.top_k) if tokens is None else (scores.numel(),)
     want("scores", scores, torch.float32, shape, x.device)
     want("expert_ids", expert_ids, torch.int32, shape, x.device)
@@ -108,12 +108,12 @@ def check_routing(c: Config, x: Tensor, scores: Tensor, expert_ids: Tensor, toke
             raise ArgumentError("scores is [0], must have an entry at least: one of expert -1 adds nothing")
 
 
-# What a gradient may be added to, as sm_gradient numbers types.
+# Types that a gradient may be added to, as sm_gradient numbers them.
 GRADIENT_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.float16: 3}
 
 
 def check_into(names: Sequence[str], weights: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Refuses tensors that gradients of weights can't be added to."""
+    """Refuses tensors that gradients of weights cannot be added to."""
     for name, weight, to in zip(names, weights, into, strict=True):
         if to is not None:
             if to.dtype not in (weight.dtype, torch.float32):

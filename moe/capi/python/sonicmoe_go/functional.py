@@ -11,7 +11,7 @@ from ._weights import Weights
 
 
 def _tensors(*arrays) -> Weights:
-    """Tensors on the memory of arrays, of whatever library speaks DLPack."""
+    """Returns tensors that share the memory of arrays of any library with DLPack."""
     return tuple(a if a is None or isinstance(a, Tensor) else torch.from_dlpack(a) for a in arrays)
 
 
@@ -46,7 +46,7 @@ def moe(
         router, router_bias, selection_bias, expert_scale,
         w1, w3, w2, b1, b3, b2, shared_w1, shared_w3, shared_w2, shared_gate,
     )  # fmt: skip
-    # The library sees all who may follow but torch.compile, which reads this line.
+    # The library detects every observer but torch.compile, which traces this line.
     if not (logits or rounds or torch.compiler.is_dynamo_compiling()):
         plan = config.plan
         given = plan and plan.infer(x, weights)
@@ -60,7 +60,7 @@ def moe(
 def moe_of(
     x: Tensor, weights: Weights, config: Config, balance: float, z_loss: float, logits: bool, rounds: bool, seed: int | None
 ) -> tuple[Tensor, Tensor | None]:
-    """moe with weights in the order of the operators."""
+    """Runs moe with weights in the order of the operators."""
     if rounds and not config.rounds:
         raise ArgumentError("rounds is True, must be False with Config.rounding_rule 'none'")
     if not rounds and not _ops.watched():
@@ -94,7 +94,7 @@ def moe_experts(
 
 
 def experts_by_key(x: Tensor, scores: Tensor, expert_ids: Tensor, tokens: Tensor | None, weights: Weights, key: str) -> Tensor:
-    """moe_experts of a configuration's key, with weights in the order of the operators."""
+    """Runs moe_experts of a configuration's key, with weights in the order of the operators."""
     if not _ops.watched():
         given = _ops.short_experts(x, scores, expert_ids, tokens, weights, key) if x.dim() == 2 else None
         if given is not None:

@@ -1,4 +1,4 @@
-"""The layer as a module, and in place of those of transformers."""
+"""The layer as a module, also in place of the blocks of transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONFIG_TYPES = {torch.bfloat16: "bf16", torch.float16: "f16"}
 
 
 def config_type(dtype: torch.dtype) -> str:
-    """The name that Config has for a type of weights."""
+    """Returns Config's name of a dtype of weights."""
     name = _CONFIG_TYPES.get(dtype)
     if name is None:
         raise ArgumentError(f"weights are {dtype}, must be torch.bfloat16 or torch.float16")
@@ -25,7 +25,7 @@ def config_type(dtype: torch.dtype) -> str:
 
 
 def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What autocast makes of a product's inputs; without it they stay as they are."""
+    """Casts the inputs of a product as autocast does. Without autocast they are unchanged."""
     if not torch.is_autocast_enabled(x.device.type):
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
@@ -33,7 +33,7 @@ def autocast(x: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def rows(x: Tensor, hidden: int) -> Tensor:
-    """x [..., d] as the tokens [T, d] that functions take."""
+    """Returns x [..., d] as tokens [T, d]."""
     if x.shape[-1:] != (hidden,):
         raise ArgumentError(f"x is {list(x.shape)}, must be [..., {hidden}]")
     return x.reshape(-1, hidden).contiguous()
@@ -43,12 +43,12 @@ _INIT_ONES, _INIT_ZEROS = ("expert_scale",), ("router_bias", "selection_bias", "
 
 
 def _shared(c: Config) -> str:
-    """The name of the module of shared experts."""
+    """Returns the name of the module of shared experts."""
     return "shared_expert" if c.shared_gate else "shared_experts"
 
 
 def _names(c: Config) -> dict[str, str]:
-    """The names of WEIGHTS in a block of transformers."""
+    """Returns the names of WEIGHTS in a block of transformers."""
     apart, shared = c.gate_up == "apart", _shared(c)
     up = "experts." + ("gate_proj" if apart else "gate_up_proj" if c.gated else "up_proj")
     return {
@@ -70,7 +70,7 @@ def _names(c: Config) -> dict[str, str]:
 
 
 class _Weights(nn.Module):
-    """Parameters under the names that transformers gives them."""
+    """Parameters under the names of transformers."""
 
     def __init__(self, **weights: nn.Parameter):
         super().__init__()
@@ -84,7 +84,7 @@ def _split(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
-    """What lies at a dotted name, which is split into modules and the last."""
+    """Returns the tensor at a dotted name, given as its modules and its last part."""
     modules, name = path
     for m in modules:
         module = getattr(module, m)
@@ -92,16 +92,16 @@ def _at(module: nn.Module, path: tuple[tuple[str, ...], str]) -> Tensor:
 
 
 def _child(block: nn.Module, *names: str) -> tuple[str, nn.Module | None]:
-    """The first of these names that a block has a module by, and the module."""
+    """Returns the first of these names that a block has, and its module."""
     return next(((n, m) for n in names if (m := getattr(block, n, None)) is not None), (names[0], None))
 
 
-# Blocks of transformers whose forward gives two things, of which their models drop the second.
+# Blocks of transformers whose forward returns a pair; their models ignore the second element.
 _PAIRS = ("GptOssMLP", "Llama4TextMoe", "OpenAIPrivacyFilterMLP")
 
 
 def _check_unchanged(block: nn.Module, gate: nn.Module, experts: nn.Module, config, c: Config) -> None:
-    """Refuses a block that computes with other numbers than its configuration says, because either was changed since."""
+    """Refuses a block whose attributes and configuration disagree, because one of them changed later."""
     said = {"top_k": c.top_k, "num_group": getattr(config, "n_group", None)}
     said |= {name: getattr(config, name, None) for name in ("norm_topk_prob", "routed_scaling_factor", "topk_group")}
     if c.activation == "swiglu-oai":
@@ -147,7 +147,7 @@ class SonicMoE(nn.Module):
             self.shared_expert_gate = _Weights()
         names = _names(c)
         self._paths = tuple((i, _split(names[n])) for i, (n, dtype, _) in enumerate(shapes(c)) if dtype)
-        # Whether weights go to the library as they are.
+        # Whether the library reads the weights in place.
         self._plain = not (c.rounds or c.shared_gate)
         self._f32 = tuple(i for i, (_, dtype, _) in enumerate(shapes(c)) if dtype is torch.float32)
         for what, dtype, shape in shapes(c):
@@ -155,7 +155,7 @@ class SonicMoE(nn.Module):
                 self._make(what, torch.empty((1, *shape) if what == "shared_gate" else shape, device=device, dtype=dtype))
 
     def _make(self, what: str, w: Tensor) -> None:
-        """Takes in a weight, which is still empty."""
+        """Registers an empty weight."""
         module, _, name = _names(self.config)[what].rpartition(".")
         if what == "selection_bias":
             self.get_submodule(module).register_buffer(name, w)
@@ -173,13 +173,14 @@ class SonicMoE(nn.Module):
     def from_hf(cls, block: nn.Module) -> "SonicMoE":
         """The same layer as a block of transformers 5, on its very parameters.
 
-        What the block computes is read from its configuration, as the Go package reads a
-        config.json; names of modules and weights are the block's. Where its forward gives two
-        things, as gpt-oss's and Llama-4's, this gives the output and None. A block whose router or experts are not those of Config is an error that
-        says why; register_with_transformers covers more of these, with their own routers.
+        The block's configuration says what it computes, as a config.json does for the Go
+        package; names of modules and weights stay the block's. If the block's forward returns a
+        pair, as in gpt-oss and Llama-4, this layer returns the output and None. A block whose router or
+        experts no Config describes is an error that says why; register_with_transformers runs the
+        experts of more blocks, with their own routers.
         """
         kind, (_, experts), (_, gate) = type(block).__name__, _child(block, "experts"), _child(block, "gate", "router")
-        # Llama-4's experts have none: then it is their neighbours'.
+        # Llama-4's experts have no config: use the config of another module of the block.
         config = next((m.config for m in block.modules() if hasattr(m, "config")), None)
         if gate is None or experts is None or config is None:
             raise ArgumentError(f"{kind} has no router and experts, must be a block of experts of transformers 5")
@@ -196,7 +197,7 @@ class SonicMoE(nn.Module):
         self = cls(**fields, device="meta", dtype=own)
         _check_unchanged(block, gate, experts, config, c)
         self.training, self._pair = block.training, kind in _PAIRS
-        # Modules keep the block's names, that its checkpoints are this layer's.
+        # Modules keep the block's names, so that its checkpoints fit this layer.
         others = {"gate": ("router",), "shared_experts": ("shared_expert",)}
         modules = {name: _child(block, name, *others.get(name, ())) for name, _ in self.named_children()}
         self._modules.clear()
@@ -204,14 +205,14 @@ class SonicMoE(nn.Module):
             self.add_module(name, module)
         self._paths = tuple((i, ((modules[m[0]][0], *m[1:]), name)) for i, (m, name) in self._paths)
         bias = block._buffers.get("e_score_correction_bias")
-        if bias is not None:  # MiniMax-M2's, which its router is given
+        if bias is not None:  # MiniMax-M2 keeps the bias outside the router
             self.register_buffer("e_score_correction_bias", bias)
             self._paths = tuple((i, ((), name) if name == "e_score_correction_bias" else (m, name)) for i, (m, name) in self._paths)
         self._covers(block)
         return self
 
     def _covers(self, block: nn.Module) -> None:
-        """Refuses a block that has other weights than this layer."""
+        """Refuses a block whose weights differ from this layer's."""
         kind, ours = type(block).__name__, set()
         for i, path in self._paths:
             name, shape = ".".join((*path[0], path[1])), shapes(self.config)[i][2]
@@ -242,7 +243,7 @@ class SonicMoE(nn.Module):
         return (o, None) if self._pair else o
 
     def with_logits(self, hidden_states: Tensor, logits: bool = True) -> tuple[Tensor, Tensor | None]:
-        """The layer's output and the router's logits [T, E], for other losses on them."""
+        """Returns the layer's output and the router's logits [T, E], for losses of your own."""
         c, x, compiling = self.config, hidden_states, torch.compiler.is_compiling()
         rounds = self.training and c.rounds
         weights = [None] * len(WEIGHTS)
@@ -256,7 +257,7 @@ class SonicMoE(nn.Module):
                 m = m._modules[part]
             w = m._parameters.get(path[1])
             weights[i] = getattr(m, path[1]) if w is None else w
-        # The first question is the cheap one.
+        # Ask the cheap question first.
         if (compiling or _any_autocast()) and torch.is_autocast_enabled(x.device.type):
             kept = [weights[i] for i in self._f32]
             x, *weights = autocast(x, *weights)
@@ -278,7 +279,7 @@ class SonicMoE(nn.Module):
         return f"hidden={c.hidden}, intermediate={c.intermediate}, num_experts={c.num_experts}, top_k={c.top_k}"
 
 
-_FORWARD = SonicMoE.forward  # others may put theirs in its place
+_FORWARD = SonicMoE.forward  # a program may replace it later
 
 
 _ACTIVATIONS = {
@@ -289,7 +290,7 @@ _PLAIN = {"swiglu": "silu", "geglu-erf": "gelu-erf", "geglu-tanh": "gelu-tanh", 
 
 
 def _activation(experts: nn.Module) -> str:
-    """The Config's name of what a module of transformers computes between its products."""
+    """Returns Config's name of the activation of a module of transformers."""
     kind = type(experts.act_fn).__name__
     name = "relu2" if kind == "ReLUSquaredActivation" else _ACTIVATIONS.get(kind)
     if name is None:

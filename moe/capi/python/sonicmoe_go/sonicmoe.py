@@ -22,7 +22,7 @@ __all__ = ["ActivationType", "Experts", "KernelBackendMoE", "MoE", "moe_TC_softm
 
 
 class KernelBackendMoE(Enum):
-    """SonicMoE's choice of kernels; here there is one."""
+    """SonicMoE's choice of kernels. This library has one."""
 
     scattermoe = "scattermoe"
     torch = "torch"
@@ -30,7 +30,7 @@ class KernelBackendMoE(Enum):
 
 
 class ActivationType(Enum):
-    """What experts compute between their products."""
+    """The activation of the experts."""
 
     SWIGLU = "swiglu"
     GEGLU = "geglu"
@@ -54,8 +54,8 @@ _GATED = (ActivationType.SWIGLU, ActivationType.GEGLU, ActivationType.REGLU)
 
 
 def _experts_of(w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None) -> tuple[Tensor, Tensor]:
-    """[2n, d, E] and [d, n, E], as SonicMoE's functions have weights, as [E, 2n, d] and
-    [E, d, n]: no copy, where they are views of such."""
+    """Returns weights [2n, d, E] and [d, n, E], the layout of SonicMoE's functions, as [E, 2n, d] and
+    [E, d, n]. Views of that layout are not copied."""
     if (b1 is None) != (b2 is None):
         raise ArgumentError("one of b1 and b2 is missing, must be both there or none")
     return w1.permute(2, 0, 1).contiguous(), w2.permute(2, 0, 1).contiguous()
@@ -69,7 +69,7 @@ def _config(w1: Tensor, w2: Tensor, k: int, bias: bool, activation: ActivationTy
 
 
 def _frequency(expert_ids: Tensor, e: int) -> Tensor:
-    """How many slots name each expert; no host waits for it. An id outside [0, e) counts for none."""
+    """Counts the slots of each expert without a host wait. An id outside [0, e) is not counted."""
     ids = expert_ids.flatten().long()
     ids = torch.where((ids >= 0) & (ids < e), ids, e)
     return torch.zeros(e + 1, dtype=torch.int32, device=ids.device).scatter_add_(0, ids, torch.ones_like(ids, dtype=torch.int32))[:e]
@@ -104,7 +104,7 @@ def moe_general_routing_inputs(
     w1, w2 = _experts_of(w1, b1, w2, b2)
     c = dataclasses.replace(_config(w1, w2, 1, b1 is not None, activation_type), lists=True)
     ids, tokens, scores = expert_indices.int(), token_indices.int(), router_scores.float()
-    if not ids.numel():  # the shortest list has an entry: of no expert
+    if not ids.numel():  # the shortest list has one entry, without an expert
         ids, tokens, scores = F.pad(ids, (0, 1), value=-1), F.pad(tokens, (0, 1)), F.pad(scores, (0, 1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not is_inference_mode_enabled):
         o = moe_experts(x, scores, ids, w1, w2, c, b1=b1, b2=b2, token_indices=tokens)

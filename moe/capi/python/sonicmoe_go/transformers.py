@@ -15,7 +15,7 @@ NAME = "sonicmoe_go"
 
 
 def register_with_transformers() -> str:
-    """Makes experts_implementation="sonicmoe_go" a choice of transformers' models:
+    """Registers experts_implementation="sonicmoe_go" for models of transformers:
 
         sonicmoe_go.register_with_transformers()
         model = AutoModelForCausalLM.from_pretrained(..., experts_implementation="sonicmoe_go")
@@ -32,14 +32,14 @@ def register_with_transformers() -> str:
 _config = functools.lru_cache(maxsize=4096)(Config)
 
 
-# torch.compile looks through a cache, and past what is said of it: this is a function of its own.
+# torch.compile traces into a cached function and ignores its markers: keep this one separate.
 @torch.compiler.assume_constant_result
 def _key(*sizes: int, **config) -> str:
     return _config(*sizes, **config).key
 
 
 def _formula(experts: nn.Module) -> dict:
-    """What the experts compute between their products, as fields of Config."""
+    """Returns the experts' activation as fields of Config."""
     from transformers.integrations.moe import _default_apply_gate
 
     if not experts.has_gate or type(experts)._apply_gate is _default_apply_gate:
@@ -50,8 +50,8 @@ def _formula(experts: nn.Module) -> dict:
 
 
 def _forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """The forward of a module that transformers calls experts."""
-    if getattr(self, "has_post_expert_norm", False):  # newer than the registry
+    """The forward of an experts module of transformers."""
+    if getattr(self, "has_post_expert_norm", False):  # added to transformers after its registry
         raise ArgumentError(f"{type(self).__name__} has a norm after its experts, must have none")
     w1, w2 = self.gate_up_proj if self.has_gate else self.up_proj, self.down_proj
     b1 = b2 = None

@@ -1,4 +1,4 @@
-"""Kernels that come with the package, and others' caches: layers that find theirs compile nothing."""
+"""The package's bundle of kernels, and caches: a layer whose kernels are found compiles nothing."""
 
 import os
 import subprocess

@@ -63,7 +63,7 @@ def test_autocast(device):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("how", ["constructor", "function"])
 def test_sonicmoes_layer(device, how, bias):
-    """SonicMoE's constructor, weight names, and shapes; the loss beside its formula."""
+    """SonicMoE's constructor, weight names and shapes; the loss against its formula."""
     args = (4, 2, 128, 64, sonicmoe.ActivationType.SWIGLU, bias, 0.1)
     block = sonicmoe.MoE(*args).to(device, torch.bfloat16)
     biases = [block.c_fc.bias, block.c_proj.bias] if bias else []
