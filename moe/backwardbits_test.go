@@ -163,8 +163,8 @@ func TestBackwardReplay(t *testing.T) {
 	defer g.Close()
 	var before map[string]trial.Values
 	for seed := range uint64(rounds(3)) {
-		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
-		copy(tr.DO, reference.NewNormal(70+seed, trial.ScaleOutput).Values(int64(len(tr.DO))))
+		copy(tr.X, reference.NewNormal(50+seed, reference.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.DO, reference.NewNormal(70+seed, reference.ScaleOutput).Values(int64(len(tr.DO))))
 		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, num.Bytes(tr.X)))
 		require.NoError(t, s.CopyToDevice(tr.Back.DO.Ptr, num.Bytes(tr.DO)))
 		require.NoError(t, tr.Poison())

@@ -207,7 +207,7 @@ func TestReplay(t *testing.T) {
 
 	var before []int32
 	for seed := range uint64(3) {
-		copy(tr.X, reference.NewNormal(50+seed, trial.ScaleX).Values(int64(len(tr.X))))
+		copy(tr.X, reference.NewNormal(50+seed, reference.ScaleX).Values(int64(len(tr.X))))
 		copy(tr.Router, reference.NewNormal(60+seed, 0.2).Values(int64(len(tr.Router))))
 		require.NoError(t, s.CopyToDevice(tr.Args.X.Ptr, num.Bytes(tr.X)))
 		require.NoError(t, s.CopyToDevice(tr.Args.Router.Ptr, num.Bytes(tr.Router)))

@@ -108,7 +108,7 @@ func (g routingIn) config() moe.Config {
 func (g routingIn) inputs() (x, router []uint16) {
 	d := g.config().Hidden
 	s := g.config().Shapes(g.tokens)
-	x, router = reference.NewNormalOf(g.element, 1, trial.ScaleX).Values(s.X.Elements()), make([]uint16, s.Router.Elements())
+	x, router = reference.NewNormalOf(g.element, 1, reference.ScaleX).Values(s.X.Elements()), make([]uint16, s.Router.Elements())
 	for t := range g.tokens {
 		for e, v := range g.logits(t) {
 			weight := 1.0

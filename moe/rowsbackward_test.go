@@ -138,7 +138,7 @@ func testLayersMemory(t *testing.T, row spec.Row) {
 		before, _, err := dev.Memory()
 		require.NoError(t, err)
 		f := keep(t, tr)
-		bits := reference.NewNormal(uint64(90+layer), trial.ScaleX).Values(f.X.Shape.Elements())
+		bits := reference.NewNormal(uint64(90+layer), reference.ScaleX).Values(f.X.Shape.Elements())
 		require.NoError(t, s.CopyToDevice(f.X.Ptr, num.Bytes(bits)))
 		require.NoError(t, tr.Call().Forward(s, f))
 		require.NoError(t, s.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4))

@@ -7,7 +7,6 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
-	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
 )
@@ -62,10 +61,10 @@ func (u *subject) forward() error {
 		scale  float64
 		period int64
 	}{
-		{u.args.X, trial.ScaleX, u.args.X.Shape.Elements()},
-		{u.args.Router, trial.ScaleWeight, u.args.Router.Shape.Elements()},
-		{u.args.W1, trial.ScaleWeight, repeatAfter},
-		{u.args.W2, trial.ScaleWeight, repeatAfter},
+		{u.args.X, reference.ScaleX, u.args.X.Shape.Elements()},
+		{u.args.Router, reference.ScaleWeight, u.args.Router.Shape.Elements()},
+		{u.args.W1, reference.ScaleWeight, repeatAfter},
+		{u.args.W2, reference.ScaleWeight, repeatAfter},
 	} {
 		if err := u.fill(in.of.Ptr, in.of.Shape.Elements(), in.period, reference.NewNormalOf(u.row.Config.Type, uint64(1+i), in.scale)); err != nil {
 			return err
@@ -93,7 +92,7 @@ func (u *subject) backward(ctx context.Context) error {
 		{name: "DW2", Tensor: u.back.DW2.Tensor, sample: sampledRows(c.NumExperts, c.Hidden)},
 	}
 	elements := shapes.DO.Elements()
-	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormalOf(c.Type, 9, trial.ScaleOutput)); err != nil {
+	if err := u.fill(u.back.DO.Ptr, elements, elements, reference.NewNormalOf(c.Type, 9, reference.ScaleOutput)); err != nil {
 		return err
 	}
 	if err := u.call.Forward(u.s, u.args); err != nil {

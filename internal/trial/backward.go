@@ -5,19 +5,17 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
 )
-
-// ScaleOutput is the standard deviation of the gradient of O.
-const ScaleOutput = 0.2
 
 // PrepareBackward makes a random gradient of O from a seed and the buffers of
 // a backward pass, which Back then holds: all gradients are wanted, those of
 // weights in the given type.
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	s := t.Layer.Config().Gradients(t.Tokens, weights)
-	t.DO = reference.NewNormalOf(s.DO.Type, seed, ScaleOutput).Values(s.DO.Elements())
+	t.DO = reference.NewNormalOf(s.DO.Type, seed, reference.ScaleOutput).Values(s.DO.Elements())
 	b := t.Args.Backward()
 	b.DO, b.DX, b.DScores = t.memory.Tensor(s.DO), t.memory.Tensor(s.DX), t.memory.Tensor(s.DScores)
 	b.WeightGradients = t.memory.Gradients(t.Layer, weights)
@@ -34,7 +32,7 @@ func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 func (t *Trial) AddLogitGradients(seed uint64) error {
 	s := t.Layer.Config().Gradients(t.Tokens, moe.F32).DLogits
 	t.Extra = make([]float32, s.Elements())
-	for i, v := range reference.NewNormal(seed, ScaleOutput).Values(s.Elements()) {
+	for i, v := range reference.NewNormal(seed, reference.ScaleOutput).Values(s.Elements()) {
 		t.Extra[i] = float32(num.BF16ToFloat64(v)) * (1 + 1.0/4096) // not a bf16
 	}
 	t.Back.DLogits = t.memory.Tensor(s)
@@ -46,12 +44,17 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 
 // PoisonGradients overwrites what b writes with NaN, but for what it adds to.
 func (t *Trial) PoisonGradients(b moe.Backward) error {
-	for _, g := range []moe.Gradient{{Tensor: b.DX}, {Tensor: b.DScores}, {Tensor: b.RouterLosses}, b.DW1, b.DW3, b.DW2, b.DB1, b.DB3, b.DB2,
-		b.DRouter, b.DRouterBias, b.DExpertScale, b.DSharedW1, b.DSharedW3, b.DSharedW2, b.DSharedGate} {
-		if g.IsZero() || g.Accumulate {
+	outputs := []moe.Tensor{b.DX, b.DScores, b.RouterLosses}
+	for _, id := range spec.Weights {
+		if g := b.Gradient(id); g != nil && !g.Accumulate {
+			outputs = append(outputs, g.Tensor)
+		}
+	}
+	for _, out := range outputs {
+		if out.IsZero() {
 			continue
 		}
-		if err := t.stream.Fill32(g.Ptr, 0xffffffff, g.Shape.Bytes()/4); err != nil {
+		if err := t.stream.Fill32(out.Ptr, 0xffffffff, out.Shape.Bytes()/4); err != nil {
 			return err
 		}
 	}

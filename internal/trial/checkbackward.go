@@ -2,9 +2,11 @@ package trial
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -21,32 +23,25 @@ type BackwardCheck struct {
 	Tokens, Rows int
 }
 
-// BackwardReport is how far a backward pass is from the reference, fed what the
-// device's forward pass saved. A gradient that was not wanted has an empty
-// report.
+// BackwardReport holds the errors of a backward pass against the reference, which
+// gets what the device's forward pass saved.
 type BackwardReport struct {
 	// Bounds are what Check asks for.
 	Bounds reference.Bounds
-	// Tokens and Rows are how many were compared: of DX and DScores, and of
-	// each expert's weights.
-	Tokens, Rows                   int
-	DX, DScores, DW1, DW2, DRouter reference.Report
-	// Those of biases and of numbers that experts have are compared whole.
-	DB1, DB2, DRouterBias, DExpertScale reference.Report
-	// Those of shared experts: of their weights as many rows as of the others.
-	DSharedW1, DSharedW2, DSharedGate reference.Report
+	// Tokens is the number of tokens compared in DX and DScores, Rows the number of
+	// rows compared in each weight's gradient. Gradients of biases and of the router's
+	// vectors are compared whole.
+	Tokens, Rows int
+	// Gradients are the reports of the gradients that the pass wrote. The report of a
+	// gradient in two tensors is under the first.
+	Gradients map[spec.TensorID]reference.Report
 }
 
-// Check returns nil when every gradient is inside the bounds.
+// Check returns nil if every gradient is within the bounds.
 func (r BackwardReport) Check() error {
-	for _, g := range []struct {
-		name   string
-		report reference.Report
-	}{{"DScores", r.DScores}, {"DX", r.DX}, {"DW2", r.DW2}, {"DW1", r.DW1}, {"DB1", r.DB1}, {"DB2", r.DB2}, {"DRouter", r.DRouter},
-		{"DRouterBias", r.DRouterBias}, {"DExpertScale", r.DExpertScale},
-		{"DSharedW1", r.DSharedW1}, {"DSharedW2", r.DSharedW2}, {"DSharedGate", r.DSharedGate}} {
-		if err := g.report.Check(r.Bounds); err != nil {
-			return fmt.Errorf("%s: %w", g.name, err)
+	for _, id := range slices.Sorted(maps.Keys(r.Gradients)) {
+		if err := r.Gradients[id].Check(r.Bounds); err != nil {
+			return fmt.Errorf("%v: %w", id, err)
 		}
 	}
 	return nil
@@ -54,8 +49,11 @@ func (r BackwardReport) Check() error {
 
 // String has a line for each gradient.
 func (r BackwardReport) String() string {
-	return fmt.Sprintf("%d tokens, %d rows\nDX %v\nDScores %v\nDW1 %v\nDW2 %v\nDRouter %v",
-		r.Tokens, r.Rows, r.DX, r.DScores, r.DW1, r.DW2, r.DRouter)
+	text := fmt.Sprintf("%d tokens, %d rows", r.Tokens, r.Rows)
+	for _, id := range slices.Sorted(maps.Keys(r.Gradients)) {
+		text += fmt.Sprintf("\n%v %v", id, r.Gradients[id])
+	}
+	return text
 }
 
 // CheckBackward compares what b has written with the reference; DRouter whole,
@@ -81,15 +79,15 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 		return BackwardReport{}, err
 	}
 	k := backwardCheck{t: t, g: g, b: b, saved: saved, rounding: o.Rounding}
-	k.report.Bounds = reference.BoundsOf(c.Type, o.Rounding)
+	k.report.Bounds, k.report.Gradients = reference.BoundsOf(c.Type, o.Rounding), map[spec.TensorID]reference.Report{}
 	k.tokens(reference.SampleTokens(saved.ExpertIDs, t.Tokens, c.TopK, c.NumExperts, o.Tokens))
-	k.report.DW1 = k.weights(c, []moe.Tensor{b.DW1.Tensor, b.DW3.Tensor}, g.W1, c.HWidth(), c.Hidden, o.Rows)
-	k.report.DW2 = k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows)
-	k.report.DB1 = k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth())
-	k.report.DB2 = k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden)
+	k.set(spec.TensorDW1, k.weights(c, []moe.Tensor{b.DW1.Tensor, b.DW3.Tensor}, g.W1, c.HWidth(), c.Hidden, o.Rows))
+	k.set(spec.TensorDW2, k.weights(c, []moe.Tensor{b.DW2.Tensor}, g.W2, c.Hidden, c.Intermediate, o.Rows))
+	k.set(spec.TensorDB1, k.biases([]moe.Tensor{b.DB1.Tensor, b.DB3.Tensor}, g.B1, c.HWidth()))
+	k.set(spec.TensorDB2, k.biases([]moe.Tensor{b.DB2.Tensor}, g.B2, c.Hidden))
 	if shared, ok := c.Shared(); ok {
-		k.report.DSharedW1 = k.weights(shared, []moe.Tensor{b.DSharedW1.Tensor, b.DSharedW3.Tensor}, g.SharedW1, shared.HWidth(), c.Hidden, o.Rows)
-		k.report.DSharedW2 = k.weights(shared, []moe.Tensor{b.DSharedW2.Tensor}, g.SharedW2, c.Hidden, shared.Intermediate, o.Rows)
+		k.set(spec.TensorDSharedW1, k.weights(shared, []moe.Tensor{b.DSharedW1.Tensor, b.DSharedW3.Tensor}, g.SharedW1, shared.HWidth(), c.Hidden, o.Rows))
+		k.set(spec.TensorDSharedW2, k.weights(shared, []moe.Tensor{b.DSharedW2.Tensor}, g.SharedW2, c.Hidden, shared.Intermediate, o.Rows))
 		k.sharedGate()
 	}
 	k.router()
@@ -107,6 +105,13 @@ type backwardCheck struct {
 	err      error
 }
 
+// set keeps the report of a gradient unless it is empty: the gradient was not wanted.
+func (k *backwardCheck) set(id spec.TensorID, r reference.Report) {
+	if r != (reference.Report{}) {
+		k.report.Gradients[id] = r
+	}
+}
+
 // tokens compares DX and DScores of the listed tokens.
 func (k *backwardCheck) tokens(list []int32) {
 	c := k.t.Layer.Config()
@@ -122,8 +127,8 @@ func (k *backwardCheck) tokens(list []int32) {
 	for i, t := range list {
 		numbers[i] = int64(t)
 	}
-	k.report.DX = k.compare(k.b.DX, want.DX, c.Hidden, numbers)
-	k.report.DScores = k.compare(k.b.DScores, want.DScores, c.TopK, numbers)
+	k.set(spec.TensorDX, k.compare(k.b.DX, want.DX, c.Hidden, numbers))
+	k.set(spec.TensorDScores, k.compare(k.b.DScores, want.DScores, c.TopK, numbers))
 }
 
 // weights compares sampled rows of the gradient of a weight of the layer c, which
@@ -157,7 +162,7 @@ func (k *backwardCheck) sharedGate() {
 	}
 	want, err := k.g.SharedGate(all.DSharedGate)
 	if k.err = err; err == nil {
-		k.report.DSharedGate = k.compare(k.b.DSharedGate.Tensor, want, k.t.Layer.Config().Hidden, []int64{0})
+		k.set(spec.TensorDSharedGate, k.compare(k.b.DSharedGate.Tensor, want, k.t.Layer.Config().Hidden, []int64{0}))
 	}
 }
 
@@ -241,9 +246,9 @@ func (k *backwardCheck) router() {
 	if k.err = err; err != nil {
 		return
 	}
-	k.report.DRouter = k.compare(k.b.DRouter.Tensor, want, c.Hidden, nil)
-	k.report.DRouterBias = k.numbers(k.b.DRouterBias, func() ([]float64, error) { return k.g.RouterBias(dlogits) })
-	k.report.DExpertScale = k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) })
+	k.set(spec.TensorDRouter, k.compare(k.b.DRouter.Tensor, want, c.Hidden, nil))
+	k.set(spec.TensorDRouterBias, k.numbers(k.b.DRouterBias, func() ([]float64, error) { return k.g.RouterBias(dlogits) }))
+	k.set(spec.TensorDExpertScale, k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) }))
 }
 
 // numbers compares a number of each expert, as one row.

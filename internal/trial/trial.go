@@ -5,19 +5,17 @@ package trial
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/reference"
+	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 	"sonicmoe/moe/num"
 )
 
-// Standard deviations of the random tensors.
-const (
-	ScaleX      = 0.5
-	ScaleWeight = 0.02
-	ScaleBias   = 0.3
-)
+// scaleBias is the standard deviation of random biases.
+const scaleBias = 0.3
 
 // Trial is a layer's tensors on host and device.
 type Trial struct {
@@ -40,28 +38,48 @@ type Trial struct {
 	memory *moe.Arena
 }
 
-// New makes random inputs from a seed and puts them on the layer's device.
-// The scales are those of the measuring rule, times boost for the weights:
-// small layers need more to reach outputs of order 1.
+// New draws random inputs from a seed and copies them to the layer's device. The
+// standard deviations are those of package reference, times boost for the weights:
+// small layers need larger weights to reach outputs of order 1.
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
-	s := l.Config().Shapes(tokens)
-	weight := func(seed uint64, of moe.Shape) []uint16 {
-		return reference.NewNormalOf(of.Type, seed, ScaleWeight*boost).Values(of.Elements())
+	c := l.Config()
+	s := c.Shapes(tokens)
+	var w reference.Weights
+	for i, id := range drawn() {
+		seed, scale, mean := seed+1+uint64(i), reference.ScaleWeight*boost, 0.0
+		switch id {
+		case spec.TensorB1, spec.TensorB3, spec.TensorB2, spec.TensorRouterBias:
+			scale = scaleBias
+		case spec.TensorSelectionBias:
+			scale = scaleBias / float64(c.NumExperts)
+		case spec.TensorExpertScale:
+			scale, mean = scaleBias, 1
+		}
+		if bits := w.Bits(id); bits != nil {
+			*bits = reference.NewNormalOf(s.Of(id).Type, seed, scale).Values(s.Of(id).Elements())
+		} else {
+			*w.F32(id) = numbers(seed, scale, mean, s.Of(id))
+		}
 	}
-	bias := func(seed uint64, of moe.Shape) []uint16 {
-		return reference.NewNormalOf(of.Type, seed, ScaleBias).Values(of.Elements())
+	if c.RouterF32 {
+		off := reference.NewNormalOf(s.Router.Type, seed+15, reference.ScaleWeight*boost).Values(s.Router.Elements())
+		w.Router, w.RouterF32 = nil, wide(w.Router, off)
 	}
-	w := reference.Weights{
-		W1: weight(seed+2, s.W1), W2: weight(seed+3, s.W2), W3: weight(seed+4, s.W3),
-		B1: bias(seed+5, s.B1), B3: bias(seed+6, s.B3), B2: bias(seed+7, s.B2),
-		SharedW1: weight(seed+8, s.SharedW1), SharedW3: weight(seed+9, s.SharedW3), SharedW2: weight(seed+10, s.SharedW2), SharedGate: weight(seed+11, s.SharedGate),
-		RouterBias: numbers(seed+12, ScaleBias, 0, s.RouterBias), SelectionBias: numbers(seed+13, ScaleBias/float64(l.Config().NumExperts), 0, s.SelectionBias),
-		ExpertScale: numbers(seed+14, ScaleBias, 1, s.ExpertScale),
+	return FromHost(dev, l, tokens, reference.NewNormalOf(s.X.Type, seed, reference.ScaleX).Values(s.X.Elements()), w)
+}
+
+// drawn returns the ids of the weights in the order in which New draws them. The
+// order of the first is fixed: the seed of a weight follows from its place.
+func drawn() []spec.TensorID {
+	ids := []spec.TensorID{spec.TensorRouter, spec.TensorW1, spec.TensorW2, spec.TensorW3, spec.TensorB1, spec.TensorB3, spec.TensorB2,
+		spec.TensorSharedW1, spec.TensorSharedW3, spec.TensorSharedW2, spec.TensorSharedGate,
+		spec.TensorRouterBias, spec.TensorSelectionBias, spec.TensorExpertScale}
+	for _, id := range spec.Weights {
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
 	}
-	if w.Router = weight(seed+1, s.Router); l.Config().RouterF32 {
-		w.Router, w.RouterF32 = nil, wide(w.Router, weight(seed+15, s.Router))
-	}
-	return FromHost(dev, l, tokens, reference.NewNormalOf(s.X.Type, seed, ScaleX).Values(s.X.Elements()), w)
+	return ids
 }
 
 // wide are numbers with more of a fraction than 16 bits have, a little off some
@@ -113,30 +131,31 @@ func (t *Trial) upload() (err error) {
 	if err := t.memory.Err(); err != nil {
 		return err
 	}
-	for _, in := range []struct {
-		to   moe.Tensor
-		from []uint16
-	}{{t.Args.X, t.X}, {t.Args.Router, t.Router}, {t.Args.W1, t.W1}, {t.Args.W3, t.W3}, {t.Args.W2, t.W2}, {t.Args.B1, t.B1}, {t.Args.B3, t.B3}, {t.Args.B2, t.B2},
-		{t.Args.SharedW1, t.SharedW1}, {t.Args.SharedW3, t.SharedW3}, {t.Args.SharedW2, t.SharedW2}, {t.Args.SharedGate, t.SharedGate}} {
-		if len(in.from) == 0 {
-			continue
-		}
-		if err := moe.Write(t.stream, in.to, in.from); err != nil {
-			return err
-		}
+	if err := write(t.stream, t.Args.X, t.X); err != nil {
+		return err
 	}
-	for _, in := range []struct {
-		to   moe.Tensor
-		from []float32
-	}{{t.Args.Router, t.RouterF32}, {t.Args.RouterBias, t.RouterBias}, {t.Args.SelectionBias, t.SelectionBias}, {t.Args.ExpertScale, t.ExpertScale}} {
-		if len(in.from) == 0 {
-			continue
+	for _, id := range spec.Weights {
+		to := *t.Args.Weight(id)
+		if bits := t.Weights.Bits(id); bits != nil {
+			if err := write(t.stream, to, *bits); err != nil {
+				return err
+			}
 		}
-		if err := moe.Write(t.stream, in.to, in.from); err != nil {
-			return err
+		if f32 := t.Weights.F32(id); f32 != nil {
+			if err := write(t.stream, to, *f32); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// write copies values to a tensor, if there are any.
+func write[E uint16 | float32](s driver.Stream, to moe.Tensor, from []E) error {
+	if len(from) == 0 {
+		return nil
+	}
+	return moe.Write(s, to, from)
 }
 
 // Stream is the trial's own stream, Call its call.
