@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/internal/arith"
 )
 
 // Each case computes %d3 (or %r3, or predicate %p1) from %d0..%d2. Their lower halves are
@@ -45,7 +48,7 @@ func low(f func(a, b, c uint32) uint32) func(a, b, c uint64) uint64 {
 }
 
 func onF32(f func(a, b, c float32) float32) func(a, b, c uint64) uint64 {
-	return low(func(a, b, c uint32) uint32 { return fromF32(f(toF32(a), toF32(b), toF32(c))) })
+	return low(func(a, b, c uint32) uint32 { return arith.FromF32(f(arith.ToF32(a), arith.ToF32(b), arith.ToF32(c))) })
 }
 
 func TestArithmetic(t *testing.T) {
@@ -117,15 +120,15 @@ func TestArithmetic(t *testing.T) {
 		{"sub.rn.f32 %r3, %r0, %r1;", store32, onF32(func(a, b, _ float32) float32 { return a - b })},
 		{"mul.rn.f32 %r3, %r0, %r1;", store32, onF32(func(a, b, _ float32) float32 { return a * b })},
 		{"neg.f32 %r3, %r0;", store32, low(func(a, _, _ uint32) uint32 { return a ^ 1<<31 })},
-		{"setp.lt.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(toF32(uint32(a)) < toF32(uint32(b))) }},
-		{"setp.neu.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(toF32(uint32(a)) != toF32(uint32(b))) }},
+		{"setp.lt.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(arith.ToF32(uint32(a)) < arith.ToF32(uint32(b))) }},
+		{"setp.neu.f32 %p1, %r0, %r1;", storePred, func(a, b, _ uint64) uint64 { return b2u(arith.ToF32(uint32(a)) != arith.ToF32(uint32(b))) }},
 		{"cvt.rn.f32.s32 %r3, %r0;", store32, low(func(a, _, _ uint32) uint32 { return math.Float32bits(float32(int32(a))) })},
 		{"cvt.u16.u32 %h0, %r0; cvt.u32.u16 %r3, %h0;", store32, low(func(a, _, _ uint32) uint32 { return a & 0xffff })},
 		{"cvt.s64.s32 %d3, %r0;", storeWide, func(a, _, _ uint64) uint64 { return uint64(int64(int32(a))) }},
 		{"mov.b64 %d3, {%r1, %r0};", storeWide, func(a, b, _ uint64) uint64 { return a<<32 | uint64(uint32(b)) }},
 		{"mov.b32 {%h0, %h1}, %r0; mov.b32 %r3, {%h1, %h0};", store32, low(func(a, _, _ uint32) uint32 { return bits.RotateLeft32(a, 16) })},
-		{"cvt.rn.bf16.f32 %h0, %r0; cvt.f32.bf16 %r3, %h0;", store32, low(func(a, _, _ uint32) uint32 { return f32FromBF16(bf16FromF32(a)) })},
-		{"cvt.rn.bf16x2.f32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(bf16FromF32(a))<<16 | uint32(bf16FromF32(b)) })},
+		{"cvt.rn.bf16.f32 %h0, %r0; cvt.f32.bf16 %r3, %h0;", store32, low(func(a, _, _ uint32) uint32 { return arith.F32FromBF16(arith.BF16FromF32(a)) })},
+		{"cvt.rn.bf16x2.f32 %r3, %r0, %r1;", store32, low(func(a, b, _ uint32) uint32 { return uint32(arith.BF16FromF32(a))<<16 | uint32(arith.BF16FromF32(b)) })},
 	} {
 		t.Run(c.code, func(t *testing.T) {
 			p := assemble(t, body(aluFrame+c.code+c.tail), "k")
@@ -162,4 +165,46 @@ func edgeWords() (words []uint32, in [][3]uint64) {
 		in = append(in, v)
 	}
 	return words, in
+}
+
+// FP32 numbers convert to f16, one or two at a time, and back.
+func TestF16Instructions(t *testing.T) {
+	values := []float32{0, 1, -1.5, 0x1p-14, 0x1.ffp-15, -0x1p-24, 0x1p-25, 65504, 65519, 65520, -1e9, float32(math.Inf(1)), 1 + 0x1p-11, 1 + 0x3p-11}
+	k := ptx.NewKernel("k")
+	in, out := k.ParamPtr("in"), k.ParamPtr("out")
+	tid := k.TidX()
+	v := ptx.LdGlobal[ptx.F32](in.Index(tid, 4))
+	both := k.PackF16(v, v.Neg())
+	lo, hi := both.Unpack()
+	for i, x := range []ptx.U32{both.Bits(), v.F16().U32(), lo.Bits(), hi.Bits()} {
+		ptx.StGlobal(out.Index(tid, 16).At(4*i), x)
+	}
+	p := build(t, k)
+	var bits []uint32
+	for _, v := range values {
+		bits = append(bits, math.Float32bits(v))
+	}
+	o := p.u32s(make([]uint32, 4*len(values))...)
+	p.params(p.u32s(bits...), o)
+	p.launch.Block = [3]int{len(values)}
+	require.NoError(t, p.run())
+	// By arithmetic: an f16 is a multiple of 2^-24, and of 2^-10 of its power of two.
+	want := func(v float32) float64 {
+		x := math.Abs(float64(v))
+		unit := math.Exp2(max(math.Floor(math.Log2(x)), -14) - 10)
+		if x = math.RoundToEven(x/unit) * unit; v == 0 || math.IsInf(float64(v), 0) {
+			x = math.Abs(float64(v))
+		}
+		if x > 65504 {
+			x = math.Inf(1)
+		}
+		return math.Copysign(x, float64(v))
+	}
+	for i, v := range values {
+		got := p.read(o+uint64(16*i), 4)
+		require.Equal(t, want(v), float64(arith.ToF32(got[2])), "%g", v)
+		require.Equal(t, -want(v), float64(arith.ToF32(got[3])), "-%g", v)
+		require.Equal(t, got[0]&0xffff, got[1], "%g", v)
+		require.Equal(t, got[1]^0x8000, got[0]>>16, "%g", v)
+	}
 }

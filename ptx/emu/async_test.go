@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
@@ -106,7 +107,7 @@ func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, TensorMap) {
 	elems := make([]uint32, rows*cols)
 	words := make([]uint32, len(elems)/2)
 	for i := range elems {
-		elems[i] = uint32(bf16FromF32(math.Float32bits(rng.Float32()*2 - 1)))
+		elems[i] = uint32(arith.BF16FromF32(math.Float32bits(rng.Float32()*2 - 1)))
 		words[i/2] |= elems[i] << (i % 2 * 16)
 	}
 	return elems, TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{uint64(cols), uint64(rows)},
@@ -125,7 +126,7 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 	multiply(bf16Elements, want, a, b, depth)
 	for i := range exact {
 		for k := range depth {
-			exact[i] += float64(toF32(f32FromBF16(uint16(a[i/g.n*depth+k])))) * float64(toF32(f32FromBF16(uint16(b[i%g.n*depth+k]))))
+			exact[i] += float64(arith.ToF32(arith.F32FromBF16(uint16(a[i/g.n*depth+k])))) * float64(arith.ToF32(arith.F32FromBF16(uint16(b[i%g.n*depth+k]))))
 		}
 	}
 	return out, want, exact
@@ -150,7 +151,7 @@ func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact [
 			row, col := accumulatorPosition(thread, i)
 			v := got[i*128+thread]
 			require.Equal(t, want[row*g.n+col], v, "row %d column %d", row, col)
-			require.InDelta(t, exact[row*g.n+col], float64(toF32(v)), 1e-4)
+			require.InDelta(t, exact[row*g.n+col], float64(arith.ToF32(v)), 1e-4)
 		}
 	}
 }
@@ -219,8 +220,8 @@ type element struct {
 }
 
 var (
-	bf16Element = element{bf16Elements, bf16Nearest, (*ptx.Kernel).Wgmma}
-	f16Element  = element{f16Elements, f16Nearest, (*ptx.Kernel).WgmmaF16}
+	bf16Element = element{bf16Elements, arith.BF16Nearest, (*ptx.Kernel).Wgmma}
+	f16Element  = element{f16Elements, arith.F16Nearest, (*ptx.Kernel).WgmmaF16}
 )
 
 func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {

@@ -1,15 +1,18 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"sonicmoe/ptx/emu/internal/arith"
+	"sonicmoe/ptx/isa"
+)
 
 // prepareAtomic selects the operation; both widths compute in 64 bits.
 func prepareAtomic(in *inst) {
 	in.atomic = true
-	cut := intType{bits: uint(in.typ.Bits())}
+	cut := arith.Int{Bits: uint(in.typ.Bits())}
 	if in.has(".cas") {
 		in.op64 = func(old, v, swap uint64) uint64 {
-			if old == cut.extend(v) {
-				return cut.extend(swap)
+			if old == cut.Extend(v) {
+				return cut.Extend(swap)
 			}
 			return old
 		}
@@ -17,12 +20,12 @@ func prepareAtomic(in *inst) {
 	}
 	if t := in.typ; in.has(".add") && t.Float() {
 		in.op64 = func(old, v, _ uint64) uint64 {
-			f := formatOf(t)
-			return f.encode(f.compute(opAdd, roundNearest, floatOf(t, old), floatOf(t, v), 0))
+			f := arith.FormatOf(t)
+			return f.Encode(f.Compute(arith.OpAdd, arith.RoundNearest, arith.FloatOf(t, old), arith.FloatOf(t, v), 0))
 		}
 		return
 	}
-	less := intType{uint(in.typ.Bits()), in.typ.Signed()}.less
+	less := arith.IntOf(in.typ).Less
 	op := map[string]func(old, v uint64) uint64{
 		".add": func(old, v uint64) uint64 { return old + v }, ".min": func(old, v uint64) uint64 {
 			if less(v, old) {
@@ -51,7 +54,7 @@ func prepareAtomic(in *inst) {
 			return old - 1
 		},
 	}[in.mod("op")]
-	in.op64 = func(old, v, _ uint64) uint64 { return cut.extend(op(old, v)) }
+	in.op64 = func(old, v, _ uint64) uint64 { return cut.Extend(op(old, v)) }
 }
 
 // atomicArgs returns the address, the value and, for atom, the result. swap is the new value of

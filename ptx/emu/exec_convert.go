@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/isa"
 )
 
@@ -18,48 +19,48 @@ func convertTypes(in *inst) (to, from isa.Type) {
 func convert(in *inst) laneFunc {
 	to, from := convertTypes(in)
 	ftz, sat, relu, mode := in.has(".ftz"), in.has(".sat"), in.has(".relu"), in.roundMode()
-	fromInt, toInt := intType{uint(from.Bits()), from.Signed()}, intType{uint(to.Bits()), to.Signed()}
-	toFormat := formatOf(to)
+	fromInt, toInt := arith.IntOf(from), arith.IntOf(to)
+	toFormat := arith.FormatOf(to)
 	if !from.Float() && !to.Float() {
-		return func(v [4]uint64) uint64 { return toInt.convert(v[0], fromInt, sat) }
+		return func(v [4]uint64) uint64 { return toInt.Convert(v[0], fromInt, sat) }
 	}
 	if !from.Float() {
 		return func(v [4]uint64) uint64 {
 			x := new(big.Float).SetPrec(64)
-			if n := fromInt.extend(v[0]); from.Signed() {
+			if n := fromInt.Extend(v[0]); from.Signed() {
 				x.SetInt64(int64(n))
 			} else {
 				x.SetUint64(n)
 			}
-			r := toFormat.round(x, mode)
+			r := toFormat.Round(x, mode)
 			if sat {
-				r = saturate(r)
+				r = arith.Saturate(r)
 			}
-			return toFormat.encode(r)
+			return toFormat.Encode(r)
 		}
 	}
 	integral := len(in.mod("rnd")) == len(".rni")
 	return func(v [4]uint64) uint64 {
 		if from == isa.F32 {
-			v[0] = uint64(flushIf(ftz, uint32(v[0])))
+			v[0] = uint64(arith.FlushIf(ftz, uint32(v[0])))
 		}
-		x := floatOf(from, v[0])
+		x := arith.FloatOf(from, v[0])
 		if !to.Float() {
-			return toInt.fromFloat(x, mode)
+			return toInt.FromFloat(x, mode)
 		}
 		if integral {
-			x = roundIntegral(x, mode)
+			x = arith.RoundIntegral(x, mode)
 		} else if x == x && !math.IsInf(x, 0) {
-			x = toFormat.compute(opMul, mode, x, 1, 0)
+			x = toFormat.Compute(arith.OpMul, mode, x, 1, 0)
 		}
 		switch {
 		case sat:
-			x = saturate(x)
+			x = arith.Saturate(x)
 		case relu && !(x > 0) && x == x:
 			x = 0
 		}
-		if r := toFormat.encode(x); to == isa.F32 {
-			return uint64(flushIf(ftz, uint32(r)))
+		if r := toFormat.Encode(x); to == isa.F32 {
+			return uint64(arith.FlushIf(ftz, uint32(r)))
 		} else {
 			return r
 		}
@@ -68,84 +69,65 @@ func convert(in *inst) laneFunc {
 
 // intoPair returns a conversion of two FP32 numbers to one register, with the first in the
 // upper half.
-func intoPair(f floatFormat, mode roundMode, relu, finite bool) laneFunc {
+func intoPair(f arith.Format, mode arith.Rounding, relu, finite bool) laneFunc {
 	one := func(x float64) uint64 {
 		r := x
 		if x == x && !math.IsInf(x, 0) {
-			r = f.compute(opMul, mode, x, 1, 0)
+			r = f.Compute(arith.OpMul, mode, x, 1, 0)
 		}
 		if relu && !(r > 0) && r == r {
 			r = 0
 		}
-		if finite && math.Abs(r) > f.largest() {
-			r = math.Copysign(f.largest(), r)
+		if finite && math.Abs(r) > f.Largest() {
+			r = math.Copysign(f.Largest(), r)
 		}
-		return f.encode(r)
+		return f.Encode(r)
 	}
 	return func(v [4]uint64) uint64 {
-		return one(floatOf(isa.F32, v[0]))<<f.bits | one(floatOf(isa.F32, v[1]))
+		return one(arith.FloatOf(isa.F32, v[0]))<<f.Bits | one(arith.FloatOf(isa.F32, v[1]))
 	}
 }
 
-var formatFP8 = map[string]floatFormat{".e4m3x2": formatE4M3, ".e5m2x2": formatE5M2}
-
-// fromFP8 returns the value of an FP8 number.
-func fromFP8(f floatFormat, x uint64) float64 {
-	fraction := f.precision - 1
-	exponent, m := int(x>>fraction)&(1<<(7-fraction)-1), x&(1<<fraction-1)
-	r := 0.0
-	switch {
-	case f == formatE4M3 && x&0x7f == 0x7f, f == formatE5M2 && exponent == 31 && m != 0:
-		return math.NaN()
-	case f == formatE5M2 && exponent == 31:
-		r = math.Inf(1)
-	case exponent == 0:
-		r = math.Ldexp(float64(m), f.least-fraction)
-	default:
-		r = math.Ldexp(float64(m|1<<fraction), exponent-1+f.least-fraction)
-	}
-	if x&0x80 != 0 {
-		r = -r
-	}
-	return r
-}
+var formatFP8 = map[string]arith.Format{".e4m3x2": arith.FormatE4M3, ".e5m2x2": arith.FormatE5M2}
 
 func conversionForms() map[isa.ID]handler {
 	forms := map[isa.ID]handler{
 		isa.CvtF32ToBF16Zero: lanewise(func(*inst) laneFunc {
-			return func(v [4]uint64) uint64 { return uint64(bf16Format.fromF32(uint32(v[0]), roundZero, false)) }
+			return func(v [4]uint64) uint64 {
+				return uint64(arith.NarrowBF16.FromF32(uint32(v[0]), arith.RoundZero, false))
+			}
 		}),
 		isa.CvtF32ToPair: lanewise(func(in *inst) laneFunc {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
-			return intoPair(formatOf(to), in.roundMode(), true, false)
+			return intoPair(arith.FormatOf(to), in.roundMode(), true, false)
 		}),
 		isa.CvtF32ToPairZero: lanewise(func(in *inst) laneFunc {
 			to, _ := isa.TypeNamed(in.mod("d")[1:])
-			return intoPair(formatOf(to), roundZero, false, false)
+			return intoPair(arith.FormatOf(to), arith.RoundZero, false, false)
 		}),
 		// Rounds to nearest, ties away from zero, by dropping the lower 13 bits.
 		isa.CvtTF32: lanewise(func(*inst) laneFunc {
 			return func(v [4]uint64) uint64 {
-				if x := uint32(v[0]); x&f32Inf == f32Inf {
-					return uint64(fromF32(toF32(x)))
+				if x := uint32(v[0]); x&arith.F32Inf == arith.F32Inf {
+					return uint64(arith.FromF32(arith.ToF32(x)))
 				} else {
 					return uint64((x + 0x1000) &^ 0x1fff)
 				}
 			}
 		}),
 		isa.CvtFP8: lanewise(func(in *inst) laneFunc {
-			return intoPair(formatFP8[in.mod("fp8")], roundNearest, in.has(".relu"), true)
+			return intoPair(formatFP8[in.mod("fp8")], arith.RoundNearest, in.has(".relu"), true)
 		}),
 		isa.CvtFP8FromF16: lanewise(func(in *inst) laneFunc {
-			pair := intoPair(formatFP8[in.mod("fp8")], roundNearest, in.has(".relu"), true)
+			pair := intoPair(formatFP8[in.mod("fp8")], arith.RoundNearest, in.has(".relu"), true)
 			return func(v [4]uint64) uint64 {
-				return pair([4]uint64{uint64(f32FromF16(uint16(v[0] >> 16))), uint64(f32FromF16(uint16(v[0])))})
+				return pair([4]uint64{uint64(arith.F32FromF16(uint16(v[0] >> 16))), uint64(arith.F32FromF16(uint16(v[0])))})
 			}
 		}),
 		isa.CvtFP8ToF16: lanewise(func(in *inst) laneFunc {
 			f := formatFP8[in.mod("fp8")]
 			return func(v [4]uint64) uint64 {
-				return format16.encode(fromFP8(f, v[0]>>8&0xff))<<16 | format16.encode(fromFP8(f, v[0]&0xff))
+				return arith.Format16.Encode(arith.FromFP8(f, v[0]>>8&0xff))<<16 | arith.Format16.Encode(arith.FromFP8(f, v[0]&0xff))
 			}
 		}),
 		isa.Pack64x4:   {exec: packFour},
@@ -171,12 +153,12 @@ func convertMore(in *inst) laneFunc {
 // convertToward is convert toward zero.
 func convertToward(in *inst) laneFunc {
 	to, from := convertTypes(in)
-	toInt, ftz := intType{uint(to.Bits()), to.Signed()}, in.has(".ftz")
+	toInt, ftz := arith.IntOf(to), in.has(".ftz")
 	return func(v [4]uint64) uint64 {
 		if !to.Float() {
-			return toInt.fromFloat(floatOf(from, uint64(flushIf(ftz, uint32(v[0])))), roundZero)
+			return toInt.FromFloat(arith.FloatOf(from, uint64(arith.FlushIf(ftz, uint32(v[0])))), arith.RoundZero)
 		}
-		return uint64(f16Format.fromF32(uint32(v[0]), roundZero, false))
+		return uint64(arith.NarrowF16.FromF32(uint32(v[0]), arith.RoundZero, false))
 	}
 }
 

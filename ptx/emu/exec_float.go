@@ -1,6 +1,7 @@
 package emu
 
 import (
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/lanes"
 	"sonicmoe/ptx/isa"
 )
@@ -20,31 +21,31 @@ func floatForms() map[isa.ID]handler {
 		}}
 	}
 	approx := func(name string) handler {
-		op := approxFunctions[name]
+		op := arith.Approx[name]
 		return handler{exec: alu32, prepare: func(in *inst) {
 			ftz := in.has(".ftz")
 			in.op32 = func(a, _, _ uint32) uint32 { return op(a, ftz) }
 		}}
 	}
 	return map[isa.ID]handler{
-		isa.AddF32: two(addF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, false, ftz) }),
-		isa.SubF32: two(subF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, true, ftz) }),
-		isa.MulF32: two(mulF32, lanes.Multiply),
+		isa.AddF32: two(arith.AddF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, false, ftz) }),
+		isa.SubF32: two(arith.SubF32, func(d, a, b *lanes.Vector, ftz bool) bool { return lanes.Add(d, a, b, true, ftz) }),
+		isa.MulF32: two(arith.MulF32, lanes.Multiply),
 		isa.FmaF32: {exec: alu32, prepare: func(in *inst) {
 			ftz := in.has(".ftz")
-			in.op32 = func(a, b, c uint32) uint32 { return fmaF32(a, b, c, ftz) }
+			in.op32 = func(a, b, c uint32) uint32 { return arith.FmaF32(a, b, c, ftz) }
 			in.exec = wholeWarp(func(d, a, b, c *lanes.Vector) bool { return lanes.MultiplyAdd(d, a, b, c, ftz) })
 		}},
-		isa.MinF32: extreme(minF32),
-		isa.MaxF32: extreme(maxF32),
+		isa.MinF32: extreme(arith.MinF32),
+		isa.MaxF32: extreme(arith.MaxF32),
 		isa.NegF32: generated,
 		isa.Ex2:    approx("ex2"),
 		isa.Lg2:    approx("lg2"),
 		isa.Rcp:    approx("rcp"),
 		isa.Tanh:   approx("tanh"),
 		isa.SetpF32: {exec: compare32, prepare: func(in *inst) {
-			cmp, ftz := floatCompares[in.mod("cmp")[1:]], in.has(".ftz")
-			in.cmp32 = func(a, b uint32) bool { return cmp.f32(a, b, ftz) }
+			cmp, ftz := arith.Compares[in.mod("cmp")[1:]], in.has(".ftz")
+			in.cmp32 = func(a, b uint32) bool { return cmp.F32(a, b, ftz) }
 		}},
 	}
 }

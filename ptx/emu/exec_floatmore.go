@@ -3,44 +3,37 @@ package emu
 import (
 	"math"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/isa"
 )
 
-// saturate is .sat: it clamps to [0, 1] and turns NaN into 0.
-func saturate(x float64) float64 {
-	if !(x > 0) {
-		return 0
-	}
-	return min(x, 1)
-}
-
 // arithmetic handles an operation on float32 or float64.
-func arithmetic(t isa.Type, op floatOp) handler {
-	f := formatOf(t)
+func arithmetic(t isa.Type, op arith.Op) handler {
+	f := arith.FormatOf(t)
 	return lanewise(func(in *inst) laneFunc {
 		mode, ftz, sat := in.roundMode(), in.has(".ftz"), in.has(".sat")
 		read := func(x uint64) float64 {
 			if t == isa.F32 {
-				x = uint64(flushIf(ftz, uint32(x)))
+				x = uint64(arith.FlushIf(ftz, uint32(x)))
 			}
-			return floatOf(t, x)
+			return arith.FloatOf(t, x)
 		}
 		return func(v [4]uint64) uint64 {
 			a, b, c := read(v[0]), read(v[1]), read(v[2])
 			var r float64
-			if t == isa.F64 && mode == roundNearest {
-				r = op.float(a, b, c)
-			} else if t == isa.F32 && mode == roundNearest && op != opFma {
-				r = float64(float32(op.float(a, b, c))) // rounding twice is exact: 53 bits are at least 2*24+2
+			if t == isa.F64 && mode == arith.RoundNearest {
+				r = op.Float(a, b, c)
+			} else if t == isa.F32 && mode == arith.RoundNearest && op != arith.OpFma {
+				r = float64(float32(op.Float(a, b, c))) // rounding twice is exact: 53 bits are at least 2*24+2
 			} else {
-				r = f.compute(op, mode, a, b, c)
+				r = f.Compute(op, mode, a, b, c)
 			}
 			if sat {
-				r = saturate(r)
+				r = arith.Saturate(r)
 			}
-			x := f.encode(r)
+			x := f.Encode(r)
 			if t == isa.F32 {
-				x = uint64(flushIf(ftz, uint32(x)))
+				x = uint64(arith.FlushIf(ftz, uint32(x)))
 			}
 			return x
 		}
@@ -62,19 +55,19 @@ func onHalves(op func(in *inst) func(t isa.Type, a, b, c uint64) uint64) handler
 	})
 }
 
-func halfArithmetic(op floatOp) handler {
+func halfArithmetic(op arith.Op) handler {
 	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz, sat, relu := in.has(".ftz"), in.has(".sat"), in.has(".relu")
 		return func(t isa.Type, a, b, c uint64) uint64 {
-			f := formatOf(t)
-			r := f.compute(op, roundNearest, floatOf(t, flushHalf(a, ftz)), floatOf(t, flushHalf(b, ftz)), floatOf(t, flushHalf(c, ftz)))
+			f := arith.FormatOf(t)
+			r := f.Compute(op, arith.RoundNearest, arith.FloatOf(t, arith.FlushHalf(a, ftz)), arith.FloatOf(t, arith.FlushHalf(b, ftz)), arith.FloatOf(t, arith.FlushHalf(c, ftz)))
 			if sat {
-				r = saturate(r)
+				r = arith.Saturate(r)
 			}
 			if relu && !(r > 0) && r == r {
 				r = 0
 			}
-			return flushHalf(f.encode(r), ftz)
+			return arith.FlushHalf(f.Encode(r), ftz)
 		}
 	})
 }
@@ -83,12 +76,12 @@ func halfArithmetic(op floatOp) handler {
 func halfFunction(op func(float64) float64) handler {
 	return onHalves(func(*inst) func(t isa.Type, a, b, c uint64) uint64 {
 		return func(t isa.Type, a, _, _ uint64) uint64 {
-			f := formatOf(t)
-			r := op(floatOf(t, a))
+			f := arith.FormatOf(t)
+			r := op(arith.FloatOf(t, a))
 			if math.IsInf(r, 0) || r != r {
-				return f.encode(r)
+				return f.Encode(r)
 			}
-			return f.encode(f.compute(opMul, roundNearest, r, 1, 0))
+			return f.Encode(f.Compute(arith.OpMul, arith.RoundNearest, r, 1, 0))
 		}
 	})
 }
@@ -98,14 +91,14 @@ func halfExtreme(op func(a, b uint32, ftz, keepNaN bool) uint32) handler {
 	return onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz, nan := in.has(".ftz"), in.has(".NaN")
 		return func(t isa.Type, a, b, _ uint64) uint64 {
-			wide := func(x uint64) uint32 { return math.Float32bits(float32(floatOf(t, flushHalf(x, ftz)))) }
-			return formatOf(t).encode(float64(toF32(op(wide(a), wide(b), false, nan))))
+			wide := func(x uint64) uint32 { return math.Float32bits(float32(arith.FloatOf(t, arith.FlushHalf(x, ftz)))) }
+			return arith.FormatOf(t).Encode(float64(arith.ToF32(op(wide(a), wide(b), false, nan))))
 		}
 	})
 }
 
 func floatMoreForms() map[isa.ID]handler {
-	approx32 := func(op unaryF32) handler {
+	approx32 := func(op arith.Unary) handler {
 		return lanewise(func(in *inst) laneFunc {
 			ftz := in.has(".ftz")
 			return func(v [4]uint64) uint64 { return uint64(op(uint32(v[0]), ftz)) }
@@ -114,13 +107,13 @@ func floatMoreForms() map[isa.ID]handler {
 	double := func(op func(x, y float64) float64) handler {
 		return lanewise(func(*inst) laneFunc {
 			return func(v [4]uint64) uint64 {
-				return format64.encode(op(math.Float64frombits(v[0]), math.Float64frombits(v[1])))
+				return arith.Format64.Encode(op(math.Float64frombits(v[0]), math.Float64frombits(v[1])))
 			}
 		})
 	}
 	bitwise := func(op laneFunc) handler { return lanewise(func(*inst) laneFunc { return op }) }
 	inverse := func(t isa.Type) handler { // rcp is 1/a
-		div, one := arithmetic(t, opDiv), formatOf(t).encode(1)
+		div, one := arithmetic(t, arith.OpDiv), arith.FormatOf(t).Encode(1)
 		return lanewise(func(in *inst) laneFunc {
 			div.prepare(in)
 			quotient := in.lane
@@ -130,27 +123,27 @@ func floatMoreForms() map[isa.ID]handler {
 	flushed := func(change func(x uint32) uint32) handler {
 		return lanewise(func(in *inst) laneFunc {
 			ftz := in.has(".ftz") || in.form.ID == isa.NegF32Ftz
-			return func(v [4]uint64) uint64 { return uint64(flushIf(ftz, change(uint32(v[0])))) }
+			return func(v [4]uint64) uint64 { return uint64(arith.FlushIf(ftz, change(uint32(v[0])))) }
 		})
 	}
 	forms := map[isa.ID]handler{
-		isa.AddF32Any: arithmetic(isa.F32, opAdd), isa.SubF32Any: arithmetic(isa.F32, opSub), isa.MulF32Any: arithmetic(isa.F32, opMul),
-		isa.FmaF32Any: arithmetic(isa.F32, opFma), isa.MadF32: arithmetic(isa.F32, opFma), isa.DivF32: arithmetic(isa.F32, opDiv),
-		isa.SqrtF32: arithmetic(isa.F32, opSqrt), isa.RcpF32: inverse(isa.F32), isa.DivF32Approx: arithmetic(isa.F32, opDiv),
-		isa.AddF64: arithmetic(isa.F64, opAdd), isa.SubF64: arithmetic(isa.F64, opSub), isa.MulF64: arithmetic(isa.F64, opMul),
-		isa.FmaF64: arithmetic(isa.F64, opFma), isa.MadF64: arithmetic(isa.F64, opFma), isa.DivF64: arithmetic(isa.F64, opDiv),
-		isa.SqrtF64: arithmetic(isa.F64, opSqrt), isa.RcpF64: inverse(isa.F64),
+		isa.AddF32Any: arithmetic(isa.F32, arith.OpAdd), isa.SubF32Any: arithmetic(isa.F32, arith.OpSub), isa.MulF32Any: arithmetic(isa.F32, arith.OpMul),
+		isa.FmaF32Any: arithmetic(isa.F32, arith.OpFma), isa.MadF32: arithmetic(isa.F32, arith.OpFma), isa.DivF32: arithmetic(isa.F32, arith.OpDiv),
+		isa.SqrtF32: arithmetic(isa.F32, arith.OpSqrt), isa.RcpF32: inverse(isa.F32), isa.DivF32Approx: arithmetic(isa.F32, arith.OpDiv),
+		isa.AddF64: arithmetic(isa.F64, arith.OpAdd), isa.SubF64: arithmetic(isa.F64, arith.OpSub), isa.MulF64: arithmetic(isa.F64, arith.OpMul),
+		isa.FmaF64: arithmetic(isa.F64, arith.OpFma), isa.MadF64: arithmetic(isa.F64, arith.OpFma), isa.DivF64: arithmetic(isa.F64, arith.OpDiv),
+		isa.SqrtF64: arithmetic(isa.F64, arith.OpSqrt), isa.RcpF64: inverse(isa.F64),
 		// The chip approximates doubles in the upper half of the bits; the lower half is zero.
 		isa.RcpF64Approx: double(func(x, _ float64) float64 { return upperHalf(1 / x) }),
 		isa.RsqrtF64:     double(func(x, _ float64) float64 { return 1 / math.Sqrt(x) }),
-		isa.SqrtApprox:   approx32(sqrtApprox), isa.Rsqrt: approx32(rsqrtApprox),
-		isa.Sin: approx32(approxFunctions["sin"]), isa.Cos: approx32(approxFunctions["cos"]),
-		isa.AbsF32:    flushed(func(x uint32) uint32 { return x &^ f32Sign }),
-		isa.NegF32Ftz: flushed(func(x uint32) uint32 { return x ^ f32Sign }),
+		isa.SqrtApprox:   approx32(arith.SqrtApprox), isa.Rsqrt: approx32(arith.RsqrtApprox),
+		isa.Sin: approx32(arith.Approx["sin"]), isa.Cos: approx32(arith.Approx["cos"]),
+		isa.AbsF32:    flushed(func(x uint32) uint32 { return x &^ arith.F32Sign }),
+		isa.NegF32Ftz: flushed(func(x uint32) uint32 { return x ^ arith.F32Sign }),
 		isa.AbsF64:    bitwise(func(v [4]uint64) uint64 { return v[0] &^ (1 << 63) }),
 		isa.NegF64:    bitwise(func(v [4]uint64) uint64 { return v[0] ^ 1<<63 }),
-		isa.MinF64:    double(func(x, y float64) float64 { return extreme64(x, y, math.Min) }),
-		isa.MaxF64:    double(func(x, y float64) float64 { return extreme64(x, y, math.Max) }),
+		isa.MinF64:    double(func(x, y float64) float64 { return arith.Extreme64(x, y, math.Min) }),
+		isa.MaxF64:    double(func(x, y float64) float64 { return arith.Extreme64(x, y, math.Max) }),
 		isa.Copysign: lanewise(func(in *inst) laneFunc {
 			sign := uint64(1) << (in.typ.Bits() - 1)
 			return func(v [4]uint64) uint64 { return v[1]&^sign | v[0]&sign }
@@ -160,19 +153,19 @@ func floatMoreForms() map[isa.ID]handler {
 	}
 	neg := onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz := in.has(".ftz")
-		return func(_ isa.Type, a, _, _ uint64) uint64 { return flushHalf(a, ftz) ^ 0x8000 }
+		return func(_ isa.Type, a, _, _ uint64) uint64 { return arith.FlushHalf(a, ftz) ^ 0x8000 }
 	})
 	abs := onHalves(func(in *inst) func(t isa.Type, a, b, c uint64) uint64 {
 		ftz := in.has(".ftz")
-		return func(_ isa.Type, a, _, _ uint64) uint64 { return flushHalf(a, ftz) &^ 0x8000 }
+		return func(_ isa.Type, a, _, _ uint64) uint64 { return arith.FlushHalf(a, ftz) &^ 0x8000 }
 	})
 	for h, ids := range map[*handler][]isa.ID{
-		{exec: eachLane, prepare: halfArithmetic(opAdd).prepare}: {isa.AddF16, isa.AddBF16},
-		{exec: eachLane, prepare: halfArithmetic(opSub).prepare}: {isa.SubF16, isa.SubBF16},
-		{exec: eachLane, prepare: halfArithmetic(opMul).prepare}: {isa.MulF16, isa.MulBF16},
-		{exec: eachLane, prepare: halfArithmetic(opFma).prepare}: {isa.FmaF16, isa.FmaBF16},
-		{exec: eachLane, prepare: halfExtreme(minF32).prepare}:   {isa.MinF16, isa.MinBF16},
-		{exec: eachLane, prepare: halfExtreme(maxF32).prepare}:   {isa.MaxF16, isa.MaxBF16},
+		{exec: eachLane, prepare: halfArithmetic(arith.OpAdd).prepare}: {isa.AddF16, isa.AddBF16},
+		{exec: eachLane, prepare: halfArithmetic(arith.OpSub).prepare}: {isa.SubF16, isa.SubBF16},
+		{exec: eachLane, prepare: halfArithmetic(arith.OpMul).prepare}: {isa.MulF16, isa.MulBF16},
+		{exec: eachLane, prepare: halfArithmetic(arith.OpFma).prepare}: {isa.FmaF16, isa.FmaBF16},
+		{exec: eachLane, prepare: halfExtreme(arith.MinF32).prepare}:   {isa.MinF16, isa.MinBF16},
+		{exec: eachLane, prepare: halfExtreme(arith.MaxF32).prepare}:   {isa.MaxF16, isa.MaxBF16},
 		&neg: {isa.NegF16, isa.NegBF16}, &abs: {isa.AbsF16, isa.AbsBF16},
 	} {
 		for _, id := range ids {
@@ -186,13 +179,7 @@ func upperHalf(x float64) float64 {
 	return math.Float64frombits(math.Float64bits(x) &^ 0xffffffff)
 }
 
-// extreme64 is min.f64 or max.f64: if one operand is NaN, the result is the other.
-func extreme64(x, y float64, op func(x, y float64) float64) float64 {
-	switch {
-	case x != x:
-		return y
-	case y != y:
-		return x
-	}
-	return op(x, y)
+// roundMode returns the rounding mode of an instruction; to nearest if it has none.
+func (in *inst) roundMode() arith.Rounding {
+	return map[string]arith.Rounding{".rz": arith.RoundZero, ".rm": arith.RoundDown, ".rp": arith.RoundUp, ".rzi": arith.RoundZero, ".rmi": arith.RoundDown, ".rpi": arith.RoundUp}[in.mod("rnd")]
 }

@@ -38,43 +38,6 @@ func logic(op func(a, b uint32) uint32) handler {
 	}}
 }
 
-type integer interface {
-	uint32 | int32 | uint64 | int64
-}
-
-// Division by zero gives all ones, and its remainder is the dividend, as with the hardware's
-// instruction sequence for unsigned numbers. PTX leaves it undefined.
-
-func divide[T integer](a, b T) T {
-	if b == 0 {
-		return ^T(0)
-	}
-	return a / b
-}
-
-func remainder[T integer](a, b T) T {
-	if b == 0 {
-		return a
-	}
-	return a % b
-}
-
-// permute is prmt in its default mode: each nibble of the selector picks one of eight bytes or,
-// with its top bit set, eight copies of that byte's sign.
-func permute(a, b, selector uint32) uint32 {
-	all := uint64(b)<<32 | uint64(a)
-	var d uint32
-	for i := range 4 {
-		n := selector >> (4 * i) & 15
-		v := byte(all >> (8 * (n & 7)))
-		if n&8 != 0 {
-			v = byte(int8(v) >> 7)
-		}
-		d |= uint32(v) << (8 * i)
-	}
-	return d
-}
-
 func selectPred(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	p := w.pred(&in.args[3])
 	if in.args[0].bank == bank64 {

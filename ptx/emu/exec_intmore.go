@@ -3,6 +3,7 @@ package emu
 import (
 	"math/bits"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/isa"
 )
 
@@ -41,113 +42,75 @@ func (w *warp) inputs(in *inst, l int) (v [4]uint64) {
 }
 
 // intOf returns the integer type of an instruction.
-func intOf(in *inst) intType { return intType{uint(in.typ.Bits()), in.typ.Signed()} }
-
-// product returns a*b of a type in 128 bits.
-func (t intType) product(a, b uint64) (hi, lo uint64) {
-	a, b = t.extend(a), t.extend(b)
-	hi, lo = bits.Mul64(a, b)
-	if t.signed {
-		if int64(a) < 0 {
-			hi -= b
-		}
-		if int64(b) < 0 {
-			hi -= a
-		}
-	}
-	return hi, lo
-}
-
-// high returns the upper half of a product of two values of the type.
-func (t intType) high(a, b uint64) uint64 {
-	hi, lo := t.product(a, b)
-	if t.bits == 64 {
-		return hi
-	}
-	return t.extend(lo >> t.bits)
-}
-
-// less compares two values of the type.
-func (t intType) less(a, b uint64) bool {
-	a, b = t.extend(a), t.extend(b)
-	if t.signed {
-		return int64(a) < int64(b)
-	}
-	return a < b
-}
-
-// clamp clamps a sum of two 32-bit values to the type's range.
-func (t intType) clamp(x int64) uint64 {
-	return uint64(max(min(x, int64(t.max())), int64(t.min())))
-}
+func intOf(in *inst) arith.Int { return arith.IntOf(in.typ) }
 
 func integerMoreForms() map[isa.ID]handler {
-	typed := func(op func(t intType, v [4]uint64) uint64) handler {
+	typed := func(op func(t arith.Int, v [4]uint64) uint64) handler {
 		return lanewise(func(in *inst) laneFunc {
 			t := intOf(in)
-			return func(v [4]uint64) uint64 { return t.extend(op(t, v)) & (^uint64(0) >> (64 - t.bits)) }
+			return func(v [4]uint64) uint64 { return t.Extend(op(t, v)) & (^uint64(0) >> (64 - t.Bits)) }
 		})
 	}
 	plain := func(op laneFunc) handler { return lanewise(func(*inst) laneFunc { return op }) }
 	half := func(op func(a, b uint64) uint64) handler {
 		return plain(func(v [4]uint64) uint64 { return op(v[0], v[1]) & 0xffff })
 	}
-	s32 := intType{32, true}
+	s32 := arith.Int{Bits: 32, Signed: true}
 	forms := map[isa.ID]handler{
-		isa.Add16:     typed(func(_ intType, v [4]uint64) uint64 { return v[0] + v[1] }),
-		isa.Sub16:     typed(func(_ intType, v [4]uint64) uint64 { return v[0] - v[1] }),
-		isa.AddSat:    plain(func(v [4]uint64) uint64 { return s32.clamp(int64(s32.extend(v[0])) + int64(s32.extend(v[1]))) }),
-		isa.SubSat:    plain(func(v [4]uint64) uint64 { return s32.clamp(int64(s32.extend(v[0])) - int64(s32.extend(v[1]))) }),
-		isa.MulLo16:   typed(func(_ intType, v [4]uint64) uint64 { return v[0] * v[1] }),
-		isa.MulHiMore: typed(func(t intType, v [4]uint64) uint64 { return t.high(v[0], v[1]) }),
+		isa.Add16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] + v[1] }),
+		isa.Sub16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] - v[1] }),
+		isa.AddSat:    plain(func(v [4]uint64) uint64 { return s32.Clamp(int64(s32.Extend(v[0])) + int64(s32.Extend(v[1]))) }),
+		isa.SubSat:    plain(func(v [4]uint64) uint64 { return s32.Clamp(int64(s32.Extend(v[0])) - int64(s32.Extend(v[1]))) }),
+		isa.MulLo16:   typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] * v[1] }),
+		isa.MulHiMore: typed(func(t arith.Int, v [4]uint64) uint64 { return t.High(v[0], v[1]) }),
 		isa.MulWide16: lanewise(func(in *inst) laneFunc {
 			t := intOf(in)
-			return func(v [4]uint64) uint64 { return t.extend(v[0]) * t.extend(v[1]) }
+			return func(v [4]uint64) uint64 { return t.Extend(v[0]) * t.Extend(v[1]) }
 		}),
 		isa.MadWide16: lanewise(func(in *inst) laneFunc {
 			t := intOf(in)
-			return func(v [4]uint64) uint64 { return t.extend(v[0])*t.extend(v[1]) + v[2] }
+			return func(v [4]uint64) uint64 { return t.Extend(v[0])*t.Extend(v[1]) + v[2] }
 		}),
-		isa.MadLoMore: typed(func(_ intType, v [4]uint64) uint64 { return v[0]*v[1] + v[2] }),
-		isa.MadHi:     typed(func(t intType, v [4]uint64) uint64 { return t.high(v[0], v[1]) + v[2] }),
+		isa.MadLoMore: typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0]*v[1] + v[2] }),
+		isa.MadHi:     typed(func(t arith.Int, v [4]uint64) uint64 { return t.High(v[0], v[1]) + v[2] }),
 		isa.Mul24:     lanewise(func(in *inst) laneFunc { return product24(in) }),
 		isa.Mad24: lanewise(func(in *inst) laneFunc {
 			p := product24(in)
 			return func(v [4]uint64) uint64 { return p(v) + v[2] }
 		}),
-		isa.Sad: typed(func(t intType, v [4]uint64) uint64 {
-			if t.less(v[0], v[1]) {
-				return v[2] + t.extend(v[1]) - t.extend(v[0])
+		isa.Sad: typed(func(t arith.Int, v [4]uint64) uint64 {
+			if t.Less(v[0], v[1]) {
+				return v[2] + t.Extend(v[1]) - t.Extend(v[0])
 			}
-			return v[2] + t.extend(v[0]) - t.extend(v[1])
+			return v[2] + t.Extend(v[0]) - t.Extend(v[1])
 		}),
 		isa.Dp4a: lanewise(func(in *inst) laneFunc {
-			a, b := intType{8, in.mod("a") == ".s32"}, intType{8, in.mod("b") == ".s32"}
+			a, b := arith.Int{Bits: 8, Signed: in.mod("a") == ".s32"}, arith.Int{Bits: 8, Signed: in.mod("b") == ".s32"}
 			return func(v [4]uint64) uint64 {
 				sum := v[2]
 				for i := 0; i < 32; i += 8 {
-					sum += a.extend(v[0]>>i) * b.extend(v[1]>>i)
+					sum += a.Extend(v[0]>>i) * b.Extend(v[1]>>i)
 				}
 				return sum
 			}
 		}),
-		isa.DivMore: typed(func(t intType, v [4]uint64) uint64 {
-			if t.signed {
-				return uint64(divide(int64(t.extend(v[0])), int64(t.extend(v[1]))))
+		isa.DivMore: typed(func(t arith.Int, v [4]uint64) uint64 {
+			if t.Signed {
+				return uint64(arith.Divide(int64(t.Extend(v[0])), int64(t.Extend(v[1]))))
 			}
-			return divide(t.extend(v[0]), t.extend(v[1]))
+			return arith.Divide(t.Extend(v[0]), t.Extend(v[1]))
 		}),
-		isa.RemMore: typed(func(t intType, v [4]uint64) uint64 {
-			if t.signed {
-				return uint64(remainder(int64(t.extend(v[0])), int64(t.extend(v[1]))))
+		isa.RemMore: typed(func(t arith.Int, v [4]uint64) uint64 {
+			if t.Signed {
+				return uint64(arith.Remainder(int64(t.Extend(v[0])), int64(t.Extend(v[1]))))
 			}
-			return remainder(t.extend(v[0]), t.extend(v[1]))
+			return arith.Remainder(t.Extend(v[0]), t.Extend(v[1]))
 		}),
-		isa.Min16: typed(func(t intType, v [4]uint64) uint64 { return v[choose(t.less(v[1], v[0]))] }),
-		isa.Max16: typed(func(t intType, v [4]uint64) uint64 { return v[choose(t.less(v[0], v[1]))] }),
-		isa.Neg:   typed(func(_ intType, v [4]uint64) uint64 { return -v[0] }),
-		isa.Abs: typed(func(t intType, v [4]uint64) uint64 {
-			if x := t.extend(v[0]); int64(x) >= 0 {
+		isa.Min16: typed(func(t arith.Int, v [4]uint64) uint64 { return v[choose(t.Less(v[1], v[0]))] }),
+		isa.Max16: typed(func(t arith.Int, v [4]uint64) uint64 { return v[choose(t.Less(v[0], v[1]))] }),
+		isa.Neg:   typed(func(_ arith.Int, v [4]uint64) uint64 { return -v[0] }),
+		isa.Abs: typed(func(t arith.Int, v [4]uint64) uint64 {
+			if x := t.Extend(v[0]); int64(x) >= 0 {
 				return x
 			}
 			return -v[0]
@@ -156,10 +119,10 @@ func integerMoreForms() map[isa.ID]handler {
 		isa.Or16:  half(func(a, b uint64) uint64 { return a | b }),
 		isa.Xor16: half(func(a, b uint64) uint64 { return a ^ b }),
 		isa.Not16: half(func(a, _ uint64) uint64 { return ^a }),
-		isa.Cnot:  typed(func(t intType, v [4]uint64) uint64 { return uint64(choose(t.extend(v[0]) == 0)) }),
+		isa.Cnot:  typed(func(t arith.Int, v [4]uint64) uint64 { return uint64(choose(t.Extend(v[0]) == 0)) }),
 		isa.Shl16: half(func(a, n uint64) uint64 { return a << n }),
-		isa.ShrMore: typed(func(t intType, v [4]uint64) uint64 {
-			if x := t.extend(v[0]); t.signed {
+		isa.ShrMore: typed(func(t arith.Int, v [4]uint64) uint64 {
+			if x := t.Extend(v[0]); t.Signed {
 				return uint64(int64(x) >> v[1])
 			} else {
 				return x >> v[1]
@@ -176,28 +139,28 @@ func integerMoreForms() map[isa.ID]handler {
 			}
 			return d
 		}),
-		isa.Brev: typed(func(t intType, v [4]uint64) uint64 { return bits.Reverse64(v[0]) >> (64 - t.bits) }),
+		isa.Brev: typed(func(t arith.Int, v [4]uint64) uint64 { return bits.Reverse64(v[0]) >> (64 - t.Bits) }),
 		isa.Bfind: lanewise(func(in *inst) laneFunc {
 			t, shift := intOf(in), in.has(".shiftamt")
 			return func(v [4]uint64) uint64 {
-				x := t.extend(v[0])
-				if t.signed && int64(x) < 0 {
+				x := t.Extend(v[0])
+				if t.Signed && int64(x) < 0 {
 					x = ^x
 				}
 				n := uint64(bits.Len64(x)) - 1
 				if shift && int64(n) >= 0 {
-					n = uint64(t.bits) - 1 - n
+					n = uint64(t.Bits) - 1 - n
 				}
 				return n & 0xffffffff
 			}
 		}),
-		isa.Bfe: typed(func(t intType, v [4]uint64) uint64 {
-			at, n, top := v[1]&0xff, v[2]&0xff, uint64(t.bits-1)
+		isa.Bfe: typed(func(t arith.Int, v [4]uint64) uint64 {
+			at, n, top := v[1]&0xff, v[2]&0xff, uint64(t.Bits-1)
 			if n == 0 {
 				return 0
 			}
-			x, sign := t.extend(v[0]), uint64(0)
-			if t.signed {
+			x, sign := t.Extend(v[0]), uint64(0)
+			if t.Signed {
 				sign = x >> min(at+n-1, top) & 1
 			}
 			field := uint64(0)
@@ -212,7 +175,7 @@ func integerMoreForms() map[isa.ID]handler {
 			}
 			return field
 		}),
-		isa.Bfi: typed(func(t intType, v [4]uint64) uint64 {
+		isa.Bfi: typed(func(t arith.Int, v [4]uint64) uint64 {
 			at, n := v[2]&0xff, v[3]&0xff
 			ones := ^uint64(0)
 			if n < 64 {
@@ -223,7 +186,7 @@ func integerMoreForms() map[isa.ID]handler {
 		isa.PrmtMode: lanewise(func(in *inst) laneFunc {
 			mode := in.mod("mode")
 			return func(v [4]uint64) uint64 {
-				return uint64(permute(uint32(v[0]), uint32(v[1]), permuteSelector(mode, uint32(v[2]&3))))
+				return uint64(arith.Permute(uint32(v[0]), uint32(v[1]), arith.PermuteSelector(mode, uint32(v[2]&3))))
 			}
 		}),
 		isa.Slct: lanewise(func(in *inst) laneFunc {
@@ -257,11 +220,11 @@ func choose(holds bool) int {
 }
 
 func product24(in *inst) laneFunc {
-	t, shift := intType{24, in.typ.Signed()}, 0
+	t, shift := arith.Int{Bits: 24, Signed: in.typ.Signed()}, 0
 	if in.has(".hi") {
 		shift = 16
 	}
-	return func(v [4]uint64) uint64 { return t.extend(v[0]) * t.extend(v[1]) >> shift & 0xffffffff }
+	return func(v [4]uint64) uint64 { return t.Extend(v[0]) * t.Extend(v[1]) >> shift & 0xffffffff }
 }
 
 // funnel is shf: a is the lower half of 64 bits, b the upper half.
@@ -279,32 +242,22 @@ func funnel(left, clamp bool) laneFunc {
 	}
 }
 
-// permuteSelector returns the selector in prmt's default mode that is equivalent to a selector
-// in another mode.
-func permuteSelector(mode string, n uint32) uint32 {
-	return map[string][4]uint32{
-		".f4e": {0x3210, 0x4321, 0x5432, 0x6543}, ".b4e": {0x5670, 0x6701, 0x7012, 0x0123},
-		".rc8": {0x0000, 0x1111, 0x2222, 0x3333}, ".ecl": {0x3210, 0x3211, 0x3222, 0x3333},
-		".ecr": {0x0000, 0x1110, 0x2210, 0x3210}, ".rc16": {0x1010, 0x3232, 0x1010, 0x3232},
-	}[mode][n]
-}
-
 // carryKind is an extended-precision instruction: whether it sets and takes the carry,
 // subtracts, and multiplies.
 type carryKind struct{ sets, takes, minus, product bool }
 
 func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	t := intOf(in)
-	all := ^uint64(0) >> (64 - t.bits)
+	all := ^uint64(0) >> (64 - t.Bits)
 	sets := k.sets || in.has(".cc")
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		v := w.inputs(in, l)
 		a, b := v[0], v[1]
 		if k.product {
-			_, a = t.product(v[0], v[1])
+			_, a = t.Product(v[0], v[1])
 			if b = v[2]; in.has(".hi") {
-				a = t.high(v[0], v[1])
+				a = t.High(v[0], v[1])
 			}
 		}
 		carry := uint64(0)
@@ -316,8 +269,8 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		if k.minus {
 			sum, out = bits.Sub64(a, b, carry)
 			out &= 1
-		} else if sum, out = bits.Add64(a, b, carry); t.bits < 64 {
-			out = sum >> t.bits & 1
+		} else if sum, out = bits.Add64(a, b, carry); t.Bits < 64 {
+			out = sum >> t.Bits & 1
 		}
 		if sets {
 			w.carry = w.carry&^(1<<l) | uint32(out)<<l
@@ -334,29 +287,29 @@ func prepareCompare(in *inst) {
 	if name == "" {
 		name = cmp
 	}
-	rel, ftz := floatCompares[name], in.has(".ftz")
-	number := func(x uint64) float64 { return floatOf(in.typ, x) }
+	rel, ftz := arith.Compares[name], in.has(".ftz")
+	number := func(x uint64) float64 { return arith.FloatOf(in.typ, x) }
 	switch {
 	case form == isa.SetpF16:
-		number = func(x uint64) float64 { return floatOf(isa.F16, flushHalf(x, ftz)) }
+		number = func(x uint64) float64 { return arith.FloatOf(isa.F16, arith.FlushHalf(x, ftz)) }
 	case form == isa.SetpBF16:
-		number = func(x uint64) float64 { return floatOf(isa.BF16, x) }
+		number = func(x uint64) float64 { return arith.FloatOf(isa.BF16, x) }
 	case form == isa.SetpF64:
-		number = func(x uint64) float64 { return floatOf(isa.F64, x) }
+		number = func(x uint64) float64 { return arith.FloatOf(isa.F64, x) }
 	case !in.typ.Float():
 		t := intOf(in)
 		in.lane = func(v [4]uint64) uint64 {
 			a, b := 0.0, 0.0 // a and b have the same relation as the numbers
-			if t.less(v[0], v[1]) {
+			if t.Less(v[0], v[1]) {
 				b = 1
-			} else if t.less(v[1], v[0]) {
+			} else if t.Less(v[1], v[0]) {
 				a = 1
 			}
-			return uint64(choose(rel.f64(a, b)))
+			return uint64(choose(rel.F64(a, b)))
 		}
 		return
 	}
-	in.lane = func(v [4]uint64) uint64 { return uint64(choose(rel.f64(number(v[0]), number(v[1])))) }
+	in.lane = func(v [4]uint64) uint64 { return uint64(choose(rel.F64(number(v[0]), number(v[1])))) }
 }
 
 // setPredicates is setp with all options: a second predicate, which is the opposite of the

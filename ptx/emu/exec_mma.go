@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
 )
@@ -181,7 +182,7 @@ func (in *inst) startSum(c uint64) uint32 {
 	case in.warpProduct.after:
 		return 0
 	case in.form.Args[3].Type == isa.F16x2:
-		return f32FromF16(uint16(c))
+		return arith.F32FromF16(uint16(c))
 	}
 	return uint32(c)
 }
@@ -189,14 +190,14 @@ func (in *inst) startSum(c uint64) uint32 {
 // endSum returns the element of D, given the sum and the element of C.
 func (in *inst) endSum(sum uint32, c uint64) uint64 {
 	if in.inHalves() {
-		sum = f16Nearest(sum)
+		sum = arith.F16Nearest(sum)
 	}
 	switch {
 	case !in.warpProduct.after:
 	case in.inHalves():
 		sum = addF16(sum, uint32(c))
 	default:
-		sum = addF32(sum, uint32(c), false)
+		sum = arith.AddF32(sum, uint32(c), false)
 	}
 	return uint64(sum)
 }
@@ -246,8 +247,8 @@ func (w *warp) multiplyStep(p *warpProduct, tile *[4][warpLanes]uint32, step *wa
 
 // addF16 adds the FP16 numbers in the lower halves.
 func addF16(a, b uint32) uint32 {
-	f := formatOf(isa.F16)
-	return uint32(f.encode(f.compute(opAdd, roundNearest, floatOf(isa.F16, uint64(a&0xffff)), floatOf(isa.F16, uint64(b&0xffff)), 0)))
+	f := arith.FormatOf(isa.F16)
+	return uint32(f.Encode(f.Compute(arith.OpAdd, arith.RoundNearest, arith.FloatOf(isa.F16, uint64(a&0xffff)), arith.FloatOf(isa.F16, uint64(b&0xffff)), 0)))
 }
 
 // mmaOperands holds the elements of a warp's product, and the decoded operands of one step. A
@@ -264,14 +265,14 @@ type mmaOperands struct {
 // sumIntegers adds products of integers, which wrap around or saturate.
 func sumIntegers(w *warp, in *inst) {
 	p := in.warpProduct
-	ta, tb := intType{uint(p.a.bits), in.mod("a")[1] == 's'}, intType{uint(p.b.bits), in.mod("b")[1] == 's'}
+	ta, tb := arith.Int{Bits: uint(p.a.bits), Signed: in.mod("a")[1] == 's'}, arith.Int{Bits: uint(p.b.bits), Signed: in.mod("b")[1] == 's'}
 	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
 		total := int64(int32(sum))
 		for k := range a {
-			total += int64(ta.extend(a[k]) * tb.extend(b[k]))
+			total += int64(ta.Extend(a[k]) * tb.Extend(b[k]))
 		}
 		if in.has(".satfinite") {
-			return intType{32, true}.clamp(total)
+			return arith.Int{Bits: 32, Signed: true}.Clamp(total)
 		}
 		return uint64(uint32(total))
 	})
@@ -298,13 +299,13 @@ func sumDoubles(w *warp, in *inst) {
 	w.sync.dots(in, func(sum uint64, a, b []uint64) uint64 {
 		x := math.Float64frombits(sum)
 		for k := range a {
-			if a, b := math.Float64frombits(a[k]), math.Float64frombits(b[k]); mode == roundNearest {
+			if a, b := math.Float64frombits(a[k]), math.Float64frombits(b[k]); mode == arith.RoundNearest {
 				x = math.FMA(a, b, x)
 			} else {
-				x = format64.compute(opFma, mode, a, b, x)
+				x = arith.Format64.Compute(arith.OpFma, mode, a, b, x)
 			}
 		}
-		return format64.encode(x)
+		return arith.Format64.Encode(x)
 	})
 }
 

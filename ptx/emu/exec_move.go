@@ -1,6 +1,9 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"sonicmoe/ptx/emu/internal/arith"
+	"sonicmoe/ptx/isa"
+)
 
 func moveForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
@@ -23,8 +26,8 @@ func moveForms() map[isa.ID]handler {
 		}},
 		isa.CvtIntToF32: generated,
 		isa.CvtF32ToInt: {exec: alu32, prepare: func(in *inst) {
-			to := intType{32, in.typ.Signed()}
-			in.op32 = func(a, _, _ uint32) uint32 { return uint32(to.fromFloat(float64(toF32(a)), roundZero)) }
+			to := arith.Int{Bits: 32, Signed: in.typ.Signed()}
+			in.op32 = func(a, _, _ uint32) uint32 { return uint32(to.FromFloat(float64(arith.ToF32(a)), arith.RoundZero)) }
 		}},
 		isa.CvtF32ToBF16:   generated,
 		isa.CvtF32ToBF16x2: generated,

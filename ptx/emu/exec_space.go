@@ -1,6 +1,9 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"sonicmoe/ptx/emu/internal/arith"
+	"sonicmoe/ptx/isa"
+)
 
 // Generic addresses: an address of global or constant memory is unchanged. Shared memory and a
 // thread's local memory have windows that no other memory uses.
@@ -119,7 +122,7 @@ func (d *decoder) extendLoaded(in *inst) {
 		in.form.ModIndex("type") < 0 || in.typ.Bits() >= 32 && in.args[0].bank == bank32 || in.typ.Bits() == 64 {
 		return
 	}
-	exec, t := in.exec, intType{uint(in.typ.Bits()), true}
+	exec, t := in.exec, arith.Int{Bits: uint(in.typ.Bits()), Signed: true}
 	in.exec = func(w *warp, f *frag, in *inst, mask uint32) outcome {
 		out := exec(w, f, in, mask)
 		if out != next {
@@ -129,7 +132,7 @@ func (d *decoder) extendLoaded(in *inst) {
 		for _, s := range d.list {
 			for m := mask; m != 0; m &= m - 1 {
 				l := first(m)
-				w.setElem(d, s, l, t.extend(w.elem(d, s, l)))
+				w.setElem(d, s, l, t.Extend(w.elem(d, s, l)))
 			}
 		}
 		return next

@@ -1,6 +1,10 @@
 package emu
 
-import "testing"
+import (
+	"testing"
+
+	"sonicmoe/ptx/emu/internal/arith"
+)
 
 // ForeignLaunch is a launch of a kernel of ../testdata/foreign, with the memory before and
 // after it, by the allocations' addresses.
@@ -36,8 +40,8 @@ var (
 	APosition           = aPosition
 	ElementFormats      = elementFormats
 	HalvesOfFP8         = halvesOfFP8
-	F16Nearest          = f16Nearest
-	F32FromF16          = f32FromF16
+	F16Nearest          = arith.F16Nearest
+	F32FromF16          = arith.F32FromF16
 	AddF16              = addF16
-	AddF32              = addF32
+	AddF32              = arith.AddF32
 )

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx/emu/internal/arith"
 )
 
 // foreignRun is a kernel of ../testdata/foreign under test.
@@ -641,8 +643,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		encode := func(v []float64) []uint16 {
 			h := make([]uint16, len(v))
 			for i := range v {
-				h[i] = uint16(f16Nearest(math.Float32bits(float32(v[i]))))
-				v[i] = float64(toF32(f32FromF16(h[i])))
+				h[i] = uint16(arith.F16Nearest(math.Float32bits(float32(v[i]))))
+				v[i] = float64(arith.ToF32(arith.F32FromF16(h[i])))
 			}
 			return h
 		}
@@ -658,8 +660,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	},
 	"fragments fragments_halves": func(t *testing.T, r *foreignRun) {
 		const depth = 80
-		half := func() uint16 { return uint16(f16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
-		value := func(h uint16) float64 { return float64(toF32(f32FromF16(h))) }
+		half := func() uint16 { return uint16(arith.F16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
+		value := func(h uint16) float64 { return float64(arith.ToF32(arith.F32FromF16(h))) }
 		a, b, c, out := draw(32*depth, half), draw(32*depth, half), r.f32s(32*32), put(r, make([]float32, 32*32))
 		r.launchWith(x(1), x(128), out, put(r, a), put(r, b), put(r, c), int32(depth))
 		for i, got := range get[float32](r, out, 32*32) {
@@ -671,8 +673,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		}
 	},
 	"fragments fragments_shared": func(t *testing.T, r *foreignRun) {
-		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
-		value := func(h uint16) float64 { return float64(toF32(f32FromBF16(h))) }
+		bf16 := func() uint16 { return arith.BF16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		value := func(h uint16) float64 { return float64(arith.ToF32(arith.F32FromBF16(h))) }
 		number := func() uint8 { return uint8(r.rng.Uint32()) }
 		a, b, c, d := draw(8*16, bf16), draw(16*32, bf16), draw(32*16, number), draw(16*8, number)
 		out, counts := put(r, make([]float32, 8*32)), put(r, make([]int32, 32*8))
@@ -693,8 +695,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	},
 	"sparse sparse_mma": func(t *testing.T, r *foreignRun) {
 		const depth = 96
-		half := func() uint16 { return uint16(f16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
-		value := func(h uint16) float64 { return float64(toF32(f32FromF16(h))) }
+		half := func() uint16 { return uint16(arith.F16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))) }
+		value := func(h uint16) float64 { return float64(arith.ToF32(arith.F32FromF16(h))) }
 		a, b, c := draw(16*depth, half), draw(8*depth, half), r.f32s(16*8)
 		out := put(r, c)
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b), int32(depth))
@@ -704,8 +706,8 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	},
 	"sparse sparse_wgmma": func(t *testing.T, r *foreignRun) {
 		const depth = 64
-		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
-		value := func(h uint16) float64 { return float64(toF32(f32FromBF16(h))) }
+		bf16 := func() uint16 { return arith.BF16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		value := func(h uint16) float64 { return float64(arith.ToF32(arith.F32FromBF16(h))) }
 		a, b, out := draw(64*depth, bf16), draw(8*depth, bf16), put(r, make([]float32, 64*8))
 		r.launchWith(x(1), x(128), out, put(r, a), put(r, b))
 		for i, got := range get[float32](r, out, 64*8) {
@@ -728,13 +730,13 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 	"tensor8 mmabf16": func(t *testing.T, r *foreignRun) {
 		words := func(n int) []uint32 { // two bf16 each
 			return draw(n, func() uint32 {
-				return bf16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))<<16 | bf16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))
+				return arith.BF16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))<<16 | arith.BF16Nearest(math.Float32bits(float32(r.rng.NormFloat64())))
 			})
 		}
 		a, b, out := words(128), words(64), put(r, make([]float32, 128))
 		r.launchWith(x(1), x(32), out, put(r, a), put(r, b))
 		at := func(words []uint32, lane, per, j, i int) float64 {
-			return float64(toF32(words[per*lane+j] >> (16 * i) << 16))
+			return float64(arith.ToF32(words[per*lane+j] >> (16 * i) << 16))
 		}
 		for n, got := range get[float32](r, out, 128) {
 			lane, reg, sum := n/4, n%4, 0.0
@@ -755,13 +757,13 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 			lane, reg, sum := n/4, n%4, 0.0
 			row, column := lane/4+8*(reg/2), lane%4*2+reg%2
 			for k := range 8 {
-				sum += float64(toF32(a[4*(row%8*4+k%4)+row/8+2*(k/4)])) * float64(toF32(b[2*(column*4+k%4)+k/4]))
+				sum += float64(arith.ToF32(a[4*(row%8*4+k%4)+row/8+2*(k/4)])) * float64(arith.ToF32(b[2*(column*4+k%4)+k/4]))
 			}
 			assert.InDelta(t, sum, float64(got), 1e-5)
 		}
 	},
 	"warpgroup warpgroup": func(t *testing.T, r *foreignRun) {
-		bf16 := func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
+		bf16 := func() uint16 { return arith.BF16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) }
 		a, b, out := draw(512, func() uint32 { return uint32(bf16())<<16 | uint32(bf16()) }), draw(128, bf16), put(r, make([]float32, 512))
 		r.launchWith(x(1), x(128), out, put(r, a), put(r, b))
 		for i, got := range get[float32](r, out, 512) {
@@ -772,7 +774,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16
 				// B is K-major: core matrices of 8 columns by 16 bytes of k.
 				y := b[k/8*64+column*8+k%8]
-				sum += float64(toF32(x)) * float64(toF32(f32FromBF16(y)))
+				sum += float64(arith.ToF32(x)) * float64(arith.ToF32(arith.F32FromBF16(y)))
 			}
 			assert.InDelta(t, sum, float64(got), 1e-5, "row %d, column %d", row, column)
 		}
@@ -824,10 +826,12 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		assert.Equal(t, want, get[uint32](r, out, 32))
 	},
 	"triton_scale scale": func(t *testing.T, r *foreignRun) {
-		a := draw(600, func() uint16 { return bf16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) })
+		a := draw(600, func() uint16 { return arith.BF16FromF32(math.Float32bits(float32(r.rng.NormFloat64()))) })
 		out := put(r, make([]uint16, 600))
 		r.triton(x(2), out, put(r, a), float32(1.7), int32(600))
-		each(r, out, 600, func(i int) uint16 { return bf16FromF32(math.Float32bits(toF32(f32FromBF16(a[i])) * 1.7)) })
+		each(r, out, 600, func(i int) uint16 {
+			return arith.BF16FromF32(math.Float32bits(arith.ToF32(arith.F32FromBF16(a[i])) * 1.7))
+		})
 	},
 	"triton_matmul matmul":   func(t *testing.T, r *foreignRun) { r.tritonMatmul(64, 96) },
 	"triton_matmul16 matmul": func(t *testing.T, r *foreignRun) { r.tritonMatmul(16, 64) },
@@ -875,8 +879,8 @@ func (r *foreignRun) tritonMatmul(tile, k int) {
 	encode := func(v []float64) []uint16 {
 		h := make([]uint16, len(v))
 		for i := range v {
-			h[i] = uint16(f16Nearest(math.Float32bits(float32(v[i]))))
-			v[i] = float64(toF32(f32FromF16(h[i])))
+			h[i] = uint16(arith.F16Nearest(math.Float32bits(float32(v[i]))))
+			v[i] = float64(arith.ToF32(arith.F32FromF16(h[i])))
 		}
 		return h
 	}
@@ -887,7 +891,7 @@ func (r *foreignRun) tritonMatmul(tile, k int) {
 		for j := range k {
 			sum += a[i/n*k+j] * b[j*n+i%n]
 		}
-		assert.InDelta(r.t, sum, float64(toF32(f32FromF16(got))), 2e-2)
+		assert.InDelta(r.t, sum, float64(arith.ToF32(arith.F32FromF16(got))), 2e-2)
 	}
 }
 
@@ -899,13 +903,13 @@ func (r *foreignRun) kernelScratch(out, sums uint64) {
 // halvesTwin computes in float64 and rounds each step to FP16.
 func halvesTwin(t *testing.T, r *foreignRun, _ int) {
 	half := func(v float64) float64 {
-		return float64(toF32(f32FromF16(uint16(f16Nearest(math.Float32bits(float32(v)))))))
+		return float64(arith.ToF32(arith.F32FromF16(uint16(arith.F16Nearest(math.Float32bits(float32(v)))))))
 	}
 	encode := func(v []float64) []uint16 {
 		out := make([]uint16, len(v))
 		for i := range v {
 			v[i] = half(v[i])
-			out[i] = uint16(f16Nearest(math.Float32bits(float32(v[i]))))
+			out[i] = uint16(arith.F16Nearest(math.Float32bits(float32(v[i]))))
 		}
 		return out
 	}
@@ -919,7 +923,7 @@ func halvesTwin(t *testing.T, r *foreignRun, _ int) {
 		if !(x < y) {
 			v = math.Min(v, y)
 		}
-		assert.Equal(t, half(v+half(0.5*x)), float64(toF32(f32FromF16(got))), "%v, %v", x, y)
+		assert.Equal(t, half(v+half(0.5*x)), float64(arith.ToF32(arith.F32FromF16(got))), "%v, %v", x, y)
 	}
 }
 

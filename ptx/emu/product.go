@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
 	"sonicmoe/ptx/isa"
 )
@@ -109,13 +110,13 @@ func (p *product) addHalves(registers mma.Registers, warp int) {
 	for i := range slots {
 		slots[i] = int32(i)
 		for l, pair := range registers[p.list[i/2]] {
-			sums[i][l] = f32FromF16(uint16(pair >> (i % 2 * 16)))
+			sums[i][l] = arith.F32FromF16(uint16(pair >> (i % 2 * 16)))
 		}
 	}
 	p.addFloats(sums, slots, warp)
 	for i, s := range p.list {
 		for l := range registers[s] {
-			registers[s][l] = f16Nearest(sums[2*i][l]) | f16Nearest(sums[2*i+1][l])<<16
+			registers[s][l] = arith.F16Nearest(sums[2*i][l]) | arith.F16Nearest(sums[2*i+1][l])<<16
 		}
 	}
 }

@@ -3,6 +3,7 @@ package emu
 import (
 	"math"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
@@ -12,15 +13,15 @@ var bf16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -126}
 
 // f16Elements is the format of f16 operands, which add like bf16.
 var f16Elements = &mma.Format{Bytes: 2, Fraction: 25, LeastExponent: -14,
-	ToF32: func(x uint32) uint32 { return f32FromF16(uint16(x)) }}
+	ToF32: func(x uint32) uint32 { return arith.F32FromF16(uint16(x)) }}
 
 // tf32Elements are FP32 numbers. The chip ignores the lower 13 bits.
 var tf32Elements = &mma.Format{Bytes: 4, Fraction: 25, LeastExponent: -126, ToF32: func(x uint32) uint32 { return x &^ 0x1fff }}
 
 // e4m3Elements and e5m2Elements are FP8. Their sums keep 13 fraction bits.
 var (
-	e4m3Elements = fp8Elements(formatE4M3)
-	e5m2Elements = fp8Elements(formatE5M2)
+	e4m3Elements = fp8Elements(arith.FormatE4M3)
+	e5m2Elements = fp8Elements(arith.FormatE5M2)
 )
 
 // halvesOfFP8 are the formats of FP8 elements in mma.sync, which first converts them to FP16.
@@ -32,12 +33,12 @@ func asF16(f *mma.Format) *mma.Format {
 	return &h
 }
 
-func fp8Elements(f floatFormat) *mma.Format {
+func fp8Elements(f arith.Format) *mma.Format {
 	var values [256]uint32
 	for x := range values {
-		values[x] = math.Float32bits(float32(fromFP8(f, uint64(x))))
+		values[x] = math.Float32bits(float32(arith.FromFP8(f, uint64(x))))
 	}
-	return &mma.Format{Bytes: 1, Fraction: 13, Cut: 10, LeastExponent: f.least, ToF32: func(x uint32) uint32 { return values[x] }}
+	return &mma.Format{Bytes: 1, Fraction: 13, Cut: 10, LeastExponent: f.Least, ToF32: func(x uint32) uint32 { return values[x] }}
 }
 
 // s8Elements and u8Elements are bytes.

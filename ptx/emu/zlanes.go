@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/isa"
 )
 
@@ -386,12 +387,12 @@ func lanesDivU32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = divide(a[l], b[l])
+			d[l] = arith.Divide(a[l], b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = divide(a[l], b[l])
+		d[l] = arith.Divide(a[l], b[l])
 	}
 	return next
 }
@@ -403,12 +404,12 @@ func lanesDivS32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = uint32(divide(int32(a[l]), int32(b[l])))
+			d[l] = uint32(arith.Divide(int32(a[l]), int32(b[l])))
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = uint32(divide(int32(a[l]), int32(b[l])))
+		d[l] = uint32(arith.Divide(int32(a[l]), int32(b[l])))
 	}
 	return next
 }
@@ -420,12 +421,12 @@ func lanesDivU64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = divide(a[l], b[l])
+			d[l] = arith.Divide(a[l], b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = divide(a[l], b[l])
+		d[l] = arith.Divide(a[l], b[l])
 	}
 	return next
 }
@@ -437,12 +438,12 @@ func lanesRemU32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = remainder(a[l], b[l])
+			d[l] = arith.Remainder(a[l], b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = remainder(a[l], b[l])
+		d[l] = arith.Remainder(a[l], b[l])
 	}
 	return next
 }
@@ -454,12 +455,12 @@ func lanesRemS32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = uint32(remainder(int32(a[l]), int32(b[l])))
+			d[l] = uint32(arith.Remainder(int32(a[l]), int32(b[l])))
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = uint32(remainder(int32(a[l]), int32(b[l])))
+		d[l] = uint32(arith.Remainder(int32(a[l]), int32(b[l])))
 	}
 	return next
 }
@@ -471,12 +472,12 @@ func lanesRemU64(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = remainder(a[l], b[l])
+			d[l] = arith.Remainder(a[l], b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = remainder(a[l], b[l])
+		d[l] = arith.Remainder(a[l], b[l])
 	}
 	return next
 }
@@ -925,12 +926,12 @@ func lanesPrmt(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = permute(a[l], b[l], c[l])
+			d[l] = arith.Permute(a[l], b[l], c[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = permute(a[l], b[l], c[l])
+		d[l] = arith.Permute(a[l], b[l], c[l])
 	}
 	return next
 }
@@ -1037,12 +1038,12 @@ func lanesCvtF32ToBF16(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = bf16Nearest(a[l])
+			d[l] = arith.BF16Nearest(a[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = bf16Nearest(a[l])
+		d[l] = arith.BF16Nearest(a[l])
 	}
 	return next
 }
@@ -1054,12 +1055,12 @@ func lanesCvtF32ToBF16x2(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = bf16Nearest(a[l])<<16 | bf16Nearest(b[l])
+			d[l] = arith.BF16Nearest(a[l])<<16 | arith.BF16Nearest(b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = bf16Nearest(a[l])<<16 | bf16Nearest(b[l])
+		d[l] = arith.BF16Nearest(a[l])<<16 | arith.BF16Nearest(b[l])
 	}
 	return next
 }
@@ -1086,12 +1087,12 @@ func lanesCvtF32ToF16(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = f16Nearest(a[l])
+			d[l] = arith.F16Nearest(a[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = f16Nearest(a[l])
+		d[l] = arith.F16Nearest(a[l])
 	}
 	return next
 }
@@ -1103,12 +1104,12 @@ func lanesCvtF32ToF16x2(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = f16Nearest(a[l])<<16 | f16Nearest(b[l])
+			d[l] = arith.F16Nearest(a[l])<<16 | arith.F16Nearest(b[l])
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = f16Nearest(a[l])<<16 | f16Nearest(b[l])
+		d[l] = arith.F16Nearest(a[l])<<16 | arith.F16Nearest(b[l])
 	}
 	return next
 }
@@ -1119,12 +1120,12 @@ func lanesCvtF16ToF32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = f32FromF16(uint16(a[l]))
+			d[l] = arith.F32FromF16(uint16(a[l]))
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = f32FromF16(uint16(a[l]))
+		d[l] = arith.F32FromF16(uint16(a[l]))
 	}
 	return next
 }
@@ -1135,12 +1136,12 @@ func lanesNegF32(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	if mask != fullMask {
 		for m := mask; m != 0; m &= m - 1 {
 			l := first(m)
-			d[l] = a[l] ^ f32Sign
+			d[l] = a[l] ^ arith.F32Sign
 		}
 		return next
 	}
 	for l := range d {
-		d[l] = a[l] ^ f32Sign
+		d[l] = a[l] ^ arith.F32Sign
 	}
 	return next
 }

@@ -1,4 +1,4 @@
-package emu
+package arith
 
 import "math"
 
@@ -7,16 +7,16 @@ const canonicalNaN = 0x7fffffff
 
 // Bits of an FP32 register.
 const (
-	f32Sign = 0x80000000
-	f32Inf  = 0x7f800000
+	F32Sign = 0x80000000
+	F32Inf  = 0x7f800000
 )
 
-func isNaN32(x uint32) bool { return x&^f32Sign > f32Inf }
+func isNaN32(x uint32) bool { return x&^F32Sign > F32Inf }
 
-func toF32(x uint32) float32 { return math.Float32frombits(x) }
+func ToF32(x uint32) float32 { return math.Float32frombits(x) }
 
-// fromF32 returns the register bits of an arithmetic result, with NaN made canonical.
-func fromF32(x float32) uint32 {
+// FromF32 returns the register bits of an arithmetic result, with NaN made canonical.
+func FromF32(x float32) uint32 {
 	if x != x {
 		return canonicalNaN
 	}
@@ -25,69 +25,69 @@ func fromF32(x float32) uint32 {
 
 // flush is the effect of .ftz on inputs and results: a subnormal becomes the zero of its sign.
 func flush(x uint32) uint32 {
-	if x&f32Inf == 0 {
-		return x & f32Sign
+	if x&F32Inf == 0 {
+		return x & F32Sign
 	}
 	return x
 }
 
-func flushIf(ftz bool, x uint32) uint32 {
+func FlushIf(ftz bool, x uint32) uint32 {
 	if ftz {
 		return flush(x)
 	}
 	return x
 }
 
-// addF32 is add{.ftz}.f32, rounding to nearest even. In every function here, .ftz applies to
+// AddF32 is add{.ftz}.f32, rounding to nearest even. In every function here, .ftz applies to
 // the result after rounding.
-func addF32(a, b uint32, ftz bool) uint32 {
+func AddF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
-		return flush(fromF32(toF32(flush(a)) + toF32(flush(b))))
+		return flush(FromF32(ToF32(flush(a)) + ToF32(flush(b))))
 	}
-	return fromF32(toF32(a) + toF32(b))
+	return FromF32(ToF32(a) + ToF32(b))
 }
 
-// subF32 is sub{.ftz}.f32, rounding to nearest even.
-func subF32(a, b uint32, ftz bool) uint32 {
-	return addF32(a, b^f32Sign, ftz)
+// SubF32 is sub{.ftz}.f32, rounding to nearest even.
+func SubF32(a, b uint32, ftz bool) uint32 {
+	return AddF32(a, b^F32Sign, ftz)
 }
 
-// mulF32 is mul{.ftz}.f32, rounding to nearest even.
-func mulF32(a, b uint32, ftz bool) uint32 {
+// MulF32 is mul{.ftz}.f32, rounding to nearest even.
+func MulF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
-		return flush(fromF32(toF32(flush(a)) * toF32(flush(b))))
+		return flush(FromF32(ToF32(flush(a)) * ToF32(flush(b))))
 	}
-	return fromF32(toF32(a) * toF32(b))
+	return FromF32(ToF32(a) * ToF32(b))
 }
 
 // divF32 is div.rn{.ftz}.f32, and rcp.rn with a = 1.
 func divF32(a, b uint32, ftz bool) uint32 {
 	if ftz {
-		return flush(fromF32(toF32(flush(a)) / toF32(flush(b))))
+		return flush(FromF32(ToF32(flush(a)) / ToF32(flush(b))))
 	}
-	return fromF32(toF32(a) / toF32(b))
+	return FromF32(ToF32(a) / ToF32(b))
 }
 
 // sqrtRnF32 is sqrt.rn{.ftz}.f32. Rounding the float64 root again is harmless: 53 bits are at
 // least 2*24+2.
 func sqrtRnF32(a uint32, ftz bool) uint32 {
-	return fromF32(float32(math.Sqrt(float64(toF32(flushIf(ftz, a))))))
+	return FromF32(float32(math.Sqrt(float64(ToF32(FlushIf(ftz, a))))))
 }
 
-// fmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
+// FmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
 //
 // The product of two FP32 numbers is exact in float64, but the sum with c is not, and rounding
 // it twice would be wrong in rare cases. So the float64 sum is rounded to odd: if it is
 // inexact, its last bit is set to 1, which keeps every later rounding on the right side of a
 // tie.
-func fmaF32(a, b, c uint32, ftz bool) uint32 {
+func FmaF32(a, b, c uint32, ftz bool) uint32 {
 	if ftz {
 		a, b, c = flush(a), flush(b), flush(c)
 	}
-	p := float64(toF32(a)) * float64(toF32(b))
-	z := float64(toF32(c))
-	s := fromF32(float32(addOdd(p, z)))
-	return flushIf(ftz, s)
+	p := float64(ToF32(a)) * float64(ToF32(b))
+	z := float64(ToF32(c))
+	s := FromF32(float32(addOdd(p, z)))
+	return FlushIf(ftz, s)
 }
 
 // addOdd returns x+y rounded to odd in float64; infinities and NaN follow IEEE.
@@ -111,10 +111,10 @@ func addOdd(x, y float64) float64 {
 	return math.Float64frombits(bits - 1)
 }
 
-// minF32 is min{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; -0 is
+// MinF32 is min{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; -0 is
 // below +0.
-func minF32(a, b uint32, ftz, keepNaN bool) uint32 {
-	return negateNumber(maxF32(negateNumber(a), negateNumber(b), ftz, keepNaN))
+func MinF32(a, b uint32, ftz, keepNaN bool) uint32 {
+	return negateNumber(MaxF32(negateNumber(a), negateNumber(b), ftz, keepNaN))
 }
 
 // negateNumber flips the sign, except of NaN.
@@ -122,12 +122,12 @@ func negateNumber(x uint32) uint32 {
 	if isNaN32(x) {
 		return canonicalNaN
 	}
-	return x ^ f32Sign
+	return x ^ F32Sign
 }
 
-// maxF32 is max{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; +0 is
+// MaxF32 is max{.ftz}{.NaN}.f32. Without .NaN, a NaN operand gives the other operand; +0 is
 // above -0.
-func maxF32(a, b uint32, ftz, keepNaN bool) uint32 {
+func MaxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 	if ftz {
 		a, b = flush(a), flush(b)
 	}
@@ -148,26 +148,26 @@ func maxF32(a, b uint32, ftz, keepNaN bool) uint32 {
 // orderedKey maps the bits of FP32 numbers to integers in the same order, with -0 just below
 // +0.
 func orderedKey(x uint32) int32 {
-	if x&f32Sign != 0 {
-		return -1 - int32(x&^f32Sign)
+	if x&F32Sign != 0 {
+		return -1 - int32(x&^F32Sign)
 	}
 	return int32(x)
 }
 
-// floatCompare is a comparison of setp and set on floating-point operands.
-type floatCompare uint8
+// Compare is a comparison of setp and set on floating-point operands.
+type Compare uint8
 
 // The relations between two numbers, as bits. A floatCompare is a set of them.
 const (
-	relLess floatCompare = 1 << iota
+	relLess Compare = 1 << iota
 	relEqual
 	relGreater
 	relUnordered
 )
 
-// floatCompares maps the manual's names to comparisons. Those that end in u are true if an
+// Compares maps the manual's names to comparisons. Those that end in u are true if an
 // operand is NaN, the others, ne among them, are false.
-var floatCompares = map[string]floatCompare{
+var Compares = map[string]Compare{
 	"eq": relEqual, "ne": relLess | relGreater,
 	"lt": relLess, "le": relLess | relEqual,
 	"gt": relGreater, "ge": relGreater | relEqual,
@@ -177,16 +177,16 @@ var floatCompares = map[string]floatCompare{
 	"num": relLess | relEqual | relGreater, "nan": relUnordered,
 }
 
-// f32 compares two FP32 registers; -0 equals +0.
-func (c floatCompare) f32(a, b uint32, ftz bool) bool {
+// F32 compares two FP32 registers; -0 equals +0.
+func (c Compare) F32(a, b uint32, ftz bool) bool {
 	if ftz {
 		a, b = flush(a), flush(b)
 	}
-	return c.f64(float64(toF32(a)), float64(toF32(b)))
+	return c.F64(float64(ToF32(a)), float64(ToF32(b)))
 }
 
-// f64 compares two numbers of any floating-point type that float64 can represent.
-func (c floatCompare) f64(x, y float64) bool {
+// F64 compares two numbers of any floating-point type that float64 can represent.
+func (c Compare) F64(x, y float64) bool {
 	rel := relUnordered
 	switch {
 	case x < y:

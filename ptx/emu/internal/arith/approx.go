@@ -1,4 +1,4 @@
-package emu
+package arith
 
 import "math"
 
@@ -8,26 +8,26 @@ import "math"
 // ulp for rcp, 2^-22.9 relative for rsqrt, 2^-11 for tanh). A GPU's bits may differ within the
 // bound.
 
-// unaryF32 is a function of one FP32 register.
-type unaryF32 func(x uint32, ftz bool) uint32
+// Unary is a function of one FP32 register.
+type Unary func(x uint32, ftz bool) uint32
 
-// approxFunctions maps mnemonics to .approx functions.
-var approxFunctions = map[string]unaryF32{
+// Approx maps mnemonics to .approx functions.
+var Approx = map[string]Unary{
 	"ex2":   ex2Approx,
 	"lg2":   lg2Approx,
 	"rcp":   rcpApprox,
-	"rsqrt": rsqrtApprox,
-	"sqrt":  sqrtApprox,
+	"rsqrt": RsqrtApprox,
+	"sqrt":  SqrtApprox,
 	"tanh":  tanhApprox,
 	"sin":   viaFloat64(math.Sin),
 	"cos":   viaFloat64(math.Cos),
 }
 
 // viaFloat64 lifts a float64 function to FP32 registers.
-func viaFloat64(f func(float64) float64) unaryF32 {
+func viaFloat64(f func(float64) float64) Unary {
 	return func(x uint32, ftz bool) uint32 {
-		y := fromF32(float32(f(float64(toF32(flushIf(ftz, x))))))
-		return flushIf(ftz, y)
+		y := FromF32(float32(f(float64(ToF32(FlushIf(ftz, x))))))
+		return FlushIf(ftz, y)
 	}
 }
 
@@ -39,19 +39,19 @@ var (
 	// rcpApprox: zeros give infinities and infinities zeros, with the same sign.
 	rcpApprox = viaFloat64(func(x float64) float64 { return 1 / x })
 	// rsqrtApprox: zeros give infinities with the same sign, negative numbers NaN.
-	rsqrtApprox = viaFloat64(func(x float64) float64 {
+	RsqrtApprox = viaFloat64(func(x float64) float64 {
 		if x == 0 {
 			return 1 / x
 		}
 		return 1 / math.Sqrt(x)
 	})
 	// sqrtApprox: -0 gives -0, negative numbers NaN.
-	sqrtApprox = viaFloat64(math.Sqrt)
+	SqrtApprox = viaFloat64(math.Sqrt)
 )
 
 // tanhApprox keeps subnormals and zeros unchanged. PTX has no tanh.approx.ftz.
 func tanhApprox(x uint32, _ bool) uint32 {
-	return fromF32(float32(math.Tanh(float64(toF32(x)))))
+	return FromF32(float32(math.Tanh(float64(ToF32(x)))))
 }
 
 // log2 is math.Log2, exact at powers of two and accurate around 1, where math.Log2 suffers from

@@ -1,4 +1,4 @@
-package emu
+package arith
 
 import (
 	"math"
@@ -32,7 +32,7 @@ func randomF32(r *rand.Rand) uint32 {
 	case 2: // near the subnormals
 		x = x&0x807fffff | uint32(r.IntN(3))<<23
 	}
-	if x&f32Inf == f32Inf {
+	if x&F32Inf == F32Inf {
 		x &= 0xbfffffff
 	}
 	return x
@@ -45,26 +45,26 @@ func roundOracle(v *big.Float) uint32 {
 }
 
 func TestArithmeticAgainstExact(t *testing.T) {
-	exact := func(x uint32) *big.Float { return new(big.Float).SetPrec(1000).SetFloat64(float64(toF32(x))) }
+	exact := func(x uint32) *big.Float { return new(big.Float).SetPrec(1000).SetFloat64(float64(ToF32(x))) }
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 60000 {
 		a, b, c := randomF32(r), randomF32(r), randomF32(r)
 		if r.IntN(3) == 0 { // a sum that cancels against the product
-			c = fromF32(-toF32(mulF32(a, b, false)))
+			c = FromF32(-ToF32(MulF32(a, b, false)))
 			c ^= uint32(r.IntN(4))
-			if c&f32Inf == f32Inf {
+			if c&F32Inf == F32Inf {
 				c = 0
 			}
 		}
 		product := exact(0).Mul(exact(a), exact(b))
-		if want := roundOracle(product); want&^f32Sign != 0 {
-			require.Equal(t, want, mulF32(a, b, false), "%08x * %08x", a, b)
+		if want := roundOracle(product); want&^F32Sign != 0 {
+			require.Equal(t, want, MulF32(a, b, false), "%08x * %08x", a, b)
 		}
-		if want := roundOracle(exact(0).Add(exact(a), exact(b))); want&^f32Sign != 0 {
-			require.Equal(t, want, addF32(a, b, false), "%08x + %08x", a, b)
+		if want := roundOracle(exact(0).Add(exact(a), exact(b))); want&^F32Sign != 0 {
+			require.Equal(t, want, AddF32(a, b, false), "%08x + %08x", a, b)
 		}
-		if want := roundOracle(exact(0).Add(product, exact(c))); want&^f32Sign != 0 {
-			require.Equal(t, want, fmaF32(a, b, c, false), "%08x * %08x + %08x", a, b, c)
+		if want := roundOracle(exact(0).Add(product, exact(c))); want&^F32Sign != 0 {
+			require.Equal(t, want, FmaF32(a, b, c, false), "%08x * %08x + %08x", a, b, c)
 		}
 	}
 }
@@ -73,58 +73,58 @@ func TestArithmeticAgainstExact(t *testing.T) {
 // less than float64 can represent.
 func TestFMARoundsOnce(t *testing.T) {
 	a, b, c := f32(1+0x1p-12), f32(1+0x1p-12), f32(0x1p-60)
-	naive := math.Float32bits(float32(float64(toF32(a))*float64(toF32(b)) + float64(toF32(c))))
-	got := fmaF32(a, b, c, false)
+	naive := math.Float32bits(float32(float64(ToF32(a))*float64(ToF32(b)) + float64(ToF32(c))))
+	got := FmaF32(a, b, c, false)
 	require.Equal(t, f32(1+0x1p-11+0x1p-23), got)
 	require.NotEqual(t, naive, got)
-	require.Equal(t, f32(1+0x1p-11), fmaF32(a, b, c^f32Sign, false))
+	require.Equal(t, f32(1+0x1p-11), FmaF32(a, b, c^F32Sign, false))
 }
 
 func TestArithmeticSpecialCases(t *testing.T) {
-	inf, one, zero := uint32(f32Inf), f32(1), uint32(0)
+	inf, one, zero := uint32(F32Inf), f32(1), uint32(0)
 	for name, c := range map[string][2]uint32{
-		"inf-inf":                 {subF32(inf, inf, false), canonicalNaN},
-		"inf*0":                   {mulF32(inf, zero, false), canonicalNaN},
-		"fma inf*0+1":             {fmaF32(inf, zero, one, false), canonicalNaN},
-		"fma inf*1-inf":           {fmaF32(inf, one, inf|f32Sign, false), canonicalNaN},
-		"NaN made canonical":      {addF32(signalling, one, false), canonicalNaN},
-		"-0 + -0":                 {addF32(f32Sign, f32Sign, false), f32Sign},
-		"1 - 1":                   {subF32(one, one, false), 0},
-		"fma cancels to +0":       {fmaF32(one, one, one|f32Sign, false), 0},
-		"add keeps subnormals":    {addF32(leastSubnormal, leastSubnormal, false), 2},
-		"add.ftz inputs":          {addF32(leastSubnormal|f32Sign, leastSubnormal|f32Sign, true), f32Sign},
-		"add.ftz result":          {subF32(leastNormal+1, leastNormal, true), 0},
-		"mul.ftz result sign":     {mulF32(leastNormal|f32Sign, f32(0.5), true), f32Sign},
-		"mul without ftz":         {mulF32(leastNormal|f32Sign, f32(0.5), false), f32Sign | 0x400000},
-		"fma.ftz input":           {fmaF32(one, one, leastSubnormal, true), one},
-		"fma.ftz result":          {fmaF32(leastNormal, f32(-0.5), zero, true), f32Sign},
-		"div by zero":             {divF32(one, f32Sign, false), inf | f32Sign},
+		"inf-inf":                 {SubF32(inf, inf, false), canonicalNaN},
+		"inf*0":                   {MulF32(inf, zero, false), canonicalNaN},
+		"fma inf*0+1":             {FmaF32(inf, zero, one, false), canonicalNaN},
+		"fma inf*1-inf":           {FmaF32(inf, one, inf|F32Sign, false), canonicalNaN},
+		"NaN made canonical":      {AddF32(signalling, one, false), canonicalNaN},
+		"-0 + -0":                 {AddF32(F32Sign, F32Sign, false), F32Sign},
+		"1 - 1":                   {SubF32(one, one, false), 0},
+		"fma cancels to +0":       {FmaF32(one, one, one|F32Sign, false), 0},
+		"add keeps subnormals":    {AddF32(leastSubnormal, leastSubnormal, false), 2},
+		"add.ftz inputs":          {AddF32(leastSubnormal|F32Sign, leastSubnormal|F32Sign, true), F32Sign},
+		"add.ftz result":          {SubF32(leastNormal+1, leastNormal, true), 0},
+		"mul.ftz result sign":     {MulF32(leastNormal|F32Sign, f32(0.5), true), F32Sign},
+		"mul without ftz":         {MulF32(leastNormal|F32Sign, f32(0.5), false), F32Sign | 0x400000},
+		"fma.ftz input":           {FmaF32(one, one, leastSubnormal, true), one},
+		"fma.ftz result":          {FmaF32(leastNormal, f32(-0.5), zero, true), F32Sign},
+		"div by zero":             {divF32(one, F32Sign, false), inf | F32Sign},
 		"div.ftz by subnormal":    {divF32(one, leastSubnormal, true), inf},
-		"overflow":                {mulF32(0x7f7fffff, f32(2), false), inf},
-		"fma overflows once":      {fmaF32(0x7f7fffff, f32(2), 0xff7fffff, false), 0x7f7fffff},
+		"overflow":                {MulF32(0x7f7fffff, f32(2), false), inf},
+		"fma overflows once":      {FmaF32(0x7f7fffff, f32(2), 0xff7fffff, false), 0x7f7fffff},
 		"sqrt.rn":                 {sqrtRnF32(f32(2), false), f32(math.Sqrt2)},
 		"sqrt.rn of negative":     {sqrtRnF32(f32(-1), false), canonicalNaN},
-		"max(+0,-0)":              {maxF32(zero, f32Sign, false, false), 0},
-		"max(-0,+0)":              {maxF32(f32Sign, zero, false, false), 0},
-		"min(+0,-0)":              {minF32(zero, f32Sign, false, false), f32Sign},
-		"min(-0,+0)":              {minF32(f32Sign, zero, false, false), f32Sign},
-		"max drops NaN":           {maxF32(signalling, one, false, false), one},
-		"min drops NaN":           {minF32(one, signalling, false, false), one},
-		"max.NaN":                 {maxF32(signalling, one, false, true), canonicalNaN},
-		"min.NaN":                 {minF32(one, signalling, false, true), canonicalNaN},
-		"max of NaNs":             {maxF32(signalling, signalling, false, false), canonicalNaN},
-		"min of NaNs":             {minF32(signalling, signalling, false, false), canonicalNaN},
-		"max.ftz":                 {maxF32(leastSubnormal, f32Sign, true, false), 0},
-		"max of negative numbers": {maxF32(f32(-2), f32(-1), false, false), f32(-1)},
-		"min of mixed":            {minF32(f32(-2), f32(1), false, false), f32(-2)},
-		"max with inf":            {maxF32(inf|f32Sign, f32(-1), false, false), f32(-1)},
+		"max(+0,-0)":              {MaxF32(zero, F32Sign, false, false), 0},
+		"max(-0,+0)":              {MaxF32(F32Sign, zero, false, false), 0},
+		"min(+0,-0)":              {MinF32(zero, F32Sign, false, false), F32Sign},
+		"min(-0,+0)":              {MinF32(F32Sign, zero, false, false), F32Sign},
+		"max drops NaN":           {MaxF32(signalling, one, false, false), one},
+		"min drops NaN":           {MinF32(one, signalling, false, false), one},
+		"max.NaN":                 {MaxF32(signalling, one, false, true), canonicalNaN},
+		"min.NaN":                 {MinF32(one, signalling, false, true), canonicalNaN},
+		"max of NaNs":             {MaxF32(signalling, signalling, false, false), canonicalNaN},
+		"min of NaNs":             {MinF32(signalling, signalling, false, false), canonicalNaN},
+		"max.ftz":                 {MaxF32(leastSubnormal, F32Sign, true, false), 0},
+		"max of negative numbers": {MaxF32(f32(-2), f32(-1), false, false), f32(-1)},
+		"min of mixed":            {MinF32(f32(-2), f32(1), false, false), f32(-2)},
+		"max with inf":            {MaxF32(inf|F32Sign, f32(-1), false, false), f32(-1)},
 	} {
 		assert.Equalf(t, c[1], c[0], "%s: %08x", name, c[0])
 	}
 }
 
 func TestApproximateFunctions(t *testing.T) {
-	const inf, negInf, negZero = f32Inf, f32Inf | f32Sign, f32Sign
+	const inf, negInf, negZero = F32Inf, F32Inf | F32Sign, F32Sign
 	subnormal := uint32(0x00400000) // 2^-127
 	tests := []struct {
 		name string
@@ -141,30 +141,30 @@ func TestApproximateFunctions(t *testing.T) {
 		{"lg2", false, subnormal, f32(-127)}, {"lg2", true, subnormal, negInf},
 		{"rcp", false, f32(4), f32(0.25)}, {"rcp", false, negZero, negInf}, {"rcp", false, negInf, negZero},
 		{"rcp", false, f32(0x1p127), subnormal}, {"rcp", true, f32(0x1p127), 0},
-		{"rcp", true, subnormal | f32Sign, negInf}, {"rcp", false, subnormal, f32(0x1p127)},
+		{"rcp", true, subnormal | F32Sign, negInf}, {"rcp", false, subnormal, f32(0x1p127)},
 		{"rsqrt", false, f32(4), f32(0.5)}, {"rsqrt", false, 0, inf}, {"rsqrt", false, negZero, negInf},
 		{"rsqrt", false, inf, 0}, {"rsqrt", false, f32(-1), canonicalNaN}, {"rsqrt", true, subnormal, inf},
 		{"sqrt", false, f32(9), f32(3)}, {"sqrt", false, negZero, negZero}, {"sqrt", false, f32(-1), canonicalNaN},
-		{"sqrt", false, negInf, canonicalNaN}, {"sqrt", true, subnormal | f32Sign, negZero},
+		{"sqrt", false, negInf, canonicalNaN}, {"sqrt", true, subnormal | F32Sign, negZero},
 		{"tanh", false, inf, f32(1)}, {"tanh", false, negInf, f32(-1)}, {"tanh", false, negZero, negZero},
 		{"tanh", false, subnormal, subnormal}, {"tanh", false, signalling, canonicalNaN},
 		{"sin", false, inf, canonicalNaN}, {"sin", false, negZero, negZero}, {"cos", false, 0, f32(1)},
 	}
 	for _, c := range tests {
-		got := approxFunctions[c.name](c.x, c.ftz)
+		got := Approx[c.name](c.x, c.ftz)
 		assert.Equalf(t, c.want, got, "%s(%08x) ftz=%v = %08x", c.name, c.x, c.ftz, got)
 	}
 	// Values off the special cases, checked by identities rather than by the same call.
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 2000 {
-		x := math.Abs(float64(toF32(f32(math.Exp(4 * r.NormFloat64())))))
-		l := float64(toF32(lg2Approx(f32(x), false)))
+		x := math.Abs(float64(ToF32(f32(math.Exp(4 * r.NormFloat64())))))
+		l := float64(ToF32(lg2Approx(f32(x), false)))
 		require.InEpsilon(t, x, math.Pow(2, l), 1e-7*max(1, math.Abs(l)))
-		require.InEpsilon(t, 1, x*float64(toF32(rcpApprox(f32(x), false))), 1.2e-7)
-		require.InEpsilon(t, 1, x*math.Pow(float64(toF32(rsqrtApprox(f32(x), false))), 2), 2.4e-7)
+		require.InEpsilon(t, 1, x*float64(ToF32(rcpApprox(f32(x), false))), 1.2e-7)
+		require.InEpsilon(t, 1, x*math.Pow(float64(ToF32(RsqrtApprox(f32(x), false))), 2), 2.4e-7)
 		e := math.Exp(2 * x)
 		if x < 8 {
-			require.InEpsilon(t, 1-2/(e+1), float64(toF32(tanhApprox(f32(x), false))), 1e-6)
+			require.InEpsilon(t, 1-2/(e+1), float64(ToF32(tanhApprox(f32(x), false))), 1e-6)
 		}
 	}
 }
@@ -177,29 +177,29 @@ func TestFloatCompare(t *testing.T) {
 	}{
 		{f32(1), f32(2), "ne lt le neu ltu leu num"},
 		{f32(2), f32(1), "ne gt ge neu gtu geu num"},
-		{0, f32Sign, "eq le ge equ leu geu num"},
-		{f32Inf, f32Inf, "eq le ge equ leu geu num"},
+		{0, F32Sign, "eq le ge equ leu geu num"},
+		{F32Inf, F32Inf, "eq le ge equ leu geu num"},
 		{nan, f32(1), "equ neu ltu leu gtu geu nan"},
 		{f32(1), nan, "equ neu ltu leu gtu geu nan"},
 		{nan, nan, "equ neu ltu leu gtu geu nan"},
 	}
-	require.Len(t, floatCompares, 14)
+	require.Len(t, Compares, 14)
 	for _, p := range pairs {
 		want := map[string]bool{}
 		for _, name := range strings.Fields(p.hold) {
 			want[name] = true
 		}
-		for name, c := range floatCompares {
-			assert.Equalf(t, want[name], c.f32(p.a, p.b, false), "%s %08x %08x", name, p.a, p.b)
+		for name, c := range Compares {
+			assert.Equalf(t, want[name], c.F32(p.a, p.b, false), "%s %08x %08x", name, p.a, p.b)
 		}
 	}
-	assert.True(t, floatCompares["gt"].f32(leastSubnormal, 0, false))
-	assert.False(t, floatCompares["gt"].f32(leastSubnormal, 0, true))
+	assert.True(t, Compares["gt"].F32(leastSubnormal, 0, false))
+	assert.False(t, Compares["gt"].F32(leastSubnormal, 0, true))
 }
 
 // Whole warps and single lanes compute the same.
 func TestWholeWarpArithmetic(t *testing.T) {
-	special := []uint32{0, f32Sign, 1, f32Sign | 1, leastNormal, leastNormal - 1, 0x7f7fffff, f32Inf, f32Sign | f32Inf, signalling, 0x7fc12345}
+	special := []uint32{0, F32Sign, 1, F32Sign | 1, leastNormal, leastNormal - 1, 0x7f7fffff, F32Inf, F32Sign | F32Inf, signalling, 0x7fc12345}
 	r := rand.New(rand.NewPCG(21, 22))
 	draw := func() (v lanes.Vector) {
 		for l := range v {
@@ -216,10 +216,10 @@ func TestWholeWarpArithmetic(t *testing.T) {
 				all func(d *lanes.Vector) bool
 				one func(l int) uint32
 			}{
-				"add": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, false, ftz) }, func(l int) uint32 { return addF32(a[l], b[l], ftz) }},
-				"sub": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, true, ftz) }, func(l int) uint32 { return subF32(a[l], b[l], ftz) }},
-				"mul": {func(d *lanes.Vector) bool { return lanes.Multiply(d, &a, &b, ftz) }, func(l int) uint32 { return mulF32(a[l], b[l], ftz) }},
-				"fma": {func(d *lanes.Vector) bool { return lanes.MultiplyAdd(d, &a, &b, &c, ftz) }, func(l int) uint32 { return fmaF32(a[l], b[l], c[l], ftz) }},
+				"add": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, false, ftz) }, func(l int) uint32 { return AddF32(a[l], b[l], ftz) }},
+				"sub": {func(d *lanes.Vector) bool { return lanes.Add(d, &a, &b, true, ftz) }, func(l int) uint32 { return SubF32(a[l], b[l], ftz) }},
+				"mul": {func(d *lanes.Vector) bool { return lanes.Multiply(d, &a, &b, ftz) }, func(l int) uint32 { return MulF32(a[l], b[l], ftz) }},
+				"fma": {func(d *lanes.Vector) bool { return lanes.MultiplyAdd(d, &a, &b, &c, ftz) }, func(l int) uint32 { return FmaF32(a[l], b[l], c[l], ftz) }},
 			} {
 				var d lanes.Vector
 				if !op.all(&d) {

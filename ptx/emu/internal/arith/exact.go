@@ -1,0 +1,268 @@
+package arith
+
+import (
+	"math"
+	"math/big"
+
+	"sonicmoe/ptx/isa"
+)
+
+// Arithmetic for every float format and rounding mode, on exact numbers. It is slow, and only
+// instructions that the layer's kernels do not use need it.
+
+// Format is a binary format whose values float64 can represent.
+type Format struct {
+	precision int // Bits of the significand, with the hidden one
+	Least     int // exponent of the smallest normal number
+	most      int // exponent of the largest number
+	nan       uint64
+	Bits      int
+}
+
+var (
+	Format64   = Format{53, -1022, 1023, 0x7ff8000000000000, 64}
+	format32   = Format{24, -126, 127, canonicalNaN, 32}
+	Format16   = Format{11, -14, 15, canonicalNaN16, 16}
+	formatBF16 = Format{8, -126, 127, canonicalNaN16, 16}
+	FormatE4M3 = Format{4, -6, 8, 0x7f, 8}
+	FormatE5M2 = Format{3, -14, 15, 0x7f, 8}
+)
+
+// FormatOf returns the format of a type, or of the halves of a pair.
+func FormatOf(t isa.Type) Format {
+	switch t {
+	case isa.F64:
+		return Format64
+	case isa.F16, isa.F16x2:
+		return Format16
+	case isa.BF16, isa.BF16x2:
+		return formatBF16
+	}
+	return format32
+}
+
+// FloatOf returns the value of the bits of a type.
+func FloatOf(t isa.Type, x uint64) float64 {
+	switch t {
+	case isa.F64:
+		return math.Float64frombits(x)
+	case isa.F16:
+		return float64(ToF32(F32FromF16(uint16(x))))
+	case isa.BF16:
+		return float64(ToF32(F32FromBF16(uint16(x))))
+	}
+	return float64(ToF32(uint32(x)))
+}
+
+// Encode returns the bits of a number that the format can represent.
+func (f Format) Encode(x float64) uint64 {
+	if x != x {
+		return f.nan
+	}
+	switch f.Bits {
+	case 64:
+		return math.Float64bits(x)
+	case 32:
+		return uint64(math.Float32bits(float32(x)))
+	}
+	sign := uint64(0)
+	if math.Signbit(x) {
+		sign = 1 << (f.Bits - 1)
+	}
+	fraction := f.precision - 1
+	if math.IsInf(x, 0) {
+		return sign | uint64(f.most-f.Least+2)<<fraction
+	}
+	if x = math.Abs(x); x < math.Ldexp(1, f.Least) {
+		return sign | uint64(math.Ldexp(x, fraction-f.Least))
+	}
+	m, e := math.Frexp(x)
+	return sign | uint64(e-f.Least)<<fraction | uint64(math.Ldexp(2*m-1, fraction))
+}
+
+// Largest returns the largest finite number. E4M3 uses the exponent of infinities for numbers,
+// except for one code, which is NaN.
+func (f Format) Largest() float64 {
+	if f == FormatE4M3 {
+		return 448
+	}
+	return math.Ldexp(2-math.Ldexp(1, 1-f.precision), f.most)
+}
+
+// Round rounds an exact number to the format.
+func (f Format) Round(x *big.Float, mode Rounding) float64 {
+	if x.Sign() == 0 {
+		z, _ := x.Float64()
+		return z
+	}
+	quantum := max(x.MantExp(nil)-1, f.Least) - (f.precision - 1)
+	scaled := new(big.Float).SetMantExp(x, -quantum)
+	i, exact := scaled.Int(nil)
+	if exact != big.Exact {
+		up := false
+		switch negative := x.Sign() < 0; mode {
+		case RoundNearest:
+			rest := new(big.Float).Sub(scaled, new(big.Float).SetInt(i))
+			rest.Abs(rest)
+			c := rest.Cmp(big.NewFloat(0.5))
+			up = c > 0 || c == 0 && i.Bit(0) == 1
+		case RoundDown:
+			up = negative
+		case RoundUp:
+			up = !negative
+		}
+		if up {
+			i.Add(i, big.NewInt(int64(x.Sign())))
+		}
+	}
+	r, _ := new(big.Float).SetMantExp(new(big.Float).SetInt(i), quantum).Float64()
+	if r == 0 {
+		return math.Copysign(0, float64(x.Sign()))
+	}
+	if math.Abs(r) > f.Largest() {
+		if mode == RoundZero || mode == RoundDown && r > 0 || mode == RoundUp && r < 0 {
+			return math.Copysign(f.Largest(), r)
+		}
+		return math.Inf(x.Sign())
+	}
+	return r
+}
+
+// Op is an arithmetic operation.
+type Op uint8
+
+const (
+	OpAdd Op = iota
+	OpSub
+	OpMul
+	OpFma
+	OpDiv
+	OpSqrt
+)
+
+// Float computes the operation in float64. Its bits are used if the result is NaN, infinite, or
+// a sum or product of zeros.
+func (op Op) Float(a, b, c float64) float64 {
+	switch op {
+	case OpAdd:
+		return a + b
+	case OpSub:
+		return a - b
+	case OpMul:
+		return a * b
+	case OpFma:
+		return math.FMA(a, b, c)
+	case OpDiv:
+		return a / b
+	}
+	return math.Sqrt(a)
+}
+
+const (
+	exactBits = 4400 // enough for any sum of products of float64
+	rootBits  = 256  // enough to round any quotient and root correctly
+)
+
+// Compute returns the result of the operation, rounded once to the format.
+func (f Format) Compute(op Op, mode Rounding, a, b, c float64) float64 {
+	r := op.Float(a, b, c)
+	for _, x := range []float64{a, b, c} {
+		if x != x || math.IsInf(x, 0) {
+			return r
+		}
+	}
+	if r != r || op == OpDiv && b == 0 {
+		return r
+	}
+	big64 := func(x float64) *big.Float { return new(big.Float).SetPrec(exactBits).SetFloat64(x) }
+	x, zero := big64(a), false
+	switch op {
+	case OpAdd:
+		zero = a == 0 && b == 0
+		x.Add(x, big64(b))
+	case OpSub:
+		zero = a == 0 && b == 0
+		x.Sub(x, big64(b))
+	case OpMul:
+		zero = a == 0 || b == 0
+		x.Mul(x, big64(b))
+	case OpFma:
+		zero = (a == 0 || b == 0) && c == 0
+		x.Mul(x, big64(b))
+		x.Add(x, big64(c))
+	case OpDiv:
+		zero = a == 0
+		x.SetPrec(rootBits).SetMode(big.ToZero).Quo(x, big64(b))
+	case OpSqrt:
+		zero = a == 0
+		x.SetPrec(rootBits).SetMode(big.ToZero).Sqrt(x)
+	}
+	switch {
+	case x.Sign() != 0:
+		return f.Round(x, mode)
+	case mode == RoundDown && (op == OpAdd || op == OpSub || op == OpFma) && !(zero && !math.Signbit(r) && positiveZeros(op, a, b, c)):
+		return math.Copysign(0, -1) // x - x
+	case zero:
+		return r
+	}
+	return 0
+}
+
+// positiveZeros reports whether a sum adds two positive zeros. It is +0 in every rounding mode.
+func positiveZeros(op Op, a, b, c float64) bool {
+	switch op {
+	case OpSub:
+		b = -b
+	case OpFma:
+		a, b = a*b, c
+	}
+	return !math.Signbit(a) && !math.Signbit(b)
+}
+
+// FlushHalf is flush for FP16.
+func FlushHalf(x uint64, ftz bool) uint64 {
+	if ftz && x&0x7c00 == 0 {
+		return x & 0x8000
+	}
+	return x
+}
+
+// FromFP8 returns the value of an FP8 number.
+func FromFP8(f Format, x uint64) float64 {
+	fraction := f.precision - 1
+	exponent, m := int(x>>fraction)&(1<<(7-fraction)-1), x&(1<<fraction-1)
+	r := 0.0
+	switch {
+	case f == FormatE4M3 && x&0x7f == 0x7f, f == FormatE5M2 && exponent == 31 && m != 0:
+		return math.NaN()
+	case f == FormatE5M2 && exponent == 31:
+		r = math.Inf(1)
+	case exponent == 0:
+		r = math.Ldexp(float64(m), f.Least-fraction)
+	default:
+		r = math.Ldexp(float64(m|1<<fraction), exponent-1+f.Least-fraction)
+	}
+	if x&0x80 != 0 {
+		r = -r
+	}
+	return r
+}
+
+// Saturate is .sat: it clamps to [0, 1] and turns NaN into 0.
+func Saturate(x float64) float64 {
+	if !(x > 0) {
+		return 0
+	}
+	return min(x, 1)
+}
+
+// Extreme64 is min.f64 or max.f64: if one operand is NaN, the result is the other.
+func Extreme64(x, y float64, op func(x, y float64) float64) float64 {
+	switch {
+	case x != x:
+		return y
+	case y != y:
+		return x
+	}
+	return op(x, y)
+}
