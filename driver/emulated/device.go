@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // producer names who makes the machine code.
@@ -222,9 +223,9 @@ func (d *device) breakDown(kernel string, cause error) error {
 }
 
 // elements are the element types of tensor maps in the emulator's numbers.
-var elements = map[driver.ElemType]emu.ElemType{
-	driver.BF16: emu.ElemBF16, driver.F16: emu.ElemF16, driver.F32: emu.ElemF32,
-	driver.U8: emu.ElemU8, driver.U16: emu.ElemU16, driver.U32: emu.ElemU32, driver.S32: emu.ElemS32,
+var elements = map[driver.ElemType]layout.ElemType{
+	driver.BF16: layout.ElemBF16, driver.F16: layout.ElemF16, driver.F32: layout.ElemF32,
+	driver.U8: layout.ElemU8, driver.U16: layout.ElemU16, driver.U32: layout.ElemU32, driver.S32: layout.ElemS32,
 }
 
 // EncodeTensorMap implements driver.Device. What the emulator does not know of
@@ -236,8 +237,8 @@ func (d *device) EncodeTensorMap(m driver.TensorMap) (driver.EncodedTensorMap, e
 	if err := m.Check(); err != nil {
 		return driver.EncodedTensorMap{}, err
 	}
-	e := emu.TensorMap{Elem: elements[m.Elem], Rank: m.Rank, Address: uint64(m.Address),
-		Dims: m.Dims, Strides: m.Strides, Box: m.Box, Swizzle: emu.Swizzle(m.Swizzle)}
+	e := layout.TensorMap{Elem: elements[m.Elem], Rank: m.Rank, Address: uint64(m.Address),
+		Dims: m.Dims, Strides: m.Strides, Box: m.Box, Swizzle: layout.Swizzle(m.Swizzle)}
 	if err := e.Check(); err != nil {
 		return driver.EncodedTensorMap{}, &driver.Error{Op: "EncodeTensorMap", Kind: driver.ErrUnsupported, Cause: err}
 	}

@@ -13,6 +13,7 @@ import (
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // launch is what LAUNCH.json says.
@@ -153,13 +154,13 @@ func (p param) bytes(at map[string]uint64) ([]byte, error) {
 	return nil, fmt.Errorf("must be one of buffer, u32, u64, f32, map")
 }
 
-var elements = map[string]emu.ElemType{"bf16": emu.ElemBF16, "f16": emu.ElemF16, "f32": emu.ElemF32,
-	"u8": emu.ElemU8, "u16": emu.ElemU16, "u32": emu.ElemU32, "s32": emu.ElemS32}
+var elements = map[string]layout.ElemType{"bf16": layout.ElemBF16, "f16": layout.ElemF16, "f32": layout.ElemF32,
+	"u8": layout.ElemU8, "u16": layout.ElemU16, "u32": layout.ElemU32, "s32": layout.ElemS32}
 
-var swizzles = map[int]emu.Swizzle{0: emu.SwizzleNone, 32: emu.Swizzle32, 64: emu.Swizzle64, 128: emu.Swizzle128}
+var swizzles = map[int]layout.Swizzle{0: layout.SwizzleNone, 32: layout.Swizzle32, 64: layout.Swizzle64, 128: layout.Swizzle128}
 
 func (t *tensorMap) encode(at map[string]uint64) ([]byte, error) {
-	m := emu.TensorMap{Rank: len(t.Dims)}
+	m := layout.TensorMap{Rank: len(t.Dims)}
 	var ok [3]bool
 	m.Elem, ok[0] = elements[t.Type]
 	m.Swizzle, ok[1] = swizzles[t.Swizzle]

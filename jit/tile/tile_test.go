@@ -10,7 +10,7 @@ import (
 	"sonicmoe/jit/internal/probe"
 	"sonicmoe/jit/tile"
 	"sonicmoe/ptx"
-	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/layout"
 )
 
 var early = probe.Timings()[0]
@@ -33,7 +33,7 @@ func TestSwizzled(t *testing.T) {
 	p.Run(early, 1, at)
 	seen := map[uint32]bool{}
 	for i, got := range p.Read(at, rows*chunks) {
-		require.Equal(t, emu.Swizzle128.Apply(uint32(i*16)), got, "row %d chunk %d", i/chunks, i%chunks)
+		require.Equal(t, layout.Swizzle128.Apply(uint32(i*16)), got, "row %d chunk %d", i/chunks, i%chunks)
 		require.False(t, seen[got], "two chunks at %d", got)
 		seen[got] = true
 	}
@@ -57,16 +57,16 @@ func TestDescriptor(t *testing.T) {
 	at := p.Room(2 * tiles * len(steps))
 	p.Run(early, 1, at)
 	words := p.Read(at, 2*tiles*len(steps))
-	first, err := emu.DecodeMatrixDescriptor(uint64(words[1])<<32 | uint64(words[0]))
+	first, err := layout.DecodeMatrixDescriptor(uint64(words[1])<<32 | uint64(words[0]))
 	require.NoError(t, err)
 	require.Zero(t, first.Start%1024, "dynamic shared memory starts on 1024 bytes")
 	for i := range tiles * len(steps) {
-		got, err := emu.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
+		got, err := layout.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
 		require.NoError(t, err)
 		s := steps[i%len(steps)]
-		require.Equal(t, emu.MatrixDescriptor{
+		require.Equal(t, layout.MatrixDescriptor{
 			Start: first.Start + uint32(i/len(steps)*40<<10+s.row*tile.RowBytes+s.i*tile.KStep*2),
-			LBO:   16, SBO: 8 * tile.RowBytes, Swizzle: emu.Swizzle128,
+			LBO:   16, SBO: 8 * tile.RowBytes, Swizzle: layout.Swizzle128,
 		}, got, "tile %d step %+v", i/len(steps), s)
 	}
 }
@@ -87,14 +87,14 @@ func TestDescriptorMN(t *testing.T) {
 	words := p.Read(at, 2*len(steps))
 	var first uint32
 	for i, s := range steps {
-		got, err := emu.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
+		got, err := layout.DecodeMatrixDescriptor(uint64(words[2*i+1])<<32 | uint64(words[2*i]))
 		require.NoError(t, err)
 		if i == 0 {
 			first = got.Start
 		}
-		require.Equal(t, emu.MatrixDescriptor{
+		require.Equal(t, layout.MatrixDescriptor{
 			Start: first + uint32(s.row/tile.Block*tile.BlockBytes+s.i*tile.KStep*tile.RowBytes),
-			LBO:   tile.BlockBytes, SBO: 8 * tile.RowBytes, Swizzle: emu.Swizzle128,
+			LBO:   tile.BlockBytes, SBO: 8 * tile.RowBytes, Swizzle: layout.Swizzle128,
 		}, got, "step %+v", s)
 	}
 }
@@ -340,7 +340,7 @@ func TestWarpStaging(t *testing.T) {
 		plain = append(plain, i*3+1)
 	}
 	for i := range uint32(rows * words) {
-		stored = append(stored, plain[emu.Swizzle64.Apply(4*i)/4])
+		stored = append(stored, plain[layout.Swizzle64.Apply(4*i)/4])
 	}
 	at := p.Room(2 * rows * words)
 	p.Run(early, 1, p.Words(stored...), at)

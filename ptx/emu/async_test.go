@@ -11,6 +11,7 @@ import (
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // gemm is a kernel of two warpgroups: one thread of the first loads tiles of A and B by TMA
@@ -103,15 +104,15 @@ func swizzledDescriptor(s ptx.Shared) ptx.U64 {
 }
 
 // matrix creates a random bf16 matrix in memory, with a tensor map whose boxes are rows of it.
-func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, TensorMap) {
+func (p *program) matrix(rng *rand.Rand, rows, cols int) ([]uint32, layout.TensorMap) {
 	elems := make([]uint32, rows*cols)
 	words := make([]uint32, len(elems)/2)
 	for i := range elems {
 		elems[i] = uint32(arith.BF16FromF32(math.Float32bits(rng.Float32()*2 - 1)))
 		words[i/2] |= elems[i] << (i % 2 * 16)
 	}
-	return elems, TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{uint64(cols), uint64(rows)},
-		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: Swizzle128}
+	return elems, layout.TensorMap{Elem: layout.ElemBF16, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{uint64(cols), uint64(rows)},
+		Strides: [4]uint64{uint64(2 * cols)}, Box: [5]uint32{gemmDepth, uint32(rows)}, Swizzle: layout.Swizzle128}
 }
 
 // arguments creates the inputs for a number of steps and returns the expected product.
@@ -135,10 +136,10 @@ func (g gemm) arguments(p *program, steps int) (out uint64, want []uint32, exact
 // multiply adds A*B to acc; the rows of A and the columns of B have depth elements each.
 func multiply(f *mma.Format, acc []uint32, a, b []uint32, depth int) {
 	n := len(b) / depth
-	for k := 0; k < depth; k += slabDepth {
+	for k := 0; k < depth; k += layout.SlabDepth {
 		for i := range acc {
 			row, column := i/n*depth+k, i%n*depth+k
-			acc[i] = mma.Dot(acc[i], a[row:row+slabDepth], b[column:column+slabDepth], f)
+			acc[i] = mma.Dot(acc[i], a[row:row+layout.SlabDepth], b[column:column+layout.SlabDepth], f)
 		}
 	}
 }
@@ -148,7 +149,7 @@ func (g gemm) check(t *testing.T, p *program, out uint64, want []uint32, exact [
 	got := p.read(out, wgmmaRows*g.n)
 	for thread := range 128 {
 		for i := range g.n / 2 {
-			row, col := accumulatorPosition(thread, i)
+			row, col := layout.AccumulatorPosition(thread, i)
 			v := got[i*128+thread]
 			require.Equal(t, want[row*g.n+col], v, "row %d column %d", row, col)
 			require.InDelta(t, exact[row*g.n+col], float64(arith.ToF32(v)), 1e-4)
@@ -200,7 +201,7 @@ func TestPipelineFaults(t *testing.T) {
 // memory laid out by the rule of descriptors.
 func TestWgmmaLayouts(t *testing.T) {
 	const n = 32
-	for _, s := range []Swizzle{SwizzleNone, Swizzle32, Swizzle64, Swizzle128} {
+	for _, s := range []layout.Swizzle{layout.SwizzleNone, layout.Swizzle32, layout.Swizzle64, layout.Swizzle128} {
 		for majors := range 4 {
 			t.Run(fmt.Sprintf("%v %d", s, majors), func(t *testing.T) {
 				trans := [2]bool{majors&1 == 1, majors&2 == 2}
@@ -224,7 +225,7 @@ var (
 	f16Element  = element{f16Elements, arith.F16Nearest, (*ptx.Kernel).WgmmaF16}
 )
 
-func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {
+func testLayout(t *testing.T, e element, s layout.Swizzle, trans [2]bool, n int) {
 	k := ptx.NewKernel("k")
 	image, out := k.ParamPtr("image"), k.ParamPtr("out")
 	descA, descB := k.ParamU64("a"), k.ParamU64("b")
@@ -248,25 +249,25 @@ func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {
 	const bytes, base = 32 << 10, 0x400
 	rng := rand.New(rand.NewPCG(3, uint64(s)))
 	memory := make([]uint32, bytes/4)
-	tile := func(start uint32, major Major, mn int) (uint64, []uint32) {
-		d := MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
-		if s != SwizzleNone {
+	tile := func(start uint32, major layout.Major, mn int) (uint64, []uint32) {
+		d := layout.MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
+		if s != layout.SwizzleNone {
 			d.LBO, d.SBO = 4096, s.Period()
 		}
 		require.NoError(t, d.Check(major, uint32(mn)))
-		elements := make([]uint32, mn*slabDepth)
+		elements := make([]uint32, mn*layout.SlabDepth)
 		for i := range elements {
 			elements[i] = e.fromF32(math.Float32bits(rng.Float32() - 0.5))
-			at := d.Address(major, uint32(i/slabDepth), uint32(i%slabDepth)) - base
+			at := d.Address(major, uint32(i/layout.SlabDepth), uint32(i%layout.SlabDepth)) - base
 			memory[at/4] = memory[at/4]&^(0xffff<<(at%4*8)) | elements[i]<<(at%4*8)
 		}
 		return d.Encode(), elements
 	}
-	major := map[bool]Major{false: KMajor, true: MNMajor}
+	major := map[bool]layout.Major{false: layout.KMajor, true: layout.MNMajor}
 	a, x := tile(base, major[trans[0]], wgmmaRows)
 	b, y := tile(base+bytes/2, major[trans[1]], n)
 	want := make([]uint32, wgmmaRows*n)
-	multiply(e.format, want, x, y, slabDepth)
+	multiply(e.format, want, x, y, layout.SlabDepth)
 	o := p.u32s(make([]uint32, len(want))...)
 	p.params(p.u32s(memory...), o, a, b, bytes/4)
 	p.launch.Block, p.launch.SharedBytes = [3]int{128}, bytes
@@ -274,7 +275,7 @@ func testLayout(t *testing.T, e element, s Swizzle, trans [2]bool, n int) {
 	got := p.read(o, len(want))
 	for thread := range 128 {
 		for i := range n / 2 {
-			row, col := accumulatorPosition(thread, i)
+			row, col := layout.AccumulatorPosition(thread, i)
 			require.Equal(t, want[row*n+col], got[i*128+thread], "row %d column %d", row, col)
 		}
 	}
@@ -364,8 +365,8 @@ func TestTensorRoundTrip(t *testing.T) {
 	for i := range rows * cols {
 		words = append(words, uint32(i+1))
 	}
-	m := TensorMap{Elem: ElemU32, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{cols, rows},
-		Strides: [4]uint64{4 * cols}, Box: [5]uint32{32, 16}, Swizzle: Swizzle128}
+	m := layout.TensorMap{Elem: layout.ElemU32, Rank: 2, Address: p.u32s(words...), Dims: [5]uint64{cols, rows},
+		Strides: [4]uint64{4 * cols}, Box: [5]uint32{32, 16}, Swizzle: layout.Swizzle128}
 	p.launch.SharedBytes = 4096 + 8
 	eachTiming(t, func(t *testing.T, timing Timing, seed uint64) {
 		p.launch.Timing, p.launch.Seed = timing, seed

@@ -21,7 +21,9 @@ import (
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // These tests compare the emulator's results with a GPU's bits. The GPU tests run if
@@ -272,7 +274,7 @@ func (t tileType) operands(image []byte, row, column int) (a, b []uint32) {
 	for lane := range 32 {
 		for i := range per {
 			for j := range t.registersA {
-				if r, k := emu.APosition(row/16*32+lane, j, i, per); r == row {
+				if r, k := layout.APosition(row/16*32+lane, j, i, per); r == row {
 					a[k] = element((row/16*4+j)*128 + lane*4 + i*size)
 				}
 			}
@@ -506,7 +508,7 @@ func (t tileType) model(acc uint32, a, b []uint32, f *mma.Format) uint32 {
 // sum adds products to a sum.
 func (t tileType) sum(acc uint32, a, b []uint32, ofA, ofB *mma.Format) uint32 {
 	if t.halves {
-		return emu.F16Nearest(mma.DotOf(emu.F32FromF16(uint16(acc)), a, b, ofA.InHalves(), ofB))
+		return arith.F16Nearest(mma.DotOf(arith.F32FromF16(uint16(acc)), a, b, ofA.InHalves(), ofB))
 	}
 	return mma.DotOf(acc, a, b, ofA, ofB)
 }
@@ -524,13 +526,13 @@ func (t tileType) modelOfFP8(acc uint32, a, b []uint32) uint32 {
 	if t.halves {
 		return emu.AddF16(sum, acc)
 	}
-	return emu.AddF32(sum, acc, false)
+	return arith.AddF32(sum, acc, false)
 }
 
 // each visits the sums of a tile: the index of the sum, and its operands.
 func (t tileType) each(image []byte, visit func(i, row, column int, a, b []uint32)) {
 	for i := range tileSums {
-		row, column := emu.AccumulatorPosition(i%128, i/128)
+		row, column := layout.AccumulatorPosition(i%128, i/128)
 		a, b := t.operands(image, row, column)
 		visit(i, row, column, a, b)
 	}

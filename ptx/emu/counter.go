@@ -3,6 +3,8 @@ package emu
 import (
 	"math/bits"
 	"slices"
+
+	"sonicmoe/ptx/emu/layout"
 )
 
 // Counting for reports. Documented rules: shared memory has 32 banks of 4 bytes, lanes that
@@ -163,13 +165,13 @@ func (c *counter) row(to *Counts, at, n uint64, d direction) {
 }
 
 // rows counts what TMA moves in global memory: a box, or size bytes.
-func (c *counter) rows(to *Counts, t *TensorMap, coords []int32, at uint64, size uint32, d direction) {
+func (c *counter) rows(to *Counts, t *layout.TensorMap, coords []int32, at uint64, size uint32, d direction) {
 	if t == nil {
 		c.row(to, at, uint64(size), d)
 		return
 	}
-	t.rows(coords, 0, func(r *boxRow) bool {
-		c.row(to, r.global+uint64(r.lo), uint64(r.hi-r.lo), d)
+	t.Rows(coords, 0, func(r *layout.BoxRow) bool {
+		c.row(to, r.Global+uint64(r.Lo), uint64(r.Hi-r.Lo), d)
 		return true
 	})
 }

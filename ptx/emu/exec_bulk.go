@@ -3,6 +3,7 @@ package emu
 import (
 	"iter"
 
+	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
 
@@ -18,7 +19,7 @@ type bulkLoad struct {
 	bar    uint32 // offset in to's window
 	src    uint64 // for a bulk load without a map: global address, or offset in from's window
 	from   *cta   // nil for global memory
-	tensor *TensorMap
+	tensor *layout.TensorMap
 	coords []int32
 	again  bool // a multicast that has already read global memory for another CTA
 	// accesses are the recorded memory accesses, if races are looked for.
@@ -40,7 +41,7 @@ type bulkStore struct {
 	group  uint32
 	number uint32 // among the warp's stores
 	src    uint32
-	tensor *TensorMap // nil for a store of size bytes to dst
+	tensor *layout.TensorMap // nil for a store of size bytes to dst
 	coords []int32
 	dst    uint64
 	size   uint32
@@ -75,15 +76,15 @@ func bulkForms() map[isa.ID]handler {
 
 // tensorMap decodes the map at a generic address, which is a kernel parameter or in global
 // memory.
-func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
+func (w *warp) tensorMap(in *inst, l int, at uint64) (*layout.TensorMap, bool) {
 	var bytes []byte
 	if params := w.cta.cluster.grid.params; at < paramWindow {
-		bytes = w.cta.cluster.globalBytes(at, TensorMapBytes)
+		bytes = w.cta.cluster.globalBytes(at, layout.TensorMapBytes)
 		if bytes != nil && at%64 == 0 && w.touchMap(in, at, 1<<l, false, true) == failed {
 			return nil, false
 		}
-	} else if off := at - paramWindow; off+TensorMapBytes <= uint64(len(params)) {
-		bytes = params[off : off+TensorMapBytes]
+	} else if off := at - paramWindow; off+layout.TensorMapBytes <= uint64(len(params)) {
+		bytes = params[off : off+layout.TensorMapBytes]
 	}
 	switch {
 	case bytes == nil:
@@ -93,7 +94,7 @@ func (w *warp) tensorMap(in *inst, l int, at uint64) (*TensorMap, bool) {
 		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x, want a multiple of 64", in.form.Op, at)
 		return nil, false
 	}
-	m, err := DecodeTensorMap(bytes)
+	m, err := layout.DecodeTensorMap(bytes)
 	if err != nil {
 		w.fault(in, IllegalDescriptor, 1<<l, "%s: %v", in.form.Op, err)
 		return nil, false
@@ -112,7 +113,7 @@ func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // box returns a lane's tensor operand, checked: the map and the coordinates.
-func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*TensorMap, []int32, bool) {
+func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32, bool) {
 	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
 	if !ok {
 		return nil, nil, false
@@ -123,13 +124,17 @@ func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*Ten
 	}
 	if err := t.CheckBox(coords, shared); err != nil {
 		kind := IllegalDescriptor
-		if shared%boxAlign != 0 {
+		if shared%layout.BoxAlign != 0 {
 			kind = Misaligned
 		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
 		return nil, nil, false
 	}
-	if kind, err := t.checkMeasured(coords, store); err != nil {
+	if outside, err := t.CheckChip(coords, store); err != nil {
+		kind := IllegalInstruction
+		if outside {
+			kind = OutOfBounds
+		}
 		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
 		return nil, nil, false
 	}
@@ -240,15 +245,15 @@ func (b *bulkLoad) complete() outcome {
 		copy(s.bytes[b.dst:][:b.size], from)
 	default:
 		ok := true
-		b.tensor.rows(b.coords, b.dst, func(r *boxRow) bool {
+		b.tensor.Rows(b.coords, b.dst, func(r *layout.BoxRow) bool {
 			var from []byte
-			if r.lo < r.hi {
-				if from = b.global(r.global+uint64(r.lo), r.hi-r.lo); from == nil {
+			if r.Lo < r.Hi {
+				if from = b.global(r.Global+uint64(r.Lo), r.Hi-r.Lo); from == nil {
 					ok = false
 					return false
 				}
 			}
-			r.load(s.bytes, from, b.tensor.Swizzle)
+			r.Load(s.bytes, from, b.tensor.Swizzle)
 			return true
 		})
 		if !ok {
@@ -286,7 +291,7 @@ func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return failed
 		}
 		st.size = st.tensor.BoxBytes()
-		if p := c.shared.check(at, st.size, boxAlign); p != nil {
+		if p := c.shared.check(at, st.size, layout.BoxAlign); p != nil {
 			return w.deny(in, 1<<l, p)
 		}
 		if w.startStore(st) == failed {
@@ -319,22 +324,22 @@ func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 }
 
 // runs returns the contiguous pieces of a store.
-func (st *bulkStore) runs() iter.Seq[Run] {
+func (st *bulkStore) runs() iter.Seq[layout.Run] {
 	if st.tensor != nil {
 		return st.tensor.Runs(st.coords, st.src)
 	}
-	return func(yield func(Run) bool) {
-		yield(Run{Global: st.dst, Shared: st.src, Bytes: st.size, InBounds: true})
+	return func(yield func(layout.Run) bool) {
+		yield(layout.Run{Global: st.dst, Shared: st.src, Bytes: st.size, InBounds: true})
 	}
 }
 
 // runs returns the contiguous pieces of a load from global memory.
-func (b *bulkLoad) runs() iter.Seq[Run] {
+func (b *bulkLoad) runs() iter.Seq[layout.Run] {
 	if b.tensor != nil {
 		return b.tensor.Runs(b.coords, b.dst)
 	}
-	return func(yield func(Run) bool) {
-		yield(Run{Global: b.src, Shared: b.dst, Bytes: b.size, InBounds: true})
+	return func(yield func(layout.Run) bool) {
+		yield(layout.Run{Global: b.src, Shared: b.dst, Bytes: b.size, InBounds: true})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
 
@@ -233,7 +234,7 @@ func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
 
 // matrixRow returns the shared memory of one row of an 8x8 matrix.
 func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
-	l := matrixRowLane(j, row)
+	l := layout.MatrixRowLane(j, row)
 	c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
 	if !ok {
 		return nil, 0, false
@@ -273,7 +274,7 @@ func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		for l, v := range w.r32[slot] {
 			for half := range 2 {
-				row, col := matrixPosition(l, half, trans)
+				row, col := layout.MatrixPosition(l, half, trans)
 				at := rows[row] + uint32(2*col)
 				writeWord(s.bytes[at:], 2, uint64(v>>(16*half)))
 				s.proxy.wrote(at, 2, w.id*warpLanes+l)
@@ -304,7 +305,7 @@ func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		}
 		for l := range warpLanes {
 			for half := range 2 {
-				row, col := matrixPosition(l, half, trans)
+				row, col := layout.MatrixPosition(l, half, trans)
 				loaded[j][l] |= uint32(readWord(s.bytes[rows[row]+uint32(2*col):], 2)) << (16 * half)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
 
@@ -110,7 +111,7 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 		if i == 0 && in.fromRegisters() {
 			continue
 		}
-		d, _ := DecodeMatrixDescriptor(desc) // already checked
+		d, _ := layout.DecodeMatrixDescriptor(desc) // already checked
 		if p := w.checkLayout(in, i, d); p != nil {
 			return w.deny(in, fullMask, p)
 		}
@@ -121,7 +122,7 @@ func (w *warp) touchOperands(in *inst, op *wgmmaOp) outcome {
 		}
 		for row := from; row < to; row += mma.Group {
 			for slab := range in.slabs(i) {
-				for _, at := range d.group(in.major(i), row, slab) {
+				for _, at := range d.Group(in.major(i), row, slab) {
 					if p := r.touch(a, w.cta, at, 16); p != nil {
 						p.text = fmt.Sprintf("%c: %s", 'A'+i, p.text)
 						return w.deny(in, fullMask, p)
@@ -157,9 +158,9 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 		if i == 0 && in.fromRegisters() {
 			continue
 		}
-		m, err := DecodeMatrixDescriptor(d)
+		m, err := layout.DecodeMatrixDescriptor(d)
 		if err == nil {
-			err = m.check(in.major(i), in.matrixRows(i), in.slabs(i))
+			err = m.CheckSlabs(in.major(i), in.matrixRows(i), in.slabs(i))
 		}
 		if err != nil {
 			return nil, w.fault(in, IllegalDescriptor, fullMask, "%c: %v", 'A'+i, err)
@@ -178,16 +179,16 @@ func (in *inst) scaleD() int {
 }
 
 // major returns the layout of operand 0, A, or 1, B.
-func (in *inst) major(operand int) Major {
+func (in *inst) major(operand int) layout.Major {
 	first := in.scaleD() + 3
 	at := first + operand
 	if in.fromRegisters() { // A has no such operand
 		at--
 	}
 	if at < first || at >= len(in.args) { // nor have elements of other than 16 bits
-		return KMajor
+		return layout.KMajor
 	}
-	return Major(in.args[at].imm & 1)
+	return layout.Major(in.args[at].imm & 1)
 }
 
 // slabs returns the k extent of an operand in steps of dense products.

@@ -1,10 +1,6 @@
 package emu
 
-import (
-	"testing"
-
-	"sonicmoe/ptx/emu/internal/arith"
-)
+import "testing"
 
 // ForeignLaunch is a launch of a kernel of ../testdata/foreign, with the memory before and
 // after it, by the allocations' addresses.
@@ -34,14 +30,9 @@ func (r *foreignRun) onForeign(before snapshot) {
 	OnForeign(r.t, l)
 }
 
-// AccumulatorPosition and APosition export the unexported functions to tests.
+// Unexported values that external tests use.
 var (
-	AccumulatorPosition = accumulatorPosition
-	APosition           = aPosition
-	ElementFormats      = elementFormats
-	HalvesOfFP8         = halvesOfFP8
-	F16Nearest          = arith.F16Nearest
-	F32FromF16          = arith.F32FromF16
-	AddF16              = addF16
-	AddF32              = arith.AddF32
+	ElementFormats = elementFormats
+	HalvesOfFP8    = halvesOfFP8
+	AddF16         = addF16
 )

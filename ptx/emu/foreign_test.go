@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx/emu/internal/arith"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // foreignRun is a kernel of ../testdata/foreign under test.
@@ -768,7 +769,7 @@ var foreignTwins = map[string]func(t *testing.T, r *foreignRun){
 		r.launchWith(x(1), x(128), out, put(r, a), put(r, b))
 		for i, got := range get[float32](r, out, 512) {
 			thread, sum := i/4, 0.0
-			row, column := accumulatorPosition(thread, i%4)
+			row, column := layout.AccumulatorPosition(thread, i%4)
 			for k := range 16 {
 				from := row/16*32 + row%8*4 + k%8/2 // the thread that holds the element
 				x := a[4*from+row/8%2+2*(k/8)] >> (16 * (k % 2)) << 16

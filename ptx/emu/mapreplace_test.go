@@ -178,29 +178,3 @@ func TestRacesOfMaps(t *testing.T) {
 		})
 	}
 }
-
-// Invalid values of tensormap.replace are errors.
-func TestReplaceField(t *testing.T) {
-	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()
-	damaged := whole
-	damaged[0]++
-	for name, c := range map[string]struct {
-		bytes     [TensorMapBytes]byte
-		field     string
-		dimension int
-		value     uint64
-		want      string
-	}{
-		"no map":         {damaged, "rank", 0, 0, "the 128 bytes are not a tensor map, want zeros or a map"},
-		"dimension":      {whole, "box_dim", 5, 1, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
-		"stride":         {whole, "global_stride", 4, 16, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
-		"element stride": {whole, "element_stride", 0, 2, "element strides other than 1 are not emulated"},
-		"fill":           {whole, "fill_mode", 0, 1, "a fill_mode other than 0 is not emulated"},
-	} {
-		assert.Equal(t, c.want, replaceField(c.bytes[:], c.field, c.dimension, c.value), name)
-	}
-	assert.Empty(t, replaceField(whole[:], "global_address", 0, 128))
-	m, err := DecodeTensorMap(whole[:])
-	require.NoError(t, err)
-	assert.Equal(t, uint64(128), m.Address)
-}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // multicastKernel: each CTA of a cluster of two loads one half of a tile into both, then both
@@ -61,7 +62,7 @@ func runMulticast(t *testing.T, mask int, fence bool, timing Timing, seed uint64
 		words[i] = uint32(1000 + i)
 	}
 	from, to := p.u32s(words...), p.u32s(make([]uint32, 2*66)...)
-	p.params(TensorMap{Elem: ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}}, to)
+	p.params(layout.TensorMap{Elem: layout.ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}}, to)
 	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{2}, [3]int{32}, [3]int{2}, 512
 	p.launch.Timing, p.launch.Seed = timing, seed
 	err := p.run()
@@ -117,7 +118,7 @@ func TestMulticastIntoAnExitedCTA(t *testing.T) {
 	})
 	p := build(t, k)
 	from := p.u32s(make([]uint32, 64)...)
-	p.params(TensorMap{Elem: ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}})
+	p.params(layout.TensorMap{Elem: layout.ElemU32, Rank: 2, Address: from, Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}})
 	p.launch.Grid, p.launch.Block, p.launch.Cluster, p.launch.SharedBytes = [3]int{2}, [3]int{32}, [3]int{2}, 1024
 	require.ErrorContains(t, p.run(), "CTA 1 of the cluster has exited")
 }

@@ -3,6 +3,8 @@ package emu
 import (
 	"iter"
 	"sync"
+
+	"sonicmoe/ptx/emu/layout"
 )
 
 // Races in global memory: the accesses of all clusters of a launch to each word, and the
@@ -45,7 +47,7 @@ func (r *races) touchGlobal(a *access, at, n uint64) *problem {
 }
 
 // touchRuns records the global memory of a bulk copy.
-func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[Run]) *problem {
+func (r *races) touchRuns(a *access, by uint32, runs iter.Seq[layout.Run]) *problem {
 	r.cl.grid.races.Lock()
 	defer r.cl.grid.races.Unlock()
 	r.start(by)

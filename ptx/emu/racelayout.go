@@ -1,6 +1,10 @@
 package emu
 
-import "fmt"
+import (
+	"fmt"
+
+	"sonicmoe/ptx/emu/layout"
+)
 
 // If races are looked for, shared memory also records which box of which tensor map lies at
 // each address. A matrix descriptor must read the rows of that box where TMA put them. Only
@@ -43,9 +47,9 @@ func (s *boxSpot) describe(cl *cluster) string {
 
 // checkLayout reports where a descriptor of operand 0, A, or 1, B, does not read the rows of
 // the box at its address.
-func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
+func (w *warp) checkLayout(in *inst, operand int, d layout.MatrixDescriptor) *problem {
 	major, n := in.major(operand), in.matrixRows(operand)
-	from, ok := w.cta.boxAt(d.group(major, 0, 0)[0])
+	from, ok := w.cta.boxAt(d.Group(major, 0, 0)[0])
 	if !ok {
 		return nil
 	}
@@ -80,19 +84,19 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 		return wrong("%s at %s, which is %s, want row %d of the box: the %s is %d bytes, want %d", what, w.cta.symbolic(at), where, row, offset, has,
 			(row-from.y)*width)
 	}
-	if major == KMajor {
+	if major == layout.KMajor {
 		for row := uint32(8); row < n; row += 8 {
-			if p := must(d.group(major, row, 0)[0], fmt.Sprintf("it reads row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
+			if p := must(d.Group(major, row, 0)[0], fmt.Sprintf("it reads row %d", row), from.y+row, "stride byte offset", d.SBO); p != nil {
 				return p
 			}
 		}
 		return nil
 	}
 	offset, has := "stride byte offset", d.SBO
-	if d.Swizzle == SwizzleNone {
+	if d.Swizzle == layout.SwizzleNone {
 		offset, has = "leading byte offset", d.LBO
 	}
-	if p := must(d.group(major, 0, 0)[8], "it reads k 8", from.y+8, offset, has); p != nil {
+	if p := must(d.Group(major, 0, 0)[8], "it reads k 8", from.y+8, offset, has); p != nil {
 		return p
 	}
 	return w.checkBlocks(d, from, n, wrong)
@@ -100,15 +104,15 @@ func (w *warp) checkLayout(in *inst, operand int, d MatrixDescriptor) *problem {
 
 // checkBlocks reports where a block of an MN-major operand has other k than the first block, or
 // is the first block again.
-func (w *warp) checkBlocks(d MatrixDescriptor, from boxSpot, n uint32, wrong func(string, ...any) *problem) *problem {
+func (w *warp) checkBlocks(d layout.MatrixDescriptor, from boxSpot, n uint32, wrong func(string, ...any) *problem) *problem {
 	offset, has := "leading byte offset", d.LBO
-	if d.Swizzle == SwizzleNone {
+	if d.Swizzle == layout.SwizzleNone {
 		offset, has = "stride byte offset", d.SBO
 	}
 	k := func(s boxSpot) uint32 { return s.y % s.load.tensor.Box[1] }
 	block := d.Swizzle.Width() / 2
 	for mn := block; mn < n; mn += block {
-		to, ok := w.cta.boxAt(d.group(MNMajor, mn, 0)[0])
+		to, ok := w.cta.boxAt(d.Group(layout.MNMajor, mn, 0)[0])
 		switch {
 		case !ok || to.load.tensor.Box != from.load.tensor.Box || to.load.tensor.Swizzle != d.Swizzle:
 		case k(to) != k(from):

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx/emu/layout"
 )
 
 // tiled multiplies two boxes of a tensor map, which follow each other, by wgmma: A through one
@@ -54,43 +56,43 @@ ret;
 
 // A descriptor that does not match what TMA wrote is a fault that describes the box.
 func TestLayoutMistakes(t *testing.T) {
-	right := MatrixDescriptor{Start: sharedBase, LBO: 16, SBO: 1024, Swizzle: Swizzle128}
+	right := layout.MatrixDescriptor{Start: sharedBase, LBO: 16, SBO: 1024, Swizzle: layout.Swizzle128}
 	for _, c := range []struct {
 		name    string
 		trans   int
-		swizzle Swizzle // of the map, whose boxes have rows of the swizzle's width and the given number of rows
+		swizzle layout.Swizzle // of the map, whose boxes have rows of the swizzle's width and the given number of rows
 		rows    uint32
-		a       func(d *MatrixDescriptor)
+		a       func(d *layout.MatrixDescriptor)
 		says    string
 	}{
-		{name: "K-major", swizzle: Swizzle128, rows: 64},
-		{name: "K-major, the second k step", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 32 }},
-		{name: "another swizzle in the descriptor", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.SBO = Swizzle64, 512 },
+		{name: "K-major", swizzle: layout.Swizzle128, rows: 64},
+		{name: "K-major, the second k step", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Start += 32 }},
+		{name: "another swizzle in the descriptor", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.SBO = layout.Swizzle64, 512 },
 			says: `A: matrix descriptor .* \(K-major, 64B swizzle\) reads what cp.async.bulk.tensor \(line \d+\) wrote to shared memory 0x400 with 128B swizzle, box 64 x 64 of 2 bytes each: want the same swizzle in both`},
-		{name: "no swizzle in the map", swizzle: SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* the same swizzle"},
-		{name: "half the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 512 },
+		{name: "no swizzle in the map", swizzle: layout.SwizzleNone, rows: 64, says: "with no swizzle, box 8 x 64 .* the same swizzle"},
+		{name: "half the stride", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.SBO = 512 },
 			says: "reads row 8 at 0x640, which is row 4 of the box, want row 8 of the box: the stride byte offset is 512 bytes, want 1024"},
-		{name: "twice the stride", swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 2048 },
+		{name: "twice the stride", swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.SBO = 2048 },
 			says: "row 16 of the box, want row 8 of the box: the stride byte offset is 2048 bytes, want 1024"},
-		{name: "the strides exchanged", swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 512, 16 },
+		{name: "the strides exchanged", swizzle: layout.Swizzle64, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.Swizzle64, 512, 16 },
 			says: "the stride byte offset is 16 bytes, want 512"},
-		{name: "without swizzle", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 1024, 128 }},
-		{name: "without swizzle, another stride", swizzle: SwizzleNone, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = SwizzleNone, 128, 256 },
+		{name: "without swizzle", swizzle: layout.SwizzleNone, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.SwizzleNone, 1024, 128 }},
+		{name: "without swizzle, another stride", swizzle: layout.SwizzleNone, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.SwizzleNone, 128, 256 },
 			says: "the stride byte offset is 256 bytes, want 128"},
-		{name: "MN-major", trans: 1, swizzle: Swizzle128, rows: 64},
-		{name: "MN-major, the second k step", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.Start += 2048 }},
-		{name: "MN-major, another stride", trans: 1, swizzle: Swizzle128, rows: 64, a: func(d *MatrixDescriptor) { d.SBO = 4096 },
+		{name: "MN-major", trans: 1, swizzle: layout.Swizzle128, rows: 64},
+		{name: "MN-major, the second k step", trans: 1, swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Start += 2048 }},
+		{name: "MN-major, another stride", trans: 1, swizzle: layout.Swizzle128, rows: 64, a: func(d *layout.MatrixDescriptor) { d.SBO = 4096 },
 			says: "reads k 8 at 0x1400, which is row 32 of the box, want row 8 of the box: the stride byte offset is 4096 bytes, want 1024"},
-		{name: "MN-major, two blocks", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 4096, 512 }},
-		{name: "MN-major, another leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 2048, 512 },
+		{name: "MN-major, two blocks", trans: 1, swizzle: layout.Swizzle64, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.Swizzle64, 4096, 512 }},
+		{name: "MN-major, another leading offset", trans: 1, swizzle: layout.Swizzle64, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.Swizzle64, 2048, 512 },
 			says: "reads m or n 32 from row 32 of a box, but m or n 0 from row 0: the leading byte offset is 2048 bytes, want the distance between blocks"},
-		{name: "MN-major, no leading offset", trans: 1, swizzle: Swizzle64, rows: 64, a: func(d *MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = Swizzle64, 0, 512 },
+		{name: "MN-major, no leading offset", trans: 1, swizzle: layout.Swizzle64, rows: 64, a: func(d *layout.MatrixDescriptor) { d.Swizzle, d.LBO, d.SBO = layout.Swizzle64, 0, 512 },
 			says: "reads m or n 32 at the address of m or n 0: the leading byte offset is 0 bytes, want the distance between blocks"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := assemble(t, fmt.Sprintf(tiled, c.trans), "k")
 			columns := c.swizzle.Width() / 2
-			m := TensorMap{Elem: ElemBF16, Rank: 2, Address: p.u32s(make([]uint32, 64*64)...), Dims: [5]uint64{uint64(2 * columns), 64},
+			m := layout.TensorMap{Elem: layout.ElemBF16, Rank: 2, Address: p.u32s(make([]uint32, 64*64)...), Dims: [5]uint64{uint64(2 * columns), 64},
 				Strides: [4]uint64{uint64(4 * columns)}, Box: [5]uint32{columns, c.rows}, Swizzle: c.swizzle}
 			a := right
 			if c.a != nil {
@@ -99,7 +101,7 @@ func TestLayoutMistakes(t *testing.T) {
 			b := a
 			b.SBO = right.SBO // does not matter for 8 rows
 			if c.says != "" {
-				b = MatrixDescriptor{Start: sharedBase, LBO: m.BoxBytes(), SBO: 8 * c.swizzle.Width(), Swizzle: c.swizzle}
+				b = layout.MatrixDescriptor{Start: sharedBase, LBO: m.BoxBytes(), SBO: 8 * c.swizzle.Width(), Swizzle: c.swizzle}
 			}
 			p.params(m, a.Encode(), b.Encode(), m.BoxBytes(), columns)
 			p.launch.Block, p.launch.Races = [3]int{128}, true

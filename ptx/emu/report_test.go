@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/ptx/emu/layout"
 )
 
 // counted runs a kernel of one warp with the lane in %r1, and returns the counts of the line
@@ -174,7 +176,7 @@ func TestReportOfPipeline(t *testing.T) {
 		require.NoError(t, r.Write(&text, Parts...))
 		assert.Regexp(t, fmt.Sprintf(`\n  shared memory, by wgmma +%d +0\n`, ctas*tiles), text.String())
 		assert.Contains(t, text.String(), "wgmma.mma_async")
-		assert.Regexp(t, `\n  [a-z]  mbarrier 0x[0-9a-f]+ \(dynamic shared memory \+ 0x[0-9a-f]+\): \d+ \(line \d+ = emu/async_test.go:45`, text.String())
+		assert.Regexp(t, `\n  [a-z]  mbarrier 0x[0-9a-f]+ \(dynamic shared memory \+ 0x[0-9a-f]+\): \d+ \(line \d+ = emu/async_test.go:47`, text.String())
 		for _, line := range strings.Split(text.String(), "\n") {
 			if strings.HasPrefix(line, "  warp ") {
 				assert.LessOrEqual(t, len(line), columns+20)
@@ -188,7 +190,7 @@ func TestReportOfPipeline(t *testing.T) {
 func TestReportOfMulticast(t *testing.T) {
 	p := build(t, multicastKernel(3, true))
 	const words = 64
-	p.params(TensorMap{Elem: ElemU32, Rank: 2, Address: p.u32s(make([]uint32, words)...), Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}},
+	p.params(layout.TensorMap{Elem: layout.ElemU32, Rank: 2, Address: p.u32s(make([]uint32, words)...), Dims: [5]uint64{4, 16}, Strides: [4]uint64{16}, Box: [5]uint32{4, 8}},
 		p.u32s(make([]uint32, 2*66)...))
 	p.launch.Grid, p.launch.Cluster, p.launch.SharedBytes, p.launch.Report = [3]int{2}, [3]int{2}, 512, &Report{}
 	require.NoError(t, p.run())

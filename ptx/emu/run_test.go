@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
 
@@ -87,7 +88,7 @@ func (p *program) params(values ...any) {
 			binary.LittleEndian.PutUint32(buf[q.Offset:], uint32(v))
 		case float32:
 			binary.LittleEndian.PutUint32(buf[q.Offset:], math.Float32bits(v))
-		case TensorMap:
+		case layout.TensorMap:
 			b := v.Encode()
 			copy(buf[q.Offset:], b[:])
 		default:

@@ -14,7 +14,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
-	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // sparseTile is the additional data of a product with a sparse A.
@@ -204,7 +204,7 @@ func TestSparseMetadata(t *testing.T) {
 			for at := range threads * 8 {
 				var sums [64][8]bool
 				for i := range tileSums {
-					row, column := emu.AccumulatorPosition(i%128, i/128)
+					row, column := layout.AccumulatorPosition(i%128, i/128)
 					sums[row][column] = got[at*tileSums+i] != 0
 				}
 				found, want := "", ""
@@ -238,15 +238,15 @@ func TestSparseMetadata(t *testing.T) {
 func TestSparseLayouts(t *testing.T) {
 	dev := eitherDevice(t, emulated.Options{Races: true})
 	const n, depth, bytes, base = 64, 32, 32 << 10, 0x400
-	for _, s := range []emu.Swizzle{emu.SwizzleNone, emu.Swizzle32, emu.Swizzle64, emu.Swizzle128} {
+	for _, s := range []layout.Swizzle{layout.SwizzleNone, layout.Swizzle32, layout.Swizzle64, layout.Swizzle128} {
 		for majors := range 4 {
-			of := [2]emu.Major{emu.Major(majors & 1), emu.Major(majors >> 1)}
+			of := [2]layout.Major{layout.Major(majors & 1), layout.Major(majors >> 1)}
 			t.Run(fmt.Sprintf("%v %v %v", s, of[0], of[1]), func(t *testing.T) {
 				r := rand.New(rand.NewPCG(4, uint64(majors)))
 				memory := make([]byte, bytes)
-				tile := func(start uint32, major emu.Major, rows, depth int) (uint64, [][]float32) {
-					d := emu.MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
-					if s != emu.SwizzleNone {
+				tile := func(start uint32, major layout.Major, rows, depth int) (uint64, [][]float32) {
+					d := layout.MatrixDescriptor{Start: start, LBO: 2048, SBO: 256, Swizzle: s}
+					if s != layout.SwizzleNone {
 						d.LBO, d.SBO = 4096, s.Period()
 					}
 					list := make([][]float32, rows)
@@ -326,7 +326,7 @@ wgmma.wait_group.sync.aligned 0;
 				got := bed.get(out, 4*64*n)
 				for thread := range 128 {
 					for i := range n / 2 {
-						row, column := emu.AccumulatorPosition(thread, i)
+						row, column := layout.AccumulatorPosition(thread, i)
 						want := float32(0)
 						for k, b := range pick(tl.sparse, metadata, row, y[column]) {
 							want += x[row][k] * b

@@ -17,6 +17,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/ptx/emu"
+	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
 )
 
@@ -70,8 +71,8 @@ func wmmaProducts() (list []matrices) {
 		matrices{8, 8, 128, "b1", "s32", "s32", ".xor"}, matrices{8, 8, 128, "b1", "s32", "s32", ".and"})
 }
 
-// layout describes how the matrices lie in memory.
-type layout struct {
+// memoryLayout describes how the matrices lie in memory.
+type memoryLayout struct {
 	a, b, c, d string
 	space      string
 	pad        int // elements of padding after each row, or column: 32 bytes
@@ -82,13 +83,13 @@ func (p matrices) small() bool { return width(p.element) < 8 }
 
 // lines returns the distance between rows, or columns, of a matrix with the given number of
 // elements in a line: in bytes and in elements.
-func (l layout) lines(elements int, element string) (bytes, stride int) {
+func (l memoryLayout) lines(elements int, element string) (bytes, stride int) {
 	stride = elements + l.pad*256/width(element)
 	return stride * width(element) / 8, stride
 }
 
 // text returns the kernel, and the bytes of A, B, C and D.
-func (p matrices) text(l layout) (text string, sizes [4]int) {
+func (p matrices) text(l memoryLayout) (text string, sizes [4]int) {
 	shape := fmt.Sprintf("m%dn%dk%d", p.m, p.n, p.k)
 	var strides [4]int
 	for i, x := range []struct {
@@ -248,7 +249,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	format := emu.ElementFormats["."+p.element]
 	sum := uint32(c)
 	if p.c == "f16" {
-		sum = emu.F32FromF16(uint16(c))
+		sum = arith.F32FromF16(uint16(c))
 	}
 	if p.d == "f16" && p.c == "f16" {
 		format = format.InHalves()
@@ -266,7 +267,7 @@ func (p matrices) sum(c uint64, a, b []uint64) uint64 {
 	}
 	sum = mma.Dot(sum, narrow(a), narrow(b), format)
 	if p.d == "f16" {
-		return uint64(emu.F16Nearest(sum))
+		return uint64(arith.F16Nearest(sum))
 	}
 	return uint64(sum)
 }
@@ -322,9 +323,9 @@ func TestWmma(t *testing.T) {
 	for i, p := range wmmaProducts() {
 		t.Run(p.String(), func(t *testing.T) {
 			b := &bed{t, dev}
-			layouts := []layout{{"row", "col", "row", "row", ".global", 0}, {"row", "col", "col", "row", ".shared", 1}, {"row", "col", "row", "col", "", 2}}
+			layouts := []memoryLayout{{"row", "col", "row", "row", ".global", 0}, {"row", "col", "col", "row", ".shared", 1}, {"row", "col", "row", "col", "", 2}}
 			if !p.small() {
-				layouts = append(layouts, layout{"col", "row", "col", "col", ".shared", 0}, layout{"col", "col", "row", "col", ".global", 1}, layout{"row", "row", "row", "row", "", 1})
+				layouts = append(layouts, memoryLayout{"col", "row", "col", "col", ".shared", 0}, memoryLayout{"col", "col", "row", "col", ".global", 1}, memoryLayout{"row", "row", "row", "row", "", 1})
 			}
 			for _, l := range layouts {
 				for j, kind := range []string{"near", tileDraws[i%len(tileDraws)]} {

@@ -5,6 +5,7 @@ import (
 
 	"sonicmoe/ptx/emu/internal/arith"
 	"sonicmoe/ptx/emu/internal/mma"
+	"sonicmoe/ptx/emu/layout"
 )
 
 // bf16Elements is the format of wgmma's and mma's bf16 operands. Package mma describes how
@@ -50,9 +51,6 @@ var (
 // elementFormats maps the instruction's names of types to the formats of wgmma's operands.
 var elementFormats = map[string]*mma.Format{".bf16": bf16Elements, ".f16": f16Elements, ".tf32": tf32Elements, ".e4m3": e4m3Elements, ".e5m2": e5m2Elements,
 	".s8": s8Elements, ".u8": u8Elements}
-
-// slabDepth is the k extent of one wgmma with 16-bit inputs.
-const slabDepth = 16
 
 // warpgroup is four warps that multiply together.
 type warpgroup struct {
@@ -120,7 +118,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 		for j := range op.rows[w] {
 			for l, v := range op.rows[w][j] {
 				for i := range per {
-					row, k := aPosition(w*warpLanes+l, j, i, per)
+					row, k := layout.APosition(w*warpLanes+l, j, i, per)
 					a.Set(row, k, uint32(uint64(v)>>(8*f.Bytes*i)&(1<<(8*f.Bytes)-1)), negate)
 				}
 			}
@@ -131,7 +129,7 @@ func (op *wgmmaOp) loadRows(a *mma.A) {
 // loadSlabs reads and decodes operand 0, A, or 1, B.
 func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 	s := g.warps[0].cta.shared
-	d, _ := DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
+	d, _ := layout.DecodeMatrixDescriptor(op.desc[operand]) // checked when it was issued
 	major, negate := op.in.major(operand), op.in.negates(operand)
 	fenced := uint64(0)
 	for _, w := range g.warps {
@@ -140,7 +138,7 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 	var tile mma.Tile
 	for slab := range op.in.slabs(operand) {
 		for row := uint32(0); row < op.in.matrixRows(operand); row += mma.Group {
-			for i, at := range d.group(major, row, slab) {
+			for i, at := range d.Group(major, row, slab) {
 				if bad := s.checkChunk(at, fenced); bad != nil && g.warps[0].fault(op.in, bad.kind, fullMask, "wgmma reads %c through descriptor %#x (%v, %v): %s",
 					'A'+operand, op.desc[operand], major, d.Swizzle, bad.text) == failed {
 					return false
@@ -148,9 +146,9 @@ func (g *warpgroup) loadSlabs(op *wgmmaOp, operand int, p *product) bool {
 				*(*[16]byte)(tile[16*i:]) = [16]byte(s.bytes[at:])
 			}
 			if operand == 0 {
-				p.a.Decode(int(row), &tile, major == MNMajor, negate)
+				p.a.Decode(int(row), &tile, major == layout.MNMajor, negate)
 			} else {
-				p.b[slab].Decode(int(row), &tile, major == MNMajor, negate)
+				p.b[slab].Decode(int(row), &tile, major == layout.MNMajor, negate)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package emu
+package layout
 
 import (
 	"testing"
@@ -89,7 +89,7 @@ func TestDescriptorGroup(t *testing.T) {
 		} {
 			seen := map[uint32]bool{}
 			for mn := uint32(0); mn < 64; mn += 8 {
-				for i, at := range d.group(major, mn, 0) {
+				for i, at := range d.Group(major, mn, 0) {
 					require.False(t, seen[at], "two chunks at one address")
 					seen[at] = true
 					for e := range uint32(8) {
@@ -135,18 +135,18 @@ func TestDescriptorErrors(t *testing.T) {
 }
 
 func TestFragments(t *testing.T) {
-	row, col := accumulatorPosition(77, 6)
+	row, col := AccumulatorPosition(77, 6)
 	assert.Equal(t, [2]int{43, 10}, [2]int{row, col})
 	const n = 256
 	seen := map[[2]int]bool{}
 	for thread := range 128 {
 		for i := range n / 2 {
-			row, col := accumulatorPosition(thread, i)
+			row, col := AccumulatorPosition(thread, i)
 			require.True(t, row < 64 && col < n)
 			seen[[2]int{row, col}] = true
 			// Columns 16q..16q+15, packed in pairs, are A of k step q.
 			q := i / 8
-			arow, k := aPosition(thread, i%8/2, i&1, 2)
+			arow, k := APosition(thread, i%8/2, i&1, 2)
 			require.Equal(t, [2]int{row, col}, [2]int{arow, 16*q + k})
 		}
 	}
@@ -159,12 +159,12 @@ func TestStoreMatrixMatchesAccumulator(t *testing.T) {
 	for lane := range 32 {
 		for j := range 4 {
 			for half := range 2 {
-				wantRow, wantCol := accumulatorPosition(lane, 2*j+half)
-				r, c := matrixPosition(lane, half, false)
-				source := matrixRowLane(j, r)
+				wantRow, wantCol := AccumulatorPosition(lane, 2*j+half)
+				r, c := MatrixPosition(lane, half, false)
+				source := MatrixRowLane(j, r)
 				m := source >> 3
 				require.Equal(t, [2]int{wantRow, wantCol}, [2]int{source&7 + 8*(m&1), 8*(m>>1) + c})
-				tr, tc := matrixPosition(lane, half, true)
+				tr, tc := MatrixPosition(lane, half, true)
 				require.Equal(t, [2]int{c, r}, [2]int{tr, tc})
 			}
 		}

@@ -1,4 +1,4 @@
-package emu
+package layout
 
 import (
 	"maps"
@@ -72,18 +72,18 @@ func TestTensorMapErrors(t *testing.T) {
 func TestMeasuredRulesOfBoxes(t *testing.T) {
 	m := TensorMap{Elem: ElemBF16, Rank: 2, Dims: [5]uint64{100, 37}, Strides: [4]uint64{208}, Box: [5]uint32{64, 16}}
 	for _, c := range []struct {
-		at    []int32
-		store bool
-		kind  FaultKind
+		at               []int32
+		store            bool
+		refused, outside bool
 	}{
-		{[]int32{0, 0}, true, 0}, {[]int32{-16, -3}, false, 0}, {[]int32{80, 30}, false, 0},
-		{[]int32{3, 5}, false, IllegalInstruction}, {[]int32{3, 5}, true, IllegalInstruction},
-		{[]int32{-16, 0}, true, IllegalInstruction}, {[]int32{0, -3}, true, IllegalInstruction},
-		{[]int32{80, 30}, true, OutOfBounds},
+		{at: []int32{0, 0}, store: true}, {at: []int32{-16, -3}}, {at: []int32{80, 30}},
+		{at: []int32{3, 5}, refused: true}, {at: []int32{3, 5}, store: true, refused: true},
+		{at: []int32{-16, 0}, store: true, refused: true}, {at: []int32{0, -3}, store: true, refused: true},
+		{at: []int32{80, 30}, store: true, refused: true, outside: true},
 	} {
-		kind, err := m.checkMeasured(c.at, c.store)
-		assert.Equal(t, c.kind, kind, "%+v: %v", c, err)
-		assert.Equal(t, c.kind == 0, err == nil)
+		outside, err := m.CheckChip(c.at, c.store)
+		assert.Equal(t, c.outside, outside, "%+v: %v", c, err)
+		assert.Equal(t, c.refused, err != nil, "%+v", c)
 	}
 }
 
@@ -233,4 +233,30 @@ func TestRowGather(t *testing.T) {
 		}
 		require.Equal(t, uint32(8), chunk)
 	}
+}
+
+// Invalid values of tensormap.replace are errors.
+func TestReplaceField(t *testing.T) {
+	whole := TensorMap{Elem: ElemU32, Rank: 1, Address: 64, Dims: [5]uint64{16}, Box: [5]uint32{8}}.Encode()
+	damaged := whole
+	damaged[0]++
+	for name, c := range map[string]struct {
+		bytes     [TensorMapBytes]byte
+		field     string
+		dimension int
+		value     uint64
+		want      string
+	}{
+		"no map":         {damaged, "rank", 0, 0, "the 128 bytes are not a tensor map, want zeros or a map"},
+		"dimension":      {whole, "box_dim", 5, 1, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
+		"stride":         {whole, "global_stride", 4, 16, "dimension is out of range, want 0 to 4, or 0 to 3 for a stride"},
+		"element stride": {whole, "element_stride", 0, 2, "element strides other than 1 are not emulated"},
+		"fill":           {whole, "fill_mode", 0, 1, "a fill_mode other than 0 is not emulated"},
+	} {
+		assert.Equal(t, c.want, ReplaceField(c.bytes[:], c.field, c.dimension, c.value), name)
+	}
+	assert.Empty(t, ReplaceField(whole[:], "global_address", 0, 128))
+	m, err := DecodeTensorMap(whole[:])
+	require.NoError(t, err)
+	assert.Equal(t, uint64(128), m.Address)
 }

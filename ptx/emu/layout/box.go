@@ -1,12 +1,12 @@
-package emu
+package layout
 
 import (
 	"fmt"
 	"iter"
 )
 
-// boxAlign is the alignment of a box in shared memory.
-const boxAlign = 128
+// BoxAlign is the alignment of a box in shared memory.
+const BoxAlign = 128
 
 // Run is a piece of a box that is contiguous in global and in shared memory.
 type Run struct {
@@ -24,56 +24,57 @@ func (m TensorMap) CheckBox(coordinates []int32, shared uint32) error {
 	if len(coordinates) != m.Rank {
 		return fmt.Errorf("tensor copy has %d coordinates, want %d, the map's rank", len(coordinates), m.Rank)
 	}
-	if shared%boxAlign != 0 {
-		return fmt.Errorf("tensor copy at shared address %#x, want a multiple of %d", shared, boxAlign)
+	if shared%BoxAlign != 0 {
+		return fmt.Errorf("tensor copy at shared address %#x, want a multiple of %d", shared, BoxAlign)
 	}
 	return nil
 }
 
-// checkMeasured reports boxes that an H200 (driver 580) refuses as an illegal instruction, or
-// moves differently from the manual, because it moves dimension 0 in pieces of 16 bytes.
-func (m TensorMap) checkMeasured(coordinates []int32, store bool) (FaultKind, error) {
+// CheckChip reports boxes that an H200 (driver 580) refuses as an illegal instruction, or
+// moves differently from the manual, because it moves dimension 0 in pieces of 16 bytes. outside
+// tells that the chip would write outside the tensor.
+func (m TensorMap) CheckChip(coordinates []int32, store bool) (outside bool, err error) {
 	size := int64(m.Elem.Bytes())
 	from, end := int64(coordinates[0])*size, int64(m.Dims[0])*size
 	if from%16 != 0 {
-		return IllegalInstruction, fmt.Errorf("coordinate 0 is %d, %d bytes, want a multiple of 16 bytes", coordinates[0], from)
+		return false, fmt.Errorf("coordinate 0 is %d, %d bytes, want a multiple of 16 bytes", coordinates[0], from)
 	}
 	if !store {
-		return 0, nil
+		return false, nil
 	}
 	for d, c := range coordinates {
 		if c < 0 {
-			return IllegalInstruction, fmt.Errorf("coordinate %d is %d, want 0 or more: the chip refuses stores that start before the tensor", d, c)
+			return false, fmt.Errorf("coordinate %d is %d, want 0 or more: the chip refuses stores that start before the tensor", d, c)
 		}
 	}
 	if end%16 != 0 && from < end && from+int64(m.Box[0])*size > end {
-		return OutOfBounds, fmt.Errorf("rows are %d bytes, want a multiple of 16: the chip would write past their end, up to byte %d", end, (end+15)/16*16)
+		return true, fmt.Errorf("rows are %d bytes, want a multiple of 16: the chip would write past their end, up to byte %d", end, (end+15)/16*16)
 	}
-	return 0, nil
+	return false, nil
 }
 
-// boxRow is one row of a box: the elements along dimension 0.
-type boxRow struct {
-	global uint64 // address of its first byte, modulo 2^64
+// BoxRow is one row of a box: the elements along dimension 0.
+type BoxRow struct {
+	Global uint64 // address of its first byte, modulo 2^64
 	shared uint32 // address of its first byte before swizzle
 	bytes  uint32
-	lo, hi uint32 // the bytes of the row that are in bounds
+	Lo, Hi uint32 // the bytes of the row that are in bounds
 }
 
-// rows visits the rows of the box at the given coordinates and shared address, in the order of
+// Rows visits the rows of the box at the given coordinates and shared address, in the order of
 // shared memory. The box must have passed CheckBox. Visiting ends when visit returns false.
-func (m *TensorMap) rows(coordinates []int32, shared uint32, visit func(r *boxRow) bool) {
+func (m *TensorMap) Rows(coordinates []int32, shared uint32, visit func(r *BoxRow) bool) {
 	var index [5]uint32 // of the row in the box; index[0] stays 0
 	size := int64(m.Elem.Bytes())
-	row := boxRow{shared: shared, bytes: m.Box[0] * uint32(size)}
+	row := BoxRow{shared: shared, bytes: m.Box[0] * uint32(size)}
 	first, n := int64(coordinates[0]), int64(m.Box[0])
 	lo := min(max(-first, 0), n)
 	hi := min(max(int64(m.Dims[0])-first, lo), n)
 	for {
 		global, inside := m.rowAddress(coordinates, &index)
-		row.global, row.lo, row.hi = global, 0, 0
+		row.Global, row.Lo, row.Hi = global, 0, 0
 		if inside {
-			row.lo, row.hi = uint32(lo*size), uint32(hi*size)
+			row.Lo, row.Hi = uint32(lo*size), uint32(hi*size)
 		}
 		if !visit(&row) {
 			return
@@ -97,7 +98,7 @@ func (m *TensorMap) rows(coordinates []int32, shared uint32, visit func(r *boxRo
 // exactly one run.
 func (m TensorMap) Runs(coordinates []int32, shared uint32) iter.Seq[Run] {
 	return func(yield func(Run) bool) {
-		m.rows(coordinates, shared, func(r *boxRow) bool { return r.runs(m.Swizzle, yield) })
+		m.Rows(coordinates, shared, func(r *BoxRow) bool { return r.runs(m.Swizzle, yield) })
 	}
 }
 
@@ -115,15 +116,15 @@ func (m *TensorMap) rowAddress(coordinates []int32, index *[5]uint32) (address u
 }
 
 // runs splits a row where bounds begin and end and, under swizzle, at every 16-byte chunk.
-func (r *boxRow) runs(s Swizzle, yield func(Run) bool) bool {
+func (r *BoxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	at := uint32(0)
-	for part, end := range [3]uint32{r.lo, r.hi, r.bytes} {
+	for part, end := range [3]uint32{r.Lo, r.Hi, r.bytes} {
 		for at < end {
 			next := end
 			if s != SwizzleNone {
 				next = min(end, at/16*16+16)
 			}
-			run := Run{Global: r.global + uint64(at), Shared: s.Apply(r.shared + at), Bytes: next - at, InBounds: part == 1}
+			run := Run{Global: r.Global + uint64(at), Shared: s.Apply(r.shared + at), Bytes: next - at, InBounds: part == 1}
 			if !yield(run) {
 				return false
 			}
@@ -133,9 +134,9 @@ func (r *boxRow) runs(s Swizzle, yield func(Run) bool) bool {
 	return true
 }
 
-// load fills a row in shared memory, the CTA's window. from holds the row's bytes in bounds.
-func (r *boxRow) load(window, from []byte, s Swizzle) {
-	if r.lo == 0 && r.hi == r.bytes {
+// Load fills a row in shared memory, the CTA's window. from holds the row's bytes in bounds.
+func (r *BoxRow) Load(window, from []byte, s Swizzle) {
+	if r.Lo == 0 && r.Hi == r.bytes {
 		for at := uint32(0); at < r.bytes; at += 16 {
 			*(*[16]byte)(window[s.Apply(r.shared+at):]) = [16]byte(from[at:])
 		}

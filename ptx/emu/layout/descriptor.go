@@ -1,4 +1,4 @@
-package emu
+package layout
 
 import "fmt"
 
@@ -10,6 +10,9 @@ type MatrixDescriptor struct {
 	BaseOffset uint8
 	Swizzle    Swizzle
 }
+
+// SlabDepth is the k extent of one wgmma with 16-bit inputs.
+const SlabDepth = 16
 
 // descriptorReserved are the bits that must be zero: 14-15, 30-31, 46-48, 52-61.
 const descriptorReserved = 0x3ff1c000c000c000
@@ -83,10 +86,10 @@ func (d MatrixDescriptor) Address(major Major, mn, k uint32) uint32 {
 
 // Check reports what makes the descriptor illegal for a slab of mn rows of 16-bit elements (64
 // for A, N for B). It also refuses a base offset, whose effect has not been measured.
-func (d MatrixDescriptor) Check(major Major, mn uint32) error { return d.check(major, mn, 1) }
+func (d MatrixDescriptor) Check(major Major, mn uint32) error { return d.CheckSlabs(major, mn, 1) }
 
-// check is Check for the given number of slabs, one after the other in k.
-func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
+// CheckSlabs is Check for the given number of slabs, one after the other in k.
+func (d MatrixDescriptor) CheckSlabs(major Major, mn, slabs uint32) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("matrix descriptor %#016x (%v, %v): %s", d.Encode(), major, d.Swizzle, fmt.Sprintf(format, args...))
 	}
@@ -102,7 +105,7 @@ func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
 	if at >= w {
 		return fail("start %#x lies in row %d of the swizzle pattern: want a tile aligned to %d bytes", d.Start, at/w, d.Swizzle.Period())
 	}
-	if depth := min(slabs*slabDepth, w/2); major == KMajor && at+2*depth > w {
+	if depth := min(slabs*SlabDepth, w/2); major == KMajor && at+2*depth > w {
 		return fail("%d k from start %#x, %d bytes into a row, run past its %d bytes", depth, d.Start, at, w)
 	}
 	if major == MNMajor && at != 0 && at+2*mn > w {
@@ -111,11 +114,11 @@ func (d MatrixDescriptor) check(major Major, mn, slabs uint32) error {
 	return nil
 }
 
-// group returns the addresses of the 16-byte chunks that hold 8 rows of a slab, from row mn on.
+// Group returns the addresses of the 16-byte chunks that hold 8 rows of a slab, from row mn on.
 // The first is at the descriptor's start. A K-major row has two chunks, one after the other;
 // each MN-major chunk holds the 8 rows of one k, in the order of k.
-func (d MatrixDescriptor) group(major Major, mn, slab uint32) (at [16]uint32) {
-	first := d.unswizzled(major, mn, slab*slabDepth)
+func (d MatrixDescriptor) Group(major Major, mn, slab uint32) (at [16]uint32) {
+	first := d.unswizzled(major, mn, slab*SlabDepth)
 	// Distance between chunks: within one row, to the next row or k, and from k 7 to k 8.
 	w := d.Swizzle.Width()
 	half, step, jump := uint32(16), w, uint32(0)
