@@ -3,6 +3,8 @@ package emu
 import (
 	"fmt"
 	"math/rand/v2"
+
+	"sonicmoe/ptx/emu/internal/causal"
 )
 
 // cta is one CTA: its warps and its shared memory.
@@ -22,7 +24,7 @@ type cta struct {
 	// triggered is set when a warp has executed griddepcontrol.launch_dependents; atTrigger is
 	// the set of earlier launches known to have ended at that time.
 	triggered bool
-	atTrigger launches
+	atTrigger causal.Launches
 }
 
 // cluster is a cluster of CTAs. Its warps take turns in one goroutine.

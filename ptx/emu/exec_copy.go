@@ -3,6 +3,7 @@ package emu
 import (
 	"slices"
 
+	"sonicmoe/ptx/emu/internal/causal"
 	"sonicmoe/ptx/isa"
 )
 
@@ -34,8 +35,8 @@ type copyRecord struct {
 	src    [warpLanes]uint64
 	bytes  [warpLanes]uint32 // bytes read from src; the rest of size is zero
 	size   uint32            // bytes written to dst
-	gives  *knowledge        // knowledge that an arrival publishes, if races are looked for
-	past   clock             // steps before an arrival, in a schedule
+	gives  *causal.Knowledge // knowledge that an arrival publishes, if races are looked for
+	past   causal.Clock      // steps before an arrival, in a schedule
 }
 
 // record returns an empty record.
@@ -187,13 +188,13 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		r.dst[l] = at & sharedOffset
 	}
 	if races := w.cta.cluster.races; races != nil {
-		r.gives = &knowledge{}
+		r.gives = &causal.Knowledge{}
 		if s := w.cta.cluster.schedule; s != nil {
 			r.past = slices.Clone(s.actors[s.acting].past)
 		}
 		races.follow(w, componentCopies, w.copies.issued)
 		races.release(w, mask, r.gives)
-		r.gives.seen.set(races.component(w, componentCopies), w.copies.issued)
+		r.gives.Seen.Set(races.component(w, componentCopies), w.copies.issued)
 	}
 	return w.queueCopy(r)
 }
@@ -258,7 +259,7 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 		phase := b.phase
 		b.now = note(b.now, arrival{w, r.in})
 		if r.gives != nil {
-			b.sync.now.join(r.gives)
+			b.sync.now.Join(r.gives)
 		}
 		_, err = b.arrive(1)
 		w.cta.usesBarrier(anMbarrier, uint64(r.dst[l]), toArrive, phase, b.phase != phase, nil)

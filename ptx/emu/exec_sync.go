@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"sonicmoe/ptx/emu/internal/causal"
 	"sonicmoe/ptx/isa"
 )
 
@@ -16,8 +17,8 @@ type namedBarrier struct {
 	// by lists the warps that arrived in this generation, before those of the previous
 	// generation; for messages.
 	by, before []int
-	now, done  knowledge // published by arriving warps, and acquired by leaving warps
-	votes      [2]votes  // of the even and the odd generations
+	now, done  causal.Knowledge // published by arriving warps, and acquired by leaving warps
+	votes      [2]votes         // of the even and the odd generations
 }
 
 // votes combines the predicates of the warps at a barrier.
@@ -80,8 +81,8 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 		b.gen++
 		b.arrived, b.threads = 0, 0
 		b.by, b.before = b.before[:0], b.by
-		b.done.join(&b.now)
-		b.now.clear()
+		b.done.Join(&b.now)
+		b.now.Clear()
 		w.cta.cluster.event()
 	}
 	return b, next
@@ -153,7 +154,7 @@ func waitsAtBarrier(w *warp, f *frag, in *inst) need {
 // clusterBarrier is the one barrier of a cluster.
 type clusterBarrier struct {
 	gen       uint64
-	now, done knowledge
+	now, done causal.Knowledge
 }
 
 // clusterWait is the state of a warp at the cluster barrier.
@@ -177,8 +178,8 @@ func (cl *cluster) clusterCheck() {
 		return
 	}
 	cl.barrier.gen++
-	cl.barrier.done.join(&cl.barrier.now)
-	cl.barrier.now.clear()
+	cl.barrier.done.Join(&cl.barrier.now)
+	cl.barrier.now.Clear()
 	for _, w := range cl.warps {
 		w.cluster.arrived = 0
 	}

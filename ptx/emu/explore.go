@@ -135,7 +135,7 @@ func (e *exploration) turn(s *schedule) {
 		for i := range second + 1 {
 			x := &s.steps[i]
 			switch {
-			case i < second && x.clock.at(s.steps[first].actor) > first:
+			case i < second && x.clock.At(s.steps[first].actor) > first:
 				continue // the first step, or one that depends on it
 			case i < second:
 				mark += x.mark

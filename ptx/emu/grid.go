@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/ptx"
+	"sonicmoe/ptx/emu/internal/causal"
 )
 
 // Timing selects when asynchronous work (cp.async, TMA, wgmma) completes.
@@ -120,7 +121,7 @@ type grid struct {
 	base   int64        // number of the launch's first cluster in the stream
 	// finished is the set of launches known to have ended when this launch has ended; triggered
 	// is the set known to have ended when the next launch starts.
-	finished, triggered launches
+	finished, triggered causal.Launches
 	image               uint64 // address of the module's variables
 	clusters            int64
 	room                int64 // number of clusters that fit in HostBytes

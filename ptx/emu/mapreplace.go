@@ -3,6 +3,7 @@ package emu
 import (
 	"strings"
 
+	"sonicmoe/ptx/emu/internal/causal"
 	"sonicmoe/ptx/emu/layout"
 	"sonicmoe/ptx/isa"
 )
@@ -114,7 +115,7 @@ func copyMap(w *warp, f *frag, in *inst, mask uint32) outcome {
 // the acquire fence.
 func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 	if r := w.cta.cluster.races; r != nil {
-		r.each(w, (*knowledge).releaseMaps)
+		r.each(w, (*causal.Knowledge).ReleaseMaps)
 	}
 	return fence(w, f, in, mask)
 }
@@ -122,7 +123,7 @@ func releaseMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 func acquireMaps(w *warp, f *frag, in *inst, mask uint32) outcome {
 	out := fence(w, f, in, mask)
 	if r := w.cta.cluster.races; r != nil {
-		r.each(w, (*knowledge).acquireMaps)
+		r.each(w, (*causal.Knowledge).AcquireMaps)
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"sonicmoe/ptx/emu/internal/causal"
 	"sonicmoe/ptx/isa"
 )
 
@@ -88,14 +89,14 @@ func (r *races) meet(w *warp, lanes uint32) {
 }
 
 // now returns the present moment of a warp.
-func (r *races) now(w *warp) uint32 { return r.know(w).seen[r.component(w, componentOwn)] }
+func (r *races) now(w *warp) uint32 { return r.know(w).Seen[r.component(w, componentOwn)] }
 
 // learned updates what lanes know of their own warp from knowledge that they acquired.
-func (r *races) learned(w *warp, lanes uint32, m *moments) {
+func (r *races) learned(w *warp, lanes uint32, m *causal.Moments) {
 	own, k := r.component(w, componentOwn), &r.lanes[r.number(w)]
-	of := m.lanes[own]
+	of := m.Lanes[own]
 	if of == nil {
-		k.learn(lanes, w.live, m.upTo(own, 0))
+		k.learn(lanes, w.live, m.UpTo(own, 0))
 		return
 	}
 	k.learn(lanes, w.live, slices.Min(of[:]))
@@ -109,12 +110,12 @@ func (r *races) learned(w *warp, lanes uint32, m *moments) {
 
 // given returns what lanes of a warp publish when they signal: what the warp knows or knew, but
 // of the other lanes of the warp only what these lanes know.
-func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
+func (r *races) given(w *warp, lanes uint32, k *causal.Knowledge) *causal.Knowledge {
 	if k == r.know(w) {
 		k = r.knownTo(w, lanes)
 	}
 	own, of := r.component(w, componentOwn), &r.lanes[r.number(w)]
-	at := k.upTo(own, 0)
+	at := k.UpTo(own, 0)
 	unknown := uint32(0) // lanes whose past none of the signalling lanes knows
 	if lanes&w.live != w.live {
 		unknown = w.live
@@ -136,10 +137,10 @@ func (r *races) given(w *warp, lanes uint32, k *knowledge) *knowledge {
 		}
 	}
 	g := *k
-	if g.lanes = maps.Clone(k.lanes); g.lanes == nil {
-		g.lanes = map[int]*[warpLanes]uint32{}
+	if g.Lanes = maps.Clone(k.Lanes); g.Lanes == nil {
+		g.Lanes = map[int]*[warpLanes]uint32{}
 	}
-	g.lanes[own] = &some
+	g.Lanes[own] = &some
 	return &g
 }
 
@@ -168,7 +169,7 @@ func (r *races) unmet(old *access, lanes uint32, a *access) uint32 {
 // oneForLanes reports whether all lanes of the warp agree on the order of the two accesses.
 func (r *races) oneForLanes(old, a *access) bool {
 	if !old.sameWarp(a) {
-		return r.byLane[r.number(a.warp)] == nil && r.know(a.warp).of(old.site.cluster, r.cluster).lanes[old.component] == nil
+		return r.byLane[r.number(a.warp)] == nil && r.know(a.warp).Of(old.site.cluster, r.cluster).Lanes[old.component] == nil
 	}
 	return old.component%warpComponents == componentOwn && old.at <= r.lanes[r.number(a.warp)].all
 }
@@ -189,7 +190,7 @@ func (a *access) each() bool { return a.in.form.ID == isa.TensormapCopy }
 
 // done records that a warp's asynchronous operations of a kind are complete, up to a number.
 func (r *races) done(w *warp, kind int, upTo uint32) {
-	r.know(w).seen.set(r.component(w, kind), upTo)
+	r.know(w).Seen.Set(r.component(w, kind), upTo)
 	r.follow(w, kind, upTo)
 }
 
@@ -200,4 +201,18 @@ func (r *races) follow(w *warp, kind int, upTo uint32) {
 	for len(*waited) <= int(upTo) {
 		*waited = append(*waited, r.now(w))
 	}
+}
+
+// lacks returns the lanes that made the access and for which m does not know it to be past.
+func (a *access) lacks(m *causal.Moments, lanes uint32) (some uint32) {
+	of := m.Lanes[a.component]
+	if of == nil || a.whole() || a.each() {
+		return 0
+	}
+	for x := lanes; x != 0; x &= x - 1 {
+		if of[first(x)] < a.at {
+			some |= x & -x
+		}
+	}
+	return some
 }

@@ -1,6 +1,10 @@
 package emu
 
-import "sync"
+import (
+	"sync"
+
+	"sonicmoe/ptx/emu/internal/causal"
+)
 
 // Races between launches of one stream. A Programmatic launch starts when each CTA of its
 // predecessor has executed griddepcontrol.launch_dependents or ended. Only griddepcontrol.wait
@@ -34,13 +38,10 @@ func (s *Stream) Wait() {
 	s.before = nil
 }
 
-// launches is a set of launches of a stream, one bit for each number.
-type launches uint64
-
 const maxBefore = 63
 
 // bit returns the set with this launch alone.
-func (g *grid) bit() launches { return 1 << (g.number % (maxBefore + 1)) }
+func (g *grid) bit() causal.Launches { return 1 << (g.number % (maxBefore + 1)) }
 
 // begin adds a launch to its stream.
 func (s *Stream) begin(g *grid) {
@@ -77,14 +78,14 @@ func (r *races) gridWait(w *warp) {
 	g := r.cl.grid
 	if n := len(g.before); n > 0 {
 		last := g.before[n-1]
-		r.each(w, func(k *knowledge) { k.ended |= last.bit() | last.finished })
+		r.each(w, func(k *causal.Knowledge) { k.Ended |= last.bit() | last.finished })
 	}
 }
 
 // trigger is griddepcontrol.launch_dependents of a warp. The first one in a CTA counts, and any
 // warp may be the first, so atTrigger keeps what all of them know.
 func (r *races) trigger(w *warp) {
-	c, past := w.cta, r.know(w).ended
+	c, past := w.cta, r.know(w).Ended
 	if c.triggered {
 		past &= c.atTrigger
 	}
@@ -94,9 +95,9 @@ func (r *races) trigger(w *warp) {
 // exits records which launches are known to have ended when a CTA ends: no later launch starts
 // before that, or before the CTA's trigger.
 func (r *races) exits(c *cta) {
-	ended := launches(0)
+	ended := causal.Launches(0)
 	for _, w := range c.warps {
-		ended |= r.know(w).ended
+		ended |= r.know(w).Ended
 	}
 	g := r.cl.grid
 	g.mu.Lock()
@@ -110,7 +111,7 @@ func (r *races) exits(c *cta) {
 // touchBefore compares an access to n bytes of global memory with those of launches that may
 // still run.
 func (r *races) touchBefore(a *access, at, n uint64) *problem {
-	ended := r.know(a.warp).ended
+	ended := r.know(a.warp).Ended
 	for _, g := range r.cl.grid.before {
 		if ended&g.bit() != 0 {
 			continue
@@ -152,7 +153,7 @@ func (r *races) touchLaunch(g *grid, a *access, at, end uint64) *problem {
 // unordered reports that nothing orders an access after an earlier one of a launch that may
 // still run.
 func (r *races) unordered(old, a *access) bool {
-	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !r.know(a.warp).of(old.site.cluster, r.cluster).seen.has(old)
+	return !(old.strong && a.strong && old.scope == gpuScope && a.scope == gpuScope) && !old.knownIn(r.know(a.warp).Of(old.site.cluster, r.cluster).Seen)
 }
 
 func (r *races) raceOfLaunches(g *grid, old, a *access, at uint64) *problem {

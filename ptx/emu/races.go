@@ -3,6 +3,8 @@ package emu
 import (
 	"fmt"
 	"strings"
+
+	"sonicmoe/ptx/emu/internal/causal"
 )
 
 // Races are found by happens-before, independent of the order in which the emulator ran. Two
@@ -65,7 +67,7 @@ type races struct {
 	cl         *cluster
 	cluster    int64 // number of the cluster in the stream
 	strict     bool
-	warps      []knowledge
+	warps      []causal.Knowledge
 	fences     []fences          // of each warp
 	lanes      []lanesKnown      // of each warp
 	byLane     []*lanesKnowledge // of each warp whose lanes know different things, else nil
@@ -97,9 +99,9 @@ const (
 func newRaces(cl *cluster) *races {
 	r := &races{cl: cl, cluster: cl.grid.base + cl.number, strict: cl.grid.launch.StrictProxy, signals: signals{}}
 	n := len(cl.warps)
-	r.warps, r.fences, r.lanes, r.byLane = make([]knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*lanesKnowledge, n)
+	r.warps, r.fences, r.lanes, r.byLane = make([]causal.Knowledge, n), make([]fences, n), make([]lanesKnown, n), make([]*lanesKnowledge, n)
 	for i := range r.warps {
-		r.warps[i].seen.set(i*warpComponents+componentOwn, 1)
+		r.warps[i].Seen.Set(i*warpComponents+componentOwn, 1)
 	}
 	r.components = n * warpComponents
 	for _, c := range cl.ctas {
@@ -114,12 +116,12 @@ func (r *races) component(w *warp, kind int) int { return r.number(w)*warpCompon
 
 func (r *races) site(w *warp) site { return site{r.cluster, w.cta.rank} }
 
-func (r *races) know(w *warp) *knowledge { return &r.warps[r.number(w)] }
+func (r *races) know(w *warp) *causal.Knowledge { return &r.warps[r.number(w)] }
 
 // ordinary returns an access by the warp itself.
 func (r *races) ordinary(w *warp, in *inst, writes bool) *access {
 	a := r.access(w, in, componentOwn, writes)
-	a.at = r.know(w).seen[a.component]
+	a.at = r.know(w).Seen[a.component]
 	if a.strong = in.strong(); a.strong {
 		a.scope = scopeOf(in)
 	}
@@ -131,37 +133,40 @@ func (r *races) access(w *warp, in *inst, kind int, writes bool) *access {
 	return &access{warp: w, in: in, component: r.component(w, kind), writes: writes, site: r.site(w), id: w.id}
 }
 
+// knownIn reports whether the access is past for the owner of a clock.
+func (a *access) knownIn(c causal.Clock) bool { return a.at != 0 && c.At(a.component) >= int(a.at) }
+
 // advance separates later accesses of the warp from what it has published.
 func (r *races) advance(w *warp) {
 	own := r.component(w, componentOwn)
-	r.know(w).seen[own]++
+	r.know(w).Seen[own]++
 }
 
 // release publishes to k what lanes of the warp know, for warps that acquire from k.
-func (r *races) release(w *warp, lanes uint32, k *knowledge) {
-	k.join(r.given(w, lanes, r.know(w)))
+func (r *races) release(w *warp, lanes uint32, k *causal.Knowledge) {
+	k.Join(r.given(w, lanes, r.know(w)))
 	r.advance(w)
 }
 
 // acquire teaches lanes of a warp, and so the warp, what k knows.
-func (r *races) acquire(w *warp, lanes uint32, k *knowledge) {
-	r.learned(w, lanes, &k.moments)
-	r.teach(w, lanes, func(to *knowledge) { to.join(k) })
+func (r *races) acquire(w *warp, lanes uint32, k *causal.Knowledge) {
+	r.learned(w, lanes, &k.Moments)
+	r.teach(w, lanes, func(to *causal.Knowledge) { to.Join(k) })
 }
 
 // acquireFar teaches lanes what other clusters published.
-func (r *races) acquireFar(w *warp, lanes uint32, h *horizon) {
+func (r *races) acquireFar(w *warp, lanes uint32, h *causal.Horizon) {
 	if h != nil {
-		if own := h.of[r.cluster]; own != nil {
+		if own := h.Of[r.cluster]; own != nil {
 			r.learned(w, lanes, own)
 		}
 	}
-	r.teach(w, lanes, func(to *knowledge) { to.learn(h, r.cluster) })
+	r.teach(w, lanes, func(to *causal.Knowledge) { to.Learn(h, r.cluster) })
 }
 
 // fenceProxy is fence.proxy.async by a warp.
 func (r *races) fenceProxy(w *warp, shared, global bool) {
-	r.each(w, func(k *knowledge) { k.fence(shared, global) })
+	r.each(w, func(k *causal.Knowledge) { k.Fence(shared, global) })
 	r.advance(w)
 }
 
@@ -302,14 +307,14 @@ func (r *races) add(old *readers, a *access) *readers {
 // compare returns the race of an access with an earlier one (in the emulator's order) by some
 // lanes, if any.
 func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem {
-	known := r.know(a.warp).of(old.site.cluster, r.cluster)
-	fenced := &known.fenced
+	known := r.know(a.warp).Of(old.site.cluster, r.cluster)
+	fenced := &known.Fenced
 	if at.c == nil {
-		fenced = &known.fencedGlobal
+		fenced = &known.FencedGlobal
 	}
 	apart := old.site.apart(a.site)
 	uninformed := r.uninformed(old, a)
-	past := known.seen.has(old) && uninformed == 0 && r.unmet(old, lanes, a) == 0 && known.lacks(old, lanes) == 0
+	past := old.knownIn(known.Seen) && uninformed == 0 && r.unmet(old, lanes, a) == 0 && old.lacks(known, lanes) == 0
 	switch {
 	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.asMap && !a.in.uncached:
 		return nil
@@ -318,21 +323,21 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
 		r.repeated = r.repeated || !past
 		return nil
-	case !known.seen.has(old):
+	case !old.knownIn(known.Seen):
 		return problemf(Race, "%s, and nothing orders the two accesses; to order them: %s", r.both(old, a, at), r.remedy(old, a, at))
 	case uninformed != 0:
 		return problemf(Race, "%s; other lanes of this warp have synchronised with that access, but %s has not; to order them: bar.warp.sync (__syncwarp) of the warp after the wait, or a wait by each lane%s",
 			r.both(old, a, at), laneList(uninformed), r.orStrong(old, a))
 	case !past && !old.sameWarp(a):
 		return problemf(Race, "%s in %s, and the lane that signalled this warp had not synchronised with those lanes; to order them: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
-			r.both(old, a, at), laneList(known.lacks(old, lanes)), r.orStrong(old, a))
+			r.both(old, a, at), laneList(old.lacks(known, lanes)), r.orStrong(old, a))
 	case !past:
 		return problemf(Race, "%s in %s, and nothing orders these lanes of the warp; to order them: bar.warp.sync (__syncwarp) of the lanes of both accesses, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
-	case a.asMap && old.writes && !known.mapsAcquired.has(old):
+	case a.asMap && old.writes && !old.knownIn(known.MapsAcquired):
 		return problemf(ProxyRace, "%s, without fence.proxy.tensormap in between; want fence.proxy.tensormap….release after the writes, and ….acquire of the map's 128 bytes by the reader after the barrier at which the two meet",
 			r.both(old, a, at))
-	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !fenced.has(old):
+	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !old.knownIn(*fenced):
 		return problemf(ProxyRace, "%s, without fence.proxy.async in between; want it in the writer before the barrier at which the two meet, or in this thread after that barrier",
 			r.both(old, a, at))
 	}
@@ -342,7 +347,7 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 // phases is what an mbarrier passes from arriving to waiting threads.
 type phases struct {
 	component int // counts its completed phases
-	now, done knowledge
+	now, done causal.Knowledge
 	init      *access
 	fenced    bool // whether the init is fenced, for other proxies and CTAs
 }
@@ -369,9 +374,9 @@ func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 		return fmt.Sprintf("mbarrier %s, which %s initialised with mbarrier.init (%s)", w.cta.symbolic(at), r.cl.actor(init.warp, init.in), r.cl.place(init.in))
 	}
 	switch {
-	case !k.seen.has(init):
+	case !init.knownIn(k.Seen):
 		return problemf(Race, "%s, and nothing orders the two; to order them: fence.mbarrier_init, then a barrier that both warps reach, a cluster barrier if they are in different CTAs", what())
-	case (arrival{w, in}).copies() && !b.sync.fenced && !k.fenced.has(init):
+	case (arrival{w, in}).copies() && !b.sync.fenced && !init.knownIn(k.Fenced):
 		return problemf(ProxyRace, "%s, without a fence in between; want fence.mbarrier_init after mbarrier.init", what())
 	}
 	return nil
@@ -379,15 +384,15 @@ func (r *races) uses(w *warp, in *inst, b *mbarrier, at uint32) *problem {
 
 // end passes on what the arrivals of a completed phase know.
 func (p *phases) end() {
-	p.done.join(&p.now)
-	p.now.clear()
+	p.done.Join(&p.now)
+	p.now.Clear()
 }
 
 // waited records that lanes of a warp have seen a phase complete.
 func (r *races) waited(w *warp, lanes uint32, b *mbarrier) {
-	r.learned(w, lanes, &b.sync.done.moments)
-	r.teach(w, lanes, func(to *knowledge) {
-		to.join(&b.sync.done)
-		to.seen.set(b.sync.component, uint32(b.phase))
+	r.learned(w, lanes, &b.sync.done.Moments)
+	r.teach(w, lanes, func(to *causal.Knowledge) {
+		to.Join(&b.sync.done)
+		to.Seen.Set(b.sync.component, uint32(b.phase))
 	})
 }

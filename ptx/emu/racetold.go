@@ -1,6 +1,10 @@
 package emu
 
-import "slices"
+import (
+	"slices"
+
+	"sonicmoe/ptx/emu/internal/causal"
+)
 
 // What one lane learns from an mbarrier or a flag, the other lanes of its warp know only after
 // bar.warp.sync or a barrier (see also racelanes.go). As long as all lanes have learned the
@@ -8,23 +12,23 @@ import "slices"
 
 // lanesKnowledge is what the lanes of a warp know, if some lanes know more than others.
 type lanesKnowledge struct {
-	all  knowledge // what each lane knows
+	all  causal.Knowledge // what each lane knows
 	some []partKnowledge
 }
 
 // partKnowledge is what some lanes know in addition.
 type partKnowledge struct {
 	lanes uint32
-	k     knowledge
+	k     causal.Knowledge
 }
 
 // teach applies learn to what lanes of a warp know, and so to what the warp knows.
-func (r *races) teach(w *warp, lanes uint32, learn func(k *knowledge)) {
+func (r *races) teach(w *warp, lanes uint32, learn func(k *causal.Knowledge)) {
 	n, know := r.number(w), r.know(w)
 	o := r.byLane[n]
 	part := lanes&w.live != w.live
 	if part && o == nil {
-		o = &lanesKnowledge{all: know.clone()}
+		o = &lanesKnowledge{all: know.Clone()}
 		r.byLane[n] = o
 	}
 	learn(know)
@@ -39,14 +43,14 @@ func (r *races) teach(w *warp, lanes uint32, learn func(k *knowledge)) {
 	case o != nil:
 		learn(&o.all)
 		r.ownTime(w, &o.all)
-		if o.all.seen.covers(know.seen) && o.all.far.join(know.far) == o.all.far {
+		if o.all.Seen.Covers(know.Seen) && o.all.Far.Join(know.Far) == o.all.Far {
 			r.byLane[n] = nil
 		}
 	}
 }
 
 // each applies a change to what a warp and its lanes know.
-func (r *races) each(w *warp, change func(k *knowledge)) {
+func (r *races) each(w *warp, change func(k *causal.Knowledge)) {
 	change(r.know(w))
 	if o := r.byLane[r.number(w)]; o != nil {
 		r.ownTime(w, &o.all)
@@ -58,11 +62,11 @@ func (r *races) each(w *warp, change func(k *knowledge)) {
 }
 
 // ownTime adds to k what a warp knows of itself.
-func (r *races) ownTime(w *warp, k *knowledge) {
+func (r *races) ownTime(w *warp, k *causal.Knowledge) {
 	for kind := range warpComponents {
-		if c := r.component(w, kind); c < len(r.know(w).seen) {
-			k.seen.set(c, r.know(w).seen[c])
-			delete(k.lanes, c)
+		if c := r.component(w, kind); c < len(r.know(w).Seen) {
+			k.Seen.Set(c, r.know(w).Seen[c])
+			delete(k.Lanes, c)
 		}
 	}
 }
@@ -76,10 +80,10 @@ func (r *races) meetKnowledge(w *warp, lanes uint32) {
 	case lanes&w.live == w.live:
 		r.byLane[n] = nil
 	default:
-		k := knowledge{}
+		k := causal.Knowledge{}
 		for i := range o.some {
 			if h := &o.some[i]; h.lanes&lanes != 0 {
-				k.join(&h.k)
+				k.Join(&h.k)
 			}
 		}
 		o.some = append(o.some, partKnowledge{lanes, k})
@@ -87,15 +91,15 @@ func (r *races) meetKnowledge(w *warp, lanes uint32) {
 }
 
 // knownTo returns what lanes of a warp know together.
-func (r *races) knownTo(w *warp, lanes uint32) *knowledge {
+func (r *races) knownTo(w *warp, lanes uint32) *causal.Knowledge {
 	o := r.byLane[r.number(w)]
 	if o == nil || lanes&w.live == w.live {
 		return r.know(w)
 	}
-	k := o.all.clone()
+	k := o.all.Clone()
 	for i := range o.some {
 		if h := &o.some[i]; h.lanes&lanes != 0 {
-			k.join(&h.k)
+			k.Join(&h.k)
 		}
 	}
 	r.ownTime(w, &k)
@@ -110,7 +114,7 @@ func (r *races) uninformed(old, a *access) (lanes uint32) {
 	if o == nil || old.sameWarp(a) || a.whole() || a.each() || a.in.product != nil {
 		return 0
 	}
-	knows := func(k *knowledge) bool { return k.of(old.site.cluster, r.cluster).seen.has(old) }
+	knows := func(k *causal.Knowledge) bool { return old.knownIn(k.Of(old.site.cluster, r.cluster).Seen) }
 	if knows(&o.all) {
 		return 0
 	}

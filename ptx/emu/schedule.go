@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"sonicmoe/ptx/emu/internal/causal"
 )
 
 // A schedule runs all clusters of a grid in one goroutine, in an order given by choices. Its
@@ -55,11 +57,11 @@ func parseChoices(text string) ([]choice, error) {
 type actor struct {
 	name   int // the same in all orders
 	w      *warp
-	copies bool      // the actor is the deferred arrivals after the warp's cp.async
-	load   *bulkLoad // the actor is this load
-	past   clock     // steps that happened before, by actor
-	mark   uint64    // hash of its latest step and of all steps that it depends on
-	issues int       // number of loads that it has issued
+	copies bool         // the actor is the deferred arrivals after the warp's cp.async
+	load   *bulkLoad    // the actor is this load
+	past   causal.Clock // steps that happened before, by actor
+	mark   uint64       // hash of its latest step and of all steps that it depends on
+	issues int          // number of loads that it has issued
 	// polled holds, for each polling instruction, the version of what it found last. vain lists
 	// the polling instructions that have found the same again since the latest step. on lists
 	// the objects that the actor waits for other actors to change; before is the sum of their
@@ -73,7 +75,7 @@ type actor struct {
 // step is one step that was taken.
 type step struct {
 	actor int
-	clock clock
+	clock causal.Clock
 	mark  uint64
 }
 
@@ -92,7 +94,7 @@ type schedule struct {
 	history map[object][]touch
 	// arrived holds, for each barrier, the steps before any arrival; ended holds the same up to
 	// the latest phase that ended.
-	arrived, ended map[object]clock
+	arrived, ended map[object]causal.Clock
 
 	acting   int // the actor that runs
 	current  int // the warp that ran last
@@ -124,7 +126,7 @@ func (k *Kernel) follow(ctx context.Context, mem *Memory, l Launch, choices []ch
 }
 
 func (g *grid) newSchedule(choices []choice) *schedule {
-	s := &schedule{g: g, forced: choices, current: -1, history: map[object][]touch{}, arrived: map[object]clock{}, ended: map[object]clock{}, versions: map[object]int{}}
+	s := &schedule{g: g, forced: choices, current: -1, history: map[object][]touch{}, arrived: map[object]causal.Clock{}, ended: map[object]causal.Clock{}, versions: map[object]int{}}
 	for i := range g.clusters {
 		cl := g.newCluster()
 		cl.reset(i)
@@ -312,7 +314,7 @@ func (s *schedule) take(i int) bool {
 		cl.completeLoad(slices.Index(cl.loads, x.load))
 	case x.copies:
 		at := slices.IndexFunc(w.copies.recs, func(r *copyRecord) bool { return r.arrive })
-		s.actors[i].past.join(w.copies.recs[at].past)
+		s.actors[i].past.Join(w.copies.recs[at].past)
 		for _, r := range w.copies.recs[:at] {
 			w.completeCopy(r, fullMask)
 		}
@@ -349,7 +351,7 @@ func (s *schedule) note() bool {
 		o := &s.uses[i]
 		follows := mix(mix(mix(uint64(o.kind), o.at), uint64(o.rank)), mix(o.phase, uint64(o.cluster)))
 		if o.use == toWait {
-			x.past.join(s.ended[o.object])
+			x.past.Join(s.ended[o.object])
 		}
 		list := s.history[o.object]
 		for k := len(list) - 1; k >= 0; k-- {
@@ -357,29 +359,29 @@ func (s *schedule) note() bool {
 			if !t.depends(o) || t.actor == s.acting {
 				continue
 			}
-			if x.past.at(t.actor) > t.step {
+			if x.past.At(t.actor) > t.step {
 				if t.use == toWrite {
 					break // earlier steps are ordered before t
 				}
 				continue
 			}
-			if t.use != toWait || s.arrived[o.object].at(t.actor) <= t.step {
+			if t.use != toWait || s.arrived[o.object].At(t.actor) <= t.step {
 				s.races = append(s.races, [2]int{t.step, at})
 			}
-			x.past.join(t.clock)
+			x.past.Join(t.clock)
 			follows += t.mark
 		}
 		if o.use == toRead {
-			x.past.join(s.ended[o.object])
+			x.past.Join(s.ended[o.object])
 		}
-		x.past.set(s.acting, uint32(at+1))
+		x.past.Set(s.acting, uint32(at+1))
 		x.mark = mix(x.mark, follows+uint64(x.name))
 		s.steps[at].mark += x.mark
 		o.step, o.actor, o.clock, o.mark = at, s.acting, slices.Clone(x.past), x.mark
 		s.history[o.object] = append(list, *o)
 		if o.use == toArrive {
 			all := s.arrived[o.object]
-			all.join(o.clock)
+			all.Join(o.clock)
 			if s.arrived[o.object] = all; o.ends {
 				s.ended[o.object] = slices.Clone(all)
 			}
@@ -395,14 +397,6 @@ func (s *schedule) note() bool {
 		x.polled[in] = s.version()
 	}
 	return s.g.fault == nil
-}
-
-// at returns the moment of a component.
-func (c clock) at(component int) int {
-	if component >= len(c) {
-		return 0
-	}
-	return int(c[component])
 }
 
 // issued adds a load as an actor.

@@ -1,6 +1,9 @@
 package emu
 
-import "sonicmoe/ptx/isa"
+import (
+	"sonicmoe/ptx/emu/internal/causal"
+	"sonicmoe/ptx/isa"
+)
 
 // A signal is the knowledge that a strong write leaves at a word, for a strong read of that
 // word to acquire. The access itself may release or acquire, or a fence next to a relaxed
@@ -53,7 +56,7 @@ func (s site) apart(o site) scope {
 type signal struct {
 	from  site
 	scope scope
-	past  *horizon
+	past  *causal.Horizon
 }
 
 // signals holds the signals at words by address.
@@ -63,7 +66,7 @@ type signals map[uint64][]signal
 func (s signals) leave(at uint64, x signal) {
 	for i := range s[at] {
 		if have := &s[at][i]; have.from == x.from && have.scope == x.scope {
-			have.past = have.past.join(x.past)
+			have.past = have.past.Join(x.past)
 			return
 		}
 	}
@@ -74,10 +77,10 @@ func (s signals) leave(at uint64, x signal) {
 type fences struct {
 	// released is what was known at the latest fence of each scope, or a wider one. A relaxed
 	// write releases it.
-	released [scopes]knowledge
+	released [scopes]causal.Knowledge
 	// heard is what relaxed reads found, from the same CTA, the same cluster and other
 	// clusters. A fence of that scope acquires it.
-	heard [scopes]*horizon
+	heard [scopes]*causal.Horizon
 	by    uint32 // lanes that read any of it
 }
 
@@ -90,14 +93,14 @@ func (r *races) fence(w *warp, lanes uint32, s scope) {
 		}
 	}
 	for i := range s + 1 {
-		o.released[i].join(k)
+		o.released[i].Join(k)
 	}
 	r.advance(w)
 }
 
 // releaseFenced is a release by a relaxed arrival at the cluster barrier.
-func (r *races) releaseFenced(w *warp, lanes uint32, k *knowledge) {
-	k.join(r.given(w, lanes, &r.fences[r.number(w)].released[clusterScope]))
+func (r *races) releaseFenced(w *warp, lanes uint32, k *causal.Knowledge) {
+	k.Join(r.given(w, lanes, &r.fences[r.number(w)].released[clusterScope]))
 }
 
 // synchronise records a lane's strong access to the word at an address: what it acquires from
@@ -120,7 +123,7 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 		case acquires:
 			r.acquireFar(w, 1<<l, s.past)
 		default:
-			o.heard[apart] = o.heard[apart].join(s.past)
+			o.heard[apart] = o.heard[apart].Join(s.past)
 			o.by |= 1 << l
 		}
 	}
@@ -131,13 +134,13 @@ func (r *races) synchronise(w *warp, l int, in *inst, words signals, at uint64, 
 		delete(words, at)
 	}
 	if in.has(".release") || in.has(".acq_rel") {
-		words.leave(at, signal{here, reach, r.given(w, 1<<l, r.know(w)).published(r.cluster)})
+		words.leave(at, signal{here, reach, r.given(w, 1<<l, r.know(w)).Published(r.cluster)})
 		r.advance(w)
 		return
 	}
 	for s := range scopes {
-		if k := &o.released[s]; len(k.seen) > 0 {
-			words.leave(at, signal{here, min(s, reach), r.given(w, 1<<l, k).published(r.cluster)})
+		if k := &o.released[s]; len(k.Seen) > 0 {
+			words.leave(at, signal{here, min(s, reach), r.given(w, 1<<l, k).Published(r.cluster)})
 		}
 	}
 }

@@ -3,6 +3,7 @@ package emu
 import (
 	"slices"
 
+	"sonicmoe/ptx/emu/internal/causal"
 	"sonicmoe/ptx/isa"
 )
 
@@ -49,7 +50,7 @@ type touch struct {
 	in    *inst  // the instruction, if it may spin, or nil
 	step  int
 	actor int
-	clock clock // what is past for the step, and the step itself
+	clock causal.Clock // what is past for the step, and the step itself
 	mark  uint64
 }
 
