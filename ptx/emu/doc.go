@@ -36,7 +36,7 @@
 //
 // With Launch.Report the emulator counts what a launch does: bytes at each level, bank
 // conflicts, sectors of global memory, instructions by role, and a timeline of the warps of one
-// CTA with what each waits for. These are counts, not times. counter.go says which counts
+// CTA with what each waits for. These are counts, not times. report_counter.go says which counts
 // follow from documented rules and which are assumed.
 //
 // Launches of one [Stream] may race with each other too: a programmatic dependent launch may

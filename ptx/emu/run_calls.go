@@ -5,7 +5,7 @@ import (
 )
 
 // Calls in progress: what lanes save for them, and how lanes enter and leave functions.
-// functions.go describes the functions.
+// load_functions.go describes the functions.
 
 // call is a call that lanes are in.
 type call struct {

@@ -29,7 +29,7 @@ func init() {
 	for _, part := range []map[isa.ID]handler{
 		integerForms(), floatForms(), moveForms(), memoryForms(), warpForms(), barrierForms(),
 		mbarrierForms(), copyForms(), bulkForms(), wgmmaForms(), controlForms(),
-		integerMoreForms(), floatMoreForms(), conversionForms(), spaceForms(), warpMoreForms(), mmaForms(),
+		integerArithmeticForms(), bitForms(), floatArithmeticForms(), floatFunctionForms(), halfForms(), conversionForms(), spaceForms(), warpMoreForms(), mmaForms(),
 	} {
 		maps.Copy(all, part)
 	}

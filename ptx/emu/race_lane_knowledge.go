@@ -7,7 +7,7 @@ import (
 )
 
 // What one lane learns from an mbarrier or a flag, the other lanes of its warp know only after
-// bar.warp.sync or a barrier (see also racelanes.go). As long as all lanes have learned the
+// bar.warp.sync or a barrier (see also race_lanes.go). As long as all lanes have learned the
 // same, the warp has one common knowledge.
 
 // lanesKnowledge is what the lanes of a warp know, if some lanes know more than others.

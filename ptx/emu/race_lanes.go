@@ -12,7 +12,7 @@ import (
 // lane of its warp did after a bar.warp.sync of both, after a barrier, or after any other
 // signal that brings the warp's own past back. shfl.sync, votes and the like wait for lanes but
 // order no memory. When some lanes signal, they publish what they know of the other lanes. What
-// one lane learns from a signal, only that lane knows (racetold.go).
+// one lane learns from a signal, only that lane knows (race_lane_knowledge.go).
 
 // lanesKnown is what the lanes of a warp know of each other.
 type lanesKnown struct {

@@ -1,6 +1,9 @@
 package emu
 
 import (
+	"fmt"
+	"slices"
+
 	"sonicmoe/ptx/isa"
 )
 
@@ -155,4 +158,107 @@ func (k *Kernel) reaches(pc int32, targets map[int32]bool) (int32, bool) {
 		}
 	}
 	return 0, false
+}
+
+// arrival is an instruction of a warp that arrives at an mbarrier or copies bytes to it.
+type arrival struct {
+	warp *warp
+	in   *inst
+}
+
+// copies reports whether the instruction copies bytes.
+func (a arrival) copies() bool {
+	switch a.in.form.ID {
+	case isa.TMALoad, isa.TMALoadMulticast, isa.BulkLoad, isa.BulkCopyCluster:
+		return true
+	}
+	return false
+}
+
+// note adds an arrival to the list of a phase.
+func note(list []arrival, a arrival) []arrival {
+	if n := len(list); n > 0 && list[n-1] == a || slices.Contains(list, a) {
+		return list
+	}
+	return append(list, a)
+}
+
+// needPhase returns the need of a fragment that waits for a phase of the mbarrier at an offset
+// of c's window.
+func (cl *cluster) needPhase(w *warp, f *frag, c *cta, at, parity uint32) need {
+	b, err := c.shared.mbar.at(at)
+	if err != nil {
+		return need{what: "waits at " + err.Error()}
+	}
+	n := need{what: fmt.Sprintf("waits at mbarrier %s for the phase of parity %d to complete: %v", c.symbolic(at), parity, b), phase: b.phase}
+	wants := func(a arrival) bool { return a.copies() == (b.pending == 0) }
+	doing := "arrive"
+	if b.pending == 0 {
+		doing = "copy bytes"
+	}
+	// Find the warps that did so in the previous phase and have not in this one. In the first
+	// phase, look at the other mbarriers of the same name.
+	did := slices.DeleteFunc(slices.Clone(b.before), func(a arrival) bool {
+		return !wants(a) || b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp })
+	})
+	if len(did) == 0 {
+		for _, other := range c.siblings(at) {
+			for _, a := range append(slices.Clone(other.before), other.now...) {
+				if wants(a) && !slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == a.warp && b.pending > 0 }) {
+					did = note(did, a)
+				}
+			}
+		}
+	}
+	if len(did) > 0 {
+		for _, a := range did {
+			if !slices.Contains(n.from, a.warp) {
+				n.from = append(n.from, a.warp)
+			}
+		}
+		last := did[len(did)-1]
+		n.how = fmt.Sprintf("%s should %s there, as before at %s", cl.whereabouts(n.from), doing, cl.place(last.in))
+		return n
+	}
+	// No arrival is known. Find the warps that could still arrive, without those that have
+	// arrived in this phase.
+	could, where := cl.couldArrive(w, f, c, at, b.pending == 0)
+	var have []*warp
+	could = slices.DeleteFunc(could, func(w *warp) bool {
+		did := b.pending > 0 && slices.ContainsFunc(b.now, func(o arrival) bool { return o.warp == w })
+		if did {
+			have = append(have, w)
+		}
+		return did
+	})
+	switch {
+	case len(could) == 0 && len(have) > 0:
+		n.how = fmt.Sprintf("%s did, and no other warp is left that could %s there", cl.whereabouts(have), doing)
+		return n
+	case len(could) == 0:
+		n.how = fmt.Sprintf("no warp is left that could %s there", doing)
+		return n
+	}
+	n.from = could
+	n.how = fmt.Sprintf("%s should %s there at %s, and no warp has yet", cl.whereabouts(could), doing, cl.place(where))
+	if len(have) > 0 {
+		n.how = fmt.Sprintf("%s did, %s should %s there too, possibly at %s", cl.whereabouts(have), cl.whereabouts(could), doing, cl.place(where))
+	}
+	return n
+}
+
+// siblings returns the live mbarriers of the named region that contains the one at an offset,
+// itself included.
+func (c *cta) siblings(at uint32) (out []*mbarrier) {
+	n, _, ok := c.cluster.grid.kernel.region(at)
+	if !ok {
+		return nil
+	}
+	start := c.cluster.grid.kernel.dynamicStart() + uint32(n.At)
+	for a := start; a < start+uint32(n.Count*n.Bytes); a += mbarrierBytes {
+		if b := c.shared.mbar[a]; b != nil {
+			out = append(out, b)
+		}
+	}
+	return out
 }

@@ -9,7 +9,7 @@ import (
 
 // Races in global memory: the accesses of all clusters of a launch to each word, and the
 // signals that they left. Earlier and later launches are ordered, except programmatic launches
-// of a stream (racelaunches.go).
+// of a stream (race_launches.go).
 
 const pageBytes = 4096
 

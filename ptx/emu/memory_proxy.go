@@ -6,7 +6,7 @@ package emu
 //
 // Each word remembers the thread of its latest ordinary store and the time. An access through
 // the async proxy is a fault if neither that thread nor the accessing thread has fenced since.
-// Whether the two have synchronised is not checked here; with Launch.Races, races.go checks it
+// Whether the two have synchronised is not checked here; with Launch.Races, race.go checks it
 // and replaces this file.
 
 // proxyState records the ordinary stores of a CTA that may lack a fence.

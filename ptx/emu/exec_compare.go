@@ -1,0 +1,66 @@
+package emu
+
+import (
+	"sonicmoe/ptx/emu/internal/arith"
+	"sonicmoe/ptx/isa"
+)
+
+// prepareCompare sets lane to return 1 where the comparison holds.
+func prepareCompare(in *inst) {
+	cmp, form := in.mod("cmp")[1:], in.form.ID
+	name := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[cmp]
+	if name == "" {
+		name = cmp
+	}
+	rel, ftz := arith.Compares[name], in.has(".ftz")
+	number := func(x uint64) float64 { return arith.FloatOf(in.typ, x) }
+	switch {
+	case form == isa.SetpF16:
+		number = func(x uint64) float64 { return arith.FloatOf(isa.F16, arith.FlushHalf(x, ftz)) }
+	case form == isa.SetpBF16:
+		number = func(x uint64) float64 { return arith.FloatOf(isa.BF16, x) }
+	case form == isa.SetpF64:
+		number = func(x uint64) float64 { return arith.FloatOf(isa.F64, x) }
+	case !in.typ.Float():
+		t := intOf(in)
+		in.lane = func(v [4]uint64) uint64 {
+			a, b := 0.0, 0.0 // a and b have the same relation as the numbers
+			if t.Less(v[0], v[1]) {
+				b = 1
+			} else if t.Less(v[1], v[0]) {
+				a = 1
+			}
+			return uint64(choose(rel.F64(a, b)))
+		}
+		return
+	}
+	in.lane = func(v [4]uint64) uint64 { return uint64(choose(rel.F64(number(v[0]), number(v[1])))) }
+}
+
+// setPredicates is setp with all options: a second predicate, which is the opposite of the
+// first, and a third predicate that is combined with both.
+func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	holds := uint32(0)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		holds |= uint32(in.lane(w.inputs(in, l))) << l
+	}
+	p, q := holds, ^holds
+	if len(in.args) > 3 {
+		c := w.pred(&in.args[3])
+		switch in.mod("bool") {
+		case ".and":
+			p, q = p&c, q&c
+		case ".or":
+			p, q = p|c, q|c
+		default:
+			p, q = p^c, q^c
+		}
+	}
+	d := &in.args[0]
+	w.setPred(d.slot, p, mask)
+	if in.form.Args[0].Kind == isa.Pair {
+		w.setPred(d.pair, q, mask)
+	}
+	return next
+}

@@ -1,0 +1,101 @@
+package emu
+
+import (
+	"sonicmoe/ptx/emu/layout"
+	"sonicmoe/ptx/isa"
+)
+
+const matrixRowBytes = 16
+
+func prepareMatrix(in *inst) { in.matrix = true }
+
+// countMatrices counts the rows of 8x8 matrices.
+func (w *warp) countMatrices(in *inst, o *operand, matrices int, d direction) {
+	if c := w.cta.cluster.counter; c != nil {
+		c.shared(w, in, o, fullMask>>(warpLanes-8*matrices), matrixRowBytes, d)
+	}
+}
+
+// matrixRow returns the shared memory of one row of an 8x8 matrix.
+func (w *warp) matrixRow(in *inst, o *operand, j, row int, read bool) (*sharedMemory, uint32, bool) {
+	l := layout.MatrixRowLane(j, row)
+	c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(o, l), l)
+	if !ok {
+		return nil, 0, false
+	}
+	if r := c.cluster.races; r != nil {
+		r.start(fullMask)
+		if p := r.touch(r.ordinary(w, in, !read), c, at, matrixRowBytes); p != nil {
+			w.deny(in, 1<<l, p)
+			return nil, 0, false
+		}
+	}
+	check := c.shared.check
+	if read {
+		check = c.shared.checkRead
+	}
+	if p := check(at, matrixRowBytes, matrixRowBytes); p != nil && w.deny(in, 1<<l, p) == failed {
+		return nil, 0, false
+	}
+	return c.shared, at, true
+}
+
+func storeMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if mask != fullMask {
+		return w.fault(in, DivergentAligned, mask, "stmatrix needs all 32 lanes of the warp")
+	}
+	trans := in.has(".trans")
+	w.cta.cluster.progress()
+	w.countMatrices(in, &in.args[0], len(in.args[1].list), writes)
+	for j, slot := range in.args[1].list {
+		var rows [8]uint32
+		var s *sharedMemory
+		for row := range rows {
+			var ok bool
+			if s, rows[row], ok = w.matrixRow(in, &in.args[0], j, row, false); !ok {
+				return failed
+			}
+		}
+		for l, v := range w.r32[slot] {
+			for half := range 2 {
+				row, col := layout.MatrixPosition(l, half, trans)
+				at := rows[row] + uint32(2*col)
+				writeWord(s.bytes[at:], 2, uint64(v>>(16*half)))
+				s.proxy.wrote(at, 2, w.id*warpLanes+l)
+			}
+		}
+		for _, at := range rows {
+			s.markWritten(at, matrixRowBytes)
+		}
+	}
+	return next
+}
+
+func loadMatrix(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	if mask != fullMask {
+		return w.fault(in, DivergentAligned, mask, "ldmatrix needs all 32 lanes of the warp")
+	}
+	trans := in.has(".trans")
+	w.countMatrices(in, &in.args[1], len(in.args[0].list), reads)
+	var loaded [4][warpLanes]uint32 // the address register may be a result
+	for j := range in.args[0].list {
+		var rows [8]uint32
+		var s *sharedMemory
+		for row := range rows {
+			var ok bool
+			if s, rows[row], ok = w.matrixRow(in, &in.args[1], j, row, true); !ok {
+				return failed
+			}
+		}
+		for l := range warpLanes {
+			for half := range 2 {
+				row, col := layout.MatrixPosition(l, half, trans)
+				loaded[j][l] |= uint32(readWord(s.bytes[rows[row]+uint32(2*col):], 2)) << (16 * half)
+			}
+		}
+	}
+	for j, slot := range in.args[0].list {
+		w.r32[slot] = loaded[j]
+	}
+	return next
+}

@@ -1,0 +1,92 @@
+package emu
+
+import (
+	"sonicmoe/ptx/emu/layout"
+	"sonicmoe/ptx/isa"
+)
+
+func bulkForms() map[isa.ID]handler {
+	return map[isa.ID]handler{
+		isa.TMALoad:           {exec: tmaLoad},
+		isa.TMALoadMulticast:  {exec: tmaMulticast},
+		isa.BulkCopyCluster:   {exec: bulkCopyExec},
+		isa.TMAStore:          {exec: tmaStore},
+		isa.TMAPrefetch:       {exec: tmaPrefetch},
+		isa.BulkLoad:          {exec: bulkLoadExec},
+		isa.BulkStore:         {exec: bulkStoreExec},
+		isa.BulkCommit:        {exec: bulkCommit},
+		isa.BulkWait:          {exec: bulkWait},
+		isa.PrefetchTensorMap: {exec: prefetchMap},
+
+		isa.TensormapReplaceAddress: {exec: replaceInMap}, isa.TensormapReplaceRank: {exec: replaceInMap}, isa.TensormapReplaceStride: {exec: replaceInMap},
+		isa.TensormapReplaceDim: {exec: replaceInMap}, isa.TensormapReplaceMode: {exec: replaceInMap}, isa.TensormapCopy: {exec: copyMap},
+		isa.FenceTensormapAcquire: {exec: acquireMaps}, isa.FenceTensormapRelease: {exec: releaseMaps},
+	}
+}
+
+// tensorMap decodes the map at a generic address, which is a kernel parameter or in global
+// memory.
+func (w *warp) tensorMap(in *inst, l int, at uint64) (*layout.TensorMap, bool) {
+	var bytes []byte
+	if params := w.cta.cluster.grid.params; at < paramWindow {
+		bytes = w.cta.cluster.globalBytes(at, layout.TensorMapBytes)
+		if bytes != nil && at%64 == 0 && w.touchMap(in, at, 1<<l, false, true) == failed {
+			return nil, false
+		}
+	} else if off := at - paramWindow; off+layout.TensorMapBytes <= uint64(len(params)) {
+		bytes = params[off : off+layout.TensorMapBytes]
+	}
+	switch {
+	case bytes == nil:
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: tensor map at %#x, want the address of a kernel parameter (from mov or cvta.param) or of global memory", in.form.Op, at)
+		return nil, false
+	case at%64 != 0:
+		w.fault(in, Misaligned, 1<<l, "%s: tensor map at address %#x, want a multiple of 64", in.form.Op, at)
+		return nil, false
+	}
+	m, err := layout.DecodeTensorMap(bytes)
+	if err != nil {
+		w.fault(in, IllegalDescriptor, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, false
+	}
+	return &m, true
+}
+
+func prefetchMap(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		if _, ok := w.tensorMap(in, l, w.address64(&in.args[0], l)); !ok {
+			return failed
+		}
+	}
+	return next
+}
+
+// box returns a lane's tensor operand, checked: the map and the coordinates.
+func (w *warp) box(in *inst, o *operand, l int, shared uint32, store bool) (*layout.TensorMap, []int32, bool) {
+	t, ok := w.tensorMap(in, l, w.r64[o.slot][l])
+	if !ok {
+		return nil, nil, false
+	}
+	coords := make([]int32, len(o.list))
+	for i, s := range o.list {
+		coords[i] = int32(w.r32[s][l])
+	}
+	if err := t.CheckBox(coords, shared); err != nil {
+		kind := IllegalDescriptor
+		if shared%layout.BoxAlign != 0 {
+			kind = Misaligned
+		}
+		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, nil, false
+	}
+	if outside, err := t.CheckChip(coords, store); err != nil {
+		kind := IllegalInstruction
+		if outside {
+			kind = OutOfBounds
+		}
+		w.fault(in, kind, 1<<l, "%s: %v", in.form.Op, err)
+		return nil, nil, false
+	}
+	return t, coords, true
+}

@@ -1,0 +1,225 @@
+package emu
+
+import (
+	"iter"
+
+	"sonicmoe/ptx/emu/layout"
+	"sonicmoe/ptx/isa"
+)
+
+// bulkQueue holds the TMA stores of a warp's threads.
+type bulkQueue struct {
+	stores  []*bulkStore
+	issued  uint32
+	commits [warpLanes]uint32
+	spare   [][]byte // buffers for the data of later stores
+}
+
+// bulkStore is one store by TMA: it first reads shared memory, then writes global memory.
+type bulkStore struct {
+	in     *inst
+	lane   int
+	group  uint32
+	number uint32 // among the warp's stores
+	src    uint32
+	tensor *layout.TensorMap // nil for a store of size bytes to dst
+	coords []int32
+	dst    uint64
+	size   uint32
+	data   []byte // bytes that were read, run after run
+	read   bool
+	done   bool
+	waited bool // a wait_group, with or without .read, has covered it
+	over   bool // a wait_group without .read has covered it
+}
+
+// maxUnwritten bounds the stores that Late holds back.
+const maxUnwritten = 32
+
+func tmaStore(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at}
+		if st.tensor, st.coords, ok = w.box(in, &in.args[0], l, at, true); !ok {
+			return failed
+		}
+		st.size = st.tensor.BoxBytes()
+		if p := c.shared.check(at, st.size, layout.BoxAlign); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if w.startStore(st) == failed {
+			return failed
+		}
+	}
+	return w.limitStores()
+}
+
+// bulkStoreExec stores contiguous bytes.
+func bulkStoreExec(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		c, at, ok := w.sharedOf(in, isa.Shared, w.shared32(&in.args[1], l), l)
+		if !ok {
+			return failed
+		}
+		st := &bulkStore{in: in, lane: l, group: w.bulk.commits[l], src: at, dst: w.address64(&in.args[0], l), size: w.r32[in.slot[2]][l]}
+		if st.size%16 != 0 || st.dst%16 != 0 || at%16 != 0 {
+			return w.fault(in, Misaligned, 1<<l, "bulk copy of %d bytes from shared %#x to %#x, want multiples of 16 in all three", st.size, at, st.dst)
+		}
+		if p := c.shared.check(at, st.size, 16); p != nil {
+			return w.deny(in, 1<<l, p)
+		}
+		if w.startStore(st) == failed {
+			return failed
+		}
+	}
+	return w.limitStores()
+}
+
+// runs returns the contiguous pieces of a store.
+func (st *bulkStore) runs() iter.Seq[layout.Run] {
+	if st.tensor != nil {
+		return st.tensor.Runs(st.coords, st.src)
+	}
+	return func(yield func(layout.Run) bool) {
+		yield(layout.Run{Global: st.dst, Shared: st.src, Bytes: st.size, InBounds: true})
+	}
+}
+
+// startStore queues a store whose addresses are checked.
+func (w *warp) startStore(st *bulkStore) outcome {
+	in, c, lane := st.in, w.cta, uint32(1)<<st.lane
+	if count := c.cluster.counter; count != nil {
+		count.store(st)
+	}
+	w.bulk.issued++
+	st.number = w.bulk.issued
+	if r := c.cluster.races; r != nil {
+		if p := r.bulkStore(w, st); p != nil {
+			return w.deny(in, lane, p)
+		}
+	}
+	for r := range st.runs() {
+		if !r.InBounds {
+			continue
+		}
+		if p := c.shared.proxy.check("reads", r.Shared, r.Bytes, w.latestFence(lane)); p != nil {
+			return w.deny(in, lane, p)
+		}
+	}
+	w.bulk.stores = append(w.bulk.stores, st)
+	if w.cta.cluster.grid.launch.Timing == Early && w.finishStore(st, false) == failed {
+		return failed
+	}
+	return next
+}
+
+// limitStores writes the oldest stores when more than maxUnwritten are held back.
+func (w *warp) limitStores() outcome {
+	held := 0
+	for i := len(w.bulk.stores) - 1; i >= 0; i-- {
+		if st := w.bulk.stores[i]; st.read && !st.done {
+			if held++; held > maxUnwritten && w.finishStore(st, false) == failed {
+				return failed
+			}
+		}
+	}
+	return next
+}
+
+// finishStore reads shared memory and, unless readOnly, writes global memory.
+func (w *warp) finishStore(st *bulkStore, readOnly bool) outcome {
+	s, cl := w.cta.shared, w.cta.cluster
+	if !st.read {
+		st.read = true
+		if n := len(w.bulk.spare); n > 0 {
+			st.data, w.bulk.spare = w.bulk.spare[n-1][:0], w.bulk.spare[:n-1]
+		}
+		for r := range st.runs() {
+			if !r.InBounds {
+				continue
+			}
+			if p := s.checkRead(r.Shared, r.Bytes, 1); p != nil && w.deny(st.in, 1<<st.lane, p) == failed {
+				return failed
+			}
+			st.data = append(st.data, s.bytes[r.Shared:r.Shared+r.Bytes]...)
+		}
+	}
+	if st.done || readOnly {
+		return next
+	}
+	st.done = true
+	data := st.data
+	for r := range st.runs() {
+		if !r.InBounds {
+			continue
+		}
+		to := cl.globalBytes(r.Global, uint64(r.Bytes))
+		if to == nil {
+			return w.fault(st.in, OutOfBounds, 1<<st.lane, "%s: %s", st.in.form.Op, cl.grid.mem.explain(r.Global, uint64(r.Bytes)))
+		}
+		data = data[copy(to, data):]
+	}
+	w.bulk.spare, st.data = append(w.bulk.spare, st.data), nil
+	cl.progress()
+	return next
+}
+
+func bulkCommit(w *warp, _ *frag, _ *inst, mask uint32) outcome {
+	for m := mask; m != 0; m &= m - 1 {
+		w.bulk.commits[first(m)]++
+	}
+	return next
+}
+
+// bulkWait finishes all but the latest groups of each lane.
+func bulkWait(w *warp, _ *frag, in *inst, mask uint32) outcome {
+	keep := uint32(in.args[0].imm)
+	kept := w.bulk.stores[:0]
+	for _, st := range w.bulk.stores {
+		if mask>>st.lane&1 == 1 && uint64(st.group)+uint64(keep) < uint64(w.bulk.commits[st.lane]) {
+			if w.finishStore(st, in.has(".read")) == failed {
+				return failed
+			}
+			st.waited, st.over = true, st.over || !in.has(".read")
+		}
+		if !st.done || !st.waited || !st.over && w.cta.cluster.races != nil {
+			kept = append(kept, st)
+		}
+	}
+	clear(w.bulk.stores[len(kept):])
+	w.bulk.stores = kept
+	if r := w.cta.cluster.races; r != nil {
+		read, written := w.bulk.issued, w.bulk.issued
+		for _, st := range kept {
+			if !st.waited {
+				read = min(read, st.number-1)
+			}
+			if !st.over {
+				written = min(written, st.number-1)
+			}
+		}
+		r.done(w, componentStores, read)
+		r.done(w, componentWrites, written)
+	}
+	return next
+}
+
+// bulkAtExit finishes the stores of a finished CTA. A store without a wait may read shared
+// memory after the CTA has given it back, which is a fault.
+func (w *warp) bulkAtExit() {
+	for _, st := range w.bulk.stores {
+		if !st.waited {
+			w.fault(st.in, AsyncPending, 1<<st.lane, "the CTA ended while a store of %d bytes from shared address %s may still read it: want cp.async.bulk.wait_group before",
+				st.size, w.cta.symbolic(st.src))
+			return
+		}
+		if w.finishStore(st, false) == failed {
+			return
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package emu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// choice gives one step to an actor that would not take it by default.
+type choice struct{ step, actor int }
+
+// choicesText formats choices for Launch.Choices.
+func choicesText(list []choice) string {
+	words := make([]string, len(list))
+	for i, c := range list {
+		words[i] = fmt.Sprintf("%d:%d", c.step, c.actor)
+	}
+	return strings.Join(words, " ")
+}
+
+func parseChoices(text string) ([]choice, error) {
+	var list []choice
+	last := -1
+	for _, word := range strings.Fields(text) {
+		step, actor, _ := strings.Cut(word, ":")
+		c := choice{}
+		var errs [2]error
+		c.step, errs[0] = strconv.Atoi(step)
+		c.actor, errs[1] = strconv.Atoi(actor)
+		if errs[0] != nil || errs[1] != nil || c.step <= last || c.actor < 0 {
+			return nil, fmt.Errorf("choice is %q, want STEP:ACTOR, two numbers, with increasing steps", word)
+		}
+		last = c.step
+		list = append(list, c)
+	}
+	return list, nil
+}
