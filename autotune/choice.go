@@ -3,19 +3,17 @@ package autotune
 import (
 	"encoding/json"
 	"fmt"
-
-	"sonicmoe/cache"
 )
 
 // Store is where choices are read from: a *cache.Cache or a *File.
 type Store interface {
-	GetChoice(key string) ([]byte, cache.Outcome)
+	GetChoice(key string) (value []byte, ok bool)
 }
 
 // layered is a Store of several places, such as a cache with a bundle behind
 // it: see cache.GetChoiceFor.
 type layered interface {
-	GetChoiceFor(key string, use func(value []byte) bool) ([]byte, cache.Outcome)
+	GetChoiceFor(key string, use func(value []byte) bool) (value []byte, ok bool)
 }
 
 // Origin is where a point comes from.
@@ -79,7 +77,7 @@ func Pick[P comparable](s Store, key Key, digest func(P) (string, error)) (found
 	}
 	if places, ok := s.(layered); ok {
 		places.GetChoiceFor(key.String(), valid)
-	} else if value, outcome := s.GetChoice(key.String()); outcome == cache.Hit {
+	} else if value, ok := s.GetChoice(key.String()); ok {
 		valid(value)
 	}
 	return found, origin, err

@@ -13,7 +13,7 @@ func ExamplePick() {
 	key := autotune.Key{Subject: "product d=1536 n=256", GPU: "NVIDIA H200", SMs: 132, Bucket: autotune.BucketOf(1536)}
 	choices := autotune.NewFile() // or a *cache.Cache
 	value, _ := autotune.Encode(tile{128, 256}, "digest of its PTX")
-	choices.PutChoice(key.String(), value)
+	_ = choices.PutChoice(key.String(), value) // a File's never fails
 
 	for _, today := range []string{"digest of its PTX", "another digest"} {
 		p, origin, err := autotune.Pick(choices, key, func(tile) (string, error) { return today, nil })

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"sonicmoe/cache"
 	"sonicmoe/internal/disk"
 )
 
@@ -178,20 +177,18 @@ func replaceFile(path string, data []byte) error {
 }
 
 // GetChoice implements Store.
-func (f *File) GetChoice(key string) ([]byte, cache.Outcome) {
+func (f *File) GetChoice(key string) (value []byte, ok bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	value, ok := f.choices[key]
-	if !ok {
-		return nil, cache.Miss
-	}
-	return slices.Clone(value), cache.Hit
+	value, ok = f.choices[key]
+	return slices.Clone(value), ok
 }
 
-// PutChoice sets a choice, in place of an earlier one; value is Encode's.
-func (f *File) PutChoice(key string, value []byte) cache.Outcome {
+// PutChoice sets a choice in place of an earlier one; value is Encode's. The
+// error is nil.
+func (f *File) PutChoice(key string, value []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.choices[key] = slices.Clone(value)
-	return cache.Stored
+	return nil
 }

@@ -29,8 +29,8 @@ func readProven(c *cache.Cache, k Key, producer string) *proven {
 	if c == nil {
 		return p
 	}
-	value, outcome := c.GetChoice(p.key)
-	if outcome == cache.Hit && (json.Unmarshal(value, p) != nil || p.Version != recordVersion) {
+	value, ok := c.GetChoice(p.key)
+	if ok && (json.Unmarshal(value, p) != nil || p.Version != recordVersion) {
 		p.PTX = nil // another version's: proven again at the next chance
 	}
 	return p
@@ -52,6 +52,6 @@ func (p *proven) write(c *cache.Cache) {
 	p.Version = recordVersion
 	p.PTX = p.PTX[max(0, len(p.PTX)-mostProven):]
 	if value, err := json.Marshal(p); err == nil { // strings and a number always do
-		c.PutChoice(p.key, value)
+		_ = c.PutChoice(p.key, value) // proven again at the next chance
 	}
 }

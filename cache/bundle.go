@@ -11,6 +11,8 @@ import (
 	"hash"
 	"io"
 	"strings"
+
+	"sonicmoe/internal/store"
 )
 
 // A bundle is a tar file (USTAR), so that every tool can list and unpack it:
@@ -102,8 +104,8 @@ func padding(size int64) int64 { return -size & (tarBlock - 1) }
 // storedFile is a file of a bundle, checked.
 type storedFile struct {
 	name string
-	kind Kind
-	key  Key
+	kind store.Kind
+	key  store.Key
 	data []byte
 }
 
@@ -279,17 +281,17 @@ func (b *bundleReader) end(size int64, want []byte) error {
 func (f storedFile) seal() Digest { return Digest(f.data[len(f.data)-sealSize:]) }
 
 // parseMemberName undoes memberName of a stored file's name.
-func parseMemberName(name string) (Kind, Key, bool) {
+func parseMemberName(name string) (store.Kind, store.Key, bool) {
 	base, ok := strings.CutPrefix(name, folder+"/")
 	if !ok {
-		return 0, Key{}, false
+		return 0, store.Key{}, false
 	}
 	return parseFileName(base)
 }
 
 // checkStored checks a stored file of either kind.
-func checkStored(kind Kind, key Key, data []byte) error {
-	if kind == KindChoice {
+func checkStored(kind store.Kind, key store.Key, data []byte) error {
+	if kind == store.KindChoice {
 		_, _, err := decodeChoice(data, key)
 		return err
 	}

@@ -17,17 +17,19 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/store"
 )
 
 // exported is a cache of a few small files and its bundle.
-func exported(t testing.TB) (*Cache, []byte) {
+func exported(t testing.TB) (modules, []byte) {
 	t.Helper()
 	c, _ := testCache(t)
 	for seed := range uint64(3) {
 		key, e := testEntry(10*seed, 60)
-		require.Equal(t, Stored, c.Put(key, e))
+		require.Equal(t, store.Stored, c.Put(key, e))
 	}
-	require.Equal(t, Stored, c.PutChoice("up d=64", []byte("point")))
+	require.Equal(t, store.Stored, c.PutChoice("up d=64", []byte("point")))
 	var b bytes.Buffer
 	r, err := c.Export(context.Background(), &b)
 	require.NoError(t, err)
@@ -36,23 +38,23 @@ func exported(t testing.TB) (*Cache, []byte) {
 }
 
 // holdsAll fails unless c finds what exported stored.
-func holdsAll(t testing.TB, c *Cache) {
+func holdsAll(t testing.TB, c modules) {
 	t.Helper()
 	for seed := range uint64(3) {
 		key, e := testEntry(10*seed, 60)
 		got, o := c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Equal(t, e, got)
 	}
 	value, o := c.GetChoice("up d=64")
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	assert.Equal(t, "point", string(value))
 }
 
 // stream hides that a reader can seek.
 type stream struct{ io.Reader }
 
-func importBytes(t testing.TB, b []byte, seeks bool) (*Cache, BundleReport, error) {
+func importBytes(t testing.TB, b []byte, seeks bool) (modules, BundleReport, error) {
 	t.Helper()
 	c, _ := testCache(t)
 	var r io.Reader = bytes.NewReader(b)
@@ -116,7 +118,7 @@ func TestBundleIsATarFile(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, h.Name), data, os.FileMode(h.Mode)))
 	}
-	holdsAll(t, Open(Options{Dir: dir, ReadOnly: true}))
+	holdsAll(t, modules{Open(Options{Dir: dir, ReadOnly: true})})
 }
 
 // A module's images are joined, a choice is replaced.
@@ -124,8 +126,8 @@ func TestImportMerges(t *testing.T) {
 	_, b := exported(t)
 	c, _ := testCache(t)
 	key, e := testEntry(0, 60)
-	require.Equal(t, Stored, c.Put(key, Entry{PTX: e.PTX, Images: []Image{{Producer: "driver 99", Code: []byte("mine")}}}))
-	require.Equal(t, Stored, c.PutChoice("up d=64", []byte("old")))
+	require.Equal(t, store.Stored, c.Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{{Producer: "driver 99", Code: []byte("mine")}}}))
+	require.Equal(t, store.Stored, c.PutChoice("up d=64", []byte("old")))
 	_, err := c.Import(context.Background(), bytes.NewReader(b))
 	require.NoError(t, err)
 	got, _ := c.Get(key)
@@ -137,10 +139,10 @@ func TestImportMerges(t *testing.T) {
 func TestExportTakesSoundFilesOfAllLayers(t *testing.T) {
 	shared, _ := exported(t)
 	c, log := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
-	require.Equal(t, Stored, c.PutChoice("own", nil))
+	require.Equal(t, store.Stored, c.PutChoice("own", nil))
 	key, _ := testEntry(0, 60)
 	writeFile(t, modulePath(c, key), []byte("damaged, but the layer's is whole"))
-	bad := NewKey([]byte("bad"))
+	bad := store.NewKey([]byte("bad"))
 	writeFile(t, modulePath(c, bad), []byte("damaged"))
 	path := filepath.Join(t.TempDir(), "warm.tar")
 	r, err := c.ExportFile(context.Background(), path)
@@ -172,10 +174,10 @@ func TestBundleAsLayer(t *testing.T) {
 		"layer": {Dir: t.TempDir(), Layers: []string{path}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Open(o)
+			c := modules{Open(o)}
 			holdsAll(t, c)
-			_, outcome := c.Get(NewKey([]byte("absent")))
-			assert.Equal(t, Miss, outcome)
+			_, outcome := c.Get(store.NewKey([]byte("absent")))
+			assert.Equal(t, store.Miss, outcome)
 			infos, err := c.List(ctx)
 			require.NoError(t, err)
 			require.Len(t, infos, 4)
@@ -191,7 +193,7 @@ func TestBundleAsLayer(t *testing.T) {
 		})
 	}
 	t.Setenv(EnvDir, path)
-	c := Open(Options{})
+	c := modules{Open(Options{})}
 	assert.ErrorIs(t, c.Err(), syscall.ENOTDIR, "the first is written")
 	assert.ErrorContains(t, c.Err(), EnvDir+"=:")
 	assert.Equal(t, before.ModTime(), mustStat(t, path).ModTime())
@@ -204,13 +206,13 @@ func TestBundleAsLayer(t *testing.T) {
 		damaged := 0
 		for seed := range uint64(3) {
 			key, _ := testEntry(10*seed, 60)
-			if _, o := c.Get(key); o == Damaged {
+			if _, o := c.Get(key); o == store.Damaged {
 				damaged++
 			} else {
-				assert.Equal(t, Hit, o)
+				assert.Equal(t, store.Hit, o)
 			}
 		}
-		if _, o := c.GetChoice("up d=64"); o == Damaged {
+		if _, o := c.GetChoice("up d=64"); o == store.Damaged {
 			damaged++
 		}
 		assert.Equal(t, 1, damaged)
@@ -222,8 +224,8 @@ func TestBundleAsLayer(t *testing.T) {
 			c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 			key, e := testEntry(0, 60)
 			_, o := c.Get(key)
-			assert.Equal(t, Miss, o)
-			assert.Equal(t, Stored, c.Put(key, e), "the cache works without that layer")
+			assert.Equal(t, store.Miss, o)
+			assert.Equal(t, store.Stored, c.Put(key, e), "the cache works without that layer")
 			assert.ErrorIs(t, c.Err(), ErrBundle)
 			assert.Len(t, log.warnings(), 1)
 		})
@@ -235,13 +237,13 @@ func TestBundleAsLayer(t *testing.T) {
 		key, _ := testEntry(0, 60)
 		for range 3 {
 			_, o := c.Get(key)
-			assert.Equal(t, Miss, o)
+			assert.Equal(t, store.Miss, o)
 		}
 		assert.ErrorIs(t, c.Err(), ErrBundle)
 		assert.Len(t, log.warnings(), 1, "of the bundle, not of each file")
 		require.NoError(t, os.Remove(path))
 		_, o := c.Get(key)
-		assert.Equal(t, Miss, o)
+		assert.Equal(t, store.Miss, o)
 	})
 }
 
@@ -250,10 +252,10 @@ func TestBundleAsLayer(t *testing.T) {
 func TestBundleReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "warm.tar")
-	export := func(seed uint64, to string) Key {
+	export := func(seed uint64, to string) store.Key {
 		c, _ := testCache(t)
 		key, e := testEntry(seed, 60)
-		require.Equal(t, Stored, c.Put(key, e))
+		require.Equal(t, store.Stored, c.Put(key, e))
 		_, err := c.ExportFile(t.Context(), to)
 		require.NoError(t, err)
 		return key
@@ -261,24 +263,24 @@ func TestBundleReplaced(t *testing.T) {
 	old := export(0, path)
 	c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
 	_, o := c.Get(old)
-	require.Equal(t, Hit, o)
+	require.Equal(t, store.Hit, o)
 
 	next := export(10, path) // of the same size, by rename
 	_, o = c.Get(next)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	_, o = c.Get(old)
-	assert.Equal(t, Miss, o)
+	assert.Equal(t, store.Miss, o)
 
 	third := export(20, filepath.Join(dir, "other.tar"))
 	data := readFile(t, filepath.Join(dir, "other.tar"))
 	setAge(t, path, time.Hour) // a time of change tells the two apart
 	writeFile(t, path, data)
 	_, o = c.Get(third)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	infos, err := c.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, infos, 1)
-	assert.Equal(t, third, infos[0].Key)
+	assert.Equal(t, third.String(), infos[0].Key)
 	assert.Empty(t, log.warnings())
 	assert.NoError(t, c.Err())
 }

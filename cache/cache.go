@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
 // EnvDir is the environment variable that places the cache: a directory, a
@@ -27,9 +28,9 @@ const Off = "off"
 const (
 	// DefaultMaxBytes is the size bound where Options has none: 1 GiB,
 	// thousands of modules.
-	DefaultMaxBytes = 1 << 30
+	defaultMaxBytes = 1 << 30
 	// DefaultLockWait is how long Lock waits where Options does not say.
-	DefaultLockWait = 20 * time.Second
+	defaultLockWait = 20 * time.Second
 )
 
 // Options places and bounds a cache. The zero value is the user's own cache.
@@ -39,10 +40,9 @@ type Options struct {
 	// directory (os.UserCacheDir). Off turns the cache off.
 	Dir string
 	// Layers are more directories or bundles (see Export), looked up in order
-	// after Dir and never written: what an image or an administrator brings. An
-	// earlier place's module whose machine code is of no use to the caller, or
-	// that has none, does not hide a later one's, nor does a choice (GetFor,
-	// GetChoiceFor).
+	// after Dir and never written: what an image or an administrator provides. A
+	// module without machine code for this device does not hide one of a later
+	// layer; see GetChoiceFor for choices.
 	Layers []string
 	// ReadOnly forbids writing to Dir too: no entry, no touch, no set-aside.
 	// Dir may be a bundle then.
@@ -88,10 +88,10 @@ func Open(o Options) *Cache { return open(o, disk.OS) }
 func open(o Options, fsys disk.FS) *Cache {
 	c := &Cache{fs: fsys, maxBytes: o.MaxBytes, lockWait: o.LockWait, log: o.Logger}
 	if c.maxBytes == 0 {
-		c.maxBytes = DefaultMaxBytes
+		c.maxBytes = defaultMaxBytes
 	}
 	if c.lockWait == 0 {
-		c.lockWait = DefaultLockWait
+		c.lockWait = defaultLockWait
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -203,11 +203,11 @@ func (c *Cache) reportDamage(l *layer, name string, fi fs.FileInfo, err error) {
 
 // lookup finds a file in the first layer that has a sound one whose content is
 // enough, or in the first that has a sound one at all.
-func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o Outcome) {
+func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), enough func(T) bool) (found T, o store.Outcome) {
 	if len(c.layers) == 0 {
-		return found, Disabled
+		return found, store.Disabled
 	}
-	o = Miss
+	o = store.Miss
 	for _, l := range c.layers {
 		data, fi, err := l.read(name)
 		var v T
@@ -219,15 +219,15 @@ func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), e
 			l.touch(name, fi)
 			c.counters.bytesRead.Add(int64(len(data)))
 			if enough(v) {
-				return v, Hit
+				return v, store.Hit
 			}
-			if o != Hit {
-				found, o = v, Hit
+			if o != store.Hit {
+				found, o = v, store.Hit
 			}
 		case isDamage(err):
 			c.reportDamage(l, name, fi, err)
-			if o != Hit {
-				o = Damaged
+			if o != store.Hit {
+				o = store.Damaged
 			}
 		case !errors.Is(err, fs.ErrNotExist):
 			c.trouble("file can't be read", err)
@@ -240,10 +240,10 @@ func lookup[T any](c *Cache, name string, decode func(data []byte) (T, error), e
 func sound[T any](T) bool { return true }
 
 // isDamage tells a bad file from one that is absent or can't be read now.
-func isDamage(err error) bool { return errors.Is(err, ErrDamaged) || errors.Is(err, ErrVersion) }
+func isDamage(err error) bool { return errors.Is(err, errDamaged) || errors.Is(err, errVersion) }
 
 // put stores an encoded file in the top layer.
-func (c *Cache) put(name string, data []byte, err error) Outcome {
+func (c *Cache) put(name string, data []byte, err error) store.Outcome {
 	if err == nil && c.maxBytes > 0 && int64(len(data)) > c.maxBytes {
 		err = fmt.Errorf("%s: %d bytes, the whole cache may have %d", name, len(data), c.maxBytes)
 	}
@@ -257,39 +257,39 @@ func (c *Cache) put(name string, data []byte, err error) Outcome {
 	if err != nil {
 		// Where a file in use can't be replaced, another may have been faster.
 		if have, _, readErr := c.top.read(name); readErr == nil && bytes.Equal(have, data) {
-			return Unchanged
+			return store.Unchanged
 		}
 		c.trouble("entry can't be stored", err)
-		return Failed
+		return store.Failed
 	}
 	c.counters.bytesWritten.Add(int64(len(data)))
 	c.keepBound(name, int64(len(data)))
-	return Stored
+	return store.Stored
 }
 
 // writeOutcome says why nothing can be stored, or Stored if it can.
-func (c *Cache) writeOutcome() Outcome {
+func (c *Cache) writeOutcome() store.Outcome {
 	switch {
 	case len(c.layers) == 0:
-		return Disabled
+		return store.Disabled
 	case c.top == nil:
-		return ReadOnly
+		return store.ReadOnly
 	}
-	return Stored
+	return store.Stored
 }
 
 // remove deletes a file of the top layer.
-func (c *Cache) remove(name string) Outcome {
-	if o := c.writeOutcome(); o != Stored {
+func (c *Cache) remove(name string) store.Outcome {
+	if o := c.writeOutcome(); o != store.Stored {
 		return o
 	}
 	switch err := c.fs.Remove(c.top.path(name)); {
 	case err == nil:
-		return Deleted
+		return store.Deleted
 	case errors.Is(err, fs.ErrNotExist):
-		return Miss
+		return store.Miss
 	default:
 		c.trouble("entry can't be deleted", err)
-		return Failed
+		return store.Failed
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
 // reseal gives altered bytes a right checksum.
@@ -42,15 +43,15 @@ func TestDamageIsAMiss(t *testing.T) {
 		"foreign file": func([]byte) []byte {
 			return []byte("#!/bin/sh\necho this file is of another program, and long enough for a header and a checksum\n")
 		},
-		"a choice": func([]byte) []byte { b, _ := seal(KindChoice, key, []byte("a"), []byte("b")); return b },
+		"a choice": func([]byte) []byte { b, _ := seal(store.KindChoice, key, []byte("a"), []byte("b")); return b },
 		"old version": func(b []byte) []byte {
-			binary.LittleEndian.PutUint32(b[8:], FormatVersion-1)
+			binary.LittleEndian.PutUint32(b[8:], store.FormatVersion-1)
 			return reseal(b)
 		},
-		"missing fields": func([]byte) []byte { b, _ := seal(KindModule, key, []byte("label")); return b },
-		"half an image":  func([]byte) []byte { b, _ := seal(KindModule, key, nil, nil, []byte("driver 1")); return b },
+		"missing fields": func([]byte) []byte { b, _ := seal(store.KindModule, key, []byte("label")); return b },
+		"half an image":  func([]byte) []byte { b, _ := seal(store.KindModule, key, nil, nil, []byte("driver 1")); return b },
 		"a producer twice": func([]byte) []byte {
-			b, _ := seal(KindModule, key, nil, nil, nil, nil, nil, nil, nil, nil)
+			b, _ := seal(store.KindModule, key, nil, nil, nil, nil, nil, nil, nil, nil)
 			return b
 		},
 		"a length beyond the end": func(b []byte) []byte {
@@ -64,24 +65,24 @@ func TestDamageIsAMiss(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, log := testCache(t)
-			require.Equal(t, Stored, c.Put(key, e))
+			require.Equal(t, store.Stored, c.Put(key, e))
 			path := modulePath(c, key)
 			bad := spoil(readFile(t, path))
 			writeFile(t, path, bad)
 			got, o := c.Get(key)
-			assert.Equal(t, Damaged, o)
-			assert.Equal(t, Entry{}, got)
+			assert.Equal(t, store.Damaged, o)
+			assert.Equal(t, store.Entry{}, got)
 			assert.NoFileExists(t, path)
 			assert.Equal(t, string(bad), string(readFile(t, path+badSuffix)))
 			_, o = c.Get(key)
-			assert.Equal(t, Miss, o)
-			require.Equal(t, Stored, c.Put(key, e))
+			assert.Equal(t, store.Miss, o)
+			require.Equal(t, store.Stored, c.Put(key, e))
 			got, o = c.Get(key)
-			assert.Equal(t, Hit, o)
+			assert.Equal(t, store.Hit, o)
 			assert.Equal(t, e, got)
 			writeFile(t, path, bad)
 			_, o = c.Get(key)
-			assert.Equal(t, Damaged, o)
+			assert.Equal(t, store.Damaged, o)
 			assert.Len(t, log.warnings(), 1, "once a file")
 			assert.NoError(t, c.Err())
 		})
@@ -92,9 +93,9 @@ func TestPutOverDamage(t *testing.T) {
 	c, log := testCache(t)
 	key, e := testEntry(1, 400)
 	writeFile(t, modulePath(c, key), []byte("partial"))
-	assert.Equal(t, Stored, c.Put(key, e))
+	assert.Equal(t, store.Stored, c.Put(key, e))
 	got, o := c.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	assert.Equal(t, e, got)
 	assert.Len(t, log.warnings(), 1)
 }
@@ -105,9 +106,9 @@ func TestNotAFile(t *testing.T) {
 	for range 2 { // the second time a *.bad folder is in the way
 		require.NoError(t, os.MkdirAll(filepath.Join(modulePath(c, key), "x"), 0o700))
 		_, o := c.Get(key)
-		assert.Equal(t, Damaged, o)
+		assert.Equal(t, store.Damaged, o)
 	}
-	assert.Equal(t, Stored, c.Put(key, e))
+	assert.Equal(t, store.Stored, c.Put(key, e))
 }
 
 func TestDamageInReadOnlyLayer(t *testing.T) {
@@ -118,7 +119,7 @@ func TestDamageInReadOnlyLayer(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
 	for range 3 {
 		_, o := c.Get(key)
-		assert.Equal(t, Damaged, o)
+		assert.Equal(t, store.Damaged, o)
 	}
 	assert.FileExists(t, path, "what may not be written stays")
 	assert.Len(t, log.warnings(), 1)
@@ -130,10 +131,10 @@ func TestForeignOwner(t *testing.T) {
 	}
 	c, log := testCache(t)
 	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	require.NoError(t, os.Chown(modulePath(c, key), 12345, 12345))
 	_, o := c.Get(key)
-	assert.Equal(t, Damaged, o)
+	assert.Equal(t, store.Damaged, o)
 	assert.Len(t, log.warnings(), 1)
 }
 
@@ -171,7 +172,7 @@ func TestFewDamagedFilesAreKept(t *testing.T) {
 		key, _ := testEntry(i, 100)
 		writeFile(t, modulePath(c, key), []byte("x"))
 		_, o := c.Get(key)
-		assert.Equal(t, Damaged, o)
+		assert.Equal(t, store.Damaged, o)
 	}
 	bad, err := filepath.Glob(c.top.path("*" + badSuffix))
 	require.NoError(t, err)
@@ -183,57 +184,57 @@ func TestFewDamagedFilesAreKept(t *testing.T) {
 func TestSetAsideSparesANewerFile(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	name := fileName(KindModule, key)
+	name := fileName(store.KindModule, key)
 	writeFile(t, modulePath(c, key), []byte("x"))
 	_, fi, err := c.top.read(name)
-	require.ErrorIs(t, err, ErrDamaged)
+	require.ErrorIs(t, err, errDamaged)
 	data, err := encodeEntry(key, e)
 	require.NoError(t, err)
 	require.NoError(t, c.top.store(name, data))
 	assert.False(t, c.top.setAside(name, fi))
 	_, o := c.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 }
 
 func TestListAndVerify(t *testing.T) {
 	ctx := context.Background()
 	c, _ := testCache(t)
 	key, e := testEntry(1, 400)
-	require.Equal(t, Stored, c.Put(key, e))
-	require.Equal(t, Stored, c.PutChoice("d=64", []byte("x")))
+	require.Equal(t, store.Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.PutChoice("d=64", []byte("x")))
 	setAge(t, modulePath(c, key), time.Hour)
-	bad, old := NewKey([]byte("bad")), NewKey([]byte("old"))
+	bad, old := store.NewKey([]byte("bad")), store.NewKey([]byte("old"))
 	writeFile(t, modulePath(c, bad), []byte("x"))
 	oldFile, err := encodeEntry(old, e)
 	require.NoError(t, err)
-	binary.LittleEndian.PutUint32(oldFile[8:], FormatVersion+1)
+	binary.LittleEndian.PutUint32(oldFile[8:], store.FormatVersion+1)
 	writeFile(t, modulePath(c, old), reseal(oldFile))
 	writeFile(t, c.top.path("README"), []byte("not ours"))
 
 	infos, err := c.List(ctx)
 	require.NoError(t, err)
-	byKey := map[Key]Info{}
+	byKey := map[string]Info{}
 	for _, i := range infos {
 		byKey[i.Key] = i
 	}
 	require.Len(t, byKey, 4)
-	assert.Equal(t, key, infos[3].Key, "most recently used first")
-	m := byKey[key]
-	assert.Equal(t, KindModule, m.Kind)
+	assert.Equal(t, key.String(), infos[3].Key, "most recently used first")
+	m := byKey[key.String()]
+	assert.Equal(t, "module", m.Kind)
 	assert.Equal(t, "dW1 128x256", m.Label)
 	assert.Equal(t, []string{"driver 13000", "ptxas 13.0.88"}, m.Producers)
 	assert.NoError(t, m.Err)
 	assert.EqualValues(t, len(readFile(t, m.Path)), m.Bytes)
-	assert.Equal(t, "d=64", byKey[choiceKey("d=64")].Label)
-	assert.ErrorIs(t, byKey[bad].Err, ErrDamaged)
-	assert.ErrorIs(t, byKey[old].Err, ErrVersion)
+	assert.Equal(t, "d=64", byKey[choiceKey("d=64").String()].Label)
+	assert.ErrorIs(t, byKey[bad.String()].Err, errDamaged)
+	assert.ErrorIs(t, byKey[old.String()].Err, errVersion)
 	assert.FileExists(t, modulePath(c, bad), "List changes nothing")
 
 	r, err := c.Verify(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, 2, r.Sound)
 	require.Len(t, r.Damaged, 1)
-	assert.Equal(t, bad, r.Damaged[0].Key)
+	assert.Equal(t, bad.String(), r.Damaged[0].Key)
 	require.Len(t, r.Unreadable, 1)
 	assert.NoFileExists(t, modulePath(c, bad))
 	assert.FileExists(t, modulePath(c, old))
@@ -267,7 +268,7 @@ func TestWarningSaysWhere(t *testing.T) {
 			}
 			writeFile(t, path, []byte("x"))
 			_, o := c.Get(key)
-			require.Equal(t, Damaged, o)
+			require.Equal(t, store.Damaged, o)
 			require.Regexp(t, `msg="cache: file ignored" path=`+regexp.QuoteMeta(path)+` reason=.* moved_to=`+regexp.QuoteMeta(moved)+"\n$", text.String())
 		})
 	}

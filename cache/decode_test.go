@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/store"
 )
 
 // TestEveryAlterationIsRefused truncates a small entry at every length and
@@ -20,29 +22,29 @@ func TestEveryAlterationIsRefused(t *testing.T) {
 
 	for n := range file {
 		_, err := decodeEntry(file[:n], key)
-		require.ErrorIs(t, err, ErrDamaged, "%d of %d bytes", n, len(file))
+		require.ErrorIs(t, err, errDamaged, "%d of %d bytes", n, len(file))
 	}
 	for bit := range 8 * len(file) {
 		bad := bytes.Clone(file)
 		bad[bit/8] ^= 1 << (bit % 8)
 		_, err := decodeEntry(bad, key)
-		require.ErrorIs(t, err, ErrDamaged, "bit %d", bit)
+		require.ErrorIs(t, err, errDamaged, "bit %d", bit)
 	}
-	_, err = decodeEntry(file, NewKey())
-	assert.ErrorIs(t, err, ErrDamaged)
+	_, err = decodeEntry(file, store.NewKey())
+	assert.ErrorIs(t, err, errDamaged)
 }
 
 func TestChoiceUnderAnotherName(t *testing.T) {
 	name := choiceKey("a")
-	file, err := seal(KindChoice, name, []byte("b"), []byte("value"))
+	file, err := seal(store.KindChoice, name, []byte("b"), []byte("value"))
 	require.NoError(t, err)
 	_, _, err = decodeChoice(file, name)
-	assert.ErrorIs(t, err, ErrDamaged)
+	assert.ErrorIs(t, err, errDamaged)
 }
 
 func TestTooLargeIsRefused(t *testing.T) {
 	huge := make([]byte, maxFileBytes/4)
-	_, err := seal(KindModule, Key{}, huge, huge, huge, huge)
+	_, err := seal(store.KindModule, store.Key{}, huge, huge, huge, huge)
 	assert.ErrorContains(t, err, "at most")
 }
 
@@ -60,7 +62,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, sealed bool) {
 		if sealed {
 			// A first field as long as all the rest, then cut out again.
-			whole, err := seal(KindModule, key, data)
+			whole, err := seal(store.KindModule, key, data)
 			require.NoError(t, err)
 			whole = append(whole[:headerSize:headerSize], whole[headerSize+4:]...)
 			whole[16], whole[17], whole[18], whole[19] = byte(len(whole)), byte(len(whole)>>8), byte(len(whole)>>16), byte(len(whole)>>24)

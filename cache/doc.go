@@ -1,19 +1,18 @@
 // Package cache keeps compiled modules and tuned choices on disk: opaque bytes,
 // checked on every read.
 //
-// A module is stored under a [Key], the digest of all that its bytes depend on
-// ([NewKey]). One [Entry] is one file: the PTX, and for each producer (an
-// assembler or a driver, with its version) the machine code it made and its
-// log. A driver update adds an image to the entry; an entry made on a machine
-// without a GPU waits for one. A choice is a small value under a string
-// ([Cache.GetChoice]).
+// A program opens one and hands it to moe.New, which stores modules and reads
+// choices. A module is one file under the digest of all that its bytes depend on:
+// the PTX, and for each producer (an assembler or a driver, with its version) the
+// machine code it made and its log. A driver update adds machine code to the file;
+// a file made on a machine without a GPU waits for some. A choice is a small value
+// under a string ([Cache.GetChoice]), such as a tuned point.
 //
 // What it promises:
 //
 //   - A cache never stops a program. [Open] can't fail; a full disk or an
-//     unwritable directory costs speed only and is said once; every operation
-//     of the fast path returns an [Outcome] that may be ignored.
-//   - A [Hit] is exactly what was stored under that key. A file that is
+//     unwritable directory costs speed only and is said once.
+//   - What is found is exactly what was stored under that key. A file that is
 //     truncated, altered, misnamed, foreign, of another format version or
 //     another user's is a miss: it is set aside (renamed to *.bad, the newest
 //     few are kept) and said once a process and file.
@@ -22,8 +21,8 @@
 //     renamed. What a writer that died leaves is swept after an hour, when a
 //     process stores its first file.
 //   - Correctness never depends on a lock, nor on seeing another's file in
-//     time: after a lost race the caller's own bytes are as good. [Cache.Lock]
-//     merely spares processes that start together the same work.
+//     time: after a lost race the caller's own bytes are as good. Locks merely
+//     spare processes that start together the same work.
 //   - The directory stays under its size bound, and makes room on a disk that
 //     is smaller than that. The least recently used files go first; times of use
 //     are set by hand once an hour, because access times are not to be had on

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/cache"
 )
 
-// A module is compiled once; then it comes from the disk.
+// A choice is stored once; later processes find it.
 func Example() {
 	dir, err := os.MkdirTemp("", "cache-example-")
 	if err != nil {
@@ -19,32 +19,16 @@ func Example() {
 	defer os.RemoveAll(dir)
 
 	c := cache.Open(cache.Options{Dir: dir})
-	ptx := []byte(".version 8.0\n.target sm_90a\n.address_size 64\n")
-	key := cache.NewKey(ptx, []byte("sm_90a"), []byte("-O3"))
-
-	for range 2 {
-		unlock := c.Lock(context.Background(), key)
-		entry, outcome := c.Get(key)
-		image, ok := entry.Image("ptxas 13.0.88")
-		if !ok {
-			image = cache.Image{Producer: "ptxas 13.0.88", Code: []byte("machine code")}
-			c.Put(key, cache.Entry{Label: "up-projection", PTX: ptx, Images: []cache.Image{image}})
-		}
-		unlock()
-		fmt.Printf("%s: %s\n", outcome, image.Code)
-	}
-
-	c.PutChoice("up-projection d=4096 n=1024 E=64", []byte(`{"tile":[128,256]}`))
-	point, outcome := c.GetChoice("up-projection d=4096 n=1024 E=64")
-	fmt.Printf("%s: %s\n", outcome, point)
+	fmt.Println(c.PutChoice("up-projection d=4096 n=1024 E=64", []byte(`{"tile":[128,256]}`)))
+	point, ok := c.GetChoice("up-projection d=4096 n=1024 E=64")
+	fmt.Println(string(point), ok)
 
 	infos, err := c.List(context.Background())
-	fmt.Println(len(infos), "files", err)
+	fmt.Println(len(infos), infos[0].Kind, err)
 	// Output:
-	// miss: machine code
-	// hit: machine code
-	// hit: {"tile":[128,256]}
-	// 2 files <nil>
+	// <nil>
+	// {"tile":[128,256]} true
+	// 1 choice <nil>
 }
 
 // A filled cache goes to other machines as one file, which serves there as it
@@ -59,20 +43,20 @@ func ExampleCache_ExportFile() {
 	ctx, bundle := context.Background(), filepath.Join(dir, "warm.tar")
 
 	filled := cache.Open(cache.Options{Dir: filepath.Join(dir, "filled")})
-	key := cache.NewKey([]byte("PTX"), []byte("sm_90a"))
-	filled.Put(key, cache.Entry{PTX: []byte("PTX"), Images: []cache.Image{{Producer: "ptxas 13.0.88", Code: []byte("machine code")}}})
+	fmt.Println(filled.PutChoice("up-projection", []byte(`{"tile":[128,256]}`)))
 	report, err := filled.ExportFile(ctx, bundle)
-	fmt.Println(report.Modules, "module", err)
+	fmt.Println(report.Choices, "choice", err)
 
 	elsewhere := cache.Open(cache.Options{Dir: filepath.Join(dir, "own"), Layers: []string{bundle}})
-	entry, outcome := elsewhere.Get(key)
-	fmt.Printf("%s: %s\n", outcome, entry.Images[0].Code)
+	point, ok := elsewhere.GetChoice("up-projection")
+	fmt.Println(string(point), ok)
 
 	own := cache.Open(cache.Options{Dir: filepath.Join(dir, "own")})
 	report, err = own.ImportFile(ctx, bundle)
 	fmt.Println(report.Stored, "stored", err)
 	// Output:
-	// 1 module <nil>
-	// hit: machine code
+	// <nil>
+	// 1 choice <nil>
+	// {"tile":[128,256]} true
 	// 1 stored <nil>
 }

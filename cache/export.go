@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
 // BundleReport counts what a bundle holds and what became of it.
@@ -28,8 +29,8 @@ type BundleReport struct {
 	Evicted           int64
 }
 
-func (r *BundleReport) count(kind Kind, size int) {
-	if kind == KindChoice {
+func (r *BundleReport) count(kind store.Kind, size int) {
+	if kind == store.KindChoice {
 		r.Choices++
 	} else {
 		r.Modules++
@@ -119,7 +120,7 @@ func (c *Cache) names() ([]string, error) {
 
 // sound reads a stored file from the first layer where it is whole, without
 // counting, touching or setting aside; nil if there is none.
-func (c *Cache) sound(name string) (Kind, []byte) {
+func (c *Cache) sound(name string) (store.Kind, []byte) {
 	kind, key, _ := parseFileName(name)
 	for _, l := range c.layers {
 		if data, _, err := l.read(name); err == nil && checkStored(kind, key, data) == nil {
@@ -237,25 +238,25 @@ func checkFirst(ctx context.Context, r io.Reader, checks bundleChecks) (seals []
 
 // importFile stores one file of a bundle.
 func (c *Cache) importFile(f storedFile, r *BundleReport) error {
-	var o Outcome
+	var o store.Outcome
 	switch f.kind {
-	case KindModule:
+	case store.KindModule:
 		e, err := decodeEntry(f.data, f.key)
 		if err != nil {
 			return err
 		}
-		o = c.Put(f.key, e)
-	case KindChoice:
+		o = modules{c}.Put(f.key, e)
+	case store.KindChoice:
 		key, value, err := decodeChoice(f.data, f.key)
 		if err != nil {
 			return err
 		}
-		o = c.PutChoice(key, value)
+		o = modules{c}.PutChoice(key, value)
 	}
 	switch o {
-	case Stored:
+	case store.Stored:
 		r.Stored++
-	case Unchanged:
+	case store.Unchanged:
 		r.Unchanged++
 	default:
 		return fmt.Errorf("cache: import of %s: %s: %w", f.name, o, c.noTop())

@@ -17,6 +17,7 @@ import (
 	"sonicmoe/internal/cachetest"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // A disk smaller than the bound keeps the most recently used, as the bound
@@ -27,12 +28,12 @@ func TestSmallDisk(t *testing.T) {
 		return
 	}
 	c, log := testCache(t, func(o *Options) { o.Dir = dir })
-	var keys []Key
+	var keys []store.Key
 	for seed := range uint64(20) {
 		key, e := testEntry(10*seed, 40<<10)
-		require.Equal(t, Stored, c.Put(key, e), "entry %d", seed)
+		require.Equal(t, store.Stored, c.Put(key, e), "entry %d", seed)
 		got, o := c.Get(key)
-		require.Equal(t, Hit, o)
+		require.Equal(t, store.Hit, o)
 		require.Equal(t, e, got)
 		keys = append(keys, key)
 		setAge(t, modulePath(c, key), time.Duration(20-seed)*time.Minute)
@@ -58,7 +59,7 @@ func TestSmallDisk(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NoError(t, f.Close())
 	key, e := testEntry(5000, 400<<10)
-	assert.Equal(t, Failed, c.Put(key, e))
+	assert.Equal(t, store.Failed, c.Put(key, e))
 	assert.ErrorIs(t, c.Err(), syscall.ENOSPC)
 	assert.Equal(t, left, present(c, keys))
 	_, err = c.ExportFile(context.Background(), filepath.Join(dir, "warm.tar"))
@@ -68,11 +69,11 @@ func TestSmallDisk(t *testing.T) {
 	next, log := testCache(t, func(o *Options) { o.Dir = dir })
 	for _, i := range left {
 		_, o := next.Get(keys[i])
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 	}
 	assert.Empty(t, log.warnings(), "the next start is clean")
 	cachetest.Resize(t, dir, 2<<20)
-	assert.Equal(t, Stored, next.Put(key, e))
+	assert.Equal(t, store.Stored, next.Put(key, e))
 }
 
 func TestReadOnlyDisk(t *testing.T) {
@@ -83,7 +84,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(dir, "cache") })
 	key, e := testEntry(1, 1000)
 	damaged, other := testEntry(2, 1000)
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	writeFile(t, modulePath(c, damaged), []byte("x"))
 	setAge(t, modulePath(c, key), 5*touchEvery)
 	cachetest.ReadOnly(t, dir, true)
@@ -91,12 +92,12 @@ func TestReadOnlyDisk(t *testing.T) {
 
 	for range 2 {
 		got, o := c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Equal(t, e, got)
 		_, o = c.Get(damaged)
-		assert.Equal(t, Damaged, o)
-		assert.Equal(t, Failed, c.Put(damaged, other))
-		assert.Equal(t, Failed, c.Delete(key))
+		assert.Equal(t, store.Damaged, o)
+		assert.Equal(t, store.Failed, c.Put(damaged, other))
+		assert.Equal(t, store.Failed, c.Delete(key))
 		c.Lock(context.Background(), key)()
 		_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
 		assert.NoError(t, err)
@@ -106,13 +107,13 @@ func TestReadOnlyDisk(t *testing.T) {
 
 	// Opened when it already is read-only: the files that are there serve.
 	for name, o := range map[string]Options{"by accident": {Dir: c.Dir()}, "on purpose": {Dir: c.Dir(), ReadOnly: true}, "layer": {Dir: t.TempDir(), Layers: []string{c.Dir()}}} {
-		got, outcome := Open(o).Get(key)
-		assert.Equal(t, Hit, outcome, name)
+		got, outcome := modules{Open(o)}.Get(key)
+		assert.Equal(t, store.Hit, outcome, name)
 		assert.Equal(t, e, got)
 	}
 	none, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(dir, "none") })
 	_, o := none.Get(key)
-	assert.Equal(t, Disabled, o)
+	assert.Equal(t, store.Disabled, o)
 	assert.Len(t, log.warnings(), 1)
 }
 
@@ -123,9 +124,9 @@ func TestNoPermission(t *testing.T) {
 	}
 	key, e := testEntry(1, 100)
 	other, otherEntry := testEntry(2, 100)
-	fresh := func(t *testing.T) (*Cache, *logBook) {
+	fresh := func(t *testing.T) (modules, *logBook) {
 		c, _ := testCache(t)
-		require.Equal(t, Stored, c.Put(key, e))
+		require.Equal(t, store.Stored, c.Put(key, e))
 		return testCache(t, func(o *Options) { o.Dir = c.Dir() })
 	}
 	chmod := func(t *testing.T, path string, mode os.FileMode) {
@@ -137,9 +138,9 @@ func TestNoPermission(t *testing.T) {
 		c, log := fresh(t)
 		chmod(t, c.top.dir, 0o500)
 		for range 3 {
-			assert.Equal(t, Failed, c.Put(other, otherEntry))
+			assert.Equal(t, store.Failed, c.Put(other, otherEntry))
 			_, o := c.Get(key)
-			assert.Equal(t, Hit, o)
+			assert.Equal(t, store.Hit, o)
 			c.Lock(context.Background(), other)()
 		}
 		assert.Len(t, log.warnings(), 1)
@@ -151,8 +152,8 @@ func TestNoPermission(t *testing.T) {
 		chmod(t, c.top.dir, 0o500)
 		for range 3 {
 			_, o := c.Get(key)
-			assert.Equal(t, Damaged, o)
-			assert.Equal(t, Failed, c.Put(key, e))
+			assert.Equal(t, store.Damaged, o)
+			assert.Equal(t, store.Failed, c.Put(key, e))
 		}
 		assert.Len(t, log.warnings(), 2, "the file once, the folder once")
 	})
@@ -161,8 +162,8 @@ func TestNoPermission(t *testing.T) {
 		chmod(t, c.top.dir, 0o000)
 		for range 3 {
 			_, o := c.Get(key)
-			assert.Equal(t, Miss, o)
-			assert.Equal(t, Failed, c.Put(key, e))
+			assert.Equal(t, store.Miss, o)
+			assert.Equal(t, store.Failed, c.Put(key, e))
 		}
 		_, err := c.List(context.Background())
 		assert.ErrorIs(t, err, os.ErrPermission)
@@ -174,17 +175,17 @@ func TestNoPermission(t *testing.T) {
 		c, log := fresh(t)
 		chmod(t, modulePath(c, key), 0o000)
 		_, o := c.Get(key)
-		assert.Equal(t, Miss, o)
-		assert.Equal(t, Stored, c.Put(key, e), "one's own folder: the file is replaced")
+		assert.Equal(t, store.Miss, o)
+		assert.Equal(t, store.Stored, c.Put(key, e), "one's own folder: the file is replaced")
 		_, o = c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Len(t, log.warnings(), 1)
 	})
 	t.Run("parent not writable", func(t *testing.T) {
 		parent := t.TempDir()
 		chmod(t, parent, 0o500)
 		c, log := testCache(t, func(o *Options) { o.Dir = filepath.Join(parent, "cache") })
-		assert.Equal(t, Disabled, c.Put(key, e))
+		assert.Equal(t, store.Disabled, c.Put(key, e))
 		assert.ErrorIs(t, c.Err(), os.ErrPermission)
 		assert.Len(t, log.warnings(), 1)
 	})
@@ -193,7 +194,7 @@ func TestNoPermission(t *testing.T) {
 		writeFile(t, path, nil)
 		chmod(t, path, 0o000)
 		c, log := testCache(t, func(o *Options) { o.Layers = []string{path} })
-		assert.Equal(t, Stored, c.Put(key, e))
+		assert.Equal(t, store.Stored, c.Put(key, e))
 		assert.ErrorIs(t, c.Err(), os.ErrPermission)
 		assert.Len(t, log.warnings(), 1)
 	})
@@ -214,20 +215,20 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 				}
 				return nil
 			})
-			c := open(Options{Dir: t.TempDir(), Logger: slog.New(log)}, files)
+			c := modules{open(Options{Dir: t.TempDir(), Logger: slog.New(log)}, files)}
 			key, e := testEntry(1, 1000)
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {
 					defer c.Lock(context.Background(), key)()
-					if _, o := c.Get(key); o != Hit {
+					if _, o := c.Get(key); o != store.Hit {
 						c.Put(key, e)
 					}
 				})
 			}
 			wg.Wait()
 			got, o := c.Get(key)
-			assert.Equal(t, Hit, o)
+			assert.Equal(t, store.Hit, o)
 			assert.Equal(t, e, got)
 			assert.Zero(t, c.Stats().LockTimeouts)
 			assert.Empty(t, log.warnings())
@@ -243,7 +244,7 @@ func TestFileSystemWithoutLocks(t *testing.T) {
 // and readers see the old entry or the new one.
 func TestSlowFileSystem(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
-	c := open(Options{Dir: t.TempDir(), LockWait: 5 * time.Millisecond}, files)
+	c := modules{open(Options{Dir: t.TempDir(), LockWait: 5 * time.Millisecond}, files)}
 	requireLocks(t, c)
 	key, e := testEntry(1, 1000)
 	begun := make(chan bool)
@@ -257,17 +258,17 @@ func TestSlowFileSystem(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer c.Lock(context.Background(), key)()
-		assert.Equal(t, Stored, c.Put(key, e))
+		assert.Equal(t, store.Stored, c.Put(key, e))
 	})
 	<-begun
-	impatient := Open(Options{Dir: c.Dir(), LockWait: 5 * time.Millisecond})
+	impatient := modules{Open(Options{Dir: c.Dir(), LockWait: 5 * time.Millisecond})}
 	impatient.Lock(context.Background(), key)()
 	assert.EqualValues(t, 1, impatient.Stats().LockTimeouts)
 	_, o := impatient.Get(key)
-	assert.Equal(t, Miss, o, "half a file is none")
+	assert.Equal(t, store.Miss, o, "half a file is none")
 	wg.Wait()
 	_, o = impatient.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 }
 
 // After the clock was set back the files from before are in the future. They
@@ -277,12 +278,12 @@ func TestClockSetBack(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	c, _ := testCache(t)
 	old := fill(t, c, 4)
-	require.Equal(t, Deleted, c.DeleteChoice("tuned"))
+	require.Equal(t, store.Deleted, c.DeleteChoice("tuned"))
 	for _, key := range old {
 		setAge(t, modulePath(c, key), -year)
 	}
 	_, o := c.Get(old[0])
-	require.Equal(t, Hit, o)
+	require.Equal(t, store.Hit, o)
 	assert.Less(t, time.Since(mustStat(t, modulePath(c, old[0])).ModTime()).Abs(), time.Minute)
 
 	files, err := c.top.scan()

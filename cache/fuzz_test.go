@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // bundleOf is the bundle of these stored files.
@@ -29,12 +30,12 @@ func bundleOf(t testing.TB, files ...storedFile) []byte {
 // seedBundles are small bundles of a module and a choice.
 func seedBundles(t testing.TB) [][]byte {
 	t.Helper()
-	key := NewKey([]byte("k"))
-	entry, err := encodeEntry(key, Entry{Label: "l", PTX: []byte("ptx"), Images: []Image{{Producer: "p 1", Code: []byte("code"), Log: "log"}}})
+	key := store.NewKey([]byte("k"))
+	entry, err := encodeEntry(key, store.Entry{Label: "l", PTX: []byte("ptx"), Images: []store.Image{{Producer: "p 1", Code: []byte("code"), Log: "log"}}})
 	require.NoError(t, err)
 	choice, err := encodeChoice("c", []byte("v"))
 	require.NoError(t, err)
-	m, c := storedFile{name: fileName(KindModule, key), data: entry}, storedFile{name: fileName(KindChoice, choiceKey("c")), data: choice}
+	m, c := storedFile{name: fileName(store.KindModule, key), data: entry}, storedFile{name: fileName(store.KindChoice, choiceKey("c")), data: choice}
 	if m.name > c.name {
 		m, c = c, m
 	}
@@ -92,7 +93,7 @@ func FuzzBundle(f *testing.F) {
 			return nil
 		})
 		fsys := disktest.NewMemory()
-		c := open(Options{Dir: dir}, fsys)
+		c := modules{open(Options{Dir: dir}, fsys)}
 		r, importErr := c.Import(context.Background(), bytes.NewReader(data))
 		if (err == nil) != (importErr == nil) || err == nil && r.Digest != digest {
 			t.Fatalf("checked: %v, imported: %v", err, importErr)

@@ -11,17 +11,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/store"
 )
 
 // testCache opens a cache in a new directory, with its warnings in the log.
-func testCache(t testing.TB, change ...func(*Options)) (*Cache, *logBook) {
+func testCache(t testing.TB, change ...func(*Options)) (modules, *logBook) {
 	t.Helper()
 	log := &logBook{}
 	o := Options{Dir: t.TempDir(), Logger: slog.New(log)}
 	for _, f := range change {
 		f(&o)
 	}
-	return Open(o), log
+	return modules{Open(o)}, log
 }
 
 // logBook counts warnings.
@@ -57,15 +59,15 @@ func randomBytes(seed uint64, n int) []byte {
 }
 
 // testEntry is an entry of about n bytes whose parts all depend on seed.
-func testEntry(seed uint64, n int) (Key, Entry) {
-	e := Entry{Label: "dW1 128x256", PTX: randomBytes(seed, n/2), Images: []Image{
+func testEntry(seed uint64, n int) (store.Key, store.Entry) {
+	e := store.Entry{Label: "dW1 128x256", PTX: randomBytes(seed, n/2), Images: []store.Image{
 		{Producer: "driver 13000", Code: randomBytes(seed+1, n/4), Log: "info: 168 registers"},
 		{Producer: "ptxas 13.0.88", Code: randomBytes(seed+2, n/4)},
 	}}
-	return NewKey(e.PTX, []byte("sm_90a")), e
+	return store.NewKey(e.PTX, []byte("sm_90a")), e
 }
 
-func modulePath(c *Cache, key Key) string { return c.top.path(fileName(KindModule, key)) }
+func modulePath(c modules, key store.Key) string { return c.top.path(fileName(store.KindModule, key)) }
 
 func readFile(t testing.TB, path string) []byte {
 	t.Helper()

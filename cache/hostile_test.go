@@ -16,6 +16,7 @@ import (
 
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // member is a piece of a bundle made by hand.
@@ -59,8 +60,8 @@ func TestHostileBundles(t *testing.T) {
 	require.NoError(t, err)
 	choice, err := encodeChoice("a", []byte("b"))
 	require.NoError(t, err)
-	name := memberName(fileName(KindModule, key))
-	other := NewKey([]byte("other"))
+	name := memberName(fileName(store.KindModule, key))
+	other := store.NewKey([]byte("other"))
 	later := memberName(strings.Repeat("f", 64) + ".module")
 	special := func(flag byte, name, link string) member {
 		return member{tar.Header{Typeflag: flag, Name: name, Linkname: link, Mode: 0o777, Format: tar.FormatUSTAR}, nil}
@@ -81,12 +82,12 @@ func TestHostileBundles(t *testing.T) {
 		"absolute name":        {[]member{plain("/etc/passwd", data)}, "/etc/passwd"},
 		"name above":           {[]member{plain("../evil.module", data)}, "../evil.module"},
 		"name above within":    {[]member{plain("entries/../../evil.module", data)}, "member name"},
-		"name with the key":    {[]member{plain("entries/../"+fileName(KindModule, key), data)}, "member name"},
+		"name with the key":    {[]member{plain("entries/../"+fileName(store.KindModule, key), data)}, "member name"},
 		"absolute with key":    {[]member{plain("/"+name, data)}, "member name"},
-		"windows name":         {[]member{plain(`entries\`+fileName(KindModule, key), data)}, "member name"},
+		"windows name":         {[]member{plain(`entries\`+fileName(store.KindModule, key), data)}, "member name"},
 		"upper case":           {[]member{plain("entries/"+strings.ToUpper(key.String())+".module", data)}, "member name"},
 		"a lock":               {[]member{plain("entries/"+key.String()+".lock", data)}, "member name"},
-		"no folder":            {[]member{plain(fileName(KindModule, key), data)}, "member name"},
+		"no folder":            {[]member{plain(fileName(store.KindModule, key), data)}, "member name"},
 		"symbolic link":        {[]member{special(tar.TypeSymlink, name, "/etc/passwd")}, "no plain file"},
 		"hard link":            {[]member{special(tar.TypeLink, name, "/etc/passwd")}, "no plain file"},
 		"device":               {[]member{special(tar.TypeChar, name, "")}, "no plain file"},
@@ -99,9 +100,9 @@ func TestHostileBundles(t *testing.T) {
 		"huge length":          {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: 8<<30 - 1, Format: tar.FormatUSTAR}, data}}, "at most"},
 		"length past the end":  {[]member{{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: 200 << 20, Format: tar.FormatUSTAR}, data}}, "ends within"},
 		"wrong sum":            {[]member{plain(name, wrongSum)}, "checksum"},
-		"another key's":        {[]member{plain(memberName(fileName(KindModule, other)), data)}, "holds the key"},
-		"another kind":         {[]member{plain(memberName(fileName(KindChoice, key)), data)}, "holds a module"},
-		"a choice's wrong key": {[]member{plain(memberName(fileName(KindChoice, other)), choice)}, "holds the key"},
+		"another key's":        {[]member{plain(memberName(fileName(store.KindModule, other)), data)}, "holds the key"},
+		"another kind":         {[]member{plain(memberName(fileName(store.KindChoice, key)), data)}, "holds a module"},
+		"a choice's wrong key": {[]member{plain(memberName(fileName(store.KindChoice, other)), choice)}, "holds the key"},
 		"another version":      {[]member{plain(name, old)}, "version"},
 		"empty file":           {[]member{plain(name, nil)}, "shorter"},
 		"twice":                {[]member{plain(name, data), plain(name, data)}, "twice"},
@@ -113,7 +114,7 @@ func TestHostileBundles(t *testing.T) {
 			b := forge(t, bad.members...)
 			outside := t.TempDir() // the cache lies in it: an escape would show
 			for _, seeks := range []bool{true, false} {
-				c := Open(Options{Dir: filepath.Join(outside, "a", "b")})
+				c := modules{Open(Options{Dir: filepath.Join(outside, "a", "b")})}
 				var err error
 				if seeks {
 					_, err = c.Import(context.Background(), bytes.NewReader(b))
@@ -131,13 +132,13 @@ func TestHostileBundles(t *testing.T) {
 			// As a layer it is refused, or its bad file is never served.
 			path := filepath.Join(outside, "hostile.tar")
 			writeFile(t, path, b)
-			c := Open(Options{Dir: path, ReadOnly: true})
-			if got, o := c.Get(key); o == Hit {
+			c := modules{Open(Options{Dir: path, ReadOnly: true})}
+			if got, o := c.Get(key); o == store.Hit {
 				assert.Equal(t, e, got)
 			}
-			for _, k := range []Key{other} {
+			for _, k := range []store.Key{other} {
 				_, o := c.Get(k)
-				assert.NotEqual(t, Hit, o)
+				assert.NotEqual(t, store.Hit, o)
 			}
 		})
 	}
@@ -147,7 +148,7 @@ func TestHostileBundles(t *testing.T) {
 func TestImportOntoAFailingDisk(t *testing.T) {
 	_, b := exported(t)
 	files := disktest.Wrap(disk.OS)
-	c := open(Options{Dir: t.TempDir()}, files)
+	c := modules{open(Options{Dir: t.TempDir()}, files)}
 	writes := 0
 	files.Before(func(op disktest.Op, _ string) error {
 		if op == disktest.Write {
@@ -171,7 +172,7 @@ func TestImportOntoAFailingDisk(t *testing.T) {
 func TestImportNeedsAPlaceToWrite(t *testing.T) {
 	source, b := exported(t)
 	for name, o := range map[string]Options{"read-only": {Dir: source.Dir(), ReadOnly: true}, "off": {Dir: Off}} {
-		_, err := Open(o).Import(context.Background(), bytes.NewReader(b))
+		_, err := modules{Open(o)}.Import(context.Background(), bytes.NewReader(b))
 		assert.ErrorContains(t, err, "off or read-only", name)
 	}
 	_, err := source.ImportFile(context.Background(), t.TempDir())
@@ -219,7 +220,7 @@ func TestBundleOfAnotherVersion(t *testing.T) {
 	other := bytes.Clone([]byte(firstLine))
 	other[len(other)-2]++
 	data := bytes.Replace(bundleOf(t), []byte(firstLine), other, 1)
-	_, err := Open(Options{Dir: t.TempDir()}).Import(context.Background(), bytes.NewReader(data))
+	_, err := modules{Open(Options{Dir: t.TempDir()})}.Import(context.Background(), bytes.NewReader(data))
 	require.ErrorContains(t, err, "its first line is")
 	x := &bundleIndex{where: map[string]extent{}}
 	require.ErrorContains(t, x.index(bytes.NewReader(data)), "its first line is")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
 const (
@@ -99,26 +100,26 @@ func mayRead(me, owner, dirOwner int) bool {
 }
 
 // fileName is the name of the file of a key.
-func fileName(kind Kind, key Key) string { return key.String() + "." + kind.String() }
+func fileName(kind store.Kind, key store.Key) string { return key.String() + "." + kind.String() }
 
 // parseFileName undoes fileName; anything else is not ours.
-func parseFileName(name string) (Kind, Key, bool) {
+func parseFileName(name string) (store.Kind, store.Key, bool) {
 	stem, ending, _ := strings.Cut(name, ".")
-	key, err := ParseKey(stem)
+	key, err := store.ParseKey(stem)
 	if err != nil {
-		return 0, Key{}, false
+		return 0, store.Key{}, false
 	}
-	for _, kind := range []Kind{KindModule, KindChoice} {
+	for _, kind := range []store.Kind{store.KindModule, store.KindChoice} {
 		if ending == kind.String() {
 			return kind, key, true
 		}
 	}
-	return 0, Key{}, false
+	return 0, store.Key{}, false
 }
 
 func (l *layer) path(name string) string { return filepath.Join(l.dir, name) }
 
-// read returns a file's bytes. The file info comes with an ErrDamaged too.
+// read returns a file's bytes. The file info comes with an errDamaged too.
 func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	if l.bundle != nil {
 		return l.bundle.read(name)
@@ -126,14 +127,14 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 	// Read-only layers may have links: image builders make them of links.
 	f, fi, err := disk.OpenRegular(l.fs, l.path(name), !l.writable)
 	if errors.Is(err, disk.ErrNotRegular) {
-		err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		err = fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	if err != nil {
 		return nil, fi, err
 	}
 	defer f.Close()
 	if owner := disk.Owner(fi); !mayRead(os.Geteuid(), owner, l.owner) {
-		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", ErrDamaged, owner)
+		return nil, fi, fmt.Errorf("%w: belongs to user %d, who is neither you nor the directory's owner", errDamaged, owner)
 	}
 	data, err := readStored(f, fi.Size(), name)
 	return data, fi, err
@@ -143,7 +144,7 @@ func (l *layer) read(name string) ([]byte, fs.FileInfo, error) {
 // header first, so that what is something else costs no memory.
 func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
 	if size > maxFileBytes {
-		return nil, fmt.Errorf("%w: %d bytes, the largest file has %d", ErrDamaged, size, maxFileBytes)
+		return nil, fmt.Errorf("%w: %d bytes, the largest file has %d", errDamaged, size, maxFileBytes)
 	}
 	header := make([]byte, min(size, headerSize))
 	if err := readAt(r, header, 0); err != nil {
@@ -161,7 +162,7 @@ func readStored(r io.ReaderAt, size int64, name string) ([]byte, error) {
 func readAt(r io.ReaderAt, b []byte, at int64) error {
 	if n, err := r.ReadAt(b, at); n < len(b) {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: became shorter while it was read", ErrDamaged)
+			return fmt.Errorf("%w: became shorter while it was read", errDamaged)
 		}
 		return err
 	}

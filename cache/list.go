@@ -10,13 +10,16 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sonicmoe/internal/store"
 )
 
 // Info describes one stored file.
 type Info struct {
-	Kind Kind
-	// Key is the file's name.
-	Key Key
+	// Kind is "module" or "choice".
+	Kind string
+	// Key names the file, in 64 hexadecimal digits.
+	Key string
 	// Label is a module's label or the key string of a choice.
 	Label string
 	// Producers are those of a module's images.
@@ -27,8 +30,7 @@ type Info struct {
 	// Path is where it lies, ReadOnly whether that is a read-only layer.
 	Path     string
 	ReadOnly bool
-	// Err is nil for a sound file. Otherwise it says what is wrong and is an
-	// ErrDamaged, an ErrVersion or an error of reading.
+	// Err is nil for a sound file. Otherwise it says what is wrong.
 	Err error
 }
 
@@ -55,9 +57,10 @@ type VerifyReport struct {
 	Unreadable []Info
 }
 
-// Check is a look at a sound module that says whether what it holds is right;
-// an error says what is not. It is called by several goroutines at once.
-type Check func(ctx context.Context, key Key, e Entry) error
+// Check is a look at a sound module that says whether what it holds is right: its
+// PTX, and the machine code that each producer made of it. An error says what is
+// not. Several goroutines call it at once.
+type Check func(ctx context.Context, key string, ptx []byte, code map[string][]byte) error
 
 // Verify reads every file of every layer, sets damaged ones aside and reports.
 // Modules that a check finds wrong count as damaged.
@@ -71,9 +74,13 @@ func (c *Cache) Verify(ctx context.Context, checks ...Check) (VerifyReport, erro
 		running.Go(func() {
 			defer func() { <-room }()
 			for _, check := range checks {
-				if d.Err == nil && d.Kind == KindModule && ctx.Err() == nil {
-					if err := check(ctx, d.Key, d.entry); err != nil && ctx.Err() == nil {
-						d.Err = fmt.Errorf("%w: %w", ErrDamaged, err)
+				if d.Err == nil && d.kind == store.KindModule && ctx.Err() == nil {
+					code := map[string][]byte{}
+					for _, im := range d.entry.Images {
+						code[im.Producer] = im.Code
+					}
+					if err := check(ctx, d.Key, d.entry.PTX, code); err != nil && ctx.Err() == nil {
+						d.Err = fmt.Errorf("%w: %w", errDamaged, err)
 					}
 				}
 			}
@@ -98,7 +105,7 @@ func (r *VerifyReport) add(c *Cache, d described) {
 	case d.Err == nil:
 		r.Sound++
 		r.Bytes += d.Bytes
-	case errors.Is(d.Err, ErrDamaged):
+	case errors.Is(d.Err, errDamaged):
 		c.reportDamage(d.layer, d.name, d.file, d.Err)
 		r.Damaged = append(r.Damaged, d.Info)
 	default:
@@ -109,7 +116,8 @@ func (r *VerifyReport) add(c *Cache, d described) {
 // described is a stored file that was read.
 type described struct {
 	Info
-	entry Entry // of a sound module
+	kind  store.Kind
+	entry store.Entry // of a sound module
 	layer *layer
 	name  string
 	file  fs.FileInfo
@@ -149,20 +157,20 @@ func (c *Cache) each(ctx context.Context, visit func(described)) error {
 
 // describe reads one file.
 func (l *layer) describe(f file) described {
-	d := described{layer: l, name: f.name,
-		Info: Info{Kind: f.kind, Key: f.key, Bytes: f.size, Used: f.used, Path: l.path(f.name), ReadOnly: !l.writable}}
+	d := described{layer: l, kind: f.kind, name: f.name,
+		Info: Info{Kind: f.kind.String(), Key: f.key.String(), Bytes: f.size, Used: f.used, Path: l.path(f.name), ReadOnly: !l.writable}}
 	var data []byte
 	if data, d.file, d.Err = l.read(f.name); d.Err != nil {
 		return d
 	}
 	switch f.kind {
-	case KindModule:
+	case store.KindModule:
 		d.entry, d.Err = decodeEntry(data, f.key)
 		d.Label = d.entry.Label
 		for _, im := range d.entry.Images {
 			d.Producers = append(d.Producers, im.Producer)
 		}
-	case KindChoice:
+	case store.KindChoice:
 		d.Label, _, d.Err = decodeChoice(data, f.key)
 	}
 	return d

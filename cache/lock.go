@@ -5,18 +5,11 @@ import (
 	"errors"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
-// Lock waits until no other holder of key's lock is left, in this process or
-// another, so that of many processes that start at once one compiles and the
-// others find its entry: call Lock, Get again, compile and Put on a miss, then
-// unlock.
-//
-// It is a courtesy. After Options.LockWait, when ctx is done, on a file system
-// without locks and in a cache that can't write, Lock returns all the same,
-// holding nothing. Nothing that the cache promises depends on it. unlock is
-// never nil and may be called more than once.
-func (c *Cache) Lock(ctx context.Context, key Key) (unlock func()) {
+// Lock implements store.Store.
+func (c modules) Lock(ctx context.Context, key store.Key) (unlock func()) {
 	if c.top == nil {
 		return func() {}
 	}

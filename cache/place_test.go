@@ -12,24 +12,26 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/store"
 )
 
 func TestReadOnlyAndLayers(t *testing.T) {
 	shared, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, shared.Put(key, e))
-	require.Equal(t, Stored, shared.PutChoice("a", []byte("shared")))
+	require.Equal(t, store.Stored, shared.Put(key, e))
+	require.Equal(t, store.Stored, shared.PutChoice("a", []byte("shared")))
 	setAge(t, modulePath(shared, key), 100*time.Hour)
 
 	t.Run("read-only", func(t *testing.T) {
-		c := Open(Options{Dir: shared.Dir(), ReadOnly: true})
+		c := modules{Open(Options{Dir: shared.Dir(), ReadOnly: true})}
 		got, o := c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Equal(t, e, got)
 		other, otherEntry := testEntry(2, 100)
-		assert.Equal(t, ReadOnly, c.Put(other, otherEntry))
-		assert.Equal(t, ReadOnly, c.PutChoice("a", nil))
-		assert.Equal(t, ReadOnly, c.Delete(key))
+		assert.Equal(t, store.ReadOnly, c.Put(other, otherEntry))
+		assert.Equal(t, store.ReadOnly, c.PutChoice("a", nil))
+		assert.Equal(t, store.ReadOnly, c.Delete(key))
 		assert.Equal(t, "", c.Dir())
 		_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: -1})
 		assert.Error(t, err)
@@ -38,24 +40,24 @@ func TestReadOnlyAndLayers(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "none")
 		c, log := testCache(t, func(o *Options) { o.Dir, o.ReadOnly = dir, true })
 		_, o := c.Get(key)
-		assert.Equal(t, Disabled, o)
+		assert.Equal(t, store.Disabled, o)
 		assert.Len(t, log.warnings(), 1)
 		assert.NoDirExists(t, dir)
 	})
 	t.Run("layers", func(t *testing.T) {
 		c, _ := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
 		got, o := c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Equal(t, e, got)
-		assert.Equal(t, Unchanged, c.Put(key, e), "a layer has it")
-		more := Entry{PTX: e.PTX, Images: []Image{{Producer: "driver 14000", Code: []byte("new")}}}
-		assert.Equal(t, Stored, c.Put(key, more))
+		assert.Equal(t, store.Unchanged, c.Put(key, e), "a layer has it")
+		more := store.Entry{PTX: e.PTX, Images: []store.Image{{Producer: "driver 14000", Code: []byte("new")}}}
+		assert.Equal(t, store.Stored, c.Put(key, more))
 		got, _ = c.Get(key)
 		assert.Len(t, got.Images, 3, "the layer's images are not hidden by the new one")
-		assert.Equal(t, Stored, c.PutChoice("a", []byte("own")))
+		assert.Equal(t, store.Stored, c.PutChoice("a", []byte("own")))
 		value, _ := c.GetChoice("a")
 		assert.Equal(t, "own", string(value), "the first directory wins")
-		assert.Equal(t, Deleted, c.DeleteChoice("a"))
+		assert.Equal(t, store.Deleted, c.DeleteChoice("a"))
 		value, _ = c.GetChoice("a")
 		assert.Equal(t, "shared", string(value))
 	})
@@ -63,7 +65,7 @@ func TestReadOnlyAndLayers(t *testing.T) {
 		c, log := testCache(t, func(o *Options) { o.Layers = []string{shared.Dir()} })
 		writeFile(t, modulePath(c, key), []byte("x"))
 		_, o := c.Get(key)
-		assert.Equal(t, Hit, o)
+		assert.Equal(t, store.Hit, o)
 		assert.Len(t, log.warnings(), 1)
 	})
 	fi, err := os.Stat(modulePath(shared, key))
@@ -102,9 +104,9 @@ func TestPlaces(t *testing.T) {
 		assert.Equal(t, tc.want, got, fmt.Sprintf("%+v", tc))
 	}
 	t.Setenv(EnvDir, "off")
-	c := Open(Options{})
-	_, o := c.Get(NewKey())
-	assert.Equal(t, Disabled, o)
+	c := modules{Open(Options{})}
+	_, o := c.Get(store.NewKey())
+	assert.Equal(t, store.Disabled, o)
 	assert.NoError(t, c.Err(), "off is no trouble")
 
 	if runtime.GOOS == "linux" {
@@ -112,7 +114,7 @@ func TestPlaces(t *testing.T) {
 		t.Setenv("XDG_CACHE_HOME", "")
 		t.Setenv("HOME", "")
 		c, log := testCache(t, func(o *Options) { o.Dir = "" })
-		assert.Equal(t, Disabled, c.Put(NewKey(), Entry{}))
+		assert.Equal(t, store.Disabled, c.Put(store.NewKey(), store.Entry{}))
 		assert.ErrorContains(t, c.Err(), EnvDir)
 		assert.Len(t, log.warnings(), 1)
 	}
@@ -122,10 +124,10 @@ func TestModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no modes")
 	}
-	c := Open(Options{Dir: filepath.Join(t.TempDir(), "new")})
-	require.Equal(t, Stored, c.PutChoice("a", nil))
+	c := modules{Open(Options{Dir: filepath.Join(t.TempDir(), "new")})}
+	require.Equal(t, store.Stored, c.PutChoice("a", nil))
 	for path, want := range map[string]os.FileMode{
-		c.Dir(): 0o700, c.top.dir: 0o700, c.top.path(fileName(KindChoice, choiceKey("a"))): 0o600,
+		c.Dir(): 0o700, c.top.dir: 0o700, c.top.path(fileName(store.KindChoice, choiceKey("a"))): 0o600,
 	} {
 		fi, err := os.Stat(path)
 		require.NoError(t, err)
@@ -137,7 +139,7 @@ func TestModes(t *testing.T) {
 // that has it, however many places before hold the module without.
 func TestModuleOfUseInALaterLayer(t *testing.T) {
 	key, e := testEntry(1, 100)
-	images := map[string][]Image{
+	images := map[string][]store.Image{
 		"PTX":    nil,
 		"driver": e.Images[:1],
 		"ptxas":  e.Images[1:],
@@ -169,15 +171,15 @@ func TestModuleOfUseInALaterLayer(t *testing.T) {
 				case "damaged":
 					writeFile(t, modulePath(in, key), []byte("damage"))
 				default:
-					require.Equal(t, Stored, in.Put(key, Entry{Label: place, PTX: e.PTX, Images: images[place]}))
+					require.Equal(t, store.Stored, in.Put(key, store.Entry{Label: place, PTX: e.PTX, Images: images[place]}))
 				}
 			}
-			got, o := Open(Options{Dir: dirs[0], Layers: dirs[1:]}).GetFor(key, func(producer string) bool { return producer == c.use })
+			got, o := modules{Open(Options{Dir: dirs[0], Layers: dirs[1:]})}.GetFor(key, func(producer string) bool { return producer == c.use })
 			if c.want < 0 {
-				assert.Equal(t, Miss, o)
+				assert.Equal(t, store.Miss, o)
 				return
 			}
-			assert.Equal(t, Hit, o)
+			assert.Equal(t, store.Hit, o)
 			assert.Equal(t, c.places[c.want], got.Label)
 			assert.Equal(t, len(images[got.Label]), len(got.Images))
 		})
@@ -191,14 +193,14 @@ func TestChoiceOfUseInALaterLayer(t *testing.T) {
 		places []string
 		use    string
 		want   string
-		o      Outcome
+		o      store.Outcome
 	}{
-		{[]string{"stale", "valid", "other"}, "valid", "valid", Hit},
-		{[]string{"", "stale", "valid"}, "valid", "valid", Hit},
-		{[]string{"damaged", "stale", "valid"}, "valid", "valid", Hit},
-		{[]string{"stale", "damaged", "other"}, "valid", "stale", Hit},
-		{[]string{"", ""}, "valid", "", Miss},
-		{[]string{"", "damaged"}, "valid", "", Damaged},
+		{[]string{"stale", "valid", "other"}, "valid", "valid", store.Hit},
+		{[]string{"", "stale", "valid"}, "valid", "valid", store.Hit},
+		{[]string{"damaged", "stale", "valid"}, "valid", "valid", store.Hit},
+		{[]string{"stale", "damaged", "other"}, "valid", "stale", store.Hit},
+		{[]string{"", ""}, "valid", "", store.Miss},
+		{[]string{"", "damaged"}, "valid", "", store.Damaged},
 	} {
 		t.Run(strings.Join(c.places, ", "), func(t *testing.T) {
 			var dirs []string
@@ -208,12 +210,12 @@ func TestChoiceOfUseInALaterLayer(t *testing.T) {
 				switch place {
 				case "":
 				case "damaged":
-					writeFile(t, in.top.path(fileName(KindChoice, choiceKey("up"))), []byte("damage"))
+					writeFile(t, in.top.path(fileName(store.KindChoice, choiceKey("up"))), []byte("damage"))
 				default:
-					require.Equal(t, Stored, in.PutChoice("up", []byte(place)))
+					require.Equal(t, store.Stored, in.PutChoice("up", []byte(place)))
 				}
 			}
-			in := Open(Options{Dir: dirs[0], Layers: dirs[1:]})
+			in := modules{Open(Options{Dir: dirs[0], Layers: dirs[1:]})}
 			got, o := in.GetChoiceFor("up", func(value []byte) bool { return string(value) == c.use })
 			assert.Equal(t, c.o, o)
 			assert.Equal(t, c.want, string(got))

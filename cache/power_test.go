@@ -18,6 +18,7 @@ import (
 
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // life is what a program does with a cache, on a file system in memory.
@@ -26,14 +27,14 @@ type life struct {
 	files *disktest.Faulty
 	dir   string
 	// stored are the entries that Put called stored, values those of PutChoice.
-	stored map[Key]Entry
+	stored map[store.Key]store.Entry
 	values map[string]string
 	// exported says that the bundle was written.
 	exported bool
 }
 
 func newLife() *life {
-	l := &life{fs: disktest.NewMemory(), dir: filepath.Join(string(filepath.Separator), "home", "cache"), stored: map[Key]Entry{}, values: map[string]string{}}
+	l := &life{fs: disktest.NewMemory(), dir: filepath.Join(string(filepath.Separator), "home", "cache"), stored: map[store.Key]store.Entry{}, values: map[string]string{}}
 	l.files = disktest.Wrap(l.fs)
 	return l
 }
@@ -43,19 +44,19 @@ func (l *life) bundle() string { return filepath.Join(filepath.Dir(l.dir), "warm
 // live stores, reads, locks, lists, verifies, exports and prunes. Whatever the
 // disk does it comes to its end, and no Get gives what was not stored.
 func (l *life) live(t *testing.T) {
-	c := open(Options{Dir: l.dir, MaxBytes: 4 << 10, LockWait: 5 * time.Millisecond}, l.files)
+	c := modules{open(Options{Dir: l.dir, MaxBytes: 4 << 10, LockWait: 5 * time.Millisecond}, l.files)}
 	for seed := range uint64(6) {
 		key, e := testEntry(10*(seed%5), 600)
 		unlock := c.Lock(context.Background(), key)
-		if got, o := c.Get(key); o == Hit && !got.covers(e) {
+		if got, o := c.Get(key); o == store.Hit && !got.Covers(e) {
 			t.Errorf("another entry than was stored")
 		}
-		if o := c.Put(key, e); o == Stored || o == Unchanged {
+		if o := c.Put(key, e); o == store.Stored || o == store.Unchanged {
 			l.stored[key] = e
 		}
 		unlock()
 		name, value := fmt.Sprint("choice ", seed%2), fmt.Sprint(seed)
-		if o := c.PutChoice(name, []byte(value)); o == Stored {
+		if o := c.PutChoice(name, []byte(value)); o == store.Stored {
 			l.values[name] = value
 		}
 	}
@@ -74,12 +75,12 @@ func (l *life) live(t *testing.T) {
 func (l *life) look(t *testing.T, when string) {
 	t.Helper()
 	log := &logBook{}
-	c := open(Options{Dir: l.dir, Logger: slog.New(log)}, l.fs)
+	c := modules{open(Options{Dir: l.dir, Logger: slog.New(log)}, l.fs)}
 	for seed := range uint64(5) {
 		key, want := testEntry(10*seed, 600)
 		got, o := c.Get(key)
-		require.Contains(t, []Outcome{Hit, Miss}, o, "%s: entry %d", when, seed)
-		if o == Hit {
+		require.Contains(t, []store.Outcome{store.Hit, store.Miss}, o, "%s: entry %d", when, seed)
+		if o == store.Hit {
 			require.Equal(t, want, got, when)
 		}
 	}
@@ -121,9 +122,9 @@ func TestEveryFileOperationFails(t *testing.T) {
 					path := filepath.Join(l.dir, folder, e.Name())
 					require.NoError(t, l.fs.SetTime(path, time.Now().Add(-2*lockAge)))
 				}
-				c := open(Options{Dir: l.dir}, l.fs)
+				c := modules{open(Options{Dir: l.dir}, l.fs)}
 				key, e := testEntry(999, 100)
-				require.Equal(t, Stored, c.Put(key, e), when)
+				require.Equal(t, store.Stored, c.Put(key, e), when)
 				files, err := c.top.scan()
 				require.NoError(t, err)
 				for _, f := range files {
@@ -169,7 +170,7 @@ func TestPowerCut(t *testing.T) {
 func TestStoredMeansSynced(t *testing.T) {
 	for _, op := range []disktest.Op{disktest.Sync, disktest.Close} {
 		files := disktest.Wrap(disk.OS)
-		c := open(Options{Dir: t.TempDir()}, files)
+		c := modules{open(Options{Dir: t.TempDir()}, files)}
 		files.Before(func(o disktest.Op, path string) error {
 			if _, temp := disk.IsTemp(path); o == op && temp {
 				return syscall.EIO
@@ -177,7 +178,7 @@ func TestStoredMeansSynced(t *testing.T) {
 			return nil
 		})
 		key, e := testEntry(1, 100)
-		assert.Equal(t, Failed, c.Put(key, e), op)
+		assert.Equal(t, store.Failed, c.Put(key, e), op)
 		assert.ErrorIs(t, c.Err(), syscall.EIO)
 		_, err := c.ExportFile(t.Context(), filepath.Join(t.TempDir(), "warm.tar"))
 		assert.ErrorIs(t, err, syscall.EIO, op)

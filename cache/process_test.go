@@ -17,6 +17,7 @@ import (
 
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // The test binary runs itself as the other process; these variables tell it
@@ -26,7 +27,7 @@ const (
 	envPath = "CACHE_TEST_DIR"
 )
 
-var roles = map[string]func(c *Cache){
+var roles = map[string]func(c modules){
 	"write for ever":   writeForEver,
 	"stop while write": stopWhileWriting,
 	"hold lock":        holdLock,
@@ -34,30 +35,30 @@ var roles = map[string]func(c *Cache){
 
 func TestMain(m *testing.M) {
 	if role, ok := roles[os.Getenv(envRole)]; ok {
-		role(Open(Options{Dir: os.Getenv(envPath)}))
+		role(modules{Open(Options{Dir: os.Getenv(envPath)})})
 		os.Exit(1) // each waits to be killed
 	}
 	os.Exit(m.Run())
 }
 
 // contested is the entry of a seed under the key that all processes fight for.
-func contested(seed uint64) (Key, Entry) {
+func contested(seed uint64) (store.Key, store.Entry) {
 	_, e := testEntry(100+10*seed, 20<<10)
-	return NewKey([]byte("contested")), e
+	return store.NewKey([]byte("contested")), e
 }
 
 // writeForEver puts changing entries of different lengths under one key.
-func writeForEver(c *Cache) {
+func writeForEver(c modules) {
 	key, e := contested(uint64(os.Getpid() % 4))
 	os.Stdout.WriteString("ready\n")
 	for {
 		c.Put(key, e)
-		c.Put(key, Entry{PTX: e.PTX[:len(e.PTX)/2]})
+		c.Put(key, store.Entry{PTX: e.PTX[:len(e.PTX)/2]})
 	}
 }
 
 // stopWhileWriting hangs with an entry that is written and has no name yet.
-func stopWhileWriting(c *Cache) {
+func stopWhileWriting(c modules) {
 	files := disktest.Wrap(disk.OS)
 	files.Before(func(op disktest.Op, _ string) error {
 		if op == disktest.Sync {
@@ -66,10 +67,10 @@ func stopWhileWriting(c *Cache) {
 		}
 		return nil
 	})
-	open(Options{Dir: c.Dir()}, files).Put(contested(1))
+	modules{open(Options{Dir: c.Dir()}, files)}.Put(contested(1))
 }
 
-func holdLock(c *Cache) {
+func holdLock(c modules) {
 	key, _ := contested(0)
 	c.Lock(context.Background(), key)
 	os.Stdout.WriteString("ready\n")
@@ -104,16 +105,16 @@ func other(t *testing.T, role, dir string) (kill func()) {
 }
 
 // soundOrMiss fails unless key holds one of the contested entries, whole.
-func soundOrMiss(t *testing.T, c *Cache) Outcome {
+func soundOrMiss(t *testing.T, c modules) store.Outcome {
 	t.Helper()
 	key, _ := contested(0)
 	got, o := c.Get(key)
-	if o == Miss {
+	if o == store.Miss {
 		return o
 	}
-	require.Equal(t, Hit, o)
+	require.Equal(t, store.Hit, o)
 	for seed := range uint64(4) {
-		if _, e := contested(seed); e.covers(got) || len(got.Images) == 0 && string(got.PTX) == string(e.PTX[:len(e.PTX)/2]) {
+		if _, e := contested(seed); e.Covers(got) || len(got.Images) == 0 && string(got.PTX) == string(e.PTX[:len(e.PTX)/2]) {
 			return o
 		}
 	}
@@ -128,10 +129,10 @@ func TestTwoProcessesWrite(t *testing.T) {
 	key, e := contested(2)
 	hits := 0
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
-		if soundOrMiss(t, c) == Hit {
+		if soundOrMiss(t, c) == store.Hit {
 			hits++
 		}
-		require.Contains(t, []Outcome{Stored, Unchanged}, c.Put(key, e))
+		require.Contains(t, []store.Outcome{store.Stored, store.Unchanged}, c.Put(key, e))
 	}
 	assert.Positive(t, hits)
 	assert.Empty(t, log.warnings())
@@ -161,15 +162,15 @@ func TestKilledInTheMiddleOfAWrite(t *testing.T) {
 	}
 	kill := other(t, "stop while write", c.Dir())
 	_, o := c.Get(key)
-	assert.Equal(t, Miss, o)
+	assert.Equal(t, store.Miss, o)
 	require.Len(t, temporary(), 1)
 	kill()
 	_, o = c.Get(key)
-	assert.Equal(t, Miss, o)
-	require.Equal(t, Stored, c.Put(key, e))
+	assert.Equal(t, store.Miss, o)
+	require.Equal(t, store.Stored, c.Put(key, e))
 	other(t, "stop while write", c.Dir())()
 	got, o := c.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	assert.Equal(t, e, got, "the old entry stays")
 
 	left := temporary()
@@ -185,7 +186,7 @@ func TestLockAcrossProcesses(t *testing.T) {
 	requireLocks(t, c)
 	kill := other(t, "hold lock", c.Dir())
 	key, _ := contested(0)
-	free := NewKey([]byte("another key"))
+	free := store.NewKey([]byte("another key"))
 
 	c.Lock(context.Background(), free)()
 	assert.Zero(t, c.Stats().LockTimeouts, "locks are by key")
@@ -195,7 +196,7 @@ func TestLockAcrossProcesses(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 	assert.EqualValues(t, 1, c.Stats().LockTimeouts)
 
-	patient := Open(Options{Dir: c.Dir(), LockWait: time.Minute})
+	patient := modules{Open(Options{Dir: c.Dir(), LockWait: time.Minute})}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	start = time.Now()
@@ -211,7 +212,7 @@ func TestLockAcrossProcesses(t *testing.T) {
 func TestLockWithinProcess(t *testing.T) {
 	c, _ := testCache(t)
 	requireLocks(t, c)
-	key := NewKey()
+	key := store.NewKey()
 	unlock := c.Lock(context.Background(), key)
 	got := make(chan struct{})
 	go func() {
@@ -230,7 +231,7 @@ func TestLockWithinProcess(t *testing.T) {
 }
 
 // requireLocks skips where files can't be locked.
-func requireLocks(t *testing.T, c *Cache) {
+func requireLocks(t *testing.T, c modules) {
 	t.Helper()
 	f, err := disk.OS.Create(filepath.Join(t.TempDir(), "probe"))
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 	"syscall"
 	"testing"
 	"time"
@@ -16,14 +17,14 @@ import (
 
 // fill stores n modules of 4 kB, the first the longest unused, and a choice
 // older than all of them.
-func fill(t *testing.T, c *Cache, n int) []Key {
+func fill(t *testing.T, c modules, n int) []store.Key {
 	t.Helper()
-	var keys []Key
-	require.Equal(t, Stored, c.PutChoice("tuned", []byte("point")))
-	setAge(t, c.top.path(fileName(KindChoice, choiceKey("tuned"))), 1000*time.Hour)
+	var keys []store.Key
+	require.Equal(t, store.Stored, c.PutChoice("tuned", []byte("point")))
+	setAge(t, c.top.path(fileName(store.KindChoice, choiceKey("tuned"))), 1000*time.Hour)
 	for i := range n {
 		key, e := testEntry(uint64(10*i), 4<<10)
-		require.Equal(t, Stored, c.Put(key, e))
+		require.Equal(t, store.Stored, c.Put(key, e))
 		setAge(t, modulePath(c, key), time.Duration(100*(n-i))*time.Hour)
 		keys = append(keys, key)
 	}
@@ -31,7 +32,7 @@ func fill(t *testing.T, c *Cache, n int) []Key {
 }
 
 // present lists which of keys are on disk.
-func present(c *Cache, keys []Key) (indices []int) {
+func present(c modules, keys []store.Key) (indices []int) {
 	for i, key := range keys {
 		if _, err := os.Stat(modulePath(c, key)); err == nil {
 			indices = append(indices, i)
@@ -45,34 +46,34 @@ func TestLeastRecentlyUsedGoFirst(t *testing.T) {
 	keys := fill(t, c, 5)
 	assert.Equal(t, []int{0, 1, 2, 3, 4}, present(c, keys))
 	_, o := c.Get(keys[0]) // used now: no longer the oldest
-	require.Equal(t, Hit, o)
+	require.Equal(t, store.Hit, o)
 	key, e := testEntry(900, 4<<10)
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	assert.Equal(t, []int{0, 2, 3, 4}, present(c, keys))
 	assert.EqualValues(t, 1, c.Stats().Evicted)
 	_, o = c.GetChoice("tuned")
-	assert.Equal(t, Hit, o, "choices go last")
+	assert.Equal(t, store.Hit, o, "choices go last")
 	_, o = c.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 }
 
 // TestBoundCountsOthersFiles: what another process stored counts too.
 func TestBoundCountsOthersFiles(t *testing.T) {
 	c, _ := testCache(t)
 	keys := fill(t, c, 5)
-	small := Open(Options{Dir: c.Dir(), MaxBytes: 10 << 10})
+	small := modules{Open(Options{Dir: c.Dir(), MaxBytes: 10 << 10})}
 	key, e := testEntry(900, 4<<10)
-	require.Equal(t, Stored, small.Put(key, e))
+	require.Equal(t, store.Stored, small.Put(key, e))
 	assert.Equal(t, []int{4}, present(c, keys))
 	_, o := small.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 }
 
 func TestLargerThanTheBound(t *testing.T) {
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 5 << 10 })
 	keys := fill(t, c, 1)
 	key, e := testEntry(900, 8<<10)
-	assert.Equal(t, Failed, c.Put(key, e))
+	assert.Equal(t, store.Failed, c.Put(key, e))
 	assert.ErrorContains(t, c.Err(), "the whole cache may have 5120")
 	assert.Equal(t, []int{0}, present(c, keys), "nothing was thrown out for it")
 }
@@ -86,13 +87,13 @@ func TestPrune(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options PruneOptions
 		left    []int
-		choice  Outcome
+		choice  store.Outcome
 	}{
-		"nothing":      {PruneOptions{}, []int{0, 1, 2, 3, 4}, Hit},
-		"by size":      {PruneOptions{MaxBytes: 10 << 10}, []int{3, 4}, Hit},
-		"by age":       {PruneOptions{MaxAge: 350 * time.Hour}, []int{2, 3, 4}, Miss},
-		"size and age": {PruneOptions{MaxBytes: 10 << 10, MaxAge: 150 * time.Hour}, []int{4}, Miss},
-		"all":          {PruneOptions{MaxBytes: -1}, nil, Miss},
+		"nothing":      {PruneOptions{}, []int{0, 1, 2, 3, 4}, store.Hit},
+		"by size":      {PruneOptions{MaxBytes: 10 << 10}, []int{3, 4}, store.Hit},
+		"by age":       {PruneOptions{MaxAge: 350 * time.Hour}, []int{2, 3, 4}, store.Miss},
+		"size and age": {PruneOptions{MaxBytes: 10 << 10, MaxAge: 150 * time.Hour}, []int{4}, store.Miss},
+		"all":          {PruneOptions{MaxBytes: -1}, nil, store.Miss},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := testCache(t)
@@ -107,7 +108,7 @@ func TestPrune(t *testing.T) {
 			assert.FileExists(t, c.top.path("README"))
 			assert.Equal(t, before, r.Freed+r.Left)
 			removed := 5 - len(tc.left)
-			if tc.choice == Miss {
+			if tc.choice == store.Miss {
 				removed++
 			}
 			assert.Equal(t, removed, r.Removed)
@@ -119,10 +120,10 @@ func TestPrune(t *testing.T) {
 func TestPruneDropsDamagedFilesFirst(t *testing.T) {
 	c, _ := testCache(t)
 	keys := fill(t, c, 2)
-	bad := NewKey([]byte("bad"))
+	bad := store.NewKey([]byte("bad"))
 	writeFile(t, modulePath(c, bad), make([]byte, 4<<10))
 	_, o := c.Get(bad)
-	require.Equal(t, Damaged, o)
+	require.Equal(t, store.Damaged, o)
 	_, err := c.Prune(context.Background(), PruneOptions{MaxBytes: 10 << 10})
 	require.NoError(t, err)
 	assert.Equal(t, []int{0, 1}, present(c, keys))
@@ -135,7 +136,7 @@ func TestEvictSparesAFileInUse(t *testing.T) {
 	files, err := c.top.scan()
 	require.NoError(t, err)
 	_, o := c.Get(keys[0]) // touched after the scan
-	require.Equal(t, Hit, o)
+	require.Equal(t, store.Hit, o)
 	c.top.evict(files, PruneOptions{MaxBytes: -1}, "")
 	assert.Equal(t, []int{0}, present(c, keys))
 }
@@ -143,7 +144,7 @@ func TestEvictSparesAFileInUse(t *testing.T) {
 func TestTouch(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	for name, tc := range map[string]struct {
 		age     time.Duration
 		touched bool
@@ -156,7 +157,7 @@ func TestTouch(t *testing.T) {
 		setAge(t, modulePath(c, key), tc.age)
 		before := mustStat(t, modulePath(c, key)).ModTime()
 		_, o := c.Get(key)
-		require.Equal(t, Hit, o)
+		require.Equal(t, store.Hit, o)
 		after := mustStat(t, modulePath(c, key)).ModTime()
 		assert.Equal(t, tc.touched, !after.Equal(before), name)
 		if tc.touched {
@@ -168,9 +169,9 @@ func TestTouch(t *testing.T) {
 func TestPruneDropsOldLocks(t *testing.T) {
 	c, _ := testCache(t)
 	requireLocks(t, c)
-	path := func(text string) string { return c.top.path(NewKey([]byte(text)).String() + lockSuffix) }
+	path := func(text string) string { return c.top.path(store.NewKey([]byte(text)).String() + lockSuffix) }
 	held, old, fresh := path("held"), path("old"), path("fresh")
-	unlock := c.Lock(context.Background(), NewKey([]byte("held")))
+	unlock := c.Lock(context.Background(), store.NewKey([]byte("held")))
 	writeFile(t, old, nil) // as killed holders leave them
 	writeFile(t, fresh, nil)
 	setAge(t, held, 2*lockAge)
@@ -188,7 +189,7 @@ func TestPruneDropsOldLocks(t *testing.T) {
 // to remove; and what was called off removes nothing.
 func TestPruneOfWhatCannotBeListed(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
-	c := open(Options{Dir: t.TempDir()}, files)
+	c := modules{open(Options{Dir: t.TempDir()}, files)}
 	fill(t, c, 2)
 	files.Before(func(op disktest.Op, path string) error {
 		if op == disktest.ReadDir {
@@ -224,10 +225,10 @@ func TestMakeRoom(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, _ := testCache(t, func(o *Options) { o.MaxBytes = -1 })
-			var keys []Key
+			var keys []store.Key
 			for i := range tc.files {
 				key, e := testEntry(uint64(10*i), 4<<10)
-				require.Equal(t, Stored, c.Put(key, e))
+				require.Equal(t, store.Stored, c.Put(key, e))
 				setAge(t, modulePath(c, key), time.Duration(100*(tc.files-i))*time.Hour)
 				keys = append(keys, key)
 			}
@@ -238,7 +239,7 @@ func TestMakeRoom(t *testing.T) {
 			}
 			each := bytes() / tc.files
 			c.usage.bytes = 1
-			last := fileName(KindModule, keys[len(keys)-1])
+			last := fileName(store.KindModule, keys[len(keys)-1])
 			assert.Equal(t, tc.removed > 0, c.makeRoom(last, tc.large*each))
 			left := present(c, keys)
 			assert.Len(t, left, int(tc.files)-tc.removed)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sonicmoe/internal/disk"
+	"sonicmoe/internal/store"
 )
 
 // class is what a file of the folder is; a lower class is removed first.
@@ -26,8 +27,8 @@ const (
 type file struct {
 	name  string
 	class class
-	kind  Kind
-	key   Key
+	kind  store.Kind
+	key   store.Key
 	size  int64
 	used  time.Time
 	// ahead says that used lies in the future: the clock was wrong then or is
@@ -42,30 +43,30 @@ func (f file) stored() bool {
 }
 
 // classify reads a file's name.
-func classify(name string) (class, Kind, Key) {
+func classify(name string) (class, store.Kind, store.Key) {
 	switch {
 	case strings.HasSuffix(name, tempSuffix):
 		of, _ := disk.IsTemp(name)
 		if _, _, ok := parseFileName(of); ok {
-			return classTemp, 0, Key{}
+			return classTemp, 0, store.Key{}
 		}
 	case strings.HasSuffix(name, lockSuffix):
-		if _, err := ParseKey(strings.TrimSuffix(name, lockSuffix)); err == nil {
-			return classLock, 0, Key{}
+		if _, err := store.ParseKey(strings.TrimSuffix(name, lockSuffix)); err == nil {
+			return classLock, 0, store.Key{}
 		}
 	case strings.HasSuffix(name, badSuffix):
 		if _, _, ok := parseFileName(strings.TrimSuffix(name, badSuffix)); ok {
-			return classBad, 0, Key{}
+			return classBad, 0, store.Key{}
 		}
 	}
 	kind, key, ok := parseFileName(name)
 	switch {
-	case ok && kind == KindModule:
+	case ok && kind == store.KindModule:
 		return classModule, kind, key
-	case ok && kind == KindChoice:
+	case ok && kind == store.KindChoice:
 		return classChoice, kind, key
 	}
-	return classOther, 0, Key{}
+	return classOther, 0, store.Key{}
 }
 
 // scan lists the layer's own files; those that vanish meanwhile are left out.

@@ -6,32 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"sonicmoe/internal/store"
 )
-
-// FormatVersion is the version of the file format. It is part of every key,
-// so files of another version are never looked up: they age out.
-const FormatVersion = 1
-
-// Kind tells the two sorts of stored files apart.
-type Kind uint32
-
-const (
-	// KindModule is a compiled module: see Entry.
-	KindModule Kind = 1
-	// KindChoice is a tuned point: see GetChoice.
-	KindChoice Kind = 2
-)
-
-// String is "module" or "choice"; it is the file name's ending as well.
-func (k Kind) String() string {
-	switch k {
-	case KindModule:
-		return "module"
-	case KindChoice:
-		return "choice"
-	}
-	return fmt.Sprintf("kind %d", uint32(k))
-}
 
 // A stored file, little-endian:
 //
@@ -56,15 +33,15 @@ const (
 
 // Why a file was refused. Each is wrapped with the particulars.
 var (
-	// ErrDamaged: the file is not what was once written under its name.
-	ErrDamaged = errors.New("damaged")
-	// ErrVersion: the file was written in another format version.
-	ErrVersion = errors.New("other format version")
+	// errDamaged: the file is not what was once written under its name.
+	errDamaged = errors.New("damaged")
+	// errVersion: the file was written in another format version.
+	errVersion = errors.New("other format version")
 )
 
 // seal makes a file of fields. It fails only where a field or the sum of them
 // is too large for the format.
-func seal(kind Kind, key Key, fields ...[]byte) ([]byte, error) {
+func seal(kind store.Kind, key store.Key, fields ...[]byte) ([]byte, error) {
 	size := headerSize + sealSize
 	for _, f := range fields {
 		size += 4 + len(f)
@@ -74,7 +51,7 @@ func seal(kind Kind, key Key, fields ...[]byte) ([]byte, error) {
 	}
 	b := make([]byte, 0, size)
 	b = append(b, magic...)
-	b = binary.LittleEndian.AppendUint32(b, FormatVersion)
+	b = binary.LittleEndian.AppendUint32(b, store.FormatVersion)
 	b = binary.LittleEndian.AppendUint32(b, uint32(kind))
 	b = binary.LittleEndian.AppendUint64(b, uint64(size))
 	b = append(b, key[:]...)
@@ -88,39 +65,39 @@ func seal(kind Kind, key Key, fields ...[]byte) ([]byte, error) {
 
 // checkHeader refuses, by its first bytes alone, a file that unseal would refuse.
 // size is the file's. Of another version only what keeps its place is looked at.
-func checkHeader(header []byte, size int64, kind Kind, key Key) error {
+func checkHeader(header []byte, size int64, kind store.Kind, key store.Key) error {
 	if size < headerSize+sealSize {
-		return fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", ErrDamaged, size, headerSize+sealSize)
+		return fmt.Errorf("%w: %d bytes, shorter than the smallest file (%d)", errDamaged, size, headerSize+sealSize)
 	}
 	if string(header[:8]) != magic {
-		return fmt.Errorf("%w: begins with %q, want %q", ErrDamaged, header[:8], magic)
+		return fmt.Errorf("%w: begins with %q, want %q", errDamaged, header[:8], magic)
 	}
 	if said := binary.LittleEndian.Uint64(header[16:]); said != uint64(size) {
-		return fmt.Errorf("%w: %d bytes, its header says %d", ErrDamaged, size, said)
+		return fmt.Errorf("%w: %d bytes, its header says %d", errDamaged, size, said)
 	}
-	if binary.LittleEndian.Uint32(header[8:]) != FormatVersion {
+	if binary.LittleEndian.Uint32(header[8:]) != store.FormatVersion {
 		return nil
 	}
-	if k := Kind(binary.LittleEndian.Uint32(header[12:])); k != kind {
-		return fmt.Errorf("%w: holds a %s, want a %s", ErrDamaged, k, kind)
+	if k := store.Kind(binary.LittleEndian.Uint32(header[12:])); k != kind {
+		return fmt.Errorf("%w: holds a %s, want a %s", errDamaged, k, kind)
 	}
-	if k := Key(header[24:headerSize]); k != key {
-		return fmt.Errorf("%w: holds the key %s, want %s", ErrDamaged, k, key)
+	if k := store.Key(header[24:headerSize]); k != key {
+		return fmt.Errorf("%w: holds the key %s, want %s", errDamaged, k, key)
 	}
 	return nil
 }
 
 // unseal checks a file and returns its fields, which alias data.
-func unseal(data []byte, kind Kind, key Key) ([][]byte, error) {
+func unseal(data []byte, kind store.Kind, key store.Key) ([][]byte, error) {
 	if err := checkHeader(data, int64(len(data)), kind, key); err != nil {
 		return nil, err
 	}
 	body, want := data[:len(data)-sealSize], data[len(data)-sealSize:]
 	if got := sha256.Sum256(body); !bytes.Equal(got[:], want) {
-		return nil, fmt.Errorf("%w: checksum %x, its last bytes say %x", ErrDamaged, got[:4], want[:4])
+		return nil, fmt.Errorf("%w: checksum %x, its last bytes say %x", errDamaged, got[:4], want[:4])
 	}
-	if v := binary.LittleEndian.Uint32(data[8:]); v != FormatVersion {
-		return nil, fmt.Errorf("%w: version %d, want %d", ErrVersion, v, FormatVersion)
+	if v := binary.LittleEndian.Uint32(data[8:]); v != store.FormatVersion {
+		return nil, fmt.Errorf("%w: version %d, want %d", errVersion, v, store.FormatVersion)
 	}
 	return splitFields(body[headerSize:])
 }
@@ -130,12 +107,12 @@ func splitFields(b []byte) ([][]byte, error) {
 	var fields [][]byte
 	for len(b) > 0 {
 		if len(b) < 4 {
-			return nil, fmt.Errorf("%w: %d bytes after the last field", ErrDamaged, len(b))
+			return nil, fmt.Errorf("%w: %d bytes after the last field", errDamaged, len(b))
 		}
 		n := binary.LittleEndian.Uint32(b)
 		b = b[4:]
 		if uint64(n) > uint64(len(b)) {
-			return nil, fmt.Errorf("%w: a field of %d bytes with %d bytes left", ErrDamaged, n, len(b))
+			return nil, fmt.Errorf("%w: a field of %d bytes with %d bytes left", errDamaged, n, len(b))
 		}
 		// The capacity is cut too: appending to a field never runs into the next.
 		fields = append(fields, b[:n:n])

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"sonicmoe/internal/store"
 )
 
 // testKey is the same for equal seeds.
@@ -115,9 +117,9 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 	for seed := range uint64(3) {
 		key, e := testEntry(10*seed, 60)
 		e.Images[0].Code = []byte("EVIL MACHINE CODE")
-		require.Equal(t, Stored, evil.Put(key, e))
+		require.Equal(t, store.Stored, evil.Put(key, e))
 	}
-	require.Equal(t, Stored, evil.PutChoice("up d=64", []byte("point")))
+	require.Equal(t, store.Stored, evil.PutChoice("up d=64", []byte("point")))
 	var other bytes.Buffer
 	_, err := evil.Export(t.Context(), &other)
 	require.NoError(t, err)
@@ -127,14 +129,14 @@ func TestBundleThatChangesWhileImported(t *testing.T) {
 		require.ErrorIs(t, err, ErrBundle, name)
 		for seed := range uint64(3) {
 			key, want := testEntry(10*seed, 60)
-			if got, o := c.Get(key); o == Hit {
+			if got, o := c.Get(key); o == store.Hit {
 				assert.Equal(t, want, got)
 			}
 		}
 	}
 	longer, _ := testCache(t)
 	key, e := testEntry(0, 60)
-	require.Equal(t, Stored, longer.Put(key, e))
+	require.Equal(t, store.Stored, longer.Put(key, e))
 	var small bytes.Buffer
 	_, err = longer.Export(t.Context(), &small)
 	require.NoError(t, err)
@@ -150,24 +152,24 @@ func TestVerifyWithAnotherCheck(t *testing.T) {
 	c, b := exported(t)
 	wrong, _ := testEntry(10, 60)
 	var calls atomic.Int64
-	check := func(_ context.Context, key Key, e Entry) error {
+	check := func(_ context.Context, key string, ptx []byte, code map[string][]byte) error {
 		calls.Add(1)
-		if _, want := testEntry(10, 60); bytes.Equal(e.PTX, want.PTX) != (key == wrong) {
+		if _, want := testEntry(10, 60); bytes.Equal(ptx, want.PTX) != (key == wrong.String()) || len(code) == 0 {
 			t.Error("another key's entry")
 		}
-		if key == wrong {
+		if key == wrong.String() {
 			return errors.New("not what was compiled")
 		}
 		return nil
 	}
 	path := filepath.Join(t.TempDir(), "warm.tar")
 	writeFile(t, path, b)
-	for _, place := range []*Cache{Open(Options{Dir: path, ReadOnly: true}), c} {
+	for _, place := range []modules{{Open(Options{Dir: path, ReadOnly: true})}, c} {
 		r, err := place.Verify(t.Context(), check)
 		require.NoError(t, err)
 		assert.Equal(t, 3, r.Sound)
 		require.Len(t, r.Damaged, 1)
-		assert.Equal(t, wrong, r.Damaged[0].Key)
+		assert.Equal(t, wrong.String(), r.Damaged[0].Key)
 		assert.ErrorContains(t, r.Damaged[0].Err, "not what was compiled")
 	}
 	assert.EqualValues(t, 6, calls.Load())
@@ -175,7 +177,10 @@ func TestVerifyWithAnotherCheck(t *testing.T) {
 	assert.FileExists(t, modulePath(c, wrong)+badSuffix)
 
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := c.Verify(ctx, func(context.Context, Key, Entry) error { cancel(); return errors.New("cancelled") })
+	_, err := c.Verify(ctx, func(context.Context, string, []byte, map[string][]byte) error {
+		cancel()
+		return errors.New("cancelled")
+	})
 	require.ErrorIs(t, err, context.Canceled)
 	r, err := c.Verify(t.Context())
 	require.NoError(t, err)

@@ -22,6 +22,7 @@ import (
 	"sonicmoe/internal/cachetest"
 	"sonicmoe/internal/disk"
 	"sonicmoe/internal/disktest"
+	"sonicmoe/internal/store"
 )
 
 // A directory that others may write holds machine code of anybody: it is
@@ -29,22 +30,22 @@ import (
 func TestDirectoryThatOthersMayWrite(t *testing.T) {
 	source, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, source.Put(key, e))
+	require.Equal(t, store.Stored, source.Put(key, e))
 	for _, mode := range []os.FileMode{0o770, 0o702, 0o777, 0o777 | os.ModeSticky} {
 		require.NoError(t, os.Chmod(source.top.dir, mode))
 		c, log := testCache(t, func(o *Options) { o.Dir = source.Dir() })
 		_, o := c.Get(key)
-		assert.Equal(t, Disabled, o, "%v", mode)
-		assert.Equal(t, Disabled, c.Put(key, e))
+		assert.Equal(t, store.Disabled, o, "%v", mode)
+		assert.Equal(t, store.Disabled, c.Put(key, e))
 		assert.ErrorContains(t, c.Err(), "may be written by others")
 		assert.ErrorContains(t, c.Err(), "chmod go-w")
 		assert.Len(t, log.warnings(), 1)
-		_, o = Open(Options{Dir: t.TempDir(), Layers: []string{source.Dir()}}).Get(key)
-		assert.Equal(t, Hit, o)
+		_, o = modules{Open(Options{Dir: t.TempDir(), Layers: []string{source.Dir()}})}.Get(key)
+		assert.Equal(t, store.Hit, o)
 	}
 	require.NoError(t, os.Chmod(source.top.dir, 0o755))
-	_, o := Open(Options{Dir: source.Dir()}).Get(key)
-	assert.Equal(t, Hit, o, "others may read")
+	_, o := modules{Open(Options{Dir: source.Dir()})}.Get(key)
+	assert.Equal(t, store.Hit, o, "others may read")
 }
 
 // A directory of another user is refused when the cache is opened.
@@ -66,7 +67,7 @@ func TestDirectoryOfAnother(t *testing.T) {
 		t.Skip("only root can give directories away")
 	}
 	c, log := testCache(t, func(o *Options) { o.Dir = dir })
-	assert.Equal(t, Disabled, c.PutChoice("a", nil))
+	assert.Equal(t, store.Disabled, c.PutChoice("a", nil))
 	assert.ErrorContains(t, c.Err(), "belongs to user 12345")
 	assert.Len(t, log.warnings(), 1)
 }
@@ -94,11 +95,11 @@ func TestLinksAndPipes(t *testing.T) {
 			go func() {
 				defer close(done)
 				_, o := c.Get(key)
-				assert.Equal(t, Damaged, o)
+				assert.Equal(t, store.Damaged, o)
 				c.Lock(context.Background(), key)()
-				assert.Equal(t, Stored, c.Put(key, e))
+				assert.Equal(t, store.Stored, c.Put(key, e))
 				_, o = c.Get(key)
-				assert.Equal(t, Hit, o)
+				assert.Equal(t, store.Hit, o)
 			}()
 			select {
 			case <-done:
@@ -119,7 +120,7 @@ func TestLinksAndPipes(t *testing.T) {
 func TestFileBecomesAPipe(t *testing.T) {
 	c, _ := testCache(t)
 	key, e := testEntry(1, 100)
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	path := modulePath(c, key)
 	data := readFile(t, path)
 	stop := make(chan bool)
@@ -141,9 +142,9 @@ func TestFileBecomesAPipe(t *testing.T) {
 			_ = os.Rename(other, path)
 		}
 	}()
-	reader := Open(Options{Dir: c.Dir(), ReadOnly: true})
+	reader := modules{Open(Options{Dir: c.Dir(), ReadOnly: true})}
 	for range 3000 {
-		done := make(chan Outcome, 1)
+		done := make(chan store.Outcome, 1)
 		go func() {
 			_, o := reader.Get(key)
 			done <- o
@@ -160,7 +161,7 @@ func TestFileBecomesAPipe(t *testing.T) {
 // and is said.
 func TestForeignLock(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = time.Minute })
-	key := NewKey([]byte("key"))
+	key := store.NewKey([]byte("key"))
 	path := c.top.path(key.String() + lockSuffix)
 	unlock := c.Lock(context.Background(), key)
 	assert.Equal(t, os.FileMode(0o600), mustStat(t, path).Mode().Perm())
@@ -189,7 +190,7 @@ func TestForeignLock(t *testing.T) {
 func TestLockThatIsHeldForLong(t *testing.T) {
 	c, log := testCache(t, func(o *Options) { o.LockWait = 10 * time.Millisecond })
 	requireLocks(t, c)
-	key := NewKey([]byte("key"))
+	key := store.NewKey([]byte("key"))
 	defer c.Lock(context.Background(), key)()
 	c.Lock(context.Background(), key)()
 	c.Lock(context.Background(), key)()
@@ -202,7 +203,7 @@ func TestLockThatIsHeldForLong(t *testing.T) {
 // bundle.
 func TestDamageCostsNoMemory(t *testing.T) {
 	c, _ := testCache(t)
-	var keys []Key
+	var keys []store.Key
 	for seed := range uint64(16) {
 		key, _ := testEntry(10*seed, 100)
 		f, err := os.Create(modulePath(c, key))
@@ -216,18 +217,18 @@ func TestDamageCostsNoMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for _, key := range keys {
 		_, o := c.Get(key)
-		assert.Equal(t, Damaged, o)
+		assert.Equal(t, store.Damaged, o)
 	}
 	// A header may be right and promise more than any entry has; a bundle's
 	// member may be as long as it likes.
 	header := make([]byte, headerSize)
 	copy(header, magic)
-	binary.LittleEndian.PutUint32(header[8:], FormatVersion)
-	binary.LittleEndian.PutUint32(header[12:], uint32(KindModule))
+	binary.LittleEndian.PutUint32(header[8:], store.FormatVersion)
+	binary.LittleEndian.PutUint32(header[12:], uint32(store.KindModule))
 	binary.LittleEndian.PutUint64(header[16:], maxFileBytes+1)
 	copy(header[24:], keys[0][:])
-	_, err := readStored(endless{header}, maxFileBytes+1, fileName(KindModule, keys[0]))
-	require.ErrorIs(t, err, ErrDamaged)
+	_, err := readStored(endless{header}, maxFileBytes+1, fileName(store.KindModule, keys[0]))
+	require.ErrorIs(t, err, errDamaged)
 	runtime.ReadMemStats(&after)
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8<<20))
 }
@@ -263,19 +264,19 @@ func TestLeftOversAreSwept(t *testing.T) {
 		}
 		leave(20, 3*disk.TempAge)
 		require.Equal(t, 20, temps())
-		require.Equal(t, Stored, c.PutChoice("first", nil))
+		require.Equal(t, store.Stored, c.PutChoice("first", nil))
 		assert.Zero(t, temps())
 		leave(3, 0) // others write them now
-		require.Equal(t, Stored, Open(Options{Dir: c.Dir(), MaxBytes: most}).PutChoice("other", nil))
+		require.Equal(t, store.Stored, modules{Open(Options{Dir: c.Dir(), MaxBytes: most})}.PutChoice("other", nil))
 		assert.Equal(t, 3, temps(), "what is being written stays")
 	}
 	c, _ := testCache(t, func(o *Options) { o.MaxBytes = 20 << 10 })
 	keys := fill(t, c, 3)
 	path := c.top.path(keys[0].String() + ".module.1" + tempSuffix)
 	writeFile(t, path, make([]byte, 12<<10))
-	next := Open(Options{Dir: c.Dir(), MaxBytes: 20 << 10})
+	next := modules{Open(Options{Dir: c.Dir(), MaxBytes: 20 << 10})}
 	key, e := testEntry(900, 4<<10)
-	require.Equal(t, Stored, next.Put(key, e))
+	require.Equal(t, store.Stored, next.Put(key, e))
 	assert.NotEqual(t, []int{0, 1, 2}, present(c, keys), "what is being written takes place too")
 }
 
@@ -283,7 +284,7 @@ func TestLeftOversAreSwept(t *testing.T) {
 // stays all the same.
 func TestWhatWasJustStoredStays(t *testing.T) {
 	files := disktest.Wrap(disk.OS)
-	c := open(Options{Dir: t.TempDir(), MaxBytes: 10 << 10, Logger: slog.New(&logBook{})}, files)
+	c := modules{open(Options{Dir: t.TempDir(), MaxBytes: 10 << 10, Logger: slog.New(&logBook{})}, files)}
 	keys := fill(t, c, 2)
 	key, e := testEntry(900, 4<<10)
 	files.Before(func(op disktest.Op, _ string) error {
@@ -292,9 +293,9 @@ func TestWhatWasJustStoredStays(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, c.Put(key, e))
 	_, o := c.Get(key)
-	assert.Equal(t, Hit, o)
+	assert.Equal(t, store.Hit, o)
 	assert.Equal(t, []int{1}, present(c, keys))
 }
 

@@ -6,24 +6,25 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
 
 // Built is a kernel's machine code that is not loaded anywhere.
 type Built struct {
 	// Entry is what a cache stores of it: the PTX and one image.
-	Entry cache.Entry
+	Entry store.Entry
 	// Origin is Cached or Compiled.
 	Origin Origin
 
-	key cache.Key
+	key store.Key
 }
 
 // Code is the machine code.
 func (b Built) Code() []byte { return b.Entry.Images[0].Code }
 
 // Put stores it as Load will look for it.
-func (b Built) Put(c *cache.Cache) cache.Outcome { return c.Put(b.key, b.Entry) }
+func (b Built) Put(c *cache.Cache) store.Outcome { return store.Of(c).Put(b.key, b.Entry) }
 
 // Build makes a kernel's machine code for an architecture and runs none of it:
 // from the cache (nil means none), where an image of the same producer is
@@ -36,15 +37,15 @@ func Build(ctx context.Context, c *cache.Cache, arch string, by Compiler, s Sour
 
 // build is Build of a text that has been printed, with its key. Without a
 // compiler it makes an entry of PTX alone.
-func build(ctx context.Context, c *cache.Cache, key cache.Key, by Compiler, s Source, text ptx.Text, o driver.CompileOptions) (Built, error) {
-	b := Built{Entry: cache.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
+func build(ctx context.Context, c *cache.Cache, key store.Key, by Compiler, s Source, text ptx.Text, o driver.CompileOptions) (Built, error) {
+	b := Built{Entry: store.Entry{Label: s.Label, PTX: text.PTX}, Origin: Cached, key: key}
 	if c != nil {
-		if old, outcome := c.Get(b.key); outcome == cache.Hit && bytes.Equal(old.PTX, text.PTX) {
+		if old, outcome := store.Of(c).Get(b.key); outcome == store.Hit && bytes.Equal(old.PTX, text.PTX) {
 			if by == nil {
 				return b, nil
 			}
 			if img, ok := old.Image(by.Producer()); ok {
-				b.Entry.Images = []cache.Image{img}
+				b.Entry.Images = []store.Image{img}
 				return b, nil
 			}
 		}
@@ -57,6 +58,6 @@ func build(ctx context.Context, c *cache.Cache, key cache.Key, by Compiler, s So
 	if err != nil {
 		return b, compileError(s.Name, text, err)
 	}
-	b.Entry.Images = []cache.Image{{Producer: by.Producer(), Code: img.Code, Log: img.Log}}
+	b.Entry.Images = []store.Image{{Producer: by.Producer(), Code: img.Code, Log: img.Log}}
 	return b, nil
 }

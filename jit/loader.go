@@ -17,6 +17,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
 
@@ -116,7 +117,7 @@ type Loader struct {
 	group singleflight.Group
 
 	mu        sync.Mutex
-	functions map[cache.Key]*Function
+	functions map[store.Key]*Function
 
 	compiled, cached atomic.Int64
 	others           sync.Once
@@ -146,7 +147,7 @@ func Of(dev driver.Device) *Loader {
 }
 
 func newLoader(dev driver.Device) *Loader {
-	return &Loader{dev: dev, functions: map[cache.Key]*Function{}}
+	return &Loader{dev: dev, functions: map[store.Key]*Function{}}
 }
 
 // Forget drops the loader of a device. Whoever closes a device forgets it too,
@@ -202,12 +203,12 @@ func (l *Loader) Load(ctx context.Context, c *cache.Cache, s Source, o driver.Co
 // moduleKey is what a kernel's machine code is stored under: no producer, for
 // an entry has one image for each. The options are spelled out here, so that a
 // field's name may change and caches keep their entries.
-func moduleKey(text []byte, arch string, o driver.CompileOptions) cache.Key {
-	return cache.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
+func moduleKey(text []byte, arch string, o driver.CompileOptions) store.Key {
+	return store.NewKey([]byte("module"), text, []byte(arch), fmt.Appendf(nil, "{LineInfo:%t OptLevel:%d}", o.LineInfo, o.OptLevel))
 }
 
 // loaded is the function that this process has, or nil.
-func (l *Loader) loaded(key cache.Key) *Function {
+func (l *Loader) loaded(key store.Key) *Function {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.functions[key]
@@ -220,11 +221,11 @@ func (l *Loader) loaded(key cache.Key) *Function {
 }
 
 // load takes the first image of the cache that fits, or compiles.
-func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
+func (l *Loader) load(ctx context.Context, c *cache.Cache, key store.Key, text ptx.Text, s Source, o driver.CompileOptions) (*Function, error) {
 	if c != nil {
 		fn, refused := l.fromCache(c, key, text, s)
 		if fn == nil && !hopeless(refused) {
-			unlock := c.Lock(ctx, key)
+			unlock := store.Of(c).Lock(ctx, key)
 			defer unlock()
 			fn, refused = l.fromCache(c, key, text, s)
 		}
@@ -248,8 +249,8 @@ func (l *Loader) load(ctx context.Context, c *cache.Cache, key cache.Key, text p
 		return nil, fmt.Errorf("kernel %s: loading what was just compiled: %w", s.Name, err)
 	}
 	if c != nil {
-		c.Put(key, cache.Entry{Label: s.Label, PTX: text.PTX,
-			Images: []cache.Image{{Producer: l.dev.Producer(), Code: img.Code, Log: img.Log}}})
+		store.Of(c).Put(key, store.Entry{Label: s.Label, PTX: text.PTX,
+			Images: []store.Image{{Producer: l.dev.Producer(), Code: img.Code, Log: img.Log}}})
 	}
 	return l.keep(key, fn, Compiled, text, s), nil
 }
@@ -261,7 +262,7 @@ func hopeless(err error) bool {
 }
 
 // keep makes a function known to the process and counts it.
-func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
+func (l *Loader) keep(key store.Key, fn driver.Function, origin Origin, text ptx.Text, s Source) *Function {
 	if origin == Compiled {
 		l.compiled.Add(1)
 	} else {
@@ -277,15 +278,15 @@ func (l *Loader) keep(key cache.Key, fn driver.Function, origin Origin, text ptx
 // fromCache tries the entry's images: the present producer's, then others
 // that the device may take. Nil and no error is a miss, an error says why the
 // device refused all that it was given.
-func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Source) (driver.Function, error) {
-	e, outcome := c.GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
-	if outcome != cache.Hit {
+func (l *Loader) fromCache(c *cache.Cache, key store.Key, text ptx.Text, s Source) (driver.Function, error) {
+	e, outcome := store.Of(c).GetFor(key, func(producer string) bool { return producer == l.dev.Producer() || l.dev.Accepts(producer) })
+	if outcome != store.Hit {
 		return nil, nil
 	}
 	if !bytes.Equal(e.PTX, text.PTX) {
 		return nil, errors.New("the entry is of another PTX text")
 	}
-	var images []cache.Image
+	var images []store.Image
 	if img, ok := e.Image(l.dev.Producer()); ok {
 		images = append(images, img)
 	}
@@ -313,7 +314,7 @@ func (l *Loader) fromCache(c *cache.Cache, key cache.Key, text ptx.Text, s Sourc
 
 // sayOthers says once that the cache's machine code is of others, such as the
 // driver of before its update.
-func (l *Loader) sayOthers(log *slog.Logger, e cache.Entry) {
+func (l *Loader) sayOthers(log *slog.Logger, e store.Entry) {
 	if log == nil {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 )
 
@@ -43,11 +44,11 @@ func TestMachineCodeInALaterPlace(t *testing.T) {
 	require.NoError(t, err)
 	jit.Forget(dev)
 	key := onlyKey(t, bundle)
-	e, _ := bundle.Get(key)
-	for name, images := range map[string][]cache.Image{"PTX alone": nil, "another driver's": {{Producer: "driver 1", Code: []byte("other")}}} {
+	e, _ := store.Of(bundle).Get(key)
+	for name, images := range map[string][]store.Image{"PTX alone": nil, "another driver's": {{Producer: "driver 1", Code: []byte("other")}}} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			require.Equal(t, cache.Stored, cache.Open(cache.Options{Dir: dir}).Put(key, cache.Entry{PTX: e.PTX, Images: images}))
+			require.Equal(t, store.Stored, store.Of(cache.Open(cache.Options{Dir: dir})).Put(key, store.Entry{PTX: e.PTX, Images: images}))
 			for _, places := range [][]string{{dir, bundle.Dir()}, {dir}} {
 				dev := &updated{newDevice(t), "driver 2", []string{"ptxas"}}
 				defer jit.Forget(dev)
@@ -97,11 +98,11 @@ func TestProducers(t *testing.T) {
 
 	// The device's own image is bad, an accepted one is good.
 	key := onlyKey(t, c)
-	e, outcome := c.Get(key)
-	require.Equal(t, cache.Hit, outcome)
+	e, outcome := store.Of(c).Get(key)
+	require.Equal(t, store.Hit, outcome)
 	good, ok := e.Image("driver 1")
 	require.True(t, ok)
-	require.Equal(t, cache.Stored, c.Put(key, cache.Entry{PTX: e.PTX, Images: []cache.Image{
+	require.Equal(t, store.Stored, store.Of(c).Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{
 		{Producer: "driver 2", Code: []byte("garbage")}, good}}))
 	origin, dev := load("driver 2", "driver 1")
 	require.Equal(t, jit.Cached, origin)
@@ -109,7 +110,7 @@ func TestProducers(t *testing.T) {
 	require.Empty(t, log.String())
 
 	// All are bad: one compilation, one warning that names each.
-	require.Equal(t, cache.Stored, c.Put(key, cache.Entry{PTX: e.PTX, Images: []cache.Image{
+	require.Equal(t, store.Stored, store.Of(c).Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{
 		{Producer: "driver 2", Code: []byte("garbage")}, {Producer: "driver 1", Code: []byte("garbage")}}}))
 	origin, _ = load("driver 2", "driver 1")
 	require.Equal(t, jit.Compiled, origin)
@@ -139,18 +140,20 @@ func TestEntryOfAnotherText(t *testing.T) {
 	mine, others := cache.Open(cache.Options{Dir: t.TempDir()}), cache.Open(cache.Options{Dir: t.TempDir()})
 	load(mine, s)
 	load(others, other)
-	wrong, outcome := others.Get(onlyKey(t, others))
-	require.Equal(t, cache.Hit, outcome)
-	require.Equal(t, cache.Stored, mine.Put(onlyKey(t, mine), wrong))
+	wrong, outcome := store.Of(others).Get(onlyKey(t, others))
+	require.Equal(t, store.Hit, outcome)
+	require.Equal(t, store.Stored, store.Of(mine).Put(onlyKey(t, mine), wrong))
 	assert.Equal(t, jit.Compiled, load(mine, s).Origin)
 	assert.Equal(t, jit.Cached, load(mine, s).Origin)
 }
 
 // onlyKey is the key of a cache with one entry.
-func onlyKey(t testing.TB, c *cache.Cache) cache.Key {
+func onlyKey(t testing.TB, c *cache.Cache) store.Key {
 	t.Helper()
 	list, err := c.List(context.Background())
 	require.NoError(t, err)
 	require.Len(t, list, 1)
-	return list[0].Key
+	key, err := store.ParseKey(list[0].Key)
+	require.NoError(t, err)
+	return key
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	"sonicmoe/cache"
 	"sonicmoe/driver"
 )
 
@@ -31,41 +30,42 @@ type Recompile struct {
 
 // Check compares one module. The error says that the machine code is not what
 // By makes of the PTX, or that By refuses the PTX.
-func (r *Recompile) Check(ctx context.Context, key cache.Key, e cache.Entry) error {
-	for _, img := range e.Images {
-		if img.Producer != r.By.Producer() {
-			r.leave("machine code of " + img.Producer)
+func (r *Recompile) Check(ctx context.Context, key string, text []byte, code map[string][]byte) error {
+	own := r.By.Producer()
+	for producer := range code {
+		if producer != own {
+			r.leave("machine code of " + producer)
 		}
 	}
-	if len(e.Images) == 0 {
+	if len(code) == 0 {
 		r.leave("PTX alone")
 	}
-	stored, ok := e.Image(r.By.Producer())
+	stored, ok := code[own]
 	if !ok {
 		return nil
 	}
-	o, ok := optionsOf(key, e.PTX, r.Arch)
+	o, ok := optionsOf(key, text, r.Arch)
 	if !ok {
 		// No loader looks for it: a module's key is that of its PTX.
 		r.leave("PTX under a key that is not its own for " + r.Arch)
 		return nil
 	}
-	made, err := r.By.Compile(ctx, e.PTX, o)
+	made, err := r.By.Compile(ctx, text, o)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil && !errors.Is(err, driver.ErrCompile) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.failed = errors.Join(r.failed, fmt.Errorf("compiling %s (%s) again: %w", key, e.Label, err))
+		r.failed = errors.Join(r.failed, fmt.Errorf("compiling %s again: %w", key, err))
 		return nil
 	}
 	if err != nil {
-		text, _, _ := strings.Cut(err.Error(), "\n")
-		return fmt.Errorf("%s does not compile its PTX: %s", r.By.Producer(), text)
+		why, _, _ := strings.Cut(err.Error(), "\n")
+		return fmt.Errorf("%s does not compile its PTX: %s", own, why)
 	}
-	if !bytes.Equal(made.Code, stored.Code) {
-		return fmt.Errorf("its machine code is not what %s makes of its PTX", r.By.Producer())
+	if !bytes.Equal(made.Code, stored) {
+		return fmt.Errorf("its machine code is not what %s makes of its PTX", own)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,11 +107,11 @@ func (r *Recompile) Unchecked() map[string]int {
 
 // optionsOf finds the options that a module was compiled with: those that give
 // its key.
-func optionsOf(key cache.Key, text []byte, arch string) (driver.CompileOptions, bool) {
+func optionsOf(key string, text []byte, arch string) (driver.CompileOptions, bool) {
 	for level := range 5 {
 		for _, lines := range []bool{false, true} {
 			o := driver.CompileOptions{LineInfo: lines, OptLevel: level}
-			if moduleKey(text, arch, o) == key {
+			if moduleKey(text, arch, o).String() == key {
 				return o, true
 			}
 		}

@@ -13,18 +13,20 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/internal/outside"
+	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 )
 
 // poison replaces the machine code of one entry of a cache, sealed as Put does.
-func poison(t *testing.T, c *cache.Cache, producer string, code []byte) cache.Key {
+func poison(t *testing.T, c *cache.Cache, producer string, code []byte) store.Key {
 	t.Helper()
 	infos, err := c.List(t.Context())
 	require.NoError(t, err)
-	key := infos[0].Key
-	e, outcome := c.Get(key)
-	require.Equal(t, cache.Hit, outcome)
-	require.Equal(t, cache.Stored, c.Put(key, cache.Entry{PTX: e.PTX, Images: []cache.Image{{Producer: producer, Code: code}}}))
+	key, err := store.ParseKey(infos[0].Key)
+	require.NoError(t, err)
+	e, outcome := store.Of(c).Get(key)
+	require.Equal(t, store.Hit, outcome)
+	require.Equal(t, store.Stored, store.Of(c).Put(key, store.Entry{PTX: e.PTX, Images: []store.Image{{Producer: producer, Code: code}}}))
 	return key
 }
 
@@ -54,10 +56,10 @@ func TestRecompile(t *testing.T) {
 			r, err = c.Verify(t.Context(), check.Check)
 			require.NoError(t, err)
 			require.Len(t, r.Damaged, 1)
-			assert.Equal(t, key, r.Damaged[0].Key)
+			assert.Equal(t, key.String(), r.Damaged[0].Key)
 			assert.ErrorContains(t, r.Damaged[0].Err, "is not what "+by.Producer()+" makes of its PTX")
-			_, outcome := c.Get(key)
-			assert.Equal(t, cache.Miss, outcome, "nobody loads it any more")
+			_, outcome := store.Of(c).Get(key)
+			assert.Equal(t, store.Miss, outcome, "nobody loads it any more")
 		})
 	}
 }
@@ -72,8 +74,8 @@ func TestRecompileLeaves(t *testing.T) {
 	young := newOffline(t)
 	young.producer = "ptxas 14.0.1"
 	warmed(t, c, young, 1)
-	e := cache.Entry{PTX: []byte(".version 8.0\n"), Images: []cache.Image{{Producer: by.producer, Code: []byte("code")}}}
-	require.Equal(t, cache.Stored, c.Put(cache.NewKey([]byte("another key")), e))
+	e := store.Entry{PTX: []byte(".version 8.0\n"), Images: []store.Image{{Producer: by.producer, Code: []byte("code")}}}
+	require.Equal(t, store.Stored, store.Of(c).Put(store.NewKey([]byte("another key")), e))
 	check := &jit.Recompile{By: by, Arch: "sm_90a"}
 	r, err := c.Verify(t.Context(), check.Check)
 	require.NoError(t, err)

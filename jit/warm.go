@@ -10,6 +10,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/store"
 	"sonicmoe/ptx"
 )
 
@@ -53,7 +54,7 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.Parallel)
 	var mu sync.Mutex
-	seen := map[cache.Key]bool{}
+	seen := map[store.Key]bool{}
 	for _, s := range sources {
 		text := s.Module.Print()
 		key := moduleKey(text.PTX, arch, o.Compile)
@@ -79,12 +80,12 @@ func Warm(ctx context.Context, c *cache.Cache, arch string, sources []Source, o 
 }
 
 // warm stores one kernel, unless the cache has it.
-func warm(ctx context.Context, c *cache.Cache, key cache.Key, s Source, text ptx.Text, o WarmOptions) (Origin, error) {
+func warm(ctx context.Context, c *cache.Cache, key store.Key, s Source, text ptx.Text, o WarmOptions) (Origin, error) {
 	b, err := build(ctx, c, key, o.By, s, text, o.Compile)
 	if err != nil || b.Origin == Cached {
 		return b.Origin, err
 	}
-	if outcome := b.Put(c); outcome != cache.Stored && outcome != cache.Unchanged {
+	if outcome := b.Put(c); outcome != store.Stored && outcome != store.Unchanged {
 		if err := c.Err(); err != nil {
 			return Compiled, err
 		}

@@ -14,6 +14,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/internal/outside"
+	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 	"sonicmoe/ptx"
 )
@@ -100,7 +101,7 @@ func TestWarmByTwoAssemblers(t *testing.T) {
 	young.producer = "ptxas 14.0.1"
 	warmed(t, c, old, 1)
 	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 1}, warmed(t, c, young, 1))
-	e, _ := c.Get(onlyKey(t, c))
+	e, _ := store.Of(c).Get(onlyKey(t, c))
 	require.Len(t, e.Images, 2)
 
 	dev := &updated{newDevice(t), "driver 12000", nil}
@@ -109,7 +110,7 @@ func TestWarmByTwoAssemblers(t *testing.T) {
 	f, err := jit.Of(dev).Load(context.Background(), c, s, driver.CompileOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, jit.Compiled, f.Origin)
-	e, _ = c.Get(onlyKey(t, c))
+	e, _ = store.Of(c).Get(onlyKey(t, c))
 	assert.Len(t, e.Images, 3)
 }
 
@@ -117,14 +118,14 @@ func TestWarmWithPTXOnly(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	assert.Equal(t, map[jit.Origin]int{jit.Compiled: 1}, warmed(t, c, nil, 1))
 	assert.Equal(t, map[jit.Origin]int{jit.Cached: 1}, warmed(t, c, nil, 1))
-	e, _ := c.Get(onlyKey(t, c))
+	e, _ := store.Of(c).Get(onlyKey(t, c))
 	s, _ := adder(t, 1)
 	assert.Equal(t, string(s.Module.Print().PTX), string(e.PTX))
 	assert.Empty(t, e.Images)
 	by := newOffline(t)
 	warmed(t, c, by, 1)
 	assert.Equal(t, map[jit.Origin]int{jit.Cached: 1}, warmed(t, c, nil, 1))
-	e, _ = c.Get(onlyKey(t, c))
+	e, _ = store.Of(c).Get(onlyKey(t, c))
 	assert.Len(t, e.Images, 1, "machine code is not taken away by PTX alone")
 }
 
@@ -160,7 +161,7 @@ func TestPtxas(t *testing.T) {
 	require.NoError(t, err)
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	warmed(t, c, by, 1)
-	e, _ := c.Get(onlyKey(t, c))
+	e, _ := store.Of(c).Get(onlyKey(t, c))
 	img, ok := e.Image(by.Producer())
 	require.True(t, ok)
 	assert.Regexp(t, `^ptxas \d+\.\d+\.\d+$`, img.Producer)

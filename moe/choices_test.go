@@ -59,11 +59,11 @@ func TestStoredChoices(t *testing.T) {
 	dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
 	up, down := other(t, "up"), other(t, "down")
 	def := kernel.Choose(smallConfig, dev.Target())
-	c.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
-	c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version"))
-	c.PutChoice(choiceKey("dh"), []byte("damage"))
-	c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", gemm.Tiling{}, "of no point"))
-	c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", gemm.Tiling{TileN: 96, Stages: 3, GroupM: 1, ClusterM: 1}, "gone"))
+	require.NoError(t, c.PutChoice(choiceKey("up"), tuned(t, "up", up, "")))
+	require.NoError(t, c.PutChoice(choiceKey("down"), tuned(t, "down", down, "of another version")))
+	require.NoError(t, c.PutChoice(choiceKey("dh"), []byte("damage")))
+	require.NoError(t, c.PutChoice(choiceKey("dw2"), tuned(t, "dw2", gemm.Tiling{}, "of no point")))
+	require.NoError(t, c.PutChoice(choiceKey("dw1"), tuned(t, "dw1", gemm.Tiling{TileN: 96, Stages: 3, GroupM: 1, ClusterM: 1}, "gone")))
 
 	w := &warnings{}
 	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
@@ -114,12 +114,12 @@ func TestStoredChoices(t *testing.T) {
 func TestChoicesFromAFile(t *testing.T) {
 	f := autotune.NewFile()
 	up := other(t, "up")
-	f.PutChoice(choiceKey("up"), tuned(t, "up", up, ""))
+	require.NoError(t, f.PutChoice(choiceKey("up"), tuned(t, "up", up, "")))
 	path := filepath.Join(t.TempDir(), "choices.json")
 	require.NoError(t, f.WriteFile(path))
 	for range 2 {
 		dev, c := newCounted(t), cache.Open(cache.Options{Dir: t.TempDir()})
-		c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), ""))
+		require.NoError(t, c.PutChoice(choiceKey("down"), tuned(t, "down", other(t, "down"), "")))
 		file, err := autotune.ReadFile(t.Context(), path)
 		require.NoError(t, err)
 		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(file))

@@ -14,6 +14,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/store"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -60,6 +61,13 @@ func entry(t testing.TB, dir, kernel string) cache.Info {
 	}
 	require.Fail(t, "no entry of "+kernel)
 	return cache.Info{}
+}
+
+func keyOf(t testing.TB, dir, kernel string) store.Key {
+	t.Helper()
+	key, err := store.ParseKey(entry(t, dir, kernel).Key)
+	require.NoError(t, err)
+	return key
 }
 
 func TestSecondStartCompilesNothing(t *testing.T) {
@@ -208,28 +216,28 @@ func TestRefusedMachineCode(t *testing.T) {
 	f := fill(t)
 	for _, test := range []struct {
 		name   string
-		spoil  func(e *cache.Entry, other cache.Entry)
+		spoil  func(e *store.Entry, other store.Entry)
 		warned int
 	}{
-		{"garbage", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = []byte("\x7fELF and nothing more") }, 1},
-		{"empty", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = nil }, 1},
-		{"cut", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Code = e.Images[0].Code[:500] }, 1},
-		{"of another kernel", func(e *cache.Entry, other cache.Entry) { e.Images = other.Images }, 1},
-		{"of another text", func(e *cache.Entry, other cache.Entry) { *e = other }, 1},
-		{"of another producer", func(e *cache.Entry, _ cache.Entry) { e.Images[0].Producer = "emulated 0" }, 0},
-		{"absent", func(e *cache.Entry, _ cache.Entry) { e.Images = nil }, 0},
+		{"garbage", func(e *store.Entry, _ store.Entry) { e.Images[0].Code = []byte("\x7fELF and nothing more") }, 1},
+		{"empty", func(e *store.Entry, _ store.Entry) { e.Images[0].Code = nil }, 1},
+		{"cut", func(e *store.Entry, _ store.Entry) { e.Images[0].Code = e.Images[0].Code[:500] }, 1},
+		{"of another kernel", func(e *store.Entry, other store.Entry) { e.Images = other.Images }, 1},
+		{"of another text", func(e *store.Entry, other store.Entry) { *e = other }, 1},
+		{"of another producer", func(e *store.Entry, _ store.Entry) { e.Images[0].Producer = "emulated 0" }, 0},
+		{"absent", func(e *store.Entry, _ store.Entry) { e.Images = nil }, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir, dev := f.copyTo(t), newCounted(t)
 			c := cache.Open(cache.Options{Dir: dir})
-			key := entry(t, dir, "down").Key
-			e, outcome := c.Get(key)
-			require.Equal(t, cache.Hit, outcome)
-			other, outcome := c.Get(entry(t, dir, "count").Key)
-			require.Equal(t, cache.Hit, outcome)
+			key := keyOf(t, dir, "down")
+			e, outcome := store.Of(c).Get(key)
+			require.Equal(t, store.Hit, outcome)
+			other, outcome := store.Of(c).Get(keyOf(t, dir, "count"))
+			require.Equal(t, store.Hit, outcome)
 			test.spoil(&e, other)
-			require.Equal(t, cache.Deleted, c.Delete(key))
-			require.Equal(t, cache.Stored, c.Put(key, e))
+			require.Equal(t, store.Deleted, store.Of(c).Delete(key))
+			require.Equal(t, store.Stored, store.Of(c).Put(key, e))
 			f.checkRepair(t, dev, dir, []string{"down"}, test.warned)
 		})
 	}

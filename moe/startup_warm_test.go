@@ -14,6 +14,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/tiles"
@@ -81,10 +82,10 @@ func TestStartFromARefusedBundle(t *testing.T) {
 	f := fill(t)
 	dir := f.copyTo(t)
 	c := cache.Open(cache.Options{Dir: dir})
-	key := entry(t, dir, "down").Key
-	e, _ := c.Get(key)
+	key := keyOf(t, dir, "down")
+	e, _ := store.Of(c).Get(key)
 	e.Images[0].Code = []byte("\x7fELF for another chip")
-	require.Equal(t, cache.Stored, c.Put(key, e))
+	require.Equal(t, store.Stored, store.Of(c).Put(key, e))
 	bundle := filepath.Join(t.TempDir(), "warm.tar")
 	_, err := c.ExportFile(ctx, bundle)
 	require.NoError(t, err)
@@ -124,7 +125,9 @@ func TestWarmWithPtxas(t *testing.T) {
 	for _, info := range list {
 		assert.NoError(t, info.Err)
 		assert.Equal(t, []string{by.Producer()}, info.Producers)
-		e, _ := c.Get(info.Key)
+		key, err := store.ParseKey(info.Key)
+		require.NoError(t, err)
+		e, _ := store.Of(c).Get(key)
 		assert.Empty(t, ptxas.Complaint(e.Images[0].Log), info.Label)
 	}
 }

@@ -98,7 +98,7 @@ func listFiles(w io.Writer, infos []cache.Info) {
 		return cmp.Or(cmp.Compare(layerOf(a), layerOf(b)), cmp.Compare(a.Label, b.Label))
 	})
 	for _, i := range infos {
-		fmt.Fprintf(w, "%s  %-6s  %10s  %s  %s%s\n", i.Key.String()[:12], i.Kind, size(i.Bytes), i.Used.Format("2006-01-02"), i.Label, remark(i))
+		fmt.Fprintf(w, "%s  %-6s  %10s  %s  %s%s\n", i.Key[:12], i.Kind, size(i.Bytes), i.Used.Format("2006-01-02"), i.Label, remark(i))
 	}
 }
 
@@ -113,10 +113,10 @@ func listLayers(w io.Writer, infos []cache.Info) {
 	sums := map[part]sum{}
 	for _, i := range infos {
 		if i.Err != nil {
-			fmt.Fprintf(w, "%s%s\n", i.Key.String()[:12], remark(i))
+			fmt.Fprintf(w, "%s%s\n", i.Key[:12], remark(i))
 			continue
 		}
-		p := part{layerOf(i), i.Kind.String() + "s" + remark(i)}
+		p := part{layerOf(i), i.Kind + "s" + remark(i)}
 		s := sums[p]
 		sums[p] = sum{s.files + 1, s.bytes + i.Bytes}
 	}
@@ -141,7 +141,7 @@ func remark(i cache.Info) string {
 	switch {
 	case i.Err != nil:
 		return "  " + i.Err.Error()
-	case i.Kind != cache.KindModule:
+	case i.Kind != "module":
 		return ""
 	case len(i.Producers) == 0:
 		return "  [PTX only]"

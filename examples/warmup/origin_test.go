@@ -17,6 +17,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/internal/outside"
+	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
@@ -115,18 +116,20 @@ func TestVerifyRecompiles(t *testing.T) {
 	}
 	infos, err := c.List(t.Context())
 	require.NoError(t, err)
-	e, outcome := c.Get(infos[3].Key)
-	require.Equal(t, cache.Hit, outcome)
+	key, err := store.ParseKey(infos[3].Key)
+	require.NoError(t, err)
+	e, outcome := store.Of(c).Get(key)
+	require.Equal(t, store.Hit, outcome)
 	e.Images[0].Code = bytes.Clone(e.Images[0].Code)
 	e.Images[0].Code[len(e.Images[0].Code)/2] ^= 1
-	require.Equal(t, cache.Stored, c.Put(infos[3].Key, e))
+	require.Equal(t, store.Stored, store.Of(c).Put(key, e))
 	warmup(t, command.Done, "export", "-cache", from, bundle)
 	warmup(t, command.Done, "verify", from)
 	warmup(t, command.Done, "verify", bundle)
 	for _, place := range []string{bundle, from} {
 		var out, errs bytes.Buffer
 		require.Equal(t, command.Failed, program.Exit(run(t.Context(), []string{"verify", "-recompile", place}, &out, &errs), &errs))
-		assert.Contains(t, out.String(), infos[3].Key.String())
+		assert.Contains(t, out.String(), infos[3].Key)
 		assert.Contains(t, out.String(), "is not what ptxas")
 		assert.Contains(t, errs.String(), "1 damaged files")
 	}

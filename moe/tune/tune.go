@@ -230,11 +230,11 @@ func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] 
 // Put stores all choices of the plan, those of Valid too: in a cache or an
 // autotune.File.
 func (p *Plan) Put(to interface {
-	PutChoice(key string, value []byte) cache.Outcome
+	PutChoice(key string, value []byte) error
 }) error {
 	put := func(product string, key autotune.Key, value []byte) error {
-		if o := to.PutChoice(key.String(), value); o != cache.Stored && o != cache.Unchanged {
-			return fmt.Errorf("the choice of %s could not be stored: %v", product, o)
+		if err := to.PutChoice(key.String(), value); err != nil {
+			return fmt.Errorf("the choice of %s: %w", product, err)
 		}
 		return nil
 	}

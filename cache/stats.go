@@ -1,45 +1,10 @@
 package cache
 
 import (
-	"fmt"
 	"sync/atomic"
+
+	"sonicmoe/internal/store"
 )
-
-// Outcome says what an operation came to. None of them is a reason to stop:
-// a caller that got no entry compiles, one that could not store goes on.
-type Outcome int
-
-const (
-	// Miss: nothing is stored under the key.
-	Miss Outcome = iota
-	// Hit: the entry was found and its checksum holds.
-	Hit
-	// Damaged: a file was there, but truncated, altered, misnamed, foreign or
-	// of another format version. Treat it as a Miss.
-	Damaged
-	// Disabled: the cache is off or none of its directories can be used.
-	Disabled
-	// Stored: the entry is on disk.
-	Stored
-	// Unchanged: what was to be stored is on disk already.
-	Unchanged
-	// ReadOnly: the cache may not write.
-	ReadOnly
-	// Failed: the disk did not take it; Cache.Err says why.
-	Failed
-	// Deleted: the file was removed.
-	Deleted
-)
-
-var outcomeNames = [...]string{"miss", "hit", "damaged", "disabled", "stored", "unchanged", "read-only", "failed", "deleted"}
-
-// String is the outcome in lower case.
-func (o Outcome) String() string {
-	if o < 0 || int(o) >= len(outcomeNames) {
-		return fmt.Sprintf("outcome %d", int(o))
-	}
-	return outcomeNames[o]
-}
 
 // Stats counts what a Cache did since Open, modules and choices together.
 type Stats struct {
@@ -57,19 +22,19 @@ type counters struct {
 }
 
 // count adds an outcome of Get or Put.
-func (n *counters) count(o Outcome) Outcome {
+func (n *counters) count(o store.Outcome) store.Outcome {
 	switch o {
-	case Hit:
+	case store.Hit:
 		n.hits.Add(1)
-	case Miss:
+	case store.Miss:
 		n.misses.Add(1)
-	case Damaged:
+	case store.Damaged:
 		n.damaged.Add(1)
-	case Stored:
+	case store.Stored:
 		n.stored.Add(1)
-	case Unchanged:
+	case store.Unchanged:
 		n.unchanged.Add(1)
-	case Failed:
+	case store.Failed:
 		n.failed.Add(1)
 	}
 	return o

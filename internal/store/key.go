@@ -1,4 +1,4 @@
-package cache
+package store
 
 import (
 	"crypto/sha256"
@@ -45,7 +45,3 @@ func ParseKey(text string) (Key, error) {
 	}
 	return Key{}, fmt.Errorf("cache: key %q: want %d lower-case hexadecimal digits", text, hex.EncodedLen(len(k)))
 }
-
-// choiceKey is the file name of a choice. The leading word keeps choices and
-// modules of equal fields apart.
-func choiceKey(key string) Key { return NewKey([]byte("choice"), []byte(key)) }

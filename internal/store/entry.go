@@ -1,0 +1,74 @@
+package store
+
+import "bytes"
+
+// Entry is what is stored under a module's key: the PTX and the machine code
+// that some assemblers and drivers made of it.
+type Entry struct {
+	// Label is free text for people who list the cache, such as the kernel's
+	// name and tile. It is not part of the key.
+	Label string
+	// PTX is the module's text.
+	PTX []byte
+	// Images holds machine code, at most one per producer, the most recently
+	// stored first. It may be empty.
+	Images []Image
+}
+
+// Image is machine code made of an entry's PTX.
+type Image struct {
+	// Producer names the program that made it, with its version:
+	// "ptxas 13.0.88", "driver 13000 580.95.05".
+	Producer string
+	// Code is what the driver loads.
+	Code []byte
+	// Log is what the producer said.
+	Log string
+}
+
+// MaxImages bounds an entry's growth over years of driver updates.
+const MaxImages = 8
+
+// Image returns the machine code of one producer.
+func (e Entry) Image(producer string) (Image, bool) {
+	for _, im := range e.Images {
+		if im.Producer == producer {
+			return im, true
+		}
+	}
+	return Image{}, false
+}
+
+// Merge returns e with the images of old appended whose producers e lacks,
+// the first of each producer, and at most MaxImages of them. Images of another
+// PTX text are worth nothing and are left out.
+func (e Entry) Merge(old Entry) Entry {
+	candidates := e.Images
+	if bytes.Equal(e.PTX, old.PTX) {
+		candidates = append(candidates[:len(candidates):len(candidates)], old.Images...)
+	}
+	merged := Entry{Label: e.Label, PTX: e.PTX}
+	if merged.Label == "" {
+		merged.Label = old.Label
+	}
+	for _, im := range candidates {
+		if _, have := merged.Image(im.Producer); !have && len(merged.Images) < MaxImages {
+			merged.Images = append(merged.Images, im)
+		}
+	}
+	return merged
+}
+
+// Covers reports whether storing other on top of e would add nothing.
+func (e Entry) Covers(other Entry) bool {
+	if !bytes.Equal(e.PTX, other.PTX) {
+		return false
+	}
+	for _, im := range other.Images {
+		have, ok := e.Image(im.Producer)
+		if !ok || have.Log != im.Log || !bytes.Equal(have.Code, im.Code) {
+			return false
+		}
+	}
+	return true
+}
