@@ -12,6 +12,7 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/gradient"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/drouter"
 	"sonicmoe/moe/internal/kernel/dw"
@@ -131,7 +132,7 @@ func (b backwardBench) weights() {
 	}
 	b.hand("dH")
 	b.hand("A'")
-	b.again(y, dw.W2Kernels[1], dw.W1Kernels[1]) // in FP32
+	b.again(y, dw.W2Kernels.In(inF32), dw.W1Kernels.In(inF32))
 	other = gradients(b.t, b.b, y)
 	got["DScores"], other["DScores"] = trial.Values{}, trial.Values{}
 	sameGradients(b.t, other, got, "weights")
@@ -148,10 +149,13 @@ func (b backwardBench) tokens() {
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "tokens")
 }
 
+// inF32 is the mode of the bench's gradients.
+var inF32 = gradient.Mode{F32: true}
+
 // router: dW_r from the same logits' gradients.
 func (b backwardBench) router() {
 	x, y := b.want("DRouter")
 	b.hand("dlogits")
-	b.again(y, drouter.Kernel, drouter.SumKernels[1])
+	b.again(y, drouter.Kernel, drouter.SumKernels.In(inF32))
 	sameGradients(b.t, gradients(b.t, b.b, y), gradients(b.t, b.a, x), "router")
 }

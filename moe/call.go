@@ -20,7 +20,7 @@ type Call struct {
 	// busy says that a pass is being queued.
 	busy      atomic.Bool
 	check     argCheck
-	launchers map[registry.Any]registry.Launcher
+	launchers registry.Launchers
 	observer  Observer
 	// shared is the shared experts', nil without them.
 	shared *Call
@@ -66,7 +66,7 @@ func (c *Call) Observe(f Observer) {
 
 // NewCall makes a call.
 func (l *Layer) NewCall() *Call {
-	c := &Call{layer: l, launchers: map[registry.Any]registry.Launcher{}}
+	c := &Call{layer: l, launchers: registry.Launchers{}}
 	if l == nil {
 		return c // its passes are errors
 	}

@@ -40,8 +40,8 @@ func (o options) checkGradients(c Config) error {
 // writes reports whether a layer with these options has a kernel, as far as its way
 // of writing gradients goes.
 func (o options) writes(k registry.Any) bool {
-	for i, mode := range gradient.Modes {
-		if k == dw.W1Kernels[i] || k == dw.W2Kernels[i] {
+	for _, mode := range gradient.Modes {
+		if k == dw.W1Kernels.In(mode) || k == dw.W2Kernels.In(mode) {
 			return len(o.gradients) == 0 || slices.ContainsFunc(o.gradients, func(g gradientWant) bool {
 				return mode == gradient.Mode{F32: g.of == F32, Accumulate: g.accumulate}
 			})
@@ -59,12 +59,12 @@ func (c *Call) checkModes(b *Backward) {
 }
 
 func (c *Call) checkMode(field string, g Gradient) {
-	if g.IsZero() || c.launchers[dw.W1Kernels[gradientOf(g).Index()]] != nil {
+	if g.IsZero() || c.launchers[dw.W1Kernels.In(gradientOf(g))] != nil {
 		return
 	}
 	var ways []string
-	for i, mode := range gradient.Modes {
-		if c.launchers[dw.W1Kernels[i]] != nil {
+	for _, mode := range gradient.Modes {
+		if c.launchers[dw.W1Kernels.In(mode)] != nil {
 			way := Gradient{Accumulate: mode.Accumulate}
 			way.Shape.Type = c.layer.of.Type
 			if mode.F32 {

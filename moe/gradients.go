@@ -165,7 +165,7 @@ func (r *backwardRun) dLogits() {
 
 // dB1 sums dH over each expert's rows.
 func (r *backwardRun) dB1() {
-	launch(r.queue, bias.B1Kernels[gradientOf(r.DB1).Index()], bias.SumArgs{
+	launch(r.queue, bias.B1Kernels.In(gradientOf(r.DB1)), bias.SumArgs{
 		ColumnSums: r.at(r.w.biasSums), Offsets: r.at(r.w.offsets), DB: r.DB1.Ptr, DB3: r.DB3.Ptr,
 	})
 }
@@ -183,7 +183,7 @@ func (r *backwardRun) dB2() {
 		r.scoresByExpert(args.AddDense)
 	}
 	launch(r.queue, which, args)
-	launch(r.queue, drouter.SumKernels[gradientOf(r.DB2).Index()], drouter.SumArgs{
+	launch(r.queue, drouter.SumKernels.In(gradientOf(r.DB2)), drouter.SumArgs{
 		Partials: r.at(r.w.biasPartials), DRouter: r.DB2.Ptr, Ranges: ranges,
 	})
 }
@@ -225,14 +225,14 @@ func gradientOf(g Gradient) gradient.Mode {
 // dW2 sums dO·A' over each expert's rows.
 func (r *backwardRun) dW2() {
 	args := r.dW(1, r.DO, r.w.scaledA, r.DW2.Tensor)
-	launch(r.queue, dw.W2Kernels[gradientOf(r.DW2).Index()], args)
+	launch(r.queue, dw.W2Kernels.In(gradientOf(r.DW2)), args)
 }
 
 // dW1 sums dH·X over each expert's rows.
 func (r *backwardRun) dW1() {
 	args := r.dW(0, r.X, r.w.dh, r.DW1.Tensor)
 	args.DW3 = r.DW3.Ptr
-	launch(r.queue, dw.W1Kernels[gradientOf(r.DW1).Index()], args)
+	launch(r.queue, dw.W1Kernels.In(gradientOf(r.DW1)), args)
 }
 
 // dW returns the arguments of dW1 (0) or dW2 (1): gathered rows of x times packed
@@ -336,8 +336,7 @@ func (r *backwardRun) dRouter() {
 		X: r.X.Ptr, DLogits: r.at(r.w.dlogits), ExpertIDs: r.ExpertIDs.Ptr, AddDense: r.denseDLogits(), Partials: r.at(r.w.router),
 		Tokens: r.tokens, PerRange: perRange,
 	})
-	store := gradientOf(r.DRouter)
-	launch(r.queue, drouter.SumKernels[store.Index()], drouter.SumArgs{
+	launch(r.queue, drouter.SumKernels.In(gradientOf(r.DRouter)), drouter.SumArgs{
 		Partials: r.at(r.w.router), DRouter: r.DRouter.Ptr, Ranges: ranges,
 	})
 }

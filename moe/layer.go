@@ -179,14 +179,14 @@ var compileOptions = driver.CompileOptions{}
 
 // wanted are the kernels that a layer has, made with these options.
 func (o options) wanted(l registry.Layer) registry.Registry {
-	from, suits := kernel.Kernels, registry.Any.Suits
+	from := kernel.Kernels.Of(l.Config)
 	if l.IsShared {
-		from, suits = kernel.SharedKernels, kernel.SharedSuits
+		from = kernel.SharedKernels(l.Config)
 	}
 	var list registry.Registry
 	few := o.few(l.Config)
 	for _, k := range from {
-		if suits(k, l.Config) && few.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
+		if few.launches(k) && o.writes(k) && (!k.IsBackward() || !o.forwardOnly) {
 			list = append(list, k)
 		}
 	}

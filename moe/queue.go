@@ -25,7 +25,7 @@ func launch[A any](q *queue, k *registry.Kernel[A], args A) {
 			return
 		}
 	}
-	q.err = registry.Of(q.launchers, k).Launch(q.stream, args)
+	q.err = registry.Launch(q.launchers, k, q.stream, args)
 }
 
 // fill sets 32-bit words of device memory.

@@ -1,8 +1,9 @@
-// Package gradient is how the gradient of a weight is written: in the layer's type or FP32,
-// over what is there or added to it.
+// Package gradient has the modes in which kernels write the gradient of a weight: in the
+// layer's element type or FP32, overwriting or accumulating.
 package gradient
 
 import (
+	"slices"
 	"strings"
 
 	"sonicmoe/jit"
@@ -11,15 +12,15 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Mode is how a gradient is written.
+// Mode is the format and operation with which a gradient is written.
 type Mode struct {
-	// F32 is FP32 instead of the layer's type.
+	// F32 writes FP32 instead of the layer's element type.
 	F32 bool
-	// Accumulate adds to what is there, in FP32 with one rounding.
+	// Accumulate adds to the old values, in FP32 with one rounding.
 	Accumulate bool
 }
 
-// Suffix ends the names of kernels that write so: errors go by the name.
+// Suffix is the end of the entry names of kernels that write in this mode.
 func (g Mode) Suffix() (s string) {
 	if g.Accumulate {
 		s = "_add"
@@ -30,7 +31,7 @@ func (g Mode) Suffix() (s string) {
 	return s
 }
 
-// Bytes is the bytes of an element.
+// Bytes is the size of an element.
 func (g Mode) Bytes() int {
 	if g.F32 {
 		return 4
@@ -38,7 +39,7 @@ func (g Mode) Bytes() int {
 	return 2
 }
 
-// Load gives 2 or 4 neighbours of what is there.
+// Load loads 2 or 4 neighbouring old values.
 func (g Mode) Load(of tile.Element, at ptx.Global, n int) []ptx.F32 {
 	if g.F32 {
 		return ptx.LdGlobalVec[ptx.F32](at, n)
@@ -55,7 +56,7 @@ func (g Mode) Load(of tile.Element, at ptx.Global, n int) []ptx.F32 {
 	return v
 }
 
-// Store writes 2 or 4 neighbours.
+// Store writes 2 or 4 neighbouring values.
 func (g Mode) Store(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32) {
 	if g.F32 {
 		ptx.StGlobal(at, v...)
@@ -68,7 +69,7 @@ func (g Mode) Store(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32)
 	ptx.StGlobal(at, words...)
 }
 
-// Write writes 2 or 4 neighbours, or adds them to what is there.
+// Write writes 2 or 4 neighbouring values, or adds them to the old ones.
 func (g Mode) Write(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32) {
 	if g.Accumulate {
 		for i, old := range g.Load(of, at, len(v)) {
@@ -78,27 +79,30 @@ func (g Mode) Write(k *ptx.Kernel, of tile.Element, at ptx.Global, v ...ptx.F32)
 	g.Store(k, of, at, v...)
 }
 
-// Modes are all of them.
+// Modes lists all modes.
 var Modes = [4]Mode{{}, {F32: true}, {Accumulate: true}, {F32: true, Accumulate: true}}
 
-// Index is g's place among the Modes.
-func (g Mode) Index() int {
-	i := 0
-	if g.F32 {
-		i++
+// Set is a kernel for each of the [Modes].
+type Set[A any] [len(Modes)]*registry.Kernel[A]
+
+// NewSet makes the kernels "dw1", "dw1-f32", "dw1-add", "dw1-add-f32" of the name
+// "dw1". row fills in what their rows have besides names and Emit.
+func NewSet[A any](name string, row func(k *registry.Kernel[A], g Mode), emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (s Set[A]) {
+	for i, g := range Modes {
+		s[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Backward: true,
+			Emit: func(l registry.Layer) (*jit.Kernel[A], error) { return emit(l, g) }}
+		row(s[i], g)
 	}
-	if g.Accumulate {
-		i += 2
-	}
-	return i
+	return s
 }
 
-// Kernels is a kernel for each of the Modes: "dw1", "dw1-f32",
-// "dw1-add", "dw1-add-f32".
-func Kernels[A any](name string, emit func(l registry.Layer, g Mode) (*jit.Kernel[A], error)) (list [4]*registry.Kernel[A]) {
-	for i, g := range Modes {
-		list[i] = &registry.Kernel[A]{KernelName: name + strings.ReplaceAll(g.Suffix(), "_", "-"), Backward: true,
-			Emit: func(l registry.Layer) (*jit.Kernel[A], error) { return emit(l, g) }}
+// In is the kernel that writes in mode g.
+func (s Set[A]) In(g Mode) *registry.Kernel[A] { return s[slices.Index(Modes[:], g)] }
+
+// Kernels lists the kernels of all modes.
+func (s Set[A]) Kernels() (list registry.Registry) {
+	for _, k := range s {
+		list = append(list, k)
 	}
 	return list
 }

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
@@ -11,28 +13,29 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Aggregate is O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot
-// order and rounded once. Slots without a row add nothing. A thread owns 8
-// columns of a token and has all its rows in flight at once.
+// Aggregate is O[t] = Σ_k scores[t,k]·Y[inverse[t,k]], summed in FP32 in slot order and
+// rounded once. Slots without a row add nothing. A thread handles 8 columns of a token,
+// with the loads of up to 8 rows in flight.
 type Aggregate struct {
 	Hidden, TopK int
-	// Element is that of rows and sums.
+	// Element is the type of rows and sums.
 	Element tile.Element
-	// Unit leaves the scores out: every weight is 1, as dX needs it. ScoreOnInput
-	// leaves those of the slots out.
+	// Unit leaves all scores out, as dX needs: every weight is 1. ScoreOnInput leaves the
+	// scores of the slots out, but not the score of the shared experts.
 	Unit, ScoreOnInput bool
-	// Shared adds row t of the shared experts behind the slots, with SharedGate
-	// times its score unless Unit.
+	// Shared adds row t of the shared experts after the slots. With SharedGate, and unless
+	// Unit, the row is multiplied by its score.
 	Shared, SharedGate bool
 	// Extra adds row t of one more [T, d] tensor to each sum, last.
 	Extra bool
-	// List: tokens have any number of rows, as order.ByToken lists them, about
-	// TopK, instead of TopK slots.
+	// List: tokens have any number of rows, as order.ByToken lists them, instead of TopK
+	// slots. TopK is then the expected number.
 	List bool
-	// Early loads rows and scores of the first slots while the down-projection is under
-	// way. That let this kernel start behind its own wait for the up-projection, and so
-	// for all that makes them. It saves few tokens the time; many have CTAs enough that
-	// wait for other things meanwhile.
+	// Early loads row numbers and scores of the first slots before griddepcontrol.wait,
+	// while the down-projection still runs. That is safe: the down-projection lets this
+	// kernel start only after its own wait, and everything that writes row numbers and
+	// scores is done by then. It helps small batches only. Large batches have enough CTAs
+	// to hide these loads.
 	Early bool
 }
 
@@ -41,8 +44,8 @@ const (
 	columnsOfThread  = 8
 )
 
-// AggregateArgs are the arguments of [Aggregate]. Tensors without another type
-// are of its Element.
+// AggregateArgs are the arguments of [Aggregate]. Tensors without a stated type have its
+// Element type.
 type AggregateArgs struct {
 	// Y [R, d] are the packed rows.
 	Y driver.DevicePtr
@@ -50,12 +53,13 @@ type AggregateArgs struct {
 	O driver.DevicePtr
 	// Inverse [T, K] u32 is the packed row of each (token, slot), or order.NoRow.
 	Inverse driver.DevicePtr
-	// Scores [T, K] f32 are the weights, unless these are 1.
+	// Scores [T, K] f32 are the weights, unless all are 1.
 	Scores driver.DevicePtr
-	// With List, Starts [T+1] u32 says where a token's rows begin in Inverse and
-	// Scores, which are [R].
+	// With List, Starts [T+1] u32 is the first index of each token in Inverse and Scores,
+	// which are [R].
 	Starts driver.DevicePtr
-	// SharedRows [T, d] bf16 and SharedScores [T] f32 are the shared experts'.
+	// SharedRows [T, d] are the rows of the shared experts, SharedScores [T] f32 their
+	// scores.
 	SharedRows   driver.DevicePtr
 	SharedScores driver.DevicePtr
 	// AddRows [T, d] are added last, with Extra.
@@ -64,7 +68,7 @@ type AggregateArgs struct {
 	Tokens int
 }
 
-// inFlight is how many rows of a token are loaded at once.
+// inFlight is the number of rows of a token that are loaded at once.
 func (a Aggregate) inFlight() int {
 	if a.List {
 		return min(8, max(4, a.TopK))
@@ -74,6 +78,32 @@ func (a Aggregate) inFlight() int {
 
 // Build emits the kernel.
 func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
+	k := jit.NewBuilder[AggregateArgs](a.name(), aggregateThreads, a.ctasPerSM())
+	threadsOfToken := a.Hidden / columnsOfThread
+	k.CTAs(func(g *AggregateArgs) int {
+		return (g.Tokens*threadsOfToken + aggregateThreads - 1) / aggregateThreads
+	})
+	e := a.operands(k)
+	tokens := k.U32(&k.Args.Tokens)
+
+	// 64-bit: T·d/8 may exceed 2^32.
+	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
+	token := thread.DivI(threadsOfToken).U32()
+	slice := thread.Sub(token.MulWide(ptx.Uint(threadsOfToken))).U32()
+
+	first := func() rowsOfToken { return e.slots(token, 0) }
+	if a.Early {
+		early := e.slots(token.Min(tokens.SubI(1)), 0)
+		first = func() rowsOfToken { return early }
+	}
+	k.GridDepWait()
+	k.GridDepLaunch()
+	k.If(token.Lt(tokens), func() { e.slice(token, slice, first) })
+	return k.Build()
+}
+
+// name is the name of the kernel's entry, which errors show.
+func (a Aggregate) name() string {
 	name := "moe_aggregate"
 	if a.Unit {
 		name = "moe_sum"
@@ -87,14 +117,30 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.Early {
 		name += "_early"
 	}
-	ctas := 4
+	return name
+}
+
+// ctasPerSM is the number of CTAs that share the registers of an SM: more if a thread has
+// fewer rows in flight.
+func (a Aggregate) ctasPerSM() int {
 	if a.List && a.inFlight() == 4 {
-		ctas = 6 // they have the registers then, and take 16 % less time
+		return 6
 	}
-	k := jit.NewBuilder[AggregateArgs](name, aggregateThreads, ctas)
-	k.CTAs(func(g *AggregateArgs) int {
-		return (g.Tokens*(a.Hidden/columnsOfThread) + aggregateThreads - 1) / aggregateThreads
-	})
+	return 4
+}
+
+// aggregation is an Aggregate that is being emitted.
+type aggregation struct {
+	Aggregate
+	k                     *ptx.Kernel
+	y, o, inverse, scores ptx.Global
+	extra                 ptx.Global // with Extra
+	shared, sharedScores  ptx.Global // with Shared, and with its gate
+	starts                ptx.Global // with List
+}
+
+// operands declares the tensors that the options ask for.
+func (a Aggregate) operands(k *jit.Builder[AggregateArgs]) *aggregation {
 	e := &aggregation{Aggregate: a, k: k.Kernel, y: k.Ptr(&k.Args.Y), o: k.Ptr(&k.Args.O), inverse: k.Ptr(&k.Args.Inverse)}
 	if a.weighted() {
 		e.scores = k.Ptr(&k.Args.Scores)
@@ -102,7 +148,7 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.Shared {
 		e.shared = k.Ptr(&k.Args.SharedRows)
 	}
-	if e.sharedWeighted() {
+	if a.sharedWeighted() {
 		e.sharedScores = k.Ptr(&k.Args.SharedScores)
 	}
 	if a.Extra {
@@ -111,42 +157,23 @@ func (a Aggregate) Build() (*jit.Kernel[AggregateArgs], error) {
 	if a.List {
 		e.starts = k.Ptr(&k.Args.Starts)
 	}
-	tokens := k.U32(&k.Args.Tokens)
-	slices := a.Hidden / columnsOfThread
-	// 64-bit: T·d/8 may pass 2^32.
-	thread := k.CtaidX().MulWide(ptx.Uint(aggregateThreads)).Add(k.TidX().U64())
-	token := thread.DivI(slices).U32()
-	slice := thread.Sub(token.MulWide(ptx.Uint(slices))).U32()
-	if a.Early {
-		e.row, e.score = a.slots(e.inverse, e.scores, token.Min(tokens.SubI(1)), 0, min(e.inFlight(), e.TopK))
-	}
-	k.GridDepWait()
-	k.GridDepLaunch()
-	k.If(token.Lt(tokens), func() { e.slice(token, slice) })
-	return k.Build()
+	return e
 }
 
-// aggregation is the emission of an Aggregate.
-type aggregation struct {
-	Aggregate
-	k                     *ptx.Kernel
-	y, o, inverse, scores ptx.Global
-	extra                 ptx.Global // with Extra
-	shared, sharedScores  ptx.Global // with Shared, and its gate
-	starts                ptx.Global // with List
-	// row and score are those of the first slots, with Early.
-	row   []ptx.U32
-	score []ptx.F32
-}
-
-// weighted: the slots' rows have scores.
+// weighted reports whether the rows of the slots have scores.
 func (a Aggregate) weighted() bool { return !a.Unit && !a.ScoreOnInput }
 
-// sharedWeighted: the shared experts' rows have scores.
+// sharedWeighted reports whether the rows of the shared experts have scores.
 func (a Aggregate) sharedWeighted() bool { return a.SharedGate && !a.Unit }
 
-// slice makes a thread's columns of a token.
-func (e *aggregation) slice(token, slice ptx.U32) {
+// rowsOfToken are packed rows of a token, NoRow where there is none, and their weights.
+type rowsOfToken struct {
+	number []ptx.U32
+	weight []ptx.F32
+}
+
+// slice computes a thread's columns of a token. first loads the rows of its first slots.
+func (e *aggregation) slice(token, slice ptx.U32, first func() rowsOfToken) {
 	k := e.k
 	column := slice.MulI(columnsOfThread * tile.ElementBytes).U64()
 	row := func(of ptx.Global) []ptx.U32 {
@@ -170,18 +197,17 @@ func (e *aggregation) slice(token, slice ptx.U32) {
 	inFlight := e.inFlight()
 	if e.List {
 		from, to := ptx.LdGlobal[ptx.U32](e.starts.Index(token, 4)), ptx.LdGlobal[ptx.U32](e.starts.Index(token, 4).At(4))
-		k.For(from, to, ptx.Uint(inFlight), func(first ptx.U32) {
-			row, score := e.listed(k, e.inverse, e.scores, first, to, inFlight)
-			e.add(k, e.y.Plus(column), row, score, sum)
+		k.For(from, to, ptx.Uint(inFlight), func(at ptx.U32) {
+			rows := e.listed(at, to, inFlight)
+			e.add(e.y.Plus(column), rows, sum)
 		})
 	} else {
-		for first := 0; first < e.TopK; first += inFlight {
-			at := e.y.Plus(column)
-			row, score := e.row, e.score
-			if first > 0 || !e.Early {
-				row, score = e.slots(e.inverse, e.scores, token, first, min(inFlight, e.TopK-first))
+		for slot := 0; slot < e.TopK; slot += inFlight {
+			at, load := e.y.Plus(column), first
+			if slot > 0 {
+				load = func() rowsOfToken { return e.slots(token, slot) }
 			}
-			e.add(k, at, row, score, sum)
+			e.add(at, load(), sum)
 		}
 	}
 	for i, v := range ofShared {
@@ -201,46 +227,48 @@ func (e *aggregation) slice(token, slice ptx.U32) {
 	ptx.StGlobal(e.o.Index(token, e.Hidden*tile.ElementBytes).Plus(column), out...)
 }
 
-// slots are the rows and weights of n slots from the first on.
-func (a Aggregate) slots(inverse, scores ptx.Global, token ptx.U32, first, n int) (row []ptx.U32, score []ptx.F32) {
-	row, score = make([]ptx.U32, n), make([]ptx.F32, n)
-	at := inverse.Index(token, 4*a.TopK).At(4 * first)
+// slots loads row numbers and weights of the slots from first on, as many as are in
+// flight at once.
+func (e *aggregation) slots(token ptx.U32, first int) (rows rowsOfToken) {
+	n := min(e.inFlight(), e.TopK-first)
+	at := e.inverse.Index(token, 4*e.TopK).At(4 * first)
 	for i := range n {
-		if i == 0 && first == 0 && a.Early {
-			row[i] = ptx.LdGlobalAcquire(at) // behind which nothing is from a stale cache
+		if i == 0 && first == 0 && e.Early {
+			rows.number = append(rows.number, ptx.LdGlobalAcquire(at)) // later loads do not read stale cache lines
 		} else {
-			row[i] = ptx.LdGlobal[ptx.U32](at.At(4 * i))
+			rows.number = append(rows.number, ptx.LdGlobal[ptx.U32](at.At(4*i)))
 		}
-		score[i] = ptx.Float(1)
+		rows.weight = append(rows.weight, ptx.Float(1))
 	}
-	if a.weighted() {
-		scoreAt := scores.Index(token, 4*a.TopK).At(4 * first)
+	if e.weighted() {
+		scoreAt := e.scores.Index(token, 4*e.TopK).At(4 * first)
 		for i := range n {
-			score[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
+			rows.weight[i] = ptx.LdGlobal[ptx.F32](scoreAt.At(4 * i))
 		}
 	}
-	return row, score
+	return rows
 }
 
-// listed are the rows and weights of n places from the first on, none past the
-// end.
-func (a Aggregate) listed(k *ptx.Kernel, inverse, scores ptx.Global, first, end ptx.U32, n int) (row []ptx.U32, score []ptx.F32) {
+// listed loads n row numbers and weights of a list from first on. From end on there are
+// no rows.
+func (e *aggregation) listed(first, end ptx.U32, n int) (rows rowsOfToken) {
 	for i := range n {
-		place, r, s := first.AddI(i), ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(1))
-		k.If(place.Lt(end), func() {
-			r.Set(ptx.LdGlobal[ptx.U32](inverse.Index(place, 4)))
-			if a.weighted() {
-				s.Set(ptx.LdGlobal[ptx.F32](scores.Index(place, 4)))
+		place, r, s := first.AddI(i), ptx.NewVar(e.k, ptx.Uint(order.NoRow)), ptx.NewVar(e.k, ptx.Float(1))
+		e.k.If(place.Lt(end), func() {
+			r.Set(ptx.LdGlobal[ptx.U32](e.inverse.Index(place, 4)))
+			if e.weighted() {
+				s.Set(ptx.LdGlobal[ptx.F32](e.scores.Index(place, 4)))
 			}
 		})
-		row, score = append(row, r.Get()), append(score, s.Get())
+		rows.number, rows.weight = append(rows.number, r.Get()), append(rows.weight, s.Get())
 	}
-	return row, score
+	return rows
 }
 
 // add loads rows of Y, all at once, then adds them in order.
-func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F32, sum []*ptx.Var[ptx.F32]) {
-	n := len(row)
+func (e *aggregation) add(y ptx.Global, rows rowsOfToken, sum []*ptx.Var[ptx.F32]) {
+	k, row, n := e.k, rows.number, len(rows.number)
+	score := slices.Clone(rows.weight)
 	values := make([][]*ptx.Var[ptx.U32], n)
 	for i := range n {
 		has := row[i].Ne(ptx.Uint(order.NoRow))
@@ -248,26 +276,26 @@ func (a Aggregate) add(k *ptx.Kernel, y ptx.Global, row []ptx.U32, score []ptx.F
 			values[i] = append(values[i], ptx.NewVar(k, ptx.Uint(0)))
 		}
 		k.If(has, func() {
-			for j, v := range ptx.LdGlobalVec[ptx.U32](y.Index(row[i], a.Hidden*tile.ElementBytes), 4, ".L1::no_allocate") {
+			for j, v := range ptx.LdGlobalVec[ptx.U32](y.Index(row[i], e.Hidden*tile.ElementBytes), 4, ".L1::no_allocate") {
 				values[i][j].Set(v)
 			}
 		})
-		if a.weighted() {
+		if e.weighted() {
 			// A slot without a row adds nothing, whatever its score.
 			score[i] = ptx.Select(has, score[i], ptx.Float(0))
 		}
 	}
 	for i := range n {
 		for j, v := range values[i] {
-			lo, hi := a.Element.Unpack(v.Get())
+			lo, hi := e.Element.Unpack(v.Get())
 			sum[2*j].Set(lo.Fma(score[i], sum[2*j].Get()))
 			sum[2*j+1].Set(hi.Fma(score[i], sum[2*j+1].Get()))
 		}
 	}
 }
 
-// AggregateKernel makes O, EarlyAggregateKernel that of few tokens; SumKernel and
-// SumExtraKernel make dX. Of each there is one for lists.
+// AggregateKernel computes O, EarlyAggregateKernel computes O of small batches. SumKernel
+// and SumExtraKernel compute dX. The others do the same for lists.
 var (
 	AggregateKernel = &registry.Kernel[AggregateArgs]{KernelName: "aggregate", Roofline: aggregateWork, Emit: func(l registry.Layer) (*jit.Kernel[AggregateArgs], error) {
 		return aggregateOf(l, Aggregate{TopK: l.TopK})
@@ -292,7 +320,7 @@ var (
 	}}
 )
 
-// aggregateOf is a sum of a layer's, with its shared experts.
+// aggregateOf builds a sum with the layer's sizes, scores and shared experts.
 func aggregateOf(l registry.Layer, a Aggregate) (*jit.Kernel[AggregateArgs], error) {
 	a.Hidden, a.Element = l.Hidden, element.Of(l.Config)
 	a.ScoreOnInput, a.Shared, a.SharedGate = l.ScoreOnInput, l.SharedExperts > 0, l.SharedGate

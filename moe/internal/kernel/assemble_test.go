@@ -83,10 +83,11 @@ func assembliesOf(l kt.Layer, wanted func(registry.Any) bool) (list []assembly) 
 			list = append(list, atTilings(l, k, registry.Layer{Config: l.Config})...)
 		}
 	}
-	shared, has := l.Config.Shared()
-	for _, k := range SharedKernels {
-		if has && wanted(k) && SharedSuits(k, shared) {
-			list = append(list, atTilings(l, k, registry.Layer{Config: shared, IsShared: true})...)
+	if shared, has := l.Config.Shared(); has {
+		for _, k := range SharedKernels(shared) {
+			if wanted(k) {
+				list = append(list, atTilings(l, k, registry.Layer{Config: shared, IsShared: true})...)
+			}
 		}
 	}
 	return list
@@ -183,7 +184,7 @@ const forLinking = "-c"
 func TestAssemble(t *testing.T) {
 	outside.Ptxas(t)
 	list := assemblies()
-	for _, kernels := range []registry.Registry{Kernels, SharedKernels} {
+	for _, kernels := range []registry.Registry{Kernels, SharedKernels(spec.Config{}), SharedKernels(spec.Config{SharedGate: true})} {
 		for _, k := range kernels {
 			have := slices.ContainsFunc(list, func(a assembly) bool { return a.kernel == k })
 			require.True(t, have, "no layer has %s: add one to kerneltest's or to the routings", k.Name())

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/internal/kernel/bias"
@@ -16,21 +18,31 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Kernels are the layer's kernels, each declared in its own file. Its shared
-// experts launch those of [SharedKernels], which are these but for the plan,
-// EveryToken's.
-var Kernels = registry.Registry{
-	choose.TermsKernel, choose.RouterKernel, choose.LogitsKernel, choose.FromLogitsKernel, order.CountKernel, order.PlanKernel, UpKernel, UpInferenceKernel, DownKernel, AggregateKernel, EarlyAggregateKernel,
-	choose.FewLogitsKernel, choose.ChainLogitsKernel, choose.ChooseKernel, choose.ChooseRangesKernel, decode.UpKernel, decode.DownKernel, decode.WideUpKernel, decode.WideDownKernel,
-	decode.SmallUpKernel, decode.SmallDownKernel, decode.LoneUpKernel, decode.LoneDownKernel,
-	rounding.KeysKernel, rounding.CutoffKernel, rounding.ListKernel, order.PlanSortedKernel, order.CountListKernel, order.PlanListKernel, order.ByTokenKernel, AggregateListKernel,
-	order.PlanPairsKernel, training.LossesKernel, training.LossSumKernel, training.LoadsKernel, training.BalanceBiasKernel, dh.Kernel, dh.ScoresKernel, dh.ScoresGivenKernel, dh.ScoresListKernel, training.DLogitsKernel, training.RoundedDLogitsKernel, training.ExpertSumsKernel, dw.PlanKernel,
-	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
-	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
-	bias.DotKernel, bias.B1Kernels[0], bias.B1Kernels[1], bias.B1Kernels[2], bias.B1Kernels[3],
-	bias.ScoresKernel, bias.ScoresListKernel, bias.B2Kernel, bias.B2RoutedKernel,
-	DXKernel, DXGivenKernel, drouter.ExtraRowsKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel,
-	drouter.Kernel, drouter.ExtraKernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
+// Kernels lists the kernels of a layer's experts and its routing. Each row is declared in
+// the file of its kernel, and each package lists its rows.
+var Kernels = slices.Concat(
+	choose.Kernels, order.Kernels, rounding.Kernels,
+	registry.Registry{UpKernel, UpInferenceKernel, DownKernel},
+	decode.Kernels,
+	registry.Registry{AggregateKernel, EarlyAggregateKernel, AggregateListKernel},
+	training.Kernels,
+	dh.Kernels, dw.Kernels, bias.Kernels,
+	registry.Registry{DXKernel, DXGivenKernel, SumKernel, SumExtraKernel, SumListKernel, SumExtraListKernel},
+	drouter.Kernels,
+)
+
+// SharedKernels lists the kernels of the layer of shared experts that
+// [spec.Config.Shared] returns: one expert, whose packed rows are the tokens. With a gate,
+// the gate is that layer's router, and its score is the rows' score.
+func SharedKernels(shared spec.Config) registry.Registry {
+	list := slices.Concat(
+		registry.Registry{EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.DownKernel},
+		registry.Registry{dh.Kernel}, dw.Kernels,
+	)
+	if shared.SharedGate {
+		return append(list, slices.Concat(registry.Registry{dh.ScoresKernel, DXKernel, drouter.Kernel}, drouter.SumKernels.Kernels())...)
+	}
+	return append(list, DXGivenKernel)
 }
 
 // Choose picks tilings by the cost model of the H200.

@@ -2,51 +2,22 @@ package kernel
 
 import (
 	"sonicmoe/driver"
-	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/jit/tile"
 	"sonicmoe/moe/activation"
 	"sonicmoe/moe/internal/element"
-	"sonicmoe/moe/internal/kernel/decode"
-	"sonicmoe/moe/internal/kernel/dh"
-	"sonicmoe/moe/internal/kernel/drouter"
-	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/ptx"
 )
 
-// SharedKernels are those of a layer's shared experts, as the layer that
-// [spec.Config.Shared] gives: one expert, whose packed rows are the tokens. Their
-// gate, where there is one, is that layer's router, and its score the rows'.
-var SharedKernels = registry.Registry{
-	EveryTokenKernel, UpKernel, UpInferenceKernel, DownKernel, decode.UpKernel, decode.DownKernel,
-	dh.Kernel, dh.ScoresKernel, dw.PlanKernel,
-	dw.W2Kernels[0], dw.W2Kernels[1], dw.W2Kernels[2], dw.W2Kernels[3],
-	dw.W1Kernels[0], dw.W1Kernels[1], dw.W1Kernels[2], dw.W1Kernels[3],
-	DXKernel, DXGivenKernel,
-	drouter.Kernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3],
-}
-
-// SharedSuits reports whether the layer of shared experts has one of the
-// SharedKernels: with a gate other ones than without.
-func SharedSuits(k registry.Any, c spec.Config) bool {
-	switch k {
-	case DXGivenKernel:
-		return !c.SharedGate
-	case dh.ScoresKernel, DXKernel, drouter.Kernel, drouter.SumKernels[0], drouter.SumKernels[1], drouter.SumKernels[2], drouter.SumKernels[3]:
-		return c.SharedGate
-	}
-	return k.Suits(c)
-}
-
-// EveryToken is the plan of one expert that every token goes to: packed row t is
-// token t. With Gate a row's score is sigmoid(x·wg), else 1. A thread owns a
-// token, with Gate a warp.
+// EveryToken is the plan of the shared experts: one expert that every token goes to, so
+// that packed row t is token t. With Gate, the score of a row is sigmoid(x·wg), else 1. A
+// thread handles a token; with Gate, a warp does.
 type EveryToken struct {
 	Hidden int
 	Gate   bool
-	// Element is that of tokens and the gate's weights.
+	// Element is the type of tokens and the gate's weights.
 	Element tile.Element
 }
 
@@ -57,13 +28,13 @@ type EveryTokenArgs struct {
 	// X [T, d] are the tokens and Gate [d] the gate's weights, with Gate.
 	X    driver.DevicePtr
 	Gate driver.DevicePtr
-	// Rows [T] u32 is written: 0, 1, 2 and so on, which is each row's token, each
-	// token's row and each row's place in Scores.
+	// Rows [T] u32 is written: 0, 1, 2 and so on. It is the token of each row, the row of
+	// each token, and the index of each row in Scores.
 	Rows driver.DevicePtr
-	// ExpertIDs [T] i32 and Scores [T] f32 are written: 0, and the scores.
+	// ExpertIDs [T] i32, all 0, and Scores [T] f32 are written.
 	ExpertIDs driver.DevicePtr
 	Scores    driver.DevicePtr
-	// Offsets [2] u32, Table, RowPairs and Tickets are written as order.Plan does.
+	// Offsets [2] u32, Table, RowPairs and Tickets are written as by order.Plan.
 	Offsets  driver.DevicePtr
 	Table    driver.DevicePtr
 	RowPairs driver.DevicePtr
@@ -77,7 +48,7 @@ func (e EveryToken) TableBytes(tokens int) int64 {
 	return schedule.PairBytes * ((int64(tokens) + schedule.PairRows - 1) / schedule.PairRows)
 }
 
-// perCTA is the tokens of a CTA.
+// perCTA is the number of tokens of a CTA.
 func (e EveryToken) perCTA() int {
 	if e.Gate {
 		return everyTokenThreads / 32
@@ -127,8 +98,8 @@ func (e EveryToken) Build() (*jit.Kernel[EveryTokenArgs], error) {
 	return k.Build()
 }
 
-// dot is a token's product with the gate's weights, in every lane of its warp: a
-// lane's columns in order, then the lanes'.
+// dot is the product of a token with the gate's weights, in every lane of its warp. A
+// lane adds its columns in order; then the lanes are added.
 func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32 {
 	const columns = tile.CopyBytes / tile.ElementBytes
 	sum := ptx.NewVar(k, ptx.Float(0))
@@ -148,7 +119,7 @@ func (e EveryToken) dot(k *ptx.Kernel, x, gate ptx.Global, lane ptx.U32) ptx.F32
 	return all
 }
 
-// EveryTokenKernel is the plan of a layer of shared experts.
+// EveryTokenKernel is the plan of the layer of shared experts.
 var EveryTokenKernel = &registry.Kernel[EveryTokenArgs]{KernelName: "every-token", Emit: func(l registry.Layer) (*jit.Kernel[EveryTokenArgs], error) {
 	return EveryToken{Hidden: l.Hidden, Gate: l.SharedGate, Element: element.Of(l.Config)}.Build()
 }}

@@ -10,16 +10,14 @@ import (
 
 // Without a gate shared experts have no scores: neither their gradients, nor
 // the router's term in dX, nor a router's gradient.
-func TestSharedSuits(t *testing.T) {
+func TestSharedKernels(t *testing.T) {
 	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, SharedExperts: 1}
 	names := func(gate bool) (list []string) {
 		c.SharedGate = gate
 		shared, has := c.Shared()
 		require.True(t, has)
-		for _, k := range SharedKernels {
-			if SharedSuits(k, shared) {
-				list = append(list, k.Name())
-			}
+		for _, k := range SharedKernels(shared) {
+			list = append(list, k.Name())
 		}
 		return list
 	}

@@ -86,8 +86,21 @@ type Built interface {
 
 // Launcher is a *jit.Launcher of any arguments.
 type Launcher interface {
-	// Again queues the kernel as it was launched last, if it was.
+	// Again queues the kernel with the arguments of its last launch, if there was one.
 	Again(s driver.Stream) (launched bool, err error)
+}
+
+// Launchers are the launchers of a call's kernels.
+type Launchers map[Any]Launcher
+
+// Launch queues a kernel on a stream. It returns an error if there is no launcher of the
+// kernel.
+func Launch[A any](l Launchers, k *Kernel[A], s driver.Stream, args A) error {
+	launcher, ok := l[k].(*jit.Launcher[A])
+	if !ok {
+		return fmt.Errorf("moe: kernel %s is not one of the layer's %d kernels", k.Name(), len(l))
+	}
+	return launcher.Launch(s, args)
 }
 
 // Name implements Any.
@@ -131,12 +144,6 @@ func (k *Kernel[A]) Build(l Layer) (Built, error) {
 	}
 	emitted.Add(of, built[A]{b}, len(b.Module.Entry(b.Name).Body))
 	return built[A]{b}, nil
-}
-
-// Of is the kernel's launcher among all.
-func Of[A any](launchers map[Any]Launcher, k *Kernel[A]) *jit.Launcher[A] {
-	l, _ := launchers[k].(*jit.Launcher[A])
-	return l
 }
 
 type built[A any] struct{ *jit.Kernel[A] }
@@ -198,6 +205,16 @@ func (p *Product) Candidates(c spec.Config, t driver.Target) []gemm.Tiling {
 
 // Registry is the list of a layer's kernels, in the order of the passes.
 type Registry []Any
+
+// Of lists the kernels that a layer has.
+func (r Registry) Of(c spec.Config) (list Registry) {
+	for _, k := range r {
+		if k.Suits(c) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
 
 // Products lists the products of the kernels, in their order.
 func (r Registry) Products() []*Product {

@@ -12,12 +12,12 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Scores writes the scores of each token's slots by expert, [T, E]: those of an
-// expert that a token has more than once are added, in the order of its slots, and
-// ids outside [0, E) are left out. A warp owns a token, lane l experts l, l+32 and on.
+// Scores writes the scores of each token by expert, [T, E]. If a token has an expert more
+// than once, the scores are added in the order of the slots. Expert ids outside [0, E)
+// are left out. A warp handles a token, and lane l handles experts l, l+32 and so on.
 type Scores struct {
 	NumExperts, TopK int
-	// List: a token's rows are those of a list.
+	// List: the routing is a list, with any number of rows for a token.
 	List bool
 }
 
@@ -28,10 +28,11 @@ const (
 
 // ScoresArgs are the arguments of [Scores].
 type ScoresArgs struct {
-	// Scores and ExpertIDs [T, K] f32 and i32, or by entry of a list.
+	// Scores f32 and ExpertIDs i32 are [T, K], or have an element for each entry of a
+	// list.
 	Scores, ExpertIDs driver.DevicePtr
-	// With List: Starts [T+1] u32 are where each token's rows begin in TokenRows [R]
-	// u32, Pairs [R] u32 the entries of packed rows.
+	// With List: Starts [T+1] u32 is the first index of each token in TokenRows [R] u32,
+	// the tokens' packed rows. Pairs [R] u32 is the entry of each packed row.
 	Starts, TokenRows, Pairs driver.DevicePtr
 	// ByExpert [T, E] f32 is written.
 	ByExpert driver.DevicePtr
@@ -88,9 +89,10 @@ func (s Scores) Build() (*jit.Kernel[ScoresArgs], error) {
 	return k.Build()
 }
 
-// ScoresKernel is of K scores a token, ScoresListKernel of a list. B2Kernel makes
-// db2's partial sums of either's, B2RoutedKernel of the router's choice, whose experts
-// of a token differ; [drouter.SumKernels] add them.
+// ScoresKernel is for K scores a token, ScoresListKernel for a list. B2Kernel computes
+// the partial sums of db2 from their result. B2RoutedKernel computes them from the
+// router's choice, whose experts of a token differ. [drouter.SumKernels] add the partial
+// sums.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "bias-scores", Backward: true, Only: Has, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return Scores{NumExperts: l.NumExperts, TopK: l.TopK}.Build()
@@ -110,8 +112,8 @@ var (
 
 func hasRouted(c spec.Config) bool { return c.Bias && training.Sparse(c) }
 
-// B2 is the product Sᵀ·dO. A score is rounded as an activation times its score is,
-// for the gradients of weights that multiply one.
+// B2 is the product Sᵀ·dO. Scores are rounded to the layer's element type, as A', the
+// activation times its score, is for the gradient of W2.
 func B2(l registry.Layer) drouter.DRouter {
 	return drouter.DRouter{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), Extra: true, Rounded: true}
 }

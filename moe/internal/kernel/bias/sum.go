@@ -1,6 +1,8 @@
 package bias
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
@@ -13,9 +15,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Sum adds up the sums of dH's columns that [dh.DH] makes of an expert's rows, and
-// writes db1, laid out as b1 is. A CTA has 32 numbers of an expert, a thread 4 of
-// them and every 16th of the sums; then the threads' are added, in order.
+// Sum adds up the sums of dH's columns that [dh.DH] writes for an expert's rows, and
+// writes db1, laid out as b1. A CTA computes 32 elements of an expert's db1. Each thread has
+// 4 elements, and adds every 16th sum of them. The threads' results are then added in
+// order.
 type Sum struct {
 	spec.Config
 	Store gradient.Mode
@@ -23,23 +26,24 @@ type Sum struct {
 
 const (
 	sumThreads = 128
-	// ofThread is the numbers of a thread, ofCTA those of a CTA.
+	// ofThread is the number of elements of a thread, ofCTA the number of a CTA.
 	ofThread = 4
 	ofCTA    = 32
-	// strides is how many threads have the same numbers.
+	// strides is the number of threads that share an element.
 	strides = sumThreads * ofThread / ofCTA
-	// inFlight are the sums whose loads a thread starts together: all of an expert's
-	// 2,048 rows, and some more.
+	// inFlight is the number of sums that a thread loads together: enough for an expert
+	// with 3,072 rows.
 	inFlight = 3
 )
 
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// ColumnSums are dH's, Offsets [E+1] u32 the experts' first packed rows.
+	// ColumnSums are the sums of dH's columns. Offsets [E+1] u32 are the experts' first
+	// packed rows.
 	ColumnSums driver.DevicePtr
 	Offsets    driver.DevicePtr
-	// DB [E, width] is written, in the format of Store; DB3 is its other half where
-	// gate and up are apart.
+	// DB [E, width] is written in the format of Store. DB3 is up's half where gate and up
+	// are separate tensors.
 	DB, DB3 driver.DevicePtr
 }
 
@@ -95,8 +99,8 @@ func (s Sum) Build() (*jit.Kernel[SumArgs], error) {
 	return k.Build()
 }
 
-// columns adds up a thread's numbers, from the given column of b1 on, of every
-// strides-th of the sums from one to before another.
+// columns adds up a thread's elements, from the given column of b1 on, over every
+// strides-th sum from first to end - 1.
 func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column, first, end ptx.U32) []ptx.F32 {
 	row := weights.DH(s.Config)
 	at, count := []ptx.U32{column}, ofThread
@@ -132,15 +136,11 @@ func (s Sum) columns(k *ptx.Kernel, from ptx.Global, layout weights.Bias, column
 	return list
 }
 
-// B1Kernels write db1 in each of the [gradient.Modes].
-var B1Kernels = b1Kernels()
-
-func b1Kernels() [4]*registry.Kernel[SumArgs] {
-	list := gradient.Kernels("db1", func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+// B1Kernels write db1.
+var B1Kernels = gradient.NewSet("db1", func(k *registry.Kernel[SumArgs], _ gradient.Mode) { k.Only = Has },
+	func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
 		return Sum{Config: l.Config, Store: g}.Build()
 	})
-	for _, k := range list {
-		k.Only = Has
-	}
-	return list
-}
+
+// Kernels lists the kernels of this package.
+var Kernels = slices.Concat(registry.Registry{DotKernel}, B1Kernels.Kernels(), registry.Registry{ScoresKernel, ScoresListKernel, B2Kernel, B2RoutedKernel})

@@ -13,38 +13,40 @@ import (
 	"sonicmoe/ptx"
 )
 
-// DScores turns the partial sums that DH leaves for each row into the scores'
-// gradients dS [T, K], 0 where an expert id is outside [0, E), and with Router
-// into those of the chosen logits behind a softmax over the K:
+// DScores adds the partial sums that DH writes for each row, and so computes the
+// gradients of the scores dS [T, K]. They are 0 where an expert id is outside [0, E).
+// With Router it also computes the gradients of the chosen logits, through the softmax
+// over the K scores:
 //
 //	dlogit_k = s_k·(dS_k - Σ_j s_j·dS_j)
 //
-// as DLogits [T, K] and, by packed row, as DLogitByRow [R]. A thread owns one
-// (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
+// It writes them as DLogits [T, K] and, by packed row, as DLogitByRow [R]. A thread
+// handles one (token, slot) pair. Sums run in the order of neurons and of slots, in FP32.
 type DScores struct {
 	Intermediate, TopK int
-	// Bias adds b2's part, of NumExperts.
+	// Bias adds b2's part, [T, NumExperts].
 	Bias       bool
 	NumExperts int
-	// Scores stores dS; Router stores DLogits and DLogitByRow. One at least is set.
+	// Scores stores dS. Router stores DLogits and DLogitByRow. At least one of them is
+	// set.
 	Scores, Router bool
-	// List: the tokens are entries of a list, with one slot each.
+	// List: tokens are entries of a list, with one slot each.
 	List bool
 }
 
 const dscoresThreads = 256
 
-// perCTA is the tokens of a CTA.
+// perCTA is the number of tokens of a CTA.
 func (d DScores) perCTA() int { return dscoresThreads / d.TopK }
 
 // ScoresArgs are the arguments of [DScores].
 type ScoresArgs struct {
-	// DScorePartials [R, n/64, rounded up] f32 are what [DH] wrote, Inverse [T, K] u32 the
+	// DScorePartials [R, ceil(n/64)] f32 are written by [DH]. Inverse [T, K] u32 is the
 	// packed row of each (token, slot).
 	DScorePartials driver.DevicePtr
 	Inverse        driver.DevicePtr
-	// BiasDots [T, E] f32 is b2's part, with Bias; ExpertIDs [T, K] i32 are the
-	// experts and, with List, TokenOf [entries] i32 the entries' tokens.
+	// With Bias: BiasDots [T, E] f32 is b2's part, ExpertIDs [T, K] i32 are the experts.
+	// With List too, TokenOf [entries] i32 is the token of each entry.
 	BiasDots, ExpertIDs, TokenOf driver.DevicePtr
 	// DScores [T, K] f32 is written, with Scores.
 	DScores driver.DevicePtr
@@ -57,14 +59,13 @@ type ScoresArgs struct {
 	Tokens int
 }
 
-// dscores is the emission of a DScores, for one pair.
+// dscores is a DScores that is being emitted, for one pair.
 type dscores struct {
 	DScores
 	k *ptx.Kernel
-	// partial, inverse, dots, ids, tokenOf and scores are read, out, dlogits and
-	// dlogitByRow written: those that there are.
+	// Options leave some of these tensors out. out, dlogits and dlogitByRow are written.
 	partial, inverse, dots, ids, tokenOf, scores, out, dlogits, dlogitByRow ptx.Global
-	// inCTA is the pair's token among the CTA's; mine says that there is one.
+	// inCTA is the number of the pair's token in the CTA. mine: the thread has a pair.
 	tid, inCTA, token, pair ptx.U32
 	mine                    ptx.Pred
 	row                     *ptx.Var[ptx.U32]
@@ -107,7 +108,7 @@ func (d DScores) Build() (*jit.Kernel[ScoresArgs], error) {
 	return k.Build()
 }
 
-// name is the kernel's entry.
+// name is the name of the kernel's entry, which errors show.
 func (d DScores) name() string {
 	switch {
 	case d.List:
@@ -118,7 +119,7 @@ func (d DScores) name() string {
 	return "moe_dscores"
 }
 
-// gradient makes the score's gradient, and writes it where it is wanted.
+// gradient computes the gradient of the score, and writes it with Scores.
 func (e *dscores) gradient() {
 	k := e.k
 	e.row, e.score, e.grad = ptx.NewVar(k, ptx.Uint(order.NoRow)), ptx.NewVar(k, ptx.Float(0)), ptx.NewVar(k, ptx.Float(0))
@@ -139,7 +140,7 @@ func (e *dscores) gradient() {
 	})
 }
 
-// biasDot is b2's part, of a pair that has a row.
+// biasDot loads b2's part for a pair that has a row.
 func (e *dscores) biasDot() ptx.F32 {
 	token := e.token
 	if e.List {
@@ -149,8 +150,8 @@ func (e *dscores) biasDot() ptx.F32 {
 	return ptx.LdGlobal[ptx.F32](e.dots.Index(token, 4*e.NumExperts).Index(expert, 4))
 }
 
-// throughChosen makes the logit's gradient of those of the token's scores, whose
-// products with the scores the threads share.
+// throughChosen computes the gradient of the logit from the gradients of the token's
+// scores. The threads share the products of scores and gradients in shared memory.
 func (e *dscores) throughChosen(products ptx.Shared) {
 	k, score, grad := e.k, e.score.Get(), e.grad.Get()
 	has := e.row.Get().NeI(order.NoRow)
@@ -169,11 +170,11 @@ func (e *dscores) throughChosen(products ptx.Shared) {
 	})
 }
 
-// sum adds a row's partial sums, several loads in flight.
+// sum adds the partial sums of a row, with several loads in flight.
 func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 	n, width, inFlight := groups(d.Intermediate), 4, 8
 	for n%width != 0 {
-		width /= 2 // rows are as far apart as they are long: they limit alignment
+		width /= 2 // the length of a row limits its alignment
 	}
 	add := func(from ptx.Global, loads int) {
 		var values []ptx.F32
@@ -197,10 +198,9 @@ func (d DScores) sum(k *ptx.Kernel, at ptx.Global, total *ptx.Var[ptx.F32]) {
 	add(at.At(4*width*inFlight*whole), n/width-whole*inFlight)
 }
 
-// ScoresKernel is for layers that route by a softmax over the chosen,
-// ScoresGivenKernel for scores from elsewhere or of another kind,
-// ScoresListKernel for those of a list, whose entries are tokens with one slot
-// to it.
+// ScoresKernel is for layers whose scores are a softmax over the chosen logits,
+// ScoresGivenKernel for scores of another kind or from elsewhere, ScoresListKernel for
+// the scores of a list.
 var (
 	ScoresKernel = &registry.Kernel[ScoresArgs]{KernelName: "dscores", Backward: true, Only: training.ScoresTellLogits, Emit: func(l registry.Layer) (*jit.Kernel[ScoresArgs], error) {
 		return DScores{Intermediate: l.Intermediate, TopK: l.TopK, Bias: l.Bias, NumExperts: l.NumExperts, Scores: true, Router: true}.Build()

@@ -1,5 +1,5 @@
-// Package drouter has the router's part of the backward pass: [DRouter] and [Sum]
-// are the gradient of its weights, [ExtraRows] what dense gradients of the logits
-// add to the tokens'. Both products have an FP32 factor, see
+// Package drouter has the router's part of the backward pass. [DRouter] and [Sum] are the
+// gradient of the router's weights. [ExtraRows] is the part of the tokens' gradient that
+// comes from dense gradients of the logits. Both products have an FP32 factor, see
 // [sonicmoe/jit/gemm.TwoTerm].
 package drouter

@@ -13,21 +13,23 @@ import (
 )
 
 // DRouter is the gradient of the router's weights [E, d], dW_r[e] = Σ_t
-// dlogit[t,e]·X[t], as FP32 partial sums over ranges of tokens, which
-// [Sum] adds. A token's experts must differ, as the router's do; ids
-// outside [0, E) add nothing.
+// dlogit[t,e]·X[t]. It writes FP32 partial sums over ranges of tokens, which [Sum] adds.
+// The experts of a token must differ, as the router's choice does. Expert ids outside
+// [0, E) add nothing.
 type DRouter struct {
 	Hidden, NumExperts, TopK int
-	// Element is the tokens'.
+	// Element is the type of the tokens.
 	Element tile.Element
 	// Extra adds dense gradients of the logits [T, E].
 	Extra bool
-	// Rounded rounds the gradients to the tokens' element first.
+	// Rounded rounds the gradients to the tokens' element type first.
 	Rounded bool
 }
 
-// Tokens are split into ranges: enough that the tiles of 128 x 256 of [E, d],
-// one a range, keep drouterCTAs CTAs busy, and none longer than drouterRange.
+// Tokens are split into ranges, with one CTA for each tile of 128 x 256 of [E, d] and
+// each range. There are enough ranges for drouterCTAs CTAs, and none is longer than
+// drouterRange. The order of the sum depends on the ranges, so drouterCTAs is a constant
+// and not the device's number of SMs.
 const (
 	drouterCTAs  = 132
 	drouterRange = 8192
@@ -37,9 +39,9 @@ func (d DRouter) tiles() (m, n int) {
 	return (d.NumExperts + gemm.TileM - 1) / gemm.TileM, (d.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN
 }
 
-// Ranges is how the tokens are split: count ranges of tokens each, the last
-// one shorter; none without tokens. Nothing but the layer's shape and the
-// number of tokens decides.
+// Ranges returns the number of ranges and the number of tokens of each; the last range
+// may be shorter. Without tokens there are no ranges. The result depends only on the
+// layer's shape and the number of tokens.
 func (d DRouter) Ranges(total int) (count, tokens int) {
 	if total == 0 {
 		return 0, tile.K
@@ -50,7 +52,7 @@ func (d DRouter) Ranges(total int) (count, tokens int) {
 	return (total + tokens - 1) / tokens, tokens
 }
 
-// PartialBytes is the size of the partial sums for a number of tokens.
+// PartialBytes is the size of the partial sums for the given number of tokens.
 func (d DRouter) PartialBytes(tokens int) int64 {
 	count, _ := d.Ranges(tokens)
 	return int64(count) * int64(d.NumExperts) * int64(d.Hidden) * 4
@@ -60,15 +62,15 @@ func (d DRouter) PartialBytes(tokens int) int64 {
 type Args struct {
 	// X [T, d] are the tokens.
 	X driver.DevicePtr
-	// DLogits [T, K] f32 are the gradients of the chosen logits, ExpertIDs
-	// [T, K] i32 whose they are.
+	// DLogits [T, K] f32 are the gradients of the chosen logits, ExpertIDs [T, K] i32 the
+	// chosen experts.
 	DLogits   driver.DevicePtr
 	ExpertIDs driver.DevicePtr
-	// AddDense [T, E] f32, with Extra, are added to them.
+	// AddDense [T, E] f32 are added to DLogits, with Extra.
 	AddDense driver.DevicePtr
-	// Partials [ranges, E, d] f32 is written, see DRouter.Ranges.
+	// Partials [ranges, E, d] f32 is written, see [DRouter.Ranges].
 	Partials driver.DevicePtr
-	// Tokens is T, PerRange the tokens of a range.
+	// Tokens is T, PerRange is the number of tokens of a range.
 	Tokens   int
 	PerRange int
 }
@@ -159,7 +161,7 @@ func (e *drouter) store(partials ptx.Global, wg ptx.U32, acc []ptx.F32) {
 type Sum struct {
 	Hidden, NumExperts int
 	Store              gradient.Mode
-	// Element is the gradient's, unless FP32.
+	// Element is the type of the gradient, unless Store is FP32.
 	Element tile.Element
 }
 
@@ -170,7 +172,7 @@ const (
 
 // SumArgs are the arguments of [Sum].
 type SumArgs struct {
-	// Partials [Ranges, E, d] f32 are what [DRouter] wrote.
+	// Partials [Ranges, E, d] f32 are written by [DRouter].
 	Partials driver.DevicePtr
 	// DRouter [E, d] is written, in the format of Store.
 	DRouter driver.DevicePtr
@@ -216,8 +218,8 @@ func (d Sum) Build() (*jit.Kernel[SumArgs], error) {
 	return k.Build()
 }
 
-// Kernel leaves dense gradients of the logits out, ExtraKernel
-// adds them; SumKernels write in each of the [gradient.Modes].
+// Kernel uses the gradients of the chosen logits only, ExtraKernel adds dense gradients.
+// SumKernels add the partial sums of both.
 var (
 	Kernel = &registry.Kernel[Args]{KernelName: "drouter", Backward: true, Only: training.Sparse, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, false).Build()
@@ -225,10 +227,13 @@ var (
 	ExtraKernel = &registry.Kernel[Args]{KernelName: "drouter-extra", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[Args], error) {
 		return Of(l, true).Build()
 	}}
-	SumKernels = gradient.Kernels("drouter-sum", func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
+	SumKernels = gradient.NewSet("drouter-sum", func(*registry.Kernel[SumArgs], gradient.Mode) {}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[SumArgs], error) {
 		return Sum{Hidden: l.Hidden, NumExperts: l.NumExperts, Store: g, Element: element.Of(l.Config)}.Build()
 	})
 )
+
+// Kernels lists the kernels of this package.
+var Kernels = append(registry.Registry{ExtraRowsKernel, Kernel, ExtraKernel}, SumKernels.Kernels()...)
 
 // Of is the gradient of a layer's router.
 func Of(l registry.Layer, extra bool) DRouter {

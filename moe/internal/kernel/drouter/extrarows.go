@@ -12,11 +12,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// ExtraRows is what dense gradients of the logits [T, E] add to the tokens'
-// gradient: rows [T, d] = extra · W_r, one row a token, rounded once.
+// ExtraRows is the part of the tokens' gradient that comes from dense gradients of the
+// logits [T, E]: rows [T, d] = extra · W_r, one row a token, rounded once.
 type ExtraRows struct {
 	Hidden, NumExperts int
-	// Element is that of weights and rows.
+	// Element is the type of weights and rows.
 	Element tile.Element
 	// F32: the router's weights are FP32, and come as [choose.Terms].
 	F32 bool
@@ -26,7 +26,7 @@ type ExtraRows struct {
 type ExtraRowsArgs struct {
 	// DLogits [T, E] f32 are dense gradients of the logits.
 	DLogits driver.DevicePtr
-	// RouterWeights [E, d] or terms.
+	// RouterWeights are [E, d], or terms with F32.
 	RouterWeights driver.DevicePtr
 	// Rows [T, d] is written.
 	Rows driver.DevicePtr
@@ -36,8 +36,8 @@ type ExtraRowsArgs struct {
 
 func (x ExtraRows) tiles() int { return (x.Hidden + gemm.TwoTermN - 1) / gemm.TwoTermN }
 
-// steps are those of the sum, in k-tiles of experts, for each of terms; the
-// weights have so many lines.
+// steps returns the number of k-tiles of experts for each term of the weights, the
+// number of terms, and the number of lines of the weights.
 func (x ExtraRows) steps() (each, terms, lines int) {
 	each = (x.NumExperts + tile.K - 1) / tile.K
 	if !x.F32 {
@@ -135,7 +135,7 @@ func (e *extraRows) store(wg ptx.U32, acc []ptx.F32) {
 	}
 }
 
-// ExtraRowsKernel is ExtraRows'.
+// ExtraRowsKernel is the kernel of ExtraRows.
 var ExtraRowsKernel = &registry.Kernel[ExtraRowsArgs]{KernelName: "extra-rows", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[ExtraRowsArgs], error) {
 	return ExtraRows{Hidden: l.Hidden, NumExperts: l.NumExperts, Element: element.Of(l.Config), F32: l.RouterF32}.Build()
 }}

@@ -7,31 +7,31 @@ import (
 	"sonicmoe/ptx"
 )
 
-// scatter is how DRouter's load role makes a step's A, [64 tokens][128
-// experts] of mostly zeros. Two neighbouring lanes own a token's line, so a
-// warp has 16 lines to itself and the warps need not meet. A step's slots are
-// loaded one step ahead; with no dense gradients, only what a stage's last use
-// wrote is made zero again.
+// scatter writes the A of a step in the load role of DRouter: [64 tokens][128 experts],
+// mostly zeros. Two neighbouring lanes handle the line of a token. A warp has 16 lines of
+// its own, so the warps need not synchronise. The slots of a step are loaded one step
+// ahead. Without dense gradients, only the elements that the stage's last use wrote are
+// set to zero again.
 type scatter struct {
 	*drouter
 	k *ptx.Kernel
-	// line is the thread's line, half which half of its slots it has.
+	// line is the thread's line, half is the half of the line's slots that it has.
 	line, half ptx.U32
-	// live is how many experts the tile has.
+	// live is the number of experts in the tile.
 	live ptx.U32
-	// ids and values are the thread's slots of the coming step; an id that is
-	// no expert's where there is none.
+	// ids and values are the thread's slots of the next step. Where there is no slot, the
+	// id is NoRow.
 	ids    []*ptx.Var[ptx.U32]
 	values []*ptx.Var[ptx.F32]
-	// written is where the thread wrote in the last steps, of all stages, the
-	// latest first; nowhere for a slot that has no place in the tile.
+	// written are the places where the thread wrote in the last steps, latest first: as
+	// many steps as there are stages. A slot outside the tile has nowhere.
 	written [gemm.TwoTermStages][]*ptx.Var[ptx.U32]
 }
 
 const (
 	linesOfWarp = tile.K / 4
 	nowhere     = order.NoRow
-	// chunksOfLine is the 16-byte chunks, of 8 experts, in a line of a term.
+	// chunksOfLine is the number of 16-byte chunks, of 8 experts each, in a line of a term.
 	chunksOfLine = gemm.TileM / 8
 )
 
@@ -54,10 +54,10 @@ func newScatter(e *drouter) *scatter {
 	return s
 }
 
-// slots is how many a thread has at most.
+// slots is the largest number of slots that a thread has.
 func (s *scatter) slots() int { return (s.of.TopK + 1) / 2 }
 
-// together is how many slots one load brings.
+// together is the number of slots that one load reads.
 func (s *scatter) together() int {
 	for _, n := range []int{4, 2} {
 		if s.of.TopK%(2*n) == 0 {
@@ -70,7 +70,7 @@ func (s *scatter) together() int {
 // token is the thread's token in step kt.
 func (s *scatter) token(kt ptx.U32) ptx.U32 { return s.first.Add(kt.MulI(tile.K)).Add(s.line) }
 
-// fetch loads the thread's slots of step kt, which may lie past the last one.
+// fetch loads the thread's slots of step kt, which may be past the last step.
 func (s *scatter) fetch(kt ptx.U32) {
 	k := s.k
 	t := s.token(kt)
@@ -93,7 +93,7 @@ func (s *scatter) fetch(kt ptx.U32) {
 			load(i)
 		}
 	})
-	if all < s.slots() { // the second half has one less
+	if all < s.slots() { // the second half has one slot less
 		k.If(there.And(s.half.EqI(0)), func() { load(all) })
 	}
 }
@@ -124,14 +124,14 @@ func (s *scatter) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// place is where a slot goes in a stage, and what.
+// place is the place of a slot in a stage, and the terms to write there.
 type place struct {
 	offset       ptx.U32
 	there        ptx.Pred
 	upper, lower ptx.B16
 }
 
-// places turns the step's slots into places.
+// places returns the places of the step's slots.
 func (s *scatter) places(kt ptx.U32) []place {
 	k := s.k
 	var list []place
@@ -154,8 +154,8 @@ func (s *scatter) places(kt ptx.U32) []place {
 	return list
 }
 
-// clear makes the warp's lines of a stage zero: all of them at its first use,
-// then what is left of the last one.
+// clear sets the warp's lines of a stage to zero: entirely at the stage's first use, and
+// later only the elements that its last use wrote.
 func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	k := s.k
 	k.If(kt.LtI(gemm.TwoTermStages), func() {
@@ -181,7 +181,7 @@ func (s *scatter) clear(kt ptx.U32, a ptx.Shared) {
 	}
 }
 
-// remember keeps where this step writes, and forgets the oldest.
+// remember keeps the places of this step and drops the oldest ones.
 func (s *scatter) remember(places []place) {
 	for i := len(s.written) - 1; i > 0; i-- {
 		for j, w := range s.written[i] {
@@ -196,15 +196,14 @@ func (s *scatter) remember(places []place) {
 // A warp stores its lines chunk by chunk, linesOfPass of them at a time.
 const linesOfPass = 32 / chunksOfLine
 
-// chunk is the thread's chunk of each line that it stores, first the first of
-// these lines.
+// chunk returns the thread's chunk of each line that it stores, and the first of these
+// lines.
 func (s *scatter) chunk() (chunk, first ptx.U32) {
 	lane := s.p.InRole().AndI(31)
 	return lane.AndI(chunksOfLine - 1), s.p.InRole().ShrI(5).MulI(linesOfWarp).Add(lane.DivI(chunksOfLine))
 }
 
-// eachChunk is called for each chunk of the warp's lines that the thread
-// stores.
+// eachChunk calls store for each chunk of the warp's lines that the thread stores.
 func (s *scatter) eachChunk(a ptx.Shared, store func(i int, to ptx.Shared)) {
 	chunk, first := s.chunk()
 	block := chunk.DivI(8).MulI(tile.BlockBytes)

@@ -1,6 +1,8 @@
 package dw
 
 import (
+	"slices"
+
 	"sonicmoe/driver"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
@@ -271,20 +273,20 @@ func weightProduct(name string, of Weight, work func(spec.Config, int) spec.Work
 	}
 }
 
-// W2Kernels and W1Kernels write the gradients in each of the [gradient.Modes].
+// W2Kernels and W1Kernels write the gradients of the experts' weights.
 var (
 	W2Kernels = weightKernels(W2Product, W2, spec.TensorDW2)
 	W1Kernels = weightKernels(W1Product, W1, spec.TensorDW1)
 )
 
-func weightKernels(p *registry.Product, of Weight, output spec.TensorID) [4]*registry.Kernel[Args] {
-	list := gradient.Kernels(p.Name, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
-	for i, g := range gradient.Modes {
-		k := list[i]
+// Kernels lists the kernels of this package.
+var Kernels = slices.Concat(registry.Registry{PlanKernel}, W2Kernels.Kernels(), W1Kernels.Kernels())
+
+func weightKernels(p *registry.Product, of Weight, output spec.TensorID) gradient.Set[Args] {
+	return gradient.NewSet(p.Name, func(k *registry.Kernel[Args], g gradient.Mode) {
 		k.Of, k.From = p, registry.OfExperts
 		k.ShownBy = registry.Pass{Name: k.KernelName, Backward: true, Given: true, Outputs: []spec.TensorID{output}, F32: g.F32, Accumulate: g.Accumulate}
-	}
-	return list
+	}, func(l registry.Layer, g gradient.Mode) (*jit.Kernel[Args], error) { return Of(l, of, g).Build() })
 }
 
 // Of is the gradient of a weight of a layer.

@@ -8,38 +8,39 @@ import (
 	"sonicmoe/ptx"
 )
 
-// SplitRows is the rows of an expert that one tile of a weight gradient sums
-// at a time; a heavier expert is split, and the parts are added in order.
+// SplitRows is the number of rows that one tile of a weight gradient sums at a time. An
+// expert with more rows has several splits, whose sums are added in order.
 const SplitRows = 8192
 
-// SplitBytes is the size of an entry of the split table: expert, its first
-// packed row, its rows, the number of its first split; how many splits it
-// has, how many experts are listed before it, 0, 0.
+// SplitBytes is the size of an entry of the split table. Its words are the expert, its
+// first packed row, its number of rows, the number of its first split; its number of
+// splits, the number of experts listed before it, 0, 0.
 const SplitBytes = 32
 
-// SlotStateBytes is the state of a slot for partial sums.
+// SlotStateBytes is the size of the state of a slot for partial sums.
 const SlotStateBytes = 8
 
-// Plan lists the work of the weight gradients: the splits of each expert,
-// heavy experts first, so that the last tiles of a launch are the cheap ones.
-// An expert without rows has one split, after all others.
+// Plan lists the work of the weight gradients: the splits of each expert, heavy experts
+// first, so that the last tiles of a launch are cheap. An expert without rows has one
+// split, after all others.
 type Plan struct {
 	NumExperts int
-	// SplitRows is the rows of a split, a multiple of 64; 0 means [SplitRows].
+	// SplitRows is the number of rows of a split, a multiple of 64; 0 means [SplitRows].
 	SplitRows int
 }
 
 const planThreads = 256
 
-// Splits is how many entries the table has at most, given the packed rows.
+// Splits is the largest number of entries of the table for the given number of packed
+// rows.
 func (p Plan) Splits(rows int) int { return p.NumExperts + rows/splitRows(p.SplitRows) }
 
-// TableBytes is the size of the table, given the packed rows.
+// TableBytes is the size of the table for the given number of packed rows.
 func (p Plan) TableBytes(rows int) int64 { return SplitBytes * int64(p.Splits(rows)) }
 
-// Slots is how many slots for partial sums a launch on a chip with that many SMs
-// wants; fewer, from 1 on, make CTAs wait for each other. None when no expert
-// can be split, as no launch of up to SplitRows rows has one.
+// Slots is the number of slots for partial sums that a launch needs for full speed. With
+// fewer, at least 1, CTAs wait for each other. If no expert can be split, because there
+// are at most SplitRows rows, it is 0.
 func (p Plan) Slots(rows, sms int) int {
 	if rows <= splitRows(p.SplitRows) {
 		return 0
@@ -56,11 +57,11 @@ func splitRows(n int) int {
 
 // PlanArgs are the arguments of [Plan].
 type PlanArgs struct {
-	// Offsets [E+1] u32 are the experts' first packed rows.
+	// Offsets [E+1] u32 is the first packed row of each expert.
 	Offsets driver.DevicePtr
-	// Splits [Plan.Splits] of SplitBytes each is written: the table.
+	// Splits is the table, with [Plan.Splits] entries of SplitBytes. It is written.
 	Splits driver.DevicePtr
-	// Counts [2] u32 is written: all splits, those with rows.
+	// Counts [2] u32 is written: the number of splits, the number of splits with rows.
 	Counts driver.DevicePtr
 	// Tickets [2] and State [StateWords] u32 become 0.
 	Tickets    driver.DevicePtr
@@ -89,8 +90,8 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	return k.Build()
 }
 
-// list writes the expert's entries, a warp's work: the place of the first is
-// the splits of all experts with more rows, or with as many and a lower id.
+// list writes the entries of an expert, with one warp. They follow the splits of all
+// experts that have more rows, or the same number of rows and a lower id.
 func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts ptx.Global) {
 	each := splitRows(p.SplitRows)
 	extent := func(e ptx.U32) (first, rows, n ptx.U32) {
@@ -128,7 +129,7 @@ func (p Plan) list(k *ptx.Kernel, expert, lane ptx.U32, offsets, splits, counts 
 	k.If(expert.EqI(0).And(lane.EqI(0)), func() { ptx.StGlobal(counts, total[2], total[3]) })
 }
 
-// PlanKernel lists the work of both weights' gradients.
+// PlanKernel lists the work of the gradients of both weights.
 var PlanKernel = &registry.Kernel[PlanArgs]{KernelName: "plan-splits", Backward: true, Emit: func(l registry.Layer) (*jit.Kernel[PlanArgs], error) {
 	return Plan{NumExperts: l.NumExperts}.Build()
 }}

@@ -1,0 +1,11 @@
+package decode
+
+import "sonicmoe/moe/internal/registry"
+
+// Kernels lists the kernels of this package.
+var Kernels = registry.Registry{
+	UpKernel, DownKernel,
+	WideUpKernel, WideDownKernel,
+	SmallUpKernel, SmallDownKernel,
+	LoneUpKernel, LoneDownKernel,
+}
