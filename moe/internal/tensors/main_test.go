@@ -1,8 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,4 +55,52 @@ func TestNewTensorExtendsStructs(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = members([]byte(strings.Replace(string(old), "} sm_forward_pass;", "}", 1)), "sm_forward_pass")
 	require.ErrorContains(t, err, "has no end")
+}
+
+// A new weight is one row: with the row in the table and the files generated anew,
+// and no other line changed, estimates, the arena, and checks of arguments have it.
+func TestNewWeightIsOneRow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles package moe with another table")
+	}
+	path := "internal/spec/tensors.go"
+	source, err := os.ReadFile(filepath.Join(root, path))
+	require.NoError(t, err)
+	const next, row = "\t{Name: \"SharedW1\"", `	{Name: "B1Scale", C: "b1_scale", Role: RoleExpertWeight, Type: AlwaysF32, Dims: [3]Dim{DimE, DimW1}, Needs: HasBias, Gradient: true, Doc: "B1Scale [E, 2n] f32 scales B1."},` + "\n"
+	require.Equal(t, 1, strings.Count(string(source), next))
+	table := slices.Insert(slices.Clone(spec.Tensors), slices.IndexFunc(spec.Tensors, func(r spec.TensorRow) bool { return r.Name == "SharedW1" }), added)
+	files, err := generate(root, table)
+	require.NoError(t, err)
+	files[path] = []byte(strings.Replace(string(source), next, row+next, 1))
+
+	module, err := filepath.Abs(root)
+	require.NoError(t, err)
+	dir, replaced := t.TempDir(), map[string]string{}
+	for path, text := range files {
+		if filepath.Ext(path) == ".go" {
+			to := filepath.Join(dir, strings.ReplaceAll(path, "/", "-"))
+			require.NoError(t, os.WriteFile(to, text, 0o644))
+			replaced[filepath.Join(module, path)] = to
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replaced})
+	require.NoError(t, err)
+	file := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(file, overlay, 0o644))
+	run := exec.CommandContext(t.Context(), "go", "run", "-overlay", file, "./moe/internal/tensors/testdata/added")
+	run.Dir, run.Env = root, append(os.Environ(), "SONICMOE_CACHE="+t.TempDir())
+	out, err := run.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	c := spec.Config{Hidden: 64, Intermediate: 64, NumExperts: 4, TopK: 2, Bias: true}
+	bytes, s := int64(4*4*128), c.Shapes(8)
+	for _, id := range spec.Weights {
+		bytes += s.Of(id).Bytes()
+	}
+	require.Equal(t, fmt.Sprintf(`estimate: %d
+arena: f32 [4 128] f32 [4 128]
+given: <nil>
+overlapping: true
+absent: B1Scale is missing, must be f32 [4 128]
+of another type: B1Scale is bf16 [4 128], must be f32 [4 128]
+`, bytes), string(out))
 }
