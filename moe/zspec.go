@@ -21,38 +21,37 @@ import "sonicmoe/internal/spec"
 //		// TopK is K, the experts of one token: 1 to 32, and at most NumExperts.
 //		TopK int
 //
-//		// Type is the element type of tokens, weights and what is made of them:
-//		// BF16 or F16. With F16, Logits are LogitsF16 or LogitsF32.
+//		// Type is the element type of tokens, weights and activations: BF16 or F16.
+//		// With F16, Logits are LogitsF16 or LogitsF32.
 //		Type Type
-//		// GateUp says where gate and up lie in W1, WeightOrder the order of its and
-//		// W2's last two dimensions.
+//		// GateUp says where gate and up are in W1, WeightOrder the order of the last two
+//		// dimensions of W1 and W2.
 //		GateUp      GateUp
 //		WeightOrder WeightOrder
 //
-//		// Activation stands between an expert's products. Limit clamps the inputs
-//		// of SwiGLU (0: it does not) and SwiGLUOAI, Alpha is SwiGLUOAI's.
+//		// Activation is applied between an expert's two products. Limit clamps the inputs
+//		// of SwiGLUOAI, and of SwiGLU unless 0. Alpha is a parameter of SwiGLUOAI.
 //		Activation   Activation
 //		Alpha, Limit float64
-//		// Bias: both products of the experts have biases, b1 [E, 2n] (or n) and b2
-//		// [E, d]. Shared experts have none.
+//		// Bias adds biases to both products of the experts, b1 [E, 2n] (or n) and b2
+//		// [E, d]. Shared experts have no biases.
 //		Bias bool
 //
 //		// Logits is the format of router logits.
 //		Logits Logits
-//		// RouterF32: the router's weights are FP32, not of the layer's Type, as
-//		// ERNIE-4.5, Hunyuan and MiniMax-M2 keep them. Logits are then LogitsF32.
+//		// RouterF32 makes the router's weights FP32, not the layer's Type, as in
+//		// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then LogitsF32.
 //		RouterF32 bool
-//		// RouterBias: logits = X·Wrᵀ + a bias [E] f32.
+//		// RouterBias adds a bias [E] f32 to the logits.
 //		RouterBias bool
-//		// Score makes raw scores of logits.
+//		// Score is the function from logits to raw scores.
 //		Score Score
-//		// SelectionBias: experts are chosen by raw score + a bias [E] f32, which
-//		// enters nothing else. It is what auxiliary-loss-free load balancing (arXiv
-//		// 2408.15664) adjusts, and has no gradient; moe.Call.UpdateSelectionBias is
-//		// that step.
+//		// SelectionBias adds a bias [E] f32 to the raw scores for the choice of experts,
+//		// and nowhere else. Auxiliary-loss-free load balancing (arXiv 2408.15664) adjusts
+//		// the bias: see moe.Call.UpdateSelectionBias. It has no gradient.
 //		SelectionBias bool
-//		// Groups is the number of equal groups of neighbouring experts, of which a
-//		// token uses the TopGroups best by GroupScore; 0: experts are not grouped.
+//		// Groups is the number of equal groups of neighbouring experts; 0 means no
+//		// groups. A token uses only experts of the TopGroups best groups by GroupScore.
 //		Groups, TopGroups int
 //		GroupScore        GroupScore
 //		// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
@@ -60,37 +59,36 @@ import "sonicmoe/internal/spec"
 //		NormEpsilon float64
 //		// ScoreScale multiplies the scores; 0 means 1.
 //		ScoreScale float64
-//		// ExpertScale: scores are multiplied by their expert's entry of a tensor
-//		// [E] f32 as well (Gemma-4).
+//		// ExpertScale also multiplies each score by the expert's entry of a tensor [E]
+//		// f32 (Gemma-4).
 //		ExpertScale bool
-//		// ScoreOnInput: a score multiplies its expert's input, and experts' outputs
-//		// are added up with weight 1 (Llama-4).
+//		// ScoreOnInput multiplies an expert's input by the score, and sums the experts'
+//		// outputs with weight 1 (Llama-4).
 //		ScoreOnInput bool
 //
-//		// SharedExperts is the number of experts that every token uses, each of
-//		// width Intermediate; as one MLP of all their neurons, as models keep them.
+//		// SharedExperts is the number of experts that every token uses, each of width
+//		// Intermediate. They are stored as one MLP with the neurons of all.
 //		SharedExperts int
-//		// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
+//		// SharedGate multiplies the output of the shared experts by sigmoid(x·wg)
+//		// (Qwen2-MoE).
 //		SharedGate bool
 //
-//		// Rounding changes which tokens go to an expert, so that experts have whole
-//		// tiles of them, or as many as they have capacity for. Raw scores are a softmax
-//		// over all logits.
+//		// Rounding changes which tokens go to an expert: to whole tiles of tokens, or to
+//		// the expert's capacity. Its raw scores are a softmax over all logits.
 //		Rounding Rounding
-//		// Lists: a call's experts may be given as a list of tokens and experts, in
-//		// which a token has any number of experts. Layers without it have fewer
-//		// kernels.
+//		// Lists adds the kernels for a routing given as a list of tokens and experts, in
+//		// which a token has any number of experts.
 //		Lists bool
 //
 //		// TokensHint is the number of tokens expected in one call, 0 if unknown.
-//		// It steers the choice of tile shapes, never what is computed or allowed.
+//		// It affects the choice of tile shapes only, not what is computed or allowed.
 //		TokensHint int
 //	}
 type Config = spec.Config
 
-// GateUp says where gate and up of one neuron lie in W1. Nothing can tell the
-// two apart by shape, so it is said, never guessed. An activation without a gate
-// has neither: its W1 is [E, n, d].
+// GateUp says where gate and up of a neuron are in W1. The layouts have the same
+// shape, so the caller must name the layout. It is unused for activations without a
+// gate, where W1 is [E, n, d].
 type GateUp = spec.GateUp
 
 const (
@@ -98,32 +96,32 @@ const (
 	Concatenated = spec.Concatenated
 	// Interleaved: row 2j is gate j, row 2j+1 is up j.
 	Interleaved = spec.Interleaved
-	// Apart: two tensors. W1 [E, n, d] is gate and W3 [E, n, d] is up, as
-	// Mixtral's checkpoints have them.
+	// Apart: two tensors, as in Mixtral's checkpoints. W1 [E, n, d] is gate and W3
+	// [E, n, d] is up.
 	Apart = spec.Apart
 )
 
-// WeightOrder is the order of an expert weight's last two dimensions. It holds
-// for W1, W3 and W2; router and shared experts are [out, in] with either.
+// WeightOrder is the order of the last two dimensions of W1, W3 and W2. Router and
+// shared experts are [out, in] with both orders.
 type WeightOrder = spec.WeightOrder
 
 const (
-	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as torch.nn.Linear keeps weights.
+	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as in torch.nn.Linear.
 	OutIn = spec.OutIn
-	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as gpt-oss and Llama-4 keep them.
+	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as in gpt-oss and Llama-4.
 	InOut = spec.InOut
 )
 
-// Activation is what an expert does between its two products. g and u are gate
-// and up of one neuron; kinds without a gate have one input x.
+// Activation is the function between an expert's two products. g and u are gate
+// and up of a neuron; functions without a gate have one input x.
 type Activation = spec.Activation
 
 const (
 	// SwiGLU is silu(g)·u, silu(x) = x·sigmoid(x). With Config.Limit above 0 it is
-	// silu(min(g, limit)) · clamp(u, -limit, limit), which is DeepSeek-V4's.
+	// silu(min(g, limit)) · clamp(u, -limit, limit), as in DeepSeek-V4.
 	SwiGLU = spec.SwiGLU
-	// SwiGLUOAI is gpt-oss's: with g' = min(g, limit) and u' = clamp(u, -limit,
-	// limit), g'·sigmoid(alpha·g') · (u' + 1).
+	// SwiGLUOAI is gpt-oss's g'·sigmoid(alpha·g') · (u' + 1), with g' = min(g, limit)
+	// and u' = clamp(u, -limit, limit).
 	SwiGLUOAI = spec.SwiGLUOAI
 	// GeGLUTanh is gelu(g)·u, gelu(x) = x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 	GeGLUTanh = spec.GeGLUTanh
@@ -131,38 +129,38 @@ const (
 	GeGLUErf = spec.GeGLUErf
 	// ReGLU is max(g, 0)·u.
 	ReGLU = spec.ReGLU
-	// ReLU is max(x, 0), without a gate, as all that follow.
+	// ReLU is max(x, 0). ReLU and all following functions have no gate.
 	ReLU = spec.ReLU
 	// ReLU2 is max(x, 0)².
 	ReLU2 = spec.ReLU2
 	// SiLU is x·sigmoid(x).
 	SiLU = spec.SiLU
-	// GELUTanh is GeGLUTanh's gelu(x).
+	// GELUTanh is gelu(x) of GeGLUTanh.
 	GELUTanh = spec.GELUTanh
-	// GELUErf is GeGLUErf's gelu(x).
+	// GELUErf is gelu(x) of GeGLUErf.
 	GELUErf = spec.GELUErf
 )
 
-// Logits is the number format in which router logits are compared and turned
-// into scores. The router product is summed in FP32 in any, and rounded once.
+// Logits is the number format of the router's logits, in which they are compared
+// and from which scores are computed. The router product is always summed in FP32
+// and rounded once.
 type Logits = spec.Logits
 
 const (
-	// LogitsBF16: rounded to bf16 before top-K, as a bf16 linear layer gives
-	// them in PyTorch.
+	// LogitsBF16: rounded to bf16 before top-K, as in a bf16 linear layer of PyTorch.
 	LogitsBF16 = spec.LogitsBF16
-	// LogitsF32: kept in FP32.
+	// LogitsF32: not rounded.
 	LogitsF32 = spec.LogitsF32
-	// LogitsF16: rounded to fp16, for layers whose Type is F16.
+	// LogitsF16: rounded to fp16, for layers with Type F16.
 	LogitsF16 = spec.LogitsF16
 )
 
-// Score is what becomes of logits: an expert's raw score p.
+// Score is the function from an expert's logit to its raw score p.
 type Score = spec.Score
 
 const (
-	// SoftmaxTopK is the softmax over the K chosen logits. It is the same
-	// function as SoftmaxAll renormalised without an epsilon, and cheaper.
+	// SoftmaxTopK is the softmax over the K chosen logits. It equals SoftmaxAll with
+	// RenormSum and no epsilon, and is cheaper.
 	SoftmaxTopK = spec.SoftmaxTopK
 	// SoftmaxAll is the softmax over all E logits.
 	SoftmaxAll = spec.SoftmaxAll
@@ -176,7 +174,7 @@ const (
 type Renorm = spec.Renorm
 
 const (
-	// NoRenorm leaves them as they are.
+	// NoRenorm does not divide.
 	NoRenorm = spec.NoRenorm
 	// RenormSum divides by sum + NormEpsilon.
 	RenormSum = spec.RenormSum
@@ -184,74 +182,73 @@ const (
 	RenormClamp = spec.RenormClamp
 )
 
-// GroupScore is what a group of experts is judged by, where a token may use the
-// experts of some groups only.
+// GroupScore is the score by which a token's groups of experts are chosen.
 type GroupScore = spec.GroupScore
 
 const (
 	// GroupBest is the key of the group's best expert (DeepSeek-V2).
 	GroupBest = spec.GroupBest
-	// GroupSumOfTwo is the sum of the scores, with their selection biases, of
-	// its two best (DeepSeek-V3).
+	// GroupSumOfTwo is the sum of the raw scores, with selection biases, of the
+	// group's two best experts (DeepSeek-V3).
 	GroupSumOfTwo = spec.GroupSumOfTwo
 )
 
 // Rounding changes which tokens go to an expert after every token chose its K.
 // The zero value changes nothing.
 //
-// An expert prefers tokens that have it among their K to those that have not;
-// of the ones those with the larger score, of the others those with the larger
-// raw score, the softmax over all logits; NaN comes first; of equal ones the lower
-// token. It gets the tokens it prefers most, as many as Rule says. What is dropped
-// is lost to the token, whose other scores stay as they are.
+// Each expert orders the tokens: first the tokens that chose the expert, by score,
+// then the others, by raw score (the softmax over all logits). NaN comes first; if
+// scores are equal, the lower token comes first. The expert gets the first tokens of
+// this order; Rule gives the number. A token that loses an expert keeps its other
+// scores unchanged.
 //
-// Counts become multiples of Tile. Where a call has fewer tokens than the
-// multiple above f, an expert goes down, whatever the rule.
+// Counts become multiples of Tile. If a call has fewer tokens than the multiple
+// above f, the expert rounds down with every rule.
 //
 //	type Rounding struct {
 //		Rule RoundingRule
 //		// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-//		// ExpertChoice and CapacityDrop have none.
+//		// It is 0 for ExpertChoice and CapacityDrop.
 //		Tile int
-//		// Capacity times T·K/E, rounded up and at most T, is how many tokens an
-//		// expert gets with ExpertChoice (0: f), and at most gets with CapacityDrop.
+//		// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
+//		// expert gets with ExpertChoice (0: f), and the limit with CapacityDrop.
 //		Capacity float64
-//		// RawScores makes raw scores the weights of all tokens, as the published
-//		// benchmark script has it. Else only those of tokens that were added are raw,
-//		// as in the paper.
+//		// RawScores uses raw scores as the weights of all tokens, as the published
+//		// benchmark script does. Otherwise only added tokens have raw scores, as in the
+//		// paper.
 //		RawScores bool
 //	}
 type Rounding = spec.Rounding
 
-// RoundingRule says how many tokens each expert gets, given how many have it
-// among their K: f. With M the tile, ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
-// The rules are those of SonicMoE (arXiv 2512.14080, token rounding, and the
-// table of its subroutines) but for the last two.
+// RoundingRule says how many tokens each expert gets. f is the number of tokens that
+// chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
+// All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
+// and the table of its subroutines).
 type RoundingRule = spec.RoundingRule
 
 const (
 	// NoRounding leaves every expert its f tokens.
 	NoRounding = spec.NoRounding
-	// RoundNearest goes to the nearer multiple, down from the middle (NR-f).
+	// RoundNearest rounds to the nearer multiple, down from the middle (NR-f).
 	RoundNearest = spec.RoundNearest
-	// RoundStochastic goes up with probability (f-⌊f⌋)/M (SR-f).
+	// RoundStochastic rounds up with probability (f-⌊f⌋)/M (SR-f).
 	RoundStochastic = spec.RoundStochastic
-	// RoundMass goes up with the probability that the part of the scores between
-	// ⌊f⌋ and ⌈f⌉ which the top-K has gives: (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), the sums over the
-	// f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
+	// RoundMass rounds up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are
+	// over the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
 	RoundMass = spec.RoundMass
-	// RoundBalanced goes, expert by expert, where the sum of all changes up to
-	// this one stays nearer to 0, down from the middle (Balance-f).
+	// RoundBalanced rounds, expert by expert, in the direction that keeps the sum of
+	// all changes so far nearer to 0, down from the middle (Balance-f).
 	RoundBalanced = spec.RoundBalanced
-	// RoundUp always goes up: it only adds.
+	// RoundUp always rounds up: it only adds tokens.
 	RoundUp = spec.RoundUp
-	// RoundDown always goes down: it only drops.
+	// RoundDown always rounds down: it only drops tokens.
 	RoundDown = spec.RoundDown
-	// ExpertChoice gives each expert the tokens that score best for it (arXiv
-	// 2202.09368), whatever these would choose: its capacity of them, or f.
+	// ExpertChoice gives each expert the tokens with the best scores for it,
+	// independent of the tokens' choices (arXiv 2202.09368): the number is the
+	// expert's capacity, or f.
 	ExpertChoice = spec.ExpertChoice
-	// CapacityDrop leaves each expert the best of its f tokens, as many as its
-	// capacity (arXiv 2101.03961).
+	// CapacityDrop keeps the best of the expert's f tokens, up to its capacity (arXiv
+	// 2101.03961).
 	CapacityDrop = spec.CapacityDrop
 )
 
@@ -269,9 +266,8 @@ const (
 	F16 = spec.F16
 )
 
-// Shape is a dense row-major tensor's element type and extents. It is
-// comparable and needs no memory of its own. The zero Shape is that of a tensor
-// which a layer does not have.
+// Shape is the element type and the extents of a dense row-major tensor. It is
+// comparable. A tensor that a layer does not have has the zero Shape.
 //
 //	type Shape struct {
 //		Type Type
@@ -397,15 +393,15 @@ type Shapes = spec.Shapes
 //	}
 type GradientShapes = spec.GradientShapes
 
-// ArgError is a value that a layer can't accept: a field of a Config, or a
-// buffer of a call. Find it with errors.As.
+// ArgError is the error for a wrong value: a field of a Config, or a buffer of a
+// call. Find it with errors.As.
 //
 //	type ArgError struct {
-//		// Field names the value as the caller wrote it: "Config.Hidden", "X".
+//		// Field names the value as in the caller's code: "Config.Hidden", "X".
 //		Field string
-//		// Got is what was passed.
+//		// Got is the value that was passed.
 //		Got string
-//		// Want is what would be right; it reads after "must be".
+//		// Want describes the right values; it follows "must be" in the text.
 //		Want string
 //	}
 type ArgError = spec.ArgError

@@ -2,18 +2,18 @@ package spec
 
 import "fmt"
 
-// ArgError is a value that a layer can't accept: a field of a Config, or a
-// buffer of a call. Find it with errors.As.
+// ArgError is the error for a wrong value: a field of a Config, or a buffer of a
+// call. Find it with errors.As.
 type ArgError struct {
-	// Field names the value as the caller wrote it: "Config.Hidden", "X".
+	// Field names the value as in the caller's code: "Config.Hidden", "X".
 	Field string
-	// Got is what was passed.
+	// Got is the value that was passed.
 	Got string
-	// Want is what would be right; it reads after "must be".
+	// Want describes the right values; it follows "must be" in the text.
 	Want string
 }
 
-// Error reads "Config.Hidden is 100, must be a multiple of 16, at least 16".
+// Error returns "Config.Hidden is 100, must be a multiple of 16, at least 16".
 func (e *ArgError) Error() string {
 	return e.Field + " is " + e.Got + ", must be " + e.Want
 }

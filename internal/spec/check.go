@@ -42,7 +42,7 @@ func (c Config) checkSizes() *ArgError {
 	return nil
 }
 
-// checkWeights checks the experts' layout and what they compute.
+// checkWeights checks the layout of the weights and the activation.
 func (c Config) checkWeights() *ArgError {
 	switch {
 	case c.Type != BF16 && c.Type != F16:
@@ -83,7 +83,7 @@ func (c Config) checkLogits() *ArgError {
 	return nil
 }
 
-// checkChoice checks what decides which experts a token goes to.
+// checkChoice checks the fields for the choice of experts.
 func (c Config) checkChoice() *ArgError {
 	if c.SelectionBias && c.Score == SoftmaxTopK {
 		return argErrorf("Config.SelectionBias", true, "false with SoftmaxTopK, whose scores come after the choice; SoftmaxAll with RenormSum is the same function")
@@ -117,7 +117,7 @@ func (c Config) checkChoice() *ArgError {
 	return nil
 }
 
-// checkScores checks what becomes of the chosen experts' scores.
+// checkScores checks the fields for the scores of the chosen experts.
 func (c Config) checkScores() *ArgError {
 	switch {
 	case !known(renormNames, c.Renormalize):

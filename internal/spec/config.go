@@ -40,38 +40,37 @@ type Config struct {
 	// TopK is K, the experts of one token: 1 to 32, and at most NumExperts.
 	TopK int
 
-	// Type is the element type of tokens, weights and what is made of them:
-	// BF16 or F16. With F16, Logits are LogitsF16 or LogitsF32.
+	// Type is the element type of tokens, weights and activations: BF16 or F16.
+	// With F16, Logits are LogitsF16 or LogitsF32.
 	Type Type
-	// GateUp says where gate and up lie in W1, WeightOrder the order of its and
-	// W2's last two dimensions.
+	// GateUp says where gate and up are in W1, WeightOrder the order of the last two
+	// dimensions of W1 and W2.
 	GateUp      GateUp
 	WeightOrder WeightOrder
 
-	// Activation stands between an expert's products. Limit clamps the inputs
-	// of SwiGLU (0: it does not) and SwiGLUOAI, Alpha is SwiGLUOAI's.
+	// Activation is applied between an expert's two products. Limit clamps the inputs
+	// of SwiGLUOAI, and of SwiGLU unless 0. Alpha is a parameter of SwiGLUOAI.
 	Activation   Activation
 	Alpha, Limit float64
-	// Bias: both products of the experts have biases, b1 [E, 2n] (or n) and b2
-	// [E, d]. Shared experts have none.
+	// Bias adds biases to both products of the experts, b1 [E, 2n] (or n) and b2
+	// [E, d]. Shared experts have no biases.
 	Bias bool
 
 	// Logits is the format of router logits.
 	Logits Logits
-	// RouterF32: the router's weights are FP32, not of the layer's Type, as
-	// ERNIE-4.5, Hunyuan and MiniMax-M2 keep them. Logits are then LogitsF32.
+	// RouterF32 makes the router's weights FP32, not the layer's Type, as in
+	// ERNIE-4.5, Hunyuan and MiniMax-M2. Logits are then LogitsF32.
 	RouterF32 bool
-	// RouterBias: logits = X·Wrᵀ + a bias [E] f32.
+	// RouterBias adds a bias [E] f32 to the logits.
 	RouterBias bool
-	// Score makes raw scores of logits.
+	// Score is the function from logits to raw scores.
 	Score Score
-	// SelectionBias: experts are chosen by raw score + a bias [E] f32, which
-	// enters nothing else. It is what auxiliary-loss-free load balancing (arXiv
-	// 2408.15664) adjusts, and has no gradient; moe.Call.UpdateSelectionBias is
-	// that step.
+	// SelectionBias adds a bias [E] f32 to the raw scores for the choice of experts,
+	// and nowhere else. Auxiliary-loss-free load balancing (arXiv 2408.15664) adjusts
+	// the bias: see moe.Call.UpdateSelectionBias. It has no gradient.
 	SelectionBias bool
-	// Groups is the number of equal groups of neighbouring experts, of which a
-	// token uses the TopGroups best by GroupScore; 0: experts are not grouped.
+	// Groups is the number of equal groups of neighbouring experts; 0 means no
+	// groups. A token uses only experts of the TopGroups best groups by GroupScore.
 	Groups, TopGroups int
 	GroupScore        GroupScore
 	// Renormalize divides the chosen raw scores by their sum, with NormEpsilon.
@@ -79,38 +78,36 @@ type Config struct {
 	NormEpsilon float64
 	// ScoreScale multiplies the scores; 0 means 1.
 	ScoreScale float64
-	// ExpertScale: scores are multiplied by their expert's entry of a tensor
-	// [E] f32 as well (Gemma-4).
+	// ExpertScale also multiplies each score by the expert's entry of a tensor [E]
+	// f32 (Gemma-4).
 	ExpertScale bool
-	// ScoreOnInput: a score multiplies its expert's input, and experts' outputs
-	// are added up with weight 1 (Llama-4).
+	// ScoreOnInput multiplies an expert's input by the score, and sums the experts'
+	// outputs with weight 1 (Llama-4).
 	ScoreOnInput bool
 
-	// SharedExperts is the number of experts that every token uses, each of
-	// width Intermediate; as one MLP of all their neurons, as models keep them.
+	// SharedExperts is the number of experts that every token uses, each of width
+	// Intermediate. They are stored as one MLP with the neurons of all.
 	SharedExperts int
-	// SharedGate: their output is multiplied by sigmoid(x·wg) (Qwen2-MoE).
+	// SharedGate multiplies the output of the shared experts by sigmoid(x·wg)
+	// (Qwen2-MoE).
 	SharedGate bool
 
-	// Rounding changes which tokens go to an expert, so that experts have whole
-	// tiles of them, or as many as they have capacity for. Raw scores are a softmax
-	// over all logits.
+	// Rounding changes which tokens go to an expert: to whole tiles of tokens, or to
+	// the expert's capacity. Its raw scores are a softmax over all logits.
 	Rounding Rounding
-	// Lists: a call's experts may be given as a list of tokens and experts, in
-	// which a token has any number of experts. Layers without it have fewer
-	// kernels.
+	// Lists adds the kernels for a routing given as a list of tokens and experts, in
+	// which a token has any number of experts.
 	Lists bool
 
 	// TokensHint is the number of tokens expected in one call, 0 if unknown.
-	// It steers the choice of tile shapes, never what is computed or allowed.
+	// It affects the choice of tile shapes only, not what is computed or allowed.
 	TokensHint int
 }
 
-// HWidth is the width of H, and the number of rows of an expert's W1: 2n, or n
-// without a gate.
+// HWidth returns the width of H, 2n, or n without a gate.
 func (c Config) HWidth() int { return c.HParts() * c.Intermediate }
 
-// HParts is how many parts H has: gate and up, or one without a gate.
+// HParts returns the number of parts of H: 2 (gate and up), or 1 without a gate.
 func (c Config) HParts() int {
 	if c.Activation.Gated() {
 		return 2
@@ -118,12 +115,12 @@ func (c Config) HParts() int {
 	return 1
 }
 
-// SharedWidth is the width of all shared experts together, 0 where there are none.
+// SharedWidth returns the width of all shared experts together, 0 without any.
 func (c Config) SharedWidth() int { return c.SharedExperts * c.Intermediate }
 
-// Shared is the layer's shared experts as a layer of one expert that all tokens
-// go to, and whether there are any. SharedGate stays: the gate's weight is that
-// layer's router.
+// Shared returns the shared experts as a layer with one expert that all tokens use,
+// and whether there are any. SharedGate is kept: the gate's weight is the router of
+// the returned layer.
 func (c Config) Shared() (Config, bool) {
 	s := Config{
 		Hidden: c.Hidden, Intermediate: c.SharedWidth(), NumExperts: 1, TopK: 1, Type: c.Type,
@@ -135,7 +132,7 @@ func (c Config) Shared() (Config, bool) {
 	return s, s.Intermediate > 0
 }
 
-// Scale is what scores are multiplied by: ScoreScale, or 1.
+// Scale returns ScoreScale, or 1 if that is 0.
 func (c Config) Scale() float64 {
 	if c.ScoreScale == 0 {
 		return 1
@@ -143,9 +140,9 @@ func (c Config) Scale() float64 {
 	return c.ScoreScale
 }
 
-// SavesLogits reports whether backward through the router needs the logits
-// [T, E] that forward made. The softmax over the chosen can do without: its
-// scores tell its gradient, unless an expert's scale, which may be 0, is in them.
+// SavesLogits reports whether backward through the router needs the logits [T, E]
+// of the forward pass. SoftmaxTopK does not: its gradient follows from the scores,
+// unless the scores contain an expert's scale, which may be 0.
 func (c Config) SavesLogits() bool { return c.Score != SoftmaxTopK || c.ExpertScale }
 
 // HasLists reports whether the layer has the kernels of lists.
@@ -154,9 +151,9 @@ func (c Config) HasLists() bool { return c.Lists || c.Rounds() }
 // Rounds reports whether the layer has the kernels of rounding.
 func (c Config) Rounds() bool { return c.Rounding.Rule != NoRounding }
 
-// String is a short form with every field that decides what is computed:
-// "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", and after these whatever
-// is not as Mixtral has it. TokensHint is left out.
+// String returns a short form with every field that affects what is computed:
+// "d=1536 n=256 E=128 K=8 w1=concatenated logits=bf16", then each other field whose
+// value is not 0. TokensHint is left out.
 func (c Config) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "d=%d n=%d E=%d K=%d w1=%v logits=%v", c.Hidden, c.Intermediate, c.NumExperts, c.TopK, c.GateUp, c.Logits)
@@ -189,5 +186,5 @@ func (c Config) String() string {
 	return b.String()
 }
 
-// number is the shortest text that gives v again.
+// number returns the shortest text that parses to v.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }

@@ -1,22 +1,21 @@
 // Package spec describes a Mixture-of-Experts layer in numbers: its
-// [Config], the shapes and bytes of its tensors, its operations, the time that
-// no kernel can beat, and the configurations whose speed is known.
+// [Config], the table of its tensors with their shapes, its operations and its
+// roofline.
 //
-// It is a leaf: it knows no device and no kernel, and everything that speaks of
-// a layer speaks in its terms. Package moe gives its names to users.
+// Package spec is a leaf: it imports no package of this module, and does not depend
+// on devices or kernels. Package moe exports its names.
 //
 // Symbols: d = Hidden, n = Intermediate, E = NumExperts, K = TopK, T = tokens of
 // one call, R = T·K rows (pairs of a token and one of its experts). The method is
-// that of SonicMoE (arXiv 2512.14080).
+// SonicMoE's (arXiv 2512.14080).
 //
 // # What a layer computes
 //
 // "Type" is Config.Type, bf16 or fp16. round(v) is v in Type, to nearest even,
 // and f32(v) is v in FP32. Sums and products without either are exact here; the
-// kernels sum in FP32, in a fixed order, so they differ from these formulas by
-// no more than that. Nothing else is rounded.
+// kernels sum in FP32, in a fixed order. Nothing else is rounded.
 //
-// Router. Of a token x, for every expert e:
+// Router. For a token x and every expert e:
 //
 //	l_e = format(Σ_c x_c·Wr_ec + br_e)    one rounding, to Config.Logits
 //	p_e = f32(score(l))                   the raw score
@@ -26,29 +25,28 @@
 //	Sigmoid        1 / (1 + exp(-l_e))
 //	SqrtSoftplus   √(log(1 + exp(l_e)))
 //
-// The formats of logits are those of the models' linear layers: LogitsBF16
-// where that runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4),
-// LogitsF32 where token and weight are widened first (DeepSeek, GLM, Kimi,
-// Nemotron) or the weight is FP32 (ERNIE, Hunyuan). Scores are FP32 always; some
-// models round them to bf16, which is an error of theirs and not repeated.
+// The logits have the format of the model's linear layer: LogitsBF16 if the layer
+// runs in bf16 (Mixtral, Qwen, OLMoE, gpt-oss, Granite, Llama-4), LogitsF32 if token
+// and weight are widened first (DeepSeek, GLM, Kimi, Nemotron) or the weight is FP32
+// (ERNIE, Hunyuan). Scores are always FP32, also for models that round scores to
+// bf16.
 //
 // Choice. Experts are compared by a key:
 //
 //	q_e = l_e                 without SelectionBias
 //	q_e = f32(p_e + bias_e)   with SelectionBias
 //
-// Every score grows with its logit, so that without a bias logits and scores
-// give the same order; logits also tell apart what one score stands for, as
-// sigmoid does for all logits above 17. Of equal keys the lower expert comes
-// first, +0 and -0 are equal, and NaN comes before every number, as in
-// torch.topk: what is wrong with a router then shows in the output.
+// Every score grows with its logit. Without a bias, logits and scores therefore give
+// the same order, and logits also distinguish experts whose scores are equal: the
+// sigmoid is 1 for all logits above 17. If keys are equal, the lower expert comes
+// first. +0 and -0 are equal. NaN comes before every number, as in torch.topk: an
+// error in a router then shows in the output.
 //
 // With Groups, group g is experts g·E/Groups to (g+1)·E/Groups - 1. Its score is
 // its best expert's key (GroupBest), or f32(r_i + r_j) of the two experts with
 // the best keys, r = p, or q where there is a SelectionBias (GroupSumOfTwo). The
-// TopGroups groups with the largest scores are kept: of equal ones the lower, NaN
-// before every number. The other groups' experts can't be chosen, whatever their
-// keys.
+// TopGroups groups with the largest scores are kept, with the same order for equal
+// scores and NaN. Experts of other groups are never chosen.
 //
 // The K experts with the best keys are chosen; slot k of a token is the k-th best.
 //
@@ -76,13 +74,14 @@
 // With ScoreOnInput A = round(act(s·a)), where s·a is (s·x)·W1_eᵀ without rounding
 // s·x, and the pair's weight below is 1 instead of s.
 //
-// Shared experts are one expert of width sn = SharedExperts·n, computed alike from
-// x, whose weight is g = f32(sigmoid(Σ_c x_c·wg_c)), or 1 without SharedGate.
+// The shared experts are one expert of width sn = SharedExperts·n. Its output is
+// computed from x in the same way, with weight g = f32(sigmoid(Σ_c x_c·wg_c)), or 1
+// without SharedGate.
 //
 //	O = round(Σ_k s_k·Y_k + g·Y_shared)       slots in order, the shared last
 //
-// A slot whose expert is outside 0..E-1, which only callers who route themselves
-// can have, adds nothing.
+// A slot with an expert outside 0..E-1 adds nothing. Only a routing that the caller
+// gives can have such a slot.
 //
 // # Gradients
 //
@@ -95,18 +94,18 @@
 //	dW1_e = Σ dHᵀ·x,  dW2_e = Σ dOᵀ·A',  db1_e = Σ dH,  db2_e = Σ round(s)·dO
 //	dX~ = dH·W1_e
 //
-// In db2 an expert that a token has more than once has the sum of its scores for s.
-// act is taken of the saved H. With ScoreOnInput it is taken of s·H:
+// In db2, s is the sum of the scores if a token has the expert more than once.
+// act is applied to the saved H. With ScoreOnInput it is applied to s·H:
 //
 //	dS  = f32(act'(s·H)·dA'·H)
 //	dH  = round(s·act'(s·H)·dA')
 //	A'  = round(act(s·H))
 //
-// Derivatives are PyTorch's: that of max(x, 0) is 0 at 0, that of a clamp is 1 on its
-// borders.
+// Derivatives are PyTorch's: the derivative of max(x, 0) is 0 at 0, the derivative of
+// a clamp is 1 at its bounds.
 //
-// The router's part, where scores come from it; logits have the gradient of their
-// unrounded values, the choice none:
+// The router's gradients, if the scores come from the router. Rounding of logits is
+// ignored, and the choice has no gradient:
 //
 //	dv_k = ScoreScale·ExpertScale_e·dS_k,  dExpertScale_e = Σ s_k/ExpertScale_e·dS_k
 //	dw_k = (dv_k - Σ_j dv_j·w_j/z) / z        with Renormalize; else dv_k; where
@@ -116,13 +115,13 @@
 //	Sigmoid        dl_k = w_k·(1 - w_k)·dw_k
 //	SqrtSoftplus   dl_k = sigmoid(l_k) / (2·w_k)·dw_k, 0 where w_k is 0
 //
-// each f32. SelectionBias has no gradient. With other losses' gradients of the
-// logits, Config's DLogits, added:
+// each f32. SelectionBias has no gradient. DLogits, the gradients of other losses
+// with respect to the logits, are added:
 //
 //	dWr = Σ dlᵀ·x,  dbr = Σ dl
 //	dX  = round(Σ_k round(dX~_k + dl_k·Wr_e) + round(dX~_shared + du·wg) + round(DLogits·Wr))
 //
-// where du = g·(1 - g)·dg of the shared experts' gate, dwg = Σ du·x. With
-// SoftmaxAll dl is dense: it is left out of the pairs' rows and added to DLogits.
+// with du = g·(1 - g)·dg for the shared experts' gate, and dwg = Σ du·x. With
+// SoftmaxAll dl is dense: it is added to DLogits, not to the rows of the pairs.
 // Weights' gradients are FP32 sums, rounded once to the type asked for.
 package spec

@@ -1,31 +1,31 @@
 package spec
 
-// Saved is what one implementation keeps from forward to backward.
+// Saved is the memory that one implementation keeps from forward to backward.
 type Saved struct {
 	// Method is the implementation's name.
 	Method string
-	// Activations counts X, pre-activations and whatever else of the size of
-	// activations is kept. Weights and the layer's output are not in it.
+	// Activations is the bytes of X, pre-activations and other activations, without
+	// weights and the layer's output.
 	Activations int64
-	// Metadata counts scores and indices.
+	// Metadata is the bytes of scores and indices.
 	Metadata int64
 }
 
-// Bytes is all that is kept.
+// Bytes returns the sum of activations and metadata.
 func (s Saved) Bytes() int64 { return s.Activations + s.Metadata }
 
-// metadataBytes are the scores, the experts and two index arrays of T·K
-// entries, and the experts' offsets: what any of the methods needs.
+// metadataBytes returns the bytes of scores, experts and two index arrays with T·K
+// entries each, and of the experts' offsets, which every method needs.
 func (c Config) metadataBytes(tokens int) int64 {
 	return 4*4*int64(tokens)*int64(c.TopK) + 4*int64(c.NumExperts+1)
 }
 
-// Saved is exactly what this library keeps from forward to backward, in bytes:
-// X (which the caller has anyway), H, scores and experts. That is 2Td + 4TKn
-// bytes, or 2Td + 2TKn without a gate, which do not grow when experts get finer
-// at a constant nK, and 8TK bytes of metadata: the order of the rows is made
-// again from the experts, and the score of the shared experts' gate from X. Shared
-// experts keep their H, a router whose scores don't tell their gradient its logits.
+// Saved returns the bytes that this library keeps from forward to backward: X (which
+// the caller has anyway), H, scores and experts. X and H are 2Td + 4TKn bytes, or
+// 2Td + 2TKn without a gate: constant for a constant nK, however fine the experts
+// are. Scores and experts are 8TK bytes. Backward computes the order of the rows
+// again from the experts, and the score of the shared experts' gate from X. Layers
+// with shared experts also keep SharedH, and layers with SavesLogits the logits.
 func (c Config) Saved(tokens int) Saved {
 	shapes := c.Shapes(tokens)
 	s := Saved{
@@ -39,14 +39,13 @@ func (c Config) Saved(tokens int) Saved {
 	return s
 }
 
-// SavedByMethod lists what is kept from forward to backward by SonicMoE, whose
-// method this library follows, and by others, in bytes, without shared experts.
+// SavedByMethod returns the bytes that SonicMoE, whose method this library follows,
+// and other implementations keep from forward to backward, without shared experts.
 //
-// The figures of others are formulas that meet the measurements published in
-// arXiv 2512.14080, figure 13, within 2 % (Megatron at 30B n=256 needs 2 GiB
-// more than its formula), but for the last: "torch grouped" counts what
-// autograd keeps of an eager layer around torch._grouped_mm (gathered X, H,
-// silu(gate), A, Y). Each gets the same metadata.
+// The formulas of the others agree with the measurements in arXiv 2512.14080, figure
+// 13, within 2 % (Megatron at 30B n=256 needs 2 GiB more). "torch grouped" is not
+// measured there: its formula counts what autograd keeps of an eager layer around
+// torch._grouped_mm (gathered X, H, silu(gate), A, Y). All have the same metadata.
 func (c Config) SavedByMethod(tokens int) []Saved {
 	t, k := int64(tokens), int64(c.TopK)
 	x := 2 * t * int64(c.Hidden)              // X, bf16

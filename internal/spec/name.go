@@ -2,7 +2,8 @@ package spec
 
 import "strconv"
 
-// name is an enum's text: one of names, or "Type(9)" for a value without one.
+// name returns the text of an enum's value: one of names, or "Type(9)" for a value
+// without a name.
 func name[E ~uint8](kind string, names []string, v E) string {
 	if int(v) < len(names) {
 		return names[v]
@@ -10,5 +11,5 @@ func name[E ~uint8](kind string, names []string, v E) string {
 	return kind + "(" + strconv.Itoa(int(v)) + ")"
 }
 
-// known reports whether v is one of an enum's values.
+// known reports whether v is a value of an enum.
 func known[E ~uint8](names []string, v E) bool { return int(v) < len(names) }

@@ -1,8 +1,8 @@
 package spec
 
-// PaddedRows is how many rows tiles of so many cover, given how many each expert
-// has: what products pay for. Ours skip what a warpgroup's 64 rows don't reach.
-// A tile of fewer rows than one is taken for one row, which pads nothing.
+// PaddedRows returns the number of rows that tiles with a number of rows cover, given
+// the rows of each expert. A tile never has rows of two experts. A tile below 1
+// counts as 1.
 func PaddedRows(counts []int, tile int) (rows int64) {
 	tile = max(tile, 1)
 	for _, n := range counts {
@@ -11,7 +11,7 @@ func PaddedRows(counts []int, tile int) (rows int64) {
 	return rows
 }
 
-// Padding is the share of these rows that no token has, 0 without rows.
+// Padding returns the share of PaddedRows without a token, 0 without rows.
 func Padding(counts []int, tile int) float64 {
 	var used int64
 	for _, n := range counts {
@@ -24,8 +24,8 @@ func Padding(counts []int, tile int) float64 {
 	return 1 - float64(used)/float64(all)
 }
 
-// Counts are how many tokens experts get whom so many chose, in a call of so many
-// tokens. Where scores decide, with RoundMass, chance does as with
+// Counts returns the number of tokens that each expert gets after rounding, given the
+// number that chose the expert. RoundMass, which depends on scores, is treated as
 // RoundStochastic.
 func (r Rounding) Counts(c Config, chosen []int, tokens int, seed uint64) []int {
 	counts, drift := make([]int, len(chosen)), 0
@@ -34,7 +34,7 @@ func (r Rounding) Counts(c Config, chosen []int, tokens int, seed uint64) []int 
 		down := f / tile * tile
 		up := (f + tile - 1) / tile * tile
 		if up > tokens {
-			up = down // there are not so many tokens
+			up = down // the call has fewer than up tokens
 		}
 		n := f
 		goUp := func(does bool) {

@@ -5,44 +5,44 @@ import (
 	"strings"
 )
 
-// RoundingRule says how many tokens each expert gets, given how many have it
-// among their K: f. With M the tile, ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
-// The rules are those of SonicMoE (arXiv 2512.14080, token rounding, and the
-// table of its subroutines) but for the last two.
+// RoundingRule says how many tokens each expert gets. f is the number of tokens that
+// chose the expert, M the tile, and ⌊f⌋ and ⌈f⌉ are the multiples of M next to f.
+// All rules except the last two are SonicMoE's (arXiv 2512.14080, token rounding,
+// and the table of its subroutines).
 type RoundingRule uint8
 
 const (
 	// NoRounding leaves every expert its f tokens.
 	NoRounding RoundingRule = iota
-	// RoundNearest goes to the nearer multiple, down from the middle (NR-f).
+	// RoundNearest rounds to the nearer multiple, down from the middle (NR-f).
 	RoundNearest
-	// RoundStochastic goes up with probability (f-⌊f⌋)/M (SR-f).
+	// RoundStochastic rounds up with probability (f-⌊f⌋)/M (SR-f).
 	RoundStochastic
-	// RoundMass goes up with the probability that the part of the scores between
-	// ⌊f⌋ and ⌈f⌉ which the top-K has gives: (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), the sums over the
-	// f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
+	// RoundMass rounds up with probability (Σs-Σ⌊s⌋)/(Σ⌈s⌉-Σ⌊s⌋), where the sums are
+	// over the scores of the f, ⌊f⌋ and ⌈f⌉ best tokens (NR-s).
 	RoundMass
-	// RoundBalanced goes, expert by expert, where the sum of all changes up to
-	// this one stays nearer to 0, down from the middle (Balance-f).
+	// RoundBalanced rounds, expert by expert, in the direction that keeps the sum of
+	// all changes so far nearer to 0, down from the middle (Balance-f).
 	RoundBalanced
-	// RoundUp always goes up: it only adds.
+	// RoundUp always rounds up: it only adds tokens.
 	RoundUp
-	// RoundDown always goes down: it only drops.
+	// RoundDown always rounds down: it only drops tokens.
 	RoundDown
-	// ExpertChoice gives each expert the tokens that score best for it (arXiv
-	// 2202.09368), whatever these would choose: its capacity of them, or f.
+	// ExpertChoice gives each expert the tokens with the best scores for it,
+	// independent of the tokens' choices (arXiv 2202.09368): the number is the
+	// expert's capacity, or f.
 	ExpertChoice
-	// CapacityDrop leaves each expert the best of its f tokens, as many as its
-	// capacity (arXiv 2101.03961).
+	// CapacityDrop keeps the best of the expert's f tokens, up to its capacity (arXiv
+	// 2101.03961).
 	CapacityDrop
 )
 
 var roundingNames = []string{"none", "nearest", "stochastic", "mass", "balanced", "up", "down", "expert-choice", "capacity-drop"}
 
-// String gives the rule's name.
+// String returns the rule's name.
 func (r RoundingRule) String() string { return name("RoundingRule", roundingNames, r) }
 
-// ParseRoundingRule is the rule of that name.
+// ParseRoundingRule returns the rule with a name.
 func ParseRoundingRule(text string) (RoundingRule, error) {
 	for i, n := range roundingNames {
 		if n == text {
@@ -55,25 +55,25 @@ func ParseRoundingRule(text string) (RoundingRule, error) {
 // Rounding changes which tokens go to an expert after every token chose its K.
 // The zero value changes nothing.
 //
-// An expert prefers tokens that have it among their K to those that have not;
-// of the ones those with the larger score, of the others those with the larger
-// raw score, the softmax over all logits; NaN comes first; of equal ones the lower
-// token. It gets the tokens it prefers most, as many as Rule says. What is dropped
-// is lost to the token, whose other scores stay as they are.
+// Each expert orders the tokens: first the tokens that chose the expert, by score,
+// then the others, by raw score (the softmax over all logits). NaN comes first; if
+// scores are equal, the lower token comes first. The expert gets the first tokens of
+// this order; Rule gives the number. A token that loses an expert keeps its other
+// scores unchanged.
 //
-// Counts become multiples of Tile. Where a call has fewer tokens than the
-// multiple above f, an expert goes down, whatever the rule.
+// Counts become multiples of Tile. If a call has fewer tokens than the multiple
+// above f, the expert rounds down with every rule.
 type Rounding struct {
 	Rule RoundingRule
 	// Tile is M, 1 to 4096; 0 means 128, the rows of a tile of the products.
-	// ExpertChoice and CapacityDrop have none.
+	// It is 0 for ExpertChoice and CapacityDrop.
 	Tile int
-	// Capacity times T·K/E, rounded up and at most T, is how many tokens an
-	// expert gets with ExpertChoice (0: f), and at most gets with CapacityDrop.
+	// Capacity times T·K/E, rounded up and at most T, is the number of tokens that an
+	// expert gets with ExpertChoice (0: f), and the limit with CapacityDrop.
 	Capacity float64
-	// RawScores makes raw scores the weights of all tokens, as the published
-	// benchmark script has it. Else only those of tokens that were added are raw,
-	// as in the paper.
+	// RawScores uses raw scores as the weights of all tokens, as the published
+	// benchmark script does. Otherwise only added tokens have raw scores, as in the
+	// paper.
 	RawScores bool
 }
 
@@ -82,7 +82,7 @@ const (
 	maxRoundTile     = 4096
 )
 
-// Rows is M, the tile that counts are multiples of.
+// Rows returns M, the tile that counts are multiples of.
 func (r Rounding) Rows() int {
 	if r.Tile == 0 {
 		return defaultRoundTile
@@ -93,8 +93,8 @@ func (r Rounding) Rows() int {
 // toTile reports whether counts become multiples of the tile.
 func (r Rounding) toTile() bool { return r.Rule >= RoundNearest && r.Rule <= RoundDown }
 
-// CapacityOf is how many tokens an expert gets, or at most gets, by Capacity; 0
-// where that is 0.
+// CapacityOf returns the number of tokens that Capacity gives an expert, 0 if Capacity
+// is 0.
 func (r Rounding) CapacityOf(c Config, tokens int) int {
 	even := r.Capacity * float64(tokens) * float64(c.TopK) / float64(c.NumExperts)
 	whole := int(min(even, float64(tokens)))
@@ -104,8 +104,8 @@ func (r Rounding) CapacityOf(c Config, tokens int) int {
 	return min(whole, tokens)
 }
 
-// MaxRows is the most rows (pairs of a token and one of its experts) that a call
-// with so many tokens can have after rounding.
+// MaxRows returns the largest number of rows (pairs of a token and one of its
+// experts) that a call can have after rounding.
 func (r Rounding) MaxRows(c Config, tokens int) int64 {
 	chosen, all := int64(tokens)*int64(c.TopK), int64(tokens)*int64(c.NumExperts)
 	added := int64(0)
@@ -124,13 +124,13 @@ func (r Rounding) MaxRows(c Config, tokens int) int64 {
 	return min(chosen+int64(c.NumExperts)*added, all)
 }
 
-// Draw is the 32 random bits by which RoundStochastic and RoundMass decide on an
-// expert: up if they, taken as a fraction of 2^32, are below the probability.
+// Draw returns the 32 random bits by which RoundStochastic and RoundMass decide for
+// an expert: up if the bits, as a fraction of 2^32, are below the probability.
 func (r Rounding) Draw(seed uint64, expert int) uint32 {
 	return mix(mix(uint32(seed)+DrawStep*uint32(expert+1)) ^ uint32(seed>>32))
 }
 
-// DrawStep, and the steps of mix, are those of Draw, for kernels to do the same.
+// DrawStep, MixFirst and MixSecond are constants of Draw, which kernels repeat.
 const (
 	DrawStep  = 0x9e3779b9
 	MixFirst  = 0x85ebca6b
@@ -144,8 +144,8 @@ func mix(x uint32) uint32 {
 	return x ^ x>>16
 }
 
-// String reads "nearest/128", with "/raw" behind it where scores are raw, or
-// "capacity-drop*1.25".
+// String returns "nearest/128" or "capacity-drop*1.25", followed by "/raw" with
+// RawScores.
 func (r Rounding) String() string {
 	text := r.Rule.String()
 	if r.toTile() {

@@ -21,7 +21,7 @@ const (
 
 var typeNames = []string{"bf16", "f32", "i32", "f16"}
 
-// Bytes is the size of one element.
+// Bytes returns the size of one element.
 func (t Type) Bytes() int64 {
 	if t == BF16 || t == F16 {
 		return 2
@@ -29,12 +29,11 @@ func (t Type) Bytes() int64 {
 	return 4
 }
 
-// String gives the format's name: "bf16", "f32", "i32", "f16".
+// String returns the format's name: "bf16", "f32", "i32", "f16".
 func (t Type) String() string { return name("Type", typeNames, t) }
 
-// Shape is a dense row-major tensor's element type and extents. It is
-// comparable and needs no memory of its own. The zero Shape is that of a tensor
-// which a layer does not have.
+// Shape is the element type and the extents of a dense row-major tensor. It is
+// comparable. A tensor that a layer does not have has the zero Shape.
 type Shape struct {
 	Type Type
 	// Rank is 1 to 3; Dims[:Rank] are the extents, outermost first. The rest is 0.
@@ -42,13 +41,13 @@ type Shape struct {
 	Dims [3]int64
 }
 
-// IsZero reports whether the layer has no such tensor.
+// IsZero reports whether s is the zero Shape.
 func (s Shape) IsZero() bool { return s == Shape{} }
 
-// extents are Dims[:Rank], however wrong the rank.
+// extents returns Dims[:Rank], with a rank outside 0 to 3 clamped.
 func (s *Shape) extents() []int64 { return s.Dims[:min(max(s.Rank, 0), len(s.Dims))] }
 
-// Elements is the product of the extents, 0 of the zero Shape.
+// Elements returns the product of the extents, 0 for the zero Shape.
 func (s Shape) Elements() int64 {
 	if s.IsZero() {
 		return 0
@@ -60,10 +59,10 @@ func (s Shape) Elements() int64 {
 	return n
 }
 
-// Bytes is the size of the tensor.
+// Bytes returns the size of the tensor.
 func (s Shape) Bytes() int64 { return s.Elements() * s.Type.Bytes() }
 
-// String reads "bf16 [128 512 1536]". A rank outside 0 to 3 is added in words.
+// String returns "bf16 [128 512 1536]", and the rank if it is outside 0 to 3.
 func (s Shape) String() string {
 	var b strings.Builder
 	b.WriteString(s.Type.String() + " [")

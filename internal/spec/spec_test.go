@@ -52,7 +52,7 @@ func TestSavedIsIndependentOfGranularity(t *testing.T) {
 	assert.Equal(t, int64(16*80+4*129), good.SavedByMethod(10)[0].Metadata)
 }
 
-// What is saved is what a training pass's tensors take.
+// Saved equals the sum of the tensors that a training pass saves.
 func TestSavedIsTheTensors(t *testing.T) {
 	for _, r := range spec.Rows() {
 		s := r.Config.Shapes(r.Tokens)

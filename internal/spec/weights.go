@@ -1,8 +1,8 @@
 package spec
 
-// GateUp says where gate and up of one neuron lie in W1. Nothing can tell the
-// two apart by shape, so it is said, never guessed. An activation without a gate
-// has neither: its W1 is [E, n, d].
+// GateUp says where gate and up of a neuron are in W1. The layouts have the same
+// shape, so the caller must name the layout. It is unused for activations without a
+// gate, where W1 is [E, n, d].
 type GateUp uint8
 
 const (
@@ -10,19 +10,18 @@ const (
 	Concatenated GateUp = iota
 	// Interleaved: row 2j is gate j, row 2j+1 is up j.
 	Interleaved
-	// Apart: two tensors. W1 [E, n, d] is gate and W3 [E, n, d] is up, as
-	// Mixtral's checkpoints have them.
+	// Apart: two tensors, as in Mixtral's checkpoints. W1 [E, n, d] is gate and W3
+	// [E, n, d] is up.
 	Apart
 )
 
 var gateUpNames = []string{"concatenated", "interleaved", "apart"}
 
-// String gives the layout's name.
+// String returns the layout's name.
 func (g GateUp) String() string { return name("GateUp", gateUpNames, g) }
 
-// GateRow is the row of W1 (of 2n, within one expert) that holds neuron j's
-// gate; j is in 0..n-1. With Apart it is the row of W1 and W3 one after the
-// other.
+// GateRow returns the row of an expert's W1, 0..2n-1, with the gate of neuron j,
+// 0..n-1. With Apart, rows 0..n-1 are W1's and rows n..2n-1 are W3's.
 func (g GateUp) GateRow(j, n int) int {
 	if g == Interleaved {
 		return 2 * j
@@ -30,7 +29,7 @@ func (g GateUp) GateRow(j, n int) int {
 	return j
 }
 
-// UpRow is the row of W1 (of 2n, within one expert) that holds neuron j's up.
+// UpRow returns the row of an expert's W1 with up of neuron j, numbered as by GateRow.
 func (g GateUp) UpRow(j, n int) int {
 	if g == Interleaved {
 		return 2*j + 1
@@ -38,18 +37,18 @@ func (g GateUp) UpRow(j, n int) int {
 	return n + j
 }
 
-// WeightOrder is the order of an expert weight's last two dimensions. It holds
-// for W1, W3 and W2; router and shared experts are [out, in] with either.
+// WeightOrder is the order of the last two dimensions of W1, W3 and W2. Router and
+// shared experts are [out, in] with both orders.
 type WeightOrder uint8
 
 const (
-	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as torch.nn.Linear keeps weights.
+	// OutIn: W1 [E, 2n, d] and W2 [E, d, n], as in torch.nn.Linear.
 	OutIn WeightOrder = iota
-	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as gpt-oss and Llama-4 keep them.
+	// InOut: W1 [E, d, 2n] and W2 [E, n, d], as in gpt-oss and Llama-4.
 	InOut
 )
 
 var weightOrderNames = []string{"out-in", "in-out"}
 
-// String gives the order's name.
+// String returns the order's name.
 func (o WeightOrder) String() string { return name("WeightOrder", weightOrderNames, o) }
