@@ -1,4 +1,4 @@
-// Package element says which elements the tiles of a layer are made of.
+// Package element maps the types of a layer to the element types of tiles.
 package element
 
 import (
@@ -6,10 +6,10 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Of are a layer's: of tokens, weights and all that is made of them.
+// Of returns the element type of a layer's tokens, weights and everything computed from them.
 func Of(c spec.Config) tile.Element { return ofType(c.Type) }
 
-// OfLogits are those of router logits that are not FP32.
+// OfLogits returns the element type of logits in a 16-bit format.
 func OfLogits(l spec.Logits) tile.Element { return ofType(l.Type()) }
 
 func ofType(t spec.Type) tile.Element {

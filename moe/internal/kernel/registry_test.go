@@ -137,8 +137,8 @@ func TestAlternativesOfAnotherChip(t *testing.T) {
 	for _, a := range UpProduct.Alternatives(spec.Rows()[0].Config, small) {
 		reasons[a.Rejected]++
 	}
-	assert.NotZero(t, reasons["more than 3 stages of 256 columns don't fit a CTA's 184320 bytes of shared memory"], reasons)
-	assert.NotZero(t, reasons["192 columns are no tile of this product"])
+	assert.NotZero(t, reasons["more than 3 stages of 256 columns do not fit in a CTA's 184320 bytes of shared memory"], reasons)
+	assert.NotZero(t, reasons["this product has no tile of 192 columns"])
 	assert.NotZero(t, reasons[""])
 }
 

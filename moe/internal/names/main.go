@@ -1,6 +1,6 @@
-// Command names writes zspec.go of package moe: the names of internal/spec that are
-// moe's own, with what stands behind them, so that go doc shows fields and
-// values where users look for them.
+// Command names writes zspec.go of package moe: aliases for the types and constants of
+// internal/spec that belong to moe's API. It copies documentation and fields, so that go doc
+// shows them where users look.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// names are the types, in the order in which they are written.
+// names has the types, in the order in which they are written.
 var names = []string{"Config", "GateUp", "WeightOrder", "Activation", "Logits", "Score", "Renorm", "GroupScore",
 	"Rounding", "RoundingRule", "Type", "Shape", "Shapes", "GradientShapes", "ArgError"}
 
@@ -35,7 +35,7 @@ func write(dir, to string) error {
 	return os.WriteFile(to, text, 0o644)
 }
 
-// generate gives the file for the package in a directory.
+// generate returns the text of the file, for the package in a directory.
 func generate(dir string) ([]byte, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -84,6 +84,7 @@ func generate(dir string) ([]byte, error) {
 	return format.Source(b.Bytes())
 }
 
+// find returns the package's type of that name, or nil.
 func find(p *doc.Package, name string) *doc.Type {
 	for _, t := range p.Types {
 		if t.Name == name {
@@ -93,7 +94,7 @@ func find(p *doc.Package, name string) *doc.Type {
 	return nil
 }
 
-// values writes the constants of a type.
+// values writes a group of constants.
 func values(b *bytes.Buffer, v *doc.Value) {
 	b.WriteString("\nconst (\n")
 	for _, s := range v.Decl.Specs {
@@ -106,7 +107,7 @@ func values(b *bytes.Buffer, v *doc.Value) {
 	b.WriteString(")\n")
 }
 
-// comment writes text as one.
+// comment writes the text as a comment.
 func comment(b *bytes.Buffer, text string) {
 	for line := range strings.Lines(text + "\n") {
 		if !strings.HasPrefix(line, "\t") {

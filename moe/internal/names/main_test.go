@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What go doc shows of moe is what internal/spec says today.
+// TestFileIsToday checks that zspec.go is what the command writes for today's internal/spec.
 func TestFileIsToday(t *testing.T) {
 	want, err := generate("../../../internal/spec")
 	require.NoError(t, err)

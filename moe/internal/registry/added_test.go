@@ -16,12 +16,11 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// kernels are a layer's, with one product more: its row.
+// kernels has the kernels of the layer, and one of an added product.
 var kernels = append(append(registry.Registry{}, kernel.Kernels...), ReluKernel)
 
-// A product that is added knows its tilings, their costs, its kernel and the
-// pass that tuning shows it by, as those of the layer do: by its row alone.
-// What tuning and bench make of a new row is shown in their own tests.
+// TestAddedProduct checks that one row is enough to add a product: it has tilings, their costs, a
+// kernel, and the pass that tuning checks. Tests of tuning and bench check what they do with it.
 func TestAddedProduct(t *testing.T) {
 	target, c := driver.H200(), spec.Config{Hidden: 256, Intermediate: 192, NumExperts: 4, TopK: 2}
 	p, err := kernels.FindProduct("relu")
@@ -38,11 +37,11 @@ func TestAddedProduct(t *testing.T) {
 	require.Equal(t, []registry.Any{ReluKernel}, kernels.OfProduct(p))
 	require.Equal(t, registry.Training, kernels.Find("relu").Pass())
 	_, err = kernel.Kernels.FindProduct("relu")
-	require.Error(t, err, "the layer's own list is as it was")
+	require.Error(t, err, "the layer's own list has not changed")
 }
 
-// And its kernel is right with the tiling that the cost model picks and with
-// every other that tuning may pick.
+// TestAddedKernel checks the added kernel's results with each tiling that the cost model or tuning
+// may choose.
 func TestAddedKernel(t *testing.T) {
 	const d, n = 192, 192
 	p := kt.Ragged()
@@ -56,7 +55,7 @@ func TestAddedKernel(t *testing.T) {
 		got := kt.Download[uint16](b, z, len(p.Expert)*n)
 		for row, e := range p.Expert {
 			if e < 0 {
-				require.Equal(t, kt.Poisoned[uint16](n), got[row*n:][:n], "row %d is nobody's", row)
+				require.Equal(t, kt.Poisoned[uint16](n), got[row*n:][:n], "row %d belongs to no expert", row)
 				continue
 			}
 			for j := range n {
@@ -69,7 +68,8 @@ func TestAddedKernel(t *testing.T) {
 	}
 }
 
-// A kernel is emitted once for all layers that it is the same in, and no other.
+// TestEmittedOnce checks that a kernel is emitted once for all layers in which its text is the same,
+// and again for others.
 func TestEmittedOnce(t *testing.T) {
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 192, NumExperts: 4, TopK: 2}}
 	l.Tiles = kernels.Choose(tiles.H200, l.Config, driver.H200())
@@ -82,7 +82,7 @@ func TestEmittedOnce(t *testing.T) {
 	}{
 		{"nothing", func(*registry.Layer) {}, true},
 		{"hint", func(l *registry.Layer) { l.TokensHint = 7 }, true},
-		{"another's tiling", func(l *registry.Layer) { l.Tiles = tiles.Choice{"relu": l.Tiles["relu"]} }, true},
+		{"tiling of another product", func(l *registry.Layer) { l.Tiles = tiles.Choice{"relu": l.Tiles["relu"]} }, true},
 		{"width", func(l *registry.Layer) { l.Hidden = 512 }, false},
 		{"tiling", func(l *registry.Layer) { l.Tiles = tiles.Choice{"relu": kt.Shallow(128)} }, false},
 		{"shared", func(l *registry.Layer) { l.IsShared = true }, false},

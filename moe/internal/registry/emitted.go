@@ -7,15 +7,16 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// emitted are the kernels that this process emitted last, of two or three layers:
-// a layer that is made again, or shares kernels' sizes with another, emits none of
-// them.
+// emitted has the kernels that this process emitted last, enough for two or three layers. A layer
+// that is created again does not emit its kernels again, and neither does a layer whose kernels
+// have the same sizes.
 var emitted = recent.New[emission, Built](maxEmitted)
 
-// maxEmitted bounds emitted by instructions, each of which takes some 600 bytes.
+// maxEmitted is the largest number of instructions in emitted. An instruction takes about 600
+// bytes.
 const maxEmitted = 100_000
 
-// emission is all that a kernel's text may follow from.
+// emission is everything that a kernel's text may depend on.
 type emission struct {
 	kernel   Any
 	config   spec.Config
@@ -23,20 +24,20 @@ type emission struct {
 	isShared bool
 }
 
-// emission is what the kernel is in a layer.
+// emission returns what the kernel's text depends on in a layer.
 func (k *Kernel[A]) emission(l Layer) emission {
 	e := emission{kernel: k, config: l.Config, isShared: l.IsShared}
 	if k.From != nil {
 		e.config = k.From(l.Config)
 	}
-	e.config.TokensHint = 0 // it steers the choice of tilings alone
+	e.config.TokensHint = 0 // it only affects the choice of tilings
 	if k.Of != nil {
 		e.tiling = l.Tiling(k.Of)
 	}
 	return e
 }
 
-// layer is a layer that has nothing but what the kernel may follow from.
+// layer returns a layer that has only what the kernel may depend on.
 func (e emission) layer() Layer {
 	l := Layer{Config: e.config, IsShared: e.isShared}
 	if p := e.kernel.Product(); p != nil {
@@ -45,8 +46,8 @@ func (e emission) layer() Layer {
 	return l
 }
 
-// OfExperts is what the experts' products follow from, a [Kernel.From]: a layer
-// but for its router, what it makes of logits, and its shared experts.
+// OfExperts is a [Kernel.From] for the experts' products: the layer's Config without its router,
+// scores and shared experts.
 func OfExperts(c spec.Config) spec.Config {
 	return spec.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, Type: c.Type, GateUp: c.GateUp, WeightOrder: c.WeightOrder,

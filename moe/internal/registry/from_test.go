@@ -14,8 +14,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// A kernel's row says all that its text follows from: emitted from the whole
-// layer it is the same.
+// TestFromIsAll checks that each kernel's From keeps everything that its text depends on: the
+// kernel emitted from the whole Config has the same text.
 func TestFromIsAll(t *testing.T) {
 	plain := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 4}
 	grouped := plain
@@ -45,5 +45,5 @@ func TestFromIsAll(t *testing.T) {
 			shared++
 		}
 	}
-	require.GreaterOrEqual(t, shared, 16, "kernels of layers that differ in their router alone are shared")
+	require.GreaterOrEqual(t, shared, 16, "kernels that layers with different routers share")
 }

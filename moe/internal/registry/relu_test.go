@@ -13,11 +13,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// This file is all that a layer's new product takes beside its row in the
-// registry and its tests.
+// This file is all that a new product of a layer needs, besides its row in the registry and its
+// tests.
 
-// Relu is Z = max(0, X[rows]·W[expert]ᵀ): rows gathered as they are loaded, the
-// activation in the epilogue.
+// Relu computes Z = max(0, X[rows]·W[expert]ᵀ). Loads gather the rows; the epilogue applies the
+// activation.
 type Relu struct {
 	spec.Config
 	Tiling gemm.Tiling
@@ -25,7 +25,7 @@ type Relu struct {
 
 // ReluArgs are the arguments of [Relu].
 type ReluArgs struct {
-	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each packed row.
+	// X [T, d] bf16 are the tokens, Gather [R] u32 the token of each row.
 	X, Gather driver.DevicePtr
 	// W [E, n, d] bf16 are the weights.
 	W driver.DevicePtr
@@ -72,7 +72,7 @@ func (r Relu) wMap(a *ReluArgs) driver.TensorMap {
 
 func (r Relu) zMap(a *ReluArgs) driver.TensorMap { return tile.RaggedMap(a.Z, r.Intermediate, a.Rows) }
 
-// ReluProduct is its search space and cost.
+// ReluProduct has the search space and the cost of the product.
 var ReluProduct = &registry.Product{
 	Name: "relu",
 	Space: func(t driver.Target) []gemm.Tiling {
@@ -88,7 +88,7 @@ var ReluProduct = &registry.Product{
 	},
 }
 
-// ReluKernel is the product's kernel, which tuning holds by the layer's O.
+// ReluKernel is the product's kernel. Tuning checks it by the layer's O.
 var ReluKernel = &registry.Kernel[ReluArgs]{KernelName: "relu", Of: ReluProduct, ShownBy: registry.Training,
 	Emit: func(l registry.Layer) (*jit.Kernel[ReluArgs], error) {
 		return Relu{Config: l.Config, Tiling: l.Tiling(ReluProduct)}.Build()

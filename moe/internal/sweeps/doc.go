@@ -1,4 +1,4 @@
-// Package sweeps holds only tests, those that run whole layers over and over to
-// ask something of each line or each order: apart from package moe's so that
-// either's take a share of the time that `go test` gives a package.
+// Package sweeps has only tests: they run whole layers many times, once for each instruction or
+// each order of execution that they check. They are separate from the tests of package moe, so
+// that each package stays within go test's time limit.
 package sweeps

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
-// trialOn is a layer on a device, without a cache, with what its passes take.
+// trialOn creates a layer on a device, without a cache, with the tensors of its passes.
 func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
 	l, err := moe.New(context.Background(), dev, c, append([]moe.Option{moe.WithCache(nil)}, opts...)...)
 	require.NoError(t, err)
@@ -38,13 +38,13 @@ func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...
 	return tr
 }
 
-// orders are the beginnings of instructions that order others.
+// orders has the beginnings of instructions that order other instructions.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster", "griddepcontrol.wait"}
 
-// weaker is the instruction as a mistaken author could have it: gone, where
-// nothing but order is its business, or without the order of its scope. False for
-// what orders nothing.
+// weaker returns the replacement of an instruction by a mistaken author: nothing for an instruction
+// that only orders others, the relaxed form for a load or store with memory order. ok is false
+// for instructions that order nothing.
 func weaker(in *ptx.Inst) (others []ptx.Inst, ok bool) {
 	if in.Form == nil {
 		return nil, false
@@ -62,25 +62,24 @@ func weaker(in *ptx.Inst) (others []ptx.Inst, ok bool) {
 	return nil, false
 }
 
-// sweep checks each kernel that it is shown without each of its lines that order
-// others.
+// sweep checks the launched kernels without each of their lines that order others.
 type sweep struct {
 	t       *testing.T
 	modules map[string]*ptx.Module
-	every   int // of so many lines one
+	every   int // check one of that number of lines
 	lines   int
-	found   map[droppedLine]string // kind of fault, passes or unreached
-	// again, unless nil, are the places whose lines passed elsewhere, with what is
-	// found here: no others are tried.
+	found   map[droppedLine]string // the kind of the fault, isMissed or isUnreached
+	// again, unless nil, has the places whose lines passed in an earlier layer, with the
+	// finding in this one. Only these are tried.
 	again map[place]string
 }
 
-// place is where a line stands, in all of a kernel's texts.
+// place is the position of a line in the Go code, for all texts of a kernel.
 type place struct{ kernel, what string }
 
 func (l droppedLine) place() place { return place{l.kernel, l.what} }
 
-// passed are the places of lines that pass.
+// passed returns the places of the lines that passed.
 func (s *sweep) passed() map[place]string {
 	places := map[place]string{}
 	for line, kind := range s.found {
@@ -91,7 +90,7 @@ func (s *sweep) passed() map[place]string {
 	return places
 }
 
-// name counts as named the lines of a place at which none passes now.
+// name marks the lines of a place as found if none of them passes now.
 func (s *sweep) name() {
 	for line, was := range s.found {
 		if kind := s.again[line.place()]; was == isMissed && kind != "" {
@@ -100,9 +99,9 @@ func (s *sweep) name() {
 	}
 }
 
-// droppedLine is an instruction of a kernel.
+// droppedLine is a dropped instruction of a kernel.
 type droppedLine struct {
-	kernel, text string // the name, and all of the PTX
+	kernel, text string // the kernel's name and its PTX
 	at           int
 	what         string
 }
@@ -121,7 +120,7 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	e := m.Entry(k.Name())
 	whole, text := e.Body, string(m.Print().PTX)
 	defer func() { e.Body = whole }()
-	// check runs the kernel with others instead of an instruction.
+	// check runs the kernel with other instructions in place of one.
 	check := func(at int, others ...ptx.Inst) error {
 		e.Body = slices.Insert(slices.Delete(slices.Clone(whole), at, at+1), at, others...)
 		code, err := emu.Load(m.Print().PTX)
@@ -129,7 +128,7 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 		without, err := code.Kernel(k.Name())
 		require.NoError(s.t, err)
 		once := l
-		once.Stream = l.Stream.Clone() // this launch is not before the next check's
+		once.Stream = l.Stream.Clone() // the next check must not be ordered after this launch
 		return without.Check(context.Background(), mem.Clone(), once, 1)
 	}
 	for i := range whole {
@@ -175,13 +174,13 @@ func (s *sweep) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	}
 }
 
-// Each instruction of our kernels that orders others is taken out in turn, nobody
-// choosing, while a small layer runs: a check names it, there or at sizes where a
-// ring goes round, a CTA has several tiles or a warp several steps; but for those of
-// the table below. SONICMOE_LONG has all of them, else it is one of 40.
+// TestDroppedLines removes each ordering instruction of the kernels in turn, while a small layer
+// runs, and checks that the emulator reports a fault. Some faults only show at sizes where a ring
+// wraps around, a CTA has several tiles or a warp several steps. The table at the end has the
+// instructions that are not needed. Without SONICMOE_LONG, one of 40 instructions is tried.
 func TestDroppedLines(t *testing.T) {
 	if drivertest.Name() != "emulated" {
-		t.Skip("a GPU would hang for ever")
+		t.Skip("a GPU would hang")
 	}
 	if testing.Short() {
 		t.Skip("checks of kernels: not with -short")
@@ -200,21 +199,21 @@ func TestDroppedLines(t *testing.T) {
 		tokens   int
 		backward bool
 		sms      int
-		again    []string // kernels whose lines that passed are tried again
+		again    []string // the kernels whose passed lines are tried again
 	}{
-		{"many tokens", small, 400, true, 4, nil},
+		{"large batch", small, 400, true, 4, nil},
 		{"20 tokens", small, 20, false, 4, nil},
 		{"60 tokens", small, 60, false, 4, nil},
 		{"5 tokens", small, 5, false, 4, nil},
-		{"a lone token", small, 1, false, 4, nil},
-		{"several tiles a CTA", small, 400, true, 2, []string{"moe_dh", "moe_dw1", "moe_dw2", "moe_up"}},
-		{"a queue that goes round", layer(192, 192, 6, 2), 2500, true, 2, []string{"moe_up", "moe_down", "moe_dh", "moe_dx"}},
-		{"few rows an expert", small, 100, true, 2, []string{"moe_dw1", "moe_dw2"}},
+		{"single token", small, 1, false, 4, nil},
+		{"several tiles per CTA", small, 400, true, 2, []string{"moe_dh", "moe_dw1", "moe_dw2", "moe_up"}},
+		{"a queue that wraps around", layer(192, 192, 6, 2), 2500, true, 2, []string{"moe_up", "moe_down", "moe_dh", "moe_dx"}},
+		{"few rows per expert", small, 100, true, 2, []string{"moe_dw1", "moe_dw2"}},
 		{"many experts", layer(128, 64, 48, 10), 600, true, 4, []string{"moe_plan", "moe_plan_pairs"}},
-		{"many experts, few tokens", layer(128, 64, 48, 10), 60, false, 4, []string{"moe_choose"}},
+		{"many experts, small batch", layer(128, 64, 48, 10), 60, false, 4, []string{"moe_choose"}},
 		{"deep sums", layer(8192, 64, 6, 2), 1280, true, 4, []string{"moe_dwr", "moe_router"}},
-		{"deep sums, few tokens", layer(8192, 64, 6, 2), 10, false, 4, []string{"moe_few_logits"}},
-		{"deep sums of the down-projection, few tokens", layer(128, 4096, 6, 2), 10, false, 4, []string{"moe_decode_down"}},
+		{"deep sums, small batch", layer(8192, 64, 6, 2), 10, false, 4, []string{"moe_few_logits"}},
+		{"deep sums of the down-projection, small batch", layer(128, 4096, 6, 2), 10, false, 4, []string{"moe_decode_down"}},
 		{"turns of one step, 60 tokens", layer(64, 64, 32, 8), 60, false, 2, []string{"moe_decode_up", "moe_decode_down"}},
 		{"turns of one step, 5 tokens", layer(64, 64, 32, 8), 5, false, 2, []string{"moe_decode_small_up", "moe_decode_small_down"}},
 	} {
@@ -230,7 +229,7 @@ func TestDroppedLines(t *testing.T) {
 			s.t = t
 			target := emulated.Target()
 			target.SMs = of.sms
-			// Races, for what launches leave to those that may begin before they have ended.
+			// Races finds faults between a launch and the next one, which may start before it ends.
 			dev, err := emulated.New(emulated.Options{Target: target, Races: of.again == nil, Launching: s.launching})
 			require.NoError(t, err)
 			var options []moe.Option
@@ -246,7 +245,7 @@ func TestDroppedLines(t *testing.T) {
 				}
 			}
 			tr := trialOn(t, dev, of.config, of.tokens, options...)
-			require.NoError(t, tr.Run(context.Background(), tr.Args)) // takes as long as all checks
+			require.NoError(t, tr.Run(context.Background(), tr.Args)) // the time of all checks
 			if of.backward {
 				require.NoError(t, tr.PrepareBackward(17, moe.BF16))
 				require.NoError(t, tr.RunBackward(context.Background(), tr.Back))
@@ -266,33 +265,33 @@ func TestDroppedLines(t *testing.T) {
 			return x.what == p.what && slices.Contains(strings.Fields(x.kernels), p.kernel)
 		})
 		if i < 0 {
-			t.Errorf("%s: %d of %s pass, and no line of the table says why", p.kernel, n, p.what)
+			t.Errorf("%s: %d of %s pass, and the table has no reason", p.kernel, n, p.what)
 			continue
 		}
 		assert.LessOrEqual(t, n, needless[i].most, "%s: %s", p.kernel, p.what)
 	}
 	named := len(s.found) - kinds[isMissed] - kinds[isUnreached]
-	t.Logf("%d lines: %d named, %v", s.lines, named, kinds)
-	share := 90 // percent that are named, of all lines
+	t.Logf("%d lines: %d found, %v", s.lines, named, kinds)
+	share := 90 // percent of all lines that must be found
 	if s.every > 1 {
-		share = 80 // of so few of them
+		share = 80 // a small sample
 	}
 	assert.GreaterOrEqual(t, 100*named, share*(named+kinds[isMissed]))
 }
 
 var lineNumbers = regexp.MustCompile(`:\d+`)
 
-// Why a kernel goes without griddepcontrol.wait here.
+// Reasons why a kernel passes without griddepcontrol.wait.
 const (
-	firstOfPass    = "the first kernel of the pass: none of it is before"
-	forThoseBehind = "the one launch that may still run when this one begins touches nothing that this one does: the wait is for those behind, which count on it for what came before that"
+	firstOfPass   = "the first kernel of the pass has no predecessor in it"
+	forSuccessors = "the one launch that may still run touches no memory of this kernel; successors need the wait, as they rely on it for all launches before"
 )
 
-// toldTheNext is why a release passes whose reader is the next launch, and its acquire.
-const toldTheNext = "the up-projection tells its table to the down-projection, and these checks launch one of the two"
+// readByNextLaunch is the reason why a release passes whose reader is in the next launch.
+const readByNextLaunch = "the down-projection reads the table, and a check launches one kernel"
 
-// needlessLine is an instruction without which nothing is amiss that a launch by
-// itself could show: where it stands, by files, at most so often in each of the kernels.
+// needlessLine is an instruction whose removal no check of a single launch can find: what is its
+// position by files, most its largest number in each of the kernels.
 type needlessLine struct {
 	kernels string
 	most    int
@@ -304,62 +303,62 @@ var needless = []needlessLine{
 	{"moe_up moe_down moe_dh moe_dx moe_dw1 moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go without bar.sync",
 		"the stagger of the two warpgroups is for speed"},
 	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/product.go < pipeline/role.go without bar.warp.sync",
-		"as the next line; of a CTA's first item, which is not read ahead, the rings at these sizes order it"},
+		"as the next line; a CTA's first item is not read ahead, and at these sizes the rings order it"},
 	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/load.go < gemm/product.go without bar.warp.sync",
-		"a tile's item is read a tile ahead, before the arrivals on the stages of that one, which math waits for before it releases the item"},
+		"an item is read one tile ahead, before that tile's stages arrive, and math waits for these before it releases the item"},
 	{"moe_up", 2, "pipeline/barrier.go < gemm/product.go < gemm/product.go < pipeline/role.go without barrier.cluster.wait",
-		"both roles wait at the end, and each alone keeps the CTA there until the other one has come"},
+		"both roles wait at the end, and each alone keeps the CTA there until the other has arrived"},
 	{"moe_up", 1, "pipeline/cta.go < pipeline/cta.go < gemm/product.go without fence.mbarrier_init.release.cluster",
-		"who publishes tiles fences its proxies before the first copy, and all other copies come behind a tile"},
+		"the publisher of tiles fences its proxies before the first copy, and all other copies follow a tile"},
 	{"moe_up", 1, "pipeline/cta.go < gemm/product.go < gemm/product.go < kernel/up.go without bar.sync",
-		"the cluster meets right behind it"},
+		"the barrier of the cluster follows at once"},
 	{"moe_dh", 6, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without bar.warp.sync",
-		"between ldmatrix and stmatrix, each the whole warp's as one, and behind a tile's last parts, before the queue's readers meet"},
+		"ldmatrix and stmatrix each run for the whole warp at once, and after a tile's last parts the queue's readers meet"},
 	{"moe_dh", 2, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without fence.proxy.async",
-		"of a tile's last parts: the main loop fences each k-tile before it loads H again"},
+		"after a tile's last parts the main loop fences each k-tile before it loads H again"},
 	{"moe_dw1 moe_dw2", 1, "dw/math.go without wgmma.wait_group.sync.aligned",
-		"the wait behind the last step has it wait for the same products: one of the two would do"},
+		"the wait after the last step waits for the same products"},
 	{"moe_dw1 moe_dw2", 1, "gemm/math.go < dw/math.go < dw/math.go without wgmma.wait_group.sync.aligned",
-		"the wait of each step is for the same products: one of the two would do"},
+		"the wait of each step waits for the same products"},
 	{"moe_dw2", 1, "gemm/math.go < gemm/math.go < dw/math.go without cp.async.bulk.wait_group",
 		"the first of an odd number of sub-tiles has waited for both slots"},
 	{"moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < dw/math.go without bar.sync",
-		"the first of an odd number of sub-tiles has waited for both slots, and all met behind that"},
+		"the first of an odd number of sub-tiles has waited for both slots, and all warps met after it"},
 	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < dw/plan.go without bar.warp.sync",
-		"redux.sync behind it waits for the same lanes, and nothing in memory goes from one to another"},
+		"the redux.sync after it waits for the same lanes, and no lane reads another's memory"},
 	{"moe_dwr", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
-		"of a CTA's last stage, which none fills again"},
-	{"moe_few_logits moe_chain_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < route/few.go without mbarrier.arrive.shared::cta.b64",
-		"of the last stages of a chain, which none fills again; and of all of them where the ring has as many"},
-	{"moe_choose", 1, "route/plan.go < route/choose.go < route/choose.go < registry/registry.go without bar.sync",
-		"all meet again behind the choice, before they count in what was cleared"},
-	{"moe_few_logits moe_chain_logits", 1, "route/few.go < route/few.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
-	{"moe_router", 1, "route/router.go < route/router.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
-	{"moe_count", 1, "route/count.go < route/count.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
-	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", forThoseBehind},
-	{"moe_dw1", 1, "dw/dw.go < dw/dw.go < gradient/gradient.go < registry/registry.go without griddepcontrol.wait", forThoseBehind},
-	{"moe_dx", 1, "gemm/product.go < gemm/product.go < kernel/dx.go < kernel/dx.go without griddepcontrol.wait", forThoseBehind},
-	{"moe_dwr", 1, "gemm/twoterm.go < drouter/drouter.go < drouter/drouter.go < registry/registry.go without griddepcontrol.wait", forThoseBehind},
+		"no load fills a CTA's last stage again"},
+	{"moe_few_logits moe_chain_logits", 3, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < choose/few.go without mbarrier.arrive.shared::cta.b64",
+		"no load fills the last stages of a chain again, or any stage if the ring has them all"},
+	{"moe_choose", 1, "order/plan.go < order/plan.go < choose/choose.go < choose/choose.go without bar.sync",
+		"all warps meet again after the choice, before they count in the cleared words"},
+	{"moe_few_logits moe_chain_logits", 1, "choose/few.go < choose/few.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
+	{"moe_router", 1, "choose/router.go < choose/router.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
+	{"moe_count", 1, "order/count.go < order/count.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", firstOfPass},
+	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < registry/registry.go < moe/layer.go without griddepcontrol.wait", forSuccessors},
+	{"moe_dw1", 1, "dw/dw.go < dw/dw.go < gradient/gradient.go < registry/registry.go without griddepcontrol.wait", forSuccessors},
+	{"moe_dx", 1, "gemm/product.go < gemm/product.go < kernel/dx.go < kernel/dx.go without griddepcontrol.wait", forSuccessors},
+	{"moe_dwr", 1, "gemm/twoterm.go < drouter/drouter.go < drouter/drouter.go < registry/registry.go without griddepcontrol.wait", forSuccessors},
 	{"moe_decode_small_up moe_decode_small_down", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
-		"rings have more stages than a CTA loads at these sizes: none is filled again"},
-	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without bar.warp.sync", toldTheNext},
-	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without st", toldTheNext},
+		"at these sizes the ring has more stages than a CTA loads: none is filled again"},
+	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without bar.warp.sync", readByNextLaunch},
+	{"moe_decode_small_up", 1, "decode/choice.go < decode/choice.go < decode/choice.go without st", readByNextLaunch},
 	{"moe_aggregate_early", 1, "kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go < kernel/aggregate.go without ld",
 		"as the next line"},
 	{"moe_decode_down", 1, "decode/turns.go < decode/turns.go < decode/product.go < decode/product.go without ld",
-		"the kernel that wrote the word has ended, as the ones between tell: on a GPU the acquire keeps stale caches away, which are not here"},
+		"the kernel that wrote the word has ended; on a GPU the acquire avoids stale caches, which the emulator does not have"},
 	{"moe_lone_down", 2, "decode/lonedown.go < decode/lonedown.go without ld",
-		"the word says all: nothing else that the kernel before writes is read before griddepcontrol.wait"},
+		"before griddepcontrol.wait, the word is all that is read of the predecessor's output"},
 	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go < decode/lone.go < decode/lone.go without bar.warp.sync",
-		"what lane 0 waits for is when it is best to load, not for anything that is loaded"},
-	{"moe_lone_up", 1, "decode/loneup.go < route/choose.go < route/choose.go without st",
-		"the word says all: the kernel behind reads nothing else before griddepcontrol.wait"},
+		"lane 0 waits for the best time to load, not for data"},
+	{"moe_lone_up", 1, "decode/loneup.go < choose/choose.go < choose/choose.go without st",
+		"before griddepcontrol.wait, the word is all that the next kernel reads"},
 	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go < decode/lone.go without bar.warp.sync",
-		"all who multiply meet at y's barrier before one reads the scores"},
+		"the multiplying warps meet at y's barrier before any reads the scores"},
 	{"moe_lone_up moe_lone_down", 1, "decode/lone.go < decode/lone.go without bar.warp.sync",
-		"bytes may come before they are expected: the phase does not end before lane 0, which expects them, arrives"},
+		"bytes may arrive before they are expected: the phase does not end before lane 0, which expects them, arrives"},
 	{"moe_lone_down", 1, "pipeline/cta.go < decode/lone.go < decode/lonedown.go < decode/lonedown.go without bar.sync",
-		"all meet again when the experts are there, before one uses an mbarrier"},
+		"all warps meet again when the experts are known, before any uses an mbarrier"},
 	{"moe_lone_up", 1, "pipeline/cta.go < decode/lone.go < decode/loneup.go < decode/loneup.go without bar.sync",
-		"all meet again behind the choice, before one uses an mbarrier"},
+		"all warps meet again after the choice, before any uses an mbarrier"},
 }

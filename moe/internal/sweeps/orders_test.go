@@ -22,13 +22,12 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Every kernel of the registry breaks no rule in any of 100 random orders, nor early
-// nor late, looking for races and for every proxy fence: in small layers of the kinds
-// whose digests are kept, a launch of one text of each kernel, then of all others.
-// Without SONICMOE_LONG it is one random order and one text.
+// TestEveryKernelInManyOrders checks one launch of every kernel's text in the earliest, the latest
+// and 100 random orders, for races and missing proxy fences. The layers are small ones of the
+// kinds in kerneltest. Without SONICMOE_LONG it tries one random order and one text per kernel.
 func TestEveryKernelInManyOrders(t *testing.T) {
 	if drivertest.Name() != "emulated" {
-		t.Skip("orders are the emulator's")
+		t.Skip("only the emulator has orders")
 	}
 	if testing.Short() {
 		t.Skip("checks of kernels: not with -short")
@@ -37,7 +36,7 @@ func TestEveryKernelInManyOrders(t *testing.T) {
 	if kt.Long() {
 		o.orders = 100
 	}
-	t.Run("one text of each", o.sweep)
+	t.Run("one text per kernel", o.sweep)
 	for name, n := range o.checks {
 		assert.Positive(t, n, "%s was not launched", name)
 	}
@@ -56,7 +55,7 @@ func (o *ordered) sweep(t *testing.T) {
 		wanted := o.everyText
 		for _, s := range sources {
 			wanted = wanted || o.checks[s.Name] == 0
-			o.checks[s.Name] += 0 // it is to be there
+			o.checks[s.Name] += 0 // an entry for each kernel
 		}
 		if !wanted {
 			continue
@@ -78,7 +77,7 @@ func (o *ordered) sweep(t *testing.T) {
 	t.Logf("%d kernels, %d launches in %d orders each, %.0f s", len(o.checks), checks, 2+o.orders, time.Since(began).Seconds())
 }
 
-// layer runs all passes of a layer, with gradients from the kind-th on.
+// layer runs all passes of a layer; the first backward pass has gradients of the given kind.
 func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind int, opts ...moe.Option) {
 	sources, err := moe.Sources(target, c, opts...)
 	require.NoError(t, err)
@@ -92,13 +91,13 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 	layer, err := moe.New(context.Background(), dev, c, opts...)
 	require.NoError(t, err)
 	p := passes{t, dev, layer, moe.NewArena(dev)}
-	for _, tokens := range []int{manyTokens, wideTokens, fewTokens, smallTokens, 1} {
+	for _, tokens := range []int{largeTokens, wideTokens, narrowTokens, smallTokens, 1} {
 		tr := p.forward(tokens)
-		if tokens == manyTokens {
+		if tokens == largeTokens {
 			p.backward(tr, kind)
 			p.balance(tr)
 		}
-		if tokens == manyTokens && c.HasLists() {
+		if tokens == largeTokens && c.HasLists() {
 			p.list(tr)
 		}
 		require.NoError(t, tr.Close())
@@ -109,20 +108,20 @@ func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind i
 // ordered checks launches of kernels in many orders.
 type ordered struct {
 	orders    int
-	everyText bool           // or one of each kernel
-	checks    map[string]int // of each kernel
+	everyText bool           // check every text, not one per kernel
+	checks    map[string]int // number of checks by kernel
 	texts     map[[sha256.Size]byte]bool
 
-	// Of the layer that runs:
+	// For the running layer:
 	t      *testing.T
-	textOf map[string][sha256.Size]byte // by the kernels' names
-	here   int                          // kernels checked
+	textOf map[string][sha256.Size]byte // by kernel name
+	here   int                          // number of kernels checked
 }
 
 // launching checks a kernel's first launch.
 func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	text, ok := o.textOf[k.Name()]
-	require.True(o.t, ok, "%s is none of the layer's sources", k.Name())
+	require.True(o.t, ok, "%s is not one of the layer's sources", k.Name())
 	if o.texts[text] || !o.everyText && o.checks[k.Name()] > 0 {
 		return
 	}
@@ -132,22 +131,22 @@ func (o *ordered) launching(k *emu.Kernel, mem *emu.Memory, l emu.Launch) {
 	assert.NoError(o.t, k.Check(context.Background(), mem.Clone(), l, o.orders), k.Name())
 }
 
-// Tokens of the passes: experts have two tiles of rows, one or none; wide decoding,
-// and a last round of tokens that is not whole.
+// Tokens of the passes. A large batch gives experts two tiles of rows, one or none. The others are
+// for decoding's kernels: wide, narrow with a last wave that is not full, and small.
 const (
-	manyTokens  = 150
-	wideTokens  = 96
-	fewTokens   = 20
-	smallTokens = 5
+	largeTokens  = 150
+	wideTokens   = 96
+	narrowTokens = 20
+	smallTokens  = 5
 )
 
-// small is a layer with the kinds of another's kernels, and sizes that an emulator is
-// soon done with: widths are as even as the other's, and no whole number of tiles.
+// small returns a layer with the same kinds of kernels and smaller sizes, which the emulator runs
+// fast. The widths keep their remainder modulo 64 and are no whole number of tiles.
 func small(c moe.Config) moe.Config {
 	width := func(of int) int { return 129 + (of-1)%64 }
 	c.Hidden, c.Intermediate, c.SharedExperts = width(c.Hidden), width(c.Intermediate), min(c.SharedExperts, 1)
 	switch {
-	case c.NumExperts > 512: // more than a chunk of the router's
+	case c.NumExperts > 512: // more than one chunk of the router
 		c.NumExperts = 264
 	case c.Groups > 0:
 		c.NumExperts, c.TopK, c.Groups, c.TopGroups = 8, 3, 4, 2
@@ -157,7 +156,7 @@ func small(c moe.Config) moe.Config {
 	return c
 }
 
-// passes are those of a layer.
+// passes runs the passes of a layer.
 type passes struct {
 	t     *testing.T
 	dev   driver.Device
@@ -165,8 +164,7 @@ type passes struct {
 	arena *moe.Arena
 }
 
-// forward routes so many tokens and runs the experts, without what is saved and
-// with it.
+// forward runs a forward pass for inference and one for training.
 func (p passes) forward(tokens int) *trial.Trial {
 	tr, err := trial.New(p.dev, p.layer, tokens, 1, 6)
 	require.NoError(p.t, err)
@@ -178,7 +176,7 @@ func (p passes) forward(tokens int) *trial.Trial {
 	return tr
 }
 
-// lean has the router prefer the first experts, and none want the last one.
+// lean makes the router prefer the first experts, and never choose the last one.
 func (p passes) lean(tr *trial.Trial) {
 	c := p.layer.Config()
 	x, router := make([]float64, tr.Tokens*c.Hidden), make([]float64, c.NumExperts*c.Hidden)
@@ -195,9 +193,8 @@ func (p passes) lean(tr *trial.Trial) {
 	require.NoError(p.t, moe.Write(tr.Stream(), tr.Args.Router, router))
 }
 
-// backward runs backward passes behind forward: as the layer routed, with losses
-// on its logits, and of the experts alone; each with gradients of another of four
-// kinds, from the first on.
+// backward runs three backward passes after forward: with the layer's routing, with losses on the
+// logits, and of the experts alone. Each writes gradients of another kind, from first on.
 func (p passes) backward(tr *trial.Trial, first int) {
 	c := p.layer.Config()
 	for i, pass := range []func(driver.Stream, moe.Backward) error{tr.Call().Backward, tr.Call().Backward, tr.Call().BackwardExperts} {
@@ -221,8 +218,7 @@ func (p passes) backward(tr *trial.Trial, first int) {
 	}
 }
 
-// balance counts what a pass chose and, where there is one, updates the selection's
-// bias by it.
+// balance counts the chosen experts and, if the layer has a selection bias, updates it.
 func (p passes) balance(tr *trial.Trial) {
 	c, s := p.layer.Config(), tr.Stream()
 	loads := p.arena.Tensor(moe.Dense(0, moe.I32, c.NumExperts).Shape)
@@ -234,9 +230,8 @@ func (p passes) balance(tr *trial.Trial) {
 	}
 }
 
-// list runs passes over a list: one that the layer rounds to or, where it does not,
-// one of the caller's, in which tokens have any number of experts and experts of
-// entries are out of range.
+// list runs passes over a list. It is the rounded list of a layer that rounds; for other layers it
+// has any number of experts per token, and some expert ids are out of range.
 func (p passes) list(tr *trial.Trial) {
 	c, call := p.layer.Config(), tr.Call()
 	forward, backward, entries := call.Forward, call.Backward, p.layer.RoundedRows(tr.Tokens)

@@ -1,3 +1,3 @@
-// Package tiles is the choice of tile shapes: the spaces of a product's
-// [gemm.Tiling]s, and the cost model that picks one without measuring.
+// Package tiles chooses tilings: it has the space of a product's [gemm.Tiling]s, and the cost model
+// that picks one of them without measuring.
 package tiles

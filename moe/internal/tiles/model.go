@@ -8,49 +8,43 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Model is a cost model of all products that have tilings, forward's and
-// backward's: constants of one chip that estimate a product's time from its
-// tiling and the layer's shape alone. The choice of a tiling depends on all but
-// Hertz, which turns clocks into time. The command examples/bench -fit fits
-// them to measured points.
+// Model is a cost model of all products with tilings, forward and backward. It estimates a
+// product's time from the tiling and the layer's shape, with constants of one chip that the
+// command examples/bench -fit fits to measured points. Hertz converts clocks to time and does
+// not affect the choice of a tiling.
 //
-// A k-tile takes the larger of its tensor-core clocks (2·M·N·64/4096) and its
-// shared-memory clocks (operand reads and fills at 128 bytes a clock), which
-// are the chip's and not fitted. All constants are clocks of one SM.
+// A k-tile takes the larger of its tensor-core clocks (2·M·N·64/4096) and its shared-memory
+// clocks (operand reads and fills, 128 bytes per clock). These follow from the chip and are not
+// fitted. All constants are in clocks of one SM.
 type Model struct {
-	// KTileClocks is what every k-tile of 64 of a grouped product (all but the
-	// weights' gradients) costs on top: barriers, issue.
+	// KTileClocks is the extra cost of each k-tile of 64 of a grouped product, for barriers
+	// and issue. Every product but the gradients of weights is a grouped product.
 	KTileClocks float64
-	// LoadBytesPerClock is the rate of that part of a k-tile's loads from the
-	// L2 cache that the products don't hide: they cost power, and so clocks. The
-	// CTAs of a cluster share the weights'.
+	// LoadBytesPerClock is the rate at which a k-tile's loads from the L2 cache cost extra
+	// clocks, since they take power. The CTAs of a cluster share the loads of weights.
 	LoadBytesPerClock float64
-	// TileClocks is what every tile costs on top: its ticket, its first loads.
-	// CoupleClocks comes to it in a cluster, whose CTAs wait for each other.
+	// TileClocks is the extra cost of each tile, for its ticket and first loads. CoupleClocks
+	// is added in a cluster, whose CTAs wait for each other.
 	TileClocks, CoupleClocks float64
-	// UpEpilogueClocks and its like are one warpgroup's epilogue of 256 columns.
-	// The other warpgroup's products hide it as far as the ring is deep:
-	// HiddenClocks for each stage.
+	// UpEpilogueClocks and the next three are the time of one warpgroup's epilogue of 256
+	// columns. The other warpgroup's products hide HiddenClocks of it per stage of the ring.
 	UpEpilogueClocks, DownEpilogueClocks, DHEpilogueClocks, DXEpilogueClocks float64
 	HiddenClocks                                                             float64
-	// BytesPerClock is the rate, for the SM, of that part of a wave's reads
-	// from device memory that the products don't hide.
+	// BytesPerClock is the rate of one SM for reads from device memory that the products of a
+	// wave do not hide.
 	BytesPerClock float64
-	// DWKTileClocks is KTileClocks of a weight's gradient, whose operands both
-	// lie across the sum. DWEpilogueClocks is what shows of its epilogue
-	// of 256 columns: the warpgroups are staggered as those of a grouped product,
-	// and the fit has one number for all depths of the ring.
+	// DWKTileClocks is KTileClocks for the gradient of a weight, whose operands are both
+	// MN-major. DWEpilogueClocks is the part of its epilogue of 256 columns that is not
+	// hidden: one number for all depths of the ring.
 	DWKTileClocks, DWEpilogueClocks float64
-	// L2BytesPerClock is what the L2 cache gives all SMs together, the bound of
-	// a weight's gradient where its k-tiles are read faster than multiplied.
+	// L2BytesPerClock is the bandwidth of the L2 cache for all SMs together. It bounds the
+	// gradient of a weight if its k-tiles are multiplied faster than they are read.
 	L2BytesPerClock float64
 	// Hertz is the SM clock under this load.
 	Hertz float64
 }
 
-// H200 is the model of the H200, fitted to measured points of all known rows.
-// Its choices lose at most 2.5 % against the best of six or more of each product,
-// measured in turns (examples/bench -points).
+// H200 is the model of the H200, fitted to points measured with examples/bench -points.
 var H200 = Model{
 	KTileClocks: 1.12, LoadBytesPerClock: 115, TileClocks: 708, CoupleClocks: 1750,
 	UpEpilogueClocks: 4760, DownEpilogueClocks: 3960, DHEpilogueClocks: 23700, DXEpilogueClocks: 6520,
@@ -65,17 +59,16 @@ func (m Model) Time(clocks float64) time.Duration {
 	return time.Duration(clocks / m.Hertz * float64(time.Second))
 }
 
-// Load is how many rows a product has, evenly by expert.
+// Load is the number of rows of a product. They are spread evenly over the experts.
 type Load struct {
-	// Rows are the packed rows, Experts those that have any.
+	// Rows is the number of rows, Experts the number of experts that have any.
 	Rows, Experts float64
 }
 
-// DefaultTokens stands for an unknown number of tokens.
+// DefaultTokens replaces an unknown number of tokens.
 const DefaultTokens = 16384
 
-// EvenLoad is the load of a layer whose tokens (0 stands for DefaultTokens) take
-// topK experts each, spread evenly.
+// EvenLoad returns the load of that number of tokens (0: DefaultTokens), each with topK experts.
 func EvenLoad(tokens, topK, experts int) Load {
 	if tokens <= 0 {
 		tokens = DefaultTokens
@@ -84,19 +77,18 @@ func EvenLoad(tokens, topK, experts int) Load {
 	return Load{rows, min(float64(experts), rows)}
 }
 
-// kTile is the clocks that a k-tile takes the tensor cores and the port of
-// shared memory.
+// kTile returns the clocks of a k-tile in the tensor cores and at the port of shared memory.
 func kTile(p gemm.Tiling) (mma, port float64) {
 	mma = 2 * gemm.TileM * float64(p.TileN) * tile.K / 4096
 	fill, reads := float64(p.StageBytes()), float64(2*(gemm.WarpgroupM*tile.RowBytes+p.TileBBytes()))
 	return mma, (fill + reads) / 128
 }
 
-// Grouped is the clocks of the busiest SM for a grouped product, columns wide and
-// with sums of depth elements: its tiles, each with its k-tiles and what is visible
-// of its epilogue and of the wave's reads.
+// Grouped returns the clocks of the busiest SM for a grouped product of the given number of
+// columns, with sums over depth elements. A tile costs its k-tiles and the parts of its epilogue
+// and of the wave's reads that are not hidden.
 func (m Model) Grouped(p gemm.Tiling, load Load, columns, depth int, epilogue float64, t driver.Target) float64 {
-	rowTiles := load.Rows/gemm.TileM + load.Experts/2 // half a tile of each expert is padding
+	rowTiles := load.Rows/gemm.TileM + load.Experts/2 // on average half a tile per expert is padding
 	tileColumns := float64((columns + p.TileN - 1) / p.TileN)
 	kTiles := float64(tile.Tiles(depth))
 	mma, port := kTile(p)
@@ -109,26 +101,26 @@ func (m Model) Grouped(p gemm.Tiling, load Load, columns, depth int, epilogue fl
 	return waves * (each + memory)
 }
 
-// Weight is the clocks of the busiest SM for a weight's gradient [E, height,
-// width]: its tiles, each with the k-tiles of an expert's rows.
+// Weight returns the clocks of the busiest SM for the gradient [E, height, width] of a weight. A
+// tile costs the k-tiles of one expert's rows.
 func (m Model) Weight(p gemm.Tiling, load Load, height, width int, t driver.Target) float64 {
 	tiles := float64((height + gemm.TileM - 1) / gemm.TileM * ((width + p.TileN - 1) / p.TileN))
-	kTiles := load.Rows/load.Experts/tile.K + 0.5 // half a step of each expert is padding
+	kTiles := load.Rows/load.Experts/tile.K + 0.5 // on average half a k-tile per expert is padding
 	mma, port := kTile(p)
 	l2 := float64(p.StageBytes()) * float64(t.SMs) / m.L2BytesPerClock
 	each := kTiles*(max(mma, port, l2)+m.DWKTileClocks) + m.DWEpilogueClocks*float64(p.TileN)/256 + m.TileClocks
 	return max(1, load.Experts*tiles/float64(t.SMs)) * each
 }
 
-// distinctRows is how many different rows of weights and of tokens the tiles
-// that run at once touch: what a wave must bring from memory.
+// distinctRows returns the number of different rows of weights and of tokens that a wave of tiles
+// reads from memory.
 func distinctRows(p gemm.Tiling, rowTilesOfExpert, tileColumns, tiles float64) float64 {
 	rowTiles := max(float64(p.GroupM), tiles/tileColumns)
 	weights := tiles / rowTiles * max(1, rowTiles/rowTilesOfExpert)
 	return weights*float64(p.TileN) + rowTiles*gemm.TileM
 }
 
-// Cheapest is the first of the tilings with the least cost.
+// Cheapest returns the first of the tilings with the lowest cost.
 func Cheapest(list []gemm.Tiling, cost func(gemm.Tiling) float64) gemm.Tiling {
 	best := list[0]
 	for _, p := range list[1:] {

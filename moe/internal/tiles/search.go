@@ -12,28 +12,27 @@ import (
 // Alternative is a tiling that a search may try.
 type Alternative struct {
 	Tiling gemm.Tiling
-	// Estimate is the cost model's.
+	// Estimate is the time by the cost model.
 	Estimate time.Duration
-	// Rejected, unless empty, says why it is not to be tried.
+	// Rejected is the reason why the tiling should not be tried, or empty.
 	Rejected string
 }
 
-// Search is what a search of a product's tilings goes by.
+// Search is the input of a search for the best tiling of a product.
 type Search struct {
-	// Product is its name, for errors.
+	// Product is the product's name, for errors.
 	Product string
-	// Space are the tilings that the cost model chooses among.
+	// Space has the tilings that the cost model chooses from.
 	Space []gemm.Tiling
-	// SharedBytes is the shared memory of a tiling, Estimate its time.
+	// SharedBytes returns the shared memory of a tiling, Estimate its time by the cost model.
 	SharedBytes func(gemm.Tiling) int
 	Estimate    func(gemm.Tiling) time.Duration
-	// NoGroups: the product's tiles have no groups.
+	// NoGroups is true if the product's tiles have no groups.
 	NoGroups bool
 }
 
-// Alternatives enumerates all widths, ring depths, groups and clusters, with
-// the reason for each tiling that no kernel can have or that is not worth
-// trying.
+// Alternatives lists all combinations of width, ring depth, group and cluster. Tilings that no
+// kernel can have, or that are not worth trying, are rejected with the reason.
 func (s Search) Alternatives(t driver.Target) []Alternative {
 	groups := []int{4, 8, 16, 32}
 	if s.NoGroups {
@@ -52,10 +51,10 @@ func (s Search) Alternatives(t driver.Target) []Alternative {
 	return list
 }
 
-// judge estimates a tiling or says why it is not to be tried.
+// judge estimates a tiling, or rejects it with the reason.
 func (s Search) judge(p gemm.Tiling, t driver.Target) Alternative {
 	a := Alternative{Tiling: p}
-	most := 0 // stages that fit
+	most := 0 // the number of stages that fit
 	for _, q := range s.Space {
 		if q.TileN == p.TileN {
 			most = max(most, q.Stages)
@@ -68,15 +67,15 @@ func (s Search) judge(p gemm.Tiling, t driver.Target) Alternative {
 	err := Check(s.Product, p, s.Space)
 	switch {
 	case most == 0:
-		a.Rejected = fmt.Sprintf("%d columns are no tile of this product", p.TileN)
+		a.Rejected = fmt.Sprintf("this product has no tile of %d columns", p.TileN)
 	case s.SharedBytes(p) > t.SharedBytesPerCTA:
-		a.Rejected = fmt.Sprintf("more than %d stages of %d columns don't fit a CTA's %d bytes of shared memory", most, p.TileN, t.SharedBytesPerCTA)
+		a.Rejected = fmt.Sprintf("more than %d stages of %d columns do not fit in a CTA's %d bytes of shared memory", most, p.TileN, t.SharedBytesPerCTA)
 	case err != nil:
 		a.Rejected = err.Error()
 	case p.Stages < most-shorter:
-		a.Rejected = fmt.Sprintf("%d stages of %d columns fit, and at most %d less are tried", most, p.TileN, shorter)
+		a.Rejected = fmt.Sprintf("%d stages of %d columns fit, and only up to %d fewer are tried", most, p.TileN, shorter)
 	case p.Stages < most && !slices.Contains([]int{1, 8}, p.GroupM):
-		a.Rejected = "a shallower ring is tried with groups of 8 only"
+		a.Rejected = "a shallower ring is only tried with groups of 8"
 	default:
 		a.Estimate = s.Estimate(p)
 	}

@@ -13,12 +13,11 @@ import (
 	"sonicmoe/jit/tile"
 )
 
-// Choice is the tiling of each product of a layer, by the product's name. A
-// product that is not there leaves the choice to the cost model. Results are
-// the same bits with any.
+// Choice has the tiling of each product of a layer, by the product's name. The cost model chooses
+// for products without an entry. Every tiling gives the same bits.
 type Choice map[string]gemm.Tiling
 
-// OrElse is c with the tilings of other for products that c does not have.
+// OrElse returns c, with the tilings of other for products that c lacks.
 func (c Choice) OrElse(other Choice) Choice {
 	both := maps.Clone(other)
 	if both == nil {
@@ -34,13 +33,12 @@ const (
 	widestGroup         = 1024
 )
 
-// defaultGroup is the group of what the cost model chooses among: wider ones
-// gain 1 % here and lose 20 % there, which a tuner finds out.
+// defaultGroup is the group of the tilings that the cost model chooses from. Wider groups gain
+// little or lose much, depending on the layer; only measuring tells.
 const defaultGroup = 8
 
-// Deepest lists tilings of these widths without clusters, each with as many
-// stages as fit the target's shared memory; none of widths for which three
-// don't.
+// Deepest lists tilings of these widths without clusters, each with the largest number of stages
+// that fits in the target's shared memory. It leaves out widths for which fewer than three fit.
 func Deepest(t driver.Target, sharedBytes func(gemm.Tiling) int, widths ...int) []gemm.Tiling {
 	var list []gemm.Tiling
 	for _, n := range widths {
@@ -55,7 +53,7 @@ func Deepest(t driver.Target, sharedBytes func(gemm.Tiling) int, widths ...int) 
 	return list
 }
 
-// InClusters makes tilings those of clusters of two CTAs.
+// InClusters returns the tilings with clusters of two CTAs.
 func InClusters(list []gemm.Tiling) []gemm.Tiling {
 	list = slices.Clone(list)
 	for i := range list {
@@ -64,7 +62,7 @@ func InClusters(list []gemm.Tiling) []gemm.Tiling {
 	return list
 }
 
-// OrClusters adds to each tiling the one of clusters of two CTAs.
+// OrClusters returns each tiling without clusters and with clusters of two CTAs.
 func OrClusters(list []gemm.Tiling) []gemm.Tiling {
 	var all []gemm.Tiling
 	for _, p := range list {
@@ -75,13 +73,14 @@ func OrClusters(list []gemm.Tiling) []gemm.Tiling {
 	return all
 }
 
-// WholeAtoms keeps the tilings whose MN-major B tile is whole atoms.
+// WholeAtoms returns the tilings whose MN-major B tile consists of whole swizzle atoms of 64
+// columns.
 func WholeAtoms(list []gemm.Tiling) []gemm.Tiling {
 	return slices.DeleteFunc(slices.Clone(list), func(p gemm.Tiling) bool { return p.TileN%(tile.Block*p.ClusterM) != 0 })
 }
 
-// Check holds a tiling against those of its space: it may have fewer stages and
-// another group. The error is a [*spec.ArgError] of the field.
+// Check reports whether a tiling is in the space, except that it may have fewer stages and another
+// group. The error is a [*spec.ArgError] that names the field.
 func Check(field string, p gemm.Tiling, space []gemm.Tiling) error {
 	bad := func(part string, got int, want string) error {
 		return &spec.ArgError{Field: field + part, Got: strconv.Itoa(got), Want: want}

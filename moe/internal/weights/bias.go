@@ -9,32 +9,33 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Bias is the bias of one of the experts' products: [E, Width], or two of them.
+// Bias describes the bias of one of the experts' products: one tensor [E, Width], or two.
 type Bias struct {
-	// Element is its.
+	// Element is the element type.
 	Element tile.Element
-	// Parts are gate and up, or one of N columns.
+	// Parts is 2 for gate and up, else 1. A part has N columns.
 	Parts, N int
-	// Experts is how many rows there are.
+	// Experts is the number of rows.
 	Experts int
-	// Apart: each part is a tensor of its own; Interleaved: a neuron's two touch.
+	// Apart is true if each part is a tensor, Interleaved if the gate and up of a neuron are
+	// neighbours.
 	Apart, Interleaved bool
 }
 
-// B1 is the up-projection's bias, ordered as the rows of W1.
+// B1 returns the bias of the up-projection. Its order is the order of W1's rows.
 func B1(c spec.Config) Bias {
 	if InPairs(c) {
-		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // as the columns of W1
+		return Bias{Element: element.Of(c), Parts: 1, N: c.HWidth(), Experts: c.NumExperts} // in the order of W1's columns
 	}
 	return Bias{Element: element.Of(c), Parts: c.HParts(), N: c.Intermediate, Experts: c.NumExperts, Apart: c.GateUp == spec.Apart, Interleaved: c.GateUp == spec.Interleaved}
 }
 
-// B2 is the down-projection's.
+// B2 returns the bias of the down-projection.
 func B2(c spec.Config) Bias {
 	return Bias{Element: element.Of(c), Parts: 1, N: c.Hidden, Experts: c.NumExperts}
 }
 
-// Tensors are the parameters of a kernel: of gate and up, or of both at once.
+// Tensors declares the parameters of a kernel: one tensor per part if the parts are apart, else one.
 func (b Bias) Tensors(p jit.Params, first, second *driver.DevicePtr) []ptx.Global {
 	if b.Apart {
 		return []ptx.Global{p.Ptr(first), p.Ptr(second)}
@@ -50,12 +51,12 @@ func (b Bias) Width() int {
 	return b.Parts * b.N
 }
 
-// IsRows reports whether the columns of a part are neighbours, so that boxes of TMA
-// have them.
+// IsRows reports whether the columns of a part are neighbours in memory, so that a TMA box can
+// load them.
 func (b Bias) IsRows() bool { return !b.Interleaved }
 
-// RowMap is the map of a tensor at p in boxes of so many columns: dimensions column,
-// part, expert. What lies past a part's columns is 0.
+// RowMap returns the map of a tensor at p in boxes of that number of columns. Its dimensions are
+// column, part and expert. Columns past the end of a part are 0.
 func (b Bias) RowMap(p driver.DevicePtr, columns int) driver.TensorMap {
 	parts := b.Parts
 	if b.Apart {
@@ -67,9 +68,9 @@ func (b Bias) RowMap(p driver.DevicePtr, columns int) driver.TensorMap {
 	return m
 }
 
-// LoadRow starts the loads of a tile's columns, so many of each part from the given
-// one on: a product's row (see gemm.Config.Row), whose biases must be finite, since
-// it multiplies those beside a column with 0.
+// LoadRow starts the loads of a tile's biases: that number of columns of each part, from column
+// on. They become a row of the product (see gemm.Config.Row). The biases must be finite, because
+// the product multiplies the neighbours of a column by 0.
 func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, expert, column ptx.U32, columns int) {
 	for part := range b.Parts {
 		m, of := maps[0], part
@@ -80,11 +81,11 @@ func (b Bias) LoadRow(k *ptx.Kernel, to, full ptx.Shared, maps []ptx.TensorMap, 
 	}
 }
 
-// Sums gives what a thread's sums of a tile start from where [Bias.IsRows] says no:
-// its columns of gate, then of up, of a tile that begins at that neuron and has so
-// many. Neurons past the last repeat others: they are dropped.
+// Sums returns the initial values of a thread's sums of a tile, if [Bias.IsRows] is false: the
+// biases of its columns of gate, then of up. The tile has that number of neurons, from neuron on.
+// Values past the last neuron repeat others; they are not stored.
 func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f tile.Fragment) []ptx.F32 {
-	const block, bytes = tile.Block, 2 * tile.ElementBytes // of a neuron
+	const block, bytes = tile.Block, 2 * tile.ElementBytes // bytes of a neuron
 	row := tensor.Index(expert, b.N*bytes)
 	sums := make([]ptx.F32, neurons)
 	for i := range neurons / block {
@@ -94,11 +95,11 @@ func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f til
 		}
 		for j := range block / 8 {
 			at := row.Index(first.Add(f.Column), bytes).At(8 * j * bytes)
-			if b.N%block != 0 { // a block may end at any 8
+			if b.N%block != 0 { // a block may end at any multiple of 8
 				at = row.Index(first.AddI(8*j).Min(ptx.Uint(b.N-8)).Add(f.Column), bytes)
 			}
 			v := ptx.LdGlobalVec[ptx.U32](at, 2, ".nc")
-			for h, word := range v { // of a neuron and the next
+			for h, word := range v { // the thread's neuron and the next one
 				gate, up := b.Element.Unpack(word)
 				for row := range 2 {
 					to := i*block/2 + 4*j + 2*row + h
@@ -110,7 +111,7 @@ func (b Bias) Sums(tensor ptx.Global, expert, neuron ptx.U32, neurons int, f til
 	return sums
 }
 
-// Column gives each part's bias of one column.
+// Column loads the bias of one column, for each part.
 func (b Bias) Column(tensors []ptx.Global, expert, column ptx.U32) (parts []ptx.F32) {
 	for part := range b.Parts {
 		tensor, at := tensors[0], column

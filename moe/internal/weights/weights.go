@@ -1,5 +1,5 @@
-// Package weights says how an expert's weights lie in memory, and loads them as
-// the B operand of a grouped product.
+// Package weights describes the layout of the experts' weights and biases in memory, and loads
+// the weights as the B operand of a grouped product.
 package weights
 
 import (
@@ -12,20 +12,21 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Matrix is the weights of all experts, out × in each, in one or two parts.
+// Matrix describes the weights of all experts. An expert's weights are out × in, in one or two
+// parts.
 type Matrix struct {
 	// Out and In are the dimensions of one part.
 	Out, In tile.Dim
-	// Part are gate and up: two, or one where there is no gate or where the two
-	// cannot be told apart by a dimension.
+	// Part is the dimension of gate and up. Its extent is 1 if there is no gate, or if no
+	// dimension separates the two.
 	Part tile.Dim
-	// Apart: the parts are tensors of their own, Part's stride means nothing.
+	// Apart is true if each part is a tensor; the stride of Part is then meaningless.
 	Apart bool
-	// Expert are the experts.
+	// Expert is the dimension of the experts.
 	Expert tile.Dim
 }
 
-// W1 is a layer's W1, with W3 where gate and up are apart.
+// W1 returns the layer's W1, with W3 as its second part if gate and up are apart.
 func W1(c spec.Config) Matrix {
 	d, n, width := c.Hidden, c.Intermediate, c.HWidth()
 	m := Matrix{Part: tile.Dim{Extent: 1}, Apart: c.GateUp == spec.Apart, Expert: tile.Dim{Extent: c.NumExperts, Stride: width * d}}
@@ -50,25 +51,24 @@ func W1(c spec.Config) Matrix {
 	return m
 }
 
-// InPairs reports whether gate and up of a neuron touch in memory, so that no
-// box of TMA has one without the other.
+// InPairs reports whether the gate and up weights of a neuron are neighbours in memory, so that
+// every TMA box has both.
 func InPairs(c spec.Config) bool { return c.WeightOrder == spec.InOut && c.GateUp == spec.Interleaved }
 
-// Rows are packed rows of a layer's workspace: parts of a width that is whole
-// tiles of 64. What lies past a part's last neuron is 0.
+// Rows describes the rows of a tensor in the workspace. Each part is padded with zeros to a
+// multiple of 64 columns.
 type Rows struct{ Parts, Width int }
 
 // Elements is the length of a row.
 func (r Rows) Elements() int { return r.Parts * r.Width }
 
-// Bytes is the size of so many.
+// Bytes is the size of that number of rows.
 func (r Rows) Bytes(rows int) int64 { return int64(rows) * int64(r.Elements()) * tile.ElementBytes }
 
-// A are the rows of the activation.
+// A returns the rows of the activation.
 func A(c spec.Config) Rows { return Rows{1, whole(c.Intermediate)} }
 
-// DH are the rows of the gradient of H: gate and up, or neurons in pairs as W1
-// has them.
+// DH returns the rows of the gradient of H: gate, then up, or pairs of both in the order of W1.
 func DH(c spec.Config) Rows {
 	switch {
 	case InPairs(c):
@@ -79,9 +79,10 @@ func DH(c spec.Config) Rows {
 	return A(c)
 }
 
+// whole rounds up to a multiple of the k-tile's width.
 func whole(n int) int { return tile.Tiles(n) * tile.K }
 
-// W2 is a layer's W2.
+// W2 returns the layer's W2.
 func W2(c spec.Config) Matrix {
 	d, n := c.Hidden, c.Intermediate
 	m := Matrix{Part: tile.Dim{Extent: 1}, Expert: tile.Dim{Extent: c.NumExperts, Stride: n * d}}
@@ -93,26 +94,26 @@ func W2(c spec.Config) Matrix {
 	return m
 }
 
-// Forward is the matrix as B of a product with Out columns, which sums over In.
+// Forward returns the B operand of a product with Out columns that sums over In.
 func (m Matrix) Forward(t gemm.Tiling) B { return B{N: m.Out, K: m.In, matrix: m, Tiling: t} }
 
-// Backward is the matrix as B of a product with In columns, which sums over Out.
+// Backward returns the B operand of a product with In columns that sums over Out.
 func (m Matrix) Backward(t gemm.Tiling) B { return B{N: m.In, K: m.Out, matrix: m, Tiling: t} }
 
-// B is weights as the B operand of a product.
+// B is a matrix of weights as the B operand of a product.
 type B struct {
-	// N are the columns, K is summed over.
+	// N is the dimension of the columns, K the dimension of the sum.
 	N, K tile.Dim
-	// Halves: gate and up are the halves of a tile, else it is of one part.
+	// Halves is true if gate and up are the two halves of a tile. If not, a tile has one part.
 	Halves bool
 	Tiling gemm.Tiling
 	matrix Matrix
 }
 
-// MNMajor reports whether neighbours in memory are columns.
+// MNMajor reports whether neighbours in memory are neighbouring columns.
 func (b B) MNMajor() bool { return b.N.Stride == 1 }
 
-// Maps is how many tensor maps there are.
+// Maps is the number of tensor maps.
 func (b B) Maps() int {
 	if b.matrix.Apart {
 		return 2
@@ -120,10 +121,10 @@ func (b B) Maps() int {
 	return 1
 }
 
-// wholeAtoms: the columns of an MN-major operand are whole atoms of 64.
+// wholeAtoms reports whether the number of columns is a multiple of a swizzle atom's 64.
 func (b B) wholeAtoms() bool { return b.N.Extent%tile.Block == 0 }
 
-// boxColumns is the width of a box.
+// boxColumns is the number of columns of a box.
 func (b B) boxColumns() int {
 	switch {
 	case !b.MNMajor() || b.Halves && b.wholeAtoms():
@@ -134,11 +135,11 @@ func (b B) boxColumns() int {
 	return b.Tiling.TileN / b.Tiling.ClusterM
 }
 
-// Map is the map of the tensor at p: boxes of 64 of the sum by boxColumns.
-// Outside of a part everything is 0.
+// Map returns the map of the tensor at p, in boxes of a k-tile by boxColumns. Values outside of a
+// part are 0.
 func (b B) Map(p driver.DevicePtr) driver.TensorMap {
 	columns := b.boxColumns()
-	// Of a constant capacity, so that a launch takes no memory.
+	// The capacity is constant, so that a launch does not allocate.
 	box, dims := make([]int, 0, driver.MaxTensorRank), make([]tile.Dim, 0, driver.MaxTensorRank)
 	switch {
 	case !b.MNMajor():
@@ -155,13 +156,13 @@ func (b B) Map(p driver.DevicePtr) driver.TensorMap {
 	return tile.LoadMap(p, append(box, 1), append(dims, b.matrix.Expert)...)
 }
 
-// hasPart: the map has a dimension for gate and up.
+// hasPart reports whether the map has a dimension for gate and up.
 func (b B) hasPart() bool { return b.matrix.Part.Extent > 1 && !b.matrix.Apart }
 
-// Load starts the loads of a stage: of the sum the 64 from k on, of the columns
-// the tile's. part is gate (0) or up (1) of a tile that is of one of them.
+// Load starts the loads of a stage: the k-tile from k on of the tile's columns. part is gate (0)
+// or up (1), for tiles that have one part.
 func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t schedule.Tile, k func() ptx.U32, part int) {
-	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // whose halves need not be whole atoms
+	if b.MNMajor() && !b.Halves && b.Tiling.ClusterM == 1 { // a half need not be whole atoms here
 		boxes := 1
 		if !b.wholeAtoms() {
 			boxes = b.Tiling.TileN / tile.Block
@@ -188,7 +189,7 @@ func (b B) Load(p *gemm.Product, maps []ptx.TensorMap, s pipeline.Stage, t sched
 	})
 }
 
-// of is the map of gate (0) or up (1).
+// of returns the map of gate (0) or up (1).
 func (b B) of(maps []ptx.TensorMap, part ptx.U32) ptx.TensorMap {
 	if !b.matrix.Apart {
 		return maps[0]
@@ -199,7 +200,7 @@ func (b B) of(maps []ptx.TensorMap, part ptx.U32) ptx.TensorMap {
 	return ptx.SelectMap(part.EqI(0), maps[0], maps[1])
 }
 
-// at are the coordinates of box i of a half of a tile.
+// at returns the coordinates of box i of one half of a tile.
 func (b B) at(t schedule.Tile, half ptx.U32, i int, k func() ptx.U32, part ptx.U32) []ptx.U32 {
 	var at []ptx.U32
 	switch {
@@ -216,7 +217,7 @@ func (b B) at(t schedule.Tile, half ptx.U32, i int, k func() ptx.U32, part ptx.U
 	return append(at, t.Expert)
 }
 
-// column is the first column of a half of a tile.
+// column is the first column of one half of a tile.
 func (b B) column(t schedule.Tile, half ptx.U32) ptx.U32 {
 	if b.Halves {
 		return t.Column.MulI(b.Tiling.TileN / 2)
@@ -224,7 +225,7 @@ func (b B) column(t schedule.Tile, half ptx.U32) ptx.U32 {
 	return half.MulI(b.Tiling.TileN / 2).Add(t.Column.MulI(b.Tiling.TileN))
 }
 
-// atom is its first atom.
+// atom is the first atom of one half of a tile.
 func (b B) atom(t schedule.Tile, half ptx.U32) ptx.U32 {
 	if b.Halves {
 		return t.Column.MulI(b.Tiling.TileN / 2 / tile.Block)

@@ -11,17 +11,16 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// Rows that other routers were found wrong on: what each kind of score makes of
-// them, by name.
-func TestSelectAdversarial(t *testing.T) {
+// TestFromLogitsAdversarial checks each kind of score on rows of logits that other routers get wrong.
+func TestFromLogitsAdversarial(t *testing.T) {
 	inf, nan, sigmoid := math.Inf(1), math.NaN(), func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	root := func(x float64) float64 { return math.Sqrt(math.Log1p(math.Exp(x))) }
-	half := math.Sqrt(math.Ln2) // of a logit of 0
+	half := math.Sqrt(math.Ln2) // the root of softplus(0)
 	for _, tt := range []struct {
 		name   string
 		logits []float64
 		ids    []int32
-		// Scores of each kind, without renormalisation; normed are sigmoids divided by
+		// The scores of each kind without renormalisation; normed has sigmoids divided by
 		// their sum.
 		softmax, sigmoids, roots, normed []float64
 	}{
@@ -57,9 +56,9 @@ func TestSelectAdversarial(t *testing.T) {
 	}
 }
 
-// Of groups with equal sums the lower is kept, whatever experts the others have;
-// a group's sum is of scores with their biases, a score has none.
-func TestSelectGroups(t *testing.T) {
+// TestFromLogitsGroups checks that of groups with equal sums the lower one is kept, that sums
+// of groups are over biased scores, and that the scores written have no bias.
+func TestFromLogitsGroups(t *testing.T) {
 	c := spec.Config{NumExperts: 6, TopK: 2, Logits: spec.LogitsF32, Score: spec.Sigmoid, Groups: 3, TopGroups: 1, GroupScore: spec.GroupSumOfTwo}
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 	selects(t, c, []float64{1, 2, 2, 1, 0, 0}, nil, []int32{1, 0}, []float64{sigmoid(2), sigmoid(1)})
@@ -70,8 +69,8 @@ func TestSelectGroups(t *testing.T) {
 	selects(t, c, []float64{1, 2, 2, 1, 0, 0}, []float32{0, 0, 0, 0, 1, 2}, []int32{5, 4}, []float64{.5, .5})
 }
 
-// selects runs a token with a bias of the choice, if there is one, and compares
-// experts, scores and counts.
+// selects runs FromLogits for one token, with a selection bias unless nil, and compares experts,
+// scores and counts.
 func selects(t *testing.T, c spec.Config, logits []float64, bias []float32, ids []int32, scores []float64) {
 	t.Helper()
 	b := kt.New(t, kt.Early)

@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// routerCase is a router whose logits are known exactly: tokens have few
-// nonzeros, all values are small multiples of 1/8.
+// routerCase is a router whose logits are known exactly: tokens have few nonzeros, and all values
+// are small multiples of 1/8.
 type routerCase struct {
 	hidden, experts, topK, tokens, perCTA int
 }
@@ -31,14 +31,13 @@ func (c routerCase) shape() Router {
 	return Router{Hidden: c.hidden, NumExperts: c.experts, TopK: c.topK}
 }
 
-// routerInput is X [T, d] and the weights [E, d] as numbers.
+// routerInput has X [T, d] and the weights [E, d] as numbers.
 type routerInput struct {
 	routerCase
 	x, w []float32
 }
 
-// input makes tokens with up to 5 nonzeros in columns from 4 on, with many
-// equal logits.
+// input returns tokens with up to 5 nonzeros in columns from 4 on, and many equal logits.
 func (c routerCase) input() routerInput {
 	r := rand.New(rand.NewPCG(uint64(c.experts), uint64(c.tokens*100+c.topK)))
 	in := routerInput{c, make([]float32, c.tokens*c.hidden), make([]float32, c.experts*c.hidden)}
@@ -63,7 +62,7 @@ func bf16s(values []float32) []uint16 {
 	return out
 }
 
-// logits of a token; exact, for the inputs made here.
+// logits returns the logits of a token. They are exact for the inputs of these tests.
 func (in routerInput) logits(token int) []float64 {
 	out := make([]float64, in.experts)
 	for e := range out {
@@ -74,7 +73,7 @@ func (in routerInput) logits(token int) []float64 {
 	return out
 }
 
-// want is the routing that the logits ask for.
+// want returns the routing that follows from the logits.
 func (in routerInput) want() (scores []float64, ids []int32) {
 	for t := range in.tokens {
 		logits := in.logits(t)
@@ -92,8 +91,7 @@ func (in routerInput) want() (scores []float64, ids []int32) {
 	return scores, ids
 }
 
-// check runs the router and compares ids and counts exactly, scores within 1e-5
-// of themselves.
+// check runs the router and compares ids and counts exactly, and scores within a relative 1e-5.
 func (in routerInput) check(b *kt.Bed) {
 	shape := in.shape()
 	pairs, ctas := in.tokens*in.topK, (in.tokens+in.perCTA-1)/in.perCTA
@@ -124,8 +122,8 @@ func (in routerInput) check(b *kt.Bed) {
 	require.True(b.T, slices.Equal(want, kt.Download[uint32](b, counts, len(want))), "counts, %v", in.routerCase)
 }
 
-// checkFew holds the routing of few tokens, by ranges and with its plan, against what
-// the router has written: the same bits.
+// checkFew checks that the kernels for small batches, by ranges and with a plan, write the same
+// bits as the router.
 func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	pairs, shape := in.tokens*in.topK, in.shape()
 	sums, scores, ids := b.Room(4*in.tokens*in.experts), b.Room(4*pairs), b.Room(4*pairs)
@@ -144,8 +142,8 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 	kt.Run(b, Choose{Router: shape}, 0, args)
 	in.checkLogits(b, args.Logits)
 	chosen := kt.Download[int32](b, ids, pairs)
-	kt.SameBits(b.T, kt.Download[int32](b, of.ExpertIDs, pairs), chosen, "experts of few tokens")
-	kt.SameBits(b.T, kt.Download[uint32](b, of.Scores, pairs), kt.Download[uint32](b, scores, pairs), "scores of few tokens")
+	kt.SameBits(b.T, kt.Download[int32](b, of.ExpertIDs, pairs), chosen, "experts of small batches")
+	kt.SameBits(b.T, kt.Download[uint32](b, of.Scores, pairs), kt.Download[uint32](b, scores, pairs), "scores of small batches")
 	want := kt.PlanOf(chosen, in.topK, in.experts)
 	for _, out := range []struct {
 		name string
@@ -155,12 +153,12 @@ func (in routerInput) checkFew(b *kt.Bed, of RouterArgs) {
 		{"offsets", args.Offsets, want.Offsets}, {"gather", args.Gather, want.Gather}, {"inverse", args.Inverse, want.Inverse},
 		{"table", args.Table, want.Table}, {"row pairs", args.RowPairs, []uint32{want.RowPairs}}, {"tickets", args.Tickets, []uint32{0, 0}},
 	} {
-		kt.SameBits(b.T, out.want, kt.Download[uint32](b, out.at, len(out.want)), out.name+" of few tokens")
+		kt.SameBits(b.T, out.want, kt.Download[uint32](b, out.at, len(out.want)), out.name+" of small batches")
 	}
 }
 
-// checkRanges holds the choice by ranges, from such sums, against what the router has
-// written.
+// checkRanges checks that the choice by ranges, from the same sums, writes the same bits as the
+// router.
 func (in routerInput) checkRanges(b *kt.Bed, of RouterArgs, sums driver.DevicePtr) {
 	pairs, ranges := in.tokens*in.topK, ChosenRanges(in.tokens, 5)
 	args := ChooseRangesArgs{FewLogits: sums, Scores: b.Room(4 * pairs), ExpertIDs: b.Room(4 * pairs), Counts: b.Room(4 * ranges.Count() * in.experts), TokenRanges: ranges}
@@ -176,7 +174,7 @@ func (in routerInput) checkRanges(b *kt.Bed, of RouterArgs, sums driver.DevicePt
 	kt.SameBits(b.T, want, kt.Download[uint32](b, args.Counts, len(want)), "counts by ranges")
 }
 
-// checkLogits compares the logits, if any were written: these are exact in bf16.
+// checkLogits compares the logits, if any were written. They are exact in bf16.
 func (in routerInput) checkLogits(b *kt.Bed, at driver.DevicePtr) {
 	if at == 0 {
 		return
@@ -184,14 +182,14 @@ func (in routerInput) checkLogits(b *kt.Bed, at driver.DevicePtr) {
 	got := kt.Download[uint16](b, at, in.tokens*in.experts)
 	for t := range in.tokens {
 		for e, want := range in.logits(t) {
-			// Sums of -0 and +0 are +0.
+			// The sum of -0 and +0 is +0.
 			require.Equal(b.T, num.Float64ToBF16(want+0), got[t*in.experts+e], "logit of token %d, expert %d, %v", t, e, in.routerCase)
 		}
 	}
 }
 
-// Ids are exact, of equal logits the lower expert; several chunks of experts,
-// experts that fill no whole group of 8, K = E.
+// TestRouter checks exact ids, with the lower expert for equal logits, also for several chunks of
+// experts, numbers of experts that are no multiple of 8, and K = E.
 func TestRouter(t *testing.T) {
 	for _, c := range []routerCase{
 		{128, 1, 1, 1, 64}, {128, 2, 2, 63, 64}, {128, 3, 3, 65, 64}, {192, 7, 2, 129, 128}, {128, 8, 8, 64, 64},
@@ -203,7 +201,7 @@ func TestRouter(t *testing.T) {
 	}
 }
 
-// Every K, where a thread has fewer keys than K, as many, and several lists.
+// TestRouterEveryK runs every K: threads have fewer keys than K, exactly K, or several lists.
 func TestRouterEveryK(t *testing.T) {
 	for k := 1; k <= 16; k++ {
 		for i, experts := range []int{k, 24, 104} {
@@ -225,8 +223,8 @@ func TestRouterTimings(t *testing.T) {
 	}
 }
 
-// special gives tokens all nine signs of two columns that are infinite for
-// some experts: their logits become NaN, +Inf or -Inf, token by token.
+// special returns the input with infinite weights in two columns of some experts. The tokens have
+// all nine pairs of signs in these columns, so that the experts' logits become NaN, +Inf or -Inf.
 func (in routerInput) special(first, second []int) routerInput {
 	for t := range in.tokens {
 		in.x[t*in.hidden] = float32(t%3 - 1)
@@ -242,8 +240,8 @@ func (in routerInput) special(first, second []int) routerInput {
 	return in
 }
 
-// NaN is chosen before any number and shows in the scores; infinities are
-// ordered like numbers.
+// TestRouterSpecialLogits checks that NaN is chosen before any number and makes the scores NaN, and
+// that infinities are ordered like numbers.
 func TestRouterSpecialLogits(t *testing.T) {
 	odd := func(from, to int) (list []int) {
 		for e := from | 1; e < to; e += 2 {
@@ -257,7 +255,7 @@ func TestRouterSpecialLogits(t *testing.T) {
 		}
 		return list
 	}
-	// columns are the experts in two columns of each 8: a lane of each quad's.
+	// columns returns the experts of two columns of each 8, which one lane of a quad has.
 	columns := func(first, to int) (list []int) {
 		for e := first; e < to; e += 8 {
 			list = append(list, e, e+1)
@@ -281,7 +279,7 @@ func TestRouterSpecialLogits(t *testing.T) {
 	}
 }
 
-// A logit of -0, here a product too small for bf16, ties with +0.
+// TestRouterZeros checks that a logit of -0, here a product too small for bf16, equals +0.
 func TestRouterZeros(t *testing.T) {
 	c := routerCase{128, 24, 5, 16, 64}
 	in := routerInput{c, make([]float32, c.tokens*c.hidden), make([]float32, c.experts*c.hidden)}
@@ -291,7 +289,7 @@ func TestRouterZeros(t *testing.T) {
 	for e := 0; e < c.experts; e += 2 {
 		in.w[e*c.hidden+3] = -0x1p-75
 	}
-	// The reference rounds to bf16 first; the sums here are all zeros then.
+	// The reference rounds to bf16 first, so all its sums are zeros.
 	b := kt.New(t, kt.Early)
 	shape := c.shape()
 	scores, ids, counts := b.Room(4*c.tokens*c.topK), b.Room(4*c.tokens*c.topK), b.Room(4*c.experts)

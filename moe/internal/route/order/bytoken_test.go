@@ -11,7 +11,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// A list planned and regrouped by token, against plain Go to the last word.
+// TestByToken compares every word of a planned and regrouped list with plain Go.
 func TestByToken(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, entries, perCTA int }{
@@ -22,7 +22,7 @@ func TestByToken(t *testing.T) {
 				var ids, tokens []int32
 				var scores []uint32
 				for range size.entries {
-					ids = append(ids, int32(r.IntN(size.experts+1))) // some out of range
+					ids = append(ids, int32(r.IntN(size.experts+1))) // some are out of range
 					tokens = append(tokens, int32(r.IntN(size.tokens+1))-int32(r.IntN(2)))
 					scores = append(scores, r.Uint32()|1)
 				}
@@ -38,10 +38,10 @@ type listCase struct {
 	scores                     []uint32
 }
 
-// listPlan is what is made of a list; rows past the last one are not written.
+// listPlan has the outputs for a list. Rows past the last one are not written.
 type listPlan struct{ offsets, gather, pairs, inverse, starts, rows, weights []uint32 }
 
-// want is the plan in plain Go.
+// want computes the plan in plain Go.
 func (c listCase) want() (p listPlan) {
 	p.inverse = slices.Repeat([]uint32{NoRow}, len(c.ids))
 	for e := range c.experts {
@@ -66,7 +66,7 @@ func (c listCase) want() (p listPlan) {
 	return p
 }
 
-// room is where a plan goes.
+// room allocates the outputs.
 func (c listCase) room(b *kt.Bed) (PlanTensors, Regrouped) {
 	n := len(c.ids)
 	return PlanTensors{
@@ -75,7 +75,7 @@ func (c listCase) room(b *kt.Bed) (PlanTensors, Regrouped) {
 	}, Regrouped{Scores: kt.Upload(b, c.scores), Starts: b.Room(4 * (c.numTokens + 1)), Rows: b.Room(4 * n), Weights: b.Room(4 * n), Unordered: b.Room(4 * n)}
 }
 
-// check holds a plan against the wanted one, to the last word.
+// check compares every word of a plan with the wanted one.
 func (c listCase) check(b *kt.Bed, of PlanTensors, by Regrouped) {
 	want, n := c.want(), len(c.ids)
 	rest := kt.Poisoned[uint32](n - len(want.gather))

@@ -14,7 +14,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// routing makes the expert ids of tokens·topK pairs.
+// routing generates the expert ids of tokens·topK pairs.
 type routing struct {
 	name string
 	make func(r *rand.Rand, tokens, topK, experts int) []int32
@@ -43,7 +43,7 @@ var routings = []routing{
 	{"the last token only", ids(func(*rand.Rand, int, int, int) int { return -1 })},
 }
 
-// ids gives the ids; the last routing gets its one valid token.
+// ids returns the expert ids; in the last routing only the last token has valid ones.
 func (g routing) ids(tokens, topK, experts int) []int32 {
 	list := g.make(rand.New(rand.NewPCG(uint64(tokens), uint64(experts*100+topK))), tokens, topK, experts)
 	if g.name == "the last token only" {
@@ -105,7 +105,7 @@ func (c planCase) run(b *kt.Bed) {
 	}
 }
 
-// Count and Plan against plain Go, to the last word, whatever the CTAs.
+// TestPlan compares every word that Count and Plan write with plain Go, for any number of CTAs.
 func TestPlan(t *testing.T) {
 	tokens := []int{1, 31, 63, 64, 65, 127, 128, 129, 1000}
 	turn, every := 0, 13
@@ -119,7 +119,7 @@ func TestPlan(t *testing.T) {
 					for _, g := range routings {
 						for split, perCTA := range []int{1024, 64, 192} {
 							turn++
-							// The long sweep is the whole cross product.
+							// The long test runs the whole cross product.
 							if !kt.Long() && turn%every != 0 {
 								continue
 							}
@@ -133,7 +133,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// The order of shared-memory atomics and warps does not show.
+// TestPlanTimings checks that the order of atomics and warps does not change the plan.
 func TestPlanTimings(t *testing.T) {
 	for _, when := range kt.Timings() {
 		t.Run(when.Name, func(t *testing.T) {

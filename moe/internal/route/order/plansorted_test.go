@@ -12,8 +12,8 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// A sorted list planned at once, against plain Go to the last word, and the table
-// of row pairs against what Plan makes of the list.
+// TestSortedList compares every word of a sorted list's plan with plain Go, and the table of row
+// pairs with the one that follows from the offsets.
 func TestSortedList(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for i, size := range []struct{ experts, tokens, perCTA, percent, tail int }{
@@ -40,8 +40,8 @@ func TestSortedList(t *testing.T) {
 	}
 }
 
-// sortedCase is a list of tokens that experts took, each with a chance, and the
-// last two experts none.
+// sortedCase returns a sorted list in which each expert has each token with a probability of
+// percent, and the last two experts have none.
 func sortedCase(r *rand.Rand, experts, tokens, percent, tail int) (c listCase) {
 	c.experts, c.numTokens = experts, tokens
 	for e := range experts {
@@ -65,8 +65,8 @@ func (c listCase) runSorted(b *kt.Bed) (PlanTensors, Regrouped) {
 	return of, by
 }
 
-// A list in no order at all makes no address outside the tensors: neither here,
-// the emulator would tell, nor in what reads the plan.
+// TestUnsortedList checks that a list in random order gives no address outside the tensors: not in
+// the kernel, where the emulator would report it, and not in the plan.
 func TestUnsortedList(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	c := listCase{experts: 9, numTokens: 200, perCTA: 64}

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// roundingCase is a routing to be rounded: with ties, experts that nobody chose,
-// one expert, K = E, fewer tokens than a tile.
+// roundingCase is a routing to be rounded. Cases have ties, experts that no token chose, one
+// expert, K = E, and fewer tokens than a tile.
 type roundingCase struct {
 	c      spec.Config
 	tokens int
@@ -51,7 +51,7 @@ func routingToRound(r *rand.Rand, how spec.Rounding, tokens, experts int) *round
 	return v
 }
 
-// choose routes one more token, with these logits.
+// choose adds a token with these logits.
 func (v *roundingCase) choose(row []float64) {
 	ids := make([]int32, v.c.TopK)
 	reference.TopK(ids, row)
@@ -65,9 +65,9 @@ func (v *roundingCase) choose(row []float64) {
 	v.ids = append(v.ids, ids...)
 }
 
-// prefer runs Keys and gives the preferences that it made, after holding them
-// against the reference's, and the tables of keys and raw scores.
-func (v *roundingCase) prefer(b *kt.Bed) (p reference.Preferences, keys, raw []uint32) {
+// preferences runs Keys and compares its preferences with the reference. It returns them with the
+// tables of keys and raw scores.
+func (v *roundingCase) preferences(b *kt.Bed) (p reference.Preferences, keys, raw []uint32) {
 	e, how := v.c.NumExperts, v.c.Rounding
 	args := KeysArgs{Scores: kt.Upload(b, v.scores), ExpertIDs: kt.Upload(b, v.ids), Tokens: v.tokens}
 	if v.c.Logits == spec.LogitsF32 {
@@ -92,13 +92,13 @@ func (v *roundingCase) prefer(b *kt.Bed) (p reference.Preferences, keys, raw []u
 	for i := range n {
 		at := i%e*stride + i/e
 		p.Score[i], p.Chosen[i] = float(keys[at]), keys[at]&chosenBit != 0
-		p.Raw[i] = want.Raw[i] // nobody looks at it but for:
+		p.Raw[i] = want.Raw[i]
 		if how.RawScores {
 			p.Raw[i] = float(raw[at])
 		} else if how.Rule == spec.ExpertChoice {
 			p.Raw[i] = p.Score[i]
 		}
-		if how.Rule == spec.ExpertChoice { // its keys say nothing of that
+		if how.Rule == spec.ExpertChoice { // its keys have no chosen bit
 			p.Chosen[i] = want.Chosen[i]
 		}
 		if how.Rule != spec.ExpertChoice {
@@ -110,8 +110,8 @@ func (v *roundingCase) prefer(b *kt.Bed) (p reference.Preferences, keys, raw []u
 	return p, keys, raw
 }
 
-// near is equal but for what approximate exponentials lose: the last bits, and all
-// of what has no normal float32.
+// near checks equality up to the errors of approximate exponentials: the last bits, and results
+// below the normal numbers of FP32.
 func near(t testing.TB, want, got float64) {
 	const leastNormal = 0x1p-126
 	if got == 0 && 0 < want && want < leastNormal {
@@ -124,7 +124,7 @@ func near(t testing.TB, want, got float64) {
 
 func (v *roundingCase) run(b *kt.Bed) {
 	c, how, e := v.c, v.c.Rounding, v.c.NumExperts
-	p, keys, raw := v.prefer(b)
+	p, keys, raw := v.preferences(b)
 	ranges := order.TokenRanges{Tokens: v.tokens, PerCTA: 64}
 	counts := kt.CountsOf(v.ids, e, ranges.PerCTA*c.TopK, ranges.Count())
 	size := int(how.MaxRows(c, v.tokens))
@@ -158,8 +158,8 @@ func (v *roundingCase) run(b *kt.Bed) {
 	}
 }
 
-// Every rule against the reference, token by token: preferences within the
-// bounds of exponentials, and what is taken, given these, to the last bit.
+// TestRounding compares every rule with the reference, token by token: preferences within the bounds
+// of the exponentials, and the list that follows from them to the last bit.
 func TestRounding(t *testing.T) {
 	cases := 5
 	switch {
@@ -178,9 +178,9 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// The last key is found among many that begin alike and are laid aside in any
-// order: all scores lie close together, some are equal.
-func TestRoundingAlike(t *testing.T) {
+// TestRoundingSimilarScores checks that the cutoff is found among many keys with the same first
+// digit, which are kept in shared memory in any order.
+func TestRoundingSimilarScores(t *testing.T) {
 	cases := 4
 	if testing.Short() {
 		cases = 2
@@ -209,7 +209,7 @@ func TestRoundingAlike(t *testing.T) {
 	}
 }
 
-// anyRounding is a rounding by a rule.
+// anyRounding returns a random rounding with the rule.
 func anyRounding(r *rand.Rand, rule spec.RoundingRule) spec.Rounding {
 	how := spec.Rounding{Rule: rule, RawScores: r.IntN(2) == 0}
 	switch rule {
@@ -223,8 +223,8 @@ func anyRounding(r *rand.Rand, rule spec.RoundingRule) spec.Rounding {
 	return how
 }
 
-// 100 cases of the sizes that layers have, by all rules in turn: a minute where
-// the kernels run on a GPU.
+// TestRoundingLarge runs 100 cases of the sizes of real layers, with all rules in turn. It takes a
+// minute on a GPU.
 func TestRoundingLarge(t *testing.T) {
 	if !kt.Long() {
 		t.Skip("large cases run with SONICMOE_LONG=1, on a GPU")
@@ -240,7 +240,7 @@ func TestRoundingLarge(t *testing.T) {
 	}
 }
 
-// The order of atomics and warps does not show.
+// TestRoundingTimings checks that the order of atomics and warps does not change the list.
 func TestRoundingTimings(t *testing.T) {
 	for _, when := range kt.Timings() {
 		t.Run(when.Name, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestRoundingTimings(t *testing.T) {
 	}
 }
 
-// The draw of a kernel is spec's: all experts, whatever the seed.
+// TestRoundingDraw checks that the kernel draws as package spec does, for all experts and any seed.
 func TestRoundingDraw(t *testing.T) {
 	const experts, tile, tokens = 64, 64, 64
 	b := kt.New(t, kt.Early)

@@ -10,7 +10,7 @@ import (
 	"sonicmoe/moe/internal/route/order"
 )
 
-// Loads of two micro-batches against a plain count, ids out of range among them.
+// TestLoads compares the loads of two micro-batches with a plain count. Some ids are out of range.
 func TestLoads(t *testing.T) {
 	for _, when := range kt.Timings() {
 		for _, c := range []struct{ experts, topK, tokens, perCTA int }{
@@ -44,8 +44,8 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// Biases go by which side of the mean their expert's load is on, to the last token
-// of large ones: sums of 32 bits and means of FP32 would take the wrong side.
+// TestBalanceBias checks that each bias moves by the side of the mean that its expert's load is on.
+// The loads are so large that 32-bit sums or FP32 means would be on the wrong side.
 func TestBalanceBias(t *testing.T) {
 	const most = math.MaxInt32
 	spread := func(experts int, load func(e int) int32) []int32 {

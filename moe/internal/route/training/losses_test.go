@@ -20,7 +20,7 @@ type lossCase struct {
 	logits                        spec.Logits
 	balance, zLoss                float32
 	add, write                    bool
-	length                        int // of a sequence, 0: all tokens
+	length                        int // the length of a sequence; 0: all tokens
 }
 
 func (c lossCase) String() string {
@@ -28,7 +28,7 @@ func (c lossCase) String() string {
 		c.experts, c.topK, c.tokens, c.perCTA, c.logits, c.balance, c.zLoss, c.add, c.write, c.length)
 }
 
-// sequence is the tokens of a sequence.
+// sequence is the number of tokens in a sequence.
 func (c lossCase) sequence() int {
 	if c.length > 0 {
 		return c.length
@@ -36,7 +36,7 @@ func (c lossCase) sequence() int {
 	return c.tokens
 }
 
-// wanted is what the definition gives, in float64.
+// wanted computes the definition in float64.
 func (c lossCase) wanted(logits []float64, ids []uint32, add []float32) (gradients []float64, balance, zLoss float64) {
 	length := c.sequence()
 	t, scale := float64(c.tokens), float64(c.experts)/float64(c.topK*length)
@@ -95,7 +95,7 @@ func (c lossCase) run(b *kt.Bed) {
 		Logits: kt.Upload(b, bits), Offsets: kt.Upload(b, offsets), Balance: c.balance * scale, ZLoss: c.zLoss * 2 / t,
 		Sequences: Sequences{c.sequence(), order.TokenRanges{Tokens: c.tokens, PerCTA: c.perCTA}},
 	}
-	if c.length > 0 { // of ids past the experts there are none in a sequence's counts
+	if c.length > 0 { // ids outside [0, E) are not counted in sequences
 		ids[len(ids)-1] = uint32(c.experts)
 		args.Offsets, args.ExpertIDs = 0, kt.Upload(b, ids)
 	}
@@ -132,7 +132,7 @@ func (c lossCase) run(b *kt.Bed) {
 	}
 }
 
-// Values and gradients are those of the definition, whatever the ranges.
+// TestLosses compares losses and gradients with the definition, for any ranges.
 func TestLosses(t *testing.T) {
 	for _, c := range []lossCase{
 		{1, 1, 1, 64, spec.LogitsBF16, 1, 0, false, true, 0},
@@ -143,7 +143,7 @@ func TestLosses(t *testing.T) {
 		{128, 8, 70, 64, spec.LogitsBF16, 1, 1, false, false, 0},
 		{1000, 16, 40, 64, spec.LogitsF32, .1, .1, true, true, 0},
 		{1024, 10, 9, 64, spec.LogitsBF16, .1, .1, false, true, 0},
-		// Sequences: one, several ranges of each, a range each, more of them than SMs.
+		// Sequences: one; several ranges per sequence; one range each; more sequences than SMs.
 		{33, 4, 64, 64, spec.LogitsBF16, 1, .1, true, true, 64},
 		{128, 8, 240, 24, spec.LogitsBF16, 1, 1, false, true, 80},
 		{7, 2, 90, 30, spec.LogitsF32, 1, 0, true, true, 30},
@@ -153,15 +153,14 @@ func TestLosses(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			for _, when := range kt.Timings() {
 				if c.run(kt.New(t, when)); c.length == 0 {
-					break // one turn a CTA
+					break // one range per CTA
 				}
 			}
 		})
 	}
 }
 
-// A logit that is no number shows in the token's gradients and in the losses,
-// and in nothing else.
+// TestLossesOfNaN checks that a NaN logit only changes the gradients of its token, and the losses.
 func TestLossesOfNaN(t *testing.T) {
 	b := kt.New(t, kt.Early)
 	const experts, tokens = 33, 3
