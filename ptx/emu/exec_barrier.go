@@ -33,6 +33,10 @@ func barrierForms() map[isa.ID]handler {
 	return map[isa.ID]handler{
 		isa.BarSync:       {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
 		isa.BarArrive:     {exec: barArrive},
+		isa.BarrierSync:   {exec: barSync, waits: waitsAtBarrier, at: namedBarrierAt},
+		isa.BarrierArrive: {exec: barArrive},
+		isa.BarRedPopc:    {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
+		isa.BarRed:        {exec: barReduce, waits: waitsAtBarrier, at: namedBarrierAt},
 		isa.ClusterArrive: cluster(clusterArrive),
 		isa.ClusterWait:   cluster(clusterWaitExec),
 		isa.FenceProxyAsync: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
@@ -53,13 +57,13 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	if in.form.Args[0].Dir == isa.Out {
 		number, count = 1, len(in.args)
 	}
-	id, same := w.uniform32(in.slot[number], mask)
+	id, same := uniform(&w.r32[in.slot[number]], mask)
 	if !same || id > 15 {
 		return nil, w.fault(in, BarrierMisuse, mask, "%s: the barrier is %d in the first lane, want 0 to 15 and the same in all lanes", in.form.Op, id)
 	}
 	threads := uint32(len(w.cta.warps) * warpLanes)
 	if len(in.args) > count {
-		if threads, same = w.uniform32(in.slot[count], mask); !same || threads == 0 || threads%warpLanes != 0 {
+		if threads, same = uniform(&w.r32[in.slot[count]], mask); !same || threads == 0 || threads%warpLanes != 0 {
 			return nil, w.fault(in, BarrierMisuse, mask, "%s: barrier %d for %d threads, want a multiple of 32 and the same in all lanes", in.form.Op, id, threads)
 		}
 	}

@@ -29,8 +29,11 @@ func controlForms() map[isa.ID]handler {
 			w.exit(f, mask)
 			return jumped
 		}},
-		isa.Exit: exit,
-		isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+		isa.Exit:      exit,
+		isa.Nanosleep: {exec: func(*warp, *frag, *inst, uint32) outcome { return yielded }},
+		isa.Brkpt: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+			return w.fault(in, Trap, mask, "the kernel executed brkpt")
+		}}, isa.Trap: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.fault(in, Trap, mask, "the kernel executed trap")
 		}},
 		// The emulator runs one grid at a time, so only race checks between launches use these.

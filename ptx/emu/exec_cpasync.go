@@ -178,12 +178,8 @@ func cpAsyncArrive(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
 		at := w.shared32(&in.args[0], l)
-		b, ok := w.mbarrierAt(in, isa.Shared, at, l)
-		if !ok {
+		if _, ok := w.mbarrierAt(in, isa.Shared, at, l); !ok {
 			return failed
-		}
-		if err := b.asyncArrive(true); err != nil {
-			return w.barrierError(in, l, at, err)
 		}
 		r.dst[l] = at & sharedOffset
 	}

@@ -9,39 +9,56 @@ import (
 
 func warpForms() map[isa.ID]handler {
 	sync := func(exec execFunc) handler { return handler{exec: exec, waits: waitsForMembers} }
-	vote := func(result func(holds, members uint32) bool) execFunc {
-		return func(w *warp, f *frag, in *inst, mask uint32) outcome {
-			if out := w.members(f, in, mask, &in.args[2]); out != next {
-				return out
-			}
-			holds, p := w.pred(&in.args[1]), uint32(0)
-			for m := mask; m != 0; m &= m - 1 {
-				members := w.r32[in.slot[2]][first(m)] & mask
-				if result(holds&members, members) {
-					p |= m & -m
-				}
-			}
-			w.setPred(in.slot[0], p, mask)
-			return next
-		}
-	}
 	anyLane := vote(func(holds, _ uint32) bool { return holds != 0 })
 	allLanes := vote(func(holds, members uint32) bool { return holds == members })
 	return map[isa.ID]handler{
-		isa.ShflSync:   sync(shuffle),
-		isa.VoteBallot: sync(ballot),
+		isa.ShflSync:     sync(shuffle),
+		isa.ShflSyncPred: sync(shuffle),
+		isa.VoteBallot:   sync(ballot),
 		isa.Vote: {exec: allLanes, waits: waitsForMembers, prepare: func(in *inst) {
 			if in.has(".any") {
 				in.exec = anyLane
 			}
 		}},
-		isa.MatchAny:    sync(matchAny),
-		isa.ReduxSync:   {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
-		isa.ElectSync:   sync(elect),
-		isa.BarWarpSync: sync(barWarp),
-		isa.Stmatrix:    {exec: storeMatrix, prepare: prepareMatrix},
-		isa.Ldmatrix:    {exec: loadMatrix, prepare: prepareMatrix},
-		isa.SetMaxNReg:  {exec: setMaxRegisters, waits: waitsForRegisters},
+		isa.VoteUni:       sync(vote(func(holds, members uint32) bool { return holds == 0 || holds == members })),
+		isa.MatchAny:      sync(match),
+		isa.MatchAny64:    sync(match),
+		isa.MatchAll:      sync(match),
+		isa.ReduxSync:     {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduce},
+		isa.ReduxBits:     {exec: reduceWarp, waits: waitsForMembers, prepare: prepareReduceBits},
+		isa.ElectSync:     sync(elect),
+		isa.ElectSyncLane: sync(elect),
+		isa.BarWarpSync:   sync(barWarp),
+		isa.Stmatrix:      {exec: storeMatrix, prepare: prepareMatrix},
+		isa.Ldmatrix:      {exec: loadMatrix, prepare: prepareMatrix},
+		isa.SetMaxNReg:    {exec: setMaxRegisters, waits: waitsForRegisters},
+		isa.LdmatrixCTA:   {exec: loadMatrix, prepare: prepareMatrix},
+		isa.StmatrixCTA:   {exec: storeMatrix, prepare: prepareMatrix},
+
+		isa.Activemask: {exec: func(w *warp, _ *frag, in *inst, mask uint32) outcome {
+			for m := mask; m != 0; m &= m - 1 {
+				w.r32[in.slot[0]][first(m)] = mask
+			}
+			return next
+		}},
+	}
+}
+
+// vote returns the execution of a vote. result combines the predicates of the members.
+func vote(result func(holds, members uint32) bool) execFunc {
+	return func(w *warp, f *frag, in *inst, mask uint32) outcome {
+		if out := w.members(f, in, mask, &in.args[2]); out != next {
+			return out
+		}
+		holds, p := w.pred(&in.args[1]), uint32(0)
+		for m := mask; m != 0; m &= m - 1 {
+			members := w.r32[in.slot[2]][first(m)] & mask
+			if result(holds&members, members) {
+				p |= m & -m
+			}
+		}
+		w.setPred(in.slot[0], p, mask)
+		return next
 	}
 }
 
@@ -161,24 +178,6 @@ func ballot(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-func matchAny(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[2]); out != next {
-		return out
-	}
-	a := w.r32[in.slot[1]]
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		same := uint32(0)
-		for n := w.r32[in.slot[2]][l] & mask; n != 0; n &= n - 1 {
-			if a[first(n)] == a[l] {
-				same |= n & -n
-			}
-		}
-		w.r32[in.slot[0]][l] = same
-	}
-	return next
-}
-
 func prepareReduce(in *inst) {
 	in.op32 = map[string]map[isa.Type]func(a, b, c uint32) uint32{
 		".add": {isa.U32: func(a, b, _ uint32) uint32 { return a + b }, isa.S32: func(a, b, _ uint32) uint32 { return a + b }},
@@ -204,22 +203,6 @@ func reduceWarp(w *warp, f *frag, in *inst, mask uint32) outcome {
 	return next
 }
 
-// elect selects the lowest lane of the member mask.
-func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
-	if out := w.members(f, in, mask, &in.args[1]); out != next {
-		return out
-	}
-	p := uint32(0)
-	for m := mask; m != 0; m &= m - 1 {
-		l := first(m)
-		if members := w.r32[in.slot[1]][l] & mask; bits.TrailingZeros32(members) == l {
-			p |= 1 << l
-		}
-	}
-	w.setPred(in.slot[0], p, mask)
-	return next
-}
-
 // setMaxRegisters moves registers between the warp and the CTA's pool.
 func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	n := int(in.args[0].imm)
@@ -237,5 +220,70 @@ func setMaxRegisters(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	w.cta.freeRegs += w.regs - n
 	w.regs = n
 	w.cta.cluster.event()
+	return next
+}
+
+func prepareReduceBits(in *inst) {
+	in.op32 = map[string]func(a, b, c uint32) uint32{
+		".and": func(a, b, _ uint32) uint32 { return a & b }, ".or": func(a, b, _ uint32) uint32 { return a | b },
+		".xor": func(a, b, _ uint32) uint32 { return a ^ b },
+	}[in.mod("op")]
+}
+
+// match is match.any, and match.all, whose result is the mask of members or 0, and a predicate.
+func match(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[2]); out != next {
+		return out
+	}
+	d, a := &in.args[0], &in.args[1]
+	all := in.form.ID == isa.MatchAll
+	var results [warpLanes]uint32
+	p := uint32(0)
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		members := w.r32[in.slot[2]][l] & mask
+		for n := members; n != 0; n &= n - 1 {
+			if w.elem(a, a.slot, first(n)) == w.elem(a, a.slot, l) {
+				results[l] |= n & -n
+			}
+		}
+		if all && results[l] != members {
+			results[l] = 0
+		} else {
+			p |= 1 << l
+		}
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		w.r32[d.slot][first(m)] = results[first(m)]
+	}
+	if all {
+		w.setPred(d.pair, p, mask)
+	}
+	return next
+}
+
+// elect selects the lowest lane of the member mask. A form with two results also returns its
+// number.
+func elect(w *warp, f *frag, in *inst, mask uint32) outcome {
+	if out := w.members(f, in, mask, &in.args[1]); out != next {
+		return out
+	}
+	d, p := &in.args[0], uint32(0)
+	var leaders [warpLanes]uint32
+	for m := mask; m != 0; m &= m - 1 {
+		l := first(m)
+		leaders[l] = uint32(bits.TrailingZeros32(w.r32[in.slot[1]][l] & mask))
+		if leaders[l] == uint32(l) {
+			p |= 1 << l
+		}
+	}
+	if in.form.ID == isa.ElectSync {
+		w.setPred(d.slot, p, mask)
+		return next
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		w.r32[d.slot][first(m)] = leaders[first(m)]
+	}
+	w.setPred(d.pair, p, mask)
 	return next
 }

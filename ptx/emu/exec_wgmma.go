@@ -144,7 +144,7 @@ func (w *warp) wgmmaOperands(in *inst) (*wgmmaOp, outcome) {
 			same[i] = true
 			continue
 		}
-		op.desc[i], same[i] = w.uniform64(in.slot[1+i], fullMask)
+		op.desc[i], same[i] = uniform(&w.r64[in.slot[1+i]], fullMask)
 	}
 	if !same[0] || !same[1] {
 		return nil, w.fault(in, IllegalDescriptor, fullMask, "the matrix descriptors differ between lanes of the warp")

@@ -90,15 +90,15 @@ func (w *warp) fragmentAt(in *inst, mask uint32, address *operand) (at, stride u
 	same := true
 	if len(in.args) > 2 {
 		var s uint32
-		s, same = w.uniform32(in.args[2].slot, mask)
+		s, same = uniform(&w.r32[in.args[2].slot], mask)
 		stride = uint64(s)
 	}
 	agree := false
 	if address.bank == bank64 {
-		at, agree = w.uniform64(address.slot, mask)
+		at, agree = uniform(&w.r64[address.slot], mask)
 	} else {
 		var a uint32
-		a, agree = w.uniform32(address.slot, mask)
+		a, agree = uniform(&w.r32[address.slot], mask)
 		at = uint64(a)
 	}
 	if !same || !agree {

@@ -2,8 +2,6 @@ package emu
 
 import (
 	"fmt"
-	"math/bits"
-	"strings"
 )
 
 // FaultKind is the rule that a kernel broke.
@@ -95,24 +93,9 @@ func (f *Fault) Error() string {
 
 // laneList returns "lane 3" or "lanes 0-7,12".
 func laneList(mask uint32) string {
-	var parts []string
-	for l := 0; l < 32; l++ {
-		if mask>>l&1 == 0 {
-			continue
-		}
-		end := l
-		for end < 31 && mask>>(end+1)&1 == 1 {
-			end++
-		}
-		if end == l {
-			parts = append(parts, fmt.Sprint(l))
-		} else {
-			parts = append(parts, fmt.Sprintf("%d-%d", l, end))
-		}
-		l = end
+	var lanes []int
+	for m := mask; m != 0; m &= m - 1 {
+		lanes = append(lanes, first(m))
 	}
-	if bits.OnesCount32(mask) == 1 {
-		return "lane " + parts[0]
-	}
-	return "lanes " + strings.Join(parts, ",")
+	return plural("lane", lanes)
 }

@@ -72,15 +72,6 @@ func (b *mbarrier) arrive(count uint32) (mbarrierState, error) {
 	return before, nil
 }
 
-// arriveNoComplete is mbarrier.arrive.noComplete. It fails if the arrival would complete the
-// phase.
-func (b *mbarrier) arriveNoComplete(count uint32) (mbarrierState, error) {
-	if int64(count) == int64(b.pending) && b.tx == 0 {
-		return 0, fmt.Errorf("arrive.noComplete with count %d would complete the phase (%v)", count, b)
-	}
-	return b.arrive(count)
-}
-
 // arriveExpectTx is mbarrier.arrive.expect_tx, in one step.
 func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 	if b.pending < 1 {
@@ -90,42 +81,6 @@ func (b *mbarrier) arriveExpectTx(n uint32) (mbarrierState, error) {
 		return 0, err
 	}
 	return b.arrive(1)
-}
-
-// arriveDrop is mbarrier.arrive_drop: later phases expect count arrivals fewer.
-func (b *mbarrier) arriveDrop(count uint32) (mbarrierState, error) {
-	if int64(count) >= int64(b.expected) {
-		return 0, fmt.Errorf("arrive_drop has count %d of %d expected arrivals, want at least one to remain", count, b.expected)
-	}
-	if int64(count) > int64(b.pending) {
-		return b.arrive(count) // returns the error
-	}
-	b.expected -= int32(count)
-	return b.arrive(count)
-}
-
-// arriveDropExpectTx is mbarrier.arrive_drop.expect_tx, in one step.
-func (b *mbarrier) arriveDropExpectTx(n uint32) (mbarrierState, error) {
-	if b.pending < 1 {
-		return b.arrive(1)
-	}
-	if err := b.expectTx(n); err != nil {
-		return 0, err
-	}
-	return b.arriveDrop(1)
-}
-
-// asyncArrive is the immediate part of cp.async.mbarrier.arrive: without .noinc the phase waits
-// for one more arrival. The deferred part, after the thread's copies, is arrive(1).
-func (b *mbarrier) asyncArrive(noinc bool) error {
-	if noinc {
-		return nil
-	}
-	if b.pending == mbarrierMaxCount {
-		return fmt.Errorf("cp.async.mbarrier.arrive raises the pending count above %d", mbarrierMaxCount)
-	}
-	b.pending++
-	return nil
 }
 
 // check completes the phase when nothing is missing.
@@ -189,12 +144,6 @@ func (s mbarrierState) parts() (phase uint64, pending uint32, err error) {
 	return uint64(s) >> 20 & mbarrierPhaseMask, uint32(s & mbarrierMaxCount), nil
 }
 
-// pendingCount is mbarrier.pending_count.
-func (s mbarrierState) pendingCount() (uint32, error) {
-	_, n, err := s.parts()
-	return n, err
-}
-
 // mbarrierTable holds the live objects of one CTA by shared address.
 type mbarrierTable map[uint32]*mbarrier
 
@@ -231,26 +180,4 @@ func (t mbarrierTable) inval(address uint32) error {
 	}
 	delete(t, address)
 	return nil
-}
-
-// overlapping returns a live object among the bytes that an ordinary access or a copy is about
-// to touch. Only mbarrier instructions may touch it.
-func (t mbarrierTable) overlapping(address, bytes uint32) (at uint32, found bool) {
-	if len(t) == 0 || bytes == 0 {
-		return 0, false
-	}
-	if bytes/mbarrierBytes > uint32(len(t)) {
-		for a := range t {
-			if a+mbarrierBytes > address && a < address+bytes && (!found || a < at) {
-				at, found = a, true
-			}
-		}
-		return at, found
-	}
-	for a := address &^ (mbarrierBytes - 1); a < address+bytes; a += mbarrierBytes {
-		if t[a] != nil {
-			return a, true
-		}
-	}
-	return 0, false
 }

@@ -27,26 +27,14 @@ type barrierStep struct {
 func arrive(n uint32) func(*mbarrier) error {
 	return func(b *mbarrier) error { _, err := b.arrive(n); return err }
 }
-func noComplete(n uint32) func(*mbarrier) error {
-	return func(b *mbarrier) error { _, err := b.arriveNoComplete(n); return err }
-}
 func arriveExpect(n uint32) func(*mbarrier) error {
 	return func(b *mbarrier) error { _, err := b.arriveExpectTx(n); return err }
-}
-func drop(n uint32) func(*mbarrier) error {
-	return func(b *mbarrier) error { _, err := b.arriveDrop(n); return err }
-}
-func dropExpect(n uint32) func(*mbarrier) error {
-	return func(b *mbarrier) error { _, err := b.arriveDropExpectTx(n); return err }
 }
 func expect(n uint32) func(*mbarrier) error {
 	return func(b *mbarrier) error { return b.expectTx(n) }
 }
 func complete(n uint32) func(*mbarrier) error {
 	return func(b *mbarrier) error { return b.completeTx(n) }
-}
-func async(noinc bool) func(*mbarrier) error {
-	return func(b *mbarrier) error { return b.asyncArrive(noinc) }
 }
 
 func TestMbarrierTransitions(t *testing.T) {
@@ -67,7 +55,6 @@ func TestMbarrierTransitions(t *testing.T) {
 			fails(complete(64), "announced too few bytes"),
 			fails(arrive(1), "misses only 0 arrivals"),
 			fails(arriveExpect(32), "misses only 0 arrivals"),
-			fails(dropExpect(32), "misses only 0 arrivals"),
 			ok(complete(32), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
 		}},
 		{"a copy faster than its expect_tx", 1, []barrierStep{
@@ -97,38 +84,6 @@ func TestMbarrierTransitions(t *testing.T) {
 			ok(complete(1<<20-1), "phase 0, 1 of 1 arrivals and -1048575 bytes missing"),
 			fails(complete(1), "at most 1048575"),
 			fails(complete(1<<31), "at most 1048575"),
-		}},
-		{"noComplete", 2, []barrierStep{
-			ok(noComplete(1), "phase 0, 1 of 2 arrivals and 0 bytes missing"),
-			fails(noComplete(1), "would complete the phase"),
-			ok(expect(16), "phase 0, 1 of 2 arrivals and 16 bytes missing"),
-			ok(noComplete(1), "phase 0, 0 of 2 arrivals and 16 bytes missing"),
-		}},
-		{"drop", 3, []barrierStep{
-			ok(drop(1), "phase 0, 2 of 2 arrivals and 0 bytes missing"),
-			ok(arrive(2), "phase 1, 2 of 2 arrivals and 0 bytes missing"),
-			fails(drop(2), "want at least one to remain"),
-			ok(arrive(1), "phase 1, 1 of 2 arrivals and 0 bytes missing"),
-			ok(drop(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
-		}},
-		{"drop more than pending", 3, []barrierStep{
-			ok(arrive(2), "phase 0, 1 of 3 arrivals and 0 bytes missing"),
-			fails(drop(2), "misses only 1 arrivals"),
-		}},
-		{"drop with bytes", 2, []barrierStep{
-			ok(dropExpect(16), "phase 0, 1 of 1 arrivals and 16 bytes missing"),
-			fails(dropExpect(16), "want at least one to remain"),
-		}},
-		{"cp.async arrivals", 1, []barrierStep{
-			ok(async(false), "phase 0, 2 of 1 arrivals and 0 bytes missing"),
-			ok(arrive(1), "phase 0, 1 of 1 arrivals and 0 bytes missing"),
-			ok(arrive(1), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
-			ok(async(true), "phase 1, 1 of 1 arrivals and 0 bytes missing"),
-			ok(arrive(1), "phase 2, 1 of 1 arrivals and 0 bytes missing"),
-		}},
-		{"cp.async arrivals overflow", 1<<20 - 1, []barrierStep{
-			fails(async(false), "above 1048575"),
-			ok(arrive(1<<20-1), "phase 1, 1048575 of 1048575 arrivals and 0 bytes missing"),
 		}},
 	}
 	for _, c := range tests {
@@ -198,10 +153,7 @@ func TestMbarrierState(t *testing.T) {
 	b := newBarrier(t, 2)
 	first, err := b.arrive(1)
 	require.NoError(t, err)
-	second, err := b.arriveNoComplete(1)
-	require.Error(t, err)
-	require.Zero(t, second)
-	n, err := first.pendingCount()
+	_, n, err := first.parts()
 	require.NoError(t, err)
 	assert.Equal(t, uint32(2), n, "the count before the arrive")
 	done, err := b.waitState(first)
@@ -218,8 +170,6 @@ func TestMbarrierState(t *testing.T) {
 	assert.ErrorContains(t, err, "state of phase 0 in phase 2")
 	_, err = b.waitState(12345)
 	assert.ErrorContains(t, err, "is not a state")
-	_, err = mbarrierState(1).pendingCount()
-	assert.ErrorContains(t, err, "is not a state")
 }
 
 func TestMbarrierTable(t *testing.T) {
@@ -233,16 +183,6 @@ func TestMbarrierTable(t *testing.T) {
 	assert.ErrorContains(t, err, "mbarrier.init has not run")
 	_, err = table.at(66)
 	assert.ErrorContains(t, err, "multiple of 8")
-	for _, c := range []struct {
-		address, bytes uint32
-		want           bool
-	}{{0, 64, false}, {0, 65, true}, {63, 1, false}, {63, 2, true}, {71, 1, true}, {72, 4096, false}, {68, 0, false}, {0, 4096, true}} {
-		at, found := table.overlapping(c.address, c.bytes)
-		assert.Equal(t, c.want, found, "%+v", c)
-		if found {
-			assert.Equal(t, uint32(64), at)
-		}
-	}
 	require.NoError(t, table.inval(64))
 	assert.Error(t, table.inval(64))
 	assert.NoError(t, table.init(64, 1))

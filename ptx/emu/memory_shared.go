@@ -36,7 +36,7 @@ func (s *sharedMemory) reset(bytes int) {
 	s.mbar = mbarrierTable{}
 }
 
-// maskOf returns n ones from bit at of a word.
+// maskOf returns n ones, at most 64, from bit at of a word.
 func maskOf(at, n uint32) uint64 { return (1<<n - 1) << at }
 
 // eachWord visits the bitmap words of a byte range.
@@ -52,21 +52,14 @@ func eachWord(offset, n uint32, visit func(word, at, n uint32) bool) bool {
 	return true
 }
 
-func wordMask(at, n uint32) uint64 {
-	if n == 64 {
-		return ^uint64(0)
-	}
-	return maskOf(at, n)
-}
-
 // markWritten records that bytes hold data.
 func (s *sharedMemory) markWritten(offset, n uint32) {
 	if offset&63+n <= 64 {
-		s.written[offset>>6] |= wordMask(offset&63, n)
+		s.written[offset>>6] |= maskOf(offset&63, n)
 		return
 	}
 	eachWord(offset, n, func(word, at, n uint32) bool {
-		s.written[word] |= wordMask(at, n)
+		s.written[word] |= maskOf(at, n)
 		return true
 	})
 }
@@ -74,13 +67,13 @@ func (s *sharedMemory) markWritten(offset, n uint32) {
 // unwritten returns the first byte of a range that was never written.
 func (s *sharedMemory) unwritten(offset, n uint32) (at uint32, found bool) {
 	if offset&63+n <= 64 {
-		m := wordMask(offset&63, n)
+		m := maskOf(offset&63, n)
 		if s.written[offset>>6]&m == m {
 			return 0, false
 		}
 	}
 	found = !eachWord(offset, n, func(word, bit, n uint32) bool {
-		if miss := wordMask(bit, n) &^ s.written[word]; miss != 0 {
+		if miss := maskOf(bit, n) &^ s.written[word]; miss != 0 {
 			at = word<<6 + uint32(bits.TrailingZeros64(miss))
 			return false
 		}

@@ -346,20 +346,8 @@ func (w *warp) exit(f *frag, mask uint32) {
 // first returns the lowest lane of a mask.
 func first(mask uint32) int { return bits.TrailingZeros32(mask) & 31 }
 
-// uniform32 returns a register's value, and whether it is the same in all lanes of mask.
-func (w *warp) uniform32(slot int32, mask uint32) (uint32, bool) {
-	r := &w.r32[slot]
-	v := r[first(mask)]
-	for m := mask; m != 0; m &= m - 1 {
-		if r[first(m)] != v {
-			return 0, false
-		}
-	}
-	return v, true
-}
-
-func (w *warp) uniform64(slot int32, mask uint32) (uint64, bool) {
-	r := &w.r64[slot]
+// uniform returns a register's value, and whether it is the same in all lanes of mask.
+func uniform[T uint32 | uint64](r *[warpLanes]T, mask uint32) (T, bool) {
 	v := r[first(mask)]
 	for m := mask; m != 0; m &= m - 1 {
 		if r[first(m)] != v {

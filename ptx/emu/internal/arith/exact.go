@@ -21,7 +21,7 @@ type Format struct {
 
 var (
 	Format64   = Format{53, -1022, 1023, 0x7ff8000000000000, 64}
-	format32   = Format{24, -126, 127, canonicalNaN, 32}
+	Format32   = Format{24, -126, 127, canonicalNaN, 32}
 	Format16   = Format{11, -14, 15, canonicalNaN16, 16}
 	formatBF16 = Format{8, -126, 127, canonicalNaN16, 16}
 	FormatE4M3 = Format{4, -6, 8, 0x7f, 8}
@@ -38,7 +38,7 @@ func FormatOf(t isa.Type) Format {
 	case isa.BF16, isa.BF16x2:
 		return formatBF16
 	}
-	return format32
+	return Format32
 }
 
 // FloatOf returns the value of the bits of a type.

@@ -60,20 +60,6 @@ func MulF32(a, b uint32, ftz bool) uint32 {
 	return FromF32(ToF32(a) * ToF32(b))
 }
 
-// divF32 is div.rn{.ftz}.f32, and rcp.rn with a = 1.
-func divF32(a, b uint32, ftz bool) uint32 {
-	if ftz {
-		return flush(FromF32(ToF32(flush(a)) / ToF32(flush(b))))
-	}
-	return FromF32(ToF32(a) / ToF32(b))
-}
-
-// sqrtRnF32 is sqrt.rn{.ftz}.f32. Rounding the float64 root again is harmless: 53 bits are at
-// least 2*24+2.
-func sqrtRnF32(a uint32, ftz bool) uint32 {
-	return FromF32(float32(math.Sqrt(float64(ToF32(FlushIf(ftz, a))))))
-}
-
 // FmaF32 is fma.rn{.ftz}.f32: a*b+c rounded once.
 //
 // The product of two FP32 numbers is exact in float64, but the sum with c is not, and rounding

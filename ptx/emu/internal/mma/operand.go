@@ -71,19 +71,10 @@ func (a *A) put(at int, v uint32, e int16) {
 }
 
 // B is the columns of a step, decoded.
-type B struct {
-	operand
-	n int
-}
+type B struct{ operand }
 
 // Reset sets B's format and its number of columns, a multiple of 8.
-func (b *B) Reset(f *Format, n int) {
-	b.n = n
-	b.reset(f, n*f.Depth())
-}
-
-// N returns the number of columns.
-func (b *B) N() int { return b.n }
+func (b *B) Reset(f *Format, n int) { b.reset(f, n*f.Depth()) }
 
 func (b *B) index(column, k int) int {
 	return ((column/Group*2+column&1)*b.format.Depth()+k)*columnGroup + column%Group>>1
