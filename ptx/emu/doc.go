@@ -51,6 +51,12 @@
 // wgmma does. __assertfail, which the driver provides, is a fault with the assertion's text,
 // and printf prints nothing. Sparsity metadata that the manual leaves undefined are a fault.
 //
+// Files are named by subject: load_ decodes PTX, run_ runs grids, clusters and warps, memory_
+// holds global and shared memory, exec_ executes instructions, race_ finds races, explore_ runs
+// chosen orders, report_ explains faults and counts. The packages that need no warps are layout
+// (swizzles, descriptors, tensor maps), internal/arith (scalar arithmetic), internal/mma
+// (matrix products) and internal/causal (vector clocks).
+//
 // One CPU core computes about 10 billion wgmma operations, or 10 to 40 million warp
 // instructions, a second (bench_test.go).
 //

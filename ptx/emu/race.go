@@ -61,7 +61,7 @@ type reader struct {
 // maxReaders bounds the readers of a word.
 const maxReaders = 1024
 
-// races is the state of a cluster.
+// races holds the state of the race checks of one cluster.
 type races struct {
 	cl         *cluster
 	cluster    int64 // number of the cluster in the stream
