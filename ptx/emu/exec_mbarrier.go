@@ -148,13 +148,13 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 		phase uint64
 		yes   bool
 	}
-	var passed *mbarrier // by the lanes of who
-	who := uint32(0)
+	var passed *mbarrier // by the lanes of passing
+	passing := uint32(0)
 	know := func() {
-		if r := w.cta.cluster.races; r != nil && who != 0 {
-			r.waited(w, who, passed)
+		if r := w.cta.cluster.races; r != nil && passing != 0 {
+			r.waited(w, passing, passed)
 		}
-		who = 0
+		passing = 0
 	}
 	for m := mask; m != 0; m &= m - 1 {
 		l := first(m)
@@ -188,7 +188,7 @@ func (w *warp) testPhase(in *inst, mask uint32, how use) (done uint32, out outco
 		}
 		if last.yes {
 			done |= 1 << l
-			who |= 1 << l
+			passing |= 1 << l
 		}
 	}
 	know()

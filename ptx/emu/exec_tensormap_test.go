@@ -147,7 +147,7 @@ func TestRacesOfMaps(t *testing.T) {
 		{"one lane writes what others may still clear", madeMap, 1, []string{"bar.warp.sync 0xffffffff;\n\t@!%p0 bra copy;", "@!%p0 bra copy;"}, "which warp 0 wrote with st"},
 		{"no acquire after the copy", madeMap, 1, []string{acquire, ""}, "which warp 0 wrote with tensormap.cp_fenceproxy"},
 		{"no release after the change", madeMap, 1, []string{release, ""}, "which warp 0 wrote with tensormap.replace"},
-		{"no acquire behind the change", madeMap, 1, []string{"next:\n\tbar.warp.sync 0xffffffff;\n\t" + acquire, "next:\n\tbar.warp.sync 0xffffffff;"}, "without fence.proxy.tensormap in between"},
+		{"no acquire after the change", madeMap, 1, []string{"next:\n\tbar.warp.sync 0xffffffff;\n\t" + acquire, "next:\n\tbar.warp.sync 0xffffffff;"}, "without fence.proxy.tensormap in between"},
 		{"handed over", handedMap, 2, nil, ""},
 		{"no release", handedMap, 2, []string{release, ""}, "without fence.proxy.tensormap in between"},
 		{"no acquire", handedMap, 2, []string{acquire, ""}, "without fence.proxy.tensormap in between"},

@@ -63,7 +63,7 @@ var explored = []struct {
 	atom.release.gpu.global.exch.b32 %r6, [%d2], 0;
 	atom.release.gpu.global.exch.b32 %r6, [%d1], 0;
 	` + work("b", 1000), 2, Deadlock},
-	{"who comes last by two counters", work("a", 1000) + `
+	{"the last warp by two counters", work("a", 1000) + `
 	atom.global.add.u32 %r6, [%d0], 1;
 	atom.global.add.u32 %r7, [%d0+4], 1;
 	setp.ne.u32 %p3, %r6, %r7;

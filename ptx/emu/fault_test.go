@@ -328,7 +328,7 @@ func TestNoFault(t *testing.T) {
 	cp.async.commit_group;
 	cp.async.wait_group 0;
 	ld.shared.u32 %r2, [%r0];`,
-		"a copy's arrival wakes who waits": `
+		"a copy's arrival wakes the waiting thread": `
 	mov.u32 %r0, smem;
 	mov.u32 %r1, %tid.x;
 	setp.eq.u32 %p0, %r1, 64;

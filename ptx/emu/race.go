@@ -318,26 +318,33 @@ func (r *races) compare(old *access, lanes uint32, a *access, at spot) *problem 
 	case old == a, old.strong && a.strong && old.scope >= apart && a.scope >= apart, past && !a.async && !a.asMap && !a.in.uncached:
 		return nil
 	case a.in.uncached && old.writes && at.c == nil:
-		return problemf(Race, "%s: ld.global.nc may only read memory that no thread of the kernel writes, because its cache sees no writes; want ld.global without .nc", r.both(old, a, at))
+		return problemf(Race,
+			"%s: ld.global.nc may only read memory that no thread of the kernel writes, because its cache sees no writes; want ld.global without .nc",
+			r.both(old, a, at))
 	case old.in == a.in && old.writes && a.writes && r.repeats(a, at):
 		r.repeated = r.repeated || !past
 		return nil
 	case !old.knownIn(known.Seen):
 		return problemf(Race, "%s, and nothing orders the two accesses; to order them: %s", r.both(old, a, at), r.remedy(old, a, at))
 	case uninformed != 0:
-		return problemf(Race, "%s; other lanes of this warp have synchronised with that access, but %s has not; to order them: bar.warp.sync (__syncwarp) of the warp after the wait, or a wait by each lane%s",
+		return problemf(Race,
+			"%s; other lanes of this warp have synchronised with that access, but %s has not; to order them: bar.warp.sync (__syncwarp) of the warp after the wait, or a wait by each lane%s",
 			r.both(old, a, at), laneList(uninformed), r.orStrong(old, a))
 	case !past && !old.sameWarp(a):
-		return problemf(Race, "%s in %s, and the lane that signalled this warp had not synchronised with those lanes; to order them: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
+		return problemf(Race,
+			"%s in %s, and the lane that signalled this warp had not synchronised with those lanes; to order them: bar.warp.sync (__syncwarp) of the warp before one of its lanes signals%s",
 			r.both(old, a, at), laneList(old.lacks(known, lanes)), r.orStrong(old, a))
 	case !past:
-		return problemf(Race, "%s in %s, and nothing orders these lanes of the warp; to order them: bar.warp.sync (__syncwarp) of the lanes of both accesses, or a barrier%s",
+		return problemf(Race,
+			"%s in %s, and nothing orders these lanes of the warp; to order them: bar.warp.sync (__syncwarp) of the lanes of both accesses, or a barrier%s",
 			r.both(old, a, at), laneList(r.unmet(old, lanes, a)), r.orStrong(old, a))
 	case a.asMap && old.writes && !old.knownIn(known.MapsAcquired):
-		return problemf(ProxyRace, "%s, without fence.proxy.tensormap in between; want fence.proxy.tensormap….release after the writes, and ….acquire of the map's 128 bytes by the reader after the barrier at which the two meet",
+		return problemf(ProxyRace,
+			"%s, without fence.proxy.tensormap in between; want fence.proxy.tensormap….release after the writes, and ….acquire of the map's 128 bytes by the reader after the barrier at which the two meet",
 			r.both(old, a, at))
 	case a.async && old.writes && !old.async && (!old.copy || r.strict) && !old.knownIn(*fenced):
-		return problemf(ProxyRace, "%s, without fence.proxy.async in between; want it in the writer before the barrier at which the two meet, or in this thread after that barrier",
+		return problemf(ProxyRace,
+			"%s, without fence.proxy.async in between; want it in the writer before the barrier at which the two meet, or in this thread after that barrier",
 			r.both(old, a, at))
 	}
 	return nil

@@ -22,13 +22,13 @@ const ctas = `
 `
 
 // handed returns a kernel in which the first CTA's threads store a word and the other CTA's
-// threads load it after a flag: behind is the code between the store and the flag, ahead the
+// threads load it after a flag: before is the code between the store and the flag, after the
 // code between the flag and the load.
-func handed(behind, store, load, ahead string) string {
+func handed(before, store, load, after string) string {
 	return ctas + `
 	@!%p6 bra other;
 	st.global.u32 [%d1+1024], %r3; // there
-	` + behind + `
+	` + before + `
 	mov.u32 %r9, 1;
 	@%p1 ` + store + ` [%d0], %r9; // flag
 	bra end;
@@ -36,7 +36,7 @@ other:
 	` + load + ` %r4, [%d0]; // flag
 	setp.eq.u32 %p2, %r4, 1;
 	@!%p2 bra other;
-	` + ahead + `
+	` + after + `
 	ld.global.u32 %r6, [%d1+1024]; // here
 end:`
 }

@@ -16,7 +16,7 @@ func TestRacesOfLaunches(t *testing.T) {
 		trigger = "griddepcontrol.launch_dependents;\n"
 		store   = "@%p1 st.global.u32 [%d0], 1;\n"
 		load    = "@%p1 ld.global.u32 %r5, [%d0];\n"
-		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // nobody reads it
+		other   = "@%p1 st.global.u32 [%d0+64], 1;\n" // no launch reads it
 	)
 	for _, x := range []struct {
 		name     string
