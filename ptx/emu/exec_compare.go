@@ -64,3 +64,21 @@ func setPredicates(w *warp, _ *frag, in *inst, mask uint32) outcome {
 	}
 	return next
 }
+
+// compareForms handles the comparisons that zlanes.go does not: other types, a second predicate, and
+// set.
+func compareForms() map[isa.ID]handler {
+	forms := map[isa.ID]handler{}
+	for _, id := range []isa.ID{isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16, isa.SetpPair, isa.SetpBool, isa.SetpBoolPair} {
+		forms[id] = handler{exec: setPredicates, prepare: prepareCompare}
+	}
+	forms[isa.Set] = lanewise(func(in *inst) laneFunc {
+		prepareCompare(in)
+		holds, yes := in.lane, uint64(0xffffffff)
+		if in.mod("d") == ".f32" {
+			yes = 0x3f800000
+		}
+		return func(v [4]uint64) uint64 { return yes * holds(v) }
+	})
+	return forms
+}

@@ -27,10 +27,10 @@ func half(op func(a, b uint64) uint64) handler {
 }
 
 // integerArithmeticForms handles the arithmetic forms that zlanes.go does not: 16-bit types,
-// saturation, 24-bit products, carries, and comparisons with a second predicate.
+// saturation and 24-bit products.
 func integerArithmeticForms() map[isa.ID]handler {
 	s32 := arith.Int{Bits: 32, Signed: true}
-	forms := map[isa.ID]handler{
+	return map[isa.ID]handler{
 		isa.Add16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] + v[1] }),
 		isa.Sub16:     typed(func(_ arith.Int, v [4]uint64) uint64 { return v[0] - v[1] }),
 		isa.AddSat:    plain(func(v [4]uint64) uint64 { return s32.Clamp(int64(s32.Extend(v[0])) + int64(s32.Extend(v[1]))) }),
@@ -76,22 +76,6 @@ func integerArithmeticForms() map[isa.ID]handler {
 			return -v[0]
 		}),
 	}
-	for id, kind := range map[isa.ID]carryKind{isa.AddCC: {sets: true}, isa.Addc: {takes: true}, isa.SubCC: {sets: true, minus: true},
-		isa.Subc: {takes: true, minus: true}, isa.MadCC: {sets: true, product: true}, isa.Madc: {takes: true, product: true}} {
-		forms[id] = handler{exec: kind.exec}
-	}
-	for _, id := range []isa.ID{isa.SetpBits, isa.Setp16, isa.SetpUnsigned, isa.SetpF64, isa.SetpF16, isa.SetpBF16, isa.SetpPair, isa.SetpBool, isa.SetpBoolPair} {
-		forms[id] = handler{exec: setPredicates, prepare: prepareCompare}
-	}
-	forms[isa.Set] = lanewise(func(in *inst) laneFunc {
-		prepareCompare(in)
-		holds, yes := in.lane, uint64(0xffffffff)
-		if in.mod("d") == ".f32" {
-			yes = 0x3f800000
-		}
-		return func(v [4]uint64) uint64 { return yes * holds(v) }
-	})
-	return forms
 }
 
 // bitForms handles shifts, bit fields and bitwise operations that zlanes.go does not.

@@ -2,6 +2,8 @@ package emu
 
 import (
 	"math/bits"
+
+	"sonicmoe/ptx/isa"
 )
 
 // carryKind is an extended-precision instruction: whether it sets and takes the carry,
@@ -40,4 +42,14 @@ func (k carryKind) exec(w *warp, _ *frag, in *inst, mask uint32) outcome {
 		w.setElem(&in.args[0], in.args[0].slot, l, sum&all)
 	}
 	return next
+}
+
+// carryForms handles extended-precision arithmetic.
+func carryForms() map[isa.ID]handler {
+	forms := map[isa.ID]handler{}
+	for id, kind := range map[isa.ID]carryKind{isa.AddCC: {sets: true}, isa.Addc: {takes: true}, isa.SubCC: {sets: true, minus: true},
+		isa.Subc: {takes: true, minus: true}, isa.MadCC: {sets: true, product: true}, isa.Madc: {takes: true, product: true}} {
+		forms[id] = handler{exec: kind.exec}
+	}
+	return forms
 }

@@ -29,7 +29,8 @@ func init() {
 	for _, part := range []map[isa.ID]handler{
 		integerForms(), floatForms(), moveForms(), memoryForms(), warpForms(), barrierForms(),
 		mbarrierForms(), copyForms(), bulkForms(), wgmmaForms(), controlForms(),
-		integerArithmeticForms(), bitForms(), floatArithmeticForms(), floatFunctionForms(), halfForms(), conversionForms(), spaceForms(), mmaForms(),
+		integerArithmeticForms(), bitForms(), carryForms(), compareForms(),
+		floatArithmeticForms(), floatFunctionForms(), halfForms(), conversionForms(), spaceForms(), mmaForms(),
 	} {
 		maps.Copy(all, part)
 	}
