@@ -81,7 +81,7 @@ func (w *warp) arriveNamed(in *inst, mask uint32) (*namedBarrier, outcome) {
 	if r := w.cta.cluster.races; r != nil {
 		r.release(w, mask, &b.now)
 	}
-	w.cta.usesBarrier(aNamedBarrier, uint64(id), toArrive, b.gen, b.arrived == b.threads, nil)
+	w.cta.usesBarrier(namedBarrierObject, uint64(id), toArrive, b.gen, b.arrived == b.threads, nil)
 	if b.arrived == b.threads {
 		b.gen++
 		b.arrived, b.threads = 0, 0
@@ -111,7 +111,7 @@ func barSync(w *warp, f *frag, in *inst, mask uint32) outcome {
 		return waiting
 	}
 	f.begun = false
-	w.cta.usesBarrier(aNamedBarrier, uint64(w.r32[in.slot[0]][first(mask)]), toWait, f.gen, false, nil)
+	w.cta.usesBarrier(namedBarrierObject, uint64(w.r32[in.slot[0]][first(mask)]), toWait, f.gen, false, nil)
 	if r := w.cta.cluster.races; r != nil {
 		r.acquire(w, mask, &w.cta.bars[w.r32[in.slot[0]][first(mask)]].done)
 	}

@@ -258,7 +258,7 @@ func (w *warp) deferredArrive(r *copyRecord, l int) outcome {
 			b.sync.now.Join(r.gives)
 		}
 		_, err = b.arrive(1)
-		w.cta.usesBarrier(anMbarrier, uint64(r.dst[l]), toArrive, phase, b.phase != phase, nil)
+		w.cta.usesBarrier(mbarrierObject, uint64(r.dst[l]), toArrive, phase, b.phase != phase, nil)
 		if b.phase != phase {
 			w.cta.cluster.event()
 		}

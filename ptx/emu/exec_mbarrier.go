@@ -44,7 +44,7 @@ func mbarrierInit(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, true)
-		c.usesBarrier(anMbarrier, uint64(at), toWrite, 0, false, nil)
+		c.usesBarrier(mbarrierObject, uint64(at), toWrite, 0, false, nil)
 		if r := w.cta.cluster.races; r != nil {
 			r.made(w, in, c.shared.mbar[at])
 		}
@@ -64,7 +64,7 @@ func mbarrierInval(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			return w.barrierError(in, l, at, err)
 		}
 		c.shared.setBarrier(at, false)
-		c.usesBarrier(anMbarrier, uint64(at), toWrite, 0, false, nil)
+		c.usesBarrier(mbarrierObject, uint64(at), toWrite, 0, false, nil)
 	}
 	return next
 }

@@ -19,7 +19,7 @@ func (w *warp) sharedOf(in *inst, space isa.Space, address uint32, l int) (*cta,
 		return nil, 0, false
 	}
 	c = c.cluster.ctas[rank]
-	c.usesBarrier(aLife, 0, toRead, 0, false, nil)
+	c.usesBarrier(ctaLife, 0, toRead, 0, false, nil)
 	if c.exited() {
 		w.fault(in, OutOfBounds, 1<<l, "shared address %#x: CTA %d of the cluster has exited", address, rank)
 		return nil, 0, false

@@ -24,7 +24,7 @@ func tmaMulticast(w *warp, _ *frag, in *inst, mask uint32) outcome {
 			if ctas>>rank&1 == 0 {
 				continue
 			}
-			to.usesBarrier(aLife, 0, toRead, 0, false, nil)
+			to.usesBarrier(ctaLife, 0, toRead, 0, false, nil)
 			if to.exited() {
 				return w.fault(in, OutOfBounds, 1<<l, "%s: CTA %d of the cluster has exited", in.form.Op, rank)
 			}

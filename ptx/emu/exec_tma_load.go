@@ -155,7 +155,7 @@ func (b *bulkLoad) complete() outcome {
 		}
 		phase := bar.phase
 		err = bar.completeTx(b.size)
-		b.to.usesBarrier(anMbarrier, uint64(b.bar), toArrive, phase, bar.phase != phase, nil)
+		b.to.usesBarrier(mbarrierObject, uint64(b.bar), toArrive, phase, bar.phase != phase, nil)
 	}
 	if err != nil {
 		return b.warp.barrierError(b.in, b.lane, b.bar, err)

@@ -23,10 +23,10 @@ type objectKind uint8
 const (
 	globalWord objectKind = iota
 	sharedWord
-	anMbarrier
-	aNamedBarrier
-	theClusterBarrier
-	aLife // the life of a CTA, which ends when it exits
+	mbarrierObject
+	namedBarrierObject
+	clusterBarrierObject
+	ctaLife // the life of a CTA, which ends when it exits
 )
 
 // use is how a step uses an object.
@@ -40,8 +40,8 @@ const (
 	toWait              // cannot continue before a phase has ended
 )
 
-// touch is the use of an object by a step.
-type touch struct {
+// objectUse is the use of an object by a step.
+type objectUse struct {
 	object
 	use   use
 	like  string // kind of operation, for toAdd
@@ -55,7 +55,7 @@ type touch struct {
 }
 
 // depends reports whether two uses of one object do not commute.
-func (t *touch) depends(o *touch) bool {
+func (t *objectUse) depends(o *objectUse) bool {
 	switch {
 	case t.use > o.use:
 		return o.depends(t)
@@ -72,7 +72,7 @@ func (t *touch) depends(o *touch) bool {
 }
 
 // uses records that the present actor uses an object, and whether it changed the object.
-func (cl *cluster) uses(t touch, changed bool) {
+func (cl *cluster) uses(t objectUse, changed bool) {
 	s := cl.schedule
 	if s == nil {
 		return
@@ -80,7 +80,7 @@ func (cl *cluster) uses(t touch, changed bool) {
 	if changed {
 		s.versions[t.object]++
 	}
-	if slices.ContainsFunc(s.uses, func(o touch) bool {
+	if slices.ContainsFunc(s.uses, func(o objectUse) bool {
 		return o.object == t.object && o.use == t.use && o.phase == t.phase && o.ends == t.ends && o.like == t.like
 	}) {
 		return
@@ -99,7 +99,7 @@ func (cl *cluster) word(at uint64) object {
 // usesWord records a strong access.
 func (w *warp) usesWord(in *inst, at uint64, loads, stores bool) {
 	cl := w.cta.cluster
-	t := touch{object: cl.word(at), in: in}
+	t := objectUse{object: cl.word(at), in: in}
 	switch {
 	case !stores:
 	case in.atomic && in.form.Args[0].Dir != isa.Out && !in.typ.Float():
@@ -119,18 +119,18 @@ func (cl *cluster) changedWord(at, old, now uint64) {
 
 // usesBarrier records an arrival at a barrier in a phase, or a wait.
 func (c *cta) usesBarrier(kind objectKind, at uint64, how use, phase uint64, ends bool, in *inst) {
-	c.cluster.uses(touch{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
+	c.cluster.uses(objectUse{object: object{kind, c.cluster.number, c.rank, at}, use: how, phase: phase, ends: ends, in: in}, how == toArrive)
 }
 
 // usesMbarrier is usesBarrier for the mbarrier at an address of the cluster.
 func (w *warp) usesMbarrier(in *inst, at uint32, how use, phase uint64, ends bool) {
-	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(anMbarrier, uint64(at&sharedOffset), how, phase, ends, in)
+	w.cta.cluster.ctas[at>>sharedRankBit].usesBarrier(mbarrierObject, uint64(at&sharedOffset), how, phase, ends, in)
 }
 
 // usesClusterBarrier is usesBarrier for the cluster barrier.
 func (w *warp) usesClusterBarrier(how use, phase uint64) {
 	cl := w.cta.cluster
-	cl.ctas[0].usesBarrier(theClusterBarrier, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
+	cl.ctas[0].usesBarrier(clusterBarrierObject, 0, how, phase, how == toArrive && cl.barrier.gen > phase, nil)
 }
 
 // meetsOthers reports whether a step begins at the instruction.

@@ -59,14 +59,14 @@ type schedule struct {
 
 	steps   []step
 	races   [][2]int // pairs of steps that could come in the other order
-	history map[object][]touch
+	history map[object][]objectUse
 	// arrived holds, for each barrier, the steps before any arrival; ended holds the same up to
 	// the latest phase that ended.
 	arrived, ended map[object]causal.Clock
 
 	acting   int // the actor that runs
 	current  int // the warp that ran last
-	uses     []touch
+	uses     []objectUse
 	versions map[object]int
 	mark     uint64 // hash of all steps: equal for orders that no warp can tell apart
 }
@@ -94,7 +94,7 @@ func (k *Kernel) follow(ctx context.Context, mem *Memory, l Launch, choices []ch
 }
 
 func (g *grid) newSchedule(choices []choice) *schedule {
-	s := &schedule{g: g, forced: choices, current: -1, history: map[object][]touch{}, arrived: map[object]causal.Clock{}, ended: map[object]causal.Clock{}, versions: map[object]int{}}
+	s := &schedule{g: g, forced: choices, current: -1, history: map[object][]objectUse{}, arrived: map[object]causal.Clock{}, ended: map[object]causal.Clock{}, versions: map[object]int{}}
 	for i := range g.clusters {
 		cl := g.newCluster()
 		cl.reset(i)

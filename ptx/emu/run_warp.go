@@ -339,7 +339,7 @@ func (w *warp) exit(f *frag, mask uint32) {
 			}
 		}
 	}
-	w.cta.usesBarrier(aLife, 0, toArrive, 0, w.cta.exited(), nil)
+	w.cta.usesBarrier(ctaLife, 0, toArrive, 0, w.cta.exited(), nil)
 	w.cta.cluster.event()
 }
 
