@@ -65,12 +65,15 @@ func (k *Kernel) IfElse(p Pred, then, otherwise func()) {
 	skip := k.label("else")
 	k.bra(skip, p, true)
 	cause := len(k.body) - 1
-	k.inBody(then)
+	known := k.thread
+	then()
+	k.thread = known
 	if otherwise != nil {
 		end := k.label("endif")
 		k.bra(end, True(), false)
 		k.place(skip)
-		k.inBody(otherwise)
+		otherwise()
+		k.thread = known
 		k.place(end)
 	} else {
 		k.place(skip)
@@ -106,7 +109,9 @@ func (k *Kernel) Loop(body func()) {
 	first := len(k.body)
 	k.place(start)
 	k.loops = append(k.loops, l)
-	k.inBody(body)
+	known := k.thread
+	body()
+	k.thread = known
 	k.loops = k.loops[:len(k.loops)-1]
 	k.bra(start, True(), false)
 	k.place(l.end)

@@ -30,7 +30,9 @@ type Kernel struct {
 	maxThreads, minCTAs, cluster int
 	sharedBase                   U32
 	hasShared                    bool
-	// thread has the values of %tid.x and its parts that every thread knows here.
+	// thread has the values of %tid.x and its parts that every thread knows here. If and
+	// Loop restore it after a body that some threads skip. They do so in place: a helper
+	// would be one more frame in the positions of instructions.
 	thread [threadIndices]val
 
 	labels  map[string]int

@@ -8,7 +8,7 @@ import (
 )
 
 // position is the call stack of an emission, innermost first, unresolved.
-type position [8]uintptr
+type position [6]uintptr
 
 // here notes the stack of its caller's caller.
 func here(p *position) *position {

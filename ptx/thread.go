@@ -60,11 +60,3 @@ func (k *Kernel) unguarded(emit func()) {
 	emit()
 	k.guarded, k.hint = guarded, hint
 }
-
-// inBody emits a body that some threads skip: registers that it computes first
-// are unknown after it.
-func (k *Kernel) inBody(body func()) {
-	known := k.thread
-	body()
-	k.thread = known
-}
