@@ -15,13 +15,13 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// What memory holds that no kernel has written.
+// The value of memory that no kernel has written.
 const (
 	poison32 = 0xffffffff
 	poison16 = 0xffff
 )
 
-// timing is when asynchronous work completes.
+// timing says when asynchronous work completes.
 type timing struct {
 	name string
 	of   emu.Timing
@@ -51,7 +51,7 @@ func newBed(t testing.TB, when timing) *bed {
 	return &bed{t, dev, s}
 }
 
-// room is so many bytes of poison.
+// room allocates the given number of bytes, filled with poison.
 func (b *bed) room(bytes int) driver.DevicePtr {
 	words := max(1, (bytes+3)/4)
 	p, err := b.dev.Alloc(int64(4 * words))
@@ -78,7 +78,7 @@ func download[E number](b *bed, p driver.DevicePtr, n int) []E {
 	return v
 }
 
-// launch runs a kernel with so many CTAs, or as many as it wants itself (0).
+// launch runs a kernel with the given number of CTAs, or with its own grid (0).
 func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	b.t.Helper()
 	f, err := jit.Of(b.dev).Load(context.Background(), nil, k.Source(k.Name), driver.CompileOptions{})
@@ -92,8 +92,8 @@ func launch[A any](b *bed, k *jit.Kernel[A], ctas int, args A) {
 	require.NoError(b.t, b.s.Synchronize(context.Background()))
 }
 
-// whole is n whole numbers from -1 to 1 in bf16: sums of fewer than 256
-// products of them are numbers of bf16 too.
+// whole returns n integers from -1 to 1 in bf16. Sums of fewer than 256 products of them are
+// exact in bf16.
 func whole(rng *rand.Rand, n int) []uint16 {
 	v := make([]uint16, n)
 	for i := range v {

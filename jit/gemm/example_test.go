@@ -6,8 +6,7 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// A tiling says how much shared memory a product takes, and so how deep its ring
-// may be.
+// A tiling knows the shared memory of its product, which limits the depth of its ring.
 func ExampleTiling() {
 	const limit, epilogue = 227 << 10, 32 << 10 // an SM's bytes, and those of two staged tiles of 64 columns
 	t := gemm.Tiling{TileN: 256, Stages: 8, GroupM: 8, ClusterM: 2}

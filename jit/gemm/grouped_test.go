@@ -16,8 +16,8 @@ import (
 	"sonicmoe/ptx"
 )
 
-// grouped is C = A·B[expert]ᵀ for packed rows of A, as plain as a product gets:
-// what a kernel writes itself beside what package gemm has.
+// grouped is C = A·B[expert]ᵀ for packed rows of A: the code that a minimal kernel needs in
+// addition to package gemm.
 type grouped struct {
 	depth, width, experts int
 	tiling                gemm.Tiling
@@ -97,7 +97,7 @@ func (g grouped) loadB(p *gemm.Product, b ptx.TensorMap, s pipeline.Stage, t sch
 	})
 }
 
-// b is element (column, depth) of an expert's B, as the tensor has it.
+// b is element (column, depth) of an expert's B.
 func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	at := expert*g.width*g.depth + column*g.depth + depth
 	if g.bMN {
@@ -106,9 +106,9 @@ func (g grouped) b(values []uint16, expert, column, depth int) float64 {
 	return float(values[at])
 }
 
-// packed are rows sorted by expert, with rows of nobody behind each expert's.
+// packed are rows sorted by expert. Rows that belong to no expert follow each expert's rows.
 type packed struct {
-	expert []int // -1 for nobody
+	expert []int // -1 for a row of no expert
 	gather []uint32
 	table  []uint32
 }
@@ -129,8 +129,8 @@ func pack(rows ...int) (p packed) {
 	return p
 }
 
-// run gives C and checks it against sums in float64, exactly: the operands are
-// small whole numbers, whose sums are numbers of bf16.
+// run returns C and checks it against sums in float64. It must be exact: the operands are
+// small integers, whose sums are exact in bf16.
 func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	b, rng := newBed(t, when), rand.New(rand.NewPCG(1, 2))
 	rows := len(p.expert)
@@ -145,7 +145,7 @@ func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	for row, e := range p.expert {
 		if e < 0 {
 			for _, v := range got[row*g.width:][:g.width] {
-				require.Equal(t, uint16(poison16), v, "row %d is nobody's", row)
+				require.Equal(t, uint16(poison16), v, "row %d belongs to no expert, must be unwritten", row)
 			}
 			continue
 		}
@@ -166,8 +166,8 @@ func (g grouped) run(t testing.TB, when timing, p packed) []uint16 {
 	return got
 }
 
-// A grouped product is right with any load role, layout and tiling, and the
-// bits are the same whenever asynchronous work completes.
+// A grouped product is right with every load role, layout and tiling, and its bits are the
+// same under every timing of asynchronous work.
 func TestGrouped(t *testing.T) {
 	p := pack(1, 0, 70, 128, 129, 257)
 	for i, g := range []grouped{
@@ -183,7 +183,7 @@ func TestGrouped(t *testing.T) {
 			first := g.run(t, timings[0], p)
 			for j, when := range timings[1:] {
 				if testing.Short() && j != i%len(timings[1:]) {
-					continue // each tiling by one, in turns
+					continue // one timing for each tiling, alternating
 				}
 				require.Equal(t, first, g.run(t, when, p), when.name)
 			}
@@ -191,13 +191,13 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-// Without a row nothing is stored, and every role ends.
+// Without rows, the kernel stores nothing and every role ends.
 func TestGroupedWithoutRows(t *testing.T) {
 	g := grouped{depth: 64, width: 128, experts: 1, tiling: gemm.Tiling{TileN: 128, Stages: 2, GroupM: 1, ClusterM: 2}}
 	g.run(t, timings[0], pack(0))
 }
 
-// What no kernel can be is an error that names it.
+// CheckAtoms names the kernel and the tiling that it refuses.
 func TestTiling(t *testing.T) {
 	require.Equal(t, "128x192 s4 p8 c2", gemm.Tiling{TileN: 192, Stages: 4, GroupM: 8, ClusterM: 2}.String())
 	require.NoError(t, gemm.Tiling{TileN: 192, ClusterM: 1}.CheckAtoms("k"))

@@ -23,7 +23,7 @@ const (
 func (p *Product) TMA(fill func(ring *pipeline.Cursor, t schedule.Tile)) func() {
 	return func() {
 		k := p.K
-		k.If(p.Thread.ShrI(5).EqI(MathWarps), func() {
+		k.If(k.Warp().EqI(MathWarps), func() {
 			k.If(k.ElectOne(), func() {
 				ring := p.Ring.Producer()
 				var publisher *schedule.TilePublisher
@@ -115,7 +115,7 @@ func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile
 
 func (p *Product) gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) {
 	k := p.K
-	thread := p.Thread.AndI(pipeline.WarpgroupThreads - 1)
+	thread := k.ThreadInWarpgroup()
 	copier := tile.NewRowCopy(k, thread, tile.LanesOfRow)
 	row := copier.Row()
 	dst := copier.Swizzled(row)

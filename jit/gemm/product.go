@@ -212,8 +212,8 @@ func (s StoreOnly) UnderLastMMA(t Tile) func(acc []ptx.F32) {
 // epilogue. A warpgroup without rows in the tile only gives the stages back.
 func (p *Product) math(e Epilogue) {
 	k := p.K
-	wg := p.Thread.ShrI(7)
-	leader := p.Thread.AndI(31).EqI(0)
+	wg := k.Warpgroup()
+	leader := k.Lane().EqI(0)
 	acc := k.Accumulators(p.TileN / 2)
 	loop := MainLoop{K: k, Ring: p.Ring.Consumer(), Release: p.release}
 	stagger := NewStagger(k, p.stagger, wg)

@@ -82,9 +82,9 @@ type Filler interface {
 func (p *TwoTerm) Run(t TwoTermTile, newFiller func() Filler, store func(wg ptx.U32, acc []ptx.F32)) {
 	k := p.K
 	RunRoles(k, p.Thread, func() {
-		wg := p.Thread.ShrI(7)
+		wg := k.Warpgroup()
 		acc := k.Accumulators(TwoTermN / 2)
-		loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, p.Thread.AndI(31), 1)}
+		loop := MainLoop{K: k, Ring: p.ring.Consumer(), Release: pipeline.NewReleaser(k, k.Lane(), 1)}
 		k.IfElse(t.HasLines(wg), func() {
 			p.multiply(loop, wg, t.Steps, acc)
 			store(wg, acc)
@@ -124,7 +124,7 @@ func (p *TwoTerm) multiply(loop MainLoop, wg, steps ptx.U32, acc []ptx.F32) {
 // else, the others as soon as a stage is empty.
 func (p *TwoTerm) load(t TwoTermTile, newFiller func() Filler) {
 	k := p.K
-	lane := p.Thread.AndI(31)
+	lane := k.Lane()
 	elected := k.ElectOne().And(p.InRole().LtI(32))
 	copyB := func(s pipeline.Stage, kt ptx.U32) {
 		k.MbarrierArriveExpectTx(s.Full, ptx.Uint(twoTermBBytes))

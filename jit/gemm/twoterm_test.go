@@ -49,7 +49,7 @@ func (s split) build() (*jit.Kernel[splitArgs], error) {
 	return k.Build()
 }
 
-// rowFiller has each thread of the load role write a row of both terms of A.
+// rowFiller writes both terms of A: each thread of the load role writes one row.
 type rowFiller struct {
 	split
 	p    *gemm.TwoTerm
@@ -67,10 +67,9 @@ func (f *rowFiller) Fill(kt ptx.U32, stage func() ptx.Shared) {
 	}
 }
 
-// Two bf16 terms have 16 bits of A's fraction: the sums are that near to those
-// in float64, and far nearer than bf16 alone would be. Of one that is rounded they are
-// A's in bf16. A ring of three stages is used again, and the second warpgroup has rows
-// or none.
+// Two bf16 terms have 16 bits of A's fraction, and the sums are as near to the sums in
+// float64. With Rounded, they are the sums of A in bf16. The cases use stages of the ring
+// again, and give the second warpgroup rows or none.
 func TestTwoTerm(t *testing.T) {
 	for i, rows := range []int{100, 64, 1, 100} {
 		s := split{depth: 5 * tile.K, rounded: i == 3}
@@ -90,7 +89,7 @@ func TestTwoTerm(t *testing.T) {
 			for i, v := range got {
 				row, column := i/gemm.TwoTermN, i%gemm.TwoTermN
 				if row >= rows {
-					require.Equal(t, uint32(poison32), math.Float32bits(v), "row %d is nobody's", row)
+					require.Equal(t, uint32(poison32), math.Float32bits(v), "row %d is past the last, must be unwritten", row)
 					continue
 				}
 				var sum, size float64

@@ -1,9 +1,9 @@
-// Package activation has what an expert computes between its two products, as
-// PTX: for each kind a pair of functions, its value and its derivatives.
+// Package activation emits the function that an expert computes between its two products.
+// Each kind has a value and derivatives.
 //
-// To add one, give spec.Activation a value with a name and a line in the package
-// reference, and Of a pair here; [Verify] holds the pair's derivatives against
-// differences of its values.
+// To add a kind: give spec.Activation a value and a name, package reference its float64
+// function, and Of its two functions. [Verify] checks the derivatives against differences
+// of the values.
 package activation
 
 import (
@@ -13,13 +13,13 @@ import (
 	"sonicmoe/ptx"
 )
 
-// Function is an activation of gate and up, or, without a gate, of gate alone.
+// Function is an activation of gate and up. Without a gate, its only argument is gate.
 type Function struct {
 	Gated bool
 	// Value is the activation.
 	Value func(gate, up ptx.F32) ptx.F32
-	// Gradient is the activation again, and grad times its derivatives by gate
-	// and by up.
+	// Gradient returns the activation again, and grad times its derivatives by gate and
+	// by up.
 	Gradient func(gate, up, grad ptx.F32) (value, dGate, dUp ptx.F32)
 }
 
@@ -53,7 +53,7 @@ func Of(c spec.Config) Function {
 	panic("activation: no functions for " + c.Activation.String())
 }
 
-// curve is a function of one number: its value, or that and its slope.
+// curve is a function of one number: value emits its value, slope its value and its slope.
 type curve struct {
 	value func(x ptx.F32) ptx.F32
 	slope func(x ptx.F32) (value, slope ptx.F32)
@@ -71,8 +71,8 @@ func glu(f curve) Function {
 	}
 }
 
-// clampedGLU is f(min(gate, limit)) · (clamp(up, -limit, limit) + offset). The
-// derivative of a clamp is 1 on its borders, as in PyTorch.
+// clampedGLU is f(min(gate, limit)) · (clamp(up, -limit, limit) + offset). The derivative
+// of a clamp is 1 at its limits, as in PyTorch.
 func clampedGLU(f curve, limit, offset float64) Function {
 	most, least, zero := ptx.Float(limit), ptx.Float(-limit), ptx.Float(0)
 	clamp := func(gate, up ptx.F32) (ptx.F32, ptx.F32) {
@@ -97,7 +97,7 @@ func clampedGLU(f curve, limit, offset float64) Function {
 	}
 }
 
-// nan has a minimum or maximum give NaN for a NaN.
+// nan makes the result of a minimum or maximum NaN if an operand is NaN.
 const nan = ".NaN"
 
 // alone is f(gate).
@@ -172,7 +172,7 @@ var geluTanh = curve{
 	},
 }
 
-// geluTanhArgument is y, and its derivative.
+// geluTanhArgument returns y and its derivative.
 func geluTanhArgument(x ptx.F32) (y, dy ptx.F32) {
 	c := math.Sqrt(8 / math.Pi)
 	const cubic = 0.044715
@@ -180,7 +180,7 @@ func geluTanhArgument(x ptx.F32) (y, dy ptx.F32) {
 	return square.Fma(ptx.Float(c*cubic), ptx.Float(c)).Mul(x), square.Fma(ptx.Float(3*c*cubic), ptx.Float(c))
 }
 
-// geluErf is x·Φ(x), Φ the distribution function of a normal variable.
+// geluErf is x·Φ(x), where Φ is the distribution function of the normal distribution.
 var geluErf = curve{
 	value: func(x ptx.F32) ptx.F32 {
 		phi, _ := normal(x)

@@ -66,8 +66,8 @@ func exact(c spec.Config, g, u float64) float64 {
 	return gelu(g)
 }
 
-// Values are those of the definition to a few units of FP32, tails included,
-// and derivatives are those of the values.
+// Values match the definition to a few units of FP32, tails included, and derivatives match
+// the values.
 func TestActivations(t *testing.T) {
 	dev := device(t)
 	for _, c := range configs {

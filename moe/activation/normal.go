@@ -6,12 +6,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// normal is the distribution function Φ of a normal variable, and its density.
+// normal returns the distribution function Φ of the normal distribution, and its density.
 //
-// Φ(-|x|) = exp(-x²/2) · t·Q(t), t = 1/(1 + p·|x|/√2), Q of degree 7: a
-// polynomial fitted to exp(z²)·erfc(z)/2 for 0 ≤ z ≤ 10 by reweighted least
-// squares of the relative error, which is at most 1.4e-7 all the way down the
-// tail.
+// Φ(-|x|) = exp(-x²/2) · t·Q(t) with t = 1/(1 + p·|x|/√2). Q is a polynomial of degree 7,
+// fitted so that t·Q(t) is exp(z²)·erfc(z)/2 for 0 ≤ z = |x|/√2 ≤ 10, by reweighted least
+// squares of the relative error. That error is at most 1.4e-7 in this range.
 func normal(x ptx.F32) (phi, density ptx.F32) {
 	const p = 0.3275911
 	q := [...]float64{

@@ -13,21 +13,22 @@ import (
 
 // pairArgs are the arguments of the kernel that evaluates a Function.
 type pairArgs struct {
-	// Gate, Up and Grad [N] f32 are the inputs; Out [N, 4] f32 is written: Value,
-	// then what Gradient gives.
+	// Gate, Up and Grad [N] f32 are the inputs. Out [N, 4] f32 is written: the result of
+	// Value, then the three results of Gradient.
 	Gate, Up, Grad driver.DevicePtr
 	Out            driver.DevicePtr
 	N              int
 }
 
-// Point is an activation's values at one place.
+// Point has the arguments and results of an activation at one point.
 type Point struct {
 	Gate, Up, Grad float32
-	// Value is what Function.Value gives, the others what Gradient does.
+	// Value is the result of Function.Value. Again, DGate and DUp are the results of
+	// Function.Gradient.
 	Value, Again, DGate, DUp float32
 }
 
-// Evaluate fills in the values of points, on a device.
+// Evaluate computes the results of points on a device.
 func Evaluate(ctx context.Context, dev driver.Device, f Function, points []Point) error {
 	k, err := evaluation(f)
 	if err != nil {
@@ -69,7 +70,7 @@ func Evaluate(ctx context.Context, dev driver.Device, f Function, points []Point
 	return nil
 }
 
-// evaluation is the kernel that does it.
+// evaluation is the kernel of Evaluate.
 func evaluation(f Function) (*jit.Kernel[pairArgs], error) {
 	const threads = 128
 	k := jit.NewBuilder[pairArgs]("moe_activation", threads, 1)
@@ -88,8 +89,8 @@ func evaluation(f Function) (*jit.Kernel[pairArgs], error) {
 	return k.Build()
 }
 
-// Verify holds a Function's derivatives against differences of its values, at
-// places between -6 and 6: within 1e-3, and both values of the same bits.
+// Verify checks a Function at points between -6 and 6. Its derivatives must be within 1e-3
+// of differences of its values, and both functions must return the same bits as the value.
 func Verify(ctx context.Context, dev driver.Device, f Function) error {
 	const (
 		step = 1. / 64
@@ -119,7 +120,7 @@ func Verify(ctx context.Context, dev driver.Device, f Function) error {
 			if j == 1 && !f.Gated {
 				continue
 			}
-			// The difference's own error is of second order, and FP32's.
+			// The difference has a second-order error and an FP32 rounding error of its own.
 			want := (float64(around[2*j].Value) - float64(around[2*j+1].Value)) / (2 * step)
 			if slack := 1e-3 * (1 + math.Abs(want)); !(math.Abs(float64(d.got)-want) <= slack) {
 				return fmt.Errorf("activation at gate %g, up %g: derivative by %s is %g, differences give %g", p.Gate, p.Up, d.by, d.got, want)

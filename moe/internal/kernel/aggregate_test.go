@@ -29,7 +29,7 @@ func fma32(a, b, c float32) float32 {
 func TestFMA32(t *testing.T) {
 	const tiny = 0x1p-149
 	require.Equal(t, float32(1+0x1p-23), fma32(1, 1, 0x1p-23))
-	// 1 + 2^-24 is a tie; what is below it decides.
+	// 1 + 2^-24 is a tie, which the lower bits decide.
 	require.Equal(t, float32(1), fma32(0x1p-12, 0x1p-12, 1))
 	require.Equal(t, float32(1+0x1p-23), fma32(0x1p-12, 0x1p-12+0x1p-30, 1))
 	require.Equal(t, float32(1+0x1p-23), fma32(1+0x1p-23, 1, tiny))
@@ -40,7 +40,7 @@ func TestFMA32(t *testing.T) {
 type aggregateCase struct {
 	hidden, topK, tokens int
 	unit, extra          bool
-	// shared rows come before the extra ones; gate: with scores.
+	// shared adds the rows of shared experts ahead of the extra rows; gate: with scores.
 	shared, gate bool
 }
 
@@ -96,7 +96,7 @@ func (c aggregateCase) run(b *kt.Bed) {
 	}
 }
 
-// Aggregate gives the very bits of FP32 sums in slot order.
+// Aggregate computes the bits of FP32 sums in slot order.
 func TestAggregate(t *testing.T) {
 	turn := 0
 	for _, size := range [][3]int{{128, 1, 1}, {128, 2, 63}, {192, 3, 65}, {320, 8, 17}, {128, 9, 5}, {2880, 4, 3}, {192, 16, 33}, {1536, 8, 2}} {

@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A wrong name or type of a kernel's argument does not compile: neither where
-// the kernel declares its parameters nor where it is launched.
+// A wrong name or type of a kernel's argument does not compile, neither in the kernel's
+// parameters nor in its launch.
 func TestWrongArguments(t *testing.T) {
 	compile := compiler(t)
 	const declares, launches = `k := jit.NewBuilder[kernel.UpArgs]("k", 384, 1); %s`, `_ = kernel.UpArgs{%s}`
@@ -45,8 +45,8 @@ func TestWrongArguments(t *testing.T) {
 	}
 }
 
-// compiler checks the body of a function as the compiler does. The packages
-// that it uses come from the build cache.
+// compiler checks the body of a function like the Go compiler. Imported packages come from
+// the build cache.
 func compiler(t *testing.T) func(body string) error {
 	t.Helper()
 	goTool, err := exec.LookPath("go")
@@ -80,8 +80,8 @@ func compiler(t *testing.T) func(body string) error {
 	}
 }
 
-// No kernel of the library or of an example gives a parameter a name of its own:
-// names are those of the fields.
+// Every kernel of the library and of the examples names its parameters after the fields of
+// its arguments.
 func TestParametersAreFields(t *testing.T) {
 	named := regexp.MustCompile(`\.Param(Ptr|TensorMap|[USF]\d+)\("`)
 	require.True(t, named.MatchString(`k.ParamU32("n")`))

@@ -24,14 +24,14 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// This file has NVIDIA's assembler judge the kernels of the registry.
+// This file assembles the kernels of the registry with NVIDIA's assembler.
 
-// Too long for each run of CI: whoever changes a kernel, a space of tilings or
-// jit/gemm runs it, and everybody ahead of a release.
+// All layers take too long for each run of CI. Run them after a change of a kernel, of a
+// space of tilings or of jit/gemm, and before a release.
 var assembleAll = flag.Bool("all", false, "TestAssemble: every kernel in every layer at every tiling, "+
 	"not in one layer each (two minutes of two cores)")
 
-// assembly is a kernel of a layer, at a tiling where it has one.
+// assembly is a kernel of a layer, with a tiling if it is a product.
 type assembly struct {
 	layer  string
 	kernel registry.Any
@@ -47,8 +47,8 @@ func (a assembly) String() string {
 	return fmt.Sprintf("%s %v", a.of.KernelName(a.kernel), a.tiling)
 }
 
-// routings are layers that only their routing tells apart, up to the widest, and
-// shared experts without a gate: of them the kernels without tilings.
+// routings are layers that differ only in their routing, up to the widest one, and a layer
+// with shared experts without a gate. Only their kernels without tilings are assembled.
 var routings = []kt.Layer{
 	{Name: "router's bias", Config: spec.Config{NumExperts: 32, TopK: 4, RouterBias: true}},
 	{Name: "router's bias, 256", Config: spec.Config{NumExperts: 256, TopK: 8, RouterBias: true, Logits: spec.LogitsF32}},
@@ -64,8 +64,8 @@ var routings = []kt.Layer{
 	{Name: "shared, no gate", Config: spec.Config{NumExperts: 60, TopK: 4, SharedExperts: 2}},
 }
 
-// assemblies are the kernels of every layer, and of its shared experts, at every
-// tiling that the cost model chooses among and at the layer's own.
+// assemblies lists the kernels of every layer and of its shared experts, with every tiling
+// that the cost model chooses among and with the layer's own tiling.
 func assemblies() (list []assembly) {
 	for _, l := range kt.Layers {
 		list = append(list, assembliesOf(l, func(registry.Any) bool { return true })...)
@@ -109,7 +109,8 @@ func atTilings(l kt.Layer, k registry.Any, of registry.Layer) (list []assembly) 
 	return list
 }
 
-// oneEach keeps one of those of a name: they take turns, from name to name.
+// oneEach keeps one assembly of each name: the first one of the first name, the second one
+// of the second name, and so on.
 func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
 	of := map[string][]assembly{}
 	var names []string
@@ -125,9 +126,9 @@ func oneEach(list []assembly, name func(assembly) string) (part []assembly) {
 	return part
 }
 
-// spilling are kernels whose threads are known to spill so many bytes at most, all
-// outside main loops. A thread has 168 registers (see [sonicmoe/jit/pipeline.Run]),
-// of which the sums of a tile of 256 columns are 128.
+// spilling lists kernels that may spill, and the largest known number of bytes. All spills
+// are outside main loops. A thread has 168 registers (see [sonicmoe/jit/pipeline.Run]), and
+// the sums of a tile of 256 columns take 128 of them.
 var spilling = []struct {
 	kernels string
 	columns int // of the tiling; 0 for kernels without
@@ -137,28 +138,28 @@ var spilling = []struct {
 	// Selections sort many keys in registers.
 	{`router`, 0, func(c spec.Config) bool { return c.TopK > 8 && c.NumExperts >= 256 }, 24},
 	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
-	// The rows of a token's experts are loaded side by side.
+	// The rows of a token's experts are loaded at the same time.
 	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
-	// ptxas moves the activation of all of a tile's neurons ahead of the second of
-	// its stores, where all sums are still there.
+	// ptxas moves the activation of all neurons of a tile ahead of its second store, where
+	// all sums are still live.
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && weights.InPairs(c) }, 4},
 	{`up`, 256, func(c spec.Config) bool { return c.GateUp == spec.Apart && c.Bias }, 48},
 	{`up`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut && c.Activation == spec.GeGLUTanh }, 16},
 	{`up`, 256, func(c spec.Config) bool { return !c.Activation.Gated() }, 8},
-	// In the epilogue: the gradient of an activation that clamps keeps the values
-	// and what says which were clamped.
+	// In the epilogue, the gradient of an activation that clamps keeps the values and the
+	// predicates that say which values were clamped.
 	{`dh`, 128, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI }, 76},
-	// So does that of scores on the input, which is of H with the score and without.
+	// With scores on the input, the gradient needs H with the score and without it.
 	{`dh`, 128, func(c spec.Config) bool { return c.ScoreOnInput }, 40},
-	// The router's FP32 weights take twice the registers, behind the main loop.
+	// FP32 weights of the router take twice the registers after the main loop.
 	{`dx`, 256, func(c spec.Config) bool { return c.RouterF32 }, 44},
-	// Stored across the sums, with what is there in flight.
+	// The gradient is stored transposed, with the loads of old values in flight.
 	{`(shared-)?dw1-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.OutIn }, 128},
 	{`dw2-add(-f32)?`, 256, func(c spec.Config) bool { return c.WeightOrder == spec.InOut }, 128},
 }
 
-// spills is how many bytes a kernel may spill.
+// spills is the number of bytes that a kernel may spill.
 func (a assembly) spills() int {
 	for _, s := range spilling {
 		name := regexp.MustCompile(`^` + s.kernels + `$`)
@@ -169,13 +170,13 @@ func (a assembly) spills() int {
 	return 0
 }
 
-// variant is the part of a kernel's name that tells it from those that are one kind
-// with it: H kept or not, gradients added or written, in FP32 or not, wide CTAs.
+// variant is the part of a kernel's name that distinguishes kernels of one kind: H saved or
+// not, gradients added or written, in FP32 or not, wide CTAs.
 var variant = regexp.MustCompile(`-inference|-add|-f32|-wide`)
 
 var spillStores = regexp.MustCompile(`(\d+) bytes spill stores`)
 
-// forLinking has ptxas assemble as the driver's linker does.
+// forLinking makes ptxas assemble like the driver's linker.
 const forLinking = "-c"
 
 // Every kernel of the registry at every tiling (with -short one of each kind at one), and with -all

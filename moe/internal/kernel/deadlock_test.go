@@ -20,15 +20,15 @@ import (
 	"sonicmoe/ptx"
 )
 
-// TestDeadlocksOfUp takes single instructions out of the up-projection, as a
-// mistake in it would: each hangs, and the report names the ring, the stage and
-// the role of both sides with the Go lines of the kernel and its kit.
+// The up-projection hangs without one of its synchronising instructions. The report then
+// names the ring, the stage and the roles of both sides, with the Go lines of the kernel and
+// its kit.
 func TestDeadlocksOfUp(t *testing.T) {
 	if device := os.Getenv("SONICMOE_DEVICE"); device != "" && device != "emulated" {
 		t.Skip("a GPU would hang for ever")
 	}
 	for name, c := range map[string]struct {
-		op, from string // the instructions that are missing, and whose they are
+		op, from string // the missing instructions, and the function that emits them
 		says     []string
 	}{
 		"math gives no stage back": {"mbarrier.arrive.shared", `gemm/math\.go`, []string{
@@ -82,7 +82,7 @@ func TestDeadlocksOfUp(t *testing.T) {
 	}
 }
 
-// hang runs the kernel on rows of several experts and gives the error.
+// hang runs the kernel on rows of several experts and returns its error.
 func hang(t *testing.T, timing kt.Timing, k *jit.Kernel[UpArgs]) string {
 	t.Helper()
 	err := runUp(t, kt.NewToBreak(t, timing), k)

@@ -19,19 +19,19 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// orders are the beginnings of instructions that order others.
+// orders are the beginnings of instructions that order other instructions.
 var orders = []string{"bar.", "cp.async.wait", "cp.async.bulk.wait", "cp.async.mbarrier", "cp.async.commit", "cp.async.bulk.commit", "fence.", "mbarrier.init", "mbarrier.arrive",
 	"mbarrier.try_wait", "wgmma.fence", "wgmma.commit", "wgmma.wait", "barrier.cluster"}
 
-// needless are instructions that a check may miss in the up-projection at this
-// size: the second sub-tile's wait for its slot and the barrier behind it, where
-// the first has waited for both; the order of the two warpgroups, which is
-// for speed; and where the gathering warps read the queue, a tile ahead: they arrive
-// behind that on the tile's stages, which math waits for before it releases the item.
+// needless are instructions that a check may miss in the up-projection at this size. The
+// first sub-tile waits for both slots, so the second one's wait and the barrier after it are
+// not needed. The order of the two warpgroups only matters for speed. The gathering warps
+// read the queue a tile ahead and then arrive on the tile's stages, which math waits for
+// before it releases the item.
 var needless = map[string]int{"cp.async.bulk.wait_group": 1, "bar.sync": 2, "bar.arrive": 1, "bar.warp.sync": 2}
 
-// Each instruction of the up-projection that orders others is taken out in turn,
-// nobody choosing: a check names it, but those that are needless.
+// Every instruction of the up-projection that orders others is removed, one at a time. A
+// check reports each removal, except those in needless.
 func TestDroppedLinesOfUp(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU would hang for ever")
@@ -71,16 +71,16 @@ func TestDroppedLinesOfUp(t *testing.T) {
 	assert.GreaterOrEqual(t, named, 50)
 }
 
-// Products read what lies behind a bias's row too: where no thread has set that to 0,
-// a check names it. (Its proxy fence could go unnoticed, since the tiles' publisher
-// has one on the way to each product.)
+// Products also read the tail after a bias's row. If no thread has set it to 0, a check
+// reports that. (Its proxy fence may be missing without notice: the publisher of tiles has
+// one ahead of each product.)
 func TestRowTails(t *testing.T) {
 	if drivertest.Name() != "emulated" {
 		t.Skip("a GPU looks for no races")
 	}
 	const d, n = 320, 64
 	tiling := kt.Shallow(128)
-	tiling.ClusterM = 2 // with an odd number of columns there are tiles without products too
+	tiling.ClusterM = 2 // with an odd number of columns, some tiles have no products
 	p, normal := kt.Small(), reference.NewNormal(3, 1)
 	run := func(drop bool) error {
 		k, err := Up{Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: len(p.Rows), Bias: true}, SaveH: true, Tiling: tiling}.Build()

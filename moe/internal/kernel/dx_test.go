@@ -55,7 +55,7 @@ func (c dxCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, ctas int) 
 	return r
 }
 
-// check holds dX~ against float64.
+// check compares dX~ with float64.
 func (c dxCase) check(t *testing.T, r dxResult) {
 	n, d := 2*c.intermediate, c.hidden
 	want, size := make([]float64, d), make([]float64, d)
@@ -105,7 +105,7 @@ func TestDX(t *testing.T) {
 	}
 }
 
-// Every point gives the same bits, under every timing.
+// Every tiling computes the same bits under every timing.
 func TestDXPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
@@ -128,7 +128,7 @@ func TestDXPoints(t *testing.T) {
 	}
 }
 
-// No rows at all: dX~ ends without touching anything.
+// Without rows, dX~ ends without touching memory.
 func TestDXWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
 	b := kt.New(t, kt.Early)

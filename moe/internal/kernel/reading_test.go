@@ -15,15 +15,15 @@ import (
 	"sonicmoe/moe/internal/registry"
 )
 
-// sharedRooms are what a reader of any kernel knows, as the package's
-// documentation has them.
+// sharedRooms are the packages that all kernels share, listed in the package's
+// documentation.
 var sharedRooms = []string{"jit/", "registry/", "pipeline/", "tile/", "schedule/", "activation/", "weights/", "lanes/"}
 
-// mostFiles are a kernel's, from the operands to the stores.
+// mostFiles is the limit of files that emit a kernel, from operands to stores.
 const mostFiles = 5
 
-// TestReading holds the documentation's lists of files against those whose lines
-// emit the kernels' instructions, in every layer; none is longer than mostFiles.
+// The documentation lists exactly the files whose lines emit each kernel in any layer, and
+// at most mostFiles for each.
 func TestReading(t *testing.T) {
 	kernels := map[string][]registry.Any{
 		"Router":   {Kernels.Find("router")},

@@ -14,7 +14,7 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// The cost model picks what was measured to be faster.
+// The cost model picks the tilings that were faster on an H200.
 func TestChoose(t *testing.T) {
 	for _, m := range []struct{ row, product, tiling string }{
 		{"30B n=512", "up", "128x256 s4 p8 c2"}, {"DeepSeek-V3", "up", "128x256 s4 p8 c2"},
@@ -27,10 +27,10 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Every tiling of every space fits the chip's shared memory, by the kernels'
-// own layouts, of which a space's formula is a close upper bound.
+// Every tiling of every space fits the chip's shared memory. The formula of a space is a
+// close upper bound of the kernels' layouts.
 func TestSharedBytes(t *testing.T) {
-	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases take some too
+	c := spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2, Bias: true} // rows of biases take shared memory too
 	for _, p := range Kernels.Products() {
 		for _, tiling := range p.Space(driver.H200()) {
 			for _, k := range Kernels.OfProduct(p) {
@@ -45,14 +45,14 @@ func TestSharedBytes(t *testing.T) {
 	}
 }
 
-// Names are those of Layer.Kernels, each once; a product's are all there.
+// Names of kernels and of their entries are unique, and every kernel builds.
 func TestRegistry(t *testing.T) {
 	names, entries := map[string]bool{}, map[string]bool{}
 	l := registry.Layer{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 	l.Tiles = Choose(l.Config, driver.H200())
-	other := l // with all that only some layers have
+	other := l // with everything that only some layers have
 	other.Bias, other.Rounding = true, spec.Rounding{Rule: spec.RoundNearest, Tile: 128}
-	chosen := l // with the router's other kinds
+	chosen := l // with the other kinds of routers
 	chosen.Score, chosen.RouterBias, chosen.ExpertScale, chosen.SelectionBias = spec.Sigmoid, true, true, true
 	chosen.RouterF32, chosen.Logits = true, spec.LogitsF32
 	for _, k := range Kernels {
@@ -77,7 +77,7 @@ func TestRegistry(t *testing.T) {
 	assert.ErrorContains(t, Kernels.Check(tiles.Choice{"up": {}}, driver.H200()), "Tiles of up.TileN is 0")
 }
 
-// The kernels of a pass have its roofline's work between them, each its own.
+// The kernels of a pass together have the work of its roofline.
 func TestWork(t *testing.T) {
 	c := spec.Rows()[3].Config
 	const tokens = 1000
@@ -100,8 +100,8 @@ func TestWork(t *testing.T) {
 	require.Nil(t, Kernels.Find("sideways"))
 }
 
-// Every alternative that is not rejected is one that a layer may have; every
-// rejected one says why; the cost model's tiling and all of the space are there.
+// A layer accepts every alternative that is not rejected. The list has the cost model's
+// tiling and all of the space.
 func TestAlternatives(t *testing.T) {
 	target := driver.H200()
 	for _, row := range spec.Rows() {
@@ -129,7 +129,7 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
-// On a chip with less shared memory other tilings are rejected, with its bytes.
+// On a chip with less shared memory more tilings are rejected, with the chip's bytes.
 func TestAlternativesOfAnotherChip(t *testing.T) {
 	small := driver.H200()
 	small.SharedBytesPerCTA = 180 << 10

@@ -24,7 +24,7 @@ type upCase struct {
 // upResult is H and A, and their inputs.
 type upResult struct{ h, a, x, w []uint16 }
 
-// weights gives W1 [E, 2n, d], the same neurons in either layout.
+// weights returns W1 [E, 2n, d], with the same neurons in either layout.
 func (c upCase) weights(layout spec.GateUp) []uint16 {
 	d, n := c.hidden, c.intermediate
 	all := reference.NewNormal(3, 2/math.Sqrt(float64(d))).Values(int64(len(c.p.Rows) * 2 * n * d))
@@ -54,7 +54,7 @@ func (c upCase) run(b *kt.Bed, point gemm.Tiling, layout spec.GateUp, saveH bool
 	return r
 }
 
-// check holds H and A of concatenated weights against float64.
+// check compares H and A of concatenated weights with float64.
 func (c upCase) check(t *testing.T, r upResult) {
 	d, n := c.hidden, c.intermediate
 	for row, e := range c.p.Expert {
@@ -83,7 +83,7 @@ func TestUp(t *testing.T) {
 	points := UpProduct.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {320, 128}, {128, 320}} {
 		if i != 1 && testing.Short() {
-			continue // what is left has tails of either size
+			continue // the remaining cases have tails of either size
 		}
 		t.Run(fmt.Sprintf("d=%d n=%d", size[0], size[1]), func(t *testing.T) {
 			c := upCase{size[0], size[1], kt.Ragged()}
@@ -100,7 +100,7 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// Every point gives the same bits, under every timing.
+// Every tiling computes the same bits under every timing.
 func TestUpPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

@@ -15,8 +15,8 @@ import (
 	"sonicmoe/moe/internal/weights"
 )
 
-// Scores go to their experts: repeated ids add up in the order of slots, ids
-// outside [0, E) and, of a list, entries without rows add nothing.
+// Scores adds the scores of repeated ids in the order of slots. Ids outside [0, E), and
+// entries of a list without rows, add nothing.
 func TestScores(t *testing.T) {
 	for _, tt := range []struct {
 		tokens, experts, topK int
@@ -31,7 +31,7 @@ func TestScores(t *testing.T) {
 			for token := range tt.tokens {
 				for slot := range tt.topK {
 					pair := token*tt.topK + slot
-					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbours alike, -1 and E too
+					id := int32((pair*pair+slot/2)%(tt.experts+2)) - 1 // neighbours are equal; -1 and E occur
 					ids, scores = append(ids, id), append(scores, float32(math.Sin(float64(pair+1))))
 					if id < 0 || int(id) >= tt.experts {
 						continue
@@ -56,9 +56,9 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// Sums of columns become db1 wherever gate and up lie, of experts with none of
-// them, one, and more than all threads of a CTA load at once; an expert without
-// rows stays as it is where gradients are added.
+// Sum computes db1 for every layout of gate and up, and for experts with no sums, one sum,
+// and more sums than a CTA loads at once. When gradients are added, an expert without rows
+// stays unchanged.
 func TestSum(t *testing.T) {
 	counts := []int{0, 1, 64, 3300, 65, 0, 300}
 	offsets := []uint32{0}
@@ -106,7 +106,7 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// inRow is where a column of H is in a row of dH.
+// inRow is the place of a column of H in a row of dH.
 func inRow(c spec.Config, row weights.Rows, column int) int {
 	if row.Parts == 2 {
 		return column/c.Intermediate*row.Width + column%c.Intermediate
@@ -114,7 +114,7 @@ func inRow(c spec.Config, row weights.Rows, column int) int {
 	return column
 }
 
-// place is where a column of H is in b1.
+// place is the place of a column of H in b1.
 func place(c spec.Config, column int) int {
 	if c.GateUp == spec.Interleaved && c.WeightOrder == spec.OutIn {
 		return column%c.Intermediate*2 + column/c.Intermediate

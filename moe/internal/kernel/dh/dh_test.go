@@ -24,7 +24,7 @@ type dhCase struct {
 	p                    *kt.Packed
 }
 
-// dhResult is what comes out; dhInputs what goes in.
+// dhResult has the outputs, dhInputs the inputs.
 type (
 	dhResult struct {
 		dh, a   []uint16
@@ -67,7 +67,7 @@ func (c dhCase) run(b *kt.Bed, point gemm.Tiling, ctas int) dhResult {
 	return dhResult{kt.Download[uint16](b, dh, rows*2*n), kt.Download[uint16](b, a, rows*n), kt.Download[uint32](b, partial, rows*(n/64))}
 }
 
-// check holds dH, A' and the score's partial gradients against float64.
+// check compares dH, A' and the score's partial gradients with float64.
 func (c dhCase) check(t *testing.T, r dhResult) {
 	in, n, q := c.inputs(), c.intermediate, c.intermediate/64
 	for row, e := range c.p.Expert {
@@ -102,7 +102,7 @@ func (c dhCase) check(t *testing.T, r dhResult) {
 	}
 }
 
-// row is a row of dA' and bounds on what FP32 sums of it lose.
+// row is a row of dA', and bounds of the error of its FP32 sums.
 func (c dhCase) row(in dhInputs, row, e int) (grad, slack []float64) {
 	n, d := c.intermediate, c.hidden
 	grad, slack = make([]float64, n), make([]float64, n)
@@ -127,14 +127,14 @@ func TestDH(t *testing.T) {
 	}
 }
 
-// Every point gives the same bits, under every timing.
+// Every tiling computes the same bits under every timing.
 func TestDHPoints(t *testing.T) {
 	c := dhCase{448, 320, kt.Small()}
 	var first dhResult
 	for i, point := range append(Product.Space(driver.H200()), kt.Shallow(128)) {
 		for j, when := range kt.Timings() {
 			if testing.Short() && j != i%len(kt.Timings()) {
-				continue // each tiling under one, in turns
+				continue // one timing for each tiling, alternating
 			}
 			t.Run(fmt.Sprintf("%v %s", point, when.Name), func(t *testing.T) {
 				got := c.run(kt.New(t, when), point, 2)
@@ -150,7 +150,7 @@ func TestDHPoints(t *testing.T) {
 	}
 }
 
-// No rows at all: dH ends without touching anything.
+// Without rows, dH ends without touching memory.
 func TestWithoutRows(t *testing.T) {
 	const d, n, experts, rows = 128, 64, 3, 6
 	b := kt.New(t, kt.Early)
@@ -165,8 +165,7 @@ func TestWithoutRows(t *testing.T) {
 	require.Equal(t, kt.Poisoned[uint32](rows), kt.Download[uint32](b, partial, rows))
 }
 
-// What the kernel cannot be built for is refused with its number and the right
-// one.
+// A tiling that the kernel cannot have is an error with the wrong number and the right one.
 func TestRefusals(t *testing.T) {
 	good := DH{Config: spec.Config{Hidden: 256, Intermediate: 128, NumExperts: 4, TopK: 2}, Tiling: kt.Shallow(128)}
 	_, err := good.Build()
@@ -182,14 +181,14 @@ func TestRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "TileN must be a multiple of 64 for each CTA of the cluster")
 }
 
-// In layers with biases the columns of dH, as it is stored, are summed over each 64
-// rows of an expert; rows past its end, NaN among them, add nothing.
+// In layers with biases, the columns of the rounded dH are summed over each 64 rows of an
+// expert. Rows past the expert's end add nothing, even if they are NaN.
 func TestColumnSums(t *testing.T) {
 	for i, config := range []spec.Config{
 		{Intermediate: 80}, {Intermediate: 144, WeightOrder: spec.InOut, GateUp: spec.Interleaved}, {}, {Type: spec.F16}, {Activation: spec.ReLU2}, {WeightOrder: spec.InOut, GateUp: spec.Interleaved, Activation: spec.SwiGLUOAI, Alpha: 1.702, Limit: 7},
 	} {
 		if testing.Short() && i != 1 && i < 3 {
-			continue // left: uneven, fp16, no gate, pairs with a limit
+			continue // the rest: uneven sizes, fp16, no gate, pairs with a limit
 		}
 		t.Run(config.String(), func(t *testing.T) {
 			c := dhCase{128, cmp.Or(config.Intermediate, 192), kt.Ragged()}

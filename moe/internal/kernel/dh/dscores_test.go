@@ -38,7 +38,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 		Scores: kt.Upload(b, scores), DLogits: dlogits, DLogitByRow: dlrow, Tokens: c.tokens,
 	})
 
-	// FP32 sums in the promised order; the rows of skipped pairs stay poison.
+	// FP32 sums in the documented order; rows of skipped pairs stay poison.
 	wantScores, wantLogits, wantRows := kt.Poisoned[uint32](rows), kt.Poisoned[uint32](rows), kt.Poisoned[uint32](rows)
 	for t := range c.tokens {
 		grads, dot := make([]float32, c.topK), float32(0)
@@ -68,7 +68,7 @@ func (c dscoresCase) run(b *kt.Bed) {
 	require.Equal(b.T, wantRows, kt.Download[uint32](b, dlrow, rows), "dlrow")
 }
 
-// DScores gives the very bits of FP32 sums in its order.
+// DScores computes the bits of FP32 sums in its order.
 func TestDScores(t *testing.T) {
 	for i, size := range [][3]int{{64, 1, 1}, {128, 2, 63}, {192, 3, 300}, {256, 8, 65}, {2112, 16, 33}, {4096, 8, 5}, {4288, 5, 52}, {640, 7, 37}} {
 		c := dscoresCase{intermediate: size[0], topK: size[1], tokens: size[2], scores: i%3 != 1, router: i%3 != 0}

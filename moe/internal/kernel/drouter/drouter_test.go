@@ -18,8 +18,8 @@ import (
 type drouterCase struct {
 	hidden, experts, topK, tokens int
 	extra                         bool
-	// perRange, unless 0, is the tokens of a range: so few tokens else make
-	// many ranges of one step.
+	// perRange, unless 0, is the number of tokens of a range. The default for small
+	// batches is many ranges of one step.
 	perRange int
 	rounded  bool
 }
@@ -31,7 +31,7 @@ type drouterData struct {
 	ids            []uint32
 	dlogits, extra []float32
 	old            []float32
-	dense          []float64 // [T, E], what the two add up to
+	dense          []float64 // [T, E], the sum of both gradients
 }
 
 func (c drouterCase) data() drouterData {
@@ -66,7 +66,7 @@ func (c drouterCase) data() drouterData {
 	return d
 }
 
-// run gives the gradient as FP32 bits.
+// run returns the gradient as FP32 bits.
 func (c drouterCase) run(b *kt.Bed, store gradient.Mode) []uint32 {
 	d := c.data()
 	k := DRouter{Hidden: c.hidden, NumExperts: c.experts, TopK: c.topK, Extra: c.extra, Rounded: c.rounded}
@@ -109,7 +109,7 @@ func (c drouterCase) check(t *testing.T, store gradient.Mode, got []uint32) {
 func TestDRouter(t *testing.T) {
 	for i, c := range []drouterCase{
 		{128, 5, 2, 1, false, 0, false}, {192, 70, 3, 63, false, 0, false}, {320, 130, 1, 200, true, 0, false}, {192, 9, 8, 129, true, 0, false}, {128, 64, 16, 700, false, 0, false}, {128, 3, 1, 0, false, 0, false},
-		// More steps than stages, which are used again.
+		// More steps than stages, so that stages are used again.
 		{128, 40, 1, 400, false, 448, false}, {64, 70, 16, 700, false, 448, false}, {64, 40, 5, 450, false, 448, false}, {64, 136, 10, 330, true, 384, false}, {64, 140, 4, 400, true, 448, false},
 		{192, 70, 3, 63, false, 0, true}, {64, 40, 5, 450, false, 448, true}, {64, 136, 10, 330, true, 384, true},
 	} {
@@ -123,7 +123,7 @@ func TestDRouter(t *testing.T) {
 	}
 }
 
-// The same bits under every timing.
+// DRouter computes the same bits under every timing.
 func TestDRouterTimings(t *testing.T) {
 	for _, c := range []drouterCase{{192, 130, 5, 300, false, 0, false}, {192, 130, 5, 300, false, 0, true}, {192, 130, 5, 300, true, 0, false}, {64, 136, 8, 300, false, 320, false}, {64, 136, 8, 300, true, 320, false}} {
 		var first []uint32

@@ -23,8 +23,8 @@ type dwCase struct {
 	rows []int
 	// split is the rows of a split; 0 means the default.
 	split int
-	// bad experts, if any, have NaN and infinities in all their rows, which
-	// must not reach the others.
+	// bad experts have NaN and infinities in all their rows, which must not reach the other
+	// experts.
 	bad func(expert int) bool
 }
 
@@ -72,7 +72,7 @@ func (c dwCase) data(of Weight) dwData {
 	return d
 }
 
-// run gives the gradient as FP32 bits, whatever it is stored as.
+// run returns the gradient as FP32 bits, in any format of the store.
 func (c dwCase) run(b *kt.Bed, k DW, ctas, slots int) []uint32 {
 	k.Hidden, k.Intermediate, k.NumExperts, k.SplitRows = c.hidden, c.intermediate, len(c.rows), c.split
 	d := c.data(k.Of)
@@ -89,7 +89,7 @@ func (c dwCase) run(b *kt.Bed, k DW, ctas, slots int) []uint32 {
 	return out.Download(b)
 }
 
-// check holds the gradients of all experts that are not bad against float64.
+// check compares the gradients of all experts that are not bad with float64.
 func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 	d := c.data(k.Of)
 	k.Hidden, k.Intermediate = c.hidden, c.intermediate
@@ -135,8 +135,8 @@ func (c dwCase) check(t *testing.T, k DW, got []uint32) {
 	}
 }
 
-// The row counts around the ends of steps, beside experts whose infinities
-// and NaN must stay theirs.
+// DW is right for all row counts around the ends of steps. Infinities and NaN in the rows of
+// other experts have no effect.
 func TestDW2(t *testing.T) {
 	points := W1Product.Space(driver.H200())
 	for i, size := range [][2]int{{128, 64}, {192, 192}, {208, 64}} {
@@ -169,11 +169,11 @@ func TestDW1(t *testing.T) {
 	}
 }
 
-// someRows are a few rows, for the timings; with splits of 64 rows the first
-// and last expert have 3 and 2.
+// someRows are few rows, for the timings. With splits of 64 rows, the first expert has 3
+// splits and the last one 2.
 var someRows = []int{130, 0, 3, 70}
 
-// Every way to store a gradient, with and without splits.
+// DW is right in every mode of the gradient, with and without splits.
 func TestDWStores(t *testing.T) {
 	for _, k := range []DW{{Of: W2}, {Of: W1}, {Of: W1, Config: spec.Config{GateUp: spec.Interleaved}}} {
 		k.Tiling = gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}
@@ -188,8 +188,7 @@ func TestDWStores(t *testing.T) {
 	}
 }
 
-// Every point gives the same bits, under every timing, with however many CTAs
-// and slots.
+// Every tiling computes the same bits under every timing, with any number of CTAs and slots.
 func TestDWPoints(t *testing.T) {
 	for _, of := range []Weight{W1, W2} {
 		c := dwCase{hidden: 128 + 64*int(of), intermediate: 64 + 128*int(of), tokens: 40, rows: someRows, split: 64}
@@ -197,7 +196,7 @@ func TestDWPoints(t *testing.T) {
 		for i, point := range append(W1Product.Space(driver.H200()), gemm.Tiling{TileN: 128, Stages: 3, GroupM: 1, ClusterM: 1}) {
 			for j, when := range kt.Timings() {
 				if testing.Short() && j != i%len(kt.Timings()) {
-					continue // each tiling under one, in turns
+					continue // one timing for each tiling, alternating
 				}
 				t.Run(fmt.Sprintf("W%d %v %s", of+1, point, when.Name), func(t *testing.T) {
 					k := DW{Of: of, Tiling: point}
@@ -213,7 +212,7 @@ func TestDWPoints(t *testing.T) {
 	}
 }
 
-// Without any rows the gradient is zeros, or what it was.
+// Without rows, the gradient becomes zero, or keeps its values if gradients are added.
 func TestDWWithoutRows(t *testing.T) {
 	for _, store := range gradient.Modes {
 		c := dwCase{hidden: 128, intermediate: 64, tokens: 1, rows: []int{0, 0, 0}}

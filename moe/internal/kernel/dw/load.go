@@ -23,7 +23,7 @@ const (
 // TileN columns of the packed rows.
 func (e *dw) load() {
 	k := e.k
-	thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
+	thread := k.ThreadInWarpgroup()
 	elected := k.ElectOne().And(thread.LtI(32))
 	at := e.ring.Producer()
 	var publisher *publisher

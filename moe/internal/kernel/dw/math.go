@@ -15,7 +15,7 @@ import (
 // only gives the stages back.
 func (e *dw) math() {
 	k := e.k
-	wg, lane := e.tid.ShrI(7), e.tid.AndI(31)
+	wg, lane := k.Warpgroup(), k.Lane()
 	acc := k.Accumulators(e.Tiling.TileN / 2)
 	loop := gemm.MainLoop{K: k, Ring: e.ring.Consumer(), Release: pipeline.NewReleaser(k, lane, 1)}
 	stagger := gemm.NewStagger(k, e.stagger, wg)
@@ -37,8 +37,8 @@ func (e *dw) math() {
 	e.store.Finish()
 }
 
-// multiply is the main loop, with both operands MN-major. Of the last step, if it is
-// not full, it multiplies only the 16-row parts that have rows: the others are zeros.
+// multiply is the main loop, with both operands MN-major. If the last step is not full, it
+// multiplies only the 16-row parts that have rows: the others are zeros.
 func (e *dw) multiply(loop gemm.MainLoop, t item, wg ptx.U32, lead gemm.Lead, acc []ptx.F32) {
 	k := e.k
 	operands := func(s pipeline.Stage, step ptx.U32) (a, b tile.Descriptor) {
@@ -85,7 +85,7 @@ func (e *dw) join(t item, wg ptx.U32, acc []ptx.F32) (last ptx.Pred) {
 	k := e.k
 	last = t.split.AddI(1).Eq(t.splits)
 	k.If(t.splits.GtI(1), func() {
-		thread := e.tid.AndI(pipeline.WarpgroupThreads - 1)
+		thread := k.ThreadInWarpgroup()
 		first := thread.EqI(0)
 		sync := func() { e.store.SyncWarpgroup(wg) }
 		round := t.serial.Div(e.partials.slots)

@@ -77,10 +77,10 @@ func (p Plan) Build() (*jit.Kernel[PlanArgs], error) {
 	counts, tickets := k.Ptr(&k.Args.Counts), k.Ptr(&k.Args.Tickets)
 	state, words := k.Ptr(&k.Args.State), k.U32(&k.Args.StateWords)
 	tid := k.TidX()
-	lane, cta := tid.AndI(31), k.CtaidX()
+	lane, cta := k.Lane(), k.CtaidX()
 	k.GridDepWait()
 	k.GridDepLaunch()
-	expert := cta.MulI(planThreads / 32).Add(tid.ShrI(5))
+	expert := cta.MulI(planThreads / 32).Add(k.Warp())
 	k.If(expert.LtI(p.NumExperts), func() { p.list(k.Kernel, expert, lane, offsets, splits, counts) })
 	first := cta.MulI(planThreads).Add(tid)
 	k.For(first, words, k.NctaidX().MulI(planThreads), func(i ptx.U32) {

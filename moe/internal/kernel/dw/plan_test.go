@@ -12,7 +12,7 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 )
 
-// The table lists every expert's splits side by side, heavy experts first.
+// The table lists each expert's splits together, heavy experts first.
 func TestDWPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	many := make([]int, 300)
@@ -55,7 +55,7 @@ func TestDWPlan(t *testing.T) {
 	}
 }
 
-// No launch within SplitRows rows has partial sums.
+// Launches of up to SplitRows rows have no partial sums.
 func TestDWPlanSlots(t *testing.T) {
 	require.Zero(t, Plan{NumExperts: 4}.Slots(SplitRows, 132))
 	require.Equal(t, 132, Plan{NumExperts: 4}.Slots(SplitRows+1, 132))

@@ -1,6 +1,6 @@
-// Package kerneltest runs single kernels, fed by hand, for their tests: on the
-// device that SONICMOE_DEVICE names, or on the emulated one under every timing
-// of asynchronous work.
+// Package kerneltest runs single kernels for their tests, with inputs that the tests make.
+// The device is the one that SONICMOE_DEVICE names, or the emulated device with every
+// timing of asynchronous work.
 package kerneltest
 
 import (
@@ -22,20 +22,20 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-// Poison fills what a kernel has not written yet.
+// Poison fills memory that a kernel has not written yet.
 const Poison = 0xffffffff
 
-// Timing is when asynchronous work completes on the emulated device.
+// Timing says when asynchronous work completes on the emulated device.
 type Timing struct {
 	Name string
 	of   emu.Timing
 	seed uint64
 }
 
-// Early is the earliest.
+// Early completes asynchronous work as early as possible.
 var Early = Timing{"early", emu.Early, 0}
 
-// Timings are all that a kernel with asynchronous work is run under.
+// Timings lists the timings for tests of kernels with asynchronous work.
 func Timings() []Timing {
 	list, seeds := []Timing{Early, {"late", emu.Late, 0}}, uint64(2)
 	switch {
@@ -50,7 +50,7 @@ func Timings() []Timing {
 	return list
 }
 
-// Long reports whether the long sweeps are wanted.
+// Long reports whether the long tests are wanted.
 func Long() bool { return os.Getenv("SONICMOE_LONG") != "" }
 
 var (
@@ -58,9 +58,8 @@ var (
 	devices   = map[Timing]driver.Device{}
 )
 
-// deviceOf is the one that SONICMOE_DEVICE names, or the emulated one that
-// completes its work at the given times, the late one looking for races. A GPU
-// has its own.
+// deviceOf returns the device that SONICMOE_DEVICE names, or an emulated device with the
+// given timing. With the late timing it also looks for races. A GPU ignores the timing.
 func deviceOf(t testing.TB, when Timing) driver.Device {
 	devicesMu.Lock()
 	defer devicesMu.Unlock()
@@ -85,20 +84,20 @@ func emulate(when Timing) (driver.Device, error) {
 	return emulated.New(emulated.Options{Timing: when.of, Seed: when.seed, Races: when.of == emu.Late})
 }
 
-// Bed runs single kernels, fed by hand.
+// Bed runs single kernels on a stream.
 type Bed struct {
 	T      testing.TB
 	Device driver.Device
 	Stream driver.Stream
-	// toBreak: its device may be broken when it is cleaned up.
+	// toBreak: the device may be broken when the test ends.
 	toBreak bool
 }
 
-// New is a bed with a stream of its own.
+// New returns a bed with its own stream.
 func New(t testing.TB, when Timing) *Bed { return on(&Bed{T: t, Device: deviceOf(t, when)}) }
 
-// NewToBreak is a bed on an emulated device that nobody else has: a fault
-// breaks a device for good.
+// NewToBreak returns a bed on its own emulated device, for tests of faults: a device stays
+// broken after a fault.
 func NewToBreak(t testing.TB, when Timing) *Bed {
 	dev, err := emulate(when)
 	require.NoError(t, err)
@@ -106,8 +105,8 @@ func NewToBreak(t testing.TB, when Timing) *Bed {
 	return on(&Bed{T: t, Device: dev, toBreak: true})
 }
 
-// NewToCheck is NewToBreak on a device that runs each launch early, late and in so
-// many random orders, and looks for races and for every proxy fence.
+// NewToCheck is NewToBreak on a device that runs each launch early, late and in the given
+// number of random orders, and looks for races and for missing proxy fences.
 func NewToCheck(t testing.TB, seeds int) *Bed {
 	dev, err := emulated.New(emulated.Options{Check: seeds, StrictProxy: true})
 	require.NoError(t, err)
@@ -123,7 +122,7 @@ func on(b *Bed) *Bed {
 	return b
 }
 
-// cleanup ends something with the test.
+// cleanup closes something at the end of the test.
 func (b *Bed) cleanup(end func() error) {
 	b.T.Cleanup(func() {
 		if err := end(); !b.toBreak {
@@ -132,14 +131,15 @@ func (b *Bed) cleanup(end func() error) {
 	})
 }
 
-// Upload puts values on the device.
+// Upload copies values to the device.
 func Upload[E num.Number](b *Bed, values []E) driver.DevicePtr {
 	p := b.Room(len(num.Bytes(values)))
 	require.NoError(b.T, b.Stream.CopyToDevice(p, num.Bytes(values)))
 	return p
 }
 
-// Room is so many bytes of poison, which the emulator lets nobody leave.
+// Room allocates the given number of bytes, filled with poison. The emulator reports
+// accesses outside of them.
 func (b *Bed) Room(bytes int) driver.DevicePtr {
 	bytes = max(4, (bytes+3)/4*4)
 	p, err := b.Device.Alloc(int64(bytes))
@@ -156,13 +156,13 @@ func Download[E num.Number](b *Bed, p driver.DevicePtr, n int) []E {
 	return values
 }
 
-// Poisoned is n poison values.
+// Poisoned returns n poison values.
 func Poisoned[E uint16 | uint32](n int) []E {
 	return slices.Repeat([]E{^E(0)}, n)
 }
 
-// Run builds and runs a kernel with so many CTAs, in whole clusters, or as many
-// as it wants itself (0), and waits for it.
+// Run builds a kernel, runs it and waits for it. ctas is the number of CTAs, rounded to
+// whole clusters, or 0 for the grid of the kernel's own launches.
 func Run[A any](b *Bed, from interface {
 	Build() (*jit.Kernel[A], error)
 }, ctas int, args A) {
@@ -181,7 +181,7 @@ func Run[A any](b *Bed, from interface {
 	require.NoError(b.T, b.Stream.Synchronize(context.Background()))
 }
 
-// SameBits compares long results, whose whole difference nobody wants to see.
+// SameBits compares long results. A failure shows the first difference only.
 func SameBits[E num.Number](t testing.TB, want, got []E, what string) {
 	t.Helper()
 	require.Len(t, got, len(want), what)

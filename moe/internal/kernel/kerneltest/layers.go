@@ -6,22 +6,22 @@ import (
 	"sonicmoe/moe/internal/tiles"
 )
 
-// Layer is one of the layers whose kernels' texts are kept as digests and
-// assembled.
+// Layer is a layer whose kernels have digests of their text in testdata, and are
+// assembled by a test.
 type Layer struct {
 	// Name is a word.
 	Name   string
 	Config spec.Config
-	// Inference: digests are kept of the forward pass's kernels alone.
+	// Inference: only the kernels of the forward pass have digests.
 	Inference bool
-	// Tiles are tilings that the cost model would not choose.
+	// Tiles are tilings in place of those that the cost model chooses.
 	Tiles tiles.Choice
 }
 
-// Layers have every kernel of the registry between them: all layouts of
-// weights, all formats of logits, both types of elements, gated and plain activations, biases, rounding,
-// shared experts, odd sizes, the widest routing, and tilings that are nobody's default. A kernel
-// that none of them has fails moe's TestPTX and package kernel's TestAssemble.
+// Layers together have every kernel of the registry: all layouts of weights, all formats of
+// logits, both element types, gated and plain activations, biases, rounding, shared experts,
+// odd sizes, the widest routing, and tilings that are no default. A kernel that no layer has
+// fails TestPTX of package moe and TestAssemble of package kernel.
 var Layers = []Layer{
 	{Name: "7B", Config: spec.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}},
 	{Name: "interleaved-f32", Config: spec.Config{Hidden: 2048, Intermediate: 768, NumExperts: 60, TopK: 6, GateUp: spec.Interleaved, Logits: spec.LogitsF32}},
@@ -60,7 +60,7 @@ var Layers = []Layer{
 	{Name: "plain", Config: spec.Config{Hidden: 512, Intermediate: 192, NumExperts: 12, TopK: 3, Activation: spec.ReLU2}},
 }
 
-// Keeps reports whether a digest of the kernel is kept for this layer.
+// Keeps reports whether the kernel has a digest for this layer.
 func (l Layer) Keeps(k registry.Any) bool {
 	return k.Suits(l.Config) && (!l.Inference || !k.IsBackward())
 }

@@ -8,8 +8,8 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// Packed is a hand-made plan: experts with so many rows, gaps of rows that
-// belong to nobody between them, and at the end.
+// Packed is a plan made for a test: experts with the given numbers of rows, with gaps
+// between them and at the end. Rows in gaps belong to no expert.
 type Packed struct {
 	Rows, gaps []int
 	Tokens     int
@@ -25,7 +25,7 @@ func NewPacked(tokens int, rows, gaps []int) *Packed {
 		first := len(p.Expert)
 		for i := range n {
 			if i%schedule.PairRows == 0 {
-				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), ^uint32(0)) // nobody reads the last
+				p.table = append(p.table, uint32(e), uint32(first+i), uint32(min(schedule.PairRows, n-i)), ^uint32(0)) // no kernel reads the last word
 			}
 			p.Expert = append(p.Expert, e)
 			p.Gather = append(p.Gather, uint32((first*7+i*13)%tokens))
@@ -38,25 +38,23 @@ func NewPacked(tokens int, rows, gaps []int) *Packed {
 	return p
 }
 
-// Tiles are the arguments that every product has.
+// Tiles returns the arguments that every product has.
 func (p *Packed) Tiles(b *Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: Upload(b, p.table), RowPairs: Upload(b, []uint32{uint32(len(p.table) / 4)}), Tickets: Upload(b, []uint32{0})}
 }
 
-// NoTiles are those of a product without rows, whose table has nothing but
-// poison.
+// NoTiles returns the arguments of a product without rows, whose table is poison.
 func NoTiles(b *Bed) gemm.TileArgs {
 	return gemm.TileArgs{Table: Upload(b, Poisoned[uint32](4)), RowPairs: Upload(b, []uint32{0}), Tickets: Upload(b, []uint32{0})}
 }
 
-// Between is where a bf16 must lie when the FP32 sum it comes from is within
-// slack of x.
+// Between reports whether a bf16 value can come from an FP32 sum within slack of x.
 func Between(got uint16, x, slack float64) bool {
 	g := num.BF16ToFloat64(got)
 	return g >= num.BF16ToFloat64(num.Float64ToBF16(x-slack)) && g <= num.BF16ToFloat64(num.Float64ToBF16(x+slack))
 }
 
-// Dot is a sum in float64 and a bound on what FP32 sums of it lose.
+// Dot returns a sum of products in float64, and a bound of the error of FP32 sums of them.
 func Dot(a, b []uint16) (sum, slack float64) {
 	var size float64
 	for i := range a {
@@ -67,14 +65,14 @@ func Dot(a, b []uint16) (sum, slack float64) {
 	return sum, size * 0x1p-18
 }
 
-// Ragged are experts with every kind of end, apart from each other.
+// Ragged is a plan of experts with every kind of last tile, with gaps between the experts.
 func Ragged() *Packed {
 	return NewPacked(50, []int{1, 0, 63, 64, 65, 128, 129, 193, 256, 5}, []int{3, 0, 64, 1, 0, 130, 7})
 }
 
-// Small is a few rows, for the timings.
+// Small is a plan with few rows, for tests under every timing.
 func Small() *Packed { return NewPacked(20, []int{70, 0, 3, 130}, []int{2}) }
 
-// Shallow is a tiling whose ring is shorter than the sums are deep, so that
-// stages are used again within a tile.
+// Shallow is a tiling whose ring has fewer stages than a sum has k-tiles, so that a tile
+// uses stages again.
 func Shallow(n int) gemm.Tiling { return gemm.Tiling{TileN: n, Stages: 3, GroupM: 2, ClusterM: 1} }

@@ -15,7 +15,7 @@ type Stored struct {
 	size int
 }
 
-// NewStored has the old values, bf16 ones, where they count, else poison.
+// NewStored holds the old values, in bf16, if the gradient is added to them, else poison.
 func NewStored(b *Bed, g gradient.Mode, old []float32) Stored {
 	s := Stored{g, 0, len(old)}
 	switch {
@@ -33,7 +33,7 @@ func NewStored(b *Bed, g gradient.Mode, old []float32) Stored {
 	return s
 }
 
-// Download gives the values as FP32 bits.
+// Download returns the values as FP32 bits.
 func (s Stored) Download(b *Bed) []uint32 {
 	if s.F32 {
 		return Download[uint32](b, s.At, s.size)
@@ -45,8 +45,8 @@ func (s Stored) Download(b *Bed) []uint32 {
 	return bits
 }
 
-// Within reports whether FP32 bits are what the gradient stores for an FP32
-// sum within slack of x.
+// Within reports whether the gradient may store these FP32 bits for an FP32 sum within slack
+// of x.
 func Within(g gradient.Mode, bits uint32, old float32, x, slack float64) bool {
 	if g.Accumulate {
 		x += float64(old)
