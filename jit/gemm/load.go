@@ -110,59 +110,57 @@ type Rows struct {
 // copy the rows by cp.async, 16 rows a pass; one of them starts the loads of B.
 // loadB starts the loads of B for one stage.
 func (p *Product) Gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) func() {
-	return func() { p.gather(from, loadB) }
-}
+	return func() {
+		k := p.K
+		thread := k.ThreadInWarpgroup()
+		copier := tile.NewRowCopy(k, thread, tile.LanesOfRow)
+		row := copier.Row()
+		dst := copier.Swizzled(row)
+		x := from.X.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
+		elected := k.ElectOne().And(thread.LtI(32))
+		ring := p.Ring.Producer()
+		var publisher *schedule.TilePublisher
+		publishes := elected.And(p.Queue.Publishes())
+		k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
+		reader := p.Queue.Reader(thread.AndI(31).EqI(0))
 
-func (p *Product) gather(from Rows, loadB func(s pipeline.Stage, t schedule.Tile, kt ptx.U32)) {
-	k := p.K
-	thread := k.ThreadInWarpgroup()
-	copier := tile.NewRowCopy(k, thread, tile.LanesOfRow)
-	row := copier.Row()
-	dst := copier.Swizzled(row)
-	x := from.X.Plus(copier.Chunk.MulI(tile.CopyBytes).U64())
-	elected := k.ElectOne().And(thread.LtI(32))
-	ring := p.Ring.Producer()
-	var publisher *schedule.TilePublisher
-	publishes := elected.And(p.Queue.Publishes())
-	k.If(publishes, func() { publisher = p.Tiles.Publisher(p.Queue) })
-	reader := p.Queue.Reader(thread.AndI(31).EqI(0))
-
-	// The numbers of the thread's rows are loaded one tile ahead. Rows past the
-	// expert's last row repeat it; their results are dropped.
-	next := newTileVar(k, reader.Next())
-	var numbers [gatherPasses]*ptx.Var[ptx.U32]
-	for i := range numbers {
-		numbers[i] = ptx.NewVar(k, ptx.Uint(0))
-	}
-	fetch := func() {
-		k.If(next.rows.Get().NeI(0), func() {
-			last := next.rows.Get().SubI(1)
-			for i := range numbers {
-				r := row.AddI(passRows * i).Min(last)
-				numbers[i].Set(ptx.LdGlobal[ptx.U32](from.Numbers.Index(next.row.Get().Add(r), 4), ".nc"))
-			}
-		})
-	}
-	fetch()
-	k.Loop(func() {
-		t := next.copy()
-		k.BreakIf(t.IsEnd())
-		rows := copier.Rows(gatherPasses, from.RowBytes, p.KTiles, func(i int) ptx.Global { return x.Index(numbers[i].Get(), from.RowBytes) })
-		k.If(publishes, publisher.Publish)
-		next.set(reader.Next())
-		fetch()
-		k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
-			s := ring.Acquire()
-			k.If(elected, func() {
-				p.Expect(ring, s, t, kt, p.TileBBytes())
-				loadB(s, t, kt)
+		// The numbers of the thread's rows are loaded one tile ahead. Rows past the
+		// expert's last row repeat it; their results are dropped.
+		next := newTileVar(k, reader.Next())
+		var numbers [gatherPasses]*ptx.Var[ptx.U32]
+		for i := range numbers {
+			numbers[i] = ptx.NewVar(k, ptx.Uint(0))
+		}
+		fetch := func() {
+			k.If(next.rows.Get().NeI(0), func() {
+				last := next.rows.Get().SubI(1)
+				for i := range numbers {
+					r := row.AddI(passRows * i).Min(last)
+					numbers[i].Set(ptx.LdGlobal[ptx.U32](from.Numbers.Index(next.row.Get().Add(r), 4), ".nc"))
+				}
 			})
-			to := s.Data.Plus(dst)
-			rows.CopyAndAdvance(func(i int) ptx.Shared { return to.At(i * passRows * tile.RowBytes) }, rows.Bytes(kt))
-			k.CpAsyncMbarrierArriveNoInc(s.Full)
-			ring.Advance()
+		}
+		fetch()
+		k.Loop(func() {
+			t := next.copy()
+			k.BreakIf(t.IsEnd())
+			rows := copier.Rows(gatherPasses, from.RowBytes, p.KTiles, func(i int) ptx.Global { return x.Index(numbers[i].Get(), from.RowBytes) })
+			k.If(publishes, publisher.Publish)
+			next.set(reader.Next())
+			fetch()
+			k.Range(ptx.Uint(p.KTiles), func(kt ptx.U32) {
+				s := ring.Acquire()
+				k.If(elected, func() {
+					p.Expect(ring, s, t, kt, p.TileBBytes())
+					loadB(s, t, kt)
+				})
+				to := s.Data.Plus(dst)
+				rows.CopyAndAdvance(func(i int) ptx.Shared { return to.At(i * passRows * tile.RowBytes) }, rows.Bytes(kt))
+				k.CpAsyncMbarrierArriveNoInc(s.Full)
+				ring.Advance()
+			})
 		})
-	})
+	}
 }
 
 // tileVar is a tile kept in registers from one pass of a loop to the next.
