@@ -127,17 +127,13 @@ type Launch struct {
 	Programmatic bool
 }
 
-// ParamBase is where the parameters of a kernel start in the constant bank of
-// compute capability 9.0. Their alignments hold for addresses there: a tensor
-// map that is a kernel's first parameter stands at byte 112 of the packed
-// buffer, the first place where ParamBase plus offset is a multiple of 128.
-const ParamBase = 0x210
-
 // Stream is a queue of device work that runs in order.
 type Stream interface {
-	// Launch queues a kernel. params is the packed parameter buffer, laid out
-	// as the kernel's PTX declares, alignments counted from ParamBase; it may
-	// be reused when Launch returns. Launch allocates nothing.
+	// Launch queues a kernel. params is the packed parameter buffer, laid out as
+	// the kernel's PTX declares. Parameters begin at byte 0x210 of the constant
+	// bank, and their alignments hold for addresses there: a tensor map that is the
+	// first parameter lies at byte 112 of the buffer. params may be reused when
+	// Launch returns. Launch allocates nothing.
 	Launch(f Function, l *Launch, params []byte) error
 
 	// CopyToDevice copies src to dst; src may be reused when it returns.

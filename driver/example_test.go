@@ -57,7 +57,7 @@ func ExampleDevice() {
 		fmt.Println(err)
 		return
 	}
-	packed, err := driver.PackParams(at)
+	packed := binary.LittleEndian.AppendUint64(nil, uint64(at)) // the kernel's only parameter
 	word := make([]byte, 4)
 	err = errors.Join(err,
 		stream.Launch(answer, &driver.Launch{Grid: driver.Dim3{X: 1}, Block: driver.Dim3{X: 1}}, packed),

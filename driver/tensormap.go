@@ -85,7 +85,7 @@ type TensorMap struct {
 }
 
 // EncodedTensorMap is a tensor map as a device takes it: a kernel parameter of
-// 128 bytes, aligned to 128. See ParamBase for where that puts it.
+// 128 bytes, aligned to 128. See [Stream].Launch for where that puts it.
 type EncodedTensorMap [128]byte
 
 // Check reports the first rule of tensor maps that m breaks.

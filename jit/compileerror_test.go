@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 	"sonicmoe/ptx/emu"
@@ -98,7 +99,7 @@ func TestExplainFault(t *testing.T) {
 	require.NoError(t, err)
 	defer stream.Close()
 
-	params, err := driver.PackParams(driver.DevicePtr(0x10), uint32(1))
+	params, err := devkit.PackParams(driver.DevicePtr(0x10), uint32(1))
 	require.NoError(t, err)
 	fault := stream.Launch(f.Function, &driver.Launch{Block: driver.Dim3{X: 1}}, params)
 	require.Error(t, fault)

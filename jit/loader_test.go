@@ -15,6 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/jit"
 )
@@ -128,7 +129,7 @@ func runAdder(t *testing.T, dev driver.Device, f *jit.Function, n uint32) uint32
 
 // launchAdder queues one thread of an adder that adds to n and stores at p.
 func launchAdder(s driver.Stream, f *jit.Function, p driver.DevicePtr, n uint32) error {
-	packed, err := driver.PackParams(p, n)
+	packed, err := devkit.PackParams(p, n)
 	if err != nil {
 		return err
 	}

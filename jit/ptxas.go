@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -47,7 +48,7 @@ func (a assembler) Compile(ctx context.Context, text []byte, o driver.CompileOpt
 	case err != nil:
 		return driver.Image{}, &driver.Error{Op: "ptxas", Kind: driver.ErrCompile, Text: "refused the text", Log: log}
 	}
-	if err := driver.CheckImage(code, a.arch); err != nil {
+	if err := devkit.CheckImage(code, a.arch); err != nil {
 		return driver.Image{}, fmt.Errorf("what %s wrote: %w", a.bin, err)
 	}
 	return driver.Image{Code: code, Log: log}, nil

@@ -72,7 +72,7 @@
 // # What v1 will promise
 //
 // The exported names of this package, internal/spec, moe/num, moe/checkpoint and
-// moe/tune, driver, driver/open, driver/cuda and driver/emulated, and cache, with
+// moe/tune, driver, driver/open, , and cache, with
 // what they mean: moe/testdata/api.txt lists them, and a test compares it. New
 // names and fields may come: write struct literals with field names. Bits may
 // change from version to version, and CHANGELOG.md says so. No promise is made of

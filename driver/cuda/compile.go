@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // Options of compiling and loading, CUjit_option, and CU_JIT_INPUT_PTX.
@@ -83,7 +84,7 @@ func (j *jit) fail(err error, kind error) error {
 // Compile implements driver.Device. When ctx ends first the driver goes on
 // compiling for nobody.
 func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOptions) (driver.Image, error) {
-	if err := driver.ContextErr("Compile", ctx); err != nil {
+	if err := devkit.ContextErr("Compile", ctx); err != nil {
 		return driver.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // device is one GPU through the driver library.
@@ -21,7 +22,7 @@ type device struct {
 	context [1]uintptr
 	owned   bool
 
-	broken driver.Breakage
+	broken devkit.Breakage
 	// life is in use while a call is in the library.
 	life  lifetime
 	calls [symbolCount]atomic.Int64

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // module is loaded machine code.
@@ -21,7 +22,7 @@ func (d *device) Load(code []byte) (driver.Module, error) {
 		return nil, err
 	}
 	// The driver is given no length: it would read past the end of a short image.
-	if err := driver.CheckImage(code, ""); err != nil {
+	if err := devkit.CheckImage(code, ""); err != nil {
 		return nil, err
 	}
 	j := newJIT()

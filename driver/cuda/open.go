@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // Options choose how a device is opened. The zero value is right for most.
@@ -59,7 +60,7 @@ func (l *library) through(b *Binding) (*library, error) {
 //
 // When ctx ends before the driver has answered, Open returns its error.
 func Open(ctx context.Context, ordinal int, o Options) (driver.Device, error) {
-	if err := driver.ContextErr("Open", ctx); err != nil {
+	if err := devkit.ContextErr("Open", ctx); err != nil {
 		return nil, err
 	}
 	type answer struct {

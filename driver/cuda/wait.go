@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // pollFor is how long a wait asks again and again before it blocks a thread.
@@ -16,7 +16,7 @@ const pollFor = 200 * time.Microsecond
 // blocks.
 func (d *device) wait(ctx context.Context, h *handle, query, block symbol) error {
 	for start := time.Now(); time.Since(start) < pollFor; {
-		if err := driver.ContextErr(block.String(), ctx); err != nil {
+		if err := devkit.ContextErr(block.String(), ctx); err != nil {
 			return err
 		}
 		if done, err := d.done(h, query); done || err != nil {
@@ -48,7 +48,7 @@ func (d *device) done(h *handle, query symbol) (bool, error) {
 // returns ctx's error and leaves the call to a goroutine, which goes on using
 // what l stands for.
 func (d *device) block(ctx context.Context, l *lifetime, s symbol, args ...uintptr) error {
-	if err := driver.ContextErr(s.String(), ctx); err != nil {
+	if err := devkit.ContextErr(s.String(), ctx); err != nil {
 		return err
 	}
 	if ctx.Done() == nil {

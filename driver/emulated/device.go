@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/emu/layout"
 )
@@ -73,7 +74,7 @@ type device struct {
 	work   sync.Mutex      // held by whatever touches device memory
 	life   context.Context // of its kernels
 	end    context.CancelFunc
-	broken driver.Breakage
+	broken devkit.Breakage
 	closed atomic.Bool
 }
 
@@ -190,7 +191,7 @@ func (d *device) Synchronize(ctx context.Context) error {
 	if err := d.ready("Synchronize"); err != nil {
 		return err
 	}
-	return driver.ContextErr("Synchronize", ctx)
+	return devkit.ContextErr("Synchronize", ctx)
 }
 
 // Err implements driver.Device.

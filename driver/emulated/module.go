@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/emu"
 )
 
@@ -24,7 +25,7 @@ func (d *device) Compile(ctx context.Context, ptx []byte, o driver.CompileOption
 	if err := d.ready("Compile"); err != nil {
 		return driver.Image{}, err
 	}
-	if err := driver.ContextErr("Compile", ctx); err != nil {
+	if err := devkit.ContextErr("Compile", ctx); err != nil {
 		return driver.Image{}, err
 	}
 	if o.OptLevel < 0 || o.OptLevel > 4 {
@@ -143,7 +144,7 @@ func (f *function) Attributes() (driver.FunctionAttributes, error) {
 	return driver.FunctionAttributes{
 		Registers:         min(f.kernel.Registers(), 255),
 		StaticSharedBytes: f.kernel.StaticSharedBytes(),
-		ConstBytes:        driver.ParamBase + f.kernel.ParamBytes(),
+		ConstBytes:        devkit.ParamBase + f.kernel.ParamBytes(),
 		MaxThreadsPerCTA:  f.kernel.MaxThreads(),
 		PTXVersion:        f.module.code.Version(),
 		BinaryVersion:     90,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/ptx/emu"
 )
 
@@ -180,7 +181,7 @@ func (s *stream) Synchronize(ctx context.Context) error {
 	if err := s.notCapturing("Synchronize"); err != nil {
 		return err
 	}
-	return driver.ContextErr("Synchronize", ctx)
+	return devkit.ContextErr("Synchronize", ctx)
 }
 
 func (s *stream) Handle() uintptr { return 0 }
@@ -239,7 +240,7 @@ func (e *event) Synchronize(ctx context.Context) error {
 	if err := e.dev.ready("Synchronize"); err != nil {
 		return err
 	}
-	return driver.ContextErr("Synchronize", ctx)
+	return devkit.ContextErr("Synchronize", ctx)
 }
 
 func (e *event) recorded() time.Time {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 //go:embed testdata/*.ptx
@@ -176,9 +177,9 @@ func encode(words []uint32) []byte {
 	return raw
 }
 
-// pack packs parameters of the types that driver.PackParams takes.
+// pack packs parameters of the types that devkit.PackParams takes.
 func pack(values ...any) []byte {
-	packed, err := driver.PackParams(values...)
+	packed, err := devkit.PackParams(values...)
 	if err != nil {
 		panic(err) // a mistake of this suite, met by every run of it
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // Device is a wrapped device. Its zero value is not usable: see Wrap.
@@ -14,7 +15,7 @@ type Device struct {
 	counts  [opCount]atomic.Int64
 	fault   atomic.Pointer[armed]
 	hook    atomic.Pointer[func(Op) error]
-	broken  driver.Breakage
+	broken  devkit.Breakage
 	discard atomic.Bool
 
 	streams, events, modules, graphs atomic.Int64

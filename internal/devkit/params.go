@@ -1,14 +1,22 @@
-package driver
+package devkit
 
 import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"sonicmoe/driver"
 )
+
+// ParamBase is where the parameters of a kernel start in the constant bank of
+// compute capability 9.0. Their alignments hold for addresses there: a tensor
+// map that is a kernel's first parameter stands at byte 112 of the packed
+// buffer, the first place where ParamBase plus offset is a multiple of 128.
+const ParamBase = 0x210
 
 // Param are the Go types of kernel parameters.
 type Param interface {
-	DevicePtr | uint64 | uint32 | int32 | float32 | EncodedTensorMap
+	driver.DevicePtr | uint64 | uint32 | int32 | float32 | driver.EncodedTensorMap
 }
 
 // AppendParam appends a kernel parameter to the packed ones before it, as PTX
@@ -16,9 +24,9 @@ type Param interface {
 // with zeros up to there. A buffer with room enough is not made anew.
 func AppendParam[P Param](packed []byte, value P) []byte {
 	switch v := any(value).(type) {
-	case EncodedTensorMap:
+	case driver.EncodedTensorMap:
 		return append(alignParam(packed, len(v)), v[:]...)
-	case DevicePtr:
+	case driver.DevicePtr:
 		return binary.LittleEndian.AppendUint64(alignParam(packed, 8), uint64(v))
 	case uint64:
 		return binary.LittleEndian.AppendUint64(alignParam(packed, 8), v)
@@ -40,14 +48,14 @@ func alignParam(packed []byte, size int) []byte {
 }
 
 // PackParams packs the parameters of a kernel in their order. A value that is
-// no [Param] is an error that matches ErrInvalid.
+// no [Param] is an error that matches driver.ErrInvalid.
 func PackParams(values ...any) ([]byte, error) {
 	var packed []byte
 	for i, value := range values {
 		switch v := value.(type) {
-		case EncodedTensorMap:
+		case driver.EncodedTensorMap:
 			packed = AppendParam(packed, v)
-		case DevicePtr:
+		case driver.DevicePtr:
 			packed = AppendParam(packed, v)
 		case uint64:
 			packed = AppendParam(packed, v)
@@ -58,7 +66,7 @@ func PackParams(values ...any) ([]byte, error) {
 		case float32:
 			packed = AppendParam(packed, v)
 		default:
-			return nil, &Error{Op: "PackParams", Name: "invalid value", Kind: ErrInvalid, Text: fmt.Sprintf(
+			return nil, &driver.Error{Op: "PackParams", Name: "invalid value", Kind: driver.ErrInvalid, Text: fmt.Sprintf(
 				"parameter %d is a %T, must be a driver.DevicePtr, uint64, uint32, int32, float32 or driver.EncodedTensorMap", i, value)}
 		}
 	}

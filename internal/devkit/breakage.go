@@ -1,8 +1,10 @@
-package driver
+package devkit
 
 import (
 	"sync/atomic"
 	"time"
+
+	"sonicmoe/driver"
 )
 
 // Breakage remembers what broke a device, for those who implement one. The zero
@@ -12,19 +14,19 @@ type Breakage struct {
 }
 
 type fault struct {
-	cause *Error
+	cause *driver.Error
 	at    time.Time
 }
 
 // By says that the device broke with e, and gives what broke it first: e, or an
 // earlier one.
-func (b *Breakage) By(e *Error) *Error {
+func (b *Breakage) By(e *driver.Error) *driver.Error {
 	b.first.CompareAndSwap(nil, &fault{e, time.Now()})
 	return b.first.Load().cause
 }
 
 // Cause is what broke the device, nil while it works.
-func (b *Breakage) Cause() *Error {
+func (b *Breakage) Cause() *driver.Error {
 	if f := b.first.Load(); f != nil {
 		return f.cause
 	}
@@ -39,6 +41,6 @@ func (b *Breakage) Refuse(op string) error {
 	if f == nil {
 		return nil
 	}
-	return &Error{Op: op, Text: "not tried, the device broke at " + f.at.Format("15:04:05.000"),
-		Kernel: f.cause.Kernel, Line: f.cause.Line, Kind: ErrBroken, Cause: f.cause}
+	return &driver.Error{Op: op, Text: "not tried, the device broke at " + f.at.Format("15:04:05.000"),
+		Kernel: f.cause.Kernel, Line: f.cause.Line, Kind: driver.ErrBroken, Cause: f.cause}
 }

@@ -1,4 +1,4 @@
-package driver
+package devkit
 
 import (
 	"bytes"
@@ -8,17 +8,19 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"sonicmoe/driver"
 )
 
 // machineCUDA is the ELF machine number of NVIDIA's GPUs, EM_CUDA.
 const machineCUDA = 190
 
 // CheckImage refuses what is not a whole ELF file for NVIDIA's GPUs, or not one
-// for the architecture, such as "sm_90a"; "" means any. The error is an *Error
-// of the kind ErrWrongImage. It says nothing about the instructions in the file.
+// for the architecture, such as "sm_90a"; "" means any. The error is an *driver.Error
+// of the kind driver.ErrWrongImage. It says nothing about the instructions in the file.
 func CheckImage(code []byte, arch string) error {
 	wrong := func(format string, args ...any) error {
-		return &Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: ErrWrongImage}
+		return &driver.Error{Op: "check machine code", Text: fmt.Sprintf(format, args...), Kind: driver.ErrWrongImage}
 	}
 	f, err := openELF(code)
 	if err != nil {

@@ -1,4 +1,4 @@
-package driver_test
+package devkit_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 )
 
 // Alignment counts from ParamBase, 16 bytes past a multiple of 128.
@@ -27,7 +28,7 @@ func TestPackParams(t *testing.T) {
 		{"a tensor map first", []any{m}, 240, map[int]byte{112: 1, 239: 2}},
 		{"a tensor map later", []any{driver.DevicePtr(9), m, uint32(7)}, 244, map[int]byte{0: 9, 112: 1, 239: 2, 240: 7}},
 	} {
-		got, err := driver.PackParams(c.values...)
+		got, err := devkit.PackParams(c.values...)
 		require.NoError(t, err, c.name)
 		want := make([]byte, c.bytes)
 		for i, b := range c.at {
@@ -36,7 +37,7 @@ func TestPackParams(t *testing.T) {
 		assert.Equal(t, string(want), string(got), c.name)
 	}
 	for _, value := range []any{7, "text", nil, float64(1), uint16(1), driver.TensorMap{}} {
-		_, err := driver.PackParams(uint32(1), value)
+		_, err := devkit.PackParams(uint32(1), value)
 		require.ErrorIs(t, err, driver.ErrInvalid)
 		assert.ErrorContains(t, err, "parameter 1")
 	}
@@ -45,9 +46,9 @@ func TestPackParams(t *testing.T) {
 func TestAppendParamAllocatesNothing(t *testing.T) {
 	buf, m := make([]byte, 300), driver.EncodedTensorMap{3}
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		b := driver.AppendParam(buf[:0], driver.DevicePtr(1<<40))
-		b = driver.AppendParam(b, m)
-		driver.AppendParam(b, uint32(1<<20))
+		b := devkit.AppendParam(buf[:0], driver.DevicePtr(1<<40))
+		b = devkit.AppendParam(b, m)
+		devkit.AppendParam(b, uint32(1<<20))
 	}))
 	assert.Equal(t, byte(3), buf[112])
 }

@@ -1,4 +1,4 @@
-package driver_test
+package devkit_test
 
 import (
 	"encoding/binary"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/devkit"
 	"sonicmoe/internal/outside"
 	"sonicmoe/ptx/ptxas"
 )
@@ -76,7 +77,7 @@ func TestCheckImage(t *testing.T) {
 		"a section larger than all": {change(func(b []byte) { binary.LittleEndian.PutUint64(b[96+2*64+32:], 5) }), "", "section .text has 5 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := driver.CheckImage(c.code, c.arch)
+			err := devkit.CheckImage(c.code, c.arch)
 			if c.says == "" {
 				require.NoError(t, err)
 				return
@@ -102,9 +103,9 @@ func TestCheckImageSegments(t *testing.T) {
 		return b
 	}
 	n := uint64(len(image(0, 0)))
-	require.NoError(t, driver.CheckImage(image(8, n-8), "sm_90a"))
-	assert.ErrorContains(t, driver.CheckImage(image(8, n-7), "sm_90a"), "segment 0")
-	assert.ErrorIs(t, driver.CheckImage(image(1<<62, 1<<62), "sm_90a"), driver.ErrWrongImage)
+	require.NoError(t, devkit.CheckImage(image(8, n-8), "sm_90a"))
+	assert.ErrorContains(t, devkit.CheckImage(image(8, n-7), "sm_90a"), "segment 0")
+	assert.ErrorIs(t, devkit.CheckImage(image(1<<62, 1<<62), "sm_90a"), driver.ErrWrongImage)
 }
 
 // What the assembler here writes is for what it was asked for, and no byte of
@@ -114,11 +115,11 @@ func TestCheckImageOfPtxas(t *testing.T) {
 	for _, arch := range []string{"sm_80", "sm_90", "sm_90a"} {
 		code, _, err := ptxas.AssembleFor(t.Context(), arch, []byte(".version 8.0\n.target "+arch+"\n.visible .entry k() { ret; }\n"))
 		require.NoError(t, err)
-		require.NoError(t, driver.CheckImage(code, arch))
-		require.NoError(t, driver.CheckImage(code, ""))
-		require.Error(t, driver.CheckImage(code, "sm_70"))
-		require.Error(t, driver.CheckImage(code[:len(code)-1], arch))
-		require.Error(t, driver.CheckImage(code[:len(code)/2], arch))
+		require.NoError(t, devkit.CheckImage(code, arch))
+		require.NoError(t, devkit.CheckImage(code, ""))
+		require.Error(t, devkit.CheckImage(code, "sm_70"))
+		require.Error(t, devkit.CheckImage(code[:len(code)-1], arch))
+		require.Error(t, devkit.CheckImage(code[:len(code)/2], arch))
 	}
 }
 
@@ -128,13 +129,13 @@ func FuzzCheckImage(f *testing.F) {
 	f.Add(elfImage(7, 0x005a0d5a))
 	f.Add(elfImage(8, 0x06005a04))
 	f.Fuzz(func(t *testing.T, code []byte) {
-		if driver.CheckImage(code, "sm_90a") != nil {
+		if devkit.CheckImage(code, "sm_90a") != nil {
 			return
 		}
-		if err := driver.CheckImage(code, ""); err != nil {
+		if err := devkit.CheckImage(code, ""); err != nil {
 			t.Fatal(err)
 		}
-		if driver.CheckImage(code, "sm_80") == nil {
+		if devkit.CheckImage(code, "sm_80") == nil {
 			t.Fatal("an image for two architectures")
 		}
 	})
