@@ -19,25 +19,25 @@ import (
 	"sonicmoe/moe"
 )
 
-// bench is one run: a device and what to measure on it.
+// bench is one run of the command: a device and the measurements on it.
 type bench struct {
 	options
-	ctx    context.Context // ends all
-	out    io.Writer       // for people
+	ctx    context.Context // ends the run
+	out    io.Writer       // text for people
 	stdin  io.Reader       // of -turns
-	stdout io.Writer       // for machines
+	stdout io.Writer       // text for programs
 	stderr io.Writer
 	log    *slog.Logger
 	dev    driver.Device
 	gpu    bool
 	report *report.Report
-	pass   pass // being measured
+	pass   pass // the pass that is measured now
 	host   hostRuns
-	// broken is why the device measures no more.
+	// broken is the error after which the device cannot measure any more.
 	broken error
 }
 
-// sustained is the load before the sustained figure.
+// sustained is the time of load before the sustained measurement.
 const sustained = 2 * time.Second
 
 // open opens the device and starts the report.
@@ -68,8 +68,8 @@ func (b *bench) open() (err error) {
 	return nil
 }
 
-// close releases the device. One that hangs is left to the process's end:
-// closing would wait for it.
+// close closes the device. It leaves a device that hangs to the end of the process,
+// because closing would wait for the device.
 func (b *bench) close() error {
 	if errors.Is(b.broken, context.DeadlineExceeded) {
 		return nil
@@ -92,8 +92,8 @@ func (b *bench) measure(rows []spec.Row) error {
 	return nil
 }
 
-// section runs every row in one pass. A row that fails says so and the next one
-// runs; the report's file is written after each.
+// section runs every row in one pass. A row that fails does not stop the next row.
+// The report's file is written after each row.
 func (b *bench) section(rows []spec.Row, to *report.Section) error {
 	for _, row := range rows {
 		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}
@@ -117,14 +117,14 @@ func (b *bench) section(rows []spec.Row, to *report.Section) error {
 	return nil
 }
 
-// rowSafely is row that turns a panic into an error and sees to a broken device.
+// rowSafely calls row, turns a panic into an error, and reopens a broken device.
 func (b *bench) rowSafely(row spec.Row, r *report.Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
 	}
 	ctx, cancel := context.WithTimeoutCause(b.ctx, b.timeout, fmt.Errorf("the row took longer than %v: %w", b.timeout, context.DeadlineExceeded))
 	defer cancel()
-	if !b.gpu { // whose kernels end when it is closed
+	if !b.gpu { // closing the emulated device ends its kernels
 		dev := b.dev
 		stop := context.AfterFunc(ctx, func() { dev.Close() })
 		defer stop()
@@ -139,7 +139,7 @@ func (b *bench) rowSafely(row spec.Row, r *report.Row) (err error) {
 		}
 		switch {
 		case late && (b.gpu || b.ctx.Err() != nil):
-			b.broken = err // a hung kernel holds up every later one
+			b.broken = err // a kernel that hangs blocks every later kernel
 		case b.dev.Err() != nil:
 			b.broken = b.reopen()
 		}
@@ -154,7 +154,7 @@ func (b *bench) reopen() error {
 	if err := b.dev.Close(); err != nil {
 		fmt.Fprintln(b.stderr, "closing the broken device:", err)
 	}
-	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has said which device it is
+	dev, _, err := command.OpenDevice(b.ctx, b.device, io.Discard) // open has already printed which device it is
 	if err != nil {
 		return errors.Join(cause, err)
 	}
@@ -162,8 +162,8 @@ func (b *bench) reopen() error {
 	return nil
 }
 
-// layer compiles a layer for the pass, which takes the kernels for many tokens
-// whatever the row's: -decode is for few.
+// layer compiles a layer for the pass. It uses the kernels for large batches for every
+// row; -decode measures the others.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
 	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithDecode(0)}
 	if !b.pass.backward {
@@ -172,7 +172,7 @@ func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*m
 	return moe.New(ctx, b.dev, c, append(opts, more...)...)
 }
 
-// made says what moe.New did.
+// made records the kernels that moe.New made and their tilings.
 func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	r.NewMS, r.New = report.Milliseconds(took), len(l.Kernels())
 	for _, origin := range l.Origins() {
@@ -185,9 +185,9 @@ func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	}
 }
 
-// release gives something back at the end of a function. Its error counts
-// only if there was no earlier one; after a time-out nothing is given back, as
-// that would wait for a device that hangs.
+// release calls f, which frees something, at the end of a function. It keeps an
+// earlier error. After a time-out it does not call f, which would wait for a device
+// that hangs.
 func release(ctx context.Context, err *error, f func() error) {
 	if ctx.Err() != nil {
 		return
@@ -256,8 +256,8 @@ func (b *bench) timer(ctx context.Context, s driver.Stream) (*timer, error) {
 	return t, nil
 }
 
-// whole measures the pass as a whole: single passes, graph replays, the host.
-// All must give the same bits of the outputs.
+// whole measures the pass as a whole: single passes, graph replays, and the host's
+// time. All must give the same bits of the outputs.
 func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	eager := u.queue
 	if err := errors.Join(u.poison(), eager()); err != nil {
@@ -294,7 +294,7 @@ func (b *bench) whole(t *timer, u *subject, r *report.Row) (err error) {
 	return b.thorough(t, eager, r)
 }
 
-// capture makes a graph of queued work.
+// capture captures a graph of queued work.
 func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 	if err := s.BeginCapture(); err != nil {
 		return nil, err
@@ -307,8 +307,8 @@ func capture(s driver.Stream, work func() error) (driver.Graph, error) {
 	return nil, errors.Join(failed, g.Close())
 }
 
-// thorough measures what -full adds: passes from a cold L2 cache, on a rested
-// chip, and on a hot one.
+// thorough adds the measurements of -full: passes with a cold L2 cache, on a rested
+// chip, and under sustained load.
 func (b *bench) thorough(t *timer, eager func() error, r *report.Row) (err error) {
 	if r.Flushed, err = t.cold(eager); err != nil {
 		return err
@@ -324,7 +324,7 @@ func (b *bench) thorough(t *timer, eager func() error, r *report.Row) (err error
 	return err
 }
 
-// speeds derives speeds and ratios from the times so far.
+// speeds computes speeds and ratios from the times so far.
 func (b *bench) speeds(u *subject, r *report.Row) {
 	ms := r.Eager.MedianMS
 	if r.Graph != nil {
@@ -337,7 +337,7 @@ func (b *bench) speeds(u *subject, r *report.Row) {
 	}
 }
 
-// byKernel measures the kernels in their places.
+// byKernel measures each kernel in its place in the pass.
 func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
 	if r.Kernels, err = t.kernels(u.call, u.queue); err != nil {
 		return err
@@ -353,7 +353,7 @@ func (b *bench) byKernel(t *timer, u *subject, r *report.Row) (err error) {
 	return nil
 }
 
-// routings measures the experts with given distributions of rows.
+// routings measures the experts with each distribution of rows.
 func (b *bench) routings(t *timer, u *subject, r *report.Row) error {
 	for _, kind := range b.kinds {
 		ids, err := route(kind, u.row.Config, u.row.Tokens)

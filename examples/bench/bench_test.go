@@ -219,7 +219,7 @@ func TestSameBits(t *testing.T) {
 	sums := map[string]string{"dx 128x128 s4": "1", "dx 128x128 s5": "1"}
 	require.NoError(t, sameBits(sums))
 	sums["dx 128x128 s5"] = "2"
-	require.ErrorContains(t, sameBits(sums), "dx 128x128 s5 than with dx 128x128 s4")
+	require.ErrorContains(t, sameBits(sums), "dx 128x128 s5 and with dx 128x128 s4")
 }
 
 // Every call is timed by itself; they come by rising time.

@@ -11,11 +11,10 @@ import (
 	"sonicmoe/ptx"
 )
 
-// clockProbe tells the mean SM clock between places of a stream. At each place
-// a tiny kernel writes every SM's %clock64 and %globaltimer. The clock counter
-// runs on between kernels, so two readings of one SM, clocks over nanoseconds,
-// are the mean clock of all that ran between them; nothing has to run beside
-// kernels that fill the SM.
+// clockProbe measures the mean SM clock between places of a stream. At each place a
+// small kernel writes every SM's %clock64 and %globaltimer. The clock counter keeps
+// counting between kernels. The difference of two clocks of an SM over the difference
+// of the times is therefore the mean clock of the kernels between the two places.
 type clockProbe struct {
 	dev      driver.Device
 	fn       *jit.Function
@@ -24,18 +23,18 @@ type clockProbe struct {
 	places   int
 }
 
-// probeArgs are what a launch takes: Out [SMs] of readingBytes each.
+// probeArgs are the kernel's arguments. Out [SMs] has readingBytes for each SM.
 type probeArgs struct{ Out driver.DevicePtr }
 
 const (
 	readingBytes = 3 * 8 // SM, clock, nanoseconds
-	// probeThreads: two CTAs of them don't fit an SM, so that so many CTAs as
-	// there are SMs are spread over nearly all of them.
+	// Two CTAs with probeThreads and probeShared do not fit an SM, so that one CTA for
+	// each SM reaches nearly all SMs.
 	probeThreads = 1024
 	probeShared  = 128 << 10
 )
 
-// probeKernel has thread 0 of each CTA write {SM, clock, ns}.
+// probeKernel builds the kernel: thread 0 of each CTA writes {SM, clock, ns}.
 func probeKernel() (*jit.Kernel[probeArgs], error) {
 	k := jit.NewBuilder[probeArgs]("bench_clock", probeThreads, 1)
 	k.Persistent(1)
@@ -75,8 +74,8 @@ func (p *clockProbe) read(s driver.Stream, place int) error {
 	return p.launcher.Launch(s, probeArgs{Out: p.readings + driver.DevicePtr(int64(place)*p.placeBytes())})
 }
 
-// gigahertz is the median over SMs of the mean clock from one place to
-// another, both done; 0 when no SM was read at both.
+// gigahertz returns the median over SMs of the mean clock between two places whose
+// kernels have run. It is 0 if no SM was read at both places.
 func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
 	var at [2]map[uint64][2]uint64
 	for i, place := range []int{from, to} {
@@ -93,8 +92,8 @@ func (p *clockProbe) gigahertz(s driver.Stream, from, to int) (float64, error) {
 	return meanClock(at[0], at[1]), nil
 }
 
-// meanClock is the median over SMs of clocks a nanosecond between two sets of
-// {clock, nanoseconds} by SM.
+// meanClock returns the median over SMs of clocks per nanosecond between two readings
+// {clock, nanoseconds} of each SM.
 func meanClock(from, to map[uint64][2]uint64) float64 {
 	var all []float64
 	for sm, b := range to {

@@ -82,5 +82,5 @@ func TestDisturbances(t *testing.T) {
 	require.Empty(t, driverCache("1"))
 	require.Contains(t, driverCache("")[0], "CUDA_CACHE_DISABLE=1")
 	require.Empty(t, otherProcess(139<<30, 141<<30))
-	require.Contains(t, otherProcess(100<<30, 141<<30)[0], "41.0 GiB of the device's memory are taken")
+	require.Contains(t, otherProcess(100<<30, 141<<30)[0], "41.0 GiB of the device's memory are in use")
 }

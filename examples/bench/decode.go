@@ -18,40 +18,40 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// decodeRows are the layers that -decode measures unless told otherwise.
+// decodeRows are the layers that -decode measures by default.
 var decodeRows = []string{"Qwen3-30B-A3B", "Qwen3-Next-80B", "gpt-oss-20b", "Mixtral 8x7B", "DeepSeek-V3 EP-8"}
 
-// What -decode measures, and against what.
 const (
-	// decodeLayers take turns, so that each one's weights are cold: together
-	// they are far larger than the L2 cache.
+	// decodeLayers is the number of layers that run in turns. Their weights are
+	// together far larger than the L2 cache, so that each layer finds its weights cold.
 	decodeLayers = 4
-	// decodePasses are those of a graph that is timed.
+	// decodePasses is the number of passes in a timed graph.
 	decodePasses = 2 * decodeLayers
-	// peakTBps is the chip's bandwidth by its datasheet.
+	// peakTBps is the chip's memory bandwidth by its datasheet.
 	peakTBps = 4.8
 )
 
-// DecodePoint is inference over a few tokens, a layer of several that take
-// turns in a graph, routing included.
+// DecodePoint is the time of inference over a small batch. Several layers run in turns
+// in a graph, with routing.
 type DecodePoint struct {
 	Name   string `json:"name"`
 	Tokens int    `json:"tokens"`
-	// Experts is the mean number of experts that tokens chose, MB their weights.
+	// Experts is the mean number of experts that tokens chose, MB the size of their
+	// weights.
 	Experts float64 `json:"experts"`
 	MB      float64 `json:"mb"`
-	// US is the median time of a layer, FewUS that of one which takes the kernels
-	// for few tokens, PrefillUS those for many, whatever is better. RoofUS is that
-	// of reading the weights at the chip's bandwidth.
+	// US is the median time of a layer. FewUS is its time with the kernels for small
+	// batches, PrefillUS with the kernels for large batches. RoofUS is the time to read
+	// the weights at the chip's bandwidth.
 	US        float64 `json:"us"`
 	FewUS     float64 `json:"few_us"`
 	PrefillUS float64 `json:"prefill_us"`
 	RoofUS    float64 `json:"roof_us"`
-	// Share is RoofUS of US.
+	// Share is RoofUS / US.
 	Share float64 `json:"share"`
 }
 
-// decode measures small batches of each row and prints and writes them.
+// decode measures small batches of each row, prints the times and writes them.
 func (b *bench) decode() error {
 	if len(b.rows) == 0 {
 		if !b.gpu {
@@ -87,7 +87,7 @@ func (b *bench) decode() error {
 	return b.writeJSON(points)
 }
 
-// decodeRow measures one layer at each number of tokens.
+// decodeRow measures one layer at each batch size.
 func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) error {
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()
@@ -119,19 +119,19 @@ func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) er
 	return nil
 }
 
-// decodeBench is one configuration's tensors.
+// decodeBench is the layers and tensors of one configuration.
 type decodeBench struct {
 	ctx    context.Context
 	dev    driver.Device
 	s      driver.Stream
 	c      moe.Config
-	layers [3]*moe.Layer // that chooses its kernels, of those for few tokens, for many
+	layers [3]*moe.Layer // with the default kernels, those for small batches, those for large batches
 	memory *moe.Arena
 	passes [decodeLayers]moe.Forward
 }
 
-// fill gives each layer its own weights and tokens, with N(0,1) tokens and
-// routers, so that experts are chosen evenly.
+// fill fills each layer's own weights and tokens. Tokens and routers are N(0,1), so that
+// tokens choose the experts evenly.
 func (d *decodeBench) fill(tokens int) error {
 	l := d.layers[0]
 	work := d.memory.Workspace(tokens, d.layers[:]...)
@@ -156,7 +156,7 @@ func (d *decodeBench) fill(tokens int) error {
 	return nil
 }
 
-// point measures one number of tokens.
+// point measures one batch size.
 func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
 	p.Tokens = tokens
 	for i, us := range []*float64{&p.US, &p.FewUS, &p.PrefillUS} {
@@ -178,9 +178,8 @@ func (d *decodeBench) point(tokens, repeats int) (p DecodePoint, err error) {
 	return p, nil
 }
 
-// time is the median time of a layer's inference in a graph that goes over all layers
-// twice: a replay's own start is not a layer's time. At T=1 on an H200 a pass of four
-// has 0.3 to 0.5 µs more of it than one of eight.
+// time returns the median time of a layer's inference, in a graph that runs all layers
+// twice. With more passes in a graph the start of a replay counts less in each.
 func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err error) {
 	call := l.NewCall()
 	all := func() error {
@@ -196,7 +195,7 @@ func (d *decodeBench) time(l *moe.Layer, tokens, repeats int) (us float64, err e
 		}
 		return nil
 	}
-	if err := all(); err != nil { // an error of a kernel names its line
+	if err := all(); err != nil { // without a graph an error names the kernel's line
 		return 0, err
 	}
 	if err := l.Explain(d.s.Synchronize(d.ctx)); err != nil {

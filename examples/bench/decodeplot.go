@@ -13,14 +13,14 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
-// decodeColours are those of the layers, in their order; more begin anew.
+// decodeColours are the colours of the layers in their order. Further layers repeat them.
 var decodeColours = []color.RGBA{
 	{0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x31, 0xa3, 0x54, 255}, {0x75, 0x6b, 0xb1, 255}, {0x75, 0x75, 0x75, 255},
 }
 
-// drawDecode draws each layer's share of the bandwidth over the tokens of a call.
+// drawDecode draws each layer's share of the memory bandwidth over the batch size.
 func drawDecode(points []DecodePoint, device string, gpu bool, file string) error {
-	title := fmt.Sprintf("Inference over few tokens on %s: reading the chosen experts' weights at %g TB/s, of the time taken", device, peakTBps)
+	title := fmt.Sprintf("Inference over small batches on %s: time to read the chosen experts' weights at %g TB/s, of the time measured", device, peakTBps)
 	if !gpu {
 		title += picture.Emulated
 	}
@@ -45,7 +45,7 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 		p.Add(line, dots)
 		p.Legend.Add(name, line, dots)
 	}
-	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a lone number of tokens has a range too
+	p.X.Min, p.X.Max = p.X.Min/1.5, p.X.Max*1.5 // a single batch size has a range too
 	p.X.Tick.Marker = plot.ConstantTicks(tokenTicks(tokens))
 	p.Y.Min = 0
 	if gpu { // else the points lie at the bottom
@@ -54,8 +54,8 @@ func drawDecode(points []DecodePoint, device string, gpu bool, file string) erro
 	return picture.Save(p, vg.Points(560), vg.Points(340), file)
 }
 
-// tokenTicks are at every number of tokens that was measured. Powers of two have their
-// number beside them, and of the others those that stand apart from every number.
+// tokenTicks returns a tick for every batch size that was measured. Powers of two have
+// labels, and so has every other size that is far enough from all labels.
 func tokenTicks(tokens []int) []plot.Tick {
 	ticks := make([]plot.Tick, len(tokens))
 	var named []int

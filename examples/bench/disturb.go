@@ -6,15 +6,15 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// Bounds of what still counts as undisturbed.
+// Bounds of an undisturbed measurement.
 const (
-	calmSpread = 0.06 // slowest less fastest repeat, of the median
+	calmSpread = 0.06 // (slowest - fastest) / median
 	calmClock  = 0.03 // between parts of the repeats
-	lowestGHz  = 1.2  // an H200 at its power limit stays above
+	lowestGHz  = 1.2  // the clock of an H200 at its power limit is higher
 	otherBytes = 4 << 30
 )
 
-// disturbances says what disturbed a row's measurement, if anything did.
+// disturbances returns a warning for each sign that a row's measurement was disturbed.
 func disturbances(r report.Row) (warnings []string) {
 	for _, m := range []struct {
 		name string
@@ -38,10 +38,10 @@ func disturbances(r report.Row) (warnings []string) {
 	return warnings
 }
 
-// otherProcess warns of device memory that is taken before the run takes any.
+// otherProcess warns of device memory in use before the run allocates any.
 func otherProcess(free, total int64) []string {
 	if used := total - free; used > otherBytes {
-		return []string{fmt.Sprintf("%.1f GiB of the device's memory are taken already: another process may disturb the measurement", float64(used)/(1<<30))}
+		return []string{fmt.Sprintf("%.1f GiB of the device's memory are in use already: another process may disturb the measurement", float64(used)/(1<<30))}
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// writeJSON writes what was measured where -json says.
+// writeJSON writes the measurements to the file or stream of -json.
 func (b *bench) writeJSON(v any) error {
 	switch b.json {
 	case "":
@@ -20,7 +20,7 @@ func (b *bench) writeJSON(v any) error {
 	return report.WriteJSON(b.json, v)
 }
 
-// outputs writes what -json and -plot ask for.
+// outputs writes the files of -json and -plot.
 func (b *bench) outputs() error {
 	if err := b.writeJSON(b.report); err != nil {
 		return err

@@ -15,13 +15,13 @@ import (
 	"sonicmoe/examples/bench/report"
 )
 
-// hostRuns is how often a call's host time and allocations are taken. Calls
-// are timed one by one, in batches of back-to-back calls. The stream is idle
-// before each batch, so that no call waits for room in the queue; a batch's
-// first call also wakes device and host, the others don't.
+// hostRuns is the number of calls whose host time and allocations are measured. Each
+// call is timed by itself, in batches of back-to-back calls. The stream is idle before
+// each batch, so that no call waits for room in the queue. Only the first call of a
+// batch also wakes device and host.
 type hostRuns struct{ batches, batch int }
 
-// times are the single calls' times in microseconds, by rising time.
+// times returns the times of single calls in microseconds, in rising order.
 func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error) ([]float64, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -42,15 +42,15 @@ func (h hostRuns) times(ctx context.Context, s driver.Stream, call func() error)
 	return all, s.Synchronize(ctx)
 }
 
-// turns answers each line of in, a number of calls, with their times in
-// microseconds. What another program does in between runs on the same machine at
-// the same speed, which changes within seconds where its cores are shared.
+// turns reads lines with a number of calls and answers each with the calls' times in
+// microseconds. Another program can run its own calls in between: on shared cores the
+// speed of a machine changes within seconds.
 func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, call func() error) error {
 	answers, lines := json.NewEncoder(out), bufio.NewScanner(in)
 	for lines.Scan() {
 		n, err := strconv.Atoi(lines.Text())
 		if err != nil || n < 1 {
-			return fmt.Errorf("standard input has %q, must have a number of calls from 1", lines.Text())
+			return fmt.Errorf("standard input has the line %q, must have a number of calls from 1", lines.Text())
 		}
 		all, err := hostRuns{batches: 1, batch: n}.times(ctx, s, call)
 		if err != nil {
@@ -63,8 +63,9 @@ func turns(ctx context.Context, s driver.Stream, in io.Reader, out io.Writer, ca
 	return lines.Err()
 }
 
-// allocs is the objects that a call puts on the Go heap, on average, the
-// least of three tries: the runtime's own goroutines may allocate meanwhile.
+// allocs returns the mean number of objects that a call allocates on the Go heap. It
+// returns the least of three measurements, because the runtime's own goroutines may
+// allocate too.
 func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error) (float64, error) {
 	least := uint64(1 << 62)
 	for range 3 {
@@ -84,7 +85,7 @@ func (h hostRuns) allocs(ctx context.Context, s driver.Stream, call func() error
 	return float64(least) / float64(h.batch), nil
 }
 
-// host measures both ways of queueing a pass.
+// host measures both ways of queueing a pass: calls and graph replays.
 func host(ctx context.Context, s driver.Stream, runs hostRuns, eager, replay func() error) (*report.Host, error) {
 	h := &report.Host{Batches: runs.batches, Batch: runs.batch}
 	for _, way := range []struct {

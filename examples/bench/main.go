@@ -1,20 +1,20 @@
-// Command bench measures a layer's speed and holds it against the roofline and
-// the recorded speeds of others.
+// Command bench measures a layer's speed and compares it with the roofline and with the
+// recorded speeds of other implementations.
 //
 //	go run ./examples/bench -rows all                      # every recorded row
-//	go run ./examples/bench -row "7B n=256" -full          # and flushed, sustained
+//	go run ./examples/bench -row "7B n=256" -full          # also with a cold L2 cache, and sustained
 //	go run ./examples/bench -shape 4096,1408,128,8 -tokens 32768   # d,n,E,K
 //	go run ./examples/bench -rows slice -json bench.json -plot bench.png
 //	go run ./examples/bench -row "7B n=256" -routing all   # skewed routing
 //	go run ./examples/bench -rows slice -pass both         # forward, then backward
 //	go run ./examples/bench -rows slice -pass both -fit    # tile points, cost model
-//	go run ./examples/bench -row "7B n=256" -startup       # what moe.New takes
-//	go run ./examples/bench -decode -plot decode.png       # few tokens, by bandwidth
+//	go run ./examples/bench -row "7B n=256" -startup       # the time of moe.New
+//	go run ./examples/bench -decode -plot decode.png       # small batches, by bandwidth
 //	go run ./examples/bench -rounding -plot rounding.png   # token rounding, by experts
 //
-// Times are of the device, by events: medians of back-to-back repeats after a
-// warm-up, L2 not flushed. Without a GPU it runs on the emulated device, whose
-// times mean nothing.
+// Times are the device's, by events: medians of back-to-back repeats after a warm-up,
+// with a warm L2 cache. Without a GPU bench runs on the emulated device, whose times
+// mean nothing.
 package main
 
 import (
@@ -30,12 +30,11 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-var program = command.Program{Name: "bench", Purpose: "measures a layer's speed and holds it against the roofline and the recorded speeds of others."}
+var program = command.Program{Name: "bench", Purpose: "measures a layer's speed and compares it with the roofline and with the recorded speeds of other implementations."}
 
 func main() { program.Main(run) }
 
-// run measures what the arguments ask for. It fails when any row did, after
-// all have run.
+// run measures. It returns an error if any row failed, after all rows have run.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stdout)
 	if err != nil {
@@ -66,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return errors.Join(err, b.close())
 }
 
-// all measures, prints and writes.
+// all measures the rows, prints and writes the report.
 func (b *bench) all() error {
 	rows, err := b.sizes(b.gpu)
 	if err != nil {
@@ -90,7 +89,7 @@ func (b *bench) all() error {
 	return errors.Join(errs...)
 }
 
-// fitPoints fits the cost model to what was measured.
+// fitPoints fits the cost model to the measured points.
 func (b *bench) fitPoints() error {
 	f, err := report.NewFit(tune.H200(), b.report)
 	if err != nil {

@@ -23,7 +23,7 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
-	rows          []spec.Row              // empty: the device's own default
+	rows          []spec.Row              // empty: the device's default
 	call          func(spec.Row) spec.Row // the default with -tokens
 	kinds         []string                // of routing
 	warm          time.Duration
@@ -31,7 +31,7 @@ type options struct {
 	timeout       time.Duration
 	full          bool
 	json, plot    string
-	list          bool // was printed
+	list          bool // the sizes were printed
 	withPoints    bool
 	withFit       bool
 	withStartup   bool
@@ -43,7 +43,7 @@ type options struct {
 	fitFrom       []string      // report files
 }
 
-// stdoutName as the -json file is standard output.
+// stdoutName is the value of -json for standard output.
 const stdoutName = "-"
 
 // parse reads the flags. Help and the list of sizes go to stdout.
@@ -51,32 +51,32 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	o.batches = []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
 	f := program.Flags()
 	device, cache, sizes := command.DeviceFlag(f), command.CacheFlag(f), command.SizeFlags(f, true)
-	f.StringVar(&o.passName, "pass", "forward", "what to measure: "+passNames()+"; both is forward, then backward")
+	f.StringVar(&o.passName, "pass", "forward", "the `pass` to measure: "+passNames()+"; both is forward, then backward")
 	f.Func("type", "the layers' `type`: bf16 or f16 (default bf16)", o.setType)
-	f.Func("routing", "beside the router's: all, or some of "+routingNames(), func(list string) (err error) {
+	f.Func("routing", "also measure the experts alone with rows by these `distributions`: all, or some of "+routingNames(), func(list string) (err error) {
 		o.kinds, err = parseRouting(list)
 		return err
 	})
-	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "load before each measurement")
-	f.IntVar(&o.repeats, "repeats", 24, "back-to-back repeats of each measurement")
-	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest time of one row, on the emulated device too")
-	f.BoolVar(&o.full, "full", false, "also with L2 flushed, on a rested chip, and after 2 s of sustained load")
-	f.StringVar(&o.json, "json", "", "write everything measured to this file; - is standard output, the table then goes to standard error")
-	f.StringVar(&o.plot, "plot", "", "write pictures: NAME.png or NAME.svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of bandwidth by tokens")
+	f.DurationVar(&o.warm, "warm", 200*time.Millisecond, "`time` of load before each measurement")
+	f.IntVar(&o.repeats, "repeats", 24, "`number` of back-to-back repeats of each measurement")
+	f.DurationVar(&o.timeout, "timeout", 3*time.Minute, "longest `time` of one row, also on the emulated device")
+	f.BoolVar(&o.full, "full", false, "measure also with a cold L2 cache, on a rested chip, and after 2 s of load")
+	f.StringVar(&o.json, "json", "", "write all measurements to this `file`; - is standard output, with the table on standard error")
+	f.StringVar(&o.plot, "plot", "", "write pictures to `NAME`.png or .svg, bars by row, and NAME-kernels.png, time by kernel; with -decode the share of the bandwidth by batch size")
 	f.BoolVar(&o.withPoints, "points", false, "measure tile points of the pass's products, at least six each")
 	f.BoolVar(&o.withFit, "fit", false, "-points, and fit the cost model's constants to them")
 	f.BoolVar(&o.withStartup, "startup", false, "measure moe.New with an empty cache, with a filled one, and once loaded")
-	f.BoolVar(&o.withDecode, "decode", false, "measure inference over few tokens: layers that take turns in a graph, routing included, by share of the memory's bandwidth")
-	f.BoolVar(&o.withTurns, "turns", false, "instead of measuring, queue as many passes as each line of standard input says, and answer with the host's microseconds of each, a list of JSON: for a program that takes turns with this one")
-	f.Func("batches", "with -decode: `tokens` of a call, with commas (default 1 to 512 in powers of two)", o.setBatches)
-	f.BoolVar(&o.withRounding, "rounding", false, "measure token rounding beside plain top-K, both passes, routing included, with the padding that it saves; without sizes over 64 to 512 experts")
+	f.BoolVar(&o.withDecode, "decode", false, "measure inference over small batches: layers in turns in a graph, with routing, as a share of the memory bandwidth")
+	f.BoolVar(&o.withTurns, "turns", false, "for a program that runs in turns with bench: read a number of passes from each line of standard input, queue them, and write the host's microseconds of each as a JSON list")
+	f.Func("batches", "with -decode: `batch sizes` with commas (default 1 to 512 in powers of two)", o.setBatches)
+	f.BoolVar(&o.withRounding, "rounding", false, "measure token rounding and plain top-K in turns, both passes, with routing, and the padding that rounding saves (default sizes: 64 to 512 experts)")
 	o.round = spec.Rounding{Rule: spec.RoundNearest}
 	f.Func("round", "with -rounding: the `rule` (default nearest)", func(rule string) (err error) {
 		o.round.Rule, err = spec.ParseRoundingRule(rule)
 		return err
 	})
-	f.IntVar(&o.round.Tile, "round-tile", 0, "with -rounding: counts become multiples of this (default 128)")
-	f.Func("fit-from", "only fit, to the points of this -json file of an earlier run; may be given again", func(name string) error {
+	f.IntVar(&o.round.Tile, "round-tile", 0, "with -rounding: `number` that divides all counts (default 128)")
+	f.Func("fit-from", "only fit, to the points of this -json `file` of an earlier run; may be repeated", func(name string) error {
 		o.fitFrom = append(o.fitFrom, name)
 		return nil
 	})
@@ -95,8 +95,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	return o, o.check()
 }
 
-// alone are the flags that have the program do something else than measure passes,
-// each with those that then have no part.
+// alone are the flags that replace the measuring of passes, each with the flags that do
+// not go together with it.
 var alone = []struct{ flag, without string }{
 	{"decode", "pass routing full points fit startup turns rounding fit-from"},
 	{"rounding", "pass routing full points fit startup turns fit-from"},
@@ -104,29 +104,29 @@ var alone = []struct{ flag, without string }{
 	{"fit-from", "device pass type routing warm repeats timeout full json plot points fit startup row rows shape tokens"},
 }
 
-// parts are flags that say how another one's work goes.
+// parts are flags that need another flag.
 var parts = map[string]string{"batches": "decode", "round": "rounding", "round-tile": "rounding"}
 
-// together refuses flags of which one would be ignored.
+// together refuses combinations of flags in which one would be ignored.
 func together(set *flag.FlagSet) error {
 	given := map[string]bool{}
 	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for _, a := range alone {
 		for _, name := range strings.Fields(a.without) {
 			if given[a.flag] && given[name] {
-				return command.Usagef("-%s has no part in -%s: want one of them", name, a.flag)
+				return command.Usagef("-%s and -%s are given, want one of them", name, a.flag)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
 		if given[name] && !given[parts[name]] {
-			return command.Usagef("-%s is of -%s, which is not given", name, parts[name])
+			return command.Usagef("-%s needs -%[2]s, which is not given", name, parts[name])
 		}
 	}
 	return nil
 }
 
-// check looks at the flags' values.
+// check checks the flags' values.
 func (o *options) check() error {
 	list, ok := passLists[o.passName]
 	if !ok {
@@ -139,7 +139,7 @@ func (o *options) check() error {
 		return command.Usagef("-repeats %d, -warm %v, -timeout %v: must be at least 1, not negative, positive", o.repeats, o.warm, o.timeout)
 	}
 	if o.withRounding && o.element != moe.BF16 {
-		return command.Usagef("-type %v stands beside -rounding, which measures bf16", o.element)
+		return command.Usagef("-type is %v, must be bf16 with -rounding", o.element)
 	}
 	if err := o.round.Check(); err != nil {
 		return command.Usagef("-round, -round-tile: %v", err)
@@ -156,7 +156,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// setBatches reads the numbers of tokens of -decode.
+// setBatches reads the batch sizes of -decode.
 func (o *options) setBatches(list string) error {
 	o.batches = nil
 	for text := range strings.SplitSeq(list, ",") {
@@ -169,7 +169,7 @@ func (o *options) setBatches(list string) error {
 	return nil
 }
 
-// setType reads the type of the layers.
+// setType reads the layers' type.
 func (o *options) setType(name string) error {
 	for _, t := range []moe.Type{moe.BF16, moe.F16} {
 		if name == t.String() {
@@ -180,7 +180,7 @@ func (o *options) setType(name string) error {
 	return fmt.Errorf("%q must be %v or %v", name, moe.BF16, moe.F16)
 }
 
-// typed are rows of layers in the type that is asked for, which their names say.
+// typed returns rows with the type of -type, which their names then contain.
 func (o *options) typed(rows ...spec.Row) []spec.Row {
 	if o.element == moe.BF16 {
 		return rows
@@ -193,7 +193,7 @@ func (o *options) typed(rows ...spec.Row) []spec.Row {
 	return rows
 }
 
-// sizes are the rows to run. Without any flag it is one that the device is up to.
+// sizes returns the rows to run. Without flags it is a row that suits the device.
 func (o *options) sizes(gpu bool) ([]spec.Row, error) {
 	switch {
 	case len(o.rows) > 0:
@@ -215,6 +215,6 @@ func routingNames() string {
 	return strings.Join(names, ",")
 }
 
-// emulatedRow is what the emulated device measures in seconds.
+// emulatedRow is a layer that the emulated device measures in seconds.
 var emulatedRow = spec.Row{Name: "small", Tokens: 256,
 	Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 256}}

@@ -12,19 +12,19 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// output is a tensor of the layer's type that a pass writes.
+// output is a tensor, of the layer's type, that a pass writes.
 type output struct {
 	name string
 	moe.Tensor
-	// sample is the rows to look at, nil for all: expert weights' gradients
+	// sample is the rows to compare, nil for all rows. The gradients of expert weights
 	// are too large to be copied as a whole.
 	sample []int64
 }
 
-// sampleRows is how many rows of an expert weight's gradient are looked at.
+// sampleRows is the number of rows of an expert weight's gradient to compare.
 const sampleRows = 512
 
-// sampledRows spreads them over the experts and each one's rows.
+// sampledRows returns rows that are spread over the experts and their rows.
 func sampledRows(experts, rows int) []int64 {
 	var list []int64
 	for _, r := range trial.SampleRows(experts, rows, sampleRows) {
@@ -33,7 +33,7 @@ func sampledRows(experts, rows int) []int64 {
 	return list
 }
 
-// width is the elements of a row.
+// width returns the elements of a row.
 func (o output) width() int64 { return o.Shape.Dims[o.Shape.Rank-1] }
 
 // poison overwrites the outputs with NaN.
@@ -46,8 +46,8 @@ func (u *subject) poison() error {
 	return nil
 }
 
-// hash waits for the pass and gives a hash of the outputs' bits. An output
-// that is not finite, as where nothing was written over the poison, is an error.
+// hash waits for the pass and returns a hash of the outputs' bits. A value that is not
+// finite, such as poison that the pass did not overwrite, is an error.
 func (u *subject) hash(ctx context.Context) (string, error) {
 	if err := u.s.Synchronize(ctx); err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func (u *subject) hash(ctx context.Context) (string, error) {
 				if o.sample != nil {
 					row = o.sample[row]
 				}
-				return "", fmt.Errorf("%s, row %d, column %d has the bits %#04x, which is no number", o.name, row, int64(i)%o.width(), v)
+				return "", fmt.Errorf("%s, row %d, column %d has the bits %#04x, must be a finite number", o.name, row, int64(i)%o.width(), v)
 			}
 		}
 		all.Write(num.Bytes(values))
@@ -73,8 +73,8 @@ func (u *subject) hash(ctx context.Context) (string, error) {
 	return hex.EncodeToString(all.Sum(nil)[:8]), nil
 }
 
-// read copies an output, or the sample of its rows, to the host. The copy is
-// good until the next one.
+// read copies an output, or the sample of its rows, to the host. The next read
+// overwrites the copy.
 func (u *subject) read(o output) ([]uint16, error) {
 	width, n := o.width(), o.Shape.Elements()
 	if o.sample != nil {

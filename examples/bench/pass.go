@@ -7,24 +7,24 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// pass is a way through the layer that can be measured.
+// pass is a pass of the layer that can be measured.
 type pass struct {
 	name string
-	// backward: it makes gradients, of what a forward pass has saved before.
+	// backward reports whether the pass computes gradients, after a forward pass.
 	backward bool
-	// queue puts one pass on the stream, experts the part of it behind the
-	// router, with experts and scores from anywhere.
+	// queue queues one pass. experts queues the part of it after the router, with given
+	// experts and scores.
 	queue, experts func(u *subject) error
 	flops          func(c moe.Config, tokens int) float64
-	// work is what its kernels have to do, for the roofline.
+	// work is the work of its kernels, for the roofline.
 	work func(c moe.Config, tokens int) []spec.Work
-	// speed is the pass's part of a peer's speed.
+	// speed returns a peer's speed in the pass.
 	speed func(s spec.Speed) float64
-	// products are its kernels that have tile points.
+	// products are its kernels with tile points.
 	products []*tune.Product
 }
 
-// passes are what can be measured.
+// passes are the passes by name.
 var passes = map[string]pass{
 	"forward": {
 		name:  "forward",
@@ -51,13 +51,13 @@ var passes = map[string]pass{
 	},
 }
 
-// passLists are what -pass takes: each is measured in a section of its own.
+// passLists are the values of -pass. Each pass has its own section in the report.
 var passLists = map[string][]string{
 	"forward": {"forward"}, "inference": {"inference"}, "backward": {"backward"}, "both": {"forward", "backward"},
 }
 
-// workOf is the roofline's work of one kernel of the layer, and its time there;
-// false when the roofline leaves the kernel out.
+// workOf returns the work of a kernel of the layer and its time on the roofline. ok
+// reports whether the roofline counts the kernel.
 func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
 	sum.Kernel = name
 	for _, w := range tune.WorkOf(name, c, tokens) {
@@ -69,7 +69,7 @@ func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, o
 	return sum, ms, ok
 }
 
-// peersOf lists the recorded speeds of others at a row, in TFLOPS.
+// peersOf returns the recorded speeds of other implementations at a row, in TFLOPS.
 func peersOf(r spec.Row, p pass) []report.Peer {
 	var list []report.Peer
 	for _, q := range []struct {

@@ -16,17 +16,16 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// productsOf are the kernels with tile points of the backward pass or of the
-// forward one.
+// productsOf returns the products with tile points of the backward or the forward pass.
 func productsOf(backward bool) []*tune.Product {
 	return slices.DeleteFunc(tune.Products(), func(p *tune.Product) bool { return p.Backward != backward })
 }
 
-// leastPoints is how many points of a product are measured at least.
+// leastPoints is the smallest number of points of a product to measure.
 const leastPoints = 6
 
-// measured are the points of a product to measure: those that the cost model
-// chooses among and, where they are few, other candidates. A tuner tries them all.
+// measured returns the points of a product to measure: the points of the cost model
+// and, if they are fewer than leastPoints, other candidates. A tuner tries all.
 func measured(p *tune.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {
@@ -37,7 +36,7 @@ func measured(p *tune.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	return list
 }
 
-// choices give every product each of its points at least once.
+// choices returns tiles that give every product each of its points at least once.
 func choices(products []*tune.Product, c moe.Config, t driver.Target) []moe.Tiles {
 	var list []moe.Tiles
 	for _, p := range products {
@@ -55,8 +54,8 @@ func choices(products []*tune.Product, c moe.Config, t driver.Target) []moe.Tile
 	return list
 }
 
-// points measures tile points of the pass's products, in their places in the
-// pass. All must give the same bits of its outputs.
+// points measures tile points of the pass's products in their places in the pass. All
+// points must give the same bits of the outputs.
 func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	if !b.withPoints {
 		return nil
@@ -76,8 +75,8 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 	return nil
 }
 
-// race gives the milliseconds of a product's kernel with each point, the other
-// products as the cost model has them.
+// race returns the milliseconds of a product's kernel with each point. The other
+// products have the points that the cost model chooses.
 func (b *bench) race(t *timer, u *subject, p *tune.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
@@ -96,7 +95,7 @@ func (b *bench) race(t *timer, u *subject, p *tune.Product, points []gemm.Tiling
 	})
 }
 
-// bits reports points that give other bits of the outputs.
+// bits returns an error if two points give different bits of the outputs.
 func (b *bench) bits(t *timer, u *subject) error {
 	sums := map[string]string{}
 	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
@@ -115,7 +114,7 @@ func (b *bench) bits(t *timer, u *subject) error {
 	return sameBits(sums)
 }
 
-// describe names the points of the pass's products.
+// describe returns the points of the pass's products as text.
 func (p pass) describe(c moe.Tiles) string {
 	var list []string
 	for _, q := range p.products {
@@ -124,7 +123,7 @@ func (p pass) describe(c moe.Tiles) string {
 	return strings.Join(list, ", ")
 }
 
-// sameBits reports two tilings with different outputs.
+// sameBits returns an error for two tilings with different outputs.
 func sameBits(sums map[string]string) error {
 	first := ""
 	for _, made := range slices.Sorted(maps.Keys(sums)) {
@@ -132,14 +131,14 @@ func sameBits(sums map[string]string) error {
 			first = made
 		}
 		if sums[made] != sums[first] {
-			return fmt.Errorf("the outputs have other bits with %s than with %s", made, first)
+			return fmt.Errorf("the outputs have different bits with %s and with %s", made, first)
 		}
 	}
 	return nil
 }
 
-// evaluate lists a product's points with their milliseconds and what the model
-// says of them, fastest first.
+// evaluate returns a product's points with measured and estimated milliseconds, the
+// fastest first.
 func evaluate(p *tune.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
 	chosen := tune.Choose(row.Config, target)
 	var list []report.Point

@@ -146,7 +146,7 @@ func TestRoute(t *testing.T) {
 
 	c.NumExperts = 6
 	_, err := route("half", c, tokens)
-	require.ErrorContains(t, err, "leaves 3 experts, a token needs 4")
+	require.ErrorContains(t, err, "has 3 experts with rows, a token needs 4")
 	_, err = route("odd", c, tokens)
 	require.ErrorContains(t, err, "odd")
 }

@@ -11,12 +11,11 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// This file is -rounding: token rounding beside plain top-K, on the same tensors,
-// routing included. The two take turns, pass by pass, behind a sustained load: a
-// chip that has just begun is held back for some tenths of a second as soon as its
-// power passes the limit, and whoever is measured then comes out slow.
+// This file is -rounding: token rounding and plain top-K on the same tensors, with
+// routing. The two run in turns, pass by pass, after a sustained load: when the power of
+// a chip reaches the limit, the chip is slow for some tenths of a second.
 
-// roundingRows are the sweep over E at one active size of an expert's.
+// roundingRows returns layers that differ in the number of experts.
 func roundingRows(gpu bool) (rows []spec.Row) {
 	c, experts, tokens := spec.Config{Hidden: 4096, Intermediate: 1024, TopK: 4}, []int{64, 128, 256, 512}, 16384
 	if !gpu {
@@ -31,7 +30,7 @@ func roundingRows(gpu bool) (rows []spec.Row) {
 	return rows
 }
 
-// rounding measures, prints, writes and draws.
+// rounding measures the rows, prints, writes and draws.
 func (b *bench) rounding() error {
 	rows := b.rows
 	if len(rows) == 0 {
@@ -39,7 +38,7 @@ func (b *bench) rounding() error {
 			rows = append(rows, b.call(r))
 		}
 	}
-	b.pass = passes["backward"] // which a layer then has
+	b.pass = passes["backward"] // layers have the kernels of both passes
 	var points []report.RoundingPoint
 	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "d,n,E,K\tT\tforward ms\t%v\tfaster\tbackward ms\trounded\tfaster\tpadding/64\tpredicts\tpadding/128\tpredicts\t\n", b.round)
@@ -125,7 +124,7 @@ func (b *bench) roundingRow(row spec.Row) (p report.RoundingPoint, err error) {
 	return p, err
 }
 
-// rounded makes what passes that round need beside the plain ones' tensors.
+// rounded returns the arguments of passes that round, with their own list and H.
 func (u *subject) rounded() (f moe.Forward, b moe.Backward, err error) {
 	l, tokens := u.layer, u.row.Tokens
 	rows := l.RoundedRows(tokens)
@@ -141,7 +140,7 @@ func (u *subject) rounded() (f moe.Forward, b moe.Backward, err error) {
 	return f, b, u.memory.Err()
 }
 
-// counts are the rows of each expert among ids.
+// counts returns the number of rows of each expert in a tensor of ids.
 func (u *subject) counts(of moe.Tensor) ([]int, error) {
 	ids := make([]int32, of.Shape.Elements())
 	if err := u.s.CopyToHost(num.Bytes(ids), of.Ptr); err != nil {

@@ -11,22 +11,22 @@ import (
 	"sonicmoe/moe"
 )
 
-// routing is a distribution of rows over experts: the weight of an expert, by
-// which a token draws its K experts without putting them back.
+// routing is a distribution of rows over experts. A token draws its K experts without
+// replacement by their weights.
 type routing struct {
 	name   string
 	weight func(expert int) float64
 }
 
-// routings are what -routing takes.
+// routings are the values of -routing.
 var routings = []routing{
-	// Every expert alike.
+	// The same weight for every expert.
 	{"uniform", func(int) float64 { return 1 }},
 	// Zipf's law with exponent 1: expert e by 1/(e+1).
 	{"zipf", func(e int) float64 { return 1 / float64(e+1) }},
-	// Every second expert never.
+	// Every second expert has no rows.
 	{"half", func(e int) float64 { return float64((e + 1) % 2) }},
-	// Expert 0 by every token, the rest alike.
+	// Every token chooses expert 0. The others have the same weight.
 	{"one", func(e int) float64 {
 		if e == 0 {
 			return math.Inf(1)
@@ -35,8 +35,8 @@ var routings = []routing{
 	}},
 }
 
-// parseRouting reads the kinds of a -routing flag: all, or names with commas.
-// Uniform comes first, as the others are held against it.
+// parseRouting reads the value of -routing: all, or names with commas. Uniform comes
+// first, because the others are compared with it.
 func parseRouting(list string) ([]string, error) {
 	if list == "" {
 		return nil, nil
@@ -76,10 +76,10 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 		}
 	}
 	if possible < c.TopK {
-		return nil, fmt.Errorf("routing %s leaves %d experts, a token needs %d", kind, possible, c.TopK)
+		return nil, fmt.Errorf("routing %s has %d experts with rows, a token needs %d", kind, possible, c.TopK)
 	}
-	// The K largest of log weight plus Gumbel noise are K draws by weight
-	// without putting back.
+	// The K largest of log weight plus Gumbel noise are K draws by weight without
+	// replacement.
 	random := rand.New(rand.NewPCG(1, uint64(i)))
 	ids := make([]int32, 0, tokens*c.TopK)
 	keys := make([]float64, c.NumExperts)
@@ -95,7 +95,8 @@ func route(kind string, c moe.Config, tokens int) ([]int32, error) {
 	return ids, nil
 }
 
-// load is the fullest expert's rows over the mean, and the experts without rows.
+// load returns the largest number of rows of an expert over the mean, and the number
+// of experts without rows.
 func load(ids []int32, experts int) (largest float64, empty int) {
 	count := make([]int, experts)
 	for _, e := range ids {

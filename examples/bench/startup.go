@@ -13,20 +13,20 @@ import (
 	"sonicmoe/moe"
 )
 
-// noDriverCache is the environment variable that turns the driver's own cache
-// of compiled kernels off when it is "1" at the process's start.
+// noDriverCache is the environment variable that turns the driver's own cache of
+// compiled kernels off if it is "1" when the process starts.
 const noDriverCache = "CUDA_CACHE_DISABLE"
 
-// driverCache warns that the driver may know kernels from an earlier run.
+// driverCache warns that the driver may have kernels of an earlier run in its cache.
 func driverCache(disabled string) []string {
 	if disabled == "1" {
 		return nil
 	}
-	return []string{"start-up: the driver's own cache may know kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
+	return []string{"start-up: the driver's own cache may have kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
 }
 
-// startups measures making the layer, with caches of its own; of two passes in
-// the first one's section.
+// startups measures moe.New with caches of its own. Of two passes it measures in the
+// first one only.
 func (b *bench) startups(t *timer, u *subject, r *report.Row) error {
 	if !b.withStartup || b.pass.name != b.passes[0].name {
 		return nil
@@ -53,7 +53,7 @@ func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option)
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	for _, of := range []struct {
 		ms     *float64
-		forget bool // what the process has loaded
+		forget bool // the kernels that the process has loaded
 		origin jit.Origin
 	}{{&s.ColdMS, true, jit.Compiled}, {&s.WarmMS, true, jit.Cached}, {&s.AgainMS, false, jit.Loaded}} {
 		if of.forget {

@@ -11,29 +11,29 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// subject is a layer's tensors on the device, random by the measuring rule.
+// subject is a layer with random tensors on the device.
 type subject struct {
 	row   spec.Row
 	pass  pass
 	layer *moe.Layer
 	call  *moe.Call
 	args  moe.Forward
-	back  moe.Backward // of a backward pass
-	// outputs are what the pass writes.
+	back  moe.Backward // for a backward pass
+	// outputs are the tensors that the pass writes.
 	outputs []output
 	s       driver.Stream
 	memory  *moe.Arena
-	host    []uint16 // a copy of an output
+	host    []uint16 // the copy of an output
 }
 
-// repeatAfter is how many random values expert weights have before they repeat:
-// making and copying billions would take longer than measuring. Inputs and the
-// router's weights never repeat, so that routing stays random. It is no multiple of a
-// row, so that no two experts are alike.
+// repeatAfter is the number of random values of expert weights before they repeat,
+// because billions of random values would take longer than the measurement. It is no
+// multiple of a row, so that all experts differ. Inputs and the router's weights do not
+// repeat.
 const repeatAfter = 1<<24 + 8
 
-// newSubject allocates and fills the tensors, and for a backward pass runs a
-// forward pass.
+// newSubject allocates and fills the tensors. For a backward pass it runs a forward
+// pass.
 func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row, p pass) (*subject, error) {
 	u := &subject{row: row, pass: p, layer: l, call: l.NewCall(), s: s, memory: moe.NewArena(dev)}
 	err := u.forward()
@@ -46,10 +46,10 @@ func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.
 	return u, nil
 }
 
-// forward makes the tensors of a forward pass.
+// forward allocates and fills the tensors of a forward pass.
 func (u *subject) forward() error {
 	u.args = u.memory.Forward(u.layer, u.row.Tokens)
-	if u.args.H.IsZero() { // a layer without backward may keep it too
+	if u.args.H.IsZero() { // a layer without backward may write H too
 		u.args.H = u.memory.Tensor(u.layer.Shapes(u.row.Tokens).H)
 	}
 	u.args.Weights = u.memory.Weights(u.layer)
@@ -74,9 +74,9 @@ func (u *subject) forward() error {
 	return u.makeWorkspace()
 }
 
-// backward makes the tensors of a backward pass and, with a forward pass, what
-// it starts from. Wanted are the gradients of X, of the experts' weights and of the
-// router's, of the layer's type, overwritten.
+// backward allocates and fills the tensors of a backward pass and runs the forward pass.
+// The backward pass writes the gradients of X, of the expert weights and of the router,
+// in the layer's type.
 func (u *subject) backward(ctx context.Context) error {
 	c := u.row.Config
 	shapes := c.Gradients(u.row.Tokens, c.Type)
@@ -101,7 +101,8 @@ func (u *subject) backward(ctx context.Context) error {
 	return u.s.Synchronize(ctx)
 }
 
-// makeWorkspace makes a workspace for the layer unless there is one that large.
+// makeWorkspace allocates a workspace for the layer unless the present one is large
+// enough.
 func (u *subject) makeWorkspace() error {
 	sizes, err := u.layer.Sizes(u.row.Tokens)
 	if err != nil {
@@ -118,7 +119,7 @@ func (u *subject) makeWorkspace() error {
 	return u.memory.Err()
 }
 
-// fill writes n random values of 16 bits that repeat after a period.
+// fill writes n random values of 16 bits, which repeat after a period.
 func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.Normal) error {
 	have := min(n, period)
 	if err := u.s.CopyToDevice(p, num.Bytes(values.Values(have))); err != nil {
@@ -134,16 +135,16 @@ func (u *subject) fill(p driver.DevicePtr, n, period int64, values *reference.No
 	return nil
 }
 
-// use measures another layer of the same size from now on, on the same tensors.
+// use replaces the layer by another layer of the same size, on the same tensors.
 func (u *subject) use(l *moe.Layer) error {
 	u.layer, u.call = l, l.NewCall()
 	return u.makeWorkspace()
 }
 
-// queue puts one pass on the stream.
+// queue queues one pass.
 func (u *subject) queue() error { return u.pass.queue(u) }
 
-// queueExperts puts the part of the pass behind the router on the stream.
+// queueExperts queues the part of the pass after the router.
 func (u *subject) queueExperts() error { return u.pass.experts(u) }
 
 func (u *subject) forwardExperts() error {
@@ -156,8 +157,8 @@ func (u *subject) backwardExperts() error {
 	return u.call.BackwardExperts(u.s, b)
 }
 
-// setRouting gives every token these experts, [T, K], with equal scores, and a
-// backward pass what their forward pass saves.
+// setRouting sets every token's experts, [T, K], with equal scores. For a backward pass
+// it runs the forward pass over the experts.
 func (u *subject) setRouting(experts []int32) error {
 	scores := make([]float32, len(experts))
 	for i := range scores {

@@ -12,24 +12,24 @@ import (
 	"sonicmoe/moe"
 )
 
-// timer measures work on one stream by the device's events.
+// timer measures work on one stream with the device's events.
 type timer struct {
 	ctx     context.Context
 	dev     driver.Device
 	s       driver.Stream
-	clock   *clockProbe // nil where there is no clock to read
+	clock   *clockProbe // nil on the emulated device
 	warm    time.Duration
 	repeats int
 	events  []driver.Event
-	// flush is flushBytes of memory that push all else out of the L2 cache.
+	// flush is memory of flushBytes. Writing it evicts everything else from the L2 cache.
 	flush      driver.DevicePtr
 	flushBytes int64
 }
 
-// rounds is how many parts the repeats are cut in, each with its own clock.
+// rounds is the number of parts of the repeats, each with its own clock reading.
 const rounds = 4
 
-// event gives the i-th event, made when first asked for.
+// event returns event i. It creates the event at the first call.
 func (t *timer) event(i int) (driver.Event, error) {
 	for len(t.events) <= i {
 		e, err := t.dev.NewEvent()
@@ -49,7 +49,7 @@ func (t *timer) record(i int) error {
 	return e.Record(t.s)
 }
 
-// since is the milliseconds from event i to event j, both done.
+// since returns the milliseconds between two events that are done.
 func (t *timer) since(i, j int) (float64, error) {
 	d, err := t.events[j].Since(t.events[i])
 	return report.Milliseconds(d), err
@@ -67,8 +67,8 @@ func (t *timer) close() error {
 	return errors.Join(errs...)
 }
 
-// load keeps the device busy with work for so long, at least once, and returns
-// while it still is: two pieces of work are always queued.
+// load keeps the device busy with work for some time, and queues it at least once. The
+// device is still busy when load returns: two pieces of work are always queued.
 func (t *timer) load(d time.Duration, work func() error) error {
 	start := time.Now()
 	for i := 0; i == 0 || time.Since(start) < d; i++ {
@@ -87,7 +87,7 @@ func (t *timer) load(d time.Duration, work func() error) error {
 	return nil
 }
 
-// measure loads the device for so long, then takes back-to-back repeats
+// measure keeps the device busy for some time, then measures back-to-back repeats
 // without a pause.
 func (t *timer) measure(load time.Duration, work func() error) (*report.Sample, error) {
 	if err := t.load(load, work); err != nil {
@@ -126,7 +126,7 @@ func (t *timer) readClock(place int) error {
 	return t.clock.read(t.s, place)
 }
 
-// sample evaluates the events and clocks of measure.
+// sample returns the times and clocks of measure.
 func (t *timer) sample(each int) (*report.Sample, error) {
 	var all []float64
 	var parts []report.Round
@@ -187,8 +187,8 @@ func (t *timer) cold(work func() error) (*report.Sample, error) {
 	return report.SampleOf(all), nil
 }
 
-// Passes of a chip that has rested, as the recorded figures of SonicMoE were
-// taken: after a pause, a few to warm up and a few that count, several times.
+// A rested chip is measured as the recorded figures of SonicMoE were: several rounds of
+// a pause, passes to warm up, and passes that count.
 const (
 	coolPause  = 700 * time.Millisecond
 	coolWarm   = 3
@@ -196,7 +196,7 @@ const (
 	coolRounds = 5
 )
 
-// cool measures back-to-back passes on a rested chip, in so many rounds.
+// cool measures back-to-back passes on a rested chip, in a number of rounds.
 func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*report.Sample, error) {
 	var all []float64
 	for range rounds {
@@ -231,8 +231,8 @@ func (t *timer) cool(rounds int, pause time.Duration, work func() error) (*repor
 	return report.SampleOf(all), nil
 }
 
-// turns measures pieces of work that take turns, back to back, so that what the
-// chip does meanwhile meets all of them alike.
+// turns measures pieces of work in turns, back to back, so that a change of the chip's
+// clock affects all of them equally.
 func (t *timer) turns(load time.Duration, works ...func() error) ([]*report.Sample, error) {
 	if err := t.load(load, func() error {
 		for _, work := range works {
@@ -311,9 +311,9 @@ func (t *timer) kernels(call *moe.Call, work func() error) ([]report.Kernel, err
 	return list, nil
 }
 
-// inTurns measures one kernel of several calls: a pass of each in turn, back to
-// back, so that what the chip does meanwhile meets all of them alike. It gives
-// each one's median milliseconds.
+// inTurns measures one kernel of several calls: a pass of each call in turn, back to
+// back, so that a change of the chip's clock affects all of them equally. It returns
+// the median milliseconds of each call's kernel.
 func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass func(*moe.Call) error) ([]float64, error) {
 	next := 0
 	turn := func() error {
@@ -355,7 +355,7 @@ func (t *timer) inTurns(calls []*moe.Call, kernel func(name string) bool, pass f
 		return nil, err
 	}
 	if want := 2 * t.repeats * len(calls); events != want {
-		return nil, fmt.Errorf("the passes have run the kernel %d times, not %d", events/2, want/2)
+		return nil, fmt.Errorf("the passes ran the kernel %d times, must be %d", events/2, want/2)
 	}
 	for i := 0; i < events; i += 2 {
 		ms, err := t.since(i, i+1)

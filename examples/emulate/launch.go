@@ -16,12 +16,12 @@ import (
 	"sonicmoe/ptx/emu/layout"
 )
 
-// launch is what LAUNCH.json says.
+// launch is the content of LAUNCH.json.
 type launch struct {
 	Kernel  string `json:"kernel"`
 	Grid    [3]int `json:"grid"`    // in CTAs; zeros count as one
 	Block   [3]int `json:"block"`   // in threads
-	Cluster [3]int `json:"cluster"` // in CTAs; all zeros: what the kernel asks for
+	Cluster [3]int `json:"cluster"` // in CTAs; all zeros: as the kernel demands
 	Shared  int    `json:"shared"`  // dynamic shared memory in bytes
 	// Buffers are allocated in global memory, each by its name.
 	Buffers map[string]buffer `json:"buffers"`
@@ -32,11 +32,11 @@ type launch struct {
 // buffer is words of 32 bits.
 type buffer struct {
 	Words int `json:"words"`
-	// Fill is "zero", "ramp" (0, 1, 2 …) or "ones", as numbers of type Type, "u32"
-	// or "f32"; else the words keep what nobody wrote, 0xffffffff.
+	// Fill is "zero", "ramp" (0, 1, 2 …) or "ones", as numbers of Type, "u32" or "f32".
+	// Without it all words are 0xffffffff.
 	Fill string `json:"fill"`
 	Type string `json:"type"`
-	// Show is how many words to print after the run.
+	// Show is the number of words to print after the run.
 	Show int `json:"show"`
 }
 
@@ -49,7 +49,7 @@ type param struct {
 	Map    *tensorMap `json:"map"`
 }
 
-// tensorMap is a TMA descriptor; dimension 0 is the contiguous one.
+// tensorMap is a TMA descriptor. Dimension 0 is contiguous.
 type tensorMap struct {
 	Buffer  string   `json:"buffer"`
 	Type    string   `json:"type"`    // bf16, f16, f32, u8, u16, u32, s32
@@ -73,7 +73,7 @@ func readLaunch(ctx context.Context, file string) (*launch, error) {
 	return &l, nil
 }
 
-// allocate makes and fills the buffers.
+// allocate allocates and fills the buffers.
 func (l *launch) allocate(m *emu.Memory) (map[string]uint64, error) {
 	at := map[string]uint64{}
 	for name, b := range l.Buffers {
@@ -97,7 +97,7 @@ func (l *launch) allocate(m *emu.Memory) (map[string]uint64, error) {
 	return at, nil
 }
 
-// value is word i of a fresh buffer.
+// value returns word i of a new buffer.
 func (b buffer) value(i int) (uint32, error) {
 	number := map[string]int{"zero": 0, "ramp": i, "ones": 1}
 	n, ok := number[b.Fill]
@@ -114,10 +114,10 @@ func (b buffer) value(i int) (uint32, error) {
 	return uint32(n), nil
 }
 
-// pack lays the parameters out as the kernel wants them.
+// pack returns the parameters in the kernel's layout.
 func (l *launch) pack(want []ptx.Param, at map[string]uint64) ([]byte, error) {
 	if len(want) != len(l.Params) {
-		return nil, fmt.Errorf("%d params, kernel %s takes %d", len(l.Params), l.Kernel, len(want))
+		return nil, fmt.Errorf("there are %d params, kernel %s takes %d", len(l.Params), l.Kernel, len(want))
 	}
 	var out []byte
 	for i, q := range want {
@@ -192,7 +192,7 @@ func (t *tensorMap) encode(at map[string]uint64) ([]byte, error) {
 	return b[:], nil
 }
 
-// show prints the first words of the buffers that ask for it.
+// show prints the first words of buffers with Show.
 func (l *launch) show(w io.Writer, m *emu.Memory, at map[string]uint64) error {
 	var names []string
 	for name := range l.Buffers {

@@ -1,13 +1,12 @@
-// Command emulate runs a kernel of any PTX file on the emulator and says what
-// is wrong with it: deadlocks, races, missing fences and waits, accesses out of
-// bounds, with the lines of the PTX and, where the file has them (nvcc
-// -lineinfo, Triton), of its source. debug-a-kernel.md shows how to read
-// what it says.
+// Command emulate runs a kernel of any PTX file on the emulator and finds its mistakes:
+// deadlocks, races, missing fences and waits, accesses out of bounds. Messages have the
+// lines of the PTX and, if the file has them (nvcc -lineinfo, Triton), of the source.
+// debug-a-kernel.md explains the messages.
 //
 //	go run ./examples/emulate -ptx KERNEL.ptx -launch LAUNCH.json [-check N | -explore N] [-report all] [-timeout 1m]
 //
-// LAUNCH.json names the kernel, the shape of the launch and what it is given: type
-// launch has the fields, testdata/sum.json is an example.
+// LAUNCH.json has the kernel's name, the shape of the launch and the arguments. Type
+// launch has the fields; testdata/sum.json is an example.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-var about = command.Program{Name: "emulate", Purpose: "runs a kernel of a PTX file on the emulator, in several orders of its asynchronous work, and names what is wrong with it."}
+var about = command.Program{Name: "emulate", Purpose: "runs a kernel of a PTX file on the emulator, in several orders of its asynchronous work, and finds its mistakes."}
 
 func main() { about.Main(run) }
 
@@ -35,10 +34,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := about.Flags()
 	file := flags.String("ptx", "", "the PTX `file`")
 	launchFile := flags.String("launch", "", "the `file` that describes the launch")
-	seeds := flags.Int("check", 4, "how many random orders to run beside the earliest and the latest; 0 runs the earliest alone and looks for no races")
-	parts := flags.String("report", "", fmt.Sprintf("print a report of the first run, as counted: some of %v, with commas between, or \"all\"", emu.Parts))
-	orders := flags.Int("explore", 0, "how many orders to run instead, one after the other, unless there are no more: it says how much that was")
-	timeout := flags.Duration("timeout", time.Minute, "the longest that all runs may take")
+	seeds := flags.Int("check", 4, "`number` of random orders to run in addition to the earliest and the latest; 0 runs the earliest order only and finds no races")
+	parts := flags.String("report", "", fmt.Sprintf("print these `parts` of a report on the first run: some of %v with commas, or all", emu.Parts))
+	orders := flags.Int("explore", 0, "instead, run systematically this `number` of orders, or all if there are fewer, and print how many there were")
+	timeout := flags.Duration("timeout", time.Minute, "longest `time` of all runs")
 	if err := about.Parse(flags, args, stdout); err != nil {
 		return err
 	}
@@ -105,7 +104,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return l.show(stdout, memory, buffers)
 }
 
-// reportOf are the parts of a report that a flag names, nil for none.
+// reportOf returns the parts of a report that -report names, nil for none.
 func reportOf(names string) (list []emu.Part, err error) {
 	if names == "all" {
 		return emu.Parts, nil

@@ -80,7 +80,7 @@ func TestFileErrors(t *testing.T) {
 		want    string
 	}{
 		{name: "no router", weights: map[string]safetensors.Source{nameRouter: {}},
-			want: `WEIGHTS: tensor "router.weight" is missing, must be there: the file has "experts.down", "experts.gate_up"`},
+			want: `WEIGHTS: tensor "router.weight" is missing, the file has "experts.down", "experts.gate_up"`},
 		{name: "no gate_up", weights: map[string]safetensors.Source{nameGateUp: {}}, want: `tensor "experts.gate_up" is missing`},
 		{name: "no down", weights: map[string]safetensors.Source{nameDown: {}}, want: `tensor "experts.down" is missing`},
 		{name: "gate without up", weights: map[string]safetensors.Source{nameGateUp: {}, nameGate: empty(nameGate, bf, 8, 64, 128)},
@@ -88,9 +88,9 @@ func TestFileErrors(t *testing.T) {
 		{name: "up without gate", weights: map[string]safetensors.Source{nameGateUp: {}, nameUp: empty(nameUp, bf, 8, 64, 128)},
 			want: `tensor "experts.gate" is missing`},
 		{name: "gate_up and gate", weights: map[string]safetensors.Source{nameGate: empty(nameGate, bf, 8, 64, 128)},
-			want: `tensor "experts.gate_up" BF16 [8 128 128] stands beside experts.gate or experts.up, must be without them`},
+			want: `tensor "experts.gate_up" BF16 [8 128 128] is there together with experts.gate or experts.up, must be there without them`},
 		{name: "a bias", weights: map[string]safetensors.Source{"router.bias": empty("router.bias", bf, 8)},
-			want: `WEIGHTS: tensor "router.bias" BF16 [8] is not part of this layer, must not be there: wanted are only router.weight, experts.gate_up, experts.down`},
+			want: `WEIGHTS: tensor "router.bias" BF16 [8] is not part of this layer, whose tensors are router.weight, experts.gate_up, experts.down`},
 		{name: "router F32", weights: map[string]safetensors.Source{nameRouter: empty(nameRouter, f32, 8, 128)},
 			want: `tensor "router.weight" F32 [8 128] must be BF16 [E, d]`},
 		{name: "router of rank 1", weights: map[string]safetensors.Source{nameRouter: empty(nameRouter, bf, 128)},
@@ -123,21 +123,21 @@ func TestFileErrors(t *testing.T) {
 			nameGateUp: empty(nameGateUp, bf, 0, 128, 128), nameDown: empty(nameDown, bf, 0, 128, 64)},
 			want: `tensor "router.weight" BF16 [0 128] has E = 0, must be 1 to 1024`},
 		{name: "K over E", args: []string{"-topk", "9"}, want: `tensor "router.weight" BF16 [8 128] has E = 8, so -topk is 9, must be 1 to 8`},
-		{name: "no x", input: []safetensors.Source{empty("X", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, must be there: the file has "X"`},
+		{name: "no x", input: []safetensors.Source{empty("X", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, the file has "X"`},
 		{name: "more than x", input: []safetensors.Source{empty("x", bf, 4, 128), empty("mask", "BOOL", 4)},
 			want: `INPUT: tensor "mask" BOOL [4] is not part of this layer`},
 		{name: "x F32", input: []safetensors.Source{empty("x", f32, 4, 128)}, want: `INPUT: tensor "x" F32 [4 128] must be BF16 [T, d]`},
 		{name: "x with a batch", input: []safetensors.Source{empty("x", bf, 2, 4, 128)}, want: `tensor "x" BF16 [2 4 128] must be BF16 [T, d]`},
 		{name: "x of another d", input: []safetensors.Source{empty("x", bf, 4, 256)},
 			want: `INPUT: tensor "x" BF16 [4 256] must be BF16 [4 128] ([T, d], d as in router.weight)`},
-		{name: "do without x", input: []safetensors.Source{empty("do", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, must be there: the file has "do"`},
+		{name: "do without x", input: []safetensors.Source{empty("do", bf, 4, 128)}, want: `INPUT: tensor "x" is missing, the file has "do"`},
 		{name: "more than do", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", bf, 4, 128), empty("o", bf, 4, 128)},
-			want: `INPUT: tensor "o" BF16 [4 128] is not part of this layer, must not be there: wanted are only x, do`},
+			want: `INPUT: tensor "o" BF16 [4 128] is not part of this layer, whose tensors are x, do`},
 		{name: "do F32", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", f32, 4, 128)},
 			want: `INPUT: tensor "do" F32 [4 128] must be BF16 [T, d] as x`},
 		{name: "do of other tokens", input: []safetensors.Source{empty("x", bf, 4, 128), empty("do", bf, 5, 128)},
 			want: `INPUT: tensor "do" BF16 [5 128] must be BF16 [4 128] ([T, d] as x)`},
-		{name: "empty file", input: []safetensors.Source{}, want: `INPUT: tensor "x" is missing, must be there: the file has none`},
+		{name: "empty file", input: []safetensors.Source{}, want: `INPUT: tensor "x" is missing, the file has none`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func TestPathErrors(t *testing.T) {
 	p.fails(t, "weights: "+torch+": safetensors: header: starts as a file of torch.save", other(torch, p.input, p.output)...)
 	p.fails(t, "weights: "+truncated+": safetensors: tensor", other(truncated, p.input, p.output)...)
 	p.fails(t, "no such file or directory", other(p.weights, p.input, filepath.Join(absent, "o"))...)
-	p.fails(t, "output: "+p.dir+" is there and no regular file", other(p.weights, p.input, p.dir)...)
+	p.fails(t, "output: "+p.dir+" is no regular file", other(p.weights, p.input, p.dir)...)
 	link := filepath.Join(p.dir, "link")
 	require.NoError(t, os.Symlink(p.input, link))
 	p.fails(t, "is the input "+p.input+", must be another file", other(p.weights, p.input, link)...)

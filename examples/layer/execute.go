@@ -13,8 +13,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// execute does the job and gives the line that says so, and below it what there
-// is to say of a model. Files are checked before a device is opened.
+// execute runs the layer. It returns the line to print and, below it, the remarks on a
+// model. It checks the files before it opens a device.
 func execute(ctx context.Context, o options, stderr io.Writer) (text string, err error) {
 	closing := func(close func() error) { err = errors.Join(err, close()) }
 	j, err := openJob(ctx, o)
@@ -67,11 +67,10 @@ func execute(ctx context.Context, o options, stderr io.Writer) (text string, err
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.3g s", d.Seconds()) }
 
-// layerOptions are where compiled kernels are kept, who hears of trouble, and
-// which kernels there are.
+// layerOptions returns the options of moe.New: cache, logger, and the passes.
 func layerOptions(o options, backward bool, stderr io.Writer) []moe.Option {
 	logger := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // knows "" and "off"
+	kept := cache.Open(cache.Options{Dir: o.cache, Logger: logger}) // accepts "" and "off"
 	list := []moe.Option{moe.WithLogger(logger), moe.WithCache(kept)}
 	if !backward {
 		list = append(list, moe.WithoutBackward())

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// reserveGradients makes room for what backward takes from the forward pass, and
-// for the gradients of all weights that the layer has.
+// reserveGradients allocates the tensors that the forward pass saves for backward, and
+// the gradients of all weights of the layer.
 func (p *pass) reserveGradients() (err error) {
 	s, g := p.job.shapes(), p.job.config.Gradients(p.job.tokens, p.job.config.Type)
 	for _, out := range []room{{"H", &p.args.H, s.H}, {"SharedH", &p.args.SharedH, s.SharedH}, {"logits", &p.args.Logits, s.Logits}} {
@@ -42,8 +42,8 @@ func (p *pass) reserveGradients() (err error) {
 	return nil
 }
 
-// gradients are what the backward pass has written, weights' under the names
-// and in the layout that the weights have in their file.
+// gradients returns the results of the backward pass. Gradients of weights have the names
+// and the layout of the weights in their file.
 func (p *pass) gradients() []safetensors.Source {
 	if !p.job.backward {
 		return nil
@@ -62,11 +62,10 @@ func (p *pass) gradients() []safetensors.Source {
 	return list
 }
 
-// whole is a tensor of the output file.
+// whole returns a tensor of the output file.
 func (p *pass) whole(name string, t moe.Tensor) safetensors.Source { return p.part(name, t, 0, 1) }
 
-// part is the i-th of so many tensors that lie in t by turns, expert by expert:
-// of W1's two, gate and up.
+// part returns tensor i of the parts that t has for each expert: gate and up of W1.
 func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source {
 	block, stride := blocks(t.Shape, parts)
 	dims := make([]int, t.Shape.Rank)
@@ -80,5 +79,5 @@ func (p *pass) part(name string, t moe.Tensor, i, parts int) safetensors.Source 
 	return fileTensor(name, dtypes[t.Shape.Type], from, dims...)
 }
 
-// dtypes are the files' names of element types.
+// dtypes are the names of element types in files.
 var dtypes = map[spec.Type]string{moe.BF16: "BF16", moe.F16: "F16", moe.F32: "F32", moe.I32: "I32"}

@@ -31,30 +31,29 @@ const (
 	gradientOf  = "d" // before the name of a weight
 )
 
-// source is an open file with its path, for messages.
+// source is an open file with its path, for errors.
 type source struct {
 	path string
 	*safetensors.File
-	// of is the type that its tensors have.
+	// of is the type of its tensors.
 	of string
 }
 
-// job is what the files ask for, checked: every size is known and fits.
+// job is the pass that the files describe. All sizes are known and checked.
 type job struct {
 	config         moe.Config
 	tokens         int
 	weights, input source
-	// model has the weights where they are a model's, in place of the file.
+	// model has the weights of -model, in place of weights.
 	model *weights.Layer
-	// separate says that gate and up are two tensors.
+	// separate reports whether gate and up are two tensors.
 	separate bool
-	// backward says that there is a gradient of the output, routed that the input
-	// has scores and ids: the experts run alone.
+	// backward reports whether the input has a gradient of the output. routed reports
+	// whether it has scores and ids, with which the experts run alone.
 	backward, routed bool
 }
 
-// openJob opens the files and checks them against each other. Close the job
-// when done.
+// openJob opens the files and checks them against each other. Close the job after use.
 func openJob(ctx context.Context, o options) (*job, error) {
 	j := &job{}
 	err := j.openWeights(ctx, o)
@@ -103,7 +102,7 @@ func (j *job) Close() error {
 	return errors.Join(errs...)
 }
 
-// planModel takes the sizes from the model, and the tokens from the input.
+// planModel gets the sizes from the model and the number of tokens from the input.
 func (j *job) planModel() error {
 	j.config = j.model.Config
 	if err := moe.Check(j.config); err != nil {
@@ -113,7 +112,7 @@ func (j *job) planModel() error {
 		return err
 	}
 	if out := j.model.Model.Outside; len(out) > 0 && !j.routed {
-		return fmt.Errorf("a layer alone is not this model's block: %s; with %s [T, K] F32 and %s [T, K] I32 beside %s its experts run alone",
+		return fmt.Errorf("this model's block is more than a layer: %s; with %s [T, K] F32 and %s [T, K] I32 in addition to %s its experts run alone",
 			strings.Join(out, "; "), nameScores, nameExperts, nameX)
 	}
 	j.input.of = dtypes[j.config.Type]
@@ -138,7 +137,7 @@ func (j *job) planModel() error {
 	return nil
 }
 
-// rows are the input's tensors of a row of d for each token.
+// rows returns the names of the input's tensors [T, d].
 func (j *job) rows() []string {
 	if j.backward {
 		return []string{nameX, nameDO}
@@ -146,7 +145,7 @@ func (j *job) rows() []string {
 	return []string{nameX}
 }
 
-// inputNames checks that the input has what belongs together and nothing else.
+// inputNames checks that the input has tensors that belong together, and no others.
 func (j *job) inputNames() error {
 	has := func(name string) bool {
 		_, err := j.input.Tensor(name)
@@ -160,7 +159,7 @@ func (j *job) inputNames() error {
 	return j.input.only(names)
 }
 
-// checkRouting checks the routing that the input has, if any.
+// checkRouting checks the routing in the input, if there is one.
 func (j *job) checkRouting(tokens int64, topK int) error {
 	if !j.routed {
 		return nil
@@ -173,7 +172,7 @@ func (j *job) checkRouting(tokens int64, topK int) error {
 	return experts.shape(nameExperts, "[T, K]", tokens, int64(topK))
 }
 
-// plan takes the sizes from the files' headers and checks all of them.
+// plan gets the sizes from the files' headers and checks them.
 func (j *job) plan(o options) error {
 	if j.model != nil {
 		return j.planModel()
@@ -222,8 +221,7 @@ func (j *job) plan(o options) error {
 	return moe.Check(j.config)
 }
 
-// setType has all tensors be of the router's type, F16 or BF16, and gives the
-// layer's.
+// setType requires the router's type, F16 or BF16, of all tensors and returns it.
 func (j *job) setType() spec.Type {
 	element := spec.BF16
 	if t, err := j.weights.Tensor(nameRouter); err == nil && t.DType == "F16" {
@@ -233,8 +231,8 @@ func (j *job) setType() spec.Type {
 	return element
 }
 
-// names checks that the files hold the tensors of a layer and no others: a
-// bias, say, that nobody reads would give a wrong result.
+// names checks that the files have the tensors of a layer and no others. Without the
+// check a tensor such as a bias would be ignored, and the result wrong.
 func (j *job) names(o options) error {
 	_, err := j.weights.Tensor(nameGateUp)
 	fused := err == nil
@@ -242,7 +240,7 @@ func (j *job) names(o options) error {
 	_, noUp := j.weights.Tensor(nameUp)
 	j.separate = noGate == nil || noUp == nil
 	if fused && j.separate {
-		return j.weights.errorf(nameGateUp, "stands beside %s or %s, must be without them", nameGate, nameUp)
+		return j.weights.errorf(nameGateUp, "is there together with %s or %s, must be there without them", nameGate, nameUp)
 	}
 	need := []string{nameRouter, nameGateUp, nameDown}
 	if j.separate {
@@ -258,7 +256,7 @@ func (j *job) names(o options) error {
 	return j.inputNames()
 }
 
-// intermediate is n, from gate and up as the file has them.
+// intermediate returns n, by gate and up in the file.
 func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	e, d := router.Shape[0], router.Shape[1]
 	if j.separate {
@@ -286,10 +284,10 @@ func (j *job) intermediate(router safetensors.Tensor) (int64, error) {
 	return rows / 2, nil
 }
 
-// limits holds the sizes against what a layer may have, each in the words of
-// the tensor that it comes from.
+// limits checks the sizes against the limits of a layer. Errors name the tensor that a
+// size comes from.
 func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensors.Tensor) error {
-	const large = 1 << 30 // over every limit of a Config, inside every int
+	const large = 1 << 30 // above every limit of a Config, and an int everywhere
 	e, d := router.Shape[0], router.Shape[1]
 	c := moe.Config{Hidden: int(min(d, large)), Intermediate: int(min(n, large)), NumExperts: int(min(e, large)), TopK: o.topK, GateUp: o.gateUp}
 	var wrong *moe.ArgError
@@ -314,7 +312,7 @@ func (j *job) limits(o options, router safetensors.Tensor, n int64, x safetensor
 	return nil
 }
 
-// errorf names the file and the tensor as it is there.
+// errorf returns an error that names the file and the tensor with its type and shape.
 func (s source) errorf(name, format string, args ...any) error {
 	what := fmt.Sprintf("%q", name)
 	if t, err := s.Tensor(name); err == nil {
@@ -323,24 +321,24 @@ func (s source) errorf(name, format string, args ...any) error {
 	return fmt.Errorf("%s: tensor %s %s", s.path, what, fmt.Sprintf(format, args...))
 }
 
-// only checks that the file has these tensors and no others.
+// only checks that the file has some tensors and no others.
 func (s source) only(names []string) error {
 	known := map[string]bool{}
 	for _, name := range names {
 		known[name] = true
 		if _, err := s.Tensor(name); err != nil {
-			return s.errorf(name, "is missing, must be there: the file has %s", s.list())
+			return s.errorf(name, "is missing, the file has %s", s.list())
 		}
 	}
 	for _, t := range s.Tensors() {
 		if !known[t.Name] {
-			return s.errorf(t.Name, "is not part of this layer, must not be there: wanted are only %s", strings.Join(names, ", "))
+			return s.errorf(t.Name, "is not part of this layer, whose tensors are %s", strings.Join(names, ", "))
 		}
 	}
 	return nil
 }
 
-// list names the file's tensors, not too many.
+// list returns the names of the file's first tensors.
 func (s source) list() string {
 	const most = 8
 	var names []string
@@ -357,7 +355,7 @@ func (s source) list() string {
 	return strings.Join(names, ", ")
 }
 
-// matrix gives a tensor of the file's type and of the given rank.
+// matrix returns a tensor, which must have the file's type and a rank.
 func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, error) {
 	t, err := s.Tensor(name)
 	if err != nil {
@@ -369,7 +367,7 @@ func (s source) matrix(name, wantShape string, rank int) (safetensors.Tensor, er
 	return t, nil
 }
 
-// shape checks that a tensor is of the file's type and of exactly these extents.
+// shape checks that a tensor has the file's type and some extents.
 func (s source) shape(name, meaning string, dims ...int64) error {
 	t, err := s.matrix(name, meaning, len(dims))
 	if err != nil {
@@ -383,5 +381,5 @@ func (s source) shape(name, meaning string, dims ...int64) error {
 	return nil
 }
 
-// shapes are the tensors of the pass.
+// shapes returns the shapes of the pass's tensors.
 func (j *job) shapes() spec.Shapes { return j.config.Shapes(j.tokens) }

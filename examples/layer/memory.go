@@ -10,10 +10,10 @@ import (
 	"sonicmoe/driver"
 )
 
-// chunkBytes is how much of a tensor is in host memory at a time.
+// chunkBytes is the part of a tensor that is in host memory at a time.
 const chunkBytes = 64 << 20
 
-// memory is device memory with the stream that fills and reads it.
+// memory is device memory and the stream that fills and reads it.
 type memory struct {
 	dev    driver.Device
 	stream driver.Stream
@@ -30,7 +30,7 @@ func newMemory(dev driver.Device, chunk int) (*memory, error) {
 	return &memory{dev: dev, stream: stream, chunk: chunk}, nil
 }
 
-// Close frees all of it.
+// Close frees all memory.
 func (m *memory) Close() error {
 	var errs []error
 	for _, p := range m.owned {
@@ -40,7 +40,7 @@ func (m *memory) Close() error {
 	return errors.Join(append(errs, m.stream.Close())...)
 }
 
-// alloc reserves bytes, at least one, for what the message calls name.
+// alloc allocates bytes, at least one. name is for errors.
 func (m *memory) alloc(name string, bytes int64) (driver.DevicePtr, error) {
 	p, err := m.dev.Alloc(max(bytes, 1))
 	if err != nil {
@@ -50,9 +50,8 @@ func (m *memory) alloc(name string, bytes int64) (driver.DevicePtr, error) {
 	return p, nil
 }
 
-// load copies a tensor of a file to the device, chunk by chunk. Every block
-// bytes of it go stride bytes after the ones before; with block == stride they
-// lie side by side.
+// load copies a tensor of a file to the device, chunk by chunk. Blocks of block bytes
+// begin stride bytes apart on the device.
 func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name string, block, stride int64) error {
 	section, err := s.Section(name)
 	if err != nil {
@@ -78,7 +77,7 @@ func (m *memory) load(ctx context.Context, dst driver.DevicePtr, s source, name 
 	return nil
 }
 
-// scatter copies bytes off, off+1, ... of a tensor to the places of their blocks.
+// scatter copies the bytes of a tensor from off on to the places of their blocks.
 func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride int64) error {
 	for len(part) > 0 {
 		within := off % block
@@ -91,14 +90,14 @@ func (m *memory) scatter(dst driver.DevicePtr, part []byte, off, block, stride i
 	return nil
 }
 
-// reader streams bytes from the device, a chunk at a time. Of every stride
-// bytes it takes the first block; with block == stride it takes all.
+// reader returns a stream of bytes on the device, which it reads a chunk at a time. It
+// reads the first block bytes of every stride bytes.
 func (m *memory) reader(src driver.DevicePtr, bytes, block, stride int64) io.Reader {
 	r := &deviceReader{stream: m.stream, src: src, bytes: bytes, block: block, stride: stride}
 	return bufio.NewReaderSize(r, int(min(max(bytes, 1), int64(m.chunk))))
 }
 
-// deviceReader reads device memory; bufio asks it for whole chunks.
+// deviceReader reads device memory. bufio reads whole chunks from it.
 type deviceReader struct {
 	stream        driver.Stream
 	src           driver.DevicePtr
@@ -119,5 +118,5 @@ func (r *deviceReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// at is an address so many bytes on.
+// at returns the address some bytes after p.
 func at(p driver.DevicePtr, bytes int64) driver.DevicePtr { return p + driver.DevicePtr(bytes) }

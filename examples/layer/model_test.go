@@ -86,8 +86,8 @@ func TestModelRefuses(t *testing.T) {
 		want string
 	}{
 		{[]string{"-model", dir}, command.Misuse, "-layer is missing, must be the number of a layer of -model, from 0"},
-		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, command.Misuse, "-layer is 1, must be without, or with -model"},
-		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, command.Misuse, "-topk stands beside -model, which says it, must be left out"},
+		{[]string{"-layer", "1", "-weights", p.weights, "-topk", "2"}, command.Misuse, "-layer is 1, which needs -model"},
+		{[]string{"-model", dir, "-layer", "1", "-topk", "2"}, command.Misuse, "-topk and -model are given, want -model alone: the model has it"},
 		{[]string{"-model", dir, "-layer", "0"}, command.Failed, "no tensor of layer 0's experts is there"},
 		{[]string{"-model", dir, "-layer", "2"}, command.Failed, "layer 2 has no experts; layers with experts: [0 1]"},
 		{[]string{"-model", x.model(t, "qwen2_moe", 64), "-layer", "1"}, command.Failed, "the layer has no SharedW1 bf16 [64 128], must have it"},

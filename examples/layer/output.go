@@ -11,19 +11,20 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// output is the file to be: it grows beside its place and moves there whole.
+// output is the output file. It is written under another name and renamed when it is
+// complete.
 type output struct {
 	path string
 	file *disk.Pending
 }
 
-// createOutput begins an output before the long work does, so that a place
-// that can't be written is known at once. inputs must not be overwritten.
+// createOutput begins an output before the long work, so that an error comes early. The
+// output must not be one of the inputs.
 func createOutput(path string, inputs ...string) (*output, error) {
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
-		return nil, fmt.Errorf("output: %s is there and no regular file, must be a file or a new name", path)
+		return nil, fmt.Errorf("output: %s is no regular file, must be a file or a new name", path)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("output: %w", err)
 	}
@@ -39,7 +40,7 @@ func createOutput(path string, inputs ...string) (*output, error) {
 	return &output{path, file}, nil
 }
 
-// commit writes the tensors and puts the file in its place.
+// commit writes the tensors and renames the file.
 func (o *output) commit(tensors ...safetensors.Source) error {
 	err := safetensors.Write(o.file, map[string]string{"format": "pt"}, tensors...)
 	if err == nil {
@@ -51,7 +52,7 @@ func (o *output) commit(tensors ...safetensors.Source) error {
 	return nil
 }
 
-// discard removes what was not committed.
+// discard removes the file unless it was committed.
 func (o *output) discard() error { return o.file.Discard() }
 
 // fileTensor describes one tensor of the output.

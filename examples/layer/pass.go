@@ -11,14 +11,13 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// pass is a forward pass, without saved activations unless a backward pass
-// follows.
+// pass is a forward pass and, if the job has one, a backward pass.
 type pass struct {
 	job    *job
 	layer  *moe.Layer
 	memory *memory
 	args   moe.Forward
-	back   moe.Backward // where the job has one
+	back   moe.Backward // if the job has one
 
 	loaded, forwarded, backwarded time.Duration
 	bytes                         int64 // read from the files
@@ -54,7 +53,7 @@ func (p *pass) run(ctx context.Context, out *output) error {
 	return out.commit(append(p.outputs(), p.gradients()...)...)
 }
 
-// wait waits for a pass that was queued with that error.
+// wait waits for a queued pass. err is the error of queueing it.
 func (p *pass) wait(ctx context.Context, name string, err error) error {
 	if err != nil {
 		return err
@@ -65,7 +64,7 @@ func (p *pass) wait(ctx context.Context, name string, err error) error {
 	return nil
 }
 
-// outputs are what the forward pass has written.
+// outputs returns the results of the forward pass.
 func (p *pass) outputs() []safetensors.Source {
 	if p.job.routed {
 		return []safetensors.Source{p.whole(nameO, p.args.O)}
@@ -75,7 +74,7 @@ func (p *pass) outputs() []safetensors.Source {
 	}
 }
 
-// input is a tensor to be loaded, from one of a file or several by turns.
+// input is a tensor to be loaded from one or two tensors of a file.
 type input struct {
 	to    *moe.Tensor
 	shape spec.Shape
@@ -83,8 +82,8 @@ type input struct {
 	names []string
 }
 
-// load brings weights and tokens to the device. Gate and up that are apart in
-// the file are put together there, for each expert gate before up.
+// load copies weights and tokens to the device. It joins separate gate and up, gate
+// before up for each expert.
 func (p *pass) load(ctx context.Context) error {
 	s := p.job.shapes()
 	var list []input
@@ -163,7 +162,7 @@ func (p *pass) loadModel(ctx context.Context) (err error) {
 	return p.job.model.Load(ctx, p.memory.stream, p.args.Weights)
 }
 
-// w1Names are the tensors that W1 is made of.
+// w1Names returns the names of the file's tensors of W1.
 func (j *job) w1Names() []string {
 	if j.separate {
 		return []string{nameGate, nameUp}
@@ -171,8 +170,8 @@ func (j *job) w1Names() []string {
 	return []string{nameGateUp}
 }
 
-// blocks is how a tensor is made of so many of a file: a block is what one
-// expert has of each, and lies a stride from the next expert's.
+// blocks returns the layout of a tensor that joins tensors of a file: a block is one
+// expert's part of one of them, and experts are a stride apart.
 func blocks(s spec.Shape, tensors int) (block, stride int64) {
 	stride = max(s.Bytes(), 1)
 	if tensors > 1 {
@@ -181,7 +180,7 @@ func blocks(s spec.Shape, tensors int) (block, stride int64) {
 	return stride / int64(tensors), stride
 }
 
-// reserve makes room for what the passes write.
+// reserve allocates the tensors that the passes write.
 func (p *pass) reserve() (err error) {
 	s := p.job.shapes()
 	sizes, err := p.layer.Sizes(p.job.tokens)
@@ -211,7 +210,7 @@ func (p *pass) reserve() (err error) {
 	return nil
 }
 
-// room is a tensor to be written.
+// room is a tensor to be allocated.
 type room struct {
 	name  string
 	to    *moe.Tensor

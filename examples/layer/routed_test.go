@@ -81,8 +81,8 @@ func TestRouted(t *testing.T) {
 		want  string
 	}{
 		"the router is another's": {[]string{nameX}, "SparseMixer"},
-		"and how to go on":        {[]string{nameX}, "with scores [T, K] F32 and experts [T, K] I32 beside x its experts run alone"},
-		"half a routing":          {[]string{nameX, nameScores}, `"experts" is missing, must be there`},
+		"and how to go on":        {[]string{nameX}, "with scores [T, K] F32 and experts [T, K] I32 in addition to x its experts run alone"},
+		"half a routing":          {[]string{nameX, nameScores}, `"experts" is missing, the file has`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var list []safetensors.Source

@@ -1,6 +1,6 @@
-// Command plan tells what expert layers cost before anything runs: bytes of
-// weights, of what a training step saves and of scratch memory, rows that tiles
-// add, and times that no kernel on an H200 can beat. It needs no GPU.
+// Command plan prints the costs of expert layers before anything runs: bytes of weights,
+// of saved activations and of scratch memory, rows that tiles add, and the times of an
+// H200's roofline. It needs no GPU.
 //
 //	go run ./examples/plan                                    # published models
 //	go run ./examples/plan Qwen3-30B-A3B "DeepSeek-V3"        # some of them
@@ -25,15 +25,15 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-var program = command.Program{Name: "plan", Purpose: `[flags] [model ...] tells what expert layers cost before anything runs. It needs no GPU.
+var program = command.Program{Name: "plan", Purpose: `[flags] [model ...] prints the costs of expert layers before anything runs. It needs no GPU.
 A model is a published one by name, or a config.json or its folder; none: all published ones.`}
 
 func main() { program.Main(run) }
 
 func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	set := program.Flags()
-	tokens := set.Int("tokens", 16384, "tokens of a call")
-	plot := set.String("plot", "", "draw it to this `file`, .png or .svg")
+	tokens := set.Int("tokens", 16384, "`number` of tokens of a call")
+	plot := set.String("plot", "", "draw the costs to this .png or .svg `file`")
 	table := set.Bool("works", false, "write a Markdown table of what a layer computes of each model, and nothing else")
 	if err := program.ParseWithArguments(set, args, out); err != nil {
 		return err
@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, out, _ io.Writer) error {
 	return draw(plans, *tokens, *plot)
 }
 
-// find gives the models of these names and paths; of none all that are published.
+// find returns the models with some names and paths, without any all published ones.
 func find(ctx context.Context, names []string) ([]checkpoint.Named, error) {
 	published, err := checkpoint.Published()
 	if err != nil || len(names) == 0 {
@@ -106,7 +106,7 @@ func findOne(ctx context.Context, published []checkpoint.Named, name string) (ch
 type plan struct {
 	checkpoint.Named
 	moe.Figures
-	// beyond is why no kernel computes the layer yet; nil: one does.
+	// beyond is the reason why the kernels do not compute the layer, nil if they do.
 	beyond error
 }
 

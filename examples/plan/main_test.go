@@ -78,7 +78,7 @@ func TestRefuses(t *testing.T) {
 	}
 	var out bytes.Buffer
 	require.Error(t, run(t.Context(), []string{"-h"}, &out, io.Discard))
-	assert.Contains(t, out.String(), "tells what expert layers cost")
+	assert.Contains(t, out.String(), "prints the costs of expert layers")
 }
 
 func TestFilesAreBounded(t *testing.T) {

@@ -18,12 +18,12 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
-// Colours, from the first of a panel's bars to the last.
+// colours are the colours of a panel's bars in their order.
 var colours = []color.Color{
 	color.RGBA{0xd9, 0x48, 0x01, 255}, color.RGBA{0x08, 0x51, 0x9c, 255}, color.RGBA{0x9e, 0xca, 0xe1, 255},
 }
 
-// series are bars of one colour, a value a model.
+// series is the bars of one colour, one bar a model.
 type series struct {
 	name string
 	of   func(p plan) float64
@@ -37,7 +37,7 @@ func (s series) values(plans []plan) plotter.Values {
 	return v
 }
 
-// panel has a row of bars for each model, the first on top.
+// panel returns a chart with a row of bars for each model.
 func panel(title, unit string, plans []plan, named bool, list ...series) (*plot.Plot, error) {
 	p := picture.NewSideways(title, unit)
 	p.X.Min = 0
@@ -60,11 +60,12 @@ func panel(title, unit string, plans []plan, named bool, list ...series) (*plot.
 		}
 	}
 	p.NominalY(names...)
-	p.Y.Min = -3.5 // room for a legend below the bars, alike in all panels
+	p.Y.Min = -3.5 // room for a legend below the bars, the same in all panels
 	return p, nil
 }
 
-// panels are what is saved, what tiles add, how long it takes at least.
+// panels returns charts of the saved activations, the padding of tiles, and the times
+// of the roofline.
 func panels(plans []plan) ([]*plot.Plot, error) {
 	padding := func(i int) func(plan) float64 {
 		return func(p plan) float64 { return 100 * p.Padding[i].Share }

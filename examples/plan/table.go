@@ -9,7 +9,7 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// write gives the table, and below it what there is to say of single models.
+// write prints the table, and below it the remarks on single models.
 func write(out io.Writer, plans []plan, tokens int) error {
 	fmt.Fprintf(out, "One layer, %d tokens a call, any expert as likely as any other; times are an H200's rooflines.\n\n", tokens)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -36,7 +36,7 @@ func write(out io.Writer, plans []plan, tokens int) error {
 	return nil
 }
 
-// savedPerToken is what a token leaves from forward to backward, in bytes.
+// savedPerToken returns the bytes that a token keeps from forward to backward.
 func (p plan) savedPerToken() int64 { return p.Saved.Activations / int64(max(p.Tokens, 1)) }
 
 func (p plan) waste() string {
@@ -52,7 +52,7 @@ func (p plan) waste() string {
 
 func ms(t time.Duration) string { return fmt.Sprintf("%.2f", t.Seconds()*1e3) }
 
-// remarks are what the figures alone would hide.
+// remarks returns the limits of the figures.
 func (p plan) remarks() []string {
 	list := command.Remarks(p.Model)
 	if p.beyond != nil {

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// sampled is how many tokens are compared with the reference at least.
+// sampled is the smallest number of tokens to compare with the reference.
 const sampled = 256
 
 func (j *job) forward() error {
@@ -29,7 +29,7 @@ func (j *job) forward() error {
 	if j.tooLong() {
 		j.memory()
 		j.roofline()
-		fmt.Fprintln(j.out, "forward        not run: too much for the emulated device, which a -tokens of some dozens suits")
+		fmt.Fprintln(j.out, "forward        not run: too large for the emulated device, try -tokens 48")
 		return nil
 	}
 	tr, err := trial.New(j.dev, l, j.row.Tokens, 1, j.boost)
@@ -48,7 +48,7 @@ func (j *job) forward() error {
 	return j.speed(tr)
 }
 
-// compile makes the layer twice: from an empty cache, then from a full one.
+// compile makes the layer from an empty cache, from a filled one, and from the user's.
 func (j *job) compile() (*moe.Layer, error) {
 	cold, err := os.MkdirTemp("", "quickstart")
 	if err != nil {
@@ -92,16 +92,16 @@ func (j *job) judge(tr *trial.Trial) error {
 	return rep.Check()
 }
 
-// digest tells results apart.
+// digest returns a hash of the results.
 func digest(r trial.Results) string {
 	h := sha256.New()
 	for _, values := range []any{r.O, r.H, r.Scores, r.ExpertIDs} {
-		_ = binary.Write(h, binary.LittleEndian, values) // a hash takes everything
+		_ = binary.Write(h, binary.LittleEndian, values) // a hash returns no error
 	}
 	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
-// memory prints what backward needs, beside what other methods keep.
+// memory prints the bytes that backward needs, by this and by other methods.
 func (j *job) memory() {
 	fmt.Fprintf(j.out, "saved for backward:\n")
 	for i, s := range j.row.Config.SavedByMethod(j.row.Tokens) {
@@ -113,7 +113,7 @@ func (j *job) memory() {
 	}
 }
 
-// roofline prints the time that no kernel can beat.
+// roofline prints the time at the roofline.
 func (j *job) roofline() {
 	roofline := spec.H200.Roofline(j.row.Config.ForwardWork(j.row.Tokens))
 	fmt.Fprintf(j.out, "roofline       %v on an H200, %.0f TFLOPS\n", roofline.Round(time.Microsecond), spec.TFLOPS(j.row.Config.ForwardFLOPs(j.row.Tokens), roofline))

@@ -1,6 +1,6 @@
-// Command quickstart runs one MoE layer's forward pass and says how it went:
-// on a GPU the 7B n=256 layer at full size, without one a small layer on the
-// emulated device.
+// Command quickstart runs one MoE layer's forward pass and prints its error, memory and
+// speed. On a GPU it runs the 7B n=256 layer at full size, without one a small layer on
+// the emulated device.
 //
 //	go run ./examples/quickstart                   # a GPU, else the emulator
 //	go run ./examples/quickstart -device emulated
@@ -22,10 +22,10 @@ import (
 	"sonicmoe/moe"
 )
 
-// started is as early as a Go program can look at the clock.
+// started is the time at which the process started, as nearly as Go code can tell.
 var started = time.Now()
 
-var program = command.Program{Name: "quickstart", Purpose: "runs one MoE layer's forward pass and says how it went: error, memory, and on a GPU speed."}
+var program = command.Program{Name: "quickstart", Purpose: "runs one MoE layer's forward pass and prints its error, its memory, and on a GPU its speed."}
 
 func main() { program.Main(run) }
 
@@ -37,7 +37,7 @@ type job struct {
 	out   io.Writer
 	dev   driver.Device
 	row   spec.Row
-	boost float64 // of the weights, so that a small layer's outputs are of order 1
+	boost float64 // factor of the weights, so that a small layer's outputs are of order 1
 	log   *slog.Logger
 	dir   string
 	gpu   bool
@@ -46,7 +46,7 @@ type job struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := program.Flags()
 	device, dir, sizes := command.DeviceFlag(flags), command.CacheFlag(flags), command.SizeFlags(flags, false)
-	listing := flags.String("listing", "", "print this `kernel`'s PTX with the Go line behind each instruction: router, count, plan, up, up-inference, down, aggregate")
+	listing := flags.String("listing", "", "print the PTX of this `kernel` with the Go line of each instruction: router, count, plan, up, up-inference, down, aggregate")
 	if err := program.Parse(flags, args, stdout); err != nil || sizes.Listed(stdout) {
 		return err
 	}
@@ -68,8 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return j.forward()
 }
 
-// size picks the layer: the one asked for, else a known row on a GPU and a small
-// one on the emulator.
+// size sets the layer: the one on the command line, else a known row on a GPU and a small
+// layer on the emulated device.
 func (j *job) size(asked []spec.Row, tokens int) (err error) {
 	j.row, j.boost = small, 5
 	switch {
@@ -86,10 +86,10 @@ func (j *job) size(asked []spec.Row, tokens int) (err error) {
 	return err
 }
 
-// emulatedFLOPs is what the emulated device computes in some seconds.
+// emulatedFLOPs is the work that the emulated device does in some seconds.
 const emulatedFLOPs = 2e9
 
-// tooLong says that a pass would take minutes on the emulated device.
+// tooLong reports whether a pass would take minutes on the emulated device.
 func (j *job) tooLong() bool {
 	return !j.gpu && j.row.Config.ForwardFLOPs(j.row.Tokens) > emulatedFLOPs
 }

@@ -48,5 +48,5 @@ func TestSizes(t *testing.T) {
 	out.Reset()
 	require.NoError(t, run(t.Context(), []string{"-device", "emulated", "-cache", "off", "-row", "qwen3-30b-a3b"}, &out, &errs), errs.String())
 	require.Contains(t, out.String(), "T=32768 d=2048 n=768 E=128 K=8")
-	require.Contains(t, out.String(), "not run: too much for the emulated device")
+	require.Contains(t, out.String(), "not run: too large for the emulated device")
 }

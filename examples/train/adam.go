@@ -2,9 +2,8 @@ package main
 
 import "math"
 
-// adam is one step of Adam (arXiv 1412.6980): m and v are running means of the
-// gradient and its square, and a weight moves by rate·m/√v. ε stands under the
-// root.
+// adam is a step of Adam (arXiv 1412.6980): m and v are running means of the gradient
+// and its square, and a weight moves by rate·m/√v. ε is under the root.
 type adam struct {
 	rate float64
 	step int // counts from 1
@@ -16,13 +15,13 @@ const (
 	epsilon = 1e-8
 )
 
-// scales are the factors that make up for means that began at 0: the weight
-// moves by rate·m/√(square·v + ε²).
+// scales returns the factors that correct for means that began at 0: the weight moves
+// by rate·m/√(square·v + ε²).
 func (a adam) scales() (rate, square float64) {
 	return a.rate / (1 - math.Pow(beta1, float64(a.step))), 1 / (1 - math.Pow(beta2, float64(a.step)))
 }
 
-// param is a weight of the host, with its gradient.
+// param is a weight on the host, with its gradient and running means.
 type param struct {
 	w, grad, m, v []float64
 }
@@ -32,7 +31,7 @@ func newParam(w []float64) *param {
 	return &param{w: w, grad: make([]float64, n), m: make([]float64, n), v: make([]float64, n)}
 }
 
-// update takes the step and leaves a gradient of 0.
+// update takes a step and sets the gradient to 0.
 func (p *param) update(a adam) {
 	rate, square := a.scales()
 	inParallel(len(p.w), func(first, last int) {

@@ -6,11 +6,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-// adamThreads are a CTA's threads.
+// adamThreads is the number of threads of a CTA.
 const adamThreads = 256
 
-// adamKernel is a step of Adam on the device, as [param.update] is on the host,
-// one weight a thread. The main weight is FP32; the layer reads its bf16.
+// adamKernel is a step of Adam on the device, one weight a thread, as [param.update] is
+// on the host. The main weight is FP32. The layer reads a bf16 copy.
 func adamKernel() (*jit.Kernel[adamArgs], error) {
 	k := jit.NewBuilder[adamArgs]("adam", adamThreads, 1)
 	k.CTAs(func(a *adamArgs) int { return (a.N + adamThreads - 1) / adamThreads })
@@ -36,17 +36,17 @@ func adamKernel() (*jit.Kernel[adamArgs], error) {
 	return k.Build()
 }
 
-// adamArgs are what a launch takes.
+// adamArgs are the kernel's arguments.
 type adamArgs struct {
-	// Weight [N] bf16 and Main, Mean, Square [N] f32 are read and written, Grad
-	// [N] f32 is read.
+	// The kernel reads and writes Main, Mean and Square [N] f32, reads Grad [N] f32 and
+	// writes Weight [N] bf16.
 	Weight, Main, Mean, Square, Grad driver.DevicePtr
 	Rate, SquareScale                float32
 	N                                int
 }
 
-// inverseRoot is 1/√x to FP32's precision, for x > 0: half the exponent by a
-// shift of the bits, then Newton's steps, each of which doubles the digits.
+// inverseRoot returns 1/√x to FP32's precision, for x > 0: a shift of the bits halves
+// the exponent, then each of Newton's steps doubles the digits.
 func inverseRoot(x ptx.F32) ptx.F32 {
 	const magic = 0x5f3759df
 	y := ptx.Uint(magic).Sub(x.Bits().ShrI(1)).AsF32()

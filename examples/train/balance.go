@@ -2,15 +2,16 @@ package main
 
 // balance is the load-balancing loss of Switch Transformers (arXiv 2101.03961):
 // E·Σ f·P over the experts, with f an expert's share of the pairs of tokens and
-// experts and P its mean probability, in a softmax over all logits. It is 1
-// when all are alike.
+// experts and P its mean probability, in a softmax over all logits. It is 1 when all
+// experts have the same share and probability.
 type balance struct {
 	tokens, experts int
 	// probability [T, E], share [E].
 	probability, share []float64
 }
 
-// newBalance takes logits [T, E], which it overwrites, and the choice ids [T, K].
+// newBalance returns the loss of logits [T, E], which it overwrites, and of the chosen
+// ids [T, K].
 func newBalance(logits []float64, ids []int32, experts int) *balance {
 	b := &balance{tokens: len(logits) / experts, experts: experts, probability: logits, share: make([]float64, experts)}
 	softmaxRows(logits, experts)
@@ -20,7 +21,7 @@ func newBalance(logits []float64, ids []int32, experts int) *balance {
 	return b
 }
 
-// loss is the loss itself.
+// loss returns the loss.
 func (b *balance) loss() float64 {
 	var sum float64
 	for i, p := range b.probability {
@@ -29,7 +30,7 @@ func (b *balance) loss() float64 {
 	return sum * float64(b.experts) / float64(b.tokens)
 }
 
-// gradient is that of the logits, [T, E], times scale; the shares count as
+// gradient returns scale times the gradient of the logits, [T, E]. The shares count as
 // constants.
 func (b *balance) gradient(scale float64) []float64 {
 	scale *= float64(b.experts) / float64(b.tokens)

@@ -17,7 +17,7 @@ func singles(values []float64) []float32 {
 	return convert(values, func(v float64) float32 { return float32(v) })
 }
 
-// doubles is exact.
+// doubles widens FP32.
 func doubles(values []float32) []float64 {
 	return convert(values, func(v float32) float64 { return float64(v) })
 }

@@ -18,9 +18,9 @@ import (
 	"sonicmoe/moe"
 )
 
-// This file is -rounding: trainings that differ in how tokens go to experts.
+// This file is -rounding: it trains once with each rule of routing.
 
-// parseWays reads the rules of -rounding; none is always first, to compare with.
+// parseWays reads the rules of -rounding. Plain top-K is always first.
 func parseWays(list string) ([]moe.Rounding, error) {
 	ways := []moe.Rounding{{}}
 	if list == "all" {
@@ -41,9 +41,10 @@ func parseWays(list string) ([]moe.Rounding, error) {
 	return ways, nil
 }
 
-// roundingOf is a way at a size: counts are multiples of at most half of an even
-// share, which the method asks for, and no more than 128; experts choose their even
-// share, and drop what is a quarter above it.
+// roundingOf returns a rule with its parameters for a size. Counts are multiples of at
+// most half of an even share, as the method demands, and of at most 128. With expert
+// choice an expert takes an even share; with a capacity it drops rows from 1.25 of an
+// even share on.
 func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	switch way.Rule {
 	case moe.NoRounding:
@@ -60,14 +61,14 @@ func roundingOf(way moe.Rounding, s size) moe.Rounding {
 	return way
 }
 
-// trained is how trainings of one way went, their mean.
+// trained is the mean of the trainings with one rule.
 type trained struct {
 	name string
 	mean curve
 	last []float64 // held-out losses at the end, by seed
 }
 
-// compare trains each way with each seed, prints and draws.
+// compare trains with each rule and each seed, prints and draws.
 func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	var all []trained
 	title := ""
@@ -93,7 +94,7 @@ func compare(ctx context.Context, o options, stdout, stderr io.Writer) error {
 	return drawWays(all, o.plot, title)
 }
 
-// trainOnce is one training; the first one says what is trained.
+// trainOnce trains once. The first training prints what is trained.
 func trainOnce(ctx context.Context, o options, seed uint64, stdout, stderr io.Writer, first bool) (c *curve, p *place, err error) {
 	o.seed = seed
 	if p, err = openPlace(ctx, o, stderr); err != nil {
@@ -136,10 +137,10 @@ func (t *trained) scale(by float64) {
 	}
 }
 
-// end is the held-out loss after all steps.
+// end returns the held-out loss after all steps.
 func (t *trained) end() float64 { return t.mean.heldOut[len(t.mean.heldOut)-1].loss }
 
-// printWays prints held-out losses side by side.
+// printWays prints a table of held-out losses.
 func printWays(out io.Writer, all []trained) error {
 	fmt.Fprintln(out, "\nheld-out loss with plain top-K, nats a byte")
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -158,7 +159,7 @@ func printWays(out io.Writer, all []trained) error {
 	return w.Flush()
 }
 
-// drawWays draws the same, and under each line the loss of the steps so far.
+// drawWays draws the held-out losses and, with narrow lines, the training losses.
 func drawWays(all []trained, file, title string) error {
 	p := picture.New(title+": held out (wide) and learned (narrow)", "steps", "nats a byte")
 	for i, t := range all {

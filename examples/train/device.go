@@ -11,8 +11,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// device is a compiled layer with what its blocks share: stream, workspace, and
-// the tensors that no block needs from forward to backward.
+// device is a compiled layer, with the stream, the workspace and the tensors that all
+// blocks share: the ones that no block needs from forward to backward.
 type device struct {
 	dev        driver.Device
 	stream     driver.Stream
@@ -20,7 +20,7 @@ type device struct {
 	adam       *jit.Function
 	adamKernel *jit.Kernel[adamArgs]
 	frozen     bool
-	tokens     int    // the most of a pass
+	tokens     int    // of the largest pass
 	seed       uint64 // of the last pass that rounded
 	owned      []driver.DevicePtr
 
@@ -28,8 +28,8 @@ type device struct {
 	workspace                   moe.Buffer
 }
 
-// newDevice compiles the layer for passes of up to so many tokens. Frozen experts
-// stay as they are. Close it before dev.
+// newDevice compiles the layer for passes of up to a number of tokens. Frozen experts do
+// not learn. Close it before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
 	d = &device{dev: dev, frozen: frozen, tokens: tokens}
 	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
@@ -50,7 +50,7 @@ func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int,
 	return d, nil
 }
 
-// reserve makes room for what the blocks share.
+// reserve allocates the tensors that the blocks share.
 func (d *device) reserve() error {
 	c := d.layer.Config()
 	s, g := c.Shapes(d.tokens), c.Gradients(d.tokens, moe.F32)
@@ -72,14 +72,14 @@ func (d *device) reserve() error {
 		slot{&d.o, s.O}, slot{&d.do, g.DO}, slot{&d.dx, g.DX}, slot{&d.dlogits, g.DLogits}, slot{&d.drouter, g.DRouter})
 }
 
-// resize gives what the blocks share the shapes of a pass.
+// resize sets the shapes of the shared tensors to those of a pass.
 func (d *device) resize(tokens int) {
 	c := d.layer.Config()
 	s, g := c.Shapes(tokens), c.Gradients(tokens, moe.F32)
 	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
 }
 
-// slot is a tensor to be.
+// slot is a tensor to be allocated.
 type slot struct {
 	to    *moe.Tensor
 	shape moe.Shape

@@ -177,7 +177,7 @@ func TestTokens(t *testing.T) {
 		requireClose(t, bf16Bound, wantGrads.x, grads.x, "dx")
 	}
 	_, err := d.Forward(t.Context(), make([]uint16, (s.tokens+1)*s.layer.Hidden), router, true)
-	assert.ErrorContains(t, err, "a pass of 129 tokens, must be at most 128")
+	assert.ErrorContains(t, err, "a pass has 129 tokens, must have at most 128")
 }
 
 // The optimizer's kernel assembles without spills or warnings.

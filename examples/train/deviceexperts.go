@@ -9,21 +9,21 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// deviceExperts is the layer of one block on a device. From forward to backward
-// it keeps x, H, scores and experts, which have room for the device's tokens.
+// deviceExperts is the layer of one block on a device. From forward to backward it keeps
+// x, H, scores and experts.
 type deviceExperts struct {
 	*device
 	tokens                        int // of the last pass
 	call                          *moe.Call
 	x, router, h, scores, experts moe.Tensor
 	w1, w2                        deviceWeight
-	list, chosen                  moe.List   // of a layer that rounds: room for one, and the last pass's
+	list, chosen                  moe.List   // with rounding: the buffer, and the list of the last pass
 	listH, logits, kept           moe.Tensor // kept is the H of the last pass
-	// added says that the gradients hold those of a pass since the last step.
+	// added reports whether the gradients hold a pass since the last step.
 	added bool
 }
 
-// newExperts is a makeExperts.
+// newExperts implements makeExperts.
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
 	s := d.layer.Config().Shapes(d.tokens)
@@ -43,10 +43,10 @@ func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	return e, err
 }
 
-// resize gives the tensors the shapes of a pass.
+// resize sets the shapes of the tensors to those of a pass.
 func (e *deviceExperts) resize(tokens int) error {
 	if tokens > e.device.tokens {
-		return fmt.Errorf("a pass of %d tokens, must be at most %d", tokens, e.device.tokens)
+		return fmt.Errorf("a pass has %d tokens, must have at most %d", tokens, e.device.tokens)
 	}
 	e.tokens = tokens
 	s := e.layer.Config().Shapes(tokens)
@@ -81,7 +81,7 @@ func (e *deviceExperts) Forward(ctx context.Context, x, router []uint16, learnin
 	return output{widen(o), ids}, err
 }
 
-// round has a pass round its experts' tokens.
+// round adds rounding to a pass.
 func (e *deviceExperts) round(f *moe.Forward) {
 	e.seed++
 	l := e.layer.Config().ListShapes(e.layer.RoundedRows(e.tokens))
@@ -126,7 +126,7 @@ func (e *deviceExperts) Backward(ctx context.Context, do, dlogits []float64) (gr
 	return gradients{widen(dx), doubles(drouter)}, nil
 }
 
-// Step queues the kernels; the next pass comes after them.
+// Step queues the kernels on the stream, before the next pass.
 func (e *deviceExperts) Step(_ context.Context, a adam) error {
 	if e.frozen || !e.added {
 		return nil

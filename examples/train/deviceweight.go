@@ -9,16 +9,16 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// deviceWeight is a weight on a device: bf16 for the layer, FP32 to add up
-// gradients and steps in.
+// deviceWeight is a weight on a device: bf16 for the layer, FP32 for the sums of
+// gradients and steps.
 type deviceWeight struct {
 	layer, grad        moe.Tensor
 	main, mean, square driver.DevicePtr
 	update             *jit.Launcher[adamArgs]
 }
 
-// newWeight puts a weight, given as bf16 bits, on the device. A frozen one has
-// no more than these.
+// newWeight copies a weight, given as bf16 bits, to the device. A frozen weight has
+// nothing else.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
 	if err := d.tensors(slot{&w.layer, shape}); err != nil {
 		return w, err

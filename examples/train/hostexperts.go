@@ -7,8 +7,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// hostExperts is the MoE layer in float64 on the host: what the layer on a
-// device is held against.
+// hostExperts is the MoE layer in float64 on the host, to compare the device with.
 type hostExperts struct {
 	config moe.Config
 	frozen bool
@@ -54,7 +53,7 @@ func (h *hostExperts) Backward(_ context.Context, do, dlogits []float64) (gradie
 	return gradients{tokens.DX, router}, h.weights(g)
 }
 
-// weights adds to the gradients of the experts' weights.
+// weights adds to the gradients of the expert weights.
 func (h *hostExperts) weights(g *reference.Gradients) error {
 	if h.frozen {
 		return nil

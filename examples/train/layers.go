@@ -2,8 +2,8 @@ package main
 
 import "math"
 
-// embedding makes a token of the symbols before a place: the sum of a vector
-// for each, from a table of its own for each distance. There is no attention.
+// embedding computes a token from the symbols before a place: the sum of one vector for
+// each symbol, from a table for each distance. There is no attention.
 type embedding struct {
 	table            *param // [context, symbols, d]
 	context, symbols int
@@ -11,12 +11,12 @@ type embedding struct {
 	batch            batch
 }
 
-// row is where the vector of a token's i-th symbol begins.
+// row returns the place of the vector of a token's i-th symbol.
 func (e *embedding) row(token, i int) int {
 	return (i*e.symbols + int(e.batch.before[token*e.context+i])) * e.d
 }
 
-// forward gives x [T, d].
+// forward returns x [T, d].
 func (e *embedding) forward(b batch) []float64 {
 	e.batch = b
 	tokens := len(b.before) / e.context
@@ -33,7 +33,7 @@ func (e *embedding) forward(b batch) []float64 {
 
 // backward adds to the gradient of the table.
 func (e *embedding) backward(dx []float64) {
-	inParallel(e.context, func(first, last int) { // each has its own table
+	inParallel(e.context, func(first, last int) { // each distance has its own table
 		for i := first; i < last; i++ {
 			for t := range e.batch.next {
 				addScaled(e.table.grad[e.row(t, i):][:e.d], 1, dx[t*e.d:][:e.d])
@@ -49,7 +49,7 @@ type norm struct {
 	inverse []float64 // 1/√(mean x²) of its rows
 }
 
-// leastSquare keeps rows of zeros finite.
+// leastSquare keeps the norm of a row of zeros finite.
 const leastSquare = 1e-6
 
 func (n *norm) forward(x []float64) []float64 {
@@ -68,7 +68,7 @@ func (n *norm) forward(x []float64) []float64 {
 	return y
 }
 
-// backward gives dx and adds to the gradient of the gain.
+// backward returns dx and adds to the gradient of the gain.
 func (n *norm) backward(dy []float64) []float64 {
 	d, dx := len(n.gain.w), make([]float64, len(dy))
 	inParallel(len(n.inverse), func(first, last int) {
@@ -101,7 +101,7 @@ type head struct {
 	dlogit []float64 // gradient of the mean loss
 }
 
-// forward is the mean cross entropy in nats.
+// forward returns the mean cross entropy in nats.
 func (h *head) forward(x []float64, next []uint8) float64 {
 	h.x = x
 	symbols, tokens := len(h.weight.w)/h.d, len(next)
@@ -119,12 +119,12 @@ func (h *head) forward(x []float64, next []uint8) float64 {
 	return loss / float64(tokens)
 }
 
-// logits are [T, symbols].
+// logits returns logits [T, symbols].
 func (h *head) logits(x []float64) []float64 {
 	return timesTransposed(x, h.weight.w, len(x)/h.d, len(h.weight.w)/h.d, h.d)
 }
 
-// backward gives dx and adds to the gradient of the weight, both times scale.
+// backward returns dx and adds to the gradient of the weight, both times scale.
 func (h *head) backward(scale float64) []float64 {
 	for i := range h.dlogit {
 		h.dlogit[i] *= scale

@@ -5,20 +5,20 @@
 //	      [-seed N] [-cache DIR|off] [-rounding RULES|all [-seeds N]]
 //
 // The model predicts the next byte of the Queries of Newton's Opticks from a
-// window of those before it. Each block is x + MoE(RMSnorm(x)); the MoE layer
-// and its optimizer run on the device, the rest (embedding, norms, output
-// product, cross entropy) on the host in float64. There is no attention: the
-// window's bytes are summed, each with a vector for its symbol and distance.
+// window of bytes before it. Each block is x + MoE(RMSnorm(x)). The MoE layer and its
+// optimizer run on the device, the rest (embedding, norms, output product, cross
+// entropy) on the host in float64. There is no attention: each byte of the window adds
+// a vector for its symbol and distance.
 //
-// A tenth of the text is held out, and the loss on it printed beside that of
-// the steps' own batches.
+// A tenth of the text is held out. train prints the loss on it and the loss on the
+// batches of the steps.
 //
-// -device reference runs the MoE layer in float64 on the host too: slow, and
-// what the device's loss is to be compared with. -freeze leaves the experts as
-// they began, to show what they are worth.
+// -device reference runs the MoE layer in float64 on the host too. It is slow, and its
+// loss is the one to compare the device's with. -freeze does not train the experts, to
+// show their share in the result.
 //
-// -rounding trains once with each way of routing and shows them side by side;
-// the loss on held-out text is always that with plain top-K.
+// -rounding trains once with each rule of routing and prints the losses in one table.
+// The loss on held-out text is always computed with plain top-K.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"sonicmoe/moe"
 )
 
-var program = command.Program{Name: "train", Purpose: "trains a small language model whose blocks are MoE layers, and says how it learns."}
+var program = command.Program{Name: "train", Purpose: "trains a small language model whose blocks are MoE layers, and prints its losses."}
 
 func main() { program.Main(run) }
 
@@ -44,8 +44,7 @@ type options struct {
 	freeze                    bool
 	balance, rate             float64
 	seed                      uint64
-	// ways of routing are trained one after the other; rounding is that of the
-	// present one.
+	// ways are the rules of routing to train with, rounding is the present one.
 	ways     []moe.Rounding
 	seeds    int
 	rounding moe.Rounding
@@ -53,20 +52,20 @@ type options struct {
 
 func parse(args []string, stdout io.Writer) (o options, err error) {
 	f := program.Flags()
-	f.StringVar(&o.device, "device", "", "cuda, cuda:N, emulated or reference; empty: a GPU, else the emulated device")
-	f.StringVar(&o.size, "size", "", "tiny, small or large; empty: large on a GPU, else tiny")
-	f.IntVar(&o.steps, "steps", 0, "steps, 0 for those of the size")
-	f.BoolVar(&o.freeze, "freeze", false, "leave the experts' weights as they began")
+	f.StringVar(&o.device, "device", "", "`name` of the device: cuda, cuda:N, emulated or reference (default: a GPU, else emulated)")
+	f.StringVar(&o.size, "size", "", "`size` of the model: tiny, small or large (default: large on a GPU, else tiny)")
+	f.IntVar(&o.steps, "steps", 0, "`number` of steps (default: by the size)")
+	f.BoolVar(&o.freeze, "freeze", false, "do not train the experts' weights")
 	f.Float64Var(&o.balance, "balance", 0.01, "weight of the load-balancing loss, 0 for none")
-	f.Float64Var(&o.rate, "rate", 0, "largest learning rate, 0 for that of the size")
-	f.IntVar(&o.sample, "sample", 100, "bytes to write at the end")
-	f.StringVar(&o.plot, "plot", "", "write the loss curve to this .png or .svg file")
-	f.Uint64Var(&o.seed, "seed", 1, "of weights and batches")
-	f.Func("rounding", "compare ways of routing: `rules` of token rounding, with commas (none is plain top-K), or all", func(list string) (err error) {
+	f.Float64Var(&o.rate, "rate", 0, "largest learning `rate` (default: by the size)")
+	f.IntVar(&o.sample, "sample", 100, "`bytes` of text to write at the end")
+	f.StringVar(&o.plot, "plot", "", "draw the loss curve to this .png or .svg `file`")
+	f.Uint64Var(&o.seed, "seed", 1, "`number` that weights and batches follow from")
+	f.Func("rounding", "compare `rules` of token rounding, with commas (none is plain top-K), or all", func(list string) (err error) {
 		o.ways, err = parseWays(list)
 		return err
 	})
-	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: trainings of each way, with one seed after the other")
+	f.IntVar(&o.seeds, "seeds", 1, "with -rounding: `number` of trainings with each rule, with successive seeds")
 	cache := command.CacheFlag(f)
 	if err = program.Parse(f, args, stdout); err != nil {
 		return o, err

@@ -8,13 +8,13 @@ import (
 	"sonicmoe/internal/reference"
 )
 
-// model predicts the next byte from those before it:
+// model predicts the next byte from the bytes before it:
 //
 //	x = Σ table[i][symbol i back]
 //	x = x + MoE(RMSnorm(x))          in each block
 //	logits = RMSnorm(x) · weightᵀ
 //
-// What is not the MoE layer runs on the host in float64.
+// Everything except the MoE layer runs on the host in float64.
 type model struct {
 	size   size
 	embed  embedding
@@ -23,45 +23,45 @@ type model struct {
 	head   head
 }
 
-// block is an MoE layer with its norm. The router's main weights are here,
-// those of the experts behind the interface.
+// block is an MoE layer with its norm. The block has the router's main weights, experts
+// has the main weights of the experts.
 type block struct {
 	norm    norm
 	router  *param // [E, d]
 	experts experts
 
-	x, rounded []uint16 // what the last pass gave the layer: tokens and router
+	x, rounded []uint16 // tokens and router of the last pass
 	ids        []int32
 }
 
 // experts is the MoE layer of one block, with the experts' weights.
 type experts interface {
-	// Forward gives the output for the tokens x [T, d] and the router [E, d],
-	// bf16 bits, and keeps what Backward needs. Learning says that Backward
-	// follows: rounding is for such passes alone.
+	// Forward returns the output for the tokens x [T, d] and the router [E, d], bf16
+	// bits, and keeps the inputs of Backward. learning reports whether Backward follows;
+	// only such passes round.
 	Forward(ctx context.Context, x, router []uint16, learning bool) (output, error)
-	// Backward is for the last Forward: do [T, d] is the gradient of its
-	// output, dlogits [T, E] what other losses add to that of the logits.
-	// Gradients of the experts' weights add up until Step.
+	// Backward follows a Forward: do [T, d] is the gradient of its output, dlogits [T, E]
+	// are gradients of the logits from other losses. It adds to the gradients of the
+	// expert weights until Step.
 	Backward(ctx context.Context, do, dlogits []float64) (gradients, error)
-	// Step changes the experts' weights.
+	// Step updates the expert weights.
 	Step(ctx context.Context, a adam) error
 }
 
-// output is O [T, d] and the experts of each token [T, K].
+// output is O [T, d] and each token's experts [T, K].
 type output struct {
 	o   []float64
 	ids []int32
 }
 
-// gradients are those of x [T, d] and of the router [E, d].
+// gradients are the gradients of x [T, d] and of the router [E, d].
 type gradients struct{ x, router []float64 }
 
-// makeExperts makes the layer of one block from its first weights, w1
-// [E, 2n, d] and w2 [E, d, n] as bf16 bits.
+// makeExperts creates the layer of one block with initial weights w1 [E, 2n, d] and w2
+// [E, d, n], bf16 bits.
 type makeExperts func(w1, w2 []uint16) (experts, error)
 
-// newModel makes a model with random weights, which depend on the seed alone.
+// newModel creates a model with random weights that depend on the seed alone.
 func newModel(s size, symbols int, seed uint64, create makeExperts) (*model, error) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	d := s.layer.Hidden
@@ -102,7 +102,7 @@ func ones(n int) *param {
 	return newParam(w)
 }
 
-// forward is the mean cross entropy of a batch in nats; learning says that
+// forward returns the mean cross entropy of a batch in nats. learning reports whether
 // backward follows.
 func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, error) {
 	x, err := m.hidden(ctx, b, learning)
@@ -112,7 +112,7 @@ func (m *model) forward(ctx context.Context, b batch, learning bool) (float64, e
 	return m.head.forward(x, b.next), nil
 }
 
-// hidden is what the head predicts from, [T, d].
+// hidden returns the input of the head, [T, d].
 func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, error) {
 	x := m.embed.forward(b)
 	for _, block := range m.blocks {
@@ -126,8 +126,8 @@ func (m *model) hidden(ctx context.Context, b batch, learning bool) ([]float64, 
 	return m.final.forward(x), nil
 }
 
-// backward adds to all gradients those of the last batch, times scale: of the
-// cross entropy and, times weight, of each block's balancing loss.
+// backward adds the gradients of the last batch, times scale: those of the cross entropy
+// and, times weight, those of each block's balance loss.
 func (m *model) backward(ctx context.Context, scale, weight float64) error {
 	dx := m.final.backward(m.head.backward(scale))
 	for i := len(m.blocks) - 1; i >= 0; i-- {
@@ -141,7 +141,7 @@ func (m *model) backward(ctx context.Context, scale, weight float64) error {
 	return nil
 }
 
-// step changes all weights.
+// step updates all weights.
 func (m *model) step(ctx context.Context, a adam) error {
 	params := []*param{m.embed.table, m.final.gain, m.head.weight}
 	for _, b := range m.blocks {
@@ -156,7 +156,7 @@ func (m *model) step(ctx context.Context, a adam) error {
 	return nil
 }
 
-// forward gives MoE(norm(x)).
+// forward returns MoE(norm(x)).
 func (b *block) forward(ctx context.Context, x []float64, learning bool) ([]float64, error) {
 	b.x, b.rounded = narrow(b.norm.forward(x)), narrow(b.router.w)
 	out, err := b.experts.Forward(ctx, b.x, b.rounded, learning)
@@ -164,13 +164,13 @@ func (b *block) forward(ctx context.Context, x []float64, learning bool) ([]floa
 	return out.o, err
 }
 
-// backward gives the gradient of forward's input. The balancing loss enters
-// by the logits, with so much weight.
+// backward returns the gradient of forward's input. The balance loss, times weight,
+// enters as gradients of the logits.
 func (b *block) backward(ctx context.Context, do []float64, weight float64) ([]float64, error) {
 	var dlogits []float64
 	if weight != 0 {
 		d, experts := len(b.norm.gain.w), len(b.router.w)/len(b.norm.gain.w)
-		// The layer keeps only the chosen experts' logits.
+		// The layer keeps the logits of the chosen experts only.
 		logits := timesTransposed(widen(b.x), widen(b.rounded), len(b.x)/d, experts, d)
 		dlogits = newBalance(logits, b.ids, experts).gradient(weight)
 	}

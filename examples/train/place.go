@@ -12,22 +12,22 @@ import (
 	"sonicmoe/moe"
 )
 
-// onHost is the device name of the float64 reference.
+// onHost is the name of the float64 reference in -device.
 const onHost = "reference"
 
-// place is where MoE layers run.
+// place is a device for the MoE layers.
 type place struct {
 	name   string
-	size   size // the one asked for, or the place's own
+	size   size // of -size, or the place's default
 	create makeExperts
 	close  func() error
 }
 
-// openPlace opens what the command line names.
+// openPlace opens the device of the command line.
 func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error) {
 	if o.device == onHost {
 		if o.rounding != (moe.Rounding{}) {
-			return nil, command.Usagef("-device %s has no -rounding", onHost)
+			return nil, command.Usagef("-device is %s, must be another with -rounding", onHost)
 		}
 		s, err := o.sizeOr("tiny")
 		return &place{"float64 on the host", s, newHostExperts(s.layer, o.freeze), func() error { return nil }}, err
@@ -57,7 +57,7 @@ func openPlace(ctx context.Context, o options, stderr io.Writer) (*place, error)
 	return &place{dev.Target().Name, s, d.newExperts, func() error { return errors.Join(d.Close(), closeDevice()) }}, nil
 }
 
-// sizeOr is the size asked for, or the named one.
+// sizeOr returns the size of -size, by default the named one.
 func (o options) sizeOr(name string) (size, error) {
 	if o.size != "" {
 		name = o.size

@@ -10,14 +10,14 @@ import (
 	"sonicmoe/examples/internal/picture"
 )
 
-// Colours: single steps are a backdrop for their mean.
+// Colours: single steps are lighter than their mean.
 var (
 	stepColor    = color.RGBA{0xfd, 0xbe, 0x85, 255}
 	meanColor    = color.RGBA{0xd9, 0x48, 0x01, 255}
 	heldOutColor = color.RGBA{0x08, 0x51, 0x9c, 255}
 )
 
-// draw writes the loss curve as a picture.
+// draw draws the loss curve.
 func (c *curve) draw(file, title string) error {
 	p := picture.New(title, "steps", "nats a byte")
 	var single, mean, held plotter.XYs

@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// inParallel calls f on ranges that make up 0..n-1, on all processors. What f
-// gives must not depend on where ranges end: then a run gives the same numbers
-// on any machine.
+// inParallel calls f on ranges that make up 0..n-1, on all processors. The results of f
+// must not depend on the ranges, so that a run gives the same numbers on any machine.
 func inParallel(n int, f func(first, last int)) {
 	workers := min(n, runtime.GOMAXPROCS(0))
 	if workers <= 1 {
@@ -21,7 +20,7 @@ func inParallel(n int, f func(first, last int)) {
 	all.Wait()
 }
 
-// dot is the product of two vectors of one length.
+// dot returns the inner product of two vectors of the same length.
 func dot(a, b []float64) float64 {
 	var sum [4]float64 // four chains: additions need not wait for each other
 	b = b[:len(a)]
@@ -46,7 +45,7 @@ func addScaled(y []float64, f float64, x []float64) {
 	}
 }
 
-// timesTransposed is a·bᵀ for a [m, k] and b [n, k].
+// timesTransposed returns a·bᵀ for a [m, k] and b [n, k].
 func timesTransposed(a, b []float64, m, n, k int) []float64 {
 	out := make([]float64, m*n)
 	inParallel(m, func(first, last int) {
@@ -59,7 +58,7 @@ func timesTransposed(a, b []float64, m, n, k int) []float64 {
 	return out
 }
 
-// times is a·b for a [m, n] and b [n, k].
+// times returns a·b for a [m, n] and b [n, k].
 func times(a, b []float64, m, n, k int) []float64 {
 	out := make([]float64, m*k)
 	inParallel(m, func(first, last int) {

@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 )
 
-// temperature below 1 prefers likely symbols.
+// temperature divides the logits. Below 1 it favours likely symbols.
 const temperature = 0.5
 
-// write goes on after some symbols, at least as many as the model's context, by
-// n random ones.
+// write returns n random symbols that follow some symbols, at least as many as the
+// model's context.
 func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) ([]uint8, error) {
 	text := append([]uint8(nil), after...)
 	for range n {
@@ -26,8 +26,7 @@ func (m *model) write(ctx context.Context, after []uint8, n int, r *rand.Rand) (
 	return text[len(after):], nil
 }
 
-// draw is the symbol at u, uniform in [0, 1), of the distribution that logits
-// give.
+// draw returns a symbol from the distribution of the logits, by u, uniform in [0, 1).
 func draw(logits []float64, u float64) uint8 {
 	for i := range logits {
 		logits[i] /= temperature

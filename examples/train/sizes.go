@@ -7,24 +7,24 @@ import (
 	"sonicmoe/moe"
 )
 
-// size is a model with the way it is trained.
+// size is a model and the parameters of its training.
 type size struct {
 	name  string
 	layer moe.Config
-	// blocks is how many MoE layers there are, context how many bytes before
-	// the one to predict the model sees.
+	// blocks is the number of MoE layers, context the number of bytes before the predicted
+	// one.
 	blocks, context int
-	// tokens are those of one pass; a step adds up the gradients of so many
-	// passes.
+	// tokens is the number of tokens of a pass, passes the number of passes whose
+	// gradients a step adds up.
 	tokens, passes int
-	// steps is how many there are by default, rate the largest learning rate.
+	// steps is the default number of steps, rate the largest learning rate.
 	steps int
 	rate  float64
-	// text is how many bytes of the text to learn, 0 for all.
+	// text is the number of bytes of the text to learn, 0 for all.
 	text int
 }
 
-// Routers are trained in FP32 logits: rounded ones would leave many ties.
+// The logits are FP32, because rounded logits have many ties.
 var sizes = []size{
 	{
 		name:   "tiny",
@@ -56,7 +56,7 @@ func findSize(name string) (size, error) {
 	return size{}, fmt.Errorf("-size is %q, must be one of %s", name, strings.Join(names, ", "))
 }
 
-// weights counts the weights of a model with an alphabet of so many symbols.
+// weights returns the number of weights of a model with an alphabet of some symbols.
 func (s size) weights(symbols int) int64 {
 	c := s.layer
 	experts := int64(c.NumExperts) * 3 * int64(c.Intermediate) * int64(c.Hidden)

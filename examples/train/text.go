@@ -14,9 +14,9 @@ import (
 //go:embed queries.txt
 var queries string
 
-// corpus is a text as symbols, the places of its bytes in their alphabet. It is
-// cut into stretches, and training sees nine of ten: the text's parts differ, so
-// its end alone would not stand for all of it.
+// corpus is a text as symbols, the places of its bytes in their alphabet. It is cut into
+// stretches, and training sees nine of ten. The held-out stretches are spread over the
+// text because its parts differ.
 type corpus struct {
 	alphabet []byte // ascending
 	symbols  []uint8
@@ -28,7 +28,7 @@ const (
 	heldOutEvery = 10 // every tenth stretch
 )
 
-// newCorpus takes a text of more than so many stretches of bytes.
+// newCorpus returns the corpus of a text of more bytes than stretches.
 func newCorpus(text string) *corpus {
 	c := &corpus{alphabet: []byte(text), symbols: make([]uint8, len(text)), stretch: len(text) / stretches}
 	slices.Sort(c.alphabet)
@@ -40,14 +40,13 @@ func newCorpus(text string) *corpus {
 	return c
 }
 
-// isHeldOut says whether the symbol at a place is never one to predict in
-// training.
+// isHeldOut reports whether training never predicts the symbol at a place.
 func (c *corpus) isHeldOut(at int) bool { return at/c.stretch%heldOutEvery == heldOutEvery-1 }
 
-// firstHeldOut is where the first stretch begins that is held out.
+// firstHeldOut returns the place of the first held-out stretch.
 func (c *corpus) firstHeldOut() int { return (heldOutEvery - 1) * c.stretch }
 
-// text is how symbols read.
+// text returns symbols as text.
 func (c *corpus) text(symbols []uint8) string {
 	bytes := make([]byte, len(symbols))
 	for i, s := range symbols {
@@ -56,7 +55,7 @@ func (c *corpus) text(symbols []uint8) string {
 	return string(bytes)
 }
 
-// batch is what a pass learns from: places in a text.
+// batch has the places in a text that a pass learns from.
 type batch struct {
 	// before [T, context] are the symbols before each place, the nearest first;
 	// next [T] is the symbol there.
@@ -64,7 +63,7 @@ type batch struct {
 	context      int
 }
 
-// draw takes random places of the text that are not held out.
+// draw returns random places of the text that are not held out.
 func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	b := batch{context: context}
 	for len(b.next) < tokens {
@@ -75,8 +74,8 @@ func (c *corpus) draw(r *rand.Rand, tokens, context int) batch {
 	return b
 }
 
-// heldOut are all places that are held out, in batches of so many; those at the
-// end that fill none are left out.
+// heldOut returns all held-out places in batches of some tokens, without the rest that
+// fills no batch.
 func (c *corpus) heldOut(tokens, context int) []batch {
 	var all []batch
 	b := batch{context: context}

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// training is a model on its way.
+// training is a model while it is trained.
 type training struct {
 	model   *model
 	corpus  *corpus
 	size    size
 	steps   int
-	balance float64 // weight of the balancing loss
+	balance float64 // weight of the balance loss
 	seed    uint64
 	out     io.Writer
 }
 
-// newTraining makes a model and its text.
+// newTraining creates a model and its text.
 func newTraining(s size, o options, create makeExperts, out io.Writer) (*training, error) {
 	text := queries
 	if s.text > 0 {
@@ -39,7 +39,7 @@ func newTraining(s size, o options, create makeExperts, out io.Writer) (*trainin
 	return t, err
 }
 
-// describe prints what is trained, and where.
+// describe prints the model and the device.
 func (t *training) describe(place string) {
 	s, c := t.size, t.corpus
 	blocks := "blocks"
@@ -53,30 +53,28 @@ func (t *training) describe(place string) {
 		len(c.symbols), t.steps, s.passes*s.tokens, math.Log(float64(len(c.alphabet))))
 }
 
-// curve is how a training went.
+// curve has the losses of a training.
 type curve struct {
-	// losses are the cross entropies of each step's batches, in nats, before
-	// the step.
+	// losses are the mean cross entropies of each step's batches, in nats, before the
+	// step.
 	losses []float64
-	// heldOut are those of text that training does not see, all of it that fills
-	// batches.
+	// heldOut are the losses on the held-out text.
 	heldOut []point
-	// load counts the tokens of each block's experts in the last tenth of the
-	// steps.
+	// load counts the tokens of each block's experts in the last tenth of the steps.
 	load [][]int
 }
 
-// point is a loss after so many steps.
+// point is a loss after a number of steps.
 type point struct {
 	step int
 	loss float64
 }
 
-// reports is how many times a training says how it goes.
+// reports is the number of lines that a training prints.
 const reports = 10
 
-// run takes all steps. Which places of the text they learn from depends on the
-// seed alone.
+// run takes all steps. The places of the text that they learn from depend on the seed
+// alone.
 func (t *training) run(ctx context.Context) (*curve, error) {
 	r := rand.New(rand.NewPCG(t.seed, 2))
 	held := t.corpus.heldOut(t.size.tokens, t.size.context)
@@ -104,7 +102,7 @@ func (t *training) run(ctx context.Context) (*curve, error) {
 	return c, t.report(ctx, c, held, t.steps, time.Since(began))
 }
 
-// step learns from some batches and gives their mean loss.
+// step learns from some batches and returns their mean loss.
 func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (float64, error) {
 	var sum float64
 	passes := float64(t.size.passes)
@@ -124,8 +122,8 @@ func (t *training) step(ctx context.Context, r *rand.Rand, step int, c *curve) (
 	return sum / passes, t.model.step(ctx, adam{rate: t.rate(step), step: step + 1})
 }
 
-// rate rises over the first twentieth of the steps and then falls to 0, in
-// straight lines.
+// rate returns the learning rate of a step: it rises linearly over the first twentieth
+// of the steps and then falls linearly to 0.
 func (t *training) rate(step int) float64 {
 	warm := t.steps/20 + 1
 	if step < warm {
@@ -134,7 +132,7 @@ func (t *training) rate(step int) float64 {
 	return t.size.rate * float64(t.steps-step) / float64(t.steps-warm+1)
 }
 
-// sample prints how the model goes on where text is held out for the first time.
+// sample prints the model's continuation at the first held-out place.
 func (t *training) sample(ctx context.Context, n int) error {
 	if n == 0 {
 		return nil
@@ -176,7 +174,7 @@ func (t *training) report(ctx context.Context, c *curve, held []batch, step int,
 	return nil
 }
 
-// last is the mean loss of the last tenth of the steps so far, at least one.
+// last returns the mean loss of the last tenth of the steps so far, at least one step.
 func (c *curve) last() float64 {
 	tail := c.losses[len(c.losses)-max(len(c.losses)/10, 1):]
 	var sum float64
@@ -186,17 +184,17 @@ func (c *curve) last() float64 {
 	return sum / float64(len(tail))
 }
 
-// printLoss prints the losses at the end, and what it means where they differ.
+// printLoss prints the losses at the end, and the reason if they differ.
 func (c *curve) printLoss(out io.Writer, took time.Duration) {
 	heldOut := c.heldOut[len(c.heldOut)-1].loss
 	fmt.Fprintf(out, "loss %.4f nats a byte (mean of the last tenth of the steps), held out %.4f, %.3g s in all\n", c.last(), heldOut, took.Seconds())
 	if heldOut > 1.1*c.last() {
-		fmt.Fprintln(out, "held-out text stays harder: the other, which is short, is in part learned by heart")
+		fmt.Fprintln(out, "the held-out loss is larger: the model has learned parts of the short text by heart")
 	}
 }
 
-// printLoad prints the load of each expert, as bars: a full one is twice an
-// even share, or more.
+// printLoad prints the load of each expert as bars. A full bar is twice an even share or
+// more.
 func (c *curve) printLoad(out io.Writer) {
 	bars := []rune(" ▁▂▃▄▅▆▇█")
 	for i, counts := range c.load {

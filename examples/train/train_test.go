@@ -212,6 +212,6 @@ func TestPrintLoss(t *testing.T) {
 		c := curve{losses: []float64{4, 1}, heldOut: []point{{0, 4}, {2, heldOut}}}
 		c.printLoss(&out, 3*time.Second)
 		assert.Contains(t, out.String(), fmt.Sprintf("loss 1.0000 nats a byte (mean of the last tenth of the steps), held out %.4f, 3 s in all\n", heldOut))
-		assert.Equal(t, remark, strings.Contains(out.String(), "learned by heart"), heldOut)
+		assert.Equal(t, remark, strings.Contains(out.String(), "parts of the short text by heart"), heldOut)
 	}
 }

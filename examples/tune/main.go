@@ -5,9 +5,8 @@
 //	go run ./examples/tune -shape 1536,256,128,8 -tokens 24576 -forward
 //	go run ./examples/tune -row "7B n=256" -choices choices.json -plot points.png
 //
-// Run it twice: the second process tunes nothing and compiles nothing. Look at
-// main's first line: candidates run in processes of their own, which this
-// program is too when it is started so.
+// Run it twice: the second process tunes nothing and compiles nothing. The first line of
+// main lets this program be its own worker: candidates run in processes of their own.
 package main
 
 import (
@@ -31,7 +30,7 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-var program = command.Program{Name: "tune", Purpose: "finds the fastest tile points of a layer on this machine's GPU and stores them, for moe.New to find."}
+var program = command.Program{Name: "tune", Purpose: "finds the fastest tile points of a layer on this machine's GPU and stores them for moe.New."}
 
 func main() {
 	autotune.WorkerMain()
@@ -40,7 +39,7 @@ func main() {
 
 // job is the command line.
 type job struct {
-	config         moe.Config // zero: the device's own default
+	config         moe.Config // zero: the device's default
 	call           func(spec.Row) spec.Row
 	device, dir    string
 	choices, plot  string
@@ -53,7 +52,7 @@ type job struct {
 	listed         bool // the known sizes were printed
 }
 
-// emulatedRow is what the emulated device tunes in seconds.
+// emulatedRow is a layer that the emulated device tunes in seconds.
 var emulatedRow = spec.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
 
 func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
@@ -62,12 +61,12 @@ func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	device, dir, sizes := command.DeviceFlag(set), command.CacheFlag(set), command.SizeFlags(set, false)
 	set.StringVar(&j.choices, "choices", "", "also write the choices to this JSON `file`, for autotune.ReadFile on all ranks")
 	set.StringVar(&j.plot, "plot", "", "draw the candidates against the roofline in this .png or .svg `file`")
-	set.StringVar(&j.products, "products", "", "tune these alone, with commas: up, down, dh, dx, dw1, dw2")
-	set.BoolVar(&j.forward, "forward", false, "leave backward alone")
-	set.BoolVar(&j.again, "again", false, "tune what has a valid choice too")
-	set.IntVar(&j.most, "most", 0, "try so many candidates of each product, the cost model's best (default: all; 3 on the emulated device)")
-	set.DurationVar(&j.budget, "budget", 45*time.Second, "time for all products; on the emulated device for everything")
-	set.Func("histogram", "route by this JSON `file`: an array with each expert's rows in real use (default: near-uniform)", func(path string) error {
+	set.StringVar(&j.products, "products", "", "tune only these `products`, with commas: up, down, dh, dx, dw1, dw2")
+	set.BoolVar(&j.forward, "forward", false, "tune the forward pass only")
+	set.BoolVar(&j.again, "again", false, "tune also products that have a valid choice")
+	set.IntVar(&j.most, "most", 0, "largest `number` of candidates of each product, the best by the cost model (default: all; 3 on the emulated device)")
+	set.DurationVar(&j.budget, "budget", 45*time.Second, "`time` for all products, on the emulated device for everything")
+	set.Func("histogram", "route by this JSON `file`: an array with each expert's rows in real use (default: nearly uniform)", func(path string) error {
 		data, err := command.ReadText(ctx, path)
 		if err != nil {
 			return err
@@ -77,7 +76,7 @@ func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 		}
 		return nil
 	})
-	set.BoolVar(&j.quiet, "quiet", false, "no progress, which only a terminal gets anyway")
+	set.BoolVar(&j.quiet, "quiet", false, "print no progress; without a terminal none is printed anyway")
 	if err := program.Parse(set, args, stdout); err != nil {
 		return j, err
 	}
@@ -131,14 +130,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if j.histogram != nil && len(plan.Valid) > 0 {
-		fmt.Fprintf(stdout, "histogram      not used for %s, tuned before: -again tunes them by it\n", strings.Join(plan.Valid, ", "))
+		fmt.Fprintf(stdout, "histogram      not used for %s, which were tuned before: -again tunes them by it\n", strings.Join(plan.Valid, ", "))
 	}
 	if gpu {
 		if err := j.store(ctx, plan, dev, stdout); err != nil {
 			return err
 		}
 	} else {
-		fmt.Fprintln(stdout, "choices        not stored, for the emulated device's times mean nothing")
+		fmt.Fprintln(stdout, "choices        not stored: the emulated device's times mean nothing")
 	}
 	if j.plot != "" {
 		if err := drawPlan(plan, j.plot, gpu); err != nil {
@@ -149,7 +148,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return makeLayer(ctx, dev, c, j, start, stdout)
 }
 
-// suit fills in what depends on the device.
+// suit sets defaults that depend on the device.
 func (j *job) suit(gpu bool, stdout io.Writer) error {
 	if !gpu {
 		fmt.Fprintln(stdout, "EMULATED: these times are the host's and mean nothing")
@@ -169,7 +168,7 @@ func (j *job) suit(gpu bool, stdout io.Writer) error {
 	return err
 }
 
-// options are those of the search.
+// options returns the options of the search.
 func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	o := tune.Options{Cache: c, Device: j.device, ForwardOnly: j.forward, Again: j.again, Budget: j.budget, Histogram: j.histogram}
 	if j.products != "" {
@@ -187,8 +186,7 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	return o
 }
 
-// store keeps the choices where moe.New finds them, and in a file if that was
-// asked for.
+// store stores the choices where moe.New finds them, and in the file of -choices.
 func (j job) store(ctx context.Context, plan *tune.Plan, dev driver.Device, stdout io.Writer) error {
 	if err := plan.Save(ctx, dev); err != nil || j.choices == "" {
 		return err
@@ -200,7 +198,7 @@ func (j job) store(ctx context.Context, plan *tune.Plan, dev driver.Device, stdo
 	return nil
 }
 
-// makeLayer makes the layer as any program would and says what that took.
+// makeLayer makes the layer as any program does and prints the time.
 func makeLayer(ctx context.Context, dev driver.Device, c *cache.Cache, j job, start time.Time, stdout io.Writer) error {
 	at := time.Now()
 	opts := []moe.Option{moe.WithCache(c)}

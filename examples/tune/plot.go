@@ -21,8 +21,8 @@ var (
 	otherColour   = color.RGBA{0x9e, 0xca, 0xe1, 255}
 )
 
-// drawPlan puts each measured candidate at its share of the roofline of its
-// product: 100 % would be the chip's limit.
+// drawPlan draws each measured candidate at its share of its product's roofline. 100 %
+// is the chip's limit.
 func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	tokens := tune.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	var chosen, defaults, others plotter.XYs
@@ -50,7 +50,7 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 		}
 	}
 	if len(chosen) == 0 {
-		return errors.New("nothing was measured; -again tunes what was tuned before")
+		return errors.New("nothing was measured; -again tunes products that were tuned before")
 	}
 	title := plan.Config.String() + " on " + plan.Target.Name
 	if !gpu {
@@ -76,7 +76,7 @@ func drawPlan(plan *tune.Plan, file string, gpu bool) error {
 	p.NominalX(labels...)
 	p.X.Min, p.X.Max = -0.7, float64(len(labels))-0.3
 	p.Y.Min = 0
-	if gpu { // else the points lie at the bottom of the H200's scale
+	if gpu { // the emulated device's points are at the bottom of the scale
 		p.Y.Max = 100
 	}
 	return picture.Save(p, vg.Points(330+80*float64(len(labels))), vg.Points(380), file)

@@ -56,7 +56,7 @@ func oneFile(verb, what string, args []string) (string, error) {
 	return args[0], nil
 }
 
-// exportTo writes a bundle, and its signature where there is a key.
+// exportTo writes a bundle, and its signature if there is a key.
 func exportTo(ctx context.Context, from *cache.Cache, path, keyFile string, c *console) error {
 	sign, err := signer(ctx, keyFile)
 	if err != nil {
@@ -81,7 +81,7 @@ func exportTo(ctx context.Context, from *cache.Cache, path, keyFile string, c *c
 	return nil
 }
 
-// checkedBundle checks every byte of a bundle.
+// checkedBundle reads and checks a whole bundle.
 func checkedBundle(ctx context.Context, path string, options []cache.BundleOption) (cache.BundleReport, error) {
 	f, _, err := disk.OpenRegular(disk.OS, path, true)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"sonicmoe/ptx/ptxas"
 )
 
-// fill is the flags of the command fill.
+// fill has the flags of the subcommand fill.
 type fill struct {
 	*console
 	sizes            *command.Sizes
@@ -38,40 +38,40 @@ type fill struct {
 
 func fillCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	f := &fill{console: c, sizes: command.SizeFlags(set, true)}
-	set.Func("layers", "a JSON `file` of layers; may be given again", func(s string) error {
+	set.Func("layers", "a JSON `file` of layers; may be repeated", func(s string) error {
 		f.lists = append(f.lists, s)
 		return nil
 	})
-	set.Func("config", "a model's config.json, a `file` or its folder; may be given again", func(s string) error {
+	set.Func("config", "a model's config.json, a `file` or its folder; may be repeated", func(s string) error {
 		f.models = append(f.models, s)
 		return nil
 	})
-	set.StringVar(&f.gateUp, "gateup", "", "order of W1's rows, of layers not from -layers: concatenated, interleaved or apart (default: the model's, else concatenated)")
-	set.StringVar(&f.logits, "logits", "", "format of router logits, of layers not from -layers: bf16, f32 or f16 (default: the model's, else bf16)")
+	set.StringVar(&f.gateUp, "gateup", "", "`order` of W1's rows, for layers that are not from -layers: concatenated, interleaved or apart (default: the model's, else concatenated)")
+	set.StringVar(&f.logits, "logits", "", "`format` of router logits, for layers that are not from -layers: bf16, f32 or f16 (default: the model's, else bf16)")
 	set.StringVar(&f.dir, "cache", "", "the cache `directory` to fill (default: the user's)")
 	set.StringVar(&f.export, "export", "", "then write the whole cache as a bundle to this `file`")
 	f.sign = signFlag(set)
-	set.StringVar(&f.by, "by", auto, "who makes machine code: ptxas, driver, or auto: ptxas where it is found, else the driver, else nobody: PTX alone")
-	set.BoolVar(&f.sizesOnly, "sizes-only", false, "of a -config whose layer the kernels do not compute, take the plain layer of its sizes")
-	set.BoolVar(&f.expertsOnly, "experts-only", false, "of a -config whose router the kernels do not compute, take its experts, for calls that give their ids and scores")
-	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX and no machine code: the first start compiles")
+	set.StringVar(&f.by, "by", auto, "`compiler`: ptxas, driver, or auto, which is ptxas if it is found, else the driver, else none: PTX only")
+	set.BoolVar(&f.sizesOnly, "sizes-only", false, "for a -config whose layer the kernels do not compute: fill for the plain layer of its sizes")
+	set.BoolVar(&f.expertsOnly, "experts-only", false, "for a -config whose router the kernels do not compute: fill for its experts, for calls with given ids and scores")
+	set.BoolVar(&f.ptxOnly, "ptx-only", false, "store PTX without machine code, which the first start compiles")
 	set.StringVar(&f.arch, "arch", "sm_90a", "architecture to assemble for; the kernels are for sm_90a")
-	set.StringVar(&f.gpu, "gpu", "H200", "the GPU to choose tile shapes for when it is not here: H200 or H100")
-	set.IntVar(&f.sms, "sms", 0, "its number of SMs, if not 132")
-	set.IntVar(&f.parallel, "parallel", 0, "kernels to compile at once (default: the processors)")
+	set.StringVar(&f.gpu, "gpu", "H200", "the `GPU` to choose tile shapes for, if none is here: H200 or H100")
+	set.IntVar(&f.sms, "sms", 0, "its `number` of SMs, if not 132")
+	set.IntVar(&f.parallel, "parallel", 0, "`number` of kernels to compile at once (default: the processors)")
 	set.BoolVar(&f.showBar, "bar", command.Terminal(c.err), "draw a progress bar (default: on a terminal)")
 	return f.run
 }
 
 func (f *fill) run(ctx context.Context, args []string) error {
 	if len(args) > 0 {
-		return command.Usagef("%q is no flag; layers come by -row, -rows, -shape, -layers, -config", args[0])
+		return command.Usagef("%q is no flag; give layers by -row, -rows, -shape, -layers or -config", args[0])
 	}
 	if *f.sign != "" && f.export == "" {
-		return command.Usagef("-sign signs the bundle of -export")
+		return command.Usagef("-sign needs -export, which is not given")
 	}
 	if f.ptxOnly && f.by != auto {
-		return command.Usagef("-by %s makes machine code, and -ptx-only wants none", f.by)
+		return command.Usagef("-by %s and -ptx-only are given, want one of them", f.by)
 	}
 	if f.sizes.Listed(f.out) {
 		return nil
@@ -111,7 +111,7 @@ func (f *fill) run(ctx context.Context, args []string) error {
 	return exportTo(ctx, c, f.export, *f.sign, f.console)
 }
 
-// collect gathers the layers of all flags and checks them.
+// collect returns the layers of all flags and checks them.
 func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	var gateUp moe.GateUp
 	var logits moe.Logits
@@ -121,9 +121,9 @@ func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	of := whole
 	switch {
 	case f.sizesOnly && f.expertsOnly:
-		return nil, command.Usagef("-experts-only and -sizes-only are two parts, want one")
+		return nil, command.Usagef("-experts-only and -sizes-only are given, want one of them")
 	case (f.sizesOnly || f.expertsOnly) && len(f.models) == 0:
-		return nil, command.Usagef("-sizes-only and -experts-only are of a -config, which is not given")
+		return nil, command.Usagef("-sizes-only and -experts-only need a -config, which is not given")
 	case f.sizesOnly:
 		of = sizesOnly
 	case f.expertsOnly:
@@ -174,15 +174,15 @@ func (f *fill) collect(ctx context.Context) ([]layer, error) {
 	return layers, nil
 }
 
-// compiler finds who makes machine code, and the chip that tiles are chosen
-// for. done gives back what it holds.
+// compiler returns the compiler to machine code, nil for PTX only, and the chip to choose
+// tiles for. done closes the compiler.
 func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, done func(), err error) {
 	if t, err = f.target(); err != nil || f.ptxOnly {
 		return nil, t, func() {}, err
 	}
 	by, t, done, err = compiler(ctx, f.by, t)
 	if f.by == auto && errors.Is(err, driver.ErrNoDevice) {
-		fmt.Fprintln(f.err, "neither ptxas (pip install nvidia-cuda-nvcc==13.0.88) nor a GPU here, so PTX it is")
+		fmt.Fprintln(f.err, "there is neither ptxas (pip install nvidia-cuda-nvcc==13.0.88) nor a GPU here: only PTX is stored")
 		return nil, t, done, nil
 	}
 	if err != nil && command.Code(err) != command.Misuse {
@@ -191,11 +191,11 @@ func (f *fill) compiler(ctx context.Context) (by jit.Compiler, t driver.Target, 
 	return by, t, done, err
 }
 
-// auto lets compiler choose who compiles.
+// auto lets compiler choose.
 const auto = "auto"
 
-// compiler finds ptxas or the driver of a GPU, and the chip that it is for.
-// done gives back what it holds.
+// compiler returns ptxas or the driver of a GPU, and the chip that it compiles for. done
+// closes it.
 func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler, _ driver.Target, done func(), err error) {
 	done = func() {}
 	switch who {
@@ -212,12 +212,12 @@ func compiler(ctx context.Context, who string, t driver.Target) (by jit.Compiler
 	}
 	dev, openErr := open.Device(ctx, "cuda")
 	if openErr != nil {
-		return nil, t, done, fmt.Errorf("nobody makes machine code here: %w", errors.Join(err, openErr))
+		return nil, t, done, fmt.Errorf("nothing compiles to machine code here: %w", errors.Join(err, openErr))
 	}
 	return dev, dev.Target(), func() { dev.Close() }, nil
 }
 
-// target is the chip that -gpu, -sms and -arch describe.
+// target returns the chip that -gpu, -sms and -arch describe.
 func (f *fill) target() (driver.Target, error) {
 	var t driver.Target
 	switch strings.ToUpper(f.gpu) {
@@ -226,7 +226,7 @@ func (f *fill) target() (driver.Target, error) {
 	case "H100":
 		t = driver.H100()
 	default:
-		return t, command.Usagef("-gpu is %q, want H200 or H100; give others' SMs with -sms", f.gpu)
+		return t, command.Usagef("-gpu is %q, want H200 or H100; -sms gives the SMs of another chip", f.gpu)
 	}
 	if f.arch != t.Arch {
 		return t, command.Usagef("-arch is %q, the kernels are for %s", f.arch, t.Arch)
@@ -264,11 +264,11 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	counts := map[jit.Origin]int{}
 	err := jit.Warm(ctx, c, t.Arch, sources, jit.WarmOptions{By: by, Parallel: f.parallel, Progress: func(w jit.Warmed) {
 		counts[w.Origin]++
-		if w.Origin == jit.Loaded { // the same text as another's: one file
+		if w.Origin == jit.Loaded { // the same text as another kernel: one file
 			bar.ChangeMax(bar.GetMax() - 1)
 			return
 		}
-		_ = bar.Add(1) // a bar that can't be drawn stops nothing
+		_ = bar.Add(1) // an error of the bar does not matter
 	}})
 	if err != nil {
 		_ = bar.Exit()
@@ -276,7 +276,7 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	return counts, err
 }
 
-// choices are the tile shapes that New may pick for the layer on that chip.
+// choices returns the tile shapes that moe.New may choose for the layer on a chip.
 func (l layer) choices(t driver.Target) []moe.Tiles {
 	hints := []int{l.config.TokensHint}
 	if l.anyHint {

@@ -17,14 +17,14 @@ import (
 type layer struct {
 	name   string
 	config moe.Config
-	// anyHint asks for the tile shapes of every Config.TokensHint: who fills a
-	// fleet's cache seldom knows what each program will say.
+	// anyHint asks for the tile shapes of every Config.TokensHint, because the hint of
+	// each program is seldom known when a fleet's cache is filled.
 	anyHint bool
 	notes   []string
 }
 
-// listed is a layer in a JSON file: the fields of moe.Config by their names,
-// values by theirs. What is missing is as in Mixtral's layer.
+// listed is a layer in a JSON file, with the names of moe.Config's fields and values.
+// Missing fields are as in Mixtral's layer.
 type listed struct {
 	Name          string   `json:"name"`
 	Hidden        int      `json:"hidden"`
@@ -71,7 +71,7 @@ type rounding struct {
 //	{"layers": [{"name": "mine", "hidden": 1536, "intermediate": 256, "experts": 128, "topK": 8,
 //	             "gateUp": "concatenated", "logits": "bf16", "tokensHint": 24576}]}
 //
-// All but the sizes may be missing; listed has the others.
+// Only the sizes must be there. listed has all fields.
 func readLayers(ctx context.Context, path string) ([]layer, error) {
 	data, err := command.ReadText(ctx, path)
 	if err != nil {
@@ -141,13 +141,13 @@ func (l listed) layer() (layer, error) {
 	return layer{name: l.Name, config: c, anyHint: l.TokensHint == nil}, nil
 }
 
-// parse reads a value by its name; "" is the usual one, zero.
+// parse reads a value by its name. "" is zero, the default.
 func parse[E interface {
 	~uint8
 	fmt.Stringer
 }](into *E, what, text string) error {
 	var names []string
-	for v := E(0); !strings.Contains(v.String(), "("); v++ { // beyond the last are numbers
+	for v := E(0); !strings.Contains(v.String(), "("); v++ { // values after the last print as numbers
 		if text == v.String() || text == "" {
 			*into = v
 			return nil

@@ -162,13 +162,13 @@ func TestUsage(t *testing.T) {
 		{command.Failed, []string{"list", filepath.Join(dir, "none")}, "none: no such file"},
 		{command.Misuse, []string{"list", "a", "b"}, "one directory or bundle"},
 		{command.Misuse, []string{"prune", "x"}, "no flag"},
-		{command.Misuse, []string{"prune", "-max-mb", "-1"}, "bounds"},
+		{command.Misuse, []string{"prune", "-max-mb", "-1"}, "-max-mb is -1"},
 		{command.Failed, []string{"prune", "-cache", "off"}, "no cache directory"},
 		{command.Misuse, []string{"prune", "-all", "-max-mb", "5"}, "want one of them"},
-		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-by", "driver"}, "-ptx-only wants none"},
-		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-sizes-only"}, "of a -config"},
-		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-experts-only"}, "of a -config"},
-		{command.Misuse, []string{"verify", "-by", "driver", dir}, "with -recompile"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-ptx-only", "-by", "driver"}, "-by driver and -ptx-only are given"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-sizes-only"}, "need a -config"},
+		{command.Misuse, []string{"fill", "-shape", "128,64,4,2", "-experts-only"}, "need a -config"},
+		{command.Misuse, []string{"verify", "-by", "driver", dir}, "-by needs -recompile"},
 	} {
 		assert.Contains(t, warmup(t, c.code, c.args...), c.say, "%v", c.args)
 	}

@@ -25,8 +25,7 @@ func cacheFlag(set *flag.FlagSet) *string {
 	return set.String("cache", "", "cache `directory` (default: the user's)")
 }
 
-// openToRead opens a directory or a bundle without writing to it; "" is the
-// user's cache.
+// openToRead opens a directory or a bundle read-only. "" is the user's cache.
 func openToRead(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err
@@ -43,7 +42,7 @@ func openToRead(place string) (*cache.Cache, error) {
 	}
 	o := cache.Options{Dir: place, ReadOnly: true}
 	if list := filepath.SplitList(os.Getenv(cache.EnvDir)); place == "" && len(list) > 1 && list[0] == "" {
-		// One's own directory that is not there yet hides none of the others.
+		// A user's directory that does not exist yet hides none of the others.
 		own, err := cache.DefaultDir()
 		if err != nil {
 			return nil, err
@@ -56,18 +55,18 @@ func openToRead(place string) (*cache.Cache, error) {
 	return c, c.Err()
 }
 
-// notOff refuses the user's cache where it is turned off: nothing is there, and
-// nothing found in it would be no finding.
+// notOff returns an error for the user's cache if the cache is off: an empty result would
+// be misleading.
 func notOff(place string) error {
 	if place == "" && os.Getenv(cache.EnvDir) == cache.Off {
-		return fmt.Errorf("the cache is off, %s says so: name a directory or a bundle", cache.EnvDir)
+		return fmt.Errorf("the cache is off by %s: name a directory or a bundle", cache.EnvDir)
 	}
 	return nil
 }
 
 func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	dir := cacheFlag(set)
-	each := set.Bool("files", false, "a line for each file, not for each layer")
+	each := set.Bool("files", false, "print a line for each file instead of each layer")
 	return func(ctx context.Context, args []string) error {
 		place, err := onePlace("list", *dir, args)
 		if err != nil {
@@ -92,7 +91,7 @@ func listCommand(set *flag.FlagSet, c *console) func(context.Context, []string) 
 	}
 }
 
-// listFiles prints a line for each file, those of a layer together.
+// listFiles prints a line for each file, sorted by layer.
 func listFiles(w io.Writer, infos []cache.Info) {
 	slices.SortStableFunc(infos, func(a, b cache.Info) int {
 		return cmp.Or(cmp.Compare(layerOf(a), layerOf(b)), cmp.Compare(a.Label, b.Label))
@@ -102,8 +101,8 @@ func listFiles(w io.Writer, infos []cache.Info) {
 	}
 }
 
-// listLayers prints a line for what each layer has of a kind, and a line for
-// each damaged file.
+// listLayers prints a line for each layer and kind of file, and a line for each damaged
+// file.
 func listLayers(w io.Writer, infos []cache.Info) {
 	type part struct{ layer, what string }
 	type sum struct {
@@ -127,7 +126,7 @@ func listLayers(w io.Writer, infos []cache.Info) {
 	}
 }
 
-// layerOf is the layer that an entry's label ends with, behind a kernel's name.
+// layerOf returns the layer in an entry's label, which follows the kernel's name.
 func layerOf(i cache.Info) string {
 	_, layer, ok := strings.Cut(i.Label, " d=")
 	if !ok {
@@ -136,7 +135,7 @@ func layerOf(i cache.Info) string {
 	return "d=" + layer
 }
 
-// remark is who made an entry's machine code, or what is wrong with it.
+// remark returns the producers of an entry's machine code, or its error.
 func remark(i cache.Info) string {
 	switch {
 	case i.Err != nil:
@@ -149,7 +148,7 @@ func remark(i cache.Info) string {
 	return "  [" + strings.Join(i.Producers, ", ") + "]"
 }
 
-// onePlace is the directory or bundle of an argument or of -cache.
+// onePlace returns the directory or bundle of an argument or of -cache.
 func onePlace(verb, dir string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
@@ -162,18 +161,18 @@ func onePlace(verb, dir string, args []string) (string, error) {
 
 func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	dir := cacheFlag(set)
-	most := set.Int64("max-mb", 0, "keep at most so many `MiB`, the most recently used; 0: no bound")
-	age := set.Duration("max-age", 0, "remove what was not used for so long, such as 720h; 0: no bound")
+	most := set.Int64("max-mb", 0, "keep at most this many `MiB`, the most recently used (default: no bound)")
+	age := set.Duration("max-age", 0, "remove files that were not used for this `time`, such as 720h (default: no bound)")
 	all := set.Bool("all", false, "remove everything")
 	return func(ctx context.Context, args []string) error {
 		if len(args) > 0 {
 			return command.Usagef("%q is no flag of prune", args[0])
 		}
 		if *most < 0 || *age < 0 {
-			return command.Usagef("-max-mb and -max-age are bounds, not less than 0")
+			return command.Usagef("-max-mb is %d, -max-age %v: want at least 0", *most, *age)
 		}
 		if *all && (*most > 0 || *age > 0) {
-			return command.Usagef("-all keeps nothing, and -max-mb and -max-age say what to keep: want one of them")
+			return command.Usagef("-all and a bound are given, want one of them")
 		}
 		from := cache.Open(cache.Options{Dir: *dir})
 		if from.Dir() == "" {
@@ -193,7 +192,7 @@ func pruneCommand(set *flag.FlagSet, c *console) func(context.Context, []string)
 	}
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes.
 func size(bytes int64) string {
 	if bytes < 1<<20 {
 		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))

@@ -10,16 +10,16 @@ import (
 	"sonicmoe/moe"
 )
 
-// part is how much of a model's layer is to be warmed.
+// part is the part of a model's layer to fill the cache for.
 type part int
 
 const (
 	whole       part = iota
-	expertsOnly      // a call gives ids and scores: the router is another's
+	expertsOnly      // for calls with given ids and scores
 	sizesOnly        // the plain layer of the same sizes
 )
 
-// readModel finds the expert layer that a model's config.json describes.
+// readModel returns the expert layer that a model's config.json describes.
 func readModel(ctx context.Context, path string, of part) (layer, error) {
 	path, data, err := command.ReadConfig(ctx, path)
 	if err != nil {
@@ -47,7 +47,7 @@ func parseModel(data []byte, of part) (layer, error) {
 	if err == nil {
 		l := layer{name: m.Type, config: m.Config, anyHint: true}
 		if of == expertsOnly {
-			l.notes = append(l.notes, "experts only: each call gives their ids and scores")
+			l.notes = append(l.notes, "experts only: each call must give their ids and scores")
 		}
 		l.note("not in the layer", m.Outside)
 		l.note("assumed", m.Assumed)
@@ -78,7 +78,7 @@ func parseModel(data []byte, of part) (layer, error) {
 	return layer{}, err
 }
 
-// experts is the layer without what its own router would do.
+// experts returns the layer without its router.
 func experts(c moe.Config) moe.Config {
 	e := moe.Config{
 		Hidden: c.Hidden, Intermediate: c.Intermediate, NumExperts: c.NumExperts, TopK: c.TopK, Type: c.Type,
@@ -86,20 +86,20 @@ func experts(c moe.Config) moe.Config {
 		ScoreOnInput: c.ScoreOnInput, SharedExperts: c.SharedExperts, SharedGate: c.SharedGate, Lists: c.Lists, TokensHint: c.TokensHint,
 	}
 	if e.Type == moe.F16 {
-		e.Logits = moe.LogitsF16 // those of that type, of no use to experts
+		e.Logits = moe.LogitsF16 // experts do not use it, but it must match the type
 	}
 	return e
 }
 
-// note says a list of things, where there are any.
+// note adds a note with a list, unless the list is empty.
 func (l *layer) note(title string, list []string) {
 	if len(list) > 0 {
 		l.notes = append(l.notes, title+": "+strings.Join(list, "; "))
 	}
 }
 
-// sizes finds the sizes of a model of unknown type by their usual names, the most
-// telling name first: where both stand, intermediate_size is the width of the
+// sizes finds the sizes of a model of unknown type by their usual names. The most
+// specific name comes first: next to another one, intermediate_size is the width of the
 // dense layers.
 func sizes(data []byte) (c moe.Config, err error) {
 	m, err := flat(data, 4)
@@ -123,7 +123,7 @@ func sizes(data []byte) (c moe.Config, err error) {
 	return c, nil
 }
 
-// flat puts the fields of inner objects over those around them.
+// flat returns the fields of an object. Fields of its inner objects replace outer ones.
 func flat(data []byte, deep int) (map[string]json.RawMessage, error) {
 	if deep == 0 {
 		return nil, fmt.Errorf("its text_config lies deeper than 4 objects")
@@ -146,7 +146,7 @@ func flat(data []byte, deep int) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// positive is the first of the fields that is there.
+// positive returns the first field that is there.
 func positive(m map[string]json.RawMessage, names []string) (int, error) {
 	for _, name := range names {
 		raw, ok := m[name]

@@ -83,7 +83,7 @@ func TestExpertsOnly(t *testing.T) {
 			require.NoError(t, err)
 			c.want.Hidden, c.want.Intermediate, c.want.NumExperts, c.want.TopK = 128, 64, 8, 2
 			assert.Equal(t, c.want, l.config)
-			assert.Contains(t, l.notes[0], "each call gives their ids and scores")
+			assert.Contains(t, l.notes[0], "each call must give their ids and scores")
 		})
 	}
 }

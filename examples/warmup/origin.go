@@ -18,14 +18,14 @@ import (
 	"sonicmoe/internal/disk"
 )
 
-// signatureSuffix is added to a bundle's name for that of its signature,
-// publicSuffix to a private key's for that of the public one.
+// signatureSuffix follows the name of a bundle in the name of its signature, publicSuffix
+// the name of a private key in the name of the public key.
 const (
 	signatureSuffix = ".sig"
 	publicSuffix    = ".pub"
 )
 
-// Blocks of PEM files, as openssl has them.
+// Types of PEM blocks, as in openssl.
 const (
 	privateBlock = "PRIVATE KEY"
 	publicBlock  = "PUBLIC KEY"
@@ -49,10 +49,10 @@ func keygenCommand(_ *flag.FlagSet, c *console) func(context.Context, []string) 
 		if err != nil {
 			return err
 		}
-		// A key that is there may be the only one: it is never written over.
+		// An existing key may be the only copy and is never overwritten.
 		for _, file := range []string{path, path + publicSuffix} {
 			if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is there already, and a key is not written over: %w", file, errors.Join(err, fs.ErrExist))
+				return fmt.Errorf("%s exists already, and a key is not overwritten: %w", file, errors.Join(err, fs.ErrExist))
 			}
 		}
 		if err := writePEM(path, 0o600, privateBlock, privateDER); err != nil {
@@ -61,8 +61,8 @@ func keygenCommand(_ *flag.FlagSet, c *console) func(context.Context, []string) 
 		if err := writePEM(path+publicSuffix, 0o644, publicBlock, publicDER); err != nil {
 			return err
 		}
-		fmt.Fprintf(c.out, "private key    %s: keep it to yourself, export -sign takes it\n", path)
-		fmt.Fprintf(c.out, "public key     %s: give it to those who import, import -key takes it\n", path+publicSuffix)
+		fmt.Fprintf(c.out, "private key    %s: keep it secret, for export -sign\n", path)
+		fmt.Fprintf(c.out, "public key     %s: for import -key on other machines\n", path+publicSuffix)
 		return nil
 	}
 }
@@ -75,11 +75,11 @@ func writePEM(path string, mode fs.FileMode, block string, data []byte) error {
 
 // signFlag declares -sign.
 func signFlag(set *flag.FlagSet) *string {
-	return set.String("sign", "", "sign the bundle with the private key in this `file` (see keygen); the signature goes to the bundle's name with "+signatureSuffix)
+	return set.String("sign", "", "sign the bundle with the private key in this `file` (see keygen); the signature is the file BUNDLE"+signatureSuffix)
 }
 
-// signer reads a private key and gives what writes a bundle's signature; nil
-// without a file.
+// signer reads a private key and returns a function that writes a bundle's signature, nil
+// without a key.
 func signer(ctx context.Context, file string) (func(bundle string, d cache.Digest) error, error) {
 	if file == "" {
 		return nil, nil
@@ -105,7 +105,7 @@ func readKey[K any](ctx context.Context, file, want string, parse func([]byte) (
 	}
 	block, _ := pem.Decode(data)
 	if block == nil || block.Type != want {
-		return none, fmt.Errorf("%s: no ed25519 %s in a PEM file: \"warmup keygen\" makes one", file, want)
+		return none, fmt.Errorf("%s has no ed25519 %s in PEM, which \"warmup keygen\" writes", file, want)
 	}
 	parsed, err := parse(block.Bytes)
 	if err != nil {
@@ -113,12 +113,12 @@ func readKey[K any](ctx context.Context, file, want string, parse func([]byte) (
 	}
 	key, ok := parsed.(K)
 	if !ok {
-		return none, fmt.Errorf("%s: a key of the type %T, want ed25519", file, parsed)
+		return none, fmt.Errorf("%s: the key has type %T, want ed25519", file, parsed)
 	}
 	return key, nil
 }
 
-// origin is where a bundle must come from.
+// origin is the required origin of a bundle.
 type origin struct {
 	digest, key string
 }
@@ -126,12 +126,12 @@ type origin struct {
 // originFlags declares -sha256 and -key.
 func originFlags(set *flag.FlagSet) *origin {
 	o := &origin{}
-	set.StringVar(&o.digest, "sha256", "", "take the bundle of this SHA-256 alone, in `hex` as export prints it")
-	set.StringVar(&o.key, "key", "", "take a bundle alone whose signature, in its name with "+signatureSuffix+", is of the holder of the public key in this `file`")
+	set.StringVar(&o.digest, "sha256", "", "refuse a bundle with another SHA-256 than this, in `hex` as export prints it")
+	set.StringVar(&o.key, "key", "", "refuse a bundle without a signature, in the file BUNDLE"+signatureSuffix+", by the public key in this `file`")
 	return o
 }
 
-// options are what a bundle must be, of the flags and its signature.
+// options returns the checks of a bundle by the flags and its signature.
 func (o *origin) options(ctx context.Context, bundle string) ([]cache.BundleOption, error) {
 	var wanted []cache.Digest
 	if o.digest != "" {
@@ -152,12 +152,12 @@ func (o *origin) options(ctx context.Context, bundle string) ([]cache.BundleOpti
 	case len(wanted) == 0:
 		return nil, nil
 	case len(wanted) == 2 && wanted[0] != wanted[1]:
-		return nil, fmt.Errorf("-sha256 is %v, the signature of %s is of %v", wanted[0], bundle, wanted[1])
+		return nil, fmt.Errorf("-sha256 is %v, but the signature of %s is for %v", wanted[0], bundle, wanted[1])
 	}
 	return []cache.BundleOption{cache.WithDigest(wanted[0])}, nil
 }
 
-// signed is the digest of the bundle that the signature beside it is about.
+// signed returns the digest in the signature of a bundle.
 func (o *origin) signed(ctx context.Context, bundle string) (cache.Digest, error) {
 	key, err := readKey[ed25519.PublicKey](ctx, o.key, publicBlock, x509.ParsePKIXPublicKey)
 	if err != nil {

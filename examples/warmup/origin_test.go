@@ -36,7 +36,7 @@ func TestSignedBundles(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 	}
-	assert.Contains(t, warmup(t, command.Failed, "keygen", key), "not written over")
+	assert.Contains(t, warmup(t, command.Failed, "keygen", key), "not overwritten")
 	warmup(t, command.Done, "keygen", other)
 
 	fill := []string{"fill", "-shape", "128,64,4,2", "-tokens", "64", "-ptx-only", "-cache", in("cache")}
@@ -69,7 +69,7 @@ func TestSignedBundles(t *testing.T) {
 		{command.Failed, []string{"-sha256", zero, "-key", key + ".pub"}, "the signature of"},
 		{command.Misuse, []string{"-sha256", "123"}, "64 hexadecimal digits"},
 		{command.Failed, []string{"-key", other + ".pub"}, "another key"},
-		{command.Failed, []string{"-key", key}, "no ed25519 PUBLIC KEY"},
+		{command.Failed, []string{"-key", key}, "has no ed25519 PUBLIC KEY in PEM"},
 		{command.Failed, []string{"-key", in("none")}, "no such file"},
 	} {
 		assert.Contains(t, importing(c.code, c.flags...), c.say, "%v", c.flags)
@@ -79,8 +79,8 @@ func TestSignedBundles(t *testing.T) {
 			assert.Empty(t, infos, "%v", c.flags)
 		}
 	}
-	assert.Contains(t, warmup(t, command.Misuse, "verify", "-sha256", sum, in("cache")), "for a bundle")
-	assert.Contains(t, warmup(t, command.Failed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "no ed25519 PRIVATE KEY")
+	assert.Contains(t, warmup(t, command.Misuse, "verify", "-sha256", sum, in("cache")), "need a bundle")
+	assert.Contains(t, warmup(t, command.Failed, "export", "-cache", in("cache"), "-sign", key+".pub", in("b.tar")), "has no ed25519 PRIVATE KEY in PEM")
 	assert.NoFileExists(t, in("b.tar"), "the key is read first")
 
 	// Another sound bundle under the signature of the first.

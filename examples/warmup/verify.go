@@ -14,7 +14,7 @@ import (
 	"sonicmoe/jit"
 )
 
-// verify is the flags of the command verify.
+// verify has the flags of the subcommand verify.
 type verify struct {
 	*console
 	dir       *string
@@ -26,7 +26,7 @@ type verify struct {
 func verifyCommand(set *flag.FlagSet, c *console) func(context.Context, []string) error {
 	v := &verify{console: c, dir: cacheFlag(set), origin: originFlags(set)}
 	set.BoolVar(&v.recompile, "recompile", false, "compile every module again and compare the machine code")
-	set.StringVar(&v.by, "by", auto, "with -recompile, who compiles: ptxas, driver, or auto: ptxas where it is found, else the driver")
+	set.StringVar(&v.by, "by", auto, "with -recompile: the `compiler`: ptxas, driver, or auto, which is ptxas if it is found, else the driver")
 	return v.run
 }
 
@@ -36,7 +36,7 @@ func (v *verify) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if v.by != auto && !v.recompile {
-		return command.Usagef("-by %s says who compiles with -recompile, which is not given", v.by)
+		return command.Usagef("-by needs -recompile, which is not given")
 	}
 	var from *cache.Cache
 	if fi, err := os.Stat(place); err == nil && fi.Mode().IsRegular() {
@@ -56,15 +56,15 @@ func (v *verify) run(ctx context.Context, args []string) error {
 			return err
 		}
 	} else if *v.origin != (origin{}) {
-		return command.Usagef("-sha256 and -key are for a bundle, which %q is not", place)
+		return command.Usagef("-sha256 and -key need a bundle, which %q is not", place)
 	} else if from, err = openToVerify(place); err != nil {
 		return err
 	}
 	return v.files(ctx, from)
 }
 
-// openToVerify opens a directory so that damaged files can be set aside, if
-// it may be written.
+// openToVerify opens a directory for writing, if possible, so that damaged files can be
+// set aside.
 func openToVerify(place string) (*cache.Cache, error) {
 	if err := notOff(place); err != nil {
 		return nil, err

@@ -17,21 +17,21 @@ import (
 	"sonicmoe/moe/tune"
 )
 
-// Fit is the cost model's constants for measured points, and how well the
-// model picks before and after.
+// Fit is the cost model's constants for measured points, and the quality of the model's
+// choices before and after.
 type Fit struct {
 	Points int        `json:"points"`
 	Before tune.Model `json:"before"`
 	After  tune.Model `json:"after"`
-	// RMSBefore and RMSAfter are the error of estimates, relative, once each
-	// row's and product's mean error is taken off: what matters for a choice.
+	// RMSBefore and RMSAfter are the relative error of estimates without the mean error
+	// of each row and product, which does not affect a choice.
 	RMSBefore float64 `json:"rms_before"`
 	RMSAfter  float64 `json:"rms_after"`
 	Losses    []Loss  `json:"losses"`
 }
 
-// Loss is what the model's choice loses at one row and product: its measured
-// time over the best one, less 1.
+// Loss is the loss of the model's choice at one row and product: its measured time over
+// the best time, minus 1.
 type Loss struct {
 	Row     string      `json:"row"`
 	Product string      `json:"product"`
@@ -95,13 +95,13 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 	return list, nil
 }
 
-// constant is one of a model's.
+// constant is a constant of a model.
 type constant struct {
 	name string
 	*float64
 }
 
-// constants are all of the model's.
+// constants returns the constants of a model.
 func constants(m *tune.Model) []constant {
 	v := reflect.ValueOf(m).Elem()
 	var list []constant
@@ -111,8 +111,8 @@ func constants(m *tune.Model) []constant {
 	return list
 }
 
-// shifted is the model with each constant times e to some power: that way all
-// stay positive and count by ratio.
+// shifted returns the model with each constant times e to some power, so that all
+// constants stay positive and change by ratios.
 func shifted(m tune.Model, powers []float64) tune.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
@@ -120,7 +120,7 @@ func shifted(m tune.Model, powers []float64) tune.Model {
 	return m
 }
 
-// mattering are the constants, by number, that some estimate of the points depends on.
+// mattering returns the indices of the constants that some estimate depends on.
 func mattering(m tune.Model, list []problem) (numbers []int) {
 	const far = 3 // where another term is the larger nearby
 	n := len(constants(&m))
@@ -138,17 +138,17 @@ func mattering(m tune.Model, list []problem) (numbers []int) {
 	return numbers
 }
 
-// Weights of the fit beside the errors within a row and product, which decide
-// choices: the row's mean error, and how far constants go from today's, which
-// only keeps those in place that the points say nothing about.
+// Weights of the fit's terms, next to the errors within a row and product: the mean
+// error of a row, and the distance of constants from the present ones. The latter only
+// holds constants that the points do not determine.
 const (
 	meanWeight = 0.1
 	stayWeight = 1e-6
 )
 
-// misfit is the mean square of relative errors: within the problems, and of
-// their means. The nearer a point is to the best, the more it counts: among
-// those the model must choose.
+// misfit returns the mean square of relative errors: within the problems, and of their
+// means. A point counts more the nearer it is to the best point, because the model must
+// choose among the near ones.
 func misfit(m tune.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
@@ -168,9 +168,8 @@ func misfit(m tune.Model, list []problem) (within, means float64) {
 	return within / n, means / n
 }
 
-// choosing moves a model's constants on from those of least squares where these
-// choose badly, at random but always in the same way: near the best, errors of a
-// percent decide.
+// choosing changes a model's constants by a reproducible random search if the constants
+// of least squares choose badly. Near the best point errors of one percent decide.
 func choosing(list []problem, from tune.Model) tune.Model {
 	from = rounded(from)
 	if !slices.ContainsFunc(list, func(q problem) bool { return q.lostBy(from) > allowedLoss }) {
@@ -207,8 +206,8 @@ func choosing(list []problem, from tune.Model) tune.Model {
 	return best
 }
 
-// Weights of choosing beside the choices' losses, which count little below
-// choiceLoss and much above.
+// Weights of choosing's terms, next to the losses of the choices. A loss counts little
+// below choiceLoss and much above.
 const (
 	choiceLoss   = 0.9 * allowedLoss
 	choiceMisfit = 100
@@ -216,12 +215,12 @@ const (
 	choiceStay   = 0.02
 )
 
-// restarts is how often the search for least squares starts, each from where the last
-// one ended.
+// restarts is the number of searches for least squares, each from the end of the
+// previous one.
 const restarts = 6
 
-// NewFit finds the constants of least squares of what reports measured, from a
-// model on, and those near them that choose well.
+// NewFit finds the constants of least squares for the measured points, beginning at a
+// model, and then constants near them that choose well.
 func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
 	list, err := problems(reports...)
 	if err != nil {
@@ -244,7 +243,7 @@ func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
 		}
 		return within + meanWeight*means + stayWeight*stay
 	}
-	// A simplex that has shrunk in a bent valley goes on from where it is, made anew.
+	// A search that has stopped in a curved valley continues from its end with new steps.
 	best := make([]float64, len(numbers))
 	for range restarts {
 		best = minimize(cost, best, 0.3, 1e-6)
@@ -261,7 +260,7 @@ func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
 	return f, nil
 }
 
-// rounded keeps three digits of each constant.
+// rounded returns the model with three digits of each constant.
 func rounded(m tune.Model) tune.Model {
 	for _, c := range constants(&m) {
 		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
@@ -270,7 +269,7 @@ func rounded(m tune.Model) tune.Model {
 	return m
 }
 
-// best is the fastest point.
+// best returns the fastest point.
 func (q problem) best() Point {
 	return slices.MinFunc(q.points, func(a, b Point) int { return cmp.Compare(a.MS, b.MS) })
 }
@@ -285,13 +284,13 @@ func (q problem) loss(before, after tune.Model) Loss {
 	}
 }
 
-// lostBy is what a model's choice loses.
+// lostBy returns the loss of a model's choice.
 func (q problem) lostBy(m tune.Model) float64 {
 	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 
-// lost is what a point loses against the best time; NaN has no place in JSON,
-// so a point that was not measured loses 100 %.
+// lost returns the loss of a point against the best time. A point that was not measured
+// loses 100 %, because JSON has no NaN.
 func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	for _, p := range q.points {
 		if p.Point == at {
@@ -301,7 +300,7 @@ func (q problem) lost(at gemm.Tiling, best float64) float64 {
 	return 1
 }
 
-// PrintFit prints the constants as Go and the choices.
+// PrintFit prints the constants as Go, and the choices.
 func PrintFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "cost model, fitted to %d points; errors within a row and product %.1f %% before, %.1f %% after\n", f.Points, 100*f.RMSBefore, 100*f.RMSAfter)
 	fmt.Fprintln(w, "var H200 = Model{")
@@ -326,5 +325,5 @@ func PrintFit(w io.Writer, f *Fit) {
 	fmt.Fprintf(w, "more than %.0f %% lost: today's %d (%s), fitted %d (%s)\n", 100*allowedLoss, len(before), strings.Join(before, ", "), len(after), strings.Join(after, ", "))
 }
 
-// allowedLoss is what a choice without measuring may lose.
+// allowedLoss is the largest accepted loss of a choice without measuring.
 const allowedLoss = 0.05

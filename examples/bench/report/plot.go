@@ -14,7 +14,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// Colours of the pictures: ours stands out, peers are shades, the roofline a light backdrop.
+// Colours of the pictures: ours stands out, peers are shades, the roofline is light.
 var (
 	ours      = color.RGBA{0xd9, 0x48, 0x01, 255}
 	backdrop  = color.RGBA{0xe4, 0xe4, 0xe4, 255}
@@ -25,13 +25,13 @@ var (
 		"ScatterMoE": {0x6b, 0xae, 0xd6, 255},
 		"torch":      {0xbd, 0xd7, 0xe7, 255},
 	}
-	// cuBLAS may rise above the roofline, which counts what it leaves out.
+	// cuBLAS may be above the roofline, which counts kernels that cuBLAS does not run.
 	peerNote  = map[string]string{"cuBLAS": " (products alone)"}
 	peerOrder = []string{"cuBLAS", "SonicMoE", "MoMoE", "ScatterMoE", "torch"}
 )
 
-// Draw writes both pictures of a pass and gives their names: rows against roofline and
-// peers, and kernels against their roofline.
+// Draw writes both pictures of a pass and returns their names: rows with roofline and
+// peers, and kernels with their roofline.
 func Draw(r *Report, s *Section, name string) ([]string, error) {
 	kernels := Beside(name, "-kernels")
 	for i, picture := range []struct {
@@ -45,7 +45,7 @@ func Draw(r *Report, s *Section, name string) ([]string, error) {
 	return []string{name, kernels}, nil
 }
 
-// Beside is a file name with something put before its ending.
+// Beside returns a file name with text inserted before its ending.
 func Beside(name, more string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + more + filepath.Ext(name)
 }
@@ -60,7 +60,7 @@ type chart struct {
 
 const barWidth = 9 // points
 
-// newChart makes room for so many bars side by side over each label.
+// newChart returns a chart with room for side bars over each label.
 func newChart(title, axis string, labels []string, side int) *chart {
 	p := picture.New(title, "", axis)
 	p.Y.Min = 0
@@ -68,8 +68,8 @@ func newChart(title, axis string, labels []string, side int) *chart {
 	return &chart{Plot: p, labels: labels, group: vg.Points(barWidth * float64(side+1))}
 }
 
-// bars adds a bar over each label, so many bar widths right of its middle, on
-// top of others when on is not nil. Without a name it stays out of the legend.
+// bars adds a bar over each label, right bar widths to the right of its middle. If on is
+// not nil the bars are stacked on it. Bars without a name are not in the legend.
 func (c *chart) bars(name string, values plotter.Values, fill color.Color, width vg.Length, right float64, on *plotter.BarChart) *plotter.BarChart {
 	if c.err != nil {
 		return nil
@@ -146,21 +146,22 @@ func title(r *Report, s *Section, what string) string {
 	return text
 }
 
-// kernelColors are of the kernels in their order in a pass; more begin again.
+// kernelColors are the colours of kernels in their order in a pass. Further kernels
+// repeat them.
 var kernelColors = []color.RGBA{
 	{0x9e, 0x9a, 0xc8, 255}, {0x52, 0x52, 0x52, 255}, {0xd9, 0x48, 0x01, 255}, {0x08, 0x51, 0x9c, 255}, {0x23, 0x8b, 0x45, 255}, {0xdf, 0xc2, 0x7d, 255},
 	{0x8c, 0x2d, 0x04, 255}, {0x66, 0xc2, 0xa4, 255}, {0xe7, 0x8a, 0xc3, 255}, {0x41, 0xb6, 0xc4, 255}, {0xa6, 0x76, 0x1d, 255}, {0xbd, 0xbd, 0xbd, 255},
 }
 
-// faded is the colour of a kernel's roofline beside its time.
+// faded returns the colour of a kernel's roofline, lighter than the kernel's colour.
 func faded(c color.RGBA) color.RGBA {
 	half := func(v uint8) uint8 { return v/2 + 128 }
 	return color.RGBA{half(c.R), half(c.G), half(c.B), 255}
 }
 
-// drawKernels draws two stacks of each row, one layer a kernel: the times and,
-// faded, their rooflines. The unit is the row's whole roofline, so that large
-// and small rows fit one picture.
+// drawKernels draws two stacks of bars for each row, one bar a kernel: the times and,
+// faded, the rooflines. The unit is the row's whole roofline, so that large and small
+// rows fit one picture.
 func drawKernels(r *Report, s *Section, file string) error {
 	var labels, kernels []string
 	for _, row := range s.Rows {
@@ -187,8 +188,8 @@ func drawKernels(r *Report, s *Section, file string) error {
 	return c.save(file)
 }
 
-// kernelParts is a kernel's time and roofline at each row that has kernels, in
-// parts of the row's roofline; 0 where the row does without the kernel.
+// kernelParts returns a kernel's time and roofline at each row that has kernels, as parts
+// of the row's roofline. They are 0 if the row does not have the kernel.
 func kernelParts(s *Section, name string) (own, least plotter.Values) {
 	for _, row := range s.Rows {
 		if len(row.Kernels) == 0 {

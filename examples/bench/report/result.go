@@ -1,6 +1,6 @@
-// Package report is what bench has measured, as others can read it too: the
-// report and its file, its tables and pictures, and the cost model's constants
-// fitted to it. How it is measured is the command's.
+// Package report has the results of bench for other programs too: the report and its
+// file, its tables and pictures, and the fit of the cost model's constants. The command
+// has the measuring.
 package report
 
 import (
@@ -16,26 +16,25 @@ import (
 	"sonicmoe/jit/gemm"
 )
 
-// Schema is the version of [Report]: a field that changes its meaning or goes
-// raises it, a new field does not.
+// Schema is the version of [Report]. It rises when a field changes its meaning or is
+// removed, not when a field is added.
 const Schema = 4
 
-// Report is everything one run measured; -json writes it.
+// Report has all measurements of one run. -json writes it.
 type Report struct {
 	Schema int       `json:"schema"`
 	Time   time.Time `json:"time"`
-	// Device and Driver name what ran; times on an emulated device are the
-	// host's and mean nothing.
+	// Device and Driver name the device. Times on an emulated device mean nothing.
 	Device   string `json:"device"`
 	Driver   string `json:"driver"`
 	Emulated bool   `json:"emulated"`
 	SMs      int    `json:"sms"`
-	// Section is the pass that was measured, of -pass both forward; Backward is
-	// the backward pass of -pass both.
+	// Section is the measured pass, for -pass both the forward pass. Backward is the
+	// backward pass of -pass both.
 	Section
 	Backward *Section `json:"backward,omitempty"`
-	// WarmMS and Repeats are the rule of the times: so long a warm-up, so many
-	// back-to-back passes.
+	// WarmMS is the warm-up before each measurement, Repeats its number of back-to-back
+	// passes.
 	WarmMS  float64 `json:"warm_ms"`
 	Repeats int     `json:"repeats"`
 	// RooflineTFLOPS and RooflineTBps are the rates of the roofline.
@@ -50,14 +49,14 @@ type Section struct {
 	// Pass is "forward", "inference" or "backward".
 	Pass string `json:"pass"`
 	Rows []Row  `json:"rows"`
-	// Sonic is the geometric mean of our speed after WarmMS of load over
-	// SonicMoE's, of the rows that have one.
+	// Sonic is the geometric mean of our speed after WarmMS of load over SonicMoE's, for
+	// rows that have one.
 	Sonic float64 `json:"sonic_geomean,omitempty"`
-	// SonicRested is the same of our speed on a rested chip.
+	// SonicRested is the same with our speed on a rested chip.
 	SonicRested float64 `json:"sonic_rested_geomean,omitempty"`
 }
 
-// Sections are the report's passes in their order.
+// Sections returns the report's passes in their order.
 func (r *Report) Sections() []*Section {
 	list := []*Section{&r.Section}
 	if r.Backward != nil {
@@ -70,40 +69,39 @@ func (r *Report) Sections() []*Section {
 type Row struct {
 	Name string `json:"name"`
 	Size
-	// Error is why the row is not complete.
+	// Error is the error of an incomplete row.
 	Error string `json:"error,omitempty"`
 	// Tiles are the tilings of the pass's products.
 	Tiles []Tiled `json:"tiles,omitempty"`
-	// NewMS is what moe.New took, for so many kernels, of which so many were
-	// compiled; the others came from the cache or were loaded already.
+	// NewMS is the time of moe.New, New the number of its kernels, Compiled the number of
+	// those that were compiled. The others came from the cache or were loaded already.
 	NewMS    float64 `json:"new_ms,omitempty"`
 	New      int     `json:"new_kernels,omitempty"`
 	Compiled int     `json:"new_compiled,omitempty"`
-	// Startup is what it takes with caches of its own, for each kind of layer.
+	// Startup has the times of moe.New with caches of its own, for each kind of layer.
 	Startup []Startup `json:"startup,omitempty"`
-	// Eager are single passes, back to back; Graph the same as replays.
+	// Eager has single passes, back to back, Graph the same as graph replays.
 	Eager *Sample `json:"eager,omitempty"`
 	Graph *Sample `json:"graph,omitempty"`
-	// Flushed has the L2 cache overwritten before each pass; Cool is five passes
-	// at a time on a rested chip, as SonicMoE's figures were taken; Sustained
-	// follows two seconds of load.
+	// Flushed has passes with a cold L2 cache. Cool has five passes at a time on a rested
+	// chip, as SonicMoE's figures were measured. Sustained follows two seconds of load.
 	Flushed   *Sample `json:"flushed,omitempty"`
 	Cool      *Sample `json:"cool,omitempty"`
 	Sustained *Sample `json:"sustained,omitempty"`
-	// TFLOPS is the speed of the faster of Eager's and Graph's medians, Roofline
-	// the most that the roofline allows.
+	// TFLOPS is the speed by the smaller median of Eager and Graph, Roofline the speed at
+	// the roofline.
 	TFLOPS   float64 `json:"tflops,omitempty"`
 	Roofline float64 `json:"roofline_tflops,omitempty"`
-	// RooflineMS is the roofline's time of a pass.
+	// RooflineMS is the time of a pass at the roofline.
 	RooflineMS float64 `json:"roofline_ms,omitempty"`
 	Peers      []Peer  `json:"peers,omitempty"`
-	// Kernels are the pass kernel by kernel, with events between them.
+	// Kernels has the pass kernel by kernel, with events between them.
 	Kernels []Kernel `json:"kernels,omitempty"`
 	// KernelSumMS is the sum of the kernels' medians.
 	KernelSumMS float64   `json:"kernel_sum_ms,omitempty"`
 	Host        *Host     `json:"host,omitempty"`
 	Routing     []Routing `json:"routing,omitempty"`
-	// Points are product by product, the fastest of each first.
+	// Points has the points of each product, the fastest first.
 	Points   []Point  `json:"points,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -124,23 +122,22 @@ type Sample struct {
 	Rounds []Round `json:"rounds,omitempty"`
 }
 
-// SampleOf is the sample of these milliseconds, at least one, which it sorts.
+// SampleOf returns the sample of milliseconds, at least one. It sorts them.
 func SampleOf(ms []float64) *Sample {
 	return &Sample{MedianMS: Median(ms), FastestMS: slices.Min(ms), SlowestMS: slices.Max(ms), Repeats: len(ms)}
 }
 
-// Round is one part of the repeats.
+// Round is a part of the repeats.
 type Round struct {
 	MedianMS float64 `json:"median_ms"`
-	// GHz is the mean SM clock over the round, 0 where there is none.
+	// GHz is the mean SM clock over the round, 0 without a clock.
 	GHz float64 `json:"ghz"`
 }
 
-// Spread is how far the slowest repeat lies from the fastest, in parts of the
-// median.
+// Spread returns the difference of the slowest and the fastest repeat over the median.
 func (s Sample) Spread() float64 { return (s.SlowestMS - s.FastestMS) / s.MedianMS }
 
-// GHz is the mean SM clock over the repeats.
+// GHz returns the mean SM clock over the repeats.
 func (s Sample) GHz() float64 {
 	var sum float64
 	for _, r := range s.Rounds {
@@ -149,7 +146,7 @@ func (s Sample) GHz() float64 {
 	return sum / float64(max(1, len(s.Rounds)))
 }
 
-// Clocks are the lowest and highest clock of the rounds, 0 without clocks.
+// Clocks returns the lowest and the highest clock of the rounds, 0 without clocks.
 func (s *Sample) Clocks() (low, high float64) {
 	for i, r := range s.Rounds {
 		if i == 0 {
@@ -174,24 +171,24 @@ type Kernel struct {
 	MedianMS  float64 `json:"median_ms"`
 	FastestMS float64 `json:"fastest_ms"`
 	SlowestMS float64 `json:"slowest_ms"`
-	// RooflineMS is the least time of its work, 0 for work that the roofline
-	// does not have.
+	// RooflineMS is the time of the kernel's work at the roofline, 0 for a kernel that the
+	// roofline does not count.
 	RooflineMS float64 `json:"roofline_ms"`
-	// TFLOPS and TBps are its work over its time.
+	// TFLOPS and TBps are the kernel's work over its time.
 	TFLOPS float64 `json:"tflops"`
 	TBps   float64 `json:"tbps"`
 }
 
-// Host is the time and memory that a pass takes of the host.
+// Host is the host's time and allocations for a pass.
 type Host struct {
-	// EagerUS is one call, GraphUS one graph launch: the median of the
-	// microseconds until it returns, of single calls. They are made in Batches
-	// of Batch calls, with the stream idle before each batch.
+	// EagerUS is the median time of one call until it returns, in microseconds, GraphUS
+	// of one graph launch. There are Batches of Batch calls each, and the stream is idle
+	// before each batch.
 	EagerUS float64 `json:"eager_us"`
 	GraphUS float64 `json:"graph_us"`
 	Batches int     `json:"batches"`
 	Batch   int     `json:"batch"`
-	// A tenth of the calls take at most Low, a tenth at least High.
+	// Low and High are the 10th and 90th percentile.
 	EagerLowUS  float64 `json:"eager_low_us"`
 	EagerHighUS float64 `json:"eager_high_us"`
 	GraphLowUS  float64 `json:"graph_low_us"`
@@ -201,16 +198,16 @@ type Host struct {
 	GraphAllocs float64 `json:"graph_allocs"`
 }
 
-// Routing is the speed of the experts, without the router and what it learns by,
-// with some distribution of rows.
+// Routing is the speed of the experts alone, without the router and its gradients, with
+// some distribution of rows.
 type Routing struct {
 	Kind string `json:"kind"`
-	// Largest is the rows of the fullest expert over the mean, Empty the
-	// experts without rows.
+	// Largest is the largest number of rows of an expert over the mean, Empty the number
+	// of experts without rows.
 	Largest float64 `json:"largest"`
 	Empty   int     `json:"empty"`
 	Sample  Sample  `json:"sample"`
-	// RowsPerSecond counts R = T·K rows; Uniform is the ratio to uniform's.
+	// RowsPerSecond counts R = T·K rows. Uniform is the ratio to uniform routing.
 	RowsPerSecond float64 `json:"rows_per_second"`
 	Uniform       float64 `json:"uniform"`
 }
@@ -220,12 +217,13 @@ type Point struct {
 	Product string      `json:"product"`
 	Point   gemm.Tiling `json:"point"`
 	MS      float64     `json:"ms"`
-	// EstimateMS is the model's, Chosen whether it picks the point.
+	// EstimateMS is the cost model's estimate. Chosen reports whether the model chooses
+	// the point.
 	EstimateMS float64 `json:"estimate_ms"`
 	Chosen     bool    `json:"chosen"`
 }
 
-// Median sorts the values.
+// Median returns the median of values, which it sorts, 0 without values.
 func Median(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -234,7 +232,7 @@ func Median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// geomean is the geometric mean, 0 of nothing.
+// geomean returns the geometric mean, 0 without values.
 func geomean(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
@@ -248,7 +246,7 @@ func geomean(v []float64) float64 {
 
 func Milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// Failed is how many rows have an error.
+// Failed returns the number of rows with an error.
 func (r *Report) Failed() int {
 	n := 0
 	for _, s := range r.Sections() {
@@ -261,7 +259,7 @@ func (r *Report) Failed() int {
 	return n
 }
 
-// Summarize computes what rows have together.
+// Summarize computes the means over the rows.
 func (s *Section) Summarize() {
 	var ratios, rested []float64
 	for _, row := range s.Rows {
@@ -277,8 +275,8 @@ func (s *Section) Summarize() {
 	s.Sonic, s.SonicRested = geomean(ratios), geomean(rested)
 }
 
-// rested is our speed over SonicMoE's as its figures were taken: on a rested
-// chip, unscaled. 0 where either is unknown.
+// rested returns our speed on a rested chip over SonicMoE's figure, 0 if either is
+// unknown.
 func (r Row) rested() float64 {
 	for _, p := range r.Peers {
 		if p.Name == "SonicMoE" && p.TFLOPS > 0 && r.Cool != nil {
@@ -303,8 +301,8 @@ func WriteJSON(path string, v any) error {
 	})
 }
 
-// CheckFile says why no report can be written to a path, before hours are spent
-// on what is to be written. It changes nothing.
+// CheckFile returns an error if no report can be written to a path. It changes nothing.
+// A run of hours calls it at its start.
 func CheckFile(path string) error {
 	p, err := disk.Begin(disk.OS, path, 0o644)
 	if err != nil {
@@ -332,14 +330,14 @@ func Read(ctx context.Context, path string) (*Report, error) {
 	return r, nil
 }
 
-// Startup is what moe.New takes.
+// Startup has times of moe.New.
 type Startup struct {
 	// What is "forward" (moe.WithoutBackward) or "forward and backward".
 	What    string `json:"what"`
 	Kernels int    `json:"kernels"`
-	// ColdMS is with an empty cache directory: all kernels are compiled. WarmMS
-	// is as in a process that finds them there, AgainMS in one that has them
-	// loaded.
+	// ColdMS is the time with an empty cache directory: all kernels are compiled. WarmMS
+	// is the time with a filled one, AgainMS the time in a process that has loaded the
+	// kernels.
 	ColdMS  float64 `json:"cold_ms"`
 	WarmMS  float64 `json:"warm_ms"`
 	AgainMS float64 `json:"again_ms"`

@@ -16,32 +16,31 @@ import (
 type RoundingPoint struct {
 	Size
 	Rounding string `json:"rounding"`
-	// Plain and Rounded are without and with it.
+	// Plain is the layer without rounding, Rounded with it.
 	Plain   RoundingSide `json:"plain"`
 	Rounded RoundingSide `json:"rounded"`
 }
 
-// RoundingSide is one of the two.
+// RoundingSide is the layer without or with rounding.
 type RoundingSide struct {
-	// Counts are the rows of each expert.
+	// Counts has the rows of each expert.
 	Counts []int `json:"counts"`
 	// ForwardMS and BackwardMS are median times.
 	ForwardMS  float64 `json:"forward_ms"`
 	BackwardMS float64 `json:"backward_ms"`
 }
 
-// Faster is how much less time the second takes, of the first.
+// Faster returns the share of the time that rounding saves.
 func Faster(plain, rounded float64) float64 { return 1 - rounded/plain }
 
-// Predicted is what would be saved if products took time by the rows that tiles
-// of so many cover, and nothing else took any.
+// Predicted returns the share that rounding would save if the time were proportional to
+// the rows of all tiles, with tile rows each.
 func (p RoundingPoint) Predicted(tile int) float64 {
 	return Faster(float64(spec.PaddedRows(p.Plain.Counts, tile)), float64(spec.PaddedRows(p.Rounded.Counts, tile)))
 }
 
-// DrawRounding draws what rounding saves of each pass beside what padding
-// predicts, over the shapes; of times without a GPU the picture says what they are
-// worth.
+// DrawRounding draws the share that rounding saves of each pass, and the share that the
+// padding predicts, over the shapes.
 func DrawRounding(points []RoundingPoint, emulated bool, file string) error {
 	if len(points) == 0 {
 		return fmt.Errorf("no row was measured")

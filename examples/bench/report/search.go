@@ -2,10 +2,9 @@ package report
 
 import "slices"
 
-// minimize looks for the least value of f from a starting point on by Hooke
-// and Jeeves' pattern search: it tries a step either way in each direction,
-// goes on by as much again when that helped, and halves the step when nothing
-// did. It needs no derivatives, so corners of f don't stop it.
+// minimize returns a minimum of f near a starting point by Hooke and Jeeves' pattern
+// search. The search tries a step in both senses of each direction, repeats the whole
+// move while it helps, and halves the step otherwise. It needs no derivatives.
 func minimize(f func([]float64) float64, start []float64, step, least float64) []float64 {
 	const evaluations = 200000
 	base, tried := slices.Clone(start), 0

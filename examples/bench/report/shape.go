@@ -6,20 +6,20 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Size is a layer's size and a call's.
+// Size is the size of a layer and of a call.
 type Size struct {
 	// Shape is d,n,E,K.
 	Shape  string `json:"shape"`
 	Tokens int    `json:"tokens"`
 }
 
-// SizeOf is a row's size.
+// SizeOf returns a row's size.
 func SizeOf(r spec.Row) Size {
 	c := r.Config
 	return Size{Shape: fmt.Sprintf("%d,%d,%d,%d", c.Hidden, c.Intermediate, c.NumExperts, c.TopK), Tokens: r.Tokens}
 }
 
-// Row is the opposite of SizeOf. Its name is the size's.
+// Row returns a row of the size, with the size as its name.
 func (s Size) Row() (spec.Row, error) {
 	r := spec.Row{Name: s.String(), Tokens: s.Tokens}
 	c := &r.Config
@@ -30,5 +30,5 @@ func (s Size) Row() (spec.Row, error) {
 	return r, nil
 }
 
-// String is "4096,1024,64,4 T=16384".
+// String returns "4096,1024,64,4 T=16384".
 func (s Size) String() string { return fmt.Sprintf("%s T=%d", s.Shape, s.Tokens) }

@@ -30,7 +30,7 @@ func (g *grid) print(w io.Writer) {
 	t.Flush()
 }
 
-// number prints v with so many decimals, nothing for 0.
+// number formats v with a number of decimals, and 0 as nothing.
 func number(v float64, decimals int) string {
 	if v == 0 {
 		return ""
@@ -45,7 +45,7 @@ func percent(part, whole float64) string {
 	return fmt.Sprintf("%.0f %%", 100*part/whole)
 }
 
-// PrintHead says what is measured, and how.
+// PrintHead prints the device and the way of measuring.
 func PrintHead(w io.Writer, r *Report) {
 	fmt.Fprintf(w, "%s, %d SMs, %s, %s\n", r.Device, r.SMs, r.Driver, r.Time.Format("2006-01-02 15:04 MST"))
 	fmt.Fprintf(w, "%s; %.0f ms of load, then the median of %d repeats, by events; roofline at %.0f TFLOPS and %.2f TB/s\n",
@@ -63,7 +63,7 @@ func printWarnings(w io.Writer, indent string, list []string) {
 	}
 }
 
-// passes names what the report has.
+// passes returns the names of the report's passes.
 func (r *Report) passes() string {
 	var names []string
 	for _, s := range r.Sections() {
@@ -90,7 +90,7 @@ func PrintRow(w io.Writer, r Row) {
 	fmt.Fprintln(w)
 }
 
-// printMade says which tile points the layer has, and what making it took.
+// printMade prints the layer's tile points and the time of moe.New.
 func printMade(w io.Writer, r Row) {
 	if r.New == 0 {
 		return
@@ -101,7 +101,7 @@ func printMade(w io.Writer, r Row) {
 	fmt.Fprintf(w, "  made in %.0f ms: %d kernels, %d of them compiled\n", r.NewMS, r.New, r.Compiled)
 }
 
-// printStartup says what making the layer takes with caches of its own.
+// printStartup prints the times of moe.New with caches of its own.
 func printStartup(w io.Writer, r Row) {
 	for _, s := range r.Startup {
 		fmt.Fprintf(w, "  start-up, %s: %d kernels; moe.New takes %.0f ms with an empty cache (all are compiled), %.0f ms with a filled one, %.1f ms once loaded\n",
@@ -179,8 +179,8 @@ func printRouting(w io.Writer, r Row) {
 	g.print(w)
 }
 
-// printPoints prints the measured tile points, fastest first, and what the
-// default choice loses against the best.
+// printPoints prints the measured tile points, the fastest first, and the loss of the
+// default choice against the best.
 func printPoints(w io.Writer, r Row) {
 	for rest := r.Points; len(rest) > 0; {
 		product, n := rest[0].Product, 1
@@ -251,8 +251,8 @@ func PrintSummary(w io.Writer, rep *Section) {
 	}
 }
 
-// printLowest says of the three rows furthest from their roofline which
-// kernels lose the time.
+// printLowest prints, for the three rows furthest from their roofline, the time that
+// each kernel loses.
 func printLowest(w io.Writer, rep *Section) {
 	var rows []Row
 	for _, r := range rep.Rows {

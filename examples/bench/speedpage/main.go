@@ -1,5 +1,5 @@
-// Command speedpage writes examples/bench/h200/speed.md from examples/bench/h200/speed.json, where the
-// measured figures stand.
+// Command speedpage writes examples/bench/h200/speed.md from the measured figures in
+// examples/bench/h200/speed.json.
 //
 //	go run ./examples/bench/speedpage
 package main
@@ -18,11 +18,11 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// Figures are measured times in milliseconds: this library's and SonicMoE's in
-// turns.
+// Figures are measured times in milliseconds: this library's and SonicMoE's, measured
+// in turns.
 type Figures struct {
 	Device, Date, Commit string
-	// CuBLAS8192 is what an 8192³ bf16 product by cuBLAS gave beside them, in
+	// CuBLAS8192 is the speed of an 8192³ bf16 product by cuBLAS in the same run, in
 	// TFLOPS.
 	CuBLAS8192 struct{ Rested, Load, Steady float64 }
 	Rows       []Row
@@ -34,18 +34,18 @@ type Figures struct {
 // Pair is this library's figure and SonicMoE's.
 type Pair [2]float64
 
-// Ratio is how many times this library's SonicMoE's is.
+// Ratio is SonicMoE's figure over this library's.
 func (p Pair) Ratio() float64 { return p[1] / p[0] }
 
-// Row is a layer in the two regimes of equal bursts.
+// Row is a layer on a rested chip and after 200 ms of load.
 type Row struct {
 	Name, Shape       string // d,n,E,K
 	Tokens            int
 	Forward, Backward Pass
 }
 
-// Pass is a pass on a rested chip, after 200 ms of load and, of this library
-// alone, after 2 s.
+// Pass is a pass on a rested chip, after 200 ms of load and, for this library alone,
+// after 2 s.
 type Pass struct {
 	Rested, Load Pair
 	Load2s       float64 `json:"load_2s"`
@@ -58,7 +58,7 @@ type Steady struct {
 	Watts             Pair
 }
 
-// Model is another layer.
+// Model is a layer of a model, by this library alone.
 type Model struct {
 	Name       string
 	ForwardMS  float64 `json:"forward_ms"`
@@ -68,7 +68,7 @@ type Model struct {
 //go:embed page.tmpl
 var page string
 
-// render is the page of the figures.
+// render returns the page of the figures.
 func render(data []byte) (string, error) {
 	var f Figures
 	strict := json.NewDecoder(bytes.NewReader(data))
@@ -92,12 +92,12 @@ func render(data []byte) (string, error) {
 	return b.String(), err
 }
 
-// threeDigits prints times to three digits: 0.832, 9.77, 22.3.
+// threeDigits formats times to three digits: 0.832, 9.77, 22.3.
 func threeDigits(v float64) string {
 	return fmt.Sprintf("%.*f", max(0, 2-int(math.Floor(math.Log10(v)))), v)
 }
 
-// mean is the geometric mean of the speed ratios of all rows.
+// mean returns the geometric mean of the speed ratios of all rows.
 func (f Figures) mean(pass, regime string) float64 {
 	var sum float64
 	for _, r := range f.Rows {
@@ -114,7 +114,7 @@ func (f Figures) mean(pass, regime string) float64 {
 	return math.Exp(sum / float64(len(f.Rows)))
 }
 
-// bounds is the least or the largest ratio in steady load.
+// bounds returns the smallest or the largest ratio in steady load.
 func (f Figures) bounds(pick func(a, b float64) float64) func(pass, what string) float64 {
 	return func(pass, what string) float64 {
 		found := math.NaN()

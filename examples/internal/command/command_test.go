@@ -104,10 +104,10 @@ func TestSizes(t *testing.T) {
 	s, err = sizes(t, false, "-shape", "128,64,4,2")
 	require.NoError(t, err)
 	_, err = s.Calls()
-	assert.ErrorContains(t, err, "-shape 128,64,4,2 wants -tokens")
+	assert.ErrorContains(t, err, "-shape 128,64,4,2 needs -tokens")
 	assert.Equal(t, Misuse, Code(err))
 	_, err = sizes(t, false, "-row", "7B n=256", "-shape", "128,64,4,2")
-	assert.ErrorContains(t, err, "one size is enough")
+	assert.ErrorContains(t, err, "one size is allowed")
 	_, err = sizes(t, false, "-rows", "all")
 	assert.ErrorContains(t, err, "not defined")
 

@@ -12,7 +12,7 @@ import (
 	"sonicmoe/driver/open"
 )
 
-// Emulated is the name of the device that is there without a GPU.
+// Emulated is the name of the device that needs no GPU.
 const Emulated = "emulated"
 
 // DeviceFlag declares -device.
@@ -25,8 +25,8 @@ func CacheFlag(set *flag.FlagSet) *string {
 	return set.String("cache", "", "`directory` of compiled kernels, or off (default: the user's)")
 }
 
-// OpenDevice opens the named device; with no name a GPU, else, saying so on
-// stderr, the emulated device. gpu reports which of them it is.
+// OpenDevice opens the named device. Without a name it opens a GPU or, with a message on
+// stderr, the emulated device. gpu reports whether the device is a GPU.
 func OpenDevice(ctx context.Context, name string, stderr io.Writer) (dev driver.Device, gpu bool, err error) {
 	if name != "" {
 		switch dev, err = open.Device(ctx, name); {

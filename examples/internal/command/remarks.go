@@ -2,7 +2,8 @@ package command
 
 import "sonicmoe/moe"
 
-// Remarks are what a model's config.json left to be said of its layer.
+// Remarks returns what a model's layer lacks, assumes, or did not understand in
+// config.json.
 func Remarks(m moe.Model) []string {
 	var list []string
 	for _, of := range []struct {

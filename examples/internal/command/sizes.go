@@ -11,15 +11,15 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// slice is the rows that stand for all: small and large, wide and narrow.
+// slice are rows that represent all: small and large, wide and narrow.
 var slice = []string{"7B n=256", "30B n=1024", "120B n=2048", "Qwen3-30B-A3B"}
 
-// models are real models' layers: those of the table and some beyond.
+// models are layers of real models.
 var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B", "OLMoE-1B-7B", "GLM-4.5-Air", "Mixtral 8x7B"}
 
-// beyond are sizes that no other implementation was measured at. DeepSeek-V3 EP-8
-// is what one of eight GPUs has of it: 32 experts, and as many rows as each GPU's
-// tokens have experts.
+// beyond returns sizes without recorded speeds of other implementations. DeepSeek-V3 EP-8
+// is the part of one of eight GPUs: 32 experts, and as many rows as each GPU's tokens
+// have experts.
 func beyond() []spec.Row {
 	return []spec.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
@@ -34,10 +34,10 @@ func size(name string, tokens, d, n, e, k int) spec.Row {
 	return spec.Row{Name: name, Tokens: tokens, Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
 }
 
-// Known are all sizes that have a name.
+// Known returns all sizes with a name.
 func Known() []spec.Row { return append(spec.Rows(), beyond()...) }
 
-// Row is the known size of that name, in letters of any case.
+// Row returns the known size with a name, in letters of any case.
 func Row(name string) (spec.Row, error) {
 	known := Known()
 	i := slices.IndexFunc(known, func(r spec.Row) bool { return strings.EqualFold(r.Name, strings.TrimSpace(name)) })
@@ -47,8 +47,8 @@ func Row(name string) (spec.Row, error) {
 	return known[i], nil
 }
 
-// rows gives the sizes that -rows means: all (those with recorded peers), slice,
-// models, known, or names separated by commas.
+// rows returns the sizes of -rows: all (those with recorded peers), slice, models, known,
+// or names separated by commas.
 func rows(list string) ([]spec.Row, error) {
 	names := strings.Split(list, ",")
 	switch list {
@@ -72,7 +72,7 @@ func rows(list string) ([]spec.Row, error) {
 	return found, nil
 }
 
-// shape reads "d,n,E,K". The row has no tokens.
+// shape reads "d,n,E,K" to a row without tokens.
 func shape(text string) (spec.Row, error) {
 	fields := strings.Split(text, ",")
 	var v [4]int
@@ -89,20 +89,20 @@ func shape(text string) (spec.Row, error) {
 	return size(text, 0, v[0], v[1], v[2], v[3]), nil
 }
 
-// Sizes are the layers that a command line names.
+// Sizes are the layers of a command line.
 type Sizes struct {
 	rows   []spec.Row
 	tokens int
 	list   bool
 }
 
-// SizeFlags declares -row, -shape, -tokens and -list, and for programs that
-// take many sizes -rows too.
+// SizeFlags declares -row, -shape, -tokens and -list, and -rows for programs that accept
+// many sizes.
 func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 	s := &Sizes{}
 	again := ""
 	if many {
-		again = "; may be given again"
+		again = "; may be repeated"
 		set.Func("rows", "`sizes` by name: all (with recorded peers), slice, models, known, or names with commas", func(list string) error {
 			more, err := rows(list)
 			s.rows = append(s.rows, more...)
@@ -113,7 +113,7 @@ func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 		return func(text string) error {
 			r, err := parse(text)
 			if err == nil && !many && len(s.rows) > 0 {
-				return fmt.Errorf("one size is enough, and %s was given", s.rows[0].Name)
+				return fmt.Errorf("one size is allowed, and %s was given", s.rows[0].Name)
 			}
 			s.rows = append(s.rows, r)
 			return err
@@ -131,7 +131,7 @@ func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 	return s
 }
 
-// Listed writes the known sizes to w if that was asked for.
+// Listed writes the known sizes to w for -list, and reports whether it did.
 func (s *Sizes) Listed(w io.Writer) bool {
 	if s.list {
 		for _, r := range Known() {
@@ -141,8 +141,8 @@ func (s *Sizes) Listed(w io.Writer) bool {
 	return s.list
 }
 
-// Rows are the sizes, in the order in which they were given, with -tokens for
-// their tokens: 0 where a -shape came without.
+// Rows returns the sizes in the order of the command line, with the tokens of -tokens. A
+// -shape without -tokens has 0 tokens.
 func (s *Sizes) Rows() []spec.Row {
 	list := slices.Clone(s.rows)
 	for i, r := range list {
@@ -151,8 +151,8 @@ func (s *Sizes) Rows() []spec.Row {
 	return list
 }
 
-// Call is a size, such as a program's own where none was given, with -tokens for
-// its tokens. One with other tokens than its own has no recorded peers.
+// Call returns a size, such as a program's default, with the tokens of -tokens. A size
+// with other tokens than its own has no recorded peers.
 func (s *Sizes) Call(r spec.Row) spec.Row {
 	if s.tokens == 0 || s.tokens == r.Tokens {
 		return r
@@ -161,15 +161,15 @@ func (s *Sizes) Call(r spec.Row) spec.Row {
 	return spec.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
 }
 
-// Tokens is -tokens, 0 where it was not given.
+// Tokens returns -tokens, 0 without it.
 func (s *Sizes) Tokens() int { return s.tokens }
 
-// Calls are Rows for programs that run them: each must have tokens.
+// Calls returns Rows for programs that run them. Each must have tokens.
 func (s *Sizes) Calls() ([]spec.Row, error) {
 	list := s.Rows()
 	for _, r := range list {
 		if r.Tokens == 0 {
-			return nil, Usagef("-shape %s wants -tokens too, those of a call", r.Name)
+			return nil, Usagef("-shape %s needs -tokens, the tokens of a call", r.Name)
 		}
 	}
 	return list, nil

@@ -11,20 +11,19 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// patternBytes is the random memory that is drawn.
+// patternBytes is the size of the random pattern.
 const patternBytes = 32 << 20
 
-// Pattern is random weights, as bits of a type.
+// Pattern is random weights as bits of a type.
 type Pattern []uint16
 
-// New draws a pattern of normal numbers of the scale of weights, of a layer's
-// type.
+// New returns a pattern of normal numbers of the scale of weights, in a layer's type.
 func New(of moe.Type) Pattern {
 	return reference.NewNormalOf(of, 1, reference.ScaleWeight).Values(patternBytes / 2)
 }
 
-// Fill fills tensors of that type with copies of the pattern, each shifted by chance, so
-// that no two tensors are the same. A zero Tensor is left alone.
+// Fill fills tensors of the pattern's type with copies of the pattern, each at a random
+// offset, so that all tensors differ. It skips zero Tensors.
 func (p Pattern) Fill(s driver.Stream, tensors ...moe.Tensor) error {
 	for _, t := range tensors {
 		if t.IsZero() {

@@ -1,4 +1,4 @@
-// Package picture is what the examples' pictures have in common.
+// Package picture has the style of the examples' pictures.
 package picture
 
 import (
@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Check refuses names, given by -plot, whose ending is no known picture format.
+// Check returns an error for a -plot whose ending is no known picture format.
 func Check(name string) error {
 	switch ext := filepath.Ext(name); ext {
 	case ".png", ".svg":

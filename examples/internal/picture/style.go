@@ -16,11 +16,10 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Emulated is what a title ends with where the picture's times are of no GPU.
+// Emulated is the end of a title for times that are not of a GPU.
 const Emulated = ": EMULATED, these times mean nothing"
 
-// New is an empty plot in the style of all pictures, with lines at round values
-// of y.
+// New returns an empty plot in the common style, with lines at round values of y.
 func New(title, x, y string) *plot.Plot {
 	p := bare(title, x, y)
 	p.Y.Tick.Marker = plot.TickerFunc(ticks)
@@ -31,7 +30,7 @@ func New(title, x, y string) *plot.Plot {
 	return p
 }
 
-// NewSideways is a plot of bars that lie, with lines at round values of x.
+// NewSideways returns a plot for horizontal bars, with lines at round values of x.
 func NewSideways(title, x string) *plot.Plot {
 	p := bare(title, x, "")
 	p.X.Tick.Marker = plot.TickerFunc(ticks)
@@ -41,8 +40,8 @@ func NewSideways(title, x string) *plot.Plot {
 	return p
 }
 
-// bare has the style that all pictures share: a sans-serif font, room for the
-// title and between the lines of a legend.
+// bare returns a plot in the common style: a sans-serif font, room for the title and
+// between the lines of a legend.
 func bare(title, x, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
@@ -57,8 +56,8 @@ func bare(title, x, y string) *plot.Plot {
 	return p
 }
 
-// LogTicks are at every digit of every decade of a logarithmic axis, 1, 2 and 5
-// with their numbers.
+// LogTicks are ticks at every digit of every decade of a logarithmic axis, with labels at
+// 1, 2 and 5.
 var LogTicks = plot.TickerFunc(func(least, most float64) (list []plot.Tick) {
 	for decade := math.Pow(10, math.Floor(math.Log10(least))); decade <= most; decade *= 10 {
 		for digit := 1.; digit < 10; digit++ {
@@ -74,7 +73,7 @@ var LogTicks = plot.TickerFunc(func(least, most float64) (list []plot.Tick) {
 	return list
 })
 
-// ticks are at multiples of 1, 2 or 5 times a power of ten, some six of them.
+// ticks returns about six ticks at multiples of 1, 2 or 5 times a power of ten.
 func ticks(least, most float64) (list []plot.Tick) {
 	if !(most > least) {
 		return nil
@@ -95,8 +94,8 @@ func ticks(least, most float64) (list []plot.Tick) {
 
 const margin = vg.Length(12) // around the picture and between its parts
 
-// Save draws a plot with its legend to the right of it, and its title in as many
-// lines as it needs.
+// Save draws a plot to a file, with its legend to the right and its title in as many lines
+// as needed.
 func Save(p *plot.Plot, width, height vg.Length, file string) error {
 	c, err := draw.NewFormattedCanvas(width, height, strings.TrimPrefix(filepath.Ext(file), "."))
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// Bench is a device with one stream and the buffers of a program. Its first
-// error stays: later calls do nothing and [Bench.Err] returns it, so that a
-// program reads as what it does.
+// Bench is a device with one stream and the buffers of a program. It keeps its first
+// error: later calls do nothing and [Bench.Err] returns the error, so that a program
+// needs one check.
 type Bench struct {
-	// GPU says that the device is one, not the emulation.
+	// GPU reports whether the device is a GPU.
 	GPU    bool
 	dev    driver.Device
 	stream driver.Stream
@@ -29,10 +29,10 @@ func newBench(dev driver.Device, gpu bool) *Bench {
 	return b
 }
 
-// Device is the device's name.
+// Device returns the device's name.
 func (b *Bench) Device() string { return b.dev.Target().Name }
 
-// Err is the first error, nil when all went well.
+// Err returns the first error, nil without errors.
 func (b *Bench) Err() error { return b.err }
 
 // Close frees the buffers and closes the device.
@@ -59,8 +59,8 @@ type Number interface {
 	uint16 | uint32 | float32
 }
 
-// Buffer makes room for n elements and fills it with bytes of 0xff: NaN, so
-// that what a kernel forgets to write is seen.
+// Buffer allocates n elements and fills them with bytes of 0xff, NaN, so that an element
+// that a kernel does not write is visible.
 func Buffer[T Number](b *Bench, n int) (p driver.DevicePtr) {
 	var t T
 	bytes := (int64(n)*int64(unsafe.Sizeof(t)) + 3) / 4 * 4
@@ -74,29 +74,28 @@ func Buffer[T Number](b *Bench, n int) (p driver.DevicePtr) {
 	return p
 }
 
-// Upload makes a buffer with these elements.
+// Upload returns a buffer with some elements.
 func Upload[T Number](b *Bench, data []T) driver.DevicePtr {
 	p := Buffer[T](b, len(data))
 	b.do(func() error { return b.stream.CopyToDevice(p, num.Bytes(data)) })
 	return p
 }
 
-// Download waits for the stream's work and brings n elements back. After an
-// error they are zero.
+// Download waits for the stream's work and returns n elements, zeros after an error.
 func Download[T Number](b *Bench, p driver.DevicePtr, n int) []T {
 	data := make([]T, n)
 	b.do(func() error { return b.stream.CopyToHost(num.Bytes(data), p) })
 	return data
 }
 
-// Program is a kernel that a bench has loaded, whose launches take an A.
+// Program is a kernel that a bench has loaded, with arguments A.
 type Program[A any] struct {
 	b        *Bench
 	fn       *jit.Function
 	launcher *jit.Launcher[A]
 }
 
-// Load builds, compiles and loads a kernel. Errors carry the Go line at fault.
+// Load builds, compiles and loads a kernel. Errors name the wrong Go line.
 func Load[A any](b *Bench, k *jit.Builder[A]) *Program[A] {
 	p := &Program[A]{b: b}
 	b.do(func() error {
@@ -113,7 +112,7 @@ func Load[A any](b *Bench, k *jit.Builder[A]) *Program[A] {
 	return p
 }
 
-// Listing is the PTX with the Go line behind each instruction.
+// Listing returns the PTX with the Go line of each instruction.
 func (p *Program[A]) Listing() string {
 	if p.b.err != nil {
 		return ""
@@ -126,7 +125,8 @@ func (p *Program[A]) Run(args A) {
 	p.b.do(func() error { return p.runs(args, 1) })
 }
 
-// Time is the mean of so many launches, after as many to warm up, by the device's clock.
+// Time returns the mean time of a number of launches, after the same number of launches
+// to warm up, by the device's clock.
 func (p *Program[A]) Time(runs int, args A) (mean time.Duration) {
 	p.b.do(func() (err error) {
 		var events [2]driver.Event

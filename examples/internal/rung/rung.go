@@ -1,6 +1,6 @@
-// Package rung is what the programs of the ladder share: the -device flag,
-// buffers, and the way from a built kernel to a launched one. What a program
-// teaches stands in its own main.go.
+// Package rung has the parts that the programs of the ladder share: the -device flag,
+// buffers, and loading and launching of kernels. Each program's own files have the part
+// that it teaches.
 package rung
 
 import (
@@ -10,8 +10,7 @@ import (
 	"sonicmoe/examples/internal/command"
 )
 
-// New parses a program's one flag, -device, opens what it names and makes a
-// bench of it.
+// New parses a program's only flag, -device, and opens the device.
 func New(ctx context.Context, p command.Program, args []string, stdout, stderr io.Writer) (*Bench, error) {
 	device, err := parse(p, args, stdout)
 	if err != nil {
@@ -24,8 +23,8 @@ func New(ctx context.Context, p command.Program, args []string, stdout, stderr i
 	return newBench(dev, gpu), nil
 }
 
-// RefuseGPU parses the same flag for a program that a GPU must not run: a name
-// other than emulated is an error that gives the reason.
+// RefuseGPU parses -device for a program that must not run on a GPU. A name other than
+// emulated is an error with a reason.
 func RefuseGPU(p command.Program, args []string, stdout io.Writer, reason string) error {
 	device, err := parse(p, args, stdout)
 	if err == nil && device != "" && device != command.Emulated {

@@ -1,13 +1,12 @@
 // Command axpy is the first rung of the ladder: a kernel from Go to a device.
 //
-// The idea: Go code writes a kernel by calling methods of a [jit.Builder]. The
-// program runs when the kernel is built; what it emits runs later, once for
-// each thread. Look at the two times in the function axpy below: i, x and y
-// are Go variables that stand for registers, and k.If takes a closure because
-// its body becomes a branch of the GPU.
+// Go code writes a kernel by calling methods of a [jit.Builder]. The Go code runs when
+// the kernel is built. The instructions that it emits run later, once for each thread.
+// In the function axpy below i, x and y are Go variables for registers, and k.If takes a
+// closure because its body becomes a branch of the GPU.
 //
-// Then build, load, launch: the emitter checks the kernel, prints PTX, the
-// device's own assembler compiles it. There is no other compiler.
+// Build checks the kernel and prints PTX. The device's own assembler compiles the PTX.
+// There is no other compiler.
 //
 //	go run ./examples/ladder/axpy [-device cuda|emulated]
 package main
@@ -28,7 +27,7 @@ var about = command.Program{Name: "axpy", Purpose: "writes a kernel in Go, loads
 
 func main() { about.Main(run) }
 
-// args are what a launch takes. The kernel's parameters are its fields.
+// args are the arguments of a launch. Their fields are the kernel's parameters.
 type args struct {
 	X, Y  driver.DevicePtr // addresses in global memory
 	Alpha float32
@@ -45,7 +44,7 @@ func axpy() *jit.Builder[args] {
 	// This thread's element: CTA number x threads of a CTA + thread number.
 	i := k.CtaidX().Mad(k.NtidX(), k.TidX())
 
-	// n is no multiple of a CTA's threads, so the last CTA has some to spare.
+	// n is no multiple of a CTA's threads: some threads of the last CTA have no element.
 	k.If(i.Lt(n), func() {
 		src, dst := x.Index(i, 4), y.Index(i, 4) // 4 bytes an element
 		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))

@@ -1,28 +1,24 @@
-// Command deadlock is the last rung: kernels that wait forever, and how to
-// find out who waits for what.
+// Command deadlock is the last rung: kernels that wait forever, and how to find the
+// cause.
 //
-// The idea: a pipeline with a mistake in it does not give wrong numbers, it
-// gives nothing. A GPU hangs, and all that can be learned is that it does. The
-// emulated device sees that no warp can run any more and says of each which role
-// it plays and where it stands, which stage of which ring it waits for, what that
-// stage's barrier lacks, and who should bring it. What everything else hangs on
-// comes first.
+// A pipeline with a mistake often gives no wrong numbers but hangs, and a GPU gives no
+// further information. The emulated device notices that no warp can run any more. It
+// prints for each warp its role and its Go line, the stage and the ring that it waits
+// for, the arrivals that the stage's barrier lacks, and the role that must arrive. The
+// cause of all other waits comes first.
 //
-// Two roles of one thread each pass numbers through a ring of two stages: the
-// producer waits until a stage is empty, writes and arrives at its full barrier,
-// the consumer waits until it is full, reads and releases it. Two mistakes are
-// made, the commonest there are:
+// Two roles of one thread each pass numbers through a ring of two stages. The producer
+// waits until a stage is empty, writes it and arrives at its full barrier. The consumer
+// waits until the stage is full, reads and releases it. The program makes two common
+// mistakes:
 //
-//   - the consumer never releases a stage: the producer fills both and waits for
-//     the first to be empty again, which lacks an arrival, and the consumer for it
-//     to be full again;
-//   - the producer takes the consumer's place in the ring, whose phases count from
-//     parity 0: it waits at once, though the stage is empty. (A fresh barrier is
-//     in phase 0, and the phase before it, of parity 1, counts as complete. So
-//     jit/pipeline's Ring.Producer starts with parity 1.)
+//   - The consumer never releases a stage. The producer fills both stages and waits for
+//     the first to be empty. The consumer waits for it to be full again.
+//   - The producer begins with the consumer's phase, parity 0, and waits at once although
+//     the stage is empty. A new barrier is in phase 0, and the phase before it, of parity
+//     1, counts as complete. Ring.Producer of jit/pipeline therefore begins with parity 1.
 //
-// Look at the Go lines in the messages, and find the mistake by them. This
-// program refuses a GPU.
+// The Go lines in the messages lead to the mistakes. This program refuses a GPU.
 //
 //	go run ./examples/ladder/deadlock
 package main
@@ -43,11 +39,11 @@ import (
 	"sonicmoe/ptx/emu"
 )
 
-var about = command.Program{Name: "deadlock", Purpose: "runs kernels that wait forever on the emulated device, which says who waits for what at which Go line."}
+var about = command.Program{Name: "deadlock", Purpose: "runs kernels that wait forever on the emulated device, which prints what each role waits for, with Go lines."}
 
 func main() { about.Main(run) }
 
-// mistake is what is wrong with the kernel.
+// mistake is a mistake in the kernel.
 type mistake int
 
 const (
@@ -62,7 +58,7 @@ const (
 	threads = 64 // two warps
 )
 
-// args are what a launch takes.
+// args are the arguments of a launch.
 type args struct {
 	Sum driver.DevicePtr
 }
@@ -135,8 +131,8 @@ func run(_ context.Context, words []string, stdout, _ io.Writer) error {
 	return nil
 }
 
-// emulate runs the kernel on the emulator itself: the device that the other
-// rungs use is made of it. Where is how it learns the Go lines.
+// emulate runs the kernel on the emulator itself, which the emulated device of the other
+// rungs uses too. Where gives it the Go lines.
 func emulate(k *jit.Builder[args]) (sum uint32, err error) {
 	built, err := k.Build()
 	if err != nil {

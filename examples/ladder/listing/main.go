@@ -1,17 +1,17 @@
 // Command listing is the second rung: from PTX and its mistakes back to Go.
 //
-// The idea: each instruction remembers the Go line that emitted it. So the
-// kernel's PTX can be read beside its source, and whoever finds a mistake can
-// say where it was made. Three places find them:
+// Each instruction remembers the Go line that emitted it. The PTX of a kernel can
+// therefore be read together with its source, and messages about mistakes name Go lines.
+// Three tools find mistakes:
 //
-//   - the Go compiler, for wrong types (a U32 is no F32: it does not compile);
-//   - Build, for what can be seen without running: here a barrier where only
-//     some threads come, and a value that nothing computed;
-//   - the emulated device, for what shows when the kernel runs: here a read
-//     past the end of x. A GPU would read whatever lies there, in silence.
+//   - The Go compiler finds wrong types: a U32 is no F32.
+//   - Build finds mistakes that show without running: here a barrier that only some
+//     threads reach, and a value that no instruction computed.
+//   - The emulated device finds mistakes that show when the kernel runs: here a read past
+//     the end of x. A GPU would read other memory without a message.
 //
-// The third part therefore always runs on an emulated device; -device chooses
-// where the first kernel is compiled.
+// The last kernel always runs on an emulated device. -device chooses the device that
+// compiles the first kernel.
 //
 //	go run ./examples/ladder/listing [-device cuda|emulated]
 package main
@@ -29,11 +29,11 @@ import (
 	"sonicmoe/ptx"
 )
 
-var about = command.Program{Name: "listing", Purpose: "prints a kernel with the Go line behind each instruction, and two mistakes with what is said of them."}
+var about = command.Program{Name: "listing", Purpose: "prints a kernel with the Go line of each instruction, and two mistakes with their messages."}
 
 func main() { about.Main(run) }
 
-// mistake is what is wrong with the kernel.
+// mistake is a mistake in the kernel.
 type mistake int
 
 const (
@@ -44,14 +44,14 @@ const (
 
 const elements, threads = 100, 128
 
-// args are what a launch takes.
+// args are the arguments of a launch.
 type args struct {
 	X, Y  driver.DevicePtr
 	Alpha float32
 	N     int
 }
 
-// axpy is the kernel of the first rung, with room for mistakes.
+// axpy is the kernel of the first rung, with a mistake.
 func axpy(m mistake) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("axpy", threads, 1)
 	x, y := k.Ptr(&k.Args.X), k.Ptr(&k.Args.Y)
@@ -65,7 +65,7 @@ func axpy(m mistake) *jit.Builder[args] {
 		src, dst := x.Index(i, 4), y.Index(i, 4)
 		sum := ptx.LdGlobal[ptx.F32](src).Fma(alpha, ptx.LdGlobal[ptx.F32](dst))
 		if m == unfit {
-			k.BarSync(ptx.Uint(0)) // threads past n never come
+			k.BarSync(ptx.Uint(0)) // threads past n do not reach it
 			var forgotten ptx.F32
 			sum = sum.Add(forgotten)
 		}
@@ -95,21 +95,21 @@ func list(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	if err := b.Err(); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "The kernel, with the Go line behind each instruction:\n\n%s", program.Listing())
+	fmt.Fprintf(stdout, "The kernel, with the Go line of each instruction:\n\n%s", program.Listing())
 	return nil
 }
 
-// build shows what a kernel that can't be right gets.
+// build prints the messages of Build for a wrong kernel.
 func build(stdout io.Writer) error {
 	_, err := axpy(unfit).Build()
 	if err == nil {
-		return errors.New("the wrong kernel was built, must be refused")
+		return errors.New("Build accepted the wrong kernel, must refuse it")
 	}
-	fmt.Fprintf(stdout, "\nA barrier in the branch and a value from nowhere. Build says:\n\n%v\n", err)
+	fmt.Fprintf(stdout, "\nA barrier in the branch and a value that nothing computed. Build says:\n\n%v\n", err)
 	return nil
 }
 
-// fault shows what a kernel that goes wrong gets from the emulated device.
+// fault prints the emulated device's message for a kernel that reads out of bounds.
 func fault(ctx context.Context, stdout, stderr io.Writer) error {
 	b, err := rung.New(ctx, about, []string{"-device", "emulated"}, stdout, stderr)
 	if err != nil {
@@ -119,7 +119,7 @@ func fault(ctx context.Context, stdout, stderr io.Writer) error {
 	x, y := rung.Upload(b, make([]float32, elements)), rung.Upload(b, make([]float32, elements))
 	rung.Load(b, axpy(unbounded)).Run(args{X: x, Y: y, Alpha: 2, N: elements})
 	if !errors.Is(b.Err(), driver.ErrBroken) {
-		return fmt.Errorf("%d threads on %d elements gave %v, must be a fault", threads, elements, b.Err())
+		return fmt.Errorf("%d threads on %d elements gave the error %v, must be a fault", threads, elements, b.Err())
 	}
 	fmt.Fprintf(stdout, "\nNo comparison with n, %d threads on %d elements. The emulated device says:\n\n%v\n", threads, elements, b.Err())
 	return nil

@@ -20,7 +20,7 @@ const (
 	stageBytes = tileABytes + tileN*tile.RowBytes
 )
 
-// args are what a launch takes: c [M, N] = a [M, K] times b [N, K] transposed.
+// args are the arguments of a launch: c [M, N] = a [M, K] times b [N, K] transposed.
 type args struct {
 	A, B, C driver.DevicePtr
 	M, N, K int
@@ -32,10 +32,10 @@ type product struct {
 	k       *ptx.Kernel
 	a, b, c ptx.TensorMap
 	ring    *pipeline.Ring
-	staging ptx.Shared // of all sub-tiles, by warpgroup and column
+	staging ptx.Shared // all sub-tiles, by warpgroup and column
 	stored  pipeline.NamedBarriers
 	tid     ptx.U32
-	row     ptx.U32 // of this CTA's tile
+	row     ptx.U32 // first row of the CTA's tile
 	column  ptx.U32
 	depth   ptx.U32 // k-tiles
 }
@@ -58,7 +58,7 @@ func multiply() *jit.Builder[args] {
 	cta := pipeline.NewCTA(k.Kernel)
 	p.staging = cta.Shared("staging", mathGroups*tileN/64*tile.StagingBytes, 1024)
 	p.stored = cta.NamedBarriers("stored", mathGroups, pipeline.WarpgroupThreads)
-	const loaders, warps = 1, mathGroups * 4 // who fills a stage, who empties it
+	const loaders, warps = 1, mathGroups * 4 // producers and consumers of a stage
 	p.ring = cta.Ring("ab", stages, stageBytes, loaders, warps)
 	cta.Ready(p.tid)
 
@@ -70,8 +70,8 @@ func multiply() *jit.Builder[args] {
 	return k
 }
 
-// load is the producer: one thread that fills stages as they become empty.
-// What lies past the matrices' ends arrives as zero and adds nothing.
+// load is the producer: one thread that fills stages as they become empty. Elements past
+// the ends of the matrices arrive as zero and add nothing.
 func (p product) load() {
 	k := p.k
 	k.If(p.tid.ShrI(5).EqI(mathGroups*4), func() { // the role's first warp
@@ -88,10 +88,10 @@ func (p product) load() {
 	})
 }
 
-// multiply is the consumer: both warpgroups use every stage, each its own 64
-// rows of A and all of B. The main loop is the one that the layer's products
-// have: a stage goes back when the products of the next one have been issued,
-// so that the tensor cores never wait for an issue.
+// multiply is the consumer: both warpgroups use every stage, each with its own 64 rows of
+// A and all of B. The layer's products use the same main loop: it releases a stage when
+// the products of the next stage have been issued, so that the tensor cores never wait
+// for an issue.
 func (p product) multiply(warpgroup ptx.U32) {
 	k := p.k
 	acc := k.Accumulators(tileN / 2)
@@ -104,8 +104,8 @@ func (p product) multiply(warpgroup ptx.U32) {
 	p.store(warpgroup, acc)
 }
 
-// store is the epilogue: rounded to bf16, through shared memory, to C by TMA,
-// which drops what lies past the end.
+// store is the epilogue: it rounds to bf16 and copies through shared memory to C by TMA,
+// which drops elements past the end.
 func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	k := p.k
 	thread := p.tid.AndI(pipeline.WarpgroupThreads - 1)
@@ -114,7 +114,7 @@ func (p product) store(warpgroup ptx.U32, acc []ptx.F32) {
 	for i := range tileN / 64 {
 		staging.Store(mine.At(i*tile.StagingBytes), acc[32*i:32*i+32])
 	}
-	k.FenceProxyAsync(".shared::cta") // TMA shall see what was stored
+	k.FenceProxyAsync(".shared::cta") // makes the stores visible to TMA
 	p.stored.Sync(warpgroup)
 	k.If(k.ElectOne().And(thread.LtI(32)), func() {
 		for i := range tileN / 64 {

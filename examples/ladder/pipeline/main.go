@@ -1,15 +1,14 @@
-// Command pipeline is the fifth rung: a whole matrix product, C = A·Bᵀ in
-// bf16, as fast kernels for Hopper are written.
+// Command pipeline is the fifth rung: a whole matrix product, C = A·Bᵀ in bf16, in the
+// structure of fast kernels for Hopper.
 //
-// The idea: loading and multiplying are two roles of one CTA that meet only at
-// a ring of shared-memory stages. The load role runs ahead as far as there are
-// empty stages, the math role takes full ones, and each keeps its engine (TMA,
-// tensor cores) busy. The ring owns barriers and phases, so the roles in
-// kernel.go say Acquire, Wait and Release, and nothing else.
+// Loading and multiplying are two roles of one CTA. They meet only at a ring of stages
+// in shared memory. The load role runs ahead while there are empty stages, the math role
+// consumes full ones, and each keeps its engine (TMA, tensor cores) busy. The ring has
+// the barriers and phases. The roles in kernel.go only call Acquire, Wait and Release.
 //
-// Look at what is not there: no bounds check (TMA fills and drops at the
-// matrices' ends; the sizes below end inside a tile on purpose), and no code
-// for the ring's wrapping around (there are more k-tiles than stages).
+// There is no bounds check, although the sizes below end inside a tile: TMA fills with
+// zeros and drops elements at the ends. There is no code for the end of the ring
+// either, although there are more k-tiles than stages.
 //
 //	go run ./examples/ladder/pipeline [-device cuda|emulated]
 package main
@@ -26,11 +25,11 @@ import (
 	"sonicmoe/moe/num"
 )
 
-var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices with roles and a ring of stages, and on a GPU says how fast."}
+var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices with roles and a ring of stages, and prints the speed on a GPU."}
 
 func main() { about.Main(run) }
 
-// size is C's M rows and N columns, and the depth K of the sums.
+// size is the M rows and N columns of C, and the depth K of the sums.
 type size struct{ m, n, k int }
 
 var (
@@ -68,7 +67,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "checked  %d of %d elements against float64\n", checked, len(got))
 	if !bench.GPU {
-		return nil // the emulated device's time says nothing
+		return nil // the emulated device's time means nothing
 	}
 	mean := program.Time(50, arguments)
 	if err := bench.Err(); err != nil {
@@ -79,12 +78,12 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// check compares elements with a product in float64: all of a small C, every
-// so many of a large one.
+// check compares elements with a product in float64: all elements of a small C, a sample
+// of a large one.
 func (s size) check(a, b, got []uint16) (checked int, err error) {
 	step := 1
 	if len(got) > 1<<17 {
-		step = 4099 // a prime, so that all rows and columns have their turn
+		step = 4099 // a prime, so that the sample has all rows and columns
 	}
 	for i := 0; i < len(got); i += step {
 		row, column := i/s.n, i%s.n
@@ -92,7 +91,7 @@ func (s size) check(a, b, got []uint16) (checked int, err error) {
 		for j := range s.k {
 			want += num.BF16ToFloat64(a[row*s.k+j]) * num.BF16ToFloat64(b[column*s.k+j])
 		}
-		// A bf16 has 8 bits; sums in FP32 cost little beside that.
+		// bf16 has 8 bits; the error of FP32 sums is small against its rounding.
 		e := num.BF16ToFloat64(got[i]) - want
 		if bound := max(want, -want)/256 + 1e-3; !(e <= bound && -e <= bound) { // NaN is wrong too
 			return checked, fmt.Errorf("c[%d,%d] is %v, must be %v", row, column, num.BF16ToFloat64(got[i]), want)

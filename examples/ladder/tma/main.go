@@ -1,17 +1,17 @@
-// Command tma is the third rung: a tile of a matrix copied to shared memory by
-// TMA, the GPU's copy engine, with an mbarrier that says when it is there.
+// Command tma is the third rung: TMA, the GPU's copy engine, copies a tile of a matrix to
+// shared memory, and an mbarrier signals its arrival.
 //
-// The idea: one thread starts the copy of a whole box and goes on. A tensor
-// map, made by the host, tells the engine the matrix's extents and strides, so
-// a box that crosses the end needs no code: what lies outside arrives as zero.
-// The mbarrier counts an arrival (the thread's) and bytes (the engine's); its
-// phase is complete when both are, and waiters name the phase by its parity.
+// One thread starts the copy of a whole box and continues. A tensor map, made by the
+// host, gives the engine the matrix's extents and strides. A box that crosses the end
+// needs no code: elements outside arrive as zero. The mbarrier counts one arrival, of
+// the thread, and the bytes that the engine writes. Its phase is complete when both are
+// complete. A wait names the phase by its parity.
 //
-// Look at the two pictures. Each line is a row of 128 bytes in shared memory,
-// each entry the 16-byte chunk of the matrix that lies there. Without swizzle
-// chunk c lies at place c: eight rows of one column are then in the same
-// memory banks. With the 128-byte swizzle chunk c of row r lies at place
-// c xor r mod 8, so a column is spread over all banks; wgmma reads tiles so.
+// The program prints two pictures. Each line is a row of 128 bytes in shared memory, each
+// entry the 16-byte chunk of the matrix at that place. Without swizzle chunk c is at
+// place c, and eight rows of one column are in the same memory banks. With the 128-byte
+// swizzle chunk c of row r is at place c xor r mod 8, and a column is spread over all
+// banks. wgmma reads tiles in this layout.
 //
 //	go run ./examples/ladder/tma [-device cuda|emulated]
 package main
@@ -30,28 +30,28 @@ import (
 	"sonicmoe/ptx"
 )
 
-var about = command.Program{Name: "tma", Purpose: "copies a tile by TMA: an mbarrier says when it is there, a swizzle where each element went."}
+var about = command.Program{Name: "tma", Purpose: "copies a tile by TMA: an mbarrier signals its arrival, a swizzle places its elements."}
 
 func main() { about.Main(run) }
 
 const (
 	rows     = 13     // of the matrix
 	columns  = tile.K // 64 elements of 16 bits are a row of 128 bytes
-	firstRow = 8      // of the box, whose last 3 rows lie past the end
+	firstRow = 8      // of the box, whose last 3 rows are past the end
 	boxRows  = 8
 	boxBytes = boxRows * tile.RowBytes
 	chunks   = tile.RowBytes / 16
 	threads  = 128
 )
 
-// args are what a launch takes.
+// args are the arguments of a launch.
 type args struct {
 	Matrix, Out driver.DevicePtr
 	Y           int
 }
 
-// copyBox loads the box at column 0, row y of the matrix and writes the words of shared
-// memory to out as they lie there.
+// copyBox loads the box at column 0, row y of the matrix, and copies the words of shared
+// memory to out in their order.
 func copyBox(swizzle driver.Swizzle) *jit.Builder[args] {
 	k := jit.NewBuilder[args]("copy_box", threads, 1)
 	m := k.Map(&k.Args.Matrix, func(a *args) driver.TensorMap {
@@ -68,7 +68,7 @@ func copyBox(swizzle driver.Swizzle) *jit.Builder[args] {
 	cta := pipeline.NewCTA(k.Kernel)
 	box := cta.Shared("box", boxBytes, 1024)  // swizzles count from multiples of 1024
 	arrived := cta.Mbarriers("arrived", 1, 1) // one arrival a phase
-	cta.Ready(tid)                            // nobody waits on a barrier that is none yet
+	cta.Ready(tid)                            // no thread waits on a barrier before its initialisation
 
 	k.If(tid.EqI(0), func() {
 		k.MbarrierArriveExpectTx(arrived, ptx.Uint(boxBytes)) // arrives, and expects bytes
@@ -115,7 +115,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// picture prints which chunk of the matrix lies at each place of the box.
+// picture prints the chunk of the matrix at each place of the box.
 func picture(stdout io.Writer, got []uint16) {
 	for r := range boxRows {
 		fmt.Fprintf(stdout, "  row %2d ", firstRow+r)
@@ -130,8 +130,8 @@ func picture(stdout io.Writer, got []uint16) {
 	}
 }
 
-// check compares the box with the matrix. tile.Swizzled is what kernels use:
-// given constants it gives a constant.
+// check compares the box with the matrix. Kernels use tile.Swizzled too: for constants
+// it returns a constant.
 func check(got []uint16, swizzle driver.Swizzle) error {
 	for i := range boxRows * columns {
 		r, c := i/columns, i%columns

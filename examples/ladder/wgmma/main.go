@@ -1,15 +1,14 @@
 // Command wgmma is the fourth rung: one tile through the tensor cores.
 //
-// The idea: wgmma multiplies a 64 x 16 piece of A by a 16 x N piece of B for a
-// whole warpgroup, 128 threads that issue it together. It reads both from
-// shared memory, where a 64-bit descriptor says how they lie, and it adds to
-// registers: each thread holds N/2 of the 64 x N sums. It is asynchronous.
+// wgmma multiplies a 64 x 16 piece of A by a 16 x N piece of B for a whole warpgroup: 128
+// threads issue it together. It reads both from shared memory, whose layout a 64-bit
+// descriptor describes, and adds to registers: each thread holds N/2 of the 64 x N sums.
+// wgmma is asynchronous.
 //
-// Look at three things: four steps of 16 make K = 64, each only a descriptor
-// 32 bytes further on; fence, commit and wait stand around them, because the
-// registers belong to the tensor cores in between (leave out the wait and the
-// emulated device names the register); and a [tile.Fragment] says which row
-// and columns a thread's registers are.
+// Three details matter. Four steps of 16 make K = 64, each with a descriptor 32 bytes
+// further on. Fence, commit and wait surround the steps, because the tensor cores use the
+// registers in between; without the wait the emulated device names the register. A
+// [tile.Fragment] gives the row and the columns of a thread's registers.
 //
 //	go run ./examples/ladder/wgmma [-device cuda|emulated]
 package main
@@ -42,7 +41,7 @@ const (
 	threads = pipeline.WarpgroupThreads
 )
 
-// args are what a launch takes.
+// args are the arguments of a launch.
 type args struct{ A, B, C driver.DevicePtr }
 
 // multiply sets c = a bᵀ for a [64, 64] and b [96, 64], bf16, c in floats.
@@ -67,7 +66,7 @@ func multiply() *jit.Builder[args] {
 
 	acc := k.Accumulators(tileN / 2)
 	descA, descB := tile.NewDescriptor(k.Kernel, tileA), tile.NewDescriptor(k.Kernel, tileB)
-	k.WgmmaFence() // the registers are the tensor cores' from here
+	k.WgmmaFence() // the tensor cores use the registers from here
 	for i := range depth / tile.KStep {
 		add := ptx.True()
 		if i == 0 {
@@ -76,7 +75,7 @@ func multiply() *jit.Builder[args] {
 		k.Wgmma(acc, descA.Step(i, 0), descB.Step(i, 0), add, false, false)
 	}
 	k.WgmmaCommit()
-	k.WgmmaWait(0) // and ours again from here
+	k.WgmmaWait(0) // and the threads again from here
 
 	at := tile.NewFragment(tid)
 	for j := range tileN / 8 {
@@ -103,7 +102,7 @@ func run(ctx context.Context, words []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
-	// Products of bf16 are exact in a float; only the sum of 64 is rounded.
+	// Products of bf16 are exact in FP32; only the sum of 64 is rounded.
 	const bound = 1e-5
 	worst := 0.0
 	for i := range got {
