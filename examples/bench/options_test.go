@@ -72,7 +72,7 @@ func TestWrongFlags(t *testing.T) {
 		`"x" must be a whole number from 1`: {"-shape", "1,2,x,4"},
 		"-pass sideways, must be one of":    {"-pass", "sideways"},
 		`-routing "none", must be all`:      {"-routing", "none"},
-		"-type is f16, must be bf16":           {"-type", "f16", "-rounding"},
+		"-type is f16, must be bf16":        {"-type", "f16", "-rounding"},
 		`"f32" must be bf16 or f16`:         {"-type", "f32"},
 		"-repeats 0":                        {"-repeats", "0"},
 		"must be .png or .svg":              {"-plot", "x.gif"},
