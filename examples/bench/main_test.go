@@ -35,7 +35,7 @@ func tiny(t *testing.T, more ...string) (out, errs string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-// Few tokens: a line and an entry of the file for each number of them.
+// -decode writes a line and an entry of the file for each batch size.
 func TestDecode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "decode.json")
 	out, errs, err := tiny(t, "-decode", "-shape", "128,64,8,2", "-tokens", "3", "-batches", "1,3", "-json", file, "-plot", filepath.Join(filepath.Dir(file), "decode.png"))

@@ -25,8 +25,7 @@ func driverCache(disabled string) []string {
 	return []string{"start-up: the driver's own cache may have kernels of earlier runs: set " + noDriverCache + "=1 to compile them all"}
 }
 
-// startups measures moe.New with caches of its own. Of two passes it measures in the
-// first one only.
+// startups measures moe.New with caches of its own, in the first pass only.
 func (b *bench) startups(t *timer, u *subject, r *report.Row) error {
 	if !b.withStartup || b.pass.name != b.passes[0].name {
 		return nil

@@ -1,6 +1,6 @@
 /*
- * A Mixture-of-Experts layer from C11: forward and backward, and the experts'
- * outputs beside those of a plain loop in double.
+ * A Mixture-of-Experts layer from C11: forward and backward, and a comparison of
+ * the experts' outputs with a plain loop in double.
  *
  *     go build -buildmode=c-shared -o libsonicmoe.so ./moe/capi
  *     cc -std=c11 -I moe/capi examples/c/layer.c ./libsonicmoe.so -lm -o layer
@@ -17,14 +17,14 @@ enum { T = 24, D = 128, N = 64, E = 4, K = 2, R = T * K };
 
 static sm_handle device;
 
-/* must ends the program with the library's words. */
+/* must ends the program with the library's error if there is one. */
 static void must(const char *what, sm_status s) {
 	if (s == SM_OK) return;
 	fprintf(stderr, "%s: status %d: %s\n", what, (int)s, sm_error_text());
 	exit(1);
 }
 
-/* bf16 rounds to nearest even; wide is the way back. */
+/* bf16 rounds to nearest even. wide converts back. */
 static uint16_t bf16(double v) {
 	float f = (float)v;
 	uint32_t u;

@@ -82,7 +82,7 @@ func TestReport(t *testing.T) {
 	assert.ErrorContains(t, err, `-report names "times", must be some of [bytes conflicts`)
 }
 
-// What the launch file has wrong is said; no run outlives its time.
+// Errors name the mistakes in the launch file, and a run ends with its time.
 func TestWrongArguments(t *testing.T) {
 	launch, err := os.ReadFile(launchFile)
 	require.NoError(t, err)

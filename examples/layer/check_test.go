@@ -23,8 +23,7 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// script runs testdata/check.py, with PyTorch's safetensors package. Tests of
-// it are skipped where Python lacks the package.
+// script runs testdata/check.py with PyTorch's safetensors package.
 func script(t testing.TB, args ...string) (string, error) {
 	c := exec.Command("python3", append([]string{filepath.Join("testdata", "check.py")}, args...)...)
 	c.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1") // these layers are small
@@ -37,13 +36,13 @@ func needPython(t testing.TB) {
 	outside.Python(t, "safetensors", "torch|numpy")
 }
 
-// verify holds the files against check.py's float64.
+// verify compares the files with check.py's float64.
 func (p paths) verify(t testing.TB, c moe.Config, more ...string) (string, error) {
 	return script(t, append([]string{"verify", "-weights", p.weights, "-input", p.input, "-output", p.output,
 		"-topk", fmt.Sprint(c.TopK), "-layout", c.GateUp.String()}, more...)...)
 }
 
-// Files that Python wrote go through the command and back to Python.
+// The command runs on files that Python wrote, and Python checks the output.
 func TestPython(t *testing.T) {
 	needPython(t)
 	tests := []struct {
@@ -96,7 +95,7 @@ func (p paths) write(t testing.TB, c moe.Config, tokens int, r trial.Results) {
 		fileTensor(nameExperts, "I32", bytes.NewReader(bytesOf(r.ExpertIDs)), tokens, c.TopK))
 }
 
-// check.py accepts the reference's results and finds each kind of mistake.
+// check.py accepts the reference's results and finds every kind of mistake.
 func TestPythonFindsMistakes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")

@@ -68,8 +68,8 @@ func empty(name string, d string, shape ...int) safetensors.Source {
 	return t
 }
 
-// Each case breaks one thing in files that are right otherwise. WEIGHTS and
-// INPUT stand for the paths.
+// Each case has one mistake in otherwise correct files. WEIGHTS and INPUT stand for the
+// paths.
 func TestFileErrors(t *testing.T) {
 	const bf, f32 = "BF16", "F32"
 	tests := []struct {
@@ -207,7 +207,7 @@ func TestPathErrors(t *testing.T) {
 	p.fails(t, "is the input "+p.input+", must be another file", other(p.weights, p.input, link)...)
 }
 
-// Without a GPU, -device cuda is an error: nobody asked for another device.
+// Without a GPU, -device cuda is an error: the emulated device does not replace it.
 func TestNoGPU(t *testing.T) {
 	t.Setenv(cuda.EnvLibrary, "/no/such/libcuda.so")
 	p := randomTensors(small, 1, 1).write(t, false)

@@ -47,7 +47,7 @@ func (p paths) results(t testing.TB, c moe.Config, tokens, count int) trial.Resu
 	}
 }
 
-// open opens an output file of so many tensors.
+// open opens an output file with a number of tensors.
 func (p paths) open(t testing.TB, count int) *safetensors.File {
 	f, err := safetensors.Open(t.Context(), p.output)
 	require.NoError(t, err)

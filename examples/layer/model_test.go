@@ -37,7 +37,7 @@ func (x tensors) model(t *testing.T, kind string, shared int) string {
 	return dir
 }
 
-// A model's own files give what its tensors in one file give.
+// A model's own files give the same output as its tensors in one file.
 func TestModel(t *testing.T) {
 	half := small
 	half.Type, half.Logits = moe.F16, moe.LogitsF16
@@ -61,7 +61,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// What of a config.json was assumed or not understood is said beside the result.
+// The command prints the assumptions about a config.json and the fields that it did not
+// understand.
 func TestModelRemarks(t *testing.T) {
 	x := randomTensors(small, 3, 54)
 	p, dir := x.write(t, false), x.model(t, "qwen3_moe", 0)

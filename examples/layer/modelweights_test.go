@@ -24,8 +24,8 @@ import (
 	"sonicmoe/moe/checkpoint/safetensors"
 )
 
-// What a model has beside router and experts is loaded from its files, and gets its
-// gradient: the bits of the library's own call with the same tensors.
+// All weights of a model are loaded from its files and get gradients, with the bits of a
+// direct call of the library with the same tensors.
 func TestModelOfEveryWeight(t *testing.T) {
 	for kind, c := range map[string]struct {
 		config string

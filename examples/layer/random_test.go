@@ -17,7 +17,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// randomLayer is a legal layer and token count within about so many FLOPs.
+// randomLayer returns a legal layer and a number of tokens within about flops FLOPs.
 func randomLayer(r *rand.Rand, flops float64, width int) (moe.Config, int) {
 	for {
 		c := moe.Config{

@@ -2,7 +2,7 @@
 
     python bench.py [--hidden 2048 --intermediate 768 --experts 128 --top-k 8 --tokens 4096]
 
-Times are medians of device time between events, host time of a call included where it is longer.
+Times are medians of device time between events. They include the host time of a call if it is longer.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Models of transformers on the library's experts, beside eager and torch's grouped_mm, in one run:
+"""Models of transformers with the library's experts, with eager experts and with torch's grouped_mm, in one run: errors of
 logits against float64, greedy text, losses of a training run, and speed.
 
     python hf.py [--device cpu] [--steps 100] [--families mixtral,olmoe] [--width 1024 --tokens 4096]
 
-The models are random and small; the text they learn is made up. Speeds are of models --width
-wide, without which none are measured; with --steps 0 nothing else is.
+The models are random and small, and learn an artificial text. Speeds are measured only with --width, the width of the
+models. With --steps 0 nothing else is measured.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LAYERS = 4
 
 
 def families(n: int, experts: int) -> dict[str, dict]:
-    """Fields of the families' configurations, with so many experts of width n."""
+    """Fields of the families' configurations, with a number of experts of width n."""
     dense = {"intermediate_size": 4 * n, "moe_intermediate_size": n}
     return {
         "qwen3_moe": {**dense, "num_experts": experts, "norm_topk_prob": True, "head_dim": 32},

@@ -1,16 +1,16 @@
-"""What a call costs the host, in Python and in Go, in turns on the same cores of one machine.
+"""The host's time of a call in Python and in Go, in turns on the same cores of one machine.
 
     CGO_ENABLED=0 go build -o bench ./examples/bench
     python host.py --go ./bench [--turns 5 --tokens 16,4096 --backward --parts] [--hidden 2048 --intermediate 768 --experts 128 --top-k 8]
 
-Of each turn the median time of a call that nothing waits for, with the tenths below and above which a tenth of the
-calls lie, in µs: Go's Forward, the function moe, the module SonicMoE, and how much later the slower of the two is. They
-alternate every 20 calls, on the same --cores cores: where a machine's cores are shared all that they do takes half as
-long again, or not, for seconds. "nothing" is a loop's own step, in ns, which tells how fast they were.
+Each turn prints the median time of a call until it returns, with the 10th and the 90th percentile, in µs: Go's Forward,
+the function moe, the module SonicMoE, and the difference of the slower Python call to Go. Go and Python alternate every
+20 calls on the same --cores cores, because shared cores can be 1.5 times slower for seconds. "nothing" is the time of an
+empty loop step in ns, which shows the speed of the cores.
 
-Backward is autograd.grad's: "autograd" is what that takes with a function that does nothing, and "here" are the same passes
-with autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts tells what a call of the module
-is made of.
+Backward is autograd.grad's. "autograd" is its time with a function that does nothing. "here" are the same passes with
+autograd in the calling thread (torch.autograd.set_multithreading_enabled(False)). --parts prints the parts of a call of the
+module.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from sonicmoe_go import _library, _plans, _weights
 
 
 def of_python(call) -> Callable[[int], list[float]]:
-    """Times of so many calls, in µs. The device is waited for before and behind them: the queue of launches never fills."""
+    """Times of a number of calls, in µs. It waits for the device before and after them, so that the queue never fills."""
 
     def batch(calls: int) -> list[float]:
         torch.cuda.synchronize()
@@ -46,7 +46,7 @@ def of_python(call) -> Callable[[int], list[float]]:
 
 
 class Go:
-    """The same of examples/bench, in a process of its own."""
+    """Times of Go's calls, by examples/bench in a process of its own."""
 
     def __init__(self, program: str, shape: str, tokens: int, which: str):
         command = [program, "-device", "cuda", "-shape", shape, "-tokens", str(tokens), "-pass", which, "-timeout", "1h", "-turns"]

@@ -2,8 +2,8 @@
 
     python jax_layer.py
 
-A callback's arrays go over by DLPack, without a copy. JAX itself copies them from and to a GPU around
-each callback, which is what this costs there; PyTorch's modules have no such cost.
+A callback passes arrays by DLPack, without a copy. On a GPU JAX itself copies them to the host and back around each
+callback. PyTorch's modules do not have this cost.
 """
 
 import jax

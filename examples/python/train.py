@@ -1,4 +1,4 @@
-"""A layer learns to be another one: forward, backward, AdamW.
+"""A layer learns the outputs of another layer: forward, backward, AdamW.
 
     python train.py [--device cpu] [--steps 20]
 

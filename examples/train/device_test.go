@@ -49,7 +49,7 @@ func (d *device) read(t testing.TB, p driver.DevicePtr, n int64) []float32 {
 	return out
 }
 
-// Steps of the kernel are those of the host, but for FP32.
+// The kernel's steps equal the host's up to FP32 rounding.
 func TestAdamKernel(t *testing.T) {
 	d := testDevice(t, testSize(t), false)
 	r := rand.New(rand.NewPCG(1, 1))

@@ -186,7 +186,7 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Ways of routing side by side: each learns, and what is held out is told beside
+// With each rule of routing the model learns, and the held-out losses are printed with
 // plain top-K.
 func TestCompare(t *testing.T) {
 	if testing.Short() {
@@ -205,7 +205,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// A loss that only the steps' own text has is remarked on.
+// A training loss below the held-out loss gets a remark.
 func TestPrintLoss(t *testing.T) {
 	for heldOut, remark := range map[float64]bool{1.2: true, 1.05: false, 0.9: false} {
 		var out bytes.Buffer

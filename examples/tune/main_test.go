@@ -106,7 +106,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// -tokens are those of the device's own layer too.
+// -tokens without a size applies to the device's default layer.
 func TestTokensOfTheDefaultLayer(t *testing.T) {
 	for _, gpu := range []bool{false, true} {
 		j, err := parse(t.Context(), []string{"-tokens", "24"}, io.Discard)

@@ -18,8 +18,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// A model whose layer the kernels compute gives that layer; of any other, and of
-// a type that nobody knows, the plain layer of its sizes is there for who asks.
+// A model whose layer the kernels compute gives that layer. Other models, also those of
+// unknown type, give the plain layer of their sizes with -sizes-only.
 func TestModels(t *testing.T) {
 	plain := func(d, n, e, k int) moe.Config { return moe.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k} }
 	for name, c := range map[string]struct {
@@ -70,7 +70,7 @@ func TestExpertsOnly(t *testing.T) {
 	const sizes = `"hidden_size":128,"intermediate_size":64,"num_local_experts":8,"num_experts_per_tok":2,"num_hidden_layers":2`
 	for name, c := range map[string]struct {
 		json, why string
-		want      moe.Config // beside the sizes
+		want      moe.Config // next to the sizes
 	}{
 		"a router outside": {`{"model_type":"phimoe",` + sizes + `}`, "SparseMixer", moe.Config{}},
 		"of fp16":          {`{"model_type":"phimoe","dtype":"float16",` + sizes + `}`, "SparseMixer", moe.Config{Type: moe.F16, Logits: moe.LogitsF16}},
@@ -88,8 +88,8 @@ func TestExpertsOnly(t *testing.T) {
 	}
 }
 
-// What of an unknown type may belong to its layer is said, and its sizes are
-// offered only where they are there.
+// For an unknown type the error lists the fields that may belong to its layer, and offers
+// its sizes only if config.json has them.
 func TestSizesOnly(t *testing.T) {
 	l, err := parseModel([]byte(`{"model_type":"new_one","hidden_size":128,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,"norm_topk_prob":false,"swiglu_limit":7}`), sizesOnly)
 	require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page is what the figures give: nobody has written into it by hand.
+// The page is the output of the program, without changes by hand.
 func TestPage(t *testing.T) {
 	data, err := os.ReadFile("../h200/speed.json")
 	require.NoError(t, err)

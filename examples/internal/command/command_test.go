@@ -95,7 +95,7 @@ func TestSizes(t *testing.T) {
 		assert.Len(t, s.Rows(), want)
 	}
 
-	// Other tokens are another call, that nobody measured.
+	// A size with other tokens has no recorded speeds.
 	s, err := sizes(t, false, "-row", "7B n=256", "-tokens", "64")
 	require.NoError(t, err)
 	assert.Equal(t, 64, s.Rows()[0].Tokens)
