@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
@@ -22,7 +21,7 @@ type device struct {
 	frozen     bool
 	tokens     int    // of the largest pass
 	seed       uint64 // of the last pass that rounded
-	owned      []driver.DevicePtr
+	memory     *moe.Arena
 
 	o, do, dx, dlogits, drouter moe.Tensor
 	workspace                   moe.Buffer
@@ -31,7 +30,7 @@ type device struct {
 // newDevice compiles the layer for passes of up to a number of tokens. Frozen experts do
 // not learn. Close it before dev.
 func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int, frozen bool, kept *cache.Cache) (d *device, err error) {
-	d = &device{dev: dev, frozen: frozen, tokens: tokens}
+	d = &device{dev: dev, memory: moe.NewArena(dev), frozen: frozen, tokens: tokens}
 	if d.layer, err = moe.New(ctx, dev, c, moe.WithCache(kept)); err != nil {
 		return nil, err
 	}
@@ -53,23 +52,21 @@ func newDevice(ctx context.Context, dev driver.Device, c moe.Config, tokens int,
 // reserve allocates the tensors that the blocks share.
 func (d *device) reserve() error {
 	c := d.layer.Config()
-	s, g := c.Shapes(d.tokens), c.Gradients(d.tokens, moe.F32)
+	g := c.Gradients(d.tokens, moe.F32)
 	sizes, err := d.layer.Sizes(d.tokens)
 	if err != nil {
 		return err
 	}
-	d.workspace.Bytes = sizes.BackwardWorkspace
+	bytes := sizes.BackwardWorkspace
 	if c.Rounds() {
 		if sizes, err = d.layer.ListSizes(d.tokens, d.layer.RoundedRows(d.tokens)); err != nil {
 			return err
 		}
-		d.workspace.Bytes = max(d.workspace.Bytes, sizes.BackwardWorkspace)
+		bytes = max(bytes, sizes.BackwardWorkspace)
 	}
-	if d.workspace.Ptr, err = d.alloc(d.workspace.Bytes); err != nil {
-		return err
-	}
-	return d.tensors(
-		slot{&d.o, s.O}, slot{&d.do, g.DO}, slot{&d.dx, g.DX}, slot{&d.dlogits, g.DLogits}, slot{&d.drouter, g.DRouter})
+	d.workspace, d.o = d.memory.Buffer(bytes), d.memory.Tensor(c.Shapes(d.tokens).O)
+	d.do, d.dx, d.dlogits, d.drouter = d.memory.Tensor(g.DO), d.memory.Tensor(g.DX), d.memory.Tensor(g.DLogits), d.memory.Tensor(g.DRouter)
+	return d.memory.Err()
 }
 
 // resize sets the shapes of the shared tensors to those of a pass.
@@ -79,41 +76,8 @@ func (d *device) resize(tokens int) {
 	d.o.Shape, d.do.Shape, d.dx.Shape, d.dlogits.Shape = s.O, g.DO, g.DX, g.DLogits
 }
 
-// slot is a tensor to be allocated.
-type slot struct {
-	to    *moe.Tensor
-	shape moe.Shape
-}
-
-func (d *device) tensors(list ...slot) error {
-	for _, p := range list {
-		ptr, err := d.alloc(p.shape.Bytes())
-		if err != nil {
-			return err
-		}
-		*p.to = moe.Tensor{Ptr: ptr, Shape: p.shape}
-	}
-	return nil
-}
-
-func (d *device) alloc(bytes int64) (driver.DevicePtr, error) {
-	p, err := d.dev.Alloc(bytes)
-	if err != nil {
-		return 0, fmt.Errorf("%d bytes of device memory: %w", bytes, err)
-	}
-	d.owned = append(d.owned, p)
-	return p, nil
-}
-
 // Close frees the device memory of all blocks.
-func (d *device) Close() error {
-	var errs []error
-	for _, p := range d.owned {
-		errs = append(errs, d.dev.Free(p))
-	}
-	d.owned = nil
-	return errors.Join(append(errs, d.stream.Close())...)
-}
+func (d *device) Close() error { return errors.Join(d.memory.Free(), d.stream.Close()) }
 
 // wait waits for the stream.
 func (d *device) wait(ctx context.Context) error {

@@ -26,14 +26,14 @@ type deviceExperts struct {
 // newExperts implements makeExperts.
 func (d *device) newExperts(w1, w2 []uint16) (experts, error) {
 	e := &deviceExperts{device: d, call: d.layer.NewCall()}
-	s := d.layer.Config().Shapes(d.tokens)
-	err := d.tensors(slot{&e.x, s.X}, slot{&e.router, s.Router}, slot{&e.h, s.H}, slot{&e.scores, s.Scores}, slot{&e.experts, s.ExpertIDs})
-	if c := d.layer.Config(); err == nil && c.Rounds() {
+	c, m := d.layer.Config(), d.memory
+	s := c.Shapes(d.tokens)
+	e.x, e.router, e.h, e.scores, e.experts = m.Tensor(s.X), m.Tensor(s.Router), m.Tensor(s.H), m.Tensor(s.Scores), m.Tensor(s.ExpertIDs)
+	if c.Rounds() {
 		rows := d.layer.RoundedRows(d.tokens)
-		l := c.ListShapes(rows)
-		err = d.tensors(slot{&e.list.Tokens, l.Tokens}, slot{&e.list.ExpertIDs, l.ExpertIDs}, slot{&e.list.Scores, l.Scores},
-			slot{&e.listH, l.H}, slot{&e.logits, s.Logits})
+		e.list, e.listH, e.logits = m.List(d.layer, rows), m.Tensor(c.ListShapes(rows).H), m.Tensor(s.Logits)
 	}
+	err := m.Err()
 	if err == nil {
 		e.w1, err = d.newWeight(s.W1, w1)
 	}

@@ -20,20 +20,15 @@ type deviceWeight struct {
 // newWeight copies a weight, given as bf16 bits, to the device. A frozen weight has
 // nothing else.
 func (d *device) newWeight(shape moe.Shape, bits []uint16) (w deviceWeight, err error) {
-	if err := d.tensors(slot{&w.layer, shape}); err != nil {
-		return w, err
-	}
-	if err := d.put(w.layer, num.Bytes(bits)); err != nil || d.frozen {
+	w.layer = d.memory.Tensor(shape)
+	if err := errors.Join(d.memory.Err(), d.put(w.layer, num.Bytes(bits))); err != nil || d.frozen {
 		return w, err
 	}
 	shape.Type = moe.F32
-	if err := d.tensors(slot{&w.grad, shape}); err != nil {
+	w.grad = d.memory.Tensor(shape)
+	w.main, w.mean, w.square = d.memory.Tensor(shape).Ptr, d.memory.Tensor(shape).Ptr, d.memory.Tensor(shape).Ptr
+	if err := d.memory.Err(); err != nil {
 		return w, err
-	}
-	for _, p := range []*driver.DevicePtr{&w.main, &w.mean, &w.square} {
-		if *p, err = d.alloc(shape.Bytes()); err != nil {
-			return w, err
-		}
 	}
 	err = errors.Join(d.stream.CopyToDevice(w.main, num.Bytes(singles(widen(bits)))),
 		d.stream.Fill32(w.mean, 0, shape.Elements()), d.stream.Fill32(w.square, 0, shape.Elements()))
