@@ -6,19 +6,19 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// activation is what stands between an expert's two products: of gate and up,
-// or of one input.
+// activation is the function between an expert's two products, of gate and up, or of
+// one input.
 type activation struct {
 	gated bool
 	curve curve
-	// limit clamps the inputs, where it is above 0; offset is added to up.
+	// limit clamps the inputs if it is above 0; offset is added to up.
 	limit, offset float64
 }
 
-// curve is a function of one number: its value and its slope there.
+// curve returns the value and the slope of a function at a number.
 type curve func(x float64) (value, slope float64)
 
-// activationOf gives the activation of a configuration that was checked.
+// activationOf returns the activation of a checked configuration.
 func activationOf(c spec.Config) activation {
 	curves := map[spec.Activation]curve{
 		spec.SwiGLU:    silu(1),
@@ -39,7 +39,7 @@ func activationOf(c spec.Config) activation {
 	return a
 }
 
-// inputs gives neuron j's gate and up from a row of n gates and n ups.
+// inputs returns neuron j's gate and up from a row of n gates and n ups.
 func (a activation) inputs(row []float64, j int) (gate, up float64) {
 	if !a.gated {
 		return row[j], 0
@@ -47,14 +47,14 @@ func (a activation) inputs(row []float64, j int) (gate, up float64) {
 	return row[j], row[len(row)/2+j]
 }
 
-// value is the activation; nothing is rounded.
+// value returns the activation, not rounded.
 func (a activation) value(gate, up float64) float64 {
 	v, _, _ := a.gradient(gate, up, 0)
 	return v
 }
 
-// gradient is the activation, and grad times its slopes by gate and by up.
-// Those of a clamp are 1 on its borders, as in PyTorch.
+// gradient returns the activation, and grad times its slopes by gate and by up. The
+// slope of a clamp is 1 at its bounds, as in PyTorch.
 func (a activation) gradient(gate, up, grad float64) (value, dgate, dup float64) {
 	if !a.gated {
 		v, slope := a.curve(gate)
@@ -76,9 +76,9 @@ func (a activation) gradient(gate, up, grad float64) (value, dgate, dup float64)
 	return value, dgate, dup
 }
 
-// silu is x·sigmoid(alpha·x). Its slope is sigmoid + alpha·silu·(1 - sigmoid);
-// 1 - sigmoid as the sigmoid of -alpha·x keeps its digits. For x = -Inf, Inf·0
-// is left as NaN.
+// silu is x·sigmoid(alpha·x). Its slope is sigmoid + alpha·silu·(1 - sigmoid), where
+// 1 - sigmoid is computed as the sigmoid of -alpha·x, without cancellation. It is NaN
+// for x = -Inf.
 func silu(alpha float64) curve {
 	return func(x float64) (value, slope float64) {
 		s := sigmoid(alpha * x)
@@ -101,8 +101,8 @@ func relu2(x float64) (value, slope float64) {
 	return v * v, 2 * v
 }
 
-// geluTanh is x/2·(1 + tanh y), y = √(2/π)·(x + 0.044715·x³), written as
-// x·sigmoid(2y), which keeps its digits where tanh is near -1.
+// geluTanh is x/2·(1 + tanh y), y = √(2/π)·(x + 0.044715·x³), computed as
+// x·sigmoid(2y), without cancellation for tanh near -1.
 func geluTanh(x float64) (value, slope float64) {
 	const cubic = 0.044715
 	c := math.Sqrt(2 / math.Pi)

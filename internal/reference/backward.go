@@ -6,33 +6,32 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Backward is what a backward pass starts from: what forward was given and
-// saved, and the gradient of its output. 16-bit values are bits of the layer's
-// Type.
+// Backward is the input of a backward pass: the inputs of the forward pass, what it
+// saved, and the gradient of its output. 16-bit values are bits of the layer's Type.
 type Backward struct {
-	// X is the input and DO the gradient of the output, [T, d].
+	// X [T, d] is the input and DO [T, d] the gradient of the output.
 	X, DO []uint16
-	// Scores and Experts are the routing, [T, K]. Ids outside 0..E-1 are
-	// skipped, and the same expert may stand more than once.
+	// Scores and ExpertIDs [T, K] are the routing. Ids outside 0..E-1 are skipped. A
+	// token may have an expert more than once.
 	Scores    []float64
 	ExpertIDs []int32
 	// H is the pre-activation that forward saved, [R, 2n] or [R, n], rows in
-	// the order of [Group], gate then up. Nil: it is computed anew from X.
-	// SharedH is that of the shared experts, a row a token.
+	// the order of [Group], gate then up. Nil: it is computed again from X.
+	// SharedH is the pre-activation of the shared experts, a row a token.
 	H, SharedH []uint16
-	// Routed says that the scores are those of this layer's router: logits then
-	// have gradients, and X a part of its gradient from them.
+	// Routed reports whether this layer's router made the scores. The logits then have
+	// gradients, which contribute to the gradient of X.
 	Routed bool
-	// Logits [T, E] are those that the scores were made of, where their
-	// gradients need them. Nil: they are computed anew from X.
+	// Logits [T, E] are the logits of the scores, if the gradients need them. Nil: they
+	// are computed again from X.
 	Logits []float64
-	// Extra is added to the gradients of the logits, [T, E]; it comes from
-	// losses on the logits themselves. Nil: nothing. It needs Routed.
+	// Extra [T, E] is added to the gradients of the logits, for losses on the logits;
+	// nil adds nothing. It needs Routed.
 	Extra []float64
 }
 
-// Gradients computes the gradients of one backward pass, of all tokens and
-// weights or of some. It is safe for concurrent use.
+// Gradients computes the gradients of a backward pass, for all tokens and weights
+// or for some. It is safe for concurrent use.
 type Gradients struct {
 	*Layer
 	in       Backward
@@ -65,7 +64,8 @@ func (l *Layer) Gradients(in Backward, r Rounding) (*Gradients, error) {
 	return g, nil
 }
 
-// check checks what the routing's own lengths don't tell; rows are those in use.
+// check checks the lengths that do not follow from the routing's; rows is the number
+// of rows in use.
 func (in Backward) check(l *Layer, tokens, rows int) error {
 	c := l.config
 	switch {
@@ -96,8 +96,8 @@ type pass struct {
 	*bank
 	layer    *Layer
 	rounding rounder
-	// x and do are [T, d], h is what forward saved or nil, scores [T, topK] what
-	// multiplies the rows, or with onInput what their activations are of.
+	// x and do are [T, d]. h is what forward saved, or nil. scores [T, topK] multiply
+	// the rows, or with onInput the inputs of the rows' activations.
 	x, do, h []uint16
 	scores   []float64
 	topK     int
@@ -105,8 +105,8 @@ type pass struct {
 	grouping Grouping
 }
 
-// preactivations gives H of the pairs, gate then up, of tokens whose decoded rows
-// are x.
+// preactivations returns H of the pairs, gate then up. x are the decoded rows of the
+// tokens.
 func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h [][]float64) {
 	if p.h != nil {
 		h = matrix(len(pairs), p.rows)
@@ -129,12 +129,12 @@ func (p *pass) preactivations(pairs []pair, tokens []int32, x [][]float64) (h []
 	return h
 }
 
-// flat is a pair's place t·K + k.
+// flat returns a pair's index t·K + k.
 func (p *pass) flat(at pair, tokens []int32) int {
 	return int(tokens[at.row/p.topK])*p.topK + at.row%p.topK
 }
 
-// inputScore is what a row's H is multiplied by, and outputScore what its output is.
+// inputScore returns the factor of a row's H, outputScore the factor of its output.
 func (p *pass) inputScore(flat int) float64 {
 	if p.onInput {
 		return p.scores[flat]

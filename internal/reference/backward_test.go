@@ -27,7 +27,7 @@ var backwardConfigs = []spec.Config{
 	{Hidden: 128, Intermediate: 128, NumExperts: 7, TopK: 3},
 }
 
-// Every gradient is the slope of the loss.
+// Every gradient equals the slope of the loss.
 func TestGradientsAreSlopes(t *testing.T) {
 	const tokens = 4
 	for i, c := range backwardConfigs {
@@ -99,7 +99,7 @@ func checkSlopes(t *testing.T, r random, in reference.Backward, tokens int) {
 	s.slopes(t, "dScores", s.scores, of.DScores)
 }
 
-// A part has the bits of the whole, whichever part.
+// Gradients of some tokens or rows have the bits of the gradients of all.
 func TestSampledGradientsEqualFull(t *testing.T) {
 	const tokens = 37
 	c := spec.Config{Hidden: 320, Intermediate: 64, NumExperts: 6, TopK: 2, GateUp: spec.Interleaved}
@@ -135,7 +135,7 @@ func TestSampledGradientsEqualFull(t *testing.T) {
 	}
 }
 
-// H as a kernel saves it, bf16 and by packed row, stands for H computed anew.
+// H as a kernel saves it, bf16 and by packed row, gives the gradients of computed H.
 func TestGradientsFromSavedH(t *testing.T) {
 	const tokens = 19
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 3}
@@ -155,7 +155,7 @@ func TestGradientsFromSavedH(t *testing.T) {
 	assert.Equal(t, anew, allGradients(t, r, in))
 }
 
-// allGradients are those of tokens, W1 and W2, one after the other.
+// allGradients returns the gradients of the tokens, W1 and W2, concatenated.
 func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 	c := r.Config()
 	g, err := r.Gradients(in, reference.Rounded)
@@ -169,7 +169,7 @@ func allGradients(t *testing.T, r random, in reference.Backward) []float64 {
 	return append(append(append(of.DX, of.DScores...), dw1...), dw2...)
 }
 
-// What rounding does is seen, and stays inside the bounds of kernels.
+// Rounding changes the gradients, within the bounds of kernels.
 func TestRoundedGradientsAreNear(t *testing.T) {
 	const tokens = 96
 	c := spec.Config{Hidden: 192, Intermediate: 128, NumExperts: 4, TopK: 2}
@@ -206,7 +206,7 @@ func TestRoundedGradientsAreNear(t *testing.T) {
 	near("dW2", b, a, len(w2), c.Intermediate)
 }
 
-// Experts without tokens have no gradients, and no tokens give none at all.
+// Experts without tokens have gradients of 0, as has a layer without tokens.
 func TestGradientsOfNothing(t *testing.T) {
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 1}
 	for _, tokens := range []int{0, 2} {

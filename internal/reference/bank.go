@@ -2,34 +2,33 @@ package reference
 
 import "sonicmoe/internal/spec"
 
-// bank is a set of experts of one width with their weights in one order,
-// whatever order the configuration has: those of a layer that tokens are routed
-// to, or its shared ones, which are one expert.
+// bank is a set of experts of the same width: the routed experts of a layer, or its
+// shared experts as one expert. The order of its weights does not depend on the
+// configuration.
 type bank struct {
 	activation
-	// d and n are the experts' widths, rows those of W1: 2n, or n without a gate.
+	// d and n are the experts' widths, rows the rows of W1: 2n, or n without a gate.
 	d, n, rows int
 	experts    int
-	// gateUp is how callers number W1's rows.
+	// gateUp is the order in which callers number W1's rows.
 	gateUp spec.GateUp
 	// w1 is [experts, rows, d], gate then up, and w2 [experts, d, n].
 	w1, w2 tensor
-	// b1 [experts, rows], gate then up, and b2 [experts, d] are nil where there
-	// are none.
+	// b1 [experts, rows], gate then up, and b2 [experts, d] are nil without biases.
 	b1, b2 []float64
 }
 
-// weights are a bank's tensors as the configuration lays them out.
+// weights are a bank's tensors in the layout of the configuration.
 type weights struct{ w1, w3, w2, b1, b3, b2 []uint16 }
 
-// newBank brings weights in order. Those that are in order are kept, others copied.
+// newBank reorders weights. Weights already in order are kept, others are copied.
 func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.WeightOrder, w weights) bank {
 	b := bank{activation: activationOf(c), d: c.Hidden, n: n, rows: n, experts: experts, gateUp: gateUp}
 	if b.gated {
 		b.rows = 2 * n
 	}
-	// rowsOf gives W1 (and W3 behind it) of all experts, gate then up, with rows
-	// of the given width.
+	// rowsOf returns W1 followed by W3 of all experts, gate then up, with rows of the
+	// given width.
 	rowsOf := func(w1, w3 []uint16, width int, order spec.WeightOrder) []uint16 {
 		parts := [][]uint16{w1}
 		if len(w3) > 0 {
@@ -65,7 +64,7 @@ func newBank(c spec.Config, experts, n int, gateUp spec.GateUp, order spec.Weigh
 	return b
 }
 
-// outIn gives matrices [experts, out, in] that are stored in an order.
+// outIn returns matrices [experts, out, in] that are stored in an order.
 func outIn(w []uint16, experts, out, in int, order spec.WeightOrder) []uint16 {
 	if order == spec.OutIn {
 		return w
@@ -81,7 +80,7 @@ func outIn(w []uint16, experts, out, in int, order spec.WeightOrder) []uint16 {
 	return to
 }
 
-// copyRow copies row r of a matrix of so many rows.
+// copyRow copies row r of a matrix with a number of rows.
 func copyRow(to, from []uint16, r, rows int, order spec.WeightOrder) {
 	if order == spec.OutIn {
 		copy(to, from[r*len(to):])
@@ -92,7 +91,7 @@ func copyRow(to, from []uint16, r, rows int, order spec.WeightOrder) {
 	}
 }
 
-// place is where row r of W1, as callers number it, stands: gate then up.
+// place returns the index in w1 of row r of W1 as callers number it.
 func (b *bank) place(r int) int {
 	if b.gated && b.gateUp == spec.Interleaved {
 		return r%2*b.n + r/2
@@ -106,8 +105,8 @@ type pair struct {
 	expert int32
 }
 
-// groups gives the runs of pairs with one expert; weights has size elements an
-// expert.
+// groups returns the runs of pairs with the same expert; weights has size elements
+// an expert.
 func groups(pairs []pair, weights tensor, size int) []group {
 	var list []group
 	for i, p := range pairs {
@@ -119,7 +118,7 @@ func groups(pairs []pair, weights tensor, size int) []group {
 	return list
 }
 
-// up gives x·W1ᵀ of the pairs, without bias; x has a row a pair.
+// up returns x·W1ᵀ of the pairs, without bias; x has a row a pair.
 func (b *bank) up(x [][]float64, pairs []pair) [][]float64 {
 	return product(x, groups(pairs, b.w1, b.rows*b.d), b.rows, b.d)
 }
@@ -134,8 +133,8 @@ func add(row, biases []float64, expert int32) {
 	}
 }
 
-// forward gives H and Y of the pairs, H rounded and Y not. The activation is of
-// H times the pair's score, where there are scores.
+// forward returns H, rounded, and Y, not rounded, of the pairs. With scores, the input
+// of the activation is H times the pair's score.
 func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder) (h, y [][]float64) {
 	h = b.up(x, pairs)
 	a := matrix(len(pairs), b.n)
@@ -146,7 +145,7 @@ func (b *bank) forward(x [][]float64, pairs []pair, scores []float64, r rounder)
 				score = scores[i]
 			}
 			add(h[i], b.b1, pairs[i].expert)
-			// A is made of the sums as they are, not of the rounded H.
+			// A is computed from the sums, not from the rounded H.
 			for j := range b.n {
 				gate, up := b.inputs(h[i], j)
 				a[i][j] = r.store(b.value(score*gate, score*up))

@@ -9,14 +9,14 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// Bounds are what a result may be off by. 0 asks for nothing.
+// Bounds limit the error of a result. 0 means no limit.
 type Bounds struct {
 	// Frobenius bounds |got - want| / |want| of the whole matrix.
 	Frobenius float64
-	// Row bounds the same of each row.
+	// Row bounds the same for each row.
 	Row float64
-	// Element bounds each element's difference, relative to the largest
-	// magnitude that its row should have.
+	// Element bounds each element's difference, relative to the largest |want| of its
+	// row.
 	Element float64
 }
 
@@ -27,8 +27,8 @@ var (
 	VsRounded = Bounds{Frobenius: 2e-3}
 )
 
-// BoundsOf are the bounds of results of a layer's type against the reference of
-// that rounding: fp16 has three bits of fraction more than bf16.
+// BoundsOf returns the bounds for results of a layer's type against the reference with
+// a rounding: fp16 has three more fraction bits than bf16.
 func BoundsOf(t spec.Type, r Rounding) Bounds {
 	b := VsUnrounded
 	if r == Rounded {
@@ -40,12 +40,12 @@ func BoundsOf(t spec.Type, r Rounding) Bounds {
 	return b
 }
 
-// Report says how far a matrix is from what it should be.
+// Report holds the errors of a matrix.
 type Report struct {
 	// Rows and Cols are the matrix's shape.
 	Rows, Cols int
-	// Frobenius is |got - want| / |want| over all rows. A want of zero is met
-	// by zero alone: anything else is infinitely far.
+	// Frobenius is |got - want| / |want| over all rows. If want is zero, any other
+	// value has an infinite error.
 	Frobenius float64
 	// WorstRow has the largest relative norm, RowError. -1: there are no rows.
 	WorstRow int
@@ -53,26 +53,26 @@ type Report struct {
 	// Worst is the element with the largest difference relative to its row's
 	// largest |want|.
 	Worst Element
-	// NonFinite counts NaN and infinities, in got or in want; Poisoned those of
-	// them that were never written. First is the first one. They are in no
-	// other figure.
+	// NonFinite counts NaN and infinities in got or want, Poisoned the elements among
+	// them that were never written. First is the first of them. The other fields
+	// ignore these elements.
 	NonFinite, Poisoned int
 	First               Element
-	// Mismatch is the error of slices that don't have Rows·Cols elements;
-	// nothing was compared.
+	// Mismatch is the error for slices without Rows·Cols elements; nothing was
+	// compared.
 	Mismatch error
 }
 
-// Element is one place of a comparison.
+// Element is an element of a comparison.
 type Element struct {
-	// Row is -1 where there is none.
+	// Row is -1 for no element.
 	Row, Col  int
 	Got, Want float64
 	// Error is |Got - Want| / the largest |want| of the row.
 	Error float64
 }
 
-// Compare holds got, bf16 bits or float32, against want, both [rows, cols].
+// Compare compares got, bf16 bits or float32, with want, both [rows, cols].
 func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report {
 	r := Report{Rows: rows, Cols: cols, WorstRow: -1, Worst: Element{Row: -1}, First: Element{Row: -1}}
 	if rows < 0 || cols < 0 || len(got) != rows*cols || len(want) != rows*cols {
@@ -92,7 +92,7 @@ func Compare[E uint16 | float32](got []E, want []float64, rows, cols int) Report
 	return r
 }
 
-// CompareOf is Compare of bits of a layer's type.
+// CompareOf is Compare for bits of a layer's type.
 func CompareOf(t spec.Type, got []uint16, want []float64, rows, cols int) Report {
 	if t == spec.BF16 {
 		return Compare(got, want, rows, cols)
@@ -107,7 +107,7 @@ func CompareOf(t spec.Type, got []uint16, want []float64, rows, cols int) Report
 	return Compare(wide, want, rows, cols)
 }
 
-// compareRow adds a row to the report and gives its sums of squares.
+// compareRow adds a row to the report and returns its sums of squares.
 func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64) (diff, norm float64) {
 	var largest float64
 	for _, w := range want {
@@ -136,7 +136,7 @@ func compareRow[E uint16 | float32](r *Report, row int, got []E, want []float64)
 	return diff, norm
 }
 
-// value decodes an element and says whether it is the poison.
+// value decodes an element and reports whether it is the poison.
 func value[E uint16 | float32](e E) (float64, bool) {
 	switch e := any(e).(type) {
 	case uint16:
@@ -149,7 +149,7 @@ func value[E uint16 | float32](e E) (float64, bool) {
 
 func finite(x float64) bool { return x-x == 0 }
 
-// relative is diff/norm, and infinite where something should be zero and isn't.
+// relative returns diff/norm, infinite for a difference from zero.
 func relative(diff, norm float64) float64 {
 	if diff == 0 {
 		return 0
@@ -157,8 +157,7 @@ func relative(diff, norm float64) float64 {
 	return diff / norm
 }
 
-// Check returns nil when everything is finite and inside the bounds, else an
-// error that says what is wrong, where, and what would be right.
+// Check returns nil if all elements are finite and the errors within the bounds.
 func (r Report) Check(b Bounds) error {
 	if r.Mismatch != nil {
 		return r.Mismatch
@@ -181,7 +180,7 @@ func (r Report) Check(b Bounds) error {
 	return fmt.Errorf("%s: %v", strings.Join(wrong, ", "), r)
 }
 
-// String is one line with all of it.
+// String returns the report on one line.
 func (r Report) String() string {
 	if r.Mismatch != nil {
 		return r.Mismatch.Error()

@@ -12,9 +12,9 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// definition is a layer as package spec's documentation writes it, on float64
-// tensors as the configuration lays them out. It shares no code with the
-// reference, and its choice of experts stays fixed.
+// definition computes a layer by the formulas of package spec's documentation, on
+// float64 tensors in the configuration's layout. It shares no code with the reference,
+// and its choice of experts is fixed.
 type definition struct {
 	c       spec.Config
 	tokens  int
@@ -23,7 +23,7 @@ type definition struct {
 	scores  []float64
 	experts []int32
 	routed  bool
-	// w are the weights by their names in spec.Shapes.
+	// w are the weights by name.
 	w map[string][]float64
 }
 
@@ -60,7 +60,7 @@ func (s *definition) logits(t int) []float64 {
 	return l
 }
 
-// tokenScores are those of the token's experts.
+// tokenScores returns the scores of the token's experts.
 func (s *definition) tokenScores(t int) []float64 {
 	k := s.c.TopK
 	chosen, l := s.experts[t*k:][:k], s.logits(t)
@@ -105,7 +105,7 @@ func (s *definition) tokenScores(t int) []float64 {
 	return out
 }
 
-// weight is element [out, in] of an expert's matrix of so many rows and columns.
+// weight returns element [out, in] of an expert's matrix with rows and columns.
 func (s *definition) weight(name string, expert, out, in, rows, cols int) float64 {
 	w := s.w[name][expert*rows*cols:]
 	if s.c.WeightOrder == spec.InOut {
@@ -114,7 +114,7 @@ func (s *definition) weight(name string, expert, out, in, rows, cols int) float6
 	return w[out*cols+in]
 }
 
-// row is a row of W1·x plus bias, of a neuron's gate (or only input) or up.
+// row returns a row of W1·x plus bias: a neuron's gate (or only input), or up.
 func (s *definition) row(expert, neuron int, up bool, x []float64, score float64) (sum float64) {
 	w, b, rows, at := "w1", "b1", s.c.HWidth(), neuron
 	switch {
@@ -227,8 +227,8 @@ func (s *definition) addShared(to, x []float64) {
 	}
 }
 
-// slopes holds gradients against central differences of the loss in some
-// elements of values.
+// slopes compares gradients with central differences of the loss for some elements of
+// values.
 func (s *definition) slopes(t *testing.T, what string, values, gradient []float64) {
 	t.Helper()
 	require.Len(t, gradient, len(values), what)
@@ -251,14 +251,14 @@ func (s *definition) slopes(t *testing.T, what string, values, gradient []float6
 	}
 }
 
-// tensors are a layer's weights as a kernel has them, and the values of these.
+// tensors are the weights of a layer as a kernel gets them, and their values.
 type tensors struct {
 	reference.Weights
 	x, do  []uint16
 	values map[string][]float64
 }
 
-// newTensors are random, at scales that keep every tensor of order 1.
+// newTensors returns random weights, at scales that keep every tensor of order 1.
 func newTensors(c spec.Config, tokens int, seed uint64) tensors {
 	d, n, sn := math.Sqrt(float64(c.Hidden)), math.Sqrt(float64(c.Intermediate)), math.Sqrt(float64(max(c.SharedWidth(), 1)))
 	scales := map[string]float64{
@@ -272,7 +272,7 @@ func newTensors(c spec.Config, tokens int, seed uint64) tensors {
 	})
 }
 
-// fillTensors are made of values.
+// fillTensors returns weights with values.
 func fillTensors(c spec.Config, tokens int, values func(name string, count int64) []float64) tensors {
 	s := c.Shapes(tokens)
 	w := tensors{values: map[string][]float64{}}
@@ -315,7 +315,7 @@ func (w tensors) definition(c spec.Config, tokens int, in reference.Backward) *d
 		scores: in.Scores, experts: in.ExpertIDs, routed: in.Routed, w: w.values}
 }
 
-// Every forward is the definition's, and every gradient the slope of its loss.
+// Every forward pass equals the definition, and every gradient the slope of its loss.
 func TestLayersAreTheDefinition(t *testing.T) {
 	const tokens = 3
 	for i, c := range everyConfig() {
@@ -343,8 +343,8 @@ func TestLayersAreTheDefinition(t *testing.T) {
 	}
 }
 
-// Rounding is seen in every tensor and stays inside the bounds of kernels, and H
-// and logits as forward saves them stand for those made anew.
+// Rounding changes every tensor within the bounds of kernels. Saved H and logits give
+// the same gradients as computed H and logits.
 func TestLayersRound(t *testing.T) {
 	const tokens = 24
 	for i, c := range everyConfig() {
@@ -380,7 +380,7 @@ func TestLayersRound(t *testing.T) {
 	}
 }
 
-// within holds rounded values against exact ones.
+// within compares rounded values with exact values.
 func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) {
 	t.Helper()
 	require.Len(t, rounded, len(exact), what)
@@ -388,8 +388,8 @@ func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) 
 	for i, v := range exact {
 		diff, norm = diff+(rounded[i]-v)*(rounded[i]-v), norm+v*v
 	}
-	// Rounding to 8 bits is off by 2⁻⁹ at the most, to 11 bits by 2⁻¹², a few
-	// times on the way. H rounded across a clamp's border turns a slope on or off.
+	// Rounding to 8 bits has an error of at most 2⁻⁹, to 11 bits of 2⁻¹², several times
+	// in a pass. H rounded across a clamp's bound turns a slope on or off.
 	bound := map[spec.Type]float64{spec.BF16: 1e-2, spec.F16: 1e-3}[c.Type]
 	if c.Limit > 0 {
 		bound *= 5
@@ -400,7 +400,7 @@ func within(t *testing.T, c spec.Config, what string, rounded, exact []float64) 
 	}
 }
 
-// typed are values as bits of the layer's type.
+// typed returns values as bits of the layer's type.
 func typed(c spec.Config, values []float64) []uint16 {
 	bits := make([]uint16, len(values))
 	if c.Type == spec.F16 {
@@ -411,7 +411,7 @@ func typed(c spec.Config, values []float64) []uint16 {
 	return bits
 }
 
-// near wants values within 1e-12 of their largest.
+// near requires values within 1e-12 of the largest value.
 func near(t *testing.T, what string, want, got []float64) {
 	t.Helper()
 	largest := 0.0
@@ -421,8 +421,8 @@ func near(t *testing.T, what string, want, got []float64) {
 	require.InDeltaSlice(t, want, got, 1e-12*largest, what)
 }
 
-// everyGradient gives the gradients of all tensors that have one, laid out as
-// these are.
+// everyGradient returns the gradients of all tensors that have one, in the tensors'
+// layout.
 func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, r reference.Rounding) map[string][]float64 {
 	t.Helper()
 	c := layer.Config()
@@ -481,7 +481,7 @@ func everyGradient(t *testing.T, layer *reference.Layer, in reference.Backward, 
 	return all
 }
 
-// inOrder lays matrices [experts, rows, cols] out as an order says.
+// inOrder returns matrices [experts, rows, cols] in an order.
 func inOrder(v []float64, experts, rows, cols int, order spec.WeightOrder) []float64 {
 	if order == spec.OutIn {
 		return v
@@ -497,7 +497,8 @@ func inOrder(v []float64, experts, rows, cols int, order spec.WeightOrder) []flo
 	return out
 }
 
-// everyConfig has every value of every field, with others where they meet.
+// everyConfig returns configurations with every value of every field, and
+// combinations of fields that interact.
 func everyConfig() []spec.Config {
 	base := spec.Config{Hidden: 32, Intermediate: 16, NumExperts: 6, TopK: 2, Logits: spec.LogitsF32}
 	var list []spec.Config

@@ -8,7 +8,7 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// A result under test is held to the reference by some of its tokens.
+// Some tokens of a result under test are compared with the reference.
 func Example() {
 	const tokens = 512
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2}
@@ -21,7 +21,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	// Stand-ins for what a kernel gave: its routing, and its O with one row wrong.
+	// These replace the results of a kernel: its routing, and its O with one wrong row.
 	routing, full, err := layer.Forward(x, reference.Rounded)
 	if err != nil {
 		fmt.Println(err)

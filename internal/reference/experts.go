@@ -7,27 +7,27 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Output is what the experts make of the tokens asked for.
+// Output is the output of the experts for the tokens asked for.
 type Output struct {
 	// Tokens are the tokens, in the order asked for.
 	Tokens []int32
-	// O is the layer's output of those tokens, [len(Tokens), d].
+	// O [len(Tokens), d] is the layer's output.
 	O []float64
 	// H is the pre-activation, gate then up, of token i in slot k at row
 	// i·K + k: [len(Tokens)·K, 2n], or n columns without a gate. Rows of skipped
 	// experts are zero. (A kernel orders its rows by expert.)
 	H []float64
-	// SharedH is the same of the shared experts, a row a token, and SharedScores
-	// [len(Tokens)] what their output is multiplied by. Nil without shared experts.
+	// SharedH is the pre-activation of the shared experts, a row a token, and
+	// SharedScores [len(Tokens)] the factors of their output. Nil without shared experts.
 	SharedH, SharedScores []float64
 }
 
-// Experts gives O and H of the listed tokens of x [T, d] (nil: all of them).
-// scores and experts are [T, K], of all tokens. An expert outside 0..E-1 is
-// skipped: it adds nothing. The same expert may stand more than once.
+// Experts returns O and H of the listed tokens of x [T, d] (nil: all tokens). scores
+// and experts are [T, K], of all tokens. An expert outside 0..E-1 adds nothing. A
+// token may have an expert more than once.
 //
-// The work is 6·K·n·d operations a token and the decoding of the weights of
-// each expert met; it is spread over all processors.
+// The work is 6·K·n·d operations a token and the decoding of the weights of each
+// expert in use, on all processors.
 func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r Rounding) (Output, error) {
 	c, round := l.config, rounder{r, l.config}
 	tokens, err := l.tokens(x, tokens)
@@ -86,8 +86,8 @@ func (l *Layer) Experts(x []uint16, scores []float64, experts, tokens []int32, r
 	return out, nil
 }
 
-// sharedForward gives the shared experts' Y of the tokens, nil without any, and
-// stores what out keeps of them.
+// sharedForward returns Y of the shared experts, nil without shared experts, and sets
+// SharedH and SharedScores of out.
 func (l *Layer) sharedForward(out *Output, rows [][]float64, r rounder) [][]float64 {
 	if l.shared == nil {
 		return nil
@@ -107,7 +107,7 @@ func everyToken(tokens int) []pair {
 	return list
 }
 
-// sharedScores is what the shared experts' output of each token is multiplied by.
+// sharedScores returns the factor of the shared experts' output for each token.
 func (l *Layer) sharedScores(rows [][]float64, r rounder) []float64 {
 	scores := ones(len(rows))
 	if l.sharedGate != nil {
@@ -130,7 +130,7 @@ func checkRouting(want, scores, experts int) error {
 	return nil
 }
 
-// pairs lists the tokens' experts that are to be computed, by expert.
+// pairs returns the pairs of tokens and experts to compute, by expert.
 func (l *Layer) pairs(tokens, experts []int32) []pair {
 	k := l.config.TopK
 	var list []pair

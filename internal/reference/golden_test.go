@@ -11,8 +11,8 @@ import (
 	"sonicmoe/moe/checkpoint"
 )
 
-// The blocks of transformers, with every switch as the models' own config.json
-// sets them: config.json to Config, choice, output and all gradients.
+// The reference agrees with the blocks of transformers, configured by each model's
+// config.json: Config, choice, output and all gradients.
 func TestTransformers(t *testing.T) {
 	blocks, tokens, err := golden.Blocks()
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func checkBlock(t *testing.T, b golden.Block, tokens int) {
 	require.Empty(t, gradients, "gradients that the block does not have")
 }
 
-// matrixColumns is the width of a matrix's rows, 0 of what is none.
+// matrixColumns returns the width of a matrix's rows, 0 for any other tensor.
 func matrixColumns(c spec.Config, name string) int {
 	s := c.Shapes(0)
 	shape := map[string]spec.Shape{"router": s.Router, "w1": s.W1, "w3": s.W3, "w2": s.W2, "b1": s.B1, "b2": s.B2,

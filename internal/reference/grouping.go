@@ -1,17 +1,16 @@
 package reference
 
-// Grouping is the order of a layer's rows: those of one expert together, in
-// the order of their tokens (and slots).
+// Grouping is the order of a layer's rows: by expert, then token, then slot.
 type Grouping struct {
 	// Offsets [E+1]: expert e's rows are Offsets[e]..Offsets[e+1]-1.
 	Offsets []int32
-	// Flat gives each row's place t·K + k among the routed pairs.
+	// Flat is the index t·K + k of each row's pair.
 	Flat []int32
 	// Row is the inverse: the row of pair t·K + k, -1 if its expert is skipped.
 	Row []int32
 }
 
-// Group orders the pairs of a routing, experts [T, K], by expert. Ids outside
+// Group returns the grouping of a routing, experts [T, K]. Ids outside
 // 0..numExperts-1 are skipped.
 func Group(experts []int32, numExperts int) Grouping {
 	g := Grouping{Offsets: make([]int32, numExperts+1), Row: make([]int32, len(experts))}

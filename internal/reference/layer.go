@@ -7,12 +7,11 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Layer is a configuration with its weights. It only reads them; it is safe
-// for concurrent use.
+// Layer is a configuration with its weights. It is safe for concurrent use.
 type Layer struct {
 	config spec.Config
 	router tensor
-	// routerBias, selectionBias and expertScale are [E], nil where there are none.
+	// routerBias, selectionBias and expertScale are [E], nil if the layer has none.
 	routerBias, selectionBias, expertScale []float64
 	routed                                 bank
 	// shared is nil without shared experts, sharedGate without their gate.
@@ -20,15 +19,15 @@ type Layer struct {
 	sharedGate []float64
 }
 
-// NewLayer is [New] for a layer that has no other weights: router [E, d], w1
-// [E, 2n, d] and w2 [E, d, n], laid out as c says.
+// NewLayer is [New] for a layer with no other weights than router [E, d], w1
+// [E, 2n, d] and w2 [E, d, n].
 func NewLayer(c spec.Config, router, w1, w2 []uint16) (*Layer, error) {
 	return New(c, Weights{Router: router, W1: w1, W2: w2})
 }
 
-// New checks the configuration and the lengths of the weights. Slices are
-// kept, but for experts' weights in an order other than [E, 2n, d] with gate
-// and up concatenated, which are copied. An error is an [*spec.ArgError].
+// New returns a layer after checking the configuration and the lengths of the
+// weights. The layer keeps the slices, and copies experts' weights in an order other
+// than [E, 2n, d] with gate and up concatenated. An error is an [*spec.ArgError].
 func New(c spec.Config, w Weights) (*Layer, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -85,10 +84,10 @@ func checkLength(field string, got int, want spec.Shape) error {
 	return &spec.ArgError{Field: field, Got: elements(got), Want: text}
 }
 
-// Config is the layer's configuration.
+// Config returns the layer's configuration.
 func (l *Layer) Config() spec.Config { return l.config }
 
-// Forward is Route and Experts of all tokens of x [T, d].
+// Forward runs Route and Experts for all tokens of x [T, d].
 func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
 	routing, err := l.Route(x, nil, r)
 	if err != nil {
@@ -98,7 +97,8 @@ func (l *Layer) Forward(x []uint16, r Rounding) (Routing, Output, error) {
 	return routing, out, err
 }
 
-// tokens checks x [T, d] and the list of its tokens; nil becomes all of them.
+// tokens checks x [T, d] and the list of its tokens, and returns the list, or all
+// tokens for nil.
 func (l *Layer) tokens(x []uint16, list []int32) ([]int32, error) {
 	d := l.config.Hidden
 	if len(x)%d != 0 {

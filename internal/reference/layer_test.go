@@ -12,8 +12,8 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// random gives a layer with random weights and tokens, at scales that keep
-// every tensor of order 1.
+// random is a layer with random weights and tokens, at scales that keep every tensor
+// of order 1.
 type random struct {
 	*reference.Layer
 	x, router, w1, w2 []uint16
@@ -34,7 +34,7 @@ func newRandom(t testing.TB, c spec.Config, tokens int, seed uint64) random {
 	return r
 }
 
-// naive is the unrounded layer by its definition, one sum after the other.
+// naive computes the unrounded layer by its definition, one sum after the other.
 func naive(r random, scores []float64, experts []int32, tokens int) (o, h []float64) {
 	c := r.Config()
 	d, n, k := c.Hidden, c.Intermediate, c.TopK
@@ -91,7 +91,7 @@ func TestForwardIsTheDefinition(t *testing.T) {
 	}
 }
 
-// One token, one expert, three weights: every figure by hand.
+// One token, one expert, three weights: every value computed by hand.
 func TestForwardByHand(t *testing.T) {
 	const d, n = 128, 64
 	bits := num.Float64ToBF16
@@ -130,7 +130,7 @@ func TestForwardByHand(t *testing.T) {
 	}
 }
 
-// H, A, Y and O are rounded once each; A comes from the sums, not from H.
+// H, A, Y and O are rounded once each. A is computed from the sums, not from H.
 func TestRoundedRoundsWhereKernelsDo(t *testing.T) {
 	const tokens = 5
 	for _, c := range configs {
@@ -164,8 +164,7 @@ func TestRoundedRoundsWhereKernelsDo(t *testing.T) {
 	}
 }
 
-// What rounding does must be seen by the norms, and be inside the bounds that
-// kernels are held to.
+// Rounding changes the norms, within the bounds of kernels.
 func TestRoundedIsNearUnrounded(t *testing.T) {
 	const tokens = 64
 	for _, c := range configs {
@@ -190,7 +189,7 @@ func bf16s(values []float64) []uint16 {
 	return bits
 }
 
-// A token's result has the same bits alone, in a sample and in the whole.
+// A token's result has the same bits alone, in a sample and among all tokens.
 func TestSampledEqualsFull(t *testing.T) {
 	const tokens = 41
 	c := spec.Config{Hidden: 640, Intermediate: 64, NumExperts: 6, TopK: 2}

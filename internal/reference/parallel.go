@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// parallel does tasks 0..n-1, each once, on all processors. start is called
-// once a worker and gives the function that does a task: what it allocates is
-// that worker's own.
+// parallel runs tasks 0..n-1, each once, on all processors. Each worker calls start
+// once, and the returned function for every task: start can allocate memory for the
+// worker.
 func parallel(n int, start func() func(task int)) {
 	workers := min(n, runtime.GOMAXPROCS(0))
 	if workers <= 1 {

@@ -1,6 +1,6 @@
 package reference
 
-// Poison is a NaN that no kernel computes (they give 0x7fff): the bits to
-// preset outputs with, so that an element never written is told from a NaN
-// that was computed. Memory filled with bytes of 0xff holds it.
+// Poison is a NaN that no kernel computes (computed NaNs are 0x7fff). Outputs that are
+// preset to Poison show which elements were never written. Memory filled with bytes
+// of 0xff holds Poison.
 const Poison uint16 = 0xffff

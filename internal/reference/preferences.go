@@ -7,16 +7,16 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Preferences are what experts choose their tokens by, [T, E].
+// Preferences are the scores by which experts choose tokens, [T, E].
 type Preferences struct {
 	Experts int
-	// Raw is the softmax over all logits. Chosen says that the token has the
-	// expert among its K; Score is then the one of that slot, else the raw one.
+	// Raw is the softmax over all logits. Chosen reports whether the token chose the
+	// expert; Score is then the slot's score, otherwise the raw score.
 	Raw, Score []float64
 	Chosen     []bool
 }
 
-// Preferences gives those of a routing of a layer with softmax scores.
+// Preferences returns the preferences for a routing of a layer with softmax scores.
 func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 	e, k := c.NumExperts, c.TopK
 	p := Preferences{Experts: e, Raw: slices.Clone(r.Logits), Chosen: make([]bool, len(r.Logits))}
@@ -34,16 +34,16 @@ func (r Routing) Preferences(c spec.Config, round Rounding) Preferences {
 	return p
 }
 
-// Entry is one token of one expert, and the weight of what this makes of it.
+// Entry is a token of an expert, and the weight of the expert's output.
 type Entry struct {
 	Token, Expert int32
 	Score         float64
-	// Raw says that Score is the raw one.
+	// Raw reports whether Score is the raw score.
 	Raw bool
 }
 
-// Round gives the tokens of each expert, by expert, then token, and how many
-// these are. c is the layer's; its K says what T·K is.
+// Round returns the tokens of the experts, by expert, then token, and the number of
+// tokens of each expert. c is the layer's configuration.
 func (p Preferences) Round(c spec.Config, how spec.Rounding, seed uint64) (list []Entry, counts []int) {
 	var drift int // of RoundBalanced
 	for e := range p.Experts {
@@ -64,8 +64,8 @@ func (p Preferences) Round(c spec.Config, how spec.Rounding, seed uint64) (list 
 	return list, counts
 }
 
-// order sorts the tokens by an expert's preference, by raw scores alone or not,
-// and tells how many chose it.
+// order returns the tokens in an expert's order of preference, with or without raw
+// scores only, and the number of tokens that chose the expert.
 func (p Preferences) order(expert int, raw bool) (order []int32, chosen int) {
 	tokens := len(p.Raw) / p.Experts
 	for t := range tokens {
@@ -90,7 +90,8 @@ func (p Preferences) order(expert int, raw bool) (order []int32, chosen int) {
 	return order, chosen
 }
 
-// before compares scores: the larger first, NaN before all.
+// before reports whether a score comes before another: the larger first, NaN before
+// all.
 func before(x, y float64) int {
 	switch {
 	case x > y || x != x && y == y:
@@ -101,8 +102,8 @@ func before(x, y float64) int {
 	return 0
 }
 
-// count is how many of the tokens in order, of which the first f chose the
-// expert, it gets.
+// count returns the number of tokens that an expert gets from its order, in which the
+// first f tokens chose the expert.
 func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Config, how spec.Rounding, seed uint64) int {
 	tile := how.Rows()
 	down := f / tile * tile
@@ -111,7 +112,7 @@ func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Conf
 		up += tile
 	}
 	if up > len(order) && how.Rule != spec.NoRounding {
-		up = down // there are not so many tokens
+		up = down // the call has fewer than up tokens
 	}
 	chance := float64(how.Draw(seed, expert)) / (1 << 32)
 	goesUp := false
@@ -146,7 +147,7 @@ func (p Preferences) count(order []int32, f, expert int, drift *int, c spec.Conf
 	return up
 }
 
-// mass is the sum of the scores of tokens.
+// mass returns the sum of the scores of tokens.
 func (p Preferences) mass(tokens []int32, expert int) (sum float64) {
 	for _, t := range tokens {
 		sum += p.Score[int(t)*p.Experts+expert]
@@ -154,10 +155,10 @@ func (p Preferences) mass(tokens []int32, expert int) (sum float64) {
 	return sum
 }
 
-// RoundedLogits gives the gradients of all logits [T, E] behind rounding, from
-// those of a list's scores: that of a score of the top-K goes through the softmax
-// over the K, that of a raw one through the softmax over all. Dropping and adding
-// have no gradient.
+// RoundedLogits returns the gradients of all logits [T, E] of a pass that rounded,
+// given the gradients of the list's scores. The gradient of a top-K score goes
+// through the softmax over the K chosen logits, the gradient of a raw score through
+// the softmax over all. Dropping and adding have no gradient.
 func (r Routing) RoundedLogits(c spec.Config, p Preferences, list []Entry, dscores []float64) []float64 {
 	e, k := c.NumExperts, c.TopK
 	out := make([]float64, len(r.Logits))

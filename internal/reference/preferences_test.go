@@ -14,8 +14,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// roundingCase is a routing to round: some have experts without tokens, ties in
-// all logits, one expert, K = E, fewer tokens than a tile.
+// roundingCase is a routing to round. The cases have experts without tokens, equal
+// logits, one expert, K = E, and fewer tokens than a tile.
 type roundingCase struct {
 	c       spec.Config
 	tokens  int
@@ -53,7 +53,7 @@ var roundingRules = []spec.RoundingRule{
 	spec.ExpertChoice, spec.CapacityDrop,
 }
 
-// What rounding promises, whatever the routing.
+// The properties of rounding hold for every routing.
 func TestRoundProperties(t *testing.T) {
 	cases := 200
 	switch {
@@ -142,7 +142,8 @@ func (v roundingCase) check(t *testing.T, how spec.Rounding, seed uint64) {
 	}
 }
 
-// checkBest: no token that an expert left out comes before one it took.
+// checkBest checks that every token of an expert comes before the tokens that the
+// expert dropped.
 func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []bool, of int, how spec.Rounding, what string) {
 	e := v.c.NumExperts
 	better := func(a, b int) bool { // token a before token b
@@ -171,8 +172,8 @@ func (v roundingCase) checkBest(t *testing.T, p reference.Preferences, taken []b
 	}
 }
 
-// A stochastic count is f on average: over 10,000 seeds within four standard
-// errors, expert by expert, and draws of different experts don't go together.
+// The mean of a stochastic count over 10,000 seeds is f within four standard errors,
+// for each expert, and the draws of different experts are not correlated.
 func TestRoundStochasticIsFair(t *testing.T) {
 	const tile = 8
 	seeds := 10000
@@ -208,8 +209,7 @@ func TestRoundStochasticIsFair(t *testing.T) {
 	assert.InDelta(t, 0.5, pairs/float64(seeds), 3*0.5/math.Sqrt(float64(seeds)))
 }
 
-// The rules on counts whose rounding is plain to see: f = 5, 4, 3, 9 with tiles
-// of 8 and 16 tokens.
+// The rules round counts f = 5, 4, 3, 9 with tiles of 8 and 16 tokens.
 func TestRoundByHand(t *testing.T) {
 	const tokens, experts = 16, 4
 	f := []int{5, 4, 3, 9}
@@ -241,7 +241,7 @@ func TestRoundByHand(t *testing.T) {
 	assert.Equal(t, []int32{0, 1, 2, 11, 12, 13, 14, 15}, tokensOf0, "its five, and the best of the others")
 }
 
-// The gradients of the logits are the slopes of Σ g·score, with the choice held.
+// The gradients of the logits are the slopes of Σ g·score with a fixed choice.
 func TestRoundedLogits(t *testing.T) {
 	for _, raw := range []bool{false, true} {
 		r := rand.New(rand.NewPCG(11, 1))
@@ -288,8 +288,8 @@ func TestRoundedLogits(t *testing.T) {
 	}
 }
 
-// Counts from a histogram alone are those that rounding gives, where scores don't
-// decide.
+// Counts of a histogram equal the counts after rounding, with rules that do not depend
+// on scores.
 func TestCountsOfHistogram(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for i := range 200 {

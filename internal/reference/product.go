@@ -1,14 +1,14 @@
 package reference
 
-// A product of few rows with many weights costs as much in decoding as in
-// multiplying, so a block of weights is decoded once for all rows of a group.
-// Blocks are cut so that decoded weights and inputs stay in a core's own cache.
+// With few rows, decoding the weights costs as much as multiplying, so a block of
+// weights is decoded once for all rows of a group. Decoded weights and inputs of a
+// block fit in a core's own cache.
 const (
 	blockCols  = 32  // weight rows (columns of the result) of one task
-	blockDepth = 512 // terms of a sum taken together
+	blockDepth = 512 // terms of a sum
 )
 
-// group is a run of rows that meet the same weights.
+// group is a run of rows with the same weights.
 type group struct {
 	// first and count are the rows.
 	first, count int
@@ -16,9 +16,9 @@ type group struct {
 	weights tensor
 }
 
-// product gives rows · weightsᵀ, group by group: out[i][c] = Σ_k rows[i][k] ·
-// weights[c, k]. Every sum runs in the same order whatever the grouping, so a
-// row's result does not depend on the rows beside it.
+// product returns rows · weightsᵀ, group by group: out[i][c] = Σ_k rows[i][k] ·
+// weights[c, k]. The order of a sum does not depend on the grouping: a row's result
+// does not depend on other rows.
 func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	out := matrix(len(rows), cols)
 	blocks := (cols + blockCols - 1) / blockCols
@@ -44,11 +44,11 @@ func product(rows [][]float64, groups []group, cols, depth int) [][]float64 {
 	return out
 }
 
-// rowTile is how many rows share a load of a weight.
+// rowTile is the number of rows that share a load of a weight.
 const rowTile = 4
 
-// addBlock adds the terms k0..k1 of columns c0..c1 to at most rowTile rows. w
-// holds those weights, decoded.
+// addBlock adds the terms k0..k1 of columns c0..c1 to at most rowTile rows. w holds
+// the decoded weights.
 func addBlock(out, rows [][]float64, w []float64, c0, c1, k0, k1 int) {
 	width := k1 - k0
 	if len(rows) == rowTile {
@@ -74,7 +74,8 @@ func addBlock(out, rows [][]float64, w []float64, c0, c1, k0, k1 int) {
 	}
 }
 
-// dot2x4 is the eight sums of two weight rows with four rows, each in order.
+// dot2x4 returns the eight dot products of two weight rows with four rows, each
+// summed in order.
 func dot2x4(u, v, x0, x1, x2, x3 []float64) (s [2 * rowTile]float64) {
 	v, x0, x1, x2, x3 = v[:len(u)], x0[:len(u)], x1[:len(u)], x2[:len(u)], x3[:len(u)]
 	var u0, u1, u2, u3, v0, v1, v2, v3 float64
@@ -96,7 +97,7 @@ func dot2x4(u, v, x0, x1, x2, x3 []float64) (s [2 * rowTile]float64) {
 	return [...]float64{u0, u1, u2, u3, v0, v1, v2, v3}
 }
 
-// dot is one sum, in order.
+// dot returns a dot product, summed in order.
 func dot(u, x []float64) (s float64) {
 	x = x[:len(u)]
 	for k, a := range u {
@@ -105,7 +106,7 @@ func dot(u, x []float64) (s float64) {
 	return s
 }
 
-// matrix is rows slices of one array of zeros.
+// matrix returns rows of zeros, slices of one array.
 func matrix(rows, cols int) [][]float64 {
 	all := make([]float64, rows*cols)
 	m := make([][]float64, rows)

@@ -7,29 +7,28 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Scales of the measuring rule: standard deviations of a layer's random
-// inputs for which its speed is reported.
+// Standard deviations of a layer's random inputs, with which speeds are reported.
 const (
 	ScaleX      = 0.5
 	ScaleWeight = 0.02
 	ScaleOutput = 0.2 // the gradient of O
 )
 
-// Normal is an endless row of random 16-bit values with normal distribution of
-// mean 0. Value i depends on seed, scale and i alone: a tensor is the same on
-// every machine, however many goroutines fill it and in whatever pieces.
+// Normal is an infinite sequence of random 16-bit values with a normal distribution
+// of mean 0. Value i depends only on seed, scale and i: a tensor is the same on every
+// machine, for every number of goroutines and pieces.
 //
-// Values are the 65,536 quantiles of the distribution, up to 4.3 standard
-// deviations, drawn by 16 bits of a counter's hash.
+// 16 bits of a counter's hash select one of 65,536 quantiles of the distribution, up
+// to 4.3 standard deviations.
 type Normal struct {
 	seed  uint64
-	table func() *[1 << 16]uint16 // of the values, made when the first is drawn
+	table func() *[1 << 16]uint16 // the quantiles, computed at the first call
 }
 
-// NewNormal gives the row of bf16 values for a seed, of standard deviation scale.
+// NewNormal returns the sequence of bf16 values for a seed and a standard deviation.
 func NewNormal(seed uint64, scale float64) *Normal { return NewNormalOf(spec.BF16, seed, scale) }
 
-// NewNormalOf is NewNormal of values of a layer's type.
+// NewNormalOf is NewNormal for values of a layer's type.
 func NewNormalOf(t spec.Type, seed uint64, scale float64) *Normal {
 	return &Normal{seed: mix(seed), table: sync.OnceValue(func() *[1 << 16]uint16 {
 		table := new([1 << 16]uint16)
@@ -40,7 +39,7 @@ func NewNormalOf(t spec.Type, seed uint64, scale float64) *Normal {
 	})}
 }
 
-// quantiles are those of the normal distribution over √2, which every row scales.
+// quantiles returns the quantiles of the standard normal distribution, divided by √2.
 var quantiles = sync.OnceValue(func() *[1 << 16]float64 {
 	list := new([1 << 16]float64)
 	for i := range list {
@@ -50,11 +49,11 @@ var quantiles = sync.OnceValue(func() *[1 << 16]float64 {
 	return list
 })
 
-// fillPart is how many values a goroutine fills at a time; a multiple of 4.
+// fillPart is the number of values that a goroutine fills at a time, a multiple of 4.
 const fillPart = 1 << 16
 
-// Fill sets dst to values first, first+1, ...; first must not be negative. It
-// runs on all processors, at about a nanosecond a value and processor.
+// Fill sets dst to values first, first+1, ..., on all processors. first must not be
+// negative.
 func (r *Normal) Fill(dst []uint16, first int64) {
 	parts := (len(dst) + fillPart - 1) / fillPart
 	parallel(parts, func() func(int) {
@@ -65,14 +64,14 @@ func (r *Normal) Fill(dst []uint16, first int64) {
 	})
 }
 
-// Values gives values 0..n-1.
+// Values returns values 0..n-1.
 func (r *Normal) Values(n int64) []uint16 {
 	dst := make([]uint16, n)
 	r.Fill(dst, 0)
 	return dst
 }
 
-// fill is Fill by one goroutine. One hash gives four values.
+// fill is Fill on one goroutine. One hash gives four values.
 func (r *Normal) fill(dst []uint16, first uint64) {
 	table := r.table()
 	for len(dst) > 0 && first%4 != 0 {
@@ -91,7 +90,7 @@ func (r *Normal) fill(dst []uint16, first uint64) {
 	}
 }
 
-// index is the number of value i's quantile.
+// index returns the number of value i's quantile.
 func (r *Normal) index(i uint64) uint16 { return uint16(mix(r.seed+i/4) >> (i % 4 * 16)) }
 
 // mix is the output function of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)

@@ -49,7 +49,7 @@ func TestNormalInPiecesIsTheSame(t *testing.T) {
 	assert.Equal(t, far[4:], again)
 }
 
-// Figures reported for a seed must stay comparable.
+// The values of a seed never change: reported speeds and errors depend on them.
 func TestNormalIsPinned(t *testing.T) {
 	pinned := []uint16{0xbeae, 0xbe96, 0xbcc4, 0x3e33, 0x3efd, 0xbe39, 0x3f35, 0x3d78}
 	assert.Equal(t, pinned, reference.NewNormal(1, 1).Values(8))

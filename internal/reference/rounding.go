@@ -4,7 +4,7 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Rounding says where values are rounded on their way.
+// Rounding says which values are rounded.
 type Rounding uint8
 
 const (
@@ -16,7 +16,7 @@ const (
 	Rounded
 )
 
-// rounder rounds values of one layer, or doesn't.
+// rounder rounds values of a layer if its Rounding is Rounded.
 type rounder struct {
 	rounding Rounding
 	config   spec.Config

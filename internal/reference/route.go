@@ -7,18 +7,18 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// Routing is where tokens go. Row i is for the i-th token asked for.
+// Routing is the routing of tokens. Row i is for the i-th token asked for.
 type Routing struct {
 	// Logits is [tokens, E].
 	Logits []float64
-	// Scores [tokens, K] are those of the chosen experts, ExpertIDs [tokens, K]
-	// whose they are: the best key first.
+	// ExpertIDs [tokens, K] are the chosen experts, the best key first, and Scores
+	// [tokens, K] their scores.
 	Scores    []float64
 	ExpertIDs []int32
 }
 
-// Route gives the routing of the listed tokens of x [T, d] (nil: all of them),
-// as package spec defines it.
+// Route returns the routing of the listed tokens of x [T, d] (nil: all tokens), as
+// defined by package spec.
 func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	tokens, err := l.tokens(x, tokens)
 	if err != nil {
@@ -31,8 +31,8 @@ func (l *Layer) Route(x []uint16, tokens []int32, r Rounding) (Routing, error) {
 	return l.RouteLogits(logits, r)
 }
 
-// RouteLogits gives the routing of tokens with these logits [tokens, E], which
-// are taken as they are.
+// RouteLogits returns the routing of tokens with these logits [tokens, E], which are
+// not rounded.
 func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	e, k := l.config.NumExperts, l.config.TopK
 	if len(logits)%e != 0 {
@@ -54,14 +54,14 @@ func (l *Layer) RouteLogits(logits []float64, r Rounding) (Routing, error) {
 	return out, nil
 }
 
-// routeTokens bounds the tokens that are decoded at a time, and
-// routeGroup those of one task.
+// routeTokens is the largest number of tokens decoded at a time, routeGroup the
+// tokens of one task.
 const (
 	routeTokens = 2048
 	routeGroup  = 64
 )
 
-// eachLogits gives the logits of the i-th token of the list, one after the other.
+// eachLogits calls do with the logits of each token of the list, in order.
 func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int, logits []float64)) {
 	for first := 0; first < len(tokens); first += routeTokens {
 		rows := l.tokenRows(x, tokens[first:min(first+routeTokens, len(tokens))])
@@ -81,8 +81,8 @@ func (l *Layer) eachLogits(x []uint16, tokens []int32, r rounder, do func(i int,
 	}
 }
 
-// choose fills experts with those of a token, the best first. raw may be nil
-// where nothing but logits is compared.
+// choose writes a token's experts, the best first. raw may be nil if only logits
+// are compared.
 func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	c := l.config
 	keys, sums := l.keys(logits, raw, r), raw
@@ -122,7 +122,8 @@ func (l *Layer) choose(experts []int32, logits, raw []float64, r rounder) {
 	}
 }
 
-// Keys are what the experts of a token with these logits [E] are compared by.
+// Keys returns the keys by which the experts of a token with these logits [E] are
+// compared.
 func (l *Layer) Keys(logits []float64, r Rounding) []float64 {
 	round := rounder{r, l.config}
 	return l.keys(logits, l.rawScores(logits, nil, round), round)
@@ -139,10 +140,9 @@ func (l *Layer) keys(logits, raw []float64, r rounder) []float64 {
 	return keys
 }
 
-// TopK fills experts with the indices of the largest logits, largest first: of
-// equal ones the lower index first, NaN before everything else, as in
-// torch.topk. len(experts) must not be larger than len(logits); more stay as
-// they were.
+// TopK writes the indices of the largest logits to experts, the largest first. If
+// logits are equal, the lower index comes first; NaN comes before all, as in
+// torch.topk. len(experts) must not exceed len(logits).
 func TopK(experts []int32, logits []float64) {
 	order := make([]int32, len(logits))
 	for i := range order {

@@ -35,7 +35,7 @@ func TestTopK(t *testing.T) {
 	}
 }
 
-// A long row of equal logits needs a sort that keeps their order.
+// Equal logits keep their order in a long row.
 func TestTopKOfManyTies(t *testing.T) {
 	logits := make([]float64, 1024)
 	for i := range logits {
@@ -82,7 +82,7 @@ func TestRouteIsTheDefinition(t *testing.T) {
 	}
 }
 
-// logitLayer gives a layer and one token with these logits, exactly.
+// logitLayer returns a layer and a token that have exactly these logits.
 func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*reference.Layer, []uint16) {
 	t.Helper()
 	c := spec.Config{Hidden: 128, Intermediate: 64, NumExperts: len(logits), TopK: k, Logits: format}
@@ -101,7 +101,7 @@ func logitLayer(t *testing.T, format spec.Logits, k int, logits ...float64) (*re
 	return l, x
 }
 
-// bf16 makes 1 and 1.001 equal, and then the lower expert wins.
+// 1 and 1.001 are equal in bf16: the lower expert is chosen.
 func TestLogitFormatDecidesTies(t *testing.T) {
 	tests := []struct {
 		format   spec.Logits
@@ -148,8 +148,8 @@ func TestBadLogitsShowInScores(t *testing.T) {
 	}
 }
 
-// What a token is sent to, and by how much, for every scoring kind and for rows
-// that go wrong elsewhere.
+// Experts and scores of a token for every scoring function, and for rows with NaN,
+// infinities and underflow.
 func TestRouteLogits(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	sig := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

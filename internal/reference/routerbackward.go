@@ -2,10 +2,10 @@ package reference
 
 import "sonicmoe/internal/spec"
 
-// dense reports whether every logit of a token moves its scores.
+// dense reports whether the scores of a token depend on all its logits.
 func (l *Layer) dense() bool { return l.config.Score == spec.SoftmaxAll }
 
-// logitWidth is the number of a token's logits that have gradients from scores.
+// logitWidth returns the number of a token's logits that have gradients from scores.
 func (l *Layer) logitWidth() int {
 	if l.dense() {
 		return l.config.NumExperts
@@ -13,8 +13,8 @@ func (l *Layer) logitWidth() int {
 	return l.config.TopK
 }
 
-// DLogits gives the gradients of the logits of all tokens from those of their
-// scores [T, K]: of the chosen logits, or of all [T, E] where Score is SoftmaxAll.
+// DLogits returns the gradients of the logits of all tokens, given the gradients of
+// the scores [T, K]: of the chosen logits [T, K], or with SoftmaxAll of all [T, E].
 func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
 	if len(dscores) != len(g.in.Scores) {
 		return nil, lengthError("dscores", len(dscores), len(g.in.Scores), "[T, K]")
@@ -22,8 +22,7 @@ func (g *Gradients) DLogits(dscores []float64) ([]float64, error) {
 	return g.dlogits(dscores, allTokens(len(g.in.X)/g.config.Hidden)), nil
 }
 
-// dlogits are the gradients of the logits of tokens from those of their scores:
-// of the chosen [tokens, K], or of all [tokens, E] where all move the scores.
+// dlogits is DLogits for the listed tokens.
 func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	c, width := g.config, g.logitWidth()
 	out := make([]float64, len(tokens)*width)
@@ -45,8 +44,8 @@ func (g *Gradients) dlogits(dscores []float64, tokens []int32) []float64 {
 	return out
 }
 
-// logits are those of tokens, nil where their gradient needs none: a softmax
-// over the chosen tells it by its scores.
+// logits returns the logits of tokens, nil if their gradient follows from the scores:
+// with a softmax over the chosen logits.
 func (g *Gradients) logits(tokens []int32) []float64 {
 	c := g.config
 	switch {
@@ -60,8 +59,8 @@ func (g *Gradients) logits(tokens []int32) []float64 {
 	return out
 }
 
-// routerBackward is one token's step from scores to logits. Slots without an
-// expert of this layer have no part in it: their dscores are 0.
+// routerBackward computes a token's dlogits from dscores. Slots without an expert of
+// this layer must have dscores of 0.
 func (g *Gradients) routerBackward(dlogits, logits, scores, dscores []float64, chosen []int32) {
 	if logits == nil {
 		w := make([]float64, len(scores))
@@ -97,8 +96,8 @@ func (g *Gradients) routerBackward(dlogits, logits, scores, dscores []float64, c
 	}
 }
 
-// slope is the derivative of a raw score that is the logit's own: a sigmoid's,
-// or that of a softplus's root.
+// slope returns the derivative of a raw score by its own logit, for Sigmoid and
+// SqrtSoftplus.
 func (l *Layer) slope(logit, score float64) float64 {
 	switch {
 	case l.config.Score == spec.Sigmoid:
@@ -109,8 +108,8 @@ func (l *Layer) slope(logit, score float64) float64 {
 	return sigmoid(logit) / (2 * score)
 }
 
-// normBackward gives the chosen experts' raw scores and their gradients, 0 in
-// slots without an expert of this layer.
+// normBackward returns the chosen experts' raw scores and their gradients, 0 in slots
+// without an expert of this layer.
 func (l *Layer) normBackward(raw, dscores []float64, chosen []int32) (w, dw []float64) {
 	w, dw = make([]float64, len(chosen)), make([]float64, len(chosen))
 	for k, e := range chosen {
@@ -131,9 +130,9 @@ func (l *Layer) normBackward(raw, dscores []float64, chosen []int32) (w, dw []fl
 	return w, dw
 }
 
-// SoftmaxBackward gives the gradients of a softmax's inputs from those of its
-// results, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The slices must be of
-// one length, a multiple of K.
+// SoftmaxBackward returns the gradients of a softmax's inputs, given the gradients of
+// its results, both [tokens, K]: s_k·(dS_k - Σ_j s_j·dS_j). The slices must have the
+// same length, a multiple of K.
 func SoftmaxBackward(scores, dscores []float64, topK int) []float64 {
 	out := make([]float64, len(scores))
 	for i := 0; i+topK <= len(scores); i += topK {

@@ -4,11 +4,9 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// The router's own gradients. dlogits are those that Tokens gives of all tokens,
-// or a kernel's own: [T, K] of the chosen logits, or [T, E] where Score is
+// Router returns dW_r [E, d]. dlogits are the gradients of the logits of all tokens,
+// from Tokens or from a kernel: [T, K] of the chosen logits, or [T, E] with
 // SoftmaxAll. Extra is added to them.
-
-// Router gives dW_r [E, d].
 func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 	c := g.config
 	if err := g.checkDLogits(dlogits); err != nil {
@@ -34,7 +32,8 @@ func (g *Gradients) Router(dlogits []float64) ([]float64, error) {
 	return out, nil
 }
 
-// RouterBias gives the gradient of the logits' bias, [E].
+// RouterBias returns the gradient of the logits' bias, [E], given dlogits as Router
+// gets them.
 func (g *Gradients) RouterBias(dlogits []float64) ([]float64, error) {
 	if err := g.checkDLogits(dlogits); err != nil {
 		return nil, err
@@ -57,7 +56,8 @@ func (g *Gradients) checkDLogits(dlogits []float64) error {
 	return nil
 }
 
-// eachDLogit gives the gradients of one token's logits, in parts that add up.
+// eachDLogit calls do with terms of the gradients of a token's logits. A logit may
+// have several terms.
 func (g *Gradients) eachDLogit(t int, dlogits []float64, do func(e int, dlogit float64)) {
 	c := g.config
 	if g.dense() {
@@ -78,8 +78,8 @@ func (g *Gradients) eachDLogit(t int, dlogits []float64, do func(e int, dlogit f
 	}
 }
 
-// ExpertScale gives the gradient of what each expert's scores are multiplied
-// by, [E], from those of all tokens' scores, [T, K].
+// ExpertScale returns the gradient of the experts' scales, [E], given the gradients of
+// all tokens' scores, [T, K].
 func (g *Gradients) ExpertScale(dscores []float64) ([]float64, error) {
 	c := g.config
 	switch {
@@ -104,7 +104,8 @@ func (g *Gradients) ExpertScale(dscores []float64) ([]float64, error) {
 	return out, nil
 }
 
-// SharedGate gives the gradient of wg, [d], from those of x·wg of all tokens.
+// SharedGate returns the gradient of wg, [d], given the gradients of x·wg of all
+// tokens.
 func (g *Gradients) SharedGate(dgate []float64) ([]float64, error) {
 	d := g.config.Hidden
 	switch tokens := len(g.in.X) / d; {

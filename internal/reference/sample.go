@@ -2,12 +2,11 @@ package reference
 
 import "slices"
 
-// SampleTokens picks tokens to judge a large layer by: at least want of them
-// (all, if there are no more), spread evenly from the first to the last, and
-// as many more as it takes to touch every expert that received a token. Of an
-// expert that the spread misses it takes the last token, which lies in the
-// expert's partly filled tile. experts is [T, K]; ids outside 0..E-1 don't
-// count. The result is ascending and depends on the arguments alone.
+// SampleTokens picks tokens to check a large layer on: at least want (or all) of the
+// tokens, spread evenly from first to last, and more until every expert that
+// received a token has one in the sample. For an expert that the spread misses it
+// adds the expert's last token, which is in the partly filled tile. experts is
+// [T, K]; ids outside 0..E-1 are ignored. The result is ascending.
 func SampleTokens(experts []int32, tokens, topK, numExperts, want int) []int32 {
 	if topK < 1 || tokens < 1 {
 		return nil
@@ -39,7 +38,7 @@ func SampleTokens(experts []int32, tokens, topK, numExperts, want int) []int32 {
 	return list
 }
 
-// Gather copies the listed rows of src [T, cols], to compare a sample with.
+// Gather returns the listed rows of src [T, cols].
 func Gather[E any](src []E, rows []int32, cols int) []E {
 	out := make([]E, 0, len(rows)*cols)
 	for _, r := range rows {
@@ -48,7 +47,7 @@ func Gather[E any](src []E, rows []int32, cols int) []E {
 	return out
 }
 
-// Widen gives FP32 scores as Experts takes them.
+// Widen converts scores to float64.
 func Widen(scores []float32) []float64 {
 	out := make([]float64, len(scores))
 	for i, s := range scores {

@@ -6,8 +6,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// rawScores are p of all experts of a token. SoftmaxTopK has them of the chosen
-// alone, and gives nil without these; others stay 0.
+// rawScores returns p of all experts of a token. With SoftmaxTopK only the chosen
+// experts have one, the others have 0; it is nil if chosen is nil.
 func (l *Layer) rawScores(logits []float64, chosen []int32, r rounder) []float64 {
 	p := make([]float64, len(logits))
 	switch l.config.Score {
@@ -46,7 +46,7 @@ func (l *Layer) rawScores(logits []float64, chosen []int32, r rounder) []float64
 // has reports whether the layer has expert e.
 func (l *Layer) has(e int32) bool { return e >= 0 && int(e) < l.config.NumExperts }
 
-// inside lists those of a token's experts that the layer has.
+// inside returns the experts of a token that the layer has.
 func (l *Layer) inside(chosen []int32) []int32 {
 	var list []int32
 	for _, e := range chosen {
@@ -57,7 +57,7 @@ func (l *Layer) inside(chosen []int32) []int32 {
 	return list
 }
 
-// softmax turns logits into their softmax.
+// softmax replaces logits by their softmax.
 func softmax(v []float64) {
 	most := math.Inf(-1)
 	for _, x := range v {
@@ -75,7 +75,7 @@ func softmax(v []float64) {
 	}
 }
 
-// scores are those of a token's chosen experts, from the raw scores of all.
+// scores writes the scores of a token's chosen experts, given the raw scores of all.
 func (l *Layer) scores(scores, raw []float64, chosen []int32, r rounder) {
 	z, _ := l.norm(raw, chosen)
 	for k, e := range chosen {
@@ -83,8 +83,8 @@ func (l *Layer) scores(scores, raw []float64, chosen []int32, r rounder) {
 	}
 }
 
-// norm is z, what the raw scores of a token's experts are divided by, and
-// whether it moves with them.
+// norm returns z, the divisor of the raw scores of a token's experts, and whether z
+// depends on the raw scores.
 func (l *Layer) norm(raw []float64, chosen []int32) (z float64, moves bool) {
 	var sum float64
 	for _, e := range chosen {
@@ -101,7 +101,7 @@ func (l *Layer) norm(raw []float64, chosen []int32) (z float64, moves bool) {
 	return 1, false
 }
 
-// factor is what an expert's normed scores are multiplied by.
+// factor returns the factor of an expert's normed scores.
 func (l *Layer) factor(e int32) float64 {
 	f := l.config.Scale()
 	if l.expertScale != nil {

@@ -14,8 +14,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// scriptCase is what testdata/rounding.py wrote of a size: for each way and expert
-// how many tokens it takes, their CRC-32 as ascending int32, and the sum of their
+// scriptCase is the output of testdata/rounding.py for a size: for each rule and
+// expert the number of tokens, their CRC-32 as ascending int32, and the sum of their
 // scores.
 type scriptCase struct {
 	Tokens, Experts, K int
@@ -26,7 +26,7 @@ type scriptCase struct {
 	}
 }
 
-// scriptLogits are the logits that testdata/rounding.py makes too.
+// scriptLogits returns the same logits as testdata/rounding.py.
 func scriptLogits(tokens, experts int) []float64 {
 	v := make([]float64, tokens*experts)
 	for i := range v {
@@ -41,9 +41,9 @@ func scriptLogits(tokens, experts int) []float64 {
 	return v
 }
 
-// Rounding takes what SonicMoE's script takes, token by token, at its sizes. Where
-// both neighbours are as near its nr takes the even one; the paper, and we, the
-// lower.
+// Rounding chooses the same tokens as SonicMoE's script at its sizes. If both
+// multiples are equally near, nr of the script takes the even multiple; the paper and
+// this package take the lower.
 func TestRoundAsTheScript(t *testing.T) {
 	text, err := os.ReadFile("testdata/rounding.json")
 	require.NoError(t, err)

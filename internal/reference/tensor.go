@@ -5,19 +5,19 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// tensor is a row-major tensor as it is stored: bf16 or fp16 bits, or FP32.
+// tensor is a row-major tensor of bf16 or fp16 bits, or FP32.
 type tensor struct {
 	bits []uint16
 	f16  bool
 	f32  []float32
 }
 
-// stored is a tensor of 16-bit elements of a layer's type.
+// stored returns a tensor of 16-bit elements of a layer's type.
 func stored(bits []uint16, t spec.Type) tensor { return tensor{bits: bits, f16: t == spec.F16} }
 
 func (t tensor) len() int { return max(len(t.bits), len(t.f32)) }
 
-// part is count elements from first on.
+// part returns count elements from first on.
 func (t tensor) part(first, count int) tensor {
 	if t.f32 != nil {
 		t.f32 = t.f32[first:][:count]
@@ -27,7 +27,7 @@ func (t tensor) part(first, count int) tensor {
 	return t
 }
 
-// decode gives the values of all elements; dst is as long.
+// decode writes the values of all elements to dst, which has the same length.
 func (t tensor) decode(dst []float64) {
 	dst = dst[:t.len()]
 	switch {
@@ -54,7 +54,7 @@ func toBits(t spec.Type, x float64) uint16 {
 	return num.Float64ToBF16(x)
 }
 
-// values are all elements, nil of no tensor.
+// values returns all elements, nil for the zero tensor.
 func (t tensor) values() []float64 {
 	if t.len() == 0 {
 		return nil
@@ -64,7 +64,7 @@ func (t tensor) values() []float64 {
 	return v
 }
 
-// at is one element.
+// at returns an element.
 func (t tensor) at(i int) float64 {
 	var v [1]float64
 	t.part(i, 1).decode(v[:])

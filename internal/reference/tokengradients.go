@@ -2,27 +2,27 @@ package reference
 
 import "slices"
 
-// TokenGradients are the gradients that belong to tokens. Row i is for the
-// i-th token asked for.
+// TokenGradients are gradients with a row for each token. Row i is for the i-th
+// token asked for.
 type TokenGradients struct {
 	// Tokens are the tokens, in the order asked for.
 	Tokens []int32
 	// DX [tokens, d] is the gradient of the input.
 	DX []float64
-	// DScores [tokens, K] is the gradient of the scores taken as inputs of
-	// their own: 0 in skipped slots.
+	// DScores [tokens, K] is the gradient of the scores as if they were inputs, 0 in
+	// skipped slots.
 	DScores []float64
-	// DLogits is that of the chosen logits [tokens, K], or of all [tokens, E]
-	// where Score is SoftmaxAll, without Extra. Nil unless Routed.
+	// DLogits is the gradient of the chosen logits [tokens, K], or with SoftmaxAll of
+	// all [tokens, E], without Extra. Nil unless Routed.
 	DLogits []float64
 	// DSharedGate [tokens] is the gradient of x·wg, nil without SharedGate.
 	DSharedGate []float64
 }
 
-// Tokens gives the gradients of the listed tokens (nil: all of them).
+// Tokens returns the gradients of the listed tokens (nil: all tokens).
 //
-// The work is 10·K·n·d operations a token (6 where H is given) and the decoding
-// of the weights of each expert met; it is spread over all processors.
+// The work is 10·K·n·d operations a token (6 if H is given) and the decoding of the
+// weights of each expert in use, on all processors.
 func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 	tokens, err := g.tokens(g.in.X, tokens)
 	if err != nil {
@@ -70,8 +70,8 @@ func (g *Gradients) Tokens(tokens []int32) (TokenGradients, error) {
 	return out, nil
 }
 
-// tokens gives dH·W1 of the pairs, and the gradients of the scores of so many
-// tokens. x and do are the tokens' rows.
+// tokens returns dH·W1 of the pairs, and the gradients of the tokens' scores. x and
+// do are the tokens' rows.
 func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]float64, dscores []float64) {
 	h := p.preactivations(pairs, tokens, x)
 	rows := make([][]float64, len(pairs))
@@ -110,8 +110,8 @@ func (p *pass) tokens(tokens []int32, pairs []pair, x, do [][]float64) (dx [][]f
 	return transposed(h, groups(pairs, p.w1, p.rows*p.d), p.rows, p.d), dscores
 }
 
-// routerTerm adds dlogit·W_r[e] to the rows of dX~, where the chosen logits
-// have gradients of their own, and rounds them.
+// routerTerm adds dlogit·W_r[e] to the rows of dX~, if only the chosen logits have
+// gradients, and rounds the rows.
 func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) {
 	d := g.config.Hidden
 	parallel(len(pairs), func() func(int) {
@@ -129,8 +129,8 @@ func (g *Gradients) routerTerm(dx [][]float64, pairs []pair, dlogits []float64) 
 	})
 }
 
-// sharedRows gives the shared experts' rows of dX, with their gate's part; nil
-// without shared experts.
+// sharedRows returns the shared experts' rows of dX, including the gate's
+// contribution, nil without shared experts.
 func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]float64) [][]float64 {
 	if g.shared == nil {
 		return nil
@@ -152,8 +152,8 @@ func (g *Gradients) sharedRows(out *TokenGradients, tokens []int32, x, do [][]fl
 	return rows
 }
 
-// extraRows gives (Extra + dlogits)·W_r of the tokens, dlogits where all logits
-// have them; nil where there is neither.
+// extraRows returns (Extra + dlogits)·W_r of the tokens, with dlogits only if all
+// logits have gradients. It is nil without both.
 func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	if g.in.Extra == nil && (dlogits == nil || !g.dense()) {
 		return nil
@@ -180,7 +180,7 @@ func (g *Gradients) extraRows(tokens []int32, dlogits []float64) [][]float64 {
 	return out
 }
 
-// extra is what other losses add to the gradient of a logit.
+// extra returns what other losses add to the gradient of a logit.
 func (g *Gradients) extra(token, expert int) float64 {
 	if g.in.Extra == nil {
 		return 0

@@ -1,15 +1,15 @@
 package reference
 
-// transposedCols are the columns of the result of one task of transposed: few
-// enough that a row's part of the sum stays in the first-level cache.
+// transposedCols is the number of columns of one task of transposed: a row's sums
+// fit in the first-level cache.
 const transposedCols = 256
 
-// axpyRows is how many rows of a matrix are added to a sum at a time.
+// axpyRows is the number of matrix rows that are added to a sum at a time.
 const axpyRows = 4
 
-// transposed gives rows · weights, group by group: out[i][c] = Σ_k rows[i][k] ·
-// weights[k, c], the weights [depth, cols] of row i's group. It is product with
-// the weights read the other way. Every sum runs in the order of k.
+// transposed returns rows · weights, group by group: out[i][c] = Σ_k rows[i][k] ·
+// weights[k, c], with the weights [depth, cols] of row i's group. Every sum runs in
+// the order of k.
 func transposed(rows [][]float64, groups []group, depth, cols int) [][]float64 {
 	out := matrix(len(rows), cols)
 	blocks := (cols + transposedCols - 1) / transposedCols

@@ -8,12 +8,12 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// ExpertRow is one row of one expert's weights as [out, in]: 0..2n-1 of W1 in
-// the order that GateUp says (0..n-1 without a gate; with Apart, W1's rows and
-// then W3's), 0..d-1 of W2. With the order InOut it is a column.
+// ExpertRow is a row of an expert's weight as [out, in]: 0..2n-1 of W1 in the order
+// of GateUp (0..n-1 without a gate; with Apart, W1's rows and then W3's), or 0..d-1
+// of W2. With the order InOut it is a column.
 type ExpertRow struct{ Expert, Row int }
 
-// AllRows lists all rows of experts with so many rows each.
+// AllRows returns all rows of experts with a number of rows each.
 func AllRows(experts, rows int) []ExpertRow {
 	list := make([]ExpertRow, 0, experts*rows)
 	for e := range experts {
@@ -24,28 +24,26 @@ func AllRows(experts, rows int) []ExpertRow {
 	return list
 }
 
-// Weight gradients are sums as they are, not rounded: whether they are added to
-// older ones, and in which format they are kept, is the caller's affair.
-
-// W1 gives dW1 of the listed rows, [len(list), d].
+// W1 returns dW1 of the listed rows, [len(list), d]. Gradients of weights are not
+// rounded.
 //
-// A row costs 8·d operations for each token of its expert, 4 where H is given.
+// A row costs 8·d operations for each token of its expert, 4·d if H is given.
 func (g *Gradients) W1(list []ExpertRow) ([]float64, error) { return g.routed.dW1(list) }
 
-// B1 gives db1 of the listed rows of W1, [len(list)], at W1's cost.
+// B1 returns db1 of the listed rows of W1, [len(list)], at the cost of W1.
 func (g *Gradients) B1(list []ExpertRow) ([]float64, error) { return g.routed.dB1(list) }
 
-// W2 gives dW2 of the listed rows, [len(list), n].
+// W2 returns dW2 of the listed rows, [len(list), n].
 //
 // A row costs 2·n operations for each token of its expert. Without H, all of
-// H of the experts in the list is computed first.
+// H of the listed experts is computed first.
 func (g *Gradients) W2(list []ExpertRow) ([]float64, error) { return g.routed.dW2(list) }
 
-// B2 gives db2 of the listed rows of W2, [len(list)].
+// B2 returns db2 of the listed rows of W2, [len(list)].
 func (g *Gradients) B2(list []ExpertRow) ([]float64, error) { return g.routed.dB2(list) }
 
-// SharedW1 is W1 of the shared experts, which are one expert, 0: rows of
-// SharedW1, then those of SharedW3.
+// SharedW1 returns dW1 of the shared experts, which are one expert, 0: rows of
+// SharedW1, then rows of SharedW3.
 func (g *Gradients) SharedW1(list []ExpertRow) ([]float64, error) {
 	if g.shared == nil {
 		return nil, noShared
@@ -53,7 +51,7 @@ func (g *Gradients) SharedW1(list []ExpertRow) ([]float64, error) {
 	return g.shared.dW1(list)
 }
 
-// SharedW2 is W2 of the shared experts, which are one expert, 0.
+// SharedW2 returns dW2 of the shared experts, which are one expert, 0.
 func (g *Gradients) SharedW2(list []ExpertRow) ([]float64, error) {
 	if g.shared == nil {
 		return nil, noShared
@@ -75,8 +73,8 @@ func (p *pass) dB1(list []ExpertRow) ([]float64, error) {
 	return p.w1Sums(list, 1, func([][]float64) [][]float64 { return one })
 }
 
-// w1Sums gives Σ dH·term of the listed columns of dH, [len(list), width]; of
-// gives the terms of axpyRows rows of X.
+// w1Sums returns Σ dH·term of the listed columns of dH, [len(list), width]. of
+// returns the terms for axpyRows rows of X.
 func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]float64) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.rows); err != nil {
 		return nil, err
@@ -103,11 +101,11 @@ func (p *pass) w1Sums(list []ExpertRow, width int, of func(x [][]float64) [][]fl
 	return out, nil
 }
 
-// w1Column is one column of dH to be: what it takes to compute it.
+// w1Column holds the inputs of a column of dH.
 type w1Column struct {
 	neuron       int
 	isUp         bool
-	gate, up, w2 []float64 // gate and up are nil where H is given
+	gate, up, w2 []float64 // gate and up are nil if H is given
 	gateBias     float64
 	upBias       float64
 	sum          []float64
@@ -138,8 +136,8 @@ func (p *pass) w1Column(r ExpertRow, sum []float64) w1Column {
 	return w
 }
 
-// addColumns adds at most axpyRows packed rows, from row first on, to one or two
-// columns' sums. x and do are those tokens' rows, zero past len(flat).
+// addColumns adds at most axpyRows packed rows, from row first on, to the sums of one
+// or two columns. x and do are the tokens' rows, zero past len(flat).
 func (p *pass) addColumns(columns []w1Column, first int, flat []int32, x, do, terms [][]float64) {
 	last := columns[len(columns)-1]
 	da := dot2x4(columns[0].w2, last.w2, do[0], do[1], do[2], do[3])
@@ -207,7 +205,7 @@ func (p *pass) dW2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// outputColumn is one column of dO, of at most axpyRows rows.
+// outputColumn returns a column of at most axpyRows rows of dO.
 func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
 	all := stored(p.do, p.rounding.config.Type)
 	for j, f := range flat {
@@ -216,8 +214,8 @@ func (p *pass) outputColumn(column int, flat []int32) (do [axpyRows]float64) {
 	return do
 }
 
-// dB2 sums dO by the scores of tokens, each rounded: of a token that has the expert
-// more than once their sum is.
+// dB2 sums dO times each token's score, rounded. If a token has the expert more than
+// once, the sum of its scores is rounded.
 func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	if err := checkRows(list, p.experts, p.d); err != nil {
 		return nil, err
@@ -236,8 +234,8 @@ func (p *pass) dB2(list []ExpertRow) ([]float64, error) {
 	return out, nil
 }
 
-// expertRows gives H of all rows of the listed experts, by packed row; nil where
-// it was given.
+// expertRows returns H of all rows of the listed experts, by packed row, nil if H was
+// given.
 func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 	if p.h != nil {
 		return nil
@@ -261,8 +259,8 @@ func (p *pass) expertRows(list []ExpertRow) [][]float64 {
 	return h
 }
 
-// eachRows gives an expert's packed rows, axpyRows at a time: the first one's
-// number, and each one's place t·K + k.
+// eachRows calls do with an expert's packed rows, axpyRows at a time: the number of
+// the first row, and the index t·K + k of each.
 func (p *pass) eachRows(expert int, do func(first int, flat []int32)) {
 	from, to := int(p.grouping.Offsets[expert]), int(p.grouping.Offsets[expert+1])
 	for ; from < to; from += axpyRows {
@@ -281,13 +279,13 @@ func (p *pass) decodeRows(dst [][]float64, src []uint16, flat []int32) {
 	}
 }
 
-// rowTask is some rows of one expert, by their places in a list.
+// rowTask is some rows of one expert, by their indices in a list.
 type rowTask struct {
 	expert int
 	at     []int
 }
 
-// rowTasks cuts a list into tasks of one expert and at most so many rows.
+// rowTasks splits a list into tasks of one expert and at most most rows.
 func rowTasks(list []ExpertRow, most int) []rowTask {
 	order := make([]int, len(list))
 	for i := range order {

@@ -2,11 +2,11 @@ package reference
 
 import "slices"
 
-// Zipf draws experts as unevenly as words of a text: expert i in proportion to
-// 1/(i+1), Zipf's law with exponent 1. It holds the running sums of the shares.
+// Zipf draws experts with Zipf's law, expert i in proportion to 1/(i+1). It holds
+// the running sums of the shares.
 type Zipf []float64
 
-// NewZipf makes the law of experts 0..experts-1; there must be one at least.
+// NewZipf returns the law for experts 0..experts-1; experts must be at least 1.
 func NewZipf(experts int) Zipf {
 	z, sum := make(Zipf, experts), 0.0
 	for i := range z {
@@ -19,18 +19,17 @@ func NewZipf(experts int) Zipf {
 	return z
 }
 
-// Draw is the expert at u, uniform in [0, 1).
+// Draw returns the expert for a uniform number u in [0, 1).
 func (z Zipf) Draw(u float64) int32 {
 	i, met := slices.BinarySearch(z, u)
 	if met {
-		i++ // expert i has what is below its sum
+		i++ // expert i has the numbers below its sum
 	}
 	return int32(i)
 }
 
-// Distinct draws k different experts, in the order in which they came; k must
-// not be larger than the number of experts. next gives uniform numbers in
-// [0, 1).
+// Distinct draws k different experts, in the order of the draws. k must not exceed the
+// number of experts. next returns uniform numbers in [0, 1).
 func (z Zipf) Distinct(k int, next func() float64) []int32 {
 	var list []int32
 	for misses := 0; len(list) < k; misses++ {
@@ -45,11 +44,11 @@ func (z Zipf) Distinct(k int, next func() float64) []int32 {
 	return list
 }
 
-// mostMisses is how many draws may meet chosen experts only: those may have all
-// but nothing of the shares.
+// mostMisses limits the draws that hit chosen experts only: the chosen experts may
+// have nearly all of the shares.
 const mostMisses = 64
 
-// other draws among the experts that are not in the list.
+// other draws from the experts that are not in the list.
 func (z Zipf) other(list []int32, u float64) (e int32) {
 	shares, rest, before := make([]float64, len(z)), 0.0, 0.0
 	for i, sum := range z {

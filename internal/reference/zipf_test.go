@@ -10,8 +10,8 @@ import (
 	"sonicmoe/internal/reference"
 )
 
-// The shares of three experts are 6, 3 and 2 elevenths; a draw on a border is
-// the next expert's.
+// The shares of three experts are 6, 3 and 2 elevenths. A draw on a bound gives the
+// next expert.
 func TestZipfDraw(t *testing.T) {
 	z := reference.NewZipf(3)
 	for _, tt := range []struct {
@@ -39,8 +39,8 @@ func TestZipfDistinct(t *testing.T) {
 	}
 }
 
-// Experts that have hardly a share, or none, are found too, in draws that can be
-// counted, and by their shares among themselves.
+// Experts with a tiny share, or none, are drawn too, in a bounded number of draws, in
+// proportion to their shares.
 func TestZipfDistinctOfTheRare(t *testing.T) {
 	r, draws := rand.New(rand.NewPCG(1, 2)), 0
 	next := func() float64 {

@@ -141,8 +141,8 @@ var (
 	}
 )
 
-// Two layers that compute differently never have the same text: each field but
-// the hint shows in it.
+// The text of a Config shows every field except the hint: layers that compute
+// differently have different texts.
 func TestStringTellsEveryField(t *testing.T) {
 	typ := reflect.TypeFor[spec.Config]()
 	for i := range typ.NumField() {

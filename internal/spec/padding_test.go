@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What tiles cover of some experts, by hand.
+// Padded rows of some experts, computed by hand.
 func TestPadding(t *testing.T) {
 	for _, tt := range []struct {
 		counts []int

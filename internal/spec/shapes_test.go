@@ -43,7 +43,7 @@ func TestShapesBytes(t *testing.T) {
 	assert.Zero(t, good.Shapes(0).H.Bytes())
 }
 
-// Every tensor that a layer may have, in the layouts that differ.
+// Every tensor has its shape in every layout.
 func TestShapesOfOtherLayers(t *testing.T) {
 	show := func(v any) map[string]string {
 		out := map[string]string{}

@@ -10,8 +10,8 @@ import (
 	"sonicmoe/internal/spec"
 )
 
-// With the weights (6dnE) and, for SonicMoE, the output, the formulas meet the
-// published peaks per layer (GiB, read off a figure with an error of about 0.03).
+// The formulas, with the weights (6dnE) and, for SonicMoE, the output, agree with the
+// published peaks per layer (GiB, read from a plot with an error of about 0.03).
 func TestSavedMeetsPublishedPeaks(t *testing.T) {
 	const gib = 1 << 30
 	tests := []struct {
@@ -60,8 +60,8 @@ func TestSavedIsTheTensors(t *testing.T) {
 	}
 }
 
-// Shared experts and a router that needs its logits again add what
-// they keep; an expert without a gate keeps half.
+// Shared experts add their H, a router with SavesLogits its logits. H of an expert
+// without a gate is half as large.
 func TestSavedOfOtherLayers(t *testing.T) {
 	c := spec.Config{Hidden: 64, Intermediate: 32, NumExperts: 8, TopK: 2}
 	plain := c.Saved(10)
@@ -74,7 +74,7 @@ func TestSavedOfOtherLayers(t *testing.T) {
 	assert.Equal(t, int64(2*10*64+2*20*32), ungated.Saved(10).Activations)
 }
 
-// The roofline column of the table of speeds, TFLOPS.
+// Rooflines in TFLOPS.
 func TestRoofline(t *testing.T) {
 	want := map[string]spec.Speed{
 		"1.4B n=256": {600, 664}, "1.4B n=512": {670, 699}, "1.4B n=1024": {708, 718},

@@ -10,9 +10,9 @@ import (
 	"sonicmoe/moe/num"
 )
 
-// PrepareBackward makes a random gradient of O from a seed and the buffers of
-// a backward pass, which Back then holds: all gradients are wanted, those of
-// weights in the given type.
+// PrepareBackward draws a random gradient of O and sets Back to the buffers of a
+// backward pass that asks for all gradients, the gradients of weights in the given
+// type.
 func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	s := t.Layer.Config().Gradients(t.Tokens, weights)
 	t.DO = reference.NewNormalOf(s.DO.Type, seed, reference.ScaleOutput).Values(s.DO.Elements())
@@ -27,8 +27,7 @@ func (t *Trial) PrepareBackward(seed uint64, weights moe.Type) error {
 	return moe.Write(t.stream, b.DO, t.DO)
 }
 
-// AddLogitGradients gives the backward pass extra gradients of the logits, of
-// the size of those it has.
+// AddLogitGradients sets DLogits of the backward pass to random gradients.
 func (t *Trial) AddLogitGradients(seed uint64) error {
 	s := t.Layer.Config().Gradients(t.Tokens, moe.F32).DLogits
 	t.Extra = make([]float32, s.Elements())
@@ -42,7 +41,7 @@ func (t *Trial) AddLogitGradients(seed uint64) error {
 	return moe.Write(t.stream, t.Back.DLogits, t.Extra)
 }
 
-// PoisonGradients overwrites what b writes with NaN, but for what it adds to.
+// PoisonGradients fills the outputs of b with NaN, except gradients that b adds to.
 func (t *Trial) PoisonGradients(b moe.Backward) error {
 	outputs := []moe.Tensor{b.DX, b.DScores, b.RouterLosses}
 	for _, id := range spec.Weights {
@@ -61,8 +60,8 @@ func (t *Trial) PoisonGradients(b moe.Backward) error {
 	return t.stream.Fill32(b.Workspace.Ptr, 0xffffffff, b.Workspace.Bytes/4)
 }
 
-// RunBackward poisons gradients and workspace, runs the pass with the given
-// buffers and waits.
+// RunBackward poisons gradients and workspace, runs a pass with the given buffers and
+// waits.
 func (t *Trial) RunBackward(ctx context.Context, b moe.Backward) error {
 	if err := t.PoisonGradients(b); err != nil {
 		return err
@@ -80,8 +79,8 @@ type Values struct {
 	F32  []float32
 }
 
-// Rows copies rows of so many elements each of a tensor, by their
-// numbers; nil: all of them.
+// Rows copies rows of cols elements of a tensor to the host, by their numbers (nil:
+// all rows).
 func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	total := of.Shape.Elements() / int64(cols)
 	if rows == nil {
@@ -101,7 +100,7 @@ func (t *Trial) Rows(of moe.Tensor, cols int, rows []int64) (Values, error) {
 	return v, nil
 }
 
-// read copies elements of a tensor.
+// read copies elements of a tensor to the host.
 func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
 	v.Type = of.Shape.Type
 	at := of.Ptr + driver.DevicePtr(first*of.Shape.Type.Bytes())
@@ -113,7 +112,7 @@ func (t *Trial) read(of moe.Tensor, first, count int64) (v Values, err error) {
 	return v, t.stream.CopyToHost(num.Bytes(v.Bits), at)
 }
 
-// compare holds values against what they should be.
+// compare compares values with want.
 func (v Values) compare(want []float64, rows, cols int) reference.Report {
 	if v.F32 != nil {
 		return reference.Compare(v.F32, want, rows, cols)

@@ -8,29 +8,28 @@ import (
 	"sonicmoe/moe"
 )
 
-// Report is how far a pass is from the reference.
+// Report holds the errors of a forward pass against the reference.
 type Report struct {
 	// Sampled is the number of tokens compared.
 	Sampled int
-	// O and H are held against the unrounded reference, fed the device's own
-	// scores and experts. H, and SharedH with shared experts, are empty where they
-	// were not compared.
+	// O and H are compared with the unrounded reference, given the device's scores and
+	// experts. H and SharedH are empty if they were not compared.
 	O, H, SharedH reference.Report
-	// Bounds are what Check asks of them.
+	// Bounds are the bounds of O, H and SharedH.
 	Bounds reference.Bounds
-	// Score is the largest error of a score, ScoreBound what is allowed.
+	// Score is the largest error of a score, ScoreBound its limit.
 	Score, ScoreBound float64
-	// Routing is the first token routed wrongly, or nil.
+	// Routing is the error of the first token with a wrong routing, or nil.
 	Routing error
 }
 
-// Bounds of a score, absolute. Logits rounded to bf16 move a score by up to
+// Absolute bounds of a score. Rounding the logits to bf16 changes a score by up to
 // about 2^-8 of the logit.
 const (
 	scoreBoundBF16 = 2e-2
 	scoreBoundF16  = scoreBoundBF16 / 8
 	scoreBoundF32  = 1e-4
-	// scoreStep bounds one relative to itself, given its logits.
+	// scoreStep bounds the relative error of a score, given its logits.
 	scoreStep = 2e-5
 )
 
@@ -38,7 +37,7 @@ func scoreBoundOf(l moe.Logits) float64 {
 	return map[moe.Logits]float64{moe.LogitsBF16: scoreBoundBF16, moe.LogitsF16: scoreBoundF16, moe.LogitsF32: scoreBoundF32}[l]
 }
 
-// Check returns nil when everything is inside the bounds.
+// Check returns nil if everything is within the bounds.
 func (r Report) Check() error {
 	if r.Routing != nil {
 		return r.Routing
@@ -63,12 +62,12 @@ func (r Report) Check() error {
 	return nil
 }
 
-// Check compares at least want sampled tokens that touch every expert with
-// the reference (all tokens where there are fewer).
+// Check compares at least want sampled tokens (or all), which touch every expert, with
+// the reference.
 func (t *Trial) Check(r Results, want int) (Report, error) { return t.check(r, want, true) }
 
-// CheckExperts is Check of a pass of the experts alone, whose scores and ids
-// were given: routing is not judged.
+// CheckExperts is Check for a pass with given scores and ids: it does not check the
+// routing.
 func (t *Trial) CheckExperts(r Results, want int) (Report, error) { return t.check(r, want, false) }
 
 func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
@@ -93,7 +92,7 @@ func (t *Trial) check(r Results, want int, routed bool) (Report, error) {
 	return rep, err
 }
 
-// checkExperts compares O and, where it is, H of the tokens.
+// checkExperts compares O of the tokens, and H if the results have it.
 func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, tokens []int32) error {
 	c := t.Layer.Config()
 	out, err := ref.Experts(t.X, reference.Widen(r.Scores), r.ExpertIDs, tokens, reference.Unrounded)
@@ -115,8 +114,8 @@ func (t *Trial) checkExperts(rep *Report, ref *reference.Layer, r Results, token
 	return nil
 }
 
-// checkRouting holds experts and scores of the tokens against float64 logits.
-// Logits that rounding may swap are not told apart.
+// checkRouting compares experts and scores of the tokens with float64 logits. It
+// accepts both orders of logits that rounding may swap.
 func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (score float64, wrong, err error) {
 	c := t.Layer.Config()
 	routing, err := ref.Route(t.X, tokens, reference.Unrounded)
@@ -147,12 +146,12 @@ func (t *Trial) checkRouting(ref *reference.Layer, r Results, tokens []int32) (s
 	return score, wrong, nil
 }
 
-// judgedByLogits: choice and scores are not a softmax over the largest logits, and
-// are held against what the device's own logits ask for.
+// judgedByLogits reports whether the routing is checked against the device's logits,
+// because it is not a softmax over the largest logits.
 func judgedByLogits(c moe.Config) bool { return c.SavesLogits() || c.Scale() != 1 || c.Groups != 0 }
 
-// checkLogits holds the device's own logits of the tokens against float64's, and
-// experts and scores against those that these logits ask for.
+// checkLogits compares the device's logits of the tokens with float64, and experts and
+// scores with the routing of the device's logits.
 func (t *Trial) checkLogits(ref *reference.Layer, r Results, tokens []int32, exact []float64) (score float64, wrong, err error) {
 	c := t.Layer.Config()
 	logits, err := t.logits(tokens)
@@ -191,7 +190,7 @@ func (t *Trial) checkLogits(ref *reference.Layer, r Results, tokens []int32, exa
 	return score, nil, nil
 }
 
-// logits are the device's of the tokens, nil: of all.
+// logits returns the device's logits of the tokens (nil: of all tokens).
 func (t *Trial) logits(tokens []int32) ([]float64, error) {
 	experts := t.Layer.Config().NumExperts
 	if t.Args.Logits.IsZero() {
@@ -207,14 +206,14 @@ func (t *Trial) logits(tokens []int32) ([]float64, error) {
 	return reference.Gather(all, tokens, experts), nil
 }
 
-// step is how far apart, relative to their size, two logits must be that
-// rounding can't change their order: a step of their format, or of an FP32 sum.
+// step returns the least relative difference of two logits that rounding cannot swap:
+// a step of their format, or of an FP32 sum.
 func step(l moe.Logits) float64 {
 	return map[moe.Logits]float64{moe.LogitsBF16: 1.0 / 128, moe.LogitsF16: 1.0 / 1024, moe.LogitsF32: 1e-5}[l]
 }
 
-// plausible checks that no expert left out is clearly better than one chosen,
-// that the order falls and that none is chosen twice.
+// plausible checks that no other expert is clearly better than a chosen expert, that
+// the chosen experts are in falling order, and that no expert is chosen twice.
 func plausible(token int32, logits []float64, chosen []int32, step float64) error {
 	slack := func(x float64) float64 { return math.Abs(x)*step + 1e-5 }
 	seen := map[int32]bool{}

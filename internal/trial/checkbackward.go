@@ -10,16 +10,16 @@ import (
 	"sonicmoe/moe"
 )
 
-// BackwardCheck says how to judge a backward pass.
+// BackwardCheck says how to check a backward pass.
 type BackwardCheck struct {
-	// Routed says that it was the layer that routed.
+	// Routed reports whether the layer's router made the routing.
 	Routed bool
-	// Rounding is the reference's. Unrounded bounds each row and element,
-	// Rounded the whole more narrowly.
+	// Rounding is the rounding of the reference. Unrounded bounds each row and element,
+	// Rounded the whole gradient, with a narrower bound.
 	Rounding reference.Rounding
-	// Tokens is how many tokens to sample at least, so that every expert is
-	// touched, Rows how many rows each of W1 and W2. Where there are no more,
-	// all are compared.
+	// Tokens is the least number of sampled tokens, which touch every expert, Rows the
+	// number of sampled rows of W1 and of W2. With fewer tokens or rows, all are
+	// compared.
 	Tokens, Rows int
 }
 
@@ -56,9 +56,9 @@ func (r BackwardReport) String() string {
 	return text
 }
 
-// CheckBackward compares what b has written with the reference; DRouter whole,
-// given the device's own DScores, which b must have. saved is what forward gave,
-// with H.
+// CheckBackward compares the outputs of b with the reference. It compares all of
+// DRouter, given the device's DScores, which b must have. saved are the results of the
+// forward pass, with H.
 func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (BackwardReport, error) {
 	c := t.Layer.Config()
 	ref, err := reference.New(c, t.Weights)
@@ -94,7 +94,7 @@ func (t *Trial) CheckBackward(b moe.Backward, saved Results, o BackwardCheck) (B
 	return k.report, k.err
 }
 
-// backwardCheck fills a report; the first error stays.
+// backwardCheck makes a report and keeps the first error.
 type backwardCheck struct {
 	t        *Trial
 	g        *reference.Gradients
@@ -131,8 +131,8 @@ func (k *backwardCheck) tokens(list []int32) {
 	k.set(spec.TensorDScores, k.compare(k.b.DScores, want.DScores, c.TopK, numbers))
 }
 
-// weights compares sampled rows of the gradient of a weight of the layer c, which
-// is in one tensor or in halves.
+// weights compares sampled rows of a weight's gradient, which is in one tensor or in
+// two halves. c is the layer of the weight.
 func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), rows, cols, sample int) reference.Report {
 	if got = slices.DeleteFunc(got, moe.Tensor.IsZero); len(got) == 0 || k.err != nil {
 		return reference.Report{}
@@ -150,8 +150,7 @@ func (k *backwardCheck) weights(c moe.Config, got []moe.Tensor, of func([]refere
 	return k.judge(v, want, len(list), cols)
 }
 
-// sharedGate compares the gradient of the shared experts' gate, from those of all
-// tokens.
+// sharedGate compares the gradient of the shared experts' gate.
 func (k *backwardCheck) sharedGate() {
 	if k.b.DSharedGate.IsZero() || k.err != nil {
 		return
@@ -166,8 +165,8 @@ func (k *backwardCheck) sharedGate() {
 	}
 }
 
-// biases compares the gradient of a bias, which is in one tensor or in halves,
-// a row an expert.
+// biases compares the gradient of a bias, which is in one tensor or in two halves, a
+// row an expert.
 func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow) ([]float64, error), width int) reference.Report {
 	parts = slices.DeleteFunc(parts, moe.Tensor.IsZero)
 	if len(parts) == 0 || k.err != nil {
@@ -191,7 +190,7 @@ func (k *backwardCheck) biases(parts []moe.Tensor, of func([]reference.ExpertRow
 	return k.judge(got, want, experts, width)
 }
 
-// weightRows reads rows of experts' weights, whichever way they lie.
+// weightRows reads rows of experts' weights in either order.
 func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols int, list []reference.ExpertRow) (v Values, err error) {
 	rows /= len(parts)
 	width, height, inOut := cols, rows, order == moe.InOut
@@ -215,7 +214,7 @@ func (t *Trial) weightRows(order moe.WeightOrder, parts []moe.Tensor, rows, cols
 	return v, nil
 }
 
-// column is a column of a matrix of that width.
+// column returns a column of a matrix with a width.
 func (v Values) column(column, width int) (c Values) {
 	c.Type = v.Type
 	for i := column; i < max(len(v.Bits), len(v.F32)); i += width {
@@ -228,7 +227,8 @@ func (v Values) column(column, width int) (c Values) {
 	return c
 }
 
-// router compares all of DRouter, given the scores' gradients of the device.
+// router compares all of DRouter, DRouterBias and DExpertScale, given the device's
+// DScores.
 func (k *backwardCheck) router() {
 	if k.b.DRouter.IsZero() || k.err != nil {
 		return
@@ -251,7 +251,7 @@ func (k *backwardCheck) router() {
 	k.set(spec.TensorDExpertScale, k.numbers(k.b.DExpertScale, func() ([]float64, error) { return k.g.ExpertScale(reference.Widen(ds.F32)) }))
 }
 
-// numbers compares a number of each expert, as one row.
+// numbers compares a gradient with one number an expert, as one row.
 func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -263,7 +263,7 @@ func (k *backwardCheck) numbers(got moe.Gradient, of func() ([]float64, error)) 
 	return k.compare(got.Tensor, want, len(want), []int64{0})
 }
 
-// compare reads rows of a gradient, nil: all, and holds them against want.
+// compare compares rows of a gradient (nil: all rows) with want.
 func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows []int64) reference.Report {
 	if got.IsZero() || k.err != nil {
 		return reference.Report{}
@@ -275,7 +275,7 @@ func (k *backwardCheck) compare(got moe.Tensor, want []float64, cols int, rows [
 	return k.judge(v, want, len(want)/cols, cols)
 }
 
-// judge holds rows of a gradient against want.
+// judge compares rows of a gradient with want.
 func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) reference.Report {
 	if k.rounding == reference.Rounded {
 		reference.Round(v.Type, want) // the reference leaves weights' gradients as they are
@@ -283,9 +283,8 @@ func (k *backwardCheck) judge(v Values, want []float64, rows, cols int) referenc
 	return v.compare(want, rows, cols)
 }
 
-// SampleRows picks rows of experts with so many rows each: all of them, if
-// there are no more than want, else want, over all experts in turn and spread
-// over their rows.
+// SampleRows picks want rows (or all) of experts with a number of rows each, spread
+// over all experts and over their rows.
 func SampleRows(experts, rows, want int) []reference.ExpertRow {
 	if experts*rows <= want {
 		return reference.AllRows(experts, rows)

@@ -9,7 +9,7 @@ import (
 	"sonicmoe/moe"
 )
 
-// A layer on random tensors, held against float64.
+// A layer on random tensors is compared with float64.
 func Example() {
 	ctx := context.Background()
 	dev, err := emulated.New(emulated.Options{})

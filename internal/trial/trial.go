@@ -1,5 +1,5 @@
-// Package trial runs a layer on random tensors and holds the results against
-// the float64 reference: the common ground of tests, examples and benchmarks.
+// Package trial runs a layer on random tensors and compares the results with the
+// float64 reference, for tests, tuning and benchmarks.
 package trial
 
 import (
@@ -17,17 +17,18 @@ import (
 // scaleBias is the standard deviation of random biases.
 const scaleBias = 0.3
 
-// Trial is a layer's tensors on host and device.
+// Trial holds a layer's tensors on host and device.
 type Trial struct {
 	Layer  *moe.Layer
 	Tokens int
-	// X and Weights are the inputs, 16-bit ones as bits of the layer's Type.
+	// X and Weights are the inputs; 16-bit values are bits of the layer's Type.
 	X []uint16
 	reference.Weights
 	// Args are the same tensors on the device, with outputs and workspace.
 	Args moe.Forward
-	// DO is the gradient of O as bits of the layer's Type, Extra the gradients of the logits that
-	// do not come through the scores, by DLogits, Balance and ZLoss, and Back the tensors of a backward pass; see PrepareBackward.
+	// DO is the gradient of O as bits of the layer's Type, Extra the gradients of the
+	// logits from DLogits, Balance and ZLoss, and Back the tensors of a backward pass;
+	// see PrepareBackward.
 	DO    []uint16
 	Extra []float32
 	Back  moe.Backward
@@ -38,8 +39,8 @@ type Trial struct {
 	memory *moe.Arena
 }
 
-// New draws random inputs from a seed and copies them to the layer's device. The
-// standard deviations are those of package reference, times boost for the weights:
+// New draws random inputs from a seed and copies them to the layer's device. Package
+// reference gives the standard deviations, which boost multiplies for the weights:
 // small layers need larger weights to reach outputs of order 1.
 func New(dev driver.Device, l *moe.Layer, tokens int, seed uint64, boost float64) (*Trial, error) {
 	c := l.Config()
@@ -82,8 +83,8 @@ func drawn() []spec.TensorID {
 	return ids
 }
 
-// wide are numbers with more of a fraction than 16 bits have, a little off some
-// that have no more.
+// wide returns FP32 numbers near 16-bit numbers, with fractions longer than 16-bit
+// types have.
 func wide(of, off []uint16) []float32 {
 	list := make([]float32, len(of))
 	for i := range list {
@@ -92,7 +93,7 @@ func wide(of, off []uint16) []float32 {
 	return list
 }
 
-// numbers are those of experts around a mean, none where there is no shape.
+// numbers returns random FP32 numbers around a mean, none for the zero Shape.
 func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 	for _, v := range reference.NewNormal(seed, scale).Values(of.Elements()) {
 		list = append(list, float32(mean+num.BF16ToFloat64(v)))
@@ -100,7 +101,7 @@ func numbers(seed uint64, scale, mean float64, of moe.Shape) (list []float32) {
 	return list
 }
 
-// FromHost puts given inputs on the device.
+// FromHost copies inputs to the device.
 func FromHost(dev driver.Device, l *moe.Layer, tokens int, x []uint16, w reference.Weights) (*Trial, error) {
 	t := &Trial{Layer: l, Tokens: tokens, X: x, Weights: w, dev: dev, call: l.NewCall(), memory: moe.NewArena(dev)}
 	if err := t.upload(); err != nil {
@@ -158,13 +159,13 @@ func write[E uint16 | float32](s driver.Stream, to moe.Tensor, from []E) error {
 	return moe.Write(s, to, from)
 }
 
-// Stream is the trial's own stream, Call its call.
+// Stream returns the trial's stream.
 func (t *Trial) Stream() driver.Stream { return t.stream }
 
-// Call is the trial's call.
+// Call returns the trial's call.
 func (t *Trial) Call() *moe.Call { return t.call }
 
-// UseCall makes another call of the layer the trial's.
+// UseCall sets the trial's call to another call of the layer.
 func (t *Trial) UseCall(c *moe.Call) { t.call = c }
 
 // Poison overwrites outputs and workspace with NaN.
@@ -184,14 +185,14 @@ func (t *Trial) Poison() error {
 	return nil
 }
 
-// Inference is Args without H.
+// Inference returns Args without H and SharedH.
 func (t *Trial) Inference() moe.Forward {
 	f := t.Args
 	f.H, f.SharedH = moe.Tensor{}, moe.Tensor{}
 	return f
 }
 
-// Run poisons the outputs, runs the pass with the given buffers and waits.
+// Run poisons the outputs, runs a pass with the given buffers and waits.
 func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
 	if err := t.Poison(); err != nil {
 		return err
@@ -202,14 +203,14 @@ func (t *Trial) Run(ctx context.Context, f moe.Forward) error {
 	return t.Layer.Explain(t.stream.Synchronize(ctx))
 }
 
-// Results are a pass's outputs on the host.
+// Results are the outputs of a pass on the host.
 type Results struct {
 	O, H, SharedH []uint16
 	Scores        []float32
 	ExpertIDs     []int32
 }
 
-// Results copies the outputs; H and SharedH only if asked for.
+// Results copies the outputs to the host, H and SharedH only if asked for.
 func (t *Trial) Results(withH bool) (Results, error) {
 	s := t.Layer.Config().Shapes(t.Tokens)
 	r := Results{

@@ -1,6 +1,6 @@
 //go:build cgo
 
-// Bundles of kernels that lie beside the library, for layers to look in.
+// Bundles of kernels in which layers look for compiled kernels.
 
 package main
 

@@ -17,8 +17,8 @@ import (
 	"sonicmoe/moe"
 )
 
-// handles are the open devices and layers. A number is never given twice, so
-// that a closed handle is an error and not another's.
+// handles are the open devices and layers. A number is never used twice: use of a
+// closed handle is an error.
 var handles struct {
 	sync.RWMutex
 	last C.sm_handle
@@ -28,42 +28,42 @@ var handles struct {
 // device is an open device.
 type device struct{ driver.Device }
 
-// layer is a layer with its calls that no pass uses, the last used last. One layer
-// serves all of a model's that are alike: a call keeps the tensor maps of weights,
-// so that those of each have one of their own, up to mostCalls.
+// layer is a layer with its idle calls, the last used last. A model's layers with the
+// same configuration share one layer. A call keeps the tensor maps of weights, so each
+// set of weights has its own call, up to mostCalls.
 type layer struct {
 	*moe.Layer
 	dev   driver.Device
 	lock  sync.Mutex
-	calls int // that were made
+	calls int // number of calls made
 	idle  []idleCall
 }
 
-// idleCall is a call and the address of W1 that it ran with.
+// idleCall is a call and the address of W1 in its last pass.
 type idleCall struct {
 	w1 uint64
 	*call
 }
 
-// mostCalls is more than any model has layers.
+// mostCalls is more than the layers of any model.
 const mostCalls = 256
 
-// call is a call with what it keeps from pass to pass, so that a pass takes no
-// memory of the host: addresses alone, which are not looked at again.
+// call is a call with buffers that are kept between passes, so that a pass does not
+// allocate host memory.
 type call struct {
 	*moe.Call
 	forward  moe.Forward
 	backward moe.Backward
 
 	stream driver.Stream
-	raw    C.uint64_t // stream's
+	raw    C.uint64_t // handle of stream
 
 	shapes    moe.Shapes
 	gradients spec.GradientShapes
-	tokens    C.int64_t // those of shapes and gradients
+	tokens    C.int64_t // of shapes and gradients
 }
 
-// on is the stream of a pass.
+// on returns the stream of a pass.
 func (c *call) on(dev driver.Device, raw C.uint64_t) driver.Stream {
 	if c.stream == nil || c.raw != raw {
 		c.stream, c.raw = dev.WrapStream(uintptr(raw)), raw
@@ -71,7 +71,7 @@ func (c *call) on(dev driver.Device, raw C.uint64_t) driver.Stream {
 	return c.stream
 }
 
-// shape sets the shapes of l for so many tokens.
+// shape sets the shapes of l for a number of tokens.
 func (c *call) shape(l *layer, tokens C.int64_t) {
 	if c.shapes.X.IsZero() || c.tokens != tokens {
 		c.shapes, c.gradients, c.tokens = l.Shapes(int(tokens)), l.Config().Gradients(int(tokens), l.Config().Type), tokens
@@ -81,7 +81,7 @@ func (c *call) shape(l *layer, tokens C.int64_t) {
 func (*device) String() string { return "device" }
 func (*layer) String() string  { return "layer" }
 
-// keep gives a handle.
+// keep returns a new handle.
 func keep(v fmt.Stringer) C.sm_handle {
 	handles.Lock()
 	defer handles.Unlock()
@@ -93,7 +93,7 @@ func keep(v fmt.Stringer) C.sm_handle {
 	return handles.last
 }
 
-// find gives the device or layer of a handle.
+// find returns the device or layer of a handle.
 func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	handles.RLock()
 	v, ok := handles.of[h]
@@ -115,13 +115,13 @@ func find[T fmt.Stringer](h C.sm_handle) (T, error) {
 	return found, &moe.ArgError{Field: found.String(), Got: got, Want: "the handle of an open " + found.String()}
 }
 
-// borrow gives a call that is nobody else's, until it is given back: one of a
-// pass that panicked never is. It is the one of the same weights, a new one, or
-// that which was not used for longest.
+// borrow returns a call for exclusive use until giveBack: the call of the same weights,
+// a new call, or the least recently used call. The call of a pass that panicked is not
+// given back.
 func (l *layer) borrow(w1 uint64) *call {
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	// A model's layers take turns: theirs was not used for longest.
+	// A model's layers run in turn, so the call is among the least recently used.
 	i := slices.IndexFunc(l.idle, func(c idleCall) bool { return c.w1 == w1 })
 	if i < 0 && (l.calls < mostCalls || len(l.idle) == 0) {
 		l.calls++
@@ -132,7 +132,7 @@ func (l *layer) borrow(w1 uint64) *call {
 	return c
 }
 
-// giveBack ends what borrow began.
+// giveBack makes a borrowed call idle.
 func (l *layer) giveBack(w1 uint64, c *call) {
 	l.lock.Lock()
 	defer l.lock.Unlock()

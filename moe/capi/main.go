@@ -1,14 +1,13 @@
-// Command capi is package moe behind a C interface, for Python and whatever
-// else calls C. It is a shared library, not a program:
+// Command capi is the C interface of package moe, for Python and other languages that
+// call C. It is built as a shared library, not as a program:
 //
 //	go build -buildmode=c-shared -o libsonicmoe.so ./moe/capi
 //
-// sonicmoe.h is its documentation; the header that go build writes beside the
-// library is of no use. Building wants cgo and a C compiler, using it neither:
-// the library needs libc, and a GPU's driver when a GPU is opened.
+// sonicmoe.h documents the interface; the header that go build writes is not used.
+// Building needs cgo and a C compiler. The library needs libc, and a GPU's driver when
+// a GPU is opened.
 //
-// The folder python holds a package for PyTorch that is made of it,
-// examples/c a program in C11.
+// The folder python has a package for PyTorch, examples/c a program in C11.
 package main
 
 import (

@@ -15,15 +15,15 @@ import (
 	"sonicmoe/moe"
 )
 
-// sized are the structs of the interface, each of which begins with its size.
+// sized lists the structs of the interface. Each begins with its size.
 type sized interface {
 	C.sm_config | C.sm_sizes_of | C.sm_forward_pass | C.sm_backward_pass
 }
 
-// maxSize bounds what a struct may claim to be: anything larger was not set.
+// maxSize is the largest size of a struct; a larger value was not set by the caller.
 const maxSize = 4096
 
-// bytesOf are the bytes of a caller's struct, as many as it says.
+// bytesOf returns the bytes of a caller's struct, whose first field is its size.
 func bytesOf[T sized](field string, p *T) ([]byte, error) {
 	if p == nil {
 		return nil, &moe.ArgError{Field: field, Got: "NULL", Want: "the address of a struct"}
@@ -35,8 +35,8 @@ func bytesOf[T sized](field string, p *T) ([]byte, error) {
 	return unsafe.Slice((*byte)(unsafe.Pointer(p)), size), nil
 }
 
-// read copies a caller's struct: what an older program lacks is 0, what only a
-// newer one knows must be.
+// read copies a caller's struct. Fields that an older program does not have are 0;
+// fields that only a newer program has must be 0.
 func read[T sized](field string, p *T) (T, error) {
 	var t T
 	from, err := bytesOf(field, p)
@@ -53,8 +53,8 @@ func read[T sized](field string, p *T) (T, error) {
 	return t, nil
 }
 
-// write copies a struct to the caller's, as much as that holds, and leaves its
-// size as it was.
+// write copies as much of a struct as the caller's struct holds, and keeps the
+// caller's size.
 func write[T sized](field string, p *T, t T) error {
 	to, err := bytesOf(field, p)
 	if err != nil {
@@ -65,7 +65,7 @@ func write[T sized](field string, p *T, t T) error {
 	return nil
 }
 
-// enum checks that a number can be one of an enum's, which are small.
+// enum converts a number to an enum, whose values are below 256.
 func enum[E ~uint8](err *error, field string, v C.int64_t) E {
 	if v < 0 || v > 255 {
 		if *err == nil {
@@ -76,8 +76,7 @@ func enum[E ~uint8](err *error, field string, v C.int64_t) E {
 	return E(v)
 }
 
-// configOf is package moe's Config of a caller's struct. What the fields may be
-// that package checks.
+// configOf converts a caller's struct to a Config. Package moe checks the fields.
 func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 	s, err := read("config", p)
 	if err != nil {
@@ -116,7 +115,7 @@ func configOf(p *C.sm_config) (moe.Config, []moe.Option, error) {
 	return c, nil, nil
 }
 
-// truth is 1 or 0.
+// truth returns 1 or 0.
 func truth(is bool) C.int64_t {
 	if is {
 		return 1
@@ -124,7 +123,7 @@ func truth(is bool) C.int64_t {
 	return 0
 }
 
-// structOf is the caller's struct of a Config, configOf's inverse.
+// structOf converts a Config to the caller's struct; it is the inverse of configOf.
 func structOf(c moe.Config) C.sm_config {
 	return C.sm_config{
 		hidden: C.int64_t(c.Hidden), intermediate: C.int64_t(c.Intermediate), num_experts: C.int64_t(c.NumExperts), top_k: C.int64_t(c.TopK),
@@ -142,12 +141,13 @@ func structOf(c moe.Config) C.sm_config {
 	}
 }
 
-// tensor is what a pass must have: without an address it is refused by name.
+// tensor returns a tensor that a pass must have. With address 0 the pass refuses it by
+// name.
 func tensor(address C.uint64_t, s moe.Shape) moe.Tensor {
 	return moe.Tensor{Ptr: driver.DevicePtr(address), Shape: s}
 }
 
-// optional is what a pass may do without.
+// optional returns a tensor that a pass need not have: with address 0 none.
 func optional(address C.uint64_t, s moe.Shape) moe.Tensor {
 	if address == 0 {
 		return moe.Tensor{}

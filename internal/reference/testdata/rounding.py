@@ -21,7 +21,7 @@ SIZES = [(2048, 64, 8), (16384, 256, 8), (16384, 512, 4)]  # T, E, K
 
 
 def logits(tokens, experts):
-    """About even routing, as that of the script: a hash of each place, in [-2, 2)."""
+    """Nearly even routing, as in the script: a hash of each index, in [-2, 2)."""
     mask = 0xFFFFFFFF
     h = torch.arange(tokens * experts, dtype=torch.int64)
     h = (h * 2654435761 + 12345) & mask
