@@ -139,7 +139,8 @@ var spilling = []struct {
 	{`router`, 0, func(c spec.Config) bool { return c.TopK > 8 && c.NumExperts >= 256 }, 24},
 	{`drouter-extra`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 84},
 	// The rows of a token's experts are loaded at the same time.
-	{`aggregate(-early)?`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
+	{`aggregate`, 0, func(c spec.Config) bool { return c.TopK > 16 }, 8},
+	{`aggregate-early`, 0, func(c spec.Config) bool { return c.TopK == 16 }, 4},
 	// ptxas moves the activation of all neurons of a tile ahead of its second store, where
 	// all sums are still live.
 	{`up`, 256, func(c spec.Config) bool { return c.Activation == spec.SwiGLUOAI && !weights.InPairs(c) }, 132},
