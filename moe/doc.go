@@ -71,13 +71,13 @@
 //
 // # What v1 will promise
 //
-// The exported names of this package, internal/spec, moe/num, moe/checkpoint and
-// moe/tune, driver, driver/open, , and cache, with
-// what they mean: moe/testdata/api.txt lists them, and a test compares it. New
-// names and fields may come: write struct literals with field names. Bits may
+// The exported names of this package, moe/num, moe/checkpoint and the packages
+// below it, moe/tune, driver, driver/open and cache, with what they mean:
+// moe/testdata/api.txt lists them, and a test compares it. New names and fields may
+// come: write struct literals with field names. Bits may
 // change from version to version, and CHANGELOG.md says so. No promise is made of
 // the other packages: internal/reference and internal/trial, which are for tests and
 // measurements, moe/activation, moe/capi, whose C header says which version it is,
-// autotune, jit and ptx; of names and order of a layer's kernels, tilings, what a
+// driver/cuda, driver/emulated, autotune, jit and ptx; of names and order of a layer's kernels, tilings, what a
 // cache's files hold, and texts of errors.
 package moe
