@@ -30,7 +30,7 @@ func TestPictureOfPass(t *testing.T) {
 		return names
 	}
 
-	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 4, TopK: 2}, 40, moe.WithDecode(0))
+	tr := trialOn(t, testDevice(t), moe.Config{Hidden: 64, Intermediate: 64, NumExperts: 4, TopK: 2}, 40, moe.WithoutDecode())
 	var launches []string
 	tr.Call().Observe(func(kernel string, _ driver.Stream) error {
 		launches = append(launches, kernel)

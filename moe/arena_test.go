@@ -10,8 +10,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/num"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // An arena's buffers serve both passes of a layer, over all its tokens or
@@ -209,8 +209,8 @@ func TestZeroValues(t *testing.T) {
 		wantArgError(t, err, "kernel")
 		require.Zero(t, l.Config())
 		require.Empty(t, l.Kernels())
-		require.Empty(t, l.Origins())
-		require.Empty(t, l.Tiles())
+		require.Empty(t, l.LoadedFrom())
+		require.Empty(t, l.Tilings())
 		require.Empty(t, l.ChosenBy())
 		require.Equal(t, driver.ErrBroken, l.Explain(driver.ErrBroken))
 	}

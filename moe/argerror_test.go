@@ -6,9 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // wrong is one mistake in the buffers of a pass.
@@ -137,7 +137,7 @@ func TestConfigErrors(t *testing.T) {
 		"Config.TopK":         {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 5},
 		"Config.Logits":       {Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, Logits: 7},
 	} {
-		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithCache(nil))
+		l, err := moe.New(context.Background(), testDevice(t), c, moe.WithoutCache())
 		require.Nil(t, l)
 		wantArgError(t, err, field)
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/num"
 )
 
 // withBackward prepares a backward pass after a forward pass that saved H.

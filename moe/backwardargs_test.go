@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -76,7 +76,7 @@ func TestWithoutBackward(t *testing.T) {
 	with, without := trialOn(t, testDevice(t), tiny, 70), trialOn(t, testDevice(t), tiny, 70, moe.WithoutBackward())
 	require.Equal(t, forward(t, with, with.Args), forward(t, without, without.Args))
 	require.Less(t, len(without.Layer.Kernels()), len(with.Layer.Kernels()))
-	require.Len(t, without.Layer.Origins(), len(without.Layer.Kernels()))
+	require.Len(t, without.Layer.LoadedFrom(), len(without.Layer.Kernels()))
 	require.NoError(t, without.PrepareBackward(17, moe.BF16))
 	err := without.Call().Backward(without.Stream(), without.Back)
 	wantArgError(t, err, "Layer")
@@ -96,7 +96,7 @@ func TestWithoutBackward(t *testing.T) {
 // fiftieth; it serves forward too.
 func TestBackwardWorkspaceBound(t *testing.T) {
 	const sms = 132
-	for _, row := range spec.Rows() {
+	for _, row := range peers.All() {
 		c := row.Config
 		s, g := moe.SizesOn(c, sms, row.Tokens), c.Gradients(row.Tokens, moe.BF16)
 		bound := g.DH.Bytes() + max(g.DXRows.Bytes(), g.ScaledA.Bytes())

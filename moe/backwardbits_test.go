@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
@@ -12,7 +13,6 @@ import (
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/num"
 )
 
 // Each way of writing a weight's gradient follows from the FP32 one in bits:
@@ -134,8 +134,8 @@ func checkBackwardPoints(t *testing.T, c moe.Config) {
 	var first map[string]trial.Values
 	for i := range max(len(dhs), len(dxs), len(dws)) {
 		choice := tiles.Choice{"dh": dhs[i%len(dhs)], "dx": dxs[i%len(dxs)], "dw1": dws[i%len(dws)], "dw2": dws[(i+1)%len(dws)]}
-		tr := trialOn(t, testDevice(t), c, 90, moe.WithTiles(choice))
-		require.Equal(t, choice["dh"], tr.Layer.Tiles()["dh"])
+		tr := trialOn(t, testDevice(t), c, 90, moe.WithTilings(choice.Text()))
+		require.Equal(t, choice["dh"].String(), tr.Layer.Tilings()["dh"])
 		withBackward(t, tr, moe.F32)
 		require.NoError(t, tr.RunBackward(testContext(t), tr.Back))
 		got := gradients(t, tr, tr.Back)

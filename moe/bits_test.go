@@ -12,12 +12,12 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit/schedule"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx/emu"
 )
 
@@ -43,8 +43,8 @@ func TestBitsOfEachKernel(t *testing.T) {
 			defer cancel()
 			other, err := emulated.New(emulated.Options{Timing: emu.Random, Seed: 7})
 			require.NoError(t, err)
-			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6, moe.WithDecode(0), moe.WithoutBackward())}
-			l, err := moe.New(ctx, other, c.config, moe.WithCache(nil), moe.WithDecode(0), moe.WithoutBackward())
+			b := bitsBench{t: t, a: newTrial(t, c.config, c.tokens, 6, moe.WithoutDecode(), moe.WithoutBackward())}
+			l, err := moe.New(ctx, other, c.config, moe.WithoutCache(), moe.WithoutDecode(), moe.WithoutBackward())
 			require.NoError(t, err)
 			b.b, err = trial.FromHost(other, l, c.tokens, b.a.X, b.a.Weights)
 			require.NoError(t, err)

@@ -1,77 +1,28 @@
 package moe
 
 import (
-	"fmt"
 	"maps"
-	"reflect"
 
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/autotune"
 	"sonicmoe/driver"
-	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
+	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
 	"sonicmoe/moe/internal/tiles"
 )
 
-// WithTunedFrom takes tuned tilings from a store in place of the cache, such
-// as one autotune.File for all ranks of a job; with nil the cost model alone
-// decides. Either way every process that is told the same takes the same
-// tilings. Results are the same bits with any.
-func WithTunedFrom(s autotune.Store) Option {
-	if v := reflect.ValueOf(s); v.Kind() == reflect.Pointer && v.IsNil() {
-		s = nil // a *autotune.File that nobody has read
-	}
-	return func(o *options) { o.choices, o.ownChoices = s, true }
-}
-
-// ChoiceKey is what the tuned tiling of a product is stored under: by the rows
-// per expert that TokensHint makes, in wide buckets.
-func ChoiceKey(t driver.Target, c Config, product string) autotune.Key {
-	return autotune.Key{Subject: fmt.Sprintf("moe %s %v", product, c), GPU: t.Name, SMs: t.SMs,
-		Bucket: autotune.BucketOf(registry.RowsPerExpert(c))}
-}
-
-// ProductSources emits the kernels that the layer has of a product with a
-// tiling, the one that tuning times first: those that a stored choice's digest
-// is of.
-func ProductSources(t driver.Target, c Config, product string, p gemm.Tiling) ([]jit.Source, error) {
-	if err := Check(c); err != nil {
-		return nil, err
-	}
-	of, err := kernel.Kernels.FindProduct(product)
-	if err != nil {
-		return nil, err
-	}
-	sources, _, err := emitProduct(t, c, of, p)
-	return sources, err
-}
-
-// emitProduct emits the kernels of a product with a tiling, in the registry's
-// order.
-func emitProduct(t driver.Target, c Config, of *registry.Product, p gemm.Tiling) ([]jit.Source, emitted, error) {
-	if err := of.Check(p, t); err != nil {
-		return nil, nil, err
-	}
-	var sources []jit.Source
-	done := emitted{}
-	for _, k := range kernel.Kernels.OfProduct(of) {
-		b, s, err := emit(registry.Layer{Config: c, Tiles: tiles.Choice{of.Name: p}}, k, nil)
-		if err != nil {
-			return nil, nil, err
-		}
-		done[k], sources = b, append(sources, s)
-	}
-	return sources, done, nil
-}
-
 // choose takes the caller's tilings, else those that were tuned, else the cost
 // model's. It returns the kernels that were emitted to see whether stored
 // choices are valid.
-func (l *Layer) choose(t driver.Target, o options) (emitted, error) {
-	if err := kernel.Kernels.Check(o.tiles, t); err != nil {
+func (l *Layer) choose(t driver.Target, o options) (emit.Built, error) {
+	given, err := tiles.Parse(o.tilings)
+	if err == nil {
+		err = kernel.Kernels.Check(given, t)
+	}
+	if err != nil {
 		return nil, err
 	}
 	var products []*registry.Product
@@ -83,9 +34,9 @@ func (l *Layer) choose(t driver.Target, o options) (emitted, error) {
 	picks := make([]picked, len(products))
 	var g errgroup.Group
 	for i, p := range products {
-		_, given := o.tiles[p.Name]
+		_, isGiven := given[p.Name]
 		switch {
-		case given:
+		case isGiven:
 			picks[i].origin = autotune.Given
 		case o.choices != nil:
 			g.Go(func() error {
@@ -95,8 +46,8 @@ func (l *Layer) choose(t driver.Target, o options) (emitted, error) {
 		}
 	}
 	_ = g.Wait() // no error can come
-	l.of.Tiles, l.chosenBy = o.tiles.OrElse(kernel.Choose(l.of.Config, t)), map[string]autotune.Origin{}
-	all := emitted{}
+	l.of.Tiles, l.chosenBy = given.OrElse(kernel.Choose(l.of.Config, t)), map[string]autotune.Origin{}
+	all := emit.Built{}
 	for i, p := range products {
 		if picks[i].origin == autotune.Tuned {
 			l.of.Tiles[p.Name] = picks[i].tiling
@@ -114,14 +65,14 @@ func (l *Layer) choose(t driver.Target, o options) (emitted, error) {
 type picked struct {
 	origin  autotune.Origin
 	tiling  gemm.Tiling
-	kernels emitted
+	kernels emit.Built
 }
 
 // pick takes a product's stored tiling, if it is valid.
 func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found picked) {
 	var why error
-	found.tiling, found.origin, why = autotune.Pick(o.choices, ChoiceKey(t, l.of.Config, p.Name), func(q gemm.Tiling) (digest string, err error) {
-		sources, kernels, err := emitProduct(t, l.of.Config, p, q)
+	found.tiling, found.origin, why = autotune.Pick(o.choices, emit.Key(t, l.of.Config, p.Name), func(q gemm.Tiling) (digest string, err error) {
+		sources, kernels, err := emit.Product(t, l.of.Config, p, q)
 		if err != nil {
 			return "", err
 		}
@@ -134,10 +85,15 @@ func (l *Layer) pick(t driver.Target, p *registry.Product, o options) (found pic
 	return found
 }
 
-// ChosenBy tells for each product where its tiling comes from.
-func (l *Layer) ChosenBy() map[string]autotune.Origin {
+// ChosenBy tells for each product where its tiling comes from: "given",
+// "tuned", or "cost model", which may add why a stored tiling is not used.
+func (l *Layer) ChosenBy() map[string]string {
 	if l == nil {
 		return nil
 	}
-	return maps.Clone(l.chosenBy)
+	chosen := make(map[string]string, len(l.chosenBy))
+	for product, origin := range l.chosenBy {
+		chosen[product] = origin.String()
+	}
+	return chosen
 }

@@ -16,8 +16,10 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/tools"
 )
 
 // other is a point that the cost model does not choose for smallConfig.
@@ -40,7 +42,9 @@ func other(t testing.TB, product string) gemm.Tiling {
 func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
 	t.Helper()
 	if digest == "" {
-		sources, err := moe.ProductSources(emulated.Target(), smallConfig, product, p)
+		of, err := kernel.Kernels.FindProduct(product)
+		require.NoError(t, err)
+		sources, _, err := emit.Product(emulated.Target(), smallConfig, of, p)
 		require.NoError(t, err)
 		digest = autotune.Digest(sources)
 	}
@@ -50,7 +54,7 @@ func tuned(t testing.TB, product string, p gemm.Tiling, digest string) []byte {
 }
 
 func choiceKey(product string) string {
-	return moe.ChoiceKey(emulated.Target(), smallConfig, product).String()
+	return emit.Key(emulated.Target(), smallConfig, product).String()
 }
 
 // New takes valid stored choices, says so, and leaves stale ones to the cost
@@ -68,11 +72,11 @@ func TestStoredChoices(t *testing.T) {
 	w := &warnings{}
 	l, err := moe.New(t.Context(), dev, smallConfig, moe.WithCache(c), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
-	assert.Equal(t, map[string]autotune.Origin{"up": autotune.Tuned, "down": autotune.Stale, "dh": autotune.Unreadable,
-		"dx": autotune.CostModel, "dw1": autotune.Stale, "dw2": autotune.Stale}, l.ChosenBy())
+	assert.Equal(t, map[string]string{"up": autotune.Tuned.String(), "down": autotune.Stale.String(), "dh": autotune.Unreadable.String(),
+		"dx": autotune.CostModel.String(), "dw1": autotune.Stale.String(), "dw2": autotune.Stale.String()}, l.ChosenBy())
 	want := maps.Clone(def)
 	want["up"] = up
-	assert.Equal(t, want, l.Tiles())
+	assert.Equal(t, want.Text(), l.Tilings())
 	require.Len(t, w.said, 4)
 	for _, said := range w.said {
 		assert.Contains(t, said, "the cost model decides")
@@ -82,30 +86,30 @@ func TestStoredChoices(t *testing.T) {
 	forward := forwardOn(t, dev, l)
 	again := startWith(t, dev, &warnings{}, moe.WithCache(c))
 	assert.Zero(t, again.compiled)
-	assert.Equal(t, up, again.layer.Tiles()["up"])
-	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithTunedFrom(c))
+	assert.Equal(t, up.String(), again.layer.Tilings()["up"])
+	sources, err := tools.Sources(dev.Target(), smallConfig, moe.WithTunedFrom(c))
 	require.NoError(t, err)
 	before := dev.Count(faulty.Compile)
 	require.NoError(t, jit.Warm(t.Context(), c, dev.Target().Arch, sources, jit.WarmOptions{By: dev}))
 	assert.Equal(t, before, dev.Count(faulty.Compile), "Sources are what New compiled")
 
 	// The cost model alone, on request; results are the same bits.
-	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(nil))
-	assert.Equal(t, def, alone.layer.Tiles())
-	assert.Equal(t, autotune.CostModel, alone.layer.ChosenBy()["up"])
+	alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithoutTuning())
+	assert.Equal(t, def.Text(), alone.layer.Tilings())
+	assert.Equal(t, autotune.CostModel.String(), alone.layer.ChosenBy()["up"])
 	assert.Empty(t, alone.warnings)
 	assert.Equal(t, forward, forwardOn(t, dev, alone.layer))
 
-	// A nil file or cache is nil too.
-	for _, none := range []autotune.Store{(*autotune.File)(nil), (*cache.Cache)(nil)} {
-		alone := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(none))
-		assert.Equal(t, def, alone.layer.Tiles())
+	// Nil is no source: a nil file or cache neither.
+	for _, none := range []moe.TunedSource{nil, (*autotune.File)(nil), (*cache.Cache)(nil)} {
+		_, err := moe.New(t.Context(), dev, smallConfig, moe.WithoutCache(), moe.WithTunedFrom(none))
+		assert.ErrorContains(t, err, "WithTunedFrom is nil")
 	}
 
 	// What the caller names stands above what is stored.
-	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTiles(tiles.Choice{"up": def["up"]}))
-	assert.Equal(t, autotune.Given, given.layer.ChosenBy()["up"])
-	assert.Equal(t, def["up"], given.layer.Tiles()["up"])
+	given := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTilings(tiles.Choice{"up": def["up"]}.Text()))
+	assert.Equal(t, autotune.Given.String(), given.layer.ChosenBy()["up"])
+	assert.Equal(t, def["up"].String(), given.layer.Tilings()["up"])
 
 	assert.Len(t, given.layer.ChosenBy(), 2, "without backward")
 }
@@ -125,7 +129,7 @@ func TestChoicesFromAFile(t *testing.T) {
 		s := startWith(t, dev, &warnings{}, moe.WithCache(c), moe.WithTunedFrom(file))
 		want := kernel.Choose(smallConfig, dev.Target())
 		want["up"] = up
-		assert.Equal(t, want, s.layer.Tiles())
+		assert.Equal(t, want.Text(), s.layer.Tilings())
 	}
 }
 
@@ -135,7 +139,7 @@ func TestChoiceKey(t *testing.T) {
 	c := smallConfig
 	at := func(tokens int) string {
 		c.TokensHint = tokens
-		return moe.ChoiceKey(driver.H200(), c, "up").String()
+		return emit.Key(driver.H200(), c, "up").String()
 	}
 	assert.Equal(t, at(1000), at(1001))
 	assert.Equal(t, at(0), at(16384), "the hint that stands for none")
@@ -147,7 +151,7 @@ func TestChoiceKey(t *testing.T) {
 	assert.LessOrEqual(t, len(distinct), int(autotune.Buckets))
 	assert.Contains(t, at(0), "NVIDIA H200, 132 SMs")
 	c.Logits = moe.LogitsF32
-	assert.NotEqual(t, moe.ChoiceKey(driver.H200(), smallConfig, "up"), moe.ChoiceKey(driver.H200(), c, "up"))
-	_, err := moe.ProductSources(driver.H200(), smallConfig, "sideways", gemm.Tiling{})
+	assert.NotEqual(t, emit.Key(driver.H200(), smallConfig, "up"), emit.Key(driver.H200(), c, "up"))
+	_, err := tools.FindProduct("sideways")
 	assert.ErrorContains(t, err, "[up down dh dw2 dw1 dx]")
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
-	"sonicmoe/moe/num"
+	"sonicmoe/internal/num"
 )
 
 // Element is a host's element of a tensor. float32 and float64 stand for the

@@ -14,14 +14,6 @@ import (
 // leastFew tokens, one block of them, are always few.
 const leastFew = 64
 
-// WithDecode has forward passes over up to so many tokens take the kernels made
-// for few tokens, whose time is that of reading the weights; 0 means none do.
-// Without it a layer decides itself. Results are the same bits with any: a
-// token's depend on nothing else in the batch, nor on its size. New compiles no
-// kernel for more tokens than that: with 0 there is half as much to compile, of a
-// layer WithoutBackward about a sixth.
-func WithDecode(tokens int) Option { return func(o *options) { o.decode = &tokens } }
-
 // decodeUpTo is the number of tokens that a layer with these options decodes.
 // Measured on an H200, the kernels of package decode lead by 5 to 15 % at 32 rows an
 // expert, by 4 to 19 at 64, and then by less, until products take longer than reading

@@ -17,6 +17,7 @@ import (
 	"sonicmoe/moe/internal/kernel/decode"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/choose"
+	"sonicmoe/moe/tools"
 )
 
 // decodeConfigs are layers with all orders of gate and up, both formats of
@@ -69,7 +70,7 @@ func TestDecodeHasPrefillsBits(t *testing.T) {
 		}
 		for _, tokens := range counts {
 			t.Run(fmt.Sprintf("%d %v", tokens, c), func(t *testing.T) {
-				few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithDecode(0), moe.WithoutBackward())
+				few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithoutDecode(), moe.WithoutBackward())
 				require.Contains(t, launched(t, few), decodesBy(few.Layer, tokens))
 				require.Contains(t, launched(t, many), "up")
 				samePass(t, many, few)
@@ -105,7 +106,7 @@ func TestDecodeKernels(t *testing.T) {
 		decode, small, ranges, wide bool
 	}{{0, false, false, false, false}, {1, true, false, false, false}, {2, true, true, false, false}, {64, true, true, false, false}, {65, true, true, true, false},
 		{wideFrom - 1, true, true, true, false}, {wideFrom, true, true, true, true}} {
-		sources, err := moe.Sources(driver.H200(), c, moe.WithDecode(tt.few), moe.WithoutBackward())
+		sources, err := tools.Sources(driver.H200(), c, moe.WithDecode(tt.few), moe.WithoutBackward())
 		require.NoError(t, err)
 		var names []string
 		for _, s := range sources {
@@ -157,7 +158,7 @@ func TestDecodeKernelsAreLaunched(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dev, seen := testDevice(t), map[string]bool{}
 			l := newLayer(t, dev, tt.config, moe.WithDecode(tt.few), moe.WithoutBackward())
-			many := newLayer(t, dev, tt.config, moe.WithDecode(0), moe.WithoutBackward()).Kernels()
+			many := newLayer(t, dev, tt.config, moe.WithoutDecode(), moe.WithoutBackward()).Kernels()
 			for i, tokens := range []int{1, 2, 9, 65, 96}[:len(tt.launches)] {
 				tr, err := trial.New(dev, l, tokens, 1, 6)
 				require.NoError(t, err)
@@ -288,7 +289,7 @@ func TestDecodeBounds(t *testing.T) {
 		}
 	}
 	c := decodeConfigs[1]
-	l, err := moe.New(testContext(t), testDevice(t), c, moe.WithDecode(slices.Max(numbers)), moe.WithoutBackward(), moe.WithCache(nil))
+	l, err := moe.New(testContext(t), testDevice(t), c, moe.WithDecode(slices.Max(numbers)), moe.WithoutBackward(), moe.WithoutCache())
 	require.NoError(t, err)
 	for _, tokens := range numbers {
 		tr, err := trial.New(testDevice(t), l, tokens, uint64(tokens), 6)
@@ -306,7 +307,7 @@ func TestDecodeBounds(t *testing.T) {
 func TestDecodeGivenExperts(t *testing.T) {
 	const tokens = 21
 	c := decodeConfigs[1]
-	few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithDecode(0), moe.WithoutBackward())
+	few, many := newTrial(t, c, tokens, 6, moe.WithDecode(tokens), moe.WithoutBackward()), newTrial(t, c, tokens, 6, moe.WithoutDecode(), moe.WithoutBackward())
 	random := rand.New(rand.NewPCG(3, 4))
 	ids, scores, nobody := make([]int32, tokens*c.TopK), make([]float32, tokens*c.TopK), make([]int32, tokens*c.TopK)
 	for i := range ids {

@@ -52,7 +52,7 @@
 // numbers. With any scale a score below 2^-25 adds nothing to DB2, and one that passes
 // 65504 makes it infinite, or NaN.
 //
-// [Sources] and [jit.Warm] fill a cache for a layer on a machine without a GPU,
+// [Warm] fills a cache for a layer on a machine without a GPU,
 // so that New compiles nothing where it runs; examples/warmup is the command.
 //
 // Passes over few tokens take kernels of their own, whose time is that of
@@ -71,7 +71,7 @@
 //
 // # What v1 will promise
 //
-// The exported names of this package, moe/num, moe/checkpoint and the packages
+// The exported names of this package, moe/checkpoint and the packages
 // below it, moe/tune, driver, driver/open and cache, with what they mean:
 // moe/testdata/api.txt lists them, and a test compares it. New names and fields may
 // come: write struct literals with field names. Bits may

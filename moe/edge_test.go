@@ -13,12 +13,12 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/tiles"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx/emu"
 )
 
@@ -114,7 +114,7 @@ func checkForwardPoints(t *testing.T, c moe.Config) {
 	var first trial.Results
 	for i := range max(len(ups), len(downs)) {
 		choice := tiles.Choice{"up": ups[i%len(ups)], "down": downs[i%len(downs)]}
-		tr := trialOn(t, testDevice(t), c, 130, moe.WithTiles(choice), moe.WithoutBackward())
+		tr := trialOn(t, testDevice(t), c, 130, moe.WithTilings(choice.Text()), moe.WithoutBackward())
 		r := forward(t, tr, tr.Args)
 		if first.O == nil {
 			first = r
@@ -196,7 +196,7 @@ func TestNoTokens(t *testing.T) {
 // buffers.
 func TestReplay(t *testing.T) {
 	const tokens = 100
-	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithDecode(0), moe.WithoutBackward())
+	tr := trialOn(t, testDevice(t), tiny, tokens, moe.WithoutDecode(), moe.WithoutBackward())
 	ctx, s := testContext(t), tr.Stream()
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, tr.Args))

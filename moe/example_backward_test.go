@@ -25,7 +25,7 @@ func ExampleCall_Backward() {
 		return
 	}
 	defer dev.Close()
-	layer, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
+	layer, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutCache())
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -19,7 +19,7 @@ func examplePass() (layer *moe.Layer, stream driver.Stream, f moe.Forward, done 
 	}
 	memory := moe.NewArena(dev)
 	done = func() { _ = errors.Join(memory.Free(), dev.Close()) }
-	layer, err = moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
+	layer, err = moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutCache())
 	if err != nil {
 		return nil, nil, f, done, err
 	}

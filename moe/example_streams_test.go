@@ -20,7 +20,7 @@ func ExampleLayer_NewCall() {
 		return
 	}
 	defer dev.Close()
-	layer, err := moe.New(ctx, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil))
+	layer, err := moe.New(ctx, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutCache())
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -64,9 +64,9 @@ func ExampleLayer_NewCall() {
 	// [0 1 1 2 2 3]
 }
 
-// A layer with tilings of one's own, such as another process's Layer.Tiles; the
+// A layer with tilings of one's own, such as another process's Layer.Tilings; the
 // products that are not named keep what tuning or the cost model chose.
-func ExampleWithTiles() {
+func ExampleWithTilings() {
 	dev, err := emulated.New(emulated.Options{})
 	if err != nil {
 		fmt.Println(err)
@@ -74,23 +74,17 @@ func ExampleWithTiles() {
 	}
 	defer dev.Close()
 	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
-	layer, err := moe.New(context.Background(), dev, config, moe.WithCache(nil))
+	tilings := map[string]string{"down": "128x128 s6 p8 c1"}
+	layer, err := moe.New(context.Background(), dev, config, moe.WithoutCache(), moe.WithTilings(tilings))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	down := layer.Tiles()["down"]
-	down.TileN, down.Stages = 128, 6
-	layer, err = moe.New(context.Background(), dev, config, moe.WithCache(nil), moe.WithTiles(moe.Tiles{"down": down}))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println("down:", layer.Tiles()["down"].TileN, "columns, chosen by", layer.ChosenBy()["down"])
-	down.Stages = 99
-	_, err = moe.New(context.Background(), dev, config, moe.WithCache(nil), moe.WithTiles(moe.Tiles{"down": down}))
+	fmt.Println("down:", layer.Tilings()["down"], "up:", layer.Tilings()["up"])
+	tilings["down"] = "128x128 s99 p8 c1"
+	_, err = moe.New(context.Background(), dev, config, moe.WithoutCache(), moe.WithTilings(tilings))
 	fmt.Println(err)
 	// Output:
-	// down: 128 columns, chosen by given
+	// down: 128x128 s6 p8 c1 up: 128x128 s6 p8 c2
 	// Tiles of down.Stages is 99, must be 3 to 6 for 128 columns
 }

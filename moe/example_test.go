@@ -24,7 +24,7 @@ func Example() {
 	}
 	defer dev.Close()
 	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}
-	layer, err := moe.New(ctx, dev, config, moe.WithCache(nil))
+	layer, err := moe.New(ctx, dev, config, moe.WithoutCache())
 	if err != nil {
 		fmt.Println(err)
 		return

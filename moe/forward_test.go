@@ -43,9 +43,9 @@ func newTrial(t testing.TB, c moe.Config, tokens int, boost float64, opts ...moe
 // are about them.
 func newLayer(t testing.TB, dev driver.Device, c moe.Config, opts ...moe.Option) *moe.Layer {
 	t.Helper()
-	all := []moe.Option{moe.WithCache(nil)}
+	all := []moe.Option{moe.WithoutCache()}
 	if testing.Short() {
-		all = append(all, moe.WithDecode(0))
+		all = append(all, moe.WithoutDecode())
 	}
 	l, err := moe.New(context.Background(), dev, c, append(all, opts...)...)
 	require.NoError(t, err)

@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver/emulated"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 var updateGolden = flag.Bool("update-golden", false, "write testdata/golden.txt from the outputs of today")
@@ -48,7 +48,7 @@ func TestGolden(t *testing.T) {
 	for _, g := range goldenPasses {
 		dev, err := emulated.New(emulated.Options{})
 		require.NoError(t, err)
-		l, err := moe.New(t.Context(), dev, g.config, moe.WithCache(nil))
+		l, err := moe.New(t.Context(), dev, g.config, moe.WithoutCache())
 		require.NoError(t, err)
 		tr, err := trial.New(dev, l, g.tokens, 1, 6)
 		require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 // A layer has the kernels of the ways to write gradients that it names, with the
@@ -58,13 +59,13 @@ func TestWithGradients(t *testing.T) {
 
 	_, err := moe.New(t.Context(), dev, c, moe.WithGradients(moe.F16, false))
 	wantArgError(t, err, "WithGradients")
-	_, err = moe.Sources(driver.H200(), c, moe.WithGradients(moe.F16, true))
+	_, err = tools.Sources(driver.H200(), c, moe.WithGradients(moe.F16, true))
 	wantArgError(t, err, "WithGradients")
 }
 
 // Ways of writing add up over several WithGradients.
 func TestWithGradientsTwice(t *testing.T) {
-	sources, err := moe.Sources(driver.H200(), tiny, moe.WithGradients(moe.BF16, true), moe.WithGradients(moe.F32, true))
+	sources, err := tools.Sources(driver.H200(), tiny, moe.WithGradients(moe.BF16, true), moe.WithGradients(moe.F32, true))
 	require.NoError(t, err)
 	var names []string
 	for _, s := range sources {

@@ -4,19 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"sonicmoe/autotune"
-	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/tiles"
 )
 
 // Layer is a compiled MoE layer on one device. It is immutable and safe for
@@ -45,55 +42,6 @@ type loaded struct {
 	fn    *jit.Function
 }
 
-// Option changes how New works.
-type Option func(*options)
-
-type options struct {
-	cache   *cache.Cache
-	noCache bool
-	logger  *slog.Logger
-	tiles   tiles.Choice
-	// choices are tuned tilings; ownChoices says that the caller named them.
-	choices    autotune.Store
-	ownChoices bool
-	// decode, unless nil, is the number of tokens that are few.
-	decode *int
-	// forwardOnly leaves the kernels of backward out.
-	forwardOnly bool
-	// gradients are the ways of writing that WithGradients named; none: all.
-	gradients []gradientWant
-}
-
-// WithCache keeps compiled modules in c instead of the default directory; nil
-// turns the cache off.
-func WithCache(c *cache.Cache) Option {
-	return func(o *options) { o.cache, o.noCache = c, c == nil }
-}
-
-// WithLogger receives what New has to say: compiled kernels at Info, trouble
-// with the cache at Warn. Nil means silence. A cache given by WithCache reports
-// its own trouble to its own logger.
-func WithLogger(l *slog.Logger) Option {
-	return func(o *options) {
-		if l != nil {
-			o.logger = l
-		}
-	}
-}
-
-// Tiles is the tiling of each product of a layer, by the product's name: "up",
-// "down", "dh", "dw2", "dw1" or "dx". A product that is not there leaves the choice
-// to the cost model. Results are the same bits with any.
-type Tiles = tiles.Choice
-
-// WithTiles takes these tilings of products instead of tuned ones or the cost
-// model's. Results are the same bits.
-func WithTiles(c Tiles) Option { return func(o *options) { o.tiles = c } }
-
-// WithoutBackward leaves the kernels of backward out, for programs that only
-// infer: there is less to compile, and Call.Backward is an error.
-func WithoutBackward() Option { return func(o *options) { o.forwardOnly = true } }
-
 // New makes a layer: it takes tile shapes that were tuned, from the cache
 // (package moe/tune puts them there), else the cost model's, emits the
 // kernels and compiles or loads them, all at once. Errors: *ArgError for a
@@ -105,12 +53,9 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if ctx == nil {
 		return nil, &ArgError{Field: "ctx", Got: "nil", Want: "a context, such as context.Background()"}
 	}
-	o := options{logger: slog.New(slog.DiscardHandler)}
-	for i, f := range opts {
-		if f == nil {
-			return nil, &ArgError{Field: fmt.Sprintf("opts[%d]", i), Got: "nil", Want: "an Option"}
-		}
-		f(&o)
+	o, err := optionsOf(opts)
+	if err != nil {
+		return nil, err
 	}
 	if err := Check(c); err != nil {
 		return nil, err
@@ -121,15 +66,10 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	if err := suits(dev); err != nil {
 		return nil, err
 	}
-	if o.cache == nil && !o.noCache {
-		o.cache = cache.Open(cache.Options{Logger: o.logger})
-	}
-	if o.cache != nil && !o.ownChoices {
-		o.choices = o.cache
-	}
+	o.openCache()
 	target := dev.Target()
 	l := &Layer{of: registry.Layer{Config: c}, dev: dev, sms: target.SMs, few: o.few(c)}
-	emitted, err := l.choose(target, o)
+	done, err := l.choose(target, o)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +77,7 @@ func New(ctx context.Context, dev driver.Device, c Config, opts ...Option) (*Lay
 	// One kernel's failure does not call off the others: when New returns an
 	// error, other than ctx's, nothing of it still runs on the device.
 	var g errgroup.Group
-	l.load(ctx, &g, emitted, o)
+	l.load(ctx, &g, done, o)
 	if l.shared != nil {
 		l.shared.load(ctx, &g, nil, o)
 	}
@@ -193,30 +133,14 @@ func (o options) wanted(l registry.Layer) registry.Registry {
 	return list
 }
 
-// emitted are kernels that have been emitted.
-type emitted map[registry.Any]registry.Built
-
-// emit gives a kernel, emitted unless it is among those that were, and its
-// source.
-func emit(l registry.Layer, k registry.Any, done emitted) (registry.Built, jit.Source, error) {
-	b := done[k]
-	if b == nil {
-		var err error
-		if b, err = k.Build(l); err != nil {
-			return nil, jit.Source{}, err
-		}
-	}
-	return b, b.Source(fmt.Sprintf("%s %s", l.KernelName(k), l.Config)), nil
-}
-
 // load has g emit and load every kernel, in parallel.
-func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emitted, o options) {
+func (l *Layer) load(ctx context.Context, g *errgroup.Group, done emit.Built, o options) {
 	loader := jit.Of(l.dev)
 	wanted := o.wanted(l.of)
 	l.kernels = make([]loaded, len(wanted))
 	for i, k := range wanted {
 		g.Go(func() error {
-			b, source, err := emit(l.of, k, done)
+			b, source, err := emit.Kernel(l.of, k, done)
 			if err != nil {
 				return err
 			}
@@ -256,12 +180,12 @@ func (l *Layer) Config() Config {
 // Shapes are the tensors of a call with so many tokens.
 func (l *Layer) Shapes(tokens int) Shapes { return l.Config().Shapes(tokens) }
 
-// Tiles is the tilings in use.
-func (l *Layer) Tiles() Tiles {
+// Tilings returns the tiling of each product; see [WithTilings].
+func (l *Layer) Tilings() map[string]string {
 	if l == nil {
 		return nil
 	}
-	return maps.Clone(l.of.Tiles)
+	return l.of.Tiles.Text()
 }
 
 // Kernels names the layer's kernels, for Listing.
@@ -315,11 +239,12 @@ func (l *Layer) Explain(err error) error {
 	return err
 }
 
-// Origins tells for each kernel where its machine code came from.
-func (l *Layer) Origins() map[string]jit.Origin {
-	m := map[string]jit.Origin{}
+// LoadedFrom tells for each kernel where its machine code came from: "compiled",
+// "cached" or "loaded", which is by an earlier layer of the process.
+func (l *Layer) LoadedFrom() map[string]string {
+	m := map[string]string{}
 	for _, k := range l.all() {
-		m[k.name] = k.fn.Origin
+		m[k.name] = k.fn.Origin.String()
 	}
 	return m
 }

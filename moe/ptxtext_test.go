@@ -17,6 +17,7 @@ import (
 	"sonicmoe/moe/internal/kernel"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/tools"
 )
 
 var (
@@ -40,11 +41,11 @@ func TestPTX(t *testing.T) {
 	}
 	var lines []string
 	for _, l := range layers {
-		options := []moe.Option{moe.WithTiles(l.Tiles)}
+		options := []moe.Option{moe.WithTilings(l.Tiles.Text())}
 		if l.Inference {
 			options = append(options, moe.WithoutBackward())
 		}
-		sources, err := moe.Sources(driver.H200(), l.Config, options...)
+		sources, err := tools.Sources(driver.H200(), l.Config, options...)
 		require.NoError(t, err, l.Name)
 		for _, s := range sources {
 			text := s.Module.Print().PTX

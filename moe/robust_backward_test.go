@@ -13,10 +13,10 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // Backward takes no memory of the host, and encodes a map once.

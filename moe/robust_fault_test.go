@@ -83,7 +83,7 @@ func everyCallFails(t *testing.T, decode int, wantMaps int64) {
 func TestEveryCallOfForwardBreaks(t *testing.T) {
 	inner := testDevice(t)
 	for n := int64(1); n <= 13; n++ {
-		dev, tr := faultyTrial(t, inner, faultConfig, 10, moe.WithDecode(0), moe.WithoutBackward())
+		dev, tr := faultyTrial(t, inner, faultConfig, 10, moe.WithoutDecode(), moe.WithoutBackward())
 		cause := errors.New("cosmic ray")
 		dev.Arm(faulty.Fault{N: n, Break: true, Err: cause})
 		err := tr.Call().Forward(tr.Stream(), tr.Args)
@@ -102,11 +102,11 @@ func TestEveryCallOfNewBreaks(t *testing.T) {
 	for _, op := range []faulty.Op{faulty.Compile, faulty.Load, faulty.FindFunction, faulty.AllowSharedBytes} {
 		dev := faulty.Wrap(inner)
 		dev.Arm(faulty.Fault{Op: op, N: 2, Break: true})
-		_, err := moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+		_, err := moe.New(context.Background(), dev, faultConfig, moe.WithoutCache())
 		require.ErrorIs(t, err, driver.ErrBroken, op)
 		assert.ErrorContains(t, err, op.String())
 		require.Equal(t, op.String(), dev.Err().(*driver.Error).Op)
-		_, err = moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+		_, err = moe.New(context.Background(), dev, faultConfig, moe.WithoutCache())
 		require.ErrorIs(t, err, dev.Err(), "a second New")
 		live := dev.Live()
 		assert.Zero(t, live.Allocations+live.Streams+live.Events)
@@ -134,7 +134,7 @@ func TestImpossibleChoice(t *testing.T) {
 		for product := range good {
 			choice := maps.Clone(good)
 			choice[product] = c.point
-			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithTiles(choice))
+			_, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithoutCache(), moe.WithTilings(choice.Text()))
 			var arg *moe.ArgError
 			require.ErrorAs(t, err, &arg, "%+v", choice)
 			assert.Equal(t, "Tiles of "+product+"."+c.field, arg.Field)
@@ -146,7 +146,7 @@ func TestImpossibleChoice(t *testing.T) {
 	want, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
 	require.NoError(t, err)
 	odd := gemm.Tiling{TileN: 128, Stages: 3, GroupM: 5, ClusterM: 1}
-	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithCache(nil), moe.WithTiles(tiles.Choice{"up": odd, "down": odd}))
+	l, err := moe.New(context.Background(), testDevice(t), faultConfig, moe.WithoutCache(), moe.WithTilings(tiles.Choice{"up": odd, "down": odd}.Text()))
 	require.NoError(t, err)
 	*tr.Call() = *l.NewCall()
 	got, err := digest(limited(t, time.Minute), tr, tr.Stream(), tr.Args)
@@ -160,7 +160,7 @@ func TestTooLittleSharedMemory(t *testing.T) {
 	target.SharedBytesPerCTA = 48 << 10
 	dev, err := emulated.New(emulated.Options{Target: target})
 	require.NoError(t, err)
-	_, err = moe.New(context.Background(), dev, faultConfig, moe.WithCache(nil))
+	_, err = moe.New(context.Background(), dev, faultConfig, moe.WithoutCache())
 	require.ErrorIs(t, err, driver.ErrUnsupported)
 	assert.ErrorContains(t, err, "49152 bytes of shared memory")
 }
@@ -179,7 +179,7 @@ func checkBroken(t *testing.T, dev driver.Device, s driver.Stream, l *moe.Layer,
 		"Forward, new":     func() error { return l.NewCall().Forward(s, f) },
 		"Route":            func() error { return call.Route(s, f) },
 		"Experts":          func() error { return call.ForwardExperts(s, f) },
-		"New":              func() error { _, err := moe.New(context.Background(), dev, l.Config(), moe.WithCache(nil)); return err },
+		"New":              func() error { _, err := moe.New(context.Background(), dev, l.Config(), moe.WithoutCache()); return err },
 		"Stream.Sync":      func() error { return s.Synchronize(context.Background()) },
 		"CopyToHost":       func() error { return s.CopyToHost(make([]byte, 4), f.O.Ptr) },
 		"Device.Sync":      func() error { return dev.Synchronize(context.Background()) },

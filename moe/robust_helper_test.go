@@ -11,9 +11,9 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // onGPU says that the tests run on a GPU.

@@ -11,7 +11,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/internal/faulty"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 )
@@ -20,7 +20,7 @@ import (
 // in a hundred; what does not grow with the tokens is told apart.
 func TestWorkspaceBound(t *testing.T) {
 	const sms = 132
-	for _, row := range spec.Rows() {
+	for _, row := range peers.All() {
 		c := row.Config
 		s := moe.SizesOn(c, sms, row.Tokens)
 		rows := int64(row.Tokens) * int64(c.TopK)

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // routing is a pass of the whole layer whose logits are known to the last bit.

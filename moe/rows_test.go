@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
@@ -32,7 +32,7 @@ func rowNames(t testing.TB) []string {
 	}
 	if list == "all" {
 		var names []string
-		for _, r := range spec.Rows() {
+		for _, r := range peers.All() {
 			names = append(names, r.Name)
 		}
 		return names
@@ -45,7 +45,7 @@ func rowNames(t testing.TB) []string {
 func TestRows(t *testing.T) {
 	for _, name := range rowNames(t) {
 		t.Run(name, func(t *testing.T) {
-			row, ok := spec.FindRow(name)
+			row, ok := peers.Find(name)
 			require.True(t, ok, "no row of that name")
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
@@ -96,8 +96,8 @@ func replay(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Resul
 
 func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.Results) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
-	choice := otherWidths(tr.Layer, target, kernel.UpProduct, kernel.DownProduct)
-	l := newLayer(t, testDevice(t), c, moe.WithTiles(choice))
+	choice := otherWidths(t, tr.Layer, target, kernel.UpProduct, kernel.DownProduct)
+	l := newLayer(t, testDevice(t), c, moe.WithTilings(choice.Text()))
 	require.NoError(t, tr.Poison())
 	require.NoError(t, l.NewCall().Forward(tr.Stream(), tr.Args))
 	require.NoError(t, tr.Stream().Synchronize(ctx))
@@ -105,8 +105,9 @@ func otherTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want trial.R
 }
 
 // otherWidths are a layer's tilings, of other widths for some products.
-func otherWidths(l *moe.Layer, target driver.Target, products ...*registry.Product) tiles.Choice {
-	choice := l.Tiles()
+func otherWidths(t *testing.T, l *moe.Layer, target driver.Target, products ...*registry.Product) tiles.Choice {
+	choice, err := tiles.Parse(l.Tilings())
+	require.NoError(t, err)
 	for _, p := range products {
 		for _, q := range p.Space(target) {
 			if q.TileN != choice[p.Name].TileN {
@@ -119,9 +120,9 @@ func otherWidths(l *moe.Layer, target driver.Target, products ...*registry.Produ
 }
 
 // time20 logs the pass's speed: the median of repeats after warming up.
-func time20(t *testing.T, tr *trial.Trial, row spec.Row) {
+func time20(t *testing.T, tr *trial.Trial, row peers.Row) {
 	ms := median(t, tr.Stream(), 200*time.Millisecond, 20, func() error { return tr.Call().Forward(tr.Stream(), tr.Args) })
-	t.Logf("%s: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tiles(),
+	t.Logf("%s: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tilings(),
 		ms[1], ms[0], ms[2], row.Config.ForwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicForwardMS)
 }
 

@@ -7,14 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
-	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/kernel/dh"
 	"sonicmoe/moe/internal/kernel/dw"
-	"sonicmoe/moe/num"
 )
 
 // TestBackwardRows: full size against the reference, the same bits on repeats,
@@ -22,7 +22,7 @@ import (
 func TestBackwardRows(t *testing.T) {
 	for _, name := range rowNames(t) {
 		t.Run(name, func(t *testing.T) {
-			row, ok := spec.FindRow(name)
+			row, ok := peers.Find(name)
 			require.True(t, ok, "no row of that name")
 			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
@@ -72,11 +72,11 @@ func samples(t *testing.T, tr *trial.Trial, b moe.Backward) map[string]trial.Val
 }
 
 // timeBackward logs the speed of the pass, by calls and as a graph.
-func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
+func timeBackward(t *testing.T, tr *trial.Trial, row peers.Row) {
 	s := tr.Stream()
 	run := func() error { return tr.Call().Backward(s, tr.Back) }
 	ms := median(t, s, 200*time.Millisecond, 20, run)
-	t.Logf("%s backward: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tiles(),
+	t.Logf("%s backward: %v: %.3f ms (min %.3f max %.3f), %.0f TFLOPS; SonicMoE %.3f ms", row.Name, tr.Layer.Tilings(),
 		ms[1], ms[0], ms[2], row.Config.BackwardFLOPs(row.Tokens)/ms[1]/1e9, row.SonicBackwardMS)
 	require.NoError(t, s.BeginCapture())
 	require.NoError(t, tr.Call().Forward(s, tr.Args))
@@ -91,8 +91,8 @@ func timeBackward(t *testing.T, tr *trial.Trial, row spec.Row) {
 // otherBackwardTiles runs the pass with tiles of another width.
 func otherBackwardTiles(t *testing.T, ctx context.Context, tr *trial.Trial, want map[string]trial.Values) {
 	c, target := tr.Layer.Config(), testDevice(t).Target()
-	choice := otherWidths(tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
-	l := newLayer(t, testDevice(t), c, moe.WithTiles(choice))
+	choice := otherWidths(t, tr.Layer, target, dh.Product, kernel.DXProduct, dw.W1Product, dw.W2Product)
+	l := newLayer(t, testDevice(t), c, moe.WithTilings(choice.Text()))
 	require.NoError(t, tr.PoisonGradients(tr.Back))
 	require.NoError(t, l.NewCall().Backward(tr.Stream(), tr.Back))
 	require.NoError(t, tr.Stream().Synchronize(ctx))
@@ -106,7 +106,7 @@ func TestBackwardMemory(t *testing.T) {
 	rowNames(t)
 	for _, name := range []string{"7B n=256", "7B n=512", "7B n=1024"} {
 		t.Run(name, func(t *testing.T) {
-			row, ok := spec.FindRow(name)
+			row, ok := peers.Find(name)
 			require.True(t, ok)
 			testLayersMemory(t, row)
 		})
@@ -125,7 +125,7 @@ func keep(t *testing.T, tr *trial.Trial) moe.Forward {
 	return f
 }
 
-func testLayersMemory(t *testing.T, row spec.Row) {
+func testLayersMemory(t *testing.T, row peers.Row) {
 	ctx := limited(t, 2*time.Minute)
 	dev := testDevice(t)
 	tr := newTrial(t, row.Config, row.Tokens, 1)

@@ -9,6 +9,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 var withShared = moe.Config{Hidden: 192, Intermediate: 64, NumExperts: 5, TopK: 2, SharedExperts: 3, SharedGate: true}
@@ -80,12 +81,12 @@ func TestAddSharedGradients(t *testing.T) {
 
 // Kernels of shared experts have names of their own, and are what Sources lists.
 func TestSharedKernels(t *testing.T) {
-	tr := newTrial(t, withShared, 200, 6, moe.WithDecode(0))
+	tr := newTrial(t, withShared, 200, 6, moe.WithoutDecode())
 	names := tr.Layer.Kernels()
 	require.Contains(t, names, "shared-up")
 	require.Contains(t, names, "shared-drouter")
 	require.NotContains(t, names, "shared-dx-given", "the gate has a gradient")
-	sources, err := moe.Sources(driver.H200(), withShared, moe.WithDecode(0))
+	sources, err := tools.Sources(driver.H200(), withShared, moe.WithoutDecode())
 	require.NoError(t, err)
 	require.Len(t, sources, len(names))
 	seen := map[string]bool{}

@@ -1,25 +1,49 @@
 package moe
 
 import (
+	"context"
+	"errors"
+
+	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/jit"
+	"sonicmoe/moe/internal/emit"
+	"sonicmoe/moe/internal/hook"
 	"sonicmoe/moe/internal/registry"
+	"sonicmoe/ptx/ptxas"
 )
 
-// Sources emits the kernels that [New] would compile for a device of that
-// target, with the same options, without a device: the list that [jit.Warm]
-// fills a cache from. Of the options WithTiles, WithTunedFrom,
-// WithDecode, WithGradients and WithoutBackward matter: tuned tilings are those of WithTunedFrom alone.
-// Errors: *ArgError for a wrong Config or tiling, and one that names the target
-// where it is not of compute capability 9.0. Modules are not to be changed: layers
-// share them.
+func init() {
+	hook.Sources = func(t driver.Target, c Config, opts any) ([]jit.Source, error) { return sources(t, c, opts.([]Option)) }
+}
+
+// Warm fills a cache with the kernels that [New] compiles for a device of the
+// target, with the same options: New then finds them and compiles nothing. It needs
+// no device. Machine code comes from ptxas if it is installed (the PyPI package
+// nvidia-cuda-nvcc has it); otherwise the cache gets PTX alone. WithCache,
+// WithoutCache and WithLogger are ignored, and tuned tilings come from WithTunedFrom
+// alone. Errors: *ArgError for a wrong Config or tiling, one that names the target
+// if its compute capability is not 9.0, and those of the cache.
 //
-// What New compiles depends on the target's shared memory and its number of
-// SMs, through the choice of tile shapes, and on nothing else of it.
-func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
-	var o options
-	for _, f := range opts {
-		f(&o)
+// What New compiles depends on the target's shared memory and its number of SMs,
+// through the choice of tilings, and on nothing else of it.
+func Warm(ctx context.Context, c *cache.Cache, t driver.Target, config Config, opts ...Option) error {
+	list, err := sources(t, config, opts)
+	if err != nil {
+		return err
+	}
+	by, err := jit.Ptxas(ctx, t.Arch)
+	if err != nil && !errors.Is(err, ptxas.ErrNotFound) {
+		return err
+	}
+	return jit.Warm(ctx, c, t.Arch, list, jit.WarmOptions{By: by})
+}
+
+// sources emits the kernels that New compiles for a device of the target.
+func sources(t driver.Target, c Config, opts []Option) ([]jit.Source, error) {
+	o, err := optionsOf(opts)
+	if err != nil {
+		return nil, err
 	}
 	if err := Check(c); err != nil {
 		return nil, err
@@ -36,15 +60,15 @@ func Sources(t driver.Target, c Config, opts ...Option) ([]jit.Source, error) {
 		return nil, err
 	}
 	l.withShared(t, o)
-	var sources []jit.Source
+	var list []jit.Source
 	for ; l != nil; l, done = l.shared, nil {
 		for _, k := range o.wanted(l.of) {
-			_, s, err := emit(l.of, k, done)
+			_, s, err := emit.Kernel(l.of, k, done)
 			if err != nil {
 				return nil, err
 			}
-			sources = append(sources, s)
+			list = append(list, s)
 		}
 	}
-	return sources, nil
+	return list, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 var benchConfig = moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8}
@@ -17,7 +18,7 @@ var benchConfig = moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, T
 // BenchmarkSources is the emission of all kernels of a layer.
 func BenchmarkSources(b *testing.B) {
 	for b.Loop() {
-		_, err := moe.Sources(driver.H200(), benchConfig)
+		_, err := tools.Sources(driver.H200(), benchConfig)
 		require.NoError(b, err)
 	}
 }
@@ -28,7 +29,7 @@ func BenchmarkNew(b *testing.B) {
 	b.Run("cold", func(b *testing.B) {
 		for b.Loop() {
 			jit.Forget(dev)
-			_, err := moe.New(b.Context(), dev, benchConfig, moe.WithCache(nil))
+			_, err := moe.New(b.Context(), dev, benchConfig, moe.WithoutCache())
 			require.NoError(b, err)
 		}
 	})
@@ -49,7 +50,7 @@ func BenchmarkNew(b *testing.B) {
 // own cache answers.
 func BenchmarkCompile(b *testing.B) {
 	dev := testDevice(b)
-	sources, err := moe.Sources(driver.H200(), benchConfig)
+	sources, err := tools.Sources(driver.H200(), benchConfig)
 	require.NoError(b, err)
 	for name, limit := range map[string]int{"one after another": 1, "at once": -1} {
 		b.Run(name, func(b *testing.B) {

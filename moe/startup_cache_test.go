@@ -34,8 +34,8 @@ func fill(t testing.TB) filled {
 	kernels := len(s.layer.Kernels())
 	require.Equal(t, kernels, s.compiled)
 	require.Empty(t, s.warnings)
-	for kernel, origin := range s.layer.Origins() {
-		require.Equal(t, jit.Compiled, origin, kernel)
+	for kernel, origin := range s.layer.LoadedFrom() {
+		require.Equal(t, jit.Compiled.String(), origin, kernel)
 	}
 	return filled{dir, kernels, forwardOn(t, dev, s.layer)}
 }
@@ -77,18 +77,18 @@ func TestSecondStartCompilesNothing(t *testing.T) {
 	assert.Zero(t, s.compiled)
 	assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
 	assert.Empty(t, s.warnings)
-	for kernel, origin := range s.layer.Origins() {
-		assert.Equal(t, jit.Cached, origin, kernel)
+	for kernel, origin := range s.layer.LoadedFrom() {
+		assert.Equal(t, jit.Cached.String(), origin, kernel)
 	}
 	assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 
 	// A second layer of the same process touches neither cache nor device.
 	dev.ResetCounts()
-	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward(), moe.WithDecode(0))
+	again, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache(), moe.WithoutBackward(), moe.WithoutDecode())
 	require.NoError(t, err)
 	assert.Zero(t, dev.Count(faulty.Any))
-	for kernel, origin := range again.Origins() {
-		assert.Equal(t, jit.Loaded, origin, kernel)
+	for kernel, origin := range again.LoadedFrom() {
+		assert.Equal(t, jit.Loaded.String(), origin, kernel)
 	}
 	assert.Equal(t, f.want, forwardOn(t, dev, again))
 }
@@ -112,7 +112,7 @@ func TestManyStartsAtOnce(t *testing.T) {
 	const starts = 8
 	for range starts {
 		go func() {
-			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil), moe.WithoutBackward(), moe.WithDecode(0))
+			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache(), moe.WithoutBackward(), moe.WithoutDecode())
 			errs <- err
 		}()
 	}
@@ -193,11 +193,11 @@ func (f filled) checkRepair(t *testing.T, dev *faulty.Device, dir string, recomp
 	t.Helper()
 	s := start(t, dev, cache.Options{Dir: dir})
 	assert.Equal(t, len(recompiled), s.compiled)
-	for kernel, origin := range s.layer.Origins() {
-		want := jit.Cached
+	for kernel, origin := range s.layer.LoadedFrom() {
+		want := jit.Cached.String()
 		for _, r := range recompiled {
 			if r == kernel {
-				want = jit.Compiled
+				want = jit.Compiled.String()
 			}
 		}
 		assert.Equal(t, want, origin, kernel)
@@ -287,13 +287,15 @@ func TestDirectoryReplacedByFile(t *testing.T) {
 
 func TestCacheOff(t *testing.T) {
 	f := fill(t)
-	for name, c := range map[string]*cache.Cache{"nil": nil, "off": cache.Open(cache.Options{Dir: cache.Off})} {
+	for name, off := range map[string]moe.Option{"none": moe.WithoutCache(), "off": moe.WithCache(cache.Open(cache.Options{Dir: cache.Off}))} {
 		t.Run(name, func(t *testing.T) {
 			dev := newCounted(t)
-			s := startWith(t, dev, &warnings{}, moe.WithCache(c))
+			s := startWith(t, dev, &warnings{}, off)
 			assert.Equal(t, f.kernels, s.compiled)
 			assert.Empty(t, s.warnings)
 			assert.Equal(t, f.want, forwardOn(t, dev, s.layer))
 		})
 	}
+	_, err := moe.New(t.Context(), testDevice(t), smallConfig, moe.WithCache(nil))
+	assert.ErrorContains(t, err, "WithCache is nil")
 }

@@ -34,7 +34,7 @@ func TestNewRefusesConfig(t *testing.T) {
 	} {
 		c := smallConfig
 		test.spoil(&c)
-		_, err := moe.New(context.Background(), dev, c, moe.WithCache(nil))
+		_, err := moe.New(context.Background(), dev, c, moe.WithoutCache())
 		var arg *moe.ArgError
 		require.ErrorAs(t, err, &arg, test.field)
 		assert.Equal(t, test.field, arg.Field)
@@ -50,7 +50,7 @@ func TestNewRefusesDevice(t *testing.T) {
 
 	for _, cc := range [][2]int{{8, 0}, {8, 9}, {10, 0}, {9, 1}} {
 		dev := otherDevice{newCounted(t), cc}
-		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache())
 		require.ErrorIs(t, err, driver.ErrUnsupported)
 		assert.ErrorContains(t, err, fmt.Sprintf("some GPU has compute capability %d.%d, the kernels need 9.0", cc[0], cc[1]))
 		assert.Zero(t, dev.Count(faulty.Any))
@@ -59,7 +59,7 @@ func TestNewRefusesDevice(t *testing.T) {
 	closed, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	_, err = moe.New(context.Background(), closed, smallConfig, moe.WithCache(nil))
+	_, err = moe.New(context.Background(), closed, smallConfig, moe.WithoutCache())
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	assert.ErrorContains(t, err, "closed")
 	jit.Forget(closed)
@@ -85,7 +85,7 @@ func (brokenDevice) Err() error { return &driver.Error{Op: "launch", Kind: drive
 // A broken device is refused even when everything is loaded.
 func TestNewRefusesBrokenDevice(t *testing.T) {
 	dev := brokenDevice{newCounted(t)}
-	_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+	_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache())
 	require.ErrorIs(t, err, driver.ErrBroken)
 	assert.Zero(t, dev.Count(faulty.Any))
 }
@@ -94,7 +94,7 @@ func TestNewContext(t *testing.T) {
 	dev := newCounted(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := moe.New(ctx, dev, smallConfig, moe.WithCache(nil))
+	_, err := moe.New(ctx, dev, smallConfig, moe.WithoutCache())
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Zero(t, dev.Count(faulty.Any), "nothing is started")
 
@@ -108,11 +108,11 @@ func TestNewContext(t *testing.T) {
 		}
 		return nil
 	})
-	_, err = moe.New(ctx, dev, smallConfig, moe.WithCache(nil))
+	_, err = moe.New(ctx, dev, smallConfig, moe.WithoutCache())
 	require.ErrorIs(t, err, context.Canceled)
 	close(release)
 
-	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(nil))
+	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutCache())
 	require.NoError(t, err)
 	assert.EqualValues(t, len(l.Kernels()), dev.Count(faulty.Compile), "what was begun was of use")
 }
@@ -137,7 +137,7 @@ func TestEveryStepFails(t *testing.T) {
 		jit.Forget(dev)
 		dev.Arm(faulty.Fault{N: n, Err: errInjected})
 		c := cache.Open(cache.Options{Dir: t.TempDir()})
-		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithDecode(0))
+		_, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithoutDecode())
 		require.ErrorIs(t, err, errInjected, "step %d of %d", n, steps)
 		assert.ErrorContains(t, err, "kernel ")
 		left, _, err := dev.Memory()
@@ -146,7 +146,7 @@ func TestEveryStepFails(t *testing.T) {
 
 		require.True(t, dev.Disarm())
 		dev.ResetCounts()
-		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithDecode(0))
+		l, err := moe.New(context.Background(), dev, smallConfig, moe.WithCache(c), moe.WithoutBackward(), moe.WithoutDecode())
 		require.NoError(t, err)
 		assert.LessOrEqual(t, dev.Count(faulty.Compile), int64(1), "only what failed is done again")
 		s := start(t, dev, cache.Options{Dir: c.Dir()})

@@ -141,7 +141,7 @@ func TestBitFlips(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
 		s := start(t, dev, cache.Options{Dir: dir})
 		require.Equal(t, 1, s.compiled, "byte %d", at)
-		require.Equal(t, jit.Compiled, s.layer.Origins()["down"])
+		require.Equal(t, jit.Compiled.String(), s.layer.LoadedFrom()["down"])
 		if i%8 == 0 {
 			require.Equal(t, f.want, forwardOn(t, dev, s.layer), "byte %d", at)
 		}
@@ -165,7 +165,7 @@ func TestStartWithoutDeviceMemory(t *testing.T) {
 				return nil
 			})
 			w := &warnings{}
-			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithDecode(0), moe.WithLogger(newLogger(w)),
+			_, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithoutDecode(), moe.WithLogger(newLogger(w)),
 				moe.WithCache(cache.Open(cache.Options{Dir: f.dir, Logger: newLogger(w)})))
 			require.ErrorIs(t, err, kind)
 			assert.ErrorContains(t, err, "kernel moe_")

@@ -15,7 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
@@ -41,7 +41,7 @@ func TestStartOnGPU(t *testing.T) {
 	require.NoError(t, err)
 	defer dev.Close()
 	defer jit.Forget(dev)
-	row, _ := spec.FindRow("7B n=256")
+	row, _ := peers.Find("7B n=256")
 	w := &warnings{}
 	begin := func() (*moe.Layer, time.Duration, map[string]int64) {
 		jit.Forget(dev)

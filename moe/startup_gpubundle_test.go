@@ -17,9 +17,10 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 // envBundle names a bundle that was made on another machine with
@@ -33,7 +34,7 @@ func TestBundleOnGPU(t *testing.T) {
 		t.Skip("SONICMOE_DEVICE is not cuda: the emulated device does not load machine code of ptxas")
 	}
 	ctx := context.Background()
-	row, _ := spec.FindRow("7B n=256")
+	row, _ := peers.Find("7B n=256")
 	bundle := os.Getenv(envBundle)
 	if bundle == "" {
 		bundle = makeBundle(t, row.Config)
@@ -70,8 +71,8 @@ func TestBundleOnGPU(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(calls)) {
 			assert.False(t, strings.HasPrefix(name, "cuLink"), "%s: a start calls %s", place.name, name)
 		}
-		for kernel, origin := range l.Origins() {
-			assert.Equal(t, jit.Cached, origin, kernel)
+		for kernel, origin := range l.LoadedFrom() {
+			assert.Equal(t, jit.Cached.String(), origin, kernel)
 		}
 		assert.Less(t, took, 50*time.Millisecond, place.name)
 		assert.Empty(t, w.said)
@@ -86,7 +87,7 @@ func makeBundle(t *testing.T, c moe.Config) string {
 	if err != nil {
 		t.Skipf("%v; or set %s to a bundle", err, envBundle)
 	}
-	sources, err := moe.Sources(driver.H200(), c)
+	sources, err := tools.Sources(driver.H200(), c)
 	require.NoError(t, err)
 	made := cache.Open(cache.Options{Dir: t.TempDir()})
 	require.NoError(t, jit.Warm(ctx, made, "sm_90a", sources, jit.WarmOptions{By: by}))

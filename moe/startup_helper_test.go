@@ -76,7 +76,7 @@ func startWith(t testing.TB, dev *faulty.Device, w *warnings, opts ...moe.Option
 	t.Helper()
 	jit.Forget(dev)
 	dev.ResetCounts()
-	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithDecode(0))...)
+	l, err := moe.New(context.Background(), dev, smallConfig, append(opts, moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithoutDecode())...)
 	require.NoError(t, err)
 	return started{l, int(dev.Count(faulty.Compile)), w.said}
 }

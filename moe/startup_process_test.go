@@ -44,7 +44,7 @@ func TestStartAsChild(t *testing.T) {
 	fmt.Println("ready")
 	_, err := io.Copy(io.Discard, os.Stdin)
 	require.NoError(t, err)
-	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithDecode(0),
+	l, err := moe.New(context.Background(), dev, smallConfig, moe.WithoutBackward(), moe.WithoutDecode(),
 		moe.WithCache(cache.Open(cache.Options{Dir: dir, Logger: newLogger(w)})), moe.WithLogger(newLogger(w)))
 	require.NoError(t, err)
 	dev.Before(nil)

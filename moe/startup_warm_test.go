@@ -18,6 +18,7 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/tiles"
+	"sonicmoe/moe/tools"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -36,7 +37,7 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 	ctx := context.Background()
 	f := fill(t)
 	maker, dev := newCounted(t), carried{newCounted(t)}
-	sources, err := moe.Sources(dev.Target(), smallConfig, moe.WithoutBackward(), moe.WithDecode(0))
+	sources, err := tools.Sources(dev.Target(), smallConfig, moe.WithoutBackward(), moe.WithoutDecode())
 	require.NoError(t, err)
 	require.Len(t, sources, f.kernels)
 
@@ -62,12 +63,12 @@ func TestStartFromABundleMadeElsewhere(t *testing.T) {
 			jit.Forget(dev)
 			t.Cleanup(func() { jit.Forget(dev) })
 			dev.ResetCounts()
-			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithDecode(0))
+			l, err := moe.New(ctx, dev, smallConfig, moe.WithCache(cache.Open(o)), moe.WithLogger(newLogger(w)), moe.WithoutBackward(), moe.WithoutDecode())
 			require.NoError(t, err)
 			assert.Zero(t, dev.Count(faulty.Compile))
 			assert.EqualValues(t, f.kernels, dev.Count(faulty.Load))
-			for kernel, origin := range l.Origins() {
-				assert.Equal(t, jit.Cached, origin, kernel)
+			for kernel, origin := range l.LoadedFrom() {
+				assert.Equal(t, jit.Cached.String(), origin, kernel)
 			}
 			assert.Empty(t, w.said)
 			assert.Equal(t, f.want, forwardOn(t, dev.Device, l))
@@ -112,7 +113,7 @@ func TestWarmWithPtxas(t *testing.T) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
-	sources, err := moe.Sources(driver.H200(), smallConfig)
+	sources, err := tools.Sources(driver.H200(), smallConfig)
 	require.NoError(t, err)
 	if testing.Short() {
 		sources = sources[:2]
@@ -135,13 +136,13 @@ func TestWarmWithPtxas(t *testing.T) {
 func TestSourcesRefuse(t *testing.T) {
 	old := driver.H200()
 	old.Major, old.Name = 8, "an old one"
-	_, err := moe.Sources(old, smallConfig)
+	_, err := tools.Sources(old, smallConfig)
 	require.ErrorIs(t, err, driver.ErrUnsupported)
 	assert.ErrorContains(t, err, "an old one")
 	var arg *moe.ArgError
-	_, err = moe.Sources(driver.H200(), moe.Config{})
+	_, err = tools.Sources(driver.H200(), moe.Config{})
 	require.ErrorAs(t, err, &arg)
-	_, err = moe.Sources(driver.H200(), smallConfig, moe.WithTiles(tiles.Choice{"dw1": {TileN: 7}}))
+	_, err = tools.Sources(driver.H200(), smallConfig, moe.WithTilings(tiles.Choice{"dw1": {TileN: 7}}.Text()))
 	require.ErrorAs(t, err, &arg)
 }
 
@@ -155,7 +156,7 @@ func ExampleSources() {
 		return
 	}
 	defer os.RemoveAll(dir)
-	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8})
+	sources, err := tools.Sources(driver.H200(), moe.Config{Hidden: 1536, Intermediate: 256, NumExperts: 128, TopK: 8})
 	if err != nil {
 		fmt.Println(err)
 		return

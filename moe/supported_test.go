@@ -56,7 +56,7 @@ func TestCheckRefusesWhatKernelsLack(t *testing.T) {
 			continue
 		}
 		require.EqualError(t, err, tt.want)
-		_, made := moe.New(t.Context(), testDevice(t), c, moe.WithCache(nil))
+		_, made := moe.New(t.Context(), testDevice(t), c, moe.WithoutCache())
 		var arg *moe.ArgError
 		require.True(t, errors.As(made, &arg))
 		assert.Equal(t, err, made)

@@ -9,11 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/num"
 )
 
 // fp16 is a layer in fp16, typed one in either type.

@@ -105,7 +105,7 @@ func TestWidthsInfinities(t *testing.T) {
 		}
 	}
 	for _, few := range []int{0, tokens} {
-		l, err := moe.New(testContext(t), testDevice(t), c, moe.WithCache(nil), moe.WithDecode(few))
+		l, err := moe.New(testContext(t), testDevice(t), c, moe.WithoutCache(), moe.WithDecode(few))
 		require.NoError(t, err)
 		tr, err := trial.FromHost(testDevice(t), l, tokens, x, reference.Weights{Router: full(s.Router.Elements(), 1), W1: full(s.W1.Elements(), 0.125), W2: w2})
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
@@ -79,7 +80,7 @@ func (b *bench) close() error {
 }
 
 // measure runs every row in each pass.
-func (b *bench) measure(rows []spec.Row) error {
+func (b *bench) measure(rows []peers.Row) error {
 	for i, to := range b.report.Sections() {
 		b.pass = b.passes[i]
 		if len(b.passes) > 1 {
@@ -94,7 +95,7 @@ func (b *bench) measure(rows []spec.Row) error {
 
 // section runs every row in one pass. A row that fails does not stop the next row.
 // The report's file is written after each row.
-func (b *bench) section(rows []spec.Row, to *report.Section) error {
+func (b *bench) section(rows []peers.Row, to *report.Section) error {
 	for _, row := range rows {
 		r := report.Row{Name: row.Name, Size: report.SizeOf(row)}
 		if err := b.rowSafely(row, &r); err != nil {
@@ -118,7 +119,7 @@ func (b *bench) section(rows []spec.Row, to *report.Section) error {
 }
 
 // rowSafely calls row, turns a panic into an error, and reopens a broken device.
-func (b *bench) rowSafely(row spec.Row, r *report.Row) (err error) {
+func (b *bench) rowSafely(row peers.Row, r *report.Row) (err error) {
 	if b.broken != nil {
 		return fmt.Errorf("not run, the device is broken since an earlier row: %w", b.broken)
 	}
@@ -165,7 +166,7 @@ func (b *bench) reopen() error {
 // layer compiles a layer for the pass. It uses the kernels for large batches for every
 // row; -decode measures the others.
 func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*moe.Layer, error) {
-	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithDecode(0)}
+	opts := []moe.Option{moe.WithLogger(b.log), moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log})), moe.WithoutDecode()}
 	if !b.pass.backward {
 		opts = append(opts, moe.WithoutBackward())
 	}
@@ -175,13 +176,13 @@ func (b *bench) layer(ctx context.Context, c moe.Config, more ...moe.Option) (*m
 // made records the kernels that moe.New made and their tilings.
 func (b *bench) made(l *moe.Layer, took time.Duration, r *report.Row) {
 	r.NewMS, r.New = report.Milliseconds(took), len(l.Kernels())
-	for _, origin := range l.Origins() {
-		if origin == jit.Compiled {
+	for _, origin := range l.LoadedFrom() {
+		if origin == jit.Compiled.String() {
 			r.Compiled++
 		}
 	}
 	for _, p := range b.pass.products {
-		r.Tiles = append(r.Tiles, report.Tiled{Product: p.Name, Tiling: l.Tiles()[p.Name].String()})
+		r.Tiles = append(r.Tiles, report.Tiled{Product: p.Name, Tiling: l.Tilings()[p.Name]})
 	}
 }
 
@@ -198,7 +199,7 @@ func release(ctx context.Context, err *error, f func() error) {
 }
 
 // row measures one size.
-func (b *bench) row(ctx context.Context, row spec.Row, r *report.Row) (err error) {
+func (b *bench) row(ctx context.Context, row peers.Row, r *report.Row) (err error) {
 	c := row.Config
 	roofline := spec.H200.Roofline(b.pass.work(c, row.Tokens))
 	r.RooflineMS = report.Milliseconds(roofline)

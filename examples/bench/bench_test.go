@@ -18,8 +18,8 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
-	"sonicmoe/internal/spec"
 )
 
 // onDevice is a bench on an emulated device that can be made to fail, treated
@@ -38,7 +38,7 @@ func onDevice(t *testing.T, out io.Writer, args ...string) (*bench, *faulty.Devi
 	return b, dev
 }
 
-func smallest(t *testing.T, n int) (rows []spec.Row) {
+func smallest(t *testing.T, n int) (rows []peers.Row) {
 	t.Helper()
 	for range n {
 		r, err := report.Size{Shape: "128,64,2,1", Tokens: 8}.Row()
@@ -104,7 +104,7 @@ func TestEmulatedTimeout(t *testing.T) {
 	long := smallest(t, 1)[0]
 	long.Tokens = 1 << 16
 	start := time.Now()
-	require.NoError(t, b.measure([]spec.Row{long}))
+	require.NoError(t, b.measure([]peers.Row{long}))
 	require.Less(t, time.Since(start), 20*time.Second)
 	require.Contains(t, b.report.Rows[0].Error, "the row took longer than 500ms")
 	b.timeout = time.Minute

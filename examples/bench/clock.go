@@ -6,8 +6,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
 )
 

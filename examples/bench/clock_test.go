@@ -9,8 +9,8 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/rung/rungtest"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
-	"sonicmoe/moe/num"
 )
 
 // Every CTA writes its SM, clock and time, at its own place in the readings.

@@ -12,10 +12,10 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/noise"
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
-	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // decodeRows are the layers that -decode measures by default.
@@ -55,7 +55,7 @@ type DecodePoint struct {
 func (b *bench) decode() error {
 	if len(b.rows) == 0 {
 		if !b.gpu {
-			b.rows = []spec.Row{{Name: "tiny", Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 16, TopK: 2}}}
+			b.rows = []peers.Row{{Name: "tiny", Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 16, TopK: 2}}}
 		} else {
 			for _, name := range decodeRows {
 				row, err := command.Row(name)
@@ -100,7 +100,7 @@ func (b *bench) decodeRow(name string, c moe.Config, found func(DecodePoint)) er
 	defer d.memory.Free()
 	most := slices.Max(b.batches)
 	kept := moe.WithCache(cache.Open(cache.Options{Dir: b.cache, Logger: b.log}))
-	for i, options := range [][]moe.Option{nil, {moe.WithDecode(most)}, {moe.WithDecode(0)}} {
+	for i, options := range [][]moe.Option{nil, {moe.WithDecode(most)}, {moe.WithoutDecode()}} {
 		if d.layers[i], err = moe.New(ctx, b.dev, c, append(options, kept, moe.WithoutBackward())...); err != nil {
 			return err
 		}

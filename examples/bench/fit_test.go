@@ -9,14 +9,14 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit/gemm"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 // At least six points of each product, all of which a layer can have.
 func TestCandidates(t *testing.T) {
-	target, config := driver.H200(), spec.Rows()[0].Config
+	target, config := driver.H200(), peers.All()[0].Config
 	for _, name := range []string{"forward", "backward"} {
 		of := passes[name].products
 		seen, points := map[string]bool{}, map[string]map[gemm.Tiling]bool{}
@@ -24,7 +24,7 @@ func TestCandidates(t *testing.T) {
 			points[p.Name] = map[gemm.Tiling]bool{}
 		}
 		for _, c := range choices(of, config, target) {
-			require.NoError(t, tune.Check(c, target))
+			require.NoError(t, tools.Check(c, target))
 			require.False(t, seen[fmt.Sprint(c)], "%v twice", c)
 			seen[fmt.Sprint(c)] = true
 			for _, p := range of {
@@ -41,12 +41,12 @@ func TestCandidates(t *testing.T) {
 }
 
 // measuredBy is a report of a chip that behaves as the model says.
-func measuredBy(m tune.Model) *report.Report {
+func measuredBy(m tools.Model) *report.Report {
 	target := driver.H200()
 	r := &report.Report{SMs: target.SMs}
-	for _, row := range spec.Rows() {
+	for _, row := range peers.All() {
 		var all []report.Point
-		for _, p := range tune.Products() {
+		for _, p := range tools.Products() {
 			points, times := measured(p, row.Config, target), []float64{}
 			for _, at := range points {
 				times = append(times, report.Milliseconds(p.Estimate(m, at, row.Config, target)))
@@ -64,12 +64,12 @@ func TestFitFindsConstants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("too long for -short")
 	}
-	chip := tune.H200()
+	chip := tools.H200()
 	chip.KTileClocks, chip.UpEpilogueClocks, chip.BytesPerClock, chip.Hertz = 200, 4200, 5000, 1.7e9
 	chip.DHEpilogueClocks, chip.DWKTileClocks, chip.L2BytesPerClock = 9000, 80, 3000
-	f, err := report.NewFit(tune.H200(), measuredBy(chip))
+	f, err := report.NewFit(tools.H200(), measuredBy(chip))
 	require.NoError(t, err)
-	require.Len(t, f.Losses, 16*len(tune.Products()))
+	require.Len(t, f.Losses, 16*len(tools.Products()))
 	require.Greater(t, f.RMSBefore, 0.01)
 	require.Less(t, f.RMSAfter, 0.002)
 	require.InEpsilon(t, chip.Hertz, f.After.Hertz, 0.05)
@@ -83,16 +83,16 @@ func TestFitFindsConstants(t *testing.T) {
 	}
 	require.Greater(t, worstBefore, 0.0)
 
-	_, err = report.NewFit(tune.H200(), &report.Report{Section: report.Section{Rows: []report.Row{{Size: report.Size{Shape: "128,64,4,2", Tokens: 256}}}}})
+	_, err = report.NewFit(tools.H200(), &report.Report{Section: report.Section{Rows: []report.Row{{Size: report.Size{Shape: "128,64,4,2", Tokens: 256}}}}})
 	require.ErrorContains(t, err, "measure some with -points")
 }
 
 // lostAmongChoosable is what a choice loses on the chip against the best of the
 // points that the cost model chooses among.
-func lostAmongChoosable(t *testing.T, chip tune.Model, l report.Loss) float64 {
-	p, err := tune.FindProduct(l.Product)
+func lostAmongChoosable(t *testing.T, chip tools.Model, l report.Loss) float64 {
+	p, err := tools.FindProduct(l.Product)
 	require.NoError(t, err)
-	row, ok := spec.FindRow(l.Row)
+	row, ok := peers.Find(l.Row)
 	require.True(t, ok)
 	target, least := driver.H200(), math.Inf(1)
 	for _, at := range p.Space(target) {
@@ -103,9 +103,9 @@ func lostAmongChoosable(t *testing.T, chip tune.Model, l report.Loss) float64 {
 
 // The model that already fits stays as it is.
 func TestFitKeepsWhatFits(t *testing.T) {
-	f, err := report.NewFit(tune.H200(), measuredBy(tune.H200()))
+	f, err := report.NewFit(tools.H200(), measuredBy(tools.H200()))
 	require.NoError(t, err)
 	require.Less(t, f.RMSAfter, 0.001)
-	require.InEpsilon(t, tune.H200().KTileClocks, f.After.KTileClocks, 0.02)
-	require.InEpsilon(t, tune.H200().Hertz, f.After.Hertz, 0.01)
+	require.InEpsilon(t, tools.H200().KTileClocks, f.After.KTileClocks, 0.02)
+	require.InEpsilon(t, tools.H200().Hertz, f.After.Hertz, 0.01)
 }

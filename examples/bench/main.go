@@ -27,7 +27,7 @@ import (
 
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 var program = command.Program{Name: "bench", Purpose: "measures a layer's speed and compares it with the roofline and with the recorded speeds of other implementations."}
@@ -91,7 +91,7 @@ func (b *bench) all() error {
 
 // fitPoints fits the cost model to the measured points.
 func (b *bench) fitPoints() error {
-	f, err := report.NewFit(tune.H200(), b.report)
+	f, err := report.NewFit(tools.H200(), b.report)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func fitFiles(ctx context.Context, out io.Writer, names []string) error {
 		}
 		reports = append(reports, r)
 	}
-	f, err := report.NewFit(tune.H200(), reports...)
+	f, err := report.NewFit(tools.H200(), reports...)
 	if err != nil {
 		return err
 	}

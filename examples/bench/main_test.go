@@ -21,7 +21,7 @@ import (
 	"sonicmoe/examples/internal/hostile"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
@@ -178,9 +178,9 @@ func TestBoth(t *testing.T) {
 	require.Empty(t, row.Startup, "once is enough")
 	startup := r.Rows[0].Startup
 	require.Len(t, startup, 2)
-	all, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2})
+	all, err := tools.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2})
 	require.NoError(t, err)
-	many, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2}, moe.WithDecode(0))
+	many, err := tools.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 3, TopK: 2}, moe.WithoutDecode())
 	require.NoError(t, err)
 	require.Equal(t, []int{len(many), len(all)}, []int{row.New, startup[1].Kernels}, "a layer starts with all kernels, rows have many tokens")
 	for _, s := range startup {
@@ -237,7 +237,7 @@ func TestFit(t *testing.T) {
 	r, err := report.Read(t.Context(), file)
 	require.NoError(t, err)
 	require.Equal(t, len(r.Rows[0].Points)+len(r.Backward.Rows[0].Points), r.Fit.Points)
-	require.Len(t, r.Fit.Losses, len(tune.Products()))
+	require.Len(t, r.Fit.Losses, len(tools.Products()))
 	var again bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-fit-from", file}, &again, &bytes.Buffer{}))
 	require.Contains(t, out, again.String(), "the same fit")

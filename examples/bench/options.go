@@ -13,6 +13,7 @@ import (
 	"sonicmoe/examples/bench/report"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
@@ -23,9 +24,9 @@ type options struct {
 	passName      string
 	passes        []pass
 	element       moe.Type
-	rows          []spec.Row              // empty: the device's default
-	call          func(spec.Row) spec.Row // the default with -tokens
-	kinds         []string                // of routing
+	rows          []peers.Row               // empty: the device's default
+	call          func(peers.Row) peers.Row // the default with -tokens
+	kinds         []string                  // of routing
 	warm          time.Duration
 	repeats       int
 	timeout       time.Duration
@@ -181,7 +182,7 @@ func (o *options) setType(name string) error {
 }
 
 // typed returns rows with the type of -type, which their names then contain.
-func (o *options) typed(rows ...spec.Row) []spec.Row {
+func (o *options) typed(rows ...peers.Row) []peers.Row {
 	if o.element == moe.BF16 {
 		return rows
 	}
@@ -194,7 +195,7 @@ func (o *options) typed(rows ...spec.Row) []spec.Row {
 }
 
 // sizes returns the rows to run. Without flags it is a row that suits the device.
-func (o *options) sizes(gpu bool) ([]spec.Row, error) {
+func (o *options) sizes(gpu bool) ([]peers.Row, error) {
 	switch {
 	case len(o.rows) > 0:
 		return o.typed(o.rows...), nil
@@ -216,5 +217,5 @@ func routingNames() string {
 }
 
 // emulatedRow is a layer that the emulated device measures in seconds.
-var emulatedRow = spec.Row{Name: "small", Tokens: 256,
+var emulatedRow = peers.Row{Name: "small", Tokens: 256,
 	Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 256}}

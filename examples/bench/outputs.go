@@ -7,9 +7,9 @@ import (
 	"fmt"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // output is a tensor, of the layer's type, that a pass writes.

@@ -2,9 +2,10 @@ package main
 
 import (
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 // pass is a pass of the layer that can be measured.
@@ -19,9 +20,9 @@ type pass struct {
 	// work is the work of its kernels, for the roofline.
 	work func(c moe.Config, tokens int) []spec.Work
 	// speed returns a peer's speed in the pass.
-	speed func(s spec.Speed) float64
+	speed func(s peers.Speed) float64
 	// products are its kernels with tile points.
-	products []*tune.Product
+	products []*tools.Product
 }
 
 // passes are the passes by name.
@@ -30,7 +31,7 @@ var passes = map[string]pass{
 		name:  "forward",
 		queue: func(u *subject) error { return u.call.Forward(u.s, u.args) }, experts: (*subject).forwardExperts,
 		flops: moe.Config.ForwardFLOPs, work: moe.Config.ForwardWork,
-		speed: func(s spec.Speed) float64 { return s.Forward }, products: productsOf(false),
+		speed: func(s peers.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"inference": {
 		name: "inference",
@@ -41,13 +42,13 @@ var passes = map[string]pass{
 		},
 		experts: (*subject).forwardExperts,
 		flops:   moe.Config.ForwardFLOPs, work: moe.Config.InferenceWork,
-		speed: func(s spec.Speed) float64 { return s.Forward }, products: productsOf(false),
+		speed: func(s peers.Speed) float64 { return s.Forward }, products: productsOf(false),
 	},
 	"backward": {
 		name: "backward", backward: true,
 		queue: func(u *subject) error { return u.call.Backward(u.s, u.back) }, experts: (*subject).backwardExperts,
 		flops: moe.Config.BackwardFLOPs, work: moe.Config.BackwardWork,
-		speed: func(s spec.Speed) float64 { return s.Backward }, products: productsOf(true),
+		speed: func(s peers.Speed) float64 { return s.Backward }, products: productsOf(true),
 	},
 }
 
@@ -60,7 +61,7 @@ var passLists = map[string][]string{
 // reports whether the roofline counts the kernel.
 func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, ok bool) {
 	sum.Kernel = name
-	for _, w := range tune.WorkOf(name, c, tokens) {
+	for _, w := range tools.WorkOf(name, c, tokens) {
 		sum.FLOPs += w.FLOPs
 		sum.Bytes += w.Bytes
 		ms += report.Milliseconds(spec.H200.Time(w))
@@ -70,11 +71,11 @@ func workOf(name string, c moe.Config, tokens int) (sum spec.Work, ms float64, o
 }
 
 // peersOf returns the recorded speeds of other implementations at a row, in TFLOPS.
-func peersOf(r spec.Row, p pass) []report.Peer {
+func peersOf(r peers.Row, p pass) []report.Peer {
 	var list []report.Peer
 	for _, q := range []struct {
 		name  string
-		speed spec.Speed
+		speed peers.Speed
 	}{{"cuBLAS", r.CuBLAS}, {"SonicMoE", r.Sonic}, {"MoMoE", r.MoMoE}, {"ScatterMoE", r.ScatterMoE}, {"torch", r.Torch}} {
 		if v := p.speed(q.speed); v > 0 {
 			list = append(list, report.Peer{Name: q.name, TFLOPS: v})

@@ -10,15 +10,15 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/bench/report"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 // productsOf returns the products with tile points of the backward or the forward pass.
-func productsOf(backward bool) []*tune.Product {
-	return slices.DeleteFunc(tune.Products(), func(p *tune.Product) bool { return p.Backward != backward })
+func productsOf(backward bool) []*tools.Product {
+	return slices.DeleteFunc(tools.Products(), func(p *tools.Product) bool { return p.Backward != backward })
 }
 
 // leastPoints is the smallest number of points of a product to measure.
@@ -26,7 +26,7 @@ const leastPoints = 6
 
 // measured returns the points of a product to measure: the points of the cost model
 // and, if they are fewer than leastPoints, other candidates. A tuner tries all.
-func measured(p *tune.Product, c moe.Config, t driver.Target) []gemm.Tiling {
+func measured(p *tools.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 	list := p.Space(t)
 	for _, q := range p.Candidates(c, t) {
 		if len(list) < leastPoints && !slices.Contains(list, q) {
@@ -37,12 +37,12 @@ func measured(p *tune.Product, c moe.Config, t driver.Target) []gemm.Tiling {
 }
 
 // choices returns tiles that give every product each of its points at least once.
-func choices(products []*tune.Product, c moe.Config, t driver.Target) []moe.Tiles {
-	var list []moe.Tiles
+func choices(products []*tools.Product, c moe.Config, t driver.Target) []tools.Tilings {
+	var list []tools.Tilings
 	for _, p := range products {
 		points := measured(p, c, t)
 		for len(list) < len(points) {
-			list = append(list, moe.Tiles{})
+			list = append(list, tools.Tilings{})
 		}
 	}
 	for _, p := range products {
@@ -77,10 +77,10 @@ func (b *bench) points(t *timer, u *subject, r *report.Row) error {
 
 // race returns the milliseconds of a product's kernel with each point. The other
 // products have the points that the cost model chooses.
-func (b *bench) race(t *timer, u *subject, p *tune.Product, points []gemm.Tiling) ([]float64, error) {
+func (b *bench) race(t *timer, u *subject, p *tools.Product, points []gemm.Tiling) ([]float64, error) {
 	var calls []*moe.Call
 	for _, at := range points {
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(moe.Tiles{p.Name: at}))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTilings(tools.Tilings{p.Name: at}.Text()))
 		if err != nil {
 			return nil, err
 		}
@@ -99,14 +99,14 @@ func (b *bench) race(t *timer, u *subject, p *tune.Product, points []gemm.Tiling
 func (b *bench) bits(t *timer, u *subject) error {
 	sums := map[string]string{}
 	for _, c := range choices(b.pass.products, u.row.Config, b.dev.Target()) {
-		l, err := b.layer(t.ctx, u.row.Config, moe.WithTiles(c))
+		l, err := b.layer(t.ctx, u.row.Config, moe.WithTilings(c.Text()))
 		if err != nil {
 			return err
 		}
 		if err := errors.Join(u.use(l), u.poison(), u.queue()); err != nil {
 			return err
 		}
-		made := b.pass.describe(l.Tiles())
+		made := b.pass.describe(l.Tilings())
 		if sums[made], err = u.hash(t.ctx); err != nil {
 			return fmt.Errorf("%s: %w", made, err)
 		}
@@ -115,10 +115,10 @@ func (b *bench) bits(t *timer, u *subject) error {
 }
 
 // describe returns the points of the pass's products as text.
-func (p pass) describe(c moe.Tiles) string {
+func (p pass) describe(tilings map[string]string) string {
 	var list []string
 	for _, q := range p.products {
-		list = append(list, q.Name+" "+c[q.Name].String())
+		list = append(list, q.Name+" "+tilings[q.Name])
 	}
 	return strings.Join(list, ", ")
 }
@@ -139,12 +139,12 @@ func sameBits(sums map[string]string) error {
 
 // evaluate returns a product's points with measured and estimated milliseconds, the
 // fastest first.
-func evaluate(p *tune.Product, row spec.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
-	chosen := tune.Choose(row.Config, target)
+func evaluate(p *tools.Product, row peers.Row, target driver.Target, points []gemm.Tiling, times []float64) []report.Point {
+	chosen := tools.Choose(row.Config, target)
 	var list []report.Point
 	for i, at := range points {
 		list = append(list, report.Point{Product: p.Name, Point: at, MS: times[i], Chosen: chosen[p.Name] == at,
-			EstimateMS: report.Milliseconds(p.Estimate(tune.H200(), at, row.Config, target))})
+			EstimateMS: report.Milliseconds(p.Estimate(tools.H200(), at, row.Config, target))})
 	}
 	slices.SortFunc(list, func(a, b report.Point) int { return cmp.Compare(a.MS, b.MS) })
 	return list

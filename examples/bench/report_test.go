@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 )
 
 // rowAt is a made-up measurement of a known row at some part of its roofline.
-func rowAt(row spec.Row, part float64) report.Row {
+func rowAt(row peers.Row, part float64) report.Row {
 	p := passes["forward"]
 	roofline := spec.H200.Roofline(p.work(row.Config, row.Tokens))
 	r := report.Row{Name: row.Name, Size: report.SizeOf(row), RooflineMS: report.Milliseconds(roofline), Roofline: spec.TFLOPS(p.flops(row.Config, row.Tokens), roofline)}
@@ -38,7 +39,7 @@ func rowAt(row spec.Row, part float64) report.Row {
 
 func madeUp() *report.Report {
 	r := &report.Report{Schema: report.Schema, Device: "NVIDIA H200", Driver: "driver 13000", Section: report.Section{Pass: "forward"}, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	for i, row := range spec.Rows() {
+	for i, row := range peers.All() {
 		r.Rows = append(r.Rows, rowAt(row, 0.7+0.02*float64(i%10)))
 	}
 	r.Rows = append(r.Rows, report.Row{Name: "broken", Error: "it broke"})

@@ -6,9 +6,10 @@ import (
 	"text/tabwriter"
 
 	"sonicmoe/examples/bench/report"
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // This file is -rounding: token rounding and plain top-K on the same tensors, with
@@ -16,14 +17,14 @@ import (
 // a chip reaches the limit, the chip is slow for some tenths of a second.
 
 // roundingRows returns layers that differ in the number of experts.
-func roundingRows(gpu bool) (rows []spec.Row) {
+func roundingRows(gpu bool) (rows []peers.Row) {
 	c, experts, tokens := spec.Config{Hidden: 4096, Intermediate: 1024, TopK: 4}, []int{64, 128, 256, 512}, 16384
 	if !gpu {
 		c, experts, tokens = spec.Config{Hidden: 128, Intermediate: 64, TopK: 2}, []int{2, 4}, 150
 	}
 	for _, e := range experts {
 		c.NumExperts, c.TokensHint = e, tokens
-		r := spec.Row{Tokens: tokens, Config: c}
+		r := peers.Row{Tokens: tokens, Config: c}
 		r.Name = report.SizeOf(r).String()
 		rows = append(rows, r)
 	}
@@ -67,7 +68,7 @@ func (b *bench) rounding() error {
 }
 
 // roundingRow measures one layer.
-func (b *bench) roundingRow(row spec.Row) (p report.RoundingPoint, err error) {
+func (b *bench) roundingRow(row peers.Row) (p report.RoundingPoint, err error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()
 	row.Config.Rounding = b.round

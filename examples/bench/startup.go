@@ -66,8 +66,8 @@ func (b *bench) startup(ctx context.Context, c moe.Config, options []moe.Option)
 		}
 		*of.ms = report.Milliseconds(time.Since(start))
 		s.Kernels = len(l.Kernels())
-		for name, got := range l.Origins() {
-			if got != of.origin {
+		for name, got := range l.LoadedFrom() {
+			if got != of.origin.String() {
 				return s, fmt.Errorf("start-up: the %s kernel was %v, should have been %v", name, got, of.origin)
 			}
 		}

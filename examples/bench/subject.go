@@ -5,15 +5,15 @@ import (
 	"errors"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
-	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // subject is a layer with random tensors on the device.
 type subject struct {
-	row   spec.Row
+	row   peers.Row
 	pass  pass
 	layer *moe.Layer
 	call  *moe.Call
@@ -34,7 +34,7 @@ const repeatAfter = 1<<24 + 8
 
 // newSubject allocates and fills the tensors. For a backward pass it runs a forward
 // pass.
-func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.Layer, row spec.Row, p pass) (*subject, error) {
+func newSubject(ctx context.Context, dev driver.Device, s driver.Stream, l *moe.Layer, row peers.Row, p pass) (*subject, error) {
 	u := &subject{row: row, pass: p, layer: l, call: l.NewCall(), s: s, memory: moe.NewArena(dev)}
 	err := u.forward()
 	if err == nil && p.backward {

@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/outside"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/checkpoint/safetensors"
-	"sonicmoe/moe/num"
 )
 
 // script runs testdata/check.py with PyTorch's safetensors package.

@@ -7,10 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // results of a backward pass.

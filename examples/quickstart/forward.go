@@ -12,7 +12,7 @@ import (
 	"sonicmoe/internal/trial"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 // sampled is the smallest number of tokens to compare with the reference.
@@ -67,9 +67,9 @@ func (j *job) compile() (*moe.Layer, error) {
 		fmt.Fprintf(j.out, "%-14s %v: %d kernels compiled, %d from the cache\n", pass.name, took, s.Compiled, s.Cached)
 	}
 	var tiles []string
-	for _, p := range tune.Products() {
+	for _, p := range tools.Products() {
 		if !p.Backward {
-			tiles = append(tiles, fmt.Sprintf("%s %v", p.Name, l.Tiles()[p.Name]))
+			tiles = append(tiles, fmt.Sprintf("%s %v", p.Name, l.Tilings()[p.Name]))
 		}
 	}
 	fmt.Fprintf(j.out, "tiles          %s: rows x columns, s stages, p row tiles of a group, c CTAs of a cluster\n", strings.Join(tiles, ", "))

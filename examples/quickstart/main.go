@@ -18,7 +18,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/moe"
 )
 
@@ -30,13 +30,13 @@ var program = command.Program{Name: "quickstart", Purpose: "runs one MoE layer's
 func main() { program.Main(run) }
 
 // small is the layer of the emulated device.
-var small = spec.Row{Name: "small", Tokens: 192, Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
+var small = peers.Row{Name: "small", Tokens: 192, Config: moe.Config{Hidden: 256, Intermediate: 128, NumExperts: 8, TopK: 2}}
 
 type job struct {
 	ctx   context.Context
 	out   io.Writer
 	dev   driver.Device
-	row   spec.Row
+	row   peers.Row
 	boost float64 // factor of the weights, so that a small layer's outputs are of order 1
 	log   *slog.Logger
 	dir   string
@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // size sets the layer: the one on the command line, else a known row on a GPU and a small
 // layer on the emulated device.
-func (j *job) size(asked []spec.Row, tokens int) (err error) {
+func (j *job) size(asked []peers.Row, tokens int) (err error) {
 	j.row, j.boost = small, 5
 	switch {
 	case len(asked) > 0:

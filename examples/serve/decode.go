@@ -14,8 +14,8 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/noise"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/reference"
-	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
 )
 
@@ -37,7 +37,7 @@ type decoding struct {
 const maxLoad = 1000
 
 // decode decodes and prints latencies, throughput and allocations.
-func decode(ctx context.Context, dev driver.Device, row spec.Row, kept *cache.Cache, o decoding, stdout io.Writer) (err error) {
+func decode(ctx context.Context, dev driver.Device, row peers.Row, kept *cache.Cache, o decoding, stdout io.Writer) (err error) {
 	m, err := newModel(ctx, dev, row, o.layers, kept)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ type model struct {
 }
 
 // newModel creates the layers, with random weights, and captures their graphs.
-func newModel(ctx context.Context, dev driver.Device, row spec.Row, layers int, kept *cache.Cache) (*model, error) {
+func newModel(ctx context.Context, dev driver.Device, row peers.Row, layers int, kept *cache.Cache) (*model, error) {
 	layer, err := moe.New(ctx, dev, row.Config, moe.WithoutBackward(), moe.WithCache(kept))
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/examples/internal/command"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/moe"
 )
 
@@ -45,7 +45,7 @@ var program = command.Program{Name: "serve", Purpose: "answers HTTP requests wit
 func main() { program.Main(run) }
 
 // emulatedRow is a layer that the emulated device runs in a tenth of a second.
-var emulatedRow = spec.Row{Name: "small", Tokens: 64, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2, TokensHint: 64}}
+var emulatedRow = peers.Row{Name: "small", Tokens: 64, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 16, TopK: 2, TokensHint: 64}}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	set := program.Flags()
@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 
 // choose returns the layer that the command line names, or the device's default. Its
 // tokens are the largest batch.
-func choose(rows []spec.Row, gpu, decoded bool) (row spec.Row, err error) {
+func choose(rows []peers.Row, gpu, decoded bool) (row peers.Row, err error) {
 	row = emulatedRow
 	switch {
 	case len(rows) > 0:

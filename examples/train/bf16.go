@@ -1,6 +1,6 @@
 package main
 
-import "sonicmoe/moe/num"
+import "sonicmoe/internal/num"
 
 // widen decodes bf16 bits.
 func widen(bits []uint16) []float64 {

@@ -13,10 +13,10 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx/ptxas"
 )
 

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // deviceExperts is the layer of one block on a device. From forward to backward it keeps

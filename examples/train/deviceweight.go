@@ -4,9 +4,9 @@ import (
 	"errors"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // deviceWeight is a weight on a device: bf16 for the layer, FP32 for the sums of

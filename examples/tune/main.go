@@ -24,7 +24,7 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/picture"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 	"sonicmoe/moe/tune"
@@ -33,14 +33,14 @@ import (
 var program = command.Program{Name: "tune", Purpose: "finds the fastest tile points of a layer on this machine's GPU and stores them for moe.New."}
 
 func main() {
-	autotune.WorkerMain()
+	tune.WorkerMain()
 	program.Main(run)
 }
 
 // job is the command line.
 type job struct {
 	config         moe.Config // zero: the device's default
-	call           func(spec.Row) spec.Row
+	call           func(peers.Row) peers.Row
 	device, dir    string
 	choices, plot  string
 	products       string
@@ -53,7 +53,7 @@ type job struct {
 }
 
 // emulatedRow is a layer that the emulated device tunes in seconds.
-var emulatedRow = spec.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
+var emulatedRow = peers.Row{Tokens: 40, Config: moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 40}}
 
 func parse(ctx context.Context, args []string, stdout io.Writer) (job, error) {
 	var j job
@@ -174,10 +174,10 @@ func (j job) options(c *cache.Cache, stderr io.Writer) tune.Options {
 	if j.products != "" {
 		o.Products = strings.Split(j.products, ",")
 	}
-	o.Search.Most = j.most
+	o.Most = j.most
 	if !j.quiet && command.Terminal(stderr) {
-		o.Search.Progress = func(p autotune.Progress) {
-			fmt.Fprintf(stderr, "\r%-4s %-8s %3d/%-3d %-24s %6.1fs ", p.Problem, p.Stage, p.Done, p.Total, p.Point, p.Elapsed.Seconds())
+		o.Progress = func(p tune.Progress) {
+			fmt.Fprintf(stderr, "\r%-4s %-8s %3d/%-3d %-24s %6.1fs ", p.Product, p.Stage, p.Done, p.Total, p.Tiling, p.Elapsed.Seconds())
 			if p.Stage == "measure" && p.Done == p.Total {
 				fmt.Fprint(stderr, "\r", strings.Repeat(" ", 60), "\r")
 			}
@@ -210,18 +210,18 @@ func makeLayer(ctx context.Context, dev driver.Device, c *cache.Cache, j job, st
 		return err
 	}
 	took := time.Since(at)
-	counts := map[jit.Origin]int{}
-	for _, o := range l.Origins() {
+	counts := map[string]int{}
+	for _, o := range l.LoadedFrom() {
 		counts[o]++
 	}
 	tuned := 0
 	for _, o := range l.ChosenBy() {
-		if o == autotune.Tuned {
+		if o == autotune.Tuned.String() {
 			tuned++
 		}
 	}
 	fmt.Fprintf(stdout, "moe.New        %v: %d of %d products tuned; %d kernels compiled, %d from the cache\n",
-		took.Round(100*time.Microsecond), tuned, len(l.ChosenBy()), counts[jit.Compiled], counts[jit.Cached])
+		took.Round(100*time.Microsecond), tuned, len(l.ChosenBy()), counts[jit.Compiled.String()], counts[jit.Cached.String()])
 	fmt.Fprintf(stdout, "in all         %v\n", time.Since(start).Round(time.Millisecond))
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"sonicmoe/autotune"
 	"sonicmoe/examples/internal/picture"
 	"sonicmoe/internal/spec"
+	"sonicmoe/moe/tools"
 	"sonicmoe/moe/tune"
 )
 
@@ -24,29 +25,29 @@ var (
 // drawPlan draws each measured candidate at its share of its product's roofline. 100 %
 // is the chip's limit.
 func drawPlan(plan *tune.Plan, file string, gpu bool) error {
-	tokens := tune.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
+	tokens := tools.RowsPerExpert(plan.Config) * plan.Config.NumExperts / plan.Config.TopK
 	var chosen, defaults, others plotter.XYs
 	var labels []string
-	for i, r := range plan.Reports {
-		labels = append(labels, r.Problem)
-		product, err := tune.FindProduct(r.Problem)
+	for _, c := range plan.Candidates() {
+		if len(labels) == 0 || labels[len(labels)-1] != c.Product {
+			labels = append(labels, c.Product)
+		}
+		if c.Status != autotune.Measured.String() {
+			continue
+		}
+		product, err := tools.FindProduct(c.Product)
 		if err != nil {
 			return err
 		}
 		limit := spec.H200.Time(product.Work(plan.Config, tokens))
-		for _, row := range r.Rows {
-			if row.Status != autotune.Measured {
-				continue
-			}
-			xy := plotter.XY{X: float64(i), Y: 100 * limit.Seconds() / row.Median.Seconds()}
-			switch row.Point {
-			case r.Chosen:
-				chosen = append(chosen, xy)
-			case r.Default:
-				defaults = append(defaults, xy)
-			default:
-				others = append(others, xy)
-			}
+		xy := plotter.XY{X: float64(len(labels) - 1), Y: 100 * limit.Seconds() / c.Time.Seconds()}
+		switch {
+		case c.Chosen:
+			chosen = append(chosen, xy)
+		case c.Default:
+			defaults = append(defaults, xy)
+		default:
+			others = append(others, xy)
 		}
 	}
 	if len(chosen) == 0 {

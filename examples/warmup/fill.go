@@ -17,7 +17,7 @@ import (
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 	"sonicmoe/ptx/ptxas"
 )
 
@@ -245,7 +245,7 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 	var sources []jit.Source
 	for _, l := range layers {
 		for _, choice := range l.choices(t) {
-			more, err := moe.Sources(t, l.config, moe.WithTiles(choice))
+			more, err := tools.Sources(t, l.config, moe.WithTilings(choice.Text()))
 			if err != nil {
 				return nil, fmt.Errorf("layer %s: %w", l.name, err)
 			}
@@ -277,19 +277,19 @@ func (f *fill) warm(ctx context.Context, c *cache.Cache, layers []layer, t drive
 }
 
 // choices returns the tile shapes that moe.New may choose for the layer on a chip.
-func (l layer) choices(t driver.Target) []moe.Tiles {
+func (l layer) choices(t driver.Target) []tools.Tilings {
 	hints := []int{l.config.TokensHint}
 	if l.anyHint {
 		for n := 1; n <= 1<<20; n *= 2 {
 			hints = append(hints, n)
 		}
 	}
-	var found []moe.Tiles
+	var found []tools.Tilings
 	seen := map[string]bool{}
 	for _, hint := range hints {
 		c := l.config
 		c.TokensHint = hint
-		choice := tune.Choose(c, t)
+		choice := tools.Choose(c, t)
 		if name := fmt.Sprint(choice); !seen[name] {
 			seen[name] = true
 			found = append(found, choice)

@@ -19,6 +19,7 @@ import (
 	"sonicmoe/internal/outside"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 // warmup runs the command and expects an exit code.
@@ -85,7 +86,7 @@ func requireAll(t *testing.T, bundle string, hints []int) {
 	by, err := jit.Ptxas(context.Background(), "sm_90a")
 	require.NoError(t, err)
 	for _, hint := range hints {
-		sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: hint})
+		sources, err := tools.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: hint})
 		require.NoError(t, err)
 		err = jit.Warm(context.Background(), c, "sm_90a", sources, jit.WarmOptions{By: by, Progress: func(w jit.Warmed) {
 			assert.NotEqual(t, jit.Compiled, w.Origin, w.Label)
@@ -107,8 +108,8 @@ func TestPTXOnly(t *testing.T) {
 	defer jit.Forget(dev)
 	l, err := moe.New(context.Background(), dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(cache.Open(cache.Options{Dir: dir})))
 	require.NoError(t, err)
-	for kernel, origin := range l.Origins() {
-		assert.Equal(t, jit.Compiled, origin, kernel)
+	for kernel, origin := range l.LoadedFrom() {
+		assert.Equal(t, jit.Compiled.String(), origin, kernel)
 	}
 	assert.NotContains(t, strings.SplitN(warmup(t, command.Done, "list", "-files", dir), "\n", 2)[0], "[PTX only]", "and keeps what it compiled")
 }

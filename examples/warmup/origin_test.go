@@ -20,6 +20,7 @@ import (
 	"sonicmoe/internal/store"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
+	"sonicmoe/moe/tools"
 )
 
 // A bundle is taken by its digest, by its signature, by both; another one, or
@@ -102,7 +103,7 @@ func TestVerifyRecompiles(t *testing.T) {
 	dir := t.TempDir()
 	from, bundle := filepath.Join(dir, "from"), filepath.Join(dir, "warm.tar")
 	c := cache.Open(cache.Options{Dir: from})
-	sources, err := moe.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2})
+	sources, err := tools.Sources(driver.H200(), moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2})
 	require.NoError(t, err)
 	by, err := jit.Ptxas(t.Context(), "sm_90a")
 	require.NoError(t, err)

@@ -64,9 +64,9 @@ func checkBlock(t *testing.T, c moe.Config, b golden.Block, tokens int, finer fl
 	dev, err := emulated.New(emulated.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	options := []moe.Option{moe.WithCache(nil)}
+	options := []moe.Option{moe.WithoutCache()}
 	if testing.Short() {
-		options = append(options, moe.WithDecode(0)) // half of what is loaded
+		options = append(options, moe.WithoutDecode()) // half of what is loaded
 	}
 	layer, err := moe.New(t.Context(), dev, c, options...)
 	require.NoError(t, err)

@@ -5,8 +5,8 @@ import (
 	"math"
 	"strings"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe/num"
 )
 
 // Bounds limit the error of a result. 0 means no limit.

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
-	"sonicmoe/moe/num"
 )
 
 func TestCompareMeasures(t *testing.T) {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe/num"
 )
 
 // definition computes a layer by the formulas of package spec's documentation, on

@@ -3,9 +3,9 @@ package reference_test
 import (
 	"fmt"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe/num"
 )
 
 // Some tokens of a result under test are compared with the reference.

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe/num"
 )
 
 // random is a layer with random weights and tokens, at scales that keep every tensor

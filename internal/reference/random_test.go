@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
-	"sonicmoe/moe/num"
 )
 
 func TestNormalHasItsMoments(t *testing.T) {

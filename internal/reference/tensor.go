@@ -1,8 +1,8 @@
 package reference
 
 import (
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
-	"sonicmoe/moe/num"
 )
 
 // tensor is a row-major tensor of bf16 or fp16 bits, or FP32.

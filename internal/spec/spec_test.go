@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 )
 
@@ -26,7 +27,7 @@ func TestSavedMeetsPublishedPeaks(t *testing.T) {
 		{"120B n=2048", 4.47, 5.72, 5.22, 6.72, 5.31},
 	}
 	for _, tt := range tests {
-		r, ok := spec.FindRow(tt.row)
+		r, ok := peers.Find(tt.row)
 		require.True(t, ok, tt.row)
 		s := r.Config.Shapes(r.Tokens)
 		peak := map[string]float64{}
@@ -42,8 +43,8 @@ func TestSavedMeetsPublishedPeaks(t *testing.T) {
 }
 
 func TestSavedIsIndependentOfGranularity(t *testing.T) {
-	a, _ := spec.FindRow("7B n=256")
-	b, _ := spec.FindRow("7B n=1024")
+	a, _ := peers.Find("7B n=256")
+	b, _ := peers.Find("7B n=1024")
 	assert.Equal(t, a.Config.Saved(a.Tokens).Activations, b.Config.Saved(b.Tokens).Activations)
 	saved := good.Saved(10)
 	assert.Equal(t, "SonicMoE", saved.Method)
@@ -54,7 +55,7 @@ func TestSavedIsIndependentOfGranularity(t *testing.T) {
 
 // Saved equals the sum of the tensors that a training pass saves.
 func TestSavedIsTheTensors(t *testing.T) {
-	for _, r := range spec.Rows() {
+	for _, r := range peers.All() {
 		s := r.Config.Shapes(r.Tokens)
 		assert.Equal(t, s.X.Bytes()+s.H.Bytes()+s.Scores.Bytes()+s.ExpertIDs.Bytes(), r.Config.Saved(r.Tokens).Bytes(), r.Name)
 	}
@@ -76,7 +77,7 @@ func TestSavedOfOtherLayers(t *testing.T) {
 
 // Rooflines in TFLOPS.
 func TestRoofline(t *testing.T) {
-	want := map[string]spec.Speed{
+	want := map[string][2]float64{
 		"1.4B n=256": {600, 664}, "1.4B n=512": {670, 699}, "1.4B n=1024": {708, 718},
 		"7B n=256": {608, 700}, "7B n=512": {672, 739}, "7B n=1024": {708, 761},
 		"Qwen3-Next-80B": {680, 746}, "Qwen3-30B-A3B": {721, 761}, "OLMoE-1B-7B": {739, 769},
@@ -84,14 +85,13 @@ func TestRoofline(t *testing.T) {
 		"120B n=512": {698, 747}, "120B n=1024": {739, 769}, "120B n=2048": {760, 780},
 		"DeepSeek-V3": {765, 782},
 	}
-	rows := spec.Rows()
-	require.Len(t, rows, len(want))
-	for _, r := range rows {
+	require.Len(t, peers.All(), len(want))
+	for _, r := range peers.All() {
 		c := r.Config
 		f := spec.TFLOPS(c.ForwardFLOPs(r.Tokens), spec.H200.Roofline(c.ForwardWork(r.Tokens)))
 		b := spec.TFLOPS(c.BackwardFLOPs(r.Tokens), spec.H200.Roofline(c.BackwardWork(r.Tokens)))
-		assert.InDelta(t, want[r.Name].Forward, f, .51, r.Name)
-		assert.InDelta(t, want[r.Name].Backward, b, .51, r.Name)
+		assert.InDelta(t, want[r.Name][0], f, .51, r.Name)
+		assert.InDelta(t, want[r.Name][1], b, .51, r.Name)
 	}
 	w := spec.Work{FLOPs: 2e12, Bytes: 1e12}
 	assert.Equal(t, 2*time.Second, spec.Rates{FLOPs: 1e12, Bytes: 1e12}.Time(w))
@@ -100,7 +100,7 @@ func TestRoofline(t *testing.T) {
 
 func TestRowsAreConsistent(t *testing.T) {
 	names := map[string]bool{}
-	for _, r := range spec.Rows() {
+	for _, r := range peers.All() {
 		require.NoError(t, r.Config.Check(), r.Name)
 		assert.False(t, names[r.Name], r.Name)
 		names[r.Name] = true
@@ -114,11 +114,11 @@ func TestRowsAreConsistent(t *testing.T) {
 			assert.InEpsilon(t, r.Sonic.Backward, b, .005, r.Name)
 		}
 		roof := spec.TFLOPS(r.Config.ForwardFLOPs(r.Tokens), spec.H200.Roofline(r.Config.ForwardWork(r.Tokens)))
-		for _, v := range []spec.Speed{r.Sonic, r.MoMoE, r.ScatterMoE, r.Torch} {
+		for _, v := range []peers.Speed{r.Sonic, r.MoMoE, r.ScatterMoE, r.Torch} {
 			assert.Less(t, v.Forward, roof, "%s beats its roofline", r.Name)
 		}
 		assert.Positive(t, r.Torch.Backward, r.Name)
 	}
-	_, ok := spec.FindRow("no such row")
+	_, ok := peers.Find("no such row")
 	assert.False(t, ok)
 }

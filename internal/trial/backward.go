@@ -4,10 +4,10 @@ import (
 	"context"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // PrepareBackward draws a random gradient of O and sets Back to the buffers of a

@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	defer dev.Close()
-	layer, err := moe.New(ctx, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithCache(nil), moe.WithoutBackward())
+	layer, err := moe.New(ctx, dev, moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2}, moe.WithoutCache(), moe.WithoutBackward())
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -8,10 +8,10 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // scaleBias is the standard deviation of random biases.

@@ -6,8 +6,8 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
 )
 

@@ -8,7 +8,6 @@ import "C"
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"unsafe"
@@ -16,9 +15,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver"
 	"sonicmoe/driver/open"
-	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/ptx/ptxas"
 )
 
 //export sm_open
@@ -178,20 +175,11 @@ func sm_warm(chip *C.char, config *C.sm_config, directory *C.char) C.sm_status {
 		if !ok {
 			return &moe.ArgError{Field: "chip", Got: C.GoString(chip), Want: "H200 or H100"}
 		}
-		sources, err := moe.Sources(target, c, opts...)
-		if err != nil {
-			return err
-		}
 		var o cache.Options
 		if directory != nil {
 			o.Dir = C.GoString(directory)
 		}
-		ctx := context.Background()
-		by, err := jit.Ptxas(ctx, target.Arch)
-		if err != nil && !errors.Is(err, ptxas.ErrNotFound) {
-			return err
-		}
-		return jit.Warm(ctx, cache.Open(o), target.Arch, sources, jit.WarmOptions{By: by})
+		return moe.Warm(context.Background(), cache.Open(o), target, c, opts...)
 	})
 }
 

@@ -164,7 +164,12 @@ func (b *bench) candidate(ctx context.Context, product string, p gemm.Tiling) (*
 		choice[product] = p
 	}
 	// Few tokens too take the kernels that have tilings.
-	opts := []moe.Option{moe.WithCache(b.setting.Cache), moe.WithTunedFrom(nil), moe.WithTiles(choice), moe.WithDecode(0)}
+	opts := []moe.Option{moe.WithoutTuning(), moe.WithTilings(choice.Text()), moe.WithoutDecode()}
+	if b.setting.Cache != nil {
+		opts = append(opts, moe.WithCache(b.setting.Cache))
+	} else {
+		opts = append(opts, moe.WithoutCache())
+	}
 	if !b.Backward {
 		opts = append(opts, moe.WithoutBackward())
 	}

@@ -16,13 +16,13 @@ import (
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
 	"sonicmoe/internal/faulty"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/num"
 )
 
 func TestMain(m *testing.M) {

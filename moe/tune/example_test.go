@@ -12,8 +12,8 @@ import (
 )
 
 // Tuning one product of a small layer: two tilings are tried, in a process of
-// their own. (The emulated device's times mean nothing; on a GPU leave Search as
-// it is.) A program that tunes calls autotune.WorkerMain first of all; plan.Save
+// their own. (The emulated device's times mean nothing; on a GPU leave Most,
+// Rounds and Warm 0.) A program that tunes calls WorkerMain first of all; plan.Save
 // stores the choices for moe.New.
 func ExampleLayer() {
 	ctx := context.Background()
@@ -26,16 +26,20 @@ func ExampleLayer() {
 	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 32}
 	plan, err := tune.Layer(ctx, dev, config, tune.Options{
 		ForwardOnly: true, Products: []string{"down"},
-		Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond},
+		Most: 2, Rounds: 1, Warm: time.Nanosecond,
 	})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	for _, r := range plan.Reports {
-		fmt.Println(r.Count(autotune.Measured), "tilings measured in", r.Where)
+	for _, c := range plan.Candidates() {
+		if c.Status == "measured" {
+			fmt.Println(c.Product, c.Tiling)
+		}
 	}
-	// Output: 2 tilings measured in a worker process
+	// Unordered output:
+	// down 128x128 s6 p8 c1
+	// down 128x128 s6 p4 c1
 }
 
 // One process tunes, all others take what it found from a file: with
@@ -51,7 +55,7 @@ func ExamplePlan_Put() {
 	config := moe.Config{Hidden: 128, Intermediate: 64, NumExperts: 4, TopK: 2, TokensHint: 32}
 	plan, err := tune.Layer(ctx, dev, config, tune.Options{
 		ForwardOnly: true, Products: []string{"down"},
-		Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond},
+		Most: 2, Rounds: 1, Warm: time.Nanosecond,
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -62,7 +66,7 @@ func ExamplePlan_Put() {
 		fmt.Println(err)
 		return
 	}
-	layer, err := moe.New(ctx, dev, config, moe.WithCache(nil), moe.WithTunedFrom(tuned), moe.WithoutBackward())
+	layer, err := moe.New(ctx, dev, config, moe.WithoutCache(), moe.WithTunedFrom(tuned), moe.WithoutBackward())
 	if err != nil {
 		fmt.Println(err)
 		return

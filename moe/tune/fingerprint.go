@@ -6,9 +6,9 @@ import (
 
 	"sonicmoe/cache"
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx"
 )
 

@@ -16,7 +16,7 @@ import (
 	"sonicmoe/cache"
 	"sonicmoe/driver/cuda"
 	"sonicmoe/driver/open"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 	"sonicmoe/jit"
 	"sonicmoe/moe"
 )
@@ -35,18 +35,18 @@ func TestTuneOnGPU(t *testing.T) {
 	names := strings.Split(cmp.Or(os.Getenv("SONICMOE_TUNE_ROWS"), "7B n=256"), ",")
 	if names[0] == "all" {
 		names = nil
-		for _, row := range spec.Rows() {
+		for _, row := range peers.All() {
 			names = append(names, row.Name)
 		}
 	}
 	for _, name := range names {
-		row, ok := spec.FindRow(name)
+		row, ok := peers.Find(name)
 		require.True(t, ok, "no row is named %q", name)
 		t.Run(name, func(t *testing.T) { tuneOnGPU(t, row) })
 	}
 }
 
-func tuneOnGPU(t *testing.T, row spec.Row) {
+func tuneOnGPU(t *testing.T, row peers.Row) {
 	ctx, dir := context.Background(), t.TempDir()
 	dev, err := open.Device(ctx, "cuda")
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func tuneOnGPU(t *testing.T, row spec.Row) {
 	}
 	require.NoError(t, err)
 	assert.Less(t, plan.Took, tuneLimit)
-	for _, r := range plan.Reports {
+	for _, r := range plan.reports {
 		assert.GreaterOrEqual(t, r.Count(autotune.Measured), 6, r.Problem)
 		for _, status := range []autotune.Status{autotune.Wrong, autotune.Faulted, autotune.Hung, autotune.Died, autotune.Unbuilt} {
 			assert.Zero(t, r.Count(status), "%s: %v", r.Problem, status)
@@ -75,16 +75,16 @@ func tuneOnGPU(t *testing.T, row spec.Row) {
 	start := time.Now()
 	again, err := Layer(ctx, dev, row.Config, Options{Cache: c})
 	require.NoError(t, err)
-	assert.Empty(t, again.Reports)
+	assert.Empty(t, again.reports)
 	looked := time.Since(start)
 	start = time.Now()
 	l, err := moe.New(ctx, dev, row.Config, moe.WithCache(c))
 	require.NoError(t, err)
-	t.Logf("second process: looked for choices in %v, moe.New in %v with %v", looked, time.Since(start), l.Tiles())
+	t.Logf("second process: looked for choices in %v, moe.New in %v with %v", looked, time.Since(start), l.Tilings())
 	for call, n := range cuda.Calls(dev) {
 		if call == "cuLinkCreate" || call == "cuLinkCreate_v2" {
 			assert.Equal(t, before[call], n, "a second process compiles")
 		}
 	}
-	assert.Equal(t, plan.Choice, l.Tiles())
+	assert.Equal(t, plan.Tilings, l.Tilings())
 }

@@ -7,12 +7,12 @@ import (
 	"slices"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/num"
 )
 
 // named is a tensor with its id.

@@ -13,9 +13,10 @@ import (
 	"sonicmoe/jit"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/emit"
+	"sonicmoe/moe/internal/hook"
 	"sonicmoe/moe/internal/kernel"
 	"sonicmoe/moe/internal/registry"
-	"sonicmoe/moe/internal/tiles"
 )
 
 // Options say how Layer tunes. The zero value is good.
@@ -36,27 +37,64 @@ type Options struct {
 	// Histogram, unless nil, is how many rows each expert gets in real use, in
 	// any unit: it takes the place of near-uniform routing.
 	Histogram []int64
-	// Budget is the time for all products; 0 means 45 s. What must come in any
-	// case, see autotune.Options, a GPU gets beyond it; on an emulated device,
-	// which may take hours for that, its end is an error.
+	// Budget is the time for all products; 0 means 45 s. On a GPU preparing tensors
+	// and verifying the cost model's tilings may exceed it. On an emulated device,
+	// where that may take hours, the end of the budget is an error.
 	Budget time.Duration
-	// Search are options of the search itself; its Cache and Budget are set.
-	Search autotune.Options
+	// Most is how many candidates of a product are tried, the cost model's best
+	// ones; 0 means all.
+	Most int
+	// Rounds is how often the finalists are timed; 0 means 15.
+	Rounds int
+	// Warm is how long the default runs before measuring starts; 0 means 200 ms.
+	Warm time.Duration
+	// MinGain is the least gain, as a fraction, for which the default is left; 0
+	// means 0.01.
+	MinGain float64
+	// Progress, unless nil, is called after each step, one call at a time.
+	Progress func(Progress)
 }
+
+// Progress is how far the search of one product is.
+type Progress struct {
+	Product string
+	// Stage is "compile", "verify" or "measure".
+	Stage string
+	// Done of Total steps of the stage are over; Tiling is the last candidate.
+	Done, Total int
+	Tiling      string
+	Elapsed     time.Duration
+}
+
+// Candidate is a tiling that was considered for a product.
+type Candidate struct {
+	Product, Tiling string
+	// Default marks the cost model's tiling, Chosen the tiling of the plan.
+	Default, Chosen bool
+	// Status is "measured", or a word for why the candidate has no time, such as
+	// "skipped", "wrong" or "rejected".
+	Status string
+	// Estimate is the cost model's time, Time the measured one.
+	Estimate, Time time.Duration
+}
+
+// WorkerMain turns the process into a tuning worker if Layer started it as one; it
+// then does not return. A program that tunes calls it first in main: candidates
+// then run in processes of their own.
+func WorkerMain() { autotune.WorkerMain() }
 
 // Plan is what tuning found. Nothing has changed until Save.
 type Plan struct {
 	Config moe.Config
 	Target driver.Target
-	// Choice has the points of the products that were tuned or have a valid
-	// choice; others are not there.
-	Choice tiles.Choice
-	// Reports are of the products tuned, Valid the names of those that had a
-	// valid choice and were not.
-	Reports []*autotune.Report[gemm.Tiling]
-	Valid   []string
-	Took    time.Duration
+	// Tilings holds the tiling of each product that was tuned or that has a valid
+	// stored tiling; moe.WithTilings takes it.
+	Tilings map[string]string
+	// Valid names the products that were not tuned, as their stored tiling is valid.
+	Valid []string
+	Took  time.Duration
 
+	reports     []*autotune.Report[gemm.Tiling]
 	cache       *cache.Cache
 	forwardOnly bool
 	// valid are the choices of Valid as they are stored, by product.
@@ -84,7 +122,7 @@ func Layer(ctx context.Context, dev driver.Device, c moe.Config, o Options) (*Pl
 	if o.Budget <= 0 {
 		o.Budget = 45 * time.Second
 	}
-	p := &Plan{Config: c, Target: dev.Target(), Choice: tiles.Choice{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
+	p := &Plan{Config: c, Target: dev.Target(), Tilings: map[string]string{}, cache: o.Cache, forwardOnly: o.ForwardOnly, valid: map[string][]byte{}}
 	products, err := p.open(o)
 	if err == nil {
 		err = p.fits(dev)
@@ -130,7 +168,7 @@ func (p *Plan) open(o Options) ([]*registry.Product, error) {
 			continue
 		}
 		if point, ok := p.stored(product); ok && !o.Again {
-			p.Choice[product.Name] = point
+			p.Tilings[product.Name] = point.String()
 			p.Valid = append(p.Valid, product.Name)
 			continue
 		}
@@ -157,8 +195,8 @@ func (p *Plan) fits(dev driver.Device) error {
 // stored is a product's valid choice, which it keeps for Put.
 func (p *Plan) stored(product *registry.Product) (gemm.Tiling, bool) {
 	var digest string
-	point, origin, _ := autotune.Pick(p.cache, moe.ChoiceKey(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
-		sources, err := moe.ProductSources(p.Target, p.Config, product.Name, q)
+	point, origin, _ := autotune.Pick(p.cache, emit.Key(p.Target, p.Config, product.Name), func(q gemm.Tiling) (string, error) {
+		sources, _, err := emit.Product(p.Target, p.Config, product, q)
 		digest = autotune.Digest(sources)
 		return digest, err
 	})
@@ -190,8 +228,12 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 		}
 	}
 	backward := slices.ContainsFunc(products, func(k *registry.Product) bool { return k.Backward })
-	search := o.Search
-	search.Cache, search.Budget = o.Cache, o.Budget
+	search := autotune.Options{Cache: o.Cache, Budget: o.Budget, Most: o.Most, Rounds: o.Rounds, Warm: o.Warm, MinGain: o.MinGain}
+	if o.Progress != nil {
+		search.Progress = func(a autotune.Progress) {
+			o.Progress(Progress{a.Problem, a.Stage, a.Done, a.Total, a.Point, a.Elapsed})
+		}
+	}
 	s, err := autotune.NewSession(dev, layers, task{o.Device, p.Target, p.Config, o.Histogram, backward}, search)
 	if err != nil {
 		return err
@@ -202,12 +244,12 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 		s.SetBudget(max(time.Second, time.Until(deadline)/time.Duration(len(products)-i)))
 		r, err := s.Tune(ctx, p.problem(product))
 		if r != nil {
-			p.Reports = append(p.Reports, r)
+			p.reports = append(p.reports, r)
 		}
 		if err != nil {
 			return err
 		}
-		p.Choice[product.Name] = r.Chosen
+		p.Tilings[product.Name] = r.Chosen.String()
 	}
 	return nil
 }
@@ -216,9 +258,10 @@ func (p *Plan) tune(ctx context.Context, dev driver.Device, products []*registry
 func (p *Plan) problem(product *registry.Product) autotune.Problem[gemm.Tiling] {
 	def := kernel.Choose(p.Config, p.Target)
 	problem := autotune.Problem[gemm.Tiling]{
-		Name: product.Name, Key: moe.ChoiceKey(p.Target, p.Config, product.Name), Default: def[product.Name],
+		Name: product.Name, Key: emit.Key(p.Target, p.Config, product.Name), Default: def[product.Name],
 		Sources: func(q gemm.Tiling) ([]jit.Source, error) {
-			return moe.ProductSources(p.Target, p.Config, product.Name, q)
+			sources, _, err := emit.Product(p.Target, p.Config, product, q)
+			return sources, err
 		},
 	}
 	for _, a := range product.Alternatives(p.Config, p.Target) {
@@ -239,11 +282,11 @@ func (p *Plan) Put(to interface {
 		return nil
 	}
 	for _, name := range p.Valid {
-		if err := put(name, moe.ChoiceKey(p.Target, p.Config, name), p.valid[name]); err != nil {
+		if err := put(name, emit.Key(p.Target, p.Config, name), p.valid[name]); err != nil {
 			return err
 		}
 	}
-	for _, r := range p.Reports {
+	for _, r := range p.reports {
 		if r.PTX == "" {
 			continue // its search did not end
 		}
@@ -262,7 +305,7 @@ func (p *Plan) Put(to interface {
 // layer that they make (with ForwardOnly, of one without backward): a later
 // process tunes nothing and compiles nothing.
 func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
-	if len(p.Reports) > 0 {
+	if len(p.reports) > 0 {
 		if err := p.Put(p.cache); err != nil {
 			return err
 		}
@@ -271,25 +314,38 @@ func (p *Plan) Save(ctx context.Context, dev driver.Device) error {
 	if p.forwardOnly {
 		opts = append(opts, moe.WithoutBackward())
 	}
-	sources, err := moe.Sources(p.Target, p.Config, opts...)
+	sources, err := hook.Sources(p.Target, p.Config, opts)
 	if err != nil {
 		return err
 	}
 	return jit.Warm(ctx, p.cache, p.Target.Arch, sources, jit.WarmOptions{By: dev})
 }
 
-// String is the reports, one below the other.
+// Candidates lists the candidates of the products that were tuned, product by
+// product: the default first, then by rising estimate.
+func (p *Plan) Candidates() []Candidate {
+	var list []Candidate
+	for _, r := range p.reports {
+		for _, row := range r.Rows {
+			list = append(list, Candidate{Product: r.Problem, Tiling: row.Point.String(), Default: row.Point == r.Default, Chosen: row.Point == r.Chosen,
+				Status: row.Status.String(), Estimate: row.Estimate, Time: row.Median})
+		}
+	}
+	return list
+}
+
+// String is the report of each product, one below the other.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "layer %v, %v rows an expert, on %s with %d SMs\n", p.Config, autotune.BucketOf(registry.RowsPerExpert(p.Config)), p.Target.Name, p.Target.SMs)
 	if len(p.Valid) > 0 {
 		fmt.Fprintf(&b, "tuned before: %s\n", strings.Join(p.Valid, ", "))
 	}
-	for _, r := range p.Reports {
+	for _, r := range p.reports {
 		fmt.Fprintf(&b, "\n%v", r)
 	}
 	ended := 0
-	for _, r := range p.Reports {
+	for _, r := range p.reports {
 		if r.PTX != "" {
 			ended++
 		}

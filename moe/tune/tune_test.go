@@ -16,12 +16,14 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/internal/faulty"
 	"sonicmoe/moe"
+	"sonicmoe/moe/internal/emit"
 	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/tiles"
 )
 
 // quick options try few candidates, once or twice each, on a machine however busy.
 func quick(c *cache.Cache) Options {
-	return Options{Cache: c, Budget: time.Hour, Search: autotune.Options{Most: 2, Rounds: 1, Warm: time.Nanosecond}}
+	return Options{Cache: c, Budget: time.Hour, Most: 2, Rounds: 1, Warm: time.Nanosecond}
 }
 
 // Tuning runs no kernel on the caller's device; what it saves makes a second
@@ -31,8 +33,8 @@ func TestSecondProcess(t *testing.T) {
 	dev := newDevice(t)
 	plan, err := Layer(ctx, dev, small, quick(cache.Open(cache.Options{Dir: dir})))
 	require.NoError(t, err)
-	require.Len(t, plan.Reports, len(kernel.Kernels.Products()))
-	for _, r := range plan.Reports {
+	require.Len(t, plan.reports, len(kernel.Kernels.Products()))
+	for _, r := range plan.reports {
 		assert.Equal(t, 2, r.Count(autotune.Measured), r)
 		assert.NotZero(t, r.Count(autotune.Rejected))
 		assert.Equal(t, "a worker process", r.Where)
@@ -49,20 +51,20 @@ func TestSecondProcess(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: dir, ReadOnly: true})
 	again, err := Layer(ctx, second, small, quick(c))
 	require.NoError(t, err)
-	assert.Empty(t, again.Reports, "a second process tunes nothing")
-	assert.Equal(t, plan.Choice, again.Choice)
+	assert.Empty(t, again.reports, "a second process tunes nothing")
+	assert.Equal(t, plan.Tilings, again.Tilings)
 	require.NoError(t, again.Save(ctx, second), "nothing is left to store")
 	f := autotune.NewFile()
 	require.NoError(t, again.Put(f))
 	l, err := moe.New(ctx, second, small, moe.WithCache(c), moe.WithTunedFrom(f))
 	require.NoError(t, err)
-	assert.Equal(t, plan.Choice, l.Tiles(), "a file of what was tuned before")
+	assert.Equal(t, plan.Tilings, l.Tilings(), "a file of what was tuned before")
 	l, err = moe.New(ctx, second, small, moe.WithCache(c))
 	require.NoError(t, err)
 	assert.Zero(t, second.Count(faulty.Compile), "and compiles nothing")
-	assert.Equal(t, plan.Choice, l.Tiles())
+	assert.Equal(t, plan.Tilings, l.Tilings())
 	for name, origin := range l.ChosenBy() {
-		assert.Equal(t, autotune.Tuned, origin, name)
+		assert.Equal(t, autotune.Tuned.String(), origin, name)
 	}
 
 	// An exported bundle carries the choices to machines that never tuned.
@@ -73,11 +75,13 @@ func TestSecondProcess(t *testing.T) {
 	l, err = moe.New(ctx, carried, small, moe.WithCache(cache.Open(cache.Options{Dir: bundle, ReadOnly: true})))
 	require.NoError(t, err)
 	assert.Zero(t, carried.Count(faulty.Compile))
-	assert.Equal(t, autotune.Tuned, l.ChosenBy()["up"])
+	assert.Equal(t, autotune.Tuned.String(), l.ChosenBy()["up"])
 
 	// A choice that went stale is tuned again, and nothing else.
-	key := moe.ChoiceKey(dev.Target(), small, "down").String()
-	value, err := autotune.Encode(plan.Choice["down"], "another version's")
+	key := emit.Key(dev.Target(), small, "down").String()
+	down, err := tiles.Parse(map[string]string{"down": plan.Tilings["down"]})
+	require.NoError(t, err)
+	value, err := autotune.Encode(down["down"], "another version's")
 	require.NoError(t, err)
 	c = cache.Open(cache.Options{Dir: dir})
 	require.NoError(t, c.PutChoice(key, value))
@@ -85,8 +89,8 @@ func TestSecondProcess(t *testing.T) {
 	// With the bundle behind it nothing is, and the valid choice is the plan's.
 	behind, err := Layer(ctx, second, small, quick(cache.Open(cache.Options{Dir: dir, Layers: []string{bundle}})))
 	require.NoError(t, err)
-	assert.Empty(t, behind.Reports)
-	assert.Equal(t, plan.Choice, behind.Choice)
+	assert.Empty(t, behind.reports)
+	assert.Equal(t, plan.Tilings, behind.Tilings)
 	f = autotune.NewFile()
 	require.NoError(t, behind.Put(f))
 	stored, ok := f.GetChoice(key)
@@ -95,8 +99,8 @@ func TestSecondProcess(t *testing.T) {
 
 	third, err := Layer(ctx, second, small, quick(c))
 	require.NoError(t, err)
-	require.Len(t, third.Reports, 1)
-	assert.Equal(t, "down", third.Reports[0].Problem)
+	require.Len(t, third.reports, 1)
+	assert.Equal(t, "down", third.reports[0].Problem)
 }
 
 func TestSomeProducts(t *testing.T) {
@@ -105,15 +109,15 @@ func TestSomeProducts(t *testing.T) {
 	o.Products = []string{"down"}
 	plan, err := Layer(ctx, dev, small, o)
 	require.NoError(t, err)
-	require.Len(t, plan.Reports, 1)
-	assert.Zero(t, plan.Choice["up"])
-	assert.NotZero(t, plan.Choice["down"])
+	require.Len(t, plan.reports, 1)
+	assert.Zero(t, plan.Tilings["up"])
+	assert.NotZero(t, plan.Tilings["down"])
 	f := autotune.NewFile()
 	require.NoError(t, plan.Put(f))
-	l, err := moe.New(ctx, dev, small, moe.WithCache(nil), moe.WithTunedFrom(f), moe.WithoutBackward())
+	l, err := moe.New(ctx, dev, small, moe.WithoutCache(), moe.WithTunedFrom(f), moe.WithoutBackward())
 	require.NoError(t, err)
-	assert.Equal(t, map[string]autotune.Origin{"up": autotune.CostModel, "down": autotune.Tuned}, l.ChosenBy())
-	assert.Equal(t, plan.Choice["down"], l.Tiles()["down"])
+	assert.Equal(t, map[string]string{"up": autotune.CostModel.String(), "down": autotune.Tuned.String()}, l.ChosenBy())
+	assert.Equal(t, plan.Tilings["down"], l.Tilings()["down"])
 
 	o.Products = []string{"sideways"}
 	_, err = Layer(ctx, dev, small, o)
@@ -132,14 +136,14 @@ func TestLayerInUse(t *testing.T) {
 	c := cache.Open(cache.Options{Dir: t.TempDir()})
 	l, err := moe.New(ctx, dev, small, moe.WithCache(c), moe.WithoutBackward())
 	require.NoError(t, err)
-	before := l.Tiles()
+	before := l.Tilings()
 	o := quick(c)
-	o.ForwardOnly, o.Search.MinGain = true, 1e-9
+	o.ForwardOnly, o.MinGain = true, 1e-9
 	plan, err := Layer(ctx, dev, small, o)
 	require.NoError(t, err)
-	require.Len(t, plan.Reports, 2)
+	require.Len(t, plan.reports, 2)
 	require.NoError(t, plan.Save(ctx, dev))
-	assert.Equal(t, before, l.Tiles())
+	assert.Equal(t, before, l.Tilings())
 	assert.NoError(t, dev.Err())
 }
 
@@ -169,7 +173,7 @@ func TestRefused(t *testing.T) {
 	_, err = Layer(ctx, closed, small, o)
 	require.ErrorIs(t, err, driver.ErrInvalid)
 	assert.ErrorContains(t, err, "closed")
-	_, err = moe.New(ctx, closed, small, moe.WithCache(nil))
+	_, err = moe.New(ctx, closed, small, moe.WithoutCache())
 	assert.ErrorContains(t, err, "closed")
 }
 
@@ -177,15 +181,15 @@ func TestCancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	o := quick(cache.Open(cache.Options{Dir: t.TempDir()}))
-	o.Search.Progress = func(p autotune.Progress) {
-		if p.Problem == "down" && p.Stage == "verify" {
+	o.Progress = func(p Progress) {
+		if p.Product == "down" && p.Stage == "verify" {
 			cancel()
 		}
 	}
 	dev := newDevice(t)
 	plan, err := Layer(ctx, dev, small, o)
 	require.ErrorIs(t, err, context.Canceled)
-	assert.NotEmpty(t, plan.Reports, "what was found is there")
+	assert.NotEmpty(t, plan.reports, "what was found is there")
 	assert.Contains(t, plan.String(), "\n1 products tuned in", "down's search has not ended")
 	assert.NoError(t, dev.Err())
 	require.NoError(t, plan.Put(autotune.NewFile()))
@@ -197,7 +201,7 @@ func TestAnotherDevice(t *testing.T) {
 	o.Device, o.Products = "cuda", []string{"up"}
 	plan, err := Layer(context.Background(), newDevice(t), small, o)
 	require.NoError(t, err)
-	assert.Contains(t, plan.Reports[0].Where, "the worker process did not start")
-	assert.Equal(t, 1, plan.Reports[0].Count(autotune.Unproven))
-	assert.Equal(t, plan.Reports[0].Default, plan.Reports[0].Chosen)
+	assert.Contains(t, plan.reports[0].Where, "the worker process did not start")
+	assert.Equal(t, 1, plan.reports[0].Count(autotune.Unproven))
+	assert.Equal(t, plan.reports[0].Default, plan.reports[0].Chosen)
 }

@@ -14,15 +14,15 @@ import (
 	"sonicmoe/driver"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe"
-	"sonicmoe/moe/tune"
+	"sonicmoe/moe/tools"
 )
 
 // Fit is the cost model's constants for measured points, and the quality of the model's
 // choices before and after.
 type Fit struct {
-	Points int        `json:"points"`
-	Before tune.Model `json:"before"`
-	After  tune.Model `json:"after"`
+	Points int         `json:"points"`
+	Before tools.Model `json:"before"`
+	After  tools.Model `json:"after"`
 	// RMSBefore and RMSAfter are the relative error of estimates without the mean error
 	// of each row and product, which does not affect a choice.
 	RMSBefore float64 `json:"rms_before"`
@@ -48,7 +48,7 @@ type problem struct {
 	row    string
 	config moe.Config
 	target driver.Target
-	*tune.Product
+	*tools.Product
 	points []Point
 }
 
@@ -81,7 +81,7 @@ func problemsOf(row Row, target driver.Target) ([]problem, error) {
 		return nil, err
 	}
 	var list []problem
-	for _, p := range tune.Products() {
+	for _, p := range tools.Products() {
 		q := problem{row: row.Name, config: shape.Config, target: target, Product: p}
 		for _, point := range row.Points {
 			if point.Product == p.Name && point.MS > 0 {
@@ -102,7 +102,7 @@ type constant struct {
 }
 
 // constants returns the constants of a model.
-func constants(m *tune.Model) []constant {
+func constants(m *tools.Model) []constant {
 	v := reflect.ValueOf(m).Elem()
 	var list []constant
 	for i := range v.NumField() {
@@ -113,7 +113,7 @@ func constants(m *tune.Model) []constant {
 
 // shifted returns the model with each constant times e to some power, so that all
 // constants stay positive and change by ratios.
-func shifted(m tune.Model, powers []float64) tune.Model {
+func shifted(m tools.Model, powers []float64) tools.Model {
 	for i, c := range constants(&m) {
 		*c.float64 *= math.Exp(powers[i])
 	}
@@ -121,7 +121,7 @@ func shifted(m tune.Model, powers []float64) tune.Model {
 }
 
 // mattering returns the indices of the constants that some estimate depends on.
-func mattering(m tune.Model, list []problem) (numbers []int) {
+func mattering(m tools.Model, list []problem) (numbers []int) {
 	const far = 3 // where another term is the larger nearby
 	n := len(constants(&m))
 	within, means := misfit(m, list)
@@ -149,7 +149,7 @@ const (
 // misfit returns the mean square of relative errors: within the problems, and of their
 // means. A point counts more the nearer it is to the best point, because the model must
 // choose among the near ones.
-func misfit(m tune.Model, list []problem) (within, means float64) {
+func misfit(m tools.Model, list []problem) (within, means float64) {
 	n := 0.
 	for _, q := range list {
 		var k, sum, squares float64
@@ -170,13 +170,13 @@ func misfit(m tune.Model, list []problem) (within, means float64) {
 
 // choosing changes a model's constants by a reproducible random search if the constants
 // of least squares choose badly. Near the best point errors of one percent decide.
-func choosing(list []problem, from tune.Model) tune.Model {
+func choosing(list []problem, from tools.Model) tools.Model {
 	from = rounded(from)
 	if !slices.ContainsFunc(list, func(q problem) bool { return q.lostBy(from) > allowedLoss }) {
 		return from
 	}
 	const steps, seed = 20_000, 1
-	cost := func(m tune.Model) float64 {
+	cost := func(m tools.Model) float64 {
 		within, means := misfit(m, list)
 		sum := choiceMisfit*within + choiceMean*means
 		before := constants(&from)
@@ -221,14 +221,14 @@ const restarts = 6
 
 // NewFit finds the constants of least squares for the measured points, beginning at a
 // model, and then constants near them that choose well.
-func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
+func NewFit(from tools.Model, reports ...*Report) (*Fit, error) {
 	list, err := problems(reports...)
 	if err != nil {
 		return nil, err
 	}
 	f := &Fit{Before: from}
 	numbers := mattering(from, list)
-	move := func(v []float64) tune.Model {
+	move := func(v []float64) tools.Model {
 		powers := make([]float64, len(constants(&from)))
 		for i, n := range numbers {
 			powers[n] = v[i]
@@ -261,7 +261,7 @@ func NewFit(from tune.Model, reports ...*Report) (*Fit, error) {
 }
 
 // rounded returns the model with three digits of each constant.
-func rounded(m tune.Model) tune.Model {
+func rounded(m tools.Model) tools.Model {
 	for _, c := range constants(&m) {
 		unit := math.Pow(10, math.Floor(math.Log10(*c.float64))-2)
 		*c.float64 = math.Round(*c.float64/unit) * unit
@@ -275,7 +275,7 @@ func (q problem) best() Point {
 }
 
 // loss compares both models' choices with the best point.
-func (q problem) loss(before, after tune.Model) Loss {
+func (q problem) loss(before, after tools.Model) Loss {
 	best := q.best()
 	chosen := q.Choose(after, q.config, q.target)
 	return Loss{
@@ -285,7 +285,7 @@ func (q problem) loss(before, after tune.Model) Loss {
 }
 
 // lostBy returns the loss of a model's choice.
-func (q problem) lostBy(m tune.Model) float64 {
+func (q problem) lostBy(m tools.Model) float64 {
 	return q.lost(q.Choose(m, q.config, q.target), q.best().MS)
 }
 

@@ -3,7 +3,7 @@ package report
 import (
 	"fmt"
 
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 )
 
 // Size is the size of a layer and of a call.
@@ -14,14 +14,14 @@ type Size struct {
 }
 
 // SizeOf returns a row's size.
-func SizeOf(r spec.Row) Size {
+func SizeOf(r peers.Row) Size {
 	c := r.Config
 	return Size{Shape: fmt.Sprintf("%d,%d,%d,%d", c.Hidden, c.Intermediate, c.NumExperts, c.TopK), Tokens: r.Tokens}
 }
 
 // Row returns a row of the size, with the size as its name.
-func (s Size) Row() (spec.Row, error) {
-	r := spec.Row{Name: s.String(), Tokens: s.Tokens}
+func (s Size) Row() (peers.Row, error) {
+	r := peers.Row{Name: s.String(), Tokens: s.Tokens}
 	c := &r.Config
 	if _, err := fmt.Sscanf(s.Shape+";", "%d,%d,%d,%d;", &c.Hidden, &c.Intermediate, &c.NumExperts, &c.TopK); err != nil {
 		return r, fmt.Errorf("the shape %q of a report, must be d,n,E,K: %w", s.Shape, err)

@@ -13,7 +13,7 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/driver/cuda"
-	"sonicmoe/internal/spec"
+	"sonicmoe/internal/peers"
 )
 
 var program = Program{Name: "abacus", Purpose: "counts."}
@@ -89,7 +89,7 @@ func TestSizes(t *testing.T) {
 		}
 		assert.Equal(t, c.want, names)
 	}
-	for list, want := range map[string]int{"all": len(spec.Rows()), "known": len(Known())} {
+	for list, want := range map[string]int{"all": len(peers.All()), "known": len(Known())} {
 		s, err := sizes(t, true, "-rows", list)
 		require.NoError(t, err)
 		assert.Len(t, s.Rows(), want)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 )
 
@@ -20,8 +21,8 @@ var models = []string{"gpt-oss-20b", "DeepSeek-V3", "Kimi-Linear-48B-A3B", "Qwen
 // beyond returns sizes without recorded speeds of other implementations. DeepSeek-V3 EP-8
 // is the part of one of eight GPUs: 32 experts, and as many rows as each GPU's tokens
 // have experts.
-func beyond() []spec.Row {
-	return []spec.Row{
+func beyond() []peers.Row {
+	return []peers.Row{
 		size("gpt-oss-20b", 32768, 2880, 2880, 32, 4),
 		size("Kimi-Linear-48B-A3B", 32768, 2304, 1024, 256, 8),
 		size("GLM-4.5-Air", 32768, 4096, 1408, 128, 8),
@@ -30,30 +31,30 @@ func beyond() []spec.Row {
 	}
 }
 
-func size(name string, tokens, d, n, e, k int) spec.Row {
-	return spec.Row{Name: name, Tokens: tokens, Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
+func size(name string, tokens, d, n, e, k int) peers.Row {
+	return peers.Row{Name: name, Tokens: tokens, Config: spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens}}
 }
 
 // Known returns all sizes with a name.
-func Known() []spec.Row { return append(spec.Rows(), beyond()...) }
+func Known() []peers.Row { return append(peers.All(), beyond()...) }
 
 // Row returns the known size with a name, in letters of any case.
-func Row(name string) (spec.Row, error) {
+func Row(name string) (peers.Row, error) {
 	known := Known()
-	i := slices.IndexFunc(known, func(r spec.Row) bool { return strings.EqualFold(r.Name, strings.TrimSpace(name)) })
+	i := slices.IndexFunc(known, func(r peers.Row) bool { return strings.EqualFold(r.Name, strings.TrimSpace(name)) })
 	if i < 0 {
-		return spec.Row{}, fmt.Errorf("no size is named %q, -list prints the names", name)
+		return peers.Row{}, fmt.Errorf("no size is named %q, -list prints the names", name)
 	}
 	return known[i], nil
 }
 
-// rows returns the sizes of -rows: all (those with recorded peers), slice, models, known,
+// named returns the sizes of -rows: all (those with recorded peers), slice, models, known,
 // or names separated by commas.
-func rows(list string) ([]spec.Row, error) {
+func named(list string) ([]peers.Row, error) {
 	names := strings.Split(list, ",")
 	switch list {
 	case "all":
-		return spec.Rows(), nil
+		return peers.All(), nil
 	case "known":
 		return Known(), nil
 	case "slice":
@@ -61,7 +62,7 @@ func rows(list string) ([]spec.Row, error) {
 	case "models":
 		names = models
 	}
-	var found []spec.Row
+	var found []peers.Row
 	for _, name := range names {
 		r, err := Row(name)
 		if err != nil {
@@ -73,16 +74,16 @@ func rows(list string) ([]spec.Row, error) {
 }
 
 // shape reads "d,n,E,K" to a row without tokens.
-func shape(text string) (spec.Row, error) {
+func shape(text string) (peers.Row, error) {
 	fields := strings.Split(text, ",")
 	var v [4]int
 	if len(fields) != len(v) {
-		return spec.Row{}, fmt.Errorf("has %d numbers, must be d,n,E,K: hidden, intermediate, experts, top-K (tokens are -tokens)", len(fields))
+		return peers.Row{}, fmt.Errorf("has %d numbers, must be d,n,E,K: hidden, intermediate, experts, top-K (tokens are -tokens)", len(fields))
 	}
 	for i, f := range fields {
 		n, err := strconv.Atoi(strings.TrimSpace(f))
 		if err != nil || n < 1 {
-			return spec.Row{}, fmt.Errorf("%q must be a whole number from 1", f)
+			return peers.Row{}, fmt.Errorf("%q must be a whole number from 1", f)
 		}
 		v[i] = n
 	}
@@ -91,7 +92,7 @@ func shape(text string) (spec.Row, error) {
 
 // Sizes are the layers of a command line.
 type Sizes struct {
-	rows   []spec.Row
+	rows   []peers.Row
 	tokens int
 	list   bool
 }
@@ -104,12 +105,12 @@ func SizeFlags(set *flag.FlagSet, many bool) *Sizes {
 	if many {
 		again = "; may be repeated"
 		set.Func("rows", "`sizes` by name: all (with recorded peers), slice, models, known, or names with commas", func(list string) error {
-			more, err := rows(list)
+			more, err := named(list)
 			s.rows = append(s.rows, more...)
 			return err
 		})
 	}
-	add := func(parse func(string) (spec.Row, error)) func(string) error {
+	add := func(parse func(string) (peers.Row, error)) func(string) error {
 		return func(text string) error {
 			r, err := parse(text)
 			if err == nil && !many && len(s.rows) > 0 {
@@ -143,7 +144,7 @@ func (s *Sizes) Listed(w io.Writer) bool {
 
 // Rows returns the sizes in the order of the command line, with the tokens of -tokens. A
 // -shape without -tokens has 0 tokens.
-func (s *Sizes) Rows() []spec.Row {
+func (s *Sizes) Rows() []peers.Row {
 	list := slices.Clone(s.rows)
 	for i, r := range list {
 		list[i] = s.Call(r)
@@ -153,19 +154,19 @@ func (s *Sizes) Rows() []spec.Row {
 
 // Call returns a size, such as a program's default, with the tokens of -tokens. A size
 // with other tokens than its own has no recorded peers.
-func (s *Sizes) Call(r spec.Row) spec.Row {
+func (s *Sizes) Call(r peers.Row) peers.Row {
 	if s.tokens == 0 || s.tokens == r.Tokens {
 		return r
 	}
 	r.Config.TokensHint = s.tokens
-	return spec.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
+	return peers.Row{Name: r.Name, Tokens: s.tokens, Config: r.Config}
 }
 
 // Tokens returns -tokens, 0 without it.
 func (s *Sizes) Tokens() int { return s.tokens }
 
 // Calls returns Rows for programs that run them. Each must have tokens.
-func (s *Sizes) Calls() ([]spec.Row, error) {
+func (s *Sizes) Calls() ([]peers.Row, error) {
 	list := s.Rows()
 	for _, r := range list {
 		if r.Tokens == 0 {

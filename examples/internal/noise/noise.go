@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe"
-	"sonicmoe/moe/num"
 )
 
 // patternBytes is the size of the random pattern.

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
-	"sonicmoe/moe/num"
 )
 
 // Bench is a device with one stream and the buffers of a program. It keeps its first

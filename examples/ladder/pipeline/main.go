@@ -20,9 +20,9 @@ import (
 
 	"sonicmoe/examples/internal/command"
 	"sonicmoe/examples/internal/rung"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/jit/tile"
-	"sonicmoe/moe/num"
 )
 
 var about = command.Program{Name: "pipeline", Purpose: "multiplies two matrices with roles and a ring of stages, and prints the speed on a GPU."}

@@ -7,8 +7,8 @@ import (
 
 	"sonicmoe/driver"
 	"sonicmoe/examples/internal/rung/rungtest"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
-	"sonicmoe/moe/num"
 )
 
 func TestRun(t *testing.T) {

@@ -6,9 +6,9 @@ import (
 	"io"
 	"slices"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/checkpoint/safetensors"
-	"sonicmoe/moe/num"
 )
 
 // read fills to with a part's elements, converted to t.

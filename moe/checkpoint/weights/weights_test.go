@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	"sonicmoe/moe/checkpoint/safetensors"
-	"sonicmoe/moe/num"
 )
 
 // saved is a tensor to be written.

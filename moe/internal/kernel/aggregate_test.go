@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/num"
 )
 
 // fma32 is a·b + c rounded to FP32 once. The product is exact in float64; the

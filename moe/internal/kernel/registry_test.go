@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/peers"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/kernel/dh"
@@ -21,7 +22,7 @@ func TestChoose(t *testing.T) {
 		{"7B n=512", "down", "128x256 s4 p8 c1"}, {"120B n=2048", "down", "128x256 s4 p8 c2"},
 		{"7B n=256", "dh", "128x128 s6 p8 c1"}, {"30B n=256", "dh", "128x128 s6 p8 c2"},
 	} {
-		r, ok := spec.FindRow(m.row)
+		r, ok := peers.Find(m.row)
 		require.True(t, ok)
 		require.Equal(t, m.tiling, Choose(r.Config, driver.H200())[m.product].String(), m.row)
 	}
@@ -79,7 +80,7 @@ func TestRegistry(t *testing.T) {
 
 // The kernels of a pass together have the work of its roofline.
 func TestWork(t *testing.T) {
-	c := spec.Rows()[3].Config
+	c := peers.All()[3].Config
 	const tokens = 1000
 	for _, pass := range []struct {
 		work    []spec.Work
@@ -104,7 +105,7 @@ func TestWork(t *testing.T) {
 // tiling and all of the space.
 func TestAlternatives(t *testing.T) {
 	target := driver.H200()
-	for _, row := range spec.Rows() {
+	for _, row := range peers.All() {
 		chosen := Choose(row.Config, target)
 		for _, p := range Kernels.Products() {
 			tried, all := 0, map[gemm.Tiling]tiles.Alternative{}
@@ -134,7 +135,7 @@ func TestAlternativesOfAnotherChip(t *testing.T) {
 	small := driver.H200()
 	small.SharedBytesPerCTA = 180 << 10
 	reasons := map[string]int{}
-	for _, a := range UpProduct.Alternatives(spec.Rows()[0].Config, small) {
+	for _, a := range UpProduct.Alternatives(peers.All()[0].Config, small) {
 		reasons[a.Rejected]++
 	}
 	assert.NotZero(t, reasons["more than 3 stages of 256 columns do not fit in a CTA's 184320 bytes of shared memory"], reasons)

@@ -21,6 +21,7 @@ import (
 	"sonicmoe/internal/trial"
 	"sonicmoe/moe"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/tools"
 	"sonicmoe/ptx"
 	"sonicmoe/ptx/emu"
 	"sonicmoe/ptx/isa"
@@ -30,7 +31,7 @@ func TestMain(m *testing.M) { os.Exit(drivertest.Main(m, open.Device)) }
 
 // trialOn creates a layer on a device, without a cache, with the tensors of its passes.
 func trialOn(t *testing.T, dev driver.Device, c moe.Config, tokens int, opts ...moe.Option) *trial.Trial {
-	l, err := moe.New(context.Background(), dev, c, append([]moe.Option{moe.WithCache(nil)}, opts...)...)
+	l, err := moe.New(context.Background(), dev, c, append([]moe.Option{moe.WithoutCache()}, opts...)...)
 	require.NoError(t, err)
 	tr, err := trial.New(dev, l, tokens, 1, 6)
 	require.NoError(t, err)
@@ -236,7 +237,7 @@ func TestDroppedLines(t *testing.T) {
 			if !of.backward {
 				options = append(options, moe.WithoutBackward())
 			}
-			sources, err := moe.Sources(dev.Target(), of.config, options...)
+			sources, err := tools.Sources(dev.Target(), of.config, options...)
 			require.NoError(t, err)
 			s.modules = map[string]*ptx.Module{}
 			for _, src := range sources {
@@ -369,7 +370,7 @@ func TestNeedlessLines(t *testing.T) {
 	}
 	lines := map[place]bool{}
 	for _, l := range kt.Layers {
-		sources, err := moe.Sources(driver.H200(), l.Config, moe.WithTiles(l.Tiles))
+		sources, err := tools.Sources(driver.H200(), l.Config, moe.WithTilings(l.Tiles.Text()))
 		require.NoError(t, err)
 		for _, s := range sources {
 			body := s.Module.Entry(s.Name).Body

@@ -19,6 +19,7 @@ import (
 	"sonicmoe/moe"
 	"sonicmoe/moe/internal/kernel"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
+	"sonicmoe/moe/tools"
 	"sonicmoe/ptx/emu"
 )
 
@@ -50,7 +51,7 @@ func TestEveryKernelInManyOrders(t *testing.T) {
 func (o *ordered) sweep(t *testing.T) {
 	began := time.Now()
 	for i, l := range kt.Layers {
-		sources, err := moe.Sources(driver.H200(), l.Config, moe.WithTiles(l.Tiles))
+		sources, err := tools.Sources(driver.H200(), l.Config, moe.WithTilings(l.Tiles.Text()))
 		require.NoError(t, err)
 		wanted := o.everyText
 		for _, s := range sources {
@@ -66,7 +67,7 @@ func (o *ordered) sweep(t *testing.T) {
 			target.SMs = 2 + i%2*2 // a CTA has several tiles, or there are several clusters
 			tilings := kernel.Choose(l.Config, driver.H200())
 			maps.Copy(tilings, l.Tiles)
-			o.layer(t, target, small(l.Config), i, moe.WithCache(nil), moe.WithTiles(tilings), moe.WithDecode(wideTokens))
+			o.layer(t, target, small(l.Config), i, moe.WithoutCache(), moe.WithTilings(tilings.Text()), moe.WithDecode(wideTokens))
 			t.Logf("%v: %d of %d kernels, %.1f s", small(l.Config), o.here, len(o.textOf), time.Since(start).Seconds())
 		})
 	}
@@ -79,7 +80,7 @@ func (o *ordered) sweep(t *testing.T) {
 
 // layer runs all passes of a layer; the first backward pass has gradients of the given kind.
 func (o *ordered) layer(t *testing.T, target driver.Target, c moe.Config, kind int, opts ...moe.Option) {
-	sources, err := moe.Sources(target, c, opts...)
+	sources, err := tools.Sources(target, c, opts...)
 	require.NoError(t, err)
 	o.t, o.textOf, o.here = t, map[string][sha256.Size]byte{}, 0
 	for _, s := range sources {

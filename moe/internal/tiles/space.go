@@ -17,6 +17,33 @@ import (
 // for products without an entry. Every tiling gives the same bits.
 type Choice map[string]gemm.Tiling
 
+// Text returns the tilings as text, such as "128x256 s4 p8 c1".
+func (c Choice) Text() map[string]string {
+	if c == nil {
+		return nil
+	}
+	text := make(map[string]string, len(c))
+	for product, tiling := range c {
+		text[product] = tiling.String()
+	}
+	return text
+}
+
+// Parse reads tilings from their text.
+func Parse(text map[string]string) (Choice, error) {
+	c := Choice{}
+	for product, s := range text {
+		var t gemm.Tiling
+		rows := 0
+		_, err := fmt.Sscanf(s, "%dx%d s%d p%d c%d", &rows, &t.TileN, &t.Stages, &t.GroupM, &t.ClusterM)
+		if err != nil || t.String() != s {
+			return nil, &spec.ArgError{Field: "tiling of " + product, Got: strconv.Quote(s), Want: fmt.Sprintf("a tiling such as %q", gemm.Tiling{TileN: 256, Stages: 4, GroupM: 8, ClusterM: 1}.String())}
+		}
+		c[product] = t
+	}
+	return c, nil
+}
+
 // OrElse returns c, with the tilings of other for products that c lacks.
 func (c Choice) OrElse(other Choice) Choice {
 	both := maps.Clone(other)

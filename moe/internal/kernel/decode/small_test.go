@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
@@ -14,7 +15,6 @@ import (
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/choose"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/num"
 )
 
 // routed are the tensors that a choice makes.

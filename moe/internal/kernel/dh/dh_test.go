@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/weights"
-	"sonicmoe/moe/num"
 )
 
 // dhCase is one size of dH.

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/moe/internal/gradient"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/num"
 )
 
 // drouterCase is one size of the router's gradient.

@@ -8,9 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/num"
 )
 
 func TestExtraRows(t *testing.T) {

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/moe/internal/gradient"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
-	"sonicmoe/moe/num"
 )
 
 // dwCase is one size of the weight gradients.

@@ -17,8 +17,8 @@ import (
 	"sonicmoe/driver/emulated"
 	"sonicmoe/driver/open"
 	"sonicmoe/internal/drivertest"
+	"sonicmoe/internal/num"
 	"sonicmoe/jit"
-	"sonicmoe/moe/num"
 	"sonicmoe/ptx/emu"
 )
 

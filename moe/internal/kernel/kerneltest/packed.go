@@ -3,9 +3,9 @@ package kerneltest
 import (
 	"math"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/jit/gemm"
 	"sonicmoe/jit/schedule"
-	"sonicmoe/moe/num"
 )
 
 // Packed is a plan made for a test: experts with the given numbers of rows, with gaps

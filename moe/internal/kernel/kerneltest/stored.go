@@ -4,8 +4,8 @@ import (
 	"math"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/moe/internal/gradient"
-	"sonicmoe/moe/num"
 )
 
 // Stored is a gradient on the device.

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"sonicmoe/driver"
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/num"
 )
 
 // routerCase is a router whose logits are known exactly: tokens have few nonzeros, and all values

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/reference"
 	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/num"
 )
 
 // roundingCase is a routing to be rounded. Cases have ties, experts that no token chose, one

@@ -8,10 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"sonicmoe/internal/num"
 	"sonicmoe/internal/spec"
 	kt "sonicmoe/moe/internal/kernel/kerneltest"
 	"sonicmoe/moe/internal/route/order"
-	"sonicmoe/moe/num"
 )
 
 // lossCase is one launch of Losses and one of LossSum.

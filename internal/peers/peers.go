@@ -1,16 +1,20 @@
-package spec
+// Package peers lists the layers that tests and benchmarks measure, with the
+// speeds of other implementations.
+package peers
+
+import "sonicmoe/internal/spec"
 
 // Speed is TFLOPS of a forward and a backward pass: 6TKnd and 12TKnd over the
 // time. 0 where none was measured.
 type Speed struct{ Forward, Backward float64 }
 
-// Row is a layer whose speed is known.
+// Row is a layer, with measured speeds of other implementations.
 type Row struct {
 	// Name is the size in SonicMoE's paper with its n, or the model.
 	Name string
 	// Tokens is T, the tokens of one call.
 	Tokens int
-	Config Config
+	Config spec.Config
 	// SonicForwardMS and SonicBackwardMS are the published SonicMoE's times in
 	// milliseconds (December 2025): the sum of its kernels, launch gaps left
 	// out, router included. 0 where it failed or was not measured.
@@ -23,14 +27,14 @@ type Row struct {
 	Sonic, MoMoE, ScatterMoE, Torch Speed
 }
 
-// Rows lists the configurations that tests and benchmarks use, with the speeds
+// All lists the configurations that tests and benchmarks use, with the speeds
 // of other implementations.
 //
 // Everything was measured on one H200 (132 SMs, CUDA 13.0): bf16, SwiGLU,
 // random near-uniform routing with x = 0.5·N(0,1) and weights 0.02·N(0,1), L2
 // not flushed, median of repeated runs. SonicMoE's figures at 120B n=2048 and
 // Qwen3-30B-A3B were taken on a slower chip and are provisional.
-func Rows() []Row {
+func All() []Row {
 	return []Row{
 		row("1.4B n=256", 40960, 768, 256, 128, 8, 0.981, 1.777, [10]float64{591, 594, 394, 435, 231, 195, 165, 200, 95, 240}),
 		row("1.4B n=512", 40960, 768, 512, 64, 4, 0.847, 1.663, [10]float64{604, 627, 456, 465, 289, 236, 196, 249, 154, 316}),
@@ -57,16 +61,16 @@ func row(name string, tokens, d, n, e, k int, forwardMS, backwardMS float64, v [
 	return Row{
 		Name:           name,
 		Tokens:         tokens,
-		Config:         Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens},
+		Config:         spec.Config{Hidden: d, Intermediate: n, NumExperts: e, TopK: k, TokensHint: tokens},
 		SonicForwardMS: forwardMS, SonicBackwardMS: backwardMS,
 		CuBLAS: Speed{v[0], v[1]}, Sonic: Speed{v[2], v[3]}, MoMoE: Speed{v[4], v[5]},
 		ScatterMoE: Speed{v[6], v[7]}, Torch: Speed{v[8], v[9]},
 	}
 }
 
-// FindRow gives the row of that name, and whether there is one.
-func FindRow(name string) (Row, bool) {
-	for _, r := range Rows() {
+// Find returns the row of that name, and whether there is one.
+func Find(name string) (Row, bool) {
+	for _, r := range All() {
 		if r.Name == name {
 			return r, true
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"sonicmoe/moe/num"
+	"sonicmoe/internal/num"
 )
 
 // format is one of the two, as tests see it.

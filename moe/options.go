@@ -1,0 +1,144 @@
+package moe
+
+import (
+	"fmt"
+	"log/slog"
+	"reflect"
+
+	"sonicmoe/autotune"
+	"sonicmoe/cache"
+)
+
+// Option changes how New works.
+type Option func(*options)
+
+type options struct {
+	cache        *cache.Cache
+	withoutCache bool
+	logger       *slog.Logger
+	// tilings are the caller's, by product.
+	tilings map[string]string
+	// choices are tuned tilings; ownChoices reports whether the caller named them.
+	choices    autotune.Store
+	ownChoices bool
+	// decode, unless nil, is the largest number of tokens of a small batch.
+	decode *int
+	// forwardOnly leaves out the kernels of backward.
+	forwardOnly bool
+	// gradients are the ways of writing that WithGradients named; none: all.
+	gradients []gradientWant
+	// err is the first wrong option.
+	err error
+}
+
+// optionsOf applies options.
+func optionsOf(opts []Option) (options, error) {
+	o := options{logger: slog.New(slog.DiscardHandler)}
+	for i, f := range opts {
+		if f == nil {
+			return o, &ArgError{Field: fmt.Sprintf("opts[%d]", i), Got: "nil", Want: "an Option"}
+		}
+		f(&o)
+	}
+	return o, o.err
+}
+
+// openCache opens the default cache unless the caller chose, and takes tuned
+// tilings from the cache unless the caller named others.
+func (o *options) openCache() {
+	if o.cache == nil && !o.withoutCache {
+		o.cache = cache.Open(cache.Options{Logger: o.logger})
+	}
+	if o.cache != nil && !o.ownChoices {
+		o.choices = o.cache
+	}
+}
+
+// refuse keeps the first wrong option.
+func (o *options) refuse(field, got, want string) {
+	if o.err == nil {
+		o.err = &ArgError{Field: field, Got: got, Want: want}
+	}
+}
+
+// WithCache keeps compiled modules and tuned tilings in c instead of the default
+// directory.
+func WithCache(c *cache.Cache) Option {
+	return func(o *options) {
+		o.cache, o.withoutCache = c, false
+		if c == nil {
+			o.refuse("WithCache", "nil", "an open cache; WithoutCache is for none")
+		}
+	}
+}
+
+// WithoutCache keeps nothing on disk: every process compiles its kernels, and the
+// cost model picks the tilings.
+func WithoutCache() Option {
+	return func(o *options) { o.cache, o.withoutCache = nil, true }
+}
+
+// WithLogger receives what New reports: compiled kernels at Info, trouble with the
+// cache at Warn. The default is silence. A cache given by WithCache reports its own
+// trouble to its own logger.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) {
+		if l != nil {
+			o.logger = l
+		}
+	}
+}
+
+// WithTilings sets the tilings of products, by the product's name: "up", "down",
+// "dh", "dw2", "dw1" or "dx". They take precedence over tuned tilings and the cost
+// model, which decide for products without an entry. A tiling such as
+// "128x256 s4 p8 c1" has tiles of 128 rows and 256 columns, a ring of 4 stages,
+// groups of 8 row tiles and clusters of 1 CTA. Results have the same bits with any.
+func WithTilings(byProduct map[string]string) Option {
+	return func(o *options) { o.tilings = byProduct }
+}
+
+// TunedSource is where New looks for tuned tilings: a *cache.Cache, or a file that
+// package autotune has read.
+type TunedSource interface {
+	GetChoice(key string) (value []byte, ok bool)
+}
+
+// WithTunedFrom takes tuned tilings from a source in place of the cache, such as
+// one file for all ranks of a job: every process with the same source has the same
+// tilings. Results have the same bits with any.
+func WithTunedFrom(s TunedSource) Option {
+	return func(o *options) {
+		if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+			o.refuse("WithTunedFrom", "nil", "a source of tuned tilings; WithoutTuning is for none")
+			return
+		}
+		o.choices, o.ownChoices = s, true
+	}
+}
+
+// WithoutTuning ignores tuned tilings: the cost model decides.
+func WithoutTuning() Option {
+	return func(o *options) { o.choices, o.ownChoices = nil, true }
+}
+
+// WithDecode sets the largest number of tokens for which forward passes use the
+// small-batch kernels, whose time is that of reading the weights. By default a
+// layer decides itself. Results have the same bits with any: a token's output
+// depends neither on the rest of the batch nor on its size.
+func WithDecode(tokens int) Option {
+	return func(o *options) {
+		o.decode = &tokens
+		if tokens < 0 {
+			o.refuse("WithDecode", fmt.Sprint(tokens), "0 or more tokens")
+		}
+	}
+}
+
+// WithoutDecode leaves out the small-batch kernels. There is half as much to
+// compile, and for a layer WithoutBackward about a sixth.
+func WithoutDecode() Option { return func(o *options) { o.decode = new(int) } }
+
+// WithoutBackward leaves out the kernels of the backward pass, for inference:
+// there is less to compile, and Call.Backward returns an error.
+func WithoutBackward() Option { return func(o *options) { o.forwardOnly = true } }

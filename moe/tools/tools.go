@@ -1,0 +1,65 @@
+// Package tools is for the commands and tests of this repository: the products of
+// a layer with their tilings, the cost model, and the PTX of its kernels. No
+// promise is made of it.
+package tools
+
+import (
+	"sonicmoe/driver"
+	"sonicmoe/internal/spec"
+	"sonicmoe/jit"
+	"sonicmoe/moe"
+	"sonicmoe/moe/internal/hook"
+	"sonicmoe/moe/internal/kernel"
+	"sonicmoe/moe/internal/registry"
+	"sonicmoe/moe/internal/tiles"
+)
+
+// Product is a matrix product of a layer that has a tiling: its space of tilings,
+// the cost model's estimates, and the least work it has to do.
+type Product = registry.Product
+
+// Tilings holds the tiling of each product by its name. Its Text is what
+// moe.WithTilings takes.
+type Tilings = tiles.Choice
+
+// Model is the cost model that picks tilings without measuring: constants of one
+// chip, in clocks of an SM. examples/bench -fit fits them to measured points.
+type Model = tiles.Model
+
+// H200 returns the cost model that moe.New uses.
+func H200() Model { return tiles.H200 }
+
+// Products lists the products of every layer, the forward pass first.
+func Products() []*Product { return kernel.Kernels.Products() }
+
+// FindProduct returns the product of that name. The error lists the known names.
+func FindProduct(name string) (*Product, error) { return kernel.Kernels.FindProduct(name) }
+
+// Choose picks every product's tiling by the cost model, as moe.New does without
+// tuned tilings.
+func Choose(c moe.Config, t driver.Target) Tilings { return kernel.Choose(c, t) }
+
+// Check returns nil, or a [*moe.ArgError] that names the first unknown product or
+// the first tiling that no kernel can have on the target.
+func Check(c Tilings, t driver.Target) error { return kernel.Kernels.Check(c, t) }
+
+// WorkOf returns the least work of a kernel, by its name in moe.Layer.Kernels. It
+// is empty for kernels that a roofline leaves out and for kernels of shared experts.
+func WorkOf(name string, c moe.Config, tokens int) []spec.Work {
+	k := kernel.Kernels.Find(name)
+	if k == nil {
+		return nil
+	}
+	return k.Work(c, tokens)
+}
+
+// RowsPerExpert returns the average number of rows of an expert at the layer's
+// TokensHint, at least 1. Stored tilings are looked up by it.
+func RowsPerExpert(c moe.Config) int { return registry.RowsPerExpert(c) }
+
+// Sources emits the kernels that moe.New compiles for a device of that target with
+// the same options. It needs no device. Tuned tilings are those of WithTunedFrom
+// alone. Layers share the modules: do not change them.
+func Sources(t driver.Target, c moe.Config, opts ...moe.Option) ([]jit.Source, error) {
+	return hook.Sources(t, c, opts)
+}
