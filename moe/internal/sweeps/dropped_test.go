@@ -291,9 +291,6 @@ const (
 // readByNextLaunch is the reason why a release passes whose reader is in the next launch.
 const readByNextLaunch = "the down-projection reads the table, and a check launches one kernel"
 
-// staggerIsForSpeed is the reason of the barrier between the two math warpgroups.
-const staggerIsForSpeed = "the stagger of the two warpgroups is for speed"
-
 // needlessLine is an instruction whose removal no check of a single launch can find: what is its
 // position by files, most its largest number in each of the kernels.
 type needlessLine struct {
@@ -304,31 +301,31 @@ type needlessLine struct {
 }
 
 var needless = []needlessLine{
-	{"moe_up moe_down moe_dh moe_dx", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < gemm/product.go without bar.sync", staggerIsForSpeed},
-	{"moe_dw1 moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < dw/math.go without bar.sync", staggerIsForSpeed},
-	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/load.go < gemm/load.go without bar.warp.sync",
+	{"moe_up moe_down moe_dh moe_dx moe_dw1 moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go without bar.sync",
+		"the stagger of the two warpgroups is for speed"},
+	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/product.go < pipeline/role.go without bar.warp.sync",
 		"as the next line; a CTA's first item is not read ahead, and at these sizes the rings order it"},
 	{"moe_up moe_dh", 1, "schedule/queue.go < gemm/load.go < gemm/load.go < gemm/product.go without bar.warp.sync",
 		"an item is read one tile ahead, before that tile's stages arrive, and math waits for these before it releases the item"},
 	{"moe_up", 2, "pipeline/barrier.go < gemm/product.go < gemm/product.go < pipeline/role.go without barrier.cluster.wait",
 		"both roles wait at the end, and each alone keeps the CTA there until the other has arrived"},
-	{"moe_up", 1, "pipeline/cta.go < pipeline/cta.go < gemm/product.go < gemm/product.go without fence.mbarrier_init.release.cluster",
+	{"moe_up", 1, "pipeline/cta.go < pipeline/cta.go < gemm/product.go without fence.mbarrier_init.release.cluster",
 		"the publisher of tiles fences its proxies before the first copy, and all other copies follow a tile"},
 	{"moe_up", 1, "pipeline/cta.go < gemm/product.go < gemm/product.go < kernel/up.go without bar.sync",
 		"the barrier of the cluster follows at once"},
-	{"moe_dh", 6, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without bar.warp.sync",
+	{"moe_dh", 6, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without bar.warp.sync",
 		"ldmatrix and stmatrix each run for the whole warp at once, and after a tile's last parts the queue's readers meet"},
-	{"moe_dh", 2, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without fence.proxy.async",
+	{"moe_dh", 2, "dh/epilogue.go < dh/epilogue.go < dh/epilogue.go without fence.proxy.async",
 		"after a tile's last parts the main loop fences each k-tile before it loads H again"},
-	{"moe_dw1 moe_dw2", 1, "dw/math.go < dw/math.go without wgmma.wait_group.sync.aligned",
+	{"moe_dw1 moe_dw2", 1, "dw/math.go without wgmma.wait_group.sync.aligned",
 		"the wait after the last step waits for the same products"},
 	{"moe_dw1 moe_dw2", 1, "gemm/math.go < dw/math.go < dw/math.go < dw/math.go without wgmma.wait_group.sync.aligned",
 		"the wait of each step waits for the same products"},
 	{"moe_dw2", 1, "gemm/math.go < gemm/math.go < dw/math.go without cp.async.bulk.wait_group",
 		"the first of an odd number of sub-tiles has waited for both slots"},
-	{"moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < dw/math.go without bar.sync",
+	{"moe_dw2", 1, "pipeline/cta.go < gemm/math.go < gemm/math.go < gemm/math.go without bar.sync",
 		"the first of an odd number of sub-tiles has waited for both slots, and all warps met after it"},
-	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < dw/plan.go < dw/plan.go without bar.warp.sync",
+	{"moe_dwplan", 1, "dw/plan.go < dw/plan.go < dw/plan.go without bar.warp.sync",
 		"the redux.sync after it waits for the same lanes, and no lane reads another's memory"},
 	{"moe_dwr", 1, "pipeline/ring.go < pipeline/ring.go < pipeline/ring.go < gemm/math.go without mbarrier.arrive.shared::cta.b64",
 		"no load fills a CTA's last stage again"},
@@ -353,9 +350,11 @@ var needless = []needlessLine{
 		"the kernel that wrote the word has ended; on a GPU the acquire avoids stale caches, which the emulator does not have"},
 	{"moe_lone_down", 2, "decode/lonedown.go < decode/lonedown.go without ld",
 		"before griddepcontrol.wait, the word is all that is read of the predecessor's output"},
-	{"moe_lone_down", 2, "decode/lonedown.go < decode/lonedown.go < decode/lone.go < decode/lone.go without bar.warp.sync",
-		"lane 0 waits for the best time to load, not for data; the multiplying warps meet at y's barrier before any reads the scores"},
-	{"moe_lone_up moe_lone_down", 1, "decode/lone.go < decode/lone.go < decode/lone.go without bar.warp.sync",
+	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go < decode/lone.go < decode/lone.go without bar.warp.sync",
+		"lane 0 waits for the best time to load, not for data"},
+	{"moe_lone_down", 1, "decode/lonedown.go < decode/lonedown.go < decode/lone.go without bar.warp.sync",
+		"the multiplying warps meet at y's barrier before any reads the scores"},
+	{"moe_lone_up moe_lone_down", 1, "decode/lone.go < decode/lone.go without bar.warp.sync",
 		"bytes may arrive before they are expected: the phase does not end before lane 0, which expects them, arrives"},
 	{"moe_lone_down", 1, "pipeline/cta.go < decode/lone.go < decode/lonedown.go < decode/lonedown.go without bar.sync",
 		"all warps meet again when the experts are known, before any uses an mbarrier"},
